@@ -1,0 +1,36 @@
+# Flags of everything we compile, and the functions that make a layer and a test.
+add_library(kvc_flags INTERFACE)
+target_include_directories(kvc_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+target_compile_options(kvc_flags INTERFACE -Wall -Wextra -Werror -Wshadow
+  $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual>
+  -ffp-contract=off)  # the same arithmetic in every build; kernels use fused operations by name
+set(KVC_SANITIZE_FLAGS "")
+foreach(kind IN LISTS KVC_SANITIZE)
+  list(APPEND KVC_SANITIZE_FLAGS -fsanitize=${kind})
+endforeach()
+if(KVC_SANITIZE_FLAGS)
+  target_compile_options(kvc_flags INTERFACE ${KVC_SANITIZE_FLAGS} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(kvc_flags INTERFACE ${KVC_SANITIZE_FLAGS})
+endif()
+find_package(Threads REQUIRED)
+
+# kvc_layer(name): every .cc of the folder as objects without RTTI, collected in KVC_OBJECTS for the libraries.
+function(kvc_layer name)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc)
+  add_library(kvc_${name} OBJECT ${sources})
+  target_link_libraries(kvc_${name} PRIVATE kvc_flags)
+  target_compile_options(kvc_${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-rtti>)
+  target_compile_definitions(kvc_${name} PRIVATE KVC_BUILDING)
+  set_property(GLOBAL APPEND PROPERTY KVC_LAYERS kvc_${name})
+endfunction()
+
+# kvc_test(file.cc [libraries...]): one program a test file, registered with ctest.
+function(kvc_test file)
+  get_filename_component(name ${file} NAME_WE)
+  add_executable(${name} ${file})
+  target_link_libraries(${name} PRIVATE kvc_flags kvc_static GTest::gtest GTest::gtest_main ${ARGN})
+  target_compile_definitions(${name} PRIVATE KVC_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data" KVC_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+    KVC_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+endfunction()

@@ -1,0 +1,181 @@
+/* kvc.h - stable C API of libkvc. C99, also valid C++11. Needs <stdint.h> only.
+ *
+ * status   A function that can fail returns kvc_status: KVC_OK or one negative KVC_E_*.
+ *          kvc_last_error() has the text of this thread's last failure.
+ * outputs  Outputs come last. On failure out handles are NULL and other outputs keep their
+ *          value, except *n_out, which KVC_E_BUFFER_TOO_SMALL sets to the count needed.
+ * buffers  At most cap elements are written, *n_out is the number there are; cap 0 asks for it.
+ * owner    *_open and *_create hand the caller one reference; *_close gives it back.
+ *          Closing NULL does nothing. Close in any order: a session keeps its model alive.
+ * inputs   Read during the call, never kept. Strings: UTF-8 with NUL. Text: UTF-8 bytes + count.
+ * numbers  Counts are int32_t elements, sizes int64_t bytes. No bool, no size_t, no unsigned.
+ * structs  struct_size first (caller stores sizeof); 0 in any other field means "default".
+ * threads  [any]  any thread, any time.     [model] any thread while the model is open.
+ *          [sess] one thread at a time for one session; sessions are independent. A second
+ *          call on a session that is working returns KVC_E_BUSY and changes nothing. */
+#ifndef KVC_KVC_H
+#define KVC_KVC_H
+#include <stdint.h>
+#include "kvc/kvc_export.h"          /* KVC_API */
+#define KVC_VERSION 100              /* major*10000 + minor*100 + patch */
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef int32_t kvc_status;          /* values are never renumbered or reused */
+enum { KVC_OK = 0, KVC_E_INVALID = -1, KVC_E_MEMORY = -2, KVC_E_IO = -3, KVC_E_BAD_MODEL = -4,
+       KVC_E_UNSUPPORTED = -5, KVC_E_NOT_FOUND = -6, KVC_E_BUFFER_TOO_SMALL = -7,
+       KVC_E_CONTEXT_FULL = -8, KVC_E_CANCELLED = -9, KVC_E_DEVICE = -10, KVC_E_BUSY = -11,
+       KVC_E_INTERNAL = -99 };
+enum { KVC_TOKEN_NONE = -1 };        /* kvc_session_step: the answer is complete */
+enum { KVC_ADD_BOS = 1, KVC_PARSE_SPECIAL = 2 };                    /* kvc_tokenize flags */
+enum { KVC_ON_FULL_ERROR = 0, KVC_ON_FULL_EVICT = 1, KVC_ON_FULL_SLIDE = 2 };
+enum { KVC_LOG_DEBUG = 0, KVC_LOG_INFO = 1, KVC_LOG_WARNING = 2, KVC_LOG_ERROR = 3 };
+
+typedef struct kvc_model   kvc_model;    /* weights + tokenizer; immutable after open */
+typedef struct kvc_policy  kvc_policy;   /* a compression method and its options      */
+typedef struct kvc_session kvc_session;  /* one KV cache, one sampler, one stream     */
+
+typedef struct kvc_model_params {
+  int32_t struct_size;
+  int32_t n_threads;       /* CPU threads, the caller's included; 0 = all online processors */
+  int64_t memory_limit;    /* bytes of weights, caches and workspace; 0 = none. Exceeding it is KVC_E_MEMORY */
+} kvc_model_params;
+
+typedef struct kvc_model_info {
+  int32_t struct_size;
+  int32_t n_layers, n_heads, n_kv_heads, head_dim, hidden_size, ffn_size, vocab_size;
+  int32_t max_tokens;      /* trained context */
+  int32_t bos_token, eos_token;                      /* -1 = the model has none */
+  int32_t n_head_scores;   /* head-score tables in the file */
+  int64_t weight_bytes, n_parameters;
+} kvc_model_info;
+
+typedef struct kvc_session_params {
+  int32_t struct_size;
+  int32_t max_tokens;      /* prompt + answer; 0 = trained context of the model */
+  int32_t on_full;         /* at max_tokens: KVC_ON_FULL_ERROR (0), _EVICT, _SLIDE */
+  int32_t top_k;           /* 0 = off */
+  float   top_p;           /* 0 = off, else in (0, 1] */
+  float   temperature;     /* 0 = greedy, the reproducible mode */
+  int64_t seed;            /* of sampling; the same seed and input give the same text on any number of threads */
+} kvc_session_params;
+
+typedef struct kvc_session_stats {
+  int32_t struct_size;
+  int32_t n_prompt, n_answer, n_compactions;         /* tokens fed, tokens generated, times compressed */
+  int64_t cache_bytes, cache_bytes_peak, cache_bytes_full;  /* held now, at most, without compression */
+  int64_t workspace_bytes, weight_bytes;
+  int64_t n_slots, n_slots_full;                     /* cached entries over all layers and KV heads; without compression */
+  double  prefill_seconds, compress_seconds, decode_seconds; /* compress is part of prefill */
+} kvc_session_stats;
+
+typedef struct kvc_plan {
+  int32_t struct_size;
+  int32_t n_prompt;        /* tokens planned for */
+  int64_t weight_bytes, workspace_bytes;
+  int64_t cache_bytes_peak;     /* during prefill: one full layer and the compressed ones */
+  int64_t cache_bytes_prompt;   /* after prefill */
+  int64_t cache_bytes_end;      /* at max_tokens */
+  int64_t cache_bytes_full;     /* at max_tokens without compression */
+  int64_t total_bytes_peak;     /* weights, workspace and cache at the worst moment */
+} kvc_plan;
+
+KVC_API int32_t     kvc_version(void);                    /* [any] of the library, at run time */
+KVC_API int32_t     kvc_schema_version(void);             /* [any] newest model file it reads  */
+KVC_API const char *kvc_status_name(kvc_status status);   /* [any] static, never NULL */
+KVC_API const char *kvc_last_error(void);                 /* [any] until this thread's next call */
+
+/* Opens a model file. device: "auto" (or NULL) or "cpu". params may be NULL. Everything in the file is
+ * verified before use. KVC_E_IO cannot read; KVC_E_BAD_MODEL damaged or newer file; KVC_E_UNSUPPORTED no
+ * such device or a weight type this build has no kernel for; KVC_E_MEMORY.  [any] */
+KVC_API kvc_status  kvc_model_open(const char *path, const char *device,
+                                   const kvc_model_params *params, kvc_model **out_model);
+/* The same from a part of an open file (an asset inside a package): n_bytes from offset; 0 = to its end.
+ * The descriptor stays the caller's and may be closed after the call. */
+KVC_API kvc_status  kvc_model_open_fd(int32_t fd, int64_t offset, int64_t n_bytes, const char *device,
+                                      const kvc_model_params *params, kvc_model **out_model);
+/* The same from memory, 64-byte aligned, which must stay unchanged until the last session and the model are closed. */
+KVC_API kvc_status  kvc_model_open_memory(const uint8_t *data, int64_t n_bytes, const char *device,
+                                          const kvc_model_params *params, kvc_model **out_model);
+KVC_API void        kvc_model_close(kvc_model *model);    /* [any] */
+KVC_API kvc_status  kvc_model_get_info(const kvc_model *model, kvc_model_info *out_info);     /* [model] */
+/* All that the file says about itself, as JSON text: config, tokenizer, turn format, head-score tables, tensors. [model] */
+KVC_API kvc_status  kvc_model_describe(const kvc_model *model, char *json, int32_t cap_json, int32_t *n_out);
+/* Head-score table `index` of the file, [L, G] (per query head [L, H] for estimator headkv-r2).  [model] */
+KVC_API kvc_status  kvc_model_get_head_scores(const kvc_model *model, int32_t index,
+                                              float *scores, int32_t cap_scores, int32_t *n_out);
+
+/* Text to token ids and back. Invalid UTF-8 is kept byte for byte where the vocabulary can, else replaced by U+FFFD.
+ * Special tokens in text are text unless KVC_PARSE_SPECIAL. A token id out of range is KVC_E_INVALID.  [model] */
+KVC_API kvc_status  kvc_tokenize(const kvc_model *model, const uint8_t *text, int32_t n_text,
+                                 int32_t flags, int32_t *tokens, int32_t cap_tokens, int32_t *n_out);
+KVC_API kvc_status  kvc_detokenize(const kvc_model *model, const int32_t *tokens, int32_t n_tokens,
+                                   uint8_t *text, int32_t cap_text, int32_t *n_out);
+
+/* spec: "cokv:budget=128,window=8": a method and its options, docs/methods.md. A method is a name, so a new one
+ * changes no constant and no struct. Unknown method: KVC_E_NOT_FOUND. Unknown key, or a value out of range:
+ * KVC_E_INVALID, and the text names the key, the range and the nearest known key.  [any] */
+KVC_API kvc_status  kvc_policy_create(const char *spec, kvc_policy **out_policy);
+/* The canonical spec with all defaults written out; parses back to the same policy. [any] */
+KVC_API kvc_status  kvc_policy_describe(const kvc_policy *policy, char *text, int32_t cap_text, int32_t *n_out);
+/* Head scores other than the model's ([L, G], higher = more important; headkv: [L, H]), and slots for method
+ * "table" ([L, G], window included). In layer order, copied. [any] */
+KVC_API kvc_status  kvc_policy_set_head_scores(kvc_policy *policy, const float *scores, int32_t n_scores);
+KVC_API kvc_status  kvc_policy_set_table(kvc_policy *policy, const int32_t *slots, int32_t n_slots);
+KVC_API void        kvc_policy_close(kvc_policy *policy);
+KVC_API int32_t     kvc_method_count(void);                /* [any] */
+KVC_API const char *kvc_method_name(int32_t index);        /* [any] static; NULL past the end */
+/* One method as JSON: name, summary, source, options with key, kind, range, default, help.  [any] */
+KVC_API kvc_status  kvc_method_describe(int32_t index, char *json, int32_t cap_json, int32_t *n_out);
+
+/* What a session would take, without taking it: bytes for a prompt of n_prompt tokens (1 ..), and the slots of every
+ * KV head after it, [L, G] (methods that split by the prompt: their expectation). policy may be NULL: keep
+ * everything. cap_slots 0 with slots NULL skips them. Real use stays within 5 % of it.  [model] */
+KVC_API kvc_status  kvc_session_plan(const kvc_model *model, const kvc_policy *policy,
+                                     const kvc_session_params *params, int32_t n_prompt, kvc_plan *out_plan,
+                                     int32_t *slots, int32_t cap_slots, int32_t *n_out);
+/* policy (copied) may be NULL: keep everything. params may be NULL. KVC_E_INVALID also when the policy does not fit
+ * the model (score table of another shape), KVC_E_NOT_FOUND when it needs scores the file has not. [model] */
+KVC_API kvc_status  kvc_session_create(kvc_model *model, const kvc_policy *policy,
+                                       const kvc_session_params *params, kvc_session **out_session);
+KVC_API void        kvc_session_close(kvc_session *session);
+/* Appends n_tokens (>= 1) and, when the policy asks, compresses. May be called again to go on: the new tokens attend
+ * to what is cached. KVC_E_CONTEXT_FULL and KVC_E_INVALID leave the session as it was; after KVC_E_CANCELLED or
+ * KVC_E_MEMORY it is as before the call when this was the first prefill, else it must be reset.  [sess] */
+KVC_API kvc_status  kvc_session_prefill(kvc_session *session, const int32_t *tokens, int32_t n_tokens);
+/* As prefill, but keeps everything: for prompts fed in parts. kvc_session_compress then applies the policy.  [sess] */
+KVC_API kvc_status  kvc_session_append(kvc_session *session, const int32_t *tokens, int32_t n_tokens);
+KVC_API kvc_status  kvc_session_compress(kvc_session *session);
+/* Compresses harder, to at most `budget` slots per KV head on average; *out_freed (may be NULL) gets the bytes.  [sess] */
+KVC_API kvc_status  kvc_session_trim(kvc_session *session, int32_t budget, int64_t *out_freed);
+/* Generates one token, or KVC_TOKEN_NONE after the stop token or max_tokens.  [sess] */
+KVC_API kvc_status  kvc_session_step(kvc_session *session, int32_t *out_token);
+/* Moves out text that is complete UTF-8; the bytes of a split character wait inside.  [sess] */
+KVC_API kvc_status  kvc_session_read_text(kvc_session *session, uint8_t *text, int32_t cap_text, int32_t *n_out);
+/* Logits [V] of the newest position, that the next step samples from.  [sess] */
+KVC_API kvc_status  kvc_session_get_logits(const kvc_session *session, float *logits, int32_t cap_logits, int32_t *n_out);
+KVC_API kvc_status  kvc_session_get_stats(const kvc_session *session, kvc_session_stats *out_stats);     /* [sess] */
+/* Token positions still cached for one head, ascending: shape [n_out].  [sess] */
+KVC_API kvc_status  kvc_session_get_kept(const kvc_session *session, int32_t layer, int32_t kv_head,
+                                         int32_t *positions, int32_t cap_positions, int32_t *n_out);
+KVC_API kvc_status  kvc_session_reset(kvc_session *session);    /* [sess] empty cache, same policy, same seed */
+KVC_API kvc_status  kvc_session_cancel(kvc_session *session);   /* [any] the running call: KVC_E_CANCELLED; else nothing */
+/* Same cache, own sampler and answer; costs no cache bytes until one of them writes.  [sess] */
+KVC_API kvc_status  kvc_session_fork(kvc_session *session, kvc_session **out_session);
+/* Removes the newest n_tokens exactly, while none of the older ones was evicted since; else KVC_E_UNSUPPORTED and
+ * nothing changes. The next call must be a prefill.  [sess] */
+KVC_API kvc_status  kvc_session_rewind(kvc_session *session, int32_t n_tokens);
+/* A session in a file: atomic, versioned, checksummed, bound to the model. A damaged or foreign file is an error and
+ * changes nothing; a restored session continues bit-identically.  [sess], [model] */
+KVC_API kvc_status  kvc_session_save(kvc_session *session, const char *path);
+KVC_API kvc_status  kvc_session_restore(kvc_model *model, const char *path, kvc_session **out_session);
+#ifndef SWIG                          /* a function pointer: each binding has its own log hook */
+/* fn is called from any thread with a line of text; NULL = silent (the default). fn must not call libkvc. */
+typedef void (*kvc_log_fn)(void *user, int32_t level, const char *text);
+KVC_API void        kvc_set_log(int32_t min_level, kvc_log_fn fn, void *user);  /* [any] */
+#endif
+#ifdef __cplusplus
+}
+#endif
+#endif

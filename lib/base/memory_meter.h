@@ -1,0 +1,83 @@
+// Counts the bytes a model and its sessions hold against one limit. Everything large is taken through it.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include "lib/base/status.h"
+
+namespace kvc {
+
+class MemoryMeter {
+ public:
+  explicit MemoryMeter(int64_t limit) : limit_(limit) {}
+  // Takes `bytes`, or fails with kMemory and takes nothing. limit 0 = none. Thread-safe.
+  Status Take(int64_t bytes, const char* what) {
+    const int64_t before = used_.fetch_add(bytes, std::memory_order_relaxed);
+    if (limit_ > 0 && before + bytes > limit_) {
+      used_.fetch_sub(bytes, std::memory_order_relaxed);
+      return Error(Code::kMemory, "%s needs %lld more bytes: %lld of the limit of %lld are in use", what,
+                   static_cast<long long>(bytes), static_cast<long long>(before), static_cast<long long>(limit_));
+    }
+    return {};
+  }
+  void Give(int64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+  int64_t used() const { return used_.load(std::memory_order_relaxed); }
+  int64_t limit() const { return limit_; }
+
+ private:
+  const int64_t limit_;
+  std::atomic<int64_t> used_{0};
+};
+
+// A metered, 64-byte aligned block of T. Movable. T must be trivial. The content of a new block is undefined.
+template <typename T>
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Buffer&& o) noexcept { Swap(o); }
+  Buffer& operator=(Buffer&& o) noexcept { Free(); Swap(o); return *this; }
+  ~Buffer() { Free(); }
+  // Replaces the block. On failure the old block is gone and size() is 0.
+  Status Allocate(MemoryMeter* meter, int64_t count, const char* what) {
+    Free();
+    if (count <= 0) return {};
+    const int64_t bytes = (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+    if (meter != nullptr) KVC_RETURN_IF_ERROR(meter->Take(bytes, what));
+    data_ = static_cast<T*>(::operator new(static_cast<size_t>(bytes), std::align_val_t{64}, std::nothrow));
+    if (data_ == nullptr) {
+      if (meter != nullptr) meter->Give(bytes);
+      return Error(Code::kMemory, "no memory for %s: %lld bytes", what, static_cast<long long>(bytes));
+    }
+    meter_ = meter, size_ = count, bytes_ = bytes;
+    return {};
+  }
+  // At least `count` elements; a block that must grow loses its content.
+  Status Reserve(MemoryMeter* meter, int64_t count, const char* what) {
+    return count <= size_ ? Status() : Allocate(meter, count, what);
+  }
+  void Free() {
+    if (data_ == nullptr) return;
+    ::operator delete(data_, std::align_val_t{64});
+    if (meter_ != nullptr) meter_->Give(bytes_);
+    data_ = nullptr, size_ = 0, bytes_ = 0;
+  }
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  T& operator[](int64_t i) { return data_[i]; }
+  const T& operator[](int64_t i) const { return data_[i]; }
+  int64_t size() const { return size_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  void Swap(Buffer& o) {
+    std::swap(meter_, o.meter_); std::swap(data_, o.data_); std::swap(size_, o.size_); std::swap(bytes_, o.bytes_);
+  }
+  MemoryMeter* meter_ = nullptr;
+  T* data_ = nullptr;
+  int64_t size_ = 0, bytes_ = 0;
+};
+
+}  // namespace kvc

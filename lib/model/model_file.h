@@ -1,0 +1,56 @@
+// A .kvc file, verified. models/FORMAT.md describes the bytes.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/base/memory_meter.h"
+#include "lib/base/span.h"
+#include "lib/base/status.h"
+#include "lib/model/model_config.h"
+#include "lib/model/tokenizer.h"
+
+namespace kvc {
+
+constexpr uint32_t kModelFileVersion = 1;  // newest container version this library reads
+
+struct TensorEntry {
+  TensorRole role{};
+  int32_t layer = -1;               // -1: not of a layer
+  Weight weight;                    // points into the file
+  int64_t offset = 0, size = 0;     // of the section, from the start of the file
+  uint64_t checksum = 0;            // XXH3-64 of the section
+};
+
+// How a chat turn is written around user text; all may be empty (no chat format).
+struct TurnFormat {
+  std::string system_prefix, system_suffix, user_prefix, user_suffix, assistant_prefix, assistant_suffix;
+};
+
+class ModelFile {
+ public:
+  // Maps (or reads, where mapping fails) and verifies everything: container, FlatBuffers verifier with limits, ranges, overlaps,
+  // shapes against the config, checksums, the hash over all. Messages say truncated, damaged, newer version or unsupported,
+  // and what and where. meter is charged for what is read into memory, not for mappings.
+  static Result<std::unique_ptr<ModelFile>> Open(const std::string& path, MemoryMeter* meter);
+  static Result<std::unique_ptr<ModelFile>> OpenFd(int fd, int64_t offset, int64_t n_bytes, MemoryMeter* meter);
+  // data must stay valid and unchanged while the object lives.
+  static Result<std::unique_ptr<ModelFile>> OpenMemory(const uint8_t* data, int64_t n_bytes, MemoryMeter* meter);
+  virtual ~ModelFile() = default;
+
+  virtual const ModelConfig& config() const = 0;
+  virtual const TokenizerSpec& tokenizer_spec() const = 0;
+  virtual const TurnFormat& turn_format() const = 0;
+  virtual const std::vector<HeadScoreTable>& head_scores() const = 0;
+  virtual const std::vector<TensorEntry>& tensors() const = 0;
+  virtual uint64_t fingerprint() const = 0;    // hash over all weights and the config, not over head scores: binds sessions and score tables
+  virtual uint32_t version() const = 0;
+  virtual int64_t file_bytes() const = 0;
+  virtual int64_t weight_bytes() const = 0;
+  virtual const std::string& created_by() const = 0;  // tool and version that wrote it
+  // Everything above as one JSON object (kvc inspect --json, kvc_model_describe).
+  virtual std::string DescribeJson() const = 0;
+};
+
+}  // namespace kvc

@@ -1,0 +1,44 @@
+// Writes a .kvc file, one tensor at a time, atomically: a temporary file beside the target, fsync, rename. On any failure, or when
+// Finish was not reached, the temporary file is removed and the old target stays.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "lib/base/span.h"
+#include "lib/base/status.h"
+#include "lib/model/model_file.h"
+
+namespace kvc {
+
+struct ModelFileContent {
+  ModelConfig config;
+  TokenizerSpec tokenizer;
+  TurnFormat turn_format;
+  std::vector<HeadScoreTable> head_scores;
+  std::string created_by, source;  // source: what it was converted from, for people
+};
+
+// A tensor to come: role, layer (-1 none), type, shape, group (int8, int4).
+struct TensorPlan {
+  TensorRole role{};
+  int32_t layer = -1;
+  WeightType type = WeightType::kF32;
+  int32_t rows = 0, cols = 0, group = 0;
+};
+
+class ModelWriter {
+ public:
+  // All tensors are announced first, in the order they will be written; the directory's size then is known.
+  static Result<std::unique_ptr<ModelWriter>> Create(const std::string& path, ModelFileContent content, std::vector<TensorPlan> tensors);
+  virtual ~ModelWriter() = default;
+  // Appends to the tensor now being written, in pieces of any size: first all codes or elements [rows, cols] in file form,
+  // then (int8, int4) all scales f16 [rows, cols / group]. The next tensor starts when this one is complete.
+  virtual Status Append(const void* data, int64_t n_bytes) = 0;
+  virtual Status Finish() = 0;
+};
+
+// Replaces the head-score tables of an existing file (same atomic rule); weights are copied, their checksums kept.
+Status RewriteHeadScores(const std::string& in_path, const std::string& out_path, const std::vector<HeadScoreTable>& tables);
+
+}  // namespace kvc
