@@ -12,7 +12,8 @@ namespace kvc {
 
 class MemoryMeter {
  public:
-  explicit MemoryMeter(int64_t limit) : limit_(limit) {}
+  // counting: Buffers of this meter take no memory, they only count. The code that lays out memory thus also computes its size.
+  explicit MemoryMeter(int64_t limit, bool counting = false) : limit_(limit), counting_(counting) {}
   // Takes `bytes`, or fails with kMemory and takes nothing. limit 0 = none. Thread-safe.
   Status Take(int64_t bytes, const char* what) {
     const int64_t before = used_.fetch_add(bytes, std::memory_order_relaxed);
@@ -21,15 +22,21 @@ class MemoryMeter {
       return Error(Code::kMemory, "%s needs %lld more bytes: %lld of the limit of %lld are in use", what,
                    static_cast<long long>(bytes), static_cast<long long>(before), static_cast<long long>(limit_));
     }
+    int64_t peak = peak_.load(std::memory_order_relaxed);
+    while (before + bytes > peak && !peak_.compare_exchange_weak(peak, before + bytes, std::memory_order_relaxed)) {
+    }
     return {};
   }
   void Give(int64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
   int64_t used() const { return used_.load(std::memory_order_relaxed); }
+  int64_t peak() const { return peak_.load(std::memory_order_relaxed); }
   int64_t limit() const { return limit_; }
+  bool counting() const { return counting_; }
 
  private:
   const int64_t limit_;
-  std::atomic<int64_t> used_{0};
+  const bool counting_;
+  std::atomic<int64_t> used_{0}, peak_{0};
 };
 
 // A metered, 64-byte aligned block of T. Movable. T must be trivial. The content of a new block is undefined.
@@ -46,12 +53,13 @@ class Buffer {
     if (count <= 0) return {};
     const int64_t bytes = (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
     if (meter != nullptr) KVC_RETURN_IF_ERROR(meter->Take(bytes, what));
+    meter_ = meter, size_ = count, bytes_ = bytes;
+    if (meter != nullptr && meter->counting()) return {};
     data_ = static_cast<T*>(::operator new(static_cast<size_t>(bytes), std::align_val_t{64}, std::nothrow));
     if (data_ == nullptr) {
-      if (meter != nullptr) meter->Give(bytes);
+      Free();
       return Error(Code::kMemory, "no memory for %s: %lld bytes", what, static_cast<long long>(bytes));
     }
-    meter_ = meter, size_ = count, bytes_ = bytes;
     return {};
   }
   // At least `count` elements; a block that must grow loses its content.
@@ -59,10 +67,9 @@ class Buffer {
     return count <= size_ ? Status() : Allocate(meter, count, what);
   }
   void Free() {
-    if (data_ == nullptr) return;
-    ::operator delete(data_, std::align_val_t{64});
+    if (data_ != nullptr) ::operator delete(data_, std::align_val_t{64});
     if (meter_ != nullptr) meter_->Give(bytes_);
-    data_ = nullptr, size_ = 0, bytes_ = 0;
+    meter_ = nullptr, data_ = nullptr, size_ = 0, bytes_ = 0;
   }
   T* data() { return data_; }
   const T* data() const { return data_; }

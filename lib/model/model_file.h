@@ -49,6 +49,7 @@ class ModelFile {
   virtual int64_t file_bytes() const = 0;
   virtual int64_t weight_bytes() const = 0;
   virtual const std::string& created_by() const = 0;  // tool and version that wrote it
+  virtual const std::string& source() const = 0;      // what it was converted from, for people
   // Everything above as one JSON object (kvc inspect --json, kvc_model_describe).
   virtual std::string DescribeJson() const = 0;
 };

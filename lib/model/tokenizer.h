@@ -16,10 +16,12 @@ enum class PieceKind : uint8_t { kNormal = 0, kUnknown = 1, kControl = 2, kByte 
 // What the model file stores; plain data, filled by the converter, checked by Tokenizer::Create.
 struct TokenizerSpec {
   TokenizerKind kind = TokenizerKind::kByteLevelBpe;
-  std::vector<std::string> pieces;      // id -> bytes as printed by the piece. Byte-level BPE: raw bytes (the GPT-2 byte alphabet undone)
+  // id -> bytes as the piece prints them. Byte-level BPE: the GPT-2 byte alphabet undone. SentencePiece: ' ' for U+2581, and a
+  // kByte piece is its one byte. Control and unknown pieces: as written in text. Ids without a piece: kUnused and empty.
+  std::vector<std::string> pieces;
   std::vector<PieceKind> piece_kinds;   // same size as pieces
   std::vector<float> scores;            // SentencePiece: merge priority per piece; else empty
-  std::vector<int32_t> merges;          // byte-level BPE: pairs (left id, right id), best first
+  std::vector<int32_t> merges;          // pairs (left id, right id), best first. SentencePiece: empty, or, from a tokenizer.json, these decide instead of scores
   std::vector<std::string> patterns;    // byte-level BPE: pre-tokenizer regular expressions, applied one after the other (each isolates its matches)
   bool ignore_merges = false;           // byte-level BPE: a whole word in the vocabulary is taken before merging (Llama 3)
   bool nfc = false;                     // normalise to NFC first (Qwen)

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""What our documents say is there: links, the README's token table with its functions, the C example, every C block
+in the strict compiler, the ./dev commands. Usage: check_docs.py [SOURCE_DIR]"""
+import glob
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+EXAMPLE = "samples/c/run.c"  # the README shows this file whole
+CC = [os.environ.get("CC", "cc"), "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+
+
+def read(root, path):
+    with open(os.path.join(root, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def check_links(root, path, text):
+    for target in re.findall(r"\]\(([^)#\s]+)", text):
+        if not re.match(r"[a-z]+:", target) and not os.path.exists(os.path.join(root, os.path.dirname(path), target)):
+            yield f"{path}: link to {target}, which does not exist"
+
+
+def check_commands(root, path, text):
+    known = set(re.findall(r"^cmd_(\w+)\(\)", read(root, "dev"), re.M)) | {"help"}
+    for name in re.findall(r"\./dev ([a-z]+)", text):
+        if name not in known:
+            yield f"{path}: ./dev has no command {name}"
+
+
+def check_c_blocks(root, path, text):
+    for number, block in enumerate(re.findall(r"^```c\n(.*?)^```", text, re.M | re.S), 1):
+        with tempfile.NamedTemporaryFile("w", suffix=".c", encoding="utf-8") as file:
+            file.write(block)
+            file.flush()
+            done = subprocess.run(CC + ["-I", os.path.join(root, "include"), file.name], capture_output=True, text=True,
+                                  check=False)
+        if done.returncode != 0:
+            yield f"{path}: C block {number} does not compile:\n{done.stderr}"
+
+
+def check_token_table(root, text):
+    """Rows "| stage | `file`, `file` | `Class::Function` | ...": the files exist, the functions are in them."""
+    rows = re.findall(r"^\| (\w+) \| (`lib/[^|]*) \| ([^|]*) \|", text, re.M)
+    if not rows:
+        yield "README.md: no token table"
+    for stage, file_cell, function_cell in rows:
+        files = re.findall(r"`([^`]+)`", file_cell)
+        missing = [name for name in files if not os.path.exists(os.path.join(root, name))]
+        yield from (f"README.md, token table, {stage}: {name} does not exist" for name in missing)
+        code = "".join(read(root, name) for name in files if name not in missing)
+        for function in re.findall(r"`([\w:]+)`", function_cell):
+            if not re.search(rf"\b{function.split('::')[-1]}\b", code):
+                yield f"README.md, token table, {stage}: {function} is not in {', '.join(files)}"
+
+
+def check_example(root, text):
+    blocks = re.findall(r"^```c\n(.*?)^```", text, re.M | re.S)
+    if read(root, EXAMPLE) not in blocks:
+        yield f"README.md: the C example is not {EXAMPLE}"
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+    root = os.path.abspath(root)
+    documents = [path for pattern in ("*.md", "docs/**/*.md", "models/*.md", "samples/**/*.md", "tests/**/*.md")
+                 for path in glob.glob(pattern, root_dir=root, recursive=True)]
+    problems = []
+    for path in sorted(documents):
+        text = read(root, path)
+        for check in (check_links, check_commands, check_c_blocks):
+            problems += check(root, path, text)
+    readme = read(root, "README.md")
+    problems += check_token_table(root, readme)
+    problems += check_example(root, readme)
+    for problem in problems:
+        print(problem)
+    print(f"documents: {len(documents)} documents, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Reads every #include of ours against the table of layers: includes point downward only, by full path, and a library
+is included only where it belongs. Usage: check_layers.py [SOURCE_DIR]"""
+import os
+import re
+import sys
+
+# Folder -> what it may include besides itself; the longest matching folder counts. "lib/ops/*.h" is the op interface.
+BASE = ["include/kvc", "lib/base"]
+OPS = BASE + ["lib/ops/*.h"]
+LAYERS = {
+    "include/kvc": [],
+    "lib/base": ["include/kvc"],
+    "lib/ops": BASE + ["lib/ops/ref/*.h", "lib/ops/cpu/*.h"],
+    "lib/ops/ref": OPS,
+    "lib/ops/cpu": OPS + ["lib/ops/ref/*.h"],  # shapes without a fast version go to the definition
+    "lib/cache": OPS,
+    "lib/compress": OPS + ["lib/cache"],
+    "lib/model": OPS + ["lib/cache"],
+    "lib/engine": OPS + ["lib/cache", "lib/compress", "lib/model"],
+    "lib/api": OPS + ["lib/cache", "lib/compress", "lib/model", "lib/engine"],
+    "models/convert": OPS + ["lib/model"],
+    "tools": ["include/kvc", "models/convert"],
+    "samples": ["include/kvc"],
+    "bindings": ["include/kvc"],
+    "bench": OPS + ["tests/support"],
+    "tests/api": ["include/kvc", "tests/support"],
+    "tests/package": ["include/kvc"],
+    "tests/parity": OPS + ["tests/support"],
+    "tests": ["include/kvc", "lib", "models/convert", "tools"],
+}
+# Library headers -> where they may be included.
+LIBRARIES = {
+    r"flatbuffers/|kvc_model_generated\.h": r"lib/model/model_file[^/]*|models/convert/[^/]*|tests/.*",
+    r"nlohmann/": r"models/convert/[^/]*|tools/[^/]*|bench/.*|tests/.*",
+    r"CLI/": r"tools/[^/]*|bench/.*",
+    r"pcre2\.h|utf8proc\.h": r"lib/model/[^/]*",
+    r"xxhash\.h": r"lib/base/hash\.cc",
+    r"jni\.h": r"bindings/java/.*",
+    r"cuda|cublas": r"cuda/.*",
+    r"gtest/|gmock/": r"tests/.*",
+}
+SUFFIXES = (".h", ".cc", ".c", ".cpp", ".inl", ".cu", ".cuh")
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+def layer_of(path):
+    return max((f for f in LAYERS if path.startswith(f + "/")), key=len, default=None)
+
+
+def allowed(path, target):
+    own = layer_of(path)
+    if os.path.dirname(target) == os.path.dirname(path) or target.startswith(own + "/") and layer_of(target) == own:
+        return True
+    for rule in LAYERS[own]:
+        folder, _, pattern = rule.partition("/*")
+        if pattern:
+            if os.path.dirname(target) == folder and target.endswith(pattern):
+                return True
+        elif target.startswith(folder + "/"):
+            return True
+    return False
+
+
+def check_include(root, path, kind, name):
+    for pattern, places in LIBRARIES.items():
+        if re.match(pattern, name) and not re.fullmatch(places, path):
+            return f"<{name}> is not for this folder"
+    target = f"include/{name}" if name.startswith("kvc/") else name
+    if layer_of(target) is None:
+        if kind == '"' and not re.match(r".*_generated\.h$", name):
+            return f'"{name}": our files are included by their full path, libraries as <...>'
+        return None
+    if not os.path.exists(os.path.join(root, target)):
+        return f'"{name}" does not exist'
+    if not allowed(path, target):
+        return f'"{name}": {layer_of(path)} may not include {layer_of(target)}'
+    return None
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+    n_files, problems = 0, []
+    for top in sorted({folder.split("/")[0] for folder in LAYERS}):
+        for folder, _, names in os.walk(os.path.join(root, top)):
+            for file_name in sorted(names):
+                path = os.path.relpath(os.path.join(folder, file_name), root)
+                if not path.endswith(SUFFIXES) or layer_of(path) is None:
+                    continue
+                n_files += 1
+                with open(os.path.join(root, path), encoding="utf-8") as file:
+                    for number, line in enumerate(file, 1):
+                        found = INCLUDE.match(line)
+                        problem = check_include(root, path, *found.groups()) if found else None
+                        if problem:
+                            problems.append(f"{path}:{number}: {problem}")
+    for problem in problems:
+        print(problem)
+    print(f"layers: {n_files} files, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

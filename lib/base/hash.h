@@ -1,0 +1,21 @@
+// XXH3-64, the checksum of everything we write.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace kvc {
+
+uint64_t Hash64(const void* data, size_t n_bytes);
+
+// The same over bytes that come in pieces; any split gives the same value.
+class Hasher64 {
+ public:
+  Hasher64();
+  void Update(const void* data, size_t n_bytes);
+  uint64_t Digest() const;
+
+ private:
+  alignas(64) unsigned char state_[640];  // XXH3_state_t, kept out of this header
+};
+
+}  // namespace kvc

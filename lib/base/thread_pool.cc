@@ -1,0 +1,173 @@
+#include "lib/base/thread_pool.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace kvc {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+constexpr auto kSpin = std::chrono::microseconds(50);
+
+inline void Pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield" ::: "memory");
+#endif
+}
+
+// Polls `done` for at most kSpin.
+template <typename F>
+bool SpinUntil(F&& done) {
+  const auto start = std::chrono::steady_clock::now();
+  do {
+    for (int i = 0; i < 64; ++i) {
+      if (done()) return true;
+      Pause();
+    }
+  } while (std::chrono::steady_clock::now() - start < kSpin);
+  return done();
+}
+
+// One word tells everything about the running job: state_ = generation << 17 | open << 16 | workers inside. A worker
+// joins by adding one while the job is open; the caller closes it when no item is left and waits for those inside only,
+// so a worker that the system has not woken costs nothing. A job's fields change only while it is closed and empty.
+class Pool final : public ThreadPool {
+ public:
+  explicit Pool(bool spin) : spin_(spin) {}
+  ~Pool() override {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      stop_.store(true);
+    }
+    work_.notify_all();
+    for (pthread_t t : threads_) pthread_join(t, nullptr);
+  }
+
+  // Starts up to `n` workers. Signals stay with the threads of the host.
+  void Start(int n) {
+    threads_.reserve(static_cast<size_t>(n));
+    workers_.resize(static_cast<size_t>(n));
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (int i = 0; i < n; ++i) {
+      workers_[static_cast<size_t>(i)] = {this, i + 1};
+      pthread_t thread;
+      if (pthread_create(&thread, nullptr, &Pool::Enter, &workers_[static_cast<size_t>(i)]) != 0) break;
+      threads_.push_back(thread);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  int n_threads() const override { return static_cast<int>(threads_.size()) + 1; }
+
+  void Run(int64_t n_items, void (*fn)(void*, int64_t, int), void* context) override {
+    if (n_items <= 1 || threads_.empty() || running_.exchange(true, std::memory_order_acquire)) {
+      for (int64_t i = 0; i < n_items; ++i) fn(context, i, 0);
+      return;
+    }
+    fn_ = fn, context_ = context, n_items_ = n_items;
+    next_.store(0, std::memory_order_relaxed);
+    state_.store((state_.load(std::memory_order_relaxed) & ~kLow) + kGeneration + kOpen);
+    if (sleepers_.load() > 0) {
+      { std::lock_guard<std::mutex> lock(mutex_); }
+      work_.notify_all();
+    }
+    Work(0);
+    state_.fetch_and(~kOpen);
+    const auto empty = [this] { return (state_.load() & kInside) == 0; };
+    if (!empty() && !(spin_ && SpinUntil(empty))) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      caller_waits_.store(true);
+      idle_.wait(lock, empty);
+      caller_waits_.store(false);
+    }
+    running_.store(false, std::memory_order_release);
+  }
+
+ private:
+  struct Worker {
+    Pool* pool;
+    int index;
+  };
+  static constexpr uint64_t kInside = 0xffff, kOpen = 0x10000, kLow = 0x1ffff, kGeneration = 0x20000;
+
+  static void* Enter(void* argument) {
+    const Worker* worker = static_cast<Worker*>(argument);
+    worker->pool->Loop(worker->index);
+    return nullptr;
+  }
+
+  void Loop(int index) {
+    uint64_t seen = 0;  // generation of the last job joined
+    const auto wanted = [this, &seen] {
+      const uint64_t s = state_.load();
+      return stop_.load(std::memory_order_relaxed) || ((s & kOpen) != 0 && (s & ~kLow) != seen);
+    };
+    for (;;) {
+      if (!(spin_ && SpinUntil(wanted))) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        sleepers_.fetch_add(1);
+        work_.wait(lock, wanted);
+        sleepers_.fetch_sub(1);
+      }
+      if (stop_.load()) return;
+      uint64_t s = state_.load();
+      while ((s & kOpen) != 0 && !state_.compare_exchange_weak(s, s + 1)) {}
+      if ((s & kOpen) == 0) continue;
+      seen = s & ~kLow;
+      Work(index);
+      if (((state_.fetch_sub(1) - 1) & kLow) == 0 && caller_waits_.load()) {
+        { std::lock_guard<std::mutex> lock(mutex_); }
+        idle_.notify_all();
+      }
+    }
+  }
+
+  void Work(int thread) {
+    for (;;) {
+      const int64_t item = next_.fetch_add(1, std::memory_order_relaxed);
+      if (item >= n_items_) return;
+      fn_(context_, item, thread);
+    }
+  }
+
+  const bool spin_;
+  std::vector<Worker> workers_;
+  std::vector<pthread_t> threads_;
+
+  void (*fn_)(void*, int64_t, int) = nullptr;
+  void* context_ = nullptr;
+  int64_t n_items_ = 0;
+  alignas(64) std::atomic<int64_t> next_{0};
+  alignas(64) std::atomic<uint64_t> state_{0};
+  alignas(64) std::atomic<bool> running_{false};
+  std::atomic<bool> stop_{false}, caller_waits_{false};
+  std::atomic<int> sleepers_{0};
+  std::mutex mutex_;
+  std::condition_variable work_, idle_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ThreadPool>> ThreadPool::Create(int n_threads) {
+  if (n_threads < 0 || n_threads > kMaxThreads) {
+    return Error(Code::kInvalid, "threads: %d is outside 0 (one per processor) to %d", n_threads, kMaxThreads);
+  }
+  const int online = static_cast<int>(std::thread::hardware_concurrency());  // 0 = unknown
+  const int wanted = n_threads > 0 ? n_threads : (online < 1 ? 1 : online < kMaxThreads ? online : kMaxThreads);
+  auto pool = std::make_unique<Pool>(wanted <= online);
+  pool->Start(wanted - 1);
+  return std::unique_ptr<ThreadPool>(std::move(pool));
+}
+
+}  // namespace kvc

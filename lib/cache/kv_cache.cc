@@ -1,0 +1,332 @@
+#include "lib/cache/kv_cache.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace kvc {
+
+int64_t KvCache::SlotBytes(const CacheConfig& config, int64_t vector_bytes) {
+  return 2 * vector_bytes + 4 + 4 * int64_t{config.n_aux} + (config.seen_masks ? 4 : 0);
+}
+
+int64_t KvCache::PageBytes(const CacheConfig& config, const HeadFormat& format) {
+  return (config.page_slots * SlotBytes(config, VectorBytes(format.stored)) + 63) / 64 * 64;
+}
+
+int64_t KvCache::TailBytes(const CacheConfig& config, const HeadFormat& format) {
+  return (format.tail_slots * SlotBytes(config, VectorBytes(config.raw)) + 63) / 64 * 64;
+}
+
+Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheConfig& config, const KernelTable* kernels,
+                                                 std::shared_ptr<MemoryMeter> meter) {
+  std::unique_ptr<KvCache> cache(new KvCache());
+  cache->config_ = config;
+  cache->kernels_ = kernels;
+  cache->heads_.resize(static_cast<size_t>(config.n_layers * config.n_kv_heads));
+  const auto pool_of = [&](int64_t bytes) {
+    for (size_t i = 0; i < cache->pools_.size(); ++i) {
+      if (cache->pools_[i]->page_bytes() == bytes) return static_cast<int32_t>(i);
+    }
+    cache->pools_.push_back(std::make_shared<PagePool>(bytes, meter));
+    return static_cast<int32_t>(cache->pools_.size() - 1);
+  };
+  for (size_t i = 0; i < cache->heads_.size(); ++i) {
+    Head& head = cache->heads_[i];
+    const HeadFormat& format = config.formats[i];
+    head.main_pool = pool_of(PageBytes(config, format));
+    if (format.tail_slots > 0) head.tail_pool = pool_of(TailBytes(config, format));
+    head.key_bytes = head.value_bytes = VectorBytes(format.stored);
+  }
+  cache->spare_.resize(cache->pools_.size());
+  KVC_RETURN_IF_ERROR(cache->scratch_.Allocate(meter.get(), 2 * int64_t{config.head_dim}, "the KV cache"));
+  return cache;
+}
+
+KvCache::~KvCache() {
+  Clear();
+  for (size_t p = 0; p < pools_.size(); ++p) {
+    for (int32_t id : spare_[p]) pools_[p]->Release(id);
+  }
+}
+
+void KvCache::ReleaseHead(Head* h) {
+  for (int32_t id : h->pages) pools_[static_cast<size_t>(h->main_pool)]->Release(id);
+  if (h->tail_page >= 0) pools_[static_cast<size_t>(h->tail_pool)]->Release(h->tail_page);
+  h->pages.clear();
+  h->order.clear();
+  h->tail_page = -1;
+  h->main_len = h->tail_start = h->tail_len = 0;
+}
+
+void KvCache::Clear() {
+  for (Head& head : heads_) ReleaseHead(&head);
+}
+
+Result<std::unique_ptr<KvCache>> KvCache::Fork() {
+  std::unique_ptr<KvCache> fork(new KvCache());
+  fork->config_ = config_;
+  fork->kernels_ = kernels_;
+  fork->pools_ = pools_;
+  fork->spare_.resize(pools_.size());
+  fork->heads_.reserve(heads_.size());
+  KVC_RETURN_IF_ERROR(fork->scratch_.Allocate(nullptr, 2 * int64_t{config_.head_dim}, "the KV cache"));
+  for (const Head& head : heads_) {
+    fork->heads_.push_back(head);
+    for (int32_t id : head.pages) pools_[static_cast<size_t>(head.main_pool)]->AddReference(id);
+    if (head.tail_page >= 0) pools_[static_cast<size_t>(head.tail_pool)]->AddReference(head.tail_page);
+  }
+  return fork;
+}
+
+int64_t KvCache::TotalEntries() const {
+  int64_t n = 0;
+  for (const Head& head : heads_) n += head.main_len + head.tail_len;
+  return n;
+}
+
+int32_t KvCache::MaxLen() const {
+  int32_t n = 0;
+  for (const Head& head : heads_) n = std::max(n, head.main_len + head.tail_len);
+  return n;
+}
+
+int64_t KvCache::bytes() const {
+  int64_t n = 0;
+  for (const auto& pool : pools_) n += pool->bytes_held();
+  return n;
+}
+
+// ---- slots ----
+
+KvCache::Slot KvCache::MainSlot(const Head& h, int32_t slot) const {
+  const int32_t id = h.pages[static_cast<size_t>(slot / config_.page_slots)];
+  return {pools_[static_cast<size_t>(h.main_pool)]->Data(id), slot % config_.page_slots, config_.page_slots, false};
+}
+
+KvCache::Slot KvCache::TailSlot(const Head& h, int32_t i) const {
+  const HeadFormat& format = config_.formats[static_cast<size_t>(&h - heads_.data())];
+  return {pools_[static_cast<size_t>(h.tail_pool)]->Data(h.tail_page), (h.tail_start + i) % format.tail_slots, format.tail_slots, true};
+}
+
+KvCache::Slot KvCache::SlotOfRank(const Head& h, int32_t rank) const {
+  if (rank >= h.main_len) return TailSlot(h, rank - h.main_len);
+  return MainSlot(h, config_.ordered ? h.order[static_cast<size_t>(rank)] : rank);
+}
+
+int64_t KvCache::MetaOffset(const Head& h, const Slot& s) const {
+  return s.raw ? 2 * VectorBytes(config_.raw) * s.slots : (h.key_bytes + h.value_bytes) * s.slots;
+}
+
+int32_t* KvCache::Positions(const Head& h, const Slot& s) const {
+  return reinterpret_cast<int32_t*>(s.page + MetaOffset(h, s)) + s.index;
+}
+
+float* KvCache::Aux(const Head& h, const Slot& s, int a) const {
+  return reinterpret_cast<float*>(s.page + MetaOffset(h, s)) + (1 + a) * s.slots + s.index;
+}
+
+uint32_t* KvCache::Seen(const Head& h, const Slot& s) const {
+  return reinterpret_cast<uint32_t*>(s.page + MetaOffset(h, s)) + (1 + config_.n_aux) * s.slots + s.index;
+}
+
+int32_t KvCache::TakeSpare(int pool) {
+  std::vector<int32_t>& spare = spare_[static_cast<size_t>(pool)];
+  assert(!spare.empty());
+  const int32_t id = spare.back();
+  spare.pop_back();
+  return id;
+}
+
+void KvCache::MakeWritable(Head& h, int32_t page_index) {
+  const bool tail = page_index < 0;
+  const int pool_index = tail ? h.tail_pool : h.main_pool;
+  PagePool& pool = *pools_[static_cast<size_t>(pool_index)];
+  int32_t& id = tail ? h.tail_page : h.pages[static_cast<size_t>(page_index)];
+  if (!pool.Shared(id)) return;
+  const int32_t copy = TakeSpare(pool_index);
+  std::memcpy(pool.Data(copy), pool.Data(id), static_cast<size_t>(pool.page_bytes()));
+  pool.Release(id);
+  id = copy;
+}
+
+// ---- one token ----
+
+Status KvCache::ReserveStep() {
+  std::vector<int32_t>& need = need_;
+  need.assign(pools_.size() * 2, 0);  // pages wanted, heads using the pool
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    const Head& h = heads_[i];
+    const size_t main = static_cast<size_t>(h.main_pool);
+    ++need[pools_.size() + main];
+    if (static_cast<int32_t>(h.pages.size()) < PagesFor(h.main_len + 1)) ++need[main];
+    const bool all_written = config_.n_aux > 0 || config_.ordered;
+    const size_t first = all_written || h.pages.empty() ? 0 : h.pages.size() - 1;
+    for (size_t p = first; p < h.pages.size(); ++p) need[main] += pools_[main]->Shared(h.pages[p]);
+    if (h.tail_pool >= 0) {
+      const size_t tail = static_cast<size_t>(h.tail_pool);
+      if (h.tail_page < 0 || pools_[tail]->Shared(h.tail_page)) ++need[tail];
+    }
+  }
+  for (size_t p = 0; p < pools_.size(); ++p) {
+    const int32_t missing = need[p] - static_cast<int32_t>(spare_[p].size());
+    if (missing <= 0) continue;
+    const size_t have = spare_[p].size();
+    spare_[p].resize(have + static_cast<size_t>(missing));
+    const Status status = pools_[p]->Take(missing, need[pools_.size() + p], spare_[p].data() + have);
+    if (!status.ok()) {
+      spare_[p].resize(have);
+      return status;
+    }
+  }
+  return {};
+}
+
+void KvCache::Encode(const Head& h, const VectorFormat& format, const Slot& s, const float* k, const float* v) {
+  const int64_t kb = s.raw ? VectorBytes(config_.raw) : h.key_bytes, vb = s.raw ? VectorBytes(config_.raw) : h.value_bytes;
+  kernels_->encode_vectors(format, k, 1, s.page + kb * s.index);
+  kernels_->encode_vectors(format, v, 1, s.page + kb * s.slots + vb * s.index);
+}
+
+void KvCache::PushMain(Head& h, const VectorFormat& format, const float* k, const float* v, int32_t position, const float* aux,
+                       uint32_t seen) {
+  const int32_t slot = h.main_len;
+  if (slot / config_.page_slots == static_cast<int32_t>(h.pages.size())) {
+    h.pages.push_back(TakeSpare(h.main_pool));
+  } else {
+    MakeWritable(h, slot / config_.page_slots);
+  }
+  const Slot s = MainSlot(h, slot);
+  Encode(h, format, s, k, v);
+  *Positions(h, s) = position;
+  for (int a = 0; a < config_.n_aux; ++a) *Aux(h, s, a) = aux == nullptr ? 0.0f : aux[a];
+  if (config_.seen_masks) *Seen(h, s) = seen;
+  if (config_.ordered) h.order.push_back(slot);
+  ++h.main_len;
+}
+
+void KvCache::Append(int layer, int head, const float* k, const float* v, int32_t position) {
+  Head& h = At(layer, head);
+  if (h.tail_pool < 0) {
+    PushMain(h, FormatAt(layer, head).stored, k, v, position, nullptr, ~0u);
+    return;
+  }
+  if (h.tail_page < 0) {
+    h.tail_page = TakeSpare(h.tail_pool);
+  } else {
+    MakeWritable(h, -1);
+  }
+  assert(h.tail_len < FormatAt(layer, head).tail_slots);
+  const Slot s = TailSlot(h, h.tail_len++);
+  Encode(h, config_.raw, s, k, v);
+  *Positions(h, s) = position;
+  for (int a = 0; a < config_.n_aux; ++a) *Aux(h, s, a) = 0.0f;
+  if (config_.seen_masks) *Seen(h, s) = ~0u;
+}
+
+void KvCache::Settle(int layer, int head) {
+  Head& h = At(layer, head);
+  const HeadFormat& format = FormatAt(layer, head);
+  if (h.tail_pool < 0) return;
+  const int64_t raw_bytes = VectorBytes(config_.raw);
+  float aux[kMaxAux];
+  while (h.tail_len == format.tail_slots) {
+    const Slot s = TailSlot(h, 0);
+    kernels_->decode_vectors(config_.raw, s.page + raw_bytes * s.index, 1, scratch_.data());
+    kernels_->decode_vectors(config_.raw, s.page + raw_bytes * (s.slots + s.index), 1, scratch_.data() + config_.head_dim);
+    for (int a = 0; a < config_.n_aux; ++a) aux[a] = *Aux(h, s, a);
+    PushMain(h, format.stored, scratch_.data(), scratch_.data() + config_.head_dim, *Positions(h, s), aux,
+             config_.seen_masks ? *Seen(h, s) : ~0u);
+    h.tail_start = (h.tail_start + 1) % format.tail_slots;
+    --h.tail_len;
+  }
+}
+
+void KvCache::CopySlot(const Head& h, const Slot& from, const Slot& to) {
+  const int64_t kb = from.raw ? VectorBytes(config_.raw) : h.key_bytes, vb = from.raw ? VectorBytes(config_.raw) : h.value_bytes;
+  std::memcpy(to.page + kb * to.index, from.page + kb * from.index, static_cast<size_t>(kb));
+  std::memcpy(to.page + kb * to.slots + vb * to.index, from.page + kb * from.slots + vb * from.index, static_cast<size_t>(vb));
+  *Positions(h, to) = *Positions(h, from);
+  for (int a = 0; a < config_.n_aux; ++a) *Aux(h, to, a) = *Aux(h, from, a);
+  if (config_.seen_masks) *Seen(h, to) = *Seen(h, from);
+}
+
+void KvCache::Remove(int layer, int head, int32_t rank) {
+  Head& h = At(layer, head);
+  assert(config_.ordered && rank < Len(layer, head));
+  if (rank >= h.main_len) {  // close the gap in the ring from the newer side
+    MakeWritable(h, -1);
+    for (int32_t i = rank - h.main_len; i + 1 < h.tail_len; ++i) CopySlot(h, TailSlot(h, i + 1), TailSlot(h, i));
+    --h.tail_len;
+    return;
+  }
+  const int32_t hole = h.order[static_cast<size_t>(rank)], last = h.main_len - 1;
+  h.order.erase(h.order.begin() + rank);
+  if (hole != last) {
+    MakeWritable(h, hole / config_.page_slots);
+    CopySlot(h, MainSlot(h, last), MainSlot(h, hole));
+    *std::find(h.order.begin(), h.order.end(), last) = hole;
+  }
+  --h.main_len;
+  while (static_cast<int32_t>(h.pages.size()) > PagesFor(h.main_len + 1)) {  // keeps the page of the next append
+    pools_[static_cast<size_t>(h.main_pool)]->Release(h.pages.back());
+    h.pages.pop_back();
+  }
+}
+
+void KvCache::Rewind(int32_t n) {
+  for (Head& h : heads_) {
+    const int32_t from_tail = std::min(n, h.tail_len), from_main = std::min(n - from_tail, h.main_len);
+    h.tail_len -= from_tail;
+    h.main_len -= from_main;
+    if (config_.ordered) {  // the newest have the highest slots: nothing was removed since they came
+      h.order.resize(static_cast<size_t>(h.main_len));
+    }
+    while (static_cast<int32_t>(h.pages.size()) > PagesFor(h.main_len)) {
+      pools_[static_cast<size_t>(h.main_pool)]->Release(h.pages.back());
+      h.pages.pop_back();
+    }
+  }
+}
+
+// ---- by rank ----
+
+int32_t KvCache::PositionAt(int layer, int head, int32_t rank) const {
+  const Head& h = At(layer, head);
+  return *Positions(h, SlotOfRank(h, rank));
+}
+
+void KvCache::ReadVector(int layer, int head, int32_t rank, int which, float* x) const {
+  const Head& h = At(layer, head);
+  const Slot s = SlotOfRank(h, rank);
+  const VectorFormat& format = s.raw ? config_.raw : FormatAt(layer, head).stored;
+  kernels_->decode_vectors(format, s.page + VectorBytes(format) * (which * s.slots + s.index), 1, x);
+}
+
+void KvCache::WriteVector(int layer, int head, int32_t rank, int which, const float* x) {
+  Head& h = At(layer, head);
+  MakeWritable(h, rank >= h.main_len ? -1 : (config_.ordered ? h.order[static_cast<size_t>(rank)] : rank) / config_.page_slots);
+  const Slot s = SlotOfRank(h, rank);
+  const VectorFormat& format = s.raw ? config_.raw : FormatAt(layer, head).stored;
+  kernels_->encode_vectors(format, x, 1, s.page + VectorBytes(format) * (which * s.slots + s.index));
+}
+
+void KvCache::GetAux(int layer, int head, int a, float* out) const {
+  const Head& h = At(layer, head);
+  for (int32_t r = 0; r < h.main_len + h.tail_len; ++r) out[r] = *Aux(h, SlotOfRank(h, r), a);
+}
+
+void KvCache::SetAux(int layer, int head, int a, const float* in) {
+  Head& h = At(layer, head);
+  for (size_t p = 0; p < h.pages.size(); ++p) MakeWritable(h, static_cast<int32_t>(p));
+  if (h.tail_len > 0) MakeWritable(h, -1);
+  for (int32_t r = 0; r < h.main_len + h.tail_len; ++r) *Aux(h, SlotOfRank(h, r), a) = in[r];
+}
+
+void KvCache::ToRankOrder(int layer, int head, const float* physical, float* ranked) const {
+  const Head& h = At(layer, head);
+  for (int32_t r = 0; r < h.main_len; ++r) ranked[r] = physical[config_.ordered ? h.order[static_cast<size_t>(r)] : r];
+  const int32_t slots = FormatAt(layer, head).tail_slots;
+  for (int32_t i = 0; i < h.tail_len; ++i) ranked[h.main_len + i] = physical[h.main_len + (h.tail_start + i) % slots];
+}
+
+}  // namespace kvc

@@ -1,0 +1,185 @@
+// Whole layers in and out of the cache: what compaction after a prompt and a second prompt need.
+#include <algorithm>
+#include <cstring>
+
+#include "lib/cache/kv_cache.h"
+
+namespace kvc {
+namespace {
+
+int32_t CountMarked(const uint8_t* mark, int32_t n) {
+  if (mark == nullptr) return n;
+  int32_t kept = 0;
+  for (int32_t i = 0; i < n; ++i) kept += mark[i];
+  return kept;
+}
+
+}  // namespace
+
+void KvCache::Load(int layer, LayerKv* kv) const {
+  for (int g = 0; g < config_.n_kv_heads; ++g) {
+    const Head& h = At(layer, g);
+    const int32_t n = h.main_len + h.tail_len, d = config_.head_dim;
+    for (int32_t r = 0; r < n; ++r) {
+      const Slot s = SlotOfRank(h, r);
+      const VectorFormat& format = s.raw ? config_.raw : FormatAt(layer, g).stored;
+      const int64_t bytes = VectorBytes(format);
+      kernels_->decode_vectors(format, s.page + bytes * s.index, 1, kv->Keys(g) + int64_t{r} * d);
+      kernels_->decode_vectors(format, s.page + bytes * (s.slots + s.index), 1, kv->Values(g) + int64_t{r} * d);
+      kv->Positions(g)[r] = *Positions(h, s);
+      for (int a = 0; a < std::min(config_.n_aux, kv->n_aux); ++a) kv->Aux(a, g)[r] = *Aux(h, s, a);
+    }
+    kv->len[static_cast<size_t>(g)] = n;
+  }
+}
+
+void KvCache::FillHead(Head* fresh, int layer, int head, const LayerKv& kv, const uint8_t* mark, const uint32_t* seen, int32_t kept) {
+  const HeadFormat& format = FormatAt(layer, head);
+  // `fresh` is not in heads_, so tail slots are addressed here and not by TailSlot.
+  const int32_t tail = std::min(kept, std::max(format.tail_slots - 1, 0)), main = kept - tail, d = config_.head_dim;
+  float aux[kMaxAux];
+  int32_t rank = 0;
+  for (int32_t i = 0; i < kv.len[static_cast<size_t>(head)]; ++i) {
+    if (mark != nullptr && mark[i] == 0) continue;
+    const float *k = kv.Keys(head) + int64_t{i} * d, *v = kv.Values(head) + int64_t{i} * d;
+    for (int a = 0; a < config_.n_aux; ++a) aux[a] = a < kv.n_aux ? kv.Aux(a, head)[i] : 0.0f;
+    Slot s = rank < main ? MainSlot(*fresh, rank)
+                         : Slot{pools_[static_cast<size_t>(fresh->tail_pool)]->Data(fresh->tail_page), rank - main, format.tail_slots, true};
+    Encode(*fresh, s.raw ? config_.raw : format.stored, s, k, v);
+    *Positions(*fresh, s) = kv.Positions(head)[i];
+    for (int a = 0; a < config_.n_aux; ++a) *Aux(*fresh, s, a) = aux[a];
+    if (config_.seen_masks) *Seen(*fresh, s) = seen == nullptr ? ~0u : seen[i];
+    ++rank;
+  }
+  fresh->main_len = main;
+  fresh->tail_len = tail;
+  if (config_.ordered) {
+    fresh->order.resize(static_cast<size_t>(main));
+    for (int32_t r = 0; r < main; ++r) fresh->order[static_cast<size_t>(r)] = r;
+  }
+}
+
+Status KvCache::Store(int layer, const LayerKv& kv, const uint8_t* mark, int64_t mark_stride, const uint32_t* seen) {
+  const int n_heads = config_.n_kv_heads;
+  std::vector<Head> fresh(static_cast<size_t>(n_heads));
+  std::vector<int32_t> kept(static_cast<size_t>(n_heads));
+  std::vector<std::vector<int32_t>> ids(pools_.size());
+  std::vector<int32_t> need(pools_.size(), 0);
+  for (int g = 0; g < n_heads; ++g) {
+    const size_t i = static_cast<size_t>(g);
+    const Head& old = At(layer, g);
+    const int32_t tail_slots = FormatAt(layer, g).tail_slots;
+    fresh[i].main_pool = old.main_pool, fresh[i].tail_pool = old.tail_pool;
+    fresh[i].key_bytes = old.key_bytes, fresh[i].value_bytes = old.value_bytes;
+    kept[i] = CountMarked(mark == nullptr ? nullptr : mark + g * mark_stride, kv.len[i]);
+    const int32_t main = kept[i] - std::min(kept[i], std::max(tail_slots - 1, 0));
+    fresh[i].pages.resize(static_cast<size_t>(PagesFor(main)));
+    need[static_cast<size_t>(old.main_pool)] += PagesFor(main);
+    if (old.tail_pool >= 0) ++need[static_cast<size_t>(old.tail_pool)];
+  }
+  Status status;
+  for (size_t p = 0; p < pools_.size() && status.ok(); ++p) {
+    ids[p].resize(static_cast<size_t>(need[p]));
+    if (need[p] > 0) status = pools_[p]->Take(need[p], 0, ids[p].data());
+    if (!status.ok()) ids[p].clear();
+  }
+  if (!status.ok()) {
+    for (size_t p = 0; p < pools_.size(); ++p) {
+      for (int32_t id : ids[p]) pools_[p]->Release(id);
+    }
+    return status;
+  }
+  for (auto& list : ids) std::reverse(list.begin(), list.end());
+  const auto next = [&](int pool) {
+    const int32_t id = ids[static_cast<size_t>(pool)].back();
+    ids[static_cast<size_t>(pool)].pop_back();
+    return id;
+  };
+  for (int g = 0; g < n_heads; ++g) {
+    Head& head = fresh[static_cast<size_t>(g)];
+    for (int32_t& id : head.pages) id = next(head.main_pool);
+    if (head.tail_pool >= 0) head.tail_page = next(head.tail_pool);
+    FillHead(&head, layer, g, kv, mark == nullptr ? nullptr : mark + g * mark_stride, seen == nullptr ? nullptr : seen + g * mark_stride,
+             kept[static_cast<size_t>(g)]);
+    ReleaseHead(&At(layer, g));
+    At(layer, g) = std::move(head);
+  }
+  return {};
+}
+
+Status KvCache::AppendFrom(int layer, const LayerKv& kv, const int32_t* first) {
+  // Every page a head may take or copy is taken before the first write.
+  std::vector<int32_t> need(pools_.size(), 0);
+  for (int g = 0; g < config_.n_kv_heads; ++g) {
+    const Head& h = At(layer, g);
+    const size_t main = static_cast<size_t>(h.main_pool);
+    const int32_t n_new = kv.len[static_cast<size_t>(g)] - first[g];
+    need[main] += std::max(PagesFor(h.main_len + h.tail_len + n_new) - static_cast<int32_t>(h.pages.size()), 0);
+    need[main] += !h.pages.empty() && pools_[main]->Shared(h.pages.back());
+    if (h.tail_pool >= 0) {
+      const size_t tail = static_cast<size_t>(h.tail_pool);
+      need[tail] += h.tail_page < 0 || pools_[tail]->Shared(h.tail_page);
+    }
+  }
+  for (size_t p = 0; p < pools_.size(); ++p) {
+    const size_t have = spare_[p].size();
+    if (need[p] <= static_cast<int32_t>(have)) continue;
+    spare_[p].resize(static_cast<size_t>(need[p]));
+    const Status status = pools_[p]->Take(need[p] - static_cast<int32_t>(have), 0, spare_[p].data() + have);
+    if (!status.ok()) {
+      spare_[p].resize(have);
+      return status;
+    }
+  }
+  for (int g = 0; g < config_.n_kv_heads; ++g) {
+    for (int32_t i = first[g]; i < kv.len[static_cast<size_t>(g)]; ++i) {
+      const int64_t at = int64_t{i} * config_.head_dim;
+      Append(layer, g, kv.Keys(g) + at, kv.Values(g) + at, kv.Positions(g)[i]);
+      Settle(layer, g);
+    }
+  }
+  ReleaseSpare();
+  return {};
+}
+
+void KvCache::ReleaseSpare() {
+  for (size_t p = 0; p < pools_.size(); ++p) {
+    for (int32_t id : spare_[p]) pools_[p]->Release(id);
+    spare_[p].clear();
+  }
+}
+
+KvCache::Run KvCache::GetRun(int layer, int head, int32_t first, float* scratch) const {
+  const Head& h = At(layer, head);
+  Run run{};
+  run.first = first;
+  Slot s{};
+  const VectorFormat* format = &config_.raw;
+  if (first < h.main_len) {
+    s = MainSlot(h, first);
+    run.n = std::min(s.slots - s.index, h.main_len - first);
+    format = &FormatAt(layer, head).stored;
+  } else {
+    // The ring's physical order is its slots in order, occupied ones only.
+    const int32_t slots = FormatAt(layer, head).tail_slots, index = first - h.main_len, end = h.tail_start + h.tail_len;
+    s = {pools_[static_cast<size_t>(h.tail_pool)]->Data(h.tail_page), index, slots, true};
+    const bool wrapped = end > slots && index < end - slots;
+    run.n = (wrapped ? end - slots : std::min(end, slots)) - index;
+  }
+  const int64_t bytes = VectorBytes(*format), d = config_.head_dim;
+  run.k = s.page + bytes * s.index;
+  run.v = s.page + bytes * (s.slots + s.index);
+  run.type = format->type;
+  if (format->type == KvType::kInt8 || format->type == KvType::kInt4) {
+    kernels_->decode_vectors(*format, run.k, run.n, scratch);
+    kernels_->decode_vectors(*format, run.v, run.n, scratch + run.n * d);
+    run.k = reinterpret_cast<const uint8_t*>(scratch);
+    run.v = reinterpret_cast<const uint8_t*>(scratch + run.n * d);
+    run.type = KvType::kF32;
+  }
+  run.positions = Positions(h, s);
+  run.seen = config_.seen_masks ? Seen(h, s) : nullptr;
+  return run;
+}
+
+}  // namespace kvc

@@ -1,0 +1,93 @@
+#include "lib/cache/page_pool.h"
+
+#include <algorithm>
+
+namespace kvc {
+
+PagePool::PagePool(int64_t page_bytes, std::shared_ptr<MemoryMeter> meter)
+    : page_bytes_((page_bytes + 63) / 64 * 64), meter_(std::move(meter)), chunks_(new std::unique_ptr<PageRecord[]>[kMaxChunks]) {}
+
+PagePool::~PagePool() = default;
+
+Status PagePool::NewIds(int32_t n, std::vector<int32_t>* ids) {
+  ids->reserve(static_cast<size_t>(n));
+  while (static_cast<int32_t>(ids->size()) < n && !free_ids_.empty()) {
+    ids->push_back(free_ids_.back());
+    free_ids_.pop_back();
+  }
+  while (static_cast<int32_t>(ids->size()) < n) {
+    if ((n_ids_ & (kChunk - 1)) == 0) {
+      if (n_ids_ >> kChunkBits >= kMaxChunks) return Error(Code::kMemory, "more than %d cache pages", n_ids_);
+      chunks_[n_ids_ >> kChunkBits].reset(new PageRecord[kChunk]);
+    }
+    ids->push_back(n_ids_++);
+  }
+  return {};
+}
+
+Status PagePool::AddExtent(int32_t n_pages) {
+  Extent extent;
+  KVC_RETURN_IF_ERROR(extent.memory.Allocate(meter_.get(), n_pages * page_bytes_, "the KV cache"));
+  free_ids_.reserve(static_cast<size_t>(n_ids_ + n_pages));  // so that FreeExtent and the error path below allocate nothing
+  Status status = NewIds(n_pages, &extent.free);
+  if (!status.ok()) {
+    free_ids_.insert(free_ids_.end(), extent.free.begin(), extent.free.end());
+    return status;
+  }
+  std::sort(extent.free.begin(), extent.free.end(), [](int32_t a, int32_t b) { return a > b; });  // taken from the back, ascending
+  free_extents_.reserve(extents_.size() + 1);
+  int32_t index = static_cast<int32_t>(extents_.size());
+  if (free_extents_.empty()) {
+    extents_.emplace_back();
+  } else {
+    index = free_extents_.back();
+    free_extents_.pop_back();
+  }
+  extent.n_pages = n_pages;
+  for (int32_t i = 0; i < n_pages; ++i) {
+    PageRecord& record = Record(extent.free[static_cast<size_t>(n_pages - 1 - i)]);
+    record.data = extent.memory.data() + i * page_bytes_;
+    record.extent = index;
+    record.references.store(0, std::memory_order_relaxed);
+  }
+  bytes_held_ += extent.memory.bytes();
+  n_free_ += n_pages;
+  extents_[static_cast<size_t>(index)] = std::move(extent);
+  return {};
+}
+
+Status PagePool::Take(int32_t n, int32_t min_extent, int32_t* ids) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (n_free_ < n) KVC_RETURN_IF_ERROR(AddExtent(std::max<int32_t>(static_cast<int32_t>(n - n_free_), min_extent)));
+  int32_t taken = 0;
+  for (Extent& extent : extents_) {
+    while (taken < n && !extent.free.empty()) {
+      ids[taken] = extent.free.back();
+      extent.free.pop_back();
+      Record(ids[taken++]).references.store(1, std::memory_order_relaxed);
+    }
+  }
+  n_free_ -= n;
+  return {};
+}
+
+void PagePool::FreeExtent(int32_t index) {
+  Extent& extent = extents_[static_cast<size_t>(index)];
+  free_ids_.insert(free_ids_.end(), extent.free.begin(), extent.free.end());
+  n_free_ -= extent.n_pages;
+  bytes_held_ -= extent.memory.bytes();
+  extent = Extent();
+  free_extents_.push_back(index);
+}
+
+void PagePool::Release(int32_t id) {
+  PageRecord& record = Record(id);
+  if (record.references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  Extent& extent = extents_[static_cast<size_t>(record.extent)];
+  extent.free.push_back(id);
+  ++n_free_;
+  if (static_cast<int32_t>(extent.free.size()) == extent.n_pages) FreeExtent(record.extent);
+}
+
+}  // namespace kvc

@@ -1,0 +1,60 @@
+// Pages of one size, reference-counted: forks share them, the first write copies one. Memory is taken in extents and given back as soon
+// as all pages of an extent are free, so what is dropped is really freed. Thread-safe: forks on several threads share a pool.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "lib/base/memory_meter.h"
+
+namespace kvc {
+
+class PagePool {
+ public:
+  PagePool(int64_t page_bytes, std::shared_ptr<MemoryMeter> meter);
+  ~PagePool();
+  PagePool(const PagePool&) = delete;
+  PagePool& operator=(const PagePool&) = delete;
+
+  // Takes n pages with one reference each into ids [n], all or none. Missing ones come as one extent of exactly
+  // their number (at least min_extent pages).
+  Status Take(int32_t n, int32_t min_extent, int32_t* ids);
+  void AddReference(int32_t id) { Record(id).references.fetch_add(1, std::memory_order_relaxed); }
+  void Release(int32_t id);
+  bool Shared(int32_t id) const { return Record(id).references.load(std::memory_order_acquire) > 1; }
+  uint8_t* Data(int32_t id) const { return Record(id).data; }
+
+  int64_t page_bytes() const { return page_bytes_; }
+  int64_t bytes_held() const { return bytes_held_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr int32_t kChunkBits = 10, kChunk = 1 << kChunkBits, kMaxChunks = 1 << 14;
+  struct PageRecord {
+    uint8_t* data;
+    int32_t extent;
+    std::atomic<int32_t> references;
+  };
+  struct Extent {
+    Buffer<uint8_t> memory;
+    std::vector<int32_t> free;  // ids; capacity n_pages, so that Release allocates nothing
+    int32_t n_pages = 0;
+  };
+  PageRecord& Record(int32_t id) const { return chunks_[id >> kChunkBits][id & (kChunk - 1)]; }
+  Status AddExtent(int32_t n_pages);
+  Status NewIds(int32_t n, std::vector<int32_t>* ids);
+  void FreeExtent(int32_t index);
+
+  const int64_t page_bytes_;
+  const std::shared_ptr<MemoryMeter> meter_;
+  std::mutex mutex_;
+  std::unique_ptr<std::unique_ptr<PageRecord[]>[]> chunks_;  // never moves, so Data needs no lock
+  std::vector<Extent> extents_;
+  std::vector<int32_t> free_extents_, free_ids_;
+  int32_t n_ids_ = 0;
+  int64_t n_free_ = 0;
+  std::atomic<int64_t> bytes_held_{0};
+};
+
+}  // namespace kvc

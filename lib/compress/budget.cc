@@ -1,0 +1,156 @@
+#include "lib/compress/budget.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <numeric>
+
+namespace kvc {
+namespace {
+
+using Wide = unsigned __int128;
+
+// Bounds of Alloc: a weight W <= 2^62, the sum S of all weights < 2^80, what is given out R and room < 2^47. So R * W <= 2^109,
+// room * W <= 2^109 and room * S < 2^127: nothing leaves 128 bits, and no quotient is ever rounded.
+constexpr uint64_t kMaxWeight = uint64_t{1} << 62;
+constexpr int64_t kMaxTotal = int64_t{1} << 47;
+constexpr size_t kMaxWeights = size_t{1} << 20;
+
+struct Share {
+  uint32_t index;
+  Wide weight;
+  int64_t room;    // what it can still take
+  Wide remainder;  // of its quota, over the common sum of weights
+};
+
+// One pass of the rule: gives `rest` out over the shares, each at most its room. Returns what is left.
+// A share is full when rest * W / S >= room. Filling one never makes another less full (rest / S cannot fall), so the full ones are
+// a prefix of the order by W / room, and one walk replaces the repeated search.
+int64_t GiveOut(int64_t rest, std::vector<Share>& shares, std::vector<int64_t>& counts) {
+  std::sort(shares.begin(), shares.end(), [](const Share& a, const Share& b) {
+    const Wide left = a.weight * static_cast<Wide>(b.room), right = b.weight * static_cast<Wide>(a.room);
+    return left != right ? left > right : a.index < b.index;
+  });
+  Wide sum = 0;
+  for (const Share& share : shares) sum += share.weight;
+  size_t first = 0;
+  for (; first < shares.size() && rest > 0; ++first) {
+    const Share& share = shares[first];
+    if (static_cast<Wide>(rest) * share.weight < static_cast<Wide>(share.room) * sum) break;
+    counts[share.index] += share.room;
+    rest -= share.room;
+    sum -= share.weight;
+  }
+  if (rest == 0 || first == shares.size()) return rest;
+  const auto open = shares.begin() + static_cast<int64_t>(first);
+  int64_t units = rest;
+  for (auto it = open; it != shares.end(); ++it) {
+    const Wide quota = static_cast<Wide>(rest) * it->weight;
+    const int64_t whole = static_cast<int64_t>(quota / sum);
+    it->remainder = quota % sum;
+    counts[it->index] += whole;
+    units -= whole;
+  }
+  // 0 <= units < number of open shares: the remainders sum to units * sum.
+  const auto last = open + units;
+  std::nth_element(open, last, shares.end(), [](const Share& a, const Share& b) {
+    return a.remainder != b.remainder ? a.remainder > b.remainder : a.index < b.index;
+  });
+  for (auto it = open; it != last; ++it) ++counts[it->index];
+  return 0;
+}
+
+}  // namespace
+
+int64_t Alloc(int64_t total, Span<const uint64_t> weights, Span<const int32_t> caps, Span<const int32_t> low, bool redistribute,
+              Span<int32_t> counts) {
+  const size_t n = weights.size();
+  assert(caps.size() == n && counts.size() == n && (low.empty() || low.size() == n));
+  assert(n <= kMaxWeights && total >= 0 && total < kMaxTotal);
+  std::vector<int64_t> taken(n, 0);
+  if (!low.empty()) std::copy(low.begin(), low.end(), taken.begin());
+  int64_t rest = total - std::accumulate(taken.begin(), taken.end(), int64_t{0});
+  std::vector<Share> shares;
+  shares.reserve(n);
+  for (const bool equal : {false, true}) {  // second pass: whoever has room takes the rest in equal shares
+    if (rest <= 0) break;
+    shares.clear();
+    for (size_t i = 0; i < n; ++i) {
+      assert(weights[i] <= kMaxWeight);
+      const Wide weight = equal ? 1 : weights[i];
+      const int64_t room = (redistribute ? int64_t{caps[i]} : total) - taken[i];
+      if (weight > 0 && room > 0) shares.push_back({static_cast<uint32_t>(i), weight, room, 0});
+    }
+    rest = GiveOut(rest, shares, taken);
+  }
+  rest = std::max<int64_t>(rest, 0);
+  for (size_t i = 0; i < n; ++i) {
+    const int64_t held = std::min<int64_t>(taken[i], caps[i]);
+    rest += taken[i] - held;
+    counts[i] = static_cast<int32_t>(held);
+  }
+  return rest;
+}
+
+std::vector<uint64_t> IntegerWeights(Span<const double> weights) {
+  double most = 0;
+  for (const double w : weights) {
+    if (std::isfinite(w)) most = std::max(most, w);
+  }
+  std::vector<uint64_t> result(weights.size(), 0);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (!(weights[i] > 0)) continue;
+    const double share = most > 0 ? std::min(weights[i] / most, 1.0) : 1.0;  // an infinite weight counts as the largest
+    result[i] = static_cast<uint64_t>(std::nearbyint(share * 1099511627776.0));  // 2^40
+  }
+  return result;
+}
+
+std::vector<bool> HighPrecisionHeads(Span<const double> scores, bool lower_median) {
+  const size_t n = scores.size(), half = (n + 1) / 2;
+  std::vector<size_t> order(n);
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto value = [&](size_t i) { return std::isnan(scores[i]) ? -INFINITY : scores[i]; };
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return value(a) > value(b); });
+  std::vector<bool> high(n, false);
+  if (n == 0) return high;
+  // In descending order the lower middle value of an even count stands at n / 2, the middle one of an odd count too.
+  const double median = value(order[n / 2]);
+  for (size_t rank = 0; rank < n; ++rank) {
+    const size_t i = order[rank];
+    high[i] = lower_median ? value(i) >= median : rank < half;
+  }
+  return high;
+}
+
+std::vector<int32_t> ByteBudgetCounts(int64_t total_bytes, Span<const double> weights, Span<const int64_t> cost, int64_t* left) {
+  const size_t n = weights.size();
+  assert(cost.size() == n && n <= kMaxWeights && total_bytes >= 0 && total_bytes < int64_t{1} << 45);
+  std::vector<uint64_t> w = IntegerWeights(weights);
+  if (std::all_of(w.begin(), w.end(), [](uint64_t x) { return x == 0; })) std::fill(w.begin(), w.end(), uint64_t{1});
+  // total * W <= 2^45 * 2^40 and the sum of W * cost <= 2^20 * 2^40 * 2^20.
+  Wide sum = 0;
+  for (size_t i = 0; i < n; ++i) sum += static_cast<Wide>(w[i]) * static_cast<Wide>(cost[i]);
+  std::vector<Wide> fraction(n);
+  std::vector<int32_t> counts(n);
+  int64_t rest = total_bytes;
+  for (size_t i = 0; i < n; ++i) {
+    const Wide quota = static_cast<Wide>(total_bytes) * w[i];
+    const Wide whole = std::min<Wide>(quota / sum, INT32_MAX - 1);
+    fraction[i] = quota % sum;
+    counts[i] = static_cast<int32_t>(whole);
+    rest -= counts[i] * cost[i];
+  }
+  std::vector<size_t> order(n);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return fraction[a] > fraction[b]; });
+  for (const size_t i : order) {
+    if (cost[i] > rest) continue;
+    ++counts[i];
+    rest -= cost[i];
+  }
+  if (left) *left = rest;
+  return counts;
+}
+
+}  // namespace kvc

@@ -1,0 +1,328 @@
+#include "lib/compress/compressor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "lib/compress/budget.h"
+#include "lib/compress/merge_dropped.h"
+#include "lib/compress/scorers.h"
+#include "lib/compress/select.h"
+
+namespace kvc {
+namespace {
+
+constexpr int32_t kDefaultResidual = 32;
+constexpr int32_t kSmallBudget = 256;  // below it pages have 16 slots (design.md 3)
+constexpr int32_t kMaxHeadSize = 1024;
+
+// Values of one head while its layer is full length.
+struct PromptValues {
+  LayerKv* kv;
+  int32_t head;
+  const KernelTable* kernels;
+  const float* Get(int32_t i) const { return kv->Values(head) + int64_t{i} * kv->head_dim; }
+  void Add(int32_t i, float factor, const float* v) { kernels->axpy(factor, v, kv->head_dim, kv->Values(head) + int64_t{i} * kv->head_dim); }
+  void Mix(int32_t i, float a_gone, const float* v_gone, float a_next) {
+    WeightedMerge(a_gone, v_gone, a_next, kv->head_dim, kv->Values(head) + int64_t{i} * kv->head_dim);
+  }
+};
+
+}  // namespace
+
+// ---- creation ----
+
+Compressor::Compressor(const Policy& policy, const CompressorShape& shape, HeadScores scores, const OpContext& ops, MemoryMeter* meter)
+    : policy_(policy), shape_(shape), head_scores_(std::move(scores)), ops_(ops), meter_(meter) {}
+
+Result<std::unique_ptr<Compressor>> Compressor::Create(const Policy& policy, const CompressorShape& shape, HeadScores scores,
+                                                       const OpContext& ops, MemoryMeter* meter) {
+  std::unique_ptr<Compressor> c(new Compressor(policy, shape, std::move(scores), ops, meter));
+  KVC_RETURN_IF_ERROR(c->Validate());
+  const size_t n_heads = static_cast<size_t>(shape.n_layers * shape.n_kv_heads);
+  if (policy.scorer != nullptr) {
+    const Scorer& scorer = *policy.scorer;
+    c->scorer_aux_ = c->n_aux_ = scorer.n_aux == nullptr ? 0 : scorer.n_aux(policy);
+    const ReduceKind kind = policy.reducer->kind;
+    if (kind == ReduceKind::kCam || kind == ReduceKind::kWeighted) {
+      const bool has_sum = &scorer == &kScorerH2o || &scorer == &kScorerH2oCount || &scorer == &kScorerAvgAccum;
+      c->accumulated_ = has_sum ? 0 : c->n_aux_++;
+      if (kind == ReduceKind::kWeighted) c->accumulated_count_ = &scorer == &kScorerAvgAccum ? 1 : c->n_aux_++;
+    }
+    c->wants_probabilities_ = scorer.observe != nullptr || c->accumulated_ >= 0 || &scorer == &kScorerLastRow;
+  }
+  c->counts_.assign(n_heads, 0);
+  c->caps_.assign(n_heads, kUnbounded);
+  c->keys_rotated_.assign(static_cast<size_t>(shape.n_layers), 1);
+  return c;
+}
+
+Status Compressor::Validate() {
+  const int32_t kv = policy_.Int(OptionId::kKv), group = policy_.Int(OptionId::kQuantGroup);
+  if (kv >= 3 && shape_.head_dim % group != 0) {
+    return Error(Code::kInvalid, "quant_group=%d does not divide the head size %d of this model", group, shape_.head_dim);
+  }
+  if (policy_.keeps_all()) return {};
+  const uint32_t needs = policy_.scorer->needs | policy_.allocator->needs | policy_.reducer->needs;
+  const size_t per_kv_head = static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads), per_head = static_cast<size_t>(shape_.n_layers * shape_.n_heads);
+  if ((needs & kNeedsHeadScores) != 0 || kv == 5) {
+    const size_t n = head_scores_.values.size();
+    if (n == 0) {
+      return Error(Code::kNotFound, "%s needs head scores, and the model file has none%s%s; convert with --head-scores or give them to the policy",
+                   policy_.method->name, policy_.scores_name.empty() ? "" : " named ", policy_.scores_name.c_str());
+    }
+    if (n != per_kv_head && n != per_head) {
+      return Error(Code::kInvalid, "the score table has %zu numbers; this model has %d layers x %d KV heads (%d query heads)", n, shape_.n_layers,
+                   shape_.n_kv_heads, shape_.n_heads);
+    }
+  }
+  if ((needs & kNeedsTable) != 0 && policy_.table.size() != per_kv_head) {
+    return Error(Code::kInvalid, "method table needs %d x %d slots (layers x KV heads), it got %zu", shape_.n_layers, shape_.n_kv_heads, policy_.table.size());
+  }
+  // Budgets that no prompt can make legal are refused now and not at the first prefill.
+  std::vector<int32_t> slots;
+  return PlanSlots(kUnbounded, &slots);
+}
+
+CacheConfig Compressor::MakeCacheConfig(int32_t expected_tokens) const {
+  CacheConfig config;
+  config.n_layers = shape_.n_layers, config.n_kv_heads = shape_.n_kv_heads, config.head_dim = shape_.head_dim;
+  config.group = shape_.n_heads / shape_.n_kv_heads;
+  config.n_aux = n_aux_;
+  config.page_slots = BudgetFor(expected_tokens) < kSmallBudget ? 16 : 64;
+  config.ordered = !policy_.keeps_all() && policy_.decode != DecodeMode::kGrow;
+  const int32_t kv = policy_.Int(OptionId::kKv);
+  const auto format_of_bits = [&](int32_t bits) {
+    HeadFormat format;
+    format.stored = {bits == 16 ? KvType::kF16 : bits == 8 ? KvType::kInt8 : KvType::kInt4, shape_.head_dim, bits == 16 ? 0 : policy_.Int(OptionId::kQuantGroup)};
+    const int32_t residual = policy_.Int(OptionId::kResidual);
+    if (bits < 16) format.tail_slots = 1 + (residual >= 0 ? residual : policy_.scorer == &kScorerWindow ? policy_.Int(OptionId::kWindow) : kDefaultResidual);
+    return format;
+  };
+  HeadFormat format;
+  format.stored = {static_cast<KvType>(std::min(kv, 2)), shape_.head_dim, 0};
+  if (kv == 3) format = format_of_bits(8);
+  if (kv == 4) format = format_of_bits(4);
+  config.formats.assign(static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads), format);
+  config.raw = {kv <= 2 ? static_cast<KvType>(kv) : KvType::kF16, shape_.head_dim, 0};
+  if (kv == 5) {
+    const std::vector<bool> high = HighPrecisionHeads(head_scores_.values, policy_.Int(OptionId::kMedianMode) == 1);
+    for (size_t i = 0; i < config.formats.size(); ++i) {
+      config.formats[i] = format_of_bits(policy_.Int(high[i] ? OptionId::kHighBits : OptionId::kLowBits));
+    }
+  }
+  return config;
+}
+
+// ---- budgets ----
+
+Protected Compressor::ProtectFor(int32_t budget) const { return policy_.scorer->protect(policy_, budget); }
+
+int32_t Compressor::BudgetFor(int32_t n_tokens) const {
+  if (policy_.keeps_all()) return n_tokens;
+  switch (policy_.budget_kind) {
+    case BudgetKind::kSlots: return static_cast<int32_t>(policy_.budget);
+    case BudgetKind::kRatio: {  // methods.md 1.1: C = max(w + 1, floor(rho n))
+      int32_t budget = std::max(1, static_cast<int32_t>(std::floor(policy_.budget * n_tokens)));
+      const Protected p = ProtectFor(budget);
+      return std::max(budget, p.n_sink + p.n_recent + 1);
+    }
+    case BudgetKind::kBytes: {
+      // Pages are whole: what a uniform split fills is exact, a ragged one loses at most the last page of every head.
+      HeadFormat format;
+      format.stored = {static_cast<KvType>(std::min(policy_.Int(OptionId::kKv), 4)), shape_.head_dim, policy_.Int(OptionId::kQuantGroup)};
+      CacheConfig config;
+      config.head_dim = shape_.head_dim, config.n_aux = n_aux_, config.page_slots = 16;
+      const double per_head = policy_.budget / (double{1} * shape_.n_layers * shape_.n_kv_heads);
+      const double pages = std::floor(per_head / static_cast<double>(KvCache::PageBytes(config, format)));
+      return static_cast<int32_t>(std::min(pages * config.page_slots, 1e9));
+    }
+    case BudgetKind::kNone: break;
+  }
+  return policy_.allocator->needs == kNeedsTable && !policy_.table.empty()
+             ? static_cast<int32_t>(std::min<int64_t>(INT32_MAX, [&] { int64_t s = 0; for (int32_t t : policy_.table) s += t; return s; }() / static_cast<int64_t>(policy_.table.size())))
+             : n_tokens;
+}
+
+AllocateInput Compressor::AllocationFor(int32_t n_tokens) const {
+  const int32_t budget = BudgetFor(n_tokens);
+  const Protected p = ProtectFor(budget);
+  return {policy_, shape_.n_layers, shape_.n_heads, shape_.n_kv_heads, n_tokens, budget, p.n_sink + p.n_recent, head_scores_.values, head_scores_.alpha};
+}
+
+Status Compressor::PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) const {
+  const size_t n_heads = static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads);
+  slots->assign(n_heads, n_tokens);
+  if (policy_.keeps_all()) return {};
+  const AllocateInput in = AllocationFor(n_tokens);
+  if (n_tokens <= in.n_protected) return {};
+  if (in.budget < in.n_protected) {
+    return Error(Code::kInvalid, "the budget is %d slots per KV head; %s always keeps %d", in.budget, policy_.method->name, in.n_protected);
+  }
+  KVC_RETURN_IF_ERROR(policy_.allocator->plan(in, slots->data()));
+  for (int32_t& s : *slots) s = std::min(s + in.n_protected, n_tokens);
+  return {};
+}
+
+Status Compressor::BeginPrompt(int32_t n_tokens, PromptNeeds* needs) {
+  *needs = {};
+  if (policy_.keeps_all()) return {};
+  const AllocateInput in = AllocationFor(n_tokens);
+  std::vector<int32_t> slots;
+  KVC_RETURN_IF_ERROR(PlanSlots(n_tokens, &slots));
+  budget_ = in.budget;
+  protect_ = ProtectFor(in.budget);
+  for (size_t i = 0; i < slots.size(); ++i) counts_[i] = std::max(slots[i] - in.n_protected, 0);
+  // At decode a head may grow to what its budget is without the prompt's length as a limit.
+  if (n_tokens <= in.budget) KVC_RETURN_IF_ERROR(PlanSlots(kUnbounded, &slots));
+  caps_ = slots;
+  const Scorer& scorer = *policy_.scorer;
+  needs->column_sums = (scorer.needs & kNeedsColumnSums) != 0 || accumulated_ >= 0;
+  if (scorer.window_rows != nullptr) needs->window_rows = scorer.window_rows(policy_, n_tokens, budget_);
+  return {};
+}
+
+// ---- prompt ----
+
+Status Compressor::ReserveScoring(int32_t longest) {
+  if (longest <= scratch_stride_) return {};
+  const int64_t stride = (int64_t{longest} + 15) / 16 * 16, threads = ops_.pool->n_threads(), g = shape_.n_kv_heads;
+  scratch_stride_ = 0;
+  KVC_RETURN_IF_ERROR(scores_.Allocate(meter_, g * stride, "token scores"));
+  KVC_RETURN_IF_ERROR(per_head_.Allocate(meter_, shape_.n_heads * stride, "token scores"));
+  KVC_RETURN_IF_ERROR(rows_.Allocate(meter_, threads * ScoreScratch::kRowTile * stride, "token scores"));
+  KVC_RETURN_IF_ERROR(lines_.Allocate(meter_, threads * 2 * stride, "token scores"));
+  KVC_RETURN_IF_ERROR(keys_.Allocate(meter_, threads * 2 * stride, "token scores"));
+  KVC_RETURN_IF_ERROR(marks_.Allocate(meter_, g * stride, "token scores"));
+  KVC_RETURN_IF_ERROR(links_.Allocate(meter_, 3 * stride, "token scores"));
+  scratch_stride_ = stride;
+  scratch_.stride = stride;
+  scratch_.per_head = per_head_.data(), scratch_.rows = rows_.data(), scratch_.lines = lines_.data();
+  return {};
+}
+
+Status Compressor::ChooseCounts(int layer, const LayerKv& kv, int32_t* counts) {
+  const int32_t g = shape_.n_kv_heads, protected_total = protect_.n_sink + protect_.n_recent;
+  for (int32_t i = 0; i < g; ++i) counts[i] = counts_[static_cast<size_t>(layer * g + i)];
+  if (!policy_.allocator->dynamic || layer < policy_.Int(OptionId::kAdaSkip)) return {};
+  // Candidates lie behind the sinks; heads that are shorter than the longest have none at the end.
+  const int32_t longest = *std::max_element(kv.len.begin(), kv.len.end()), m = longest - protected_total;
+  if (m <= 0) return {};
+  for (int32_t i = 0; i < g; ++i) {
+    float* s = scores_.data() + i * scratch_stride_ + protect_.n_sink;
+    for (int32_t t = kv.len[static_cast<size_t>(i)] - protected_total; t < m; ++t) s[t] = -std::numeric_limits<float>::infinity();
+  }
+  AdaOptions options;
+  options.floor = policy_.Real(OptionId::kAdaFloor);
+  options.safeguard = policy_.Int(OptionId::kAdaMode) == 1;
+  options.normalize = policy_.Flag(OptionId::kAdaNormalize);
+  options.locked = policy_.Int(OptionId::kAdaLocked);
+  AdaCounts(scores_.data() + protect_.n_sink, scratch_stride_, g, m, counts[0], options, counts);
+  for (int32_t i = 0; i < g; ++i) caps_[static_cast<size_t>(layer * g + i)] = counts[i] + protected_total;
+  return {};
+}
+
+Status Compressor::MarkHead(int layer, int32_t g, const LayerKv& kv, int32_t count, int thread) {
+  const int32_t n = kv.len[static_cast<size_t>(g)], protected_total = protect_.n_sink + protect_.n_recent;
+  uint8_t* mark = marks_.data() + g * scratch_stride_;
+  if (n <= protected_total + count) {
+    std::fill(mark, mark + n, uint8_t{1});
+    return {};
+  }
+  uint64_t* keys = keys_.data() + thread * 2 * scratch_stride_;
+  const float* scores = scores_.data() + g * scratch_stride_;
+  if (policy_.scorer->select != nullptr) {
+    return policy_.scorer->select({policy_, scores, layer, g, shape_.n_kv_heads, n, count, protect_, kv.Positions(g), keys,
+                                   lines_.data() + thread * 2 * scratch_stride_, mark});
+  }
+  std::fill(mark, mark + n, uint8_t{1});
+  MarkTop(scores + protect_.n_sink, n - protected_total, count, keys, mark + protect_.n_sink);
+  return {};
+}
+
+void Compressor::UnrotateKeys(LayerKv* kv) {
+  const int32_t d = shape_.head_dim;
+  const float inverse = static_cast<float>(1.0 / (shape_.rope->attention_factor() * shape_.rope->attention_factor()));
+  ops_.pool->ParallelFor(shape_.n_kv_heads, [&](int64_t g, int thread) {
+    float *cos = lines_.data() + thread * 2 * scratch_stride_, *sin = cos + d / 2;
+    for (int32_t i = 0; i < kv->len[static_cast<size_t>(g)]; ++i) {
+      if (marks_[g * scratch_stride_ + i] == 0) continue;
+      float* k = kv->Keys(static_cast<int>(g)) + int64_t{i} * d;
+      shape_.rope->Angles(-int64_t{i}, cos, sin);
+      ops_.kernels->rope(k, cos, sin, d, shape_.pairing);
+      for (int32_t x = 0; x < d; ++x) k[x] *= inverse;
+    }
+  });
+}
+
+void Compressor::RotateLoaded(int layer, LayerKv* kv) const {
+  if (KeysRotated(layer)) return;
+  const int32_t d = shape_.head_dim;
+  float angles[kMaxHeadSize];
+  for (int32_t g = 0; g < shape_.n_kv_heads; ++g) {
+    for (int32_t i = 0; i < kv->len[static_cast<size_t>(g)]; ++i) {
+      shape_.rope->Angles(i, angles, angles + d / 2);
+      ops_.kernels->rope(kv->Keys(g) + int64_t{i} * d, angles, angles + d / 2, d, shape_.pairing);
+    }
+  }
+}
+
+void Compressor::MergeInPrompt(int layer, LayerKv* kv) {
+  if (accumulated_ < 0) return;
+  for (int32_t g = 0; g < shape_.n_kv_heads; ++g) {
+    PromptValues values{kv, g, ops_.kernels};
+    MergeDropped(policy_.reducer->kind,
+                 {policy_, marks_.data() + g * scratch_stride_, kv->Aux(accumulated_, g), accumulated_count_ < 0 ? nullptr : kv->Aux(accumulated_count_, g),
+                  kv->Positions(g), kv->len[static_cast<size_t>(g)], static_cast<uint32_t>(layer * shape_.n_kv_heads + g), links_.data(), lines_.data()},
+                 values);
+  }
+}
+
+Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, bool compress, KvCache* cache) {
+  if (policy_.keeps_all()) return cache->Store(layer, *kv, nullptr, 0, nullptr);
+  const int32_t n_heads = shape_.n_kv_heads, longest = *std::max_element(kv->len.begin(), kv->len.end());
+  KVC_RETURN_IF_ERROR(ReserveScoring(std::max(longest, shape_.head_dim)));
+  // Merging needs the summed attention also where the scorer itself does not.
+  if (accumulated_ >= scorer_aux_) {
+    for (int32_t g = 0; g < n_heads; ++g) ops_.kernels->add(observed->sums.data() + g * kv->capacity, kv->len[static_cast<size_t>(g)], kv->Aux(accumulated_, g));
+  }
+  if (accumulated_count_ >= scorer_aux_) {
+    for (int32_t g = 0; g < n_heads; ++g) {
+      const int32_t n = kv->len[static_cast<size_t>(g)], total = kv->Positions(g)[n - 1] + 1;
+      for (int32_t t = 0; t < n; ++t) kv->Aux(accumulated_count_, g)[t] = static_cast<float>(total - kv->Positions(g)[t]);
+    }
+  }
+  std::vector<int32_t> counts(static_cast<size_t>(n_heads), kUnbounded - protect_.n_sink - protect_.n_recent);
+  const bool fits = longest <= protect_.n_sink + protect_.n_recent ||
+                    *std::min_element(counts_.begin() + layer * n_heads, counts_.begin() + (layer + 1) * n_heads) >= longest - protect_.n_sink - protect_.n_recent;
+  const bool drop = compress && !fits;
+  if (drop || n_aux_ > 0) {
+    ScoreInput in{policy_, ops_, *kv, *observed, scratch_, layer, shape_.n_heads, budget_, protect_, shape_.scale};
+    ScoreOutput out{scores_.data(), scratch_stride_, kv};
+    KVC_RETURN_IF_ERROR(policy_.scorer->score(in, out));
+  }
+  if (drop) KVC_RETURN_IF_ERROR(ChooseCounts(layer, *kv, counts.data()));
+  bool dropped = false;
+  for (int32_t g = 0; g < n_heads; ++g) {
+    KVC_RETURN_IF_ERROR(MarkHead(layer, g, *kv, counts[static_cast<size_t>(g)], 0));
+    const int32_t n = kv->len[static_cast<size_t>(g)];
+    const uint8_t* mark = marks_.data() + g * scratch_stride_;
+    const bool head_dropped = std::memchr(mark, 0, static_cast<size_t>(n)) != nullptr;
+    dropped = dropped || head_dropped;
+    if (head_dropped && policy_.scorer->clear_after_reduce) {
+      for (int32_t a = 0; a < scorer_aux_; ++a) std::fill(kv->Aux(a, g), kv->Aux(a, g) + n, 0.0f);
+    }
+  }
+  if (dropped) {
+    MergeInPrompt(layer, kv);
+    changed_ = true;
+  }
+  if (policy_.positions == PositionMode::kInCache && (dropped || !KeysRotated(layer))) {
+    UnrotateKeys(kv);
+    keys_rotated_[static_cast<size_t>(layer)] = 0;
+  }
+  return cache->Store(layer, *kv, marks_.data(), scratch_stride_, nullptr);
+}
+
+}  // namespace kvc

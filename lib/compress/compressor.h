@@ -1,0 +1,110 @@
+// Runs the parts of a policy on one session's cache: score, allocate, select, merge, compact (methods.md 1.5 and 1.6).
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "lib/cache/attend.h"
+#include "lib/compress/scoring.h"
+
+namespace kvc {
+
+struct CompressorShape {
+  int32_t n_layers = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0;
+  float scale = 1;
+  const Rope* rope = nullptr;
+  RopePairing pairing = RopePairing::kHalf;
+};
+
+// Head scores a policy was given or found in the model file.
+struct HeadScores {
+  std::vector<double> values;  // [L, G] or [L, H]; empty: none
+  int32_t alpha = 0;           // chosen on validation; 0 = not
+};
+
+// What a prompt must have recorded.
+struct PromptNeeds {
+  int32_t window_rows = 0;
+  bool column_sums = false;
+};
+
+class Compressor {
+ public:
+  // kInvalid when policy, scores or storage do not fit the shape (message says which), kNotFound when scores are missing.
+  static Result<std::unique_ptr<Compressor>> Create(const Policy& policy, const CompressorShape& shape, HeadScores scores, const OpContext& ops,
+                                                    MemoryMeter* meter);
+
+  const Policy& policy() const { return policy_; }
+  int32_t n_aux() const { return n_aux_; }
+  // Storage of every head; page_slots by the average budget (design.md 3).
+  CacheConfig MakeCacheConfig(int32_t expected_tokens) const;
+
+  // Before a prompt that brings every head to at most n_entries entries and the sequence to n_tokens tokens: budgets and needs.
+  Status BeginPrompt(int32_t n_tokens, PromptNeeds* needs);
+  // Average slots per KV head for a sequence of n tokens.
+  int32_t BudgetFor(int32_t n_tokens) const;
+  // Slots of every head after a prompt of n tokens, [L, G]; dynamic allocators: the average of the layer.
+  Status PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) const;
+
+  // Compresses one layer of the prompt into the cache. compress false: keeps everything (side values are still updated).
+  Status CompressLayer(int layer, LayerKv* kv, Observation* observed, bool compress, KvCache* cache);
+
+  // Decode. Whether Attend must give probabilities.
+  bool wants_probabilities() const { return wants_probabilities_; }
+  // Steps 3 and 4 of 1.6 for one layer, after its attention. new_values [G, D].
+  void AfterAttend(int layer, const float* new_values, AttendWorkspace* attended, KvCache* cache);
+  // Whether keys of the layer are stored with their rotation. In-cache sessions keep it until the first entry is dropped.
+  bool KeysRotated(int layer) const { return keys_rotated_[static_cast<size_t>(layer)] != 0; }
+  // Turns loaded keys of a layer to their slots when they are stored without rotation.
+  void RotateLoaded(int layer, LayerKv* kv) const;
+  // Makes room for a step over heads of max_len entries.
+  Status ReserveStep(int32_t max_len);
+  // True when some entry was dropped or merged since the last call.
+  bool TakeChanged() { const bool c = changed_; changed_ = false; return c; }
+  void Reset();
+  std::unique_ptr<Compressor> Fork() const;
+  int64_t bytes() const;
+
+ private:
+  static constexpr int32_t kUnbounded = 1 << 28;  // a length no prompt has
+  Compressor(const Policy& policy, const CompressorShape& shape, HeadScores scores, const OpContext& ops, MemoryMeter* meter);
+  Status Validate();
+  Status ReserveScoring(int32_t longest);
+  AllocateInput AllocationFor(int32_t n_tokens) const;
+  Status ChooseCounts(int layer, const LayerKv& kv, int32_t* counts);
+  Status MarkHead(int layer, int32_t g, const LayerKv& kv, int32_t count, int thread);
+  void UnrotateKeys(LayerKv* kv);
+  void MergeInPrompt(int layer, LayerKv* kv);
+  void ReduceHead(int layer, int32_t g, float* const* aux, const int32_t* positions, const float* scores, KvCache* cache);
+  void DropRotation(int layer, KvCache* cache);
+  float* RankLine(int i) { return decode_.data() + i * decode_stride_; }
+  int32_t Cap(int layer, int32_t g) const { return caps_[static_cast<size_t>(layer * shape_.n_kv_heads + g)]; }
+  Protected ProtectFor(int32_t budget) const;
+
+  Policy policy_;
+  CompressorShape shape_;
+  HeadScores head_scores_;
+  OpContext ops_;
+  MemoryMeter* meter_;
+  int32_t n_aux_ = 0, scorer_aux_ = 0;
+  int32_t accumulated_ = -1, accumulated_count_ = -1;  // side values that hold the summed attention and its rows, for merging
+  bool wants_probabilities_ = false, changed_ = false;
+  int32_t budget_ = 0;
+  Protected protect_;
+  std::vector<int32_t> counts_;        // [L, G] candidates for the prompt at hand
+  std::vector<int32_t> caps_;          // [L, G] entries at decode
+  std::vector<uint8_t> keys_rotated_;  // [L]
+  std::vector<uint8_t> high_bits_;     // [L * G] for kv=mixed
+
+  ScoreScratch scratch_;
+  int64_t scratch_stride_ = 0;
+  Buffer<float> scores_, per_head_, rows_, lines_;
+  Buffer<uint64_t> keys_;              // [threads, 2 * stride]
+  Buffer<uint8_t> marks_;              // [G, stride]
+  Buffer<uint32_t> seen_;              // [G, stride]
+  Buffer<float> decode_;               // lines in rank order: p, scratch, scores, one line for selection, side values
+  Buffer<int32_t> positions_;          // [decode_stride]
+  Buffer<int32_t> links_;              // scratch of merging [3, stride]
+  int64_t decode_stride_ = 0;
+};
+
+}  // namespace kvc

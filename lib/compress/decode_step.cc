@@ -1,0 +1,156 @@
+// Steps 3 and 4 of methods.md 1.6: side values are updated with the step's probabilities, then heads above their budget are reduced.
+#include <algorithm>
+#include <cstring>
+
+#include "lib/compress/compressor.h"
+#include "lib/compress/merge_dropped.h"
+#include "lib/compress/select.h"
+
+namespace kvc {
+namespace {
+
+enum Line { kProbability = 0, kScratch = 1, kScores = 2, kSelect = 3, kFirstAux = 4 };
+
+// Values of one head inside the cache. Two vectors of scratch: the dropped value and the one it goes into.
+struct CachedValues {
+  KvCache* cache;
+  int layer;
+  int32_t head;
+  float *gone, *next;
+  int32_t d;
+  const KernelTable* kernels;
+  const float* Get(int32_t i) {
+    cache->ReadValue(layer, head, i, gone);
+    return gone;
+  }
+  void Add(int32_t i, float factor, const float* v) {
+    cache->ReadValue(layer, head, i, next);
+    kernels->axpy(factor, v, d, next);
+    cache->WriteValue(layer, head, i, next);
+  }
+  void Mix(int32_t i, float a_gone, const float* v_gone, float a_next) {
+    cache->ReadValue(layer, head, i, next);
+    WeightedMerge(a_gone, v_gone, a_next, d, next);
+    cache->WriteValue(layer, head, i, next);
+  }
+};
+
+}  // namespace
+
+Status Compressor::ReserveStep(int32_t max_len) {
+  if (policy_.keeps_all() || (!wants_probabilities_ && policy_.decode == DecodeMode::kGrow)) return {};
+  if (max_len <= decode_stride_) return {};
+  const int64_t stride = (std::max<int64_t>(max_len, decode_stride_ + decode_stride_ / 4) + 2 * shape_.head_dim + 15) / 16 * 16;
+  decode_stride_ = 0;
+  KVC_RETURN_IF_ERROR(decode_.Allocate(meter_, (kFirstAux + n_aux_) * stride, "decode side values"));
+  KVC_RETURN_IF_ERROR(positions_.Allocate(meter_, stride, "decode side values"));
+  KVC_RETURN_IF_ERROR(ReserveScoring(static_cast<int32_t>(stride)));
+  decode_stride_ = stride;
+  return {};
+}
+
+void Compressor::DropRotation(int layer, KvCache* cache) {
+  if (policy_.positions != PositionMode::kInCache || !KeysRotated(layer)) return;
+  const int32_t d = shape_.head_dim;
+  const float inverse = static_cast<float>(1.0 / (shape_.rope->attention_factor() * shape_.rope->attention_factor()));
+  float *cos = lines_.data(), *sin = cos + d / 2;
+  // Nothing was dropped so far: an entry's rank is the position its key carries.
+  cache->RewriteKeys(layer, [&](int32_t rank, float* k) {
+    shape_.rope->Angles(-int64_t{rank}, cos, sin);
+    ops_.kernels->rope(k, cos, sin, d, shape_.pairing);
+    for (int32_t x = 0; x < d; ++x) k[x] *= inverse;
+  });
+  keys_rotated_[static_cast<size_t>(layer)] = 0;
+}
+
+void Compressor::ReduceHead(int layer, int32_t g, float* const* aux, const int32_t* positions, const float* scores, KvCache* cache) {
+  const int32_t n = cache->Len(layer, g), cap = Cap(layer, g), kept_always = protect_.n_sink + protect_.n_recent, d = shape_.head_dim;
+  uint8_t* mark = marks_.data();
+  const int32_t count = std::max(cap - kept_always, 0);
+  if (policy_.scorer->select != nullptr) {
+    const Status status = policy_.scorer->select({policy_, scores, layer, g, shape_.n_kv_heads, n, count, protect_, positions, keys_.data(), RankLine(kSelect), mark});
+    assert(status.ok());
+    (void)status;
+  } else {
+    std::fill(mark, mark + n, uint8_t{1});
+    MarkTop(scores + protect_.n_sink, n - kept_always, count, keys_.data(), mark + protect_.n_sink);
+  }
+  DropRotation(layer, cache);
+  if (accumulated_ >= 0) {
+    CachedValues values{cache, layer, g, RankLine(kScratch) + decode_stride_ - 2 * d, RankLine(kScratch) + decode_stride_ - d, d, ops_.kernels};
+    MergeDropped(policy_.reducer->kind,
+                 {policy_, mark, aux[accumulated_], accumulated_count_ < 0 ? nullptr : aux[accumulated_count_], positions, n,
+                  static_cast<uint32_t>(layer * shape_.n_kv_heads + g), links_.data(), RankLine(kSelect)},
+                 values);
+  }
+  for (int32_t r = n - 1; r >= 0; --r) {
+    if (mark[r] == 0) cache->Remove(layer, g, r);
+  }
+  if (policy_.scorer->clear_after_reduce) {
+    const int32_t left = cache->Len(layer, g);
+    std::fill(RankLine(kScratch), RankLine(kScratch) + left, 0.0f);
+    for (int32_t a = 0; a < scorer_aux_; ++a) cache->SetAux(layer, g, a, RankLine(kScratch));
+  }
+  changed_ = true;
+}
+
+void Compressor::AfterAttend(int layer, const float* new_values, AttendWorkspace* attended, KvCache* cache) {
+  const int32_t group = shape_.n_heads / shape_.n_kv_heads;
+  const bool evicts = !policy_.keeps_all() && policy_.decode == DecodeMode::kStep;
+  const bool shared = !policy_.keeps_all() && policy_.scorer->one_set_per_layer && policy_.Int(OptionId::kTovaScope) == 0;
+  for (int32_t g = 0; g < shape_.n_kv_heads; ++g) {
+    const int32_t n = cache->Len(layer, g);
+    if (evicts || wants_probabilities_) {
+      float *p = RankLine(kProbability), *line = RankLine(kScratch);
+      if (wants_probabilities_ && (!shared || g == 0)) {  // one set: all heads are read before the first is reduced
+        const int32_t first = shared ? 0 : g * group, end = shared ? shape_.n_heads : first + group;
+        std::fill(p, p + n, 0.0f);
+        for (int32_t h = first; h < end; ++h) {
+          cache->ToRankOrder(layer, h / group, attended->Probabilities(h), line);
+          ops_.kernels->add(line, n, p);
+        }
+        for (int32_t t = 0; t < n; ++t) p[t] /= static_cast<float>(end - first);
+      }
+      float* aux[kMaxAux];
+      for (int32_t a = 0; a < n_aux_; ++a) {
+        aux[a] = RankLine(kFirstAux + a);
+        cache->GetAux(layer, g, a, aux[a]);
+      }
+      for (int32_t r = 0; r < n; ++r) positions_[r] = cache->PositionAt(layer, g, r);
+      const DecodeInput in{policy_, p, aux, positions_.data(), new_values + int64_t{g} * shape_.head_dim, n, shape_.head_dim, budget_};
+      if (policy_.scorer->observe != nullptr) policy_.scorer->observe(in);
+      if (accumulated_ >= scorer_aux_) ops_.kernels->add(p, n, aux[accumulated_]);
+      if (accumulated_count_ >= scorer_aux_) {
+        for (int32_t t = 0; t < n; ++t) aux[accumulated_count_][t] += 1.0f;
+      }
+      for (int32_t a = 0; a < n_aux_; ++a) cache->SetAux(layer, g, a, aux[a]);
+      if (evicts && n > Cap(layer, g)) {
+        policy_.scorer->rank(in, RankLine(kScores));
+        ReduceHead(layer, g, aux, positions_.data(), RankLine(kScores), cache);
+      }
+    }
+    cache->Settle(layer, g);
+  }
+}
+
+void Compressor::Reset() {
+  std::fill(keys_rotated_.begin(), keys_rotated_.end(), uint8_t{1});
+  std::fill(caps_.begin(), caps_.end(), kUnbounded);
+  changed_ = false;
+}
+
+std::unique_ptr<Compressor> Compressor::Fork() const {
+  std::unique_ptr<Compressor> fork(new Compressor(policy_, shape_, head_scores_, ops_, meter_));
+  fork->n_aux_ = n_aux_, fork->scorer_aux_ = scorer_aux_;
+  fork->accumulated_ = accumulated_, fork->accumulated_count_ = accumulated_count_;
+  fork->wants_probabilities_ = wants_probabilities_;
+  fork->budget_ = budget_, fork->protect_ = protect_;
+  fork->counts_ = counts_, fork->caps_ = caps_, fork->keys_rotated_ = keys_rotated_;
+  return fork;
+}
+
+int64_t Compressor::bytes() const {
+  return scores_.bytes() + per_head_.bytes() + rows_.bytes() + lines_.bytes() + keys_.bytes() + marks_.bytes() + decode_.bytes() + positions_.bytes() + links_.bytes();
+}
+
+}  // namespace kvc

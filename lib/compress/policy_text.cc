@@ -1,0 +1,245 @@
+#include "lib/compress/policy_text.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "lib/base/json_text.h"
+
+namespace kvc {
+namespace {
+
+constexpr double kMaxBudgetSlots = 16777216;           // 2^24
+constexpr double kMaxBudgetBytes = 9007199254740992.0;  // 2^53
+
+// Symbols of the papers and of other tools, and the keys that mean the same here.
+struct Alias { std::string_view symbol, key; };
+constexpr Alias kAliases[] = {{"w", "window"},       {"kappa", "kernel"},      {"kappa_v", "value_kernel"}, {"bits", "kv"},
+                              {"C", "budget"},       {"c", "budget"},          {"phi", "ada_floor"},        {"floor_alpha", "ada_floor"},
+                              {"pooling", "pool"},   {"kernel_size", "kernel"}, {"window_size", "window"},   {"max_capacity_prompt", "budget"},
+                              {"sinks", "n_sink"},   {"ratio", "budget_ratio"}, {"bytes", "budget_bytes"},   {"merge_budget", "m_b"}};
+
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+bool ReadDouble(std::string_view text, double* value) {
+  const std::from_chars_result end = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return end.ec == std::errc() && end.ptr == text.data() + text.size() && std::isfinite(*value);
+}
+
+bool ReadInteger(std::string_view text, double* value) {
+  int64_t whole = 0;
+  const std::from_chars_result end = std::from_chars(text.data(), text.data() + text.size(), whole);
+  *value = static_cast<double>(whole);
+  return end.ec == std::errc() && end.ptr == text.data() + text.size();
+}
+
+// A number of bytes with an optional unit; false: not one.
+bool ReadBytes(std::string_view text, double* value) {
+  struct Unit { std::string_view name; double bytes; };
+  constexpr Unit kUnits[] = {{"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
+                             {"kB", 1e3},     {"MB", 1e6},        {"GB", 1e9},           {"TB", 1e12}};
+  double unit = 1;
+  for (const Unit& u : kUnits) {
+    if (text.size() <= u.name.size() || text.substr(text.size() - u.name.size()) != u.name) continue;
+    unit = u.bytes;
+    text = Trim(text.substr(0, text.size() - u.name.size()));
+    break;
+  }
+  if (!ReadDouble(text, value)) return false;
+  *value = std::floor(*value * unit);
+  return true;
+}
+
+std::string NumberText(double value) {
+  std::string text;
+  value == std::floor(value) && std::fabs(value) < 1e16 ? AppendJsonNumber(&text, static_cast<int64_t>(value)) : AppendJsonNumber(&text, value);
+  return text;
+}
+
+bool HasAuto(const Option& option) { return option.kind == OptionKind::kInt && option.min == -1; }
+
+}  // namespace
+
+std::string_view Trim(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+std::string Shown(std::string_view text) {
+  constexpr size_t kMost = 40;
+  std::string shown(text.substr(0, kMost));
+  for (char& c : shown) {
+    if (c < 0x20 || c > 0x7e || c == '"') c = '?';
+  }
+  return text.size() > kMost ? shown + "..." : shown;
+}
+
+std::string_view Nearest(std::string_view name, const std::vector<std::string_view>& names) {
+  name = name.substr(0, 64);
+  for (const Alias& alias : kAliases) {
+    if (alias.symbol == name && std::find(names.begin(), names.end(), alias.key) != names.end()) return alias.key;
+  }
+  return *std::min_element(names.begin(), names.end(), [&](std::string_view a, std::string_view b) {
+    return EditDistance(name, a) < EditDistance(name, b);
+  });
+}
+
+std::string Join(const std::vector<std::string_view>& names) {
+  std::string text;
+  for (const std::string_view name : names) {
+    if (!text.empty()) text += ", ";
+    text += name;
+  }
+  return text;
+}
+
+std::vector<std::string_view> ChoicesOf(const Option& option) {
+  std::vector<std::string_view> choices;
+  std::string_view rest = option.choices;
+  while (!rest.empty()) {
+    const size_t end = std::min(rest.find('|'), rest.size());
+    choices.push_back(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return choices;
+}
+
+std::string RangeOf(const Option& option) {
+  if (option.kind == OptionKind::kChoice) return Join(ChoicesOf(option));
+  if (option.kind == OptionKind::kFlag) return "0 or 1";
+  const std::string range = NumberText(HasAuto(option) ? 0 : option.min) + " .. " + NumberText(option.max);
+  return HasAuto(option) ? range + " or auto" : range;
+}
+
+bool IsAllowed(const Option& option, double value) {
+  if (!(value >= option.min && value <= option.max)) return false;
+  return option.kind == OptionKind::kReal || value == std::floor(value);
+}
+
+Status ParseValue(const Option& option, std::string_view text, double* value) {
+  bool readable = false;
+  switch (option.kind) {
+    case OptionKind::kReal:
+      readable = ReadDouble(text, value);
+      break;
+    case OptionKind::kBytes:
+      readable = ReadBytes(text, value);
+      break;
+    case OptionKind::kChoice: {
+      const std::vector<std::string_view> choices = ChoicesOf(option);
+      const auto found = std::find(choices.begin(), choices.end(), text);
+      if (found == choices.end()) {
+        return Error(Code::kInvalid, "%s = \"%s\" is not one of %s", option.key, Shown(text).c_str(), RangeOf(option).c_str());
+      }
+      *value = static_cast<double>(found - choices.begin());
+      return {};
+    }
+    case OptionKind::kInt:
+    case OptionKind::kFlag:
+      if (HasAuto(option) && text == "auto") {
+        *value = -1;
+        return {};
+      }
+      readable = ReadInteger(text, value);
+      break;
+  }
+  if (!readable) {
+    return Error(Code::kInvalid, "%s = \"%s\" is not a %s: %s", option.key, Shown(text).c_str(),
+                 option.kind == OptionKind::kInt ? "whole number" : option.kind == OptionKind::kFlag ? "flag" : "number", RangeOf(option).c_str());
+  }
+  if (!IsAllowed(option, *value) || (HasAuto(option) && *value < 0)) {
+    return Error(Code::kInvalid, "%s = %s is out of range: %s", option.key, Shown(text).c_str(), RangeOf(option).c_str());
+  }
+  return {};
+}
+
+std::string ValueText(const Option& option, double value) {
+  if (option.kind == OptionKind::kChoice) return std::string(ChoicesOf(option)[static_cast<size_t>(value)]);
+  return HasAuto(option) && value < 0 ? "auto" : NumberText(value);
+}
+
+const char* BudgetKey(BudgetKind kind) {
+  constexpr const char* kKeys[] = {"", "budget", "budget_ratio", "budget_bytes"};
+  return kKeys[static_cast<int>(kind)];
+}
+
+Status ParseBudget(BudgetKind kind, std::string_view text, double* value) {
+  bool good = false;
+  const char* range = "";
+  if (kind == BudgetKind::kSlots) {
+    range = "slots per KV head, 1 .. 16777216";
+    good = ReadInteger(text, value) && *value >= 1 && *value <= kMaxBudgetSlots;
+  } else if (kind == BudgetKind::kRatio) {
+    range = "the kept share of the prompt, above 0 and up to 1, or a percentage like 5%";
+    const bool percent = !text.empty() && text.back() == '%';
+    good = ReadDouble(percent ? Trim(text.substr(0, text.size() - 1)) : text, value);
+    if (percent) *value /= 100;
+    good = good && *value > 0 && *value <= 1;
+  } else {
+    range = "bytes of the whole cache, 1 .. 2^53, a number or one with kB, MB, GB, TB, KiB, MiB, GiB or TiB";
+    good = ReadBytes(text, value) && *value >= 1 && *value <= kMaxBudgetBytes;
+  }
+  if (good) return {};
+  return Error(Code::kInvalid, "%s = \"%s\" is not allowed: %s", BudgetKey(kind), Shown(text).c_str(), range);
+}
+
+std::string BudgetText(double value) { return NumberText(value); }
+
+std::vector<OptionId> OptionsOf(const Policy& policy) {
+  bool used[kOptionCount] = {};
+  const auto use = [&](OptionId id) { used[static_cast<int>(id)] = true; };
+  if (!policy.keeps_all()) {
+    for (const OptionId id : policy.allocator->options) use(id);
+    for (const OptionId id : policy.scorer->options) use(id);
+    for (const OptionId id : policy.reducer->options) use(id);
+    use(OptionId::kChunkCompress);
+    if (policy.decode == DecodeMode::kReobserve) use(OptionId::kSlack);
+  }
+  use(OptionId::kKv);
+  const std::string kv = ValueText(GetOption(OptionId::kKv), policy.Real(OptionId::kKv));
+  const bool mixed = kv == "mixed";
+  if (mixed || kv == "int8" || kv == "int4") use(OptionId::kQuantGroup), use(OptionId::kResidual);
+  if (mixed) use(OptionId::kHighBits), use(OptionId::kLowBits), use(OptionId::kMedianMode);
+  std::vector<OptionId> options;
+  for (int i = 0; i < kOptionCount; ++i) {
+    if (used[i]) options.push_back(static_cast<OptionId>(i));
+  }
+  return options;
+}
+
+std::string WhyUnused(const Policy& policy, const Option& option) {
+  switch (option.id) {
+    case OptionId::kQuantGroup:
+    case OptionId::kResidual:
+      return Format("%s needs kv=int8, int4 or mixed", option.key);
+    case OptionId::kHighBits:
+    case OptionId::kLowBits:
+    case OptionId::kMedianMode:
+      return Format("%s needs kv=mixed", option.key);
+    case OptionId::kSlack:
+      return "slack needs decode=reobserve";
+    default:
+      break;
+  }
+  if (policy.keeps_all()) return Format("%s keeps everything, so it has no option %s", policy.method->name, option.key);
+  std::vector<std::string_view> keys;
+  for (const OptionId id : OptionsOf(policy)) keys.push_back(GetOption(id).key);
+  return Format("%s has no option %s with its allocator %s, scorer %s and reducer %s; it has %s", policy.method->name, option.key,
+                policy.allocator->name, policy.scorer->name, policy.reducer->name, Join(keys).c_str());
+}
+
+}  // namespace kvc

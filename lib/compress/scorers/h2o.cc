@@ -1,0 +1,51 @@
+// H2O: attention summed over all rows. methods.md 2.3. `h2o_count` divides by the rows that could see the entry.
+#include <algorithm>
+
+#include "lib/compress/scorers.h"
+#include "lib/compress/scoring.h"
+
+namespace kvc {
+namespace {
+
+int32_t AuxCount(const Policy&) { return 1; }
+
+Protected Protect(const Policy& policy, int32_t budget) {
+  const int32_t recent = policy.Int(OptionId::kH2oRecent);
+  return {0, recent < 0 ? (budget + 1) / 2 : recent};
+}
+
+bool Counts(const Policy& policy) { return policy.scorer == &kScorerH2oCount || policy.Int(OptionId::kH2oNorm) == 1; }
+
+void Normalise(const Policy& policy, const float* sums, const int32_t* positions, int32_t n, float* scores) {
+  if (!Counts(policy)) {
+    std::copy(sums, sums + n, scores);
+    return;
+  }
+  const int32_t total = positions[n - 1] + 1;  // tokens fed so far
+  for (int32_t t = 0; t < n; ++t) scores[t] = sums[t] / static_cast<float>(total - positions[t]);
+}
+
+Status Score(const ScoreInput& in, ScoreOutput& out) {
+  for (int32_t g = 0; g < in.kv.n_kv_heads; ++g) {
+    const int32_t n = in.kv.len[static_cast<size_t>(g)];
+    float* sums = out.kv->Aux(0, g);
+    in.ops.kernels->add(in.observed.sums.data() + g * in.kv.capacity, n, sums);
+    Normalise(in.policy, sums, in.kv.Positions(g), n, out.scores + g * out.stride);
+  }
+  return {};
+}
+
+void Observe(const DecodeInput& in) {
+  for (int32_t t = 0; t < in.n; ++t) in.aux[0][t] += in.p[t];
+}
+
+void Rank(const DecodeInput& in, float* scores) { Normalise(in.policy, in.aux[0], in.positions, in.n, scores); }
+
+}  // namespace
+
+extern const Scorer kScorerH2o = {"h2o",   kNeedsColumnSums, false,   AuxCount, {OptionId::kH2oRecent, OptionId::kH2oNorm}, Protect, nullptr, Score,
+                                  nullptr, Observe,          Rank,    false};
+extern const Scorer kScorerH2oCount = {"h2o_count", kNeedsColumnSums, false, AuxCount, {OptionId::kH2oRecent}, Protect, nullptr, Score,
+                                       nullptr,     Observe,          Rank,  false};
+
+}  // namespace kvc

@@ -1,0 +1,103 @@
+#include "lib/compress/select.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+
+namespace kvc {
+namespace {
+
+// Smallest key among the `count` best. 0 < count <= n.
+uint64_t ThresholdKey(const float* scores, int32_t n, int32_t count, uint64_t* keys) {
+  for (int32_t i = 0; i < n; ++i) keys[i] = SelectionKey(scores[i], static_cast<uint32_t>(i));
+  std::nth_element(keys, keys + (count - 1), keys + n, std::greater<uint64_t>());
+  return keys[count - 1];
+}
+
+struct MaxOp {
+  static constexpr float kIdentity = -std::numeric_limits<float>::infinity();
+  using Value = float;
+  static float Join(float a, float b) { return b > a ? b : a; }  // a NaN never wins: it counts as -inf
+};
+
+struct SumOp {
+  static constexpr double kIdentity = 0;
+  using Value = double;
+  static double Join(double a, double b) { return a + b; }
+};
+
+// Every window of `kernel` values as (suffix of one block) + (prefix of the next one): two joins per value, no subtraction, so
+// nothing cancels and a NaN stays within the windows that contain it. emit(t, value of the window around t).
+template <typename Op, typename Emit>
+void SlideWindow(const float* x, int32_t n, int32_t kernel, const Emit& emit) {
+  using Value = typename Op::Value;
+  const int32_t half = (kernel - 1) / 2;
+  // x with `half` identities on both sides, by padded index.
+  const auto padded = [=](int64_t j) -> Value {
+    const int64_t t = j - half;
+    return t < 0 || t >= n ? static_cast<Value>(Op::kIdentity) : static_cast<Value>(x[t]);
+  };
+  Value suffix[kMaxPoolKernel];
+  for (int64_t begin = 0; begin < n; begin += kernel) {
+    Value joined = Op::kIdentity;
+    for (int32_t i = kernel - 1; i >= 0; --i) suffix[i] = joined = Op::Join(joined, padded(begin + i));
+    const int32_t rows = static_cast<int32_t>(std::min<int64_t>(kernel, n - begin));
+    Value prefix = Op::kIdentity;
+    for (int32_t i = 0; i < rows; ++i) {
+      emit(static_cast<int32_t>(begin + i), Op::Join(suffix[i], prefix));
+      prefix = Op::Join(prefix, padded(begin + kernel + i));
+    }
+  }
+}
+
+}  // namespace
+
+uint64_t SelectionKey(float score, uint32_t index) {
+  return uint64_t{OrderedBits(score)} << 32 | (0xFFFFFFFFu - index);
+}
+
+void SelectTop(const float* scores, int32_t n, int32_t count, uint64_t* keys, int32_t* out) {
+  if (count <= 0) return;
+  if (count >= n) {
+    for (int32_t i = 0; i < n; ++i) out[i] = i;
+    return;
+  }
+  const uint64_t threshold = ThresholdKey(scores, n, count, keys);
+  for (int32_t i = 0; i < n; ++i) {
+    if (SelectionKey(scores[i], static_cast<uint32_t>(i)) >= threshold) *out++ = i;
+  }
+}
+
+void MarkTop(const float* scores, int32_t n, int32_t count, uint64_t* keys, uint8_t* mark) {
+  if (count <= 0 || count >= n) {
+    std::fill(mark, mark + std::max(n, 0), static_cast<uint8_t>(count > 0));
+    return;
+  }
+  const uint64_t threshold = ThresholdKey(scores, n, count, keys);
+  for (int32_t i = 0; i < n; ++i) mark[i] = SelectionKey(scores[i], static_cast<uint32_t>(i)) >= threshold;
+}
+
+int32_t Victim(const float* scores, int32_t n) {
+  int32_t worst = 0;
+  uint32_t lowest = OrderedBits(scores[0]);
+  for (int32_t i = 1; i < n; ++i) {
+    const uint32_t bits = OrderedBits(scores[i]);
+    if (bits <= lowest) lowest = bits, worst = i;
+  }
+  return worst;
+}
+
+void Pool(const float* x, int32_t n, int32_t kernel, PoolKind kind, bool shrink_edges, float* y) {
+  assert(kernel >= 1 && kernel <= kMaxPoolKernel && kernel % 2 == 1);
+  if (kind == PoolKind::kMax) {
+    SlideWindow<MaxOp>(x, n, kernel, [=](int32_t t, float best) { y[t] = best; });
+    return;
+  }
+  const int32_t half = (kernel - 1) / 2;
+  SlideWindow<SumOp>(x, n, kernel, [=](int32_t t, double sum) {
+    const int32_t terms = shrink_edges ? std::min(t + half, n - 1) - std::max(t - half, 0) + 1 : kernel;
+    y[t] = static_cast<float>(sum / terms);
+  });
+}
+
+}  // namespace kvc

@@ -1,0 +1,333 @@
+#include "lib/model/model_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <set>
+
+namespace kvc {
+namespace {
+
+constexpr TensorRole kLayerRoles[] = {
+    TensorRole::kAttentionNorm, TensorRole::kQuery,     TensorRole::kKey,       TensorRole::kValue,
+    TensorRole::kOutput,        TensorRole::kQueryNorm, TensorRole::kKeyNorm,   TensorRole::kFfnNorm,
+    TensorRole::kGate,          TensorRole::kUp,        TensorRole::kDown,      TensorRole::kQueryBias,
+    TensorRole::kKeyBias,       TensorRole::kValueBias, TensorRole::kOutputBias};
+constexpr TensorRole kModelRoles[] = {TensorRole::kEmbedding, TensorRole::kFinalNorm, TensorRole::kOutputHead};
+constexpr int kRoleNumbers = 64;  // above every role's number
+
+bool IsLayerRole(TensorRole role) {
+  return std::find(std::begin(kLayerRoles), std::end(kLayerRoles), role) != std::end(kLayerRoles);
+}
+bool IsModelRole(TensorRole role) {
+  return std::find(std::begin(kModelRoles), std::end(kModelRoles), role) != std::end(kModelRoles);
+}
+bool IsBias(TensorRole role) {
+  return role >= TensorRole::kQueryBias && role <= TensorRole::kOutputBias;
+}
+
+Status CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return {};
+  return Error(Code::kBadModel, "%s is %lld, outside %lld to %lld", name, static_cast<long long>(value),
+               static_cast<long long>(low), static_cast<long long>(high));
+}
+
+Status CheckPositive(const char* name, double value) {
+  if (std::isfinite(value) && value > 0) return {};
+  return Error(Code::kBadModel, "%s is %g, it must be positive and finite", name, value);
+}
+
+Status CheckText(const char* name, const std::string& text) {
+  return CheckCount(name, static_cast<int64_t>(text.size()), kMaxTextBytes, "bytes");
+}
+
+Status CheckRope(const RopeConfig& rope, RopePairing pairing) {
+  if (pairing > RopePairing::kInterleaved) {
+    return Error(Code::kUnsupported, "RoPE pairing %d is not known", static_cast<int>(pairing));
+  }
+  if (rope.scaling > RopeScaling::kYarn) {
+    return Error(Code::kUnsupported, "RoPE scaling %d is not known", static_cast<int>(rope.scaling));
+  }
+  KVC_RETURN_IF_ERROR(CheckPositive("rope theta", rope.theta));
+  if (rope.scaling == RopeScaling::kNone) return {};
+  KVC_RETURN_IF_ERROR(CheckPositive("rope factor", rope.factor));
+  if (rope.scaling == RopeScaling::kLinear) return {};
+  KVC_RETURN_IF_ERROR(CheckRange("rope original_max_tokens", rope.original_max_tokens, 1, kMaxContext));
+  if (rope.scaling == RopeScaling::kLlama3) {
+    KVC_RETURN_IF_ERROR(CheckPositive("rope low_freq_factor", rope.low_freq_factor));
+    KVC_RETURN_IF_ERROR(CheckPositive("rope high_freq_factor", rope.high_freq_factor));
+    if (rope.high_freq_factor > rope.low_freq_factor) return {};
+    return Error(Code::kBadModel, "rope high_freq_factor %g is not above low_freq_factor %g", rope.high_freq_factor,
+                 rope.low_freq_factor);
+  }
+  KVC_RETURN_IF_ERROR(CheckPositive("rope beta_fast", rope.beta_fast));
+  KVC_RETURN_IF_ERROR(CheckPositive("rope beta_slow", rope.beta_slow));
+  if (rope.factor < 1) return Error(Code::kBadModel, "rope factor is %g, YaRN needs at least 1", rope.factor);
+  if (rope.beta_fast < rope.beta_slow) {
+    return Error(Code::kBadModel, "rope beta_fast %g is below beta_slow %g", rope.beta_fast, rope.beta_slow);
+  }
+  if (!std::isfinite(rope.attention_factor) || rope.attention_factor < 0) {
+    return Error(Code::kBadModel, "rope attention_factor is %g, it must be finite and not negative",
+                 rope.attention_factor);
+  }
+  return {};
+}
+
+Status CheckPieces(const TokenizerSpec& spec, const ModelConfig& config) {
+  const size_t n = spec.pieces.size();
+  if (n != static_cast<size_t>(config.vocab_size)) {
+    return Error(Code::kBadModel, "the tokenizer has %zu pieces, the vocabulary %d", n, config.vocab_size);
+  }
+  if (spec.piece_kinds.size() != n) {
+    return Error(Code::kBadModel, "the tokenizer has %zu pieces and %zu piece kinds", n, spec.piece_kinds.size());
+  }
+  for (size_t i = 0; i < n; ++i) {
+    KVC_RETURN_IF_ERROR(CheckText("a tokenizer piece", spec.pieces[i]));
+    if (spec.piece_kinds[i] > PieceKind::kUnused) {
+      return Error(Code::kUnsupported, "tokenizer piece %zu has kind %d, which is not known", i,
+                   static_cast<int>(spec.piece_kinds[i]));
+    }
+  }
+  if (!spec.scores.empty() && spec.scores.size() != n) {
+    return Error(Code::kBadModel, "the tokenizer has %zu pieces and %zu scores", n, spec.scores.size());
+  }
+  const int64_t bad = FirstNotFinite(WeightType::kF32, spec.scores.data(), static_cast<int64_t>(spec.scores.size()));
+  if (bad < 0) return {};
+  return Error(Code::kBadModel, "the score of tokenizer piece %lld is not finite", static_cast<long long>(bad));
+}
+
+Status CheckShape(const TensorEntry& t, const ModelConfig& config) {
+  const std::string title = TensorTitle(t.role, t.layer);
+  const Weight& w = t.weight;
+  int32_t rows = 0, cols = 0;
+  if (!TensorShape(config, t.role, &rows, &cols)) {
+    return Error(Code::kBadModel, "%s: the config has no such tensor", title.c_str());
+  }
+  if (w.rows != rows || w.cols != cols) {
+    return Error(Code::kBadModel, "%s: shape [%d, %d], the config needs [%d, %d]", title.c_str(), w.rows, w.cols, rows,
+                 cols);
+  }
+  if (w.type > WeightType::kInt4) {
+    return Error(Code::kUnsupported, "%s: weight type %d is not known", title.c_str(), static_cast<int>(w.type));
+  }
+  if (w.layout != WeightLayout::kRowMajor) {
+    return Error(Code::kUnsupported, "%s: layout %d is not known", title.c_str(), static_cast<int>(w.layout));
+  }
+  if (IsVectorRole(t.role) && w.type != WeightType::kF32) {
+    return Error(Code::kBadModel, "%s: type %s, norms and biases are f32", title.c_str(), WeightTypeName(w.type));
+  }
+  const bool coded = w.type == WeightType::kInt8 || w.type == WeightType::kInt4;
+  if (!coded && w.group != 0) {
+    return Error(Code::kBadModel, "%s: group %d, type %s has none", title.c_str(), w.group, WeightTypeName(w.type));
+  }
+  if (coded && (w.group < 1 || w.cols % w.group != 0)) {
+    return Error(Code::kBadModel, "%s: group %d does not divide %d columns", title.c_str(), w.group, w.cols);
+  }
+  if (w.type == WeightType::kInt4 && w.group % 2 != 0) {
+    return Error(Code::kBadModel, "%s: group %d is odd, int4 has two codes a byte", title.c_str(), w.group);
+  }
+  return {};
+}
+
+// `seen` [kRoleNumbers, max(L, 1)]: which tensors there are.
+Status CheckComplete(const std::vector<bool>& seen, const ModelConfig& config) {
+  const int32_t n_layers = config.n_layers;
+  const auto has = [&seen, n_layers](TensorRole role, int32_t layer) {
+    return static_cast<bool>(seen[static_cast<size_t>(role) * n_layers + layer]);
+  };
+  int32_t rows, cols;
+  for (TensorRole role : kModelRoles) {
+    if (TensorShape(config, role, &rows, &cols) && !has(role, 0)) {
+      return Error(Code::kBadModel, "%s is missing", TensorTitle(role, -1).c_str());
+    }
+  }
+  for (TensorRole role : kLayerRoles) {
+    if (!TensorShape(config, role, &rows, &cols)) continue;
+    int32_t n_present = 0, absent = -1;
+    for (int32_t layer = 0; layer < n_layers; ++layer) {
+      if (has(role, layer)) ++n_present;
+      else if (absent < 0) absent = layer;
+    }
+    if (n_present == n_layers || (IsBias(role) && n_present == 0)) continue;
+    return Error(Code::kBadModel, "%s is missing%s", TensorTitle(role, absent).c_str(),
+                 IsBias(role) ? ", other layers have it" : "");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status CheckCount(const char* name, int64_t count, int64_t limit, const char* things) {
+  if (count <= limit) return {};
+  return Error(Code::kBadModel, "%s has %lld %s, the limit is %lld", name, static_cast<long long>(count), things,
+               static_cast<long long>(limit));
+}
+
+Status CheckConfig(const ModelConfig& c) {
+  KVC_RETURN_IF_ERROR(CheckText("name", c.name));
+  KVC_RETURN_IF_ERROR(CheckText("architecture", c.architecture));
+  KVC_RETURN_IF_ERROR(CheckRange("n_layers", c.n_layers, 1, kMaxLayers));
+  KVC_RETURN_IF_ERROR(CheckRange("n_heads", c.n_heads, 1, kMaxHeads));
+  KVC_RETURN_IF_ERROR(CheckRange("n_kv_heads", c.n_kv_heads, 1, kMaxHeads));
+  KVC_RETURN_IF_ERROR(CheckRange("head_dim", c.head_dim, 8, kMaxHeadDim));
+  KVC_RETURN_IF_ERROR(CheckRange("hidden_size", c.hidden_size, 1, kMaxHidden));
+  KVC_RETURN_IF_ERROR(CheckRange("ffn_size", c.ffn_size, 1, kMaxFfn));
+  KVC_RETURN_IF_ERROR(CheckRange("vocab_size", c.vocab_size, 1, kMaxVocab));
+  KVC_RETURN_IF_ERROR(CheckRange("max_tokens", c.max_tokens, 1, kMaxContext));
+  KVC_RETURN_IF_ERROR(CheckRange("sliding_window", c.sliding_window, 0, kMaxContext));
+  if (c.n_heads % c.n_kv_heads != 0) {
+    return Error(Code::kBadModel, "n_heads %d is not a multiple of n_kv_heads %d", c.n_heads, c.n_kv_heads);
+  }
+  if (c.head_dim % 8 != 0) return Error(Code::kUnsupported, "head_dim %d is not a multiple of 8", c.head_dim);
+  KVC_RETURN_IF_ERROR(CheckPositive("norm_eps", c.norm_eps));
+  if (c.norm_eps >= 1) return Error(Code::kBadModel, "norm_eps is %g, it must be below 1", c.norm_eps);
+  return CheckRope(c.rope, c.rope_pairing);
+}
+
+Status CheckTokenizerSpec(const TokenizerSpec& spec, const ModelConfig& config) {
+  if (spec.kind != TokenizerKind::kByteLevelBpe && spec.kind != TokenizerKind::kSentencePieceBpe) {
+    return Error(Code::kUnsupported, "tokenizer kind %d is not known", static_cast<int>(spec.kind));
+  }
+  KVC_RETURN_IF_ERROR(CheckPieces(spec, config));
+  if (spec.merges.size() % 2 != 0) return Error(Code::kBadModel, "the last tokenizer merge has only one side");
+  for (size_t i = 0; i < spec.merges.size(); ++i) {
+    if (spec.merges[i] >= 0 && spec.merges[i] < config.vocab_size) continue;
+    return Error(Code::kBadModel, "tokenizer merge %zu names piece %d of %d", i / 2, spec.merges[i], config.vocab_size);
+  }
+  KVC_RETURN_IF_ERROR(CheckCount("the tokenizer", static_cast<int64_t>(spec.patterns.size()), kMaxPatterns, "patterns"));
+  for (const std::string& pattern : spec.patterns) KVC_RETURN_IF_ERROR(CheckText("a tokenizer pattern", pattern));
+  KVC_RETURN_IF_ERROR(CheckRange("token bos", spec.bos, -1, config.vocab_size - 1));
+  KVC_RETURN_IF_ERROR(CheckRange("token eos", spec.eos, -1, config.vocab_size - 1));
+  KVC_RETURN_IF_ERROR(CheckRange("token unk", spec.unk, -1, config.vocab_size - 1));
+  KVC_RETURN_IF_ERROR(CheckRange("token pad", spec.pad, -1, config.vocab_size - 1));
+  const int64_t n_stop_tokens = static_cast<int64_t>(spec.stop_tokens.size());
+  KVC_RETURN_IF_ERROR(CheckCount("the tokenizer", n_stop_tokens, kMaxStopTokens, "stop tokens"));
+  for (int32_t id : spec.stop_tokens) KVC_RETURN_IF_ERROR(CheckRange("stop token", id, 0, config.vocab_size - 1));
+  return {};
+}
+
+Status CheckTurnFormat(const TurnFormat& turns) {
+  for (const std::string* text : {&turns.system_prefix, &turns.system_suffix, &turns.user_prefix, &turns.user_suffix,
+                                  &turns.assistant_prefix, &turns.assistant_suffix}) {
+    KVC_RETURN_IF_ERROR(CheckText("a marker of the turn format", *text));
+  }
+  return {};
+}
+
+Status CheckHeadScores(const std::vector<HeadScoreTable>& tables, const ModelConfig& config) {
+  const int64_t n_tables = static_cast<int64_t>(tables.size());
+  KVC_RETURN_IF_ERROR(CheckCount("the model", n_tables, kMaxHeadScoreTables, "head-score tables"));
+  std::set<std::string> names;
+  for (const HeadScoreTable& t : tables) {
+    for (const std::string* text : {&t.name, &t.estimator, &t.dataset, &t.tool, &t.note}) {
+      KVC_RETURN_IF_ERROR(CheckText("a text of a head-score table", *text));
+    }
+    const char* name = t.name.c_str();
+    if (t.name.empty()) return Error(Code::kBadModel, "a head-score table has no name");
+    if (!names.insert(t.name).second) return Error(Code::kBadModel, "head-score table %s is there twice", name);
+    if (t.n_layers != config.n_layers || (t.n_columns != config.n_kv_heads && t.n_columns != config.n_heads)) {
+      return Error(Code::kBadModel, "head-score table %s: shape [%d, %d], the model has %d layers, %d KV heads, %d heads",
+                   name, t.n_layers, t.n_columns, config.n_layers, config.n_kv_heads, config.n_heads);
+    }
+    const int64_t n_scores = int64_t{t.n_layers} * t.n_columns;
+    if (static_cast<int64_t>(t.scores.size()) != n_scores) {
+      return Error(Code::kBadModel, "head-score table %s: %zu scores, its shape needs %lld", name, t.scores.size(),
+                   static_cast<long long>(n_scores));
+    }
+    const int64_t bad = FirstNotFinite(WeightType::kF32, t.scores.data(), n_scores);
+    if (bad >= 0) {
+      return Error(Code::kBadModel, "head-score table %s: the score of layer %lld, column %lld is not finite", name,
+                   static_cast<long long>(bad / t.n_columns), static_cast<long long>(bad % t.n_columns));
+    }
+    if (t.n_samples < 0 || t.budget < 0 || t.alpha < 0) {
+      return Error(Code::kBadModel, "head-score table %s: n_samples, budget or alpha is negative", name);
+    }
+  }
+  return {};
+}
+
+Status CheckTensors(const std::vector<TensorEntry>& tensors, const ModelConfig& config) {
+  std::vector<bool> seen(static_cast<size_t>(kRoleNumbers) * config.n_layers);
+  for (const TensorEntry& t : tensors) {
+    const int number = static_cast<int>(t.role);
+    const bool layered = IsLayerRole(t.role);
+    if (!layered && !IsModelRole(t.role)) return Error(Code::kUnsupported, "tensor role %d is not known", number);
+    if (layered ? t.layer < 0 || t.layer >= config.n_layers : t.layer != -1) {
+      return Error(Code::kBadModel, "tensor %s: layer %d of a model of %d", TensorRoleName(t.role), t.layer,
+                   config.n_layers);
+    }
+    KVC_RETURN_IF_ERROR(CheckShape(t, config));
+    const size_t slot = static_cast<size_t>(number) * config.n_layers + (layered ? t.layer : 0);
+    if (seen[slot]) return Error(Code::kBadModel, "%s is there twice", TensorTitle(t.role, t.layer).c_str());
+    seen[slot] = true;
+  }
+  return CheckComplete(seen, config);
+}
+
+std::string TensorTitle(TensorRole role, int32_t layer) {
+  return layer < 0 ? Format("tensor %s", TensorRoleName(role))
+                   : Format("tensor %s of layer %d", TensorRoleName(role), layer);
+}
+
+const char* WeightTypeName(WeightType type) {
+  switch (type) {
+    case WeightType::kF32: return "f32";
+    case WeightType::kF16: return "f16";
+    case WeightType::kBf16: return "bf16";
+    case WeightType::kInt8: return "int8";
+    case WeightType::kInt4: return "int4";
+  }
+  return "unknown";
+}
+
+SectionLayout LayoutOf(const Weight& weight) {
+  SectionLayout layout;
+  layout.data_bytes = WeightRowBytes(weight.type, weight.cols) * weight.rows;
+  layout.n_bytes = layout.data_bytes;
+  if (weight.group > 0) {
+    layout.scales_offset = (layout.data_bytes + 63) / 64 * 64;
+    layout.scales_bytes = int64_t{weight.rows} * (weight.cols / weight.group) * 2;
+    layout.n_bytes = layout.scales_offset + layout.scales_bytes;
+  }
+  return layout;
+}
+
+namespace {
+
+// Finite numbers have an exponent that is not all ones. Blocks keep the inner loop free of exits, so it vectorises.
+template <typename Word>
+int64_t FirstWithExponent(const void* data, int64_t n, Word exponent) {
+  constexpr int64_t kBlock = 1024;
+  const unsigned char* bytes = static_cast<const unsigned char*>(data);
+  const auto is_bad = [bytes, exponent](int64_t i) {
+    Word word;
+    std::memcpy(&word, bytes + i * static_cast<int64_t>(sizeof(Word)), sizeof(Word));
+    return (word & exponent) == exponent;
+  };
+  for (int64_t start = 0; start < n; start += kBlock) {
+    const int64_t end = std::min(start + kBlock, n);
+    Word found = 0;
+    for (int64_t i = start; i < end; ++i) found = static_cast<Word>(found | Word{is_bad(i)});
+    if (found == 0) continue;
+    for (int64_t i = start; i < end; ++i) {
+      if (is_bad(i)) return i;
+    }
+  }
+  return -1;
+}
+
+}  // namespace
+
+int64_t FirstNotFinite(WeightType type, const void* data, int64_t n_elements) {
+  switch (type) {
+    case WeightType::kF32: return FirstWithExponent(data, n_elements, uint32_t{0x7f800000});
+    case WeightType::kF16: return FirstWithExponent(data, n_elements, uint16_t{0x7c00});
+    case WeightType::kBf16: return FirstWithExponent(data, n_elements, uint16_t{0x7f80});
+    case WeightType::kInt8:
+    case WeightType::kInt4: return -1;
+  }
+  return -1;
+}
+
+}  // namespace kvc

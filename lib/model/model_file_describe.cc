@@ -1,0 +1,161 @@
+#include "lib/model/model_file_describe.h"
+
+#include <cinttypes>
+
+#include "lib/base/json_text.h"
+#include "lib/model/model_check.h"
+
+namespace kvc {
+namespace {
+
+std::string Hex(uint64_t value) { return Format("%016" PRIx64, value); }
+
+const char* ScalingName(RopeScaling scaling) {
+  switch (scaling) {
+    case RopeScaling::kNone: return "none";
+    case RopeScaling::kLinear: return "linear";
+    case RopeScaling::kLlama3: return "llama3";
+    case RopeScaling::kYarn: return "yarn";
+  }
+  return "unknown";
+}
+
+void DescribeRope(const ModelConfig& c, JsonWriter* json) {
+  json->Key("rope").BeginObject();
+  json->Field("pairing", c.rope_pairing == RopePairing::kHalf ? "half" : "interleaved");
+  json->Field("theta", c.rope.theta);
+  json->Field("scaling", ScalingName(c.rope.scaling));
+  if (c.rope.scaling != RopeScaling::kNone) json->Field("factor", c.rope.factor);
+  if (c.rope.scaling == RopeScaling::kLlama3) {
+    json->Field("low_freq_factor", c.rope.low_freq_factor);
+    json->Field("high_freq_factor", c.rope.high_freq_factor);
+  }
+  if (c.rope.scaling == RopeScaling::kYarn) {
+    json->Field("beta_fast", c.rope.beta_fast);
+    json->Field("beta_slow", c.rope.beta_slow);
+    json->Field("attention_factor", c.rope.attention_factor);
+  }
+  if (c.rope.original_max_tokens > 0) json->Field("original_max_tokens", c.rope.original_max_tokens);
+  json->EndObject();
+}
+
+void DescribeConfig(const ModelConfig& c, JsonWriter* json) {
+  json->Key("config").BeginObject();
+  json->Field("name", c.name);
+  json->Field("architecture", c.architecture);
+  json->Field("n_layers", c.n_layers);
+  json->Field("n_heads", c.n_heads);
+  json->Field("n_kv_heads", c.n_kv_heads);
+  json->Field("head_dim", c.head_dim);
+  json->Field("hidden_size", c.hidden_size);
+  json->Field("ffn_size", c.ffn_size);
+  json->Field("vocab_size", c.vocab_size);
+  json->Field("max_tokens", c.max_tokens);
+  json->Field("sliding_window", c.sliding_window);
+  json->Field("norm_eps", c.norm_eps);
+  DescribeRope(c, json);
+  json->Field("qk_norm", c.qk_norm);
+  json->Field("tied_head", c.tied_head);
+  json->EndObject();
+}
+
+void DescribeTokenizer(const TokenizerSpec& t, JsonWriter* json) {
+  json->Key("tokenizer").BeginObject();
+  json->Field("kind", t.kind == TokenizerKind::kByteLevelBpe ? "byte-level-bpe" : "sentencepiece-bpe");
+  json->Field("n_pieces", static_cast<int64_t>(t.pieces.size()));
+  json->Field("n_merges", static_cast<int64_t>(t.merges.size() / 2));
+  json->Key("patterns").BeginArray();
+  for (const std::string& pattern : t.patterns) json->Value(pattern);
+  json->EndArray();
+  json->Field("ignore_merges", t.ignore_merges);
+  json->Field("nfc", t.nfc);
+  json->Field("add_space_prefix", t.add_space_prefix);
+  json->Field("remove_extra_spaces", t.remove_extra_spaces);
+  json->Field("byte_fallback", t.byte_fallback);
+  json->Field("bos", t.bos);
+  json->Field("eos", t.eos);
+  json->Field("unk", t.unk);
+  json->Field("pad", t.pad);
+  json->Key("stop_tokens").BeginArray();
+  for (int32_t id : t.stop_tokens) json->Value(id);
+  json->EndArray();
+  json->Field("add_bos", t.add_bos);
+  json->EndObject();
+}
+
+void DescribeTurnFormat(const TurnFormat& t, JsonWriter* json) {
+  json->Key("turn_format").BeginObject();
+  json->Field("system_prefix", t.system_prefix);
+  json->Field("system_suffix", t.system_suffix);
+  json->Field("user_prefix", t.user_prefix);
+  json->Field("user_suffix", t.user_suffix);
+  json->Field("assistant_prefix", t.assistant_prefix);
+  json->Field("assistant_suffix", t.assistant_suffix);
+  json->EndObject();
+}
+
+void DescribeHeadScores(const HeadScoreTable& t, JsonWriter* json) {
+  json->BeginObject();
+  json->Field("name", t.name);
+  json->Field("estimator", t.estimator);
+  json->Field("dataset", t.dataset);
+  json->Field("tool", t.tool);
+  json->Field("note", t.note);
+  json->Field("n_samples", t.n_samples);
+  json->Field("seed", t.seed);
+  json->Field("budget", t.budget);
+  json->Field("alpha", t.alpha);
+  json->Key("scores").BeginArray();
+  for (int32_t layer = 0; layer < t.n_layers; ++layer) {
+    json->BeginArray();
+    for (int32_t i = 0; i < t.n_columns; ++i) json->Value(t.scores[static_cast<size_t>(layer) * t.n_columns + i]);
+    json->EndArray();
+  }
+  json->EndArray();
+  json->EndObject();
+}
+
+void DescribeTensor(const TensorEntry& t, JsonWriter* json) {
+  json->BeginObject();
+  json->Field("role", TensorRoleName(t.role));
+  if (t.layer >= 0) json->Field("layer", t.layer);
+  json->Field("type", WeightTypeName(t.weight.type));
+  json->Key("shape").BeginArray();
+  json->Value(t.weight.rows), json->Value(t.weight.cols);
+  json->EndArray();
+  if (t.weight.group > 0) json->Field("group", t.weight.group);
+  json->Field("offset", t.offset);
+  json->Field("size", t.size);
+  json->Field("checksum", Hex(t.checksum));
+  json->EndObject();
+}
+
+}  // namespace
+
+std::string DescribeModelFile(const ModelFile& file) {
+  std::string text;
+  JsonWriter json(&text);
+  int64_t n_parameters = 0;
+  for (const TensorEntry& t : file.tensors()) n_parameters += int64_t{t.weight.rows} * t.weight.cols;
+  json.BeginObject();
+  json.Field("version", static_cast<int64_t>(file.version()));
+  json.Field("fingerprint", Hex(file.fingerprint()));
+  json.Field("created_by", file.created_by());
+  json.Field("source", file.source());
+  json.Field("file_bytes", file.file_bytes());
+  json.Field("weight_bytes", file.weight_bytes());
+  json.Field("n_parameters", n_parameters);
+  DescribeConfig(file.config(), &json);
+  DescribeTokenizer(file.tokenizer_spec(), &json);
+  DescribeTurnFormat(file.turn_format(), &json);
+  json.Key("head_scores").BeginArray();
+  for (const HeadScoreTable& table : file.head_scores()) DescribeHeadScores(table, &json);
+  json.EndArray();
+  json.Key("tensors").BeginArray();
+  for (const TensorEntry& tensor : file.tensors()) DescribeTensor(tensor, &json);
+  json.EndArray();
+  json.EndObject();
+  return text;
+}
+
+}  // namespace kvc

@@ -1,0 +1,63 @@
+#include "lib/model/model_fingerprint.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "lib/base/hash.h"
+
+namespace kvc {
+namespace {
+
+// Feeds values in their little-endian form; vectors and texts behind their count as u64.
+class Feed {
+ public:
+  template <typename... T>
+  void Values(const T&... values) { (hasher_.Update(&values, sizeof(values)), ...); }
+  template <typename T>
+  void Vector(const std::vector<T>& values) {
+    Values(uint64_t{values.size()});
+    hasher_.Update(values.data(), values.size() * sizeof(T));
+  }
+  void Texts(const std::vector<std::string>& texts) {
+    Values(uint64_t{texts.size()});
+    for (const std::string& text : texts) {
+      Values(uint64_t{text.size()});
+      hasher_.Update(text.data(), text.size());
+    }
+  }
+  uint64_t Digest() const { return hasher_.Digest(); }
+
+ private:
+  Hasher64 hasher_;
+};
+
+}  // namespace
+
+uint64_t Fingerprint(const ModelConfig& c, const TokenizerSpec& t, const std::vector<TensorEntry>& tensors) {
+  Feed feed;
+  feed.Values(c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.hidden_size, c.ffn_size, c.vocab_size, c.max_tokens,
+              c.sliding_window, c.norm_eps, c.rope.theta, c.rope.factor, c.rope.low_freq_factor, c.rope.high_freq_factor,
+              c.rope.beta_fast, c.rope.beta_slow, c.rope.attention_factor, c.rope.original_max_tokens, c.rope.scaling,
+              c.rope_pairing, c.qk_norm, c.tied_head);
+  feed.Values(t.kind, t.ignore_merges, t.nfc, t.add_space_prefix, t.remove_extra_spaces, t.byte_fallback, t.add_bos,
+              t.bos, t.eos, t.unk, t.pad);
+  feed.Texts(t.pieces);
+  feed.Vector(t.piece_kinds);
+  feed.Vector(t.scores);
+  feed.Vector(t.merges);
+  feed.Texts(t.patterns);
+  feed.Vector(t.stop_tokens);
+  std::vector<const TensorEntry*> order;
+  for (const TensorEntry& tensor : tensors) order.push_back(&tensor);
+  std::sort(order.begin(), order.end(), [](const TensorEntry* a, const TensorEntry* b) {
+    return a->layer != b->layer ? a->layer < b->layer : a->role < b->role;
+  });
+  for (const TensorEntry* tensor : order) {
+    const Weight& w = tensor->weight;
+    feed.Values(tensor->role, tensor->layer, w.type, w.layout, w.rows, w.cols, w.group, tensor->checksum);
+  }
+  return feed.Digest();
+}
+
+}  // namespace kvc

@@ -1,0 +1,148 @@
+// One step's attention of the query heads that share a KV head, over cached entries of f32, f16 or bf16.
+//
+// Channels are lanes. Logits: 4 entries x up to kTileHeads heads a tile; weights; then values, entry by entry, for all
+// heads of the tile at once. Entries are taken 64 at a time.
+// Model, per entry: 2 D stored elements read once a kTileHeads heads, 4 D flops and one exp a head: bound by memory
+// (2 flops a byte and head at 16 bits) until several heads share the entry.
+#pragma once
+
+constexpr int32_t kTileEntries = 64;
+constexpr int kValueVectors = 4;
+
+struct HeadTile {
+  alignas(64) float z[kTileHeads][kTileEntries];
+  float keep[kTileHeads];
+};
+
+// z[h][t] = scale * q[head + h] . k[t] for G heads and n entries from `entry`.
+template <typename Type, int G>
+inline void TileLogits(const AttendTileArgs& a, int32_t head, int32_t entry, int32_t n, HeadTile* tile) {
+  const typename Type::T* k = static_cast<const typename Type::T*>(a.k) + static_cast<int64_t>(entry) * a.d;
+  const float* q = a.q + static_cast<int64_t>(head) * a.d;
+  for (int32_t t = 0; t < n; t += 4) {
+    F acc[G][4];
+    for (int h = 0; h < G; ++h) {
+      for (int e = 0; e < 4; ++e) acc[h][e] = Zero();
+    }
+    const typename Type::T* key[4];
+    for (int e = 0; e < 4; ++e) key[e] = k + static_cast<int64_t>(Least(t + e, n - 1)) * a.d;
+    int32_t j = 0;
+    for (; j + kWidth <= a.d; j += kWidth) {
+      F query[G];
+      for (int h = 0; h < G; ++h) query[h] = Load(q + h * a.d + j);
+      for (int e = 0; e < 4; ++e) {
+        const F wide = Type::Wide(key[e] + j);
+        for (int h = 0; h < G; ++h) acc[h][e] = Fma(query[h], wide, acc[h][e]);
+      }
+    }
+    if (j < a.d) {
+      for (int e = 0; e < 4; ++e) {
+        const F wide = Type::WideN(key[e] + j, a.d - j);
+        for (int h = 0; h < G; ++h) acc[h][e] = Fma(LoadN(q + h * a.d + j, a.d - j), wide, acc[h][e]);
+      }
+    }
+    for (int h = 0; h < G; ++h) {
+      float* z = &tile->z[h][t];
+      Sum4(acc[h][0], acc[h][1], acc[h][2], acc[h][3], z);
+      for (int e = 0; e < 4; ++e) z[e] *= a.scale;
+    }
+  }
+}
+
+// Logits of head h -> weights; hidden entries get none. Updates m and l, sets keep. False: no entry is visible.
+inline bool WeighTile(const AttendTileArgs& a, int32_t head, int32_t entry, int32_t n, float* z, float* keep) {
+  if (a.visible != nullptr) {
+    const uint8_t* visible = a.visible + head * a.visible_stride + entry;
+    for (int32_t t = 0; t < n; ++t) {
+      if (visible[t] == 0) z[t] = -kInfinity;
+    }
+  }
+  if (a.logits != nullptr) {
+    float* out = a.logits + head * a.logits_stride + entry;
+    for (int32_t t = 0; t < n; ++t) out[t] = z[t];
+  }
+  for (int32_t t = n; t < kTileEntries; ++t) z[t] = -kInfinity;
+  F top = Set(a.m[head]), sum = Zero();
+  for (int t = 0; t < kTileEntries; t += kWidth) top = Max(Load(z + t), top);
+  const float most = MaxOf(top);
+  *keep = most == a.m[head] ? 1 : ExpOf(a.m[head] - most);
+  if (most == -kInfinity) {
+    for (int t = 0; t < kTileEntries; t += kWidth) Store(z + t, Zero());
+    return false;
+  }
+  const F shift = Set(most);
+  for (int t = 0; t < kTileEntries; t += kWidth) {
+    const F weight = Exp(Sub(Load(z + t), shift));
+    Store(z + t, weight);
+    sum = Add(sum, weight);
+  }
+  a.m[head] = most;
+  a.l[head] = a.l[head] * *keep + Sum(sum);
+  return true;
+}
+
+// acc[h][j .. ) = acc * keep + sum of z[h][t] * v[t], V vectors of channels.
+template <typename Type, int G, int V>
+inline void TileValues(const AttendTileArgs& a, int32_t head, int32_t entry, int32_t n, int32_t j, const HeadTile& tile) {
+  const typename Type::T* v = static_cast<const typename Type::T*>(a.v) + static_cast<int64_t>(entry) * a.d + j;
+  const int m = V == 1 ? Least(kWidth, a.d - j) : kWidth;
+  F acc[G][V];
+  for (int h = 0; h < G; ++h) {
+    for (int c = 0; c < V; ++c) {
+      const float* from = a.acc + static_cast<int64_t>(head + h) * a.d + j + c * kWidth;
+      acc[h][c] = Mul(LoadN(from, m), Set(tile.keep[h]));
+    }
+  }
+  for (int32_t t = 0; t < n; ++t) {
+    F value[V];
+    const typename Type::T* from = v + static_cast<int64_t>(t) * a.d;
+    for (int c = 0; c < V; ++c) value[c] = V == 1 ? Type::WideN(from, m) : Type::Wide(from + c * kWidth);
+    for (int h = 0; h < G; ++h) {
+      const F weight = Set(tile.z[h][t]);
+      for (int c = 0; c < V; ++c) acc[h][c] = Fma(weight, value[c], acc[h][c]);
+    }
+  }
+  for (int h = 0; h < G; ++h) {
+    for (int c = 0; c < V; ++c) StoreN(a.acc + static_cast<int64_t>(head + h) * a.d + j + c * kWidth, m, acc[h][c]);
+  }
+}
+
+template <typename Type, int G>
+inline void AttendHeads(const AttendTileArgs& a, int32_t head) {
+  HeadTile tile;
+  for (int32_t entry = 0; entry < a.n; entry += kTileEntries) {
+    const int32_t n = Least(kTileEntries, a.n - entry);
+    TileLogits<Type, G>(a, head, entry, n, &tile);
+    bool any = false;
+    for (int h = 0; h < G; ++h) any |= WeighTile(a, head + h, entry, n, tile.z[h], &tile.keep[h]);
+    if (!any) continue;
+    int32_t j = 0;
+    for (; j + kValueVectors * kWidth <= a.d; j += kValueVectors * kWidth) {
+      TileValues<Type, G, kValueVectors>(a, head, entry, n, j, tile);
+    }
+    for (; j < a.d; j += kWidth) TileValues<Type, G, 1>(a, head, entry, n, j, tile);
+  }
+}
+
+template <typename Type, int G>
+inline void AttendRest(const AttendTileArgs& a, int32_t head) {
+  if constexpr (G > 0) {
+    if (a.g - head == G) return AttendHeads<Type, G>(a, head);
+    AttendRest<Type, G - 1>(a, head);
+  }
+}
+
+template <typename Type>
+inline void AttendType(const AttendTileArgs& a) {
+  int32_t head = 0;
+  for (; head + kTileHeads <= a.g; head += kTileHeads) AttendHeads<Type, kTileHeads>(a, head);
+  AttendRest<Type, kTileHeads - 1>(a, head);
+}
+
+inline void AttendTile(const AttendTileArgs& a) {
+  switch (a.type) {
+    case KvType::kF32: return AttendType<TypeF32>(a);
+    case KvType::kF16: return AttendType<TypeF16>(a);
+    default: return AttendType<TypeBf16>(a);
+  }
+}

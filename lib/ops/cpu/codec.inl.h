@@ -1,0 +1,89 @@
+// Cache vectors <-> stored form. Bound by memory: 4 bytes an element on the f32 side, 4, 2, 1 or 1/2 on the other.
+#pragma once
+
+// Whole vectors of groups: codes, then f16 scales. See lib/ops/ref/codec.cc for the rules of the scale.
+inline void EncodeCodes(const VectorFormat& f, const float* x, uint8_t* out) {
+  const bool wide = f.type == KvType::kInt8;
+  const float q_max = wide ? 127.0f : 7.0f;
+  uint8_t* scales = out + (wide ? f.d : f.d / 2);
+  for (int32_t g = 0; g * f.group < f.d; ++g) {
+    const float* in = x + g * f.group;
+    const float wanted = LargestAbs(in, f.group) / q_max;
+    uint16_t half;
+    StoreF16N(&half, 1, Set(wanted < 65504.0f ? wanted : 65504.0f));
+    if (half == 0) half = 0x3c00;
+    __builtin_memcpy(scales + 2 * g, &half, 2);
+    const F scale = LoadF16N(&half, 1);
+    float lanes[kWidth];
+    Store(lanes, scale);
+    for (int32_t i = 0; i < f.group; i += kWidth) {
+      const int n = Least(kWidth, f.group - i);
+      const F codes = Codes(LoadN(in + i, n), Set(lanes[0]), Set(q_max));
+      int8_t bytes[kWidth];
+      int8_t* to = wide ? reinterpret_cast<int8_t*>(out) + g * f.group + i : bytes;
+      StoreI8N(to, n, codes);
+      for (int j = 0; !wide && j < n; j += 2) {
+        out[(g * f.group + i + j) / 2] = static_cast<uint8_t>((bytes[j] & 0xf) | (bytes[j + 1] & 0xf) << 4);
+      }
+    }
+  }
+}
+
+inline void DecodeCodes(const VectorFormat& f, const uint8_t* in, float* x) {
+  const bool wide = f.type == KvType::kInt8;
+  const uint8_t* scales = in + (wide ? f.d : f.d / 2);
+  for (int32_t g = 0; g * f.group < f.d; ++g) {
+    uint16_t half;
+    __builtin_memcpy(&half, scales + 2 * g, 2);
+    float lanes[kWidth];
+    Store(lanes, LoadF16N(&half, 1));
+    const F scale = Set(lanes[0]);
+    for (int32_t i = g * f.group; i < (g + 1) * f.group; i += kWidth) {
+      const int n = Least(kWidth, (g + 1) * f.group - i);
+      int8_t bytes[kWidth];
+      for (int j = 0; !wide && j < n; j += 2) {
+        const uint8_t pair = in[(i + j) / 2];
+        bytes[j] = static_cast<int8_t>(static_cast<int8_t>(pair << 4) >> 4);
+        bytes[j + 1] = static_cast<int8_t>(static_cast<int8_t>(pair) >> 4);
+      }
+      StoreN(x + i, n, Mul(LoadI8N(wide ? reinterpret_cast<const int8_t*>(in) + i : bytes, n), scale));
+    }
+  }
+}
+
+inline int64_t CodedBytes(const VectorFormat& f) {
+  return (f.type == KvType::kInt8 ? f.d : f.d / 2) + f.d / f.group * 2;
+}
+
+inline void EncodeVectors(const VectorFormat& f, const float* x, int32_t n, void* out) {
+  const int64_t count = static_cast<int64_t>(n) * f.d;
+  uint16_t* halves = static_cast<uint16_t*>(out);
+  if (f.type == KvType::kF32) {
+    __builtin_memcpy(out, x, sizeof(float) * static_cast<uint64_t>(count));
+  } else if (f.type == KvType::kInt8 || f.type == KvType::kInt4) {
+    uint8_t* to = static_cast<uint8_t*>(out);
+    for (int32_t v = 0; v < n; ++v) EncodeCodes(f, x + static_cast<int64_t>(v) * f.d, to + v * CodedBytes(f));
+  } else {
+    for (int64_t i = 0; i < count; i += kWidth) {
+      const int m = count - i < kWidth ? static_cast<int>(count - i) : kWidth;
+      const F value = LoadN(x + i, m);
+      f.type == KvType::kF16 ? StoreF16N(halves + i, m, value) : StoreBf16N(halves + i, m, value);
+    }
+  }
+}
+
+inline void DecodeVectors(const VectorFormat& f, const void* in, int32_t n, float* x) {
+  const int64_t count = static_cast<int64_t>(n) * f.d;
+  const uint16_t* halves = static_cast<const uint16_t*>(in);
+  if (f.type == KvType::kF32) {
+    __builtin_memcpy(x, in, sizeof(float) * static_cast<uint64_t>(count));
+  } else if (f.type == KvType::kInt8 || f.type == KvType::kInt4) {
+    const uint8_t* from = static_cast<const uint8_t*>(in);
+    for (int32_t v = 0; v < n; ++v) DecodeCodes(f, from + v * CodedBytes(f), x + static_cast<int64_t>(v) * f.d);
+  } else {
+    int64_t i = 0;
+    for (; i + kWidth <= count; i += kWidth) Store(x + i, f.type == KvType::kF16 ? LoadF16(halves + i) : LoadBf16(halves + i));
+    const int m = static_cast<int>(count - i);
+    if (m > 0) StoreN(x + i, m, f.type == KvType::kF16 ? LoadF16N(halves + i, m) : LoadBf16N(halves + i, m));
+  }
+}

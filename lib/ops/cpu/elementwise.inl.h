@@ -1,0 +1,125 @@
+// Norm, rotation, activation, sums, softmax, and the quantisation of activations. All are bound by memory: they read and
+// write each element once (softmax three times, from the first-level cache), 1 to 20 operations an element.
+#pragma once
+
+inline float Dot(const float* a, const float* b, int32_t n) {
+  F s0 = Zero(), s1 = Zero(), s2 = Zero(), s3 = Zero();
+  int32_t i = 0;
+  for (; i + 4 * kWidth <= n; i += 4 * kWidth) {
+    s0 = Fma(Load(a + i), Load(b + i), s0);
+    s1 = Fma(Load(a + i + kWidth), Load(b + i + kWidth), s1);
+    s2 = Fma(Load(a + i + 2 * kWidth), Load(b + i + 2 * kWidth), s2);
+    s3 = Fma(Load(a + i + 3 * kWidth), Load(b + i + 3 * kWidth), s3);
+  }
+  for (; i + kWidth <= n; i += kWidth) s0 = Fma(Load(a + i), Load(b + i), s0);
+  if (i < n) s1 = Fma(LoadN(a + i, n - i), LoadN(b + i, n - i), s1);
+  return Sum(Add(Add(s0, s1), Add(s2, s3)));
+}
+
+inline void Axpy(float a, const float* x, int32_t n, float* y) {
+  const F factor = Set(a);
+  int32_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) Store(y + i, Fma(factor, Load(x + i), Load(y + i)));
+  if (i < n) StoreN(y + i, n - i, Fma(factor, LoadN(x + i, n - i), LoadN(y + i, n - i)));
+}
+
+inline void AddTo(const float* x, int32_t n, float* y) {
+  int32_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) Store(y + i, Add(Load(x + i), Load(y + i)));
+  if (i < n) StoreN(y + i, n - i, Add(LoadN(x + i, n - i), LoadN(y + i, n - i)));
+}
+
+inline void RmsNorm(const float* x, const float* weight, float eps, int32_t n, float* y) {
+  const F scale = Set(1.0f / __builtin_sqrtf(Dot(x, x, n) / static_cast<float>(n) + eps));
+  int32_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) Store(y + i, Mul(Mul(Load(x + i), scale), Load(weight + i)));
+  if (i < n) StoreN(y + i, n - i, Mul(Mul(LoadN(x + i, n - i), scale), LoadN(weight + i, n - i)));
+}
+
+// The interleaved pairing is that of few models and not worth shuffles.
+inline void ApplyRope(float* x, const float* cos, const float* sin, int32_t d, RopePairing pairing) {
+  const int32_t half = d / 2;
+  int32_t j = 0;
+  if (pairing == RopePairing::kHalf) {
+    for (; j < half; j += kWidth) {
+      const int n = Least(kWidth, half - j);
+      const F a = LoadN(x + j, n), b = LoadN(x + half + j, n), c = LoadN(cos + j, n), s = LoadN(sin + j, n);
+      StoreN(x + j, n, Sub(Mul(a, c), Mul(b, s)));
+      StoreN(x + half + j, n, Add(Mul(b, c), Mul(a, s)));
+    }
+    return;
+  }
+  for (; j < half; ++j) {
+    const float a = x[2 * j], b = x[2 * j + 1];
+    x[2 * j] = a * cos[j] - b * sin[j];
+    x[2 * j + 1] = b * cos[j] + a * sin[j];
+  }
+}
+
+// Where Exp has reached its end the result is 0.
+inline F Silu(F gate, F up) {
+  const F y = Div(gate, Add(Set(1.0f), Exp(Sub(Zero(), gate))));
+  return Mul(ZeroWhereBelow(gate, Set(-88.0f), y), up);
+}
+
+inline void SiluMul(const float* gate, const float* up, int32_t n, float* y) {
+  int32_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) Store(y + i, Silu(Load(gate + i), Load(up + i)));
+  if (i < n) StoreN(y + i, n - i, Silu(LoadN(gate + i, n - i), LoadN(up + i, n - i)));
+}
+
+inline float Largest(const float* x, int32_t n) {
+  F top = Set(-kInfinity);
+  int32_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) top = Max(Load(x + i), top);
+  float result = MaxOf(top);
+  for (; i < n; ++i) result = x[i] > result ? x[i] : result;
+  return result;
+}
+
+inline void Softmax(float* x, int32_t n) {
+  const float top = Largest(x, n);
+  if (top == -kInfinity) {
+    for (int32_t i = 0; i < n; ++i) x[i] = 0;
+    return;
+  }
+  const F shift = Set(top);
+  F sums = Zero();
+  int32_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) {
+    const F e = Exp(Sub(Load(x + i), shift));
+    sums = Add(sums, e);
+    Store(x + i, e);
+  }
+  float sum = Sum(sums);
+  if (i < n) {
+    StoreN(x + i, n - i, Exp(Sub(LoadN(x + i, n - i), shift)));
+    for (int32_t j = i; j < n; ++j) sum += x[j];
+  }
+  const F total = Set(sum);
+  for (i = 0; i + kWidth <= n; i += kWidth) Store(x + i, Div(Load(x + i), total));
+  if (i < n) StoreN(x + i, n - i, Div(LoadN(x + i, n - i), total));
+}
+
+inline float LargestAbs(const float* x, int32_t n) {
+  F top = Zero();
+  int32_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) top = Max(Abs(Load(x + i)), top);
+  if (i < n) top = Max(Abs(LoadN(x + i, n - i)), top);
+  return MaxOf(top);
+}
+
+// round half even(x / scale), limited to [-q_max, q_max]; NaN becomes some code.
+inline F Codes(F x, F scale, F q_max) { return Min(Max(Round(Div(x, scale)), Sub(Zero(), q_max)), q_max); }
+
+inline void QuantizeRow(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales) {
+  for (int32_t g = 0; g * group < cols; ++g) {
+    const float* in = x + g * group;
+    const float scale = LargestAbs(in, group) / 127.0f;
+    scales[g] = scale == 0 ? 1 : scale;
+    for (int32_t i = 0; i < group; i += kWidth) {
+      const int n = Least(kWidth, group - i);
+      StoreI8N(codes + g * group + i, n, Codes(LoadN(in + i, n), Set(scales[g]), Set(127.0f)));
+    }
+  }
+}

@@ -1,0 +1,13 @@
+# Flags of the files that are compiled for one instruction set. On other processors these files make empty tables.
+set(KVC_ISA_DIR ${CMAKE_CURRENT_LIST_DIR})
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set(KVC_AVX2 -mavx2 -mfma -mf16c)
+  # GCC 12 warns of its own header: an undefined vector there is deliberate (GCC bug 105593).
+  set(KVC_AVX512 ${KVC_AVX2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -Wno-uninitialized
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+  set_source_files_properties(${KVC_ISA_DIR}/isa_avx2.cc PROPERTIES COMPILE_OPTIONS "${KVC_AVX2}")
+  set_source_files_properties(${KVC_ISA_DIR}/isa_avx512.cc PROPERTIES COMPILE_OPTIONS "${KVC_AVX512}")
+  set_source_files_properties(${KVC_ISA_DIR}/isa_avx512vnni.cc PROPERTIES COMPILE_OPTIONS "${KVC_AVX512};-mavx512vnni")
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  set_source_files_properties(${KVC_ISA_DIR}/isa_neondot.cc PROPERTIES COMPILE_OPTIONS "-march=armv8.2-a+dotprod")
+endif()

@@ -1,0 +1,36 @@
+// AVX-512 with VNNI: products of int8 and int4 weights by bytes.
+#include "lib/ops/cpu/tables.h"
+
+#if defined(__AVX512VNNI__)
+#include <immintrin.h>
+
+namespace kvc {
+namespace {
+
+#include "lib/ops/cpu/simd_avx512.h"
+// The kernel is written once over the names of the file above.
+#include "lib/ops/cpu/common.inl.h"
+#include "lib/ops/cpu/matmul_int.inl.h"
+
+void MatMul(const MatMulArgs& a) {
+  const bool codes = a.w->type == WeightType::kInt8 || a.w->type == WeightType::kInt4;
+  codes ? MatMulInt(a) : kAvx512Table.matmul(a);
+}
+
+constexpr KernelTable Table() {
+  KernelTable t{};
+  t.name = "avx512vnni";
+  t.matmul = MatMul;
+  return t;
+}
+
+}  // namespace
+
+extern const KernelTable kAvx512VnniTable = Table();
+
+}  // namespace kvc
+#else
+namespace kvc {
+extern const KernelTable kAvx512VnniTable = {};
+}  // namespace kvc
+#endif

@@ -1,0 +1,36 @@
+// Advanced SIMD with the dot product instructions of Armv8.2: products of int8 and int4 weights.
+#include "lib/ops/cpu/tables.h"
+
+#if defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
+
+namespace kvc {
+namespace {
+
+#include "lib/ops/cpu/simd_neon.h"
+// The kernel is written once over the names of the file above.
+#include "lib/ops/cpu/common.inl.h"
+#include "lib/ops/cpu/matmul_int.inl.h"
+
+void MatMul(const MatMulArgs& a) {
+  const bool codes = a.w->type == WeightType::kInt8 || a.w->type == WeightType::kInt4;
+  codes ? MatMulInt(a) : kNeonTable.matmul(a);
+}
+
+constexpr KernelTable Table() {
+  KernelTable t{};
+  t.name = "neondot";
+  t.matmul = MatMul;
+  return t;
+}
+
+}  // namespace
+
+extern const KernelTable kNeonDotTable = Table();
+
+}  // namespace kvc
+#else
+namespace kvc {
+extern const KernelTable kNeonDotTable = {};
+}  // namespace kvc
+#endif

@@ -1,0 +1,130 @@
+// AVX2 with FMA and F16C under the names the kernels use. Included inside the anonymous namespace of an isa file.
+#pragma once
+
+using F = __m256;
+using I = __m256i;  // kWidth lanes of 32 bits
+constexpr int kWidth = 8;
+constexpr int kTileTokens = 3;  // tokens of a float matrix tile: 4 x 3 sums, 3 tokens and a weight in 16 registers
+constexpr int kTileVectors = 2, kTileRows = 6;  // sums of an attention tile: 2 vectors of keys (or channels) x 6 queries
+constexpr int kTileHeads = 2;                   // query heads of a cached tile: 4 entries x 2 heads
+constexpr int kPanelVectors = 2, kPanelTokens = 4;  // int8: 2 vectors of rows x 4 tokens
+
+inline __m256i First(int n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+inline F Zero() { return _mm256_setzero_ps(); }
+inline F Set(float x) { return _mm256_set1_ps(x); }
+inline F Load(const float* p) { return _mm256_loadu_ps(p); }
+inline void Store(float* p, F x) { _mm256_storeu_ps(p, x); }
+inline F LoadN(const float* p, int n) { return _mm256_maskload_ps(p, First(n)); }  // zeros beyond n
+inline void StoreN(float* p, int n, F x) { _mm256_maskstore_ps(p, First(n), x); }
+inline F Add(F a, F b) { return _mm256_add_ps(a, b); }
+inline F Sub(F a, F b) { return _mm256_sub_ps(a, b); }
+inline F Mul(F a, F b) { return _mm256_mul_ps(a, b); }
+inline F Div(F a, F b) { return _mm256_div_ps(a, b); }
+inline F Max(F a, F b) { return _mm256_max_ps(a, b); }  // b where one is NaN
+inline F Min(F a, F b) { return _mm256_min_ps(a, b); }
+inline F Fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+inline F Abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+inline F Round(F a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline F TimesPow2(F a, F n) {  // n: whole numbers in [-126, 127]
+  const I bits = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+  return _mm256_mul_ps(a, _mm256_castsi256_ps(bits));
+}
+inline F ZeroWhereBelow(F x, F limit, F y) {  // y, 0 in lanes where x < limit
+  return _mm256_andnot_ps(_mm256_cmp_ps(x, limit, _CMP_LT_OQ), y);
+}
+inline float Sum(F a) {
+  __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+inline float MaxOf(F a) {
+  __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+// out[0, 4) = the sums of a, b, c, d, each in the same order.
+inline void Sum4(F a, F b, F c, F d, float* out) {
+  const F ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+  const F cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+  const F all = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
+}
+
+// The first n of 8 halves, zeros behind.
+inline __m128i LoadHalves(const uint16_t* p, int n) {
+  uint16_t all[8] = {};
+  for (int i = 0; i < n; ++i) all[i] = p[i];
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(all));
+}
+inline void StoreHalves(uint16_t* p, int n, __m128i x) {
+  if (n == 8) return _mm_storeu_si128(reinterpret_cast<__m128i*>(p), x);
+  uint16_t all[8];
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(all), x);
+  for (int i = 0; i < n; ++i) p[i] = all[i];
+}
+inline F LoadF16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+inline F LoadF16N(const uint16_t* p, int n) { return _mm256_cvtph_ps(LoadHalves(p, n)); }
+inline F WidenBf16(__m128i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)); }
+inline F LoadBf16(const uint16_t* p) { return WidenBf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+inline F LoadBf16N(const uint16_t* p, int n) { return WidenBf16(LoadHalves(p, n)); }
+inline void StoreF16N(uint16_t* p, int n, F x) {
+  StoreHalves(p, n, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+inline __m128i Narrow16(I x) {  // lanes in [0, 65535]
+  return _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+}
+inline void StoreBf16N(uint16_t* p, int n, F x) {
+  const I bits = _mm256_castps_si256(x);
+  const I odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const I rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const I quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const I result = _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+  StoreHalves(p, n, Narrow16(_mm256_srli_epi32(result, 16)));
+}
+inline F LoadI8N(const int8_t* p, int n) {
+  int8_t all[16] = {};
+  for (int i = 0; i < n; ++i) all[i] = p[i];
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(all))));
+}
+inline void StoreI8N(int8_t* p, int n, F x) {  // x: whole numbers in [-128, 127]
+  const I words = _mm256_cvtps_epi32(x);
+  const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  int8_t all[16];
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(all), _mm_packs_epi16(halves, halves));
+  for (int i = 0; i < n; ++i) p[i] = all[i];
+}
+
+inline I SetI(int32_t x) { return _mm256_set1_epi32(x); }
+inline I LoadI(const int32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline void StoreI(int32_t* p, I x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x); }
+inline I Negative(I x) { return _mm256_sub_epi32(_mm256_setzero_si256(), x); }
+inline F ToFloat(I x) { return _mm256_cvtepi32_ps(x); }
+inline I AsI(F x) { return _mm256_castps_si256(x); }
+inline F AsF(I x) { return _mm256_castsi256_ps(x); }
+
+// r[i][j] -> r[j][i].
+inline void Transpose(F* r) {
+  F t[8];
+  for (int i = 0; i < 8; i += 4) {
+    const F a = _mm256_unpacklo_ps(r[i], r[i + 1]), b = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    const F c = _mm256_unpacklo_ps(r[i + 2], r[i + 3]), d = _mm256_unpackhi_ps(r[i + 2], r[i + 3]);
+    t[i] = _mm256_shuffle_ps(a, c, 0x44), t[i + 1] = _mm256_shuffle_ps(a, c, 0xee);
+    t[i + 2] = _mm256_shuffle_ps(b, d, 0x44), t[i + 3] = _mm256_shuffle_ps(b, d, 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {  // t[4 b + i] holds columns i, 4 + i of rows 4 b .. 4 b + 3
+    r[i] = _mm256_permute2f128_ps(t[i], t[4 + i], 0x20);
+    r[4 + i] = _mm256_permute2f128_ps(t[i], t[4 + i], 0x31);
+  }
+}
+
+// Integer products, a lane a row. A word holds kUnit codes of a row, widened to 16 bits: sums of bytes would saturate.
+constexpr int kUnit = 2;
+constexpr bool kBiased = false;
+inline I DotWords(I sum, I weights, I x) { return _mm256_add_epi32(sum, _mm256_madd_epi16(x, weights)); }
+inline I LoadWords(const int8_t* codes) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+}
+inline void StoreActivations(const int8_t* codes, int32_t* words) { StoreI(words, LoadWords(codes)); }

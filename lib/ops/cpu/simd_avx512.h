@@ -1,0 +1,109 @@
+// AVX-512 (F, BW, DQ, VL) under the names the kernels use. Included inside the anonymous namespace of an isa file.
+#pragma once
+
+using F = __m512;
+using I = __m512i;  // kWidth lanes of 32 bits
+constexpr int kWidth = 16;
+constexpr int kTileTokens = 6;  // tokens of a float matrix tile: 4 x 6 sums, 6 tokens and a weight in 32 registers
+constexpr int kTileVectors = 4, kTileRows = 6;  // sums of an attention tile: 4 vectors of keys (or channels) x 6 queries
+constexpr int kTileHeads = 4;                   // query heads of a cached tile: 4 entries x 4 heads
+constexpr int kPanelVectors = 2, kPanelTokens = 6;  // int8: 2 vectors of rows x 6 tokens
+
+inline __mmask16 First(int n) { return static_cast<__mmask16>((1u << n) - 1); }
+
+inline F Zero() { return _mm512_setzero_ps(); }
+inline F Set(float x) { return _mm512_set1_ps(x); }
+inline F Load(const float* p) { return _mm512_loadu_ps(p); }
+inline void Store(float* p, F x) { _mm512_storeu_ps(p, x); }
+inline F LoadN(const float* p, int n) { return _mm512_maskz_loadu_ps(First(n), p); }  // zeros beyond n
+inline void StoreN(float* p, int n, F x) { _mm512_mask_storeu_ps(p, First(n), x); }
+inline F Add(F a, F b) { return _mm512_add_ps(a, b); }
+inline F Sub(F a, F b) { return _mm512_sub_ps(a, b); }
+inline F Mul(F a, F b) { return _mm512_mul_ps(a, b); }
+inline F Div(F a, F b) { return _mm512_div_ps(a, b); }
+inline F Max(F a, F b) { return _mm512_max_ps(a, b); }  // b where one is NaN
+inline F Min(F a, F b) { return _mm512_min_ps(a, b); }
+inline F Fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+inline F Abs(F a) { return _mm512_abs_ps(a); }
+inline F Round(F a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline F TimesPow2(F a, F n) { return _mm512_scalef_ps(a, n); }
+inline F ZeroWhereBelow(F x, F limit, F y) {  // y, 0 in lanes where x < limit
+  return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, limit, _CMP_LT_OQ), _mm512_setzero_ps());
+}
+inline float Sum(F a) { return _mm512_reduce_add_ps(a); }
+inline float MaxOf(F a) { return _mm512_reduce_max_ps(a); }
+// out[0, 4) = the sums of a, b, c, d, each in the same order.
+inline void Sum4(F a, F b, F c, F d, float* out) {
+  const F ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  const F cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  const F all = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+}
+
+inline F LoadF16(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+inline F LoadF16N(const uint16_t* p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(First(n), p)); }
+inline F WidenBf16(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
+inline F LoadBf16(const uint16_t* p) { return WidenBf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+inline F LoadBf16N(const uint16_t* p, int n) { return WidenBf16(_mm256_maskz_loadu_epi16(First(n), p)); }
+inline void StoreF16N(uint16_t* p, int n, F x) {
+  _mm256_mask_storeu_epi16(p, First(n), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+inline void StoreBf16N(uint16_t* p, int n, F x) {
+  const I bits = _mm512_castps_si512(x);
+  const I odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const I rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const I quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+  const I result = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
+  _mm256_mask_storeu_epi16(p, First(n), _mm512_cvtepi32_epi16(_mm512_srli_epi32(result, 16)));
+}
+inline F LoadI8N(const int8_t* p, int n) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(First(n), p)));
+}
+inline void StoreI8N(int8_t* p, int n, F x) {  // x: whole numbers in [-128, 127]
+  _mm_mask_storeu_epi8(p, First(n), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
+}
+
+inline I SetI(int32_t x) { return _mm512_set1_epi32(x); }
+inline I LoadI(const int32_t* p) { return _mm512_loadu_si512(p); }
+inline void StoreI(int32_t* p, I x) { _mm512_storeu_si512(p, x); }
+inline I Negative(I x) { return _mm512_sub_epi32(_mm512_setzero_si512(), x); }
+inline F ToFloat(I x) { return _mm512_cvtepi32_ps(x); }
+inline I AsI(F x) { return _mm512_castps_si512(x); }
+inline F AsF(I x) { return _mm512_castsi512_ps(x); }
+
+// r[i][j] -> r[j][i].
+inline void Transpose(F* r) {
+  F t[16];
+  for (int i = 0; i < 16; i += 4) {
+    const F a = _mm512_unpacklo_ps(r[i], r[i + 1]), b = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    const F c = _mm512_unpacklo_ps(r[i + 2], r[i + 3]), d = _mm512_unpackhi_ps(r[i + 2], r[i + 3]);
+    t[i] = _mm512_shuffle_ps(a, c, 0x44), t[i + 1] = _mm512_shuffle_ps(a, c, 0xee);
+    t[i + 2] = _mm512_shuffle_ps(b, d, 0x44), t[i + 3] = _mm512_shuffle_ps(b, d, 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {  // t[4 b + i] holds columns i, 4 + i, 8 + i, 12 + i of rows 4 b .. 4 b + 3
+    const F a = _mm512_shuffle_f32x4(t[i], t[4 + i], 0x88), b = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0x88);
+    const F c = _mm512_shuffle_f32x4(t[i], t[4 + i], 0xdd), d = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0xdd);
+    r[i] = _mm512_shuffle_f32x4(a, b, 0x88), r[8 + i] = _mm512_shuffle_f32x4(a, b, 0xdd);
+    r[4 + i] = _mm512_shuffle_f32x4(c, d, 0x88), r[12 + i] = _mm512_shuffle_f32x4(c, d, 0xdd);
+  }
+}
+
+// Integer products, a lane a row. A word holds kUnit codes of a row: two of 16 bits, or with VNNI four of 8 bits.
+#if defined(__AVX512VNNI__)
+constexpr int kUnit = 4;
+constexpr bool kBiased = true;  // activations + 128 are unsigned; the excess 128 * sum(codes) is taken off beforehand
+inline I DotWords(I sum, I weights, I x) { return _mm512_dpbusd_epi32(sum, x, weights); }
+inline I LoadWords(const int8_t* codes) { return _mm512_loadu_si512(codes); }
+inline void StoreActivations(const int8_t* codes, int32_t* words) {
+  StoreI(words, _mm512_xor_si512(_mm512_loadu_si512(codes), _mm512_set1_epi8(-128)));
+}
+#else
+constexpr int kUnit = 2;
+constexpr bool kBiased = false;
+inline I DotWords(I sum, I weights, I x) { return _mm512_add_epi32(sum, _mm512_madd_epi16(x, weights)); }
+inline I LoadWords(const int8_t* codes) {
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)));
+}
+inline void StoreActivations(const int8_t* codes, int32_t* words) { StoreI(words, LoadWords(codes)); }
+#endif

@@ -1,0 +1,115 @@
+// Advanced SIMD (Armv8.0) under the names the kernels use. Included inside the anonymous namespace of an isa file.
+#pragma once
+
+using F = float32x4_t;
+using I = int32x4_t;
+constexpr int kWidth = 4;
+constexpr int kTileTokens = 6;  // tokens of a float matrix tile: 4 x 6 sums, 6 tokens and a weight in 32 registers
+constexpr int kTileVectors = 4, kTileRows = 6;  // sums of an attention tile: 4 vectors of keys (or channels) x 6 queries
+constexpr int kTileHeads = 4;                   // query heads of a cached tile: 4 entries x 4 heads
+constexpr int kPanelVectors = 4, kPanelTokens = 4;  // int8: 4 vectors of rows x 4 tokens
+
+inline F Zero() { return vdupq_n_f32(0); }
+inline F Set(float x) { return vdupq_n_f32(x); }
+inline F Load(const float* p) { return vld1q_f32(p); }
+inline void Store(float* p, F x) { vst1q_f32(p, x); }
+inline F LoadN(const float* p, int n) {  // zeros beyond n
+  float all[4] = {};
+  for (int i = 0; i < n; ++i) all[i] = p[i];
+  return vld1q_f32(all);
+}
+inline void StoreN(float* p, int n, F x) {
+  if (n == 4) return vst1q_f32(p, x);
+  float all[4];
+  vst1q_f32(all, x);
+  for (int i = 0; i < n; ++i) p[i] = all[i];
+}
+inline F Add(F a, F b) { return vaddq_f32(a, b); }
+inline F Sub(F a, F b) { return vsubq_f32(a, b); }
+inline F Mul(F a, F b) { return vmulq_f32(a, b); }
+inline F Div(F a, F b) { return vdivq_f32(a, b); }
+inline F Max(F a, F b) { return vmaxq_f32(a, b); }  // NaN where one is NaN
+inline F Min(F a, F b) { return vminq_f32(a, b); }
+inline F Fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
+inline F Abs(F a) { return vabsq_f32(a); }
+inline F Round(F a) { return vrndnq_f32(a); }
+inline F TimesPow2(F a, F n) {  // n: whole numbers in [-126, 127]
+  return vmulq_f32(a, vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23)));
+}
+inline F ZeroWhereBelow(F x, F limit, F y) {  // y, 0 in lanes where x < limit
+  return vbslq_f32(vcltq_f32(x, limit), vdupq_n_f32(0), y);
+}
+inline float Sum(F a) { return vaddvq_f32(a); }
+inline float MaxOf(F a) { return vmaxvq_f32(a); }
+// out[0, 4) = the sums of a, b, c, d, each in the same order.
+inline void Sum4(F a, F b, F c, F d, float* out) { vst1q_f32(out, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d))); }
+
+inline uint16x4_t LoadHalves(const uint16_t* p, int n) {  // the first n of 4, zeros behind
+  uint16_t all[4] = {};
+  for (int i = 0; i < n; ++i) all[i] = p[i];
+  return vld1_u16(all);
+}
+inline void StoreHalves(uint16_t* p, int n, uint16x4_t x) {
+  if (n == 4) return vst1_u16(p, x);
+  uint16_t all[4];
+  vst1_u16(all, x);
+  for (int i = 0; i < n; ++i) p[i] = all[i];
+}
+inline F WidenF16(uint16x4_t x) { return vcvt_f32_f16(vreinterpret_f16_u16(x)); }
+inline F WidenBf16(uint16x4_t x) { return vreinterpretq_f32_u32(vshll_n_u16(x, 16)); }
+inline F LoadF16(const uint16_t* p) { return WidenF16(vld1_u16(p)); }
+inline F LoadF16N(const uint16_t* p, int n) { return WidenF16(LoadHalves(p, n)); }
+inline F LoadBf16(const uint16_t* p) { return WidenBf16(vld1_u16(p)); }
+inline F LoadBf16N(const uint16_t* p, int n) { return WidenBf16(LoadHalves(p, n)); }
+inline void StoreF16N(uint16_t* p, int n, F x) { StoreHalves(p, n, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
+inline void StoreBf16N(uint16_t* p, int n, F x) {
+  const uint32x4_t bits = vreinterpretq_u32_f32(x);
+  const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+  const uint32x4_t rounded = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+  const uint32x4_t quiet = vorrq_u32(bits, vdupq_n_u32(0x400000));
+  StoreHalves(p, n, vshrn_n_u32(vbslq_u32(vceqq_f32(x, x), rounded, quiet), 16));
+}
+inline F LoadI8N(const int8_t* p, int n) {
+  int8_t all[8] = {};
+  for (int i = 0; i < n; ++i) all[i] = p[i];
+  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vld1_s8(all)))));
+}
+inline void StoreI8N(int8_t* p, int n, F x) {  // x: whole numbers in [-128, 127]
+  const int16x4_t halves = vmovn_s32(vcvtq_s32_f32(x));
+  int8_t all[8];
+  vst1_s8(all, vmovn_s16(vcombine_s16(halves, halves)));
+  for (int i = 0; i < n; ++i) p[i] = all[i];
+}
+
+inline I SetI(int32_t x) { return vdupq_n_s32(x); }
+inline I LoadI(const int32_t* p) { return vld1q_s32(p); }
+inline void StoreI(int32_t* p, I x) { vst1q_s32(p, x); }
+inline I Negative(I x) { return vnegq_s32(x); }
+inline F ToFloat(I x) { return vcvtq_f32_s32(x); }
+inline I AsI(F x) { return vreinterpretq_s32_f32(x); }
+inline F AsF(I x) { return vreinterpretq_f32_s32(x); }
+
+// r[i][j] -> r[j][i].
+inline void Transpose(F* r) {
+  const float32x4x2_t a = vtrnq_f32(r[0], r[1]), b = vtrnq_f32(r[2], r[3]);
+  r[0] = vcombine_f32(vget_low_f32(a.val[0]), vget_low_f32(b.val[0]));
+  r[1] = vcombine_f32(vget_low_f32(a.val[1]), vget_low_f32(b.val[1]));
+  r[2] = vcombine_f32(vget_high_f32(a.val[0]), vget_high_f32(b.val[0]));
+  r[3] = vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1]));
+}
+
+// Integer products, a lane a row: a word holds four codes of a row.
+constexpr int kUnit = 4;
+constexpr bool kBiased = false;
+inline I DotWords(I sum, I weights, I x) {
+  const int8x16_t w = vreinterpretq_s8_s32(weights), v = vreinterpretq_s8_s32(x);
+#if defined(__ARM_FEATURE_DOTPROD)
+  return vdotq_s32(sum, w, v);
+#else
+  const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(v)));
+  const int32x4_t high = vpaddlq_s16(vmull_s8(vget_high_s8(w), vget_high_s8(v)));
+  return vaddq_s32(sum, vpaddq_s32(low, high));
+#endif
+}
+inline I LoadWords(const int8_t* codes) { return vreinterpretq_s32_s8(vld1q_s8(codes)); }
+inline void StoreActivations(const int8_t* codes, int32_t* words) { StoreI(words, LoadWords(codes)); }

@@ -1,0 +1,14 @@
+// The tables of the instruction sets, in order from plain to fast. A file compiled without its flags (another processor
+// family) leaves its table empty: name is null. Constant data: nothing of an instruction set runs before it is chosen.
+#pragma once
+#include "lib/ops/kernel_table.h"
+
+namespace kvc {
+
+extern const KernelTable kAvx2Table;
+extern const KernelTable kAvx512Table;
+extern const KernelTable kAvx512VnniTable;  // int8 and int4 weights only; the rest is that of kAvx512Table
+extern const KernelTable kNeonTable;
+extern const KernelTable kNeonDotTable;     // int8 and int4 weights only; the rest is that of kNeonTable
+
+}  // namespace kvc

@@ -1,0 +1,118 @@
+#include "lib/ops/kernel_table.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+#include "lib/ops/cpu/tables.h"
+#include "lib/ops/ref/ref_kernels.h"
+
+namespace kvc {
+namespace {
+
+constexpr KernelTable kReference = {
+    "ref",
+    ref::MatMul,
+    ref::QuantizeRow,
+    ref::RmsNorm,
+    ref::ApplyRope,
+    ref::SiluMul,
+    ref::Add,
+    ref::Dot,
+    ref::Axpy,
+    ref::Softmax,
+    ref::PrefillAttention,
+    ref::ScoreRows,
+    ref::ColumnSums,
+    ref::AttendTile,
+    ref::EncodeVectors,
+    ref::DecodeVectors,
+    ref::WeightRow,
+};
+
+// `table` with every null field taken from `below`.
+KernelTable FillMissing(KernelTable table, const KernelTable& below) {
+  const auto fill = [](auto& field, auto other) {
+    if (field == nullptr) field = other;
+  };
+  fill(table.matmul, below.matmul);
+  fill(table.quantize_row, below.quantize_row);
+  fill(table.rms_norm, below.rms_norm);
+  fill(table.rope, below.rope);
+  fill(table.silu_mul, below.silu_mul);
+  fill(table.add, below.add);
+  fill(table.dot, below.dot);
+  fill(table.axpy, below.axpy);
+  fill(table.softmax, below.softmax);
+  fill(table.prefill_attention, below.prefill_attention);
+  fill(table.score_rows, below.score_rows);
+  fill(table.column_sums, below.column_sums);
+  fill(table.attend_tile, below.attend_tile);
+  fill(table.encode_vectors, below.encode_vectors);
+  fill(table.decode_vectors, below.decode_vectors);
+  fill(table.weight_row, below.weight_row);
+  return table;
+}
+
+constexpr int kMaxTables = 4;
+
+// What this build has and this processor runs, each table above the one it extends.
+struct Tables {
+  KernelTable table[kMaxTables];
+  int n = 0;
+
+  void Add(const KernelTable& t, bool runs, const KernelTable& below) {
+    if (runs && t.name != nullptr) table[n++] = FillMissing(t, below);
+  }
+  Tables() {
+    table[n++] = kReference;
+#if defined(__x86_64__)
+    // __builtin_cpu_supports also asks whether the system saves the registers. F16C it cannot name in every compiler.
+    unsigned a, b, c, d;
+    const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 29 & 1) != 0;
+    const bool avx2 = f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    Add(kAvx2Table, avx2, kReference);
+    Add(kAvx512Table, avx512, kReference);
+    Add(kAvx512VnniTable, avx512 && kAvx512Table.name != nullptr && __builtin_cpu_supports("avx512vnni"), table[n - 1]);
+#elif defined(__aarch64__)
+    Add(kNeonTable, true, kReference);
+    Add(kNeonDotTable, kNeonTable.name != nullptr && (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0, table[n - 1]);
+#endif
+  }
+};
+
+const Tables& AllTables() {
+  static const Tables tables;
+  return tables;
+}
+
+}  // namespace
+
+const KernelTable& ReferenceKernels() { return AllTables().table[0]; }
+
+const KernelTable& BestKernels() {
+  const Tables& all = AllTables();
+  if (const char* wanted = std::getenv("KVC_ISA")) {
+    for (int i = 0; i < all.n; ++i) {
+      if (std::strcmp(all.table[i].name, wanted) == 0) return all.table[i];
+    }
+  }
+  return all.table[all.n - 1];
+}
+
+int RunnableKernels(const KernelTable** tables, int cap) {
+  const Tables& all = AllTables();
+  int n = 0;
+  for (; n < all.n && n < cap; ++n) tables[n] = &all.table[n];
+  return n;
+}
+
+}  // namespace kvc

@@ -1,0 +1,125 @@
+// Attention in its four uses: whole prompt, probabilities of some rows, column sums, cached pages.
+#include <cmath>
+
+#include "lib/base/half.h"
+#include "lib/ops/ref/ref_kernels.h"
+
+namespace kvc::ref {
+namespace {
+
+constexpr int32_t kTile = 64;  // keys whose logits are held at a time, on the stack
+
+// acc[0, d) = acc * keep + p * v
+void Blend(float keep, float p, const float* v, int32_t d, float* acc) {
+  for (int32_t j = 0; j < d; ++j) acc[j] = acc[j] * keep + p * v[j];
+}
+
+void LoadVector(KvType type, const void* base, int64_t index, int32_t d, float* out) {
+  if (type == KvType::kF32) {
+    for (int32_t j = 0; j < d; ++j) out[j] = static_cast<const float*>(base)[index * d + j];
+    return;
+  }
+  const uint16_t* in = static_cast<const uint16_t*>(base) + index * d;
+  if (type == KvType::kF16) {
+    for (int32_t j = 0; j < d; ++j) out[j] = F16ToFloat(in[j]);
+  } else {
+    for (int32_t j = 0; j < d; ++j) out[j] = Bf16ToFloat(in[j]);
+  }
+}
+
+// Dot product of q with a stored vector, a piece at a time.
+float DotStored(const float* q, KvType type, const void* base, int64_t index, int32_t d) {
+  if (type == KvType::kF32) return Dot(q, static_cast<const float*>(base) + index * d, d);
+  const int64_t first = index * d;
+  float piece[64], sum = 0;
+  for (int32_t begin = 0; begin < d; begin += 64) {
+    const int32_t n = d - begin < 64 ? d - begin : 64;
+    LoadVector(type, static_cast<const uint16_t*>(base) + first + begin, 0, n, piece);
+    sum += Dot(q + begin, piece, n);
+  }
+  return sum;
+}
+
+void BlendStored(float keep, float p, KvType type, const void* base, int64_t index, int32_t d, float* acc) {
+  if (type == KvType::kF32) return Blend(keep, p, static_cast<const float*>(base) + index * d, d, acc);
+  const int64_t first = index * d;
+  float piece[64];
+  for (int32_t begin = 0; begin < d; begin += 64) {
+    const int32_t n = d - begin < 64 ? d - begin : 64;
+    LoadVector(type, static_cast<const uint16_t*>(base) + first + begin, 0, n, piece);
+    Blend(keep, p, piece, n, acc + begin);
+  }
+}
+
+// Adds entries [begin, end), at most kTile, to the running softmax of query head h.
+void AttendPart(const AttendTileArgs& a, int32_t h, int32_t begin, int32_t end) {
+  float z[kTile], top = -INFINITY;
+  for (int32_t t = begin; t < end; ++t) {
+    const bool seen = a.visible == nullptr || a.visible[h * a.visible_stride + t] != 0;
+    z[t - begin] = seen ? a.scale * DotStored(a.q + int64_t{h} * a.d, a.type, a.k, t, a.d) : -INFINITY;
+    if (z[t - begin] > top) top = z[t - begin];
+    if (a.logits != nullptr) a.logits[h * a.logits_stride + t] = z[t - begin];
+  }
+  if (top == -INFINITY) return;
+  const float m = top > a.m[h] ? top : a.m[h];
+  float keep = std::exp(a.m[h] - m);
+  a.m[h] = m;
+  a.l[h] *= keep;
+  for (int32_t t = begin; t < end; ++t) {
+    const float p = std::exp(z[t - begin] - m);
+    a.l[h] += p;
+    BlendStored(keep, p, a.type, a.v, t, a.d, a.acc + int64_t{h} * a.d);
+    keep = 1;
+  }
+}
+
+}  // namespace
+
+void AttendTile(const AttendTileArgs& a) {
+  for (int32_t h = 0; h < a.g; ++h) {
+    for (int32_t t = 0; t < a.n; t += kTile) AttendPart(a, h, t, a.n - t < kTile ? a.n : t + kTile);
+  }
+}
+
+void PrefillAttention(const PrefillAttentionArgs& a) {
+  for (int32_t i = 0; i < a.n_q; ++i) {
+    const int32_t end = a.first_visible + i + 1;
+    const int32_t begin = a.window > 0 && end > a.window ? end - a.window : 0;
+    float* out = a.out + i * a.out_stride;
+    float m = -INFINITY, l = 0;
+    for (int32_t j = 0; j < a.d; ++j) out[j] = 0;
+    AttendTileArgs tile{};
+    tile.q = a.q + i * a.q_stride;
+    tile.k = a.k + int64_t{begin} * a.d;
+    tile.v = a.v + int64_t{begin} * a.d;
+    tile.m = &m, tile.l = &l, tile.acc = out;
+    tile.type = KvType::kF32;
+    tile.n = end - begin, tile.g = 1, tile.d = a.d;
+    tile.scale = a.scale;
+    AttendTile(tile);
+    for (int32_t j = 0; j < a.d; ++j) out[j] /= l;
+    if (a.lse != nullptr) a.lse[i] = m + std::log(l);
+  }
+}
+
+void ScoreRows(const ScoreRowsArgs& a) {
+  for (int32_t i = 0; i < a.n_q; ++i) {
+    const float factor = a.gain != nullptr ? a.gain[i] * a.scale : a.scale;
+    float* p = a.p + i * a.p_stride;
+    for (int32_t t = 0; t < a.visible[i]; ++t) p[t] = factor * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d);
+    Softmax(p, a.visible[i]);
+    for (int32_t t = a.visible[i]; t < a.n_keys; ++t) p[t] = 0;
+  }
+}
+
+void ColumnSums(const ColumnSumsArgs& a) {
+  for (int32_t t = a.key_begin; t < a.key_end; ++t) {
+    float sum = 0;
+    for (int32_t i = t > a.first_visible ? t - a.first_visible : 0; i < a.n_q; ++i) {
+      sum += std::exp(a.scale * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d) - a.lse[i]);
+    }
+    a.sums[t] += a.weight * sum;
+  }
+}
+
+}  // namespace kvc::ref

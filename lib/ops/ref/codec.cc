@@ -1,0 +1,88 @@
+// Cache vectors in their stored forms (methods.md 4.3: symmetric, the f16 scale is rounded before it is used).
+#include <cmath>
+#include <cstring>
+
+#include "lib/base/half.h"
+#include "lib/ops/ref/ref_kernels.h"
+
+namespace kvc::ref {
+namespace {
+
+// The stored scale of one group: max|x| / q_max in f16; 1 where that is 0, the largest half where it would be infinite.
+uint16_t GroupScale(const float* x, int32_t n, float q_max) {
+  float top = 0;
+  for (int32_t i = 0; i < n; ++i) top = std::fabs(x[i]) > top ? std::fabs(x[i]) : top;
+  const float scale = top / q_max;
+  const uint16_t half = FloatToF16(scale < 65504.0f ? scale : 65504.0f);
+  return half == 0 ? uint16_t{0x3c00} : half;
+}
+
+int Code(float x, float scale, float q_max) {
+  const float code = std::nearbyint(x / scale);
+  return static_cast<int>(code >= -q_max ? (code <= q_max ? code : q_max) : -q_max);  // a NaN becomes -q_max
+}
+
+void EncodeCodes(const VectorFormat& f, const float* x, uint8_t* out) {
+  const bool wide = f.type == KvType::kInt8;
+  const float q_max = wide ? 127.0f : 7.0f;
+  uint8_t* scales = out + (wide ? f.d : f.d / 2);
+  for (int32_t g = 0; g * f.group < f.d; ++g) {
+    const uint16_t half = GroupScale(x + g * f.group, f.group, q_max);
+    std::memcpy(scales + 2 * g, &half, 2);
+    const float scale = F16ToFloat(half);
+    for (int32_t i = g * f.group; i < (g + 1) * f.group; ++i) {
+      const int code = Code(x[i], scale, q_max);
+      if (wide) {
+        out[i] = static_cast<uint8_t>(code);
+      } else if (i % 2 == 0) {
+        out[i / 2] = static_cast<uint8_t>(code & 0xf);
+      } else {
+        out[i / 2] = static_cast<uint8_t>(out[i / 2] | (code & 0xf) << 4);
+      }
+    }
+  }
+}
+
+void DecodeCodes(const VectorFormat& f, const uint8_t* in, float* x) {
+  const bool wide = f.type == KvType::kInt8;
+  const uint8_t* scales = in + (wide ? f.d : f.d / 2);
+  for (int32_t i = 0; i < f.d; ++i) {
+    uint16_t half;
+    std::memcpy(&half, scales + i / f.group * 2, 2);
+    const int nibble = (in[wide ? i : i / 2] >> (i % 2 * 4)) & 0xf;
+    const int code = wide ? static_cast<int8_t>(in[i]) : (nibble >= 8 ? nibble - 16 : nibble);
+    x[i] = static_cast<float>(code) * F16ToFloat(half);
+  }
+}
+
+}  // namespace
+
+void EncodeVectors(const VectorFormat& f, const float* x, int32_t n, void* out) {
+  const int64_t count = int64_t{n} * f.d;
+  uint16_t* halves = static_cast<uint16_t*>(out);
+  switch (f.type) {
+    case KvType::kF32: std::memcpy(out, x, sizeof(float) * static_cast<size_t>(count)); return;
+    case KvType::kF16: for (int64_t i = 0; i < count; ++i) halves[i] = FloatToF16(x[i]); return;
+    case KvType::kBf16: for (int64_t i = 0; i < count; ++i) halves[i] = FloatToBf16(x[i]); return;
+    case KvType::kInt8:
+    case KvType::kInt4:
+      for (int32_t v = 0; v < n; ++v) EncodeCodes(f, x + int64_t{v} * f.d, static_cast<uint8_t*>(out) + v * VectorBytes(f));
+      return;
+  }
+}
+
+void DecodeVectors(const VectorFormat& f, const void* in, int32_t n, float* x) {
+  const int64_t count = int64_t{n} * f.d;
+  const uint16_t* halves = static_cast<const uint16_t*>(in);
+  switch (f.type) {
+    case KvType::kF32: std::memcpy(x, in, sizeof(float) * static_cast<size_t>(count)); return;
+    case KvType::kF16: for (int64_t i = 0; i < count; ++i) x[i] = F16ToFloat(halves[i]); return;
+    case KvType::kBf16: for (int64_t i = 0; i < count; ++i) x[i] = Bf16ToFloat(halves[i]); return;
+    case KvType::kInt8:
+    case KvType::kInt4:
+      for (int32_t v = 0; v < n; ++v) DecodeCodes(f, static_cast<const uint8_t*>(in) + v * VectorBytes(f), x + int64_t{v} * f.d);
+      return;
+  }
+}
+
+}  // namespace kvc::ref

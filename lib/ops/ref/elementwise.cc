@@ -1,0 +1,59 @@
+// Vectors in, vectors out: norm, rotation, activation, sums, softmax.
+#include <cmath>
+
+#include "lib/ops/ref/ref_kernels.h"
+
+namespace kvc::ref {
+
+// Eight partial sums, so that the error grows with n / 8 and the compiler can use what vectors it has.
+float Dot(const float* a, const float* b, int32_t n) {
+  float part[8] = {};
+  int32_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    for (int j = 0; j < 8; ++j) part[j] += a[i + j] * b[i + j];
+  }
+  for (int j = 0; i < n; ++i, ++j) part[j] += a[i] * b[i];
+  return ((part[0] + part[4]) + (part[2] + part[6])) + ((part[1] + part[5]) + (part[3] + part[7]));
+}
+
+void Axpy(float a, const float* x, int32_t n, float* y) {
+  for (int32_t i = 0; i < n; ++i) y[i] += a * x[i];
+}
+
+void Add(const float* x, int32_t n, float* y) {
+  for (int32_t i = 0; i < n; ++i) y[i] += x[i];
+}
+
+void RmsNorm(const float* x, const float* weight, float eps, int32_t n, float* y) {
+  const float scale = 1.0f / std::sqrt(Dot(x, x, n) / static_cast<float>(n) + eps);
+  for (int32_t i = 0; i < n; ++i) y[i] = x[i] * scale * weight[i];
+}
+
+void ApplyRope(float* x, const float* cos, const float* sin, int32_t d, RopePairing pairing) {
+  const int32_t half = d / 2;
+  for (int32_t j = 0; j < half; ++j) {
+    const int32_t first = pairing == RopePairing::kHalf ? j : 2 * j;
+    const int32_t second = pairing == RopePairing::kHalf ? j + half : 2 * j + 1;
+    const float a = x[first], b = x[second];
+    x[first] = a * cos[j] - b * sin[j];
+    x[second] = b * cos[j] + a * sin[j];
+  }
+}
+
+void SiluMul(const float* gate, const float* up, int32_t n, float* y) {
+  for (int32_t i = 0; i < n; ++i) y[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
+}
+
+void Softmax(float* x, int32_t n) {
+  float top = -INFINITY;
+  for (int32_t i = 0; i < n; ++i) top = x[i] > top ? x[i] : top;
+  if (top == -INFINITY) {
+    for (int32_t i = 0; i < n; ++i) x[i] = 0;
+    return;
+  }
+  float sum = 0;
+  for (int32_t i = 0; i < n; ++i) sum += x[i] = std::exp(x[i] - top);
+  for (int32_t i = 0; i < n; ++i) x[i] /= sum;
+}
+
+}  // namespace kvc::ref

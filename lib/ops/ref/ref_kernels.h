@@ -1,0 +1,27 @@
+// The definitions: one plain f32 loop for every field of the kernel table. See lib/ops/kernel_table.h for the contracts.
+#pragma once
+#include "lib/ops/kernel_table.h"
+
+namespace kvc::ref {
+
+void MatMul(const MatMulArgs& a);
+void QuantizeRow(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales);
+void WeightRow(const Weight& w, int32_t row, float* out);
+
+void RmsNorm(const float* x, const float* weight, float eps, int32_t n, float* y);
+void ApplyRope(float* x, const float* cos, const float* sin, int32_t d, RopePairing pairing);
+void SiluMul(const float* gate, const float* up, int32_t n, float* y);
+void Add(const float* x, int32_t n, float* y);
+float Dot(const float* a, const float* b, int32_t n);
+void Axpy(float a, const float* x, int32_t n, float* y);
+void Softmax(float* x, int32_t n);
+
+void PrefillAttention(const PrefillAttentionArgs& a);
+void ScoreRows(const ScoreRowsArgs& a);
+void ColumnSums(const ColumnSumsArgs& a);
+void AttendTile(const AttendTileArgs& a);
+
+void EncodeVectors(const VectorFormat& format, const float* x, int32_t n, void* out);
+void DecodeVectors(const VectorFormat& format, const void* in, int32_t n, float* x);
+
+}  // namespace kvc::ref

@@ -1,0 +1,58 @@
+#include "lib/ops/rope.h"
+
+#include <cmath>
+
+namespace kvc {
+namespace {
+
+constexpr double kPi = 3.14159265358979323846;
+
+// Llama 3: long waves turn `factor` times slower, short ones as trained, a linear blend between.
+double Llama3Frequency(const RopeConfig& c, double f) {
+  const double rotations = c.original_max_tokens * f / (2 * kPi);  // over the trained context
+  if (rotations < c.low_freq_factor) return f / c.factor;
+  if (rotations > c.high_freq_factor) return f;
+  const double share = (rotations - c.low_freq_factor) / (c.high_freq_factor - c.low_freq_factor);
+  return (1 - share) * f / c.factor + share * f;
+}
+
+// The dimension whose wave makes `rotations` turns over the trained context.
+double YarnDimension(const RopeConfig& c, int32_t head_dim, double rotations) {
+  return head_dim * std::log(c.original_max_tokens / (rotations * 2 * kPi)) / (2 * std::log(c.theta));
+}
+
+}  // namespace
+
+Rope::Rope(const RopeConfig& c, int32_t head_dim) : head_dim_(head_dim), frequency_(static_cast<size_t>(head_dim / 2)) {
+  double low = 0, high = 0;
+  if (c.scaling == RopeScaling::kYarn) {
+    low = std::fmax(std::floor(YarnDimension(c, head_dim, c.beta_fast)), 0);
+    high = std::fmin(std::ceil(YarnDimension(c, head_dim, c.beta_slow)), head_dim - 1);
+    if (low == high) high += 0.001;
+    attention_factor_ = c.attention_factor > 0 ? c.attention_factor : c.factor > 1 ? 0.1 * std::log(c.factor) + 1 : 1;
+  }
+  for (int32_t j = 0; j < head_dim / 2; ++j) {
+    double f = std::pow(c.theta, -2.0 * j / head_dim);
+    switch (c.scaling) {
+      case RopeScaling::kNone: break;
+      case RopeScaling::kLinear: f /= c.factor; break;
+      case RopeScaling::kLlama3: f = Llama3Frequency(c, f); break;
+      case RopeScaling::kYarn: {
+        const double slow = std::fmin(std::fmax((j - low) / (high - low), 0), 1);  // 0: as trained, 1: slowed by factor
+        f = f / c.factor * slow + f * (1 - slow);
+        break;
+      }
+    }
+    frequency_[static_cast<size_t>(j)] = f;
+  }
+}
+
+void Rope::Angles(int64_t position, float* cos, float* sin) const {
+  for (size_t j = 0; j < frequency_.size(); ++j) {
+    const double angle = static_cast<double>(position) * frequency_[j];
+    cos[j] = static_cast<float>(std::cos(angle) * attention_factor_);
+    sin[j] = static_cast<float>(std::sin(angle) * attention_factor_);
+  }
+}
+
+}  // namespace kvc

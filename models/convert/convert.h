@@ -1,0 +1,48 @@
+// A model of someone else's format into a .kvc file.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lib/base/status.h"
+
+namespace kvc {
+
+// How matrices are stored. Norms and biases are f32 always.
+//   kKeep   as the source has them: F32, F16, BF16 unchanged; GGUF's Q8_0 and Q4_0 become int8 and int4 in groups of 32, exactly
+//   kInt8   groups of `group` columns, or of the largest smaller power of two from 32 on that divides them; a matrix that none
+//           divides stays as kKeep has it
+//   kInt4   as kInt8, except that embedding and output head become int8: they are few of the weights and the first to suffer
+enum class WeightChoice { kKeep, kF32, kBf16, kInt8, kInt4 };
+
+struct ConvertProgress {
+  int32_t tensors_done = 0, tensors_total = 0;
+  int64_t bytes_done = 0, bytes_total = 0;  // of the source's tensors
+};
+
+struct ConvertOptions {
+  WeightChoice weights = WeightChoice::kKeep;
+  int32_t group = 32;                         // 32, 64 or 128
+  std::vector<std::string> head_score_files;  // JSON (head_scores_json.h), stored in this order
+  std::string name;                           // empty: the source's own, or that of the file or directory
+  // Called often; false stops with kCancelled. May be null.
+  std::function<bool(const ConvertProgress&)> progress;
+};
+
+struct ConvertReport {
+  std::string kind, architecture, name;  // kind: "hugging face", "gguf", "llama2.c"
+  int32_t n_tensors = 0;
+  int64_t bytes_read = 0, bytes_written = 0;  // tensors alone
+  int64_t peak_buffer_bytes = 0;              // taken at once for tensor data
+  std::vector<std::string> warnings;
+};
+
+// source: a Hugging Face directory, a GGUF file or a llama2.c checkpoint, told apart by content. Memory stays below the largest
+// tensor plus 64 MiB. On any failure out_path is as it was. kNotFound, kIo: a file that is missing or cannot be read or
+// written; kBadModel: the source is damaged; kUnsupported: names what it holds that this version does not know; kInvalid:
+// options, or head scores of another model; kCancelled.
+// report may be null.
+Status Convert(const std::string& source, const std::string& out_path, const ConvertOptions& options, ConvertReport* report);
+
+}  // namespace kvc

@@ -1,0 +1,212 @@
+// Hugging Face directories: which file says what.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "models/convert/hf_config.h"
+#include "models/convert/safetensors.h"
+#include "models/convert/sources.h"
+#include "models/convert/tokenizer_hf.h"
+#include "models/convert/tokenizer_sentencepiece.h"
+#include "models/convert/turn_format.h"
+
+namespace kvc {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 1 << 22, kMaxTokenizerBytes = 1 << 28;
+constexpr size_t kMaxShards = 4096;
+
+Status OpenShard(const std::string& path, Checkpoint* out, std::vector<FoundTensor>* found) {
+  auto file = SourceFile::Open(path);
+  if (!file.ok()) return file.status();
+  out->files.push_back(std::move(file.value()));
+  return ReadSafetensors(*out->files.back(), found);
+}
+
+// The index names for each tensor the file that has it; both must agree exactly.
+Status ReadShards(const std::string& directory, const std::string& index_path, Checkpoint* out, std::vector<FoundTensor>* found) {
+  auto text = ReadSmallFile(index_path, kMaxTokenizerBytes);
+  if (!text.ok()) return text.status();
+  auto json = ParseJson(text.value(), index_path);
+  if (!json.ok()) return json.status();
+  const JsonObject object(json.value(), index_path);
+  const Json* map = object.Find("weight_map");
+  if (map == nullptr || !map->is_object()) return Error(Code::kBadModel, "%s: weight_map is missing", index_path.c_str());
+  std::map<std::string, std::string> promised;
+  std::set<std::string> shards;
+  for (const auto& [name, file] : map->items()) {
+    if (!file.is_string()) return Error(Code::kBadModel, "%s: weight_map names no file for %.80s", index_path.c_str(), name.c_str());
+    const std::string shard = file.get<std::string>();
+    if (shard.empty() || shard[0] == '.' || shard.find('/') != std::string::npos || shard.find('\0') != std::string::npos) {
+      return Error(Code::kBadModel, "%s: '%.80s' is no name of a file in the same directory", index_path.c_str(), shard.c_str());
+    }
+    promised[name] = shard;
+    shards.insert(shard);
+  }
+  if (shards.size() > kMaxShards) return Error(Code::kUnsupported, "%s: %zu shards", index_path.c_str(), shards.size());
+  for (const std::string& shard : shards) {
+    const size_t first = found->size();
+    KVC_RETURN_IF_ERROR(OpenShard(directory + "/" + shard, out, found));
+    for (size_t i = first; i < found->size(); ++i) {
+      const auto it = promised.find((*found)[i].name);
+      if (it == promised.end() || it->second != shard) {
+        return Error(Code::kBadModel, "%s: tensor %.80s is in %s, the index does not say so", index_path.c_str(), (*found)[i].name.c_str(), shard.c_str());
+      }
+      promised.erase(it);
+    }
+  }
+  if (promised.empty()) return {};
+  return Error(Code::kBadModel, "%s: tensor %.80s is not in %s", index_path.c_str(), promised.begin()->first.c_str(), promised.begin()->second.c_str());
+}
+
+Status ReadWeights(const std::string& directory, Checkpoint* out, std::vector<FoundTensor>* found) {
+  const std::string single = directory + "/model.safetensors", index = single + ".index.json";
+  if (FileExists(index)) return ReadShards(directory, index, out, found);
+  if (FileExists(single)) return OpenShard(single, out, found);
+  for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth", "tf_model.h5", "model.onnx"}) {
+    if (FileExists(directory + "/" + other)) {
+      return Error(Code::kUnsupported, "%s: %s is not supported: save the weights as safetensors", directory.c_str(), other);
+    }
+  }
+  return Error(Code::kNotFound, "%s: neither model.safetensors nor model.safetensors.index.json is there", directory.c_str());
+}
+
+// A token given as its id's text: "</s>" or {"content": "</s>", ...}. -1: not given or not in the vocabulary.
+int32_t TokenNamed(const JsonObject& object, const char* key, const TokenizerSpec& spec) {
+  const Json* value = object.Find(key);
+  if (value != nullptr && value->is_object()) value = JsonObject(*value, "").Find("content");
+  if (value == nullptr || !value->is_string()) return -1;
+  const auto it = std::find(spec.pieces.begin(), spec.pieces.end(), value->get<std::string>());
+  return it == spec.pieces.end() ? -1 : static_cast<int32_t>(it - spec.pieces.begin());
+}
+
+// added_tokens_decoder {"32000": {"content": "<|im_start|>", "special": true}}: pieces that SentencePiece's own file lacks.
+Status AddTokens(const JsonObject& object, int32_t vocab_size, TokenizerSpec* spec) {
+  const Json* added = object.Find("added_tokens_decoder");
+  if (added == nullptr || !added->is_object()) return {};
+  for (const auto& [key, value] : added->items()) {
+    const JsonObject token(value, object.where() + ": added_tokens_decoder " + key);
+    if (key.empty() || key.size() > 7 || key.find_first_not_of("0123456789") != std::string::npos || std::stoi(key) >= vocab_size) {
+      return Error(Code::kBadModel, "%s: no id in the vocabulary of %d", token.where().c_str(), vocab_size);
+    }
+    const size_t id = static_cast<size_t>(std::stoi(key));
+    std::string content;
+    bool special = true;
+    KVC_RETURN_IF_ERROR(token.String("content", &content));
+    KVC_RETURN_IF_ERROR(token.Bool("special", &special));
+    while (spec->pieces.size() <= id) {
+      spec->pieces.emplace_back();
+      spec->piece_kinds.push_back(PieceKind::kUnused);
+      spec->scores.push_back(0);
+    }
+    if (spec->pieces[id] == content) continue;
+    if (spec->piece_kinds[id] != PieceKind::kUnused) {
+      return Error(Code::kBadModel, "%s: the id is taken by \"%.40s\"", token.where().c_str(), spec->pieces[id].c_str());
+    }
+    spec->pieces[id] = content;
+    spec->piece_kinds[id] = special ? PieceKind::kControl : PieceKind::kUserDefined;
+  }
+  return {};
+}
+
+Result<TokenizerSpec> ReadTokenizerFile(const std::string& directory, bool* is_sentencepiece) {
+  const std::string json = directory + "/tokenizer.json", sentencepiece = directory + "/tokenizer.model";
+  *is_sentencepiece = !FileExists(json);
+  if (*is_sentencepiece && !FileExists(sentencepiece)) {
+    return Error(Code::kNotFound, "%s: neither tokenizer.json nor tokenizer.model is there", directory.c_str());
+  }
+  const std::string& path = *is_sentencepiece ? sentencepiece : json;
+  auto bytes = ReadSmallFile(path, kMaxTokenizerBytes);
+  if (!bytes.ok()) return bytes.status();
+  auto spec = *is_sentencepiece ? ReadSentencePiece(bytes.value()) : ReadHfTokenizer(std::string(bytes.value().begin(), bytes.value().end()));
+  if (!spec.ok()) return Status(spec.status().code(), path + ": " + spec.status().message());
+  return spec;
+}
+
+void AddStop(int32_t id, TokenizerSpec* spec) {
+  if (id >= 0 && std::count(spec->stop_tokens.begin(), spec->stop_tokens.end(), id) == 0) spec->stop_tokens.push_back(id);
+}
+
+// Which files say what about special tokens, the later the stronger: the tokenizer, config.json, tokenizer_config.json for
+// BOS and EOS; all of them, and generation_config.json, for stop tokens.
+Status ReadSpecialTokens(const std::string& directory, const HfConfig& config, bool is_sentencepiece, Checkpoint* out) {
+  TokenizerSpec* spec = &out->content.tokenizer;
+  const int32_t vocab_size = config.model.vocab_size;
+  if (config.bos >= 0) spec->bos = config.bos;
+  if (config.pad >= 0) spec->pad = config.pad;
+  if (!config.eos.empty()) spec->eos = config.eos[0];
+  for (const int32_t id : config.eos) AddStop(id, spec);
+  const std::string tokenizer_path = directory + "/tokenizer_config.json", generation_path = directory + "/generation_config.json";
+  if (FileExists(tokenizer_path)) {
+    auto text = ReadSmallFile(tokenizer_path, kMaxConfigBytes);
+    if (!text.ok()) return text.status();
+    auto json = ParseJson(text.value(), tokenizer_path);
+    if (!json.ok()) return json.status();
+    const JsonObject object(json.value(), tokenizer_path);
+    if (is_sentencepiece) {
+      spec->add_bos = true;
+      KVC_RETURN_IF_ERROR(AddTokens(object, vocab_size, spec));
+    }
+    KVC_RETURN_IF_ERROR(object.Bool("add_bos_token", &spec->add_bos));
+    bool add_eos = false;
+    KVC_RETURN_IF_ERROR(object.Bool("add_eos_token", &add_eos));
+    if (add_eos) return Error(Code::kUnsupported, "%s: add_eos_token = true is not supported", tokenizer_path.c_str());
+    const int32_t bos = TokenNamed(object, "bos_token", *spec), eos = TokenNamed(object, "eos_token", *spec);
+    if (bos >= 0) spec->bos = bos;
+    if (eos >= 0) spec->eos = eos;
+    std::string chat;
+    const Json* chat_template = object.Find("chat_template");
+    if (chat_template != nullptr && chat_template->is_string()) chat = chat_template->get<std::string>();
+    if (chat_template == nullptr && FileExists(directory + "/chat_template.jinja")) {
+      auto file = ReadSmallFile(directory + "/chat_template.jinja", kMaxConfigBytes);
+      if (!file.ok()) return file.status();
+      chat.assign(file.value().begin(), file.value().end());
+    }
+    out->content.turn_format = RecognizeTurnFormat(chat);
+    if (!chat.empty() && out->content.turn_format.user_prefix.empty()) {
+      out->warnings.push_back("the chat template is of no known family; the turn format stays empty");
+    }
+  } else if (config.bos >= 0) {
+    spec->add_bos = true;  // nobody says otherwise, and a model that has a BOS was trained behind it
+  }
+  if (FileExists(generation_path)) {
+    auto text = ReadSmallFile(generation_path, kMaxConfigBytes);
+    if (!text.ok()) return text.status();
+    auto json = ParseJson(text.value(), generation_path);
+    if (!json.ok()) return json.status();
+    std::vector<int32_t> ids;
+    KVC_RETURN_IF_ERROR(ReadTokenIds(JsonObject(json.value(), generation_path), "eos_token_id", vocab_size - 1, &ids));
+    for (const int32_t id : ids) AddStop(id, spec);
+  }
+  AddStop(spec->eos, spec);
+  if (spec->bos < 0) spec->add_bos = false;
+  return {};
+}
+
+}  // namespace
+
+Result<Checkpoint> ReadHfDirectory(const std::string& directory) {
+  Checkpoint out;
+  out.kind = "hugging face";
+  const std::string config_path = directory + "/config.json";
+  auto text = ReadSmallFile(config_path, kMaxConfigBytes);
+  if (!text.ok()) return text.status();
+  auto parsed = ParseHfConfig(text.value(), config_path);
+  if (!parsed.ok()) return parsed.status();
+  HfConfig& config = parsed.value();
+  out.content.config = config.model;
+  out.warnings = config.warnings;
+  out.biases = config.biases;
+  std::vector<FoundTensor> found;
+  KVC_RETURN_IF_ERROR(ReadWeights(directory, &out, &found));
+  KVC_RETURN_IF_ERROR(BindTensors(config.packed_qkv ? InternLm2TensorNames() : HfTensorNames(), found, directory, &out));
+  bool is_sentencepiece = false;
+  auto tokenizer = ReadTokenizerFile(directory, &is_sentencepiece);
+  if (!tokenizer.ok()) return tokenizer.status();
+  out.content.tokenizer = std::move(tokenizer.value());
+  KVC_RETURN_IF_ERROR(ReadSpecialTokens(directory, config, is_sentencepiece, &out));
+  return out;
+}
+
+}  // namespace kvc

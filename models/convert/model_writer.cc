@@ -1,0 +1,209 @@
+#include "models/convert/model_writer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "lib/base/atomic_file.h"
+#include "lib/base/hash.h"
+#include "lib/model/model_check.h"
+#include "lib/model/model_file_container.h"
+#include "lib/model/tensor_scan.h"
+#include "models/convert/model_directory.h"
+
+namespace kvc {
+namespace {
+
+constexpr int64_t kBlockBytes = 256 * 1024;  // bytes collected before they are hashed and written; a multiple of 64
+
+int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+TensorEntry EntryOf(const TensorPlan& plan) {
+  TensorEntry entry;
+  entry.role = plan.role, entry.layer = plan.layer;
+  entry.weight.type = plan.type, entry.weight.rows = plan.rows, entry.weight.cols = plan.cols;
+  entry.weight.group = plan.group;
+  return entry;
+}
+
+// A vocabulary may have more rows than the tokenizer has pieces (padding to a round number): the rest are unused pieces.
+void FillPieces(int32_t vocab_size, TokenizerSpec* spec) {
+  const size_t n = static_cast<size_t>(vocab_size);
+  if (vocab_size > kMaxVocab || spec->pieces.size() >= n || spec->piece_kinds.size() != spec->pieces.size()) return;
+  if (!spec->scores.empty() && spec->scores.size() == spec->pieces.size()) spec->scores.resize(n, 0.0f);
+  spec->pieces.resize(n);
+  spec->piece_kinds.resize(n, PieceKind::kUnused);
+}
+
+class FileWriter final : public ModelWriter {
+ public:
+  FileWriter(std::unique_ptr<AtomicFile> file, std::string path, ModelFileContent content,
+             std::vector<TensorPlan> plans, std::vector<TensorEntry> entries)
+      : file_(std::move(file)), path_(std::move(path)), content_(std::move(content)), plans_(std::move(plans)),
+        entries_(std::move(entries)), sections_(entries_.size()), block_(kBlockBytes) {
+    for (SectionEntry& section : sections_) section.kind = kTensorSection;
+  }
+
+  // Leaves room for header and directory.
+  Status Begin() {
+    directory_bytes_ = static_cast<int64_t>(BuildDirectory(content_, plans_, sections_).size());
+    if (directory_bytes_ > kMaxDirectoryBytes) {
+      return Error(Code::kBadModel, "%s: the directory takes %lld bytes, the limit is %lld", path_.c_str(),
+                   static_cast<long long>(directory_bytes_), static_cast<long long>(kMaxDirectoryBytes));
+    }
+    KVC_RETURN_IF_ERROR(WriteZeros(kHeaderBytes + directory_bytes_));
+    return BeginTensor();
+  }
+
+  Status Append(const void* data, int64_t n_bytes) override {
+    const uint8_t* bytes = static_cast<const uint8_t*>(data);
+    while (n_bytes > 0) {
+      if (index_ == entries_.size()) {
+        return Error(Code::kInternal, "%s: %lld bytes after the last tensor", path_.c_str(),
+                     static_cast<long long>(n_bytes));
+      }
+      // The zeros between codes and scales are ours to write.
+      const bool in_data = position_ < layout_.data_bytes;
+      const int64_t n = std::min(n_bytes, (in_data ? layout_.data_bytes : layout_.n_bytes) - position_);
+      KVC_RETURN_IF_ERROR(Collect(bytes, n));
+      bytes += n, n_bytes -= n;
+      if (position_ == layout_.data_bytes && layout_.scales_bytes > 0) {
+        static constexpr uint8_t kZeros[64] = {};
+        KVC_RETURN_IF_ERROR(Collect(kZeros, layout_.scales_offset - layout_.data_bytes));
+      }
+      if (position_ == layout_.n_bytes) KVC_RETURN_IF_ERROR(EndTensor());
+    }
+    return {};
+  }
+
+  Status Finish() override {
+    if (index_ != entries_.size()) {
+      return Error(Code::kInternal, "%s: %s has %lld of %lld bytes", path_.c_str(), Title().c_str(),
+                   static_cast<long long>(position_), static_cast<long long>(layout_.n_bytes));
+    }
+    const std::vector<uint8_t> directory = BuildDirectory(content_, plans_, sections_);
+    if (static_cast<int64_t>(directory.size()) != directory_bytes_) {
+      return Error(Code::kInternal, "%s: the directory changed its size", path_.c_str());
+    }
+    ContainerHeader header;
+    header.version = kModelFileVersion;
+    header.directory_bytes = directory.size();
+    header.file_bytes = static_cast<uint64_t>(file_->size());
+    header.directory_hash = Hash64(directory.data(), directory.size());
+    uint8_t bytes[kHeaderBytes];
+    EncodeHeader(header, bytes);
+    KVC_RETURN_IF_ERROR(file_->WriteAt(0, bytes, kHeaderBytes));
+    KVC_RETURN_IF_ERROR(file_->WriteAt(kHeaderBytes, directory.data(), directory_bytes_));
+    return file_->Commit();
+  }
+
+ private:
+  std::string Title() const { return TensorTitle(entries_[index_].role, entries_[index_].layer); }
+
+  Status WriteZeros(int64_t n_bytes) {
+    std::fill(block_.begin(), block_.end(), uint8_t{0});
+    for (int64_t left = n_bytes; left > 0; left -= kBlockBytes) {
+      KVC_RETURN_IF_ERROR(file_->Write(block_.data(), std::min(left, kBlockBytes)));
+    }
+    return {};
+  }
+
+  Status BeginTensor() {
+    KVC_RETURN_IF_ERROR(WriteZeros(RoundUp(file_->size(), kSectionAlignment) - file_->size()));
+    sections_[index_].offset = static_cast<uint64_t>(file_->size());
+    layout_ = LayoutOf(entries_[index_].weight);
+    sections_[index_].size = static_cast<uint64_t>(layout_.n_bytes);
+    position_ = 0;
+    scan_ = std::make_unique<TensorScan>(entries_[index_]);
+    return {};
+  }
+
+  Status EndTensor() {
+    KVC_RETURN_IF_ERROR(WriteBlock());
+    const Status finite = scan_->CheckFinite();
+    if (!finite.ok()) return Status(finite.code(), path_ + ": " + finite.message());
+    sections_[index_].checksum = scan_->checksum();
+    return ++index_ < entries_.size() ? BeginTensor() : Status();
+  }
+
+  Status Collect(const uint8_t* bytes, int64_t n_bytes) {
+    while (n_bytes > 0) {
+      const int64_t n = std::min(n_bytes, kBlockBytes - n_collected_);
+      std::memcpy(block_.data() + n_collected_, bytes, static_cast<size_t>(n));
+      n_collected_ += n, position_ += n, bytes += n, n_bytes -= n;
+      if (n_collected_ == kBlockBytes) KVC_RETURN_IF_ERROR(WriteBlock());
+    }
+    return {};
+  }
+
+  Status WriteBlock() {
+    scan_->Update(block_.data(), n_collected_);
+    KVC_RETURN_IF_ERROR(file_->Write(block_.data(), n_collected_));
+    n_collected_ = 0;
+    return {};
+  }
+
+  const std::unique_ptr<AtomicFile> file_;
+  const std::string path_;
+  const ModelFileContent content_;
+  const std::vector<TensorPlan> plans_;
+  const std::vector<TensorEntry> entries_;
+  std::vector<SectionEntry> sections_;
+  int64_t directory_bytes_ = 0;
+  size_t index_ = 0;            // tensor being written
+  SectionLayout layout_;        // of it
+  int64_t position_ = 0;        // in its section
+  std::unique_ptr<TensorScan> scan_;
+  std::vector<uint8_t> block_;  // its newest bytes, not yet written
+  int64_t n_collected_ = 0;
+};
+
+Status CheckContent(const ModelFileContent& content, const std::vector<TensorEntry>& entries) {
+  KVC_RETURN_IF_ERROR(CheckConfig(content.config));
+  KVC_RETURN_IF_ERROR(CheckTokenizerSpec(content.tokenizer, content.config));
+  KVC_RETURN_IF_ERROR(CheckTurnFormat(content.turn_format));
+  KVC_RETURN_IF_ERROR(CheckHeadScores(content.head_scores, content.config));
+  KVC_RETURN_IF_ERROR(CheckCount("created_by", static_cast<int64_t>(content.created_by.size()), kMaxTextBytes, "bytes"));
+  KVC_RETURN_IF_ERROR(CheckCount("source", static_cast<int64_t>(content.source.size()), kMaxTextBytes, "bytes"));
+  return CheckTensors(entries, content.config);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ModelWriter>> ModelWriter::Create(const std::string& path, ModelFileContent content,
+                                                         std::vector<TensorPlan> tensors) {
+  std::vector<TensorEntry> entries;
+  for (const TensorPlan& plan : tensors) entries.push_back(EntryOf(plan));
+  FillPieces(content.config.vocab_size, &content.tokenizer);
+  const Status status = CheckContent(content, entries);
+  if (!status.ok()) return Status(status.code(), path + ": cannot be written: " + status.message());
+  Result<std::unique_ptr<AtomicFile>> file = AtomicFile::Create(path);
+  if (!file.ok()) return file.status();
+  auto writer = std::make_unique<FileWriter>(std::move(file.value()), path, std::move(content), std::move(tensors),
+                                             std::move(entries));
+  KVC_RETURN_IF_ERROR(writer->Begin());
+  return std::unique_ptr<ModelWriter>(std::move(writer));
+}
+
+Status RewriteHeadScores(const std::string& in_path, const std::string& out_path,
+                         const std::vector<HeadScoreTable>& tables) {
+  MemoryMeter meter(0);
+  Result<std::unique_ptr<ModelFile>> opened = ModelFile::Open(in_path, &meter);
+  if (!opened.ok()) return opened.status();
+  const ModelFile& in = *opened.value();
+  std::vector<TensorPlan> plans;
+  for (const TensorEntry& t : in.tensors()) {
+    plans.push_back({t.role, t.layer, t.weight.type, t.weight.rows, t.weight.cols, t.weight.group});
+  }
+  ModelFileContent content{in.config(), in.tokenizer_spec(), in.turn_format(), tables, in.created_by(), in.source()};
+  Result<std::unique_ptr<ModelWriter>> writer = ModelWriter::Create(out_path, std::move(content), std::move(plans));
+  if (!writer.ok()) return writer.status();
+  for (const TensorEntry& t : in.tensors()) {
+    const SectionLayout layout = LayoutOf(t.weight);
+    KVC_RETURN_IF_ERROR(writer.value()->Append(t.weight.data, layout.data_bytes));
+    if (layout.scales_bytes > 0) KVC_RETURN_IF_ERROR(writer.value()->Append(t.weight.scales, layout.scales_bytes));
+  }
+  return writer.value()->Finish();
+}
+
+}  // namespace kvc

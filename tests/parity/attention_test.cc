@@ -1,0 +1,168 @@
+// Attention over whole prompts against the textbook formula in double.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/parity/cases.h"
+
+namespace kvc::parity {
+namespace {
+
+// Logits here reach 20; their f32 error of about 1e-6 is the relative error of every weight.
+constexpr double kTolerance = 2e-5;
+
+struct Expected {
+  std::vector<double> out, lse;  // [n_q, d], [n_q]
+};
+
+Expected Attention(const RowsData& data) {
+  const RowsCase& c = data.shape;
+  Expected e;
+  for (int32_t i = 0; i < c.n_q; ++i) {
+    const int32_t end = c.first_visible + i + 1, begin = c.window > 0 ? std::max(0, end - c.window) : 0;
+    std::vector<double> out(static_cast<size_t>(c.d));
+    double sum = 0;
+    for (int32_t t = begin; t < end; ++t) {
+      const double p = std::exp(data.Logit(i, t));
+      sum += p;
+      for (int32_t j = 0; j < c.d; ++j) out[static_cast<size_t>(j)] += p * data.v[static_cast<size_t>(t * c.d + j)];
+    }
+    for (double x : out) e.out.push_back(x / sum);
+    e.lse.push_back(std::log(sum));
+  }
+  return e;
+}
+
+std::string Name(const KernelTable* table, const RowsCase& c) {
+  return std::string(table->name) + ": rows " + std::to_string(c.n_q) + " first " + std::to_string(c.first_visible) + " d " +
+         std::to_string(c.d) + " window " + std::to_string(c.window);
+}
+
+TEST(PrefillAttentionParity, AgreesWithDouble) {
+  for (const RowsCase& c : RowsCases()) {
+    const RowsData data(c);
+    const Expected expected = Attention(data);
+    for (const KernelTable* table : Tables()) {
+      std::vector<float> out(data.q.size(), 5), lse(static_cast<size_t>(c.n_q));
+      table->prefill_attention(data.Prefill(out.data(), lse.data()));
+      for (int32_t i = 0; i < c.n_q; ++i) {
+        ASSERT_NEAR(expected.lse[static_cast<size_t>(i)], lse[static_cast<size_t>(i)], kTolerance) << Name(table, c);
+        for (int32_t j = 0; j < data.stride; ++j) {
+          const float got = out[static_cast<size_t>(i * data.stride + j)];
+          const double want = j < c.d ? expected.out[static_cast<size_t>(i * c.d + j)] : 5;  // what lies between rows stays
+          ASSERT_NEAR(want, got, kTolerance) << Name(table, c) << " row " << i << " channel " << j;
+        }
+      }
+    }
+  }
+}
+
+TEST(PrefillAttentionParity, CutsOfThePromptGiveTheSameBits) {
+  for (const RowsCase& c : RowsCases()) {
+    const RowsData data(c);
+    for (const KernelTable* table : Tables()) {
+      std::vector<float> whole(data.q.size()), parts(data.q.size()), lse(static_cast<size_t>(c.n_q)), lse_parts(lse);
+      table->prefill_attention(data.Prefill(whole.data(), lse.data()));
+      int32_t piece = 1;
+      for (int32_t i = 0; i < c.n_q; piece = piece * 3 % 50 + 1) {
+        PrefillAttentionArgs a = data.Prefill(parts.data() + i * data.stride, lse_parts.data() + i);
+        a.q += i * data.stride, a.first_visible += i, a.n_q = std::min(piece, c.n_q - i);
+        table->prefill_attention(a);
+        i += a.n_q;
+      }
+      ASSERT_EQ(whole, parts) << Name(table, c);
+      ASSERT_EQ(lse, lse_parts) << Name(table, c);
+    }
+  }
+}
+
+TEST(PrefillAttentionParity, HugeLogitsStayFinite) {
+  RowsData data({20, 80, 16, 0});
+  for (float& q : data.q) q *= 1000;
+  const Expected expected = [&] {  // the largest logit takes all
+    Expected e;
+    for (int32_t i = 0; i < 20; ++i) {
+      int32_t best = 0;
+      for (int32_t t = 1; t <= 80 + i; ++t) best = data.Logit(i, t) > data.Logit(i, best) ? t : best;
+      for (int32_t j = 0; j < 16; ++j) e.out.push_back(data.v[static_cast<size_t>(best * 16 + j)]);
+      e.lse.push_back(data.Logit(i, best));
+    }
+    return e;
+  }();
+  for (const KernelTable* table : Tables()) {
+    std::vector<float> out(data.q.size()), lse(20);
+    table->prefill_attention(data.Prefill(out.data(), lse.data()));
+    for (int32_t i = 0; i < 20; ++i) {
+      EXPECT_NEAR(expected.lse[static_cast<size_t>(i)], lse[static_cast<size_t>(i)], 0.01) << table->name;
+      for (int32_t j = 0; j < 16; ++j) {
+        EXPECT_NEAR(expected.out[static_cast<size_t>(i * 16 + j)], out[static_cast<size_t>(i * data.stride + j)], 0.05);
+      }
+    }
+  }
+}
+
+TEST(ScoreRowsParity, AgreesWithDouble) {
+  for (const RowsCase& c : RowsCases()) {
+    const RowsData data(c);
+    std::vector<int32_t> visible;
+    std::vector<float> gain;
+    for (int32_t i = 0; i < c.n_q; ++i) {
+      visible.push_back(i % 3 == 0 ? 1 + i % data.n_keys : c.first_visible + i + 1);
+      gain.push_back(1 + 0.125f * static_cast<float>(i % 5));
+    }
+    const int64_t stride = data.n_keys + 5;
+    for (const KernelTable* table : Tables()) {
+      for (const float* g : {static_cast<const float*>(nullptr), static_cast<const float*>(gain.data())}) {
+        std::vector<float> p(static_cast<size_t>(c.n_q * stride), 9);
+        table->score_rows({data.q.data(), data.k.data(), visible.data(), g, p.data(), data.stride, stride, c.n_q, data.n_keys, c.d, data.scale});
+        for (int32_t i = 0; i < c.n_q; ++i) {
+          const size_t row = static_cast<size_t>(i);
+          const double factor = g != nullptr ? gain[row] : 1;
+          std::vector<double> want(static_cast<size_t>(stride), 9);
+          double sum = 0;
+          for (int32_t t = 0; t < visible[row]; ++t) sum += want[static_cast<size_t>(t)] = std::exp(factor * data.Logit(i, t));
+          for (int32_t t = 0; t < visible[row]; ++t) want[static_cast<size_t>(t)] /= sum;
+          for (int32_t t = visible[row]; t < data.n_keys; ++t) want[static_cast<size_t>(t)] = 0;
+          for (int64_t t = 0; t < stride; ++t) {
+            const float got = p[static_cast<size_t>(i * stride + t)];
+            ASSERT_NEAR(want[static_cast<size_t>(t)], got, kTolerance) << Name(table, c) << " row " << i << " key " << t;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ColumnSumsParity, AgreesWithDoubleInAnyCutOfTheKeys) {
+  for (const RowsCase& c : RowsCases()) {
+    if (c.window > 0) continue;
+    const RowsData data(c);
+    std::vector<float> lse;
+    for (double x : Attention(data).lse) lse.push_back(static_cast<float>(x));
+    std::vector<double> want(static_cast<size_t>(data.n_keys), 0.5);
+    for (int32_t i = 0; i < c.n_q; ++i) {
+      for (int32_t t = 0; t <= c.first_visible + i; ++t) {
+        want[static_cast<size_t>(t)] += 0.25 * std::exp(data.Logit(i, t) - lse[static_cast<size_t>(i)]);
+      }
+    }
+    for (const KernelTable* table : Tables()) {
+      std::vector<float> whole(static_cast<size_t>(data.n_keys), 0.5f), parts(whole);
+      ColumnSumsArgs a{data.q.data(), data.k.data(), lse.data(), whole.data(), data.stride, c.n_q, c.first_visible, 0, data.n_keys, c.d, data.scale, 0.25f};
+      table->column_sums(a);
+      for (size_t t = 0; t < want.size(); ++t) {
+        ASSERT_NEAR(want[t], whole[t], kTolerance * (1 + want[t])) << Name(table, c) << " key " << t;
+      }
+      a.sums = parts.data();
+      for (int32_t t = 0; t < data.n_keys; t = a.key_end) {
+        a.key_begin = t, a.key_end = std::min(data.n_keys, t + 1 + t % 41);
+        table->column_sums(a);
+      }
+      a.key_begin = a.key_end = data.n_keys / 2;
+      table->column_sums(a);
+      ASSERT_EQ(whole, parts) << Name(table, c);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvc::parity

@@ -1,0 +1,256 @@
+// The cases of the kernel parity tests, with their data; bench/op_bench measures the same ones.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "lib/base/half.h"
+#include "lib/ops/kernel_table.h"
+
+namespace kvc::parity {
+
+// Numbers from a seed, the same everywhere (SplitMix64).
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t Bits() {
+    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  float Uniform(float low, float high) { return low + static_cast<float>(Bits() >> 40) * 0x1p-24f * (high - low); }
+  std::vector<float> Floats(int64_t n, float low = -1, float high = 1) {
+    std::vector<float> v(static_cast<size_t>(n));
+    for (float& x : v) x = Uniform(low, high);
+    return v;
+  }
+
+ private:
+  uint64_t state_;
+};
+
+inline std::vector<const KernelTable*> Tables() {
+  const KernelTable* tables[8];
+  const int n = RunnableKernels(tables, 8);
+  return {tables, tables + n};
+}
+
+// The value of a half by its definition, apart from lib/base/half.h.
+inline double HalfValue(uint16_t h) {
+  const int exponent = h >> 10 & 31, mantissa = h & 1023;
+  const double size = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+  return h & 0x8000 ? -size : size;
+}
+inline double Bf16Value(uint16_t h) { return BitsToFloat(static_cast<uint32_t>(h) << 16); }
+
+inline const char* TypeName(WeightType type) {
+  static const char* const kNames[] = {"f32", "f16", "bf16", "int8", "int4"};
+  return kNames[static_cast<int>(type)];
+}
+
+struct MatMulCase {
+  WeightType type;
+  int32_t rows, cols, group, n;
+};
+
+inline std::vector<MatMulCase> MatMulCases() {
+  std::vector<MatMulCase> cases;
+  for (WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kBf16}) {
+    for (int32_t n = 1; n <= 9; ++n) cases.push_back({type, 37, 67, 0, n});
+    for (int32_t cols : {1, 7, 8, 15, 16, 33, 64, 160, 1027}) cases.push_back({type, 13, cols, 0, 5});
+    for (int32_t n : {1, 49, 100, 256}) cases.push_back({type, 512, 512, 0, n});
+  }
+  for (WeightType type : {WeightType::kInt8, WeightType::kInt4}) {
+    for (int32_t n = 1; n <= 9; ++n) cases.push_back({type, 37, 96, 32, n});
+    for (int32_t group : {8, 16, 20, 32, 64, 128, 256, 512, 1024}) cases.push_back({type, 19, 3 * group, group, 3});
+    for (int32_t n : {1, 49, 256}) cases.push_back({type, 512, 1024, 32, n});
+    for (int32_t n : {1, 256}) cases.push_back({type, 512, 1024, 128, n});
+  }
+  return cases;
+}
+
+// A matrix product with its operands. Codes take all their values, the most negative too.
+class MatMulData {
+ public:
+  explicit MatMulData(const MatMulCase& c) : shape(c) {
+    Random random(static_cast<uint64_t>(c.rows * 131 + c.cols * 7 + c.n));
+    const int64_t count = int64_t{c.rows} * c.cols;
+    x_ = random.Floats(int64_t{c.n} * c.cols);
+    bias_ = random.Floats(c.rows);
+    y.assign(static_cast<size_t>(c.n) * static_cast<size_t>(c.rows), NAN);
+    weight_.type = c.type, weight_.rows = c.rows, weight_.cols = c.cols, weight_.group = c.group;
+    data_.resize(static_cast<size_t>(c.rows * WeightRowBytes(c.type, c.cols)));
+    if (c.group == 0) {
+      for (int64_t i = 0; i < count; ++i) SetFloat(i, random.Uniform(-1, 1));
+    } else {
+      for (uint8_t& b : data_) b = static_cast<uint8_t>(random.Bits() >> 33);
+      for (int64_t i = 0; i < count / c.group; ++i) scales_.push_back(FloatToF16(random.Uniform(0.001f, 0.01f)));
+      for (int64_t i = 0; i < int64_t{c.n} * c.cols; ++i) xq_.push_back(static_cast<int8_t>(random.Bits() % 255 - 127));
+      xs_ = random.Floats(int64_t{c.n} * c.cols / c.group, 0.001f, 0.02f);
+    }
+    weight_.data = data_.data(), weight_.scales = scales_.data();
+    args.w = &weight_, args.x = x_.data(), args.xq = xq_.data(), args.xs = xs_.data(), args.bias = bias_.data();
+    args.y = y.data(), args.x_stride = c.cols, args.y_stride = c.rows, args.n = c.n;
+    args.row_begin = 0, args.row_end = c.rows;
+  }
+  MatMulData(const MatMulData&) = delete;
+
+  double WeightValue(int32_t row, int32_t col) const {
+    const int64_t i = int64_t{row} * shape.cols + col;
+    uint16_t half;
+    switch (shape.type) {
+      case WeightType::kF32: { float f; std::memcpy(&f, &data_[static_cast<size_t>(i) * 4], 4); return f; }
+      case WeightType::kF16: std::memcpy(&half, &data_[static_cast<size_t>(i) * 2], 2); return HalfValue(half);
+      case WeightType::kBf16: std::memcpy(&half, &data_[static_cast<size_t>(i) * 2], 2); return Bf16Value(half);
+      case WeightType::kInt8: return static_cast<int8_t>(data_[static_cast<size_t>(i)]) * Scale(row, col);
+      case WeightType::kInt4: break;
+    }
+    const int row_bytes = (shape.cols + 1) / 2;
+    const int nibble = data_[static_cast<size_t>(row * row_bytes + col / 2)] >> (col % 2 * 4) & 15;
+    return (nibble >= 8 ? nibble - 16 : nibble) * Scale(row, col);
+  }
+  double Activation(int32_t token, int32_t col) const {
+    const size_t i = static_cast<size_t>(token) * static_cast<size_t>(shape.cols) + static_cast<size_t>(col);
+    return shape.group == 0 ? x_[i] : xq_[i] * static_cast<double>(xs_[i / static_cast<size_t>(shape.group)]);
+  }
+  double Bias(int32_t row) const { return bias_[static_cast<size_t>(row)]; }
+  const Weight& weight() const { return weight_; }
+  std::string Name() const {
+    return std::string(TypeName(shape.type)) + " rows " + std::to_string(shape.rows) + " cols " + std::to_string(shape.cols) +
+           (shape.group > 0 ? " group " + std::to_string(shape.group) : "") + " n " + std::to_string(shape.n);
+  }
+
+  MatMulCase shape;
+  MatMulArgs args{};
+  std::vector<float> y;  // [n, rows]
+
+ private:
+  void SetFloat(int64_t i, float f) {
+    const uint16_t half = shape.type == WeightType::kF16 ? FloatToF16(f) : FloatToBf16(f);
+    if (shape.type == WeightType::kF32) {
+      std::memcpy(&data_[static_cast<size_t>(i) * 4], &f, 4);
+    } else {
+      std::memcpy(&data_[static_cast<size_t>(i) * 2], &half, 2);
+    }
+  }
+  double Scale(int32_t row, int32_t col) const {
+    return HalfValue(scales_[static_cast<size_t>((int64_t{row} * shape.cols + col) / shape.group)]);
+  }
+
+  Weight weight_;
+  std::vector<uint8_t> data_;
+  std::vector<uint16_t> scales_;
+  std::vector<float> x_, bias_, xs_;
+  std::vector<int8_t> xq_;
+};
+
+// Causal attention: n_q rows, the first of which sees first_visible + 1 keys.
+struct RowsCase {
+  int32_t n_q, first_visible, d, window;
+};
+
+inline std::vector<RowsCase> RowsCases() {
+  std::vector<RowsCase> cases;
+  for (int32_t d = 8; d <= 256; d += 8) cases.push_back({7, 60, d, 0});
+  for (int32_t n = 1; n <= 9; ++n) cases.push_back({n, 0, 64, 0});
+  for (int32_t first : {0, 1, 62, 63, 64, 65, 127, 200}) cases.push_back({70, first, 32, 0});
+  for (int32_t window : {1, 3, 63, 64, 65, 500}) cases.push_back({150, 40, 48, window});
+  cases.push_back({256, 0, 64, 0});
+  cases.push_back({256, 768, 64, 0});
+  cases.push_back({256, 768, 128, 0});
+  return cases;
+}
+
+// Queries, keys and values of one head; rows are apart by more than D, as the engine has them.
+struct RowsData {
+  explicit RowsData(const RowsCase& c)
+      : shape(c), n_keys(c.first_visible + c.n_q), stride(c.d + 24), scale(1 / std::sqrt(static_cast<float>(c.d))) {
+    Random random(static_cast<uint64_t>(c.n_q * 1009 + c.first_visible * 31 + c.d));
+    q = random.Floats(c.n_q * stride, -2, 2);
+    k = random.Floats(int64_t{n_keys} * c.d, -2, 2);
+    v = random.Floats(int64_t{n_keys} * c.d);
+  }
+  double Logit(int32_t row, int32_t key) const {
+    double sum = 0;
+    for (int32_t j = 0; j < shape.d; ++j) {
+      sum += static_cast<double>(q[static_cast<size_t>(row * stride + j)]) * k[static_cast<size_t>(key * shape.d + j)];
+    }
+    return sum * scale;
+  }
+  PrefillAttentionArgs Prefill(float* out, float* lse) const {
+    return {q.data(), k.data(), v.data(), out, lse, stride, stride, shape.n_q, shape.first_visible, shape.d, shape.window, scale};
+  }
+
+  RowsCase shape;
+  int32_t n_keys;
+  int64_t stride;
+  float scale;
+  std::vector<float> q, k, v;
+};
+
+struct AttendCase {
+  KvType type;
+  int32_t n, g, d;
+};
+
+inline std::vector<AttendCase> AttendCases() {
+  std::vector<AttendCase> cases;
+  for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBf16}) {
+    for (int32_t d = 8; d <= 256; d += 8) cases.push_back({type, 16, 2, d});
+    for (int32_t n : {0, 1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 130}) cases.push_back({type, n, 3, 64});
+    for (int32_t g = 1; g <= 9; ++g) cases.push_back({type, 64, g, 64});
+    cases.push_back({type, 64, 8, 128});
+  }
+  return cases;
+}
+
+struct AttendData {
+  explicit AttendData(const AttendCase& c) : shape(c) {
+    Random random(static_cast<uint64_t>(c.n * 1009 + c.g * 31 + c.d));
+    q = random.Floats(int64_t{c.g} * c.d, -2, 2);
+    Store(random.Floats(int64_t{c.n} * c.d, -2, 2), &k, &k_values);
+    Store(random.Floats(int64_t{c.n} * c.d), &v, &v_values);
+    for (int64_t i = 0; i < int64_t{c.g} * c.n; ++i) visible.push_back(random.Bits() % 3 != 0);
+    Reset();
+  }
+  void Reset() {
+    m.assign(static_cast<size_t>(shape.g), -INFINITY);
+    l.assign(static_cast<size_t>(shape.g), 0);
+    acc.assign(q.size(), 0);
+    logits.assign(visible.size(), NAN);
+  }
+  // Entries [begin, end) as one tile.
+  AttendTileArgs Args(bool masked, int32_t begin, int32_t end) {
+    const int64_t bytes = shape.type == KvType::kF32 ? 4 : 2, at = begin * bytes * shape.d;
+    AttendTileArgs a{};
+    a.q = q.data(), a.k = k.data() + at, a.v = v.data() + at;
+    a.visible = masked ? visible.data() + begin : nullptr, a.visible_stride = shape.n;
+    a.logits = logits.data() + begin, a.logits_stride = shape.n;
+    a.m = m.data(), a.l = l.data(), a.acc = acc.data();
+    a.type = shape.type, a.n = end - begin, a.g = shape.g, a.d = shape.d;
+    a.scale = 1 / std::sqrt(static_cast<float>(shape.d));
+    return a;
+  }
+
+  AttendCase shape;
+  std::vector<float> q, m, l, acc, logits;
+  std::vector<uint8_t> k, v, visible;        // k, v: stored form; visible [g, n]
+  std::vector<double> k_values, v_values;    // what the stored form means
+
+ private:
+  void Store(const std::vector<float>& in, std::vector<uint8_t>* out, std::vector<double>* values) const {
+    const size_t bytes = shape.type == KvType::kF32 ? 4 : 2;
+    out->resize(in.size() * bytes + 1);  // never without an address
+    for (size_t i = 0; i < in.size(); ++i) {
+      const uint16_t half = shape.type == KvType::kF16 ? FloatToF16(in[i]) : FloatToBf16(in[i]);
+      std::memcpy(&(*out)[i * bytes], shape.type == KvType::kF32 ? static_cast<const void*>(&in[i]) : &half, bytes);
+      values->push_back(shape.type == KvType::kF32 ? static_cast<double>(in[i])
+                                                   : shape.type == KvType::kF16 ? HalfValue(half) : Bf16Value(half));
+    }
+  }
+};
+
+}  // namespace kvc::parity

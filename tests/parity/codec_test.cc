@@ -1,0 +1,141 @@
+// Stored vectors and quantised activations: known answers, bounds, and the same bits from every table.
+#include <gtest/gtest.h>
+
+#include "tests/parity/cases.h"
+
+namespace kvc::parity {
+namespace {
+
+std::vector<VectorFormat> Formats() {
+  std::vector<VectorFormat> formats;
+  for (int32_t d = 8; d <= 256; d += 8) {
+    for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBf16}) formats.push_back({type, d, 0});
+    for (KvType type : {KvType::kInt8, KvType::kInt4}) {
+      formats.push_back({type, d, d});
+      for (int32_t group : {8, 32, 64, 128}) {
+        if (d % group == 0) formats.push_back({type, d, group});
+      }
+    }
+  }
+  return formats;
+}
+
+std::string Name(const KernelTable* table, const VectorFormat& f) {
+  return std::string(table->name) + ": type " + std::to_string(static_cast<int>(f.type)) + " d " + std::to_string(f.d) + " group " +
+         std::to_string(f.group);
+}
+
+TEST(CodecParity, EveryTableStoresTheSameBitsAndReadsThemBack) {
+  for (const VectorFormat& f : Formats()) {
+    Random random(static_cast<uint64_t>(f.d));
+    std::vector<float> x = random.Floats(3 * f.d, -4, 4);
+    for (int32_t i = 0; i < f.d; ++i) x[static_cast<size_t>(f.d + i)] *= 1e-3f;
+    const size_t bytes = static_cast<size_t>(3 * VectorBytes(f));
+    std::vector<uint8_t> reference(bytes + 1, 0xa5);
+    ReferenceKernels().encode_vectors(f, x.data(), 3, reference.data());
+    for (const KernelTable* table : Tables()) {
+      std::vector<uint8_t> stored(bytes + 1, 0xa5);
+      table->encode_vectors(f, x.data(), 3, stored.data());
+      ASSERT_EQ(reference, stored) << Name(table, f);
+      std::vector<float> back(x.size() + 1, 77);
+      table->decode_vectors(f, stored.data(), 3, back.data());
+      ASSERT_EQ(77, back.back()) << Name(table, f);
+      for (size_t i = 0; i < x.size(); ++i) {
+        double bound = 0;
+        if (f.type == KvType::kF16) bound = std::fabs(x[i]) * std::ldexp(1, -11) + std::ldexp(1, -25);
+        if (f.type == KvType::kBf16) bound = std::fabs(x[i]) * std::ldexp(1, -8);
+        if (f.group > 0) {  // half a step; the scale's own rounding moves the largest codes by up to q_max / 2048 steps
+          const size_t first = i / static_cast<size_t>(f.group) * static_cast<size_t>(f.group);
+          double top = 0;
+          for (size_t j = first; j < first + static_cast<size_t>(f.group); ++j) if (std::fabs(x[j]) > top) top = std::fabs(x[j]);
+          bound = top / (f.type == KvType::kInt8 ? 127 : 7) * (0.502 + (f.type == KvType::kInt8 ? 0.063 : 0.004));
+        }
+        ASSERT_NEAR(x[i], back[i], bound) << Name(table, f) << " at " << i;
+      }
+    }
+  }
+}
+
+TEST(CodecParity, KnownInt4Group) {
+  const float x[] = {0.45f, -1.4f, 0.2f, 1.0f, 0, 0, 0, 0};
+  for (const KernelTable* table : Tables()) {
+    uint8_t stored[8];
+    table->encode_vectors({KvType::kInt4, 8, 4}, x, 1, stored);
+    EXPECT_EQ(0x92, stored[0]) << table->name;  // 2, -7
+    EXPECT_EQ(0x51, stored[1]) << table->name;  // 1, 5
+    EXPECT_EQ(0, stored[2]);
+    EXPECT_EQ(0, stored[3]);
+    uint16_t scales[2];
+    std::memcpy(scales, stored + 4, 4);
+    EXPECT_NEAR(0.2, HalfValue(scales[0]), 1e-4) << table->name;
+    EXPECT_EQ(1, HalfValue(scales[1])) << table->name;  // a group of zeros
+  }
+}
+
+TEST(CodecParity, EveryHalfSurvivesAndBorderCasesRoundToEven) {
+  for (const KernelTable* table : Tables()) {
+    for (KvType type : {KvType::kF16, KvType::kBf16}) {
+      for (uint32_t h = 0; h < 0x10000; h += 8) {
+        uint16_t in[8], out[8];
+        float x[8];
+        for (uint32_t i = 0; i < 8; ++i) in[i] = static_cast<uint16_t>(h + i);
+        table->decode_vectors({type, 8, 0}, in, 1, x);
+        table->encode_vectors({type, 8, 0}, x, 1, out);
+        for (int i = 0; i < 8; ++i) {
+          if (std::isnan(x[i])) continue;
+          ASSERT_EQ(in[i], out[i]) << table->name;
+          if (!std::isfinite(x[i])) continue;
+          ASSERT_EQ(type == KvType::kF16 ? HalfValue(in[i]) : Bf16Value(in[i]), x[i]) << table->name;
+        }
+      }
+    }
+    const float x[8] = {1 + 0x1p-11f, 1 + 3 * 0x1p-11f, 65519, 65520, 0x1p-25f, 0x1.8p-24f, -0.0f, 1e-9f};
+    const uint16_t want[8] = {0x3c00, 0x3c02, 0x7bff, 0x7c00, 0, 2, 0x8000, 0};
+    uint16_t out[8];
+    table->encode_vectors({KvType::kF16, 8, 0}, x, 1, out);
+    for (int i = 0; i < 8; ++i) EXPECT_EQ(want[i], out[i]) << table->name << " " << x[i];
+  }
+}
+
+TEST(CodecParity, ScalesBeyondHalvesAreLimited) {
+  for (const KernelTable* table : Tables()) {
+    for (KvType type : {KvType::kInt8, KvType::kInt4}) {
+      const float x[16] = {1e30f, -1e30f, 1, 0, 0, 0, 0, 0, 1e-30f, -1e-30f, 0, 0, 0, 0, 0, 0};
+      uint8_t stored[20];
+      float back[16];
+      table->encode_vectors({type, 16, 8}, x, 1, stored);
+      table->decode_vectors({type, 16, 8}, stored, 1, back);
+      const float largest = 65504.0f * (type == KvType::kInt8 ? 127 : 7);
+      EXPECT_EQ(largest, back[0]) << table->name;
+      EXPECT_EQ(-largest, back[1]) << table->name;
+      for (int i = 2; i < 16; ++i) EXPECT_EQ(0, back[i]) << table->name;
+    }
+  }
+}
+
+TEST(QuantizeRowParity, SameBitsHalfAStepAndZeros) {
+  for (int32_t group : {8, 16, 32, 40, 64, 128, 512}) {
+    Random random(static_cast<uint64_t>(group));
+    std::vector<float> x = random.Floats(4 * group, -5, 5);
+    for (int32_t i = 0; i < group; ++i) x[static_cast<size_t>(group + i)] = 0;
+    for (int32_t i = 0; i < group; ++i) x[static_cast<size_t>(2 * group + i)] *= 1e-44f;
+    std::vector<int8_t> reference(x.size());
+    std::vector<float> reference_scales(4);
+    ReferenceKernels().quantize_row(x.data(), 4 * group, group, reference.data(), reference_scales.data());
+    EXPECT_EQ(1, reference_scales[1]);
+    for (const KernelTable* table : Tables()) {
+      std::vector<int8_t> codes(x.size());
+      std::vector<float> scales(4);
+      table->quantize_row(x.data(), 4 * group, group, codes.data(), scales.data());
+      ASSERT_EQ(reference, codes) << table->name << " group " << group;
+      ASSERT_EQ(reference_scales, scales) << table->name << " group " << group;
+      for (size_t i = 0; i < x.size(); ++i) {
+        const double step = scales[i / static_cast<size_t>(group)];
+        ASSERT_NEAR(x[i], codes[i] * step, step * 0.50001) << table->name << " group " << group;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvc::parity

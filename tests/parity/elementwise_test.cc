@@ -1,0 +1,153 @@
+// Norm, rotation, activation, sums and softmax against double; tails of every length; nothing beyond the end touched.
+#include <gtest/gtest.h>
+
+#include "tests/parity/cases.h"
+
+namespace kvc::parity {
+namespace {
+
+const int32_t kLengths[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 128, 288, 1000, 2048};
+constexpr float kGuard = 77;
+
+template <typename F>
+void ForEach(F&& f) {
+  for (const KernelTable* table : Tables()) {
+    for (int32_t n : kLengths) {
+      f(*table, n, std::string(table->name) + " n " + std::to_string(n));
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+void ExpectEach(const std::vector<double>& want, const std::vector<float>& got, double relative, const std::string& name) {
+  ASSERT_EQ(want.size() + 1, got.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_NEAR(want[i], got[i], relative * std::fabs(want[i]) + 1e-37) << name << " at " << i;
+  }
+  ASSERT_EQ(kGuard, got.back()) << name;
+}
+
+std::vector<float> Guarded(std::vector<float> v) {
+  v.push_back(kGuard);
+  return v;
+}
+
+TEST(ElementwiseParity, RmsNorm) {
+  ForEach([](const KernelTable& t, int32_t n, const std::string& name) {
+    Random random(static_cast<uint64_t>(n));
+    const std::vector<float> x = random.Floats(n, -3, 3), weight = random.Floats(n, 0.5f, 2);
+    double square = 0;
+    for (float v : x) square += static_cast<double>(v) * v;
+    std::vector<double> want;
+    for (size_t i = 0; i < x.size(); ++i) want.push_back(x[i] / std::sqrt(square / n + 1e-5f) * weight[i]);
+    std::vector<float> y(static_cast<size_t>(n) + 1, kGuard), in_place = Guarded(x);
+    t.rms_norm(x.data(), weight.data(), 1e-5f, n, y.data());
+    ExpectEach(want, y, 4e-6, name);
+    t.rms_norm(in_place.data(), weight.data(), 1e-5f, n, in_place.data());
+    EXPECT_EQ(y, in_place) << name;
+  });
+}
+
+TEST(ElementwiseParity, Rope) {
+  for (const KernelTable* table : Tables()) {
+    for (int32_t d = 8; d <= 256; d += 8) {
+      for (RopePairing pairing : {RopePairing::kHalf, RopePairing::kInterleaved}) {
+        Random random(static_cast<uint64_t>(d));
+        const std::vector<float> x = random.Floats(d);
+        std::vector<float> y = Guarded(x), cos, sin;
+        for (int32_t j = 0; j < d / 2; ++j) cos.push_back(std::cos(0.3f * static_cast<float>(j))), sin.push_back(std::sin(0.3f * static_cast<float>(j)));
+        table->rope(y.data(), cos.data(), sin.data(), d, pairing);
+        for (int32_t j = 0; j < d / 2; ++j) {
+          const size_t a = static_cast<size_t>(pairing == RopePairing::kHalf ? j : 2 * j);
+          const size_t b = static_cast<size_t>(pairing == RopePairing::kHalf ? j + d / 2 : 2 * j + 1);
+          const double c = cos[static_cast<size_t>(j)], s = sin[static_cast<size_t>(j)];
+          ASSERT_NEAR(x[a] * c - x[b] * s, y[a], 3e-7) << table->name << " d " << d;
+          ASSERT_NEAR(x[b] * c + x[a] * s, y[b], 3e-7) << table->name << " d " << d;
+        }
+        ASSERT_EQ(kGuard, y.back());
+      }
+    }
+  }
+}
+
+TEST(ElementwiseParity, SiluMul) {
+  ForEach([](const KernelTable& t, int32_t n, const std::string& name) {
+    Random random(static_cast<uint64_t>(n));
+    std::vector<float> gate = random.Floats(n, -20, 20);
+    const std::vector<float> up = random.Floats(n);
+    std::vector<double> want;
+    for (size_t i = 0; i < gate.size(); ++i) want.push_back(gate[i] / (1 + std::exp(-static_cast<double>(gate[i]))) * up[i]);
+    gate = Guarded(gate);
+    t.silu_mul(gate.data(), up.data(), n, gate.data());
+    ExpectEach(want, gate, 6e-7, name);
+  });
+  for (const KernelTable* table : Tables()) {
+    const float gate[] = {-1e30f, -200, -89, 0, 89, 1e30f}, up[] = {1, 1, 1, 1, 1, 1};
+    float y[6];
+    table->silu_mul(gate, up, 6, y);
+    for (int i = 0; i < 3; ++i) EXPECT_LE(std::fabs(y[i]), 1e-30f) << table->name << " " << gate[i];
+    EXPECT_EQ(0, y[3]);
+    EXPECT_EQ(89, y[4]);
+    EXPECT_EQ(1e30f, y[5]);
+  }
+}
+
+TEST(ElementwiseParity, DotAxpyAdd) {
+  ForEach([](const KernelTable& t, int32_t n, const std::string& name) {
+    Random random(static_cast<uint64_t>(n));
+    const std::vector<float> a = random.Floats(n), b = random.Floats(n);
+    double dot = 0, size = 0;
+    std::vector<double> axpy, sum;
+    for (size_t i = 0; i < a.size(); ++i) {
+      const double product = static_cast<double>(a[i]) * b[i];
+      dot += product, size += std::fabs(product);
+      axpy.push_back(b[i] + 1.5 * a[i]);
+      sum.push_back(static_cast<double>(b[i]) + a[i]);
+    }
+    ASSERT_NEAR(dot, t.dot(a.data(), b.data(), n), size * 1e-6) << name;
+    std::vector<float> y = Guarded(b);
+    t.axpy(1.5f, a.data(), n, y.data());
+    for (size_t i = 0; i < axpy.size(); ++i) ASSERT_NEAR(axpy[i], y[i], 4e-7) << name;
+    ASSERT_EQ(kGuard, y.back()) << name;
+    y = Guarded(b);
+    t.add(a.data(), n, y.data());
+    for (size_t i = 0; i < sum.size(); ++i) ASSERT_EQ(static_cast<float>(sum[i]), y[i]) << name;
+    ASSERT_EQ(kGuard, y.back()) << name;
+  });
+}
+
+TEST(ElementwiseParity, Softmax) {
+  ForEach([](const KernelTable& t, int32_t n, const std::string& name) {
+    Random random(static_cast<uint64_t>(n));
+    std::vector<float> x = random.Floats(n, -30, 30);
+    if (n > 4) x[static_cast<size_t>(n) - 2] = -INFINITY;
+    std::vector<double> want;
+    double sum = 0;
+    for (float v : x) want.push_back(std::exp(static_cast<double>(v))), sum += want.back();
+    for (double& v : want) v /= sum;
+    x = Guarded(x);
+    t.softmax(x.data(), n);
+    ExpectEach(want, x, 5e-6, name);
+    std::vector<float> hidden = Guarded(std::vector<float>(static_cast<size_t>(n), -INFINITY));
+    t.softmax(hidden.data(), n);
+    ExpectEach(std::vector<double>(static_cast<size_t>(n)), hidden, 0, name);
+  });
+}
+
+TEST(ElementwiseParity, ABadNumberIsNotHidden) {
+  for (const KernelTable* table : Tables()) {
+    std::vector<float> x(40, 1), weight(40, 1);
+    x[33] = NAN;
+    EXPECT_TRUE(std::isnan(table->dot(x.data(), weight.data(), 40))) << table->name;
+    std::vector<float> y(40);
+    table->rms_norm(x.data(), weight.data(), 1e-5f, 40, y.data());
+    EXPECT_TRUE(std::isnan(y[0])) << table->name;
+    table->silu_mul(x.data(), weight.data(), 40, y.data());
+    EXPECT_TRUE(std::isnan(y[33])) << table->name;
+    table->softmax(x.data(), 40);
+    EXPECT_TRUE(std::isnan(x[0])) << table->name;
+  }
+}
+
+}  // namespace
+}  // namespace kvc::parity

@@ -1,0 +1,101 @@
+#include "tests/support/raw_model_file.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kvc_model_generated.h"
+#include "lib/base/hash.h"
+#include "lib/model/model_check.h"
+#include "models/convert/model_directory.h"
+
+namespace kvc::test {
+
+RawModelFile RawModelFile::Tiny(const TinyModelOptions& options) {
+  RawModelFile raw;
+  raw.content = TinyModelContent(options);
+  raw.tensors = TinyModelTensors(options);
+  for (const TensorPlan& plan : raw.tensors) {
+    std::vector<uint8_t> bytes = TinyTensorBytes(options, plan);
+    Weight weight;
+    weight.type = plan.type, weight.rows = plan.rows, weight.cols = plan.cols, weight.group = plan.group;
+    const SectionLayout layout = LayoutOf(weight);
+    const auto gap = layout.scales_bytes > 0 ? layout.scales_offset - layout.data_bytes : 0;
+    bytes.insert(bytes.begin() + layout.data_bytes, static_cast<size_t>(gap), uint8_t{0});
+    raw.section_bytes.push_back(std::move(bytes));
+  }
+  return raw;
+}
+
+AlignedBytes RawModelFile::Build() const {
+  std::vector<SectionEntry> sections(section_bytes.size());
+  const uint64_t directory_bytes = BuildDirectory(content, tensors, sections).size();
+  uint64_t end = kHeaderBytes + directory_bytes;
+  for (size_t i = 0; i < sections.size(); ++i) {
+    const std::vector<uint8_t>& bytes = section_bytes[i];
+    const uint64_t offset = (end + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
+    sections[i] = {i < tensors.size() ? kTensorSection : uint16_t{77}, offset, bytes.size(),
+                   Hash64(bytes.data(), bytes.size())};
+    end = offset + bytes.size();
+  }
+  std::vector<uint8_t> file(end);
+  for (size_t i = 0; i < sections.size(); ++i) {
+    std::copy(section_bytes[i].begin(), section_bytes[i].end(), file.begin() + static_cast<int64_t>(sections[i].offset));
+  }
+  if (edit_sections) edit_sections(&sections);
+  const std::vector<uint8_t> directory = BuildDirectory(content, tensors, sections);
+  std::copy(directory.begin(), directory.end(), file.begin() + kHeaderBytes);
+  EncodeHeader({version, directory.size(), file.size(), Hash64(directory.data(), directory.size())}, file.data());
+  return AlignedBytes(file.data(), file.size());
+}
+
+namespace {
+
+void RepairSections(uint8_t* directory, uint64_t directory_bytes, const uint8_t* file, uint64_t file_bytes) {
+  flatbuffers::Verifier verifier(directory, directory_bytes, 8, 1 << 17);
+  if (!schema::VerifyDirectoryBuffer(verifier)) return;
+  for (const schema::Section* section : *schema::GetDirectory(directory)->sections()) {
+    if (section->offset() > file_bytes || section->size() > file_bytes - section->offset()) continue;
+    const uint64_t checksum = Hash64(file + section->offset(), section->size());
+    auto* table = const_cast<flatbuffers::Table*>(reinterpret_cast<const flatbuffers::Table*>(section));
+    table->SetField<uint64_t>(schema::Section::VT_CHECKSUM, checksum, 0);
+  }
+}
+
+// Where the last section ends, 0 if the directory cannot be read.
+uint64_t SectionsEnd(const uint8_t* directory, size_t n_bytes) {
+  flatbuffers::Verifier verifier(directory, n_bytes, 8, 1 << 17);
+  uint64_t end = 0;
+  if (!schema::VerifyDirectoryBuffer(verifier)) return end;
+  for (const schema::Section* section : *schema::GetDirectory(directory)->sections()) {
+    end = std::max(end, section->offset() + section->size());
+  }
+  return end;
+}
+
+}  // namespace
+
+AlignedBytes WrapDirectory(const uint8_t* directory, size_t n_bytes) {
+  constexpr uint64_t kMost = 1 << 20;
+  std::vector<uint8_t> file(kHeaderBytes + n_bytes);
+  EncodeHeader({kModelFileVersion, n_bytes, 0, 0}, file.data());
+  if (n_bytes > 0) std::memcpy(file.data() + kHeaderBytes, directory, n_bytes);
+  const AlignedBytes aligned(directory, n_bytes);
+  file.resize(std::max<uint64_t>(file.size(), std::min(SectionsEnd(aligned.data(), n_bytes), kMost)));
+  AlignedBytes wrapped(file.data(), file.size());
+  RepairHashes(&wrapped);
+  return wrapped;
+}
+
+void RepairHashes(AlignedBytes* file) {
+  if (file->size() < static_cast<size_t>(kHeaderBytes)) return;
+  uint32_t version;
+  uint64_t directory_bytes;
+  std::memcpy(&version, file->data() + 4, 4);
+  std::memcpy(&directory_bytes, file->data() + 8, 8);
+  uint8_t* directory = file->data() + kHeaderBytes;
+  const uint64_t n = std::min<uint64_t>(directory_bytes, file->size() - kHeaderBytes);
+  RepairSections(directory, n, file->data(), file->size());
+  EncodeHeader({version, directory_bytes, file->size(), Hash64(directory, n)}, file->data());
+}
+
+}  // namespace kvc::test

@@ -1,0 +1,190 @@
+#include "tests/support/tiny_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <new>
+
+#include "lib/base/half.h"
+#include "lib/base/mapped_file.h"
+#include "lib/base/philox.h"
+#include "lib/model/model_check.h"
+
+namespace kvc::test {
+namespace {
+
+constexpr int32_t kBos = 256, kEos = 257, kPad = 258;
+
+void CheckOk(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "test support: %s\n", status.message().c_str());
+  std::abort();
+}
+
+TokenizerSpec ByteTokenizer(int32_t vocab_size) {
+  TokenizerSpec spec;
+  for (int i = 0; i < 256; ++i) spec.pieces.push_back(std::string(1, static_cast<char>(i)));
+  spec.piece_kinds.assign(256, PieceKind::kNormal);
+  for (const char* name : {"<bos>", "<eos>", "<pad>"}) {
+    spec.pieces.push_back(name), spec.piece_kinds.push_back(PieceKind::kControl);
+  }
+  for (int32_t id = 259; id < vocab_size; ++id) {
+    spec.pieces.push_back(Format("<unused%d>", id)), spec.piece_kinds.push_back(PieceKind::kUnused);
+  }
+  spec.bos = kBos, spec.eos = kEos, spec.pad = kPad;
+  spec.stop_tokens = {kEos};
+  return spec;
+}
+
+// Uniform in [-1, 1) by tensor and element.
+float Draw(const TensorPlan& t, int64_t element, uint64_t seed) {
+  const uint32_t tensor = static_cast<uint32_t>(t.role) << 16 | static_cast<uint32_t>(t.layer + 1);
+  const auto words = Philox(static_cast<uint32_t>(element), static_cast<uint32_t>(element >> 32), tensor, 0, seed);
+  return static_cast<float>(2 * Uniform(words[0]) - 1);
+}
+
+template <typename T>
+void Put(std::vector<uint8_t>* out, T value) {
+  uint8_t bytes[sizeof(T)];
+  std::memcpy(bytes, &value, sizeof(T));
+  out->insert(out->end(), bytes, bytes + sizeof(T));
+}
+
+void PutCodes(const TensorPlan& t, float amplitude, uint64_t seed, std::vector<uint8_t>* out) {
+  const int64_t n = int64_t{t.rows} * t.cols;
+  const bool int8 = t.type == WeightType::kInt8;
+  const float steps = int8 ? 127 : 7;
+  for (int64_t i = 0; i < n; i += int8 ? 1 : 2) {
+    const int low = static_cast<int>(std::lround(Draw(t, i, seed) * steps));
+    const int high = int8 ? 0 : static_cast<int>(std::lround(Draw(t, i + 1, seed) * steps));
+    out->push_back(static_cast<uint8_t>(int8 ? low & 0xff : (low & 15) | (high & 15) << 4));
+  }
+  // Scales differ from group to group by up to a half, so that mixing them up shows.
+  for (int64_t i = 0; i < n / t.group; ++i) {
+    Put(out, FloatToF16(amplitude / steps * (1 + 0.25f * Draw(t, n + i, seed))));
+  }
+}
+
+}  // namespace
+
+void AlignedBytes::Free::operator()(uint8_t* p) const { ::operator delete(p, std::align_val_t{64}); }
+
+AlignedBytes::AlignedBytes(const uint8_t* data, size_t size)
+    : block_(static_cast<uint8_t*>(::operator new(std::max<size_t>(size, 1), std::align_val_t{64}))), size_(size) {
+  if (size > 0) std::memcpy(block_.get(), data, size);
+}
+
+AlignedBytes& AlignedBytes::operator=(AlignedBytes o) noexcept {
+  std::swap(block_, o.block_), std::swap(size_, o.size_);
+  return *this;
+}
+
+ModelFileContent TinyModelContent(const TinyModelOptions& o) {
+  ModelFileContent content;
+  ModelConfig& c = content.config;
+  c.name = "tiny", c.architecture = o.qk_norm ? "qwen3" : o.query_key_value_bias ? "qwen2" : "llama";
+  c.n_layers = o.n_layers, c.n_heads = o.n_heads, c.n_kv_heads = o.n_kv_heads, c.head_dim = o.head_dim;
+  c.hidden_size = o.hidden_size, c.ffn_size = o.ffn_size, c.vocab_size = o.vocab_size;
+  c.max_tokens = o.max_tokens, c.sliding_window = o.sliding_window;
+  c.rope = o.rope, c.rope_pairing = o.rope_pairing, c.qk_norm = o.qk_norm, c.tied_head = o.tied_head;
+  content.tokenizer = ByteTokenizer(o.vocab_size);
+  if (o.head_scores) {
+    HeadScoreTable table;
+    table.name = "tiny-ssv", table.estimator = "ssv", table.dataset = "random", table.tool = "tests";
+    table.n_layers = o.n_layers, table.n_columns = o.n_kv_heads, table.n_samples = 1;
+    table.seed = static_cast<int64_t>(o.seed);
+    for (int32_t i = 0; i < o.n_layers * o.n_kv_heads; ++i) {
+      table.scores.push_back(static_cast<float>(Uniform(Philox(static_cast<uint32_t>(i), 0, 0, 1, o.seed)[0])));
+    }
+    content.head_scores.push_back(table);
+  }
+  content.created_by = "kvc tests", content.source = "random";
+  return content;
+}
+
+std::vector<TensorPlan> TinyModelTensors(const TinyModelOptions& o) {
+  const ModelConfig config = TinyModelContent(o).config;
+  std::vector<TensorPlan> plans;
+  const auto add = [&](TensorRole role, int32_t layer) {
+    TensorPlan plan{role, layer};
+    if (!TensorShape(config, role, &plan.rows, &plan.cols)) return;
+    if (!IsVectorRole(role)) plan.type = o.type;
+    if (plan.type == WeightType::kInt8 || plan.type == WeightType::kInt4) {
+      plan.group = std::min(o.group, plan.cols);
+      while (plan.cols % plan.group != 0 || (plan.type == WeightType::kInt4 && plan.group % 2 != 0)) --plan.group;
+    }
+    plans.push_back(plan);
+  };
+  add(TensorRole::kEmbedding, -1);
+  for (int32_t layer = 0; layer < o.n_layers; ++layer) {
+    for (TensorRole role : {TensorRole::kAttentionNorm, TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue,
+                            TensorRole::kOutput, TensorRole::kQueryNorm, TensorRole::kKeyNorm, TensorRole::kFfnNorm,
+                            TensorRole::kGate, TensorRole::kUp, TensorRole::kDown}) {
+      add(role, layer);
+    }
+    if (o.query_key_value_bias) {
+      for (TensorRole role : {TensorRole::kQueryBias, TensorRole::kKeyBias, TensorRole::kValueBias}) add(role, layer);
+    }
+    if (o.output_bias) add(TensorRole::kOutputBias, layer);
+  }
+  add(TensorRole::kFinalNorm, -1);
+  add(TensorRole::kOutputHead, -1);
+  return plans;
+}
+
+std::vector<uint8_t> TinyTensorBytes(const TinyModelOptions& o, const TensorPlan& t) {
+  // sqrt(3): a uniform number in [-a, a) has the deviation a / sqrt(3).
+  const float amplitude = o.weight_scale * std::sqrt(3.0f / static_cast<float>(t.cols));
+  const int64_t n = int64_t{t.rows} * t.cols;
+  std::vector<uint8_t> out;
+  if (t.type == WeightType::kInt8 || t.type == WeightType::kInt4) {
+    PutCodes(t, amplitude, o.seed, &out);
+    return out;
+  }
+  const bool is_bias = t.role >= TensorRole::kQueryBias && t.role <= TensorRole::kOutputBias;
+  for (int64_t i = 0; i < n; ++i) {
+    const float u = Draw(t, i, o.seed);
+    const float value = is_bias ? 0.1f * u : IsVectorRole(t.role) ? 1 + 0.25f * u : amplitude * u;
+    if (t.type == WeightType::kF32) Put(&out, value);
+    if (t.type == WeightType::kF16) Put(&out, FloatToF16(value));
+    if (t.type == WeightType::kBf16) Put(&out, FloatToBf16(value));
+  }
+  return out;
+}
+
+Status WriteTinyModel(const TinyModelOptions& options, const std::string& path) {
+  const std::vector<TensorPlan> plans = TinyModelTensors(options);
+  auto writer = ModelWriter::Create(path, TinyModelContent(options), plans);
+  if (!writer.ok()) return writer.status();
+  for (const TensorPlan& plan : plans) {
+    const std::vector<uint8_t> bytes = TinyTensorBytes(options, plan);
+    KVC_RETURN_IF_ERROR(writer.value()->Append(bytes.data(), static_cast<int64_t>(bytes.size())));
+  }
+  return writer.value()->Finish();
+}
+
+AlignedBytes TinyModelBytes(const TinyModelOptions& options) {
+  const TempFolder folder;
+  const std::string path = folder / "tiny.kvc";
+  CheckOk(WriteTinyModel(options, path));
+  MemoryMeter meter(0);
+  const Result<MappedFile> file = MappedFile::Open(path, &meter);
+  CheckOk(file.status());
+  return AlignedBytes(file.value().data(), static_cast<size_t>(file.value().size()));
+}
+
+TempFolder::TempFolder() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "kvc-test-XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr) CheckOk(Error(Code::kIo, "cannot make a folder %s", pattern.c_str()));
+  path_ = pattern;
+}
+
+TempFolder::~TempFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+}  // namespace kvc::test

@@ -1,0 +1,290 @@
+// The kvc program on the recall model: shapes of the JSON, and answers that need the context.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/tool/run_program.h"
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kLayers = 6, kHeads = 4;
+const char* const kTasks = KVC_SOURCE_DIR "/samples/data/recall_demo.jsonl";
+
+Json KvcJson(const std::vector<std::string>& arguments) {
+  const ProgramResult result = RunKvc(arguments);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return result.exit_code == 0 ? result.Json() : Json::object();
+}
+
+Json FirstTask() {
+  const std::string lines = ReadWholeFile(kTasks);
+  return Json::parse(lines.substr(0, lines.find('\n')));
+}
+
+bool StartsWith(const std::string& text, const std::string& start) { return text.rfind(start, 0) == 0; }
+
+TEST(ToolRecall, InspectAndVerify) {
+  const Json about = KvcJson({"inspect", KVC_RECALL, "--json"});
+  EXPECT_EQ(about["config"]["n_layers"], kLayers);
+  EXPECT_EQ(about["config"]["n_kv_heads"], kHeads);
+  EXPECT_EQ(about["head_scores"].size(), 1u);
+  const ProgramResult text = RunKvc({"inspect", KVC_RECALL});
+  EXPECT_EQ(text.exit_code, 0);
+  for (const char* word : {"5.2 M", "byte-level-bpe", "embedding", "ssv"}) EXPECT_NE(text.out.find(word), std::string::npos) << word;
+  const Json verified = KvcJson({"verify", KVC_RECALL, "--json"});
+  EXPECT_EQ(verified["good"], true);
+  EXPECT_EQ(verified["fingerprint"], about["fingerprint"]);
+}
+
+TEST(ToolRecall, VerifyRefusesAChangedByte) {
+  const TemporaryFolder folder;
+  std::string bytes = ReadWholeFile(KVC_RECALL);
+  ASSERT_GT(bytes.size(), 100000u);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  const ProgramResult changed = RunKvc({"verify", folder.Write("changed.kvc", bytes)});
+  EXPECT_EQ(changed.exit_code, 1);
+  EXPECT_NE(changed.err.find("damaged"), std::string::npos) << changed.err;
+  const ProgramResult cut = RunKvc({"verify", folder.Write("cut.kvc", bytes.substr(0, bytes.size() / 3))});
+  EXPECT_EQ(cut.exit_code, 1);
+  EXPECT_NE(cut.err.find("truncated"), std::string::npos) << cut.err;
+}
+
+TEST(ToolRecall, Tokenize) {
+  const Json plain = KvcJson({"tokenize", KVC_RECALL, "--text", " The code of Robin is", "--json"});
+  const Json with_bos = KvcJson({"tokenize", KVC_RECALL, "--text", " The code of Robin is", "--bos", "--json"});
+  ASSERT_GT(plain["tokens"].size(), 3u);
+  EXPECT_EQ(with_bos["tokens"].size(), plain["tokens"].size() + 1);
+  EXPECT_EQ(with_bos["tokens"][0], 0);
+  const ProgramResult line = RunKvc({"tokenize", KVC_RECALL, "--text", " The"});
+  EXPECT_EQ(line.out, plain["tokens"][0].dump() + "\n");
+}
+
+TEST(ToolRecall, RunAnswersFromTheContext) {
+  const TemporaryFolder folder;
+  const Json task = FirstTask();
+  const std::string prompt = folder.Write("context.txt", task["context"]);
+  std::vector<std::string> arguments = {"run", KVC_RECALL, "--prompt-file", prompt, "--max-tokens", "6", "--json"};
+  for (const Json& question : task["questions"]) {
+    arguments.push_back("--ask");
+    arguments.push_back(question["question"]);
+  }
+  const Json result = KvcJson(arguments);
+  ASSERT_EQ(result["answers"].size(), task["questions"].size());
+  size_t right = 0;
+  for (size_t i = 0; i < result["answers"].size(); ++i) {
+    EXPECT_EQ(result["answers"][i]["question"], task["questions"][i]["question"]);
+    EXPECT_EQ(result["answers"][i]["tokens"].size(), 6u);
+    right += StartsWith(result["answers"][i]["text"], task["questions"][i]["answer"]);
+  }
+  EXPECT_GE(right + 1, result["answers"].size());  // 96 % on this kind
+  EXPECT_GT(result["n_prompt"], 800);
+  EXPECT_EQ(result["stats_after_prompt"]["n_prompt"], result["n_prompt"]);
+}
+
+TEST(ToolRecall, QuestionsDoNotSeeEachOther) {
+  const std::vector<std::string> base = {"run",      KVC_RECALL,        "--prompt", "Ada lives in Paris. Otto lives in Rome.", "--max-tokens", "5",
+                                         "--policy", "snapkv-w8:budget=12", "--json"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), base.begin(), base.end());
+    return KvcJson(more);
+  };
+  const Json both = with({"--ask", " Ada lives in", "--ask", " Otto lives in"});
+  const Json second = with({"--ask", " Otto lives in"});
+  EXPECT_EQ(both["answers"][1]["tokens"], second["answers"][0]["tokens"]);
+}
+
+TEST(ToolRecall, EmptyPromptIsBosAndTokensAreTakenAsTheyAre) {
+  const TemporaryFolder folder;
+  const Json empty = KvcJson({"run", KVC_RECALL, "--prompt", "", "--max-tokens", "8", "--json"});
+  EXPECT_EQ(empty["n_prompt"], 1);
+  const Json bos = KvcJson({"run", KVC_RECALL, "--tokens", folder.Write("bos.json", "[0]"), "--max-tokens", "8", "--json"});
+  EXPECT_EQ(bos["n_prompt"], 1);
+  EXPECT_EQ(empty["tokens"], bos["tokens"]);
+}
+
+TEST(ToolRecall, TextIsWhatStreamsOut) {
+  const std::vector<std::string> arguments = {"run", KVC_RECALL, "--prompt", "It was the best of times", "--max-tokens", "20"};
+  const ProgramResult streamed = RunKvc(arguments);
+  std::vector<std::string> for_machines = arguments;
+  for_machines.push_back("--json");
+  const Json whole = KvcJson(for_machines);
+  EXPECT_EQ(streamed.out, whole["text"].get<std::string>() + "\n");
+  EXPECT_EQ(whole["tokens"].size(), 20u);
+}
+
+TEST(ToolRecall, SameSeedSameText) {
+  const auto sample = [](const char* seed) {
+    return KvcJson({"run", KVC_RECALL, "--prompt", "It was", "--max-tokens", "16", "--temperature", "1", "--seed", seed, "--json"})["tokens"];
+  };
+  EXPECT_EQ(sample("7"), sample("7"));
+  EXPECT_NE(sample("7"), sample("8"));
+}
+
+TEST(ToolRecall, CompareWithTheFullCache) {
+  const TemporaryFolder folder;
+  const std::string prompt = folder.Write("context.txt", FirstTask()["context"]);
+  const Json result = KvcJson({"run", KVC_RECALL, "--prompt-file", prompt, "--policy", "snapkv-w8:budget=64", "--max-tokens", "8", "--compare", "--json"});
+  EXPECT_LT(result["stats_after_prompt"]["cache_bytes"], result["compare"]["stats_after_prompt"]["cache_bytes"]);
+  // The first token comes from the uncompressed prefill.
+  EXPECT_EQ(result["tokens"][0], result["compare"]["answers"][0]["tokens"][0]);
+  EXPECT_GE(result["compare"]["agreement"], 1.0 / 8);
+  EXPECT_EQ(result["compare"]["policy"].get<std::string>().substr(0, 4), "full");
+}
+
+TEST(ToolRecall, KeptPositionsFitTheBudget) {
+  const TemporaryFolder folder;
+  const std::string prompt = folder.Write("context.txt", FirstTask()["context"]);
+  const Json result = KvcJson({"kept", KVC_RECALL, "--prompt-file", prompt, "--policy", "cokv:budget=32,window=8", "--json"});
+  ASSERT_EQ(result["kept"].size(), static_cast<size_t>(kLayers));
+  const int n_prompt = result["n_prompt"];
+  size_t total = 0, least = 1 << 20, most = 0;
+  for (const Json& layer : result["kept"]) {
+    ASSERT_EQ(layer.size(), static_cast<size_t>(kHeads));
+    for (const Json& head : layer) {
+      const std::vector<int> positions = head;
+      EXPECT_TRUE(std::is_sorted(positions.begin(), positions.end()));
+      EXPECT_EQ(std::adjacent_find(positions.begin(), positions.end()), positions.end());
+      ASSERT_GE(positions.size(), 8u);
+      EXPECT_EQ(positions.back(), n_prompt - 1);
+      EXPECT_EQ(positions[positions.size() - 8], n_prompt - 8);  // the window
+      total += positions.size();
+      least = std::min(least, positions.size());
+      most = std::max(most, positions.size());
+    }
+  }
+  EXPECT_EQ(total, static_cast<size_t>(kLayers * kHeads * 32));
+  EXPECT_LT(least, most);  // every head has its own budget
+}
+
+TEST(ToolRecall, OwnHeadScoresNestedFlatOrNamed) {
+  const TemporaryFolder folder;
+  Json nested = Json::array(), flat = Json::array();
+  for (int layer = 0; layer < kLayers; ++layer) {
+    nested.push_back(Json::array());
+    for (int head = 0; head < kHeads; ++head) {
+      nested.back().push_back(layer == 1 ? 1.0 : 0.25);
+      flat.push_back(layer == 1 ? 1.0 : 0.25);
+    }
+  }
+  const std::string prompt = folder.Write("context.txt", FirstTask()["context"]);
+  const auto kept = [&](const Json& scores) {
+    return KvcJson({"kept", KVC_RECALL, "--prompt-file", prompt, "--policy", "cokv:budget=24,window=8", "--head-scores",
+                    folder.Write("scores.json", scores.dump()), "--json"})["kept"];
+  };
+  const Json from_nested = kept(nested);
+  EXPECT_EQ(from_nested, kept(flat));
+  EXPECT_EQ(from_nested, kept(Json{{"name", "x"}, {"scores", nested}}));
+  EXPECT_GT(from_nested[1][0].size(), from_nested[2][0].size());
+  flat.erase(0);
+  const ProgramResult wrong = RunKvc({"kept", KVC_RECALL, "--prompt", "a b c", "--policy", "cokv:budget=24,window=8", "--head-scores",
+                                      folder.Write("short.json", flat.dump())});
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_NE(wrong.err.find("KVC_E_INVALID"), std::string::npos) << wrong.err;
+}
+
+TEST(ToolRecall, PlanMeetsWhatRunTakes) {
+  const TemporaryFolder folder;
+  const std::string prompt = folder.Write("context.txt", FirstTask()["context"]);
+  const Json run = KvcJson({"run", KVC_RECALL, "--prompt-file", prompt, "--policy", "cokv:budget=64,window=8", "--max-tokens", "0", "--json"});
+  const std::string n_prompt = run["n_prompt"].dump();
+  const Json plan = KvcJson({"plan", KVC_RECALL, "--policy", "cokv:budget=64,window=8", "--context", n_prompt, "--memory-limit", "1GiB", "--json"});
+  EXPECT_EQ(plan["n_prompt"], run["n_prompt"]);
+  EXPECT_EQ(plan["fits"], true);
+  const double real = run["stats_after_prompt"]["cache_bytes"], planned = plan["cache_bytes_prompt"];
+  EXPECT_NEAR(real / planned, 1, 0.05);
+  ASSERT_EQ(plan["slots"].size(), static_cast<size_t>(kLayers));
+  int slots = 0;
+  for (const Json& layer : plan["slots"]) {
+    for (const Json& head : layer) slots += head.get<int>();
+  }
+  EXPECT_EQ(slots, kLayers * kHeads * 64);
+  EXPECT_EQ(KvcJson({"plan", KVC_RECALL, "--policy", "full", "--context", "900", "--memory-limit", "1MiB", "--json"})["fits"], false);
+}
+
+TEST(ToolRecall, MemoryLimitIsAFailureWithANumberOfBytes) {
+  const ProgramResult result = RunKvc({"run", KVC_RECALL, "--prompt", "a", "--memory-limit", "100KiB"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("KVC_E_MEMORY"), std::string::npos) << result.err;
+}
+
+TEST(ToolRecall, EvalMeasuresQuality) {
+  const Json result = KvcJson({"eval", KVC_RECALL, "--data", kTasks, "--policy", "full", "--policy", "streaming:budget=16", "--limit", "2", "--json"});
+  ASSERT_EQ(result["results"].size(), 4u);  // two kinds, two policies
+  for (const Json& row : result["results"]) {
+    for (const char* key : {"policy", "kind", "protocol", "n", "accuracy", "kl", "top1", "perplexity", "cache_bytes"}) EXPECT_TRUE(row.contains(key)) << key;
+    EXPECT_EQ(row["n"], 4);
+    EXPECT_EQ(row["protocol"], "ask");
+    const bool full = StartsWith(row["policy"], "full");
+    if (full) {
+      EXPECT_EQ(row["kl"], 0.0);
+      EXPECT_EQ(row["top1"], 1.0);
+      EXPECT_GE(row["accuracy"], 0.75);
+    } else {
+      EXPECT_GT(row["kl"], 0.01);
+      EXPECT_LE(row["accuracy"], 0.5);  // the facts are not among the newest 16 tokens
+    }
+    EXPECT_LE(row["accuracy_low"], row["accuracy"]);
+    EXPECT_GE(row["accuracy_high"], row["accuracy"]);
+  }
+  EXPECT_EQ(result["model"]["fingerprint"].get<std::string>().size(), 16u);
+  for (const char* key : {"library_version", "limit", "seed", "protocol", "window"}) EXPECT_TRUE(result.contains(key)) << key;
+}
+
+TEST(ToolRecall, EvalOfAText) {
+  const TemporaryFolder folder;
+  const std::string text = folder.Write("text.txt", FirstTask()["context"]);
+  for (const char* protocol : {"stream", "prefix"}) {
+    const Json result = KvcJson({"eval", KVC_RECALL, "--text", text, "--policy", "full", "--policy", "snapkv-w8:budget=16", "--window", "96",
+                                 "--limit", "2", "--text-protocol", protocol, "--json"});
+    const Json &full = result["results"][0], &small = result["results"][1];
+    EXPECT_EQ(full["n"], 96);
+    EXPECT_EQ(full["kl"], 0.0);
+    EXPECT_GT(full["perplexity"], 1.0);
+    EXPECT_LT(full["perplexity"], 2048.0);
+    EXPECT_GT(small["kl"], 0.0);
+    EXPECT_LT(small["cache_share"], 1.0);
+    EXPECT_EQ(small["protocol"], protocol);
+  }
+}
+
+TEST(ToolRecall, EvalAsCsv) {
+  const ProgramResult result = RunKvc({"eval", KVC_RECALL, "--data", kTasks, "--policy", "full", "--limit", "1", "--csv"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 2);
+  EXPECT_TRUE(StartsWith(result.out, "policy,kind,protocol,")) << result.out;
+}
+
+TEST(ToolRecall, BenchHasTheKeys) {
+  const Json result = KvcJson({"bench", KVC_RECALL, "--policy", "snapkv-w8:budget=32", "--prompt", "64", "--gen", "8", "--depth", "64",
+                               "--repeat", "1", "--json"});
+  for (const char* key : {"prefill_tokens_per_second", "decode_tokens_per_second", "first_token_seconds", "bandwidth_fraction"}) {
+    EXPECT_GT(result[key].get<double>(), 0) << key;
+  }
+  EXPECT_GT(result["cache_bytes"], 0);
+  EXPECT_GE(result["compress_seconds"].get<double>(), 0);
+}
+
+TEST(ToolRecall, DemoTable) {
+  const Json result = KvcJson({"demo", "--model", KVC_RECALL, "--tasks", kTasks, "--limit", "1", "--budget", "64", "--json"});
+  ASSERT_EQ(result["policies"].size(), 5u);
+  for (const Json& row : result["policies"]) {
+    EXPECT_EQ(row["n"], 4);
+    EXPECT_GT(row["cache_bytes"], 0);
+  }
+  EXPECT_LT(result["policies"][4]["cache_bytes"], result["policies"][0]["cache_bytes"]);
+  const ProgramResult text = RunKvc({"demo", "--model", KVC_RECALL, "--tasks", kTasks, "--limit", "1", "--budget", "64"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  for (const char* word : {"answers right", "share of the cache", "cokv", "streaming"}) EXPECT_NE(text.out.find(word), std::string::npos) << word;
+}
+
+TEST(ToolRecall, SampleInC) {
+  const ProgramResult result = RunProgram(KVC_SAMPLE_C, {KVC_RECALL, "full", "Ada lives in Paris. Otto lives in Rome. Ada lives in", "2"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(StartsWith(result.out, " Paris.")) << result.out;
+  EXPECT_EQ(RunProgram(KVC_SAMPLE_C, {"/no/such.kvc", "full", "a"}).exit_code, 1);
+  EXPECT_EQ(RunProgram(KVC_SAMPLE_C, {}).exit_code, 2);
+}
+
+}  // namespace

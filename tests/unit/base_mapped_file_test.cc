@@ -1,0 +1,64 @@
+// Files in memory, mapped or read.
+#include "lib/base/mapped_file.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "tests/support/tiny_model.h"
+
+namespace kvc {
+namespace {
+
+std::string Text(const MappedFile& file) {
+  return std::string(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size()));
+}
+
+TEST(MappedFile, GivesTheBytesOfAnyRange) {
+  const test::TempFolder folder;
+  std::string content;
+  for (int i = 0; i < 3000; ++i) content += std::to_string(i) + ",";
+  std::ofstream(folder / "f") << content;
+  MemoryMeter meter(0);
+  auto whole = MappedFile::Open(folder / "f", &meter);
+  ASSERT_TRUE(whole.ok());
+  EXPECT_TRUE(whole.value().mapped());
+  EXPECT_EQ(Text(whole.value()), content);
+  const int fd = ::open((folder / "f").c_str(), O_RDONLY);
+  for (const int64_t offset : {0, 1, 63, 64, 4095, 4096, 4160, 12001}) {
+    for (const int64_t n : {0, 1, 1000}) {
+      auto file = MappedFile::FromFd(fd, offset, n, "f", &meter);
+      ASSERT_TRUE(file.ok()) << file.status().message();
+      EXPECT_EQ(Text(file.value()), content.substr(static_cast<size_t>(offset), n == 0 ? std::string::npos : n));
+      EXPECT_EQ(file.value().mapped(), offset % 64 == 0);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(file.value().data()) % 64, 0u);
+      EXPECT_EQ(meter.used() > 0, offset % 64 != 0);
+      MappedFile moved = std::move(file.value());
+      EXPECT_EQ(moved.size(), n == 0 ? static_cast<int64_t>(content.size()) - offset : n);
+    }
+  }
+  EXPECT_EQ(meter.used(), 0);
+  EXPECT_EQ(::lseek(fd, 0, SEEK_CUR), 0) << "the position does not change";
+  const int64_t size = static_cast<int64_t>(content.size());
+  EXPECT_EQ(MappedFile::FromFd(fd, size, 0, "f", &meter).value().size(), 0);
+  EXPECT_EQ(MappedFile::FromFd(fd, size + 1, 0, "f", &meter).status().code(), Code::kIo);
+  EXPECT_EQ(MappedFile::FromFd(fd, 1, INT64_MAX, "f", &meter).status().code(), Code::kIo);
+  EXPECT_EQ(MappedFile::FromFd(fd, INT64_MAX, INT64_MAX, "f", &meter).status().code(), Code::kIo);
+  EXPECT_EQ(MappedFile::FromFd(fd, 0, -1, "f", &meter).status().code(), Code::kInvalid);
+  ::close(fd);
+}
+
+TEST(MappedFile, AnEmptyFileIsEmpty) {
+  const test::TempFolder folder;
+  std::ofstream(folder / "f").close();
+  MemoryMeter meter(0);
+  const auto file = MappedFile::Open(folder / "f", &meter);
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(file.value().size(), 0);
+  EXPECT_FALSE(file.value().mapped());
+}
+
+}  // namespace
+}  // namespace kvc

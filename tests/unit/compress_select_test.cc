@@ -1,0 +1,178 @@
+// TOP and pooling (methods.md 1.7, 1.10) and the random numbers (3.8).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
+
+#include "lib/base/philox.h"
+#include "lib/compress/select.h"
+
+namespace kvc {
+namespace {
+
+std::vector<int32_t> Top(const std::vector<float>& scores, int32_t count) {
+  const int32_t n = static_cast<int32_t>(scores.size());
+  std::vector<uint64_t> keys(scores.size());
+  std::vector<int32_t> out(static_cast<size_t>(std::clamp(count, 0, n)), -1);
+  SelectTop(scores.data(), n, count, keys.data(), out.data());
+  return out;
+}
+
+std::vector<int32_t> Marked(const std::vector<float>& scores, int32_t count) {
+  std::vector<uint64_t> keys(scores.size());
+  std::vector<uint8_t> mark(scores.size(), 7);
+  MarkTop(scores.data(), static_cast<int32_t>(scores.size()), count, keys.data(), mark.data());
+  std::vector<int32_t> out;
+  for (size_t i = 0; i < mark.size(); ++i) {
+    if (mark[i] == 1) out.push_back(static_cast<int32_t>(i));
+    EXPECT_LE(mark[i], 1);
+  }
+  return out;
+}
+
+// The order itself, by a stable sort.
+std::vector<int32_t> ByOrder(const std::vector<float>& scores) {
+  std::vector<int32_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto value = [&](int32_t i) { return std::isnan(scores[static_cast<size_t>(i)]) ? -INFINITY : scores[static_cast<size_t>(i)]; };
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return value(a) > value(b); });
+  return order;
+}
+
+std::vector<float> Pooled(const std::vector<float>& x, int32_t kernel, PoolKind kind, bool shrink = false) {
+  std::vector<float> y(x.size(), -7);
+  Pool(x.data(), static_cast<int32_t>(x.size()), kernel, kind, shrink, y.data());
+  return y;
+}
+
+TEST(Select, GoldenValues) {
+  const auto golden = nlohmann::json::parse(std::ifstream(KVC_TEST_DATA "/goldens/micro/top.json"));
+  ASSERT_GE(golden["top"].size(), 20u);
+  for (const auto& c : golden["top"]) {
+    std::vector<float> scores;
+    for (const auto& s : c["score"]) scores.push_back(s.is_null() ? NAN : s.get<float>());
+    EXPECT_EQ(Top(scores, c["c"]), c["kept"].get<std::vector<int32_t>>());
+    EXPECT_EQ(Victim(scores.data(), static_cast<int32_t>(scores.size())), c["victim"].get<int32_t>());
+  }
+}
+
+TEST(Select, OrderOfSpecialValues) {
+  const std::vector<float> scores = {NAN, -INFINITY, -0.0f, 0.0f, INFINITY, -1e-40f, 1e-40f, -1, 1};
+  EXPECT_EQ(Top(scores, 1), (std::vector<int32_t>{4}));
+  EXPECT_EQ(Top(scores, 3), (std::vector<int32_t>{4, 6, 8}));
+  EXPECT_EQ(Top(scores, 4), (std::vector<int32_t>{2, 4, 6, 8}));  // -0 = 0: the lower position
+  EXPECT_EQ(Top(scores, 8), (std::vector<int32_t>{0, 2, 3, 4, 5, 6, 7, 8}));  // NaN = -inf
+  EXPECT_EQ(Victim(scores.data(), 9), 1);
+  EXPECT_EQ(Top({}, 3), std::vector<int32_t>{});
+  EXPECT_EQ(Top({1, 2}, -1), std::vector<int32_t>{});
+  EXPECT_EQ(Top({1, 2}, 9), (std::vector<int32_t>{0, 1}));
+}
+
+TEST(Select, AgreesWithAStableSort) {
+  std::mt19937 rng(11);
+  for (int i = 0; i < 4000; ++i) {
+    std::vector<float> scores(1 + rng() % 90);
+    for (float& s : scores) s = rng() % 17 == 0 ? NAN : static_cast<float>(static_cast<int>(rng() % 9) - 4) / 4;  // many ties
+    std::vector<int32_t> order = ByOrder(scores);
+    EXPECT_EQ(Victim(scores.data(), static_cast<int32_t>(scores.size())), order.back());
+    const int32_t count = static_cast<int32_t>(rng() % (scores.size() + 1));
+    std::vector<int32_t> want(order.begin(), order.begin() + count);
+    std::sort(want.begin(), want.end());
+    ASSERT_EQ(Top(scores, count), want);
+    ASSERT_EQ(Marked(scores, count), want);
+  }
+}
+
+TEST(Pool, WorkedExample) {  // methods.md 6.4
+  const std::vector<float> head0 = {.40f, .02f, .02f, .30f, .02f, .04f}, head1 = {.02f, .02f, .36f, .02f, .02f, .16f};
+  std::vector<float> mean(6), pooled_first(6);
+  for (size_t i = 0; i < 6; ++i) mean[i] = (head0[i] + head1[i]) / 2;
+  const auto near = [](const std::vector<float>& got, const std::vector<double>& want) {
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 6e-5) << i;
+  };
+  near(Pooled(mean, 3, PoolKind::kMax), {.21, .21, .19, .19, .16, .10});
+  EXPECT_EQ(Top(Pooled(mean, 3, PoolKind::kMax), 3), (std::vector<int32_t>{0, 1, 2}));
+  near(Pooled(mean, 3, PoolKind::kAvg), {.0767, .14, .1233, .1233, .0933, .04});
+  EXPECT_EQ(Top(Pooled(mean, 3, PoolKind::kAvg), 3), (std::vector<int32_t>{1, 2, 3}));
+  const std::vector<float> a = Pooled(head0, 3, PoolKind::kMax), b = Pooled(head1, 3, PoolKind::kMax);
+  for (size_t i = 0; i < 6; ++i) pooled_first[i] = (a[i] + b[i]) / 2;
+  near(pooled_first, {.21, .38, .33, .33, .23, .10});
+  EXPECT_EQ(Top(pooled_first, 3), (std::vector<int32_t>{1, 2, 3}));
+}
+
+TEST(Pool, ShrunkEdges) {  // methods.md 6.12
+  const std::vector<float> gamma = Pooled({4, 1, 1, 9, 1}, 3, PoolKind::kAvg, true);
+  const std::vector<double> want = {2.5, 2, 11.0 / 3, 11.0 / 3, 5};
+  for (size_t i = 0; i < 5; ++i) EXPECT_FLOAT_EQ(gamma[i], static_cast<float>(want[i]));
+}
+
+TEST(Pool, AgreesWithTheDefinition) {
+  std::mt19937 rng(12);
+  for (int i = 0; i < 3000; ++i) {
+    const int32_t n = static_cast<int32_t>(rng() % 300), kernel = 1 + 2 * static_cast<int32_t>(rng() % (i % 5 ? 8 : 128)), half = (kernel - 1) / 2;
+    std::vector<float> x(static_cast<size_t>(n));
+    for (float& v : x) v = std::ldexp(static_cast<float>(rng() % 1000), -static_cast<int>(rng() % 30));
+    const std::vector<float> most = Pooled(x, kernel, PoolKind::kMax), mean = Pooled(x, kernel, PoolKind::kAvg),
+                             shrunk = Pooled(x, kernel, PoolKind::kAvg, true);
+    for (int32_t t = 0; t < n; ++t) {
+      float best = -INFINITY;
+      double sum = 0;
+      int32_t terms = 0;
+      for (int32_t u = std::max(0, t - half); u <= std::min(n - 1, t + half); ++u, ++terms) {
+        best = std::max(best, x[static_cast<size_t>(u)]);
+        sum += x[static_cast<size_t>(u)];
+      }
+      ASSERT_EQ(most[static_cast<size_t>(t)], best);
+      ASSERT_FLOAT_EQ(mean[static_cast<size_t>(t)], static_cast<float>(sum / kernel));
+      ASSERT_FLOAT_EQ(shrunk[static_cast<size_t>(t)], static_cast<float>(sum / terms));
+    }
+  }
+}
+
+// A value far above its neighbours leaves nothing behind in the windows without it, and a NaN stays where it is.
+TEST(Pool, NothingLeaksOutOfAWindow) {
+  const std::vector<float> spike = Pooled({1e30f, 1e-3f, 1e-3f, 1e-3f, 1e-3f}, 3, PoolKind::kAvg);
+  for (size_t i = 2; i < 4; ++i) EXPECT_FLOAT_EQ(spike[i], 1e-3f);
+  const std::vector<float> with_nan = {1, 2, NAN, 4, 5, 6, INFINITY, 8, 9};
+  const std::vector<float> mean = Pooled(with_nan, 3, PoolKind::kAvg), most = Pooled(with_nan, 3, PoolKind::kMax);
+  for (const size_t i : {1u, 2u, 3u}) EXPECT_TRUE(std::isnan(mean[i]));
+  EXPECT_FLOAT_EQ(mean[4], 5);
+  EXPECT_EQ(mean[6], INFINITY);
+  EXPECT_EQ(most, (std::vector<float>{2, 2, 4, 5, 6, INFINITY, INFINITY, INFINITY, 9}));
+  EXPECT_EQ(Pooled({NAN, NAN, 1}, 1, PoolKind::kMax), (std::vector<float>{-INFINITY, -INFINITY, 1}));
+}
+
+TEST(Philox, GoldenValues) {
+  const auto golden = nlohmann::json::parse(std::ifstream(KVC_TEST_DATA "/goldens/micro/philox.json"));
+  const uint64_t key = std::stoull(golden["key"].get<std::string>());
+  for (const auto& block : golden["blocks"]) {
+    const auto c = block["counter"].get<std::vector<uint32_t>>(), want = block["words"].get<std::vector<uint32_t>>();
+    const auto words = Philox(c[0], c[1], c[2], c[3], key);
+    EXPECT_EQ(std::vector<uint32_t>(words.begin(), words.end()), want);
+  }
+  for (const auto& draw : golden["cam_uniform"]) {
+    const double u = Uniform(Philox(draw["sequence"], draw["head"], draw["position"], 0xCA, key)[0]);
+    EXPECT_NEAR(u, draw["u"].get<double>(), 1e-9);
+  }
+}
+
+// Known answers of the generator's authors (Random123, philox4x32-10).
+TEST(Philox, PublishedVectors) {
+  const auto zeros = Philox(0, 0, 0, 0, 0);
+  EXPECT_EQ(zeros[0], 0x6627e8d5u);
+  EXPECT_EQ(zeros[1], 0xe169c58du);
+  EXPECT_EQ(zeros[2], 0xbc57ac4cu);
+  EXPECT_EQ(zeros[3], 0x9b00dbd8u);
+  const auto ones = Philox(~0u, ~0u, ~0u, ~0u, ~uint64_t{0});
+  EXPECT_EQ(ones[0], 0x408f276du);
+  EXPECT_EQ(ones[1], 0x41c83b0eu);
+  EXPECT_EQ(ones[2], 0xa20bc7c6u);
+  EXPECT_EQ(ones[3], 0x6d5451fdu);
+}
+
+}  // namespace
+}  // namespace kvc

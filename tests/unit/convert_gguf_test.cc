@@ -1,0 +1,225 @@
+// GGUF: values against the package gguf's own dequantisation (tests/vectors/make_convert_vectors.py), and damaged headers.
+#include "models/convert/gguf.h"
+
+#include "models/convert/sources.h"
+#include "tests/unit/convert_fixture.h"
+
+namespace kvc {
+namespace {
+
+const std::string kData = std::string(KVC_TEST_DATA) + "/convert/";
+
+// name.f32 holds the tensors in the order of name.gguf, which is this.
+std::vector<std::pair<TensorRole, int32_t>> FileOrder(const ModelFile& file) {
+  using R = TensorRole;
+  std::vector<std::pair<R, int32_t>> order = {{R::kEmbedding, -1}, {R::kFinalNorm, -1}, {R::kOutputHead, -1}};
+  for (int32_t i = 0; i < file.config().n_layers; ++i) {
+    for (const R role : {R::kAttentionNorm, R::kQuery, R::kKey, R::kValue, R::kOutput, R::kQueryBias, R::kKeyBias, R::kValueBias, R::kQueryNorm,
+                         R::kKeyNorm, R::kFfnNorm, R::kGate, R::kUp, R::kDown}) {
+      order.push_back({role, i});
+    }
+  }
+  return order;
+}
+
+void ExpectValues(const std::string& name, const ModelFile& file) {
+  const std::string bytes = ReadAll(kData + name + ".f32");
+  ASSERT_FALSE(bytes.empty());
+  size_t at = 0;
+  for (const auto& [role, layer] : FileOrder(file)) {
+    const TensorEntry* t = FindTensor(file, role, layer);
+    if (t == nullptr) continue;
+    const std::vector<float> got = Values(t->weight);
+    ASSERT_LE(at + got.size() * 4, bytes.size());
+    EXPECT_EQ(std::memcmp(got.data(), bytes.data() + at, got.size() * 4), 0) << name << " " << TensorRoleName(role) << " " << layer;
+    at += got.size() * 4;
+  }
+  EXPECT_EQ(at, bytes.size());
+}
+
+struct Case {
+  const char *name, *architecture;
+  RopePairing pairing;
+  WeightType query;
+  bool tied;
+};
+
+class GgufFixtures : public testing::TestWithParam<Case> {};
+
+TEST_P(GgufFixtures, KeepExactlyWhatGgufDequantises) {
+  ScratchDirectory scratch;
+  for (const WeightChoice weights : {WeightChoice::kKeep, WeightChoice::kF32}) {
+    ConvertOptions options;
+    options.weights = weights;
+    ConvertReport report;
+    const Status status = Convert(kData + GetParam().name + ".gguf", scratch / "out.kvc", options, &report);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(report.kind, "gguf");
+    const auto file = OpenModel(scratch / "out.kvc");
+    ASSERT_NE(file, nullptr);
+    const ModelConfig& c = file->config();
+    EXPECT_EQ(c.architecture, GetParam().architecture);
+    EXPECT_EQ(c.name, GetParam().name);
+    EXPECT_EQ(c.rope_pairing, GetParam().pairing);
+    EXPECT_EQ(c.rope.theta, 500000.0);
+    EXPECT_EQ(c.tied_head, GetParam().tied);
+    EXPECT_EQ(std::vector<int32_t>({c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.hidden_size, c.ffn_size, c.max_tokens}),
+              std::vector<int32_t>({2, 4, 2, 8, 32, 64, 128}));
+    EXPECT_EQ(FindTensor(*file, TensorRole::kQuery, 0)->weight.type, weights == WeightChoice::kF32 ? WeightType::kF32 : GetParam().query);
+    ExpectValues(GetParam().name, *file);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GgufFixtures,
+                         testing::Values(Case{"qwen2_q8_0", "qwen2", RopePairing::kHalf, WeightType::kInt8, true},
+                                         Case{"llama_q4_0", "llama", RopePairing::kInterleaved, WeightType::kInt4, false},
+                                         Case{"qwen3_mixed", "qwen3", RopePairing::kHalf, WeightType::kF16, true}));
+
+TEST(ConvertGguf, TokenizerOfMetadata) {
+  ScratchDirectory scratch;
+  ASSERT_TRUE(Convert(kData + "qwen2_q8_0.gguf", scratch / "a.kvc", {}, nullptr).ok());
+  ASSERT_TRUE(Convert(kData + "llama_q4_0.gguf", scratch / "b.kvc", {}, nullptr).ok());
+  const auto bpe = OpenModel(scratch / "a.kvc"), spm = OpenModel(scratch / "b.kvc");
+  const TokenizerSpec& a = bpe->tokenizer_spec();
+  EXPECT_EQ(a.kind, TokenizerKind::kByteLevelBpe);
+  EXPECT_EQ(a.pieces[0], std::string(1, '\0'));
+  EXPECT_EQ(a.pieces[259], "hello");
+  EXPECT_EQ(a.pieces[260], " w");
+  EXPECT_EQ(a.merges, std::vector<int32_t>({'h', 'e', 'l', 'l', 256, 257, 258, 'o', ' ', 'w'}));
+  EXPECT_EQ(a.stop_tokens, std::vector<int32_t>({262, 263}));
+  EXPECT_EQ(a.bos, 261);
+  EXPECT_FALSE(a.add_bos);
+  EXPECT_TRUE(a.nfc);
+  EXPECT_EQ(a.piece_kinds[264], PieceKind::kUserDefined);
+  EXPECT_EQ(a.pieces[264], "<tool> call");
+  EXPECT_EQ(a.piece_kinds[265], PieceKind::kUnused);
+  const TokenizerSpec& b = spm->tokenizer_spec();
+  EXPECT_EQ(b.kind, TokenizerKind::kSentencePieceBpe);
+  EXPECT_TRUE(b.add_bos && b.add_space_prefix && b.byte_fallback);
+  EXPECT_EQ(b.pieces[264], " ab");
+  EXPECT_EQ(b.scores[264], -3.0f);
+  EXPECT_EQ(b.pieces[3 + 0x41], "A");
+  EXPECT_EQ(b.piece_kinds[3 + 0x41], PieceKind::kByte);
+}
+
+TEST(ConvertGguf, FrequencyDivisorsAreLlama3Scaling) {
+  ScratchDirectory scratch;
+  const Status status = Convert(kData + "llama3_scaled.gguf", scratch / "out.kvc", {}, nullptr);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const auto file = OpenModel(scratch / "out.kvc");
+  const RopeConfig& rope = file->config().rope;
+  EXPECT_EQ(rope.scaling, RopeScaling::kLlama3);
+  EXPECT_EQ(rope.factor, 32);
+  EXPECT_EQ(rope.low_freq_factor, 1);
+  EXPECT_EQ(rope.high_freq_factor, 4);
+  EXPECT_EQ(rope.original_max_tokens, 8192);
+  EXPECT_TRUE(file->tokenizer_spec().ignore_merges);
+  RopeConfig other;
+  EXPECT_FALSE(MatchLlama3Factors({1, 2, 3, 4}, file->config(), &other));
+}
+
+// ---- headers made here
+
+template <typename T>
+std::string Raw(T value) {
+  return std::string(reinterpret_cast<const char*>(&value), sizeof value);
+}
+std::string Text(const std::string& text) { return Raw<uint64_t>(text.size()) + text; }
+std::string Header(uint64_t n_tensors, uint64_t n_metadata, uint32_t version = 3) { return "GGUF" + Raw(version) + Raw(n_tensors) + Raw(n_metadata); }
+std::string U32Entry(const std::string& key, uint32_t value) { return Text(key) + Raw<uint32_t>(4) + Raw(value); }
+std::string TensorInfo(const std::string& name, const std::vector<uint64_t>& dims, uint32_t type, uint64_t offset) {
+  std::string out = Text(name) + Raw(static_cast<uint32_t>(dims.size()));
+  for (const uint64_t d : dims) out += Raw(d);
+  return out + Raw(type) + Raw(offset);
+}
+Status Parse(const std::string& bytes) {
+  return ParseGguf({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, static_cast<int64_t>(bytes.size()), "x.gguf").status();
+}
+
+TEST(ConvertGguf, DamagedHeaders) {
+  const std::string pad(64, '\0');
+  ExpectError(Parse("GGUG" + pad), Code::kBadModel, {"x.gguf", "not a GGUF file"});
+  ExpectError(Parse("GG"), Code::kBadModel, {"truncated"});
+  ExpectError(Parse(Header(0, 0, 1)), Code::kUnsupported, {"version 1", "2, 3"});
+  ExpectError(Parse(Header(0, 0, 0x03000000)), Code::kUnsupported, {"big-endian"});
+  ExpectError(Parse(Header(UINT64_MAX, 0)), Code::kBadModel, {"18446744073709551615 tensors"});
+  ExpectError(Parse(Header(0, uint64_t{1} << 40) + pad), Code::kBadModel, {"metadata entries"});
+  ExpectError(Parse(Header(1, 0) + pad.substr(0, 20)), Code::kBadModel, {"1 tensors"});
+  ExpectError(Parse(Header(0, 1) + Raw<uint64_t>(UINT64_MAX) + pad), Code::kBadModel, {"bytes of text"});
+  ExpectError(Parse(Header(0, 1) + Text("a") + Raw<uint32_t>(13) + pad), Code::kBadModel, {"value type 13"});
+  ExpectError(Parse(Header(0, 1) + Text("a") + Raw<uint32_t>(9) + Raw<uint32_t>(9) + pad), Code::kUnsupported, {"array of arrays"});
+  ExpectError(Parse(Header(0, 1) + Text("a") + Raw<uint32_t>(9) + Raw<uint32_t>(8) + Raw<uint64_t>(1u << 30) + pad), Code::kBadModel, {"array elements"});
+  ExpectError(Parse(Header(0, 1) + Text("a") + Raw<uint32_t>(9) + Raw<uint32_t>(12) + Raw<uint64_t>(uint64_t{1} << 62) + pad), Code::kBadModel, {"array elements"});
+  ExpectError(Parse(Header(0, 1) + Text("a") + Raw<uint32_t>(7) + "\2" + pad), Code::kBadModel, {"truth value"});
+  ExpectError(Parse(Header(0, 1) + Text("a") + Raw<uint32_t>(10) + Raw<uint64_t>(UINT64_MAX) + pad), Code::kBadModel, {"2^63"});
+  ExpectError(Parse(Header(0, 2) + U32Entry("a", 1) + U32Entry("a", 2) + pad), Code::kBadModel, {"a stands twice"});
+  for (const uint32_t alignment : {0u, 4u, 48u, 1u << 30}) {
+    ExpectError(Parse(Header(0, 1) + U32Entry("general.alignment", alignment) + pad), Code::kBadModel, {"general.alignment"});
+  }
+  ExpectError(Parse(Header(1, 0) + TensorInfo("t", {}, 0, 0) + pad), Code::kBadModel, {"t has 0 dimensions"});
+  ExpectError(Parse(Header(1, 0) + TensorInfo("t", {1, 1, 1, 1, 1}, 0, 0) + pad), Code::kBadModel, {"5 dimensions"});
+  ExpectError(Parse(Header(1, 0) + TensorInfo("t", {0}, 0, 0) + pad), Code::kBadModel, {"impossible dimension 0"});
+  ExpectError(Parse(Header(1, 0) + TensorInfo("t", {uint64_t{1} << 40, uint64_t{1} << 40}, 0, 0) + pad), Code::kBadModel, {"impossible dimension"});
+  ExpectError(Parse(Header(1, 0) + TensorInfo("t", {1}, 0, 8) + pad), Code::kBadModel, {"not aligned to 32"});
+  ExpectError(Parse(Header(1, 0) + TensorInfo("t", {1}, 0, uint64_t{1} << 63) + pad), Code::kBadModel, {"beyond the end"});
+  ExpectError(Parse(Header(2, 0) + TensorInfo("t", {1}, 0, 0) + TensorInfo("t", {1}, 0, 32) + pad), Code::kBadModel, {"t stands twice"});
+  EXPECT_TRUE(Parse(Header(1, 0) + TensorInfo("t", {1}, 0, 0) + pad).ok());
+}
+
+TEST(ConvertGguf, AHeaderCutAnywhereAsksForMoreOrIsRefused) {
+  const std::string whole = ReadAll(kData + "llama3_scaled.gguf");
+  const auto* data = reinterpret_cast<const uint8_t*>(whole.data());
+  const auto header = ParseGguf({data, whole.size()}, static_cast<int64_t>(whole.size()), "x");
+  ASSERT_TRUE(header.ok());
+  for (size_t n = 0; n < static_cast<size_t>(header.value().data_start) - 32; n += 7) {
+    EXPECT_EQ(ParseGguf({data, n}, static_cast<int64_t>(whole.size()), "x").status().code(), Code::kBufferTooSmall) << n;
+    EXPECT_EQ(ParseGguf({data, n}, static_cast<int64_t>(n), "x").status().code(), Code::kBadModel) << n;
+  }
+}
+
+// One byte sequence of a whole file replaced by another of the same length.
+Status ConvertEdited(const std::string& name, const std::string& from, const std::string& to, bool keep_length = true) {
+  ScratchDirectory scratch;
+  std::string bytes = ReadAll(kData + name + ".gguf");
+  const size_t at = bytes.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  EXPECT_TRUE(!keep_length || from.size() == to.size());
+  bytes.replace(at, from.size(), to);
+  WriteAll(scratch / "x.gguf", bytes);
+  const Status status = Convert(scratch / "x.gguf", scratch / "out.kvc", {}, nullptr);
+  EXPECT_FALSE(std::filesystem::exists(scratch / "out.kvc"));
+  return status;
+}
+
+TEST(ConvertGguf, WhatIsNotSupportedIsNamed) {
+  ExpectError(ConvertEdited("qwen2_q8_0", Text("qwen2"), Text("gemma")), Code::kUnsupported, {"architecture gemma", "llama, qwen2, qwen3"});
+  ExpectError(ConvertEdited("qwen2_q8_0", Text("gpt2"), Text("bert")), Code::kUnsupported, {"tokenizer model 'bert'"});
+  ExpectError(ConvertEdited("qwen2_q8_0", "pre" + Raw<uint32_t>(8) + Text("qwen2"), "pre" + Raw<uint32_t>(8) + Text("dbrx5")), Code::kUnsupported, {"pre-tokenizer 'dbrx5'"});
+  ExpectError(ConvertEdited("qwen2_q8_0", "rope.freq_base", "rope.freq_bass"), Code::kUnsupported, {"qwen2.rope.freq_bass"});
+  ExpectError(ConvertEdited("qwen2_q8_0", "blk.1.attn_q.bias", "blk.1.attn_q.rust"), Code::kUnsupported, {"blk.1.attn_q.rust", "no place"});
+  ExpectError(ConvertEdited("qwen2_q8_0", "blk.1.ffn_up.weight", "blk.7.ffn_up.weight"), Code::kBadModel, {"blk.7.ffn_up.weight", "2 layers"});
+  ExpectError(ConvertEdited("llama_q4_0", "blk.0.attn_k.weight" + Raw<uint32_t>(2) + Raw<uint64_t>(32) + Raw<uint64_t>(16) + Raw<uint32_t>(2),
+                            "blk.0.attn_k.weight" + Raw<uint32_t>(2) + Raw<uint64_t>(32) + Raw<uint64_t>(16) + Raw<uint32_t>(12)),
+              Code::kUnsupported, {"blk.0.attn_k.weight", "Q4_K (12)"});
+  ExpectError(ConvertEdited("qwen2_q8_0", "rope.dimension_count" + Raw<uint32_t>(4) + Raw<uint32_t>(8), "rope.dimension_count" + Raw<uint32_t>(4) + Raw<uint32_t>(4)),
+              Code::kUnsupported, {"4 of 8 dimensions"});
+  ExpectError(ConvertEdited("llama_q4_0", "\x81" "ab", "\x81" "ax"), Code::kBadModel, {});
+}
+
+TEST(ConvertGguf, TensorsBeyondOrOverEachOther) {
+  const auto info = [](uint64_t rows, uint64_t offset) {
+    return "blk.0.attn_k.weight" + Raw<uint32_t>(2) + Raw<uint64_t>(32) + Raw<uint64_t>(rows) + Raw<uint32_t>(2) + Raw<uint64_t>(offset);
+  };
+  const std::string whole = ReadAll(kData + "llama_q4_0.gguf");
+  const size_t at = whole.find("blk.0.attn_k.weight") + 19 + 4 + 8 + 8 + 4;
+  uint64_t offset = 0;
+  std::memcpy(&offset, whole.data() + at, 8);
+  ExpectError(ConvertEdited("llama_q4_0", info(16, offset), info(16, offset - 32)), Code::kBadModel, {"overlap", "blk.0.attn_k.weight"});
+  ExpectError(ConvertEdited("llama_q4_0", info(16, offset), info(16 << 20, offset)), Code::kBadModel, {"beyond the end"});
+  ExpectError(ConvertEdited("llama_q4_0", info(16, offset), info(uint64_t{1} << 57, offset)), Code::kBadModel, {"beyond the end"});
+  ExpectError(ConvertEdited("llama_q4_0", info(16, offset), info(15, offset)), Code::kBadModel, {"shape [15, 32]", "[16, 32]"});
+  ExpectError(ConvertEdited("llama_q4_0", whole.substr(whole.size() - 64), "", false), Code::kBadModel, {"truncated"});
+}
+
+}  // namespace
+}  // namespace kvc

@@ -1,0 +1,346 @@
+// A file cut at any byte, or with any byte changed, is refused; so is one whose hashes are right and whose claims are not.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <fstream>
+#include <functional>
+#include <cstring>
+#include <limits>
+#include <sstream>
+
+#include "lib/base/half.h"
+#include "lib/model/model_file.h"
+#include "tests/support/raw_model_file.h"
+#include "tests/support/tiny_model.h"
+
+namespace kvc {
+namespace {
+
+using test::AlignedBytes;
+using test::RawModelFile;
+using test::TinyModelOptions;
+
+Status OpenStatus(const AlignedBytes& bytes, size_t n) {
+  return ModelFile::OpenMemory(bytes.data(), static_cast<int64_t>(n), nullptr).status();
+}
+
+// The message says what is the matter with the file, in one of the documented words.
+bool SaysWhy(const Status& status) {
+  for (const char* word : {"truncated", "damaged", "newer version", "unsupported"}) {
+    if (status.message().find(std::string("model in memory: ") + word) == 0) return true;
+  }
+  return false;
+}
+
+TinyModelOptions Smallest(WeightType type) {
+  TinyModelOptions o;
+  o.n_layers = 1, o.n_heads = 1, o.n_kv_heads = 1, o.head_dim = 8, o.hidden_size = 8, o.ffn_size = 8, o.vocab_size = 259;
+  o.tied_head = true, o.type = type, o.group = 8;
+  return o;
+}
+
+class Damage : public ::testing::TestWithParam<WeightType> {};
+
+TEST_P(Damage, AnyCutIsRefused) {
+  const AlignedBytes bytes = test::TinyModelBytes(Smallest(GetParam()));
+  ASSERT_TRUE(OpenStatus(bytes, bytes.size()).ok());
+  for (size_t n = 0; n < bytes.size(); ++n) {
+    // Short ones in a block of their own size, where a read beyond the end would be seen.
+    const AlignedBytes copy = n < 4096 ? AlignedBytes(bytes.data(), n) : AlignedBytes();
+    const Status status = OpenStatus(n < 4096 ? copy : bytes, n);
+    ASSERT_EQ(status.code(), Code::kBadModel) << "cut at " << n;
+    ASSERT_NE(status.message().find("truncated"), std::string::npos) << "cut at " << n << ": " << status.message();
+  }
+}
+
+TEST_P(Damage, AnyChangedByteIsRefused) {
+  AlignedBytes bytes = test::TinyModelBytes(Smallest(GetParam()));
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const uint8_t old = bytes[i];
+    bytes[i] = static_cast<uint8_t>(old ^ (i % 3 == 0 ? 0x01 : i % 3 == 1 ? 0x80 : 0xff));
+    const Status status = OpenStatus(bytes, bytes.size());
+    ASSERT_EQ(status.code(), Code::kBadModel) << "byte " << i;
+    ASSERT_TRUE(SaysWhy(status)) << "byte " << i << ": " << status.message();
+    bytes[i] = old;
+  }
+  ASSERT_TRUE(OpenStatus(bytes, bytes.size()).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, Damage, ::testing::Values(WeightType::kF32, WeightType::kInt4));
+
+TEST(ModelFileDamage, EveryValueOfEveryHeaderByteIsRefused) {
+  AlignedBytes bytes = test::TinyModelBytes(Smallest(WeightType::kF32));
+  for (size_t i = 0; i < 40; ++i) {
+    const uint8_t old = bytes[i];
+    for (int value = 0; value < 256; ++value) {
+      if (value == old) continue;
+      bytes[i] = static_cast<uint8_t>(value);
+      const Status status = OpenStatus(bytes, bytes.size());
+      ASSERT_EQ(status.code(), Code::kBadModel) << i;
+      ASSERT_TRUE(SaysWhy(status)) << status.message();
+    }
+    bytes[i] = old;
+  }
+}
+
+TEST(ModelFileDamage, BytesBehindTheEndAreRefused) {
+  const AlignedBytes bytes = test::TinyModelBytes(Smallest(WeightType::kF32));
+  std::vector<uint8_t> longer(bytes.data(), bytes.data() + bytes.size());
+  longer.push_back(0);
+  const Status status = OpenStatus(AlignedBytes(longer.data(), longer.size()), longer.size());
+  EXPECT_NE(status.message().find("damaged: the file has"), std::string::npos) << status.message();
+}
+
+TEST(ModelFileDamage, ANewerVersionNamesBothNumbers) {
+  RawModelFile raw = RawModelFile::Tiny({});
+  raw.version = 7;
+  const AlignedBytes bytes = raw.Build();
+  const Status status = OpenStatus(bytes, bytes.size());
+  EXPECT_EQ(status.code(), Code::kBadModel);
+  EXPECT_NE(status.message().find("newer version: the file has version 7, this library reads up to 1"),
+            std::string::npos) << status.message();
+}
+
+// Changes that leave every hash right. Each names what is wrong and where.
+struct Rule {
+  const char* name;
+  std::function<void(RawModelFile*)> change;
+  const char* message;
+  Code code = Code::kBadModel;
+};
+
+TensorPlan* Find(RawModelFile* raw, TensorRole role, int32_t layer) {
+  for (TensorPlan& plan : raw->tensors) {
+    if (plan.role == role && plan.layer == layer) return &plan;
+  }
+  return nullptr;
+}
+
+void Remove(RawModelFile* raw, TensorRole role, int32_t layer) {
+  const auto index = Find(raw, role, layer) - raw->tensors.data();
+  raw->tensors.erase(raw->tensors.begin() + index);
+  raw->section_bytes.erase(raw->section_bytes.begin() + index);
+}
+
+void SetFloat(RawModelFile* raw, TensorRole role, int32_t layer, size_t element, float value) {
+  const auto index = static_cast<size_t>(Find(raw, role, layer) - raw->tensors.data());
+  std::memcpy(raw->section_bytes[index].data() + 4 * element, &value, 4);
+}
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
+ModelConfig& Config(RawModelFile* r) { return r->content.config; }
+TokenizerSpec& Tok(RawModelFile* r) { return r->content.tokenizer; }
+HeadScoreTable& Scores(RawModelFile* r) { return r->content.head_scores[0]; }
+
+const Rule kConfigRules[] = {
+    {"no layers", [](RawModelFile* r) { Config(r).n_layers = 0; }, "n_layers is 0, outside 1 to 1024"},
+    {"layers", [](RawModelFile* r) { Config(r).n_layers = 1025; }, "n_layers is 1025"},
+    {"more layers", [](RawModelFile* r) { Config(r).n_layers = 3, r->content.head_scores.clear(); },
+     "attention_norm of layer 2 is missing"},
+    {"heads", [](RawModelFile* r) { Config(r).n_heads = -4; }, "n_heads is -4"},
+    {"group of heads", [](RawModelFile* r) { Config(r).n_kv_heads = 3; }, "n_heads 4 is not a multiple of n_kv_heads 3"},
+    {"head size", [](RawModelFile* r) { Config(r).head_dim = 12; }, "unsupported: head_dim 12", Code::kUnsupported},
+    {"huge head", [](RawModelFile* r) { Config(r).head_dim = 1 << 30; }, "head_dim is 1073741824"},
+    {"hidden", [](RawModelFile* r) { Config(r).hidden_size = INT32_MAX; }, "hidden_size is 2147483647"},
+    {"ffn", [](RawModelFile* r) { Config(r).ffn_size = 0; }, "ffn_size is 0"},
+    {"vocabulary", [](RawModelFile* r) { Config(r).vocab_size = INT32_MAX; }, "vocab_size is 2147483647"},
+    {"other vocabulary", [](RawModelFile* r) { Config(r).vocab_size = 300; }, "262 pieces, the vocabulary 300"},
+    {"context", [](RawModelFile* r) { Config(r).max_tokens = 0; }, "max_tokens is 0"},
+    {"window", [](RawModelFile* r) { Config(r).sliding_window = -1; }, "sliding_window is -1"},
+    {"eps", [](RawModelFile* r) { Config(r).norm_eps = 0; }, "norm_eps is 0, it must be positive and finite"},
+    {"eps NaN", [](RawModelFile* r) { Config(r).norm_eps = kNan; }, "norm_eps is nan"},
+    {"large eps", [](RawModelFile* r) { Config(r).norm_eps = 2; }, "norm_eps is 2"},
+    {"theta", [](RawModelFile* r) { Config(r).rope.theta = kInf; }, "rope theta is inf"},
+    {"factor", [](RawModelFile* r) { Config(r).rope.scaling = RopeScaling::kLinear, Config(r).rope.factor = -1; },
+     "rope factor is -1"},
+    {"llama3", [](RawModelFile* r) { Config(r).rope = {1e4, RopeScaling::kLlama3, 8, 4, 4, 32, 1, 0, 8192}; },
+     "high_freq_factor 4 is not above"},
+    {"yarn", [](RawModelFile* r) { Config(r).rope = {1e4, RopeScaling::kYarn, 8, 1, 4, 1, 32, 0, 8192}; },
+     "beta_fast 1 is below"},
+    {"yarn length", [](RawModelFile* r) { Config(r).rope = {1e4, RopeScaling::kYarn, 8, 1, 4, 32, 1, 0, 0}; },
+     "original_max_tokens is 0"},
+    {"scaling", [](RawModelFile* r) { Config(r).rope.scaling = static_cast<RopeScaling>(9); },
+     "unsupported: RoPE scaling 9", Code::kUnsupported},
+    {"pairing", [](RawModelFile* r) { Config(r).rope_pairing = static_cast<RopePairing>(9); },
+     "unsupported: RoPE pairing 9", Code::kUnsupported},
+    {"long name", [](RawModelFile* r) { Config(r).name.assign(70000, 'x'); }, "name has 70000 bytes, the limit is 65536"},
+};
+
+const Rule kTokenizerRules[] = {
+    {"kind", [](RawModelFile* r) { Tok(r).kind = static_cast<TokenizerKind>(3); }, "unsupported: tokenizer kind 3",
+     Code::kUnsupported},
+    {"piece kind", [](RawModelFile* r) { Tok(r).piece_kinds[7] = static_cast<PieceKind>(9); },
+     "tokenizer piece 7 has kind 9", Code::kUnsupported},
+    {"piece kinds", [](RawModelFile* r) { Tok(r).piece_kinds.pop_back(); }, "262 pieces and 261 piece kinds"},
+    {"scores", [](RawModelFile* r) { Tok(r).scores = {1, 2}; }, "262 pieces and 2 scores"},
+    {"score", [](RawModelFile* r) { Tok(r).scores.assign(262, 0.f), Tok(r).scores[9] = kInf; }, "piece 9 is not finite"},
+    {"odd merges", [](RawModelFile* r) { Tok(r).merges = {1, 2, 3}; }, "merge has only one side"},
+    {"merge", [](RawModelFile* r) { Tok(r).merges = {1, 2, 3, 262}; }, "tokenizer merge 1 names piece 262 of 262"},
+    {"negative merge", [](RawModelFile* r) { Tok(r).merges = {-1, 2}; }, "tokenizer merge 0 names piece -1"},
+    {"bos", [](RawModelFile* r) { Tok(r).bos = 262; }, "token bos is 262, outside -1 to 261"},
+    {"eos", [](RawModelFile* r) { Tok(r).eos = -2; }, "token eos is -2"},
+    {"stop", [](RawModelFile* r) { Tok(r).stop_tokens = {1, -1}; }, "stop token is -1"},
+    {"patterns", [](RawModelFile* r) { Tok(r).patterns.assign(65, "a"); }, "65 patterns, the limit is 64"},
+    {"pattern", [](RawModelFile* r) { Tok(r).patterns = {std::string(65537, 'a')}; }, "a tokenizer pattern has 65537"},
+    {"turn", [](RawModelFile* r) { r->content.turn_format.user_prefix.assign(65537, 'a'); }, "turn format has 65537"},
+};
+
+const Rule kScoreRules[] = {
+    {"name", [](RawModelFile* r) { Scores(r).name.clear(); }, "a head-score table has no name"},
+    {"twice", [](RawModelFile* r) { r->content.head_scores.push_back(Scores(r)); }, "tiny-ssv is there twice"},
+    {"layers", [](RawModelFile* r) { Scores(r).n_layers = 1; }, "tiny-ssv: shape [1, 2]"},
+    {"columns", [](RawModelFile* r) { Scores(r).n_columns = 3; }, "tiny-ssv: shape [2, 3]"},
+    {"count", [](RawModelFile* r) { Scores(r).scores.pop_back(); }, "tiny-ssv: 3 scores, its shape needs 4"},
+    {"NaN", [](RawModelFile* r) { Scores(r).scores[3] = kNan; }, "the score of layer 1, column 1 is not finite"},
+    {"samples", [](RawModelFile* r) { Scores(r).n_samples = -1; }, "tiny-ssv: n_samples, budget or alpha is negative"},
+    {"tables", [](RawModelFile* r) { r->content.head_scores.resize(65); }, "65 head-score tables, the limit is 64"},
+};
+
+const Rule kTensorRules[] = {
+    {"missing", [](RawModelFile* r) { Remove(r, TensorRole::kKey, 1); }, "tensor key of layer 1 is missing"},
+    {"no embedding", [](RawModelFile* r) { Remove(r, TensorRole::kEmbedding, -1); }, "tensor embedding is missing"},
+    {"no head", [](RawModelFile* r) { Remove(r, TensorRole::kOutputHead, -1); }, "tensor output_head is missing"},
+    {"head of a tied model", [](RawModelFile* r) { Config(r).tied_head = true; },
+     "tensor output_head: the config has no such tensor"},
+    {"twice", [](RawModelFile* r) { Find(r, TensorRole::kKey, 1)->layer = 0; }, "tensor key of layer 0 is there twice"},
+    {"layer", [](RawModelFile* r) { Find(r, TensorRole::kKey, 1)->layer = 2; }, "tensor key: layer 2 of a model of 2"},
+    {"no layer", [](RawModelFile* r) { Find(r, TensorRole::kKey, 1)->layer = -1; }, "tensor key: layer -1"},
+    {"layer of the model", [](RawModelFile* r) { Find(r, TensorRole::kFinalNorm, -1)->layer = 0; },
+     "tensor final_norm: layer 0"},
+    {"role", [](RawModelFile* r) { Find(r, TensorRole::kKey, 1)->role = static_cast<TensorRole>(5); },
+     "unsupported: tensor role 5", Code::kUnsupported},
+    {"large role", [](RawModelFile* r) { Find(r, TensorRole::kKey, 1)->role = static_cast<TensorRole>(60000); },
+     "unsupported: tensor role 60000", Code::kUnsupported},
+    {"one bias", [](RawModelFile* r) {
+       r->tensors.push_back({TensorRole::kKeyBias, 1, WeightType::kF32, 1, 32, 0});
+       r->section_bytes.emplace_back(128);
+     }, "tensor key_bias of layer 0 is missing, other layers have it"},
+    {"norm of no head", [](RawModelFile* r) {
+       r->tensors.push_back({TensorRole::kKeyNorm, 1, WeightType::kF32, 1, 16, 0});
+       r->section_bytes.emplace_back(64);
+     }, "tensor key_norm of layer 1: the config has no such tensor"},
+    {"shape", [](RawModelFile* r) {
+       TensorPlan* t = Find(r, TensorRole::kQuery, 1);
+       std::swap(t->rows, t->cols);
+     }, "tensor query of layer 1: shape [32, 64], the config needs [64, 32]"},
+    {"type", [](RawModelFile* r) { Find(r, TensorRole::kQuery, 0)->type = static_cast<WeightType>(9); },
+     "unsupported: tensor query of layer 0: weight type 9", Code::kUnsupported},
+    {"norm type", [](RawModelFile* r) { Find(r, TensorRole::kFfnNorm, 0)->type = WeightType::kF16; },
+     "tensor ffn_norm of layer 0: type f16, norms and biases are f32"},
+    {"other type", [](RawModelFile* r) { Find(r, TensorRole::kQuery, 0)->type = WeightType::kF16; },
+     "tensor query of layer 0: its section has 8192 bytes, shape [64, 32] in f16 needs 4096"},
+    {"group of f32", [](RawModelFile* r) { Find(r, TensorRole::kQuery, 0)->group = 16; }, "group 16, type f32 has none"},
+    {"group", [](RawModelFile* r) {
+       Find(r, TensorRole::kQuery, 0)->type = WeightType::kInt8, Find(r, TensorRole::kQuery, 0)->group = 24;
+     }, "group 24 does not divide 32 columns"},
+    {"no group", [](RawModelFile* r) { Find(r, TensorRole::kQuery, 0)->type = WeightType::kInt4; }, "group 0 does not divide"},
+    {"odd group", [](RawModelFile* r) {
+       Find(r, TensorRole::kQuery, 0)->type = WeightType::kInt4, Find(r, TensorRole::kQuery, 0)->group = 1;
+     }, "group 1 is odd"},
+    {"NaN in a norm", [](RawModelFile* r) { SetFloat(r, TensorRole::kFfnNorm, 1, 3, kNan); },
+     "tensor ffn_norm of layer 1: the value at row 0, column 3 is NaN or infinite"},
+    {"infinity in a matrix", [](RawModelFile* r) { SetFloat(r, TensorRole::kDown, 0, 31 * 64 + 63, -kInf); },
+     "tensor down of layer 0: the value at row 31, column 63 is NaN or infinite"},
+};
+
+// Section 0 is the embedding, 1 the first norm of 128 bytes, 2 the first query matrix.
+template <typename F>
+std::function<void(RawModelFile*)> Section(F change) {
+  return [change](RawModelFile* r) {
+    r->edit_sections = [change](std::vector<SectionEntry>* s) { change(*s); };
+  };
+}
+using Entries = std::vector<SectionEntry>;
+const Rule kSectionRules[] = {
+    {"outside", Section([](Entries& s) { s[1].size = uint64_t{1} << 40; }), "section 1 (1099511627776 bytes"},
+    {"far", Section([](Entries& s) { s[1].offset = ~uint64_t{0} - 4095; }), "is outside the file"},
+    {"overflow", Section([](Entries& s) { s[1].offset = 8192, s[1].size = ~uint64_t{0} - 4096; }), "is outside the file"},
+    {"negative", Section([](Entries& s) { s[1].size = uint64_t(-128); }), "is outside the file"},
+    {"alignment", Section([](Entries& s) { s[1].offset += 64; }), "section 1 at"},
+    {"shared", Section([](Entries& s) { s[1].offset = s[2].offset; }), "overlaps what ends at"},
+    {"header", Section([](Entries& s) { s[1].offset = 0; }), "overlaps what ends at"},
+    {"short", Section([](Entries& s) { s[1].size = 64; }), "is padding and must be 0"},
+    {"short at the end", Section([](Entries& s) { s.back().size -= 4; }), "the last section ends at"},
+    {"kind", Section([](Entries& s) { s[1].kind = 2; }), "tensor attention_norm of layer 0: section 1 is not a tensor's"},
+    {"gone", Section([](Entries& s) { s.pop_back(); }), "the last section ends at"},
+    {"checksum", Section([](Entries& s) { s[2].checksum ^= 1; }), "tensor query of layer 0 (bytes"},
+};
+
+template <size_t N>
+void CheckRules(const Rule (&rules)[N]) {
+  for (const Rule& rule : rules) {
+    SCOPED_TRACE(rule.name);
+    RawModelFile raw = RawModelFile::Tiny({});
+    rule.change(&raw);
+    const AlignedBytes bytes = raw.Build();
+    const Status status = OpenStatus(bytes, bytes.size());
+    EXPECT_EQ(status.code(), rule.code);
+    EXPECT_TRUE(SaysWhy(status)) << status.message();
+    EXPECT_NE(status.message().find(rule.message), std::string::npos) << status.message();
+  }
+}
+
+TEST(ModelFileRules, Config) { CheckRules(kConfigRules); }
+TEST(ModelFileRules, Tokenizer) { CheckRules(kTokenizerRules); }
+TEST(ModelFileRules, HeadScores) { CheckRules(kScoreRules); }
+TEST(ModelFileRules, Tensors) { CheckRules(kTensorRules); }
+TEST(ModelFileRules, Sections) { CheckRules(kSectionRules); }
+
+TEST(ModelFileRules, NotFiniteIsFoundInEveryFloatFormatAndInScales) {
+  const std::pair<WeightType, uint16_t> kinds[] = {{WeightType::kF16, FloatToF16(kInf)}, {WeightType::kBf16, 0xff80},
+                                                   {WeightType::kInt8, FloatToF16(kNan)}, {WeightType::kInt4, 0xfc00}};
+  for (const auto& [type, bits] : kinds) {
+    TinyModelOptions options;
+    options.type = type;
+    RawModelFile raw = RawModelFile::Tiny(options);
+    std::vector<uint8_t>& bytes = raw.section_bytes.back();  // the output head [262, 32]; the last word is a scale, if any
+    std::memcpy(bytes.data() + bytes.size() - 2, &bits, 2);
+    const AlignedBytes file = raw.Build();
+    const Status status = OpenStatus(file, file.size());
+    const bool coded = type == WeightType::kInt8 || type == WeightType::kInt4;
+    const char* where = coded ? "tensor output_head: the scale at row 261, group 1" : "the value at row 261, column 31";
+    EXPECT_NE(status.message().find(where), std::string::npos) << status.message();
+  }
+}
+
+// Single changes to the directory's bytes with all hashes repaired: whatever they do, it ends in a status.
+TEST(ModelFileRules, AnyChangedDirectoryByteWithRightHashesIsHandled) {
+  const AlignedBytes original = test::TinyModelBytes(Smallest(WeightType::kInt8));
+  uint64_t directory_bytes;
+  std::memcpy(&directory_bytes, original.data() + 8, 8);
+  int n_refused = 0;
+  for (size_t i = 40; i < 40 + directory_bytes; i += 3) {
+    for (const uint8_t flip : {0x01, 0xff}) {
+      AlignedBytes bytes = original;
+      bytes[i] ^= flip;
+      RepairHashes(&bytes);
+      const Status status = OpenStatus(bytes, bytes.size());
+      if (status.ok()) continue;
+      ++n_refused;
+      ASSERT_TRUE(SaysWhy(status)) << i << ": " << status.message();
+    }
+  }
+  EXPECT_GT(n_refused, 300);
+}
+
+// Files that were, or could be, a finding: each line of the list names one and a part of the message.
+TEST(ModelFileRules, KnownBadFilesAreRefused) {
+  const std::string folder = KVC_TEST_DATA "/bad/model/";
+  std::ifstream list(folder + "expected.txt");
+  std::string line;
+  int n_files = 0;
+  while (std::getline(list, line)) {
+    const size_t space = line.find(' ');
+    ASSERT_NE(space, std::string::npos) << line;
+    const std::string name = line.substr(0, space);
+    MemoryMeter meter(0);
+    const Status status = ModelFile::Open(folder + name, &meter).status();
+    EXPECT_FALSE(status.ok()) << name;
+    EXPECT_NE(status.message().find(line.substr(space + 1)), std::string::npos) << name << ": " << status.message();
+    ++n_files;
+  }
+  EXPECT_GT(n_files, 5);
+}
+
+}  // namespace
+}  // namespace kvc

@@ -1,0 +1,333 @@
+// A written model file read back by every way in: the same content, shapes, bytes and description.
+#include "lib/model/model_file.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "lib/model/model_check.h"
+#include "tests/support/raw_model_file.h"
+#include "tests/support/tiny_model.h"
+
+namespace kvc {
+namespace {
+
+using test::AlignedBytes;
+using test::RawModelFile;
+using test::TempFolder;
+using test::TinyModelOptions;
+
+std::unique_ptr<ModelFile> OpenBytes(const AlignedBytes& bytes) {
+  auto file = ModelFile::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), nullptr);
+  EXPECT_TRUE(file.ok()) << file.status().message();
+  return file.ok() ? std::move(file.value()) : nullptr;
+}
+
+uint64_t FingerprintOf(const RawModelFile& raw) { return OpenBytes(raw.Build())->fingerprint(); }
+
+// Everything that was announced comes back, for each weight type and each optional tensor.
+class RoundTrip : public ::testing::TestWithParam<WeightType> {};
+
+TEST_P(RoundTrip, GivesBackContentAndBytes) {
+  TinyModelOptions options;
+  options.type = GetParam();
+  options.qk_norm = options.query_key_value_bias = options.output_bias = true;
+  options.ffn_size = 44;  // no power of two: groups of 16 become 11 (int8) or 4 (int4)
+  options.rope.scaling = RopeScaling::kYarn, options.rope.factor = 4, options.rope.original_max_tokens = 1024;
+  const AlignedBytes bytes = test::TinyModelBytes(options);
+  const auto file = OpenBytes(bytes);
+  ASSERT_NE(file, nullptr);
+
+  const ModelFileContent want = test::TinyModelContent(options);
+  EXPECT_EQ(file->config().n_layers, want.config.n_layers);
+  EXPECT_EQ(file->config().head_dim, want.config.head_dim);
+  EXPECT_EQ(file->config().ffn_size, 44);
+  EXPECT_EQ(file->config().architecture, want.config.architecture);
+  EXPECT_EQ(file->config().norm_eps, want.config.norm_eps);
+  EXPECT_EQ(file->config().rope.scaling, RopeScaling::kYarn);
+  EXPECT_EQ(file->config().rope.factor, 4);
+  EXPECT_EQ(file->config().rope.original_max_tokens, 1024);
+  EXPECT_TRUE(file->config().qk_norm);
+  EXPECT_FALSE(file->config().tied_head);
+  EXPECT_EQ(file->tokenizer_spec().pieces, want.tokenizer.pieces);
+  EXPECT_EQ(file->tokenizer_spec().piece_kinds, want.tokenizer.piece_kinds);
+  EXPECT_EQ(file->tokenizer_spec().stop_tokens, want.tokenizer.stop_tokens);
+  EXPECT_EQ(file->tokenizer_spec().bos, 256);
+  EXPECT_TRUE(file->tokenizer_spec().add_bos);
+  ASSERT_EQ(file->head_scores().size(), 1u);
+  EXPECT_EQ(file->head_scores()[0].scores, want.head_scores[0].scores);
+  EXPECT_EQ(file->created_by(), "kvc tests");
+  EXPECT_EQ(file->source(), "random");
+  EXPECT_EQ(file->version(), kModelFileVersion);
+  EXPECT_EQ(file->file_bytes(), static_cast<int64_t>(bytes.size()));
+
+  const std::vector<TensorPlan> plans = test::TinyModelTensors(options);
+  ASSERT_EQ(file->tensors().size(), plans.size());
+  int64_t weight_bytes = 0;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const TensorEntry& t = file->tensors()[i];
+    SCOPED_TRACE(TensorTitle(t.role, t.layer));
+    EXPECT_EQ(t.role, plans[i].role);
+    EXPECT_EQ(t.layer, plans[i].layer);
+    EXPECT_EQ(t.weight.type, plans[i].type);
+    EXPECT_EQ(t.weight.group, plans[i].group);
+    EXPECT_EQ(t.offset % 4096, 0);
+    const std::vector<uint8_t> data = test::TinyTensorBytes(options, plans[i]);
+    const int64_t data_bytes = WeightRowBytes(t.weight.type, t.weight.cols) * t.weight.rows;
+    EXPECT_EQ(std::memcmp(t.weight.data, data.data(), static_cast<size_t>(data_bytes)), 0);
+    const bool coded = t.weight.group > 0;
+    ASSERT_EQ(t.weight.scales != nullptr, coded);
+    if (coded) {
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(t.weight.scales) % 64, 0u);
+      EXPECT_EQ(std::memcmp(t.weight.scales, data.data() + data_bytes, data.size() - static_cast<size_t>(data_bytes)), 0);
+    }
+    weight_bytes += t.size;
+  }
+  EXPECT_EQ(file->weight_bytes(), weight_bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, RoundTrip,
+                         ::testing::Values(WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8,
+                                           WeightType::kInt4),
+                         [](const auto& type) { return std::string(WeightTypeName(type.param)); });
+
+TEST(ModelFile, ContentOfEveryFieldSurvives) {
+  RawModelFile raw = RawModelFile::Tiny({});
+  ModelFileContent& c = raw.content;
+  c.config.name = "n\xc3\xa4me", c.config.sliding_window = 77, c.config.max_tokens = 123, c.config.norm_eps = 1.25e-6;
+  c.config.rope_pairing = RopePairing::kInterleaved;
+  c.config.rope = {5e5, RopeScaling::kLlama3, 8, 1.5, 4.5, 31, 2, 0.5, 8192};
+  TokenizerSpec& t = c.tokenizer;
+  t.kind = TokenizerKind::kSentencePieceBpe;
+  t.scores.assign(t.pieces.size(), -1.5f);
+  t.merges = {0, 1, 2, 3};
+  t.patterns = {"\\p{L}+", std::string("a\0b", 3)};
+  t.ignore_merges = t.nfc = t.add_space_prefix = t.remove_extra_spaces = t.byte_fallback = true;
+  t.add_bos = false, t.bos = -1, t.eos = 5, t.unk = 6, t.pad = -1;
+  t.stop_tokens = {5, 7};
+  c.turn_format = {"a", "b", "c", "d", "e", std::string("f\0", 2)};
+  c.head_scores[0].note = "why", c.head_scores[0].seed = -3, c.head_scores[0].n_samples = int64_t{1} << 40;
+  c.head_scores[0].budget = 128, c.head_scores[0].alpha = 9;
+  const auto file = OpenBytes(raw.Build());
+  ASSERT_NE(file, nullptr);
+  const ModelConfig& config = file->config();
+  EXPECT_EQ(config.name, c.config.name);
+  EXPECT_EQ(config.sliding_window, 77);
+  EXPECT_EQ(config.max_tokens, 123);
+  EXPECT_EQ(config.norm_eps, 1.25e-6);
+  EXPECT_EQ(config.rope_pairing, RopePairing::kInterleaved);
+  EXPECT_EQ(config.rope.theta, 5e5);
+  EXPECT_EQ(config.rope.scaling, RopeScaling::kLlama3);
+  EXPECT_EQ(config.rope.low_freq_factor, 1.5);
+  EXPECT_EQ(config.rope.high_freq_factor, 4.5);
+  EXPECT_EQ(config.rope.beta_fast, 31);
+  EXPECT_EQ(config.rope.beta_slow, 2);
+  EXPECT_EQ(config.rope.attention_factor, 0.5);
+  EXPECT_EQ(config.rope.original_max_tokens, 8192);
+  const TokenizerSpec& got = file->tokenizer_spec();
+  EXPECT_EQ(got.kind, t.kind);
+  EXPECT_EQ(got.scores, t.scores);
+  EXPECT_EQ(got.merges, t.merges);
+  EXPECT_EQ(got.patterns, t.patterns);
+  EXPECT_TRUE(got.ignore_merges && got.nfc && got.add_space_prefix && got.remove_extra_spaces && got.byte_fallback);
+  EXPECT_FALSE(got.add_bos);
+  EXPECT_EQ(got.bos, -1);
+  EXPECT_EQ(got.eos, 5);
+  EXPECT_EQ(got.unk, 6);
+  EXPECT_EQ(got.pad, -1);
+  EXPECT_EQ(got.stop_tokens, t.stop_tokens);
+  EXPECT_EQ(file->turn_format().system_prefix, "a");
+  EXPECT_EQ(file->turn_format().system_suffix, "b");
+  EXPECT_EQ(file->turn_format().user_prefix, "c");
+  EXPECT_EQ(file->turn_format().user_suffix, "d");
+  EXPECT_EQ(file->turn_format().assistant_prefix, "e");
+  EXPECT_EQ(file->turn_format().assistant_suffix, std::string("f\0", 2));
+  const HeadScoreTable& table = file->head_scores()[0];
+  EXPECT_EQ(table.note, "why");
+  EXPECT_EQ(table.seed, -3);
+  EXPECT_EQ(table.n_samples, int64_t{1} << 40);
+  EXPECT_EQ(table.budget, 128);
+  EXPECT_EQ(table.alpha, 9);
+}
+
+TEST(ModelFile, OpensAPathAndARangeOfADescriptor) {
+  const TempFolder folder;
+  const AlignedBytes bytes = test::TinyModelBytes({});
+  ASSERT_TRUE(test::WriteTinyModel({}, folder / "m.kvc").ok());
+  MemoryMeter meter(0);
+  const auto by_path = ModelFile::Open(folder / "m.kvc", &meter);
+  ASSERT_TRUE(by_path.ok()) << by_path.status().message();
+  const uint64_t fingerprint = by_path.value()->fingerprint();
+  EXPECT_EQ(meter.used(), 0) << "a mapping is not charged";
+  // Offsets as in a package: on a page, on 64 bytes, and where only reading gives aligned weights.
+  for (const int64_t offset : {0, 4096, 64, 4096 + 128, 4, 4097}) {
+    SCOPED_TRACE(offset);
+    const std::string path = folder / "package";
+    {
+      std::ofstream out(path, std::ios::binary);
+      out << std::string(static_cast<size_t>(offset), 'x');
+      out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+      out << "and more";
+    }
+    const int fd = ::open(path.c_str(), O_RDONLY);
+    ASSERT_GE(fd, 0);
+    {
+      const auto file = ModelFile::OpenFd(fd, offset, static_cast<int64_t>(bytes.size()), &meter);
+      ASSERT_TRUE(file.ok()) << file.status().message();
+      EXPECT_EQ(file.value()->fingerprint(), fingerprint);
+      EXPECT_EQ(meter.used() > 0, offset % 64 != 0);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(file.value()->tensors()[0].weight.data) % 64, 0u);
+    }
+    EXPECT_EQ(meter.used(), 0);
+    const auto longer = ModelFile::OpenFd(fd, offset, 0, &meter);
+    EXPECT_EQ(longer.status().code(), Code::kBadModel) << "what follows the model is not part of it";
+    const auto beyond = ModelFile::OpenFd(fd, offset, static_cast<int64_t>(bytes.size()) + 9, &meter);
+    EXPECT_EQ(beyond.status().code(), Code::kIo);
+    ::close(fd);
+  }
+}
+
+TEST(ModelFile, ReadingIntoMemoryHonoursTheLimit) {
+  const TempFolder folder;
+  ASSERT_TRUE(test::WriteTinyModel({}, folder / "m.kvc").ok());
+  std::ifstream in(folder / "m.kvc", std::ios::binary);
+  const std::string content((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  std::ofstream(folder / "shifted", std::ios::binary) << 'x' << content;
+  const int fd = ::open((folder / "shifted").c_str(), O_RDONLY);
+  MemoryMeter meter(1000);
+  const auto file = ModelFile::OpenFd(fd, 1, 0, &meter);
+  EXPECT_EQ(file.status().code(), Code::kMemory);
+  EXPECT_EQ(meter.used(), 0);
+  ::close(fd);
+}
+
+TEST(ModelFile, RefusesWhatIsNoFile) {
+  const TempFolder folder;
+  MemoryMeter meter(0);
+  const auto code = [&meter](const std::string& path) { return ModelFile::Open(path, &meter).status(); };
+  const Status missing = code(folder / "none.kvc");
+  EXPECT_EQ(missing.code(), Code::kIo);
+  EXPECT_NE(missing.message().find("none.kvc: cannot open: No such file"), std::string::npos) << missing.message();
+  EXPECT_EQ(code(folder.path()).code(), Code::kIo);
+  EXPECT_NE(code(folder.path()).message().find("is a directory"), std::string::npos);
+  ASSERT_EQ(::mkfifo((folder / "fifo").c_str(), 0600), 0);
+  EXPECT_NE(code(folder / "fifo").message().find("not a regular file"), std::string::npos);
+  EXPECT_EQ(code("/dev/null").code(), Code::kIo);
+  EXPECT_EQ(code(std::string("a\0b", 3)).code(), Code::kInvalid);
+  std::ofstream(folder / "empty").close();
+  EXPECT_NE(code(folder / "empty").message().find("truncated: the file has 0 bytes"), std::string::npos);
+  EXPECT_EQ(code(folder / "empty").code(), Code::kBadModel);
+  std::ofstream(folder / "gguf") << "GGUF and so on, longer than a header of forty bytes";
+  EXPECT_NE(code(folder / "gguf").message().find("GGUF"), std::string::npos);
+  EXPECT_EQ(ModelFile::OpenFd(-1, 0, 0, &meter).status().code(), Code::kIo);
+  EXPECT_EQ(ModelFile::OpenFd(0, -1, 0, &meter).status().code(), Code::kInvalid);
+  int pipe_ends[2];
+  ASSERT_EQ(::pipe(pipe_ends), 0);
+  EXPECT_EQ(ModelFile::OpenFd(pipe_ends[0], 0, 0, &meter).status().code(), Code::kIo);
+  ::close(pipe_ends[0]), ::close(pipe_ends[1]);
+}
+
+TEST(ModelFile, MemoryMustBeAligned) {
+  const AlignedBytes bytes = test::TinyModelBytes({});
+  const int64_t n = static_cast<int64_t>(bytes.size());
+  EXPECT_EQ(ModelFile::OpenMemory(bytes.data() + 1, n - 1, nullptr).status().code(), Code::kInvalid);
+  EXPECT_EQ(ModelFile::OpenMemory(nullptr, 5, nullptr).status().code(), Code::kInvalid);
+  EXPECT_EQ(ModelFile::OpenMemory(bytes.data(), -1, nullptr).status().code(), Code::kInvalid);
+  EXPECT_EQ(ModelFile::OpenMemory(nullptr, 0, nullptr).status().code(), Code::kBadModel);
+}
+
+TEST(ModelFile, FingerprintCoversWhatDecidesTheOutput) {
+  const RawModelFile plain = RawModelFile::Tiny({});
+  const uint64_t fingerprint = FingerprintOf(plain);
+  std::map<std::string, RawModelFile> same, other;
+  same["no scores"] = plain, same["no scores"].content.head_scores.clear();
+  same["turns"] = plain, same["turns"].content.turn_format.user_prefix = "<user>";
+  same["names"] = plain, same["names"].content.config.name = "x", same["names"].content.source = "y";
+  RawModelFile& order = same["order"] = plain;
+  std::swap(order.tensors[1], order.tensors[2]), std::swap(order.section_bytes[1], order.section_bytes[2]);
+  other["weight"] = plain, other["weight"].section_bytes[5][0] ^= 1;
+  other["eps"] = plain, other["eps"].content.config.norm_eps = 1e-6;
+  other["theta"] = plain, other["theta"].content.config.rope.theta = 9999;
+  other["piece"] = plain, other["piece"].content.tokenizer.pieces[3] = "zz";
+  other["merge"] = plain, other["merge"].content.tokenizer.merges = {1, 2};
+  other["bos"] = plain, other["bos"].content.tokenizer.add_bos = false;
+  for (const auto& [name, raw] : same) EXPECT_EQ(FingerprintOf(raw), fingerprint) << name;
+  for (const auto& [name, raw] : other) EXPECT_NE(FingerprintOf(raw), fingerprint) << name;
+}
+
+TEST(ModelFile, UnknownSectionsAreCheckedAndSkipped) {
+  RawModelFile raw = RawModelFile::Tiny({});
+  raw.section_bytes.push_back({1, 2, 3});
+  EXPECT_NE(OpenBytes(raw.Build()), nullptr);
+  raw.edit_sections = [](std::vector<SectionEntry>* sections) { sections->back().checksum ^= 1; };
+  const AlignedBytes bytes = raw.Build();
+  EXPECT_EQ(ModelFile::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), nullptr).status().code(),
+            Code::kBadModel);
+}
+
+TEST(ModelFile, DescribesItselfAsJson) {
+  RawModelFile raw = RawModelFile::Tiny({});
+  raw.content.config.name = "quote \" and \xff";
+  const auto file = OpenBytes(raw.Build());
+  const auto json = nlohmann::json::parse(file->DescribeJson());
+  EXPECT_EQ(json["version"], 1);
+  EXPECT_EQ(json["config"]["name"], "quote \" and \xef\xbf\xbd");
+  EXPECT_EQ(json["config"]["n_kv_heads"], 2);
+  EXPECT_EQ(json["config"]["rope"]["theta"], 10000);
+  EXPECT_EQ(json["config"]["norm_eps"].get<double>(), file->config().norm_eps);
+  EXPECT_EQ(json["tokenizer"]["kind"], "byte-level-bpe");
+  EXPECT_EQ(json["tokenizer"]["n_pieces"], 262);
+  EXPECT_EQ(json["head_scores"][0]["name"], "tiny-ssv");
+  EXPECT_EQ(json["head_scores"][0]["scores"].size(), 2u);
+  EXPECT_EQ(json["head_scores"][0]["scores"][1][1].get<float>(), file->head_scores()[0].scores[3]);
+  ASSERT_EQ(json["tensors"].size(), file->tensors().size());
+  int64_t n_parameters = 0;
+  for (size_t i = 0; i < file->tensors().size(); ++i) {
+    const TensorEntry& t = file->tensors()[i];
+    const auto& j = json["tensors"][i];
+    EXPECT_EQ(j["role"], TensorRoleName(t.role));
+    EXPECT_EQ(j.value("layer", -1), t.layer);
+    EXPECT_EQ(j["offset"], t.offset);
+    EXPECT_EQ(j["size"], t.size);
+    EXPECT_EQ(std::stoull(j["checksum"].get<std::string>(), nullptr, 16), t.checksum);
+    n_parameters += j["shape"][0].get<int64_t>() * j["shape"][1].get<int64_t>();
+  }
+  EXPECT_EQ(json["n_parameters"], n_parameters);
+  EXPECT_EQ(std::stoull(json["fingerprint"].get<std::string>(), nullptr, 16), file->fingerprint());
+}
+
+TEST(ModelConfig, RolesHaveNamesAndShapes) {
+  ModelConfig c;
+  c.n_layers = 1, c.n_heads = 4, c.n_kv_heads = 2, c.head_dim = 16, c.hidden_size = 32, c.ffn_size = 48, c.vocab_size = 9;
+  const auto shape = [&c](TensorRole role) {
+    int32_t rows = 0, cols = 0;
+    return TensorShape(c, role, &rows, &cols) ? std::make_pair(rows, cols) : std::make_pair(0, 0);
+  };
+  using P = std::pair<int32_t, int32_t>;
+  EXPECT_EQ(shape(TensorRole::kEmbedding), P(9, 32));
+  EXPECT_EQ(shape(TensorRole::kQuery), P(64, 32));
+  EXPECT_EQ(shape(TensorRole::kKey), P(32, 32));
+  EXPECT_EQ(shape(TensorRole::kOutput), P(32, 64));
+  EXPECT_EQ(shape(TensorRole::kQueryBias), P(1, 64));
+  EXPECT_EQ(shape(TensorRole::kValueBias), P(1, 32));
+  EXPECT_EQ(shape(TensorRole::kGate), P(48, 32));
+  EXPECT_EQ(shape(TensorRole::kDown), P(32, 48));
+  EXPECT_EQ(shape(TensorRole::kQueryNorm), P(0, 0));
+  EXPECT_EQ(shape(TensorRole::kOutputHead), P(9, 32));
+  c.qk_norm = c.tied_head = true;
+  EXPECT_EQ(shape(TensorRole::kQueryNorm), P(1, 16));
+  EXPECT_EQ(shape(TensorRole::kOutputHead), P(0, 0));
+  EXPECT_STREQ(TensorRoleName(TensorRole::kAttentionNorm), "attention_norm");
+  EXPECT_STREQ(TensorRoleName(static_cast<TensorRole>(999)), "unknown");
+  EXPECT_TRUE(IsVectorRole(TensorRole::kKeyBias));
+  EXPECT_FALSE(IsVectorRole(TensorRole::kDown));
+}
+
+}  // namespace
+}  // namespace kvc

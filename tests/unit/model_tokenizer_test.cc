@@ -1,0 +1,272 @@
+// Properties of both tokenizers: what Create refuses, ids out of range, special tokens, long inputs, threads.
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <thread>
+
+#include "lib/base/utf8.h"
+#include "tests/support/tokenizers.h"
+
+namespace kvc {
+namespace {
+
+constexpr size_t kMegabyte = 1 << 20;
+
+std::string Repeat(const std::string& unit, size_t bytes) {
+  std::string s;
+  while (s.size() < bytes) s += unit;
+  return s;
+}
+
+// 256 bytes, "ab" (256), "abc" (257), <end> (258, control), <tool> (259, user-defined); merges a+b, ab+c.
+TokenizerSpec SmallByteLevel() {
+  TokenizerSpec spec;
+  for (int b = 0; b < 256; ++b) spec.pieces.push_back(std::string(1, static_cast<char>(b)));
+  spec.piece_kinds.assign(256, PieceKind::kNormal);
+  for (const char* piece : {"ab", "abc"}) spec.pieces.push_back(piece), spec.piece_kinds.push_back(PieceKind::kNormal);
+  spec.pieces.push_back("<end>"), spec.piece_kinds.push_back(PieceKind::kControl);
+  spec.pieces.push_back("<tool>"), spec.piece_kinds.push_back(PieceKind::kUserDefined);
+  spec.merges = {'a', 'b', 256, 'c'};
+  spec.eos = 258, spec.stop_tokens = {258};
+  return spec;
+}
+
+// <unk>, <s>, then ' ', a, b, ab, " a", and 256 bytes from 7.
+TokenizerSpec SmallSentencePiece() {
+  TokenizerSpec spec;
+  spec.kind = TokenizerKind::kSentencePieceBpe;
+  spec.pieces = {"<unk>", "<s>", " ", "a", "b", "ab", " a"};
+  spec.piece_kinds = {PieceKind::kUnknown, PieceKind::kControl, PieceKind::kNormal, PieceKind::kNormal,
+                      PieceKind::kNormal,  PieceKind::kNormal,  PieceKind::kNormal};
+  spec.scores = {0, 0, -3, -4, -5, -1, -2};
+  for (int b = 0; b < 256; ++b) {
+    spec.pieces.push_back(std::string(1, static_cast<char>(b)));
+    spec.piece_kinds.push_back(PieceKind::kByte), spec.scores.push_back(0);
+  }
+  spec.unk = 0, spec.bos = 1, spec.add_space_prefix = true, spec.byte_fallback = true;
+  return spec;
+}
+
+void ExpectRefused(TokenizerSpec spec, const std::string& words) {
+  const auto tokenizer = Tokenizer::Create(std::move(spec));
+  ASSERT_FALSE(tokenizer.ok()) << words;
+  EXPECT_EQ(tokenizer.status().code(), Code::kBadModel) << words;
+  EXPECT_NE(tokenizer.status().message().find(words), std::string::npos) << tokenizer.status().message();
+}
+
+TEST(TokenizerCreate, RefusesInconsistentSpecs) {
+  const auto with = [](auto change) {
+    TokenizerSpec spec = SmallByteLevel();
+    change(&spec);
+    return spec;
+  };
+  using Spec = TokenizerSpec*;
+  ExpectRefused(TokenizerSpec(), "0 pieces");
+  ExpectRefused(with([](Spec s) { s->piece_kinds.pop_back(); }), "259 kinds");
+  ExpectRefused(with([](Spec s) { s->piece_kinds[3] = static_cast<PieceKind>(9); }), "unknown kind 9");
+  ExpectRefused(with([](Spec s) { s->kind = static_cast<TokenizerKind>(7); }), "kind of the tokenizer");
+  ExpectRefused(with([](Spec s) { s->pieces[257] = ""; }), "piece 257 is empty");
+  ExpectRefused(with([](Spec s) { s->pieces[257] = std::string(5000, 'x'); }), "5000 bytes");
+  ExpectRefused(with([](Spec s) { s->pieces[257] = "ab"; }), "pieces 256 and 257 are both \"ab\"");
+  ExpectRefused(with([](Spec s) { s->pieces[259] = "<end>"; }), "pieces 258 and 259 are both \"<end>\"");
+  ExpectRefused(with([](Spec s) { s->pieces[200] = "zz"; }), "no piece for the byte 0xC8");
+  ExpectRefused(with([](Spec s) { s->merges.push_back(1); }), "not pairs");
+  ExpectRefused(with([](Spec s) { s->merges[0] = 260; }), "merge is 260");
+  ExpectRefused(with([](Spec s) { s->merges[0] = -1; }), "merge is -1");
+  ExpectRefused(with([](Spec s) { s->merges[0] = 'c'; }), "which is no piece");
+  ExpectRefused(with([](Spec s) { s->merges[0] = 258; }), "joins piece 258");
+  ExpectRefused(with([](Spec s) { s->merges = {'a', 'b', 'a', 'b'}; }), "there twice");
+  ExpectRefused(with([](Spec s) { s->bos = 260; }), "bos is 260");
+  ExpectRefused(with([](Spec s) { s->unk = -2; }), "unk is -2");
+  ExpectRefused(with([](Spec s) { s->stop_tokens.push_back(-1); }), "stop token is -1");
+  ExpectRefused(with([](Spec s) { s->scores.assign(260, 0); }), "space rules");
+  ExpectRefused(with([](Spec s) { s->patterns = {"a(b"}; }), "pattern 0 \"a(b\" is not a regular expression");
+  ExpectRefused(with([](Spec s) { s->patterns = {"a", ""}; }), "pattern 1 has 0 bytes");
+  ExpectRefused(with([](Spec s) { s->patterns = {"\xff"}; }), "not UTF-8");
+  ExpectRefused(with([](Spec s) { s->patterns = {std::string(1 << 20, 'a')}; }), "1048576 bytes");
+  ExpectRefused(with([](Spec s) { s->patterns.assign(1000, "a"); }), "1000 patterns");
+}
+
+TEST(TokenizerCreate, RefusesInconsistentSentencePieceSpecs) {
+  const auto with = [](auto change) {
+    TokenizerSpec spec = SmallSentencePiece();
+    change(&spec);
+    return spec;
+  };
+  using Spec = TokenizerSpec*;
+  ExpectRefused(with([](Spec s) { s->scores.pop_back(); }), "262 scores");
+  ExpectRefused(with([](Spec s) { s->scores[4] = std::nanf(""); }), "score of piece 4");
+  ExpectRefused(with([](Spec s) { s->scores[4] = std::numeric_limits<float>::infinity(); }), "score of piece 4");
+  ExpectRefused(with([](Spec s) { s->pieces[4] = "a"; }), "pieces 3 and 4 are both \"a\"");
+  ExpectRefused(with([](Spec s) { s->pieces[4] = "\xff"; }), "piece 4 is not UTF-8");
+  ExpectRefused(with([](Spec s) { s->pieces[70] = "ab"; }), "byte piece of 2 bytes");
+  ExpectRefused(with([](Spec s) { s->pieces[70] = s->pieces[71]; }), "both the byte");
+  ExpectRefused(with([](Spec s) { s->piece_kinds[70] = PieceKind::kUnused; }), "no piece for the byte 0x3F");
+  ExpectRefused(with([](Spec s) { s->byte_fallback = false, s->unk = -1; }), "neither byte fallback");
+  ExpectRefused(with([](Spec s) { s->patterns = {"a"}; }), "byte-level BPE's");
+  ExpectRefused(with([](Spec s) { s->merges = {3, 3}; }), "which is no piece");
+}
+
+TEST(TokenizerEncode, KnownAnswers) {
+  const auto byte_level = MakeTokenizer(SmallByteLevel());
+  EXPECT_EQ(Encode(*byte_level, ""), std::vector<int32_t>());
+  EXPECT_EQ(Encode(*byte_level, "abcab"), (std::vector<int32_t>{257, 256}));
+  EXPECT_EQ(Encode(*byte_level, "a<tool>b"), (std::vector<int32_t>{'a', 259, 'b'}));
+  const auto sentencepiece = MakeTokenizer(SmallSentencePiece());
+  EXPECT_EQ(Encode(*sentencepiece, ""), std::vector<int32_t>());
+  EXPECT_EQ(Encode(*sentencepiece, "ab"), (std::vector<int32_t>{2, 5}));  // "ab" scores above " a"
+  EXPECT_EQ(Encode(*sentencepiece, "aab\n"), (std::vector<int32_t>{6, 5, 7 + '\n'}));
+  EXPECT_EQ(Decode(*sentencepiece, {6, 5, 7 + '\n'}), "aab\n");
+}
+
+TEST(TokenizerEncode, SpecialTokensAreTextUnlessAskedFor) {
+  const auto tokenizer = MakeTokenizer(SmallByteLevel());
+  EXPECT_EQ(Encode(*tokenizer, "<end>"), (std::vector<int32_t>{'<', 'e', 'n', 'd', '>'}));
+  EXPECT_EQ(Encode(*tokenizer, "x<end><end>", true), (std::vector<int32_t>{'x', 258, 258}));
+  EXPECT_EQ(Decode(*tokenizer, {'x', 258, 259}), "x<tool>");
+  EXPECT_TRUE(tokenizer->IsStop(258));
+  EXPECT_FALSE(tokenizer->IsStop(259));
+  EXPECT_EQ(tokenizer->Piece(258).size(), 0u);
+}
+
+TEST(TokenizerEncode, LongestTokenWins) {
+  TokenizerSpec spec = SmallByteLevel();
+  spec.pieces.push_back("<end><end>"), spec.piece_kinds.push_back(PieceKind::kControl);
+  const auto tokenizer = MakeTokenizer(spec);
+  EXPECT_EQ(Encode(*tokenizer, "<end><end><end>", true), (std::vector<int32_t>{260, 258}));
+}
+
+TEST(TokenizerEncode, BosIsAddedWhereTheModelHasOne) {
+  std::vector<int32_t> ids = {42};
+  ASSERT_TRUE(MakeTokenizer(SmallSentencePiece())->Encode(Bytes("a"), true, false, &ids).ok());
+  EXPECT_EQ(ids, (std::vector<int32_t>{42, 1, 6}));
+  ids.clear();
+  ASSERT_TRUE(MakeTokenizer(SmallByteLevel())->Encode(Bytes("a"), true, false, &ids).ok());
+  EXPECT_EQ(ids, (std::vector<int32_t>{'a'}));
+}
+
+TEST(TokenizerEncode, SameBytesTwiceInDifferentRolesAreAllowed) {
+  TokenizerSpec spec = SmallByteLevel();  // as vocabularies have them that list runs of spaces as added tokens too
+  spec.pieces.push_back("ab"), spec.piece_kinds.push_back(PieceKind::kUserDefined);
+  EXPECT_EQ(Encode(*MakeTokenizer(spec), "xab"), (std::vector<int32_t>{'x', 260}));
+}
+
+TEST(TokenizerDecode, RefusesIdsOutOfRange) {
+  for (const TokenizerSpec& spec : {SmallByteLevel(), SmallSentencePiece()}) {
+    const auto tokenizer = MakeTokenizer(spec);
+    for (int32_t id : {-1, static_cast<int32_t>(spec.pieces.size()), INT32_MAX, INT32_MIN}) {
+      std::string text;
+      const Status status = tokenizer->Decode(std::vector<int32_t>{0, id}, &text);
+      EXPECT_EQ(status.code(), Code::kInvalid);
+      EXPECT_NE(status.message().find("token 1 is"), std::string::npos) << status.message();
+    }
+  }
+}
+
+TEST(TokenizerPatterns, AnEndlessPatternIsAnErrorNotAHang) {
+  TokenizerSpec spec = SmallByteLevel();
+  spec.patterns = {"(a+a+)+$"};
+  std::vector<int32_t> ids = {7};
+  const Status status = MakeTokenizer(spec)->Encode(Bytes(std::string(60, 'a') + "b"), true, false, &ids);
+  EXPECT_EQ(status.code(), Code::kInvalid);
+  EXPECT_NE(status.message().find("limit"), std::string::npos) << status.message();
+  EXPECT_EQ(ids, std::vector<int32_t>{7});
+}
+
+TEST(TokenizerPatterns, EmptyMatchesAndGapsCutButLoseNothing) {
+  TokenizerSpec spec = SmallByteLevel();
+  for (const char* pattern : {"x*", "(?=b)", "q", "$", "^", "a\\Kb|(?<=a)b", "\\s|", "[^\\sb]", "(?i:B)"}) {
+    spec.patterns = {pattern};
+    for (const char* text : {"", "abc", "xxabcxx", "a b\xC3\xA9 abc", "é"}) {
+      const auto tokenizer = MakeTokenizer(spec);
+      EXPECT_EQ(Decode(*tokenizer, Encode(*tokenizer, text)), text) << pattern;
+    }
+  }
+  spec.patterns = {"(?=b)"};
+  EXPECT_EQ(Encode(*MakeTokenizer(spec), "abab"), (std::vector<int32_t>{'a', 'b', 'a', 'b'}));
+}
+
+// ignore_merges matters in this tokenizer: without it some words fall into pieces.
+TEST(TokenizerEncode, IgnoreMergesTakesWholeWords) {
+  TokenizerSpec spec = ReadTestSpec("llama3").value();
+  const auto with = MakeTokenizer(spec);
+  spec.ignore_merges = false;
+  const auto without = MakeTokenizer(spec);
+  int differ = 0;
+  for (size_t id = 0; id < spec.pieces.size(); ++id) {
+    if (spec.piece_kinds[id] != PieceKind::kNormal || !IsUtf8(spec.pieces[id])) continue;
+    differ += Encode(*with, spec.pieces[id]) != Encode(*without, spec.pieces[id]);
+  }
+  EXPECT_GE(differ, 20);
+}
+
+class AllTokenizers : public testing::TestWithParam<const char*> {};
+
+// Any bytes come back, but for what the model's own rules change: Unicode normal form, spaces, unknown characters.
+TEST_P(AllTokenizers, RandomBytesComeBack) {
+  const auto tokenizer = MakeTestTokenizer(GetParam());
+  const TokenizerSpec& spec = tokenizer->spec();
+  if (spec.nfc || spec.remove_extra_spaces) GTEST_SKIP() << "changes its text";
+  std::mt19937 random(7);
+  for (int round = 0; round < 2000; ++round) {
+    std::string text(random() % 40, '\0');
+    for (char& c : text) c = static_cast<char>(round % 2 == 0 ? random() : " ab\xE2\x96\xF0\x9F\x80\xC3\n"[random() % 10]);
+    for (size_t at; (at = text.find("\xE2\x96\x81")) != std::string::npos;) text.erase(at, 1);  // is a space in SentencePiece
+    const std::vector<int32_t> ids = Encode(*tokenizer, text);
+    ASSERT_EQ(Decode(*tokenizer, ids), text);
+    std::string pieces;  // the pieces, one by one, are the same text
+    for (int32_t id : ids) {
+      const Span<const uint8_t> piece = tokenizer->Piece(id);
+      pieces.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+    }
+    ASSERT_EQ(pieces, (spec.add_space_prefix && !text.empty() ? " " : "") + text);
+  }
+}
+
+// Each is a second or less when the time grows with the text, and would be hours if it grew with its square.
+TEST_P(AllTokenizers, AMegabyteOfAnything) {
+  TokenizerSpec spec = ReadTestSpec(GetParam()).value();
+  std::vector<std::unique_ptr<Tokenizer>> tokenizers;
+  tokenizers.push_back(MakeTokenizer(spec));
+  if (!spec.patterns.empty()) {
+    spec.patterns.clear();  // all of it one word
+    tokenizers.push_back(MakeTokenizer(spec));
+  }
+  for (const char* unit : {"a", " ", "\n", "😀", "👨‍👩‍👧‍👦", "\xCC\xA3\xCC\x81", "\xFF", "the ", "<|im_", "<"}) {
+    const std::string text = Repeat(unit, kMegabyte);
+    for (const auto& tokenizer : tokenizers) {
+      const std::vector<int32_t> ids = Encode(*tokenizer, text, true);
+      EXPECT_FALSE(ids.empty() && !spec.remove_extra_spaces);
+      if (spec.nfc || spec.remove_extra_spaces) continue;
+      EXPECT_EQ(Decode(*tokenizer, ids), text) << unit;
+    }
+  }
+}
+
+// Encode is const and shared: same text, same ids, from any thread.
+TEST_P(AllTokenizers, ThreadsGiveTheSameIds) {
+  const auto tokenizer = MakeTestTokenizer(GetParam());
+  const std::string text = ReadTestFile(TokenizerData("strings.txt")).substr(0, 20000);
+  const std::vector<int32_t> expected = Encode(*tokenizer, text, true);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 5; ++round) {
+        std::vector<int32_t> ids;
+        if (!tokenizer->Encode(Bytes(text), false, true, &ids).ok() || ids != expected) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, AllTokenizers,
+                         testing::Values("recall", "gpt2", "llama3", "qwen2", "chain", "llama_hf", "tok512", "sp_fallback",
+                                         "sp_unused", "sp_squeeze", "sp_plain"),
+                         [](const auto& test) { return std::string(test.param); });
+
+}  // namespace
+}  // namespace kvc

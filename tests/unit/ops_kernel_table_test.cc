@@ -1,0 +1,44 @@
+#include "lib/ops/kernel_table.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "tests/parity/cases.h"
+
+namespace kvc {
+namespace {
+
+TEST(KernelTable, EveryTableIsCompleteAndTheReferenceComesFirst) {
+  const auto tables = parity::Tables();
+  ASSERT_FALSE(tables.empty());
+  EXPECT_STREQ("ref", tables[0]->name);
+  EXPECT_EQ(&ReferenceKernels(), tables[0]);
+  for (const KernelTable* t : tables) {
+    EXPECT_TRUE(t->matmul && t->quantize_row && t->rms_norm && t->rope && t->silu_mul && t->add && t->dot && t->axpy && t->softmax)
+        << t->name;
+    EXPECT_TRUE(t->prefill_attention && t->score_rows && t->column_sums && t->attend_tile && t->encode_vectors &&
+                t->decode_vectors && t->weight_row)
+        << t->name;
+  }
+  const KernelTable* one[1];
+  EXPECT_EQ(1, RunnableKernels(one, 1));
+}
+
+TEST(KernelTable, TheEnvironmentChoosesAndNonsenseIsPassedOver) {
+  const char* before = std::getenv("KVC_ISA");
+  const std::string kept = before != nullptr ? before : "";
+  for (const KernelTable* t : parity::Tables()) {
+    setenv("KVC_ISA", t->name, 1);
+    EXPECT_EQ(t, &BestKernels());
+  }
+  setenv("KVC_ISA", "abacus", 1);
+  EXPECT_EQ(parity::Tables().back(), &BestKernels());
+  unsetenv("KVC_ISA");
+  EXPECT_EQ(parity::Tables().back(), &BestKernels());
+  if (before != nullptr) setenv("KVC_ISA", kept.c_str(), 1);
+}
+
+}  // namespace
+}  // namespace kvc

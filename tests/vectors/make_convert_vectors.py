@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""Makes tests/data/convert: small GGUF files and what the PyPI package gguf dequantises from them (needs numpy, gguf).
+
+  make_convert_vectors.py OUT
+
+NAME.gguf with NAME.f32: the values of all tensors, f32 little-endian, in the order of the file, rows first."""
+import os
+import sys
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Type
+from gguf import TokenType
+
+LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN = 2, 32, 4, 2, 8, 64
+
+
+def byte_alphabet():
+    keep = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    spare = iter(range(256, 512))
+    return [chr(b if b in keep else next(spare)) for b in range(256)]
+
+
+def byte_level(w, pre):
+    tokens = byte_alphabet()
+    merges = ["h e", "l l", "he ll", "hell o", f"{tokens[32]} w"]
+    tokens += [m.replace(" ", "") for m in merges]
+    kinds = [TokenType.NORMAL] * len(tokens) + [TokenType.CONTROL] * 3 + [TokenType.USER_DEFINED, TokenType.UNUSED]
+    tokens += ["<|bos|>", "<|eos|>", "<|eot_id|>", "<tool> call", "[PAD265]"]
+    w.add_tokenizer_model("gpt2")
+    w.add_tokenizer_pre(pre)
+    w.add_token_list(tokens)
+    w.add_token_types(kinds)
+    w.add_token_merges(merges)
+    w.add_bos_token_id(261)
+    w.add_eos_token_id(262)
+    w.add_eot_token_id(263)
+    return len(tokens)
+
+
+def sentencepiece(w):
+    tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)] + ["\u2581", "a", "b", "\u2581a", "ab", "\u2581ab"]
+    kinds = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL] + [TokenType.BYTE] * 256 + [TokenType.NORMAL] * 6
+    scores = [0.0] * 259 + [-5.0, -6.0, -7.0, -1.0, -2.0, -3.0]
+    w.add_tokenizer_model("llama")
+    w.add_tokenizer_pre("default")
+    w.add_token_list(tokens)
+    w.add_token_scores(scores)
+    w.add_token_types(kinds)
+    w.add_unk_token_id(0)
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(2)
+    w.add_add_bos_token(True)
+    w.add_add_eos_token(False)
+    w.add_add_space_prefix(True)
+    return len(tokens)
+
+
+def make(folder, name, arch, tokenizer, types, biases=False, qk_norm=False, tied=True, rope_freqs=None):
+    """types: of the matrices, used in turn."""
+    rng = np.random.default_rng(sum(name.encode()))
+    path = os.path.join(folder, name)
+    w = gguf.GGUFWriter(path + ".gguf", arch)
+    w.add_name(name)
+    w.add_block_count(LAYERS)
+    w.add_context_length(128)
+    w.add_embedding_length(HIDDEN)
+    w.add_feed_forward_length(FFN)
+    w.add_head_count(HEADS)
+    w.add_head_count_kv(KV_HEADS)
+    w.add_key_length(HEAD_DIM)
+    w.add_value_length(HEAD_DIM)
+    w.add_layer_norm_rms_eps(1e-5)
+    w.add_rope_freq_base(500000.0)
+    w.add_rope_dimension_count(HEAD_DIM)
+    vocab = tokenizer(w)
+    w.add_vocab_size(vocab)
+    values, count = [], [0]
+
+    def tensor(tensor_name, shape, kind):
+        x = rng.standard_normal(shape).astype(np.float32) * np.float32(0.2)
+        if len(shape) == 2:
+            x[0, :32] = 0  # a group of zeros
+            x[-1, 5] = 3   # an outlier
+        data = x if kind == Type.F32 else gguf.quants.quantize(x, kind)
+        w.add_tensor(tensor_name, data, raw_dtype=kind)
+        values.append(gguf.quants.dequantize(data, kind).astype("<f4").reshape(-1))
+
+    def matrix(tensor_name, rows, cols):
+        tensor(tensor_name, (rows, cols), types[count[0] % len(types)])
+        count[0] += 1
+
+    def vector(tensor_name, n):
+        tensor(tensor_name, (n,), Type.F32)
+
+    q, kv = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+    matrix("token_embd.weight", vocab, HIDDEN)
+    vector("output_norm.weight", HIDDEN)
+    if not tied:
+        matrix("output.weight", vocab, HIDDEN)
+    if rope_freqs is not None:
+        w.add_tensor("rope_freqs.weight", rope_freqs, raw_dtype=Type.F32)
+    for i in range(LAYERS):
+        b = f"blk.{i}."
+        vector(b + "attn_norm.weight", HIDDEN)
+        matrix(b + "attn_q.weight", q, HIDDEN)
+        matrix(b + "attn_k.weight", kv, HIDDEN)
+        matrix(b + "attn_v.weight", kv, HIDDEN)
+        matrix(b + "attn_output.weight", HIDDEN, q)
+        if biases:
+            vector(b + "attn_q.bias", q)
+            vector(b + "attn_k.bias", kv)
+            vector(b + "attn_v.bias", kv)
+        if qk_norm:
+            vector(b + "attn_q_norm.weight", HEAD_DIM)
+            vector(b + "attn_k_norm.weight", HEAD_DIM)
+        vector(b + "ffn_norm.weight", HIDDEN)
+        matrix(b + "ffn_gate.weight", FFN, HIDDEN)
+        matrix(b + "ffn_up.weight", FFN, HIDDEN)
+        matrix(b + "ffn_down.weight", HIDDEN, FFN)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    if rope_freqs is None:
+        np.concatenate(values).tofile(path + ".f32")
+
+
+def llama3_divisors(factor, theta, head_dim, low=1.0, high=4.0, original=8192.0):
+    """As transformers' _compute_llama3_parameters, told as divisors of the plain frequencies."""
+    out = []
+    for j in range(0, head_dim, 2):
+        wave = 2 * np.pi * theta ** (j / head_dim)
+        smooth = (original / wave - low) / (high - low)
+        out.append(1.0 if wave < original / high else factor if wave > original / low else 1 / ((1 - smooth) / factor + smooth))
+    return np.array(out, np.float32)
+
+
+def main():
+    folder = sys.argv[1]
+    os.makedirs(folder, exist_ok=True)
+    make(folder, "qwen2_q8_0", "qwen2", lambda w: byte_level(w, "qwen2"), [Type.Q8_0], biases=True)
+    make(folder, "llama_q4_0", "llama", sentencepiece, [Type.Q4_0], tied=False)
+    make(folder, "qwen3_mixed", "qwen3", lambda w: byte_level(w, "qwen2"), [Type.BF16, Type.F16, Type.F32, Type.Q8_0, Type.Q4_0], qk_norm=True)
+    make(folder, "llama3_scaled", "llama", lambda w: byte_level(w, "llama-bpe"), [Type.Q4_0], rope_freqs=llama3_divisors(32.0, 500000.0, HEAD_DIM))
+
+
+main()

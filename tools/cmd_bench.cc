@@ -1,0 +1,243 @@
+// kvc bench: prefill and decode speed of one policy, beside the memory bandwidth this machine gives in the same run.
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "tools/command.h"
+#include "tools/files.h"
+#include "tools/options.h"
+#include "tools/output.h"
+
+namespace kvc::tool {
+namespace {
+
+struct BenchOptions {
+  ModelOptions model;
+  TableOptions tables;
+  std::string policy = "full", tokens;
+  int32_t prompt = 512, gen = 128, depth = 0, repeat = 3;
+  bool json = false;
+};
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Bytes per second that n_threads read from memory, each its own part of a buffer larger than any cache. The best of some rounds.
+double ReadBandwidth(int32_t n_threads) {
+  constexpr size_t kBytes = size_t{256} << 20;
+  constexpr int kRounds = 5;
+  const std::vector<uint64_t> buffer(kBytes / sizeof(uint64_t), 1);
+  std::vector<uint64_t> sums(static_cast<size_t>(n_threads));
+  double best = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    const Clock::time_point start = Clock::now();
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < sums.size(); ++t) {
+      threads.emplace_back([&, t] {
+        const size_t part = buffer.size() / sums.size();
+        uint64_t sum[8] = {};
+        for (const uint64_t *p = buffer.data() + t * part, *end = p + part / 8 * 8; p != end; p += 8) {
+          for (int i = 0; i < 8; ++i) sum[i] += p[i];
+        }
+        for (const uint64_t s : sum) sums[t] += s;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    best = std::max(best, static_cast<double>(kBytes) / SecondsSince(start));
+  }
+  // The sums decide something, so that no compiler may skip the reading.
+  return std::find(sums.begin(), sums.end(), 0) == sums.end() ? best : 0;
+}
+
+// Weights a step reads: all but the embedding matrix where the output head is another one.
+int64_t WeightBytesPerStep(const Model& model) {
+  int64_t embedding = 0;
+  bool own_head = false;
+  for (const Json& tensor : model.Describe().value("tensors", Json::array())) {
+    const std::string role = tensor.value("role", "");
+    if (role == "embedding") embedding = tensor.value("size", int64_t{0});
+    own_head = own_head || role == "output_head";
+  }
+  return model.info().weight_bytes - (own_head ? embedding : 0);
+}
+
+// The same numbers on every machine: 32-bit xorshift.
+TokenList SyntheticTokens(int32_t n, int32_t vocab_size) {
+  TokenList tokens;
+  uint32_t state = 2463534242u;
+  for (int32_t i = 0; i < n; ++i) {
+    state ^= state << 13;
+    state ^= state >> 17;
+    state ^= state << 5;
+    tokens.push_back(static_cast<int32_t>(state % static_cast<uint32_t>(vocab_size)));
+  }
+  return tokens;
+}
+
+struct Measured {
+  double prefill_seconds = 0, compress_seconds = 0, first_token_seconds = 0, cache_bytes_mean = 0;
+  std::vector<double> steps;  // seconds each
+  kvc_session_stats stats{};
+};
+
+// Depth tokens, then the measured prompt, then steps. A stop token does not end it: the session is fed on.
+Measured MeasureOnce(const BenchOptions& options, Session* session, const TokenList& tokens) {
+  Measured out;
+  const auto prompt = tokens.begin() + options.depth;
+  if (options.depth > 0) session->Prefill(TokenList(tokens.begin(), prompt));
+  const double compressed_before = options.depth > 0 ? session->Stats().compress_seconds : 0;
+  const Clock::time_point start = Clock::now();
+  session->Prefill(TokenList(prompt, tokens.end()));
+  out.prefill_seconds = SecondsSince(start);
+  const double bytes_first = static_cast<double>(session->Stats().cache_bytes);
+  for (int32_t i = 0; i < options.gen; ++i) {
+    const Clock::time_point step_start = Clock::now();
+    const bool token = session->Step().has_value();
+    out.steps.push_back(SecondsSince(step_start));
+    if (i == 0) out.first_token_seconds = SecondsSince(start);
+    if (!token) session->Append({tokens.back()});
+  }
+  out.stats = session->Stats();
+  out.compress_seconds = out.stats.compress_seconds - compressed_before;
+  out.cache_bytes_mean = (bytes_first + static_cast<double>(out.stats.cache_bytes)) / 2;
+  return out;
+}
+
+struct BenchResult {
+  double prefill_seconds = 0, compress_seconds = 0, first_token_seconds = 0, step_seconds = 0, step_median = 0, cache_bytes_mean = 0;
+  double bandwidth = 0;
+  int64_t bytes_per_step = 0;
+  kvc_session_stats stats{};
+};
+
+// Medians over the repetitions.
+BenchResult Measure(const BenchOptions& options, const Model& model, const Policy& policy, const TokenList& tokens) {
+  std::vector<double> prefill, compress, first, step, medians;
+  BenchResult result;
+  kvc_session_params params = DefaultSessionParams();
+  params.max_tokens = static_cast<int32_t>(tokens.size()) + 2 * options.gen + 1;
+  Session session(model, policy, params);
+  Progress progress("bench");
+  for (int32_t i = 0; i <= options.repeat; ++i) {
+    progress.Update(i, options.repeat + 1, i == 0 ? "warming up" : "");
+    if (i > 0) session.Reset();
+    const Measured one = MeasureOnce(options, &session, tokens);
+    if (i == 0) continue;  // pages touched for the first time, clocks not yet up
+    prefill.push_back(one.prefill_seconds);
+    compress.push_back(one.compress_seconds);
+    first.push_back(one.first_token_seconds);
+    double sum = 0;
+    for (const double seconds : one.steps) sum += seconds;
+    step.push_back(Ratio(sum, static_cast<double>(one.steps.size())));
+    medians.push_back(Median(one.steps));
+    result.cache_bytes_mean = one.cache_bytes_mean;
+    result.stats = one.stats;
+  }
+  result.prefill_seconds = Median(prefill);
+  result.compress_seconds = Median(compress);
+  result.first_token_seconds = Median(first);
+  result.step_seconds = Median(step);
+  result.step_median = Median(medians);
+  result.bandwidth = ReadBandwidth(ThreadsUsed(options.model));
+  result.bytes_per_step = WeightBytesPerStep(model) + static_cast<int64_t>(result.cache_bytes_mean);
+  return result;
+}
+
+Json ResultJson(const BenchOptions& options, const BenchResult& result, const Policy& policy) {
+  const auto decoded = [&](double value) { return options.gen > 0 ? Json(value) : Json(nullptr); };
+  return Json{{"prefill_tokens_per_second", Ratio(options.prompt, result.prefill_seconds)},
+              {"decode_tokens_per_second", decoded(Ratio(1, result.step_seconds))},
+              {"first_token_seconds", decoded(result.first_token_seconds)},
+              {"compress_seconds", result.compress_seconds},
+              {"cache_bytes", result.stats.cache_bytes},
+              {"cache_bytes_peak", result.stats.cache_bytes_peak},
+              {"cache_bytes_full", result.stats.cache_bytes_full},
+              {"workspace_bytes", result.stats.workspace_bytes},
+              {"weight_bytes", result.stats.weight_bytes},
+              {"bandwidth_fraction", decoded(Ratio(Ratio(static_cast<double>(result.bytes_per_step), result.step_seconds), result.bandwidth))},
+              {"read_bandwidth_bytes_per_second", result.bandwidth},
+              {"bytes_per_step", result.bytes_per_step},
+              {"prefill_seconds", result.prefill_seconds},
+              {"step_seconds_mean", decoded(result.step_seconds)},
+              {"step_seconds_median", decoded(result.step_median)},
+              {"n_prompt", options.prompt},
+              {"n_gen", options.gen},
+              {"depth", options.depth},
+              {"repeat", options.repeat},
+              {"threads", ThreadsUsed(options.model)},
+              {"device", options.model.device},
+              {"model", options.model.path},
+              {"policy", policy.Describe()},
+              {"library_version", LibraryVersion()}};
+}
+
+void PrintResult(const BenchOptions& options, const BenchResult& result, const Policy& policy) {
+  Table table({"", ""}, "lr");
+  table.AddRow({"prefill", Format("%.0f tokens/s", Ratio(options.prompt, result.prefill_seconds))});
+  table.AddRow({"  of it compression", FormatSeconds(result.compress_seconds)});
+  if (options.gen > 0) {
+    table.AddRow({"first token after", FormatSeconds(result.first_token_seconds)});
+    table.AddRow({"decode", Format("%.1f tokens/s", Ratio(1, result.step_seconds))});
+    table.AddRow({"step, median", FormatSeconds(result.step_median)});
+  }
+  table.AddRow({"cache", FormatBytes(result.stats.cache_bytes)});
+  table.AddRow({"cache at its peak", FormatBytes(result.stats.cache_bytes_peak)});
+  table.AddRow({"cache uncompressed", FormatBytes(result.stats.cache_bytes_full)});
+  table.AddRow({"read bandwidth", Format("%.1f GB/s", result.bandwidth / 1e9)});
+  if (options.gen > 0) {
+    const double used = Ratio(static_cast<double>(result.bytes_per_step), result.step_seconds);
+    table.AddRow({"  used by a step", Format("%.1f GB/s, ", used / 1e9) + FormatPercent(Ratio(used, result.bandwidth))});
+  }
+  Print(Format("%s\nprompt %d, generated %d, depth %d, %d threads, median of %d\n", policy.Describe().c_str(), options.prompt, options.gen,
+               options.depth, ThreadsUsed(options.model), options.repeat) +
+        table.Text());
+}
+
+int Bench(BenchOptions options) {
+  const Policy policy = MakePolicy(options.policy, options.tables);
+  const Model model = OpenModel(options.model);
+  if (int64_t{options.depth} + options.prompt + 2 * int64_t{options.gen} >= INT32_MAX) throw UsageError("--depth, --prompt and --gen are too large");
+  TokenList tokens = SyntheticTokens(options.depth + options.prompt, model.info().vocab_size);
+  if (!options.tokens.empty()) {
+    tokens = ReadTokens(options.tokens);
+    if (tokens.size() <= static_cast<size_t>(options.depth)) throw UsageError("--tokens has no token beyond --depth");
+    options.prompt = static_cast<int32_t>(tokens.size()) - options.depth;
+  }
+  const BenchResult result = Measure(options, model, policy, tokens);
+  if (options.json) {
+    PrintJson(ResultJson(options, result, policy));
+  } else {
+    PrintResult(options, result, policy);
+  }
+  return kExitGood;
+}
+
+}  // namespace
+
+std::function<int()> AddBench(CLI::App* app) {
+  const auto options = std::make_shared<BenchOptions>();
+  AddModelOptions(app, &options->model);
+  AddPolicyOption(app, &options->policy);
+  AddTableOptions(app, &options->tables);
+  const auto count = [&](const char* name, int32_t* value, int least, const char* help) {
+    app->add_option(name, *value, help)->check(AtLeast(least))->capture_default_str()->type_name("N");
+  };
+  count("--prompt", &options->prompt, 1, "Tokens of the measured prompt");
+  count("--gen", &options->gen, 0, "Tokens to generate");
+  count("--depth", &options->depth, 0, "Tokens in the session before the measured prompt");
+  count("--repeat", &options->repeat, 1, "Repetitions; medians are reported");
+  app->add_option("--tokens", options->tokens, "Token ids from a JSON array instead of made-up ones")->type_name("FILE");
+  app->add_flag("--json", options->json, "One JSON document on stdout");
+  return [options] { return Bench(*options); };
+}
+
+}  // namespace kvc::tool

@@ -1,0 +1,107 @@
+// kvc convert: someone else's checkpoint into one model file.
+#include <memory>
+
+#include "models/convert/convert.h"
+#include "tools/command.h"
+#include "tools/generate.h"
+#include "tools/kvc_handles.h"
+#include "tools/output.h"
+
+namespace kvc::tool {
+namespace {
+
+struct ConvertCommand {
+  std::string source, output, weights = "keep", name;
+  std::vector<std::string> head_scores;
+  int32_t group = 32;
+  bool json = false;
+};
+
+struct NamedChoice {
+  const char* name;
+  WeightChoice choice;
+};
+
+constexpr NamedChoice kWeightChoices[] = {{"keep", WeightChoice::kKeep},
+                                          {"f32", WeightChoice::kF32},
+                                          {"bf16", WeightChoice::kBf16},
+                                          {"int8", WeightChoice::kInt8},
+                                          {"int4", WeightChoice::kInt4}};
+
+std::vector<std::string> WeightNames() {
+  std::vector<std::string> names;
+  for (const NamedChoice& known : kWeightChoices) names.push_back(known.name);
+  return names;
+}
+
+ConvertOptions MakeConvertOptions(const ConvertCommand& command, const CancelOnInterrupt& interrupt, Progress* progress) {
+  ConvertOptions options;
+  for (const NamedChoice& known : kWeightChoices) {
+    if (command.weights == known.name) options.weights = known.choice;
+  }
+  options.group = command.group;
+  options.head_score_files = command.head_scores;
+  options.name = command.name;
+  options.progress = [&interrupt, progress](const ConvertProgress& at) {
+    progress->Update(static_cast<double>(at.bytes_done), static_cast<double>(at.bytes_total),
+                     Format("tensor %d of %d", at.tensors_done, at.tensors_total));
+    return !interrupt.interrupted();
+  };
+  return options;
+}
+
+Json ReportJson(const ConvertCommand& command, const ConvertReport& report) {
+  return Json{{"output", command.output},
+              {"kind", report.kind},
+              {"architecture", report.architecture},
+              {"name", report.name},
+              {"weights", command.weights},
+              {"n_tensors", report.n_tensors},
+              {"bytes_read", report.bytes_read},
+              {"bytes_written", report.bytes_written},
+              {"warnings", report.warnings}};
+}
+
+int RunConvert(const ConvertCommand& command) {
+  const CancelOnInterrupt interrupt;
+  ConvertReport report;
+  Progress progress("converting");
+  const Status status = Convert(command.source, command.output, MakeConvertOptions(command, interrupt, &progress), &report);
+  progress.Clear();
+  if (!status.ok()) {
+    throw Failure("cannot convert: " + status.message() + " (" + kvc_status_name(static_cast<kvc_status>(status.code())) + ")");
+  }
+  for (const std::string& warning : report.warnings) Note("kvc: note: " + warning);
+  if (command.json) {
+    PrintJson(ReportJson(command, report));
+  } else {
+    Print(Format("%s: %s (%s, %s), %d tensors, %s of weights, %s in the source\n", command.output.c_str(), report.name.c_str(),
+                 report.architecture.c_str(), report.kind.c_str(), report.n_tensors, FormatBytes(report.bytes_written).c_str(),
+                 FormatBytes(report.bytes_read).c_str()));
+  }
+  return kExitGood;
+}
+
+}  // namespace
+
+std::function<int()> AddConvert(CLI::App* app) {
+  const auto command = std::make_shared<ConvertCommand>();
+  app->add_option("SRC", command->source, "A Hugging Face directory, a GGUF file or a llama2.c checkpoint")->required()->type_name("");
+  app->add_option("OUT", command->output, "The model file to write (.kvc)")->required()->type_name("");
+  app->add_option("--weights", command->weights, "How matrices are stored: keep, f32, bf16, int8 or int4")
+      ->check(CLI::IsMember(WeightNames()).description(""))
+      ->capture_default_str()
+      ->type_name("TYPE");
+  app->add_option("--group", command->group, "Columns that share a scale in int8 and int4: 32, 64 or 128")
+      ->check(CLI::IsMember({32, 64, 128}).description(""))
+      ->capture_default_str()
+      ->type_name("N");
+  app->add_option("--head-scores", command->head_scores, "JSON with head scores to store; again for more tables")
+      ->allow_extra_args(false)
+      ->type_name("FILE");
+  app->add_option("--name", command->name, "The model's name, instead of the source's own")->type_name("TEXT");
+  app->add_flag("--json", command->json, "One JSON document on stdout");
+  return [command] { return RunConvert(*command); };
+}
+
+}  // namespace kvc::tool

@@ -1,0 +1,208 @@
+// kvc demo: a trained model answers questions about long contexts from a fraction of the cache, beside the full cache.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "tools/command.h"
+#include "tools/files.h"
+#include "tools/options.h"
+#include "tools/output.h"
+#include "tools/quality.h"
+
+namespace kvc::tool {
+namespace {
+
+struct DemoOptions {
+  ModelOptions model;
+  std::string tasks, stories;
+  std::vector<int32_t> budgets = {64, 128};
+  int32_t limit = 0;
+  bool json = false;
+};
+
+// A row of the demo: a name for people, the policy, what it gave.
+struct DemoPolicy {
+  std::string name;
+  Policy policy;
+  QualitySums sums;
+};
+
+std::vector<DemoPolicy> DemoPolicies(const std::vector<int32_t>& budgets) {
+  struct Method {
+    const char *name, *options;
+  };
+  constexpr Method kMethods[] = {{"streaming", ""}, {"snapkv", ",window=8"}, {"ada-snapkv", ",window=8"}, {"cokv", ",window=8"}};
+  std::vector<DemoPolicy> policies;
+  policies.push_back({"full", Policy("full"), {}});
+  for (const int32_t budget : budgets) {
+    for (const Method& method : kMethods) {
+      policies.push_back({method.name, Policy(Format("%s:budget=%d%s", method.name, budget, method.options)), {}});
+    }
+  }
+  return policies;
+}
+
+// Text on lines of at most `width` columns, each with the indent.
+std::string Wrap(const std::string& text, int width, const std::string& indent) {
+  std::string out, line, word;
+  const auto end_word = [&] {
+    if (!line.empty() && TextWidth(line) + 1 + TextWidth(word) > width) {
+      out += indent + line + "\n";
+      line.clear();
+    }
+    if (!word.empty()) line += (line.empty() ? "" : " ") + word;
+    word.clear();
+  };
+  for (const char c : text + " ") {
+    if (c == ' ' || c == '\n' || c == '\t' || c == '\r') {
+      end_word();
+    } else {
+      word += c;
+    }
+  }
+  return out + (line.empty() ? "" : indent + line + "\n");
+}
+
+// The sentence of the context that states the answer to a question, with a little of what stands around it.
+std::string Excerpt(const std::string& context, const Question& question) {
+  constexpr size_t kAround = 120;
+  const size_t at = context.find(question.question + question.answer);
+  if (at == std::string::npos) return context.substr(0, 2 * kAround);
+  size_t begin = at > kAround ? context.find(' ', at - kAround) : 0;
+  size_t end = std::min(context.size(), at + question.question.size() + question.answer.size() + kAround);
+  while (end < context.size() && context[end] != ' ') ++end;
+  begin = std::min(begin, at);
+  return (begin > 0 ? "..." : "") + context.substr(begin, end - begin) + (end < context.size() ? " ..." : "");
+}
+
+std::string Trim(const std::string& text) {
+  const size_t begin = text.find_first_not_of(" \n");
+  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \n") + 1 - begin);
+}
+
+void PrintIntroduction(const Model& model, const Task& task, size_t n_tasks, size_t n_questions) {
+  const kvc_model_info& info = model.info();
+  const size_t n_tokens = model.TokenizePrompt(task.context).size();
+  Print(Format("%s parameters, %d layers with %d KV heads of size %d: %d heads, each with its own part of the cache.\n",
+               FormatParameters(info.n_parameters).c_str(), info.n_layers, info.n_kv_heads, info.head_dim, model.n_kv_heads_total()));
+  Print(Format("%zu contexts of about %zu tokens: prose with facts hidden in it. Every context is read once and compressed, and only\n"
+               "then come the questions, %zu in all: what was dropped by then cannot be looked up again.\n\nFrom the first context:\n\n",
+               n_tasks, n_tokens, n_questions));
+  Print(Wrap(Excerpt(task.context, task.questions[0]), 96, "    "));
+}
+
+// The questions of one context with the answers of the full cache and of one budget.
+void PrintAnswers(const Task& task, const std::vector<DemoPolicy>& policies, const std::vector<std::vector<AnswerTrace>>& answers,
+                  int32_t budget) {
+  std::vector<std::string> head = {"question", "answer"};
+  std::vector<size_t> shown;
+  for (size_t p = 0; p < policies.size(); ++p) {
+    const bool of_budget = policies[p].policy.Describe().find(Format("budget=%d", budget)) != std::string::npos;
+    if (p > 0 && (!of_budget || shown.size() > 4)) continue;
+    shown.push_back(p);
+    head.push_back(policies[p].name);
+  }
+  Table table(head, std::string(head.size(), 'l'));
+  for (size_t q = 0; q < task.questions.size(); ++q) {
+    std::vector<std::string> row = {Trim(task.questions[q].question), Trim(task.questions[q].answer)};
+    for (const size_t p : shown) row.push_back(Trim(answers[p][q].text) + (answers[p][q].right ? "" : "  wrong"));
+    table.AddRow(row);
+  }
+  Print(Format("\nAsked with the full cache, and with %d slots per head:\n\n", budget) + table.Text("    "));
+}
+
+void PrintTable(const std::vector<DemoPolicy>& policies, int32_t n_heads) {
+  Table table({"policy", "slots per head", "share of the cache", "cache bytes", "prefill", "step", "answers right"}, "lrrrrrr");
+  std::string last_budget;
+  for (size_t p = 0; p < policies.size(); ++p) {
+    const QualitySums& sums = policies[p].sums;
+    if (p == 1 || (p > 1 && policies[p].name == policies[1].name)) table.AddRule();
+    table.AddRow({policies[p].name, Format("%.0f", sums.mean(sums.slots) / n_heads), FormatPercent(Ratio(sums.slots, sums.slots_full)),
+                  FormatBytes(static_cast<int64_t>(sums.mean(sums.cache_bytes))), FormatSeconds(sums.mean(sums.prefill_seconds)),
+                  FormatSeconds(Ratio(sums.step_seconds, static_cast<double>(sums.n_steps))),
+                  Format("%lld of %lld", static_cast<long long>(sums.n_right), static_cast<long long>(sums.n))});
+  }
+  Print("\nAll contexts; bytes are what the allocator holds after the context, times are means:\n\n" + table.Text("    "));
+}
+
+Json TableJson(const std::vector<DemoPolicy>& policies, int32_t n_heads) {
+  Json rows = Json::array();
+  for (const DemoPolicy& entry : policies) {
+    const QualitySums& sums = entry.sums;
+    rows.push_back(Json{{"name", entry.name},
+                        {"policy", entry.policy.Describe()},
+                        {"slots_per_head", sums.mean(sums.slots) / n_heads},
+                        {"cache_share", Ratio(sums.slots, sums.slots_full)},
+                        {"cache_bytes", sums.mean(sums.cache_bytes)},
+                        {"prefill_seconds", sums.mean(sums.prefill_seconds)},
+                        {"step_seconds", Ratio(sums.step_seconds, static_cast<double>(sums.n_steps))},
+                        {"n_right", sums.n_right},
+                        {"n", sums.n}});
+  }
+  return Json{{"policies", rows}, {"library_version", LibraryVersion()}};
+}
+
+void TellStory(const DemoOptions& options) {
+  constexpr int32_t kStoryTokens = 220;
+  ModelOptions model_options = options.model;
+  model_options.path = options.stories;
+  const Model model = OpenModel(model_options);
+  Session session(model, Policy("full"), DefaultSessionParams());
+  session.Prefill(model.TokenizePrompt("Once upon a time"));
+  const Generation story = Generate(&session, kStoryTokens, {});
+  Print(Format("\nAnd a model of %s parameters tells a story, at %.0f tokens a second:\n\n", FormatParameters(model.info().n_parameters).c_str(),
+               Ratio(static_cast<double>(story.tokens.size()), story.stats.decode_seconds)));
+  Print(Wrap("Once upon a time" + story.text, 96, "    ") + "\n");
+}
+
+int Demo(const DemoOptions& options) {
+  std::vector<Task> tasks = ReadTasks(options.tasks);
+  if (options.limit > 0 && tasks.size() > static_cast<size_t>(options.limit)) tasks.resize(static_cast<size_t>(options.limit));
+  size_t n_questions = 0;
+  for (const Task& task : tasks) n_questions += task.questions.size();
+  const Model model = OpenModel(options.model);
+  if (!options.json) PrintIntroduction(model, tasks[0], tasks.size(), n_questions);
+  std::vector<DemoPolicy> policies = DemoPolicies(options.budgets);
+  std::vector<const Policy*> pointers;
+  for (const DemoPolicy& entry : policies) pointers.push_back(&entry.policy);
+  TaskEvaluator evaluator(model, pointers, TaskProtocol::kAsk);
+  std::vector<QualitySums> sums(policies.size());
+  {
+    Progress progress("asking");
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      progress.Update(static_cast<double>(i), static_cast<double>(tasks.size()), Format("context %zu of %zu", i + 1, tasks.size()));
+      const std::vector<std::vector<AnswerTrace>> answers = evaluator.Run(tasks[i], &sums);
+      if (i > 0 || options.json) continue;
+      progress.Clear();
+      PrintAnswers(tasks[0], policies, answers, options.budgets[0]);
+      std::fflush(stdout);
+    }
+  }
+  for (size_t p = 0; p < policies.size(); ++p) policies[p].sums = sums[p];
+  if (options.json) {
+    PrintJson(TableJson(policies, model.n_kv_heads_total()));
+    return kExitGood;
+  }
+  PrintTable(policies, model.n_kv_heads_total());
+  if (!options.stories.empty()) TellStory(options);
+  return kExitGood;
+}
+
+}  // namespace
+
+std::function<int()> AddDemo(CLI::App* app) {
+  const auto options = std::make_shared<DemoOptions>();
+  AddModelOptions(app, &options->model, "--model");
+  app->add_option("--tasks", options->tasks, "Contexts and questions, one JSON object a line")->required()->type_name("FILE");
+  app->add_option("--stories", options->stories, "A model that then tells a story")->type_name("FILE");
+  app->add_option("--budget", options->budgets, "Slots per head; again for more budgets")
+      ->allow_extra_args(false)
+      ->check(AtLeast(1))
+      ->capture_default_str()
+      ->type_name("N");
+  app->add_option("--limit", options->limit, "At most so many contexts; 0 = all")->check(AtLeast(0))->type_name("N");
+  app->add_flag("--json", options->json, "The table as one JSON document on stdout");
+  return [options] { return Demo(*options); };
+}
+
+}  // namespace kvc::tool

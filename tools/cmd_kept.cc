@@ -1,0 +1,81 @@
+// kvc kept: the token positions that stay cached, per layer and KV head.
+#include <algorithm>
+#include <memory>
+
+#include "tools/command.h"
+#include "tools/generate.h"
+#include "tools/options.h"
+#include "tools/output.h"
+
+namespace kvc::tool {
+namespace {
+
+struct KeptOptions {
+  ModelOptions model;
+  PromptOptions prompt;
+  TableOptions tables;
+  SessionOptions session;
+  std::string policy = "full";
+  int32_t max_tokens = 0;
+  bool json = false;
+};
+
+// "0-3 17 40-52": runs of neighbours, shortened after some.
+std::string Runs(const std::vector<int32_t>& positions) {
+  constexpr size_t kLongest = 60;
+  std::string text;
+  for (size_t i = 0, end; i < positions.size(); i = end) {
+    for (end = i + 1; end < positions.size() && positions[end] == positions[end - 1] + 1;) ++end;
+    text += (i > 0 ? " " : "") + std::to_string(positions[i]);
+    if (end - i > 1) text += "-" + std::to_string(positions[end - 1]);
+    if (text.size() > kLongest && end < positions.size()) return text + " ...";
+  }
+  return text;
+}
+
+int Kept(const KeptOptions& options) {
+  CancelOnInterrupt interrupt;
+  const Policy policy = MakePolicy(options.policy, options.tables);
+  const Model model = OpenModel(options.model);
+  const TokenList prompt = ReadPrompt(options.prompt, model);
+  Session session(model, policy, SessionParams(options.session));
+  const WatchSession watch(&interrupt, session);
+  session.Prefill(prompt);
+  const Generation answer = Generate(&session, options.max_tokens, {});
+  Json kept = Json::array();
+  Table table({"layer", "head", "slots", "positions"}, "rrrl");
+  for (int32_t layer = 0; layer < model.info().n_layers; ++layer) {
+    Json row = Json::array();
+    for (int32_t head = 0; head < model.info().n_kv_heads; ++head) {
+      const std::vector<int32_t> positions = session.Kept(layer, head);
+      table.AddRow({std::to_string(layer), std::to_string(head), std::to_string(positions.size()), Runs(positions)});
+      row.push_back(positions);
+    }
+    kept.push_back(row);
+  }
+  if (options.json) {
+    PrintJson(Json{{"kept", kept}, {"n_prompt", prompt.size()}, {"tokens", answer.tokens}, {"policy", policy.Describe()}});
+  } else {
+    Print(policy.Describe() + ", " + FormatCount(static_cast<int64_t>(prompt.size())) + " tokens\n" + table.Text());
+  }
+  return kExitGood;
+}
+
+}  // namespace
+
+std::function<int()> AddKept(CLI::App* app) {
+  const auto options = std::make_shared<KeptOptions>();
+  AddModelOptions(app, &options->model);
+  AddPromptOptions(app, &options->prompt);
+  AddPolicyOption(app, &options->policy)->required();
+  AddTableOptions(app, &options->tables);
+  AddContextOptions(app, &options->session);
+  app->add_option("--max-tokens", options->max_tokens, "Generate so many tokens first (greedy)")
+      ->check(AtLeast(0))
+      ->capture_default_str()
+      ->type_name("N");
+  app->add_flag("--json", options->json, "{\"kept\": [layer][kv_head][positions]}");
+  return [options] { return Kept(*options); };
+}
+
+}  // namespace kvc::tool

@@ -1,0 +1,227 @@
+// kvc run: a prompt, a policy, an answer; questions after the same compressed prompt; the full cache beside it.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "tools/command.h"
+#include "tools/files.h"
+#include "tools/generate.h"
+#include "tools/options.h"
+#include "tools/output.h"
+
+namespace kvc::tool {
+namespace {
+
+struct RunOptions {
+  ModelOptions model;
+  PromptOptions prompt;
+  TableOptions tables;
+  SessionOptions session;
+  std::string policy = "full";
+  std::vector<std::string> questions;
+  int32_t max_tokens = 128;
+  bool compare = false, stats = false, json = false;
+};
+
+// What one cache answered: to the prompt itself, or to each question after it.
+struct Answers {
+  std::string policy;                // canonical text
+  std::vector<Generation> answers;
+  kvc_session_stats after_prompt{};
+  std::string failure;               // not empty: this cache could not be used, and why
+};
+
+double StepSeconds(const Answers& run) {
+  double seconds = 0, tokens = 0;
+  for (const Generation& answer : run.answers) {
+    seconds += answer.stats.decode_seconds;
+    tokens += static_cast<double>(answer.tokens.size());
+  }
+  return Ratio(seconds, tokens);
+}
+
+Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& policy, const TokenList& prompt,
+                  CancelOnInterrupt* interrupt, bool stream) {
+  Answers run;
+  run.policy = policy.Describe();
+  const TextSink sink = [](const std::string& text) {
+    Print(text);
+    std::fflush(stdout);
+  };
+  PromptOnce once(model, policy, SessionParams(options.session));
+  {
+    const WatchSession watch(interrupt, *once.base());
+    once.Start(prompt);
+  }
+  run.after_prompt = once.prompt_stats();
+  const std::vector<std::string> questions = options.questions.empty() ? std::vector<std::string>{""} : options.questions;
+  for (const std::string& question : questions) {
+    if (stream && !question.empty()) Print(question);
+    const TokenList asked = question.empty() ? TokenList{} : model.Tokenize(question, 0);
+    Session* session = options.questions.empty() ? once.base() : once.Ask(asked);
+    const WatchSession watch(interrupt, *session);
+    run.answers.push_back(Generate(session, options.max_tokens, stream ? sink : TextSink{}));
+    if (stream) Print("\n");
+    if (interrupt->interrupted()) throw StatusFailure(KVC_E_CANCELLED, "cancelled");
+  }
+  return run;
+}
+
+// The full cache of the same prompt. That it does not fit is a result, not an error.
+Answers AnswerInFull(const RunOptions& options, const Model& model, const TokenList& prompt, CancelOnInterrupt* interrupt) {
+  try {
+    return AnswerAll(options, model, Policy("full"), prompt, interrupt, /*stream=*/false);
+  } catch (const StatusFailure& failure) {
+    if (failure.status() != KVC_E_MEMORY) throw;
+    Answers run;
+    run.policy = "full";
+    run.failure = failure.what();
+    return run;
+  }
+}
+
+// Tokens at the same place that are equal, and the first place where the two differ (-1: nowhere).
+struct Agreement {
+  int64_t same = 0, compared = 0, first_difference = -1;
+};
+
+Agreement Compare(const TokenList& a, const TokenList& b) {
+  Agreement out;
+  out.compared = static_cast<int64_t>(std::max(a.size(), b.size()));
+  for (int64_t i = 0; i < out.compared; ++i) {
+    const size_t at = static_cast<size_t>(i);
+    const bool same = at < a.size() && at < b.size() && a[at] == b[at];
+    out.same += same;
+    if (!same && out.first_difference < 0) out.first_difference = i;
+  }
+  return out;
+}
+
+Agreement CompareAll(const Answers& a, const Answers& b) {
+  Agreement total;
+  for (size_t i = 0; i < std::min(a.answers.size(), b.answers.size()); ++i) {
+    const Agreement one = Compare(a.answers[i].tokens, b.answers[i].tokens);
+    if (total.first_difference < 0 && one.first_difference >= 0) total.first_difference = total.compared + one.first_difference;
+    total.same += one.same;
+    total.compared += one.compared;
+  }
+  return total;
+}
+
+void PrintStats(const Answers& run, const Model& model) {
+  const kvc_session_stats& at = run.after_prompt;
+  const double heads = model.n_kv_heads_total();
+  Table table({"", ""}, "lr");
+  int64_t n_answer = 0;
+  for (const Generation& answer : run.answers) n_answer += static_cast<int64_t>(answer.tokens.size());
+  table.AddRow({"prompt", FormatCount(at.n_prompt) + " tokens"});
+  table.AddRow({"answer", FormatCount(n_answer) + " tokens"});
+  table.AddRow({"slots per head", Format("%.1f", static_cast<double>(at.n_slots) / heads)});
+  table.AddRow({"share of the cache", FormatPercent(Ratio(static_cast<double>(at.n_slots), static_cast<double>(at.n_slots_full)))});
+  table.AddRow({"cache after the prompt", FormatBytes(at.cache_bytes)});
+  table.AddRow({"cache at its peak", FormatBytes(at.cache_bytes_peak)});
+  table.AddRow({"cache uncompressed", FormatBytes(at.cache_bytes_full)});
+  table.AddRow({"weights", FormatBytes(at.weight_bytes)});
+  table.AddRow({"workspace", FormatBytes(at.workspace_bytes)});
+  table.AddRow({"prefill", FormatSeconds(at.prefill_seconds)});
+  table.AddRow({"  of it compression", FormatSeconds(at.compress_seconds)});
+  table.AddRow({"step", FormatSeconds(StepSeconds(run))});
+  Note("\n" + run.policy + "\n" + table.Text());
+}
+
+void PrintComparison(const Answers& run, const Answers& full, bool questions, const std::vector<std::string>& asked) {
+  Table table({"", "compressed", "full"}, "lrr");
+  const bool fits = full.failure.empty();
+  const auto row = [&](const char* name, const std::string& a, const std::string& b) { table.AddRow({name, a, fits ? b : "-"}); };
+  row("cache after the prompt", FormatBytes(run.after_prompt.cache_bytes), FormatBytes(full.after_prompt.cache_bytes));
+  row("cache at its peak", FormatBytes(run.after_prompt.cache_bytes_peak), FormatBytes(full.after_prompt.cache_bytes_peak));
+  row("prefill", FormatSeconds(run.after_prompt.prefill_seconds), FormatSeconds(full.after_prompt.prefill_seconds));
+  row("step", FormatSeconds(StepSeconds(run)), FormatSeconds(StepSeconds(full)));
+  Print("\n" + run.policy + "\n" + table.Text());
+  if (!fits) {
+    Print("the full cache does not fit: " + full.failure + "\n");
+    return;
+  }
+  const Agreement agreement = CompareAll(run, full);
+  Print(Format("agreement: %lld of %lld tokens", static_cast<long long>(agreement.same), static_cast<long long>(agreement.compared)));
+  if (agreement.first_difference >= 0) Print(Format(", first difference at token %lld", static_cast<long long>(agreement.first_difference)));
+  Print("\n");
+  for (size_t i = 0; i < full.answers.size(); ++i) {
+    if (full.answers[i].tokens == run.answers[i].tokens) continue;
+    Print("full cache" + (questions ? ", " + asked[i] : std::string()) + ":" + full.answers[i].text + "\n");
+  }
+}
+
+Json AnswerJson(const Generation& answer) { return Json{{"text", answer.text}, {"tokens", answer.tokens}}; }
+
+Json RunJson(const Answers& run, const RunOptions& options, const TokenList& prompt) {
+  const Generation& first = run.answers.front();
+  kvc_session_stats stats = first.stats;
+  stats.prefill_seconds = run.after_prompt.prefill_seconds;
+  stats.compress_seconds = run.after_prompt.compress_seconds;
+  Json out{{"text", first.text},   {"tokens", first.tokens},      {"n_prompt", prompt.size()},
+           {"policy", run.policy}, {"stats", StatsJson(stats)},   {"stats_after_prompt", StatsJson(run.after_prompt)},
+           {"seed", options.session.seed}, {"answers", Json::array()}};
+  for (size_t i = 0; i < options.questions.size(); ++i) {
+    Json answer = AnswerJson(run.answers[i]);
+    answer["question"] = options.questions[i];
+    out["answers"].push_back(answer);
+  }
+  return out;
+}
+
+Json ComparisonJson(const Answers& run, const Answers& full) {
+  if (!full.failure.empty()) return Json{{"failure", full.failure}};
+  const Agreement agreement = CompareAll(run, full);
+  Json out{{"policy", full.policy},
+           {"stats", StatsJson(full.answers.front().stats)},
+           {"stats_after_prompt", StatsJson(full.after_prompt)},
+           {"agreement", Ratio(static_cast<double>(agreement.same), static_cast<double>(agreement.compared))},
+           {"first_difference", agreement.first_difference},
+           {"answers", Json::array()}};
+  for (const Generation& answer : full.answers) out["answers"].push_back(AnswerJson(answer));
+  return out;
+}
+
+int Run(const RunOptions& options) {
+  CancelOnInterrupt interrupt;
+  const Policy policy = MakePolicy(options.policy, options.tables);
+  const Model model = OpenModel(options.model);
+  const TokenList prompt = ReadPrompt(options.prompt, model);
+  const Answers run = AnswerAll(options, model, policy, prompt, &interrupt, /*stream=*/!options.json);
+  if (options.stats && !options.json) PrintStats(run, model);
+  if (options.json) {
+    Json out = RunJson(run, options, prompt);
+    if (options.compare) out["compare"] = ComparisonJson(run, AnswerInFull(options, model, prompt, &interrupt));
+    PrintJson(out);
+  } else if (options.compare) {
+    const Answers full = AnswerInFull(options, model, prompt, &interrupt);
+    PrintComparison(run, full, !options.questions.empty(), options.questions);
+  }
+  return kExitGood;
+}
+
+}  // namespace
+
+std::function<int()> AddRun(CLI::App* app) {
+  const auto options = std::make_shared<RunOptions>();
+  AddModelOptions(app, &options->model);
+  AddPromptOptions(app, &options->prompt);
+  AddPolicyOption(app, &options->policy);
+  AddTableOptions(app, &options->tables);
+  app->add_option("--max-tokens", options->max_tokens, "Most tokens to generate")
+      ->check(AtLeast(0))
+      ->capture_default_str()
+      ->type_name("N");
+  app->add_option("--ask", options->questions, "Ask this after the compressed prompt; again for more questions")
+      ->allow_extra_args(false)
+      ->type_name("TEXT");
+  AddSamplingOptions(app, &options->session);
+  AddContextOptions(app, &options->session);
+  app->add_flag("--compare", options->compare, "Also run the full cache: memory, time, agreement side by side");
+  app->add_flag("--stats", options->stats, "Memory and time, on stderr");
+  app->add_flag("--json", options->json, "One JSON document on stdout");
+  return [options] { return Run(*options); };
+}
+
+}  // namespace kvc::tool

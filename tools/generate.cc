@@ -1,0 +1,116 @@
+#include "tools/generate.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "tools/command.h"
+#include "tools/output.h"
+
+namespace kvc::tool {
+
+struct CancelOnInterrupt::State {
+  std::mutex mutex;
+  kvc_session* session = nullptr;  // under mutex
+  std::atomic<bool> interrupted{false}, stop{false};
+  sigset_t old_mask{};
+  std::thread waiter;
+};
+
+// The signal is blocked in all threads and taken by one that waits for it: an ordinary call of the library, no signal handler.
+CancelOnInterrupt::CancelOnInterrupt() : state_(std::make_unique<State>()) {
+  sigset_t mask;
+  sigemptyset(&mask);
+  sigaddset(&mask, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &mask, &state_->old_mask);
+  state_->waiter = std::thread([state = state_.get(), mask] {
+    for (int signal_number = 0; sigwait(&mask, &signal_number) == 0 && !state->stop;) {
+      if (state->interrupted.exchange(true)) _exit(kExitFailed);
+      const std::lock_guard<std::mutex> lock(state->mutex);
+      if (state->session) kvc_session_cancel(state->session);
+    }
+  });
+}
+
+CancelOnInterrupt::~CancelOnInterrupt() {
+  state_->stop = true;
+  pthread_kill(state_->waiter.native_handle(), SIGINT);
+  state_->waiter.join();
+  pthread_sigmask(SIG_SETMASK, &state_->old_mask, nullptr);
+}
+
+void CancelOnInterrupt::Watch(kvc_session* session) {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->session = session;
+}
+
+bool CancelOnInterrupt::interrupted() const { return state_->interrupted; }
+
+Generation Generate(Session* session, int32_t max_tokens, const TextSink& sink) {
+  Generation out;
+  try {
+    while (static_cast<int32_t>(out.tokens.size()) < max_tokens) {
+      const std::optional<int32_t> token = session->Step();
+      if (!token) break;
+      out.tokens.push_back(*token);
+      const std::string text = session->ReadText();
+      out.text += text;
+      if (sink && !text.empty()) sink(text);
+    }
+  } catch (const StatusFailure& failure) {
+    if (failure.status() != KVC_E_CANCELLED) throw;
+    out.cancelled = true;
+  }
+  out.stats = session->Stats();
+  return out;
+}
+
+PromptOnce::PromptOnce(const Model& model, const Policy& policy, const kvc_session_params& params)
+    : base_(model, policy, params) {}
+
+void PromptOnce::Start(const TokenList& prompt) {
+  fork_.reset();
+  if (!prompt_.empty()) base_.Reset();
+  prompt_ = prompt;
+  base_.Prefill(prompt_);
+  prompt_stats_ = base_.Stats();
+  base_used_ = false;
+}
+
+Session* PromptOnce::Ask(const TokenList& question) {
+  fork_.reset();
+  if (can_fork_ && !base_used_) {
+    fork_ = base_.Fork();
+    can_fork_ = fork_.has_value();
+  }
+  Session* session = fork_ ? &*fork_ : &base_;
+  if (!fork_ && base_used_) {
+    base_.Reset();
+    base_.Prefill(prompt_);
+  }
+  base_used_ = base_used_ || !fork_;
+  if (!question.empty()) session->Append(question);
+  return session;
+}
+
+Json StatsJson(const kvc_session_stats& stats) {
+  return Json{{"n_prompt", stats.n_prompt},
+              {"n_answer", stats.n_answer},
+              {"n_compactions", stats.n_compactions},
+              {"cache_bytes", stats.cache_bytes},
+              {"cache_bytes_peak", stats.cache_bytes_peak},
+              {"cache_bytes_full", stats.cache_bytes_full},
+              {"workspace_bytes", stats.workspace_bytes},
+              {"weight_bytes", stats.weight_bytes},
+              {"n_slots", stats.n_slots},
+              {"n_slots_full", stats.n_slots_full},
+              {"prefill_seconds", stats.prefill_seconds},
+              {"compress_seconds", stats.compress_seconds},
+              {"decode_seconds", stats.decode_seconds}};
+}
+
+}  // namespace kvc::tool

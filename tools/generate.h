@@ -1,0 +1,78 @@
+// Running a session to an answer: generation, questions after one compressed prompt, Ctrl-C.
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/kvc_handles.h"
+
+namespace kvc::tool {
+
+// While it lives, Ctrl-C cancels the session that is working; a second Ctrl-C ends the program at once. One at a time, and made
+// before the model is opened, so that the library's threads leave the signal to it.
+class CancelOnInterrupt {
+ public:
+  CancelOnInterrupt();
+  ~CancelOnInterrupt();
+  CancelOnInterrupt(const CancelOnInterrupt&) = delete;
+  CancelOnInterrupt& operator=(const CancelOnInterrupt&) = delete;
+  // The session to cancel; none with nullptr. Must be withdrawn before the session is closed.
+  void Watch(kvc_session* session);
+  bool interrupted() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Watches a session for as long as it lives. Throws when Ctrl-C came before.
+class WatchSession {
+ public:
+  WatchSession(CancelOnInterrupt* interrupt, const Session& session) : interrupt_(interrupt) {
+    if (interrupt_->interrupted()) throw StatusFailure(KVC_E_CANCELLED, "cancelled");
+    interrupt_->Watch(session.get());
+  }
+  ~WatchSession() { interrupt_->Watch(nullptr); }
+  WatchSession(const WatchSession&) = delete;
+  WatchSession& operator=(const WatchSession&) = delete;
+
+ private:
+  CancelOnInterrupt* interrupt_;
+};
+
+using TextSink = std::function<void(const std::string& text)>;
+
+struct Generation {
+  TokenList tokens;
+  std::string text;
+  kvc_session_stats stats{};  // of its session, afterwards
+  bool cancelled = false;
+};
+
+// Up to max_tokens tokens; each piece of text goes to the sink (may be empty) as soon as it is complete.
+Generation Generate(Session* session, int32_t max_tokens, const TextSink& sink);
+
+// Questions after one prompt. The prompt is processed and compressed once and forked for every question; where the library cannot
+// fork it is processed again, with the same answers.
+class PromptOnce {
+ public:
+  PromptOnce(const Model& model, const Policy& policy, const kvc_session_params& params);
+  void Start(const TokenList& prompt);  // forgets an earlier prompt
+  const kvc_session_stats& prompt_stats() const { return prompt_stats_; }
+  Session* base() { return &base_; }    // right after the prompt until the first Ask
+  // The session after the prompt and the question (kept whole), ready to generate. Valid until the next call.
+  Session* Ask(const TokenList& question);
+
+ private:
+  Session base_;
+  std::optional<Session> fork_;
+  TokenList prompt_;
+  kvc_session_stats prompt_stats_{};
+  bool can_fork_ = true, base_used_ = false;
+};
+
+Json StatsJson(const kvc_session_stats& stats);
+
+}  // namespace kvc::tool

@@ -1,0 +1,207 @@
+#include "tools/kvc_handles.h"
+
+#include <functional>
+
+namespace kvc::tool {
+namespace {
+
+// Reads a buffer whose size the library tells: asks, then fetches. One spare element holds the NUL of text.
+template <typename T>
+std::vector<T> Fetch(const std::string& doing, const std::function<kvc_status(T*, int32_t, int32_t*)>& call) {
+  int32_t count = 0;
+  kvc_status status = call(nullptr, 0, &count);
+  if (status != KVC_OK && status != KVC_E_BUFFER_TOO_SMALL) Check(status, doing);
+  std::vector<T> data(static_cast<size_t>(count) + 1);
+  Check(call(data.data(), count + 1, &count), doing);
+  data.resize(static_cast<size_t>(count));
+  return data;
+}
+
+std::string FetchText(const std::string& doing, const std::function<kvc_status(char*, int32_t, int32_t*)>& call) {
+  const std::vector<char> data = Fetch<char>(doing, call);
+  std::string text(data.begin(), data.end());
+  while (!text.empty() && text.back() == '\0') text.pop_back();
+  return text;
+}
+
+int32_t CountOf(size_t size, const char* what) {
+  if (size > INT32_MAX) throw Failure(std::string(what) + " has more than 2,147,483,647 elements");
+  return static_cast<int32_t>(size);
+}
+
+}  // namespace
+
+void Check(kvc_status status, const std::string& doing) {
+  if (status == KVC_OK) return;
+  const std::string text = kvc_last_error();
+  throw StatusFailure(status, doing + ": " + (text.empty() ? "failed" : text) + " (" + kvc_status_name(status) + ")");
+}
+
+Model::Model(const std::string& path, const std::string& device, int32_t threads, int64_t memory_limit) {
+  kvc_model_params params = {};
+  params.struct_size = sizeof params;
+  params.n_threads = threads;
+  params.memory_limit = memory_limit;
+  kvc_model* model = nullptr;
+  Check(kvc_model_open(path.c_str(), device.c_str(), &params, &model), "cannot open " + path);
+  handle_.reset(model);
+  info_.struct_size = sizeof info_;
+  Check(kvc_model_get_info(model, &info_), "cannot read the description of " + path);
+  const Json about = Describe();
+  if (about.contains("tokenizer")) add_bos_ = about["tokenizer"].value("add_bos", true);
+}
+
+Json Model::Describe() const {
+  return Json::parse(FetchText("cannot describe the model", [&](char* text, int32_t cap, int32_t* n) {
+    return kvc_model_describe(handle_.get(), text, cap, n);
+  }));
+}
+
+std::vector<float> Model::HeadScores(int32_t index) const {
+  return Fetch<float>("cannot read head scores", [&](float* scores, int32_t cap, int32_t* n) {
+    return kvc_model_get_head_scores(handle_.get(), index, scores, cap, n);
+  });
+}
+
+TokenList Model::Tokenize(const std::string& text, int32_t flags) const {
+  const int32_t n_text = CountOf(text.size(), "the text");
+  return Fetch<int32_t>("cannot tokenize", [&](int32_t* tokens, int32_t cap, int32_t* n) {
+    return kvc_tokenize(handle_.get(), reinterpret_cast<const uint8_t*>(text.data()), n_text, flags, tokens, cap, n);
+  });
+}
+
+TokenList Model::TokenizePrompt(const std::string& text) const {
+  TokenList tokens = Tokenize(text, add_bos_ ? KVC_ADD_BOS : 0);
+  if (tokens.empty() && info_.bos_token >= 0) tokens.push_back(info_.bos_token);
+  if (tokens.empty()) throw Failure("the prompt is empty and this model has no BOS token to start from");
+  return tokens;
+}
+
+std::string Model::Detokenize(const TokenList& tokens) const {
+  const std::vector<uint8_t> text = Fetch<uint8_t>("cannot detokenize", [&](uint8_t* bytes, int32_t cap, int32_t* n) {
+    return kvc_detokenize(handle_.get(), tokens.data(), CountOf(tokens.size(), "the token list"), bytes, cap, n);
+  });
+  return std::string(text.begin(), text.end());
+}
+
+Policy::Policy(const std::string& spec) : spec_(spec) {
+  kvc_policy* policy = nullptr;
+  Check(kvc_policy_create(spec.c_str(), &policy), "policy \"" + spec + "\"");
+  handle_.reset(policy);
+}
+
+std::string Policy::Describe() const {
+  return FetchText("cannot describe the policy", [&](char* text, int32_t cap, int32_t* n) {
+    return kvc_policy_describe(handle_.get(), text, cap, n);
+  });
+}
+
+void Policy::SetHeadScores(const std::vector<float>& scores) {
+  Check(kvc_policy_set_head_scores(handle_.get(), scores.data(), CountOf(scores.size(), "the score table")),
+        "head scores of policy \"" + spec_ + "\"");
+}
+
+void Policy::SetTable(const std::vector<int32_t>& slots) {
+  Check(kvc_policy_set_table(handle_.get(), slots.data(), CountOf(slots.size(), "the slot table")),
+        "slot table of policy \"" + spec_ + "\"");
+}
+
+Session::Session(const Model& model, const Policy& policy, const kvc_session_params& params) {
+  kvc_session* session = nullptr;
+  Check(kvc_session_create(model.get(), policy.get(), &params, &session), "cannot start a session");
+  handle_.reset(session);
+}
+
+void Session::Prefill(const TokenList& tokens) {
+  Check(kvc_session_prefill(handle_.get(), tokens.data(), CountOf(tokens.size(), "the prompt")), "cannot process the prompt");
+}
+
+void Session::Append(const TokenList& tokens) {
+  Check(kvc_session_append(handle_.get(), tokens.data(), CountOf(tokens.size(), "the prompt")), "cannot add to the prompt");
+}
+
+std::optional<int32_t> Session::Step() {
+  int32_t token = KVC_TOKEN_NONE;
+  Check(kvc_session_step(handle_.get(), &token), "cannot generate");
+  return token == KVC_TOKEN_NONE ? std::nullopt : std::optional<int32_t>(token);
+}
+
+std::string Session::ReadText() {
+  uint8_t buffer[4096];
+  std::string text;
+  for (;;) {
+    int32_t n = 0;
+    const kvc_status status = kvc_session_read_text(handle_.get(), buffer, sizeof buffer, &n);
+    if (status == KVC_E_BUFFER_TOO_SMALL) {
+      std::vector<uint8_t> large(static_cast<size_t>(n));
+      Check(kvc_session_read_text(handle_.get(), large.data(), n, &n), "cannot read the text");
+      return text.append(large.begin(), large.begin() + n);
+    }
+    Check(status, "cannot read the text");
+    if (n <= 0) return text;
+    text.append(buffer, buffer + n);
+  }
+}
+
+void Session::GetLogits(std::vector<float>* logits) const {
+  int32_t n = 0;
+  kvc_status status = kvc_session_get_logits(handle_.get(), logits->data(), static_cast<int32_t>(logits->size()), &n);
+  if ((status == KVC_OK || status == KVC_E_BUFFER_TOO_SMALL) && static_cast<size_t>(n) != logits->size()) {
+    logits->resize(static_cast<size_t>(n));
+    status = kvc_session_get_logits(handle_.get(), logits->data(), n, &n);
+  }
+  Check(status, "cannot read the logits");
+}
+
+kvc_session_stats Session::Stats() const {
+  kvc_session_stats stats = {};
+  stats.struct_size = sizeof stats;
+  Check(kvc_session_get_stats(handle_.get(), &stats), "cannot read the statistics");
+  return stats;
+}
+
+std::vector<int32_t> Session::Kept(int32_t layer, int32_t kv_head) const {
+  return Fetch<int32_t>("cannot list the kept positions", [&](int32_t* positions, int32_t cap, int32_t* n) {
+    return kvc_session_get_kept(handle_.get(), layer, kv_head, positions, cap, n);
+  });
+}
+
+void Session::Reset() { Check(kvc_session_reset(handle_.get()), "cannot reset the session"); }
+
+std::optional<Session> Session::Fork() {
+  kvc_session* fork = nullptr;
+  const kvc_status status = kvc_session_fork(handle_.get(), &fork);
+  if (status == KVC_E_UNSUPPORTED) return std::nullopt;
+  Check(status, "cannot fork the session");
+  return Session(fork);
+}
+
+kvc_session_params DefaultSessionParams() {
+  kvc_session_params params = {};
+  params.struct_size = sizeof params;
+  return params;
+}
+
+SessionPlan PlanSession(const Model& model, const Policy& policy, const kvc_session_params& params, int32_t n_prompt) {
+  SessionPlan plan;
+  plan.bytes.struct_size = sizeof plan.bytes;
+  plan.slots.resize(static_cast<size_t>(model.n_kv_heads_total()));
+  int32_t n = 0;
+  Check(kvc_session_plan(model.get(), policy.get(), &params, n_prompt, &plan.bytes, plan.slots.data(),
+                         static_cast<int32_t>(plan.slots.size()), &n),
+        "cannot plan");
+  return plan;
+}
+
+Json MethodJson(int32_t index) {
+  return Json::parse(FetchText("cannot describe a method", [&](char* text, int32_t cap, int32_t* n) {
+    return kvc_method_describe(index, text, cap, n);
+  }));
+}
+
+std::string LibraryVersion() {
+  const int32_t version = kvc_version();
+  return Format("%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+}
+
+}  // namespace kvc::tool

@@ -1,0 +1,101 @@
+// The C API as C++ objects: handles that close themselves, vectors and strings for buffers, Failure for an error status.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvc/kvc.h"
+#include "tools/command.h"
+#include "tools/output.h"
+
+namespace kvc::tool {
+
+using TokenList = std::vector<int32_t>;
+
+// A call of the library that failed: "<doing>: <text of the library> (<status name>)".
+class StatusFailure : public Failure {
+ public:
+  StatusFailure(kvc_status status, const std::string& text) : Failure(text), status_(status) {}
+  kvc_status status() const { return status_; }
+
+ private:
+  kvc_status status_;
+};
+
+// Throws StatusFailure unless status is KVC_OK.
+void Check(kvc_status status, const std::string& doing);
+
+struct CloseHandle {
+  void operator()(kvc_model* model) const { kvc_model_close(model); }
+  void operator()(kvc_policy* policy) const { kvc_policy_close(policy); }
+  void operator()(kvc_session* session) const { kvc_session_close(session); }
+};
+
+class Model {
+ public:
+  // threads 0 = all processors; memory_limit in bytes, 0 = none.
+  Model(const std::string& path, const std::string& device, int32_t threads, int64_t memory_limit);
+  kvc_model* get() const { return handle_.get(); }
+  const kvc_model_info& info() const { return info_; }
+  int32_t n_kv_heads_total() const { return info_.n_layers * info_.n_kv_heads; }
+  Json Describe() const;
+  std::vector<float> HeadScores(int32_t index) const;
+  TokenList Tokenize(const std::string& text, int32_t flags) const;
+  // A prompt as its model expects it: BOS first where the tokenizer adds one; an empty prompt is BOS alone.
+  TokenList TokenizePrompt(const std::string& text) const;
+  std::string Detokenize(const TokenList& tokens) const;
+
+ private:
+  std::unique_ptr<kvc_model, CloseHandle> handle_;
+  kvc_model_info info_{};
+  bool add_bos_ = true;
+};
+
+class Policy {
+ public:
+  explicit Policy(const std::string& spec);
+  const kvc_policy* get() const { return handle_.get(); }
+  const std::string& spec() const { return spec_; }  // as it was asked for
+  std::string Describe() const;                      // canonical text
+  void SetHeadScores(const std::vector<float>& scores);
+  void SetTable(const std::vector<int32_t>& slots);
+
+ private:
+  std::unique_ptr<kvc_policy, CloseHandle> handle_;
+  std::string spec_;
+};
+
+class Session {
+ public:
+  Session(const Model& model, const Policy& policy, const kvc_session_params& params);
+  kvc_session* get() const { return handle_.get(); }
+  void Prefill(const TokenList& tokens);
+  void Append(const TokenList& tokens);
+  std::optional<int32_t> Step();  // nothing: the answer is complete
+  std::string ReadText();
+  void GetLogits(std::vector<float>* logits) const;  // [V]
+  kvc_session_stats Stats() const;
+  std::vector<int32_t> Kept(int32_t layer, int32_t kv_head) const;
+  void Reset();
+  std::optional<Session> Fork();  // nothing: this library cannot fork
+
+ private:
+  explicit Session(kvc_session* handle) : handle_(handle) {}
+  std::unique_ptr<kvc_session, CloseHandle> handle_;
+};
+
+kvc_session_params DefaultSessionParams();
+
+// What a plan says: bytes, and slots [L][G].
+struct SessionPlan {
+  kvc_plan bytes{};
+  std::vector<int32_t> slots;
+};
+SessionPlan PlanSession(const Model& model, const Policy& policy, const kvc_session_params& params, int32_t n_prompt);
+
+Json MethodJson(int32_t index);
+std::string LibraryVersion();  // "0.1.0"
+
+}  // namespace kvc::tool

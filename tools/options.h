@@ -1,0 +1,54 @@
+// Options that several subcommands share: which model, which policy, which prompt, what session.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tools/command.h"
+#include "tools/kvc_handles.h"
+
+namespace kvc::tool {
+
+// A whole number of at least `least`, said only when it is not.
+CLI::Validator AtLeast(int32_t least);
+
+struct ModelOptions {
+  std::string path, device = "auto";
+  int32_t threads = 0;
+  int64_t memory_limit = 0;
+};
+// path_option: "FILE" makes the model a positional argument, "--model" a named one.
+void AddModelOptions(CLI::App* app, ModelOptions* options, const std::string& path_option = "FILE");
+Model OpenModel(const ModelOptions& options);
+int32_t ThreadsUsed(const ModelOptions& options);  // 0 resolved to the processors of this machine
+
+// The caller's own head scores or slots; every policy of a command gets them.
+struct TableOptions {
+  std::string head_scores, table;
+};
+void AddTableOptions(CLI::App* app, TableOptions* options);
+CLI::Option* AddPolicyOption(CLI::App* app, std::string* spec);
+Policy MakePolicy(const std::string& spec, const TableOptions& options);
+
+struct PromptOptions {
+  std::string text, file, tokens;
+};
+void AddPromptOptions(CLI::App* app, PromptOptions* options);
+// Token ids of the prompt; --tokens are taken as they are.
+TokenList ReadPrompt(const PromptOptions& options, const Model& model);
+
+struct SessionOptions {
+  int32_t context = 0, top_k = 0;
+  std::string on_full = "error";
+  double temperature = 0, top_p = 0;
+  int64_t seed = 0;
+};
+void AddContextOptions(CLI::App* app, SessionOptions* options);   // --context --on-full
+void AddSamplingOptions(CLI::App* app, SessionOptions* options);  // --temperature --top-p --top-k --seed
+kvc_session_params SessionParams(const SessionOptions& options);
+
+// "512MiB", "2 GB", "65536": bytes. Throws UsageError.
+int64_t ParseBytes(const std::string& text);
+void AddBytesOption(CLI::App* app, const std::string& name, int64_t* n_bytes, const std::string& help);
+
+}  // namespace kvc::tool

@@ -1,0 +1,203 @@
+#include "tools/quality.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvc::tool {
+namespace {
+
+size_t Best(const std::vector<float>& logits) {
+  return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+// ln of the sum of exp(logits).
+double LogSum(const std::vector<float>& logits) {
+  const double top = logits[Best(logits)];
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(x - top);
+  return top + std::log(sum);
+}
+
+// KL divergence of softmax(other) from softmax(reference), in nats.
+double Divergence(const std::vector<float>& reference, const std::vector<float>& other) {
+  const double reference_sum = LogSum(reference), other_sum = LogSum(other);
+  double kl = 0;
+  for (size_t i = 0; i < reference.size(); ++i) {
+    const double log_p = reference[i] - reference_sum, log_q = other[i] - other_sum;
+    kl += std::exp(log_p) * (log_p - log_q);
+  }
+  return std::max(0.0, kl);
+}
+
+void Compare(const std::vector<float>& reference, const std::vector<float>& other, QualitySums* sums) {
+  ++sums->n_compared;
+  sums->n_same_top += Best(reference) == Best(other);
+  sums->kl += Divergence(reference, other);
+}
+
+void AddPrompt(const kvc_session_stats& stats, QualitySums* sums) {
+  ++sums->n_prompts;
+  sums->cache_bytes += static_cast<double>(stats.cache_bytes);
+  sums->cache_bytes_full += static_cast<double>(stats.cache_bytes_full);
+  sums->slots += static_cast<double>(stats.n_slots);
+  sums->slots_full += static_cast<double>(stats.n_slots_full);
+  sums->prefill_seconds += stats.prefill_seconds;
+  sums->cache_bytes_peak = std::max(sums->cache_bytes_peak, stats.cache_bytes_peak);
+}
+
+// Positions where both saw the same tokens: up to the first token that differs, which itself is compared.
+void CompareTraces(const AnswerTrace& reference, const AnswerTrace& other, size_t first, QualitySums* sums) {
+  const size_t n = std::min(reference.logits.size(), other.logits.size());
+  for (size_t i = 0; i < n; ++i) {
+    if (i >= first) Compare(reference.logits[i], other.logits[i], sums);
+    if (i >= other.tokens.size() || i >= reference.tokens.size() || reference.tokens[i] != other.tokens[i]) return;
+  }
+}
+
+}  // namespace
+
+double QualitySums::perplexity() const {
+  return n_scored == 0 ? 0 : std::exp(-log_likelihood / static_cast<double>(n_scored));
+}
+
+void AddSums(const QualitySums& from, QualitySums* to) {
+  to->n += from.n;
+  to->n_right += from.n_right;
+  to->n_compared += from.n_compared;
+  to->n_same_top += from.n_same_top;
+  to->kl += from.kl;
+  to->n_scored += from.n_scored;
+  to->log_likelihood += from.log_likelihood;
+  to->n_prompts += from.n_prompts;
+  to->n_steps += from.n_steps;
+  to->cache_bytes += from.cache_bytes;
+  to->cache_bytes_full += from.cache_bytes_full;
+  to->slots += from.slots;
+  to->slots_full += from.slots_full;
+  to->prefill_seconds += from.prefill_seconds;
+  to->step_seconds += from.step_seconds;
+  to->cache_bytes_peak = std::max(to->cache_bytes_peak, from.cache_bytes_peak);
+}
+
+Interval WilsonInterval(int64_t n_right, int64_t n) {
+  if (n == 0) return {};
+  const double z = 1.959963984540054, count = static_cast<double>(n), p = static_cast<double>(n_right) / count;
+  const double scale = 1 + z * z / count, middle = (p + z * z / (2 * count)) / scale;
+  const double half = z * std::sqrt(p * (1 - p) / count + z * z / (4 * count * count)) / scale;
+  return {std::max(0.0, middle - half), std::min(1.0, middle + half)};
+}
+
+TaskEvaluator::TaskEvaluator(const Model& model, const std::vector<const Policy*>& policies, TaskProtocol protocol)
+    : model_(model), protocol_(protocol), full_("full"), reference_(model, full_, DefaultSessionParams()) {
+  for (const Policy* policy : policies) {
+    prompts_.emplace_back();
+    if (policy->Describe() != full_.Describe()) prompts_.back().emplace(model, *policy, DefaultSessionParams());
+  }
+}
+
+AnswerTrace TaskEvaluator::Answer(Session* session, const TokenList& answer, QualitySums* sums) {
+  AnswerTrace trace;
+  const double before = session->Stats().decode_seconds;
+  for (size_t i = 0; i < answer.size(); ++i) {
+    trace.logits.emplace_back(static_cast<size_t>(model_.info().vocab_size));
+    session->GetLogits(&trace.logits.back());
+    const std::optional<int32_t> token = session->Step();
+    if (!token) break;
+    trace.tokens.push_back(*token);
+    trace.text += session->ReadText();
+  }
+  sums->n_steps += static_cast<int64_t>(trace.tokens.size());
+  sums->step_seconds += session->Stats().decode_seconds - before;
+  const size_t first = protocol_ == TaskProtocol::kPrompt ? 1 : 0;
+  trace.right = trace.tokens.size() == answer.size() &&
+                std::equal(answer.begin() + static_cast<std::ptrdiff_t>(std::min(first, answer.size())), answer.end(),
+                           trace.tokens.begin() + static_cast<std::ptrdiff_t>(std::min(first, answer.size())));
+  if (answer.size() > first) {
+    ++sums->n;
+    sums->n_right += trace.right;
+  }
+  return trace;
+}
+
+std::vector<AnswerTrace> TaskEvaluator::RunOne(PromptOnce* prompt, const Task& task, QualitySums* sums) {
+  std::vector<AnswerTrace> traces;
+  const TokenList context = model_.TokenizePrompt(task.context);
+  if (protocol_ == TaskProtocol::kAsk) {
+    prompt->Start(context);
+    AddPrompt(prompt->prompt_stats(), sums);
+  }
+  for (const Question& question : task.questions) {
+    const TokenList asked = model_.Tokenize(question.question, 0), answer = model_.Tokenize(question.answer, 0);
+    if (protocol_ == TaskProtocol::kAsk) {
+      traces.push_back(Answer(prompt->Ask(asked), answer, sums));
+      continue;
+    }
+    TokenList whole = context;
+    whole.insert(whole.end(), asked.begin(), asked.end());
+    prompt->Start(whole);
+    AddPrompt(prompt->prompt_stats(), sums);
+    traces.push_back(Answer(prompt->base(), answer, sums));
+  }
+  return traces;
+}
+
+std::vector<std::vector<AnswerTrace>> TaskEvaluator::Run(const Task& task, std::vector<QualitySums>* sums) {
+  QualitySums reference_sums;
+  const std::vector<AnswerTrace> reference = RunOne(&reference_, task, &reference_sums);
+  const size_t first = protocol_ == TaskProtocol::kPrompt ? 1 : 0;
+  std::vector<std::vector<AnswerTrace>> all;
+  for (size_t p = 0; p < prompts_.size(); ++p) {
+    QualitySums* own = &(*sums)[p];
+    if (prompts_[p]) {
+      all.push_back(RunOne(&*prompts_[p], task, own));
+    } else {
+      AddSums(reference_sums, own);
+      all.push_back(reference);
+    }
+    for (size_t q = 0; q < reference.size(); ++q) CompareTraces(reference[q], all[p][q], first, own);
+  }
+  return all;
+}
+
+TextEvaluator::TextEvaluator(const Model& model, const std::vector<const Policy*>& policies, TextProtocol protocol, int32_t window)
+    : model_(model), protocol_(protocol), window_(window) {
+  sessions_.emplace_back(model, Policy("full"), DefaultSessionParams());
+  for (const Policy* policy : policies) sessions_.emplace_back(model, *policy, DefaultSessionParams());
+}
+
+int64_t TextEvaluator::CountWindows(const TokenList& tokens) const {
+  const int64_t n = static_cast<int64_t>(tokens.size()), body = window_ - 1, stride = window_ / 2;
+  return n < body ? 0 : 1 + (n - body) / stride;
+}
+
+void TextEvaluator::Run(const TokenList& tokens, int64_t window_index, std::vector<QualitySums>* sums) {
+  const int32_t half = window_ / 2;
+  const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(window_index * half);
+  TokenList window = model_.TokenizePrompt("");  // BOS
+  window.insert(window.end(), begin, begin + (window_ - static_cast<int32_t>(window.size())));
+  std::vector<std::vector<float>> logits(sessions_.size(), std::vector<float>(static_cast<size_t>(model_.info().vocab_size)));
+  const bool prefix = protocol_ == TextProtocol::kPrefix;
+  for (Session& session : sessions_) {
+    if (used_) session.Reset();
+    if (prefix) session.Prefill(TokenList(window.begin(), window.begin() + half));
+  }
+  used_ = true;
+  for (int32_t i = prefix ? half : 0; i < window_; ++i) {
+    const TokenList next = {window[static_cast<size_t>(i)]};
+    for (size_t s = 0; s < sessions_.size(); ++s) {
+      if (i >= half) {
+        sessions_[s].GetLogits(&logits[s]);
+        if (s > 0) {
+          QualitySums* own = &(*sums)[s - 1];
+          ++own->n_scored;
+          own->log_likelihood += logits[s][static_cast<size_t>(next[0])] - LogSum(logits[s]);
+          Compare(logits[0], logits[s], own);
+        }
+      }
+      prefix ? sessions_[s].Append(next) : sessions_[s].Prefill(next);
+    }
+  }
+  for (size_t s = 1; s < sessions_.size(); ++s) AddPrompt(sessions_[s].Stats(), &(*sums)[s - 1]);
+}
+
+}  // namespace kvc::tool
