@@ -23,11 +23,11 @@ LAYERS = {
     "tools": ["include/kvc", "models/convert"],
     "samples": ["include/kvc"],
     "bindings": ["include/kvc"],
-    "bench": OPS + ["tests/support"],
+    "bench": ["include/kvc"] + OPS + ["tests/parity", "tests/support"],
     "tests/api": ["include/kvc", "tests/support"],
     "tests/package": ["include/kvc"],
     "tests/parity": OPS + ["tests/support"],
-    "tests": ["include/kvc", "lib", "models/convert", "tools"],
+    "tests": ["include/kvc", "lib", "models/convert", "tests/parity", "tools"],
 }
 # Library headers -> where they may be included.
 LIBRARIES = {

@@ -1,4 +1,5 @@
-// kvc bench: prefill and decode speed of one policy, beside the memory bandwidth this machine gives in the same run.
+// kvc bench: prefill and decode speed of one policy, beside the memory bandwidth this machine gives in the
+// same run.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -22,7 +23,9 @@ struct BenchOptions {
 
 using Clock = std::chrono::steady_clock;
 
-double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 double Median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -31,7 +34,8 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// Bytes per second that n_threads read from memory, each its own part of a buffer larger than any cache. The best of some rounds.
+// Bytes per second that n_threads read from memory, each its own part of a buffer larger than any cache. The
+// best of some rounds.
 double ReadBandwidth(int32_t n_threads) {
   constexpr size_t kBytes = size_t{256} << 20;
   constexpr int kRounds = 5;
@@ -113,14 +117,16 @@ Measured MeasureOnce(const BenchOptions& options, Session* session, const TokenL
 }
 
 struct BenchResult {
-  double prefill_seconds = 0, compress_seconds = 0, first_token_seconds = 0, step_seconds = 0, step_median = 0, cache_bytes_mean = 0;
+  double prefill_seconds = 0, compress_seconds = 0, first_token_seconds = 0, step_seconds = 0,
+         step_median = 0, cache_bytes_mean = 0;
   double bandwidth = 0;
   int64_t bytes_per_step = 0;
   kvc_session_stats stats{};
 };
 
 // Medians over the repetitions.
-BenchResult Measure(const BenchOptions& options, const Model& model, const Policy& policy, const TokenList& tokens) {
+BenchResult Measure(const BenchOptions& options, const Model& model, const Policy& policy,
+                    const TokenList& tokens) {
   std::vector<double> prefill, compress, first, step, medians;
   BenchResult result;
   kvc_session_params params = DefaultSessionParams();
@@ -163,7 +169,9 @@ Json ResultJson(const BenchOptions& options, const BenchResult& result, const Po
               {"cache_bytes_full", result.stats.cache_bytes_full},
               {"workspace_bytes", result.stats.workspace_bytes},
               {"weight_bytes", result.stats.weight_bytes},
-              {"bandwidth_fraction", decoded(Ratio(Ratio(static_cast<double>(result.bytes_per_step), result.step_seconds), result.bandwidth))},
+              {"bandwidth_fraction",
+               decoded(Ratio(Ratio(static_cast<double>(result.bytes_per_step), result.step_seconds),
+                             result.bandwidth))},
               {"read_bandwidth_bytes_per_second", result.bandwidth},
               {"bytes_per_step", result.bytes_per_step},
               {"prefill_seconds", result.prefill_seconds},
@@ -195,21 +203,24 @@ void PrintResult(const BenchOptions& options, const BenchResult& result, const P
   table.AddRow({"read bandwidth", Format("%.1f GB/s", result.bandwidth / 1e9)});
   if (options.gen > 0) {
     const double used = Ratio(static_cast<double>(result.bytes_per_step), result.step_seconds);
-    table.AddRow({"  used by a step", Format("%.1f GB/s, ", used / 1e9) + FormatPercent(Ratio(used, result.bandwidth))});
+    table.AddRow({"  used by a step",
+                  Format("%.1f GB/s, ", used / 1e9) + FormatPercent(Ratio(used, result.bandwidth))});
   }
-  Print(Format("%s\nprompt %d, generated %d, depth %d, %d threads, median of %d\n", policy.Describe().c_str(), options.prompt, options.gen,
-               options.depth, ThreadsUsed(options.model), options.repeat) +
+  Print(Format("%s\nprompt %d, generated %d, depth %d, %d threads, median of %d\n", policy.Describe().c_str(),
+               options.prompt, options.gen, options.depth, ThreadsUsed(options.model), options.repeat) +
         table.Text());
 }
 
 int Bench(BenchOptions options) {
   const Policy policy = MakePolicy(options.policy, options.tables);
   const Model model = OpenModel(options.model);
-  if (int64_t{options.depth} + options.prompt + 2 * int64_t{options.gen} >= INT32_MAX) throw UsageError("--depth, --prompt and --gen are too large");
+  if (int64_t{options.depth} + options.prompt + 2 * int64_t{options.gen} >= INT32_MAX)
+    throw UsageError("--depth, --prompt and --gen are too large");
   TokenList tokens = SyntheticTokens(options.depth + options.prompt, model.info().vocab_size);
   if (!options.tokens.empty()) {
     tokens = ReadTokens(options.tokens);
-    if (tokens.size() <= static_cast<size_t>(options.depth)) throw UsageError("--tokens has no token beyond --depth");
+    if (tokens.size() <= static_cast<size_t>(options.depth))
+      throw UsageError("--tokens has no token beyond --depth");
     options.prompt = static_cast<int32_t>(tokens.size()) - options.depth;
   }
   const BenchResult result = Measure(options, model, policy, tokens);
@@ -235,7 +246,8 @@ std::function<int()> AddBench(CLI::App* app) {
   count("--gen", &options->gen, 0, "Tokens to generate");
   count("--depth", &options->depth, 0, "Tokens in the session before the measured prompt");
   count("--repeat", &options->repeat, 1, "Repetitions; medians are reported");
-  app->add_option("--tokens", options->tokens, "Token ids from a JSON array instead of made-up ones")->type_name("FILE");
+  app->add_option("--tokens", options->tokens, "Token ids from a JSON array instead of made-up ones")
+      ->type_name("FILE");
   app->add_flag("--json", options->json, "One JSON document on stdout");
   return [options] { return Bench(*options); };
 }

@@ -34,7 +34,8 @@ std::vector<std::string> WeightNames() {
   return names;
 }
 
-ConvertOptions MakeConvertOptions(const ConvertCommand& command, const CancelOnInterrupt& interrupt, Progress* progress) {
+ConvertOptions MakeConvertOptions(const ConvertCommand& command, const CancelOnInterrupt& interrupt,
+                                  Progress* progress) {
   ConvertOptions options;
   for (const NamedChoice& known : kWeightChoices) {
     if (command.weights == known.name) options.weights = known.choice;
@@ -66,18 +67,20 @@ int RunConvert(const ConvertCommand& command) {
   const CancelOnInterrupt interrupt;
   ConvertReport report;
   Progress progress("converting");
-  const Status status = Convert(command.source, command.output, MakeConvertOptions(command, interrupt, &progress), &report);
+  const Status status =
+      Convert(command.source, command.output, MakeConvertOptions(command, interrupt, &progress), &report);
   progress.Clear();
   if (!status.ok()) {
-    throw Failure("cannot convert: " + status.message() + " (" + kvc_status_name(static_cast<kvc_status>(status.code())) + ")");
+    throw Failure("cannot convert: " + status.message() + " (" +
+                  kvc_status_name(static_cast<kvc_status>(status.code())) + ")");
   }
   for (const std::string& warning : report.warnings) Note("kvc: note: " + warning);
   if (command.json) {
     PrintJson(ReportJson(command, report));
   } else {
-    Print(Format("%s: %s (%s, %s), %d tensors, %s of weights, %s in the source\n", command.output.c_str(), report.name.c_str(),
-                 report.architecture.c_str(), report.kind.c_str(), report.n_tensors, FormatBytes(report.bytes_written).c_str(),
-                 FormatBytes(report.bytes_read).c_str()));
+    Print(Format("%s: %s (%s, %s), %d tensors, %s of weights, %s in the source\n", command.output.c_str(),
+                 report.name.c_str(), report.architecture.c_str(), report.kind.c_str(), report.n_tensors,
+                 FormatBytes(report.bytes_written).c_str(), FormatBytes(report.bytes_read).c_str()));
   }
   return kExitGood;
 }
@@ -86,7 +89,9 @@ int RunConvert(const ConvertCommand& command) {
 
 std::function<int()> AddConvert(CLI::App* app) {
   const auto command = std::make_shared<ConvertCommand>();
-  app->add_option("SRC", command->source, "A Hugging Face directory, a GGUF file or a llama2.c checkpoint")->required()->type_name("");
+  app->add_option("SRC", command->source, "A Hugging Face directory, a GGUF file or a llama2.c checkpoint")
+      ->required()
+      ->type_name("");
   app->add_option("OUT", command->output, "The model file to write (.kvc)")->required()->type_name("");
   app->add_option("--weights", command->weights, "How matrices are stored: keep, f32, bf16, int8 or int4")
       ->check(CLI::IsMember(WeightNames()).description(""))
@@ -96,10 +101,12 @@ std::function<int()> AddConvert(CLI::App* app) {
       ->check(CLI::IsMember({32, 64, 128}).description(""))
       ->capture_default_str()
       ->type_name("N");
-  app->add_option("--head-scores", command->head_scores, "JSON with head scores to store; again for more tables")
+  app->add_option("--head-scores", command->head_scores,
+                  "JSON with head scores to store; again for more tables")
       ->allow_extra_args(false)
       ->type_name("FILE");
-  app->add_option("--name", command->name, "The model's name, instead of the source's own")->type_name("TEXT");
+  app->add_option("--name", command->name, "The model's name, instead of the source's own")
+      ->type_name("TEXT");
   app->add_flag("--json", command->json, "One JSON document on stdout");
   return [command] { return RunConvert(*command); };
 }

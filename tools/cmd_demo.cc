@@ -1,4 +1,5 @@
-// kvc demo: a trained model answers questions about long contexts from a fraction of the cache, beside the full cache.
+// kvc demo: a trained model answers questions about long contexts from a fraction of the cache, beside the
+// full cache.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -31,12 +32,14 @@ std::vector<DemoPolicy> DemoPolicies(const std::vector<int32_t>& budgets) {
   struct Method {
     const char *name, *options;
   };
-  constexpr Method kMethods[] = {{"streaming", ""}, {"snapkv", ",window=8"}, {"ada-snapkv", ",window=8"}, {"cokv", ",window=8"}};
+  constexpr Method kMethods[] = {
+      {"streaming", ""}, {"snapkv", ",window=8"}, {"ada-snapkv", ",window=8"}, {"cokv", ",window=8"}};
   std::vector<DemoPolicy> policies;
   policies.push_back({"full", Policy("full"), {}});
   for (const int32_t budget : budgets) {
     for (const Method& method : kMethods) {
-      policies.push_back({method.name, Policy(Format("%s:budget=%d%s", method.name, budget, method.options)), {}});
+      policies.push_back(
+          {method.name, Policy(Format("%s:budget=%d%s", method.name, budget, method.options)), {}});
     }
   }
   return policies;
@@ -83,21 +86,28 @@ std::string Trim(const std::string& text) {
 void PrintIntroduction(const Model& model, const Task& task, size_t n_tasks, size_t n_questions) {
   const kvc_model_info& info = model.info();
   const size_t n_tokens = model.TokenizePrompt(task.context).size();
-  Print(Format("%s parameters, %d layers with %d KV heads of size %d: %d heads, each with its own part of the cache.\n",
-               FormatParameters(info.n_parameters).c_str(), info.n_layers, info.n_kv_heads, info.head_dim, model.n_kv_heads_total()));
-  Print(Format("%zu contexts of about %zu tokens: prose with facts hidden in it. Every context is read once and compressed, and only\n"
-               "then come the questions, %zu in all: what was dropped by then cannot be looked up again.\n\nFrom the first context:\n\n",
-               n_tasks, n_tokens, n_questions));
+  Print(
+      Format("%s parameters, %d layers with %d KV heads of size %d: %d heads, each with its own part of the "
+             "cache.\n",
+             FormatParameters(info.n_parameters).c_str(), info.n_layers, info.n_kv_heads, info.head_dim,
+             model.n_kv_heads_total()));
+  Print(
+      Format("%zu contexts of about %zu tokens: prose with facts hidden in it. Every context is read once "
+             "and compressed, and only\n"
+             "then come the questions, %zu in all: what was dropped by then cannot be looked up "
+             "again.\n\nFrom the first context:\n\n",
+             n_tasks, n_tokens, n_questions));
   Print(Wrap(Excerpt(task.context, task.questions[0]), 96, "    "));
 }
 
 // The questions of one context with the answers of the full cache and of one budget.
-void PrintAnswers(const Task& task, const std::vector<DemoPolicy>& policies, const std::vector<std::vector<AnswerTrace>>& answers,
-                  int32_t budget) {
+void PrintAnswers(const Task& task, const std::vector<DemoPolicy>& policies,
+                  const std::vector<std::vector<AnswerTrace>>& answers, int32_t budget) {
   std::vector<std::string> head = {"question", "answer"};
   std::vector<size_t> shown;
   for (size_t p = 0; p < policies.size(); ++p) {
-    const bool of_budget = policies[p].policy.Describe().find(Format("budget=%d", budget)) != std::string::npos;
+    const bool of_budget =
+        policies[p].policy.Describe().find(Format("budget=%d", budget)) != std::string::npos;
     if (p > 0 && (!of_budget || shown.size() > 4)) continue;
     shown.push_back(p);
     head.push_back(policies[p].name);
@@ -105,24 +115,31 @@ void PrintAnswers(const Task& task, const std::vector<DemoPolicy>& policies, con
   Table table(head, std::string(head.size(), 'l'));
   for (size_t q = 0; q < task.questions.size(); ++q) {
     std::vector<std::string> row = {Trim(task.questions[q].question), Trim(task.questions[q].answer)};
-    for (const size_t p : shown) row.push_back(Trim(answers[p][q].text) + (answers[p][q].right ? "" : "  wrong"));
+    for (const size_t p : shown)
+      row.push_back(Trim(answers[p][q].text) + (answers[p][q].right ? "" : "  wrong"));
     table.AddRow(row);
   }
   Print(Format("\nAsked with the full cache, and with %d slots per head:\n\n", budget) + table.Text("    "));
 }
 
 void PrintTable(const std::vector<DemoPolicy>& policies, int32_t n_heads) {
-  Table table({"policy", "slots per head", "share of the cache", "cache bytes", "prefill", "step", "answers right"}, "lrrrrrr");
+  Table table(
+      {"policy", "slots per head", "share of the cache", "cache bytes", "prefill", "step", "answers right"},
+      "lrrrrrr");
   std::string last_budget;
   for (size_t p = 0; p < policies.size(); ++p) {
     const QualitySums& sums = policies[p].sums;
     if (p == 1 || (p > 1 && policies[p].name == policies[1].name)) table.AddRule();
-    table.AddRow({policies[p].name, Format("%.0f", sums.mean(sums.slots) / n_heads), FormatPercent(Ratio(sums.slots, sums.slots_full)),
-                  FormatBytes(static_cast<int64_t>(sums.mean(sums.cache_bytes))), FormatSeconds(sums.mean(sums.prefill_seconds)),
-                  FormatSeconds(Ratio(sums.step_seconds, static_cast<double>(sums.n_steps))),
-                  Format("%lld of %lld", static_cast<long long>(sums.n_right), static_cast<long long>(sums.n))});
+    table.AddRow(
+        {policies[p].name, Format("%.0f", sums.mean(sums.slots) / n_heads),
+         FormatPercent(Ratio(sums.slots, sums.slots_full)),
+         FormatBytes(static_cast<int64_t>(sums.mean(sums.cache_bytes))),
+         FormatSeconds(sums.mean(sums.prefill_seconds)),
+         FormatSeconds(Ratio(sums.step_seconds, static_cast<double>(sums.n_steps))),
+         Format("%lld of %lld", static_cast<long long>(sums.n_right), static_cast<long long>(sums.n))});
   }
-  Print("\nAll contexts; bytes are what the allocator holds after the context, times are means:\n\n" + table.Text("    "));
+  Print("\nAll contexts; bytes are what the allocator holds after the context, times are means:\n\n" +
+        table.Text("    "));
 }
 
 Json TableJson(const std::vector<DemoPolicy>& policies, int32_t n_heads) {
@@ -150,14 +167,16 @@ void TellStory(const DemoOptions& options) {
   Session session(model, Policy("full"), DefaultSessionParams());
   session.Prefill(model.TokenizePrompt("Once upon a time"));
   const Generation story = Generate(&session, kStoryTokens, {});
-  Print(Format("\nAnd a model of %s parameters tells a story, at %.0f tokens a second:\n\n", FormatParameters(model.info().n_parameters).c_str(),
+  Print(Format("\nAnd a model of %s parameters tells a story, at %.0f tokens a second:\n\n",
+               FormatParameters(model.info().n_parameters).c_str(),
                Ratio(static_cast<double>(story.tokens.size()), story.stats.decode_seconds)));
   Print(Wrap("Once upon a time" + story.text, 96, "    ") + "\n");
 }
 
 int Demo(const DemoOptions& options) {
   std::vector<Task> tasks = ReadTasks(options.tasks);
-  if (options.limit > 0 && tasks.size() > static_cast<size_t>(options.limit)) tasks.resize(static_cast<size_t>(options.limit));
+  if (options.limit > 0 && tasks.size() > static_cast<size_t>(options.limit))
+    tasks.resize(static_cast<size_t>(options.limit));
   size_t n_questions = 0;
   for (const Task& task : tasks) n_questions += task.questions.size();
   const Model model = OpenModel(options.model);
@@ -170,7 +189,8 @@ int Demo(const DemoOptions& options) {
   {
     Progress progress("asking");
     for (size_t i = 0; i < tasks.size(); ++i) {
-      progress.Update(static_cast<double>(i), static_cast<double>(tasks.size()), Format("context %zu of %zu", i + 1, tasks.size()));
+      progress.Update(static_cast<double>(i), static_cast<double>(tasks.size()),
+                      Format("context %zu of %zu", i + 1, tasks.size()));
       const std::vector<std::vector<AnswerTrace>> answers = evaluator.Run(tasks[i], &sums);
       if (i > 0 || options.json) continue;
       progress.Clear();
@@ -193,14 +213,18 @@ int Demo(const DemoOptions& options) {
 std::function<int()> AddDemo(CLI::App* app) {
   const auto options = std::make_shared<DemoOptions>();
   AddModelOptions(app, &options->model, "--model");
-  app->add_option("--tasks", options->tasks, "Contexts and questions, one JSON object a line")->required()->type_name("FILE");
+  app->add_option("--tasks", options->tasks, "Contexts and questions, one JSON object a line")
+      ->required()
+      ->type_name("FILE");
   app->add_option("--stories", options->stories, "A model that then tells a story")->type_name("FILE");
   app->add_option("--budget", options->budgets, "Slots per head; again for more budgets")
       ->allow_extra_args(false)
       ->check(AtLeast(1))
       ->capture_default_str()
       ->type_name("N");
-  app->add_option("--limit", options->limit, "At most so many contexts; 0 = all")->check(AtLeast(0))->type_name("N");
+  app->add_option("--limit", options->limit, "At most so many contexts; 0 = all")
+      ->check(AtLeast(0))
+      ->type_name("N");
   app->add_flag("--json", options->json, "The table as one JSON document on stdout");
   return [options] { return Demo(*options); };
 }

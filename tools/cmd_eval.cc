@@ -33,23 +33,27 @@ std::vector<const Policy*> Pointers(const std::vector<Policy>& policies) {
   return out;
 }
 
-std::vector<EvalRow> MakeRows(const std::vector<Policy>& policies, const std::string& kind, const std::string& protocol,
-                              const std::string& file) {
+std::vector<EvalRow> MakeRows(const std::vector<Policy>& policies, const std::string& kind,
+                              const std::string& protocol, const std::string& file) {
   std::vector<EvalRow> rows;
-  for (const Policy& policy : policies) rows.push_back({policy.spec(), policy.Describe(), kind, protocol, file, {}});
+  for (const Policy& policy : policies)
+    rows.push_back({policy.spec(), policy.Describe(), kind, protocol, file, {}});
   return rows;
 }
 
-void EvalTasks(const EvalOptions& options, const Model& model, const std::vector<Policy>& policies, const std::string& file,
-               std::vector<EvalRow>* rows) {
+void EvalTasks(const EvalOptions& options, const Model& model, const std::vector<Policy>& policies,
+               const std::string& file, std::vector<EvalRow>* rows) {
   std::vector<Task> tasks = ReadTasks(file);
-  if (options.limit > 0 && tasks.size() > static_cast<size_t>(options.limit)) tasks.resize(static_cast<size_t>(options.limit));
-  TaskEvaluator evaluator(model, Pointers(policies), options.protocol == "ask" ? TaskProtocol::kAsk : TaskProtocol::kPrompt);
+  if (options.limit > 0 && tasks.size() > static_cast<size_t>(options.limit))
+    tasks.resize(static_cast<size_t>(options.limit));
+  TaskEvaluator evaluator(model, Pointers(policies),
+                          options.protocol == "ask" ? TaskProtocol::kAsk : TaskProtocol::kPrompt);
   std::vector<std::string> kinds;  // in the order they appear
   std::map<std::string, std::vector<QualitySums>> sums;
   Progress progress(file);
   for (size_t i = 0; i < tasks.size(); ++i) {
-    progress.Update(static_cast<double>(i), static_cast<double>(tasks.size()), Format("task %zu of %zu", i + 1, tasks.size()));
+    progress.Update(static_cast<double>(i), static_cast<double>(tasks.size()),
+                    Format("task %zu of %zu", i + 1, tasks.size()));
     const auto [entry, is_new] = sums.try_emplace(tasks[i].kind, policies.size());
     if (is_new) kinds.push_back(tasks[i].kind);
     evaluator.Run(tasks[i], &entry->second);
@@ -61,19 +65,23 @@ void EvalTasks(const EvalOptions& options, const Model& model, const std::vector
   }
 }
 
-void EvalText(const EvalOptions& options, const Model& model, const std::vector<Policy>& policies, int32_t window,
-              const std::string& file, std::vector<EvalRow>* rows) {
+void EvalText(const EvalOptions& options, const Model& model, const std::vector<Policy>& policies,
+              int32_t window, const std::string& file, std::vector<EvalRow>* rows) {
   const TokenList tokens = model.Tokenize(ReadFile(file), 0);
-  TextEvaluator evaluator(model, Pointers(policies), options.text_protocol == "stream" ? TextProtocol::kStream : TextProtocol::kPrefix,
+  TextEvaluator evaluator(model, Pointers(policies),
+                          options.text_protocol == "stream" ? TextProtocol::kStream : TextProtocol::kPrefix,
                           window);
   int64_t n_windows = evaluator.CountWindows(tokens);
-  if (n_windows == 0) throw Failure(Format("%s: %zu tokens are less than one window of %d", file.c_str(), tokens.size(), window));
+  if (n_windows == 0)
+    throw Failure(
+        Format("%s: %zu tokens are less than one window of %d", file.c_str(), tokens.size(), window));
   if (options.limit > 0) n_windows = std::min<int64_t>(n_windows, options.limit);
   std::vector<QualitySums> sums(policies.size());
   Progress progress(file);
   for (int64_t i = 0; i < n_windows; ++i) {
-    progress.Update(static_cast<double>(i), static_cast<double>(n_windows),
-                    Format("window %lld of %lld", static_cast<long long>(i + 1), static_cast<long long>(n_windows)));
+    progress.Update(
+        static_cast<double>(i), static_cast<double>(n_windows),
+        Format("window %lld of %lld", static_cast<long long>(i + 1), static_cast<long long>(n_windows)));
     evaluator.Run(tokens, i, &sums);
   }
   std::vector<EvalRow> own = MakeRows(policies, "text", options.text_protocol, file);
@@ -88,43 +96,48 @@ Json RowJson(const EvalRow& row, int32_t n_heads) {
   const bool is_text = sums.n_scored > 0;
   const auto when = [](bool applies, double value) { return applies ? Json(value) : Json(nullptr); };
   const double compared = static_cast<double>(sums.n_compared);
-  return Json{{"policy", row.policy},
-              {"kind", row.kind},
-              {"protocol", row.protocol},
-              {"file", row.file},
-              {"n", is_text ? sums.n_scored : sums.n},
-              {"n_prompts", sums.n_prompts},
-              {"accuracy", when(sums.n > 0, sums.accuracy())},
-              {"accuracy_low", when(sums.n > 0, interval.low)},
-              {"accuracy_high", when(sums.n > 0, interval.high)},
-              {"kl", when(sums.n_compared > 0, Ratio(sums.kl, compared))},
-              {"top1", when(sums.n_compared > 0, Ratio(static_cast<double>(sums.n_same_top), compared))},
-              {"n_compared", sums.n_compared},
-              {"perplexity", when(is_text, sums.perplexity())},
-              {"cache_bytes", sums.mean(sums.cache_bytes)},
-              {"cache_bytes_peak", sums.cache_bytes_peak},
-              {"cache_bytes_full", sums.mean(sums.cache_bytes_full)},
-              {"slots_per_head", sums.mean(sums.slots) / n_heads},
-              {"cache_share", Ratio(sums.slots, sums.slots_full)},
-              {"prefill_seconds", sums.mean(sums.prefill_seconds)},
-              {"step_seconds", when(sums.n_steps > 0, Ratio(sums.step_seconds, static_cast<double>(sums.n_steps)))}};
+  return Json{
+      {"policy", row.policy},
+      {"kind", row.kind},
+      {"protocol", row.protocol},
+      {"file", row.file},
+      {"n", is_text ? sums.n_scored : sums.n},
+      {"n_prompts", sums.n_prompts},
+      {"accuracy", when(sums.n > 0, sums.accuracy())},
+      {"accuracy_low", when(sums.n > 0, interval.low)},
+      {"accuracy_high", when(sums.n > 0, interval.high)},
+      {"kl", when(sums.n_compared > 0, Ratio(sums.kl, compared))},
+      {"top1", when(sums.n_compared > 0, Ratio(static_cast<double>(sums.n_same_top), compared))},
+      {"n_compared", sums.n_compared},
+      {"perplexity", when(is_text, sums.perplexity())},
+      {"cache_bytes", sums.mean(sums.cache_bytes)},
+      {"cache_bytes_peak", sums.cache_bytes_peak},
+      {"cache_bytes_full", sums.mean(sums.cache_bytes_full)},
+      {"slots_per_head", sums.mean(sums.slots) / n_heads},
+      {"cache_share", Ratio(sums.slots, sums.slots_full)},
+      {"prefill_seconds", sums.mean(sums.prefill_seconds)},
+      {"step_seconds", when(sums.n_steps > 0, Ratio(sums.step_seconds, static_cast<double>(sums.n_steps)))}};
 }
 
 void PrintTable(const std::vector<EvalRow>& rows, int32_t n_heads) {
-  Table table({"policy", "kind", "protocol", "n", "right", "95 % interval", "KL", "same top", "perplexity", "slots", "cache", "prefill", "step"},
+  Table table({"policy", "kind", "protocol", "n", "right", "95 % interval", "KL", "same top", "perplexity",
+               "slots", "cache", "prefill", "step"},
               "lllrrrrrrrrrr");
   for (const EvalRow& row : rows) {
     const QualitySums& sums = row.sums;
     const Interval interval = WilsonInterval(sums.n_right, sums.n);
     const bool is_text = sums.n_scored > 0;
     const double compared = static_cast<double>(sums.n_compared);
-    table.AddRow({row.spec, row.kind, row.protocol, FormatCount(is_text ? sums.n_scored : sums.n),
-                  sums.n > 0 ? FormatPercent(sums.accuracy()) : "",
-                  sums.n > 0 ? Format("%.0f - %.0f %%", interval.low * 100, interval.high * 100) : "", Format("%.4f", Ratio(sums.kl, compared)),
-                  FormatPercent(Ratio(static_cast<double>(sums.n_same_top), compared)), is_text ? Format("%.3f", sums.perplexity()) : "",
-                  Format("%.1f", sums.mean(sums.slots) / n_heads), FormatBytes(static_cast<int64_t>(sums.mean(sums.cache_bytes))),
-                  FormatSeconds(sums.mean(sums.prefill_seconds)),
-                  sums.n_steps > 0 ? FormatSeconds(Ratio(sums.step_seconds, static_cast<double>(sums.n_steps))) : ""});
+    table.AddRow(
+        {row.spec, row.kind, row.protocol, FormatCount(is_text ? sums.n_scored : sums.n),
+         sums.n > 0 ? FormatPercent(sums.accuracy()) : "",
+         sums.n > 0 ? Format("%.0f - %.0f %%", interval.low * 100, interval.high * 100) : "",
+         Format("%.4f", Ratio(sums.kl, compared)),
+         FormatPercent(Ratio(static_cast<double>(sums.n_same_top), compared)),
+         is_text ? Format("%.3f", sums.perplexity()) : "", Format("%.1f", sums.mean(sums.slots) / n_heads),
+         FormatBytes(static_cast<int64_t>(sums.mean(sums.cache_bytes))),
+         FormatSeconds(sums.mean(sums.prefill_seconds)),
+         sums.n_steps > 0 ? FormatSeconds(Ratio(sums.step_seconds, static_cast<double>(sums.n_steps))) : ""});
   }
   Print(table.Text());
 }
@@ -151,30 +164,33 @@ void PrintCsv(const Json& results) {
 
 Json HowToRepeat(const EvalOptions& options, const Model& model, int32_t window) {
   const Json about = model.Describe();
-  Json out{{"library_version", LibraryVersion()},
-           {"model", {{"path", options.model.path}, {"fingerprint", about.value("fingerprint", Json(nullptr))}}},
-           {"protocol", options.protocol},
-           {"text_protocol", options.text_protocol},
-           {"window", window},
-           {"limit", options.limit},
-           {"threads", ThreadsUsed(options.model)},
-           {"temperature", 0},
-           {"seed", 0},
-           {"data", options.data},
-           {"texts", options.texts}};
+  Json out{
+      {"library_version", LibraryVersion()},
+      {"model", {{"path", options.model.path}, {"fingerprint", about.value("fingerprint", Json(nullptr))}}},
+      {"protocol", options.protocol},
+      {"text_protocol", options.text_protocol},
+      {"window", window},
+      {"limit", options.limit},
+      {"threads", ThreadsUsed(options.model)},
+      {"temperature", 0},
+      {"seed", 0},
+      {"data", options.data},
+      {"texts", options.texts}};
   if (!options.tables.head_scores.empty()) out["head_scores"] = ReadJson(options.tables.head_scores);
   if (!options.tables.table.empty()) out["table"] = ReadJson(options.tables.table);
   return out;
 }
 
 int Eval(EvalOptions options) {
-  if (options.data.empty() && options.texts.empty()) throw UsageError("eval needs --data TASKS.jsonl or --text F.txt");
+  if (options.data.empty() && options.texts.empty())
+    throw UsageError("eval needs --data TASKS.jsonl or --text F.txt");
   std::vector<Policy> policies;
   if (options.policies.empty()) options.policies = {"full"};
   for (const std::string& spec : options.policies) policies.push_back(MakePolicy(spec, options.tables));
   const Model model = OpenModel(options.model);
   constexpr int32_t kLongestDefaultWindow = 2048;
-  const int32_t window = options.window > 0 ? options.window : std::min(model.info().max_tokens, kLongestDefaultWindow);
+  const int32_t window =
+      options.window > 0 ? options.window : std::min(model.info().max_tokens, kLongestDefaultWindow);
   std::vector<EvalRow> rows;
   for (const std::string& file : options.data) EvalTasks(options, model, policies, file, &rows);
   for (const std::string& file : options.texts) EvalText(options, model, policies, window, file, &rows);
@@ -200,18 +216,24 @@ int Eval(EvalOptions options) {
 std::function<int()> AddEval(CLI::App* app) {
   const auto options = std::make_shared<EvalOptions>();
   AddModelOptions(app, &options->model);
-  app->add_option("--data", options->data, "Tasks, one JSON object a line; again for more files")->allow_extra_args(false)->type_name("FILE");
-  app->add_option("--text", options->texts, "Text for perplexity; again for more files")->allow_extra_args(false)->type_name("FILE");
+  app->add_option("--data", options->data, "Tasks, one JSON object a line; again for more files")
+      ->allow_extra_args(false)
+      ->type_name("FILE");
+  app->add_option("--text", options->texts, "Text for perplexity; again for more files")
+      ->allow_extra_args(false)
+      ->type_name("FILE");
   app->add_option("--policy", options->policies, "Method and options; again to compare several (none: full)")
       ->allow_extra_args(false)
       ->type_name("SPEC");
   AddTableOptions(app, &options->tables);
-  app->add_option("--protocol", options->protocol, "ask: compress, then ask. prompt: the question is part of the compressed prompt")
+  app->add_option("--protocol", options->protocol,
+                  "ask: compress, then ask. prompt: the question is part of the compressed prompt")
       ->check(CLI::IsMember({"ask", "prompt"}).description(""))
       ->capture_default_str()
       ->type_name("P");
-  app->add_option("--text-protocol", options->text_protocol,
-                  "stream: token by token, compressing all the time. prefix: compress the first half of a window once")
+  app->add_option(
+         "--text-protocol", options->text_protocol,
+         "stream: token by token, compressing all the time. prefix: compress the first half of a window once")
       ->check(CLI::IsMember({"stream", "prefix"}).description(""))
       ->capture_default_str()
       ->type_name("P");

@@ -23,6 +23,11 @@ int64_t Number(const Json& object, const char* key) {
   return object.contains(key) && object[key].is_number() ? object[key].get<int64_t>() : 0;
 }
 
+// A count where 0 means that the file does not say.
+std::string Known(const Json& object, const char* key) {
+  return Number(object, key) == 0 ? "-" : FormatCount(Number(object, key));
+}
+
 std::string FileText(const InspectOptions& options, const Json& about) {
   Table table({"file", options.model.path}, "ll");
   table.AddRow({"size", FormatBytes(Number(about, "file_bytes"))});
@@ -39,21 +44,25 @@ std::string ModelText(const Json& about) {
   table.AddRow({"architecture", Text(config, "architecture")});
   table.AddRow({"parameters", FormatParameters(Number(about, "n_parameters"))});
   table.AddRow({"layers", Text(config, "n_layers")});
-  table.AddRow({"heads", Text(config, "n_heads") + " query, " + Text(config, "n_kv_heads") + " KV, of size " + Text(config, "head_dim")});
+  table.AddRow({"heads", Text(config, "n_heads") + " query, " + Text(config, "n_kv_heads") + " KV, of size " +
+                             Text(config, "head_dim")});
   table.AddRow({"hidden, feed-forward", Text(config, "hidden_size") + ", " + Text(config, "ffn_size")});
   table.AddRow({"vocabulary", FormatCount(Number(config, "vocab_size"))});
   table.AddRow({"trained context", FormatCount(Number(config, "max_tokens")) + " tokens"});
   if (Number(config, "sliding_window") > 0) table.AddRow({"sliding window", Text(config, "sliding_window")});
-  table.AddRow({"rotary positions", "theta " + Text(rope, "theta") + ", scaling " + Text(rope, "scaling") + ", pairs " + Text(rope, "pairing")});
+  table.AddRow({"rotary positions", Format("theta %g", rope.value("theta", 0.0)) + ", scaling " +
+                                        Text(rope, "scaling") + ", pairs " + Text(rope, "pairing")});
   table.AddRow({"query-key norm", config.value("qk_norm", false) ? "yes" : "no"});
   table.AddRow({"output head", config.value("tied_head", false) ? "the embedding matrix" : "its own"});
   return table.Text();
 }
 
 std::string TokenizerText(const Json& about) {
-  const Json tokenizer = about.value("tokenizer", Json::object()), turns = about.value("turn_format", Json::object());
+  const Json tokenizer = about.value("tokenizer", Json::object()),
+             turns = about.value("turn_format", Json::object());
   Table table({"tokenizer", Text(tokenizer, "kind")}, "ll");
-  table.AddRow({"pieces, merges", FormatCount(Number(tokenizer, "n_pieces")) + ", " + FormatCount(Number(tokenizer, "n_merges"))});
+  table.AddRow({"pieces, merges", FormatCount(Number(tokenizer, "n_pieces")) + ", " +
+                                      FormatCount(Number(tokenizer, "n_merges"))});
   table.AddRow({"begin, end", Text(tokenizer, "bos") + ", " + Text(tokenizer, "eos")});
   table.AddRow({"stop tokens", Text(tokenizer, "stop_tokens")});
   table.AddRow({"prompts start with BOS", tokenizer.value("add_bos", false) ? "yes" : "no"});
@@ -72,8 +81,10 @@ std::string HeadScoresText(const Json& about) {
   const Json tables = about.value("head_scores", Json::array());
   for (const Json& scores : tables) {
     const Json rows = scores.value("scores", Json::array());
-    table.AddRow({Text(scores, "name"), Text(scores, "estimator"), Format("%zu x %zu", rows.size(), rows.empty() ? size_t{0} : rows[0].size()),
-                  Text(scores, "dataset"), Text(scores, "n_samples"), Text(scores, "budget"), Text(scores, "alpha")});
+    table.AddRow({Text(scores, "name"), Text(scores, "estimator"),
+                  Format("%zu x %zu", rows.size(), rows.empty() ? size_t{0} : rows[0].size()),
+                  Text(scores, "dataset"), Known(scores, "n_samples"), Known(scores, "budget"),
+                  Known(scores, "alpha")});
   }
   if (tables.empty()) table.AddRow({"none"});
   return table.Text();
@@ -90,7 +101,8 @@ std::string TensorsText(const Json& about) {
   int64_t bytes = 0, count = 0;
   for (const Json& tensor : about.value("tensors", Json::array())) {
     const Json shape = tensor.value("shape", Json::array({0, 0}));
-    const std::string type = Text(tensor, "type") + (Number(tensor, "group") > 0 ? "/" + Text(tensor, "group") : "");
+    const std::string type =
+        Text(tensor, "type") + (Number(tensor, "group") > 0 ? "/" + Text(tensor, "group") : "");
     const std::string size = shape[0].dump() + " x " + shape[1].dump();
     const auto [entry, is_new] = index.try_emplace(Text(tensor, "role") + type + size, groups.size());
     if (is_new) groups.push_back({Text(tensor, "role"), type, size});
@@ -101,7 +113,9 @@ std::string TensorsText(const Json& about) {
     ++count;
   }
   Table table({"tensors", "type", "rows x columns", "number", "bytes"}, "llrrr");
-  for (const Group& group : groups) table.AddRow({group.role, group.type, group.shape, std::to_string(group.count), FormatBytes(group.bytes)});
+  for (const Group& group : groups)
+    table.AddRow(
+        {group.role, group.type, group.shape, std::to_string(group.count), FormatBytes(group.bytes)});
   table.AddRule();
   table.AddRow({"all", "", "", std::to_string(count), FormatBytes(bytes)});
   return table.Text();
@@ -112,8 +126,8 @@ int Inspect(const InspectOptions& options) {
   if (options.json) {
     PrintJson(about);
   } else {
-    Print(FileText(options, about) + "\n" + ModelText(about) + "\n" + TokenizerText(about) + "\n" + HeadScoresText(about) + "\n" +
-          TensorsText(about));
+    Print(FileText(options, about) + "\n" + ModelText(about) + "\n" + TokenizerText(about) + "\n" +
+          HeadScoresText(about) + "\n" + TensorsText(about));
   }
   return kExitGood;
 }

@@ -48,15 +48,20 @@ int Kept(const KeptOptions& options) {
     Json row = Json::array();
     for (int32_t head = 0; head < model.info().n_kv_heads; ++head) {
       const std::vector<int32_t> positions = session.Kept(layer, head);
-      table.AddRow({std::to_string(layer), std::to_string(head), std::to_string(positions.size()), Runs(positions)});
+      table.AddRow(
+          {std::to_string(layer), std::to_string(head), std::to_string(positions.size()), Runs(positions)});
       row.push_back(positions);
     }
     kept.push_back(row);
   }
   if (options.json) {
-    PrintJson(Json{{"kept", kept}, {"n_prompt", prompt.size()}, {"tokens", answer.tokens}, {"policy", policy.Describe()}});
+    PrintJson(Json{{"kept", kept},
+                   {"n_prompt", prompt.size()},
+                   {"tokens", answer.tokens},
+                   {"policy", policy.Describe()}});
   } else {
-    Print(policy.Describe() + ", " + FormatCount(static_cast<int64_t>(prompt.size())) + " tokens\n" + table.Text());
+    Print(policy.Describe() + ", " + FormatCount(static_cast<int64_t>(prompt.size())) + " tokens\n" +
+          table.Text());
   }
   return kExitGood;
 }

@@ -20,20 +20,24 @@ std::string Plain(const Json& value) {
   if (value.is_null()) return "";
   if (value.is_array()) {
     std::string text;
-    for (const Json& part : value) text += (text.empty() ? "" : value[0].is_number() ? " .. " : ", ") + Plain(part);
+    for (const Json& part : value)
+      text += (text.empty() ? "" : value[0].is_number() ? " .. " : ", ") + Plain(part);
     return text;
   }
   return value.dump();
 }
 
-std::string Field(const Json& object, const char* key) { return object.contains(key) ? Plain(object[key]) : ""; }
+std::string Field(const Json& object, const char* key) {
+  return object.contains(key) ? Plain(object[key]) : "";
+}
 
 void PrintOne(const Json& method) {
   Print(Field(method, "name") + ": " + Field(method, "summary") + "\n");
   if (!Field(method, "source").empty()) Print("source: " + Field(method, "source") + "\n");
   Table table({"option", "kind", "range", "default", "meaning"}, "lllll");
   for (const Json& option : method.value("options", Json::array())) {
-    table.AddRow({Field(option, "key"), Field(option, "kind"), Field(option, "range"), Field(option, "default"), Field(option, "help")});
+    table.AddRow({Field(option, "key"), Field(option, "kind"), Field(option, "range"),
+                  Field(option, "default"), Field(option, "help")});
   }
   Print("\n" + table.Text());
 }
@@ -45,14 +49,16 @@ int Methods(const MethodsOptions& options) {
     known += (i > 0 ? ", " : "") + std::string(kvc_method_name(i));
     if (options.name.empty() || options.name == kvc_method_name(i)) list.push_back(MethodJson(i));
   }
-  if (!options.name.empty() && list.empty()) throw Failure("no method \"" + options.name + "\"; there are: " + known);
+  if (!options.name.empty() && list.empty())
+    throw Failure("no method \"" + options.name + "\"; there are: " + known);
   if (options.json) {
     PrintJson(options.name.empty() ? list : list[0]);
   } else if (!options.name.empty()) {
     PrintOne(list[0]);
   } else {
     Table table({"method", "what it does", "source"}, "lll");
-    for (const Json& method : list) table.AddRow({Field(method, "name"), Field(method, "summary"), Field(method, "source")});
+    for (const Json& method : list)
+      table.AddRow({Field(method, "name"), Field(method, "summary"), Field(method, "source")});
     Print(table.Text() + "\nkvc methods NAME shows the options of one.\n");
   }
   return kExitGood;

@@ -30,7 +30,8 @@ std::string SlotsText(const SessionPlan& plan, const Model& model) {
   Table table({"layer", "min", "mean", "max", "slots of each KV head"}, "rrrrl");
   const size_t heads = static_cast<size_t>(model.info().n_kv_heads);
   for (size_t layer = 0; layer * heads < plan.slots.size(); ++layer) {
-    const auto begin = plan.slots.begin() + static_cast<std::ptrdiff_t>(layer * heads), end = begin + static_cast<std::ptrdiff_t>(heads);
+    const auto begin = plan.slots.begin() + static_cast<std::ptrdiff_t>(layer * heads),
+               end = begin + static_cast<std::ptrdiff_t>(heads);
     std::string each;
     for (auto slot = begin; slot != end; ++slot) each += (slot == begin ? "" : " ") + std::to_string(*slot);
     const double mean = std::accumulate(begin, end, 0.0) / static_cast<double>(heads);
@@ -40,27 +41,33 @@ std::string SlotsText(const SessionPlan& plan, const Model& model) {
   return table.Text();
 }
 
-void PrintPlan(const PlanOptions& options, const SessionPlan& plan, const Model& model, const Policy& policy, int32_t context) {
+void PrintPlan(const PlanOptions& options, const SessionPlan& plan, const Model& model, const Policy& policy,
+               int32_t context) {
   const kvc_plan& bytes = plan.bytes;
-  const auto share = [&](int64_t part) { return FormatPercent(Ratio(static_cast<double>(part), static_cast<double>(bytes.cache_bytes_full))); };
+  const auto share = [&](int64_t part) {
+    return FormatPercent(Ratio(static_cast<double>(part), static_cast<double>(bytes.cache_bytes_full)));
+  };
   Table table({"memory", "", "of the full cache"}, "lrr");
   table.AddRow({"weights", FormatBytes(bytes.weight_bytes), ""});
   table.AddRow({"workspace", FormatBytes(bytes.workspace_bytes), ""});
-  table.AddRow({"cache at its peak (prefill)", FormatBytes(bytes.cache_bytes_peak), share(bytes.cache_bytes_peak)});
-  table.AddRow({"cache after the prompt", FormatBytes(bytes.cache_bytes_prompt), share(bytes.cache_bytes_prompt)});
+  table.AddRow(
+      {"cache at its peak (prefill)", FormatBytes(bytes.cache_bytes_peak), share(bytes.cache_bytes_peak)});
+  table.AddRow(
+      {"cache after the prompt", FormatBytes(bytes.cache_bytes_prompt), share(bytes.cache_bytes_prompt)});
   table.AddRow({"cache at the end", FormatBytes(bytes.cache_bytes_end), share(bytes.cache_bytes_end)});
   table.AddRow({"cache uncompressed", FormatBytes(bytes.cache_bytes_full), share(bytes.cache_bytes_full)});
   table.AddRow({"all at the worst moment", FormatBytes(bytes.total_bytes_peak), ""});
-  Print(policy.Describe() + "\nprompt " + FormatCount(options.prompt) + " tokens, session " + FormatCount(context) + " tokens\n\n" +
-        table.Text() + "\n" + SlotsText(plan, model));
+  Print(policy.Describe() + "\nprompt " + FormatCount(options.prompt) + " tokens, session " +
+        FormatCount(context) + " tokens\n\n" + table.Text() + "\n" + SlotsText(plan, model));
   if (options.limit > 0) {
     const int64_t spare = options.limit - bytes.total_bytes_peak;
-    Print("\n" + std::string(spare >= 0 ? "fits" : "does not fit") + " into " + FormatBytes(options.limit) + ": " +
-          FormatBytes(spare >= 0 ? spare : -spare) + (spare >= 0 ? " to spare\n" : " too much\n"));
+    Print("\n" + std::string(spare >= 0 ? "fits" : "does not fit") + " into " + FormatBytes(options.limit) +
+          ": " + FormatBytes(spare >= 0 ? spare : -spare) + (spare >= 0 ? " to spare\n" : " too much\n"));
   }
 }
 
-Json PlanJson(const PlanOptions& options, const SessionPlan& plan, const Model& model, const Policy& policy, int32_t context) {
+Json PlanJson(const PlanOptions& options, const SessionPlan& plan, const Model& model, const Policy& policy,
+              int32_t context) {
   const kvc_plan& bytes = plan.bytes;
   Json slots = Json::array();
   for (int32_t layer = 0; layer < model.info().n_layers; ++layer) {
@@ -86,7 +93,8 @@ Json PlanJson(const PlanOptions& options, const SessionPlan& plan, const Model& 
 }
 
 int Plan(PlanOptions options) {
-  std::swap(options.limit, options.model.memory_limit);  // the limit is judged here; opening must not fail on it
+  std::swap(options.limit,
+            options.model.memory_limit);  // the limit is judged here; opening must not fail on it
   const Policy policy = MakePolicy(options.policy, options.tables);
   const Model model = OpenModel(options.model);
   const int32_t context = PlannedContext(options, model.info().max_tokens);
@@ -108,8 +116,12 @@ std::function<int()> AddPlan(CLI::App* app) {
   AddModelOptions(app, &options->model);
   AddPolicyOption(app, &options->policy);
   AddTableOptions(app, &options->tables);
-  app->add_option("--context", options->prompt, "Tokens of the prompt")->required()->check(AtLeast(1))->type_name("N");
-  app->add_option("--max-tokens", options->max_tokens, "Tokens of the answer, as far as the trained context allows")
+  app->add_option("--context", options->prompt, "Tokens of the prompt")
+      ->required()
+      ->check(AtLeast(1))
+      ->type_name("N");
+  app->add_option("--max-tokens", options->max_tokens,
+                  "Tokens of the answer, as far as the trained context allows")
       ->check(AtLeast(1))
       ->capture_default_str()
       ->type_name("N");

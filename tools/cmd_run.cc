@@ -1,4 +1,5 @@
-// kvc run: a prompt, a policy, an answer; questions after the same compressed prompt; the full cache beside it.
+// kvc run: a prompt, a policy, an answer; questions after the same compressed prompt; the full cache beside
+// it.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -25,10 +26,10 @@ struct RunOptions {
 
 // What one cache answered: to the prompt itself, or to each question after it.
 struct Answers {
-  std::string policy;                // canonical text
+  std::string policy;  // canonical text
   std::vector<Generation> answers;
   kvc_session_stats after_prompt{};
-  std::string failure;               // not empty: this cache could not be used, and why
+  std::string failure;  // not empty: this cache could not be used, and why
 };
 
 double StepSeconds(const Answers& run) {
@@ -40,8 +41,8 @@ double StepSeconds(const Answers& run) {
   return Ratio(seconds, tokens);
 }
 
-Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& policy, const TokenList& prompt,
-                  CancelOnInterrupt* interrupt, bool stream) {
+Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& policy,
+                  const TokenList& prompt, CancelOnInterrupt* interrupt, bool stream) {
   Answers run;
   run.policy = policy.Describe();
   const TextSink sink = [](const std::string& text) {
@@ -54,7 +55,8 @@ Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& p
     once.Start(prompt);
   }
   run.after_prompt = once.prompt_stats();
-  const std::vector<std::string> questions = options.questions.empty() ? std::vector<std::string>{""} : options.questions;
+  const std::vector<std::string> questions =
+      options.questions.empty() ? std::vector<std::string>{""} : options.questions;
   for (const std::string& question : questions) {
     if (stream && !question.empty()) Print(question);
     const TokenList asked = question.empty() ? TokenList{} : model.Tokenize(question, 0);
@@ -68,7 +70,8 @@ Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& p
 }
 
 // The full cache of the same prompt. That it does not fit is a result, not an error.
-Answers AnswerInFull(const RunOptions& options, const Model& model, const TokenList& prompt, CancelOnInterrupt* interrupt) {
+Answers AnswerInFull(const RunOptions& options, const Model& model, const TokenList& prompt,
+                     CancelOnInterrupt* interrupt) {
   try {
     return AnswerAll(options, model, Policy("full"), prompt, interrupt, /*stream=*/false);
   } catch (const StatusFailure& failure) {
@@ -101,7 +104,8 @@ Agreement CompareAll(const Answers& a, const Answers& b) {
   Agreement total;
   for (size_t i = 0; i < std::min(a.answers.size(), b.answers.size()); ++i) {
     const Agreement one = Compare(a.answers[i].tokens, b.answers[i].tokens);
-    if (total.first_difference < 0 && one.first_difference >= 0) total.first_difference = total.compared + one.first_difference;
+    if (total.first_difference < 0 && one.first_difference >= 0)
+      total.first_difference = total.compared + one.first_difference;
     total.same += one.same;
     total.compared += one.compared;
   }
@@ -117,7 +121,8 @@ void PrintStats(const Answers& run, const Model& model) {
   table.AddRow({"prompt", FormatCount(at.n_prompt) + " tokens"});
   table.AddRow({"answer", FormatCount(n_answer) + " tokens"});
   table.AddRow({"slots per head", Format("%.1f", static_cast<double>(at.n_slots) / heads)});
-  table.AddRow({"share of the cache", FormatPercent(Ratio(static_cast<double>(at.n_slots), static_cast<double>(at.n_slots_full)))});
+  table.AddRow({"share of the cache",
+                FormatPercent(Ratio(static_cast<double>(at.n_slots), static_cast<double>(at.n_slots_full)))});
   table.AddRow({"cache after the prompt", FormatBytes(at.cache_bytes)});
   table.AddRow({"cache at its peak", FormatBytes(at.cache_bytes_peak)});
   table.AddRow({"cache uncompressed", FormatBytes(at.cache_bytes_full)});
@@ -129,13 +134,19 @@ void PrintStats(const Answers& run, const Model& model) {
   Note("\n" + run.policy + "\n" + table.Text());
 }
 
-void PrintComparison(const Answers& run, const Answers& full, bool questions, const std::vector<std::string>& asked) {
+void PrintComparison(const Answers& run, const Answers& full, bool questions,
+                     const std::vector<std::string>& asked) {
   Table table({"", "compressed", "full"}, "lrr");
   const bool fits = full.failure.empty();
-  const auto row = [&](const char* name, const std::string& a, const std::string& b) { table.AddRow({name, a, fits ? b : "-"}); };
-  row("cache after the prompt", FormatBytes(run.after_prompt.cache_bytes), FormatBytes(full.after_prompt.cache_bytes));
-  row("cache at its peak", FormatBytes(run.after_prompt.cache_bytes_peak), FormatBytes(full.after_prompt.cache_bytes_peak));
-  row("prefill", FormatSeconds(run.after_prompt.prefill_seconds), FormatSeconds(full.after_prompt.prefill_seconds));
+  const auto row = [&](const char* name, const std::string& a, const std::string& b) {
+    table.AddRow({name, a, fits ? b : "-"});
+  };
+  row("cache after the prompt", FormatBytes(run.after_prompt.cache_bytes),
+      FormatBytes(full.after_prompt.cache_bytes));
+  row("cache at its peak", FormatBytes(run.after_prompt.cache_bytes_peak),
+      FormatBytes(full.after_prompt.cache_bytes_peak));
+  row("prefill", FormatSeconds(run.after_prompt.prefill_seconds),
+      FormatSeconds(full.after_prompt.prefill_seconds));
   row("step", FormatSeconds(StepSeconds(run)), FormatSeconds(StepSeconds(full)));
   Print("\n" + run.policy + "\n" + table.Text());
   if (!fits) {
@@ -143,8 +154,10 @@ void PrintComparison(const Answers& run, const Answers& full, bool questions, co
     return;
   }
   const Agreement agreement = CompareAll(run, full);
-  Print(Format("agreement: %lld of %lld tokens", static_cast<long long>(agreement.same), static_cast<long long>(agreement.compared)));
-  if (agreement.first_difference >= 0) Print(Format(", first difference at token %lld", static_cast<long long>(agreement.first_difference)));
+  Print(Format("agreement: %lld of %lld tokens", static_cast<long long>(agreement.same),
+               static_cast<long long>(agreement.compared)));
+  if (agreement.first_difference >= 0)
+    Print(Format(", first difference at token %lld", static_cast<long long>(agreement.first_difference)));
   Print("\n");
   for (size_t i = 0; i < full.answers.size(); ++i) {
     if (full.answers[i].tokens == run.answers[i].tokens) continue;
@@ -159,8 +172,9 @@ Json RunJson(const Answers& run, const RunOptions& options, const TokenList& pro
   kvc_session_stats stats = first.stats;
   stats.prefill_seconds = run.after_prompt.prefill_seconds;
   stats.compress_seconds = run.after_prompt.compress_seconds;
-  Json out{{"text", first.text},   {"tokens", first.tokens},      {"n_prompt", prompt.size()},
-           {"policy", run.policy}, {"stats", StatsJson(stats)},   {"stats_after_prompt", StatsJson(run.after_prompt)},
+  Json out{{"text", first.text},           {"tokens", first.tokens},
+           {"n_prompt", prompt.size()},    {"policy", run.policy},
+           {"stats", StatsJson(stats)},    {"stats_after_prompt", StatsJson(run.after_prompt)},
            {"seed", options.session.seed}, {"answers", Json::array()}};
   for (size_t i = 0; i < options.questions.size(); ++i) {
     Json answer = AnswerJson(run.answers[i]);
@@ -192,7 +206,8 @@ int Run(const RunOptions& options) {
   if (options.stats && !options.json) PrintStats(run, model);
   if (options.json) {
     Json out = RunJson(run, options, prompt);
-    if (options.compare) out["compare"] = ComparisonJson(run, AnswerInFull(options, model, prompt, &interrupt));
+    if (options.compare)
+      out["compare"] = ComparisonJson(run, AnswerInFull(options, model, prompt, &interrupt));
     PrintJson(out);
   } else if (options.compare) {
     const Answers full = AnswerInFull(options, model, prompt, &interrupt);
@@ -213,12 +228,14 @@ std::function<int()> AddRun(CLI::App* app) {
       ->check(AtLeast(0))
       ->capture_default_str()
       ->type_name("N");
-  app->add_option("--ask", options->questions, "Ask this after the compressed prompt; again for more questions")
+  app->add_option("--ask", options->questions,
+                  "Ask this after the compressed prompt; again for more questions")
       ->allow_extra_args(false)
       ->type_name("TEXT");
   AddSamplingOptions(app, &options->session);
   AddContextOptions(app, &options->session);
-  app->add_flag("--compare", options->compare, "Also run the full cache: memory, time, agreement side by side");
+  app->add_flag("--compare", options->compare,
+                "Also run the full cache: memory, time, agreement side by side");
   app->add_flag("--stats", options->stats, "Memory and time, on stderr");
   app->add_flag("--json", options->json, "One JSON document on stdout");
   return [options] { return Run(*options); };

@@ -19,14 +19,17 @@ struct TokenizeOptions {
 int Tokenize(const TokenizeOptions& options) {
   const Model model = OpenModel(options.model);
   const std::string text = options.file.empty() ? options.text : ReadFile(options.file);
-  const TokenList tokens = model.Tokenize(text, (options.bos ? KVC_ADD_BOS : 0) | (options.special ? KVC_PARSE_SPECIAL : 0));
+  const TokenList tokens =
+      model.Tokenize(text, (options.bos ? KVC_ADD_BOS : 0) | (options.special ? KVC_PARSE_SPECIAL : 0));
   if (options.json) {
     PrintJson(Json{{"tokens", tokens}, {"n_tokens", tokens.size()}});
     return kExitGood;
   }
   if (options.pieces) {
     Table table({"id", "text"}, "rl");
-    for (const int32_t token : tokens) table.AddRow({std::to_string(token), Json(model.Detokenize({token})).dump(-1, ' ', false, Json::error_handler_t::replace)});
+    for (const int32_t token : tokens)
+      table.AddRow({std::to_string(token),
+                    Json(model.Detokenize({token})).dump(-1, ' ', false, Json::error_handler_t::replace)});
     Print(table.Text());
     return kExitGood;
   }
@@ -42,7 +45,9 @@ std::function<int()> AddTokenize(CLI::App* app) {
   const auto options = std::make_shared<TokenizeOptions>();
   AddModelOptions(app, &options->model);
   CLI::Option* text = app->add_option("--text", options->text, "The text")->type_name("TEXT");
-  app->add_option("--file", options->file, "The text from a file; - = standard input")->type_name("FILE")->excludes(text);
+  app->add_option("--file", options->file, "The text from a file; - = standard input")
+      ->type_name("FILE")
+      ->excludes(text);
   app->add_flag("--bos", options->bos, "Put the begin-of-text token first");
   app->add_flag("--special", options->special, "Special tokens written in the text become their ids");
   app->add_flag("--pieces", options->pieces, "A table with the text of every token");

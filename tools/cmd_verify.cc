@@ -23,18 +23,23 @@ Finding CheckHeadScores(const Model& model) {
   const int32_t n_tables = model.info().n_head_scores;
   for (int32_t i = 0; i < n_tables; ++i) {
     for (const float score : model.HeadScores(i)) {
-      if (!std::isfinite(score)) return {"head scores", Format("table %d has a score that is no number", i), false};
+      if (!std::isfinite(score))
+        return {"head scores", Format("table %d has a score that is no number", i), false};
     }
   }
-  return {"head scores", n_tables == 0 ? "none" : Format("%d tables, all numbers finite", n_tables), true};
+  return {"head scores", n_tables == 0 ? "none" : Format("%d, all numbers finite", n_tables), true};
 }
 
 Finding CheckTokenizer(const Model& model) {
   const std::string sample = "The quick brown fox, 1234: na\xc3\xafve \xe2\x82\xac\n";
   const TokenList tokens = model.Tokenize(sample, 0);
   const std::string back = model.Detokenize(tokens);
-  if (back == sample) return {"tokenizer", Format("%zu characters to %zu tokens and back", sample.size(), tokens.size()), true};
-  return {"tokenizer", "a sample does not come back unchanged; fine for vocabularies that lack characters or normalise text", true};
+  if (back == sample)
+    return {"tokenizer", Format("%zu characters to %zu tokens and back", sample.size(), tokens.size()), true};
+  return {
+      "tokenizer",
+      "a sample does not come back unchanged; fine for vocabularies that lack characters or normalise text",
+      true};
 }
 
 Finding CheckForward(const Model& model) {
@@ -44,7 +49,8 @@ Finding CheckForward(const Model& model) {
   std::vector<float> logits(static_cast<size_t>(model.info().vocab_size));
   session.GetLogits(&logits);
   for (const float logit : logits) {
-    if (!std::isfinite(logit)) return {"one token through the network", "gives logits that are no numbers", false};
+    if (!std::isfinite(logit))
+      return {"one token through the network", "gives logits that are no numbers", false};
   }
   return {"one token through the network", "all logits finite", true};
 }
@@ -70,7 +76,8 @@ int VerifyFile(const VerifyOptions& options) {
     checks.push_back(Json{{"what", finding.what}, {"good", finding.good}, {"result", finding.result}});
   }
   if (options.json) {
-    PrintJson(Json{{"good", good}, {"fingerprint", about.value("fingerprint", Json(nullptr))}, {"checks", checks}});
+    PrintJson(
+        Json{{"good", good}, {"fingerprint", about.value("fingerprint", Json(nullptr))}, {"checks", checks}});
   } else {
     Print(table.Text() + "\n" + options.model.path + (good ? " is good\n" : " is damaged\n"));
   }
@@ -83,7 +90,8 @@ int Verify(const VerifyOptions& options) {
     return VerifyFile(options);
   } catch (const StatusFailure& failure) {
     if (!options.json) throw;
-    PrintJson(Json{{"good", false}, {"status", kvc_status_name(failure.status())}, {"error", failure.what()}});
+    PrintJson(
+        Json{{"good", false}, {"status", kvc_status_name(failure.status())}, {"error", failure.what()}});
     return kExitFailed;
   }
 }

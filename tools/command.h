@@ -1,6 +1,7 @@
 // What a subcommand of kvc is. Each cmd_*.cc has one Add function; main.cc has the one list of them.
 //
-// Inside tools/ a failure is an exception: CLI11 works that way, and it keeps the commands readable. main catches all of them.
+// Inside tools/ a failure is an exception: CLI11 works that way, and it keeps the commands readable. main
+// catches all of them.
 #pragma once
 #include <functional>
 #include <stdexcept>
@@ -24,7 +25,8 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Declares a subcommand's options on `app` and returns what to run when it was chosen; that returns an exit code.
+// Declares a subcommand's options on `app` and returns what to run when it was chosen; that returns an exit
+// code.
 using AddCommand = std::function<int()> (*)(CLI::App* app);
 
 std::function<int()> AddConvert(CLI::App* app);

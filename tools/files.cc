@@ -35,7 +35,8 @@ std::vector<double> FlatNumbers(const Json& array, const std::string& path) {
     const Json row = array[i].is_array() ? array[i] : Json::array({array[i]});
     for (const Json& number : row) {
       if (!number.is_number() || !std::isfinite(number.get<double>())) {
-        throw BadFile(path, "element " + std::to_string(i) + " is not a number: " + number.dump().substr(0, 40));
+        throw BadFile(path,
+                      "element " + std::to_string(i) + " is not a number: " + number.dump().substr(0, 40));
       }
       numbers.push_back(number.get<double>());
     }

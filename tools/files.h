@@ -1,4 +1,5 @@
-// Files the program reads: text, token lists, score and slot tables, task lists. Messages name the file and the line.
+// Files the program reads: text, token lists, score and slot tables, task lists. Messages name the file and
+// the line.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,11 +16,13 @@ Json ReadJson(const std::string& path);
 // [1, 2, 3], or an object with "tokens" or "ids".
 TokenList ReadTokens(const std::string& path);
 
-// Numbers, nested [layer][head] or flat in layer order, or an object that holds them as "scores" ("slots" for a table).
+// Numbers, nested [layer][head] or flat in layer order, or an object that holds them as "scores" ("slots" for
+// a table).
 std::vector<float> ReadHeadScores(const std::string& path);
 std::vector<int32_t> ReadSlotTable(const std::string& path);
 
-// One line of a task file: {"context": text, "questions": [{"question": text, "answer": text}], "kind": name}.
+// One line of a task file: {"context": text, "questions": [{"question": text, "answer": text}], "kind":
+// name}.
 struct Question {
   std::string question, answer;
 };

@@ -21,7 +21,8 @@ struct CancelOnInterrupt::State {
   std::thread waiter;
 };
 
-// The signal is blocked in all threads and taken by one that waits for it: an ordinary call of the library, no signal handler.
+// The signal is blocked in all threads and taken by one that waits for it: an ordinary call of the library,
+// no signal handler.
 CancelOnInterrupt::CancelOnInterrupt() : state_(std::make_unique<State>()) {
   sigset_t mask;
   sigemptyset(&mask);

@@ -10,8 +10,8 @@
 
 namespace kvc::tool {
 
-// While it lives, Ctrl-C cancels the session that is working; a second Ctrl-C ends the program at once. One at a time, and made
-// before the model is opened, so that the library's threads leave the signal to it.
+// While it lives, Ctrl-C cancels the session that is working; a second Ctrl-C ends the program at once. One
+// at a time, and made before the model is opened, so that the library's threads leave the signal to it.
 class CancelOnInterrupt {
  public:
   CancelOnInterrupt();
@@ -54,14 +54,14 @@ struct Generation {
 // Up to max_tokens tokens; each piece of text goes to the sink (may be empty) as soon as it is complete.
 Generation Generate(Session* session, int32_t max_tokens, const TextSink& sink);
 
-// Questions after one prompt. The prompt is processed and compressed once and forked for every question; where the library cannot
-// fork it is processed again, with the same answers.
+// Questions after one prompt. The prompt is processed and compressed once and forked for every question;
+// where the library cannot fork it is processed again, with the same answers.
 class PromptOnce {
  public:
   PromptOnce(const Model& model, const Policy& policy, const kvc_session_params& params);
   void Start(const TokenList& prompt);  // forgets an earlier prompt
   const kvc_session_stats& prompt_stats() const { return prompt_stats_; }
-  Session* base() { return &base_; }    // right after the prompt until the first Ask
+  Session* base() { return &base_; }  // right after the prompt until the first Ask
   // The session after the prompt and the question (kept whole), ready to generate. Valid until the next call.
   Session* Ask(const TokenList& question);
 

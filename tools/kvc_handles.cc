@@ -17,7 +17,8 @@ std::vector<T> Fetch(const std::string& doing, const std::function<kvc_status(T*
   return data;
 }
 
-std::string FetchText(const std::string& doing, const std::function<kvc_status(char*, int32_t, int32_t*)>& call) {
+std::string FetchText(const std::string& doing,
+                      const std::function<kvc_status(char*, int32_t, int32_t*)>& call) {
   const std::vector<char> data = Fetch<char>(doing, call);
   std::string text(data.begin(), data.end());
   while (!text.empty() && text.back() == '\0') text.pop_back();
@@ -34,7 +35,8 @@ int32_t CountOf(size_t size, const char* what) {
 void Check(kvc_status status, const std::string& doing) {
   if (status == KVC_OK) return;
   const std::string text = kvc_last_error();
-  throw StatusFailure(status, doing + ": " + (text.empty() ? "failed" : text) + " (" + kvc_status_name(status) + ")");
+  throw StatusFailure(status,
+                      doing + ": " + (text.empty() ? "failed" : text) + " (" + kvc_status_name(status) + ")");
 }
 
 Model::Model(const std::string& path, const std::string& device, int32_t threads, int64_t memory_limit) {
@@ -43,7 +45,9 @@ Model::Model(const std::string& path, const std::string& device, int32_t threads
   params.n_threads = threads;
   params.memory_limit = memory_limit;
   kvc_model* model = nullptr;
-  Check(kvc_model_open(path.c_str(), device.c_str(), &params, &model), "cannot open " + path);
+  const kvc_status status = kvc_model_open(path.c_str(), device.c_str(), &params, &model);
+  const bool names_path = std::string(kvc_last_error()).find(path) != std::string::npos;
+  Check(status, names_path ? "cannot open" : "cannot open " + path);
   handle_.reset(model);
   info_.struct_size = sizeof info_;
   Check(kvc_model_get_info(model, &info_), "cannot read the description of " + path);
@@ -66,7 +70,8 @@ std::vector<float> Model::HeadScores(int32_t index) const {
 TokenList Model::Tokenize(const std::string& text, int32_t flags) const {
   const int32_t n_text = CountOf(text.size(), "the text");
   return Fetch<int32_t>("cannot tokenize", [&](int32_t* tokens, int32_t cap, int32_t* n) {
-    return kvc_tokenize(handle_.get(), reinterpret_cast<const uint8_t*>(text.data()), n_text, flags, tokens, cap, n);
+    return kvc_tokenize(handle_.get(), reinterpret_cast<const uint8_t*>(text.data()), n_text, flags, tokens,
+                        cap, n);
   });
 }
 
@@ -78,9 +83,11 @@ TokenList Model::TokenizePrompt(const std::string& text) const {
 }
 
 std::string Model::Detokenize(const TokenList& tokens) const {
-  const std::vector<uint8_t> text = Fetch<uint8_t>("cannot detokenize", [&](uint8_t* bytes, int32_t cap, int32_t* n) {
-    return kvc_detokenize(handle_.get(), tokens.data(), CountOf(tokens.size(), "the token list"), bytes, cap, n);
-  });
+  const std::vector<uint8_t> text =
+      Fetch<uint8_t>("cannot detokenize", [&](uint8_t* bytes, int32_t cap, int32_t* n) {
+        return kvc_detokenize(handle_.get(), tokens.data(), CountOf(tokens.size(), "the token list"), bytes,
+                              cap, n);
+      });
   return std::string(text.begin(), text.end());
 }
 
@@ -113,11 +120,13 @@ Session::Session(const Model& model, const Policy& policy, const kvc_session_par
 }
 
 void Session::Prefill(const TokenList& tokens) {
-  Check(kvc_session_prefill(handle_.get(), tokens.data(), CountOf(tokens.size(), "the prompt")), "cannot process the prompt");
+  Check(kvc_session_prefill(handle_.get(), tokens.data(), CountOf(tokens.size(), "the prompt")),
+        "cannot process the prompt");
 }
 
 void Session::Append(const TokenList& tokens) {
-  Check(kvc_session_append(handle_.get(), tokens.data(), CountOf(tokens.size(), "the prompt")), "cannot add to the prompt");
+  Check(kvc_session_append(handle_.get(), tokens.data(), CountOf(tokens.size(), "the prompt")),
+        "cannot add to the prompt");
 }
 
 std::optional<int32_t> Session::Step() {
@@ -145,7 +154,8 @@ std::string Session::ReadText() {
 
 void Session::GetLogits(std::vector<float>* logits) const {
   int32_t n = 0;
-  kvc_status status = kvc_session_get_logits(handle_.get(), logits->data(), static_cast<int32_t>(logits->size()), &n);
+  kvc_status status =
+      kvc_session_get_logits(handle_.get(), logits->data(), static_cast<int32_t>(logits->size()), &n);
   if ((status == KVC_OK || status == KVC_E_BUFFER_TOO_SMALL) && static_cast<size_t>(n) != logits->size()) {
     logits->resize(static_cast<size_t>(n));
     status = kvc_session_get_logits(handle_.get(), logits->data(), n, &n);
@@ -182,7 +192,8 @@ kvc_session_params DefaultSessionParams() {
   return params;
 }
 
-SessionPlan PlanSession(const Model& model, const Policy& policy, const kvc_session_params& params, int32_t n_prompt) {
+SessionPlan PlanSession(const Model& model, const Policy& policy, const kvc_session_params& params,
+                        int32_t n_prompt) {
   SessionPlan plan;
   plan.bytes.struct_size = sizeof plan.bytes;
   plan.slots.resize(static_cast<size_t>(model.n_kv_heads_total()));

@@ -1,4 +1,5 @@
-// The C API as C++ objects: handles that close themselves, vectors and strings for buffers, Failure for an error status.
+// The C API as C++ objects: handles that close themselves, vectors and strings for buffers, Failure for an
+// error status.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -93,7 +94,8 @@ struct SessionPlan {
   kvc_plan bytes{};
   std::vector<int32_t> slots;
 };
-SessionPlan PlanSession(const Model& model, const Policy& policy, const kvc_session_params& params, int32_t n_prompt);
+SessionPlan PlanSession(const Model& model, const Policy& policy, const kvc_session_params& params,
+                        int32_t n_prompt);
 
 Json MethodJson(int32_t index);
 std::string LibraryVersion();  // "0.1.0"

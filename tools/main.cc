@@ -1,9 +1,7 @@
 // The kvc program: finds the subcommand, runs it, turns failures into a line on stderr and an exit code.
-#include <cstdio>
 #include <iterator>
 #include <new>
 
-#include "kvc/kvc.h"
 #include "tools/command.h"
 #include "tools/kvc_handles.h"
 #include "tools/output.h"
@@ -24,9 +22,12 @@ constexpr Command kCommands[] = {
      "kvc convert models/recall recall.kvc --weights int8", AddConvert},
     {"inspect", "show what a model file contains", "kvc inspect recall.kvc", AddInspect},
     {"verify", "check a model file completely and try it", "kvc verify recall.kvc", AddVerify},
-    {"tokenize", "turn text into token ids", "kvc tokenize recall.kvc --text \"Hello there\" --bos", AddTokenize},
+    {"tokenize", "turn text into token ids", "kvc tokenize recall.kvc --text \"Hello there\" --bos",
+     AddTokenize},
     {"run", "answer a prompt from a compressed cache",
-     "kvc run recall.kvc --prompt-file book.txt --policy cokv:budget=64 --ask \" The code of Ada is\" --stats", AddRun},
+     "kvc run recall.kvc --prompt-file book.txt --policy cokv:budget=64 --ask \" The code of Ada is\" "
+     "--stats",
+     AddRun},
     {"kept", "list the token positions a policy keeps in every head",
      "kvc kept recall.kvc --prompt-file book.txt --policy snapkv:budget=64 --json", AddKept},
     {"plan", "tell the memory a session will take, before taking it",
@@ -34,7 +35,8 @@ constexpr Command kCommands[] = {
     {"methods", "list the compression methods and their options", "kvc methods snapkv", AddMethods},
     {"eval", "measure what compression costs in quality",
      "kvc eval recall.kvc --data tasks.jsonl --policy snapkv:budget=64 --policy cokv:budget=64", AddEval},
-    {"bench", "measure prefill and decode speed", "kvc bench recall.kvc --policy cokv:budget=64 --depth 512 --prompt 256", AddBench},
+    {"bench", "measure prefill and decode speed",
+     "kvc bench recall.kvc --policy cokv:budget=64 --depth 512 --prompt 256", AddBench},
     {"demo", "questions about a long context, full cache and compressed, side by side",
      "kvc demo --model build/models/recall.kvc --tasks samples/data/recall_demo.jsonl", AddDemo},
 };

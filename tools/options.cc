@@ -17,14 +17,25 @@ int64_t ParseBytes(const std::string& text) {
     const char* name;
     double factor;
   };
-  constexpr Unit kUnits[] = {{"", 1},      {"B", 1},     {"K", 1024.0}, {"KiB", 1024.0}, {"kB", 1e3}, {"KB", 1e3}, {"M", 1048576.0},
-                             {"MiB", 1048576.0}, {"MB", 1e6},  {"G", 1073741824.0}, {"GiB", 1073741824.0}, {"GB", 1e9}};
+  constexpr Unit kUnits[] = {{"", 1},
+                             {"B", 1},
+                             {"K", 1024.0},
+                             {"KiB", 1024.0},
+                             {"kB", 1e3},
+                             {"KB", 1e3},
+                             {"M", 1048576.0},
+                             {"MiB", 1048576.0},
+                             {"MB", 1e6},
+                             {"G", 1073741824.0},
+                             {"GiB", 1073741824.0},
+                             {"GB", 1e9}};
   const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
   const size_t unit = std::min(text.find_first_not_of(' ', digits), text.size());
   char* end = nullptr;
   const std::string number = text.substr(0, digits);
   const double value = std::strtod(number.c_str(), &end);
-  const auto* found = std::find_if(std::begin(kUnits), std::end(kUnits), [&](const Unit& u) { return text.substr(unit) == u.name; });
+  const auto* found = std::find_if(std::begin(kUnits), std::end(kUnits),
+                                   [&](const Unit& u) { return text.substr(unit) == u.name; });
   if (number.empty() || *end != '\0' || found == std::end(kUnits) || value * found->factor > 9e18) {
     throw UsageError("\"" + text + "\" is no size; write for example 512MiB, 2GiB or 65536");
   }
@@ -32,15 +43,21 @@ int64_t ParseBytes(const std::string& text) {
 }
 
 void AddBytesOption(CLI::App* app, const std::string& name, int64_t* n_bytes, const std::string& help) {
-  app->add_option_function<std::string>(name, [n_bytes](const std::string& text) { *n_bytes = ParseBytes(text); }, help)
+  app->add_option_function<std::string>(
+         name, [n_bytes](const std::string& text) { *n_bytes = ParseBytes(text); }, help)
       ->type_name("SIZE");
 }
 
 void AddModelOptions(CLI::App* app, ModelOptions* options, const std::string& path_option) {
-  app->add_option(path_option, options->path, "Model file (.kvc)")->required()->type_name(path_option == "FILE" ? "" : "FILE");
-  app->add_option("--threads", options->threads, "CPU threads; 0 = all processors")->check(CLI::Range(0, 1024).description(""))->type_name("N");
+  app->add_option(path_option, options->path, "Model file (.kvc)")
+      ->required()
+      ->type_name(path_option == "FILE" ? "" : "FILE");
+  app->add_option("--threads", options->threads, "CPU threads; 0 = all processors")
+      ->check(CLI::Range(0, 1024).description(""))
+      ->type_name("N");
   app->add_option("--device", options->device, "auto or cpu")->type_name("D");
-  AddBytesOption(app, "--memory-limit", &options->memory_limit, "Refuse to take more for weights, caches and workspace: 512MiB");
+  AddBytesOption(app, "--memory-limit", &options->memory_limit,
+                 "Refuse to take more for weights, caches and workspace: 512MiB");
 }
 
 Model OpenModel(const ModelOptions& options) {
@@ -48,19 +65,22 @@ Model OpenModel(const ModelOptions& options) {
 }
 
 int32_t ThreadsUsed(const ModelOptions& options) {
-  return options.threads > 0 ? options.threads : static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
+  return options.threads > 0 ? options.threads
+                             : static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
 void AddTableOptions(CLI::App* app, TableOptions* options) {
   CLI::Option* scores = app->add_option("--head-scores", options->head_scores,
                                         "JSON with [layer][head] scores to use instead of the model's own");
-  CLI::Option* table = app->add_option("--table", options->table, "JSON with [layer][head] slots, for policy \"table\"");
+  CLI::Option* table =
+      app->add_option("--table", options->table, "JSON with [layer][head] slots, for policy \"table\"");
   scores->type_name("FILE")->excludes(table);
   table->type_name("FILE");
 }
 
 CLI::Option* AddPolicyOption(CLI::App* app, std::string* spec) {
-  return app->add_option("--policy", *spec, "Method and options, e.g. cokv:budget=64,window=8 (see kvc methods)")
+  return app
+      ->add_option("--policy", *spec, "Method and options, e.g. cokv:budget=64,window=8 (see kvc methods)")
       ->capture_default_str()
       ->type_name("SPEC");
 }
@@ -73,9 +93,15 @@ Policy MakePolicy(const std::string& spec, const TableOptions& options) {
 }
 
 void AddPromptOptions(CLI::App* app, PromptOptions* options) {
-  CLI::Option* text = app->add_option("--prompt", options->text, "The prompt; none = the begin-of-text token alone")->type_name("TEXT");
-  CLI::Option* file = app->add_option("--prompt-file", options->file, "The prompt from a file; - = standard input")->type_name("FILE");
-  CLI::Option* tokens = app->add_option("--tokens", options->tokens, "Token ids from a JSON array; nothing is added")->type_name("FILE");
+  CLI::Option* text =
+      app->add_option("--prompt", options->text, "The prompt; none = the begin-of-text token alone")
+          ->type_name("TEXT");
+  CLI::Option* file =
+      app->add_option("--prompt-file", options->file, "The prompt from a file; - = standard input")
+          ->type_name("FILE");
+  CLI::Option* tokens =
+      app->add_option("--tokens", options->tokens, "Token ids from a JSON array; nothing is added")
+          ->type_name("FILE");
   file->excludes(text);
   tokens->excludes(text)->excludes(file);
 }
@@ -86,7 +112,8 @@ TokenList ReadPrompt(const PromptOptions& options, const Model& model) {
 }
 
 void AddContextOptions(CLI::App* app, SessionOptions* options) {
-  app->add_option("--context", options->context, "Most tokens of prompt and answer; 0 = the model's trained context")
+  app->add_option("--context", options->context,
+                  "Most tokens of prompt and answer; 0 = the model's trained context")
       ->check(AtLeast(0))
       ->type_name("N");
   app->add_option("--on-full", options->on_full, "At the end of the context: error, evict or slide")
@@ -95,7 +122,9 @@ void AddContextOptions(CLI::App* app, SessionOptions* options) {
 }
 
 void AddSamplingOptions(CLI::App* app, SessionOptions* options) {
-  app->add_option("--temperature", options->temperature, "0 = greedy")->check(CLI::Range(0.0, 100.0).description(""))->type_name("X");
+  app->add_option("--temperature", options->temperature, "0 = greedy")
+      ->check(CLI::Range(0.0, 100.0).description(""))
+      ->type_name("X");
   app->add_option("--top-p", options->top_p, "Sample from the likeliest tokens that sum to this; 0 = off")
       ->check(CLI::Range(0.0, 1.0).description(""))
       ->type_name("X");
@@ -108,7 +137,9 @@ void AddSamplingOptions(CLI::App* app, SessionOptions* options) {
 kvc_session_params SessionParams(const SessionOptions& options) {
   kvc_session_params params = DefaultSessionParams();
   params.max_tokens = options.context;
-  params.on_full = options.on_full == "evict" ? KVC_ON_FULL_EVICT : options.on_full == "slide" ? KVC_ON_FULL_SLIDE : KVC_ON_FULL_ERROR;
+  params.on_full = options.on_full == "evict"   ? KVC_ON_FULL_EVICT
+                   : options.on_full == "slide" ? KVC_ON_FULL_SLIDE
+                                                : KVC_ON_FULL_ERROR;
   params.top_k = options.top_k;
   params.top_p = static_cast<float>(options.top_p);
   params.temperature = static_cast<float>(options.temperature);

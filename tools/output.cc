@@ -84,7 +84,8 @@ int TextWidth(const std::string& text) {
   return static_cast<int>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
-Table::Table(std::vector<std::string> head, std::string align) : head_(std::move(head)), align_(std::move(align)) {}
+Table::Table(std::vector<std::string> head, std::string align)
+    : head_(std::move(head)), align_(std::move(align)) {}
 
 void Table::AddRow(std::vector<std::string> cells) {
   cells.resize(head_.size());
@@ -114,7 +115,8 @@ std::string Table::Text(const std::string& indent) const {
   for (size_t c = 0; c < widths.size(); ++c) {
     rule += std::string(static_cast<size_t>(widths[c]), '-') + (c + 1 < widths.size() ? "  " : "\n");
   }
-  const bool has_head = std::any_of(head_.begin(), head_.end(), [](const std::string& cell) { return !cell.empty(); });
+  const bool has_head =
+      std::any_of(head_.begin(), head_.end(), [](const std::string& cell) { return !cell.empty(); });
   std::string text = has_head ? line(head_) + rule : "";
   for (const auto& row : rows_) text += row.empty() ? rule : line(row);
   return text;
@@ -130,7 +132,8 @@ void Progress::Update(double done, double total, const std::string& detail) {
   if (drawn_ && now - last_ < std::chrono::milliseconds(100)) return;
   last_ = now;
   drawn_ = true;
-  std::fprintf(stderr, "\r\033[K%s %3.0f %%  %s", label_.c_str(), 100 * std::min(1.0, Ratio(done, total)), detail.c_str());
+  std::fprintf(stderr, "\r\033[K%s %3.0f %%  %s", label_.c_str(), 100 * std::min(1.0, Ratio(done, total)),
+               detail.c_str());
   std::fflush(stderr);
 }
 

@@ -1,4 +1,5 @@
-// How the program talks: results on stdout (tables for people or one JSON document), everything else on stderr.
+// How the program talks: results on stdout (tables for people or one JSON document), everything else on
+// stderr.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -11,11 +12,11 @@ namespace kvc::tool {
 
 using Json = nlohmann::ordered_json;  // keys in the order they are written: easier to read
 
-void Print(const std::string& text);      // stdout
-void PrintJson(const Json& document);     // stdout, one document; bytes that are no UTF-8 become U+FFFD
-void FlushOutput();                       // throws Failure when stdout could not take everything
-void Complain(const std::string& text);   // "kvc: text" on stderr
-void Note(const std::string& text);       // a line on stderr, for people
+void Print(const std::string& text);     // stdout
+void PrintJson(const Json& document);    // stdout, one document; bytes that are no UTF-8 become U+FFFD
+void FlushOutput();                      // throws Failure when stdout could not take everything
+void Complain(const std::string& text);  // "kvc: text" on stderr
+void Note(const std::string& text);      // a line on stderr, for people
 
 // printf into a string.
 std::string Format(const char* format, ...) __attribute__((format(printf, 1, 2)));
@@ -28,7 +29,8 @@ std::string FormatParameters(int64_t count);  // 5242880 -> "5.2 M"
 double Ratio(double part, double whole);      // part / whole, 0 when whole is 0
 int TextWidth(const std::string& text);       // columns of UTF-8 text: one per code point
 
-// A table with aligned columns, two spaces between them and a rule below the head. A head of empty cells is left out.
+// A table with aligned columns, two spaces between them and a rule below the head. A head of empty cells is
+// left out.
 class Table {
  public:
   // align: one letter a column, 'l' or 'r'.

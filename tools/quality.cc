@@ -50,7 +50,8 @@ void CompareTraces(const AnswerTrace& reference, const AnswerTrace& other, size_
   const size_t n = std::min(reference.logits.size(), other.logits.size());
   for (size_t i = 0; i < n; ++i) {
     if (i >= first) Compare(reference.logits[i], other.logits[i], sums);
-    if (i >= other.tokens.size() || i >= reference.tokens.size() || reference.tokens[i] != other.tokens[i]) return;
+    if (i >= other.tokens.size() || i >= reference.tokens.size() || reference.tokens[i] != other.tokens[i])
+      return;
   }
 }
 
@@ -81,17 +82,20 @@ void AddSums(const QualitySums& from, QualitySums* to) {
 
 Interval WilsonInterval(int64_t n_right, int64_t n) {
   if (n == 0) return {};
-  const double z = 1.959963984540054, count = static_cast<double>(n), p = static_cast<double>(n_right) / count;
+  const double z = 1.959963984540054, count = static_cast<double>(n),
+               p = static_cast<double>(n_right) / count;
   const double scale = 1 + z * z / count, middle = (p + z * z / (2 * count)) / scale;
   const double half = z * std::sqrt(p * (1 - p) / count + z * z / (4 * count * count)) / scale;
   return {std::max(0.0, middle - half), std::min(1.0, middle + half)};
 }
 
-TaskEvaluator::TaskEvaluator(const Model& model, const std::vector<const Policy*>& policies, TaskProtocol protocol)
+TaskEvaluator::TaskEvaluator(const Model& model, const std::vector<const Policy*>& policies,
+                             TaskProtocol protocol)
     : model_(model), protocol_(protocol), full_("full"), reference_(model, full_, DefaultSessionParams()) {
   for (const Policy* policy : policies) {
     prompts_.emplace_back();
-    if (policy->Describe() != full_.Describe()) prompts_.back().emplace(model, *policy, DefaultSessionParams());
+    if (policy->Describe() != full_.Describe())
+      prompts_.back().emplace(model, *policy, DefaultSessionParams());
   }
 }
 
@@ -109,9 +113,10 @@ AnswerTrace TaskEvaluator::Answer(Session* session, const TokenList& answer, Qua
   sums->n_steps += static_cast<int64_t>(trace.tokens.size());
   sums->step_seconds += session->Stats().decode_seconds - before;
   const size_t first = protocol_ == TaskProtocol::kPrompt ? 1 : 0;
-  trace.right = trace.tokens.size() == answer.size() &&
-                std::equal(answer.begin() + static_cast<std::ptrdiff_t>(std::min(first, answer.size())), answer.end(),
-                           trace.tokens.begin() + static_cast<std::ptrdiff_t>(std::min(first, answer.size())));
+  trace.right =
+      trace.tokens.size() == answer.size() &&
+      std::equal(answer.begin() + static_cast<std::ptrdiff_t>(std::min(first, answer.size())), answer.end(),
+                 trace.tokens.begin() + static_cast<std::ptrdiff_t>(std::min(first, answer.size())));
   if (answer.size() > first) {
     ++sums->n;
     sums->n_right += trace.right;
@@ -127,7 +132,8 @@ std::vector<AnswerTrace> TaskEvaluator::RunOne(PromptOnce* prompt, const Task& t
     AddPrompt(prompt->prompt_stats(), sums);
   }
   for (const Question& question : task.questions) {
-    const TokenList asked = model_.Tokenize(question.question, 0), answer = model_.Tokenize(question.answer, 0);
+    const TokenList asked = model_.Tokenize(question.question, 0),
+                    answer = model_.Tokenize(question.answer, 0);
     if (protocol_ == TaskProtocol::kAsk) {
       traces.push_back(Answer(prompt->Ask(asked), answer, sums));
       continue;
@@ -159,7 +165,8 @@ std::vector<std::vector<AnswerTrace>> TaskEvaluator::Run(const Task& task, std::
   return all;
 }
 
-TextEvaluator::TextEvaluator(const Model& model, const std::vector<const Policy*>& policies, TextProtocol protocol, int32_t window)
+TextEvaluator::TextEvaluator(const Model& model, const std::vector<const Policy*>& policies,
+                             TextProtocol protocol, int32_t window)
     : model_(model), protocol_(protocol), window_(window) {
   sessions_.emplace_back(model, Policy("full"), DefaultSessionParams());
   for (const Policy* policy : policies) sessions_.emplace_back(model, *policy, DefaultSessionParams());
@@ -175,7 +182,8 @@ void TextEvaluator::Run(const TokenList& tokens, int64_t window_index, std::vect
   const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(window_index * half);
   TokenList window = model_.TokenizePrompt("");  // BOS
   window.insert(window.end(), begin, begin + (window_ - static_cast<int32_t>(window.size())));
-  std::vector<std::vector<float>> logits(sessions_.size(), std::vector<float>(static_cast<size_t>(model_.info().vocab_size)));
+  std::vector<std::vector<float>> logits(sessions_.size(),
+                                         std::vector<float>(static_cast<size_t>(model_.info().vocab_size)));
   const bool prefix = protocol_ == TextProtocol::kPrefix;
   for (Session& session : sessions_) {
     if (used_) session.Reset();

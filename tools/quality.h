@@ -1,4 +1,5 @@
-// What compression costs: answers right, divergence from the full cache, perplexity. Used by kvc eval and kvc demo.
+// What compression costs: answers right, divergence from the full cache, perplexity. Used by kvc eval and kvc
+// demo.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,7 +15,8 @@ namespace kvc::tool {
 // How a question meets the compressed context.
 enum class TaskProtocol {
   kAsk,     // the context is compressed, then the question is fed: the compressor does not know it
-  kPrompt,  // context and question are one prompt; the first answer token, which the full prefill gives, does not count
+  kPrompt,  // context and question are one prompt; the first answer token, which the full prefill gives, does
+            // not count
 };
 
 // How a text is scored. Both score the second half of windows that overlap by half.
@@ -25,14 +27,15 @@ enum class TextProtocol {
 
 // Sums over everything measured for one policy and one kind of data.
 struct QualitySums {
-  int64_t n = 0, n_right = 0;                    // questions
-  int64_t n_compared = 0, n_same_top = 0;        // positions compared with the full cache
-  double kl = 0;                                 // nats, full || compressed, summed over n_compared
-  int64_t n_scored = 0;                          // text tokens
-  double log_likelihood = 0;                     // nats
+  int64_t n = 0, n_right = 0;              // questions
+  int64_t n_compared = 0, n_same_top = 0;  // positions compared with the full cache
+  double kl = 0;                           // nats, full || compressed, summed over n_compared
+  int64_t n_scored = 0;                    // text tokens
+  double log_likelihood = 0;               // nats
   int64_t n_prompts = 0, n_steps = 0;
-  double cache_bytes = 0, cache_bytes_full = 0, slots = 0, slots_full = 0, prefill_seconds = 0, step_seconds = 0;  // summed
-  int64_t cache_bytes_peak = 0;                  // the largest
+  double cache_bytes = 0, cache_bytes_full = 0, slots = 0, slots_full = 0, prefill_seconds = 0,
+         step_seconds = 0;       // summed
+  int64_t cache_bytes_peak = 0;  // the largest
 
   double accuracy() const { return Ratio(static_cast<double>(n_right), static_cast<double>(n)); }
   double mean(double sum) const { return Ratio(sum, static_cast<double>(n_prompts)); }
@@ -58,7 +61,8 @@ struct AnswerTrace {
 class TaskEvaluator {
  public:
   TaskEvaluator(const Model& model, const std::vector<const Policy*>& policies, TaskProtocol protocol);
-  // Adds to sums[p] for every policy. Returns the answers of each policy to each question, [policy][question].
+  // Adds to sums[p] for every policy. Returns the answers of each policy to each question,
+  // [policy][question].
   std::vector<std::vector<AnswerTrace>> Run(const Task& task, std::vector<QualitySums>* sums);
 
  private:
@@ -69,13 +73,15 @@ class TaskEvaluator {
   const TaskProtocol protocol_;
   Policy full_;
   PromptOnce reference_;
-  std::vector<std::optional<PromptOnce>> prompts_;  // one a policy; empty: the policy is the full cache, the reference serves
+  std::vector<std::optional<PromptOnce>>
+      prompts_;  // one a policy; empty: the policy is the full cache, the reference serves
 };
 
 // Scores windows of a text with several policies in step.
 class TextEvaluator {
  public:
-  TextEvaluator(const Model& model, const std::vector<const Policy*>& policies, TextProtocol protocol, int32_t window);
+  TextEvaluator(const Model& model, const std::vector<const Policy*>& policies, TextProtocol protocol,
+                int32_t window);
   // tokens: a whole text without BOS. The number of windows it has.
   int64_t CountWindows(const TokenList& tokens) const;
   void Run(const TokenList& tokens, int64_t window_index, std::vector<QualitySums>* sums);

@@ -141,20 +141,21 @@ KVC_API kvc_status  kvc_session_create(kvc_model *model, const kvc_policy *polic
                                        const kvc_session_params *params, kvc_session **out_session);
 KVC_API void        kvc_session_close(kvc_session *session);
 /* Appends n_tokens (>= 1) and, when the policy asks, compresses. May be called again to go on: the new tokens attend
- * to what is cached. KVC_E_CONTEXT_FULL and KVC_E_INVALID leave the session as it was; after KVC_E_CANCELLED or
- * KVC_E_MEMORY it is as before the call when this was the first prefill, else it must be reset.  [sess] */
+ * to what is cached. Any failure, KVC_E_CONTEXT_FULL, KVC_E_CANCELLED and KVC_E_MEMORY included, leaves the
+ * session as it was.  [sess] */
 KVC_API kvc_status  kvc_session_prefill(kvc_session *session, const int32_t *tokens, int32_t n_tokens);
 /* As prefill, but keeps everything: for prompts fed in parts. kvc_session_compress then applies the policy.  [sess] */
 KVC_API kvc_status  kvc_session_append(kvc_session *session, const int32_t *tokens, int32_t n_tokens);
 KVC_API kvc_status  kvc_session_compress(kvc_session *session);
 /* Compresses harder, to at most `budget` slots per KV head on average; *out_freed (may be NULL) gets the bytes.  [sess] */
 KVC_API kvc_status  kvc_session_trim(kvc_session *session, int32_t budget, int64_t *out_freed);
-/* Generates one token, or KVC_TOKEN_NONE after the stop token or max_tokens.  [sess] */
+/* Generates one token, or KVC_TOKEN_NONE after the stop token. When max_tokens are held: KVC_E_CONTEXT_FULL, unless
+ * on_full says what makes room. The token is fed to the network by the next call that needs it.  [sess] */
 KVC_API kvc_status  kvc_session_step(kvc_session *session, int32_t *out_token);
 /* Moves out text that is complete UTF-8; the bytes of a split character wait inside.  [sess] */
 KVC_API kvc_status  kvc_session_read_text(kvc_session *session, uint8_t *text, int32_t cap_text, int32_t *n_out);
-/* Logits [V] of the newest position, that the next step samples from.  [sess] */
-KVC_API kvc_status  kvc_session_get_logits(const kvc_session *session, float *logits, int32_t cap_logits, int32_t *n_out);
+/* Logits [V] after the newest token, that the next step samples from. Feeds the last step's token if it still waits. [sess] */
+KVC_API kvc_status  kvc_session_get_logits(kvc_session *session, float *logits, int32_t cap_logits, int32_t *n_out);
 KVC_API kvc_status  kvc_session_get_stats(const kvc_session *session, kvc_session_stats *out_stats);     /* [sess] */
 /* Token positions still cached for one head, ascending: shape [n_out].  [sess] */
 KVC_API kvc_status  kvc_session_get_kept(const kvc_session *session, int32_t layer, int32_t kv_head,

@@ -43,9 +43,8 @@ Result<MappedFile> MappedFile::FromFd(int fd, int64_t offset, int64_t n_bytes, c
   if (!S_ISREG(info.st_mode)) return Error(Code::kIo, "%s: is not a regular file", name.c_str());
   const int64_t file_bytes = info.st_size;
   if (offset > file_bytes || n_bytes > file_bytes - offset) {
-    return Error(Code::kIo, "%s: bytes %lld to %lld are outside the file, which has %lld", name.c_str(),
-                 static_cast<long long>(offset), static_cast<long long>(offset) + static_cast<long long>(n_bytes),
-                 static_cast<long long>(file_bytes));
+    return Error(Code::kIo, "%s: %lld bytes from %lld are outside the file, which has %lld", name.c_str(),
+                 static_cast<long long>(n_bytes), static_cast<long long>(offset), static_cast<long long>(file_bytes));
   }
   MappedFile file;
   file.size_ = n_bytes > 0 ? n_bytes : file_bytes - offset;

@@ -15,8 +15,8 @@ class Span {
   Span(std::vector<std::remove_const_t<T>>& v) : data_(v.data()), size_(v.size()) {}  // NOLINT: implicit
   template <typename U = T, typename = std::enable_if_t<std::is_const_v<U>>>
   Span(const std::vector<std::remove_const_t<T>>& v) : data_(v.data()), size_(v.size()) {}  // NOLINT: implicit
-  template <typename U = T, typename = std::enable_if_t<std::is_const_v<U>>>
-  Span(Span<std::remove_const_t<T>> s) : data_(s.data()), size_(s.size()) {}  // NOLINT: implicit
+  template <typename U, typename = std::enable_if_t<std::is_same_v<const U, T>>>
+  Span(Span<U> s) : data_(s.data()), size_(s.size()) {}  // NOLINT: implicit
   T* data() const { return data_; }
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }

@@ -10,8 +10,9 @@ namespace {
 
 using Wide = unsigned __int128;
 
-// Bounds of Alloc: a weight W <= 2^62, the sum S of all weights < 2^80, what is given out R and room < 2^47. So R * W <= 2^109,
-// room * W <= 2^109 and room * S < 2^127: nothing leaves 128 bits, and no quotient is ever rounded.
+// Bounds of Alloc: a weight W <= 2^62, the sum S of all weights < 2^80, what is given out R and room < 2^47.
+// So R * W <= 2^109, room * W <= 2^109 and room * S < 2^127: nothing leaves 128 bits, and no quotient is ever
+// rounded.
 constexpr uint64_t kMaxWeight = uint64_t{1} << 62;
 constexpr int64_t kMaxTotal = int64_t{1} << 47;
 constexpr size_t kMaxWeights = size_t{1} << 20;
@@ -24,8 +25,8 @@ struct Share {
 };
 
 // One pass of the rule: gives `rest` out over the shares, each at most its room. Returns what is left.
-// A share is full when rest * W / S >= room. Filling one never makes another less full (rest / S cannot fall), so the full ones are
-// a prefix of the order by W / room, and one walk replaces the repeated search.
+// A share is full when rest * W / S >= room. Filling one never makes another less full (rest / S cannot
+// fall), so the full ones are a prefix of the order by W / room, and one walk replaces the repeated search.
 int64_t GiveOut(int64_t rest, std::vector<Share>& shares, std::vector<int64_t>& counts) {
   std::sort(shares.begin(), shares.end(), [](const Share& a, const Share& b) {
     const Wide left = a.weight * static_cast<Wide>(b.room), right = b.weight * static_cast<Wide>(a.room);
@@ -62,8 +63,8 @@ int64_t GiveOut(int64_t rest, std::vector<Share>& shares, std::vector<int64_t>& 
 
 }  // namespace
 
-int64_t Alloc(int64_t total, Span<const uint64_t> weights, Span<const int32_t> caps, Span<const int32_t> low, bool redistribute,
-              Span<int32_t> counts) {
+int64_t Alloc(int64_t total, Span<const uint64_t> weights, Span<const int32_t> caps, Span<const int32_t> low,
+              bool redistribute, Span<int32_t> counts) {
   const size_t n = weights.size();
   assert(caps.size() == n && counts.size() == n && (low.empty() || low.size() == n));
   assert(n <= kMaxWeights && total >= 0 && total < kMaxTotal);
@@ -100,7 +101,8 @@ std::vector<uint64_t> IntegerWeights(Span<const double> weights) {
   std::vector<uint64_t> result(weights.size(), 0);
   for (size_t i = 0; i < weights.size(); ++i) {
     if (!(weights[i] > 0)) continue;
-    const double share = most > 0 ? std::min(weights[i] / most, 1.0) : 1.0;  // an infinite weight counts as the largest
+    const double share =
+        most > 0 ? std::min(weights[i] / most, 1.0) : 1.0;  // an infinite weight counts as the largest
     result[i] = static_cast<uint64_t>(std::nearbyint(share * 1099511627776.0));  // 2^40
   }
   return result;
@@ -114,7 +116,8 @@ std::vector<bool> HighPrecisionHeads(Span<const double> scores, bool lower_media
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return value(a) > value(b); });
   std::vector<bool> high(n, false);
   if (n == 0) return high;
-  // In descending order the lower middle value of an even count stands at n / 2, the middle one of an odd count too.
+  // In descending order the lower middle value of an even count stands at n / 2, the middle one of an odd
+  // count too.
   const double median = value(order[n / 2]);
   for (size_t rank = 0; rank < n; ++rank) {
     const size_t i = order[rank];
@@ -123,11 +126,13 @@ std::vector<bool> HighPrecisionHeads(Span<const double> scores, bool lower_media
   return high;
 }
 
-std::vector<int32_t> ByteBudgetCounts(int64_t total_bytes, Span<const double> weights, Span<const int64_t> cost, int64_t* left) {
+std::vector<int32_t> ByteBudgetCounts(int64_t total_bytes, Span<const double> weights,
+                                      Span<const int64_t> cost, int64_t* left) {
   const size_t n = weights.size();
   assert(cost.size() == n && n <= kMaxWeights && total_bytes >= 0 && total_bytes < int64_t{1} << 45);
   std::vector<uint64_t> w = IntegerWeights(weights);
-  if (std::all_of(w.begin(), w.end(), [](uint64_t x) { return x == 0; })) std::fill(w.begin(), w.end(), uint64_t{1});
+  if (std::all_of(w.begin(), w.end(), [](uint64_t x) { return x == 0; }))
+    std::fill(w.begin(), w.end(), uint64_t{1});
   // total * W <= 2^45 * 2^40 and the sum of W * cost <= 2^20 * 2^40 * 2^20.
   Wide sum = 0;
   for (size_t i = 0; i < n; ++i) sum += static_cast<Wide>(w[i]) * static_cast<Wide>(cost[i]);

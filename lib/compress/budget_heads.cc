@@ -1,4 +1,5 @@
-// Budgets that differ between KV heads: HeadKV and CoKV from stored scores, Ada-KV from the scores of the prompt.
+// Budgets that differ between KV heads: HeadKV and CoKV from stored scores, Ada-KV from the scores of the
+// prompt.
 #include <algorithm>
 #include <cassert>
 #include <cmath>
@@ -11,12 +12,15 @@
 namespace kvc {
 namespace {
 
-std::vector<int32_t> Equal(size_t n, int32_t b, int32_t m) { return std::vector<int32_t>(n, std::clamp(b, 0, std::max(m, 0))); }
+std::vector<int32_t> Equal(size_t n, int32_t b, int32_t m) {
+  return std::vector<int32_t>(n, std::clamp(b, 0, std::max(m, 0)));
+}
 
 std::vector<int32_t> AllocHeads(const std::vector<double>& weights, int32_t b, int32_t m, bool redistribute) {
   const std::vector<int32_t> caps(weights.size(), m);
   std::vector<int32_t> counts(weights.size());
-  Alloc(int64_t{b} * static_cast<int64_t>(weights.size()), IntegerWeights(weights), caps, {}, redistribute, counts);
+  Alloc(int64_t{b} * static_cast<int64_t>(weights.size()), IntegerWeights(weights), caps, {}, redistribute,
+        counts);
   return counts;
 }
 
@@ -34,22 +38,25 @@ struct ScaledScores {
 };
 
 // Share of the b best scores of a head in its total (methods.md 2.11, normalize). 0 < b < m.
-std::vector<double> Concentration(const float* scores, int64_t stride, int32_t n_heads, int32_t m, int32_t b) {
+std::vector<double> Concentration(const float* scores, int64_t stride, int32_t n_heads, int32_t m,
+                                  int32_t b) {
   std::vector<double> factor(static_cast<size_t>(n_heads));
   std::vector<float> row(static_cast<size_t>(m));
   for (int32_t h = 0; h < n_heads; ++h) {
     const float* x = scores + h * stride;
     for (int32_t t = 0; t < m; ++t) row[static_cast<size_t>(t)] = std::isnan(x[t]) ? -INFINITY : x[t];
     std::nth_element(row.begin(), row.begin() + b, row.end(), std::greater<float>());
-    const double best = std::accumulate(row.begin(), row.begin() + b, 0.0), all = std::accumulate(row.begin(), row.end(), 0.0);
+    const double best = std::accumulate(row.begin(), row.begin() + b, 0.0),
+                 all = std::accumulate(row.begin(), row.end(), 0.0);
     factor[static_cast<size_t>(h)] = all > 0 && std::isfinite(best / all) ? best / all : 1;
   }
   return factor;
 }
 
-// How many of the `total` best scores of the layer each head has, when every head first takes its own `locked` best.
-// Order: score descending, head ascending, position ascending. n_heads * locked <= total < n_heads * m.
-// The threshold score is found byte by byte: per head and byte value one counter, no copy of the scores.
+// How many of the `total` best scores of the layer each head has, when every head first takes its own
+// `locked` best. Order: score descending, head ascending, position ascending. n_heads * locked <= total <
+// n_heads * m. The threshold score is found byte by byte: per head and byte value one counter, no copy of the
+// scores.
 std::vector<int64_t> GlobalTop(const ScaledScores& in, int64_t total, int64_t locked) {
   const size_t n_heads = static_cast<size_t>(in.n_heads);
   std::vector<int64_t> above(n_heads, 0);         // scores above the range that is still open
@@ -91,8 +98,9 @@ std::vector<int64_t> GlobalTop(const ScaledScores& in, int64_t total, int64_t lo
 
 }  // namespace
 
-std::vector<int32_t> HeadkvCounts(Span<const double> s_query, int32_t n_layers, int32_t n_heads, int32_t n_kv_heads, int32_t b, int32_t m,
-                                  double beta, double temperature, bool redistribute, bool reference_rounding) {
+std::vector<int32_t> HeadkvCounts(Span<const double> s_query, int32_t n_layers, int32_t n_heads,
+                                  int32_t n_kv_heads, int32_t b, int32_t m, double beta, double temperature,
+                                  bool redistribute, bool reference_rounding) {
   const size_t n = static_cast<size_t>(n_layers) * static_cast<size_t>(n_kv_heads);
   const size_t group = static_cast<size_t>(n_heads / n_kv_heads);
   assert(s_query.size() == n * group);
@@ -110,11 +118,13 @@ std::vector<int32_t> HeadkvCounts(Span<const double> s_query, int32_t n_layers, 
   for (size_t i = 0; i < n; ++i) quota[i] = (b - pool) + s[i] / total * static_cast<double>(n) * pool;
   if (!reference_rounding) return AllocHeads(quota, b, m, redistribute);
   std::vector<int32_t> counts(n);
-  for (size_t i = 0; i < n; ++i) counts[i] = static_cast<int32_t>(std::min<double>(std::nearbyint(quota[i]), m));
+  for (size_t i = 0; i < n; ++i)
+    counts[i] = static_cast<int32_t>(std::min<double>(std::nearbyint(quota[i]), m));
   return counts;
 }
 
-std::vector<int32_t> CokvCounts(Span<const double> scores, int32_t b, int32_t m, int32_t alpha, bool redistribute, bool reference_rounding) {
+std::vector<int32_t> CokvCounts(Span<const double> scores, int32_t b, int32_t m, int32_t alpha,
+                                bool redistribute, bool reference_rounding) {
   const size_t n = scores.size();
   if (b >= m || b <= 0 || n <= 1) return Equal(n, b, m);
   assert(alpha >= 1 && static_cast<size_t>(alpha) < n);
@@ -128,18 +138,21 @@ std::vector<int32_t> CokvCounts(Span<const double> scores, int32_t b, int32_t m,
   std::vector<int32_t> counts(n);
   for (size_t i = 0; i < n; ++i) {
     const double quota = static_cast<double>(b) * static_cast<double>(n) * (v[i] / total);
-    counts[i] = static_cast<int32_t>(std::min<double>(std::floor(quota + 1e-9), m));  // 1e-9: an integer quota stays one
+    counts[i] = static_cast<int32_t>(
+        std::min<double>(std::floor(quota + 1e-9), m));  // 1e-9: an integer quota stays one
   }
   return counts;
 }
 
-void AdaCounts(const float* scores, int64_t stride, int32_t n_kv_heads, int32_t m, int32_t b, const AdaOptions& options, int32_t* counts) {
+void AdaCounts(const float* scores, int64_t stride, int32_t n_kv_heads, int32_t m, int32_t b,
+               const AdaOptions& options, int32_t* counts) {
   if (b >= m || b <= 0) {
     std::fill(counts, counts + n_kv_heads, std::clamp(b, 0, std::max(m, 0)));
     return;
   }
   const int64_t total = int64_t{b} * n_kv_heads;
-  const int64_t million = 1000000, floor6 = std::llrint(std::clamp(options.floor, 0.0, 1.0) * static_cast<double>(million));
+  const int64_t million = 1000000,
+                floor6 = std::llrint(std::clamp(options.floor, 0.0, 1.0) * static_cast<double>(million));
   int64_t locked = 0;
   if (options.safeguard) locked = options.locked > 0 ? std::min(options.locked, b) : floor6 * b / million;
   ScaledScores in{scores, stride, n_kv_heads, m, {}};
@@ -150,7 +163,8 @@ void AdaCounts(const float* scores, int64_t stride, int32_t n_kv_heads, int32_t 
     return;
   }
   std::vector<uint64_t> weights(chosen.size());  // < 2^31 * 2^20
-  for (size_t h = 0; h < chosen.size(); ++h) weights[h] = static_cast<uint64_t>(chosen[h] * (million - floor6) + floor6 * b);
+  for (size_t h = 0; h < chosen.size(); ++h)
+    weights[h] = static_cast<uint64_t>(chosen[h] * (million - floor6) + floor6 * b);
   const std::vector<int32_t> caps(chosen.size(), m);
   Alloc(total, weights, caps, {}, true, Span<int32_t>(counts, chosen.size()));
 }

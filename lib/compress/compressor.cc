@@ -202,6 +202,13 @@ Status Compressor::ReserveScoring(int32_t longest) {
   return {};
 }
 
+int64_t Compressor::ScoringBytes(int32_t n_tokens) const {
+  if (policy_.keeps_all()) return 0;
+  const int64_t stride = (int64_t{std::max(n_tokens, shape_.head_dim)} + 15) / 16 * 16, threads = ops_.pool->n_threads();
+  const int64_t floats = (shape_.n_kv_heads + shape_.n_heads + threads * (ScoreScratch::kRowTile + 2) + 3) * stride;
+  return 4 * floats + 16 * threads * stride + shape_.n_kv_heads * stride;
+}
+
 Status Compressor::ChooseCounts(int layer, const LayerKv& kv, int32_t* counts) {
   const int32_t g = shape_.n_kv_heads, protected_total = protect_.n_sink + protect_.n_recent;
   for (int32_t i = 0; i < g; ++i) counts[i] = counts_[static_cast<size_t>(layer * g + i)];

@@ -63,6 +63,8 @@ class Compressor {
   void Reset();
   std::unique_ptr<Compressor> Fork() const;
   int64_t bytes() const;
+  // What scoring a prompt of n tokens takes.
+  int64_t ScoringBytes(int32_t n_tokens) const;
 
  private:
   static constexpr int32_t kUnbounded = 1 << 28;  // a length no prompt has

@@ -1,4 +1,5 @@
-// The rows of all lists, and their names. A row is added by a file and a line in a .list; nothing else changes.
+// The rows of all lists, and their names. A row is added by a file and a line in a .list; nothing else
+// changes.
 #pragma once
 #include <string_view>
 #include <vector>

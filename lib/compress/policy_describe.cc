@@ -22,9 +22,11 @@ double DefaultOf(const Method& method, const Option& option) {
 // Every option some setting of this method can use; which of them count depends on kv and decode.
 std::vector<OptionId> AllOptionsOf(const Method& method) {
   Policy policy;
-  policy.method = &method, policy.allocator = method.allocator, policy.scorer = method.scorer, policy.reducer = method.reducer;
+  policy.method = &method, policy.allocator = method.allocator, policy.scorer = method.scorer,
+  policy.reducer = method.reducer;
   policy.decode = method.scorer == &kScorerWindow ? DecodeMode::kReobserve : method.decode;
-  policy.options[static_cast<int>(OptionId::kKv)] = GetOption(OptionId::kKv).max;  // mixed: the storage with all options
+  policy.options[static_cast<int>(OptionId::kKv)] =
+      GetOption(OptionId::kKv).max;  // mixed: the storage with all options
   return OptionsOf(policy);
 }
 
@@ -68,13 +70,16 @@ std::string DescribePolicy(const Policy& policy) {
     add("pos_mode", kPositionNames[static_cast<int>(policy.positions)]);
   }
   if (!policy.scores_name.empty()) add("scores", policy.scores_name);
-  for (const OptionId id : OptionsOf(policy)) add(GetOption(id).key, ValueText(GetOption(id), policy.Real(id)));
+  for (const OptionId id : OptionsOf(policy))
+    add(GetOption(id).key, ValueText(GetOption(id), policy.Real(id)));
   return text;
 }
 
 int MethodCount() { return static_cast<int>(Methods().size()); }
 
-const Method* GetMethod(int index) { return index >= 0 && index < MethodCount() ? Methods()[static_cast<size_t>(index)] : nullptr; }
+const Method* GetMethod(int index) {
+  return index >= 0 && index < MethodCount() ? Methods()[static_cast<size_t>(index)] : nullptr;
+}
 
 std::string DescribeMethodJson(int index) {
   std::string text;
@@ -85,7 +90,9 @@ std::string DescribeMethodJson(int index) {
   json.Field("name", method->name);
   json.Field("summary", method->summary);
   json.Field("source", method->source);
-  json.Field("budget", method->allocator == nullptr ? "none" : method->budget_optional ? "optional" : "required");
+  json.Field("budget", method->allocator == nullptr ? "none"
+                       : method->budget_optional    ? "optional"
+                                                    : "required");
   if (method->allocator != nullptr) {
     json.Field("allocator", method->allocator->name);
     json.Field("scorer", method->scorer->name);

@@ -8,9 +8,12 @@
 namespace kvc {
 namespace {
 
-struct Pair { std::string_view key, value; };
+struct Pair {
+  std::string_view key, value;
+};
 
-constexpr std::string_view kGeneralKeys[] = {"budget", "budget_ratio", "budget_bytes", "allocator", "scorer", "reducer", "decode", "pos_mode", "scores"};
+constexpr std::string_view kGeneralKeys[] = {"budget",  "budget_ratio", "budget_bytes", "allocator", "scorer",
+                                             "reducer", "decode",       "pos_mode",     "scores"};
 constexpr size_t kMaxScoresName = 128;
 
 // "a=1,b=2" as pairs; every key once.
@@ -21,7 +24,8 @@ Result<std::vector<Pair>> SplitPairs(std::string_view text) {
     const std::string_view item = Trim(text.substr(0, end));
     const size_t equals = item.find('=');
     if (equals == std::string_view::npos || equals == 0) {
-      return Error(Code::kInvalid, "\"%s\" is not key=value; a policy is written method:key=value,key=value", Shown(item).c_str());
+      return Error(Code::kInvalid, "\"%s\" is not key=value; a policy is written method:key=value,key=value",
+                   Shown(item).c_str());
     }
     const Pair pair = {Trim(item.substr(0, equals)), Trim(item.substr(equals + 1))};
     for (const Pair& earlier : pairs) {
@@ -40,16 +44,16 @@ Status SetPart(const char* what, std::string_view name, Span<const Row* const> r
     return {};
   }
   const std::vector<std::string_view> names = RowNames(rows);
-  return Error(Code::kInvalid, "there is no %s \"%s\"; nearest is %s. There are %s", what, Shown(name).c_str(), std::string(Nearest(name, names)).c_str(),
-               Join(names).c_str());
+  return Error(Code::kInvalid, "there is no %s \"%s\"; nearest is %s. There are %s", what,
+               Shown(name).c_str(), std::string(Nearest(name, names)).c_str(), Join(names).c_str());
 }
 
 template <typename Enum, size_t n>
 Status SetMode(std::string_view key, std::string_view value, const std::string_view (&names)[n], Enum* mode) {
   const auto found = std::find(names, names + n, value);
   if (found == names + n) {
-    return Error(Code::kInvalid, "%s = \"%s\" is not one of %s", std::string(key).c_str(), Shown(value).c_str(),
-                 Join(std::vector<std::string_view>(names, names + n)).c_str());
+    return Error(Code::kInvalid, "%s = \"%s\" is not one of %s", std::string(key).c_str(),
+                 Shown(value).c_str(), Join(std::vector<std::string_view>(names, names + n)).c_str());
   }
   *mode = static_cast<Enum>(found - names);
   return {};
@@ -59,28 +63,34 @@ Status SetBudget(std::string_view key, std::string_view value, Policy* policy) {
   BudgetKind kind = BudgetKind::kSlots;
   while (key != BudgetKey(kind)) kind = static_cast<BudgetKind>(static_cast<int>(kind) + 1);
   if (policy->budget_kind != BudgetKind::kNone) {
-    return Error(Code::kInvalid, "%s and %s are both given; a policy has one budget", BudgetKey(policy->budget_kind), BudgetKey(kind));
+    return Error(Code::kInvalid, "%s and %s are both given; a policy has one budget",
+                 BudgetKey(policy->budget_kind), BudgetKey(kind));
   }
   policy->budget_kind = kind;
   return ParseBudget(kind, value, &policy->budget);
 }
 
 Status SetScoresName(std::string_view value, Policy* policy) {
-  const bool printable = std::all_of(value.begin(), value.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f; });
+  const bool printable = std::all_of(
+      value.begin(), value.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f; });
   if (value.empty() || value.size() > kMaxScoresName || !printable) {
-    return Error(Code::kInvalid, "scores = \"%s\" is not the name of a table: 1 .. %zu printable characters", Shown(value).c_str(), kMaxScoresName);
+    return Error(Code::kInvalid, "scores = \"%s\" is not the name of a table: 1 .. %zu printable characters",
+                 Shown(value).c_str(), kMaxScoresName);
   }
   policy->scores_name = std::string(value);
   return {};
 }
 
-bool IsGeneral(std::string_view key) { return std::find(std::begin(kGeneralKeys), std::end(kGeneralKeys), key) != std::end(kGeneralKeys); }
+bool IsGeneral(std::string_view key) {
+  return std::find(std::begin(kGeneralKeys), std::end(kGeneralKeys), key) != std::end(kGeneralKeys);
+}
 
 Status SetGeneral(const Pair& pair, Policy* policy) {
   if (pair.key.substr(0, 6) == "budget") return SetBudget(pair.key, pair.value, policy);
   if (pair.key == "scores") return SetScoresName(pair.value, policy);
   if (policy->method->allocator == nullptr) {
-    return Error(Code::kInvalid, "%s keeps everything, so it has no %s", policy->method->name, std::string(pair.key).c_str());
+    return Error(Code::kInvalid, "%s keeps everything, so it has no %s", policy->method->name,
+                 std::string(pair.key).c_str());
   }
   if (pair.key == "allocator") return SetPart("allocator", pair.value, Allocators(), &policy->allocator);
   if (pair.key == "scorer") return SetPart("scorer", pair.value, Scorers(), &policy->scorer);
@@ -89,34 +99,41 @@ Status SetGeneral(const Pair& pair, Policy* policy) {
   return SetMode(pair.key, pair.value, kPositionNames, &policy->positions);
 }
 
-// A method with an optional budget keeps everything when it has none and no part of it was named. The table is a budget by itself.
+// A method with an optional budget keeps everything when it has none and no part of it was named. The table
+// is a budget by itself.
 Status SettleBudget(const std::vector<Pair>& pairs, Policy* policy) {
   const Method& method = *policy->method;
   if (policy->budget_kind != BudgetKind::kNone) {
     if (method.allocator != nullptr) return {};
-    return Error(Code::kInvalid, "%s keeps everything, so it has no %s", method.name, BudgetKey(policy->budget_kind));
+    return Error(Code::kInvalid, "%s keeps everything, so it has no %s", method.name,
+                 BudgetKey(policy->budget_kind));
   }
   if (method.allocator == nullptr || policy->allocator->needs & kNeedsTable) return {};
-  const bool composed = std::any_of(pairs.begin(), pairs.end(), [](const Pair& p) { return IsGeneral(p.key) && p.key != "scores"; });
+  const bool composed = std::any_of(pairs.begin(), pairs.end(),
+                                    [](const Pair& p) { return IsGeneral(p.key) && p.key != "scores"; });
   if (method.budget_optional && !composed && (method.allocator->needs & kNeedsTable) == 0) {
     policy->allocator = nullptr, policy->scorer = nullptr, policy->reducer = nullptr;
     policy->decode = DecodeMode::kGrow, policy->positions = PositionMode::kOriginal;
     return {};
   }
-  return Error(Code::kInvalid, "%s needs a budget: budget=N slots per KV head, budget_ratio=R of the prompt, or budget_bytes=B", method.name);
+  return Error(
+      Code::kInvalid,
+      "%s needs a budget: budget=N slots per KV head, budget_ratio=R of the prompt, or budget_bytes=B",
+      method.name);
 }
 
 Status UnknownKey(std::string_view key, const Policy& policy) {
   std::vector<std::string_view> keys(std::begin(kGeneralKeys), std::end(kGeneralKeys));
   for (const OptionId id : OptionsOf(policy)) keys.push_back(GetOption(id).key);
-  return Error(Code::kInvalid, "%s has no option \"%s\"; nearest is %s. It has %s", policy.method->name, Shown(key).c_str(),
-               std::string(Nearest(key, keys)).c_str(), Join(keys).c_str());
+  return Error(Code::kInvalid, "%s has no option \"%s\"; nearest is %s. It has %s", policy.method->name,
+               Shown(key).c_str(), std::string(Nearest(key, keys)).c_str(), Join(keys).c_str());
 }
 
 Status SetOptions(const std::vector<Pair>& pairs, Policy* policy) {
   const Option& kv = GetOption(OptionId::kKv);
   for (const Pair& pair : pairs) {  // the storage decides which other options there are
-    if (pair.key == kv.key) KVC_RETURN_IF_ERROR(ParseValue(kv, pair.value, &policy->options[static_cast<int>(kv.id)]));
+    if (pair.key == kv.key)
+      KVC_RETURN_IF_ERROR(ParseValue(kv, pair.value, &policy->options[static_cast<int>(kv.id)]));
   }
   const std::vector<OptionId> used = OptionsOf(*policy);
   for (const Pair& pair : pairs) {
@@ -136,7 +153,8 @@ Policy FromMethod(const Method& method) {
   policy.method = &method;
   policy.allocator = method.allocator, policy.scorer = method.scorer, policy.reducer = method.reducer;
   policy.decode = method.decode, policy.positions = method.positions;
-  for (int i = 0; i < kOptionCount; ++i) policy.options[i] = GetOption(static_cast<OptionId>(i)).default_value;
+  for (int i = 0; i < kOptionCount; ++i)
+    policy.options[i] = GetOption(static_cast<OptionId>(i)).default_value;
   for (const OptionDefault& own : method.defaults) policy.options[static_cast<int>(own.id)] = own.value;
   return policy;
 }
@@ -145,16 +163,19 @@ Policy FromMethod(const Method& method) {
 
 Result<Policy> ParsePolicy(const char* spec) {
   const size_t length = spec == nullptr ? 0 : strnlen(spec, kMaxPolicyText + 1);
-  if (length > kMaxPolicyText) return Error(Code::kInvalid, "the policy is longer than %zu characters", kMaxPolicyText);
+  if (length > kMaxPolicyText)
+    return Error(Code::kInvalid, "the policy is longer than %zu characters", kMaxPolicyText);
   const std::string_view text(spec == nullptr ? "" : spec, length);
   const size_t colon = std::min(text.find(':'), text.size());
   const std::string_view name = Trim(text.substr(0, colon));
-  if (name.empty()) return Error(Code::kInvalid, "the policy is empty; write a method and its options, like snapkv:budget=128");
+  if (name.empty())
+    return Error(Code::kInvalid,
+                 "the policy is empty; write a method and its options, like snapkv:budget=128");
   const Method* method = FindRow(Methods(), name);
   if (method == nullptr) {
     const std::vector<std::string_view> names = RowNames(Methods());
-    return Error(Code::kNotFound, "there is no method \"%s\"; nearest is %s. There are %s", Shown(name).c_str(),
-                 std::string(Nearest(name, names)).c_str(), Join(names).c_str());
+    return Error(Code::kNotFound, "there is no method \"%s\"; nearest is %s. There are %s",
+                 Shown(name).c_str(), std::string(Nearest(name, names)).c_str(), Join(names).c_str());
   }
   Policy policy = FromMethod(*method);
   std::vector<Pair> pairs;

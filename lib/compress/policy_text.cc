@@ -9,15 +9,29 @@
 namespace kvc {
 namespace {
 
-constexpr double kMaxBudgetSlots = 16777216;           // 2^24
+constexpr double kMaxBudgetSlots = 16777216;            // 2^24
 constexpr double kMaxBudgetBytes = 9007199254740992.0;  // 2^53
 
 // Symbols of the papers and of other tools, and the keys that mean the same here.
-struct Alias { std::string_view symbol, key; };
-constexpr Alias kAliases[] = {{"w", "window"},       {"kappa", "kernel"},      {"kappa_v", "value_kernel"}, {"bits", "kv"},
-                              {"C", "budget"},       {"c", "budget"},          {"phi", "ada_floor"},        {"floor_alpha", "ada_floor"},
-                              {"pooling", "pool"},   {"kernel_size", "kernel"}, {"window_size", "window"},   {"max_capacity_prompt", "budget"},
-                              {"sinks", "n_sink"},   {"ratio", "budget_ratio"}, {"bytes", "budget_bytes"},   {"merge_budget", "m_b"}};
+struct Alias {
+  std::string_view symbol, key;
+};
+constexpr Alias kAliases[] = {{"w", "window"},
+                              {"kappa", "kernel"},
+                              {"kappa_v", "value_kernel"},
+                              {"bits", "kv"},
+                              {"C", "budget"},
+                              {"c", "budget"},
+                              {"phi", "ada_floor"},
+                              {"floor_alpha", "ada_floor"},
+                              {"pooling", "pool"},
+                              {"kernel_size", "kernel"},
+                              {"window_size", "window"},
+                              {"max_capacity_prompt", "budget"},
+                              {"sinks", "n_sink"},
+                              {"ratio", "budget_ratio"},
+                              {"bytes", "budget_bytes"},
+                              {"merge_budget", "m_b"}};
 
 size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
@@ -48,9 +62,13 @@ bool ReadInteger(std::string_view text, double* value) {
 
 // A number of bytes with an optional unit; false: not one.
 bool ReadBytes(std::string_view text, double* value) {
-  struct Unit { std::string_view name; double bytes; };
-  constexpr Unit kUnits[] = {{"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
-                             {"kB", 1e3},     {"MB", 1e6},        {"GB", 1e9},           {"TB", 1e12}};
+  struct Unit {
+    std::string_view name;
+    double bytes;
+  };
+  constexpr Unit kUnits[] = {
+      {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
+      {"kB", 1e3},     {"MB", 1e6},        {"GB", 1e9},           {"TB", 1e12}};
   double unit = 1;
   for (const Unit& u : kUnits) {
     if (text.size() <= u.name.size() || text.substr(text.size() - u.name.size()) != u.name) continue;
@@ -65,7 +83,8 @@ bool ReadBytes(std::string_view text, double* value) {
 
 std::string NumberText(double value) {
   std::string text;
-  value == std::floor(value) && std::fabs(value) < 1e16 ? AppendJsonNumber(&text, static_cast<int64_t>(value)) : AppendJsonNumber(&text, value);
+  value == std::floor(value) && std::fabs(value) < 1e16 ? AppendJsonNumber(&text, static_cast<int64_t>(value))
+                                                        : AppendJsonNumber(&text, value);
   return text;
 }
 
@@ -91,7 +110,8 @@ std::string Shown(std::string_view text) {
 std::string_view Nearest(std::string_view name, const std::vector<std::string_view>& names) {
   name = name.substr(0, 64);
   for (const Alias& alias : kAliases) {
-    if (alias.symbol == name && std::find(names.begin(), names.end(), alias.key) != names.end()) return alias.key;
+    if (alias.symbol == name && std::find(names.begin(), names.end(), alias.key) != names.end())
+      return alias.key;
   }
   return *std::min_element(names.begin(), names.end(), [&](std::string_view a, std::string_view b) {
     return EditDistance(name, a) < EditDistance(name, b);
@@ -143,7 +163,8 @@ Status ParseValue(const Option& option, std::string_view text, double* value) {
       const std::vector<std::string_view> choices = ChoicesOf(option);
       const auto found = std::find(choices.begin(), choices.end(), text);
       if (found == choices.end()) {
-        return Error(Code::kInvalid, "%s = \"%s\" is not one of %s", option.key, Shown(text).c_str(), RangeOf(option).c_str());
+        return Error(Code::kInvalid, "%s = \"%s\" is not one of %s", option.key, Shown(text).c_str(),
+                     RangeOf(option).c_str());
       }
       *value = static_cast<double>(found - choices.begin());
       return {};
@@ -159,10 +180,14 @@ Status ParseValue(const Option& option, std::string_view text, double* value) {
   }
   if (!readable) {
     return Error(Code::kInvalid, "%s = \"%s\" is not a %s: %s", option.key, Shown(text).c_str(),
-                 option.kind == OptionKind::kInt ? "whole number" : option.kind == OptionKind::kFlag ? "flag" : "number", RangeOf(option).c_str());
+                 option.kind == OptionKind::kInt    ? "whole number"
+                 : option.kind == OptionKind::kFlag ? "flag"
+                                                    : "number",
+                 RangeOf(option).c_str());
   }
   if (!IsAllowed(option, *value) || (HasAuto(option) && *value < 0)) {
-    return Error(Code::kInvalid, "%s = %s is out of range: %s", option.key, Shown(text).c_str(), RangeOf(option).c_str());
+    return Error(Code::kInvalid, "%s = %s is out of range: %s", option.key, Shown(text).c_str(),
+                 RangeOf(option).c_str());
   }
   return {};
 }
@@ -235,11 +260,13 @@ std::string WhyUnused(const Policy& policy, const Option& option) {
     default:
       break;
   }
-  if (policy.keeps_all()) return Format("%s keeps everything, so it has no option %s", policy.method->name, option.key);
+  if (policy.keeps_all())
+    return Format("%s keeps everything, so it has no option %s", policy.method->name, option.key);
   std::vector<std::string_view> keys;
   for (const OptionId id : OptionsOf(policy)) keys.push_back(GetOption(id).key);
-  return Format("%s has no option %s with its allocator %s, scorer %s and reducer %s; it has %s", policy.method->name, option.key,
-                policy.allocator->name, policy.scorer->name, policy.reducer->name, Join(keys).c_str());
+  return Format("%s has no option %s with its allocator %s, scorer %s and reducer %s; it has %s",
+                policy.method->name, option.key, policy.allocator->name, policy.scorer->name,
+                policy.reducer->name, Join(keys).c_str());
 }
 
 }  // namespace kvc

@@ -15,7 +15,8 @@ constexpr size_t kMaxPolicyText = 4096;
 std::string_view Trim(std::string_view text);
 // For messages: at most 40 characters, what is not printable ASCII as '?'.
 std::string Shown(std::string_view text);
-// The name that needs the fewest edits, or the plain word for a symbol of the papers ("kappa" -> "kernel"). names: not empty.
+// The name that needs the fewest edits, or the plain word for a symbol of the papers ("kappa" -> "kernel").
+// names: not empty.
 std::string_view Nearest(std::string_view name, const std::vector<std::string_view>& names);
 // "a, b, c"
 std::string Join(const std::vector<std::string_view>& names);

@@ -13,30 +13,47 @@ namespace {
 
 bool IsH2o(const Scorer* scorer) { return scorer == &kScorerH2o || scorer == &kScorerH2oCount; }
 
-bool Uses(const std::vector<OptionId>& used, OptionId id) { return std::find(used.begin(), used.end(), id) != used.end(); }
+bool Uses(const std::vector<OptionId>& used, OptionId id) {
+  return std::find(used.begin(), used.end(), id) != used.end();
+}
 
 Status CheckAllocator(const Policy& policy) {
   const Allocator& allocator = *policy.allocator;
   const Scorer* scorer = policy.scorer;
   const bool per_head = allocator.dynamic || allocator.needs & (kNeedsHeadScores | kNeedsTable);
   if (allocator.dynamic && scorer == &kScorerPosition) {
-    return Error(Code::kInvalid, "allocator %s compares the scores of heads, and scorer position has none", allocator.name);
+    return Error(Code::kInvalid, "allocator %s compares the scores of heads, and scorer position has none",
+                 allocator.name);
   }
   if (allocator.dynamic && scorer == &kScorerProxyRandom) {
-    return Error(Code::kInvalid, "allocator %s splits by scores, and the sampled part of scorer proxy_random has no share in them", allocator.name);
+    return Error(
+        Code::kInvalid,
+        "allocator %s splits by scores, and the sampled part of scorer proxy_random has no share in them",
+        allocator.name);
   }
   if (allocator.dynamic && scorer == &kScorerPersistence) {
-    return Error(Code::kInvalid, "allocator %s compares the scores of heads, and the counters of scorer persistence are not comparable", allocator.name);
+    return Error(Code::kInvalid,
+                 "allocator %s compares the scores of heads, and the counters of scorer persistence are not "
+                 "comparable",
+                 allocator.name);
   }
   if (per_head && scorer == &kScorerWindowQhead) {
-    return Error(Code::kInvalid, "allocator %s has budgets per KV head, and scorer window_qhead selects per query head", allocator.name);
+    return Error(Code::kInvalid,
+                 "allocator %s has budgets per KV head, and scorer window_qhead selects per query head",
+                 allocator.name);
   }
-  if (per_head && scorer == &kScorerLastRow && GetOption(OptionId::kTovaScope).default_value == policy.Real(OptionId::kTovaScope)) {
-    return Error(Code::kInvalid, "allocator %s has budgets per KV head, and scorer last_row keeps one set of tokens for a whole layer; set tova_scope=kvhead",
+  if (per_head && scorer == &kScorerLastRow &&
+      GetOption(OptionId::kTovaScope).default_value == policy.Real(OptionId::kTovaScope)) {
+    return Error(Code::kInvalid,
+                 "allocator %s has budgets per KV head, and scorer last_row keeps one set of tokens for a "
+                 "whole layer; set tova_scope=kvhead",
                  allocator.name);
   }
   if (per_head && scorer->one_set_per_layer && scorer != &kScorerLastRow) {
-    return Error(Code::kInvalid, "allocator %s has budgets per KV head, and scorer %s keeps one set of tokens for a whole layer", allocator.name, scorer->name);
+    return Error(
+        Code::kInvalid,
+        "allocator %s has budgets per KV head, and scorer %s keeps one set of tokens for a whole layer",
+        allocator.name, scorer->name);
   }
   return {};
 }
@@ -48,24 +65,32 @@ Status CheckReducer(const Policy& policy) {
       break;
     case ReduceKind::kCam:
       if (scorer != &kScorerPosition && !IsH2o(scorer)) {
-        return Error(Code::kInvalid, "reducer cam works with scorer position, h2o or h2o_count, not with %s", scorer->name);
+        return Error(Code::kInvalid, "reducer cam works with scorer position, h2o or h2o_count, not with %s",
+                     scorer->name);
       }
-      if (policy.decode != DecodeMode::kStep) return Error(Code::kInvalid, "reducer cam merges what each step evicts: it needs decode=step");
+      if (policy.decode != DecodeMode::kStep)
+        return Error(Code::kInvalid, "reducer cam merges what each step evicts: it needs decode=step");
       break;
     case ReduceKind::kWeighted:
       if (scorer != &kScorerAvgAccum && scorer != &kScorerWindow && !IsH2o(scorer)) {
-        return Error(Code::kInvalid, "reducer weighted works with scorer avg_accum, h2o, h2o_count or window, not with %s", scorer->name);
+        return Error(Code::kInvalid,
+                     "reducer weighted works with scorer avg_accum, h2o, h2o_count or window, not with %s",
+                     scorer->name);
       }
-      if (policy.decode != DecodeMode::kStep) return Error(Code::kInvalid, "reducer weighted merges what each step evicts: it needs decode=step");
+      if (policy.decode != DecodeMode::kStep)
+        return Error(Code::kInvalid, "reducer weighted merges what each step evicts: it needs decode=step");
       break;
     case ReduceKind::kCodebook:
       if (policy.decode != DecodeMode::kGrow) {
-        return Error(Code::kInvalid, "reducer codebook never removes an entry of its codebook: it needs decode=grow");
+        return Error(Code::kInvalid,
+                     "reducer codebook never removes an entry of its codebook: it needs decode=grow");
       }
       break;
   }
   if (policy.decode == DecodeMode::kReobserve && scorer != &kScorerWindow) {
-    return Error(Code::kInvalid, "decode=reobserve scores again with the newest queries: it needs scorer window, not %s", scorer->name);
+    return Error(Code::kInvalid,
+                 "decode=reobserve scores again with the newest queries: it needs scorer window, not %s",
+                 scorer->name);
   }
   return {};
 }
@@ -79,7 +104,8 @@ Status CheckValues(const Policy& policy, const std::vector<OptionId>& used) {
   }
   for (const OptionId id : {OptionId::kKernel, OptionId::kValueKernel, OptionId::kAhaScorePool}) {
     if (Uses(used, id) && policy.Int(id) % 2 == 0) {
-      return Error(Code::kInvalid, "%s = %d is even: a kernel has a middle, 1, 3, 5 .. 255", GetOption(id).key, policy.Int(id));
+      return Error(Code::kInvalid, "%s = %d is even: a kernel has a middle, 1, 3, 5 .. 255",
+                   GetOption(id).key, policy.Int(id));
     }
   }
   for (const OptionId id : {OptionId::kHighBits, OptionId::kLowBits}) {
@@ -89,26 +115,32 @@ Status CheckValues(const Policy& policy, const std::vector<OptionId>& used) {
     }
   }
   if (Uses(used, OptionId::kHighBits) && policy.Int(OptionId::kHighBits) < policy.Int(OptionId::kLowBits)) {
-    return Error(Code::kInvalid, "high_bits = %d is below low_bits = %d", policy.Int(OptionId::kHighBits), policy.Int(OptionId::kLowBits));
+    return Error(Code::kInvalid, "high_bits = %d is below low_bits = %d", policy.Int(OptionId::kHighBits),
+                 policy.Int(OptionId::kLowBits));
   }
   if (Uses(used, OptionId::kAlpha) && policy.Int(OptionId::kAlpha) == 0) {
     return Error(Code::kInvalid, "alpha = 0 is out of range: 1 .. KV heads of the model - 1, or auto");
   }
-  if (Uses(used, OptionId::kAdaLocked) && policy.Int(OptionId::kAdaLocked) > 0 && policy.Int(OptionId::kAdaMode) == 0) {
+  if (Uses(used, OptionId::kAdaLocked) && policy.Int(OptionId::kAdaLocked) > 0 &&
+      policy.Int(OptionId::kAdaMode) == 0) {
     return Error(Code::kInvalid, "ada_locked needs ada_mode=safeguard");
   }
-  if (Uses(used, OptionId::kPoolRowsFirst) && policy.Flag(OptionId::kPoolRowsFirst) && policy.Flag(OptionId::kPoolBeforeGroup)) {
-    return Error(Code::kInvalid, "pool_rows_first and pool_before_group are two orders of the same steps: set one of them");
+  if (Uses(used, OptionId::kPoolRowsFirst) && policy.Flag(OptionId::kPoolRowsFirst) &&
+      policy.Flag(OptionId::kPoolBeforeGroup)) {
+    return Error(Code::kInvalid,
+                 "pool_rows_first and pool_before_group are two orders of the same steps: set one of them");
   }
   return {};
 }
 
 Status CheckTables(const Policy& policy) {
   for (size_t i = 0; i < policy.head_scores.size(); ++i) {
-    if (!std::isfinite(policy.head_scores[i])) return Error(Code::kInvalid, "head score %zu is not a number", i);
+    if (!std::isfinite(policy.head_scores[i]))
+      return Error(Code::kInvalid, "head score %zu is not a number", i);
   }
   for (size_t i = 0; i < policy.table.size(); ++i) {
-    if (policy.table[i] < 0) return Error(Code::kInvalid, "slot count %zu of the table is negative: %d", i, policy.table[i]);
+    if (policy.table[i] < 0)
+      return Error(Code::kInvalid, "slot count %zu of the table is negative: %d", i, policy.table[i]);
   }
   return {};
 }
@@ -121,12 +153,16 @@ Status CheckPersistence(const Policy& policy, int32_t budget) {
   for (const OptionDefault& own : policy.method->defaults) {
     if (own.id == OptionId::kRecent) own_recent = own.value;
   }
-  // With the preset's own recent part the published rule holds; whoever chooses another only has to leave as much as a drop takes.
+  // With the preset's own recent part the published rule holds; whoever chooses another only has to leave as
+  // much as a drop takes.
   const bool preset = recent == own_recent;
   if (preset ? budget >= recent + 1 + dropped : budget >= recent + std::floor(dropped)) return {};
-  const std::string half = drop < 0 ? Format("half of the budget, which is %d", budget / 2) : Format("%d", drop);
-  return Error(Code::kInvalid, "scissorhands needs a budget of at least recent%s + drop: recent = %d, drop = %s, but the budget is %d", preset ? " + 1" : "",
-               recent, half.c_str(), budget);
+  const std::string half =
+      drop < 0 ? Format("half of the budget, which is %d", budget / 2) : Format("%d", drop);
+  return Error(
+      Code::kInvalid,
+      "scissorhands needs a budget of at least recent%s + drop: recent = %d, drop = %s, but the budget is %d",
+      preset ? " + 1" : "", recent, half.c_str(), budget);
 }
 
 }  // namespace
@@ -138,26 +174,32 @@ Status ValidateSlots(const Policy& policy, int32_t budget) {
   const Protected part = policy.scorer->protect(policy, budget);
   const int64_t least = int64_t{part.n_sink} + part.n_recent;
   if (least > budget) {
-    return Error(Code::kInvalid, "budget = %d is smaller than what %s always keeps: the first %d and the newest %d tokens", budget, policy.method->name,
-                 part.n_sink, part.n_recent);
+    return Error(Code::kInvalid,
+                 "budget = %d is smaller than what %s always keeps: the first %d and the newest %d tokens",
+                 budget, policy.method->name, part.n_sink, part.n_recent);
   }
   if (part.n_sink >= budget) {
-    return Error(Code::kInvalid, "budget = %d holds the first %d tokens (n_sink) and no new one; at least %d is needed", budget, part.n_sink, part.n_sink + 1);
+    return Error(Code::kInvalid,
+                 "budget = %d holds the first %d tokens (n_sink) and no new one; at least %d is needed",
+                 budget, part.n_sink, part.n_sink + 1);
   }
   return {};
 }
 
 Status ValidatePolicy(const Policy& policy) {
   const bool mixed = ValueText(GetOption(OptionId::kKv), policy.Real(OptionId::kKv)) == "mixed";
-  if (!policy.scores_name.empty() && !mixed && (policy.keeps_all() || (policy.allocator->needs & kNeedsHeadScores) == 0)) {
-    return Error(Code::kInvalid, "%s uses no head scores, so scores = \"%s\" has no meaning", policy.method->name, Shown(policy.scores_name).c_str());
+  if (!policy.scores_name.empty() && !mixed &&
+      (policy.keeps_all() || (policy.allocator->needs & kNeedsHeadScores) == 0)) {
+    return Error(Code::kInvalid, "%s uses no head scores, so scores = \"%s\" has no meaning",
+                 policy.method->name, Shown(policy.scores_name).c_str());
   }
   KVC_RETURN_IF_ERROR(CheckValues(policy, OptionsOf(policy)));
   KVC_RETURN_IF_ERROR(CheckTables(policy));
   if (policy.keeps_all()) return {};
   KVC_RETURN_IF_ERROR(CheckAllocator(policy));
   KVC_RETURN_IF_ERROR(CheckReducer(policy));
-  if (policy.budget_kind == BudgetKind::kSlots) return ValidateSlots(policy, static_cast<int32_t>(policy.budget));
+  if (policy.budget_kind == BudgetKind::kSlots)
+    return ValidateSlots(policy, static_cast<int32_t>(policy.budget));
   return {};
 }
 

@@ -26,8 +26,9 @@ struct SumOp {
   static double Join(double a, double b) { return a + b; }
 };
 
-// Every window of `kernel` values as (suffix of one block) + (prefix of the next one): two joins per value, no subtraction, so
-// nothing cancels and a NaN stays within the windows that contain it. emit(t, value of the window around t).
+// Every window of `kernel` values as (suffix of one block) + (prefix of the next one): two joins per value,
+// no subtraction, so nothing cancels and a NaN stays within the windows that contain it. emit(t, value of the
+// window around t).
 template <typename Op, typename Emit>
 void SlideWindow(const float* x, int32_t n, int32_t kernel, const Emit& emit) {
   using Value = typename Op::Value;

@@ -19,7 +19,8 @@ inline uint32_t OrderedBits(float score) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// The order of TOP as one unsigned key: higher score first, equal scores lower index first, NaN = -inf. Larger key = better.
+// The order of TOP as one unsigned key: higher score first, equal scores lower index first, NaN = -inf.
+// Larger key = better.
 uint64_t SelectionKey(float score, uint32_t index);
 
 // The indices of the `count` best of scores [n], ascending, appended to out. keys: scratch of at least n.
@@ -31,8 +32,9 @@ int32_t Victim(const float* scores, int32_t n);
 
 enum class PoolKind : uint8_t { kMax = 0, kAvg = 1 };
 constexpr int32_t kMaxPoolKernel = 255;
-// y[t] over x[u], |u - t| <= (kernel - 1) / 2, inside [0, n). Avg divides by kernel, or by the number of terms with shrink_edges.
-// kernel: odd, 1 .. kMaxPoolKernel. y must not be x. O(n) for both kinds. A NaN counts as -inf for max; an average over one is NaN.
+// y[t] over x[u], |u - t| <= (kernel - 1) / 2, inside [0, n). Avg divides by kernel, or by the number of
+// terms with shrink_edges. kernel: odd, 1 .. kMaxPoolKernel. y must not be x. O(n) for both kinds. A NaN
+// counts as -inf for max; an average over one is NaN.
 void Pool(const float* x, int32_t n, int32_t kernel, PoolKind kind, bool shrink_edges, float* y);
 
 }  // namespace kvc

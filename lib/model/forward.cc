@@ -175,7 +175,7 @@ class PrefillPass {
       base_ = kv.len;
       if (r_.column_sums) std::fill(ws_->observed_.sums.data(), ws_->observed_.sums.data() + c_.n_kv_heads * kv.capacity, 0.0f);
       for (int32_t begin = 0; begin < r_.n; begin += kChunk) {
-        if (r_.cancel != nullptr && r_.cancel->load(std::memory_order_relaxed)) return Error(Code::kCancelled, "prefill was cancelled");
+        if (r_.call != nullptr && r_.call->cancelled()) return Error(Code::kCancelled, "prefill was cancelled");
         Chunk(layer, begin, std::min(kChunk, r_.n - begin));
       }
       KVC_RETURN_IF_ERROR(r_.sink->EndLayer(layer, &kv, &ws_->observed_));

@@ -1,8 +1,8 @@
 // The network. Names no compression method: what happens to keys and values is up to the sinks, which the engine implements.
 #pragma once
-#include <atomic>
 #include <cstdint>
 
+#include "lib/base/call_state.h"
 #include "lib/cache/layer_kv.h"
 #include "lib/model/weights.h"
 #include "lib/ops/ops.h"
@@ -37,7 +37,7 @@ struct PrefillRequest {
   bool column_sums = false;
   int32_t n_aux = 0;
   PrefillSink* sink = nullptr;
-  const std::atomic<bool>* cancel = nullptr;
+  const CallState* call = nullptr;
   float* logits = nullptr;              // [V] of the last token
 };
 
@@ -80,7 +80,7 @@ class ForwardWorkspace {
   int32_t decode_rows_ = 0;
 };
 
-// kCancelled at the next chunk when *cancel turns true. The sink has seen complete layers only.
+// kCancelled at the next chunk when the call is cancelled. The sink has seen complete layers only.
 Status Prefill(const Network& network, const PrefillRequest& request, ForwardWorkspace* workspace, MemoryMeter* meter);
 
 // One token of each of n sessions; the weights are read once for all. Never fails, allocates nothing.

@@ -61,13 +61,24 @@ inline std::vector<MatMulCase> MatMulCases() {
   for (WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kBf16}) {
     for (int32_t n = 1; n <= 9; ++n) cases.push_back({type, 37, 67, 0, n});
     for (int32_t cols : {1, 7, 8, 15, 16, 33, 64, 160, 1027}) cases.push_back({type, 13, cols, 0, 5});
-    for (int32_t n : {1, 49, 100, 256}) cases.push_back({type, 512, 512, 0, n});
+    for (int32_t n : {1, 49}) cases.push_back({type, 130, 512, 0, n});
   }
   for (WeightType type : {WeightType::kInt8, WeightType::kInt4}) {
     for (int32_t n = 1; n <= 9; ++n) cases.push_back({type, 37, 96, 32, n});
     for (int32_t group : {8, 16, 20, 32, 64, 128, 256, 512, 1024}) cases.push_back({type, 19, 3 * group, group, 3});
-    for (int32_t n : {1, 49, 256}) cases.push_back({type, 512, 1024, 32, n});
-    for (int32_t n : {1, 256}) cases.push_back({type, 512, 1024, 128, n});
+    for (int32_t n : {1, 49}) cases.push_back({type, 130, 1056, 32, n});
+  }
+  return cases;
+}
+
+// Shapes whose speed matters: a layer's product of a step and of a prompt, and a matrix beyond the caches.
+inline std::vector<MatMulCase> LargeMatMulCases() {
+  std::vector<MatMulCase> cases;
+  for (WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
+    const bool codes = type == WeightType::kInt8 || type == WeightType::kInt4;
+    for (int32_t n : {1, 256}) cases.push_back({type, 512, 1024, codes ? 32 : 0, n});
+    if (codes) cases.push_back({type, 512, 1024, 128, 256});
+    cases.push_back({type, 8192, 4096, codes ? 32 : 0, 1});
   }
   return cases;
 }
@@ -158,11 +169,11 @@ inline std::vector<RowsCase> RowsCases() {
   for (int32_t n = 1; n <= 9; ++n) cases.push_back({n, 0, 64, 0});
   for (int32_t first : {0, 1, 62, 63, 64, 65, 127, 200}) cases.push_back({70, first, 32, 0});
   for (int32_t window : {1, 3, 63, 64, 65, 500}) cases.push_back({150, 40, 48, window});
-  cases.push_back({256, 0, 64, 0});
-  cases.push_back({256, 768, 64, 0});
-  cases.push_back({256, 768, 128, 0});
+  cases.push_back({100, 300, 128, 0});
   return cases;
 }
+
+inline std::vector<RowsCase> LargeRowsCases() { return {{256, 0, 64, 0}, {256, 768, 64, 0}, {256, 768, 128, 0}}; }
 
 // Queries, keys and values of one head; rows are apart by more than D, as the engine has them.
 struct RowsData {

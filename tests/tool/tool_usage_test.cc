@@ -7,7 +7,8 @@
 
 namespace {
 
-const char* const kCommands[] = {"convert", "inspect", "verify", "tokenize", "run", "kept", "plan", "methods", "eval", "bench", "demo"};
+const char* const kCommands[] = {"convert", "inspect", "verify", "tokenize", "run", "kept",
+                                 "plan",    "methods", "eval",   "bench",    "demo"};
 
 TEST(ToolHelp, ListsEveryCommand) {
   const ProgramResult result = RunKvc({"--help"});
@@ -79,20 +80,30 @@ TEST(ToolFailure, FilesWithOtherThingsInThem) {
   const TemporaryFolder folder;
   const std::string text = folder.Write("text.kvc", "this is no model file, however long one makes it");
   ExpectFailure({"verify", text}, text);
-  ExpectFailure({"kept", KVC_RECALL, "--policy", "full", "--tokens", folder.Write("a.json", "[1, 2")}, "a.json: not valid JSON");
-  ExpectFailure({"kept", KVC_RECALL, "--policy", "full", "--tokens", folder.Write("b.json", "[1, -2]")}, "b.json: -2 is no token id");
-  ExpectFailure({"kept", KVC_RECALL, "--policy", "full", "--tokens", folder.Write("c.json", "[1, 2.5]")}, "c.json: 2.5 is no token id");
-  ExpectFailure({"kept", KVC_RECALL, "--policy", "full", "--tokens", folder.Write("d.json", "{\"x\": 1}")}, "d.json: expected an array");
-  ExpectFailure({"kept", KVC_RECALL, "--policy", "full", "--tokens", folder.Write("e.json", "[]")}, "e.json: holds no token");
-  ExpectFailure({"kept", KVC_RECALL, "--policy", "full", "--tokens", folder.Write("f.json", "[\"a\"]")}, "f.json: element 0 is not a number");
+  ExpectFailure({"kept", KVC_RECALL, "--policy", "full", "--tokens", folder.Write("a.json", "[1, 2")},
+                "a.json: not valid JSON");
+  ExpectFailure({"kept", KVC_RECALL, "--policy", "full", "--tokens", folder.Write("b.json", "[1, -2]")},
+                "b.json: -2 is no token id");
+  ExpectFailure({"kept", KVC_RECALL, "--policy", "full", "--tokens", folder.Write("c.json", "[1, 2.5]")},
+                "c.json: 2.5 is no token id");
+  ExpectFailure({"kept", KVC_RECALL, "--policy", "full", "--tokens", folder.Write("d.json", "{\"x\": 1}")},
+                "d.json: expected an array");
+  ExpectFailure({"kept", KVC_RECALL, "--policy", "full", "--tokens", folder.Write("e.json", "[]")},
+                "e.json: holds no token");
+  ExpectFailure({"kept", KVC_RECALL, "--policy", "full", "--tokens", folder.Write("f.json", "[\"a\"]")},
+                "f.json: element 0 is not a number");
 }
 
 TEST(ToolFailure, TaskFilesNameTheLine) {
   const TemporaryFolder folder;
-  const std::string good = "{\"context\": \"c\", \"questions\": [{\"question\": \"q\", \"answer\": \"a\"}]}\n";
-  ExpectFailure({"eval", KVC_RECALL, "--data", folder.Write("a.jsonl", good + "{oops\n")}, "a.jsonl:2: not a JSON object");
-  ExpectFailure({"eval", KVC_RECALL, "--data", folder.Write("b.jsonl", good + "\n{\"context\": \"c\"}\n")}, "b.jsonl:3: expected a list of questions");
-  ExpectFailure({"eval", KVC_RECALL, "--data", folder.Write("c.jsonl", "{\"context\": 1}\n")}, "c.jsonl:1: expected a text under \"context\"");
+  const std::string good =
+      "{\"context\": \"c\", \"questions\": [{\"question\": \"q\", \"answer\": \"a\"}]}\n";
+  ExpectFailure({"eval", KVC_RECALL, "--data", folder.Write("a.jsonl", good + "{oops\n")},
+                "a.jsonl:2: not a JSON object");
+  ExpectFailure({"eval", KVC_RECALL, "--data", folder.Write("b.jsonl", good + "\n{\"context\": \"c\"}\n")},
+                "b.jsonl:3: expected a list of questions");
+  ExpectFailure({"eval", KVC_RECALL, "--data", folder.Write("c.jsonl", "{\"context\": 1}\n")},
+                "c.jsonl:1: expected a text under \"context\"");
   ExpectFailure({"eval", KVC_RECALL, "--data", folder.Write("d.jsonl", "\n\n")}, "d.jsonl: holds no task");
 }
 
@@ -117,7 +128,8 @@ TEST(ToolMethods, ListsAndDescribes) {
     EXPECT_FALSE(method.at("summary").get<std::string>().empty()) << names.back();
     EXPECT_TRUE(method.contains("source")) << names.back();
     for (const nlohmann::json& option : method.at("options")) {
-      for (const char* key : {"key", "kind", "range", "default", "help"}) EXPECT_TRUE(option.contains(key)) << names.back() << " " << key;
+      for (const char* key : {"key", "kind", "range", "default", "help"})
+        EXPECT_TRUE(option.contains(key)) << names.back() << " " << key;
     }
   }
   for (const char* name : {"full", "streaming", "snapkv", "snapkv-w8", "ada-snapkv", "cokv"}) {

@@ -1,4 +1,5 @@
-// ALLOC (methods.md 1.8) against worked examples, golden values and an independent big-integer reading of the rule.
+// ALLOC (methods.md 1.8) against worked examples, golden values and an independent big-integer reading of the
+// rule.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,8 +20,8 @@ struct Outcome {
   int64_t unused;
 };
 
-Outcome Run(int64_t total, const std::vector<uint64_t>& weights, std::vector<int32_t> caps = {}, const std::vector<int32_t>& low = {},
-            bool redistribute = true) {
+Outcome Give(int64_t total, const std::vector<uint64_t>& weights, std::vector<int32_t> caps = {},
+             const std::vector<int32_t>& low = {}, bool redistribute = true) {
   if (caps.empty()) caps.assign(weights.size(), kNoCap);
   Outcome result{std::vector<int32_t>(weights.size(), -1), 0};
   result.unused = Alloc(total, weights, caps, low, redistribute, result.counts);
@@ -76,8 +77,10 @@ Big Minus(const Big& a, const Big& b) {  // a >= b
   return r;
 }
 
-// The rule word by word: repeat the search for full shares, then floors, then the largest remainders one by one.
-int64_t LiteralPass(int64_t rest, const std::vector<uint64_t>& weights, const std::vector<int64_t>& caps, std::vector<int64_t>* counts) {
+// The rule word by word: repeat the search for full shares, then floors, then the largest remainders one by
+// one.
+int64_t LiteralPass(int64_t rest, const std::vector<uint64_t>& weights, const std::vector<int64_t>& caps,
+                    std::vector<int64_t>* counts) {
   std::vector<size_t> open;
   for (size_t i = 0; i < weights.size(); ++i) {
     if (weights[i] > 0 && (*counts)[i] < caps[i]) open.push_back(i);
@@ -89,7 +92,8 @@ int64_t LiteralPass(int64_t rest, const std::vector<uint64_t>& weights, const st
     const int64_t before = rest;
     for (const size_t i : open) {
       const int64_t room = caps[i] - (*counts)[i];
-      if (Compare(Times(MakeBig(static_cast<uint64_t>(before)), MakeBig(weights[i])), Times(MakeBig(static_cast<uint64_t>(room)), sum)) >= 0) {
+      if (Compare(Times(MakeBig(static_cast<uint64_t>(before)), MakeBig(weights[i])),
+                  Times(MakeBig(static_cast<uint64_t>(room)), sum)) >= 0) {
         rest -= room;
         (*counts)[i] = caps[i];
       } else {
@@ -125,8 +129,8 @@ int64_t LiteralPass(int64_t rest, const std::vector<uint64_t>& weights, const st
   return rest;
 }
 
-Outcome Literal(int64_t total, const std::vector<uint64_t>& weights, const std::vector<int32_t>& caps, const std::vector<int32_t>& low,
-                bool redistribute) {
+Outcome Literal(int64_t total, const std::vector<uint64_t>& weights, const std::vector<int32_t>& caps,
+                const std::vector<int32_t>& low, bool redistribute) {
   std::vector<int64_t> counts(low.begin(), low.end()), limits(caps.begin(), caps.end());
   counts.resize(weights.size(), 0);
   if (!redistribute) limits.assign(weights.size(), total);
@@ -143,35 +147,37 @@ Outcome Literal(int64_t total, const std::vector<uint64_t>& weights, const std::
 }
 
 TEST(Alloc, WorkedExamples) {  // methods.md 6.1
-  EXPECT_EQ(Run(10, {1, 1, 1}).counts, (std::vector<int32_t>{4, 3, 3}));
-  EXPECT_EQ(Run(7, {5, 3, 2}).counts, (std::vector<int32_t>{4, 2, 1}));
-  EXPECT_EQ(Run(7, IntegerWeights(std::vector<double>{0.5, 0.3, 0.2})).counts, (std::vector<int32_t>{4, 2, 1}));
-  EXPECT_EQ(Run(20, {6, 3, 1}, {8, 100, 100}).counts, (std::vector<int32_t>{8, 9, 3}));
-  EXPECT_EQ(Run(20, {1, 1, 0}, {6, 6, 10}).counts, (std::vector<int32_t>{6, 6, 8}));
-  const Outcome full = Run(30, {1, 1}, {10, 10});
+  EXPECT_EQ(Give(10, {1, 1, 1}).counts, (std::vector<int32_t>{4, 3, 3}));
+  EXPECT_EQ(Give(7, {5, 3, 2}).counts, (std::vector<int32_t>{4, 2, 1}));
+  EXPECT_EQ(Give(7, IntegerWeights(std::vector<double>{0.5, 0.3, 0.2})).counts,
+            (std::vector<int32_t>{4, 2, 1}));
+  EXPECT_EQ(Give(20, {6, 3, 1}, {8, 100, 100}).counts, (std::vector<int32_t>{8, 9, 3}));
+  EXPECT_EQ(Give(20, {1, 1, 0}, {6, 6, 10}).counts, (std::vector<int32_t>{6, 6, 8}));
+  const Outcome full = Give(30, {1, 1}, {10, 10});
   EXPECT_EQ(full.counts, (std::vector<int32_t>{10, 10}));
   EXPECT_EQ(full.unused, 10);
 }
 
 TEST(Alloc, NothingToGive) {
-  EXPECT_EQ(Run(0, {3, 1}).counts, (std::vector<int32_t>{0, 0}));
-  EXPECT_EQ(Run(5, {}).unused, 5);
-  EXPECT_EQ(Run(5, {0, 0}, {9, 9}).counts, (std::vector<int32_t>{3, 2}));  // no weight at all: equal shares
-  EXPECT_EQ(Run(3, {1, 1}, {9, 9}, {4, 4}).counts, (std::vector<int32_t>{4, 4}));
+  EXPECT_EQ(Give(0, {3, 1}).counts, (std::vector<int32_t>{0, 0}));
+  EXPECT_EQ(Give(5, {}).unused, 5);
+  EXPECT_EQ(Give(5, {0, 0}, {9, 9}).counts, (std::vector<int32_t>{3, 2}));  // no weight at all: equal shares
+  EXPECT_EQ(Give(3, {1, 1}, {9, 9}, {4, 4}).counts, (std::vector<int32_t>{4, 4}));
 }
 
 TEST(Alloc, CutIsLostWithoutRedistribution) {
-  const Outcome cut = Run(20, {6, 3, 1}, {8, 100, 100}, {}, false);
+  const Outcome cut = Give(20, {6, 3, 1}, {8, 100, 100}, {}, false);
   EXPECT_EQ(cut.counts, (std::vector<int32_t>{8, 6, 2}));
   EXPECT_EQ(cut.unused, 4);
 }
 
-// Two quotas of 1.4 and 5.4 have the same fraction exactly, and different ones in double precision (methods.md 6.6).
+// Two quotas of 1.4 and 5.4 have the same fraction exactly, and different ones in double precision
+// (methods.md 6.6).
 TEST(Alloc, TiesAreExact) {
-  EXPECT_EQ(Run(9, {5400000, 1400000, 2200000}, {6, 6, 6}).counts, (std::vector<int32_t>{6, 1, 2}));
+  EXPECT_EQ(Give(9, {5400000, 1400000, 2200000}, {6, 6, 6}).counts, (std::vector<int32_t>{6, 1, 2}));
   const uint64_t big = uint64_t{1} << 61;  // remainders that differ by one unit of 2^62
-  EXPECT_EQ(Run(1, {big, big + 1}).counts, (std::vector<int32_t>{0, 1}));
-  EXPECT_EQ(Run(1, {big, big}).counts, (std::vector<int32_t>{1, 0}));
+  EXPECT_EQ(Give(1, {big, big + 1}).counts, (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(Give(1, {big, big}).counts, (std::vector<int32_t>{1, 0}));
 }
 
 TEST(Alloc, GoldenValues) {
@@ -184,7 +190,7 @@ TEST(Alloc, GoldenValues) {
     const int64_t total = c["B"];
     std::vector<int32_t> caps(weights.size(), static_cast<int32_t>(total));
     if (!c["caps"].is_null()) caps = c["caps"].get<std::vector<int32_t>>();
-    const Outcome got = Run(total, weights, caps, {}, c["redistribute"] == 1);
+    const Outcome got = Give(total, weights, caps, {}, c["redistribute"] == 1);
     EXPECT_EQ(got.counts, c["counts"].get<std::vector<int32_t>>()) << c.dump();
     EXPECT_EQ(got.unused, c["unused"].get<int64_t>()) << c.dump();
   }
@@ -216,7 +222,8 @@ TEST(Alloc, AgreesWithTheRuleInBigIntegers) {
   for (int i = 0; i < 6000; ++i) {
     const RandomCase c = MakeCase(rng, i);
     const bool redistribute = i % 4 != 3;
-    const Outcome got = Run(c.total, c.weights, c.caps, c.low, redistribute), want = Literal(c.total, c.weights, c.caps, c.low, redistribute);
+    const Outcome got = Give(c.total, c.weights, c.caps, c.low, redistribute),
+                  want = Literal(c.total, c.weights, c.caps, c.low, redistribute);
     ASSERT_EQ(got.counts, want.counts) << "case " << i;
     ASSERT_EQ(got.unused, want.unused) << "case " << i;
   }
@@ -226,7 +233,7 @@ TEST(Alloc, SumCapsAndLowsHold) {
   std::mt19937_64 rng(7);
   for (int i = 0; i < 5000; ++i) {
     const RandomCase c = MakeCase(rng, i);
-    const Outcome got = Run(c.total, c.weights, c.caps, c.low);
+    const Outcome got = Give(c.total, c.weights, c.caps, c.low);
     int64_t sum = 0, room = 0;
     for (size_t j = 0; j < c.caps.size(); ++j) {
       ASSERT_GE(got.counts[j], c.low[j]);
@@ -238,16 +245,22 @@ TEST(Alloc, SumCapsAndLowsHold) {
   }
 }
 
-// With equal caps and no lows more weight never gets less, and equal weights differ by at most one, the lower index first.
+// With equal caps and no lows more weight never gets less, and equal weights differ by at most one, the lower
+// index first.
 TEST(Alloc, FollowsTheWeights) {
   std::mt19937_64 rng(8);
   for (int i = 0; i < 3000; ++i) {
     const RandomCase c = MakeCase(rng, i);
-    const Outcome got = Run(c.total, c.weights, std::vector<int32_t>(c.weights.size(), 1 + static_cast<int32_t>(rng() % 50)));
+    const Outcome got = Give(c.total, c.weights,
+                             std::vector<int32_t>(c.weights.size(), 1 + static_cast<int32_t>(rng() % 50)));
     for (size_t a = 0; a < c.weights.size(); ++a) {
       for (size_t b = 0; b < c.weights.size(); ++b) {
-        if (c.weights[a] > c.weights[b]) { ASSERT_GE(got.counts[a], got.counts[b]); }
-        if (c.weights[a] == c.weights[b] && a < b) { ASSERT_TRUE(got.counts[a] == got.counts[b] || got.counts[a] == got.counts[b] + 1); }
+        if (c.weights[a] > c.weights[b]) {
+          ASSERT_GE(got.counts[a], got.counts[b]);
+        }
+        if (c.weights[a] == c.weights[b] && a < b) {
+          ASSERT_TRUE(got.counts[a] == got.counts[b] || got.counts[a] == got.counts[b] + 1);
+        }
       }
     }
   }
@@ -258,12 +271,13 @@ TEST(Alloc, LargestInputsDoNotOverflow) {
   const std::vector<uint64_t> weights(n, uint64_t{1} << 62);
   const std::vector<int32_t> caps(n, INT32_MAX);
   const int64_t total = int64_t{INT32_MAX} * static_cast<int64_t>(n) - 1;
-  const Outcome got = Run(total, weights, caps);
+  const Outcome got = Give(total, weights, caps);
   EXPECT_EQ(got.unused, 0);
   EXPECT_EQ(std::accumulate(got.counts.begin(), got.counts.end(), int64_t{0}), total);
   EXPECT_EQ(got.counts.front(), INT32_MAX);
   EXPECT_EQ(got.counts.back(), INT32_MAX - 1);
-  EXPECT_EQ(Run((int64_t{1} << 47) - 1, weights, caps, {}, false).counts, std::vector<int32_t>(n, INT32_MAX));
+  EXPECT_EQ(Give((int64_t{1} << 47) - 1, weights, caps, {}, false).counts,
+            std::vector<int32_t>(n, INT32_MAX));
 }
 
 TEST(IntegerWeights, RoundsAndIgnoresWhatIsNoWeight) {
@@ -274,7 +288,8 @@ TEST(IntegerWeights, RoundsAndIgnoresWhatIsNoWeight) {
   EXPECT_EQ(IntegerWeights(std::vector<double>{INFINITY, 1}), (std::vector<uint64_t>{one, one}));
   // Half a unit rounds to even.
   const double unit = 1.0 / static_cast<double>(one);
-  EXPECT_EQ(IntegerWeights(std::vector<double>{1, 0.5 * unit, 1.5 * unit, 2.5 * unit}), (std::vector<uint64_t>{one, 0, 2, 2}));
+  EXPECT_EQ(IntegerWeights(std::vector<double>{1, 0.5 * unit, 1.5 * unit, 2.5 * unit}),
+            (std::vector<uint64_t>{one, 0, 2, 2}));
 }
 
 }  // namespace

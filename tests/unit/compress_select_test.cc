@@ -38,7 +38,9 @@ std::vector<int32_t> Marked(const std::vector<float>& scores, int32_t count) {
 std::vector<int32_t> ByOrder(const std::vector<float>& scores) {
   std::vector<int32_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto value = [&](int32_t i) { return std::isnan(scores[static_cast<size_t>(i)]) ? -INFINITY : scores[static_cast<size_t>(i)]; };
+  const auto value = [&](int32_t i) {
+    return std::isnan(scores[static_cast<size_t>(i)]) ? -INFINITY : scores[static_cast<size_t>(i)];
+  };
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return value(a) > value(b); });
   return order;
 }
@@ -64,7 +66,7 @@ TEST(Select, OrderOfSpecialValues) {
   const std::vector<float> scores = {NAN, -INFINITY, -0.0f, 0.0f, INFINITY, -1e-40f, 1e-40f, -1, 1};
   EXPECT_EQ(Top(scores, 1), (std::vector<int32_t>{4}));
   EXPECT_EQ(Top(scores, 3), (std::vector<int32_t>{4, 6, 8}));
-  EXPECT_EQ(Top(scores, 4), (std::vector<int32_t>{2, 4, 6, 8}));  // -0 = 0: the lower position
+  EXPECT_EQ(Top(scores, 4), (std::vector<int32_t>{2, 4, 6, 8}));              // -0 = 0: the lower position
   EXPECT_EQ(Top(scores, 8), (std::vector<int32_t>{0, 2, 3, 4, 5, 6, 7, 8}));  // NaN = -inf
   EXPECT_EQ(Victim(scores.data(), 9), 1);
   EXPECT_EQ(Top({}, 3), std::vector<int32_t>{});
@@ -76,7 +78,8 @@ TEST(Select, AgreesWithAStableSort) {
   std::mt19937 rng(11);
   for (int i = 0; i < 4000; ++i) {
     std::vector<float> scores(1 + rng() % 90);
-    for (float& s : scores) s = rng() % 17 == 0 ? NAN : static_cast<float>(static_cast<int>(rng() % 9) - 4) / 4;  // many ties
+    for (float& s : scores)
+      s = rng() % 17 == 0 ? NAN : static_cast<float>(static_cast<int>(rng() % 9) - 4) / 4;  // many ties
     std::vector<int32_t> order = ByOrder(scores);
     EXPECT_EQ(Victim(scores.data(), static_cast<int32_t>(scores.size())), order.back());
     const int32_t count = static_cast<int32_t>(rng() % (scores.size() + 1));
@@ -88,7 +91,8 @@ TEST(Select, AgreesWithAStableSort) {
 }
 
 TEST(Pool, WorkedExample) {  // methods.md 6.4
-  const std::vector<float> head0 = {.40f, .02f, .02f, .30f, .02f, .04f}, head1 = {.02f, .02f, .36f, .02f, .02f, .16f};
+  const std::vector<float> head0 = {.40f, .02f, .02f, .30f, .02f, .04f},
+                           head1 = {.02f, .02f, .36f, .02f, .02f, .16f};
   std::vector<float> mean(6), pooled_first(6);
   for (size_t i = 0; i < 6; ++i) mean[i] = (head0[i] + head1[i]) / 2;
   const auto near = [](const std::vector<float>& got, const std::vector<double>& want) {
@@ -113,10 +117,12 @@ TEST(Pool, ShrunkEdges) {  // methods.md 6.12
 TEST(Pool, AgreesWithTheDefinition) {
   std::mt19937 rng(12);
   for (int i = 0; i < 3000; ++i) {
-    const int32_t n = static_cast<int32_t>(rng() % 300), kernel = 1 + 2 * static_cast<int32_t>(rng() % (i % 5 ? 8 : 128)), half = (kernel - 1) / 2;
+    const int32_t n = static_cast<int32_t>(rng() % 300),
+                  kernel = 1 + 2 * static_cast<int32_t>(rng() % (i % 5 ? 8 : 128)), half = (kernel - 1) / 2;
     std::vector<float> x(static_cast<size_t>(n));
     for (float& v : x) v = std::ldexp(static_cast<float>(rng() % 1000), -static_cast<int>(rng() % 30));
-    const std::vector<float> most = Pooled(x, kernel, PoolKind::kMax), mean = Pooled(x, kernel, PoolKind::kAvg),
+    const std::vector<float> most = Pooled(x, kernel, PoolKind::kMax),
+                             mean = Pooled(x, kernel, PoolKind::kAvg),
                              shrunk = Pooled(x, kernel, PoolKind::kAvg, true);
     for (int32_t t = 0; t < n; ++t) {
       float best = -INFINITY;
@@ -133,12 +139,14 @@ TEST(Pool, AgreesWithTheDefinition) {
   }
 }
 
-// A value far above its neighbours leaves nothing behind in the windows without it, and a NaN stays where it is.
+// A value far above its neighbours leaves nothing behind in the windows without it, and a NaN stays where it
+// is.
 TEST(Pool, NothingLeaksOutOfAWindow) {
   const std::vector<float> spike = Pooled({1e30f, 1e-3f, 1e-3f, 1e-3f, 1e-3f}, 3, PoolKind::kAvg);
   for (size_t i = 2; i < 4; ++i) EXPECT_FLOAT_EQ(spike[i], 1e-3f);
   const std::vector<float> with_nan = {1, 2, NAN, 4, 5, 6, INFINITY, 8, 9};
-  const std::vector<float> mean = Pooled(with_nan, 3, PoolKind::kAvg), most = Pooled(with_nan, 3, PoolKind::kMax);
+  const std::vector<float> mean = Pooled(with_nan, 3, PoolKind::kAvg),
+                           most = Pooled(with_nan, 3, PoolKind::kMax);
   for (const size_t i : {1u, 2u, 3u}) EXPECT_TRUE(std::isnan(mean[i]));
   EXPECT_FLOAT_EQ(mean[4], 5);
   EXPECT_EQ(mean[6], INFINITY);
@@ -150,7 +158,8 @@ TEST(Philox, GoldenValues) {
   const auto golden = nlohmann::json::parse(std::ifstream(KVC_TEST_DATA "/goldens/micro/philox.json"));
   const uint64_t key = std::stoull(golden["key"].get<std::string>());
   for (const auto& block : golden["blocks"]) {
-    const auto c = block["counter"].get<std::vector<uint32_t>>(), want = block["words"].get<std::vector<uint32_t>>();
+    const auto c = block["counter"].get<std::vector<uint32_t>>(),
+               want = block["words"].get<std::vector<uint32_t>>();
     const auto words = Philox(c[0], c[1], c[2], c[3], key);
     EXPECT_EQ(std::vector<uint32_t>(words.begin(), words.end()), want);
   }

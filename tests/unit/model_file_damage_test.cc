@@ -325,7 +325,7 @@ TEST(ModelFileRules, AnyChangedDirectoryByteWithRightHashesIsHandled) {
 
 // Files that were, or could be, a finding: each line of the list names one and a part of the message.
 TEST(ModelFileRules, KnownBadFilesAreRefused) {
-  const std::string folder = KVC_TEST_DATA "/bad/model/";
+  const std::string folder = KVC_TEST_DATA "/bad/model_file/";
   std::ifstream list(folder + "expected.txt");
   std::string line;
   int n_files = 0;

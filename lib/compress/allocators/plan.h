@@ -1,4 +1,5 @@
-// What the plans of all allocators share: how many candidates there are, how many may stay, and the final check.
+// What the plans of all allocators share: how many candidates there are, how many may stay, and the final
+// check.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -10,14 +11,18 @@ namespace kvc {
 
 // Entries beyond the protected part: m there are, b may stay on average.
 inline int32_t CandidatesOf(const AllocateInput& in) { return std::max(in.n - in.n_protected, 0); }
-inline int32_t AverageOf(const AllocateInput& in) { return std::clamp(in.budget - in.n_protected, 0, CandidatesOf(in)); }
+inline int32_t AverageOf(const AllocateInput& in) {
+  return std::clamp(in.budget - in.n_protected, 0, CandidatesOf(in));
+}
 
 // A head with no protected part and no candidate would have nothing to attend to.
 inline Status RejectEmptyHeads(const AllocateInput& in, const int32_t* counts) {
   if (in.n_protected > 0 || in.n <= 0) return {};
   for (int32_t i = 0; i < in.n_layers * in.n_kv_heads; ++i) {
     if (counts[i] > 0) continue;
-    return Error(Code::kInvalid, "layer %d, KV head %d would keep nothing: this policy protects no recent entries, so every head needs at least 1 slot",
+    return Error(Code::kInvalid,
+                 "layer %d, KV head %d would keep nothing: this policy protects no recent entries, so every "
+                 "head needs at least 1 slot",
                  i / in.n_kv_heads, i % in.n_kv_heads);
   }
   return {};
@@ -26,7 +31,8 @@ inline Status RejectEmptyHeads(const AllocateInput& in, const int32_t* counts) {
 // One count per layer, the same for all its heads.
 inline Status FillLayers(const AllocateInput& in, const std::vector<int32_t>& per_layer, int32_t* counts) {
   for (int32_t layer = 0; layer < in.n_layers; ++layer) {
-    std::fill_n(counts + int64_t{layer} * in.n_kv_heads, in.n_kv_heads, per_layer[static_cast<size_t>(layer)]);
+    std::fill_n(counts + int64_t{layer} * in.n_kv_heads, in.n_kv_heads,
+                per_layer[static_cast<size_t>(layer)]);
   }
   return RejectEmptyHeads(in, counts);
 }
@@ -45,8 +51,10 @@ inline Status CheckHeadScores(const AllocateInput& in, int32_t per_layer, double
   for (size_t i = 0; i < in.head_scores.size(); ++i) {
     const double score = in.head_scores[i];
     if (std::isfinite(score) && score >= least) continue;
-    return Error(Code::kInvalid, "head score of layer %d, head %d is %s: %s", static_cast<int>(i) / per_layer, static_cast<int>(i) % per_layer,
-                 std::isfinite(score) ? "negative" : "not a number", std::isfinite(score) ? "this allocator needs scores of 0 or more" : "the head has no sample");
+    return Error(
+        Code::kInvalid, "head score of layer %d, head %d is %s: %s", static_cast<int>(i) / per_layer,
+        static_cast<int>(i) % per_layer, std::isfinite(score) ? "negative" : "not a number",
+        std::isfinite(score) ? "this allocator needs scores of 0 or more" : "the head has no sample");
   }
   return {};
 }

@@ -8,16 +8,24 @@ namespace {
 
 Status Plan(const AllocateInput& in, int32_t* counts) {
   const bool reference = in.policy.Int(OptionId::kPyramidRounding) == 1;
-  return FillLayers(in, PyramidCounts(AverageOf(in), CandidatesOf(in), in.n_layers, in.policy.Real(OptionId::kBeta), reference), counts);
+  return FillLayers(
+      in,
+      PyramidCounts(AverageOf(in), CandidatesOf(in), in.n_layers, in.policy.Real(OptionId::kBeta), reference),
+      counts);
 }
 
 }  // namespace
 
-constexpr Allocator kAllocatorPyramid = {"pyramid", kNeedsNothing, false, {OptionId::kBeta, OptionId::kPyramidRounding}, Plan};
-// Ada-Pyramid: the same layer averages, which the scores of the prompt then split between the heads (methods.md 2.12).
-constexpr Allocator kAllocatorAdaPyramid = {"ada+pyramid", kNeedsNothing, true,
-                                        {OptionId::kBeta, OptionId::kPyramidRounding, OptionId::kAdaFloor, OptionId::kAdaMode,
-                                         OptionId::kAdaLocked, OptionId::kAdaNormalize, OptionId::kAdaSkip},
-                                        Plan};
+constexpr Allocator kAllocatorPyramid = {
+    "pyramid", kNeedsNothing, false, {OptionId::kBeta, OptionId::kPyramidRounding}, Plan};
+// Ada-Pyramid: the same layer averages, which the scores of the prompt then split between the heads
+// (methods.md 2.12).
+constexpr Allocator kAllocatorAdaPyramid = {
+    "ada+pyramid",
+    kNeedsNothing,
+    true,
+    {OptionId::kBeta, OptionId::kPyramidRounding, OptionId::kAdaFloor, OptionId::kAdaMode,
+     OptionId::kAdaLocked, OptionId::kAdaNormalize, OptionId::kAdaSkip},
+    Plan};
 
 }  // namespace kvc

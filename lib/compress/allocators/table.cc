@@ -9,12 +9,14 @@ Status Plan(const AllocateInput& in, int32_t* counts) {
   const std::vector<int32_t>& table = in.policy.table;
   const size_t n = static_cast<size_t>(in.n_layers) * static_cast<size_t>(in.n_kv_heads);
   if (table.size() != n) {
-    return Error(Code::kInvalid, "table needs %d x %d slots (layers x KV heads), it has %zu", in.n_layers, in.n_kv_heads, table.size());
+    return Error(Code::kInvalid, "table needs %d x %d slots (layers x KV heads), it has %zu", in.n_layers,
+                 in.n_kv_heads, table.size());
   }
   for (size_t i = 0; i < n; ++i) {
     const int32_t least = std::max(in.n_protected, 1);
     if (table[i] < least) {
-      return Error(Code::kInvalid, "table gives layer %d, KV head %d only %d slots; the part that is always kept needs %d",
+      return Error(Code::kInvalid,
+                   "table gives layer %d, KV head %d only %d slots; the part that is always kept needs %d",
                    static_cast<int>(i) / in.n_kv_heads, static_cast<int>(i) % in.n_kv_heads, table[i], least);
     }
     counts[i] = std::min(table[i] - in.n_protected, CandidatesOf(in));

@@ -10,7 +10,9 @@ constexpr Method kMethodAdaPaper = {
     "ada-paper",
     "Ada-SnapKV with half of every layer's budget given out equally, as printed",
     "Feng et al., Ada-KV; methods.md 2.11",
-    &kAllocatorAda, &kScorerWindow, &kReducerEvict,
+    &kAllocatorAda,
+    &kScorerWindow,
+    &kReducerEvict,
     DecodeMode::kGrow,
     PositionMode::kOriginal,
     {{OptionId::kAdaFloor, 0.5}}};

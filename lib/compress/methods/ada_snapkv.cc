@@ -9,8 +9,11 @@ namespace kvc {
 constexpr Method kMethodAdaSnapkv = {
     "ada-snapkv",
     "SnapKV where heads with spread attention get more slots than concentrated ones",
-    "Feng et al., Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient LLM Inference; methods.md 2.11",
-    &kAllocatorAda, &kScorerWindow, &kReducerEvict,
+    "Feng et al., Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient LLM "
+    "Inference; methods.md 2.11",
+    &kAllocatorAda,
+    &kScorerWindow,
+    &kReducerEvict,
     DecodeMode::kGrow,
     PositionMode::kOriginal,
     {{OptionId::kAdaFloor, 0.2}}};

@@ -8,9 +8,12 @@ namespace kvc {
 
 constexpr Method kMethodCam = {
     "cam",
-    "Keeps the first and the newest tokens and adds dropped values to the kept ones that follow, at random by their attention",
+    "Keeps the first and the newest tokens and adds dropped values to the kept ones that follow, at random "
+    "by their attention",
     "Zhang et al., CaM: Cache Merging for Memory-efficient LLMs Inference; methods.md 2.9",
-    &kAllocatorUniform, &kScorerPosition, &kReducerCam,
+    &kAllocatorUniform,
+    &kScorerPosition,
+    &kReducerCam,
     DecodeMode::kStep,
     PositionMode::kOriginal,
     {{OptionId::kNSink, 4}, {OptionId::kMergeBudget, 32}}};

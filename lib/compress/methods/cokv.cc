@@ -10,7 +10,9 @@ constexpr Method kMethodCokv = {
     "cokv",
     "SnapKV with budgets per head from Sliced Shapley values stored with the model",
     "CoKV: Optimizing KV Cache Allocation via Cooperative Game; methods.md 2.13",
-    &kAllocatorCokv, &kScorerWindow, &kReducerEvict,
+    &kAllocatorCokv,
+    &kScorerWindow,
+    &kReducerEvict,
     DecodeMode::kGrow,
     PositionMode::kOriginal,
     {{OptionId::kWindow, 8}}};

@@ -3,13 +3,7 @@
 
 namespace kvc {
 
-constexpr Method kMethodFull = {
-    "full",
-    "Keeps every entry",
-    "methods.md 2.1",
-    nullptr, nullptr, nullptr,
-    DecodeMode::kGrow,
-    PositionMode::kOriginal,
-    {}};
+constexpr Method kMethodFull = {"full",  "Keeps every entry", "methods.md 2.1",        nullptr, nullptr,
+                                nullptr, DecodeMode::kGrow,   PositionMode::kOriginal, {}};
 
 }  // namespace kvc

@@ -6,13 +6,15 @@
 
 namespace kvc {
 
-constexpr Method kMethodH2o = {
-    "h2o",
-    "Keeps the newest tokens and those with the most accumulated attention",
-    "Zhang et al., H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models; methods.md 2.3",
-    &kAllocatorUniform, &kScorerH2o, &kReducerEvict,
-    DecodeMode::kStep,
-    PositionMode::kOriginal,
-    {}};
+constexpr Method kMethodH2o = {"h2o",
+                               "Keeps the newest tokens and those with the most accumulated attention",
+                               "Zhang et al., H2O: Heavy-Hitter Oracle for Efficient Generative Inference of "
+                               "Large Language Models; methods.md 2.3",
+                               &kAllocatorUniform,
+                               &kScorerH2o,
+                               &kReducerEvict,
+                               DecodeMode::kStep,
+                               PositionMode::kOriginal,
+                               {}};
 
 }  // namespace kvc

@@ -6,13 +6,15 @@
 
 namespace kvc {
 
-constexpr Method kMethodHeadkvR2 = {
-    "headkv-r2",
-    "SnapKV with budgets per head from retrieval-reasoning scores",
-    "Fu et al., Not All Heads Matter: A Head-Level KV Cache Compression Method with Integrated Retrieval and Reasoning; methods.md 2.10",
-    &kAllocatorHeadkv, &kScorerWindow, &kReducerEvict,
-    DecodeMode::kGrow,
-    PositionMode::kOriginal,
-    {{OptionId::kWindow, 8}, {OptionId::kHeadkvBeta, 1.01}}};
+constexpr Method kMethodHeadkvR2 = {"headkv-r2",
+                                    "SnapKV with budgets per head from retrieval-reasoning scores",
+                                    "Fu et al., Not All Heads Matter: A Head-Level KV Cache Compression "
+                                    "Method with Integrated Retrieval and Reasoning; methods.md 2.10",
+                                    &kAllocatorHeadkv,
+                                    &kScorerWindow,
+                                    &kReducerEvict,
+                                    DecodeMode::kGrow,
+                                    PositionMode::kOriginal,
+                                    {{OptionId::kWindow, 8}, {OptionId::kHeadkvBeta, 1.01}}};
 
 }  // namespace kvc

@@ -9,8 +9,11 @@ namespace kvc {
 constexpr Method kMethodNacl = {
     "nacl",
     "Keeps the tokens the newest rows attend to, and a random sample of the others",
-    "Chen et al., NACL: A General and Effective KV Cache Eviction Framework for LLMs at Inference Time; methods.md 2.17",
-    &kAllocatorUniform, &kScorerProxyRandom, &kReducerEvict,
+    "Chen et al., NACL: A General and Effective KV Cache Eviction Framework for LLMs at Inference Time; "
+    "methods.md 2.17",
+    &kAllocatorUniform,
+    &kScorerProxyRandom,
+    &kReducerEvict,
     DecodeMode::kGrow,
     PositionMode::kOriginal,
     {{OptionId::kNSink, 4}, {OptionId::kRecent, 32}, {OptionId::kRandomFraction, 0.35}}};

@@ -6,13 +6,15 @@
 
 namespace kvc {
 
-constexpr Method kMethodPyramidkv = {
-    "pyramidkv",
-    "SnapKV with budgets that fall from the first layer to the last",
-    "Cai et al., PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling; methods.md 2.7",
-    &kAllocatorPyramid, &kScorerWindow, &kReducerEvict,
-    DecodeMode::kGrow,
-    PositionMode::kOriginal,
-    {{OptionId::kWindow, 8}, {OptionId::kBeta, 20}}};
+constexpr Method kMethodPyramidkv = {"pyramidkv",
+                                     "SnapKV with budgets that fall from the first layer to the last",
+                                     "Cai et al., PyramidKV: Dynamic KV Cache Compression based on Pyramidal "
+                                     "Information Funneling; methods.md 2.7",
+                                     &kAllocatorPyramid,
+                                     &kScorerWindow,
+                                     &kReducerEvict,
+                                     DecodeMode::kGrow,
+                                     PositionMode::kOriginal,
+                                     {{OptionId::kWindow, 8}, {OptionId::kBeta, 20}}};
 
 }  // namespace kvc

@@ -9,8 +9,11 @@ namespace kvc {
 constexpr Method kMethodScissorhands = {
     "scissorhands",
     "Drops, half of the budget at once, the tokens that were below average in most of the last rows",
-    "Liu et al., Scissorhands: Exploiting the Persistence of Importance Hypothesis for LLM KV Cache Compression at Test Time; methods.md 2.5",
-    &kAllocatorUniform, &kScorerPersistence, &kReducerEvict,
+    "Liu et al., Scissorhands: Exploiting the Persistence of Importance Hypothesis for LLM KV Cache "
+    "Compression at Test Time; methods.md 2.5",
+    &kAllocatorUniform,
+    &kScorerPersistence,
+    &kReducerEvict,
     DecodeMode::kStep,
     PositionMode::kOriginal,
     {{OptionId::kRecent, 10}, {OptionId::kHistory, 400}}};

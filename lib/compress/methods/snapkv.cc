@@ -10,7 +10,9 @@ constexpr Method kMethodSnapkv = {
     "snapkv",
     "The attention of the newest 32 prompt tokens decides which older ones stay",
     "Li et al., SnapKV: LLM Knows What You are Looking for Before Generation; methods.md 2.6",
-    &kAllocatorUniform, &kScorerWindow, &kReducerEvict,
+    &kAllocatorUniform,
+    &kScorerWindow,
+    &kReducerEvict,
     DecodeMode::kGrow,
     PositionMode::kOriginal,
     {}};

@@ -6,13 +6,14 @@
 
 namespace kvc {
 
-constexpr Method kMethodSnapkvW8 = {
-    "snapkv-w8",
-    "SnapKV with a window of 8 tokens",
-    "Li et al., SnapKV, as compared in CoKV and HeadKV; methods.md 2.6",
-    &kAllocatorUniform, &kScorerWindow, &kReducerEvict,
-    DecodeMode::kGrow,
-    PositionMode::kOriginal,
-    {{OptionId::kWindow, 8}}};
+constexpr Method kMethodSnapkvW8 = {"snapkv-w8",
+                                    "SnapKV with a window of 8 tokens",
+                                    "Li et al., SnapKV, as compared in CoKV and HeadKV; methods.md 2.6",
+                                    &kAllocatorUniform,
+                                    &kScorerWindow,
+                                    &kReducerEvict,
+                                    DecodeMode::kGrow,
+                                    PositionMode::kOriginal,
+                                    {{OptionId::kWindow, 8}}};
 
 }  // namespace kvc

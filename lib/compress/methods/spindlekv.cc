@@ -8,9 +8,12 @@ namespace kvc {
 
 constexpr Method kMethodSpindlekv = {
     "spindlekv",
-    "Every query head keeps its own tokens, budgets fall with depth, and what is kept is coded with a codebook",
+    "Every query head keeps its own tokens, budgets fall with depth, and what is kept is coded with a "
+    "codebook",
     "SpindleKV: A Novel KV Cache Reduction Method Balancing Both Shallow and Deep Layers; methods.md 2.16",
-    &kAllocatorSpindleRatio, &kScorerWindowQhead, &kReducerCodebook,
+    &kAllocatorSpindleRatio,
+    &kScorerWindowQhead,
+    &kReducerCodebook,
     DecodeMode::kGrow,
     PositionMode::kOriginal,
     {{OptionId::kSpindleBeta, 0.05}, {OptionId::kThetaK, 0.98}, {OptionId::kThetaV, 0.95}}};

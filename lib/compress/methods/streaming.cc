@@ -10,7 +10,9 @@ constexpr Method kMethodStreaming = {
     "streaming",
     "Keeps the first and the newest tokens and renumbers positions, so generation never ends",
     "Xiao et al., Efficient Streaming Language Models with Attention Sinks; methods.md 2.2",
-    &kAllocatorUniform, &kScorerPosition, &kReducerEvict,
+    &kAllocatorUniform,
+    &kScorerPosition,
+    &kReducerEvict,
     DecodeMode::kStep,
     PositionMode::kInCache,
     {{OptionId::kNSink, 4}}};

@@ -6,14 +6,15 @@
 
 namespace kvc {
 
-constexpr Method kMethodTable = {
-    "table",
-    "SnapKV with the caller's own slots for every layer and KV head",
-    "methods.md 4.1",
-    &kAllocatorTable, &kScorerWindow, &kReducerEvict,
-    DecodeMode::kGrow,
-    PositionMode::kOriginal,
-    {{OptionId::kWindow, 8}},
-    /*budget_optional=*/true};
+constexpr Method kMethodTable = {"table",
+                                 "SnapKV with the caller's own slots for every layer and KV head",
+                                 "methods.md 4.1",
+                                 &kAllocatorTable,
+                                 &kScorerWindow,
+                                 &kReducerEvict,
+                                 DecodeMode::kGrow,
+                                 PositionMode::kOriginal,
+                                 {{OptionId::kWindow, 8}},
+                                 /*budget_optional=*/true};
 
 }  // namespace kvc

@@ -6,13 +6,14 @@
 
 namespace kvc {
 
-constexpr Method kMethodTova = {
-    "tova",
-    "Keeps the tokens the newest token attends to most, one set per layer",
-    "Oren et al., Transformers are Multi-State RNNs; methods.md 2.4",
-    &kAllocatorUniform, &kScorerLastRow, &kReducerEvict,
-    DecodeMode::kStep,
-    PositionMode::kOriginal,
-    {{OptionId::kProtectLast, 1}}};
+constexpr Method kMethodTova = {"tova",
+                                "Keeps the tokens the newest token attends to most, one set per layer",
+                                "Oren et al., Transformers are Multi-State RNNs; methods.md 2.4",
+                                &kAllocatorUniform,
+                                &kScorerLastRow,
+                                &kReducerEvict,
+                                DecodeMode::kStep,
+                                PositionMode::kOriginal,
+                                {{OptionId::kProtectLast, 1}}};
 
 }  // namespace kvc

@@ -1,8 +1,12 @@
-// SpindleKV: kept keys and values are replaced by a direction of a shared codebook and a magnitude (methods.md 2.16 d).
+// SpindleKV: kept keys and values are replaced by a direction of a shared codebook and a magnitude
+// (methods.md 2.16 d).
 #include "lib/compress/reducers.h"
 
 namespace kvc {
 
-constexpr Reducer kReducerCodebook = {"codebook", ReduceKind::kCodebook, kNeedsNothing, {OptionId::kThetaK, OptionId::kThetaV, OptionId::kTail}};
+constexpr Reducer kReducerCodebook = {"codebook",
+                                      ReduceKind::kCodebook,
+                                      kNeedsNothing,
+                                      {OptionId::kThetaK, OptionId::kThetaV, OptionId::kTail}};
 
 }  // namespace kvc

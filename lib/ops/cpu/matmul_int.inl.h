@@ -18,39 +18,39 @@ struct Panel {
   alignas(64) float scales[kChunk / kSmallestGroup][kPanelRows];
 };
 
-// kStep codes of a row from column `begin`; those at or beyond `end` are 0. begin is even.
-inline void LoadCodes(const Weight& w, int32_t row, int32_t begin, int32_t end, int8_t* codes) {
-  const int n = Least(kStep, end - begin);
-  if (n < kStep) __builtin_memset(codes, 0, kStep);
-  if (w.type == WeightType::kInt8) {
-    const int8_t* in = static_cast<const int8_t*>(w.data) + static_cast<int64_t>(row) * w.cols + begin;
-    if (n == kStep) {
-      __builtin_memcpy(codes, in, kStep);
-    } else {
-      for (int i = 0; i < n; ++i) codes[i] = in[i];
+// Codes [begin, end) of a row, at most kChunk, then zeros to a whole step. begin is even. Asks for the next chunk of the
+// row ahead of time: no prefetcher follows the rows of a panel by itself.
+inline void StageRow(const Weight& w, int64_t row, int32_t begin, int32_t end, int8_t* codes) {
+  const bool wide = w.type == WeightType::kInt8;
+  const int64_t row_bytes = wide ? w.cols : (w.cols + 1) / 2;
+  const int8_t* in = static_cast<const int8_t*>(w.data) + row * row_bytes + (wide ? begin : begin / 2);
+  const int32_t n = end - begin, bytes = wide ? n : (n + 1) / 2;
+  for (int32_t i = 0; i < bytes; i += 64) __builtin_prefetch(in + bytes + i, 0, 2);
+  if (wide) {
+    __builtin_memcpy(codes, in, static_cast<uint32_t>(n));
+  } else {
+    int32_t i = 0;
+    for (; i + 16 <= bytes; i += 16) ExpandNibbles(in + i, codes + 2 * i);
+    if (i < bytes) {
+      int8_t rest[16] = {};
+      for (int32_t j = i; j < bytes; ++j) rest[j - i] = in[j];
+      ExpandNibbles(rest, codes + 2 * i);
     }
-    return;
   }
-  const uint8_t* in = static_cast<const uint8_t*>(w.data) + static_cast<int64_t>(row) * ((w.cols + 1) / 2) + begin / 2;
-  for (int i = 0; i + 1 < n; i += 2) {
-    codes[i] = static_cast<int8_t>(static_cast<int8_t>(in[i / 2] << 4) >> 4);
-    codes[i + 1] = static_cast<int8_t>(static_cast<int8_t>(in[i / 2]) >> 4);
-  }
+  for (int32_t i = n; i % kStep != 0; ++i) codes[i] = 0;
 }
 
 // Fills the panel with rows [row, row + kPanelRows) (the last row repeats) and columns [begin, end).
 inline void FillPanel(const MatMulArgs& a, int32_t row, int32_t begin, int32_t end, Panel* panel) {
   const Weight& w = *a.w;
+  alignas(64) int8_t stage[kWidth][kChunk];
   for (int v = 0; v < kPanelVectors; ++v) {
-    for (int32_t c = begin; c < end; c += kStep) {
+    for (int i = 0; i < kWidth; ++i) StageRow(w, Least(row + v * kWidth + i, a.row_end - 1), begin, end, stage[i]);
+    for (int32_t c = 0; c < end - begin; c += kStep) {
       F block[kWidth];
-      for (int i = 0; i < kWidth; ++i) {
-        alignas(64) int8_t codes[kStep];
-        LoadCodes(w, Least(row + v * kWidth + i, a.row_end - 1), c, end, codes);
-        block[i] = AsF(LoadWords(codes));
-      }
+      for (int i = 0; i < kWidth; ++i) block[i] = AsF(LoadWords(&stage[i][c]));
       Transpose(block);
-      for (int i = 0; i < kWidth; ++i) StoreI(&panel->words[(c - begin) / kUnit + i][v * kWidth], AsI(block[i]));
+      for (int i = 0; i < kWidth; ++i) StoreI(&panel->words[c / kUnit + i][v * kWidth], AsI(block[i]));
     }
   }
   const int32_t groups = w.cols / w.group, units = w.group / kUnit;
@@ -149,10 +149,11 @@ inline void MatMulIntPlain(const MatMulArgs& a) {
       float sum = 0;
       for (int32_t g = 0; g < groups; ++g) {
         int32_t dot = 0;
-        for (int32_t c = g * w.group; c < (g + 1) * w.group; c += 2) {
-          int8_t codes[kStep];
-          LoadCodes(w, r, c, Least(c + 2, (g + 1) * w.group), codes);
-          dot += codes[0] * x[c] + (c + 1 < (g + 1) * w.group ? codes[1] * x[c + 1] : 0);
+        for (int32_t c = g * w.group; c < (g + 1) * w.group; c += kChunk) {
+          int8_t codes[kChunk];
+          const int32_t end = Least(c + kChunk, (g + 1) * w.group);
+          StageRow(w, r, c, end, codes);
+          for (int32_t i = c; i < end; ++i) dot += codes[i - c] * x[i];
         }
         float scale[kWidth];
         Store(scale, LoadF16N(w.scales + static_cast<int64_t>(r) * groups + g, 1));

@@ -113,3 +113,12 @@ inline I DotWords(I sum, I weights, I x) {
 }
 inline I LoadWords(const int8_t* codes) { return vreinterpretq_s32_s8(vld1q_s8(codes)); }
 inline void StoreActivations(const int8_t* codes, int32_t* words) { StoreI(words, LoadWords(codes)); }
+
+// 16 bytes -> 32 codes, low nibble first.
+inline void ExpandNibbles(const int8_t* in, int8_t* codes) {
+  const int8x16_t pairs = vld1q_s8(in);
+  int8x16x2_t both;
+  both.val[0] = vshrq_n_s8(vshlq_n_s8(pairs, 4), 4);
+  both.val[1] = vshrq_n_s8(pairs, 4);
+  vst2q_s8(codes, both);
+}

@@ -1,0 +1,91 @@
+// What the opaque handles of kvc.h are, and the one wrapper every call goes through.
+#pragma once
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "kvc/kvc.h"
+#include "lib/engine/session.h"
+
+struct kvc_model {
+  std::shared_ptr<const kvc::Model> model;
+};
+struct kvc_policy {
+  kvc::Policy policy;
+};
+struct kvc_session {
+  std::unique_ptr<kvc::Session> session;
+};
+
+namespace kvc {
+
+// Keeps the text for kvc_last_error; allocates nothing.
+kvc_status SetLastError(Code code, const char* message);
+kvc_status Report(const Status& status);
+
+// Runs f() -> Status; nothing escapes. The only place that catches.
+template <typename F>
+kvc_status Guard(F&& f) noexcept {
+  try {
+    return Report(f());
+  } catch (const std::bad_alloc&) {
+    return SetLastError(Code::kMemory, "no memory");
+  } catch (...) {
+    return SetLastError(Code::kInternal, "an unexpected failure inside libkvc");
+  }
+}
+
+// The same for a call on a session: a second one while it runs is kBusy and changes nothing.
+template <typename F>
+kvc_status GuardSession(kvc_session* handle, F&& f) noexcept {
+  if (handle == nullptr) return SetLastError(Code::kInvalid, "session is NULL");
+  if (!handle->session->call().TryBegin()) return SetLastError(Code::kBusy, "another call on this session is running");
+  const kvc_status status = Guard([&] { return f(*handle->session); });
+  handle->session->call().End();
+  return status;
+}
+
+inline Status NullError(const char* what) { return Error(Code::kInvalid, "%s is NULL", what); }
+
+// Copies a sized input struct: an older caller's missing fields are 0, a newer caller's unknown fields must be 0.
+template <typename T>
+Status CopyIn(const T* in, const char* name, T* out) {
+  *out = T();
+  if (in == nullptr) return {};
+  const int32_t size = in->struct_size;
+  if (size < 8) return Error(Code::kInvalid, "%s: struct_size is %d; store sizeof there", name, size);
+  const char* bytes = reinterpret_cast<const char*>(in);
+  for (int32_t i = static_cast<int32_t>(sizeof(T)); i < size; ++i) {
+    if (bytes[i] != 0) return Error(Code::kInvalid, "%s: a field this library does not know is set", name);
+  }
+  std::memcpy(out, in, static_cast<size_t>(size) < sizeof(T) ? static_cast<size_t>(size) : sizeof(T));
+  return {};
+}
+
+// Writes at most the caller's struct_size bytes, which stay what they were.
+template <typename T>
+Status CopyOut(T value, const char* name, T* out) {
+  if (out == nullptr) return NullError(name);
+  const int32_t size = out->struct_size;
+  if (size < 8) return Error(Code::kInvalid, "%s: struct_size is %d; store sizeof there", name, size);
+  value.struct_size = size;
+  std::memcpy(out, &value, static_cast<size_t>(size) < sizeof(T) ? static_cast<size_t>(size) : sizeof(T));
+  return {};
+}
+
+// Hands n elements to a caller's buffer by the rule of kvc.h: cap 0 asks for the count.
+template <typename T>
+Status CopyBuffer(const T* data, size_t n, const char* name, T* out, int32_t cap, int32_t* n_out) {
+  if (n_out == nullptr) return NullError("n_out");
+  if (cap < 0 || (cap > 0 && out == nullptr)) return Error(Code::kInvalid, "%s: a capacity of %d with %s buffer", name, cap, out == nullptr ? "no" : "a");
+  if (n > static_cast<size_t>(INT32_MAX)) return Error(Code::kUnsupported, "%s: more than 2^31 elements", name);
+  *n_out = static_cast<int32_t>(n);
+  if (cap == 0) return {};
+  if (n > static_cast<size_t>(cap)) return Error(Code::kBufferTooSmall, "%s: %zu elements, room for %d", name, n, cap);
+  if (n > 0) std::memcpy(out, data, n * sizeof(T));
+  return {};
+}
+
+SessionParams ToParams(const kvc_session_params& p);
+
+}  // namespace kvc

@@ -1,0 +1,13 @@
+// The log sink of the process: one atomic pointer, silent until someone sets it. Formatting allocates nothing.
+#pragma once
+#include <cstdint>
+
+namespace kvc {
+
+using LogFunction = void (*)(void* user, int32_t level, const char* text);
+enum LogLevel : int32_t { kLogDebug = 0, kLogInfo = 1, kLogWarning = 2, kLogError = 3 };
+
+void SetLog(int32_t min_level, LogFunction fn, void* user);
+void Log(int32_t level, const char* format, ...) __attribute__((format(printf, 2, 3)));
+
+}  // namespace kvc

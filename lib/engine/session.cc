@@ -1,0 +1,248 @@
+#include "lib/engine/session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+namespace kvc {
+namespace {
+
+constexpr int32_t kStepHeadroom = 64;  // steps whose scratch is taken with the prompt's, so that a step takes none
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+bool IsEndless(const Policy& policy) {
+  return !policy.keeps_all() && policy.decode == DecodeMode::kStep && policy.positions == PositionMode::kInCache;
+}
+
+Policy FullPolicy() {
+  Result<Policy> full = ParsePolicy("full");
+  assert(full.ok());
+  return full.value();
+}
+
+}  // namespace
+
+Session::Session(std::shared_ptr<const Model> model, const SessionParams& params)
+    : model_(std::move(model)), params_(params), sampler_(params.sampler, model_->config().vocab_size),
+      text_(model_->tokenizer().spec().kind == TokenizerKind::kSentencePieceBpe && model_->tokenizer().spec().add_space_prefix) {}
+
+Status Session::CheckPolicy(const Model& model, const Policy& policy) {
+  const int32_t window = model.config().sliding_window;
+  if (window > 0 && window < model.config().max_tokens && !policy.keeps_all()) {
+    return Error(Code::kUnsupported, "this model's layers attend to the newest %d tokens only; such layers are not compressed (use policy full)", window);
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Session>> Session::Create(std::shared_ptr<const Model> model, const Policy* policy, const SessionParams& params) {
+  const Policy chosen = policy != nullptr ? *policy : FullPolicy();
+  const ModelConfig& config = model->config();
+  if (params.max_tokens < 0 || params.max_tokens > kMaxContext) {
+    return Error(Code::kInvalid, "max_tokens is %d; it is 0 (the model's context) to %d", params.max_tokens, kMaxContext);
+  }
+  KVC_RETURN_IF_ERROR(Sampler::Check(params.sampler));
+  KVC_RETURN_IF_ERROR(CheckPolicy(*model, chosen));
+  Result<HeadScores> scores = model->ScoresFor(chosen);
+  if (!scores.ok()) return scores.status();
+  MemoryMeter* meter = model->meter().get();
+  Result<std::unique_ptr<Compressor>> compressor = Compressor::Create(chosen, Shape(*model), std::move(scores.value()), model->ops(), meter);
+  if (!compressor.ok()) return compressor.status();
+
+  std::unique_ptr<Session> s(new Session(model, params));
+  if (s->params_.max_tokens == 0) s->params_.max_tokens = IsEndless(chosen) ? kMaxContext : config.max_tokens;
+  s->compressor_ = std::move(compressor.value());
+  Result<std::unique_ptr<KvCache>> cache =
+      KvCache::Create(s->compressor_->MakeCacheConfig(s->params_.max_tokens), model->ops().kernels, model->meter());
+  if (!cache.ok()) return cache.status();
+  s->cache_ = std::move(cache.value());
+  KVC_RETURN_IF_ERROR(s->logits_.Allocate(meter, config.vocab_size, "logits"));
+  KVC_RETURN_IF_ERROR(s->rotated_q_.Allocate(meter, int64_t{config.n_heads} * config.head_dim, "queries"));
+  KVC_RETURN_IF_ERROR(s->forward_.ReserveDecode(config, 1, meter));
+  return s;
+}
+
+Status Session::CheckTokens(Span<const int32_t> tokens) const {
+  if (tokens.empty()) return Error(Code::kInvalid, "the prompt has no tokens; an empty text is BOS alone");
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < 0 || tokens[i] >= model_->config().vocab_size) {
+      return Error(Code::kInvalid, "token %zu is %d; ids are 0 to %d", i, tokens[i], model_->config().vocab_size - 1);
+    }
+  }
+  const int64_t total = int64_t{n_tokens_} + (pending_ >= 0) + static_cast<int64_t>(tokens.size());
+  if (total > params_.max_tokens) {
+    return Error(Code::kContextFull, "%zu more tokens after %d do not fit in max_tokens=%d", tokens.size(), n_tokens_ + (pending_ >= 0), params_.max_tokens);
+  }
+  return {};
+}
+
+Status Session::Prefill(Span<const int32_t> tokens, bool compress) {
+  KVC_RETURN_IF_ERROR(CheckTokens(tokens));
+  const double begin = Seconds();
+  std::vector<int32_t> all;  // the token of the last step comes first
+  if (pending_ >= 0) all.push_back(pending_);
+  all.insert(all.end(), tokens.begin(), tokens.end());
+  const int32_t n = static_cast<int32_t>(all.size());
+
+  Result<std::unique_ptr<KvCache>> cache = cache_->Fork();
+  if (!cache.ok()) return cache.status();
+  prompt_ = Prompt();
+  prompt_.cache = std::move(cache.value());
+  prompt_.compressor = compressor_->Fork();
+  prompt_.compress = compress;
+  PromptNeeds needs;
+  Status status = prompt_.compressor->BeginPrompt(n_tokens_ + n, &needs);
+  std::vector<float> logits;
+  if (status.ok()) {
+    PrefillRequest request;
+    request.tokens = all.data(), request.n = n, request.first_position = n_tokens_;
+    request.max_cached = cache_->MaxLen();
+    request.positions_in_cache = compressor_->policy().positions == PositionMode::kInCache;
+    request.window_rows = needs.window_rows, request.column_sums = needs.column_sums, request.n_aux = compressor_->n_aux();
+    request.sink = this, request.call = &call_;
+    logits.resize(static_cast<size_t>(model_->config().vocab_size));
+    request.logits = logits.data();
+    status = kvc::Prefill(model_->network(), request, &forward_, model_->meter().get());
+  }
+  forward_.FreePrefill();
+  if (!status.ok()) {
+    prompt_ = Prompt();
+    return status;
+  }
+  cache_ = std::move(prompt_.cache);
+  compressor_ = std::move(prompt_.compressor);
+  std::copy(logits.begin(), logits.end(), logits_.data());
+  n_tokens_ += n;
+  n_prompt_ += static_cast<int32_t>(tokens.size());
+  pending_ = -1;
+  finished_ = false;
+  if (compressor_->TakeChanged()) ++n_compactions_;
+  compress_seconds_ += prompt_.compress_seconds;
+  prefill_seconds_ += Seconds() - begin;
+  cache_bytes_peak_ = std::max({cache_bytes_peak_, prompt_.peak, cache_->bytes()});
+  prompt_ = Prompt();
+  return {};
+}
+
+Status Session::BeginLayer(int layer, LayerKv* kv) {
+  prompt_.cache->Load(layer, kv);
+  prompt_.compressor->RotateLoaded(layer, kv);
+  prompt_.first_new = kv->len;
+  return {};
+}
+
+Status Session::EndLayer(int layer, LayerKv* kv, Observation* observed) {
+  const double begin = Seconds();
+  const bool had_entries = *std::max_element(prompt_.first_new.begin(), prompt_.first_new.end()) > 0;
+  const bool only_append = had_entries && compressor_->n_aux() == 0 && prompt_.compressor->KeysRotated(layer) &&
+                           (!prompt_.compress || compressor_->policy().keeps_all());
+  const Status status = only_append ? prompt_.cache->AppendFrom(layer, *kv, prompt_.first_new.data())
+                                    : prompt_.compressor->CompressLayer(layer, kv, observed, prompt_.compress, prompt_.cache.get());
+  prompt_.compress_seconds += Seconds() - begin;
+  prompt_.peak = std::max(prompt_.peak, prompt_.cache->bytes() + kv->keys.bytes() + kv->values.bytes() + kv->positions.bytes() + kv->aux.bytes());
+  return status;
+}
+
+Status Session::ReserveStep(int32_t ahead) {
+  MemoryMeter* meter = model_->meter().get();
+  const int32_t longest = cache_->MaxLen() + ahead;
+  KVC_RETURN_IF_ERROR(cache_->ReserveStep());
+  if (longest > attend_.stride()) {
+    const int32_t with_headroom = longest + kStepHeadroom;
+    KVC_RETURN_IF_ERROR(attend_.Reserve(cache_->config(), with_headroom, model_->ops().pool->n_threads(), meter));
+  }
+  if (compressor_->policy().positions == PositionMode::kInCache) {
+    KVC_RETURN_IF_ERROR(angles_.Grow(model_->network().rope, longest + kStepHeadroom, meter));
+  }
+  return compressor_->ReserveStep(longest);
+}
+
+Status Session::Feed(int32_t token) {
+  const double begin = Seconds();
+  KVC_RETURN_IF_ERROR(ReserveStep(1));
+  const DecodeRow row{token, n_tokens_, this, logits_.data()};
+  Decode(model_->network(), &row, 1, &forward_);
+  ++n_tokens_;
+  if (compressor_->TakeChanged()) ++n_compactions_;
+  cache_bytes_peak_ = std::max(cache_bytes_peak_, cache_->bytes());
+  decode_seconds_ += Seconds() - begin;
+  return {};
+}
+
+Status Session::FeedPending() {
+  if (pending_ < 0) return {};
+  if (n_tokens_ >= params_.max_tokens) {
+    return Error(Code::kContextFull, "the session holds max_tokens=%d tokens", params_.max_tokens);
+  }
+  if (call_.cancelled()) return Error(Code::kCancelled, "the step was cancelled");
+  KVC_RETURN_IF_ERROR(Feed(pending_));
+  pending_ = -1;
+  return {};
+}
+
+Status Session::Step(int32_t* token) {
+  *token = -1;
+  if (n_tokens_ == 0) return Error(Code::kInvalid, "step before any prompt: prefill at least BOS");
+  if (finished_) return {};
+  KVC_RETURN_IF_ERROR(FeedPending());
+  const int32_t picked = sampler_.Pick(logits_.data(), n_answer_);
+  if (model_->tokenizer().IsStop(picked)) {
+    finished_ = true;
+    text_.Flush();
+    return {};
+  }
+  pending_ = picked;
+  ++n_answer_;
+  text_.Push(model_->tokenizer().Piece(picked));
+  *token = picked;
+  return {};
+}
+
+void Session::Attend(int layer, const float* q, const float* k, const float* v, float* out) {
+  const ModelConfig& c = model_->config();
+  for (int32_t g = 0; g < c.n_kv_heads; ++g) cache_->Append(layer, g, k + int64_t{g} * c.head_dim, v + int64_t{g} * c.head_dim, n_tokens_);
+  const OpContext ops = model_->ops();
+  const AttendArgs args{ops, *cache_, layer, q, out, Shape(*model_).scale, c.sliding_window, compressor_->wants_probabilities(),
+                        compressor_->KeysRotated(layer) ? KeyRotation::kStored : KeyRotation::kByRank, &angles_, c.rope_pairing, rotated_q_.data()};
+  kvc::Attend(args, &attend_);
+  compressor_->AfterAttend(layer, v, &attend_, cache_.get());
+}
+
+void Session::Kept(int layer, int32_t kv_head, std::vector<int32_t>* positions) const {
+  positions->resize(static_cast<size_t>(cache_->Len(layer, kv_head)));
+  for (size_t r = 0; r < positions->size(); ++r) (*positions)[r] = cache_->PositionAt(layer, kv_head, static_cast<int32_t>(r));
+}
+
+void Session::Reset() {
+  cache_->Clear();
+  cache_->ReleaseSpare();
+  compressor_->Reset();
+  text_.Clear();
+  n_tokens_ = n_prompt_ = n_answer_ = n_compactions_ = 0;
+  pending_ = -1;
+  finished_ = false;
+  cache_bytes_peak_ = 0;
+  prefill_seconds_ = compress_seconds_ = decode_seconds_ = 0;
+}
+
+int64_t Session::WorkspaceBytes() const {
+  return forward_.bytes() + attend_.bytes() + angles_.bytes() + logits_.bytes() + rotated_q_.bytes() + compressor_->bytes();
+}
+
+SessionStats Session::Stats() const {
+  SessionStats stats;
+  const ModelConfig& c = model_->config();
+  stats.n_prompt = n_prompt_, stats.n_answer = n_answer_, stats.n_compactions = n_compactions_;
+  stats.cache_bytes = cache_->bytes(), stats.cache_bytes_peak = cache_bytes_peak_;
+  const CacheConfig full = FullCacheConfig(*model_, compressor_->policy());
+  const int64_t heads = int64_t{c.n_layers} * c.n_kv_heads, pages = (int64_t{n_tokens_} + full.page_slots - 1) / full.page_slots;
+  stats.cache_bytes_full = heads * pages * KvCache::PageBytes(full, full.formats[0]);
+  stats.n_slots = cache_->TotalEntries(), stats.n_slots_full = heads * n_tokens_;
+  stats.workspace_bytes = WorkspaceBytes(), stats.weight_bytes = model_->file().weight_bytes();
+  stats.prefill_seconds = prefill_seconds_, stats.compress_seconds = compress_seconds_, stats.decode_seconds = decode_seconds_;
+  return stats;
+}
+
+}  // namespace kvc

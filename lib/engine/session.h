@@ -1,0 +1,97 @@
+// One KV cache, one sampler, one stream of text. Used by one thread at a time; sessions of a model are independent.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "lib/engine/model.h"
+#include "lib/engine/sampler.h"
+#include "lib/engine/text_stream.h"
+
+namespace kvc {
+
+enum class OnFull : int32_t { kError = 0, kEvict = 1, kSlide = 2 };
+
+struct SessionParams {
+  int32_t max_tokens = 0;  // 0 = trained context (no limit for endless policies)
+  OnFull on_full = OnFull::kError;
+  SamplerParams sampler;
+};
+
+struct SessionStats {
+  int32_t n_prompt = 0, n_answer = 0, n_compactions = 0;
+  int64_t cache_bytes = 0, cache_bytes_peak = 0, cache_bytes_full = 0, workspace_bytes = 0, weight_bytes = 0, n_slots = 0, n_slots_full = 0;
+  double prefill_seconds = 0, compress_seconds = 0, decode_seconds = 0;
+};
+
+struct SessionPlan {
+  int64_t weight_bytes = 0, workspace_bytes = 0, cache_bytes_peak = 0, cache_bytes_prompt = 0, cache_bytes_end = 0, cache_bytes_full = 0,
+          total_bytes_peak = 0;
+  std::vector<int32_t> slots;  // [L, G] after the prompt
+};
+
+class Session final : public PrefillSink, public DecodeSink {
+ public:
+  // policy null: keep everything.
+  static Result<std::unique_ptr<Session>> Create(std::shared_ptr<const Model> model, const Policy* policy, const SessionParams& params);
+  static Result<SessionPlan> Plan(const std::shared_ptr<const Model>& model, const Policy* policy, const SessionParams& params, int32_t n_prompt);
+
+  // Appends tokens and, with compress, applies the policy. Strong: on any failure the session is as before.
+  Status Prefill(Span<const int32_t> tokens, bool compress);
+  // One token, or -1 when the answer is complete. The token is fed to the network by the next call that needs it.
+  Status Step(int32_t* token);
+  // Feeds the token of the last Step, if it still waits. Afterwards logits() are those of the newest token.
+  Status FeedPending();
+  Span<const float> logits() const { return {logits_.data(), static_cast<size_t>(n_tokens_ > 0 ? logits_.size() : 0)}; }
+  TextStream& text() { return text_; }
+  SessionStats Stats() const;
+  void Kept(int layer, int32_t kv_head, std::vector<int32_t>* positions) const;
+  void Reset();
+  CallState& call() { return call_; }
+  const Model& model() const { return *model_; }
+
+  // PrefillSink and DecodeSink: called by the forward pass.
+  Status BeginLayer(int layer, LayerKv* kv) override;
+  Status EndLayer(int layer, LayerKv* kv, Observation* observed) override;
+  bool KeysRotated(int layer) const override { return compressor_->KeysRotated(layer); }
+  void Attend(int layer, const float* q, const float* k, const float* v, float* out) override;
+
+ private:
+  Session(std::shared_ptr<const Model> model, const SessionParams& params);
+  Status CheckTokens(Span<const int32_t> tokens) const;
+  Status ReserveStep(int32_t ahead);
+  Status Feed(int32_t token);
+  int64_t WorkspaceBytes() const;
+  static Status CheckPolicy(const Model& model, const Policy& policy);
+  // One head of an uncompressed cache of the same element type.
+  static CacheConfig FullCacheConfig(const Model& model, const Policy& policy);
+  static CompressorShape Shape(const Model& model) { return model.compressor_shape(); }
+
+  std::shared_ptr<const Model> model_;
+  SessionParams params_;
+  Sampler sampler_;
+  TextStream text_;
+  std::unique_ptr<Compressor> compressor_;
+  std::unique_ptr<KvCache> cache_;
+  ForwardWorkspace forward_;
+  AttendWorkspace attend_;
+  AngleTable angles_;
+  Buffer<float> logits_, rotated_q_;
+  CallState call_;
+  int32_t n_tokens_ = 0, n_prompt_ = 0, n_answer_ = 0, n_compactions_ = 0;  // n_tokens_: fed, the logical length
+  int32_t pending_ = -1;
+  bool finished_ = false;
+  int64_t cache_bytes_peak_ = 0;
+  double prefill_seconds_ = 0, compress_seconds_ = 0, decode_seconds_ = 0;
+  // While a prompt is worked on: the caches it will leave.
+  struct Prompt {
+    std::unique_ptr<Compressor> compressor;
+    std::unique_ptr<KvCache> cache;
+    std::vector<int32_t> first_new;  // [G] of the layer at hand
+    bool compress = false;
+    double compress_seconds = 0;
+    int64_t peak = 0;
+  };
+  Prompt prompt_;
+};
+
+}  // namespace kvc

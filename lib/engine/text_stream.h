@@ -1,0 +1,31 @@
+// Turns tokens into text that is complete UTF-8: the bytes of a split character wait until it is whole.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "lib/base/span.h"
+
+namespace kvc {
+
+class TextStream {
+ public:
+  // skip_first_space: SentencePiece text starts without the space its first piece carries.
+  explicit TextStream(bool skip_first_space) : skip_first_space_(skip_first_space) { Clear(); }
+  void Push(Span<const uint8_t> bytes);
+  // No more bytes will come: what waits can never be completed and becomes U+FFFD.
+  void Flush();
+  // Moves out at most cap bytes, never splitting a character; returns their number.
+  int32_t Pull(uint8_t* out, int32_t cap);
+  // Bytes that Pull could give now.
+  int32_t Available() const { return static_cast<int32_t>(ready_.size() - read_); }
+  void Clear();
+
+ private:
+  static constexpr size_t kReserve = 4096;
+  bool skip_first_space_, at_start_ = true;
+  std::string ready_;    // complete characters
+  size_t read_ = 0;      // of ready_
+  std::string pending_;  // at most 3 bytes of a character
+};
+
+}  // namespace kvc

@@ -1,0 +1,294 @@
+// Policy text: grammar, budgets, composition and every refusal with its sentence.
+#include <gtest/gtest.h>
+
+#include <clocale>
+#include <cmath>
+#include <string>
+
+#include "lib/compress/method_table.h"
+#include "lib/compress/policy.h"
+
+namespace kvc {
+namespace {
+
+Policy Parsed(const std::string& spec) {
+  Result<Policy> policy = ParsePolicy(spec.c_str());
+  EXPECT_TRUE(policy.ok()) << spec << ": " << policy.status().message();
+  return policy.ok() ? std::move(policy.value()) : Policy();
+}
+
+std::string Refusal(const std::string& spec, Code code = Code::kInvalid) {
+  const Result<Policy> policy = ParsePolicy(spec.c_str());
+  EXPECT_FALSE(policy.ok()) << spec;
+  if (policy.ok()) return "";
+  EXPECT_EQ(policy.status().code(), code) << spec;
+  return policy.status().message();
+}
+
+TEST(Grammar, BudgetsAndNumbers) {
+  EXPECT_EQ(Parsed("snapkv:budget=64").budget, 64);
+  EXPECT_EQ(Parsed("  snapkv : budget = 64 ,\twindow = 8 ").Int(OptionId::kWindow), 8);
+  EXPECT_EQ(Parsed("snapkv:budget_ratio=0.05").budget, 0.05);
+  EXPECT_EQ(Parsed("snapkv:budget_ratio=5%").budget, 0.05);
+  EXPECT_EQ(Parsed("snapkv:budget_ratio=7%").budget, 0.07);
+  EXPECT_EQ(Parsed("snapkv:budget_ratio=1").budget, 1);
+  EXPECT_EQ(Parsed("snapkv:budget_bytes=64MiB").budget, 64.0 * 1048576);
+  EXPECT_EQ(Parsed("snapkv:budget_bytes=1.5GiB").budget, 1.5 * 1073741824);
+  EXPECT_EQ(Parsed("snapkv:budget_bytes=100000").budget, 100000);
+  EXPECT_EQ(Parsed("snapkv:budget_bytes=2 MB").budget, 2e6);
+  EXPECT_EQ(Parsed("snapkv:budget_bytes=9007199254740992").budget, 9007199254740992.0);
+  EXPECT_EQ(Parsed("nacl:budget=64,seed=9007199254740992").Real(OptionId::kSeed), 9007199254740992.0);
+  EXPECT_EQ(Parsed("h2o:budget=64,h2o_recent=auto").Int(OptionId::kH2oRecent), -1);
+  EXPECT_EQ(Parsed("h2o:budget=64,h2o_recent=0").Int(OptionId::kH2oRecent), 0);
+  EXPECT_EQ(Parsed("ada-snapkv:budget=64,ada_floor=1e-1").Real(OptionId::kAdaFloor), 0.1);
+  EXPECT_EQ(Parsed("cokv:budget=64,scores=niah multi/v2").scores_name, "niah multi/v2");
+}
+
+TEST(Grammar, IgnoresTheLocale) {
+  const char* set = std::setlocale(LC_NUMERIC, "de_DE.UTF-8");
+  const Policy policy = Parsed("snapkv:budget_ratio=0.05");
+  EXPECT_EQ(policy.budget, 0.05);
+  EXPECT_NE(DescribePolicy(policy).find("budget_ratio=0.05,"), std::string::npos);
+  std::setlocale(LC_NUMERIC, "C");
+  if (set == nullptr) GTEST_SKIP() << "no locale with a decimal comma here; the C locale was used";
+}
+
+TEST(Grammar, Refusals) {
+  EXPECT_EQ(Refusal(""), "the policy is empty; write a method and its options, like snapkv:budget=128");
+  EXPECT_EQ(ParsePolicy(nullptr).status().code(), Code::kInvalid);
+  EXPECT_EQ(Refusal(":budget=5"), Refusal(" "));
+  EXPECT_EQ(Refusal(std::string(4097, 'a')), "the policy is longer than 4096 characters");
+  EXPECT_EQ(Refusal("snapvk:budget=5", Code::kNotFound).substr(0, 49),
+            "there is no method \"snapvk\"; nearest is snapkv. T");
+  EXPECT_EQ(Refusal("SnapKV:budget=5", Code::kNotFound).substr(0, 47),
+            "there is no method \"SnapKV\"; nearest is snapkv.");
+  EXPECT_EQ(Refusal("snapkv\n\xff:budget=5", Code::kNotFound).substr(0, 28), "there is no method \"snapkv??");
+  EXPECT_EQ(
+      Refusal("snapkv"),
+      "snapkv needs a budget: budget=N slots per KV head, budget_ratio=R of the prompt, or budget_bytes=B");
+  EXPECT_EQ(Refusal("snapkv:"), "\"\" is not key=value; a policy is written method:key=value,key=value");
+  EXPECT_EQ(Refusal("snapkv:budget=64,"),
+            "\"\" is not key=value; a policy is written method:key=value,key=value");
+  EXPECT_EQ(Refusal("snapkv:budget"),
+            "\"budget\" is not key=value; a policy is written method:key=value,key=value");
+  EXPECT_EQ(Refusal("snapkv:=3"), "\"=3\" is not key=value; a policy is written method:key=value,key=value");
+  EXPECT_EQ(Refusal("snapkv:budget=64,window=8,window=8"), "window is given twice");
+  EXPECT_EQ(Refusal("snapkv:budget=64,budget=64"), "budget is given twice");
+  EXPECT_EQ(Refusal("snapkv:budget=64,budget_ratio=0.1"),
+            "budget and budget_ratio are both given; a policy has one budget");
+}
+
+TEST(Grammar, KeysThatDoNotExist) {
+  EXPECT_EQ(Refusal("snapkv:budget=64,windw=8").substr(0, 54),
+            "snapkv has no option \"windw\"; nearest is window. It ha");
+  for (const auto& [symbol, word] : std::vector<std::pair<std::string, std::string>>{
+           {"w", "window"}, {"kappa", "kernel"}, {"bits", "kv"}, {"C", "budget"}}) {
+    EXPECT_NE(Refusal("snapkv:budget=64," + symbol + "=8").find("nearest is " + word + "."),
+              std::string::npos)
+        << symbol;
+  }
+  EXPECT_NE(Refusal("ahakv:budget=64,kappa_v=8").find("nearest is value_kernel."), std::string::npos);
+  EXPECT_EQ(Refusal("snapkv:budget=64,beta=8"),
+            "snapkv has no option beta with its allocator uniform, scorer window and reducer evict; it has "
+            "window, kernel, pool, avg_edge, gqa_agg, "
+            "pool_before_group, pool_rows_first, kv, compress_per_chunk");
+  EXPECT_EQ(Refusal("full:window=8"), "full keeps everything, so it has no option window");
+  EXPECT_EQ(Refusal("snapkv:budget=64,quant_group=32"), "quant_group needs kv=int8, int4 or mixed");
+  EXPECT_EQ(Refusal("snapkv:budget=64,kv=int8,high_bits=8"), "high_bits needs kv=mixed");
+  EXPECT_EQ(Refusal("snapkv:budget=64,slack=8"), "slack needs decode=reobserve");
+  Parsed("snapkv:quant_group=32,budget=64,kv=int8");  // in any order
+  EXPECT_EQ(Refusal("snapkv:budget=64,scores=x"),
+            "snapkv uses no head scores, so scores = \"x\" has no meaning");
+  Parsed("snapkv:budget=64,scores=x,kv=mixed");
+}
+
+TEST(Grammar, ValuesOutOfRange) {
+  EXPECT_EQ(Refusal("snapkv:budget=0"), "budget = \"0\" is not allowed: slots per KV head, 1 .. 16777216");
+  EXPECT_EQ(Refusal("snapkv:budget=16777217"),
+            "budget = \"16777217\" is not allowed: slots per KV head, 1 .. 16777216");
+  for (const char* value : {"-5", "1.5", "", "99999999999999999999", "5x", "auto", "0x10", "1e3", "+5"})
+    Refusal(std::string("snapkv:budget=") + value);
+  for (const char* value : {"0", "1.01", "-0.1", "nan", "inf", "101%", "", "%", "1e-400"})
+    Refusal(std::string("snapkv:budget_ratio=") + value);
+  for (const char* value : {"0", "-1", "1e30", "64M", "MiB", "", "1e20KiB", "0.5"})
+    Refusal(std::string("snapkv:budget_bytes=") + value);
+  EXPECT_EQ(Refusal("snapkv:budget_ratio=2"),
+            "budget_ratio = \"2\" is not allowed: the kept share of the prompt, above 0 and up to 1, or a "
+            "percentage like 5%");
+  EXPECT_EQ(Refusal("snapkv:budget_bytes=64M"),
+            "budget_bytes = \"64M\" is not allowed: bytes of the whole cache, 1 .. 2^53, a number or one "
+            "with kB, MB, GB, TB, KiB, MiB, GiB or TiB");
+  EXPECT_EQ(Refusal("snapkv:budget=64,window=0"), "window = 0 is out of range: 1 .. 4096");
+  EXPECT_EQ(Refusal("snapkv:budget=64,window=abc"), "window = \"abc\" is not a whole number: 1 .. 4096");
+  EXPECT_EQ(Refusal("h2o:budget=64,h2o_recent=-1"), "h2o_recent = -1 is out of range: 0 .. 1048576 or auto");
+  EXPECT_EQ(Refusal("snapkv:budget=64,pool=mix"), "pool = \"mix\" is not one of max, avg");
+  EXPECT_EQ(Refusal("ada-snapkv:budget=64,ada_floor=1.5"), "ada_floor = 1.5 is out of range: 0 .. 1");
+  EXPECT_EQ(Refusal("ada-snapkv:budget=64,ada_floor=nan"), "ada_floor = \"nan\" is not a number: 0 .. 1");
+  EXPECT_EQ(Refusal("tova:budget=64,protect_last=2"), "protect_last = 2 is out of range: 0 or 1");
+  EXPECT_EQ(Refusal("tova:budget=64,protect_last=yes"), "protect_last = \"yes\" is not a flag: 0 or 1");
+  EXPECT_EQ(Refusal("snapkv:budget=64,kernel=4"),
+            "kernel = 4 is even: a kernel has a middle, 1, 3, 5 .. 255");
+  EXPECT_EQ(Refusal("snapkv:budget=64,kv=mixed,high_bits=5"), "high_bits = 5 is not one of 4, 8, 16");
+  EXPECT_EQ(Refusal("snapkv:budget=64,kv=mixed,high_bits=4,low_bits=8"),
+            "high_bits = 4 is below low_bits = 8");
+  EXPECT_EQ(Refusal("cokv:budget=64,alpha=0"),
+            "alpha = 0 is out of range: 1 .. KV heads of the model - 1, or auto");
+  EXPECT_EQ(Refusal("ada-snapkv:budget=64,ada_locked=3"), "ada_locked needs ada_mode=safeguard");
+  EXPECT_EQ(Refusal("snapkv:budget=64,pool_rows_first=1,pool_before_group=1"),
+            "pool_rows_first and pool_before_group are two orders of the same steps: set one of them");
+  EXPECT_EQ(Refusal("cokv:budget=64,scores="),
+            "scores = \"\" is not the name of a table: 1 .. 128 printable characters");
+  Refusal("cokv:budget=64,scores=" + std::string(129, 'x'));
+  Refusal("cokv:budget=64,scores=a\nb");
+}
+
+TEST(Budget, ProtectedPartMustFit) {
+  Parsed("snapkv:budget=32");  // window only
+  EXPECT_EQ(Refusal("snapkv:budget=31"),
+            "budget = 31 is smaller than what snapkv always keeps: the first 0 and the newest 32 tokens");
+  Parsed("snapkv:budget=16,window=16");
+  EXPECT_EQ(Refusal("streaming:budget=4"),
+            "budget = 4 is smaller than what streaming always keeps: the first 4 and the newest 1 tokens");
+  Parsed("streaming:budget=5");
+  Parsed("nacl:budget=36");
+  Refusal("nacl:budget=35");
+  Refusal("ahakv:budget=31");
+  Refusal("weightedkv:budget=4");
+  for (const char* spec : {"weightedkv:budget=5", "weightedkv:budget=9", "h2o:budget=1", "tova:budget=1",
+                           "ahakv:budget=32", "weightedkv:budget=16"})
+    Parsed(spec);
+  Refusal("h2o:budget=8,h2o_recent=9");
+}
+
+TEST(Budget, Scissorhands) {  // methods.md Appendix C
+  EXPECT_EQ(Refusal("scissorhands:budget=21"),
+            "scissorhands needs a budget of at least recent + 1 + drop: recent = 10, drop = half of the "
+            "budget, which is 10, but the budget is 21");
+  Parsed("scissorhands:budget=22");
+  Parsed("scissorhands:budget=16,recent=8");  // the golden files' smallest
+  EXPECT_EQ(Refusal("scissorhands:budget=15,recent=9"),
+            "scissorhands needs a budget of at least recent + drop: recent = 9, drop = half of the budget, "
+            "which is 7, but the budget is 15");
+  Parsed("scissorhands:budget=20,recent=3,drop=4");
+  EXPECT_EQ(Refusal("scissorhands:budget=14,drop=4"),
+            "scissorhands needs a budget of at least recent + 1 + drop: recent = 10, drop = 4, but the "
+            "budget is 14");
+  // A share of the prompt becomes slots later; the same rule then speaks.
+  const Policy ratio = Parsed("scissorhands:budget_ratio=0.1");
+  EXPECT_FALSE(ValidateSlots(ratio, 21).ok());
+  EXPECT_TRUE(ValidateSlots(ratio, 22).ok());
+  EXPECT_FALSE(ValidateSlots(ratio, 0).ok());
+}
+
+TEST(Budget, Optional) {
+  const Policy mixed = Parsed("cokv-mixed");
+  EXPECT_TRUE(mixed.keeps_all());
+  EXPECT_EQ(mixed.Int(OptionId::kWindow), 8);
+  EXPECT_FALSE(Parsed("cokv-mixed:budget=64").keeps_all());
+  Refusal("cokv-mixed:scorer=h2o");
+  EXPECT_EQ(Refusal("cokv-mixed:window=8"), "cokv-mixed keeps everything, so it has no option window");
+  EXPECT_EQ(Parsed("table").budget_kind, BudgetKind::kNone);
+  EXPECT_STREQ(Parsed("h2o:allocator=table").allocator->name, "table");
+  Refusal("table:allocator=uniform");
+  EXPECT_EQ(Refusal("full:budget=64"), "full keeps everything, so it has no budget");
+  EXPECT_EQ(Refusal("full:decode=step"), "full keeps everything, so it has no decode");
+  Parsed("full:kv=int8,residual=auto");
+}
+
+TEST(Composition, NamesOfParts) {
+  const Policy policy = Parsed(
+      "snapkv:budget=64,allocator=ada+pyramid,scorer=h2o,decode=step,pos_mode=incache,beta=5,h2o_recent=4");
+  EXPECT_STREQ(policy.allocator->name, "ada+pyramid");
+  EXPECT_EQ(policy.positions, PositionMode::kInCache);
+  EXPECT_EQ(Refusal("snapkv:budget=64,scorer=h20"),
+            "there is no scorer \"h20\"; nearest is h2o. There are position, h2o, h2o_count, last_row, "
+            "window, window_sg_value, proxy_random, "
+            "persistence, avg_accum, window_qhead, window_ramp");
+  EXPECT_EQ(Refusal("snapkv:budget=64,allocator=ada_pyramid").substr(0, 62),
+            "there is no allocator \"ada_pyramid\"; nearest is ada+pyramid. T");
+  EXPECT_EQ(Refusal("snapkv:budget=64,reducer=x").substr(0, 25), "there is no reducer \"x\"; ");
+  EXPECT_EQ(Refusal("snapkv:budget=64,decode=once"), "decode = \"once\" is not one of grow, step, reobserve");
+  EXPECT_EQ(Refusal("snapkv:budget=64,pos_mode=x"), "pos_mode = \"x\" is not one of original, incache");
+}
+
+// The table of methods.md 4.2: every scorer with every allocator. '-' = refused, 'k' = only with
+// tova_scope=kvhead.
+TEST(Composition, ScorersAndAllocators) {
+  const std::vector<std::string> allocators = {"uniform",       "pyramid", "pyramid_infer",
+                                               "spindle_ratio", "ada",     "ada+pyramid",
+                                               "headkv",        "cokv",    "table"};
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      {"position", "++++--+++"},     {"h2o", "+++++++++"},         {"h2o_count", "+++++++++"},
+      {"last_row", "++++kkkkk"},     {"window", "+++++++++"},      {"window_sg_value", "+++++++++"},
+      {"proxy_random", "++++--+++"}, {"persistence", "++++--+++"}, {"avg_accum", "+++++++++"},
+      {"window_qhead", "++++-----"}, {"window_ramp", "++++-----"}};
+  EXPECT_EQ(allocators.size(), Allocators().size());
+  EXPECT_EQ(rows.size(), Scorers().size());
+  for (const auto& [scorer, marks] : rows) {
+    for (size_t a = 0; a < allocators.size(); ++a) {
+      const std::string spec = "snapkv:budget=400,scorer=" + scorer + ",allocator=" + allocators[a];
+      if (marks[a] == '+') {
+        Parsed(spec);
+        continue;
+      }
+      const std::string why = Refusal(spec);
+      EXPECT_NE(why.find("allocator " + allocators[a]), std::string::npos) << why;
+      EXPECT_NE(why.find("scorer " + scorer), std::string::npos) << why;
+      if (marks[a] == 'k') Parsed(spec + ",tova_scope=kvhead");
+    }
+  }
+  EXPECT_EQ(Refusal("streaming:budget=64,allocator=ada"),
+            "allocator ada compares the scores of heads, and scorer position has none");
+  EXPECT_EQ(
+      Refusal("nacl:budget=64,allocator=ada"),
+      "allocator ada splits by scores, and the sampled part of scorer proxy_random has no share in them");
+  EXPECT_EQ(Refusal("scissorhands:budget=64,allocator=ada"),
+            "allocator ada compares the scores of heads, and the counters of scorer persistence are not "
+            "comparable");
+  EXPECT_EQ(Refusal("cokv:budget=64,scorer=window_qhead"),
+            "allocator cokv has budgets per KV head, and scorer window_qhead selects per query head");
+  EXPECT_EQ(Refusal("tova:budget=64,allocator=cokv"),
+            "allocator cokv has budgets per KV head, and scorer last_row keeps one set of tokens for a whole "
+            "layer; set tova_scope=kvhead");
+  EXPECT_EQ(Refusal("pyramidinfer:budget=64,allocator=table"),
+            "allocator table has budgets per KV head, and scorer window_ramp keeps one set of tokens for a "
+            "whole layer");
+}
+
+TEST(Composition, ReducersAndDecode) {
+  for (const char* spec :
+       {"streaming:budget=64,reducer=cam", "h2o:budget=64,reducer=cam", "h2o:budget=64,reducer=weighted",
+        "snapkv:budget=64,reducer=weighted,decode=step", "snapkv:budget=64,reducer=codebook",
+        "cokv:budget=64,reducer=codebook,pos_mode=incache", "snapkv:budget=64,decode=reobserve,slack=3",
+        "snapkv:budget=64,decode=step", "weightedkv:budget=64,kv=int4", "cam:budget=64,scorer=h2o",
+        "spindlekv:budget=64,reducer=evict"}) {
+    Parsed(spec);
+  }
+  EXPECT_EQ(Refusal("snapkv:budget=64,reducer=cam,decode=step"),
+            "reducer cam works with scorer position, h2o or h2o_count, not with window");
+  EXPECT_EQ(Refusal("cam:budget=64,decode=grow"),
+            "reducer cam merges what each step evicts: it needs decode=step");
+  EXPECT_EQ(Refusal("tova:budget=64,reducer=weighted"),
+            "reducer weighted works with scorer avg_accum, h2o, h2o_count or window, not with last_row");
+  EXPECT_EQ(Refusal("weightedkv:budget=64,decode=grow"),
+            "reducer weighted merges what each step evicts: it needs decode=step");
+  EXPECT_EQ(Refusal("spindlekv:budget=64,decode=step"),
+            "reducer codebook never removes an entry of its codebook: it needs decode=grow");
+  EXPECT_EQ(Refusal("h2o:budget=64,decode=reobserve"),
+            "decode=reobserve scores again with the newest queries: it needs scorer window, not h2o");
+}
+
+TEST(Composition, CallersTablesAreChecked) {
+  Policy policy = Parsed("cokv:budget=64");
+  policy.head_scores = {1, 2, NAN};
+  EXPECT_EQ(ValidatePolicy(policy).message(), "head score 2 is not a number");
+  policy.head_scores.clear();
+  policy.table = {5, -1};
+  EXPECT_EQ(ValidatePolicy(policy).message(), "slot count 1 of the table is negative: -1");
+  policy.table.clear();
+  policy.options[static_cast<int>(OptionId::kWindow)] = NAN;
+  EXPECT_EQ(ValidatePolicy(policy).message(), "window is out of range: 1 .. 4096");
+}
+
+}  // namespace
+}  // namespace kvc
