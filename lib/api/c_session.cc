@@ -23,11 +23,10 @@ Status ReadParams(const kvc_session_params* params, SessionParams* out) {
 
 Span<const int32_t> TokenSpan(const int32_t* tokens, int32_t n) { return {tokens, static_cast<size_t>(n > 0 && tokens != nullptr ? n : 0)}; }
 
-kvc_status Wrap(std::unique_ptr<Session> session, kvc_session** out) {
+void Wrap(std::unique_ptr<Session> session, kvc_session** out) {
   std::unique_ptr<kvc_session> handle(new kvc_session());
   handle->session = std::move(session);
   *out = handle.release();
-  return KVC_OK;
 }
 
 }  // namespace
@@ -149,6 +148,54 @@ kvc_status kvc_session_cancel(kvc_session* session) {
   if (session == nullptr) return kvc::SetLastError(Code::kInvalid, "session is NULL");
   session->session->call().RequestCancel();
   return KVC_OK;
+}
+
+kvc_status kvc_session_compress(kvc_session* session) {
+  return GuardSession(session, [](Session& s) { return s.Recompress(0, nullptr); });
+}
+
+kvc_status kvc_session_trim(kvc_session* session, int32_t budget, int64_t* out_freed) {
+  return GuardSession(session, [&](Session& s) -> Status {
+    if (budget < 1) return Error(Code::kInvalid, "budget is %d; it is 1 or more slots per KV head", budget);
+    int64_t freed = 0;
+    KVC_RETURN_IF_ERROR(s.Recompress(budget, &freed));
+    if (out_freed != nullptr) *out_freed = freed;
+    return {};
+  });
+}
+
+kvc_status kvc_session_fork(kvc_session* session, kvc_session** out_session) {
+  if (out_session == nullptr) return kvc::SetLastError(Code::kInvalid, "out_session is NULL");
+  *out_session = nullptr;
+  return GuardSession(session, [&](Session& s) -> Status {
+    auto fork = s.Fork();
+    if (!fork.ok()) return fork.status();
+    kvc::Wrap(std::move(fork.value()), out_session);
+    return {};
+  });
+}
+
+kvc_status kvc_session_rewind(kvc_session* session, int32_t n_tokens) {
+  return GuardSession(session, [&](Session& s) { return s.Rewind(n_tokens); });
+}
+
+kvc_status kvc_session_save(kvc_session* session, const char* path) {
+  return GuardSession(session, [&](Session& s) -> Status {
+    if (path == nullptr) return NullError("path");
+    return s.Save(path);
+  });
+}
+
+kvc_status kvc_session_restore(kvc_model* model, const char* path, kvc_session** out_session) {
+  if (out_session == nullptr) return kvc::SetLastError(Code::kInvalid, "out_session is NULL");
+  *out_session = nullptr;
+  return Guard([&]() -> Status {
+    if (model == nullptr || path == nullptr) return NullError(model == nullptr ? "model" : "path");
+    auto session = Session::Restore(model->model, path);
+    if (!session.ok()) return session.status();
+    kvc::Wrap(std::move(session.value()), out_session);
+    return {};
+  });
 }
 
 }  // extern "C"

@@ -45,7 +45,8 @@ Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path) 
     std::free(resolved);
   }
   for (int i = 0; i < kMostTemporaryNames; ++i) {
-    const std::string name = Format("%s/.kvc-%ld-%d.tmp", FolderOf(file->path_).c_str(), static_cast<long>(::getpid()), i);
+    const std::string folder = FolderOf(file->path_);
+    const std::string name = Format("%s/.kvc-%ld-%d.tmp", folder.c_str(), static_cast<long>(::getpid()), i);
     file->fd_ = FileDescriptor(::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (file->fd_.get() >= 0) {
       file->temporary_ = name;

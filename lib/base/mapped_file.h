@@ -20,7 +20,8 @@ class MappedFile {
   static Result<MappedFile> Open(const std::string& path, MemoryMeter* meter);
   // n_bytes from offset of an open file, 0 = to its end; the file's position does not change and fd stays the caller's.
   // `name` goes into messages. kInvalid: offset or n_bytes negative, kIo: outside the file.
-  static Result<MappedFile> FromFd(int fd, int64_t offset, int64_t n_bytes, const std::string& name, MemoryMeter* meter);
+  static Result<MappedFile> FromFd(int fd, int64_t offset, int64_t n_bytes, const std::string& name,
+                                   MemoryMeter* meter);
 
   const uint8_t* data() const { return data_; }  // 64-byte aligned; null when empty
   int64_t size() const { return size_; }

@@ -127,20 +127,23 @@ class AttendJob {
  private:
   float* Partial(int64_t item) { return ws_->partial_.data() + item * config_.group * (config_.head_dim + 2); }
   const float* Query(int32_t head) const {
-    return (a_.rotation == KeyRotation::kByRank ? a_.rotated_q : a_.q) + int64_t{head} * config_.group * config_.head_dim;
+    return (a_.rotation == KeyRotation::kStored ? a_.q : a_.rotated_q) + int64_t{head} * config_.group * config_.head_dim;
   }
 
   void PrepareRotation(int32_t head) {
-    if (a_.rotation != KeyRotation::kByRank) return;
     const int32_t n = a_.cache.Len(a_.layer, head), main = a_.cache.MainLen(a_.layer, head), d = config_.head_dim;
-    const int32_t* order = a_.cache.Order(a_.layer, head);
-    int32_t* rank = ws_->rank_.data() + head * ws_->stride_;
-    for (int32_t r = 0; r < main; ++r) rank[order == nullptr ? r : order[r]] = r;
-    a_.cache.TailSlots(a_.layer, head, [&](int32_t i, int32_t physical) { rank[physical] = main + i; });
+    const bool by_rank = a_.rotation == KeyRotation::kByRank;
+    const int32_t at_angle = by_rank ? n - 1 : a_.cache.PositionAt(a_.layer, head, n - 1);
+    if (by_rank) {
+      const int32_t* order = a_.cache.Order(a_.layer, head);
+      int32_t* rank = ws_->rank_.data() + head * ws_->stride_;
+      for (int32_t r = 0; r < main; ++r) rank[order == nullptr ? r : order[r]] = r;
+      a_.cache.TailSlots(a_.layer, head, [&](int32_t i, int32_t physical) { rank[physical] = main + i; });
+    }
     for (int32_t j = 0; j < config_.group; ++j) {
       const int64_t at = (int64_t{head} * config_.group + j) * d;
       std::copy(a_.q + at, a_.q + at + d, a_.rotated_q + at);
-      a_.ops.kernels->rope(a_.rotated_q + at, a_.angles->Cos(n - 1), a_.angles->Sin(n - 1), d, a_.pairing);
+      a_.ops.kernels->rope(a_.rotated_q + at, a_.angles->Cos(at_angle), a_.angles->Sin(at_angle), d, a_.pairing);
     }
   }
 

@@ -54,7 +54,7 @@ struct AttendArgs {
   const OpContext& ops;
   const KvCache& cache;
   int layer;
-  const float* q;              // [H, D]; rotated, or not when rotation is kByRank (then rotated here to rank len - 1)
+  const float* q;              // [H, D]; rotated when rotation is kStored, else turned here
   float* out;                  // [H, D]
   float scale;
   int32_t window;              // sliding window of the model in tokens, 0 = none
@@ -62,7 +62,7 @@ struct AttendArgs {
   KeyRotation rotation;
   const AngleTable* angles;    // when rotation is not kStored
   RopePairing pairing;
-  float* rotated_q;            // [H, D] scratch when kByRank
+  float* rotated_q;            // [H, D] scratch when not kStored
 };
 
 // The new token's entry is already appended. Splits are fixed (256 entries), so results do not depend on the number of threads.

@@ -10,7 +10,8 @@ int64_t KvCache::SlotBytes(const CacheConfig& config, int64_t vector_bytes) {
 }
 
 int64_t KvCache::PageBytes(const CacheConfig& config, const HeadFormat& format) {
-  return (config.page_slots * SlotBytes(config, VectorBytes(format.stored)) + 63) / 64 * 64;
+  const int64_t vector_bytes = format.codebook ? static_cast<int64_t>(sizeof(CodedVector)) : VectorBytes(format.stored);
+  return (config.page_slots * SlotBytes(config, vector_bytes) + 63) / 64 * 64;
 }
 
 int64_t KvCache::TailBytes(const CacheConfig& config, const HeadFormat& format) {
@@ -35,10 +36,13 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheConfig& config, cons
     const HeadFormat& format = config.formats[i];
     head.main_pool = pool_of(PageBytes(config, format));
     if (format.tail_slots > 0) head.tail_pool = pool_of(TailBytes(config, format));
-    head.key_bytes = head.value_bytes = VectorBytes(format.stored);
+    head.key_bytes = head.value_bytes = format.codebook ? static_cast<int64_t>(sizeof(CodedVector)) : VectorBytes(format.stored);
+    if (format.codebook) cache->book_pool_ = pool_of(int64_t{config.page_slots} * config.head_dim * static_cast<int64_t>(sizeof(float)));
   }
   cache->spare_.resize(cache->pools_.size());
-  KVC_RETURN_IF_ERROR(cache->scratch_.Allocate(meter.get(), 2 * int64_t{config.head_dim}, "the KV cache"));
+  int32_t settle = 1;
+  for (const HeadFormat& format : config.formats) settle = std::max(settle, format.settle);
+  KVC_RETURN_IF_ERROR(cache->scratch_.Allocate(meter.get(), 2 * int64_t{settle} * config.head_dim, "the KV cache"));
   return cache;
 }
 
@@ -52,6 +56,11 @@ KvCache::~KvCache() {
 void KvCache::ReleaseHead(Head* h) {
   for (int32_t id : h->pages) pools_[static_cast<size_t>(h->main_pool)]->Release(id);
   if (h->tail_page >= 0) pools_[static_cast<size_t>(h->tail_pool)]->Release(h->tail_page);
+  for (auto& book : h->book_pages) {
+    for (int32_t id : book) pools_[static_cast<size_t>(book_pool_)]->Release(id);
+    book.clear();
+  }
+  h->book_len[0] = h->book_len[1] = 0;
   h->pages.clear();
   h->order.clear();
   h->tail_page = -1;
@@ -69,11 +78,15 @@ Result<std::unique_ptr<KvCache>> KvCache::Fork() {
   fork->pools_ = pools_;
   fork->spare_.resize(pools_.size());
   fork->heads_.reserve(heads_.size());
-  KVC_RETURN_IF_ERROR(fork->scratch_.Allocate(nullptr, 2 * int64_t{config_.head_dim}, "the KV cache"));
+  fork->book_pool_ = book_pool_;
+  KVC_RETURN_IF_ERROR(fork->scratch_.Allocate(nullptr, scratch_.size(), "the KV cache"));
   for (const Head& head : heads_) {
     fork->heads_.push_back(head);
     for (int32_t id : head.pages) pools_[static_cast<size_t>(head.main_pool)]->AddReference(id);
     if (head.tail_page >= 0) pools_[static_cast<size_t>(head.tail_pool)]->AddReference(head.tail_page);
+    for (const auto& book : head.book_pages) {
+      for (int32_t id : book) pools_[static_cast<size_t>(book_pool_)]->AddReference(id);
+    }
   }
   return fork;
 }
@@ -88,6 +101,10 @@ int32_t KvCache::MaxLen() const {
   int32_t n = 0;
   for (const Head& head : heads_) n = std::max(n, head.main_len + head.tail_len);
   return n;
+}
+
+bool KvCache::HasTails() const {
+  return std::any_of(heads_.begin(), heads_.end(), [](const Head& h) { return h.tail_pool >= 0; });
 }
 
 int64_t KvCache::bytes() const {
@@ -158,7 +175,14 @@ Status KvCache::ReserveStep() {
     const Head& h = heads_[i];
     const size_t main = static_cast<size_t>(h.main_pool);
     ++need[pools_.size() + main];
-    if (static_cast<int32_t>(h.pages.size()) < PagesFor(h.main_len + 1)) ++need[main];
+    const HeadFormat& format = config_.formats[i];
+    need[main] += std::max(PagesFor(h.main_len + format.settle) - static_cast<int32_t>(h.pages.size()), 0);
+    if (format.codebook && h.tail_len + 1 >= format.tail_slots) {  // every settled vector may bring a direction of its own
+      for (int which = 0; which < 2; ++which) {
+        need[static_cast<size_t>(book_pool_)] += PagesFor(h.book_len[which] + format.settle) - static_cast<int32_t>(h.book_pages[which].size());
+        if (!h.book_pages[which].empty()) need[static_cast<size_t>(book_pool_)] += pools_[static_cast<size_t>(book_pool_)]->Shared(h.book_pages[which].back());
+      }
+    }
     const bool all_written = config_.n_aux > 0 || config_.ordered;
     const size_t first = all_written || h.pages.empty() ? 0 : h.pages.size() - 1;
     for (size_t p = first; p < h.pages.size(); ++p) need[main] += pools_[main]->Shared(h.pages[p]);
@@ -227,6 +251,10 @@ void KvCache::Settle(int layer, int head) {
   Head& h = At(layer, head);
   const HeadFormat& format = FormatAt(layer, head);
   if (h.tail_pool < 0) return;
+  if (format.codebook) {
+    if (h.tail_len == format.tail_slots) SettleCodes(h, format);
+    return;
+  }
   const int64_t raw_bytes = VectorBytes(config_.raw);
   float aux[kMaxAux];
   while (h.tail_len == format.tail_slots) {
@@ -298,6 +326,10 @@ int32_t KvCache::PositionAt(int layer, int head, int32_t rank) const {
 void KvCache::ReadVector(int layer, int head, int32_t rank, int which, float* x) const {
   const Head& h = At(layer, head);
   const Slot s = SlotOfRank(h, rank);
+  if (!s.raw && FormatAt(layer, head).codebook) {
+    DecodeCodes(h, s, 1, which == 0 ? x : nullptr, which == 1 ? x : nullptr);
+    return;
+  }
   const VectorFormat& format = s.raw ? config_.raw : FormatAt(layer, head).stored;
   kernels_->decode_vectors(format, s.page + VectorBytes(format) * (which * s.slots + s.index), 1, x);
 }

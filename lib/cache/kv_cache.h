@@ -12,18 +12,24 @@
 #include <memory>
 #include <vector>
 
+#include "lib/cache/codebook.h"
 #include "lib/cache/layer_kv.h"
 #include "lib/cache/page_pool.h"
 #include "lib/ops/ops.h"
 
 namespace kvc {
 
+class ArchiveReader;
+class ArchiveWriter;
+
 constexpr int kMaxAux = 64;  // side values an entry can have
 
 struct HeadFormat {
   VectorFormat stored;          // of main
-  bool codebook = false;        // main holds references into the head's codebooks; `stored` is not used
+  bool codebook = false;        // main holds CodedVectors into the head's codebooks; `stored` is not used
+  float theta_key = 0, theta_value = 0;  // of codebooks
   int32_t tail_slots = 0;       // 0: entries go to main at once
+  int32_t settle = 1;           // entries that leave a full tail together
 };
 
 struct CacheConfig {
@@ -49,6 +55,7 @@ class KvCache {
   int32_t MainLen(int layer, int head) const { return At(layer, head).main_len; }
   int64_t TotalEntries() const;
   int32_t MaxLen() const;
+  bool HasTails() const;                    // some head stores entries late
   int64_t bytes() const;                    // what the allocator holds for this cache and its forks
   static int64_t PageBytes(const CacheConfig& config, const HeadFormat& format);  // of one main page
   static int64_t TailBytes(const CacheConfig& config, const HeadFormat& format);
@@ -58,7 +65,7 @@ class KvCache {
   Status ReserveStep();
   // k (rotated as the session stores it), v [D].
   void Append(int layer, int head, const float* k, const float* v, int32_t position);
-  // Stores entries that left the residual (methods.md 4.3, step 4 of 1.6).
+  // Stores entries that left the residual (methods.md 4.3, step 4 of 1.6). Codebooks may take memory here: bad_alloc leaves the entries raw.
   void Settle(int layer, int head);
   // Removes the entry of rank `rank` (ascending position). Only with config.ordered.
   void Remove(int layer, int head, int32_t rank);
@@ -99,6 +106,16 @@ class KvCache {
   // Gives back pages that were reserved and not used.
   void ReleaseSpare();
 
+  // Directions in the codebooks of a head: which 0 keys, 1 values; and an entry's code, by rank in main.
+  int32_t BookLen(int layer, int head, int which) const { return At(layer, head).book_len[which]; }
+  const float* Direction(int layer, int head, int which, int32_t i) const { return DirectionOf({this, &At(layer, head), which}, i); }
+  CodedVector CodeAt(int layer, int head, int which, int32_t rank) const;
+  uint32_t SeenAt(int layer, int head, int32_t rank) const;
+
+  // The whole cache as bytes. RestoreFrom trusts nothing: kBadModel when the parts do not fit together or this cache's config.
+  Status SaveTo(ArchiveWriter& archive);
+  Status RestoreFrom(ArchiveReader& archive, int32_t n_tokens);
+
   // ---- for attention: runs of physically adjacent entries ----
   struct Run {
     const uint8_t* k;          // stored form, or f32 when decoded into scratch
@@ -137,7 +154,12 @@ class KvCache {
     int32_t main_len = 0, tail_page = -1, tail_start = 0, tail_len = 0;
     int32_t main_pool = 0, tail_pool = -1;
     int64_t key_bytes = 0, value_bytes = 0;  // of one stored vector
+    std::vector<int32_t> book_pages[2];      // directions of keys and of values, page_slots a page
+    int32_t book_len[2] = {0, 0};
   };
+  struct Book { const KvCache* cache; const Head* head; int which; };
+  // One head's entries coded for storage, before any page is taken.
+  struct HeadCodes { std::vector<CodedVector> codes[2]; std::vector<float> added[2]; };
   void ReadVector(int layer, int head, int32_t rank, int which, float* x) const;  // which: 0 key, 1 value
   void WriteVector(int layer, int head, int32_t rank, int which, const float* x);
   struct Slot { uint8_t* page; int32_t index, slots; bool raw; };
@@ -157,9 +179,20 @@ class KvCache {
   void Encode(const Head& h, const VectorFormat& format, const Slot& s, const float* k, const float* v);
   void CopySlot(const Head& h, const Slot& from, const Slot& to);
   void PushMain(Head& h, const VectorFormat& format, const float* k, const float* v, int32_t position, const float* aux, uint32_t seen);
+  template <typename Archive>
+  Status ArchivePages(Archive& archive, int pool_index, std::vector<int32_t>* ids);
+  template <typename Archive>
+  Status ArchiveHead(Archive& archive, Head& h);
+  Status CheckHead(const Head& h, const HeadFormat& format, int32_t n_tokens) const;
   int32_t PagesFor(int32_t entries) const { return (entries + config_.page_slots - 1) / config_.page_slots; }
   void ReleaseHead(Head* h);
-  void FillHead(Head* fresh, int layer, int head, const LayerKv& kv, const uint8_t* mark, const uint32_t* seen, int32_t kept);
+  const float* DirectionOf(const Book& book, int32_t i) const;
+  DirectionSource Directions(const Book& book) const;
+  void AddDirections(Head& h, int which, const std::vector<float>& added);
+  void DecodeCodes(const Head& h, const Slot& s, int32_t n, float* k, float* v) const;
+  void SettleCodes(Head& h, const HeadFormat& format);
+  void CodeHead(const HeadFormat& format, const LayerKv& kv, int head, const uint8_t* mark, HeadCodes* out) const;
+  void FillHead(Head* fresh, int layer, int head, const LayerKv& kv, const uint8_t* mark, const uint32_t* seen, int32_t kept, const HeadCodes& codes);
   int32_t TakeSpare(int pool);
 
   CacheConfig config_;
@@ -168,7 +201,8 @@ class KvCache {
   std::vector<std::vector<int32_t>> spare_;  // pages taken by ReserveStep and not yet used, per pool
   std::vector<int32_t> need_;                // scratch of ReserveStep
   std::vector<Head> heads_;
-  Buffer<float> scratch_;                    // 2 * D floats, for settling
+  int32_t book_pool_ = -1;                   // pages of directions, [page_slots, D] f32
+  Buffer<float> scratch_;                    // 2 * D floats, for settling; with codebooks 2 * settle * D
 };
 
 }  // namespace kvc

@@ -22,10 +22,14 @@ void KvCache::Load(int layer, LayerKv* kv) const {
     const int32_t n = h.main_len + h.tail_len, d = config_.head_dim;
     for (int32_t r = 0; r < n; ++r) {
       const Slot s = SlotOfRank(h, r);
-      const VectorFormat& format = s.raw ? config_.raw : FormatAt(layer, g).stored;
-      const int64_t bytes = VectorBytes(format);
-      kernels_->decode_vectors(format, s.page + bytes * s.index, 1, kv->Keys(g) + int64_t{r} * d);
-      kernels_->decode_vectors(format, s.page + bytes * (s.slots + s.index), 1, kv->Values(g) + int64_t{r} * d);
+      if (!s.raw && FormatAt(layer, g).codebook) {
+        DecodeCodes(h, s, 1, kv->Keys(g) + int64_t{r} * d, kv->Values(g) + int64_t{r} * d);
+      } else {
+        const VectorFormat& format = s.raw ? config_.raw : FormatAt(layer, g).stored;
+        const int64_t bytes = VectorBytes(format);
+        kernels_->decode_vectors(format, s.page + bytes * s.index, 1, kv->Keys(g) + int64_t{r} * d);
+        kernels_->decode_vectors(format, s.page + bytes * (s.slots + s.index), 1, kv->Values(g) + int64_t{r} * d);
+      }
       kv->Positions(g)[r] = *Positions(h, s);
       for (int a = 0; a < std::min(config_.n_aux, kv->n_aux); ++a) kv->Aux(a, g)[r] = *Aux(h, s, a);
     }
@@ -33,10 +37,11 @@ void KvCache::Load(int layer, LayerKv* kv) const {
   }
 }
 
-void KvCache::FillHead(Head* fresh, int layer, int head, const LayerKv& kv, const uint8_t* mark, const uint32_t* seen, int32_t kept) {
+void KvCache::FillHead(Head* fresh, int layer, int head, const LayerKv& kv, const uint8_t* mark, const uint32_t* seen, int32_t kept,
+                       const HeadCodes& codes) {
   const HeadFormat& format = FormatAt(layer, head);
   // `fresh` is not in heads_, so tail slots are addressed here and not by TailSlot.
-  const int32_t tail = std::min(kept, std::max(format.tail_slots - 1, 0)), main = kept - tail, d = config_.head_dim;
+  const int32_t tail = format.codebook ? 0 : std::min(kept, std::max(format.tail_slots - 1, 0)), main = kept - tail, d = config_.head_dim;
   float aux[kMaxAux];
   int32_t rank = 0;
   for (int32_t i = 0; i < kv.len[static_cast<size_t>(head)]; ++i) {
@@ -45,7 +50,12 @@ void KvCache::FillHead(Head* fresh, int layer, int head, const LayerKv& kv, cons
     for (int a = 0; a < config_.n_aux; ++a) aux[a] = a < kv.n_aux ? kv.Aux(a, head)[i] : 0.0f;
     Slot s = rank < main ? MainSlot(*fresh, rank)
                          : Slot{pools_[static_cast<size_t>(fresh->tail_pool)]->Data(fresh->tail_page), rank - main, format.tail_slots, true};
-    Encode(*fresh, s.raw ? config_.raw : format.stored, s, k, v);
+    if (format.codebook) {
+      std::memcpy(s.page + fresh->key_bytes * s.index, &codes.codes[0][static_cast<size_t>(rank)], sizeof(CodedVector));
+      std::memcpy(s.page + fresh->key_bytes * s.slots + fresh->value_bytes * s.index, &codes.codes[1][static_cast<size_t>(rank)], sizeof(CodedVector));
+    } else {
+      Encode(*fresh, s.raw ? config_.raw : format.stored, s, k, v);
+    }
     *Positions(*fresh, s) = kv.Positions(head)[i];
     for (int a = 0; a < config_.n_aux; ++a) *Aux(*fresh, s, a) = aux[a];
     if (config_.seen_masks) *Seen(*fresh, s) = seen == nullptr ? ~0u : seen[i];
@@ -65,14 +75,24 @@ Status KvCache::Store(int layer, const LayerKv& kv, const uint8_t* mark, int64_t
   std::vector<int32_t> kept(static_cast<size_t>(n_heads));
   std::vector<std::vector<int32_t>> ids(pools_.size());
   std::vector<int32_t> need(pools_.size(), 0);
+  std::vector<HeadCodes> codes(static_cast<size_t>(n_heads));
   for (int g = 0; g < n_heads; ++g) {
     const size_t i = static_cast<size_t>(g);
+    const HeadFormat& format = FormatAt(layer, g);
+    if (format.codebook) {
+      CodeHead(format, kv, g, mark == nullptr ? nullptr : mark + g * mark_stride, &codes[i]);
+      for (int which = 0; which < 2; ++which) {
+        fresh[i].book_len[which] = static_cast<int32_t>(codes[i].added[which].size()) / config_.head_dim;
+        fresh[i].book_pages[which].resize(static_cast<size_t>(PagesFor(fresh[i].book_len[which])));
+        need[static_cast<size_t>(book_pool_)] += PagesFor(fresh[i].book_len[which]);
+      }
+    }
     const Head& old = At(layer, g);
     const int32_t tail_slots = FormatAt(layer, g).tail_slots;
     fresh[i].main_pool = old.main_pool, fresh[i].tail_pool = old.tail_pool;
     fresh[i].key_bytes = old.key_bytes, fresh[i].value_bytes = old.value_bytes;
     kept[i] = CountMarked(mark == nullptr ? nullptr : mark + g * mark_stride, kv.len[i]);
-    const int32_t main = kept[i] - std::min(kept[i], std::max(tail_slots - 1, 0));
+    const int32_t main = format.codebook ? kept[i] : kept[i] - std::min(kept[i], std::max(tail_slots - 1, 0));
     fresh[i].pages.resize(static_cast<size_t>(PagesFor(main)));
     need[static_cast<size_t>(old.main_pool)] += PagesFor(main);
     if (old.tail_pool >= 0) ++need[static_cast<size_t>(old.tail_pool)];
@@ -99,8 +119,15 @@ Status KvCache::Store(int layer, const LayerKv& kv, const uint8_t* mark, int64_t
     Head& head = fresh[static_cast<size_t>(g)];
     for (int32_t& id : head.pages) id = next(head.main_pool);
     if (head.tail_pool >= 0) head.tail_page = next(head.tail_pool);
+    for (int which = 0; which < 2; ++which) {
+      for (int32_t& id : head.book_pages[which]) id = next(book_pool_);
+      for (int32_t e = 0; e < head.book_len[which]; ++e) {
+        std::memcpy(const_cast<float*>(DirectionOf({this, &head, which}, e)), codes[static_cast<size_t>(g)].added[which].data() + int64_t{e} * config_.head_dim,
+                    static_cast<size_t>(config_.head_dim) * sizeof(float));
+      }
+    }
     FillHead(&head, layer, g, kv, mark == nullptr ? nullptr : mark + g * mark_stride, seen == nullptr ? nullptr : seen + g * mark_stride,
-             kept[static_cast<size_t>(g)]);
+             kept[static_cast<size_t>(g)], codes[static_cast<size_t>(g)]);
     ReleaseHead(&At(layer, g));
     At(layer, g) = std::move(head);
   }
@@ -114,7 +141,11 @@ Status KvCache::AppendFrom(int layer, const LayerKv& kv, const int32_t* first) {
     const Head& h = At(layer, g);
     const size_t main = static_cast<size_t>(h.main_pool);
     const int32_t n_new = kv.len[static_cast<size_t>(g)] - first[g];
-    need[main] += std::max(PagesFor(h.main_len + h.tail_len + n_new) - static_cast<int32_t>(h.pages.size()), 0);
+    const int32_t wanted = PagesFor(h.main_len + h.tail_len + n_new);
+    need[main] += std::max(wanted - static_cast<int32_t>(h.pages.size()), 0);
+    if (FormatAt(layer, g).codebook) {
+      for (int which = 0; which < 2; ++which) need[static_cast<size_t>(book_pool_)] += wanted + 1;
+    }
     need[main] += !h.pages.empty() && pools_[main]->Shared(h.pages.back());
     if (h.tail_pool >= 0) {
       const size_t tail = static_cast<size_t>(h.tail_pool);
@@ -170,7 +201,12 @@ KvCache::Run KvCache::GetRun(int layer, int head, int32_t first, float* scratch)
   run.k = s.page + bytes * s.index;
   run.v = s.page + bytes * (s.slots + s.index);
   run.type = format->type;
-  if (format->type == KvType::kInt8 || format->type == KvType::kInt4) {
+  if (!s.raw && FormatAt(layer, head).codebook) {
+    DecodeCodes(h, s, run.n, scratch, scratch + run.n * d);
+    run.k = reinterpret_cast<const uint8_t*>(scratch);
+    run.v = reinterpret_cast<const uint8_t*>(scratch + run.n * d);
+    run.type = KvType::kF32;
+  } else if (format->type == KvType::kInt8 || format->type == KvType::kInt4) {
     kernels_->decode_vectors(*format, run.k, run.n, scratch);
     kernels_->decode_vectors(*format, run.v, run.n, scratch + run.n * d);
     run.k = reinterpret_cast<const uint8_t*>(scratch);

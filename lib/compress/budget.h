@@ -11,7 +11,7 @@ namespace kvc {
 // Capped largest remainder with exact (128-bit) arithmetic. A weight is the numerator of a rational over a
 // denominator that all weights of one call share; 0 .. 2^62. `low` may be empty (zeros). Without redistribute
 // the caps only cut what came out, and the cut is lost. Returns the units nobody could take. counts, weights,
-// caps, low: same size, at most 2^20. 0 <= total < 2^47; caps >= low >= 0; all weights together < 2^80.
+// caps, low: same size, at most 2^20. 0 <= total < 2^52; caps >= low >= 0; all weights together < 2^74.
 int64_t Alloc(int64_t total, Span<const uint64_t> weights, Span<const int32_t> caps, Span<const int32_t> low,
               bool redistribute, Span<int32_t> counts);
 

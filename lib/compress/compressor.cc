@@ -54,7 +54,15 @@ Result<std::unique_ptr<Compressor>> Compressor::Create(const Policy& policy, con
   }
   c->counts_.assign(n_heads, 0);
   c->caps_.assign(n_heads, kUnbounded);
-  c->keys_rotated_.assign(static_cast<size_t>(shape.n_layers), 1);
+  c->codebook_ = policy.reducer != nullptr && policy.reducer->kind == ReduceKind::kCodebook;
+  c->in_cache_ = policy.positions == PositionMode::kInCache;
+  c->keys_rotated_.assign(static_cast<size_t>(shape.n_layers), c->codebook_ ? 0 : 1);
+  if (!policy.keeps_all() && policy.decode == DecodeMode::kReobserve) {
+    const int64_t rows = policy.Int(OptionId::kWindow), width = int64_t{shape.n_heads} * shape.head_dim;
+    c->ring_count_.assign(static_cast<size_t>(shape.n_layers), 0);
+    KVC_RETURN_IF_ERROR(c->ring_.Allocate(meter, shape.n_layers * rows * width, "window queries"));
+    KVC_RETURN_IF_ERROR(c->ring_view_.queries.Allocate(meter, rows * width, "window queries"));
+  }
   return c;
 }
 
@@ -76,6 +84,12 @@ Status Compressor::Validate() {
       return Error(Code::kInvalid, "the score table has %zu numbers; this model has %d layers x %d KV heads (%d query heads)", n, shape_.n_layers,
                    shape_.n_kv_heads, shape_.n_heads);
     }
+  }
+  if (policy_.reducer->kind == ReduceKind::kCodebook && (shape_.n_heads / shape_.n_kv_heads > 32 || policy_.positions == PositionMode::kInCache)) {
+    return Error(Code::kUnsupported, "codebooks need original positions and at most 32 query heads per KV head");
+  }
+  if (policy_.decode == DecodeMode::kReobserve && policy_.positions == PositionMode::kInCache) {
+    return Error(Code::kUnsupported, "decode=reobserve scores with stored queries and needs pos_mode=original");
   }
   if ((needs & kNeedsTable) != 0 && policy_.table.size() != per_kv_head) {
     return Error(Code::kInvalid, "method table needs %d x %d slots (layers x KV heads), it got %zu", shape_.n_layers, shape_.n_kv_heads, policy_.table.size());
@@ -104,6 +118,14 @@ CacheConfig Compressor::MakeCacheConfig(int32_t expected_tokens) const {
   format.stored = {static_cast<KvType>(std::min(kv, 2)), shape_.head_dim, 0};
   if (kv == 3) format = format_of_bits(8);
   if (kv == 4) format = format_of_bits(4);
+  if (codebook_) {
+    const int32_t tail = policy_.Int(OptionId::kTail) < 0 ? policy_.Int(OptionId::kWindow) : policy_.Int(OptionId::kTail);
+    format = HeadFormat();
+    format.codebook = true;
+    format.theta_key = static_cast<float>(policy_.Real(OptionId::kThetaK)), format.theta_value = static_cast<float>(policy_.Real(OptionId::kThetaV));
+    format.tail_slots = std::max(2 * tail, 1), format.settle = std::max(tail, 1);
+    config.seen_masks = policy_.scorer == &kScorerWindowQhead && policy_.Int(OptionId::kSpindleGqa) == 0 && config.group > 1;
+  }
   config.formats.assign(static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads), format);
   config.raw = {kv <= 2 ? static_cast<KvType>(kv) : KvType::kF16, shape_.head_dim, 0};
   if (kv == 5) {
@@ -248,6 +270,24 @@ Status Compressor::MarkHead(int layer, int32_t g, const LayerKv& kv, int32_t cou
   return {};
 }
 
+// SpindleKV (c): every query head has its own set; what any of them keeps is stored once, with a mask of those who see it.
+void Compressor::MarkQueryHeads(int32_t g, const LayerKv& kv, int32_t count) {
+  const int32_t n = kv.len[static_cast<size_t>(g)], m = std::max(n - protect_.n_recent, 0), group = shape_.n_heads / shape_.n_kv_heads;
+  uint8_t* mark = marks_.data() + g * scratch_stride_;
+  uint32_t* seen = seen_.data() + g * scratch_stride_;
+  uint8_t* own = reinterpret_cast<uint8_t*>(keys_.data() + scratch_stride_);
+  std::fill(mark, mark + n, uint8_t{0});
+  std::fill(seen, seen + n, 0u);
+  for (int32_t j = 0; j < group; ++j) {
+    std::fill(own, own + n, uint8_t{1});
+    if (count < m) MarkTop(per_head_.data() + (int64_t{g} * group + j) * scratch_stride_, m, count, keys_.data(), own);
+    for (int32_t t = 0; t < n; ++t) {
+      mark[t] |= own[t];
+      seen[t] |= static_cast<uint32_t>(own[t]) << j;
+    }
+  }
+}
+
 void Compressor::UnrotateKeys(LayerKv* kv) {
   const int32_t d = shape_.head_dim;
   const float inverse = static_cast<float>(1.0 / (shape_.rope->attention_factor() * shape_.rope->attention_factor()));
@@ -256,7 +296,7 @@ void Compressor::UnrotateKeys(LayerKv* kv) {
     for (int32_t i = 0; i < kv->len[static_cast<size_t>(g)]; ++i) {
       if (marks_[g * scratch_stride_ + i] == 0) continue;
       float* k = kv->Keys(static_cast<int>(g)) + int64_t{i} * d;
-      shape_.rope->Angles(-int64_t{i}, cos, sin);
+      shape_.rope->Angles(-int64_t{codebook_ ? kv->Positions(static_cast<int>(g))[i] : i}, cos, sin);
       ops_.kernels->rope(k, cos, sin, d, shape_.pairing);
       for (int32_t x = 0; x < d; ++x) k[x] *= inverse;
     }
@@ -269,7 +309,7 @@ void Compressor::RotateLoaded(int layer, LayerKv* kv) const {
   float angles[kMaxHeadSize];
   for (int32_t g = 0; g < shape_.n_kv_heads; ++g) {
     for (int32_t i = 0; i < kv->len[static_cast<size_t>(g)]; ++i) {
-      shape_.rope->Angles(i, angles, angles + d / 2);
+      shape_.rope->Angles(codebook_ ? kv->Positions(g)[i] : i, angles, angles + d / 2);
       ops_.kernels->rope(kv->Keys(g) + int64_t{i} * d, angles, angles + d / 2, d, shape_.pairing);
     }
   }
@@ -311,8 +351,14 @@ Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, 
   }
   if (drop) KVC_RETURN_IF_ERROR(ChooseCounts(layer, *kv, counts.data()));
   bool dropped = false;
+  const bool seen = cache->config().seen_masks;
+  if (seen) KVC_RETURN_IF_ERROR(seen_.Reserve(meter_, n_heads * scratch_stride_, "token scores"));
   for (int32_t g = 0; g < n_heads; ++g) {
-    KVC_RETURN_IF_ERROR(MarkHead(layer, g, *kv, counts[static_cast<size_t>(g)], 0));
+    if (seen) {
+      MarkQueryHeads(g, *kv, drop ? counts[static_cast<size_t>(g)] : kv->len[static_cast<size_t>(g)]);
+    } else {
+      KVC_RETURN_IF_ERROR(MarkHead(layer, g, *kv, counts[static_cast<size_t>(g)], 0));
+    }
     const int32_t n = kv->len[static_cast<size_t>(g)];
     const uint8_t* mark = marks_.data() + g * scratch_stride_;
     const bool head_dropped = std::memchr(mark, 0, static_cast<size_t>(n)) != nullptr;
@@ -325,11 +371,15 @@ Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, 
     MergeInPrompt(layer, kv);
     changed_ = true;
   }
-  if (policy_.positions == PositionMode::kInCache && (dropped || !KeysRotated(layer))) {
+  if (policy_.decode == DecodeMode::kReobserve) {
+    const int64_t width = int64_t{shape_.n_heads} * shape_.head_dim;
+    for (int32_t i = std::max(0, observed->n_rows - policy_.Int(OptionId::kWindow)); i < observed->n_rows; ++i) PushQueries(layer, observed->queries.data() + i * width);
+  }
+  if (codebook_ || (in_cache_ && (dropped || !KeysRotated(layer)))) {
     UnrotateKeys(kv);
     keys_rotated_[static_cast<size_t>(layer)] = 0;
   }
-  return cache->Store(layer, *kv, marks_.data(), scratch_stride_, nullptr);
+  return cache->Store(layer, *kv, marks_.data(), scratch_stride_, seen ? seen_.data() : nullptr);
 }
 
 }  // namespace kvc

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "lib/base/archive.h"
 #include "lib/cache/attend.h"
 #include "lib/compress/scoring.h"
 
@@ -48,21 +49,59 @@ class Compressor {
   // Compresses one layer of the prompt into the cache. compress false: keeps everything (side values are still updated).
   Status CompressLayer(int layer, LayerKv* kv, Observation* observed, bool compress, KvCache* cache);
 
+  // Token scores [len] that the last CompressLayer gave head g; for tests and reports. Empty when nothing was scored.
+  const float* last_scores(int32_t g) const { return scores_.data() + g * scratch_stride_; }
+
   // Decode. Whether Attend must give probabilities.
   bool wants_probabilities() const { return wants_probabilities_; }
-  // Steps 3 and 4 of 1.6 for one layer, after its attention. new_values [G, D].
-  void AfterAttend(int layer, const float* new_values, AttendWorkspace* attended, KvCache* cache);
+  // Steps 3 and 4 of 1.6 for one layer, after its attention. q [H, D] as Attend got it, new_values [G, D].
+  void AfterAttend(int layer, const float* q, const float* new_values, AttendWorkspace* attended, KvCache* cache);
   // Whether keys of the layer are stored with their rotation. In-cache sessions keep it until the first entry is dropped.
   bool KeysRotated(int layer) const { return keys_rotated_[static_cast<size_t>(layer)] != 0; }
   // Turns loaded keys of a layer to their slots when they are stored without rotation.
   void RotateLoaded(int layer, LayerKv* kv) const;
+  // How Attend must turn the stored keys of the layer.
+  KeyRotation RotationOf(int layer) const {
+    return KeysRotated(layer) ? KeyRotation::kStored : codebook_ ? KeyRotation::kByPosition : KeyRotation::kByRank;
+  }
+  bool in_cache() const { return in_cache_; }
+  // Rows of RoPE angles that Attend needs for heads of `longest` entries in a sequence of n tokens; 0: none.
+  int32_t AngleRows(int32_t longest, int32_t n_tokens) const { return codebook_ ? n_tokens : in_cache_ ? longest : 0; }
+  // Rows of the newest tokens that scoring needs and no side value remembers (kvc_session_compress and _trim run them again).
+  int32_t ReplayRows(int32_t n_tokens) const;
+  // From now on every head holds what it holds: an older entry (never the first n_sink) leaves for each new one. in_cache: positions too.
+  void KeepLengths(const KvCache& cache, bool in_cache);
+  // Replaces the budget by slots per KV head; kInvalid when the policy cannot have it.
+  Status SetBudget(int32_t slots);
   // Makes room for a step over heads of max_len entries.
   Status ReserveStep(int32_t max_len);
   // True when some entry was dropped or merged since the last call.
   bool TakeChanged() { const bool c = changed_; changed_ = false; return c; }
   void Reset();
-  std::unique_ptr<Compressor> Fork() const;
+  Result<std::unique_ptr<Compressor>> Fork() const;
   int64_t bytes() const;
+  const HeadScores& head_scores() const { return head_scores_; }
+  // Budgets, lengths and observed queries, to a file or back.
+  template <typename A>
+  Status Archive(A& archive, int64_t n_heads) {
+    uint8_t flags = static_cast<uint8_t>((in_cache_ ? 1 : 0) | (keep_lengths_ ? 2 : 0));
+    KVC_RETURN_IF_ERROR(ArchiveValue(archive, flags));
+    in_cache_ = (flags & 1) != 0, keep_lengths_ = (flags & 2) != 0;
+    KVC_RETURN_IF_ERROR(ArchiveValue(archive, budget_));
+    KVC_RETURN_IF_ERROR(ArchiveValue(archive, protect_));
+    for (std::vector<int32_t>* v : {&counts_, &caps_, &ring_count_}) {
+      const size_t n = v->size();
+      KVC_RETURN_IF_ERROR(ArchiveSequence(archive, *v, n_heads));
+      if (v->size() != n) return Error(Code::kBadModel, "damaged: budgets of another shape");
+    }
+    bool sane = policy_.keeps_all() || (budget_ > 0 && protect_.n_sink + protect_.n_recent == ProtectedSlots(budget_));
+    for (size_t i = 0; i < caps_.size(); ++i) sane = sane && counts_[i] >= 0 && counts_[i] <= kUnbounded && caps_[i] > 0 && caps_[i] <= kUnbounded;
+    if (!sane && budget_ != 0) return Error(Code::kBadModel, "damaged: budgets out of range");
+    const size_t n_layers = keys_rotated_.size();
+    KVC_RETURN_IF_ERROR(ArchiveSequence(archive, keys_rotated_, n_heads));
+    if (keys_rotated_.size() != n_layers) return Error(Code::kBadModel, "damaged: budgets of another shape");
+    return ring_.size() == 0 ? Status() : archive.Bytes(ring_.data(), ring_.size() * static_cast<int64_t>(sizeof(float)));
+  }
   // What scoring a prompt of n tokens takes.
   int64_t ScoringBytes(int32_t n_tokens) const;
 
@@ -81,6 +120,11 @@ class Compressor {
   float* RankLine(int i) { return decode_.data() + i * decode_stride_; }
   int32_t Cap(int layer, int32_t g) const { return caps_[static_cast<size_t>(layer * shape_.n_kv_heads + g)]; }
   Protected ProtectFor(int32_t budget) const;
+  int32_t ProtectedSlots(int32_t budget) const { const Protected p = ProtectFor(budget); return p.n_sink + p.n_recent; }
+  void MarkQueryHeads(int32_t g, const LayerKv& kv, int32_t count);
+  void PushQueries(int layer, const float* q);
+  void Reobserve(int layer, KvCache* cache);
+  void EvictOldest(int layer, int32_t g, KvCache* cache);
 
   Policy policy_;
   CompressorShape shape_;
@@ -90,6 +134,7 @@ class Compressor {
   int32_t n_aux_ = 0, scorer_aux_ = 0;
   int32_t accumulated_ = -1, accumulated_count_ = -1;  // side values that hold the summed attention and its rows, for merging
   bool wants_probabilities_ = false, changed_ = false;
+  bool codebook_ = false, in_cache_ = false, keep_lengths_ = false;
   int32_t budget_ = 0;
   Protected protect_;
   std::vector<int32_t> counts_;        // [L, G] candidates for the prompt at hand
@@ -103,6 +148,10 @@ class Compressor {
   Buffer<uint64_t> keys_;              // [threads, 2 * stride]
   Buffer<uint8_t> marks_;              // [G, stride]
   Buffer<uint32_t> seen_;              // [G, stride]
+  Buffer<float> ring_;                 // reobserve: [L, w, H, D] newest queries, row n % w is the next to go
+  std::vector<int32_t> ring_count_;    // [L] rows pushed, kept below 2 w
+  LayerKv reobserved_;                 // reobserve: one layer loaded back
+  Observation ring_view_;
   Buffer<float> decode_;               // lines in rank order: p, scratch, scores, one line for selection, side values
   Buffer<int32_t> positions_;          // [decode_stride]
   Buffer<int32_t> links_;              // scratch of merging [3, stride]

@@ -38,7 +38,18 @@ struct CachedValues {
 }  // namespace
 
 Status Compressor::ReserveStep(int32_t max_len) {
-  if (policy_.keeps_all() || (!wants_probabilities_ && policy_.decode == DecodeMode::kGrow)) return {};
+  if (policy_.decode == DecodeMode::kReobserve && !policy_.keeps_all() && max_len > reobserved_.capacity) {
+    const int64_t capacity = max_len + policy_.Int(OptionId::kSlack) + 1, g = shape_.n_kv_heads;
+    reobserved_.n_kv_heads = shape_.n_kv_heads, reobserved_.head_dim = shape_.head_dim, reobserved_.n_aux = 0;
+    reobserved_.len.assign(static_cast<size_t>(g), 0);
+    reobserved_.capacity = 0;
+    KVC_RETURN_IF_ERROR(reobserved_.keys.Allocate(meter_, g * capacity * shape_.head_dim, "one layer, to score it again"));
+    KVC_RETURN_IF_ERROR(reobserved_.values.Allocate(meter_, g * capacity * shape_.head_dim, "one layer, to score it again"));
+    KVC_RETURN_IF_ERROR(reobserved_.positions.Allocate(meter_, g * capacity, "one layer, to score it again"));
+    KVC_RETURN_IF_ERROR(ReserveScoring(static_cast<int32_t>(capacity)));
+    reobserved_.capacity = capacity;
+  }
+  if (!keep_lengths_ && (policy_.keeps_all() || (!wants_probabilities_ && policy_.decode == DecodeMode::kGrow))) return {};
   if (max_len <= decode_stride_) return {};
   const int64_t stride = (std::max<int64_t>(max_len, decode_stride_ + decode_stride_ / 4) + 2 * shape_.head_dim + 15) / 16 * 16;
   decode_stride_ = 0;
@@ -50,7 +61,7 @@ Status Compressor::ReserveStep(int32_t max_len) {
 }
 
 void Compressor::DropRotation(int layer, KvCache* cache) {
-  if (policy_.positions != PositionMode::kInCache || !KeysRotated(layer)) return;
+  if (!in_cache_ || !KeysRotated(layer)) return;
   const int32_t d = shape_.head_dim;
   const float inverse = static_cast<float>(1.0 / (shape_.rope->attention_factor() * shape_.rope->attention_factor()));
   float *cos = lines_.data(), *sin = cos + d / 2;
@@ -94,7 +105,81 @@ void Compressor::ReduceHead(int layer, int32_t g, float* const* aux, const int32
   changed_ = true;
 }
 
-void Compressor::AfterAttend(int layer, const float* new_values, AttendWorkspace* attended, KvCache* cache) {
+// The ring of the newest w query rows of every layer. All layers push once per token, so one start and count serve them; the last moves them.
+void Compressor::PushQueries(int layer, const float* q) {
+  const int32_t w = policy_.Int(OptionId::kWindow);
+  const int64_t width = int64_t{shape_.n_heads} * shape_.head_dim;
+  int32_t& n = ring_count_[static_cast<size_t>(layer)];
+  std::memcpy(ring_.data() + (int64_t{layer} * w + n % w) * width, q, static_cast<size_t>(width) * sizeof(float));
+  n = n + 1 >= 2 * w ? n + 1 - w : n + 1;
+}
+
+// methods.md 1.6: window scores of the entries there are, with the stored rows; heads above budget + slack go back to their budget.
+void Compressor::Reobserve(int layer, KvCache* cache) {
+  bool over = false;
+  for (int32_t g = 0; g < shape_.n_kv_heads; ++g) over = over || cache->Len(layer, g) > Cap(layer, g) + policy_.Int(OptionId::kSlack);
+  if (!over) return;
+  const int32_t w = policy_.Int(OptionId::kWindow), n = ring_count_[static_cast<size_t>(layer)], rows = std::min(n, w);
+  const int64_t width = int64_t{shape_.n_heads} * shape_.head_dim;
+  for (int32_t i = 0; i < rows; ++i) {
+    std::memcpy(ring_view_.queries.data() + i * width, ring_.data() + (int64_t{layer} * w + (n - rows + i) % w) * width, static_cast<size_t>(width) * sizeof(float));
+  }
+  ring_view_.n_rows = rows;
+  cache->Load(layer, &reobserved_);
+  const ScoreInput in{policy_, ops_, reobserved_, ring_view_, scratch_, layer, shape_.n_heads, budget_, protect_, shape_.scale};
+  ScoreOutput out{scores_.data(), scratch_stride_, &reobserved_};
+  const Status status = policy_.scorer->score(in, out);
+  assert(status.ok());
+  (void)status;
+  for (int32_t g = 0; g < shape_.n_kv_heads; ++g) {
+    const int32_t len = cache->Len(layer, g);
+    if (len <= Cap(layer, g) + policy_.Int(OptionId::kSlack)) continue;
+    uint8_t* mark = marks_.data();
+    const int32_t kept_always = protect_.n_sink + protect_.n_recent;
+    std::fill(mark, mark + len, uint8_t{1});
+    MarkTop(scores_.data() + g * scratch_stride_ + protect_.n_sink, len - kept_always, std::max(Cap(layer, g) - kept_always, 0), keys_.data(), mark + protect_.n_sink);
+    for (int32_t r = len - 1; r >= 0; --r) {
+      if (mark[r] == 0) cache->Remove(layer, g, r);
+    }
+    changed_ = true;
+  }
+}
+
+void Compressor::EvictOldest(int layer, int32_t g, KvCache* cache) {
+  constexpr int32_t kSinks = 4;  // StreamingLLM's published default (methods.md 2.2)
+  DropRotation(layer, cache);
+  while (cache->Len(layer, g) > Cap(layer, g)) cache->Remove(layer, g, std::min(kSinks, cache->Len(layer, g) - 2));
+  changed_ = true;
+}
+
+void Compressor::KeepLengths(const KvCache& cache, bool in_cache) {
+  for (size_t i = 0; i < caps_.size(); ++i) {
+    caps_[i] = std::max(2, cache.Len(static_cast<int>(i) / shape_.n_kv_heads, static_cast<int>(i) % shape_.n_kv_heads));
+  }
+  keep_lengths_ = true;
+  in_cache_ = in_cache_ || in_cache;
+}
+
+int32_t Compressor::ReplayRows(int32_t n_tokens) const {
+  if (policy_.keeps_all() || policy_.scorer->window_rows == nullptr) return 0;
+  return policy_.scorer->window_rows(policy_, n_tokens, BudgetFor(n_tokens));
+}
+
+Status Compressor::SetBudget(int32_t slots) {
+  if (policy_.keeps_all()) return Error(Code::kUnsupported, "policy %s keeps everything: it has no rule to drop entries by", policy_.method->name);
+  Policy changed = policy_;
+  changed.budget_kind = BudgetKind::kSlots;
+  changed.budget = slots;
+  KVC_RETURN_IF_ERROR(ValidatePolicy(changed));
+  policy_ = std::move(changed);
+  return {};
+}
+
+void Compressor::AfterAttend(int layer, const float* q, const float* new_values, AttendWorkspace* attended, KvCache* cache) {
+  if (!policy_.keeps_all() && policy_.decode == DecodeMode::kReobserve) {
+    PushQueries(layer, q);
+    Reobserve(layer, cache);
+  }
   const int32_t group = shape_.n_heads / shape_.n_kv_heads;
   const bool evicts = !policy_.keeps_all() && policy_.decode == DecodeMode::kStep;
   const bool shared = !policy_.keeps_all() && policy_.scorer->one_set_per_layer && policy_.Int(OptionId::kTovaScope) == 0;
@@ -129,24 +214,30 @@ void Compressor::AfterAttend(int layer, const float* new_values, AttendWorkspace
         ReduceHead(layer, g, aux, positions_.data(), RankLine(kScores), cache);
       }
     }
+    if (keep_lengths_ && cache->Len(layer, g) > Cap(layer, g)) EvictOldest(layer, g, cache);
     cache->Settle(layer, g);
   }
 }
 
 void Compressor::Reset() {
-  std::fill(keys_rotated_.begin(), keys_rotated_.end(), uint8_t{1});
+  std::fill(keys_rotated_.begin(), keys_rotated_.end(), codebook_ ? uint8_t{0} : uint8_t{1});
+  std::fill(ring_count_.begin(), ring_count_.end(), 0);
+  keep_lengths_ = false;
+  in_cache_ = policy_.positions == PositionMode::kInCache;
   std::fill(caps_.begin(), caps_.end(), kUnbounded);
   changed_ = false;
 }
 
-std::unique_ptr<Compressor> Compressor::Fork() const {
-  std::unique_ptr<Compressor> fork(new Compressor(policy_, shape_, head_scores_, ops_, meter_));
-  fork->n_aux_ = n_aux_, fork->scorer_aux_ = scorer_aux_;
-  fork->accumulated_ = accumulated_, fork->accumulated_count_ = accumulated_count_;
-  fork->wants_probabilities_ = wants_probabilities_;
-  fork->budget_ = budget_, fork->protect_ = protect_;
-  fork->counts_ = counts_, fork->caps_ = caps_, fork->keys_rotated_ = keys_rotated_;
-  return fork;
+Result<std::unique_ptr<Compressor>> Compressor::Fork() const {
+  Result<std::unique_ptr<Compressor>> made = Create(policy_, shape_, head_scores_, ops_, meter_);
+  if (!made.ok()) return made.status();
+  Compressor& fork = *made.value();
+  fork.budget_ = budget_, fork.protect_ = protect_;
+  fork.counts_ = counts_, fork.caps_ = caps_, fork.keys_rotated_ = keys_rotated_;
+  fork.in_cache_ = in_cache_, fork.keep_lengths_ = keep_lengths_;
+  fork.ring_count_ = ring_count_;
+  if (ring_.size() > 0) std::memcpy(fork.ring_.data(), ring_.data(), static_cast<size_t>(ring_.size()) * sizeof(float));
+  return made;
 }
 
 int64_t Compressor::bytes() const {

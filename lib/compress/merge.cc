@@ -23,7 +23,7 @@ float CamFactor(const Policy& policy, float a, const float* target_sums, int32_t
   double share = probability;
   if (!policy.Flag(OptionId::kCamExpected)) {
     const uint64_t seed = static_cast<uint64_t>(policy.Real(OptionId::kSeed));
-    share = Uniform(Philox(0, head, static_cast<uint32_t>(position), kCamTag, seed)[0]) < probability ? 1.0 : 0.0;
+    share = Uniform(Philox(static_cast<uint32_t>(policy.Real(OptionId::kSequence)), head, static_cast<uint32_t>(position), kCamTag, seed)[0]) < probability ? 1.0 : 0.0;
   }
   return static_cast<float>(share / n_targets);
 }

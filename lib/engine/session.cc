@@ -39,23 +39,30 @@ Status Session::CheckPolicy(const Model& model, const Policy& policy) {
 
 Result<std::unique_ptr<Session>> Session::Create(std::shared_ptr<const Model> model, const Policy* policy, const SessionParams& params) {
   const Policy chosen = policy != nullptr ? *policy : FullPolicy();
+  Result<HeadScores> scores = model->ScoresFor(chosen);
+  if (!scores.ok()) return scores.status();
+  return CreateWithScores(std::move(model), chosen, std::move(scores.value()), params);
+}
+
+Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const Model> model, const Policy& chosen, HeadScores scores,
+                                                           const SessionParams& params) {
   const ModelConfig& config = model->config();
   if (params.max_tokens < 0 || params.max_tokens > kMaxContext) {
     return Error(Code::kInvalid, "max_tokens is %d; it is 0 (the model's context) to %d", params.max_tokens, kMaxContext);
   }
   KVC_RETURN_IF_ERROR(Sampler::Check(params.sampler));
   KVC_RETURN_IF_ERROR(CheckPolicy(*model, chosen));
-  Result<HeadScores> scores = model->ScoresFor(chosen);
-  if (!scores.ok()) return scores.status();
   MemoryMeter* meter = model->meter().get();
-  Result<std::unique_ptr<Compressor>> compressor = Compressor::Create(chosen, Shape(*model), std::move(scores.value()), model->ops(), meter);
+  Result<std::unique_ptr<Compressor>> compressor = Compressor::Create(chosen, Shape(*model), std::move(scores), model->ops(), meter);
   if (!compressor.ok()) return compressor.status();
 
   std::unique_ptr<Session> s(new Session(model, params));
   if (s->params_.max_tokens == 0) s->params_.max_tokens = IsEndless(chosen) ? kMaxContext : config.max_tokens;
   s->compressor_ = std::move(compressor.value());
-  Result<std::unique_ptr<KvCache>> cache =
-      KvCache::Create(s->compressor_->MakeCacheConfig(s->params_.max_tokens), model->ops().kernels, model->meter());
+  s->keeps_tokens_ = s->compressor_->ReplayRows(s->params_.max_tokens) > 0;
+  CacheConfig cache_config = s->compressor_->MakeCacheConfig(s->params_.max_tokens);
+  cache_config.ordered = cache_config.ordered || params.on_full != OnFull::kError;
+  Result<std::unique_ptr<KvCache>> cache = KvCache::Create(cache_config, model->ops().kernels, model->meter());
   if (!cache.ok()) return cache.status();
   s->cache_ = std::move(cache.value());
   KVC_RETURN_IF_ERROR(s->logits_.Allocate(meter, config.vocab_size, "logits"));
@@ -64,18 +71,61 @@ Result<std::unique_ptr<Session>> Session::Create(std::shared_ptr<const Model> mo
   return s;
 }
 
-Status Session::CheckTokens(Span<const int32_t> tokens) const {
-  if (tokens.empty()) return Error(Code::kInvalid, "the prompt has no tokens; an empty text is BOS alone");
+Status Session::CheckTokenIds(Span<const int32_t> tokens) const {
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < 0 || tokens[i] >= model_->config().vocab_size) {
       return Error(Code::kInvalid, "token %zu is %d; ids are 0 to %d", i, tokens[i], model_->config().vocab_size - 1);
     }
   }
+  return {};
+}
+
+Status Session::CheckTokens(Span<const int32_t> tokens) const {
+  if (tokens.empty()) return Error(Code::kInvalid, "the prompt has no tokens; an empty text is BOS alone");
+  KVC_RETURN_IF_ERROR(CheckTokenIds(tokens));
   const int64_t total = int64_t{n_tokens_} + (pending_ >= 0) + static_cast<int64_t>(tokens.size());
   if (total > params_.max_tokens) {
     return Error(Code::kContextFull, "%zu more tokens after %d do not fit in max_tokens=%d", tokens.size(), n_tokens_ + (pending_ >= 0), params_.max_tokens);
   }
   return {};
+}
+
+// Runs tokens through the network onto `cache`; prompt_ then holds what they leave. The session itself is not touched.
+Status Session::RunPrompt(const std::vector<int32_t>& tokens, std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor,
+                          int32_t first_position, bool compress, std::vector<float>* logits) {
+  const int32_t n = static_cast<int32_t>(tokens.size());
+  prompt_ = Prompt();
+  prompt_.cache = std::move(cache);
+  prompt_.compressor = std::move(compressor);
+  prompt_.compress = compress;
+  PromptNeeds needs;
+  PrefillRequest request;
+  Status status = prompt_.compressor->BeginPrompt(first_position + n, &needs);
+  if (status.ok()) {
+    request.tokens = tokens.data(), request.n = n, request.first_position = first_position;
+    request.max_cached = prompt_.cache->MaxLen();
+    request.positions_in_cache = prompt_.compressor->in_cache();
+    request.window_rows = needs.window_rows, request.column_sums = needs.column_sums, request.n_aux = compressor_->n_aux();
+    request.sink = this, request.call = &call_;
+    logits->resize(static_cast<size_t>(model_->config().vocab_size));
+    request.logits = logits->data();
+    status = kvc::Prefill(model_->network(), request, &forward_, model_->meter().get());
+  }
+  forward_.FreePrefill();
+  if (!status.ok()) prompt_ = Prompt();
+  return status;
+}
+
+void Session::Commit() {
+  cache_ = std::move(prompt_.cache);
+  compressor_ = std::move(prompt_.compressor);
+  if (compressor_->TakeChanged()) {
+    ++n_compactions_;
+    changed_at_ = n_tokens_;
+  }
+  compress_seconds_ += prompt_.compress_seconds;
+  cache_bytes_peak_ = std::max({cache_bytes_peak_, prompt_.peak, cache_->bytes()});
+  prompt_ = Prompt();
 }
 
 Status Session::Prefill(Span<const int32_t> tokens, bool compress) {
@@ -84,45 +134,22 @@ Status Session::Prefill(Span<const int32_t> tokens, bool compress) {
   std::vector<int32_t> all;  // the token of the last step comes first
   if (pending_ >= 0) all.push_back(pending_);
   all.insert(all.end(), tokens.begin(), tokens.end());
-  const int32_t n = static_cast<int32_t>(all.size());
-
+  if (keeps_tokens_) tokens_.reserve(tokens_.size() + all.size());
   Result<std::unique_ptr<KvCache>> cache = cache_->Fork();
   if (!cache.ok()) return cache.status();
-  prompt_ = Prompt();
-  prompt_.cache = std::move(cache.value());
-  prompt_.compressor = compressor_->Fork();
-  prompt_.compress = compress;
-  PromptNeeds needs;
-  Status status = prompt_.compressor->BeginPrompt(n_tokens_ + n, &needs);
+  Result<std::unique_ptr<Compressor>> compressor = compressor_->Fork();
+  if (!compressor.ok()) return compressor.status();
   std::vector<float> logits;
-  if (status.ok()) {
-    PrefillRequest request;
-    request.tokens = all.data(), request.n = n, request.first_position = n_tokens_;
-    request.max_cached = cache_->MaxLen();
-    request.positions_in_cache = compressor_->policy().positions == PositionMode::kInCache;
-    request.window_rows = needs.window_rows, request.column_sums = needs.column_sums, request.n_aux = compressor_->n_aux();
-    request.sink = this, request.call = &call_;
-    logits.resize(static_cast<size_t>(model_->config().vocab_size));
-    request.logits = logits.data();
-    status = kvc::Prefill(model_->network(), request, &forward_, model_->meter().get());
-  }
-  forward_.FreePrefill();
-  if (!status.ok()) {
-    prompt_ = Prompt();
-    return status;
-  }
-  cache_ = std::move(prompt_.cache);
-  compressor_ = std::move(prompt_.compressor);
+  KVC_RETURN_IF_ERROR(RunPrompt(all, std::move(cache.value()), std::move(compressor.value()), n_tokens_, compress, &logits));
   std::copy(logits.begin(), logits.end(), logits_.data());
-  n_tokens_ += n;
+  n_tokens_ += static_cast<int32_t>(all.size());
   n_prompt_ += static_cast<int32_t>(tokens.size());
+  if (keeps_tokens_) tokens_.insert(tokens_.end(), all.begin(), all.end());
   pending_ = -1;
-  finished_ = false;
-  if (compressor_->TakeChanged()) ++n_compactions_;
-  compress_seconds_ += prompt_.compress_seconds;
+  finished_ = rewound_ = false;
+  Commit();
+  if (cache_->HasTails()) changed_at_ = n_tokens_;
   prefill_seconds_ += Seconds() - begin;
-  cache_bytes_peak_ = std::max({cache_bytes_peak_, prompt_.peak, cache_->bytes()});
-  prompt_ = Prompt();
   return {};
 }
 
@@ -153,9 +180,8 @@ Status Session::ReserveStep(int32_t ahead) {
     const int32_t with_headroom = longest + kStepHeadroom;
     KVC_RETURN_IF_ERROR(attend_.Reserve(cache_->config(), with_headroom, model_->ops().pool->n_threads(), meter));
   }
-  if (compressor_->policy().positions == PositionMode::kInCache) {
-    KVC_RETURN_IF_ERROR(angles_.Grow(model_->network().rope, longest + kStepHeadroom, meter));
-  }
+  const int32_t angles = compressor_->AngleRows(longest, n_tokens_ + ahead);
+  if (angles > angles_.rows()) KVC_RETURN_IF_ERROR(angles_.Grow(model_->network().rope, angles + kStepHeadroom, meter));
   return compressor_->ReserveStep(longest);
 }
 
@@ -165,7 +191,13 @@ Status Session::Feed(int32_t token) {
   const DecodeRow row{token, n_tokens_, this, logits_.data()};
   Decode(model_->network(), &row, 1, &forward_);
   ++n_tokens_;
-  if (compressor_->TakeChanged()) ++n_compactions_;
+  if (keeps_tokens_) tokens_.push_back(token);
+  if (compressor_->TakeChanged()) {
+    ++n_compactions_;
+    changed_at_ = n_tokens_;
+  }
+  // Side values that watch every step, and entries that are quantised when they leave the residual, cannot be taken back.
+  if (compressor_->wants_probabilities() || cache_->HasTails()) changed_at_ = n_tokens_;
   cache_bytes_peak_ = std::max(cache_bytes_peak_, cache_->bytes());
   decode_seconds_ += Seconds() - begin;
   return {};
@@ -173,18 +205,25 @@ Status Session::Feed(int32_t token) {
 
 Status Session::FeedPending() {
   if (pending_ < 0) return {};
-  if (n_tokens_ >= params_.max_tokens) {
-    return Error(Code::kContextFull, "the session holds max_tokens=%d tokens", params_.max_tokens);
-  }
+  if (n_tokens_ >= params_.max_tokens) KVC_RETURN_IF_ERROR(MakeRoom());
   if (call_.cancelled()) return Error(Code::kCancelled, "the step was cancelled");
   KVC_RETURN_IF_ERROR(Feed(pending_));
   pending_ = -1;
   return {};
 }
 
+// At max_tokens: an error, or from now on an old entry leaves for each new one.
+Status Session::MakeRoom() {
+  if (params_.on_full == OnFull::kError) return Error(Code::kContextFull, "the session holds max_tokens=%d tokens", params_.max_tokens);
+  if (!made_room_) compressor_->KeepLengths(*cache_, params_.on_full == OnFull::kSlide);
+  made_room_ = true;
+  return {};
+}
+
 Status Session::Step(int32_t* token) {
   *token = -1;
   if (n_tokens_ == 0) return Error(Code::kInvalid, "step before any prompt: prefill at least BOS");
+  if (rewound_) return Error(Code::kInvalid, "step after rewind: prefill at least one token first");
   if (finished_) return {};
   KVC_RETURN_IF_ERROR(FeedPending());
   const int32_t picked = sampler_.Pick(logits_.data(), n_answer_);
@@ -205,9 +244,9 @@ void Session::Attend(int layer, const float* q, const float* k, const float* v, 
   for (int32_t g = 0; g < c.n_kv_heads; ++g) cache_->Append(layer, g, k + int64_t{g} * c.head_dim, v + int64_t{g} * c.head_dim, n_tokens_);
   const OpContext ops = model_->ops();
   const AttendArgs args{ops, *cache_, layer, q, out, Shape(*model_).scale, c.sliding_window, compressor_->wants_probabilities(),
-                        compressor_->KeysRotated(layer) ? KeyRotation::kStored : KeyRotation::kByRank, &angles_, c.rope_pairing, rotated_q_.data()};
+                        compressor_->RotationOf(layer), &angles_, c.rope_pairing, rotated_q_.data()};
   kvc::Attend(args, &attend_);
-  compressor_->AfterAttend(layer, v, &attend_, cache_.get());
+  compressor_->AfterAttend(layer, q, v, &attend_, cache_.get());
 }
 
 void Session::Kept(int layer, int32_t kv_head, std::vector<int32_t>* positions) const {
@@ -224,6 +263,10 @@ void Session::Reset() {
   pending_ = -1;
   finished_ = false;
   cache_bytes_peak_ = 0;
+  changed_at_ = 0;
+  tokens_.clear();
+  rewound_ = false;
+  made_room_ = false;
   prefill_seconds_ = compress_seconds_ = decode_seconds_ = 0;
 }
 

@@ -42,6 +42,15 @@ class Session final : public PrefillSink, public DecodeSink {
   // Feeds the token of the last Step, if it still waits. Afterwards logits() are those of the newest token.
   Status FeedPending();
   Span<const float> logits() const { return {logits_.data(), static_cast<size_t>(n_tokens_ > 0 ? logits_.size() : 0)}; }
+  // The same cache and place in the answer, own sampler and text from here on. Costs no cache bytes until one of the two writes.
+  Result<std::unique_ptr<Session>> Fork();
+  // Removes the newest n tokens (a token that Step gave and nothing fed yet is one of them). kUnsupported and nothing changed when an
+  // older entry was dropped, merged or quantised since they came.
+  Status Rewind(int32_t n);
+  // Applies the policy to what is cached, with `budget` slots per KV head instead of its own when > 0. *freed: bytes given back.
+  Status Recompress(int32_t budget, int64_t* freed);
+  Status Save(const std::string& path);
+  static Result<std::unique_ptr<Session>> Restore(std::shared_ptr<const Model> model, const std::string& path);
   TextStream& text() { return text_; }
   SessionStats Stats() const;
   void Kept(int layer, int32_t kv_head, std::vector<int32_t>* positions) const;
@@ -58,8 +67,19 @@ class Session final : public PrefillSink, public DecodeSink {
  private:
   Session(std::shared_ptr<const Model> model, const SessionParams& params);
   Status CheckTokens(Span<const int32_t> tokens) const;
+  Status CheckTokenIds(Span<const int32_t> tokens) const;
   Status ReserveStep(int32_t ahead);
   Status Feed(int32_t token);
+  Status MakeRoom();
+  Status RunPrompt(const std::vector<int32_t>& tokens, std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor, int32_t first_position,
+                   bool compress, std::vector<float>* logits);
+  Status ReduceBySideValues(std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor);
+  static Result<std::unique_ptr<Session>> CreateWithScores(std::shared_ptr<const Model> model, const Policy& policy, HeadScores scores,
+                                                           const SessionParams& params);
+  template <typename Archive>
+  Status ArchiveFields(Archive& archive);
+  void Commit();
+  int32_t NewestContiguous() const;
   int64_t WorkspaceBytes() const;
   static Status CheckPolicy(const Model& model, const Policy& policy);
   // One head of an uncompressed cache of the same element type.
@@ -79,6 +99,9 @@ class Session final : public PrefillSink, public DecodeSink {
   CallState call_;
   int32_t n_tokens_ = 0, n_prompt_ = 0, n_answer_ = 0, n_compactions_ = 0;  // n_tokens_: fed, the logical length
   int32_t pending_ = -1;
+  int32_t changed_at_ = 0;             // logical length when an entry was last dropped, merged or quantised: Rewind stops there
+  std::vector<int32_t> tokens_;        // all tokens fed, when the policy may have to run the newest again (Recompress)
+  bool keeps_tokens_ = false, made_room_ = false, rewound_ = false;  // rewound: logits are those of a token that is gone
   bool finished_ = false;
   int64_t cache_bytes_peak_ = 0;
   double prefill_seconds_ = 0, compress_seconds_ = 0, decode_seconds_ = 0;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "lib/base/archive.h"
 #include "lib/base/span.h"
 
 namespace kvc {
@@ -19,6 +20,17 @@ class TextStream {
   // Bytes that Pull could give now.
   int32_t Available() const { return static_cast<int32_t>(ready_.size() - read_); }
   void Clear();
+  // Unread text and waiting bytes, to a file or back.
+  template <typename A>
+  Status Archive(A& archive, int64_t most) {
+    std::string unread = ready_.substr(read_);
+    uint8_t start = at_start_ ? 1 : 0;
+    KVC_RETURN_IF_ERROR(ArchiveSequence(archive, unread, most));
+    KVC_RETURN_IF_ERROR(ArchiveSequence(archive, pending_, 3));
+    KVC_RETURN_IF_ERROR(ArchiveValue(archive, start));
+    if (A::kReading) ready_ = unread, read_ = 0, at_start_ = start != 0;
+    return {};
+  }
 
  private:
   static constexpr size_t kReserve = 4096;

@@ -101,10 +101,18 @@ float Scale(const ModelConfig& c) { return static_cast<float>(1.0 / std::sqrt(st
 // ---- workspace ----
 
 Status ForwardWorkspace::ReservePrefill(const ModelConfig& c, const PrefillRequest& r, MemoryMeter* meter) {
-  const int64_t entries = int64_t{r.max_cached} + r.n, g = c.n_kv_heads, chunk = std::min(r.n, kChunk);
+  const int64_t chunk = std::min(r.n, kChunk);
   KVC_RETURN_IF_ERROR(residual_.Reserve(meter, int64_t{r.n} * c.hidden_size, "activations of the prompt"));
   KVC_RETURN_IF_ERROR(block_.Reserve(meter, Activations::Floats(c, chunk) + chunk * c.head_dim, "activations of a chunk"));
   KVC_RETURN_IF_ERROR(scratch_.Reserve(meter, ScratchBytes(c, static_cast<int32_t>(chunk)), "activations of a chunk"));
+  if (r.column_sums) KVC_RETURN_IF_ERROR(lse_.Reserve(meter, int64_t{c.n_heads} * kChunk, "column sums"));
+  LayerKv* kv;
+  Observation* observed;
+  return ReserveLayer(c, r, meter, &kv, &observed);
+}
+
+Status ForwardWorkspace::ReserveLayer(const ModelConfig& c, const PrefillRequest& r, MemoryMeter* meter, LayerKv** kv, Observation** observed) {
+  const int64_t entries = int64_t{r.max_cached} + r.n, g = c.n_kv_heads;
   kv_.n_kv_heads = c.n_kv_heads, kv_.head_dim = c.head_dim, kv_.n_aux = r.n_aux;
   kv_.len.assign(static_cast<size_t>(g), 0);
   kv_.capacity = entries;
@@ -117,8 +125,10 @@ Status ForwardWorkspace::ReservePrefill(const ModelConfig& c, const PrefillReque
   KVC_RETURN_IF_ERROR(observed_.queries.Reserve(meter, int64_t{observed_.n_rows} * c.n_heads * c.head_dim, "window queries"));
   if (r.column_sums) {
     KVC_RETURN_IF_ERROR(observed_.sums.Reserve(meter, g * entries, "column sums"));
-    KVC_RETURN_IF_ERROR(lse_.Reserve(meter, int64_t{c.n_heads} * kChunk, "column sums"));
+    if (!meter->counting()) std::fill(observed_.sums.data(), observed_.sums.data() + g * entries, 0.0f);
   }
+  *kv = &kv_;
+  *observed = &observed_;
   return {};
 }
 

@@ -61,6 +61,8 @@ struct DecodeRow {
 class ForwardWorkspace {
  public:
   Status ReservePrefill(const ModelConfig& config, const PrefillRequest& request, MemoryMeter* meter);
+  // One layer's keys, values and zeroed column sums, without the buffers of a prompt.
+  Status ReserveLayer(const ModelConfig& config, const PrefillRequest& request, MemoryMeter* meter, LayerKv** kv, Observation** observed);
   Status ReserveDecode(const ModelConfig& config, int32_t n_rows, MemoryMeter* meter);
   void FreePrefill();
   int64_t bytes() const;

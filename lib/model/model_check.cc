@@ -195,7 +195,8 @@ Status CheckTokenizerSpec(const TokenizerSpec& spec, const ModelConfig& config) 
     if (spec.merges[i] >= 0 && spec.merges[i] < config.vocab_size) continue;
     return Error(Code::kBadModel, "tokenizer merge %zu names piece %d of %d", i / 2, spec.merges[i], config.vocab_size);
   }
-  KVC_RETURN_IF_ERROR(CheckCount("the tokenizer", static_cast<int64_t>(spec.patterns.size()), kMaxPatterns, "patterns"));
+  const int64_t n_patterns = static_cast<int64_t>(spec.patterns.size());
+  KVC_RETURN_IF_ERROR(CheckCount("the tokenizer", n_patterns, kMaxPatterns, "patterns"));
   for (const std::string& pattern : spec.patterns) KVC_RETURN_IF_ERROR(CheckText("a tokenizer pattern", pattern));
   KVC_RETURN_IF_ERROR(CheckRange("token bos", spec.bos, -1, config.vocab_size - 1));
   KVC_RETURN_IF_ERROR(CheckRange("token eos", spec.eos, -1, config.vocab_size - 1));
@@ -227,8 +228,9 @@ Status CheckHeadScores(const std::vector<HeadScoreTable>& tables, const ModelCon
     if (t.name.empty()) return Error(Code::kBadModel, "a head-score table has no name");
     if (!names.insert(t.name).second) return Error(Code::kBadModel, "head-score table %s is there twice", name);
     if (t.n_layers != config.n_layers || (t.n_columns != config.n_kv_heads && t.n_columns != config.n_heads)) {
-      return Error(Code::kBadModel, "head-score table %s: shape [%d, %d], the model has %d layers, %d KV heads, %d heads",
-                   name, t.n_layers, t.n_columns, config.n_layers, config.n_kv_heads, config.n_heads);
+      return Error(Code::kBadModel,
+                   "head-score table %s: shape [%d, %d], the model has %d layers, %d KV heads, %d heads", name,
+                   t.n_layers, t.n_columns, config.n_layers, config.n_kv_heads, config.n_heads);
     }
     const int64_t n_scores = int64_t{t.n_layers} * t.n_columns;
     if (static_cast<int64_t>(t.scores.size()) != n_scores) {

@@ -14,7 +14,7 @@ constexpr int32_t kMaxLayers = 1024, kMaxHeads = 1024, kMaxHeadDim = 1024, kMaxH
                   kMaxVocab = 1 << 21, kMaxContext = 1 << 26;
 
 struct ModelConfig {
-  std::string name, architecture;  // architecture: "llama", "mistral", "qwen2", "qwen3": for people; the flags below decide
+  std::string name, architecture;  // architecture: "llama", "qwen3", ...: for people; the flags below decide
   int32_t n_layers = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0, hidden_size = 0, ffn_size = 0, vocab_size = 0;
   int32_t max_tokens = 0;          // trained context
   int32_t sliding_window = 0;      // 0 = none; else every layer sees only the newest so many tokens
@@ -36,8 +36,8 @@ struct HeadScoreTable {
 
 enum class TensorRole : uint16_t {
   kEmbedding = 1, kFinalNorm = 2, kOutputHead = 3,
-  kAttentionNorm = 10, kQuery = 11, kKey = 12, kValue = 13, kOutput = 14, kQueryBias = 15, kKeyBias = 16, kValueBias = 17,
-  kOutputBias = 18, kQueryNorm = 19, kKeyNorm = 20,
+  kAttentionNorm = 10, kQuery = 11, kKey = 12, kValue = 13, kOutput = 14,
+  kQueryBias = 15, kKeyBias = 16, kValueBias = 17, kOutputBias = 18, kQueryNorm = 19, kKeyNorm = 20,
   kFfnNorm = 30, kGate = 31, kUp = 32, kDown = 33,
 };
 const char* TensorRoleName(TensorRole role);  // "embedding", "attention_norm", ...; never null

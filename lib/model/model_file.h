@@ -30,12 +30,15 @@ struct TurnFormat {
 
 class ModelFile {
  public:
-  // Maps (or reads, where mapping fails) and verifies everything: container, FlatBuffers verifier with limits, ranges, overlaps,
-  // shapes against the config, checksums, the hash over all. Messages say truncated, damaged, newer version or unsupported,
-  // and what and where. meter is charged for what is read into memory, not for mappings.
+  // Maps (or reads, where mapping fails) and verifies everything: container, FlatBuffers verifier with limits, ranges,
+  // overlaps, shapes against the config, checksums, finite values. Messages say truncated, damaged, newer version or
+  // unsupported, and what and where. meter is charged for what is read into memory, not for mappings. kIo cannot read;
+  // kBadModel truncated, damaged or newer; kUnsupported a value this version does not know; kMemory.
   static Result<std::unique_ptr<ModelFile>> Open(const std::string& path, MemoryMeter* meter);
+  // n_bytes from offset, 0 = to the end. The descriptor may be closed after the call. Where offset is no multiple of
+  // 64, the file is read into memory, as its weights would not be aligned.
   static Result<std::unique_ptr<ModelFile>> OpenFd(int fd, int64_t offset, int64_t n_bytes, MemoryMeter* meter);
-  // data must stay valid and unchanged while the object lives.
+  // data: 64-byte aligned (else kInvalid), valid and unchanged while the object lives.
   static Result<std::unique_ptr<ModelFile>> OpenMemory(const uint8_t* data, int64_t n_bytes, MemoryMeter* meter);
   virtual ~ModelFile() = default;
 
@@ -44,7 +47,8 @@ class ModelFile {
   virtual const TurnFormat& turn_format() const = 0;
   virtual const std::vector<HeadScoreTable>& head_scores() const = 0;
   virtual const std::vector<TensorEntry>& tensors() const = 0;
-  virtual uint64_t fingerprint() const = 0;    // hash over all weights and the config, not over head scores: binds sessions and score tables
+  // Hash over config, tokenizer and all weights, not over head scores: binds sessions and score tables.
+  virtual uint64_t fingerprint() const = 0;
   virtual uint32_t version() const = 0;
   virtual int64_t file_bytes() const = 0;
   virtual int64_t weight_bytes() const = 0;

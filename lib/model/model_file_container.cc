@@ -84,8 +84,10 @@ Status DecodeHeader(const uint8_t* file, int64_t n_bytes, ContainerHeader* heade
                  static_cast<unsigned long long>(header->file_bytes));
   }
   if (header->directory_bytes > static_cast<uint64_t>(std::min(n_bytes - kHeaderBytes, kMaxDirectoryBytes))) {
-    return Error(Code::kBadModel, "damaged: the header says the directory has %llu bytes, the file has %lld, the limit is %lld",
-                 static_cast<unsigned long long>(header->directory_bytes), n, static_cast<long long>(kMaxDirectoryBytes));
+    return Error(Code::kBadModel,
+                 "damaged: the header says the directory has %llu bytes, the file has %lld, the limit is %lld",
+                 static_cast<unsigned long long>(header->directory_bytes), n,
+                 static_cast<long long>(kMaxDirectoryBytes));
   }
   if (Hash64(file + kHeaderBytes, header->directory_bytes) != header->directory_hash) {
     return Error(Code::kBadModel, "damaged: the directory (bytes %lld to %lld) does not match its checksum",
@@ -122,8 +124,8 @@ Status CheckSections(const uint8_t* file, const ContainerHeader& header, const s
     end = s.offset + s.size;
   }
   if (end != header.file_bytes) {
-    return Error(Code::kBadModel, "the last section ends at %llu, the file at %llu", static_cast<unsigned long long>(end),
-                 static_cast<unsigned long long>(header.file_bytes));
+    return Error(Code::kBadModel, "the last section ends at %llu, the file at %llu",
+                 static_cast<unsigned long long>(end), static_cast<unsigned long long>(header.file_bytes));
   }
   for (const Gap& gap : gaps) KVC_RETURN_IF_ERROR(CheckPadding(file, gap));
   return {};

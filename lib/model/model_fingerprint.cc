@@ -36,10 +36,11 @@ class Feed {
 
 uint64_t Fingerprint(const ModelConfig& c, const TokenizerSpec& t, const std::vector<TensorEntry>& tensors) {
   Feed feed;
-  feed.Values(c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.hidden_size, c.ffn_size, c.vocab_size, c.max_tokens,
-              c.sliding_window, c.norm_eps, c.rope.theta, c.rope.factor, c.rope.low_freq_factor, c.rope.high_freq_factor,
-              c.rope.beta_fast, c.rope.beta_slow, c.rope.attention_factor, c.rope.original_max_tokens, c.rope.scaling,
-              c.rope_pairing, c.qk_norm, c.tied_head);
+  feed.Values(c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.hidden_size, c.ffn_size, c.vocab_size);
+  feed.Values(c.max_tokens, c.sliding_window, c.norm_eps);
+  feed.Values(c.rope.theta, c.rope.factor, c.rope.low_freq_factor, c.rope.high_freq_factor, c.rope.beta_fast,
+              c.rope.beta_slow, c.rope.attention_factor, c.rope.original_max_tokens, c.rope.scaling);
+  feed.Values(c.rope_pairing, c.qk_norm, c.tied_head);
   feed.Values(t.kind, t.ignore_merges, t.nfc, t.add_space_prefix, t.remove_extra_spaces, t.byte_fallback, t.add_bos,
               t.bos, t.eos, t.unk, t.pad);
   feed.Texts(t.pieces);

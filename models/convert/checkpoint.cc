@@ -69,7 +69,8 @@ constexpr TensorName kGgufNames[] = {
     {"blk.%.ffn_gate.weight", R::kGate},
     {"blk.%.ffn_up.weight", R::kUp},
     {"blk.%.ffn_down.weight", R::kDown},
-    {"rope_freqs.weight", R{}, TensorName::kIgnored},  // judged with the metadata, before the tensors are bound
+    {"rope_freqs.weight", R{},
+     TensorName::kIgnored},  // judged with the metadata, before the tensors are bound
 };
 
 constexpr R kBiasRoles[] = {R::kQueryBias, R::kKeyBias, R::kValueBias, R::kOutputBias};
@@ -103,16 +104,18 @@ bool AsMatrix(const FoundTensor& tensor, bool vector, int64_t* rows, int64_t* co
   return true;
 }
 
-Status CheckShape(const FoundTensor& tensor, const ModelConfig& config, TensorRole role, const std::string& where) {
+Status CheckShape(const FoundTensor& tensor, const ModelConfig& config, TensorRole role,
+                  const std::string& where) {
   int32_t rows = 0, cols = 0;
   if (!TensorShape(config, role, &rows, &cols)) {
-    return Error(Code::kUnsupported, "%s: tensor %s does not belong to a model of this configuration", where.c_str(), tensor.name.c_str());
+    return Error(Code::kUnsupported, "%s: tensor %s does not belong to a model of this configuration",
+                 where.c_str(), tensor.name.c_str());
   }
   int64_t r = 0, c = 0;
   if (!AsMatrix(tensor, IsVectorRole(role), &r, &c) || r != rows || c != cols) {
     const std::string wanted = IsVectorRole(role) ? Format("[%d]", cols) : Format("[%d, %d]", rows, cols);
-    return Error(Code::kBadModel, "%s: tensor %s has shape %s, the configuration says %s", where.c_str(), tensor.name.c_str(),
-                 ShapeText(tensor.shape).c_str(), wanted.c_str());
+    return Error(Code::kBadModel, "%s: tensor %s has shape %s, the configuration says %s", where.c_str(),
+                 tensor.name.c_str(), ShapeText(tensor.shape).c_str(), wanted.c_str());
   }
   return {};
 }
@@ -126,16 +129,19 @@ SourceTensor Bound(const FoundTensor& tensor, const ModelConfig& config, TensorR
 }
 
 // InternLM2 packs the rows of each KV head's group together: its query heads, its key, its value.
-Status BindPackedQkv(const FoundTensor& tensor, int32_t layer, const std::string& where, Checkpoint* checkpoint) {
+Status BindPackedQkv(const FoundTensor& tensor, int32_t layer, const std::string& where,
+                     Checkpoint* checkpoint) {
   const ModelConfig& c = checkpoint->content.config;
   const int32_t per_group = c.n_heads / c.n_kv_heads, d = c.head_dim;
   const int64_t rows = int64_t{c.n_heads + 2 * c.n_kv_heads} * d;
   if (tensor.shape.size() != 2 || tensor.shape[0] != rows || tensor.shape[1] != c.hidden_size) {
-    return Error(Code::kBadModel, "%s: tensor %s has shape %s, the configuration says [%lld, %d]", where.c_str(), tensor.name.c_str(),
-                 ShapeText(tensor.shape).c_str(), static_cast<long long>(rows), c.hidden_size);
+    return Error(Code::kBadModel, "%s: tensor %s has shape %s, the configuration says [%lld, %d]",
+                 where.c_str(), tensor.name.c_str(), ShapeText(tensor.shape).c_str(),
+                 static_cast<long long>(rows), c.hidden_size);
   }
   const int64_t row_bytes = SourceBytes(tensor.type, c.hidden_size);
-  SourceTensor parts[3] = {Bound(tensor, c, R::kQuery, layer), Bound(tensor, c, R::kKey, layer), Bound(tensor, c, R::kValue, layer)};
+  SourceTensor parts[3] = {Bound(tensor, c, R::kQuery, layer), Bound(tensor, c, R::kKey, layer),
+                           Bound(tensor, c, R::kValue, layer)};
   const int32_t heads[3] = {per_group, 1, 1};
   for (SourceTensor& part : parts) part.runs.clear();
   int64_t row = 0;
@@ -151,33 +157,41 @@ Status BindPackedQkv(const FoundTensor& tensor, int32_t layer, const std::string
 
 // A bias that one layer has, or that the configuration promises, all layers must have.
 bool HasBias(const Checkpoint& checkpoint, R bias) {
-  if (checkpoint.biases.has_value()) return std::count(checkpoint.biases->begin(), checkpoint.biases->end(), bias) > 0;
-  return std::any_of(checkpoint.tensors.begin(), checkpoint.tensors.end(), [&](const SourceTensor& t) { return t.role == bias; });
+  if (checkpoint.biases.has_value())
+    return std::count(checkpoint.biases->begin(), checkpoint.biases->end(), bias) > 0;
+  return std::any_of(checkpoint.tensors.begin(), checkpoint.tensors.end(),
+                     [&](const SourceTensor& t) { return t.role == bias; });
 }
 
-Status BindOne(Span<const TensorName> names, const FoundTensor& tensor, const std::string& where, Checkpoint* checkpoint) {
+Status BindOne(Span<const TensorName> names, const FoundTensor& tensor, const std::string& where,
+               Checkpoint* checkpoint) {
   const ModelConfig& config = checkpoint->content.config;
   for (const TensorName& row : names) {
     int32_t layer = -1;
     if (!Matches(row.pattern, tensor.name, &layer)) continue;
     if (row.use == TensorName::kIgnored) return {};
     if (layer >= config.n_layers) {
-      return Error(Code::kBadModel, "%s: tensor %s: the configuration has only %d layers", where.c_str(), tensor.name.c_str(), config.n_layers);
+      return Error(Code::kBadModel, "%s: tensor %s: the configuration has only %d layers", where.c_str(),
+                   tensor.name.c_str(), config.n_layers);
     }
     if (row.use == TensorName::kPackedQkv) return BindPackedQkv(tensor, layer, where, checkpoint);
     if (row.role == R::kOutputHead && config.tied_head) {
-      checkpoint->warnings.push_back(Format("%s is not used: the configuration ties the output head to the embedding", tensor.name.c_str()));
+      checkpoint->warnings.push_back(Format(
+          "%s is not used: the configuration ties the output head to the embedding", tensor.name.c_str()));
       return {};
     }
-    if (checkpoint->biases.has_value() && std::count(std::begin(kBiasRoles), std::end(kBiasRoles), row.role) > 0 &&
+    if (checkpoint->biases.has_value() &&
+        std::count(std::begin(kBiasRoles), std::end(kBiasRoles), row.role) > 0 &&
         !HasBias(*checkpoint, row.role)) {
-      return Error(Code::kUnsupported, "%s: tensor %s: the configuration has no such bias", where.c_str(), tensor.name.c_str());
+      return Error(Code::kUnsupported, "%s: tensor %s: the configuration has no such bias", where.c_str(),
+                   tensor.name.c_str());
     }
     KVC_RETURN_IF_ERROR(CheckShape(tensor, config, row.role, where));
     checkpoint->tensors.push_back(Bound(tensor, config, row.role, layer));
     return {};
   }
-  return Error(Code::kUnsupported, "%s: tensor %s has no place in a %s model", where.c_str(), tensor.name.c_str(), config.architecture.c_str());
+  return Error(Code::kUnsupported, "%s: tensor %s has no place in a %s model", where.c_str(),
+               tensor.name.c_str(), config.architecture.c_str());
 }
 
 int OrderOf(const SourceTensor& tensor) {  // embedding, the layers, then the rest
@@ -188,24 +202,35 @@ int OrderOf(const SourceTensor& tensor) {  // embedding, the layers, then the re
 
 const char* SourceTypeName(SourceType type) {
   switch (type) {
-    case SourceType::kF32: return "f32";
-    case SourceType::kF16: return "f16";
-    case SourceType::kBf16: return "bf16";
-    case SourceType::kQ8_0: return "Q8_0";
-    case SourceType::kQ4_0: return "Q4_0";
+    case SourceType::kF32:
+      return "f32";
+    case SourceType::kF16:
+      return "f16";
+    case SourceType::kBf16:
+      return "bf16";
+    case SourceType::kQ8_0:
+      return "Q8_0";
+    case SourceType::kQ4_0:
+      return "Q4_0";
   }
   return "?";
 }
 
-int32_t SourceBlock(SourceType type) { return type == SourceType::kQ8_0 || type == SourceType::kQ4_0 ? 32 : 1; }
+int32_t SourceBlock(SourceType type) {
+  return type == SourceType::kQ8_0 || type == SourceType::kQ4_0 ? 32 : 1;
+}
 
 int64_t SourceBytes(SourceType type, int64_t n_elements) {
   switch (type) {
-    case SourceType::kF32: return n_elements * 4;
+    case SourceType::kF32:
+      return n_elements * 4;
     case SourceType::kF16:
-    case SourceType::kBf16: return n_elements * 2;
-    case SourceType::kQ8_0: return n_elements / 32 * 34;
-    case SourceType::kQ4_0: return n_elements / 32 * 18;
+    case SourceType::kBf16:
+      return n_elements * 2;
+    case SourceType::kQ8_0:
+      return n_elements / 32 * 34;
+    case SourceType::kQ4_0:
+      return n_elements / 32 * 18;
   }
   return 0;
 }
@@ -214,8 +239,8 @@ Span<const TensorName> HfTensorNames() { return {kHfNames, std::size(kHfNames)};
 Span<const TensorName> InternLm2TensorNames() { return {kInternLm2Names, std::size(kInternLm2Names)}; }
 Span<const TensorName> GgufTensorNames() { return {kGgufNames, std::size(kGgufNames)}; }
 
-Status BindTensors(Span<const TensorName> names, const std::vector<FoundTensor>& found, const std::string& where,
-                   Checkpoint* checkpoint) {
+Status BindTensors(Span<const TensorName> names, const std::vector<FoundTensor>& found,
+                   const std::string& where, Checkpoint* checkpoint) {
   for (const FoundTensor& tensor : found) KVC_RETURN_IF_ERROR(BindOne(names, tensor, where, checkpoint));
   return CompleteTensors(where, checkpoint);
 }
@@ -229,18 +254,22 @@ Status CompleteTensors(const std::string& where, Checkpoint* checkpoint) {
       return Error(Code::kBadModel, "%s: tensor %s stands twice", where.c_str(), tensor.name.c_str());
     }
     TensorEntry entry;
-    entry.role = tensor.role, entry.layer = tensor.layer, entry.weight.rows = tensor.rows, entry.weight.cols = tensor.cols;
+    entry.role = tensor.role, entry.layer = tensor.layer, entry.weight.rows = tensor.rows,
+    entry.weight.cols = tensor.cols;
     entries.push_back(entry);
   }
   const Status complete = CheckTensors(entries, config);
   if (!complete.ok()) return Status(complete.code(), where + ": " + complete.message());
   for (const R bias : kBiasRoles) {
-    if (!checkpoint->biases.has_value() || !HasBias(*checkpoint, bias) || have.count({0, bias}) != 0) continue;
-    return Error(Code::kBadModel, "%s: %s is missing, the configuration promises it", where.c_str(), TensorTitle(bias, 0).c_str());
+    if (!checkpoint->biases.has_value() || !HasBias(*checkpoint, bias) || have.count({0, bias}) != 0)
+      continue;
+    return Error(Code::kBadModel, "%s: %s is missing, the configuration promises it", where.c_str(),
+                 TensorTitle(bias, 0).c_str());
   }
-  std::sort(checkpoint->tensors.begin(), checkpoint->tensors.end(), [](const SourceTensor& a, const SourceTensor& b) {
-    return std::tuple(OrderOf(a), a.layer, a.role) < std::tuple(OrderOf(b), b.layer, b.role);
-  });
+  std::sort(checkpoint->tensors.begin(), checkpoint->tensors.end(),
+            [](const SourceTensor& a, const SourceTensor& b) {
+              return std::tuple(OrderOf(a), a.layer, a.role) < std::tuple(OrderOf(b), b.layer, b.role);
+            });
   return {};
 }
 

@@ -1,4 +1,5 @@
-// What every source becomes before it is written: the content of a model file, and where each tensor's rows lie.
+// What every source becomes before it is written: the content of a model file, and where each tensor's rows
+// lie.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,8 +15,8 @@ namespace kvc {
 // How elements are stored in a source. kQ8_0, kQ4_0: GGUF blocks of 32 elements with one f16 scale in front.
 enum class SourceType : uint8_t { kF32, kF16, kBf16, kQ8_0, kQ4_0 };
 const char* SourceTypeName(SourceType type);
-int32_t SourceBlock(SourceType type);                           // elements of one block: 1 or 32
-int64_t SourceBytes(SourceType type, int64_t n_elements);       // n_elements a multiple of the block
+int32_t SourceBlock(SourceType type);                      // elements of one block: 1 or 32
+int64_t SourceBytes(SourceType type, int64_t n_elements);  // n_elements a multiple of the block
 
 // A tensor as a source names it. shape slowest first.
 struct FoundTensor {
@@ -47,7 +48,8 @@ struct Checkpoint {
   std::vector<SourceTensor> tensors;
   std::vector<std::unique_ptr<SourceFile>> files;
   std::vector<std::string> warnings;
-  // The biases the configuration promises in every layer. Absent: the configuration does not say, the tensors decide.
+  // The biases the configuration promises in every layer. Absent: the configuration does not say, the tensors
+  // decide.
   std::optional<std::vector<TensorRole>> biases;
 };
 
@@ -62,10 +64,11 @@ Span<const TensorName> HfTensorNames();
 Span<const TensorName> InternLm2TensorNames();
 Span<const TensorName> GgufTensorNames();
 
-// Fills checkpoint->tensors from what was found, checked against checkpoint->content.config: every tensor known, none twice,
-// none missing, shapes as the config says. kUnsupported: a tensor without a place in the model. kBadModel: the rest.
-Status BindTensors(Span<const TensorName> names, const std::vector<FoundTensor>& found, const std::string& where,
-                   Checkpoint* checkpoint);
+// Fills checkpoint->tensors from what was found, checked against checkpoint->content.config: every tensor
+// known, none twice, none missing, shapes as the config says. kUnsupported: a tensor without a place in the
+// model. kBadModel: the rest.
+Status BindTensors(Span<const TensorName> names, const std::vector<FoundTensor>& found,
+                   const std::string& where, Checkpoint* checkpoint);
 // Sorts into the order of the model file and checks that the set is complete. BindTensors does this last.
 Status CompleteTensors(const std::string& where, Checkpoint* checkpoint);
 

@@ -25,9 +25,16 @@ Result<Checkpoint> ReadSource(const std::string& source) {
   const auto begins = [&](const char* magic) { return std::memcmp(start, magic, std::strlen(magic)) == 0; };
   if (begins("GGUF")) return ReadGguf(source);
   if (begins("KVCM")) return Error(Code::kInvalid, "%s: is a .kvc file already", source.c_str());
-  if (begins("PK\3\4")) return Error(Code::kUnsupported, "%s: PyTorch files are not supported: save the weights as safetensors", source.c_str());
-  if (begins("24ka")) return Error(Code::kUnsupported, "%s: only the legacy format of llama2.c is supported (export with version 0)", source.c_str());
-  if (start[8] == '{') return Error(Code::kUnsupported, "%s: a safetensors file alone lacks its configuration: give the directory", source.c_str());
+  if (begins("PK\3\4"))
+    return Error(Code::kUnsupported, "%s: PyTorch files are not supported: save the weights as safetensors",
+                 source.c_str());
+  if (begins("24ka"))
+    return Error(Code::kUnsupported,
+                 "%s: only the legacy format of llama2.c is supported (export with version 0)",
+                 source.c_str());
+  if (start[8] == '{')
+    return Error(Code::kUnsupported,
+                 "%s: a safetensors file alone lacks its configuration: give the directory", source.c_str());
   return ReadLlama2c(source);
 }
 
@@ -38,11 +45,16 @@ struct Target {
 
 Target Kept(SourceType type) {
   switch (type) {
-    case SourceType::kF32: return {WeightType::kF32, 0};
-    case SourceType::kF16: return {WeightType::kF16, 0};
-    case SourceType::kBf16: return {WeightType::kBf16, 0};
-    case SourceType::kQ8_0: return {WeightType::kInt8, 32};
-    case SourceType::kQ4_0: return {WeightType::kInt4, 32};
+    case SourceType::kF32:
+      return {WeightType::kF32, 0};
+    case SourceType::kF16:
+      return {WeightType::kF16, 0};
+    case SourceType::kBf16:
+      return {WeightType::kBf16, 0};
+    case SourceType::kQ8_0:
+      return {WeightType::kInt8, 32};
+    case SourceType::kQ4_0:
+      return {WeightType::kInt4, 32};
   }
   return {};
 }
@@ -50,11 +62,15 @@ Target Kept(SourceType type) {
 Target TargetOf(const SourceTensor& tensor, const ConvertOptions& options) {
   if (IsVectorRole(tensor.role)) return {WeightType::kF32, 0};
   switch (options.weights) {
-    case WeightChoice::kKeep: return Kept(tensor.type);
-    case WeightChoice::kF32: return {WeightType::kF32, 0};
-    case WeightChoice::kBf16: return {WeightType::kBf16, 0};
+    case WeightChoice::kKeep:
+      return Kept(tensor.type);
+    case WeightChoice::kF32:
+      return {WeightType::kF32, 0};
+    case WeightChoice::kBf16:
+      return {WeightType::kBf16, 0};
     case WeightChoice::kInt8:
-    case WeightChoice::kInt4: break;
+    case WeightChoice::kInt4:
+      break;
   }
   const bool table = tensor.role == TensorRole::kEmbedding || tensor.role == TensorRole::kOutputHead;
   const bool int4 = options.weights == WeightChoice::kInt4;
@@ -74,7 +90,8 @@ class TensorStream {
   template <typename F>
   Status Convert(const SourceTensor& tensor, const Target& target, F&& after_block) {
     const int64_t row_bytes = SourceBytes(tensor.type, tensor.cols);
-    const int64_t max_rows = std::min<int64_t>(tensor.rows, std::max<int64_t>(1, kBlockElements / tensor.cols));
+    const int64_t max_rows =
+        std::min<int64_t>(tensor.rows, std::max<int64_t>(1, kBlockElements / tensor.cols));
     Reserve(tensor, target, max_rows);
     int64_t row = 0;
     for (const SourceTensor::Run& run : tensor.runs) {
@@ -95,8 +112,11 @@ class TensorStream {
     const size_t n = static_cast<size_t>(max_rows) * static_cast<size_t>(tensor.cols);
     in_.resize(static_cast<size_t>(SourceBytes(tensor.type, static_cast<int64_t>(n))));
     values_.resize(n);
-    out_.resize(static_cast<size_t>(max_rows) * static_cast<size_t>(WeightRowBytes(target.type, tensor.cols)));
-    scales_.resize(target.group == 0 ? 0 : static_cast<size_t>(tensor.rows) * static_cast<size_t>(tensor.cols / target.group));
+    out_.resize(static_cast<size_t>(max_rows) *
+                static_cast<size_t>(WeightRowBytes(target.type, tensor.cols)));
+    scales_.resize(target.group == 0
+                       ? 0
+                       : static_cast<size_t>(tensor.rows) * static_cast<size_t>(tensor.cols / target.group));
     const size_t bytes = in_.capacity() + values_.capacity() * 4 + out_.capacity() + scales_.capacity() * 2;
     report_->peak_buffer_bytes = std::max(report_->peak_buffer_bytes, static_cast<int64_t>(bytes));
   }
@@ -112,27 +132,39 @@ class TensorStream {
     const Target kept = Kept(tensor.type);
     uint16_t* scales = target.group == 0 ? nullptr : scales_.data() + row * (tensor.cols / target.group);
     if (kept.type == target.type && kept.group == target.group) {
-      if (tensor.type == SourceType::kQ8_0) RepackQ8_0(in_.data(), n, out_.data(), scales);
-      else if (tensor.type == SourceType::kQ4_0) RepackQ4_0(in_.data(), n, out_.data(), scales);
-      else return Write(in_.data(), out_bytes);
+      if (tensor.type == SourceType::kQ8_0)
+        RepackQ8_0(in_.data(), n, out_.data(), scales);
+      else if (tensor.type == SourceType::kQ4_0)
+        RepackQ4_0(in_.data(), n, out_.data(), scales);
+      else
+        return Write(in_.data(), out_bytes);
       return Write(out_.data(), out_bytes);
     }
     DecodeElements(tensor.type, in_.data(), n, values_.data());
     int64_t bad = -1;
     switch (target.type) {
-      case WeightType::kF32: return Write(values_.data(), out_bytes);
-      case WeightType::kF16: return Error(Code::kInternal, "f16 is only kept, never made");
+      case WeightType::kF32:
+        return Write(values_.data(), out_bytes);
+      case WeightType::kF16:
+        return Error(Code::kInternal, "f16 is only kept, never made");
       case WeightType::kBf16: {
         uint16_t* out = reinterpret_cast<uint16_t*>(out_.data());
         for (int64_t i = 0; i < n; ++i) out[i] = FloatToBf16(values_[static_cast<size_t>(i)]);
         return Write(out, out_bytes);
       }
-      case WeightType::kInt8: bad = EncodeInt8(values_.data(), n, target.group, out_.data(), scales); break;
-      case WeightType::kInt4: bad = EncodeInt4(values_.data(), n, target.group, out_.data(), scales); break;
+      case WeightType::kInt8:
+        bad = EncodeInt8(values_.data(), n, target.group, out_.data(), scales);
+        break;
+      case WeightType::kInt4:
+        bad = EncodeInt4(values_.data(), n, target.group, out_.data(), scales);
+        break;
     }
     if (bad < 0) return Write(out_.data(), out_bytes);
-    return Error(Code::kBadModel, "%s: tensor %s: row %lld, columns from %lld on: a value that is not finite or too large for %s", tensor.file->path().c_str(),
-                 tensor.name.c_str(), static_cast<long long>(row + bad / tensor.cols), static_cast<long long>(bad % tensor.cols), WeightTypeName(target.type));
+    return Error(
+        Code::kBadModel,
+        "%s: tensor %s: row %lld, columns from %lld on: a value that is not finite or too large for %s",
+        tensor.file->path().c_str(), tensor.name.c_str(), static_cast<long long>(row + bad / tensor.cols),
+        static_cast<long long>(bad % tensor.cols), WeightTypeName(target.type));
   }
 
   ModelWriter* writer_;
@@ -157,7 +189,8 @@ Status CheckOptions(const std::string& source, const std::string& out_path, cons
   if (options.group != 32 && options.group != 64 && options.group != 128) {
     return Error(Code::kInvalid, "group is %d; allowed: 32, 64, 128", options.group);
   }
-  if (SameFile(source, out_path)) return Error(Code::kInvalid, "%s: source and output are one file", out_path.c_str());
+  if (SameFile(source, out_path))
+    return Error(Code::kInvalid, "%s: source and output are one file", out_path.c_str());
   return {};
 }
 
@@ -165,30 +198,36 @@ void Describe(const std::string& source, const ConvertOptions& options, Checkpoi
   ModelFileContent& content = checkpoint->content;
   const std::string base = BaseName(source);
   if (!options.name.empty()) content.config.name = options.name;
-  if (content.config.name.empty()) content.config.name = DirectoryExists(source) ? base : base.substr(0, base.find_last_of('.'));
-  content.created_by = Format("kvc %d.%d.%d", KVC_VERSION / 10000, KVC_VERSION / 100 % 100, KVC_VERSION % 100);
+  if (content.config.name.empty())
+    content.config.name = DirectoryExists(source) ? base : base.substr(0, base.find_last_of('.'));
+  content.created_by =
+      Format("kvc %d.%d.%d", KVC_VERSION / 10000, KVC_VERSION / 100 % 100, KVC_VERSION % 100);
   content.source = checkpoint->kind + ": " + base;
 }
 
-std::vector<TensorPlan> PlanTensors(const ConvertOptions& options, Checkpoint* checkpoint, std::vector<Target>* targets) {
+std::vector<TensorPlan> PlanTensors(const ConvertOptions& options, Checkpoint* checkpoint,
+                                    std::vector<Target>* targets) {
   std::vector<TensorPlan> plans;
   int32_t n_kept = 0;
   for (const SourceTensor& tensor : checkpoint->tensors) {
     const Target target = TargetOf(tensor, options);
-    const bool wanted_codes = options.weights == WeightChoice::kInt8 || options.weights == WeightChoice::kInt4;
+    const bool wanted_codes =
+        options.weights == WeightChoice::kInt8 || options.weights == WeightChoice::kInt4;
     if (wanted_codes && !IsVectorRole(tensor.role) && target.group == 0) ++n_kept;
     targets->push_back(target);
     plans.push_back({tensor.role, tensor.layer, target.type, tensor.rows, tensor.cols, target.group});
   }
   if (n_kept > 0) {
-    checkpoint->warnings.push_back(Format("%d matrices keep their type: their columns do not divide into groups of 32", n_kept));
+    checkpoint->warnings.push_back(
+        Format("%d matrices keep their type: their columns do not divide into groups of 32", n_kept));
   }
   return plans;
 }
 
 }  // namespace
 
-Status Convert(const std::string& source, const std::string& out_path, const ConvertOptions& options, ConvertReport* report) {
+Status Convert(const std::string& source, const std::string& out_path, const ConvertOptions& options,
+               ConvertReport* report) {
   ConvertReport unused;
   if (report == nullptr) report = &unused;
   *report = {};
@@ -197,7 +236,8 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
   if (!read.ok()) return read.status();
   Checkpoint& checkpoint = read.value();
   for (const auto& file : checkpoint.files) {
-    if (SameFile(file->path(), out_path)) return Error(Code::kInvalid, "%s: is a file of the source", out_path.c_str());
+    if (SameFile(file->path(), out_path))
+      return Error(Code::kInvalid, "%s: is a file of the source", out_path.c_str());
   }
   KVC_RETURN_IF_ERROR(ReadHeadScores(options, &checkpoint.content));
   Describe(source, options, &checkpoint);
@@ -208,13 +248,15 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
   report->warnings = checkpoint.warnings;
   {
     const auto tokenizer = Tokenizer::Create(checkpoint.content.tokenizer);
-    if (!tokenizer.ok()) return Status(tokenizer.status().code(), source + ": tokenizer: " + tokenizer.status().message());
+    if (!tokenizer.ok())
+      return Status(tokenizer.status().code(), source + ": tokenizer: " + tokenizer.status().message());
   }
   auto writer = ModelWriter::Create(out_path, std::move(checkpoint.content), std::move(plans));
   if (!writer.ok()) return writer.status();
   ConvertProgress progress;
   progress.tensors_total = report->n_tensors;
-  for (const SourceTensor& t : checkpoint.tensors) progress.bytes_total += SourceBytes(t.type, int64_t{t.rows} * t.cols);
+  for (const SourceTensor& t : checkpoint.tensors)
+    progress.bytes_total += SourceBytes(t.type, int64_t{t.rows} * t.cols);
   const auto after_block = [&](int64_t n_bytes) {
     progress.bytes_done += n_bytes;
     return options.progress == nullptr || options.progress(progress);

@@ -10,10 +10,12 @@
 namespace kvc {
 
 // How matrices are stored. Norms and biases are f32 always.
-//   kKeep   as the source has them: F32, F16, BF16 unchanged; GGUF's Q8_0 and Q4_0 become int8 and int4 in groups of 32, exactly
-//   kInt8   groups of `group` columns, or of the largest smaller power of two from 32 on that divides them; a matrix that none
+//   kKeep   as the source has them: F32, F16, BF16 unchanged; GGUF's Q8_0 and Q4_0 become int8 and int4 in
+//   groups of 32, exactly kInt8   groups of `group` columns, or of the largest smaller power of two from 32
+//   on that divides them; a matrix that none
 //           divides stays as kKeep has it
-//   kInt4   as kInt8, except that embedding and output head become int8: they are few of the weights and the first to suffer
+//   kInt4   as kInt8, except that embedding and output head become int8: they are few of the weights and the
+//   first to suffer
 enum class WeightChoice { kKeep, kF32, kBf16, kInt8, kInt4 };
 
 struct ConvertProgress {
@@ -38,11 +40,12 @@ struct ConvertReport {
   std::vector<std::string> warnings;
 };
 
-// source: a Hugging Face directory, a GGUF file or a llama2.c checkpoint, told apart by content. Memory stays below the largest
-// tensor plus 64 MiB. On any failure out_path is as it was. kNotFound, kIo: a file that is missing or cannot be read or
-// written; kBadModel: the source is damaged; kUnsupported: names what it holds that this version does not know; kInvalid:
-// options, or head scores of another model; kCancelled.
-// report may be null.
-Status Convert(const std::string& source, const std::string& out_path, const ConvertOptions& options, ConvertReport* report);
+// source: a Hugging Face directory, a GGUF file or a llama2.c checkpoint, told apart by content. Memory stays
+// below the largest tensor plus 64 MiB. On any failure out_path is as it was. kNotFound, kIo: a file that is
+// missing or cannot be read or written; kBadModel: the source is damaged; kUnsupported: names what it holds
+// that this version does not know; kInvalid: options, or head scores of another model; kCancelled. report may
+// be null.
+Status Convert(const std::string& source, const std::string& out_path, const ConvertOptions& options,
+               ConvertReport* report);
 
 }  // namespace kvc

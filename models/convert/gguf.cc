@@ -14,22 +14,28 @@ int64_t ElementBytes(GgufType type) {
   switch (type) {
     case GgufType::kU8:
     case GgufType::kI8:
-    case GgufType::kBool: return 1;
+    case GgufType::kBool:
+      return 1;
     case GgufType::kU16:
-    case GgufType::kI16: return 2;
+    case GgufType::kI16:
+      return 2;
     case GgufType::kU32:
     case GgufType::kI32:
-    case GgufType::kF32: return 4;
+    case GgufType::kF32:
+      return 4;
     case GgufType::kU64:
     case GgufType::kI64:
-    case GgufType::kF64: return 8;
-    default: return 0;
+    case GgufType::kF64:
+      return 8;
+    default:
+      return 0;
   }
 }
 
 class Parser {
  public:
-  Parser(Span<const uint8_t> bytes, int64_t file_bytes, const std::string& where) : bytes_(bytes), file_bytes_(file_bytes), where_(where) {}
+  Parser(Span<const uint8_t> bytes, int64_t file_bytes, const std::string& where)
+      : bytes_(bytes), file_bytes_(file_bytes), where_(where) {}
 
   Status Parse(GgufHeader* header) {
     int64_t n_tensors = 0, n_metadata = 0;
@@ -41,7 +47,9 @@ class Parser {
       KVC_RETURN_IF_ERROR(Tensor(header));
       const GgufTensor& tensor = header->tensors.back();
       if (!names.insert(tensor.name).second) return Bad("tensor %.80s stands twice", tensor.name.c_str());
-      if (tensor.offset % header->alignment != 0) return Bad("tensor %.80s is not aligned to %lld", tensor.name.c_str(), static_cast<long long>(header->alignment));
+      if (tensor.offset % header->alignment != 0)
+        return Bad("tensor %.80s is not aligned to %lld", tensor.name.c_str(),
+                   static_cast<long long>(header->alignment));
     }
     header->data_start = (at_ + header->alignment - 1) / header->alignment * header->alignment;
     return {};
@@ -55,13 +63,17 @@ class Parser {
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
     const std::string text = Format(format, args...);
 #pragma GCC diagnostic pop
-    return Error(Code::kBadModel, "%s: byte %lld: %s", where_.c_str(), static_cast<long long>(at_), text.c_str());
+    return Error(Code::kBadModel, "%s: byte %lld: %s", where_.c_str(), static_cast<long long>(at_),
+                 text.c_str());
   }
 
   // n bytes at the present place; moves on. n is checked against the file first, so it may be any claim.
   Status Take(int64_t n, const uint8_t** out) {
-    if (n < 0 || n > file_bytes_ - at_) return Bad("truncated or damaged: %lld bytes wanted, the file has %lld", static_cast<long long>(n), static_cast<long long>(file_bytes_ - at_));
-    if (n > static_cast<int64_t>(bytes_.size()) - at_) return Error(Code::kBufferTooSmall, "%s: the header is longer", where_.c_str());
+    if (n < 0 || n > file_bytes_ - at_)
+      return Bad("truncated or damaged: %lld bytes wanted, the file has %lld", static_cast<long long>(n),
+                 static_cast<long long>(file_bytes_ - at_));
+    if (n > static_cast<int64_t>(bytes_.size()) - at_)
+      return Error(Code::kBufferTooSmall, "%s: the header is longer", where_.c_str());
     *out = bytes_.data() + at_;
     at_ += n;
     return {};
@@ -69,7 +81,8 @@ class Parser {
   Status U32(uint32_t* out) {
     const uint8_t* p = nullptr;
     KVC_RETURN_IF_ERROR(Take(4, &p));
-    *out = static_cast<uint32_t>(p[0]) | static_cast<uint32_t>(p[1]) << 8 | static_cast<uint32_t>(p[2]) << 16 | static_cast<uint32_t>(p[3]) << 24;
+    *out = static_cast<uint32_t>(p[0]) | static_cast<uint32_t>(p[1]) << 8 |
+           static_cast<uint32_t>(p[2]) << 16 | static_cast<uint32_t>(p[3]) << 24;
     return {};
   }
   Status U64(uint64_t* out) {
@@ -107,7 +120,8 @@ class Parser {
       return Error(Code::kUnsupported, "%s: big-endian GGUF is not supported", where_.c_str());
     }
     if (header->version != 2 && header->version != 3) {
-      return Error(Code::kUnsupported, "%s: GGUF version %u is not supported; supported: 2, 3", where_.c_str(), header->version);
+      return Error(Code::kUnsupported, "%s: GGUF version %u is not supported; supported: 2, 3",
+                   where_.c_str(), header->version);
     }
     KVC_RETURN_IF_ERROR(CountOf("tensors", kMaxTensors, 24, n_tensors));
     return CountOf("metadata entries", kMaxMetadata, 13, n_metadata);
@@ -132,11 +146,14 @@ class Parser {
       std::memcpy(&f, p, 8);
       value->floats.push_back(f);
     } else {
-      const bool is_signed = type == GgufType::kI8 || type == GgufType::kI16 || type == GgufType::kI32 || type == GgufType::kI64;
+      const bool is_signed =
+          type == GgufType::kI8 || type == GgufType::kI16 || type == GgufType::kI32 || type == GgufType::kI64;
       const int shift = 64 - static_cast<int>(n) * 8;
-      if (type == GgufType::kU64 && raw > static_cast<uint64_t>(INT64_MAX)) return Bad("a number above 2^63 - 1");
+      if (type == GgufType::kU64 && raw > static_cast<uint64_t>(INT64_MAX))
+        return Bad("a number above 2^63 - 1");
       if (type == GgufType::kBool && raw > 1) return Bad("a truth value of %d", static_cast<int>(raw));
-      value->ints.push_back(is_signed ? static_cast<int64_t>(raw << shift) >> shift : static_cast<int64_t>(raw));
+      value->ints.push_back(is_signed ? static_cast<int64_t>(raw << shift) >> shift
+                                      : static_cast<int64_t>(raw));
     }
     return {};
   }
@@ -159,7 +176,8 @@ class Parser {
     if (value.type == GgufType::kArray) {
       value.is_array = true;
       KVC_RETURN_IF_ERROR(ValueType(&value.type));
-      if (value.type == GgufType::kArray) return Error(Code::kUnsupported, "%s: %.80s is an array of arrays", where_.c_str(), key.c_str());
+      if (value.type == GgufType::kArray)
+        return Error(Code::kUnsupported, "%s: %.80s is an array of arrays", where_.c_str(), key.c_str());
       const int64_t min_bytes = value.type == GgufType::kString ? 8 : ElementBytes(value.type);
       KVC_RETURN_IF_ERROR(CountOf("array elements", INT32_MAX, min_bytes, &n));
     }
@@ -173,7 +191,8 @@ class Parser {
     if (it == header->metadata.end()) return {};
     const GgufValue& value = it->second;
     const int64_t n = !value.is_array && value.ints.size() == 1 ? value.ints[0] : 0;
-    if (n < 8 || n > (1 << 20) || (n & (n - 1)) != 0) return Bad("general.alignment must be a power of two from 8 to 2^20");
+    if (n < 8 || n > (1 << 20) || (n & (n - 1)) != 0)
+      return Bad("general.alignment must be a power of two from 8 to 2^20");
     header->alignment = n;
     return {};
   }
@@ -183,21 +202,25 @@ class Parser {
     KVC_RETURN_IF_ERROR(String(kMaxName, &tensor.name));
     uint32_t n_dimensions = 0;
     KVC_RETURN_IF_ERROR(U32(&n_dimensions));
-    if (n_dimensions < 1 || n_dimensions > kMaxDimensions) return Bad("tensor %.80s has %u dimensions", tensor.name.c_str(), n_dimensions);
+    if (n_dimensions < 1 || n_dimensions > kMaxDimensions)
+      return Bad("tensor %.80s has %u dimensions", tensor.name.c_str(), n_dimensions);
     int64_t n_elements = 1;
     tensor.shape.resize(n_dimensions);
     for (uint32_t i = 0; i < n_dimensions; ++i) {
       uint64_t n = 0;
       KVC_RETURN_IF_ERROR(U64(&n));
-      if (n == 0 || n > static_cast<uint64_t>(INT64_MAX) || __builtin_mul_overflow(n_elements, static_cast<int64_t>(n), &n_elements)) {
-        return Bad("tensor %.80s: impossible dimension %llu", tensor.name.c_str(), static_cast<unsigned long long>(n));
+      if (n == 0 || n > static_cast<uint64_t>(INT64_MAX) ||
+          __builtin_mul_overflow(n_elements, static_cast<int64_t>(n), &n_elements)) {
+        return Bad("tensor %.80s: impossible dimension %llu", tensor.name.c_str(),
+                   static_cast<unsigned long long>(n));
       }
       tensor.shape[n_dimensions - 1 - i] = static_cast<int64_t>(n);
     }
     KVC_RETURN_IF_ERROR(U32(&tensor.type));
     uint64_t offset = 0;
     KVC_RETURN_IF_ERROR(U64(&offset));
-    if (offset > static_cast<uint64_t>(file_bytes_)) return Bad("tensor %.80s starts beyond the end of the file: truncated or damaged", tensor.name.c_str());
+    if (offset > static_cast<uint64_t>(file_bytes_))
+      return Bad("tensor %.80s starts beyond the end of the file: truncated or damaged", tensor.name.c_str());
     tensor.offset = static_cast<int64_t>(offset);
     header->tensors.push_back(std::move(tensor));
     return {};
@@ -219,9 +242,11 @@ Result<GgufHeader> ParseGguf(Span<const uint8_t> bytes, int64_t file_bytes, cons
 
 const char* GgmlTypeName(uint32_t type) {
   static constexpr const char* kNames[] = {
-      "F32", "F16", "Q4_0", "Q4_1", "Q4_2", "Q4_3", "Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K",
-      "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "I8", "I16", "I32", "I64", "F64", "IQ1_M", "BF16",
-      "Q4_0_4_4", "Q4_0_4_8", "Q4_0_8_8", "TQ1_0", "TQ2_0", "IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8", "MXFP4"};
+      "F32",      "F16",      "Q4_0",    "Q4_1",  "Q4_2",       "Q4_3",       "Q5_0",       "Q5_1",
+      "Q8_0",     "Q8_1",     "Q2_K",    "Q3_K",  "Q4_K",       "Q5_K",       "Q6_K",       "Q8_K",
+      "IQ2_XXS",  "IQ2_XS",   "IQ3_XXS", "IQ1_S", "IQ4_NL",     "IQ3_S",      "IQ2_S",      "IQ4_XS",
+      "I8",       "I16",      "I32",     "I64",   "F64",        "IQ1_M",      "BF16",       "Q4_0_4_4",
+      "Q4_0_4_8", "Q4_0_8_8", "TQ1_0",   "TQ2_0", "IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8", "MXFP4"};
   return type < sizeof(kNames) / sizeof(kNames[0]) ? kNames[type] : "unknown";
 }
 

@@ -12,13 +12,25 @@ namespace kvc {
 
 // Numbers of the file format.
 enum class GgufType : uint32_t {
-  kU8 = 0, kI8 = 1, kU16 = 2, kI16 = 3, kU32 = 4, kI32 = 5, kF32 = 6, kBool = 7, kString = 8, kArray = 9, kU64 = 10, kI64 = 11, kF64 = 12,
+  kU8 = 0,
+  kI8 = 1,
+  kU16 = 2,
+  kI16 = 3,
+  kU32 = 4,
+  kI32 = 5,
+  kF32 = 6,
+  kBool = 7,
+  kString = 8,
+  kArray = 9,
+  kU64 = 10,
+  kI64 = 11,
+  kF64 = 12,
 };
 
-// One value of the metadata; a scalar is an array of one. Whole numbers and truth values in `ints` (u64 above 2^63 - 1 is
-// refused), floating ones in `floats`.
+// One value of the metadata; a scalar is an array of one. Whole numbers and truth values in `ints` (u64 above
+// 2^63 - 1 is refused), floating ones in `floats`.
 struct GgufValue {
-  GgufType type{};        // of the elements
+  GgufType type{};  // of the elements
   bool is_array = false;
   std::vector<int64_t> ints;
   std::vector<double> floats;
@@ -36,13 +48,13 @@ struct GgufHeader {
   uint32_t version = 0;
   std::map<std::string, GgufValue> metadata;
   std::vector<GgufTensor> tensors;
-  int64_t data_start = 0;      // from the start of the file
+  int64_t data_start = 0;  // from the start of the file
   int64_t alignment = 32;
 };
 
-// Parses the header from the first bytes of a file of file_bytes. kBufferTooSmall: the header goes on beyond `bytes`, come back
-// with more. kBadModel: truncated or damaged; kUnsupported: another version, byte order or value type. Every count is checked
-// against what the file can hold before memory is taken.
+// Parses the header from the first bytes of a file of file_bytes. kBufferTooSmall: the header goes on beyond
+// `bytes`, come back with more. kBadModel: truncated or damaged; kUnsupported: another version, byte order or
+// value type. Every count is checked against what the file can hold before memory is taken.
 Result<GgufHeader> ParseGguf(Span<const uint8_t> bytes, int64_t file_bytes, const std::string& where);
 
 const char* GgmlTypeName(uint32_t type);  // "Q4_K"; "unknown" for a number that has no name

@@ -18,12 +18,15 @@ const GgufValue* GgufMetadata::Find(const std::string& key) {
 Status GgufMetadata::Int(const std::string& key, int64_t min, int64_t max, int32_t* out) {
   const GgufValue* value = Find(key);
   if (value == nullptr) return {};
-  if (value->is_array) return Error(Code::kUnsupported, "%s: %s differs from layer to layer, which is not supported", where_.c_str(), key.c_str());
-  if (value->ints.size() != 1 || value->type == GgufType::kBool) return WrongType(where_, key, "a whole number");
+  if (value->is_array)
+    return Error(Code::kUnsupported, "%s: %s differs from layer to layer, which is not supported",
+                 where_.c_str(), key.c_str());
+  if (value->ints.size() != 1 || value->type == GgufType::kBool)
+    return WrongType(where_, key, "a whole number");
   const int64_t number = value->ints[0];
   if (number < min || number > max) {
-    return Error(Code::kBadModel, "%s: %s is %lld, outside %lld .. %lld", where_.c_str(), key.c_str(), static_cast<long long>(number),
-                 static_cast<long long>(min), static_cast<long long>(max));
+    return Error(Code::kBadModel, "%s: %s is %lld, outside %lld .. %lld", where_.c_str(), key.c_str(),
+                 static_cast<long long>(number), static_cast<long long>(min), static_cast<long long>(max));
   }
   *out = static_cast<int32_t>(number);
   return {};
@@ -35,7 +38,8 @@ Status GgufMetadata::Number(const std::string& key, double min, double max, doub
   if (value->is_array || value->floats.size() != 1) return WrongType(where_, key, "a floating-point number");
   const double number = value->floats[0];
   if (!(number >= min && number <= max)) {
-    return Error(Code::kBadModel, "%s: %s is %g, outside %g .. %g", where_.c_str(), key.c_str(), number, min, max);
+    return Error(Code::kBadModel, "%s: %s is %g, outside %g .. %g", where_.c_str(), key.c_str(), number, min,
+                 max);
   }
   *out = number;
   return {};
@@ -61,7 +65,8 @@ Status GgufMetadata::Strings(const std::string& key, const std::vector<std::stri
   *out = nullptr;
   const GgufValue* value = Find(key);
   if (value == nullptr) return {};
-  if (!value->is_array || value->type != GgufType::kString) return WrongType(where_, key, "an array of texts");
+  if (!value->is_array || value->type != GgufType::kString)
+    return WrongType(where_, key, "an array of texts");
   *out = &value->strings;
   return {};
 }

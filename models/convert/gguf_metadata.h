@@ -1,4 +1,5 @@
-// Typed, checked reads of GGUF metadata; remembers what was asked for, so that the rest can be refused by name.
+// Typed, checked reads of GGUF metadata; remembers what was asked for, so that the rest can be refused by
+// name.
 #pragma once
 #include <set>
 #include <string>

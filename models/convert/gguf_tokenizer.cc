@@ -11,28 +11,40 @@ namespace kvc {
 namespace {
 
 struct PreTokenizer {
-  const char* name;     // tokenizer.ggml.pre
+  const char* name;  // tokenizer.ggml.pre
   const char* pattern;
   bool ignore_merges, nfc, add_bos;
 };
 constexpr PreTokenizer kPreTokenizers[] = {
-    {"gpt-2", kPatternGpt2, false, false, false},
-    {"llama-bpe", kPatternLlama3, true, false, true},
-    {"llama3", kPatternLlama3, true, false, true},
-    {"llama-v3", kPatternLlama3, true, false, true},
+    {"gpt-2", kPatternGpt2, false, false, false},  {"llama-bpe", kPatternLlama3, true, false, true},
+    {"llama3", kPatternLlama3, true, false, true}, {"llama-v3", kPatternLlama3, true, false, true},
     {"qwen2", kPatternQwen2, false, true, false},
 };
 
 // tokenizer.ggml.token_type
 Status KindOf(const std::string& where, int64_t type, size_t id, PieceKind* kind) {
   switch (type) {
-    case 1: *kind = PieceKind::kNormal; return {};
-    case 2: *kind = PieceKind::kUnknown; return {};
-    case 3: *kind = PieceKind::kControl; return {};
-    case 4: *kind = PieceKind::kUserDefined; return {};
-    case 5: *kind = PieceKind::kUnused; return {};
-    case 6: *kind = PieceKind::kByte; return {};
-    default: return Error(Code::kUnsupported, "%s: token %zu has type %lld, which is not known", where.c_str(), id, static_cast<long long>(type));
+    case 1:
+      *kind = PieceKind::kNormal;
+      return {};
+    case 2:
+      *kind = PieceKind::kUnknown;
+      return {};
+    case 3:
+      *kind = PieceKind::kControl;
+      return {};
+    case 4:
+      *kind = PieceKind::kUserDefined;
+      return {};
+    case 5:
+      *kind = PieceKind::kUnused;
+      return {};
+    case 6:
+      *kind = PieceKind::kByte;
+      return {};
+    default:
+      return Error(Code::kUnsupported, "%s: token %zu has type %lld, which is not known", where.c_str(), id,
+                   static_cast<long long>(type));
   }
 }
 
@@ -41,9 +53,12 @@ Status ReadKinds(GgufMetadata* metadata, size_t n_pieces, std::vector<PieceKind>
   const GgufValue* types = metadata->Find("tokenizer.ggml.token_type");
   if (types == nullptr) return {};
   if (!types->is_array || types->ints.size() != n_pieces) {
-    return Error(Code::kBadModel, "%s: tokenizer.ggml.token_type must have one number for each of the %zu tokens", metadata->where().c_str(), n_pieces);
+    return Error(Code::kBadModel,
+                 "%s: tokenizer.ggml.token_type must have one number for each of the %zu tokens",
+                 metadata->where().c_str(), n_pieces);
   }
-  for (size_t i = 0; i < n_pieces; ++i) KVC_RETURN_IF_ERROR(KindOf(metadata->where(), types->ints[i], i, &(*kinds)[i]));
+  for (size_t i = 0; i < n_pieces; ++i)
+    KVC_RETURN_IF_ERROR(KindOf(metadata->where(), types->ints[i], i, &(*kinds)[i]));
   return {};
 }
 
@@ -51,7 +66,8 @@ Status ReadKinds(GgufMetadata* metadata, size_t n_pieces, std::vector<PieceKind>
 Status ReadMerges(GgufMetadata* metadata, const std::vector<std::string>& printed, TokenizerSpec* spec) {
   const std::vector<std::string>* merges = nullptr;
   KVC_RETURN_IF_ERROR(metadata->Strings("tokenizer.ggml.merges", &merges));
-  if (merges == nullptr) return Error(Code::kBadModel, "%s: tokenizer.ggml.merges is missing", metadata->where().c_str());
+  if (merges == nullptr)
+    return Error(Code::kBadModel, "%s: tokenizer.ggml.merges is missing", metadata->where().c_str());
   std::unordered_map<std::string, int32_t> ids;
   for (size_t i = 0; i < printed.size(); ++i) ids.emplace(printed[i], static_cast<int32_t>(i));
   spec->merges.reserve(merges->size() * 2);
@@ -61,7 +77,8 @@ Status ReadMerges(GgufMetadata* metadata, const std::vector<std::string>& printe
     const auto left = space == std::string::npos ? ids.end() : ids.find(merge.substr(0, space));
     const auto right = space == std::string::npos ? ids.end() : ids.find(merge.substr(space + 1));
     if (left == ids.end() || right == ids.end()) {
-      return Error(Code::kBadModel, "%s: merge %zu \"%.60s\" names no two tokens", metadata->where().c_str(), i, merge.c_str());
+      return Error(Code::kBadModel, "%s: merge %zu \"%.60s\" names no two tokens", metadata->where().c_str(),
+                   i, merge.c_str());
     }
     spec->merges.push_back(left->second);
     spec->merges.push_back(right->second);
@@ -73,10 +90,12 @@ Status ReadByteLevel(GgufMetadata* metadata, const std::vector<std::string>& pri
   spec->kind = TokenizerKind::kByteLevelBpe;
   std::string pre;
   KVC_RETURN_IF_ERROR(metadata->String("tokenizer.ggml.pre", &pre));
-  const PreTokenizer* known =
-      std::find_if(std::begin(kPreTokenizers), std::end(kPreTokenizers), [&](const PreTokenizer& p) { return pre == p.name; });
+  const PreTokenizer* known = std::find_if(std::begin(kPreTokenizers), std::end(kPreTokenizers),
+                                           [&](const PreTokenizer& p) { return pre == p.name; });
   if (known == std::end(kPreTokenizers)) {
-    return Error(Code::kUnsupported, "%s: the pre-tokenizer '%.60s' is not supported; supported: gpt-2, llama-bpe, qwen2", metadata->where().c_str(), pre.c_str());
+    return Error(Code::kUnsupported,
+                 "%s: the pre-tokenizer '%.60s' is not supported; supported: gpt-2, llama-bpe, qwen2",
+                 metadata->where().c_str(), pre.c_str());
   }
   spec->patterns = {known->pattern};
   spec->ignore_merges = known->ignore_merges, spec->nfc = known->nfc, spec->add_bos = known->add_bos;
@@ -85,7 +104,9 @@ Status ReadByteLevel(GgufMetadata* metadata, const std::vector<std::string>& pri
       spec->pieces.emplace_back();  // a name that only fills the place
     } else if (spec->piece_kinds[i] == PieceKind::kNormal) {
       auto piece = UndoByteAlphabet(printed[i]);
-      if (!piece.ok()) return Error(Code::kBadModel, "%s: token %zu: %s", metadata->where().c_str(), i, piece.status().message().c_str());
+      if (!piece.ok())
+        return Error(Code::kBadModel, "%s: token %zu: %s", metadata->where().c_str(), i,
+                     piece.status().message().c_str());
       spec->pieces.push_back(std::move(piece.value()));
     } else {
       spec->pieces.push_back(printed[i]);
@@ -94,11 +115,13 @@ Status ReadByteLevel(GgufMetadata* metadata, const std::vector<std::string>& pri
   return ReadMerges(metadata, printed, spec);
 }
 
-Status ReadSentencePieceLike(GgufMetadata* metadata, const std::vector<std::string>& printed, TokenizerSpec* spec) {
+Status ReadSentencePieceLike(GgufMetadata* metadata, const std::vector<std::string>& printed,
+                             TokenizerSpec* spec) {
   spec->kind = TokenizerKind::kSentencePieceBpe;
   const GgufValue* scores = metadata->Find("tokenizer.ggml.scores");
   if (scores == nullptr || !scores->is_array || scores->floats.size() != printed.size()) {
-    return Error(Code::kBadModel, "%s: tokenizer.ggml.scores must have one number for each of the %zu tokens", metadata->where().c_str(), printed.size());
+    return Error(Code::kBadModel, "%s: tokenizer.ggml.scores must have one number for each of the %zu tokens",
+                 metadata->where().c_str(), printed.size());
   }
   for (const double score : scores->floats) spec->scores.push_back(static_cast<float>(score));
   spec->unk = 0, spec->bos = 1, spec->eos = 2, spec->add_bos = true, spec->add_space_prefix = true;
@@ -107,7 +130,9 @@ Status ReadSentencePieceLike(GgufMetadata* metadata, const std::vector<std::stri
     const PieceKind kind = spec->piece_kinds[i];
     if (kind == PieceKind::kByte) {
       const int byte = ParseBytePiece(printed[i]);
-      if (byte < 0) return Error(Code::kBadModel, "%s: token %zu is a byte token, but not <0x00> to <0xFF>", metadata->where().c_str(), i);
+      if (byte < 0)
+        return Error(Code::kBadModel, "%s: token %zu is a byte token, but not <0x00> to <0xFF>",
+                     metadata->where().c_str(), i);
       spec->pieces.emplace_back(1, static_cast<char>(byte));
       ++n_bytes;
     } else if (kind == PieceKind::kNormal || kind == PieceKind::kUserDefined) {
@@ -132,13 +157,18 @@ Status ReadSpecialTokens(GgufMetadata* metadata, TokenizerSpec* spec) {
   KVC_RETURN_IF_ERROR(metadata->Int("tokenizer.ggml.eot_token_id", 0, last, &end_of_turn));
   KVC_RETURN_IF_ERROR(metadata->Int("tokenizer.ggml.eom_token_id", 0, last, &end_of_message));
   for (const int32_t id : {spec->eos, end_of_turn, end_of_message}) {
-    if (id >= 0 && std::count(spec->stop_tokens.begin(), spec->stop_tokens.end(), id) == 0) spec->stop_tokens.push_back(id);
+    if (id >= 0 && std::count(spec->stop_tokens.begin(), spec->stop_tokens.end(), id) == 0)
+      spec->stop_tokens.push_back(id);
   }
   bool add_eos = false;
   KVC_RETURN_IF_ERROR(metadata->Bool("tokenizer.ggml.add_eos_token", &add_eos));
-  if (add_eos) return Error(Code::kUnsupported, "%s: tokenizer.ggml.add_eos_token is not supported", metadata->where().c_str());
+  if (add_eos)
+    return Error(Code::kUnsupported, "%s: tokenizer.ggml.add_eos_token is not supported",
+                 metadata->where().c_str());
   const GgufValue* map = metadata->Find("tokenizer.ggml.precompiled_charsmap");
-  if (map != nullptr && !map->ints.empty()) return Error(Code::kUnsupported, "%s: tokenizer.ggml.precompiled_charsmap is not supported", metadata->where().c_str());
+  if (map != nullptr && !map->ints.empty())
+    return Error(Code::kUnsupported, "%s: tokenizer.ggml.precompiled_charsmap is not supported",
+                 metadata->where().c_str());
   return {};
 }
 
@@ -150,7 +180,8 @@ Result<TokenizerSpec> ReadGgufTokenizer(GgufMetadata* metadata) {
   const std::vector<std::string>* printed = nullptr;
   KVC_RETURN_IF_ERROR(metadata->Strings("tokenizer.ggml.tokens", &printed));
   if (printed == nullptr || printed->empty() || printed->size() > static_cast<size_t>(kMaxVocab)) {
-    return Error(Code::kBadModel, "%s: tokenizer.ggml.tokens is missing, empty or too long", metadata->where().c_str());
+    return Error(Code::kBadModel, "%s: tokenizer.ggml.tokens is missing, empty or too long",
+                 metadata->where().c_str());
   }
   TokenizerSpec spec;
   KVC_RETURN_IF_ERROR(ReadKinds(metadata, printed->size(), &spec.piece_kinds));
@@ -159,7 +190,9 @@ Result<TokenizerSpec> ReadGgufTokenizer(GgufMetadata* metadata) {
   } else if (model == "llama") {
     KVC_RETURN_IF_ERROR(ReadSentencePieceLike(metadata, *printed, &spec));
   } else {
-    return Error(Code::kUnsupported, "%s: the tokenizer model '%.60s' is not supported; supported: gpt2, llama", metadata->where().c_str(), model.c_str());
+    return Error(Code::kUnsupported,
+                 "%s: the tokenizer model '%.60s' is not supported; supported: gpt2, llama",
+                 metadata->where().c_str(), model.c_str());
   }
   KVC_RETURN_IF_ERROR(ReadSpecialTokens(metadata, &spec));
   return spec;

@@ -5,8 +5,8 @@
 
 namespace kvc {
 
-// Models "gpt2" (byte-level BPE; tokenizer.ggml.pre names the pre-tokenizer) and "llama" (SentencePiece BPE). kUnsupported
-// names what else is found.
+// Models "gpt2" (byte-level BPE; tokenizer.ggml.pre names the pre-tokenizer) and "llama" (SentencePiece BPE).
+// kUnsupported names what else is found.
 Result<TokenizerSpec> ReadGgufTokenizer(GgufMetadata* metadata);
 
 }  // namespace kvc

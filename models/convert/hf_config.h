@@ -11,13 +11,14 @@ namespace kvc {
 struct HfConfig {
   ModelConfig model;
   int32_t bos = -1, pad = -1;
-  std::vector<int32_t> eos;               // one or several
-  std::vector<TensorRole> biases;         // that every layer has
-  bool packed_qkv = false;                // InternLM2's names and layout
-  std::vector<std::string> warnings;      // settings that were not recognised, by name
+  std::vector<int32_t> eos;           // one or several
+  std::vector<TensorRole> biases;     // that every layer has
+  bool packed_qkv = false;            // InternLM2's names and layout
+  std::vector<std::string> warnings;  // settings that were not recognised, by name
 };
 
-// kUnsupported names the architecture or setting that is not supported; kBadModel: damaged, or numbers out of range.
+// kUnsupported names the architecture or setting that is not supported; kBadModel: damaged, or numbers out of
+// range.
 Result<HfConfig> ParseHfConfig(Span<const uint8_t> json, const std::string& where);
 
 // Appends the token ids of a member that holds one or a list of them, each at most `last`.

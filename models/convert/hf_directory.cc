@@ -25,51 +25,63 @@ Status OpenShard(const std::string& path, Checkpoint* out, std::vector<FoundTens
 }
 
 // The index names for each tensor the file that has it; both must agree exactly.
-Status ReadShards(const std::string& directory, const std::string& index_path, Checkpoint* out, std::vector<FoundTensor>* found) {
+Status ReadShards(const std::string& directory, const std::string& index_path, Checkpoint* out,
+                  std::vector<FoundTensor>* found) {
   auto text = ReadSmallFile(index_path, kMaxTokenizerBytes);
   if (!text.ok()) return text.status();
   auto json = ParseJson(text.value(), index_path);
   if (!json.ok()) return json.status();
   const JsonObject object(json.value(), index_path);
   const Json* map = object.Find("weight_map");
-  if (map == nullptr || !map->is_object()) return Error(Code::kBadModel, "%s: weight_map is missing", index_path.c_str());
+  if (map == nullptr || !map->is_object())
+    return Error(Code::kBadModel, "%s: weight_map is missing", index_path.c_str());
   std::map<std::string, std::string> promised;
   std::set<std::string> shards;
   for (const auto& [name, file] : map->items()) {
-    if (!file.is_string()) return Error(Code::kBadModel, "%s: weight_map names no file for %.80s", index_path.c_str(), name.c_str());
+    if (!file.is_string())
+      return Error(Code::kBadModel, "%s: weight_map names no file for %.80s", index_path.c_str(),
+                   name.c_str());
     const std::string shard = file.get<std::string>();
-    if (shard.empty() || shard[0] == '.' || shard.find('/') != std::string::npos || shard.find('\0') != std::string::npos) {
-      return Error(Code::kBadModel, "%s: '%.80s' is no name of a file in the same directory", index_path.c_str(), shard.c_str());
+    if (shard.empty() || shard[0] == '.' || shard.find('/') != std::string::npos ||
+        shard.find('\0') != std::string::npos) {
+      return Error(Code::kBadModel, "%s: '%.80s' is no name of a file in the same directory",
+                   index_path.c_str(), shard.c_str());
     }
     promised[name] = shard;
     shards.insert(shard);
   }
-  if (shards.size() > kMaxShards) return Error(Code::kUnsupported, "%s: %zu shards", index_path.c_str(), shards.size());
+  if (shards.size() > kMaxShards)
+    return Error(Code::kUnsupported, "%s: %zu shards", index_path.c_str(), shards.size());
   for (const std::string& shard : shards) {
     const size_t first = found->size();
     KVC_RETURN_IF_ERROR(OpenShard(directory + "/" + shard, out, found));
     for (size_t i = first; i < found->size(); ++i) {
       const auto it = promised.find((*found)[i].name);
       if (it == promised.end() || it->second != shard) {
-        return Error(Code::kBadModel, "%s: tensor %.80s is in %s, the index does not say so", index_path.c_str(), (*found)[i].name.c_str(), shard.c_str());
+        return Error(Code::kBadModel, "%s: tensor %.80s is in %s, the index does not say so",
+                     index_path.c_str(), (*found)[i].name.c_str(), shard.c_str());
       }
       promised.erase(it);
     }
   }
   if (promised.empty()) return {};
-  return Error(Code::kBadModel, "%s: tensor %.80s is not in %s", index_path.c_str(), promised.begin()->first.c_str(), promised.begin()->second.c_str());
+  return Error(Code::kBadModel, "%s: tensor %.80s is not in %s", index_path.c_str(),
+               promised.begin()->first.c_str(), promised.begin()->second.c_str());
 }
 
 Status ReadWeights(const std::string& directory, Checkpoint* out, std::vector<FoundTensor>* found) {
   const std::string single = directory + "/model.safetensors", index = single + ".index.json";
   if (FileExists(index)) return ReadShards(directory, index, out, found);
   if (FileExists(single)) return OpenShard(single, out, found);
-  for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth", "tf_model.h5", "model.onnx"}) {
+  for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth",
+                            "tf_model.h5", "model.onnx"}) {
     if (FileExists(directory + "/" + other)) {
-      return Error(Code::kUnsupported, "%s: %s is not supported: save the weights as safetensors", directory.c_str(), other);
+      return Error(Code::kUnsupported, "%s: %s is not supported: save the weights as safetensors",
+                   directory.c_str(), other);
     }
   }
-  return Error(Code::kNotFound, "%s: neither model.safetensors nor model.safetensors.index.json is there", directory.c_str());
+  return Error(Code::kNotFound, "%s: neither model.safetensors nor model.safetensors.index.json is there",
+               directory.c_str());
 }
 
 // A token given as its id's text: "</s>" or {"content": "</s>", ...}. -1: not given or not in the vocabulary.
@@ -81,13 +93,15 @@ int32_t TokenNamed(const JsonObject& object, const char* key, const TokenizerSpe
   return it == spec.pieces.end() ? -1 : static_cast<int32_t>(it - spec.pieces.begin());
 }
 
-// added_tokens_decoder {"32000": {"content": "<|im_start|>", "special": true}}: pieces that SentencePiece's own file lacks.
+// added_tokens_decoder {"32000": {"content": "<|im_start|>", "special": true}}: pieces that SentencePiece's
+// own file lacks.
 Status AddTokens(const JsonObject& object, int32_t vocab_size, TokenizerSpec* spec) {
   const Json* added = object.Find("added_tokens_decoder");
   if (added == nullptr || !added->is_object()) return {};
   for (const auto& [key, value] : added->items()) {
     const JsonObject token(value, object.where() + ": added_tokens_decoder " + key);
-    if (key.empty() || key.size() > 7 || key.find_first_not_of("0123456789") != std::string::npos || std::stoi(key) >= vocab_size) {
+    if (key.empty() || key.size() > 7 || key.find_first_not_of("0123456789") != std::string::npos ||
+        std::stoi(key) >= vocab_size) {
       return Error(Code::kBadModel, "%s: no id in the vocabulary of %d", token.where().c_str(), vocab_size);
     }
     const size_t id = static_cast<size_t>(std::stoi(key));
@@ -102,7 +116,8 @@ Status AddTokens(const JsonObject& object, int32_t vocab_size, TokenizerSpec* sp
     }
     if (spec->pieces[id] == content) continue;
     if (spec->piece_kinds[id] != PieceKind::kUnused) {
-      return Error(Code::kBadModel, "%s: the id is taken by \"%.40s\"", token.where().c_str(), spec->pieces[id].c_str());
+      return Error(Code::kBadModel, "%s: the id is taken by \"%.40s\"", token.where().c_str(),
+                   spec->pieces[id].c_str());
     }
     spec->pieces[id] = content;
     spec->piece_kinds[id] = special ? PieceKind::kControl : PieceKind::kUserDefined;
@@ -114,30 +129,35 @@ Result<TokenizerSpec> ReadTokenizerFile(const std::string& directory, bool* is_s
   const std::string json = directory + "/tokenizer.json", sentencepiece = directory + "/tokenizer.model";
   *is_sentencepiece = !FileExists(json);
   if (*is_sentencepiece && !FileExists(sentencepiece)) {
-    return Error(Code::kNotFound, "%s: neither tokenizer.json nor tokenizer.model is there", directory.c_str());
+    return Error(Code::kNotFound, "%s: neither tokenizer.json nor tokenizer.model is there",
+                 directory.c_str());
   }
   const std::string& path = *is_sentencepiece ? sentencepiece : json;
   auto bytes = ReadSmallFile(path, kMaxTokenizerBytes);
   if (!bytes.ok()) return bytes.status();
-  auto spec = *is_sentencepiece ? ReadSentencePiece(bytes.value()) : ReadHfTokenizer(std::string(bytes.value().begin(), bytes.value().end()));
+  auto spec = *is_sentencepiece ? ReadSentencePiece(bytes.value())
+                                : ReadHfTokenizer(std::string(bytes.value().begin(), bytes.value().end()));
   if (!spec.ok()) return Status(spec.status().code(), path + ": " + spec.status().message());
   return spec;
 }
 
 void AddStop(int32_t id, TokenizerSpec* spec) {
-  if (id >= 0 && std::count(spec->stop_tokens.begin(), spec->stop_tokens.end(), id) == 0) spec->stop_tokens.push_back(id);
+  if (id >= 0 && std::count(spec->stop_tokens.begin(), spec->stop_tokens.end(), id) == 0)
+    spec->stop_tokens.push_back(id);
 }
 
-// Which files say what about special tokens, the later the stronger: the tokenizer, config.json, tokenizer_config.json for
-// BOS and EOS; all of them, and generation_config.json, for stop tokens.
-Status ReadSpecialTokens(const std::string& directory, const HfConfig& config, bool is_sentencepiece, Checkpoint* out) {
+// Which files say what about special tokens, the later the stronger: the tokenizer, config.json,
+// tokenizer_config.json for BOS and EOS; all of them, and generation_config.json, for stop tokens.
+Status ReadSpecialTokens(const std::string& directory, const HfConfig& config, bool is_sentencepiece,
+                         Checkpoint* out) {
   TokenizerSpec* spec = &out->content.tokenizer;
   const int32_t vocab_size = config.model.vocab_size;
   if (config.bos >= 0) spec->bos = config.bos;
   if (config.pad >= 0) spec->pad = config.pad;
   if (!config.eos.empty()) spec->eos = config.eos[0];
   for (const int32_t id : config.eos) AddStop(id, spec);
-  const std::string tokenizer_path = directory + "/tokenizer_config.json", generation_path = directory + "/generation_config.json";
+  const std::string tokenizer_path = directory + "/tokenizer_config.json",
+                    generation_path = directory + "/generation_config.json";
   if (FileExists(tokenizer_path)) {
     auto text = ReadSmallFile(tokenizer_path, kMaxConfigBytes);
     if (!text.ok()) return text.status();
@@ -151,7 +171,8 @@ Status ReadSpecialTokens(const std::string& directory, const HfConfig& config, b
     KVC_RETURN_IF_ERROR(object.Bool("add_bos_token", &spec->add_bos));
     bool add_eos = false;
     KVC_RETURN_IF_ERROR(object.Bool("add_eos_token", &add_eos));
-    if (add_eos) return Error(Code::kUnsupported, "%s: add_eos_token = true is not supported", tokenizer_path.c_str());
+    if (add_eos)
+      return Error(Code::kUnsupported, "%s: add_eos_token = true is not supported", tokenizer_path.c_str());
     const int32_t bos = TokenNamed(object, "bos_token", *spec), eos = TokenNamed(object, "eos_token", *spec);
     if (bos >= 0) spec->bos = bos;
     if (eos >= 0) spec->eos = eos;
@@ -176,7 +197,8 @@ Status ReadSpecialTokens(const std::string& directory, const HfConfig& config, b
     auto json = ParseJson(text.value(), generation_path);
     if (!json.ok()) return json.status();
     std::vector<int32_t> ids;
-    KVC_RETURN_IF_ERROR(ReadTokenIds(JsonObject(json.value(), generation_path), "eos_token_id", vocab_size - 1, &ids));
+    KVC_RETURN_IF_ERROR(
+        ReadTokenIds(JsonObject(json.value(), generation_path), "eos_token_id", vocab_size - 1, &ids));
     for (const int32_t id : ids) AddStop(id, spec);
   }
   AddStop(spec->eos, spec);
@@ -200,7 +222,8 @@ Result<Checkpoint> ReadHfDirectory(const std::string& directory) {
   out.biases = config.biases;
   std::vector<FoundTensor> found;
   KVC_RETURN_IF_ERROR(ReadWeights(directory, &out, &found));
-  KVC_RETURN_IF_ERROR(BindTensors(config.packed_qkv ? InternLm2TensorNames() : HfTensorNames(), found, directory, &out));
+  KVC_RETURN_IF_ERROR(
+      BindTensors(config.packed_qkv ? InternLm2TensorNames() : HfTensorNames(), found, directory, &out));
   bool is_sentencepiece = false;
   auto tokenizer = ReadTokenizerFile(directory, &is_sentencepiece);
   if (!tokenizer.ok()) return tokenizer.status();

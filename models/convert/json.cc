@@ -23,14 +23,17 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool start_array(std::size_t) override { return Open(Json::array()); }
   bool end_array() override { return Close(); }
   bool key(string_t& value) override {
-    if (stack_.back()->contains(value)) return Fail(Format("the name '%.80s' stands twice in one object", value.c_str()));
+    if (stack_.back()->contains(value))
+      return Fail(Format("the name '%.80s' stands twice in one object", value.c_str()));
     member_ = &(*stack_.back())[value];
     return true;
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& e) override {
-    const std::string text = e.what();  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+    const std::string text =
+        e.what();  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
     const size_t bracket = text.find("] ");
-    return Fail(Format("byte %zu: %.200s", position, text.c_str() + (bracket == std::string::npos ? 0 : bracket + 2)));
+    return Fail(Format("byte %zu: %.200s", position,
+                       text.c_str() + (bracket == std::string::npos ? 0 : bracket + 2)));
   }
 
  private:
@@ -59,8 +62,8 @@ class Builder final : public nlohmann::json_sax<Json> {
   }
 
   Json* root_;
-  Json* member_ = nullptr;       // where the value after a key goes
-  std::vector<Json*> stack_;     // open containers; only the innermost grows, so the pointers stay valid
+  Json* member_ = nullptr;    // where the value after a key goes
+  std::vector<Json*> stack_;  // open containers; only the innermost grows, so the pointers stay valid
   std::string error_;
 };
 
@@ -89,11 +92,12 @@ Status JsonObject::Int(const char* key, int64_t min, int64_t max, int64_t* out) 
   const Json* value = Find(key);
   if (value == nullptr) return {};
   if (!value->is_number_integer()) return WrongType(*this, key, "a whole number");
-  const bool too_large = value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
+  const bool too_large =
+      value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
   const int64_t number = too_large ? INT64_MAX : value->get<int64_t>();
   if (too_large || number < min || number > max) {
-    return Error(Code::kBadModel, "%s: %s is %s, outside %lld .. %lld", where_.c_str(), key, value->dump().c_str(),
-                 static_cast<long long>(min), static_cast<long long>(max));
+    return Error(Code::kBadModel, "%s: %s is %s, outside %lld .. %lld", where_.c_str(), key,
+                 value->dump().c_str(), static_cast<long long>(min), static_cast<long long>(max));
   }
   *out = number;
   return {};

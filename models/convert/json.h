@@ -1,4 +1,5 @@
-// nlohmann-json with its exceptions kept in: text becomes a value or a Status, and reads are typed and checked.
+// nlohmann-json with its exceptions kept in: text becomes a value or a Status, and reads are typed and
+// checked.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -13,12 +14,12 @@ using Json = nlohmann::json;
 
 constexpr int kMaxJsonDepth = 64;
 
-// Parses one JSON text. `where` (a path) starts every message. kBadModel: no JSON, invalid UTF-8, a name twice in one
-// object, nesting deeper than kMaxJsonDepth.
+// Parses one JSON text. `where` (a path) starts every message. kBadModel: no JSON, invalid UTF-8, a name
+// twice in one object, nesting deeper than kMaxJsonDepth.
 Result<Json> ParseJson(Span<const uint8_t> text, const std::string& where);
 
-// Reads members of one object. A member that is absent or null leaves the output as it was; one of another type or out of
-// range is kBadModel, the message names it.
+// Reads members of one object. A member that is absent or null leaves the output as it was; one of another
+// type or out of range is kBadModel, the message names it.
 class JsonObject {
  public:
   JsonObject(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}

@@ -10,8 +10,8 @@ using flatbuffers::Offset;
 
 Offset<schema::Config> BuildConfig(const ModelConfig& c, FlatBufferBuilder* b) {
   const auto rope = schema::CreateRope(
-      *b, static_cast<schema::RopePairing>(c.rope_pairing), static_cast<schema::RopeScaling>(c.rope.scaling), c.rope.theta,
-      c.rope.factor, c.rope.low_freq_factor, c.rope.high_freq_factor, c.rope.beta_fast, c.rope.beta_slow,
+      *b, static_cast<schema::RopePairing>(c.rope_pairing), static_cast<schema::RopeScaling>(c.rope.scaling),
+      c.rope.theta, c.rope.factor, c.rope.low_freq_factor, c.rope.high_freq_factor, c.rope.beta_fast, c.rope.beta_slow,
       c.rope.attention_factor, c.rope.original_max_tokens);
   const auto name = b->CreateString(c.name), architecture = b->CreateString(c.architecture);
   return schema::CreateConfig(*b, name, architecture, c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.hidden_size,
@@ -53,8 +53,8 @@ Offset<schema::HeadScores> BuildHeadScores(const HeadScoreTable& t, FlatBufferBu
   const auto name = b->CreateString(t.name), estimator = b->CreateString(t.estimator);
   const auto dataset = b->CreateString(t.dataset), tool = b->CreateString(t.tool), note = b->CreateString(t.note);
   const auto scores = b->CreateVector(t.scores);
-  return schema::CreateHeadScores(*b, name, estimator, dataset, tool, note, t.n_layers, t.n_columns, t.n_samples, t.seed,
-                                  t.budget, t.alpha, scores);
+  return schema::CreateHeadScores(*b, name, estimator, dataset, tool, note, t.n_layers, t.n_columns, t.n_samples,
+                                  t.seed, t.budget, t.alpha, scores);
 }
 
 }  // namespace
@@ -84,8 +84,8 @@ std::vector<uint8_t> BuildDirectory(const ModelFileContent& content, const std::
   const auto tensor_vector = b.CreateVector(tensor_list);
   const auto section_vector = b.CreateVector(section_list);
   const auto created_by = b.CreateString(content.created_by), source = b.CreateString(content.source);
-  schema::FinishDirectoryBuffer(b, schema::CreateDirectory(b, config, tokenizer, turn_format, head_scores, tensor_vector,
-                                                           section_vector, created_by, source));
+  schema::FinishDirectoryBuffer(b, schema::CreateDirectory(b, config, tokenizer, turn_format, head_scores,
+                                                           tensor_vector, section_vector, created_by, source));
   return std::vector<uint8_t>(b.GetBufferPointer(), b.GetBufferPointer() + b.GetSize());
 }
 

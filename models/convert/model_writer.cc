@@ -26,7 +26,7 @@ TensorEntry EntryOf(const TensorPlan& plan) {
   return entry;
 }
 
-// A vocabulary may have more rows than the tokenizer has pieces (padding to a round number): the rest are unused pieces.
+// A vocabulary may have more rows than the tokenizer has pieces (padding to a round number): the rest are unused.
 void FillPieces(int32_t vocab_size, TokenizerSpec* spec) {
   const size_t n = static_cast<size_t>(vocab_size);
   if (vocab_size > kMaxVocab || spec->pieces.size() >= n || spec->piece_kinds.size() != spec->pieces.size()) return;
@@ -163,8 +163,10 @@ Status CheckContent(const ModelFileContent& content, const std::vector<TensorEnt
   KVC_RETURN_IF_ERROR(CheckTokenizerSpec(content.tokenizer, content.config));
   KVC_RETURN_IF_ERROR(CheckTurnFormat(content.turn_format));
   KVC_RETURN_IF_ERROR(CheckHeadScores(content.head_scores, content.config));
-  KVC_RETURN_IF_ERROR(CheckCount("created_by", static_cast<int64_t>(content.created_by.size()), kMaxTextBytes, "bytes"));
-  KVC_RETURN_IF_ERROR(CheckCount("source", static_cast<int64_t>(content.source.size()), kMaxTextBytes, "bytes"));
+  const auto n_created_by = static_cast<int64_t>(content.created_by.size());
+  const auto n_source = static_cast<int64_t>(content.source.size());
+  KVC_RETURN_IF_ERROR(CheckCount("created_by", n_created_by, kMaxTextBytes, "bytes"));
+  KVC_RETURN_IF_ERROR(CheckCount("source", n_source, kMaxTextBytes, "bytes"));
   return CheckTensors(entries, content.config);
 }
 

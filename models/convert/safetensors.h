@@ -18,9 +18,11 @@ struct SafetensorsEntry {
   int64_t begin = 0, end = 0;  // from the start of the data
 };
 
-// json: the header text. data_bytes: what the file holds after it. The entries come sorted by offset and together cover the
-// data without gap or overlap; anything else is kBadModel. kUnsupported: a dtype that the format does not define.
-Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(Span<const uint8_t> json, int64_t data_bytes, const std::string& where);
+// json: the header text. data_bytes: what the file holds after it. The entries come sorted by offset and
+// together cover the data without gap or overlap; anything else is kBadModel. kUnsupported: a dtype that the
+// format does not define.
+Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(Span<const uint8_t> json, int64_t data_bytes,
+                                                             const std::string& where);
 
 // Reads the header of `file` and appends its tensors. kUnsupported: a dtype other than F32, F16, BF16.
 Status ReadSafetensors(const SourceFile& file, std::vector<FoundTensor>* found);

@@ -30,8 +30,8 @@ Status SourceFile::Read(int64_t offset, void* out, int64_t n_bytes) const {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return IoError(path_, "cannot be read", errno);
     if (n == 0) {
-      return Error(Code::kBadModel, "%s: truncated: the file ends at byte %lld, %lld more are needed", path_.c_str(),
-                   static_cast<long long>(offset), static_cast<long long>(n_bytes));
+      return Error(Code::kBadModel, "%s: truncated: the file ends at byte %lld, %lld more are needed",
+                   path_.c_str(), static_cast<long long>(offset), static_cast<long long>(n_bytes));
     }
     to += n, offset += n, n_bytes -= n;
   }
@@ -43,8 +43,8 @@ Result<std::vector<uint8_t>> ReadSmallFile(const std::string& path, int64_t max_
   if (!file.ok()) return file.status();
   const int64_t size = file.value()->size();
   if (size > max_bytes) {
-    return Error(Code::kUnsupported, "%s: %lld bytes, more than the limit of %lld", path.c_str(), static_cast<long long>(size),
-                 static_cast<long long>(max_bytes));
+    return Error(Code::kUnsupported, "%s: %lld bytes, more than the limit of %lld", path.c_str(),
+                 static_cast<long long>(size), static_cast<long long>(max_bytes));
   }
   std::vector<uint8_t> bytes(static_cast<size_t>(size));
   KVC_RETURN_IF_ERROR(file.value()->Read(0, bytes.data(), size));

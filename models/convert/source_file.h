@@ -20,7 +20,8 @@ class SourceFile {
   const std::string& path() const { return path_; }
 
  private:
-  SourceFile(FileDescriptor fd, int64_t size, std::string path) : fd_(std::move(fd)), size_(size), path_(std::move(path)) {}
+  SourceFile(FileDescriptor fd, int64_t size, std::string path)
+      : fd_(std::move(fd)), size_(size), path_(std::move(path)) {}
   FileDescriptor fd_;
   int64_t size_;
   std::string path_;
@@ -28,9 +29,9 @@ class SourceFile {
 
 // The whole of a small file. kUnsupported when it is larger than max_bytes.
 Result<std::vector<uint8_t>> ReadSmallFile(const std::string& path, int64_t max_bytes);
-bool FileExists(const std::string& path);       // a regular file
+bool FileExists(const std::string& path);  // a regular file
 bool DirectoryExists(const std::string& path);
 bool SameFile(const std::string& a, const std::string& b);  // both exist and are one file
-std::string BaseName(const std::string& path);  // last component without trailing slashes
+std::string BaseName(const std::string& path);              // last component without trailing slashes
 
 }  // namespace kvc

@@ -13,7 +13,8 @@ constexpr int kQ8Bytes = 34, kQ4Bytes = 18;  // of a block of 32: f16 scale, the
 
 uint16_t Read16(const uint8_t* p) { return static_cast<uint16_t>(p[0] | p[1] << 8); }
 
-// Q4_0 keeps codes 0 .. 15 that stand for -8 .. 7: elements 0 .. 15 in the low nibbles, 16 .. 31 in the high ones.
+// Q4_0 keeps codes 0 .. 15 that stand for -8 .. 7: elements 0 .. 15 in the low nibbles, 16 .. 31 in the high
+// ones.
 int Q4Code(const uint8_t* block, int i) { return (i < 16 ? block[2 + i] & 15 : block[2 + i - 16] >> 4) - 8; }
 
 // Codes of one group into q; false: not finite, or the scale exceeds f16.
@@ -40,7 +41,9 @@ uint8_t PackNibbles(int low, int high) { return static_cast<uint8_t>((low & 15) 
 
 void DecodeElements(SourceType type, const uint8_t* in, int64_t n, float* out) {
   switch (type) {
-    case SourceType::kF32: std::memcpy(out, in, static_cast<size_t>(n) * 4); return;
+    case SourceType::kF32:
+      std::memcpy(out, in, static_cast<size_t>(n) * 4);
+      return;
     case SourceType::kF16:
       for (int64_t i = 0; i < n; ++i) out[i] = F16ToFloat(Read16(in + 2 * i));
       return;

@@ -27,18 +27,24 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (!header.ok()) break;
       GgufMetadata metadata(header.value(), "fuzz");
       const auto tokenizer = ReadGgufTokenizer(&metadata);
-      if (tokenizer.ok() && tokenizer.value().pieces.size() != tokenizer.value().piece_kinds.size()) __builtin_trap();
+      if (tokenizer.ok() && tokenizer.value().pieces.size() != tokenizer.value().piece_kinds.size())
+        __builtin_trap();
       break;
     }
-    case 2: (void)ParseLlama2cHeader(input, static_cast<int64_t>(input.size()), "fuzz"); break;
-    case 3: (void)ParseHfConfig(input, "fuzz"); break;
+    case 2:
+      (void)ParseLlama2cHeader(input, static_cast<int64_t>(input.size()), "fuzz");
+      break;
+    case 3:
+      (void)ParseHfConfig(input, "fuzz");
+      break;
     case 4: {
       ModelConfig config;
       config.n_layers = 2, config.n_heads = 4, config.n_kv_heads = 2;
       const auto tables = ParseHeadScores(input, "fuzz", config);
       if (!tables.ok()) break;
       for (const HeadScoreTable& table : tables.value()) {
-        if (table.scores.size() != static_cast<size_t>(table.n_layers) * static_cast<size_t>(table.n_columns)) __builtin_trap();
+        if (table.scores.size() != static_cast<size_t>(table.n_layers) * static_cast<size_t>(table.n_columns))
+          __builtin_trap();
       }
       break;
     }

@@ -65,8 +65,8 @@ inline std::vector<MatMulCase> MatMulCases() {
   }
   for (WeightType type : {WeightType::kInt8, WeightType::kInt4}) {
     for (int32_t n = 1; n <= 9; ++n) cases.push_back({type, 37, 96, 32, n});
-    for (int32_t group : {8, 16, 20, 32, 64, 128, 256, 512, 1024}) cases.push_back({type, 19, 3 * group, group, 3});
-    for (int32_t n : {1, 49}) cases.push_back({type, 130, 1056, 32, n});
+    for (int32_t group : {8, 16, 20, 32, 64, 128, 256, 512, 1024}) cases.push_back({type, 19, 3 * group, group, group % 64 == 0 ? 2 : 3});
+    for (int32_t n : {1, 2, 49}) cases.push_back({type, 130, 1056, 32, n});
   }
   return cases;
 }

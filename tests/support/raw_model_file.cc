@@ -39,7 +39,8 @@ AlignedBytes RawModelFile::Build() const {
   }
   std::vector<uint8_t> file(end);
   for (size_t i = 0; i < sections.size(); ++i) {
-    std::copy(section_bytes[i].begin(), section_bytes[i].end(), file.begin() + static_cast<int64_t>(sections[i].offset));
+    const auto offset = static_cast<int64_t>(sections[i].offset);
+    std::copy(section_bytes[i].begin(), section_bytes[i].end(), file.begin() + offset);
   }
   if (edit_sections) edit_sections(&sections);
   const std::vector<uint8_t> directory = BuildDirectory(content, tensors, sections);

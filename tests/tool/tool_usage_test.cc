@@ -108,7 +108,7 @@ TEST(ToolFailure, TaskFilesNameTheLine) {
 }
 
 TEST(ToolFailure, PoliciesSayWhatIsWrong) {
-  ExpectFailure({"run", KVC_RECALL, "--policy", "no-such-method:budget=4"}, "KVC_E_NOT_FOUND");
+  ExpectFailure({"run", KVC_RECALL, "--policy", "no-such-method:budget=4"}, "NOT_FOUND");
   ExpectFailure({"run", KVC_RECALL, "--policy", "snapkv:budgett=64"}, "budgett");
 }
 
@@ -116,7 +116,7 @@ TEST(ToolFailure, VerifyForMachines) {
   const ProgramResult result = RunKvc({"verify", "/no/such.kvc", "--json"});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(result.Json()["good"], false);
-  EXPECT_EQ(result.Json()["status"], "KVC_E_IO");
+  EXPECT_EQ(result.Json()["status"], "IO");
 }
 
 TEST(ToolMethods, ListsAndDescribes) {

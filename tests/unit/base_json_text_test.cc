@@ -26,7 +26,8 @@ TEST(JsonText, EveryByteAndCharacterSurvivesOrIsReplaced) {
     const std::string text = std::string("a") + static_cast<char>(c) + "b";
     EXPECT_EQ(Parsed(text), text) << c;
   }
-  for (const char* text : {"\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf", "\xc2\x80"}) {
+  for (const char* text : {"\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xed\x9f\xbf",
+                           "\xf4\x8f\xbf\xbf", "\xc2\x80"}) {
     EXPECT_EQ(Parsed(text), text);
   }
   const std::string r = "\xef\xbf\xbd";

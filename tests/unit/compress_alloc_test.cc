@@ -267,7 +267,7 @@ TEST(Alloc, FollowsTheWeights) {
 }
 
 TEST(Alloc, LargestInputsDoNotOverflow) {
-  const size_t n = 4096;
+  const size_t n = 4095;
   const std::vector<uint64_t> weights(n, uint64_t{1} << 62);
   const std::vector<int32_t> caps(n, INT32_MAX);
   const int64_t total = int64_t{INT32_MAX} * static_cast<int64_t>(n) - 1;
@@ -276,7 +276,7 @@ TEST(Alloc, LargestInputsDoNotOverflow) {
   EXPECT_EQ(std::accumulate(got.counts.begin(), got.counts.end(), int64_t{0}), total);
   EXPECT_EQ(got.counts.front(), INT32_MAX);
   EXPECT_EQ(got.counts.back(), INT32_MAX - 1);
-  EXPECT_EQ(Give((int64_t{1} << 47) - 1, weights, caps, {}, false).counts,
+  EXPECT_EQ(Give((int64_t{1} << 52) - 1, weights, caps, {}, false).counts,
             std::vector<int32_t>(n, INT32_MAX));
 }
 

@@ -1,5 +1,5 @@
-// Sources that are missing, damaged or hostile, and conversions that are interrupted: the documented status, a message that says
-// what and where, and the old output in its place.
+// Sources that are missing, damaged or hostile, and conversions that are interrupted: the documented status,
+// a message that says what and where, and the old output in its place.
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -13,35 +13,55 @@
 namespace kvc {
 namespace {
 
-Span<const uint8_t> Bytes(const std::string& text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
-Status Header(const std::string& json, int64_t data_bytes) { return ParseSafetensorsHeader(Bytes(json), data_bytes, "x.safetensors").status(); }
-std::string Entry(const std::string& name, const std::string& shape, const std::string& offsets, const std::string& dtype = "F32") {
-  return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
+Span<const uint8_t> Bytes(const std::string& text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+Status Header(const std::string& json, int64_t data_bytes) {
+  return ParseSafetensorsHeader(Bytes(json), data_bytes, "x.safetensors").status();
+}
+std::string Entry(const std::string& name, const std::string& shape, const std::string& offsets,
+                  const std::string& dtype = "F32") {
+  return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets +
+         "}";
 }
 
 TEST(ConvertBadInput, SafetensorsHeaders) {
-  EXPECT_TRUE(Header("{" + Entry("a", "[2]", "[0,8]") + "," + Entry("b", "[0]", "[8,8]") + "," + Entry("c", "[]", "[8,12]") + "}   ", 12).ok());
+  EXPECT_TRUE(Header("{" + Entry("a", "[2]", "[0,8]") + "," + Entry("b", "[0]", "[8,8]") + "," +
+                         Entry("c", "[]", "[8,12]") + "}   ",
+                     12)
+                  .ok());
   EXPECT_TRUE(Header("{}", 0).ok());
   ExpectError(Header("", 0), Code::kBadModel, {"x.safetensors", "not valid JSON"});
   ExpectError(Header("{\"a\"", 0), Code::kBadModel, {"not valid JSON", "byte 5"});
   ExpectError(Header("[1]", 0), Code::kBadModel, {"must be a JSON object"});
   ExpectError(Header("{\"a\":1}", 0), Code::kBadModel, {"tensor a"});
-  ExpectError(Header("{" + Entry("a", "[2]", "[0,8]") + "," + Entry("a", "[2]", "[0,8]") + "}", 8), Code::kBadModel, {"'a' stands twice"});
-  ExpectError(Header("{" + Entry("a", "[2]", "[0,8]") + "," + Entry("b", "[2]", "[4,12]") + "}", 12), Code::kBadModel, {"tensor b", "overlapping"});
-  ExpectError(Header("{" + Entry("a", "[2]", "[0,8]") + "," + Entry("b", "[1]", "[12,16]") + "}", 16), Code::kBadModel, {"tensor b", "hole"});
-  ExpectError(Header("{" + Entry("a", "[2]", "[0,8]") + "}", 12), Code::kBadModel, {"4 bytes after the last tensor"});
+  ExpectError(Header("{" + Entry("a", "[2]", "[0,8]") + "," + Entry("a", "[2]", "[0,8]") + "}", 8),
+              Code::kBadModel, {"'a' stands twice"});
+  ExpectError(Header("{" + Entry("a", "[2]", "[0,8]") + "," + Entry("b", "[2]", "[4,12]") + "}", 12),
+              Code::kBadModel, {"tensor b", "overlapping"});
+  ExpectError(Header("{" + Entry("a", "[2]", "[0,8]") + "," + Entry("b", "[1]", "[12,16]") + "}", 16),
+              Code::kBadModel, {"tensor b", "hole"});
+  ExpectError(Header("{" + Entry("a", "[2]", "[0,8]") + "}", 12), Code::kBadModel,
+              {"4 bytes after the last tensor"});
   ExpectError(Header("{" + Entry("a", "[2]", "[0,8]") + "}", 4), Code::kBadModel, {"truncated"});
-  ExpectError(Header("{" + Entry("a", "[2]", "[-8,0]") + "}", 8), Code::kBadModel, {"data_offsets must be two counts"});
+  ExpectError(Header("{" + Entry("a", "[2]", "[-8,0]") + "}", 8), Code::kBadModel,
+              {"data_offsets must be two counts"});
   ExpectError(Header("{" + Entry("a", "[2]", "[8,0]") + "}", 8), Code::kBadModel, {"outside"});
-  ExpectError(Header("{" + Entry("a", "[2]", "[0,18446744073709551615]") + "}", 8), Code::kBadModel, {"data_offsets"});
+  ExpectError(Header("{" + Entry("a", "[2]", "[0,18446744073709551615]") + "}", 8), Code::kBadModel,
+              {"data_offsets"});
   ExpectError(Header("{" + Entry("a", "[-2]", "[0,8]") + "}", 8), Code::kBadModel, {"shape holds -2"});
   ExpectError(Header("{" + Entry("a", "[2.5]", "[0,8]") + "}", 8), Code::kBadModel, {"shape holds 2.5"});
-  ExpectError(Header("{" + Entry("a", "[4294967296,4294967296]", "[0,8]") + "}", 8), Code::kBadModel, {"overflows"});
-  ExpectError(Header("{" + Entry("a", "[4611686018427387904]", "[0,8]") + "}", 8), Code::kBadModel, {"overflows"});
-  ExpectError(Header("{" + Entry("a", "[3]", "[0,8]") + "}", 8), Code::kBadModel, {"8 bytes of data", "need 12"});
-  ExpectError(Header("{" + Entry("a", "[1,1,1,1,1,1,1,1,1]", "[0,4]") + "}", 4), Code::kBadModel, {"9 dimensions"});
+  ExpectError(Header("{" + Entry("a", "[4294967296,4294967296]", "[0,8]") + "}", 8), Code::kBadModel,
+              {"overflows"});
+  ExpectError(Header("{" + Entry("a", "[4611686018427387904]", "[0,8]") + "}", 8), Code::kBadModel,
+              {"overflows"});
+  ExpectError(Header("{" + Entry("a", "[3]", "[0,8]") + "}", 8), Code::kBadModel,
+              {"8 bytes of data", "need 12"});
+  ExpectError(Header("{" + Entry("a", "[1,1,1,1,1,1,1,1,1]", "[0,4]") + "}", 4), Code::kBadModel,
+              {"9 dimensions"});
   ExpectError(Header("{" + Entry("a", "[2]", "[0,8]", "Q9") + "}", 8), Code::kUnsupported, {"dtype 'Q9'"});
-  ExpectError(Header("{\"a\":" + std::string(100000, '[') + "}", 0), Code::kBadModel, {"nested deeper than 64"});
+  ExpectError(Header("{\"a\":" + std::string(100000, '[') + "}", 0), Code::kBadModel,
+              {"nested deeper than 64"});
   ExpectError(Header("{\"\xff\":1}", 0), Code::kBadModel, {"not valid JSON"});
 }
 
@@ -62,15 +82,18 @@ TEST(ConvertBadInput, SafetensorsFiles) {
   }
   ExpectError(ConvertWithWeights(whole + "x"), Code::kBadModel, {"1 bytes after the last tensor"});
   for (const uint64_t length : {UINT64_MAX, uint64_t{1} << 63, uint64_t{1} << 40, uint64_t{99999999}}) {
-    ExpectError(ConvertWithWeights(std::string(reinterpret_cast<const char*>(&length), 8) + "{}"), Code::kBadModel, {"a header of"});
+    ExpectError(ConvertWithWeights(std::string(reinterpret_cast<const char*>(&length), 8) + "{}"),
+                Code::kBadModel, {"a header of"});
   }
   TestTensors tensors = SmallTensors("BF16");
   tensors["model.norm.weight"] = {"I8", {kHidden}, std::string(kHidden, '\1')};
-  ExpectError(ConvertWithWeights(SafetensorsFile(tensors)), Code::kUnsupported, {"model.norm.weight", "dtype I8", "F32, F16, BF16"});
+  ExpectError(ConvertWithWeights(SafetensorsFile(tensors)), Code::kUnsupported,
+              {"model.norm.weight", "dtype I8", "F32, F16, BF16"});
 }
 
 TEST(ConvertBadInput, WeightsThatAreNoNumbers) {
-  for (const WeightChoice choice : {WeightChoice::kKeep, WeightChoice::kF32, WeightChoice::kInt8, WeightChoice::kInt4}) {
+  for (const WeightChoice choice :
+       {WeightChoice::kKeep, WeightChoice::kF32, WeightChoice::kInt8, WeightChoice::kInt4}) {
     for (const float bad : {NAN, INFINITY}) {
       ScratchDirectory scratch;
       TestTensors tensors = SmallTensors("F32");
@@ -78,7 +101,8 @@ TEST(ConvertBadInput, WeightsThatAreNoNumbers) {
       WriteHf(scratch / "model", SmallConfig("LlamaForCausalLM"), tensors);
       ConvertOptions options;
       options.weights = choice;
-      ExpectError(Convert(scratch / "model", scratch / "out.kvc", options, nullptr), Code::kBadModel, {"row 7"});
+      ExpectError(Convert(scratch / "model", scratch / "out.kvc", options, nullptr), Code::kBadModel,
+                  {"row 7"});
       EXPECT_EQ(scratch.CountFiles(), 1u);
     }
   }
@@ -102,7 +126,8 @@ TEST(ConvertBadInput, WeightsAtTheEndsOfTheRange) {
   const float huge = 1e9f;
   std::memcpy(bytes.data(), &huge, 4);
   WriteHf(scratch / "model", SmallConfig("LlamaForCausalLM"), tensors);
-  ExpectError(Convert(scratch / "model", scratch / "out.kvc", options, nullptr), Code::kBadModel, {"layers.0.mlp.up_proj", "row 0", "too large for int8"});
+  ExpectError(Convert(scratch / "model", scratch / "out.kvc", options, nullptr), Code::kBadModel,
+              {"layers.0.mlp.up_proj", "row 0", "too large for int8"});
 }
 
 TEST(ConvertBadInput, Llama2c) {
@@ -123,12 +148,15 @@ TEST(ConvertBadInput, Llama2c) {
   ExpectError(parse(5, INT32_MIN, size), Code::kBadModel, {"vocab_size"});
   ExpectError(parse(4, 3, size), Code::kBadModel, {"3 key-value heads"});
   ExpectError(parse(3, 16, size), Code::kBadModel, {"head_dim is 4"});
-  ExpectError(ParseLlama2cHeader(Bytes(whole.substr(0, 27)), 27, "x.bin").status(), Code::kBadModel, {"truncated"});
+  ExpectError(ParseLlama2cHeader(Bytes(whole.substr(0, 27)), 27, "x.bin").status(), Code::kBadModel,
+              {"truncated"});
   ScratchDirectory scratch;
   WriteAll(scratch / "a.bin", whole);
-  ExpectError(Convert(scratch / "a.bin", scratch / "out.kvc", {}, nullptr), Code::kNotFound, {"tok512.bin", "tokenizer.bin"});
+  ExpectError(Convert(scratch / "a.bin", scratch / "out.kvc", {}, nullptr), Code::kNotFound,
+              {"tok512.bin", "tokenizer.bin"});
   WriteAll(scratch / "tokenizer.bin", "cut");
-  ExpectError(Convert(scratch / "a.bin", scratch / "out.kvc", {}, nullptr), Code::kBadModel, {"tokenizer.bin"});
+  ExpectError(Convert(scratch / "a.bin", scratch / "out.kvc", {}, nullptr), Code::kBadModel,
+              {"tokenizer.bin"});
 }
 
 TEST(ConvertBadInput, SourcesOfNoKnownKind) {
@@ -137,7 +165,8 @@ TEST(ConvertBadInput, SourcesOfNoKnownKind) {
     WriteAll(scratch / "x", bytes);
     return Convert(scratch / "x", scratch / "out.kvc", {}, nullptr);
   };
-  ExpectError(Convert(scratch / "none", scratch / "out.kvc", {}, nullptr), Code::kNotFound, {"none", "no such file"});
+  ExpectError(Convert(scratch / "none", scratch / "out.kvc", {}, nullptr), Code::kNotFound,
+              {"none", "no such file"});
   ExpectError(convert(""), Code::kBadModel, {"truncated"});
   ExpectError(convert("KVCM" + std::string(60, '\0')), Code::kInvalid, {".kvc file already"});
   ExpectError(convert("PK\3\4" + std::string(60, '\0')), Code::kUnsupported, {"PyTorch"});
@@ -145,15 +174,18 @@ TEST(ConvertBadInput, SourcesOfNoKnownKind) {
   ExpectError(convert(std::string("\2\0\0\0\0\0\0\0{}", 10)), Code::kUnsupported, {"give the directory"});
   ExpectError(convert(std::string(64, '\xee')), Code::kBadModel, {"not a llama2.c checkpoint"});
   ASSERT_EQ(mkfifo((scratch / "pipe").c_str(), 0600), 0);
-  ExpectError(Convert(scratch / "pipe", scratch / "out.kvc", {}, nullptr), Code::kIo, {"pipe", "not a regular file"});
+  ExpectError(Convert(scratch / "pipe", scratch / "out.kvc", {}, nullptr), Code::kIo,
+              {"pipe", "not a regular file"});
   std::filesystem::create_directory(scratch / "empty");
   ExpectError(Convert(scratch / "empty", scratch / "out.kvc", {}, nullptr), Code::kNotFound, {"config.json"});
   WriteHf(scratch / "torch", SmallConfig("LlamaForCausalLM"), {});
   std::filesystem::rename(scratch / "torch/model.safetensors", scratch / "torch/pytorch_model.bin");
-  ExpectError(Convert(scratch / "torch", scratch / "out.kvc", {}, nullptr), Code::kUnsupported, {"pytorch_model.bin"});
+  ExpectError(Convert(scratch / "torch", scratch / "out.kvc", {}, nullptr), Code::kUnsupported,
+              {"pytorch_model.bin"});
   WriteHf(scratch / "mute", SmallConfig("LlamaForCausalLM"), SmallTensors("BF16"));
   std::filesystem::remove(scratch / "mute/tokenizer.json");
-  ExpectError(Convert(scratch / "mute", scratch / "out.kvc", {}, nullptr), Code::kNotFound, {"tokenizer.json"});
+  ExpectError(Convert(scratch / "mute", scratch / "out.kvc", {}, nullptr), Code::kNotFound,
+              {"tokenizer.json"});
 }
 
 class Interrupted : public testing::Test {
@@ -175,7 +207,8 @@ TEST_F(Interrupted, CancelAtEveryCallKeepsTheOldOutput) {
   for (int last = 0; last < 20; last += 3) {
     calls = 0;
     options.progress = [&](const ConvertProgress&) { return calls++ < last; };
-    ExpectError(Convert(scratch_ / "model", scratch_ / "out.kvc", options, nullptr), Code::kCancelled, {"cancelled"});
+    ExpectError(Convert(scratch_ / "model", scratch_ / "out.kvc", options, nullptr), Code::kCancelled,
+                {"cancelled"});
     ExpectUntouched();
   }
 }
@@ -198,12 +231,16 @@ TEST_F(Interrupted, FullDiskKeepsTheOldOutput) {
 TEST_F(Interrupted, OptionsAndPlacesThatCannotWork) {
   ConvertOptions options;
   options.group = 48;
-  ExpectError(Convert(scratch_ / "model", scratch_ / "out.kvc", options, nullptr), Code::kInvalid, {"group is 48", "32, 64, 128"});
-  ExpectError(Convert(scratch_ / "model", scratch_ / "model/model.safetensors", {}, nullptr), Code::kInvalid, {"is a file of the source"});
-  ExpectError(Convert(scratch_ / "model", scratch_ / "nowhere/out.kvc", {}, nullptr), Code::kIo, {"nowhere/out.kvc"});
+  ExpectError(Convert(scratch_ / "model", scratch_ / "out.kvc", options, nullptr), Code::kInvalid,
+              {"group is 48", "32, 64, 128"});
+  ExpectError(Convert(scratch_ / "model", scratch_ / "model/model.safetensors", {}, nullptr), Code::kInvalid,
+              {"is a file of the source"});
+  ExpectError(Convert(scratch_ / "model", scratch_ / "nowhere/out.kvc", {}, nullptr), Code::kIo,
+              {"nowhere/out.kvc"});
   options = {};
   options.head_score_files = {scratch_ / "none.json"};
-  ExpectError(Convert(scratch_ / "model", scratch_ / "out.kvc", options, nullptr), Code::kNotFound, {"none.json"});
+  ExpectError(Convert(scratch_ / "model", scratch_ / "out.kvc", options, nullptr), Code::kNotFound,
+              {"none.json"});
   ExpectUntouched();
 }
 
@@ -211,7 +248,8 @@ TEST(ConvertBadInput, MemoryStaysBelowTheLargestTensor) {
   ScratchDirectory scratch;
   constexpr int64_t kRows = 1 << 15;  // of the embedding: 32 MiB in f32
   nlohmann::json config = SmallConfig("LlamaForCausalLM");
-  config.update({{"vocab_size", kRows}, {"hidden_size", 256}, {"head_dim", kHeadDim}, {"num_hidden_layers", 1}});
+  config.update(
+      {{"vocab_size", kRows}, {"hidden_size", 256}, {"head_dim", kHeadDim}, {"num_hidden_layers", 1}});
   TestTensors tensors;
   const std::string zeros(static_cast<size_t>(kRows) * 256 * 4, '\0');
   const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
@@ -221,19 +259,25 @@ TEST(ConvertBadInput, MemoryStaysBelowTheLargestTensor) {
   };
   const std::string b = "model.layers.0.";
   add("model.embed_tokens.weight", {kRows, 256});
-  for (const char* name : {"model.norm.weight", "model.layers.0.input_layernorm.weight", "model.layers.0.post_attention_layernorm.weight"}) add(name, {256});
-  add(b + "self_attn.q_proj.weight", {32, 256}), add(b + "self_attn.k_proj.weight", {16, 256}), add(b + "self_attn.v_proj.weight", {16, 256});
-  add(b + "self_attn.o_proj.weight", {256, 32}), add(b + "mlp.gate_proj.weight", {96, 256}), add(b + "mlp.up_proj.weight", {96, 256});
+  for (const char* name : {"model.norm.weight", "model.layers.0.input_layernorm.weight",
+                           "model.layers.0.post_attention_layernorm.weight"})
+    add(name, {256});
+  add(b + "self_attn.q_proj.weight", {32, 256}), add(b + "self_attn.k_proj.weight", {16, 256}),
+      add(b + "self_attn.v_proj.weight", {16, 256});
+  add(b + "self_attn.o_proj.weight", {256, 32}), add(b + "mlp.gate_proj.weight", {96, 256}),
+      add(b + "mlp.up_proj.weight", {96, 256});
   add(b + "mlp.down_proj.weight", {256, 96});
   WriteHf(scratch / "model", config, tensors);
-  for (const WeightChoice choice : {WeightChoice::kKeep, WeightChoice::kBf16, WeightChoice::kInt8, WeightChoice::kInt4}) {
+  for (const WeightChoice choice :
+       {WeightChoice::kKeep, WeightChoice::kBf16, WeightChoice::kInt8, WeightChoice::kInt4}) {
     ConvertOptions options;
     options.weights = choice;
     ConvertReport report;
     const Status status = Convert(scratch / "model", scratch / "out.kvc", options, &report);
     ASSERT_TRUE(status.ok()) << status.message();
     EXPECT_LT(report.peak_buffer_bytes, 16 << 20);
-    EXPECT_EQ(report.bytes_read, static_cast<int64_t>(zeros.size()) + 4 * (256 * 3 + 256 * (32 + 16 + 16 + 32 + 96 * 3)));
+    EXPECT_EQ(report.bytes_read,
+              static_cast<int64_t>(zeros.size()) + 4 * (256 * 3 + 256 * (32 + 16 + 16 + 32 + 96 * 3)));
   }
 }
 

@@ -63,8 +63,10 @@ inline TestTensor MakeTensor(const std::string& dtype, std::vector<int64_t> shap
     state = state * 1664525u + 1013904223u;
     const float value = (static_cast<float>(state >> 8) / 16777216.0f - 0.5f) * 0.25f;
     const uint16_t half = dtype == "BF16" ? FloatToBf16(value) : FloatToF16(value);
-    if (dtype == "F32") bytes.append(reinterpret_cast<const char*>(&value), 4);
-    else bytes.append(reinterpret_cast<const char*>(&half), 2);
+    if (dtype == "F32")
+      bytes.append(reinterpret_cast<const char*>(&value), 4);
+    else
+      bytes.append(reinterpret_cast<const char*>(&half), 2);
   }
   return {dtype, std::move(shape), std::move(bytes)};
 }
@@ -80,7 +82,9 @@ inline std::string SafetensorsFile(const TestTensors& tensors) {
   header["__metadata__"] = {{"format", "pt"}};
   std::string data;
   for (const auto& [name, tensor] : tensors) {
-    header[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {data.size(), data.size() + tensor.bytes.size()}}};
+    header[name] = {{"dtype", tensor.dtype},
+                    {"shape", tensor.shape},
+                    {"data_offsets", {data.size(), data.size() + tensor.bytes.size()}}};
     data += tensor.bytes;
   }
   return SafetensorsFile(header.dump(), data);
@@ -89,9 +93,19 @@ inline std::string SafetensorsFile(const TestTensors& tensors) {
 constexpr int kHidden = 32, kFfn = 96, kHeads = 4, kKvHeads = 2, kHeadDim = 8, kVocab = 260, kTestLayers = 2;
 
 inline nlohmann::json SmallConfig(const std::string& architecture) {
-  return {{"architectures", {architecture}}, {"hidden_size", kHidden}, {"intermediate_size", kFfn}, {"num_hidden_layers", kTestLayers},
-          {"num_attention_heads", kHeads}, {"num_key_value_heads", kKvHeads}, {"vocab_size", kVocab}, {"max_position_embeddings", 256},
-          {"rms_norm_eps", 1e-6}, {"rope_theta", 10000.0}, {"hidden_act", "silu"}, {"tie_word_embeddings", true}, {"bos_token_id", 256},
+  return {{"architectures", {architecture}},
+          {"hidden_size", kHidden},
+          {"intermediate_size", kFfn},
+          {"num_hidden_layers", kTestLayers},
+          {"num_attention_heads", kHeads},
+          {"num_key_value_heads", kKvHeads},
+          {"vocab_size", kVocab},
+          {"max_position_embeddings", 256},
+          {"rms_norm_eps", 1e-6},
+          {"rope_theta", 10000.0},
+          {"hidden_act", "silu"},
+          {"tie_word_embeddings", true},
+          {"bos_token_id", 256},
           {"eos_token_id", 257}};
 }
 
@@ -124,19 +138,31 @@ inline std::string SmallTokenizer() {
     const bool printable = (b >= 33 && b < 127) || (b >= 161 && b < 173) || b >= 174;
     const int c = printable ? b : spare++;
     std::string text;
-    if (c < 0x80) text = std::string(1, static_cast<char>(c));
-    else text = {static_cast<char>(0xC0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
+    if (c < 0x80)
+      text = std::string(1, static_cast<char>(c));
+    else
+      text = {static_cast<char>(0xC0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
     vocab[text] = b;
   }
   nlohmann::json added = nlohmann::json::array();
   const char* names[] = {"<|bos|>", "<|eos|>", "<|im_start|>", "<|im_end|>"};
   for (int i = 0; i < 4; ++i) {
-    added.push_back({{"id", 256 + i}, {"content", names[i]}, {"special", true}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}});
+    added.push_back({{"id", 256 + i},
+                     {"content", names[i]},
+                     {"special", true},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false}});
   }
-  const nlohmann::json pre = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
+  const nlohmann::json pre = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
   const nlohmann::json model = {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::json::array()}};
-  return nlohmann::json{{"version", "1.0"}, {"added_tokens", added}, {"normalizer", nullptr}, {"pre_tokenizer", pre}, {"post_processor", nullptr},
-                        {"decoder", {{"type", "ByteLevel"}}}, {"model", model}}.dump();
+  return nlohmann::json{
+      {"version", "1.0"},     {"added_tokens", added},     {"normalizer", nullptr},
+      {"pre_tokenizer", pre}, {"post_processor", nullptr}, {"decoder", {{"type", "ByteLevel"}}},
+      {"model", model}}
+      .dump();
 }
 
 inline void WriteHf(const std::string& directory, const nlohmann::json& config, const TestTensors& tensors) {
@@ -167,10 +193,20 @@ inline std::vector<float> Values(const Weight& w) {
     uint16_t half = 0;
     float value = 0;
     switch (w.type) {
-      case WeightType::kF32: std::memcpy(&value, bytes + 4 * i, 4); break;
-      case WeightType::kF16: std::memcpy(&half, bytes + 2 * i, 2); value = F16ToFloat(half); break;
-      case WeightType::kBf16: std::memcpy(&half, bytes + 2 * i, 2); value = Bf16ToFloat(half); break;
-      case WeightType::kInt8: value = static_cast<float>(static_cast<int8_t>(bytes[i])) * F16ToFloat(w.scales[i / w.group]); break;
+      case WeightType::kF32:
+        std::memcpy(&value, bytes + 4 * i, 4);
+        break;
+      case WeightType::kF16:
+        std::memcpy(&half, bytes + 2 * i, 2);
+        value = F16ToFloat(half);
+        break;
+      case WeightType::kBf16:
+        std::memcpy(&half, bytes + 2 * i, 2);
+        value = Bf16ToFloat(half);
+        break;
+      case WeightType::kInt8:
+        value = static_cast<float>(static_cast<int8_t>(bytes[i])) * F16ToFloat(w.scales[i / w.group]);
+        break;
       case WeightType::kInt4: {
         const int nibble = i % 2 == 0 ? bytes[i / 2] & 15 : bytes[i / 2] >> 4;
         value = static_cast<float>(nibble < 8 ? nibble : nibble - 16) * F16ToFloat(w.scales[i / w.group]);
@@ -197,7 +233,8 @@ inline std::vector<float> Values(const TestTensor& tensor) {
 // The status and, in its message, all of the texts.
 inline void ExpectError(const Status& status, Code code, const std::vector<std::string>& texts) {
   EXPECT_EQ(static_cast<int>(status.code()), static_cast<int>(code)) << status.message();
-  for (const std::string& text : texts) EXPECT_NE(status.message().find(text), std::string::npos) << status.message() << "\nlacks: " << text;
+  for (const std::string& text : texts)
+    EXPECT_NE(status.message().find(text), std::string::npos) << status.message() << "\nlacks: " << text;
 }
 
 }  // namespace kvc

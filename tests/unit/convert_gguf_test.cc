@@ -1,4 +1,5 @@
-// GGUF: values against the package gguf's own dequantisation (tests/vectors/make_convert_vectors.py), and damaged headers.
+// GGUF: values against the package gguf's own dequantisation (tests/vectors/make_convert_vectors.py), and
+// damaged headers.
 #include "models/convert/gguf.h"
 
 #include "models/convert/sources.h"
@@ -14,8 +15,9 @@ std::vector<std::pair<TensorRole, int32_t>> FileOrder(const ModelFile& file) {
   using R = TensorRole;
   std::vector<std::pair<R, int32_t>> order = {{R::kEmbedding, -1}, {R::kFinalNorm, -1}, {R::kOutputHead, -1}};
   for (int32_t i = 0; i < file.config().n_layers; ++i) {
-    for (const R role : {R::kAttentionNorm, R::kQuery, R::kKey, R::kValue, R::kOutput, R::kQueryBias, R::kKeyBias, R::kValueBias, R::kQueryNorm,
-                         R::kKeyNorm, R::kFfnNorm, R::kGate, R::kUp, R::kDown}) {
+    for (const R role :
+         {R::kAttentionNorm, R::kQuery, R::kKey, R::kValue, R::kOutput, R::kQueryBias, R::kKeyBias,
+          R::kValueBias, R::kQueryNorm, R::kKeyNorm, R::kFfnNorm, R::kGate, R::kUp, R::kDown}) {
       order.push_back({role, i});
     }
   }
@@ -31,7 +33,8 @@ void ExpectValues(const std::string& name, const ModelFile& file) {
     if (t == nullptr) continue;
     const std::vector<float> got = Values(t->weight);
     ASSERT_LE(at + got.size() * 4, bytes.size());
-    EXPECT_EQ(std::memcmp(got.data(), bytes.data() + at, got.size() * 4), 0) << name << " " << TensorRoleName(role) << " " << layer;
+    EXPECT_EQ(std::memcmp(got.data(), bytes.data() + at, got.size() * 4), 0)
+        << name << " " << TensorRoleName(role) << " " << layer;
     at += got.size() * 4;
   }
   EXPECT_EQ(at, bytes.size());
@@ -63,17 +66,20 @@ TEST_P(GgufFixtures, KeepExactlyWhatGgufDequantises) {
     EXPECT_EQ(c.rope_pairing, GetParam().pairing);
     EXPECT_EQ(c.rope.theta, 500000.0);
     EXPECT_EQ(c.tied_head, GetParam().tied);
-    EXPECT_EQ(std::vector<int32_t>({c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.hidden_size, c.ffn_size, c.max_tokens}),
+    EXPECT_EQ(std::vector<int32_t>(
+                  {c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.hidden_size, c.ffn_size, c.max_tokens}),
               std::vector<int32_t>({2, 4, 2, 8, 32, 64, 128}));
-    EXPECT_EQ(FindTensor(*file, TensorRole::kQuery, 0)->weight.type, weights == WeightChoice::kF32 ? WeightType::kF32 : GetParam().query);
+    EXPECT_EQ(FindTensor(*file, TensorRole::kQuery, 0)->weight.type,
+              weights == WeightChoice::kF32 ? WeightType::kF32 : GetParam().query);
     ExpectValues(GetParam().name, *file);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GgufFixtures,
-                         testing::Values(Case{"qwen2_q8_0", "qwen2", RopePairing::kHalf, WeightType::kInt8, true},
-                                         Case{"llama_q4_0", "llama", RopePairing::kInterleaved, WeightType::kInt4, false},
-                                         Case{"qwen3_mixed", "qwen3", RopePairing::kHalf, WeightType::kF16, true}));
+INSTANTIATE_TEST_SUITE_P(
+    All, GgufFixtures,
+    testing::Values(Case{"qwen2_q8_0", "qwen2", RopePairing::kHalf, WeightType::kInt8, true},
+                    Case{"llama_q4_0", "llama", RopePairing::kInterleaved, WeightType::kInt4, false},
+                    Case{"qwen3_mixed", "qwen3", RopePairing::kHalf, WeightType::kF16, true}));
 
 TEST(ConvertGguf, TokenizerOfMetadata) {
   ScratchDirectory scratch;
@@ -125,15 +131,22 @@ std::string Raw(T value) {
   return std::string(reinterpret_cast<const char*>(&value), sizeof value);
 }
 std::string Text(const std::string& text) { return Raw<uint64_t>(text.size()) + text; }
-std::string Header(uint64_t n_tensors, uint64_t n_metadata, uint32_t version = 3) { return "GGUF" + Raw(version) + Raw(n_tensors) + Raw(n_metadata); }
-std::string U32Entry(const std::string& key, uint32_t value) { return Text(key) + Raw<uint32_t>(4) + Raw(value); }
-std::string TensorInfo(const std::string& name, const std::vector<uint64_t>& dims, uint32_t type, uint64_t offset) {
+std::string Header(uint64_t n_tensors, uint64_t n_metadata, uint32_t version = 3) {
+  return "GGUF" + Raw(version) + Raw(n_tensors) + Raw(n_metadata);
+}
+std::string U32Entry(const std::string& key, uint32_t value) {
+  return Text(key) + Raw<uint32_t>(4) + Raw(value);
+}
+std::string TensorInfo(const std::string& name, const std::vector<uint64_t>& dims, uint32_t type,
+                       uint64_t offset) {
   std::string out = Text(name) + Raw(static_cast<uint32_t>(dims.size()));
   for (const uint64_t d : dims) out += Raw(d);
   return out + Raw(type) + Raw(offset);
 }
 Status Parse(const std::string& bytes) {
-  return ParseGguf({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, static_cast<int64_t>(bytes.size()), "x.gguf").status();
+  return ParseGguf({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()},
+                   static_cast<int64_t>(bytes.size()), "x.gguf")
+      .status();
 }
 
 TEST(ConvertGguf, DamagedHeaders) {
@@ -147,22 +160,36 @@ TEST(ConvertGguf, DamagedHeaders) {
   ExpectError(Parse(Header(1, 0) + pad.substr(0, 8)), Code::kBadModel, {"1 tensors"});
   ExpectError(Parse(Header(0, 1) + Raw<uint64_t>(UINT64_MAX) + pad), Code::kBadModel, {"bytes of text"});
   ExpectError(Parse(Header(0, 1) + Text("a") + Raw<uint32_t>(13) + pad), Code::kBadModel, {"value type 13"});
-  ExpectError(Parse(Header(0, 1) + Text("a") + Raw<uint32_t>(9) + Raw<uint32_t>(9) + pad), Code::kUnsupported, {"array of arrays"});
-  ExpectError(Parse(Header(0, 1) + Text("a") + Raw<uint32_t>(9) + Raw<uint32_t>(8) + Raw<uint64_t>(1u << 30) + pad), Code::kBadModel, {"array elements"});
-  ExpectError(Parse(Header(0, 1) + Text("a") + Raw<uint32_t>(9) + Raw<uint32_t>(12) + Raw<uint64_t>(uint64_t{1} << 62) + pad), Code::kBadModel, {"array elements"});
-  ExpectError(Parse(Header(0, 1) + Text("a") + Raw<uint32_t>(7) + "\2" + pad), Code::kBadModel, {"truth value"});
-  ExpectError(Parse(Header(0, 1) + Text("a") + Raw<uint32_t>(10) + Raw<uint64_t>(UINT64_MAX) + pad), Code::kBadModel, {"2^63"});
-  ExpectError(Parse(Header(0, 2) + U32Entry("a", 1) + U32Entry("a", 2) + pad), Code::kBadModel, {"a stands twice"});
+  ExpectError(Parse(Header(0, 1) + Text("a") + Raw<uint32_t>(9) + Raw<uint32_t>(9) + pad), Code::kUnsupported,
+              {"array of arrays"});
+  ExpectError(
+      Parse(Header(0, 1) + Text("a") + Raw<uint32_t>(9) + Raw<uint32_t>(8) + Raw<uint64_t>(1u << 30) + pad),
+      Code::kBadModel, {"array elements"});
+  ExpectError(Parse(Header(0, 1) + Text("a") + Raw<uint32_t>(9) + Raw<uint32_t>(12) +
+                    Raw<uint64_t>(uint64_t{1} << 62) + pad),
+              Code::kBadModel, {"array elements"});
+  ExpectError(Parse(Header(0, 1) + Text("a") + Raw<uint32_t>(7) + "\2" + pad), Code::kBadModel,
+              {"truth value"});
+  ExpectError(Parse(Header(0, 1) + Text("a") + Raw<uint32_t>(10) + Raw<uint64_t>(UINT64_MAX) + pad),
+              Code::kBadModel, {"2^63"});
+  ExpectError(Parse(Header(0, 2) + U32Entry("a", 1) + U32Entry("a", 2) + pad), Code::kBadModel,
+              {"a stands twice"});
   for (const uint32_t alignment : {0u, 4u, 48u, 1u << 30}) {
-    ExpectError(Parse(Header(0, 1) + U32Entry("general.alignment", alignment) + pad), Code::kBadModel, {"general.alignment"});
+    ExpectError(Parse(Header(0, 1) + U32Entry("general.alignment", alignment) + pad), Code::kBadModel,
+                {"general.alignment"});
   }
   ExpectError(Parse(Header(1, 0) + TensorInfo("t", {}, 0, 0) + pad), Code::kBadModel, {"t has 0 dimensions"});
-  ExpectError(Parse(Header(1, 0) + TensorInfo("t", {1, 1, 1, 1, 1}, 0, 0) + pad), Code::kBadModel, {"5 dimensions"});
-  ExpectError(Parse(Header(1, 0) + TensorInfo("t", {0}, 0, 0) + pad), Code::kBadModel, {"impossible dimension 0"});
-  ExpectError(Parse(Header(1, 0) + TensorInfo("t", {uint64_t{1} << 40, uint64_t{1} << 40}, 0, 0) + pad), Code::kBadModel, {"impossible dimension"});
+  ExpectError(Parse(Header(1, 0) + TensorInfo("t", {1, 1, 1, 1, 1}, 0, 0) + pad), Code::kBadModel,
+              {"5 dimensions"});
+  ExpectError(Parse(Header(1, 0) + TensorInfo("t", {0}, 0, 0) + pad), Code::kBadModel,
+              {"impossible dimension 0"});
+  ExpectError(Parse(Header(1, 0) + TensorInfo("t", {uint64_t{1} << 40, uint64_t{1} << 40}, 0, 0) + pad),
+              Code::kBadModel, {"impossible dimension"});
   ExpectError(Parse(Header(1, 0) + TensorInfo("t", {1}, 0, 8) + pad), Code::kBadModel, {"not aligned to 32"});
-  ExpectError(Parse(Header(1, 0) + TensorInfo("t", {1}, 0, uint64_t{1} << 63) + pad), Code::kBadModel, {"beyond the end"});
-  ExpectError(Parse(Header(2, 0) + TensorInfo("t", {1}, 0, 0) + TensorInfo("t", {1}, 0, 32) + pad), Code::kBadModel, {"t stands twice"});
+  ExpectError(Parse(Header(1, 0) + TensorInfo("t", {1}, 0, uint64_t{1} << 63) + pad), Code::kBadModel,
+              {"beyond the end"});
+  ExpectError(Parse(Header(2, 0) + TensorInfo("t", {1}, 0, 0) + TensorInfo("t", {1}, 0, 32) + pad),
+              Code::kBadModel, {"t stands twice"});
   EXPECT_TRUE(Parse(Header(1, 0) + TensorInfo("t", {1}, 0, 0) + pad).ok());
 }
 
@@ -172,13 +199,16 @@ TEST(ConvertGguf, AHeaderCutAnywhereAsksForMoreOrIsRefused) {
   const auto header = ParseGguf({data, whole.size()}, static_cast<int64_t>(whole.size()), "x");
   ASSERT_TRUE(header.ok());
   for (size_t n = 0; n < static_cast<size_t>(header.value().data_start) - 32; n += 7) {
-    EXPECT_EQ(ParseGguf({data, n}, static_cast<int64_t>(whole.size()), "x").status().code(), Code::kBufferTooSmall) << n;
+    EXPECT_EQ(ParseGguf({data, n}, static_cast<int64_t>(whole.size()), "x").status().code(),
+              Code::kBufferTooSmall)
+        << n;
     EXPECT_EQ(ParseGguf({data, n}, static_cast<int64_t>(n), "x").status().code(), Code::kBadModel) << n;
   }
 }
 
 // One byte sequence of a whole file replaced by another of the same length.
-Status ConvertEdited(const std::string& name, const std::string& from, const std::string& to, bool keep_length = true) {
+Status ConvertEdited(const std::string& name, const std::string& from, const std::string& to,
+                     bool keep_length = true) {
   ScratchDirectory scratch;
   std::string bytes = ReadAll(kData + name + ".gguf");
   const size_t at = bytes.find(from);
@@ -192,33 +222,50 @@ Status ConvertEdited(const std::string& name, const std::string& from, const std
 }
 
 TEST(ConvertGguf, WhatIsNotSupportedIsNamed) {
-  ExpectError(ConvertEdited("qwen2_q8_0", Text("qwen2"), Text("gemma")), Code::kUnsupported, {"architecture gemma", "llama, qwen2, qwen3"});
-  ExpectError(ConvertEdited("qwen2_q8_0", Text("gpt2"), Text("bert")), Code::kUnsupported, {"tokenizer model 'bert'"});
-  ExpectError(ConvertEdited("qwen2_q8_0", "pre" + Raw<uint32_t>(8) + Text("qwen2"), "pre" + Raw<uint32_t>(8) + Text("dbrx5")), Code::kUnsupported, {"pre-tokenizer 'dbrx5'"});
-  ExpectError(ConvertEdited("qwen2_q8_0", "rope.freq_base", "rope.freq_bass"), Code::kUnsupported, {"qwen2.rope.freq_bass"});
-  ExpectError(ConvertEdited("qwen2_q8_0", "blk.1.attn_q.bias", "blk.1.attn_q.rust"), Code::kUnsupported, {"blk.1.attn_q.rust", "no place"});
-  ExpectError(ConvertEdited("qwen2_q8_0", "blk.1.ffn_up.weight", "blk.7.ffn_up.weight"), Code::kBadModel, {"blk.7.ffn_up.weight", "2 layers"});
-  ExpectError(ConvertEdited("llama_q4_0", "blk.0.attn_k.weight" + Raw<uint32_t>(2) + Raw<uint64_t>(32) + Raw<uint64_t>(16) + Raw<uint32_t>(2),
-                            "blk.0.attn_k.weight" + Raw<uint32_t>(2) + Raw<uint64_t>(32) + Raw<uint64_t>(16) + Raw<uint32_t>(12)),
+  ExpectError(ConvertEdited("qwen2_q8_0", Text("qwen2"), Text("gemma")), Code::kUnsupported,
+              {"architecture gemma", "llama, qwen2, qwen3"});
+  ExpectError(ConvertEdited("qwen2_q8_0", Text("gpt2"), Text("bert")), Code::kUnsupported,
+              {"tokenizer model 'bert'"});
+  ExpectError(ConvertEdited("qwen2_q8_0", "pre" + Raw<uint32_t>(8) + Text("qwen2"),
+                            "pre" + Raw<uint32_t>(8) + Text("dbrx5")),
+              Code::kUnsupported, {"pre-tokenizer 'dbrx5'"});
+  ExpectError(ConvertEdited("qwen2_q8_0", "rope.freq_base", "rope.freq_bass"), Code::kUnsupported,
+              {"qwen2.rope.freq_bass"});
+  ExpectError(ConvertEdited("qwen2_q8_0", "blk.1.attn_q.bias", "blk.1.attn_q.rust"), Code::kUnsupported,
+              {"blk.1.attn_q.rust", "no place"});
+  ExpectError(ConvertEdited("qwen2_q8_0", "blk.1.ffn_up.weight", "blk.7.ffn_up.weight"), Code::kBadModel,
+              {"blk.7.ffn_up.weight", "2 layers"});
+  ExpectError(ConvertEdited("llama_q4_0",
+                            "blk.0.attn_k.weight" + Raw<uint32_t>(2) + Raw<uint64_t>(32) + Raw<uint64_t>(16) +
+                                Raw<uint32_t>(2),
+                            "blk.0.attn_k.weight" + Raw<uint32_t>(2) + Raw<uint64_t>(32) + Raw<uint64_t>(16) +
+                                Raw<uint32_t>(12)),
               Code::kUnsupported, {"blk.0.attn_k.weight", "Q4_K (12)"});
-  ExpectError(ConvertEdited("qwen2_q8_0", "rope.dimension_count" + Raw<uint32_t>(4) + Raw<uint32_t>(8), "rope.dimension_count" + Raw<uint32_t>(4) + Raw<uint32_t>(4)),
+  ExpectError(ConvertEdited("qwen2_q8_0", "rope.dimension_count" + Raw<uint32_t>(4) + Raw<uint32_t>(8),
+                            "rope.dimension_count" + Raw<uint32_t>(4) + Raw<uint32_t>(4)),
               Code::kUnsupported, {"4 of 8 dimensions"});
   ExpectError(ConvertEdited("llama_q4_0", Text("b"), Text("a")), Code::kBadModel, {"tokenizer"});
 }
 
 TEST(ConvertGguf, TensorsBeyondOrOverEachOther) {
   const auto info = [](uint64_t rows, uint64_t offset) {
-    return "blk.0.attn_k.weight" + Raw<uint32_t>(2) + Raw<uint64_t>(32) + Raw<uint64_t>(rows) + Raw<uint32_t>(2) + Raw<uint64_t>(offset);
+    return "blk.0.attn_k.weight" + Raw<uint32_t>(2) + Raw<uint64_t>(32) + Raw<uint64_t>(rows) +
+           Raw<uint32_t>(2) + Raw<uint64_t>(offset);
   };
   const std::string whole = ReadAll(kData + "llama_q4_0.gguf");
   const size_t at = whole.find("blk.0.attn_k.weight") + 19 + 4 + 8 + 8 + 4;
   uint64_t offset = 0;
   std::memcpy(&offset, whole.data() + at, 8);
-  ExpectError(ConvertEdited("llama_q4_0", info(16, offset), info(16, offset - 32)), Code::kBadModel, {"overlap", "blk.0.attn_k.weight"});
-  ExpectError(ConvertEdited("llama_q4_0", info(16, offset), info(16 << 20, offset)), Code::kBadModel, {"beyond the end"});
-  ExpectError(ConvertEdited("llama_q4_0", info(16, offset), info(uint64_t{1} << 57, offset)), Code::kBadModel, {"beyond the end"});
-  ExpectError(ConvertEdited("llama_q4_0", info(16, offset), info(15, offset)), Code::kBadModel, {"shape [15, 32]", "[16, 32]"});
-  ExpectError(ConvertEdited("llama_q4_0", whole.substr(whole.size() - 64), "", false), Code::kBadModel, {"truncated"});
+  ExpectError(ConvertEdited("llama_q4_0", info(16, offset), info(16, offset - 32)), Code::kBadModel,
+              {"overlap", "blk.0.attn_k.weight"});
+  ExpectError(ConvertEdited("llama_q4_0", info(16, offset), info(16 << 20, offset)), Code::kBadModel,
+              {"beyond the end"});
+  ExpectError(ConvertEdited("llama_q4_0", info(16, offset), info(uint64_t{1} << 57, offset)), Code::kBadModel,
+              {"beyond the end"});
+  ExpectError(ConvertEdited("llama_q4_0", info(16, offset), info(15, offset)), Code::kBadModel,
+              {"shape [15, 32]", "[16, 32]"});
+  ExpectError(ConvertEdited("llama_q4_0", whole.substr(whole.size() - 64), "", false), Code::kBadModel,
+              {"truncated"});
 }
 
 }  // namespace

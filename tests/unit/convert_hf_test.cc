@@ -9,7 +9,8 @@ namespace {
 
 using nlohmann::json;
 
-Status ConvertSmall(const json& config, const TestTensors& tensors, const std::map<std::string, std::string>& extra_files = {},
+Status ConvertSmall(const json& config, const TestTensors& tensors,
+                    const std::map<std::string, std::string>& extra_files = {},
                     std::unique_ptr<ModelFile>* file = nullptr, ConvertReport* report = nullptr) {
   ScratchDirectory scratch;
   WriteHf(scratch / "model", config, tensors);
@@ -39,7 +40,8 @@ json With(const std::string& architecture, const json& more) {
 }
 
 TEST(ConvertHf, EachTypeIsKept) {
-  for (const auto& [dtype, type] : {std::pair("F32", WeightType::kF32), std::pair("F16", WeightType::kF16), std::pair("BF16", WeightType::kBf16)}) {
+  for (const auto& [dtype, type] : {std::pair("F32", WeightType::kF32), std::pair("F16", WeightType::kF16),
+                                    std::pair("BF16", WeightType::kBf16)}) {
     std::unique_ptr<ModelFile> file;
     const TestTensors tensors = SmallTensors(dtype);
     ASSERT_TRUE(ConvertSmall(SmallConfig("LlamaForCausalLM"), tensors, {}, &file).ok());
@@ -47,7 +49,8 @@ TEST(ConvertHf, EachTypeIsKept) {
     EXPECT_EQ(t->weight.type, type);
     const TestTensor& source = tensors.at("model.layers.1.mlp.down_proj.weight");
     EXPECT_EQ(std::memcmp(t->weight.data, source.bytes.data(), source.bytes.size()), 0);
-    EXPECT_EQ(Values(FindTensor(*file, TensorRole::kFfnNorm, 0)->weight), Values(tensors.at("model.layers.0.post_attention_layernorm.weight")));
+    EXPECT_EQ(Values(FindTensor(*file, TensorRole::kFfnNorm, 0)->weight),
+              Values(tensors.at("model.layers.0.post_attention_layernorm.weight")));
   }
 }
 
@@ -64,7 +67,8 @@ TEST(ConvertHf, ShardsGiveTheSameFile) {
     map[name] = "model-" + std::to_string(i % 3) + ".safetensors";
     shards[i++ % 3][name] = tensor;
   }
-  for (int s = 0; s < 3; ++s) WriteAll(scratch / ("b/model/model-" + std::to_string(s) + ".safetensors"), SafetensorsFile(shards[s]));
+  for (int s = 0; s < 3; ++s)
+    WriteAll(scratch / ("b/model/model-" + std::to_string(s) + ".safetensors"), SafetensorsFile(shards[s]));
   const std::string index = scratch / "b/model/model.safetensors.index.json";
   WriteAll(index, json{{"metadata", {{"total_size", 1}}}, {"weight_map", map}}.dump());
   ASSERT_TRUE(Convert(scratch / "a/model", scratch / "a.kvc", {}, nullptr).ok());
@@ -91,7 +95,8 @@ TEST(ConvertHf, ShardsGiveTheSameFile) {
 
 TEST(ConvertHf, Qwen2HasBiases) {
   TestTensors tensors = SmallTensors("BF16");
-  ExpectError(ConvertSmall(SmallConfig("Qwen2ForCausalLM"), tensors), Code::kBadModel, {"query_bias", "missing"});
+  ExpectError(ConvertSmall(SmallConfig("Qwen2ForCausalLM"), tensors), Code::kBadModel,
+              {"query_bias", "missing"});
   for (int i = 0; i < kTestLayers; ++i) {
     const std::string b = "model.layers." + std::to_string(i) + ".self_attn.";
     tensors[b + "q_proj.bias"] = MakeTensor("BF16", {kHeads * kHeadDim}, 90);
@@ -101,16 +106,20 @@ TEST(ConvertHf, Qwen2HasBiases) {
   std::unique_ptr<ModelFile> file;
   ASSERT_TRUE(ConvertSmall(SmallConfig("Qwen2ForCausalLM"), tensors, {}, &file).ok());
   EXPECT_EQ(file->config().architecture, "qwen2");
-  EXPECT_EQ(Values(FindTensor(*file, TensorRole::kKeyBias, 1)->weight), Values(tensors.at("model.layers.1.self_attn.k_proj.bias")));
+  EXPECT_EQ(Values(FindTensor(*file, TensorRole::kKeyBias, 1)->weight),
+            Values(tensors.at("model.layers.1.self_attn.k_proj.bias")));
   EXPECT_EQ(FindTensor(*file, TensorRole::kOutputBias, 1), nullptr);
-  ExpectError(ConvertSmall(SmallConfig("LlamaForCausalLM"), tensors), Code::kUnsupported, {"_proj.bias", "no such bias"});
+  ExpectError(ConvertSmall(SmallConfig("LlamaForCausalLM"), tensors), Code::kUnsupported,
+              {"_proj.bias", "no such bias"});
   tensors.erase("model.layers.1.self_attn.k_proj.bias");
-  ExpectError(ConvertSmall(SmallConfig("Qwen2ForCausalLM"), tensors), Code::kBadModel, {"key_bias of layer 1", "missing"});
+  ExpectError(ConvertSmall(SmallConfig("Qwen2ForCausalLM"), tensors), Code::kBadModel,
+              {"key_bias of layer 1", "missing"});
 }
 
 TEST(ConvertHf, Qwen3NormsQueriesAndKeys) {
   TestTensors tensors = SmallTensors("F32");
-  ExpectError(ConvertSmall(SmallConfig("Qwen3ForCausalLM"), tensors), Code::kBadModel, {"query_norm", "missing"});
+  ExpectError(ConvertSmall(SmallConfig("Qwen3ForCausalLM"), tensors), Code::kBadModel,
+              {"query_norm", "missing"});
   for (int i = 0; i < kTestLayers; ++i) {
     const std::string b = "model.layers." + std::to_string(i) + ".self_attn.";
     tensors[b + "q_norm.weight"] = MakeTensor("F32", {kHeadDim}, 90);
@@ -119,16 +128,20 @@ TEST(ConvertHf, Qwen3NormsQueriesAndKeys) {
   std::unique_ptr<ModelFile> file;
   ASSERT_TRUE(ConvertSmall(With("Qwen3ForCausalLM", {{"head_dim", kHeadDim}}), tensors, {}, &file).ok());
   EXPECT_TRUE(file->config().qk_norm);
-  EXPECT_EQ(Values(FindTensor(*file, TensorRole::kKeyNorm, 1)->weight), Values(tensors.at("model.layers.1.self_attn.k_norm.weight")));
+  EXPECT_EQ(Values(FindTensor(*file, TensorRole::kKeyNorm, 1)->weight),
+            Values(tensors.at("model.layers.1.self_attn.k_norm.weight")));
   ExpectError(ConvertSmall(SmallConfig("LlamaForCausalLM"), tensors), Code::kUnsupported, {"k_norm.weight"});
 }
 
-// The rows of each group lie together: its query heads, its key, its value (modeling_internlm2.py: "b q (h gs d) -> b q h gs d").
+// The rows of each group lie together: its query heads, its key, its value (modeling_internlm2.py: "b q (h gs
+// d) -> b q h gs d").
 TEST(ConvertHf, InternLm2IsUnpacked) {
   const TestTensors llama = SmallTensors("BF16");
   TestTensors packed;
-  const std::map<std::string, std::string> names = {{"input_layernorm", "attention_norm"}, {"post_attention_layernorm", "ffn_norm"}, {"self_attn.o_proj", "attention.wo"},
-                                                    {"mlp.gate_proj", "feed_forward.w1"}, {"mlp.up_proj", "feed_forward.w3"}, {"mlp.down_proj", "feed_forward.w2"}};
+  const std::map<std::string, std::string> names = {
+      {"input_layernorm", "attention_norm"}, {"post_attention_layernorm", "ffn_norm"},
+      {"self_attn.o_proj", "attention.wo"},  {"mlp.gate_proj", "feed_forward.w1"},
+      {"mlp.up_proj", "feed_forward.w3"},    {"mlp.down_proj", "feed_forward.w2"}};
   packed["model.tok_embeddings.weight"] = llama.at("model.embed_tokens.weight");
   packed["model.norm.weight"] = llama.at("model.norm.weight");
   const size_t head_bytes = kHeadDim * kHidden * 2, per_group = kHeads / kKvHeads;
@@ -137,7 +150,8 @@ TEST(ConvertHf, InternLm2IsUnpacked) {
     for (const auto& [from, to] : names) packed[b + to + ".weight"] = llama.at(b + from + ".weight");
     std::string rows;
     for (size_t g = 0; g < kKvHeads; ++g) {
-      rows += llama.at(b + "self_attn.q_proj.weight").bytes.substr(g * per_group * head_bytes, per_group * head_bytes);
+      rows += llama.at(b + "self_attn.q_proj.weight")
+                  .bytes.substr(g * per_group * head_bytes, per_group * head_bytes);
       rows += llama.at(b + "self_attn.k_proj.weight").bytes.substr(g * head_bytes, head_bytes);
       rows += llama.at(b + "self_attn.v_proj.weight").bytes.substr(g * head_bytes, head_bytes);
     }
@@ -149,9 +163,12 @@ TEST(ConvertHf, InternLm2IsUnpacked) {
   ASSERT_TRUE(status.ok()) << status.message();
   ASSERT_EQ(a->tensors().size(), b->tensors().size());
   for (const TensorEntry& t : a->tensors()) {
-    EXPECT_EQ(Values(t.weight), Values(FindTensor(*b, t.role, t.layer)->weight)) << TensorRoleName(t.role) << t.layer;
+    EXPECT_EQ(Values(t.weight), Values(FindTensor(*b, t.role, t.layer)->weight))
+        << TensorRoleName(t.role) << t.layer;
   }
-  ExpectError(ParseConfig(With("InternLM2ForCausalLM", {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}})), Code::kUnsupported, {"rope_scaling", "dynamic"});
+  ExpectError(
+      ParseConfig(With("InternLM2ForCausalLM", {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}})),
+      Code::kUnsupported, {"rope_scaling", "dynamic"});
 }
 
 TEST(ConvertHf, TensorsThatDoNotFit) {
@@ -160,13 +177,15 @@ TEST(ConvertHf, TensorsThatDoNotFit) {
   tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = MakeTensor("F32", {4}, 1);
   EXPECT_TRUE(ConvertSmall(config, tensors).ok());
   tensors["model.layers.0.mlp.experts.0.w1.weight"] = MakeTensor("F32", {4}, 1);
-  ExpectError(ConvertSmall(config, tensors), Code::kUnsupported, {"model.layers.0.mlp.experts.0.w1.weight", "no place in a llama model"});
+  ExpectError(ConvertSmall(config, tensors), Code::kUnsupported,
+              {"model.layers.0.mlp.experts.0.w1.weight", "no place in a llama model"});
   tensors = SmallTensors("BF16");
   tensors.erase("model.layers.1.mlp.up_proj.weight");
   ExpectError(ConvertSmall(config, tensors), Code::kBadModel, {"up of layer 1", "missing"});
   tensors = SmallTensors("BF16");
   tensors["model.layers.1.mlp.up_proj.weight"] = MakeTensor("BF16", {kHidden, kFfn}, 1);
-  ExpectError(ConvertSmall(config, tensors), Code::kBadModel, {"model.layers.1.mlp.up_proj.weight", "[32, 96]", "[96, 32]"});
+  ExpectError(ConvertSmall(config, tensors), Code::kBadModel,
+              {"model.layers.1.mlp.up_proj.weight", "[32, 96]", "[96, 32]"});
   tensors = SmallTensors("BF16");
   tensors["model.layers.2.mlp.up_proj.weight"] = MakeTensor("BF16", {kFfn, kHidden}, 1);
   ExpectError(ConvertSmall(config, tensors), Code::kBadModel, {"only 2 layers"});
@@ -177,34 +196,62 @@ TEST(ConvertHf, TensorsThatDoNotFit) {
   ASSERT_EQ(report.warnings.size(), 1u);
   EXPECT_NE(report.warnings[0].find("lm_head.weight is not used"), std::string::npos);
   std::unique_ptr<ModelFile> file;
-  EXPECT_TRUE(ConvertSmall(With("LlamaForCausalLM", {{"tie_word_embeddings", false}}), tensors, {}, &file).ok());
-  EXPECT_EQ(Values(FindTensor(*file, TensorRole::kOutputHead, -1)->weight), Values(tensors.at("lm_head.weight")));
+  EXPECT_TRUE(
+      ConvertSmall(With("LlamaForCausalLM", {{"tie_word_embeddings", false}}), tensors, {}, &file).ok());
+  EXPECT_EQ(Values(FindTensor(*file, TensorRole::kOutputHead, -1)->weight),
+            Values(tensors.at("lm_head.weight")));
 }
 
 TEST(ConvertHf, ArchitecturesAndSettingsThatAreNotSupportedAreNamed) {
   const std::string llama = "LlamaForCausalLM";
   ExpectError(ParseConfig(SmallConfig("GemmaForCausalLM")), Code::kUnsupported,
-              {"config.json", "architecture GemmaForCausalLM is not supported; supported: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"});
+              {"config.json",
+               "architecture GemmaForCausalLM is not supported; supported: LlamaForCausalLM, "
+               "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"});
   ExpectError(ParseConfig(SmallConfig("MixtralForCausalLM")), Code::kUnsupported, {"MixtralForCausalLM"});
   ExpectError(ParseConfig(With(llama, {{"hidden_act", "gelu"}})), Code::kUnsupported, {"hidden_act gelu"});
-  ExpectError(ParseConfig(With(llama, {{"num_local_experts", 8}})), Code::kUnsupported, {"num_local_experts = 8"});
-  ExpectError(ParseConfig(With(llama, {{"partial_rotary_factor", 0.5}})), Code::kUnsupported, {"partial_rotary_factor = 0.5"});
+  ExpectError(ParseConfig(With(llama, {{"num_local_experts", 8}})), Code::kUnsupported,
+              {"num_local_experts = 8"});
+  ExpectError(ParseConfig(With(llama, {{"partial_rotary_factor", 0.5}})), Code::kUnsupported,
+              {"partial_rotary_factor = 0.5"});
   ExpectError(ParseConfig(With(llama, {{"mlp_bias", true}})), Code::kUnsupported, {"mlp_bias = true"});
-  ExpectError(ParseConfig(With(llama, {{"quantization_config", {{"quant_method", "gptq"}}}})), Code::kUnsupported, {"quantization_config", "gptq"});
+  ExpectError(ParseConfig(With(llama, {{"quantization_config", {{"quant_method", "gptq"}}}})),
+              Code::kUnsupported, {"quantization_config", "gptq"});
   ExpectError(ParseConfig(With(llama, {{"head_dim", 12}})), Code::kUnsupported, {"head size 12"});
-  ExpectError(ParseConfig(With(llama, {{"rope_scaling", {{"rope_type", "longrope"}, {"factor", 2}}}})), Code::kUnsupported, {"longrope", "default, linear, llama3, yarn"});
-  ExpectError(ParseConfig(With(llama, {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}})), Code::kUnsupported, {"full_attention"});
-  ExpectError(ParseConfig(With(llama, {{"layer_types", {"full_attention", "linear_attention"}}})), Code::kUnsupported, {"linear_attention"});
-  ExpectError(ParseConfig(With("Qwen2ForCausalLM", {{"use_sliding_window", true}, {"sliding_window", 64}, {"max_window_layers", 1}})), Code::kUnsupported, {"from layer 1 on"});
-  ExpectError(ParseConfig(With("Qwen3ForCausalLM", {{"sliding_window", 64}, {"layer_types", {"full_attention", "sliding_attention"}}})), Code::kUnsupported, {"mix"});
-  EXPECT_EQ(Parsed(With(llama, {{"mlp_bias", false}, {"frobnicate", 3}, {"num_experts", 0}})).value().warnings.size(), 1u);
+  ExpectError(ParseConfig(With(llama, {{"rope_scaling", {{"rope_type", "longrope"}, {"factor", 2}}}})),
+              Code::kUnsupported, {"longrope", "default, linear, llama3, yarn"});
+  ExpectError(
+      ParseConfig(With(llama, {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}})),
+      Code::kUnsupported, {"full_attention"});
+  ExpectError(ParseConfig(With(llama, {{"layer_types", {"full_attention", "linear_attention"}}})),
+              Code::kUnsupported, {"linear_attention"});
+  ExpectError(
+      ParseConfig(With("Qwen2ForCausalLM",
+                       {{"use_sliding_window", true}, {"sliding_window", 64}, {"max_window_layers", 1}})),
+      Code::kUnsupported, {"from layer 1 on"});
+  ExpectError(
+      ParseConfig(With("Qwen3ForCausalLM",
+                       {{"sliding_window", 64}, {"layer_types", {"full_attention", "sliding_attention"}}})),
+      Code::kUnsupported, {"mix"});
+  EXPECT_EQ(Parsed(With(llama, {{"mlp_bias", false}, {"frobnicate", 3}, {"num_experts", 0}}))
+                .value()
+                .warnings.size(),
+            1u);
 }
 
 TEST(ConvertHf, DamagedConfigurations) {
   const std::string llama = "LlamaForCausalLM";
-  for (const auto& [key, value] : std::map<std::string, json>{{"hidden_size", -1}, {"hidden_size", "big"}, {"num_hidden_layers", 100000}, {"vocab_size", 1e30},
-                                                             {"num_key_value_heads", 3}, {"num_attention_heads", 0}, {"rms_norm_eps", -1.0}, {"rope_theta", 0},
-                                                             {"bos_token_id", 260}, {"eos_token_id", {1, -2}}, {"architectures", json::array()}}) {
+  for (const auto& [key, value] : std::map<std::string, json>{{"hidden_size", -1},
+                                                              {"hidden_size", "big"},
+                                                              {"num_hidden_layers", 100000},
+                                                              {"vocab_size", 1e30},
+                                                              {"num_key_value_heads", 3},
+                                                              {"num_attention_heads", 0},
+                                                              {"rms_norm_eps", -1.0},
+                                                              {"rope_theta", 0},
+                                                              {"bos_token_id", 260},
+                                                              {"eos_token_id", {1, -2}},
+                                                              {"architectures", json::array()}}) {
     ExpectError(ParseConfig(With(llama, {{key, value}})), Code::kBadModel, {"config.json"});
   }
   json config = SmallConfig(llama);
@@ -215,25 +262,51 @@ TEST(ConvertHf, DamagedConfigurations) {
 
 TEST(ConvertHf, RopeAndWindow) {
   const std::string llama = "LlamaForCausalLM";
-  const json scaled = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 8192}};
-  ModelConfig c = Parsed(With(llama, {{"rope_scaling", scaled}, {"max_position_embeddings", 131072}})).value().model;
+  const json scaled = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 8192}};
+  ModelConfig c =
+      Parsed(With(llama, {{"rope_scaling", scaled}, {"max_position_embeddings", 131072}})).value().model;
   EXPECT_EQ(c.rope.scaling, RopeScaling::kLlama3);
   EXPECT_EQ(c.rope.factor, 8);
   EXPECT_EQ(c.rope.original_max_tokens, 8192);
   EXPECT_EQ(c.max_tokens, 131072);
-  c = Parsed(With("Qwen2ForCausalLM", {{"max_position_embeddings", 32768}, {"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}}}})).value().model;
+  c = Parsed(With("Qwen2ForCausalLM",
+                  {{"max_position_embeddings", 32768},
+                   {"rope_scaling",
+                    {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}}}}))
+          .value()
+          .model;
   EXPECT_EQ(c.rope.scaling, RopeScaling::kYarn);
   EXPECT_EQ(c.rope.attention_factor, 0);
   EXPECT_EQ(c.max_tokens, 131072);
-  c = Parsed(With(llama, {{"rope_theta", nullptr}, {"rope_parameters", {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 1e6}}}})).value().model;
+  c = Parsed(
+          With(llama, {{"rope_theta", nullptr},
+                       {"rope_parameters", {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 1e6}}}}))
+          .value()
+          .model;
   EXPECT_EQ(c.rope.scaling, RopeScaling::kLinear);
   EXPECT_EQ(c.rope.theta, 1e6);
   EXPECT_EQ(c.rope.factor, 4);
   EXPECT_EQ(Parsed(With("MistralForCausalLM", {{"sliding_window", 64}})).value().model.sliding_window, 64);
-  EXPECT_EQ(Parsed(With("MistralForCausalLM", {{"sliding_window", nullptr}})).value().model.sliding_window, 0);
-  EXPECT_EQ(Parsed(With("Qwen2ForCausalLM", {{"use_sliding_window", false}, {"sliding_window", 64}, {"max_window_layers", 2}})).value().model.sliding_window, 0);
-  EXPECT_EQ(Parsed(With("Qwen2ForCausalLM", {{"use_sliding_window", true}, {"sliding_window", 64}, {"max_window_layers", 0}})).value().model.sliding_window, 64);
-  EXPECT_EQ(Parsed(With("Qwen2ForCausalLM", {{"use_sliding_window", true}, {"sliding_window", 64}})).value().model.sliding_window, 0);
+  EXPECT_EQ(Parsed(With("MistralForCausalLM", {{"sliding_window", nullptr}})).value().model.sliding_window,
+            0);
+  EXPECT_EQ(Parsed(With("Qwen2ForCausalLM",
+                        {{"use_sliding_window", false}, {"sliding_window", 64}, {"max_window_layers", 2}}))
+                .value()
+                .model.sliding_window,
+            0);
+  EXPECT_EQ(Parsed(With("Qwen2ForCausalLM",
+                        {{"use_sliding_window", true}, {"sliding_window", 64}, {"max_window_layers", 0}}))
+                .value()
+                .model.sliding_window,
+            64);
+  EXPECT_EQ(Parsed(With("Qwen2ForCausalLM", {{"use_sliding_window", true}, {"sliding_window", 64}}))
+                .value()
+                .model.sliding_window,
+            0);
 }
 
 TEST(ConvertHf, SpecialTokensAndTurns) {
@@ -244,9 +317,17 @@ TEST(ConvertHf, SpecialTokensAndTurns) {
   EXPECT_EQ(file->tokenizer_spec().bos, 256);
   EXPECT_TRUE(file->tokenizer_spec().add_bos);  // nothing says otherwise
   EXPECT_TRUE(file->turn_format().user_prefix.empty());
-  const json tokenizer = {{"add_bos_token", false}, {"bos_token", nullptr}, {"eos_token", {{"content", "<|im_end|>"}}},
-                          {"chat_template", "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"}};
-  ASSERT_TRUE(ConvertSmall(config, tensors, {{"tokenizer_config.json", tokenizer.dump()}, {"generation_config.json", R"({"eos_token_id": [257, 258]})"}}, &file).ok());
+  const json tokenizer = {
+      {"add_bos_token", false},
+      {"bos_token", nullptr},
+      {"eos_token", {{"content", "<|im_end|>"}}},
+      {"chat_template",
+       "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"}};
+  ASSERT_TRUE(ConvertSmall(config, tensors,
+                           {{"tokenizer_config.json", tokenizer.dump()},
+                            {"generation_config.json", R"({"eos_token_id": [257, 258]})"}},
+                           &file)
+                  .ok());
   EXPECT_FALSE(file->tokenizer_spec().add_bos);
   EXPECT_EQ(file->tokenizer_spec().eos, 259);
   std::vector<int32_t> stops = file->tokenizer_spec().stop_tokens;
@@ -254,10 +335,13 @@ TEST(ConvertHf, SpecialTokensAndTurns) {
   EXPECT_EQ(stops, std::vector<int32_t>({257, 258, 259}));
   EXPECT_EQ(file->turn_format().user_prefix, "<|im_start|>user\n");
   EXPECT_EQ(file->turn_format().assistant_suffix, "<|im_end|>\n");
-  ExpectError(ConvertSmall(config, tensors, {{"generation_config.json", R"({"eos_token_id": [9999]})"}}), Code::kBadModel, {"generation_config.json", "9999"});
-  ExpectError(ConvertSmall(config, tensors, {{"tokenizer_config.json", R"({"add_eos_token": true})"}}), Code::kUnsupported, {"add_eos_token"});
+  ExpectError(ConvertSmall(config, tensors, {{"generation_config.json", R"({"eos_token_id": [9999]})"}}),
+              Code::kBadModel, {"generation_config.json", "9999"});
+  ExpectError(ConvertSmall(config, tensors, {{"tokenizer_config.json", R"({"add_eos_token": true})"}}),
+              Code::kUnsupported, {"add_eos_token"});
   EXPECT_EQ(RecognizeTurnFormat("'[INST] ' + m + ' [/INST]'").user_suffix, " [/INST]");
-  EXPECT_EQ(RecognizeTurnFormat("<|start_header_id|> <|end_header_id|> <|eot_id|>").assistant_prefix, "<|start_header_id|>assistant<|end_header_id|>\n\n");
+  EXPECT_EQ(RecognizeTurnFormat("<|start_header_id|> <|end_header_id|> <|eot_id|>").assistant_prefix,
+            "<|start_header_id|>assistant<|end_header_id|>\n\n");
   EXPECT_TRUE(RecognizeTurnFormat("something else").user_prefix.empty());
 }
 

@@ -25,10 +25,15 @@ TestTensors ReadAllTensors(const std::string& path) {
 }
 
 std::string HfName(const TensorEntry& t) {
-  static const std::map<TensorRole, std::string> names = {
-      {TensorRole::kAttentionNorm, "input_layernorm"}, {TensorRole::kQuery, "self_attn.q_proj"}, {TensorRole::kKey, "self_attn.k_proj"},
-      {TensorRole::kValue, "self_attn.v_proj"}, {TensorRole::kOutput, "self_attn.o_proj"}, {TensorRole::kFfnNorm, "post_attention_layernorm"},
-      {TensorRole::kGate, "mlp.gate_proj"}, {TensorRole::kUp, "mlp.up_proj"}, {TensorRole::kDown, "mlp.down_proj"}};
+  static const std::map<TensorRole, std::string> names = {{TensorRole::kAttentionNorm, "input_layernorm"},
+                                                          {TensorRole::kQuery, "self_attn.q_proj"},
+                                                          {TensorRole::kKey, "self_attn.k_proj"},
+                                                          {TensorRole::kValue, "self_attn.v_proj"},
+                                                          {TensorRole::kOutput, "self_attn.o_proj"},
+                                                          {TensorRole::kFfnNorm, "post_attention_layernorm"},
+                                                          {TensorRole::kGate, "mlp.gate_proj"},
+                                                          {TensorRole::kUp, "mlp.up_proj"},
+                                                          {TensorRole::kDown, "mlp.down_proj"}};
   if (t.role == TensorRole::kEmbedding) return "model.embed_tokens.weight";
   if (t.role == TensorRole::kFinalNorm) return "model.norm.weight";
   return "model.layers." + std::to_string(t.layer) + "." + names.at(t.role) + ".weight";
@@ -57,7 +62,8 @@ TEST(ConvertModels, RecallKeepsEveryByte) {
   ASSERT_NE(file, nullptr);
   const ModelConfig& c = file->config();
   EXPECT_EQ(c.name, "recall");
-  EXPECT_EQ(std::vector<int32_t>({c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.hidden_size, c.ffn_size, c.vocab_size, c.max_tokens}),
+  EXPECT_EQ(std::vector<int32_t>({c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.hidden_size, c.ffn_size,
+                                  c.vocab_size, c.max_tokens}),
             std::vector<int32_t>({6, 8, 4, 64, 256, 512, 2048, 1024}));
   EXPECT_EQ(c.rope.theta, 500000.0);
   EXPECT_EQ(c.norm_eps, 1e-5);
@@ -97,7 +103,8 @@ TEST(ConvertModels, RecallAsF32) {
   }
 }
 
-// scale = max|x| / Q to the nearest f16, every value within half a step (a clamped one: within what rounding the scale took).
+// scale = max|x| / Q to the nearest f16, every value within half a step (a clamped one: within what rounding
+// the scale took).
 void ExpectCoded(const Weight& w, const std::vector<float>& x, const std::string& name) {
   const double limit = w.type == WeightType::kInt8 ? 127 : 7;
   const std::vector<float> got = Values(w);
@@ -105,12 +112,14 @@ void ExpectCoded(const Weight& w, const std::vector<float>& x, const std::string
     double max = 0;
     for (int i = 0; i < w.group; ++i) max = std::max(max, std::fabs(static_cast<double>(x[at + i])));
     const double wanted = max == 0 ? 1.0 : max / limit, scale = F16ToFloat(w.scales[at / w.group]);
-    ASSERT_LE(std::fabs(scale - wanted), std::max(wanted * 0x1p-11, 0x1p-25)) << name << " group " << at / w.group;
+    ASSERT_LE(std::fabs(scale - wanted), std::max(wanted * 0x1p-11, 0x1p-25))
+        << name << " group " << at / w.group;
     for (int i = 0; i < w.group; ++i) {
       const double code = std::nearbyint(x[at + i] / scale);
       const double exact = std::min(std::max(code, -limit), limit) * scale;
       ASSERT_NEAR(got[at + i], exact, 1e-12 + std::fabs(exact) * 1e-6) << name << " element " << at + i;
-      ASSERT_LE(std::fabs(got[at + i] - x[at + i]), scale * 0.5 + max * 0x1p-10) << name << " element " << at + i;
+      ASSERT_LE(std::fabs(got[at + i] - x[at + i]), scale * 0.5 + max * 0x1p-10)
+          << name << " element " << at + i;
     }
   }
 }
@@ -139,7 +148,9 @@ TEST_P(CodedWeights, FollowTheFormula) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CodedWeights,
-                         testing::Values(std::pair(WeightChoice::kInt8, 32), std::pair(WeightChoice::kInt8, 128), std::pair(WeightChoice::kInt4, 32),
+                         testing::Values(std::pair(WeightChoice::kInt8, 32),
+                                         std::pair(WeightChoice::kInt8, 128),
+                                         std::pair(WeightChoice::kInt4, 32),
                                          std::pair(WeightChoice::kInt4, 64)));
 
 TEST(ConvertModels, Stories260kInTheOrderOfLlama2c) {
@@ -150,7 +161,8 @@ TEST(ConvertModels, Stories260kInTheOrderOfLlama2c) {
   EXPECT_EQ(report.kind, "llama2.c");
   const auto file = OpenModel(scratch / "stories.kvc");
   const ModelConfig& c = file->config();
-  EXPECT_EQ(std::vector<int32_t>({c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.hidden_size, c.ffn_size, c.vocab_size, c.max_tokens}),
+  EXPECT_EQ(std::vector<int32_t>({c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.hidden_size, c.ffn_size,
+                                  c.vocab_size, c.max_tokens}),
             std::vector<int32_t>({5, 8, 4, 8, 64, 172, 512, 512}));
   EXPECT_EQ(c.rope_pairing, RopePairing::kInterleaved);
   EXPECT_TRUE(c.tied_head);
@@ -165,8 +177,9 @@ TEST(ConvertModels, Stories260kInTheOrderOfLlama2c) {
     at += n;
   };
   expect(TensorRole::kEmbedding, -1);
-  for (const TensorRole role : {TensorRole::kAttentionNorm, TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue, TensorRole::kOutput,
-                                TensorRole::kFfnNorm, TensorRole::kGate, TensorRole::kDown, TensorRole::kUp}) {
+  for (const TensorRole role :
+       {TensorRole::kAttentionNorm, TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue,
+        TensorRole::kOutput, TensorRole::kFfnNorm, TensorRole::kGate, TensorRole::kDown, TensorRole::kUp}) {
     for (int32_t layer = 0; layer < 5; ++layer) expect(role, layer);
   }
   expect(TensorRole::kFinalNorm, -1);

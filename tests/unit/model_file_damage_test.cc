@@ -1,4 +1,4 @@
-// A file cut at any byte, or with any byte changed, is refused; so is one whose hashes are right and whose claims are not.
+// A file cut at any byte, or with any byte changed, is refused; so is one whose hashes are right but not its claims.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -34,7 +34,8 @@ bool SaysWhy(const Status& status) {
 
 TinyModelOptions Smallest(WeightType type) {
   TinyModelOptions o;
-  o.n_layers = 1, o.n_heads = 1, o.n_kv_heads = 1, o.head_dim = 8, o.hidden_size = 8, o.ffn_size = 8, o.vocab_size = 259;
+  o.n_layers = 1, o.n_heads = 1, o.n_kv_heads = 1, o.head_dim = 8, o.hidden_size = 8, o.ffn_size = 8;
+  o.vocab_size = 259;
   o.tied_head = true, o.type = type, o.group = 8;
   return o;
 }
@@ -138,7 +139,8 @@ const Rule kConfigRules[] = {
     {"more layers", [](RawModelFile* r) { Config(r).n_layers = 3, r->content.head_scores.clear(); },
      "attention_norm of layer 2 is missing"},
     {"heads", [](RawModelFile* r) { Config(r).n_heads = -4; }, "n_heads is -4"},
-    {"group of heads", [](RawModelFile* r) { Config(r).n_kv_heads = 3; }, "n_heads 4 is not a multiple of n_kv_heads 3"},
+    {"group of heads", [](RawModelFile* r) { Config(r).n_kv_heads = 3; },
+     "n_heads 4 is not a multiple of n_kv_heads 3"},
     {"head size", [](RawModelFile* r) { Config(r).head_dim = 12; }, "unsupported: head_dim 12", Code::kUnsupported},
     {"huge head", [](RawModelFile* r) { Config(r).head_dim = 1 << 30; }, "head_dim is 1073741824"},
     {"hidden", [](RawModelFile* r) { Config(r).hidden_size = INT32_MAX; }, "hidden_size is 2147483647"},
@@ -163,7 +165,8 @@ const Rule kConfigRules[] = {
      "unsupported: RoPE scaling 9", Code::kUnsupported},
     {"pairing", [](RawModelFile* r) { Config(r).rope_pairing = static_cast<RopePairing>(9); },
      "unsupported: RoPE pairing 9", Code::kUnsupported},
-    {"long name", [](RawModelFile* r) { Config(r).name.assign(70000, 'x'); }, "name has 70000 bytes, the limit is 65536"},
+    {"long name", [](RawModelFile* r) { Config(r).name.assign(70000, 'x'); },
+     "name has 70000 bytes, the limit is 65536"},
 };
 
 const Rule kTokenizerRules[] = {
@@ -173,7 +176,8 @@ const Rule kTokenizerRules[] = {
      "tokenizer piece 7 has kind 9", Code::kUnsupported},
     {"piece kinds", [](RawModelFile* r) { Tok(r).piece_kinds.pop_back(); }, "262 pieces and 261 piece kinds"},
     {"scores", [](RawModelFile* r) { Tok(r).scores = {1, 2}; }, "262 pieces and 2 scores"},
-    {"score", [](RawModelFile* r) { Tok(r).scores.assign(262, 0.f), Tok(r).scores[9] = kInf; }, "piece 9 is not finite"},
+    {"score", [](RawModelFile* r) { Tok(r).scores.assign(262, 0.f), Tok(r).scores[9] = kInf; },
+     "piece 9 is not finite"},
     {"odd merges", [](RawModelFile* r) { Tok(r).merges = {1, 2, 3}; }, "merge has only one side"},
     {"merge", [](RawModelFile* r) { Tok(r).merges = {1, 2, 3, 262}; }, "tokenizer merge 1 names piece 262 of 262"},
     {"negative merge", [](RawModelFile* r) { Tok(r).merges = {-1, 2}; }, "tokenizer merge 0 names piece -1"},
@@ -229,11 +233,13 @@ const Rule kTensorRules[] = {
      "tensor ffn_norm of layer 0: type f16, norms and biases are f32"},
     {"other type", [](RawModelFile* r) { Find(r, TensorRole::kQuery, 0)->type = WeightType::kF16; },
      "tensor query of layer 0: its section has 8192 bytes, shape [64, 32] in f16 needs 4096"},
-    {"group of f32", [](RawModelFile* r) { Find(r, TensorRole::kQuery, 0)->group = 16; }, "group 16, type f32 has none"},
+    {"group of f32", [](RawModelFile* r) { Find(r, TensorRole::kQuery, 0)->group = 16; },
+     "group 16, type f32 has none"},
     {"group", [](RawModelFile* r) {
        Find(r, TensorRole::kQuery, 0)->type = WeightType::kInt8, Find(r, TensorRole::kQuery, 0)->group = 24;
      }, "group 24 does not divide 32 columns"},
-    {"no group", [](RawModelFile* r) { Find(r, TensorRole::kQuery, 0)->type = WeightType::kInt4; }, "group 0 does not divide"},
+    {"no group", [](RawModelFile* r) { Find(r, TensorRole::kQuery, 0)->type = WeightType::kInt4; },
+     "group 0 does not divide"},
     {"odd group", [](RawModelFile* r) {
        Find(r, TensorRole::kQuery, 0)->type = WeightType::kInt4, Find(r, TensorRole::kQuery, 0)->group = 1;
      }, "group 1 is odd"},
@@ -254,14 +260,16 @@ using Entries = std::vector<SectionEntry>;
 const Rule kSectionRules[] = {
     {"outside", Section([](Entries& s) { s[1].size = uint64_t{1} << 40; }), "section 1 (1099511627776 bytes"},
     {"far", Section([](Entries& s) { s[1].offset = ~uint64_t{0} - 4095; }), "is outside the file"},
-    {"overflow", Section([](Entries& s) { s[1].offset = 8192, s[1].size = ~uint64_t{0} - 4096; }), "is outside the file"},
+    {"overflow", Section([](Entries& s) { s[1].offset = 8192, s[1].size = ~uint64_t{0} - 4096; }),
+     "is outside the file"},
     {"negative", Section([](Entries& s) { s[1].size = uint64_t(-128); }), "is outside the file"},
     {"alignment", Section([](Entries& s) { s[1].offset += 64; }), "section 1 at"},
     {"shared", Section([](Entries& s) { s[1].offset = s[2].offset; }), "overlaps what ends at"},
     {"header", Section([](Entries& s) { s[1].offset = 0; }), "overlaps what ends at"},
     {"short", Section([](Entries& s) { s[1].size = 64; }), "is padding and must be 0"},
     {"short at the end", Section([](Entries& s) { s.back().size -= 4; }), "the last section ends at"},
-    {"kind", Section([](Entries& s) { s[1].kind = 2; }), "tensor attention_norm of layer 0: section 1 is not a tensor's"},
+    {"kind", Section([](Entries& s) { s[1].kind = 2; }),
+     "tensor attention_norm of layer 0: section 1 is not a tensor's"},
     {"gone", Section([](Entries& s) { s.pop_back(); }), "the last section ends at"},
     {"checksum", Section([](Entries& s) { s[2].checksum ^= 1; }), "tensor query of layer 0 (bytes"},
 };
@@ -293,7 +301,7 @@ TEST(ModelFileRules, NotFiniteIsFoundInEveryFloatFormatAndInScales) {
     TinyModelOptions options;
     options.type = type;
     RawModelFile raw = RawModelFile::Tiny(options);
-    std::vector<uint8_t>& bytes = raw.section_bytes.back();  // the output head [262, 32]; the last word is a scale, if any
+    std::vector<uint8_t>& bytes = raw.section_bytes.back();  // the output head [262, 32]; scales come last
     std::memcpy(bytes.data() + bytes.size() - 2, &bits, 2);
     const AlignedBytes file = raw.Build();
     const Status status = OpenStatus(file, file.size());

@@ -85,7 +85,8 @@ TEST_P(RoundTrip, GivesBackContentAndBytes) {
     ASSERT_EQ(t.weight.scales != nullptr, coded);
     if (coded) {
       EXPECT_EQ(reinterpret_cast<uintptr_t>(t.weight.scales) % 64, 0u);
-      EXPECT_EQ(std::memcmp(t.weight.scales, data.data() + data_bytes, data.size() - static_cast<size_t>(data_bytes)), 0);
+      const size_t scales_bytes = data.size() - static_cast<size_t>(data_bytes);
+      EXPECT_EQ(std::memcmp(t.weight.scales, data.data() + data_bytes, scales_bytes), 0);
     }
     weight_bytes += t.size;
   }
@@ -304,7 +305,8 @@ TEST(ModelFile, DescribesItselfAsJson) {
 
 TEST(ModelConfig, RolesHaveNamesAndShapes) {
   ModelConfig c;
-  c.n_layers = 1, c.n_heads = 4, c.n_kv_heads = 2, c.head_dim = 16, c.hidden_size = 32, c.ffn_size = 48, c.vocab_size = 9;
+  c.n_layers = 1, c.n_heads = 4, c.n_kv_heads = 2, c.head_dim = 16;
+  c.hidden_size = 32, c.ffn_size = 48, c.vocab_size = 9;
   const auto shape = [&c](TensorRole role) {
     int32_t rows = 0, cols = 0;
     return TensorShape(c, role, &rows, &cols) ? std::make_pair(rows, cols) : std::make_pair(0, 0);

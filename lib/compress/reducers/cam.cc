@@ -8,6 +8,6 @@ constexpr Reducer kReducerCam = {
     "cam",
     ReduceKind::kCam,
     kNeedsColumnSums,
-    {OptionId::kMergeBudget, OptionId::kCamExpected, OptionId::kCamDenominator, OptionId::kSeed}};
+    {OptionId::kMergeBudget, OptionId::kCamExpected, OptionId::kCamDenominator, OptionId::kSeed, OptionId::kSequence}};
 
 }  // namespace kvc

@@ -8,7 +8,8 @@ namespace kvc {
 namespace {
 
 #include "lib/ops/cpu/simd_avx512.h"
-// The kernels are written once over the names of the file above.
+#include "lib/ops/cpu/simd_x86.h"
+// The kernels are written once over the names of the files above.
 #include "lib/ops/cpu/common.inl.h"
 #include "lib/ops/cpu/elementwise.inl.h"
 #include "lib/ops/cpu/matmul_float.inl.h"

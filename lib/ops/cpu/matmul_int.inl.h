@@ -3,8 +3,9 @@
 // Rows are lanes: a panel of kPanelRows rows is turned, a chunk of columns at a time, into words [chunk / kUnit][rows] on
 // the stack, so that one vector multiplies kUnit codes of every row by the same codes of one token. A group's integer sum
 // is exact; the sums of the groups are added in f32 in order, product and sum rounded apart: bit-equal to the reference.
+// One or two tokens do without turning: four rows at a time, codes in lanes, the same integers and the same f32 sums.
 // Model, per panel: rows * cols * 2 * n integer operations; rows * cols * (1 or 1/2) bytes + 2 / group of a byte a code,
-// read once; turning a panel costs about as much as multiplying it by 4 tokens, and hides behind memory at n = 1.
+// read once; turning a panel costs about as much as multiplying it by 4 tokens.
 #pragma once
 
 constexpr int kPanelRows = kPanelVectors * kWidth;
@@ -164,9 +165,62 @@ inline void MatMulIntPlain(const MatMulArgs& a) {
   }
 }
 
+constexpr int32_t kDirectGroups = 512, kDirectTokens = 2;
+
+// Four rows from `row` (the last one repeats) times token t. start[g]: what the sum of group g starts from.
+inline void FourRows(const MatMulArgs& a, int32_t t, int32_t row, const int32_t* start) {
+  const Weight& w = *a.w;
+  const int32_t groups = w.cols / w.group;
+  const bool wide = w.type == WeightType::kInt8;
+  const int64_t row_bytes = wide ? w.cols : w.cols / 2, group_bytes = row_bytes / groups;
+  const int8_t* x = a.xq + static_cast<int64_t>(t) * w.cols;
+  const float* xs = a.xs + static_cast<int64_t>(t) * groups;
+  const int8_t* data[4];
+  float scales[kDirectGroups][4];
+  for (int i = 0; i < 4; ++i) {
+    const int64_t r = Least(row + i, a.row_end - 1);
+    data[i] = static_cast<const int8_t*>(w.data) + r * row_bytes;
+    for (int32_t g = 0; g < groups; g += kWidth) {
+      const int n = Least(kWidth, groups - g);
+      float lanes[kWidth];
+      Store(lanes, n == kWidth ? LoadF16(w.scales + r * groups + g) : LoadF16N(w.scales + r * groups + g, n));
+      for (int j = 0; j < n; ++j) scales[g + j][i] = lanes[j];
+    }
+  }
+  float sum[4] = {};
+  for (int32_t g = 0; g < groups; ++g) {
+    alignas(64) int8_t stage[4][kChunk];
+    const int8_t* codes[4];
+    for (int i = 0; i < 4; ++i) {
+      codes[i] = data[i] + g * group_bytes;
+      if (wide) continue;
+      for (int32_t j = 0; j < group_bytes; j += 16) ExpandNibbles(codes[i] + j, &stage[i][2 * j]);
+      codes[i] = stage[i];
+    }
+    AddRows4(codes, x + static_cast<int64_t>(g) * w.group, w.group, start[g], xs[g], scales[g], sum);
+  }
+  float* y = a.y + t * a.y_stride + row;
+  for (int i = 0; i < Least(4, a.row_end - row); ++i) y[i] = a.bias != nullptr ? sum[i] + a.bias[row + i] : sum[i];
+}
+
+inline void MatMulIntFew(const MatMulArgs& a) {
+  const Weight& w = *a.w;
+  int32_t start[kDirectGroups] = {};
+  for (int32_t t = 0; t < a.n; ++t) {
+    for (int32_t g = 0; kShiftedDot && g < w.cols / w.group; ++g) {
+      const int8_t* x = a.xq + static_cast<int64_t>(t) * w.cols + static_cast<int64_t>(g) * w.group;
+      int32_t sum = 0;
+      for (int32_t j = 0; j < w.group; ++j) sum += x[j];
+      start[g] = -128 * sum;
+    }
+    for (int32_t r = a.row_begin; r < a.row_end; r += 4) FourRows(a, t, r, start);
+  }
+}
+
 inline void MatMulInt(const MatMulArgs& a) {
   const int32_t group = a.w->group;
   if (group < kSmallestGroup || group > kChunk || group % 4 != 0) return MatMulIntPlain(a);
+  if (a.n <= kDirectTokens && group % 32 == 0 && a.w->cols / group <= kDirectGroups) return MatMulIntFew(a);
   Panel panel;
   const int32_t chunk = kChunk / group * group;
   for (int32_t row = a.row_begin; row < a.row_end; row += kPanelRows) {

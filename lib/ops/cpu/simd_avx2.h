@@ -128,12 +128,3 @@ inline I LoadWords(const int8_t* codes) {
   return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
 }
 inline void StoreActivations(const int8_t* codes, int32_t* words) { StoreI(words, LoadWords(codes)); }
-
-// 16 bytes -> 32 codes, low nibble first.
-inline void ExpandNibbles(const int8_t* in, int8_t* codes) {
-  const __m128i pairs = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in)), low = _mm_set1_epi8(15), sign = _mm_set1_epi8(8);
-  const __m128i even = _mm_sub_epi8(_mm_xor_si128(_mm_and_si128(pairs, low), sign), sign);
-  const __m128i odd = _mm_sub_epi8(_mm_xor_si128(_mm_and_si128(_mm_srli_epi16(pairs, 4), low), sign), sign);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(codes), _mm_unpacklo_epi8(even, odd));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + 16), _mm_unpackhi_epi8(even, odd));
-}

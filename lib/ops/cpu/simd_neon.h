@@ -122,3 +122,18 @@ inline void ExpandNibbles(const int8_t* in, int8_t* codes) {
   both.val[1] = vshrq_n_s8(pairs, 4);
   vst2q_s8(codes, both);
 }
+
+// sum[i] += (start + sum of w[i][j] * x[j] for j in [0, n)) * (factor * scale[i]), four rows; n a multiple of 32. start takes
+// off what kShiftedDot adds.
+constexpr bool kShiftedDot = false;
+inline void AddRows4(const int8_t* const* w, const int8_t* x, int32_t n, int32_t start, float factor, const float* scale,
+                     float* sum) {
+  I part[4];
+  for (int i = 0; i < 4; ++i) {
+    part[i] = vdupq_n_s32(0);
+    for (int32_t j = 0; j < n; j += 16) part[i] = DotWords(part[i], LoadWords(w[i] + j), LoadWords(x + j));
+  }
+  const I dot = vpaddq_s32(vpaddq_s32(part[0], part[1]), vpaddq_s32(part[2], part[3]));
+  const F step = vmulq_f32(vcvtq_f32_s32(vaddq_s32(dot, vdupq_n_s32(start))), vmulq_n_f32(vld1q_f32(scale), factor));
+  vst1q_f32(sum, vaddq_f32(vld1q_f32(sum), step));
+}

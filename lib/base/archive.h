@@ -1,0 +1,69 @@
+// One function describes what is saved and what is read back: the same calls run on a writer or on a reader.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "lib/base/atomic_file.h"
+#include "lib/base/hash.h"
+#include "lib/base/status.h"
+
+namespace kvc {
+
+class ArchiveWriter {
+ public:
+  static constexpr bool kReading = false;
+  explicit ArchiveWriter(AtomicFile* file) : file_(file) {}
+  Status Bytes(void* data, int64_t n) {
+    hasher_.Update(data, static_cast<size_t>(n));
+    return file_->Write(data, n);
+  }
+  uint64_t Digest() const { return hasher_.Digest(); }
+
+ private:
+  AtomicFile* file_;
+  Hasher64 hasher_;
+};
+
+class ArchiveReader {
+ public:
+  static constexpr bool kReading = true;
+  ArchiveReader(const uint8_t* data, int64_t n) : data_(data), left_(n) {}
+  Status Bytes(void* data, int64_t n) {
+    if (n < 0 || n > left_) return Error(Code::kBadModel, "damaged: a part ends behind the end of the file");
+    if (n > 0) std::memcpy(data, data_, static_cast<size_t>(n));
+    data_ += n, left_ -= n;
+    return {};
+  }
+  int64_t left() const { return left_; }
+
+ private:
+  const uint8_t* data_;
+  int64_t left_;
+};
+
+// A number, an enum or a plain struct without pointers and padding.
+template <typename Archive, typename T>
+Status ArchiveValue(Archive& archive, T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return archive.Bytes(&value, static_cast<int64_t>(sizeof(T)));
+}
+
+// A vector or string of such; a count above `most` is damage, and nothing is taken for it.
+template <typename Archive, typename Container>
+Status ArchiveSequence(Archive& archive, Container& items, int64_t most) {
+  using T = typename Container::value_type;
+  static_assert(std::is_trivially_copyable_v<T>);
+  int64_t n = static_cast<int64_t>(items.size());
+  KVC_RETURN_IF_ERROR(ArchiveValue(archive, n));
+  if (n < 0 || n > most) return Error(Code::kBadModel, "damaged: a count of %lld where at most %lld can be", static_cast<long long>(n), static_cast<long long>(most));
+  if constexpr (Archive::kReading) {
+    if (n * static_cast<int64_t>(sizeof(T)) > archive.left()) return Error(Code::kBadModel, "damaged: a part ends behind the end of the file");
+    items.resize(static_cast<size_t>(n));
+  }
+  return n == 0 ? Status() : archive.Bytes(&items[0], n * static_cast<int64_t>(sizeof(T)));
+}
+
+}  // namespace kvc

@@ -1,0 +1,104 @@
+// Saved sessions: magic, version, size, model fingerprint, everything a session needs to go on, and a checksum over all of it.
+#include <algorithm>
+
+#include "lib/base/archive.h"
+#include "lib/base/mapped_file.h"
+#include "lib/engine/session.h"
+
+namespace kvc {
+namespace {
+
+constexpr char kMagic[4] = {'K', 'V', 'C', 'S'};
+constexpr uint32_t kSessionFileVersion = 1;
+constexpr int64_t kMaxText = 1 << 20;
+
+struct FileHeader {
+  char magic[4];
+  uint32_t version;
+  uint64_t fingerprint;  // of the model
+};
+
+}  // namespace
+
+// The fields that are plain numbers or sequences; pages follow.
+template <typename Archive>
+Status Session::ArchiveFields(Archive& a) {
+  const int64_t heads = int64_t{model_->config().n_layers} * model_->config().n_kv_heads;
+  for (int32_t* field : {&n_tokens_, &n_prompt_, &n_answer_, &n_compactions_, &pending_, &changed_at_}) KVC_RETURN_IF_ERROR(ArchiveValue(a, *field));
+  for (bool* field : {&finished_, &made_room_, &rewound_}) {
+    uint8_t value = *field ? 1 : 0;
+    KVC_RETURN_IF_ERROR(ArchiveValue(a, value));
+    *field = value != 0;
+  }
+  for (double* field : {&prefill_seconds_, &compress_seconds_, &decode_seconds_}) KVC_RETURN_IF_ERROR(ArchiveValue(a, *field));
+  KVC_RETURN_IF_ERROR(ArchiveValue(a, cache_bytes_peak_));
+  KVC_RETURN_IF_ERROR(ArchiveSequence(a, tokens_, kMaxContext));
+  KVC_RETURN_IF_ERROR(a.Bytes(logits_.data(), logits_.size() * static_cast<int64_t>(sizeof(float))));
+  KVC_RETURN_IF_ERROR(text_.Archive(a, kMaxText));
+  return compressor_->Archive(a, heads);
+}
+
+Status Session::Save(const std::string& path) {
+  Result<std::unique_ptr<AtomicFile>> file = AtomicFile::Create(path);
+  if (!file.ok()) return file.status();
+  ArchiveWriter out(file.value().get());
+  FileHeader header{{kMagic[0], kMagic[1], kMagic[2], kMagic[3]}, kSessionFileVersion, model_->file().fingerprint()};
+  KVC_RETURN_IF_ERROR(ArchiveValue(out, header));
+  std::string policy = DescribePolicy(compressor_->policy());
+  Policy given = compressor_->policy();
+  std::vector<double> scores = compressor_->head_scores().values;
+  int32_t alpha = compressor_->head_scores().alpha;
+  KVC_RETURN_IF_ERROR(ArchiveSequence(out, policy, kMaxText));
+  KVC_RETURN_IF_ERROR(ArchiveSequence(out, given.table, kMaxContext));
+  KVC_RETURN_IF_ERROR(ArchiveSequence(out, scores, kMaxContext));
+  KVC_RETURN_IF_ERROR(ArchiveValue(out, alpha));
+  KVC_RETURN_IF_ERROR(ArchiveValue(out, params_));
+  KVC_RETURN_IF_ERROR(ArchiveFields(out));
+  KVC_RETURN_IF_ERROR(cache_->SaveTo(out));
+  uint64_t digest = out.Digest();
+  KVC_RETURN_IF_ERROR(file.value()->Write(&digest, static_cast<int64_t>(sizeof digest)));
+  return file.value()->Commit();
+}
+
+Result<std::unique_ptr<Session>> Session::Restore(std::shared_ptr<const Model> model, const std::string& path) {
+  Result<MappedFile> mapped = MappedFile::Open(path, model->meter().get());
+  if (!mapped.ok()) return mapped.status();
+  const Span<const uint8_t> bytes(mapped.value().data(), static_cast<size_t>(mapped.value().size()));
+  const auto refuse = [&](const char* why) { return Error(Code::kBadModel, "%s: %s", path.c_str(), why); };
+  FileHeader header;
+  uint64_t digest;
+  if (bytes.size() < sizeof header + sizeof digest) return refuse("truncated: too short for a saved session");
+  std::memcpy(&header, bytes.data(), sizeof header);
+  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) return refuse("not a saved session");
+  if (header.version > kSessionFileVersion) {
+    return Error(Code::kBadModel, "%s: saved by a newer version (format %u, this library reads %u)", path.c_str(), header.version, kSessionFileVersion);
+  }
+  const size_t payload = bytes.size() - sizeof digest;
+  std::memcpy(&digest, bytes.data() + payload, sizeof digest);
+  if (Hash64(bytes.data(), payload) != digest) return refuse("damaged or truncated: the checksum does not match");
+  if (header.fingerprint != model->file().fingerprint()) return refuse("saved with another model");
+
+  ArchiveReader in(bytes.data() + sizeof header, static_cast<int64_t>(payload - sizeof header));
+  std::string text;
+  KVC_RETURN_IF_ERROR(ArchiveSequence(in, text, kMaxText));
+  Result<Policy> policy = ParsePolicy(text.c_str());
+  if (!policy.ok()) return policy.status();
+  HeadScores scores;
+  SessionParams params;
+  KVC_RETURN_IF_ERROR(ArchiveSequence(in, policy.value().table, kMaxContext));
+  KVC_RETURN_IF_ERROR(ArchiveSequence(in, scores.values, kMaxContext));
+  KVC_RETURN_IF_ERROR(ArchiveValue(in, scores.alpha));
+  KVC_RETURN_IF_ERROR(ArchiveValue(in, params));
+  Result<std::unique_ptr<Session>> made = CreateWithScores(model, policy.value(), std::move(scores), params);
+  if (!made.ok()) return made.status();
+  Session& s = *made.value();
+  KVC_RETURN_IF_ERROR(s.ArchiveFields(in));
+  const bool tokens_fit = !s.keeps_tokens_ || static_cast<int32_t>(s.tokens_.size()) == s.n_tokens_;
+  if (!tokens_fit || !s.CheckTokenIds(s.tokens_).ok()) return refuse("damaged: the tokens do not fit");
+  if (s.n_tokens_ < 0 || s.n_tokens_ > kMaxContext || s.pending_ < -1 || s.pending_ >= model->config().vocab_size) return refuse("damaged: a count is out of range");
+  KVC_RETURN_IF_ERROR(s.cache_->RestoreFrom(in, s.n_tokens_));
+  if (in.left() != 0) return refuse("damaged: there is something behind the end");
+  return made;
+}
+
+}  // namespace kvc

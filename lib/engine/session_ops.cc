@@ -1,0 +1,114 @@
+// Operations on a cache beside filling it: fork, rewind, compressing again.
+#include <algorithm>
+
+#include "lib/engine/session.h"
+
+namespace kvc {
+
+Result<std::unique_ptr<Session>> Session::Fork() {
+  MemoryMeter* meter = model_->meter().get();
+  const ModelConfig& config = model_->config();
+  std::unique_ptr<Session> s(new Session(model_, params_));
+  Result<std::unique_ptr<Compressor>> compressor = compressor_->Fork();
+  if (!compressor.ok()) return compressor.status();
+  s->compressor_ = std::move(compressor.value());
+  Result<std::unique_ptr<KvCache>> cache = cache_->Fork();
+  if (!cache.ok()) return cache.status();
+  s->cache_ = std::move(cache.value());
+  KVC_RETURN_IF_ERROR(s->logits_.Allocate(meter, config.vocab_size, "logits"));
+  KVC_RETURN_IF_ERROR(s->rotated_q_.Allocate(meter, int64_t{config.n_heads} * config.head_dim, "queries"));
+  KVC_RETURN_IF_ERROR(s->forward_.ReserveDecode(config, 1, meter));
+  std::copy(logits_.data(), logits_.data() + config.vocab_size, s->logits_.data());
+  s->n_tokens_ = n_tokens_, s->n_prompt_ = n_prompt_, s->n_answer_ = n_answer_, s->n_compactions_ = n_compactions_;
+  s->pending_ = pending_, s->finished_ = finished_, s->changed_at_ = changed_at_;
+  s->tokens_ = tokens_, s->keeps_tokens_ = keeps_tokens_, s->made_room_ = made_room_, s->rewound_ = rewound_;
+  s->cache_bytes_peak_ = cache_->bytes();
+  return s;
+}
+
+Status Session::Rewind(int32_t n) {
+  const int32_t held = n_tokens_ + (pending_ >= 0);
+  if (n < 1 || n > held) return Error(Code::kInvalid, "rewind by %d: the session holds %d tokens", n, held);
+  const int32_t fed = n - (pending_ >= 0);
+  if (fed > 0 && n_tokens_ - fed < changed_at_) {
+    return Error(Code::kUnsupported, "rewind by %d: an older entry was dropped, merged or quantised %d tokens ago", n, n_tokens_ - changed_at_);
+  }
+  if (fed > 0) {
+    cache_->Rewind(fed);
+    n_tokens_ -= fed;
+    if (keeps_tokens_) tokens_.resize(static_cast<size_t>(n_tokens_));
+  }
+  pending_ = -1;
+  finished_ = false;
+  rewound_ = true;
+  return {};
+}
+
+// How many of the newest tokens every head still holds without a gap.
+int32_t Session::NewestContiguous() const {
+  const ModelConfig& c = model_->config();
+  int32_t n = n_tokens_;
+  for (int layer = 0; layer < c.n_layers; ++layer) {
+    for (int g = 0; g < c.n_kv_heads; ++g) {
+      const int32_t len = cache_->Len(layer, g);
+      int32_t run = 0;
+      while (run < std::min(n, len) && cache_->PositionAt(layer, g, len - 1 - run) == n_tokens_ - 1 - run) ++run;
+      n = std::min(n, run);
+    }
+  }
+  return n;
+}
+
+// Window scorers need the queries of the newest tokens, which nobody keeps: those tokens are taken out and run once more over the
+// entries there are (methods.md 1.9, a second prompt). Where everything is still cached that repeats the first run exactly.
+Status Session::Recompress(int32_t budget, int64_t* freed) {
+  KVC_RETURN_IF_ERROR(FeedPending());
+  if (n_tokens_ == 0) return Error(Code::kInvalid, "there is nothing to compress before the first prompt");
+  const int64_t before = cache_->bytes();
+  Result<std::unique_ptr<KvCache>> forked = cache_->Fork();
+  if (!forked.ok()) return forked.status();
+  Result<std::unique_ptr<Compressor>> compressor = compressor_->Fork();
+  if (!compressor.ok()) return compressor.status();
+  if (budget > 0) KVC_RETURN_IF_ERROR(compressor.value()->SetBudget(budget));
+  if (compressor_->policy().keeps_all()) {
+    if (freed != nullptr) *freed = 0;
+    return {};
+  }
+  const int32_t rows = std::min(compressor_->ReplayRows(n_tokens_), NewestContiguous());
+  if (rows > 0) {
+    const std::vector<int32_t> newest(tokens_.end() - rows, tokens_.end());
+    forked.value()->Rewind(rows);
+    std::vector<float> logits;
+    KVC_RETURN_IF_ERROR(RunPrompt(newest, std::move(forked.value()), std::move(compressor.value()), n_tokens_ - rows, true, &logits));
+  } else {
+    KVC_RETURN_IF_ERROR(ReduceBySideValues(std::move(forked.value()), std::move(compressor.value())));
+  }
+  Commit();
+  changed_at_ = n_tokens_;
+  if (freed != nullptr) *freed = std::max<int64_t>(before - cache_->bytes(), 0);
+  return {};
+}
+
+// Scorers with side values remember what they need: each layer is loaded, chosen from and stored again.
+Status Session::ReduceBySideValues(std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor) {
+  prompt_ = Prompt();
+  prompt_.cache = std::move(cache);
+  prompt_.compressor = std::move(compressor);
+  prompt_.compress = true;
+  PromptNeeds needs;
+  Status status = prompt_.compressor->BeginPrompt(n_tokens_, &needs);
+  PrefillRequest request;
+  request.n = 1, request.max_cached = prompt_.cache->MaxLen(), request.n_aux = compressor_->n_aux(), request.column_sums = true;
+  LayerKv* kv = nullptr;
+  Observation* observed = nullptr;
+  if (status.ok()) status = forward_.ReserveLayer(model_->config(), request, model_->meter().get(), &kv, &observed);
+  for (int layer = 0; layer < model_->config().n_layers && status.ok(); ++layer) {
+    status = BeginLayer(layer, kv);
+    if (status.ok()) status = prompt_.compressor->CompressLayer(layer, kv, observed, true, prompt_.cache.get());
+  }
+  forward_.FreePrefill();
+  if (!status.ok()) prompt_ = Prompt();
+  return status;
+}
+
+}  // namespace kvc
