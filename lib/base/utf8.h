@@ -8,8 +8,9 @@ namespace kvc {
 
 constexpr char kReplacementChar[] = "\xEF\xBF\xBD";  // U+FFFD
 
-// Length in bytes (1..4) of the character at `p`, of which `n` >= 1 bytes can be read; its code point goes to `code_point`
-// when that is not null. 0: the bytes do not start a valid character (overlong, surrogate, beyond U+10FFFF, cut).
+// Length in bytes (1..4) of the character at `p`, of which `n` >= 1 bytes can be read; its code point goes to
+// `code_point` when that is not null. 0: the bytes do not start a valid character (overlong, surrogate,
+// beyond U+10FFFF, cut).
 inline size_t Utf8Length(const uint8_t* p, size_t n, int32_t* code_point = nullptr) {
   const uint8_t lead = p[0];
   int32_t value = lead;
@@ -30,7 +31,8 @@ inline size_t Utf8Length(const uint8_t* p, size_t n, int32_t* code_point = nullp
   return length;
 }
 
-// End of the run that starts at `begin`: a maximal stretch of valid characters (*valid true) or of bytes that belong to none.
+// End of the run that starts at `begin`: a maximal stretch of valid characters (*valid true) or of bytes that
+// belong to none.
 inline size_t Utf8RunEnd(const uint8_t* p, size_t n, size_t begin, bool* valid) {
   size_t at = begin;
   *valid = begin < n && Utf8Length(p + begin, n - begin) > 0;

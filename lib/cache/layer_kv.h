@@ -31,6 +31,7 @@ struct LayerKv {
 struct Observation {
   // The newest rows: queries after RoPE, oldest first. Row i sees the entries [0, len[h] - n_rows + 1 + i) of every head.
   int32_t n_rows = 0;
+  int32_t n_new = 0;                 // new tokens of the prompt: the rows that column sums are over
   Buffer<float> queries;             // [n_rows, H, D]
   bool column_sums = false;          // whether sums below were wanted
   Buffer<float> sums;                // [G, capacity of the LayerKv]: group mean of the summed probabilities of the new rows

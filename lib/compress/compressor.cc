@@ -99,6 +99,14 @@ Status Compressor::Validate() {
   return PlanSlots(kUnbounded, &slots);
 }
 
+// [L, G]; a table per query head is averaged over the groups (methods.md 2.10).
+std::vector<double> Compressor::ScoresPerKvHead() const {
+  const size_t n = static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads), group = head_scores_.values.size() / n;
+  std::vector<double> scores(n, 0.0);
+  for (size_t i = 0; i < n * group; ++i) scores[i / group] += head_scores_.values[i] / static_cast<double>(group);
+  return scores;
+}
+
 CacheConfig Compressor::MakeCacheConfig(int32_t expected_tokens) const {
   CacheConfig config;
   config.n_layers = shape_.n_layers, config.n_kv_heads = shape_.n_kv_heads, config.head_dim = shape_.head_dim;
@@ -129,7 +137,7 @@ CacheConfig Compressor::MakeCacheConfig(int32_t expected_tokens) const {
   config.formats.assign(static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads), format);
   config.raw = {kv <= 2 ? static_cast<KvType>(kv) : KvType::kF16, shape_.head_dim, 0};
   if (kv == 5) {
-    const std::vector<bool> high = HighPrecisionHeads(head_scores_.values, policy_.Int(OptionId::kMedianMode) == 1);
+    const std::vector<bool> high = HighPrecisionHeads(ScoresPerKvHead(), policy_.Int(OptionId::kMedianMode) == 1);
     for (size_t i = 0; i < config.formats.size(); ++i) {
       config.formats[i] = format_of_bits(policy_.Int(high[i] ? OptionId::kHighBits : OptionId::kLowBits));
     }
@@ -179,9 +187,7 @@ Status Compressor::PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) cons
   if (policy_.keeps_all()) return {};
   const AllocateInput in = AllocationFor(n_tokens);
   if (n_tokens <= in.n_protected) return {};
-  if (in.budget < in.n_protected) {
-    return Error(Code::kInvalid, "the budget is %d slots per KV head; %s always keeps %d", in.budget, policy_.method->name, in.n_protected);
-  }
+  KVC_RETURN_IF_ERROR(ValidateSlots(policy_, in.budget));
   KVC_RETURN_IF_ERROR(policy_.allocator->plan(in, slots->data()));
   for (int32_t& s : *slots) s = std::min(s + in.n_protected, n_tokens);
   return {};
@@ -344,7 +350,8 @@ Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, 
   const bool fits = longest <= protect_.n_sink + protect_.n_recent ||
                     *std::min_element(counts_.begin() + layer * n_heads, counts_.begin() + (layer + 1) * n_heads) >= longest - protect_.n_sink - protect_.n_recent;
   const bool drop = compress && !fits;
-  if (drop || n_aux_ > 0) {
+  scored_ = drop || n_aux_ > 0;
+  if (scored_) {
     ScoreInput in{policy_, ops_, *kv, *observed, scratch_, layer, shape_.n_heads, budget_, protect_, shape_.scale};
     ScoreOutput out{scores_.data(), scratch_stride_, kv};
     KVC_RETURN_IF_ERROR(policy_.scorer->score(in, out));

@@ -49,8 +49,8 @@ class Compressor {
   // Compresses one layer of the prompt into the cache. compress false: keeps everything (side values are still updated).
   Status CompressLayer(int layer, LayerKv* kv, Observation* observed, bool compress, KvCache* cache);
 
-  // Token scores [len] that the last CompressLayer gave head g; for tests and reports. Empty when nothing was scored.
-  const float* last_scores(int32_t g) const { return scores_.data() + g * scratch_stride_; }
+  // Token scores [len] that the last CompressLayer gave head g; for tests and reports. Null: nothing had to be scored.
+  const float* last_scores(int32_t g) const { return scored_ ? scores_.data() + g * scratch_stride_ : nullptr; }
 
   // Decode. Whether Attend must give probabilities.
   bool wants_probabilities() const { return wants_probabilities_; }
@@ -119,6 +119,7 @@ class Compressor {
   void DropRotation(int layer, KvCache* cache);
   float* RankLine(int i) { return decode_.data() + i * decode_stride_; }
   int32_t Cap(int layer, int32_t g) const { return caps_[static_cast<size_t>(layer * shape_.n_kv_heads + g)]; }
+  std::vector<double> ScoresPerKvHead() const;
   Protected ProtectFor(int32_t budget) const;
   int32_t ProtectedSlots(int32_t budget) const { const Protected p = ProtectFor(budget); return p.n_sink + p.n_recent; }
   void MarkQueryHeads(int32_t g, const LayerKv& kv, int32_t count);
@@ -133,7 +134,7 @@ class Compressor {
   MemoryMeter* meter_;
   int32_t n_aux_ = 0, scorer_aux_ = 0;
   int32_t accumulated_ = -1, accumulated_count_ = -1;  // side values that hold the summed attention and its rows, for merging
-  bool wants_probabilities_ = false, changed_ = false;
+  bool wants_probabilities_ = false, changed_ = false, scored_ = false;
   bool codebook_ = false, in_cache_ = false, keep_lengths_ = false;
   int32_t budget_ = 0;
   Protected protect_;

@@ -120,6 +120,7 @@ Status ForwardWorkspace::ReserveLayer(const ModelConfig& c, const PrefillRequest
   KVC_RETURN_IF_ERROR(kv_.values.Reserve(meter, g * entries * c.head_dim, "values of one layer"));
   KVC_RETURN_IF_ERROR(kv_.positions.Reserve(meter, g * entries, "positions of one layer"));
   KVC_RETURN_IF_ERROR(kv_.aux.Reserve(meter, r.n_aux * g * entries, "side values of one layer"));
+  observed_.n_new = r.n;
   observed_.n_rows = std::min(r.window_rows, r.n);
   observed_.column_sums = r.column_sums;
   KVC_RETURN_IF_ERROR(observed_.queries.Reserve(meter, int64_t{observed_.n_rows} * c.n_heads * c.head_dim, "window queries"));

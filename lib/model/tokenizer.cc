@@ -29,19 +29,22 @@ Status CheckSpec(const TokenizerSpec& spec) {
   }
   for (size_t i = 0; i < n; ++i) {
     if (spec.piece_kinds[i] > PieceKind::kUnused) {
-      return Error(Code::kBadModel, "piece %zu has the unknown kind %d", i, static_cast<int>(spec.piece_kinds[i]));
+      return Error(Code::kBadModel, "piece %zu has the unknown kind %d", i,
+                   static_cast<int>(spec.piece_kinds[i]));
     }
     if (spec.pieces[i].size() > kMaxPieceBytes) {
-      return Error(Code::kBadModel, "piece %zu has %zu bytes, the limit is %zu", i, spec.pieces[i].size(), kMaxPieceBytes);
+      return Error(Code::kBadModel, "piece %zu has %zu bytes, the limit is %zu", i, spec.pieces[i].size(),
+                   kMaxPieceBytes);
     }
     const PieceKind kind = spec.piece_kinds[i];
-    if (spec.pieces[i].empty() && kind != PieceKind::kUnused && kind != PieceKind::kControl && kind != PieceKind::kUnknown) {
+    if (spec.pieces[i].empty() && kind != PieceKind::kUnused && kind != PieceKind::kControl &&
+        kind != PieceKind::kUnknown) {
       return Error(Code::kBadModel, "piece %zu is empty", i);
     }
   }
   if (spec.merges.size() % 2 != 0 || spec.merges.size() / 2 > kMaxMerges) {
-    return Error(Code::kBadModel, "the tokenizer's merges are %zu ids, not pairs of at most %zu", spec.merges.size(),
-                 kMaxMerges);
+    return Error(Code::kBadModel, "the tokenizer's merges are %zu ids, not pairs of at most %zu",
+                 spec.merges.size(), kMaxMerges);
   }
   for (int32_t id : spec.merges) KVC_RETURN_IF_ERROR(CheckId(spec, "merge", id, 0));
   KVC_RETURN_IF_ERROR(CheckId(spec, "bos", spec.bos, -1));
@@ -58,8 +61,12 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Create(TokenizerSpec spec) {
   KVC_RETURN_IF_ERROR(CheckSpec(spec));
   std::unique_ptr<TokenizerBase> tokenizer;
   switch (spec.kind) {
-    case TokenizerKind::kByteLevelBpe: tokenizer = NewByteLevelTokenizer(std::move(spec)); break;
-    case TokenizerKind::kSentencePieceBpe: tokenizer = NewSentencePieceTokenizer(std::move(spec)); break;
+    case TokenizerKind::kByteLevelBpe:
+      tokenizer = NewByteLevelTokenizer(std::move(spec));
+      break;
+    case TokenizerKind::kSentencePieceBpe:
+      tokenizer = NewSentencePieceTokenizer(std::move(spec));
+      break;
   }
   if (tokenizer == nullptr) return Error(Code::kBadModel, "the kind of the tokenizer is not known");
   KVC_RETURN_IF_ERROR(tokenizer->Init());
@@ -121,7 +128,8 @@ bool TokenizerBase::IsStop(int32_t id) const {
 Status TokenizerBase::CheckIds(Span<const int32_t> ids) const {
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || static_cast<size_t>(ids[i]) >= spec_.pieces.size()) {
-      return Error(Code::kInvalid, "token %zu is %d, the vocabulary is 0 to %zu", i, ids[i], spec_.pieces.size() - 1);
+      return Error(Code::kInvalid, "token %zu is %d, the vocabulary is 0 to %zu", i, ids[i],
+                   spec_.pieces.size() - 1);
     }
   }
   return {};
@@ -156,7 +164,8 @@ Status TokenizerBase::BytePieces(PieceKind kind, std::vector<int32_t>* byte_ids)
     (*byte_ids)[byte] = static_cast<int32_t>(i);
   }
   for (size_t b = 0; b < 256; ++b) {
-    if ((*byte_ids)[b] < 0) return Error(Code::kBadModel, "the tokenizer has no piece for the byte 0x%02zX", b);
+    if ((*byte_ids)[b] < 0)
+      return Error(Code::kBadModel, "the tokenizer has no piece for the byte 0x%02zX", b);
   }
   return {};
 }
@@ -173,8 +182,8 @@ Status TokenizerBase::BuildMerges(const PieceTable& table, FlatMap* merges) cons
     joined = spec_.pieces[static_cast<size_t>(left)] + spec_.pieces[static_cast<size_t>(right)];
     const int32_t result = table.Find(reinterpret_cast<const uint8_t*>(joined.data()), joined.size());
     if (result < 0) {
-      return Error(Code::kBadModel, "merge %zu of pieces %d and %d makes \"%.80s\", which is no piece", i / 2, left, right,
-                   joined.c_str());
+      return Error(Code::kBadModel, "merge %zu of pieces %d and %d makes \"%.80s\", which is no piece", i / 2,
+                   left, right, joined.c_str());
     }
     if (!merges->Add(PairKey(left, right), uint64_t{i / 2} << 32 | static_cast<uint32_t>(result))) {
       return Error(Code::kBadModel, "merge %zu of pieces %d and %d is there twice", i / 2, left, right);

@@ -19,7 +19,8 @@ struct TextSegment {
 class TokenizerBase : public Tokenizer {
  public:
   explicit TokenizerBase(TokenizerSpec spec);
-  Status Encode(Span<const uint8_t> text, bool add_bos, bool parse_special, std::vector<int32_t>* ids) const override;
+  Status Encode(Span<const uint8_t> text, bool add_bos, bool parse_special,
+                std::vector<int32_t>* ids) const override;
   Span<const uint8_t> Piece(int32_t id) const override;
   bool IsStop(int32_t id) const override;
   const TokenizerSpec& spec() const override { return spec_; }
@@ -34,14 +35,17 @@ class TokenizerBase : public Tokenizer {
   PieceKind KindOf(int32_t id) const { return spec_.piece_kinds[static_cast<size_t>(id)]; }
   Status CheckIds(Span<const int32_t> ids) const;
   // Ids of the pieces of some kinds, empty ones left out. Two of them with equal bytes: kBadModel.
-  Status UniquePieces(std::initializer_list<PieceKind> kinds, PieceTable* table, std::vector<int32_t>* ids) const;
-  // byte_ids[b]: the piece of the single byte b, among the pieces of a kind. A byte without one, or with two: kBadModel.
+  Status UniquePieces(std::initializer_list<PieceKind> kinds, PieceTable* table,
+                      std::vector<int32_t>* ids) const;
+  // byte_ids[b]: the piece of the single byte b, among the pieces of a kind. A byte without one, or with two:
+  // kBadModel.
   Status BytePieces(PieceKind kind, std::vector<int32_t>* byte_ids) const;
   // The pair of a merge as a key of a FlatMap.
   static uint64_t PairKey(int32_t left, int32_t right) {
     return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
   }
-  // spec.merges as a map: PairKey -> rank << 32 | result, the result looked up in `table`. kBadModel names the merge.
+  // spec.merges as a map: PairKey -> rank << 32 | result, the result looked up in `table`. kBadModel names
+  // the merge.
   Status BuildMerges(const PieceTable& table, FlatMap* merges) const;
 
   TokenizerSpec spec_;

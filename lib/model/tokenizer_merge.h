@@ -1,4 +1,5 @@
-// The merge loop both kinds of BPE share: the best pair of neighbours becomes one symbol, until no pair may merge.
+// The merge loop both kinds of BPE share: the best pair of neighbours becomes one symbol, until no pair may
+// merge.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -43,7 +44,8 @@ class Merger {
       const uint64_t entry = queue_.back();
       queue_.pop_back();
       const auto at = static_cast<int32_t>(entry & 0xFFFFFFFFu);
-      // An entry is stale when the pair that begins here has changed since; then the pair of now has its own entry.
+      // An entry is stale when the pair that begins here has changed since; then the pair of now has its own
+      // entry.
       if (links_[static_cast<size_t>(at)].merge.rank == static_cast<uint32_t>(entry >> 32)) Join(at, find);
     }
     size_t count = 0;

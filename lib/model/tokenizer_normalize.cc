@@ -24,7 +24,9 @@ void SortMarks(std::vector<utf8proc_int32_t>* text) {
     }
     auto end = at;
     while (end != text->end() && CombiningClass(*end) != 0) ++end;
-    std::stable_sort(at, end, [](utf8proc_int32_t a, utf8proc_int32_t b) { return CombiningClass(a) < CombiningClass(b); });
+    std::stable_sort(at, end, [](utf8proc_int32_t a, utf8proc_int32_t b) {
+      return CombiningClass(a) < CombiningClass(b);
+    });
     at = end;
   }
 }
@@ -46,7 +48,8 @@ Status NormalizeNfc(Span<const uint8_t> text, std::string* out) {
     at += length;
     utf8proc_int32_t parts[kMaxParts];
     const utf8proc_ssize_t n = utf8proc_decompose_char(c, parts, kMaxParts, UTF8PROC_DECOMPOSE, nullptr);
-    if (n < 0 || n > kMaxParts) return Error(Code::kInternal, "U+%04X cannot be normalised", static_cast<unsigned>(c));
+    if (n < 0 || n > kMaxParts)
+      return Error(Code::kInternal, "U+%04X cannot be normalised", static_cast<unsigned>(c));
     decomposed.insert(decomposed.end(), parts, parts + n);
   }
   SortMarks(&decomposed);

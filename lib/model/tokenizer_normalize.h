@@ -7,7 +7,8 @@
 
 namespace kvc {
 
-// `text` must be valid UTF-8; its normal form goes to *out. Linear but for runs of combining marks, which are sorted.
+// `text` must be valid UTF-8; its normal form goes to *out. Linear but for runs of combining marks, which are
+// sorted.
 Status NormalizeNfc(Span<const uint8_t> text, std::string* out);
 
 }  // namespace kvc

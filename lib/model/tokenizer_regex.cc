@@ -13,8 +13,8 @@ namespace {
 // Oniguruma's \s: tab to carriage return, next line, and every separator.
 constexpr char kSpaceSet[] = R"(\t-\r\x{85}\p{Z})";
 
-// One match may take this many steps and more with the text, so that a long run of spaces is fine and a pattern that
-// backtracks without end stops.
+// One match may take this many steps and more with the text, so that a long run of spaces is fine and a
+// pattern that backtracks without end stops.
 constexpr uint64_t kMatchSteps = 1000000, kMatchStepsPerByte = 16;
 constexpr uint32_t kHeapKiB = 64 * 1024, kDepth = 1000000;
 constexpr size_t kJitStackStart = 32 * 1024, kJitStackMax = 1024 * 1024;
@@ -55,7 +55,8 @@ std::string SpellOutSpaces(const std::string& pattern) {
 
 std::string Reason(int code) {
   PCRE2_UCHAR text[256];
-  return pcre2_get_error_message(code, text, sizeof text) < 0 ? Format("error %d", code) : reinterpret_cast<char*>(text);
+  return pcre2_get_error_message(code, text, sizeof text) < 0 ? Format("error %d", code)
+                                                              : reinterpret_cast<char*>(text);
 }
 
 }  // namespace
@@ -79,7 +80,8 @@ struct PreTokenizer::Scratch::Impl {
     if (data == nullptr) data = pcre2_match_data_create(1, nullptr);
     if (context == nullptr) context = pcre2_match_context_create(nullptr);
     if (stack == nullptr) stack = pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr);
-    if (data == nullptr || context == nullptr) return Error(Code::kMemory, "no memory for the tokenizer's patterns");
+    if (data == nullptr || context == nullptr)
+      return Error(Code::kMemory, "no memory for the tokenizer's patterns");
     const uint64_t steps = kMatchSteps + kMatchStepsPerByte * text_bytes;
     pcre2_set_match_limit(context, static_cast<uint32_t>(std::min<uint64_t>(steps, UINT32_MAX)));
     pcre2_set_depth_limit(context, kDepth);
@@ -96,13 +98,15 @@ PreTokenizer::~PreTokenizer() = default;
 
 Result<std::unique_ptr<PreTokenizer>> PreTokenizer::Create(const std::vector<std::string>& patterns) {
   if (patterns.size() > kMaxPatterns) {
-    return Error(Code::kBadModel, "the tokenizer has %zu patterns, the limit is %zu", patterns.size(), kMaxPatterns);
+    return Error(Code::kBadModel, "the tokenizer has %zu patterns, the limit is %zu", patterns.size(),
+                 kMaxPatterns);
   }
   std::unique_ptr<PreTokenizer> result(new PreTokenizer);
   for (size_t i = 0; i < patterns.size(); ++i) {
     const std::string& pattern = patterns[i];
     if (pattern.empty() || pattern.size() > kMaxPatternBytes) {
-      return Error(Code::kBadModel, "tokenizer pattern %zu has %zu bytes, the range is 1 to %zu", i, pattern.size(), kMaxPatternBytes);
+      return Error(Code::kBadModel, "tokenizer pattern %zu has %zu bytes, the range is 1 to %zu", i,
+                   pattern.size(), kMaxPatternBytes);
     }
     if (!IsUtf8(pattern)) return Error(Code::kBadModel, "tokenizer pattern %zu is not UTF-8", i);
     const std::string spelled = SpellOutSpaces(pattern);
@@ -114,10 +118,12 @@ Result<std::unique_ptr<PreTokenizer>> PreTokenizer::Create(const std::vector<std
     int error = 0;
     PCRE2_SIZE offset = 0;
     auto compiled = std::make_unique<Pattern>();
-    compiled->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(),
-                               PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, context.get());
+    compiled->code =
+        pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(),
+                      PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, context.get());
     if (compiled->code == nullptr) {
-      if (error == PCRE2_ERROR_NOMEMORY) return Error(Code::kMemory, "no memory for the tokenizer's patterns");
+      if (error == PCRE2_ERROR_NOMEMORY)
+        return Error(Code::kMemory, "no memory for the tokenizer's patterns");
       return Error(Code::kBadModel, "tokenizer pattern %zu \"%.200s\" is not a regular expression: %s", i,
                    pattern.c_str(), Reason(error).c_str());
     }
@@ -127,28 +133,30 @@ Result<std::unique_ptr<PreTokenizer>> PreTokenizer::Create(const std::vector<std
   return result;
 }
 
-Status PreTokenizer::SplitOne(const Pattern& pattern, Span<const uint8_t> text, TextRange part, Scratch* scratch,
-                              std::vector<TextRange>* out) const {
+Status PreTokenizer::SplitOne(const Pattern& pattern, Span<const uint8_t> text, TextRange part,
+                              Scratch* scratch, std::vector<TextRange>* out) const {
   const uint8_t* subject = text.data() + part.begin;
   const size_t n = part.end - part.begin;
   Scratch::Impl& impl = *scratch->impl_;
   const PCRE2_SIZE* match = pcre2_get_ovector_pointer(impl.data);
   const auto add = [&](size_t begin, size_t end) {
     if (begin < end) {
-      out->push_back(TextRange{part.begin + static_cast<uint32_t>(begin), part.begin + static_cast<uint32_t>(end)});
+      out->push_back(
+          TextRange{part.begin + static_cast<uint32_t>(begin), part.begin + static_cast<uint32_t>(end)});
     }
   };
   size_t done = 0;
   for (size_t from = 0; from < n;) {
     int rc = pcre2_match(pattern.code, subject, n, from, PCRE2_NO_UTF_CHECK, impl.data, impl.context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
-      rc = pcre2_match(pattern.code, subject, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, impl.data, impl.context);
+      rc = pcre2_match(pattern.code, subject, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, impl.data,
+                       impl.context);
     }
     if (rc == PCRE2_ERROR_NOMATCH) break;
     if (rc == PCRE2_ERROR_NOMEMORY) return Error(Code::kMemory, "no memory for the tokenizer's patterns");
     if (rc < 0) {
-      return Error(Code::kInvalid, "a tokenizer pattern failed at byte %zu of a text of %zu: %s", part.begin + from,
-                   text.size(), Reason(rc).c_str());
+      return Error(Code::kInvalid, "a tokenizer pattern failed at byte %zu of a text of %zu: %s",
+                   part.begin + from, text.size(), Reason(rc).c_str());
     }
     const size_t begin = match[0], end = match[1];
     if (begin > end || begin < done) {  // \K in a lookaround can claim such a match

@@ -15,13 +15,14 @@ struct TextRange {
   uint32_t begin = 0, end = 0;
 };
 
-// Patterns are read as Oniguruma reads them: properties and \d are Unicode, and \s is White_Space. PCRE2's own \s counts
-// U+180E as a space, which Unicode gave up, so \s and \S are spelled out as a class before compiling (inside a negated
-// or mixed class \S stays PCRE2's).
+// Patterns are read as Oniguruma reads them: properties and \d are Unicode, and \s is White_Space. PCRE2's
+// own \s counts U+180E as a space, which Unicode gave up, so \s and \S are spelled out as a class before
+// compiling (inside a negated or mixed class \S stays PCRE2's).
 class PreTokenizer {
  public:
   static constexpr size_t kMaxPatterns = 16, kMaxPatternBytes = 16384;
-  // kBadModel: too many, too long, or not a regular expression; with the pattern, the place and PCRE2's reason.
+  // kBadModel: too many, too long, or not a regular expression; with the pattern, the place and PCRE2's
+  // reason.
   static Result<std::unique_ptr<PreTokenizer>> Create(const std::vector<std::string>& patterns);
   ~PreTokenizer();
 
@@ -39,8 +40,9 @@ class PreTokenizer {
     std::unique_ptr<Impl> impl_;
   };
 
-  // Cuts `text`, which must be valid UTF-8, into words: the first pattern isolates its matches, the next one works inside
-  // each part, and so on. The words cover the text, in order; none is empty. kInvalid: a pattern hit its limit on this text.
+  // Cuts `text`, which must be valid UTF-8, into words: the first pattern isolates its matches, the next one
+  // works inside each part, and so on. The words cover the text, in order; none is empty. kInvalid: a pattern
+  // hit its limit on this text.
   Status Split(Span<const uint8_t> text, Scratch* scratch, std::vector<TextRange>* words) const;
 
  private:

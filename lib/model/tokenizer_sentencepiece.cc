@@ -1,8 +1,10 @@
-// SentencePiece BPE: Llama 2, Mistral, llama2.c. Text → spaces by its rules → characters → merges by score → byte fallback.
+// SentencePiece BPE: Llama 2, Mistral, llama2.c. Text → spaces by its rules → characters → merges by score →
+// byte fallback.
 //
-// A space stands as ' ' here, in the text and in the pieces, where SentencePiece has U+2581; a U+2581 in the text is
-// therefore a space, as it is there. Bytes that are not valid UTF-8 become byte pieces, and U+FFFD without byte fallback.
-// After a special token that was parsed the space rules start anew, as in tokenizer.json files with a "Prepend" normalizer.
+// A space stands as ' ' here, in the text and in the pieces, where SentencePiece has U+2581; a U+2581 in the
+// text is therefore a space, as it is there. Bytes that are not valid UTF-8 become byte pieces, and U+FFFD
+// without byte fallback. After a special token that was parsed the space rules start anew, as in
+// tokenizer.json files with a "Prepend" normalizer.
 #include <algorithm>
 #include <cmath>
 #include <unordered_map>
@@ -16,7 +18,8 @@ namespace {
 
 class SentencePieceTokenizer final : public TokenizerBase {
  public:
-  explicit SentencePieceTokenizer(TokenizerSpec spec) : TokenizerBase(std::move(spec)), table_(&spec_.pieces) {}
+  explicit SentencePieceTokenizer(TokenizerSpec spec)
+      : TokenizerBase(std::move(spec)), table_(&spec_.pieces) {}
   Status Init() override;
   Status Decode(Span<const int32_t> ids, std::string* text) const override;
 
@@ -30,7 +33,8 @@ class SentencePieceTokenizer final : public TokenizerBase {
     std::string text;  // after the space rules
     bool unknown_before = false;
     Merger merger;
-    std::unordered_map<int32_t, uint32_t> splits;  // unused piece -> size of the left part it was last merged from
+    std::unordered_map<int32_t, uint32_t>
+        splits;  // unused piece -> size of the left part it was last merged from
     std::vector<TextRange> parts;
   };
   void ApplySpaceRules(Span<const uint8_t> in, std::string* out) const;
@@ -52,11 +56,13 @@ class SentencePieceTokenizer final : public TokenizerBase {
 
 Status SentencePieceTokenizer::Init() {
   if (!spec_.patterns.empty() || spec_.nfc || spec_.ignore_merges) {
-    return Error(Code::kBadModel, "a SentencePiece tokenizer has patterns, NFC or ignore_merges, which are byte-level BPE's");
+    return Error(Code::kBadModel,
+                 "a SentencePiece tokenizer has patterns, NFC or ignore_merges, which are byte-level BPE's");
   }
   KVC_RETURN_IF_ERROR(CheckUtf8());
   std::vector<int32_t> ids;
-  KVC_RETURN_IF_ERROR(UniquePieces({PieceKind::kNormal, PieceKind::kUserDefined, PieceKind::kUnused}, &table_, &ids));
+  KVC_RETURN_IF_ERROR(
+      UniquePieces({PieceKind::kNormal, PieceKind::kUserDefined, PieceKind::kUnused}, &table_, &ids));
   if (spec_.byte_fallback) {
     KVC_RETURN_IF_ERROR(BytePieces(PieceKind::kByte, &byte_ids_));
   } else if (spec_.unk < 0) {
@@ -72,8 +78,9 @@ Status SentencePieceTokenizer::Init() {
   return spec_.merges.empty() ? RankScores() : BuildMerges(table_, &merges_);
 }
 
-// When no piece has a space behind another character, nothing merges across such a place, and the words between can be merged
-// one by one: the same ids with far less to sort. Unused pieces forbid it: what they fall apart into depends on the whole text.
+// When no piece has a space behind another character, nothing merges across such a place, and the words
+// between can be merged one by one: the same ids with far less to sort. Unused pieces forbid it: what they
+// fall apart into depends on the whole text.
 bool SentencePieceTokenizer::MayCutBeforeSpaces() const {
   for (size_t i = 0; i < spec_.pieces.size(); ++i) {
     const PieceKind kind = spec_.piece_kinds[i];
@@ -100,11 +107,12 @@ Status SentencePieceTokenizer::CheckUtf8() const {
 
 Status SentencePieceTokenizer::RankScores() {
   if (spec_.scores.size() != spec_.pieces.size()) {
-    return Error(Code::kBadModel, "the tokenizer has %zu pieces, %zu scores and no merges", spec_.pieces.size(),
-                 spec_.scores.size());
+    return Error(Code::kBadModel, "the tokenizer has %zu pieces, %zu scores and no merges",
+                 spec_.pieces.size(), spec_.scores.size());
   }
   for (size_t i = 0; i < spec_.scores.size(); ++i) {
-    if (!std::isfinite(spec_.scores[i])) return Error(Code::kBadModel, "the score of piece %zu is not finite", i);
+    if (!std::isfinite(spec_.scores[i]))
+      return Error(Code::kBadModel, "the score of piece %zu is not finite", i);
   }
   std::vector<float> sorted = spec_.scores;
   std::sort(sorted.begin(), sorted.end(), std::greater<float>());
@@ -117,7 +125,8 @@ Status SentencePieceTokenizer::RankScores() {
   return {};
 }
 
-Status SentencePieceTokenizer::EncodeSegments(Span<const uint8_t> text, const std::vector<TextSegment>& segments,
+Status SentencePieceTokenizer::EncodeSegments(Span<const uint8_t> text,
+                                              const std::vector<TextSegment>& segments,
                                               std::vector<int32_t>* ids) const {
   Work work;
   for (const TextSegment& segment : segments) {
@@ -127,7 +136,8 @@ Status SentencePieceTokenizer::EncodeSegments(Span<const uint8_t> text, const st
     }
     ApplySpaceRules(text.subspan(segment.range.begin, segment.range.end - segment.range.begin), &work.text);
     if (work.text.size() > INT32_MAX) {
-      return Error(Code::kInvalid, "the text has %zu bytes after its invalid bytes were replaced", work.text.size());
+      return Error(Code::kInvalid, "the text has %zu bytes after its invalid bytes were replaced",
+                   work.text.size());
     }
     work.unknown_before = false;
     for (size_t begin = 0; begin < work.text.size();) {
@@ -190,7 +200,8 @@ void SentencePieceTokenizer::MakeSymbols(const uint8_t* bytes, size_t begin, siz
   }
 }
 
-void SentencePieceTokenizer::EncodeWord(size_t begin, size_t end, Work* work, std::vector<int32_t>* ids) const {
+void SentencePieceTokenizer::EncodeWord(size_t begin, size_t end, Work* work,
+                                        std::vector<int32_t>* ids) const {
   const auto* bytes = reinterpret_cast<const uint8_t*>(work->text.data());
   std::vector<Symbol>& symbols = work->merger.symbols();
   MakeSymbols(bytes, begin, end, &symbols);
@@ -205,7 +216,8 @@ void SentencePieceTokenizer::EncodeWord(size_t begin, size_t end, Work* work, st
   } else {
     work->merger.Run([&](const Symbol& left, const Symbol& right) {
       const uint64_t* merge = merges_.Find(PairKey(left.id, right.id));
-      return merge == nullptr ? Merge{} : Merge{static_cast<uint32_t>(*merge >> 32), static_cast<int32_t>(*merge)};
+      return merge == nullptr ? Merge{}
+                              : Merge{static_cast<uint32_t>(*merge >> 32), static_cast<int32_t>(*merge)};
     });
   }
   for (const Symbol& symbol : symbols) {
@@ -238,7 +250,8 @@ void SentencePieceTokenizer::EmitUnused(const uint8_t* bytes, const Symbol& symb
     const TextRange part = work->parts.back();
     work->parts.pop_back();
     const int32_t id = table_.Find(bytes + part.begin, part.end - part.begin);
-    const auto split = id >= 0 && KindOf(id) == PieceKind::kUnused ? work->splits.find(id) : work->splits.end();
+    const auto split =
+        id >= 0 && KindOf(id) == PieceKind::kUnused ? work->splits.find(id) : work->splits.end();
     if (split == work->splits.end()) {
       Emit(bytes, part, id, work, ids);
       continue;

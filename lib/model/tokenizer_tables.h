@@ -1,4 +1,5 @@
-// Lookups of the tokenizers: bytes to a piece, a pair of pieces to their merge, the longest added token at a place.
+// Lookups of the tokenizers: bytes to a piece, a pair of pieces to their merge, the longest added token at a
+// place.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,7 +9,8 @@
 
 namespace kvc {
 
-// A map from 64-bit keys to 64-bit values that is filled once: open addressing, at most half full. The key ~0 is not allowed.
+// A map from 64-bit keys to 64-bit values that is filled once: open addressing, at most half full. The key ~0
+// is not allowed.
 class FlatMap {
  public:
   // Room for `count` keys. Drops what was there.
@@ -57,7 +59,8 @@ class PieceTable {
     while (size < count * 2) size *= 2;
     ids_.assign(size, -1);
   }
-  // Adds piece `id`. Returns the id that already has these bytes, else -1. Not more pieces than were reserved.
+  // Adds piece `id`. Returns the id that already has these bytes, else -1. Not more pieces than were
+  // reserved.
   int32_t Add(int32_t id) {
     const std::string& piece = (*pieces_)[static_cast<size_t>(id)];
     int32_t& slot = ids_[Place(reinterpret_cast<const uint8_t*>(piece.data()), piece.size())];
@@ -78,7 +81,8 @@ class PieceTable {
     size_t at = static_cast<size_t>(Hash64(bytes, size)) & mask;
     while (ids_[at] >= 0) {
       const std::string& piece = (*pieces_)[static_cast<size_t>(ids_[at])];
-      if (piece.size() == size && piece.compare(0, size, reinterpret_cast<const char*>(bytes), size) == 0) break;
+      if (piece.size() == size && piece.compare(0, size, reinterpret_cast<const char*>(bytes), size) == 0)
+        break;
       at = (at + 1) & mask;
     }
     return at;
@@ -88,7 +92,8 @@ class PieceTable {
   size_t longest_ = 0;
 };
 
-// A trie over some pieces: the longest of them that starts at a place. A look costs at most the longest piece.
+// A trie over some pieces: the longest of them that starts at a place. A look costs at most the longest
+// piece.
 class PieceTrie {
  public:
   // `ids` name pieces that are not empty.

@@ -17,8 +17,8 @@ constexpr size_t kMaxTextBytes = size_t{256} << 20;
 
 // Names by which tokenizers that say no more are understood; config.json has the last word.
 constexpr const char* kBosNames[] = {"<s>", "<|begin_of_text|>", "<|bos|>", "<bos>"};
-constexpr const char* kStopNames[] = {"</s>",      "<|eos|>",  "<eos>",      "<|end_of_text|>", "<|endoftext|>",
-                                      "<|eot_id|>", "<|eom_id|>", "<|im_end|>"};
+constexpr const char* kStopNames[] = {"</s>",          "<|eos|>",    "<eos>",      "<|end_of_text|>",
+                                      "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>"};
 constexpr const char* kPadNames[] = {"<pad>", "<|pad|>", "[PAD]"};
 
 Status Unsupported(const std::string& what) {
@@ -31,8 +31,8 @@ std::string TypeOf(const Json& part) {
   return part.is_object() && type != part.end() && type->is_string() ? type->get<std::string>() : "";
 }
 
-// The parts of a normalizer, pre-tokenizer, post-processor or decoder: of a Sequence its members, else itself. The file's
-// name for the list of a Sequence is `key`.
+// The parts of a normalizer, pre-tokenizer, post-processor or decoder: of a Sequence its members, else
+// itself. The file's name for the list of a Sequence is `key`.
 Status Parts(const JsonObject& root, const char* what, const char* key, std::vector<const Json*>* parts) {
   parts->clear();
   const Json* part = root.Find(what);
@@ -43,7 +43,8 @@ Status Parts(const JsonObject& root, const char* what, const char* key, std::vec
     return {};
   }
   const auto list = part->find(key);
-  if (list == part->end() || !list->is_array()) return Bad(std::string(what) + " is a Sequence without " + key);
+  if (list == part->end() || !list->is_array())
+    return Bad(std::string(what) + " is a Sequence without " + key);
   for (const Json& member : *list) {
     if (!member.is_object()) return Bad(std::string(what) + " has a member that is not an object");
     if (TypeOf(member) == "Sequence") return Unsupported(std::string("a Sequence inside the ") + what);
@@ -93,9 +94,11 @@ Result<TokenizerSpec> HfReader::Read() {
   if (!byte_level_ && !spaces_replaced_) {
     return Unsupported("a BPE model with neither a ByteLevel pre-tokenizer nor \"\xE2\x96\x81\" for spaces");
   }
-  if (byte_level_ && spaces_replaced_) return Unsupported("a ByteLevel pre-tokenizer together with \"\xE2\x96\x81\" for spaces");
+  if (byte_level_ && spaces_replaced_)
+    return Unsupported("a ByteLevel pre-tokenizer together with \"\xE2\x96\x81\" for spaces");
   if (byte_level_ && spec_.byte_fallback) return Unsupported("byte_fallback in a byte-level model");
-  if (!byte_level_ && spec_.ignore_merges) return Unsupported("ignore_merges in a model that is not byte-level");
+  if (!byte_level_ && spec_.ignore_merges)
+    return Unsupported("ignore_merges in a model that is not byte-level");
   if (!byte_level_ && spec_.nfc) return Unsupported("the normalizer NFC in a model that is not byte-level");
   if (!byte_level_ && !spec_.byte_fallback && !fuse_unk_) return Unsupported("fuse_unk=false");
   spec_.kind = byte_level_ ? TokenizerKind::kByteLevelBpe : TokenizerKind::kSentencePieceBpe;
@@ -186,19 +189,23 @@ Status HfReader::ReadPreTokenizer() {
       KVC_RETURN_IF_ERROR(object.Bool("split", &split));
       KVC_RETURN_IF_ERROR(object.Bool("add_prefix_space", &prefix));
       const bool never = scheme == "never" || !prefix;
-      if (symbol != kSpaceSymbol || split) return Unsupported("the pre-tokenizer Metaspace with split or another symbol");
-      // Metaspace leaves a text alone that begins with a space; "first" depends on where special tokens stand.
+      if (symbol != kSpaceSymbol || split)
+        return Unsupported("the pre-tokenizer Metaspace with split or another symbol");
+      // Metaspace leaves a text alone that begins with a space; "first" depends on where special tokens
+      // stand.
       if (!never) return Unsupported("the pre-tokenizer Metaspace with prepend_scheme " + scheme);
       spaces_replaced_ = true;
     } else {
       return Unsupported("the pre-tokenizer " + type);
     }
   }
-  if (!byte_level_ && !spec_.patterns.empty()) return Unsupported("the pre-tokenizer Split or Digits without ByteLevel");
+  if (!byte_level_ && !spec_.patterns.empty())
+    return Unsupported("the pre-tokenizer Split or Digits without ByteLevel");
   return {};
 }
 
-// Escapes and class operators that Oniguruma, for which the patterns are written, reads in another way than PCRE2.
+// Escapes and class operators that Oniguruma, for which the patterns are written, reads in another way than
+// PCRE2.
 Status CheckPattern(const std::string& pattern) {
   bool in_class = false;
   for (size_t i = 0; i < pattern.size(); ++i) {
@@ -230,7 +237,8 @@ Status HfReader::ReadSplit(const Json& part) {
   bool invert = false;
   KVC_RETURN_IF_ERROR(object.String("behavior", &behavior));
   KVC_RETURN_IF_ERROR(object.Bool("invert", &invert));
-  if (behavior != "Isolated" || invert) return Unsupported("the pre-tokenizer Split with behavior " + behavior);
+  if (behavior != "Isolated" || invert)
+    return Unsupported("the pre-tokenizer Split with behavior " + behavior);
   const Json* pattern = object.Find("pattern");
   if (pattern == nullptr || !pattern->is_object()) return Bad("a Split without a pattern");
   KVC_RETURN_IF_ERROR(JsonObject(*pattern, object.where()).String("Regex", &regex));
@@ -252,12 +260,13 @@ Status HfReader::ReadDecoder() {
   for (const Json* part : parts) {
     const std::string type = TypeOf(*part);
     const bool known = byte_level_ ? type == "ByteLevel"
-                                   : type == "Replace" || type == "ByteFallback" || type == "Fuse" || type == "Strip" ||
-                                         type == "Metaspace";
+                                   : type == "Replace" || type == "ByteFallback" || type == "Fuse" ||
+                                         type == "Strip" || type == "Metaspace";
     if (!known) return Unsupported("the decoder " + type);
     strips = strips || type == "Strip" || type == "Metaspace";
   }
-  if (spec_.add_space_prefix && !strips) return Unsupported("a decoder that leaves the space before the text");
+  if (spec_.add_space_prefix && !strips)
+    return Unsupported("a decoder that leaves the space before the text");
   return {};
 }
 
@@ -282,7 +291,8 @@ Status HfReader::ReadVocabulary(const JsonObject& model) {
   const Json* vocab = model.Find("vocab");
   if (vocab == nullptr || !vocab->is_object()) return Bad("the model has no vocab");
   if (vocab->empty()) return Bad("the vocab is empty");
-  // Tokens outside the byte alphabet can only be added tokens that stand in the vocabulary too; those come later and replace them.
+  // Tokens outside the byte alphabet can only be added tokens that stand in the vocabulary too; those come
+  // later and replace them.
   for (const auto& [written, id] : vocab->items()) {
     if (!id.is_number_integer()) return Bad("token \"" + written + "\" has no id");
     PieceKind kind = PieceKind::kNormal;
@@ -323,7 +333,8 @@ Status HfReader::ReadAddedTokens() {
       return Unsupported("single_word, lstrip or rstrip of the added token \"" + content + "\"");
     }
     if (!special && spec_.add_space_prefix) {
-      return Unsupported("the added token \"" + content + "\", not special, in a model that puts a space before the text,");
+      return Unsupported("the added token \"" + content +
+                         "\", not special, in a model that puts a space before the text,");
     }
     PieceKind kind = special ? PieceKind::kControl : PieceKind::kUserDefined;
     if (content == unk_ && !byte_level_) kind = PieceKind::kUnknown;
@@ -334,7 +345,8 @@ Status HfReader::ReadAddedTokens() {
 
 Status HfReader::MergeSide(const std::string& written, size_t index) {
   const int32_t id = Id(written);
-  if (id < 0) return Bad("merge " + std::to_string(index) + " names \"" + written + "\", which is not in the vocab");
+  if (id < 0)
+    return Bad("merge " + std::to_string(index) + " names \"" + written + "\", which is not in the vocab");
   spec_.merges.push_back(id);
   return {};
 }
@@ -354,12 +366,14 @@ Status HfReader::ReadMerges(const JsonObject& model) {
     } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
       left = merge[0].get<std::string>(), right = merge[1].get<std::string>();
     }
-    if (left.empty() || right.empty()) return Bad("merge " + std::to_string(index) + " is not a pair of tokens");
+    if (left.empty() || right.empty())
+      return Bad("merge " + std::to_string(index) + " is not a pair of tokens");
     KVC_RETURN_IF_ERROR(MergeSide(left, index));
     KVC_RETURN_IF_ERROR(MergeSide(right, index));
     ++index;
   }
-  // A model of single characters has nothing to merge; then equal scores say so, as SentencePiece wants one or the other.
+  // A model of single characters has nothing to merge; then equal scores say so, as SentencePiece wants one
+  // or the other.
   if (!byte_level_ && spec_.merges.empty()) spec_.scores.assign(spec_.pieces.size(), 0.0f);
   return {};
 }
@@ -395,7 +409,8 @@ Status HfReader::ReadPostProcessor() {
   return {};
 }
 
-// {"single": [{"SpecialToken": {"id": "<s>", ...}}, {"Sequence": {"id": "A", ...}}], ...}: at most one token, in front.
+// {"single": [{"SpecialToken": {"id": "<s>", ...}}, {"Sequence": {"id": "A", ...}}], ...}: at most one token,
+// in front.
 Status HfReader::ReadTemplate(const Json& part) {
   const auto single = part.find("single");
   if (single == part.end() || !single->is_array()) return Bad("the post-processor has no template");

@@ -38,7 +38,8 @@ Result<std::string> UndoByteAlphabet(const std::string& piece) {
     int32_t c = 0;
     const size_t length = Utf8Length(p + at, piece.size() - at, &c);
     if (length == 0 || c >= kAlphabetSize || to_byte[static_cast<size_t>(c)] < 0) {
-      return Error(Code::kBadModel, "the piece \"%.80s\" has a character outside the byte alphabet", piece.c_str());
+      return Error(Code::kBadModel, "the piece \"%.80s\" has a character outside the byte alphabet",
+                   piece.c_str());
     }
     bytes.push_back(static_cast<char>(to_byte[static_cast<size_t>(c)]));
     at += length;

@@ -6,8 +6,8 @@
 
 namespace kvc {
 
-// GPT-2 writes every byte as one printable character ("Ġ" is the space). kBadModel when `piece` has a character outside that
-// alphabet. Not for added tokens: those stand in the file as they are.
+// GPT-2 writes every byte as one printable character ("Ġ" is the space). kBadModel when `piece` has a
+// character outside that alphabet. Not for added tokens: those stand in the file as they are.
 Result<std::string> UndoByteAlphabet(const std::string& piece);
 
 // SentencePiece writes a space as U+2581 "▁".

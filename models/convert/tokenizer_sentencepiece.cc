@@ -16,8 +16,8 @@ constexpr size_t kMaxPieces = size_t{1} << 21;
 struct Field {
   uint32_t number = 0;
   enum Wire : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 } wire = kVarint;
-  uint64_t number_value = 0;      // varint, or the bits of a fixed field
-  Span<const uint8_t> bytes;      // kBytes
+  uint64_t number_value = 0;  // varint, or the bits of a fixed field
+  Span<const uint8_t> bytes;  // kBytes
 };
 
 // Walks the fields of one message. Never reads outside it; never descends by itself.
@@ -33,9 +33,12 @@ class Message {
     field->wire = static_cast<Field::Wire>(tag & 7);
     field->bytes = {};
     switch (field->wire) {
-      case Field::kVarint: return Varint(&field->number_value);
-      case Field::kFixed64: return Fixed(8, &field->number_value);
-      case Field::kFixed32: return Fixed(4, &field->number_value);
+      case Field::kVarint:
+        return Varint(&field->number_value);
+      case Field::kFixed64:
+        return Fixed(8, &field->number_value);
+      case Field::kFixed32:
+        return Fixed(4, &field->number_value);
       case Field::kBytes: {
         uint64_t size = 0;
         KVC_RETURN_IF_ERROR(Varint(&size));
@@ -50,7 +53,8 @@ class Message {
 
  private:
   Status Bad(const char* what) const {
-    return Error(Code::kBadModel, "tokenizer.model: %s, %zu bytes into a message of %zu", what, at_, bytes_.size());
+    return Error(Code::kBadModel, "tokenizer.model: %s, %zu bytes into a message of %zu", what, at_,
+                 bytes_.size());
   }
   Status Varint(uint64_t* value) {
     *value = 0;
@@ -78,7 +82,8 @@ std::string Text(const Field& field) {
   return std::string(reinterpret_cast<const char*>(field.bytes.data()), field.bytes.size());
 }
 
-// What of TrainerSpec and NormalizerSpec decides about encoding; the defaults are those of sentencepiece_model.proto.
+// What of TrainerSpec and NormalizerSpec decides about encoding; the defaults are those of
+// sentencepiece_model.proto.
 struct Options {
   uint64_t model_type = 1;  // 1 unigram, 2 bpe, 3 word, 4 char
   bool space_as_suffix = false, byte_fallback = false;
@@ -148,12 +153,15 @@ Status ReadPiece(Span<const uint8_t> bytes, TokenizerSpec* spec) {
   }
   static constexpr PieceKind kKinds[] = {PieceKind::kNormal,      PieceKind::kUnknown, PieceKind::kControl,
                                          PieceKind::kUserDefined, PieceKind::kUnused,  PieceKind::kByte};
-  if (type < 1 || type > 6) return Error(Code::kBadModel, "tokenizer.model: piece %zu has an unknown type", id);
-  if (!std::isfinite(score)) return Error(Code::kBadModel, "tokenizer.model: the score of piece %zu is not finite", id);
+  if (type < 1 || type > 6)
+    return Error(Code::kBadModel, "tokenizer.model: piece %zu has an unknown type", id);
+  if (!std::isfinite(score))
+    return Error(Code::kBadModel, "tokenizer.model: the score of piece %zu is not finite", id);
   const PieceKind kind = kKinds[type - 1];
   if (kind == PieceKind::kByte) {
     const int byte = ParseBytePiece(piece);
-    if (byte < 0) return Error(Code::kBadModel, "tokenizer.model: byte piece %zu is \"%.40s\"", id, piece.c_str());
+    if (byte < 0)
+      return Error(Code::kBadModel, "tokenizer.model: byte piece %zu is \"%.40s\"", id, piece.c_str());
     piece.assign(1, static_cast<char>(byte));
   } else if (kind != PieceKind::kControl && kind != PieceKind::kUnknown) {
     piece = UndoSpaceSymbol(piece);
@@ -172,11 +180,14 @@ Status CheckOptions(const Options& options) {
                  known ? kTypes[options.model_type - 1] : "is unknown and");
   }
   if (options.has_character_map) {
-    return Error(Code::kUnsupported, "tokenizer.model: the normalization rule \"%.40s\" is not supported, only identity is",
+    return Error(Code::kUnsupported,
+                 "tokenizer.model: the normalization rule \"%.40s\" is not supported, only identity is",
                  options.rule_name.c_str());
   }
-  if (options.space_as_suffix) return Error(Code::kUnsupported, "tokenizer.model: treat_whitespace_as_suffix is not supported");
-  if (!options.escape_spaces) return Error(Code::kUnsupported, "tokenizer.model: escape_whitespaces=false is not supported");
+  if (options.space_as_suffix)
+    return Error(Code::kUnsupported, "tokenizer.model: treat_whitespace_as_suffix is not supported");
+  if (!options.escape_spaces)
+    return Error(Code::kUnsupported, "tokenizer.model: escape_whitespaces=false is not supported");
   return {};
 }
 
@@ -185,7 +196,8 @@ Status CheckOptions(const Options& options) {
 Result<TokenizerSpec> ReadSentencePiece(Span<const uint8_t> bytes) {
   if (bytes.empty()) return Error(Code::kBadModel, "tokenizer.model: empty");
   if (bytes.size() > kMaxFileBytes) {
-    return Error(Code::kBadModel, "tokenizer.model: %zu bytes, the limit is %zu", bytes.size(), kMaxFileBytes);
+    return Error(Code::kBadModel, "tokenizer.model: %zu bytes, the limit is %zu", bytes.size(),
+                 kMaxFileBytes);
   }
   TokenizerSpec spec;
   spec.kind = TokenizerKind::kSentencePieceBpe;

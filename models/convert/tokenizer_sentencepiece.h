@@ -8,8 +8,8 @@
 
 namespace kvc {
 
-// Reads pieces, scores, kinds, special ids and the space rules. kBadModel: damaged. kUnsupported: names the model type
-// (Unigram, word, char), normalizer rules or option that is not known.
+// Reads pieces, scores, kinds, special ids and the space rules. kBadModel: damaged. kUnsupported: names the
+// model type (Unigram, word, char), normalizer rules or option that is not known.
 Result<TokenizerSpec> ReadSentencePiece(Span<const uint8_t> bytes);
 
 }  // namespace kvc

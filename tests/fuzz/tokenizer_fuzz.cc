@@ -1,4 +1,5 @@
-// Text through fixed tokenizers, and bytes through everything that reads a tokenizer. The first byte of an input chooses.
+// Text through fixed tokenizers, and bytes through everything that reads a tokenizer. The first byte of an
+// input chooses.
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -30,7 +31,8 @@ TokenizerSpec FixedSpec(TokenizerKind kind) {
   for (int b = 0; b < 256; ++b) {
     Add(&spec, std::string(1, static_cast<char>(b)), byte_level ? PieceKind::kNormal : PieceKind::kByte, 0);
   }
-  for (const char* piece : {"ab", "abab", "  ", "    ", "\xC3\xA9"}) Add(&spec, piece, PieceKind::kNormal, -1);
+  for (const char* piece : {"ab", "abab", "  ", "    ", "\xC3\xA9"})
+    Add(&spec, piece, PieceKind::kNormal, -1);
   Add(&spec, "<end>", PieceKind::kControl, 0);
   Add(&spec, "<tool>", PieceKind::kUserDefined, 0);
   if (byte_level) {
@@ -65,10 +67,12 @@ void Fuzz(const uint8_t* data, size_t size) {
   if (size == 0) return;
   const Span<const uint8_t> bytes(data + 1, size - 1);
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  TokenizerSpec spec = FixedSpec(data[0] & 1 ? TokenizerKind::kSentencePieceBpe : TokenizerKind::kByteLevelBpe);
+  TokenizerSpec spec =
+      FixedSpec(data[0] & 1 ? TokenizerKind::kSentencePieceBpe : TokenizerKind::kByteLevelBpe);
   const bool byte_level = spec.kind == TokenizerKind::kByteLevelBpe;
   switch (data[0] >> 1 & 7) {
-    case 0: return EncodeText(spec, text, true);
+    case 0:
+      return EncodeText(spec, text, true);
     case 1:  // every rule that changes text
       spec.nfc = spec.ignore_merges = byte_level;
       spec.add_space_prefix = spec.remove_extra_spaces = !byte_level;

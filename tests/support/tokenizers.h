@@ -24,14 +24,18 @@ inline std::string ReadTestFile(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-inline std::string TokenizerData(const std::string& name) { return std::string(KVC_TEST_DATA) + "/tokenizers/" + name; }
+inline std::string TokenizerData(const std::string& name) {
+  return std::string(KVC_TEST_DATA) + "/tokenizers/" + name;
+}
 
 // By the name of its vectors: "recall", "tok512", or a file of tests/data/tokenizers without its ending.
 inline Result<TokenizerSpec> ReadTestSpec(const std::string& name) {
   const std::string root = KVC_SOURCE_DIR;
   if (name == "recall") return ReadHfTokenizer(ReadTestFile(root + "/models/recall/tokenizer.json"));
-  if (name == "tok512") return ReadLlama2cTokenizer(Bytes(ReadTestFile(root + "/models/stories260k/tok512.bin")), 512);
-  if (name.rfind("sp_", 0) == 0) return ReadSentencePiece(Bytes(ReadTestFile(TokenizerData(name + ".model"))));
+  if (name == "tok512")
+    return ReadLlama2cTokenizer(Bytes(ReadTestFile(root + "/models/stories260k/tok512.bin")), 512);
+  if (name.rfind("sp_", 0) == 0)
+    return ReadSentencePiece(Bytes(ReadTestFile(TokenizerData(name + ".model"))));
   return ReadHfTokenizer(ReadTestFile(TokenizerData(name + ".json")));
 }
 
@@ -47,7 +51,8 @@ inline std::unique_ptr<Tokenizer> MakeTestTokenizer(const std::string& name) {
   return spec.ok() ? MakeTokenizer(spec.value()) : nullptr;
 }
 
-inline std::vector<int32_t> Encode(const Tokenizer& tokenizer, const std::string& text, bool parse_special = false) {
+inline std::vector<int32_t> Encode(const Tokenizer& tokenizer, const std::string& text,
+                                   bool parse_special = false) {
   std::vector<int32_t> ids;
   const Status status = tokenizer.Encode(Bytes(text), false, parse_special, &ids);
   EXPECT_TRUE(status.ok()) << status.message();

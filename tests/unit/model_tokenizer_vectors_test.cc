@@ -1,5 +1,5 @@
-// Every string of tests/data/tokenizers/strings.txt through every tokenizer, against what the PyPI packages tokenizers and
-// sentencepiece made of it (tests/vectors/make_tokenizer_vectors.py states the format).
+// Every string of tests/data/tokenizers/strings.txt through every tokenizer, against what the PyPI packages
+// tokenizers and sentencepiece made of it (tests/vectors/make_tokenizer_vectors.py states the format).
 #include <cstdlib>
 #include <sstream>
 
@@ -54,7 +54,8 @@ TEST_P(TokenizerVectors, AgreeWithTheLibrary) {
     if (fields.empty()) fields.push_back("");
     const std::vector<int32_t> plain = Ids(fields[0]);
     std::vector<int32_t> special = plain;
-    const bool has_special = GetParam() != std::string("tok512") && std::string(GetParam()).rfind("sp_", 0) != 0;
+    const bool has_special =
+        GetParam() != std::string("tok512") && std::string(GetParam()).rfind("sp_", 0) != 0;
     std::string decoded = text;
     for (size_t f = 1; f < fields.size(); ++f) {
       if (fields[f][0] == 'S') special = Ids(fields[f].substr(1));
@@ -71,8 +72,8 @@ TEST_P(TokenizerVectors, AgreeWithTheLibrary) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TokenizerVectors,
-                         testing::Values("recall", "gpt2", "llama3", "qwen2", "chain", "llama_hf", "tok512", "sp_fallback",
-                                         "sp_unused", "sp_squeeze", "sp_plain"),
+                         testing::Values("recall", "gpt2", "llama3", "qwen2", "chain", "llama_hf", "tok512",
+                                         "sp_fallback", "sp_unused", "sp_squeeze", "sp_plain"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

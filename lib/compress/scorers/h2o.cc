@@ -16,21 +16,17 @@ Protected Protect(const Policy& policy, int32_t budget) {
 
 bool Counts(const Policy& policy) { return policy.scorer == &kScorerH2oCount || policy.Int(OptionId::kH2oNorm) == 1; }
 
-void Normalise(const Policy& policy, const float* sums, const int32_t* positions, int32_t n, float* scores) {
-  if (!Counts(policy)) {
-    std::copy(sums, sums + n, scores);
-    return;
-  }
-  const int32_t total = positions[n - 1] + 1;  // tokens fed so far
-  for (int32_t t = 0; t < n; ++t) scores[t] = sums[t] / static_cast<float>(total - positions[t]);
-}
-
+// With `count` the prompt's sums are divided by the rows that could see the entry; decode adds plain probabilities (the reference does).
 Status Score(const ScoreInput& in, ScoreOutput& out) {
   for (int32_t g = 0; g < in.kv.n_kv_heads; ++g) {
-    const int32_t n = in.kv.len[static_cast<size_t>(g)];
-    float* sums = out.kv->Aux(0, g);
-    in.ops.kernels->add(in.observed.sums.data() + g * in.kv.capacity, n, sums);
-    Normalise(in.policy, sums, in.kv.Positions(g), n, out.scores + g * out.stride);
+    const int32_t n = in.kv.len[static_cast<size_t>(g)], total = in.kv.Positions(g)[n - 1] + 1;
+    const float* sums = in.observed.sums.data() + g * in.kv.capacity;
+    float* kept = out.kv->Aux(0, g);
+    for (int32_t t = 0; t < n; ++t) {
+      const int32_t rows = Counts(in.policy) ? std::min(total - in.kv.Positions(g)[t], in.observed.n_new) : 1;
+      kept[t] += sums[t] / static_cast<float>(std::max(rows, 1));
+    }
+    std::copy(kept, kept + n, out.scores + g * out.stride);
   }
   return {};
 }
@@ -39,7 +35,7 @@ void Observe(const DecodeInput& in) {
   for (int32_t t = 0; t < in.n; ++t) in.aux[0][t] += in.p[t];
 }
 
-void Rank(const DecodeInput& in, float* scores) { Normalise(in.policy, in.aux[0], in.positions, in.n, scores); }
+void Rank(const DecodeInput& in, float* scores) { std::copy(in.aux[0], in.aux[0] + in.n, scores); }
 
 }  // namespace
 
