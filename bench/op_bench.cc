@@ -1,5 +1,6 @@
 // Speed of the kernels on the larger cases of tests/parity, one thread, every table this processor runs.
-// Usage: op_bench [part of a name]. GFLOP/s counts 2 operations a product; GB/s what the model of a kernel says it reads.
+// Usage: op_bench [part of a name]. GFLOP/s counts 2 operations a product; GB/s what the model of a kernel
+// says it reads.
 #include <time.h>
 
 #include <cstdio>
@@ -42,16 +43,19 @@ template <typename F>
 void Measure(const std::string& name, double flops, double bytes, F&& f) {
   if (name.find(g_filter) == std::string::npos) return;
   const double s = Seconds(f);
-  std::printf("%-72s %10.2f us %9.2f GFLOP/s %8.2f GB/s\n", name.c_str(), s * 1e6, flops / s * 1e-9, bytes / s * 1e-9);
+  std::printf("%-72s %10.2f us %9.2f GFLOP/s %8.2f GB/s\n", name.c_str(), s * 1e6, flops / s * 1e-9,
+              bytes / s * 1e-9);
 }
 
 void MatMuls() {
   for (const MatMulCase& c : LargeMatMulCases()) {
     MatMulData data(c);
     const double products = 1.0 * c.rows * c.cols * c.n;
-    const double bytes = 1.0 * c.rows * WeightRowBytes(c.type, c.cols) + (c.group > 0 ? 2.0 * c.rows * c.cols / c.group : 0);
+    const double bytes =
+        1.0 * c.rows * WeightRowBytes(c.type, c.cols) + (c.group > 0 ? 2.0 * c.rows * c.cols / c.group : 0);
     for (const KernelTable* table : Tables()) {
-      Measure(std::string("matmul ") + table->name + " " + data.Name(), 2 * products, bytes, [&] { table->matmul(data.args); });
+      Measure(std::string("matmul ") + table->name + " " + data.Name(), 2 * products, bytes,
+              [&] { table->matmul(data.args); });
     }
   }
 }
@@ -61,19 +65,24 @@ void Attention() {
     const RowsData data(c);
     const double pairs = 1.0 * c.n_q * c.first_visible + 0.5 * c.n_q * (c.n_q + 1);
     const double bytes = 8.0 * data.n_keys * c.d;
-    const std::string shape = " rows " + std::to_string(c.n_q) + " keys " + std::to_string(data.n_keys) + " d " + std::to_string(c.d);
-    std::vector<float> out(data.q.size()), lse(static_cast<size_t>(c.n_q)), sums(static_cast<size_t>(data.n_keys));
+    const std::string shape = " rows " + std::to_string(c.n_q) + " keys " + std::to_string(data.n_keys) +
+                              " d " + std::to_string(c.d);
+    std::vector<float> out(data.q.size()), lse(static_cast<size_t>(c.n_q)),
+        sums(static_cast<size_t>(data.n_keys));
     std::vector<float> p(static_cast<size_t>(32 * data.n_keys));
     const std::vector<int32_t> visible(32, data.n_keys);
     for (const KernelTable* t : Tables()) {
       Measure(std::string("prefill_attention ") + t->name + shape, 4 * pairs * c.d, bytes,
               [&] { t->prefill_attention(data.Prefill(out.data(), lse.data())); });
       Measure(std::string("column_sums ") + t->name + shape, 2 * pairs * c.d, bytes / 2, [&] {
-        t->column_sums({data.q.data(), data.k.data(), lse.data(), sums.data(), data.stride, c.n_q, c.first_visible, 0, data.n_keys, c.d, data.scale, 1});
+        t->column_sums({data.q.data(), data.k.data(), lse.data(), sums.data(), data.stride, c.n_q,
+                        c.first_visible, 0, data.n_keys, c.d, data.scale, 1});
       });
-      Measure(std::string("score_rows ") + t->name + shape + ", 32 rows", 64.0 * data.n_keys * c.d, bytes / 2, [&] {
-        t->score_rows({data.q.data(), data.k.data(), visible.data(), nullptr, p.data(), data.stride, data.n_keys, 32, data.n_keys, c.d, data.scale});
-      });
+      Measure(std::string("score_rows ") + t->name + shape + ", 32 rows", 64.0 * data.n_keys * c.d, bytes / 2,
+              [&] {
+                t->score_rows({data.q.data(), data.k.data(), visible.data(), nullptr, p.data(), data.stride,
+                               data.n_keys, 32, data.n_keys, c.d, data.scale});
+              });
     }
   }
 }
@@ -84,8 +93,8 @@ void Tiles() {
     AttendData data(c);
     const double bytes = 2.0 * c.n * c.d * (c.type == KvType::kF32 ? 4 : 2);
     for (const KernelTable* t : Tables()) {
-      Measure(std::string("attend_tile ") + t->name + " type " + std::to_string(static_cast<int>(c.type)) + " 100 tiles n 64 g " +
-                  std::to_string(c.g) + " d " + std::to_string(c.d),
+      Measure(std::string("attend_tile ") + t->name + " type " + std::to_string(static_cast<int>(c.type)) +
+                  " 100 tiles n 64 g " + std::to_string(c.g) + " d " + std::to_string(c.d),
               400.0 * c.n * c.g * c.d, 100 * bytes, [&] {
                 for (int i = 0; i < 100; ++i) {
                   AttendTileArgs a = data.Args(false, 0, c.n);
@@ -105,17 +114,21 @@ void Vectors() {
   std::vector<uint8_t> stored(static_cast<size_t>(4 * n));
   for (const KernelTable* t : Tables()) {
     const std::string name = std::string(t->name) + " 4096";
-    Measure("rms_norm " + name, 4.0 * n, 12.0 * n, [&] { t->rms_norm(x.data(), w.data(), 1e-5f, n, y.data()); });
+    Measure("rms_norm " + name, 4.0 * n, 12.0 * n,
+            [&] { t->rms_norm(x.data(), w.data(), 1e-5f, n, y.data()); });
     Measure("silu_mul " + name, 20.0 * n, 12.0 * n, [&] { t->silu_mul(x.data(), w.data(), n, y.data()); });
     Measure("softmax " + name, 20.0 * n, 8.0 * n, [&] { t->softmax(y.data(), n); });
     Measure("dot " + name, 2.0 * n, 8.0 * n, [&] { y[0] = t->dot(x.data(), w.data(), n); });
-    Measure("quantize_row " + name, 4.0 * n, 5.0 * n, [&] { t->quantize_row(x.data(), n, 32, codes.data(), y.data()); });
+    Measure("quantize_row " + name, 4.0 * n, 5.0 * n,
+            [&] { t->quantize_row(x.data(), n, 32, codes.data(), y.data()); });
     for (KvType type : {KvType::kBf16, KvType::kF16, KvType::kInt8, KvType::kInt4}) {
       const VectorFormat f{type, 64, type == KvType::kInt8 || type == KvType::kInt4 ? 64 : 0};
       const std::string kind = " type " + std::to_string(static_cast<int>(type));
       const double bytes = 4.0 * n + n / 64 * static_cast<double>(VectorBytes(f));
-      Measure("encode_vectors " + name + kind, 0, bytes, [&] { t->encode_vectors(f, x.data(), n / 64, stored.data()); });
-      Measure("decode_vectors " + name + kind, 0, bytes, [&] { t->decode_vectors(f, stored.data(), n / 64, y.data()); });
+      Measure("encode_vectors " + name + kind, 0, bytes,
+              [&] { t->encode_vectors(f, x.data(), n / 64, stored.data()); });
+      Measure("decode_vectors " + name + kind, 0, bytes,
+              [&] { t->decode_vectors(f, stored.data(), n / 64, y.data()); });
     }
   }
 }

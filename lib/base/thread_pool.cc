@@ -37,9 +37,10 @@ bool SpinUntil(F&& done) {
   return done();
 }
 
-// One word tells everything about the running job: state_ = generation << 17 | open << 16 | workers inside. A worker
-// joins by adding one while the job is open; the caller closes it when no item is left and waits for those inside only,
-// so a worker that the system has not woken costs nothing. A job's fields change only while it is closed and empty.
+// One word tells everything about the running job: state_ = generation << 17 | open << 16 | workers inside. A
+// worker joins by adding one while the job is open; the caller closes it when no item is left and waits for
+// those inside only, so a worker that the system has not woken costs nothing. A job's fields change only
+// while it is closed and empty.
 class Pool final : public ThreadPool {
  public:
   explicit Pool(bool spin) : spin_(spin) {}
@@ -122,7 +123,8 @@ class Pool final : public ThreadPool {
       }
       if (stop_.load()) return;
       uint64_t s = state_.load();
-      while ((s & kOpen) != 0 && !state_.compare_exchange_weak(s, s + 1)) {}
+      while ((s & kOpen) != 0 && !state_.compare_exchange_weak(s, s + 1)) {
+      }
       if ((s & kOpen) == 0) continue;
       seen = s & ~kLow;
       Work(index);
@@ -161,10 +163,14 @@ class Pool final : public ThreadPool {
 
 Result<std::unique_ptr<ThreadPool>> ThreadPool::Create(int n_threads) {
   if (n_threads < 0 || n_threads > kMaxThreads) {
-    return Error(Code::kInvalid, "threads: %d is outside 0 (one per processor) to %d", n_threads, kMaxThreads);
+    return Error(Code::kInvalid, "threads: %d is outside 0 (one per processor) to %d", n_threads,
+                 kMaxThreads);
   }
   const int online = static_cast<int>(std::thread::hardware_concurrency());  // 0 = unknown
-  const int wanted = n_threads > 0 ? n_threads : (online < 1 ? 1 : online < kMaxThreads ? online : kMaxThreads);
+  const int wanted = n_threads > 0 ? n_threads
+                                   : (online < 1             ? 1
+                                      : online < kMaxThreads ? online
+                                                             : kMaxThreads);
   auto pool = std::make_unique<Pool>(wanted <= online);
   pool->Start(wanted - 1);
   return std::unique_ptr<ThreadPool>(std::move(pool));

@@ -69,6 +69,8 @@ class KvCache {
   void Settle(int layer, int head);
   // Removes the entry of rank `rank` (ascending position). Only with config.ordered.
   void Remove(int layer, int head, int32_t rank);
+  // Drops all but the newest n entries of one head and gives their pages back. Only caches without tails, order and codebooks.
+  Status KeepNewest(int layer, int head, int32_t n);
   // Removes the newest n entries of every head.
   void Rewind(int32_t n);
 

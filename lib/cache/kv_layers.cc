@@ -134,6 +134,21 @@ Status KvCache::Store(int layer, const LayerKv& kv, const uint8_t* mark, int64_t
   return {};
 }
 
+Status KvCache::KeepNewest(int layer, int head, int32_t n) {
+  Head& h = At(layer, head);
+  if (h.tail_pool >= 0 || config_.ordered || book_pool_ >= 0) return Error(Code::kUnsupported, "this cache stores entries late or evicts them one by one");
+  if (h.main_len <= n) return {};
+  Head fresh;
+  fresh.main_pool = h.main_pool, fresh.key_bytes = h.key_bytes, fresh.value_bytes = h.value_bytes;
+  fresh.pages.resize(static_cast<size_t>(PagesFor(n)));
+  KVC_RETURN_IF_ERROR(pools_[static_cast<size_t>(h.main_pool)]->Take(PagesFor(n), 0, fresh.pages.data()));
+  for (int32_t i = 0; i < n; ++i) CopySlot(h, MainSlot(h, h.main_len - n + i), MainSlot(fresh, i));
+  fresh.main_len = n;
+  ReleaseHead(&h);
+  h = std::move(fresh);
+  return {};
+}
+
 Status KvCache::AppendFrom(int layer, const LayerKv& kv, const int32_t* first) {
   // Every page a head may take or copy is taken before the first write.
   std::vector<int32_t> need(pools_.size(), 0);

@@ -190,6 +190,13 @@ Status Session::Feed(int32_t token) {
   KVC_RETURN_IF_ERROR(ReserveStep(1));
   const DecodeRow row{token, n_tokens_, this, logits_.data()};
   Decode(model_->network(), &row, 1, &forward_);
+  Fed(token);
+  decode_seconds_ += Seconds() - begin;
+  return {};
+}
+
+// Book-keeping after a token went through the network.
+void Session::Fed(int32_t token) {
   ++n_tokens_;
   if (keeps_tokens_) tokens_.push_back(token);
   if (compressor_->TakeChanged()) {
@@ -199,8 +206,6 @@ Status Session::Feed(int32_t token) {
   // Side values that watch every step, and entries that are quantised when they leave the residual, cannot be taken back.
   if (compressor_->wants_probabilities() || cache_->HasTails()) changed_at_ = n_tokens_;
   cache_bytes_peak_ = std::max(cache_bytes_peak_, cache_->bytes());
-  decode_seconds_ += Seconds() - begin;
-  return {};
 }
 
 Status Session::FeedPending() {
@@ -243,9 +248,18 @@ void Session::Attend(int layer, const float* q, const float* k, const float* v, 
   const ModelConfig& c = model_->config();
   for (int32_t g = 0; g < c.n_kv_heads; ++g) cache_->Append(layer, g, k + int64_t{g} * c.head_dim, v + int64_t{g} * c.head_dim, n_tokens_);
   const OpContext ops = model_->ops();
-  const AttendArgs args{ops, *cache_, layer, q, out, Shape(*model_).scale, c.sliding_window, compressor_->wants_probabilities(),
+  const AttendArgs args{ops, *cache_, layer, q, out, Shape(*model_).scale, c.sliding_window, compressor_->wants_probabilities() || observe_,
                         compressor_->RotationOf(layer), &angles_, c.rope_pairing, rotated_q_.data()};
   kvc::Attend(args, &attend_);
+  if (observe_) {
+    attention_.resize(static_cast<size_t>(c.n_layers * c.n_heads));
+    for (int32_t h = 0; h < c.n_heads; ++h) {
+      const int32_t g = h / (c.n_heads / c.n_kv_heads);
+      std::vector<float>& p = attention_[static_cast<size_t>(layer * c.n_heads + h)];
+      p.resize(static_cast<size_t>(cache_->Len(layer, g)));
+      cache_->ToRankOrder(layer, g, attend_.Probabilities(h), p.data());
+    }
+  }
   compressor_->AfterAttend(layer, q, v, &attend_, cache_.get());
 }
 

@@ -49,6 +49,13 @@ class Session final : public PrefillSink, public DecodeSink {
   Status Rewind(int32_t n);
   // Applies the policy to what is cached, with `budget` slots per KV head instead of its own when > 0. *freed: bytes given back.
   Status Recompress(int32_t budget, int64_t* freed);
+  // Heads with keep[layer * G + head] == 0 keep their newest `window` entries only.
+  Status MaskHeads(Span<const uint8_t> keep, int32_t window);
+  // Feeds tokens[i] to sessions[i], all of one model; the weights are read once for all. On failure none has changed.
+  static Status FeedBatch(Span<Session* const> sessions, const int32_t* tokens);
+  // Keeps the attention of every fed token from now on; Attention gives that of the newest, [entries of the head], by rank.
+  void ObserveAttention(bool on) { observe_ = on; }
+  Status Attention(int layer, int32_t head, std::vector<float>* p) const;
   Status Save(const std::string& path);
   static Result<std::unique_ptr<Session>> Restore(std::shared_ptr<const Model> model, const std::string& path);
   TextStream& text() { return text_; }
@@ -71,6 +78,7 @@ class Session final : public PrefillSink, public DecodeSink {
   Status ReserveStep(int32_t ahead);
   Status Feed(int32_t token);
   Status MakeRoom();
+  void Fed(int32_t token);
   Status RunPrompt(const std::vector<int32_t>& tokens, std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor, int32_t first_position,
                    bool compress, std::vector<float>* logits);
   Status ReduceBySideValues(std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor);
@@ -96,6 +104,8 @@ class Session final : public PrefillSink, public DecodeSink {
   AttendWorkspace attend_;
   AngleTable angles_;
   Buffer<float> logits_, rotated_q_;
+  bool observe_ = false;
+  std::vector<std::vector<float>> attention_;  // [L * H] of the newest token, when observed
   CallState call_;
   int32_t n_tokens_ = 0, n_prompt_ = 0, n_answer_ = 0, n_compactions_ = 0;  // n_tokens_: fed, the logical length
   int32_t pending_ = -1;

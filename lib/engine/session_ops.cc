@@ -111,4 +111,49 @@ Status Session::ReduceBySideValues(std::unique_ptr<KvCache> cache, std::unique_p
   return status;
 }
 
+Status Session::MaskHeads(Span<const uint8_t> keep, int32_t window) {
+  const ModelConfig& c = model_->config();
+  if (keep.size() != static_cast<size_t>(c.n_layers * c.n_kv_heads) || window < 1) {
+    return Error(Code::kInvalid, "mask_heads: %zu flags and window %d; the model has %d x %d KV heads, the window is 1 or more", keep.size(), window, c.n_layers, c.n_kv_heads);
+  }
+  KVC_RETURN_IF_ERROR(FeedPending());
+  for (size_t i = 0; i < keep.size(); ++i) {
+    if (keep[i] == 0) KVC_RETURN_IF_ERROR(cache_->KeepNewest(static_cast<int>(i) / c.n_kv_heads, static_cast<int>(i) % c.n_kv_heads, window));
+  }
+  changed_at_ = n_tokens_;
+  return {};
+}
+
+Status Session::FeedBatch(Span<Session* const> sessions, const int32_t* tokens) {
+  if (sessions.empty()) return {};
+  Session& first = *sessions[0];
+  std::vector<DecodeRow> rows;
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    Session& s = *sessions[i];
+    if (s.model_ != first.model_) return Error(Code::kInvalid, "session %zu of the batch has another model", i);
+    if (s.n_tokens_ == 0 || s.rewound_) return Error(Code::kInvalid, "session %zu of the batch has no prompt", i);
+    KVC_RETURN_IF_ERROR(s.CheckTokenIds({tokens + i, 1}));
+    KVC_RETURN_IF_ERROR(s.FeedPending());
+    if (s.n_tokens_ >= s.params_.max_tokens) return Error(Code::kContextFull, "session %zu of the batch holds max_tokens=%d tokens", i, s.params_.max_tokens);
+  }
+  KVC_RETURN_IF_ERROR(first.forward_.ReserveDecode(first.model_->config(), static_cast<int32_t>(sessions.size()), first.model_->meter().get()));
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    KVC_RETURN_IF_ERROR(sessions[i]->ReserveStep(1));
+    rows.push_back({tokens[i], sessions[i]->n_tokens_, sessions[i], sessions[i]->logits_.data()});
+  }
+  Decode(first.model_->network(), rows.data(), static_cast<int32_t>(rows.size()), &first.forward_);
+  for (size_t i = 0; i < sessions.size(); ++i) sessions[i]->Fed(tokens[i]);
+  return {};
+}
+
+Status Session::Attention(int layer, int32_t head, std::vector<float>* p) const {
+  const ModelConfig& c = model_->config();
+  if (attention_.empty()) return Error(Code::kInvalid, "no attention was kept: switch it on before the token is fed");
+  *p = attention_[static_cast<size_t>(layer * c.n_heads + head)];
+  if (static_cast<int32_t>(p->size()) != cache_->Len(layer, head / (c.n_heads / c.n_kv_heads))) {
+    return Error(Code::kUnsupported, "the head has dropped entries since");
+  }
+  return {};
+}
+
 }  // namespace kvc

@@ -5,8 +5,8 @@
 namespace kvc {
 namespace {
 
-// Rows of a task: a multiple of every kernel's row block, and small enough that its weights stay in the second-level
-// cache while the tokens pass by.
+// Rows of a task: a multiple of every kernel's row block, and small enough that its weights stay in the
+// second-level cache while the tokens pass by.
 constexpr int32_t kRowTile = 64, kMinRowTile = 32;
 constexpr int32_t kEnoughTasks = 16;  // row tiles are halved to reach it
 // Tokens of a task. Their activations are read once per task, the task's weights once per token tile.
@@ -42,8 +42,8 @@ struct Task {
   }
 };
 
-void QuantizeRows(const OpContext& ctx, const Weight& w, const float* x, int64_t x_stride, int32_t n, int8_t* codes,
-                  float* scales) {
+void QuantizeRows(const OpContext& ctx, const Weight& w, const float* x, int64_t x_stride, int32_t n,
+                  int8_t* codes, float* scales) {
   const int64_t groups = w.cols / w.group;
   auto one = [&](int64_t t, int) {
     ctx.kernels->quantize_row(x + t * x_stride, w.cols, w.group, codes + t * w.cols, scales + t * groups);
@@ -58,8 +58,8 @@ int64_t MatMulScratchBytes(int32_t n, int32_t cols) {
   return Align64(int64_t{n} * cols) + Align64(int64_t{n} * (cols / kMinGroup) * 4);
 }
 
-void MatMul(const OpContext& ctx, const Weight& w, const float* bias, const float* x, int64_t x_stride, int32_t n, float* y,
-            int64_t y_stride, void* scratch) {
+void MatMul(const OpContext& ctx, const Weight& w, const float* bias, const float* x, int64_t x_stride,
+            int32_t n, float* y, int64_t y_stride, void* scratch) {
   if (n <= 0 || w.rows <= 0) return;
   Task task{&ctx, MatMulArgs{}, kRowTile, (n + kTokenTile - 1) / kTokenTile};
   MatMulArgs& a = task.args;
@@ -72,8 +72,11 @@ void MatMul(const OpContext& ctx, const Weight& w, const float* bias, const floa
     a.xq = codes, a.xs = scales;
   }
   const int64_t row_products = int64_t{w.cols} * (n < kTokenTile ? n : kTokenTile);
-  const auto count = [&] { return int64_t{(w.rows + task.row_tile - 1) / task.row_tile} * task.n_token_tiles; };
-  while (task.row_tile > kMinRowTile && count() < kEnoughTasks && task.row_tile / 2 * row_products >= kMinTask) {
+  const auto count = [&] {
+    return int64_t{(w.rows + task.row_tile - 1) / task.row_tile} * task.n_token_tiles;
+  };
+  while (task.row_tile > kMinRowTile && count() < kEnoughTasks &&
+         task.row_tile / 2 * row_products >= kMinTask) {
     task.row_tile /= 2;
   }
   const int64_t items = count();

@@ -23,22 +23,31 @@ double YarnDimension(const RopeConfig& c, int32_t head_dim, double rotations) {
 
 }  // namespace
 
-Rope::Rope(const RopeConfig& c, int32_t head_dim) : head_dim_(head_dim), frequency_(static_cast<size_t>(head_dim / 2)) {
+Rope::Rope(const RopeConfig& c, int32_t head_dim)
+    : head_dim_(head_dim), frequency_(static_cast<size_t>(head_dim / 2)) {
   double low = 0, high = 0;
   if (c.scaling == RopeScaling::kYarn) {
     low = std::fmax(std::floor(YarnDimension(c, head_dim, c.beta_fast)), 0);
     high = std::fmin(std::ceil(YarnDimension(c, head_dim, c.beta_slow)), head_dim - 1);
     if (low == high) high += 0.001;
-    attention_factor_ = c.attention_factor > 0 ? c.attention_factor : c.factor > 1 ? 0.1 * std::log(c.factor) + 1 : 1;
+    attention_factor_ = c.attention_factor > 0 ? c.attention_factor
+                        : c.factor > 1         ? 0.1 * std::log(c.factor) + 1
+                                               : 1;
   }
   for (int32_t j = 0; j < head_dim / 2; ++j) {
     double f = std::pow(c.theta, -2.0 * j / head_dim);
     switch (c.scaling) {
-      case RopeScaling::kNone: break;
-      case RopeScaling::kLinear: f /= c.factor; break;
-      case RopeScaling::kLlama3: f = Llama3Frequency(c, f); break;
+      case RopeScaling::kNone:
+        break;
+      case RopeScaling::kLinear:
+        f /= c.factor;
+        break;
+      case RopeScaling::kLlama3:
+        f = Llama3Frequency(c, f);
+        break;
       case RopeScaling::kYarn: {
-        const double slow = std::fmin(std::fmax((j - low) / (high - low), 0), 1);  // 0: as trained, 1: slowed by factor
+        const double slow =
+            std::fmin(std::fmax((j - low) / (high - low), 0), 1);  // 0: as trained, 1: slowed by factor
         f = f / c.factor * slow + f * (1 - slow);
         break;
       }

@@ -11,8 +11,8 @@ namespace {
 constexpr double kTolerance = 2e-5;
 
 std::string Name(const KernelTable* table, const AttendCase& c) {
-  return std::string(table->name) + ": type " + std::to_string(static_cast<int>(c.type)) + " n " + std::to_string(c.n) + " g " +
-         std::to_string(c.g) + " d " + std::to_string(c.d);
+  return std::string(table->name) + ": type " + std::to_string(static_cast<int>(c.type)) + " n " +
+         std::to_string(c.n) + " g " + std::to_string(c.g) + " d " + std::to_string(c.d);
 }
 
 void ExpectAttention(const AttendData& data, bool masked, const std::string& name) {
@@ -28,12 +28,14 @@ void ExpectAttention(const AttendData& data, bool masked, const std::string& nam
       }
       double z = 0;
       for (int32_t j = 0; j < c.d; ++j) {
-        z += static_cast<double>(data.q[static_cast<size_t>(h * c.d + j)]) * data.k_values[static_cast<size_t>(t * c.d + j)];
+        z += static_cast<double>(data.q[static_cast<size_t>(h * c.d + j)]) *
+             data.k_values[static_cast<size_t>(t * c.d + j)];
       }
       z /= std::sqrt(static_cast<double>(c.d));
       ASSERT_NEAR(z, data.logits[entry], kTolerance) << name;
       sum += std::exp(z);
-      for (int32_t j = 0; j < c.d; ++j) out[static_cast<size_t>(j)] += std::exp(z) * data.v_values[static_cast<size_t>(t * c.d + j)];
+      for (int32_t j = 0; j < c.d; ++j)
+        out[static_cast<size_t>(j)] += std::exp(z) * data.v_values[static_cast<size_t>(t * c.d + j)];
     }
     const size_t head = static_cast<size_t>(h);
     if (sum == 0) {
@@ -45,7 +47,8 @@ void ExpectAttention(const AttendData& data, bool masked, const std::string& nam
     ASSERT_NEAR(std::log(sum), data.m[head] + std::log(data.l[head]), kTolerance) << name;
     for (int32_t j = 0; j < c.d; ++j) {
       const size_t at = static_cast<size_t>(h * c.d + j);
-      ASSERT_NEAR(out[static_cast<size_t>(j)] / sum, data.acc[at] / data.l[head], kTolerance) << name << " head " << h;
+      ASSERT_NEAR(out[static_cast<size_t>(j)] / sum, data.acc[at] / data.l[head], kTolerance)
+          << name << " head " << h;
     }
   }
 }
@@ -60,7 +63,8 @@ TEST(AttendTileParity, AgreesWithDoubleInPagesOf16And64AndAtOnce) {
           for (int32_t begin = 0; begin < c.n; begin += page) {
             table->attend_tile(data.Args(masked, begin, std::min(c.n, begin + page)));
           }
-          ExpectAttention(data, masked, Name(table, c) + (masked ? " masked" : "") + " page " + std::to_string(page));
+          ExpectAttention(data, masked,
+                          Name(table, c) + (masked ? " masked" : "") + " page " + std::to_string(page));
           if (HasFatalFailure()) return;
         }
       }
@@ -95,7 +99,9 @@ TEST(AttendTileParity, AHeadsResultDoesNotDependOnTheOthers) {
       a.q += h * 64, a.visible += h * 50, a.logits += h * 50, a.m += h, a.l += h, a.acc += h * 64, a.g = 1;
       table->attend_tile(a);
       EXPECT_EQ(all.l[static_cast<size_t>(h)], one.l[static_cast<size_t>(h)]) << table->name;
-      EXPECT_EQ(0, std::memcmp(&all.acc[static_cast<size_t>(h * 64)], &one.acc[static_cast<size_t>(h * 64)], 256)) << table->name;
+      EXPECT_EQ(
+          0, std::memcmp(&all.acc[static_cast<size_t>(h * 64)], &one.acc[static_cast<size_t>(h * 64)], 256))
+          << table->name;
     }
   }
 }

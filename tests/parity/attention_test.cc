@@ -25,7 +25,8 @@ Expected Attention(const RowsData& data) {
     for (int32_t t = begin; t < end; ++t) {
       const double p = std::exp(data.Logit(i, t));
       sum += p;
-      for (int32_t j = 0; j < c.d; ++j) out[static_cast<size_t>(j)] += p * data.v[static_cast<size_t>(t * c.d + j)];
+      for (int32_t j = 0; j < c.d; ++j)
+        out[static_cast<size_t>(j)] += p * data.v[static_cast<size_t>(t * c.d + j)];
     }
     for (double x : out) e.out.push_back(x / sum);
     e.lse.push_back(std::log(sum));
@@ -34,8 +35,9 @@ Expected Attention(const RowsData& data) {
 }
 
 std::string Name(const KernelTable* table, const RowsCase& c) {
-  return std::string(table->name) + ": rows " + std::to_string(c.n_q) + " first " + std::to_string(c.first_visible) + " d " +
-         std::to_string(c.d) + " window " + std::to_string(c.window);
+  return std::string(table->name) + ": rows " + std::to_string(c.n_q) + " first " +
+         std::to_string(c.first_visible) + " d " + std::to_string(c.d) + " window " +
+         std::to_string(c.window);
 }
 
 TEST(PrefillAttentionParity, AgreesWithDouble) {
@@ -46,10 +48,12 @@ TEST(PrefillAttentionParity, AgreesWithDouble) {
       std::vector<float> out(data.q.size(), 5), lse(static_cast<size_t>(c.n_q));
       table->prefill_attention(data.Prefill(out.data(), lse.data()));
       for (int32_t i = 0; i < c.n_q; ++i) {
-        ASSERT_NEAR(expected.lse[static_cast<size_t>(i)], lse[static_cast<size_t>(i)], kTolerance) << Name(table, c);
+        ASSERT_NEAR(expected.lse[static_cast<size_t>(i)], lse[static_cast<size_t>(i)], kTolerance)
+            << Name(table, c);
         for (int32_t j = 0; j < data.stride; ++j) {
           const float got = out[static_cast<size_t>(i * data.stride + j)];
-          const double want = j < c.d ? expected.out[static_cast<size_t>(i * c.d + j)] : 5;  // what lies between rows stays
+          const double want =
+              j < c.d ? expected.out[static_cast<size_t>(i * c.d + j)] : 5;  // what lies between rows stays
           ASSERT_NEAR(want, got, kTolerance) << Name(table, c) << " row " << i << " channel " << j;
         }
       }
@@ -61,7 +65,8 @@ TEST(PrefillAttentionParity, CutsOfThePromptGiveTheSameBits) {
   for (const RowsCase& c : RowsCases()) {
     const RowsData data(c);
     for (const KernelTable* table : Tables()) {
-      std::vector<float> whole(data.q.size()), parts(data.q.size()), lse(static_cast<size_t>(c.n_q)), lse_parts(lse);
+      std::vector<float> whole(data.q.size()), parts(data.q.size()), lse(static_cast<size_t>(c.n_q)),
+          lse_parts(lse);
       table->prefill_attention(data.Prefill(whole.data(), lse.data()));
       int32_t piece = 1;
       for (int32_t i = 0; i < c.n_q; piece = piece * 3 % 50 + 1) {
@@ -95,7 +100,8 @@ TEST(PrefillAttentionParity, HugeLogitsStayFinite) {
     for (int32_t i = 0; i < 20; ++i) {
       EXPECT_NEAR(expected.lse[static_cast<size_t>(i)], lse[static_cast<size_t>(i)], 0.01) << table->name;
       for (int32_t j = 0; j < 16; ++j) {
-        EXPECT_NEAR(expected.out[static_cast<size_t>(i * 16 + j)], out[static_cast<size_t>(i * data.stride + j)], 0.05);
+        EXPECT_NEAR(expected.out[static_cast<size_t>(i * 16 + j)],
+                    out[static_cast<size_t>(i * data.stride + j)], 0.05);
       }
     }
   }
@@ -114,18 +120,21 @@ TEST(ScoreRowsParity, AgreesWithDouble) {
     for (const KernelTable* table : Tables()) {
       for (const float* g : {static_cast<const float*>(nullptr), static_cast<const float*>(gain.data())}) {
         std::vector<float> p(static_cast<size_t>(c.n_q * stride), 9);
-        table->score_rows({data.q.data(), data.k.data(), visible.data(), g, p.data(), data.stride, stride, c.n_q, data.n_keys, c.d, data.scale});
+        table->score_rows({data.q.data(), data.k.data(), visible.data(), g, p.data(), data.stride, stride,
+                           c.n_q, data.n_keys, c.d, data.scale});
         for (int32_t i = 0; i < c.n_q; ++i) {
           const size_t row = static_cast<size_t>(i);
           const double factor = g != nullptr ? gain[row] : 1;
           std::vector<double> want(static_cast<size_t>(stride), 9);
           double sum = 0;
-          for (int32_t t = 0; t < visible[row]; ++t) sum += want[static_cast<size_t>(t)] = std::exp(factor * data.Logit(i, t));
+          for (int32_t t = 0; t < visible[row]; ++t)
+            sum += want[static_cast<size_t>(t)] = std::exp(factor * data.Logit(i, t));
           for (int32_t t = 0; t < visible[row]; ++t) want[static_cast<size_t>(t)] /= sum;
           for (int32_t t = visible[row]; t < data.n_keys; ++t) want[static_cast<size_t>(t)] = 0;
           for (int64_t t = 0; t < stride; ++t) {
             const float got = p[static_cast<size_t>(i * stride + t)];
-            ASSERT_NEAR(want[static_cast<size_t>(t)], got, kTolerance) << Name(table, c) << " row " << i << " key " << t;
+            ASSERT_NEAR(want[static_cast<size_t>(t)], got, kTolerance)
+                << Name(table, c) << " row " << i << " key " << t;
           }
         }
       }
@@ -147,7 +156,9 @@ TEST(ColumnSumsParity, AgreesWithDoubleInAnyCutOfTheKeys) {
     }
     for (const KernelTable* table : Tables()) {
       std::vector<float> whole(static_cast<size_t>(data.n_keys), 0.5f), parts(whole);
-      ColumnSumsArgs a{data.q.data(), data.k.data(), lse.data(), whole.data(), data.stride, c.n_q, c.first_visible, 0, data.n_keys, c.d, data.scale, 0.25f};
+      ColumnSumsArgs a{data.q.data(), data.k.data(), lse.data(),      whole.data(),
+                       data.stride,   c.n_q,         c.first_visible, 0,
+                       data.n_keys,   c.d,           data.scale,      0.25f};
       table->column_sums(a);
       for (size_t t = 0; t < want.size(); ++t) {
         ASSERT_NEAR(want[t], whole[t], kTolerance * (1 + want[t])) << Name(table, c) << " key " << t;

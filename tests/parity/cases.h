@@ -21,7 +21,9 @@ class Random {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
   }
-  float Uniform(float low, float high) { return low + static_cast<float>(Bits() >> 40) * 0x1p-24f * (high - low); }
+  float Uniform(float low, float high) {
+    return low + static_cast<float>(Bits() >> 40) * 0x1p-24f * (high - low);
+  }
   std::vector<float> Floats(int64_t n, float low = -1, float high = 1) {
     std::vector<float> v(static_cast<size_t>(n));
     for (float& x : v) x = Uniform(low, high);
@@ -65,7 +67,8 @@ inline std::vector<MatMulCase> MatMulCases() {
   }
   for (WeightType type : {WeightType::kInt8, WeightType::kInt4}) {
     for (int32_t n = 1; n <= 9; ++n) cases.push_back({type, 37, 96, 32, n});
-    for (int32_t group : {8, 16, 20, 32, 64, 128, 256, 512, 1024}) cases.push_back({type, 19, 3 * group, group, group % 64 == 0 ? 2 : 3});
+    for (int32_t group : {8, 16, 20, 32, 64, 128, 256, 512, 1024})
+      cases.push_back({type, 19, 3 * group, group, group % 64 == 0 ? 2 : 3});
     for (int32_t n : {1, 2, 49}) cases.push_back({type, 130, 1056, 32, n});
   }
   return cases;
@@ -74,7 +77,8 @@ inline std::vector<MatMulCase> MatMulCases() {
 // Shapes whose speed matters: a layer's product of a step and of a prompt, and a matrix beyond the caches.
 inline std::vector<MatMulCase> LargeMatMulCases() {
   std::vector<MatMulCase> cases;
-  for (WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
+  for (WeightType type :
+       {WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
     const bool codes = type == WeightType::kInt8 || type == WeightType::kInt4;
     for (int32_t n : {1, 256}) cases.push_back({type, 512, 1024, codes ? 32 : 0, n});
     if (codes) cases.push_back({type, 512, 1024, 128, 256});
@@ -98,12 +102,15 @@ class MatMulData {
       for (int64_t i = 0; i < count; ++i) SetFloat(i, random.Uniform(-1, 1));
     } else {
       for (uint8_t& b : data_) b = static_cast<uint8_t>(random.Bits() >> 33);
-      for (int64_t i = 0; i < count / c.group; ++i) scales_.push_back(FloatToF16(random.Uniform(0.001f, 0.01f)));
-      for (int64_t i = 0; i < int64_t{c.n} * c.cols; ++i) xq_.push_back(static_cast<int8_t>(random.Bits() % 255 - 127));
+      for (int64_t i = 0; i < count / c.group; ++i)
+        scales_.push_back(FloatToF16(random.Uniform(0.001f, 0.01f)));
+      for (int64_t i = 0; i < int64_t{c.n} * c.cols; ++i)
+        xq_.push_back(static_cast<int8_t>(random.Bits() % 255 - 127));
       xs_ = random.Floats(int64_t{c.n} * c.cols / c.group, 0.001f, 0.02f);
     }
     weight_.data = data_.data(), weight_.scales = scales_.data();
-    args.w = &weight_, args.x = x_.data(), args.xq = xq_.data(), args.xs = xs_.data(), args.bias = bias_.data();
+    args.w = &weight_, args.x = x_.data(), args.xq = xq_.data(), args.xs = xs_.data(),
+    args.bias = bias_.data();
     args.y = y.data(), args.x_stride = c.cols, args.y_stride = c.rows, args.n = c.n;
     args.row_begin = 0, args.row_end = c.rows;
   }
@@ -113,11 +120,21 @@ class MatMulData {
     const int64_t i = int64_t{row} * shape.cols + col;
     uint16_t half;
     switch (shape.type) {
-      case WeightType::kF32: { float f; std::memcpy(&f, &data_[static_cast<size_t>(i) * 4], 4); return f; }
-      case WeightType::kF16: std::memcpy(&half, &data_[static_cast<size_t>(i) * 2], 2); return HalfValue(half);
-      case WeightType::kBf16: std::memcpy(&half, &data_[static_cast<size_t>(i) * 2], 2); return Bf16Value(half);
-      case WeightType::kInt8: return static_cast<int8_t>(data_[static_cast<size_t>(i)]) * Scale(row, col);
-      case WeightType::kInt4: break;
+      case WeightType::kF32: {
+        float f;
+        std::memcpy(&f, &data_[static_cast<size_t>(i) * 4], 4);
+        return f;
+      }
+      case WeightType::kF16:
+        std::memcpy(&half, &data_[static_cast<size_t>(i) * 2], 2);
+        return HalfValue(half);
+      case WeightType::kBf16:
+        std::memcpy(&half, &data_[static_cast<size_t>(i) * 2], 2);
+        return Bf16Value(half);
+      case WeightType::kInt8:
+        return static_cast<int8_t>(data_[static_cast<size_t>(i)]) * Scale(row, col);
+      case WeightType::kInt4:
+        break;
     }
     const int row_bytes = (shape.cols + 1) / 2;
     const int nibble = data_[static_cast<size_t>(row * row_bytes + col / 2)] >> (col % 2 * 4) & 15;
@@ -130,8 +147,9 @@ class MatMulData {
   double Bias(int32_t row) const { return bias_[static_cast<size_t>(row)]; }
   const Weight& weight() const { return weight_; }
   std::string Name() const {
-    return std::string(TypeName(shape.type)) + " rows " + std::to_string(shape.rows) + " cols " + std::to_string(shape.cols) +
-           (shape.group > 0 ? " group " + std::to_string(shape.group) : "") + " n " + std::to_string(shape.n);
+    return std::string(TypeName(shape.type)) + " rows " + std::to_string(shape.rows) + " cols " +
+           std::to_string(shape.cols) + (shape.group > 0 ? " group " + std::to_string(shape.group) : "") +
+           " n " + std::to_string(shape.n);
   }
 
   MatMulCase shape;
@@ -173,12 +191,17 @@ inline std::vector<RowsCase> RowsCases() {
   return cases;
 }
 
-inline std::vector<RowsCase> LargeRowsCases() { return {{256, 0, 64, 0}, {256, 768, 64, 0}, {256, 768, 128, 0}}; }
+inline std::vector<RowsCase> LargeRowsCases() {
+  return {{256, 0, 64, 0}, {256, 768, 64, 0}, {256, 768, 128, 0}};
+}
 
 // Queries, keys and values of one head; rows are apart by more than D, as the engine has them.
 struct RowsData {
   explicit RowsData(const RowsCase& c)
-      : shape(c), n_keys(c.first_visible + c.n_q), stride(c.d + 24), scale(1 / std::sqrt(static_cast<float>(c.d))) {
+      : shape(c),
+        n_keys(c.first_visible + c.n_q),
+        stride(c.d + 24),
+        scale(1 / std::sqrt(static_cast<float>(c.d))) {
     Random random(static_cast<uint64_t>(c.n_q * 1009 + c.first_visible * 31 + c.d));
     q = random.Floats(c.n_q * stride, -2, 2);
     k = random.Floats(int64_t{n_keys} * c.d, -2, 2);
@@ -187,12 +210,14 @@ struct RowsData {
   double Logit(int32_t row, int32_t key) const {
     double sum = 0;
     for (int32_t j = 0; j < shape.d; ++j) {
-      sum += static_cast<double>(q[static_cast<size_t>(row * stride + j)]) * k[static_cast<size_t>(key * shape.d + j)];
+      sum += static_cast<double>(q[static_cast<size_t>(row * stride + j)]) *
+             k[static_cast<size_t>(key * shape.d + j)];
     }
     return sum * scale;
   }
   PrefillAttentionArgs Prefill(float* out, float* lse) const {
-    return {q.data(), k.data(), v.data(), out, lse, stride, stride, shape.n_q, shape.first_visible, shape.d, shape.window, scale};
+    return {q.data(), k.data(),     v.data(), out, lse, stride, stride, shape.n_q, shape.first_visible,
+            shape.d,  shape.window, scale};
   }
 
   RowsCase shape;
@@ -248,8 +273,8 @@ struct AttendData {
 
   AttendCase shape;
   std::vector<float> q, m, l, acc, logits;
-  std::vector<uint8_t> k, v, visible;        // k, v: stored form; visible [g, n]
-  std::vector<double> k_values, v_values;    // what the stored form means
+  std::vector<uint8_t> k, v, visible;      // k, v: stored form; visible [g, n]
+  std::vector<double> k_values, v_values;  // what the stored form means
 
  private:
   void Store(const std::vector<float>& in, std::vector<uint8_t>* out, std::vector<double>* values) const {
@@ -257,9 +282,11 @@ struct AttendData {
     out->resize(in.size() * bytes + 1);  // never without an address
     for (size_t i = 0; i < in.size(); ++i) {
       const uint16_t half = shape.type == KvType::kF16 ? FloatToF16(in[i]) : FloatToBf16(in[i]);
-      std::memcpy(&(*out)[i * bytes], shape.type == KvType::kF32 ? static_cast<const void*>(&in[i]) : &half, bytes);
-      values->push_back(shape.type == KvType::kF32 ? static_cast<double>(in[i])
-                                                   : shape.type == KvType::kF16 ? HalfValue(half) : Bf16Value(half));
+      std::memcpy(&(*out)[i * bytes], shape.type == KvType::kF32 ? static_cast<const void*>(&in[i]) : &half,
+                  bytes);
+      values->push_back(shape.type == KvType::kF32   ? static_cast<double>(in[i])
+                        : shape.type == KvType::kF16 ? HalfValue(half)
+                                                     : Bf16Value(half));
     }
   }
 };

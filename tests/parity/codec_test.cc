@@ -21,8 +21,8 @@ std::vector<VectorFormat> Formats() {
 }
 
 std::string Name(const KernelTable* table, const VectorFormat& f) {
-  return std::string(table->name) + ": type " + std::to_string(static_cast<int>(f.type)) + " d " + std::to_string(f.d) + " group " +
-         std::to_string(f.group);
+  return std::string(table->name) + ": type " + std::to_string(static_cast<int>(f.type)) + " d " +
+         std::to_string(f.d) + " group " + std::to_string(f.group);
 }
 
 TEST(CodecParity, EveryTableStoresTheSameBitsAndReadsThemBack) {
@@ -44,11 +44,14 @@ TEST(CodecParity, EveryTableStoresTheSameBitsAndReadsThemBack) {
         double bound = 0;
         if (f.type == KvType::kF16) bound = std::fabs(x[i]) * std::ldexp(1, -11) + std::ldexp(1, -25);
         if (f.type == KvType::kBf16) bound = std::fabs(x[i]) * std::ldexp(1, -8);
-        if (f.group > 0) {  // half a step; the scale's own rounding moves the largest codes by up to q_max / 2048 steps
+        if (f.group >
+            0) {  // half a step; the scale's own rounding moves the largest codes by up to q_max / 2048 steps
           const size_t first = i / static_cast<size_t>(f.group) * static_cast<size_t>(f.group);
           double top = 0;
-          for (size_t j = first; j < first + static_cast<size_t>(f.group); ++j) if (std::fabs(x[j]) > top) top = std::fabs(x[j]);
-          bound = top / (f.type == KvType::kInt8 ? 127 : 7) * (0.502 + (f.type == KvType::kInt8 ? 0.063 : 0.004));
+          for (size_t j = first; j < first + static_cast<size_t>(f.group); ++j)
+            if (std::fabs(x[j]) > top) top = std::fabs(x[j]);
+          bound =
+              top / (f.type == KvType::kInt8 ? 127 : 7) * (0.502 + (f.type == KvType::kInt8 ? 0.063 : 0.004));
         }
         ASSERT_NEAR(x[i], back[i], bound) << Name(table, f) << " at " << i;
       }

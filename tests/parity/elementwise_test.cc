@@ -1,4 +1,5 @@
-// Norm, rotation, activation, sums and softmax against double; tails of every length; nothing beyond the end touched.
+// Norm, rotation, activation, sums and softmax against double; tails of every length; nothing beyond the end
+// touched.
 #include <gtest/gtest.h>
 
 #include "tests/parity/cases.h"
@@ -6,7 +7,8 @@
 namespace kvc::parity {
 namespace {
 
-const int32_t kLengths[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 128, 288, 1000, 2048};
+const int32_t kLengths[] = {1,  2,  3,  4,  5,  7,  8,   9,   15,  16,   17,
+                            31, 32, 33, 63, 64, 65, 100, 128, 288, 1000, 2048};
 constexpr float kGuard = 77;
 
 template <typename F>
@@ -19,7 +21,8 @@ void ForEach(F&& f) {
   }
 }
 
-void ExpectEach(const std::vector<double>& want, const std::vector<float>& got, double relative, const std::string& name) {
+void ExpectEach(const std::vector<double>& want, const std::vector<float>& got, double relative,
+                const std::string& name) {
   ASSERT_EQ(want.size() + 1, got.size());
   for (size_t i = 0; i < want.size(); ++i) {
     ASSERT_NEAR(want[i], got[i], relative * std::fabs(want[i]) + 1e-37) << name << " at " << i;
@@ -55,7 +58,9 @@ TEST(ElementwiseParity, Rope) {
         Random random(static_cast<uint64_t>(d));
         const std::vector<float> x = random.Floats(d);
         std::vector<float> y = Guarded(x), cos, sin;
-        for (int32_t j = 0; j < d / 2; ++j) cos.push_back(std::cos(0.3f * static_cast<float>(j))), sin.push_back(std::sin(0.3f * static_cast<float>(j)));
+        for (int32_t j = 0; j < d / 2; ++j)
+          cos.push_back(std::cos(0.3f * static_cast<float>(j))),
+              sin.push_back(std::sin(0.3f * static_cast<float>(j)));
         table->rope(y.data(), cos.data(), sin.data(), d, pairing);
         for (int32_t j = 0; j < d / 2; ++j) {
           const size_t a = static_cast<size_t>(pairing == RopePairing::kHalf ? j : 2 * j);
@@ -76,7 +81,8 @@ TEST(ElementwiseParity, SiluMul) {
     std::vector<float> gate = random.Floats(n, -20, 20);
     const std::vector<float> up = random.Floats(n);
     std::vector<double> want;
-    for (size_t i = 0; i < gate.size(); ++i) want.push_back(gate[i] / (1 + std::exp(-static_cast<double>(gate[i]))) * up[i]);
+    for (size_t i = 0; i < gate.size(); ++i)
+      want.push_back(gate[i] / (1 + std::exp(-static_cast<double>(gate[i]))) * up[i]);
     gate = Guarded(gate);
     t.silu_mul(gate.data(), up.data(), n, gate.data());
     ExpectEach(want, gate, 6e-7, name);

@@ -1,4 +1,5 @@
-// Every matrix product against sums in double, and its promise: a value depends on its token and its row alone.
+// Every matrix product against sums in double, and its promise: a value depends on its token and its row
+// alone.
 #include <gtest/gtest.h>
 
 #include "tests/parity/cases.h"
@@ -6,8 +7,8 @@
 namespace kvc::parity {
 namespace {
 
-// Rounding of a sum in at least four lanes is below (terms / 4 + 16) eps times the sum of magnitudes; the products of
-// codes are exact, so only the sums over groups round.
+// Rounding of a sum in at least four lanes is below (terms / 4 + 16) eps times the sum of magnitudes; the
+// products of codes are exact, so only the sums over groups round.
 void ExpectNear(const MatMulData& data, const std::string& table) {
   const MatMulCase& c = data.shape;
   const double terms = c.group > 0 ? 4.0 * c.cols / c.group : c.cols;
@@ -20,7 +21,8 @@ void ExpectNear(const MatMulData& data, const std::string& table) {
         sum += product, size += std::fabs(product);
       }
       const float got = data.y[static_cast<size_t>(t) * static_cast<size_t>(c.rows) + static_cast<size_t>(r)];
-      ASSERT_LE(std::fabs(got - sum), eps * size) << table << ": " << data.Name() << ", token " << t << " row " << r;
+      ASSERT_LE(std::fabs(got - sum), eps * size)
+          << table << ": " << data.Name() << ", token " << t << " row " << r;
     }
   }
 }
@@ -47,10 +49,12 @@ TEST(MatMulParity, EveryTokenAndSplitGivesTheSameBits) {
       data.y.assign(data.y.size(), NAN);
       const int32_t groups = c.group > 0 ? c.cols / c.group : 0;
       int32_t piece = 1;
-      for (int32_t t = 0; t < c.n; piece = piece % 7 + 1) {  // tokens in pieces of 1 to 7, rows in three uneven parts
+      for (int32_t t = 0; t < c.n;
+           piece = piece % 7 + 1) {  // tokens in pieces of 1 to 7, rows in three uneven parts
         MatMulArgs a = data.args;
         a.n = std::min(piece, c.n - t);
-        a.x += int64_t{t} * c.cols, a.xq += int64_t{t} * c.cols, a.xs += int64_t{t} * groups, a.y += int64_t{t} * c.rows;
+        a.x += int64_t{t} * c.cols, a.xq += int64_t{t} * c.cols, a.xs += int64_t{t} * groups,
+            a.y += int64_t{t} * c.rows;
         const int32_t cuts[] = {0, c.rows / 5, c.rows - c.rows / 3, c.rows};
         for (int part = 0; part < 3; ++part) {
           a.row_begin = cuts[part], a.row_end = cuts[part + 1];
@@ -58,7 +62,8 @@ TEST(MatMulParity, EveryTokenAndSplitGivesTheSameBits) {
         }
         t += a.n;
       }
-      ASSERT_EQ(0, std::memcmp(whole.data(), data.y.data(), whole.size() * 4)) << table->name << ": " << data.Name();
+      ASSERT_EQ(0, std::memcmp(whole.data(), data.y.data(), whole.size() * 4))
+          << table->name << ": " << data.Name();
     }
   }
 }
@@ -72,7 +77,8 @@ TEST(MatMulParity, CodesGiveTheBitsOfTheReference) {
     for (const KernelTable* table : Tables()) {
       data.y.assign(data.y.size(), NAN);
       table->matmul(data.args);
-      ASSERT_EQ(0, std::memcmp(reference.data(), data.y.data(), reference.size() * 4)) << table->name << ": " << data.Name();
+      ASSERT_EQ(0, std::memcmp(reference.data(), data.y.data(), reference.size() * 4))
+          << table->name << ": " << data.Name();
     }
   }
 }
@@ -121,7 +127,8 @@ TEST(WeightRowParity, IsTheRow) {
       std::vector<float> row(static_cast<size_t>(c.cols));
       table->weight_row(data.weight(), c.rows - 2, row.data());
       for (int32_t k = 0; k < c.cols; ++k) {
-        ASSERT_EQ(static_cast<float>(data.WeightValue(c.rows - 2, k)), row[static_cast<size_t>(k)]) << table->name << data.Name();
+        ASSERT_EQ(static_cast<float>(data.WeightValue(c.rows - 2, k)), row[static_cast<size_t>(k)])
+            << table->name << data.Name();
       }
     }
   }

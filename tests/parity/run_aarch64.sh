@@ -1,6 +1,7 @@
 #!/bin/sh
 # Cross compiles the kernels and their parity tests for 64-bit Arm and runs them, under qemu-aarch64 where needed.
-# Usage: tests/parity/run_aarch64.sh [build folder]. Needs g++-aarch64-linux-gnu, qemu-user, googletest, cmake, ninja-build.
+# Usage: tests/parity/run_aarch64.sh [build folder]
+# Needs g++-aarch64-linux-gnu, qemu-user, googletest, cmake, ninja-build.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=${1:-$root/build/aarch64}

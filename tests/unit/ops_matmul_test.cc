@@ -12,8 +12,8 @@ struct Product {
     const auto pool = std::move(ThreadPool::Create(threads).value());
     std::vector<uint8_t> scratch(static_cast<size_t>(MatMulScratchBytes(c.n, c.cols)) + 128, 0xee);
     uint8_t* aligned = scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64);
-    MatMul({table, pool.get()}, data.weight(), with_bias ? data.args.bias : nullptr, data.args.x, data.args.x_stride, c.n,
-           data.y.data(), c.rows, aligned);
+    MatMul({table, pool.get()}, data.weight(), with_bias ? data.args.bias : nullptr, data.args.x,
+           data.args.x_stride, c.n, data.y.data(), c.rows, aligned);
     for (int i = 0; i < 32; ++i) EXPECT_EQ(0xee, aligned[MatMulScratchBytes(c.n, c.cols) + i]);
   }
   parity::MatMulData data;
@@ -27,7 +27,8 @@ TEST(MatMul, TheSameBitsOnAnyNumberOfThreads) {
       const Product one(c, 1, table, true);
       for (int threads = 2; threads <= 4; ++threads) {
         const Product more(c, threads, table, true);
-        ASSERT_EQ(0, std::memcmp(one.data.y.data(), more.data.y.data(), one.data.y.size() * 4)) << table->name << ": " << one.data.Name();
+        ASSERT_EQ(0, std::memcmp(one.data.y.data(), more.data.y.data(), one.data.y.size() * 4))
+            << table->name << ": " << one.data.Name();
       }
     }
   }

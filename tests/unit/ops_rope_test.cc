@@ -51,7 +51,8 @@ TEST(Rope, LinearScalingSlowsEveryPair) {
 // transformers: ROPE_INIT_FUNCTIONS["llama3"] with rope_theta 500000, head size 64, factor 32, original 8192.
 TEST(Rope, Llama3KnownValues) {
   RopeConfig c;
-  c.theta = 500000, c.scaling = RopeScaling::kLlama3, c.factor = 32, c.low_freq_factor = 1, c.high_freq_factor = 4;
+  c.theta = 500000, c.scaling = RopeScaling::kLlama3, c.factor = 32, c.low_freq_factor = 1,
+  c.high_freq_factor = 4;
   c.original_max_tokens = 8192;
   const Rope rope(c, 64);
   EXPECT_NEAR(1, Frequency(rope, 0), 2e-07);

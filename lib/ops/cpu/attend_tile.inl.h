@@ -1,9 +1,9 @@
 // One step's attention of the query heads that share a KV head, over cached entries of f32, f16 or bf16.
 //
-// Channels are lanes. Logits: 4 entries x up to kTileHeads heads a tile; weights; then values, entry by entry, for all
-// heads of the tile at once. Entries are taken 64 at a time.
-// Model, per entry: 2 D stored elements read once a kTileHeads heads, 4 D flops and one exp a head: bound by memory
-// (2 flops a byte and head at 16 bits) until several heads share the entry.
+// Channels are lanes. Logits: 4 entries x up to kTileHeads heads a tile; weights; then values, entry by
+// entry, for all heads of the tile at once. Entries are taken 64 at a time. Model, per entry: 2 D stored
+// elements read once a kTileHeads heads, 4 D flops and one exp a head: bound by memory (2 flops a byte and
+// head at 16 bits) until several heads share the entry.
 #pragma once
 
 constexpr int32_t kTileEntries = 64;
@@ -49,8 +49,10 @@ inline void TileLogits(const AttendTileArgs& a, int32_t head, int32_t entry, int
   }
 }
 
-// Logits of head h -> weights; hidden entries get none. Updates m and l, sets keep. False: no entry is visible.
-inline bool WeighTile(const AttendTileArgs& a, int32_t head, int32_t entry, int32_t n, float* z, float* keep) {
+// Logits of head h -> weights; hidden entries get none. Updates m and l, sets keep. False: no entry is
+// visible.
+inline bool WeighTile(const AttendTileArgs& a, int32_t head, int32_t entry, int32_t n, float* z,
+                      float* keep) {
   if (a.visible != nullptr) {
     const uint8_t* visible = a.visible + head * a.visible_stride + entry;
     for (int32_t t = 0; t < n; ++t) {
@@ -83,8 +85,10 @@ inline bool WeighTile(const AttendTileArgs& a, int32_t head, int32_t entry, int3
 
 // acc[h][j .. ) = acc * keep + sum of z[h][t] * v[t], V vectors of channels.
 template <typename Type, int G, int V>
-inline void TileValues(const AttendTileArgs& a, int32_t head, int32_t entry, int32_t n, int32_t j, const HeadTile& tile) {
-  const typename Type::T* v = static_cast<const typename Type::T*>(a.v) + static_cast<int64_t>(entry) * a.d + j;
+inline void TileValues(const AttendTileArgs& a, int32_t head, int32_t entry, int32_t n, int32_t j,
+                       const HeadTile& tile) {
+  const typename Type::T* v =
+      static_cast<const typename Type::T*>(a.v) + static_cast<int64_t>(entry) * a.d + j;
   const int m = V == 1 ? Least(kWidth, a.d - j) : kWidth;
   F acc[G][V];
   for (int h = 0; h < G; ++h) {
@@ -103,7 +107,8 @@ inline void TileValues(const AttendTileArgs& a, int32_t head, int32_t entry, int
     }
   }
   for (int h = 0; h < G; ++h) {
-    for (int c = 0; c < V; ++c) StoreN(a.acc + static_cast<int64_t>(head + h) * a.d + j + c * kWidth, m, acc[h][c]);
+    for (int c = 0; c < V; ++c)
+      StoreN(a.acc + static_cast<int64_t>(head + h) * a.d + j + c * kWidth, m, acc[h][c]);
   }
 }
 
@@ -141,8 +146,11 @@ inline void AttendType(const AttendTileArgs& a) {
 
 inline void AttendTile(const AttendTileArgs& a) {
   switch (a.type) {
-    case KvType::kF32: return AttendType<TypeF32>(a);
-    case KvType::kF16: return AttendType<TypeF16>(a);
-    default: return AttendType<TypeBf16>(a);
+    case KvType::kF32:
+      return AttendType<TypeF32>(a);
+    case KvType::kF16:
+      return AttendType<TypeF16>(a);
+    default:
+      return AttendType<TypeBf16>(a);
   }
 }

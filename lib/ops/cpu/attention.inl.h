@@ -1,11 +1,11 @@
 // Attention over contiguous f32 keys: whole prompts, probabilities of some rows, column sums.
 //
-// Logits are made in tiles of 64 keys with the keys in lanes: 64 channels of the 64 keys are turned into kt [channel][key]
-// on the stack, then every query row adds q[j] * kt[j] channel by channel. Values are taken as they lie, channels in
-// lanes. A row's arithmetic is the same whatever rows are with it, and tiles start at multiples of 64 keys, so results do
-// not depend on how the rows of a prompt are cut into calls.
-// Model, per pair of row and key: 4 D flops and one exp (14 operations); per 64 rows, keys and values are read once
-// (8 D bytes a key) and turning costs 1 / 16 of the products. Bound by the multipliers.
+// Logits are made in tiles of 64 keys with the keys in lanes: 64 channels of the 64 keys are turned into kt
+// [channel][key] on the stack, then every query row adds q[j] * kt[j] channel by channel. Values are taken as
+// they lie, channels in lanes. A row's arithmetic is the same whatever rows are with it, and tiles start at
+// multiples of 64 keys, so results do not depend on how the rows of a prompt are cut into calls. Model, per
+// pair of row and key: 4 D flops and one exp (14 operations); per 64 rows, keys and values are read once (8 D
+// bytes a key) and turning costs 1 / 16 of the products. Bound by the multipliers.
 #pragma once
 
 constexpr int32_t kTileKeys = 64, kTileChannels = 64, kRowBlock = 64;
@@ -41,8 +41,8 @@ inline void TurnKeys(const Rows& r, int32_t key, int32_t n_keys, int32_t channel
 
 // z[i + row] += q[row] . kt over one block of channels, for R rows; the first block starts from zero.
 template <int R>
-inline void AddLogits(const float* q, int64_t stride, int32_t channels, bool first, const float (*kt)[kTileKeys],
-                      float (*z)[kTileKeys]) {
+inline void AddLogits(const float* q, int64_t stride, int32_t channels, bool first,
+                      const float (*kt)[kTileKeys], float (*z)[kTileKeys]) {
   for (int t = 0; t < kTileKeys; t += kTileVectors * kWidth) {
     F acc[R][kTileVectors];
     for (int i = 0; i < R; ++i) {
@@ -72,7 +72,8 @@ inline void AddLogitsRest(const float* q, int64_t stride, int32_t rows, int32_t 
 }
 
 // z[i][t] = q[row0 + i] . k[key + t] for rows [begin, end) of the block at row0; unscaled.
-inline void Logits(const Rows& r, int32_t row0, int32_t begin, int32_t end, int32_t key, int32_t n_keys, LogitTile* tile) {
+inline void Logits(const Rows& r, int32_t row0, int32_t begin, int32_t end, int32_t key, int32_t n_keys,
+                   LogitTile* tile) {
   for (int32_t channel = 0; channel < r.d; channel += kTileChannels) {
     TurnKeys(r, key, n_keys, channel, tile);
     const int32_t channels = Least(kTileChannels, r.d - channel);
@@ -81,14 +82,15 @@ inline void Logits(const Rows& r, int32_t row0, int32_t begin, int32_t end, int3
     for (; i + kTileRows <= end; i += kTileRows) {
       AddLogits<kTileRows>(q + i * r.stride, r.stride, channels, channel == 0, tile->kt, tile->z + i);
     }
-    AddLogitsRest<kTileRows - 1>(q + i * r.stride, r.stride, end - i, channels, channel == 0, tile->kt, tile->z + i);
+    AddLogitsRest<kTileRows - 1>(q + i * r.stride, r.stride, end - i, channels, channel == 0, tile->kt,
+                                 tile->z + i);
   }
 }
 
 // out[i] = out[i] * keep[i] + sum over n_keys keys of p[i][t] * v[t], R rows, all channels.
 template <int R, int V>
-inline void AddValuesAt(const float (*p)[kTileKeys], const float* keep, const float* v, int32_t n_keys, int32_t d,
-                        int32_t j, float* out, int64_t stride) {
+inline void AddValuesAt(const float (*p)[kTileKeys], const float* keep, const float* v, int32_t n_keys,
+                        int32_t d, int32_t j, float* out, int64_t stride) {
   const int n = V == 1 ? Least(kWidth, d - j) : kWidth;
   F acc[R][V];
   for (int i = 0; i < R; ++i) {
@@ -112,8 +114,8 @@ inline void AddValuesAt(const float (*p)[kTileKeys], const float* keep, const fl
 }
 
 template <int R>
-inline void AddValues(int32_t rows, const float (*p)[kTileKeys], const float* keep, const float* v, int32_t n_keys,
-                      int32_t d, float* out, int64_t stride) {
+inline void AddValues(int32_t rows, const float (*p)[kTileKeys], const float* keep, const float* v,
+                      int32_t n_keys, int32_t d, float* out, int64_t stride) {
   if constexpr (R > 0) {
     if (rows < R) return AddValues<R - 1>(rows, p, keep, v, n_keys, d, out, stride);
     int32_t j = 0;
@@ -129,7 +131,8 @@ struct Running {
   float m[kRowBlock], l[kRowBlock], keep[kRowBlock];
 };
 
-// Turns one row of unscaled logits into weights relative to the new maximum. Keys outside [begin, end) get none.
+// Turns one row of unscaled logits into weights relative to the new maximum. Keys outside [begin, end) get
+// none.
 inline void Weigh(float* z, float scale, int32_t begin, int32_t end, float* m, float* l, float* keep) {
   for (int32_t t = 0; t < begin; ++t) z[t] = -kInfinity;
   for (int32_t t = end; t < kTileKeys; ++t) z[t] = -kInfinity;
@@ -158,21 +161,22 @@ inline int32_t FirstKey(const PrefillAttentionArgs& a, int32_t i) {
   return a.window > 0 ? Most(0, EndKey(a, i) - a.window) : 0;
 }
 
-inline void PrefillTile(const PrefillAttentionArgs& a, int32_t row0, int32_t rows, int32_t key, LogitTile* tile,
-                        Running* run) {
+inline void PrefillTile(const PrefillAttentionArgs& a, int32_t row0, int32_t rows, int32_t key,
+                        LogitTile* tile, Running* run) {
   int32_t begin = Most(0, key - a.first_visible - row0), end = rows;  // rows that see a key of the tile
   while (end > begin && FirstKey(a, row0 + end - 1) >= key + kTileKeys) --end;
   const int32_t n_keys = EndKey(a, row0 + rows - 1);
   Logits({a.q, a.q_stride, a.k, a.d}, row0, begin, end, key, n_keys, tile);
   for (int32_t i = begin; i < end; ++i) {
-    const int32_t from = Most(0, FirstKey(a, row0 + i) - key), to = Least(kTileKeys, EndKey(a, row0 + i) - key);
+    const int32_t from = Most(0, FirstKey(a, row0 + i) - key),
+                  to = Least(kTileKeys, EndKey(a, row0 + i) - key);
     Weigh(tile->z[i], a.scale, from, to, &run->m[i], &run->l[i], &run->keep[i]);
   }
   for (int32_t i = begin; i < end; i += kTileRows) {
     const int32_t n = Least(kTileRows, end - i);
     AddValues<kTileRows>(n, tile->z + i, run->keep + i, a.v + static_cast<int64_t>(key) * a.d,
-                         Least(kTileKeys, EndKey(a, row0 + i + n - 1) - key), a.d, a.out + (row0 + i) * a.out_stride,
-                         a.out_stride);
+                         Least(kTileKeys, EndKey(a, row0 + i + n - 1) - key), a.d,
+                         a.out + (row0 + i) * a.out_stride, a.out_stride);
   }
 }
 
@@ -212,7 +216,8 @@ inline void ScoreRows(const ScoreRowsArgs& a) {
         const F factor = Set(a.gain != nullptr ? a.gain[row0 + i] * a.scale : a.scale);
         float* p = a.p + (row0 + i) * a.p_stride + key;
         const int32_t n = Least(kTileKeys, a.n_keys - key);
-        for (int32_t t = 0; t < n; t += kWidth) StoreN(p + t, Least(kWidth, n - t), Mul(Load(&tile.z[i][t]), factor));
+        for (int32_t t = 0; t < n; t += kWidth)
+          StoreN(p + t, Least(kWidth, n - t), Mul(Load(&tile.z[i][t]), factor));
       }
     }
     for (int32_t i = row0; i < row0 + rows; ++i) {
@@ -224,14 +229,15 @@ inline void ScoreRows(const ScoreRowsArgs& a) {
 }
 
 // sum[t] += exp(scale * z[i][t] - lse) over rows [begin, end) of the block, each up to its last visible key.
-inline void SumColumns(const ColumnSumsArgs& a, int32_t row0, int32_t begin, int32_t end, int32_t key, LogitTile* tile,
-                       float* sum) {
+inline void SumColumns(const ColumnSumsArgs& a, int32_t row0, int32_t begin, int32_t end, int32_t key,
+                       LogitTile* tile, float* sum) {
   const F scale = Set(a.scale);
   for (int32_t i = begin; i < end; ++i) {
     const F lse = Set(a.lse[row0 + i]);
     float* z = tile->z[i];
     for (int32_t t = a.first_visible + row0 + i + 1 - key; t < kTileKeys; ++t) z[t] = -kInfinity;
-    for (int t = 0; t < kTileKeys; t += kWidth) Store(sum + t, Add(Load(sum + t), Exp(Sub(Mul(Load(z + t), scale), lse))));
+    for (int t = 0; t < kTileKeys; t += kWidth)
+      Store(sum + t, Add(Load(sum + t), Exp(Sub(Mul(Load(z + t), scale), lse))));
   }
 }
 

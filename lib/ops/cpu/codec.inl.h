@@ -1,4 +1,5 @@
-// Cache vectors <-> stored form. Bound by memory: 4 bytes an element on the f32 side, 4, 2, 1 or 1/2 on the other.
+// Cache vectors <-> stored form. Bound by memory: 4 bytes an element on the f32 side, 4, 2, 1 or 1/2 on the
+// other.
 #pragma once
 
 // Whole vectors of groups: codes, then f16 scales. See lib/ops/ref/codec.cc for the rules of the scale.
@@ -79,10 +80,12 @@ inline void DecodeVectors(const VectorFormat& f, const void* in, int32_t n, floa
     __builtin_memcpy(x, in, sizeof(float) * static_cast<uint64_t>(count));
   } else if (f.type == KvType::kInt8 || f.type == KvType::kInt4) {
     const uint8_t* from = static_cast<const uint8_t*>(in);
-    for (int32_t v = 0; v < n; ++v) DecodeCodes(f, from + v * CodedBytes(f), x + static_cast<int64_t>(v) * f.d);
+    for (int32_t v = 0; v < n; ++v)
+      DecodeCodes(f, from + v * CodedBytes(f), x + static_cast<int64_t>(v) * f.d);
   } else {
     int64_t i = 0;
-    for (; i + kWidth <= count; i += kWidth) Store(x + i, f.type == KvType::kF16 ? LoadF16(halves + i) : LoadBf16(halves + i));
+    for (; i + kWidth <= count; i += kWidth)
+      Store(x + i, f.type == KvType::kF16 ? LoadF16(halves + i) : LoadBf16(halves + i));
     const int m = static_cast<int>(count - i);
     if (m > 0) StoreN(x + i, m, f.type == KvType::kF16 ? LoadF16N(halves + i, m) : LoadBf16N(halves + i, m));
   }

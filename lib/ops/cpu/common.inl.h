@@ -1,6 +1,6 @@
-// What several kernels share: stored number types, exp, small helpers. Needs a simd_*.h before it. No function of the
-// standard library's headers and no inline function of lib/ is called in files compiled for one instruction set: the
-// linker might keep that copy for everybody.
+// What several kernels share: stored number types, exp, small helpers. Needs a simd_*.h before it. No
+// function of the standard library's headers and no inline function of lib/ is called in files compiled for
+// one instruction set: the linker might keep that copy for everybody.
 #pragma once
 
 inline int32_t Least(int32_t a, int32_t b) { return a < b ? a : b; }
@@ -24,8 +24,9 @@ struct TypeBf16 {
 
 constexpr float kInfinity = __builtin_inff();
 
-// e^x within 2 ulp; exactly 1 at 0; 0 below -87.3 (the result would be subnormal), e^88.37 above 88.37; NaN stays NaN.
-// Cephes: x = n ln 2 + r, |r| <= ln 2 / 2, a polynomial of degree 7 for e^r. About 14 operations a vector.
+// e^x within 2 ulp; exactly 1 at 0; 0 below -87.3 (the result would be subnormal), e^88.37 above 88.37; NaN
+// stays NaN. Cephes: x = n ln 2 + r, |r| <= ln 2 / 2, a polynomial of degree 7 for e^r. About 14 operations a
+// vector.
 inline F Exp(F x) {
   const F low = Set(-87.33654f);
   const F y = Max(low, Min(Set(88.37f), x));

@@ -1,5 +1,6 @@
-// Norm, rotation, activation, sums, softmax, and the quantisation of activations. All are bound by memory: they read and
-// write each element once (softmax three times, from the first-level cache), 1 to 20 operations an element.
+// Norm, rotation, activation, sums, softmax, and the quantisation of activations. All are bound by memory:
+// they read and write each element once (softmax three times, from the first-level cache), 1 to 20 operations
+// an element.
 #pragma once
 
 inline float Dot(const float* a, const float* b, int32_t n) {

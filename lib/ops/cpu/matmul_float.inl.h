@@ -1,17 +1,21 @@
-// y = x w^T with f32, f16 or bf16 weights: 16-bit weights are widened to f32 and multiplied by fused multiply-adds.
+// y = x w^T with f32, f16 or bf16 weights: 16-bit weights are widened to f32 and multiplied by fused
+// multiply-adds.
 //
-// A sum runs along the columns in the lanes of one vector: lane j takes columns j, j + W, ...; the last, partial vector
-// is padded with zeros; the lanes are added by Sum4. One vector a sum, in every tile shape: bit-equal for any n.
-// Model, per row of the weight: cols * 2 * n flops, cols * bytes of a weight once per block of tokens. n = 1 reads every
-// weight once and is bound by memory. A tile of 4 rows x T tokens does 4 T fused operations on 4 + T loads.
+// A sum runs along the columns in the lanes of one vector: lane j takes columns j, j + W, ...; the last,
+// partial vector is padded with zeros; the lanes are added by Sum4. One vector a sum, in every tile shape:
+// bit-equal for any n. Model, per row of the weight: cols * 2 * n flops, cols * bytes of a weight once per
+// block of tokens. n = 1 reads every weight once and is bound by memory. A tile of 4 rows x T tokens does 4 T
+// fused operations on 4 + T loads.
 #pragma once
 
-constexpr int kTileOut = 4;        // rows of a tile; clamped pointers repeat the last row
-constexpr int32_t kTokenBlock = 48;  // tokens whose activations stay in the second-level cache while rows pass by
+constexpr int kTileOut = 4;  // rows of a tile; clamped pointers repeat the last row
+constexpr int32_t kTokenBlock =
+    48;  // tokens whose activations stay in the second-level cache while rows pass by
 
 // sums[t][i] = dot(x[t], w[i]) for R rows (a multiple of 4) and T tokens.
 template <typename Type, int R, int T>
-inline void FloatTile(const typename Type::T* const* w, const float* x, int64_t x_stride, int32_t cols, float (*sums)[R]) {
+inline void FloatTile(const typename Type::T* const* w, const float* x, int64_t x_stride, int32_t cols,
+                      float (*sums)[R]) {
   F acc[T][R];
   for (int t = 0; t < T; ++t) {
     for (int i = 0; i < R; ++i) acc[t][i] = Zero();
@@ -80,8 +84,11 @@ inline void FloatMatMul(const MatMulArgs& a) {
 
 inline void MatMulFloat(const MatMulArgs& a) {
   switch (a.w->type) {
-    case WeightType::kF32: return FloatMatMul<TypeF32>(a);
-    case WeightType::kF16: return FloatMatMul<TypeF16>(a);
-    default: return FloatMatMul<TypeBf16>(a);
+    case WeightType::kF32:
+      return FloatMatMul<TypeF32>(a);
+    case WeightType::kF16:
+      return FloatMatMul<TypeF16>(a);
+    default:
+      return FloatMatMul<TypeBf16>(a);
   }
 }

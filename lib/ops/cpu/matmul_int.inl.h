@@ -1,17 +1,18 @@
 // y = x w^T with int8 or int4 weights and int8 activations.
 //
-// Rows are lanes: a panel of kPanelRows rows is turned, a chunk of columns at a time, into words [chunk / kUnit][rows] on
-// the stack, so that one vector multiplies kUnit codes of every row by the same codes of one token. A group's integer sum
-// is exact; the sums of the groups are added in f32 in order, product and sum rounded apart: bit-equal to the reference.
-// One or two tokens do without turning: four rows at a time, codes in lanes, the same integers and the same f32 sums.
-// Model, per panel: rows * cols * 2 * n integer operations; rows * cols * (1 or 1/2) bytes + 2 / group of a byte a code,
-// read once; turning a panel costs about as much as multiplying it by 4 tokens.
+// Rows are lanes: a panel of kPanelRows rows is turned, a chunk of columns at a time, into words [chunk /
+// kUnit][rows] on the stack, so that one vector multiplies kUnit codes of every row by the same codes of one
+// token. A group's integer sum is exact; the sums of the groups are added in f32 in order, product and sum
+// rounded apart: bit-equal to the reference. One or two tokens do without turning: four rows at a time, codes
+// in lanes, the same integers and the same f32 sums. Model, per panel: rows * cols * 2 * n integer
+// operations; rows * cols * (1 or 1/2) bytes + 2 / group of a byte a code, read once; turning a panel costs
+// about as much as multiplying it by 4 tokens.
 #pragma once
 
 constexpr int kPanelRows = kPanelVectors * kWidth;
-constexpr int32_t kChunk = 512;                    // columns of a panel at a time: its words fill half a first-level cache
-constexpr int32_t kSmallestGroup = 16;             // smaller ones, and larger than a chunk, go one by one
-constexpr int32_t kStep = kWidth * kUnit;          // codes of one LoadWords
+constexpr int32_t kChunk = 512;  // columns of a panel at a time: its words fill half a first-level cache
+constexpr int32_t kSmallestGroup = 16;     // smaller ones, and larger than a chunk, go one by one
+constexpr int32_t kStep = kWidth * kUnit;  // codes of one LoadWords
 
 struct Panel {
   alignas(64) int32_t words[kChunk / kUnit][kPanelRows];
@@ -19,8 +20,8 @@ struct Panel {
   alignas(64) float scales[kChunk / kSmallestGroup][kPanelRows];
 };
 
-// Codes [begin, end) of a row, at most kChunk, then zeros to a whole step. begin is even. Asks for the next chunk of the
-// row ahead of time: no prefetcher follows the rows of a panel by itself.
+// Codes [begin, end) of a row, at most kChunk, then zeros to a whole step. begin is even. Asks for the next
+// chunk of the row ahead of time: no prefetcher follows the rows of a panel by itself.
 inline void StageRow(const Weight& w, int64_t row, int32_t begin, int32_t end, int8_t* codes) {
   const bool wide = w.type == WeightType::kInt8;
   const int64_t row_bytes = wide ? w.cols : (w.cols + 1) / 2;
@@ -46,7 +47,8 @@ inline void FillPanel(const MatMulArgs& a, int32_t row, int32_t begin, int32_t e
   const Weight& w = *a.w;
   alignas(64) int8_t stage[kWidth][kChunk];
   for (int v = 0; v < kPanelVectors; ++v) {
-    for (int i = 0; i < kWidth; ++i) StageRow(w, Least(row + v * kWidth + i, a.row_end - 1), begin, end, stage[i]);
+    for (int i = 0; i < kWidth; ++i)
+      StageRow(w, Least(row + v * kWidth + i, a.row_end - 1), begin, end, stage[i]);
     for (int32_t c = 0; c < end - begin; c += kStep) {
       F block[kWidth];
       for (int i = 0; i < kWidth; ++i) block[i] = AsF(LoadWords(&stage[i][c]));
@@ -66,7 +68,8 @@ inline void FillPanel(const MatMulArgs& a, int32_t row, int32_t begin, int32_t e
       I start = SetI(0);
       if (kBiased) {
         for (int32_t u = g * units; u < (g + 1) * units; ++u) {  // 0x80 is +128 as an activation byte
-          start = DotWords(start, LoadI(&panel->words[u][v * kWidth]), SetI(static_cast<int32_t>(0x80808080u)));
+          start =
+              DotWords(start, LoadI(&panel->words[u][v * kWidth]), SetI(static_cast<int32_t>(0x80808080u)));
         }
         start = Negative(start);
       }
@@ -75,9 +78,11 @@ inline void FillPanel(const MatMulArgs& a, int32_t row, int32_t begin, int32_t e
   }
 }
 
-// Adds the panel's columns [begin, end) to T tokens from t. The first chunk starts the sums, the last adds the bias.
+// Adds the panel's columns [begin, end) to T tokens from t. The first chunk starts the sums, the last adds
+// the bias.
 template <int T>
-inline void MultiplyPanel(const MatMulArgs& a, const Panel& panel, int32_t t, int32_t row, int32_t begin, int32_t end) {
+inline void MultiplyPanel(const MatMulArgs& a, const Panel& panel, int32_t t, int32_t row, int32_t begin,
+                          int32_t end) {
   const Weight& w = *a.w;
   const int32_t groups = w.cols / w.group, units = w.group / kUnit;
   alignas(64) int32_t x[T][kChunk / kUnit];
@@ -133,7 +138,8 @@ inline void MultiplyPanel(const MatMulArgs& a, const Panel& panel, int32_t t, in
 }
 
 template <int T>
-inline void MultiplyRest(const MatMulArgs& a, const Panel& panel, int32_t t, int32_t row, int32_t begin, int32_t end) {
+inline void MultiplyRest(const MatMulArgs& a, const Panel& panel, int32_t t, int32_t row, int32_t begin,
+                         int32_t end) {
   if constexpr (T > 0) {
     if (a.n - t == T) return MultiplyPanel<T>(a, panel, t, row, begin, end);
     MultiplyRest<T - 1>(a, panel, t, row, begin, end);
@@ -200,7 +206,8 @@ inline void FourRows(const MatMulArgs& a, int32_t t, int32_t row, const int32_t*
     AddRows4(codes, x + static_cast<int64_t>(g) * w.group, w.group, start[g], xs[g], scales[g], sum);
   }
   float* y = a.y + t * a.y_stride + row;
-  for (int i = 0; i < Least(4, a.row_end - row); ++i) y[i] = a.bias != nullptr ? sum[i] + a.bias[row + i] : sum[i];
+  for (int i = 0; i < Least(4, a.row_end - row); ++i)
+    y[i] = a.bias != nullptr ? sum[i] + a.bias[row + i] : sum[i];
 }
 
 inline void MatMulIntFew(const MatMulArgs& a) {
@@ -228,7 +235,8 @@ inline void MatMulInt(const MatMulArgs& a) {
       const int32_t end = Least(begin + chunk, a.w->cols);
       FillPanel(a, row, begin, end, &panel);
       int32_t t = 0;
-      for (; t + kPanelTokens <= a.n; t += kPanelTokens) MultiplyPanel<kPanelTokens>(a, panel, t, row, begin, end);
+      for (; t + kPanelTokens <= a.n; t += kPanelTokens)
+        MultiplyPanel<kPanelTokens>(a, panel, t, row, begin, end);
       MultiplyRest<kPanelTokens - 1>(a, panel, t, row, begin, end);
     }
   }

@@ -1,12 +1,15 @@
-// AVX2 with FMA and F16C under the names the kernels use. Included inside the anonymous namespace of an isa file.
+// AVX2 with FMA and F16C under the names the kernels use. Included inside the anonymous namespace of an isa
+// file.
 #pragma once
 
 using F = __m256;
 using I = __m256i;  // kWidth lanes of 32 bits
 constexpr int kWidth = 8;
-constexpr int kTileTokens = 3;  // tokens of a float matrix tile: 4 x 3 sums, 3 tokens and a weight in 16 registers
-constexpr int kTileVectors = 2, kTileRows = 6;  // sums of an attention tile: 2 vectors of keys (or channels) x 6 queries
-constexpr int kTileHeads = 2;                   // query heads of a cached tile: 4 entries x 2 heads
+constexpr int kTileTokens =
+    3;  // tokens of a float matrix tile: 4 x 3 sums, 3 tokens and a weight in 16 registers
+constexpr int kTileVectors = 2,
+              kTileRows = 6;   // sums of an attention tile: 2 vectors of keys (or channels) x 6 queries
+constexpr int kTileHeads = 2;  // query heads of a cached tile: 4 entries x 2 heads
 constexpr int kPanelVectors = 2, kPanelTokens = 4;  // int8: 2 vectors of rows x 4 tokens
 
 inline __m256i First(int n) {
@@ -65,10 +68,14 @@ inline void StoreHalves(uint16_t* p, int n, __m128i x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(all), x);
   for (int i = 0; i < n; ++i) p[i] = all[i];
 }
-inline F LoadF16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+inline F LoadF16(const uint16_t* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
 inline F LoadF16N(const uint16_t* p, int n) { return _mm256_cvtph_ps(LoadHalves(p, n)); }
 inline F WidenBf16(__m128i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)); }
-inline F LoadBf16(const uint16_t* p) { return WidenBf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+inline F LoadBf16(const uint16_t* p) {
+  return WidenBf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
 inline F LoadBf16N(const uint16_t* p, int n) { return WidenBf16(LoadHalves(p, n)); }
 inline void StoreF16N(uint16_t* p, int n, F x) {
   StoreHalves(p, n, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -120,7 +127,8 @@ inline void Transpose(F* r) {
   }
 }
 
-// Integer products, a lane a row. A word holds kUnit codes of a row, widened to 16 bits: sums of bytes would saturate.
+// Integer products, a lane a row. A word holds kUnit codes of a row, widened to 16 bits: sums of bytes would
+// saturate.
 constexpr int kUnit = 2;
 constexpr bool kBiased = false;
 inline I DotWords(I sum, I weights, I x) { return _mm256_add_epi32(sum, _mm256_madd_epi16(x, weights)); }

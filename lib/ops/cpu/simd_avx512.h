@@ -1,12 +1,15 @@
-// AVX-512 (F, BW, DQ, VL) under the names the kernels use. Included inside the anonymous namespace of an isa file.
+// AVX-512 (F, BW, DQ, VL) under the names the kernels use. Included inside the anonymous namespace of an isa
+// file.
 #pragma once
 
 using F = __m512;
 using I = __m512i;  // kWidth lanes of 32 bits
 constexpr int kWidth = 16;
-constexpr int kTileTokens = 6;  // tokens of a float matrix tile: 4 x 6 sums, 6 tokens and a weight in 32 registers
-constexpr int kTileVectors = 4, kTileRows = 6;  // sums of an attention tile: 4 vectors of keys (or channels) x 6 queries
-constexpr int kTileHeads = 4;                   // query heads of a cached tile: 4 entries x 4 heads
+constexpr int kTileTokens =
+    6;  // tokens of a float matrix tile: 4 x 6 sums, 6 tokens and a weight in 32 registers
+constexpr int kTileVectors = 4,
+              kTileRows = 6;   // sums of an attention tile: 4 vectors of keys (or channels) x 6 queries
+constexpr int kTileHeads = 4;  // query heads of a cached tile: 4 entries x 4 heads
 constexpr int kPanelVectors = 2, kPanelTokens = 6;  // int8: 2 vectors of rows x 6 tokens
 
 inline __mmask16 First(int n) { return static_cast<__mmask16>((1u << n) - 1); }
@@ -41,10 +44,14 @@ inline void Sum4(F a, F b, F c, F d, float* out) {
   _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
 }
 
-inline F LoadF16(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+inline F LoadF16(const uint16_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
 inline F LoadF16N(const uint16_t* p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(First(n), p)); }
 inline F WidenBf16(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
-inline F LoadBf16(const uint16_t* p) { return WidenBf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+inline F LoadBf16(const uint16_t* p) {
+  return WidenBf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
 inline F LoadBf16N(const uint16_t* p, int n) { return WidenBf16(_mm256_maskz_loadu_epi16(First(n), p)); }
 inline void StoreF16N(uint16_t* p, int n, F x) {
   _mm256_mask_storeu_epi16(p, First(n), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -82,17 +89,21 @@ inline void Transpose(F* r) {
     t[i + 2] = _mm512_shuffle_ps(b, d, 0x44), t[i + 3] = _mm512_shuffle_ps(b, d, 0xee);
   }
   for (int i = 0; i < 4; ++i) {  // t[4 b + i] holds columns i, 4 + i, 8 + i, 12 + i of rows 4 b .. 4 b + 3
-    const F a = _mm512_shuffle_f32x4(t[i], t[4 + i], 0x88), b = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0x88);
-    const F c = _mm512_shuffle_f32x4(t[i], t[4 + i], 0xdd), d = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0xdd);
+    const F a = _mm512_shuffle_f32x4(t[i], t[4 + i], 0x88),
+            b = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0x88);
+    const F c = _mm512_shuffle_f32x4(t[i], t[4 + i], 0xdd),
+            d = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0xdd);
     r[i] = _mm512_shuffle_f32x4(a, b, 0x88), r[8 + i] = _mm512_shuffle_f32x4(a, b, 0xdd);
     r[4 + i] = _mm512_shuffle_f32x4(c, d, 0x88), r[12 + i] = _mm512_shuffle_f32x4(c, d, 0xdd);
   }
 }
 
-// Integer products, a lane a row. A word holds kUnit codes of a row: two of 16 bits, or with VNNI four of 8 bits.
+// Integer products, a lane a row. A word holds kUnit codes of a row: two of 16 bits, or with VNNI four of 8
+// bits.
 #if defined(__AVX512VNNI__)
 constexpr int kUnit = 4;
-constexpr bool kBiased = true;  // activations + 128 are unsigned; the excess 128 * sum(codes) is taken off beforehand
+constexpr bool kBiased =
+    true;  // activations + 128 are unsigned; the excess 128 * sum(codes) is taken off beforehand
 inline I DotWords(I sum, I weights, I x) { return _mm512_dpbusd_epi32(sum, x, weights); }
 inline I LoadWords(const int8_t* codes) { return _mm512_loadu_si512(codes); }
 inline void StoreActivations(const int8_t* codes, int32_t* words) {

@@ -1,12 +1,15 @@
-// Advanced SIMD (Armv8.0) under the names the kernels use. Included inside the anonymous namespace of an isa file.
+// Advanced SIMD (Armv8.0) under the names the kernels use. Included inside the anonymous namespace of an isa
+// file.
 #pragma once
 
 using F = float32x4_t;
 using I = int32x4_t;
 constexpr int kWidth = 4;
-constexpr int kTileTokens = 6;  // tokens of a float matrix tile: 4 x 6 sums, 6 tokens and a weight in 32 registers
-constexpr int kTileVectors = 4, kTileRows = 6;  // sums of an attention tile: 4 vectors of keys (or channels) x 6 queries
-constexpr int kTileHeads = 4;                   // query heads of a cached tile: 4 entries x 4 heads
+constexpr int kTileTokens =
+    6;  // tokens of a float matrix tile: 4 x 6 sums, 6 tokens and a weight in 32 registers
+constexpr int kTileVectors = 4,
+              kTileRows = 6;   // sums of an attention tile: 4 vectors of keys (or channels) x 6 queries
+constexpr int kTileHeads = 4;  // query heads of a cached tile: 4 entries x 4 heads
 constexpr int kPanelVectors = 4, kPanelTokens = 4;  // int8: 4 vectors of rows x 4 tokens
 
 inline F Zero() { return vdupq_n_f32(0); }
@@ -42,7 +45,9 @@ inline F ZeroWhereBelow(F x, F limit, F y) {  // y, 0 in lanes where x < limit
 inline float Sum(F a) { return vaddvq_f32(a); }
 inline float MaxOf(F a) { return vmaxvq_f32(a); }
 // out[0, 4) = the sums of a, b, c, d, each in the same order.
-inline void Sum4(F a, F b, F c, F d, float* out) { vst1q_f32(out, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d))); }
+inline void Sum4(F a, F b, F c, F d, float* out) {
+  vst1q_f32(out, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));
+}
 
 inline uint16x4_t LoadHalves(const uint16_t* p, int n) {  // the first n of 4, zeros behind
   uint16_t all[4] = {};
@@ -123,17 +128,18 @@ inline void ExpandNibbles(const int8_t* in, int8_t* codes) {
   vst2q_s8(codes, both);
 }
 
-// sum[i] += (start + sum of w[i][j] * x[j] for j in [0, n)) * (factor * scale[i]), four rows; n a multiple of 32. start takes
-// off what kShiftedDot adds.
+// sum[i] += (start + sum of w[i][j] * x[j] for j in [0, n)) * (factor * scale[i]), four rows; n a multiple
+// of 32. start takes off what kShiftedDot adds.
 constexpr bool kShiftedDot = false;
-inline void AddRows4(const int8_t* const* w, const int8_t* x, int32_t n, int32_t start, float factor, const float* scale,
-                     float* sum) {
+inline void AddRows4(const int8_t* const* w, const int8_t* x, int32_t n, int32_t start, float factor,
+                     const float* scale, float* sum) {
   I part[4];
   for (int i = 0; i < 4; ++i) {
     part[i] = vdupq_n_s32(0);
     for (int32_t j = 0; j < n; j += 16) part[i] = DotWords(part[i], LoadWords(w[i] + j), LoadWords(x + j));
   }
   const I dot = vpaddq_s32(vpaddq_s32(part[0], part[1]), vpaddq_s32(part[2], part[3]));
-  const F step = vmulq_f32(vcvtq_f32_s32(vaddq_s32(dot, vdupq_n_s32(start))), vmulq_n_f32(vld1q_f32(scale), factor));
+  const F step =
+      vmulq_f32(vcvtq_f32_s32(vaddq_s32(dot, vdupq_n_s32(start))), vmulq_n_f32(vld1q_f32(scale), factor));
   vst1q_f32(sum, vaddq_f32(vld1q_f32(sum), step));
 }

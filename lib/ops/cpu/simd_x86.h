@@ -1,9 +1,11 @@
-// What AVX2 and AVX-512 do alike, in 128 and 256 bits. Included inside the anonymous namespace of an isa file.
+// What AVX2 and AVX-512 do alike, in 128 and 256 bits. Included inside the anonymous namespace of an isa
+// file.
 #pragma once
 
 // 16 bytes -> 32 codes, low nibble first.
 inline void ExpandNibbles(const int8_t* in, int8_t* codes) {
-  const __m128i pairs = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in)), low = _mm_set1_epi8(15), sign = _mm_set1_epi8(8);
+  const __m128i pairs = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in)), low = _mm_set1_epi8(15),
+                sign = _mm_set1_epi8(8);
   const __m128i even = _mm_sub_epi8(_mm_xor_si128(_mm_and_si128(pairs, low), sign), sign);
   const __m128i odd = _mm_sub_epi8(_mm_xor_si128(_mm_and_si128(_mm_srli_epi16(pairs, 4), low), sign), sign);
   const __m256i all = _mm256_set_m128i(_mm_unpackhi_epi8(even, odd), _mm_unpacklo_epi8(even, odd));
@@ -12,7 +14,8 @@ inline void ExpandNibbles(const int8_t* in, int8_t* codes) {
 
 // Adds the products of 32 codes to eight sums.
 #if defined(__AVX512VNNI__)
-constexpr bool kShiftedDot = true;  // codes of the weight + 128 are unsigned: the result is too large by 128 * sum(x)
+constexpr bool kShiftedDot =
+    true;  // codes of the weight + 128 are unsigned: the result is too large by 128 * sum(x)
 inline __m256i Dot32(__m256i sum, const int8_t* w, const int8_t* x) {
   const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
   return _mm256_dpbusd_epi32(sum, _mm256_xor_si256(codes, _mm256_set1_epi8(-128)),
@@ -24,15 +27,16 @@ inline __m256i Wide16(const int8_t* codes) {
   return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
 }
 inline __m256i Dot32(__m256i sum, const int8_t* w, const int8_t* x) {
-  const __m256i low = _mm256_madd_epi16(Wide16(w), Wide16(x)), high = _mm256_madd_epi16(Wide16(w + 16), Wide16(x + 16));
+  const __m256i low = _mm256_madd_epi16(Wide16(w), Wide16(x)),
+                high = _mm256_madd_epi16(Wide16(w + 16), Wide16(x + 16));
   return _mm256_add_epi32(sum, _mm256_add_epi32(low, high));
 }
 #endif
 
-// sum[i] += (start + sum of w[i][j] * x[j] for j in [0, n)) * (factor * scale[i]), four rows; n a multiple of 32. start takes
-// off what kShiftedDot adds.
-inline void AddRows4(const int8_t* const* w, const int8_t* x, int32_t n, int32_t start, float factor, const float* scale,
-                     float* sum) {
+// sum[i] += (start + sum of w[i][j] * x[j] for j in [0, n)) * (factor * scale[i]), four rows; n a multiple
+// of 32. start takes off what kShiftedDot adds.
+inline void AddRows4(const int8_t* const* w, const int8_t* x, int32_t n, int32_t start, float factor,
+                     const float* scale, float* sum) {
   __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
   for (int32_t j = 0; j < n; j += 32) {
     a = Dot32(a, w[0] + j, x + j), b = Dot32(b, w[1] + j, x + j);

@@ -1,5 +1,6 @@
-// The tables of the instruction sets, in order from plain to fast. A file compiled without its flags (another processor
-// family) leaves its table empty: name is null. Constant data: nothing of an instruction set runs before it is chosen.
+// The tables of the instruction sets, in order from plain to fast. A file compiled without its flags (another
+// processor family) leaves its table empty: name is null. Constant data: nothing of an instruction set runs
+// before it is chosen.
 #pragma once
 #include "lib/ops/kernel_table.h"
 
@@ -9,6 +10,6 @@ extern const KernelTable kAvx2Table;
 extern const KernelTable kAvx512Table;
 extern const KernelTable kAvx512VnniTable;  // int8 and int4 weights only; the rest is that of kAvx512Table
 extern const KernelTable kNeonTable;
-extern const KernelTable kNeonDotTable;     // int8 and int4 weights only; the rest is that of kNeonTable
+extern const KernelTable kNeonDotTable;  // int8 and int4 weights only; the rest is that of kNeonTable
 
 }  // namespace kvc

@@ -106,7 +106,8 @@ void ScoreRows(const ScoreRowsArgs& a) {
   for (int32_t i = 0; i < a.n_q; ++i) {
     const float factor = a.gain != nullptr ? a.gain[i] * a.scale : a.scale;
     float* p = a.p + i * a.p_stride;
-    for (int32_t t = 0; t < a.visible[i]; ++t) p[t] = factor * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d);
+    for (int32_t t = 0; t < a.visible[i]; ++t)
+      p[t] = factor * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d);
     Softmax(p, a.visible[i]);
     for (int32_t t = a.visible[i]; t < a.n_keys; ++t) p[t] = 0;
   }

@@ -1,4 +1,5 @@
-// Cache vectors in their stored forms (methods.md 4.3: symmetric, the f16 scale is rounded before it is used).
+// Cache vectors in their stored forms (methods.md 4.3: symmetric, the f16 scale is rounded before it is
+// used).
 #include <cmath>
 #include <cstring>
 
@@ -8,7 +9,8 @@
 namespace kvc::ref {
 namespace {
 
-// The stored scale of one group: max|x| / q_max in f16; 1 where that is 0, the largest half where it would be infinite.
+// The stored scale of one group: max|x| / q_max in f16; 1 where that is 0, the largest half where it would be
+// infinite.
 uint16_t GroupScale(const float* x, int32_t n, float q_max) {
   float top = 0;
   for (int32_t i = 0; i < n; ++i) top = std::fabs(x[i]) > top ? std::fabs(x[i]) : top;
@@ -61,12 +63,19 @@ void EncodeVectors(const VectorFormat& f, const float* x, int32_t n, void* out) 
   const int64_t count = int64_t{n} * f.d;
   uint16_t* halves = static_cast<uint16_t*>(out);
   switch (f.type) {
-    case KvType::kF32: std::memcpy(out, x, sizeof(float) * static_cast<size_t>(count)); return;
-    case KvType::kF16: for (int64_t i = 0; i < count; ++i) halves[i] = FloatToF16(x[i]); return;
-    case KvType::kBf16: for (int64_t i = 0; i < count; ++i) halves[i] = FloatToBf16(x[i]); return;
+    case KvType::kF32:
+      std::memcpy(out, x, sizeof(float) * static_cast<size_t>(count));
+      return;
+    case KvType::kF16:
+      for (int64_t i = 0; i < count; ++i) halves[i] = FloatToF16(x[i]);
+      return;
+    case KvType::kBf16:
+      for (int64_t i = 0; i < count; ++i) halves[i] = FloatToBf16(x[i]);
+      return;
     case KvType::kInt8:
     case KvType::kInt4:
-      for (int32_t v = 0; v < n; ++v) EncodeCodes(f, x + int64_t{v} * f.d, static_cast<uint8_t*>(out) + v * VectorBytes(f));
+      for (int32_t v = 0; v < n; ++v)
+        EncodeCodes(f, x + int64_t{v} * f.d, static_cast<uint8_t*>(out) + v * VectorBytes(f));
       return;
   }
 }
@@ -75,12 +84,19 @@ void DecodeVectors(const VectorFormat& f, const void* in, int32_t n, float* x) {
   const int64_t count = int64_t{n} * f.d;
   const uint16_t* halves = static_cast<const uint16_t*>(in);
   switch (f.type) {
-    case KvType::kF32: std::memcpy(x, in, sizeof(float) * static_cast<size_t>(count)); return;
-    case KvType::kF16: for (int64_t i = 0; i < count; ++i) x[i] = F16ToFloat(halves[i]); return;
-    case KvType::kBf16: for (int64_t i = 0; i < count; ++i) x[i] = Bf16ToFloat(halves[i]); return;
+    case KvType::kF32:
+      std::memcpy(x, in, sizeof(float) * static_cast<size_t>(count));
+      return;
+    case KvType::kF16:
+      for (int64_t i = 0; i < count; ++i) x[i] = F16ToFloat(halves[i]);
+      return;
+    case KvType::kBf16:
+      for (int64_t i = 0; i < count; ++i) x[i] = Bf16ToFloat(halves[i]);
+      return;
     case KvType::kInt8:
     case KvType::kInt4:
-      for (int32_t v = 0; v < n; ++v) DecodeCodes(f, static_cast<const uint8_t*>(in) + v * VectorBytes(f), x + int64_t{v} * f.d);
+      for (int32_t v = 0; v < n; ++v)
+        DecodeCodes(f, static_cast<const uint8_t*>(in) + v * VectorBytes(f), x + int64_t{v} * f.d);
       return;
   }
 }

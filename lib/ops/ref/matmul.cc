@@ -1,4 +1,5 @@
-// Matrix product with weights of every type, and the quantisation of activations that int8 and int4 weights need.
+// Matrix product with weights of every type, and the quantisation of activations that int8 and int4 weights
+// need.
 #include <cmath>
 #include <cstring>
 
@@ -36,7 +37,8 @@ void RowCodes(const Weight& w, int32_t r, int32_t begin, int32_t n, int8_t* out)
   }
 }
 
-constexpr int32_t kBlock = 256;  // columns widened at a time, on the stack; a multiple of Dot's eight partial sums
+constexpr int32_t kBlock =
+    256;  // columns widened at a time, on the stack; a multiple of Dot's eight partial sums
 
 // Partial sums of the blocks are added in order: the same for every n.
 void FloatRow(const MatMulArgs& a, int32_t r) {

@@ -1,4 +1,5 @@
-// The definitions: one plain f32 loop for every field of the kernel table. See lib/ops/kernel_table.h for the contracts.
+// The definitions: one plain f32 loop for every field of the kernel table. See lib/ops/kernel_table.h for the
+// contracts.
 #pragma once
 #include "lib/ops/kernel_table.h"
 
