@@ -32,10 +32,10 @@ LAYERS = {
 # Library headers -> where they may be included.
 LIBRARIES = {
     r"flatbuffers/|kvc_model_generated\.h": r"lib/model/model_file[^/]*|models/convert/[^/]*|tests/.*",
-    r"nlohmann/": r"models/convert/[^/]*|tools/[^/]*|bench/.*|tests/.*",
-    r"CLI/": r"tools/[^/]*|bench/.*",
+    r"nlohmann/": r"models/convert/[^/]*|tools/.*|bench/.*|tests/.*",
+    r"CLI/": r"tools/.*|bench/.*",
     r"pcre2\.h|utf8proc\.h": r"lib/model/[^/]*",
-    r"xxhash\.h": r"lib/base/hash\.cc",
+    r"xxhash\.h": r"lib/base/hash\.cc|tools/.*",
     r"jni\.h": r"bindings/java/.*",
     r"cuda|cublas": r"cuda/.*",
     r"gtest/|gmock/": r"tests/.*",

@@ -10,7 +10,8 @@ foreach(kind IN LISTS KVC_SANITIZE)
 endforeach()
 if(KVC_SANITIZE_FLAGS)
   # vptr needs RTTI, which the library has not.
-  target_compile_options(kvc_flags INTERFACE ${KVC_SANITIZE_FLAGS} -fno-sanitize=vptr -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(kvc_flags INTERFACE ${KVC_SANITIZE_FLAGS} -fno-sanitize=vptr -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
   target_link_options(kvc_flags INTERFACE ${KVC_SANITIZE_FLAGS})
 endif()
 find_package(Threads REQUIRED)
@@ -30,7 +31,8 @@ function(kvc_test file)
   get_filename_component(name ${file} NAME_WE)
   add_executable(${name} ${file})
   target_link_libraries(${name} PRIVATE kvc_flags kvc_static GTest::gtest GTest::gtest_main ${ARGN})
-  target_compile_definitions(${name} PRIVATE KVC_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data" KVC_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+  target_compile_definitions(${name} PRIVATE KVC_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
+    KVC_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
     KVC_BINARY_DIR="${PROJECT_BINARY_DIR}")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})

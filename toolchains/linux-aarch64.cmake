@@ -1,4 +1,4 @@
-# Linux on 64-bit Arm, with Debian's cross compiler. Programs run under qemu-aarch64 where the host is another processor.
+# Linux on 64-bit Arm, with Debian's cross compiler. Programs run under qemu-aarch64 on other hosts.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

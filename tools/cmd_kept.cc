@@ -41,7 +41,8 @@ int Kept(const KeptOptions& options) {
   Session session(model, policy, SessionParams(options.session));
   const WatchSession watch(&interrupt, session);
   session.Prefill(prompt);
-  const Generation answer = Generate(&session, options.max_tokens, {});
+  const Generation answer = Generate(&session, options.max_tokens, {}, &interrupt);
+  if (answer.cancelled) throw StatusFailure(KVC_E_CANCELLED, "cancelled");
   Json kept = Json::array();
   Table table({"layer", "head", "slots", "positions"}, "rrrl");
   for (int32_t layer = 0; layer < model.info().n_layers; ++layer) {

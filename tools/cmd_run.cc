@@ -62,7 +62,7 @@ Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& p
     const TokenList asked = question.empty() ? TokenList{} : model.Tokenize(question, 0);
     Session* session = options.questions.empty() ? once.base() : once.Ask(asked);
     const WatchSession watch(interrupt, *session);
-    run.answers.push_back(Generate(session, options.max_tokens, stream ? sink : TextSink{}));
+    run.answers.push_back(Generate(session, options.max_tokens, stream ? sink : TextSink{}, interrupt));
     if (stream) Print("\n");
     if (interrupt->interrupted()) throw StatusFailure(KVC_E_CANCELLED, "cancelled");
   }

@@ -62,18 +62,31 @@ std::string TextField(const Json& object, const char* key, const std::string& wh
   return object[key].get<std::string>();
 }
 
+std::vector<std::string> TextList(const Json& object, const char* key, const std::string& where) {
+  std::vector<std::string> texts;
+  if (!object.contains(key)) return texts;
+  for (const Json& entry : object[key]) {
+    if (!object[key].is_array() || !entry.is_string()) throw Failure(where + ": expected texts under \"" + key + "\"");
+    texts.push_back(entry.get<std::string>());
+  }
+  return texts;
+}
+
 Task ParseTask(const std::string& line, const std::string& where) {
   const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) throw Failure(where + ": not a JSON object");
   Task task;
   task.context = TextField(object, "context", where);
+  task.classes = TextList(object, "classes", where);
   task.kind = object.contains("kind") ? TextField(object, "kind", where) : "tasks";
   if (!object.contains("questions") || !object["questions"].is_array() || object["questions"].empty()) {
     throw Failure(where + ": expected a list of questions under \"questions\"");
   }
   for (const Json& entry : object["questions"]) {
-    Question question{TextField(entry, "question", where), TextField(entry, "answer", where)};
+    Question question{TextField(entry, "question", where), TextField(entry, "answer", where), "",
+                      TextList(entry, "answers", where)};
     if (question.answer.empty()) throw Failure(where + ": an answer is empty");
+    if (entry.contains("needle")) question.needle = TextField(entry, "needle", where);
     task.questions.push_back(std::move(question));
   }
   return task;
@@ -126,6 +139,7 @@ std::vector<Task> ReadTasks(const std::string& path) {
     const std::string line = text.substr(begin, end - begin);
     if (line.find_first_not_of(" \t\r") != std::string::npos) {
       tasks.push_back(ParseTask(line, path + ":" + std::to_string(line_number)));
+      tasks.back().line = line_number;
     }
     begin = end + 1;
   }

@@ -22,13 +22,17 @@ std::vector<float> ReadHeadScores(const std::string& path);
 std::vector<int32_t> ReadSlotTable(const std::string& path);
 
 // One line of a task file: {"context": text, "questions": [{"question": text, "answer": text}], "kind":
-// name}.
+// name}. May hold: "classes" of the task; "answers", others as good, and "needle", the sentence that answers, of
+// a question.
 struct Question {
-  std::string question, answer;
+  std::string question, answer, needle;
+  std::vector<std::string> other_answers;
 };
 struct Task {
   std::string kind, context;
   std::vector<Question> questions;
+  std::vector<std::string> classes;
+  int32_t line = 0;  // of the file, from 1
 };
 std::vector<Task> ReadTasks(const std::string& path);
 

@@ -4,10 +4,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <thread>
 
+#define KVC_EXPERIMENTAL
+#include "kvc/kvc_experimental.h"
 #include "tools/command.h"
 #include "tools/output.h"
 
@@ -51,11 +54,13 @@ void CancelOnInterrupt::Watch(kvc_session* session) {
 
 bool CancelOnInterrupt::interrupted() const { return state_->interrupted; }
 
-Generation Generate(Session* session, int32_t max_tokens, const TextSink& sink) {
+Generation Generate(Session* session, int32_t max_tokens, const TextSink& sink,
+                    const CancelOnInterrupt* interrupt) {
   Generation out;
   try {
     while (static_cast<int32_t>(out.tokens.size()) < max_tokens) {
-      const std::optional<int32_t> token = session->Step();
+      out.cancelled = interrupt && interrupt->interrupted();
+      const std::optional<int32_t> token = out.cancelled ? std::nullopt : session->Step();
       if (!token) break;
       out.tokens.push_back(*token);
       const std::string text = session->ReadText();
@@ -80,6 +85,27 @@ void PromptOnce::Start(const TokenList& prompt) {
   base_.Prefill(prompt_);
   prompt_stats_ = base_.Stats();
   base_used_ = false;
+}
+
+void PromptOnce::StartTogether(const std::vector<PromptOnce*>& prompts, const TokenList& prompt) {
+  std::vector<kvc_session*> sessions;
+  for (PromptOnce* p : prompts) {
+    p->fork_.reset();
+    if (!p->prompt_.empty()) p->base_.Reset();
+    sessions.push_back(p->base_.get());
+  }
+  constexpr size_t kMost = 256;  // of one call
+  for (size_t i = 0; i < sessions.size(); i += kMost) {
+    const size_t n = std::min(kMost, sessions.size() - i);
+    Check(kvc_session_prefill_together(sessions.data() + i, static_cast<int32_t>(n), prompt.data(),
+                                       static_cast<int32_t>(prompt.size())),
+          "process the prompt");
+  }
+  for (PromptOnce* p : prompts) {
+    p->prompt_ = prompt;
+    p->prompt_stats_ = p->base_.Stats();
+    p->base_used_ = false;
+  }
 }
 
 Session* PromptOnce::Ask(const TokenList& question) {

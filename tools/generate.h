@@ -52,7 +52,10 @@ struct Generation {
 };
 
 // Up to max_tokens tokens; each piece of text goes to the sink (may be empty) as soon as it is complete.
-Generation Generate(Session* session, int32_t max_tokens, const TextSink& sink);
+// Stops at Ctrl-C, also when that came between two steps, where there is no call to cancel; interrupt may be
+// null.
+Generation Generate(Session* session, int32_t max_tokens, const TextSink& sink,
+                    const CancelOnInterrupt* interrupt = nullptr);
 
 // Questions after one prompt. The prompt is processed and compressed once and forked for every question;
 // where the library cannot fork it is processed again, with the same answers.
@@ -60,6 +63,8 @@ class PromptOnce {
  public:
   PromptOnce(const Model& model, const Policy& policy, const kvc_session_params& params);
   void Start(const TokenList& prompt);  // forgets an earlier prompt
+  // The same prompt for several, whatever their policies: the network runs once for all.
+  static void StartTogether(const std::vector<PromptOnce*>& prompts, const TokenList& prompt);
   const kvc_session_stats& prompt_stats() const { return prompt_stats_; }
   Session* base() { return &base_; }  // right after the prompt until the first Ask
   // The session after the prompt and the question (kept whole), ready to generate. Valid until the next call.

@@ -124,43 +124,45 @@ AnswerTrace TaskEvaluator::Answer(Session* session, const TokenList& answer, Qua
   return trace;
 }
 
-std::vector<AnswerTrace> TaskEvaluator::RunOne(PromptOnce* prompt, const Task& task, QualitySums* sums) {
-  std::vector<AnswerTrace> traces;
-  const TokenList context = model_.TokenizePrompt(task.context);
-  if (protocol_ == TaskProtocol::kAsk) {
-    prompt->Start(context);
-    AddPrompt(prompt->prompt_stats(), sums);
+// One pass over the prompt for the reference and all policies.
+void TaskEvaluator::Start(const TokenList& prompt, std::vector<QualitySums>* sums) {
+  std::vector<PromptOnce*> together = {&reference_};
+  for (std::optional<PromptOnce>& own : prompts_) {
+    if (own) together.push_back(&*own);
   }
-  for (const Question& question : task.questions) {
-    const TokenList asked = model_.Tokenize(question.question, 0),
-                    answer = model_.Tokenize(question.answer, 0);
-    if (protocol_ == TaskProtocol::kAsk) {
-      traces.push_back(Answer(prompt->Ask(asked), answer, sums));
-      continue;
-    }
-    TokenList whole = context;
-    whole.insert(whole.end(), asked.begin(), asked.end());
-    prompt->Start(whole);
-    AddPrompt(prompt->prompt_stats(), sums);
-    traces.push_back(Answer(prompt->base(), answer, sums));
+  PromptOnce::StartTogether(together, prompt);
+  for (size_t p = 0; p < prompts_.size(); ++p) {
+    AddPrompt((prompts_[p] ? *prompts_[p] : reference_).prompt_stats(), &(*sums)[p]);
   }
-  return traces;
 }
 
 std::vector<std::vector<AnswerTrace>> TaskEvaluator::Run(const Task& task, std::vector<QualitySums>* sums) {
-  QualitySums reference_sums;
-  const std::vector<AnswerTrace> reference = RunOne(&reference_, task, &reference_sums);
-  const size_t first = protocol_ == TaskProtocol::kPrompt ? 1 : 0;
-  std::vector<std::vector<AnswerTrace>> all;
-  for (size_t p = 0; p < prompts_.size(); ++p) {
-    QualitySums* own = &(*sums)[p];
-    if (prompts_[p]) {
-      all.push_back(RunOne(&*prompts_[p], task, own));
-    } else {
-      AddSums(reference_sums, own);
-      all.push_back(reference);
+  std::vector<std::vector<AnswerTrace>> all(prompts_.size());
+  const TokenList context = model_.TokenizePrompt(task.context);
+  const bool ask = protocol_ == TaskProtocol::kAsk;
+  const size_t first = ask ? 0 : 1;
+  if (ask) Start(context, sums);
+  for (const Question& question : task.questions) {
+    const TokenList asked = model_.Tokenize(question.question, 0),
+                    answer = model_.Tokenize(question.answer, 0);
+    if (!ask) {
+      TokenList whole = context;
+      whole.insert(whole.end(), asked.begin(), asked.end());
+      Start(whole, sums);
     }
-    for (size_t q = 0; q < reference.size(); ++q) CompareTraces(reference[q], all[p][q], first, own);
+    QualitySums reference_sums;
+    const AnswerTrace reference =
+        Answer(ask ? reference_.Ask(asked) : reference_.base(), answer, &reference_sums);
+    for (size_t p = 0; p < prompts_.size(); ++p) {
+      QualitySums* own = &(*sums)[p];
+      if (prompts_[p]) {
+        all[p].push_back(Answer(ask ? prompts_[p]->Ask(asked) : prompts_[p]->base(), answer, own));
+      } else {
+        AddSums(reference_sums, own);
+        all[p].push_back(reference);
+      }
+      CompareTraces(reference, all[p].back(), first, own);
+    }
   }
   return all;
 }

@@ -66,7 +66,7 @@ class TaskEvaluator {
   std::vector<std::vector<AnswerTrace>> Run(const Task& task, std::vector<QualitySums>* sums);
 
  private:
-  std::vector<AnswerTrace> RunOne(PromptOnce* prompt, const Task& task, QualitySums* sums);
+  void Start(const TokenList& prompt, std::vector<QualitySums>* sums);
   AnswerTrace Answer(Session* session, const TokenList& answer, QualitySums* sums);
 
   const Model& model_;

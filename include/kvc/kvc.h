@@ -66,7 +66,7 @@ typedef struct kvc_session_stats {
   int32_t n_prompt, n_answer, n_compactions;         /* tokens fed, tokens generated, times compressed */
   int64_t cache_bytes, cache_bytes_peak, cache_bytes_full;  /* held now, at most, without compression */
   int64_t workspace_bytes, weight_bytes;
-  int64_t n_slots, n_slots_full;                     /* cached entries over all layers and KV heads; without compression */
+  int64_t n_slots, n_slots_full;                     /* cached entries over all heads; without compression */
   double  prefill_seconds, compress_seconds, decode_seconds; /* compress is part of prefill */
 } kvc_session_stats;
 
@@ -100,7 +100,7 @@ KVC_API kvc_status  kvc_model_open_memory(const uint8_t *data, int64_t n_bytes, 
                                           const kvc_model_params *params, kvc_model **out_model);
 KVC_API void        kvc_model_close(kvc_model *model);    /* [any] */
 KVC_API kvc_status  kvc_model_get_info(const kvc_model *model, kvc_model_info *out_info);     /* [model] */
-/* All that the file says about itself, as JSON text: config, tokenizer, turn format, head-score tables, tensors. [model] */
+/* All that the file says about itself, as JSON: config, tokenizer, turn format, head scores, tensors. [model] */
 KVC_API kvc_status  kvc_model_describe(const kvc_model *model, char *json, int32_t cap_json, int32_t *n_out);
 /* Head-score table `index` of the file, [L, G] (per query head [L, H] for estimator headkv-r2).  [model] */
 KVC_API kvc_status  kvc_model_get_head_scores(const kvc_model *model, int32_t index,
@@ -147,21 +147,21 @@ KVC_API kvc_status  kvc_session_prefill(kvc_session *session, const int32_t *tok
 /* As prefill, but keeps everything: for prompts fed in parts. kvc_session_compress then applies the policy.  [sess] */
 KVC_API kvc_status  kvc_session_append(kvc_session *session, const int32_t *tokens, int32_t n_tokens);
 KVC_API kvc_status  kvc_session_compress(kvc_session *session);
-/* Compresses harder, to at most `budget` slots per KV head on average; *out_freed (may be NULL) gets the bytes.  [sess] */
+/* Compresses harder, to `budget` slots per KV head on average; *out_freed (may be NULL) gets the bytes.  [sess] */
 KVC_API kvc_status  kvc_session_trim(kvc_session *session, int32_t budget, int64_t *out_freed);
 /* Generates one token, or KVC_TOKEN_NONE after the stop token. When max_tokens are held: KVC_E_CONTEXT_FULL, unless
  * on_full says what makes room. The token is fed to the network by the next call that needs it.  [sess] */
 KVC_API kvc_status  kvc_session_step(kvc_session *session, int32_t *out_token);
 /* Moves out text that is complete UTF-8; the bytes of a split character wait inside.  [sess] */
 KVC_API kvc_status  kvc_session_read_text(kvc_session *session, uint8_t *text, int32_t cap_text, int32_t *n_out);
-/* Logits [V] after the newest token, that the next step samples from. Feeds the last step's token if it still waits. [sess] */
+/* Logits [V] after the newest token, that the next step samples from. Feeds the last step's token first. [sess] */
 KVC_API kvc_status  kvc_session_get_logits(kvc_session *session, float *logits, int32_t cap_logits, int32_t *n_out);
 KVC_API kvc_status  kvc_session_get_stats(const kvc_session *session, kvc_session_stats *out_stats);     /* [sess] */
 /* Token positions still cached for one head, ascending: shape [n_out].  [sess] */
 KVC_API kvc_status  kvc_session_get_kept(const kvc_session *session, int32_t layer, int32_t kv_head,
                                          int32_t *positions, int32_t cap_positions, int32_t *n_out);
 KVC_API kvc_status  kvc_session_reset(kvc_session *session);    /* [sess] empty cache, same policy, same seed */
-KVC_API kvc_status  kvc_session_cancel(kvc_session *session);   /* [any] the running call: KVC_E_CANCELLED; else nothing */
+KVC_API kvc_status  kvc_session_cancel(kvc_session *session);   /* [any] the running call returns CANCELLED */
 /* Same cache, own sampler and answer; costs no cache bytes until one of them writes.  [sess] */
 KVC_API kvc_status  kvc_session_fork(kvc_session *session, kvc_session **out_session);
 /* Removes the newest n_tokens exactly, while none of the older ones was evicted since; else KVC_E_UNSUPPORTED and

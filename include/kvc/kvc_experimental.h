@@ -1,5 +1,5 @@
-/* kvc_experimental.h - calls that may change or go. Not exported from the shared library: link the static one and define
- * KVC_EXPERIMENTAL. The rules at the top of kvc.h hold. */
+/* kvc_experimental.h - calls that may change or go. Not exported from the shared library: link the static one
+ * and define KVC_EXPERIMENTAL. The rules at the top of kvc.h hold. */
 #ifndef KVC_KVC_EXPERIMENTAL_H
 #define KVC_KVC_EXPERIMENTAL_H
 #ifndef KVC_EXPERIMENTAL
@@ -10,18 +10,25 @@
 extern "C" {
 #endif
 
-/* Heads with keep[layer * G + kv_head] == 0 keep only their newest `window` entries (1 ..); the others everything. n_keep = L * G.
- * For head scores (methods.md 3.1): a fork of one prefilled session is masked for every coalition. KVC_E_UNSUPPORTED for caches whose
- * policy stores late or evicts.  [sess] */
-kvc_status kvc_session_mask_heads(kvc_session *session, const uint8_t *keep, int32_t n_keep, int32_t window);
-/* Feeds tokens[i] to sessions[i]: one pass over the weights for all n (1 .. 256). Sessions of one model, each once, used by no one else
- * meanwhile. On failure none has changed. Logits: kvc_session_get_logits.  [sess] each */
-kvc_status kvc_session_feed_batch(kvc_session *const *sessions, const int32_t *tokens, int32_t n);
+/* Heads with keep[layer * G + kv_head] == 0 keep only their newest `window` entries (1 ..); the others
+ * everything. n_keep = L * G. For head scores (methods.md 3.1): a fork of one prefilled session is masked for
+ * every coalition. KVC_E_UNSUPPORTED for caches whose policy stores late or evicts.  [sess] */
+kvc_status kvc_session_mask_heads(kvc_session* session, const uint8_t* keep, int32_t n_keep, int32_t window);
+/* Feeds tokens[i] to sessions[i]: one pass over the weights for all n (1 .. 256). Sessions of one model, each
+ * once, used by no one else meanwhile. On failure none has changed. Logits: kvc_session_get_logits.  [sess]
+ * each */
+kvc_status kvc_session_feed_batch(kvc_session* const* sessions, const int32_t* tokens, int32_t n);
+/* The same first prompt for n (1 .. 256) empty sessions of one model, whatever their policies: the network
+ * runs once for all. On failure none has changed.  [sess] each */
+kvc_status kvc_session_prefill_together(kvc_session* const* sessions, int32_t n, const int32_t* tokens,
+                                        int32_t n_tokens);
 /* on != 0: from now on the attention of every fed token is kept for kvc_session_get_attention.  [sess] */
-kvc_status kvc_session_observe_attention(kvc_session *session, int32_t on);
-/* Attention probabilities of the newest fed token over the cached entries of a query head's KV head, ascending position; the positions
- * are those of kvc_session_get_kept (heads that evicted at that step: KVC_E_UNSUPPORTED). Shape [n_out].  [sess] */
-kvc_status kvc_session_get_attention(kvc_session *session, int32_t layer, int32_t head, float *p, int32_t cap_p, int32_t *n_out);
+kvc_status kvc_session_observe_attention(kvc_session* session, int32_t on);
+/* Attention probabilities of the newest fed token over the cached entries of a query head's KV head,
+ * ascending position; the positions are those of kvc_session_get_kept (heads that evicted at that step:
+ * KVC_E_UNSUPPORTED). Shape [n_out].  [sess] */
+kvc_status kvc_session_get_attention(kvc_session* session, int32_t layer, int32_t head, float* p,
+                                     int32_t cap_p, int32_t* n_out);
 
 #ifdef __cplusplus
 }

@@ -8,7 +8,8 @@
 namespace kvc {
 namespace {
 
-#define KVC_SAME(name, code) static_assert(static_cast<kvc_status>(Code::name) == code, "status numbers differ")
+#define KVC_SAME(name, code) \
+  static_assert(static_cast<kvc_status>(Code::name) == code, "status numbers differ")
 KVC_SAME(kInvalid, KVC_E_INVALID);
 KVC_SAME(kMemory, KVC_E_MEMORY);
 KVC_SAME(kIo, KVC_E_IO);
@@ -27,20 +28,23 @@ thread_local char last_error[1024];
 
 Status CheckDevice(const char* device) {
   if (device == nullptr || std::strcmp(device, "auto") == 0 || std::strcmp(device, "cpu") == 0) return {};
-  if (std::strncmp(device, "cuda", 4) == 0) return Error(Code::kUnsupported, "device \"%.32s\": this build has no CUDA backend; use \"cpu\"", device);
+  if (std::strncmp(device, "cuda", 4) == 0)
+    return Error(Code::kUnsupported, "device \"%.32s\": this build has no CUDA backend; use \"cpu\"", device);
   return Error(Code::kInvalid, "device \"%.32s\" is not known; use \"auto\" or \"cpu\"", device);
 }
 
 // The common part of the three ways to open a model.
 template <typename Opener>
-kvc_status OpenModel(const char* device, const kvc_model_params* params, kvc_model** out_model, Opener&& open) {
+kvc_status OpenModel(const char* device, const kvc_model_params* params, kvc_model** out_model,
+                     Opener&& open) {
   if (out_model == nullptr) return SetLastError(Code::kInvalid, "out_model is NULL");
   *out_model = nullptr;
   return Guard([&]() -> Status {
     kvc_model_params p;
     KVC_RETURN_IF_ERROR(CopyIn(params, "params", &p));
     KVC_RETURN_IF_ERROR(CheckDevice(device));
-    if (p.n_threads < 0 || p.n_threads > 1024) return Error(Code::kInvalid, "n_threads is %d; it is 0 (all) to 1024", p.n_threads);
+    if (p.n_threads < 0 || p.n_threads > 1024)
+      return Error(Code::kInvalid, "n_threads is %d; it is 0 (all) to 1024", p.n_threads);
     if (p.memory_limit < 0) return Error(Code::kInvalid, "memory_limit is negative");
     ModelParams model_params;
     model_params.n_threads = p.n_threads, model_params.memory_limit = p.memory_limit;
@@ -81,45 +85,68 @@ int32_t kvc_schema_version(void) { return static_cast<int32_t>(kvc::kModelFileVe
 
 const char* kvc_status_name(kvc_status status) {
   switch (status) {
-    case KVC_OK: return "OK";
-    case KVC_E_INVALID: return "INVALID";
-    case KVC_E_MEMORY: return "MEMORY";
-    case KVC_E_IO: return "IO";
-    case KVC_E_BAD_MODEL: return "BAD_MODEL";
-    case KVC_E_UNSUPPORTED: return "UNSUPPORTED";
-    case KVC_E_NOT_FOUND: return "NOT_FOUND";
-    case KVC_E_BUFFER_TOO_SMALL: return "BUFFER_TOO_SMALL";
-    case KVC_E_CONTEXT_FULL: return "CONTEXT_FULL";
-    case KVC_E_CANCELLED: return "CANCELLED";
-    case KVC_E_DEVICE: return "DEVICE";
-    case KVC_E_BUSY: return "BUSY";
-    case KVC_E_INTERNAL: return "INTERNAL";
-    default: return "UNKNOWN";
+    case KVC_OK:
+      return "OK";
+    case KVC_E_INVALID:
+      return "INVALID";
+    case KVC_E_MEMORY:
+      return "MEMORY";
+    case KVC_E_IO:
+      return "IO";
+    case KVC_E_BAD_MODEL:
+      return "BAD_MODEL";
+    case KVC_E_UNSUPPORTED:
+      return "UNSUPPORTED";
+    case KVC_E_NOT_FOUND:
+      return "NOT_FOUND";
+    case KVC_E_BUFFER_TOO_SMALL:
+      return "BUFFER_TOO_SMALL";
+    case KVC_E_CONTEXT_FULL:
+      return "CONTEXT_FULL";
+    case KVC_E_CANCELLED:
+      return "CANCELLED";
+    case KVC_E_DEVICE:
+      return "DEVICE";
+    case KVC_E_BUSY:
+      return "BUSY";
+    case KVC_E_INTERNAL:
+      return "INTERNAL";
+    default:
+      return "UNKNOWN";
   }
 }
 
 const char* kvc_last_error(void) { return kvc::last_error; }
 
-kvc_status kvc_model_open(const char* path, const char* device, const kvc_model_params* params, kvc_model** out_model) {
-  return kvc::OpenModel(device, params, out_model, [&](const kvc::ModelParams& p) -> kvc::Result<std::shared_ptr<const kvc::Model>> {
-    if (path == nullptr) return NullError("path");
-    return kvc::Model::Open(path, p);
-  });
+kvc_status kvc_model_open(const char* path, const char* device, const kvc_model_params* params,
+                          kvc_model** out_model) {
+  return kvc::OpenModel(device, params, out_model,
+                        [&](const kvc::ModelParams& p) -> kvc::Result<std::shared_ptr<const kvc::Model>> {
+                          if (path == nullptr) return NullError("path");
+                          return kvc::Model::Open(path, p);
+                        });
 }
 
-kvc_status kvc_model_open_fd(int32_t fd, int64_t offset, int64_t n_bytes, const char* device, const kvc_model_params* params, kvc_model** out_model) {
-  return kvc::OpenModel(device, params, out_model, [&](const kvc::ModelParams& p) -> kvc::Result<std::shared_ptr<const kvc::Model>> {
-    if (fd < 0 || offset < 0 || n_bytes < 0) return Error(Code::kInvalid, "fd, offset and n_bytes must not be negative");
-    return kvc::Model::OpenFd(fd, offset, n_bytes, p);
-  });
+kvc_status kvc_model_open_fd(int32_t fd, int64_t offset, int64_t n_bytes, const char* device,
+                             const kvc_model_params* params, kvc_model** out_model) {
+  return kvc::OpenModel(device, params, out_model,
+                        [&](const kvc::ModelParams& p) -> kvc::Result<std::shared_ptr<const kvc::Model>> {
+                          if (fd < 0 || offset < 0 || n_bytes < 0)
+                            return Error(Code::kInvalid, "fd, offset and n_bytes must not be negative");
+                          return kvc::Model::OpenFd(fd, offset, n_bytes, p);
+                        });
 }
 
-kvc_status kvc_model_open_memory(const uint8_t* data, int64_t n_bytes, const char* device, const kvc_model_params* params, kvc_model** out_model) {
-  return kvc::OpenModel(device, params, out_model, [&](const kvc::ModelParams& p) -> kvc::Result<std::shared_ptr<const kvc::Model>> {
-    if (data == nullptr) return NullError("data");
-    if (n_bytes < 0 || reinterpret_cast<uintptr_t>(data) % 64 != 0) return Error(Code::kInvalid, "data must be 64-byte aligned and n_bytes not negative");
-    return kvc::Model::OpenMemory(data, n_bytes, p);
-  });
+kvc_status kvc_model_open_memory(const uint8_t* data, int64_t n_bytes, const char* device,
+                                 const kvc_model_params* params, kvc_model** out_model) {
+  return kvc::OpenModel(device, params, out_model,
+                        [&](const kvc::ModelParams& p) -> kvc::Result<std::shared_ptr<const kvc::Model>> {
+                          if (data == nullptr) return NullError("data");
+                          if (n_bytes < 0 || reinterpret_cast<uintptr_t>(data) % 64 != 0)
+                            return Error(Code::kInvalid,
+                                         "data must be 64-byte aligned and n_bytes not negative");
+                          return kvc::Model::OpenMemory(data, n_bytes, p);
+                        });
 }
 
 void kvc_model_close(kvc_model* model) { delete model; }
@@ -130,12 +157,15 @@ kvc_status kvc_model_get_info(const kvc_model* model, kvc_model_info* out_info) 
     const kvc::ModelFile& file = model->model->file();
     const kvc::ModelConfig& c = file.config();
     kvc_model_info info{};
-    info.n_layers = c.n_layers, info.n_heads = c.n_heads, info.n_kv_heads = c.n_kv_heads, info.head_dim = c.head_dim;
-    info.hidden_size = c.hidden_size, info.ffn_size = c.ffn_size, info.vocab_size = c.vocab_size, info.max_tokens = c.max_tokens;
+    info.n_layers = c.n_layers, info.n_heads = c.n_heads, info.n_kv_heads = c.n_kv_heads,
+    info.head_dim = c.head_dim;
+    info.hidden_size = c.hidden_size, info.ffn_size = c.ffn_size, info.vocab_size = c.vocab_size,
+    info.max_tokens = c.max_tokens;
     info.bos_token = file.tokenizer_spec().bos, info.eos_token = file.tokenizer_spec().eos;
     info.n_head_scores = static_cast<int32_t>(file.head_scores().size());
     info.weight_bytes = file.weight_bytes();
-    for (const kvc::TensorEntry& tensor : file.tensors()) info.n_parameters += int64_t{tensor.weight.rows} * tensor.weight.cols;
+    for (const kvc::TensorEntry& tensor : file.tensors())
+      info.n_parameters += int64_t{tensor.weight.rows} * tensor.weight.cols;
     return kvc::CopyOut(info, "out_info", out_info);
   });
 }
@@ -148,7 +178,8 @@ kvc_status kvc_model_describe(const kvc_model* model, char* json, int32_t cap_js
   });
 }
 
-kvc_status kvc_model_get_head_scores(const kvc_model* model, int32_t index, float* scores, int32_t cap_scores, int32_t* n_out) {
+kvc_status kvc_model_get_head_scores(const kvc_model* model, int32_t index, float* scores, int32_t cap_scores,
+                                     int32_t* n_out) {
   return Guard([&]() -> Status {
     if (model == nullptr) return NullError("model");
     const auto& tables = model->model->file().head_scores();
@@ -160,29 +191,38 @@ kvc_status kvc_model_get_head_scores(const kvc_model* model, int32_t index, floa
   });
 }
 
-kvc_status kvc_tokenize(const kvc_model* model, const uint8_t* text, int32_t n_text, int32_t flags, int32_t* tokens, int32_t cap_tokens, int32_t* n_out) {
+kvc_status kvc_tokenize(const kvc_model* model, const uint8_t* text, int32_t n_text, int32_t flags,
+                        int32_t* tokens, int32_t cap_tokens, int32_t* n_out) {
   return Guard([&]() -> Status {
     if (model == nullptr) return NullError("model");
-    if (n_text < 0 || (n_text > 0 && text == nullptr)) return Error(Code::kInvalid, "text: %d bytes at %s", n_text, text == nullptr ? "NULL" : "an address");
-    if ((flags & ~(KVC_ADD_BOS | KVC_PARSE_SPECIAL)) != 0) return Error(Code::kInvalid, "flags 0x%x has unknown bits", static_cast<unsigned>(flags));
+    if (n_text < 0 || (n_text > 0 && text == nullptr))
+      return Error(Code::kInvalid, "text: %d bytes at %s", n_text, text == nullptr ? "NULL" : "an address");
+    if ((flags & ~(KVC_ADD_BOS | KVC_PARSE_SPECIAL)) != 0)
+      return Error(Code::kInvalid, "flags 0x%x has unknown bits", static_cast<unsigned>(flags));
     std::vector<int32_t> ids;
-    KVC_RETURN_IF_ERROR(model->model->tokenizer().Encode({text, static_cast<size_t>(n_text)}, (flags & KVC_ADD_BOS) != 0, (flags & KVC_PARSE_SPECIAL) != 0, &ids));
+    KVC_RETURN_IF_ERROR(model->model->tokenizer().Encode({text, static_cast<size_t>(n_text)},
+                                                         (flags & KVC_ADD_BOS) != 0,
+                                                         (flags & KVC_PARSE_SPECIAL) != 0, &ids));
     return CopyBuffer(ids.data(), ids.size(), "tokens", tokens, cap_tokens, n_out);
   });
 }
 
-kvc_status kvc_detokenize(const kvc_model* model, const int32_t* tokens, int32_t n_tokens, uint8_t* text, int32_t cap_text, int32_t* n_out) {
+kvc_status kvc_detokenize(const kvc_model* model, const int32_t* tokens, int32_t n_tokens, uint8_t* text,
+                          int32_t cap_text, int32_t* n_out) {
   return Guard([&]() -> Status {
     if (model == nullptr) return NullError("model");
-    if (n_tokens < 0 || (n_tokens > 0 && tokens == nullptr)) return Error(Code::kInvalid, "tokens: %d at %s", n_tokens, tokens == nullptr ? "NULL" : "an address");
+    if (n_tokens < 0 || (n_tokens > 0 && tokens == nullptr))
+      return Error(Code::kInvalid, "tokens: %d at %s", n_tokens, tokens == nullptr ? "NULL" : "an address");
     for (int32_t i = 0; i < n_tokens; ++i) {
       if (tokens[i] < 0 || tokens[i] >= model->model->config().vocab_size) {
-        return Error(Code::kInvalid, "token %d is %d; ids are 0 to %d", i, tokens[i], model->model->config().vocab_size - 1);
+        return Error(Code::kInvalid, "token %d is %d; ids are 0 to %d", i, tokens[i],
+                     model->model->config().vocab_size - 1);
       }
     }
     std::string out;
     KVC_RETURN_IF_ERROR(model->model->tokenizer().Decode({tokens, static_cast<size_t>(n_tokens)}, &out));
-    return CopyBuffer(reinterpret_cast<const uint8_t*>(out.data()), out.size(), "text", text, cap_text, n_out);
+    return CopyBuffer(reinterpret_cast<const uint8_t*>(out.data()), out.size(), "text", text, cap_text,
+                      n_out);
   });
 }
 
@@ -211,9 +251,11 @@ kvc_status kvc_policy_describe(const kvc_policy* policy, char* text, int32_t cap
 kvc_status kvc_policy_set_head_scores(kvc_policy* policy, const float* scores, int32_t n_scores) {
   return Guard([&]() -> Status {
     if (policy == nullptr || scores == nullptr) return NullError(policy == nullptr ? "policy" : "scores");
-    if (n_scores < 1 || n_scores > kvc::kMaxLayers * kvc::kMaxHeads) return Error(Code::kInvalid, "n_scores is %d", n_scores);
+    if (n_scores < 1 || n_scores > kvc::kMaxLayers * kvc::kMaxHeads)
+      return Error(Code::kInvalid, "n_scores is %d", n_scores);
     for (int32_t i = 0; i < n_scores; ++i) {
-      if (!(scores[i] > -1e30f && scores[i] < 1e30f)) return Error(Code::kInvalid, "score %d is not a number", i);
+      if (!(scores[i] > -1e30f && scores[i] < 1e30f))
+        return Error(Code::kInvalid, "score %d is not a number", i);
     }
     policy->policy.head_scores.assign(scores, scores + n_scores);
     return {};
@@ -223,9 +265,11 @@ kvc_status kvc_policy_set_head_scores(kvc_policy* policy, const float* scores, i
 kvc_status kvc_policy_set_table(kvc_policy* policy, const int32_t* slots, int32_t n_slots) {
   return Guard([&]() -> Status {
     if (policy == nullptr || slots == nullptr) return NullError(policy == nullptr ? "policy" : "slots");
-    if (n_slots < 1 || n_slots > kvc::kMaxLayers * kvc::kMaxHeads) return Error(Code::kInvalid, "n_slots is %d", n_slots);
+    if (n_slots < 1 || n_slots > kvc::kMaxLayers * kvc::kMaxHeads)
+      return Error(Code::kInvalid, "n_slots is %d", n_slots);
     for (int32_t i = 0; i < n_slots; ++i) {
-      if (slots[i] < 1 || slots[i] > kvc::kMaxContext) return Error(Code::kInvalid, "slots %d is %d; it is 1 to %d", i, slots[i], kvc::kMaxContext);
+      if (slots[i] < 1 || slots[i] > kvc::kMaxContext)
+        return Error(Code::kInvalid, "slots %d is %d; it is 1 to %d", i, slots[i], kvc::kMaxContext);
     }
     policy->policy.table.assign(slots, slots + n_slots);
     return {};
@@ -243,7 +287,8 @@ const char* kvc_method_name(int32_t index) {
 
 kvc_status kvc_method_describe(int32_t index, char* json, int32_t cap_json, int32_t* n_out) {
   return Guard([&]() -> Status {
-    if (index < 0 || kvc::GetMethod(index) == nullptr) return Error(Code::kNotFound, "method %d: there are %d", index, kvc::MethodCount());
+    if (index < 0 || kvc::GetMethod(index) == nullptr)
+      return Error(Code::kNotFound, "method %d: there are %d", index, kvc::MethodCount());
     const std::string text = kvc::DescribeMethodJson(index);
     return CopyBuffer(text.data(), text.size(), "json", json, cap_json, n_out);
   });

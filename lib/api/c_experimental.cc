@@ -2,7 +2,6 @@
 #define KVC_EXPERIMENTAL
 #include "kvc/kvc_experimental.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "lib/api/handles.h"
@@ -16,6 +15,34 @@ using kvc::NullError;
 using kvc::Session;
 using kvc::Status;
 
+namespace {
+
+// Runs f on several sessions at once: each is marked as working, or none is touched.
+template <typename F>
+kvc_status GuardBatch(kvc_session* const* sessions, int32_t n, F&& f) noexcept {
+  return Guard([&]() -> Status {
+    constexpr int32_t kMost = 256;
+    if (sessions == nullptr) return NullError("sessions");
+    if (n < 1 || n > kMost) return Error(Code::kInvalid, "a batch of %d sessions; it is 1 to %d", n, kMost);
+    struct Batch {
+      std::vector<Session*> begun;
+      ~Batch() {
+        for (Session* s : begun) s->call().End();
+      }
+    } batch;
+    batch.begun.reserve(static_cast<size_t>(n));
+    for (int32_t i = 0; i < n; ++i) {
+      if (sessions[i] == nullptr) return NullError("a session of the batch");
+      if (!sessions[i]->session->call().TryBegin())
+        return Error(Code::kBusy, "session %d of the batch is working, or is there twice", i);
+      batch.begun.push_back(sessions[i]->session.get());
+    }
+    return f(kvc::Span<Session* const>(batch.begun.data(), batch.begun.size()));
+  });
+}
+
+}  // namespace
+
 extern "C" {
 
 kvc_status kvc_session_mask_heads(kvc_session* session, const uint8_t* keep, int32_t n_keep, int32_t window) {
@@ -26,32 +53,17 @@ kvc_status kvc_session_mask_heads(kvc_session* session, const uint8_t* keep, int
 }
 
 kvc_status kvc_session_feed_batch(kvc_session* const* sessions, const int32_t* tokens, int32_t n) {
-  return Guard([&]() -> Status {
-    constexpr int32_t kMost = 256;
-    if (sessions == nullptr || tokens == nullptr) return NullError(sessions == nullptr ? "sessions" : "tokens");
-    if (n < 1 || n > kMost) return Error(Code::kInvalid, "a batch of %d sessions; it is 1 to %d", n, kMost);
-    std::vector<Session*> batch;
-    Status status;
-    for (int32_t i = 0; i < n && status.ok(); ++i) {
-      if (sessions[i] == nullptr) {
-        status = NullError("a session of the batch");
-      } else if (!sessions[i]->session->call().TryBegin()) {
-        status = Error(Code::kBusy, "session %d of the batch is working, or is there twice", i);
-      } else {
-        batch.push_back(sessions[i]->session.get());
-      }
-    }
-    const auto end_all = [&] {
-      for (Session* s : batch) s->call().End();
-    };
-    try {
-      if (status.ok()) status = Session::FeedBatch({batch.data(), batch.size()}, tokens);
-    } catch (...) {
-      end_all();
-      throw;
-    }
-    end_all();
-    return status;
+  return GuardBatch(sessions, n, [&](kvc::Span<Session* const> batch) -> Status {
+    if (tokens == nullptr) return NullError("tokens");
+    return Session::FeedBatch(batch, tokens);
+  });
+}
+
+kvc_status kvc_session_prefill_together(kvc_session* const* sessions, int32_t n, const int32_t* tokens,
+                                        int32_t n_tokens) {
+  return GuardBatch(sessions, n, [&](kvc::Span<Session* const> batch) -> Status {
+    if (tokens == nullptr || n_tokens < 1) return Error(Code::kInvalid, "the prompt has no tokens");
+    return Session::PrefillTogether(batch, {tokens, static_cast<size_t>(n_tokens)});
   });
 }
 
@@ -62,11 +74,13 @@ kvc_status kvc_session_observe_attention(kvc_session* session, int32_t on) {
   });
 }
 
-kvc_status kvc_session_get_attention(kvc_session* session, int32_t layer, int32_t head, float* p, int32_t cap_p, int32_t* n_out) {
+kvc_status kvc_session_get_attention(kvc_session* session, int32_t layer, int32_t head, float* p,
+                                     int32_t cap_p, int32_t* n_out) {
   return GuardSession(session, [&](Session& s) -> Status {
     const kvc::ModelConfig& c = s.model().config();
     if (layer < 0 || layer >= c.n_layers || head < 0 || head >= c.n_heads) {
-      return Error(Code::kInvalid, "layer %d, head %d: the model has %d layers of %d", layer, head, c.n_layers, c.n_heads);
+      return Error(Code::kInvalid, "layer %d, head %d: the model has %d layers of %d", layer, head,
+                   c.n_layers, c.n_heads);
     }
     std::vector<float> values;
     KVC_RETURN_IF_ERROR(s.Attention(layer, head, &values));

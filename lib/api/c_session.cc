@@ -7,7 +7,8 @@ SessionParams ToParams(const kvc_session_params& p) {
   SessionParams out;
   out.max_tokens = p.max_tokens;
   out.on_full = static_cast<OnFull>(p.on_full);
-  out.sampler.temperature = p.temperature, out.sampler.top_p = p.top_p, out.sampler.top_k = p.top_k, out.sampler.seed = p.seed;
+  out.sampler.temperature = p.temperature, out.sampler.top_p = p.top_p, out.sampler.top_k = p.top_k,
+  out.sampler.seed = p.seed;
   return out;
 }
 
@@ -16,12 +17,15 @@ namespace {
 Status ReadParams(const kvc_session_params* params, SessionParams* out) {
   kvc_session_params p;
   KVC_RETURN_IF_ERROR(CopyIn(params, "params", &p));
-  if (p.on_full < KVC_ON_FULL_ERROR || p.on_full > KVC_ON_FULL_SLIDE) return Error(Code::kInvalid, "on_full is %d; it is 0 to 2", p.on_full);
+  if (p.on_full < KVC_ON_FULL_ERROR || p.on_full > KVC_ON_FULL_SLIDE)
+    return Error(Code::kInvalid, "on_full is %d; it is 0 to 2", p.on_full);
   *out = ToParams(p);
   return {};
 }
 
-Span<const int32_t> TokenSpan(const int32_t* tokens, int32_t n) { return {tokens, static_cast<size_t>(n > 0 && tokens != nullptr ? n : 0)}; }
+Span<const int32_t> TokenSpan(const int32_t* tokens, int32_t n) {
+  return {tokens, static_cast<size_t>(n > 0 && tokens != nullptr ? n : 0)};
+}
 
 void Wrap(std::unique_ptr<Session> session, kvc_session** out) {
   std::unique_ptr<kvc_session> handle(new kvc_session());
@@ -43,7 +47,8 @@ using kvc::Status;
 
 extern "C" {
 
-kvc_status kvc_session_plan(const kvc_model* model, const kvc_policy* policy, const kvc_session_params* params, int32_t n_prompt, kvc_plan* out_plan,
+kvc_status kvc_session_plan(const kvc_model* model, const kvc_policy* policy,
+                            const kvc_session_params* params, int32_t n_prompt, kvc_plan* out_plan,
                             int32_t* slots, int32_t cap_slots, int32_t* n_out) {
   return Guard([&]() -> Status {
     if (model == nullptr) return NullError("model");
@@ -54,15 +59,19 @@ kvc_status kvc_session_plan(const kvc_model* model, const kvc_policy* policy, co
     const kvc::SessionPlan& v = plan.value();
     kvc_plan out{};
     out.n_prompt = n_prompt;
-    out.weight_bytes = v.weight_bytes, out.workspace_bytes = v.workspace_bytes, out.cache_bytes_peak = v.cache_bytes_peak;
-    out.cache_bytes_prompt = v.cache_bytes_prompt, out.cache_bytes_end = v.cache_bytes_end, out.cache_bytes_full = v.cache_bytes_full;
+    out.weight_bytes = v.weight_bytes, out.workspace_bytes = v.workspace_bytes,
+    out.cache_bytes_peak = v.cache_bytes_peak;
+    out.cache_bytes_prompt = v.cache_bytes_prompt, out.cache_bytes_end = v.cache_bytes_end,
+    out.cache_bytes_full = v.cache_bytes_full;
     out.total_bytes_peak = v.total_bytes_peak;
-    if (n_out != nullptr || cap_slots != 0) KVC_RETURN_IF_ERROR(CopyBuffer(v.slots.data(), v.slots.size(), "slots", slots, cap_slots, n_out));
+    if (n_out != nullptr || cap_slots != 0)
+      KVC_RETURN_IF_ERROR(CopyBuffer(v.slots.data(), v.slots.size(), "slots", slots, cap_slots, n_out));
     return kvc::CopyOut(out, "out_plan", out_plan);
   });
 }
 
-kvc_status kvc_session_create(kvc_model* model, const kvc_policy* policy, const kvc_session_params* params, kvc_session** out_session) {
+kvc_status kvc_session_create(kvc_model* model, const kvc_policy* policy, const kvc_session_params* params,
+                              kvc_session** out_session) {
   if (out_session == nullptr) return kvc::SetLastError(Code::kInvalid, "out_session is NULL");
   *out_session = nullptr;
   return Guard([&]() -> Status {
@@ -83,7 +92,8 @@ kvc_status kvc_session_prefill(kvc_session* session, const int32_t* tokens, int3
 }
 
 kvc_status kvc_session_append(kvc_session* session, const int32_t* tokens, int32_t n_tokens) {
-  return GuardSession(session, [&](Session& s) { return s.Prefill(kvc::TokenSpan(tokens, n_tokens), false); });
+  return GuardSession(session,
+                      [&](Session& s) { return s.Prefill(kvc::TokenSpan(tokens, n_tokens), false); });
 }
 
 kvc_status kvc_session_step(kvc_session* session, int32_t* out_token) {
@@ -99,7 +109,8 @@ kvc_status kvc_session_step(kvc_session* session, int32_t* out_token) {
 kvc_status kvc_session_read_text(kvc_session* session, uint8_t* text, int32_t cap_text, int32_t* n_out) {
   return GuardSession(session, [&](Session& s) -> Status {
     if (n_out == nullptr) return NullError("n_out");
-    if (cap_text < 0 || (cap_text > 0 && text == nullptr)) return Error(Code::kInvalid, "text: a capacity of %d", cap_text);
+    if (cap_text < 0 || (cap_text > 0 && text == nullptr))
+      return Error(Code::kInvalid, "text: a capacity of %d", cap_text);
     *n_out = cap_text == 0 ? s.text().Available() : s.text().Pull(text, cap_text);
     return {};
   });
@@ -118,18 +129,23 @@ kvc_status kvc_session_get_stats(const kvc_session* session, kvc_session_stats* 
     const kvc::SessionStats v = s.Stats();
     kvc_session_stats out{};
     out.n_prompt = v.n_prompt, out.n_answer = v.n_answer, out.n_compactions = v.n_compactions;
-    out.cache_bytes = v.cache_bytes, out.cache_bytes_peak = v.cache_bytes_peak, out.cache_bytes_full = v.cache_bytes_full;
-    out.workspace_bytes = v.workspace_bytes, out.weight_bytes = v.weight_bytes, out.n_slots = v.n_slots, out.n_slots_full = v.n_slots_full;
-    out.prefill_seconds = v.prefill_seconds, out.compress_seconds = v.compress_seconds, out.decode_seconds = v.decode_seconds;
+    out.cache_bytes = v.cache_bytes, out.cache_bytes_peak = v.cache_bytes_peak,
+    out.cache_bytes_full = v.cache_bytes_full;
+    out.workspace_bytes = v.workspace_bytes, out.weight_bytes = v.weight_bytes, out.n_slots = v.n_slots,
+    out.n_slots_full = v.n_slots_full;
+    out.prefill_seconds = v.prefill_seconds, out.compress_seconds = v.compress_seconds,
+    out.decode_seconds = v.decode_seconds;
     return kvc::CopyOut(out, "out_stats", out_stats);
   });
 }
 
-kvc_status kvc_session_get_kept(const kvc_session* session, int32_t layer, int32_t kv_head, int32_t* positions, int32_t cap_positions, int32_t* n_out) {
+kvc_status kvc_session_get_kept(const kvc_session* session, int32_t layer, int32_t kv_head,
+                                int32_t* positions, int32_t cap_positions, int32_t* n_out) {
   return GuardSession(const_cast<kvc_session*>(session), [&](Session& s) -> Status {
     const kvc::ModelConfig& c = s.model().config();
     if (layer < 0 || layer >= c.n_layers || kv_head < 0 || kv_head >= c.n_kv_heads) {
-      return Error(Code::kInvalid, "layer %d, KV head %d: the model has %d layers of %d", layer, kv_head, c.n_layers, c.n_kv_heads);
+      return Error(Code::kInvalid, "layer %d, KV head %d: the model has %d layers of %d", layer, kv_head,
+                   c.n_layers, c.n_kv_heads);
     }
     std::vector<int32_t> kept;
     s.Kept(layer, kv_head, &kept);

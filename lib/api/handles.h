@@ -39,7 +39,8 @@ kvc_status Guard(F&& f) noexcept {
 template <typename F>
 kvc_status GuardSession(kvc_session* handle, F&& f) noexcept {
   if (handle == nullptr) return SetLastError(Code::kInvalid, "session is NULL");
-  if (!handle->session->call().TryBegin()) return SetLastError(Code::kBusy, "another call on this session is running");
+  if (!handle->session->call().TryBegin())
+    return SetLastError(Code::kBusy, "another call on this session is running");
   const kvc_status status = Guard([&] { return f(*handle->session); });
   handle->session->call().End();
   return status;
@@ -47,7 +48,8 @@ kvc_status GuardSession(kvc_session* handle, F&& f) noexcept {
 
 inline Status NullError(const char* what) { return Error(Code::kInvalid, "%s is NULL", what); }
 
-// Copies a sized input struct: an older caller's missing fields are 0, a newer caller's unknown fields must be 0.
+// Copies a sized input struct: an older caller's missing fields are 0, a newer caller's unknown fields must
+// be 0.
 template <typename T>
 Status CopyIn(const T* in, const char* name, T* out) {
   *out = T();
@@ -77,11 +79,15 @@ Status CopyOut(T value, const char* name, T* out) {
 template <typename T>
 Status CopyBuffer(const T* data, size_t n, const char* name, T* out, int32_t cap, int32_t* n_out) {
   if (n_out == nullptr) return NullError("n_out");
-  if (cap < 0 || (cap > 0 && out == nullptr)) return Error(Code::kInvalid, "%s: a capacity of %d with %s buffer", name, cap, out == nullptr ? "no" : "a");
-  if (n > static_cast<size_t>(INT32_MAX)) return Error(Code::kUnsupported, "%s: more than 2^31 elements", name);
+  if (cap < 0 || (cap > 0 && out == nullptr))
+    return Error(Code::kInvalid, "%s: a capacity of %d with %s buffer", name, cap,
+                 out == nullptr ? "no" : "a");
+  if (n > static_cast<size_t>(INT32_MAX))
+    return Error(Code::kUnsupported, "%s: more than 2^31 elements", name);
   *n_out = static_cast<int32_t>(n);
   if (cap == 0) return {};
-  if (n > static_cast<size_t>(cap)) return Error(Code::kBufferTooSmall, "%s: %zu elements, room for %d", name, n, cap);
+  if (n > static_cast<size_t>(cap))
+    return Error(Code::kBufferTooSmall, "%s: %zu elements, room for %d", name, n, cap);
   if (n > 0) std::memcpy(out, data, n * sizeof(T));
   return {};
 }

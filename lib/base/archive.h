@@ -58,9 +58,12 @@ Status ArchiveSequence(Archive& archive, Container& items, int64_t most) {
   static_assert(std::is_trivially_copyable_v<T>);
   int64_t n = static_cast<int64_t>(items.size());
   KVC_RETURN_IF_ERROR(ArchiveValue(archive, n));
-  if (n < 0 || n > most) return Error(Code::kBadModel, "damaged: a count of %lld where at most %lld can be", static_cast<long long>(n), static_cast<long long>(most));
+  if (n < 0 || n > most)
+    return Error(Code::kBadModel, "damaged: a count of %lld where at most %lld can be",
+                 static_cast<long long>(n), static_cast<long long>(most));
   if constexpr (Archive::kReading) {
-    if (n * static_cast<int64_t>(sizeof(T)) > archive.left()) return Error(Code::kBadModel, "damaged: a part ends behind the end of the file");
+    if (n * static_cast<int64_t>(sizeof(T)) > archive.left())
+      return Error(Code::kBadModel, "damaged: a part ends behind the end of the file");
     items.resize(static_cast<size_t>(n));
   }
   return n == 0 ? Status() : archive.Bytes(&items[0], n * static_cast<int64_t>(sizeof(T)));

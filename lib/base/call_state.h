@@ -1,4 +1,5 @@
-// Whether a call on a session is running, and whether someone wants it to stop. One atomic, so no request is lost or hits a later call.
+// Whether a call on a session is running, and whether someone wants it to stop. One atomic, so no request is
+// lost or hits a later call.
 #pragma once
 #include <atomic>
 #include <cstdint>

@@ -12,7 +12,8 @@ namespace kvc {
 
 class MemoryMeter {
  public:
-  // counting: Buffers of this meter take no memory, they only count. The code that lays out memory thus also computes its size.
+  // counting: Buffers of this meter take no memory, they only count. The code that lays out memory thus also
+  // computes its size.
   explicit MemoryMeter(int64_t limit, bool counting = false) : limit_(limit), counting_(counting) {}
   // Takes `bytes`, or fails with kMemory and takes nothing. limit 0 = none. Thread-safe.
   Status Take(int64_t bytes, const char* what) {
@@ -20,10 +21,12 @@ class MemoryMeter {
     if (limit_ > 0 && before + bytes > limit_) {
       used_.fetch_sub(bytes, std::memory_order_relaxed);
       return Error(Code::kMemory, "%s needs %lld more bytes: %lld of the limit of %lld are in use", what,
-                   static_cast<long long>(bytes), static_cast<long long>(before), static_cast<long long>(limit_));
+                   static_cast<long long>(bytes), static_cast<long long>(before),
+                   static_cast<long long>(limit_));
     }
     int64_t peak = peak_.load(std::memory_order_relaxed);
-    while (before + bytes > peak && !peak_.compare_exchange_weak(peak, before + bytes, std::memory_order_relaxed)) {
+    while (before + bytes > peak &&
+           !peak_.compare_exchange_weak(peak, before + bytes, std::memory_order_relaxed)) {
     }
     return {};
   }
@@ -45,7 +48,11 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Buffer&& o) noexcept { Swap(o); }
-  Buffer& operator=(Buffer&& o) noexcept { Free(); Swap(o); return *this; }
+  Buffer& operator=(Buffer&& o) noexcept {
+    Free();
+    Swap(o);
+    return *this;
+  }
   ~Buffer() { Free(); }
   // Replaces the block. On failure the old block is gone and size() is 0.
   Status Allocate(MemoryMeter* meter, int64_t count, const char* what) {
@@ -55,7 +62,7 @@ class Buffer {
     if (meter != nullptr) KVC_RETURN_IF_ERROR(meter->Take(bytes, what));
     meter_ = meter, size_ = count, bytes_ = bytes;
     if (meter != nullptr && meter->counting()) return {};
-    data_ = static_cast<T*>(::operator new(static_cast<size_t>(bytes), std::align_val_t{64}, std::nothrow));
+    data_ = static_cast<T*>(::operator new (static_cast<size_t>(bytes), std::align_val_t{64}, std::nothrow));
     if (data_ == nullptr) {
       Free();
       return Error(Code::kMemory, "no memory for %s: %lld bytes", what, static_cast<long long>(bytes));
@@ -67,7 +74,7 @@ class Buffer {
     return count <= size_ ? Status() : Allocate(meter, count, what);
   }
   void Free() {
-    if (data_ != nullptr) ::operator delete(data_, std::align_val_t{64});
+    if (data_ != nullptr) ::operator delete (data_, std::align_val_t{64});
     if (meter_ != nullptr) meter_->Give(bytes_);
     meter_ = nullptr, data_ = nullptr, size_ = 0, bytes_ = 0;
   }
@@ -80,7 +87,10 @@ class Buffer {
 
  private:
   void Swap(Buffer& o) {
-    std::swap(meter_, o.meter_); std::swap(data_, o.data_); std::swap(size_, o.size_); std::swap(bytes_, o.bytes_);
+    std::swap(meter_, o.meter_);
+    std::swap(data_, o.data_);
+    std::swap(size_, o.size_);
+    std::swap(bytes_, o.bytes_);
   }
   MemoryMeter* meter_ = nullptr;
   T* data_ = nullptr;

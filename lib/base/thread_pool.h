@@ -10,17 +10,23 @@ namespace kvc {
 
 class ThreadPool {
  public:
-  // n_threads counts the calling thread; 0 = one per online processor. Fewer are used when threads cannot be made.
+  // n_threads counts the calling thread; 0 = one per online processor. Fewer are used when threads cannot be
+  // made.
   static Result<std::unique_ptr<ThreadPool>> Create(int n_threads);
   virtual ~ThreadPool() = default;
   virtual int n_threads() const = 0;
-  // Calls fn(context, item, thread) for item in [0, n_items), in any order, on any thread; returns when all are done.
-  // thread is in [0, n_threads). fn must not throw. Allocates nothing.
+  // Calls fn(context, item, thread) for item in [0, n_items), in any order, on any thread; returns when all
+  // are done. thread is in [0, n_threads). fn must not throw. Allocates nothing.
   virtual void Run(int64_t n_items, void (*fn)(void* context, int64_t item, int thread), void* context) = 0;
 
   template <typename F>  // void f(int64_t item, int thread) noexcept
   void ParallelFor(int64_t n_items, F&& f) {
-    Run(n_items, [](void* c, int64_t item, int thread) { (*static_cast<std::remove_reference_t<F>*>(c))(item, thread); }, &f);
+    Run(
+        n_items,
+        [](void* c, int64_t item, int thread) {
+          (*static_cast<std::remove_reference_t<F>*>(c))(item, thread);
+        },
+        &f);
   }
 };
 

@@ -1,5 +1,6 @@
-// Byte model: every entry's K and V are read once for all g query heads of its group: len * (key + value bytes) per head.
-// Flop model: 4 * D * g per entry, far below what the bytes cost, so the loop is bound by memory.
+// Byte model: every entry's K and V are read once for all g query heads of its group: len * (key + value
+// bytes) per head. Flop model: 4 * D * g per entry, far below what the bytes cost, so the loop is bound by
+// memory.
 #include "lib/cache/attend.h"
 
 #include <algorithm>
@@ -20,7 +21,9 @@ Status AngleTable::Grow(const Rope& rope, int32_t n, MemoryMeter* meter) {
   d_ = rope.head_dim();
   const int32_t rows = std::max(n, rows_ + rows_ / 2);
   KVC_RETURN_IF_ERROR(grown.Allocate(meter, int64_t{rows} * d_, "RoPE angles"));
-  if (rows_ > 0) std::memcpy(grown.data(), table_.data(), static_cast<size_t>(rows_) * static_cast<size_t>(d_) * sizeof(float));
+  if (rows_ > 0)
+    std::memcpy(grown.data(), table_.data(),
+                static_cast<size_t>(rows_) * static_cast<size_t>(d_) * sizeof(float));
   for (int32_t i = rows_; i < rows; ++i) {
     rope.Angles(i, grown.data() + int64_t{i} * d_, grown.data() + int64_t{i} * d_ + d_ / 2);
   }
@@ -29,22 +32,25 @@ Status AngleTable::Grow(const Rope& rope, int32_t n, MemoryMeter* meter) {
   return {};
 }
 
-Status AttendWorkspace::Reserve(const CacheConfig& config, int32_t max_len, int n_threads, MemoryMeter* meter) {
+Status AttendWorkspace::Reserve(const CacheConfig& config, int32_t max_len, int n_threads,
+                                MemoryMeter* meter) {
   int32_t tail = 0;
   for (const HeadFormat& format : config.formats) tail = std::max(tail, format.tail_slots);
   const int64_t wanted = max_len + tail;
-  if (wanted <= stride_ && thread_.size() > 0) return {};
-  stride_ = (std::max<int64_t>(wanted, stride_ + stride_ / 4) + 15) / 16 * 16;
+  if (wanted <= stride_) return {};
+  const int64_t stride = (std::max<int64_t>(wanted, stride_ + stride_ / 4) + 15) / 16 * 16;
+  stride_ = 0;  // until everything is there
   const int64_t n_heads = int64_t{config.n_kv_heads} * config.group, d = config.head_dim;
-  const int64_t items = (stride_ / kSegment + 3) * config.n_kv_heads;
+  const int64_t items = (stride / kSegment + 3) * config.n_kv_heads;
   thread_floats_ = 2 * std::max<int64_t>(config.page_slots, tail) * d + d;
   seen_bytes_ = int64_t{config.group} * std::max(config.page_slots, tail);
   KVC_RETURN_IF_ERROR(partial_.Allocate(meter, items * config.group * (d + 2), "attention workspace"));
-  KVC_RETURN_IF_ERROR(probabilities_.Allocate(meter, n_heads * stride_, "attention workspace"));
+  KVC_RETURN_IF_ERROR(probabilities_.Allocate(meter, n_heads * stride, "attention workspace"));
   KVC_RETURN_IF_ERROR(thread_.Allocate(meter, thread_floats_ * n_threads, "attention workspace"));
   KVC_RETURN_IF_ERROR(seen_.Allocate(meter, seen_bytes_ * n_threads, "attention workspace"));
-  KVC_RETURN_IF_ERROR(rank_.Allocate(meter, config.n_kv_heads * stride_, "attention workspace"));
+  KVC_RETURN_IF_ERROR(rank_.Allocate(meter, config.n_kv_heads * stride, "attention workspace"));
   items_.reserve(static_cast<size_t>(items));
+  stride_ = stride;
   return {};
 }
 
@@ -61,7 +67,8 @@ class AttendJob {
     ws_->items_.clear();
     for (int32_t g = 0; g < config_.n_kv_heads; ++g) {
       a_.cache.ForOccupied(a_.layer, g, [&](int32_t first, int32_t n) {
-        for (int32_t b = first; b < first + n; b += kSegment) ws_->items_.push_back({g, b, std::min(b + kSegment, first + n)});
+        for (int32_t b = first; b < first + n; b += kSegment)
+          ws_->items_.push_back({g, b, std::min(b + kSegment, first + n)});
       });
       if (a_.rotation != KeyRotation::kStored) PrepareRotation(g);
     }
@@ -125,13 +132,17 @@ class AttendJob {
   size_t n_items() const { return ws_->items_.size(); }
 
  private:
-  float* Partial(int64_t item) { return ws_->partial_.data() + item * config_.group * (config_.head_dim + 2); }
+  float* Partial(int64_t item) {
+    return ws_->partial_.data() + item * config_.group * (config_.head_dim + 2);
+  }
   const float* Query(int32_t head) const {
-    return (a_.rotation == KeyRotation::kStored ? a_.q : a_.rotated_q) + int64_t{head} * config_.group * config_.head_dim;
+    return (a_.rotation == KeyRotation::kStored ? a_.q : a_.rotated_q) +
+           int64_t{head} * config_.group * config_.head_dim;
   }
 
   void PrepareRotation(int32_t head) {
-    const int32_t n = a_.cache.Len(a_.layer, head), main = a_.cache.MainLen(a_.layer, head), d = config_.head_dim;
+    const int32_t n = a_.cache.Len(a_.layer, head), main = a_.cache.MainLen(a_.layer, head),
+                  d = config_.head_dim;
     const bool by_rank = a_.rotation == KeyRotation::kByRank;
     const int32_t at_angle = by_rank ? n - 1 : a_.cache.PositionAt(a_.layer, head, n - 1);
     if (by_rank) {
@@ -143,7 +154,8 @@ class AttendJob {
     for (int32_t j = 0; j < config_.group; ++j) {
       const int64_t at = (int64_t{head} * config_.group + j) * d;
       std::copy(a_.q + at, a_.q + at + d, a_.rotated_q + at);
-      a_.ops.kernels->rope(a_.rotated_q + at, a_.angles->Cos(at_angle), a_.angles->Sin(at_angle), d, a_.pairing);
+      a_.ops.kernels->rope(a_.rotated_q + at, a_.angles->Cos(at_angle), a_.angles->Sin(at_angle), d,
+                           a_.pairing);
     }
   }
 
@@ -165,7 +177,8 @@ class AttendJob {
     }
   }
 
-  // Bytes [g, run.n] for entries that some query heads do not see, or that the model's sliding window has left; null: all seen.
+  // Bytes [g, run.n] for entries that some query heads do not see, or that the model's sliding window has
+  // left; null: all seen.
   const uint8_t* VisibleBytes(const KvCache::Run& run, int32_t newest, uint8_t* seen) const {
     bool hidden = false;
     if (a_.window > 0) {
@@ -189,8 +202,10 @@ class AttendJob {
 void Attend(const AttendArgs& args, AttendWorkspace* workspace) {
   AttendJob job(args, workspace);
   job.Prepare();
-  args.ops.pool->ParallelFor(static_cast<int64_t>(job.n_items()), [&](int64_t item, int thread) { job.RunItem(item, thread); });
-  args.ops.pool->ParallelFor(args.cache.config().n_kv_heads, [&](int64_t head, int) { job.Finish(static_cast<int32_t>(head)); });
+  args.ops.pool->ParallelFor(static_cast<int64_t>(job.n_items()),
+                             [&](int64_t item, int thread) { job.RunItem(item, thread); });
+  args.ops.pool->ParallelFor(args.cache.config().n_kv_heads,
+                             [&](int64_t head, int) { job.Finish(static_cast<int32_t>(head)); });
 }
 
 }  // namespace kvc

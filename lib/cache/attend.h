@@ -1,4 +1,5 @@
-// Decode attention of one token over the pages of every head (design.md 3). Ragged: each head has its own length.
+// Decode attention of one token over the pages of every head (design.md 3). Ragged: each head has its own
+// length.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -45,7 +46,9 @@ class AttendWorkspace {
   Buffer<float> thread_;         // per thread: decoded K, V of a page, logits
   Buffer<uint8_t> seen_;         // per thread: [g, page_slots]
   Buffer<int32_t> rank_;         // [G, stride]
-  struct Item { int32_t head, begin, end; };
+  struct Item {
+    int32_t head, begin, end;
+  };
   std::vector<Item> items_;
   int64_t thread_floats_ = 0, seen_bytes_ = 0;
 };
@@ -54,18 +57,19 @@ struct AttendArgs {
   const OpContext& ops;
   const KvCache& cache;
   int layer;
-  const float* q;              // [H, D]; rotated when rotation is kStored, else turned here
-  float* out;                  // [H, D]
+  const float* q;  // [H, D]; rotated when rotation is kStored, else turned here
+  float* out;      // [H, D]
   float scale;
-  int32_t window;              // sliding window of the model in tokens, 0 = none
+  int32_t window;  // sliding window of the model in tokens, 0 = none
   bool want_probabilities;
   KeyRotation rotation;
-  const AngleTable* angles;    // when rotation is not kStored
+  const AngleTable* angles;  // when rotation is not kStored
   RopePairing pairing;
-  float* rotated_q;            // [H, D] scratch when not kStored
+  float* rotated_q;  // [H, D] scratch when not kStored
 };
 
-// The new token's entry is already appended. Splits are fixed (256 entries), so results do not depend on the number of threads.
+// The new token's entry is already appended. Splits are fixed (256 entries), so results do not depend on the
+// number of threads.
 void Attend(const AttendArgs& args, AttendWorkspace* workspace);
 
 }  // namespace kvc

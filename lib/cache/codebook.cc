@@ -7,12 +7,19 @@
 namespace kvc {
 namespace {
 
-// The greedy cover of the vectors listed in `open` (indices into u): repeatedly the alive vertex with the largest degree, ties the
-// smallest index, takes its neighbours with it. Rows of the graph are recomputed when a vertex leaves, so the graph is never stored.
+// The greedy cover of the vectors listed in `open` (indices into u): repeatedly the alive vertex with the
+// largest degree, ties the smallest index, takes its neighbours with it. Rows of the graph are recomputed
+// when a vertex leaves, so the graph is never stored.
 class Cover {
  public:
   Cover(const KernelTable& kernels, const float* u, int32_t d, float theta, const std::vector<int32_t>& open)
-      : kernels_(kernels), u_(u), d_(d), theta_(theta), open_(open), alive_(open.size(), 1), degree_(open.size(), 0) {
+      : kernels_(kernels),
+        u_(u),
+        d_(d),
+        theta_(theta),
+        open_(open),
+        alive_(open.size(), 1),
+        degree_(open.size(), 0) {
     for (size_t a = 0; a < open_.size(); ++a) {
       for (size_t b = 0; b < open_.size(); ++b) degree_[a] += Adjacent(a, b);
     }
@@ -72,8 +79,8 @@ struct Collect {
 
 }  // namespace
 
-void CodeVectors(const KernelTable& kernels, const float* x, int32_t n, int32_t d, float theta, const DirectionSource& existing, CodedVector* codes,
-                 std::vector<float>* added) {
+void CodeVectors(const KernelTable& kernels, const float* x, int32_t n, int32_t d, float theta,
+                 const DirectionSource& existing, CodedVector* codes, std::vector<float>* added) {
   added->clear();
   std::vector<float> u(static_cast<size_t>(n) * static_cast<size_t>(d), 0.0f);
   std::vector<int32_t> open;

@@ -1,4 +1,5 @@
-// SpindleKV's codebooks: vectors that point the same way share one direction (methods.md 2.16 d). Pure arithmetic on one head.
+// SpindleKV's codebooks: vectors that point the same way share one direction (methods.md 2.16 d). Pure
+// arithmetic on one head.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -20,10 +21,11 @@ struct DirectionSource {
   int32_t n = 0;
 };
 
-// Codes x [n, d]: first by the nearest direction of `existing` with cosine > theta (ties: lowest index), then the rest by a greedy cover
-// of their similarity graph, whose centres are appended to `added` [*, d] (refs count on from existing.n). A zero vector has magnitude 0
-// and ref 0; when there is no direction at all one is made for it. O(n * (existing.n + n) * d) time, O(n * d) memory.
-void CodeVectors(const KernelTable& kernels, const float* x, int32_t n, int32_t d, float theta, const DirectionSource& existing, CodedVector* codes,
-                 std::vector<float>* added);
+// Codes x [n, d]: first by the nearest direction of `existing` with cosine > theta (ties: lowest index), then
+// the rest by a greedy cover of their similarity graph, whose centres are appended to `added` [*, d] (refs
+// count on from existing.n). A zero vector has magnitude 0 and ref 0; when there is no direction at all one
+// is made for it. O(n * (existing.n + n) * d) time, O(n * d) memory.
+void CodeVectors(const KernelTable& kernels, const float* x, int32_t n, int32_t d, float theta,
+                 const DirectionSource& existing, CodedVector* codes, std::vector<float>* added);
 
 }  // namespace kvc

@@ -10,7 +10,8 @@ int64_t KvCache::SlotBytes(const CacheConfig& config, int64_t vector_bytes) {
 }
 
 int64_t KvCache::PageBytes(const CacheConfig& config, const HeadFormat& format) {
-  const int64_t vector_bytes = format.codebook ? static_cast<int64_t>(sizeof(CodedVector)) : VectorBytes(format.stored);
+  const int64_t vector_bytes =
+      format.codebook ? static_cast<int64_t>(sizeof(CodedVector)) : VectorBytes(format.stored);
   return (config.page_slots * SlotBytes(config, vector_bytes) + 63) / 64 * 64;
 }
 
@@ -36,13 +37,17 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheConfig& config, cons
     const HeadFormat& format = config.formats[i];
     head.main_pool = pool_of(PageBytes(config, format));
     if (format.tail_slots > 0) head.tail_pool = pool_of(TailBytes(config, format));
-    head.key_bytes = head.value_bytes = format.codebook ? static_cast<int64_t>(sizeof(CodedVector)) : VectorBytes(format.stored);
-    if (format.codebook) cache->book_pool_ = pool_of(int64_t{config.page_slots} * config.head_dim * static_cast<int64_t>(sizeof(float)));
+    head.key_bytes = head.value_bytes =
+        format.codebook ? static_cast<int64_t>(sizeof(CodedVector)) : VectorBytes(format.stored);
+    if (format.codebook)
+      cache->book_pool_ =
+          pool_of(int64_t{config.page_slots} * config.head_dim * static_cast<int64_t>(sizeof(float)));
   }
   cache->spare_.resize(cache->pools_.size());
   int32_t settle = 1;
   for (const HeadFormat& format : config.formats) settle = std::max(settle, format.settle);
-  KVC_RETURN_IF_ERROR(cache->scratch_.Allocate(meter.get(), 2 * int64_t{settle} * config.head_dim, "the KV cache"));
+  KVC_RETURN_IF_ERROR(
+      cache->scratch_.Allocate(meter.get(), 2 * int64_t{settle} * config.head_dim, "the KV cache"));
   return cache;
 }
 
@@ -117,12 +122,14 @@ int64_t KvCache::bytes() const {
 
 KvCache::Slot KvCache::MainSlot(const Head& h, int32_t slot) const {
   const int32_t id = h.pages[static_cast<size_t>(slot / config_.page_slots)];
-  return {pools_[static_cast<size_t>(h.main_pool)]->Data(id), slot % config_.page_slots, config_.page_slots, false};
+  return {pools_[static_cast<size_t>(h.main_pool)]->Data(id), slot % config_.page_slots, config_.page_slots,
+          false};
 }
 
 KvCache::Slot KvCache::TailSlot(const Head& h, int32_t i) const {
   const HeadFormat& format = config_.formats[static_cast<size_t>(&h - heads_.data())];
-  return {pools_[static_cast<size_t>(h.tail_pool)]->Data(h.tail_page), (h.tail_start + i) % format.tail_slots, format.tail_slots, true};
+  return {pools_[static_cast<size_t>(h.tail_pool)]->Data(h.tail_page), (h.tail_start + i) % format.tail_slots,
+          format.tail_slots, true};
 }
 
 KvCache::Slot KvCache::SlotOfRank(const Head& h, int32_t rank) const {
@@ -177,10 +184,14 @@ Status KvCache::ReserveStep() {
     ++need[pools_.size() + main];
     const HeadFormat& format = config_.formats[i];
     need[main] += std::max(PagesFor(h.main_len + format.settle) - static_cast<int32_t>(h.pages.size()), 0);
-    if (format.codebook && h.tail_len + 1 >= format.tail_slots) {  // every settled vector may bring a direction of its own
+    if (format.codebook &&
+        h.tail_len + 1 >= format.tail_slots) {  // every settled vector may bring a direction of its own
       for (int which = 0; which < 2; ++which) {
-        need[static_cast<size_t>(book_pool_)] += PagesFor(h.book_len[which] + format.settle) - static_cast<int32_t>(h.book_pages[which].size());
-        if (!h.book_pages[which].empty()) need[static_cast<size_t>(book_pool_)] += pools_[static_cast<size_t>(book_pool_)]->Shared(h.book_pages[which].back());
+        need[static_cast<size_t>(book_pool_)] +=
+            PagesFor(h.book_len[which] + format.settle) - static_cast<int32_t>(h.book_pages[which].size());
+        if (!h.book_pages[which].empty())
+          need[static_cast<size_t>(book_pool_)] +=
+              pools_[static_cast<size_t>(book_pool_)]->Shared(h.book_pages[which].back());
       }
     }
     const bool all_written = config_.n_aux > 0 || config_.ordered;
@@ -193,26 +204,46 @@ Status KvCache::ReserveStep() {
   }
   for (size_t p = 0; p < pools_.size(); ++p) {
     const int32_t missing = need[p] - static_cast<int32_t>(spare_[p].size());
-    if (missing <= 0) continue;
-    const size_t have = spare_[p].size();
-    spare_[p].resize(have + static_cast<size_t>(missing));
-    const Status status = pools_[p]->Take(missing, need[pools_.size() + p], spare_[p].data() + have);
-    if (!status.ok()) {
-      spare_[p].resize(have);
-      return status;
-    }
+    if (missing > 0) KVC_RETURN_IF_ERROR(pools_[p]->Take(missing, need[pools_.size() + p], &spare_[p]));
   }
+  ReserveLists();
   return {};
 }
 
-void KvCache::Encode(const Head& h, const VectorFormat& format, const Slot& s, const float* k, const float* v) {
-  const int64_t kb = s.raw ? VectorBytes(config_.raw) : h.key_bytes, vb = s.raw ? VectorBytes(config_.raw) : h.value_bytes;
+// Room in the lists of every head for what a step appends. When one must grow all do, so that steps with an allocation
+// are as rare as steps that take pages.
+void KvCache::ReserveLists() {
+  const auto full = [&](size_t i) {
+    const Head& h = heads_[i];
+    const size_t settle = static_cast<size_t>(config_.formats[i].settle), pages = settle / static_cast<size_t>(config_.page_slots) + 2;
+    bool is_full = h.pages.capacity() < h.pages.size() + pages || (config_.ordered && h.order.capacity() < h.order.size() + settle);
+    for (const auto& book : h.book_pages) is_full = is_full || (book_pool_ >= 0 && book.capacity() < book.size() + pages);
+    return is_full;
+  };
+  bool any = false;
+  for (size_t i = 0; i < heads_.size() && !any; ++i) any = full(i);
+  if (!any) return;
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    Head& h = heads_[i];
+    const size_t settle = static_cast<size_t>(config_.formats[i].settle);
+    h.pages.reserve(2 * h.pages.size() + settle + 16);
+    if (config_.ordered) h.order.reserve(h.order.size() + h.order.size() / 2 + settle + 256);
+    for (auto& book : h.book_pages) {
+      if (book_pool_ >= 0) book.reserve(2 * book.size() + settle + 16);
+    }
+  }
+}
+
+void KvCache::Encode(const Head& h, const VectorFormat& format, const Slot& s, const float* k,
+                     const float* v) {
+  const int64_t kb = s.raw ? VectorBytes(config_.raw) : h.key_bytes,
+                vb = s.raw ? VectorBytes(config_.raw) : h.value_bytes;
   kernels_->encode_vectors(format, k, 1, s.page + kb * s.index);
   kernels_->encode_vectors(format, v, 1, s.page + kb * s.slots + vb * s.index);
 }
 
-void KvCache::PushMain(Head& h, const VectorFormat& format, const float* k, const float* v, int32_t position, const float* aux,
-                       uint32_t seen) {
+void KvCache::PushMain(Head& h, const VectorFormat& format, const float* k, const float* v, int32_t position,
+                       const float* aux, uint32_t seen) {
   const int32_t slot = h.main_len;
   if (slot / config_.page_slots == static_cast<int32_t>(h.pages.size())) {
     h.pages.push_back(TakeSpare(h.main_pool));
@@ -260,7 +291,8 @@ void KvCache::Settle(int layer, int head) {
   while (h.tail_len == format.tail_slots) {
     const Slot s = TailSlot(h, 0);
     kernels_->decode_vectors(config_.raw, s.page + raw_bytes * s.index, 1, scratch_.data());
-    kernels_->decode_vectors(config_.raw, s.page + raw_bytes * (s.slots + s.index), 1, scratch_.data() + config_.head_dim);
+    kernels_->decode_vectors(config_.raw, s.page + raw_bytes * (s.slots + s.index), 1,
+                             scratch_.data() + config_.head_dim);
     for (int a = 0; a < config_.n_aux; ++a) aux[a] = *Aux(h, s, a);
     PushMain(h, format.stored, scratch_.data(), scratch_.data() + config_.head_dim, *Positions(h, s), aux,
              config_.seen_masks ? *Seen(h, s) : ~0u);
@@ -270,9 +302,11 @@ void KvCache::Settle(int layer, int head) {
 }
 
 void KvCache::CopySlot(const Head& h, const Slot& from, const Slot& to) {
-  const int64_t kb = from.raw ? VectorBytes(config_.raw) : h.key_bytes, vb = from.raw ? VectorBytes(config_.raw) : h.value_bytes;
+  const int64_t kb = from.raw ? VectorBytes(config_.raw) : h.key_bytes,
+                vb = from.raw ? VectorBytes(config_.raw) : h.value_bytes;
   std::memcpy(to.page + kb * to.index, from.page + kb * from.index, static_cast<size_t>(kb));
-  std::memcpy(to.page + kb * to.slots + vb * to.index, from.page + kb * from.slots + vb * from.index, static_cast<size_t>(vb));
+  std::memcpy(to.page + kb * to.slots + vb * to.index, from.page + kb * from.slots + vb * from.index,
+              static_cast<size_t>(vb));
   *Positions(h, to) = *Positions(h, from);
   for (int a = 0; a < config_.n_aux; ++a) *Aux(h, to, a) = *Aux(h, from, a);
   if (config_.seen_masks) *Seen(h, to) = *Seen(h, from);
@@ -283,7 +317,8 @@ void KvCache::Remove(int layer, int head, int32_t rank) {
   assert(config_.ordered && rank < Len(layer, head));
   if (rank >= h.main_len) {  // close the gap in the ring from the newer side
     MakeWritable(h, -1);
-    for (int32_t i = rank - h.main_len; i + 1 < h.tail_len; ++i) CopySlot(h, TailSlot(h, i + 1), TailSlot(h, i));
+    for (int32_t i = rank - h.main_len; i + 1 < h.tail_len; ++i)
+      CopySlot(h, TailSlot(h, i + 1), TailSlot(h, i));
     --h.tail_len;
     return;
   }
@@ -295,7 +330,8 @@ void KvCache::Remove(int layer, int head, int32_t rank) {
     *std::find(h.order.begin(), h.order.end(), last) = hole;
   }
   --h.main_len;
-  while (static_cast<int32_t>(h.pages.size()) > PagesFor(h.main_len + 1)) {  // keeps the page of the next append
+  while (static_cast<int32_t>(h.pages.size()) >
+         PagesFor(h.main_len + 1)) {  // keeps the page of the next append
     pools_[static_cast<size_t>(h.main_pool)]->Release(h.pages.back());
     h.pages.pop_back();
   }
@@ -336,7 +372,9 @@ void KvCache::ReadVector(int layer, int head, int32_t rank, int which, float* x)
 
 void KvCache::WriteVector(int layer, int head, int32_t rank, int which, const float* x) {
   Head& h = At(layer, head);
-  MakeWritable(h, rank >= h.main_len ? -1 : (config_.ordered ? h.order[static_cast<size_t>(rank)] : rank) / config_.page_slots);
+  MakeWritable(h, rank >= h.main_len
+                      ? -1
+                      : (config_.ordered ? h.order[static_cast<size_t>(rank)] : rank) / config_.page_slots);
   const Slot s = SlotOfRank(h, rank);
   const VectorFormat& format = s.raw ? config_.raw : FormatAt(layer, head).stored;
   kernels_->encode_vectors(format, x, 1, s.page + VectorBytes(format) * (which * s.slots + s.index));
@@ -356,9 +394,11 @@ void KvCache::SetAux(int layer, int head, int a, const float* in) {
 
 void KvCache::ToRankOrder(int layer, int head, const float* physical, float* ranked) const {
   const Head& h = At(layer, head);
-  for (int32_t r = 0; r < h.main_len; ++r) ranked[r] = physical[config_.ordered ? h.order[static_cast<size_t>(r)] : r];
+  for (int32_t r = 0; r < h.main_len; ++r)
+    ranked[r] = physical[config_.ordered ? h.order[static_cast<size_t>(r)] : r];
   const int32_t slots = FormatAt(layer, head).tail_slots;
-  for (int32_t i = 0; i < h.tail_len; ++i) ranked[h.main_len + i] = physical[h.main_len + (h.tail_start + i) % slots];
+  for (int32_t i = 0; i < h.tail_len; ++i)
+    ranked[h.main_len + i] = physical[h.main_len + (h.tail_start + i) % slots];
 }
 
 }  // namespace kvc

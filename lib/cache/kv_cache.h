@@ -1,11 +1,13 @@
-// The compressed KV cache: every KV head of every layer has its own entries, in pages of its own. Nothing is masked: what is dropped is
-// overwritten or its page is given back.
+// The compressed KV cache: every KV head of every layer has its own entries, in pages of its own. Nothing is
+// masked: what is dropped is overwritten or its page is given back.
 //
 // A head has two parts, older entries first:
-//   main  pages of page_slots entries in the head's stored format (f32, f16, bf16, int8, int4, codebook references)
-//   tail  a ring of raw entries, only where entries are stored late (quantised formats with a residual, codebooks)
-// Entries have a physical slot; `order` lists main's slots by ascending position where decode removes entries (else slots are in order).
-// A page holds K [slots], V [slots], then positions int32 [slots], side values f32 [n_aux, slots], seen masks uint32 [slots] if any.
+//   main  pages of page_slots entries in the head's stored format (f32, f16, bf16, int8, int4, codebook
+//   references) tail  a ring of raw entries, only where entries are stored late (quantised formats with a
+//   residual, codebooks)
+// Entries have a physical slot; `order` lists main's slots by ascending position where decode removes entries
+// (else slots are in order). A page holds K [slots], V [slots], then positions int32 [slots], side values f32
+// [n_aux, slots], seen masks uint32 [slots] if any.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -25,26 +27,27 @@ class ArchiveWriter;
 constexpr int kMaxAux = 64;  // side values an entry can have
 
 struct HeadFormat {
-  VectorFormat stored;          // of main
-  bool codebook = false;        // main holds CodedVectors into the head's codebooks; `stored` is not used
+  VectorFormat stored;    // of main
+  bool codebook = false;  // main holds CodedVectors into the head's codebooks; `stored` is not used
   float theta_key = 0, theta_value = 0;  // of codebooks
-  int32_t tail_slots = 0;       // 0: entries go to main at once
-  int32_t settle = 1;           // entries that leave a full tail together
+  int32_t tail_slots = 0;                // 0: entries go to main at once
+  int32_t settle = 1;                    // entries that leave a full tail together
 };
 
 struct CacheConfig {
   int32_t n_layers = 0, n_kv_heads = 0, group = 1, head_dim = 0;  // group: query heads per KV head
   int32_t page_slots = 64;
   int32_t n_aux = 0;
-  VectorFormat raw;             // of tails
-  bool ordered = false;         // entries may be removed one by one
-  bool seen_masks = false;      // an entry is seen by some query heads only (SpindleKV)
+  VectorFormat raw;                 // of tails
+  bool ordered = false;             // entries may be removed one by one
+  bool seen_masks = false;          // an entry is seen by some query heads only (SpindleKV)
   std::vector<HeadFormat> formats;  // [L * G]
 };
 
 class KvCache {
  public:
-  static Result<std::unique_ptr<KvCache>> Create(const CacheConfig& config, const KernelTable* kernels, std::shared_ptr<MemoryMeter> meter);
+  static Result<std::unique_ptr<KvCache>> Create(const CacheConfig& config, const KernelTable* kernels,
+                                                 std::shared_ptr<MemoryMeter> meter);
   ~KvCache();
   // The same entries; pages are shared until one of the caches writes.
   Result<std::unique_ptr<KvCache>> Fork();
@@ -55,8 +58,8 @@ class KvCache {
   int32_t MainLen(int layer, int head) const { return At(layer, head).main_len; }
   int64_t TotalEntries() const;
   int32_t MaxLen() const;
-  bool HasTails() const;                    // some head stores entries late
-  int64_t bytes() const;                    // what the allocator holds for this cache and its forks
+  bool HasTails() const;  // some head stores entries late
+  int64_t bytes() const;  // what the allocator holds for this cache and its forks
   static int64_t PageBytes(const CacheConfig& config, const HeadFormat& format);  // of one main page
   static int64_t TailBytes(const CacheConfig& config, const HeadFormat& format);
 
@@ -65,11 +68,13 @@ class KvCache {
   Status ReserveStep();
   // k (rotated as the session stores it), v [D].
   void Append(int layer, int head, const float* k, const float* v, int32_t position);
-  // Stores entries that left the residual (methods.md 4.3, step 4 of 1.6). Codebooks may take memory here: bad_alloc leaves the entries raw.
+  // Stores entries that left the residual (methods.md 4.3, step 4 of 1.6). Codebooks may take memory here:
+  // bad_alloc leaves the entries raw.
   void Settle(int layer, int head);
   // Removes the entry of rank `rank` (ascending position). Only with config.ordered.
   void Remove(int layer, int head, int32_t rank);
-  // Drops all but the newest n entries of one head and gives their pages back. Only caches without tails, order and codebooks.
+  // Drops all but the newest n entries of one head and gives their pages back. Only caches without tails,
+  // order and codebooks.
   Status KeepNewest(int layer, int head, int32_t n);
   // Removes the newest n entries of every head.
   void Rewind(int32_t n);
@@ -100,8 +105,8 @@ class KvCache {
   // ---- whole layers ----
   // Fills kv (allocated for at least Len entries) with everything cached; keys come as stored.
   void Load(int layer, LayerKv* kv) const;
-  // Replaces the layer by the marked entries of kv (mark [G, mark_stride], null = all). Strong: on failure nothing changed.
-  // seen: uint32 masks [G, mark_stride] or null.
+  // Replaces the layer by the marked entries of kv (mark [G, mark_stride], null = all). Strong: on failure
+  // nothing changed. seen: uint32 masks [G, mark_stride] or null.
   Status Store(int layer, const LayerKv& kv, const uint8_t* mark, int64_t mark_stride, const uint32_t* seen);
   // Appends the entries [first[h], kv.len[h]) of every head.
   Status AppendFrom(int layer, const LayerKv& kv, const int32_t* first);
@@ -110,25 +115,28 @@ class KvCache {
 
   // Directions in the codebooks of a head: which 0 keys, 1 values; and an entry's code, by rank in main.
   int32_t BookLen(int layer, int head, int which) const { return At(layer, head).book_len[which]; }
-  const float* Direction(int layer, int head, int which, int32_t i) const { return DirectionOf({this, &At(layer, head), which}, i); }
+  const float* Direction(int layer, int head, int which, int32_t i) const {
+    return DirectionOf({this, &At(layer, head), which}, i);
+  }
   CodedVector CodeAt(int layer, int head, int which, int32_t rank) const;
   uint32_t SeenAt(int layer, int head, int32_t rank) const;
 
-  // The whole cache as bytes. RestoreFrom trusts nothing: kBadModel when the parts do not fit together or this cache's config.
+  // The whole cache as bytes. RestoreFrom trusts nothing: kBadModel when the parts do not fit together or
+  // this cache's config.
   Status SaveTo(ArchiveWriter& archive);
   Status RestoreFrom(ArchiveReader& archive, int32_t n_tokens);
 
   // ---- for attention: runs of physically adjacent entries ----
   struct Run {
-    const uint8_t* k;          // stored form, or f32 when decoded into scratch
+    const uint8_t* k;  // stored form, or f32 when decoded into scratch
     const uint8_t* v;
-    KvType type;               // f32, f16, bf16: ready for attend_tile
-    int32_t first, n;          // physical index of the first entry, number
-    const uint32_t* seen;      // masks or null
+    KvType type;           // f32, f16, bf16: ready for attend_tile
+    int32_t first, n;      // physical index of the first entry, number
+    const uint32_t* seen;  // masks or null
     const int32_t* positions;
   };
-  // Entries [first, ...) of one head up to the end of a page or of the ring's occupied part, decoded into scratch
-  // (2 * page_slots * D floats) when needed. Physical indices of the tail are main_len + ring slot.
+  // Entries [first, ...) of one head up to the end of a page or of the ring's occupied part, decoded into
+  // scratch (2 * page_slots * D floats) when needed. Physical indices of the tail are main_len + ring slot.
   Run GetRun(int layer, int head, int32_t first, float* scratch) const;
   // Calls f(first, n) for the ranges of physical indices that hold entries, ascending; at most three.
   template <typename F>
@@ -147,31 +155,48 @@ class KvCache {
     for (int32_t i = 0; i < h.tail_len; ++i) f(i, h.main_len + (h.tail_start + i) % slots);
   }
   // rank -> physical slot of main, or null when slots are in order.
-  const int32_t* Order(int layer, int head) const { return config_.ordered ? At(layer, head).order.data() : nullptr; }
+  const int32_t* Order(int layer, int head) const {
+    return config_.ordered ? At(layer, head).order.data() : nullptr;
+  }
 
  private:
   struct Head {
     std::vector<int32_t> pages;
-    std::vector<int32_t> order;      // rank -> slot, main only
+    std::vector<int32_t> order;  // rank -> slot, main only
     int32_t main_len = 0, tail_page = -1, tail_start = 0, tail_len = 0;
     int32_t main_pool = 0, tail_pool = -1;
     int64_t key_bytes = 0, value_bytes = 0;  // of one stored vector
     std::vector<int32_t> book_pages[2];      // directions of keys and of values, page_slots a page
     int32_t book_len[2] = {0, 0};
   };
-  struct Book { const KvCache* cache; const Head* head; int which; };
+  struct Book {
+    const KvCache* cache;
+    const Head* head;
+    int which;
+  };
   // One head's entries coded for storage, before any page is taken.
-  struct HeadCodes { std::vector<CodedVector> codes[2]; std::vector<float> added[2]; };
+  struct HeadCodes {
+    std::vector<CodedVector> codes[2];
+    std::vector<float> added[2];
+  };
   void ReadVector(int layer, int head, int32_t rank, int which, float* x) const;  // which: 0 key, 1 value
   void WriteVector(int layer, int head, int32_t rank, int which, const float* x);
-  struct Slot { uint8_t* page; int32_t index, slots; bool raw; };
+  struct Slot {
+    uint8_t* page;
+    int32_t index, slots;
+    bool raw;
+  };
   KvCache() = default;
   Head& At(int layer, int head) { return heads_[static_cast<size_t>(layer * config_.n_kv_heads + head)]; }
-  const Head& At(int layer, int head) const { return heads_[static_cast<size_t>(layer * config_.n_kv_heads + head)]; }
-  const HeadFormat& FormatAt(int layer, int head) const { return config_.formats[static_cast<size_t>(layer * config_.n_kv_heads + head)]; }
+  const Head& At(int layer, int head) const {
+    return heads_[static_cast<size_t>(layer * config_.n_kv_heads + head)];
+  }
+  const HeadFormat& FormatAt(int layer, int head) const {
+    return config_.formats[static_cast<size_t>(layer * config_.n_kv_heads + head)];
+  }
   static int64_t SlotBytes(const CacheConfig& config, int64_t vector_bytes);
   Slot MainSlot(const Head& h, int32_t slot) const;
-  Slot TailSlot(const Head& h, int32_t i) const;   // i-th oldest of the tail
+  Slot TailSlot(const Head& h, int32_t i) const;  // i-th oldest of the tail
   Slot SlotOfRank(const Head& h, int32_t rank) const;
   int32_t* Positions(const Head& h, const Slot& s) const;
   float* Aux(const Head& h, const Slot& s, int a) const;
@@ -180,7 +205,8 @@ class KvCache {
   void MakeWritable(Head& h, int32_t page_index);  // page_index -1: the tail
   void Encode(const Head& h, const VectorFormat& format, const Slot& s, const float* k, const float* v);
   void CopySlot(const Head& h, const Slot& from, const Slot& to);
-  void PushMain(Head& h, const VectorFormat& format, const float* k, const float* v, int32_t position, const float* aux, uint32_t seen);
+  void PushMain(Head& h, const VectorFormat& format, const float* k, const float* v, int32_t position,
+                const float* aux, uint32_t seen);
   template <typename Archive>
   Status ArchivePages(Archive& archive, int pool_index, std::vector<int32_t>* ids);
   template <typename Archive>
@@ -193,9 +219,12 @@ class KvCache {
   void AddDirections(Head& h, int which, const std::vector<float>& added);
   void DecodeCodes(const Head& h, const Slot& s, int32_t n, float* k, float* v) const;
   void SettleCodes(Head& h, const HeadFormat& format);
-  void CodeHead(const HeadFormat& format, const LayerKv& kv, int head, const uint8_t* mark, HeadCodes* out) const;
-  void FillHead(Head* fresh, int layer, int head, const LayerKv& kv, const uint8_t* mark, const uint32_t* seen, int32_t kept, const HeadCodes& codes);
+  void CodeHead(const HeadFormat& format, const LayerKv& kv, int head, const uint8_t* mark,
+                HeadCodes* out) const;
+  void FillHead(Head* fresh, int layer, int head, const LayerKv& kv, const uint8_t* mark,
+                const uint32_t* seen, int32_t kept, const HeadCodes& codes);
   int32_t TakeSpare(int pool);
+  void ReserveLists();
 
   CacheConfig config_;
   const KernelTable* kernels_ = nullptr;
@@ -203,8 +232,8 @@ class KvCache {
   std::vector<std::vector<int32_t>> spare_;  // pages taken by ReserveStep and not yet used, per pool
   std::vector<int32_t> need_;                // scratch of ReserveStep
   std::vector<Head> heads_;
-  int32_t book_pool_ = -1;                   // pages of directions, [page_slots, D] f32
-  Buffer<float> scratch_;                    // 2 * D floats, for settling; with codebooks 2 * settle * D
+  int32_t book_pool_ = -1;  // pages of directions, [page_slots, D] f32
+  Buffer<float> scratch_;   // 2 * D floats, for settling; with codebooks 2 * settle * D
 };
 
 }  // namespace kvc

@@ -1,4 +1,5 @@
-// Codebook storage inside the cache (SpindleKV, methods.md 2.16 d-f): main entries are references into the head's directions.
+// Codebook storage inside the cache (SpindleKV, methods.md 2.16 d-f): main entries are references into the
+// head's directions.
 #include <algorithm>
 #include <cstring>
 
@@ -8,7 +9,8 @@ namespace kvc {
 
 const float* KvCache::DirectionOf(const Book& book, int32_t i) const {
   const int32_t id = book.head->book_pages[book.which][static_cast<size_t>(i / config_.page_slots)];
-  return reinterpret_cast<const float*>(pools_[static_cast<size_t>(book_pool_)]->Data(id)) + int64_t{i % config_.page_slots} * config_.head_dim;
+  return reinterpret_cast<const float*>(pools_[static_cast<size_t>(book_pool_)]->Data(id)) +
+         int64_t{i % config_.page_slots} * config_.head_dim;
 }
 
 DirectionSource KvCache::Directions(const Book& book) const {
@@ -51,7 +53,8 @@ void KvCache::DecodeCodes(const Head& h, const Slot& s, int32_t n, float* k, flo
   }
 }
 
-void KvCache::CodeHead(const HeadFormat& format, const LayerKv& kv, int head, const uint8_t* mark, HeadCodes* out) const {
+void KvCache::CodeHead(const HeadFormat& format, const LayerKv& kv, int head, const uint8_t* mark,
+                       HeadCodes* out) const {
   const int32_t n = kv.len[static_cast<size_t>(head)], d = config_.head_dim;
   std::vector<float> kept;
   kept.reserve(static_cast<size_t>(n) * static_cast<size_t>(d));
@@ -59,11 +62,13 @@ void KvCache::CodeHead(const HeadFormat& format, const LayerKv& kv, int head, co
     kept.clear();
     const float* all = which == 0 ? kv.Keys(head) : kv.Values(head);
     for (int32_t i = 0; i < n; ++i) {
-      if (mark == nullptr || mark[i] != 0) kept.insert(kept.end(), all + int64_t{i} * d, all + int64_t{i + 1} * d);
+      if (mark == nullptr || mark[i] != 0)
+        kept.insert(kept.end(), all + int64_t{i} * d, all + int64_t{i + 1} * d);
     }
     const int32_t n_kept = static_cast<int32_t>(kept.size()) / d;
     out->codes[which].resize(static_cast<size_t>(n_kept));
-    CodeVectors(*kernels_, kept.data(), n_kept, d, which == 0 ? format.theta_key : format.theta_value, {}, out->codes[which].data(), &out->added[which]);
+    CodeVectors(*kernels_, kept.data(), n_kept, d, which == 0 ? format.theta_key : format.theta_value, {},
+                out->codes[which].data(), &out->added[which]);
   }
 }
 
@@ -77,11 +82,13 @@ void KvCache::AddDirections(Head& h, int which, const std::vector<float>& added)
       pages.push_back(TakeSpare(book_pool_));
     } else if (pool.Shared(pages[static_cast<size_t>(index)])) {
       const int32_t copy = TakeSpare(book_pool_);
-      std::memcpy(pool.Data(copy), pool.Data(pages[static_cast<size_t>(index)]), static_cast<size_t>(pool.page_bytes()));
+      std::memcpy(pool.Data(copy), pool.Data(pages[static_cast<size_t>(index)]),
+                  static_cast<size_t>(pool.page_bytes()));
       pool.Release(pages[static_cast<size_t>(index)]);
       pages[static_cast<size_t>(index)] = copy;
     }
-    std::memcpy(const_cast<float*>(DirectionOf({this, &h, which}, at)), added.data() + int64_t{e} * d, static_cast<size_t>(d) * sizeof(float));
+    std::memcpy(const_cast<float*>(DirectionOf({this, &h, which}, at)), added.data() + int64_t{e} * d,
+                static_cast<size_t>(d) * sizeof(float));
     ++h.book_len[which];
   }
 }
@@ -96,11 +103,13 @@ void KvCache::SettleCodes(Head& h, const HeadFormat& format) {
     float* x = scratch_.data() + int64_t{which} * n * d;
     for (int32_t i = 0; i < n; ++i) {
       const Slot s = TailSlot(h, i);
-      kernels_->decode_vectors(config_.raw, s.page + raw_bytes * (which * s.slots + s.index), 1, x + int64_t{i} * d);
+      kernels_->decode_vectors(config_.raw, s.page + raw_bytes * (which * s.slots + s.index), 1,
+                               x + int64_t{i} * d);
     }
     codes[which].resize(static_cast<size_t>(n));
     const Book book{this, &h, which};
-    CodeVectors(*kernels_, x, n, d, which == 0 ? format.theta_key : format.theta_value, Directions(book), codes[which].data(), &added[which]);
+    CodeVectors(*kernels_, x, n, d, which == 0 ? format.theta_key : format.theta_value, Directions(book),
+                codes[which].data(), &added[which]);
   }
   for (int which = 0; which < 2; ++which) AddDirections(h, which, added[which]);
   for (int32_t i = 0; i < n; ++i) {
@@ -113,7 +122,8 @@ void KvCache::SettleCodes(Head& h, const HeadFormat& format) {
     }
     const Slot to = MainSlot(h, slot);
     std::memcpy(to.page + h.key_bytes * to.index, &codes[0][static_cast<size_t>(i)], sizeof(CodedVector));
-    std::memcpy(to.page + h.key_bytes * to.slots + h.value_bytes * to.index, &codes[1][static_cast<size_t>(i)], sizeof(CodedVector));
+    std::memcpy(to.page + h.key_bytes * to.slots + h.value_bytes * to.index,
+                &codes[1][static_cast<size_t>(i)], sizeof(CodedVector));
     *Positions(h, to) = *Positions(h, from);
     if (config_.seen_masks) *Seen(h, to) = *Seen(h, from);
     for (int a = 0; a < config_.n_aux; ++a) *Aux(h, to, a) = *Aux(h, from, a);

@@ -14,6 +14,34 @@ int32_t CountMarked(const uint8_t* mark, int32_t n) {
   return kept;
 }
 
+// Pages that nobody owns yet: what is left of them is given back, whatever happens.
+class TakenPages {
+ public:
+  explicit TakenPages(const std::vector<std::shared_ptr<PagePool>>& pools) : pools_(pools), ids_(pools.size()) {}
+  ~TakenPages() {
+    for (size_t p = 0; p < ids_.size(); ++p) {
+      for (int32_t id : ids_[p]) pools_[p]->Release(id);
+    }
+  }
+  TakenPages(const TakenPages&) = delete;
+  TakenPages& operator=(const TakenPages&) = delete;
+  Status Take(size_t pool, int32_t n) {
+    if (n > 0) KVC_RETURN_IF_ERROR(pools_[pool]->Take(n, 0, &ids_[pool]));
+    std::reverse(ids_[pool].begin(), ids_[pool].end());
+    return {};
+  }
+  int32_t Next(int pool) {
+    std::vector<int32_t>& ids = ids_[static_cast<size_t>(pool)];
+    const int32_t id = ids.back();
+    ids.pop_back();
+    return id;
+  }
+
+ private:
+  const std::vector<std::shared_ptr<PagePool>>& pools_;
+  std::vector<std::vector<int32_t>> ids_;
+};
+
 }  // namespace
 
 void KvCache::Load(int layer, LayerKv* kv) const {
@@ -28,7 +56,8 @@ void KvCache::Load(int layer, LayerKv* kv) const {
         const VectorFormat& format = s.raw ? config_.raw : FormatAt(layer, g).stored;
         const int64_t bytes = VectorBytes(format);
         kernels_->decode_vectors(format, s.page + bytes * s.index, 1, kv->Keys(g) + int64_t{r} * d);
-        kernels_->decode_vectors(format, s.page + bytes * (s.slots + s.index), 1, kv->Values(g) + int64_t{r} * d);
+        kernels_->decode_vectors(format, s.page + bytes * (s.slots + s.index), 1,
+                                 kv->Values(g) + int64_t{r} * d);
       }
       kv->Positions(g)[r] = *Positions(h, s);
       for (int a = 0; a < std::min(config_.n_aux, kv->n_aux); ++a) kv->Aux(a, g)[r] = *Aux(h, s, a);
@@ -37,11 +66,12 @@ void KvCache::Load(int layer, LayerKv* kv) const {
   }
 }
 
-void KvCache::FillHead(Head* fresh, int layer, int head, const LayerKv& kv, const uint8_t* mark, const uint32_t* seen, int32_t kept,
-                       const HeadCodes& codes) {
+void KvCache::FillHead(Head* fresh, int layer, int head, const LayerKv& kv, const uint8_t* mark,
+                       const uint32_t* seen, int32_t kept, const HeadCodes& codes) {
   const HeadFormat& format = FormatAt(layer, head);
   // `fresh` is not in heads_, so tail slots are addressed here and not by TailSlot.
-  const int32_t tail = format.codebook ? 0 : std::min(kept, std::max(format.tail_slots - 1, 0)), main = kept - tail, d = config_.head_dim;
+  const int32_t tail = format.codebook ? 0 : std::min(kept, std::max(format.tail_slots - 1, 0)),
+                main = kept - tail, d = config_.head_dim;
   float aux[kMaxAux];
   int32_t rank = 0;
   for (int32_t i = 0; i < kv.len[static_cast<size_t>(head)]; ++i) {
@@ -49,10 +79,13 @@ void KvCache::FillHead(Head* fresh, int layer, int head, const LayerKv& kv, cons
     const float *k = kv.Keys(head) + int64_t{i} * d, *v = kv.Values(head) + int64_t{i} * d;
     for (int a = 0; a < config_.n_aux; ++a) aux[a] = a < kv.n_aux ? kv.Aux(a, head)[i] : 0.0f;
     Slot s = rank < main ? MainSlot(*fresh, rank)
-                         : Slot{pools_[static_cast<size_t>(fresh->tail_pool)]->Data(fresh->tail_page), rank - main, format.tail_slots, true};
+                         : Slot{pools_[static_cast<size_t>(fresh->tail_pool)]->Data(fresh->tail_page),
+                                rank - main, format.tail_slots, true};
     if (format.codebook) {
-      std::memcpy(s.page + fresh->key_bytes * s.index, &codes.codes[0][static_cast<size_t>(rank)], sizeof(CodedVector));
-      std::memcpy(s.page + fresh->key_bytes * s.slots + fresh->value_bytes * s.index, &codes.codes[1][static_cast<size_t>(rank)], sizeof(CodedVector));
+      std::memcpy(s.page + fresh->key_bytes * s.index, &codes.codes[0][static_cast<size_t>(rank)],
+                  sizeof(CodedVector));
+      std::memcpy(s.page + fresh->key_bytes * s.slots + fresh->value_bytes * s.index,
+                  &codes.codes[1][static_cast<size_t>(rank)], sizeof(CodedVector));
     } else {
       Encode(*fresh, s.raw ? config_.raw : format.stored, s, k, v);
     }
@@ -64,16 +97,16 @@ void KvCache::FillHead(Head* fresh, int layer, int head, const LayerKv& kv, cons
   fresh->main_len = main;
   fresh->tail_len = tail;
   if (config_.ordered) {
-    fresh->order.resize(static_cast<size_t>(main));
     for (int32_t r = 0; r < main; ++r) fresh->order[static_cast<size_t>(r)] = r;
   }
 }
 
-Status KvCache::Store(int layer, const LayerKv& kv, const uint8_t* mark, int64_t mark_stride, const uint32_t* seen) {
+Status KvCache::Store(int layer, const LayerKv& kv, const uint8_t* mark, int64_t mark_stride,
+                      const uint32_t* seen) {
   const int n_heads = config_.n_kv_heads;
   std::vector<Head> fresh(static_cast<size_t>(n_heads));
   std::vector<int32_t> kept(static_cast<size_t>(n_heads));
-  std::vector<std::vector<int32_t>> ids(pools_.size());
+  TakenPages taken(pools_);
   std::vector<int32_t> need(pools_.size(), 0);
   std::vector<HeadCodes> codes(static_cast<size_t>(n_heads));
   for (int g = 0; g < n_heads; ++g) {
@@ -94,40 +127,27 @@ Status KvCache::Store(int layer, const LayerKv& kv, const uint8_t* mark, int64_t
     kept[i] = CountMarked(mark == nullptr ? nullptr : mark + g * mark_stride, kv.len[i]);
     const int32_t main = format.codebook ? kept[i] : kept[i] - std::min(kept[i], std::max(tail_slots - 1, 0));
     fresh[i].pages.resize(static_cast<size_t>(PagesFor(main)));
+    if (config_.ordered) fresh[i].order.resize(static_cast<size_t>(main));
     need[static_cast<size_t>(old.main_pool)] += PagesFor(main);
     if (old.tail_pool >= 0) ++need[static_cast<size_t>(old.tail_pool)];
   }
-  Status status;
-  for (size_t p = 0; p < pools_.size() && status.ok(); ++p) {
-    ids[p].resize(static_cast<size_t>(need[p]));
-    if (need[p] > 0) status = pools_[p]->Take(need[p], 0, ids[p].data());
-    if (!status.ok()) ids[p].clear();
-  }
-  if (!status.ok()) {
-    for (size_t p = 0; p < pools_.size(); ++p) {
-      for (int32_t id : ids[p]) pools_[p]->Release(id);
-    }
-    return status;
-  }
-  for (auto& list : ids) std::reverse(list.begin(), list.end());
-  const auto next = [&](int pool) {
-    const int32_t id = ids[static_cast<size_t>(pool)].back();
-    ids[static_cast<size_t>(pool)].pop_back();
-    return id;
-  };
+  for (size_t p = 0; p < pools_.size(); ++p) KVC_RETURN_IF_ERROR(taken.Take(p, need[p]));
+  // From here on nothing fails and nothing is allocated.
   for (int g = 0; g < n_heads; ++g) {
     Head& head = fresh[static_cast<size_t>(g)];
-    for (int32_t& id : head.pages) id = next(head.main_pool);
-    if (head.tail_pool >= 0) head.tail_page = next(head.tail_pool);
+    for (int32_t& id : head.pages) id = taken.Next(head.main_pool);
+    if (head.tail_pool >= 0) head.tail_page = taken.Next(head.tail_pool);
     for (int which = 0; which < 2; ++which) {
-      for (int32_t& id : head.book_pages[which]) id = next(book_pool_);
+      for (int32_t& id : head.book_pages[which]) id = taken.Next(book_pool_);
       for (int32_t e = 0; e < head.book_len[which]; ++e) {
-        std::memcpy(const_cast<float*>(DirectionOf({this, &head, which}, e)), codes[static_cast<size_t>(g)].added[which].data() + int64_t{e} * config_.head_dim,
+        std::memcpy(const_cast<float*>(DirectionOf({this, &head, which}, e)),
+                    codes[static_cast<size_t>(g)].added[which].data() + int64_t{e} * config_.head_dim,
                     static_cast<size_t>(config_.head_dim) * sizeof(float));
       }
     }
-    FillHead(&head, layer, g, kv, mark == nullptr ? nullptr : mark + g * mark_stride, seen == nullptr ? nullptr : seen + g * mark_stride,
-             kept[static_cast<size_t>(g)], codes[static_cast<size_t>(g)]);
+    FillHead(&head, layer, g, kv, mark == nullptr ? nullptr : mark + g * mark_stride,
+             seen == nullptr ? nullptr : seen + g * mark_stride, kept[static_cast<size_t>(g)],
+             codes[static_cast<size_t>(g)]);
     ReleaseHead(&At(layer, g));
     At(layer, g) = std::move(head);
   }
@@ -136,12 +156,12 @@ Status KvCache::Store(int layer, const LayerKv& kv, const uint8_t* mark, int64_t
 
 Status KvCache::KeepNewest(int layer, int head, int32_t n) {
   Head& h = At(layer, head);
-  if (h.tail_pool >= 0 || config_.ordered || book_pool_ >= 0) return Error(Code::kUnsupported, "this cache stores entries late or evicts them one by one");
+  if (h.tail_pool >= 0 || config_.ordered || book_pool_ >= 0)
+    return Error(Code::kUnsupported, "this cache stores entries late or evicts them one by one");
   if (h.main_len <= n) return {};
   Head fresh;
   fresh.main_pool = h.main_pool, fresh.key_bytes = h.key_bytes, fresh.value_bytes = h.value_bytes;
-  fresh.pages.resize(static_cast<size_t>(PagesFor(n)));
-  KVC_RETURN_IF_ERROR(pools_[static_cast<size_t>(h.main_pool)]->Take(PagesFor(n), 0, fresh.pages.data()));
+  KVC_RETURN_IF_ERROR(pools_[static_cast<size_t>(h.main_pool)]->Take(PagesFor(n), 0, &fresh.pages));
   for (int32_t i = 0; i < n; ++i) CopySlot(h, MainSlot(h, h.main_len - n + i), MainSlot(fresh, i));
   fresh.main_len = n;
   ReleaseHead(&h);
@@ -168,14 +188,8 @@ Status KvCache::AppendFrom(int layer, const LayerKv& kv, const int32_t* first) {
     }
   }
   for (size_t p = 0; p < pools_.size(); ++p) {
-    const size_t have = spare_[p].size();
-    if (need[p] <= static_cast<int32_t>(have)) continue;
-    spare_[p].resize(static_cast<size_t>(need[p]));
-    const Status status = pools_[p]->Take(need[p] - static_cast<int32_t>(have), 0, spare_[p].data() + have);
-    if (!status.ok()) {
-      spare_[p].resize(have);
-      return status;
-    }
+    const int32_t missing = need[p] - static_cast<int32_t>(spare_[p].size());
+    if (missing > 0) KVC_RETURN_IF_ERROR(pools_[p]->Take(missing, 0, &spare_[p]));
   }
   for (int g = 0; g < config_.n_kv_heads; ++g) {
     for (int32_t i = first[g]; i < kv.len[static_cast<size_t>(g)]; ++i) {
@@ -207,7 +221,8 @@ KvCache::Run KvCache::GetRun(int layer, int head, int32_t first, float* scratch)
     format = &FormatAt(layer, head).stored;
   } else {
     // The ring's physical order is its slots in order, occupied ones only.
-    const int32_t slots = FormatAt(layer, head).tail_slots, index = first - h.main_len, end = h.tail_start + h.tail_len;
+    const int32_t slots = FormatAt(layer, head).tail_slots, index = first - h.main_len,
+                  end = h.tail_start + h.tail_len;
     s = {pools_[static_cast<size_t>(h.tail_pool)]->Data(h.tail_page), index, slots, true};
     const bool wrapped = end > slots && index < end - slots;
     run.n = (wrapped ? end - slots : std::min(end, slots)) - index;

@@ -1,4 +1,5 @@
-// One layer while its prompt is worked on: full-length keys and values in f32, before compression. Only one layer has this at a time.
+// One layer while its prompt is worked on: full-length keys and values in f32, before compression. Only one
+// layer has this at a time.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -7,15 +8,17 @@
 
 namespace kvc {
 
-// Per KV head h: entries [0, len[h]) in ascending position; first the ones that were cached, then the new tokens.
+// Per KV head h: entries [0, len[h]) in ascending position; first the ones that were cached, then the new
+// tokens.
 struct LayerKv {
   int32_t n_kv_heads = 0, head_dim = 0;
-  int64_t capacity = 0;              // entries per head
-  Buffer<float> keys, values;        // [G, capacity, D]; keys carry their rotation (in-cache sessions: at their slot)
-  Buffer<int32_t> positions;         // [G, capacity], original positions
-  Buffer<float> aux;                 // [n_aux, G, capacity], side values of the scorer
+  int64_t capacity = 0;  // entries per head
+  Buffer<float> keys,
+      values;  // [G, capacity, D]; keys carry their rotation (in-cache sessions: at their slot)
+  Buffer<int32_t> positions;  // [G, capacity], original positions
+  Buffer<float> aux;          // [n_aux, G, capacity], side values of the scorer
   int32_t n_aux = 0;
-  std::vector<int32_t> len;          // [G]
+  std::vector<int32_t> len;  // [G]
 
   float* Keys(int h) { return keys.data() + h * capacity * head_dim; }
   const float* Keys(int h) const { return keys.data() + h * capacity * head_dim; }
@@ -29,12 +32,13 @@ struct LayerKv {
 
 // What the forward pass records of one layer for the scorer, and only that.
 struct Observation {
-  // The newest rows: queries after RoPE, oldest first. Row i sees the entries [0, len[h] - n_rows + 1 + i) of every head.
+  // The newest rows: queries after RoPE, oldest first. Row i sees the entries [0, len[h] - n_rows + 1 + i) of
+  // every head.
   int32_t n_rows = 0;
-  int32_t n_new = 0;                 // new tokens of the prompt: the rows that column sums are over
-  Buffer<float> queries;             // [n_rows, H, D]
-  bool column_sums = false;          // whether sums below were wanted
-  Buffer<float> sums;                // [G, capacity of the LayerKv]: group mean of the summed probabilities of the new rows
+  int32_t n_new = 0;         // new tokens of the prompt: the rows that column sums are over
+  Buffer<float> queries;     // [n_rows, H, D]
+  bool column_sums = false;  // whether sums below were wanted
+  Buffer<float> sums;  // [G, capacity of the LayerKv]: group mean of the summed probabilities of the new rows
 };
 
 }  // namespace kvc

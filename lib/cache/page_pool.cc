@@ -1,41 +1,48 @@
 #include "lib/cache/page_pool.h"
 
 #include <algorithm>
+#include <new>
 
 namespace kvc {
 
 PagePool::PagePool(int64_t page_bytes, std::shared_ptr<MemoryMeter> meter)
-    : page_bytes_((page_bytes + 63) / 64 * 64), meter_(std::move(meter)), chunks_(new std::unique_ptr<PageRecord[]>[kMaxChunks]) {}
+    : page_bytes_((page_bytes + 63) / 64 * 64),
+      meter_(std::move(meter)),
+      chunks_(new std::unique_ptr<PageRecord[]>[kMaxChunks]) {}
 
 PagePool::~PagePool() = default;
 
-Status PagePool::NewIds(int32_t n, std::vector<int32_t>* ids) {
-  ids->reserve(static_cast<size_t>(n));
+// Fills ids, whose capacity is n, with unused page numbers; false: no memory, or no number is left. Throws nothing.
+bool PagePool::NewIds(int32_t n, std::vector<int32_t>* ids) {
   while (static_cast<int32_t>(ids->size()) < n && !free_ids_.empty()) {
     ids->push_back(free_ids_.back());
     free_ids_.pop_back();
   }
   while (static_cast<int32_t>(ids->size()) < n) {
     if ((n_ids_ & (kChunk - 1)) == 0) {
-      if (n_ids_ >> kChunkBits >= kMaxChunks) return Error(Code::kMemory, "more than %d cache pages", n_ids_);
-      chunks_[n_ids_ >> kChunkBits].reset(new PageRecord[kChunk]);
+      if (n_ids_ >> kChunkBits >= kMaxChunks) return false;
+      chunks_[n_ids_ >> kChunkBits].reset(new (std::nothrow) PageRecord[kChunk]);
+      if (chunks_[n_ids_ >> kChunkBits] == nullptr) return false;
     }
     ids->push_back(n_ids_++);
   }
-  return {};
+  return true;
 }
 
 Status PagePool::AddExtent(int32_t n_pages) {
   Extent extent;
   KVC_RETURN_IF_ERROR(extent.memory.Allocate(meter_.get(), n_pages * page_bytes_, "the KV cache"));
-  free_ids_.reserve(static_cast<size_t>(n_ids_ + n_pages));  // so that FreeExtent and the error path below allocate nothing
-  Status status = NewIds(n_pages, &extent.free);
-  if (!status.ok()) {
+  extent.free.reserve(static_cast<size_t>(n_pages));
+  // Room for every number and extent there will be, so that FreeExtent and what follows allocate nothing.
+  free_ids_.reserve(static_cast<size_t>(n_ids_ + n_pages));
+  if (extents_.size() == extents_.capacity()) extents_.reserve(2 * extents_.size() + 8);
+  free_extents_.reserve(extents_.capacity());
+  if (!NewIds(n_pages, &extent.free)) {
     free_ids_.insert(free_ids_.end(), extent.free.begin(), extent.free.end());
-    return status;
+    return Error(Code::kMemory, "no memory for the records of %d cache pages beside %d", n_pages, n_ids_);
   }
-  std::sort(extent.free.begin(), extent.free.end(), [](int32_t a, int32_t b) { return a > b; });  // taken from the back, ascending
-  free_extents_.reserve(extents_.size() + 1);
+  std::sort(extent.free.begin(), extent.free.end(),
+            [](int32_t a, int32_t b) { return a > b; });  // taken from the back, ascending
   int32_t index = static_cast<int32_t>(extents_.size());
   if (free_extents_.empty()) {
     extents_.emplace_back();
@@ -56,15 +63,18 @@ Status PagePool::AddExtent(int32_t n_pages) {
   return {};
 }
 
-Status PagePool::Take(int32_t n, int32_t min_extent, int32_t* ids) {
+Status PagePool::Take(int32_t n, int32_t min_extent, std::vector<int32_t>* ids) {
+  ids->reserve(ids->size() + static_cast<size_t>(n));
   std::lock_guard<std::mutex> lock(mutex_);
-  if (n_free_ < n) KVC_RETURN_IF_ERROR(AddExtent(std::max<int32_t>(static_cast<int32_t>(n - n_free_), min_extent)));
+  if (n_free_ < n)
+    KVC_RETURN_IF_ERROR(AddExtent(std::max<int32_t>(static_cast<int32_t>(n - n_free_), min_extent)));
   int32_t taken = 0;
   for (Extent& extent : extents_) {
-    while (taken < n && !extent.free.empty()) {
-      ids[taken] = extent.free.back();
+    for (; taken < n && !extent.free.empty(); ++taken) {
+      const int32_t id = extent.free.back();
       extent.free.pop_back();
-      Record(ids[taken++]).references.store(1, std::memory_order_relaxed);
+      Record(id).references.store(1, std::memory_order_relaxed);
+      ids->push_back(id);
     }
   }
   n_free_ -= n;

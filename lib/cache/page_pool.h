@@ -1,5 +1,6 @@
-// Pages of one size, reference-counted: forks share them, the first write copies one. Memory is taken in extents and given back as soon
-// as all pages of an extent are free, so what is dropped is really freed. Thread-safe: forks on several threads share a pool.
+// Pages of one size, reference-counted: forks share them, the first write copies one. Memory is taken in
+// extents and given back as soon as all pages of an extent are free, so what is dropped is really freed.
+// Thread-safe: forks on several threads share a pool.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -18,9 +19,9 @@ class PagePool {
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
-  // Takes n pages with one reference each into ids [n], all or none. Missing ones come as one extent of exactly
-  // their number (at least min_extent pages).
-  Status Take(int32_t n, int32_t min_extent, int32_t* ids);
+  // Appends n pages with one reference each to ids; on failure, bad_alloc included, none. Missing ones come as one
+  // extent of exactly their number (at least min_extent pages).
+  Status Take(int32_t n, int32_t min_extent, std::vector<int32_t>* ids);
   void AddReference(int32_t id) { Record(id).references.fetch_add(1, std::memory_order_relaxed); }
   void Release(int32_t id);
   bool Shared(int32_t id) const { return Record(id).references.load(std::memory_order_acquire) > 1; }
@@ -43,7 +44,7 @@ class PagePool {
   };
   PageRecord& Record(int32_t id) const { return chunks_[id >> kChunkBits][id & (kChunk - 1)]; }
   Status AddExtent(int32_t n_pages);
-  Status NewIds(int32_t n, std::vector<int32_t>* ids);
+  bool NewIds(int32_t n, std::vector<int32_t>* ids);
   void FreeExtent(int32_t index);
 
   const int64_t page_bytes_;

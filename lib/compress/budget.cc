@@ -13,9 +13,9 @@ using Wide = unsigned __int128;
 // Bounds of Alloc: a weight W <= 2^62, the sum S of all weights < 2^74, what is given out R and room < 2^52.
 // So R * W < 2^114, room * W < 2^114 and room * S < 2^126: nothing leaves 128 bits, and no quotient is ever
 // rounded.
-constexpr uint64_t kMaxWeight = uint64_t{1} << 62;
-constexpr int64_t kMaxTotal = int64_t{1} << 52;
-constexpr size_t kMaxWeights = size_t{1} << 20;
+[[maybe_unused]] constexpr uint64_t kMaxWeight = uint64_t{1} << 62;
+[[maybe_unused]] constexpr int64_t kMaxTotal = int64_t{1} << 52;
+[[maybe_unused]] constexpr size_t kMaxWeights = size_t{1} << 20;
 
 struct Share {
   uint32_t index;

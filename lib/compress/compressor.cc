@@ -23,7 +23,9 @@ struct PromptValues {
   int32_t head;
   const KernelTable* kernels;
   const float* Get(int32_t i) const { return kv->Values(head) + int64_t{i} * kv->head_dim; }
-  void Add(int32_t i, float factor, const float* v) { kernels->axpy(factor, v, kv->head_dim, kv->Values(head) + int64_t{i} * kv->head_dim); }
+  void Add(int32_t i, float factor, const float* v) {
+    kernels->axpy(factor, v, kv->head_dim, kv->Values(head) + int64_t{i} * kv->head_dim);
+  }
   void Mix(int32_t i, float a_gone, const float* v_gone, float a_next) {
     WeightedMerge(a_gone, v_gone, a_next, kv->head_dim, kv->Values(head) + int64_t{i} * kv->head_dim);
   }
@@ -33,11 +35,13 @@ struct PromptValues {
 
 // ---- creation ----
 
-Compressor::Compressor(const Policy& policy, const CompressorShape& shape, HeadScores scores, const OpContext& ops, MemoryMeter* meter)
+Compressor::Compressor(const Policy& policy, const CompressorShape& shape, HeadScores scores,
+                       const OpContext& ops, MemoryMeter* meter)
     : policy_(policy), shape_(shape), head_scores_(std::move(scores)), ops_(ops), meter_(meter) {}
 
-Result<std::unique_ptr<Compressor>> Compressor::Create(const Policy& policy, const CompressorShape& shape, HeadScores scores,
-                                                       const OpContext& ops, MemoryMeter* meter) {
+Result<std::unique_ptr<Compressor>> Compressor::Create(const Policy& policy, const CompressorShape& shape,
+                                                       HeadScores scores, const OpContext& ops,
+                                                       MemoryMeter* meter) {
   std::unique_ptr<Compressor> c(new Compressor(policy, shape, std::move(scores), ops, meter));
   KVC_RETURN_IF_ERROR(c->Validate());
   const size_t n_heads = static_cast<size_t>(shape.n_layers * shape.n_kv_heads);
@@ -46,9 +50,11 @@ Result<std::unique_ptr<Compressor>> Compressor::Create(const Policy& policy, con
     c->scorer_aux_ = c->n_aux_ = scorer.n_aux == nullptr ? 0 : scorer.n_aux(policy);
     const ReduceKind kind = policy.reducer->kind;
     if (kind == ReduceKind::kCam || kind == ReduceKind::kWeighted) {
-      const bool has_sum = &scorer == &kScorerH2o || &scorer == &kScorerH2oCount || &scorer == &kScorerAvgAccum;
+      const bool has_sum =
+          &scorer == &kScorerH2o || &scorer == &kScorerH2oCount || &scorer == &kScorerAvgAccum;
       c->accumulated_ = has_sum ? 0 : c->n_aux_++;
-      if (kind == ReduceKind::kWeighted) c->accumulated_count_ = &scorer == &kScorerAvgAccum ? 1 : c->n_aux_++;
+      if (kind == ReduceKind::kWeighted)
+        c->accumulated_count_ = &scorer == &kScorerAvgAccum ? 1 : c->n_aux_++;
     }
     c->wants_probabilities_ = scorer.observe != nullptr || c->accumulated_ >= 0 || &scorer == &kScorerLastRow;
   }
@@ -69,30 +75,46 @@ Result<std::unique_ptr<Compressor>> Compressor::Create(const Policy& policy, con
 Status Compressor::Validate() {
   const int32_t kv = policy_.Int(OptionId::kKv), group = policy_.Int(OptionId::kQuantGroup);
   if (kv >= 3 && shape_.head_dim % group != 0) {
-    return Error(Code::kInvalid, "quant_group=%d does not divide the head size %d of this model", group, shape_.head_dim);
+    return Error(Code::kInvalid, "quant_group=%d does not divide the head size %d of this model", group,
+                 shape_.head_dim);
   }
   if (policy_.keeps_all()) return {};
   const uint32_t needs = policy_.scorer->needs | policy_.allocator->needs | policy_.reducer->needs;
-  const size_t per_kv_head = static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads), per_head = static_cast<size_t>(shape_.n_layers * shape_.n_heads);
+  const size_t per_kv_head = static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads),
+               per_head = static_cast<size_t>(shape_.n_layers * shape_.n_heads);
   if ((needs & kNeedsHeadScores) != 0 || kv == 5) {
     const size_t n = head_scores_.values.size();
     if (n == 0) {
-      return Error(Code::kNotFound, "%s needs head scores, and the model file has none%s%s; convert with --head-scores or give them to the policy",
-                   policy_.method->name, policy_.scores_name.empty() ? "" : " named ", policy_.scores_name.c_str());
+      return Error(Code::kNotFound,
+                   "%s needs head scores, and the model file has none%s%s; convert with --head-scores or "
+                   "give them to the policy",
+                   policy_.method->name, policy_.scores_name.empty() ? "" : " named ",
+                   policy_.scores_name.c_str());
     }
     if (n != per_kv_head && n != per_head) {
-      return Error(Code::kInvalid, "the score table has %zu numbers; this model has %d layers x %d KV heads (%d query heads)", n, shape_.n_layers,
-                   shape_.n_kv_heads, shape_.n_heads);
+      return Error(Code::kInvalid,
+                   "the score table has %zu numbers; this model has %d layers x %d KV heads (%d query heads)",
+                   n, shape_.n_layers, shape_.n_kv_heads, shape_.n_heads);
     }
   }
-  if (policy_.reducer->kind == ReduceKind::kCodebook && (shape_.n_heads / shape_.n_kv_heads > 32 || policy_.positions == PositionMode::kInCache)) {
-    return Error(Code::kUnsupported, "codebooks need original positions and at most 32 query heads per KV head");
+  if (policy_.reducer->kind == ReduceKind::kCodebook &&
+      (shape_.n_heads / shape_.n_kv_heads > 32 || policy_.positions == PositionMode::kInCache)) {
+    return Error(Code::kUnsupported,
+                 "codebooks need original positions and at most 32 query heads per KV head");
   }
   if (policy_.decode == DecodeMode::kReobserve && policy_.positions == PositionMode::kInCache) {
-    return Error(Code::kUnsupported, "decode=reobserve scores with stored queries and needs pos_mode=original");
+    return Error(Code::kUnsupported,
+                 "decode=reobserve scores with stored queries and needs pos_mode=original");
+  }
+  if (policy_.decode == DecodeMode::kStep && policy_.scorer->rank == nullptr) {
+    return Error(Code::kUnsupported,
+                 "scorer %s needs several rows of queries and cannot choose at every step; use "
+                 "decode=reobserve or decode=grow",
+                 policy_.scorer->name);
   }
   if ((needs & kNeedsTable) != 0 && policy_.table.size() != per_kv_head) {
-    return Error(Code::kInvalid, "method table needs %d x %d slots (layers x KV heads), it got %zu", shape_.n_layers, shape_.n_kv_heads, policy_.table.size());
+    return Error(Code::kInvalid, "method table needs %d x %d slots (layers x KV heads), it got %zu",
+                 shape_.n_layers, shape_.n_kv_heads, policy_.table.size());
   }
   // Budgets that no prompt can make legal are refused now and not at the first prefill.
   std::vector<int32_t> slots;
@@ -101,9 +123,11 @@ Status Compressor::Validate() {
 
 // [L, G]; a table per query head is averaged over the groups (methods.md 2.10).
 std::vector<double> Compressor::ScoresPerKvHead() const {
-  const size_t n = static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads), group = head_scores_.values.size() / n;
+  const size_t n = static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads),
+               group = head_scores_.values.size() / n;
   std::vector<double> scores(n, 0.0);
-  for (size_t i = 0; i < n * group; ++i) scores[i / group] += head_scores_.values[i] / static_cast<double>(group);
+  for (size_t i = 0; i < n * group; ++i)
+    scores[i / group] += head_scores_.values[i] / static_cast<double>(group);
   return scores;
 }
 
@@ -117,9 +141,15 @@ CacheConfig Compressor::MakeCacheConfig(int32_t expected_tokens) const {
   const int32_t kv = policy_.Int(OptionId::kKv);
   const auto format_of_bits = [&](int32_t bits) {
     HeadFormat format;
-    format.stored = {bits == 16 ? KvType::kF16 : bits == 8 ? KvType::kInt8 : KvType::kInt4, shape_.head_dim, bits == 16 ? 0 : policy_.Int(OptionId::kQuantGroup)};
+    format.stored = {bits == 16  ? KvType::kF16
+                     : bits == 8 ? KvType::kInt8
+                                 : KvType::kInt4,
+                     shape_.head_dim, bits == 16 ? 0 : policy_.Int(OptionId::kQuantGroup)};
     const int32_t residual = policy_.Int(OptionId::kResidual);
-    if (bits < 16) format.tail_slots = 1 + (residual >= 0 ? residual : policy_.scorer == &kScorerWindow ? policy_.Int(OptionId::kWindow) : kDefaultResidual);
+    if (bits < 16)
+      format.tail_slots = 1 + (residual >= 0                      ? residual
+                               : policy_.scorer == &kScorerWindow ? policy_.Int(OptionId::kWindow)
+                                                                  : kDefaultResidual);
     return format;
   };
   HeadFormat format;
@@ -127,17 +157,21 @@ CacheConfig Compressor::MakeCacheConfig(int32_t expected_tokens) const {
   if (kv == 3) format = format_of_bits(8);
   if (kv == 4) format = format_of_bits(4);
   if (codebook_) {
-    const int32_t tail = policy_.Int(OptionId::kTail) < 0 ? policy_.Int(OptionId::kWindow) : policy_.Int(OptionId::kTail);
+    const int32_t tail =
+        policy_.Int(OptionId::kTail) < 0 ? policy_.Int(OptionId::kWindow) : policy_.Int(OptionId::kTail);
     format = HeadFormat();
     format.codebook = true;
-    format.theta_key = static_cast<float>(policy_.Real(OptionId::kThetaK)), format.theta_value = static_cast<float>(policy_.Real(OptionId::kThetaV));
+    format.theta_key = static_cast<float>(policy_.Real(OptionId::kThetaK)),
+    format.theta_value = static_cast<float>(policy_.Real(OptionId::kThetaV));
     format.tail_slots = std::max(2 * tail, 1), format.settle = std::max(tail, 1);
-    config.seen_masks = policy_.scorer == &kScorerWindowQhead && policy_.Int(OptionId::kSpindleGqa) == 0 && config.group > 1;
+    config.seen_masks =
+        policy_.scorer == &kScorerWindowQhead && policy_.Int(OptionId::kSpindleGqa) == 0 && config.group > 1;
   }
   config.formats.assign(static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads), format);
   config.raw = {kv <= 2 ? static_cast<KvType>(kv) : KvType::kF16, shape_.head_dim, 0};
   if (kv == 5) {
-    const std::vector<bool> high = HighPrecisionHeads(ScoresPerKvHead(), policy_.Int(OptionId::kMedianMode) == 1);
+    const std::vector<bool> high =
+        HighPrecisionHeads(ScoresPerKvHead(), policy_.Int(OptionId::kMedianMode) == 1);
     for (size_t i = 0; i < config.formats.size(); ++i) {
       config.formats[i] = format_of_bits(policy_.Int(high[i] ? OptionId::kHighBits : OptionId::kLowBits));
     }
@@ -152,33 +186,44 @@ Protected Compressor::ProtectFor(int32_t budget) const { return policy_.scorer->
 int32_t Compressor::BudgetFor(int32_t n_tokens) const {
   if (policy_.keeps_all()) return n_tokens;
   switch (policy_.budget_kind) {
-    case BudgetKind::kSlots: return static_cast<int32_t>(policy_.budget);
+    case BudgetKind::kSlots:
+      return static_cast<int32_t>(policy_.budget);
     case BudgetKind::kRatio: {  // methods.md 1.1: C = max(w + 1, floor(rho n))
       int32_t budget = std::max(1, static_cast<int32_t>(std::floor(policy_.budget * n_tokens)));
       const Protected p = ProtectFor(budget);
       return std::max(budget, p.n_sink + p.n_recent + 1);
     }
     case BudgetKind::kBytes: {
-      // Pages are whole: what a uniform split fills is exact, a ragged one loses at most the last page of every head.
+      // Pages are whole: what a uniform split fills is exact, a ragged one loses at most the last page of
+      // every head.
       HeadFormat format;
-      format.stored = {static_cast<KvType>(std::min(policy_.Int(OptionId::kKv), 4)), shape_.head_dim, policy_.Int(OptionId::kQuantGroup)};
+      format.stored = {static_cast<KvType>(std::min(policy_.Int(OptionId::kKv), 4)), shape_.head_dim,
+                       policy_.Int(OptionId::kQuantGroup)};
       CacheConfig config;
       config.head_dim = shape_.head_dim, config.n_aux = n_aux_, config.page_slots = 16;
       const double per_head = policy_.budget / (double{1} * shape_.n_layers * shape_.n_kv_heads);
       const double pages = std::floor(per_head / static_cast<double>(KvCache::PageBytes(config, format)));
       return static_cast<int32_t>(std::min(pages * config.page_slots, 1e9));
     }
-    case BudgetKind::kNone: break;
+    case BudgetKind::kNone:
+      break;
   }
   return policy_.allocator->needs == kNeedsTable && !policy_.table.empty()
-             ? static_cast<int32_t>(std::min<int64_t>(INT32_MAX, [&] { int64_t s = 0; for (int32_t t : policy_.table) s += t; return s; }() / static_cast<int64_t>(policy_.table.size())))
+             ? static_cast<int32_t>(std::min<int64_t>(INT32_MAX,
+                                                      [&] {
+                                                        int64_t s = 0;
+                                                        for (int32_t t : policy_.table) s += t;
+                                                        return s;
+                                                      }() /
+                                                          static_cast<int64_t>(policy_.table.size())))
              : n_tokens;
 }
 
 AllocateInput Compressor::AllocationFor(int32_t n_tokens) const {
   const int32_t budget = BudgetFor(n_tokens);
   const Protected p = ProtectFor(budget);
-  return {policy_, shape_.n_layers, shape_.n_heads, shape_.n_kv_heads, n_tokens, budget, p.n_sink + p.n_recent, head_scores_.values, head_scores_.alpha};
+  return {policy_, shape_.n_layers,       shape_.n_heads,      shape_.n_kv_heads, n_tokens,
+          budget,  p.n_sink + p.n_recent, head_scores_.values, head_scores_.alpha};
 }
 
 Status Compressor::PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) const {
@@ -215,7 +260,8 @@ Status Compressor::BeginPrompt(int32_t n_tokens, PromptNeeds* needs) {
 
 Status Compressor::ReserveScoring(int32_t longest) {
   if (longest <= scratch_stride_) return {};
-  const int64_t stride = (int64_t{longest} + 15) / 16 * 16, threads = ops_.pool->n_threads(), g = shape_.n_kv_heads;
+  const int64_t stride = (int64_t{longest} + 15) / 16 * 16, threads = ops_.pool->n_threads(),
+                g = shape_.n_kv_heads;
   scratch_stride_ = 0;
   KVC_RETURN_IF_ERROR(scores_.Allocate(meter_, g * stride, "token scores"));
   KVC_RETURN_IF_ERROR(per_head_.Allocate(meter_, shape_.n_heads * stride, "token scores"));
@@ -232,8 +278,10 @@ Status Compressor::ReserveScoring(int32_t longest) {
 
 int64_t Compressor::ScoringBytes(int32_t n_tokens) const {
   if (policy_.keeps_all()) return 0;
-  const int64_t stride = (int64_t{std::max(n_tokens, shape_.head_dim)} + 15) / 16 * 16, threads = ops_.pool->n_threads();
-  const int64_t floats = (shape_.n_kv_heads + shape_.n_heads + threads * (ScoreScratch::kRowTile + 2) + 3) * stride;
+  const int64_t stride = (int64_t{std::max(n_tokens, shape_.head_dim)} + 15) / 16 * 16,
+                threads = ops_.pool->n_threads();
+  const int64_t floats =
+      (shape_.n_kv_heads + shape_.n_heads + threads * (ScoreScratch::kRowTile + 2) + 3) * stride;
   return 4 * floats + 16 * threads * stride + shape_.n_kv_heads * stride;
 }
 
@@ -246,7 +294,8 @@ Status Compressor::ChooseCounts(int layer, const LayerKv& kv, int32_t* counts) {
   if (m <= 0) return {};
   for (int32_t i = 0; i < g; ++i) {
     float* s = scores_.data() + i * scratch_stride_ + protect_.n_sink;
-    for (int32_t t = kv.len[static_cast<size_t>(i)] - protected_total; t < m; ++t) s[t] = -std::numeric_limits<float>::infinity();
+    for (int32_t t = kv.len[static_cast<size_t>(i)] - protected_total; t < m; ++t)
+      s[t] = -std::numeric_limits<float>::infinity();
   }
   AdaOptions options;
   options.floor = policy_.Real(OptionId::kAdaFloor);
@@ -268,17 +317,20 @@ Status Compressor::MarkHead(int layer, int32_t g, const LayerKv& kv, int32_t cou
   uint64_t* keys = keys_.data() + thread * 2 * scratch_stride_;
   const float* scores = scores_.data() + g * scratch_stride_;
   if (policy_.scorer->select != nullptr) {
-    return policy_.scorer->select({policy_, scores, layer, g, shape_.n_kv_heads, n, count, protect_, kv.Positions(g), keys,
-                                   lines_.data() + thread * 2 * scratch_stride_, mark});
+    return policy_.scorer->select({policy_, scores, layer, g, shape_.n_kv_heads, n, count, protect_,
+                                   kv.Positions(g), keys, lines_.data() + thread * 2 * scratch_stride_,
+                                   mark});
   }
   std::fill(mark, mark + n, uint8_t{1});
   MarkTop(scores + protect_.n_sink, n - protected_total, count, keys, mark + protect_.n_sink);
   return {};
 }
 
-// SpindleKV (c): every query head has its own set; what any of them keeps is stored once, with a mask of those who see it.
+// SpindleKV (c): every query head has its own set; what any of them keeps is stored once, with a mask of
+// those who see it.
 void Compressor::MarkQueryHeads(int32_t g, const LayerKv& kv, int32_t count) {
-  const int32_t n = kv.len[static_cast<size_t>(g)], m = std::max(n - protect_.n_recent, 0), group = shape_.n_heads / shape_.n_kv_heads;
+  const int32_t n = kv.len[static_cast<size_t>(g)], m = std::max(n - protect_.n_recent, 0),
+                group = shape_.n_heads / shape_.n_kv_heads;
   uint8_t* mark = marks_.data() + g * scratch_stride_;
   uint32_t* seen = seen_.data() + g * scratch_stride_;
   uint8_t* own = reinterpret_cast<uint8_t*>(keys_.data() + scratch_stride_);
@@ -286,7 +338,8 @@ void Compressor::MarkQueryHeads(int32_t g, const LayerKv& kv, int32_t count) {
   std::fill(seen, seen + n, 0u);
   for (int32_t j = 0; j < group; ++j) {
     std::fill(own, own + n, uint8_t{1});
-    if (count < m) MarkTop(per_head_.data() + (int64_t{g} * group + j) * scratch_stride_, m, count, keys_.data(), own);
+    if (count < m)
+      MarkTop(per_head_.data() + (int64_t{g} * group + j) * scratch_stride_, m, count, keys_.data(), own);
     for (int32_t t = 0; t < n; ++t) {
       mark[t] |= own[t];
       seen[t] |= static_cast<uint32_t>(own[t]) << j;
@@ -294,13 +347,16 @@ void Compressor::MarkQueryHeads(int32_t g, const LayerKv& kv, int32_t count) {
   }
 }
 
-void Compressor::UnrotateKeys(LayerKv* kv) {
+// Takes the rotation of their slot (codebooks: position) off the keys of entries [first[g], len); marked:
+// only those to be stored.
+void Compressor::UnrotateKeys(LayerKv* kv, const std::vector<int32_t>& first, bool marked) {
   const int32_t d = shape_.head_dim;
-  const float inverse = static_cast<float>(1.0 / (shape_.rope->attention_factor() * shape_.rope->attention_factor()));
+  const float inverse =
+      static_cast<float>(1.0 / (shape_.rope->attention_factor() * shape_.rope->attention_factor()));
   ops_.pool->ParallelFor(shape_.n_kv_heads, [&](int64_t g, int thread) {
     float *cos = lines_.data() + thread * 2 * scratch_stride_, *sin = cos + d / 2;
-    for (int32_t i = 0; i < kv->len[static_cast<size_t>(g)]; ++i) {
-      if (marks_[g * scratch_stride_ + i] == 0) continue;
+    for (int32_t i = first[static_cast<size_t>(g)]; i < kv->len[static_cast<size_t>(g)]; ++i) {
+      if (marked && marks_[g * scratch_stride_ + i] == 0) continue;
       float* k = kv->Keys(static_cast<int>(g)) + int64_t{i} * d;
       shape_.rope->Angles(-int64_t{codebook_ ? kv->Positions(static_cast<int>(g))[i] : i}, cos, sin);
       ops_.kernels->rope(k, cos, sin, d, shape_.pairing);
@@ -326,33 +382,50 @@ void Compressor::MergeInPrompt(int layer, LayerKv* kv) {
   for (int32_t g = 0; g < shape_.n_kv_heads; ++g) {
     PromptValues values{kv, g, ops_.kernels};
     MergeDropped(policy_.reducer->kind,
-                 {policy_, marks_.data() + g * scratch_stride_, kv->Aux(accumulated_, g), accumulated_count_ < 0 ? nullptr : kv->Aux(accumulated_count_, g),
-                  kv->Positions(g), kv->len[static_cast<size_t>(g)], static_cast<uint32_t>(layer * shape_.n_kv_heads + g), links_.data(), lines_.data()},
+                 {policy_, marks_.data() + g * scratch_stride_, kv->Aux(accumulated_, g),
+                  accumulated_count_ < 0 ? nullptr : kv->Aux(accumulated_count_, g), kv->Positions(g),
+                  kv->len[static_cast<size_t>(g)], static_cast<uint32_t>(layer * shape_.n_kv_heads + g),
+                  links_.data(), lines_.data()},
                  values);
   }
 }
 
-Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, bool compress, KvCache* cache) {
+Status Compressor::AppendLayer(int layer, LayerKv* kv, const std::vector<int32_t>& first, KvCache* cache) {
+  if (!KeysRotated(layer)) {
+    KVC_RETURN_IF_ERROR(ReserveScoring(shape_.head_dim));
+    UnrotateKeys(kv, first, false);
+  }
+  return cache->AppendFrom(layer, *kv, first.data());
+}
+
+Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, bool compress,
+                                 KvCache* cache) {
   if (policy_.keeps_all()) return cache->Store(layer, *kv, nullptr, 0, nullptr);
   const int32_t n_heads = shape_.n_kv_heads, longest = *std::max_element(kv->len.begin(), kv->len.end());
   KVC_RETURN_IF_ERROR(ReserveScoring(std::max(longest, shape_.head_dim)));
   // Merging needs the summed attention also where the scorer itself does not.
   if (accumulated_ >= scorer_aux_) {
-    for (int32_t g = 0; g < n_heads; ++g) ops_.kernels->add(observed->sums.data() + g * kv->capacity, kv->len[static_cast<size_t>(g)], kv->Aux(accumulated_, g));
+    for (int32_t g = 0; g < n_heads; ++g)
+      ops_.kernels->add(observed->sums.data() + g * kv->capacity, kv->len[static_cast<size_t>(g)],
+                        kv->Aux(accumulated_, g));
   }
   if (accumulated_count_ >= scorer_aux_) {
     for (int32_t g = 0; g < n_heads; ++g) {
       const int32_t n = kv->len[static_cast<size_t>(g)], total = kv->Positions(g)[n - 1] + 1;
-      for (int32_t t = 0; t < n; ++t) kv->Aux(accumulated_count_, g)[t] = static_cast<float>(total - kv->Positions(g)[t]);
+      for (int32_t t = 0; t < n; ++t)
+        kv->Aux(accumulated_count_, g)[t] = static_cast<float>(total - kv->Positions(g)[t]);
     }
   }
   std::vector<int32_t> counts(static_cast<size_t>(n_heads), kUnbounded - protect_.n_sink - protect_.n_recent);
-  const bool fits = longest <= protect_.n_sink + protect_.n_recent ||
-                    *std::min_element(counts_.begin() + layer * n_heads, counts_.begin() + (layer + 1) * n_heads) >= longest - protect_.n_sink - protect_.n_recent;
+  const bool fits =
+      longest <= protect_.n_sink + protect_.n_recent ||
+      *std::min_element(counts_.begin() + layer * n_heads, counts_.begin() + (layer + 1) * n_heads) >=
+          longest - protect_.n_sink - protect_.n_recent;
   const bool drop = compress && !fits;
   scored_ = drop || n_aux_ > 0;
   if (scored_) {
-    ScoreInput in{policy_, ops_, *kv, *observed, scratch_, layer, shape_.n_heads, budget_, protect_, shape_.scale};
+    ScoreInput in{policy_, ops_,           *kv,     *observed, scratch_,
+                  layer,   shape_.n_heads, budget_, protect_,  shape_.scale};
     ScoreOutput out{scores_.data(), scratch_stride_, kv};
     KVC_RETURN_IF_ERROR(policy_.scorer->score(in, out));
   }
@@ -380,10 +453,12 @@ Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, 
   }
   if (policy_.decode == DecodeMode::kReobserve) {
     const int64_t width = int64_t{shape_.n_heads} * shape_.head_dim;
-    for (int32_t i = std::max(0, observed->n_rows - policy_.Int(OptionId::kWindow)); i < observed->n_rows; ++i) PushQueries(layer, observed->queries.data() + i * width);
+    for (int32_t i = std::max(0, observed->n_rows - policy_.Int(OptionId::kWindow)); i < observed->n_rows;
+         ++i)
+      PushQueries(layer, observed->queries.data() + i * width);
   }
   if (codebook_ || (in_cache_ && (dropped || !KeysRotated(layer)))) {
-    UnrotateKeys(kv);
+    UnrotateKeys(kv, std::vector<int32_t>(kv->len.size(), 0), true);
     keys_rotated_[static_cast<size_t>(layer)] = 0;
   }
   return cache->Store(layer, *kv, marks_.data(), scratch_stride_, seen ? seen_.data() : nullptr);

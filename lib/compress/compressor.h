@@ -1,4 +1,5 @@
-// Runs the parts of a policy on one session's cache: score, allocate, select, merge, compact (methods.md 1.5 and 1.6).
+// Runs the parts of a policy on one session's cache: score, allocate, select, merge, compact (methods.md 1.5
+// and 1.6).
 #pragma once
 #include <memory>
 #include <vector>
@@ -30,8 +31,10 @@ struct PromptNeeds {
 
 class Compressor {
  public:
-  // kInvalid when policy, scores or storage do not fit the shape (message says which), kNotFound when scores are missing.
-  static Result<std::unique_ptr<Compressor>> Create(const Policy& policy, const CompressorShape& shape, HeadScores scores, const OpContext& ops,
+  // kInvalid when policy, scores or storage do not fit the shape (message says which), kNotFound when scores
+  // are missing.
+  static Result<std::unique_ptr<Compressor>> Create(const Policy& policy, const CompressorShape& shape,
+                                                    HeadScores scores, const OpContext& ops,
                                                     MemoryMeter* meter);
 
   const Policy& policy() const { return policy_; }
@@ -39,44 +42,66 @@ class Compressor {
   // Storage of every head; page_slots by the average budget (design.md 3).
   CacheConfig MakeCacheConfig(int32_t expected_tokens) const;
 
-  // Before a prompt that brings every head to at most n_entries entries and the sequence to n_tokens tokens: budgets and needs.
+  // Before a prompt that brings every head to at most n_entries entries and the sequence to n_tokens tokens:
+  // budgets and needs.
   Status BeginPrompt(int32_t n_tokens, PromptNeeds* needs);
   // Average slots per KV head for a sequence of n tokens.
   int32_t BudgetFor(int32_t n_tokens) const;
   // Slots of every head after a prompt of n tokens, [L, G]; dynamic allocators: the average of the layer.
   Status PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) const;
 
-  // Compresses one layer of the prompt into the cache. compress false: keeps everything (side values are still updated).
+  // Compresses one layer of the prompt into the cache. compress false: keeps everything (side values are
+  // still updated).
   Status CompressLayer(int layer, LayerKv* kv, Observation* observed, bool compress, KvCache* cache);
 
-  // Token scores [len] that the last CompressLayer gave head g; for tests and reports. Null: nothing had to be scored.
-  const float* last_scores(int32_t g) const { return scored_ ? scores_.data() + g * scratch_stride_ : nullptr; }
+  // Token scores [len] that the last CompressLayer gave head g; for tests and reports. Null: nothing had to
+  // be scored.
+  const float* last_scores(int32_t g) const {
+    return scored_ ? scores_.data() + g * scratch_stride_ : nullptr;
+  }
+
+  // Appends the entries [first[g], len) of a layer without touching older ones; only for scorers without side
+  // values.
+  Status AppendLayer(int layer, LayerKv* kv, const std::vector<int32_t>& first, KvCache* cache);
 
   // Decode. Whether Attend must give probabilities.
   bool wants_probabilities() const { return wants_probabilities_; }
   // Steps 3 and 4 of 1.6 for one layer, after its attention. q [H, D] as Attend got it, new_values [G, D].
-  void AfterAttend(int layer, const float* q, const float* new_values, AttendWorkspace* attended, KvCache* cache);
-  // Whether keys of the layer are stored with their rotation. In-cache sessions keep it until the first entry is dropped.
+  void AfterAttend(int layer, const float* q, const float* new_values, AttendWorkspace* attended,
+                   KvCache* cache);
+  // Whether keys of the layer are stored with their rotation. In-cache sessions keep it until the first entry
+  // is dropped.
   bool KeysRotated(int layer) const { return keys_rotated_[static_cast<size_t>(layer)] != 0; }
   // Turns loaded keys of a layer to their slots when they are stored without rotation.
   void RotateLoaded(int layer, LayerKv* kv) const;
   // How Attend must turn the stored keys of the layer.
   KeyRotation RotationOf(int layer) const {
-    return KeysRotated(layer) ? KeyRotation::kStored : codebook_ ? KeyRotation::kByPosition : KeyRotation::kByRank;
+    return KeysRotated(layer) ? KeyRotation::kStored
+           : codebook_        ? KeyRotation::kByPosition
+                              : KeyRotation::kByRank;
   }
   bool in_cache() const { return in_cache_; }
+  bool codebook() const { return codebook_; }
   // Rows of RoPE angles that Attend needs for heads of `longest` entries in a sequence of n tokens; 0: none.
-  int32_t AngleRows(int32_t longest, int32_t n_tokens) const { return codebook_ ? n_tokens : in_cache_ ? longest : 0; }
-  // Rows of the newest tokens that scoring needs and no side value remembers (kvc_session_compress and _trim run them again).
+  int32_t AngleRows(int32_t longest, int32_t n_tokens) const {
+    return codebook_ ? n_tokens : in_cache_ ? longest : 0;
+  }
+  // Rows of the newest tokens that scoring needs and no side value remembers (kvc_session_compress and _trim
+  // run them again).
   int32_t ReplayRows(int32_t n_tokens) const;
-  // From now on every head holds what it holds: an older entry (never the first n_sink) leaves for each new one. in_cache: positions too.
+  // From now on every head holds what it holds: an older entry (never the first n_sink) leaves for each new
+  // one. in_cache: positions too.
   void KeepLengths(const KvCache& cache, bool in_cache);
   // Replaces the budget by slots per KV head; kInvalid when the policy cannot have it.
   Status SetBudget(int32_t slots);
   // Makes room for a step over heads of max_len entries.
   Status ReserveStep(int32_t max_len);
   // True when some entry was dropped or merged since the last call.
-  bool TakeChanged() { const bool c = changed_; changed_ = false; return c; }
+  bool TakeChanged() {
+    const bool c = changed_;
+    changed_ = false;
+    return c;
+  }
   void Reset();
   Result<std::unique_ptr<Compressor>> Fork() const;
   int64_t bytes() const;
@@ -94,34 +119,45 @@ class Compressor {
       KVC_RETURN_IF_ERROR(ArchiveSequence(archive, *v, n_heads));
       if (v->size() != n) return Error(Code::kBadModel, "damaged: budgets of another shape");
     }
-    bool sane = policy_.keeps_all() || (budget_ > 0 && protect_.n_sink + protect_.n_recent == ProtectedSlots(budget_));
-    for (size_t i = 0; i < caps_.size(); ++i) sane = sane && counts_[i] >= 0 && counts_[i] <= kUnbounded && caps_[i] > 0 && caps_[i] <= kUnbounded;
+    bool sane = policy_.keeps_all() ||
+                (budget_ > 0 && protect_.n_sink + protect_.n_recent == ProtectedSlots(budget_));
+    for (size_t i = 0; i < caps_.size(); ++i)
+      sane = sane && counts_[i] >= 0 && counts_[i] <= kUnbounded && caps_[i] > 0 && caps_[i] <= kUnbounded;
     if (!sane && budget_ != 0) return Error(Code::kBadModel, "damaged: budgets out of range");
     const size_t n_layers = keys_rotated_.size();
     KVC_RETURN_IF_ERROR(ArchiveSequence(archive, keys_rotated_, n_heads));
     if (keys_rotated_.size() != n_layers) return Error(Code::kBadModel, "damaged: budgets of another shape");
-    return ring_.size() == 0 ? Status() : archive.Bytes(ring_.data(), ring_.size() * static_cast<int64_t>(sizeof(float)));
+    return ring_.size() == 0
+               ? Status()
+               : archive.Bytes(ring_.data(), ring_.size() * static_cast<int64_t>(sizeof(float)));
   }
   // What scoring a prompt of n tokens takes.
   int64_t ScoringBytes(int32_t n_tokens) const;
 
  private:
   static constexpr int32_t kUnbounded = 1 << 28;  // a length no prompt has
-  Compressor(const Policy& policy, const CompressorShape& shape, HeadScores scores, const OpContext& ops, MemoryMeter* meter);
+  Compressor(const Policy& policy, const CompressorShape& shape, HeadScores scores, const OpContext& ops,
+             MemoryMeter* meter);
   Status Validate();
   Status ReserveScoring(int32_t longest);
   AllocateInput AllocationFor(int32_t n_tokens) const;
   Status ChooseCounts(int layer, const LayerKv& kv, int32_t* counts);
   Status MarkHead(int layer, int32_t g, const LayerKv& kv, int32_t count, int thread);
-  void UnrotateKeys(LayerKv* kv);
+  void UnrotateKeys(LayerKv* kv, const std::vector<int32_t>& first, bool marked);
   void MergeInPrompt(int layer, LayerKv* kv);
-  void ReduceHead(int layer, int32_t g, float* const* aux, const int32_t* positions, const float* scores, KvCache* cache);
+  void ReduceHead(int layer, int32_t g, float* const* aux, const int32_t* positions, const float* scores,
+                  KvCache* cache);
   void DropRotation(int layer, KvCache* cache);
   float* RankLine(int i) { return decode_.data() + i * decode_stride_; }
-  int32_t Cap(int layer, int32_t g) const { return caps_[static_cast<size_t>(layer * shape_.n_kv_heads + g)]; }
+  int32_t Cap(int layer, int32_t g) const {
+    return caps_[static_cast<size_t>(layer * shape_.n_kv_heads + g)];
+  }
   std::vector<double> ScoresPerKvHead() const;
   Protected ProtectFor(int32_t budget) const;
-  int32_t ProtectedSlots(int32_t budget) const { const Protected p = ProtectFor(budget); return p.n_sink + p.n_recent; }
+  int32_t ProtectedSlots(int32_t budget) const {
+    const Protected p = ProtectFor(budget);
+    return p.n_sink + p.n_recent;
+  }
   void MarkQueryHeads(int32_t g, const LayerKv& kv, int32_t count);
   void PushQueries(int layer, const float* q);
   void Reobserve(int layer, KvCache* cache);
@@ -133,7 +169,8 @@ class Compressor {
   OpContext ops_;
   MemoryMeter* meter_;
   int32_t n_aux_ = 0, scorer_aux_ = 0;
-  int32_t accumulated_ = -1, accumulated_count_ = -1;  // side values that hold the summed attention and its rows, for merging
+  int32_t accumulated_ = -1,
+          accumulated_count_ = -1;  // side values that hold the summed attention and its rows, for merging
   bool wants_probabilities_ = false, changed_ = false, scored_ = false;
   bool codebook_ = false, in_cache_ = false, keep_lengths_ = false;
   int32_t budget_ = 0;
@@ -146,16 +183,16 @@ class Compressor {
   ScoreScratch scratch_;
   int64_t scratch_stride_ = 0;
   Buffer<float> scores_, per_head_, rows_, lines_;
-  Buffer<uint64_t> keys_;              // [threads, 2 * stride]
-  Buffer<uint8_t> marks_;              // [G, stride]
-  Buffer<uint32_t> seen_;              // [G, stride]
-  Buffer<float> ring_;                 // reobserve: [L, w, H, D] newest queries, row n % w is the next to go
-  std::vector<int32_t> ring_count_;    // [L] rows pushed, kept below 2 w
-  LayerKv reobserved_;                 // reobserve: one layer loaded back
+  Buffer<uint64_t> keys_;            // [threads, 2 * stride]
+  Buffer<uint8_t> marks_;            // [G, stride]
+  Buffer<uint32_t> seen_;            // [G, stride]
+  Buffer<float> ring_;               // reobserve: [L, w, H, D] newest queries, row n % w is the next to go
+  std::vector<int32_t> ring_count_;  // [L] rows pushed, kept below 2 w
+  LayerKv reobserved_;               // reobserve: one layer loaded back
   Observation ring_view_;
-  Buffer<float> decode_;               // lines in rank order: p, scratch, scores, one line for selection, side values
-  Buffer<int32_t> positions_;          // [decode_stride]
-  Buffer<int32_t> links_;              // scratch of merging [3, stride]
+  Buffer<float> decode_;       // lines in rank order: p, scratch, scores, one line for selection, side values
+  Buffer<int32_t> positions_;  // [decode_stride]
+  Buffer<int32_t> links_;      // scratch of merging [3, stride]
   int64_t decode_stride_ = 0;
 };
 

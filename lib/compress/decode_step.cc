@@ -1,4 +1,5 @@
-// Steps 3 and 4 of methods.md 1.6: side values are updated with the step's probabilities, then heads above their budget are reduced.
+// Steps 3 and 4 of methods.md 1.6: side values are updated with the step's probabilities, then heads above
+// their budget are reduced.
 #include <algorithm>
 #include <cstring>
 
@@ -43,15 +44,20 @@ Status Compressor::ReserveStep(int32_t max_len) {
     reobserved_.n_kv_heads = shape_.n_kv_heads, reobserved_.head_dim = shape_.head_dim, reobserved_.n_aux = 0;
     reobserved_.len.assign(static_cast<size_t>(g), 0);
     reobserved_.capacity = 0;
-    KVC_RETURN_IF_ERROR(reobserved_.keys.Allocate(meter_, g * capacity * shape_.head_dim, "one layer, to score it again"));
-    KVC_RETURN_IF_ERROR(reobserved_.values.Allocate(meter_, g * capacity * shape_.head_dim, "one layer, to score it again"));
+    KVC_RETURN_IF_ERROR(
+        reobserved_.keys.Allocate(meter_, g * capacity * shape_.head_dim, "one layer, to score it again"));
+    KVC_RETURN_IF_ERROR(
+        reobserved_.values.Allocate(meter_, g * capacity * shape_.head_dim, "one layer, to score it again"));
     KVC_RETURN_IF_ERROR(reobserved_.positions.Allocate(meter_, g * capacity, "one layer, to score it again"));
     KVC_RETURN_IF_ERROR(ReserveScoring(static_cast<int32_t>(capacity)));
     reobserved_.capacity = capacity;
   }
-  if (!keep_lengths_ && (policy_.keeps_all() || (!wants_probabilities_ && policy_.decode == DecodeMode::kGrow))) return {};
+  if (!keep_lengths_ &&
+      (policy_.keeps_all() || (!wants_probabilities_ && policy_.decode == DecodeMode::kGrow)))
+    return {};
   if (max_len <= decode_stride_) return {};
-  const int64_t stride = (std::max<int64_t>(max_len, decode_stride_ + decode_stride_ / 4) + 2 * shape_.head_dim + 15) / 16 * 16;
+  const int64_t stride =
+      (std::max<int64_t>(max_len, decode_stride_ + decode_stride_ / 4) + 2 * shape_.head_dim + 15) / 16 * 16;
   decode_stride_ = 0;
   KVC_RETURN_IF_ERROR(decode_.Allocate(meter_, (kFirstAux + n_aux_) * stride, "decode side values"));
   KVC_RETURN_IF_ERROR(positions_.Allocate(meter_, stride, "decode side values"));
@@ -63,7 +69,8 @@ Status Compressor::ReserveStep(int32_t max_len) {
 void Compressor::DropRotation(int layer, KvCache* cache) {
   if (!in_cache_ || !KeysRotated(layer)) return;
   const int32_t d = shape_.head_dim;
-  const float inverse = static_cast<float>(1.0 / (shape_.rope->attention_factor() * shape_.rope->attention_factor()));
+  const float inverse =
+      static_cast<float>(1.0 / (shape_.rope->attention_factor() * shape_.rope->attention_factor()));
   float *cos = lines_.data(), *sin = cos + d / 2;
   // Nothing was dropped so far: an entry's rank is the position its key carries.
   cache->RewriteKeys(layer, [&](int32_t rank, float* k) {
@@ -74,12 +81,16 @@ void Compressor::DropRotation(int layer, KvCache* cache) {
   keys_rotated_[static_cast<size_t>(layer)] = 0;
 }
 
-void Compressor::ReduceHead(int layer, int32_t g, float* const* aux, const int32_t* positions, const float* scores, KvCache* cache) {
-  const int32_t n = cache->Len(layer, g), cap = Cap(layer, g), kept_always = protect_.n_sink + protect_.n_recent, d = shape_.head_dim;
+void Compressor::ReduceHead(int layer, int32_t g, float* const* aux, const int32_t* positions,
+                            const float* scores, KvCache* cache) {
+  const int32_t n = cache->Len(layer, g), cap = Cap(layer, g),
+                kept_always = protect_.n_sink + protect_.n_recent, d = shape_.head_dim;
   uint8_t* mark = marks_.data();
   const int32_t count = std::max(cap - kept_always, 0);
   if (policy_.scorer->select != nullptr) {
-    const Status status = policy_.scorer->select({policy_, scores, layer, g, shape_.n_kv_heads, n, count, protect_, positions, keys_.data(), RankLine(kSelect), mark});
+    const Status status =
+        policy_.scorer->select({policy_, scores, layer, g, shape_.n_kv_heads, n, count, protect_, positions,
+                                keys_.data(), RankLine(kSelect), mark});
     assert(status.ok());
     (void)status;
   } else {
@@ -88,9 +99,16 @@ void Compressor::ReduceHead(int layer, int32_t g, float* const* aux, const int32
   }
   DropRotation(layer, cache);
   if (accumulated_ >= 0) {
-    CachedValues values{cache, layer, g, RankLine(kScratch) + decode_stride_ - 2 * d, RankLine(kScratch) + decode_stride_ - d, d, ops_.kernels};
+    CachedValues values{cache,
+                        layer,
+                        g,
+                        RankLine(kScratch) + decode_stride_ - 2 * d,
+                        RankLine(kScratch) + decode_stride_ - d,
+                        d,
+                        ops_.kernels};
     MergeDropped(policy_.reducer->kind,
-                 {policy_, mark, aux[accumulated_], accumulated_count_ < 0 ? nullptr : aux[accumulated_count_], positions, n,
+                 {policy_, mark, aux[accumulated_],
+                  accumulated_count_ < 0 ? nullptr : aux[accumulated_count_], positions, n,
                   static_cast<uint32_t>(layer * shape_.n_kv_heads + g), links_.data(), RankLine(kSelect)},
                  values);
   }
@@ -105,28 +123,36 @@ void Compressor::ReduceHead(int layer, int32_t g, float* const* aux, const int32
   changed_ = true;
 }
 
-// The ring of the newest w query rows of every layer. All layers push once per token, so one start and count serve them; the last moves them.
+// The ring of the newest w query rows of every layer. All layers push once per token, so one start and count
+// serve them; the last moves them.
 void Compressor::PushQueries(int layer, const float* q) {
   const int32_t w = policy_.Int(OptionId::kWindow);
   const int64_t width = int64_t{shape_.n_heads} * shape_.head_dim;
   int32_t& n = ring_count_[static_cast<size_t>(layer)];
-  std::memcpy(ring_.data() + (int64_t{layer} * w + n % w) * width, q, static_cast<size_t>(width) * sizeof(float));
+  std::memcpy(ring_.data() + (int64_t{layer} * w + n % w) * width, q,
+              static_cast<size_t>(width) * sizeof(float));
   n = n + 1 >= 2 * w ? n + 1 - w : n + 1;
 }
 
-// methods.md 1.6: window scores of the entries there are, with the stored rows; heads above budget + slack go back to their budget.
+// methods.md 1.6: window scores of the entries there are, with the stored rows; heads above budget + slack go
+// back to their budget.
 void Compressor::Reobserve(int layer, KvCache* cache) {
   bool over = false;
-  for (int32_t g = 0; g < shape_.n_kv_heads; ++g) over = over || cache->Len(layer, g) > Cap(layer, g) + policy_.Int(OptionId::kSlack);
+  for (int32_t g = 0; g < shape_.n_kv_heads; ++g)
+    over = over || cache->Len(layer, g) > Cap(layer, g) + policy_.Int(OptionId::kSlack);
   if (!over) return;
-  const int32_t w = policy_.Int(OptionId::kWindow), n = ring_count_[static_cast<size_t>(layer)], rows = std::min(n, w);
+  const int32_t w = policy_.Int(OptionId::kWindow), n = ring_count_[static_cast<size_t>(layer)],
+                rows = std::min(n, w);
   const int64_t width = int64_t{shape_.n_heads} * shape_.head_dim;
   for (int32_t i = 0; i < rows; ++i) {
-    std::memcpy(ring_view_.queries.data() + i * width, ring_.data() + (int64_t{layer} * w + (n - rows + i) % w) * width, static_cast<size_t>(width) * sizeof(float));
+    std::memcpy(ring_view_.queries.data() + i * width,
+                ring_.data() + (int64_t{layer} * w + (n - rows + i) % w) * width,
+                static_cast<size_t>(width) * sizeof(float));
   }
   ring_view_.n_rows = rows;
   cache->Load(layer, &reobserved_);
-  const ScoreInput in{policy_, ops_, reobserved_, ring_view_, scratch_, layer, shape_.n_heads, budget_, protect_, shape_.scale};
+  const ScoreInput in{policy_, ops_,           reobserved_, ring_view_, scratch_,
+                      layer,   shape_.n_heads, budget_,     protect_,   shape_.scale};
   ScoreOutput out{scores_.data(), scratch_stride_, &reobserved_};
   const Status status = policy_.scorer->score(in, out);
   assert(status.ok());
@@ -137,7 +163,8 @@ void Compressor::Reobserve(int layer, KvCache* cache) {
     uint8_t* mark = marks_.data();
     const int32_t kept_always = protect_.n_sink + protect_.n_recent;
     std::fill(mark, mark + len, uint8_t{1});
-    MarkTop(scores_.data() + g * scratch_stride_ + protect_.n_sink, len - kept_always, std::max(Cap(layer, g) - kept_always, 0), keys_.data(), mark + protect_.n_sink);
+    MarkTop(scores_.data() + g * scratch_stride_ + protect_.n_sink, len - kept_always,
+            std::max(Cap(layer, g) - kept_always, 0), keys_.data(), mark + protect_.n_sink);
     for (int32_t r = len - 1; r >= 0; --r) {
       if (mark[r] == 0) cache->Remove(layer, g, r);
     }
@@ -148,13 +175,15 @@ void Compressor::Reobserve(int layer, KvCache* cache) {
 void Compressor::EvictOldest(int layer, int32_t g, KvCache* cache) {
   constexpr int32_t kSinks = 4;  // StreamingLLM's published default (methods.md 2.2)
   DropRotation(layer, cache);
-  while (cache->Len(layer, g) > Cap(layer, g)) cache->Remove(layer, g, std::min(kSinks, cache->Len(layer, g) - 2));
+  while (cache->Len(layer, g) > Cap(layer, g))
+    cache->Remove(layer, g, std::min(kSinks, cache->Len(layer, g) - 2));
   changed_ = true;
 }
 
 void Compressor::KeepLengths(const KvCache& cache, bool in_cache) {
   for (size_t i = 0; i < caps_.size(); ++i) {
-    caps_[i] = std::max(2, cache.Len(static_cast<int>(i) / shape_.n_kv_heads, static_cast<int>(i) % shape_.n_kv_heads));
+    caps_[i] = std::max(
+        2, cache.Len(static_cast<int>(i) / shape_.n_kv_heads, static_cast<int>(i) % shape_.n_kv_heads));
   }
   keep_lengths_ = true;
   in_cache_ = in_cache_ || in_cache;
@@ -166,7 +195,9 @@ int32_t Compressor::ReplayRows(int32_t n_tokens) const {
 }
 
 Status Compressor::SetBudget(int32_t slots) {
-  if (policy_.keeps_all()) return Error(Code::kUnsupported, "policy %s keeps everything: it has no rule to drop entries by", policy_.method->name);
+  if (policy_.keeps_all())
+    return Error(Code::kUnsupported, "policy %s keeps everything: it has no rule to drop entries by",
+                 policy_.method->name);
   Policy changed = policy_;
   changed.budget_kind = BudgetKind::kSlots;
   changed.budget = slots;
@@ -175,19 +206,22 @@ Status Compressor::SetBudget(int32_t slots) {
   return {};
 }
 
-void Compressor::AfterAttend(int layer, const float* q, const float* new_values, AttendWorkspace* attended, KvCache* cache) {
+void Compressor::AfterAttend(int layer, const float* q, const float* new_values, AttendWorkspace* attended,
+                             KvCache* cache) {
   if (!policy_.keeps_all() && policy_.decode == DecodeMode::kReobserve) {
     PushQueries(layer, q);
     Reobserve(layer, cache);
   }
   const int32_t group = shape_.n_heads / shape_.n_kv_heads;
   const bool evicts = !policy_.keeps_all() && policy_.decode == DecodeMode::kStep;
-  const bool shared = !policy_.keeps_all() && policy_.scorer->one_set_per_layer && policy_.Int(OptionId::kTovaScope) == 0;
+  const bool shared =
+      !policy_.keeps_all() && policy_.scorer->one_set_per_layer && policy_.Int(OptionId::kTovaScope) == 0;
   for (int32_t g = 0; g < shape_.n_kv_heads; ++g) {
     const int32_t n = cache->Len(layer, g);
     if (evicts || wants_probabilities_) {
       float *p = RankLine(kProbability), *line = RankLine(kScratch);
-      if (wants_probabilities_ && (!shared || g == 0)) {  // one set: all heads are read before the first is reduced
+      if (wants_probabilities_ &&
+          (!shared || g == 0)) {  // one set: all heads are read before the first is reduced
         const int32_t first = shared ? 0 : g * group, end = shared ? shape_.n_heads : first + group;
         std::fill(p, p + n, 0.0f);
         for (int32_t h = first; h < end; ++h) {
@@ -202,7 +236,9 @@ void Compressor::AfterAttend(int layer, const float* q, const float* new_values,
         cache->GetAux(layer, g, a, aux[a]);
       }
       for (int32_t r = 0; r < n; ++r) positions_[r] = cache->PositionAt(layer, g, r);
-      const DecodeInput in{policy_, p, aux, positions_.data(), new_values + int64_t{g} * shape_.head_dim, n, shape_.head_dim, budget_};
+      const DecodeInput in{
+          policy_,         p,      aux, positions_.data(), new_values + int64_t{g} * shape_.head_dim, n,
+          shape_.head_dim, budget_};
       if (policy_.scorer->observe != nullptr) policy_.scorer->observe(in);
       if (accumulated_ >= scorer_aux_) ops_.kernels->add(p, n, aux[accumulated_]);
       if (accumulated_count_ >= scorer_aux_) {
@@ -236,12 +272,14 @@ Result<std::unique_ptr<Compressor>> Compressor::Fork() const {
   fork.counts_ = counts_, fork.caps_ = caps_, fork.keys_rotated_ = keys_rotated_;
   fork.in_cache_ = in_cache_, fork.keep_lengths_ = keep_lengths_;
   fork.ring_count_ = ring_count_;
-  if (ring_.size() > 0) std::memcpy(fork.ring_.data(), ring_.data(), static_cast<size_t>(ring_.size()) * sizeof(float));
+  if (ring_.size() > 0)
+    std::memcpy(fork.ring_.data(), ring_.data(), static_cast<size_t>(ring_.size()) * sizeof(float));
   return made;
 }
 
 int64_t Compressor::bytes() const {
-  return scores_.bytes() + per_head_.bytes() + rows_.bytes() + lines_.bytes() + keys_.bytes() + marks_.bytes() + decode_.bytes() + positions_.bytes() + links_.bytes();
+  return scores_.bytes() + per_head_.bytes() + rows_.bytes() + lines_.bytes() + keys_.bytes() +
+         marks_.bytes() + decode_.bytes() + positions_.bytes() + links_.bytes();
 }
 
 }  // namespace kvc

@@ -1,5 +1,6 @@
-// Gives the values of the dropped entries of one head to kept ones. The same for a prompt and for a decode step; `Values` knows where
-// they lie: Get(i) -> const float* [D] (valid until the next Get), Add(i, factor, v), Mix(i, a_gone, v_gone, a_next).
+// Gives the values of the dropped entries of one head to kept ones. The same for a prompt and for a decode
+// step; `Values` knows where they lie: Get(i) -> const float* [D] (valid until the next Get), Add(i, factor,
+// v), Mix(i, a_gone, v_gone, a_next).
 #pragma once
 #include <algorithm>
 
@@ -15,9 +16,9 @@ struct DroppedEntries {
   const float* counts;       // rows it was accumulated over [n]; CaM: null
   const int32_t* positions;  // [n]
   int32_t n;
-  uint32_t head;             // layer * G + KV head
-  int32_t* links;            // scratch [3 * n]
-  float* line;               // scratch [n]
+  uint32_t head;   // layer * G + KV head
+  int32_t* links;  // scratch [3 * n]
+  float* line;     // scratch [n]
 };
 
 template <typename Values>
@@ -49,7 +50,8 @@ void MergeWeighted(const DroppedEntries& in, Values& values) {
     if (in.mark[e] == 0) victims[n_victims++] = e;
   }
   std::sort(victims, victims + n_victims, [&](int32_t a, int32_t b) {
-    return SelectionKey(in.line[a], static_cast<uint32_t>(a)) < SelectionKey(in.line[b], static_cast<uint32_t>(b));
+    return SelectionKey(in.line[a], static_cast<uint32_t>(a)) <
+           SelectionKey(in.line[b], static_cast<uint32_t>(b));
   });
   for (int32_t i = 0; i < n_victims; ++i) {
     const int32_t e = victims[i], f = next[e];

@@ -1,5 +1,6 @@
-// The parts a compression method is made of (methods.md 4). A published method is a preset: a row that names its parts and defaults.
-// No part knows a model, a device or a cache layout; the compressor (compressor.h) runs them.
+// The parts a compression method is made of (methods.md 4). A published method is a preset: a row that names
+// its parts and defaults. No part knows a model, a device or a cache layout; the compressor (compressor.h)
+// runs them.
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -10,7 +11,7 @@
 namespace kvc {
 
 struct Policy;
-struct ScoreInput;    // scoring.h
+struct ScoreInput;  // scoring.h
 struct ScoreOutput;
 struct SelectInput;
 struct DecodeInput;
@@ -20,15 +21,24 @@ enum class DecodeMode : uint8_t { kGrow = 0, kStep = 1, kReobserve = 2 };
 enum class PositionMode : uint8_t { kOriginal = 0, kInCache = 1 };
 
 // What must be recorded while a layer is prefilled.
-enum Needs : uint32_t { kNeedsNothing = 0, kNeedsWindow = 1, kNeedsColumnSums = 2, kNeedsHeadScores = 4, kNeedsTable = 8 };
+enum Needs : uint32_t {
+  kNeedsNothing = 0,
+  kNeedsWindow = 1,
+  kNeedsColumnSums = 2,
+  kNeedsHeadScores = 4,
+  kNeedsTable = 8
+};
 
 // The entries no scorer may give up: the first n_sink and the newest n_recent.
-struct Protected { int32_t n_sink = 0, n_recent = 0; };
+struct Protected {
+  int32_t n_sink = 0, n_recent = 0;
+};
 
 struct Scorer {
   const char* name;
   uint32_t needs;
-  bool one_set_per_layer;     // every KV head keeps the same entries (TOVA unless tova_scope=kvhead, PyramidInfer)
+  bool one_set_per_layer;  // every KV head keeps the same entries (TOVA unless tova_scope=kvhead,
+                           // PyramidInfer)
   int32_t (*n_aux)(const Policy& policy);  // f32 side values per cached entry; null: none
   std::initializer_list<OptionId> options;
   // Protected part for an average budget of `budget` slots.
@@ -43,20 +53,21 @@ struct Scorer {
   void (*observe)(const DecodeInput& in);
   // Decode: scores of the entries of one head, to find victims; null: the scorer cannot evict at decode.
   void (*rank)(const DecodeInput& in, float* scores);
-  bool clear_after_reduce;    // side values of the survivors restart at 0 (Scissorhands)
+  bool clear_after_reduce;  // side values of the survivors restart at 0 (Scissorhands)
 };
 
 struct Allocator {
   const char* name;
-  uint32_t needs;             // kNeedsHeadScores, kNeedsTable
-  bool dynamic;               // splits a layer's budget by the scores (Ada)
+  uint32_t needs;  // kNeedsHeadScores, kNeedsTable
+  bool dynamic;    // splits a layer's budget by the scores (Ada)
   std::initializer_list<OptionId> options;
-  // Before layer 0: candidates (beyond the protected part) of every KV head, counts [L, G]. Dynamic: the averages.
+  // Before layer 0: candidates (beyond the protected part) of every KV head, counts [L, G]. Dynamic: the
+  // averages.
   Status (*plan)(const AllocateInput& in, int32_t* counts);
 };
 
-// What happens to the values of entries that are not kept. cam and weighted need the accumulated attention of every entry: the
-// scorer's side values where it is h2o or avg_accum, else the compressor adds them.
+// What happens to the values of entries that are not kept. cam and weighted need the accumulated attention of
+// every entry: the scorer's side values where it is h2o or avg_accum, else the compressor adds them.
 enum class ReduceKind : uint8_t { kEvict = 0, kCam = 1, kWeighted = 2, kCodebook = 3 };
 struct Reducer {
   const char* name;
@@ -65,13 +76,16 @@ struct Reducer {
   std::initializer_list<OptionId> options;
 };
 
-struct OptionDefault { OptionId id; double value; };
+struct OptionDefault {
+  OptionId id;
+  double value;
+};
 
 struct Method {
   const char* name;
-  const char* summary;        // one sentence
-  const char* source;         // paper and section of methods.md
-  const Allocator* allocator; // null: everything is kept (full)
+  const char* summary;         // one sentence
+  const char* source;          // paper and section of methods.md
+  const Allocator* allocator;  // null: everything is kept (full)
   const Scorer* scorer;
   const Reducer* reducer;
   DecodeMode decode;

@@ -1,7 +1,9 @@
-// A policy: how the cache is compressed, parsed from text. One grammar for C, the program, bindings and files:
+// A policy: how the cache is compressed, parsed from text. One grammar for C, the program, bindings and
+// files:
 //   method[:key=value,...]       "cokv:budget=128,window=8"   "full"   "h2o:budget_bytes=64MiB,kv=int8"
-// Exactly one of budget (slots per KV head, window included, averaged), budget_ratio (kept share of the prompt), budget_bytes (whole cache).
-// Besides options.list: allocator=, scorer=, reducer=, decode=, pos_mode= replace a part of the preset; scores= names a table of the model file.
+// Exactly one of budget (slots per KV head, window included, averaged), budget_ratio (kept share of the
+// prompt), budget_bytes (whole cache). Besides options.list: allocator=, scorer=, reducer=, decode=,
+// pos_mode= replace a part of the preset; scores= names a table of the model file.
 #pragma once
 #include <memory>
 #include <string>
@@ -17,16 +19,16 @@ enum class BudgetKind : uint8_t { kNone, kSlots, kRatio, kBytes };
 struct Policy {
   const Method* method = nullptr;
   const Allocator* allocator = nullptr;
-  const Scorer* scorer = nullptr;       // null: keep everything
+  const Scorer* scorer = nullptr;  // null: keep everything
   const Reducer* reducer = nullptr;
   DecodeMode decode = DecodeMode::kGrow;
   PositionMode positions = PositionMode::kOriginal;
   BudgetKind budget_kind = BudgetKind::kNone;
-  double budget = 0;                    // slots, share or bytes
-  std::string scores_name;              // empty: the first table that fits
+  double budget = 0;        // slots, share or bytes
+  std::string scores_name;  // empty: the first table that fits
   double options[kOptionCount] = {};
-  std::vector<float> head_scores;       // the caller's; empty: the model file's
-  std::vector<int32_t> table;           // slots per head for method "table"
+  std::vector<float> head_scores;  // the caller's; empty: the model file's
+  std::vector<int32_t> table;      // slots per head for method "table"
 
   double Real(OptionId id) const { return options[static_cast<int>(id)]; }
   int32_t Int(OptionId id) const { return static_cast<int32_t>(options[static_cast<int>(id)]); }
@@ -34,20 +36,23 @@ struct Policy {
   bool keeps_all() const { return scorer == nullptr; }
 };
 
-// kNotFound: unknown method, with the nearest name. kInvalid: unknown key (with the nearest), value out of range (with the range),
-// no or two budgets, a budget below the protected part, a combination that methods.md 4.2 or 4.5 rejects (with the reason).
+// kNotFound: unknown method, with the nearest name. kInvalid: unknown key (with the nearest), value out of
+// range (with the range), no or two budgets, a budget below the protected part, a combination that
+// methods.md 4.2 or 4.5 rejects (with the reason).
 Result<Policy> ParsePolicy(const char* spec);
 // The canonical spec with all options the parts use written out; parses back to the same policy.
 std::string DescribePolicy(const Policy& policy);
 // The checks of ParsePolicy that hold between parts; also called after the caller replaced something.
 Status ValidatePolicy(const Policy& policy);
-// What only a number of slots can tell: the protected part fits, no head stays empty, the scorer's own minimum. ValidatePolicy calls it
-// for budget=; call it again when budget_ratio or budget_bytes has become slots.
+// What only a number of slots can tell: the protected part fits, no head stays empty, the scorer's own
+// minimum. ValidatePolicy calls it for budget=; call it again when budget_ratio or budget_bytes has become
+// slots.
 Status ValidateSlots(const Policy& policy, int32_t budget);
 
 // The table of methods, in the order of methods.list.
 int MethodCount();
-const Method* GetMethod(int index);          // null past the end
-std::string DescribeMethodJson(int index);   // name, summary, source, parts, options with kind, range, default, help
+const Method* GetMethod(int index);  // null past the end
+std::string DescribeMethodJson(
+    int index);  // name, summary, source, parts, options with kind, range, default, help
 
 }  // namespace kvc

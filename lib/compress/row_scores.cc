@@ -26,13 +26,16 @@ void Rows(const ScoreInput& in, int32_t first, int32_t n, int32_t h, const float
 
 }  // namespace
 
-void OneRow(const ScoreInput& in, int32_t row, int32_t query_head, float* p) { Rows(in, row, 1, query_head, nullptr, p); }
+void OneRow(const ScoreInput& in, int32_t row, int32_t query_head, float* p) {
+  Rows(in, row, 1, query_head, nullptr, p);
+}
 
 void SumRows(const ScoreInput& in, const RowSums& what, float* out) {
   constexpr int32_t kTile = ScoreScratch::kRowTile;
   const int32_t first = in.observed.n_rows - what.n_rows;
   in.ops.pool->ParallelFor(in.n_heads, [&](int64_t h, int thread) {
-    const int32_t n_keys = in.kv.len[static_cast<size_t>(h / in.group())], columns = n_keys - what.n_pool_tail;
+    const int32_t n_keys = in.kv.len[static_cast<size_t>(h / in.group())],
+                  columns = n_keys - what.n_pool_tail;
     float* rows = in.scratch.rows + thread * kTile * in.scratch.stride;
     float* line = in.scratch.lines + thread * 2 * in.scratch.stride;
     float* sum = out + h * in.scratch.stride;
@@ -43,7 +46,8 @@ void SumRows(const ScoreInput& in, const RowSums& what, float* out) {
       for (int32_t i = 0; i < n; ++i) {
         float* p = rows + i * in.scratch.stride;
         if (what.pool_kernel > 1) {
-          Pool(p, columns, what.pool_kernel, what.pool_avg ? PoolKind::kAvg : PoolKind::kMax, what.shrink_edges, line);
+          Pool(p, columns, what.pool_kernel, what.pool_avg ? PoolKind::kAvg : PoolKind::kMax,
+               what.shrink_edges, line);
           p = line;
         }
         const float weight = what.weight == nullptr ? 1.0f : what.weight[r + i];

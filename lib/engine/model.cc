@@ -5,7 +5,8 @@
 
 namespace kvc {
 
-Result<std::shared_ptr<const Model>> Model::Build(Result<std::unique_ptr<ModelFile>> file, std::shared_ptr<MemoryMeter> meter,
+Result<std::shared_ptr<const Model>> Model::Build(Result<std::unique_ptr<ModelFile>> file,
+                                                  std::shared_ptr<MemoryMeter> meter,
                                                   const ModelParams& params) {
   if (!file.ok()) return file.status();
   std::shared_ptr<Model> model(new Model());
@@ -32,12 +33,14 @@ Result<std::shared_ptr<const Model>> Model::Open(const std::string& path, const 
   return Build(ModelFile::Open(path, meter.get()), meter, params);
 }
 
-Result<std::shared_ptr<const Model>> Model::OpenFd(int fd, int64_t offset, int64_t n_bytes, const ModelParams& params) {
+Result<std::shared_ptr<const Model>> Model::OpenFd(int fd, int64_t offset, int64_t n_bytes,
+                                                   const ModelParams& params) {
   auto meter = std::make_shared<MemoryMeter>(params.memory_limit);
   return Build(ModelFile::OpenFd(fd, offset, n_bytes, meter.get()), meter, params);
 }
 
-Result<std::shared_ptr<const Model>> Model::OpenMemory(const uint8_t* data, int64_t n_bytes, const ModelParams& params) {
+Result<std::shared_ptr<const Model>> Model::OpenMemory(const uint8_t* data, int64_t n_bytes,
+                                                       const ModelParams& params) {
   auto meter = std::make_shared<MemoryMeter>(params.memory_limit);
   return Build(ModelFile::OpenMemory(data, n_bytes, meter.get()), meter, params);
 }
@@ -45,7 +48,8 @@ Result<std::shared_ptr<const Model>> Model::OpenMemory(const uint8_t* data, int6
 CompressorShape Model::compressor_shape() const {
   const ModelConfig& c = config();
   CompressorShape shape;
-  shape.n_layers = c.n_layers, shape.n_heads = c.n_heads, shape.n_kv_heads = c.n_kv_heads, shape.head_dim = c.head_dim;
+  shape.n_layers = c.n_layers, shape.n_heads = c.n_heads, shape.n_kv_heads = c.n_kv_heads,
+  shape.head_dim = c.head_dim;
   shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim)));
   shape.rope = &rope_, shape.pairing = c.rope_pairing;
   return shape;
@@ -59,7 +63,8 @@ Result<HeadScores> Model::ScoresFor(const Policy& policy) const {
     scores.values.assign(policy.head_scores.begin(), policy.head_scores.end());
     return scores;
   }
-  const bool wants_query_heads = policy.allocator != nullptr && std::string(policy.allocator->name) == "headkv";
+  const bool wants_query_heads =
+      policy.allocator != nullptr && std::string(policy.allocator->name) == "headkv";
   const HeadScoreTable* found = nullptr;
   for (const HeadScoreTable& table : file_->head_scores()) {
     if (!policy.scores_name.empty()) {
@@ -67,7 +72,8 @@ Result<HeadScores> Model::ScoresFor(const Policy& policy) const {
       continue;
     }
     const bool per_query = table.n_columns == config().n_heads && config().n_heads != config().n_kv_heads;
-    const bool better = found == nullptr || (wants_query_heads && per_query && found->n_columns != config().n_heads);
+    const bool better =
+        found == nullptr || (wants_query_heads && per_query && found->n_columns != config().n_heads);
     if (better && (wants_query_heads || !per_query)) found = &table;
   }
   if (found == nullptr) return scores;

@@ -18,8 +18,10 @@ struct ModelParams {
 class Model {
  public:
   static Result<std::shared_ptr<const Model>> Open(const std::string& path, const ModelParams& params);
-  static Result<std::shared_ptr<const Model>> OpenFd(int fd, int64_t offset, int64_t n_bytes, const ModelParams& params);
-  static Result<std::shared_ptr<const Model>> OpenMemory(const uint8_t* data, int64_t n_bytes, const ModelParams& params);
+  static Result<std::shared_ptr<const Model>> OpenFd(int fd, int64_t offset, int64_t n_bytes,
+                                                     const ModelParams& params);
+  static Result<std::shared_ptr<const Model>> OpenMemory(const uint8_t* data, int64_t n_bytes,
+                                                         const ModelParams& params);
 
   const ModelFile& file() const { return *file_; }
   const ModelConfig& config() const { return file_->config(); }
@@ -28,12 +30,15 @@ class Model {
   OpContext ops() const { return {kernels_, pool_.get()}; }
   Network network() const { return {file_->config(), weights_, rope_, ops()}; }
   CompressorShape compressor_shape() const;
-  // The scores a policy asks for: the caller's, or the named or first fitting table of the file; empty when it needs none.
+  // The scores a policy asks for: the caller's, or the named or first fitting table of the file; empty when
+  // it needs none.
   Result<HeadScores> ScoresFor(const Policy& policy) const;
 
  private:
   Model() = default;
-  static Result<std::shared_ptr<const Model>> Build(Result<std::unique_ptr<ModelFile>> file, std::shared_ptr<MemoryMeter> meter, const ModelParams& params);
+  static Result<std::shared_ptr<const Model>> Build(Result<std::unique_ptr<ModelFile>> file,
+                                                    std::shared_ptr<MemoryMeter> meter,
+                                                    const ModelParams& params);
 
   std::shared_ptr<MemoryMeter> meter_;
   std::unique_ptr<ModelFile> file_;

@@ -21,8 +21,11 @@ int32_t ArgMax(const float* logits, int32_t n) {
 }  // namespace
 
 Status Sampler::Check(const SamplerParams& p) {
-  if (!(p.temperature >= 0) || p.temperature > 100) return Error(Code::kInvalid, "temperature is %g; it is 0 (greedy) to 100", static_cast<double>(p.temperature));
-  if (!(p.top_p >= 0) || p.top_p > 1) return Error(Code::kInvalid, "top_p is %g; it is 0 (off) to 1", static_cast<double>(p.top_p));
+  if (!(p.temperature >= 0) || p.temperature > 100)
+    return Error(Code::kInvalid, "temperature is %g; it is 0 (greedy) to 100",
+                 static_cast<double>(p.temperature));
+  if (!(p.top_p >= 0) || p.top_p > 1)
+    return Error(Code::kInvalid, "top_p is %g; it is 0 (off) to 1", static_cast<double>(p.top_p));
   if (p.top_k < 0) return Error(Code::kInvalid, "top_k is %d; it is 0 (off) or more", p.top_k);
   return {};
 }
@@ -41,10 +44,14 @@ int32_t Sampler::Pick(const float* logits, int64_t draw) {
     if (!std::isnan(logits[i])) ids_[n++] = i;
   }
   if (n == 0) return best;
-  // Most likely first, equal ones by id: the order is total, so the result does not depend on the library's sort.
-  const auto before = [&](int32_t a, int32_t b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); };
+  // Most likely first, equal ones by id: the order is total, so the result does not depend on the library's
+  // sort.
+  const auto before = [&](int32_t a, int32_t b) {
+    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+  };
   const size_t keep = params_.top_k > 0 ? std::min(n, static_cast<size_t>(params_.top_k)) : n;
-  std::partial_sort(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(keep), ids_.begin() + static_cast<std::ptrdiff_t>(n), before);
+  std::partial_sort(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(keep),
+                    ids_.begin() + static_cast<std::ptrdiff_t>(n), before);
   double total = 0;
   for (size_t i = 0; i < keep; ++i) {
     weights_[i] = std::exp((logits[ids_[i]] - logits[best]) / params_.temperature);

@@ -7,14 +7,16 @@
 namespace kvc {
 namespace {
 
-constexpr int32_t kStepHeadroom = 64;  // steps whose scratch is taken with the prompt's, so that a step takes none
+constexpr int32_t kStepHeadroom =
+    64;  // steps whose scratch is taken with the prompt's, so that a step takes none
 
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 bool IsEndless(const Policy& policy) {
-  return !policy.keeps_all() && policy.decode == DecodeMode::kStep && policy.positions == PositionMode::kInCache;
+  return !policy.keeps_all() && policy.decode == DecodeMode::kStep &&
+         policy.positions == PositionMode::kInCache;
 }
 
 Policy FullPolicy() {
@@ -26,34 +28,44 @@ Policy FullPolicy() {
 }  // namespace
 
 Session::Session(std::shared_ptr<const Model> model, const SessionParams& params)
-    : model_(std::move(model)), params_(params), sampler_(params.sampler, model_->config().vocab_size),
-      text_(model_->tokenizer().spec().kind == TokenizerKind::kSentencePieceBpe && model_->tokenizer().spec().add_space_prefix) {}
+    : model_(std::move(model)),
+      params_(params),
+      sampler_(params.sampler, model_->config().vocab_size),
+      text_(model_->tokenizer().spec().kind == TokenizerKind::kSentencePieceBpe &&
+            model_->tokenizer().spec().add_space_prefix) {}
 
 Status Session::CheckPolicy(const Model& model, const Policy& policy) {
   const int32_t window = model.config().sliding_window;
   if (window > 0 && window < model.config().max_tokens && !policy.keeps_all()) {
-    return Error(Code::kUnsupported, "this model's layers attend to the newest %d tokens only; such layers are not compressed (use policy full)", window);
+    return Error(Code::kUnsupported,
+                 "this model's layers attend to the newest %d tokens only; such layers are not compressed "
+                 "(use policy full)",
+                 window);
   }
   return {};
 }
 
-Result<std::unique_ptr<Session>> Session::Create(std::shared_ptr<const Model> model, const Policy* policy, const SessionParams& params) {
+Result<std::unique_ptr<Session>> Session::Create(std::shared_ptr<const Model> model, const Policy* policy,
+                                                 const SessionParams& params) {
   const Policy chosen = policy != nullptr ? *policy : FullPolicy();
   Result<HeadScores> scores = model->ScoresFor(chosen);
   if (!scores.ok()) return scores.status();
   return CreateWithScores(std::move(model), chosen, std::move(scores.value()), params);
 }
 
-Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const Model> model, const Policy& chosen, HeadScores scores,
+Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const Model> model,
+                                                           const Policy& chosen, HeadScores scores,
                                                            const SessionParams& params) {
   const ModelConfig& config = model->config();
   if (params.max_tokens < 0 || params.max_tokens > kMaxContext) {
-    return Error(Code::kInvalid, "max_tokens is %d; it is 0 (the model's context) to %d", params.max_tokens, kMaxContext);
+    return Error(Code::kInvalid, "max_tokens is %d; it is 0 (the model's context) to %d", params.max_tokens,
+                 kMaxContext);
   }
   KVC_RETURN_IF_ERROR(Sampler::Check(params.sampler));
   KVC_RETURN_IF_ERROR(CheckPolicy(*model, chosen));
   MemoryMeter* meter = model->meter().get();
-  Result<std::unique_ptr<Compressor>> compressor = Compressor::Create(chosen, Shape(*model), std::move(scores), model->ops(), meter);
+  Result<std::unique_ptr<Compressor>> compressor =
+      Compressor::Create(chosen, Shape(*model), std::move(scores), model->ops(), meter);
   if (!compressor.ok()) return compressor.status();
 
   std::unique_ptr<Session> s(new Session(model, params));
@@ -62,7 +74,8 @@ Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const
   s->keeps_tokens_ = s->compressor_->ReplayRows(s->params_.max_tokens) > 0;
   CacheConfig cache_config = s->compressor_->MakeCacheConfig(s->params_.max_tokens);
   cache_config.ordered = cache_config.ordered || params.on_full != OnFull::kError;
-  Result<std::unique_ptr<KvCache>> cache = KvCache::Create(cache_config, model->ops().kernels, model->meter());
+  Result<std::unique_ptr<KvCache>> cache =
+      KvCache::Create(cache_config, model->ops().kernels, model->meter());
   if (!cache.ok()) return cache.status();
   s->cache_ = std::move(cache.value());
   KVC_RETURN_IF_ERROR(s->logits_.Allocate(meter, config.vocab_size, "logits"));
@@ -74,7 +87,8 @@ Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const
 Status Session::CheckTokenIds(Span<const int32_t> tokens) const {
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < 0 || tokens[i] >= model_->config().vocab_size) {
-      return Error(Code::kInvalid, "token %zu is %d; ids are 0 to %d", i, tokens[i], model_->config().vocab_size - 1);
+      return Error(Code::kInvalid, "token %zu is %d; ids are 0 to %d", i, tokens[i],
+                   model_->config().vocab_size - 1);
     }
   }
   return {};
@@ -85,27 +99,37 @@ Status Session::CheckTokens(Span<const int32_t> tokens) const {
   KVC_RETURN_IF_ERROR(CheckTokenIds(tokens));
   const int64_t total = int64_t{n_tokens_} + (pending_ >= 0) + static_cast<int64_t>(tokens.size());
   if (total > params_.max_tokens) {
-    return Error(Code::kContextFull, "%zu more tokens after %d do not fit in max_tokens=%d", tokens.size(), n_tokens_ + (pending_ >= 0), params_.max_tokens);
+    return Error(Code::kContextFull, "%zu more tokens after %d do not fit in max_tokens=%d", tokens.size(),
+                 n_tokens_ + (pending_ >= 0), params_.max_tokens);
   }
   return {};
 }
 
-// Runs tokens through the network onto `cache`; prompt_ then holds what they leave. The session itself is not touched.
-Status Session::RunPrompt(const std::vector<int32_t>& tokens, std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor,
-                          int32_t first_position, bool compress, std::vector<float>* logits) {
-  const int32_t n = static_cast<int32_t>(tokens.size());
+// Makes prompt_ ready for tokens that bring the sequence to n_tokens; needs says what must be recorded.
+Status Session::BeginPrompt(std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor,
+                            int32_t n_tokens, bool compress, PromptNeeds* needs) {
   prompt_ = Prompt();
   prompt_.cache = std::move(cache);
   prompt_.compressor = std::move(compressor);
   prompt_.compress = compress;
+  return prompt_.compressor->BeginPrompt(n_tokens, needs);
+}
+
+// Runs tokens through the network onto `cache`; prompt_ then holds what they leave. The session itself is not
+// touched.
+Status Session::RunPrompt(const std::vector<int32_t>& tokens, std::unique_ptr<KvCache> cache,
+                          std::unique_ptr<Compressor> compressor, int32_t first_position, bool compress,
+                          std::vector<float>* logits) {
+  const int32_t n = static_cast<int32_t>(tokens.size());
   PromptNeeds needs;
   PrefillRequest request;
-  Status status = prompt_.compressor->BeginPrompt(first_position + n, &needs);
+  Status status = BeginPrompt(std::move(cache), std::move(compressor), first_position + n, compress, &needs);
   if (status.ok()) {
     request.tokens = tokens.data(), request.n = n, request.first_position = first_position;
     request.max_cached = prompt_.cache->MaxLen();
     request.positions_in_cache = prompt_.compressor->in_cache();
-    request.window_rows = needs.window_rows, request.column_sums = needs.column_sums, request.n_aux = compressor_->n_aux();
+    request.window_rows = needs.window_rows, request.column_sums = needs.column_sums,
+    request.n_aux = compressor_->n_aux();
     request.sink = this, request.call = &call_;
     logits->resize(static_cast<size_t>(model_->config().vocab_size));
     request.logits = logits->data();
@@ -140,17 +164,23 @@ Status Session::Prefill(Span<const int32_t> tokens, bool compress) {
   Result<std::unique_ptr<Compressor>> compressor = compressor_->Fork();
   if (!compressor.ok()) return compressor.status();
   std::vector<float> logits;
-  KVC_RETURN_IF_ERROR(RunPrompt(all, std::move(cache.value()), std::move(compressor.value()), n_tokens_, compress, &logits));
-  std::copy(logits.begin(), logits.end(), logits_.data());
-  n_tokens_ += static_cast<int32_t>(all.size());
-  n_prompt_ += static_cast<int32_t>(tokens.size());
-  if (keeps_tokens_) tokens_.insert(tokens_.end(), all.begin(), all.end());
+  KVC_RETURN_IF_ERROR(
+      RunPrompt(all, std::move(cache.value()), std::move(compressor.value()), n_tokens_, compress, &logits));
+  TakePrompt(all, static_cast<int32_t>(tokens.size()), logits.data());
+  prefill_seconds_ += Seconds() - begin;
+  return {};
+}
+
+// The prompt went well: the session becomes what prompt_ holds. n_given: tokens of the caller among them.
+void Session::TakePrompt(const std::vector<int32_t>& tokens, int32_t n_given, const float* logits) {
+  std::copy(logits, logits + logits_.size(), logits_.data());
+  n_tokens_ += static_cast<int32_t>(tokens.size());
+  n_prompt_ += n_given;
+  if (keeps_tokens_) tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   pending_ = -1;
   finished_ = rewound_ = false;
   Commit();
   if (cache_->HasTails()) changed_at_ = n_tokens_;
-  prefill_seconds_ += Seconds() - begin;
-  return {};
 }
 
 Status Session::BeginLayer(int layer, LayerKv* kv) {
@@ -163,12 +193,15 @@ Status Session::BeginLayer(int layer, LayerKv* kv) {
 Status Session::EndLayer(int layer, LayerKv* kv, Observation* observed) {
   const double begin = Seconds();
   const bool had_entries = *std::max_element(prompt_.first_new.begin(), prompt_.first_new.end()) > 0;
-  const bool only_append = had_entries && compressor_->n_aux() == 0 && prompt_.compressor->KeysRotated(layer) &&
+  const bool only_append = had_entries && compressor_->n_aux() == 0 && !prompt_.compressor->codebook() &&
                            (!prompt_.compress || compressor_->policy().keeps_all());
-  const Status status = only_append ? prompt_.cache->AppendFrom(layer, *kv, prompt_.first_new.data())
-                                    : prompt_.compressor->CompressLayer(layer, kv, observed, prompt_.compress, prompt_.cache.get());
+  const Status status =
+      only_append
+          ? prompt_.compressor->AppendLayer(layer, kv, prompt_.first_new, prompt_.cache.get())
+          : prompt_.compressor->CompressLayer(layer, kv, observed, prompt_.compress, prompt_.cache.get());
   prompt_.compress_seconds += Seconds() - begin;
-  prompt_.peak = std::max(prompt_.peak, prompt_.cache->bytes() + kv->keys.bytes() + kv->values.bytes() + kv->positions.bytes() + kv->aux.bytes());
+  prompt_.peak = std::max(prompt_.peak, prompt_.cache->bytes() + kv->keys.bytes() + kv->values.bytes() +
+                                            kv->positions.bytes() + kv->aux.bytes());
   return status;
 }
 
@@ -178,10 +211,12 @@ Status Session::ReserveStep(int32_t ahead) {
   KVC_RETURN_IF_ERROR(cache_->ReserveStep());
   if (longest > attend_.stride()) {
     const int32_t with_headroom = longest + kStepHeadroom;
-    KVC_RETURN_IF_ERROR(attend_.Reserve(cache_->config(), with_headroom, model_->ops().pool->n_threads(), meter));
+    KVC_RETURN_IF_ERROR(
+        attend_.Reserve(cache_->config(), with_headroom, model_->ops().pool->n_threads(), meter));
   }
   const int32_t angles = compressor_->AngleRows(longest, n_tokens_ + ahead);
-  if (angles > angles_.rows()) KVC_RETURN_IF_ERROR(angles_.Grow(model_->network().rope, angles + kStepHeadroom, meter));
+  if (angles > angles_.rows())
+    KVC_RETURN_IF_ERROR(angles_.Grow(model_->network().rope, angles + kStepHeadroom, meter));
   return compressor_->ReserveStep(longest);
 }
 
@@ -203,7 +238,8 @@ void Session::Fed(int32_t token) {
     ++n_compactions_;
     changed_at_ = n_tokens_;
   }
-  // Side values that watch every step, and entries that are quantised when they leave the residual, cannot be taken back.
+  // Side values that watch every step, and entries that are quantised when they leave the residual, cannot be
+  // taken back.
   if (compressor_->wants_probabilities() || cache_->HasTails()) changed_at_ = n_tokens_;
   cache_bytes_peak_ = std::max(cache_bytes_peak_, cache_->bytes());
 }
@@ -219,7 +255,8 @@ Status Session::FeedPending() {
 
 // At max_tokens: an error, or from now on an old entry leaves for each new one.
 Status Session::MakeRoom() {
-  if (params_.on_full == OnFull::kError) return Error(Code::kContextFull, "the session holds max_tokens=%d tokens", params_.max_tokens);
+  if (params_.on_full == OnFull::kError)
+    return Error(Code::kContextFull, "the session holds max_tokens=%d tokens", params_.max_tokens);
   if (!made_room_) compressor_->KeepLengths(*cache_, params_.on_full == OnFull::kSlide);
   made_room_ = true;
   return {};
@@ -231,6 +268,7 @@ Status Session::Step(int32_t* token) {
   if (rewound_) return Error(Code::kInvalid, "step after rewind: prefill at least one token first");
   if (finished_) return {};
   KVC_RETURN_IF_ERROR(FeedPending());
+  if (call_.cancelled()) return Error(Code::kCancelled, "the step was cancelled; it may be repeated");
   const int32_t picked = sampler_.Pick(logits_.data(), n_answer_);
   if (model_->tokenizer().IsStop(picked)) {
     finished_ = true;
@@ -246,10 +284,21 @@ Status Session::Step(int32_t* token) {
 
 void Session::Attend(int layer, const float* q, const float* k, const float* v, float* out) {
   const ModelConfig& c = model_->config();
-  for (int32_t g = 0; g < c.n_kv_heads; ++g) cache_->Append(layer, g, k + int64_t{g} * c.head_dim, v + int64_t{g} * c.head_dim, n_tokens_);
+  for (int32_t g = 0; g < c.n_kv_heads; ++g)
+    cache_->Append(layer, g, k + int64_t{g} * c.head_dim, v + int64_t{g} * c.head_dim, n_tokens_);
   const OpContext ops = model_->ops();
-  const AttendArgs args{ops, *cache_, layer, q, out, Shape(*model_).scale, c.sliding_window, compressor_->wants_probabilities() || observe_,
-                        compressor_->RotationOf(layer), &angles_, c.rope_pairing, rotated_q_.data()};
+  const AttendArgs args{ops,
+                        *cache_,
+                        layer,
+                        q,
+                        out,
+                        Shape(*model_).scale,
+                        c.sliding_window,
+                        compressor_->wants_probabilities() || observe_,
+                        compressor_->RotationOf(layer),
+                        &angles_,
+                        c.rope_pairing,
+                        rotated_q_.data()};
   kvc::Attend(args, &attend_);
   if (observe_) {
     attention_.resize(static_cast<size_t>(c.n_layers * c.n_heads));
@@ -265,7 +314,8 @@ void Session::Attend(int layer, const float* q, const float* k, const float* v, 
 
 void Session::Kept(int layer, int32_t kv_head, std::vector<int32_t>* positions) const {
   positions->resize(static_cast<size_t>(cache_->Len(layer, kv_head)));
-  for (size_t r = 0; r < positions->size(); ++r) (*positions)[r] = cache_->PositionAt(layer, kv_head, static_cast<int32_t>(r));
+  for (size_t r = 0; r < positions->size(); ++r)
+    (*positions)[r] = cache_->PositionAt(layer, kv_head, static_cast<int32_t>(r));
 }
 
 void Session::Reset() {
@@ -285,7 +335,8 @@ void Session::Reset() {
 }
 
 int64_t Session::WorkspaceBytes() const {
-  return forward_.bytes() + attend_.bytes() + angles_.bytes() + logits_.bytes() + rotated_q_.bytes() + compressor_->bytes();
+  return forward_.bytes() + attend_.bytes() + angles_.bytes() + logits_.bytes() + rotated_q_.bytes() +
+         compressor_->bytes();
 }
 
 SessionStats Session::Stats() const {
@@ -294,11 +345,13 @@ SessionStats Session::Stats() const {
   stats.n_prompt = n_prompt_, stats.n_answer = n_answer_, stats.n_compactions = n_compactions_;
   stats.cache_bytes = cache_->bytes(), stats.cache_bytes_peak = cache_bytes_peak_;
   const CacheConfig full = FullCacheConfig(*model_, compressor_->policy());
-  const int64_t heads = int64_t{c.n_layers} * c.n_kv_heads, pages = (int64_t{n_tokens_} + full.page_slots - 1) / full.page_slots;
+  const int64_t heads = int64_t{c.n_layers} * c.n_kv_heads,
+                pages = (int64_t{n_tokens_} + full.page_slots - 1) / full.page_slots;
   stats.cache_bytes_full = heads * pages * KvCache::PageBytes(full, full.formats[0]);
   stats.n_slots = cache_->TotalEntries(), stats.n_slots_full = heads * n_tokens_;
   stats.workspace_bytes = WorkspaceBytes(), stats.weight_bytes = model_->file().weight_bytes();
-  stats.prefill_seconds = prefill_seconds_, stats.compress_seconds = compress_seconds_, stats.decode_seconds = decode_seconds_;
+  stats.prefill_seconds = prefill_seconds_, stats.compress_seconds = compress_seconds_,
+  stats.decode_seconds = decode_seconds_;
   return stats;
 }
 

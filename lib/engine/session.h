@@ -1,4 +1,5 @@
-// One KV cache, one sampler, one stream of text. Used by one thread at a time; sessions of a model are independent.
+// One KV cache, one sampler, one stream of text. Used by one thread at a time; sessions of a model are
+// independent.
 #pragma once
 #include <memory>
 #include <vector>
@@ -19,45 +20,59 @@ struct SessionParams {
 
 struct SessionStats {
   int32_t n_prompt = 0, n_answer = 0, n_compactions = 0;
-  int64_t cache_bytes = 0, cache_bytes_peak = 0, cache_bytes_full = 0, workspace_bytes = 0, weight_bytes = 0, n_slots = 0, n_slots_full = 0;
+  int64_t cache_bytes = 0, cache_bytes_peak = 0, cache_bytes_full = 0, workspace_bytes = 0, weight_bytes = 0,
+          n_slots = 0, n_slots_full = 0;
   double prefill_seconds = 0, compress_seconds = 0, decode_seconds = 0;
 };
 
 struct SessionPlan {
-  int64_t weight_bytes = 0, workspace_bytes = 0, cache_bytes_peak = 0, cache_bytes_prompt = 0, cache_bytes_end = 0, cache_bytes_full = 0,
-          total_bytes_peak = 0;
+  int64_t weight_bytes = 0, workspace_bytes = 0, cache_bytes_peak = 0, cache_bytes_prompt = 0,
+          cache_bytes_end = 0, cache_bytes_full = 0, total_bytes_peak = 0;
   std::vector<int32_t> slots;  // [L, G] after the prompt
 };
 
 class Session final : public PrefillSink, public DecodeSink {
  public:
   // policy null: keep everything.
-  static Result<std::unique_ptr<Session>> Create(std::shared_ptr<const Model> model, const Policy* policy, const SessionParams& params);
-  static Result<SessionPlan> Plan(const std::shared_ptr<const Model>& model, const Policy* policy, const SessionParams& params, int32_t n_prompt);
+  static Result<std::unique_ptr<Session>> Create(std::shared_ptr<const Model> model, const Policy* policy,
+                                                 const SessionParams& params);
+  static Result<SessionPlan> Plan(const std::shared_ptr<const Model>& model, const Policy* policy,
+                                  const SessionParams& params, int32_t n_prompt);
 
   // Appends tokens and, with compress, applies the policy. Strong: on any failure the session is as before.
   Status Prefill(Span<const int32_t> tokens, bool compress);
-  // One token, or -1 when the answer is complete. The token is fed to the network by the next call that needs it.
+  // One token, or -1 when the answer is complete. The token is fed to the network by the next call that needs
+  // it.
   Status Step(int32_t* token);
   // Feeds the token of the last Step, if it still waits. Afterwards logits() are those of the newest token.
   Status FeedPending();
-  Span<const float> logits() const { return {logits_.data(), static_cast<size_t>(n_tokens_ > 0 ? logits_.size() : 0)}; }
-  // The same cache and place in the answer, own sampler and text from here on. Costs no cache bytes until one of the two writes.
+  Span<const float> logits() const {
+    return {logits_.data(), static_cast<size_t>(n_tokens_ > 0 ? logits_.size() : 0)};
+  }
+  // The same cache and place in the answer, own sampler and text from here on. Costs no cache bytes until one
+  // of the two writes.
   Result<std::unique_ptr<Session>> Fork();
-  // Removes the newest n tokens (a token that Step gave and nothing fed yet is one of them). kUnsupported and nothing changed when an
-  // older entry was dropped, merged or quantised since they came.
+  // Removes the newest n tokens (a token that Step gave and nothing fed yet is one of them). kUnsupported and
+  // nothing changed when an older entry was dropped, merged or quantised since they came.
   Status Rewind(int32_t n);
-  // Applies the policy to what is cached, with `budget` slots per KV head instead of its own when > 0. *freed: bytes given back.
+  // Applies the policy to what is cached, with `budget` slots per KV head instead of its own when > 0.
+  // *freed: bytes given back.
   Status Recompress(int32_t budget, int64_t* freed);
   // Heads with keep[layer * G + head] == 0 keep their newest `window` entries only.
   Status MaskHeads(Span<const uint8_t> keep, int32_t window);
-  // Feeds tokens[i] to sessions[i], all of one model; the weights are read once for all. On failure none has changed.
+  // Feeds tokens[i] to sessions[i], all of one model; the weights are read once for all. On failure none has
+  // changed.
   static Status FeedBatch(Span<Session* const> sessions, const int32_t* tokens);
-  // Keeps the attention of every fed token from now on; Attention gives that of the newest, [entries of the head], by rank.
+  // The same first prompt for several empty sessions of one model, whatever their policies: one pass of the
+  // network serves all, since compression never changes it (methods.md 1.5). On failure none has changed.
+  static Status PrefillTogether(Span<Session* const> sessions, Span<const int32_t> tokens);
+  // Keeps the attention of every fed token from now on; Attention gives that of the newest, [entries of the
+  // head], by rank.
   void ObserveAttention(bool on) { observe_ = on; }
   Status Attention(int layer, int32_t head, std::vector<float>* p) const;
   Status Save(const std::string& path);
-  static Result<std::unique_ptr<Session>> Restore(std::shared_ptr<const Model> model, const std::string& path);
+  static Result<std::unique_ptr<Session>> Restore(std::shared_ptr<const Model> model,
+                                                  const std::string& path);
   TextStream& text() { return text_; }
   SessionStats Stats() const;
   void Kept(int layer, int32_t kv_head, std::vector<int32_t>* positions) const;
@@ -72,6 +87,7 @@ class Session final : public PrefillSink, public DecodeSink {
   void Attend(int layer, const float* q, const float* k, const float* v, float* out) override;
 
  private:
+  friend class SharedPrompt;
   Session(std::shared_ptr<const Model> model, const SessionParams& params);
   Status CheckTokens(Span<const int32_t> tokens) const;
   Status CheckTokenIds(Span<const int32_t> tokens) const;
@@ -79,10 +95,15 @@ class Session final : public PrefillSink, public DecodeSink {
   Status Feed(int32_t token);
   Status MakeRoom();
   void Fed(int32_t token);
-  Status RunPrompt(const std::vector<int32_t>& tokens, std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor, int32_t first_position,
-                   bool compress, std::vector<float>* logits);
+  Status RunPrompt(const std::vector<int32_t>& tokens, std::unique_ptr<KvCache> cache,
+                   std::unique_ptr<Compressor> compressor, int32_t first_position, bool compress,
+                   std::vector<float>* logits);
+  Status BeginPrompt(std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor, int32_t n_tokens,
+                     bool compress, PromptNeeds* needs);
+  void TakePrompt(const std::vector<int32_t>& tokens, int32_t n_given, const float* logits);
   Status ReduceBySideValues(std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor);
-  static Result<std::unique_ptr<Session>> CreateWithScores(std::shared_ptr<const Model> model, const Policy& policy, HeadScores scores,
+  static Result<std::unique_ptr<Session>> CreateWithScores(std::shared_ptr<const Model> model,
+                                                           const Policy& policy, HeadScores scores,
                                                            const SessionParams& params);
   template <typename Archive>
   Status ArchiveFields(Archive& archive);
@@ -107,11 +128,15 @@ class Session final : public PrefillSink, public DecodeSink {
   bool observe_ = false;
   std::vector<std::vector<float>> attention_;  // [L * H] of the newest token, when observed
   CallState call_;
-  int32_t n_tokens_ = 0, n_prompt_ = 0, n_answer_ = 0, n_compactions_ = 0;  // n_tokens_: fed, the logical length
+  int32_t n_tokens_ = 0, n_prompt_ = 0, n_answer_ = 0,
+          n_compactions_ = 0;  // n_tokens_: fed, the logical length
   int32_t pending_ = -1;
-  int32_t changed_at_ = 0;             // logical length when an entry was last dropped, merged or quantised: Rewind stops there
-  std::vector<int32_t> tokens_;        // all tokens fed, when the policy may have to run the newest again (Recompress)
-  bool keeps_tokens_ = false, made_room_ = false, rewound_ = false;  // rewound: logits are those of a token that is gone
+  int32_t changed_at_ =
+      0;  // logical length when an entry was last dropped, merged or quantised: Rewind stops there
+  std::vector<int32_t>
+      tokens_;  // all tokens fed, when the policy may have to run the newest again (Recompress)
+  bool keeps_tokens_ = false, made_room_ = false,
+       rewound_ = false;  // rewound: logits are those of a token that is gone
   bool finished_ = false;
   int64_t cache_bytes_peak_ = 0;
   double prefill_seconds_ = 0, compress_seconds_ = 0, decode_seconds_ = 0;

@@ -1,4 +1,5 @@
-// Saved sessions: magic, version, size, model fingerprint, everything a session needs to go on, and a checksum over all of it.
+// Saved sessions: magic, version, size, model fingerprint, everything a session needs to go on, and a
+// checksum over all of it.
 #include <algorithm>
 
 #include "lib/base/archive.h"
@@ -24,13 +25,15 @@ struct FileHeader {
 template <typename Archive>
 Status Session::ArchiveFields(Archive& a) {
   const int64_t heads = int64_t{model_->config().n_layers} * model_->config().n_kv_heads;
-  for (int32_t* field : {&n_tokens_, &n_prompt_, &n_answer_, &n_compactions_, &pending_, &changed_at_}) KVC_RETURN_IF_ERROR(ArchiveValue(a, *field));
+  for (int32_t* field : {&n_tokens_, &n_prompt_, &n_answer_, &n_compactions_, &pending_, &changed_at_})
+    KVC_RETURN_IF_ERROR(ArchiveValue(a, *field));
   for (bool* field : {&finished_, &made_room_, &rewound_}) {
     uint8_t value = *field ? 1 : 0;
     KVC_RETURN_IF_ERROR(ArchiveValue(a, value));
     *field = value != 0;
   }
-  for (double* field : {&prefill_seconds_, &compress_seconds_, &decode_seconds_}) KVC_RETURN_IF_ERROR(ArchiveValue(a, *field));
+  for (double* field : {&prefill_seconds_, &compress_seconds_, &decode_seconds_})
+    KVC_RETURN_IF_ERROR(ArchiveValue(a, *field));
   KVC_RETURN_IF_ERROR(ArchiveValue(a, cache_bytes_peak_));
   KVC_RETURN_IF_ERROR(ArchiveSequence(a, tokens_, kMaxContext));
   KVC_RETURN_IF_ERROR(a.Bytes(logits_.data(), logits_.size() * static_cast<int64_t>(sizeof(float))));
@@ -42,7 +45,8 @@ Status Session::Save(const std::string& path) {
   Result<std::unique_ptr<AtomicFile>> file = AtomicFile::Create(path);
   if (!file.ok()) return file.status();
   ArchiveWriter out(file.value().get());
-  FileHeader header{{kMagic[0], kMagic[1], kMagic[2], kMagic[3]}, kSessionFileVersion, model_->file().fingerprint()};
+  FileHeader header{
+      {kMagic[0], kMagic[1], kMagic[2], kMagic[3]}, kSessionFileVersion, model_->file().fingerprint()};
   KVC_RETURN_IF_ERROR(ArchiveValue(out, header));
   std::string policy = DescribePolicy(compressor_->policy());
   Policy given = compressor_->policy();
@@ -60,7 +64,8 @@ Status Session::Save(const std::string& path) {
   return file.value()->Commit();
 }
 
-Result<std::unique_ptr<Session>> Session::Restore(std::shared_ptr<const Model> model, const std::string& path) {
+Result<std::unique_ptr<Session>> Session::Restore(std::shared_ptr<const Model> model,
+                                                  const std::string& path) {
   Result<MappedFile> mapped = MappedFile::Open(path, model->meter().get());
   if (!mapped.ok()) return mapped.status();
   const Span<const uint8_t> bytes(mapped.value().data(), static_cast<size_t>(mapped.value().size()));
@@ -71,11 +76,13 @@ Result<std::unique_ptr<Session>> Session::Restore(std::shared_ptr<const Model> m
   std::memcpy(&header, bytes.data(), sizeof header);
   if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) return refuse("not a saved session");
   if (header.version > kSessionFileVersion) {
-    return Error(Code::kBadModel, "%s: saved by a newer version (format %u, this library reads %u)", path.c_str(), header.version, kSessionFileVersion);
+    return Error(Code::kBadModel, "%s: saved by a newer version (format %u, this library reads %u)",
+                 path.c_str(), header.version, kSessionFileVersion);
   }
   const size_t payload = bytes.size() - sizeof digest;
   std::memcpy(&digest, bytes.data() + payload, sizeof digest);
-  if (Hash64(bytes.data(), payload) != digest) return refuse("damaged or truncated: the checksum does not match");
+  if (Hash64(bytes.data(), payload) != digest)
+    return refuse("damaged or truncated: the checksum does not match");
   if (header.fingerprint != model->file().fingerprint()) return refuse("saved with another model");
 
   ArchiveReader in(bytes.data() + sizeof header, static_cast<int64_t>(payload - sizeof header));
@@ -95,7 +102,9 @@ Result<std::unique_ptr<Session>> Session::Restore(std::shared_ptr<const Model> m
   KVC_RETURN_IF_ERROR(s.ArchiveFields(in));
   const bool tokens_fit = !s.keeps_tokens_ || static_cast<int32_t>(s.tokens_.size()) == s.n_tokens_;
   if (!tokens_fit || !s.CheckTokenIds(s.tokens_).ok()) return refuse("damaged: the tokens do not fit");
-  if (s.n_tokens_ < 0 || s.n_tokens_ > kMaxContext || s.pending_ < -1 || s.pending_ >= model->config().vocab_size) return refuse("damaged: a count is out of range");
+  if (s.n_tokens_ < 0 || s.n_tokens_ > kMaxContext || s.pending_ < -1 ||
+      s.pending_ >= model->config().vocab_size)
+    return refuse("damaged: a count is out of range");
   KVC_RETURN_IF_ERROR(s.cache_->RestoreFrom(in, s.n_tokens_));
   if (in.left() != 0) return refuse("damaged: there is something behind the end");
   return made;

@@ -19,7 +19,8 @@ Result<std::unique_ptr<Session>> Session::Fork() {
   KVC_RETURN_IF_ERROR(s->rotated_q_.Allocate(meter, int64_t{config.n_heads} * config.head_dim, "queries"));
   KVC_RETURN_IF_ERROR(s->forward_.ReserveDecode(config, 1, meter));
   std::copy(logits_.data(), logits_.data() + config.vocab_size, s->logits_.data());
-  s->n_tokens_ = n_tokens_, s->n_prompt_ = n_prompt_, s->n_answer_ = n_answer_, s->n_compactions_ = n_compactions_;
+  s->n_tokens_ = n_tokens_, s->n_prompt_ = n_prompt_, s->n_answer_ = n_answer_,
+  s->n_compactions_ = n_compactions_;
   s->pending_ = pending_, s->finished_ = finished_, s->changed_at_ = changed_at_;
   s->tokens_ = tokens_, s->keeps_tokens_ = keeps_tokens_, s->made_room_ = made_room_, s->rewound_ = rewound_;
   s->cache_bytes_peak_ = cache_->bytes();
@@ -31,7 +32,9 @@ Status Session::Rewind(int32_t n) {
   if (n < 1 || n > held) return Error(Code::kInvalid, "rewind by %d: the session holds %d tokens", n, held);
   const int32_t fed = n - (pending_ >= 0);
   if (fed > 0 && n_tokens_ - fed < changed_at_) {
-    return Error(Code::kUnsupported, "rewind by %d: an older entry was dropped, merged or quantised %d tokens ago", n, n_tokens_ - changed_at_);
+    return Error(Code::kUnsupported,
+                 "rewind by %d: an older entry was dropped, merged or quantised %d tokens ago", n,
+                 n_tokens_ - changed_at_);
   }
   if (fed > 0) {
     cache_->Rewind(fed);
@@ -52,15 +55,17 @@ int32_t Session::NewestContiguous() const {
     for (int g = 0; g < c.n_kv_heads; ++g) {
       const int32_t len = cache_->Len(layer, g);
       int32_t run = 0;
-      while (run < std::min(n, len) && cache_->PositionAt(layer, g, len - 1 - run) == n_tokens_ - 1 - run) ++run;
+      while (run < std::min(n, len) && cache_->PositionAt(layer, g, len - 1 - run) == n_tokens_ - 1 - run)
+        ++run;
       n = std::min(n, run);
     }
   }
   return n;
 }
 
-// Window scorers need the queries of the newest tokens, which nobody keeps: those tokens are taken out and run once more over the
-// entries there are (methods.md 1.9, a second prompt). Where everything is still cached that repeats the first run exactly.
+// Window scorers need the queries of the newest tokens, which nobody keeps: those tokens are taken out and
+// run once more over the entries there are (methods.md 1.9, a second prompt). Where everything is still
+// cached that repeats the first run exactly.
 Status Session::Recompress(int32_t budget, int64_t* freed) {
   KVC_RETURN_IF_ERROR(FeedPending());
   if (n_tokens_ == 0) return Error(Code::kInvalid, "there is nothing to compress before the first prompt");
@@ -79,7 +84,8 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
     const std::vector<int32_t> newest(tokens_.end() - rows, tokens_.end());
     forked.value()->Rewind(rows);
     std::vector<float> logits;
-    KVC_RETURN_IF_ERROR(RunPrompt(newest, std::move(forked.value()), std::move(compressor.value()), n_tokens_ - rows, true, &logits));
+    KVC_RETURN_IF_ERROR(RunPrompt(newest, std::move(forked.value()), std::move(compressor.value()),
+                                  n_tokens_ - rows, true, &logits));
   } else {
     KVC_RETURN_IF_ERROR(ReduceBySideValues(std::move(forked.value()), std::move(compressor.value())));
   }
@@ -98,13 +104,16 @@ Status Session::ReduceBySideValues(std::unique_ptr<KvCache> cache, std::unique_p
   PromptNeeds needs;
   Status status = prompt_.compressor->BeginPrompt(n_tokens_, &needs);
   PrefillRequest request;
-  request.n = 1, request.max_cached = prompt_.cache->MaxLen(), request.n_aux = compressor_->n_aux(), request.column_sums = true;
+  request.n = 1, request.max_cached = prompt_.cache->MaxLen(), request.n_aux = compressor_->n_aux(),
+  request.column_sums = true;
   LayerKv* kv = nullptr;
   Observation* observed = nullptr;
-  if (status.ok()) status = forward_.ReserveLayer(model_->config(), request, model_->meter().get(), &kv, &observed);
+  if (status.ok())
+    status = forward_.ReserveLayer(model_->config(), request, model_->meter().get(), &kv, &observed);
   for (int layer = 0; layer < model_->config().n_layers && status.ok(); ++layer) {
     status = BeginLayer(layer, kv);
-    if (status.ok()) status = prompt_.compressor->CompressLayer(layer, kv, observed, true, prompt_.cache.get());
+    if (status.ok())
+      status = prompt_.compressor->CompressLayer(layer, kv, observed, true, prompt_.cache.get());
   }
   forward_.FreePrefill();
   if (!status.ok()) prompt_ = Prompt();
@@ -114,11 +123,16 @@ Status Session::ReduceBySideValues(std::unique_ptr<KvCache> cache, std::unique_p
 Status Session::MaskHeads(Span<const uint8_t> keep, int32_t window) {
   const ModelConfig& c = model_->config();
   if (keep.size() != static_cast<size_t>(c.n_layers * c.n_kv_heads) || window < 1) {
-    return Error(Code::kInvalid, "mask_heads: %zu flags and window %d; the model has %d x %d KV heads, the window is 1 or more", keep.size(), window, c.n_layers, c.n_kv_heads);
+    return Error(
+        Code::kInvalid,
+        "mask_heads: %zu flags and window %d; the model has %d x %d KV heads, the window is 1 or more",
+        keep.size(), window, c.n_layers, c.n_kv_heads);
   }
   KVC_RETURN_IF_ERROR(FeedPending());
   for (size_t i = 0; i < keep.size(); ++i) {
-    if (keep[i] == 0) KVC_RETURN_IF_ERROR(cache_->KeepNewest(static_cast<int>(i) / c.n_kv_heads, static_cast<int>(i) % c.n_kv_heads, window));
+    if (keep[i] == 0)
+      KVC_RETURN_IF_ERROR(
+          cache_->KeepNewest(static_cast<int>(i) / c.n_kv_heads, static_cast<int>(i) % c.n_kv_heads, window));
   }
   changed_at_ = n_tokens_;
   return {};
@@ -130,13 +144,18 @@ Status Session::FeedBatch(Span<Session* const> sessions, const int32_t* tokens) 
   std::vector<DecodeRow> rows;
   for (size_t i = 0; i < sessions.size(); ++i) {
     Session& s = *sessions[i];
-    if (s.model_ != first.model_) return Error(Code::kInvalid, "session %zu of the batch has another model", i);
-    if (s.n_tokens_ == 0 || s.rewound_) return Error(Code::kInvalid, "session %zu of the batch has no prompt", i);
+    if (s.model_ != first.model_)
+      return Error(Code::kInvalid, "session %zu of the batch has another model", i);
+    if (s.n_tokens_ == 0 || s.rewound_)
+      return Error(Code::kInvalid, "session %zu of the batch has no prompt", i);
     KVC_RETURN_IF_ERROR(s.CheckTokenIds({tokens + i, 1}));
     KVC_RETURN_IF_ERROR(s.FeedPending());
-    if (s.n_tokens_ >= s.params_.max_tokens) return Error(Code::kContextFull, "session %zu of the batch holds max_tokens=%d tokens", i, s.params_.max_tokens);
+    if (s.n_tokens_ >= s.params_.max_tokens)
+      return Error(Code::kContextFull, "session %zu of the batch holds max_tokens=%d tokens", i,
+                   s.params_.max_tokens);
   }
-  KVC_RETURN_IF_ERROR(first.forward_.ReserveDecode(first.model_->config(), static_cast<int32_t>(sessions.size()), first.model_->meter().get()));
+  KVC_RETURN_IF_ERROR(first.forward_.ReserveDecode(
+      first.model_->config(), static_cast<int32_t>(sessions.size()), first.model_->meter().get()));
   for (size_t i = 0; i < sessions.size(); ++i) {
     KVC_RETURN_IF_ERROR(sessions[i]->ReserveStep(1));
     rows.push_back({tokens[i], sessions[i]->n_tokens_, sessions[i], sessions[i]->logits_.data()});
@@ -148,7 +167,8 @@ Status Session::FeedBatch(Span<Session* const> sessions, const int32_t* tokens) 
 
 Status Session::Attention(int layer, int32_t head, std::vector<float>* p) const {
   const ModelConfig& c = model_->config();
-  if (attention_.empty()) return Error(Code::kInvalid, "no attention was kept: switch it on before the token is fed");
+  if (attention_.empty())
+    return Error(Code::kInvalid, "no attention was kept: switch it on before the token is fed");
   *p = attention_[static_cast<size_t>(layer * c.n_heads + head)];
   if (static_cast<int32_t>(p->size()) != cache_->Len(layer, head / (c.n_heads / c.n_kv_heads))) {
     return Error(Code::kUnsupported, "the head has dropped entries since");

@@ -1,5 +1,5 @@
-// Bytes and flops: prefill streams every weight once per chunk of kChunk tokens (2 * parameters flops per token) and attends
-// 2 * n^2 * D * H flops per layer; decode streams every weight once per step for all rows.
+// Bytes and flops: prefill streams every weight once per chunk of kChunk tokens (2 * parameters flops per
+// token) and attends 2 * n^2 * D * H flops per layer; decode streams every weight once per step for all rows.
 #include "lib/model/forward.h"
 
 #include <algorithm>
@@ -9,7 +9,8 @@
 namespace kvc {
 namespace {
 
-constexpr int32_t kChunk = 256;      // prompt tokens worked on at once: activations of a chunk stay in cache, cancel is seen between chunks
+constexpr int32_t kChunk = 256;      // prompt tokens worked on at once: activations of a chunk stay in cache,
+                                     // cancel is seen between chunks
 constexpr int32_t kQueryBlock = 32;  // query rows of one attention work item
 constexpr int64_t kKeyBlock = 512;   // keys of one column-sum work item
 
@@ -17,7 +18,8 @@ constexpr int64_t kKeyBlock = 512;   // keys of one column-sum work item
 struct Activations {
   float *norm, *q, *k, *v, *attended, *gate, *up;
   static int64_t Floats(const ModelConfig& c, int64_t n) {
-    return n * (int64_t{c.hidden_size} + 2 * int64_t{c.n_heads} * c.head_dim + 2 * int64_t{c.n_kv_heads} * c.head_dim + 2 * int64_t{c.ffn_size});
+    return n * (int64_t{c.hidden_size} + 2 * int64_t{c.n_heads} * c.head_dim +
+                2 * int64_t{c.n_kv_heads} * c.head_dim + 2 * int64_t{c.ffn_size});
   }
   Activations(const ModelConfig& c, int64_t n, float* at) {
     norm = at, at += n * c.hidden_size;
@@ -41,7 +43,8 @@ class LayerMath {
 
   void Norm(const float* x, const float* weight, int32_t n, float* y) const {
     net_.ops.pool->ParallelFor(n, [&](int64_t i, int) {
-      net_.ops.kernels->rms_norm(x + i * c_.hidden_size, weight, static_cast<float>(c_.norm_eps), c_.hidden_size, y + i * c_.hidden_size);
+      net_.ops.kernels->rms_norm(x + i * c_.hidden_size, weight, static_cast<float>(c_.norm_eps),
+                                 c_.hidden_size, y + i * c_.hidden_size);
     });
   }
 
@@ -58,7 +61,8 @@ class LayerMath {
     if (!c_.qk_norm) return;
     const float eps = static_cast<float>(c_.norm_eps);
     for (int64_t i = 0; i < int64_t{n} * c_.n_heads; ++i) {
-      net_.ops.kernels->rms_norm(a.q + i * c_.head_dim, w.query_norm, eps, c_.head_dim, a.q + i * c_.head_dim);
+      net_.ops.kernels->rms_norm(a.q + i * c_.head_dim, w.query_norm, eps, c_.head_dim,
+                                 a.q + i * c_.head_dim);
     }
     for (int64_t i = 0; i < int64_t{n} * c_.n_kv_heads; ++i) {
       net_.ops.kernels->rms_norm(a.k + i * c_.head_dim, w.key_norm, eps, c_.head_dim, a.k + i * c_.head_dim);
@@ -73,7 +77,8 @@ class LayerMath {
     Product(w.gate, nullptr, a.norm, n, a.gate);
     Product(w.up, nullptr, a.norm, n, a.up);
     net_.ops.pool->ParallelFor(n, [&](int64_t i, int) {
-      net_.ops.kernels->silu_mul(a.gate + i * c_.ffn_size, a.up + i * c_.ffn_size, c_.ffn_size, a.gate + i * c_.ffn_size);
+      net_.ops.kernels->silu_mul(a.gate + i * c_.ffn_size, a.up + i * c_.ffn_size, c_.ffn_size,
+                                 a.gate + i * c_.ffn_size);
     });
     Product(w.down, nullptr, a.gate, n, a.norm);
     Add(a.norm, n, x);
@@ -86,7 +91,8 @@ class LayerMath {
 
  private:
   void Add(const float* y, int32_t n, float* x) const {
-    for (int32_t i = 0; i < n; ++i) net_.ops.kernels->add(y + int64_t{i} * c_.hidden_size, c_.hidden_size, x + int64_t{i} * c_.hidden_size);
+    for (int32_t i = 0; i < n; ++i)
+      net_.ops.kernels->add(y + int64_t{i} * c_.hidden_size, c_.hidden_size, x + int64_t{i} * c_.hidden_size);
   }
 
   const Network& net_;
@@ -94,7 +100,9 @@ class LayerMath {
   void* scratch_;
 };
 
-float Scale(const ModelConfig& c) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim))); }
+float Scale(const ModelConfig& c) {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim)));
+}
 
 }  // namespace
 
@@ -103,15 +111,18 @@ float Scale(const ModelConfig& c) { return static_cast<float>(1.0 / std::sqrt(st
 Status ForwardWorkspace::ReservePrefill(const ModelConfig& c, const PrefillRequest& r, MemoryMeter* meter) {
   const int64_t chunk = std::min(r.n, kChunk);
   KVC_RETURN_IF_ERROR(residual_.Reserve(meter, int64_t{r.n} * c.hidden_size, "activations of the prompt"));
-  KVC_RETURN_IF_ERROR(block_.Reserve(meter, Activations::Floats(c, chunk) + chunk * c.head_dim, "activations of a chunk"));
-  KVC_RETURN_IF_ERROR(scratch_.Reserve(meter, ScratchBytes(c, static_cast<int32_t>(chunk)), "activations of a chunk"));
+  KVC_RETURN_IF_ERROR(
+      block_.Reserve(meter, Activations::Floats(c, chunk) + chunk * c.head_dim, "activations of a chunk"));
+  KVC_RETURN_IF_ERROR(
+      scratch_.Reserve(meter, ScratchBytes(c, static_cast<int32_t>(chunk)), "activations of a chunk"));
   if (r.column_sums) KVC_RETURN_IF_ERROR(lse_.Reserve(meter, int64_t{c.n_heads} * kChunk, "column sums"));
   LayerKv* kv;
   Observation* observed;
   return ReserveLayer(c, r, meter, &kv, &observed);
 }
 
-Status ForwardWorkspace::ReserveLayer(const ModelConfig& c, const PrefillRequest& r, MemoryMeter* meter, LayerKv** kv, Observation** observed) {
+Status ForwardWorkspace::ReserveLayer(const ModelConfig& c, const PrefillRequest& r, MemoryMeter* meter,
+                                      LayerKv** kv, Observation** observed) {
   const int64_t entries = int64_t{r.max_cached} + r.n, g = c.n_kv_heads;
   kv_.n_kv_heads = c.n_kv_heads, kv_.head_dim = c.head_dim, kv_.n_aux = r.n_aux;
   kv_.len.assign(static_cast<size_t>(g), 0);
@@ -123,7 +134,8 @@ Status ForwardWorkspace::ReserveLayer(const ModelConfig& c, const PrefillRequest
   observed_.n_new = r.n;
   observed_.n_rows = std::min(r.window_rows, r.n);
   observed_.column_sums = r.column_sums;
-  KVC_RETURN_IF_ERROR(observed_.queries.Reserve(meter, int64_t{observed_.n_rows} * c.n_heads * c.head_dim, "window queries"));
+  KVC_RETURN_IF_ERROR(
+      observed_.queries.Reserve(meter, int64_t{observed_.n_rows} * c.n_heads * c.head_dim, "window queries"));
   if (r.column_sums) {
     KVC_RETURN_IF_ERROR(observed_.sums.Reserve(meter, g * entries, "column sums"));
     if (!meter->counting()) std::fill(observed_.sums.data(), observed_.sums.data() + g * entries, 0.0f);
@@ -134,8 +146,9 @@ Status ForwardWorkspace::ReserveLayer(const ModelConfig& c, const PrefillRequest
 }
 
 Status ForwardWorkspace::ReserveDecode(const ModelConfig& c, int32_t n_rows, MemoryMeter* meter) {
-  KVC_RETURN_IF_ERROR(decode_.Reserve(meter, Activations::Floats(c, n_rows) + int64_t{n_rows} * (c.hidden_size + c.head_dim + c.vocab_size),
-                                      "decode activations"));
+  KVC_RETURN_IF_ERROR(decode_.Reserve(
+      meter, Activations::Floats(c, n_rows) + int64_t{n_rows} * (c.hidden_size + c.head_dim + c.vocab_size),
+      "decode activations"));
   KVC_RETURN_IF_ERROR(scratch_.Reserve(meter, ScratchBytes(c, n_rows), "decode activations"));
   decode_rows_ = std::max(decode_rows_, n_rows);
   return {};
@@ -148,11 +161,13 @@ void ForwardWorkspace::FreePrefill() {
 }
 
 int64_t ForwardWorkspace::bytes() const {
-  return residual_.bytes() + block_.bytes() + lse_.bytes() + decode_.bytes() + scratch_.bytes() + kv_.keys.bytes() + kv_.values.bytes() +
-         kv_.positions.bytes() + kv_.aux.bytes() + observed_.queries.bytes() + observed_.sums.bytes();
+  return residual_.bytes() + block_.bytes() + lse_.bytes() + decode_.bytes() + scratch_.bytes() +
+         kv_.keys.bytes() + kv_.values.bytes() + kv_.positions.bytes() + kv_.aux.bytes() +
+         observed_.queries.bytes() + observed_.sums.bytes();
 }
 
-int64_t ForwardWorkspace::PrefillBytes(const ModelConfig& c, int32_t n, int32_t window_rows, bool column_sums) {
+int64_t ForwardWorkspace::PrefillBytes(const ModelConfig& c, int32_t n, int32_t window_rows,
+                                       bool column_sums) {
   const int64_t chunk = std::min(n, kChunk);
   int64_t floats = int64_t{n} * c.hidden_size + Activations::Floats(c, chunk) + chunk * c.head_dim +
                    int64_t{std::min(window_rows, n)} * c.n_heads * c.head_dim;
@@ -165,7 +180,9 @@ int64_t ForwardWorkspace::LayerKvBytes(const ModelConfig& c, int64_t entries, in
 }
 
 int64_t ForwardWorkspace::DecodeBytes(const ModelConfig& c, int32_t n_rows) {
-  return 4 * (Activations::Floats(c, n_rows) + int64_t{n_rows} * (c.hidden_size + c.head_dim + c.vocab_size)) + ScratchBytes(c, n_rows);
+  return 4 * (Activations::Floats(c, n_rows) +
+              int64_t{n_rows} * (c.hidden_size + c.head_dim + c.vocab_size)) +
+         ScratchBytes(c, n_rows);
 }
 
 // ---- prefill ----
@@ -173,20 +190,28 @@ int64_t ForwardWorkspace::DecodeBytes(const ModelConfig& c, int32_t n_rows) {
 class PrefillPass {
  public:
   PrefillPass(const Network& net, const PrefillRequest& r, ForwardWorkspace* ws)
-      : net_(net), c_(net.config), r_(r), ws_(ws), math_(net, ws->scratch_.data()),
-        a_(c_, std::min(r.n, kChunk), ws->block_.data()), angles_(ws->block_.data() + Activations::Floats(c_, std::min(r.n, kChunk))) {}
+      : net_(net),
+        c_(net.config),
+        r_(r),
+        ws_(ws),
+        math_(net, ws->scratch_.data()),
+        a_(c_, std::min(r.n, kChunk), ws->block_.data()),
+        angles_(ws->block_.data() + Activations::Floats(c_, std::min(r.n, kChunk))) {}
 
   Status Run() {
     net_.ops.pool->ParallelFor(r_.n, [&](int64_t i, int) {
-      net_.ops.kernels->weight_row(net_.weights.embedding, r_.tokens[i], ws_->residual_.data() + i * c_.hidden_size);
+      net_.ops.kernels->weight_row(net_.weights.embedding, r_.tokens[i],
+                                   ws_->residual_.data() + i * c_.hidden_size);
     });
     for (int layer = 0; layer < c_.n_layers; ++layer) {
       LayerKv& kv = ws_->kv_;
       KVC_RETURN_IF_ERROR(r_.sink->BeginLayer(layer, &kv));
       base_ = kv.len;
-      if (r_.column_sums) std::fill(ws_->observed_.sums.data(), ws_->observed_.sums.data() + c_.n_kv_heads * kv.capacity, 0.0f);
+      if (r_.column_sums)
+        std::fill(ws_->observed_.sums.data(), ws_->observed_.sums.data() + c_.n_kv_heads * kv.capacity, 0.0f);
       for (int32_t begin = 0; begin < r_.n; begin += kChunk) {
-        if (r_.call != nullptr && r_.call->cancelled()) return Error(Code::kCancelled, "prefill was cancelled");
+        if (r_.call != nullptr && r_.call->cancelled())
+          return Error(Code::kCancelled, "prefill was cancelled");
         Chunk(layer, begin, std::min(kChunk, r_.n - begin));
       }
       KVC_RETURN_IF_ERROR(r_.sink->EndLayer(layer, &kv, &ws_->observed_));
@@ -208,7 +233,8 @@ class PrefillPass {
     const bool last_layer = layer + 1 == c_.n_layers;
     const int32_t skip = !last_layer ? 0 : begin + n == r_.n ? n - 1 : n;
     if (skip < n) {
-      math_.Finish(w, a_.attended + int64_t{skip} * c_.n_heads * c_.head_dim, n - skip, x + int64_t{skip} * c_.hidden_size, a_);
+      math_.Finish(w, a_.attended + int64_t{skip} * c_.n_heads * c_.head_dim, n - skip,
+                   x + int64_t{skip} * c_.hidden_size, a_);
     }
   }
 
@@ -227,7 +253,8 @@ class PrefillPass {
         float* k = kv.Keys(g) + slot * d;
         std::memcpy(k, a_.k + (i * c_.n_kv_heads + g) * d, static_cast<size_t>(d) * sizeof(float));
         net_.ops.kernels->rope(k, cos, sin, d, c_.rope_pairing);
-        std::memcpy(kv.Values(g) + slot * d, a_.v + (i * c_.n_kv_heads + g) * d, static_cast<size_t>(d) * sizeof(float));
+        std::memcpy(kv.Values(g) + slot * d, a_.v + (i * c_.n_kv_heads + g) * d,
+                    static_cast<size_t>(d) * sizeof(float));
         kv.Positions(g)[slot] = static_cast<int32_t>(r_.first_position + begin + i);
         for (int32_t a = 0; a < kv.n_aux; ++a) kv.Aux(a, g)[slot] = 0.0f;
       }
@@ -239,15 +266,18 @@ class PrefillPass {
     const int32_t rows = ws_->observed_.n_rows, first = r_.n - rows;
     const int64_t width = int64_t{c_.n_heads} * c_.head_dim;
     for (int32_t i = std::max(0, first - begin); i < n; ++i) {
-      std::memcpy(ws_->observed_.queries.data() + (begin + i - first) * width, a_.q + i * width, static_cast<size_t>(width) * sizeof(float));
+      std::memcpy(ws_->observed_.queries.data() + (begin + i - first) * width, a_.q + i * width,
+                  static_cast<size_t>(width) * sizeof(float));
     }
   }
 
   void AttendChunk(int32_t begin, int32_t n) {
-    const int32_t d = c_.head_dim, group = c_.n_heads / c_.n_kv_heads, blocks = (n + kQueryBlock - 1) / kQueryBlock;
+    const int32_t d = c_.head_dim, group = c_.n_heads / c_.n_kv_heads,
+                  blocks = (n + kQueryBlock - 1) / kQueryBlock;
     net_.ops.pool->ParallelFor(int64_t{blocks} * c_.n_heads, [&](int64_t item, int) {
       // Later blocks see more keys: they go first, so that threads end together.
-      const int32_t block = blocks - 1 - static_cast<int32_t>(item / c_.n_heads), h = static_cast<int32_t>(item % c_.n_heads);
+      const int32_t block = blocks - 1 - static_cast<int32_t>(item / c_.n_heads),
+                    h = static_cast<int32_t>(item % c_.n_heads);
       const int32_t row = block * kQueryBlock, g = h / group;
       PrefillAttentionArgs args{};
       args.q = a_.q + (int64_t{row} * c_.n_heads + h) * d;
@@ -277,7 +307,8 @@ class PrefillPass {
         args.lse = ws_->lse_.data() + int64_t{h} * kChunk;
         args.sums = ws_->observed_.sums.data() + g * ws_->kv_.capacity;
         args.n_q = n, args.first_visible = base_[static_cast<size_t>(g)] + begin;
-        args.key_begin = static_cast<int32_t>(first), args.key_end = static_cast<int32_t>(std::min(first + kKeyBlock, end));
+        args.key_begin = static_cast<int32_t>(first),
+        args.key_end = static_cast<int32_t>(std::min(first + kKeyBlock, end));
         args.d = d, args.scale = Scale(c_), args.weight = 1.0f / static_cast<float>(group);
         net_.ops.kernels->column_sums(args);
       }
@@ -290,11 +321,12 @@ class PrefillPass {
   ForwardWorkspace* ws_;
   LayerMath math_;
   Activations a_;
-  float* angles_;               // [chunk, D]
-  std::vector<int32_t> base_;   // [G] entries cached before the prompt
+  float* angles_;              // [chunk, D]
+  std::vector<int32_t> base_;  // [G] entries cached before the prompt
 };
 
-Status Prefill(const Network& network, const PrefillRequest& request, ForwardWorkspace* workspace, MemoryMeter* meter) {
+Status Prefill(const Network& network, const PrefillRequest& request, ForwardWorkspace* workspace,
+               MemoryMeter* meter) {
   KVC_RETURN_IF_ERROR(workspace->ReservePrefill(network.config, request, meter));
   return PrefillPass(network, request, workspace).Run();
 }
@@ -304,7 +336,12 @@ Status Prefill(const Network& network, const PrefillRequest& request, ForwardWor
 class DecodePass {
  public:
   DecodePass(const Network& net, const DecodeRow* rows, int32_t n, ForwardWorkspace* ws)
-      : net_(net), c_(net.config), rows_(rows), n_(n), math_(net, ws->scratch_.data()), a_(c_, n, ws->decode_.data()) {
+      : net_(net),
+        c_(net.config),
+        rows_(rows),
+        n_(n),
+        math_(net, ws->scratch_.data()),
+        a_(c_, n, ws->decode_.data()) {
     x_ = ws->decode_.data() + Activations::Floats(c_, n);
     angles_ = x_ + int64_t{n} * c_.hidden_size;
     logits_ = angles_ + int64_t{n} * c_.head_dim;
@@ -323,7 +360,8 @@ class DecodePass {
     }
     math_.Logits(x_, n_, a_, logits_);
     for (int32_t i = 0; i < n_; ++i) {
-      std::memcpy(rows_[i].logits, logits_ + int64_t{i} * c_.vocab_size, static_cast<size_t>(c_.vocab_size) * sizeof(float));
+      std::memcpy(rows_[i].logits, logits_ + int64_t{i} * c_.vocab_size,
+                  static_cast<size_t>(c_.vocab_size) * sizeof(float));
     }
   }
 
@@ -334,10 +372,13 @@ class DecodePass {
     const int32_t d = c_.head_dim;
     float *q = a_.q + int64_t{i} * c_.n_heads * d, *k = a_.k + int64_t{i} * c_.n_kv_heads * d;
     if (rows_[i].sink->KeysRotated(layer)) {
-      for (int32_t h = 0; h < c_.n_heads; ++h) net_.ops.kernels->rope(q + int64_t{h} * d, Cos(i), Cos(i) + d / 2, d, c_.rope_pairing);
-      for (int32_t g = 0; g < c_.n_kv_heads; ++g) net_.ops.kernels->rope(k + int64_t{g} * d, Cos(i), Cos(i) + d / 2, d, c_.rope_pairing);
+      for (int32_t h = 0; h < c_.n_heads; ++h)
+        net_.ops.kernels->rope(q + int64_t{h} * d, Cos(i), Cos(i) + d / 2, d, c_.rope_pairing);
+      for (int32_t g = 0; g < c_.n_kv_heads; ++g)
+        net_.ops.kernels->rope(k + int64_t{g} * d, Cos(i), Cos(i) + d / 2, d, c_.rope_pairing);
     }
-    rows_[i].sink->Attend(layer, q, k, a_.v + int64_t{i} * c_.n_kv_heads * d, a_.attended + int64_t{i} * c_.n_heads * d);
+    rows_[i].sink->Attend(layer, q, k, a_.v + int64_t{i} * c_.n_kv_heads * d,
+                          a_.attended + int64_t{i} * c_.n_heads * d);
   }
 
   const Network& net_;

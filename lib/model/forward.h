@@ -1,4 +1,5 @@
-// The network. Names no compression method: what happens to keys and values is up to the sinks, which the engine implements.
+// The network. Names no compression method: what happens to keys and values is up to the sinks, which the
+// engine implements.
 #pragma once
 #include <cstdint>
 
@@ -28,17 +29,17 @@ class PrefillSink {
 };
 
 struct PrefillRequest {
-  const int32_t* tokens = nullptr;      // [n]
+  const int32_t* tokens = nullptr;  // [n]
   int32_t n = 0;
-  int32_t first_position = 0;           // of tokens[0] in the logical sequence
-  int32_t max_cached = 0;               // longest head of the cache
-  bool positions_in_cache = false;      // RoPE at the slot index of each head instead of the original position
-  int32_t window_rows = 0;              // newest query rows to record
+  int32_t first_position = 0;       // of tokens[0] in the logical sequence
+  int32_t max_cached = 0;           // longest head of the cache
+  bool positions_in_cache = false;  // RoPE at the slot index of each head instead of the original position
+  int32_t window_rows = 0;          // newest query rows to record
   bool column_sums = false;
   int32_t n_aux = 0;
   PrefillSink* sink = nullptr;
   const CallState* call = nullptr;
-  float* logits = nullptr;              // [V] of the last token
+  float* logits = nullptr;  // [V] of the last token
 };
 
 // What one token does to one session's cache in one layer.
@@ -54,7 +55,7 @@ class DecodeSink {
 struct DecodeRow {
   int32_t token = 0, position = 0;
   DecodeSink* sink = nullptr;
-  float* logits = nullptr;              // [V]
+  float* logits = nullptr;  // [V]
 };
 
 // Buffers of a forward pass; kept by a session between calls.
@@ -62,11 +63,13 @@ class ForwardWorkspace {
  public:
   Status ReservePrefill(const ModelConfig& config, const PrefillRequest& request, MemoryMeter* meter);
   // One layer's keys, values and zeroed column sums, without the buffers of a prompt.
-  Status ReserveLayer(const ModelConfig& config, const PrefillRequest& request, MemoryMeter* meter, LayerKv** kv, Observation** observed);
+  Status ReserveLayer(const ModelConfig& config, const PrefillRequest& request, MemoryMeter* meter,
+                      LayerKv** kv, Observation** observed);
   Status ReserveDecode(const ModelConfig& config, int32_t n_rows, MemoryMeter* meter);
   void FreePrefill();
   int64_t bytes() const;
-  // Bytes that a prefill of n tokens over max_cached entries takes at its peak, beside the decode part; split for planning.
+  // Bytes that a prefill of n tokens over max_cached entries takes at its peak, beside the decode part; split
+  // for planning.
   static int64_t PrefillBytes(const ModelConfig& config, int32_t n, int32_t window_rows, bool column_sums);
   static int64_t LayerKvBytes(const ModelConfig& config, int64_t entries, int32_t n_aux);
   static int64_t DecodeBytes(const ModelConfig& config, int32_t n_rows);
@@ -74,16 +77,17 @@ class ForwardWorkspace {
  private:
   friend class PrefillPass;
   friend class DecodePass;
-  Buffer<float> residual_, block_, lse_;   // [n, hidden]; buffers of a chunk; [H, chunk]
+  Buffer<float> residual_, block_, lse_;  // [n, hidden]; buffers of a chunk; [H, chunk]
   Buffer<float> decode_;
-  Buffer<uint8_t> scratch_;                // of MatMul
+  Buffer<uint8_t> scratch_;  // of MatMul
   LayerKv kv_;
   Observation observed_;
   int32_t decode_rows_ = 0;
 };
 
 // kCancelled at the next chunk when the call is cancelled. The sink has seen complete layers only.
-Status Prefill(const Network& network, const PrefillRequest& request, ForwardWorkspace* workspace, MemoryMeter* meter);
+Status Prefill(const Network& network, const PrefillRequest& request, ForwardWorkspace* workspace,
+               MemoryMeter* meter);
 
 // One token of each of n sessions; the weights are read once for all. Never fails, allocates nothing.
 void Decode(const Network& network, const DecodeRow* rows, int32_t n, ForwardWorkspace* workspace);

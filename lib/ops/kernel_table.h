@@ -1,7 +1,8 @@
-// The table of kernels. A field is defined by its loop in lib/ops/ref; tests/parity proves every faster version.
-// Letters: n rows of tokens, D head size, S keys, g query heads of one KV head. Everything f32 unless said.
-// Rules for every kernel: allocates nothing, never fails, touches only what its arguments name; results depend on the
-// arguments alone, never on how work was split. A null field means: use the reference kernel (FillMissing does that).
+// The table of kernels. A field is defined by its loop in lib/ops/ref; tests/parity proves every faster
+// version. Letters: n rows of tokens, D head size, S keys, g query heads of one KV head. Everything f32
+// unless said. Rules for every kernel: allocates nothing, never fails, touches only what its arguments name;
+// results depend on the arguments alone, never on how work was split. A null field means: use the reference
+// kernel (FillMissing does that).
 #pragma once
 #include <cstdint>
 
@@ -11,34 +12,35 @@ namespace kvc {
 
 // y[t * y_stride + r] = dot(x[t], w[r]) (+ bias[r]) for t in [0, n), r in [row_begin, row_end).
 // Each value depends on x[t] and w[r] alone: bit-equal for any n and any split of the rows.
-// int8/int4 weights multiply int8 activations: xq, xs from quantize_row with group = w->group; integer dot per group,
-// then f32 sum over groups in order (dot * (xs * scale)). For those types x is not read.
+// int8/int4 weights multiply int8 activations: xq, xs from quantize_row with group = w->group; integer dot
+// per group, then f32 sum over groups in order (dot * (xs * scale)). For those types x is not read.
 struct MatMulArgs {
   const Weight* w;
-  const float* x;          // [n, cols], row stride x_stride
-  const int8_t* xq;        // [n, cols] dense
-  const float* xs;         // [n, cols / group] dense
-  const float* bias;       // [rows] or null
+  const float* x;     // [n, cols], row stride x_stride
+  const int8_t* xq;   // [n, cols] dense
+  const float* xs;    // [n, cols / group] dense
+  const float* bias;  // [rows] or null
   float* y;
   int64_t x_stride, y_stride;
   int32_t n, row_begin, row_end;
 };
 
-// Causal attention of one query head over contiguous keys. Row i (token i of the block) sees keys [0, first_visible + i]
-// and, when window > 0, of these only the newest `window`. lse[i] = log sum exp of the scaled logits (null: not wanted).
+// Causal attention of one query head over contiguous keys. Row i (token i of the block) sees keys [0,
+// first_visible + i] and, when window > 0, of these only the newest `window`. lse[i] = log sum exp of the
+// scaled logits (null: not wanted).
 struct PrefillAttentionArgs {
-  const float* q;          // row i at q + i * q_stride, [D]
-  const float* k;          // [S, D] dense
-  const float* v;          // [S, D] dense
-  float* out;              // row i at out + i * out_stride, [D]
-  float* lse;              // [n_q] or null
+  const float* q;  // row i at q + i * q_stride, [D]
+  const float* k;  // [S, D] dense
+  const float* v;  // [S, D] dense
+  float* out;      // row i at out + i * out_stride, [D]
+  float* lse;      // [n_q] or null
   int64_t q_stride, out_stride;
   int32_t n_q, first_visible, d, window;
   float scale;
 };
 
-// Attention probabilities of some rows of one query head: p[i, t] = softmax over t < visible[i] of gain[i] * scale * q_i.k_t,
-// 0 for t in [visible[i], S).
+// Attention probabilities of some rows of one query head: p[i, t] = softmax over t < visible[i] of gain[i] *
+// scale * q_i.k_t, 0 for t in [visible[i], S).
 struct ScoreRowsArgs {
   const float* q;          // row i at q + i * q_stride, [D]
   const float* k;          // [S, D] dense
@@ -50,13 +52,13 @@ struct ScoreRowsArgs {
   float scale;
 };
 
-// sums[t] += weight * sum over rows i that see key t of exp(scale * q_i.k_t - lse[i]), t in [key_begin, key_end).
-// Row i sees keys [0, first_visible + i]. The second pass of methods.md 2.3: n x n never exists.
+// sums[t] += weight * sum over rows i that see key t of exp(scale * q_i.k_t - lse[i]), t in [key_begin,
+// key_end). Row i sees keys [0, first_visible + i]. The second pass of methods.md 2.3: n x n never exists.
 struct ColumnSumsArgs {
   const float* q;
-  const float* k;          // [S, D] dense
-  const float* lse;        // [n_q]
-  float* sums;             // [S]
+  const float* k;    // [S, D] dense
+  const float* lse;  // [n_q]
+  float* sums;       // [S]
   int64_t q_stride;
   int32_t n_q, first_visible, key_begin, key_end, d;
   float scale, weight;
@@ -64,11 +66,11 @@ struct ColumnSumsArgs {
 
 // Adds n cached entries to the running softmax of the g query heads that read them:
 // m = running maximum of the scaled logits (start -inf), l = sum of exp(z - m), acc = sum of exp(z - m) * v.
-// Entries with visible[h * visible_stride + slot] == 0 are left out (null: all are seen). logits: z of every entry, wanted or null;
-// an entry left out gets -inf.
+// Entries with visible[h * visible_stride + slot] == 0 are left out (null: all are seen). logits: z of every
+// entry, wanted or null; an entry left out gets -inf.
 struct AttendTileArgs {
-  const float* q;          // [g, D], rotated
-  const void* k;           // [n, D] of `type`: f32, f16 or bf16
+  const float* q;  // [g, D], rotated
+  const void* k;   // [n, D] of `type`: f32, f16 or bf16
   const void* v;
   const uint8_t* visible;  // [g][visible_stride] or null
   float* logits;           // [g][logits_stride] or null
@@ -82,17 +84,19 @@ struct AttendTileArgs {
 struct KernelTable {
   const char* name;
   void (*matmul)(const MatMulArgs&);
-  // Symmetric int8 per group: scale = max|x| / 127 (1 if all zero), code = round half even(x / scale). cols % group == 0.
+  // Symmetric int8 per group: scale = max|x| / 127 (1 if all zero), code = round half even(x / scale). cols %
+  // group == 0.
   void (*quantize_row)(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales);
   // y = x / sqrt(mean(x^2) + eps) * weight. y may be x.
   void (*rms_norm)(const float* x, const float* weight, float eps, int32_t n, float* y);
   // In place rotation of one vector [D] by the angles whose cos and sin [D/2] are given.
   void (*rope)(float* x, const float* cos, const float* sin, int32_t d, RopePairing pairing);
-  void (*silu_mul)(const float* gate, const float* up, int32_t n, float* y);  // y = gate / (1 + exp(-gate)) * up; y may be gate
-  void (*add)(const float* x, int32_t n, float* y);                           // y += x
+  void (*silu_mul)(const float* gate, const float* up, int32_t n,
+                   float* y);                        // y = gate / (1 + exp(-gate)) * up; y may be gate
+  void (*add)(const float* x, int32_t n, float* y);  // y += x
   float (*dot)(const float* a, const float* b, int32_t n);
-  void (*axpy)(float a, const float* x, int32_t n, float* y);                 // y += a * x
-  void (*softmax)(float* x, int32_t n);                                       // in place; all -inf gives zeros
+  void (*axpy)(float a, const float* x, int32_t n, float* y);  // y += a * x
+  void (*softmax)(float* x, int32_t n);                        // in place; all -inf gives zeros
   void (*prefill_attention)(const PrefillAttentionArgs&);
   void (*score_rows)(const ScoreRowsArgs&);
   void (*column_sums)(const ColumnSumsArgs&);
@@ -105,8 +109,8 @@ struct KernelTable {
 };
 
 const KernelTable& ReferenceKernels();
-// The fastest table this processor can run; KVC_ISA = ref | avx2 | avx512 | avx512vnni | neon | neondot in the environment
-// chooses a slower one (for tests and for reports of a wrong result). Every field is set.
+// The fastest table this processor can run; KVC_ISA = ref | avx2 | avx512 | avx512vnni | neon | neondot in
+// the environment chooses a slower one (for tests and for reports of a wrong result). Every field is set.
 const KernelTable& BestKernels();
 // All tables this build has and this processor can run, reference first; for parity tests and benchmarks.
 int RunnableKernels(const KernelTable** tables, int cap);

@@ -1,5 +1,5 @@
-// Kernels spread over threads: what the upper layers call. Splits are fixed by shape, so results do not depend on the
-// number of threads.
+// Kernels spread over threads: what the upper layers call. Splits are fixed by shape, so results do not
+// depend on the number of threads.
 #pragma once
 #include "lib/base/thread_pool.h"
 #include "lib/ops/kernel_table.h"
@@ -15,7 +15,7 @@ struct OpContext {
 int64_t MatMulScratchBytes(int32_t n, int32_t cols);
 
 // y[n, rows] = x[n, cols] * w^T (+ bias). y_stride and x_stride in floats.
-void MatMul(const OpContext& ctx, const Weight& w, const float* bias, const float* x, int64_t x_stride, int32_t n, float* y,
-            int64_t y_stride, void* scratch);
+void MatMul(const OpContext& ctx, const Weight& w, const float* bias, const float* x, int64_t x_stride,
+            int32_t n, float* y, int64_t y_stride, void* scratch);
 
 }  // namespace kvc

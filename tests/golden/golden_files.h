@@ -1,4 +1,5 @@
-// Reads the golden files of tests/data/goldens (their README in docs/testing.md): reference values that were not made by this library.
+// Reads the golden files of tests/data/goldens (their README in docs/testing.md): reference values that were
+// not made by this library.
 #pragma once
 #include <cmath>
 #include <cstdio>
@@ -33,14 +34,18 @@ inline std::string GoldenSpec(const std::string& method, int budget, const Json&
   if (method != "full") spec += "budget=" + std::to_string(budget) + ",";
   spec += quantised ? "kv=int" + GoldenNumber(options["bits"]) : "kv=f32";
   for (const auto& [key, value] : options.items()) {
-    if (value.is_null() || key == "scores" || key == "bits" || (key == "decode" && value != "reobserve")) continue;
+    if (value.is_null() || key == "scores" || key == "bits" || (key == "decode" && value != "reobserve"))
+      continue;
     if (key == "pos_mode" && method == "cam") continue;
     if (key == "victim") {
       if (value == "h2o") spec += ",scorer=h2o";
       continue;
     }
     if (key == "n_sink" && options.contains("victim") && options["victim"] == "h2o") continue;
-    const std::string plain = key == "w" ? "window" : key == "kappa" ? "kernel" : key == "kappa_v" ? "value_kernel" : key;
+    const std::string plain = key == "w"         ? "window"
+                              : key == "kappa"   ? "kernel"
+                              : key == "kappa_v" ? "value_kernel"
+                                                 : key;
     std::string text = GoldenNumber(value);
     if (key == "avg_edge" && text == "kappa") text = "kernel";
     spec += "," + plain + "=" + text;

@@ -1,6 +1,6 @@
-// Every method on small random tensors against reference values (tests/data/goldens/micro): scores, kept sets, attention of 12 decode
-// steps, and the state afterwards. Tolerances are those the reference states for f32: scores 1e-5 relative, attention 1e-5
-// (int8 and int4 5e-3: a code may round the other way), sets exact.
+// Every method on small random tensors against reference values (tests/data/goldens/micro): scores, kept
+// sets, attention of 12 decode steps, and the state afterwards. Tolerances are those the reference states for
+// f32: scores 1e-5 relative, attention 1e-5 (int8 and int4 5e-3: a code may round the other way), sets exact.
 #include <gtest/gtest.h>
 
 #include "lib/cache/attend.h"
@@ -13,15 +13,18 @@ namespace {
 
 struct Inputs {
   Json json = ReadGolden("micro/inputs.json");
-  int layers = json["shape"]["layers"], n_q = json["shape"]["n_q"], n_kv = json["shape"]["n_kv"], d = json["shape"]["d"], n = json["shape"]["n"],
-      steps = json["shape"]["steps"];
+  int layers = json["shape"]["layers"], n_q = json["shape"]["n_q"], n_kv = json["shape"]["n_kv"],
+      d = json["shape"]["d"], n = json["shape"]["n"], steps = json["shape"]["steps"];
   double theta = std::stod(GoldenNumber(json["shape"]["rope_theta"]));
-  float At(const char* what, int layer, int head, int t, int x) const { return json[what][layer][head][t][x].get<float>(); }
+  float At(const char* what, int layer, int head, int t, int x) const {
+    return json[what][layer][head][t][x].get<float>();
+  }
 };
 
 class Micro {
  public:
-  Micro(const std::string& method, const Json& c) : case_(c), pool_(std::move(ThreadPool::Create(2).value())) {
+  Micro(const std::string& method, const Json& c)
+      : case_(c), pool_(std::move(ThreadPool::Create(2).value())) {
     RopeConfig rope;
     rope.theta = in_.theta;
     rope_ = Rope(rope, in_.d);
@@ -88,18 +91,32 @@ class Micro {
     observed->n_new = in_.n;
     observed->n_rows = std::min(needs.window_rows, in_.n);
     ASSERT_TRUE(observed->queries.Allocate(nullptr, in_.n * in_.n_q * in_.d, "queries").ok());
-    for (int i = 0; i < observed->n_rows; ++i) CopyQueries(layer, in_.n - observed->n_rows + i, observed->queries.data() + i * in_.n_q * in_.d);
+    for (int i = 0; i < observed->n_rows; ++i)
+      CopyQueries(layer, in_.n - observed->n_rows + i, observed->queries.data() + i * in_.n_q * in_.d);
     if (!needs.column_sums) return;
-    std::vector<float> q(static_cast<size_t>(in_.n * in_.n_q * in_.d)), out(q.size()), lse(static_cast<size_t>(in_.n));
+    std::vector<float> q(static_cast<size_t>(in_.n * in_.n_q * in_.d)), out(q.size()),
+        lse(static_cast<size_t>(in_.n));
     for (int i = 0; i < in_.n; ++i) CopyQueries(layer, i, q.data() + i * in_.n_q * in_.d);
     ASSERT_TRUE(observed->sums.Allocate(nullptr, in_.n_kv * in_.n, "sums").ok());
     std::fill(observed->sums.data(), observed->sums.data() + in_.n_kv * in_.n, 0.0f);
     for (int h = 0; h < in_.n_q; ++h) {
       const int g = h / (in_.n_q / in_.n_kv);
-      PrefillAttentionArgs a{q.data() + h * in_.d, kv->Keys(g), kv->Values(g), out.data(), lse.data(), in_.n_q * in_.d, in_.d, in_.n, 0, in_.d, 0, scale_};
+      PrefillAttentionArgs a{q.data() + h * in_.d,
+                             kv->Keys(g),
+                             kv->Values(g),
+                             out.data(),
+                             lse.data(),
+                             in_.n_q * in_.d,
+                             in_.d,
+                             in_.n,
+                             0,
+                             in_.d,
+                             0,
+                             scale_};
       ops_.kernels->prefill_attention(a);
       ColumnSumsArgs c{};
-      c.q = a.q, c.k = a.k, c.lse = lse.data(), c.sums = observed->sums.data() + g * in_.n, c.q_stride = a.q_stride, c.n_q = in_.n, c.key_end = in_.n;
+      c.q = a.q, c.k = a.k, c.lse = lse.data(), c.sums = observed->sums.data() + g * in_.n,
+      c.q_stride = a.q_stride, c.n_q = in_.n, c.key_end = in_.n;
       c.d = in_.d, c.scale = scale_, c.weight = static_cast<float>(in_.n_kv) / static_cast<float>(in_.n_q);
       ops_.kernels->column_sums(c);
     }
@@ -121,7 +138,8 @@ class Micro {
       for (size_t t = 0; t < expected.size(); ++t) {
         const float got = compressor_->last_scores(g)[t];
         if (!expected[t].is_number() || std::isinf(got)) continue;  // protected columns
-        EXPECT_NEAR(sign * got, expected[t].get<double>(), 1e-5 * std::abs(expected[t].get<double>()) + 1e-9) << "score " << layer << " " << g << " " << t;
+        EXPECT_NEAR(sign * got, expected[t].get<double>(), 1e-5 * std::abs(expected[t].get<double>()) + 1e-9)
+            << "score " << layer << " " << g << " " << t;
       }
     }
   }
@@ -136,10 +154,13 @@ class Micro {
 
   void Step(int s, int layer) {
     const int t = in_.n + s, d = in_.d;
-    std::vector<float> q(static_cast<size_t>(in_.n_q * d)), k(static_cast<size_t>(in_.n_kv * d)), v(k.size()), out(q.size()), rotated(q.size());
+    std::vector<float> q(static_cast<size_t>(in_.n_q * d)), k(static_cast<size_t>(in_.n_kv * d)), v(k.size()),
+        out(q.size()), rotated(q.size());
     CopyQueries(layer, t, q.data());
     for (int g = 0; g < in_.n_kv; ++g) {
-      for (int x = 0; x < d; ++x) k[static_cast<size_t>(g * d + x)] = in_.At("K", layer, g, t, x), v[static_cast<size_t>(g * d + x)] = in_.At("V", layer, g, t, x);
+      for (int x = 0; x < d; ++x)
+        k[static_cast<size_t>(g * d + x)] = in_.At("K", layer, g, t, x),
+                                      v[static_cast<size_t>(g * d + x)] = in_.At("V", layer, g, t, x);
     }
     const bool stored = compressor_->KeysRotated(layer);
     if (!stored) Unrotate(t, &q), Unrotate(t, &k);
@@ -148,14 +169,25 @@ class Micro {
     ASSERT_TRUE(angles_.Grow(rope_, in_.n + in_.steps, nullptr).ok());
     ASSERT_TRUE(compressor_->ReserveStep(in_.n + in_.steps).ok());
     for (int g = 0; g < in_.n_kv; ++g) cache_->Append(layer, g, k.data() + g * d, v.data() + g * d, t);
-    const AttendArgs args{ops_, *cache_, layer, q.data(), out.data(), scale_, 0, compressor_->wants_probabilities(),
-                          compressor_->RotationOf(layer), &angles_, RopePairing::kHalf, rotated.data()};
+    const AttendArgs args{ops_,
+                          *cache_,
+                          layer,
+                          q.data(),
+                          out.data(),
+                          scale_,
+                          0,
+                          compressor_->wants_probabilities(),
+                          compressor_->RotationOf(layer),
+                          &angles_,
+                          RopePairing::kHalf,
+                          rotated.data()};
     Attend(args, &ws_);
     compressor_->AfterAttend(layer, q.data(), v.data(), &ws_, cache_.get());
     const bool quantised = case_["options"].contains("bits");
     for (int h = 0; h < in_.n_q; ++h) {
       for (int x = 0; x < d; ++x) {
-        EXPECT_NEAR(out[static_cast<size_t>(h * d + x)], case_["attention"][s][layer][h][x].get<double>(), quantised ? 5e-3 : 1e-5)
+        EXPECT_NEAR(out[static_cast<size_t>(h * d + x)], case_["attention"][s][layer][h][x].get<double>(),
+                    quantised ? 5e-3 : 1e-5)
             << "step " << s << " layer " << layer << " head " << h << " dim " << x;
       }
     }
@@ -164,7 +196,8 @@ class Micro {
   void Unrotate(int position, std::vector<float>* x) {
     std::vector<float> cos(static_cast<size_t>(in_.d / 2)), sin(cos.size());
     rope_.Angles(-position, cos.data(), sin.data());
-    for (size_t i = 0; i < x->size(); i += static_cast<size_t>(in_.d)) ops_.kernels->rope(x->data() + i, cos.data(), sin.data(), in_.d, RopePairing::kHalf);
+    for (size_t i = 0; i < x->size(); i += static_cast<size_t>(in_.d))
+      ops_.kernels->rope(x->data() + i, cos.data(), sin.data(), in_.d, RopePairing::kHalf);
   }
 
   void CheckState(int layer) {
@@ -177,14 +210,16 @@ class Micro {
         cache_->GetAux(layer, g, aux, values.data());
         for (int r = 0; r < n; ++r) {
           const double expected = final[name][layer][g][r].get<double>();
-          EXPECT_NEAR(values[static_cast<size_t>(r)], expected, 1e-5 * std::abs(expected) + 1e-6) << name << " " << layer << " " << g << " " << r;
+          EXPECT_NEAR(values[static_cast<size_t>(r)], expected, 1e-5 * std::abs(expected) + 1e-6)
+              << name << " " << layer << " " << g << " " << r;
         }
       };
       check("A", 0), check("F", 0), check("a", 0), check("cnt", 1), check("I", 0);
       if (!final.contains("V")) continue;
       for (int r = 0; r < n; ++r) {
         cache_->ReadValue(layer, g, r, v.data());
-        for (int x = 0; x < in_.d; ++x) EXPECT_NEAR(v[static_cast<size_t>(x)], final["V"][layer][g][r][x].get<double>(), 1e-5) << "V " << r;
+        for (int x = 0; x < in_.d; ++x)
+          EXPECT_NEAR(v[static_cast<size_t>(x)], final["V"][layer][g][r][x].get<double>(), 1e-5) << "V " << r;
       }
     }
   }
@@ -216,9 +251,10 @@ TEST_P(GoldenMicro, PromptAndDecode) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenMicro,
-                         testing::Values("full", "streaming", "streaming-baseline", "h2o", "tova", "scissorhands", "snapkv", "snapkv-int8", "snapkv-int4",
-                                         "pyramidkv", "pyramidinfer", "cam", "headkv-r2", "ada-snapkv", "ada-pyramid", "cokv", "ahakv", "weightedkv",
-                                         "spindlekv", "nacl"),
+                         testing::Values("full", "streaming", "streaming-baseline", "h2o", "tova",
+                                         "scissorhands", "snapkv", "snapkv-int8", "snapkv-int4", "pyramidkv",
+                                         "pyramidinfer", "cam", "headkv-r2", "ada-snapkv", "ada-pyramid",
+                                         "cokv", "ahakv", "weightedkv", "spindlekv", "nacl"),
                          [](const auto& name) {
                            std::string s = name.param;
                            for (char& ch : s) ch = ch == '-' ? '_' : ch;

@@ -1,5 +1,6 @@
-// Every method on the trained model against reference values (tests/data/goldens/model): kept positions, the first decode step, greedy
-// continuations, what is left after decode. Where the reference's margin says a head was decided by less than f32 can tell, it may differ.
+// Every method on the trained model against reference values (tests/data/goldens/model): kept positions, the
+// first decode step, greedy continuations, what is left after decode. Where the reference's margin says a
+// head was decided by less than f32 can tell, it may differ.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -15,7 +16,8 @@ constexpr double kMargin = 2e-4;  // f32 with angles in double
 
 std::shared_ptr<const Model> Recall() {
   static const std::shared_ptr<const Model> model = [] {
-    const std::string path = std::string(KVC_BINARY_DIR) + "/tests/golden_recall_f32_" + std::to_string(getpid()) + ".kvc";
+    const std::string path =
+        std::string(KVC_BINARY_DIR) + "/tests/golden_recall_f32_" + std::to_string(getpid()) + ".kvc";
     ConvertOptions options;
     options.weights = WeightChoice::kF32;
     ConvertReport report;
@@ -32,17 +34,21 @@ std::shared_ptr<const Model> Recall() {
 class ModelCase {
  public:
   ModelCase(const Json& golden, const Json& prompt) : golden_(golden), prompt_(prompt) {
-    const std::string spec = GoldenSpec(golden["method"], golden.value("budget", 0), golden.value("options", Json::object()));
+    const std::string spec =
+        GoldenSpec(golden["method"], golden.value("budget", 0), golden.value("options", Json::object()));
     Result<Policy> policy = ParsePolicy(spec.c_str());
     EXPECT_TRUE(policy.ok()) << spec << ": " << policy.status().message();
-    for (double s : GoldenScores(golden.value("options", Json::object()))) policy.value().head_scores.push_back(static_cast<float>(s));
+    for (double s : GoldenScores(golden.value("options", Json::object())))
+      policy.value().head_scores.push_back(static_cast<float>(s));
     auto session = Session::Create(Recall(), &policy.value(), {});
     EXPECT_TRUE(session.ok()) << session.status().message();
     session_ = std::move(session.value());
     const std::vector<int32_t> ids = prompt["ids"];
     const Status status = session_->Prefill(ids, true);
     EXPECT_TRUE(status.ok()) << status.message();
-    tolerance_ = !golden.contains("options") || !golden["options"].contains("bits") ? 2e-4 : golden["options"]["bits"] == 8 ? 5e-3 : 3e-2;
+    tolerance_ = !golden.contains("options") || !golden["options"].contains("bits") ? 2e-4
+                 : golden["options"]["bits"] == 8                                   ? 5e-3
+                                                                                    : 3e-2;
   }
 
   void CheckKept(const char* field) {
@@ -63,7 +69,8 @@ class ModelCase {
     std::vector<int32_t> order(session_->logits().size());
     if (!prompt_.contains("last_top20")) return;
     for (const Json& pair : prompt_["last_top20"]) {
-      EXPECT_NEAR(session_->logits()[pair[0].get<size_t>()], pair[1].get<double>(), 5e-4) << "token " << pair[0];
+      EXPECT_NEAR(session_->logits()[pair[0].get<size_t>()], pair[1].get<double>(), 5e-4)
+          << "token " << pair[0];
     }
   }
 
@@ -71,7 +78,8 @@ class ModelCase {
     const std::vector<int32_t> expected = prompt_["continuation"];
     for (size_t i = 0; i < expected.size(); ++i) {
       if (i == 1) CheckFirstStep();
-      if (prompt_["gap"][i].get<double>() < 5 * (i == 0 ? 5e-4 : tolerance_)) return;  // two tokens too close to tell apart
+      if (prompt_["gap"][i].get<double>() < 5 * (i == 0 ? 5e-4 : tolerance_))
+        return;  // two tokens too close to tell apart
       if (Recall()->tokenizer().IsStop(expected[i])) return;
       int32_t token = -1;
       const Status status = session_->Step(&token);
@@ -87,7 +95,8 @@ class ModelCase {
   void CheckFirstStep() {
     ASSERT_TRUE(session_->FeedPending().ok());
     for (const Json& pair : prompt_["first_step_top5"]) {
-      EXPECT_NEAR(session_->logits()[pair[0].get<size_t>()], pair[1].get<double>(), tolerance_) << "token " << pair[0];
+      EXPECT_NEAR(session_->logits()[pair[0].get<size_t>()], pair[1].get<double>(), tolerance_)
+          << "token " << pair[0];
     }
   }
 
@@ -96,7 +105,8 @@ class ModelCase {
     if (prompt_.contains("margin")) {
       const Json& of_layer = prompt_["margin"][layer];
       const size_t per_head = of_layer.size() / static_cast<size_t>(Recall()->config().n_kv_heads);
-      for (size_t j = 0; j < per_head; ++j) margin = std::min(margin, Margin(of_layer[static_cast<size_t>(g) * per_head + j]));
+      for (size_t j = 0; j < per_head; ++j)
+        margin = std::min(margin, Margin(of_layer[static_cast<size_t>(g) * per_head + j]));
     }
     if (prompt_.contains("alloc_margin")) margin = std::min(margin, Margin(prompt_["alloc_margin"][layer]));
     if (prompt_.contains("decode_margin")) margin = std::min(margin, Margin(prompt_["decode_margin"][layer]));
@@ -112,7 +122,8 @@ class ModelCase {
 
 std::vector<std::string> Files() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(KVC_TEST_DATA) + "/goldens/model")) names.push_back(entry.path().stem());
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(KVC_TEST_DATA) + "/goldens/model"))
+    names.push_back(entry.path().stem());
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -13,6 +13,7 @@ if [ -n "$missing" ]; then
   echo "run_aarch64.sh: these packages are missing:$missing" >&2
   exit 2
 fi
-cmake -S "$root/tests/parity" -B "$build" -G Ninja -DCMAKE_TOOLCHAIN_FILE="$root/toolchains/linux-aarch64.cmake" >/dev/null
+cmake -S "$root/tests/parity" -B "$build" -G Ninja \
+  -DCMAKE_TOOLCHAIN_FILE="$root/toolchains/linux-aarch64.cmake" >/dev/null
 cmake --build "$build"
 ctest --test-dir "$build" --output-on-failure

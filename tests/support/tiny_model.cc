@@ -156,8 +156,12 @@ std::vector<uint8_t> TinyTensorBytes(const TinyModelOptions& o, const TensorPlan
 }
 
 Status WriteTinyModel(const TinyModelOptions& options, const std::string& path) {
+  return WriteTinyModel(options, TinyModelContent(options), path);
+}
+
+Status WriteTinyModel(const TinyModelOptions& options, ModelFileContent content, const std::string& path) {
   const std::vector<TensorPlan> plans = TinyModelTensors(options);
-  auto writer = ModelWriter::Create(path, TinyModelContent(options), plans);
+  auto writer = ModelWriter::Create(path, std::move(content), plans);
   if (!writer.ok()) return writer.status();
   for (const TensorPlan& plan : plans) {
     const std::vector<uint8_t> bytes = TinyTensorBytes(options, plan);
@@ -167,9 +171,13 @@ Status WriteTinyModel(const TinyModelOptions& options, const std::string& path) 
 }
 
 AlignedBytes TinyModelBytes(const TinyModelOptions& options) {
+  return TinyModelBytes(options, TinyModelContent(options));
+}
+
+AlignedBytes TinyModelBytes(const TinyModelOptions& options, ModelFileContent content) {
   const TempFolder folder;
   const std::string path = folder / "tiny.kvc";
-  CheckOk(WriteTinyModel(options, path));
+  CheckOk(WriteTinyModel(options, std::move(content), path));
   MemoryMeter meter(0);
   const Result<MappedFile> file = MappedFile::Open(path, &meter);
   CheckOk(file.status());

@@ -51,8 +51,10 @@ std::vector<TensorPlan> TinyModelTensors(const TinyModelOptions& options);
 std::vector<uint8_t> TinyTensorBytes(const TinyModelOptions& options, const TensorPlan& tensor);
 
 Status WriteTinyModel(const TinyModelOptions& options, const std::string& path);
+Status WriteTinyModel(const TinyModelOptions& options, ModelFileContent content, const std::string& path);
 // The same file in memory. Aborts the test program with a message when it cannot be made.
 AlignedBytes TinyModelBytes(const TinyModelOptions& options);
+AlignedBytes TinyModelBytes(const TinyModelOptions& options, ModelFileContent content);
 
 // A fresh folder below the system's temporary folder, removed with everything in it at the end.
 class TempFolder {

@@ -13,6 +13,8 @@ struct ProgramResult {
 
 ProgramResult RunProgram(const std::string& program, const std::vector<std::string>& arguments);
 ProgramResult RunKvc(const std::vector<std::string>& arguments);
+// Sends SIGINT, as Ctrl-C does, once the program has printed something.
+ProgramResult RunKvcAndInterrupt(const std::vector<std::string>& arguments);
 
 // A folder for the files of one test, removed with them.
 class TemporaryFolder {

@@ -289,6 +289,15 @@ TEST(ToolRecall, BenchHasTheKeys) {
   EXPECT_GE(result["compress_seconds"].get<double>(), 0);
 }
 
+TEST(ToolRecall, InterruptedRunEndsCleanlyWithTheTextSoFar) {
+  const std::vector<std::string> arguments = {"run",          KVC_RECALL, "--prompt",  "It was",
+                                              "--max-tokens", "100000",   "--context", "100000"};
+  const ProgramResult result = RunKvcAndInterrupt(arguments);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("cancelled"), std::string::npos) << result.err;
+  EXPECT_FALSE(result.out.empty());
+}
+
 TEST(ToolRecall, DemoTextForPeople) {
   const ProgramResult text =
       RunKvc({"demo", "--model", KVC_RECALL, "--tasks", kTasks, "--limit", "1", "--budget", "64"});

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Makes tests/data/convert: small GGUF files and what the PyPI package gguf dequantises from them (needs numpy, gguf).
+"""Makes tests/data/convert: small GGUF files and what the PyPI package gguf dequantises from them (needs numpy,
+gguf).
 
   make_convert_vectors.py OUT
 
-NAME.gguf with NAME.f32: the values of all tensors, f32 little-endian, in the order of the file, rows first."""
+NAME.gguf with NAME.f32: the values of all tensors, f32 little-endian, in the order of the file, rows first.
+"""
+
 import os
 import sys
 
@@ -25,7 +28,11 @@ def byte_level(w, pre):
     tokens = byte_alphabet()
     merges = ["h e", "l l", "he ll", "hell o", f"{tokens[32]} w"]
     tokens += [m.replace(" ", "") for m in merges]
-    kinds = [TokenType.NORMAL] * len(tokens) + [TokenType.CONTROL] * 3 + [TokenType.USER_DEFINED, TokenType.UNUSED]
+    kinds = (
+        [TokenType.NORMAL] * len(tokens)
+        + [TokenType.CONTROL] * 3
+        + [TokenType.USER_DEFINED, TokenType.UNUSED]
+    )
     tokens += ["<|bos|>", "<|eos|>", "<|eot_id|>", "<tool> call", "[PAD265]"]
     w.add_tokenizer_model("gpt2")
     w.add_tokenizer_pre(pre)
@@ -39,8 +46,16 @@ def byte_level(w, pre):
 
 
 def sentencepiece(w):
-    tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)] + ["\u2581", "a", "b", "\u2581a", "ab", "\u2581ab"]
-    kinds = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL] + [TokenType.BYTE] * 256 + [TokenType.NORMAL] * 6
+    tokens = (
+        ["<unk>", "<s>", "</s>"]
+        + [f"<0x{b:02X}>" for b in range(256)]
+        + ["\u2581", "a", "b", "\u2581a", "ab", "\u2581ab"]
+    )
+    kinds = (
+        [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL]
+        + [TokenType.BYTE] * 256
+        + [TokenType.NORMAL] * 6
+    )
     scores = [0.0] * 259 + [-5.0, -6.0, -7.0, -1.0, -2.0, -3.0]
     w.add_tokenizer_model("llama")
     w.add_tokenizer_pre("default")
@@ -81,7 +96,7 @@ def make(folder, name, arch, tokenizer, types, biases=False, qk_norm=False, tied
         x = rng.standard_normal(shape).astype(np.float32) * np.float32(0.2)
         if len(shape) == 2:
             x[0, :32] = 0  # a group of zeros
-            x[-1, 5] = 3   # an outlier
+            x[-1, 5] = 3  # an outlier
         data = x if kind == Type.F32 else gguf.quants.quantize(x, kind)
         w.add_tensor(tensor_name, data, raw_dtype=kind)
         values.append(gguf.quants.dequantize(data, kind).astype("<f4").reshape(-1))
@@ -132,7 +147,11 @@ def llama3_divisors(factor, theta, head_dim, low=1.0, high=4.0, original=8192.0)
     for j in range(0, head_dim, 2):
         wave = 2 * np.pi * theta ** (j / head_dim)
         smooth = (original / wave - low) / (high - low)
-        out.append(1.0 if wave < original / high else factor if wave > original / low else 1 / ((1 - smooth) / factor + smooth))
+        out.append(
+            1.0
+            if wave < original / high
+            else factor if wave > original / low else 1 / ((1 - smooth) / factor + smooth)
+        )
     return np.array(out, np.float32)
 
 
@@ -141,8 +160,22 @@ def main():
     os.makedirs(folder, exist_ok=True)
     make(folder, "qwen2_q8_0", "qwen2", lambda w: byte_level(w, "qwen2"), [Type.Q8_0], biases=True)
     make(folder, "llama_q4_0", "llama", sentencepiece, [Type.Q4_0], tied=False)
-    make(folder, "qwen3_mixed", "qwen3", lambda w: byte_level(w, "qwen2"), [Type.BF16, Type.F16, Type.F32, Type.Q8_0, Type.Q4_0], qk_norm=True)
-    make(folder, "llama3_scaled", "llama", lambda w: byte_level(w, "llama-bpe"), [Type.Q4_0], rope_freqs=llama3_divisors(32.0, 500000.0, HEAD_DIM))
+    make(
+        folder,
+        "qwen3_mixed",
+        "qwen3",
+        lambda w: byte_level(w, "qwen2"),
+        [Type.BF16, Type.F16, Type.F32, Type.Q8_0, Type.Q4_0],
+        qk_norm=True,
+    )
+    make(
+        folder,
+        "llama3_scaled",
+        "llama",
+        lambda w: byte_level(w, "llama-bpe"),
+        [Type.Q4_0],
+        rope_freqs=llama3_divisors(32.0, 500000.0, HEAD_DIM),
+    )
 
 
 main()

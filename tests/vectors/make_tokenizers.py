@@ -3,9 +3,12 @@
     python3 -m venv v && v/bin/pip install tokenizers==0.23.3 sentencepiece==0.2.3 protobuf
     v/bin/python tests/vectors/make_tokenizers.py CORPUS_DIR tests/data/tokenizers
 
-CORPUS_DIR holds English prose as *.txt; the sentences of tokenizer_strings.py, in many scripts, are added. The results stand in
-the repository; they need to be made again only when this script changes, and then the vectors too (make_tokenizer_vectors.py).
+CORPUS_DIR holds English prose as *.txt; the sentences of tokenizer_strings.py, in many scripts, are added. The
+results stand in
+the repository; they need to be made again only when this script changes, and then the vectors too
+(make_tokenizer_vectors.py).
 """
+
 import glob
 import io
 import json
@@ -15,15 +18,32 @@ import sys
 
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from tokenizer_strings import corpus
 
-LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 # Three patterns, one after the other.
-CHAIN = [r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+",
-         r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"]
+CHAIN = [
+    r"\p{N}{1,3}",
+    r"[一-龥぀-ゟ゠-ヿ]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"
+    r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+]
 
 
 def byte_level(lines, vocab_size, patterns, specials, users=(), nfc=False):
@@ -32,10 +52,19 @@ def byte_level(lines, vocab_size, patterns, specials, users=(), nfc=False):
     if nfc:
         t.normalizer = normalizers.NFC()
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not patterns)
-    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(p), "isolated") for p in patterns] + [level]) if patterns else level
+    t.pre_tokenizer = (
+        pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(p), "isolated") for p in patterns] + [level])
+        if patterns
+        else level
+    )
     t.decoder = decoders.ByteLevel()
     t.post_processor = processors.ByteLevel(trim_offsets=False)
-    t.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    t.train_from_iterator(
+        lines,
+        trainers.BpeTrainer(
+            vocab_size=vocab_size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        ),
+    )
     t.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in specials])
     t.add_tokens([AddedToken(s, special=False, normalized=False) for s in users])
     return t
@@ -54,8 +83,12 @@ def llama3(lines):
     j["model"]["ignore_merges"] = True
     bos = "<|begin_of_text|>"
     t = Tokenizer.from_str(json.dumps(j))
-    t.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False),
-                                            processors.TemplateProcessing(single=[bos, "$A"], special_tokens=[(bos, t.token_to_id(bos))])])
+    t.post_processor = processors.Sequence(
+        [
+            processors.ByteLevel(trim_offsets=False),
+            processors.TemplateProcessing(single=[bos, "$A"], special_tokens=[(bos, t.token_to_id(bos))]),
+        ]
+    )
     return t
 
 
@@ -72,15 +105,24 @@ def llama_hf(lines):
     merges = [tuple(m) for m in old["merges"] if all(x in vocab for x in (*m, "".join(m)))]
     t.model = models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     t.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in names[:3]])
-    t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    t.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
     t.post_processor = processors.TemplateProcessing(single=["<s>", "$A"], special_tokens=[("<s>", 1)])
     return t
 
 
 def sentencepiece_model(lines, **options):
     out = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=out, model_type="bpe", normalization_rule_name="identity",
-                                             num_threads=1, minloglevel=2, **options)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=out,
+        model_type="bpe",
+        normalization_rule_name="identity",
+        num_threads=1,
+        minloglevel=2,
+        **options
+    )
     return out.getvalue()
 
 
@@ -94,27 +136,62 @@ def with_unused(model, step):
 
 
 def main(corpus_dir, out):
-    text = "".join(open(f, encoding="utf-8", errors="replace").read() for f in sorted(glob.glob(corpus_dir + "/*.txt")))
+    text = "".join(
+        open(f, encoding="utf-8", errors="replace").read() for f in sorted(glob.glob(corpus_dir + "/*.txt"))
+    )
     r = random.Random(1)
     lines = text.splitlines(keepends=True)
     lines = [lines[i] for i in sorted(r.sample(range(len(lines)), min(20000, len(lines))))] + corpus() * 30
     byte_level(lines, 1400, [], ["<|endoftext|>"]).save(out + "/gpt2.json", pretty=False)
     llama3(lines).save(out + "/llama3.json", pretty=False)
-    byte_level(lines, 1400, [QWEN2], ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], ["<tool_call>", "</tool_call>", "<think>", "</think>", "<tool"],
-               nfc=True).save(out + "/qwen2.json", pretty=False)
+    byte_level(
+        lines,
+        1400,
+        [QWEN2],
+        ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        ["<tool_call>", "</tool_call>", "<think>", "</think>", "<tool"],
+        nfc=True,
+    ).save(out + "/qwen2.json", pretty=False)
     byte_level(lines, 1000, CHAIN, ["<|eos|>"]).save(out + "/chain.json", pretty=False)
     llama_hf(lines).save(out + "/llama_hf.json", pretty=False)
-    fallback = sentencepiece_model(lines, vocab_size=1500, byte_fallback=True, add_dummy_prefix=True, remove_extra_whitespaces=False, split_digits=True,
-                                   allow_whitespace_only_pieces=True, character_coverage=0.985, user_defined_symbols=["<sep>", "<sep><sep2>", "▁▁▁▁"])
+    fallback = sentencepiece_model(
+        lines,
+        vocab_size=1500,
+        byte_fallback=True,
+        add_dummy_prefix=True,
+        remove_extra_whitespaces=False,
+        split_digits=True,
+        allow_whitespace_only_pieces=True,
+        character_coverage=0.985,
+        user_defined_symbols=["<sep>", "<sep><sep2>", "▁▁▁▁"],
+    )
     open(out + "/sp_fallback.model", "wb").write(fallback)
     open(out + "/sp_unused.model", "wb").write(with_unused(fallback, 7))
     open(out + "/sp_squeeze.model", "wb").write(
-        sentencepiece_model(lines, vocab_size=900, byte_fallback=False, add_dummy_prefix=True, remove_extra_whitespaces=True, character_coverage=0.985,
-                            user_defined_symbols=["<sep>"]))
+        sentencepiece_model(
+            lines,
+            vocab_size=900,
+            byte_fallback=False,
+            add_dummy_prefix=True,
+            remove_extra_whitespaces=True,
+            character_coverage=0.985,
+            user_defined_symbols=["<sep>"],
+        )
+    )
     open(out + "/sp_plain.model", "wb").write(
-        sentencepiece_model(lines, vocab_size=900, byte_fallback=True, add_dummy_prefix=False, remove_extra_whitespaces=False, character_coverage=0.985))
+        sentencepiece_model(
+            lines,
+            vocab_size=900,
+            byte_fallback=True,
+            add_dummy_prefix=False,
+            remove_extra_whitespaces=False,
+            character_coverage=0.985,
+        )
+    )
     for name in os.listdir(out):
-        if name.endswith(".json"):  # one line a file is no use to people; merges and vocab one entry a line neither
+        if name.endswith(
+            ".json"
+        ):  # one line a file is no use to people; merges and vocab one entry a line neither
             path = os.path.join(out, name)
             j = json.load(open(path, encoding="utf-8"))
             json.dump(j, open(path, "w", encoding="utf-8"), ensure_ascii=False, separators=(",", ":"))

@@ -13,7 +13,8 @@ int32_t AuxCount(const Policy&) { return 2; }
 
 Protected Protect(const Policy& policy, int32_t budget) {
   const int32_t n_sink = policy.Int(OptionId::kNSink), recent = policy.Int(OptionId::kRecent);
-  // The newest entry is never a candidate; a derived recent part that does not fit is clamped (Appendix C, 1.9).
+  // The newest entry is never a candidate; a derived recent part that does not fit is clamped (Appendix
+  // C, 1.9).
   return {n_sink, std::max(1, recent < 0 ? budget / 2 - 4 : recent)};
 }
 
@@ -43,7 +44,17 @@ void Rank(const DecodeInput& in, float* scores) {
 
 }  // namespace
 
-extern const Scorer kScorerAvgAccum = {"avg_accum", kNeedsColumnSums, false, AuxCount, {OptionId::kNSink, OptionId::kRecent}, Protect, nullptr, Score,
-                                       nullptr,     Observe,          Rank,  false};
+extern const Scorer kScorerAvgAccum = {"avg_accum",
+                                       kNeedsColumnSums,
+                                       false,
+                                       AuxCount,
+                                       {OptionId::kNSink, OptionId::kRecent},
+                                       Protect,
+                                       nullptr,
+                                       Score,
+                                       nullptr,
+                                       Observe,
+                                       Rank,
+                                       false};
 
 }  // namespace kvc

@@ -1,4 +1,5 @@
-// H2O: attention summed over all rows. methods.md 2.3. `h2o_count` divides by the rows that could see the entry.
+// H2O: attention summed over all rows. methods.md 2.3. `h2o_count` divides by the rows that could see the
+// entry.
 #include <algorithm>
 
 #include "lib/compress/scorers.h"
@@ -14,9 +15,12 @@ Protected Protect(const Policy& policy, int32_t budget) {
   return {0, recent < 0 ? (budget + 1) / 2 : recent};
 }
 
-bool Counts(const Policy& policy) { return policy.scorer == &kScorerH2oCount || policy.Int(OptionId::kH2oNorm) == 1; }
+bool Counts(const Policy& policy) {
+  return policy.scorer == &kScorerH2oCount || policy.Int(OptionId::kH2oNorm) == 1;
+}
 
-// With `count` the prompt's sums are divided by the rows that could see the entry; decode adds plain probabilities (the reference does).
+// With `count` the prompt's sums are divided by the rows that could see the entry; decode adds plain
+// probabilities (the reference does).
 Status Score(const ScoreInput& in, ScoreOutput& out) {
   for (int32_t g = 0; g < in.kv.n_kv_heads; ++g) {
     const int32_t n = in.kv.len[static_cast<size_t>(g)], total = in.kv.Positions(g)[n - 1] + 1;
@@ -39,9 +43,20 @@ void Rank(const DecodeInput& in, float* scores) { std::copy(in.aux[0], in.aux[0]
 
 }  // namespace
 
-extern const Scorer kScorerH2o = {"h2o",   kNeedsColumnSums, false,   AuxCount, {OptionId::kH2oRecent, OptionId::kH2oNorm}, Protect, nullptr, Score,
-                                  nullptr, Observe,          Rank,    false};
-extern const Scorer kScorerH2oCount = {"h2o_count", kNeedsColumnSums, false, AuxCount, {OptionId::kH2oRecent}, Protect, nullptr, Score,
-                                       nullptr,     Observe,          Rank,  false};
+extern const Scorer kScorerH2o = {"h2o",
+                                  kNeedsColumnSums,
+                                  false,
+                                  AuxCount,
+                                  {OptionId::kH2oRecent, OptionId::kH2oNorm},
+                                  Protect,
+                                  nullptr,
+                                  Score,
+                                  nullptr,
+                                  Observe,
+                                  Rank,
+                                  false};
+extern const Scorer kScorerH2oCount = {
+    "h2o_count", kNeedsColumnSums, false, AuxCount, {OptionId::kH2oRecent}, Protect, nullptr, Score,
+    nullptr,     Observe,          Rank,  false};
 
 }  // namespace kvc

@@ -17,10 +17,12 @@ Status Score(const ScoreInput& in, ScoreOutput& out) {
   const int32_t heads = in.n_heads, group = in.group();
   const bool layer_wide = in.policy.Int(OptionId::kTovaScope) == 0;
   for (int32_t g = 0; g < in.kv.n_kv_heads; ++g) {
-    const int32_t first = layer_wide ? 0 : g * group, end = layer_wide ? heads : first + group, n = in.kv.len[static_cast<size_t>(g)];
+    const int32_t first = layer_wide ? 0 : g * group, end = layer_wide ? heads : first + group,
+                  n = in.kv.len[static_cast<size_t>(g)];
     float* mean = out.scores + g * out.stride;
     std::fill(mean, mean + n, 0.0f);
-    for (int32_t h = first; h < end; ++h) in.ops.kernels->add(in.scratch.per_head + h * in.scratch.stride, n, mean);
+    for (int32_t h = first; h < end; ++h)
+      in.ops.kernels->add(in.scratch.per_head + h * in.scratch.stride, n, mean);
     for (int32_t t = 0; t < n; ++t) mean[t] /= static_cast<float>(end - first);
   }
   return {};
@@ -30,7 +32,9 @@ void Rank(const DecodeInput& in, float* scores) { std::copy(in.p, in.p + in.n, s
 
 }  // namespace
 
-extern const Scorer kScorerLastRow = {"last_row", kNeedsWindow, true, nullptr, {OptionId::kProtectLast, OptionId::kTovaScope}, Protect, Rows, Score,
-                                      nullptr,    nullptr,      Rank, false};
+extern const Scorer kScorerLastRow = {
+    "last_row", kNeedsWindow, true,  nullptr, {OptionId::kProtectLast, OptionId::kTovaScope},
+    Protect,    Rows,         Score, nullptr, nullptr,
+    Rank,       false};
 
 }  // namespace kvc

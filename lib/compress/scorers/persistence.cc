@@ -1,4 +1,5 @@
-// Scissorhands: entries whose attention was below average again and again are dropped, several at once. methods.md 2.5, Appendix C.
+// Scissorhands: entries whose attention was below average again and again are dropped, several at once.
+// methods.md 2.5, Appendix C.
 #include <algorithm>
 #include <cstring>
 
@@ -12,9 +13,12 @@ namespace {
 constexpr int32_t kDefaultRecent = 10;
 constexpr int32_t kWordBits = 32;
 
-// Side values: 0 = the statistic (rows below average, or summed attention); with mode count, the history follows as bits, newest lowest.
+// Side values: 0 = the statistic (rows below average, or summed attention); with mode count, the history
+// follows as bits, newest lowest.
 bool SumMode(const Policy& policy) { return policy.Int(OptionId::kScissorMode) == 1; }
-int32_t Words(const Policy& policy) { return SumMode(policy) ? 0 : (policy.Int(OptionId::kHistory) + kWordBits - 1) / kWordBits; }
+int32_t Words(const Policy& policy) {
+  return SumMode(policy) ? 0 : (policy.Int(OptionId::kHistory) + kWordBits - 1) / kWordBits;
+}
 int32_t AuxCount(const Policy& policy) { return 1 + Words(policy); }
 int32_t Rows(const Policy& policy, int32_t, int32_t) { return policy.Int(OptionId::kHistory); }
 
@@ -76,7 +80,8 @@ Status Score(const ScoreInput& in, ScoreOutput& out) {
 
 Status Select(const SelectInput& in) {
   const int32_t budget = in.count + in.protect.n_recent, n_free = in.n - in.protect.n_recent;
-  const int32_t at_once = in.policy.Int(OptionId::kDrop) < 0 ? std::max(budget / 2, 1) : in.policy.Int(OptionId::kDrop);
+  const int32_t at_once =
+      in.policy.Int(OptionId::kDrop) < 0 ? std::max(budget / 2, 1) : in.policy.Int(OptionId::kDrop);
   std::fill(in.mark, in.mark + in.n, uint8_t{1});
   if (in.n <= budget) return {};
   const int32_t drop = std::min(at_once * ((in.n - budget + at_once - 1) / at_once), n_free);
@@ -93,17 +98,18 @@ void Rank(const DecodeInput& in, float* scores) {
 
 }  // namespace
 
-extern const Scorer kScorerPersistence = {"persistence",
-                                          kNeedsWindow,
-                                          false,
-                                          AuxCount,
-                                          {OptionId::kRecent, OptionId::kHistory, OptionId::kDrop, OptionId::kScissorMode},
-                                          Protect,
-                                          Rows,
-                                          Score,
-                                          Select,
-                                          Observe,
-                                          Rank,
-                                          true};
+extern const Scorer kScorerPersistence = {
+    "persistence",
+    kNeedsWindow,
+    false,
+    AuxCount,
+    {OptionId::kRecent, OptionId::kHistory, OptionId::kDrop, OptionId::kScissorMode},
+    Protect,
+    Rows,
+    Score,
+    Select,
+    Observe,
+    Rank,
+    true};
 
 }  // namespace kvc

@@ -9,7 +9,8 @@ Protected Protect(const Policy& policy, int32_t) { return {policy.Int(OptionId::
 
 Status Score(const ScoreInput& in, ScoreOutput& out) {
   for (int32_t g = 0; g < in.kv.n_kv_heads; ++g) {
-    for (int32_t t = 0; t < in.kv.len[static_cast<size_t>(g)]; ++t) out.scores[g * out.stride + t] = static_cast<float>(t);
+    for (int32_t t = 0; t < in.kv.len[static_cast<size_t>(g)]; ++t)
+      out.scores[g * out.stride + t] = static_cast<float>(t);
   }
   return {};
 }
@@ -20,7 +21,8 @@ void Rank(const DecodeInput& in, float* scores) {
 
 }  // namespace
 
-extern const Scorer kScorerPosition = {"position", kNeedsNothing, false, nullptr, {OptionId::kNSink}, Protect, nullptr, Score, nullptr,
-                                       nullptr,    Rank,          false};
+extern const Scorer kScorerPosition = {"position", kNeedsNothing, false, nullptr, {OptionId::kNSink},
+                                       Protect,    nullptr,       Score, nullptr, nullptr,
+                                       Rank,       false};
 
 }  // namespace kvc

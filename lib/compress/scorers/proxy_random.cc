@@ -37,7 +37,8 @@ Status Score(const ScoreInput& in, ScoreOutput& out) {
 Status Select(const SelectInput& in) {
   // The random share rounds half up; the fraction is taken as a rational so that every machine rounds alike.
   const int64_t millionths = std::llround(in.policy.Real(OptionId::kRandomFraction) * 1e6);
-  const int32_t n_random = static_cast<int32_t>((2 * millionths * in.count + 1000000) / 2000000), n_top = in.count - n_random;
+  const int32_t n_random = static_cast<int32_t>((2 * millionths * in.count + 1000000) / 2000000),
+                n_top = in.count - n_random;
   const int32_t first = in.protect.n_sink, n_free = in.n - first - in.protect.n_recent;
   std::fill(in.mark, in.mark + in.n, uint8_t{1});
   MarkTop(in.scores + first, n_free, n_top, in.keys, in.mark + first);
@@ -45,10 +46,12 @@ Status Select(const SelectInput& in) {
   const uint32_t head = static_cast<uint32_t>(in.layer * in.n_kv_heads + in.kv_head);
   constexpr double kNever = -std::numeric_limits<double>::infinity();
   for (int32_t t = 0; t < n_free; ++t) {
-    const double u = Uniform(Philox(head, static_cast<uint32_t>(in.positions[first + t]), 0, kCounterTag, seed)[0]);
+    const double u =
+        Uniform(Philox(head, static_cast<uint32_t>(in.positions[first + t]), 0, kCounterTag, seed)[0]);
     const double gumbel = u > 0 ? -std::log(-std::log(u)) : kNever;
     // What the first part took goes below everything that is left.
-    in.line[t] = in.mark[first + t] != 0 ? -std::numeric_limits<float>::max() : static_cast<float>(in.scores[first + t] + gumbel);
+    in.line[t] = in.mark[first + t] != 0 ? -std::numeric_limits<float>::max()
+                                         : static_cast<float>(in.scores[first + t] + gumbel);
   }
   // The scratch behind the keys holds the marks of the sampled part.
   uint8_t* drawn = reinterpret_cast<uint8_t*>(in.keys + in.n);
@@ -59,17 +62,18 @@ Status Select(const SelectInput& in) {
 
 }  // namespace
 
-extern const Scorer kScorerProxyRandom = {"proxy_random",
-                                          kNeedsWindow,
-                                          false,
-                                          nullptr,
-                                          {OptionId::kNSink, OptionId::kRecent, OptionId::kProxyRows, OptionId::kRandomFraction, OptionId::kSeed},
-                                          Protect,
-                                          Rows,
-                                          Score,
-                                          Select,
-                                          nullptr,
-                                          nullptr,
-                                          false};
+extern const Scorer kScorerProxyRandom = {
+    "proxy_random",
+    kNeedsWindow,
+    false,
+    nullptr,
+    {OptionId::kNSink, OptionId::kRecent, OptionId::kProxyRows, OptionId::kRandomFraction, OptionId::kSeed},
+    Protect,
+    Rows,
+    Score,
+    Select,
+    nullptr,
+    nullptr,
+    false};
 
 }  // namespace kvc

@@ -17,7 +17,8 @@ int32_t Rows(const Policy& policy, int32_t, int32_t) { return policy.Int(OptionI
 void PoolCandidates(const Policy& policy, const float* x, int32_t m, int32_t n, float* y) {
   const int32_t kernel = policy.Int(OptionId::kKernel);
   if (kernel > 1) {
-    Pool(x, m, kernel, policy.Int(OptionId::kPool) == 0 ? PoolKind::kMax : PoolKind::kAvg, policy.Int(OptionId::kAvgEdge) == 1, y);
+    Pool(x, m, kernel, policy.Int(OptionId::kPool) == 0 ? PoolKind::kMax : PoolKind::kAvg,
+         policy.Int(OptionId::kAvgEdge) == 1, y);
   } else {
     std::memcpy(y, x, static_cast<size_t>(m) * sizeof(float));
   }
@@ -26,7 +27,8 @@ void PoolCandidates(const Policy& policy, const float* x, int32_t m, int32_t n, 
 
 Status Score(const ScoreInput& in, ScoreOutput& out) {
   const Policy& policy = in.policy;
-  const bool rows_first = policy.Flag(OptionId::kPoolRowsFirst), head_first = !rows_first && policy.Flag(OptionId::kPoolBeforeGroup);
+  const bool rows_first = policy.Flag(OptionId::kPoolRowsFirst),
+             head_first = !rows_first && policy.Flag(OptionId::kPoolBeforeGroup);
   const int32_t w = policy.Int(OptionId::kWindow);
   RowSums what;
   what.n_rows = std::min(in.observed.n_rows, w);
@@ -61,18 +63,19 @@ Status Score(const ScoreInput& in, ScoreOutput& out) {
 
 }  // namespace
 
-extern const Scorer kScorerWindow = {"window",
-                                     kNeedsWindow,
-                                     false,
-                                     nullptr,
-                                     {OptionId::kWindow, OptionId::kKernel, OptionId::kPool, OptionId::kAvgEdge, OptionId::kGqaAgg,
-                                      OptionId::kPoolBeforeGroup, OptionId::kPoolRowsFirst},
-                                     Protect,
-                                     Rows,
-                                     Score,
-                                     nullptr,
-                                     nullptr,
-                                     nullptr,
-                                     false};
+extern const Scorer kScorerWindow = {
+    "window",
+    kNeedsWindow,
+    false,
+    nullptr,
+    {OptionId::kWindow, OptionId::kKernel, OptionId::kPool, OptionId::kAvgEdge, OptionId::kGqaAgg,
+     OptionId::kPoolBeforeGroup, OptionId::kPoolRowsFirst},
+    Protect,
+    Rows,
+    Score,
+    nullptr,
+    nullptr,
+    nullptr,
+    false};
 
 }  // namespace kvc

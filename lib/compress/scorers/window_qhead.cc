@@ -10,7 +10,8 @@ namespace {
 Protected Protect(const Policy& policy, int32_t) { return {0, policy.Int(OptionId::kWindow)}; }
 int32_t Rows(const Policy& policy, int32_t, int32_t) { return policy.Int(OptionId::kWindow); }
 
-// scores: the group mean (for spindle_gqa=mean and for reports); in.scratch.per_head keeps the rows of the query heads.
+// scores: the group mean (for spindle_gqa=mean and for reports); in.scratch.per_head keeps the rows of the
+// query heads.
 Status Score(const ScoreInput& in, ScoreOutput& out) {
   RowSums what;
   what.n_rows = std::min(in.observed.n_rows, in.policy.Int(OptionId::kWindow));
@@ -29,7 +30,17 @@ Status Score(const ScoreInput& in, ScoreOutput& out) {
 
 }  // namespace
 
-extern const Scorer kScorerWindowQhead = {"window_qhead", kNeedsWindow, false,   nullptr, {OptionId::kWindow, OptionId::kSpindleNorm, OptionId::kSpindleGqa}, Protect, Rows, Score,
-                                          nullptr,        nullptr,      nullptr, false};
+extern const Scorer kScorerWindowQhead = {"window_qhead",
+                                          kNeedsWindow,
+                                          false,
+                                          nullptr,
+                                          {OptionId::kWindow, OptionId::kSpindleNorm, OptionId::kSpindleGqa},
+                                          Protect,
+                                          Rows,
+                                          Score,
+                                          nullptr,
+                                          nullptr,
+                                          nullptr,
+                                          false};
 
 }  // namespace kvc

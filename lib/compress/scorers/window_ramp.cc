@@ -17,7 +17,8 @@ Status Score(const ScoreInput& in, ScoreOutput& out) {
   const float ramp = static_cast<float>(in.policy.Real(OptionId::kRamp));
   std::vector<float> weight(static_cast<size_t>(rows), 1.0f / static_cast<float>(rows));
   for (int32_t i = 1; i < rows; ++i) {
-    weight[static_cast<size_t>(i)] *= 1.0f + (ramp - 1.0f) * static_cast<float>(i) / static_cast<float>(rows - 1);
+    weight[static_cast<size_t>(i)] *=
+        1.0f + (ramp - 1.0f) * static_cast<float>(i) / static_cast<float>(rows - 1);
   }
   RowSums what;
   what.n_rows = rows;
@@ -25,16 +26,20 @@ Status Score(const ScoreInput& in, ScoreOutput& out) {
   SumRows(in, what, in.scratch.per_head);
   float* mean = out.scores;
   std::fill(mean, mean + n, 0.0f);
-  for (int32_t h = 0; h < in.n_heads; ++h) in.ops.kernels->add(in.scratch.per_head + h * in.scratch.stride, n, mean);
+  for (int32_t h = 0; h < in.n_heads; ++h)
+    in.ops.kernels->add(in.scratch.per_head + h * in.scratch.stride, n, mean);
   for (int32_t t = 0; t < n; ++t) mean[t] /= static_cast<float>(in.n_heads);
-  std::fill(mean, mean + std::min(n, in.policy.Int(OptionId::kNSink)), std::numeric_limits<float>::infinity());
+  std::fill(mean, mean + std::min(n, in.policy.Int(OptionId::kNSink)),
+            std::numeric_limits<float>::infinity());
   for (int32_t g = 1; g < in.kv.n_kv_heads; ++g) std::copy(mean, mean + n, out.scores + g * out.stride);
   return {};
 }
 
 }  // namespace
 
-extern const Scorer kScorerWindowRamp = {"window_ramp", kNeedsWindow, true,    nullptr, {OptionId::kWindow, OptionId::kNSink, OptionId::kRamp}, Protect, Rows, Score,
-                                         nullptr,       nullptr,      nullptr, false};
+extern const Scorer kScorerWindowRamp = {
+    "window_ramp", kNeedsWindow, true,  nullptr, {OptionId::kWindow, OptionId::kNSink, OptionId::kRamp},
+    Protect,       Rows,         Score, nullptr, nullptr,
+    nullptr,       false};
 
 }  // namespace kvc

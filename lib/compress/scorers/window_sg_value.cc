@@ -1,4 +1,5 @@
-// AhaKV: sharpened softmax over a fixed number of recent rows, weighted by a prior from the value norms. methods.md 2.14.
+// AhaKV: sharpened softmax over a fixed number of recent rows, weighted by a prior from the value norms.
+// methods.md 2.14.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -22,7 +23,8 @@ int32_t AuxCount(const Policy& policy) { return DecodePrior(policy) ? 3 : 1; }
 Protected Protect(const Policy& policy, int32_t) { return {0, Recent(policy)}; }
 int32_t Rows(const Policy& policy, int32_t, int32_t) { return Recent(policy); }
 
-// Factor on the model's logits for a row that sees i keys with budget k (equation 12; units and domain: D-29, D-30).
+// Factor on the model's logits for a row that sees i keys with budget k (equation 12; units and domain: D-29,
+// D-30).
 float Gain(const Policy& policy, int32_t i, int32_t k, int32_t d) {
   if (i <= k) return 1.0f;
   const bool raw = policy.Int(OptionId::kAhaUnits) == 0;
@@ -45,7 +47,8 @@ Status Score(const ScoreInput& in, ScoreOutput& out) {
   const int32_t n_rows = in.observed.n_rows, d = in.kv.head_dim, n_aux = out.kv->n_aux;
   std::vector<float> gain(static_cast<size_t>(n_rows));
   const int32_t longest = *std::max_element(in.kv.len.begin(), in.kv.len.end());
-  for (int32_t i = 0; i < n_rows; ++i) gain[static_cast<size_t>(i)] = Gain(in.policy, longest - n_rows + 1 + i, in.budget, d);
+  for (int32_t i = 0; i < n_rows; ++i)
+    gain[static_cast<size_t>(i)] = Gain(in.policy, longest - n_rows + 1 + i, in.budget, d);
   RowSums what;
   what.n_rows = n_rows;
   what.gain = gain.data();
@@ -91,18 +94,19 @@ void Rank(const DecodeInput& in, float* scores) { std::copy(in.aux[kScore], in.a
 
 }  // namespace
 
-extern const Scorer kScorerWindowSgValue = {"window_sg_value",
-                                            kNeedsWindow,
-                                            false,
-                                            AuxCount,
-                                            {OptionId::kRecent, OptionId::kValueKernel, OptionId::kAhaUnits, OptionId::kAhaGainFloor,
-                                             OptionId::kAhaScorePool, OptionId::kAhaDecodePrior, OptionId::kAhaDecodeI},
-                                            Protect,
-                                            Rows,
-                                            Score,
-                                            nullptr,
-                                            Observe,
-                                            Rank,
-                                            false};
+extern const Scorer kScorerWindowSgValue = {
+    "window_sg_value",
+    kNeedsWindow,
+    false,
+    AuxCount,
+    {OptionId::kRecent, OptionId::kValueKernel, OptionId::kAhaUnits, OptionId::kAhaGainFloor,
+     OptionId::kAhaScorePool, OptionId::kAhaDecodePrior, OptionId::kAhaDecodeI},
+    Protect,
+    Rows,
+    Score,
+    nullptr,
+    Observe,
+    Rank,
+    false};
 
 }  // namespace kvc

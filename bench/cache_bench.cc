@@ -1,0 +1,224 @@
+// What compression promises, measured in one run on models with random weights: the memory of a long prefill,
+// what compressing costs, what a step gains, what a fork costs, and that endless generation stays constant.
+// Prints a table; every line names the shape it used.
+//   cache_bench [--quick] [--threads N]
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kvc/kvc.h"
+#include "tests/support/tiny_model.h"
+
+namespace {
+
+int n_threads = 0;
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void Check(kvc_status status, const char* what) {
+  if (status == KVC_OK) return;
+  std::fprintf(stderr, "cache_bench: %s: %s: %s\n", what, kvc_status_name(status), kvc_last_error());
+  std::exit(1);
+}
+
+std::vector<int32_t> Tokens(int n) {
+  std::vector<int32_t> ids(static_cast<size_t>(n));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((i * 2654435761u) >> 9) & 0xff;
+  return ids;
+}
+
+class Run {
+ public:
+  Run(const std::string& model_path, const char* spec, int max_tokens) {
+    kvc_model_params mp{};
+    mp.struct_size = sizeof mp, mp.n_threads = n_threads;
+    Check(kvc_model_open(model_path.c_str(), "cpu", &mp, &model_), "open");
+    kvc_policy* policy = nullptr;
+    Check(kvc_policy_create(spec, &policy), spec);
+    kvc_session_params sp{};
+    sp.struct_size = sizeof sp, sp.max_tokens = max_tokens;
+    Check(kvc_session_create(model_, policy, &sp, &session_), spec);
+    kvc_policy_close(policy);
+  }
+  ~Run() {
+    kvc_session_close(session_);
+    kvc_model_close(model_);
+  }
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+  void Prefill(int n) {
+    const std::vector<int32_t> ids = Tokens(n);
+    Check(kvc_session_prefill(session_, ids.data(), n), "prefill");
+  }
+  double StepSeconds(int n) {  // median of n
+    std::vector<double> times;
+    for (int i = 0; i < n; ++i) {
+      int32_t token;
+      const double begin = Now();
+      Check(kvc_session_step(session_, &token), "step");
+      times.push_back(Now() - begin);
+    }
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+  }
+  kvc_session_stats Stats() const {
+    kvc_session_stats stats{};
+    stats.struct_size = sizeof stats;
+    Check(kvc_session_get_stats(session_, &stats), "stats");
+    return stats;
+  }
+  kvc_session* session() { return session_; }
+
+ private:
+  kvc_model* model_ = nullptr;
+  kvc_session* session_ = nullptr;
+};
+
+int64_t PeakRss() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+// Peak memory of a prefill in a process of its own, against the formula of one full layer and the compressed
+// ones.
+void PrefillMemory(const std::string& model, int n, const char* spec) {
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    Run run(model, spec, n + 64);
+    run.Prefill(32);
+    kvc_session_reset(run.session());
+    const int64_t before = PeakRss();
+    run.Prefill(n);
+    const kvc_session_stats s = run.Stats();
+    const double grown = static_cast<double>(PeakRss() - before), residual = 4.0 * n * 256;
+    const double formula = static_cast<double>(s.cache_bytes_peak) + residual;
+    std::printf("prefill memory  24 layers, 4 KV heads x 64, %d tokens, %s\n", n, spec);
+    std::printf(
+        "                peak grew by %.1f MiB; one full layer, the compressed ones and the residual: %.1f "
+        "MiB; ratio %.3f\n",
+        grown / 1048576, formula / 1048576, grown / formula);
+    std::printf("                full cache would hold %.1f MiB; after prefill %.1f MiB are held\n",
+                static_cast<double>(s.cache_bytes_full) / 1048576,
+                static_cast<double>(s.cache_bytes) / 1048576);
+    std::fflush(stdout);
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (status != 0) std::exit(1);
+}
+
+void CompressionCost(const std::string& model, int n) {
+  for (const char* spec : {"snapkv:budget=128,window=32", "cokv:budget=128", "ada-snapkv:budget=128",
+                           "h2o:budget=128", "weightedkv:budget=128"}) {
+    Run run(model, spec, n + 16);
+    run.Prefill(n);
+    const kvc_session_stats s = run.Stats();
+    const double full = [&] {
+      Run reference(model, "full", n + 16);
+      reference.Prefill(n);
+      return reference.Stats().prefill_seconds;
+    }();
+    std::printf(
+        "compression     %-28s %d tokens: scoring and compaction %.2f %% of prefill; prefill %.3f of the "
+        "full cache's\n",
+        spec, n, 100 * s.compress_seconds / s.prefill_seconds, s.prefill_seconds / full);
+  }
+}
+
+void StepGain(const std::string& model, int n) {
+  Run full(model, "full", n + 64), small(model, "snapkv:budget=128,window=32", n + 64);
+  full.Prefill(n), small.Prefill(n);
+  full.StepSeconds(5), small.StepSeconds(5);
+  double ratio_sum = 0;
+  const int rounds = 5;
+  double a = 0, b = 0;
+  for (int i = 0; i < rounds; ++i) {  // in turn, so that a change of the machine's speed hits both
+    a = full.StepSeconds(5), b = small.StepSeconds(5);
+    ratio_sum += a / b;
+  }
+  const kvc_session_stats s = full.Stats();
+  std::printf(
+      "decode step     %d tokens, full cache %.1f MiB over weights of %.1f MiB: full %.3f ms, budget 128 "
+      "%.3f ms, %.2f times faster\n",
+      n, static_cast<double>(s.cache_bytes) / 1048576, static_cast<double>(s.weight_bytes) / 1048576, 1e3 * a,
+      1e3 * b, ratio_sum / rounds);
+}
+
+void ForkCost(const std::string& model, int n) {
+  Run run(model, "full", n + 64);
+  run.Prefill(n);
+  const int64_t before = run.Stats().cache_bytes;
+  std::vector<double> times;
+  for (int i = 0; i < 21; ++i) {
+    kvc_session* fork = nullptr;
+    const double begin = Now();
+    Check(kvc_session_fork(run.session(), &fork), "fork");
+    times.push_back(Now() - begin);
+    kvc_session_close(fork);
+  }
+  std::sort(times.begin(), times.end());
+  std::printf("fork            %d tokens: %.3f ms (median), %lld cache bytes\n", n,
+              1e3 * times[times.size() / 2], static_cast<long long>(run.Stats().cache_bytes - before));
+}
+
+void Endless(const std::string& model, int steps) {
+  for (const char* spec : {"streaming:budget=512", "h2o:budget=512", "weightedkv:budget=512"}) {
+    Run run(model, spec, steps + 2000);
+    run.Prefill(1000);
+    run.StepSeconds(200);
+    const int64_t bytes = run.Stats().cache_bytes;
+    const double early = run.StepSeconds(200);
+    double late = 0;
+    for (int done = 400; done + 200 <= steps; done += 200) late = run.StepSeconds(200);
+    std::printf(
+        "endless         %-24s %d tokens: step %.3f ms then %.3f ms (ratio %.2f), cache %.2f MiB then %.2f "
+        "MiB\n",
+        spec, steps, 1e3 * early, 1e3 * late, late / early, static_cast<double>(bytes) / 1048576,
+        static_cast<double>(run.Stats().cache_bytes) / 1048576);
+  }
+}
+
+kvc::test::TinyModelOptions Shape(int layers, int heads, int kv_heads, int dim, int hidden, int ffn) {
+  kvc::test::TinyModelOptions o;
+  o.n_layers = layers, o.n_heads = heads, o.n_kv_heads = kv_heads, o.head_dim = dim, o.hidden_size = hidden,
+  o.ffn_size = ffn;
+  o.max_tokens = 1 << 20;
+  return o;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bool quick = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--quick") == 0) quick = true;
+    if (std::strcmp(argv[i], "--threads") == 0 && i + 1 < argc) n_threads = std::atoi(argv[++i]);
+  }
+  const kvc::test::TempFolder folder;
+  const std::string deep = folder / "deep.kvc", wide = folder / "wide.kvc", small = folder / "small.kvc";
+  if (!kvc::test::WriteTinyModel(Shape(24, 4, 4, 64, 256, 512), deep).ok() ||
+      !kvc::test::WriteTinyModel(Shape(4, 16, 16, 64, 256, 512), wide).ok() ||
+      !kvc::test::WriteTinyModel(Shape(4, 8, 4, 64, 256, 1024), small).ok()) {
+    return 1;
+  }
+  PrefillMemory(deep, quick ? 4096 : 16384, "snapkv:budget=128,kv=f32");
+  if (!quick) PrefillMemory(deep, 16384, "full:kv=f32");
+  CompressionCost(small, 4096);
+  StepGain(wide, quick ? 4096 : 8192);
+  ForkCost(wide, quick ? 4096 : 8192);
+  Endless(small, quick ? 4000 : 20000);
+  return 0;
+}

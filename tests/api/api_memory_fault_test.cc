@@ -1,0 +1,163 @@
+// No memory at any allocation: each one of a short run is made to fail in turn. Every call then says KVC_E_MEMORY and nothing else
+// changes: called again it works, and the run ends with the tokens of a run without faults.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "kvc/kvc.h"
+#include "tests/support/c_support.h"
+#include "tests/support/heap_faults.h"
+
+namespace {
+
+using kvc::test::HeapFault;
+
+constexpr int kPrompt = 70, kSteps = 40;
+
+std::vector<int32_t> Prompt(int n, uint32_t seed) {
+  std::vector<int32_t> ids(static_cast<size_t>(n));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((i * 2654435761u + seed * 40503u) >> 7) & 0xff;
+  return ids;
+}
+
+// Runs calls one after the other; the one that the fault hits is called a second time.
+class Caller {
+ public:
+  explicit Caller(HeapFault* fault) : fault_(fault) {}
+  template <typename F>
+  void operator()(const char* what, F&& call) {
+    kvc_status status = call();
+    if (status != KVC_OK && fault_ != nullptr && fault_->fired()) {
+      EXPECT_EQ(status, KVC_E_MEMORY) << what << ": " << kvc_last_error();
+      fault_->Stop();
+      status = call();
+    }
+    ASSERT_EQ(status, KVC_OK) << what << ": " << kvc_last_error();
+  }
+
+ private:
+  HeapFault* fault_;
+};
+
+kvc_model* OpenTiny(Caller& call) {
+  int64_t n = 0;
+  const uint8_t* bytes = test_model_bytes(TEST_MODEL_TINY, &n);
+  kvc_model_params params = {sizeof params, 1, 0};
+  kvc_model* model = nullptr;
+  call("open", [&] { return kvc_model_open_memory(bytes, n, nullptr, &params, &model); });
+  return model;
+}
+
+void Steps(Caller& call, kvc_session* session, int n, std::vector<int32_t>* tokens) {
+  for (int i = 0; i < n; ++i) {
+    int32_t token = -2;
+    call("step", [&] { return kvc_session_step(session, &token); });
+    tokens->push_back(token);
+  }
+}
+
+// The tokens of everything that was generated.
+std::vector<int32_t> RunAll(kvc_model* model, const char* spec, const std::string& path, HeapFault* fault) {
+  Caller call(fault);
+  std::vector<int32_t> tokens;
+  tokens.reserve(1000);
+  const std::vector<int32_t> prompt = Prompt(kPrompt, 1), more = Prompt(20, 2);
+  kvc_policy* policy = nullptr;
+  kvc_session *session = nullptr, *fork = nullptr, *back = nullptr;
+  kvc_session_params params = {sizeof params, 0, 0, 8, 0.9f, 0.7f, 5};
+  kvc_plan plan = {};
+  plan.struct_size = sizeof plan;
+  call("policy", [&] { return kvc_policy_create(spec, &policy); });
+  call("plan", [&] { return kvc_session_plan(model, policy, &params, kPrompt, &plan, nullptr, 0, nullptr); });
+  call("create", [&] { return kvc_session_create(model, policy, &params, &session); });
+  kvc_policy_close(policy);
+  call("prefill", [&] { return kvc_session_prefill(session, prompt.data(), kPrompt); });
+  Steps(call, session, 5, &tokens);
+  call("second prompt", [&] { return kvc_session_prefill(session, more.data(), 20); });
+  call("fork", [&] { return kvc_session_fork(session, &fork); });
+  Steps(call, session, kSteps, &tokens);
+  call("append", [&] { return kvc_session_append(fork, more.data(), 20); });
+  call("compress", [&] { return kvc_session_compress(fork); });
+  Steps(call, fork, 3, &tokens);
+  call("save", [&] { return kvc_session_save(session, path.c_str()); });
+  call("restore", [&] { return kvc_session_restore(model, path.c_str(), &back); });
+  Steps(call, back, 3, &tokens);
+  Steps(call, session, 3, &tokens);
+  kvc_session_close(session);
+  kvc_session_close(fork);
+  kvc_session_close(back);
+  return tokens;
+}
+
+class EachAllocationFails : public testing::TestWithParam<const char*> {};
+
+TEST_P(EachAllocationFails, AndTheRunGoesOn) {
+  Caller no_fault(nullptr);
+  kvc_model* model = OpenTiny(no_fault);
+  const std::string folder = test_path(("faults-" + std::to_string(reinterpret_cast<uintptr_t>(GetParam()))).c_str()), path = folder + "/s.kvcs";
+  std::filesystem::create_directories(folder);
+  const std::vector<int32_t> expected = RunAll(model, GetParam(), path, nullptr);
+  const int64_t before = kvc::test::HeapAllocations(), bytes_before = kvc::test::HeapBytes();
+  RunAll(model, GetParam(), path, nullptr);
+  const int64_t n = kvc::test::HeapAllocations() - before;
+  EXPECT_EQ(kvc::test::HeapBytes(), bytes_before) << "a run leaves nothing behind";
+  for (const HeapFault::Mode mode : {HeapFault::kOne, HeapFault::kAllFrom}) {
+    for (int64_t k = 0; k < n && !HasFailure(); ++k) {
+      HeapFault fault(k, mode);
+      const std::vector<int32_t> tokens = RunAll(model, GetParam(), path, &fault);
+      fault.Stop();
+      ASSERT_EQ(tokens, expected) << "allocation " << k << " of " << n << ", mode " << mode;
+      const auto files = std::filesystem::directory_iterator(folder);
+      ASSERT_EQ(std::distance(begin(files), end(files)), 1) << "a temporary file was left";
+    }
+  }
+  EXPECT_EQ(kvc::test::HeapBytes(), bytes_before);
+  kvc_model_close(model);
+  RecordProperty("allocations", std::to_string(n));
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, EachAllocationFails,
+                         testing::Values("full", "cokv:budget=32,window=8", "h2o:budget=32", "streaming:budget=32", "weightedkv:budget=32",
+                                         "spindlekv:budget=32,window=8", "snapkv:budget=32,window=8,kv=int8,quant_group=16",
+                                         "snapkv:budget=32,window=8,decode=reobserve", "ada-snapkv:budget=32,window=8"));
+
+TEST(MemoryFault, OpeningAModelFailsCleanly) {
+  Caller no_fault(nullptr);
+  kvc_model_close(OpenTiny(no_fault));
+  const int64_t before = kvc::test::HeapAllocations(), bytes = kvc::test::HeapBytes();
+  kvc_model_close(OpenTiny(no_fault));
+  const int64_t n = kvc::test::HeapAllocations() - before;
+  for (int64_t k = 0; k < n && !HasFailure(); ++k) {
+    HeapFault fault(k, HeapFault::kOne);
+    Caller call(&fault);
+    kvc_model_close(OpenTiny(call));
+  }
+  EXPECT_EQ(kvc::test::HeapBytes(), bytes);
+}
+
+TEST(MemoryFault, ModelCallsFailCleanly) {
+  Caller no_fault(nullptr);
+  kvc_model* model = OpenTiny(no_fault);
+  const auto run = [&](Caller call) {
+    const uint8_t text[] = "a text, and another";
+    int32_t tokens[64], n = 0;
+    uint8_t back[64];
+    static char json[100000];
+    call("tokenize", [&] { return kvc_tokenize(model, text, 19, KVC_ADD_BOS, tokens, 64, &n); });
+    call("detokenize", [&] { return kvc_detokenize(model, tokens, n, back, 64, &n); });
+    call("describe", [&] { return kvc_model_describe(model, json, sizeof json, &n); });
+    call("method", [&] { return kvc_method_describe(0, json, sizeof json, &n); });
+  };
+  const int64_t before = kvc::test::HeapAllocations();
+  run(no_fault);
+  const int64_t n = kvc::test::HeapAllocations() - before;
+  for (int64_t k = 0; k < n && !HasFailure(); ++k) {
+    HeapFault fault(k, HeapFault::kOne);
+    run(Caller(&fault));
+  }
+  kvc_model_close(model);
+}
+
+}  // namespace

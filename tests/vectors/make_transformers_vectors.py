@@ -1,0 +1,307 @@
+#!/usr/bin/env python3
+"""Makes tests/data/reference/hf_*/ and recall_transformers.json: what transformers computes in float32, for the
+engine to be compared with.
+
+  make_transformers_vectors.py ROOT         ROOT: the root of the repository
+
+Needs the PyPI packages torch, transformers, safetensors and numpy (made with torch 2.15.0 and transformers
+5.23.0, CPU).
+hf_NAME is a checkpoint as people publish them (config.json, model.safetensors, tokenizer.json) with small
+random weights, one
+for each kind of network that the converter takes; config.json is read back by transformers from the folder
+itself. Beside it
+logits.json: token ids, the logits after some prefixes of them, and the greedy continuation of all with the
+distance of the two
+best logits at each token. Every logit comes from a forward pass over the whole text, without a cache."""
+
+import json
+import os
+import sys
+
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import save_file
+
+VOCAB, BOS, EOS = 260, 256, 257
+PREFIXES = [1, 7, 64, 150]
+SMALL_CONTINUATION, RECALL_CONTINUATION = 16, 64
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
+
+
+def shape(hidden, heads, kv_heads, head_dim, ffn, tied=False, dtype="float32"):
+    sizes = {
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": ffn,
+        "tie_word_embeddings": tied,
+        "torch_dtype": dtype,
+    }
+    return sizes if head_dim is None else {**sizes, "head_dim": head_dim}
+
+
+# The rope settings stand as older files write them (rope_theta, rope_scaling) or as newer ones do (rope_parameters).
+MODELS = {
+    "llama_gqa": {**LLAMA, **shape(32, 4, 2, None, 48), "rope_theta": 10000.0},
+    "llama_mha_tied": {**LLAMA, **shape(32, 4, 4, None, 48, tied=True), "rope_theta": 10000.0},
+    "llama_mqa": {
+        **LLAMA,
+        **shape(32, 4, 1, 16, 48, dtype="float16"),
+        "rms_norm_eps": 1e-2,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+    },
+    "llama_wide_heads": {**LLAMA, **shape(40, 2, 1, 64, 56, dtype="bfloat16"), "rope_theta": 10000.0},
+    "llama_biases": {**LLAMA, **shape(32, 4, 2, 8, 48), "rope_theta": 10000.0, "attention_bias": True},
+    "llama3_rope": {
+        **LLAMA,
+        **shape(32, 2, 1, 16, 48),
+        "rope_theta": 10000.0,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    },
+    "llama_linear_rope": {
+        **LLAMA,
+        **shape(32, 2, 2, 16, 48, tied=True),
+        "rope_theta": 10000.0,
+        "rope_scaling": {"type": "linear", "factor": 4.0},
+    },
+    "llama_yarn_rope": {
+        **LLAMA,
+        **shape(32, 2, 1, 16, 48),
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 128,
+            "beta_fast": 2.0,
+            "beta_slow": 0.25,
+            "attention_factor": 1.25,
+        },
+    },
+    "llama_yarn_mscale": {
+        **LLAMA,
+        **shape(32, 2, 1, 16, 48, dtype="float16"),
+        "rope_theta": 10000.0,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 128,
+            "mscale": 1.5,
+            "mscale_all_dim": 0.5,
+        },
+    },
+    "qwen2_yarn_rope": {
+        **QWEN2,
+        **shape(32, 2, 1, None, 48, tied=True),
+        "rope_theta": 10000.0,
+        "use_sliding_window": False,
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+    },
+    "mistral": {
+        **MISTRAL,
+        **shape(32, 4, 2, 16, 48, dtype="bfloat16"),
+        "rope_theta": 1000000.0,
+        "sliding_window": None,
+    },
+    "mistral_window": {**MISTRAL, **shape(32, 4, 2, 8, 48), "rope_theta": 10000.0, "sliding_window": 24},
+    "qwen2": {
+        **QWEN2,
+        **shape(32, 4, 2, None, 48, tied=True),
+        "rope_theta": 1000000.0,
+        "use_sliding_window": False,
+        "sliding_window": 24,
+        "max_window_layers": 2,
+    },
+    "qwen3": {
+        **QWEN3,
+        **shape(32, 4, 2, 16, 48, dtype="bfloat16"),
+        "rope_theta": 1000000.0,
+        "use_sliding_window": False,
+        "sliding_window": None,
+    },
+    "qwen3_mqa_tied": {
+        **QWEN3,
+        **shape(48, 6, 1, 8, 40, tied=True),
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    },
+}
+
+
+def write_json(path, value, indent=None):
+    with open(path, "w", encoding="utf-8") as out:
+        json.dump(value, out, ensure_ascii=False, indent=indent, separators=None if indent else (",", ":"))
+        out.write("\n")
+
+
+def tokenizer():
+    """The 256 bytes in GPT-2's spelling and four special tokens; no merges."""
+    keep = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    spare = iter(range(256, 512))
+    vocab = {chr(b if b in keep else next(spare)): b for b in range(256)}
+    names = ["<|bos|>", "<|eos|>", "<|im_start|>", "<|im_end|>"]
+    added = [
+        {
+            "id": 256 + i,
+            "content": name,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        for i, name in enumerate(names)
+    ]
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": None,
+        "pre_tokenizer": level,
+        "post_processor": None,
+        "decoder": level,
+        "model": {"type": "BPE", "vocab": vocab, "merges": []},
+    }
+
+
+def random_weights(model, rng):
+    """Such that activations keep their size, logits spread over several units and attention is far from uniform."""
+    state = {}
+    for name, tensor in model.state_dict().items():
+        x = rng.standard_normal(tuple(tensor.shape))
+        if name.endswith("bias"):
+            x *= 0.5
+        elif "norm" in name:
+            x = 1 + 0.2 * x
+        elif "embed_tokens" in name or "lm_head" in name:
+            x *= 2 / np.sqrt(tensor.shape[1])
+        else:
+            x *= (2 if "q_proj" in name or "k_proj" in name else 1) / np.sqrt(tensor.shape[1])
+        state[name] = torch.tensor(x, dtype=torch.float32)
+    if model.config.tie_word_embeddings:
+        state.pop("lm_head.weight", None)
+    return state
+
+
+def load(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation="eager"
+    ).eval()
+
+
+def last_logits(model, ids):
+    return model(torch.tensor([ids]), use_cache=False).logits[0, -1]
+
+
+def numbers(values):
+    return [float(f"{v:.8g}") for v in values.tolist()]
+
+
+def greedy(model, ids, count):
+    """count tokens; the distance of the two best logits at each; the logits after all of them."""
+    ids, gaps = list(ids), []
+    for _ in range(count):
+        best = torch.topk(last_logits(model, ids), 2)
+        gaps.append(float(best.values[0] - best.values[1]))
+        ids.append(int(best.indices[0]))
+    return ids[-count:], [float(f"{g:.4g}") for g in gaps], last_logits(model, ids)
+
+
+def write_checkpoint(path, settings, rng):
+    os.makedirs(path, exist_ok=True)
+    config = {
+        "rms_norm_eps": 1e-6,
+        **settings,
+        "num_hidden_layers": 2,
+        "vocab_size": VOCAB,
+        "max_position_embeddings": 512,
+        "hidden_act": "silu",
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "attention_dropout": 0.0,
+        "use_cache": True,
+    }
+    write_json(os.path.join(path, "config.json"), config, indent=1)
+    write_json(os.path.join(path, "tokenizer.json"), tokenizer())
+    empty = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(path))
+    state = {k: v.to(DTYPES[settings["torch_dtype"]]).contiguous() for k, v in random_weights(empty, rng).items()}
+    save_file(state, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
+    model = load(path)
+    for key, tensor in model.state_dict().items():
+        assert key not in state or torch.equal(tensor, state[key].float()), key
+    return model
+
+
+def make_small(folder, name, settings, seed):
+    """Draws weights until the continuation is one that no rounding changes and that does not stop early."""
+    path = os.path.join(folder, "hf_" + name)
+    for attempt in range(20):
+        rng = np.random.default_rng([seed, attempt])
+        model = write_checkpoint(path, settings, rng)
+        ids = [BOS] + rng.integers(0, 256, max(PREFIXES) - 1).tolist()
+        tokens, gap, after = greedy(model, ids, SMALL_CONTINUATION)
+        if min(gap) > 0.01 and EOS not in tokens:
+            break
+    else:
+        sys.exit(f"{name}: no clear continuation")
+    logits = [{"n": n, "values": numbers(last_logits(model, ids[:n]))} for n in PREFIXES]
+    reference = {"ids": ids, "logits": logits, "continuation": tokens, "gap": gap, "after": numbers(after)}
+    write_json(os.path.join(path, "logits.json"), reference)
+    spread = float(last_logits(model, ids).std())
+    print(f"{name}: spread of the logits {spread:.3g}, smallest gap {min(gap):.3g}")
+
+
+def make_recall(root, out):
+    model = load(os.path.join(root, "models", "recall"))
+    with open(os.path.join(root, "tests/data/goldens/model/full.json"), encoding="utf-8") as file:
+        prompts = {p["name"]: p["ids"] for p in json.load(file)["prompts"]}
+    fixed = list(range(0, model.config.vocab_size, model.config.vocab_size // 64))
+    cases = []
+    for name, length in [
+        ("prose1", 1),
+        ("niah_multi0", 5),
+        ("prose1", 60),
+        *((n, len(i)) for n, i in prompts.items()),
+    ]:
+        ids = prompts[name][:length]
+        logits = last_logits(model, ids)
+        top = torch.topk(logits, 50)
+        tokens, gap, after = greedy(model, ids, RECALL_CONTINUATION)
+        cases.append(
+            {
+                "prompt": name,
+                "n": length,
+                "top50": [[i, v] for i, v in zip(top.indices.tolist(), numbers(top.values))],
+                "fixed": numbers(logits[fixed]),
+                "continuation": tokens,
+                "gap": gap,
+                "after_fixed": numbers(after[fixed]),
+            }
+        )
+        print(f"recall, {name}[:{length}]: smallest gap {min(gap):.3g}")
+    write_json(out, {"fixed_ids": fixed, "cases": cases})
+
+
+def main():
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    root = sys.argv[1]
+    folder = os.path.join(root, "tests/data/reference")
+    with torch.no_grad():
+        for seed, (name, settings) in enumerate(MODELS.items()):
+            make_small(folder, name, settings, seed)
+        make_recall(root, os.path.join(folder, "recall_transformers.json"))
+
+
+main()

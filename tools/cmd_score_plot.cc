@@ -1,0 +1,140 @@
+// kvc score-plot: pictures of head scores.
+#include <memory>
+
+#include "tools/command.h"
+#include "tools/files.h"
+#include "tools/kvc_handles.h"
+#include "tools/options.h"
+#include "tools/output.h"
+#include "tools/score/score_file.h"
+#include "tools/score/svg.h"
+
+namespace kvc::tool {
+namespace {
+
+struct PlotCommand {
+  std::vector<std::string> files;
+  std::vector<int32_t> budgets;
+  std::string out;
+  ModelOptions model;
+  int32_t context = 0;
+};
+
+struct ScoreFile {
+  std::string path, name, estimator;
+  Json json;
+  std::vector<double> scores;
+  int32_t n_layers = 0, n_heads = 0;
+};
+
+ScoreFile ReadScoreFile(const std::string& path) {
+  ScoreFile file;
+  file.path = path, file.json = ReadJson(path);
+  file.scores = FlatScores(file.json, path, &file.n_layers, &file.n_heads);
+  file.name = file.json.value("name", path), file.estimator = file.json.value("estimator", "");
+  return file;
+}
+
+std::vector<double> Column(const Json& points, const char* key, const std::string& path) {
+  std::vector<double> values;
+  for (const Json& point : points) {
+    if (!point.is_object() || !point.contains(key) || !point[key].is_number()) {
+      throw Failure(path + ": a point of \"convergence\" has no number \"" + key + "\"");
+    }
+    values.push_back(point[key].get<double>());
+  }
+  return values;
+}
+
+void AddConvergence(const std::vector<ScoreFile>& files, SvgPage* page) {
+  LineChart mae{"Difference between two runs", "samples of each size and run", "MAE", {}, 0, ""};
+  LineChart rank{"Rank correlation between two runs", "samples of each size and run", "Spearman", {}, 0.9, "0.9"};
+  for (const ScoreFile& file : files) {
+    if (!file.json.contains("convergence")) continue;
+    const Json& points = file.json["convergence"];
+    const std::vector<double> x = Column(points, "samples", file.path);
+    mae.series.push_back({file.name, x, Column(points, "mae", file.path)});
+    rank.series.push_back({file.name, x, Column(points, "spearman", file.path)});
+    mae.mark = 1.0 / static_cast<double>(file.scores.size()), mae.mark_name = "1/N, the stopping rule";
+  }
+  page->Add(mae);
+  page->Add(rank);
+}
+
+std::vector<double> Numbers(const Json& array, const std::string& path) {
+  std::vector<double> values;
+  for (const Json& value : array) {
+    if (!value.is_number()) throw Failure(path + ": \"mask_curves\" holds something that is no number");
+    values.push_back(value.get<double>());
+  }
+  return values;
+}
+
+void AddMaskCurves(const std::vector<ScoreFile>& files, SvgPage* page) {
+  LineChart chart{"Masking the best and the worst heads", "heads masked", "utility", {}, 0, ""};
+  for (const ScoreFile& file : files) {
+    if (!file.json.contains("mask_curves")) continue;
+    const Json& curves = file.json["mask_curves"];
+    const std::vector<double> x = Numbers(curves.value("masked", Json::array()), file.path);
+    for (const char* end : {"top", "bottom"}) {
+      if (!curves.contains(end)) continue;
+      const std::vector<double> y = Numbers(curves[end], file.path);
+      if (y.size() != x.size()) throw Failure(file.path + ": \"mask_curves\" of unequal lengths");
+      chart.series.push_back({file.name + (std::string(end) == "top" ? ", best first" : ", worst first"), x, y});
+    }
+  }
+  page->Add(chart);
+}
+
+// Slots of every head under CoKV (HeadKV-R2 for its scores), as the library would give them.
+void AddBudgets(const PlotCommand& command, const std::vector<ScoreFile>& files, SvgPage* page) {
+  if (command.budgets.empty()) return;
+  if (command.model.path.empty()) throw UsageError("--budget needs --model: the library divides the slots");
+  const Model model = OpenModel(command.model);
+  const int32_t n_prompt = command.context > 0 ? command.context : model.info().max_tokens;
+  for (const ScoreFile& file : files) {
+    for (const int32_t budget : command.budgets) {
+      const std::string method = file.estimator == "headkv-r2" ? "headkv-r2" : "cokv";
+      Policy policy(Format("%s:budget=%d", method.c_str(), budget));
+      policy.SetHeadScores(std::vector<float>(file.scores.begin(), file.scores.end()));
+      kvc_session_params params = DefaultSessionParams();
+      params.max_tokens = n_prompt;
+      const SessionPlan plan = PlanSession(model, policy, params, n_prompt);
+      page->Add(HeatMap{Format("%s: slots per head at %d on average, %d tokens", file.name.c_str(), budget, n_prompt), "layer", "KV head",
+                        "", model.info().n_layers, model.info().n_kv_heads,
+                        std::vector<double>(plan.slots.begin(), plan.slots.end()), true});
+    }
+  }
+}
+
+int Plot(const PlotCommand& command) {
+  std::vector<ScoreFile> files;
+  for (const std::string& path : command.files) files.push_back(ReadScoreFile(path));
+  SvgPage page;
+  for (const ScoreFile& file : files) {
+    page.Add(HeatMap{file.name + ": " + file.estimator + " scores", "layer", file.estimator == "headkv-r2" ? "query head" : "KV head", "",
+                     file.n_layers, file.n_heads, file.scores, false});
+  }
+  AddConvergence(files, &page);
+  AddMaskCurves(files, &page);
+  AddBudgets(command, files, &page);
+  WriteTextFile(command.out, page.Text());
+  Print(Format("%s: %zu score files drawn\n", command.out.c_str(), files.size()));
+  return kExitGood;
+}
+
+}  // namespace
+
+std::function<int()> AddScorePlot(CLI::App* app) {
+  const auto command = std::make_shared<PlotCommand>();
+  app->add_option("SCORES", command->files, "Score files of kvc score")->required()->type_name("");
+  app->add_option("--out", command->out, "The picture to write (SVG)")->required()->type_name("FILE");
+  AddModelOptions(app, &command->model, "--model");
+  app->add_option("--budget", command->budgets, "Slots a head, such as 16,64: how the heads share them")
+      ->delimiter(',')->check(AtLeast(1))->type_name("N,...");
+  app->add_option("--context", command->context, "Tokens of the prompt for --budget; 0 = trained context")
+      ->check(AtLeast(0))->type_name("N");
+  return [command] { return Plot(*command); };
+}
+
+}  // namespace kvc::tool

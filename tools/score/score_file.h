@@ -1,0 +1,37 @@
+// SCORES.json: what kvc convert --head-scores reads, with the origin of the scores beside them.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "tools/output.h"
+#include "tools/score/score_plan.h"
+
+namespace kvc::tool {
+
+// The header of a log: everything that must agree for items to be added up.
+struct MeasuredWhat {
+  std::string model, fingerprint, method, utility, protocol, dataset;
+  int32_t window = 8, split = 0, max_answer = 0, max_prompt = 0, n_examples = 0;
+  bool first_line = false;
+  Json data;  // ExampleSet::identity
+};
+Json LogHeader(const ScorePlan& plan, const MeasuredWhat& what);
+// Back from a log. Throws Failure when the header is not one of this version.
+void ReadLogHeader(const Json& header, const std::string& path, ScorePlan* plan, MeasuredWhat* what);
+
+Json ScoreJson(const ScorePlan& plan, const MeasuredWhat& what, const EstimateOptions& options,
+               const ScoreReport& report, const std::string& name);
+
+// [layer][head], rounded to nine significant digits.
+Json NestedScores(const std::vector<double>& scores, int32_t n_layers);
+// The scores of a SCORES.json, [layer][head] flat. Throws Failure when it has none of that shape.
+std::vector<double> FlatScores(const Json& file, const std::string& path, int32_t* n_layers, int32_t* n_heads);
+
+// Replaces the file at once: on any failure the old one stays. Throws Failure.
+void WriteTextFile(const std::string& path, const std::string& text);
+void WriteJsonFile(const std::string& path, const Json& document);
+
+const char* VariantName(Variant variant);
+Variant ParseVariant(const std::string& name);
+
+}  // namespace kvc::tool

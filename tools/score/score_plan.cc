@@ -1,0 +1,141 @@
+#include "tools/score/score_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+#include "tools/command.h"
+#include "tools/score/random.h"
+
+namespace kvc::tool {
+namespace {
+
+// Sums of one run, sizes in the order of the plan, samples below `end`.
+std::vector<SizeSums> SumRun(const ScorePlan& plan, const WorkResults& results, uint32_t run, uint32_t end) {
+  std::vector<SizeSums> all;
+  for (const int32_t size : plan.sizes) {
+    SizeSums sums(plan.n_players(), size);
+    const uint32_t j = static_cast<uint32_t>(size);
+    for (auto it = results.lower_bound({run, j, 0}); it != results.end() && it->first.run == run &&
+                                                     it->first.size == j && it->first.sample < end;
+         ++it) {
+      sums.Add(CoalitionOf(plan, it->first), it->second.in - it->second.out);
+    }
+    all.push_back(std::move(sums));
+  }
+  return all;
+}
+
+ScoreReport ExactReport(const ScorePlan& plan, const WorkResults& results) {
+  const size_t n_sets = size_t{1} << plan.n_players();
+  std::vector<double> utility(n_sets);
+  for (const auto& [key, result] : results) {
+    utility[key.sample] = result.in;
+    utility[n_sets - 1 - key.sample] = result.out;
+  }
+  if (results.size() != n_sets / 2) {
+    throw Failure(Format("not enough samples: %zu of %zu pairs of coalitions are measured", results.size(), n_sets / 2));
+  }
+  ScoreReport report;
+  report.scores = ShapleyByEnumeration(utility, plan.n_players());
+  report.by_run = {report.scores};
+  report.n_items = static_cast<int64_t>(results.size());
+  report.n_samples = {static_cast<int64_t>(n_sets)};
+  report.full = utility[n_sets - 1], report.none = utility[0];
+  return report;
+}
+
+}  // namespace
+
+Coalition Others(Coalition coalition) {
+  for (uint8_t& member : coalition) member = member == 0;
+  return coalition;
+}
+
+Coalition CoalitionOf(const ScorePlan& plan, const WorkKey& key) {
+  const size_t n = static_cast<size_t>(plan.n_players());
+  Coalition coalition(n);
+  if (plan.exact) {
+    for (size_t i = 0; i < n; ++i) coalition[i] = static_cast<uint8_t>(key.sample >> i & 1);
+    return coalition;
+  }
+  const uint32_t n_blocks = plan.balanced ? static_cast<uint32_t>(n) / key.size : 1;
+  const std::vector<int32_t> order =
+      Permutation(plan.seed, key.run, key.size, key.sample / n_blocks, plan.n_players());
+  const size_t begin = size_t{key.sample % n_blocks} * key.size;
+  for (size_t i = begin; i < begin + key.size; ++i) coalition[static_cast<size_t>(order[i])] = 1;
+  return coalition;
+}
+
+std::vector<WorkKey> WorkItems(const ScorePlan& plan, uint32_t begin, uint32_t end) {
+  std::vector<WorkKey> items;
+  if (plan.exact) {
+    // One of each pair of complements: the one without the last player.
+    for (uint32_t set = 0; set < uint32_t{1} << (plan.n_players() - 1); ++set) {
+      uint32_t size = 0;
+      for (uint32_t bits = set; bits != 0; bits &= bits - 1) ++size;
+      items.push_back({0, size, set});
+    }
+    return items;
+  }
+  for (uint32_t sample = begin; sample < end; ++sample) {
+    for (int32_t run = 0; run < plan.runs; ++run) {
+      for (const int32_t size : plan.sizes) items.push_back({static_cast<uint32_t>(run), static_cast<uint32_t>(size), sample});
+    }
+  }
+  return items;
+}
+
+Shard ParseShard(const std::string& text) {
+  int index = 0, count = 0, n_read = 0;
+  if (std::sscanf(text.c_str(), "%d/%d%n", &index, &count, &n_read) != 2 || static_cast<size_t>(n_read) != text.size() ||
+      index < 1 || index > count) {
+    throw UsageError("--shard \"" + text + "\": expected I/N with I from 1 to N, such as 2/4");
+  }
+  return {index - 1, count};
+}
+
+bool CompareRuns(const ScorePlan& plan, const WorkResults& results, const EstimateOptions& options, uint32_t end,
+                 ConvergencePoint* point) {
+  std::vector<std::vector<double>> scores;
+  int64_t least = INT64_MAX;
+  for (uint32_t run = 0; run < 2; ++run) {
+    const std::vector<SizeSums> sums = SumRun(plan, results, run, end);
+    for (const SizeSums& s : sums) least = std::min(least, s.n_samples);
+    try {
+      scores.push_back(EstimateScores(sums, options));
+    } catch (const Failure&) {
+      return false;
+    }
+  }
+  const std::vector<int32_t> alphas = AlphaCandidates(plan.n_players());
+  *point = {least, MeanAbsoluteDifference(scores[0], scores[1]), Spearman(scores[0], scores[1]),
+            LowestOverlap(scores[0], scores[1], alphas[alphas.size() / 2])};
+  return true;
+}
+
+ScoreReport MakeReport(const ScorePlan& plan, const WorkResults& results, const EstimateOptions& options) {
+  if (plan.exact) return ExactReport(plan, results);
+  ScoreReport report;
+  report.n_items = static_cast<int64_t>(results.size());
+  report.scores.assign(static_cast<size_t>(plan.n_players()), 0.0);
+  uint32_t end = 0;
+  for (const auto& [key, result] : results) end = std::max(end, key.sample + 1);
+  for (int32_t run = 0; run < plan.runs; ++run) {
+    const std::vector<SizeSums> sums = SumRun(plan, results, static_cast<uint32_t>(run), end);
+    for (size_t i = 0; i < sums.size(); ++i) {
+      if (run == 0) report.n_samples.push_back(sums[i].n_samples);
+      report.n_samples[i] = std::min(report.n_samples[i], sums[i].n_samples);
+    }
+    report.by_run.push_back(EstimateScores(sums, options));
+    for (size_t i = 0; i < report.scores.size(); ++i) report.scores[i] += report.by_run.back()[i] / plan.runs;
+  }
+  ConvergencePoint point;
+  for (uint32_t at = kCheckInterval; plan.runs >= 2 && at <= end; at += kCheckInterval) {
+    if (CompareRuns(plan, results, options, at, &point)) report.convergence.push_back(point);
+  }
+  return report;
+}
+
+}  // namespace kvc::tool

@@ -1,0 +1,58 @@
+// Which coalitions are measured, in which order, by whom; and what their utilities say.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tools/score/estimators.h"
+#include "tools/score/work_log.h"
+
+namespace kvc::tool {
+
+struct ScorePlan {
+  int32_t n_layers = 0, n_kv_heads = 0;
+  bool exact = false;  // all 2^N coalitions instead of samples
+  std::vector<int32_t> sizes;
+  int32_t runs = 2;
+  bool balanced = false;  // blocks of one permutation instead of one permutation a sample
+  uint64_t seed = 1;
+  int32_t n_players() const { return n_layers * n_kv_heads; }
+};
+
+constexpr int32_t kMostExactPlayers = 16;
+constexpr int32_t kCheckInterval = 5;  // samples of each size between two looks at the stopping rule
+
+Coalition CoalitionOf(const ScorePlan& plan, const WorkKey& key);
+Coalition Others(Coalition coalition);
+
+// Work items of samples begin .. end - 1, by sample, run, size; all of them for the exact method.
+std::vector<WorkKey> WorkItems(const ScorePlan& plan, uint32_t begin, uint32_t end);
+
+struct Shard {
+  int32_t index = 0, count = 1;  // item number n belongs to shard n % count
+};
+Shard ParseShard(const std::string& text);  // "2/4" is the second of four. Throws UsageError
+
+struct ConvergencePoint {
+  int64_t n_samples = 0;  // of each size
+  double mae = 0, spearman = 0, overlap = 0;  // between the first two runs; overlap of their lowest heads
+};
+
+struct ScoreReport {
+  std::vector<double> scores;               // [N], mean of the runs
+  std::vector<std::vector<double>> by_run;  // [run][N]
+  std::vector<int64_t> n_samples;           // of each size, least of the runs
+  int64_t n_items = 0;
+  std::vector<ConvergencePoint> convergence;  // empty with one run
+  double full = 0, none = 0;                  // exact only: U of all players, of none
+};
+
+// Sums in the order of the keys, so that the result does not depend on who measured what. Throws Failure "not enough
+// samples".
+ScoreReport MakeReport(const ScorePlan& plan, const WorkResults& results, const EstimateOptions& options);
+
+// Of the samples before `end` alone: what two runs agree on. False while a player has too few samples.
+bool CompareRuns(const ScorePlan& plan, const WorkResults& results, const EstimateOptions& options, uint32_t end,
+                 ConvergencePoint* point);
+
+}  // namespace kvc::tool

@@ -1,0 +1,55 @@
+// Works through the items of a plan: chunk by chunk, each chunk into the log before the next begins.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tools/generate.h"
+#include "tools/score/evaluator.h"
+#include "tools/score/score_plan.h"
+
+namespace kvc::tool {
+
+struct ScorerOptions {
+  EstimateOptions estimate;
+  Shard shard;
+  int32_t samples = 0;        // of each size and run; 0: until the runs agree
+  int32_t max_samples = 1000;  // of each size and run when samples is 0
+  double min_spearman = 0;    // also wanted by the stopping rule; 0 = not asked
+};
+
+class Scorer {
+ public:
+  // All of these must outlive it. done: items of the log so far; grows.
+  Scorer(const ScorePlan& plan, const ScorerOptions& options, UtilityEvaluator* evaluator, WorkLogWriter* log,
+         WorkResults* done, const CancelOnInterrupt& interrupt);
+  // Until all items of the shard are done, or the stopping rule holds. Throws Failure; what was measured is in the log.
+  void Run();
+  double seconds() const { return seconds_; }
+
+  // Where more than one process works: gives the next chunk of those not done; by default they come in order.
+  std::function<size_t(size_t n_chunks, size_t at)> next_chunk;
+
+ private:
+  void RunItems(const std::vector<WorkKey>& items);
+  void RunChunk(const WorkKey* items, size_t n);
+  bool Stable(uint32_t n_samples);
+  void Show(double share_of_chunk);
+
+  const ScorePlan& plan_;
+  const ScorerOptions options_;
+  UtilityEvaluator* evaluator_;
+  WorkLogWriter* log_;
+  WorkResults* done_;
+  const CancelOnInterrupt& interrupt_;
+  Progress progress_;
+  const std::chrono::steady_clock::time_point start_;
+  int64_t n_total_ = 0, n_before_ = 0, n_here_ = 0;  // items: expected of this shard, there at the start, measured here
+  size_t chunk_size_ = 0;
+  double seconds_ = 0;
+  std::string agreement_;  // of the runs, for the progress line
+};
+
+}  // namespace kvc::tool

@@ -1,0 +1,155 @@
+#include "tools/score/work_log.h"
+
+#define XXH_INLINE_ALL
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <cerrno>
+#include <cinttypes>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+
+#include "tools/command.h"
+#include "tools/files.h"
+
+namespace kvc::tool {
+namespace {
+
+constexpr double kSameUtility = 1e-6;
+constexpr size_t kChecksumDigits = 16;
+
+// "text checksum\n", the checksum in hexadecimal.
+std::string CheckedLine(const std::string& text) {
+  return text + Format(" %016" PRIx64 "\n", static_cast<uint64_t>(XXH3_64bits(text.data(), text.size())));
+}
+
+// The text of a checked line (without its end); false when it is damaged.
+bool OpenLine(const std::string& line, std::string* text) {
+  if (line.size() <= kChecksumDigits) return false;
+  *text = line.substr(0, line.size() - kChecksumDigits - 1);
+  return CheckedLine(*text) == line + "\n";
+}
+
+std::string RecordText(const WorkKey& key, const WorkResult& result) {
+  return Format("%" PRIu32 " %" PRIu32 " %" PRIu32 " %d %a %a", key.run, key.size, key.sample, result.n_examples,
+                result.in, result.out);
+}
+
+bool ParseRecord(const std::string& text, WorkKey* key, WorkResult* result) {
+  return std::sscanf(text.c_str(), "%" SCNu32 " %" SCNu32 " %" SCNu32 " %d %la %la", &key->run, &key->size,
+                     &key->sample, &result->n_examples, &result->in, &result->out) == 6 &&
+         std::isfinite(result->in) && std::isfinite(result->out);
+}
+
+bool Same(const WorkResult& a, const WorkResult& b) {
+  return a.n_examples == b.n_examples && std::fabs(a.in - b.in) <= kSameUtility &&
+         std::fabs(a.out - b.out) <= kSameUtility;
+}
+
+void Insert(const WorkKey& key, const WorkResult& result, const std::string& path, WorkResults* results) {
+  const auto [at, added] = results->emplace(key, result);
+  if (added || Same(at->second, result)) return;
+  throw Failure(Format("%s: run %" PRIu32 ", size %" PRIu32 ", sample %" PRIu32
+                       " is there twice with different utilities: %.9g, %.9g and %.9g, %.9g",
+                       path.c_str(), key.run, key.size, key.sample, at->second.in, at->second.out, result.in, result.out));
+}
+
+}  // namespace
+
+WorkLog ReadWorkLog(const std::string& path, int64_t* good_bytes) {
+  const std::string file = ReadFile(path);
+  WorkLog log;
+  size_t begin = 0;
+  for (int line_number = 1; begin < file.size(); ++line_number) {
+    const size_t end = file.find('\n', begin);
+    const std::string where = path + ":" + std::to_string(line_number);
+    std::string text;
+    const bool whole = end != std::string::npos && OpenLine(file.substr(begin, end - begin), &text);
+    if (!whole) {
+      if (end != std::string::npos && end + 1 < file.size()) throw Failure(where + ": damaged: its checksum does not match");
+      break;
+    }
+    WorkKey key;
+    WorkResult result;
+    if (line_number == 1) {
+      log.header = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+      if (!log.header.is_object()) throw Failure(where + ": no log of head scoring");
+    } else if (!ParseRecord(text, &key, &result)) {
+      throw Failure(where + ": no record of head scoring");
+    } else {
+      Insert(key, result, path, &log.results);
+    }
+    begin = end + 1;
+  }
+  if (log.header.is_null()) throw Failure(path + ": no log of head scoring, or cut off in its first line");
+  if (good_bytes != nullptr) *good_bytes = static_cast<int64_t>(begin);
+  return log;
+}
+
+void MergeResults(const WorkResults& from, const std::string& path, WorkResults* to) {
+  for (const auto& [key, result] : from) Insert(key, result, path, to);
+}
+
+void CheckSameHeader(const Json& wanted, const Json& found, const std::string& path) {
+  for (const auto& [key, value] : wanted.items()) {
+    const Json other = found.contains(key) ? found[key] : Json();
+    if (other == value) continue;
+    throw Failure(path + ": a log of another measurement: " + key + " is " + other.dump().substr(0, 120) + ", here " +
+                  value.dump().substr(0, 120));
+  }
+  if (found.size() != wanted.size()) throw Failure(path + ": a log of another version of this program");
+}
+
+std::unique_ptr<WorkLogWriter> WorkLogWriter::Open(const std::string& path, const Json& header, bool resume,
+                                                   WorkResults* done) {
+  const bool exists = access(path.c_str(), F_OK) == 0;
+  if (exists && !resume) throw UsageError(path + " exists: --resume goes on with it, or remove it");
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) throw Failure(path + ": " + std::strerror(errno));
+  std::unique_ptr<WorkLogWriter> log(new WorkLogWriter(path, fd, 0));
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) throw Failure(path + ": another process is writing it");
+  if (exists && lseek(fd, 0, SEEK_END) > 0) {
+    try {
+      const WorkLog old = ReadWorkLog(path, &log->size_);
+      CheckSameHeader(header, old.header, path);
+      *done = old.results;
+    } catch (const Failure&) {
+      // Killed while it wrote its first line: nothing is lost by starting again.
+      if (ReadFile(path).find('\n') != std::string::npos) throw;
+    }
+    if (ftruncate(fd, log->size_) != 0) throw Failure(path + ": " + std::strerror(errno));
+  }
+  if (log->size_ == 0) {
+    log->pending_ = CheckedLine(header.dump());
+    log->Flush();
+  }
+  return log;
+}
+
+WorkLogWriter::~WorkLogWriter() { close(fd_); }
+
+void WorkLogWriter::Append(const WorkKey& key, const WorkResult& result) {
+  pending_ += CheckedLine(RecordText(key, result));
+}
+
+void WorkLogWriter::Flush() {
+  size_t written = 0;
+  while (written < pending_.size()) {
+    const ssize_t n = pwrite(fd_, pending_.data() + written, pending_.size() - written, size_ + static_cast<int64_t>(written));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    written += static_cast<size_t>(n);
+  }
+  if (written < pending_.size() || fsync(fd_) != 0) {
+    const std::string reason = std::strerror(errno);
+    const bool taken_back = ftruncate(fd_, size_) == 0;
+    throw Failure(path_ + ": " + reason + (taken_back ? "; the log is whole up to here: make room and --resume" : ""));
+  }
+  size_ += static_cast<int64_t>(written);
+  pending_.clear();
+}
+
+}  // namespace kvc::tool
