@@ -82,7 +82,7 @@ void SettlePlan(const Model& model, ScoreCommand* c) {
 MeasuredWhat Describe(const ScoreCommand& c, const Model& model, const ExampleSet& examples) {
   const Json about = model.Describe();
   MeasuredWhat what;
-  what.model = about.value("name", "");
+  if (about.contains("config")) what.model = about["config"].value("name", "");
   what.fingerprint = about.value("fingerprint", "");
   what.method = c.method, what.utility = c.utility, what.protocol = c.protocol;
   what.dataset = examples.dataset, what.data = examples.identity;

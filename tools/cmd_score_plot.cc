@@ -130,6 +130,7 @@ std::function<int()> AddScorePlot(CLI::App* app) {
   app->add_option("SCORES", command->files, "Score files of kvc score")->required()->type_name("");
   app->add_option("--out", command->out, "The picture to write (SVG)")->required()->type_name("FILE");
   AddModelOptions(app, &command->model, "--model");
+  app->get_option("--model")->required(false);
   app->add_option("--budget", command->budgets, "Slots a head, such as 16,64: how the heads share them")
       ->delimiter(',')->check(AtLeast(1))->type_name("N,...");
   app->add_option("--context", command->context, "Tokens of the prompt for --budget; 0 = trained context")

@@ -23,8 +23,20 @@ Status ReadParams(const kvc_session_params* params, SessionParams* out) {
   return {};
 }
 
-Span<const int32_t> TokenSpan(const int32_t* tokens, int32_t n) {
-  return {tokens, static_cast<size_t>(n > 0 && tokens != nullptr ? n : 0)};
+// tokens as a span, or what is wrong with it.
+Status ReadTokens(const int32_t* tokens, int32_t n, Span<const int32_t>* out) {
+  if (n < 0) return Error(Code::kInvalid, "n_tokens is %d", n);
+  if (tokens == nullptr && n > 0) return NullError("tokens");
+  *out = {tokens, static_cast<size_t>(n)};
+  return {};
+}
+
+kvc_status PrefillOrAppend(kvc_session* session, const int32_t* tokens, int32_t n_tokens, bool compress) {
+  return GuardSession(session, [&](Session& s) -> Status {
+    Span<const int32_t> span;
+    KVC_RETURN_IF_ERROR(ReadTokens(tokens, n_tokens, &span));
+    return s.Prefill(span, compress);
+  });
 }
 
 void Wrap(std::unique_ptr<Session> session, kvc_session** out) {
@@ -52,6 +64,7 @@ kvc_status kvc_session_plan(const kvc_model* model, const kvc_policy* policy,
                             int32_t* slots, int32_t cap_slots, int32_t* n_out) {
   return Guard([&]() -> Status {
     if (model == nullptr) return NullError("model");
+    KVC_RETURN_IF_ERROR(kvc::CheckOut(out_plan, "out_plan"));  // before slots are written
     kvc::SessionParams p;
     KVC_RETURN_IF_ERROR(kvc::ReadParams(params, &p));
     auto plan = Session::Plan(model->model, policy == nullptr ? nullptr : &policy->policy, p, n_prompt);
@@ -88,12 +101,11 @@ kvc_status kvc_session_create(kvc_model* model, const kvc_policy* policy, const 
 void kvc_session_close(kvc_session* session) { delete session; }
 
 kvc_status kvc_session_prefill(kvc_session* session, const int32_t* tokens, int32_t n_tokens) {
-  return GuardSession(session, [&](Session& s) { return s.Prefill(kvc::TokenSpan(tokens, n_tokens), true); });
+  return kvc::PrefillOrAppend(session, tokens, n_tokens, true);
 }
 
 kvc_status kvc_session_append(kvc_session* session, const int32_t* tokens, int32_t n_tokens) {
-  return GuardSession(session,
-                      [&](Session& s) { return s.Prefill(kvc::TokenSpan(tokens, n_tokens), false); });
+  return kvc::PrefillOrAppend(session, tokens, n_tokens, false);
 }
 
 kvc_status kvc_session_step(kvc_session* session, int32_t* out_token) {
@@ -119,6 +131,7 @@ kvc_status kvc_session_read_text(kvc_session* session, uint8_t* text, int32_t ca
 kvc_status kvc_session_get_logits(kvc_session* session, float* logits, int32_t cap_logits, int32_t* n_out) {
   return GuardSession(session, [&](Session& s) -> Status {
     KVC_RETURN_IF_ERROR(s.FeedPending());
+    if (s.rewound()) return Error(Code::kInvalid, "there are no logits after rewind: prefill at least one token first");
     if (s.logits().empty()) return Error(Code::kInvalid, "there are no logits before the first prompt");
     return CopyBuffer(s.logits().data(), s.logits().size(), "logits", logits, cap_logits, n_out);
   });

@@ -64,12 +64,18 @@ Status CopyIn(const T* in, const char* name, T* out) {
   return {};
 }
 
+template <typename T>
+Status CheckOut(const T* out, const char* name) {
+  if (out == nullptr) return NullError(name);
+  if (out->struct_size >= 8) return {};
+  return Error(Code::kInvalid, "%s: struct_size is %d; store sizeof there", name, out->struct_size);
+}
+
 // Writes at most the caller's struct_size bytes, which stay what they were.
 template <typename T>
 Status CopyOut(T value, const char* name, T* out) {
-  if (out == nullptr) return NullError(name);
+  KVC_RETURN_IF_ERROR(CheckOut(out, name));
   const int32_t size = out->struct_size;
-  if (size < 8) return Error(Code::kInvalid, "%s: struct_size is %d; store sizeof there", name, size);
   value.struct_size = size;
   std::memcpy(out, &value, static_cast<size_t>(size) < sizeof(T) ? static_cast<size_t>(size) : sizeof(T));
   return {};

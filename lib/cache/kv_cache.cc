@@ -48,6 +48,7 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheConfig& config, cons
   for (const HeadFormat& format : config.formats) settle = std::max(settle, format.settle);
   KVC_RETURN_IF_ERROR(
       cache->scratch_.Allocate(meter.get(), 2 * int64_t{settle} * config.head_dim, "the KV cache"));
+  cache->ReserveCodes();
   return cache;
 }
 
@@ -85,6 +86,7 @@ Result<std::unique_ptr<KvCache>> KvCache::Fork() {
   fork->heads_.reserve(heads_.size());
   fork->book_pool_ = book_pool_;
   KVC_RETURN_IF_ERROR(fork->scratch_.Allocate(nullptr, scratch_.size(), "the KV cache"));
+  fork->ReserveCodes();
   for (const Head& head : heads_) {
     fork->heads_.push_back(head);
     for (int32_t id : head.pages) pools_[static_cast<size_t>(head.main_pool)]->AddReference(id);

@@ -68,8 +68,7 @@ class KvCache {
   Status ReserveStep();
   // k (rotated as the session stores it), v [D].
   void Append(int layer, int head, const float* k, const float* v, int32_t position);
-  // Stores entries that left the residual (methods.md 4.3, step 4 of 1.6). Codebooks may take memory here:
-  // bad_alloc leaves the entries raw.
+  // Stores entries that left the residual (methods.md 4.3, step 4 of 1.6). ReserveStep came before.
   void Settle(int layer, int head);
   // Removes the entry of rank `rank` (ascending position). Only with config.ordered.
   void Remove(int layer, int head, int32_t rank);
@@ -225,6 +224,7 @@ class KvCache {
                 const uint32_t* seen, int32_t kept, const HeadCodes& codes);
   int32_t TakeSpare(int pool);
   void ReserveLists();
+  void ReserveCodes();
 
   CacheConfig config_;
   const KernelTable* kernels_ = nullptr;
@@ -233,6 +233,8 @@ class KvCache {
   std::vector<int32_t> need_;                // scratch of ReserveStep
   std::vector<Head> heads_;
   int32_t book_pool_ = -1;  // pages of directions, [page_slots, D] f32
+  CodeScratch code_scratch_;  // of SettleCodes
+  HeadCodes settled_;
   Buffer<float> scratch_;   // 2 * D floats, for settling; with codebooks 2 * settle * D
 };
 

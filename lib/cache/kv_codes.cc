@@ -58,6 +58,7 @@ void KvCache::CodeHead(const HeadFormat& format, const LayerKv& kv, int head, co
   const int32_t n = kv.len[static_cast<size_t>(head)], d = config_.head_dim;
   std::vector<float> kept;
   kept.reserve(static_cast<size_t>(n) * static_cast<size_t>(d));
+  CodeScratch scratch;
   for (int which = 0; which < 2; ++which) {
     kept.clear();
     const float* all = which == 0 ? kv.Keys(head) : kv.Values(head);
@@ -68,7 +69,7 @@ void KvCache::CodeHead(const HeadFormat& format, const LayerKv& kv, int head, co
     const int32_t n_kept = static_cast<int32_t>(kept.size()) / d;
     out->codes[which].resize(static_cast<size_t>(n_kept));
     CodeVectors(*kernels_, kept.data(), n_kept, d, which == 0 ? format.theta_key : format.theta_value, {},
-                out->codes[which].data(), &out->added[which]);
+                out->codes[which].data(), &out->added[which], &scratch);
   }
 }
 
@@ -93,12 +94,23 @@ void KvCache::AddDirections(Head& h, int which, const std::vector<float>& added)
   }
 }
 
+// So that SettleCodes allocates nothing: a step cannot fail half way.
+void KvCache::ReserveCodes() {
+  if (book_pool_ < 0) return;
+  int32_t settle = 1;
+  for (const HeadFormat& format : config_.formats) settle = std::max(settle, format.settle);
+  code_scratch_.Reserve(settle, config_.head_dim);
+  for (int which = 0; which < 2; ++which) {
+    settled_.codes[which].reserve(static_cast<size_t>(settle));
+    settled_.added[which].reserve(static_cast<size_t>(settle) * static_cast<size_t>(config_.head_dim));
+  }
+}
+
 // Codes the oldest `settle` entries of a full tail.
 void KvCache::SettleCodes(Head& h, const HeadFormat& format) {
   const int32_t n = format.settle, d = config_.head_dim;
   const int64_t raw_bytes = VectorBytes(config_.raw);
-  std::vector<CodedVector> codes[2];
-  std::vector<float> added[2];
+  auto& [codes, added] = settled_;
   for (int which = 0; which < 2; ++which) {
     float* x = scratch_.data() + int64_t{which} * n * d;
     for (int32_t i = 0; i < n; ++i) {
@@ -109,7 +121,7 @@ void KvCache::SettleCodes(Head& h, const HeadFormat& format) {
     codes[which].resize(static_cast<size_t>(n));
     const Book book{this, &h, which};
     CodeVectors(*kernels_, x, n, d, which == 0 ? format.theta_key : format.theta_value, Directions(book),
-                codes[which].data(), &added[which]);
+                codes[which].data(), &added[which], &code_scratch_);
   }
   for (int which = 0; which < 2; ++which) AddDirections(h, which, added[which]);
   for (int32_t i = 0; i < n; ++i) {

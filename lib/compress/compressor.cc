@@ -132,11 +132,15 @@ std::vector<double> Compressor::ScoresPerKvHead() const {
 }
 
 CacheConfig Compressor::MakeCacheConfig(int32_t expected_tokens) const {
+  return FormatsFor(BudgetFor(expected_tokens) < kSmallBudget ? 16 : 64);
+}
+
+CacheConfig Compressor::FormatsFor(int32_t page_slots) const {
   CacheConfig config;
   config.n_layers = shape_.n_layers, config.n_kv_heads = shape_.n_kv_heads, config.head_dim = shape_.head_dim;
   config.group = shape_.n_heads / shape_.n_kv_heads;
   config.n_aux = n_aux_;
-  config.page_slots = BudgetFor(expected_tokens) < kSmallBudget ? 16 : 64;
+  config.page_slots = page_slots;
   config.ordered = !policy_.keeps_all() && policy_.decode != DecodeMode::kGrow;
   const int32_t kv = policy_.Int(OptionId::kKv);
   const auto format_of_bits = [&](int32_t bits) {
@@ -183,6 +187,20 @@ CacheConfig Compressor::MakeCacheConfig(int32_t expected_tokens) const {
 
 Protected Compressor::ProtectFor(int32_t budget) const { return policy_.scorer->protect(policy_, budget); }
 
+// Pages are whole: what a uniform split fills is exact, a ragged one loses at most the last page of every
+// head. What is raw until it is quantised comes off first.
+int32_t Compressor::SlotsForBytes(double bytes) const {
+  const CacheConfig config = FormatsFor(16);
+  double page = 0, tail = 0;
+  for (const HeadFormat& format : config.formats) {
+    page += static_cast<double>(KvCache::PageBytes(config, format));
+    if (format.tail_slots > 0) tail += static_cast<double>(KvCache::TailBytes(config, format));
+  }
+  const int32_t in_tail = std::max(config.formats[0].tail_slots - 1, 0);
+  const double pages = std::floor(std::max(bytes - tail, 0.0) / page);
+  return static_cast<int32_t>(std::min(pages * config.page_slots + in_tail, 1e9));
+}
+
 int32_t Compressor::BudgetFor(int32_t n_tokens) const {
   if (policy_.keeps_all()) return n_tokens;
   switch (policy_.budget_kind) {
@@ -193,30 +211,15 @@ int32_t Compressor::BudgetFor(int32_t n_tokens) const {
       const Protected p = ProtectFor(budget);
       return std::max(budget, p.n_sink + p.n_recent + 1);
     }
-    case BudgetKind::kBytes: {
-      // Pages are whole: what a uniform split fills is exact, a ragged one loses at most the last page of
-      // every head.
-      HeadFormat format;
-      format.stored = {static_cast<KvType>(std::min(policy_.Int(OptionId::kKv), 4)), shape_.head_dim,
-                       policy_.Int(OptionId::kQuantGroup)};
-      CacheConfig config;
-      config.head_dim = shape_.head_dim, config.n_aux = n_aux_, config.page_slots = 16;
-      const double per_head = policy_.budget / (double{1} * shape_.n_layers * shape_.n_kv_heads);
-      const double pages = std::floor(per_head / static_cast<double>(KvCache::PageBytes(config, format)));
-      return static_cast<int32_t>(std::min(pages * config.page_slots, 1e9));
-    }
+    case BudgetKind::kBytes:
+      return SlotsForBytes(policy_.budget);
     case BudgetKind::kNone:
       break;
   }
-  return policy_.allocator->needs == kNeedsTable && !policy_.table.empty()
-             ? static_cast<int32_t>(std::min<int64_t>(INT32_MAX,
-                                                      [&] {
-                                                        int64_t s = 0;
-                                                        for (int32_t t : policy_.table) s += t;
-                                                        return s;
-                                                      }() /
-                                                          static_cast<int64_t>(policy_.table.size())))
-             : n_tokens;
+  if (policy_.table.empty() || policy_.allocator->needs != kNeedsTable) return n_tokens;
+  int64_t sum = 0;
+  for (int32_t slots : policy_.table) sum += slots;
+  return static_cast<int32_t>(sum / static_cast<int64_t>(policy_.table.size()));
 }
 
 AllocateInput Compressor::AllocationFor(int32_t n_tokens) const {

@@ -153,6 +153,8 @@ class Compressor {
     return caps_[static_cast<size_t>(layer * shape_.n_kv_heads + g)];
   }
   std::vector<double> ScoresPerKvHead() const;
+  CacheConfig FormatsFor(int32_t page_slots) const;
+  int32_t SlotsForBytes(double bytes) const;
   Protected ProtectFor(int32_t budget) const;
   int32_t ProtectedSlots(int32_t budget) const {
     const Protected p = ProtectFor(budget);

@@ -7,6 +7,8 @@
 namespace kvc {
 namespace {
 
+constexpr size_t kCompressChunk = 1024;  // tokens of compress_per_chunk
+constexpr size_t kTokenHeadroom = 1024;  // the same for the list of tokens
 constexpr int32_t kStepHeadroom =
     64;  // steps whose scratch is taken with the prompt's, so that a step takes none
 
@@ -112,6 +114,7 @@ Status Session::BeginPrompt(std::unique_ptr<KvCache> cache, std::unique_ptr<Comp
   prompt_.cache = std::move(cache);
   prompt_.compressor = std::move(compressor);
   prompt_.compress = compress;
+  if (keeps_tokens_) tokens_.reserve(static_cast<size_t>(n_tokens) + kTokenHeadroom);
   return prompt_.compressor->BeginPrompt(n_tokens, needs);
 }
 
@@ -121,6 +124,7 @@ Status Session::RunPrompt(const std::vector<int32_t>& tokens, std::unique_ptr<Kv
                           std::unique_ptr<Compressor> compressor, int32_t first_position, bool compress,
                           std::vector<float>* logits) {
   const int32_t n = static_cast<int32_t>(tokens.size());
+  PromptScope scope(this);
   PromptNeeds needs;
   PrefillRequest request;
   Status status = BeginPrompt(std::move(cache), std::move(compressor), first_position + n, compress, &needs);
@@ -135,8 +139,7 @@ Status Session::RunPrompt(const std::vector<int32_t>& tokens, std::unique_ptr<Kv
     request.logits = logits->data();
     status = kvc::Prefill(model_->network(), request, &forward_, model_->meter().get());
   }
-  forward_.FreePrefill();
-  if (!status.ok()) prompt_ = Prompt();
+  if (status.ok()) scope.Keep();
   return status;
 }
 
@@ -154,11 +157,46 @@ void Session::Commit() {
 
 Status Session::Prefill(Span<const int32_t> tokens, bool compress) {
   KVC_RETURN_IF_ERROR(CheckTokens(tokens));
+  const Policy& policy = compressor_->policy();
+  if (!compress || policy.keeps_all()) return PrefillWhole(tokens, compress);
+  if (policy.Flag(OptionId::kChunkCompress) && tokens.size() > kCompressChunk) {
+    return PrefillInParts(tokens, kCompressChunk, kCompressChunk);
+  }
+  // WeightedKV as printed: what the budget holds at once, then a token at a time (methods.md 2.15).
+  const int32_t n = n_tokens_ + static_cast<int32_t>(tokens.size()), budget = compressor_->BudgetFor(n);
+  if (policy.Int(OptionId::kWkvPrefill) == 1 && policy.decode == DecodeMode::kStep && n > budget && tokens.size() > 1) {
+    return PrefillInParts(tokens, static_cast<size_t>(std::max(budget - n_tokens_, 1)), 1);
+  }
+  return PrefillWhole(tokens, compress);
+}
+
+// A part at a time, each compressed before the next (methods.md 1.9). A fork keeps what was, so that a failure
+// leaves the session as before.
+Status Session::PrefillInParts(Span<const int32_t> tokens, size_t first, size_t step) {
+  Result<std::unique_ptr<Session>> before = Fork();
+  if (!before.ok()) return before.status();
+  Status status;
+  for (size_t at = 0; at < tokens.size() && status.ok();) {
+    const size_t n = std::min(at == 0 ? first : step, tokens.size() - at);
+    if (call_.cancelled()) {
+      status = Error(Code::kCancelled, "prefill was cancelled");
+    } else if (n == 1 && at > 0) {
+      status = Feed(tokens[at]);
+      n_prompt_ += status.ok() ? 1 : 0;
+    } else {
+      status = PrefillWhole(tokens.subspan(at, n), true);
+    }
+    at += n;
+  }
+  if (!status.ok()) TakeStateOf(*before.value());
+  return status;
+}
+
+Status Session::PrefillWhole(Span<const int32_t> tokens, bool compress) {
   const double begin = Seconds();
   std::vector<int32_t> all;  // the token of the last step comes first
   if (pending_ >= 0) all.push_back(pending_);
   all.insert(all.end(), tokens.begin(), tokens.end());
-  if (keeps_tokens_) tokens_.reserve(tokens_.size() + all.size());
   Result<std::unique_ptr<KvCache>> cache = cache_->Fork();
   if (!cache.ok()) return cache.status();
   Result<std::unique_ptr<Compressor>> compressor = compressor_->Fork();
@@ -205,9 +243,13 @@ Status Session::EndLayer(int layer, LayerKv* kv, Observation* observed) {
   return status;
 }
 
+// Everything the next step may need is taken here: from the first append on a step cannot fail.
 Status Session::ReserveStep(int32_t ahead) {
   MemoryMeter* meter = model_->meter().get();
-  const int32_t longest = cache_->MaxLen() + ahead;
+  if (keeps_tokens_ && tokens_.size() == tokens_.capacity())
+    tokens_.reserve(2 * tokens_.size() + kTokenHeadroom);
+  // Whole pages: scratch grows in a step that takes pages, if it must.
+  const int32_t page = cache_->config().page_slots, longest = (cache_->MaxLen() + ahead + page - 1) / page * page;
   KVC_RETURN_IF_ERROR(cache_->ReserveStep());
   if (longest > attend_.stride()) {
     const int32_t with_headroom = longest + kStepHeadroom;
@@ -217,6 +259,8 @@ Status Session::ReserveStep(int32_t ahead) {
   const int32_t angles = compressor_->AngleRows(longest, n_tokens_ + ahead);
   if (angles > angles_.rows())
     KVC_RETURN_IF_ERROR(angles_.Grow(model_->network().rope, angles + kStepHeadroom, meter));
+  // A prompt that failed may have lost the buffers it shares with steps.
+  KVC_RETURN_IF_ERROR(forward_.ReserveDecode(model_->config(), 1, meter));
   return compressor_->ReserveStep(longest);
 }
 
@@ -275,9 +319,9 @@ Status Session::Step(int32_t* token) {
     text_.Flush();
     return {};
   }
+  text_.Push(model_->tokenizer().Piece(picked));  // takes memory at most before it changes anything
   pending_ = picked;
   ++n_answer_;
-  text_.Push(model_->tokenizer().Piece(picked));
   *token = picked;
   return {};
 }

@@ -73,6 +73,8 @@ class Session final : public PrefillSink, public DecodeSink {
   Status Save(const std::string& path);
   static Result<std::unique_ptr<Session>> Restore(std::shared_ptr<const Model> model,
                                                   const std::string& path);
+  // Whether the newest token was taken back and nothing came since: there are no logits then.
+  bool rewound() const { return rewound_; }
   TextStream& text() { return text_; }
   SessionStats Stats() const;
   void Kept(int layer, int32_t kv_head, std::vector<int32_t>* positions) const;
@@ -101,6 +103,10 @@ class Session final : public PrefillSink, public DecodeSink {
   Status BeginPrompt(std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor, int32_t n_tokens,
                      bool compress, PromptNeeds* needs);
   void TakePrompt(const std::vector<int32_t>& tokens, int32_t n_given, const float* logits);
+  Status PrefillWhole(Span<const int32_t> tokens, bool compress);
+  Status PrefillInParts(Span<const int32_t> tokens, size_t first, size_t step);
+  void TakeStateOf(Session& other);
+  void CopyCounters(const Session& from);
   Status ReduceBySideValues(std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor);
   static Result<std::unique_ptr<Session>> CreateWithScores(std::shared_ptr<const Model> model,
                                                            const Policy& policy, HeadScores scores,
@@ -150,6 +156,22 @@ class Session final : public PrefillSink, public DecodeSink {
     int64_t peak = 0;
   };
   Prompt prompt_;
+  // However a prompt ends, its buffers go; what it leaves stays only when Keep was called.
+  class PromptScope {
+   public:
+    explicit PromptScope(Session* session) : session_(session) {}
+    ~PromptScope() {
+      session_->forward_.FreePrefill();
+      if (!kept_) session_->prompt_ = Prompt();
+    }
+    PromptScope(const PromptScope&) = delete;
+    PromptScope& operator=(const PromptScope&) = delete;
+    void Keep() { kept_ = true; }
+
+   private:
+    Session* session_;
+    bool kept_ = false;
+  };
 };
 
 }  // namespace kvc

@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kMagic[4] = {'K', 'V', 'C', 'S'};
 constexpr uint32_t kSessionFileVersion = 1;
-constexpr int64_t kMaxText = 1 << 20;
+constexpr int64_t kMaxText = 1 << 30;
 
 struct FileHeader {
   char magic[4];

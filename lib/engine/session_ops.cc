@@ -5,6 +5,22 @@
 
 namespace kvc {
 
+void Session::CopyCounters(const Session& from) {
+  n_tokens_ = from.n_tokens_, n_prompt_ = from.n_prompt_, n_answer_ = from.n_answer_;
+  n_compactions_ = from.n_compactions_;
+  pending_ = from.pending_, finished_ = from.finished_, changed_at_ = from.changed_at_;
+  tokens_ = from.tokens_, keeps_tokens_ = from.keeps_tokens_;
+  made_room_ = from.made_room_, rewound_ = from.rewound_;
+}
+
+// `other` is a fork of this session from before something failed.
+void Session::TakeStateOf(Session& other) {
+  cache_ = std::move(other.cache_);
+  compressor_ = std::move(other.compressor_);
+  std::copy(other.logits_.data(), other.logits_.data() + logits_.size(), logits_.data());
+  CopyCounters(other);
+}
+
 Result<std::unique_ptr<Session>> Session::Fork() {
   MemoryMeter* meter = model_->meter().get();
   const ModelConfig& config = model_->config();
@@ -19,10 +35,7 @@ Result<std::unique_ptr<Session>> Session::Fork() {
   KVC_RETURN_IF_ERROR(s->rotated_q_.Allocate(meter, int64_t{config.n_heads} * config.head_dim, "queries"));
   KVC_RETURN_IF_ERROR(s->forward_.ReserveDecode(config, 1, meter));
   std::copy(logits_.data(), logits_.data() + config.vocab_size, s->logits_.data());
-  s->n_tokens_ = n_tokens_, s->n_prompt_ = n_prompt_, s->n_answer_ = n_answer_,
-  s->n_compactions_ = n_compactions_;
-  s->pending_ = pending_, s->finished_ = finished_, s->changed_at_ = changed_at_;
-  s->tokens_ = tokens_, s->keeps_tokens_ = keeps_tokens_, s->made_room_ = made_room_, s->rewound_ = rewound_;
+  s->CopyCounters(*this);
   s->cache_bytes_peak_ = cache_->bytes();
   return s;
 }
@@ -97,6 +110,7 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
 
 // Scorers with side values remember what they need: each layer is loaded, chosen from and stored again.
 Status Session::ReduceBySideValues(std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor) {
+  PromptScope scope(this);
   prompt_ = Prompt();
   prompt_.cache = std::move(cache);
   prompt_.compressor = std::move(compressor);
@@ -115,8 +129,7 @@ Status Session::ReduceBySideValues(std::unique_ptr<KvCache> cache, std::unique_p
     if (status.ok())
       status = prompt_.compressor->CompressLayer(layer, kv, observed, true, prompt_.cache.get());
   }
-  forward_.FreePrefill();
-  if (!status.ok()) prompt_ = Prompt();
+  if (status.ok()) scope.Keep();
   return status;
 }
 

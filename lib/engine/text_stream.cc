@@ -34,6 +34,14 @@ void TextStream::Clear() {
 }
 
 void TextStream::Push(Span<const uint8_t> bytes) {
+  if (read_ > kReserve) {
+    ready_.erase(0, read_);
+    read_ = 0;
+  }
+  // Memory first: a failure leaves everything as it was. A byte becomes at most the three of U+FFFD.
+  const size_t waiting = pending_.size() + bytes.size(), most = ready_.size() + 3 * waiting;
+  if (most > ready_.capacity()) ready_.reserve(std::max(most, 2 * ready_.capacity()));
+  pending_.reserve(waiting);
   size_t first = 0;
   if (at_start_ && !bytes.empty()) {
     first = skip_first_space_ && bytes[0] == ' ' ? 1 : 0;

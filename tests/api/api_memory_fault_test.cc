@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,8 @@ class Caller {
   void operator()(const char* what, F&& call) {
     kvc_status status = call();
     if (status != KVC_OK && fault_ != nullptr && fault_->fired()) {
-      EXPECT_EQ(status, KVC_E_MEMORY) << what << ": " << kvc_last_error();
       fault_->Stop();
+      EXPECT_EQ(status, KVC_E_MEMORY) << what << ": " << kvc_last_error();
       status = call();
     }
     ASSERT_EQ(status, KVC_OK) << what << ": " << kvc_last_error();
@@ -41,9 +42,9 @@ class Caller {
   HeapFault* fault_;
 };
 
-kvc_model* OpenTiny(Caller& call) {
+kvc_model* OpenTiny(Caller& call, int32_t which = TEST_MODEL_TINY) {
   int64_t n = 0;
-  const uint8_t* bytes = test_model_bytes(TEST_MODEL_TINY, &n);
+  const uint8_t* bytes = test_model_bytes(which, &n);
   kvc_model_params params = {sizeof params, 1, 0};
   kvc_model* model = nullptr;
   call("open", [&] { return kvc_model_open_memory(bytes, n, nullptr, &params, &model); });
@@ -59,11 +60,13 @@ void Steps(Caller& call, kvc_session* session, int n, std::vector<int32_t>* toke
 }
 
 // The tokens of everything that was generated.
-std::vector<int32_t> RunAll(kvc_model* model, const char* spec, const std::string& path, HeapFault* fault) {
-  Caller call(fault);
+std::vector<int32_t> RunAll(kvc_model* model, const char* spec, const std::string& path, int64_t at = -1, HeapFault::Mode mode = HeapFault::kOne) {
   std::vector<int32_t> tokens;
   tokens.reserve(1000);
   const std::vector<int32_t> prompt = Prompt(kPrompt, 1), more = Prompt(20, 2);
+  std::optional<HeapFault> fault;
+  if (at >= 0) fault.emplace(at, mode);
+  Caller call(fault.has_value() ? &*fault : nullptr);
   kvc_policy* policy = nullptr;
   kvc_session *session = nullptr, *fork = nullptr, *back = nullptr;
   kvc_session_params params = {sizeof params, 0, 0, 8, 0.9f, 0.7f, 5};
@@ -95,19 +98,17 @@ class EachAllocationFails : public testing::TestWithParam<const char*> {};
 
 TEST_P(EachAllocationFails, AndTheRunGoesOn) {
   Caller no_fault(nullptr);
-  kvc_model* model = OpenTiny(no_fault);
-  const std::string folder = test_path(("faults-" + std::to_string(reinterpret_cast<uintptr_t>(GetParam()))).c_str()), path = folder + "/s.kvcs";
+  kvc_model* model = OpenTiny(no_fault, TEST_MODEL_INT8);
+  const std::string folder = test_path("faults"), path = folder + "/s.kvcs";
   std::filesystem::create_directories(folder);
-  const std::vector<int32_t> expected = RunAll(model, GetParam(), path, nullptr);
+  const std::vector<int32_t> expected = RunAll(model, GetParam(), path);
   const int64_t before = kvc::test::HeapAllocations(), bytes_before = kvc::test::HeapBytes();
-  RunAll(model, GetParam(), path, nullptr);
+  RunAll(model, GetParam(), path);
   const int64_t n = kvc::test::HeapAllocations() - before;
   EXPECT_EQ(kvc::test::HeapBytes(), bytes_before) << "a run leaves nothing behind";
   for (const HeapFault::Mode mode : {HeapFault::kOne, HeapFault::kAllFrom}) {
     for (int64_t k = 0; k < n && !HasFailure(); ++k) {
-      HeapFault fault(k, mode);
-      const std::vector<int32_t> tokens = RunAll(model, GetParam(), path, &fault);
-      fault.Stop();
+      const std::vector<int32_t> tokens = RunAll(model, GetParam(), path, k, mode);
       ASSERT_EQ(tokens, expected) << "allocation " << k << " of " << n << ", mode " << mode;
       const auto files = std::filesystem::directory_iterator(folder);
       ASSERT_EQ(std::distance(begin(files), end(files)), 1) << "a temporary file was left";
@@ -115,6 +116,7 @@ TEST_P(EachAllocationFails, AndTheRunGoesOn) {
   }
   EXPECT_EQ(kvc::test::HeapBytes(), bytes_before);
   kvc_model_close(model);
+  std::filesystem::remove_all(folder);
   RecordProperty("allocations", std::to_string(n));
 }
 

@@ -1,5 +1,6 @@
-// Logits and greedy continuations against other engines: transformers in float32, for the trained model and for a small checkpoint of every
-// kind of network; llama.cpp for stories260k. tests/vectors says how the vectors of tests/data/reference were made.
+// Logits and greedy continuations against other engines: transformers in float32, for the trained model and
+// for a small checkpoint of every kind of network; llama.cpp for stories260k. tests/vectors says how the
+// vectors of tests/data/reference were made.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -162,9 +163,11 @@ TEST_P(ReferenceCheckpoint, TokenByToken) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ReferenceCheckpoint,
-                         testing::Combine(testing::ValuesIn(Checkpoints()), testing::Values(WeightChoice::kKeep, WeightChoice::kF32)),
+                         testing::Combine(testing::ValuesIn(Checkpoints()),
+                                          testing::Values(WeightChoice::kKeep, WeightChoice::kF32)),
                          [](const auto& name) {
-                           return std::get<0>(name.param) + (std::get<1>(name.param) == WeightChoice::kF32 ? "_f32" : "_kept");
+                           return std::get<0>(name.param) +
+                                  (std::get<1>(name.param) == WeightChoice::kF32 ? "_f32" : "_kept");
                          });
 
 TEST(ReferenceRecall, Transformers) {
@@ -174,7 +177,8 @@ TEST(ReferenceRecall, Transformers) {
   size_t n_whole = 0;
   for (const Json& expected : reference["cases"]) {
     const std::string name = expected["prompt"];
-    const auto prompt = std::find_if(golden["prompts"].begin(), golden["prompts"].end(), [&](const Json& p) { return p["name"] == name; });
+    const auto prompt = std::find_if(golden["prompts"].begin(), golden["prompts"].end(),
+                                     [&](const Json& p) { return p["name"] == name; });
     ASSERT_NE(prompt, golden["prompts"].end()) << name;
     const Tokens ids = (*prompt)["ids"];
     const size_t n = expected["n"];
@@ -196,7 +200,8 @@ TEST(ReferenceRecall, Transformers) {
 class ReferenceStories : public testing::Test {
  protected:
   void SetUp() override {
-    model_ = Converted(std::string(KVC_SOURCE_DIR) + "/models/stories260k/stories260K.bin", WeightChoice::kF32);
+    model_ =
+        Converted(std::string(KVC_SOURCE_DIR) + "/models/stories260k/stories260K.bin", WeightChoice::kF32);
     ASSERT_NE(model_, nullptr);
     reference_ = ReadReference("stories260k_llamacpp.json");
     ids_ = reference_["ids"].get<Tokens>();
@@ -230,6 +235,25 @@ TEST_F(ReferenceStories, AsPrompt) {
     const auto session = FullSession(model_);
     Prefill(*session, ids_, 0, at["n"].get<size_t>());
     prompts.Pairs(*session, at["top20"]);
+  }
+}
+
+// GGUF files whose matrices are quantised: llama.cpp computed with the same values as f32.
+TEST(ReferenceGguf, LlamaCpp) {
+  const Json models = ReadReference("gguf_llamacpp.json");
+  ASSERT_GE(models.size(), 4u);
+  for (const auto& [name, reference] : models.items()) {
+    SCOPED_TRACE(name);
+    const auto model =
+        Converted(std::string(KVC_TEST_DATA) + "/convert/" + name + ".gguf", WeightChoice::kF32);
+    ASSERT_NE(model, nullptr);
+    const Tokens ids = reference["ids"];
+    Comparison all(name);
+    for (const Json& at : reference["logits"]) {
+      const auto session = FullSession(model);
+      Prefill(*session, ids, 0, at["n"].get<size_t>());
+      all.All(*session, at["values"]);
+    }
   }
 }
 

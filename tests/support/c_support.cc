@@ -14,6 +14,7 @@ AlignedBytes MakeModel(int32_t which) {
   TinyModelOptions options;
   if (which == TEST_MODEL_FOREIGN) options.seed = 2;
   if (which == TEST_MODEL_UNSCORED) options.head_scores = false;
+  if (which == TEST_MODEL_INT8) options.type = WeightType::kInt8;
   if (which == TEST_MODEL_WIDE) {
     options.n_layers = 4, options.n_heads = 8, options.n_kv_heads = 4, options.head_dim = 32;
     options.hidden_size = 128, options.ffn_size = 256;

@@ -12,7 +12,8 @@ enum { TEST_MODEL_TINY = 0,        /* 2 layers, 4 heads, 2 KV heads, head size 1
        TEST_MODEL_UNSCORED = 2,    /* as TINY without head scores */
        TEST_MODEL_WIDE = 3,        /* 4 layers, 8 heads, 4 KV heads, head size 32, hidden 128: a prompt takes a while */
        TEST_MODEL_STOPPING = 4,    /* as TINY, every second byte and <eos> end the answer */
-       TEST_MODEL_COUNT = 5 };
+       TEST_MODEL_INT8 = 5,        /* as TINY with int8 weights */
+       TEST_MODEL_COUNT = 6 };
 
 /* 64-byte aligned bytes that live until the end of the process. */
 const uint8_t *test_model_bytes(int32_t which, int64_t *n_bytes);

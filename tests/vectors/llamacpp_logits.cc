@@ -29,7 +29,8 @@ int main(int argc, char** argv) {
   const auto n_vocab = static_cast<std::streamsize>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
   std::ofstream out(argv[3], std::ios::binary);
   for (llama_token& id : ids) {
-    if (llama_decode(context, llama_batch_get_one(&id, 1)) != 0) return std::fprintf(stderr, "decode failed\n"), 1;
+    if (llama_decode(context, llama_batch_get_one(&id, 1)) != 0)
+      return std::fprintf(stderr, "decode failed\n"), 1;
     out.write(reinterpret_cast<const char*>(llama_get_logits_ith(context, 0)), 4 * n_vocab);
   }
   return out.flush() ? 0 : 1;

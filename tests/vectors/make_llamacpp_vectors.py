@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
-"""Makes tests/data/reference/stories260k_llamacpp.json: what llama.cpp computes for stories260k in f32, for the
-engine to be compared with.
+"""Makes stories260k_llamacpp.json and gguf_llamacpp.json in tests/data/reference: what llama.cpp computes.
 
-  make_llamacpp_vectors.py ROOT LOGITS [GGUF]     ROOT: the root of the repository; LOGITS: the program of
-  llamacpp_logits.cc;
-                                                  GGUF: where the model that llama.cpp reads is left (default:
-                                                  nowhere)
+  make_llamacpp_vectors.py ROOT LOGITS [GGUF]
+
+ROOT    the root of the repository
+LOGITS  the program that llamacpp_logits.cc makes
+GGUF    where stories260k as GGUF is left (default: nowhere)
 
 Needs the PyPI packages numpy and gguf, and llama.cpp (made with commit 0c1e57098, as llama-cpp-python 0.3.36
-carries it), built with
-cmake -DBUILD_SHARED_LIBS=OFF for the target llama, and with it the program:
+carries it), its target llama built with -DBUILD_SHARED_LIBS=OFF, and with it the program:
   c++ -std=c++17 -O2 -fopenmp -I LLAMA/include -I LLAMA/ggml/include llamacpp_logits.cc -o llamacpp_logits \\
-      BUILD/src/libllama.a BUILD/ggml/src/libggml.a BUILD/ggml/src/libggml-cpu.a BUILD/ggml/src/libggml-base.a
-      -lpthread -ldl -lm
-ids: BOS and its greedy continuation. logits: the 20 largest after some prefixes (n tokens) of it."""
+      BUILD/src/libllama.a BUILD/ggml/src/libggml.a BUILD/ggml/src/libggml-cpu.a \\
+      BUILD/ggml/src/libggml-base.a -lpthread -ldl -lm
+llama.cpp gets all weights as f32: with quantised ones it would round activations too.
+stories260k: ids are BOS and its greedy continuation; logits: the 20 largest after some prefixes (n tokens).
+The GGUF files of tests/data/convert: ids are random; logits: all of them after some prefixes."""
 
 import json
 import os
@@ -26,6 +27,7 @@ import gguf
 import numpy as np
 
 CONTINUATION, EVERY, BOS = 200, 3, 1
+GGUF_FILES, PREFIXES = ["llama_q4_0", "qwen2_q8_0", "qwen3_mixed", "llama3_scaled"], [1, 7, 64, 150]
 
 
 def read_checkpoint(path):
@@ -112,6 +114,24 @@ def write_gguf(path, shape, tensors, pieces, scores):
     w.close()
 
 
+def copy_as_f32(source, path):
+    """The same model with all tensors f32."""
+    reader = gguf.GGUFReader(source)
+    w = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name not in ("general.architecture", "general.file_type"):
+            kind = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            w.add_key_value(name, field.contents(), field.types[0], sub_type=kind)
+    for tensor in reader.tensors:
+        shape = [int(n) for n in reversed(tensor.shape)]
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        w.add_tensor(tensor.name, values.astype(np.float32).reshape(shape))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
 def logits(program, model, ids, folder):
     given, out = os.path.join(folder, "ids"), os.path.join(folder, "logits")
     with open(given, "w", encoding="ascii") as file:
@@ -120,32 +140,49 @@ def logits(program, model, ids, folder):
     return np.fromfile(out, np.float32).reshape(len(ids), -1)
 
 
-def main():
-    root, program = sys.argv[1:3]
+def write_reference(root, name, value):
+    with open(os.path.join(root, "tests/data/reference", name), "w", encoding="utf-8") as out:
+        json.dump(value, out, separators=(",", ":"))
+        out.write("\n")
+
+
+def make_stories(root, program, model, folder):
     source = os.path.join(root, "models", "stories260k")
     shape, tensors = read_checkpoint(os.path.join(source, "stories260K.bin"))
-    with tempfile.TemporaryDirectory() as folder:
-        model = sys.argv[3] if len(sys.argv) > 3 else os.path.join(folder, "stories260k.gguf")
-        write_gguf(model, shape, tensors, *read_pieces(os.path.join(source, "tok512.bin"), shape["vocab"]))
-        ids = [BOS]
-        for _ in range(CONTINUATION):
-            ids.append(int(logits(program, model, ids, folder)[-1].argmax()))
-        rows = logits(program, model, ids, folder)
+    write_gguf(model, shape, tensors, *read_pieces(os.path.join(source, "tok512.bin"), shape["vocab"]))
+    ids = [BOS]
+    for _ in range(CONTINUATION):
+        ids.append(int(logits(program, model, ids, folder)[-1].argmax()))
+    rows = logits(program, model, ids, folder)
     best = np.sort(rows, axis=1)[:, ::-1]
-    print(
-        f"smallest distance of the two best logits: {(best[:, 0] - best[:, 1]).min():.3g}, "
-        f"spread of logits {rows.std():.3g}"
-    )
+    print(f"stories260k: smallest gap {(best[:, 0] - best[:, 1]).min():.3g}, spread of the logits {rows.std():.3g}")
     cases = []
     for n in range(1, len(ids) + 1, EVERY):
         row = rows[n - 1]
         top = np.argsort(-row, kind="stable")[:20]
         cases.append({"n": n, "top20": [[int(i), float(f"{row[i]:.8g}")] for i in top]})
-    with open(
-        os.path.join(root, "tests/data/reference/stories260k_llamacpp.json"), "w", encoding="utf-8"
-    ) as out:
-        json.dump({"ids": ids, "logits": cases}, out, separators=(",", ":"))
-        out.write("\n")
+    write_reference(root, "stories260k_llamacpp.json", {"ids": ids, "logits": cases})
+
+
+def make_gguf_files(root, program, folder):
+    models = {}
+    for seed, name in enumerate(GGUF_FILES):
+        copy = os.path.join(folder, name + ".gguf")
+        copy_as_f32(os.path.join(root, "tests/data/convert", name + ".gguf"), copy)
+        ids = np.random.default_rng(seed).integers(0, 256, max(PREFIXES)).tolist()
+        rows = logits(program, copy, ids, folder)
+        print(f"{name}: spread of the logits {rows.std():.3g}")
+        cases = [{"n": n, "values": [float(f"{x:.8g}") for x in rows[n - 1]]} for n in PREFIXES]
+        models[name] = {"ids": ids, "logits": cases}
+    write_reference(root, "gguf_llamacpp.json", models)
+
+
+def main():
+    root, program = sys.argv[1:3]
+    with tempfile.TemporaryDirectory() as folder:
+        model = sys.argv[3] if len(sys.argv) > 3 else os.path.join(folder, "stories260k.gguf")
+        make_stories(root, program, model, folder)
+        make_gguf_files(root, program, folder)
 
 
 main()

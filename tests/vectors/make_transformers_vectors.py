@@ -1,18 +1,14 @@
 #!/usr/bin/env python3
-"""Makes tests/data/reference/hf_*/ and recall_transformers.json: what transformers computes in float32, for the
-engine to be compared with.
+"""Makes hf_*/ and recall_transformers.json in tests/data/reference: what transformers computes in float32.
 
   make_transformers_vectors.py ROOT         ROOT: the root of the repository
 
 Needs the PyPI packages torch, transformers, safetensors and numpy (made with torch 2.15.0 and transformers
-5.23.0, CPU).
-hf_NAME is a checkpoint as people publish them (config.json, model.safetensors, tokenizer.json) with small
-random weights, one
-for each kind of network that the converter takes; config.json is read back by transformers from the folder
-itself. Beside it
-logits.json: token ids, the logits after some prefixes of them, and the greedy continuation of all with the
-distance of the two
-best logits at each token. Every logit comes from a forward pass over the whole text, without a cache."""
+5.23.0, on a CPU). hf_NAME is a checkpoint as people publish them (config.json, model.safetensors,
+tokenizer.json) with small random weights, one for each kind of network that the converter takes; transformers
+reads config.json back from that folder. logits.json beside it holds token ids, the logits after some prefixes
+of them, and the greedy continuation of all, with the distance of the two best logits at each token. Every
+logit comes from a forward pass over the whole text, without a cache."""
 
 import json
 import os
@@ -45,7 +41,7 @@ def shape(hidden, heads, kv_heads, head_dim, ffn, tied=False, dtype="float32"):
     return sizes if head_dim is None else {**sizes, "head_dim": head_dim}
 
 
-# The rope settings stand as older files write them (rope_theta, rope_scaling) or as newer ones do (rope_parameters).
+# RoPE is set as older files do it (rope_theta, rope_scaling) or as newer ones do (rope_parameters).
 MODELS = {
     "llama_gqa": {**LLAMA, **shape(32, 4, 2, None, 48), "rope_theta": 10000.0},
     "llama_mha_tied": {**LLAMA, **shape(32, 4, 4, None, 48, tied=True), "rope_theta": 10000.0},
@@ -196,7 +192,7 @@ def random_weights(model, rng):
 
 def load(folder):
     return transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation="eager"
+        folder, dtype=torch.float32, attn_implementation="eager"
     ).eval()
 
 

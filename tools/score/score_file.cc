@@ -146,6 +146,10 @@ Json ScoreJson(const ScorePlan& plan, const MeasuredWhat& what, const EstimateOp
     out["lowest_overlap"] = Rounded(last.overlap);
     out["convergence"] = ConvergenceJson(report.convergence);
   }
+  if (report.by_run.size() > 1) {
+    out["scores_by_run"] = Json::array();
+    for (const std::vector<double>& scores : report.by_run) out["scores_by_run"].push_back(NestedScores(scores, plan.n_layers));
+  }
   out["scores"] = NestedScores(report.scores, plan.n_layers);
   return out;
 }

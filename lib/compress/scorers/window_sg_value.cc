@@ -100,7 +100,7 @@ extern const Scorer kScorerWindowSgValue = {
     false,
     AuxCount,
     {OptionId::kRecent, OptionId::kValueKernel, OptionId::kAhaUnits, OptionId::kAhaGainFloor,
-     OptionId::kAhaScorePool, OptionId::kAhaDecodePrior, OptionId::kAhaDecodeI},
+     OptionId::kAhaScorePool, OptionId::kAhaDecodePrior},
     Protect,
     Rows,
     Score,
