@@ -9,6 +9,7 @@
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 namespace kvc {
 namespace {
@@ -46,10 +47,10 @@ Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path) 
   }
   for (int i = 0; i < kMostTemporaryNames; ++i) {
     const std::string folder = FolderOf(file->path_);
-    const std::string name = Format("%s/.kvc-%ld-%d.tmp", folder.c_str(), static_cast<long>(::getpid()), i);
+    std::string name = Format("%s/.kvc-%ld-%d.tmp", folder.c_str(), static_cast<long>(::getpid()), i);
     file->fd_ = FileDescriptor(::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (file->fd_.get() >= 0) {
-      file->temporary_ = name;
+      file->temporary_ = std::move(name);  // cannot fail: the file is there
       break;
     }
     if (errno != EEXIST) return IoError(path, "cannot create a file beside it", errno);

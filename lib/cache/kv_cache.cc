@@ -40,8 +40,7 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheConfig& config, cons
     head.key_bytes = head.value_bytes =
         format.codebook ? static_cast<int64_t>(sizeof(CodedVector)) : VectorBytes(format.stored);
     if (format.codebook)
-      cache->book_pool_ =
-          pool_of(int64_t{config.page_slots} * config.head_dim * static_cast<int64_t>(sizeof(float)));
+      cache->book_pool_ = pool_of(BookPageBytes(config));
   }
   cache->spare_.resize(cache->pools_.size());
   int32_t settle = 1;
@@ -54,7 +53,7 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheConfig& config, cons
 
 KvCache::~KvCache() {
   Clear();
-  for (size_t p = 0; p < pools_.size(); ++p) {
+  for (size_t p = 0; p < spare_.size(); ++p) {  // shorter than pools_ when Create or Fork ran out of memory
     for (int32_t id : spare_[p]) pools_[p]->Release(id);
   }
 }

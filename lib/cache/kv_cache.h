@@ -61,6 +61,9 @@ class KvCache {
   bool HasTails() const;  // some head stores entries late
   int64_t bytes() const;  // what the allocator holds for this cache and its forks
   static int64_t PageBytes(const CacheConfig& config, const HeadFormat& format);  // of one main page
+  static int64_t BookPageBytes(const CacheConfig& config) {  // of a page of directions
+    return (int64_t{config.page_slots} * config.head_dim * static_cast<int64_t>(sizeof(float)) + 63) / 64 * 64;
+  }
   static int64_t TailBytes(const CacheConfig& config, const HeadFormat& format);
 
   // ---- one token ----

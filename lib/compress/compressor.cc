@@ -168,8 +168,7 @@ CacheConfig Compressor::FormatsFor(int32_t page_slots) const {
     format.theta_key = static_cast<float>(policy_.Real(OptionId::kThetaK)),
     format.theta_value = static_cast<float>(policy_.Real(OptionId::kThetaV));
     format.tail_slots = std::max(2 * tail, 1), format.settle = std::max(tail, 1);
-    config.seen_masks =
-        policy_.scorer == &kScorerWindowQhead && policy_.Int(OptionId::kSpindleGqa) == 0 && config.group > 1;
+    config.seen_masks = QueryHeadsSeeTheirOwn();
   }
   config.formats.assign(static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads), format);
   config.raw = {kv <= 2 ? static_cast<KvType>(kv) : KvType::kF16, shape_.head_dim, 0};
@@ -181,6 +180,12 @@ CacheConfig Compressor::FormatsFor(int32_t page_slots) const {
     }
   }
   return config;
+}
+
+// Whether an entry may be kept for some query heads of a group only (SpindleKV).
+bool Compressor::QueryHeadsSeeTheirOwn() const {
+  return codebook_ && policy_.scorer == &kScorerWindowQhead && policy_.Int(OptionId::kSpindleGqa) == 0 &&
+         shape_.n_heads > shape_.n_kv_heads;
 }
 
 // ---- budgets ----
@@ -279,13 +284,11 @@ Status Compressor::ReserveScoring(int32_t longest) {
   return {};
 }
 
-int64_t Compressor::ScoringBytes(int32_t n_tokens) const {
-  if (policy_.keeps_all()) return 0;
-  const int64_t stride = (int64_t{std::max(n_tokens, shape_.head_dim)} + 15) / 16 * 16,
-                threads = ops_.pool->n_threads();
-  const int64_t floats =
-      (shape_.n_kv_heads + shape_.n_heads + threads * (ScoreScratch::kRowTile + 2) + 3) * stride;
-  return 4 * floats + 16 * threads * stride + shape_.n_kv_heads * stride;
+Status Compressor::ReservePrompt(int32_t longest) {
+  if (policy_.keeps_all()) return {};
+  KVC_RETURN_IF_ERROR(ReserveScoring(std::max(longest, shape_.head_dim)));
+  if (!QueryHeadsSeeTheirOwn()) return {};
+  return seen_.Reserve(meter_, shape_.n_kv_heads * scratch_stride_, "token scores");
 }
 
 Status Compressor::ChooseCounts(int layer, const LayerKv& kv, int32_t* counts) {
@@ -405,7 +408,7 @@ Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, 
                                  KvCache* cache) {
   if (policy_.keeps_all()) return cache->Store(layer, *kv, nullptr, 0, nullptr);
   const int32_t n_heads = shape_.n_kv_heads, longest = *std::max_element(kv->len.begin(), kv->len.end());
-  KVC_RETURN_IF_ERROR(ReserveScoring(std::max(longest, shape_.head_dim)));
+  KVC_RETURN_IF_ERROR(ReservePrompt(longest));
   // Merging needs the summed attention also where the scorer itself does not.
   if (accumulated_ >= scorer_aux_) {
     for (int32_t g = 0; g < n_heads; ++g)
@@ -435,7 +438,6 @@ Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, 
   if (drop) KVC_RETURN_IF_ERROR(ChooseCounts(layer, *kv, counts.data()));
   bool dropped = false;
   const bool seen = cache->config().seen_masks;
-  if (seen) KVC_RETURN_IF_ERROR(seen_.Reserve(meter_, n_heads * scratch_stride_, "token scores"));
   for (int32_t g = 0; g < n_heads; ++g) {
     if (seen) {
       MarkQueryHeads(g, *kv, drop ? counts[static_cast<size_t>(g)] : kv->len[static_cast<size_t>(g)]);

@@ -131,8 +131,12 @@ class Compressor {
                ? Status()
                : archive.Bytes(ring_.data(), ring_.size() * static_cast<int64_t>(sizeof(float)));
   }
-  // What scoring a prompt of n tokens takes.
-  int64_t ScoringBytes(int32_t n_tokens) const;
+  // Scratch to compress layers of at most `longest` entries.
+  Status ReservePrompt(int32_t longest);
+  // Entries a head may have between steps, [L, G]; only where decode evicts.
+  const std::vector<int32_t>& caps() const { return caps_; }
+  int32_t n_protected() const { return protect_.n_sink + protect_.n_recent; }
+  MemoryMeter* meter() const { return meter_; }
 
  private:
   static constexpr int32_t kUnbounded = 1 << 28;  // a length no prompt has
@@ -152,6 +156,7 @@ class Compressor {
   int32_t Cap(int layer, int32_t g) const {
     return caps_[static_cast<size_t>(layer * shape_.n_kv_heads + g)];
   }
+  bool QueryHeadsSeeTheirOwn() const;
   std::vector<double> ScoresPerKvHead() const;
   CacheConfig FormatsFor(int32_t page_slots) const;
   int32_t SlotsForBytes(double bytes) const;

@@ -272,14 +272,16 @@ Result<std::unique_ptr<Compressor>> Compressor::Fork() const {
   fork.counts_ = counts_, fork.caps_ = caps_, fork.keys_rotated_ = keys_rotated_;
   fork.in_cache_ = in_cache_, fork.keep_lengths_ = keep_lengths_;
   fork.ring_count_ = ring_count_;
-  if (ring_.size() > 0)
+  if (ring_.size() > 0 && !meter_->counting())
     std::memcpy(fork.ring_.data(), ring_.data(), static_cast<size_t>(ring_.size()) * sizeof(float));
   return made;
 }
 
 int64_t Compressor::bytes() const {
   return scores_.bytes() + per_head_.bytes() + rows_.bytes() + lines_.bytes() + keys_.bytes() +
-         marks_.bytes() + decode_.bytes() + positions_.bytes() + links_.bytes();
+         marks_.bytes() + seen_.bytes() + decode_.bytes() + positions_.bytes() + links_.bytes() + ring_.bytes() +
+         ring_view_.queries.bytes() + reobserved_.keys.bytes() + reobserved_.values.bytes() +
+         reobserved_.positions.bytes();
 }
 
 }  // namespace kvc

@@ -1,6 +1,8 @@
 // What a session would take. The buffers are laid out by the code that will take them, with a meter that only
 // counts.
 #include <algorithm>
+#include <cmath>
+#include <map>
 
 #include "lib/engine/session.h"
 
@@ -22,73 +24,163 @@ CacheConfig Session::FullCacheConfig(const Model& model, const Policy& policy) {
 
 namespace {
 
-// Bytes of the cache when head i holds slots[i] entries and, with one more, what a step takes.
-int64_t CacheBytes(const CacheConfig& config, const std::vector<int32_t>& slots, int32_t extra) {
-  int64_t bytes = 0;
-  for (size_t i = 0; i < slots.size(); ++i) {
-    const HeadFormat& format = config.formats[i];
-    const int32_t tail = std::max(format.tail_slots - 1, 0), main = std::max(slots[i] + extra - tail, 0);
-    bytes += (main + config.page_slots - 1) / config.page_slots * KvCache::PageBytes(config, format);
-    if (format.tail_slots > 0) bytes += KvCache::TailBytes(config, format);
+// How long the heads are, and for how many steps they grow.
+struct Growth {
+  std::vector<int32_t> slots;  // [L * G] after the prompt
+  std::vector<int32_t> caps;   // [L * G] before a step
+  int32_t n_steps = 0;
+  bool spread = false;         // the slots are averages: heads end anywhere in their last page
+};
+
+// Pages by size, as the cache pools them.
+class PageCount {
+ public:
+  // The cache takes pages for a step a row at a time: one page for every head that uses the pool (KvCache::ReserveStep).
+  void Add(int64_t page_bytes, double at_prompt, double at_end, int32_t heads) {
+    Pool& pool = pools_[page_bytes];
+    pool.at_prompt += at_prompt;
+    pool.at_end += std::max(at_end, at_prompt);
+    pool.heads += heads;
   }
-  return bytes;
+  int64_t PromptBytes() const {
+    double bytes = 0;
+    for (const auto& [page_bytes, pool] : pools_) bytes += std::ceil(pool.at_prompt) * static_cast<double>(page_bytes);
+    return static_cast<int64_t>(bytes);
+  }
+  int64_t EndBytes() const {
+    double bytes = 0;
+    for (const auto& [page_bytes, pool] : pools_) {
+      const double row = std::max(pool.heads, 1), rows = std::ceil((pool.at_end - pool.at_prompt) / row);
+      bytes += std::ceil(pool.at_prompt + rows * row) * static_cast<double>(page_bytes);
+    }
+    return static_cast<int64_t>(bytes);
+  }
+
+ private:
+  struct Pool {
+    double at_prompt = 0, at_end = 0;
+    int32_t heads = 0;
+  };
+  std::map<int64_t, Pool> pools_;
+};
+
+// Entries of a head that left its tail when it holds n, in a cache that began with `slots`.
+int32_t InMain(const HeadFormat& format, int32_t slots, int32_t n) {
+  if (!format.codebook) return std::max(n - std::max(format.tail_slots - 1, 0), 0);
+  const int32_t late = n - slots;
+  return slots + (late < format.tail_slots ? 0 : ((late - format.tail_slots) / format.settle + 1) * format.settle);
+}
+
+PageCount CountPages(const CacheConfig& config, const Growth& growth) {
+  PageCount count;
+  const double page = config.page_slots;
+  const auto pages = [&](int32_t n) {
+    return growth.spread && n > 0 ? n / page + (page - 1) / (2 * page) : std::ceil(n / page);
+  };
+  for (size_t i = 0; i < growth.slots.size(); ++i) {
+    const HeadFormat& format = config.formats[i];
+    const int32_t slots = growth.slots[i];
+    const int64_t longest = int64_t{slots} + growth.n_steps - 1;  // before the last step
+    const int32_t last = static_cast<int32_t>(std::min<int64_t>(longest, std::max(growth.caps[i], slots)));
+    const int32_t now = InMain(format, slots, slots);
+    const int32_t end = growth.n_steps > 0 ? InMain(format, slots, last) + format.settle : now;
+    count.Add(KvCache::PageBytes(config, format), pages(now), pages(end), 1);
+    if (format.tail_slots > 0) count.Add(KvCache::TailBytes(config, format), 1, 1, 0);
+    // Codebooks: as if no two vectors shared a direction.
+    if (format.codebook) count.Add(KvCache::BookPageBytes(config), 2 * pages(now), 2 * pages(end), 0);
+  }
+  return count;
 }
 
 }  // namespace
 
 Result<SessionPlan> Session::Plan(const std::shared_ptr<const Model>& model, const Policy* policy,
                                   const SessionParams& params, int32_t n_prompt) {
-  Result<std::unique_ptr<Session>> made = Create(model, policy, params);
+  auto counter = std::make_shared<MemoryMeter>(0, /*counting=*/true);
+  Result<std::unique_ptr<Session>> made = CreateOn(model, policy, params, counter);
   if (!made.ok()) return made.status();
   Session& s = *made.value();
   if (n_prompt < 1 || n_prompt > s.params_.max_tokens) {
     return Error(Code::kInvalid, "the prompt to plan for has %d tokens; it may have 1 to max_tokens=%d",
                  n_prompt, s.params_.max_tokens);
   }
-  const ModelConfig& c = model->config();
-  MemoryMeter counter(0, /*counting=*/true);
   SessionPlan plan;
-  PromptNeeds needs;
-  KVC_RETURN_IF_ERROR(s.compressor_->BeginPrompt(n_prompt, &needs));
-  KVC_RETURN_IF_ERROR(s.compressor_->PlanSlots(n_prompt, &plan.slots));
   plan.weight_bytes = model->file().weight_bytes();
+  int64_t prompt_workspace = 0, layer_bytes = 0;
+  KVC_RETURN_IF_ERROR(s.PlanPrompt(n_prompt, &plan.slots, &prompt_workspace, &layer_bytes));
 
-  // The prompt's buffers, beside one full layer.
-  PrefillRequest request;
-  request.n = n_prompt, request.window_rows = needs.window_rows, request.column_sums = needs.column_sums,
-  request.n_aux = s.compressor_->n_aux();
-  ForwardWorkspace forward;
-  KVC_RETURN_IF_ERROR(forward.ReserveDecode(c, 1, &counter));
-  KVC_RETURN_IF_ERROR(forward.ReservePrefill(c, request, &counter));
-  const int64_t layer_bytes = ForwardWorkspace::LayerKvBytes(c, n_prompt, request.n_aux);
-  const int64_t prefill_workspace = counter.used() - layer_bytes + s.logits_.bytes() + s.rotated_q_.bytes() +
-                                    s.compressor_->ScoringBytes(n_prompt);
-  forward.FreePrefill();
-
-  const CacheConfig& config = s.cache_->config();
-  plan.cache_bytes_prompt = CacheBytes(config, plan.slots, 0);
-  plan.cache_bytes_peak = plan.cache_bytes_prompt + layer_bytes;
-  // At the end heads that grow have all tokens of the answer, the others their budget and the entry of the
-  // step.
-  const int32_t longest_answer = s.params_.max_tokens == kMaxContext ? 0 : s.params_.max_tokens - n_prompt;
   const Policy& p = s.compressor_->policy();
+  const CacheConfig& config = s.cache_->config();
+  Growth growth;
+  growth.slots = plan.slots;
+  growth.n_steps = s.params_.max_tokens - n_prompt;
+  growth.spread = p.allocator != nullptr && p.allocator->dynamic && *std::min_element(plan.slots.begin(), plan.slots.end()) < n_prompt;
   const bool grows = p.keeps_all() || p.decode == DecodeMode::kGrow;
-  std::vector<int32_t> end = plan.slots;
-  if (!grows) KVC_RETURN_IF_ERROR(s.compressor_->PlanSlots(s.params_.max_tokens, &end));
-  plan.cache_bytes_end = CacheBytes(config, end, grows ? longest_answer : 1);
-  const int32_t longest = *std::max_element(end.begin(), end.end()) + (grows ? longest_answer : 1);
-  AttendWorkspace attend;
-  KVC_RETURN_IF_ERROR(attend.Reserve(config, longest + 64, model->ops().pool->n_threads(), &counter));
-  const int64_t decode_workspace =
-      counter.used() + s.logits_.bytes() + s.rotated_q_.bytes() + s.compressor_->ScoringBytes(n_prompt);
-  plan.workspace_bytes = std::max(prefill_workspace, decode_workspace);
+  if (grows && s.params_.max_tokens == kMaxContext) growth.n_steps = 0;  // no end was named
+  growth.caps = s.compressor_->caps();
+  const int32_t slack = p.decode == DecodeMode::kReobserve ? p.Int(OptionId::kSlack) : 0;
+  for (int32_t& cap : growth.caps) cap = grows ? kMaxContext : cap + slack;
+  const PageCount pages = CountPages(config, growth);
+  plan.cache_bytes_prompt = pages.PromptBytes();
+  plan.cache_bytes_peak = plan.cache_bytes_prompt + layer_bytes;
+  plan.cache_bytes_end = pages.EndBytes();
+
+  int32_t longest = 0;
+  for (size_t i = 0; i < growth.slots.size(); ++i) {
+    const int64_t end = int64_t{growth.slots[i]} + growth.n_steps;
+    longest = std::max(longest, static_cast<int32_t>(std::min<int64_t>(end, int64_t{std::max(growth.caps[i], growth.slots[i])} + 1)));
+  }
+  int64_t step_workspace = counter->used();
+  KVC_RETURN_IF_ERROR(s.PlanSteps(growth.slots, longest, n_prompt, growth.n_steps, &step_workspace));
+  plan.workspace_bytes = std::max(prompt_workspace, step_workspace);
   const CacheConfig full = FullCacheConfig(*model, p);
-  const int64_t tokens = n_prompt + longest_answer, pages = (tokens + full.page_slots - 1) / full.page_slots;
-  plan.cache_bytes_full =
-      int64_t{c.n_layers} * c.n_kv_heads * pages * KvCache::PageBytes(full, full.formats[0]);
-  plan.total_bytes_peak = plan.weight_bytes + std::max(prefill_workspace + plan.cache_bytes_peak,
-                                                       decode_workspace + plan.cache_bytes_end);
+  const int64_t answer = s.params_.max_tokens == kMaxContext ? 0 : s.params_.max_tokens - n_prompt;
+  const int64_t full_pages = (n_prompt + answer + full.page_slots - 1) / full.page_slots;
+  plan.cache_bytes_full = static_cast<int64_t>(growth.slots.size()) * full_pages * KvCache::PageBytes(full, full.formats[0]);
+  plan.total_bytes_peak = plan.weight_bytes + std::max(prompt_workspace + plan.cache_bytes_peak, step_workspace + plan.cache_bytes_end);
   return plan;
+}
+
+// Lays out a prompt of n tokens as RunPrompt does, on a session that only counts.
+Status Session::PlanPrompt(int32_t n, std::vector<int32_t>* slots, int64_t* workspace, int64_t* layer_bytes) {
+  const ModelConfig& c = model_->config();
+  MemoryMeter* counter = compressor_->meter();
+  Result<std::unique_ptr<Compressor>> forked = compressor_->Fork();
+  if (!forked.ok()) return forked.status();
+  Compressor& compressor = *forked.value();
+  PromptNeeds needs;
+  KVC_RETURN_IF_ERROR(compressor.BeginPrompt(n, &needs));
+  KVC_RETURN_IF_ERROR(compressor.PlanSlots(n, slots));
+  if (cache_->config().seen_masks) {  // the slots are those of a query head; a group may agree on none of them
+    const int32_t group = cache_->config().group, shared = compressor.n_protected();
+    for (int32_t& s : *slots) s = static_cast<int32_t>(std::min<int64_t>(n, int64_t{group} * std::max(s - shared, 0) + std::min(s, shared)));
+  }
+  PrefillRequest request;
+  request.n = n, request.window_rows = needs.window_rows, request.column_sums = needs.column_sums;
+  request.n_aux = compressor.n_aux();
+  KVC_RETURN_IF_ERROR(forward_.ReservePrefill(c, request, counter));
+  KVC_RETURN_IF_ERROR(compressor.ReservePrompt(n));
+  *layer_bytes = forward_.layer_bytes();
+  *workspace = counter->used() - *layer_bytes;
+  forward_.FreePrefill();
+  compressor_ = std::move(forked.value());
+  return {};
+}
+
+// Lays out the scratch of the steps that bring the longest head to `longest`.
+Status Session::PlanSteps(const std::vector<int32_t>& slots, int32_t longest, int32_t n_prompt, int32_t n_steps, int64_t* workspace) {
+  if (n_steps <= 0) return {};
+  MemoryMeter* counter = compressor_->meter();
+  const int32_t page = cache_->config().page_slots, begin = *std::max_element(slots.begin(), slots.end());
+  const auto whole_pages = [&](int32_t n) { return (n + page - 1) / page * page; };
+  for (int32_t at = whole_pages(begin + 1); at <= whole_pages(longest); at += page) {
+    const int64_t fed = std::min<int64_t>(int64_t{n_prompt} + std::max(at - begin, 1), int64_t{n_prompt} + n_steps);
+    KVC_RETURN_IF_ERROR(ReserveScratch(at, static_cast<int32_t>(fed), counter));
+    *workspace = std::max(*workspace, counter->used());
+  }
+  if (n_steps < kMaxContext / 2) KVC_RETURN_IF_ERROR(ReserveScratch(whole_pages(longest), n_prompt + n_steps, counter));
+  *workspace = std::max(*workspace, counter->used());
+  return {};
 }
 
 }  // namespace kvc

@@ -49,15 +49,22 @@ Status Session::CheckPolicy(const Model& model, const Policy& policy) {
 
 Result<std::unique_ptr<Session>> Session::Create(std::shared_ptr<const Model> model, const Policy* policy,
                                                  const SessionParams& params) {
+  std::shared_ptr<MemoryMeter> meter = model->meter();
+  return CreateOn(std::move(model), policy, params, std::move(meter));
+}
+
+Result<std::unique_ptr<Session>> Session::CreateOn(std::shared_ptr<const Model> model, const Policy* policy,
+                                                   const SessionParams& params, std::shared_ptr<MemoryMeter> meter) {
   const Policy chosen = policy != nullptr ? *policy : FullPolicy();
   Result<HeadScores> scores = model->ScoresFor(chosen);
   if (!scores.ok()) return scores.status();
-  return CreateWithScores(std::move(model), chosen, std::move(scores.value()), params);
+  return CreateWithScores(std::move(model), chosen, std::move(scores.value()), params, std::move(meter));
 }
 
 Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const Model> model,
                                                            const Policy& chosen, HeadScores scores,
-                                                           const SessionParams& params) {
+                                                           const SessionParams& params,
+                                                           std::shared_ptr<MemoryMeter> shared_meter) {
   const ModelConfig& config = model->config();
   if (params.max_tokens < 0 || params.max_tokens > kMaxContext) {
     return Error(Code::kInvalid, "max_tokens is %d; it is 0 (the model's context) to %d", params.max_tokens,
@@ -65,7 +72,7 @@ Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const
   }
   KVC_RETURN_IF_ERROR(Sampler::Check(params.sampler));
   KVC_RETURN_IF_ERROR(CheckPolicy(*model, chosen));
-  MemoryMeter* meter = model->meter().get();
+  MemoryMeter* meter = shared_meter.get();
   Result<std::unique_ptr<Compressor>> compressor =
       Compressor::Create(chosen, Shape(*model), std::move(scores), model->ops(), meter);
   if (!compressor.ok()) return compressor.status();
@@ -77,7 +84,7 @@ Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const
   CacheConfig cache_config = s->compressor_->MakeCacheConfig(s->params_.max_tokens);
   cache_config.ordered = cache_config.ordered || params.on_full != OnFull::kError;
   Result<std::unique_ptr<KvCache>> cache =
-      KvCache::Create(cache_config, model->ops().kernels, model->meter());
+      KvCache::Create(cache_config, model->ops().kernels, shared_meter);
   if (!cache.ok()) return cache.status();
   s->cache_ = std::move(cache.value());
   KVC_RETURN_IF_ERROR(s->logits_.Allocate(meter, config.vocab_size, "logits"));
@@ -173,8 +180,16 @@ Status Session::Prefill(Span<const int32_t> tokens, bool compress) {
 // A part at a time, each compressed before the next (methods.md 1.9). A fork keeps what was, so that a failure
 // leaves the session as before.
 Status Session::PrefillInParts(Span<const int32_t> tokens, size_t first, size_t step) {
+  struct Undo {  // also when memory ends
+    Session* session;
+    std::unique_ptr<Session> before;
+    ~Undo() {
+      if (before != nullptr) session->TakeStateOf(*before);
+    }
+  };
   Result<std::unique_ptr<Session>> before = Fork();
   if (!before.ok()) return before.status();
+  Undo undo{this, std::move(before.value())};
   Status status;
   for (size_t at = 0; at < tokens.size() && status.ok();) {
     const size_t n = std::min(at == 0 ? first : step, tokens.size() - at);
@@ -188,7 +203,7 @@ Status Session::PrefillInParts(Span<const int32_t> tokens, size_t first, size_t 
     }
     at += n;
   }
-  if (!status.ok()) TakeStateOf(*before.value());
+  if (status.ok()) undo.before.reset();
   return status;
 }
 
@@ -238,8 +253,9 @@ Status Session::EndLayer(int layer, LayerKv* kv, Observation* observed) {
           ? prompt_.compressor->AppendLayer(layer, kv, prompt_.first_new, prompt_.cache.get())
           : prompt_.compressor->CompressLayer(layer, kv, observed, prompt_.compress, prompt_.cache.get());
   prompt_.compress_seconds += Seconds() - begin;
-  prompt_.peak = std::max(prompt_.peak, prompt_.cache->bytes() + kv->keys.bytes() + kv->values.bytes() +
-                                            kv->positions.bytes() + kv->aux.bytes());
+  const int64_t layer_bytes = kv->keys.bytes() + kv->values.bytes() + kv->positions.bytes() + kv->aux.bytes();
+  prompt_.peak = std::max(prompt_.peak, prompt_.cache->bytes() + layer_bytes);
+  workspace_peak_ = std::max(workspace_peak_, WorkspaceBytes() - layer_bytes);
   return status;
 }
 
@@ -251,12 +267,18 @@ Status Session::ReserveStep(int32_t ahead) {
   // Whole pages: scratch grows in a step that takes pages, if it must.
   const int32_t page = cache_->config().page_slots, longest = (cache_->MaxLen() + ahead + page - 1) / page * page;
   KVC_RETURN_IF_ERROR(cache_->ReserveStep());
+  KVC_RETURN_IF_ERROR(ReserveScratch(longest, n_tokens_ + ahead, meter));
+  workspace_peak_ = std::max(workspace_peak_, WorkspaceBytes());
+  return {};
+}
+
+// What a step computes in, for heads of at most `longest` entries of a sequence of n_tokens.
+Status Session::ReserveScratch(int32_t longest, int32_t n_tokens, MemoryMeter* meter) {
   if (longest > attend_.stride()) {
-    const int32_t with_headroom = longest + kStepHeadroom;
     KVC_RETURN_IF_ERROR(
-        attend_.Reserve(cache_->config(), with_headroom, model_->ops().pool->n_threads(), meter));
+        attend_.Reserve(cache_->config(), longest + kStepHeadroom, model_->ops().pool->n_threads(), meter));
   }
-  const int32_t angles = compressor_->AngleRows(longest, n_tokens_ + ahead);
+  const int32_t angles = compressor_->AngleRows(longest, n_tokens);
   if (angles > angles_.rows())
     KVC_RETURN_IF_ERROR(angles_.Grow(model_->network().rope, angles + kStepHeadroom, meter));
   // A prompt that failed may have lost the buffers it shares with steps.
@@ -370,7 +392,7 @@ void Session::Reset() {
   n_tokens_ = n_prompt_ = n_answer_ = n_compactions_ = 0;
   pending_ = -1;
   finished_ = false;
-  cache_bytes_peak_ = 0;
+  cache_bytes_peak_ = workspace_peak_ = 0;
   changed_at_ = 0;
   tokens_.clear();
   rewound_ = false;
@@ -380,7 +402,7 @@ void Session::Reset() {
 
 int64_t Session::WorkspaceBytes() const {
   return forward_.bytes() + attend_.bytes() + angles_.bytes() + logits_.bytes() + rotated_q_.bytes() +
-         compressor_->bytes();
+         compressor_->bytes() + (prompt_.compressor == nullptr ? 0 : prompt_.compressor->bytes());
 }
 
 SessionStats Session::Stats() const {
@@ -393,7 +415,7 @@ SessionStats Session::Stats() const {
                 pages = (int64_t{n_tokens_} + full.page_slots - 1) / full.page_slots;
   stats.cache_bytes_full = heads * pages * KvCache::PageBytes(full, full.formats[0]);
   stats.n_slots = cache_->TotalEntries(), stats.n_slots_full = heads * n_tokens_;
-  stats.workspace_bytes = WorkspaceBytes(), stats.weight_bytes = model_->file().weight_bytes();
+  stats.workspace_bytes = std::max(workspace_peak_, WorkspaceBytes()), stats.weight_bytes = model_->file().weight_bytes();
   stats.prefill_seconds = prefill_seconds_, stats.compress_seconds = compress_seconds_,
   stats.decode_seconds = decode_seconds_;
   return stats;

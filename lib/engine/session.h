@@ -94,6 +94,7 @@ class Session final : public PrefillSink, public DecodeSink {
   Status CheckTokens(Span<const int32_t> tokens) const;
   Status CheckTokenIds(Span<const int32_t> tokens) const;
   Status ReserveStep(int32_t ahead);
+  Status ReserveScratch(int32_t longest, int32_t n_tokens, MemoryMeter* meter);
   Status Feed(int32_t token);
   Status MakeRoom();
   void Fed(int32_t token);
@@ -108,14 +109,21 @@ class Session final : public PrefillSink, public DecodeSink {
   void TakeStateOf(Session& other);
   void CopyCounters(const Session& from);
   Status ReduceBySideValues(std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor);
+  // Everything is taken from meter: the model's, or one that only counts (Plan).
+  static Result<std::unique_ptr<Session>> CreateOn(std::shared_ptr<const Model> model, const Policy* policy,
+                                                   const SessionParams& params, std::shared_ptr<MemoryMeter> meter);
   static Result<std::unique_ptr<Session>> CreateWithScores(std::shared_ptr<const Model> model,
                                                            const Policy& policy, HeadScores scores,
-                                                           const SessionParams& params);
+                                                           const SessionParams& params,
+                                                           std::shared_ptr<MemoryMeter> shared_meter);
   template <typename Archive>
   Status ArchiveFields(Archive& archive);
   void Commit();
   int32_t NewestContiguous() const;
   int64_t WorkspaceBytes() const;
+  Status PlanPrompt(int32_t n, std::vector<int32_t>* slots, int64_t* workspace, int64_t* layer_bytes);
+  Status PlanSteps(const std::vector<int32_t>& slots, int32_t longest, int32_t n_prompt, int32_t n_steps,
+                   int64_t* workspace);
   static Status CheckPolicy(const Model& model, const Policy& policy);
   // One head of an uncompressed cache of the same element type.
   static CacheConfig FullCacheConfig(const Model& model, const Policy& policy);
@@ -144,7 +152,7 @@ class Session final : public PrefillSink, public DecodeSink {
   bool keeps_tokens_ = false, made_room_ = false,
        rewound_ = false;  // rewound: logits are those of a token that is gone
   bool finished_ = false;
-  int64_t cache_bytes_peak_ = 0;
+  int64_t cache_bytes_peak_ = 0, workspace_peak_ = 0;
   double prefill_seconds_ = 0, compress_seconds_ = 0, decode_seconds_ = 0;
   // While a prompt is worked on: the caches it will leave.
   struct Prompt {

@@ -96,7 +96,7 @@ Result<std::unique_ptr<Session>> Session::Restore(std::shared_ptr<const Model> m
   KVC_RETURN_IF_ERROR(ArchiveSequence(in, scores.values, kMaxContext));
   KVC_RETURN_IF_ERROR(ArchiveValue(in, scores.alpha));
   KVC_RETURN_IF_ERROR(ArchiveValue(in, params));
-  Result<std::unique_ptr<Session>> made = CreateWithScores(model, policy.value(), std::move(scores), params);
+  Result<std::unique_ptr<Session>> made = CreateWithScores(model, policy.value(), std::move(scores), params, model->meter());
   if (!made.ok()) return made.status();
   Session& s = *made.value();
   KVC_RETURN_IF_ERROR(s.ArchiveFields(in));

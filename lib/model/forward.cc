@@ -166,23 +166,8 @@ int64_t ForwardWorkspace::bytes() const {
          observed_.queries.bytes() + observed_.sums.bytes();
 }
 
-int64_t ForwardWorkspace::PrefillBytes(const ModelConfig& c, int32_t n, int32_t window_rows,
-                                       bool column_sums) {
-  const int64_t chunk = std::min(n, kChunk);
-  int64_t floats = int64_t{n} * c.hidden_size + Activations::Floats(c, chunk) + chunk * c.head_dim +
-                   int64_t{std::min(window_rows, n)} * c.n_heads * c.head_dim;
-  if (column_sums) floats += int64_t{c.n_kv_heads} * n + int64_t{c.n_heads} * kChunk;
-  return 4 * floats + ScratchBytes(c, static_cast<int32_t>(chunk));
-}
-
-int64_t ForwardWorkspace::LayerKvBytes(const ModelConfig& c, int64_t entries, int32_t n_aux) {
-  return 4 * int64_t{c.n_kv_heads} * entries * (2 * int64_t{c.head_dim} + 1 + n_aux);
-}
-
-int64_t ForwardWorkspace::DecodeBytes(const ModelConfig& c, int32_t n_rows) {
-  return 4 * (Activations::Floats(c, n_rows) +
-              int64_t{n_rows} * (c.hidden_size + c.head_dim + c.vocab_size)) +
-         ScratchBytes(c, n_rows);
+int64_t ForwardWorkspace::layer_bytes() const {
+  return kv_.keys.bytes() + kv_.values.bytes() + kv_.positions.bytes() + kv_.aux.bytes();
 }
 
 // ---- prefill ----

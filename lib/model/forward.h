@@ -68,11 +68,7 @@ class ForwardWorkspace {
   Status ReserveDecode(const ModelConfig& config, int32_t n_rows, MemoryMeter* meter);
   void FreePrefill();
   int64_t bytes() const;
-  // Bytes that a prefill of n tokens over max_cached entries takes at its peak, beside the decode part; split
-  // for planning.
-  static int64_t PrefillBytes(const ModelConfig& config, int32_t n, int32_t window_rows, bool column_sums);
-  static int64_t LayerKvBytes(const ModelConfig& config, int64_t entries, int32_t n_aux);
-  static int64_t DecodeBytes(const ModelConfig& config, int32_t n_rows);
+  int64_t layer_bytes() const;  // of the one layer at full length, part of bytes()
 
  private:
   friend class PrefillPass;

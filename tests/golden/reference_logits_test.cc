@@ -54,11 +54,12 @@ void Prefill(Session& session, const Tokens& ids, size_t begin, size_t end) {
 // Collects the largest difference to the reference; every one above the tolerance is a failure.
 class Comparison {
  public:
-  explicit Comparison(std::string name) : name_(std::move(name)) {}
+  explicit Comparison(std::string name, double tolerance = kTolerance)
+      : name_(std::move(name)), tolerance_(tolerance) {}
   ~Comparison() {
     testing::Test::RecordProperty(name_, Format("%.2g", worst_));
     EXPECT_GT(n_, 0) << name_;
-    EXPECT_LE(worst_, kTolerance) << name_ << ", of " << n_ << " logits";
+    EXPECT_LE(worst_, tolerance_) << name_ << ", of " << n_ << " logits";
   }
   void One(const Session& session, size_t id, double expected) {
     const double difference = std::fabs(session.logits()[id] - expected);
@@ -79,7 +80,7 @@ class Comparison {
 
  private:
   std::string name_;
-  double worst_ = 0;
+  double tolerance_, worst_ = 0;
   size_t n_ = 0;
 };
 
@@ -238,7 +239,8 @@ TEST_F(ReferenceStories, AsPrompt) {
   }
 }
 
-// GGUF files whose matrices are quantised: llama.cpp computed with the same values as f32.
+// GGUF files whose matrices are quantised: llama.cpp computed with the same values as f32. Their logits
+// spread over a quarter of a unit only, so the tolerance is a smaller one.
 TEST(ReferenceGguf, LlamaCpp) {
   const Json models = ReadReference("gguf_llamacpp.json");
   ASSERT_GE(models.size(), 4u);
@@ -248,7 +250,7 @@ TEST(ReferenceGguf, LlamaCpp) {
         Converted(std::string(KVC_TEST_DATA) + "/convert/" + name + ".gguf", WeightChoice::kF32);
     ASSERT_NE(model, nullptr);
     const Tokens ids = reference["ids"];
-    Comparison all(name);
+    Comparison all(name, 2e-5);
     for (const Json& at : reference["logits"]) {
       const auto session = FullSession(model);
       Prefill(*session, ids, 0, at["n"].get<size_t>());

@@ -45,12 +45,11 @@ TEST(Grammar, BudgetsAndNumbers) {
 }
 
 TEST(Grammar, IgnoresTheLocale) {
-  const char* set = std::setlocale(LC_NUMERIC, "de_DE.UTF-8");
+  std::setlocale(LC_NUMERIC, "de_DE.UTF-8");  // a decimal comma, where the system has that locale
   const Policy policy = Parsed("snapkv:budget_ratio=0.05");
   EXPECT_EQ(policy.budget, 0.05);
   EXPECT_NE(DescribePolicy(policy).find("budget_ratio=0.05,"), std::string::npos);
   std::setlocale(LC_NUMERIC, "C");
-  if (set == nullptr) GTEST_SKIP() << "no locale with a decimal comma here; the C locale was used";
 }
 
 TEST(Grammar, Refusals) {

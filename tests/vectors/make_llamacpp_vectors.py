@@ -27,7 +27,7 @@ import gguf
 import numpy as np
 
 CONTINUATION, EVERY, BOS = 200, 3, 1
-GGUF_FILES, PREFIXES = ["llama_q4_0", "qwen2_q8_0", "qwen3_mixed", "llama3_scaled"], [1, 7, 64, 150]
+GGUF_FILES, PREFIXES = ["llama_q4_0", "qwen2_q8_0", "qwen3_mixed", "llama3_scaled"], [1, 7, 64, 128]
 
 
 def read_checkpoint(path):

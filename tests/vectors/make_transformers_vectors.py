@@ -172,7 +172,7 @@ def tokenizer():
 
 
 def random_weights(model, rng):
-    """Such that activations keep their size, logits spread over several units and attention is far from uniform."""
+    """Activations keep their size, logits spread over several units, attention is far from uniform."""
     state = {}
     for name, tensor in model.state_dict().items():
         x = rng.standard_normal(tuple(tensor.shape))
@@ -231,7 +231,8 @@ def write_checkpoint(path, settings, rng):
     write_json(os.path.join(path, "config.json"), config, indent=1)
     write_json(os.path.join(path, "tokenizer.json"), tokenizer())
     empty = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(path))
-    state = {k: v.to(DTYPES[settings["torch_dtype"]]).contiguous() for k, v in random_weights(empty, rng).items()}
+    dtype = DTYPES[settings["torch_dtype"]]
+    state = {name: x.to(dtype).contiguous() for name, x in random_weights(empty, rng).items()}
     save_file(state, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
     model = load(path)
     for key, tensor in model.state_dict().items():
@@ -240,14 +241,14 @@ def write_checkpoint(path, settings, rng):
 
 
 def make_small(folder, name, settings, seed):
-    """Draws weights until the continuation is one that no rounding changes and that does not stop early."""
+    """Draws weights until the continuation is one that no rounding changes and without special tokens."""
     path = os.path.join(folder, "hf_" + name)
     for attempt in range(20):
         rng = np.random.default_rng([seed, attempt])
         model = write_checkpoint(path, settings, rng)
         ids = [BOS] + rng.integers(0, 256, max(PREFIXES) - 1).tolist()
         tokens, gap, after = greedy(model, ids, SMALL_CONTINUATION)
-        if min(gap) > 0.01 and EOS not in tokens:
+        if min(gap) > 0.01 and max(tokens) < BOS:
             break
     else:
         sys.exit(f"{name}: no clear continuation")

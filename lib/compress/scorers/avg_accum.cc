@@ -44,17 +44,19 @@ void Rank(const DecodeInput& in, float* scores) {
 
 }  // namespace
 
-extern const Scorer kScorerAvgAccum = {"avg_accum",
-                                       kNeedsColumnSums,
-                                       false,
-                                       AuxCount,
-                                       {OptionId::kNSink, OptionId::kRecent},
-                                       Protect,
-                                       nullptr,
-                                       Score,
-                                       nullptr,
-                                       Observe,
-                                       Rank,
-                                       false};
+extern const Scorer kScorerAvgAccum = {
+    /*name=*/"avg_accum",
+    /*needs=*/kNeedsColumnSums,
+    /*one_set_per_layer=*/false,
+    /*n_aux=*/AuxCount,
+    /*options=*/{OptionId::kNSink, OptionId::kRecent},
+    /*protect=*/Protect,
+    /*window_rows=*/nullptr,
+    /*score=*/Score,
+    /*select=*/nullptr,
+    /*observe=*/Observe,
+    /*rank=*/Rank,
+    /*clear_after_reduce=*/false,
+};
 
 }  // namespace kvc

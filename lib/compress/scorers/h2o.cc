@@ -43,20 +43,33 @@ void Rank(const DecodeInput& in, float* scores) { std::copy(in.aux[0], in.aux[0]
 
 }  // namespace
 
-extern const Scorer kScorerH2o = {"h2o",
-                                  kNeedsColumnSums,
-                                  false,
-                                  AuxCount,
-                                  {OptionId::kH2oRecent, OptionId::kH2oNorm},
-                                  Protect,
-                                  nullptr,
-                                  Score,
-                                  nullptr,
-                                  Observe,
-                                  Rank,
-                                  false};
+extern const Scorer kScorerH2o = {
+    /*name=*/"h2o",
+    /*needs=*/kNeedsColumnSums,
+    /*one_set_per_layer=*/false,
+    /*n_aux=*/AuxCount,
+    /*options=*/{OptionId::kH2oRecent, OptionId::kH2oNorm},
+    /*protect=*/Protect,
+    /*window_rows=*/nullptr,
+    /*score=*/Score,
+    /*select=*/nullptr,
+    /*observe=*/Observe,
+    /*rank=*/Rank,
+    /*clear_after_reduce=*/false,
+};
 extern const Scorer kScorerH2oCount = {
-    "h2o_count", kNeedsColumnSums, false, AuxCount, {OptionId::kH2oRecent}, Protect, nullptr, Score,
-    nullptr,     Observe,          Rank,  false};
+    /*name=*/"h2o_count",
+    /*needs=*/kNeedsColumnSums,
+    /*one_set_per_layer=*/false,
+    /*n_aux=*/AuxCount,
+    /*options=*/{OptionId::kH2oRecent},
+    /*protect=*/Protect,
+    /*window_rows=*/nullptr,
+    /*score=*/Score,
+    /*select=*/nullptr,
+    /*observe=*/Observe,
+    /*rank=*/Rank,
+    /*clear_after_reduce=*/false,
+};
 
 }  // namespace kvc

@@ -33,8 +33,18 @@ void Rank(const DecodeInput& in, float* scores) { std::copy(in.p, in.p + in.n, s
 }  // namespace
 
 extern const Scorer kScorerLastRow = {
-    "last_row", kNeedsWindow, true,  nullptr, {OptionId::kProtectLast, OptionId::kTovaScope},
-    Protect,    Rows,         Score, nullptr, nullptr,
-    Rank,       false};
+    /*name=*/"last_row",
+    /*needs=*/kNeedsWindow,
+    /*one_set_per_layer=*/true,
+    /*n_aux=*/nullptr,
+    /*options=*/{OptionId::kProtectLast, OptionId::kTovaScope},
+    /*protect=*/Protect,
+    /*window_rows=*/Rows,
+    /*score=*/Score,
+    /*select=*/nullptr,
+    /*observe=*/nullptr,
+    /*rank=*/Rank,
+    /*clear_after_reduce=*/false,
+};
 
 }  // namespace kvc

@@ -99,17 +99,18 @@ void Rank(const DecodeInput& in, float* scores) {
 }  // namespace
 
 extern const Scorer kScorerPersistence = {
-    "persistence",
-    kNeedsWindow,
-    false,
-    AuxCount,
-    {OptionId::kRecent, OptionId::kHistory, OptionId::kDrop, OptionId::kScissorMode},
-    Protect,
-    Rows,
-    Score,
-    Select,
-    Observe,
-    Rank,
-    true};
+    /*name=*/"persistence",
+    /*needs=*/kNeedsWindow,
+    /*one_set_per_layer=*/false,
+    /*n_aux=*/AuxCount,
+    /*options=*/{OptionId::kRecent, OptionId::kHistory, OptionId::kDrop, OptionId::kScissorMode},
+    /*protect=*/Protect,
+    /*window_rows=*/Rows,
+    /*score=*/Score,
+    /*select=*/Select,
+    /*observe=*/Observe,
+    /*rank=*/Rank,
+    /*clear_after_reduce=*/true,
+};
 
 }  // namespace kvc

@@ -21,8 +21,19 @@ void Rank(const DecodeInput& in, float* scores) {
 
 }  // namespace
 
-extern const Scorer kScorerPosition = {"position", kNeedsNothing, false, nullptr, {OptionId::kNSink},
-                                       Protect,    nullptr,       Score, nullptr, nullptr,
-                                       Rank,       false};
+extern const Scorer kScorerPosition = {
+    /*name=*/"position",
+    /*needs=*/kNeedsNothing,
+    /*one_set_per_layer=*/false,
+    /*n_aux=*/nullptr,
+    /*options=*/{OptionId::kNSink},
+    /*protect=*/Protect,
+    /*window_rows=*/nullptr,
+    /*score=*/Score,
+    /*select=*/nullptr,
+    /*observe=*/nullptr,
+    /*rank=*/Rank,
+    /*clear_after_reduce=*/false,
+};
 
 }  // namespace kvc

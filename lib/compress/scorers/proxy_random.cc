@@ -63,17 +63,19 @@ Status Select(const SelectInput& in) {
 }  // namespace
 
 extern const Scorer kScorerProxyRandom = {
-    "proxy_random",
-    kNeedsWindow,
-    false,
-    nullptr,
+    /*name=*/"proxy_random",
+    /*needs=*/kNeedsWindow,
+    /*one_set_per_layer=*/false,
+    /*n_aux=*/nullptr,
+    /*options=*/
     {OptionId::kNSink, OptionId::kRecent, OptionId::kProxyRows, OptionId::kRandomFraction, OptionId::kSeed},
-    Protect,
-    Rows,
-    Score,
-    Select,
-    nullptr,
-    nullptr,
-    false};
+    /*protect=*/Protect,
+    /*window_rows=*/Rows,
+    /*score=*/Score,
+    /*select=*/Select,
+    /*observe=*/nullptr,
+    /*rank=*/nullptr,
+    /*clear_after_reduce=*/false,
+};
 
 }  // namespace kvc

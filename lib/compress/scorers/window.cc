@@ -64,18 +64,20 @@ Status Score(const ScoreInput& in, ScoreOutput& out) {
 }  // namespace
 
 extern const Scorer kScorerWindow = {
-    "window",
-    kNeedsWindow,
-    false,
-    nullptr,
+    /*name=*/"window",
+    /*needs=*/kNeedsWindow,
+    /*one_set_per_layer=*/false,
+    /*n_aux=*/nullptr,
+    /*options=*/
     {OptionId::kWindow, OptionId::kKernel, OptionId::kPool, OptionId::kAvgEdge, OptionId::kGqaAgg,
      OptionId::kPoolBeforeGroup, OptionId::kPoolRowsFirst},
-    Protect,
-    Rows,
-    Score,
-    nullptr,
-    nullptr,
-    nullptr,
-    false};
+    /*protect=*/Protect,
+    /*window_rows=*/Rows,
+    /*score=*/Score,
+    /*select=*/nullptr,
+    /*observe=*/nullptr,
+    /*rank=*/nullptr,
+    /*clear_after_reduce=*/false,
+};
 
 }  // namespace kvc

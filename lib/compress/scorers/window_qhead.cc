@@ -30,17 +30,19 @@ Status Score(const ScoreInput& in, ScoreOutput& out) {
 
 }  // namespace
 
-extern const Scorer kScorerWindowQhead = {"window_qhead",
-                                          kNeedsWindow,
-                                          false,
-                                          nullptr,
-                                          {OptionId::kWindow, OptionId::kSpindleNorm, OptionId::kSpindleGqa},
-                                          Protect,
-                                          Rows,
-                                          Score,
-                                          nullptr,
-                                          nullptr,
-                                          nullptr,
-                                          false};
+extern const Scorer kScorerWindowQhead = {
+    /*name=*/"window_qhead",
+    /*needs=*/kNeedsWindow,
+    /*one_set_per_layer=*/false,
+    /*n_aux=*/nullptr,
+    /*options=*/{OptionId::kWindow, OptionId::kSpindleNorm, OptionId::kSpindleGqa},
+    /*protect=*/Protect,
+    /*window_rows=*/Rows,
+    /*score=*/Score,
+    /*select=*/nullptr,
+    /*observe=*/nullptr,
+    /*rank=*/nullptr,
+    /*clear_after_reduce=*/false,
+};
 
 }  // namespace kvc

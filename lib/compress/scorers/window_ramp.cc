@@ -38,8 +38,18 @@ Status Score(const ScoreInput& in, ScoreOutput& out) {
 }  // namespace
 
 extern const Scorer kScorerWindowRamp = {
-    "window_ramp", kNeedsWindow, true,  nullptr, {OptionId::kWindow, OptionId::kNSink, OptionId::kRamp},
-    Protect,       Rows,         Score, nullptr, nullptr,
-    nullptr,       false};
+    /*name=*/"window_ramp",
+    /*needs=*/kNeedsWindow,
+    /*one_set_per_layer=*/true,
+    /*n_aux=*/nullptr,
+    /*options=*/{OptionId::kWindow, OptionId::kNSink, OptionId::kRamp},
+    /*protect=*/Protect,
+    /*window_rows=*/Rows,
+    /*score=*/Score,
+    /*select=*/nullptr,
+    /*observe=*/nullptr,
+    /*rank=*/nullptr,
+    /*clear_after_reduce=*/false,
+};
 
 }  // namespace kvc

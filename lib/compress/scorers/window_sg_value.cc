@@ -95,18 +95,20 @@ void Rank(const DecodeInput& in, float* scores) { std::copy(in.aux[kScore], in.a
 }  // namespace
 
 extern const Scorer kScorerWindowSgValue = {
-    "window_sg_value",
-    kNeedsWindow,
-    false,
-    AuxCount,
+    /*name=*/"window_sg_value",
+    /*needs=*/kNeedsWindow,
+    /*one_set_per_layer=*/false,
+    /*n_aux=*/AuxCount,
+    /*options=*/
     {OptionId::kRecent, OptionId::kValueKernel, OptionId::kAhaUnits, OptionId::kAhaGainFloor,
      OptionId::kAhaScorePool, OptionId::kAhaDecodePrior},
-    Protect,
-    Rows,
-    Score,
-    nullptr,
-    Observe,
-    Rank,
-    false};
+    /*protect=*/Protect,
+    /*window_rows=*/Rows,
+    /*score=*/Score,
+    /*select=*/nullptr,
+    /*observe=*/Observe,
+    /*rank=*/Rank,
+    /*clear_after_reduce=*/false,
+};
 
 }  // namespace kvc

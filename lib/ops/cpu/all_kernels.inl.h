@@ -1,0 +1,35 @@
+// Every kernel and their table, over the vector names of the simd_*.h that was included before. Included inside
+// the unnamed namespace of an ISA's file.
+#include "lib/ops/cpu/common.inl.h"
+#include "lib/ops/cpu/elementwise.inl.h"
+#include "lib/ops/cpu/matmul_float.inl.h"
+#include "lib/ops/cpu/matmul_int.inl.h"
+#include "lib/ops/cpu/codec.inl.h"
+#include "lib/ops/cpu/attention.inl.h"
+#include "lib/ops/cpu/attend_tile.inl.h"
+
+void MatMul(const MatMulArgs& a) {
+  const bool codes = a.w->type == WeightType::kInt8 || a.w->type == WeightType::kInt4;
+  codes ? MatMulInt(a) : MatMulFloat(a);
+}
+
+constexpr KernelTable Table(const char* name) {
+  KernelTable t{};
+  t.name = name;
+  t.matmul = MatMul;
+  t.quantize_row = QuantizeRow;
+  t.rms_norm = RmsNorm;
+  t.rope = ApplyRope;
+  t.silu_mul = SiluMul;
+  t.add = AddTo;
+  t.dot = Dot;
+  t.axpy = Axpy;
+  t.softmax = Softmax;
+  t.prefill_attention = PrefillAttention;
+  t.score_rows = ScoreRows;
+  t.column_sums = ColumnSums;
+  t.attend_tile = AttendTile;
+  t.encode_vectors = EncodeVectors;
+  t.decode_vectors = DecodeVectors;
+  return t;
+}

@@ -1,0 +1,198 @@
+// What kvc_session_plan promises is what a session then takes, and memory_limit holds.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "kvc/kvc.h"
+#include "tests/support/c_support.h"
+
+namespace {
+
+struct Case {
+  const char* spec;
+  int prompt, max_tokens;
+  double tolerance;      // of the cache; heads that share a budget by the prompt end somewhere in their last pages
+  bool upper_bound;      // codebooks: how much vectors share is not known before
+};
+
+std::vector<int32_t> Prompt(int n) {
+  std::vector<int32_t> ids(static_cast<size_t>(n));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((i * 2654435761u) >> 7) & 0xff;
+  return ids;
+}
+
+struct Opened {
+  kvc_model* model = nullptr;
+  kvc_policy* policy = nullptr;
+  kvc_session* session = nullptr;
+  kvc_status status = KVC_OK;  // of the last step of opening
+  Opened(int32_t which, const Case& c, int64_t limit, bool with_session = true) {
+    int64_t n = 0;
+    const uint8_t* bytes = test_model_bytes(which, &n);
+    const kvc_model_params model_params = {sizeof model_params, 2, limit};
+    kvc_session_params params = {};
+    params.struct_size = sizeof params, params.max_tokens = c.max_tokens;
+    status = kvc_model_open_memory(bytes, n, nullptr, &model_params, &model);
+    if (status == KVC_OK) status = kvc_policy_create(c.spec, &policy);
+    if (status == KVC_OK && with_session) status = kvc_session_create(model, policy, &params, &session);
+  }
+  ~Opened() {
+    kvc_session_close(session);
+    kvc_policy_close(policy);
+    kvc_model_close(model);
+  }
+};
+
+kvc_session_stats Stats(kvc_session* session) {
+  kvc_session_stats stats = {};
+  stats.struct_size = sizeof stats;
+  EXPECT_EQ(kvc_session_get_stats(session, &stats), KVC_OK);
+  return stats;
+}
+
+kvc_plan PlanOf(const Opened& o, const Case& c, std::vector<int32_t>* slots) {
+  kvc_session_params params = {};
+  params.struct_size = sizeof params, params.max_tokens = c.max_tokens;
+  kvc_plan plan = {};
+  plan.struct_size = sizeof plan;
+  int32_t n = 0;
+  slots->resize(16);
+  EXPECT_EQ(kvc_session_plan(o.model, o.policy, &params, c.prompt, &plan, slots->data(), 16, &n), KVC_OK) << kvc_last_error();
+  EXPECT_EQ(n, 16);
+  return plan;
+}
+
+// Prompt and all steps that max_tokens allows. The first failure, or KVC_OK.
+kvc_status Use(kvc_session* session, const Case& c) {
+  const std::vector<int32_t> prompt = Prompt(c.prompt);
+  kvc_status status = kvc_session_prefill(session, prompt.data(), c.prompt);
+  int32_t token = 0;
+  for (int i = c.prompt; i < c.max_tokens && status == KVC_OK; ++i) status = kvc_session_step(session, &token);
+  int32_t n = 0;
+  return status != KVC_OK ? status : kvc_session_get_logits(session, nullptr, 0, &n);  // feeds the last token
+}
+
+void ExpectNear(int64_t real, int64_t planned, double tolerance, const char* what) {
+  EXPECT_LE(static_cast<double>(real), static_cast<double>(planned) * (1 + tolerance)) << what;
+  EXPECT_GE(static_cast<double>(real), static_cast<double>(planned) * (1 - tolerance)) << what;
+}
+
+class PlanHolds : public testing::TestWithParam<Case> {};
+
+TEST_P(PlanHolds, ForCacheAndWorkspace) {
+  const Case& c = GetParam();
+  Opened o(TEST_MODEL_WIDE, c, 0);
+  ASSERT_EQ(o.status, KVC_OK) << kvc_last_error();
+  std::vector<int32_t> slots;
+  const kvc_plan plan = PlanOf(o, c, &slots);
+  const std::vector<int32_t> prompt = Prompt(c.prompt);
+  ASSERT_EQ(kvc_session_prefill(o.session, prompt.data(), c.prompt), KVC_OK) << kvc_last_error();
+  const kvc_session_stats fed = Stats(o.session);
+  int64_t planned_slots = 0;
+  for (int32_t s : slots) planned_slots += s;
+  EXPECT_LE(fed.n_slots, planned_slots);
+  EXPECT_LE(fed.cache_bytes_peak, static_cast<int64_t>(static_cast<double>(plan.cache_bytes_peak) * (1 + c.tolerance)));
+  if (!c.upper_bound) {
+    EXPECT_EQ(fed.n_slots, planned_slots);
+    ExpectNear(fed.cache_bytes, plan.cache_bytes_prompt, c.tolerance, "cache after the prompt");
+    ExpectNear(fed.cache_bytes_peak, plan.cache_bytes_peak, 0.05, "cache at its most in the prompt");
+  }
+  int32_t token = 0, n = 0;
+  for (int i = c.prompt; i < c.max_tokens; ++i) ASSERT_EQ(kvc_session_step(o.session, &token), KVC_OK);
+  ASSERT_EQ(kvc_session_get_logits(o.session, nullptr, 0, &n), KVC_OK);
+  const kvc_session_stats end = Stats(o.session);
+  EXPECT_LE(end.cache_bytes, static_cast<int64_t>(static_cast<double>(plan.cache_bytes_end) * (1 + c.tolerance)));
+  if (!c.upper_bound) ExpectNear(end.cache_bytes, plan.cache_bytes_end, c.tolerance, "cache at the end");
+  EXPECT_EQ(end.cache_bytes_full, plan.cache_bytes_full);
+  EXPECT_EQ(end.weight_bytes, plan.weight_bytes);
+  ExpectNear(end.workspace_bytes, plan.workspace_bytes, 0.05, "workspace");
+}
+
+// With exactly the planned memory it runs; with a little less than the real need it says so and nothing breaks.
+TEST_P(PlanHolds, AsAMemoryLimit) {
+  const Case& c = GetParam();
+  kvc_plan plan = {};
+  {
+    Opened o(TEST_MODEL_WIDE, c, 0, /*with_session=*/false);
+    std::vector<int32_t> slots;
+    plan = PlanOf(o, c, &slots);
+  }
+  const int64_t enough = plan.total_bytes_peak + static_cast<int64_t>(static_cast<double>(plan.cache_bytes_peak) * c.tolerance);
+  {
+    Opened o(TEST_MODEL_WIDE, c, enough);
+    ASSERT_EQ(o.status, KVC_OK) << kvc_last_error();
+    EXPECT_EQ(Use(o.session, c), KVC_OK) << kvc_last_error();
+  }
+  if (c.upper_bound) return;
+  const int64_t beside_weights = plan.total_bytes_peak - plan.weight_bytes;
+  Opened o(TEST_MODEL_WIDE, c, plan.total_bytes_peak - beside_weights / 20 - static_cast<int64_t>(static_cast<double>(plan.cache_bytes_peak) * c.tolerance));
+  kvc_status status = o.status;
+  if (status == KVC_OK) status = Use(o.session, c);
+  EXPECT_EQ(status, KVC_E_MEMORY);
+  EXPECT_NE(std::string(kvc_last_error()).find("of the limit of"), std::string::npos) << kvc_last_error();
+  if (o.session == nullptr) return;
+  const kvc_session_stats stats = Stats(o.session);
+  EXPECT_LE(stats.cache_bytes + stats.weight_bytes, plan.total_bytes_peak);
+  EXPECT_EQ(kvc_session_reset(o.session), KVC_OK);
+  const std::vector<int32_t> one = Prompt(1);
+  EXPECT_EQ(kvc_session_prefill(o.session, one.data(), 1), KVC_OK) << kvc_last_error();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Policies, PlanHolds,
+    testing::Values(Case{"full", 300, 420, 0, false}, Case{"full", 1, 200, 0, false}, Case{"full:kv=int8,quant_group=32", 300, 420, 0, false},
+                    Case{"full:kv=f32", 700, 700, 0, false}, Case{"streaming:budget=64", 500, 700, 0, false}, Case{"streaming:budget=64", 20, 400, 0, false},
+                    Case{"h2o:budget=64", 500, 700, 0, false}, Case{"h2o:budget=100", 500, 600, 0, false}, Case{"h2o:budget=400", 100, 700, 0, false},
+                    Case{"h2o:budget=64,kv=int8,quant_group=32", 500, 700, 0, false}, Case{"weightedkv:budget=64", 500, 700, 0, false},
+                    Case{"snapkv:budget=64,window=16", 500, 700, 0, false}, Case{"snapkv:budget=300,window=16", 1000, 1100, 0, false},
+                    Case{"snapkv:budget=64,window=16,kv=int8,quant_group=32", 500, 700, 0, false},
+                    Case{"snapkv:budget=64,window=16,kv=int4,quant_group=32,residual=0", 500, 600, 0, false},
+                    Case{"snapkv:budget=64,window=16,decode=reobserve,slack=8", 500, 600, 0, false},
+                    Case{"snapkv:budget_ratio=0.1,window=16", 500, 700, 0, false}, Case{"snapkv:budget_bytes=200KiB,window=16", 500, 700, 0, false},
+                    Case{"cokv:budget=64,window=16", 500, 700, 0, false}, Case{"cokv:budget=64,window=16,kv=int8,quant_group=32", 500, 700, 0, false},
+                    Case{"pyramidkv:budget=64,window=16", 500, 700, 0, false}, Case{"ada-snapkv:budget=64,window=16", 500, 700, 0.1, false},
+                    Case{"ada-snapkv:budget=256,window=16", 1000, 1100, 0.05, false}, Case{"spindlekv:budget=64,window=16", 500, 600, 0, true}));
+
+TEST(Plan, TakesNothing) {
+  const Case c{"snapkv:budget=64,window=16,decode=reobserve", 3000, 4000, 0, false};
+  kvc_plan plan = {};
+  std::vector<int32_t> slots;
+  int64_t weights = 0;
+  {
+    Opened o(TEST_MODEL_WIDE, c, 0, false);
+    plan = PlanOf(o, c, &slots);
+    weights = plan.weight_bytes;
+  }
+  Opened tight(TEST_MODEL_WIDE, c, weights + 1, false);  // room for the weights alone: a plan still answers
+  ASSERT_EQ(tight.status, KVC_OK) << kvc_last_error();
+  EXPECT_EQ(PlanOf(tight, c, &slots).total_bytes_peak, plan.total_bytes_peak);
+}
+
+TEST(MemoryLimit, IsSharedByTheSessionsOfAModel) {
+  const Case c{"full", 200, 300, 0, false};
+  int64_t one = 0;
+  {
+    Opened o(TEST_MODEL_WIDE, c, 0, false);
+    std::vector<int32_t> slots;
+    one = PlanOf(o, c, &slots).total_bytes_peak;
+  }
+  Opened o(TEST_MODEL_WIDE, c, one);
+  ASSERT_EQ(o.status, KVC_OK);
+  ASSERT_EQ(Use(o.session, c), KVC_OK) << kvc_last_error();
+  kvc_session* second = nullptr;
+  kvc_status status = kvc_session_create(o.model, o.policy, nullptr, &second);
+  const std::vector<int32_t> prompt = Prompt(200);
+  if (status == KVC_OK) status = kvc_session_prefill(second, prompt.data(), 200);
+  EXPECT_EQ(status, KVC_E_MEMORY);
+  EXPECT_EQ(kvc_session_reset(o.session), KVC_OK);  // what the first gives back the second can have
+  kvc_session_close(o.session);
+  o.session = nullptr;
+  if (second == nullptr) {
+    ASSERT_EQ(kvc_session_create(o.model, o.policy, nullptr, &second), KVC_OK);
+  }
+  EXPECT_EQ(kvc_session_prefill(second, prompt.data(), 200), KVC_OK) << kvc_last_error();
+  kvc_session_close(second);
+}
+
+}  // namespace

@@ -1,0 +1,262 @@
+// Several threads: sessions of one model at once, a second call on a busy session, cancelling from outside.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kvc/kvc.h"
+#include "tests/support/c_support.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::vector<int32_t> Prompt(int n, uint32_t seed) {
+  std::vector<int32_t> ids(static_cast<size_t>(n));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((i * 2654435761u + seed * 40503u) >> 7) & 0xff;
+  return ids;
+}
+
+kvc_model* OpenWide(int n_threads) {
+  int64_t n = 0;
+  const uint8_t* bytes = test_model_bytes(TEST_MODEL_WIDE, &n);
+  const kvc_model_params params = {sizeof params, n_threads, 0};
+  kvc_model* model = nullptr;
+  EXPECT_EQ(kvc_model_open_memory(bytes, n, nullptr, &params, &model), KVC_OK) << kvc_last_error();
+  return model;
+}
+
+kvc_session* Create(kvc_model* model, const char* spec, float temperature = 0, int64_t seed = 0) {
+  kvc_policy* policy = nullptr;
+  kvc_session* session = nullptr;
+  const kvc_session_params params = {sizeof params, 0, 0, 0, 0, temperature, seed};
+  EXPECT_EQ(kvc_policy_create(spec, &policy), KVC_OK) << kvc_last_error();
+  EXPECT_EQ(kvc_session_create(model, policy, &params, &session), KVC_OK) << kvc_last_error();
+  kvc_policy_close(policy);
+  return session;
+}
+
+std::vector<int32_t> Steps(kvc_session* session, int n) {
+  std::vector<int32_t> tokens(static_cast<size_t>(n), -2);
+  for (int32_t& token : tokens) EXPECT_EQ(kvc_session_step(session, &token), KVC_OK) << kvc_last_error();
+  return tokens;
+}
+
+std::vector<float> Logits(kvc_session* session) {
+  std::vector<float> logits(262);
+  int32_t n = 0;
+  EXPECT_EQ(kvc_session_get_logits(session, logits.data(), 262, &n), KVC_OK) << kvc_last_error();
+  return logits;
+}
+
+const char* const kSpecs[] = {"h2o:budget=64", "snapkv:budget=64,window=16", "cokv:budget=64,window=16,kv=int8,quant_group=32", "streaming:budget=64"};
+
+TEST(Threads, ResultsDoNotDependOnTheirNumber) {
+  for (const char* spec : kSpecs) {
+    std::vector<float> expected;
+    std::vector<int32_t> tokens;
+    for (int n_threads = 1; n_threads <= 4; ++n_threads) {
+      kvc_model* model = OpenWide(n_threads);
+      kvc_session* session = Create(model, spec, 0.8f, 42);
+      ASSERT_EQ(kvc_session_prefill(session, Prompt(300, 1).data(), 300), KVC_OK);
+      const std::vector<int32_t> got = Steps(session, 30);
+      const std::vector<float> logits = Logits(session);
+      if (n_threads == 1) expected = logits, tokens = got;
+      EXPECT_EQ(got, tokens) << spec << ", " << n_threads << " threads";
+      EXPECT_EQ(logits, expected) << spec << ", " << n_threads << " threads";
+      kvc_session_close(session);
+      kvc_model_close(model);
+    }
+  }
+}
+
+TEST(Threads, SessionsOfOneModelWorkAtOnce) {
+  kvc_model* model = OpenWide(2);
+  const auto work = [&](int i, std::vector<int32_t>* tokens) {
+    kvc_session* session = Create(model, kSpecs[i % 4]);
+    EXPECT_EQ(kvc_session_prefill(session, Prompt(200, static_cast<uint32_t>(i)).data(), 200), KVC_OK);
+    *tokens = Steps(session, 40);
+    kvc_session* fork = nullptr;
+    EXPECT_EQ(kvc_session_fork(session, &fork), KVC_OK);
+    kvc_session_close(session);
+    const std::vector<int32_t> more = Steps(fork, 10);
+    tokens->insert(tokens->end(), more.begin(), more.end());
+    kvc_session_close(fork);
+  };
+  std::vector<std::vector<int32_t>> alone(4), together(4);
+  for (int i = 0; i < 4; ++i) work(i, &alone[static_cast<size_t>(i)]);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back(work, i, &together[static_cast<size_t>(i)]);
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(together, alone);
+  kvc_model_close(model);
+}
+
+TEST(Threads, ForksShareOneCacheAtOnce) {
+  kvc_model* model = OpenWide(1);
+  for (const char* spec : kSpecs) {
+    kvc_session* parent = Create(model, spec);
+    ASSERT_EQ(kvc_session_prefill(parent, Prompt(300, 1).data(), 300), KVC_OK);
+    std::vector<std::vector<int32_t>> got(4);
+    std::vector<kvc_session*> forks(4, nullptr);
+    for (kvc_session*& fork : forks) ASSERT_EQ(kvc_session_fork(parent, &fork), KVC_OK);
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < 4; ++i) {
+      threads.emplace_back([&, i] {
+        EXPECT_EQ(kvc_session_prefill(forks[i], Prompt(20, static_cast<uint32_t>(i / 2)).data(), 20), KVC_OK);
+        got[i] = Steps(forks[i], 60);
+        kvc_session_close(forks[i]);
+      });
+    }
+    for (std::thread& t : threads) t.join();
+    EXPECT_EQ(got[0], got[1]) << spec;
+    EXPECT_EQ(got[2], got[3]) << spec;
+    Steps(parent, 5);
+    kvc_session_close(parent);
+  }
+  kvc_model_close(model);
+}
+
+TEST(Threads, ASecondCallOnAWorkingSessionIsBusy) {
+  kvc_model* model = OpenWide(1);
+  kvc_session *session = Create(model, "h2o:budget=64"), *twin = Create(model, "h2o:budget=64");
+  const std::vector<int32_t> prompt = Prompt(2000, 3);
+  kvc_status worker_status = KVC_E_INTERNAL;
+  std::atomic<bool> done{false};
+  std::thread worker([&] {
+    // What this thread meets is never busy unless the other one is inside a call.
+    do worker_status = kvc_session_prefill(session, prompt.data(), 2000);
+    while (worker_status == KVC_E_BUSY);
+    done = true;
+  });
+  kvc_session_stats stats = {};
+  stats.struct_size = sizeof stats;
+  kvc_status status = KVC_OK;
+  while (!done && status != KVC_E_BUSY) status = kvc_session_get_stats(session, &stats);
+  ASSERT_EQ(status, KVC_E_BUSY) << "the prompt was over before the second call";
+  EXPECT_NE(std::string(kvc_last_error()).find("another call"), std::string::npos);
+  int32_t token = 7, n = 9;
+  int64_t freed = 5;
+  kvc_session* fork = session;
+  const kvc_status expected = done ? KVC_OK : KVC_E_BUSY;
+  if (!done) {
+    // Each of these may meet the end of the prompt; then it just works.
+    const auto busy_or_ok = [&](kvc_status s) { EXPECT_TRUE(s == expected || done) << s; };
+    busy_or_ok(kvc_session_get_kept(session, 0, 0, nullptr, 0, &n));
+    busy_or_ok(kvc_session_read_text(session, nullptr, 0, &n));
+    if (!done) EXPECT_EQ(kvc_session_fork(session, &fork), KVC_E_BUSY);
+    if (!done) EXPECT_EQ(kvc_session_trim(session, 32, &freed), KVC_E_BUSY);
+    if (!done) EXPECT_EQ(kvc_session_step(session, &token), KVC_E_BUSY);
+  }
+  worker.join();
+  EXPECT_EQ(token, 7);
+  EXPECT_EQ(freed, 5);
+  EXPECT_EQ(worker_status, KVC_OK) << kvc_last_error();
+  ASSERT_EQ(kvc_session_prefill(twin, prompt.data(), 2000), KVC_OK);
+  EXPECT_EQ(Steps(session, 20), Steps(twin, 20));
+  kvc_session_close(session);
+  kvc_session_close(twin);
+  kvc_model_close(model);
+}
+
+class CancelRecall : public testing::Test {
+ protected:
+  void SetUp() override {
+    const kvc_model_params params = {sizeof params, 2, 0};
+    ASSERT_EQ(kvc_model_open(test_recall_path(KVC_SOURCE_DIR), nullptr, &params, &model_), KVC_OK) << kvc_last_error();
+    for (size_t i = 0; i < prompt_.size(); ++i) prompt_[i] = static_cast<int32_t>(i * 7919 % 500) + 20;
+  }
+  void TearDown() override { kvc_model_close(model_); }
+
+  // Cancels again and again from another thread until call() gives up; how long after the first request that it could see.
+  template <typename F>
+  kvc_status Cancelled(kvc_session* session, F&& call, double* seconds) {
+    std::atomic<bool> started{false}, done{false};
+    std::atomic<double> asked{0};
+    std::thread other([&] {
+      while (!started) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      asked = std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+      while (!done) EXPECT_EQ(kvc_session_cancel(session), KVC_OK);
+    });
+    started = true;
+    const kvc_status status = call();
+    *seconds = std::chrono::duration<double>(Clock::now().time_since_epoch()).count() - asked;
+    done = true;
+    other.join();
+    return status;
+  }
+
+  kvc_model* model_ = nullptr;
+  std::vector<int32_t> prompt_ = std::vector<int32_t>(900);
+};
+
+TEST_F(CancelRecall, APromptLeavesTheSessionAsItWas) {
+  for (const char* spec : {"full", "cokv:budget=64,window=8", "h2o:budget=64"}) {
+    kvc_session *session = Create(model_, spec), *twin = Create(model_, spec);
+    for (kvc_session* s : {session, twin}) {
+      ASSERT_EQ(kvc_session_prefill(s, prompt_.data(), 200), KVC_OK) << kvc_last_error();
+      EXPECT_EQ(Steps(s, 5).size(), 5u);
+    }
+    double seconds = 0;
+    ASSERT_EQ(Cancelled(session, [&] { return kvc_session_prefill(session, prompt_.data(), 600); }, &seconds), KVC_E_CANCELLED);
+    RecordProperty(std::string("cancel_seconds_") + spec, std::to_string(seconds));
+    kvc_session_stats a = {}, b = {};
+    a.struct_size = b.struct_size = sizeof a;
+    ASSERT_EQ(kvc_session_get_stats(session, &a), KVC_OK);
+    ASSERT_EQ(kvc_session_get_stats(twin, &b), KVC_OK);
+    EXPECT_EQ(a.n_prompt, b.n_prompt);
+    EXPECT_EQ(a.cache_bytes, b.cache_bytes) << "nothing of the cancelled prompt stays";
+    EXPECT_EQ(a.n_slots, b.n_slots);
+    EXPECT_EQ(Steps(session, 10), Steps(twin, 10)) << spec;
+    for (kvc_session* s : {session, twin}) ASSERT_EQ(kvc_session_prefill(s, prompt_.data(), 100), KVC_OK);
+    EXPECT_EQ(Steps(session, 10), Steps(twin, 10)) << spec;
+    kvc_session_close(session);
+    kvc_session_close(twin);
+  }
+}
+
+TEST_F(CancelRecall, AStepCanBeRepeated) {
+  kvc_session *session = Create(model_, "h2o:budget=64"), *twin = Create(model_, "h2o:budget=64");
+  for (kvc_session* s : {session, twin}) ASSERT_EQ(kvc_session_prefill(s, prompt_.data(), 200), KVC_OK) << kvc_last_error();
+  int cancelled = 0;
+  std::vector<int32_t> tokens;
+  double seconds = 0;
+  const kvc_status status = Cancelled(session, [&] {
+    kvc_status s = KVC_OK;
+    while (cancelled < 5 && tokens.size() < 3000) {
+      int32_t token = -3;
+      s = kvc_session_step(session, &token);
+      if (s == KVC_E_CANCELLED) {
+        ++cancelled;
+        EXPECT_EQ(token, -3);
+      } else if (s == KVC_OK) {
+        tokens.push_back(token);
+        if (token == KVC_TOKEN_NONE) break;
+      } else {
+        break;
+      }
+    }
+    return s;
+  }, &seconds);
+  EXPECT_TRUE(status == KVC_OK || status == KVC_E_CANCELLED) << kvc_last_error();
+  EXPECT_GT(cancelled, 0);
+  EXPECT_EQ(Steps(twin, static_cast<int>(tokens.size())), tokens);
+  EXPECT_EQ(Steps(twin, 10), Steps(session, 10));
+  kvc_session_close(session);
+  kvc_session_close(twin);
+}
+
+TEST_F(CancelRecall, BetweenCallsNothingHappens) {
+  kvc_session* session = Create(model_, "full");
+  EXPECT_EQ(kvc_session_cancel(session), KVC_OK);
+  EXPECT_EQ(kvc_session_prefill(session, prompt_.data(), 50), KVC_OK);
+  EXPECT_EQ(kvc_session_cancel(session), KVC_OK);
+  Steps(session, 3);
+  kvc_session_close(session);
+}
+
+}  // namespace
