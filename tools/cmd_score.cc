@@ -222,6 +222,7 @@ int Score(ScoreCommand c) {
   const Model model = OpenModel(c.model);
   SettlePlan(model, &c);
   const ExampleSet examples = ReadExamples(model, c.examples);
+  if (c.plan.draw_examples >= static_cast<int32_t>(examples.examples.size())) c.plan.draw_examples = 0;
   return c.method == "headkv-r2" ? ScoreRetrieval(c, model, examples) : ScoreCoalitions(c, model, examples, interrupt);
 }
 
@@ -260,6 +261,9 @@ void AddSamplingPlan(CLI::App* app, ScoreCommand* c) {
       ->capture_default_str()->type_name("N");
   app->add_option("--variant", c->variant, "Halves of the samples used: both, left (the paper) or pooled")
       ->check(CLI::IsMember({"both", "left", "pooled"}).description(""))->capture_default_str()->type_name("V");
+  app->add_option("--draw-examples", c->plan.draw_examples,
+                  "Try each coalition on so many questions drawn for it; 0 = on all")
+      ->check(AtLeast(0))->capture_default_str()->type_name("N");
   app->add_flag("--balanced", c->plan.balanced, "Every head equally often: blocks of one permutation");
   app->add_flag("--standardise", c->scorer.estimate.standardise, "Every size counts the same");
   app->add_flag("--with-offset", c->with_offset, "Add the offset that all heads share");

@@ -51,9 +51,34 @@ Json MergeLogs(const MergeCommand& command) {
   return ScoreJson(plan, what, options, report, command.name.empty() ? "ssv-" + what.dataset : command.name);
 }
 
+// [run][N] of a file; nothing when it does not tell.
+std::vector<std::vector<double>> ScoresByRun(const Json& file, const std::string& path) {
+  std::vector<std::vector<double>> runs;
+  int32_t n_layers = 0, n_heads = 0;
+  for (const Json& run : file.value("scores_by_run", Json::array())) {
+    runs.push_back(FlatScores(Json{{"scores", run}}, path, &n_layers, &n_heads));
+  }
+  return runs;
+}
+
+void AddCentred(const std::vector<double>& scores, size_t n_files, std::vector<double>* total) {
+  const double mean = std::accumulate(scores.begin(), scores.end(), 0.0) / static_cast<double>(scores.size());
+  total->resize(scores.size());
+  for (size_t i = 0; i < scores.size(); ++i) (*total)[i] += (scores[i] - mean) / static_cast<double>(n_files);
+}
+
+// How far the first two runs of all tasks agree once averaged.
+void AddAgreement(const std::vector<std::vector<double>>& runs, Json* out) {
+  (*out)["runs"] = runs.size();
+  (*out)["mae_between_runs"] = MeanAbsoluteDifference(runs[0], runs[1]);
+  (*out)["correlation_between_runs"] = Spearman(runs[0], runs[1]);
+}
+
 // The mean over tasks, each centred first, so that no task counts more for its offset (methods.md 3.10).
 Json AverageFiles(const MergeCommand& command) {
   std::vector<double> total;
+  std::vector<std::vector<double>> runs(2);
+  bool all_have_runs = true;
   int32_t n_layers = 0, n_heads = 0;
   int64_t n_samples = 0;
   Json parts = Json::array(), first;
@@ -61,19 +86,19 @@ Json AverageFiles(const MergeCommand& command) {
     const Json file = ReadJson(path);
     int32_t layers = 0, heads = 0;
     const std::vector<double> scores = FlatScores(file, path, &layers, &heads);
-    if (total.empty()) first = file, total.resize(scores.size()), n_layers = layers, n_heads = heads;
+    if (total.empty()) first = file, n_layers = layers, n_heads = heads;
     if (layers != n_layers || heads != n_heads || file.value("fingerprint", "") != first.value("fingerprint", "") ||
         file.value("estimator", "") != first.value("estimator", "")) {
       throw Failure(path + ": scores of another model, shape or estimator than " + command.files[0]);
     }
-    const double mean = std::accumulate(scores.begin(), scores.end(), 0.0) / static_cast<double>(scores.size());
-    for (size_t i = 0; i < scores.size(); ++i) {
-      total[i] += (scores[i] - mean) / static_cast<double>(command.files.size());
-    }
+    AddCentred(scores, command.files.size(), &total);
+    const std::vector<std::vector<double>> by_run = ScoresByRun(file, path);
+    all_have_runs = all_have_runs && by_run.size() >= 2 && by_run[0].size() == scores.size() && by_run[1].size() == scores.size();
+    for (size_t run = 0; run < 2 && all_have_runs; ++run) AddCentred(by_run[run], command.files.size(), &runs[run]);
     n_samples += file.value("samples", int64_t{0});
     parts.push_back(file.value("dataset", path));
   }
-  return Json{{"name", command.name.empty() ? "ssv-average" : command.name},
+  Json out{{"name", command.name.empty() ? "ssv-average" : command.name},
               {"estimator", first.value("estimator", "ssv")},
               {"variant", "mean of centred tasks"},
               {"model", first.value("model", "")},
@@ -87,6 +112,8 @@ Json AverageFiles(const MergeCommand& command) {
               {"samples", n_samples},
               {"tool", "kvc " + LibraryVersion()},
               {"scores", NestedScores(total, n_layers)}};
+  if (all_have_runs) AddAgreement(runs, &out);
+  return out;
 }
 
 int Merge(const MergeCommand& command) {

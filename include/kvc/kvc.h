@@ -65,7 +65,7 @@ typedef struct kvc_session_stats {
   int32_t struct_size;
   int32_t n_prompt, n_answer, n_compactions;         /* tokens fed, tokens generated, times compressed */
   int64_t cache_bytes, cache_bytes_peak, cache_bytes_full;  /* held now, at most, without compression */
-  int64_t workspace_bytes, weight_bytes;
+  int64_t workspace_bytes, weight_bytes;             /* buffers beside the cache, at most so far; weights */
   int64_t n_slots, n_slots_full;                     /* cached entries over all heads; without compression */
   double  prefill_seconds, compress_seconds, decode_seconds; /* compress is part of prefill */
 } kvc_session_stats;

@@ -131,7 +131,8 @@ kvc_status kvc_session_read_text(kvc_session* session, uint8_t* text, int32_t ca
 kvc_status kvc_session_get_logits(kvc_session* session, float* logits, int32_t cap_logits, int32_t* n_out) {
   return GuardSession(session, [&](Session& s) -> Status {
     KVC_RETURN_IF_ERROR(s.FeedPending());
-    if (s.rewound()) return Error(Code::kInvalid, "there are no logits after rewind: prefill at least one token first");
+    if (s.rewound())
+      return Error(Code::kInvalid, "there are no logits after rewind: prefill at least one token first");
     if (s.logits().empty()) return Error(Code::kInvalid, "there are no logits before the first prompt");
     return CopyBuffer(s.logits().data(), s.logits().size(), "logits", logits, cap_logits, n_out);
   });

@@ -21,10 +21,11 @@ Status AngleTable::Grow(const Rope& rope, int32_t n, MemoryMeter* meter) {
   d_ = rope.head_dim();
   const int32_t rows = std::max(n, rows_ + rows_ / 2);
   KVC_RETURN_IF_ERROR(grown.Allocate(meter, int64_t{rows} * d_, "RoPE angles"));
-  if (rows_ > 0 && !meter->counting())
+  const bool counting = meter != nullptr && meter->counting();
+  if (rows_ > 0 && !counting)
     std::memcpy(grown.data(), table_.data(),
                 static_cast<size_t>(rows_) * static_cast<size_t>(d_) * sizeof(float));
-  for (int32_t i = rows_; i < rows && !meter->counting(); ++i) {
+  for (int32_t i = rows_; i < rows && !counting; ++i) {
     rope.Angles(i, grown.data() + int64_t{i} * d_, grown.data() + int64_t{i} * d_ + d_ / 2);
   }
   table_ = std::move(grown);

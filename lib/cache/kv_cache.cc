@@ -39,8 +39,7 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheConfig& config, cons
     if (format.tail_slots > 0) head.tail_pool = pool_of(TailBytes(config, format));
     head.key_bytes = head.value_bytes =
         format.codebook ? static_cast<int64_t>(sizeof(CodedVector)) : VectorBytes(format.stored);
-    if (format.codebook)
-      cache->book_pool_ = pool_of(BookPageBytes(config));
+    if (format.codebook) cache->book_pool_ = pool_of(BookPageBytes(config));
   }
   cache->spare_.resize(cache->pools_.size());
   int32_t settle = 1;
@@ -211,14 +210,17 @@ Status KvCache::ReserveStep() {
   return {};
 }
 
-// Room in the lists of every head for what a step appends. When one must grow all do, so that steps with an allocation
-// are as rare as steps that take pages.
+// Room in the lists of every head for what a step appends. When one must grow all do, so that steps with an
+// allocation are as rare as steps that take pages.
 void KvCache::ReserveLists() {
   const auto full = [&](size_t i) {
     const Head& h = heads_[i];
-    const size_t settle = static_cast<size_t>(config_.formats[i].settle), pages = settle / static_cast<size_t>(config_.page_slots) + 2;
-    bool is_full = h.pages.capacity() < h.pages.size() + pages || (config_.ordered && h.order.capacity() < h.order.size() + settle);
-    for (const auto& book : h.book_pages) is_full = is_full || (book_pool_ >= 0 && book.capacity() < book.size() + pages);
+    const size_t settle = static_cast<size_t>(config_.formats[i].settle),
+                 pages = settle / static_cast<size_t>(config_.page_slots) + 2;
+    bool is_full = h.pages.capacity() < h.pages.size() + pages ||
+                   (config_.ordered && h.order.capacity() < h.order.size() + settle);
+    for (const auto& book : h.book_pages)
+      is_full = is_full || (book_pool_ >= 0 && book.capacity() < book.size() + pages);
     return is_full;
   };
   bool any = false;

@@ -17,7 +17,8 @@ int32_t CountMarked(const uint8_t* mark, int32_t n) {
 // Pages that nobody owns yet: what is left of them is given back, whatever happens.
 class TakenPages {
  public:
-  explicit TakenPages(const std::vector<std::shared_ptr<PagePool>>& pools) : pools_(pools), ids_(pools.size()) {}
+  explicit TakenPages(const std::vector<std::shared_ptr<PagePool>>& pools)
+      : pools_(pools), ids_(pools.size()) {}
   ~TakenPages() {
     for (size_t p = 0; p < ids_.size(); ++p) {
       for (int32_t id : ids_[p]) pools_[p]->Release(id);

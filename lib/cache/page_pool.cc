@@ -12,7 +12,8 @@ PagePool::PagePool(int64_t page_bytes, std::shared_ptr<MemoryMeter> meter)
 
 PagePool::~PagePool() = default;
 
-// Fills ids, whose capacity is n, with unused page numbers; false: no memory, or no number is left. Throws nothing.
+// Fills ids, whose capacity is n, with unused page numbers; false: no memory, or no number is left. Throws
+// nothing.
 bool PagePool::NewIds(int32_t n, std::vector<int32_t>* ids) {
   while (static_cast<int32_t>(ids->size()) < n && !free_ids_.empty()) {
     ids->push_back(free_ids_.back());

@@ -19,8 +19,8 @@ class PagePool {
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
-  // Appends n pages with one reference each to ids; on failure, bad_alloc included, none. Missing ones come as one
-  // extent of exactly their number (at least min_extent pages).
+  // Appends n pages with one reference each to ids; on failure, bad_alloc included, none. Missing ones come
+  // as one extent of exactly their number (at least min_extent pages).
   Status Take(int32_t n, int32_t min_extent, std::vector<int32_t>* ids);
   void AddReference(int32_t id) { Record(id).references.fetch_add(1, std::memory_order_relaxed); }
   void Release(int32_t id);

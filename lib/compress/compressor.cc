@@ -106,12 +106,6 @@ Status Compressor::Validate() {
     return Error(Code::kUnsupported,
                  "decode=reobserve scores with stored queries and needs pos_mode=original");
   }
-  if (policy_.decode == DecodeMode::kStep && policy_.scorer->rank == nullptr) {
-    return Error(Code::kUnsupported,
-                 "scorer %s needs several rows of queries and cannot choose at every step; use "
-                 "decode=reobserve or decode=grow",
-                 policy_.scorer->name);
-  }
   if ((needs & kNeedsTable) != 0 && policy_.table.size() != per_kv_head) {
     return Error(Code::kInvalid, "method table needs %d x %d slots (layers x KV heads), it got %zu",
                  shape_.n_layers, shape_.n_kv_heads, policy_.table.size());

@@ -119,11 +119,13 @@ class Compressor {
       KVC_RETURN_IF_ERROR(ArchiveSequence(archive, *v, n_heads));
       if (v->size() != n) return Error(Code::kBadModel, "damaged: budgets of another shape");
     }
-    bool sane = policy_.keeps_all() ||
-                (budget_ > 0 && protect_.n_sink + protect_.n_recent == ProtectedSlots(budget_));
+    // What was read is used without another look: it must be what BeginPrompt could have left.
+    const Protected expected = budget_ > 0 && !policy_.keeps_all() ? ProtectFor(budget_) : Protected();
+    bool sane = budget_ >= 0 && protect_.n_sink == expected.n_sink && protect_.n_recent == expected.n_recent;
     for (size_t i = 0; i < caps_.size(); ++i)
       sane = sane && counts_[i] >= 0 && counts_[i] <= kUnbounded && caps_[i] > 0 && caps_[i] <= kUnbounded;
-    if (!sane && budget_ != 0) return Error(Code::kBadModel, "damaged: budgets out of range");
+    for (int32_t n : ring_count_) sane = sane && n >= 0 && n < 2 * policy_.Int(OptionId::kWindow);
+    if (!sane) return Error(Code::kBadModel, "damaged: budgets out of range");
     const size_t n_layers = keys_rotated_.size();
     KVC_RETURN_IF_ERROR(ArchiveSequence(archive, keys_rotated_, n_heads));
     if (keys_rotated_.size() != n_layers) return Error(Code::kBadModel, "damaged: budgets of another shape");
@@ -161,10 +163,6 @@ class Compressor {
   CacheConfig FormatsFor(int32_t page_slots) const;
   int32_t SlotsForBytes(double bytes) const;
   Protected ProtectFor(int32_t budget) const;
-  int32_t ProtectedSlots(int32_t budget) const {
-    const Protected p = ProtectFor(budget);
-    return p.n_sink + p.n_recent;
-  }
   void MarkQueryHeads(int32_t g, const LayerKv& kv, int32_t count);
   void PushQueries(int layer, const float* q);
   void Reobserve(int layer, KvCache* cache);

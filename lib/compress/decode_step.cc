@@ -272,7 +272,7 @@ Result<std::unique_ptr<Compressor>> Compressor::Fork() const {
   fork.counts_ = counts_, fork.caps_ = caps_, fork.keys_rotated_ = keys_rotated_;
   fork.in_cache_ = in_cache_, fork.keep_lengths_ = keep_lengths_;
   fork.ring_count_ = ring_count_;
-  if (ring_.size() > 0 && !meter_->counting())
+  if (fork.ring_.data() != nullptr)
     std::memcpy(fork.ring_.data(), ring_.data(), static_cast<size_t>(ring_.size()) * sizeof(float));
   return made;
 }

@@ -72,9 +72,9 @@ Status CheckReducer(const Policy& policy) {
         return Error(Code::kInvalid, "reducer cam merges what each step evicts: it needs decode=step");
       break;
     case ReduceKind::kWeighted:
-      if (scorer != &kScorerAvgAccum && scorer != &kScorerWindow && !IsH2o(scorer)) {
+      if (scorer != &kScorerAvgAccum && !IsH2o(scorer)) {
         return Error(Code::kInvalid,
-                     "reducer weighted works with scorer avg_accum, h2o, h2o_count or window, not with %s",
+                     "reducer weighted works with scorer avg_accum, h2o or h2o_count, not with %s",
                      scorer->name);
       }
       if (policy.decode != DecodeMode::kStep)
@@ -86,6 +86,12 @@ Status CheckReducer(const Policy& policy) {
                      "reducer codebook never removes an entry of its codebook: it needs decode=grow");
       }
       break;
+  }
+  if (policy.decode == DecodeMode::kStep && scorer->rank == nullptr) {
+    return Error(Code::kInvalid,
+                 "decode=step needs a score at every token, and scorer %s takes several rows of queries: use "
+                 "decode=grow%s",
+                 scorer->name, scorer == &kScorerWindow ? " or decode=reobserve" : "");
   }
   if (policy.decode == DecodeMode::kReobserve && scorer != &kScorerWindow) {
     return Error(Code::kInvalid,

@@ -29,13 +29,14 @@ struct Growth {
   std::vector<int32_t> slots;  // [L * G] after the prompt
   std::vector<int32_t> caps;   // [L * G] before a step
   int32_t n_steps = 0;
-  bool spread = false;         // the slots are averages: heads end anywhere in their last page
+  bool spread = false;  // the slots are averages: heads end anywhere in their last page
 };
 
 // Pages by size, as the cache pools them.
 class PageCount {
  public:
-  // The cache takes pages for a step a row at a time: one page for every head that uses the pool (KvCache::ReserveStep).
+  // The cache takes pages for a step a row at a time: one page for every head that uses the pool
+  // (KvCache::ReserveStep).
   void Add(int64_t page_bytes, double at_prompt, double at_end, int32_t heads) {
     Pool& pool = pools_[page_bytes];
     pool.at_prompt += at_prompt;
@@ -44,7 +45,8 @@ class PageCount {
   }
   int64_t PromptBytes() const {
     double bytes = 0;
-    for (const auto& [page_bytes, pool] : pools_) bytes += std::ceil(pool.at_prompt) * static_cast<double>(page_bytes);
+    for (const auto& [page_bytes, pool] : pools_)
+      bytes += std::ceil(pool.at_prompt) * static_cast<double>(page_bytes);
     return static_cast<int64_t>(bytes);
   }
   int64_t EndBytes() const {
@@ -68,7 +70,8 @@ class PageCount {
 int32_t InMain(const HeadFormat& format, int32_t slots, int32_t n) {
   if (!format.codebook) return std::max(n - std::max(format.tail_slots - 1, 0), 0);
   const int32_t late = n - slots;
-  return slots + (late < format.tail_slots ? 0 : ((late - format.tail_slots) / format.settle + 1) * format.settle);
+  return slots +
+         (late < format.tail_slots ? 0 : ((late - format.tail_slots) / format.settle + 1) * format.settle);
 }
 
 PageCount CountPages(const CacheConfig& config, const Growth& growth) {
@@ -114,7 +117,8 @@ Result<SessionPlan> Session::Plan(const std::shared_ptr<const Model>& model, con
   Growth growth;
   growth.slots = plan.slots;
   growth.n_steps = s.params_.max_tokens - n_prompt;
-  growth.spread = p.allocator != nullptr && p.allocator->dynamic && *std::min_element(plan.slots.begin(), plan.slots.end()) < n_prompt;
+  growth.spread = p.allocator != nullptr && p.allocator->dynamic &&
+                  *std::min_element(plan.slots.begin(), plan.slots.end()) < n_prompt;
   const bool grows = p.keeps_all() || p.decode == DecodeMode::kGrow;
   if (grows && s.params_.max_tokens == kMaxContext) growth.n_steps = 0;  // no end was named
   growth.caps = s.compressor_->caps();
@@ -128,7 +132,8 @@ Result<SessionPlan> Session::Plan(const std::shared_ptr<const Model>& model, con
   int32_t longest = 0;
   for (size_t i = 0; i < growth.slots.size(); ++i) {
     const int64_t end = int64_t{growth.slots[i]} + growth.n_steps;
-    longest = std::max(longest, static_cast<int32_t>(std::min<int64_t>(end, int64_t{std::max(growth.caps[i], growth.slots[i])} + 1)));
+    longest = std::max(longest, static_cast<int32_t>(std::min<int64_t>(
+                                    end, int64_t{std::max(growth.caps[i], growth.slots[i])} + 1)));
   }
   int64_t step_workspace = counter->used();
   KVC_RETURN_IF_ERROR(s.PlanSteps(growth.slots, longest, n_prompt, growth.n_steps, &step_workspace));
@@ -136,8 +141,10 @@ Result<SessionPlan> Session::Plan(const std::shared_ptr<const Model>& model, con
   const CacheConfig full = FullCacheConfig(*model, p);
   const int64_t answer = s.params_.max_tokens == kMaxContext ? 0 : s.params_.max_tokens - n_prompt;
   const int64_t full_pages = (n_prompt + answer + full.page_slots - 1) / full.page_slots;
-  plan.cache_bytes_full = static_cast<int64_t>(growth.slots.size()) * full_pages * KvCache::PageBytes(full, full.formats[0]);
-  plan.total_bytes_peak = plan.weight_bytes + std::max(prompt_workspace + plan.cache_bytes_peak, step_workspace + plan.cache_bytes_end);
+  plan.cache_bytes_full =
+      static_cast<int64_t>(growth.slots.size()) * full_pages * KvCache::PageBytes(full, full.formats[0]);
+  plan.total_bytes_peak = plan.weight_bytes + std::max(prompt_workspace + plan.cache_bytes_peak,
+                                                       step_workspace + plan.cache_bytes_end);
   return plan;
 }
 
@@ -151,9 +158,12 @@ Status Session::PlanPrompt(int32_t n, std::vector<int32_t>* slots, int64_t* work
   PromptNeeds needs;
   KVC_RETURN_IF_ERROR(compressor.BeginPrompt(n, &needs));
   KVC_RETURN_IF_ERROR(compressor.PlanSlots(n, slots));
-  if (cache_->config().seen_masks) {  // the slots are those of a query head; a group may agree on none of them
+  if (cache_->config()
+          .seen_masks) {  // the slots are those of a query head; a group may agree on none of them
     const int32_t group = cache_->config().group, shared = compressor.n_protected();
-    for (int32_t& s : *slots) s = static_cast<int32_t>(std::min<int64_t>(n, int64_t{group} * std::max(s - shared, 0) + std::min(s, shared)));
+    for (int32_t& s : *slots)
+      s = static_cast<int32_t>(
+          std::min<int64_t>(n, int64_t{group} * std::max(s - shared, 0) + std::min(s, shared)));
   }
   PrefillRequest request;
   request.n = n, request.window_rows = needs.window_rows, request.column_sums = needs.column_sums;
@@ -168,17 +178,20 @@ Status Session::PlanPrompt(int32_t n, std::vector<int32_t>* slots, int64_t* work
 }
 
 // Lays out the scratch of the steps that bring the longest head to `longest`.
-Status Session::PlanSteps(const std::vector<int32_t>& slots, int32_t longest, int32_t n_prompt, int32_t n_steps, int64_t* workspace) {
+Status Session::PlanSteps(const std::vector<int32_t>& slots, int32_t longest, int32_t n_prompt,
+                          int32_t n_steps, int64_t* workspace) {
   if (n_steps <= 0) return {};
   MemoryMeter* counter = compressor_->meter();
   const int32_t page = cache_->config().page_slots, begin = *std::max_element(slots.begin(), slots.end());
   const auto whole_pages = [&](int32_t n) { return (n + page - 1) / page * page; };
   for (int32_t at = whole_pages(begin + 1); at <= whole_pages(longest); at += page) {
-    const int64_t fed = std::min<int64_t>(int64_t{n_prompt} + std::max(at - begin, 1), int64_t{n_prompt} + n_steps);
+    const int64_t fed =
+        std::min<int64_t>(int64_t{n_prompt} + std::max(at - begin, 1), int64_t{n_prompt} + n_steps);
     KVC_RETURN_IF_ERROR(ReserveScratch(at, static_cast<int32_t>(fed), counter));
     *workspace = std::max(*workspace, counter->used());
   }
-  if (n_steps < kMaxContext / 2) KVC_RETURN_IF_ERROR(ReserveScratch(whole_pages(longest), n_prompt + n_steps, counter));
+  if (n_steps < kMaxContext / 2)
+    KVC_RETURN_IF_ERROR(ReserveScratch(whole_pages(longest), n_prompt + n_steps, counter));
   *workspace = std::max(*workspace, counter->used());
   return {};
 }

@@ -54,7 +54,8 @@ Result<std::unique_ptr<Session>> Session::Create(std::shared_ptr<const Model> mo
 }
 
 Result<std::unique_ptr<Session>> Session::CreateOn(std::shared_ptr<const Model> model, const Policy* policy,
-                                                   const SessionParams& params, std::shared_ptr<MemoryMeter> meter) {
+                                                   const SessionParams& params,
+                                                   std::shared_ptr<MemoryMeter> meter) {
   const Policy chosen = policy != nullptr ? *policy : FullPolicy();
   Result<HeadScores> scores = model->ScoresFor(chosen);
   if (!scores.ok()) return scores.status();
@@ -83,8 +84,7 @@ Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const
   s->keeps_tokens_ = s->compressor_->ReplayRows(s->params_.max_tokens) > 0;
   CacheConfig cache_config = s->compressor_->MakeCacheConfig(s->params_.max_tokens);
   cache_config.ordered = cache_config.ordered || params.on_full != OnFull::kError;
-  Result<std::unique_ptr<KvCache>> cache =
-      KvCache::Create(cache_config, model->ops().kernels, shared_meter);
+  Result<std::unique_ptr<KvCache>> cache = KvCache::Create(cache_config, model->ops().kernels, shared_meter);
   if (!cache.ok()) return cache.status();
   s->cache_ = std::move(cache.value());
   KVC_RETURN_IF_ERROR(s->logits_.Allocate(meter, config.vocab_size, "logits"));
@@ -171,14 +171,15 @@ Status Session::Prefill(Span<const int32_t> tokens, bool compress) {
   }
   // WeightedKV as printed: what the budget holds at once, then a token at a time (methods.md 2.15).
   const int32_t n = n_tokens_ + static_cast<int32_t>(tokens.size()), budget = compressor_->BudgetFor(n);
-  if (policy.Int(OptionId::kWkvPrefill) == 1 && policy.decode == DecodeMode::kStep && n > budget && tokens.size() > 1) {
+  if (policy.Int(OptionId::kWkvPrefill) == 1 && policy.decode == DecodeMode::kStep && n > budget &&
+      tokens.size() > 1) {
     return PrefillInParts(tokens, static_cast<size_t>(std::max(budget - n_tokens_, 1)), 1);
   }
   return PrefillWhole(tokens, compress);
 }
 
-// A part at a time, each compressed before the next (methods.md 1.9). A fork keeps what was, so that a failure
-// leaves the session as before.
+// A part at a time, each compressed before the next (methods.md 1.9). A fork keeps what was, so that a
+// failure leaves the session as before.
 Status Session::PrefillInParts(Span<const int32_t> tokens, size_t first, size_t step) {
   struct Undo {  // also when memory ends
     Session* session;
@@ -265,7 +266,8 @@ Status Session::ReserveStep(int32_t ahead) {
   if (keeps_tokens_ && tokens_.size() == tokens_.capacity())
     tokens_.reserve(2 * tokens_.size() + kTokenHeadroom);
   // Whole pages: scratch grows in a step that takes pages, if it must.
-  const int32_t page = cache_->config().page_slots, longest = (cache_->MaxLen() + ahead + page - 1) / page * page;
+  const int32_t page = cache_->config().page_slots,
+                longest = (cache_->MaxLen() + ahead + page - 1) / page * page;
   KVC_RETURN_IF_ERROR(cache_->ReserveStep());
   KVC_RETURN_IF_ERROR(ReserveScratch(longest, n_tokens_ + ahead, meter));
   workspace_peak_ = std::max(workspace_peak_, WorkspaceBytes());
@@ -415,7 +417,8 @@ SessionStats Session::Stats() const {
                 pages = (int64_t{n_tokens_} + full.page_slots - 1) / full.page_slots;
   stats.cache_bytes_full = heads * pages * KvCache::PageBytes(full, full.formats[0]);
   stats.n_slots = cache_->TotalEntries(), stats.n_slots_full = heads * n_tokens_;
-  stats.workspace_bytes = std::max(workspace_peak_, WorkspaceBytes()), stats.weight_bytes = model_->file().weight_bytes();
+  stats.workspace_bytes = std::max(workspace_peak_, WorkspaceBytes()),
+  stats.weight_bytes = model_->file().weight_bytes();
   stats.prefill_seconds = prefill_seconds_, stats.compress_seconds = compress_seconds_,
   stats.decode_seconds = decode_seconds_;
   return stats;

@@ -111,7 +111,8 @@ class Session final : public PrefillSink, public DecodeSink {
   Status ReduceBySideValues(std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor);
   // Everything is taken from meter: the model's, or one that only counts (Plan).
   static Result<std::unique_ptr<Session>> CreateOn(std::shared_ptr<const Model> model, const Policy* policy,
-                                                   const SessionParams& params, std::shared_ptr<MemoryMeter> meter);
+                                                   const SessionParams& params,
+                                                   std::shared_ptr<MemoryMeter> meter);
   static Result<std::unique_ptr<Session>> CreateWithScores(std::shared_ptr<const Model> model,
                                                            const Policy& policy, HeadScores scores,
                                                            const SessionParams& params,

@@ -19,6 +19,20 @@ struct FileHeader {
   uint64_t fingerprint;  // of the model
 };
 
+// Field by field: the struct has padding.
+template <typename Archive>
+Status ArchiveParams(Archive& a, SessionParams& p) {
+  KVC_RETURN_IF_ERROR(ArchiveValue(a, p.max_tokens));
+  KVC_RETURN_IF_ERROR(ArchiveValue(a, p.on_full));
+  KVC_RETURN_IF_ERROR(ArchiveValue(a, p.sampler.temperature));
+  KVC_RETURN_IF_ERROR(ArchiveValue(a, p.sampler.top_p));
+  KVC_RETURN_IF_ERROR(ArchiveValue(a, p.sampler.top_k));
+  KVC_RETURN_IF_ERROR(ArchiveValue(a, p.sampler.seed));
+  const int32_t on_full = static_cast<int32_t>(p.on_full);
+  if (on_full >= 0 && on_full <= static_cast<int32_t>(OnFull::kSlide)) return {};
+  return Error(Code::kBadModel, "damaged: on_full is %d", on_full);
+}
+
 }  // namespace
 
 // The fields that are plain numbers or sequences; pages follow.
@@ -56,7 +70,7 @@ Status Session::Save(const std::string& path) {
   KVC_RETURN_IF_ERROR(ArchiveSequence(out, given.table, kMaxContext));
   KVC_RETURN_IF_ERROR(ArchiveSequence(out, scores, kMaxContext));
   KVC_RETURN_IF_ERROR(ArchiveValue(out, alpha));
-  KVC_RETURN_IF_ERROR(ArchiveValue(out, params_));
+  KVC_RETURN_IF_ERROR(ArchiveParams(out, params_));
   KVC_RETURN_IF_ERROR(ArchiveFields(out));
   KVC_RETURN_IF_ERROR(cache_->SaveTo(out));
   uint64_t digest = out.Digest();
@@ -95,8 +109,9 @@ Result<std::unique_ptr<Session>> Session::Restore(std::shared_ptr<const Model> m
   KVC_RETURN_IF_ERROR(ArchiveSequence(in, policy.value().table, kMaxContext));
   KVC_RETURN_IF_ERROR(ArchiveSequence(in, scores.values, kMaxContext));
   KVC_RETURN_IF_ERROR(ArchiveValue(in, scores.alpha));
-  KVC_RETURN_IF_ERROR(ArchiveValue(in, params));
-  Result<std::unique_ptr<Session>> made = CreateWithScores(model, policy.value(), std::move(scores), params, model->meter());
+  KVC_RETURN_IF_ERROR(ArchiveParams(in, params));
+  Result<std::unique_ptr<Session>> made =
+      CreateWithScores(model, policy.value(), std::move(scores), params, model->meter());
   if (!made.ok()) return made.status();
   Session& s = *made.value();
   KVC_RETURN_IF_ERROR(s.ArchiveFields(in));

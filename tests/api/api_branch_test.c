@@ -7,12 +7,12 @@
 
 enum { STEPS = 12 };
 
-static void answer(kvc_session *session, int32_t *tokens, int32_t n) {
+static void answer(kvc_session* session, int32_t* tokens, int32_t n) {
   int32_t i;
   for (i = 0; i < n; ++i) CHECK_OK(kvc_session_step(session, &tokens[i]));
 }
 
-static void fork_sessions(kvc_model *model) {
+static void fork_sessions(kvc_model* model) {
   kvc_session *session = fed_session(model, "snapkv:budget=48,window=8", 200), *fork = NULL, *second = NULL;
   SIZED(kvc_session_stats, before);
   SIZED(kvc_session_stats, after);
@@ -21,18 +21,18 @@ static void fork_sessions(kvc_model *model) {
   CHECK_OK(kvc_session_fork(session, &fork));
   CHECK_OK(kvc_session_fork(fork, &second));
   CHECK_OK(kvc_session_get_stats(second, &after));
-  CHECK_INT(after.cache_bytes, before.cache_bytes);  /* shared until one writes */
+  CHECK_INT(after.cache_bytes, before.cache_bytes); /* shared until one writes */
   fill_tokens(other, 10, 99);
   CHECK_OK(kvc_session_prefill(second, other, 10));
   answer(second, a, STEPS);
   answer(session, a, STEPS);
   answer(fork, b, STEPS);
-  CHECK(memcmp(a, b, sizeof a) == 0);  /* none has seen what the others did */
+  CHECK(memcmp(a, b, sizeof a) == 0); /* none has seen what the others did */
   kvc_session_close(session);
   kvc_session_close(second);
   answer(fork, b, 1);
   kvc_session_close(fork);
-  fork = (kvc_session *)model;
+  fork = (kvc_session*)model;
   CHECK_FAILS(kvc_session_fork(NULL, &fork), KVC_E_INVALID, "session is NULL");
   CHECK(fork == NULL);
   session = fed_session(model, NULL, 5);
@@ -40,8 +40,9 @@ static void fork_sessions(kvc_model *model) {
   kvc_session_close(session);
 }
 
-static void rewind_session(kvc_model *model) {
-  kvc_session *session = fed_session(model, NULL, 80), *twin = fed_session(model, NULL, 60), *evicting = fed_session(model, "h2o:budget=32", 100);
+static void rewind_session(kvc_model* model) {
+  kvc_session *session = fed_session(model, NULL, 80), *twin = fed_session(model, NULL, 60),
+              *evicting = fed_session(model, "h2o:budget=32", 100);
   int32_t more[20], a[STEPS], b[STEPS], token = 0, n = 0;
   fill_tokens(more, 20, 5);
   CHECK_FAILS(kvc_session_rewind(NULL, 1), KVC_E_INVALID, "session is NULL");
@@ -58,8 +59,8 @@ static void rewind_session(kvc_model *model) {
   CHECK(memcmp(a, b, sizeof a) == 0);
   CHECK_FAILS(kvc_session_rewind(evicting, 10), KVC_E_UNSUPPORTED, "dropped");
   CHECK_OK(kvc_session_step(evicting, &token));
-  CHECK_OK(kvc_session_rewind(evicting, 1));  /* the token of the last step was not fed yet */
-  CHECK_OK(kvc_session_rewind(session, 80 + STEPS));  /* all there is */
+  CHECK_OK(kvc_session_rewind(evicting, 1));         /* the token of the last step was not fed yet */
+  CHECK_OK(kvc_session_rewind(session, 80 + STEPS)); /* all there is */
   CHECK_FAILS(kvc_session_step(session, &token), KVC_E_INVALID, "prompt");
   CHECK_OK(kvc_session_prefill(session, more, 20));
   kvc_session_close(session);
@@ -67,12 +68,13 @@ static void rewind_session(kvc_model *model) {
   kvc_session_close(evicting);
 }
 
-static void save_and_restore(kvc_model *model) {
-  kvc_model *foreign = open_model(TEST_MODEL_FOREIGN);
-  kvc_session *session = fed_session(model, "cokv:budget=48,window=8,kv=int8,quant_group=16", 200), *back = NULL;
+static void save_and_restore(kvc_model* model) {
+  kvc_model* foreign = open_model(TEST_MODEL_FOREIGN);
+  kvc_session *session = fed_session(model, "cokv:budget=48,window=8,kv=int8,quant_group=16", 200),
+              *back = NULL;
   char path[1024], folder[1024], text[1100];
   int32_t a[STEPS], b[STEPS];
-  FILE *file;
+  FILE* file;
   snprintf(path, sizeof path, "%s", test_path("saved.kvcs"));
   snprintf(folder, sizeof folder, "%s", test_path("folder"));
   CHECK_FAILS(kvc_session_save(NULL, path), KVC_E_INVALID, "session is NULL");
@@ -89,7 +91,7 @@ static void save_and_restore(kvc_model *model) {
   CHECK(memcmp(a, b, sizeof a) == 0);
   kvc_session_close(back);
 
-  back = (kvc_session *)model;
+  back = (kvc_session*)model;
   CHECK_FAILS(kvc_session_restore(foreign, path, &back), KVC_E_BAD_MODEL, "another model");
   CHECK(back == NULL);
   CHECK_FAILS(kvc_session_restore(NULL, path, &back), KVC_E_INVALID, "model is NULL");
@@ -109,8 +111,9 @@ static void save_and_restore(kvc_model *model) {
 }
 
 /* A session that has seen nothing, one whose answer waits half read, one that was just rewound. */
-static void save_odd_moments(kvc_model *model) {
-  kvc_session *empty = new_session(model, "h2o:budget=32", 0), *waits = fed_session(model, NULL, 20), *back = NULL;
+static void save_odd_moments(kvc_model* model) {
+  kvc_session *empty = new_session(model, "h2o:budget=32", 0), *waits = fed_session(model, NULL, 20),
+              *back = NULL;
   char path[1024];
   int32_t tokens[40], token = 0, n = -1, m = -1;
   fill_tokens(tokens, 40, 1);
@@ -136,13 +139,14 @@ static void save_odd_moments(kvc_model *model) {
   kvc_session_close(waits);
 }
 
-static void plan(kvc_model *model) {
+static void plan(kvc_model* model) {
   kvc_session_params params = {sizeof params, 500, 0, 0, 0, 0, 0};
   kvc_plan p = {0}, part = {0};
-  kvc_policy *policy = NULL;
+  kvc_policy* policy = NULL;
   int32_t slots[4] = {-1, -1, -1, -1}, n = -1, i;
   CHECK_OK(kvc_policy_create("snapkv:budget=48,window=8", &policy));
-  CHECK_FAILS(kvc_session_plan(model, policy, &params, 400, &p, slots, 4, &n), KVC_E_INVALID, "struct_size is 0");
+  CHECK_FAILS(kvc_session_plan(model, policy, &params, 400, &p, slots, 4, &n), KVC_E_INVALID,
+              "struct_size is 0");
   CHECK_INT(slots[0], -1);
   CHECK_INT(n, -1);
   p.struct_size = sizeof p;
@@ -152,7 +156,8 @@ static void plan(kvc_model *model) {
   CHECK_INT(p.n_prompt, 400);
   CHECK(p.weight_bytes > 0 && p.workspace_bytes > 0);
   CHECK(p.cache_bytes_prompt < p.cache_bytes_end && p.cache_bytes_end < p.cache_bytes_full);
-  CHECK(p.cache_bytes_peak > p.cache_bytes_prompt && p.total_bytes_peak > p.weight_bytes + p.cache_bytes_peak);
+  CHECK(p.cache_bytes_peak > p.cache_bytes_prompt &&
+        p.total_bytes_peak > p.weight_bytes + p.cache_bytes_peak);
   CHECK_OK(kvc_session_plan(model, NULL, NULL, 400, &p, NULL, 0, NULL));
   CHECK_INT(p.cache_bytes_end, p.cache_bytes_full);
   CHECK_OK(kvc_session_plan(model, NULL, NULL, 1, &p, NULL, 0, &n));
@@ -164,19 +169,24 @@ static void plan(kvc_model *model) {
   CHECK_INT(part.weight_bytes, 42);
   CHECK_INT(slots[0], 10);
   part.n_prompt = 42;
-  CHECK_FAILS(kvc_session_plan(model, policy, &params, 400, &part, slots, 3, &n), KVC_E_BUFFER_TOO_SMALL, "4 elements, room for 3");
+  CHECK_FAILS(kvc_session_plan(model, policy, &params, 400, &part, slots, 3, &n), KVC_E_BUFFER_TOO_SMALL,
+              "4 elements, room for 3");
   CHECK_INT(part.n_prompt, 42);
   CHECK_INT(n, 4);
-  CHECK_FAILS(kvc_session_plan(NULL, policy, &params, 400, &p, NULL, 0, NULL), KVC_E_INVALID, "model is NULL");
-  CHECK_FAILS(kvc_session_plan(model, policy, &params, 400, NULL, NULL, 0, NULL), KVC_E_INVALID, "out_plan is NULL");
+  CHECK_FAILS(kvc_session_plan(NULL, policy, &params, 400, &p, NULL, 0, NULL), KVC_E_INVALID,
+              "model is NULL");
+  CHECK_FAILS(kvc_session_plan(model, policy, &params, 400, NULL, NULL, 0, NULL), KVC_E_INVALID,
+              "out_plan is NULL");
   CHECK_FAILS(kvc_session_plan(model, policy, &params, 0, &p, NULL, 0, NULL), KVC_E_INVALID, "0 tokens");
-  CHECK_FAILS(kvc_session_plan(model, policy, &params, 501, &p, NULL, 0, NULL), KVC_E_INVALID, "max_tokens=500");
-  CHECK_FAILS(kvc_session_plan(model, policy, &params, 400, &p, slots, -1, &n), KVC_E_INVALID, "capacity of -1");
+  CHECK_FAILS(kvc_session_plan(model, policy, &params, 501, &p, NULL, 0, NULL), KVC_E_INVALID,
+              "max_tokens=500");
+  CHECK_FAILS(kvc_session_plan(model, policy, &params, 400, &p, slots, -1, &n), KVC_E_INVALID,
+              "capacity of -1");
   kvc_policy_close(policy);
 }
 
 int main(void) {
-  kvc_model *model = open_model(TEST_MODEL_TINY);
+  kvc_model* model = open_model(TEST_MODEL_TINY);
   fork_sessions(model);
   rewind_session(model);
   save_and_restore(model);

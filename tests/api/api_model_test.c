@@ -17,8 +17,8 @@ static void names_and_versions(void) {
 
 static void open_memory(void) {
   int64_t n = 0;
-  const uint8_t *bytes = test_model_bytes(TEST_MODEL_TINY, &n);
-  kvc_model *model = NULL;
+  const uint8_t* bytes = test_model_bytes(TEST_MODEL_TINY, &n);
+  kvc_model* model = NULL;
   CHECK_OK(kvc_model_open_memory(bytes, n, NULL, NULL, &model));
   kvc_model_close(model);
   CHECK_OK(kvc_model_open_memory(bytes, n, "auto", NULL, &model));
@@ -27,7 +27,7 @@ static void open_memory(void) {
   kvc_model_close(model);
   kvc_model_close(NULL);
 
-  model = (kvc_model *)&n;  /* a failure must set it to NULL */
+  model = (kvc_model*)&n; /* a failure must set it to NULL */
   CHECK_FAILS(kvc_model_open_memory(NULL, n, NULL, NULL, &model), KVC_E_INVALID, "data is NULL");
   CHECK(model == NULL);
   CHECK_FAILS(kvc_model_open_memory(bytes, n, NULL, NULL, NULL), KVC_E_INVALID, "out_model is NULL");
@@ -42,10 +42,13 @@ static void open_memory(void) {
 
 static void model_params(void) {
   int64_t n = 0;
-  const uint8_t *bytes = test_model_bytes(TEST_MODEL_TINY, &n);
-  kvc_model *model = NULL;
+  const uint8_t* bytes = test_model_bytes(TEST_MODEL_TINY, &n);
+  kvc_model* model = NULL;
   kvc_model_params params = {sizeof params, 1, 0};
-  struct { kvc_model_params known; int64_t later; } newer = {{0, 1, 0}, 0};
+  struct {
+    kvc_model_params known;
+    int64_t later;
+  } newer = {{0, 1, 0}, 0};
 
   params.struct_size = 0;
   CHECK_FAILS(kvc_model_open_memory(bytes, n, NULL, &params, &model), KVC_E_INVALID, "struct_size is 0");
@@ -53,7 +56,7 @@ static void model_params(void) {
   CHECK_FAILS(kvc_model_open_memory(bytes, n, NULL, &params, &model), KVC_E_INVALID, "struct_size is 4");
   params.struct_size = -8;
   CHECK_FAILS(kvc_model_open_memory(bytes, n, NULL, &params, &model), KVC_E_INVALID, "struct_size");
-  params.struct_size = 8;  /* an older caller without memory_limit */
+  params.struct_size = 8; /* an older caller without memory_limit */
   params.memory_limit = 1;
   CHECK_OK(kvc_model_open_memory(bytes, n, NULL, &params, &model));
   kvc_model_close(model);
@@ -70,21 +73,21 @@ static void model_params(void) {
   newer.known.struct_size = sizeof newer;
   CHECK_OK(kvc_model_open_memory(bytes, n, NULL, &newer.known, &model));
   kvc_model_close(model);
-  newer.later = (int64_t)1 << 56;  /* the last byte alone */
+  newer.later = (int64_t)1 << 56; /* the last byte alone */
   CHECK_FAILS(kvc_model_open_memory(bytes, n, NULL, &newer.known, &model), KVC_E_INVALID, "does not know");
 }
 
 static void open_files(void) {
   int64_t n = 0;
-  const uint8_t *bytes = test_model_bytes(TEST_MODEL_TINY, &n);
-  kvc_model *model = NULL;
+  const uint8_t* bytes = test_model_bytes(TEST_MODEL_TINY, &n);
+  kvc_model* model = NULL;
   char path[1024];
-  FILE *file;
+  FILE* file;
   int fd;
   snprintf(path, sizeof path, "%s", test_path("asset.bin"));
   file = fopen(path, "wb");
   if (!CHECK(file != NULL)) return;
-  CHECK_INT(fwrite("some other asset", 1, 16, file), 16);  /* an offset that is no multiple of 64 */
+  CHECK_INT(fwrite("some other asset", 1, 16, file), 16); /* an offset that is no multiple of 64 */
   CHECK_INT(fwrite(bytes, 1, (size_t)n, file), n);
   CHECK_INT(fwrite("behind it", 1, 9, file), 9);
   CHECK_INT(fclose(file), 0);
@@ -115,7 +118,7 @@ static void open_files(void) {
   kvc_model_close(model);
 }
 
-static void info(const kvc_model *model) {
+static void info(const kvc_model* model) {
   kvc_model_info all = {0}, part = {0};
   CHECK_FAILS(kvc_model_get_info(model, &all), KVC_E_INVALID, "struct_size is 0");
   all.struct_size = sizeof all;
@@ -132,7 +135,7 @@ static void info(const kvc_model *model) {
   CHECK(all.weight_bytes > all.n_parameters);
 
   part.n_layers = 77;
-  part.struct_size = 8;  /* room for struct_size and n_layers */
+  part.struct_size = 8; /* room for struct_size and n_layers */
   part.n_heads = 55;
   CHECK_OK(kvc_model_get_info(model, &part));
   CHECK_INT(part.n_layers, FIXTURE_LAYERS);
@@ -141,7 +144,7 @@ static void info(const kvc_model *model) {
   CHECK_FAILS(kvc_model_get_info(model, NULL), KVC_E_INVALID, "out_info is NULL");
 }
 
-static void describe(const kvc_model *model) {
+static void describe(const kvc_model* model) {
   char small[8] = "unread", *json;
   int32_t n = -1, again = -1;
   CHECK_OK(kvc_model_describe(model, NULL, 0, &n));
@@ -163,20 +166,21 @@ static void describe(const kvc_model *model) {
   CHECK_FAILS(kvc_model_describe(model, small, 8, NULL), KVC_E_INVALID, "n_out is NULL");
 }
 
-static void head_scores(const kvc_model *model) {
+static void head_scores(const kvc_model* model) {
   float scores[4] = {-1, -1, -1, -1};
   int32_t n = -1, i;
   CHECK_OK(kvc_model_get_head_scores(model, 0, NULL, 0, &n));
   CHECK_INT(n, 4);
   CHECK_OK(kvc_model_get_head_scores(model, 0, scores, 4, &n));
   for (i = 0; i < 4; ++i) CHECK(scores[i] >= 0 && scores[i] < 1);
-  CHECK_FAILS(kvc_model_get_head_scores(model, 0, scores, 3, &n), KVC_E_BUFFER_TOO_SMALL, "4 elements, room for 3");
+  CHECK_FAILS(kvc_model_get_head_scores(model, 0, scores, 3, &n), KVC_E_BUFFER_TOO_SMALL,
+              "4 elements, room for 3");
   CHECK_FAILS(kvc_model_get_head_scores(model, 1, scores, 4, &n), KVC_E_NOT_FOUND, "the file has 1");
   CHECK_FAILS(kvc_model_get_head_scores(model, -1, scores, 4, &n), KVC_E_NOT_FOUND, "-1");
   CHECK_FAILS(kvc_model_get_head_scores(NULL, 0, scores, 4, &n), KVC_E_INVALID, "model is NULL");
 }
 
-static void tokens_and_text(const kvc_model *model) {
+static void tokens_and_text(const kvc_model* model) {
   const uint8_t text[] = "h\xC3\xA9!<eos>";
   const int32_t bad[] = {104, 999}, negative[] = {-1};
   int32_t tokens[32], n = -1;
@@ -193,7 +197,7 @@ static void tokens_and_text(const kvc_model *model) {
   CHECK_INT(tokens[4], 257);
   CHECK_OK(kvc_tokenize(model, NULL, 0, 0, tokens, 32, &n));
   CHECK_INT(n, 0);
-  CHECK_OK(kvc_tokenize(model, (const uint8_t *)"\xFF\x80", 2, 0, tokens, 32, &n));  /* kept byte for byte */
+  CHECK_OK(kvc_tokenize(model, (const uint8_t*)"\xFF\x80", 2, 0, tokens, 32, &n)); /* kept byte for byte */
   CHECK_INT(n, 2);
   CHECK_INT(tokens[0], 0xFF);
   CHECK_OK(kvc_tokenize(model, text, 9, 0, NULL, 0, &n));
@@ -217,14 +221,14 @@ static void tokens_and_text(const kvc_model *model) {
   CHECK_FAILS(kvc_detokenize(model, bad, 1, NULL, 32, &n), KVC_E_INVALID, "no buffer");
 }
 
-static void count_lines(void *user, int32_t level, const char *text) {
+static void count_lines(void* user, int32_t level, const char* text) {
   (void)level;
-  if (text != NULL) ++*(int *)user;
+  if (text != NULL) ++*(int*)user;
 }
 
 int main(void) {
   int lines = 0;
-  kvc_model *model;
+  kvc_model* model;
   kvc_set_log(KVC_LOG_DEBUG, count_lines, &lines);
   names_and_versions();
   open_memory();

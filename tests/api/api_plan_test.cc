@@ -12,8 +12,9 @@ namespace {
 struct Case {
   const char* spec;
   int prompt, max_tokens;
-  double tolerance;      // of the cache; heads that share a budget by the prompt end somewhere in their last pages
-  bool upper_bound;      // codebooks: how much vectors share is not known before
+  double
+      tolerance;  // of the cache; heads that share a budget by the prompt end somewhere in their last pages
+  bool upper_bound;  // codebooks: how much vectors share is not known before
 };
 
 std::vector<int32_t> Prompt(int n) {
@@ -58,7 +59,8 @@ kvc_plan PlanOf(const Opened& o, const Case& c, std::vector<int32_t>* slots) {
   plan.struct_size = sizeof plan;
   int32_t n = 0;
   slots->resize(16);
-  EXPECT_EQ(kvc_session_plan(o.model, o.policy, &params, c.prompt, &plan, slots->data(), 16, &n), KVC_OK) << kvc_last_error();
+  EXPECT_EQ(kvc_session_plan(o.model, o.policy, &params, c.prompt, &plan, slots->data(), 16, &n), KVC_OK)
+      << kvc_last_error();
   EXPECT_EQ(n, 16);
   return plan;
 }
@@ -68,7 +70,8 @@ kvc_status Use(kvc_session* session, const Case& c) {
   const std::vector<int32_t> prompt = Prompt(c.prompt);
   kvc_status status = kvc_session_prefill(session, prompt.data(), c.prompt);
   int32_t token = 0;
-  for (int i = c.prompt; i < c.max_tokens && status == KVC_OK; ++i) status = kvc_session_step(session, &token);
+  for (int i = c.prompt; i < c.max_tokens && status == KVC_OK; ++i)
+    status = kvc_session_step(session, &token);
   int32_t n = 0;
   return status != KVC_OK ? status : kvc_session_get_logits(session, nullptr, 0, &n);  // feeds the last token
 }
@@ -92,7 +95,8 @@ TEST_P(PlanHolds, ForCacheAndWorkspace) {
   int64_t planned_slots = 0;
   for (int32_t s : slots) planned_slots += s;
   EXPECT_LE(fed.n_slots, planned_slots);
-  EXPECT_LE(fed.cache_bytes_peak, static_cast<int64_t>(static_cast<double>(plan.cache_bytes_peak) * (1 + c.tolerance)));
+  EXPECT_LE(fed.cache_bytes_peak,
+            static_cast<int64_t>(static_cast<double>(plan.cache_bytes_peak) * (1 + c.tolerance)));
   if (!c.upper_bound) {
     EXPECT_EQ(fed.n_slots, planned_slots);
     ExpectNear(fed.cache_bytes, plan.cache_bytes_prompt, c.tolerance, "cache after the prompt");
@@ -102,14 +106,16 @@ TEST_P(PlanHolds, ForCacheAndWorkspace) {
   for (int i = c.prompt; i < c.max_tokens; ++i) ASSERT_EQ(kvc_session_step(o.session, &token), KVC_OK);
   ASSERT_EQ(kvc_session_get_logits(o.session, nullptr, 0, &n), KVC_OK);
   const kvc_session_stats end = Stats(o.session);
-  EXPECT_LE(end.cache_bytes, static_cast<int64_t>(static_cast<double>(plan.cache_bytes_end) * (1 + c.tolerance)));
+  EXPECT_LE(end.cache_bytes,
+            static_cast<int64_t>(static_cast<double>(plan.cache_bytes_end) * (1 + c.tolerance)));
   if (!c.upper_bound) ExpectNear(end.cache_bytes, plan.cache_bytes_end, c.tolerance, "cache at the end");
   EXPECT_EQ(end.cache_bytes_full, plan.cache_bytes_full);
   EXPECT_EQ(end.weight_bytes, plan.weight_bytes);
   ExpectNear(end.workspace_bytes, plan.workspace_bytes, 0.05, "workspace");
 }
 
-// With exactly the planned memory it runs; with a little less than the real need it says so and nothing breaks.
+// With exactly the planned memory it runs; with a little less than the real need it says so and nothing
+// breaks.
 TEST_P(PlanHolds, AsAMemoryLimit) {
   const Case& c = GetParam();
   kvc_plan plan = {};
@@ -118,7 +124,8 @@ TEST_P(PlanHolds, AsAMemoryLimit) {
     std::vector<int32_t> slots;
     plan = PlanOf(o, c, &slots);
   }
-  const int64_t enough = plan.total_bytes_peak + static_cast<int64_t>(static_cast<double>(plan.cache_bytes_peak) * c.tolerance);
+  const int64_t enough =
+      plan.total_bytes_peak + static_cast<int64_t>(static_cast<double>(plan.cache_bytes_peak) * c.tolerance);
   {
     Opened o(TEST_MODEL_WIDE, c, enough);
     ASSERT_EQ(o.status, KVC_OK) << kvc_last_error();
@@ -126,7 +133,9 @@ TEST_P(PlanHolds, AsAMemoryLimit) {
   }
   if (c.upper_bound) return;
   const int64_t beside_weights = plan.total_bytes_peak - plan.weight_bytes;
-  Opened o(TEST_MODEL_WIDE, c, plan.total_bytes_peak - beside_weights / 20 - static_cast<int64_t>(static_cast<double>(plan.cache_bytes_peak) * c.tolerance));
+  Opened o(TEST_MODEL_WIDE, c,
+           plan.total_bytes_peak - beside_weights / 20 -
+               static_cast<int64_t>(static_cast<double>(plan.cache_bytes_peak) * c.tolerance));
   kvc_status status = o.status;
   if (status == KVC_OK) status = Use(o.session, c);
   EXPECT_EQ(status, KVC_E_MEMORY);
@@ -141,18 +150,26 @@ TEST_P(PlanHolds, AsAMemoryLimit) {
 
 INSTANTIATE_TEST_SUITE_P(
     Policies, PlanHolds,
-    testing::Values(Case{"full", 300, 420, 0, false}, Case{"full", 1, 200, 0, false}, Case{"full:kv=int8,quant_group=32", 300, 420, 0, false},
-                    Case{"full:kv=f32", 700, 700, 0, false}, Case{"streaming:budget=64", 500, 700, 0, false}, Case{"streaming:budget=64", 20, 400, 0, false},
-                    Case{"h2o:budget=64", 500, 700, 0, false}, Case{"h2o:budget=100", 500, 600, 0, false}, Case{"h2o:budget=400", 100, 700, 0, false},
-                    Case{"h2o:budget=64,kv=int8,quant_group=32", 500, 700, 0, false}, Case{"weightedkv:budget=64", 500, 700, 0, false},
-                    Case{"snapkv:budget=64,window=16", 500, 700, 0, false}, Case{"snapkv:budget=300,window=16", 1000, 1100, 0, false},
+    testing::Values(Case{"full", 300, 420, 0, false}, Case{"full", 1, 200, 0, false},
+                    Case{"full:kv=int8,quant_group=32", 300, 420, 0, false},
+                    Case{"full:kv=f32", 700, 700, 0, false}, Case{"streaming:budget=64", 500, 700, 0, false},
+                    Case{"streaming:budget=64", 20, 400, 0, false}, Case{"h2o:budget=64", 500, 700, 0, false},
+                    Case{"h2o:budget=100", 500, 600, 0, false}, Case{"h2o:budget=400", 100, 700, 0, false},
+                    Case{"h2o:budget=64,kv=int8,quant_group=32", 500, 700, 0, false},
+                    Case{"weightedkv:budget=64", 500, 700, 0, false},
+                    Case{"snapkv:budget=64,window=16", 500, 700, 0, false},
+                    Case{"snapkv:budget=300,window=16", 1000, 1100, 0, false},
                     Case{"snapkv:budget=64,window=16,kv=int8,quant_group=32", 500, 700, 0, false},
                     Case{"snapkv:budget=64,window=16,kv=int4,quant_group=32,residual=0", 500, 600, 0, false},
                     Case{"snapkv:budget=64,window=16,decode=reobserve,slack=8", 500, 600, 0, false},
-                    Case{"snapkv:budget_ratio=0.1,window=16", 500, 700, 0, false}, Case{"snapkv:budget_bytes=200KiB,window=16", 500, 700, 0, false},
-                    Case{"cokv:budget=64,window=16", 500, 700, 0, false}, Case{"cokv:budget=64,window=16,kv=int8,quant_group=32", 500, 700, 0, false},
-                    Case{"pyramidkv:budget=64,window=16", 500, 700, 0, false}, Case{"ada-snapkv:budget=64,window=16", 500, 700, 0.1, false},
-                    Case{"ada-snapkv:budget=256,window=16", 1000, 1100, 0.05, false}, Case{"spindlekv:budget=64,window=16", 500, 600, 0, true}));
+                    Case{"snapkv:budget_ratio=0.1,window=16", 500, 700, 0, false},
+                    Case{"snapkv:budget_bytes=200KiB,window=16", 500, 700, 0, false},
+                    Case{"cokv:budget=64,window=16", 500, 700, 0, false},
+                    Case{"cokv:budget=64,window=16,kv=int8,quant_group=32", 500, 700, 0, false},
+                    Case{"pyramidkv:budget=64,window=16", 500, 700, 0, false},
+                    Case{"ada-snapkv:budget=64,window=16", 500, 700, 0.1, false},
+                    Case{"ada-snapkv:budget=256,window=16", 1000, 1100, 0.05, false},
+                    Case{"spindlekv:budget=64,window=16", 500, 600, 0, true}));
 
 TEST(Plan, TakesNothing) {
   const Case c{"snapkv:budget=64,window=16,decode=reobserve", 3000, 4000, 0, false};

@@ -9,7 +9,7 @@ static void methods(void) {
   char json[8192];
   CHECK(count >= 6);
   for (i = 0; i < count; ++i) {
-    const char *name = kvc_method_name(i);
+    const char* name = kvc_method_name(i);
     if (!CHECK(name != NULL)) continue;
     CHECK_OK(kvc_method_describe(i, NULL, 0, &n));
     CHECK(n > 0 && n < (int32_t)sizeof json);
@@ -26,7 +26,11 @@ static void methods(void) {
 }
 
 static void specs(void) {
-  static const struct { const char *spec; kvc_status status; const char *words; } bad[] = {
+  static const struct {
+    const char* spec;
+    kvc_status status;
+    const char* words;
+  } bad[] = {
       {"", KVC_E_INVALID, "empty"},
       {"snapvk:budget=128", KVC_E_NOT_FOUND, "snapkv"},
       {"snapkv", KVC_E_INVALID, "budget"},
@@ -51,11 +55,12 @@ static void specs(void) {
       {"snapkv:budget", KVC_E_INVALID, "budget"},
       {"full:budget=128", KVC_E_INVALID, "budget"},
   };
-  kvc_policy *policy = NULL;
+  kvc_policy* policy = NULL;
   size_t i;
   for (i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
-    policy = (kvc_policy *)&i;
-    check_status(kvc_policy_create(bad[i].spec, &policy), bad[i].status, bad[i].words, bad[i].spec, __FILE__, __LINE__);
+    policy = (kvc_policy*)&i;
+    check_status(kvc_policy_create(bad[i].spec, &policy), bad[i].status, bad[i].words, bad[i].spec, __FILE__,
+                 __LINE__);
     CHECK(policy == NULL);
   }
   CHECK_FAILS(kvc_policy_create(NULL, &policy), KVC_E_INVALID, "spec is NULL");
@@ -64,10 +69,10 @@ static void specs(void) {
 }
 
 /* describe -> create -> describe gives the same text. */
-static void round_trip(const char *spec) {
+static void round_trip(const char* spec) {
   char first[2048], second[2048];
   int32_t n = 0, m = 0;
-  kvc_policy *policy = NULL;
+  kvc_policy* policy = NULL;
   CHECK_OK(kvc_policy_create(spec, &policy));
   CHECK_OK(kvc_policy_describe(policy, NULL, 0, &n));
   CHECK_FAILS(kvc_policy_describe(policy, first, n - 1, &m), KVC_E_BUFFER_TOO_SMALL, "");
@@ -86,9 +91,9 @@ static void head_scores(void) {
   const float good[] = {0.5f, 0.25f, -1.0f, 0.0f}, wide[] = {1, 2, 3, 4, 5, 6, 7, 8}, three[] = {1, 2, 3};
   float bad[] = {0.5f, 0.25f, 0, 0};
   int32_t tokens[200], n = 0, positions[200];
-  kvc_policy *policy = NULL;
-  kvc_session *session = NULL;
-  kvc_model *model = open_model(TEST_MODEL_UNSCORED);
+  kvc_policy* policy = NULL;
+  kvc_session* session = NULL;
+  kvc_model* model = open_model(TEST_MODEL_UNSCORED);
   CHECK_OK(kvc_policy_create("cokv:budget=32,window=8", &policy));
   CHECK_FAILS(kvc_session_create(model, policy, NULL, &session), KVC_E_NOT_FOUND, "head scores");
   CHECK(session == NULL);
@@ -102,25 +107,25 @@ static void head_scores(void) {
   CHECK_FAILS(kvc_policy_set_head_scores(policy, good, -4), KVC_E_INVALID, "n_scores is -4");
   CHECK_OK(kvc_policy_set_head_scores(policy, three, 3));
   CHECK_FAILS(kvc_session_create(model, policy, NULL, &session), KVC_E_INVALID, "3 numbers");
-  CHECK_OK(kvc_policy_set_head_scores(policy, wide, 8));  /* one a query head is for headkv */
+  CHECK_OK(kvc_policy_set_head_scores(policy, wide, 8)); /* one a query head is for headkv */
   CHECK_FAILS(kvc_session_create(model, policy, NULL, &session), KVC_E_INVALID, "the table has 8");
   CHECK_OK(kvc_policy_set_head_scores(policy, good, 4));
   CHECK_OK(kvc_session_create(model, policy, NULL, &session));
-  kvc_policy_close(policy);  /* the session has a copy */
-  kvc_model_close(model);    /* and keeps the model */
+  kvc_policy_close(policy); /* the session has a copy */
+  kvc_model_close(model);   /* and keeps the model */
   fill_tokens(tokens, 200, 1);
   CHECK_OK(kvc_session_prefill(session, tokens, 200));
   CHECK_OK(kvc_session_get_kept(session, 0, 0, positions, 200, &n));
-  CHECK(n > 32 && n < 200);  /* the best head has more than the average */
+  CHECK(n > 32 && n < 200); /* the best head has more than the average */
   kvc_session_close(session);
 }
 
 static void tables(void) {
   const int32_t slots[] = {20, 30, 40, 50}, zero[] = {20, 0, 40, 50};
   int32_t tokens[200], n = 0, i;
-  kvc_policy *policy = NULL;
-  kvc_session *session = NULL;
-  kvc_model *model = open_model(TEST_MODEL_TINY);
+  kvc_policy* policy = NULL;
+  kvc_session* session = NULL;
+  kvc_model* model = open_model(TEST_MODEL_TINY);
   CHECK_OK(kvc_policy_create("table:window=8", &policy));
   CHECK_FAILS(kvc_session_create(model, policy, NULL, &session), KVC_E_INVALID, "slots");
   CHECK_FAILS(kvc_policy_set_table(policy, zero, 4), KVC_E_INVALID, "slots 1 is 0");

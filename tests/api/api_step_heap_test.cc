@@ -1,4 +1,5 @@
-// A step takes nothing from the heap (issue of latency and of determinism alike): counted by operator new itself.
+// A step takes nothing from the heap (issue of latency and of determinism alike): counted by operator new
+// itself.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -14,7 +15,8 @@ constexpr int kPrompt = 200, kWarm = 20, kSteps = 200;
 
 struct Case {
   const char* spec;
-  int rows;  // rows of pages, of the cache and of codebooks, that are taken in page_slots tokens; 0: never any
+  int rows;  // rows of pages, of the cache and of codebooks, that are taken in page_slots tokens; 0: never
+             // any
   int page_slots;
   float temperature;
 };
@@ -59,16 +61,20 @@ TEST_P(StepHeap, IsLeftAlone) {
   kvc_model_close(model);
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, StepHeap,
-                         testing::Values(Case{"h2o:budget=64", 0, 16, 0}, Case{"streaming:budget=64", 0, 16, 0}, Case{"tova:budget=64", 0, 16, 0},
-                                         Case{"weightedkv:budget=64", 0, 16, 0}, Case{"cam:budget=64", 0, 16, 0},
-                                         Case{"scissorhands:budget=64,recent=8", 1, 16, 0}, Case{"h2o:budget=64,kv=int8,quant_group=32", 0, 16, 0},
-                                         Case{"streaming:budget=64,kv=int4,quant_group=32", 0, 16, 0}, Case{"streaming:budget=64", 0, 16, 0.8f},
-                                         Case{"snapkv:budget=64,window=16,decode=reobserve,slack=8", 0, 16, 0},
-                                         Case{"ahakv:budget=64,recent=8", 0, 16, 0},
-                                         Case{"full", 1, 64, 0}, Case{"full:kv=int8,quant_group=32", 1, 64, 0}, Case{"snapkv:budget=64,window=16", 1, 16, 0},
-                                         Case{"cokv:budget=64,window=16", 1, 16, 0}, Case{"ada-snapkv:budget=64,window=16", 1, 16, 0},
-                                         Case{"snapkv:budget=64,window=16,kv=int8,quant_group=32", 1, 16, 0},
-                                         Case{"spindlekv:budget=64,window=16", 2, 16, 0}));
+INSTANTIATE_TEST_SUITE_P(
+    Policies, StepHeap,
+    testing::Values(Case{"h2o:budget=64", 0, 16, 0}, Case{"streaming:budget=64", 0, 16, 0},
+                    Case{"tova:budget=64", 0, 16, 0}, Case{"weightedkv:budget=64", 0, 16, 0},
+                    Case{"cam:budget=64", 0, 16, 0}, Case{"scissorhands:budget=64,recent=8", 1, 16, 0},
+                    Case{"h2o:budget=64,kv=int8,quant_group=32", 0, 16, 0},
+                    Case{"streaming:budget=64,kv=int4,quant_group=32", 0, 16, 0},
+                    Case{"streaming:budget=64", 0, 16, 0.8f},
+                    Case{"snapkv:budget=64,window=16,decode=reobserve,slack=8", 0, 16, 0},
+                    Case{"ahakv:budget=64,recent=8", 0, 16, 0}, Case{"full", 1, 64, 0},
+                    Case{"full:kv=int8,quant_group=32", 1, 64, 0},
+                    Case{"snapkv:budget=64,window=16", 1, 16, 0}, Case{"cokv:budget=64,window=16", 1, 16, 0},
+                    Case{"ada-snapkv:budget=64,window=16", 1, 16, 0},
+                    Case{"snapkv:budget=64,window=16,kv=int8,quant_group=32", 1, 16, 0},
+                    Case{"spindlekv:budget=64,window=16", 2, 16, 0}));
 
 }  // namespace

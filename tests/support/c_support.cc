@@ -53,7 +53,10 @@ const char* test_path(const char* name) {
 const char* test_recall_path(const char* source_dir) {
   static const std::string path = [&] {
     const std::string out = kvc::test::Folder() / "recall.kvc";
-    const kvc::Status status = kvc::Convert(std::string(source_dir) + "/models/recall", out, {}, nullptr);
+    const std::string recall = std::string(source_dir) + "/models/recall";
+    kvc::ConvertOptions options;
+    options.head_score_files = {recall + "/head_scores.json"};
+    const kvc::Status status = kvc::Convert(recall, out, options, nullptr);
     if (!status.ok()) {
       std::fprintf(stderr, "test support: %s\n", status.message().c_str());
       std::abort();

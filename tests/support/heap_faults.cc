@@ -52,8 +52,12 @@ void* operator new(size_t n, const std::nothrow_t&) noexcept { return Take(n, kP
 void* operator new[](size_t n, const std::nothrow_t&) noexcept { return Take(n, kPlain); }
 void* operator new(size_t n, std::align_val_t a) { return TakeOrThrow(n, static_cast<size_t>(a)); }
 void* operator new[](size_t n, std::align_val_t a) { return TakeOrThrow(n, static_cast<size_t>(a)); }
-void* operator new(size_t n, std::align_val_t a, const std::nothrow_t&) noexcept { return Take(n, static_cast<size_t>(a)); }
-void* operator new[](size_t n, std::align_val_t a, const std::nothrow_t&) noexcept { return Take(n, static_cast<size_t>(a)); }
+void* operator new(size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return Take(n, static_cast<size_t>(a));
+}
+void* operator new[](size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return Take(n, static_cast<size_t>(a));
+}
 void operator delete(void* p) noexcept { Give(p); }
 void operator delete[](void* p) noexcept { Give(p); }
 void operator delete(void* p, size_t) noexcept { Give(p); }

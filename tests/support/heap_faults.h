@@ -1,4 +1,5 @@
-// Counts allocations of the whole program, and makes chosen ones fail. A program that includes this replaces operator new.
+// Counts allocations of the whole program, and makes chosen ones fail. A program that includes this replaces
+// operator new.
 #pragma once
 #include <cstdint>
 
@@ -9,7 +10,8 @@ int64_t HeapAllocations();
 // Bytes that operator new has given out and not got back.
 int64_t HeapBytes();
 
-// While it lives, the allocation number `at` from its start on fails (0: the first), or that one and all later ones.
+// While it lives, the allocation number `at` from its start on fails (0: the first), or that one and all
+// later ones.
 class HeapFault {
  public:
   enum Mode { kOne, kAllFrom };

@@ -35,10 +35,10 @@ TEST(ToolScore, ShardsKillsAndResumptionGiveTheSameBits) {
 
   // Killed twice at some moment, other batches, then resumed: the program's own kill is the hardest there is.
   for (const char* seconds : {"0.4", "0.7"}) {
-    std::vector<std::string> killed = {"-s", "KILL", seconds, KVC_PROGRAM};
+    std::vector<std::string> killed = {"timeout", "-s", "KILL", seconds, KVC_PROGRAM};
     const std::vector<std::string> arguments = Score(folder.Path("killed.json"), {"--resume", "--batch", "5"});
     killed.insert(killed.end(), arguments.begin(), arguments.end());
-    RunProgram("timeout", killed);
+    RunProgram("/usr/bin/env", killed);
   }
   ExpectGood(RunKvc(Score(folder.Path("killed.json"), {"--resume", "--batch", "7", "--threads", "1"})));
   EXPECT_EQ(ReadWholeFile(folder.Path("killed.json")), whole);
@@ -92,7 +92,7 @@ TEST(ToolScore, ScoresGoIntoAModelFileAndAPicture) {
 
   const std::string picture = folder.Path("s.svg");
   ExpectGood(RunKvc({"score-plot", folder.Path("s.json"), "--out", picture, "--model", folder.Path("scored.kvc"), "--budget", "16,32"}));
-  const ProgramResult parsed = RunProgram("python3", {"-c", "import sys, xml.dom.minidom as m; m.parse(sys.argv[1])", picture});
+  const ProgramResult parsed = RunProgram("/usr/bin/env", {"python3", "-c", "import sys, xml.dom.minidom as m; m.parse(sys.argv[1])", picture});
   EXPECT_EQ(parsed.exit_code, 0) << parsed.err;
   const std::string svg = ReadWholeFile(picture);
   EXPECT_EQ(std::count(svg.begin(), svg.end(), '\n') > 100, true);
@@ -100,7 +100,7 @@ TEST(ToolScore, ScoresGoIntoAModelFileAndAPicture) {
     EXPECT_NE(svg.find(part), std::string::npos) << part;
   }
   if (std::system("command -v rsvg-convert > /dev/null") == 0) {
-    EXPECT_EQ(RunProgram("rsvg-convert", {picture, "-o", folder.Path("s.png")}).exit_code, 0);
+    EXPECT_EQ(RunProgram("/usr/bin/env", {"rsvg-convert", picture, "-o", folder.Path("s.png")}).exit_code, 0);
   }
 }
 

@@ -202,7 +202,7 @@ TEST(Composition, NamesOfParts) {
   EXPECT_EQ(Refusal("snapkv:budget=64,scorer=h20"),
             "there is no scorer \"h20\"; nearest is h2o. There are position, h2o, h2o_count, last_row, "
             "window, window_sg_value, proxy_random, "
-            "persistence, avg_accum, window_qhead, window_ramp");
+            "persistence, avg_accum, window_qhead, window_ramp, window_accum");
   EXPECT_EQ(Refusal("snapkv:budget=64,allocator=ada_pyramid").substr(0, 62),
             "there is no allocator \"ada_pyramid\"; nearest is ada+pyramid. T");
   EXPECT_EQ(Refusal("snapkv:budget=64,reducer=x").substr(0, 25), "there is no reducer \"x\"; ");
@@ -220,7 +220,7 @@ TEST(Composition, ScorersAndAllocators) {
       {"position", "++++--+++"},     {"h2o", "+++++++++"},         {"h2o_count", "+++++++++"},
       {"last_row", "++++kkkkk"},     {"window", "+++++++++"},      {"window_sg_value", "+++++++++"},
       {"proxy_random", "++++--+++"}, {"persistence", "++++--+++"}, {"avg_accum", "+++++++++"},
-      {"window_qhead", "++++-----"}, {"window_ramp", "++++-----"}};
+      {"window_qhead", "++++-----"}, {"window_ramp", "++++-----"}, {"window_accum", "+++++++++"}};
   EXPECT_EQ(allocators.size(), Allocators().size());
   EXPECT_EQ(rows.size(), Scorers().size());
   for (const auto& [scorer, marks] : rows) {
@@ -257,18 +257,20 @@ TEST(Composition, ScorersAndAllocators) {
 TEST(Composition, ReducersAndDecode) {
   for (const char* spec :
        {"streaming:budget=64,reducer=cam", "h2o:budget=64,reducer=cam", "h2o:budget=64,reducer=weighted",
-        "snapkv:budget=64,reducer=weighted,decode=step", "snapkv:budget=64,reducer=codebook",
-        "cokv:budget=64,reducer=codebook,pos_mode=incache", "snapkv:budget=64,decode=reobserve,slack=3",
-        "snapkv:budget=64,decode=step", "weightedkv:budget=64,kv=int4", "cam:budget=64,scorer=h2o",
-        "spindlekv:budget=64,reducer=evict"}) {
+        "snapkv:budget=64,reducer=codebook", "cokv:budget=64,reducer=codebook,pos_mode=incache",
+        "snapkv:budget=64,decode=reobserve,slack=3", "weightedkv:budget=64,kv=int4",
+        "cam:budget=64,scorer=h2o", "spindlekv:budget=64,reducer=evict"}) {
     Parsed(spec);
   }
   EXPECT_EQ(Refusal("snapkv:budget=64,reducer=cam,decode=step"),
             "reducer cam works with scorer position, h2o or h2o_count, not with window");
   EXPECT_EQ(Refusal("cam:budget=64,decode=grow"),
             "reducer cam merges what each step evicts: it needs decode=step");
+  EXPECT_EQ(Refusal("snapkv:budget=64,decode=step"),
+            "decode=step needs a score at every token, and scorer window takes several rows of queries: use "
+            "decode=grow or decode=reobserve");
   EXPECT_EQ(Refusal("tova:budget=64,reducer=weighted"),
-            "reducer weighted works with scorer avg_accum, h2o, h2o_count or window, not with last_row");
+            "reducer weighted works with scorer avg_accum, h2o or h2o_count, not with last_row");
   EXPECT_EQ(Refusal("weightedkv:budget=64,decode=grow"),
             "reducer weighted merges what each step evicts: it needs decode=step");
   EXPECT_EQ(Refusal("spindlekv:budget=64,decode=step"),

@@ -3,6 +3,7 @@
 #define KVC_EXPERIMENTAL
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "kvc/kvc_experimental.h"
 
@@ -12,12 +13,17 @@ namespace kvc::tool {
 struct UtilityEvaluator::Sequence {
   Session session;
   const Example& example;
-  size_t coalition, index;       // of the example
+  size_t trial, slot;            // where its utility goes
   size_t n_fed = 0;              // of example.fed
   int32_t next = KVC_TOKEN_NONE;  // to feed once example.fed is used up
   TokenList written;             // generated, or the reference so far
   double log_likelihood = 0;     // nats, of the reference
   bool all_right = true, done = false;
+};
+
+// One example of one trial. Sorted by prompt, so that a prompt is prefilled once.
+struct UtilityEvaluator::Place {
+  size_t prefix, trial, slot, example;
 };
 
 namespace {
@@ -32,12 +38,8 @@ double LogSumExp(const std::vector<float>& logits, float top) {
 
 UtilityEvaluator::UtilityEvaluator(const Model& model, const Policy& policy, const ExampleSet& examples,
                                    const EvaluatorOptions& options)
-    : model_(model), policy_(policy), set_(examples), options_(options), of_prefix_(examples.prefixes.size()),
-      held_(examples.prefixes.size()), logits_(static_cast<size_t>(model.info().vocab_size)) {
-  for (size_t i = 0; i < set_.examples.size(); ++i) {
-    of_prefix_[static_cast<size_t>(set_.examples[i].prefix)].push_back(i);
-  }
-}
+    : model_(model), policy_(policy), set_(examples), options_(options), held_(examples.prefixes.size()),
+      logits_(static_cast<size_t>(model.info().vocab_size)) {}
 
 UtilityEvaluator::~UtilityEvaluator() = default;
 
@@ -58,51 +60,50 @@ Session* UtilityEvaluator::Prefilled(size_t prefix) {
   return &*held_[prefix];
 }
 
-std::vector<double> UtilityEvaluator::Evaluate(const std::vector<Coalition>& coalitions) {
-  const size_t n_examples = set_.examples.size(), total = coalitions.size() * n_examples;
-  std::vector<std::vector<double>> utility(coalitions.size(), std::vector<double>(n_examples));
-  size_t done = 0;
-  for (size_t prefix = 0; prefix < of_prefix_.size(); ++prefix) {
-    Session* base = Prefilled(prefix);
-    const size_t n_sequences = coalitions.size() * of_prefix_[prefix].size();
-    for (size_t begin = 0; begin < n_sequences; begin += static_cast<size_t>(options_.batch)) {
-      const size_t end = std::min(n_sequences, begin + static_cast<size_t>(options_.batch));
-      std::vector<std::unique_ptr<Sequence>> batch = StartBatch(base, coalitions, begin, end, prefix);
-      RunBatch(&batch);
-      for (const auto& sequence : batch) utility[sequence->coalition][sequence->index] = UtilityOf(*sequence);
-      done += batch.size();
-      if (on_batch) on_batch(static_cast<double>(done) / static_cast<double>(total));
+std::vector<double> UtilityEvaluator::Evaluate(const std::vector<Trial>& trials) {
+  std::vector<int32_t> all(set_.examples.size());
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<Place> places;
+  std::vector<std::vector<double>> utility;
+  for (size_t t = 0; t < trials.size(); ++t) {
+    const std::vector<int32_t>& chosen = trials[t].examples.empty() ? all : trials[t].examples;
+    for (size_t slot = 0; slot < chosen.size(); ++slot) {
+      const size_t example = static_cast<size_t>(chosen[slot]);
+      places.push_back({static_cast<size_t>(set_.examples[example].prefix), t, slot, example});
     }
+    utility.emplace_back(chosen.size());
+  }
+  std::stable_sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.prefix < b.prefix; });
+  std::vector<std::unique_ptr<Sequence>> batch;
+  for (size_t i = 0; i < places.size(); ++i) {
+    batch.push_back(Start(trials[places[i].trial], places[i]));
+    if (batch.size() < static_cast<size_t>(options_.batch) && i + 1 < places.size()) continue;
+    RunBatch(&batch);
+    for (const auto& sequence : batch) utility[sequence->trial][sequence->slot] = UtilityOf(*sequence);
+    batch.clear();
+    if (on_batch) on_batch(static_cast<double>(i + 1) / static_cast<double>(places.size()));
   }
   std::vector<double> means;
   for (const std::vector<double>& row : utility) {
-    double sum = 0;
-    for (const double u : row) sum += u;
-    means.push_back(sum / static_cast<double>(n_examples));
+    means.push_back(std::accumulate(row.begin(), row.end(), 0.0) / static_cast<double>(row.size()));
   }
-  counts_.n_evaluations += static_cast<int64_t>(total);
+  counts_.n_evaluations += static_cast<int64_t>(places.size());
   return means;
 }
 
-std::vector<std::unique_ptr<UtilityEvaluator::Sequence>> UtilityEvaluator::StartBatch(
-    Session* base, const std::vector<Coalition>& coalitions, size_t begin, size_t end, size_t prefix) {
-  const std::vector<size_t>& examples = of_prefix_[prefix];
-  std::vector<std::unique_ptr<Sequence>> batch;
-  for (size_t i = begin; i < end; ++i) {
-    const size_t coalition = i / examples.size(), index = examples[i % examples.size()];
-    std::optional<Session> fork = base->Fork();
-    if (!fork) throw Failure("this cache cannot be shared by forks");
-    const Coalition& keep = coalitions[coalition];
-    if (!keep.empty()) {
-      Check(kvc_session_mask_heads(fork->get(), keep.data(), static_cast<int32_t>(keep.size()), options_.window),
-            "cannot mask heads");
-    }
-    batch.emplace_back(new Sequence{std::move(*fork), set_.examples[index], coalition, index, 0, KVC_TOKEN_NONE, {}, 0,
-                                    true, false});
-    ++counts_.n_passes_alone;
-    if (batch.back()->example.fed.empty()) TakeLogits(batch.back().get());
+std::unique_ptr<UtilityEvaluator::Sequence> UtilityEvaluator::Start(const Trial& trial, const Place& place) {
+  std::optional<Session> fork = Prefilled(place.prefix)->Fork();
+  if (!fork) throw Failure("this cache cannot be shared by forks");
+  const Coalition& keep = trial.coalition;
+  if (!keep.empty()) {
+    Check(kvc_session_mask_heads(fork->get(), keep.data(), static_cast<int32_t>(keep.size()), options_.window),
+          "cannot mask heads");
   }
-  return batch;
+  std::unique_ptr<Sequence> sequence(new Sequence{std::move(*fork), set_.examples[place.example], place.trial, place.slot, 0,
+                                                  KVC_TOKEN_NONE, {}, 0, true, false});
+  ++counts_.n_passes_alone;
+  if (sequence->example.fed.empty()) TakeLogits(sequence.get());
+  return sequence;
 }
 
 // In step: every sequence that is not done gets its next token.

@@ -23,6 +23,12 @@ struct EvaluatorOptions {
   int64_t cache_limit = int64_t{1} << 30;  // bytes of prefilled prompts held at a time; more are prefilled again
 };
 
+// A coalition and the examples it is tried on; none named: all. An empty coalition masks nothing.
+struct Trial {
+  Coalition coalition;
+  std::vector<int32_t> examples;  // ascending
+};
+
 struct EvaluatorCounts {
   int64_t n_evaluations = 0;  // coalition and question
   int64_t n_prefills = 0, n_batches_fed = 0;
@@ -37,8 +43,8 @@ class UtilityEvaluator {
   // examples must outlive this. policy: "full" for coalitions.
   UtilityEvaluator(const Model& model, const Policy& policy, const ExampleSet& examples, const EvaluatorOptions& options);
   ~UtilityEvaluator();
-  // Mean utility of each coalition over all examples; an empty coalition masks nothing.
-  std::vector<double> Evaluate(const std::vector<Coalition>& coalitions);
+  // Mean utility of each trial over its examples.
+  std::vector<double> Evaluate(const std::vector<Trial>& trials);
   // Called after every batch with the share of the current Evaluate that is done; throws to end it.
   std::function<void(double)> on_batch;
   const EvaluatorCounts& counts() const { return counts_; }
@@ -47,9 +53,9 @@ class UtilityEvaluator {
 
  private:
   struct Sequence;
+  struct Place;
   Session* Prefilled(size_t prefix);
-  std::vector<std::unique_ptr<Sequence>> StartBatch(Session* base, const std::vector<Coalition>& coalitions,
-                                                    size_t begin, size_t end, size_t prefix);
+  std::unique_ptr<Sequence> Start(const Trial& trial, const Place& place);
   void RunBatch(std::vector<std::unique_ptr<Sequence>>* batch);
   void TakeLogits(Sequence* sequence);
   double UtilityOf(const Sequence& sequence) const;
@@ -58,7 +64,6 @@ class UtilityEvaluator {
   const Policy& policy_;
   const ExampleSet& set_;
   const EvaluatorOptions options_;
-  std::vector<std::vector<size_t>> of_prefix_;  // examples of each prompt
   std::vector<std::optional<Session>> held_;
   std::optional<Session> passing_;  // the prompt that found no room
   int64_t held_bytes_ = 0;

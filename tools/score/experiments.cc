@@ -13,7 +13,7 @@ AlphaChoice ChooseAlpha(const Model& model, const ExampleSet& examples, const Ev
     Policy policy(Format("cokv:budget=%d,alpha=%d", budget, alpha));
     policy.SetHeadScores(std::vector<float>(scores.begin(), scores.end()));
     UtilityEvaluator evaluator(model, policy, examples, options);
-    choice.utilities.push_back(evaluator.Evaluate({Coalition()})[0]);
+    choice.utilities.push_back(evaluator.Evaluate({Trial()})[0]);
   }
   const auto best = std::max_element(choice.utilities.begin(), choice.utilities.end());  // the first of equal ones
   choice.alpha = choice.candidates[static_cast<size_t>(best - choice.utilities.begin())];
@@ -41,9 +41,9 @@ Coalition WithoutPlayers(const std::vector<double>& scores, bool top, int32_t co
 
 std::vector<double> MaskCurve(UtilityEvaluator* evaluator, const std::vector<double>& scores, bool top,
                               const std::vector<int32_t>& counts) {
-  std::vector<Coalition> coalitions;
-  for (const int32_t count : counts) coalitions.push_back(WithoutPlayers(scores, top, count));
-  return evaluator->Evaluate(coalitions);
+  std::vector<Trial> trials;
+  for (const int32_t count : counts) trials.push_back({WithoutPlayers(scores, top, count), {}});
+  return evaluator->Evaluate(trials);
 }
 
 }  // namespace kvc::tool

@@ -53,6 +53,7 @@ Json LogHeader(const ScorePlan& plan, const MeasuredWhat& what) {
               {"sizes", plan.sizes},
               {"runs", plan.runs},
               {"balanced", plan.balanced},
+              {"draw_examples", plan.draw_examples},
               {"seed", plan.seed},
               {"utility", what.utility},
               {"protocol", what.protocol},
@@ -74,7 +75,8 @@ void ReadLogHeader(const Json& header, const std::string& path, ScorePlan* plan,
     plan->n_layers = header.at("shape").at(0), plan->n_kv_heads = header.at("shape").at(1);
     plan->exact = what->method == "exact";
     plan->sizes = header.at("sizes").get<std::vector<int32_t>>();
-    plan->runs = header.at("runs"), plan->balanced = header.at("balanced"), plan->seed = header.at("seed");
+    plan->runs = header.at("runs"), plan->balanced = header.at("balanced"), plan->draw_examples = header.at("draw_examples");
+    plan->seed = header.at("seed");
   } catch (const Json::exception&) {
     throw Failure(path + ": the header of the log is incomplete");
   }
@@ -127,6 +129,7 @@ Json ScoreJson(const ScorePlan& plan, const MeasuredWhat& what, const EstimateOp
            {"dataset", what.dataset},
            {"data", what.data},
            {"examples", what.n_examples},
+           {"examples_per_coalition", plan.draw_examples > 0 ? plan.draw_examples : what.n_examples},
            {"shape", {plan.n_layers, plan.n_kv_heads}},
            {"utility", what.utility + ", protocol " + what.protocol + ", window " + std::to_string(what.window)},
            {"seed", plan.seed},

@@ -11,20 +11,22 @@
 namespace kvc::tool {
 namespace {
 
-// Sums of one run, sizes in the order of the plan, samples below `end`.
-std::vector<SizeSums> SumRun(const ScorePlan& plan, const WorkResults& results, uint32_t run, uint32_t end) {
+std::vector<SizeSums> EmptySums(const ScorePlan& plan) {
   std::vector<SizeSums> all;
-  for (const int32_t size : plan.sizes) {
-    SizeSums sums(plan.n_players(), size);
-    const uint32_t j = static_cast<uint32_t>(size);
-    for (auto it = results.lower_bound({run, j, 0}); it != results.end() && it->first.run == run &&
-                                                     it->first.size == j && it->first.sample < end;
-         ++it) {
+  for (const int32_t size : plan.sizes) all.emplace_back(plan.n_players(), size);
+  return all;
+}
+
+// Adds samples begin .. end - 1 of one run, in order; sizes as in the plan.
+void AddSamples(const ScorePlan& plan, const WorkResults& results, uint32_t run, uint32_t begin, uint32_t end,
+                std::vector<SizeSums>* all) {
+  for (SizeSums& sums : *all) {
+    const uint32_t j = static_cast<uint32_t>(sums.size);
+    for (auto it = results.lower_bound({run, j, begin});
+         it != results.end() && it->first < WorkKey{run, j, end}; ++it) {
       sums.Add(CoalitionOf(plan, it->first), it->second.in - it->second.out);
     }
-    all.push_back(std::move(sums));
   }
-  return all;
 }
 
 ScoreReport ExactReport(const ScorePlan& plan, const WorkResults& results) {
@@ -68,6 +70,16 @@ Coalition CoalitionOf(const ScorePlan& plan, const WorkKey& key) {
   return coalition;
 }
 
+std::vector<int32_t> ExamplesOf(const ScorePlan& plan, const WorkKey& key, int32_t n_examples) {
+  if (plan.draw_examples == 0 || plan.draw_examples >= n_examples) return {};
+  // Permutations of coalitions use blocks from 0; these lie in the upper half of the sample numbers.
+  constexpr uint32_t kExamples = 0x80000000u;
+  std::vector<int32_t> order = Permutation(plan.seed, key.run, key.size, key.sample | kExamples, n_examples);
+  order.resize(static_cast<size_t>(plan.draw_examples));
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
 std::vector<WorkKey> WorkItems(const ScorePlan& plan, uint32_t begin, uint32_t end) {
   std::vector<WorkKey> items;
   if (plan.exact) {
@@ -96,20 +108,23 @@ Shard ParseShard(const std::string& text) {
   return {index - 1, count};
 }
 
-bool CompareRuns(const ScorePlan& plan, const WorkResults& results, const EstimateOptions& options, uint32_t end,
-                 ConvergencePoint* point) {
+CompareRuns::CompareRuns(const ScorePlan& plan, const EstimateOptions& options)
+    : plan_(plan), options_(options), sums_(2, EmptySums(plan)) {}
+
+bool CompareRuns::Upto(uint32_t end, const WorkResults& results, ConvergencePoint* point) {
   std::vector<std::vector<double>> scores;
   int64_t least = INT64_MAX;
-  for (uint32_t run = 0; run < 2; ++run) {
-    const std::vector<SizeSums> sums = SumRun(plan, results, run, end);
+  for (uint32_t run = 0; run < 2; ++run) AddSamples(plan_, results, run, begin_, end, &sums_[run]);
+  begin_ = end;
+  for (const std::vector<SizeSums>& sums : sums_) {
     for (const SizeSums& s : sums) least = std::min(least, s.n_samples);
     try {
-      scores.push_back(EstimateScores(sums, options));
+      scores.push_back(EstimateScores(sums, options_));
     } catch (const Failure&) {
       return false;
     }
   }
-  const std::vector<int32_t> alphas = AlphaCandidates(plan.n_players());
+  const std::vector<int32_t> alphas = AlphaCandidates(plan_.n_players());
   *point = {least, MeanAbsoluteDifference(scores[0], scores[1]), Spearman(scores[0], scores[1]),
             LowestOverlap(scores[0], scores[1], alphas[alphas.size() / 2])};
   return true;
@@ -123,7 +138,8 @@ ScoreReport MakeReport(const ScorePlan& plan, const WorkResults& results, const 
   uint32_t end = 0;
   for (const auto& [key, result] : results) end = std::max(end, key.sample + 1);
   for (int32_t run = 0; run < plan.runs; ++run) {
-    const std::vector<SizeSums> sums = SumRun(plan, results, static_cast<uint32_t>(run), end);
+    std::vector<SizeSums> sums = EmptySums(plan);
+    AddSamples(plan, results, static_cast<uint32_t>(run), 0, end, &sums);
     for (size_t i = 0; i < sums.size(); ++i) {
       if (run == 0) report.n_samples.push_back(sums[i].n_samples);
       report.n_samples[i] = std::min(report.n_samples[i], sums[i].n_samples);
@@ -132,8 +148,11 @@ ScoreReport MakeReport(const ScorePlan& plan, const WorkResults& results, const 
     for (size_t i = 0; i < report.scores.size(); ++i) report.scores[i] += report.by_run.back()[i] / plan.runs;
   }
   ConvergencePoint point;
-  for (uint32_t at = kCheckInterval; plan.runs >= 2 && at <= end; at += kCheckInterval) {
-    if (CompareRuns(plan, results, options, at, &point)) report.convergence.push_back(point);
+  CompareRuns compare(plan, options);
+  const uint32_t step = kCheckInterval * (1 + end / (kCheckInterval * kMostPoints));
+  for (uint32_t at = 0; plan.runs >= 2 && at < end;) {
+    at = std::min(end, at + step);
+    if (compare.Upto(at, results, &point)) report.convergence.push_back(point);
   }
   return report;
 }

@@ -15,14 +15,18 @@ struct ScorePlan {
   std::vector<int32_t> sizes;
   int32_t runs = 2;
   bool balanced = false;  // blocks of one permutation instead of one permutation a sample
+  int32_t draw_examples = 0;  // each item is tried on so many examples of its own; 0 = on all
   uint64_t seed = 1;
   int32_t n_players() const { return n_layers * n_kv_heads; }
 };
 
 constexpr int32_t kMostExactPlayers = 16;
-constexpr int32_t kCheckInterval = 5;  // samples of each size between two looks at the stopping rule
+constexpr int32_t kCheckInterval = 5;   // samples of each size between two looks at the stopping rule
+constexpr int32_t kMostPoints = 200;    // of a convergence curve
 
 Coalition CoalitionOf(const ScorePlan& plan, const WorkKey& key);
+// Examples an item is tried on, ascending; empty = all.
+std::vector<int32_t> ExamplesOf(const ScorePlan& plan, const WorkKey& key, int32_t n_examples);
 Coalition Others(Coalition coalition);
 
 // Work items of samples begin .. end - 1, by sample, run, size; all of them for the exact method.
@@ -51,8 +55,19 @@ struct ScoreReport {
 // samples".
 ScoreReport MakeReport(const ScorePlan& plan, const WorkResults& results, const EstimateOptions& options);
 
-// Of the samples before `end` alone: what two runs agree on. False while a player has too few samples.
-bool CompareRuns(const ScorePlan& plan, const WorkResults& results, const EstimateOptions& options, uint32_t end,
-                 ConvergencePoint* point);
+// What the first two runs agree on as samples come in.
+class CompareRuns {
+ public:
+  CompareRuns(const ScorePlan& plan, const EstimateOptions& options);
+  // Of the samples below `end`, which must not fall from call to call; those seen before must not change. False while
+  // a player has too few.
+  bool Upto(uint32_t end, const WorkResults& results, ConvergencePoint* point);
+
+ private:
+  const ScorePlan& plan_;
+  const EstimateOptions options_;
+  std::vector<std::vector<SizeSums>> sums_;  // [run]
+  uint32_t begin_ = 0;
+};
 
 }  // namespace kvc::tool

@@ -7,8 +7,8 @@
 namespace kvc::tool {
 namespace {
 
-constexpr size_t kItemsPerChunk = 16;      // between two writes of the log
-constexpr size_t kItemsPerPrefill = 128;   // where prompts must be prefilled again for every chunk
+// Between two writes of the log: evaluations, and items where prompts must be prefilled again for every chunk.
+constexpr size_t kEvaluationsPerChunk = 256, kItemsPerPrefill = 128;
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -19,7 +19,7 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 Scorer::Scorer(const ScorePlan& plan, const ScorerOptions& options, UtilityEvaluator* evaluator, WorkLogWriter* log,
                WorkResults* done, const CancelOnInterrupt& interrupt)
     : plan_(plan), options_(options), evaluator_(evaluator), log_(log), done_(done), interrupt_(interrupt),
-      progress_("scoring"), start_(std::chrono::steady_clock::now()) {
+      progress_("scoring"), start_(std::chrono::steady_clock::now()), compare_(plan, options.estimate) {
   evaluator_->on_batch = [this](double share) {
     if (interrupt_.interrupted()) throw Failure("interrupted; --resume goes on from here");
     Show(share);
@@ -50,24 +50,24 @@ void Scorer::Run() {
 }
 
 void Scorer::RunItems(const std::vector<WorkKey>& items) {
-  chunk_size_ = evaluator_->holds_all() ? kItemsPerChunk : kItemsPerPrefill;
-  const size_t n_chunks = (items.size() + chunk_size_ - 1) / chunk_size_;
-  for (size_t at = next_chunk ? next_chunk(n_chunks, 0) : 0; at < n_chunks;
-       at = next_chunk ? next_chunk(n_chunks, at + 1) : at + 1) {
-    const size_t begin = at * chunk_size_;
+  const size_t n_evaluations = 2 * static_cast<size_t>(ExamplesAnItem());
+  chunk_size_ = std::max(size_t{4}, kEvaluationsPerChunk / n_evaluations);
+  if (!evaluator_->holds_all()) chunk_size_ = std::max(chunk_size_, kItemsPerPrefill);
+  for (size_t begin = 0; begin < items.size(); begin += chunk_size_) {
     RunChunk(items.data() + begin, std::min(chunk_size_, items.size() - begin));
   }
 }
 
 void Scorer::RunChunk(const WorkKey* items, size_t n) {
-  std::vector<Coalition> coalitions;
+  std::vector<Trial> trials;
   for (size_t i = 0; i < n; ++i) {
-    coalitions.push_back(CoalitionOf(plan_, items[i]));
-    coalitions.push_back(Others(coalitions.back()));
+    const std::vector<int32_t> examples = ExamplesOf(plan_, items[i], evaluator_->n_examples());
+    trials.push_back({CoalitionOf(plan_, items[i]), examples});
+    trials.push_back({Others(trials.back().coalition), examples});
   }
-  const std::vector<double> utility = evaluator_->Evaluate(coalitions);
+  const std::vector<double> utility = evaluator_->Evaluate(trials);
   for (size_t i = 0; i < n; ++i) {
-    const WorkResult result{evaluator_->n_examples(), utility[2 * i], utility[2 * i + 1]};
+    const WorkResult result{ExamplesAnItem(), utility[2 * i], utility[2 * i + 1]};
     log_->Append(items[i], result);
     (*done_)[items[i]] = result;
   }
@@ -75,9 +75,13 @@ void Scorer::RunChunk(const WorkKey* items, size_t n) {
   n_here_ += static_cast<int64_t>(n);
 }
 
+int32_t Scorer::ExamplesAnItem() const {
+  return plan_.draw_examples > 0 ? plan_.draw_examples : evaluator_->n_examples();
+}
+
 bool Scorer::Stable(uint32_t n_samples) {
   ConvergencePoint point;
-  if (plan_.exact || plan_.runs < 2 || !CompareRuns(plan_, *done_, options_.estimate, n_samples, &point)) return false;
+  if (plan_.exact || plan_.runs < 2 || !compare_.Upto(n_samples, *done_, &point)) return false;
   agreement_ = Format(", MAE %.2g, Spearman %.2f", point.mae, point.spearman);
   return point.mae < 1.0 / plan_.n_players() && point.spearman >= options_.min_spearman;
 }
@@ -87,7 +91,7 @@ void Scorer::Show(double share_of_chunk) {
   const double measured = static_cast<double>(n_here_) + share_of_chunk * static_cast<double>(chunk_size_);
   const double done = static_cast<double>(n_before_) + measured, total = static_cast<double>(n_total_);
   const double left = measured > 0 ? seconds * std::max(0.0, total - done) / measured : 0;
-  const double rate = 2 * measured * evaluator_->n_examples() / std::max(seconds, 1e-9);
+  const double rate = 2 * measured * ExamplesAnItem() / std::max(seconds, 1e-9);
   progress_.Update(done, total, Format("%.0f evaluations/s, %s left", rate, FormatSeconds(left).c_str()) + agreement_);
 }
 

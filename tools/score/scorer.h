@@ -2,7 +2,6 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -29,13 +28,11 @@ class Scorer {
   void Run();
   double seconds() const { return seconds_; }
 
-  // Where more than one process works: gives the next chunk of those not done; by default they come in order.
-  std::function<size_t(size_t n_chunks, size_t at)> next_chunk;
-
  private:
   void RunItems(const std::vector<WorkKey>& items);
   void RunChunk(const WorkKey* items, size_t n);
   bool Stable(uint32_t n_samples);
+  int32_t ExamplesAnItem() const;
   void Show(double share_of_chunk);
 
   const ScorePlan& plan_;
@@ -49,6 +46,7 @@ class Scorer {
   int64_t n_total_ = 0, n_before_ = 0, n_here_ = 0;  // items: expected of this shard, there at the start, measured here
   size_t chunk_size_ = 0;
   double seconds_ = 0;
+  CompareRuns compare_;
   std::string agreement_;  // of the runs, for the progress line
 };
 

@@ -1,0 +1,242 @@
+// Saved sessions: damaged and foreign files, disks that are full, processes that die while saving.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "lib/base/hash.h"
+#include "lib/engine/session.h"
+#include "tests/support/tiny_model.h"
+
+namespace kvc {
+namespace {
+
+std::shared_ptr<const Model> Tiny(uint64_t seed = 1) {
+  test::TinyModelOptions options;
+  options.seed = seed;
+  static std::map<uint64_t, test::AlignedBytes> files;
+  test::AlignedBytes& bytes = files[seed];
+  if (bytes.size() == 0) bytes = test::TinyModelBytes(options);
+  ModelParams params;
+  params.n_threads = 1;
+  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return model.value();
+}
+
+std::vector<int32_t> Prompt(int n) {
+  std::vector<int32_t> ids(static_cast<size_t>(n));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((i * 2654435761u) >> 7) & 0xff;
+  return ids;
+}
+
+std::vector<int32_t> Steps(Session& s, int n) {
+  std::vector<int32_t> tokens(static_cast<size_t>(n), -1);
+  for (int32_t& token : tokens) {
+    const Status status = s.Step(&token);
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  return tokens;
+}
+
+std::unique_ptr<Session> Fed(const std::shared_ptr<const Model>& model, const char* spec, int prompt,
+                             int steps) {
+  Result<Policy> policy = ParsePolicy(spec);
+  EXPECT_TRUE(policy.ok()) << policy.status().message();
+  auto session = Session::Create(model, &policy.value(), {});
+  EXPECT_TRUE(session.ok()) << session.status().message();
+  EXPECT_TRUE(session.value()->Prefill(Prompt(prompt), true).ok());
+  Steps(*session.value(), steps);
+  return std::move(session.value());
+}
+
+std::string Read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// In place: some file systems wait for the disk when a file is cut to nothing and written again.
+void Write(const std::string& path, const std::string& bytes) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT, 0666);
+  ASSERT_GE(fd, 0);
+  EXPECT_EQ(::pwrite(fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  EXPECT_EQ(::ftruncate(fd, static_cast<off_t>(bytes.size())), 0);
+  ::close(fd);
+}
+
+int FilesIn(const std::string& folder) {
+  return static_cast<int>(
+      std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()));
+}
+
+const char* const kSmall = "snapkv:budget=16,window=8";
+
+TEST(SessionFile, EveryFlippedByteIsRefused) {
+  const test::TempFolder folder;
+  const std::string path = folder / "s";
+  const auto model = Tiny();
+  ASSERT_TRUE(Fed(model, kSmall, 20, 2)->Save(path).ok());
+  const std::string good = Read(path);
+  for (size_t i = 0; i < good.size(); ++i) {
+    std::string bad = good;
+    bad[i] = static_cast<char>(bad[i] ^ (1 << (i % 8)));
+    Write(path, bad);
+    const auto restored = Session::Restore(model, path);
+    ASSERT_FALSE(restored.ok()) << "byte " << i << " of " << good.size();
+    ASSERT_EQ(restored.status().code(), Code::kBadModel) << restored.status().message();
+    ASSERT_NE(restored.status().message().find(path), std::string::npos) << "says which file";
+  }
+  Write(path, good);
+  EXPECT_TRUE(Session::Restore(model, path).ok());
+}
+
+TEST(SessionFile, EveryCutAndEveryAdditionIsRefused) {
+  const test::TempFolder folder;
+  const std::string path = folder / "s";
+  const auto model = Tiny();
+  ASSERT_TRUE(Fed(model, kSmall, 20, 2)->Save(path).ok());
+  const std::string good = Read(path);
+  for (size_t n = 0; n < good.size(); ++n) {
+    Write(path, good.substr(0, n));
+    const auto restored = Session::Restore(model, path);
+    ASSERT_FALSE(restored.ok()) << n << " of " << good.size() << " bytes";
+    ASSERT_EQ(restored.status().code(), Code::kBadModel) << restored.status().message();
+  }
+  for (size_t n : {1u, 7u, 8u, 4096u}) {
+    Write(path, good + std::string(n, '\0'));
+    EXPECT_FALSE(Session::Restore(model, path).ok());
+  }
+}
+
+// Someone changes bytes and makes the checksum right again: refused, or a session that works, never more.
+TEST(SessionFile, ChangedContentWithARightChecksumDoesNoHarm) {
+  const test::TempFolder folder;
+  const std::string path = folder / "s";
+  const auto model = Tiny();
+  std::mt19937 random(3);
+  for (const char* spec :
+       {kSmall, "h2o:budget=16,kv=int8,quant_group=16,residual=4", "streaming:budget=16",
+        "spindlekv:budget=16,window=4", "snapkv:budget=16,window=4,decode=reobserve,slack=4",
+        "scissorhands:budget=24,recent=4,history=16", "weightedkv:budget=16"}) {
+    ASSERT_TRUE(Fed(model, spec, 30, 3)->Save(path).ok());
+    const std::string good = Read(path);
+    int restored_count = 0;
+    // Fields first, which lie before the pages; pages by samples.
+    for (size_t i = 16; i + 8 < good.size(); i += i < 1500 ? 1 : 13) {
+      std::string bad = good;
+      bad[i] = static_cast<char>(random() % 3 == 0   ? 0xFF
+                                 : random() % 2 == 0 ? 0x80
+                                                     : bad[i] ^ (1 << (i % 8)));
+      const uint64_t digest = Hash64(bad.data(), bad.size() - 8);
+      std::memcpy(&bad[bad.size() - 8], &digest, 8);
+      Write(path, bad);
+      auto restored = Session::Restore(model, path);
+      if (!restored.ok()) continue;
+      ++restored_count;
+      Session& s = *restored.value();
+      s.ObserveAttention(false);
+      for (int step = 0; step < 12; ++step) {
+        int32_t token = -1;
+        if (!s.Step(&token).ok()) break;
+        ASSERT_LT(token, model->config().vocab_size);
+      }
+      static_cast<void>(s.Recompress(0, nullptr));
+      static_cast<void>(s.Prefill(Prompt(20), true));
+      static_cast<void>(s.Rewind(1));
+      std::vector<int32_t> kept;
+      s.Kept(1, 1, &kept);
+      s.Stats();
+    }
+    EXPECT_GT(restored_count, 0) << spec;
+  }
+}
+
+TEST(SessionFile, AnotherModelIsRefused) {
+  const test::TempFolder folder;
+  const std::string path = folder / "s";
+  ASSERT_TRUE(Fed(Tiny(1), kSmall, 20, 2)->Save(path).ok());
+  const auto restored = Session::Restore(Tiny(2), path);
+  ASSERT_FALSE(restored.ok());
+  EXPECT_EQ(restored.status().code(), Code::kBadModel);
+  EXPECT_NE(restored.status().message().find("another model"), std::string::npos);
+}
+
+TEST(SessionFile, TheSameSessionGivesTheSameBytes) {
+  const test::TempFolder folder;
+  const auto model = Tiny();
+  const auto a = Fed(model, kSmall, 20, 2), b = Fed(model, kSmall, 20, 2);
+  ASSERT_TRUE(a->Save(folder / "a").ok());
+  ASSERT_TRUE(a->Save(folder / "again").ok());
+  EXPECT_EQ(Read(folder / "a"), Read(folder / "again"));
+  auto back = Session::Restore(model, folder / "a");
+  ASSERT_TRUE(back.ok());
+  ASSERT_TRUE(back.value()->Save(folder / "restored").ok());
+  EXPECT_EQ(Read(folder / "a"), Read(folder / "restored"));
+}
+
+TEST(SessionFile, AFullDiskKeepsTheOldFile) {
+  const test::TempFolder folder;
+  const std::string path = folder / "s";
+  const auto model = Tiny();
+  auto session = Fed(model, "full", 20, 2);
+  ASSERT_TRUE(session->Save(path).ok());
+  const std::string old = Read(path);
+  const std::vector<int32_t> expected = Steps(*Fed(model, "full", 20, 2), 8);
+  ::signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  for (rlim_t most : {rlim_t{0}, rlim_t{100}, static_cast<rlim_t>(old.size() - 1)}) {
+    const rlimit limit = {most, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+    const Status status = session->Save(path);
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    EXPECT_EQ(status.code(), Code::kIo) << status.message();
+    EXPECT_NE(status.message().find(path), std::string::npos) << status.message();
+    EXPECT_EQ(Read(path), old);
+    EXPECT_EQ(FilesIn(folder.path()), 1) << "no temporary file stays";
+  }
+  EXPECT_EQ(Steps(*session, 8), expected) << "the session goes on";
+  EXPECT_TRUE(session->Save(path).ok());
+}
+
+TEST(SessionFile, AProcessKilledWhileSavingLeavesAWholeFile) {
+  const test::TempFolder folder;
+  const std::string path = folder / "s";
+  const auto model = Tiny();
+  const auto one = Fed(model, "full:kv=f32", 100, 1), two = Fed(model, "full:kv=f32", 150, 1);
+  ASSERT_TRUE(one->Save(path).ok());
+  std::mt19937 random(11);
+  int seen[2] = {0, 0};
+  for (int round = 0; round < 40; ++round) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      for (int i = 0;; ++i) {
+        if (!(i % 2 == 0 ? two : one)->Save(path).ok()) ::_exit(1);
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20000));
+    ASSERT_EQ(::kill(child, SIGKILL), 0);
+    int how = 0;
+    ASSERT_EQ(::waitpid(child, &how, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(how)) << "the child stopped by itself: a save failed";
+    const auto restored = Session::Restore(model, path);
+    ASSERT_TRUE(restored.ok()) << "round " << round << ": " << restored.status().message();
+    const int32_t n = restored.value()->Stats().n_prompt;
+    ASSERT_TRUE(n == 100 || n == 150);
+    ++seen[n == 150];
+  }
+  EXPECT_EQ(seen[0] + seen[1], 40);
+}
+
+}  // namespace
+}  // namespace kvc

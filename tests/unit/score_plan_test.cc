@@ -1,0 +1,148 @@
+// Work items: who does which, what their coalitions are, and that reports do not depend on the order of the work.
+#include "tools/score/score_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "tools/command.h"
+#include "tools/score/headkv.h"
+#include "tools/score/random.h"
+
+namespace kvc::tool {
+namespace {
+
+ScorePlan Plan(int32_t n_layers = 3, int32_t n_kv_heads = 4) {
+  ScorePlan plan;
+  plan.n_layers = n_layers, plan.n_kv_heads = n_kv_heads, plan.sizes = {3, 6};
+  return plan;
+}
+
+int32_t Size(const Coalition& coalition) { return std::accumulate(coalition.begin(), coalition.end(), 0); }
+
+// A game with interactions: heads 0 and 1 work together, the others add a little each.
+double Utility(const Coalition& c) {
+  double u = c[0] && c[1] ? 0.5 : 0;
+  for (size_t i = 2; i < c.size(); ++i) u += 0.01 * static_cast<double>(i) * c[i];
+  return u;
+}
+
+WorkResults Measure(const ScorePlan& plan, const std::vector<WorkKey>& items) {
+  WorkResults results;
+  for (const WorkKey& key : items) {
+    const Coalition coalition = CoalitionOf(plan, key);
+    results[key] = {1, Utility(coalition), Utility(Others(coalition))};
+  }
+  return results;
+}
+
+TEST(ScorePlan, CoalitionsHaveTheirSizeAndComplement) {
+  const ScorePlan plan = Plan();
+  for (const WorkKey& key : WorkItems(plan, 0, 20)) {
+    const Coalition coalition = CoalitionOf(plan, key);
+    EXPECT_EQ(Size(coalition), static_cast<int32_t>(key.size));
+    EXPECT_EQ(Size(Others(coalition)), 12 - static_cast<int32_t>(key.size));
+    EXPECT_EQ(coalition, CoalitionOf(plan, key));  // anyone can make it again
+  }
+}
+
+TEST(ScorePlan, BalancedSamplesReachEveryPlayerEquallyOften) {
+  ScorePlan plan = Plan();
+  plan.balanced = true;
+  std::vector<int> counts(12);
+  for (uint32_t sample = 0; sample < 8; ++sample) {
+    const Coalition coalition = CoalitionOf(plan, {0, 3, sample});
+    for (size_t i = 0; i < counts.size(); ++i) counts[i] += coalition[i];
+  }
+  EXPECT_EQ(counts, std::vector<int>(12, 2));
+}
+
+TEST(ScorePlan, ItemsAreEachOnceAndShardsShareThem) {
+  const ScorePlan plan = Plan();
+  const std::vector<WorkKey> items = WorkItems(plan, 0, 10);
+  EXPECT_EQ(items.size(), 10u * 2 * 2);
+  EXPECT_EQ(std::set<WorkKey>(items.begin(), items.end()).size(), items.size());
+  EXPECT_EQ(ParseShard("2/4").index, 1);
+  EXPECT_EQ(ParseShard("2/4").count, 4);
+  for (const char* wrong : {"0/4", "5/4", "2", "2/", "a/b", "2/4x", "-1/2", ""}) EXPECT_THROW(ParseShard(wrong), UsageError) << wrong;
+}
+
+TEST(ScorePlan, DrawnExamplesDifferFromItemToItem) {
+  ScorePlan plan = Plan();
+  EXPECT_TRUE(ExamplesOf(plan, {0, 3, 0}, 10).empty());  // all
+  plan.draw_examples = 2;
+  std::vector<int> counts(10);
+  for (uint32_t sample = 0; sample < 500; ++sample) {
+    const std::vector<int32_t> examples = ExamplesOf(plan, {0, 3, sample}, 10);
+    ASSERT_EQ(examples.size(), 2u);
+    EXPECT_LT(examples[0], examples[1]);
+    for (const int32_t e : examples) ++counts[static_cast<size_t>(e)];
+  }
+  for (const int count : counts) EXPECT_NEAR(count, 100, 50);
+}
+
+TEST(ScorePlan, ReportsFindTheHeadsThatMatter) {
+  const ScorePlan plan = Plan();
+  const ScoreReport report = MakeReport(plan, Measure(plan, WorkItems(plan, 0, 400)), {});
+  const std::vector<int32_t> best = Ranking(report.scores);
+  EXPECT_EQ(std::set<int32_t>(best.begin(), best.begin() + 2), (std::set<int32_t>{0, 1}));
+  EXPECT_EQ(report.n_samples, (std::vector<int64_t>{400, 400}));
+  ASSERT_FALSE(report.convergence.empty());
+  EXPECT_EQ(report.convergence.back().n_samples, 400);
+  EXPECT_LT(report.convergence.back().mae, report.convergence.front().mae);
+  EXPECT_LT(report.convergence.back().mae, 1.0 / plan.n_players());
+}
+
+// Filled in another order, or merged from parts, the sums are the same bits.
+TEST(ScorePlan, ReportsDoNotDependOnTheOrderOfWork) {
+  const ScorePlan plan = Plan();
+  std::vector<WorkKey> items = WorkItems(plan, 0, 60);
+  const std::vector<double> expected = MakeReport(plan, Measure(plan, items), {}).scores;
+  std::reverse(items.begin(), items.end());
+  EXPECT_EQ(MakeReport(plan, Measure(plan, items), {}).scores, expected);
+  WorkResults merged;
+  for (size_t shard = 0; shard < 4; ++shard) {
+    std::vector<WorkKey> part;
+    for (size_t i = shard; i < items.size(); i += 4) part.push_back(items[i]);
+    MergeResults(Measure(plan, part), "part", &merged);
+  }
+  EXPECT_EQ(MakeReport(plan, merged, {}).scores, expected);
+}
+
+TEST(ScorePlan, ExactValuesOfAllCoalitions) {
+  ScorePlan plan = Plan(2, 4);
+  plan.exact = true, plan.sizes.clear(), plan.runs = 1;
+  WorkResults results = Measure(plan, WorkItems(plan, 0, 0));
+  EXPECT_EQ(results.size(), 128u);
+  const ScoreReport report = MakeReport(plan, results, {});
+  EXPECT_NEAR(report.scores[0], 0.25, 1e-12);  // the pair shares its half
+  EXPECT_NEAR(report.scores[1], 0.25, 1e-12);
+  EXPECT_NEAR(report.scores[7], 0.07, 1e-12);
+  results.erase(results.begin());
+  EXPECT_THROW(MakeReport(plan, results, {}), Failure);
+}
+
+TEST(HeadKv, FindsTheNeedle) {
+  double overlap = 0;
+  const TokenSpan span = FindNeedle({5, 6, 7, 1, 2, 3, 9, 2}, {1, 2, 3}, &overlap);
+  EXPECT_EQ(span.begin, 3u);
+  EXPECT_EQ(span.end, 6u);
+  EXPECT_EQ(overlap, 1);
+  FindNeedle({5, 6, 7}, {1, 2}, &overlap);
+  EXPECT_EQ(overlap, 0);
+  FindNeedle({1}, {1, 2}, &overlap);
+  EXPECT_EQ(overlap, 0);
+}
+
+TEST(HeadKv, StrongestEntriesInsideTheSpanCount) {
+  double score = 0;
+  AddRetrieval({.1f, .4f, .3f, .2f}, {1, 3}, &score);  // two strongest, both inside
+  EXPECT_NEAR(score, (.4 + .3) / 2, 1e-7);
+  AddRetrieval({.5f, .1f, .3f, .1f}, {1, 3}, &score);  // one of the two strongest
+  EXPECT_NEAR(score, (.4 + .3) / 2 + .3 / 2, 1e-7);
+}
+
+}  // namespace
+}  // namespace kvc::tool
