@@ -13,6 +13,8 @@
 namespace kvc {
 namespace {
 
+int32_t AuxCount(const Policy&) { return 1; }  // attention accumulated over all prompts
+
 Protected Protect(const Policy& policy, int32_t) { return {0, policy.Int(OptionId::kWindow)}; }
 int32_t Rows(const Policy& policy, int32_t, int32_t) { return policy.Int(OptionId::kWindow); }
 
@@ -38,7 +40,9 @@ Status Score(const ScoreInput& in, ScoreOutput& out) {
     float* scores = out.scores + g * out.stride;
     ReduceGroup(in, in.scratch.per_head, g, m, line);
     PooledShare(in.policy, line, m, scores);
-    std::copy_n(in.observed.sums.data() + g * in.kv.capacity, m, line);
+    float* accumulated = out.kv->Aux(0, g);
+    in.ops.kernels->add(in.observed.sums.data() + g * in.kv.capacity, n, accumulated);
+    std::copy_n(accumulated, m, line);
     PooledShare(in.policy, line, m, pooled);
     in.ops.kernels->add(pooled, m, scores);
     std::fill(scores + m, scores + n, std::numeric_limits<float>::infinity());
@@ -52,7 +56,7 @@ extern const Scorer kScorerWindowAccum = {
     /*name=*/"window_accum",
     /*needs=*/kNeedsWindow | kNeedsColumnSums,
     /*one_set_per_layer=*/false,
-    /*n_aux=*/nullptr,
+    /*n_aux=*/AuxCount,
     /*options=*/
     {OptionId::kWindow, OptionId::kKernel, OptionId::kPool, OptionId::kAvgEdge, OptionId::kGqaAgg},
     /*protect=*/Protect,
