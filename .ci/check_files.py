@@ -33,7 +33,8 @@ def long_functions(path, lines):
     """Formatted C++ starts a function and ends it in the first column."""
     start = None
     for number, line in enumerate(lines, 1):
-        if re.match(r"[A-Za-z~].*[^=] \{$", line) and not re.match(r"(namespace|class|struct|union|enum|extern)\b", line):
+        starts = re.match(r"[A-Za-z~].*[^=] \{$", line)  # and no table of data
+        if starts and not re.match(r"(namespace|class|struct|union|enum|extern)\b", line):
             start = number
         elif line.startswith("}") and start is not None:
             if number - start + 1 > MAX_FUNCTION:

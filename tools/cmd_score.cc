@@ -50,10 +50,12 @@ void Settle(ScoreCommand* c) {
     throw UsageError("--shard needs --samples: the stopping rule must see all samples");
   }
   if (sharded && (!c->alpha_budgets.empty() || !c->mask_experiment.empty())) {
-    throw UsageError("--choose-alpha and --mask-experiment need all samples: merge the shards, then run with --resume");
+    throw UsageError(
+        "--choose-alpha and --mask-experiment need all samples: merge the shards, then run with --resume");
   }
   if (c->log.empty()) {
-    c->log = c->out + (sharded ? Format(".%d-of-%d", c->scorer.shard.index + 1, c->scorer.shard.count) : "") + ".log";
+    c->log = c->out + (sharded ? Format(".%d-of-%d", c->scorer.shard.index + 1, c->scorer.shard.count) : "") +
+             ".log";
   }
 }
 
@@ -63,8 +65,9 @@ void SettlePlan(const Model& model, ScoreCommand* c) {
   const int32_t n = plan.n_players();
   if (plan.exact) {
     if (n > kMostExactPlayers) {
-      throw UsageError(Format("exact scores need all 2^%d coalitions of the %d KV heads; at most %d heads: use --method ssv", n, n,
-                              kMostExactPlayers));
+      throw UsageError(Format(
+          "exact scores need all 2^%d coalitions of the %d KV heads; at most %d heads: use --method ssv", n,
+          n, kMostExactPlayers));
     }
     plan.runs = 1, plan.sizes.clear();
     return;
@@ -75,7 +78,8 @@ void SettlePlan(const Model& model, ScoreCommand* c) {
     if (size >= n) throw UsageError(Format("--sizes: coalitions have 1 to %d of the %d heads", n - 1, n));
   }
   if (c->scorer.estimate.variant == Variant::kPooled && (plan.sizes.size() != 1 || 2 * plan.sizes[0] != n)) {
-    throw UsageError(Format("--variant pooled needs --sizes %d, half of the heads: other sizes mix two slices", n / 2));
+    throw UsageError(
+        Format("--variant pooled needs --sizes %d, half of the heads: other sizes mix two slices", n / 2));
   }
 }
 
@@ -94,7 +98,9 @@ MeasuredWhat Describe(const ScoreCommand& c, const Model& model, const ExampleSe
 
 void WarnOfShortAnswers(const ScoreCommand& c, const ExampleSet& examples) {
   if (c.examples.ask || c.examples.split > 0 || examples.MedianAnswer() > 1) return;
-  Note("kvc: note: most answers have one token, which the prompt alone decides; --split feeds the question after masking");
+  Note(
+      "kvc: note: most answers have one token, which the prompt alone decides; --split feeds the question "
+      "after masking");
 }
 
 // The mask curves of both ends, at eight steps or every head of a small model.
@@ -133,13 +139,15 @@ Json CostJson(const EvaluatorCounts& counts, double seconds) {
 }
 
 void PrintSummary(const Json& scores, const Json& cost, const std::string& out) {
-  const double passes = cost["weight_passes"].get<double>(), alone = cost["weight_passes_alone"].get<double>();
+  const double passes = cost["weight_passes"].get<double>(),
+               alone = cost["weight_passes_alone"].get<double>();
   if (cost["evaluations"].get<int64_t>() > 0) {
-    Print(Format("%s evaluations in %s, %.1f a second; weights read %s times instead of %s (%.1f times fewer)\n",
-                 FormatCount(cost["evaluations"].get<int64_t>()).c_str(),
-                 FormatSeconds(cost["seconds"].get<double>()).c_str(), cost["evaluations_per_second"].get<double>(),
-                 FormatCount(cost["weight_passes"].get<int64_t>()).c_str(),
-                 FormatCount(cost["weight_passes_alone"].get<int64_t>()).c_str(), Ratio(alone, passes)));
+    Print(Format(
+        "%s evaluations in %s, %.1f a second; weights read %s times instead of %s (%.1f times fewer)\n",
+        FormatCount(cost["evaluations"].get<int64_t>()).c_str(),
+        FormatSeconds(cost["seconds"].get<double>()).c_str(), cost["evaluations_per_second"].get<double>(),
+        FormatCount(cost["weight_passes"].get<int64_t>()).c_str(),
+        FormatCount(cost["weight_passes_alone"].get<int64_t>()).c_str(), Ratio(alone, passes)));
   }
   if (scores.contains("mae_between_runs")) {
     const int64_t n = scores["shape"][0].get<int64_t>() * scores["shape"][1].get<int64_t>();
@@ -150,16 +158,19 @@ void PrintSummary(const Json& scores, const Json& cost, const std::string& out) 
   }
   if (scores.contains("alpha")) {
     for (const Json& choice : scores["alpha_by_budget"]) {
-      Print(Format("alpha %d is best at %d slots a head\n", choice["alpha"].get<int>(), choice["budget"].get<int>()));
+      Print(Format("alpha %d is best at %d slots a head\n", choice["alpha"].get<int>(),
+                   choice["budget"].get<int>()));
     }
   }
-  Print(out + ": scores of " + scores["dataset"].get<std::string>() + "; kvc convert --head-scores puts them into a model file\n");
+  Print(out + ": scores of " + scores["dataset"].get<std::string>() +
+        "; kvc convert --head-scores puts them into a model file\n");
 }
 
 int ScoreRetrieval(const ScoreCommand& c, const Model& model, const ExampleSet& examples) {
   Progress progress("scoring");
   const RetrievalScores found = MeasureRetrieval(model, examples, [&](int32_t done) {
-    progress.Update(done, static_cast<double>(examples.examples.size()), Format("%d of %zu questions", done, examples.examples.size()));
+    progress.Update(done, static_cast<double>(examples.examples.size()),
+                    Format("%d of %zu questions", done, examples.examples.size()));
   });
   progress.Clear();
   const MeasuredWhat what = Describe(c, model, examples);
@@ -199,12 +210,14 @@ int ScoreCoalitions(const ScoreCommand& c, const Model& model, const ExampleSet&
     if (c.json) {
       PrintJson(Json{{"log", c.log}, {"items", done.size()}, {"cost", cost}});
     } else {
-      Print(Format("%s: shard %s is complete; kvc score-merge makes scores of all shards\n", c.log.c_str(), c.shard.c_str()));
+      Print(Format("%s: shard %s is complete; kvc score-merge makes scores of all shards\n", c.log.c_str(),
+                   c.shard.c_str()));
     }
     return kExitGood;
   }
   const ScoreReport report = MakeReport(c.plan, done, c.scorer.estimate);
-  Json out = ScoreJson(c.plan, what, c.scorer.estimate, report, c.name.empty() ? "ssv-" + examples.dataset : c.name);
+  Json out =
+      ScoreJson(c.plan, what, c.scorer.estimate, report, c.name.empty() ? "ssv-" + examples.dataset : c.name);
   AddExperiments(c, model, examples, report.scores, &evaluator, &out);
   WriteJsonFile(c.out, out);
   if (c.json) {
@@ -223,47 +236,81 @@ int Score(ScoreCommand c) {
   SettlePlan(model, &c);
   const ExampleSet examples = ReadExamples(model, c.examples);
   if (c.plan.draw_examples >= static_cast<int32_t>(examples.examples.size())) c.plan.draw_examples = 0;
-  return c.method == "headkv-r2" ? ScoreRetrieval(c, model, examples) : ScoreCoalitions(c, model, examples, interrupt);
+  return c.method == "headkv-r2" ? ScoreRetrieval(c, model, examples)
+                                 : ScoreCoalitions(c, model, examples, interrupt);
 }
 
 void AddDataOptions(CLI::App* app, ScoreCommand* c) {
   app->add_option("--data", c->examples.files, "Tasks, one JSON object a line; again for more files")
-      ->allow_extra_args(false)->required()->type_name("FILE");
+      ->allow_extra_args(false)
+      ->required()
+      ->type_name("FILE");
   app->add_option("--protocol", c->protocol,
                   "ask: the question is fed after the masking. prompt: it is part of the prompt")
-      ->check(CLI::IsMember({"ask", "prompt"}).description(""))->capture_default_str()->type_name("P");
+      ->check(CLI::IsMember({"ask", "prompt"}).description(""))
+      ->capture_default_str()
+      ->type_name("P");
   app->add_option("--split", c->examples.split, "prompt: so many last tokens are fed after the masking")
-      ->check(AtLeast(0))->type_name("N");
-  app->add_option("--validation", c->examples.validation, "Share of each file's tasks to use, drawn by --seed")
-      ->check(CLI::Range(1e-9, 1.0).description(""))->capture_default_str()->type_name("X");
-  app->add_option("--limit", c->examples.limit, "At most so many tasks of a file; 0 = all")->check(AtLeast(0))->type_name("N");
-  app->add_option("--max-prompt", c->examples.max_prompt, "Cut longer contexts to first and last half of this; 0 = never")
-      ->check(AtLeast(0))->type_name("N");
-  app->add_option("--utility", c->utility, "How good an answer is: exact, nll, f1, rouge-l, classification, retrieval, code or needle")
-      ->check(CLI::IsMember(MetricNames()).description(""))->capture_default_str()->type_name("U");
+      ->check(AtLeast(0))
+      ->type_name("N");
+  app->add_option("--validation", c->examples.validation,
+                  "Share of each file's tasks to use, drawn by --seed")
+      ->check(CLI::Range(1e-9, 1.0).description(""))
+      ->capture_default_str()
+      ->type_name("X");
+  app->add_option("--limit", c->examples.limit, "At most so many tasks of a file; 0 = all")
+      ->check(AtLeast(0))
+      ->type_name("N");
+  app->add_option("--max-prompt", c->examples.max_prompt,
+                  "Cut longer contexts to first and last half of this; 0 = never")
+      ->check(AtLeast(0))
+      ->type_name("N");
+  app->add_option("--utility", c->utility,
+                  "How good an answer is: exact, nll, f1, rouge-l, classification, retrieval, code or needle")
+      ->check(CLI::IsMember(MetricNames()).description(""))
+      ->capture_default_str()
+      ->type_name("U");
   app->add_option("--max-answer", c->evaluator.max_answer, "Tokens generated for utilities of texts")
-      ->check(AtLeast(1))->capture_default_str()->type_name("N");
+      ->check(AtLeast(1))
+      ->capture_default_str()
+      ->type_name("N");
   app->add_flag("--first-line", c->evaluator.first_line, "The first line of an answer counts");
 }
 
 void AddSamplingPlan(CLI::App* app, ScoreCommand* c) {
-  app->add_option("--samples", c->scorer.samples, "Coalitions of each size and run; none: until two runs agree")
-      ->check(AtLeast(1))->type_name("N");
+  app->add_option("--samples", c->scorer.samples,
+                  "Coalitions of each size and run; none: until two runs agree")
+      ->check(AtLeast(1))
+      ->type_name("N");
   app->add_option("--max-samples", c->scorer.max_samples, "Without --samples: at most so many")
-      ->check(AtLeast(1))->capture_default_str()->type_name("N");
-  app->add_option("--min-spearman", c->scorer.min_spearman, "Rank correlation the runs must reach too; 0.9 is a good one")
-      ->check(CLI::Range(0.0, 1.0).description(""))->type_name("X");
+      ->check(AtLeast(1))
+      ->capture_default_str()
+      ->type_name("N");
+  app->add_option("--min-spearman", c->scorer.min_spearman,
+                  "Rank correlation the runs must reach too; 0.9 is a good one")
+      ->check(CLI::Range(0.0, 1.0).description(""))
+      ->type_name("X");
   app->add_option("--sizes", c->plan.sizes, "Sizes of coalitions, such as 3,6; none: N/8, N/4, 3N/8, N/2")
-      ->delimiter(',')->check(AtLeast(1))->type_name("N,...");
-  app->add_option("--runs", c->plan.runs, "Independent runs")->check(CLI::Range(1, 1024).description(""))
-      ->capture_default_str()->type_name("N");
-  app->add_option("--window", c->evaluator.window, "Newest entries a masked head keeps")->check(AtLeast(1))
-      ->capture_default_str()->type_name("N");
+      ->delimiter(',')
+      ->check(AtLeast(1))
+      ->type_name("N,...");
+  app->add_option("--runs", c->plan.runs, "Independent runs")
+      ->check(CLI::Range(1, 1024).description(""))
+      ->capture_default_str()
+      ->type_name("N");
+  app->add_option("--window", c->evaluator.window, "Newest entries a masked head keeps")
+      ->check(AtLeast(1))
+      ->capture_default_str()
+      ->type_name("N");
   app->add_option("--variant", c->variant, "Halves of the samples used: both, left (the paper) or pooled")
-      ->check(CLI::IsMember({"both", "left", "pooled"}).description(""))->capture_default_str()->type_name("V");
+      ->check(CLI::IsMember({"both", "left", "pooled"}).description(""))
+      ->capture_default_str()
+      ->type_name("V");
   app->add_option("--draw-examples", c->plan.draw_examples,
                   "Try each coalition on so many questions drawn for it; 0 = on all")
-      ->check(AtLeast(0))->capture_default_str()->type_name("N");
+      ->check(AtLeast(0))
+      ->capture_default_str()
+      ->type_name("N");
   app->add_flag("--balanced", c->plan.balanced, "Every head equally often: blocks of one permutation");
   app->add_flag("--standardise", c->scorer.estimate.standardise, "Every size counts the same");
   app->add_flag("--with-offset", c->with_offset, "Add the offset that all heads share");
@@ -276,7 +323,9 @@ std::function<int()> AddScore(CLI::App* app) {
   const auto c = std::make_shared<ScoreCommand>();
   AddModelOptions(app, &c->model);
   app->add_option("--method", c->method, "ssv (sliced Shapley values), exact (16 heads at most) or headkv-r2")
-      ->check(CLI::IsMember({"ssv", "exact", "headkv-r2"}).description(""))->capture_default_str()->type_name("M");
+      ->check(CLI::IsMember({"ssv", "exact", "headkv-r2"}).description(""))
+      ->capture_default_str()
+      ->type_name("M");
   app->add_option("--out", c->out, "The score file to write (JSON)")->required()->type_name("FILE");
   app->add_option("--name", c->name, "Name of the table; none: after method and data")->type_name("TEXT");
   AddDataOptions(app, c.get());
@@ -285,12 +334,18 @@ std::function<int()> AddScore(CLI::App* app) {
   app->add_option("--log", c->log, "Record of the work; none: beside --out")->type_name("FILE");
   app->add_flag("--resume", c->resume, "Go on with the record of an earlier call");
   app->add_option("--batch", c->evaluator.batch, "Sequences decoded together")
-      ->check(CLI::Range(1, 256).description(""))->capture_default_str()->type_name("N");
+      ->check(CLI::Range(1, 256).description(""))
+      ->capture_default_str()
+      ->type_name("N");
   AddBytesOption(app, "--cache-limit", &c->evaluator.cache_limit, "Prefilled prompts held at a time: 1GiB");
   app->add_option("--choose-alpha", c->alpha_budgets, "Slots a head, such as 16,64: the best alpha of each")
-      ->delimiter(',')->check(AtLeast(1))->type_name("N,...");
-  app->add_option("--mask-experiment", c->mask_experiment, "Mask the best or worst heads alone: top, bottom or both")
-      ->check(CLI::IsMember({"top", "bottom", "both"}).description(""))->type_name("WHICH");
+      ->delimiter(',')
+      ->check(AtLeast(1))
+      ->type_name("N,...");
+  app->add_option("--mask-experiment", c->mask_experiment,
+                  "Mask the best or worst heads alone: top, bottom or both")
+      ->check(CLI::IsMember({"top", "bottom", "both"}).description(""))
+      ->type_name("WHICH");
   app->add_flag("--json", c->json, "One JSON document on stdout");
   return [c] { return Score(*c); };
 }

@@ -1,4 +1,5 @@
-// kvc score-merge: the records of several machines into one score file; or score files of several tasks into their mean.
+// kvc score-merge: the records of several machines into one score file; or score files of several tasks into
+// their mean.
 #include <memory>
 #include <numeric>
 
@@ -21,10 +22,12 @@ struct MergeCommand {
 void NoteMissing(const ScorePlan& plan, const WorkResults& results) {
   uint32_t end = 0;
   for (const auto& [key, result] : results) end = std::max(end, key.sample + 1);
-  const size_t wanted = plan.exact ? results.size() : size_t{end} * static_cast<size_t>(plan.runs) * plan.sizes.size();
+  const size_t wanted =
+      plan.exact ? results.size() : size_t{end} * static_cast<size_t>(plan.runs) * plan.sizes.size();
   if (results.size() < wanted) {
-    Note(Format("kvc: note: %zu of %zu items up to sample %u are missing: is a shard not there, or not complete?",
-                wanted - results.size(), wanted, end));
+    Note(Format(
+        "kvc: note: %zu of %zu items up to sample %u are missing: is a shard not there, or not complete?",
+        wanted - results.size(), wanted, end));
   }
 }
 
@@ -87,31 +90,34 @@ Json AverageFiles(const MergeCommand& command) {
     int32_t layers = 0, heads = 0;
     const std::vector<double> scores = FlatScores(file, path, &layers, &heads);
     if (total.empty()) first = file, n_layers = layers, n_heads = heads;
-    if (layers != n_layers || heads != n_heads || file.value("fingerprint", "") != first.value("fingerprint", "") ||
+    if (layers != n_layers || heads != n_heads ||
+        file.value("fingerprint", "") != first.value("fingerprint", "") ||
         file.value("estimator", "") != first.value("estimator", "")) {
       throw Failure(path + ": scores of another model, shape or estimator than " + command.files[0]);
     }
     AddCentred(scores, command.files.size(), &total);
     const std::vector<std::vector<double>> by_run = ScoresByRun(file, path);
-    all_have_runs = all_have_runs && by_run.size() >= 2 && by_run[0].size() == scores.size() && by_run[1].size() == scores.size();
-    for (size_t run = 0; run < 2 && all_have_runs; ++run) AddCentred(by_run[run], command.files.size(), &runs[run]);
+    all_have_runs = all_have_runs && by_run.size() >= 2 && by_run[0].size() == scores.size() &&
+                    by_run[1].size() == scores.size();
+    for (size_t run = 0; run < 2 && all_have_runs; ++run)
+      AddCentred(by_run[run], command.files.size(), &runs[run]);
     n_samples += file.value("samples", int64_t{0});
     parts.push_back(file.value("dataset", path));
   }
   Json out{{"name", command.name.empty() ? "ssv-average" : command.name},
-              {"estimator", first.value("estimator", "ssv")},
-              {"variant", "mean of centred tasks"},
-              {"model", first.value("model", "")},
-              {"fingerprint", first.value("fingerprint", "")},
-              {"dataset", "*"},
-              {"parts", parts},
-              {"note", "mean over " + parts.dump()},
-              {"shape", {n_layers, n_heads}},
-              {"utility", first.value("utility", "")},
-              {"seed", first.value("seed", int64_t{0})},
-              {"samples", n_samples},
-              {"tool", "kvc " + LibraryVersion()},
-              {"scores", NestedScores(total, n_layers)}};
+           {"estimator", first.value("estimator", "ssv")},
+           {"variant", "mean of centred tasks"},
+           {"model", first.value("model", "")},
+           {"fingerprint", first.value("fingerprint", "")},
+           {"dataset", "*"},
+           {"parts", parts},
+           {"note", "mean over " + parts.dump()},
+           {"shape", {n_layers, n_heads}},
+           {"utility", first.value("utility", "")},
+           {"seed", first.value("seed", int64_t{0})},
+           {"samples", n_samples},
+           {"tool", "kvc " + LibraryVersion()},
+           {"scores", NestedScores(total, n_layers)}};
   if (all_have_runs) AddAgreement(runs, &out);
   return out;
 }
@@ -123,8 +129,8 @@ int Merge(const MergeCommand& command) {
     PrintJson(scores);
     return kExitGood;
   }
-  Print(Format("%s: %s samples from %zu files", command.out.c_str(), FormatCount(scores["samples"].get<int64_t>()).c_str(),
-               command.files.size()));
+  Print(Format("%s: %s samples from %zu files", command.out.c_str(),
+               FormatCount(scores["samples"].get<int64_t>()).c_str(), command.files.size()));
   if (scores.contains("mae_between_runs")) {
     Print(Format("; runs agree: MAE %.2g, Spearman %.3f", scores["mae_between_runs"].get<double>(),
                  scores["correlation_between_runs"].get<double>()));
@@ -137,12 +143,16 @@ int Merge(const MergeCommand& command) {
 
 std::function<int()> AddScoreMerge(CLI::App* app) {
   const auto command = std::make_shared<MergeCommand>();
-  app->add_option("FILES", command->files, "Logs of kvc score; with --average: score files")->required()->type_name("");
+  app->add_option("FILES", command->files, "Logs of kvc score; with --average: score files")
+      ->required()
+      ->type_name("");
   app->add_option("--out", command->out, "The score file to write (JSON)")->required()->type_name("FILE");
   app->add_option("--log", command->log, "Also write the joined record, to go on with")->type_name("FILE");
   app->add_option("--name", command->name, "Name of the table")->type_name("TEXT");
   app->add_option("--variant", command->variant, "both, left or pooled")
-      ->check(CLI::IsMember({"both", "left", "pooled"}).description(""))->capture_default_str()->type_name("V");
+      ->check(CLI::IsMember({"both", "left", "pooled"}).description(""))
+      ->capture_default_str()
+      ->type_name("V");
   app->add_flag("--standardise", command->standardise, "Every size counts the same");
   app->add_flag("--with-offset", command->with_offset, "Add the offset that all heads share");
   app->add_flag("--average", command->average, "Mean of the scores of several tasks");

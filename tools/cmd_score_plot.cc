@@ -48,7 +48,8 @@ std::vector<double> Column(const Json& points, const char* key, const std::strin
 
 void AddConvergence(const std::vector<ScoreFile>& files, SvgPage* page) {
   LineChart mae{"Difference between two runs", "samples of each size and run", "MAE", {}, 0, ""};
-  LineChart rank{"Rank correlation between two runs", "samples of each size and run", "Spearman", {}, 0.9, "0.9"};
+  LineChart rank{
+      "Rank correlation between two runs", "samples of each size and run", "Spearman", {}, 0.9, "0.9"};
   for (const ScoreFile& file : files) {
     if (!file.json.contains("convergence")) continue;
     const Json& points = file.json["convergence"];
@@ -80,7 +81,8 @@ void AddMaskCurves(const std::vector<ScoreFile>& files, SvgPage* page) {
       if (!curves.contains(end)) continue;
       const std::vector<double> y = Numbers(curves[end], file.path);
       if (y.size() != x.size()) throw Failure(file.path + ": \"mask_curves\" of unequal lengths");
-      chart.series.push_back({file.name + (std::string(end) == "top" ? ", best first" : ", worst first"), x, y});
+      chart.series.push_back(
+          {file.name + (std::string(end) == "top" ? ", best first" : ", worst first"), x, y});
     }
   }
   page->Add(chart);
@@ -100,9 +102,10 @@ void AddBudgets(const PlotCommand& command, const std::vector<ScoreFile>& files,
       kvc_session_params params = DefaultSessionParams();
       params.max_tokens = n_prompt;
       const SessionPlan plan = PlanSession(model, policy, params, n_prompt);
-      page->Add(HeatMap{Format("%s: slots per head at %d on average, %d tokens", file.name.c_str(), budget, n_prompt), "layer", "KV head",
-                        "", model.info().n_layers, model.info().n_kv_heads,
-                        std::vector<double>(plan.slots.begin(), plan.slots.end()), true});
+      page->Add(HeatMap{
+          Format("%s: slots per head at %d on average, %d tokens", file.name.c_str(), budget, n_prompt),
+          "layer", "KV head", "", model.info().n_layers, model.info().n_kv_heads,
+          std::vector<double>(plan.slots.begin(), plan.slots.end()), true});
     }
   }
 }
@@ -112,8 +115,9 @@ int Plot(const PlotCommand& command) {
   for (const std::string& path : command.files) files.push_back(ReadScoreFile(path));
   SvgPage page;
   for (const ScoreFile& file : files) {
-    page.Add(HeatMap{file.name + ": " + file.estimator + " scores", "layer", file.estimator == "headkv-r2" ? "query head" : "KV head", "",
-                     file.n_layers, file.n_heads, file.scores, false});
+    page.Add(HeatMap{file.name + ": " + file.estimator + " scores", "layer",
+                     file.estimator == "headkv-r2" ? "query head" : "KV head", "", file.n_layers,
+                     file.n_heads, file.scores, false});
   }
   AddConvergence(files, &page);
   AddMaskCurves(files, &page);
@@ -132,9 +136,12 @@ std::function<int()> AddScorePlot(CLI::App* app) {
   AddModelOptions(app, &command->model, "--model");
   app->get_option("--model")->required(false);
   app->add_option("--budget", command->budgets, "Slots a head, such as 16,64: how the heads share them")
-      ->delimiter(',')->check(AtLeast(1))->type_name("N,...");
+      ->delimiter(',')
+      ->check(AtLeast(1))
+      ->type_name("N,...");
   app->add_option("--context", command->context, "Tokens of the prompt for --budget; 0 = trained context")
-      ->check(AtLeast(0))->type_name("N");
+      ->check(AtLeast(0))
+      ->type_name("N");
   return [command] { return Plot(*command); };
 }
 

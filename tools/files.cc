@@ -66,7 +66,8 @@ std::vector<std::string> TextList(const Json& object, const char* key, const std
   std::vector<std::string> texts;
   if (!object.contains(key)) return texts;
   for (const Json& entry : object[key]) {
-    if (!object[key].is_array() || !entry.is_string()) throw Failure(where + ": expected texts under \"" + key + "\"");
+    if (!object[key].is_array() || !entry.is_string())
+      throw Failure(where + ": expected texts under \"" + key + "\"");
     texts.push_back(entry.get<std::string>());
   }
   return texts;

@@ -22,8 +22,8 @@ std::vector<float> ReadHeadScores(const std::string& path);
 std::vector<int32_t> ReadSlotTable(const std::string& path);
 
 // One line of a task file: {"context": text, "questions": [{"question": text, "answer": text}], "kind":
-// name}. May hold: "classes" of the task; "answers", others as good, and "needle", the sentence that answers, of
-// a question.
+// name}. May hold: "classes" of the task; "answers", others as good, and "needle", the sentence that answers,
+// of a question.
 struct Question {
   std::string question, answer, needle;
   std::vector<std::string> other_answers;

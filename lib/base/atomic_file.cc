@@ -21,7 +21,8 @@ std::string FolderOf(const std::string& path) {
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// A rename is on the disk once its folder is. File systems that cannot sync a folder order renames by themselves.
+// A rename is on the disk once its folder is. File systems that cannot sync a folder order renames by
+// themselves.
 void SyncFolder(const std::string& path) {
   const FileDescriptor folder(::open(FolderOf(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() >= 0) static_cast<void>(::fsync(folder.get()));
@@ -99,7 +100,8 @@ Status AtomicFile::Commit() {
   if (fd_.get() < 0) return Error(Code::kInternal, "%s: written to after its end", path_.c_str());
   if (::fsync(fd_.get()) != 0) return failure_ = IoError(path_, "cannot write", errno);
   if (const int error = fd_.Close()) return failure_ = IoError(path_, "cannot write", error);
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failure_ = IoError(path_, "cannot replace", errno);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0)
+    return failure_ = IoError(path_, "cannot replace", errno);
   temporary_.clear();
   SyncFolder(path_);
   return {};

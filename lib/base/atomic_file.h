@@ -1,5 +1,6 @@
-// Replaces a file all at once: everything goes to a temporary file in the same folder, which takes the target's name at
-// the end. Until then, and on every failure, the old target stays as it was and the temporary file is removed.
+// Replaces a file all at once: everything goes to a temporary file in the same folder, which takes the
+// target's name at the end. Until then, and on every failure, the old target stays as it was and the
+// temporary file is removed.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -12,8 +13,8 @@ namespace kvc {
 
 class AtomicFile {
  public:
-  // kIo with path and reason: the folder cannot be written, or the target exists and is no regular file. A link is
-  // followed: what it points to is replaced. The permissions of an existing target are kept.
+  // kIo with path and reason: the folder cannot be written, or the target exists and is no regular file. A
+  // link is followed: what it points to is replaced. The permissions of an existing target are kept.
   static Result<std::unique_ptr<AtomicFile>> Create(const std::string& path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;

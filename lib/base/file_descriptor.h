@@ -14,7 +14,11 @@ class FileDescriptor {
   FileDescriptor& operator=(FileDescriptor&& o) noexcept;
   ~FileDescriptor() { Close(); }
   int get() const { return fd_; }
-  int Release() { const int fd = fd_; fd_ = -1; return fd; }
+  int Release() {
+    const int fd = fd_;
+    fd_ = -1;
+    return fd;
+  }
   int Close();  // 0, or the errno of close; does nothing when nothing is open
 
  private:

@@ -1,12 +1,21 @@
-// 16-bit floating formats, conversions round to nearest even. Portable; the fast kernels use instructions instead.
+// 16-bit floating formats, conversions round to nearest even. Portable; the fast kernels use instructions
+// instead.
 #pragma once
 #include <cstdint>
 #include <cstring>
 
 namespace kvc {
 
-inline float BitsToFloat(uint32_t bits) { float f; std::memcpy(&f, &bits, 4); return f; }
-inline uint32_t FloatToBits(float f) { uint32_t bits; std::memcpy(&bits, &f, 4); return bits; }
+inline float BitsToFloat(uint32_t bits) {
+  float f;
+  std::memcpy(&f, &bits, 4);
+  return f;
+}
+inline uint32_t FloatToBits(float f) {
+  uint32_t bits;
+  std::memcpy(&bits, &f, 4);
+  return bits;
+}
 
 inline float Bf16ToFloat(uint16_t h) { return BitsToFloat(static_cast<uint32_t>(h) << 16); }
 inline uint16_t FloatToBf16(float f) {
@@ -20,7 +29,8 @@ inline float F16ToFloat(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
   uint32_t exponent = (h >> 10) & 0x1f, mantissa = h & 0x3ffu;
   if (exponent == 0x1f) return BitsToFloat(sign | 0x7f800000u | mantissa << 13);
-  if (exponent == 0) return BitsToFloat(sign | FloatToBits(static_cast<float>(mantissa) * 5.9604644775390625e-8f));
+  if (exponent == 0)
+    return BitsToFloat(sign | FloatToBits(static_cast<float>(mantissa) * 5.9604644775390625e-8f));
   return BitsToFloat(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 inline uint16_t FloatToF16(float f) {

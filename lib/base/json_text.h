@@ -8,12 +8,14 @@ namespace kvc {
 
 // Appends n bytes as a JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD, one per byte.
 void AppendJsonString(std::string* out, const char* text, size_t n);
-// The shortest decimal that reads back as the same double or float; NaN and infinities, which JSON lacks, are null.
+// The shortest decimal that reads back as the same double or float; NaN and infinities, which JSON lacks, are
+// null.
 void AppendJsonNumber(std::string* out, double value);
 void AppendJsonNumber(std::string* out, float value);
 void AppendJsonNumber(std::string* out, int64_t value);
 
-// Puts the commas, so that callers only name what they write. Begin and End must pair; keys only inside objects.
+// Puts the commas, so that callers only name what they write. Begin and End must pair; keys only inside
+// objects.
 class JsonWriter {
  public:
   explicit JsonWriter(std::string* out) : out_(out) {}
@@ -31,7 +33,9 @@ class JsonWriter {
   void Value(bool flag) { Separate(), out_->append(flag ? "true" : "false"); }
   void Null() { Separate(), out_->append("null"); }
   template <typename T>
-  void Field(const char* key, const T& value) { Key(key).Value(value); }
+  void Field(const char* key, const T& value) {
+    Key(key).Value(value);
+  }
 
  private:
   void Open(char bracket) { Separate(), out_->push_back(bracket), first_ = true; }

@@ -1,4 +1,5 @@
-// The log sink of the process: one atomic pointer, silent until someone sets it. Formatting allocates nothing.
+// The log sink of the process: one atomic pointer, silent until someone sets it. Formatting allocates
+// nothing.
 #pragma once
 #include <cstdint>
 

@@ -19,7 +19,8 @@ MappedFile::~MappedFile() {
 }
 
 void MappedFile::Swap(MappedFile& o) noexcept {
-  std::swap(data_, o.data_), std::swap(size_, o.size_), std::swap(map_, o.map_), std::swap(map_bytes_, o.map_bytes_);
+  std::swap(data_, o.data_), std::swap(size_, o.size_), std::swap(map_, o.map_),
+      std::swap(map_bytes_, o.map_bytes_);
   std::swap(buffer_, o.buffer_);
 }
 
@@ -44,7 +45,8 @@ Result<MappedFile> MappedFile::FromFd(int fd, int64_t offset, int64_t n_bytes, c
   const int64_t file_bytes = info.st_size;
   if (offset > file_bytes || n_bytes > file_bytes - offset) {
     return Error(Code::kIo, "%s: %lld bytes from %lld are outside the file, which has %lld", name.c_str(),
-                 static_cast<long long>(n_bytes), static_cast<long long>(offset), static_cast<long long>(file_bytes));
+                 static_cast<long long>(n_bytes), static_cast<long long>(offset),
+                 static_cast<long long>(file_bytes));
   }
   MappedFile file;
   file.size_ = n_bytes > 0 ? n_bytes : file_bytes - offset;
@@ -52,7 +54,8 @@ Result<MappedFile> MappedFile::FromFd(int fd, int64_t offset, int64_t n_bytes, c
   const int64_t page = ::sysconf(_SC_PAGESIZE);
   const int64_t skip = offset % page;
   if (skip % 64 == 0) {
-    void* map = ::mmap(nullptr, static_cast<size_t>(file.size_ + skip), PROT_READ, MAP_PRIVATE, fd, offset - skip);
+    void* map =
+        ::mmap(nullptr, static_cast<size_t>(file.size_ + skip), PROT_READ, MAP_PRIVATE, fd, offset - skip);
     if (map != MAP_FAILED) {
       file.map_ = map, file.map_bytes_ = file.size_ + skip;
       file.data_ = static_cast<const uint8_t*>(map) + skip;

@@ -13,13 +13,16 @@ class MappedFile {
  public:
   MappedFile() = default;
   MappedFile(MappedFile&& o) noexcept { Swap(o); }
-  MappedFile& operator=(MappedFile&& o) noexcept { Swap(o); return *this; }
+  MappedFile& operator=(MappedFile&& o) noexcept {
+    Swap(o);
+    return *this;
+  }
   ~MappedFile();
 
   // The whole file. kIo with path and reason when it is missing, not readable or not a regular file.
   static Result<MappedFile> Open(const std::string& path, MemoryMeter* meter);
-  // n_bytes from offset of an open file, 0 = to its end; the file's position does not change and fd stays the caller's.
-  // `name` goes into messages. kInvalid: offset or n_bytes negative, kIo: outside the file.
+  // n_bytes from offset of an open file, 0 = to its end; the file's position does not change and fd stays the
+  // caller's. `name` goes into messages. kInvalid: offset or n_bytes negative, kIo: outside the file.
   static Result<MappedFile> FromFd(int fd, int64_t offset, int64_t n_bytes, const std::string& name,
                                    MemoryMeter* meter);
 
@@ -32,7 +35,7 @@ class MappedFile {
   void Swap(MappedFile& o) noexcept;
   const uint8_t* data_ = nullptr;
   int64_t size_ = 0;
-  void* map_ = nullptr;      // page-aligned start and length of the mapping; null when read
+  void* map_ = nullptr;  // page-aligned start and length of the mapping; null when read
   int64_t map_bytes_ = 0;
   Buffer<uint8_t> buffer_;
 };

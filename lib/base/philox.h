@@ -1,4 +1,5 @@
-// Philox4x32-10, the one source of random numbers: counter-based, so any worker can make any draw (methods.md 3.8).
+// Philox4x32-10, the one source of random numbers: counter-based, so any worker can make any draw
+// (methods.md 3.8).
 #pragma once
 #include <array>
 #include <cstdint>
@@ -10,7 +11,8 @@ inline std::array<uint32_t, 4> Philox(uint32_t c0, uint32_t c1, uint32_t c2, uin
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
     const uint64_t a = uint64_t{0xD2511F53u} * c0, b = uint64_t{0xCD9E8D57u} * c2;
-    const uint32_t n0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0, n2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
+    const uint32_t n0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0,
+                   n2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
     c0 = n0, c1 = static_cast<uint32_t>(b), c2 = n2, c3 = static_cast<uint32_t>(a);
     k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
   }

@@ -44,12 +44,18 @@ std::string Format(const char* format, ...) __attribute__((format(printf, 1, 2))
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}              // NOLINT: implicit by design
+  Result(T value) : value_(std::move(value)) {}                                  // NOLINT: implicit by design
   Result(Status status) : status_(std::move(status)) { assert(!status_.ok()); }  // NOLINT
   bool ok() const { return status_.ok(); }
   const Status& status() const { return status_; }
-  T& value() { assert(ok()); return value_; }
-  const T& value() const { assert(ok()); return value_; }
+  T& value() {
+    assert(ok());
+    return value_;
+  }
+  const T& value() const {
+    assert(ok());
+    return value_;
+  }
 
  private:
   Status status_;
@@ -58,8 +64,8 @@ class [[nodiscard]] Result {
 
 }  // namespace kvc
 
-#define KVC_RETURN_IF_ERROR(expr)                  \
-  do {                                             \
-    ::kvc::Status kvc_status_ = (expr);            \
-    if (!kvc_status_.ok()) return kvc_status_;     \
+#define KVC_RETURN_IF_ERROR(expr)              \
+  do {                                         \
+    ::kvc::Status kvc_status_ = (expr);        \
+    if (!kvc_status_.ok()) return kvc_status_; \
   } while (0)

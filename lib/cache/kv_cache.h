@@ -61,8 +61,9 @@ class KvCache {
   bool HasTails() const;  // some head stores entries late
   int64_t bytes() const;  // what the allocator holds for this cache and its forks
   static int64_t PageBytes(const CacheConfig& config, const HeadFormat& format);  // of one main page
-  static int64_t BookPageBytes(const CacheConfig& config) {  // of a page of directions
-    return (int64_t{config.page_slots} * config.head_dim * static_cast<int64_t>(sizeof(float)) + 63) / 64 * 64;
+  static int64_t BookPageBytes(const CacheConfig& config) {                       // of a page of directions
+    return (int64_t{config.page_slots} * config.head_dim * static_cast<int64_t>(sizeof(float)) + 63) / 64 *
+           64;
   }
   static int64_t TailBytes(const CacheConfig& config, const HeadFormat& format);
 
@@ -235,10 +236,10 @@ class KvCache {
   std::vector<std::vector<int32_t>> spare_;  // pages taken by ReserveStep and not yet used, per pool
   std::vector<int32_t> need_;                // scratch of ReserveStep
   std::vector<Head> heads_;
-  int32_t book_pool_ = -1;  // pages of directions, [page_slots, D] f32
+  int32_t book_pool_ = -1;    // pages of directions, [page_slots, D] f32
   CodeScratch code_scratch_;  // of SettleCodes
   HeadCodes settled_;
-  Buffer<float> scratch_;   // 2 * D floats, for settling; with codebooks 2 * settle * D
+  Buffer<float> scratch_;  // 2 * D floats, for settling; with codebooks 2 * settle * D
 };
 
 }  // namespace kvc

@@ -279,8 +279,8 @@ Result<std::unique_ptr<Compressor>> Compressor::Fork() const {
 
 int64_t Compressor::bytes() const {
   return scores_.bytes() + per_head_.bytes() + rows_.bytes() + lines_.bytes() + keys_.bytes() +
-         marks_.bytes() + seen_.bytes() + decode_.bytes() + positions_.bytes() + links_.bytes() + ring_.bytes() +
-         ring_view_.queries.bytes() + reobserved_.keys.bytes() + reobserved_.values.bytes() +
+         marks_.bytes() + seen_.bytes() + decode_.bytes() + positions_.bytes() + links_.bytes() +
+         ring_.bytes() + ring_view_.queries.bytes() + reobserved_.keys.bytes() + reobserved_.values.bytes() +
          reobserved_.positions.bytes();
 }
 

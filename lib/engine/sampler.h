@@ -19,7 +19,8 @@ class Sampler {
   // kInvalid with the range when a parameter is out of it.
   static Status Check(const SamplerParams& params);
   Sampler(const SamplerParams& params, int32_t vocab_size);
-  // draw: number of the draw in this session. Allocates nothing. NaN logits are never picked; if all are, 0 is.
+  // draw: number of the draw in this session. Allocates nothing. NaN logits are never picked; if all are, 0
+  // is.
   int32_t Pick(const float* logits, int64_t draw);
   const SamplerParams& params() const { return params_; }
 

@@ -29,7 +29,8 @@ class SharedPrompt final : public PrefillSink {
     if (status.ok()) status = kvc::Prefill(first.model_->network(), request, &first.forward_, meter);
     first.forward_.FreePrefill();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    double network = seconds;  // what a session of its own would have taken: the network and its own compression
+    double network =
+        seconds;  // what a session of its own would have taken: the network and its own compression
     for (const Session* s : sessions_) network -= s->prompt_.compress_seconds;
     for (Session* s : sessions_) {
       if (status.ok()) {

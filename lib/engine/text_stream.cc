@@ -14,7 +14,8 @@ bool CanBeCompleted(const uint8_t* p, size_t n) {
   if (n >= length) return false;
   uint8_t whole[4] = {p[0], 0, 0, 0};
   std::memcpy(whole, p, n);
-  // The second byte alone decides about overlong forms, surrogates and the end of the range: try its extremes.
+  // The second byte alone decides about overlong forms, surrogates and the end of the range: try its
+  // extremes.
   for (const uint8_t fill : {uint8_t{0x80}, uint8_t{0xBF}}) {
     for (size_t i = n; i < length; ++i) whole[i] = fill;
     if (Utf8Length(whole, length) == length) return true;

@@ -14,7 +14,8 @@ constexpr TensorRole kLayerRoles[] = {
     TensorRole::kOutput,        TensorRole::kQueryNorm, TensorRole::kKeyNorm,   TensorRole::kFfnNorm,
     TensorRole::kGate,          TensorRole::kUp,        TensorRole::kDown,      TensorRole::kQueryBias,
     TensorRole::kKeyBias,       TensorRole::kValueBias, TensorRole::kOutputBias};
-constexpr TensorRole kModelRoles[] = {TensorRole::kEmbedding, TensorRole::kFinalNorm, TensorRole::kOutputHead};
+constexpr TensorRole kModelRoles[] = {TensorRole::kEmbedding, TensorRole::kFinalNorm,
+                                      TensorRole::kOutputHead};
 constexpr int kRoleNumbers = 64;  // above every role's number
 
 bool IsLayerRole(TensorRole role) {
@@ -23,9 +24,7 @@ bool IsLayerRole(TensorRole role) {
 bool IsModelRole(TensorRole role) {
   return std::find(std::begin(kModelRoles), std::end(kModelRoles), role) != std::end(kModelRoles);
 }
-bool IsBias(TensorRole role) {
-  return role >= TensorRole::kQueryBias && role <= TensorRole::kOutputBias;
-}
+bool IsBias(TensorRole role) { return role >= TensorRole::kQueryBias && role <= TensorRole::kOutputBias; }
 
 Status CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return {};
@@ -58,8 +57,8 @@ Status CheckRope(const RopeConfig& rope, RopePairing pairing) {
     KVC_RETURN_IF_ERROR(CheckPositive("rope low_freq_factor", rope.low_freq_factor));
     KVC_RETURN_IF_ERROR(CheckPositive("rope high_freq_factor", rope.high_freq_factor));
     if (rope.high_freq_factor > rope.low_freq_factor) return {};
-    return Error(Code::kBadModel, "rope high_freq_factor %g is not above low_freq_factor %g", rope.high_freq_factor,
-                 rope.low_freq_factor);
+    return Error(Code::kBadModel, "rope high_freq_factor %g is not above low_freq_factor %g",
+                 rope.high_freq_factor, rope.low_freq_factor);
   }
   KVC_RETURN_IF_ERROR(CheckPositive("rope beta_fast", rope.beta_fast));
   KVC_RETURN_IF_ERROR(CheckPositive("rope beta_slow", rope.beta_slow));
@@ -80,7 +79,8 @@ Status CheckPieces(const TokenizerSpec& spec, const ModelConfig& config) {
     return Error(Code::kBadModel, "the tokenizer has %zu pieces, the vocabulary %d", n, config.vocab_size);
   }
   if (spec.piece_kinds.size() != n) {
-    return Error(Code::kBadModel, "the tokenizer has %zu pieces and %zu piece kinds", n, spec.piece_kinds.size());
+    return Error(Code::kBadModel, "the tokenizer has %zu pieces and %zu piece kinds", n,
+                 spec.piece_kinds.size());
   }
   for (size_t i = 0; i < n; ++i) {
     KVC_RETURN_IF_ERROR(CheckText("a tokenizer piece", spec.pieces[i]));
@@ -92,9 +92,11 @@ Status CheckPieces(const TokenizerSpec& spec, const ModelConfig& config) {
   if (!spec.scores.empty() && spec.scores.size() != n) {
     return Error(Code::kBadModel, "the tokenizer has %zu pieces and %zu scores", n, spec.scores.size());
   }
-  const int64_t bad = FirstNotFinite(WeightType::kF32, spec.scores.data(), static_cast<int64_t>(spec.scores.size()));
+  const int64_t bad =
+      FirstNotFinite(WeightType::kF32, spec.scores.data(), static_cast<int64_t>(spec.scores.size()));
   if (bad < 0) return {};
-  return Error(Code::kBadModel, "the score of tokenizer piece %lld is not finite", static_cast<long long>(bad));
+  return Error(Code::kBadModel, "the score of tokenizer piece %lld is not finite",
+               static_cast<long long>(bad));
 }
 
 Status CheckShape(const TensorEntry& t, const ModelConfig& config) {
@@ -105,21 +107,24 @@ Status CheckShape(const TensorEntry& t, const ModelConfig& config) {
     return Error(Code::kBadModel, "%s: the config has no such tensor", title.c_str());
   }
   if (w.rows != rows || w.cols != cols) {
-    return Error(Code::kBadModel, "%s: shape [%d, %d], the config needs [%d, %d]", title.c_str(), w.rows, w.cols, rows,
-                 cols);
+    return Error(Code::kBadModel, "%s: shape [%d, %d], the config needs [%d, %d]", title.c_str(), w.rows,
+                 w.cols, rows, cols);
   }
   if (w.type > WeightType::kInt4) {
-    return Error(Code::kUnsupported, "%s: weight type %d is not known", title.c_str(), static_cast<int>(w.type));
+    return Error(Code::kUnsupported, "%s: weight type %d is not known", title.c_str(),
+                 static_cast<int>(w.type));
   }
   if (w.layout != WeightLayout::kRowMajor) {
     return Error(Code::kUnsupported, "%s: layout %d is not known", title.c_str(), static_cast<int>(w.layout));
   }
   if (IsVectorRole(t.role) && w.type != WeightType::kF32) {
-    return Error(Code::kBadModel, "%s: type %s, norms and biases are f32", title.c_str(), WeightTypeName(w.type));
+    return Error(Code::kBadModel, "%s: type %s, norms and biases are f32", title.c_str(),
+                 WeightTypeName(w.type));
   }
   const bool coded = w.type == WeightType::kInt8 || w.type == WeightType::kInt4;
   if (!coded && w.group != 0) {
-    return Error(Code::kBadModel, "%s: group %d, type %s has none", title.c_str(), w.group, WeightTypeName(w.type));
+    return Error(Code::kBadModel, "%s: group %d, type %s has none", title.c_str(), w.group,
+                 WeightTypeName(w.type));
   }
   if (coded && (w.group < 1 || w.cols % w.group != 0)) {
     return Error(Code::kBadModel, "%s: group %d does not divide %d columns", title.c_str(), w.group, w.cols);
@@ -146,8 +151,10 @@ Status CheckComplete(const std::vector<bool>& seen, const ModelConfig& config) {
     if (!TensorShape(config, role, &rows, &cols)) continue;
     int32_t n_present = 0, absent = -1;
     for (int32_t layer = 0; layer < n_layers; ++layer) {
-      if (has(role, layer)) ++n_present;
-      else if (absent < 0) absent = layer;
+      if (has(role, layer))
+        ++n_present;
+      else if (absent < 0)
+        absent = layer;
     }
     if (n_present == n_layers || (IsBias(role) && n_present == 0)) continue;
     return Error(Code::kBadModel, "%s is missing%s", TensorTitle(role, absent).c_str(),
@@ -160,8 +167,8 @@ Status CheckComplete(const std::vector<bool>& seen, const ModelConfig& config) {
 
 Status CheckCount(const char* name, int64_t count, int64_t limit, const char* things) {
   if (count <= limit) return {};
-  return Error(Code::kBadModel, "%s has %lld %s, the limit is %lld", name, static_cast<long long>(count), things,
-               static_cast<long long>(limit));
+  return Error(Code::kBadModel, "%s has %lld %s, the limit is %lld", name, static_cast<long long>(count),
+               things, static_cast<long long>(limit));
 }
 
 Status CheckConfig(const ModelConfig& c) {
@@ -190,27 +197,31 @@ Status CheckTokenizerSpec(const TokenizerSpec& spec, const ModelConfig& config) 
     return Error(Code::kUnsupported, "tokenizer kind %d is not known", static_cast<int>(spec.kind));
   }
   KVC_RETURN_IF_ERROR(CheckPieces(spec, config));
-  if (spec.merges.size() % 2 != 0) return Error(Code::kBadModel, "the last tokenizer merge has only one side");
+  if (spec.merges.size() % 2 != 0)
+    return Error(Code::kBadModel, "the last tokenizer merge has only one side");
   for (size_t i = 0; i < spec.merges.size(); ++i) {
     if (spec.merges[i] >= 0 && spec.merges[i] < config.vocab_size) continue;
-    return Error(Code::kBadModel, "tokenizer merge %zu names piece %d of %d", i / 2, spec.merges[i], config.vocab_size);
+    return Error(Code::kBadModel, "tokenizer merge %zu names piece %d of %d", i / 2, spec.merges[i],
+                 config.vocab_size);
   }
   const int64_t n_patterns = static_cast<int64_t>(spec.patterns.size());
   KVC_RETURN_IF_ERROR(CheckCount("the tokenizer", n_patterns, kMaxPatterns, "patterns"));
-  for (const std::string& pattern : spec.patterns) KVC_RETURN_IF_ERROR(CheckText("a tokenizer pattern", pattern));
+  for (const std::string& pattern : spec.patterns)
+    KVC_RETURN_IF_ERROR(CheckText("a tokenizer pattern", pattern));
   KVC_RETURN_IF_ERROR(CheckRange("token bos", spec.bos, -1, config.vocab_size - 1));
   KVC_RETURN_IF_ERROR(CheckRange("token eos", spec.eos, -1, config.vocab_size - 1));
   KVC_RETURN_IF_ERROR(CheckRange("token unk", spec.unk, -1, config.vocab_size - 1));
   KVC_RETURN_IF_ERROR(CheckRange("token pad", spec.pad, -1, config.vocab_size - 1));
   const int64_t n_stop_tokens = static_cast<int64_t>(spec.stop_tokens.size());
   KVC_RETURN_IF_ERROR(CheckCount("the tokenizer", n_stop_tokens, kMaxStopTokens, "stop tokens"));
-  for (int32_t id : spec.stop_tokens) KVC_RETURN_IF_ERROR(CheckRange("stop token", id, 0, config.vocab_size - 1));
+  for (int32_t id : spec.stop_tokens)
+    KVC_RETURN_IF_ERROR(CheckRange("stop token", id, 0, config.vocab_size - 1));
   return {};
 }
 
 Status CheckTurnFormat(const TurnFormat& turns) {
-  for (const std::string* text : {&turns.system_prefix, &turns.system_suffix, &turns.user_prefix, &turns.user_suffix,
-                                  &turns.assistant_prefix, &turns.assistant_suffix}) {
+  for (const std::string* text : {&turns.system_prefix, &turns.system_suffix, &turns.user_prefix,
+                                  &turns.user_suffix, &turns.assistant_prefix, &turns.assistant_suffix}) {
     KVC_RETURN_IF_ERROR(CheckText("a marker of the turn format", *text));
   }
   return {};
@@ -226,21 +237,24 @@ Status CheckHeadScores(const std::vector<HeadScoreTable>& tables, const ModelCon
     }
     const char* name = t.name.c_str();
     if (t.name.empty()) return Error(Code::kBadModel, "a head-score table has no name");
-    if (!names.insert(t.name).second) return Error(Code::kBadModel, "head-score table %s is there twice", name);
-    if (t.n_layers != config.n_layers || (t.n_columns != config.n_kv_heads && t.n_columns != config.n_heads)) {
+    if (!names.insert(t.name).second)
+      return Error(Code::kBadModel, "head-score table %s is there twice", name);
+    if (t.n_layers != config.n_layers ||
+        (t.n_columns != config.n_kv_heads && t.n_columns != config.n_heads)) {
       return Error(Code::kBadModel,
-                   "head-score table %s: shape [%d, %d], the model has %d layers, %d KV heads, %d heads", name,
-                   t.n_layers, t.n_columns, config.n_layers, config.n_kv_heads, config.n_heads);
+                   "head-score table %s: shape [%d, %d], the model has %d layers, %d KV heads, %d heads",
+                   name, t.n_layers, t.n_columns, config.n_layers, config.n_kv_heads, config.n_heads);
     }
     const int64_t n_scores = int64_t{t.n_layers} * t.n_columns;
     if (static_cast<int64_t>(t.scores.size()) != n_scores) {
-      return Error(Code::kBadModel, "head-score table %s: %zu scores, its shape needs %lld", name, t.scores.size(),
-                   static_cast<long long>(n_scores));
+      return Error(Code::kBadModel, "head-score table %s: %zu scores, its shape needs %lld", name,
+                   t.scores.size(), static_cast<long long>(n_scores));
     }
     const int64_t bad = FirstNotFinite(WeightType::kF32, t.scores.data(), n_scores);
     if (bad >= 0) {
-      return Error(Code::kBadModel, "head-score table %s: the score of layer %lld, column %lld is not finite", name,
-                   static_cast<long long>(bad / t.n_columns), static_cast<long long>(bad % t.n_columns));
+      return Error(Code::kBadModel, "head-score table %s: the score of layer %lld, column %lld is not finite",
+                   name, static_cast<long long>(bad / t.n_columns),
+                   static_cast<long long>(bad % t.n_columns));
     }
     if (t.n_samples < 0 || t.budget < 0 || t.alpha < 0) {
       return Error(Code::kBadModel, "head-score table %s: n_samples, budget or alpha is negative", name);
@@ -254,7 +268,8 @@ Status CheckTensors(const std::vector<TensorEntry>& tensors, const ModelConfig& 
   for (const TensorEntry& t : tensors) {
     const int number = static_cast<int>(t.role);
     const bool layered = IsLayerRole(t.role);
-    if (!layered && !IsModelRole(t.role)) return Error(Code::kUnsupported, "tensor role %d is not known", number);
+    if (!layered && !IsModelRole(t.role))
+      return Error(Code::kUnsupported, "tensor role %d is not known", number);
     if (layered ? t.layer < 0 || t.layer >= config.n_layers : t.layer != -1) {
       return Error(Code::kBadModel, "tensor %s: layer %d of a model of %d", TensorRoleName(t.role), t.layer,
                    config.n_layers);
@@ -274,11 +289,16 @@ std::string TensorTitle(TensorRole role, int32_t layer) {
 
 const char* WeightTypeName(WeightType type) {
   switch (type) {
-    case WeightType::kF32: return "f32";
-    case WeightType::kF16: return "f16";
-    case WeightType::kBf16: return "bf16";
-    case WeightType::kInt8: return "int8";
-    case WeightType::kInt4: return "int4";
+    case WeightType::kF32:
+      return "f32";
+    case WeightType::kF16:
+      return "f16";
+    case WeightType::kBf16:
+      return "bf16";
+    case WeightType::kInt8:
+      return "int8";
+    case WeightType::kInt4:
+      return "int4";
   }
   return "unknown";
 }
@@ -297,7 +317,8 @@ SectionLayout LayoutOf(const Weight& weight) {
 
 namespace {
 
-// Finite numbers have an exponent that is not all ones. Blocks keep the inner loop free of exits, so it vectorises.
+// Finite numbers have an exponent that is not all ones. Blocks keep the inner loop free of exits, so it
+// vectorises.
 template <typename Word>
 int64_t FirstWithExponent(const void* data, int64_t n, Word exponent) {
   constexpr int64_t kBlock = 1024;
@@ -323,11 +344,15 @@ int64_t FirstWithExponent(const void* data, int64_t n, Word exponent) {
 
 int64_t FirstNotFinite(WeightType type, const void* data, int64_t n_elements) {
   switch (type) {
-    case WeightType::kF32: return FirstWithExponent(data, n_elements, uint32_t{0x7f800000});
-    case WeightType::kF16: return FirstWithExponent(data, n_elements, uint16_t{0x7c00});
-    case WeightType::kBf16: return FirstWithExponent(data, n_elements, uint16_t{0x7f80});
+    case WeightType::kF32:
+      return FirstWithExponent(data, n_elements, uint32_t{0x7f800000});
+    case WeightType::kF16:
+      return FirstWithExponent(data, n_elements, uint16_t{0x7c00});
+    case WeightType::kBf16:
+      return FirstWithExponent(data, n_elements, uint16_t{0x7f80});
     case WeightType::kInt8:
-    case WeightType::kInt4: return -1;
+    case WeightType::kInt4:
+      return -1;
   }
   return -1;
 }

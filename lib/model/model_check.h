@@ -1,6 +1,6 @@
 // What a model may consist of. The reader and the writer of model files hold them to these same rules.
-// kBadModel: it contradicts itself or a limit; kUnsupported: a value this version does not know. The text names the
-// field, its value and what would be right; the caller puts the file in front.
+// kBadModel: it contradicts itself or a limit; kUnsupported: a value this version does not know. The text
+// names the field, its value and what would be right; the caller puts the file in front.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -23,15 +23,16 @@ Status CheckConfig(const ModelConfig& config);
 Status CheckTokenizerSpec(const TokenizerSpec& spec, const ModelConfig& config);
 Status CheckTurnFormat(const TurnFormat& turns);
 Status CheckHeadScores(const std::vector<HeadScoreTable>& tables, const ModelConfig& config);
-// Role, layer, type, shape and group of each; every tensor the config needs is there, once. A kind of bias is there for
-// all layers or for none. Looks at no data, offsets or sizes.
+// Role, layer, type, shape and group of each; every tensor the config needs is there, once. A kind of bias is
+// there for all layers or for none. Looks at no data, offsets or sizes.
 Status CheckTensors(const std::vector<TensorEntry>& tensors, const ModelConfig& config);
 
 // "tensor query of layer 3", "tensor embedding"
 std::string TensorTitle(TensorRole role, int32_t layer);
 const char* WeightTypeName(WeightType type);  // "f32", "f16", "bf16", "int8", "int4"; never null
 
-// Where the parts of a checked weight lie in its section: elements or codes, zeros up to a multiple of 64, then scales.
+// Where the parts of a checked weight lie in its section: elements or codes, zeros up to a multiple of 64,
+// then scales.
 struct SectionLayout {
   int64_t data_bytes = 0, scales_offset = 0, scales_bytes = 0, n_bytes = 0;
 };

@@ -4,24 +4,42 @@ namespace kvc {
 
 const char* TensorRoleName(TensorRole role) {
   switch (role) {
-    case TensorRole::kEmbedding: return "embedding";
-    case TensorRole::kFinalNorm: return "final_norm";
-    case TensorRole::kOutputHead: return "output_head";
-    case TensorRole::kAttentionNorm: return "attention_norm";
-    case TensorRole::kQuery: return "query";
-    case TensorRole::kKey: return "key";
-    case TensorRole::kValue: return "value";
-    case TensorRole::kOutput: return "output";
-    case TensorRole::kQueryBias: return "query_bias";
-    case TensorRole::kKeyBias: return "key_bias";
-    case TensorRole::kValueBias: return "value_bias";
-    case TensorRole::kOutputBias: return "output_bias";
-    case TensorRole::kQueryNorm: return "query_norm";
-    case TensorRole::kKeyNorm: return "key_norm";
-    case TensorRole::kFfnNorm: return "ffn_norm";
-    case TensorRole::kGate: return "gate";
-    case TensorRole::kUp: return "up";
-    case TensorRole::kDown: return "down";
+    case TensorRole::kEmbedding:
+      return "embedding";
+    case TensorRole::kFinalNorm:
+      return "final_norm";
+    case TensorRole::kOutputHead:
+      return "output_head";
+    case TensorRole::kAttentionNorm:
+      return "attention_norm";
+    case TensorRole::kQuery:
+      return "query";
+    case TensorRole::kKey:
+      return "key";
+    case TensorRole::kValue:
+      return "value";
+    case TensorRole::kOutput:
+      return "output";
+    case TensorRole::kQueryBias:
+      return "query_bias";
+    case TensorRole::kKeyBias:
+      return "key_bias";
+    case TensorRole::kValueBias:
+      return "value_bias";
+    case TensorRole::kOutputBias:
+      return "output_bias";
+    case TensorRole::kQueryNorm:
+      return "query_norm";
+    case TensorRole::kKeyNorm:
+      return "key_norm";
+    case TensorRole::kFfnNorm:
+      return "ffn_norm";
+    case TensorRole::kGate:
+      return "gate";
+    case TensorRole::kUp:
+      return "up";
+    case TensorRole::kDown:
+      return "down";
   }
   return "unknown";
 }
@@ -34,24 +52,35 @@ bool TensorShape(const ModelConfig& config, TensorRole role, int32_t* rows, int3
     return true;
   };
   switch (role) {
-    case TensorRole::kEmbedding: return shape(config.vocab_size, hidden);
-    case TensorRole::kOutputHead: return !config.tied_head && shape(config.vocab_size, hidden);
+    case TensorRole::kEmbedding:
+      return shape(config.vocab_size, hidden);
+    case TensorRole::kOutputHead:
+      return !config.tied_head && shape(config.vocab_size, hidden);
     case TensorRole::kFinalNorm:
     case TensorRole::kAttentionNorm:
     case TensorRole::kFfnNorm:
-    case TensorRole::kOutputBias: return shape(1, hidden);
-    case TensorRole::kQuery: return shape(q, hidden);
+    case TensorRole::kOutputBias:
+      return shape(1, hidden);
+    case TensorRole::kQuery:
+      return shape(q, hidden);
     case TensorRole::kKey:
-    case TensorRole::kValue: return shape(kv, hidden);
-    case TensorRole::kOutput: return shape(hidden, q);
-    case TensorRole::kQueryBias: return shape(1, q);
+    case TensorRole::kValue:
+      return shape(kv, hidden);
+    case TensorRole::kOutput:
+      return shape(hidden, q);
+    case TensorRole::kQueryBias:
+      return shape(1, q);
     case TensorRole::kKeyBias:
-    case TensorRole::kValueBias: return shape(1, kv);
+    case TensorRole::kValueBias:
+      return shape(1, kv);
     case TensorRole::kQueryNorm:
-    case TensorRole::kKeyNorm: return config.qk_norm && shape(1, config.head_dim);
+    case TensorRole::kKeyNorm:
+      return config.qk_norm && shape(1, config.head_dim);
     case TensorRole::kGate:
-    case TensorRole::kUp: return shape(config.ffn_size, hidden);
-    case TensorRole::kDown: return shape(hidden, config.ffn_size);
+    case TensorRole::kUp:
+      return shape(config.ffn_size, hidden);
+    case TensorRole::kDown:
+      return shape(hidden, config.ffn_size);
   }
   return false;
 }
@@ -66,8 +95,10 @@ bool IsVectorRole(TensorRole role) {
     case TensorRole::kValueBias:
     case TensorRole::kOutputBias:
     case TensorRole::kQueryNorm:
-    case TensorRole::kKeyNorm: return true;
-    default: return false;
+    case TensorRole::kKeyNorm:
+      return true;
+    default:
+      return false;
   }
 }
 

@@ -10,19 +10,20 @@
 namespace kvc {
 
 // Hard limits on what a file may claim; checked before any allocation that depends on a claim.
-constexpr int32_t kMaxLayers = 1024, kMaxHeads = 1024, kMaxHeadDim = 1024, kMaxHidden = 1 << 17, kMaxFfn = 1 << 20,
-                  kMaxVocab = 1 << 21, kMaxContext = 1 << 26;
+constexpr int32_t kMaxLayers = 1024, kMaxHeads = 1024, kMaxHeadDim = 1024, kMaxHidden = 1 << 17,
+                  kMaxFfn = 1 << 20, kMaxVocab = 1 << 21, kMaxContext = 1 << 26;
 
 struct ModelConfig {
   std::string name, architecture;  // architecture: "llama", "qwen3", ...: for people; the flags below decide
-  int32_t n_layers = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0, hidden_size = 0, ffn_size = 0, vocab_size = 0;
-  int32_t max_tokens = 0;          // trained context
-  int32_t sliding_window = 0;      // 0 = none; else every layer sees only the newest so many tokens
+  int32_t n_layers = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0, hidden_size = 0, ffn_size = 0,
+          vocab_size = 0;
+  int32_t max_tokens = 0;      // trained context
+  int32_t sliding_window = 0;  // 0 = none; else every layer sees only the newest so many tokens
   double norm_eps = 1e-5;
   RopeConfig rope;
   RopePairing rope_pairing = RopePairing::kHalf;
-  bool qk_norm = false;            // per-head RMS norm of q and k before RoPE (Qwen3)
-  bool tied_head = false;          // the output head is the embedding matrix
+  bool qk_norm = false;    // per-head RMS norm of q and k before RoPE (Qwen3)
+  bool tied_head = false;  // the output head is the embedding matrix
 };
 
 // Per-head scores for head-budget methods, measured offline (methods.md 3).
@@ -30,19 +31,34 @@ struct HeadScoreTable {
   std::string name, estimator, dataset, tool, note;  // estimator "ssv" [L, G], "headkv-r2" [L, H], ...
   int32_t n_layers = 0, n_columns = 0;               // columns: G or H
   int64_t n_samples = 0, seed = 0;
-  int32_t budget = 0, alpha = 0;                     // alpha: chosen for CoKV on validation; 0 = not chosen
-  std::vector<float> scores;                         // [n_layers, n_columns]
+  int32_t budget = 0, alpha = 0;  // alpha: chosen for CoKV on validation; 0 = not chosen
+  std::vector<float> scores;      // [n_layers, n_columns]
 };
 
 enum class TensorRole : uint16_t {
-  kEmbedding = 1, kFinalNorm = 2, kOutputHead = 3,
-  kAttentionNorm = 10, kQuery = 11, kKey = 12, kValue = 13, kOutput = 14,
-  kQueryBias = 15, kKeyBias = 16, kValueBias = 17, kOutputBias = 18, kQueryNorm = 19, kKeyNorm = 20,
-  kFfnNorm = 30, kGate = 31, kUp = 32, kDown = 33,
+  kEmbedding = 1,
+  kFinalNorm = 2,
+  kOutputHead = 3,
+  kAttentionNorm = 10,
+  kQuery = 11,
+  kKey = 12,
+  kValue = 13,
+  kOutput = 14,
+  kQueryBias = 15,
+  kKeyBias = 16,
+  kValueBias = 17,
+  kOutputBias = 18,
+  kQueryNorm = 19,
+  kKeyNorm = 20,
+  kFfnNorm = 30,
+  kGate = 31,
+  kUp = 32,
+  kDown = 33,
 };
 const char* TensorRoleName(TensorRole role);  // "embedding", "attention_norm", ...; never null
 
-// The shape a role must have under a config: [rows, cols]; vectors are [1, n]. False: the config has no such tensor.
+// The shape a role must have under a config: [rows, cols]; vectors are [1, n]. False: the config has no such
+// tensor.
 bool TensorShape(const ModelConfig& config, TensorRole role, int32_t* rows, int32_t* cols);
 // Norms and biases are always f32; matrices may be any WeightType.
 bool IsVectorRole(TensorRole role);

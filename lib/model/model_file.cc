@@ -27,8 +27,8 @@ Status Classify(Status status) {
 class VerifiedFile final : public ModelFile {
  public:
   // name goes in front of every message. The bytes are file's, or data[n_bytes] of the caller.
-  static Result<std::unique_ptr<ModelFile>> Create(const std::string& name, MappedFile file, const uint8_t* data,
-                                                   int64_t n_bytes) {
+  static Result<std::unique_ptr<ModelFile>> Create(const std::string& name, MappedFile file,
+                                                   const uint8_t* data, int64_t n_bytes) {
     std::unique_ptr<VerifiedFile> model(new VerifiedFile(std::move(file), data, n_bytes));
     const Status status = model->Verify();
     if (!status.ok()) return Status(status.code(), name + ": " + status.message());
@@ -80,15 +80,17 @@ class VerifiedFile final : public ModelFile {
       const std::string title = TensorTitle(t.role, t.layer);
       if (index >= taken.size() || content_.sections[index].kind != kTensorSection || taken[index]) {
         return Error(Code::kBadModel, "%s: section %u is %s", title.c_str(), index,
-                     index >= taken.size() ? "not there" : taken[index] ? "another tensor's" : "not a tensor's");
+                     index >= taken.size() ? "not there"
+                     : taken[index]        ? "another tensor's"
+                                           : "not a tensor's");
       }
       taken[index] = true;
       const SectionEntry& section = content_.sections[index];
       const SectionLayout layout = LayoutOf(t.weight);
       if (section.size != static_cast<uint64_t>(layout.n_bytes)) {
-        return Error(Code::kBadModel, "%s: its section has %llu bytes, shape [%d, %d] in %s needs %lld", title.c_str(),
-                     static_cast<unsigned long long>(section.size), t.weight.rows, t.weight.cols,
-                     WeightTypeName(t.weight.type), static_cast<long long>(layout.n_bytes));
+        return Error(Code::kBadModel, "%s: its section has %llu bytes, shape [%d, %d] in %s needs %lld",
+                     title.c_str(), static_cast<unsigned long long>(section.size), t.weight.rows,
+                     t.weight.cols, WeightTypeName(t.weight.type), static_cast<long long>(layout.n_bytes));
       }
       t.offset = static_cast<int64_t>(section.offset), t.size = layout.n_bytes, t.checksum = section.checksum;
       t.weight.data = data_ + t.offset;
@@ -102,13 +104,15 @@ class VerifiedFile final : public ModelFile {
 
   Status ScanSections() const {
     std::vector<const TensorEntry*> owner(content_.sections.size());
-    for (size_t i = 0; i < content_.tensors.size(); ++i) owner[content_.tensor_sections[i]] = &content_.tensors[i];
+    for (size_t i = 0; i < content_.tensors.size(); ++i)
+      owner[content_.tensor_sections[i]] = &content_.tensors[i];
     for (size_t i = 0; i < owner.size(); ++i) {
       const SectionEntry& s = content_.sections[i];
       if (owner[i] != nullptr) {
         KVC_RETURN_IF_ERROR(ScanTensor(*owner[i]));
       } else if (Hash64(data_ + s.offset, s.size) != s.checksum) {
-        return Mismatch(Format("section %zu", i), static_cast<int64_t>(s.offset), static_cast<int64_t>(s.size));
+        return Mismatch(Format("section %zu", i), static_cast<int64_t>(s.offset),
+                        static_cast<int64_t>(s.size));
       }
     }
     return {};
@@ -150,15 +154,18 @@ Result<std::unique_ptr<ModelFile>> ModelFile::Open(const std::string& path, Memo
   return Verified(path, MappedFile::Open(path, meter));
 }
 
-Result<std::unique_ptr<ModelFile>> ModelFile::OpenFd(int fd, int64_t offset, int64_t n_bytes, MemoryMeter* meter) {
+Result<std::unique_ptr<ModelFile>> ModelFile::OpenFd(int fd, int64_t offset, int64_t n_bytes,
+                                                     MemoryMeter* meter) {
   const std::string name = Format("descriptor %d at byte %lld", fd, static_cast<long long>(offset));
   return Verified(name, MappedFile::FromFd(fd, offset, n_bytes, name, meter));
 }
 
-Result<std::unique_ptr<ModelFile>> ModelFile::OpenMemory(const uint8_t* data, int64_t n_bytes, MemoryMeter* meter) {
+Result<std::unique_ptr<ModelFile>> ModelFile::OpenMemory(const uint8_t* data, int64_t n_bytes,
+                                                         MemoryMeter* meter) {
   static_cast<void>(meter);  // the bytes are the caller's
   if (n_bytes < 0 || (data == nullptr && n_bytes > 0)) {
-    return Error(Code::kInvalid, "model in memory: no data, or %lld bytes of it", static_cast<long long>(n_bytes));
+    return Error(Code::kInvalid, "model in memory: no data, or %lld bytes of it",
+                 static_cast<long long>(n_bytes));
   }
   if (reinterpret_cast<uintptr_t>(data) % 64 != 0) {
     return Error(Code::kInvalid, "model in memory: its address is not a multiple of 64");

@@ -17,10 +17,10 @@ constexpr uint32_t kModelFileVersion = 1;  // newest container version this libr
 
 struct TensorEntry {
   TensorRole role{};
-  int32_t layer = -1;               // -1: not of a layer
-  Weight weight;                    // points into the file
-  int64_t offset = 0, size = 0;     // of the section, from the start of the file
-  uint64_t checksum = 0;            // XXH3-64 of the section
+  int32_t layer = -1;            // -1: not of a layer
+  Weight weight;                 // points into the file
+  int64_t offset = 0, size = 0;  // of the section, from the start of the file
+  uint64_t checksum = 0;         // XXH3-64 of the section
 };
 
 // How a chat turn is written around user text; all may be empty (no chat format).
@@ -30,16 +30,19 @@ struct TurnFormat {
 
 class ModelFile {
  public:
-  // Maps (or reads, where mapping fails) and verifies everything: container, FlatBuffers verifier with limits, ranges,
-  // overlaps, shapes against the config, checksums, finite values. Messages say truncated, damaged, newer version or
-  // unsupported, and what and where. meter is charged for what is read into memory, not for mappings. kIo cannot read;
-  // kBadModel truncated, damaged or newer; kUnsupported a value this version does not know; kMemory.
+  // Maps (or reads, where mapping fails) and verifies everything: container, FlatBuffers verifier with
+  // limits, ranges, overlaps, shapes against the config, checksums, finite values. Messages say truncated,
+  // damaged, newer version or unsupported, and what and where. meter is charged for what is read into memory,
+  // not for mappings. kIo cannot read; kBadModel truncated, damaged or newer; kUnsupported a value this
+  // version does not know; kMemory.
   static Result<std::unique_ptr<ModelFile>> Open(const std::string& path, MemoryMeter* meter);
-  // n_bytes from offset, 0 = to the end. The descriptor may be closed after the call. Where offset is no multiple of
-  // 64, the file is read into memory, as its weights would not be aligned.
-  static Result<std::unique_ptr<ModelFile>> OpenFd(int fd, int64_t offset, int64_t n_bytes, MemoryMeter* meter);
+  // n_bytes from offset, 0 = to the end. The descriptor may be closed after the call. Where offset is no
+  // multiple of 64, the file is read into memory, as its weights would not be aligned.
+  static Result<std::unique_ptr<ModelFile>> OpenFd(int fd, int64_t offset, int64_t n_bytes,
+                                                   MemoryMeter* meter);
   // data: 64-byte aligned (else kInvalid), valid and unchanged while the object lives.
-  static Result<std::unique_ptr<ModelFile>> OpenMemory(const uint8_t* data, int64_t n_bytes, MemoryMeter* meter);
+  static Result<std::unique_ptr<ModelFile>> OpenMemory(const uint8_t* data, int64_t n_bytes,
+                                                       MemoryMeter* meter);
   virtual ~ModelFile() = default;
 
   virtual const ModelConfig& config() const = 0;

@@ -40,8 +40,8 @@ Status CheckPadding(const uint8_t* file, const Gap& gap) {
   const uint8_t* end = file + gap.end;
   const uint8_t* found = std::find_if(file + gap.begin, end, [](uint8_t byte) { return byte != 0; });
   if (found == end) return {};
-  return Error(Code::kBadModel, "byte %lld is padding and must be 0, it is %d", static_cast<long long>(found - file),
-               *found);
+  return Error(Code::kBadModel, "byte %lld is padding and must be 0, it is %d",
+               static_cast<long long>(found - file), *found);
 }
 
 }  // namespace
@@ -80,23 +80,26 @@ Status DecodeHeader(const uint8_t* file, int64_t n_bytes, ContainerHeader* heade
   if (header->version == 0) return Error(Code::kBadModel, "damaged: the header says version 0");
   if (header->file_bytes != static_cast<uint64_t>(n_bytes)) {
     const bool cut = header->file_bytes > static_cast<uint64_t>(n_bytes);
-    return Error(Code::kBadModel, "%s: the file has %lld bytes, its header says %llu", cut ? "truncated" : "damaged", n,
-                 static_cast<unsigned long long>(header->file_bytes));
+    return Error(Code::kBadModel, "%s: the file has %lld bytes, its header says %llu",
+                 cut ? "truncated" : "damaged", n, static_cast<unsigned long long>(header->file_bytes));
   }
   if (header->directory_bytes > static_cast<uint64_t>(std::min(n_bytes - kHeaderBytes, kMaxDirectoryBytes))) {
-    return Error(Code::kBadModel,
-                 "damaged: the header says the directory has %llu bytes, the file has %lld, the limit is %lld",
-                 static_cast<unsigned long long>(header->directory_bytes), n,
-                 static_cast<long long>(kMaxDirectoryBytes));
+    return Error(
+        Code::kBadModel,
+        "damaged: the header says the directory has %llu bytes, the file has %lld, the limit is %lld",
+        static_cast<unsigned long long>(header->directory_bytes), n,
+        static_cast<long long>(kMaxDirectoryBytes));
   }
   if (Hash64(file + kHeaderBytes, header->directory_bytes) != header->directory_hash) {
     return Error(Code::kBadModel, "damaged: the directory (bytes %lld to %lld) does not match its checksum",
-                 static_cast<long long>(kHeaderBytes), static_cast<long long>(kHeaderBytes + header->directory_bytes));
+                 static_cast<long long>(kHeaderBytes),
+                 static_cast<long long>(kHeaderBytes + header->directory_bytes));
   }
   return {};
 }
 
-Status CheckSections(const uint8_t* file, const ContainerHeader& header, const std::vector<SectionEntry>& sections) {
+Status CheckSections(const uint8_t* file, const ContainerHeader& header,
+                     const std::vector<SectionEntry>& sections) {
   std::vector<size_t> order(sections.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&sections](size_t a, size_t b) {
@@ -107,18 +110,19 @@ Status CheckSections(const uint8_t* file, const ContainerHeader& header, const s
   uint64_t end = static_cast<uint64_t>(kHeaderBytes) + header.directory_bytes;
   for (size_t index : order) {
     const SectionEntry& s = sections[index];
-    const auto offset = static_cast<unsigned long long>(s.offset), size = static_cast<unsigned long long>(s.size);
+    const auto offset = static_cast<unsigned long long>(s.offset),
+               size = static_cast<unsigned long long>(s.size);
     if (s.offset > header.file_bytes || s.size > header.file_bytes - s.offset) {
-      return Error(Code::kBadModel, "section %zu (%llu bytes at %llu) is outside the file of %llu bytes", index, size,
-                   offset, static_cast<unsigned long long>(header.file_bytes));
+      return Error(Code::kBadModel, "section %zu (%llu bytes at %llu) is outside the file of %llu bytes",
+                   index, size, offset, static_cast<unsigned long long>(header.file_bytes));
     }
     if (s.offset % kSectionAlignment != 0) {
       return Error(Code::kBadModel, "section %zu at %llu is not aligned to %lld", index, offset,
                    static_cast<long long>(kSectionAlignment));
     }
     if (s.offset < end) {
-      return Error(Code::kBadModel, "section %zu (%llu bytes at %llu) overlaps what ends at %llu", index, size, offset,
-                   static_cast<unsigned long long>(end));
+      return Error(Code::kBadModel, "section %zu (%llu bytes at %llu) overlaps what ends at %llu", index,
+                   size, offset, static_cast<unsigned long long>(end));
     }
     gaps.push_back({end, s.offset});
     end = s.offset + s.size;

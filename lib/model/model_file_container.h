@@ -1,4 +1,5 @@
-// The bytes around the directory of a model file (models/FORMAT.md): header and section rules, for reader and writer.
+// The bytes around the directory of a model file (models/FORMAT.md): header and section rules, for reader and
+// writer.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -26,12 +27,13 @@ struct SectionEntry {
 };
 
 void EncodeHeader(const ContainerHeader& header, uint8_t out[kHeaderBytes]);
-// Checks magic, version, sizes and hashes of header and directory. n_bytes: of the file as found. Messages begin with
-// "truncated", "damaged" or "newer version".
+// Checks magic, version, sizes and hashes of header and directory. n_bytes: of the file as found. Messages
+// begin with "truncated", "damaged" or "newer version".
 Status DecodeHeader(const uint8_t* file, int64_t n_bytes, ContainerHeader* header);
 
-// Sections aligned, inside the file, after the directory, apart from each other, the last one ending the file; every
-// byte that belongs to none is zero. Reads no section. Messages do not repeat "damaged".
-Status CheckSections(const uint8_t* file, const ContainerHeader& header, const std::vector<SectionEntry>& sections);
+// Sections aligned, inside the file, after the directory, apart from each other, the last one ending the
+// file; every byte that belongs to none is zero. Reads no section. Messages do not repeat "damaged".
+Status CheckSections(const uint8_t* file, const ContainerHeader& header,
+                     const std::vector<SectionEntry>& sections);
 
 }  // namespace kvc

@@ -12,10 +12,14 @@ std::string Hex(uint64_t value) { return Format("%016" PRIx64, value); }
 
 const char* ScalingName(RopeScaling scaling) {
   switch (scaling) {
-    case RopeScaling::kNone: return "none";
-    case RopeScaling::kLinear: return "linear";
-    case RopeScaling::kLlama3: return "llama3";
-    case RopeScaling::kYarn: return "yarn";
+    case RopeScaling::kNone:
+      return "none";
+    case RopeScaling::kLinear:
+      return "linear";
+    case RopeScaling::kLlama3:
+      return "llama3";
+    case RopeScaling::kYarn:
+      return "yarn";
   }
   return "unknown";
 }
@@ -108,7 +112,8 @@ void DescribeHeadScores(const HeadScoreTable& t, JsonWriter* json) {
   json->Key("scores").BeginArray();
   for (int32_t layer = 0; layer < t.n_layers; ++layer) {
     json->BeginArray();
-    for (int32_t i = 0; i < t.n_columns; ++i) json->Value(t.scores[static_cast<size_t>(layer) * t.n_columns + i]);
+    for (int32_t i = 0; i < t.n_columns; ++i)
+      json->Value(t.scores[static_cast<size_t>(layer) * t.n_columns + i]);
     json->EndArray();
   }
   json->EndArray();

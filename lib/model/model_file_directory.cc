@@ -27,7 +27,8 @@ Status ReadConfig(const schema::Config& from, ModelConfig* c) {
   KVC_RETURN_IF_ERROR(ReadText(from.architecture(), "architecture", &c->architecture));
   c->n_layers = from.n_layers(), c->n_heads = from.n_heads(), c->n_kv_heads = from.n_kv_heads();
   c->head_dim = from.head_dim(), c->hidden_size = from.hidden_size(), c->ffn_size = from.ffn_size();
-  c->vocab_size = from.vocab_size(), c->max_tokens = from.max_tokens(), c->sliding_window = from.sliding_window();
+  c->vocab_size = from.vocab_size(), c->max_tokens = from.max_tokens(),
+  c->sliding_window = from.sliding_window();
   c->norm_eps = from.norm_eps(), c->qk_norm = from.qk_norm(), c->tied_head = from.tied_head();
   const schema::Rope& rope = *from.rope();
   c->rope_pairing = static_cast<RopePairing>(rope.pairing());
@@ -35,7 +36,8 @@ Status ReadConfig(const schema::Config& from, ModelConfig* c) {
   c->rope.theta = rope.theta(), c->rope.factor = rope.factor();
   c->rope.low_freq_factor = rope.low_freq_factor(), c->rope.high_freq_factor = rope.high_freq_factor();
   c->rope.beta_fast = rope.beta_fast(), c->rope.beta_slow = rope.beta_slow();
-  c->rope.attention_factor = rope.attention_factor(), c->rope.original_max_tokens = rope.original_max_tokens();
+  c->rope.attention_factor = rope.attention_factor(),
+  c->rope.original_max_tokens = rope.original_max_tokens();
   return {};
 }
 
@@ -49,8 +51,9 @@ Status ReadPieces(const schema::Tokenizer& from, TokenizerSpec* t) {
   for (flatbuffers::uoffset_t i = 0; i < ends.size(); ++i) {
     const uint32_t end = ends.Get(i);
     if (end < begin || end > bytes.size()) {
-      return Error(Code::kBadModel, "tokenizer piece %u ends at byte %u, before its start %u or beyond all %u", i, end,
-                   begin, bytes.size());
+      return Error(Code::kBadModel,
+                   "tokenizer piece %u ends at byte %u, before its start %u or beyond all %u", i, end, begin,
+                   bytes.size());
     }
     t->pieces.emplace_back(reinterpret_cast<const char*>(bytes.data()) + begin, end - begin);
     begin = end;
@@ -59,7 +62,8 @@ Status ReadPieces(const schema::Tokenizer& from, TokenizerSpec* t) {
     return Error(Code::kBadModel, "the tokenizer's pieces end at byte %u of %u", begin, bytes.size());
   }
   t->piece_kinds.resize(kinds.size());
-  for (flatbuffers::uoffset_t i = 0; i < kinds.size(); ++i) t->piece_kinds[i] = static_cast<PieceKind>(kinds.Get(i));
+  for (flatbuffers::uoffset_t i = 0; i < kinds.size(); ++i)
+    t->piece_kinds[i] = static_cast<PieceKind>(kinds.Get(i));
   return {};
 }
 
@@ -101,7 +105,8 @@ Status ReadHeadScores(const schema::HeadScores& from, HeadScoreTable* t) {
   KVC_RETURN_IF_ERROR(ReadText(from.dataset(), kName, &t->dataset));
   KVC_RETURN_IF_ERROR(ReadText(from.tool(), kName, &t->tool));
   KVC_RETURN_IF_ERROR(ReadText(from.note(), kName, &t->note));
-  KVC_RETURN_IF_ERROR(CheckCount(t->name.c_str(), from.scores()->size(), int64_t{kMaxLayers} * kMaxHeads, "scores"));
+  KVC_RETURN_IF_ERROR(
+      CheckCount(t->name.c_str(), from.scores()->size(), int64_t{kMaxLayers} * kMaxHeads, "scores"));
   t->n_layers = from.n_layers(), t->n_columns = from.n_columns();
   t->n_samples = from.n_samples(), t->seed = from.seed(), t->budget = from.budget(), t->alpha = from.alpha();
   ReadNumbers(from.scores(), &t->scores);
@@ -134,9 +139,11 @@ Status ReadDirectory(const uint8_t* data, int64_t n_bytes, DirectoryContent* con
   const schema::Directory& from = *schema::GetDirectory(data);
   KVC_RETURN_IF_ERROR(ReadConfig(*from.config(), &content->config));
   KVC_RETURN_IF_ERROR(ReadTokenizer(*from.tokenizer(), &content->tokenizer));
-  if (from.turn_format() != nullptr) KVC_RETURN_IF_ERROR(ReadTurnFormat(*from.turn_format(), &content->turn_format));
+  if (from.turn_format() != nullptr)
+    KVC_RETURN_IF_ERROR(ReadTurnFormat(*from.turn_format(), &content->turn_format));
   if (from.head_scores() != nullptr) {
-    KVC_RETURN_IF_ERROR(CheckCount("the model", from.head_scores()->size(), kMaxHeadScoreTables, "head-score tables"));
+    KVC_RETURN_IF_ERROR(
+        CheckCount("the model", from.head_scores()->size(), kMaxHeadScoreTables, "head-score tables"));
     for (const schema::HeadScores* table : *from.head_scores()) {
       content->head_scores.emplace_back();
       KVC_RETURN_IF_ERROR(ReadHeadScores(*table, &content->head_scores.back()));

@@ -17,14 +17,14 @@ struct DirectoryContent {
   TokenizerSpec tokenizer;
   TurnFormat turn_format;
   std::vector<HeadScoreTable> head_scores;
-  std::vector<TensorEntry> tensors;         // role, layer and weight without data
-  std::vector<uint32_t> tensor_sections;    // index into sections, per tensor
+  std::vector<TensorEntry> tensors;       // role, layer and weight without data
+  std::vector<uint32_t> tensor_sections;  // index into sections, per tensor
   std::vector<SectionEntry> sections;
   std::string created_by, source;
 };
 
-// Verifies the buffer (8-byte aligned) and copies it out, never more than a small multiple of its size. Counts and text
-// lengths are checked; whether the values make a model is not.
+// Verifies the buffer (8-byte aligned) and copies it out, never more than a small multiple of its size.
+// Counts and text lengths are checked; whether the values make a model is not.
 Status ReadDirectory(const uint8_t* data, int64_t n_bytes, DirectoryContent* content);
 
 }  // namespace kvc

@@ -13,7 +13,9 @@ namespace {
 class Feed {
  public:
   template <typename... T>
-  void Values(const T&... values) { (hasher_.Update(&values, sizeof(values)), ...); }
+  void Values(const T&... values) {
+    (hasher_.Update(&values, sizeof(values)), ...);
+  }
   template <typename T>
   void Vector(const std::vector<T>& values) {
     Values(uint64_t{values.size()});
@@ -41,8 +43,8 @@ uint64_t Fingerprint(const ModelConfig& c, const TokenizerSpec& t, const std::ve
   feed.Values(c.rope.theta, c.rope.factor, c.rope.low_freq_factor, c.rope.high_freq_factor, c.rope.beta_fast,
               c.rope.beta_slow, c.rope.attention_factor, c.rope.original_max_tokens, c.rope.scaling);
   feed.Values(c.rope_pairing, c.qk_norm, c.tied_head);
-  feed.Values(t.kind, t.ignore_merges, t.nfc, t.add_space_prefix, t.remove_extra_spaces, t.byte_fallback, t.add_bos,
-              t.bos, t.eos, t.unk, t.pad);
+  feed.Values(t.kind, t.ignore_merges, t.nfc, t.add_space_prefix, t.remove_extra_spaces, t.byte_fallback,
+              t.add_bos, t.bos, t.eos, t.unk, t.pad);
   feed.Texts(t.pieces);
   feed.Vector(t.piece_kinds);
   feed.Vector(t.scores);

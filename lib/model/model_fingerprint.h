@@ -9,9 +9,9 @@
 
 namespace kvc {
 
-// XXH3-64 over what decides the output for a text: numbers of the config, tokenizer, and role, layer, form and checksum
-// of every tensor. Names, source, turn format, head scores and the order of tensors do not count. FORMAT.md lists the
-// bytes.
+// XXH3-64 over what decides the output for a text: numbers of the config, tokenizer, and role, layer, form
+// and checksum of every tensor. Names, source, turn format, head scores and the order of tensors do not
+// count. FORMAT.md lists the bytes.
 uint64_t Fingerprint(const ModelConfig& config, const TokenizerSpec& tokenizer,
                      const std::vector<TensorEntry>& tensors);
 

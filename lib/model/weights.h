@@ -7,9 +7,10 @@
 namespace kvc {
 
 struct LayerWeights {
-  const float *attention_norm = nullptr, *ffn_norm = nullptr;                                       // [hidden]
-  const float *query_bias = nullptr, *key_bias = nullptr, *value_bias = nullptr, *output_bias = nullptr;  // null: none
-  const float *query_norm = nullptr, *key_norm = nullptr;                                           // [D], null: none
+  const float *attention_norm = nullptr, *ffn_norm = nullptr;  // [hidden]
+  const float *query_bias = nullptr, *key_bias = nullptr, *value_bias = nullptr,
+              *output_bias = nullptr;                      // null: none
+  const float *query_norm = nullptr, *key_norm = nullptr;  // [D], null: none
   Weight query, key, value, output, gate, up, down;
 };
 

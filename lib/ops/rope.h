@@ -1,4 +1,5 @@
-// RoPE angles: positions times frequencies in double, cos and sin to f32 (nine tenths of the f32 error go that way).
+// RoPE angles: positions times frequencies in double, cos and sin to f32 (nine tenths of the f32 error go
+// that way).
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -12,11 +13,11 @@ enum class RopeScaling : uint8_t { kNone = 0, kLinear = 1, kLlama3 = 2, kYarn = 
 struct RopeConfig {
   double theta = 10000;
   RopeScaling scaling = RopeScaling::kNone;
-  double factor = 1;                 // linear, llama3, yarn
-  double low_freq_factor = 1, high_freq_factor = 4;   // llama3
-  double beta_fast = 32, beta_slow = 1;               // yarn
-  double attention_factor = 0;       // yarn: scale of cos and sin; 0 = 0.1 ln(factor) + 1
-  int32_t original_max_tokens = 0;   // llama3, yarn
+  double factor = 1;                                 // linear, llama3, yarn
+  double low_freq_factor = 1, high_freq_factor = 4;  // llama3
+  double beta_fast = 32, beta_slow = 1;              // yarn
+  double attention_factor = 0;                       // yarn: scale of cos and sin; 0 = 0.1 ln(factor) + 1
+  int32_t original_max_tokens = 0;                   // llama3, yarn
 };
 
 class Rope {

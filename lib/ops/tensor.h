@@ -9,8 +9,8 @@ enum class WeightType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kInt8 = 3, kInt
 // How the rows of a weight lie in memory. Row major now; panels per instruction set get further values.
 enum class WeightLayout : uint8_t { kRowMajor = 0 };
 
-// A matrix [rows, cols]; row r makes output r. int8/int4: value = code * scale[r, c / group], codes two's complement
-// (int4: two a byte, low nibble first, -8..7), scales f16 [rows, cols / group].
+// A matrix [rows, cols]; row r makes output r. int8/int4: value = code * scale[r, c / group], codes two's
+// complement (int4: two a byte, low nibble first, -8..7), scales f16 [rows, cols / group].
 struct Weight {
   WeightType type = WeightType::kF32;
   WeightLayout layout = WeightLayout::kRowMajor;
@@ -21,17 +21,21 @@ struct Weight {
 
 inline int64_t WeightRowBytes(WeightType type, int64_t cols) {  // without scales
   switch (type) {
-    case WeightType::kF32: return cols * 4;
+    case WeightType::kF32:
+      return cols * 4;
     case WeightType::kF16:
-    case WeightType::kBf16: return cols * 2;
-    case WeightType::kInt8: return cols;
-    case WeightType::kInt4: return (cols + 1) / 2;
+    case WeightType::kBf16:
+      return cols * 2;
+    case WeightType::kInt8:
+      return cols;
+    case WeightType::kInt4:
+      return (cols + 1) / 2;
   }
   return 0;
 }
 
-// How one K or V vector of the cache is stored. int8/int4: methods.md 4.3, symmetric, groups of `group` elements:
-// codes first (int4 low nibble first), then the f16 scales [d / group]. group 0 in float formats.
+// How one K or V vector of the cache is stored. int8/int4: methods.md 4.3, symmetric, groups of `group`
+// elements: codes first (int4 low nibble first), then the f16 scales [d / group]. group 0 in float formats.
 enum class KvType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kInt8 = 3, kInt4 = 4 };
 struct VectorFormat {
   KvType type = KvType::kF32;
@@ -39,11 +43,15 @@ struct VectorFormat {
 };
 inline int64_t VectorBytes(const VectorFormat& f) {
   switch (f.type) {
-    case KvType::kF32: return int64_t{4} * f.d;
+    case KvType::kF32:
+      return int64_t{4} * f.d;
     case KvType::kF16:
-    case KvType::kBf16: return int64_t{2} * f.d;
-    case KvType::kInt8: return int64_t{f.d} + f.d / f.group * 2;
-    case KvType::kInt4: return int64_t{f.d} / 2 + f.d / f.group * 2;
+    case KvType::kBf16:
+      return int64_t{2} * f.d;
+    case KvType::kInt8:
+      return int64_t{f.d} + f.d / f.group * 2;
+    case KvType::kInt4:
+      return int64_t{f.d} / 2 + f.d / f.group * 2;
   }
   return 0;
 }

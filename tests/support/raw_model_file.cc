@@ -45,7 +45,8 @@ AlignedBytes RawModelFile::Build() const {
   if (edit_sections) edit_sections(&sections);
   const std::vector<uint8_t> directory = BuildDirectory(content, tensors, sections);
   std::copy(directory.begin(), directory.end(), file.begin() + kHeaderBytes);
-  EncodeHeader({version, directory.size(), file.size(), Hash64(directory.data(), directory.size())}, file.data());
+  EncodeHeader({version, directory.size(), file.size(), Hash64(directory.data(), directory.size())},
+               file.data());
   return AlignedBytes(file.data(), file.size());
 }
 

@@ -12,7 +12,8 @@ namespace kvc::test {
 struct RawModelFile {
   ModelFileContent content;
   std::vector<TensorPlan> tensors;
-  std::vector<std::vector<uint8_t>> section_bytes;  // [i] is the section of tensors[i]; further ones are of kind 77
+  std::vector<std::vector<uint8_t>>
+      section_bytes;  // [i] is the section of tensors[i]; further ones are of kind 77
   uint32_t version = kModelFileVersion;
   // Called with the finished layout before it is written to the directory: changes claims, not bytes.
   std::function<void(std::vector<SectionEntry>*)> edit_sections;
@@ -21,11 +22,12 @@ struct RawModelFile {
   AlignedBytes Build() const;
 };
 
-// Makes header, directory hash and the checksums of all sections that lie inside the file right again after bytes were
-// changed, as an attacker would. Leaves alone what it cannot find its way through.
+// Makes header, directory hash and the checksums of all sections that lie inside the file right again after
+// bytes were changed, as an attacker would. Leaves alone what it cannot find its way through.
 void RepairHashes(AlignedBytes* file);
 
-// A file around a directory: right hashes, and zeros for all sections up to the last one's end (at most a megabyte).
+// A file around a directory: right hashes, and zeros for all sections up to the last one's end (at most a
+// megabyte).
 AlignedBytes WrapDirectory(const uint8_t* directory, size_t n_bytes);
 
 }  // namespace kvc::test

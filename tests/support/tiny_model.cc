@@ -42,7 +42,8 @@ TokenizerSpec ByteTokenizer(int32_t vocab_size) {
 // Uniform in [-1, 1) by tensor and element.
 float Draw(const TensorPlan& t, int64_t element, uint64_t seed) {
   const uint32_t tensor = static_cast<uint32_t>(t.role) << 16 | static_cast<uint32_t>(t.layer + 1);
-  const auto words = Philox(static_cast<uint32_t>(element), static_cast<uint32_t>(element >> 32), tensor, 0, seed);
+  const auto words =
+      Philox(static_cast<uint32_t>(element), static_cast<uint32_t>(element >> 32), tensor, 0, seed);
   return static_cast<float>(2 * Uniform(words[0]) - 1);
 }
 
@@ -70,10 +71,11 @@ void PutCodes(const TensorPlan& t, float amplitude, uint64_t seed, std::vector<u
 
 }  // namespace
 
-void AlignedBytes::Free::operator()(uint8_t* p) const { ::operator delete(p, std::align_val_t{64}); }
+void AlignedBytes::Free::operator()(uint8_t* p) const { ::operator delete (p, std::align_val_t{64}); }
 
 AlignedBytes::AlignedBytes(const uint8_t* data, size_t size)
-    : block_(static_cast<uint8_t*>(::operator new(std::max<size_t>(size, 1), std::align_val_t{64}))), size_(size) {
+    : block_(static_cast<uint8_t*>(::operator new (std::max<size_t>(size, 1), std::align_val_t{64}))),
+      size_(size) {
   if (size > 0) std::memcpy(block_.get(), data, size);
 }
 
@@ -97,7 +99,8 @@ ModelFileContent TinyModelContent(const TinyModelOptions& o) {
     table.n_layers = o.n_layers, table.n_columns = o.n_kv_heads, table.n_samples = 1;
     table.seed = static_cast<int64_t>(o.seed);
     for (int32_t i = 0; i < o.n_layers * o.n_kv_heads; ++i) {
-      table.scores.push_back(static_cast<float>(Uniform(Philox(static_cast<uint32_t>(i), 0, 0, 1, o.seed)[0])));
+      table.scores.push_back(
+          static_cast<float>(Uniform(Philox(static_cast<uint32_t>(i), 0, 0, 1, o.seed)[0])));
     }
     content.head_scores.push_back(table);
   }
@@ -114,19 +117,22 @@ std::vector<TensorPlan> TinyModelTensors(const TinyModelOptions& o) {
     if (!IsVectorRole(role)) plan.type = o.type;
     if (plan.type == WeightType::kInt8 || plan.type == WeightType::kInt4) {
       plan.group = std::min(o.group, plan.cols);
-      while (plan.cols % plan.group != 0 || (plan.type == WeightType::kInt4 && plan.group % 2 != 0)) --plan.group;
+      while (plan.cols % plan.group != 0 || (plan.type == WeightType::kInt4 && plan.group % 2 != 0))
+        --plan.group;
     }
     plans.push_back(plan);
   };
   add(TensorRole::kEmbedding, -1);
   for (int32_t layer = 0; layer < o.n_layers; ++layer) {
-    for (TensorRole role : {TensorRole::kAttentionNorm, TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue,
-                            TensorRole::kOutput, TensorRole::kQueryNorm, TensorRole::kKeyNorm, TensorRole::kFfnNorm,
-                            TensorRole::kGate, TensorRole::kUp, TensorRole::kDown}) {
+    for (TensorRole role :
+         {TensorRole::kAttentionNorm, TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue,
+          TensorRole::kOutput, TensorRole::kQueryNorm, TensorRole::kKeyNorm, TensorRole::kFfnNorm,
+          TensorRole::kGate, TensorRole::kUp, TensorRole::kDown}) {
       add(role, layer);
     }
     if (o.query_key_value_bias) {
-      for (TensorRole role : {TensorRole::kQueryBias, TensorRole::kKeyBias, TensorRole::kValueBias}) add(role, layer);
+      for (TensorRole role : {TensorRole::kQueryBias, TensorRole::kKeyBias, TensorRole::kValueBias})
+        add(role, layer);
     }
     if (o.output_bias) add(TensorRole::kOutputBias, layer);
   }
@@ -186,7 +192,8 @@ AlignedBytes TinyModelBytes(const TinyModelOptions& options, ModelFileContent co
 
 TempFolder::TempFolder() {
   std::string pattern = (std::filesystem::temp_directory_path() / "kvc-test-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) CheckOk(Error(Code::kIo, "cannot make a folder %s", pattern.c_str()));
+  if (::mkdtemp(pattern.data()) == nullptr)
+    CheckOk(Error(Code::kIo, "cannot make a folder %s", pattern.c_str()));
   path_ = pattern;
 }
 

@@ -1,4 +1,5 @@
-// Small models with random weights for tests, made through ModelWriter: the same file for the same options, everywhere.
+// Small models with random weights for tests, made through ModelWriter: the same file for the same options,
+// everywhere.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -12,15 +13,16 @@ namespace kvc::test {
 
 struct TinyModelOptions {
   int32_t n_layers = 2, n_heads = 4, n_kv_heads = 2, head_dim = 16, hidden_size = 32, ffn_size = 64;
-  int32_t vocab_size = 262;          // >= 259: the 256 bytes, then <bos> 256, <eos> 257, <pad> 258, then unused pieces
+  int32_t vocab_size =
+      262;  // >= 259: the 256 bytes, then <bos> 256, <eos> 257, <pad> 258, then unused pieces
   int32_t max_tokens = 4096, sliding_window = 0;
   WeightType type = WeightType::kF32;  // of all matrices
   int32_t group = 16;                  // int8, int4: clipped to the largest divisor of the columns below it
   bool qk_norm = false, query_key_value_bias = false, output_bias = false, tied_head = false;
   RopeConfig rope;
   RopePairing rope_pairing = RopePairing::kHalf;
-  bool head_scores = true;             // a table "tiny-ssv", estimator "ssv", [L, G], values in [0, 1)
-  float weight_scale = 1;              // matrices are uniform with deviation weight_scale / sqrt(cols)
+  bool head_scores = true;  // a table "tiny-ssv", estimator "ssv", [L, G], values in [0, 1)
+  float weight_scale = 1;   // matrices are uniform with deviation weight_scale / sqrt(cols)
   uint64_t seed = 1;
 };
 
@@ -39,7 +41,9 @@ class AlignedBytes {
   const uint8_t& operator[](size_t i) const { return block_.get()[i]; }
 
  private:
-  struct Free { void operator()(uint8_t* p) const; };
+  struct Free {
+    void operator()(uint8_t* p) const;
+  };
   std::unique_ptr<uint8_t, Free> block_;
   size_t size_ = 0;
 };

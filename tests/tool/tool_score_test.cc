@@ -12,10 +12,12 @@ using Json = nlohmann::json;
 
 const char* const kTasks = KVC_SOURCE_DIR "/models/recall/tasks/train/niah_multi.jsonl";
 
-// A measurement small enough for a test: sizes that divide 24, so that eight balanced samples reach every head.
+// A measurement small enough for a test: sizes that divide 24, so that eight balanced samples reach every
+// head.
 std::vector<std::string> Score(const std::string& out, const std::vector<std::string>& more) {
-  std::vector<std::string> arguments = {"score",     KVC_RECALL, "--data",    kTasks,    "--limit", "1",      "--utility", "nll",
-                                        "--samples", "8",        "--sizes",   "3,12",    "--out",   out,      "--balanced"};
+  std::vector<std::string> arguments = {"score",   KVC_RECALL,  "--data", kTasks,      "--limit",
+                                        "1",       "--utility", "nll",    "--samples", "8",
+                                        "--sizes", "3,12",      "--out",  out,         "--balanced"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -36,7 +38,8 @@ TEST(ToolScore, ShardsKillsAndResumptionGiveTheSameBits) {
   // Killed twice at some moment, other batches, then resumed: the program's own kill is the hardest there is.
   for (const char* seconds : {"0.4", "0.7"}) {
     std::vector<std::string> killed = {"timeout", "-s", "KILL", seconds, KVC_PROGRAM};
-    const std::vector<std::string> arguments = Score(folder.Path("killed.json"), {"--resume", "--batch", "5"});
+    const std::vector<std::string> arguments =
+        Score(folder.Path("killed.json"), {"--resume", "--batch", "5"});
     killed.insert(killed.end(), arguments.begin(), arguments.end());
     RunProgram("/usr/bin/env", killed);
   }
@@ -82,7 +85,8 @@ TEST(ToolScore, ScoresGoIntoAModelFileAndAPicture) {
   EXPECT_EQ(curves["top"].front(), curves["bottom"].front());  // nothing masked
   EXPECT_EQ(curves["top"].back(), curves["bottom"].back());    // everything masked
 
-  ExpectGood(RunKvc({"convert", KVC_SOURCE_DIR "/models/recall", folder.Path("scored.kvc"), "--head-scores", folder.Path("s.json")}));
+  ExpectGood(RunKvc({"convert", KVC_SOURCE_DIR "/models/recall", folder.Path("scored.kvc"), "--head-scores",
+                     folder.Path("s.json")}));
   const ProgramResult about = RunKvc({"inspect", folder.Path("scored.kvc"), "--json"});
   ASSERT_EQ(about.exit_code, 0) << about.err;
   const Json table = about.Json()["head_scores"][0];
@@ -91,8 +95,10 @@ TEST(ToolScore, ScoresGoIntoAModelFileAndAPicture) {
   EXPECT_NEAR(table["scores"][1][2].get<double>(), scores["scores"][1][2].get<double>(), 1e-6);
 
   const std::string picture = folder.Path("s.svg");
-  ExpectGood(RunKvc({"score-plot", folder.Path("s.json"), "--out", picture, "--model", folder.Path("scored.kvc"), "--budget", "16,32"}));
-  const ProgramResult parsed = RunProgram("/usr/bin/env", {"python3", "-c", "import sys, xml.dom.minidom as m; m.parse(sys.argv[1])", picture});
+  ExpectGood(RunKvc({"score-plot", folder.Path("s.json"), "--out", picture, "--model",
+                     folder.Path("scored.kvc"), "--budget", "16,32"}));
+  const ProgramResult parsed = RunProgram(
+      "/usr/bin/env", {"python3", "-c", "import sys, xml.dom.minidom as m; m.parse(sys.argv[1])", picture});
   EXPECT_EQ(parsed.exit_code, 0) << parsed.err;
   const std::string svg = ReadWholeFile(picture);
   EXPECT_EQ(std::count(svg.begin(), svg.end(), '\n') > 100, true);
@@ -106,7 +112,8 @@ TEST(ToolScore, ScoresGoIntoAModelFileAndAPicture) {
 
 TEST(ToolScore, RetrievalScoresOfQueryHeads) {
   const TemporaryFolder folder;
-  ExpectGood(RunKvc({"score", KVC_RECALL, "--data", kTasks, "--limit", "2", "--method", "headkv-r2", "--out", folder.Path("r.json")}));
+  ExpectGood(RunKvc({"score", KVC_RECALL, "--data", kTasks, "--limit", "2", "--method", "headkv-r2", "--out",
+                     folder.Path("r.json")}));
   const Json scores = Json::parse(ReadWholeFile(folder.Path("r.json")));
   EXPECT_EQ(scores["shape"], (Json{6, 8}));
   double best = 0;
@@ -117,13 +124,16 @@ TEST(ToolScore, RetrievalScoresOfQueryHeads) {
     }
   }
   EXPECT_GT(best, 0.1);  // some head copies
-  ExpectGood(RunKvc({"convert", KVC_SOURCE_DIR "/models/recall", folder.Path("r.kvc"), "--head-scores", folder.Path("r.json")}));
+  ExpectGood(RunKvc({"convert", KVC_SOURCE_DIR "/models/recall", folder.Path("r.kvc"), "--head-scores",
+                     folder.Path("r.json")}));
 }
 
 TEST(ToolScore, AveragesTasks) {
   const TemporaryFolder folder;
-  const std::string a = folder.Write("a.json", R"({"estimator":"ssv","dataset":"a","samples":3,"scores":[[1,2],[3,6]]})");
-  const std::string b = folder.Write("b.json", R"({"estimator":"ssv","dataset":"b","samples":4,"scores":[[0,0],[0,4]]})");
+  const std::string a =
+      folder.Write("a.json", R"({"estimator":"ssv","dataset":"a","samples":3,"scores":[[1,2],[3,6]]})");
+  const std::string b =
+      folder.Write("b.json", R"({"estimator":"ssv","dataset":"b","samples":4,"scores":[[0,0],[0,4]]})");
   ExpectGood(RunKvc({"score-merge", "--average", a, b, "--out", folder.Path("m.json")}));
   const Json mean = Json::parse(ReadWholeFile(folder.Path("m.json")));
   EXPECT_EQ(mean["dataset"], "*");
@@ -139,13 +149,17 @@ TEST(ToolScore, SaysWhatIsWrong) {
     int exit_code;
     std::string message;
   };
-  const std::string good = R"({"context":"Ada lives in Rome.","questions":[{"question":" Ada lives in","answer":" Rome."}]})";
+  const std::string good =
+      R"({"context":"Ada lives in Rome.","questions":[{"question":" Ada lives in","answer":" Rome."}]})";
   std::string longest;
   for (int i = 0; i < 3000; ++i) longest += " 7";
   const Case cases[] = {
       {"", {}, 1, "holds no task"},
       {good + "\n{\"context\":", {}, 1, "tasks.jsonl:2"},
-      {good + "\n\n" + R"({"context":"x","questions":[{"question":"y","answer":")" + longest + "\"}]}", {}, 1, "tasks.jsonl:3: an answer of"},
+      {good + "\n\n" + R"({"context":"x","questions":[{"question":"y","answer":")" + longest + "\"}]}",
+       {},
+       1,
+       "tasks.jsonl:3: an answer of"},
       {good, {"--method", "exact"}, 2, "16 heads"},
       {good, {"--variant", "pooled"}, 2, "--sizes 12"},
       {good, {"--shard", "5/4", "--samples", "5"}, 2, "I/N"},

@@ -24,7 +24,8 @@ std::string ReadAll(const std::string& path) {
 
 std::vector<std::string> Names(const TempFolder& folder) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) names.push_back(entry.path().filename());
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    names.push_back(entry.path().filename());
   return names;
 }
 
@@ -99,7 +100,8 @@ TEST(AtomicFile, RefusesWhatItCannotReplace) {
   EXPECT_NE(AtomicFile::Create("/dev/full").status().message().find("not a regular file"), std::string::npos);
   const Status status = AtomicFile::Create(folder / "none/out").status();
   EXPECT_EQ(status.code(), Code::kIo);
-  EXPECT_NE(status.message().find("none/out: cannot create a file beside it: No such file"), std::string::npos)
+  EXPECT_NE(status.message().find("none/out: cannot create a file beside it: No such file"),
+            std::string::npos)
       << status.message();
 }
 
@@ -118,7 +120,8 @@ TEST(AtomicFile, AFailedWriteIsRemembered) {
     const Status status = file.value()->Write(text.data(), 100);
     ::setrlimit(RLIMIT_FSIZE, &old);
     EXPECT_EQ(status.code(), Code::kIo);
-    EXPECT_NE(status.message().find("out: cannot write: File too large"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("out: cannot write: File too large"), std::string::npos)
+        << status.message();
     EXPECT_EQ(file.value()->Write("x", 1).message(), status.message()) << "room again does not make it whole";
     EXPECT_EQ(file.value()->Commit().message(), status.message());
   }

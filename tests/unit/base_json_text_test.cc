@@ -26,8 +26,8 @@ TEST(JsonText, EveryByteAndCharacterSurvivesOrIsReplaced) {
     const std::string text = std::string("a") + static_cast<char>(c) + "b";
     EXPECT_EQ(Parsed(text), text) << c;
   }
-  for (const char* text : {"\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xed\x9f\xbf",
-                           "\xf4\x8f\xbf\xbf", "\xc2\x80"}) {
+  for (const char* text :
+       {"\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf", "\xc2\x80"}) {
     EXPECT_EQ(Parsed(text), text);
   }
   const std::string r = "\xef\xbf\xbd";
@@ -104,7 +104,8 @@ TEST(Hash64, KnownValueAndAnySplit) {
   const uint64_t want = Hash64(bytes.data(), bytes.size());
   for (const size_t step : {size_t{1}, size_t{7}, size_t{256}, size_t{4999}}) {
     Hasher64 hasher;
-    for (size_t i = 0; i < bytes.size(); i += step) hasher.Update(bytes.data() + i, std::min(step, bytes.size() - i));
+    for (size_t i = 0; i < bytes.size(); i += step)
+      hasher.Update(bytes.data() + i, std::min(step, bytes.size() - i));
     hasher.Update(nullptr, 0);
     EXPECT_EQ(hasher.Digest(), want) << step;
     EXPECT_EQ(hasher.Digest(), want) << "asking does not change it";

@@ -31,7 +31,8 @@ TEST(MappedFile, GivesTheBytesOfAnyRange) {
     for (const int64_t n : {0, 1, 1000}) {
       auto file = MappedFile::FromFd(fd, offset, n, "f", &meter);
       ASSERT_TRUE(file.ok()) << file.status().message();
-      EXPECT_EQ(Text(file.value()), content.substr(static_cast<size_t>(offset), n == 0 ? std::string::npos : n));
+      EXPECT_EQ(Text(file.value()),
+                content.substr(static_cast<size_t>(offset), n == 0 ? std::string::npos : n));
       EXPECT_EQ(file.value().mapped(), offset % 64 == 0);
       EXPECT_EQ(reinterpret_cast<uintptr_t>(file.value().data()) % 64, 0u);
       EXPECT_EQ(meter.used() > 0, offset % 64 != 0);

@@ -1,4 +1,5 @@
-// A file cut at any byte, or with any byte changed, is refused; so is one whose hashes are right but not its claims.
+// A file cut at any byte, or with any byte changed, is refused; so is one whose hashes are right but not its
+// claims.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -50,7 +51,8 @@ TEST_P(Damage, AnyCutIsRefused) {
     const AlignedBytes copy = n < 4096 ? AlignedBytes(bytes.data(), n) : AlignedBytes();
     const Status status = OpenStatus(n < 4096 ? copy : bytes, n);
     ASSERT_EQ(status.code(), Code::kBadModel) << "cut at " << n;
-    ASSERT_NE(status.message().find("truncated"), std::string::npos) << "cut at " << n << ": " << status.message();
+    ASSERT_NE(status.message().find("truncated"), std::string::npos)
+        << "cut at " << n << ": " << status.message();
   }
 }
 
@@ -99,7 +101,8 @@ TEST(ModelFileDamage, ANewerVersionNamesBothNumbers) {
   const Status status = OpenStatus(bytes, bytes.size());
   EXPECT_EQ(status.code(), Code::kBadModel);
   EXPECT_NE(status.message().find("newer version: the file has version 7, this library reads up to 1"),
-            std::string::npos) << status.message();
+            std::string::npos)
+      << status.message();
 }
 
 // Changes that leave every hash right. Each names what is wrong and where.
@@ -141,19 +144,22 @@ const Rule kConfigRules[] = {
     {"heads", [](RawModelFile* r) { Config(r).n_heads = -4; }, "n_heads is -4"},
     {"group of heads", [](RawModelFile* r) { Config(r).n_kv_heads = 3; },
      "n_heads 4 is not a multiple of n_kv_heads 3"},
-    {"head size", [](RawModelFile* r) { Config(r).head_dim = 12; }, "unsupported: head_dim 12", Code::kUnsupported},
+    {"head size", [](RawModelFile* r) { Config(r).head_dim = 12; }, "unsupported: head_dim 12",
+     Code::kUnsupported},
     {"huge head", [](RawModelFile* r) { Config(r).head_dim = 1 << 30; }, "head_dim is 1073741824"},
     {"hidden", [](RawModelFile* r) { Config(r).hidden_size = INT32_MAX; }, "hidden_size is 2147483647"},
     {"ffn", [](RawModelFile* r) { Config(r).ffn_size = 0; }, "ffn_size is 0"},
     {"vocabulary", [](RawModelFile* r) { Config(r).vocab_size = INT32_MAX; }, "vocab_size is 2147483647"},
-    {"other vocabulary", [](RawModelFile* r) { Config(r).vocab_size = 300; }, "262 pieces, the vocabulary 300"},
+    {"other vocabulary", [](RawModelFile* r) { Config(r).vocab_size = 300; },
+     "262 pieces, the vocabulary 300"},
     {"context", [](RawModelFile* r) { Config(r).max_tokens = 0; }, "max_tokens is 0"},
     {"window", [](RawModelFile* r) { Config(r).sliding_window = -1; }, "sliding_window is -1"},
     {"eps", [](RawModelFile* r) { Config(r).norm_eps = 0; }, "norm_eps is 0, it must be positive and finite"},
     {"eps NaN", [](RawModelFile* r) { Config(r).norm_eps = kNan; }, "norm_eps is nan"},
     {"large eps", [](RawModelFile* r) { Config(r).norm_eps = 2; }, "norm_eps is 2"},
     {"theta", [](RawModelFile* r) { Config(r).rope.theta = kInf; }, "rope theta is inf"},
-    {"factor", [](RawModelFile* r) { Config(r).rope.scaling = RopeScaling::kLinear, Config(r).rope.factor = -1; },
+    {"factor",
+     [](RawModelFile* r) { Config(r).rope.scaling = RopeScaling::kLinear, Config(r).rope.factor = -1; },
      "rope factor is -1"},
     {"llama3", [](RawModelFile* r) { Config(r).rope = {1e4, RopeScaling::kLlama3, 8, 4, 4, 32, 1, 0, 8192}; },
      "high_freq_factor 4 is not above"},
@@ -170,63 +176,100 @@ const Rule kConfigRules[] = {
 };
 
 const Rule kTokenizerRules[] = {
-    {"kind", [](RawModelFile* r) { Tok(r).kind = static_cast<TokenizerKind>(3); }, "unsupported: tokenizer kind 3",
-     Code::kUnsupported},
+    {"kind", [](RawModelFile* r) { Tok(r).kind = static_cast<TokenizerKind>(3); },
+     "unsupported: tokenizer kind 3", Code::kUnsupported},
     {"piece kind", [](RawModelFile* r) { Tok(r).piece_kinds[7] = static_cast<PieceKind>(9); },
      "tokenizer piece 7 has kind 9", Code::kUnsupported},
     {"piece kinds", [](RawModelFile* r) { Tok(r).piece_kinds.pop_back(); }, "262 pieces and 261 piece kinds"},
-    {"scores", [](RawModelFile* r) { Tok(r).scores = {1, 2}; }, "262 pieces and 2 scores"},
+    {"scores",
+     [](RawModelFile* r) {
+       Tok(r).scores = {1, 2};
+     },
+     "262 pieces and 2 scores"},
     {"score", [](RawModelFile* r) { Tok(r).scores.assign(262, 0.f), Tok(r).scores[9] = kInf; },
      "piece 9 is not finite"},
-    {"odd merges", [](RawModelFile* r) { Tok(r).merges = {1, 2, 3}; }, "merge has only one side"},
-    {"merge", [](RawModelFile* r) { Tok(r).merges = {1, 2, 3, 262}; }, "tokenizer merge 1 names piece 262 of 262"},
-    {"negative merge", [](RawModelFile* r) { Tok(r).merges = {-1, 2}; }, "tokenizer merge 0 names piece -1"},
+    {"odd merges",
+     [](RawModelFile* r) {
+       Tok(r).merges = {1, 2, 3};
+     },
+     "merge has only one side"},
+    {"merge",
+     [](RawModelFile* r) {
+       Tok(r).merges = {1, 2, 3, 262};
+     },
+     "tokenizer merge 1 names piece 262 of 262"},
+    {"negative merge",
+     [](RawModelFile* r) {
+       Tok(r).merges = {-1, 2};
+     },
+     "tokenizer merge 0 names piece -1"},
     {"bos", [](RawModelFile* r) { Tok(r).bos = 262; }, "token bos is 262, outside -1 to 261"},
     {"eos", [](RawModelFile* r) { Tok(r).eos = -2; }, "token eos is -2"},
-    {"stop", [](RawModelFile* r) { Tok(r).stop_tokens = {1, -1}; }, "stop token is -1"},
+    {"stop",
+     [](RawModelFile* r) {
+       Tok(r).stop_tokens = {1, -1};
+     },
+     "stop token is -1"},
     {"patterns", [](RawModelFile* r) { Tok(r).patterns.assign(65, "a"); }, "65 patterns, the limit is 64"},
-    {"pattern", [](RawModelFile* r) { Tok(r).patterns = {std::string(65537, 'a')}; }, "a tokenizer pattern has 65537"},
-    {"turn", [](RawModelFile* r) { r->content.turn_format.user_prefix.assign(65537, 'a'); }, "turn format has 65537"},
+    {"pattern", [](RawModelFile* r) { Tok(r).patterns = {std::string(65537, 'a')}; },
+     "a tokenizer pattern has 65537"},
+    {"turn", [](RawModelFile* r) { r->content.turn_format.user_prefix.assign(65537, 'a'); },
+     "turn format has 65537"},
 };
 
 const Rule kScoreRules[] = {
     {"name", [](RawModelFile* r) { Scores(r).name.clear(); }, "a head-score table has no name"},
-    {"twice", [](RawModelFile* r) { r->content.head_scores.push_back(Scores(r)); }, "tiny-ssv is there twice"},
+    {"twice", [](RawModelFile* r) { r->content.head_scores.push_back(Scores(r)); },
+     "tiny-ssv is there twice"},
     {"layers", [](RawModelFile* r) { Scores(r).n_layers = 1; }, "tiny-ssv: shape [1, 2]"},
     {"columns", [](RawModelFile* r) { Scores(r).n_columns = 3; }, "tiny-ssv: shape [2, 3]"},
     {"count", [](RawModelFile* r) { Scores(r).scores.pop_back(); }, "tiny-ssv: 3 scores, its shape needs 4"},
-    {"NaN", [](RawModelFile* r) { Scores(r).scores[3] = kNan; }, "the score of layer 1, column 1 is not finite"},
-    {"samples", [](RawModelFile* r) { Scores(r).n_samples = -1; }, "tiny-ssv: n_samples, budget or alpha is negative"},
-    {"tables", [](RawModelFile* r) { r->content.head_scores.resize(65); }, "65 head-score tables, the limit is 64"},
+    {"NaN", [](RawModelFile* r) { Scores(r).scores[3] = kNan; },
+     "the score of layer 1, column 1 is not finite"},
+    {"samples", [](RawModelFile* r) { Scores(r).n_samples = -1; },
+     "tiny-ssv: n_samples, budget or alpha is negative"},
+    {"tables", [](RawModelFile* r) { r->content.head_scores.resize(65); },
+     "65 head-score tables, the limit is 64"},
 };
 
 const Rule kTensorRules[] = {
     {"missing", [](RawModelFile* r) { Remove(r, TensorRole::kKey, 1); }, "tensor key of layer 1 is missing"},
-    {"no embedding", [](RawModelFile* r) { Remove(r, TensorRole::kEmbedding, -1); }, "tensor embedding is missing"},
-    {"no head", [](RawModelFile* r) { Remove(r, TensorRole::kOutputHead, -1); }, "tensor output_head is missing"},
+    {"no embedding", [](RawModelFile* r) { Remove(r, TensorRole::kEmbedding, -1); },
+     "tensor embedding is missing"},
+    {"no head", [](RawModelFile* r) { Remove(r, TensorRole::kOutputHead, -1); },
+     "tensor output_head is missing"},
     {"head of a tied model", [](RawModelFile* r) { Config(r).tied_head = true; },
      "tensor output_head: the config has no such tensor"},
-    {"twice", [](RawModelFile* r) { Find(r, TensorRole::kKey, 1)->layer = 0; }, "tensor key of layer 0 is there twice"},
-    {"layer", [](RawModelFile* r) { Find(r, TensorRole::kKey, 1)->layer = 2; }, "tensor key: layer 2 of a model of 2"},
+    {"twice", [](RawModelFile* r) { Find(r, TensorRole::kKey, 1)->layer = 0; },
+     "tensor key of layer 0 is there twice"},
+    {"layer", [](RawModelFile* r) { Find(r, TensorRole::kKey, 1)->layer = 2; },
+     "tensor key: layer 2 of a model of 2"},
     {"no layer", [](RawModelFile* r) { Find(r, TensorRole::kKey, 1)->layer = -1; }, "tensor key: layer -1"},
     {"layer of the model", [](RawModelFile* r) { Find(r, TensorRole::kFinalNorm, -1)->layer = 0; },
      "tensor final_norm: layer 0"},
     {"role", [](RawModelFile* r) { Find(r, TensorRole::kKey, 1)->role = static_cast<TensorRole>(5); },
      "unsupported: tensor role 5", Code::kUnsupported},
-    {"large role", [](RawModelFile* r) { Find(r, TensorRole::kKey, 1)->role = static_cast<TensorRole>(60000); },
+    {"large role",
+     [](RawModelFile* r) { Find(r, TensorRole::kKey, 1)->role = static_cast<TensorRole>(60000); },
      "unsupported: tensor role 60000", Code::kUnsupported},
-    {"one bias", [](RawModelFile* r) {
+    {"one bias",
+     [](RawModelFile* r) {
        r->tensors.push_back({TensorRole::kKeyBias, 1, WeightType::kF32, 1, 32, 0});
        r->section_bytes.emplace_back(128);
-     }, "tensor key_bias of layer 0 is missing, other layers have it"},
-    {"norm of no head", [](RawModelFile* r) {
+     },
+     "tensor key_bias of layer 0 is missing, other layers have it"},
+    {"norm of no head",
+     [](RawModelFile* r) {
        r->tensors.push_back({TensorRole::kKeyNorm, 1, WeightType::kF32, 1, 16, 0});
        r->section_bytes.emplace_back(64);
-     }, "tensor key_norm of layer 1: the config has no such tensor"},
-    {"shape", [](RawModelFile* r) {
+     },
+     "tensor key_norm of layer 1: the config has no such tensor"},
+    {"shape",
+     [](RawModelFile* r) {
        TensorPlan* t = Find(r, TensorRole::kQuery, 1);
        std::swap(t->rows, t->cols);
-     }, "tensor query of layer 1: shape [32, 64], the config needs [64, 32]"},
+     },
+     "tensor query of layer 1: shape [32, 64], the config needs [64, 32]"},
     {"type", [](RawModelFile* r) { Find(r, TensorRole::kQuery, 0)->type = static_cast<WeightType>(9); },
      "unsupported: tensor query of layer 0: weight type 9", Code::kUnsupported},
     {"norm type", [](RawModelFile* r) { Find(r, TensorRole::kFfnNorm, 0)->type = WeightType::kF16; },
@@ -235,14 +278,18 @@ const Rule kTensorRules[] = {
      "tensor query of layer 0: its section has 8192 bytes, shape [64, 32] in f16 needs 4096"},
     {"group of f32", [](RawModelFile* r) { Find(r, TensorRole::kQuery, 0)->group = 16; },
      "group 16, type f32 has none"},
-    {"group", [](RawModelFile* r) {
+    {"group",
+     [](RawModelFile* r) {
        Find(r, TensorRole::kQuery, 0)->type = WeightType::kInt8, Find(r, TensorRole::kQuery, 0)->group = 24;
-     }, "group 24 does not divide 32 columns"},
+     },
+     "group 24 does not divide 32 columns"},
     {"no group", [](RawModelFile* r) { Find(r, TensorRole::kQuery, 0)->type = WeightType::kInt4; },
      "group 0 does not divide"},
-    {"odd group", [](RawModelFile* r) {
+    {"odd group",
+     [](RawModelFile* r) {
        Find(r, TensorRole::kQuery, 0)->type = WeightType::kInt4, Find(r, TensorRole::kQuery, 0)->group = 1;
-     }, "group 1 is odd"},
+     },
+     "group 1 is odd"},
     {"NaN in a norm", [](RawModelFile* r) { SetFloat(r, TensorRole::kFfnNorm, 1, 3, kNan); },
      "tensor ffn_norm of layer 1: the value at row 0, column 3 is NaN or infinite"},
     {"infinity in a matrix", [](RawModelFile* r) { SetFloat(r, TensorRole::kDown, 0, 31 * 64 + 63, -kInf); },
@@ -295,8 +342,10 @@ TEST(ModelFileRules, Tensors) { CheckRules(kTensorRules); }
 TEST(ModelFileRules, Sections) { CheckRules(kSectionRules); }
 
 TEST(ModelFileRules, NotFiniteIsFoundInEveryFloatFormatAndInScales) {
-  const std::pair<WeightType, uint16_t> kinds[] = {{WeightType::kF16, FloatToF16(kInf)}, {WeightType::kBf16, 0xff80},
-                                                   {WeightType::kInt8, FloatToF16(kNan)}, {WeightType::kInt4, 0xfc00}};
+  const std::pair<WeightType, uint16_t> kinds[] = {{WeightType::kF16, FloatToF16(kInf)},
+                                                   {WeightType::kBf16, 0xff80},
+                                                   {WeightType::kInt8, FloatToF16(kNan)},
+                                                   {WeightType::kInt4, 0xfc00}};
   for (const auto& [type, bits] : kinds) {
     TinyModelOptions options;
     options.type = type;
@@ -306,7 +355,8 @@ TEST(ModelFileRules, NotFiniteIsFoundInEveryFloatFormatAndInScales) {
     const AlignedBytes file = raw.Build();
     const Status status = OpenStatus(file, file.size());
     const bool coded = type == WeightType::kInt8 || type == WeightType::kInt4;
-    const char* where = coded ? "tensor output_head: the scale at row 261, group 1" : "the value at row 261, column 31";
+    const char* where =
+        coded ? "tensor output_head: the scale at row 261, group 1" : "the value at row 261, column 31";
     EXPECT_NE(status.message().find(where), std::string::npos) << status.message();
   }
 }
@@ -344,7 +394,8 @@ TEST(ModelFileRules, KnownBadFilesAreRefused) {
     MemoryMeter meter(0);
     const Status status = ModelFile::Open(folder + name, &meter).status();
     EXPECT_FALSE(status.ok()) << name;
-    EXPECT_NE(status.message().find(line.substr(space + 1)), std::string::npos) << name << ": " << status.message();
+    EXPECT_NE(status.message().find(line.substr(space + 1)), std::string::npos)
+        << name << ": " << status.message();
     ++n_files;
   }
   EXPECT_GT(n_files, 5);

@@ -94,14 +94,15 @@ TEST_P(RoundTrip, GivesBackContentAndBytes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, RoundTrip,
-                         ::testing::Values(WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8,
-                                           WeightType::kInt4),
+                         ::testing::Values(WeightType::kF32, WeightType::kF16, WeightType::kBf16,
+                                           WeightType::kInt8, WeightType::kInt4),
                          [](const auto& type) { return std::string(WeightTypeName(type.param)); });
 
 TEST(ModelFile, ContentOfEveryFieldSurvives) {
   RawModelFile raw = RawModelFile::Tiny({});
   ModelFileContent& c = raw.content;
-  c.config.name = "n\xc3\xa4me", c.config.sliding_window = 77, c.config.max_tokens = 123, c.config.norm_eps = 1.25e-6;
+  c.config.name = "n\xc3\xa4me", c.config.sliding_window = 77, c.config.max_tokens = 123,
+  c.config.norm_eps = 1.25e-6;
   c.config.rope_pairing = RopePairing::kInterleaved;
   c.config.rope = {5e5, RopeScaling::kLlama3, 8, 1.5, 4.5, 31, 2, 0.5, 8192};
   TokenizerSpec& t = c.tokenizer;
@@ -136,7 +137,8 @@ TEST(ModelFile, ContentOfEveryFieldSurvives) {
   EXPECT_EQ(got.scores, t.scores);
   EXPECT_EQ(got.merges, t.merges);
   EXPECT_EQ(got.patterns, t.patterns);
-  EXPECT_TRUE(got.ignore_merges && got.nfc && got.add_space_prefix && got.remove_extra_spaces && got.byte_fallback);
+  EXPECT_TRUE(got.ignore_merges && got.nfc && got.add_space_prefix && got.remove_extra_spaces &&
+              got.byte_fallback);
   EXPECT_FALSE(got.add_bos);
   EXPECT_EQ(got.bos, -1);
   EXPECT_EQ(got.eos, 5);
@@ -214,7 +216,8 @@ TEST(ModelFile, RefusesWhatIsNoFile) {
   const auto code = [&meter](const std::string& path) { return ModelFile::Open(path, &meter).status(); };
   const Status missing = code(folder / "none.kvc");
   EXPECT_EQ(missing.code(), Code::kIo);
-  EXPECT_NE(missing.message().find("none.kvc: cannot open: No such file"), std::string::npos) << missing.message();
+  EXPECT_NE(missing.message().find("none.kvc: cannot open: No such file"), std::string::npos)
+      << missing.message();
   EXPECT_EQ(code(folder.path()).code(), Code::kIo);
   EXPECT_NE(code(folder.path()).message().find("is a directory"), std::string::npos);
   ASSERT_EQ(::mkfifo((folder / "fifo").c_str(), 0600), 0);

@@ -1,4 +1,5 @@
-// Writing model files: what is refused, what stays when it fails, and head-score tables replaced in an existing file.
+// Writing model files: what is refused, what stays when it fails, and head-score tables replaced in an
+// existing file.
 #include "models/convert/model_writer.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +58,8 @@ Status WriteInPieces(const TinyModelOptions& options, const std::string& path, s
 
 TEST(ModelWriter, PiecesOfAnySizeGiveTheSameFile) {
   TinyModelOptions options;
-  options.ffn_size = 1024, options.hidden_size = 104, options.group = 26;  // larger than a block, and nothing round
+  options.ffn_size = 1024, options.hidden_size = 104,
+  options.group = 26;  // larger than a block, and nothing round
   for (const WeightType type : {WeightType::kF32, WeightType::kInt8, WeightType::kInt4}) {
     options.type = type;
     const TempFolder folder;
@@ -107,11 +109,14 @@ TEST(ModelWriter, RefusesContentThatNoReaderWouldTake) {
   EXPECT_EQ(refusal([](Content* c, Plans*) { c->config.head_dim = 20; }).code(), Code::kUnsupported);
   EXPECT_EQ(refusal([](Content* c, Plans*) { c->tokenizer.pieces.resize(500); }).code(), Code::kBadModel);
   EXPECT_EQ(refusal([](Content* c, Plans*) { c->config.vocab_size = INT32_MAX; }).code(), Code::kBadModel);
-  EXPECT_EQ(refusal([](Content* c, Plans*) { c->head_scores[0].scores[0] = -1.f / 0.f; }).code(), Code::kBadModel);
+  EXPECT_EQ(refusal([](Content* c, Plans*) { c->head_scores[0].scores[0] = -1.f / 0.f; }).code(),
+            Code::kBadModel);
   EXPECT_EQ(refusal([](Content* c, Plans*) { c->source.assign(70000, 'x'); }).code(), Code::kBadModel);
   const Status status = refusal([](Content*, Plans* p) { (*p)[2].rows = 7; });
-  EXPECT_NE(status.message().find("/m: cannot be written: tensor query of layer 0: shape [7, 32], the config needs"),
-            std::string::npos) << status.message();
+  EXPECT_NE(status.message().find(
+                "/m: cannot be written: tensor query of layer 0: shape [7, 32], the config needs"),
+            std::string::npos)
+      << status.message();
   EXPECT_EQ(ReadAll(folder / "m"), "old");
   EXPECT_EQ(CountFiles(folder), 1u);
 }
@@ -126,7 +131,8 @@ TEST(ModelWriter, UnfinishedOrBadWeightsLeaveTheOldFile) {
     ASSERT_TRUE(writer.value()->Append(first.data(), 100).ok());
     const Status status = writer.value()->Finish();
     EXPECT_EQ(status.code(), Code::kInternal);
-    EXPECT_NE(status.message().find("tensor embedding has 100 of 33536 bytes"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("tensor embedding has 100 of 33536 bytes"), std::string::npos)
+        << status.message();
   }
   {
     auto writer = ModelWriter::Create(folder / "m", test::TinyModelContent({}), plans);
@@ -135,13 +141,15 @@ TEST(ModelWriter, UnfinishedOrBadWeightsLeaveTheOldFile) {
     std::memcpy(bad.data() + 4 * (32 * 5 + 6), &nan, 4);
     const Status status = writer.value()->Append(bad.data(), static_cast<int64_t>(bad.size()));
     EXPECT_EQ(status.code(), Code::kBadModel);
-    EXPECT_NE(status.message().find("tensor embedding: the value at row 5, column 6 is NaN"), std::string::npos);
+    EXPECT_NE(status.message().find("tensor embedding: the value at row 5, column 6 is NaN"),
+              std::string::npos);
   }
   EXPECT_EQ(ReadAll(folder / "m"), "old");
   EXPECT_EQ(CountFiles(folder), 1u);
 }
 
-// A limit on the size of files, in place of a full disk: writes fail after some bytes with an errno of their own.
+// A limit on the size of files, in place of a full disk: writes fail after some bytes with an errno of their
+// own.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -172,7 +180,8 @@ TEST(ModelWriter, AFullDiskLeavesTheOldFileAndNoRest) {
       status = test::WriteTinyModel(other, folder / "m");
     }
     EXPECT_EQ(status.code(), Code::kIo);
-    EXPECT_NE(status.message().find("/m: cannot write: File too large"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("/m: cannot write: File too large"), std::string::npos)
+        << status.message();
     EXPECT_EQ(ReadAll(folder / "m"), old) << bytes;
     EXPECT_EQ(CountFiles(folder), 1u);
   }

@@ -62,7 +62,8 @@ SizeSums Enumerated(const Values& utility, int n, int size) {
   SizeSums sums(n, size);
   for (size_t set = 0; set < utility.size(); ++set) {
     const Coalition coalition = Players(set, n);
-    if (std::accumulate(coalition.begin(), coalition.end(), 0) == size) sums.Add(coalition, Contribution(utility, coalition));
+    if (std::accumulate(coalition.begin(), coalition.end(), 0) == size)
+      sums.Add(coalition, Contribution(utility, coalition));
   }
   return sums;
 }
@@ -125,7 +126,8 @@ TEST(ScoreEstimators, IdentitiesHoldForEveryGame) {
     for (const Values& slice : slices) {
       EXPECT_NEAR(slice.back(), whole, 1e-12);
       for (int j = 1; j < n; ++j) {
-        const double mirrored = (j * slice[static_cast<size_t>(j) - 1] - n * means[static_cast<size_t>(j) - 1]) / (n - j);
+        const double mirrored =
+            (j * slice[static_cast<size_t>(j) - 1] - n * means[static_cast<size_t>(j) - 1]) / (n - j);
         EXPECT_NEAR(slice[static_cast<size_t>(n - j) - 1], mirrored, 1e-12);
       }
     }
@@ -145,7 +147,8 @@ TEST(ScoreEstimators, EnumeratedSizesGiveTheSlices) {
   ExpectNear(EstimateScores({sums[3]}, With(Variant::kPooled)), MeanOfSlices(slices, {4}), 1e-12);
 }
 
-double MeanSquareError(const Values& utility, int n, int size, int samples, Variant variant, const Values& centred) {
+double MeanSquareError(const Values& utility, int n, int size, int samples, Variant variant,
+                       const Values& centred) {
   double squares = 0;
   constexpr int kRuns = 60;
   for (uint32_t run = 0; run < kRuns; ++run) {
@@ -157,7 +160,8 @@ double MeanSquareError(const Values& utility, int n, int size, int samples, Vari
 
 Values Centred(const std::vector<Values>& slices, const Values& means, int size) {
   Values centred;
-  for (const Values& slice : slices) centred.push_back(slice[static_cast<size_t>(size) - 1] - means[static_cast<size_t>(size) - 1]);
+  for (const Values& slice : slices)
+    centred.push_back(slice[static_cast<size_t>(size) - 1] - means[static_cast<size_t>(size) - 1]);
   return centred;
 }
 
@@ -172,7 +176,8 @@ TEST(ScoreEstimators, ErrorFallsWithSamples) {
   const double many = MeanSquareError(utility, n, size, 1600, Variant::kBoth, centred);
   EXPECT_NEAR(std::sqrt(few / many), 4, 0.8);
   SizeSums all = Enumerated(utility, n, size);
-  ExpectNear(EstimateScores({all}, With(Variant::kBoth, true)), EstimateScores({all}, With(Variant::kLeft, true)), 1e-12);
+  ExpectNear(EstimateScores({all}, With(Variant::kBoth, true)),
+             EstimateScores({all}, With(Variant::kLeft, true)), 1e-12);
   double left = 0, both = 0;  // with their offsets: the variance of `both` is about half of it at N/2
   for (uint32_t run = 0; run < 200; ++run) {
     const SizeSums sums = Sampled(utility, n, size, 60, run, 13);
@@ -191,7 +196,8 @@ TEST(ScoreEstimators, DummyAndSymmetricPlayers) {
   const Values small = RandomGame(3, 17);
   Values utility;
   for (size_t set = 0; set < 64; ++set) {
-    const size_t either = (set >> 3 & 1) | (set >> 4 & 1);  // players 3 and 4 stand in for each other; 5 is a dummy
+    const size_t either =
+        (set >> 3 & 1) | (set >> 4 & 1);  // players 3 and 4 stand in for each other; 5 is a dummy
     utility.push_back(small[(set & 3) | either << 2]);
   }
   const Values shapley = ShapleyByEnumeration(utility, n);

@@ -28,7 +28,9 @@ std::string WriteLog(const TempFolder& folder, const std::string& name, uint32_t
   return folder / name;
 }
 
-void Overwrite(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+void Overwrite(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
 
 std::string MessageOf(const std::function<void()>& call) {
   try {
@@ -93,7 +95,8 @@ TEST(ScoreLog, RefusesAnotherMeasurement) {
   WorkResults done;
   const std::string text = MessageOf([&] { WorkLogWriter::Open(path, Header(2), true, &done); });
   EXPECT_NE(text.find("seed is 1, here 2"), std::string::npos) << text;
-  EXPECT_NE(MessageOf([&] { WorkLogWriter::Open(path, Header(), false, &done); }).find("--resume"), std::string::npos);
+  EXPECT_NE(MessageOf([&] { WorkLogWriter::Open(path, Header(), false, &done); }).find("--resume"),
+            std::string::npos);
 }
 
 TEST(ScoreLog, OneWriterAtATime) {
@@ -101,7 +104,8 @@ TEST(ScoreLog, OneWriterAtATime) {
   const std::string path = WriteLog(folder, "a.log", 2);
   WorkResults done, other;
   const auto first = WorkLogWriter::Open(path, Header(), true, &done);
-  EXPECT_NE(MessageOf([&] { WorkLogWriter::Open(path, Header(), true, &other); }).find("another process"), std::string::npos);
+  EXPECT_NE(MessageOf([&] { WorkLogWriter::Open(path, Header(), true, &other); }).find("another process"),
+            std::string::npos);
 }
 
 TEST(ScoreLog, MergeIsAUnionThatFindsConflicts) {

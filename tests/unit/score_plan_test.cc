@@ -1,4 +1,5 @@
-// Work items: who does which, what their coalitions are, and that reports do not depend on the order of the work.
+// Work items: who does which, what their coalitions are, and that reports do not depend on the order of the
+// work.
 #include "tools/score/score_plan.h"
 
 #include <gtest/gtest.h>
@@ -66,7 +67,8 @@ TEST(ScorePlan, ItemsAreEachOnceAndShardsShareThem) {
   EXPECT_EQ(std::set<WorkKey>(items.begin(), items.end()).size(), items.size());
   EXPECT_EQ(ParseShard("2/4").index, 1);
   EXPECT_EQ(ParseShard("2/4").count, 4);
-  for (const char* wrong : {"0/4", "5/4", "2", "2/", "a/b", "2/4x", "-1/2", ""}) EXPECT_THROW(ParseShard(wrong), UsageError) << wrong;
+  for (const char* wrong : {"0/4", "5/4", "2", "2/", "a/b", "2/4x", "-1/2", ""})
+    EXPECT_THROW(ParseShard(wrong), UsageError) << wrong;
 }
 
 TEST(ScorePlan, DrawnExamplesDifferFromItemToItem) {

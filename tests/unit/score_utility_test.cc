@@ -16,9 +16,9 @@ double U(const char* metric, const std::string& text, const std::vector<std::str
 TEST(ScoreUtility, F1OfNormalisedWords) {
   EXPECT_EQ(NormalisedText("The  Cat, a dog & an Owl."), "cat dog owl");
   EXPECT_DOUBLE_EQ(U("f1", "The cat!", {"cat"}), 1);
-  EXPECT_DOUBLE_EQ(U("f1", "black cat sat", {"black cat"}), 0.8);     // 2 * 2 / (3 + 2)
-  EXPECT_DOUBLE_EQ(U("f1", "cat cat", {"cat"}), 2.0 / 3);             // a word counts as often as it is wanted
-  EXPECT_DOUBLE_EQ(U("f1", "dog", {"cat", "dog"}), 1);                // the best reference
+  EXPECT_DOUBLE_EQ(U("f1", "black cat sat", {"black cat"}), 0.8);  // 2 * 2 / (3 + 2)
+  EXPECT_DOUBLE_EQ(U("f1", "cat cat", {"cat"}), 2.0 / 3);          // a word counts as often as it is wanted
+  EXPECT_DOUBLE_EQ(U("f1", "dog", {"cat", "dog"}), 1);             // the best reference
   EXPECT_DOUBLE_EQ(U("f1", "", {"cat"}), 0);
 }
 
@@ -33,7 +33,8 @@ TEST(ScoreUtility, ClassificationSharesAmongNamesFound) {
   EXPECT_DOUBLE_EQ(U("classification", "Animal", {"Animal"}, classes), 1);
   EXPECT_DOUBLE_EQ(U("classification", "Animal or Place", {"Place"}, classes), 0.5);
   EXPECT_DOUBLE_EQ(U("classification", "Animal", {"Place"}, classes), 0);
-  EXPECT_DOUBLE_EQ(U("classification", "Other Person", {"Other Person"}, classes), 1);  // its part does not count
+  EXPECT_DOUBLE_EQ(U("classification", "Other Person", {"Other Person"}, classes),
+                   1);  // its part does not count
 }
 
 TEST(ScoreUtility, RetrievalIsTheShareOfRightNumbers) {
@@ -50,7 +51,8 @@ TEST(ScoreUtility, CodeTakesTheFirstLineOfCode) {
 
 TEST(ScoreUtility, NeedleLooksAtTheReferenceLength) {
   EXPECT_DOUBLE_EQ(U("needle", "Eat a Sandwich", {"eat a sandwich"}), 1);
-  EXPECT_DOUBLE_EQ(U("needle", "I would rather eat a sandwich", {"eat a sandwich"}), 1.0 / 3);  // "a" of "rather"
+  EXPECT_DOUBLE_EQ(U("needle", "I would rather eat a sandwich", {"eat a sandwich"}),
+                   1.0 / 3);  // "a" of "rather"
 }
 
 TEST(ScoreUtility, EveryMetricHasItsName) {

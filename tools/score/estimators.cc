@@ -32,12 +32,14 @@ std::vector<double> CentredSlice(const SizeSums& s, Variant variant) {
 void CheckSamples(const SizeSums& s, Variant variant) {
   for (size_t i = 0; i < s.sum_in.size(); ++i) {
     const bool in_missing = s.n_in[i] == 0, out_missing = s.n_out[i] == 0;
-    const bool missing = variant == Variant::kPooled ? in_missing && out_missing
-                                                     : in_missing || (variant == Variant::kBoth && out_missing);
+    const bool missing = variant == Variant::kPooled
+                             ? in_missing && out_missing
+                             : in_missing || (variant == Variant::kBoth && out_missing);
     if (!missing) continue;
-    throw Failure(Format("not enough samples: player %zu has none of size %d after %lld; about %lld samples a size are needed",
-                         i, s.size, static_cast<long long>(s.n_samples),
-                         static_cast<long long>(SamplesNeeded(s.n_players, s.size, variant))));
+    throw Failure(Format(
+        "not enough samples: player %zu has none of size %d after %lld; about %lld samples a size are needed",
+        i, s.size, static_cast<long long>(s.n_samples),
+        static_cast<long long>(SamplesNeeded(s.n_players, s.size, variant))));
   }
 }
 
@@ -82,8 +84,12 @@ void AppendOnce(int32_t value, std::vector<int32_t>* list) {
 }  // namespace
 
 SizeSums::SizeSums(int32_t players, int32_t coalition_size)
-    : n_players(players), size(coalition_size), sum_in(static_cast<size_t>(players)), sum_out(sum_in.size()),
-      n_in(sum_in.size()), n_out(sum_in.size()) {}
+    : n_players(players),
+      size(coalition_size),
+      sum_in(static_cast<size_t>(players)),
+      sum_out(sum_in.size()),
+      n_in(sum_in.size()),
+      n_out(sum_in.size()) {}
 
 void SizeSums::Add(const Coalition& coalition, double u) {
   for (size_t i = 0; i < coalition.size(); ++i) {
@@ -102,7 +108,9 @@ std::vector<double> EstimateScores(const std::vector<SizeSums>& sizes, const Est
   std::vector<double> total(static_cast<size_t>(sizes[0].n_players));
   for (const SizeSums& s : sizes) {
     if (options.variant == Variant::kPooled && 2 * s.size != s.n_players) {
-      throw UsageError(Format("pooled scores need coalitions of half the players: size %d of %d mixes two slices", s.size, s.n_players));
+      throw UsageError(
+          Format("pooled scores need coalitions of half the players: size %d of %d mixes two slices", s.size,
+                 s.n_players));
     }
     CheckSamples(s, options.variant);
     std::vector<double> slice = CentredSlice(s, options.variant);
@@ -117,7 +125,8 @@ std::vector<double> EstimateScores(const std::vector<SizeSums>& sizes, const Est
 
 int64_t SamplesNeeded(int32_t n_players, int32_t size, Variant variant) {
   const double n = n_players, absent = 1 - size / n;
-  const double rest = variant == Variant::kLeft ? absent : std::max(absent, 1 - absent);  // the likelier way to stay empty
+  const double rest =
+      variant == Variant::kLeft ? absent : std::max(absent, 1 - absent);  // the likelier way to stay empty
   if (rest <= 0) return 1;
   return static_cast<int64_t>(std::ceil(std::log(0.01 / n) / std::log(rest)));
 }
@@ -142,7 +151,8 @@ std::vector<std::vector<double>> SlicesByEnumeration(const std::vector<double>& 
     const int32_t size = BitCount(set);
     const double u = utility[set] - utility[all ^ set];
     const double with_player = Binomial(n_players - 1, size - 1);
-    if (slice_means != nullptr) (*slice_means)[static_cast<size_t>(size) - 1] += u / Binomial(n_players, size);
+    if (slice_means != nullptr)
+      (*slice_means)[static_cast<size_t>(size) - 1] += u / Binomial(n_players, size);
     for (size_t i = 0; i < n; ++i) {
       if ((set >> i & 1) != 0) slices[i][static_cast<size_t>(size) - 1] += u / with_player;
     }
@@ -161,7 +171,8 @@ double Spearman(const std::vector<double>& a, const std::vector<double>& b) {
   const double mean = (static_cast<double>(x.size()) - 1) / 2;
   double xy = 0, xx = 0, yy = 0;
   for (size_t i = 0; i < x.size(); ++i) {
-    xy += (x[i] - mean) * (y[i] - mean), xx += (x[i] - mean) * (x[i] - mean), yy += (y[i] - mean) * (y[i] - mean);
+    xy += (x[i] - mean) * (y[i] - mean), xx += (x[i] - mean) * (x[i] - mean),
+        yy += (y[i] - mean) * (y[i] - mean);
   }
   return xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 0;
 }

@@ -1,5 +1,5 @@
-// From complementary contributions to head scores (methods.md 3.2 to 3.6). Players are KV heads 0 .. N-1, a coalition
-// is the set that keeps its cache, u(S) = U(S) - U(the others).
+// From complementary contributions to head scores (methods.md 3.2 to 3.6). Players are KV heads 0 .. N-1, a
+// coalition is the set that keeps its cache, u(S) = U(S) - U(the others).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -34,8 +34,8 @@ struct EstimateOptions {
   bool standardise = false;  // each centred slice over its standard deviation
 };
 
-// Sliced Shapley values [N] from one SizeSums a size. Throws UsageError for `pooled` at a size other than N/2, Failure
-// "not enough samples", with the count that will do, when a player has none.
+// Sliced Shapley values [N] from one SizeSums a size. Throws UsageError for `pooled` at a size other than
+// N/2, Failure "not enough samples", with the count that will do, when a player has none.
 std::vector<double> EstimateScores(const std::vector<SizeSums>& sizes, const EstimateOptions& options);
 
 // Samples of a size after which all of N players are most likely (99 %) in some coalition.

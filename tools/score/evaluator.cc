@@ -13,11 +13,11 @@ namespace kvc::tool {
 struct UtilityEvaluator::Sequence {
   Session session;
   const Example& example;
-  size_t trial, slot;            // where its utility goes
-  size_t n_fed = 0;              // of example.fed
+  size_t trial, slot;             // where its utility goes
+  size_t n_fed = 0;               // of example.fed
   int32_t next = KVC_TOKEN_NONE;  // to feed once example.fed is used up
-  TokenList written;             // generated, or the reference so far
-  double log_likelihood = 0;     // nats, of the reference
+  TokenList written;              // generated, or the reference so far
+  double log_likelihood = 0;      // nats, of the reference
   bool all_right = true, done = false;
 };
 
@@ -38,7 +38,11 @@ double LogSumExp(const std::vector<float>& logits, float top) {
 
 UtilityEvaluator::UtilityEvaluator(const Model& model, const Policy& policy, const ExampleSet& examples,
                                    const EvaluatorOptions& options)
-    : model_(model), policy_(policy), set_(examples), options_(options), held_(examples.prefixes.size()),
+    : model_(model),
+      policy_(policy),
+      set_(examples),
+      options_(options),
+      held_(examples.prefixes.size()),
       logits_(static_cast<size_t>(model.info().vocab_size)) {}
 
 UtilityEvaluator::~UtilityEvaluator() = default;
@@ -73,7 +77,8 @@ std::vector<double> UtilityEvaluator::Evaluate(const std::vector<Trial>& trials)
     }
     utility.emplace_back(chosen.size());
   }
-  std::stable_sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.prefix < b.prefix; });
+  std::stable_sort(places.begin(), places.end(),
+                   [](const Place& a, const Place& b) { return a.prefix < b.prefix; });
   std::vector<std::unique_ptr<Sequence>> batch;
   for (size_t i = 0; i < places.size(); ++i) {
     batch.push_back(Start(trials[places[i].trial], places[i]));
@@ -96,11 +101,20 @@ std::unique_ptr<UtilityEvaluator::Sequence> UtilityEvaluator::Start(const Trial&
   if (!fork) throw Failure("this cache cannot be shared by forks");
   const Coalition& keep = trial.coalition;
   if (!keep.empty()) {
-    Check(kvc_session_mask_heads(fork->get(), keep.data(), static_cast<int32_t>(keep.size()), options_.window),
-          "cannot mask heads");
+    Check(
+        kvc_session_mask_heads(fork->get(), keep.data(), static_cast<int32_t>(keep.size()), options_.window),
+        "cannot mask heads");
   }
-  std::unique_ptr<Sequence> sequence(new Sequence{std::move(*fork), set_.examples[place.example], place.trial, place.slot, 0,
-                                                  KVC_TOKEN_NONE, {}, 0, true, false});
+  std::unique_ptr<Sequence> sequence(new Sequence{std::move(*fork),
+                                                  set_.examples[place.example],
+                                                  place.trial,
+                                                  place.slot,
+                                                  0,
+                                                  KVC_TOKEN_NONE,
+                                                  {},
+                                                  0,
+                                                  true,
+                                                  false});
   ++counts_.n_passes_alone;
   if (sequence->example.fed.empty()) TakeLogits(sequence.get());
   return sequence;
@@ -121,7 +135,8 @@ void UtilityEvaluator::RunBatch(std::vector<std::unique_ptr<Sequence>>* batch) {
       fed.push_back(sequence.get());
     }
     if (fed.empty()) return;
-    Check(kvc_session_feed_batch(sessions.data(), tokens.data(), static_cast<int32_t>(fed.size())), "cannot decode");
+    Check(kvc_session_feed_batch(sessions.data(), tokens.data(), static_cast<int32_t>(fed.size())),
+          "cannot decode");
     ++counts_.n_batches_fed;
     counts_.n_tokens_fed += static_cast<int64_t>(fed.size());
     for (Sequence* sequence : fed) {

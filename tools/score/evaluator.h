@@ -1,6 +1,7 @@
-// U of many coalitions at the price of their decoding. Every prompt is prefilled once; a coalition is a fork of it that
-// shares its pages, with the other heads cut to the window; forks are fed as one batch, so that the weights are read
-// once for all. Exact: masking acts after the prefill, and a batch gives the same numbers as its sessions alone.
+// U of many coalitions at the price of their decoding. Every prompt is prefilled once; a coalition is a fork
+// of it that shares its pages, with the other heads cut to the window; forks are fed as one batch, so that
+// the weights are read once for all. Exact: masking acts after the prefill, and a batch gives the same
+// numbers as its sessions alone.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -19,8 +20,9 @@ namespace kvc::tool {
 struct EvaluatorOptions {
   Metric metric = Metric::kExact;
   int32_t window = 8, batch = 32, max_answer = 64;
-  bool first_line = false;             // text counts up to its first line end
-  int64_t cache_limit = int64_t{1} << 30;  // bytes of prefilled prompts held at a time; more are prefilled again
+  bool first_line = false;  // text counts up to its first line end
+  int64_t cache_limit =
+      int64_t{1} << 30;  // bytes of prefilled prompts held at a time; more are prefilled again
 };
 
 // A coalition and the examples it is tried on; none named: all. An empty coalition masks nothing.
@@ -41,7 +43,8 @@ struct EvaluatorCounts {
 class UtilityEvaluator {
  public:
   // examples must outlive this. policy: "full" for coalitions.
-  UtilityEvaluator(const Model& model, const Policy& policy, const ExampleSet& examples, const EvaluatorOptions& options);
+  UtilityEvaluator(const Model& model, const Policy& policy, const ExampleSet& examples,
+                   const EvaluatorOptions& options);
   ~UtilityEvaluator();
   // Mean utility of each trial over its examples.
   std::vector<double> Evaluate(const std::vector<Trial>& trials);

@@ -29,7 +29,8 @@ void Append(const TokenList& from, TokenList* to) { to->insert(to->end(), from.b
 void CutMiddle(int32_t limit, TokenList* tokens) {
   const size_t most = static_cast<size_t>(limit), first = most / 2;
   if (limit == 0 || tokens->size() <= most) return;
-  tokens->erase(tokens->begin() + static_cast<ptrdiff_t>(first), tokens->end() - static_cast<ptrdiff_t>(most - first));
+  tokens->erase(tokens->begin() + static_cast<ptrdiff_t>(first),
+                tokens->end() - static_cast<ptrdiff_t>(most - first));
 }
 
 class ExampleReader {
@@ -47,7 +48,8 @@ class ExampleReader {
       AddTask(task, path + ":" + std::to_string(task.line), set);
     }
     set->dataset += (set->dataset.empty() ? "" : "+") + Stem(path);
-    set->identity.push_back({{"file", BaseName(path)}, {"checksum", Checksum(ReadFile(path))}, {"tasks", chosen}});
+    set->identity.push_back(
+        {{"file", BaseName(path)}, {"checksum", Checksum(ReadFile(path))}, {"tasks", chosen}});
   }
 
  private:
@@ -61,7 +63,8 @@ class ExampleReader {
       example.fed = model_.Tokenize(question.question, 0);
       example.answer = model_.Tokenize(question.answer, 0);
       example.answers.push_back(question.answer);
-      example.answers.insert(example.answers.end(), question.other_answers.begin(), question.other_answers.end());
+      example.answers.insert(example.answers.end(), question.other_answers.begin(),
+                             question.other_answers.end());
       example.classes = task.classes;
       example.needle = question.needle;
       if (!options_.ask) MoveToPrompt(context, &example.fed, set);
@@ -87,12 +90,13 @@ class ExampleReader {
     const size_t needed = n_before + n_answer;
     if (needed <= room) return;
     if (example.answer.size() >= room) {
-      throw Failure(Format("%s: an answer of %zu tokens is longer than the model's context of %zu", example.where.c_str(),
-                           example.answer.size(), room));
+      throw Failure(Format("%s: an answer of %zu tokens is longer than the model's context of %zu",
+                           example.where.c_str(), example.answer.size(), room));
     }
-    throw Failure(Format("%s: %zu tokens before the answer and up to %zu for it, the model's context is %zu; "
-                         "--max-prompt cuts contexts, --max-answer shortens answers",
-                         example.where.c_str(), n_before, n_answer, room));
+    throw Failure(
+        Format("%s: %zu tokens before the answer and up to %zu for it, the model's context is %zu; "
+               "--max-prompt cuts contexts, --max-answer shortens answers",
+               example.where.c_str(), n_before, n_answer, room));
   }
 
   const Model& model_;
@@ -105,7 +109,8 @@ double ExampleSet::MedianAnswer() const {
   std::vector<size_t> lengths;
   for (const Example& example : examples) lengths.push_back(example.answer.size());
   if (lengths.empty()) return 0;
-  std::nth_element(lengths.begin(), lengths.begin() + static_cast<ptrdiff_t>(lengths.size() / 2), lengths.end());
+  std::nth_element(lengths.begin(), lengths.begin() + static_cast<ptrdiff_t>(lengths.size() / 2),
+                   lengths.end());
   return static_cast<double>(lengths[lengths.size() / 2]);
 }
 

@@ -1,4 +1,5 @@
-// What is asked: the questions of task files as tokens, split into what is prefilled once and what every coalition is fed.
+// What is asked: the questions of task files as tokens, split into what is prefilled once and what every
+// coalition is fed.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -36,7 +37,8 @@ struct ExampleSet {
   double MedianAnswer() const;
 };
 
-// Throws Failure with file and line: malformed or empty files, questions that do not fit the context of the model.
+// Throws Failure with file and line: malformed or empty files, questions that do not fit the context of the
+// model.
 ExampleSet ReadExamples(const Model& model, const ExampleOptions& options);
 
 }  // namespace kvc::tool

@@ -15,7 +15,8 @@ AlphaChoice ChooseAlpha(const Model& model, const ExampleSet& examples, const Ev
     UtilityEvaluator evaluator(model, policy, examples, options);
     choice.utilities.push_back(evaluator.Evaluate({Trial()})[0]);
   }
-  const auto best = std::max_element(choice.utilities.begin(), choice.utilities.end());  // the first of equal ones
+  const auto best =
+      std::max_element(choice.utilities.begin(), choice.utilities.end());  // the first of equal ones
   choice.alpha = choice.candidates[static_cast<size_t>(best - choice.utilities.begin())];
   return choice;
 }

@@ -1,5 +1,5 @@
-// What scores are good for, measured on the same examples: the best alpha of a budget, and masking the best or the worst
-// heads alone (methods.md 3.10).
+// What scores are good for, measured on the same examples: the best alpha of a budget, and masking the best
+// or the worst heads alone (methods.md 3.10).
 #pragma once
 #include <cstdint>
 #include <string>

@@ -30,7 +30,8 @@ TokenSpan Locate(const Model& model, const ExampleSet& set, const Example& examp
 class RetrievalRun {
  public:
   explicit RetrievalRun(const Model& model)
-      : model_(model), logits_(static_cast<size_t>(model.info().vocab_size)),
+      : model_(model),
+        logits_(static_cast<size_t>(model.info().vocab_size)),
         scores_(static_cast<size_t>(model.info().n_layers) * static_cast<size_t>(model.info().n_heads)) {}
 
   // Scores of one example [L][H]; *counted is whether its answer was good enough.
@@ -65,7 +66,8 @@ class RetrievalRun {
     for (size_t i = 0; i < scores_.size(); ++i) {
       const int32_t layer = static_cast<int32_t>(i) / n_heads, head = static_cast<int32_t>(i) % n_heads;
       int32_t n = 0;
-      kvc_status status = kvc_session_get_attention(session->get(), layer, head, p_.data(), static_cast<int32_t>(p_.size()), &n);
+      kvc_status status = kvc_session_get_attention(session->get(), layer, head, p_.data(),
+                                                    static_cast<int32_t>(p_.size()), &n);
       if (status == KVC_E_BUFFER_TOO_SMALL) {
         p_.resize(static_cast<size_t>(n));
         status = kvc_session_get_attention(session->get(), layer, head, p_.data(), n, &n);
@@ -105,7 +107,8 @@ void AddRetrieval(const std::vector<float>& p, TokenSpan span, double* score) {
   std::partial_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(count), order.end(),
                     [&](size_t a, size_t b) { return p[a] != p[b] ? p[a] > p[b] : a < b; });
   for (size_t i = 0; i < count; ++i) {
-    if (order[i] >= span.begin && order[i] < span.end) *score += static_cast<double>(p[order[i]]) / static_cast<double>(length);
+    if (order[i] >= span.begin && order[i] < span.end)
+      *score += static_cast<double>(p[order[i]]) / static_cast<double>(length);
   }
 }
 

@@ -55,7 +55,8 @@ std::vector<int32_t> Permutation(uint64_t seed, uint32_t run, uint32_t size, uin
   std::vector<int32_t> order(static_cast<size_t>(n));
   std::iota(order.begin(), order.end(), 0);
   WordStream words(seed, run, size, sample);
-  for (size_t i = order.size(); i-- > 1;) std::swap(order[i], order[words.Below(static_cast<uint32_t>(i) + 1)]);
+  for (size_t i = order.size(); i-- > 1;)
+    std::swap(order[i], order[words.Below(static_cast<uint32_t>(i) + 1)]);
   return order;
 }
 

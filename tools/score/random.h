@@ -1,4 +1,5 @@
-// Draws of head scoring: Philox4x32-10 by counter, so that every worker can make every sample (docs/head-scores.md).
+// Draws of head scoring: Philox4x32-10 by counter, so that every worker can make every sample
+// (docs/head-scores.md).
 #pragma once
 #include <array>
 #include <cstdint>
@@ -12,8 +13,8 @@ std::array<uint32_t, 4> PhiloxWords(uint32_t c0, uint32_t c1, uint32_t c2, uint3
 // Permutation of 0 .. n-1 of work item (run, size, sample): Fisher-Yates from the end.
 std::vector<int32_t> Permutation(uint64_t seed, uint32_t run, uint32_t size, uint32_t sample, int32_t n);
 
-// The validation part of n examples: the first round-half-up(share * n) of them, at least one, in the order of their
-// draws; ascending. share in (0, 1].
+// The validation part of n examples: the first round-half-up(share * n) of them, at least one, in the order
+// of their draws; ascending. share in (0, 1].
 std::vector<int32_t> ValidationExamples(uint64_t seed, int32_t n, double share);
 
 }  // namespace kvc::tool

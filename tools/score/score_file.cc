@@ -65,24 +65,30 @@ Json LogHeader(const ScorePlan& plan, const MeasuredWhat& what) {
 }
 
 void ReadLogHeader(const Json& header, const std::string& path, ScorePlan* plan, MeasuredWhat* what) {
-  if (header.value("format", "") != kLogFormat) throw Failure(path + ": no log of kvc score, or of another version");
+  if (header.value("format", "") != kLogFormat)
+    throw Failure(path + ": no log of kvc score, or of another version");
   try {
-    what->method = header.at("method"), what->model = header.at("model"), what->fingerprint = header.at("fingerprint");
-    what->dataset = header.at("dataset"), what->data = header.at("data"), what->utility = header.at("utility");
-    what->protocol = header.at("protocol"), what->split = header.at("split"), what->window = header.at("window");
+    what->method = header.at("method"), what->model = header.at("model"),
+    what->fingerprint = header.at("fingerprint");
+    what->dataset = header.at("dataset"), what->data = header.at("data"),
+    what->utility = header.at("utility");
+    what->protocol = header.at("protocol"), what->split = header.at("split"),
+    what->window = header.at("window");
     what->max_prompt = header.at("max_prompt"), what->max_answer = header.at("max_answer");
     what->first_line = header.at("first_line"), what->n_examples = header.at("n_examples");
     plan->n_layers = header.at("shape").at(0), plan->n_kv_heads = header.at("shape").at(1);
     plan->exact = what->method == "exact";
     plan->sizes = header.at("sizes").get<std::vector<int32_t>>();
-    plan->runs = header.at("runs"), plan->balanced = header.at("balanced"), plan->draw_examples = header.at("draw_examples");
+    plan->runs = header.at("runs"), plan->balanced = header.at("balanced"),
+    plan->draw_examples = header.at("draw_examples");
     plan->seed = header.at("seed");
   } catch (const Json::exception&) {
     throw Failure(path + ": the header of the log is incomplete");
   }
   const int32_t most_exact = plan->exact ? kMostExactPlayers : 1 << 20;
-  bool good = plan->n_layers >= 1 && plan->n_kv_heads >= 1 && plan->n_layers <= 4096 && plan->n_kv_heads <= 4096 &&
-              plan->n_players() <= most_exact && plan->runs >= 1 && plan->runs <= 1024;
+  bool good = plan->n_layers >= 1 && plan->n_kv_heads >= 1 && plan->n_layers <= 4096 &&
+              plan->n_kv_heads <= 4096 && plan->n_players() <= most_exact && plan->runs >= 1 &&
+              plan->runs <= 1024;
   for (const int32_t size : plan->sizes) good = good && size >= 1 && size < plan->n_players();
   if (!good) throw Failure(path + ": the header of the log makes no sense");
 }
@@ -97,7 +103,8 @@ Json NestedScores(const std::vector<double>& scores, int32_t n_layers) {
   return rows;
 }
 
-std::vector<double> FlatScores(const Json& file, const std::string& path, int32_t* n_layers, int32_t* n_heads) {
+std::vector<double> FlatScores(const Json& file, const std::string& path, int32_t* n_layers,
+                               int32_t* n_heads) {
   if (!file.is_object() || !file.contains("scores") || !file["scores"].is_array() || file["scores"].empty()) {
     throw Failure(path + ": no scores in it");
   }
@@ -121,20 +128,22 @@ Json ScoreJson(const ScorePlan& plan, const MeasuredWhat& what, const EstimateOp
                const ScoreReport& report, const std::string& name) {
   const std::string variant = plan.exact ? "exact, all coalitions" : VariantName(options.variant);
   const int64_t per_size = *std::min_element(report.n_samples.begin(), report.n_samples.end());
-  Json out{{"name", name},
-           {"estimator", "ssv"},
-           {"variant", variant + (options.standardise ? ", standardised" : "") + (options.centre ? "" : ", with offset")},
-           {"model", what.model},
-           {"fingerprint", what.fingerprint},
-           {"dataset", what.dataset},
-           {"data", what.data},
-           {"examples", what.n_examples},
-           {"examples_per_coalition", plan.draw_examples > 0 ? plan.draw_examples : what.n_examples},
-           {"shape", {plan.n_layers, plan.n_kv_heads}},
-           {"utility", what.utility + ", protocol " + what.protocol + ", window " + std::to_string(what.window)},
-           {"seed", plan.seed},
-           {"samples", std::accumulate(report.n_samples.begin(), report.n_samples.end(), int64_t{0}) * plan.runs},
-           {"tool", "kvc " + LibraryVersion()}};
+  Json out{
+      {"name", name},
+      {"estimator", "ssv"},
+      {"variant",
+       variant + (options.standardise ? ", standardised" : "") + (options.centre ? "" : ", with offset")},
+      {"model", what.model},
+      {"fingerprint", what.fingerprint},
+      {"dataset", what.dataset},
+      {"data", what.data},
+      {"examples", what.n_examples},
+      {"examples_per_coalition", plan.draw_examples > 0 ? plan.draw_examples : what.n_examples},
+      {"shape", {plan.n_layers, plan.n_kv_heads}},
+      {"utility", what.utility + ", protocol " + what.protocol + ", window " + std::to_string(what.window)},
+      {"seed", plan.seed},
+      {"samples", std::accumulate(report.n_samples.begin(), report.n_samples.end(), int64_t{0}) * plan.runs},
+      {"tool", "kvc " + LibraryVersion()}};
   if (!plan.exact) {
     out["sizes"] = plan.sizes;
     out["samples_per_size"] = per_size;
@@ -151,7 +160,8 @@ Json ScoreJson(const ScorePlan& plan, const MeasuredWhat& what, const EstimateOp
   }
   if (report.by_run.size() > 1) {
     out["scores_by_run"] = Json::array();
-    for (const std::vector<double>& scores : report.by_run) out["scores_by_run"].push_back(NestedScores(scores, plan.n_layers));
+    for (const std::vector<double>& scores : report.by_run)
+      out["scores_by_run"].push_back(NestedScores(scores, plan.n_layers));
   }
   out["scores"] = NestedScores(report.scores, plan.n_layers);
   return out;
@@ -170,6 +180,8 @@ void WriteTextFile(const std::string& path, const std::string& text) {
   throw Failure(path + ": " + reason);
 }
 
-void WriteJsonFile(const std::string& path, const Json& document) { WriteTextFile(path, document.dump(1) + "\n"); }
+void WriteJsonFile(const std::string& path, const Json& document) {
+  WriteTextFile(path, document.dump(1) + "\n");
+}
 
 }  // namespace kvc::tool

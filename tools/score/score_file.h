@@ -25,7 +25,8 @@ Json ScoreJson(const ScorePlan& plan, const MeasuredWhat& what, const EstimateOp
 // [layer][head], rounded to nine significant digits.
 Json NestedScores(const std::vector<double>& scores, int32_t n_layers);
 // The scores of a SCORES.json, [layer][head] flat. Throws Failure when it has none of that shape.
-std::vector<double> FlatScores(const Json& file, const std::string& path, int32_t* n_layers, int32_t* n_heads);
+std::vector<double> FlatScores(const Json& file, const std::string& path, int32_t* n_layers,
+                               int32_t* n_heads);
 
 // Replaces the file at once: on any failure the old one stays. Throws Failure.
 void WriteTextFile(const std::string& path, const std::string& text);

@@ -37,7 +37,8 @@ ScoreReport ExactReport(const ScorePlan& plan, const WorkResults& results) {
     utility[n_sets - 1 - key.sample] = result.out;
   }
   if (results.size() != n_sets / 2) {
-    throw Failure(Format("not enough samples: %zu of %zu pairs of coalitions are measured", results.size(), n_sets / 2));
+    throw Failure(Format("not enough samples: %zu of %zu pairs of coalitions are measured", results.size(),
+                         n_sets / 2));
   }
   ScoreReport report;
   report.scores = ShapleyByEnumeration(utility, plan.n_players());
@@ -93,7 +94,8 @@ std::vector<WorkKey> WorkItems(const ScorePlan& plan, uint32_t begin, uint32_t e
   }
   for (uint32_t sample = begin; sample < end; ++sample) {
     for (int32_t run = 0; run < plan.runs; ++run) {
-      for (const int32_t size : plan.sizes) items.push_back({static_cast<uint32_t>(run), static_cast<uint32_t>(size), sample});
+      for (const int32_t size : plan.sizes)
+        items.push_back({static_cast<uint32_t>(run), static_cast<uint32_t>(size), sample});
     }
   }
   return items;
@@ -101,8 +103,8 @@ std::vector<WorkKey> WorkItems(const ScorePlan& plan, uint32_t begin, uint32_t e
 
 Shard ParseShard(const std::string& text) {
   int index = 0, count = 0, n_read = 0;
-  if (std::sscanf(text.c_str(), "%d/%d%n", &index, &count, &n_read) != 2 || static_cast<size_t>(n_read) != text.size() ||
-      index < 1 || index > count) {
+  if (std::sscanf(text.c_str(), "%d/%d%n", &index, &count, &n_read) != 2 ||
+      static_cast<size_t>(n_read) != text.size() || index < 1 || index > count) {
     throw UsageError("--shard \"" + text + "\": expected I/N with I from 1 to N, such as 2/4");
   }
   return {index - 1, count};

@@ -14,15 +14,15 @@ struct ScorePlan {
   bool exact = false;  // all 2^N coalitions instead of samples
   std::vector<int32_t> sizes;
   int32_t runs = 2;
-  bool balanced = false;  // blocks of one permutation instead of one permutation a sample
+  bool balanced = false;      // blocks of one permutation instead of one permutation a sample
   int32_t draw_examples = 0;  // each item is tried on so many examples of its own; 0 = on all
   uint64_t seed = 1;
   int32_t n_players() const { return n_layers * n_kv_heads; }
 };
 
 constexpr int32_t kMostExactPlayers = 16;
-constexpr int32_t kCheckInterval = 5;   // samples of each size between two looks at the stopping rule
-constexpr int32_t kMostPoints = 200;    // of a convergence curve
+constexpr int32_t kCheckInterval = 5;  // samples of each size between two looks at the stopping rule
+constexpr int32_t kMostPoints = 200;   // of a convergence curve
 
 Coalition CoalitionOf(const ScorePlan& plan, const WorkKey& key);
 // Examples an item is tried on, ascending; empty = all.
@@ -38,7 +38,7 @@ struct Shard {
 Shard ParseShard(const std::string& text);  // "2/4" is the second of four. Throws UsageError
 
 struct ConvergencePoint {
-  int64_t n_samples = 0;  // of each size
+  int64_t n_samples = 0;                      // of each size
   double mae = 0, spearman = 0, overlap = 0;  // between the first two runs; overlap of their lowest heads
 };
 
@@ -51,16 +51,16 @@ struct ScoreReport {
   double full = 0, none = 0;                  // exact only: U of all players, of none
 };
 
-// Sums in the order of the keys, so that the result does not depend on who measured what. Throws Failure "not enough
-// samples".
+// Sums in the order of the keys, so that the result does not depend on who measured what. Throws Failure "not
+// enough samples".
 ScoreReport MakeReport(const ScorePlan& plan, const WorkResults& results, const EstimateOptions& options);
 
 // What the first two runs agree on as samples come in.
 class CompareRuns {
  public:
   CompareRuns(const ScorePlan& plan, const EstimateOptions& options);
-  // Of the samples below `end`, which must not fall from call to call; those seen before must not change. False while
-  // a player has too few.
+  // Of the samples below `end`, which must not fall from call to call; those seen before must not change.
+  // False while a player has too few.
   bool Upto(uint32_t end, const WorkResults& results, ConvergencePoint* point);
 
  private:

@@ -7,7 +7,8 @@
 namespace kvc::tool {
 namespace {
 
-// Between two writes of the log: evaluations, and items where prompts must be prefilled again for every chunk.
+// Between two writes of the log: evaluations, and items where prompts must be prefilled again for every
+// chunk.
 constexpr size_t kEvaluationsPerChunk = 256, kItemsPerPrefill = 128;
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
@@ -16,10 +17,17 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-Scorer::Scorer(const ScorePlan& plan, const ScorerOptions& options, UtilityEvaluator* evaluator, WorkLogWriter* log,
-               WorkResults* done, const CancelOnInterrupt& interrupt)
-    : plan_(plan), options_(options), evaluator_(evaluator), log_(log), done_(done), interrupt_(interrupt),
-      progress_("scoring"), start_(std::chrono::steady_clock::now()), compare_(plan, options.estimate) {
+Scorer::Scorer(const ScorePlan& plan, const ScorerOptions& options, UtilityEvaluator* evaluator,
+               WorkLogWriter* log, WorkResults* done, const CancelOnInterrupt& interrupt)
+    : plan_(plan),
+      options_(options),
+      evaluator_(evaluator),
+      log_(log),
+      done_(done),
+      interrupt_(interrupt),
+      progress_("scoring"),
+      start_(std::chrono::steady_clock::now()),
+      compare_(plan, options.estimate) {
   evaluator_->on_batch = [this](double share) {
     if (interrupt_.interrupted()) throw Failure("interrupted; --resume goes on from here");
     Show(share);
@@ -38,7 +46,8 @@ void Scorer::Run() {
     const uint32_t end = plan_.exact ? 1 : std::min(most, begin + step);
     std::vector<WorkKey> missing;
     for (const WorkKey& key : WorkItems(plan_, begin, end)) {
-      const bool mine = number++ % static_cast<uint32_t>(options_.shard.count) == static_cast<uint32_t>(options_.shard.index);
+      const bool mine = number++ % static_cast<uint32_t>(options_.shard.count) ==
+                        static_cast<uint32_t>(options_.shard.index);
       if (mine && done_->count(key) == 0) missing.push_back(key);
     }
     RunItems(missing);
@@ -92,7 +101,8 @@ void Scorer::Show(double share_of_chunk) {
   const double done = static_cast<double>(n_before_) + measured, total = static_cast<double>(n_total_);
   const double left = measured > 0 ? seconds * std::max(0.0, total - done) / measured : 0;
   const double rate = 2 * measured * ExamplesAnItem() / std::max(seconds, 1e-9);
-  progress_.Update(done, total, Format("%.0f evaluations/s, %s left", rate, FormatSeconds(left).c_str()) + agreement_);
+  progress_.Update(done, total,
+                   Format("%.0f evaluations/s, %s left", rate, FormatSeconds(left).c_str()) + agreement_);
 }
 
 }  // namespace kvc::tool

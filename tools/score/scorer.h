@@ -14,9 +14,9 @@ namespace kvc::tool {
 struct ScorerOptions {
   EstimateOptions estimate;
   Shard shard;
-  int32_t samples = 0;        // of each size and run; 0: until the runs agree
+  int32_t samples = 0;         // of each size and run; 0: until the runs agree
   int32_t max_samples = 1000;  // of each size and run when samples is 0
-  double min_spearman = 0;    // also wanted by the stopping rule; 0 = not asked
+  double min_spearman = 0;     // also wanted by the stopping rule; 0 = not asked
 };
 
 class Scorer {
@@ -24,7 +24,8 @@ class Scorer {
   // All of these must outlive it. done: items of the log so far; grows.
   Scorer(const ScorePlan& plan, const ScorerOptions& options, UtilityEvaluator* evaluator, WorkLogWriter* log,
          WorkResults* done, const CancelOnInterrupt& interrupt);
-  // Until all items of the shard are done, or the stopping rule holds. Throws Failure; what was measured is in the log.
+  // Until all items of the shard are done, or the stopping rule holds. Throws Failure; what was measured is
+  // in the log.
   void Run();
   double seconds() const { return seconds_; }
 
@@ -43,7 +44,8 @@ class Scorer {
   const CancelOnInterrupt& interrupt_;
   Progress progress_;
   const std::chrono::steady_clock::time_point start_;
-  int64_t n_total_ = 0, n_before_ = 0, n_here_ = 0;  // items: expected of this shard, there at the start, measured here
+  int64_t n_total_ = 0, n_before_ = 0,
+          n_here_ = 0;  // items: expected of this shard, there at the start, measured here
   size_t chunk_size_ = 0;
   double seconds_ = 0;
   CompareRuns compare_;

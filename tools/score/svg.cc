@@ -13,18 +13,24 @@ constexpr int kColours = 6;
 
 // Heat is the opacity of one colour, so that a cell reads the same on light and dark ground.
 constexpr const char* kStyle =
-    "text{font:12px system-ui,sans-serif;fill:#1f2328}.title{font-size:15px;font-weight:600}.small{font-size:10px}"
+    "text{font:12px "
+    "system-ui,sans-serif;fill:#1f2328}.title{font-size:15px;font-weight:600}.small{font-size:10px}"
     ".ground{fill:#ffffff}.cell{fill:#0b5cad}.frame{fill:none;stroke:#8b949e;stroke-width:1}"
     ".grid{stroke:#d8dee4;stroke-width:1}.mark{stroke:#8b949e;stroke-width:1.5;stroke-dasharray:5 4}"
     ".line{fill:none;stroke-width:2}.on{fill:#ffffff}"
-    ".s0{stroke:#0b5cad}.s1{stroke:#b3530b}.s2{stroke:#1a7f37}.s3{stroke:#8250df}.s4{stroke:#bf3989}.s5{stroke:#57606a}"
-    "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.ground{fill:#0d1117}.cell{fill:#58a6ff}.grid{stroke:#30363d}"
-    ".on{fill:#0d1117}.s0{stroke:#58a6ff}.s1{stroke:#f0883e}.s2{stroke:#3fb950}.s3{stroke:#bc8cff}.s4{stroke:#f778ba}"
+    ".s0{stroke:#0b5cad}.s1{stroke:#b3530b}.s2{stroke:#1a7f37}.s3{stroke:#8250df}.s4{stroke:#bf3989}.s5{"
+    "stroke:#57606a}"
+    "@media "
+    "(prefers-color-scheme:dark){text{fill:#e6edf3}.ground{fill:#0d1117}.cell{fill:#58a6ff}.grid{stroke:#"
+    "30363d}"
+    ".on{fill:#0d1117}.s0{stroke:#58a6ff}.s1{stroke:#f0883e}.s2{stroke:#3fb950}.s3{stroke:#bc8cff}.s4{stroke:"
+    "#f778ba}"
     ".s5{stroke:#8b949e}}";
 
-std::string Label(double x, double y, const std::string& text, const char* anchor = "start", const char* style = "") {
-  return Format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" class=\"%s\">%s</text>\n", x, y, anchor, style,
-                EscapeXml(text).c_str());
+std::string Label(double x, double y, const std::string& text, const char* anchor = "start",
+                  const char* style = "") {
+  return Format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" class=\"%s\">%s</text>\n", x, y, anchor,
+                style, EscapeXml(text).c_str());
 }
 
 std::string Number(double value) { return Format("%.3g", value); }
@@ -45,7 +51,8 @@ struct Range {
 Range RangeOf(const std::vector<Series>& series, bool of_x, double also) {
   Range range{INFINITY, -INFINITY};
   for (const Series& s : series) {
-    for (const double v : of_x ? s.x : s.y) range.low = std::min(range.low, v), range.high = std::max(range.high, v);
+    for (const double v : of_x ? s.x : s.y)
+      range.low = std::min(range.low, v), range.high = std::max(range.high, v);
   }
   if (!of_x) {
     range.low = std::min(range.low, 0.0), range.high = std::max(range.high, also);
@@ -54,14 +61,16 @@ Range RangeOf(const std::vector<Series>& series, bool of_x, double also) {
   return range;
 }
 
-std::string Cell(const HeatMap& map, int row, int column, double x, double y, double w, double h, Range range) {
+std::string Cell(const HeatMap& map, int row, int column, double x, double y, double w, double h,
+                 Range range) {
   const double value = map.values[static_cast<size_t>(row * map.n_columns + column)];
   const double share = (value - range.low) / (range.high - range.low);
   const std::string shown = map.whole_numbers ? Format("%.0f", value) : Number(value);
-  std::string text =
-      Format("<rect class=\"cell\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill-opacity=\"%.3f\"><title>%s %d, %s %d: %s%s</title></rect>\n",
-             x, y, w - 1, h - 1, 0.05 + 0.95 * share, map.row_name.c_str(), row, map.column_name.c_str(), column,
-             shown.c_str(), map.unit.c_str());
+  std::string text = Format(
+      "<rect class=\"cell\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" "
+      "fill-opacity=\"%.3f\"><title>%s %d, %s %d: %s%s</title></rect>\n",
+      x, y, w - 1, h - 1, 0.05 + 0.95 * share, map.row_name.c_str(), row, map.column_name.c_str(), column,
+      shown.c_str(), map.unit.c_str());
   if (w >= 40) text += Label(x + w / 2, y + h / 2 + 4, shown, "middle", share > 0.55 ? "small on" : "small");
   return text;
 }
@@ -72,11 +81,16 @@ std::string EscapeXml(const std::string& text) {
   std::string out;
   for (const char c : text) {
     const unsigned char byte = static_cast<unsigned char>(c);
-    if (c == '&') out += "&amp;";
-    else if (c == '<') out += "&lt;";
-    else if (c == '>') out += "&gt;";
-    else if (c == '"') out += "&quot;";
-    else if (byte >= 0x20) out += c;  // other control characters are not allowed in XML
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '"')
+      out += "&quot;";
+    else if (byte >= 0x20)
+      out += c;  // other control characters are not allowed in XML
   }
   return out;
 }
@@ -93,24 +107,29 @@ void SvgPage::Add(const HeatMap& map) {
   for (int row = 0; row < map.n_rows; ++row) {
     const double y = top + row * h;
     if (row % row_step == 0) body_ += Label(kLeft - 8, y + h / 2 + 4, std::to_string(row), "end", "small");
-    for (int column = 0; column < map.n_columns; ++column) body_ += Cell(map, row, column, kLeft + column * w, y, w, h, range);
+    for (int column = 0; column < map.n_columns; ++column)
+      body_ += Cell(map, row, column, kLeft + column * w, y, w, h, range);
   }
   const double bottom = top + map.n_rows * h, right = kLeft + map.n_columns * w;
   for (int column = 0; column < map.n_columns; column += column_step) {
     body_ += Label(kLeft + (column + 0.5) * w, bottom + 13, std::to_string(column), "middle", "small");
   }
-  body_ += Label(16, top - 6, map.row_name, "start", "small") + Label(right + 8, bottom + 13, map.column_name, "start", "small");
+  body_ += Label(16, top - 6, map.row_name, "start", "small") +
+           Label(right + 8, bottom + 13, map.column_name, "start", "small");
   for (int i = 0; i <= 4; ++i) {
     const double share = 1 - i / 4.0, y = top + i * 20;
-    body_ += Format("<rect class=\"cell\" x=\"%.1f\" y=\"%.1f\" width=\"16\" height=\"19\" fill-opacity=\"%.3f\"/>\n", right + 24, y,
-                    0.05 + 0.95 * share);
-    body_ += Label(right + 46, y + 14, Number(range.low + share * (range.high - range.low)) + map.unit, "start", "small");
+    body_ += Format(
+        "<rect class=\"cell\" x=\"%.1f\" y=\"%.1f\" width=\"16\" height=\"19\" fill-opacity=\"%.3f\"/>\n",
+        right + 24, y, 0.05 + 0.95 * share);
+    body_ += Label(right + 46, y + 14, Number(range.low + share * (range.high - range.low)) + map.unit,
+                   "start", "small");
   }
   height_ = std::max(bottom, top + 104) + 34;
 }
 
 void SvgPage::Add(const LineChart& chart) {
-  const bool has_points = std::any_of(chart.series.begin(), chart.series.end(), [](const Series& s) { return !s.x.empty(); });
+  const bool has_points =
+      std::any_of(chart.series.begin(), chart.series.end(), [](const Series& s) { return !s.x.empty(); });
   if (!has_points) return;
   Title(chart.title);
   const Range xs = RangeOf(chart.series, true, 0), ys = RangeOf(chart.series, false, chart.mark * 1.2);
@@ -119,15 +138,18 @@ void SvgPage::Add(const LineChart& chart) {
   const auto y_at = [&](double y) { return bottom - (y - ys.low) / (ys.high - ys.low) * plot_height; };
   const double y_step = RoundStep(ys.high - ys.low, 5), x_step = RoundStep(xs.high - xs.low, 8);
   for (double y = std::ceil(ys.low / y_step) * y_step; y <= ys.high + 1e-9; y += y_step) {
-    body_ += Format("<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", kLeft, right, y_at(y), y_at(y));
+    body_ += Format("<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", kLeft, right,
+                    y_at(y), y_at(y));
     body_ += Label(kLeft - 8, y_at(y) + 4, Number(std::fabs(y) < 1e-12 ? 0 : y), "end", "small");
   }
   for (double x = std::ceil(xs.low / x_step) * x_step; x <= xs.high + 1e-9; x += x_step) {
     body_ += Label(x_at(x), bottom + 14, Number(x), "middle", "small");
   }
-  body_ += Format("<rect class=\"frame\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", kLeft, top, right - kLeft, plot_height);
+  body_ += Format("<rect class=\"frame\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", kLeft,
+                  top, right - kLeft, plot_height);
   if (chart.mark > 0) {
-    body_ += Format("<line class=\"mark\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", kLeft, right, y_at(chart.mark), y_at(chart.mark));
+    body_ += Format("<line class=\"mark\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", kLeft, right,
+                    y_at(chart.mark), y_at(chart.mark));
     body_ += Label(right - 4, y_at(chart.mark) - 4, chart.mark_name, "end", "small");
   }
   for (size_t i = 0; i < chart.series.size(); ++i) {
@@ -137,18 +159,24 @@ void SvgPage::Add(const LineChart& chart) {
     for (size_t k = 0; k < s.x.size(); ++k) points += Format("%.1f,%.1f ", x_at(s.x[k]), y_at(s.y[k]));
     body_ += Format("<polyline class=\"line s%d\" points=\"%s\"/>\n", colour, points.c_str());
     const double y = top + 12 + 16 * static_cast<double>(i);
-    body_ += Format("<line class=\"line s%d\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", colour, right + 8, right + 24, y - 4, y - 4);
+    body_ += Format("<line class=\"line s%d\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", colour,
+                    right + 8, right + 24, y - 4, y - 4);
     body_ += Label(right + 28, y, s.name, "start", "small");
   }
-  body_ += Label((kLeft + right) / 2, bottom + 28, chart.x_name, "middle", "small") + Label(16, top - 6, chart.y_name, "start", "small");
+  body_ += Label((kLeft + right) / 2, bottom + 28, chart.x_name, "middle", "small") +
+           Label(16, top - 6, chart.y_name, "start", "small");
   height_ = std::max(bottom, top + 16 * static_cast<double>(chart.series.size())) + 46;
 }
 
 std::string SvgPage::Text() const {
-  return Format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\">\n<style>", kWidth, height_,
-                kWidth, height_) +
+  return Format(
+             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f "
+             "%.0f\">\n<style>",
+             kWidth, height_, kWidth, height_) +
          kStyle + "</style>\n" +
-         Format("<rect class=\"ground\" x=\"0\" y=\"0\" width=\"%.0f\" height=\"%.0f\"/>\n", kWidth, height_) + body_ + "</svg>\n";
+         Format("<rect class=\"ground\" x=\"0\" y=\"0\" width=\"%.0f\" height=\"%.0f\"/>\n", kWidth,
+                height_) +
+         body_ + "</svg>\n";
 }
 
 }  // namespace kvc::tool

@@ -1,5 +1,5 @@
-// Plain SVG for measurements: heat maps and line charts, stacked. Colours come from one style sheet that follows the
-// reader's light or dark setting; no fonts or files from elsewhere.
+// Plain SVG for measurements: heat maps and line charts, stacked. Colours come from one style sheet that
+// follows the reader's light or dark setting; no fonts or files from elsewhere.
 #pragma once
 #include <string>
 #include <vector>

@@ -17,10 +17,13 @@ struct NamedMetric {
   Metric metric;
 };
 
-constexpr NamedMetric kMetrics[] = {{"exact", Metric::kExact},          {"nll", Metric::kNll},
-                                    {"f1", Metric::kF1},                {"rouge-l", Metric::kRougeL},
+constexpr NamedMetric kMetrics[] = {{"exact", Metric::kExact},
+                                    {"nll", Metric::kNll},
+                                    {"f1", Metric::kF1},
+                                    {"rouge-l", Metric::kRougeL},
                                     {"classification", Metric::kClassification},
-                                    {"retrieval", Metric::kRetrieval},  {"code", Metric::kCode},
+                                    {"retrieval", Metric::kRetrieval},
+                                    {"code", Metric::kCode},
                                     {"needle", Metric::kNeedle}};
 
 std::string LowerCase(std::string text) {
@@ -65,7 +68,8 @@ double RougeL(const std::string& text, const std::string& answer) {
 }
 
 // Class names that are parts of another name found, and of the answer's, do not count against it.
-double Classification(const std::string& text, const std::string& answer, const std::vector<std::string>& classes) {
+double Classification(const std::string& text, const std::string& answer,
+                      const std::vector<std::string>& classes) {
   std::vector<std::string> found;
   for (const std::string& name : classes) {
     const bool part_of_answer = name != answer && answer.find(name) != std::string::npos;
@@ -110,13 +114,15 @@ double Needle(const std::string& text, const std::string& answer) {
   const std::string reference = LowerCase(answer), cut = LowerCase(text).substr(0, reference.size());
   const std::vector<std::string> words = Words(reference);
   const std::set<std::string> distinct(words.begin(), words.end());
-  const auto found = std::count_if(distinct.begin(), distinct.end(),
-                                   [&](const std::string& word) { return cut.find(word) != std::string::npos; });
+  const auto found = std::count_if(distinct.begin(), distinct.end(), [&](const std::string& word) {
+    return cut.find(word) != std::string::npos;
+  });
   return distinct.empty() ? 0 : static_cast<double>(found) / static_cast<double>(distinct.size());
 }
 
 // Characters in common blocks of a[a0, a1) and b[b0, b1): the longest one, then the parts beside it.
-size_t MatchingCharacters(const std::string& a, size_t a0, size_t a1, const std::string& b, size_t b0, size_t b1) {
+size_t MatchingCharacters(const std::string& a, size_t a0, size_t a1, const std::string& b, size_t b0,
+                          size_t b1) {
   size_t best = 0, best_a = a0, best_b = b0;
   std::vector<size_t> row(b1 - b0 + 1);
   for (size_t i = a0; i < a1; ++i) {

@@ -7,10 +7,10 @@
 namespace kvc::tool {
 
 enum class Metric {
-  kNll,             // exp(mean log-likelihood of the answer's tokens) under teacher forcing; no text is generated
-  kExact,           // the answer's tokens are what the model generates first
-  kF1,              // of bags of normalised words
-  kRougeL,          // F of the longest common subsequence of words
+  kNll,     // exp(mean log-likelihood of the answer's tokens) under teacher forcing; no text is generated
+  kExact,   // the answer's tokens are what the model generates first
+  kF1,      // of bags of normalised words
+  kRougeL,  // F of the longest common subsequence of words
   kClassification,  // 1 / class names found, when the right one is among them
   kRetrieval,       // share of the numbers in the text that equal the answer's
   kCode,            // edit similarity of the first line of code
@@ -27,7 +27,8 @@ double TextUtility(Metric metric, const std::string& text, const std::vector<std
 
 // Lower case, without punctuation and the articles a, an, the; words separated by one space.
 std::string NormalisedText(const std::string& text);
-// Ratio of matching characters 2 M / (a + b), M of the longest common blocks (as Python's difflib, without its junk rule).
+// Ratio of matching characters 2 M / (a + b), M of the longest common blocks (as Python's difflib, without
+// its junk rule).
 double EditSimilarity(const std::string& a, const std::string& b);
 
 }  // namespace kvc::tool

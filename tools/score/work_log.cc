@@ -34,8 +34,8 @@ bool OpenLine(const std::string& line, std::string* text) {
 }
 
 std::string RecordText(const WorkKey& key, const WorkResult& result) {
-  return Format("%" PRIu32 " %" PRIu32 " %" PRIu32 " %d %a %a", key.run, key.size, key.sample, result.n_examples,
-                result.in, result.out);
+  return Format("%" PRIu32 " %" PRIu32 " %" PRIu32 " %d %a %a", key.run, key.size, key.sample,
+                result.n_examples, result.in, result.out);
 }
 
 bool ParseRecord(const std::string& text, WorkKey* key, WorkResult* result) {
@@ -54,7 +54,8 @@ void Insert(const WorkKey& key, const WorkResult& result, const std::string& pat
   if (added || Same(at->second, result)) return;
   throw Failure(Format("%s: run %" PRIu32 ", size %" PRIu32 ", sample %" PRIu32
                        " is there twice with different utilities: %.9g, %.9g and %.9g, %.9g",
-                       path.c_str(), key.run, key.size, key.sample, at->second.in, at->second.out, result.in, result.out));
+                       path.c_str(), key.run, key.size, key.sample, at->second.in, at->second.out, result.in,
+                       result.out));
 }
 
 }  // namespace
@@ -69,7 +70,8 @@ WorkLog ReadWorkLog(const std::string& path, int64_t* good_bytes) {
     std::string text;
     const bool whole = end != std::string::npos && OpenLine(file.substr(begin, end - begin), &text);
     if (!whole) {
-      if (end != std::string::npos && end + 1 < file.size()) throw Failure(where + ": damaged: its checksum does not match");
+      if (end != std::string::npos && end + 1 < file.size())
+        throw Failure(where + ": damaged: its checksum does not match");
       break;
     }
     WorkKey key;
@@ -97,8 +99,8 @@ void CheckSameHeader(const Json& wanted, const Json& found, const std::string& p
   for (const auto& [key, value] : wanted.items()) {
     const Json other = found.contains(key) ? found[key] : Json();
     if (other == value) continue;
-    throw Failure(path + ": a log of another measurement: " + key + " is " + other.dump().substr(0, 120) + ", here " +
-                  value.dump().substr(0, 120));
+    throw Failure(path + ": a log of another measurement: " + key + " is " + other.dump().substr(0, 120) +
+                  ", here " + value.dump().substr(0, 120));
   }
   if (found.size() != wanted.size()) throw Failure(path + ": a log of another version of this program");
 }
@@ -138,7 +140,8 @@ void WorkLogWriter::Append(const WorkKey& key, const WorkResult& result) {
 void WorkLogWriter::Flush() {
   size_t written = 0;
   while (written < pending_.size()) {
-    const ssize_t n = pwrite(fd_, pending_.data() + written, pending_.size() - written, size_ + static_cast<int64_t>(written));
+    const ssize_t n = pwrite(fd_, pending_.data() + written, pending_.size() - written,
+                             size_ + static_cast<int64_t>(written));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) break;
     written += static_cast<size_t>(n);
@@ -146,7 +149,8 @@ void WorkLogWriter::Flush() {
   if (written < pending_.size() || fsync(fd_) != 0) {
     const std::string reason = std::strerror(errno);
     const bool taken_back = ftruncate(fd_, size_) == 0;
-    throw Failure(path_ + ": " + reason + (taken_back ? "; the log is whole up to here: make room and --resume" : ""));
+    throw Failure(path_ + ": " + reason +
+                  (taken_back ? "; the log is whole up to here: make room and --resume" : ""));
   }
   size_ += static_cast<int64_t>(written);
   pending_.clear();

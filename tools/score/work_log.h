@@ -1,6 +1,6 @@
-// The record of head scoring: a text file of checked lines that only grows. The first line says what is measured, each
-// further one is a work item; everything else is derived from them. Killed at any moment, it loses at most the line
-// being written.
+// The record of head scoring: a text file of checked lines that only grows. The first line says what is
+// measured, each further one is a work item; everything else is derived from them. Killed at any moment, it
+// loses at most the line being written.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -26,15 +26,16 @@ struct WorkResult {
   double in = 0, out = 0;
 };
 
-using WorkResults = std::map<WorkKey, WorkResult>;  // in key order: sums over it do not depend on who did what
+using WorkResults =
+    std::map<WorkKey, WorkResult>;  // in key order: sums over it do not depend on who did what
 
 struct WorkLog {
   Json header;
   WorkResults results;
 };
 
-// Throws Failure: no such file, damaged before its last line (with the line), or an item twice with different values.
-// A last line that was cut off is left out; *good_bytes (may be null) is where it starts.
+// Throws Failure: no such file, damaged before its last line (with the line), or an item twice with different
+// values. A last line that was cut off is left out; *good_bytes (may be null) is where it starts.
 WorkLog ReadWorkLog(const std::string& path, int64_t* good_bytes = nullptr);
 
 // Adds `from` to `to`. Throws Failure when an item is in both with utilities that differ by more than 1e-6.
@@ -46,14 +47,16 @@ void CheckSameHeader(const Json& wanted, const Json& found, const std::string& p
 // Appends records; one process at a time.
 class WorkLogWriter {
  public:
-  // resume: goes on with an existing log of the same header, whose items go to *done; else the file must not exist.
-  static std::unique_ptr<WorkLogWriter> Open(const std::string& path, const Json& header, bool resume, WorkResults* done);
+  // resume: goes on with an existing log of the same header, whose items go to *done; else the file must not
+  // exist.
+  static std::unique_ptr<WorkLogWriter> Open(const std::string& path, const Json& header, bool resume,
+                                             WorkResults* done);
   ~WorkLogWriter();
   WorkLogWriter(const WorkLogWriter&) = delete;
   WorkLogWriter& operator=(const WorkLogWriter&) = delete;
   void Append(const WorkKey& key, const WorkResult& result);
-  // Everything appended is on the disk afterwards. A full disk takes back what did not fit whole, so that the log can
-  // be resumed, and throws Failure.
+  // Everything appended is on the disk afterwards. A full disk takes back what did not fit whole, so that the
+  // log can be resumed, and throws Failure.
   void Flush();
 
  private:
