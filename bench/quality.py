@@ -128,7 +128,7 @@ def grid_tasks(folder, per_cell):
     )
     path = os.path.join(folder, "grid.jsonl")
     with open(path, "w", encoding="utf-8") as out:
-        for length in (150, 350, 600):
+        for length in (100, 250, 450):  # 450 words are about 900 tokens
             for depth in (0, 25, 50, 75, 100):
                 for _ in range(per_cell):
                     start, code = rng.randrange(len(words) - length), rng.randrange(100, 1000)
