@@ -18,7 +18,7 @@ def run(command, **kwargs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    for option in ("--cmake", "--cc", "--build", "--source", "--config"):
+    for option in ("--cmake", "--generator", "--cc", "--build", "--source", "--config"):
         parser.add_argument(option, required=True)
     args = parser.parse_args()
     consumer = os.path.join(args.source, "tests/package/consumer")
@@ -37,8 +37,8 @@ def main():
         arguments = [model, "snapkv:budget=32", "Once upon a time", "12"]
         for kind in ("kvc", "static"):
             build = os.path.join(folder, f"build-{kind}")
-            run([args.cmake, "-S", consumer, "-B", build, f"-DKIND={kind}", f"-DPROGRAM={program}",
-                 f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCMAKE_C_COMPILER={args.cc}",
+            run([args.cmake, "-G", args.generator, "-S", consumer, "-B", build, f"-DKIND={kind}",
+                 f"-DPROGRAM={program}", f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCMAKE_C_COMPILER={args.cc}",
                  "-DCMAKE_C_FLAGS=-Wall -Wextra -Werror"])
             run([args.cmake, "--build", build])
             text[f"find_package, kvc::{kind}"] = run([os.path.join(build, "consumer"), *arguments])
