@@ -302,8 +302,9 @@ void AddSamplingPlan(CLI::App* app, ScoreCommand* c) {
       ->check(AtLeast(1))
       ->capture_default_str()
       ->type_name("N");
-  app->add_option("--variant", c->variant, "Halves of the samples used: both, left (the paper) or pooled")
-      ->check(CLI::IsMember({"both", "left", "pooled"}).description(""))
+  app->add_option("--variant", c->variant,
+                  "Estimator: both halves of the samples, left (the paper), pooled or regression")
+      ->check(CLI::IsMember(VariantNames()).description(""))
       ->capture_default_str()
       ->type_name("V");
   app->add_option("--draw-examples", c->plan.draw_examples,

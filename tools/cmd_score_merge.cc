@@ -149,8 +149,8 @@ std::function<int()> AddScoreMerge(CLI::App* app) {
   app->add_option("--out", command->out, "The score file to write (JSON)")->required()->type_name("FILE");
   app->add_option("--log", command->log, "Also write the joined record, to go on with")->type_name("FILE");
   app->add_option("--name", command->name, "Name of the table")->type_name("TEXT");
-  app->add_option("--variant", command->variant, "both, left or pooled")
-      ->check(CLI::IsMember({"both", "left", "pooled"}).description(""))
+  app->add_option("--variant", command->variant, "Estimator: both, left, pooled or regression")
+      ->check(CLI::IsMember(VariantNames()).description(""))
       ->capture_default_str()
       ->type_name("V");
   app->add_flag("--standardise", command->standardise, "Every size counts the same");

@@ -144,6 +144,7 @@ TEST(ScoreEstimators, EnumeratedSizesGiveTheSlices) {
   const Values exact = MeanOfSlices(slices, {1, 2, 3, 4});
   ExpectNear(EstimateScores(sums, With(Variant::kLeft)), exact, 1e-12);
   ExpectNear(EstimateScores(sums, With(Variant::kBoth)), exact, 1e-12);
+  ExpectNear(EstimateScores(sums, With(Variant::kRegression)), exact, 1e-12);
   ExpectNear(EstimateScores({sums[3]}, With(Variant::kPooled)), MeanOfSlices(slices, {4}), 1e-12);
 }
 
@@ -188,6 +189,25 @@ TEST(ScoreEstimators, ErrorFallsWithSamples) {
     }
   }
   EXPECT_NEAR(both / left, 0.5, 0.08);
+}
+
+// A game in which two players decide most: the regression does not blur the others with them.
+TEST(ScoreEstimators, RegressionSeesPastStrongPlayers) {
+  const int n = 8, size = 3;
+  const Values noise = RandomGame(n, 21);
+  Values utility;
+  for (size_t set = 0; set < noise.size(); ++set) {
+    const double first = static_cast<double>(set & 1), second = static_cast<double>(set >> 1 & 1);
+    utility.push_back(0.5 * first + 0.3 * second + 0.1 * first * second + 0.05 * noise[set]);
+  }
+  Values means;
+  const Values centred = Centred(SlicesByEnumeration(utility, n, &means), means, size);
+  const double both = MeanSquareError(utility, n, size, 100, Variant::kBoth, centred);
+  const double regression = MeanSquareError(utility, n, size, 100, Variant::kRegression, centred);
+  EXPECT_LT(regression, both / 5);
+  SizeSums few(n, size);
+  few.Add({1, 1, 1, 0, 0, 0, 0, 0}, 0.5);
+  EXPECT_THROW(EstimateScores({few}, With(Variant::kRegression)), Failure);
 }
 
 // (e): a player that changes nothing is worth nothing; players that do the same are worth the same.

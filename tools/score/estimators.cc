@@ -11,8 +11,52 @@
 namespace kvc::tool {
 namespace {
 
+// Solves A x = b in place, A symmetric with its lower half given, [N, N]. False when it has no single
+// solution.
+bool SolveSymmetric(std::vector<double>* a, std::vector<double>* b) {
+  const size_t n = b->size();
+  const auto at = [&](size_t i, size_t j) -> double& { return (*a)[i * n + j]; };
+  double largest = 0;
+  for (size_t i = 0; i < n; ++i) largest = std::max(largest, at(i, i));
+  for (size_t i = 0; i < n; ++i) {  // Cholesky: A = L L^T
+    for (size_t j = 0; j <= i; ++j) {
+      double sum = at(i, j);
+      for (size_t k = 0; k < j; ++k) sum -= at(i, k) * at(j, k);
+      if (i == j && sum <= 1e-9 * largest) return false;
+      at(i, j) = i == j ? std::sqrt(sum) : sum / at(j, j);
+    }
+  }
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t k = 0; k < i; ++k) (*b)[i] -= at(i, k) * (*b)[k];
+    (*b)[i] /= at(i, i);
+  }
+  for (size_t i = n; i-- > 0;) {
+    for (size_t k = i + 1; k < n; ++k) (*b)[i] -= at(k, i) * (*b)[k];
+    (*b)[i] /= at(i, i);
+  }
+  return true;
+}
+
+// Least squares u(S) = sum of b_i over S. With s = sum of b, a player's slice of that game is b_i plus the
+// others' share of the rest, (j - 1) / (N - 1) (s - b_i), and the mean of all coalitions is s j / N.
+std::vector<double> RegressionSlice(const SizeSums& s) {
+  const size_t n = s.sum_in.size();
+  std::vector<double> pairs(s.n_pairs.begin(), s.n_pairs.end()), slice = s.sum_in;
+  if (!SolveSymmetric(&pairs, &slice)) {
+    throw Failure(
+        Format("not enough samples: %lld of size %d do not tell %zu players apart; about %lld are needed",
+               static_cast<long long>(s.n_samples), s.size, n,
+               static_cast<long long>(SamplesNeeded(s.n_players, s.size, Variant::kRegression))));
+  }
+  const double mean = std::accumulate(slice.begin(), slice.end(), 0.0) / static_cast<double>(n);
+  const double share = static_cast<double>(s.n_players - s.size) / (s.n_players - 1);
+  for (double& value : slice) value = share * (value - mean);
+  return slice;
+}
+
 // The centred slice of every player (methods.md 3.4).
 std::vector<double> CentredSlice(const SizeSums& s, Variant variant) {
+  if (variant == Variant::kRegression) return RegressionSlice(s);
   const double n = s.n_players, share = (n - s.size) / n;
   const double mean_u = s.sum_u / static_cast<double>(s.n_samples);
   std::vector<double> slice(s.sum_in.size());
@@ -34,7 +78,7 @@ void CheckSamples(const SizeSums& s, Variant variant) {
     const bool in_missing = s.n_in[i] == 0, out_missing = s.n_out[i] == 0;
     const bool missing = variant == Variant::kPooled
                              ? in_missing && out_missing
-                             : in_missing || (variant == Variant::kBoth && out_missing);
+                             : in_missing || (variant != Variant::kLeft && out_missing);
     if (!missing) continue;
     throw Failure(Format(
         "not enough samples: player %zu has none of size %d after %lld; about %lld samples a size are needed",
@@ -89,12 +133,14 @@ SizeSums::SizeSums(int32_t players, int32_t coalition_size)
       sum_in(static_cast<size_t>(players)),
       sum_out(sum_in.size()),
       n_in(sum_in.size()),
-      n_out(sum_in.size()) {}
+      n_out(sum_in.size()),
+      n_pairs(sum_in.size() * sum_in.size()) {}
 
 void SizeSums::Add(const Coalition& coalition, double u) {
   for (size_t i = 0; i < coalition.size(); ++i) {
     if (coalition[i] != 0) {
       sum_in[i] += u, ++n_in[i];
+      for (size_t k = 0; k <= i; ++k) n_pairs[i * coalition.size() + k] += coalition[k];
     } else {
       sum_out[i] -= u, ++n_out[i];
     }
@@ -127,8 +173,9 @@ int64_t SamplesNeeded(int32_t n_players, int32_t size, Variant variant) {
   const double n = n_players, absent = 1 - size / n;
   const double rest =
       variant == Variant::kLeft ? absent : std::max(absent, 1 - absent);  // the likelier way to stay empty
-  if (rest <= 0) return 1;
-  return static_cast<int64_t>(std::ceil(std::log(0.01 / n) / std::log(rest)));
+  const int64_t reached =
+      rest <= 0 ? 1 : static_cast<int64_t>(std::ceil(std::log(0.01 / n) / std::log(rest)));
+  return variant == Variant::kRegression ? std::max(reached, int64_t{2} * n_players) : reached;
 }
 
 std::vector<double> ShapleyByEnumeration(const std::vector<double>& utility, int32_t n_players) {

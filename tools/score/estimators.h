@@ -20,12 +20,18 @@ class SizeSums {
   double sum_u = 0;
   std::vector<double> sum_in, sum_out;  // [N] of u over coalitions with the player; of -u over those without
   std::vector<int64_t> n_in, n_out;     // [N]
+  std::vector<int64_t> n_pairs;         // [N, N], j <= i: coalitions with both players
 };
 
 enum class Variant {
   kLeft,    // coalitions with the player only, as the paper
   kBoth,    // and those without, by the complement identity: about (1 - j/N) of the variance
   kPooled,  // both halves as one mean; sizes N/2 only
+  // Own: the additive game nearest to the samples (least squares), whose slices are known exactly. The same
+  // limit as the others, as the nearest additive game over all coalitions of a size has the slices of the
+  // game itself; but whether a strong player happened to be in a weak one's samples no longer blurs the weak
+  // one.
+  kRegression,
 };
 
 struct EstimateOptions {

@@ -33,12 +33,16 @@ Json ConvergenceJson(const std::vector<ConvergencePoint>& points) {
 
 }  // namespace
 
-const char* VariantName(Variant variant) {
-  return variant == Variant::kLeft ? "left" : variant == Variant::kBoth ? "both" : "pooled";
+const std::vector<std::string>& VariantNames() {
+  static const std::vector<std::string> names = {"left", "both", "pooled", "regression"};  // as Variant
+  return names;
 }
 
+const char* VariantName(Variant variant) { return VariantNames()[static_cast<size_t>(variant)].c_str(); }
+
 Variant ParseVariant(const std::string& name) {
-  return name == "left" ? Variant::kLeft : name == "both" ? Variant::kBoth : Variant::kPooled;
+  const std::vector<std::string>& names = VariantNames();
+  return static_cast<Variant>(std::find(names.begin(), names.end(), name) - names.begin());
 }
 
 Json LogHeader(const ScorePlan& plan, const MeasuredWhat& what) {

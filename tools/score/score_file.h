@@ -32,7 +32,8 @@ std::vector<double> FlatScores(const Json& file, const std::string& path, int32_
 void WriteTextFile(const std::string& path, const std::string& text);
 void WriteJsonFile(const std::string& path, const Json& document);
 
+const std::vector<std::string>& VariantNames();  // as the command line writes them
 const char* VariantName(Variant variant);
-Variant ParseVariant(const std::string& name);
+Variant ParseVariant(const std::string& name);  // one of VariantNames()
 
 }  // namespace kvc::tool
