@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "tools/command.h"
+#include "tools/files.h"
 #include "tools/generate.h"
 #include "tools/kvc_handles.h"
 #include "tools/options.h"
@@ -23,9 +24,9 @@ struct ScoreCommand {
   EvaluatorOptions evaluator;
   ScorerOptions scorer;
   ScorePlan plan;
-  std::string method = "ssv", out, log, name, shard, utility = "exact", protocol = "ask", variant = "both",
-              mask_experiment;
-  std::vector<int32_t> alpha_budgets;
+  std::string method = "ssv", out, log, name, shard, given, utility = "exact", protocol = "ask",
+              variant = "both", mask_experiment;
+  std::vector<int32_t> alpha_budgets, alphas;
   int64_t seed = 1;
   bool resume = false, with_offset = false, json = false;
 };
@@ -53,6 +54,9 @@ void Settle(ScoreCommand* c) {
     throw UsageError(
         "--choose-alpha and --mask-experiment need all samples: merge the shards, then run with --resume");
   }
+  if (!c->given.empty() && c->alpha_budgets.empty() && c->mask_experiment.empty())
+    throw UsageError("--scores measures nothing: say what to try, --choose-alpha or --mask-experiment");
+  if (!c->alphas.empty() && c->alpha_budgets.empty()) throw UsageError("--alphas is for --choose-alpha");
   if (c->log.empty()) {
     c->log = c->out + (sharded ? Format(".%d-of-%d", c->scorer.shard.index + 1, c->scorer.shard.count) : "") +
              ".log";
@@ -121,11 +125,24 @@ void AddExperiments(const ScoreCommand& c, const Model& model, const ExampleSet&
                     const std::vector<double>& scores, UtilityEvaluator* evaluator, Json* out) {
   if (!c.mask_experiment.empty()) (*out)["mask_curves"] = MaskJson(c, evaluator, scores);
   if (c.alpha_budgets.empty()) return;
-  std::vector<AlphaChoice> choices;
-  for (const int32_t budget : c.alpha_budgets) {
-    choices.push_back(ChooseAlpha(model, examples, c.evaluator, scores, budget));
+  const std::vector<int32_t> alphas = c.alphas.empty() ? WiderAlphaCandidates(c.plan.n_players()) : c.alphas;
+  for (const int32_t alpha : alphas) {
+    if (alpha >= c.plan.n_players())
+      throw UsageError(Format("--alphas %d: this model has %d heads", alpha, c.plan.n_players()));
   }
-  (*out)["budget"] = choices[0].budget, (*out)["alpha"] = choices[0].alpha;
+  std::vector<AlphaChoice> choices;
+  Progress progress("choosing alpha");
+  double n_done = 0;
+  const double n_total = static_cast<double>(alphas.size() * c.alpha_budgets.size());
+  for (const int32_t budget : c.alpha_budgets) {
+    choices.push_back(ChooseAlpha(model, examples, c.evaluator, scores, budget, alphas, [&] {
+      n_done += 1;
+      progress.Update(n_done, n_total, Format("%.0f of %.0f", n_done, n_total));
+    }));
+  }
+  progress.Clear();
+  if (choices.size() == 1) (*out)["budget"] = choices[0].budget;
+  (*out)["alpha"] = BestAlpha(choices);
   (*out)["alpha_by_budget"] = AlphaJson(choices);
 }
 
@@ -136,6 +153,15 @@ Json CostJson(const EvaluatorCounts& counts, double seconds) {
               {"prefills", counts.n_prefills},
               {"weight_passes", counts.passes()},
               {"weight_passes_alone", counts.n_passes_alone}};
+}
+
+void PrintAlphas(const Json& scores) {
+  if (!scores.contains("alpha_by_budget")) return;
+  for (const Json& choice : scores["alpha_by_budget"]) {
+    Print(Format("alpha %d is best at %d slots a head\n", choice["alpha"].get<int>(),
+                 choice["budget"].get<int>()));
+  }
+  Print(Format("alpha %d is best on average and goes with the scores\n", scores["alpha"].get<int>()));
 }
 
 void PrintSummary(const Json& scores, const Json& cost, const std::string& out) {
@@ -156,12 +182,7 @@ void PrintSummary(const Json& scores, const Json& cost, const std::string& out) 
                  scores["correlation_between_runs"].get<double>(),
                  FormatPercent(scores["lowest_overlap"].get<double>()).c_str()));
   }
-  if (scores.contains("alpha")) {
-    for (const Json& choice : scores["alpha_by_budget"]) {
-      Print(Format("alpha %d is best at %d slots a head\n", choice["alpha"].get<int>(),
-                   choice["budget"].get<int>()));
-    }
-  }
+  PrintAlphas(scores);
   Print(out + ": scores of " + scores["dataset"].get<std::string>() +
         "; kvc convert --head-scores puts them into a model file\n");
 }
@@ -191,6 +212,28 @@ int ScoreRetrieval(const ScoreCommand& c, const Model& model, const ExampleSet& 
   } else {
     Print(Format("%s: retrieval scores of %d query heads from %d of %d questions answered\n", c.out.c_str(),
                  static_cast<int>(found.scores.size()), found.n_counted, found.n_examples));
+  }
+  return kExitGood;
+}
+
+// Experiments on scores measured before: the file again, with what they found.
+int TryScores(const ScoreCommand& c, const Model& model, const ExampleSet& examples) {
+  Json out = ReadJson(c.given);
+  int32_t n_layers = 0, n_heads = 0;
+  const std::vector<double> scores = FlatScores(out, c.given, &n_layers, &n_heads);
+  if (n_layers != c.plan.n_layers || n_heads != c.plan.n_kv_heads) {
+    throw Failure(Format("%s has scores of %d x %d heads, this model has %d x %d", c.given.c_str(), n_layers,
+                         n_heads, c.plan.n_layers, c.plan.n_kv_heads));
+  }
+  const Policy full("full");
+  UtilityEvaluator evaluator(model, full, examples, c.evaluator);
+  AddExperiments(c, model, examples, scores, &evaluator, &out);
+  WriteJsonFile(c.out, out);
+  if (c.json) {
+    PrintJson(out);
+  } else {
+    PrintAlphas(out);
+    Print(c.out + ": the scores of " + c.given + " with what was found\n");
   }
   return kExitGood;
 }
@@ -236,6 +279,7 @@ int Score(ScoreCommand c) {
   SettlePlan(model, &c);
   const ExampleSet examples = ReadExamples(model, c.examples);
   if (c.plan.draw_examples >= static_cast<int32_t>(examples.examples.size())) c.plan.draw_examples = 0;
+  if (!c.given.empty()) return TryScores(c, model, examples);
   return c.method == "headkv-r2" ? ScoreRetrieval(c, model, examples)
                                  : ScoreCoalitions(c, model, examples, interrupt);
 }
@@ -343,10 +387,18 @@ std::function<int()> AddScore(CLI::App* app) {
       ->delimiter(',')
       ->check(AtLeast(1))
       ->type_name("N,...");
+  app->add_option("--alphas", c->alphas,
+                  "Candidates of --choose-alpha; none: the published ones, scaled, and up to 7N/8")
+      ->delimiter(',')
+      ->check(AtLeast(1))
+      ->type_name("N,...");
   app->add_option("--mask-experiment", c->mask_experiment,
                   "Mask the best or worst heads alone: top, bottom or both")
       ->check(CLI::IsMember({"top", "bottom", "both"}).description(""))
       ->type_name("WHICH");
+  app->add_option("--scores", c->given,
+                  "Measure nothing: try --choose-alpha, --mask-experiment on these scores")
+      ->type_name("FILE");
   app->add_flag("--json", c->json, "One JSON document on stdout");
   return [c] { return Score(*c); };
 }

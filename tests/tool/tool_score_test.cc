@@ -81,6 +81,15 @@ TEST(ToolScore, ScoresGoIntoAModelFileAndAPicture) {
   EXPECT_EQ(scores["budget"], 32);
   EXPECT_EQ(scores["alpha_by_budget"][0]["alpha"], scores["alpha"]);
   const Json curves = scores["mask_curves"];
+  // The same experiments on the finished file find the same; other candidates and budgets can be asked for.
+  ExpectGood(
+      RunKvc(Score(folder.Path("again.json"), {"--scores", folder.Path("s.json"), "--choose-alpha", "32"})));
+  EXPECT_EQ(Json::parse(ReadWholeFile(folder.Path("again.json"))), scores);
+  ExpectGood(RunKvc(Score(folder.Path("two.json"), {"--scores", folder.Path("s.json"), "--choose-alpha",
+                                                    "16,32", "--alphas", "2,20"})));
+  const Json two = Json::parse(ReadWholeFile(folder.Path("two.json")))["alpha_by_budget"];
+  EXPECT_EQ(two.size(), 2u);
+  EXPECT_EQ(two[1]["candidates"], Json({2, 20}));
   EXPECT_EQ(curves["top"].size(), curves["masked"].size());
   EXPECT_EQ(curves["top"].front(), curves["bottom"].front());  // nothing masked
   EXPECT_EQ(curves["top"].back(), curves["bottom"].back());    // everything masked

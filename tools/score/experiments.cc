@@ -4,21 +4,40 @@
 
 namespace kvc::tool {
 
+std::vector<int32_t> WiderAlphaCandidates(int32_t n_players) {
+  std::vector<int32_t> alphas = AlphaCandidates(n_players);
+  for (const int32_t eighths : {2, 4, 6, 7}) {
+    alphas.push_back(std::clamp(n_players * eighths / 8, 1, std::max(1, n_players - 1)));
+  }
+  std::sort(alphas.begin(), alphas.end());
+  alphas.erase(std::unique(alphas.begin(), alphas.end()), alphas.end());
+  return alphas;
+}
+
 AlphaChoice ChooseAlpha(const Model& model, const ExampleSet& examples, const EvaluatorOptions& options,
-                        const std::vector<double>& scores, int32_t budget) {
+                        const std::vector<double>& scores, int32_t budget, std::vector<int32_t> candidates,
+                        const std::function<void()>& on_candidate) {
   AlphaChoice choice;
   choice.budget = budget;
-  choice.candidates = AlphaCandidates(static_cast<int32_t>(scores.size()));
+  choice.candidates = std::move(candidates);
   for (const int32_t alpha : choice.candidates) {
     Policy policy(Format("cokv:budget=%d,alpha=%d", budget, alpha));
     policy.SetHeadScores(std::vector<float>(scores.begin(), scores.end()));
     UtilityEvaluator evaluator(model, policy, examples, options);
     choice.utilities.push_back(evaluator.Evaluate({Trial()})[0]);
+    on_candidate();
   }
-  const auto best =
-      std::max_element(choice.utilities.begin(), choice.utilities.end());  // the first of equal ones
-  choice.alpha = choice.candidates[static_cast<size_t>(best - choice.utilities.begin())];
+  choice.alpha = BestAlpha({choice});
   return choice;
+}
+
+int32_t BestAlpha(const std::vector<AlphaChoice>& choices) {
+  std::vector<double> sums(choices[0].candidates.size());
+  for (const AlphaChoice& choice : choices) {
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += choice.utilities[i];
+  }
+  const auto best = std::max_element(sums.begin(), sums.end());  // the first of equal ones
+  return choices[0].candidates[static_cast<size_t>(best - sums.begin())];
 }
 
 Json AlphaJson(const std::vector<AlphaChoice>& choices) {

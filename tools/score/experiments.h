@@ -2,6 +2,7 @@
 // or the worst heads alone (methods.md 3.10).
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,18 @@ struct AlphaChoice {
   std::vector<double> utilities;  // of the candidates
 };
 
-// For a budget: the alpha whose CoKV policy gives the best mean utility; equal ones: the smallest.
+// The published search set (methods.md 3.10), which ends at N/6, and quarters and eighths of N up to 7N/8: in
+// a small model few heads matter, and the best alpha is far beyond the published ones.
+std::vector<int32_t> WiderAlphaCandidates(int32_t n_players);
+
+// For a budget: the alpha of `candidates` whose CoKV policy gives the best mean utility; equal ones: the
+// smallest.
 AlphaChoice ChooseAlpha(const Model& model, const ExampleSet& examples, const EvaluatorOptions& options,
-                        const std::vector<double>& scores, int32_t budget);
+                        const std::vector<double>& scores, int32_t budget, std::vector<int32_t> candidates,
+                        const std::function<void()>& on_candidate);
+// Of several budgets with the same candidates: the one with the best mean over them; equal ones: the
+// smallest.
+int32_t BestAlpha(const std::vector<AlphaChoice>& choices);
 Json AlphaJson(const std::vector<AlphaChoice>& choices);
 
 // Utilities with exactly the `count` highest (top) or lowest players masked, all others whole.
