@@ -1,5 +1,6 @@
 // kvc eval: several policies on tasks and texts, with everything needed to repeat it.
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 
@@ -21,10 +22,13 @@ struct EvalOptions {
   bool json = false, csv = false;
 };
 
+using TaskCounts = std::vector<std::array<int64_t, 2>>;  // of each task: answered right, asked
+
 // One line of the result: a policy on one kind of data.
 struct EvalRow {
   std::string spec, policy, kind, protocol, file;  // policy as it was asked for, and its canonical text
   QualitySums sums;
+  TaskCounts by_task = {};
 };
 
 std::vector<const Policy*> Pointers(const std::vector<Policy>& policies) {
@@ -37,7 +41,7 @@ std::vector<EvalRow> MakeRows(const std::vector<Policy>& policies, const std::st
                               const std::string& protocol, const std::string& file) {
   std::vector<EvalRow> rows;
   for (const Policy& policy : policies)
-    rows.push_back({policy.spec(), policy.Describe(), kind, protocol, file, {}});
+    rows.push_back({policy.spec(), policy.Describe(), kind, protocol, file, {}, {}});
   return rows;
 }
 
@@ -50,17 +54,24 @@ void EvalTasks(const EvalOptions& options, const Model& model, const std::vector
                           options.protocol == "ask" ? TaskProtocol::kAsk : TaskProtocol::kPrompt);
   std::vector<std::string> kinds;  // in the order they appear
   std::map<std::string, std::vector<QualitySums>> sums;
+  std::map<std::string, std::vector<TaskCounts>> by_task;
   Progress progress(file);
   for (size_t i = 0; i < tasks.size(); ++i) {
     progress.Update(static_cast<double>(i), static_cast<double>(tasks.size()),
                     Format("task %zu of %zu", i + 1, tasks.size()));
     const auto [entry, is_new] = sums.try_emplace(tasks[i].kind, policies.size());
     if (is_new) kinds.push_back(tasks[i].kind);
+    const std::vector<QualitySums> before = entry->second;
     evaluator.Run(tasks[i], &entry->second);
+    std::vector<TaskCounts>& counts = by_task[tasks[i].kind];
+    counts.resize(policies.size());
+    for (size_t p = 0; p < policies.size(); ++p) {
+      counts[p].push_back({entry->second[p].n_right - before[p].n_right, entry->second[p].n - before[p].n});
+    }
   }
   for (const std::string& kind : kinds) {
     std::vector<EvalRow> own = MakeRows(policies, kind, options.protocol, file);
-    for (size_t p = 0; p < own.size(); ++p) own[p].sums = sums[kind][p];
+    for (size_t p = 0; p < own.size(); ++p) own[p].sums = sums[kind][p], own[p].by_task = by_task[kind][p];
     rows->insert(rows->end(), own.begin(), own.end());
   }
 }
@@ -96,7 +107,7 @@ Json RowJson(const EvalRow& row, int32_t n_heads) {
   const bool is_text = sums.n_scored > 0;
   const auto when = [](bool applies, double value) { return applies ? Json(value) : Json(nullptr); };
   const double compared = static_cast<double>(sums.n_compared);
-  return Json{
+  Json out{
       {"policy", row.policy},
       {"kind", row.kind},
       {"protocol", row.protocol},
@@ -117,6 +128,9 @@ Json RowJson(const EvalRow& row, int32_t n_heads) {
       {"cache_share", Ratio(sums.slots, sums.slots_full)},
       {"prefill_seconds", sums.mean(sums.prefill_seconds)},
       {"step_seconds", when(sums.n_steps > 0, Ratio(sums.step_seconds, static_cast<double>(sums.n_steps)))}};
+  if (!row.by_task.empty())
+    out["right_by_task"] = row.by_task;  // [[right, questions], ...]: for paired comparisons
+  return out;
 }
 
 void PrintTable(const std::vector<EvalRow>& rows, int32_t n_heads) {
@@ -152,11 +166,15 @@ std::string CsvCell(const Json& value) {
 
 void PrintCsv(const Json& results) {
   std::string text;
-  for (const auto& [key, value] : results[0].items()) text += (text.empty() ? "" : ",") + key;
+  for (const auto& [key, value] : results[0].items()) {
+    if (!value.is_array()) text += (text.empty() ? "" : ",") + key;
+  }
   text += "\n";
   for (const Json& row : results) {
     std::string line;
-    for (const auto& [key, value] : row.items()) line += (line.empty() ? "" : ",") + CsvCell(value);
+    for (const auto& [key, value] : row.items()) {
+      if (!value.is_array()) line += (line.empty() ? "" : ",") + CsvCell(value);
+    }
     text += line + "\n";
   }
   Print(text);

@@ -27,22 +27,20 @@ Protected Protect(const Policy& policy, int32_t) {
   return {0, recent < 0 ? kDefaultRecent : recent};
 }
 
-// Pushes one bit into the history of entry t and keeps the count in aux[0].
+// Pushes one bit into the history of entry t; the count in aux[0] gains it and loses the bit that leaves.
 void Push(const Policy& policy, float* const* aux, int32_t t, bool low) {
-  const int32_t history = policy.Int(OptionId::kHistory), words = Words(policy);
-  uint32_t carry = low ? 1 : 0;
-  int32_t count = 0;
+  const int32_t oldest = policy.Int(OptionId::kHistory) - 1, words = Words(policy);
+  uint32_t carry = low ? 1 : 0, leaving = 0;
   for (int32_t i = 0; i < words; ++i) {
     uint32_t word;
     std::memcpy(&word, &aux[1 + i][t], 4);
     const uint32_t out = word >> (kWordBits - 1);
+    if (i == oldest / kWordBits) leaving = word >> oldest % kWordBits & 1;
     word = word << 1 | carry;
     carry = out;
-    if (i == words - 1 && history % kWordBits != 0) word &= (1u << history % kWordBits) - 1;
-    count += __builtin_popcount(word);
     std::memcpy(&aux[1 + i][t], &word, 4);
   }
-  aux[0][t] = static_cast<float>(count);
+  aux[0][t] += static_cast<float>(low ? 1 : 0) - static_cast<float>(leaving);
 }
 
 void AddRow(const Policy& policy, float* const* aux, const float* p, int32_t visible) {
