@@ -2,17 +2,20 @@
 """Measures what every method costs in quality on models/recall and writes docs/results.md. Standard library only.
 
   bench/quality.py [--program build/bin/kvc] [--model build/models/recall.kvc] [--out docs/results.md]
-                   [--contexts 25] [--grid 3] [--windows 3]
+                   [--contexts 25] [--compare 100] [--grid 4] [--windows 2]
 
 Tasks and texts are those of bench/data (held out from the model's training). All policies share one pass over each
-prompt, which compression never changes. Everything is deterministic; times are of the machine it ran on."""
+prompt, which compression never changes. Everything is deterministic but the times, which are of the machine it ran on.
+What was measured is kept in build/quality, by program, model and question: an interrupted run goes on where it was."""
 
 import argparse
+import hashlib
 import json
 import os
 import platform
 import random
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -20,74 +23,120 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUDGETS = (12, 16, 32, 64, 128, 256)
 ASK_KINDS = ("niah_multi", "lives", "kv", "niah", "fewshot", "twohop", "passage")
 PROMPT_KINDS = ("niah_multi", "lives", "niah")  # answers of several tokens
-# Every method with a window of 8, so that the smallest budgets are possible for all.
+# Every method, with the least budget its protected part allows. A window of 8 where there is one, so that the smallest
+# budgets are possible.
 METHODS = {
-    "streaming": "streaming:budget={c}",
-    "streaming-baseline": "streaming-baseline:budget={c}",
-    "h2o": "h2o:budget={c}",
-    "tova": "tova:budget={c}",
-    "scissorhands": "scissorhands:budget={c},recent=4,drop={half}",
-    "cam": "cam:budget={c}",
-    "ahakv": "ahakv:budget={c},recent=8",
-    "weightedkv": "weightedkv:budget={c}",
-    "snapkv": "snapkv:budget={c},window=8",
-    "nacl": "nacl:budget={c},recent=4",
-    "pyramidkv": "pyramidkv:budget={c}",
-    "pyramidinfer": "pyramidinfer:budget={c}",
-    "spindlekv": "spindlekv:budget={c},window=8",
-    "ada-snapkv": "ada-snapkv:budget={c},window=8",
-    "ada-pyramid": "ada-pyramid:budget={c},window=8",
-    "headkv-r2": "headkv-r2:budget={c}",
-    "cokv": "cokv:budget={c}",
+    "streaming": ("streaming:budget={c}", 12),
+    "streaming-baseline": ("streaming-baseline:budget={c}", 12),
+    "h2o": ("h2o:budget={c}", 12),
+    "tova": ("tova:budget={c}", 12),
+    "scissorhands": ("scissorhands:budget={c},recent=4,drop={half}", 12),
+    "cam": ("cam:budget={c}", 12),
+    "ahakv": ("ahakv:budget={c},recent=8", 12),
+    "weightedkv": ("weightedkv:budget={c}", 12),
+    "snapkv": ("snapkv:budget={c}", 64),
+    "snapkv-w8": ("snapkv-w8:budget={c}", 12),
+    "nacl": ("nacl:budget={c},recent=4", 12),
+    "pyramidkv": ("pyramidkv:budget={c},window=8", 12),
+    "pyramidinfer": ("pyramidinfer:budget={c},window=8", 12),
+    "spindlekv": ("spindlekv:budget={c},window=8", 12),
+    "ada-snapkv": ("ada-snapkv:budget={c},window=8", 12),
+    "ada-paper": ("ada-paper:budget={c},window=8", 12),
+    "ada-pyramid": ("ada-pyramid:budget={c},window=8", 12),
+    "headkv-r2": ("headkv-r2:budget={c}", 12),
+    "cokv": ("cokv:budget={c}", 12),
+    "cokv-document": ("cokv-document:budget={c}", 12),
+    "cokv-mixed": ("cokv-mixed:budget={c}", 12),
 }
-GRID_METHODS = ("streaming", "h2o", "snapkv", "ada-snapkv", "cokv")
+GRID_METHODS = ("streaming", "h2o", "snapkv-w8", "ada-snapkv", "cokv", "cokv-document")
 TEXT_METHODS = ("streaming", "h2o", "tova", "cam", "weightedkv", "ahakv")
+# The comparison of head budgets: on every question of these kinds.
+COMPARED = ("snapkv-w8", "pyramidkv", "ada-snapkv", "headkv-r2", "cokv", "cokv-document")
+COMPARED_BUDGETS = (12, 16, 24, 32, 64, 72, 128)
+COMPARED_KINDS = ("niah_multi", "lives", "kv", "niah", "fewshot")
 
 
 def spec(method, budget):
-    return METHODS[method].format(c=budget, half=budget // 2)
-
-
-class Program:
-    def __init__(self, arguments):
-        self.path, self.model = arguments.program, arguments.model
-
-    def run(self, *words):
-        done = subprocess.run([self.path, *words], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise SystemExit(f"{' '.join(words[:2])} failed:\n{done.stderr}")
-        return done.stdout
-
-    def evaluate(self, policies, *words):
-        listed = [word for policy in policies for word in ("--policy", policy)]
-        return json.loads(self.run("eval", self.model, *words, *listed, "--json"))
-
-    def has_scores(self, estimator):
-        tables = json.loads(self.run("inspect", self.model, "--json")).get("head_scores", [])
-        return any(estimator in table.get("estimator", "") for table in tables)
+    return METHODS[method][0].format(c=budget, half=budget // 2)
 
 
 def data(kind):
     return os.path.join(ROOT, "bench", "data", "tasks", kind + ".jsonl")
 
 
-def accuracy_rows(program, methods, kinds, protocol, contexts):
-    """{(method, budget): {kind: result}}; "full" has budget 0."""
+class Program:
+    def __init__(self, arguments):
+        self.path, self.model = arguments.program, arguments.model
+        self.kept = os.path.join(ROOT, "build", "quality")
+        os.makedirs(self.kept, exist_ok=True)
+        self.identity = hashlib.sha256(open(self.path, "rb").read() + open(self.model, "rb").read())
+
+    def evaluate(self, what, policies, *words):
+        """The results of kvc eval, one row a policy (and kind)."""
+        listed = [word for policy in policies for word in ("--policy", policy)]
+        identity = self.identity.copy()
+        files = [open(word, "rb").read() for word in words if os.path.isfile(word)]
+        identity.update(repr((policies, [w for w in words if not os.path.isfile(w)], files)).encode())
+        path = os.path.join(self.kept, identity.hexdigest()[:24] + ".json")
+        if not os.path.exists(path):
+            begin = time.time()
+            done = subprocess.run(
+                [self.path, "eval", self.model, *words, *listed, "--json"], capture_output=True, text=True
+            )
+            if done.returncode != 0:
+                raise SystemExit(f"{what} failed:\n{done.stderr}")
+            with open(path + ".part", "w", encoding="utf-8") as file:
+                file.write(done.stdout)
+            os.replace(path + ".part", path)
+            print(f"{what}: {time.time() - begin:.0f} s", flush=True)
+        return json.load(open(path, encoding="utf-8"))["results"]
+
+
+# ---- tasks ----
+
+
+def accuracy_rows(program, methods, budgets, kinds, protocol, contexts):
+    """{(method, budget): {kind: row}}; "full" has budget 0."""
     table = {}
-    wanted = [("full", 0, "full")] + [(m, c, spec(m, c)) for m in methods for c in BUDGETS]
+    wanted = [("full", 0, "full")] + [(m, c, spec(m, c)) for m in methods for c in budgets if c >= METHODS[m][1]]
     for kind in kinds:
-        begin = time.time()
-        result = program.evaluate(
-            [w[2] for w in wanted], "--data", data(kind), "--protocol", protocol, "--limit", str(contexts)
+        # niah and passage have one question a context, the others four.
+        limit = 4 * contexts if kind == "niah" and contexts >= 100 else contexts
+        rows = program.evaluate(
+            f"{protocol} {kind}",
+            [w[2] for w in wanted],
+            *("--data", data(kind), "--protocol", protocol, "--limit", str(limit)),
         )
-        for (method, budget, _), row in zip(wanted, result["results"]):
+        for (method, budget, _), row in zip(wanted, rows):
             table.setdefault((method, budget), {})[kind] = row
-        print(f"{protocol} {kind}: {time.time() - begin:.0f} s", flush=True)
     return table
 
 
 def percent(row):
     return f"{100 * row['accuracy']:.0f}" if row["n"] else "–"
+
+
+def mean_accuracy(rows, kinds):
+    return sum(rows[k]["accuracy"] for k in kinds) / len(kinds)
+
+
+def bootstrap(rows, kinds, other=None, draws=1000):
+    """95 % interval of the mean over kinds, contexts drawn again within each kind; of the difference to `other` on the
+    same draws when that is given."""
+    rng = random.Random(1)
+    means = []
+    for _ in range(draws):
+        total = 0
+        for kind in kinds:
+            counts = rows[kind]["right_by_task"]
+            against = other[kind]["right_by_task"] if other else None
+            drawn = [rng.randrange(len(counts)) for _ in counts]
+            asked = sum(counts[i][1] for i in drawn)
+            right = sum(counts[i][0] for i in drawn) - (sum(against[i][0] for i in drawn) if against else 0)
+            total += right / asked
+        means.append(total / len(kinds))
+    means.sort()
+    return means[int(0.025 * draws)], means[int(0.975 * draws)]
 
 
 def accuracy_table(table, methods, kinds, budget):
@@ -96,36 +145,81 @@ def accuracy_table(table, methods, kinds, budget):
         "|---|" + "---|" * (len(kinds) + 4),
     ]
     for method in methods:
-        rows = table[(method, budget if method != "full" else 0)]
-        right = sum(r["accuracy"] * r["n"] for r in rows.values())
-        n = sum(r["n"] for r in rows.values())
-        low, high = wilson(right, n)
+        rows = table.get((method, budget if method != "full" else 0))
+        if rows is None:
+            continue
+        low, high = bootstrap(rows, kinds)
         kib = sum(r["cache_bytes"] for r in rows.values()) / len(rows) / 1024
         share = sum(r["cache_share"] for r in rows.values()) / len(rows)
-        lines.append(
-            f"| {method} | "
-            + " | ".join(percent(rows[k]) for k in kinds)
-            + f" | **{100 * right / n:.1f}** | {100 * low:.0f} – {100 * high:.0f} | {kib:.0f} | {100 * share:.1f} % |"
-        )
+        cells = [method] + [percent(rows[k]) for k in kinds]
+        cells += [f"**{100 * mean_accuracy(rows, kinds):.1f}**", f"{100 * low:.0f} – {100 * high:.0f}"]
+        lines.append("| " + " | ".join([*cells, f"{kib:.0f}", f"{100 * share:.1f} %"]) + " |")
     return lines
 
 
-def wilson(right, n, z=1.959963984540054):
-    if n == 0:
-        return 0, 1
-    p, scale = right / n, 1 + z * z / n
-    half = z * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5
-    return (p + z * z / (2 * n) - half) / scale, (p + z * z / (2 * n) + half) / scale
+def timing_table(table, methods, kinds, budget):
+    lines = ["| method | prefill ms | step ms |", "|---|---|---|"]
+    for method in methods:
+        rows = table[(method, budget if method != "full" else 0)].values()
+        prefill = sum(r["prefill_seconds"] for r in rows) / len(rows)
+        step = sum(r["step_seconds"] for r in rows) / len(rows)
+        lines.append(f"| {method} | {1e3 * prefill:.0f} | {1e3 * step:.2f} |")
+    return lines
+
+
+# ---- head budgets ----
+
+
+def comparison(program, protocol, kinds, contexts):
+    table = accuracy_rows(program, COMPARED, COMPARED_BUDGETS, kinds, protocol, contexts)
+    full = mean_accuracy(table[("full", 0)], kinds)
+    n = sum(table[("full", 0)][k]["n"] for k in kinds)
+    lines = [
+        f"### Protocol {protocol}: {n} questions, full cache {100 * full:.1f} %",
+        "",
+        "Mean over " + ", ".join(kinds) + "; in brackets the 95 % interval (bootstrap over contexts).",
+        "",
+        "| slots per head (share) | " + " | ".join(COMPARED) + " | cokv − best other | ",
+        "|---|" + "---|" * (len(COMPARED) + 1),
+    ]
+    for budget in COMPARED_BUDGETS:
+        rows = {m: table[(m, budget)] for m in COMPARED}
+        means = {m: mean_accuracy(rows[m], kinds) for m in COMPARED}
+        cells = []
+        for m in COMPARED:
+            low, high = bootstrap(rows[m], kinds)
+            cells.append(f"{100 * means[m]:.1f} [{100 * low:.0f}–{100 * high:.0f}]")
+        best = max((m for m in COMPARED if not m.startswith("cokv")), key=means.get)
+        low, high = bootstrap(rows["cokv"], kinds, rows[best])
+        share = sum(r["cache_share"] for r in rows["cokv"].values()) / len(kinds)
+        cells.append(f"{100 * (means['cokv'] - means[best]):+.1f} [{100 * low:+.1f}, {100 * high:+.1f}] ({best})")
+        lines.append(f"| {budget} ({100 * share:.1f} %) | " + " | ".join(cells) + " |")
+    reached = []
+    for m in COMPARED:
+        for budget in COMPARED_BUDGETS:
+            if mean_accuracy(table[(m, budget)], kinds) >= 0.97 * full:
+                share = sum(r["cache_share"] for r in table[(m, budget)].values()) / len(kinds)
+                reached.append(f"{m} {budget} slots ({100 * share:.1f} %)")
+                break
+        else:
+            reached.append(f"{m} none of these")
+    lines += ["", "Smallest of these budgets with 97 % of the full cache's accuracy: " + ", ".join(reached) + ".", ""]
+    lines += ["| kind, slots | " + " | ".join(COMPARED) + " |", "|---|" + "---|" * len(COMPARED)]
+    for kind in kinds:
+        for budget in (16, 32, 72):
+            cells = [percent(table[(m, budget)][kind]) for m in COMPARED]
+            lines.append(f"| {kind}, {budget} | " + " | ".join(cells) + " |")
+    return lines + [""]
+
+
+# ---- needle grid and texts ----
 
 
 def grid_tasks(folder, per_cell):
     """One code in prose, at five depths of contexts of three lengths (in words)."""
     rng = random.Random(1)
-    words = (
-        open(os.path.join(ROOT, "bench", "data", "text", "carroll-alice.txt"), encoding="utf-8")
-        .read()
-        .split()
-    )
+    text = os.path.join(ROOT, "bench", "data", "text", "carroll-alice.txt")
+    words = open(text, encoding="utf-8").read().split()
     path = os.path.join(folder, "grid.jsonl")
     with open(path, "w", encoding="utf-8") as out:
         for length in (100, 250, 450):  # 450 words are about 900 tokens
@@ -142,11 +236,10 @@ def grid_tasks(folder, per_cell):
 
 
 def grid_section(program, per_cell, budget=64):
+    names = ["full", *GRID_METHODS]
     with tempfile.TemporaryDirectory() as folder:
         path = grid_tasks(folder, per_cell)
-        policies = ["full"] + [spec(m, budget) for m in GRID_METHODS]
-        rows = program.evaluate(policies, "--data", path, "--protocol", "ask")["results"]
-    names = ["full", *GRID_METHODS]
+        rows = program.evaluate("needle grid", ["full"] + [spec(m, budget) for m in GRID_METHODS], "--data", path)
     cells = {}
     for i, row in enumerate(rows):
         cells.setdefault(row["kind"], {})[names[i % len(names)]] = percent(row)
@@ -157,88 +250,77 @@ def grid_section(program, per_cell, budget=64):
 def text_section(program, windows):
     texts = sorted(os.listdir(os.path.join(ROOT, "bench", "data", "text")))
     lines = ["| policy | " + " | ".join(t.split(".")[0] for t in texts) + " |", "|---|" + "---|" * len(texts)]
-    policies = [("full", "full")] + [
-        (f"{m}, {c} slots", spec(m, c)) for c in (64, 128, 256) for m in TEXT_METHODS
-    ]
+    policies = [("full", "full")] + [(f"{m}, {c} slots", spec(m, c)) for c in (64, 128, 256) for m in TEXT_METHODS]
     columns = []
     for text in texts:
-        begin = time.time()
         path = os.path.join(ROOT, "bench", "data", "text", text)
-        result = program.evaluate([p for _, p in policies], "--text", path, "--limit", str(windows))
-        columns.append([f"{row['perplexity']:.2f}" for row in result["results"]])
-        print(f"text {text}: {time.time() - begin:.0f} s", flush=True)
+        rows = program.evaluate(f"text {text}", [p for _, p in policies], "--text", path, "--limit", str(windows))
+        columns.append([f"{row['perplexity']:.2f}" for row in rows])
     return lines + [
-        f"| {name} | " + " | ".join(column[i] for column in columns) + " |"
-        for i, (name, _) in enumerate(policies)
+        f"| {name} | " + " | ".join(column[i] for column in columns) + " |" for i, (name, _) in enumerate(policies)
     ]
 
 
-def timing_table(table, methods, kinds, budget):
-    lines = ["| method | prefill ms | step ms |", "|---|---|---|"]
-    for method in methods:
-        rows = table[(method, budget if method != "full" else 0)].values()
-        prefill = sum(r["prefill_seconds"] for r in rows) / len(rows)
-        step = sum(r["step_seconds"] for r in rows) / len(rows)
-        lines.append(f"| {method} | {1e3 * prefill:.0f} | {1e3 * step:.2f} |")
-    return lines
+# ---- the page ----
 
 
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--program", default=os.path.join(ROOT, "build", "bin", "kvc"))
-    parser.add_argument("--model", default=os.path.join(ROOT, "build", "models", "recall.kvc"))
-    parser.add_argument("--out", default=os.path.join(ROOT, "docs", "results.md"))
-    parser.add_argument("--contexts", type=int, default=25, help="contexts of every kind")
-    parser.add_argument("--grid", type=int, default=3, help="contexts of every cell of the needle grid")
-    parser.add_argument("--windows", type=int, default=2, help="windows of every text")
-    arguments = parser.parse_args()
-    program = Program(arguments)
-    methods = [m for m in METHODS if m != "headkv-r2" or program.has_scores("headkv")]
-    ask = accuracy_rows(program, methods, ASK_KINDS, "ask", arguments.contexts)
-    prompt = accuracy_rows(program, methods, PROMPT_KINDS, "prompt", max(arguments.contexts // 2, 1))
-    notes_path = os.path.join(ROOT, "bench", "results_notes.md")
+def page(program, arguments):
+    methods = list(METHODS)
     out = [
         "# Results",
         "",
-        "Written by `bench/quality.py`; the section “What agrees” is kept in `bench/results_notes.md`.",
+        "Written by `./dev bench quality`; the section “What agrees” is kept in `bench/results_notes.md`.",
+        "",
+        "Model `models/recall` (5.2 M parameters, 6 layers × 4 KV heads), f16 cache, greedy, held-out contexts of "
+        "about 900 tokens. Protocol *ask*: the question is not known when the context is compressed; *prompt*: it is "
+        "part of the compressed prompt, and the first answer token does not count. Accuracy in percent, intervals by bootstrap "
+        f"over contexts. Times: {platform.machine()}, {os.cpu_count()} processors, shared with other work.",
         "",
     ]
-    out += [
-        "Model `models/recall` (5.2 M parameters, 6 layers × 4 KV heads), f16 cache, greedy, contexts of about "
-        f"900 tokens, {arguments.contexts} contexts a kind in protocol *ask* (the question is not known when the "
-        f"context is compressed), {max(arguments.contexts // 2, 1)} in *prompt* (it is part of the prompt; the "
-        "first answer token does not count).",
-        f"Machine: {platform.machine()}, {os.cpu_count()} processors. Accuracy in percent, intervals are Wilson's.",
-        "",
-    ]
-    out += open(notes_path, encoding="utf-8").read().splitlines() + [""]
-    for protocol, table, kinds in (("ask", ask, ASK_KINDS), ("prompt", prompt, PROMPT_KINDS)):
+    out += open(os.path.join(ROOT, "bench", "results_notes.md"), encoding="utf-8").read().splitlines() + [""]
+    out += ["## Head budgets", ""]
+    out += comparison(program, "ask", COMPARED_KINDS, arguments.compare)
+    out += comparison(program, "prompt", PROMPT_KINDS, arguments.compare)
+    for protocol, kinds, contexts in (
+        ("ask", ASK_KINDS, arguments.contexts),
+        ("prompt", PROMPT_KINDS, arguments.contexts),
+    ):
+        table = accuracy_rows(program, methods, BUDGETS, kinds, protocol, contexts)
         for budget in BUDGETS:
-            out += (
-                [f"## Protocol {protocol}, {budget} slots per KV head", ""]
-                + accuracy_table(table, ["full", *methods], kinds, budget)
-                + [""]
-            )
-    out += ["## Needle grid, 64 slots, protocol ask", ""] + grid_section(program, arguments.grid) + [""]
+            out += [f"## Protocol {protocol}, {budget} slots per KV head, {contexts} contexts a kind", ""]
+            out += accuracy_table(table, ["full", *methods], kinds, budget) + [""]
+        if protocol == "ask":
+            timing = timing_table(table, ["full", *methods], kinds, 64)
+    out += ["## Needle grid, 64 slots, protocol ask", "", f"{arguments.grid} contexts a cell.", ""]
+    out += grid_section(program, arguments.grid) + [""]
     out += [
         "## Perplexity, token by token with eviction at every step",
         "",
-        "Windows of the trained context that overlap by half; the second half is scored (the protocol of WeightedKV).",
+        "Windows of the trained context that overlap by half; the second half is scored (the protocol of WeightedKV: 4 "
+        "sinks, the newest half of the budget is kept).",
         "",
     ]
     out += text_section(program, arguments.windows) + [""]
-    out += [
-        "## Time at 64 slots",
-        "",
-        "Prefill of one context, scoring and compaction included; one decode step.",
-        "",
-    ]
-    out += timing_table(ask, ["full", *methods], ASK_KINDS, 64) + [""]
+    out += ["## Time at 64 slots", "", "Prefill of one context, scoring and compaction included; one decode step.", ""]
+    return out + timing + [""]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", default=os.path.join(ROOT, "build", "bin", "kvc"))
+    parser.add_argument("--model", default=os.path.join(ROOT, "build", "models", "recall.kvc"))
+    parser.add_argument("--out", default=os.path.join(ROOT, "docs", "results.md"))
+    parser.add_argument("--contexts", type=int, default=25, help="contexts of every kind for every method")
+    parser.add_argument("--compare", type=int, default=100, help="contexts of every kind for the head budgets")
+    parser.add_argument("--grid", type=int, default=4, help="contexts of every cell of the needle grid")
+    parser.add_argument("--windows", type=int, default=2, help="windows of every text")
+    arguments = parser.parse_args()
+    lines = page(Program(arguments), arguments)
     with open(arguments.out, "w", encoding="utf-8") as file:
-        file.write("\n".join(out))
+        file.write("\n".join(lines))
+    print(f"{arguments.out}: {len(lines)} lines")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
