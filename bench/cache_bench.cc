@@ -157,7 +157,7 @@ void CompressionCost(const std::string& model, int n) {
     linear = std::min(linear, PrefillSeconds(model, "full", kShort) * n / kShort);
   }
   for (const char* spec : {"snapkv:budget=128,window=32", "cokv:budget=128", "ada-snapkv:budget=128",
-                           "h2o:budget=128", "weightedkv:budget=128"}) {
+                           "cokv-document:budget=128", "h2o:budget=128", "weightedkv:budget=128"}) {
     double best = 1e9, share = 0;
     for (int i = 0; i < 3; ++i) {
       Run run(model, spec, n + 16);

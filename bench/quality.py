@@ -273,8 +273,8 @@ def page(program, arguments):
         "",
         "Model `models/recall` (5.2 M parameters, 6 layers × 4 KV heads), f16 cache, greedy, held-out contexts of "
         "about 900 tokens. Protocol *ask*: the question is not known when the context is compressed; *prompt*: it is "
-        "part of the compressed prompt, and the first answer token does not count. Accuracy in percent, intervals by bootstrap "
-        f"over contexts. Times: {platform.machine()}, {os.cpu_count()} processors, shared with other work.",
+        "part of the compressed prompt, and the first answer token does not count. Accuracy in percent, intervals by "
+        f"bootstrap over contexts. Times: {platform.machine()}, {os.cpu_count()} processors, shared with other work.",
         "",
     ]
     out += open(os.path.join(ROOT, "bench", "results_notes.md"), encoding="utf-8").read().splitlines() + [""]
