@@ -45,13 +45,32 @@ std::vector<EvalRow> MakeRows(const std::vector<Policy>& policies, const std::st
   return rows;
 }
 
+// The first tasks of a file that the model's context holds, as many as were asked for.
+std::vector<Task> UsableTasks(const EvalOptions& options, const Model& model, const TaskEvaluator& evaluator,
+                              const std::string& file) {
+  std::vector<Task> usable;
+  size_t n_long = 0;
+  for (Task& task : ReadTasks(file)) {
+    if (options.limit > 0 && usable.size() == static_cast<size_t>(options.limit)) break;
+    if (evaluator.Fits(task)) {
+      usable.push_back(std::move(task));
+    } else {
+      ++n_long;
+    }
+  }
+  if (n_long == 0) return usable;
+  const std::string why = Format("%s: %zu tasks are longer than the model's context of %d tokens",
+                                 file.c_str(), n_long, model.info().max_tokens);
+  if (usable.empty()) throw Failure(why);
+  Note("kvc: note: " + why + " and left out");
+  return usable;
+}
+
 void EvalTasks(const EvalOptions& options, const Model& model, const std::vector<Policy>& policies,
                const std::string& file, std::vector<EvalRow>* rows) {
-  std::vector<Task> tasks = ReadTasks(file);
-  if (options.limit > 0 && tasks.size() > static_cast<size_t>(options.limit))
-    tasks.resize(static_cast<size_t>(options.limit));
   TaskEvaluator evaluator(model, Pointers(policies),
                           options.protocol == "ask" ? TaskProtocol::kAsk : TaskProtocol::kPrompt);
+  const std::vector<Task> tasks = UsableTasks(options, model, evaluator, file);
   std::vector<std::string> kinds;  // in the order they appear
   std::map<std::string, std::vector<QualitySums>> sums;
   std::map<std::string, std::vector<TaskCounts>> by_task;

@@ -14,6 +14,7 @@
 #include "tools/score/headkv.h"
 #include "tools/score/score_file.h"
 #include "tools/score/scorer.h"
+#include "tools/score/team.h"
 
 namespace kvc::tool {
 namespace {
@@ -85,6 +86,16 @@ void SettlePlan(const Model& model, ScoreCommand* c) {
     throw UsageError(
         Format("--variant pooled needs --sizes %d, half of the heads: other sizes mix two slices", n / 2));
   }
+}
+
+// Said before hours of work and not after them.
+void CheckSamples(const ScoreCommand& c) {
+  if (c.plan.exact || c.scorer.samples == 0 || c.method == "headkv-r2" || !c.given.empty()) return;
+  const int32_t needed = SamplesToTellApart(c.plan, c.scorer.estimate);
+  if (c.scorer.samples >= needed) return;
+  throw UsageError(
+      Format("--samples %d: not enough samples to tell %d heads apart; with this seed at least %d are needed",
+             c.scorer.samples, c.plan.n_players(), needed));
 }
 
 MeasuredWhat Describe(const ScoreCommand& c, const Model& model, const ExampleSet& examples) {
@@ -239,16 +250,18 @@ int TryScores(const ScoreCommand& c, const Model& model, const ExampleSet& examp
 }
 
 int ScoreCoalitions(const ScoreCommand& c, const Model& model, const ExampleSet& examples,
-                    const CancelOnInterrupt& interrupt) {
+                    const CancelOnInterrupt& interrupt, Team* team) {
   WarnOfShortAnswers(c, examples);
   const MeasuredWhat what = Describe(c, model, examples);
   const Policy full("full");
   UtilityEvaluator evaluator(model, full, examples, c.evaluator);
   WorkResults done;
   const auto log = WorkLogWriter::Open(c.log, LogHeader(c.plan, what), c.resume, &done);
-  Scorer scorer(c.plan, c.scorer, &evaluator, log.get(), &done, interrupt);
+  Scorer scorer(c.plan, c.scorer, &evaluator, log.get(), &done, interrupt, team);
   scorer.Run();
-  const Json cost = CostJson(evaluator.counts(), scorer.seconds());
+  if (team != nullptr) team->Dismiss();
+  Json cost = CostJson(evaluator.counts(), scorer.seconds());
+  if (team != nullptr) cost["processes"] = team->n_workers();
   if (c.scorer.shard.count > 1) {
     if (c.json) {
       PrintJson(Json{{"log", c.log}, {"items", done.size()}, {"cost", cost}});
@@ -272,16 +285,56 @@ int ScoreCoalitions(const ScoreCommand& c, const Model& model, const ExampleSet&
   return kExitGood;
 }
 
-int Score(ScoreCommand c) {
+// What a team cannot do, and how many threads each of its processes takes.
+void SettleTeam(const Team& team, ScoreCommand* c) {
+  if (c->scorer.shard.count > 1)
+    throw UsageError("--shard and several processes: one of the two shares out the work");
+  if (c->method == "headkv-r2" || !c->given.empty())
+    throw UsageError("several processes measure coalitions: this needs one process");
+  if (c->model.threads == 0)
+    c->model.threads = std::max(1, ThreadsUsed(c->model) / std::max(1, team.n_here() - 1));
+}
+
+int ScoreWith(ScoreCommand c, Team* team) {
+  const bool works_for_another = team != nullptr && !team->coordinates();
+  if (works_for_another) team->Begin();
   Settle(&c);
+  if (team != nullptr) SettleTeam(*team, &c);
   const CancelOnInterrupt interrupt;
   const Model model = OpenModel(c.model);
   SettlePlan(model, &c);
+  CheckSamples(c);
   const ExampleSet examples = ReadExamples(model, c.examples);
   if (c.plan.draw_examples >= static_cast<int32_t>(examples.examples.size())) c.plan.draw_examples = 0;
+  if (works_for_another) {
+    const Policy full("full");
+    UtilityEvaluator evaluator(model, full, examples, c.evaluator);
+    team->Serve([&](const WorkChunk& chunk) { return MeasureChunk(c.plan, chunk, &evaluator); });
+    return kExitGood;
+  }
+  if (team != nullptr) team->Begin();
   if (!c.given.empty()) return TryScores(c, model, examples);
   return c.method == "headkv-r2" ? ScoreRetrieval(c, model, examples)
-                                 : ScoreCoalitions(c, model, examples, interrupt);
+                                 : ScoreCoalitions(c, model, examples, interrupt, team);
+}
+
+int Score(const ScoreCommand& c) {
+  const std::unique_ptr<Team> team = Team::Join();
+  if (team == nullptr) return ScoreWith(c, nullptr);
+  // A process that fails takes the others with it: none would end otherwise.
+  int code = kExitFailed;
+  try {
+    code = ScoreWith(c, team.get());
+    FlushOutput();
+    return code;
+  } catch (const UsageError& error) {
+    Complain(error.what());
+    code = kExitUsage;
+  } catch (const std::exception& error) {
+    Complain(error.what());
+  }
+  team->Abort(code);
+  return code;
 }
 
 void AddDataOptions(CLI::App* app, ScoreCommand* c) {

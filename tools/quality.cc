@@ -136,6 +136,16 @@ void TaskEvaluator::Start(const TokenList& prompt, std::vector<QualitySums>* sum
   }
 }
 
+bool TaskEvaluator::Fits(const Task& task) const {
+  size_t longest = 0;
+  for (const Question& question : task.questions) {
+    longest = std::max(
+        longest, model_.Tokenize(question.question, 0).size() + model_.Tokenize(question.answer, 0).size());
+  }
+  const size_t context = model_.TokenizePrompt(task.context).size();
+  return context + longest <= static_cast<size_t>(model_.info().max_tokens);
+}
+
 std::vector<std::vector<AnswerTrace>> TaskEvaluator::Run(const Task& task, std::vector<QualitySums>* sums) {
   std::vector<std::vector<AnswerTrace>> all(prompts_.size());
   const TokenList context = model_.TokenizePrompt(task.context);

@@ -61,6 +61,8 @@ struct AnswerTrace {
 class TaskEvaluator {
  public:
   TaskEvaluator(const Model& model, const std::vector<const Policy*>& policies, TaskProtocol protocol);
+  // Whether the context and the longest question and answer fit the model's context.
+  bool Fits(const Task& task) const;
   // Adds to sums[p] for every policy. Returns the answers of each policy to each question,
   // [policy][question].
   std::vector<std::vector<AnswerTrace>> Run(const Task& task, std::vector<QualitySums>* sums);

@@ -252,6 +252,27 @@ TEST(ToolRecall, EvalMeasuresQuality) {
     EXPECT_TRUE(result.contains(key)) << key;
 }
 
+TEST(ToolRecall, EvalLeavesOutWhatTheContextCannotHold) {
+  const TemporaryFolder folder;
+  std::string prose;
+  for (int i = 0; i < 1200; ++i) prose += " word";
+  const Json usable = {{"kind", "a"},
+                       {"context", " The code is 7."},
+                       {"questions", {{{"question", " It is"}, {"answer", " 7"}}}}};
+  Json long_one = usable;
+  long_one["context"] = prose;
+  const std::string path =
+      folder.Write("tasks.jsonl", long_one.dump() + "\n" + usable.dump() + "\n" + usable.dump() + "\n");
+  const ProgramResult run = RunKvc({"eval", KVC_RECALL, "--data", path, "--limit", "2", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.Json()["results"][0]["n_prompts"], 2);
+  EXPECT_NE(run.err.find("1 tasks are longer than the model's context of 1024"), std::string::npos)
+      << run.err;
+  const ProgramResult none =
+      RunKvc({"eval", KVC_RECALL, "--data", folder.Write("long.jsonl", long_one.dump() + "\n")});
+  EXPECT_EQ(none.exit_code, 1);
+}
+
 TEST(ToolRecall, EvalOfAText) {
   const TemporaryFolder folder;
   const std::string text = folder.Write("text.txt", FirstTask()["context"]);

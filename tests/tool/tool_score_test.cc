@@ -174,8 +174,8 @@ TEST(ToolScore, SaysWhatIsWrong) {
       {good, {"--shard", "5/4", "--samples", "5"}, 2, "I/N"},
       {good, {"--shard", "1/4"}, 2, "--samples"},
       {good, {"--sizes", "24", "--samples", "2"}, 2, "coalitions have 1 to 23"},
-      {good, {"--samples", "1"}, 1, "not enough samples"},
-      {good, {"--samples", "1", "--out", "/nowhere/s.json"}, 1, "/nowhere/s.json"},
+      {good, {"--samples", "1"}, 2, "not enough samples"},
+      {good, {"--samples", "60", "--out", "/nowhere/s.json"}, 1, "/nowhere/s.json"},
   };
   int number = 0;
   for (const Case& c : cases) {

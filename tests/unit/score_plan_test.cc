@@ -97,6 +97,23 @@ TEST(ScorePlan, ReportsFindTheHeadsThatMatter) {
   EXPECT_LT(report.convergence.back().mae, 1.0 / plan.n_players());
 }
 
+TEST(ScorePlan, TellsHowManySamplesAreNeeded) {
+  for (const Variant variant : {Variant::kLeft, Variant::kBoth, Variant::kRegression}) {
+    for (const bool balanced : {false, true}) {
+      ScorePlan plan = Plan();
+      plan.balanced = balanced;
+      const EstimateOptions options{variant, true, false};
+      const int32_t needed = SamplesToTellApart(plan, options);
+      const auto report = [&](int32_t n) {
+        return MakeReport(plan, Measure(plan, WorkItems(plan, 0, static_cast<uint32_t>(n))), options);
+      };
+      EXPECT_EQ(report(needed).scores.size(), 12u);
+      EXPECT_THROW(report(needed - 1), Failure);
+      EXPECT_LE(needed, 10 * plan.n_players());
+    }
+  }
+}
+
 // Filled in another order, or merged from parts, the sums are the same bits.
 TEST(ScorePlan, ReportsDoNotDependOnTheOrderOfWork) {
   const ScorePlan plan = Plan();

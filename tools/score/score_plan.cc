@@ -132,6 +132,26 @@ bool CompareRuns::Upto(uint32_t end, const WorkResults& results, ConvergencePoin
   return true;
 }
 
+int32_t SamplesToTellApart(const ScorePlan& plan, const EstimateOptions& options) {
+  const int32_t n = plan.n_players(), least = options.variant == Variant::kRegression ? n : 1;
+  std::vector<std::vector<SizeSums>> runs(static_cast<size_t>(plan.runs), EmptySums(plan));
+  for (int32_t sample = 0;; ++sample) {
+    for (size_t run = 0; run < runs.size(); ++run) {
+      for (SizeSums& sums : runs[run]) {
+        sums.Add(CoalitionOf(plan, {static_cast<uint32_t>(run), static_cast<uint32_t>(sums.size),
+                                    static_cast<uint32_t>(sample)}),
+                 0);
+      }
+    }
+    if (sample + 1 < least) continue;
+    try {
+      for (const std::vector<SizeSums>& sums : runs) EstimateScores(sums, options);
+      return sample + 1;
+    } catch (const Failure&) {  // not yet
+    }
+  }
+}
+
 ScoreReport MakeReport(const ScorePlan& plan, const WorkResults& results, const EstimateOptions& options) {
   if (plan.exact) return ExactReport(plan, results);
   ScoreReport report;

@@ -42,6 +42,10 @@ struct ConvergencePoint {
   double mae = 0, spearman = 0, overlap = 0;  // between the first two runs; overlap of their lowest heads
 };
 
+// The fewest samples of each size and run after which every player can be told from the others: before them
+// there are no scores, whatever is measured. Sampled plans only.
+int32_t SamplesToTellApart(const ScorePlan& plan, const EstimateOptions& options);
+
 struct ScoreReport {
   std::vector<double> scores;               // [N], mean of the runs
   std::vector<std::vector<double>> by_run;  // [run][N]

@@ -18,13 +18,14 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 Scorer::Scorer(const ScorePlan& plan, const ScorerOptions& options, UtilityEvaluator* evaluator,
-               WorkLogWriter* log, WorkResults* done, const CancelOnInterrupt& interrupt)
+               WorkLogWriter* log, WorkResults* done, const CancelOnInterrupt& interrupt, Team* team)
     : plan_(plan),
       options_(options),
       evaluator_(evaluator),
       log_(log),
       done_(done),
       interrupt_(interrupt),
+      team_(team),
       progress_("scoring"),
       start_(std::chrono::steady_clock::now()),
       compare_(plan, options.estimate) {
@@ -40,7 +41,8 @@ void Scorer::Run() {
   n_total_ = static_cast<int64_t>(WorkItems(plan_, 0, most).size()) / options_.shard.count;
   n_before_ = static_cast<int64_t>(done_->size());
   // In rounds, so that both runs and all sizes are equally far when the rule is looked at.
-  const uint32_t step = plan_.exact ? std::max(most, 1u) : kCheckInterval;
+  // Where nothing looks, a team gets everything at once and nobody waits for the end of a round.
+  const uint32_t step = plan_.exact || (team_ != nullptr && !by_rule) ? std::max(most, 1u) : kCheckInterval;
   uint32_t number = 0;
   for (uint32_t begin = 0; begin == 0 || begin < most; begin += step) {
     const uint32_t end = plan_.exact ? 1 : std::min(most, begin + step);
@@ -62,26 +64,42 @@ void Scorer::RunItems(const std::vector<WorkKey>& items) {
   const size_t n_evaluations = 2 * static_cast<size_t>(ExamplesAnItem());
   chunk_size_ = std::max(size_t{4}, kEvaluationsPerChunk / n_evaluations);
   if (!evaluator_->holds_all()) chunk_size_ = std::max(chunk_size_, kItemsPerPrefill);
+  std::vector<WorkChunk> chunks;
   for (size_t begin = 0; begin < items.size(); begin += chunk_size_) {
-    RunChunk(items.data() + begin, std::min(chunk_size_, items.size() - begin));
+    const auto first = items.begin() + static_cast<ptrdiff_t>(begin);
+    chunks.emplace_back(first, first + static_cast<ptrdiff_t>(std::min(chunk_size_, items.size() - begin)));
   }
+  if (team_ != nullptr) {
+    team_->Distribute(
+        chunks, [this](const WorkChunk& chunk, const ChunkResults& results) { Record(chunk, results); },
+        [this] { evaluator_->on_batch(0); });
+    return;
+  }
+  for (const WorkChunk& chunk : chunks) Record(chunk, MeasureChunk(plan_, chunk, evaluator_));
 }
 
-void Scorer::RunChunk(const WorkKey* items, size_t n) {
+ChunkResults MeasureChunk(const ScorePlan& plan, const WorkChunk& chunk, UtilityEvaluator* evaluator) {
   std::vector<Trial> trials;
-  for (size_t i = 0; i < n; ++i) {
-    const std::vector<int32_t> examples = ExamplesOf(plan_, items[i], evaluator_->n_examples());
-    trials.push_back({CoalitionOf(plan_, items[i]), examples});
+  for (const WorkKey& key : chunk) {
+    const std::vector<int32_t> examples = ExamplesOf(plan, key, evaluator->n_examples());
+    trials.push_back({CoalitionOf(plan, key), examples});
     trials.push_back({Others(trials.back().coalition), examples});
   }
-  const std::vector<double> utility = evaluator_->Evaluate(trials);
-  for (size_t i = 0; i < n; ++i) {
-    const WorkResult result{ExamplesAnItem(), utility[2 * i], utility[2 * i + 1]};
-    log_->Append(items[i], result);
-    (*done_)[items[i]] = result;
+  const std::vector<double> utility = evaluator->Evaluate(trials);
+  const int32_t n_examples = plan.draw_examples > 0 ? plan.draw_examples : evaluator->n_examples();
+  ChunkResults results;
+  for (size_t i = 0; i < chunk.size(); ++i)
+    results.push_back({n_examples, utility[2 * i], utility[2 * i + 1]});
+  return results;
+}
+
+void Scorer::Record(const WorkChunk& chunk, const ChunkResults& results) {
+  for (size_t i = 0; i < chunk.size(); ++i) {
+    log_->Append(chunk[i], results[i]);
+    (*done_)[chunk[i]] = results[i];
   }
   log_->Flush();
-  n_here_ += static_cast<int64_t>(n);
+  n_here_ += static_cast<int64_t>(chunk.size());
 }
 
 int32_t Scorer::ExamplesAnItem() const {

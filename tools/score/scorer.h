@@ -8,6 +8,7 @@
 #include "tools/generate.h"
 #include "tools/score/evaluator.h"
 #include "tools/score/score_plan.h"
+#include "tools/score/team.h"
 
 namespace kvc::tool {
 
@@ -19,11 +20,15 @@ struct ScorerOptions {
   double min_spearman = 0;     // also wanted by the stopping rule; 0 = not asked
 };
 
+// Measures items one chunk at a time; on the coordinator of a team, nothing.
+ChunkResults MeasureChunk(const ScorePlan& plan, const WorkChunk& chunk, UtilityEvaluator* evaluator);
+
 class Scorer {
  public:
-  // All of these must outlive it. done: items of the log so far; grows.
+  // All of these must outlive it. done: items of the log so far; grows. team: null, or that of which this
+  // process is the coordinator; the evaluator then only tells how many examples there are.
   Scorer(const ScorePlan& plan, const ScorerOptions& options, UtilityEvaluator* evaluator, WorkLogWriter* log,
-         WorkResults* done, const CancelOnInterrupt& interrupt);
+         WorkResults* done, const CancelOnInterrupt& interrupt, Team* team);
   // Until all items of the shard are done, or the stopping rule holds. Throws Failure; what was measured is
   // in the log.
   void Run();
@@ -31,7 +36,7 @@ class Scorer {
 
  private:
   void RunItems(const std::vector<WorkKey>& items);
-  void RunChunk(const WorkKey* items, size_t n);
+  void Record(const WorkChunk& chunk, const ChunkResults& results);
   bool Stable(uint32_t n_samples);
   int32_t ExamplesAnItem() const;
   void Show(double share_of_chunk);
@@ -42,6 +47,7 @@ class Scorer {
   WorkLogWriter* log_;
   WorkResults* done_;
   const CancelOnInterrupt& interrupt_;
+  Team* team_;
   Progress progress_;
   const std::chrono::steady_clock::time_point start_;
   int64_t n_total_ = 0, n_before_ = 0,
