@@ -96,8 +96,10 @@ void AddBudgets(const PlotCommand& command, const std::vector<ScoreFile>& files,
   const int32_t n_prompt = command.context > 0 ? command.context : model.info().max_tokens;
   for (const ScoreFile& file : files) {
     for (const int32_t budget : command.budgets) {
-      const std::string method = file.estimator == "headkv-r2" ? "headkv-r2" : "cokv";
-      Policy policy(Format("%s:budget=%d", method.c_str(), budget));
+      const bool retrieval = file.estimator == "headkv-r2";
+      const int alpha = retrieval ? 0 : file.json.value("alpha", 0);
+      Policy policy(Format("%s:budget=%d", retrieval ? "headkv-r2" : "cokv", budget) +
+                    (alpha > 0 ? Format(",alpha=%d", alpha) : ""));
       policy.SetHeadScores(std::vector<float>(file.scores.begin(), file.scores.end()));
       kvc_session_params params = DefaultSessionParams();
       params.max_tokens = n_prompt;
