@@ -17,6 +17,6 @@ constexpr Method kMethodCokvDocument = {
     &kReducerEvict,
     DecodeMode::kGrow,
     PositionMode::kOriginal,
-    {{OptionId::kWindow, 8}}};
+    {{OptionId::kWindow, 8}, {OptionId::kAccumWeight, 8}}};
 
 }  // namespace kvc

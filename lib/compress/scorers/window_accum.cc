@@ -18,10 +18,10 @@ int32_t AuxCount(const Policy&) { return 1; }  // attention accumulated over all
 Protected Protect(const Policy& policy, int32_t) { return {0, policy.Int(OptionId::kWindow)}; }
 int32_t Rows(const Policy& policy, int32_t, int32_t) { return policy.Int(OptionId::kWindow); }
 
-// x / sum of x over the candidates [0, m), pooled into y.
-void PooledShare(const Policy& policy, float* x, int32_t m, float* y) {
+// weight * x / sum of x over the candidates [0, m), pooled into y.
+void PooledShare(const Policy& policy, double weight, float* x, int32_t m, float* y) {
   const double sum = std::accumulate(x, x + m, 0.0);
-  const float inverse = sum > 0 ? static_cast<float>(1.0 / sum) : 0.0f;
+  const float inverse = sum > 0 ? static_cast<float>(weight / sum) : 0.0f;
   for (int32_t t = 0; t < m; ++t) x[t] *= inverse;
   Pool(x, m, policy.Int(OptionId::kKernel),
        policy.Int(OptionId::kPool) == 0 ? PoolKind::kMax : PoolKind::kAvg,
@@ -39,11 +39,11 @@ Status Score(const ScoreInput& in, ScoreOutput& out) {
     float *line = in.scratch.lines + thread * 2 * in.scratch.stride, *pooled = line + in.scratch.stride;
     float* scores = out.scores + g * out.stride;
     ReduceGroup(in, in.scratch.per_head, g, m, line);
-    PooledShare(in.policy, line, m, scores);
+    PooledShare(in.policy, 1, line, m, scores);
     float* accumulated = out.kv->Aux(0, g);
     in.ops.kernels->add(in.observed.sums.data() + g * in.kv.capacity, n, accumulated);
     std::copy_n(accumulated, m, line);
-    PooledShare(in.policy, line, m, pooled);
+    PooledShare(in.policy, in.policy.Real(OptionId::kAccumWeight), line, m, pooled);
     in.ops.kernels->add(pooled, m, scores);
     std::fill(scores + m, scores + n, std::numeric_limits<float>::infinity());
   });
@@ -58,7 +58,8 @@ extern const Scorer kScorerWindowAccum = {
     /*one_set_per_layer=*/false,
     /*n_aux=*/AuxCount,
     /*options=*/
-    {OptionId::kWindow, OptionId::kKernel, OptionId::kPool, OptionId::kAvgEdge, OptionId::kGqaAgg},
+    {OptionId::kWindow, OptionId::kKernel, OptionId::kPool, OptionId::kAvgEdge, OptionId::kGqaAgg,
+     OptionId::kAccumWeight},
     /*protect=*/Protect,
     /*window_rows=*/Rows,
     /*score=*/Score,
