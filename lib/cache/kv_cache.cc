@@ -19,6 +19,14 @@ int64_t KvCache::TailBytes(const CacheConfig& config, const HeadFormat& format) 
   return (format.tail_slots * SlotBytes(config, VectorBytes(config.raw)) + 63) / 64 * 64;
 }
 
+int64_t KvCache::HeadBytes(const CacheConfig& config, const HeadFormat& format, int32_t n) {
+  const int64_t pages = (int64_t{MainAfterStore(format, n)} + config.page_slots - 1) / config.page_slots;
+  int64_t bytes = pages * PageBytes(config, format);
+  if (format.tail_slots > 0) bytes += TailBytes(config, format);
+  if (format.codebook) bytes += 2 * pages * BookPageBytes(config);
+  return bytes;
+}
+
 Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheConfig& config, const KernelTable* kernels,
                                                  std::shared_ptr<MemoryMeter> meter) {
   std::unique_ptr<KvCache> cache(new KvCache());

@@ -66,6 +66,12 @@ class KvCache {
            64;
   }
   static int64_t TailBytes(const CacheConfig& config, const HeadFormat& format);
+  // Of n entries that Store wrote, how many are in main; and what they take, codebooks as if no two vectors
+  // shared a direction.
+  static int32_t MainAfterStore(const HeadFormat& format, int32_t n) {
+    return format.codebook ? n : std::max(n - std::max(format.tail_slots - 1, 0), 0);
+  }
+  static int64_t HeadBytes(const CacheConfig& config, const HeadFormat& format, int32_t n);
 
   // ---- one token ----
   // Makes sure that one more entry can be appended to every head, and every entry written, without failing.

@@ -71,8 +71,7 @@ void KvCache::FillHead(Head* fresh, int layer, int head, const LayerKv& kv, cons
                        const uint32_t* seen, int32_t kept, const HeadCodes& codes) {
   const HeadFormat& format = FormatAt(layer, head);
   // `fresh` is not in heads_, so tail slots are addressed here and not by TailSlot.
-  const int32_t tail = format.codebook ? 0 : std::min(kept, std::max(format.tail_slots - 1, 0)),
-                main = kept - tail, d = config_.head_dim;
+  const int32_t main = MainAfterStore(format, kept), tail = kept - main, d = config_.head_dim;
   float aux[kMaxAux];
   int32_t rank = 0;
   for (int32_t i = 0; i < kv.len[static_cast<size_t>(head)]; ++i) {
@@ -122,11 +121,10 @@ Status KvCache::Store(int layer, const LayerKv& kv, const uint8_t* mark, int64_t
       }
     }
     const Head& old = At(layer, g);
-    const int32_t tail_slots = FormatAt(layer, g).tail_slots;
     fresh[i].main_pool = old.main_pool, fresh[i].tail_pool = old.tail_pool;
     fresh[i].key_bytes = old.key_bytes, fresh[i].value_bytes = old.value_bytes;
     kept[i] = CountMarked(mark == nullptr ? nullptr : mark + g * mark_stride, kv.len[i]);
-    const int32_t main = format.codebook ? kept[i] : kept[i] - std::min(kept[i], std::max(tail_slots - 1, 0));
+    const int32_t main = MainAfterStore(format, kept[i]);
     fresh[i].pages.resize(static_cast<size_t>(PagesFor(main)));
     if (config_.ordered) fresh[i].order.resize(static_cast<size_t>(main));
     need[static_cast<size_t>(old.main_pool)] += PagesFor(main);

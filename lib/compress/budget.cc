@@ -126,36 +126,4 @@ std::vector<bool> HighPrecisionHeads(Span<const double> scores, bool lower_media
   return high;
 }
 
-std::vector<int32_t> ByteBudgetCounts(int64_t total_bytes, Span<const double> weights,
-                                      Span<const int64_t> cost, int64_t* left) {
-  const size_t n = weights.size();
-  assert(cost.size() == n && n <= kMaxWeights && total_bytes >= 0 && total_bytes < int64_t{1} << 45);
-  std::vector<uint64_t> w = IntegerWeights(weights);
-  if (std::all_of(w.begin(), w.end(), [](uint64_t x) { return x == 0; }))
-    std::fill(w.begin(), w.end(), uint64_t{1});
-  // total * W <= 2^45 * 2^40 and the sum of W * cost <= 2^20 * 2^40 * 2^20.
-  Wide sum = 0;
-  for (size_t i = 0; i < n; ++i) sum += static_cast<Wide>(w[i]) * static_cast<Wide>(cost[i]);
-  std::vector<Wide> fraction(n);
-  std::vector<int32_t> counts(n);
-  int64_t rest = total_bytes;
-  for (size_t i = 0; i < n; ++i) {
-    const Wide quota = static_cast<Wide>(total_bytes) * w[i];
-    const Wide whole = std::min<Wide>(quota / sum, INT32_MAX - 1);
-    fraction[i] = quota % sum;
-    counts[i] = static_cast<int32_t>(whole);
-    rest -= counts[i] * cost[i];
-  }
-  std::vector<size_t> order(n);
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return fraction[a] > fraction[b]; });
-  for (const size_t i : order) {
-    if (cost[i] > rest) continue;
-    ++counts[i];
-    rest -= cost[i];
-  }
-  if (left) *left = rest;
-  return counts;
-}
-
 }  // namespace kvc

@@ -68,7 +68,7 @@ class PageCount {
 
 // Entries of a head that left its tail when it holds n, in a cache that began with `slots`.
 int32_t InMain(const HeadFormat& format, int32_t slots, int32_t n) {
-  if (!format.codebook) return std::max(n - std::max(format.tail_slots - 1, 0), 0);
+  if (!format.codebook) return KvCache::MainAfterStore(format, n);
   const int32_t late = n - slots;
   return slots +
          (late < format.tail_slots ? 0 : ((late - format.tail_slots) / format.settle + 1) * format.settle);
@@ -158,13 +158,7 @@ Status Session::PlanPrompt(int32_t n, std::vector<int32_t>* slots, int64_t* work
   PromptNeeds needs;
   KVC_RETURN_IF_ERROR(compressor.BeginPrompt(n, &needs));
   KVC_RETURN_IF_ERROR(compressor.PlanSlots(n, slots));
-  if (cache_->config()
-          .seen_masks) {  // the slots are those of a query head; a group may agree on none of them
-    const int32_t group = cache_->config().group, shared = compressor.n_protected();
-    for (int32_t& s : *slots)
-      s = static_cast<int32_t>(
-          std::min<int64_t>(n, int64_t{group} * std::max(s - shared, 0) + std::min(s, shared)));
-  }
+  for (int32_t& s : *slots) s = compressor.StoredSlots(n, compressor.n_protected(), s);
   PrefillRequest request;
   request.n = n, request.window_rows = needs.window_rows, request.column_sums = needs.column_sums;
   request.n_aux = compressor.n_aux();
