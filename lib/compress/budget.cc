@@ -108,12 +108,43 @@ std::vector<uint64_t> IntegerWeights(Span<const double> weights) {
   return result;
 }
 
+namespace {
+
+double OrderedScore(double score) { return std::isnan(score) ? -INFINITY : score; }
+
+// Indices by descending score, ties lower index first, NaN last.
+std::vector<size_t> ByDescendingScore(Span<const double> scores) {
+  std::vector<size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return OrderedScore(scores[a]) > OrderedScore(scores[b]); });
+  return order;
+}
+
+}  // namespace
+
+std::vector<int32_t> BitsByLevels(Span<const double> scores, Span<const BitsLevel> levels) {
+  const size_t n = scores.size();
+  std::vector<uint64_t> weights;
+  // Decimal shares as whole numbers: 0.1 : 0.4 is 1 : 4 and ties are ties.
+  for (const BitsLevel& level : levels)
+    weights.push_back(static_cast<uint64_t>(std::llround(level.share * 1e12)));
+  const std::vector<int32_t> caps(levels.size(), static_cast<int32_t>(n));
+  std::vector<int32_t> counts(levels.size());
+  Alloc(static_cast<int64_t>(n), weights, caps, {}, true, counts);
+  std::vector<int32_t> bits(n);
+  size_t rank = 0;
+  const std::vector<size_t> order = ByDescendingScore(scores);
+  for (size_t l = 0; l < levels.size(); ++l) {
+    for (int32_t i = 0; i < counts[l]; ++i) bits[order[rank++]] = levels[l].bits;
+  }
+  return bits;
+}
+
 std::vector<bool> HighPrecisionHeads(Span<const double> scores, bool lower_median) {
   const size_t n = scores.size(), half = (n + 1) / 2;
-  std::vector<size_t> order(n);
-  std::iota(order.begin(), order.end(), size_t{0});
-  const auto value = [&](size_t i) { return std::isnan(scores[i]) ? -INFINITY : scores[i]; };
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return value(a) > value(b); });
+  const std::vector<size_t> order = ByDescendingScore(scores);
+  const auto value = [&](size_t i) { return OrderedScore(scores[i]); };
   std::vector<bool> high(n, false);
   if (n == 0) return high;
   // In descending order the lower middle value of an even count stands at n / 2, the middle one of an odd

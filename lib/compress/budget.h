@@ -52,6 +52,14 @@ void AdaCounts(const float* scores, int64_t stride, int32_t n_kv_heads, int32_t 
 // methods.md 4.4: true = high bits. NaN ranks last. exact half: ceil(N/2) heads; lower median: score >= lower
 // middle value.
 std::vector<bool> HighPrecisionHeads(Span<const double> scores, bool lower_median);
+// methods.md 4.4, general form: the bits of every head. Heads in descending order of score (ties: lower
+// index, NaN last) fill the levels in their order; how many a level has is ALLOC of the shares, which sum
+// to 1.
+struct BitsLevel {
+  int32_t bits;  // 4, 8 or 16
+  double share;
+};
+std::vector<int32_t> BitsByLevels(Span<const double> scores, Span<const BitsLevel> levels);
 // methods.md 4.4 (b): counts under a byte limit; cost[i] bytes per entry of head i, 1 .. 2^20. 0 <=
 // total_bytes < 2^45. caps: most entries of a head, empty = none; what a full head cannot take goes to the
 // others as in Alloc. left: what no head could use (may be null).

@@ -166,6 +166,7 @@ class Compressor {
   }
   bool QueryHeadsSeeTheirOwn() const;
   std::vector<double> ScoresPerKvHead() const;
+  std::vector<int32_t> BitsOfHeads() const;
   CacheConfig FormatsFor(int32_t page_slots) const;
   int32_t PageSlotsForBytes() const;
   int32_t SlotsForBytes(const CacheConfig& config, int32_t n_tokens) const;

@@ -124,6 +124,10 @@ Status CheckValues(const Policy& policy, const std::vector<OptionId>& used) {
     return Error(Code::kInvalid, "high_bits = %d is below low_bits = %d", policy.Int(OptionId::kHighBits),
                  policy.Int(OptionId::kLowBits));
   }
+  KVC_RETURN_IF_ERROR(CheckLevels(policy.levels));
+  if (policy.Real(OptionId::kBitsLevels) != static_cast<double>(policy.levels.size()))
+    return Error(Code::kInvalid, "bits_levels has %zu levels, but %d are announced", policy.levels.size(),
+                 policy.Int(OptionId::kBitsLevels));
   if (Uses(used, OptionId::kAlpha) && policy.Int(OptionId::kAlpha) == 0) {
     return Error(Code::kInvalid, "alpha = 0 is out of range: 1 .. KV heads of the model - 1, or auto");
   }

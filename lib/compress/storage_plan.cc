@@ -35,6 +35,17 @@ std::vector<double> Compressor::ScoresPerKvHead() const {
   return scores;
 }
 
+// kv=mixed, [L, G].
+std::vector<int32_t> Compressor::BitsOfHeads() const {
+  const std::vector<double> scores = ScoresPerKvHead();
+  if (!policy_.levels.empty()) return BitsByLevels(scores, policy_.levels);
+  const std::vector<bool> high = HighPrecisionHeads(scores, policy_.Int(OptionId::kMedianMode) == 1);
+  std::vector<int32_t> bits(scores.size());
+  for (size_t i = 0; i < bits.size(); ++i)
+    bits[i] = policy_.Int(high[i] ? OptionId::kHighBits : OptionId::kLowBits);
+  return bits;
+}
+
 CacheConfig Compressor::MakeCacheConfig(int32_t expected_tokens) const {
   return FormatsFor(policy_.budget_kind == BudgetKind::kBytes   ? PageSlotsForBytes()
                     : BudgetFor(expected_tokens) < kSmallBudget ? 16
@@ -79,11 +90,8 @@ CacheConfig Compressor::FormatsFor(int32_t page_slots) const {
   config.formats.assign(static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads), format);
   config.raw = {kv <= 2 ? static_cast<KvType>(kv) : KvType::kF16, shape_.head_dim, 0};
   if (kv == 5) {
-    const std::vector<bool> high =
-        HighPrecisionHeads(ScoresPerKvHead(), policy_.Int(OptionId::kMedianMode) == 1);
-    for (size_t i = 0; i < config.formats.size(); ++i) {
-      config.formats[i] = format_of_bits(policy_.Int(high[i] ? OptionId::kHighBits : OptionId::kLowBits));
-    }
+    const std::vector<int32_t> bits = BitsOfHeads();
+    for (size_t i = 0; i < config.formats.size(); ++i) config.formats[i] = format_of_bits(bits[i]);
   }
   return config;
 }

@@ -68,7 +68,8 @@ TEST(ToolRecall, ByteBudgetIsHeldAndUsed) {
   const TemporaryFolder folder;
   const std::string prompt = folder.Write("context.txt", FirstTask()["context"]);
   for (const int kib : {120, 160, 240, 333}) {
-    for (const std::string options : {"", ",high_bits=16", ",scorer=h2o,h2o_recent=16,residual=8"}) {
+    for (const std::string options :
+         {"", ",high_bits=16", ",bits_levels=16:0.1+8:0.4+4:0.5", ",scorer=h2o,h2o_recent=16,residual=8"}) {
       const std::string policy = "cokv:kv=mixed,budget_bytes=" + std::to_string(kib) + "KiB" + options;
       const Json result = KvcJson(
           {"run", KVC_RECALL, "--prompt-file", prompt, "--policy", policy, "--max-tokens", "1", "--json"});

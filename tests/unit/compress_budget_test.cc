@@ -264,6 +264,43 @@ TEST(Precision, HalfOfTheHeads) {
   EXPECT_TRUE(HighPrecisionHeads(Doubles{}, false).empty());
 }
 
+TEST(Precision, LevelsByDescendingScore) {
+  const std::vector<BitsLevel> three = {{16, 0.1}, {8, 0.4}, {4, 0.5}};
+  EXPECT_EQ(BitsByLevels(Doubles{9, 8, 7, 6, 5, 4, 3, 2, 1, 0}, three),
+            (Ints{16, 8, 8, 8, 8, 4, 4, 4, 4, 4}));
+  EXPECT_EQ(BitsByLevels(Doubles{0, NAN, 2, 2, -1}, std::vector<BitsLevel>{{16, 0.4}, {4, 0.6}}),
+            (Ints{4, 4, 16, 16, 4}));
+  // Quotas .5, 2, 2.5: the tie of the remainders goes to the better level.
+  EXPECT_EQ(BitsByLevels(Doubles{1, 1, 1, 1, 1}, three), (Ints{16, 8, 8, 4, 4}));
+  EXPECT_EQ(BitsByLevels(Doubles{3}, three), (Ints{4}));
+  EXPECT_EQ(BitsByLevels(Doubles{1, 2}, std::vector<BitsLevel>{{8, 1}}), (Ints{8, 8}));
+}
+
+// Exact total, every count within one of its quota, and nobody with a lower score has more bits.
+TEST(Precision, LevelsOfRandomTables) {
+  std::mt19937 rng(11);
+  for (int i = 0; i < 2000; ++i) {
+    const double first = 0.001 * static_cast<double>(1 + rng() % 998),
+                 second = (1 - first) * 0.01 * static_cast<double>(1 + rng() % 99);
+    const std::vector<BitsLevel> levels = {{16, first}, {8, second}, {4, 1 - first - second}};
+    Doubles scores(1 + rng() % 70);
+    for (double& s : scores) s = static_cast<double>(rng() % 20);
+    const Ints bits = BitsByLevels(scores, levels);
+    ASSERT_EQ(bits.size(), scores.size());
+    for (const BitsLevel& level : levels) {
+      const auto count = static_cast<double>(std::count(bits.begin(), bits.end(), level.bits));
+      ASSERT_LT(std::fabs(count - level.share * static_cast<double>(scores.size())), 1 + 1e-6);
+    }
+    for (size_t a = 0; a < bits.size(); ++a) {
+      for (size_t b = 0; b < bits.size(); ++b) {
+        if (scores[a] > scores[b] || (scores[a] == scores[b] && a < b)) {
+          ASSERT_GE(bits[a], bits[b]);
+        }
+      }
+    }
+  }
+}
+
 TEST(Bytes, WorkedExample) {  // methods.md 6.16
   const std::vector<int64_t> cost = {132, 68, 68};
   int64_t left = -1;
