@@ -3,11 +3,12 @@
 //
 // A head has two parts, older entries first:
 //   main  pages of page_slots entries in the head's stored format (f32, f16, bf16, int8, int4, codebook
-//   references) tail  a ring of raw entries, only where entries are stored late (quantised formats with a
-//   residual, codebooks)
+//   references)
+//   tail  a ring of raw entries, only where entries are stored late (quantised formats with a residual, keys
+//   whose channels share a scale over a page, codebooks)
 // Entries have a physical slot; `order` lists main's slots by ascending position where decode removes entries
 // (else slots are in order). A page holds K [slots], V [slots], then positions int32 [slots], side values f32
-// [n_aux, slots], seen masks uint32 [slots] if any.
+// [n_aux, slots], seen masks uint32 [slots] if any, scales of key channels f16 [D] if any.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -30,8 +31,9 @@ struct HeadFormat {
   VectorFormat stored;    // of main
   bool codebook = false;  // main holds CodedVectors into the head's codebooks; `stored` is not used
   float theta_key = 0, theta_value = 0;  // of codebooks
-  int32_t tail_slots = 0;                // 0: entries go to main at once
-  int32_t settle = 1;                    // entries that leave a full tail together
+  bool key_channels = false;  // keys of main have one scale per channel and page; settle is page_slots
+  int32_t tail_slots = 0;     // 0: entries go to main at once
+  int32_t settle = 1;         // entries that leave a full tail together
 };
 
 struct CacheConfig {
@@ -69,7 +71,8 @@ class KvCache {
   // Of n entries that Store wrote, how many are in main; and what they take, codebooks as if no two vectors
   // shared a direction.
   static int32_t MainAfterStore(const HeadFormat& format, int32_t n) {
-    return format.codebook ? n : std::max(n - std::max(format.tail_slots - 1, 0), 0);
+    if (format.codebook || format.tail_slots == 0) return n;
+    return std::max(n - (format.tail_slots - format.settle), 0) / format.settle * format.settle;
   }
   static int64_t HeadBytes(const CacheConfig& config, const HeadFormat& format, int32_t n);
 
@@ -203,13 +206,19 @@ class KvCache {
   const HeadFormat& FormatAt(int layer, int head) const {
     return config_.formats[static_cast<size_t>(layer * config_.n_kv_heads + head)];
   }
-  static int64_t SlotBytes(const CacheConfig& config, int64_t vector_bytes);
+  static int64_t KeyBytes(const HeadFormat& format);  // of one stored key, of one value
+  static int64_t ValueBytes(const HeadFormat& format);
+  static int64_t SlotBytes(const CacheConfig& config, int64_t key_bytes, int64_t value_bytes);
   Slot MainSlot(const Head& h, int32_t slot) const;
   Slot TailSlot(const Head& h, int32_t i) const;  // i-th oldest of the tail
   Slot SlotOfRank(const Head& h, int32_t rank) const;
   int32_t* Positions(const Head& h, const Slot& s) const;
   float* Aux(const Head& h, const Slot& s, int a) const;
   uint32_t* Seen(const Head& h, const Slot& s) const;
+  uint16_t* KeyScales(const Head& h, const Slot& s) const;
+  uint8_t* Stored(const Head& h, const Slot& s, int which) const;
+  void DecodeStored(const Head& h, const HeadFormat& format, const Slot& s, int32_t n, int which,
+                    float* x) const;
   int64_t MetaOffset(const Head& h, const Slot& s) const;
   void MakeWritable(Head& h, int32_t page_index);  // page_index -1: the tail
   void Encode(const Head& h, const VectorFormat& format, const Slot& s, const float* k, const float* v);
@@ -228,6 +237,7 @@ class KvCache {
   void AddDirections(Head& h, int which, const std::vector<float>& added);
   void DecodeCodes(const Head& h, const Slot& s, int32_t n, float* k, float* v) const;
   void SettleCodes(Head& h, const HeadFormat& format);
+  void SettleBlock(Head& h, const HeadFormat& format);
   void CodeHead(const HeadFormat& format, const LayerKv& kv, int head, const uint8_t* mark,
                 HeadCodes* out) const;
   void FillHead(Head* fresh, int layer, int head, const LayerKv& kv, const uint8_t* mark,

@@ -51,15 +51,8 @@ void KvCache::Load(int layer, LayerKv* kv) const {
     const int32_t n = h.main_len + h.tail_len, d = config_.head_dim;
     for (int32_t r = 0; r < n; ++r) {
       const Slot s = SlotOfRank(h, r);
-      if (!s.raw && FormatAt(layer, g).codebook) {
-        DecodeCodes(h, s, 1, kv->Keys(g) + int64_t{r} * d, kv->Values(g) + int64_t{r} * d);
-      } else {
-        const VectorFormat& format = s.raw ? config_.raw : FormatAt(layer, g).stored;
-        const int64_t bytes = VectorBytes(format);
-        kernels_->decode_vectors(format, s.page + bytes * s.index, 1, kv->Keys(g) + int64_t{r} * d);
-        kernels_->decode_vectors(format, s.page + bytes * (s.slots + s.index), 1,
-                                 kv->Values(g) + int64_t{r} * d);
-      }
+      DecodeStored(h, FormatAt(layer, g), s, 1, 0, kv->Keys(g) + int64_t{r} * d);
+      DecodeStored(h, FormatAt(layer, g), s, 1, 1, kv->Values(g) + int64_t{r} * d);
       kv->Positions(g)[r] = *Positions(h, s);
       for (int a = 0; a < std::min(config_.n_aux, kv->n_aux); ++a) kv->Aux(a, g)[r] = *Aux(h, s, a);
     }
@@ -86,6 +79,14 @@ void KvCache::FillHead(Head* fresh, int layer, int head, const LayerKv& kv, cons
                   sizeof(CodedVector));
       std::memcpy(s.page + fresh->key_bytes * s.slots + fresh->value_bytes * s.index,
                   &codes.codes[1][static_cast<size_t>(rank)], sizeof(CodedVector));
+    } else if (format.key_channels && !s.raw) {
+      std::copy(k, k + d, scratch_.data() + int64_t{s.index} * d);
+      kernels_->encode_vectors(format.stored, v, 1, Stored(*fresh, s, 1));
+      if (s.index + 1 == s.slots) {  // main has whole pages only
+        const Slot page{s.page, 0, s.slots, false};
+        kernels_->encode_key_block(format.stored.type, scratch_.data(), s.slots, d, Stored(*fresh, page, 0),
+                                   KeyScales(*fresh, page));
+      }
     } else {
       Encode(*fresh, s.raw ? config_.raw : format.stored, s, k, v);
     }
@@ -213,33 +214,26 @@ KvCache::Run KvCache::GetRun(int layer, int head, int32_t first, float* scratch)
   Run run{};
   run.first = first;
   Slot s{};
-  const VectorFormat* format = &config_.raw;
+  const HeadFormat& format = FormatAt(layer, head);
   if (first < h.main_len) {
     s = MainSlot(h, first);
     run.n = std::min(s.slots - s.index, h.main_len - first);
-    format = &FormatAt(layer, head).stored;
   } else {
     // The ring's physical order is its slots in order, occupied ones only.
-    const int32_t slots = FormatAt(layer, head).tail_slots, index = first - h.main_len,
-                  end = h.tail_start + h.tail_len;
+    const int32_t slots = format.tail_slots, index = first - h.main_len, end = h.tail_start + h.tail_len;
     s = {pools_[static_cast<size_t>(h.tail_pool)]->Data(h.tail_page), index, slots, true};
     const bool wrapped = end > slots && index < end - slots;
     run.n = (wrapped ? end - slots : std::min(end, slots)) - index;
   }
-  const int64_t bytes = VectorBytes(*format), d = config_.head_dim;
-  run.k = s.page + bytes * s.index;
-  run.v = s.page + bytes * (s.slots + s.index);
-  run.type = format->type;
-  if (!s.raw && FormatAt(layer, head).codebook) {
-    DecodeCodes(h, s, run.n, scratch, scratch + run.n * d);
+  run.k = Stored(h, s, 0);
+  run.v = Stored(h, s, 1);
+  run.type = s.raw ? config_.raw.type : format.stored.type;
+  if (!s.raw && (format.codebook || run.type == KvType::kInt8 || run.type == KvType::kInt4)) {
+    float* values = scratch + int64_t{run.n} * config_.head_dim;
+    DecodeStored(h, format, s, run.n, 0, scratch);
+    DecodeStored(h, format, s, run.n, 1, values);
     run.k = reinterpret_cast<const uint8_t*>(scratch);
-    run.v = reinterpret_cast<const uint8_t*>(scratch + run.n * d);
-    run.type = KvType::kF32;
-  } else if (format->type == KvType::kInt8 || format->type == KvType::kInt4) {
-    kernels_->decode_vectors(*format, run.k, run.n, scratch);
-    kernels_->decode_vectors(*format, run.v, run.n, scratch + run.n * d);
-    run.k = reinterpret_cast<const uint8_t*>(scratch);
-    run.v = reinterpret_cast<const uint8_t*>(scratch + run.n * d);
+    run.v = reinterpret_cast<const uint8_t*>(values);
     run.type = KvType::kF32;
   }
   run.positions = Positions(h, s);

@@ -297,7 +297,8 @@ std::vector<OptionId> OptionsOf(const Policy& policy) {
   use(OptionId::kKv);
   const std::string kv = ValueText(GetOption(OptionId::kKv), policy.Real(OptionId::kKv));
   const bool mixed = kv == "mixed";
-  if (mixed || kv == "int8" || kv == "int4") use(OptionId::kQuantGroup), use(OptionId::kResidual);
+  if (mixed || kv == "int8" || kv == "int4")
+    use(OptionId::kQuantGroup), use(OptionId::kKeyAxis), use(OptionId::kResidual);
   if (mixed) use(OptionId::kBitsLevels);
   if (mixed && policy.Int(OptionId::kBitsLevels) == 0)
     use(OptionId::kHighBits), use(OptionId::kLowBits), use(OptionId::kMedianMode);
@@ -311,6 +312,7 @@ std::vector<OptionId> OptionsOf(const Policy& policy) {
 std::string WhyUnused(const Policy& policy, const Option& option) {
   switch (option.id) {
     case OptionId::kQuantGroup:
+    case OptionId::kKeyAxis:
     case OptionId::kResidual:
       return Format("%s needs kv=int8, int4 or mixed", option.key);
     case OptionId::kHighBits:

@@ -10,6 +10,7 @@ namespace kvc {
 namespace {
 
 constexpr int32_t kDefaultResidual = 32;
+constexpr int32_t kLeastBlock = 32;    // tokens over which a channel shares a scale (methods.md 4.3)
 constexpr int32_t kSmallBudget = 256;  // below it pages have 16 slots (design.md 3)
 
 // The largest x in [0, most] for which fits(x) holds, when it holds for every smaller one too; 0 at least.
@@ -57,7 +58,8 @@ CacheConfig Compressor::FormatsFor(int32_t page_slots) const {
   config.n_layers = shape_.n_layers, config.n_kv_heads = shape_.n_kv_heads, config.head_dim = shape_.head_dim;
   config.group = shape_.n_heads / shape_.n_kv_heads;
   config.n_aux = n_aux_;
-  config.page_slots = page_slots;
+  const bool key_channels = policy_.Int(OptionId::kKv) >= 3 && policy_.Int(OptionId::kKeyAxis) == 1;
+  config.page_slots = key_channels ? std::max(page_slots, kLeastBlock) : page_slots;
   config.ordered = !policy_.keeps_all() && policy_.decode != DecodeMode::kGrow;
   const int32_t kv = policy_.Int(OptionId::kKv);
   const auto format_of_bits = [&](int32_t bits) {
@@ -67,10 +69,11 @@ CacheConfig Compressor::FormatsFor(int32_t page_slots) const {
                                  : KvType::kInt4,
                      shape_.head_dim, bits == 16 ? 0 : policy_.Int(OptionId::kQuantGroup)};
     const int32_t residual = policy_.Int(OptionId::kResidual);
+    if (bits < 16 && key_channels) format.key_channels = true, format.settle = config.page_slots;
     if (bits < 16)
-      format.tail_slots = 1 + (residual >= 0                      ? residual
-                               : policy_.scorer == &kScorerWindow ? policy_.Int(OptionId::kWindow)
-                                                                  : kDefaultResidual);
+      format.tail_slots = format.settle + (residual >= 0                      ? residual
+                                           : policy_.scorer == &kScorerWindow ? policy_.Int(OptionId::kWindow)
+                                                                              : kDefaultResidual);
     return format;
   };
   HeadFormat format;
@@ -186,7 +189,8 @@ int64_t Compressor::BytesOf(const CacheConfig& config, const AllocateInput& in,
       planned += bytes_of(i, slots[i]);
       everything += bytes_of(i, in.n);
       // The part that is always kept fills the tail first; the rest of the slots may go to any head.
-      main += slots[i] - std::min({std::max(format.tail_slots - 1, 0), in.n_protected, slots[i]});
+      const int32_t late = format.codebook ? 0 : std::max(format.tail_slots - format.settle, 0);
+      main += slots[i] - std::min({late, in.n_protected, slots[i]});
       tails += bytes_of(i, 0);
       page = std::max(page, KvCache::PageBytes(config, format) +
                                 (format.codebook ? 2 * KvCache::BookPageBytes(config) : 0));

@@ -86,7 +86,10 @@ PageCount CountPages(const CacheConfig& config, const Growth& growth) {
     const int64_t longest = int64_t{slots} + growth.n_steps - 1;  // before the last step
     const int32_t last = static_cast<int32_t>(std::min<int64_t>(longest, std::max(growth.caps[i], slots)));
     const int32_t now = InMain(format, slots, slots);
-    const int32_t end = growth.n_steps > 0 ? InMain(format, slots, last) + format.settle : now;
+    // Pages of key channels are taken when one is filled, others before the entries they hold come.
+    const int32_t end = growth.n_steps <= 0   ? now
+                        : format.key_channels ? InMain(format, slots, last + 1)
+                                              : InMain(format, slots, last) + format.settle;
     count.Add(KvCache::PageBytes(config, format), pages(now), pages(end), 1);
     if (format.tail_slots > 0) count.Add(KvCache::TailBytes(config, format), 1, 1, 0);
     // Codebooks: as if no two vectors shared a direction.

@@ -84,6 +84,12 @@ Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const
   s->keeps_tokens_ = s->compressor_->ReplayRows(s->params_.max_tokens) > 0;
   CacheConfig cache_config = s->compressor_->MakeCacheConfig(s->params_.max_tokens);
   cache_config.ordered = cache_config.ordered || params.on_full != OnFull::kError;
+  const bool blocks = std::any_of(cache_config.formats.begin(), cache_config.formats.end(),
+                                  [](const HeadFormat& format) { return format.key_channels; });
+  if (blocks && cache_config.ordered) {
+    return Error(Code::kUnsupported,
+                 "key_axis=channel codes the keys of many tokens together; on_full drops them one by one");
+  }
   Result<std::unique_ptr<KvCache>> cache = KvCache::Create(cache_config, model->ops().kernels, shared_meter);
   if (!cache.ok()) return cache.status();
   s->cache_ = std::move(cache.value());

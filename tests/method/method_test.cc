@@ -35,11 +35,37 @@ std::vector<int32_t> Prompt(int n, uint32_t seed = 7) {
   return ids;
 }
 
+// Every method as it is, and some that store what they keep in another way.
+struct Variant {
+  std::string method, storage, label;
+};
+
+const std::vector<Variant>& Variants() {
+  static const std::vector<Variant> variants = [] {
+    std::vector<Variant> all;
+    for (int i = 0; i < MethodCount(); ++i) {
+      std::string name = GetMethod(i)->name, label = name;
+      for (char& ch : label) ch = ch == '-' ? '_' : ch;
+      all.push_back({name, name == "cokv-mixed" ? "quant_group=8,residual=8" : "kv=f32", label});
+    }
+    const std::string channels = "quant_group=8,residual=4,key_axis=channel";
+    for (const char* name : {"full", "snapkv", "cokv", "table"})
+      all.push_back({name, "kv=int8," + channels, std::string(name) + "_int8_channels"});
+    all.push_back({"ada-snapkv", "kv=int4,quant_group=16,residual=0,key_axis=channel", "ada_int4_channels"});
+    all.push_back({"cokv-mixed", channels, "cokv_mixed_channels"});
+    all.push_back({"cokv-mixed", channels + ",bits_levels=16:0.2+8:0.3+4:0.5", "cokv_mixed_levels"});
+    return all;
+  }();
+  return variants;
+}
+
 // A spec that the tiny model can run: windows and recents small, a table where one is needed.
-Policy MethodPolicy(const std::string& name, int budget, const std::string& extra = "") {
-  std::string spec = name == "full" ? "full:kv=f32" : name + ":budget=" + std::to_string(budget) + ",kv=f32";
-  if (name == "cokv-mixed") spec = name + ":budget=" + std::to_string(budget) + ",quant_group=8,residual=8";
-  if (name == "table") spec = "table:kv=f32,window=8";
+Policy MethodPolicy(const Variant& variant, int budget, const std::string& extra = "") {
+  const std::string& name = variant.method;
+  std::string spec = name + ":";
+  if (name != "full" && name != "table") spec += "budget=" + std::to_string(budget) + ",";
+  spec += variant.storage;
+  if (name == "table") spec += ",window=8";
   const Method* method = FindRow(Methods(), name);
   const auto accepts = [&](OptionId id) {
     if (method->scorer == nullptr) return false;
@@ -84,11 +110,12 @@ std::vector<float> Logits(Session& s) {
 
 class EveryMethod : public testing::TestWithParam<int> {
  protected:
-  std::string Name() const { return GetMethod(GetParam())->name; }
+  const Variant& Which() const { return Variants()[static_cast<size_t>(GetParam())]; }
+  const std::string& Name() const { return Which().method; }
 };
 
 TEST_P(EveryMethod, KeepsAtMostItsBudgetInOrder) {
-  const Policy policy = MethodPolicy(Name(), kBudget);
+  const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy);
   ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
   int64_t total = 0;
@@ -118,7 +145,7 @@ TEST_P(EveryMethod, KeepsAtMostItsBudgetInOrder) {
 }
 
 TEST_P(EveryMethod, FirstTokenIsThatOfTheFullCache) {
-  const Policy policy = MethodPolicy(Name(), kBudget);
+  const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy), full = Make(nullptr);
   ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
   ASSERT_TRUE(full->Prefill(Prompt(kPrompt), true).ok());
@@ -129,13 +156,13 @@ TEST_P(EveryMethod, BudgetThatCoversThePromptChangesNothing) {
   const std::string name = Name();
   if (name == "table" || name == "cokv-mixed" || name == "spindlekv") {
     // A table is a table; mixed precision and codebooks store differently whatever the budget.
-    Policy policy = MethodPolicy(name, 100000);
+    Policy policy = MethodPolicy(Which(), 100000);
     auto s = Make(&policy);
     ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
     EXPECT_EQ(s->Stats().n_slots, 9 * kPrompt);
     return;
   }
-  const Policy policy = MethodPolicy(name, 4000), off = MethodPolicy("full", 0);
+  const Policy policy = MethodPolicy(Which(), 4000), off = MethodPolicy({"full", Which().storage, ""}, 0);
   auto s = Make(&policy), full = Make(&off);
   ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
   ASSERT_TRUE(full->Prefill(Prompt(kPrompt), true).ok());
@@ -146,7 +173,7 @@ TEST_P(EveryMethod, BudgetThatCoversThePromptChangesNothing) {
 }
 
 TEST_P(EveryMethod, SameInputSameOutputOnAnyThreads) {
-  const Policy policy = MethodPolicy(Name(), kBudget);
+  const Policy policy = MethodPolicy(Which(), kBudget);
   auto one = Make(&policy, Tiny(1)), three = Make(&policy, Tiny(3));
   ASSERT_TRUE(one->Prefill(Prompt(kPrompt), true).ok());
   ASSERT_TRUE(three->Prefill(Prompt(kPrompt), true).ok());
@@ -155,7 +182,7 @@ TEST_P(EveryMethod, SameInputSameOutputOnAnyThreads) {
 }
 
 TEST_P(EveryMethod, HoldsItsMemoryWhileGenerating) {
-  const Policy policy = MethodPolicy(Name(), kBudget);
+  const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy);
   ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
   Steps(*s, 2);
@@ -171,7 +198,7 @@ TEST_P(EveryMethod, HoldsItsMemoryWhileGenerating) {
 }
 
 TEST_P(EveryMethod, SecondPromptAttendsToWhatIsKept) {
-  const Policy policy = MethodPolicy(Name(), kBudget);
+  const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy);
   ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
   Steps(*s, 3);
@@ -184,7 +211,7 @@ TEST_P(EveryMethod, SecondPromptAttendsToWhatIsKept) {
 }
 
 TEST_P(EveryMethod, ForkContinuesAlikeAndApart) {
-  const Policy policy = MethodPolicy(Name(), kBudget);
+  const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy);
   ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
   Steps(*s, 2);
@@ -202,7 +229,7 @@ TEST_P(EveryMethod, ForkContinuesAlikeAndApart) {
 }
 
 TEST_P(EveryMethod, SavedSessionContinuesBitForBit) {
-  const Policy policy = MethodPolicy(Name(), kBudget);
+  const Policy policy = MethodPolicy(Which(), kBudget);
   const auto model = Tiny();
   auto s = Make(&policy, model);
   ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
@@ -221,7 +248,7 @@ TEST_P(EveryMethod, SavedSessionContinuesBitForBit) {
 }
 
 TEST_P(EveryMethod, TrimGivesMemoryBack) {
-  const Policy policy = MethodPolicy(Name(), 96);
+  const Policy policy = MethodPolicy(Which(), 96);
   if (policy.keeps_all() || policy.allocator->needs == kNeedsTable) return;
   auto s = Make(&policy);
   ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
@@ -241,8 +268,9 @@ TEST_P(EveryMethod, BytesAfterThePromptAreWithinTheBudget) {
   const std::string name = Name();
   if (name == "full" || name == "table") return;  // no budget; slots that are the caller's own
   int ran = 0;
-  for (const char* storage : {",kv=f32", ",kv=f16", ",kv=int4,quant_group=8,residual=4",
-                              ",kv=mixed,quant_group=8,residual=4", ",kv=mixed,quant_group=8,high_bits=16"}) {
+  for (const char* storage :
+       {",kv=f32", ",kv=f16", ",kv=int4,quant_group=8,residual=4", ",kv=mixed,quant_group=8,residual=4",
+        ",kv=mixed,quant_group=8,high_bits=16", ",kv=int8,quant_group=8,residual=4,key_axis=channel"}) {
     for (const int64_t budget : {60000, 90000, 140000, 300000}) {
       std::string extra = storage;
       const Method* method = FindRow(Methods(), name);
@@ -274,7 +302,7 @@ TEST_P(EveryMethod, BytesAfterThePromptAreWithinTheBudget) {
 }
 
 TEST_P(EveryMethod, PartsThenCompressEqualsOnePrompt) {
-  const Policy policy = MethodPolicy(Name(), kBudget);
+  const Policy policy = MethodPolicy(Which(), kBudget);
   if (!policy.keeps_all() && policy.decode == DecodeMode::kStep) return;  // such methods act on every token
   auto whole = Make(&policy), parts = Make(&policy);
   const std::vector<int32_t> ids = Prompt(kPrompt);
@@ -298,7 +326,7 @@ TEST_P(EveryMethod, PartsThenCompressEqualsOnePrompt) {
 }
 
 TEST_P(EveryMethod, RewindIsExactOrRefused) {
-  const Policy policy = MethodPolicy(Name(), kBudget);
+  const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy);
   ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
   auto reference = s->Fork();
@@ -319,18 +347,29 @@ TEST_P(EveryMethod, RewindIsExactOrRefused) {
 
 TEST_P(EveryMethod, ShortPromptsWork) {
   for (int n : {1, 2, 7, 8, 9, kBudget - 1, kBudget, kBudget + 1}) {
-    const Policy policy = MethodPolicy(Name(), kBudget);
+    const Policy policy = MethodPolicy(Which(), kBudget);
     auto s = Make(&policy);
     ASSERT_TRUE(s->Prefill(Prompt(n), true).ok()) << n;
     Steps(*s, 3);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, EveryMethod, testing::Range(0, MethodCount()), [](const auto& index) {
-  std::string s = GetMethod(index.param)->name;
-  for (char& ch : s) ch = ch == '-' ? '_' : ch;
-  return s;
-});
+INSTANTIATE_TEST_SUITE_P(Table, EveryMethod, testing::Range(0, static_cast<int>(Variants().size())),
+                         [](const auto& index) {
+                           return Variants()[static_cast<size_t>(index.param)].label;
+                         });
+
+TEST(KeyChannels, SessionsThatDropSinglyAreRefused) {
+  const Result<Policy> policy = ParsePolicy("full:kv=int8,quant_group=8,key_axis=channel");
+  ASSERT_TRUE(policy.ok());
+  for (const OnFull on_full : {OnFull::kEvict, OnFull::kSlide}) {
+    SessionParams params;
+    params.max_tokens = 100, params.on_full = on_full;
+    const auto made = Session::Create(Tiny(), &policy.value(), params);
+    EXPECT_EQ(made.status().code(), Code::kUnsupported);
+    EXPECT_NE(made.status().message().find("key_axis=channel"), std::string::npos);
+  }
+}
 
 // allocator x scorer x reducer x storage x decode: what parses must run and obey its budget.
 TEST(Composition, EveryAcceptedCombinationRuns) {
@@ -339,8 +378,10 @@ TEST(Composition, EveryAcceptedCombinationRuns) {
     for (const Scorer* scorer : Scorers()) {
       for (const Reducer* reducer : Reducers()) {
         for (const char* tail :
-             {"decode=grow,kv=f32", "decode=step,kv=f16", "decode=step,kv=int8,quant_group=8,residual=4",
-              "decode=reobserve,kv=f32", "decode=step,kv=f32,pos_mode=incache"}) {
+             {"decode=grow,kv=f32", "decode=grow,kv=int4,quant_group=8,residual=4,key_axis=channel",
+              "decode=reobserve,kv=int8,quant_group=8,key_axis=channel", "decode=step,kv=f16",
+              "decode=step,kv=int8,quant_group=8,residual=4", "decode=reobserve,kv=f32",
+              "decode=step,kv=f32,pos_mode=incache"}) {
           const std::string spec = std::string("snapkv:budget=48,allocator=") + allocator->name +
                                    ",scorer=" + scorer->name + ",reducer=" + reducer->name + "," + tail;
           Result<Policy> policy = ParsePolicy(spec.c_str());

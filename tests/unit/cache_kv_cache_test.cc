@@ -44,6 +44,7 @@ struct Kind {
   KvType type;
   int32_t group, tail_slots, page_slots, n_aux;
   bool ordered;
+  bool key_channels = false;
 };
 
 class KvCacheRandom : public testing::TestWithParam<Kind> {
@@ -57,6 +58,8 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
     HeadFormat format;
     format.stored = {GetParam().type, kDim, GetParam().group};
     format.tail_slots = GetParam().tail_slots;
+    format.key_channels = GetParam().key_channels;
+    if (format.key_channels) format.settle = config.page_slots;
     config.formats.assign(kLayers * kHeads, format);
     return config;
   }
@@ -69,7 +72,34 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
     return x;
   }
 
+  // Codes the keys of a page together, as one more block would be.
+  void RoundTripKeys(std::vector<Entry>& entries, size_t first) {
+    const int32_t n = GetParam().page_slots;
+    Vector x;
+    for (size_t i = first; i < first + static_cast<size_t>(n); ++i)
+      x.insert(x.end(), entries[i].k.begin(), entries[i].k.end());
+    std::vector<uint8_t> codes(static_cast<size_t>(n * KeyCodeBytes(Stored().type, kDim)));
+    std::vector<uint16_t> scales(kDim);
+    const KernelTable& ref = ReferenceKernels();
+    ref.encode_key_block(Stored().type, x.data(), n, kDim, codes.data(), scales.data());
+    ref.decode_key_block(Stored().type, codes.data(), scales.data(), n, kDim, x.data());
+    for (int32_t i = 0; i < n; ++i)
+      entries[first + static_cast<size_t>(i)].k.assign(x.begin() + i * kDim, x.begin() + (i + 1) * kDim);
+  }
+
+  // A page is coded when the tail is full; what a Rewind left of a coded page is coded again with it.
+  void SettleBlockNaive(Naive& n, size_t h) {
+    const size_t page = static_cast<size_t>(GetParam().page_slots);
+    if (n.tail[h] < static_cast<size_t>(GetParam().tail_slots)) return;
+    std::vector<Entry>& entries = n.heads[h];
+    const size_t main = entries.size() - n.tail[h], end = (main / page + 1) * page;
+    for (size_t i = main; i < end; ++i) entries[i].v = RoundTrip(Stored(), entries[i].v);
+    RoundTripKeys(entries, end - page);
+    n.tail[h] -= end - main;
+  }
+
   void SettleNaive(Naive& n, size_t h) {
+    if (GetParam().key_channels) return SettleBlockNaive(n, h);
     while (GetParam().tail_slots > 0 && n.tail[h] >= static_cast<size_t>(GetParam().tail_slots)) {
       Entry& e = n.heads[h][n.heads[h].size() - n.tail[h]];
       e.k = RoundTrip(Stored(), e.k), e.v = RoundTrip(Stored(), e.v);
@@ -116,7 +146,8 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
     std::vector<Entry>& entries = p.naive.heads[h];
     const size_t rank = random_() % entries.size();
     const Vector x = Random();
-    const bool key = random_() % 2 == 0;
+    const bool coded = rank < entries.size() - p.naive.tail[h];
+    const bool key = random_() % 2 == 0 && !(GetParam().key_channels && coded);
     const VectorFormat format = rank >= entries.size() - p.naive.tail[h] ? Config().raw : Stored();
     (key ? entries[rank].k : entries[rank].v) = RoundTrip(format, x);
     key ? p.cache->WriteKey(l, g, static_cast<int32_t>(rank), x.data())
@@ -164,10 +195,18 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
         if (random_() % 3 == 0) mark[static_cast<size_t>(g * room + i)] = 0;
         if (mark[static_cast<size_t>(g * room + i)] != 0) kept.push_back(e);
       }
-      const size_t tail = std::min(kept.size(), static_cast<size_t>(std::max(GetParam().tail_slots - 1, 0)));
+      size_t tail = std::min(kept.size(), static_cast<size_t>(std::max(GetParam().tail_slots - 1, 0)));
+      if (GetParam().key_channels) {
+        const size_t page = static_cast<size_t>(GetParam().page_slots),
+                     residual = static_cast<size_t>(GetParam().tail_slots) - page;
+        tail = kept.size() - (kept.size() - std::min(kept.size(), residual)) / page * page;
+        for (size_t i = 0; i < kept.size() - tail; i += page) RoundTripKeys(kept, i);
+      }
       for (size_t i = 0; i < kept.size(); ++i) {
-        const VectorFormat format = i < kept.size() - tail ? Stored() : Config().raw;
-        kept[i].k = RoundTrip(format, kept[i].k), kept[i].v = RoundTrip(format, kept[i].v);
+        const bool coded = i < kept.size() - tail;
+        const VectorFormat format = coded ? Stored() : Config().raw;
+        kept[i].v = RoundTrip(format, kept[i].v);
+        if (!coded || !GetParam().key_channels) kept[i].k = RoundTrip(format, kept[i].k);
       }
       p.naive.heads[h] = kept;
       p.naive.tail[h] = tail;
@@ -280,6 +319,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, KvCacheRandom,
                                          Kind{"bf16", KvType::kBf16, 0, 0, 64, 1, false},
                                          Kind{"int8_tail", KvType::kInt8, 8, 5, 4, 0, false},
                                          Kind{"int8_tail_ordered", KvType::kInt8, 8, 7, 4, 1, true},
+                                         Kind{"int8_channels", KvType::kInt8, 8, 7, 4, 0, false, true},
+                                         Kind{"int4_channels_aux", KvType::kInt4, 4, 8, 8, 1, false, true},
                                          Kind{"int4_no_residual", KvType::kInt4, 4, 1, 16, 0, true}),
                          [](const auto& kind) { return std::string(kind.param.name); });
 

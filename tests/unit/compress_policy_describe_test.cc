@@ -254,10 +254,11 @@ TEST(Presets, JsonIsComplete) {
 TEST(Describe, CanonicalText) {
   EXPECT_EQ(DescribePolicy(Parsed("full")), "full:kv=f16");
   EXPECT_EQ(DescribePolicy(Parsed("cokv-mixed")),
-            "cokv-mixed:kv=mixed,quant_group=32,residual=auto,bits_levels=none,high_bits=8,low_bits=4,median_"
+            "cokv-mixed:kv=mixed,quant_group=32,key_axis=token,residual=auto,bits_levels=none,high_bits=8,"
+            "low_bits=4,median_"
             "mode=exact_half");
   EXPECT_EQ(DescribePolicy(Parsed("cokv-mixed:bits_levels= 16:.1 + 8:0.40+4:0.5")),
-            "cokv-mixed:kv=mixed,quant_group=32,residual=auto,bits_levels=16:0.1+8:0.4+4:0.5");
+            "cokv-mixed:kv=mixed,quant_group=32,key_axis=token,residual=auto,bits_levels=16:0.1+8:0.4+4:0.5");
   EXPECT_EQ(DescribePolicy(Parsed("streaming:budget=64")),
             "streaming:budget=64,decode=step,pos_mode=incache,n_sink=4,kv=f16,compress_per_chunk=0");
   EXPECT_EQ(DescribePolicy(Parsed("cokv:budget_bytes=1.5KiB,scores=a b,scorer=h2o")),

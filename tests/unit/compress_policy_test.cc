@@ -127,6 +127,24 @@ TEST(Grammar, BitsLevels) {
     Refusal(std::string("cokv-mixed:bits_levels=") + text);
 }
 
+TEST(Composition, KeyChannelsNeedPagesThatStay) {
+  for (const char* spec : {"snapkv:budget=64,kv=int8,key_axis=channel", "full:kv=int4,key_axis=channel",
+                           "cokv-mixed:key_axis=channel,budget=99"})
+    Parsed(spec);
+  EXPECT_EQ(Refusal("snapkv:budget=64,key_axis=channel"), "key_axis needs kv=int8, int4 or mixed");
+  EXPECT_EQ(
+      Refusal("h2o:budget=64,kv=int8,key_axis=channel"),
+      "key_axis=channel codes the keys of many tokens together, and decode=step drops tokens one by one: "
+      "use decode=grow");
+  EXPECT_NE(Refusal("snapkv:budget=64,kv=int8,key_axis=channel,decode=reobserve").find("decode=reobserve"),
+            std::string::npos);
+  EXPECT_EQ(Refusal("snapkv:budget=64,kv=int4,key_axis=channel,pos_mode=incache"),
+            "key_axis=channel codes the keys of many tokens together, and pos_mode=incache turns them one by "
+            "one: use pos_mode=original");
+  EXPECT_EQ(Refusal("spindlekv:budget=64,kv=int8,key_axis=channel"),
+            "key_axis=channel needs quantised keys, and reducer codebook stores references instead");
+}
+
 TEST(Grammar, ValuesOutOfRange) {
   EXPECT_EQ(Refusal("snapkv:budget=0"), "budget = \"0\" is not allowed: slots per KV head, 1 .. 16777216");
   EXPECT_EQ(Refusal("snapkv:budget=16777217"),
