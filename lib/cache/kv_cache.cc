@@ -134,6 +134,19 @@ int64_t KvCache::bytes() const {
   return n;
 }
 
+int64_t KvCache::LayerBytes(int layer) const {
+  const auto bytes_of = [&](size_t pages, int32_t pool) {
+    return pages == 0 ? 0 : static_cast<int64_t>(pages) * pools_[static_cast<size_t>(pool)]->page_bytes();
+  };
+  int64_t n = 0;
+  for (int g = 0; g < config_.n_kv_heads; ++g) {
+    const Head& h = At(layer, g);
+    n += bytes_of(h.pages.size(), h.main_pool) + bytes_of(h.tail_page >= 0, h.tail_pool);
+    for (const auto& book : h.book_pages) n += bytes_of(book.size(), book_pool_);
+  }
+  return n;
+}
+
 // ---- slots ----
 
 KvCache::Slot KvCache::MainSlot(const Head& h, int32_t slot) const {

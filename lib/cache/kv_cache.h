@@ -60,8 +60,9 @@ class KvCache {
   int32_t MainLen(int layer, int head) const { return At(layer, head).main_len; }
   int64_t TotalEntries() const;
   int32_t MaxLen() const;
-  bool HasTails() const;  // some head stores entries late
-  int64_t bytes() const;  // what the allocator holds for this cache and its forks
+  bool HasTails() const;                // some head stores entries late
+  int64_t bytes() const;                // what the allocator holds for this cache and its forks
+  int64_t LayerBytes(int layer) const;  // of the pages of one layer
   static int64_t PageBytes(const CacheConfig& config, const HeadFormat& format);  // of one main page
   static int64_t BookPageBytes(const CacheConfig& config) {                       // of a page of directions
     return (int64_t{config.page_slots} * config.head_dim * static_cast<int64_t>(sizeof(float)) + 63) / 64 *

@@ -271,31 +271,79 @@ Status Compressor::AppendLayer(int layer, LayerKv* kv, const std::vector<int32_t
   return cache->AppendFrom(layer, *kv, first.data());
 }
 
+// Merging needs the summed attention also where the scorer itself does not.
+void Compressor::AddColumnSums(const Observation& observed, LayerKv* kv) {
+  for (int32_t g = 0; g < shape_.n_kv_heads; ++g) {
+    const int32_t n = kv->len[static_cast<size_t>(g)];
+    if (accumulated_ >= scorer_aux_)
+      ops_.kernels->add(observed.sums.data() + g * kv->capacity, n, kv->Aux(accumulated_, g));
+    if (accumulated_count_ < scorer_aux_) continue;
+    const int32_t total = kv->Positions(g)[n - 1] + 1;
+    for (int32_t t = 0; t < n; ++t)
+      kv->Aux(accumulated_count_, g)[t] = static_cast<float>(total - kv->Positions(g)[t]);
+  }
+}
+
+// Marks what every head keeps: the protected part and counts[g] candidates. *dropped: whether anything goes.
+Status Compressor::MarkLayer(int layer, const std::vector<int32_t>& counts, bool query_heads, LayerKv* kv,
+                             bool* dropped) {
+  for (int32_t g = 0; g < shape_.n_kv_heads; ++g) {
+    const int32_t n = kv->len[static_cast<size_t>(g)], count = counts[static_cast<size_t>(g)];
+    if (query_heads) {
+      MarkQueryHeads(g, *kv, count);
+    } else {
+      KVC_RETURN_IF_ERROR(MarkHead(layer, g, *kv, count, 0));
+    }
+    const bool head_dropped =
+        std::memchr(marks_.data() + g * scratch_stride_, 0, static_cast<size_t>(n)) != nullptr;
+    *dropped = *dropped || head_dropped;
+    if (head_dropped && policy_.scorer->clear_after_reduce) {
+      for (int32_t a = 0; a < scorer_aux_; ++a) std::fill(kv->Aux(a, g), kv->Aux(a, g) + n, 0.0f);
+    }
+  }
+  return {};
+}
+
+// How far vectors share directions is known only when they are coded. A layer that is too large is coded
+// again with fewer candidates: bisection over sixteenths of its counts, so four rounds (methods.md 2.16 g).
+// The part that is always kept stays.
+Status Compressor::FitLayer(int layer, std::vector<int32_t> counts, LayerKv* kv, KvCache* cache) {
+  const int64_t limit = static_cast<int64_t>(policy_.Real(OptionId::kSpindleMaxBytes));
+  if (cache->LayerBytes(layer) <= limit) return {};
+  for (size_t g = 0; g < counts.size(); ++g)
+    counts[g] = std::clamp(kv->len[g] - protect_.n_sink - protect_.n_recent, 0, counts[g]);
+  const bool seen = cache->config().seen_masks;
+  const auto store = [&](int32_t sixteenths) {
+    std::vector<int32_t> fewer(counts);
+    for (int32_t& count : fewer) count = static_cast<int32_t>(int64_t{count} * sixteenths / 16);
+    bool dropped = false;
+    KVC_RETURN_IF_ERROR(MarkLayer(layer, fewer, seen, kv, &dropped));
+    changed_ = changed_ || dropped;
+    return cache->Store(layer, *kv, marks_.data(), scratch_stride_, seen ? seen_.data() : nullptr);
+  };
+  int32_t low = 0, high = 16, stored = high;
+  while (high - low > 1) {
+    stored = (low + high) / 2;
+    KVC_RETURN_IF_ERROR(store(stored));
+    (cache->LayerBytes(layer) <= limit ? low : high) = stored;
+  }
+  return stored == low ? Status() : store(low);
+}
+
 Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, bool compress,
                                  KvCache* cache) {
   if (policy_.keeps_all()) return cache->Store(layer, *kv, nullptr, 0, nullptr);
-  const int32_t n_heads = shape_.n_kv_heads, longest = *std::max_element(kv->len.begin(), kv->len.end());
+  const int32_t n_heads = shape_.n_kv_heads, longest = *std::max_element(kv->len.begin(), kv->len.end()),
+                protected_total = protect_.n_sink + protect_.n_recent;
   KVC_RETURN_IF_ERROR(ReservePrompt(longest));
-  // Merging needs the summed attention also where the scorer itself does not.
-  if (accumulated_ >= scorer_aux_) {
-    for (int32_t g = 0; g < n_heads; ++g)
-      ops_.kernels->add(observed->sums.data() + g * kv->capacity, kv->len[static_cast<size_t>(g)],
-                        kv->Aux(accumulated_, g));
-  }
-  if (accumulated_count_ >= scorer_aux_) {
-    for (int32_t g = 0; g < n_heads; ++g) {
-      const int32_t n = kv->len[static_cast<size_t>(g)], total = kv->Positions(g)[n - 1] + 1;
-      for (int32_t t = 0; t < n; ++t)
-        kv->Aux(accumulated_count_, g)[t] = static_cast<float>(total - kv->Positions(g)[t]);
-    }
-  }
-  std::vector<int32_t> counts(static_cast<size_t>(n_heads), kUnbounded - protect_.n_sink - protect_.n_recent);
-  const bool fits =
-      longest <= protect_.n_sink + protect_.n_recent ||
-      *std::min_element(counts_.begin() + layer * n_heads, counts_.begin() + (layer + 1) * n_heads) >=
-          longest - protect_.n_sink - protect_.n_recent;
-  const bool drop = compress && !fits;
-  scored_ = drop || n_aux_ > 0;
+  AddColumnSums(*observed, kv);
+  std::vector<int32_t> counts(static_cast<size_t>(n_heads), kUnbounded - protected_total);
+  const bool fits = longest <= protected_total ||
+                    *std::min_element(counts_.begin() + layer * n_heads,
+                                      counts_.begin() + (layer + 1) * n_heads) >= longest - protected_total;
+  const bool drop = compress && !fits, limited = compress && codebook_ && longest > protected_total &&
+                                                 policy_.Real(OptionId::kSpindleMaxBytes) > 0;
+  scored_ = drop || limited || n_aux_ > 0;
   if (scored_) {
     ScoreInput in{policy_, ops_,           *kv,     *observed, scratch_,
                   layer,   shape_.n_heads, budget_, protect_,  shape_.scale};
@@ -305,20 +353,7 @@ Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, 
   if (drop) KVC_RETURN_IF_ERROR(ChooseCounts(layer, *kv, counts.data()));
   bool dropped = false;
   const bool seen = cache->config().seen_masks;
-  for (int32_t g = 0; g < n_heads; ++g) {
-    if (seen) {
-      MarkQueryHeads(g, *kv, drop ? counts[static_cast<size_t>(g)] : kv->len[static_cast<size_t>(g)]);
-    } else {
-      KVC_RETURN_IF_ERROR(MarkHead(layer, g, *kv, counts[static_cast<size_t>(g)], 0));
-    }
-    const int32_t n = kv->len[static_cast<size_t>(g)];
-    const uint8_t* mark = marks_.data() + g * scratch_stride_;
-    const bool head_dropped = std::memchr(mark, 0, static_cast<size_t>(n)) != nullptr;
-    dropped = dropped || head_dropped;
-    if (head_dropped && policy_.scorer->clear_after_reduce) {
-      for (int32_t a = 0; a < scorer_aux_; ++a) std::fill(kv->Aux(a, g), kv->Aux(a, g) + n, 0.0f);
-    }
-  }
+  KVC_RETURN_IF_ERROR(MarkLayer(layer, counts, seen, kv, &dropped));
   if (dropped) {
     MergeInPrompt(layer, kv);
     changed_ = true;
@@ -330,10 +365,13 @@ Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, 
       PushQueries(layer, observed->queries.data() + i * width);
   }
   if (codebook_ || (in_cache_ && (dropped || !KeysRotated(layer)))) {
-    UnrotateKeys(kv, std::vector<int32_t>(kv->len.size(), 0), true);
+    // Where fewer may be marked later, others may be too: a draw is not a part of a larger one.
+    UnrotateKeys(kv, std::vector<int32_t>(kv->len.size(), 0), !limited);
     keys_rotated_[static_cast<size_t>(layer)] = 0;
   }
-  return cache->Store(layer, *kv, marks_.data(), scratch_stride_, seen ? seen_.data() : nullptr);
+  KVC_RETURN_IF_ERROR(
+      cache->Store(layer, *kv, marks_.data(), scratch_stride_, seen ? seen_.data() : nullptr));
+  return limited ? FitLayer(layer, std::move(counts), kv, cache) : Status();
 }
 
 }  // namespace kvc

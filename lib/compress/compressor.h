@@ -157,6 +157,10 @@ class Compressor {
   Status MarkHead(int layer, int32_t g, const LayerKv& kv, int32_t count, int thread);
   void UnrotateKeys(LayerKv* kv, const std::vector<int32_t>& first, bool marked);
   void MergeInPrompt(int layer, LayerKv* kv);
+  void AddColumnSums(const Observation& observed, LayerKv* kv);
+  Status MarkLayer(int layer, const std::vector<int32_t>& counts, bool query_heads, LayerKv* kv,
+                   bool* dropped);
+  Status FitLayer(int layer, std::vector<int32_t> counts, LayerKv* kv, KvCache* cache);
   void ReduceHead(int layer, int32_t g, float* const* aux, const int32_t* positions, const float* scores,
                   KvCache* cache);
   void DropRotation(int layer, KvCache* cache);

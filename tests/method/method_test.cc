@@ -53,6 +53,7 @@ const std::vector<Variant>& Variants() {
       all.push_back({name, "kv=int8," + channels, std::string(name) + "_int8_channels"});
     all.push_back({"ada-snapkv", "kv=int4,quant_group=16,residual=0,key_axis=channel", "ada_int4_channels"});
     all.push_back({"cokv-mixed", channels, "cokv_mixed_channels"});
+    all.push_back({"spindlekv", "kv=f32,spindle_max_bytes=20000", "spindlekv_max_bytes"});
     all.push_back({"cokv-mixed", channels + ",bits_levels=16:0.2+8:0.3+4:0.5", "cokv_mixed_levels"});
     return all;
   }();
@@ -159,7 +160,9 @@ TEST_P(EveryMethod, BudgetThatCoversThePromptChangesNothing) {
     Policy policy = MethodPolicy(Which(), 100000);
     auto s = Make(&policy);
     ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
-    EXPECT_EQ(s->Stats().n_slots, 9 * kPrompt);
+    if (policy.Real(OptionId::kSpindleMaxBytes) == 0) {
+      EXPECT_EQ(s->Stats().n_slots, 9 * kPrompt);
+    }
     return;
   }
   const Policy policy = MethodPolicy(Which(), 4000), off = MethodPolicy({"full", Which().storage, ""}, 0);
@@ -358,6 +361,40 @@ INSTANTIATE_TEST_SUITE_P(Table, EveryMethod, testing::Range(0, static_cast<int>(
                          [](const auto& index) {
                            return Variants()[static_cast<size_t>(index.param)].label;
                          });
+
+// methods.md 2.16 (g): a layer that is too large keeps fewer tokens, and only as few as four rounds find.
+TEST(SpindleMaxBytes, LayersShrinkToTheLimit) {
+  const auto run = [](const std::string& extra) {
+    Result<Policy> policy = ParsePolicy(("spindlekv:kv=f32,window=8,tail=8" + extra).c_str());
+    EXPECT_TRUE(policy.ok()) << policy.status().message();
+    auto s = Make(&policy.value());
+    EXPECT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
+    return s;
+  };
+  const auto free = run(",budget=96"), wide = run(",budget=96,spindle_max_bytes=1GiB");
+  EXPECT_EQ(wide->Stats().cache_bytes, free->Stats().cache_bytes);
+  EXPECT_EQ(wide->Stats().n_slots, free->Stats().n_slots);
+  for (const int percent : {80, 60, 45}) {
+    const int64_t limit = free->Stats().cache_bytes / 3 * percent / 100;
+    const auto s = run(",budget=96,spindle_max_bytes=" + std::to_string(limit));
+    EXPECT_LE(s->Stats().cache_bytes, 3 * limit);
+    EXPECT_GE(s->Stats().cache_bytes, 3 * limit * 6 / 10) << percent << " %: far less than allowed";
+    EXPECT_LT(s->Stats().n_slots, free->Stats().n_slots);
+    for (int layer = 0; layer < 3; ++layer) {
+      for (int g = 0; g < 3; ++g) {
+        std::vector<int32_t> kept, before;
+        s->Kept(layer, g, &kept), free->Kept(layer, g, &before);
+        EXPECT_TRUE(std::includes(before.begin(), before.end(), kept.begin(), kept.end()));
+        for (int i = 1; i <= 8; ++i) EXPECT_EQ(kept[kept.size() - static_cast<size_t>(i)], kPrompt - i);
+      }
+    }
+    Steps(*s, 30);
+    for (float x : Logits(*s)) ASSERT_TRUE(std::isfinite(x));
+  }
+  // Also where the budget covers the prompt.
+  for (const char* budget : {",budget=96", ",budget=4000"})
+    EXPECT_EQ(run(std::string(budget) + ",spindle_max_bytes=1")->Stats().n_slots, 9 * 8) << "always kept";
+}
 
 TEST(KeyChannels, SessionsThatDropSinglyAreRefused) {
   const Result<Policy> policy = ParsePolicy("full:kv=int8,quant_group=8,key_axis=channel");

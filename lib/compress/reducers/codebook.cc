@@ -4,9 +4,10 @@
 
 namespace kvc {
 
-constexpr Reducer kReducerCodebook = {"codebook",
-                                      ReduceKind::kCodebook,
-                                      kNeedsNothing,
-                                      {OptionId::kThetaK, OptionId::kThetaV, OptionId::kTail}};
+constexpr Reducer kReducerCodebook = {
+    "codebook",
+    ReduceKind::kCodebook,
+    kNeedsNothing,
+    {OptionId::kThetaK, OptionId::kThetaV, OptionId::kTail, OptionId::kSpindleMaxBytes}};
 
 }  // namespace kvc
