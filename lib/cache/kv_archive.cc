@@ -52,7 +52,8 @@ Status KvCache::CheckHead(const Head& h, const HeadFormat& format, int32_t n_tok
       CodedVector code;
       std::memcpy(&code, s.page + (which == 0 ? 0 : h.key_bytes * s.slots) + h.key_bytes * s.index,
                   sizeof code);
-      good = static_cast<int32_t>(code.ref) >= 0 && static_cast<int32_t>(code.ref) < h.book_len[which];
+      good = static_cast<int32_t>(code.ref) >= 0 &&
+             static_cast<int32_t>(code.ref) < BookOwner(h).book_len[which];
     }
   }
   return good ? Status() : Error(Code::kBadModel, "damaged: the pages of a head do not fit together");

@@ -244,14 +244,17 @@ Status KvCache::ReserveStep() {
                          : h.tail_len + 1 >= format.tail_slots ? format.settle - h.main_len % format.settle
                                                                : 0;
     need[main] += std::max(PagesFor(h.main_len + more) - static_cast<int32_t>(h.pages.size()), 0);
-    if (format.codebook &&
-        h.tail_len + 1 >= format.tail_slots) {  // every settled vector may bring a direction of its own
+    // Every settled vector may bring a direction of its own; books may be shared by heads that settle at
+    // once.
+    if (format.codebook && h.tail_len + 1 >= format.tail_slots) {
+      const Head& owner = BookOwner(h);
+      const size_t book = static_cast<size_t>(book_pool_);
       for (int which = 0; which < 2; ++which) {
-        need[static_cast<size_t>(book_pool_)] +=
-            PagesFor(h.book_len[which] + format.settle) - static_cast<int32_t>(h.book_pages[which].size());
-        if (!h.book_pages[which].empty())
-          need[static_cast<size_t>(book_pool_)] +=
-              pools_[static_cast<size_t>(book_pool_)]->Shared(h.book_pages[which].back());
+        const std::vector<int32_t>& held = owner.book_pages[which];
+        need[book] += config_.layer_books ? PagesFor(format.settle)
+                                          : PagesFor(owner.book_len[which] + format.settle) -
+                                                static_cast<int32_t>(held.size());
+        if (!held.empty()) need[book] += pools_[book]->Shared(held.back());
       }
     }
     const bool all_written = config_.n_aux > 0 || config_.ordered;
@@ -273,6 +276,7 @@ Status KvCache::ReserveStep() {
 // Room in the lists of every head for what a step appends. When one must grow all do, so that steps with an
 // allocation are as rare as steps that take pages.
 void KvCache::ReserveLists() {
+  const size_t sharers = config_.layer_books ? static_cast<size_t>(config_.n_kv_heads) : 1;
   const auto full = [&](size_t i) {
     const Head& h = heads_[i];
     const size_t settle = static_cast<size_t>(config_.formats[i].settle),
@@ -280,7 +284,7 @@ void KvCache::ReserveLists() {
     bool is_full = h.pages.capacity() < h.pages.size() + pages ||
                    (config_.ordered && h.order.capacity() < h.order.size() + settle);
     for (const auto& book : h.book_pages)
-      is_full = is_full || (book_pool_ >= 0 && book.capacity() < book.size() + pages);
+      is_full = is_full || (book_pool_ >= 0 && book.capacity() < book.size() + pages * sharers);
     return is_full;
   };
   bool any = false;
@@ -292,7 +296,7 @@ void KvCache::ReserveLists() {
     h.pages.reserve(2 * h.pages.size() + settle + 16);
     if (config_.ordered) h.order.reserve(h.order.size() + h.order.size() / 2 + settle + 256);
     for (auto& book : h.book_pages) {
-      if (book_pool_ >= 0) book.reserve(2 * book.size() + settle + 16);
+      if (book_pool_ >= 0) book.reserve(2 * book.size() + (settle + 16) * sharers);
     }
   }
 }

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "lib/cache/codebook.h"
@@ -41,6 +42,7 @@ struct CacheConfig {
   int32_t page_slots = 64;
   int32_t n_aux = 0;
   VectorFormat raw;                 // of tails
+  bool layer_books = false;         // the heads of a layer share a pair of codebooks, held by the first
   bool ordered = false;             // entries may be removed one by one
   bool seen_masks = false;          // an entry is seen by some query heads only (SpindleKV)
   std::vector<HeadFormat> formats;  // [L * G]
@@ -127,9 +129,9 @@ class KvCache {
   void ReleaseSpare();
 
   // Directions in the codebooks of a head: which 0 keys, 1 values; and an entry's code, by rank in main.
-  int32_t BookLen(int layer, int head, int which) const { return At(layer, head).book_len[which]; }
+  int32_t BookLen(int layer, int head, int which) const { return BookOwner(At(layer, head)).book_len[which]; }
   const float* Direction(int layer, int head, int which, int32_t i) const {
-    return DirectionOf({this, &At(layer, head), which}, i);
+    return DirectionOf({this, &BookOwner(At(layer, head)), which}, i);
   }
   CodedVector CodeAt(int layer, int head, int which, int32_t rank) const;
   uint32_t SeenAt(int layer, int head, int32_t rank) const;
@@ -204,6 +206,12 @@ class KvCache {
   const Head& At(int layer, int head) const {
     return heads_[static_cast<size_t>(layer * config_.n_kv_heads + head)];
   }
+  // The head that holds the codebooks of h.
+  const Head& BookOwner(const Head& h) const {
+    const std::ptrdiff_t index = &h - heads_.data();
+    return config_.layer_books ? heads_[static_cast<size_t>(index - index % config_.n_kv_heads)] : h;
+  }
+  Head& BookOwner(Head& h) { return const_cast<Head&>(std::as_const(*this).BookOwner(h)); }
   const HeadFormat& FormatAt(int layer, int head) const {
     return config_.formats[static_cast<size_t>(layer * config_.n_kv_heads + head)];
   }
@@ -239,8 +247,8 @@ class KvCache {
   void DecodeCodes(const Head& h, const Slot& s, int32_t n, float* k, float* v) const;
   void SettleCodes(Head& h, const HeadFormat& format);
   void SettleBlock(Head& h, const HeadFormat& format);
-  void CodeHead(const HeadFormat& format, const LayerKv& kv, int head, const uint8_t* mark,
-                HeadCodes* out) const;
+  void CodeHeads(const HeadFormat& format, const LayerKv& kv, int first, int n_heads, const uint8_t* mark,
+                 int64_t mark_stride, HeadCodes* out) const;
   void FillHead(Head* fresh, int layer, int head, const LayerKv& kv, const uint8_t* mark,
                 const uint32_t* seen, int32_t kept, const HeadCodes& codes);
   int32_t TakeSpare(int pool);

@@ -114,7 +114,8 @@ Status KvCache::Store(int layer, const LayerKv& kv, const uint8_t* mark, int64_t
     const size_t i = static_cast<size_t>(g);
     const HeadFormat& format = FormatAt(layer, g);
     if (format.codebook) {
-      CodeHead(format, kv, g, mark == nullptr ? nullptr : mark + g * mark_stride, &codes[i]);
+      if (!config_.layer_books || g == 0)
+        CodeHeads(format, kv, g, config_.layer_books ? n_heads : 1, mark, mark_stride, &codes[i]);
       for (int which = 0; which < 2; ++which) {
         fresh[i].book_len[which] = static_cast<int32_t>(codes[i].added[which].size()) / config_.head_dim;
         fresh[i].book_pages[which].resize(static_cast<size_t>(PagesFor(fresh[i].book_len[which])));

@@ -89,6 +89,7 @@ CacheConfig Compressor::FormatsFor(int32_t page_slots) const {
     format.theta_value = static_cast<float>(policy_.Real(OptionId::kThetaV));
     format.tail_slots = std::max(2 * tail, 1), format.settle = std::max(tail, 1);
     config.seen_masks = QueryHeadsSeeTheirOwn();
+    config.layer_books = policy_.Int(OptionId::kSpindleScope) == 1;
   }
   config.formats.assign(static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads), format);
   config.raw = {kv <= 2 ? static_cast<KvType>(kv) : KvType::kF16, shape_.head_dim, 0};

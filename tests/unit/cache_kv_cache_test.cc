@@ -388,6 +388,109 @@ TEST(KvCacheCodebook, DirectionsStayWithinTheta) {
   EXPECT_EQ(meter->used(), 0);
 }
 
+class KvCacheLayerBooks : public testing::Test {
+ protected:
+  static constexpr int kGroup = 3;
+
+  std::unique_ptr<KvCache> Make(bool layer_books) {
+    constexpr int32_t kTail = 6;
+    CacheConfig config;
+    config.n_layers = kLayers, config.n_kv_heads = kGroup, config.head_dim = kDim, config.page_slots = 4;
+    config.raw = {KvType::kF32, kDim, 0}, config.layer_books = layer_books;
+    HeadFormat format;
+    format.codebook = true, format.theta_key = 0.9f, format.theta_value = 0.8f;
+    format.tail_slots = 2 * kTail, format.settle = kTail;
+    config.formats.assign(kLayers * kGroup, format);
+    auto made = KvCache::Create(config, &ReferenceKernels(), meter_);
+    EXPECT_TRUE(made.ok());
+    return std::move(made.value());
+  }
+
+  // The same n vectors in every head of every layer.
+  void Store(KvCache& cache, int32_t n) {
+    LayerKv kv;
+    kv.n_kv_heads = kGroup, kv.head_dim = kDim, kv.capacity = n, kv.len.assign(kGroup, n);
+    ASSERT_TRUE(kv.keys.Allocate(nullptr, int64_t{kGroup} * n * kDim, "test").ok());
+    ASSERT_TRUE(kv.values.Allocate(nullptr, int64_t{kGroup} * n * kDim, "test").ok());
+    ASSERT_TRUE(kv.positions.Allocate(nullptr, int64_t{kGroup} * n, "test").ok());
+    for (int32_t i = 0; i < n; ++i) {
+      const Vector k = Random(i), v = Random(-i);
+      for (int g = 0; g < kGroup; ++g) {
+        std::copy(k.begin(), k.end(), kv.Keys(g) + i * kDim);
+        std::copy(v.begin(), v.end(), kv.Values(g) + i * kDim);
+        kv.Positions(g)[i] = i;
+      }
+    }
+    for (int layer = 0; layer < kLayers; ++layer)
+      ASSERT_TRUE(cache.Store(layer, kv, nullptr, 0, nullptr).ok());
+  }
+
+  void Step(KvCache& cache, int32_t position, int32_t seed) {
+    const Vector k = Random(seed), v = Random(-seed);
+    ASSERT_TRUE(cache.ReserveStep().ok());
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (int g = 0; g < kGroup; ++g) {
+        cache.Append(layer, g, k.data(), v.data(), position);
+        cache.Settle(layer, g);
+      }
+    }
+  }
+
+  static Vector Random(int32_t seed) {
+    std::mt19937 random(static_cast<uint32_t>(seed));
+    std::normal_distribution<float> normal;
+    Vector x(kDim);
+    for (float& f : x) f = normal(random);
+    return x;
+  }
+
+  void ExpectAlike(const KvCache& shared, const KvCache& own) {
+    Vector a(kDim), b(kDim);
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (int which = 0; which < 2; ++which)
+        ASSERT_EQ(shared.BookLen(layer, kGroup - 1, which), own.BookLen(layer, 0, which));
+      for (int g = 0; g < kGroup; ++g) {
+        ASSERT_EQ(shared.Len(layer, g), own.Len(layer, g));
+        for (int32_t r = 0; r < own.Len(layer, g); ++r) {
+          shared.ReadKey(layer, g, r, a.data()), own.ReadKey(layer, g, r, b.data());
+          double dot = 0, aa = 0, bb = 0;
+          for (size_t x = 0; x < kDim; ++x)
+            dot += double{a[x]} * b[x], aa += double{a[x]} * a[x], bb += double{b[x]} * b[x];
+          ASSERT_NEAR(aa, bb, 1e-4 * bb) << "the magnitude of an entry is its own";
+          ASSERT_GT(dot, 0.6 * std::sqrt(aa * bb)) << "two directions within theta of the same vector";
+        }
+      }
+    }
+  }
+
+  std::shared_ptr<MemoryMeter> meter_ = std::make_shared<MemoryMeter>(0);
+};
+
+// spindle_scope=layer (methods.md D-37): heads share directions. Heads with the same vectors need no more of
+// them than one head does, at the prompt and at every later coding; forks do not see each other's.
+TEST_F(KvCacheLayerBooks, HeadsShareDirections) {
+  constexpr int32_t kPrompt = 40;
+  std::unique_ptr<KvCache> own = Make(false), shared = Make(true);
+  Store(*own, kPrompt), Store(*shared, kPrompt);
+  ExpectAlike(*shared, *own);
+  EXPECT_LT(shared->LayerBytes(0), own->LayerBytes(0));
+  auto forked = shared->Fork();
+  ASSERT_TRUE(forked.ok());
+  Vector before(kDim), after(kDim);
+  forked.value()->ReadKey(1, 2, 7, before.data());
+  for (int32_t t = kPrompt; t < kPrompt + 60; ++t) {
+    Step(*own, t, t), Step(*shared, t, t);
+    if (t % 2 == 0) Step(*forked.value(), t, 1000 + t);
+    for (int layer = 0; layer < kLayers; ++layer)
+      ASSERT_EQ(shared->BookLen(layer, 1, 0), own->BookLen(layer, 1, 0)) << t;
+  }
+  forked.value()->ReadKey(1, 2, 7, after.data());
+  EXPECT_EQ(before, after);
+  ExpectAlike(*shared, *own);
+  own.reset(), shared.reset(), forked.value().reset();
+  EXPECT_EQ(meter_->used(), 0);
+}
+
 TEST(KvCache, AStoreThatFindsNoMemoryChangesNothing) {
   auto meter = std::make_shared<MemoryMeter>(64 << 10);
   CacheConfig config;

@@ -4,10 +4,10 @@
 
 namespace kvc {
 
-constexpr Reducer kReducerCodebook = {
-    "codebook",
-    ReduceKind::kCodebook,
-    kNeedsNothing,
-    {OptionId::kThetaK, OptionId::kThetaV, OptionId::kTail, OptionId::kSpindleMaxBytes}};
+constexpr Reducer kReducerCodebook = {"codebook",
+                                      ReduceKind::kCodebook,
+                                      kNeedsNothing,
+                                      {OptionId::kThetaK, OptionId::kThetaV, OptionId::kTail,
+                                       OptionId::kSpindleScope, OptionId::kSpindleMaxBytes}};
 
 }  // namespace kvc
