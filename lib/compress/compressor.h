@@ -41,6 +41,7 @@ class Compressor {
   int32_t n_aux() const { return n_aux_; }
   // Storage of every head; page_slots by the average budget (design.md 3).
   CacheConfig MakeCacheConfig(int32_t expected_tokens) const;
+  CacheConfig FormatsFor(int32_t page_slots) const;
 
   // Before a prompt that brings every head to at most n_entries entries and the sequence to n_tokens tokens:
   // budgets and needs.
@@ -171,7 +172,6 @@ class Compressor {
   bool QueryHeadsSeeTheirOwn() const;
   std::vector<double> ScoresPerKvHead() const;
   std::vector<int32_t> BitsOfHeads() const;
-  CacheConfig FormatsFor(int32_t page_slots) const;
   int32_t PageSlotsForBytes() const;
   int32_t SlotsForBytes(const CacheConfig& config, int32_t n_tokens) const;
   Protected ProtectFor(int32_t budget) const;

@@ -397,6 +397,28 @@ TEST(SpindleMaxBytes, LayersShrinkToTheLimit) {
     EXPECT_EQ(run(std::string(budget) + ",spindle_max_bytes=1")->Stats().n_slots, 9 * 8) << "always kept";
 }
 
+// The pages of a session stay what they were when it was made, whatever its budget became.
+TEST(Trimmed, SessionsAreSavedWithTheirPages) {
+  for (const char* spec : {"snapkv:budget=300,kv=f32,window=8", "snapkv:budget_bytes=4MiB,window=8",
+                           "snapkv:budget=300,window=8,kv=int8,quant_group=8,residual=4,key_axis=channel"}) {
+    SCOPED_TRACE(spec);
+    const Result<Policy> policy = ParsePolicy(spec);
+    ASSERT_TRUE(policy.ok());
+    const auto model = Tiny();
+    auto s = Make(&policy.value(), model);
+    ASSERT_TRUE(s->Prefill(Prompt(200), true).ok());
+    ASSERT_TRUE(s->Recompress(48, nullptr).ok());
+    const test::TempFolder folder;
+    const std::string path = folder.path() + "/session";
+    ASSERT_TRUE(s->Save(path).ok());
+    auto restored = Session::Restore(model, path);
+    ASSERT_TRUE(restored.ok()) << restored.status().message();
+    EXPECT_EQ(restored.value()->Stats().cache_bytes, s->Stats().cache_bytes);
+    EXPECT_EQ(Steps(*s, 20), Steps(*restored.value(), 20));
+    EXPECT_EQ(Logits(*s), Logits(*restored.value()));
+  }
+}
+
 TEST(KeyChannels, SessionsThatDropSinglyAreRefused) {
   const Result<Policy> policy = ParsePolicy("full:kv=int8,quant_group=8,key_axis=channel");
   ASSERT_TRUE(policy.ok());
