@@ -29,7 +29,7 @@ Status KvCache::ArchivePages(Archive& archive, int pool_index, std::vector<int32
 Status KvCache::CheckHead(const Head& h, const HeadFormat& format, int32_t n_tokens) const {
   const int32_t room = static_cast<int32_t>(h.pages.size()) * config_.page_slots;
   bool good = h.main_len >= 0 && h.main_len <= room && h.tail_len >= 0 &&
-              h.tail_len <= std::max(format.tail_slots, 0);
+              h.tail_len <= std::max(format.tail_slots - 1, 0);
   good = good && h.tail_start >= 0 && h.tail_start < std::max(format.tail_slots, 1) &&
          (h.tail_len == 0 || h.tail_page >= 0);
   good = good && (!config_.ordered || static_cast<int32_t>(h.order.size()) == h.main_len);
@@ -52,7 +52,8 @@ Status KvCache::CheckHead(const Head& h, const HeadFormat& format, int32_t n_tok
       CodedVector code;
       std::memcpy(&code, s.page + (which == 0 ? 0 : h.key_bytes * s.slots) + h.key_bytes * s.index,
                   sizeof code);
-      good = static_cast<int32_t>(code.ref) >= 0 && static_cast<int32_t>(code.ref) < h.book_len[which];
+      good = static_cast<int32_t>(code.ref) >= 0 &&
+             static_cast<int32_t>(code.ref) < BookOwner(h).book_len[which];
     }
   }
   return good ? Status() : Error(Code::kBadModel, "damaged: the pages of a head do not fit together");

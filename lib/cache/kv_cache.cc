@@ -5,18 +5,35 @@
 
 namespace kvc {
 
-int64_t KvCache::SlotBytes(const CacheConfig& config, int64_t vector_bytes) {
-  return 2 * vector_bytes + 4 + 4 * int64_t{config.n_aux} + (config.seen_masks ? 4 : 0);
+int64_t KvCache::KeyBytes(const HeadFormat& format) {
+  return format.key_channels ? KeyCodeBytes(format.stored.type, format.stored.d) : ValueBytes(format);
+}
+
+int64_t KvCache::ValueBytes(const HeadFormat& format) {
+  return format.codebook ? static_cast<int64_t>(sizeof(CodedVector)) : VectorBytes(format.stored);
+}
+
+int64_t KvCache::SlotBytes(const CacheConfig& config, int64_t key_bytes, int64_t value_bytes) {
+  return key_bytes + value_bytes + 4 + 4 * int64_t{config.n_aux} + (config.seen_masks ? 4 : 0);
 }
 
 int64_t KvCache::PageBytes(const CacheConfig& config, const HeadFormat& format) {
-  const int64_t vector_bytes =
-      format.codebook ? static_cast<int64_t>(sizeof(CodedVector)) : VectorBytes(format.stored);
-  return (config.page_slots * SlotBytes(config, vector_bytes) + 63) / 64 * 64;
+  const int64_t scales = format.key_channels ? int64_t{2} * config.head_dim : 0;
+  return (config.page_slots * SlotBytes(config, KeyBytes(format), ValueBytes(format)) + scales + 63) / 64 *
+         64;
 }
 
 int64_t KvCache::TailBytes(const CacheConfig& config, const HeadFormat& format) {
-  return (format.tail_slots * SlotBytes(config, VectorBytes(config.raw)) + 63) / 64 * 64;
+  const int64_t vector_bytes = VectorBytes(config.raw);
+  return (format.tail_slots * SlotBytes(config, vector_bytes, vector_bytes) + 63) / 64 * 64;
+}
+
+int64_t KvCache::HeadBytes(const CacheConfig& config, const HeadFormat& format, int32_t n) {
+  const int64_t pages = (int64_t{MainAfterStore(format, n)} + config.page_slots - 1) / config.page_slots;
+  int64_t bytes = pages * PageBytes(config, format);
+  if (format.tail_slots > 0) bytes += TailBytes(config, format);
+  if (format.codebook) bytes += 2 * pages * BookPageBytes(config);
+  return bytes;
 }
 
 Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheConfig& config, const KernelTable* kernels,
@@ -37,8 +54,7 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheConfig& config, cons
     const HeadFormat& format = config.formats[i];
     head.main_pool = pool_of(PageBytes(config, format));
     if (format.tail_slots > 0) head.tail_pool = pool_of(TailBytes(config, format));
-    head.key_bytes = head.value_bytes =
-        format.codebook ? static_cast<int64_t>(sizeof(CodedVector)) : VectorBytes(format.stored);
+    head.key_bytes = KeyBytes(format), head.value_bytes = ValueBytes(format);
     if (format.codebook) cache->book_pool_ = pool_of(BookPageBytes(config));
   }
   cache->spare_.resize(cache->pools_.size());
@@ -118,6 +134,19 @@ int64_t KvCache::bytes() const {
   return n;
 }
 
+int64_t KvCache::LayerBytes(int layer) const {
+  const auto bytes_of = [&](size_t pages, int32_t pool) {
+    return pages == 0 ? 0 : static_cast<int64_t>(pages) * pools_[static_cast<size_t>(pool)]->page_bytes();
+  };
+  int64_t n = 0;
+  for (int g = 0; g < config_.n_kv_heads; ++g) {
+    const Head& h = At(layer, g);
+    n += bytes_of(h.pages.size(), h.main_pool) + bytes_of(h.tail_page >= 0, h.tail_pool);
+    for (const auto& book : h.book_pages) n += bytes_of(book.size(), book_pool_);
+  }
+  return n;
+}
+
 // ---- slots ----
 
 KvCache::Slot KvCache::MainSlot(const Head& h, int32_t slot) const {
@@ -153,6 +182,33 @@ uint32_t* KvCache::Seen(const Head& h, const Slot& s) const {
   return reinterpret_cast<uint32_t*>(s.page + MetaOffset(h, s)) + (1 + config_.n_aux) * s.slots + s.index;
 }
 
+uint16_t* KvCache::KeyScales(const Head& h, const Slot& s) const {
+  const int64_t per_slot = 4 * int64_t{1 + config_.n_aux + (config_.seen_masks ? 1 : 0)};
+  return reinterpret_cast<uint16_t*>(s.page + MetaOffset(h, s) + per_slot * s.slots);
+}
+
+// The stored form of an entry's key (which 0) or value (1).
+uint8_t* KvCache::Stored(const Head& h, const Slot& s, int which) const {
+  const int64_t kb = s.raw ? VectorBytes(config_.raw) : h.key_bytes,
+                vb = s.raw ? VectorBytes(config_.raw) : h.value_bytes;
+  return s.page + (which == 0 ? kb * s.index : kb * s.slots + vb * s.index);
+}
+
+// Keys or values of n adjacent entries as f32, x [n, D].
+void KvCache::DecodeStored(const Head& h, const HeadFormat& format, const Slot& s, int32_t n, int which,
+                           float* x) const {
+  const uint8_t* stored = Stored(h, s, which);
+  if (s.raw) {
+    kernels_->decode_vectors(config_.raw, stored, n, x);
+  } else if (format.codebook) {
+    DecodeCodes(h, s, n, which == 0 ? x : nullptr, which == 1 ? x : nullptr);
+  } else if (format.key_channels && which == 0) {
+    kernels_->decode_key_block(format.stored.type, stored, KeyScales(h, s), n, config_.head_dim, x);
+  } else {
+    kernels_->decode_vectors(format.stored, stored, n, x);
+  }
+}
+
 int32_t KvCache::TakeSpare(int pool) {
   std::vector<int32_t>& spare = spare_[static_cast<size_t>(pool)];
   assert(!spare.empty());
@@ -183,15 +239,22 @@ Status KvCache::ReserveStep() {
     const size_t main = static_cast<size_t>(h.main_pool);
     ++need[pools_.size() + main];
     const HeadFormat& format = config_.formats[i];
-    need[main] += std::max(PagesFor(h.main_len + format.settle) - static_cast<int32_t>(h.pages.size()), 0);
-    if (format.codebook &&
-        h.tail_len + 1 >= format.tail_slots) {  // every settled vector may bring a direction of its own
+    // A page of key channels is filled at once, so it is taken when that comes and not before.
+    const int32_t more = !format.key_channels                  ? format.settle
+                         : h.tail_len + 1 >= format.tail_slots ? format.settle - h.main_len % format.settle
+                                                               : 0;
+    need[main] += std::max(PagesFor(h.main_len + more) - static_cast<int32_t>(h.pages.size()), 0);
+    // Every settled vector may bring a direction of its own; books may be shared by heads that settle at
+    // once.
+    if (format.codebook && h.tail_len + 1 >= format.tail_slots) {
+      const Head& owner = BookOwner(h);
+      const size_t book = static_cast<size_t>(book_pool_);
       for (int which = 0; which < 2; ++which) {
-        need[static_cast<size_t>(book_pool_)] +=
-            PagesFor(h.book_len[which] + format.settle) - static_cast<int32_t>(h.book_pages[which].size());
-        if (!h.book_pages[which].empty())
-          need[static_cast<size_t>(book_pool_)] +=
-              pools_[static_cast<size_t>(book_pool_)]->Shared(h.book_pages[which].back());
+        const std::vector<int32_t>& held = owner.book_pages[which];
+        need[book] += config_.layer_books ? PagesFor(format.settle)
+                                          : PagesFor(owner.book_len[which] + format.settle) -
+                                                static_cast<int32_t>(held.size());
+        if (!held.empty()) need[book] += pools_[book]->Shared(held.back());
       }
     }
     const bool all_written = config_.n_aux > 0 || config_.ordered;
@@ -213,6 +276,7 @@ Status KvCache::ReserveStep() {
 // Room in the lists of every head for what a step appends. When one must grow all do, so that steps with an
 // allocation are as rare as steps that take pages.
 void KvCache::ReserveLists() {
+  const size_t sharers = config_.layer_books ? static_cast<size_t>(config_.n_kv_heads) : 1;
   const auto full = [&](size_t i) {
     const Head& h = heads_[i];
     const size_t settle = static_cast<size_t>(config_.formats[i].settle),
@@ -220,7 +284,7 @@ void KvCache::ReserveLists() {
     bool is_full = h.pages.capacity() < h.pages.size() + pages ||
                    (config_.ordered && h.order.capacity() < h.order.size() + settle);
     for (const auto& book : h.book_pages)
-      is_full = is_full || (book_pool_ >= 0 && book.capacity() < book.size() + pages);
+      is_full = is_full || (book_pool_ >= 0 && book.capacity() < book.size() + pages * sharers);
     return is_full;
   };
   bool any = false;
@@ -232,17 +296,15 @@ void KvCache::ReserveLists() {
     h.pages.reserve(2 * h.pages.size() + settle + 16);
     if (config_.ordered) h.order.reserve(h.order.size() + h.order.size() / 2 + settle + 256);
     for (auto& book : h.book_pages) {
-      if (book_pool_ >= 0) book.reserve(2 * book.size() + settle + 16);
+      if (book_pool_ >= 0) book.reserve(2 * book.size() + (settle + 16) * sharers);
     }
   }
 }
 
 void KvCache::Encode(const Head& h, const VectorFormat& format, const Slot& s, const float* k,
                      const float* v) {
-  const int64_t kb = s.raw ? VectorBytes(config_.raw) : h.key_bytes,
-                vb = s.raw ? VectorBytes(config_.raw) : h.value_bytes;
-  kernels_->encode_vectors(format, k, 1, s.page + kb * s.index);
-  kernels_->encode_vectors(format, v, 1, s.page + kb * s.slots + vb * s.index);
+  kernels_->encode_vectors(format, k, 1, Stored(h, s, 0));
+  kernels_->encode_vectors(format, v, 1, Stored(h, s, 1));
 }
 
 void KvCache::PushMain(Head& h, const VectorFormat& format, const float* k, const float* v, int32_t position,
@@ -289,13 +351,15 @@ void KvCache::Settle(int layer, int head) {
     if (h.tail_len == format.tail_slots) SettleCodes(h, format);
     return;
   }
-  const int64_t raw_bytes = VectorBytes(config_.raw);
+  if (format.key_channels) {
+    if (h.tail_len == format.tail_slots) SettleBlock(h, format);
+    return;
+  }
   float aux[kMaxAux];
   while (h.tail_len == format.tail_slots) {
     const Slot s = TailSlot(h, 0);
-    kernels_->decode_vectors(config_.raw, s.page + raw_bytes * s.index, 1, scratch_.data());
-    kernels_->decode_vectors(config_.raw, s.page + raw_bytes * (s.slots + s.index), 1,
-                             scratch_.data() + config_.head_dim);
+    DecodeStored(h, format, s, 1, 0, scratch_.data());
+    DecodeStored(h, format, s, 1, 1, scratch_.data() + config_.head_dim);
     for (int a = 0; a < config_.n_aux; ++a) aux[a] = *Aux(h, s, a);
     PushMain(h, format.stored, scratch_.data(), scratch_.data() + config_.head_dim, *Positions(h, s), aux,
              config_.seen_masks ? *Seen(h, s) : ~0u);
@@ -304,12 +368,40 @@ void KvCache::Settle(int layer, int head) {
   }
 }
 
+// Fills a page from the tail and codes its keys anew. After a Rewind the page may begin with entries that are
+// coded already: they are decoded first, since the new keys change the scales of their channels.
+void KvCache::SettleBlock(Head& h, const HeadFormat& format) {
+  const int32_t d = config_.head_dim, slots = config_.page_slots, old = h.main_len % slots, n = slots - old,
+                page = h.main_len / slots;
+  assert(format.settle == slots && !config_.ordered && n <= h.tail_len);
+  if (page == static_cast<int32_t>(h.pages.size())) {
+    h.pages.push_back(TakeSpare(h.main_pool));
+  } else {
+    MakeWritable(h, page);
+  }
+  float *keys = scratch_.data(), *value = keys + int64_t{slots} * d;
+  const Slot first = MainSlot(h, page * slots);
+  if (old > 0) DecodeStored(h, format, first, old, 0, keys);
+  for (int32_t i = 0; i < n; ++i) {
+    const Slot from = TailSlot(h, i), to = MainSlot(h, h.main_len + i);
+    DecodeStored(h, format, from, 1, 0, keys + int64_t{old + i} * d);
+    DecodeStored(h, format, from, 1, 1, value);
+    kernels_->encode_vectors(format.stored, value, 1, Stored(h, to, 1));
+    *Positions(h, to) = *Positions(h, from);
+    for (int a = 0; a < config_.n_aux; ++a) *Aux(h, to, a) = *Aux(h, from, a);
+    if (config_.seen_masks) *Seen(h, to) = *Seen(h, from);
+  }
+  kernels_->encode_key_block(format.stored.type, keys, slots, d, Stored(h, first, 0), KeyScales(h, first));
+  h.main_len += n;
+  h.tail_start = (h.tail_start + n) % format.tail_slots;
+  h.tail_len -= n;
+}
+
 void KvCache::CopySlot(const Head& h, const Slot& from, const Slot& to) {
   const int64_t kb = from.raw ? VectorBytes(config_.raw) : h.key_bytes,
                 vb = from.raw ? VectorBytes(config_.raw) : h.value_bytes;
-  std::memcpy(to.page + kb * to.index, from.page + kb * from.index, static_cast<size_t>(kb));
-  std::memcpy(to.page + kb * to.slots + vb * to.index, from.page + kb * from.slots + vb * from.index,
-              static_cast<size_t>(vb));
+  std::memcpy(Stored(h, to, 0), Stored(h, from, 0), static_cast<size_t>(kb));
+  std::memcpy(Stored(h, to, 1), Stored(h, from, 1), static_cast<size_t>(vb));
   *Positions(h, to) = *Positions(h, from);
   for (int a = 0; a < config_.n_aux; ++a) *Aux(h, to, a) = *Aux(h, from, a);
   if (config_.seen_masks) *Seen(h, to) = *Seen(h, from);
@@ -364,13 +456,7 @@ int32_t KvCache::PositionAt(int layer, int head, int32_t rank) const {
 
 void KvCache::ReadVector(int layer, int head, int32_t rank, int which, float* x) const {
   const Head& h = At(layer, head);
-  const Slot s = SlotOfRank(h, rank);
-  if (!s.raw && FormatAt(layer, head).codebook) {
-    DecodeCodes(h, s, 1, which == 0 ? x : nullptr, which == 1 ? x : nullptr);
-    return;
-  }
-  const VectorFormat& format = s.raw ? config_.raw : FormatAt(layer, head).stored;
-  kernels_->decode_vectors(format, s.page + VectorBytes(format) * (which * s.slots + s.index), 1, x);
+  DecodeStored(h, FormatAt(layer, head), SlotOfRank(h, rank), 1, which, x);
 }
 
 void KvCache::WriteVector(int layer, int head, int32_t rank, int which, const float* x) {
@@ -379,8 +465,8 @@ void KvCache::WriteVector(int layer, int head, int32_t rank, int which, const fl
                       ? -1
                       : (config_.ordered ? h.order[static_cast<size_t>(rank)] : rank) / config_.page_slots);
   const Slot s = SlotOfRank(h, rank);
-  const VectorFormat& format = s.raw ? config_.raw : FormatAt(layer, head).stored;
-  kernels_->encode_vectors(format, x, 1, s.page + VectorBytes(format) * (which * s.slots + s.index));
+  assert(s.raw || which == 1 || !FormatAt(layer, head).key_channels);
+  kernels_->encode_vectors(s.raw ? config_.raw : FormatAt(layer, head).stored, x, 1, Stored(h, s, which));
 }
 
 void KvCache::GetAux(int layer, int head, int a, float* out) const {

@@ -3,15 +3,17 @@
 //
 // A head has two parts, older entries first:
 //   main  pages of page_slots entries in the head's stored format (f32, f16, bf16, int8, int4, codebook
-//   references) tail  a ring of raw entries, only where entries are stored late (quantised formats with a
-//   residual, codebooks)
+//   references)
+//   tail  a ring of raw entries, only where entries are stored late (quantised formats with a residual, keys
+//   whose channels share a scale over a page, codebooks)
 // Entries have a physical slot; `order` lists main's slots by ascending position where decode removes entries
 // (else slots are in order). A page holds K [slots], V [slots], then positions int32 [slots], side values f32
-// [n_aux, slots], seen masks uint32 [slots] if any.
+// [n_aux, slots], seen masks uint32 [slots] if any, scales of key channels f16 [D] if any.
 #pragma once
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "lib/cache/codebook.h"
@@ -30,8 +32,9 @@ struct HeadFormat {
   VectorFormat stored;    // of main
   bool codebook = false;  // main holds CodedVectors into the head's codebooks; `stored` is not used
   float theta_key = 0, theta_value = 0;  // of codebooks
-  int32_t tail_slots = 0;                // 0: entries go to main at once
-  int32_t settle = 1;                    // entries that leave a full tail together
+  bool key_channels = false;  // keys of main have one scale per channel and page; settle is page_slots
+  int32_t tail_slots = 0;     // 0: entries go to main at once
+  int32_t settle = 1;         // entries that leave a full tail together
 };
 
 struct CacheConfig {
@@ -39,6 +42,7 @@ struct CacheConfig {
   int32_t page_slots = 64;
   int32_t n_aux = 0;
   VectorFormat raw;                 // of tails
+  bool layer_books = false;         // the heads of a layer share a pair of codebooks, held by the first
   bool ordered = false;             // entries may be removed one by one
   bool seen_masks = false;          // an entry is seen by some query heads only (SpindleKV)
   std::vector<HeadFormat> formats;  // [L * G]
@@ -58,14 +62,22 @@ class KvCache {
   int32_t MainLen(int layer, int head) const { return At(layer, head).main_len; }
   int64_t TotalEntries() const;
   int32_t MaxLen() const;
-  bool HasTails() const;  // some head stores entries late
-  int64_t bytes() const;  // what the allocator holds for this cache and its forks
+  bool HasTails() const;                // some head stores entries late
+  int64_t bytes() const;                // what the allocator holds for this cache and its forks
+  int64_t LayerBytes(int layer) const;  // of the pages of one layer
   static int64_t PageBytes(const CacheConfig& config, const HeadFormat& format);  // of one main page
   static int64_t BookPageBytes(const CacheConfig& config) {                       // of a page of directions
     return (int64_t{config.page_slots} * config.head_dim * static_cast<int64_t>(sizeof(float)) + 63) / 64 *
            64;
   }
   static int64_t TailBytes(const CacheConfig& config, const HeadFormat& format);
+  // Of n entries that Store wrote, how many are in main; and what they take, codebooks as if no two vectors
+  // shared a direction.
+  static int32_t MainAfterStore(const HeadFormat& format, int32_t n) {
+    if (format.codebook || format.tail_slots == 0) return n;
+    return std::max(n - (format.tail_slots - format.settle), 0) / format.settle * format.settle;
+  }
+  static int64_t HeadBytes(const CacheConfig& config, const HeadFormat& format, int32_t n);
 
   // ---- one token ----
   // Makes sure that one more entry can be appended to every head, and every entry written, without failing.
@@ -117,9 +129,9 @@ class KvCache {
   void ReleaseSpare();
 
   // Directions in the codebooks of a head: which 0 keys, 1 values; and an entry's code, by rank in main.
-  int32_t BookLen(int layer, int head, int which) const { return At(layer, head).book_len[which]; }
+  int32_t BookLen(int layer, int head, int which) const { return BookOwner(At(layer, head)).book_len[which]; }
   const float* Direction(int layer, int head, int which, int32_t i) const {
-    return DirectionOf({this, &At(layer, head), which}, i);
+    return DirectionOf({this, &BookOwner(At(layer, head)), which}, i);
   }
   CodedVector CodeAt(int layer, int head, int which, int32_t rank) const;
   uint32_t SeenAt(int layer, int head, int32_t rank) const;
@@ -194,16 +206,28 @@ class KvCache {
   const Head& At(int layer, int head) const {
     return heads_[static_cast<size_t>(layer * config_.n_kv_heads + head)];
   }
+  // The head that holds the codebooks of h.
+  const Head& BookOwner(const Head& h) const {
+    const std::ptrdiff_t index = &h - heads_.data();
+    return config_.layer_books ? heads_[static_cast<size_t>(index - index % config_.n_kv_heads)] : h;
+  }
+  Head& BookOwner(Head& h) { return const_cast<Head&>(std::as_const(*this).BookOwner(h)); }
   const HeadFormat& FormatAt(int layer, int head) const {
     return config_.formats[static_cast<size_t>(layer * config_.n_kv_heads + head)];
   }
-  static int64_t SlotBytes(const CacheConfig& config, int64_t vector_bytes);
+  static int64_t KeyBytes(const HeadFormat& format);  // of one stored key, of one value
+  static int64_t ValueBytes(const HeadFormat& format);
+  static int64_t SlotBytes(const CacheConfig& config, int64_t key_bytes, int64_t value_bytes);
   Slot MainSlot(const Head& h, int32_t slot) const;
   Slot TailSlot(const Head& h, int32_t i) const;  // i-th oldest of the tail
   Slot SlotOfRank(const Head& h, int32_t rank) const;
   int32_t* Positions(const Head& h, const Slot& s) const;
   float* Aux(const Head& h, const Slot& s, int a) const;
   uint32_t* Seen(const Head& h, const Slot& s) const;
+  uint16_t* KeyScales(const Head& h, const Slot& s) const;
+  uint8_t* Stored(const Head& h, const Slot& s, int which) const;
+  void DecodeStored(const Head& h, const HeadFormat& format, const Slot& s, int32_t n, int which,
+                    float* x) const;
   int64_t MetaOffset(const Head& h, const Slot& s) const;
   void MakeWritable(Head& h, int32_t page_index);  // page_index -1: the tail
   void Encode(const Head& h, const VectorFormat& format, const Slot& s, const float* k, const float* v);
@@ -222,8 +246,9 @@ class KvCache {
   void AddDirections(Head& h, int which, const std::vector<float>& added);
   void DecodeCodes(const Head& h, const Slot& s, int32_t n, float* k, float* v) const;
   void SettleCodes(Head& h, const HeadFormat& format);
-  void CodeHead(const HeadFormat& format, const LayerKv& kv, int head, const uint8_t* mark,
-                HeadCodes* out) const;
+  void SettleBlock(Head& h, const HeadFormat& format);
+  void CodeHeads(const HeadFormat& format, const LayerKv& kv, int first, int n_heads, const uint8_t* mark,
+                 int64_t mark_stride, HeadCodes* out) const;
   void FillHead(Head* fresh, int layer, int head, const LayerKv& kv, const uint8_t* mark,
                 const uint32_t* seen, int32_t kept, const HeadCodes& codes);
   int32_t TakeSpare(int pool);

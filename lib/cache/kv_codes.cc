@@ -47,29 +47,40 @@ void KvCache::DecodeCodes(const Head& h, const Slot& s, int32_t n, float* k, flo
     for (int32_t i = 0; i < n; ++i) {
       CodedVector code;
       std::memcpy(&code, codes + i * static_cast<int64_t>(sizeof code), sizeof code);
-      const float* direction = DirectionOf({this, &h, which}, static_cast<int32_t>(code.ref));
+      const float* direction = DirectionOf({this, &BookOwner(h), which}, static_cast<int32_t>(code.ref));
       for (int32_t x = 0; x < d; ++x) out[int64_t{i} * d + x] = code.magnitude * direction[x];
     }
   }
 }
 
-void KvCache::CodeHead(const HeadFormat& format, const LayerKv& kv, int head, const uint8_t* mark,
-                       HeadCodes* out) const {
-  const int32_t n = kv.len[static_cast<size_t>(head)], d = config_.head_dim;
+// Codes the marked entries of the heads [first, first + n_heads) with one pair of books: out[i] gets the
+// codes of head first + i, and out[0] the directions.
+void KvCache::CodeHeads(const HeadFormat& format, const LayerKv& kv, int first, int n_heads,
+                        const uint8_t* mark, int64_t mark_stride, HeadCodes* out) const {
+  const size_t d = static_cast<size_t>(config_.head_dim);
   std::vector<float> kept;
-  kept.reserve(static_cast<size_t>(n) * static_cast<size_t>(d));
+  std::vector<CodedVector> codes;
   CodeScratch scratch;
   for (int which = 0; which < 2; ++which) {
     kept.clear();
-    const float* all = which == 0 ? kv.Keys(head) : kv.Values(head);
-    for (int32_t i = 0; i < n; ++i) {
-      if (mark == nullptr || mark[i] != 0)
-        kept.insert(kept.end(), all + int64_t{i} * d, all + int64_t{i + 1} * d);
+    for (int head = first; head < first + n_heads; ++head) {
+      const float* x = which == 0 ? kv.Keys(head) : kv.Values(head);
+      const size_t before = kept.size();
+      for (int32_t i = 0; i < kv.len[static_cast<size_t>(head)]; ++i, x += d) {
+        if (mark == nullptr || mark[head * mark_stride + i] != 0) kept.insert(kept.end(), x, x + d);
+      }
+      out[head - first].codes[which].resize((kept.size() - before) / d);
     }
-    const int32_t n_kept = static_cast<int32_t>(kept.size()) / d;
-    out->codes[which].resize(static_cast<size_t>(n_kept));
-    CodeVectors(*kernels_, kept.data(), n_kept, d, which == 0 ? format.theta_key : format.theta_value, {},
-                out->codes[which].data(), &out->added[which], &scratch);
+    codes.resize(kept.size() / d);
+    CodeVectors(*kernels_, kept.data(), static_cast<int32_t>(codes.size()), config_.head_dim,
+                which == 0 ? format.theta_key : format.theta_value, {}, codes.data(), &out[0].added[which],
+                &scratch);
+    auto next = codes.begin();
+    for (int i = 0; i < n_heads; ++i) {
+      std::vector<CodedVector>& own = out[i].codes[which];
+      std::copy(next, next + static_cast<std::ptrdiff_t>(own.size()), own.begin());
+      next += static_cast<std::ptrdiff_t>(own.size());
+    }
   }
 }
 
@@ -119,11 +130,11 @@ void KvCache::SettleCodes(Head& h, const HeadFormat& format) {
                                x + int64_t{i} * d);
     }
     codes[which].resize(static_cast<size_t>(n));
-    const Book book{this, &h, which};
+    const Book book{this, &BookOwner(h), which};
     CodeVectors(*kernels_, x, n, d, which == 0 ? format.theta_key : format.theta_value, Directions(book),
                 codes[which].data(), &added[which], &code_scratch_);
   }
-  for (int which = 0; which < 2; ++which) AddDirections(h, which, added[which]);
+  for (int which = 0; which < 2; ++which) AddDirections(BookOwner(h), which, added[which]);
   for (int32_t i = 0; i < n; ++i) {
     const Slot from = TailSlot(h, i);
     const int32_t slot = h.main_len;

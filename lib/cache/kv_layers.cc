@@ -51,15 +51,8 @@ void KvCache::Load(int layer, LayerKv* kv) const {
     const int32_t n = h.main_len + h.tail_len, d = config_.head_dim;
     for (int32_t r = 0; r < n; ++r) {
       const Slot s = SlotOfRank(h, r);
-      if (!s.raw && FormatAt(layer, g).codebook) {
-        DecodeCodes(h, s, 1, kv->Keys(g) + int64_t{r} * d, kv->Values(g) + int64_t{r} * d);
-      } else {
-        const VectorFormat& format = s.raw ? config_.raw : FormatAt(layer, g).stored;
-        const int64_t bytes = VectorBytes(format);
-        kernels_->decode_vectors(format, s.page + bytes * s.index, 1, kv->Keys(g) + int64_t{r} * d);
-        kernels_->decode_vectors(format, s.page + bytes * (s.slots + s.index), 1,
-                                 kv->Values(g) + int64_t{r} * d);
-      }
+      DecodeStored(h, FormatAt(layer, g), s, 1, 0, kv->Keys(g) + int64_t{r} * d);
+      DecodeStored(h, FormatAt(layer, g), s, 1, 1, kv->Values(g) + int64_t{r} * d);
       kv->Positions(g)[r] = *Positions(h, s);
       for (int a = 0; a < std::min(config_.n_aux, kv->n_aux); ++a) kv->Aux(a, g)[r] = *Aux(h, s, a);
     }
@@ -71,8 +64,7 @@ void KvCache::FillHead(Head* fresh, int layer, int head, const LayerKv& kv, cons
                        const uint32_t* seen, int32_t kept, const HeadCodes& codes) {
   const HeadFormat& format = FormatAt(layer, head);
   // `fresh` is not in heads_, so tail slots are addressed here and not by TailSlot.
-  const int32_t tail = format.codebook ? 0 : std::min(kept, std::max(format.tail_slots - 1, 0)),
-                main = kept - tail, d = config_.head_dim;
+  const int32_t main = MainAfterStore(format, kept), tail = kept - main, d = config_.head_dim;
   float aux[kMaxAux];
   int32_t rank = 0;
   for (int32_t i = 0; i < kv.len[static_cast<size_t>(head)]; ++i) {
@@ -87,6 +79,14 @@ void KvCache::FillHead(Head* fresh, int layer, int head, const LayerKv& kv, cons
                   sizeof(CodedVector));
       std::memcpy(s.page + fresh->key_bytes * s.slots + fresh->value_bytes * s.index,
                   &codes.codes[1][static_cast<size_t>(rank)], sizeof(CodedVector));
+    } else if (format.key_channels && !s.raw) {
+      std::copy(k, k + d, scratch_.data() + int64_t{s.index} * d);
+      kernels_->encode_vectors(format.stored, v, 1, Stored(*fresh, s, 1));
+      if (s.index + 1 == s.slots) {  // main has whole pages only
+        const Slot page{s.page, 0, s.slots, false};
+        kernels_->encode_key_block(format.stored.type, scratch_.data(), s.slots, d, Stored(*fresh, page, 0),
+                                   KeyScales(*fresh, page));
+      }
     } else {
       Encode(*fresh, s.raw ? config_.raw : format.stored, s, k, v);
     }
@@ -114,7 +114,8 @@ Status KvCache::Store(int layer, const LayerKv& kv, const uint8_t* mark, int64_t
     const size_t i = static_cast<size_t>(g);
     const HeadFormat& format = FormatAt(layer, g);
     if (format.codebook) {
-      CodeHead(format, kv, g, mark == nullptr ? nullptr : mark + g * mark_stride, &codes[i]);
+      if (!config_.layer_books || g == 0)
+        CodeHeads(format, kv, g, config_.layer_books ? n_heads : 1, mark, mark_stride, &codes[i]);
       for (int which = 0; which < 2; ++which) {
         fresh[i].book_len[which] = static_cast<int32_t>(codes[i].added[which].size()) / config_.head_dim;
         fresh[i].book_pages[which].resize(static_cast<size_t>(PagesFor(fresh[i].book_len[which])));
@@ -122,11 +123,10 @@ Status KvCache::Store(int layer, const LayerKv& kv, const uint8_t* mark, int64_t
       }
     }
     const Head& old = At(layer, g);
-    const int32_t tail_slots = FormatAt(layer, g).tail_slots;
     fresh[i].main_pool = old.main_pool, fresh[i].tail_pool = old.tail_pool;
     fresh[i].key_bytes = old.key_bytes, fresh[i].value_bytes = old.value_bytes;
     kept[i] = CountMarked(mark == nullptr ? nullptr : mark + g * mark_stride, kv.len[i]);
-    const int32_t main = format.codebook ? kept[i] : kept[i] - std::min(kept[i], std::max(tail_slots - 1, 0));
+    const int32_t main = MainAfterStore(format, kept[i]);
     fresh[i].pages.resize(static_cast<size_t>(PagesFor(main)));
     if (config_.ordered) fresh[i].order.resize(static_cast<size_t>(main));
     need[static_cast<size_t>(old.main_pool)] += PagesFor(main);
@@ -215,33 +215,26 @@ KvCache::Run KvCache::GetRun(int layer, int head, int32_t first, float* scratch)
   Run run{};
   run.first = first;
   Slot s{};
-  const VectorFormat* format = &config_.raw;
+  const HeadFormat& format = FormatAt(layer, head);
   if (first < h.main_len) {
     s = MainSlot(h, first);
     run.n = std::min(s.slots - s.index, h.main_len - first);
-    format = &FormatAt(layer, head).stored;
   } else {
     // The ring's physical order is its slots in order, occupied ones only.
-    const int32_t slots = FormatAt(layer, head).tail_slots, index = first - h.main_len,
-                  end = h.tail_start + h.tail_len;
+    const int32_t slots = format.tail_slots, index = first - h.main_len, end = h.tail_start + h.tail_len;
     s = {pools_[static_cast<size_t>(h.tail_pool)]->Data(h.tail_page), index, slots, true};
     const bool wrapped = end > slots && index < end - slots;
     run.n = (wrapped ? end - slots : std::min(end, slots)) - index;
   }
-  const int64_t bytes = VectorBytes(*format), d = config_.head_dim;
-  run.k = s.page + bytes * s.index;
-  run.v = s.page + bytes * (s.slots + s.index);
-  run.type = format->type;
-  if (!s.raw && FormatAt(layer, head).codebook) {
-    DecodeCodes(h, s, run.n, scratch, scratch + run.n * d);
+  run.k = Stored(h, s, 0);
+  run.v = Stored(h, s, 1);
+  run.type = s.raw ? config_.raw.type : format.stored.type;
+  if (!s.raw && (format.codebook || run.type == KvType::kInt8 || run.type == KvType::kInt4)) {
+    float* values = scratch + int64_t{run.n} * config_.head_dim;
+    DecodeStored(h, format, s, run.n, 0, scratch);
+    DecodeStored(h, format, s, run.n, 1, values);
     run.k = reinterpret_cast<const uint8_t*>(scratch);
-    run.v = reinterpret_cast<const uint8_t*>(scratch + run.n * d);
-    run.type = KvType::kF32;
-  } else if (format->type == KvType::kInt8 || format->type == KvType::kInt4) {
-    kernels_->decode_vectors(*format, run.k, run.n, scratch);
-    kernels_->decode_vectors(*format, run.v, run.n, scratch + run.n * d);
-    run.k = reinterpret_cast<const uint8_t*>(scratch);
-    run.v = reinterpret_cast<const uint8_t*>(scratch + run.n * d);
+    run.v = reinterpret_cast<const uint8_t*>(values);
     run.type = KvType::kF32;
   }
   run.positions = Positions(h, s);

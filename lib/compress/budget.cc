@@ -108,12 +108,43 @@ std::vector<uint64_t> IntegerWeights(Span<const double> weights) {
   return result;
 }
 
+namespace {
+
+double OrderedScore(double score) { return std::isnan(score) ? -INFINITY : score; }
+
+// Indices by descending score, ties lower index first, NaN last.
+std::vector<size_t> ByDescendingScore(Span<const double> scores) {
+  std::vector<size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return OrderedScore(scores[a]) > OrderedScore(scores[b]); });
+  return order;
+}
+
+}  // namespace
+
+std::vector<int32_t> BitsByLevels(Span<const double> scores, Span<const BitsLevel> levels) {
+  const size_t n = scores.size();
+  std::vector<uint64_t> weights;
+  // Decimal shares as whole numbers: 0.1 : 0.4 is 1 : 4 and ties are ties.
+  for (const BitsLevel& level : levels)
+    weights.push_back(static_cast<uint64_t>(std::llround(level.share * 1e12)));
+  const std::vector<int32_t> caps(levels.size(), static_cast<int32_t>(n));
+  std::vector<int32_t> counts(levels.size());
+  Alloc(static_cast<int64_t>(n), weights, caps, {}, true, counts);
+  std::vector<int32_t> bits(n);
+  size_t rank = 0;
+  const std::vector<size_t> order = ByDescendingScore(scores);
+  for (size_t l = 0; l < levels.size(); ++l) {
+    for (int32_t i = 0; i < counts[l]; ++i) bits[order[rank++]] = levels[l].bits;
+  }
+  return bits;
+}
+
 std::vector<bool> HighPrecisionHeads(Span<const double> scores, bool lower_median) {
   const size_t n = scores.size(), half = (n + 1) / 2;
-  std::vector<size_t> order(n);
-  std::iota(order.begin(), order.end(), size_t{0});
-  const auto value = [&](size_t i) { return std::isnan(scores[i]) ? -INFINITY : scores[i]; };
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return value(a) > value(b); });
+  const std::vector<size_t> order = ByDescendingScore(scores);
+  const auto value = [&](size_t i) { return OrderedScore(scores[i]); };
   std::vector<bool> high(n, false);
   if (n == 0) return high;
   // In descending order the lower middle value of an even count stands at n / 2, the middle one of an odd
@@ -124,38 +155,6 @@ std::vector<bool> HighPrecisionHeads(Span<const double> scores, bool lower_media
     high[i] = lower_median ? value(i) >= median : rank < half;
   }
   return high;
-}
-
-std::vector<int32_t> ByteBudgetCounts(int64_t total_bytes, Span<const double> weights,
-                                      Span<const int64_t> cost, int64_t* left) {
-  const size_t n = weights.size();
-  assert(cost.size() == n && n <= kMaxWeights && total_bytes >= 0 && total_bytes < int64_t{1} << 45);
-  std::vector<uint64_t> w = IntegerWeights(weights);
-  if (std::all_of(w.begin(), w.end(), [](uint64_t x) { return x == 0; }))
-    std::fill(w.begin(), w.end(), uint64_t{1});
-  // total * W <= 2^45 * 2^40 and the sum of W * cost <= 2^20 * 2^40 * 2^20.
-  Wide sum = 0;
-  for (size_t i = 0; i < n; ++i) sum += static_cast<Wide>(w[i]) * static_cast<Wide>(cost[i]);
-  std::vector<Wide> fraction(n);
-  std::vector<int32_t> counts(n);
-  int64_t rest = total_bytes;
-  for (size_t i = 0; i < n; ++i) {
-    const Wide quota = static_cast<Wide>(total_bytes) * w[i];
-    const Wide whole = std::min<Wide>(quota / sum, INT32_MAX - 1);
-    fraction[i] = quota % sum;
-    counts[i] = static_cast<int32_t>(whole);
-    rest -= counts[i] * cost[i];
-  }
-  std::vector<size_t> order(n);
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return fraction[a] > fraction[b]; });
-  for (const size_t i : order) {
-    if (cost[i] > rest) continue;
-    ++counts[i];
-    rest -= cost[i];
-  }
-  if (left) *left = rest;
-  return counts;
 }
 
 }  // namespace kvc

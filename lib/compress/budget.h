@@ -30,6 +30,10 @@ std::vector<int32_t> SpindleCounts(int32_t budget, int32_t l, int32_t l_w, int32
 std::vector<int32_t> HeadkvCounts(Span<const double> s_query, int32_t n_layers, int32_t n_heads,
                                   int32_t n_kv_heads, int32_t b, int32_t m, double beta, double temperature,
                                   bool redistribute, bool reference_rounding);
+// What the quotas of HeadKV and CoKV are proportional to, at any budget. All equal where no score stands out.
+std::vector<double> HeadkvWeights(Span<const double> s_query, int32_t n_layers, int32_t n_heads,
+                                  int32_t n_kv_heads, double beta, double temperature);
+std::vector<double> CokvWeights(Span<const double> scores, int32_t alpha);
 // methods.md 2.13; scores of all N players, finite; alpha 1 .. N-1 (N = 1 gets the average).
 std::vector<int32_t> CokvCounts(Span<const double> scores, int32_t b, int32_t m, int32_t alpha,
                                 bool redistribute, bool reference_rounding);
@@ -48,9 +52,18 @@ void AdaCounts(const float* scores, int64_t stride, int32_t n_kv_heads, int32_t 
 // methods.md 4.4: true = high bits. NaN ranks last. exact half: ceil(N/2) heads; lower median: score >= lower
 // middle value.
 std::vector<bool> HighPrecisionHeads(Span<const double> scores, bool lower_median);
+// methods.md 4.4, general form: the bits of every head. Heads in descending order of score (ties: lower
+// index, NaN last) fill the levels in their order; how many a level has is ALLOC of the shares, which sum
+// to 1.
+struct BitsLevel {
+  int32_t bits;  // 4, 8 or 16
+  double share;
+};
+std::vector<int32_t> BitsByLevels(Span<const double> scores, Span<const BitsLevel> levels);
 // methods.md 4.4 (b): counts under a byte limit; cost[i] bytes per entry of head i, 1 .. 2^20. 0 <=
-// total_bytes < 2^45. left: what no head could use (may be null).
+// total_bytes < 2^45. caps: most entries of a head, empty = none; what a full head cannot take goes to the
+// others as in Alloc. left: what no head could use (may be null).
 std::vector<int32_t> ByteBudgetCounts(int64_t total_bytes, Span<const double> weights,
-                                      Span<const int64_t> cost, int64_t* left);
+                                      Span<const int64_t> cost, Span<const int32_t> caps, int64_t* left);
 
 }  // namespace kvc

@@ -96,21 +96,28 @@ std::vector<int64_t> GlobalTop(const ScaledScores& in, int64_t total, int64_t lo
   return counts;
 }
 
-}  // namespace
-
-std::vector<int32_t> HeadkvCounts(Span<const double> s_query, int32_t n_layers, int32_t n_heads,
-                                  int32_t n_kv_heads, int32_t b, int32_t m, double beta, double temperature,
-                                  bool redistribute, bool reference_rounding) {
-  const size_t n = static_cast<size_t>(n_layers) * static_cast<size_t>(n_kv_heads);
-  const size_t group = static_cast<size_t>(n_heads / n_kv_heads);
+// Scores of the KV heads: the mean of each group to the power of the temperature.
+std::vector<double> TemperedScores(Span<const double> s_query, size_t n, int32_t per_kv_head,
+                                   double temperature) {
+  const size_t group = static_cast<size_t>(per_kv_head);
   assert(s_query.size() == n * group);
-  if (b >= m || b <= 0) return Equal(n, b, m);
   std::vector<double> s(n);
   for (size_t i = 0; i < n; ++i) {
     double sum = 0;
     for (size_t j = 0; j < group; ++j) sum += s_query[i * group + j];
     s[i] = std::pow(sum / static_cast<double>(group), temperature);
   }
+  return s;
+}
+
+}  // namespace
+
+std::vector<int32_t> HeadkvCounts(Span<const double> s_query, int32_t n_layers, int32_t n_heads,
+                                  int32_t n_kv_heads, int32_t b, int32_t m, double beta, double temperature,
+                                  bool redistribute, bool reference_rounding) {
+  const size_t n = static_cast<size_t>(n_layers) * static_cast<size_t>(n_kv_heads);
+  if (b >= m || b <= 0) return Equal(n, b, m);
+  const std::vector<double> s = TemperedScores(s_query, n, n_heads / n_kv_heads, temperature);
   const double total = std::accumulate(s.begin(), s.end(), 0.0);
   if (!(total > 0) || !std::isfinite(total)) return Equal(n, b, m);
   const double pool = reference_rounding ? std::floor(b / beta) : b / beta;  // per head
@@ -123,17 +130,36 @@ std::vector<int32_t> HeadkvCounts(Span<const double> s_query, int32_t n_layers, 
   return counts;
 }
 
+std::vector<double> HeadkvWeights(Span<const double> s_query, int32_t n_layers, int32_t n_heads,
+                                  int32_t n_kv_heads, double beta, double temperature) {
+  const size_t n = static_cast<size_t>(n_layers) * static_cast<size_t>(n_kv_heads);
+  std::vector<double> s = TemperedScores(s_query, n, n_heads / n_kv_heads, temperature);
+  const double total = std::accumulate(s.begin(), s.end(), 0.0);
+  if (!(total > 0) || !std::isfinite(total)) return std::vector<double>(n, 1.0);
+  for (double& x : s) x = (1 - 1 / beta) + x / total * static_cast<double>(n) / beta;
+  return s;
+}
+
+std::vector<double> CokvWeights(Span<const double> scores, int32_t alpha) {
+  const size_t n = scores.size();
+  std::vector<double> v(scores.begin(), scores.end());
+  if (n > 1) {
+    assert(alpha >= 1 && static_cast<size_t>(alpha) < n);
+    std::nth_element(v.begin(), v.begin() + (alpha - 1), v.end());
+    const double theta = v[static_cast<size_t>(alpha - 1)];
+    for (size_t i = 0; i < n; ++i) v[i] = std::max(scores[i] - theta, 0.0);
+  }
+  if (!(std::accumulate(v.begin(), v.end(), 0.0) > 0)) v.assign(n, 1.0);
+  return v;
+}
+
 std::vector<int32_t> CokvCounts(Span<const double> scores, int32_t b, int32_t m, int32_t alpha,
                                 bool redistribute, bool reference_rounding) {
   const size_t n = scores.size();
   if (b >= m || b <= 0 || n <= 1) return Equal(n, b, m);
-  assert(alpha >= 1 && static_cast<size_t>(alpha) < n);
-  std::vector<double> v(scores.begin(), scores.end());
-  std::nth_element(v.begin(), v.begin() + (alpha - 1), v.end());
-  const double theta = v[static_cast<size_t>(alpha - 1)];
-  for (size_t i = 0; i < n; ++i) v[i] = std::max(scores[i] - theta, 0.0);
+  const std::vector<double> v = CokvWeights(scores, alpha);
+  if (std::equal(v.begin() + 1, v.end(), v.begin())) return Equal(n, b, m);
   const double total = std::accumulate(v.begin(), v.end(), 0.0);
-  if (!(total > 0)) return Equal(n, b, m);
   if (!reference_rounding) return AllocHeads(v, b, m, redistribute);
   std::vector<int32_t> counts(n);
   for (size_t i = 0; i < n; ++i) {

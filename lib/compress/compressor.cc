@@ -13,8 +13,6 @@
 namespace kvc {
 namespace {
 
-constexpr int32_t kDefaultResidual = 32;
-constexpr int32_t kSmallBudget = 256;  // below it pages have 16 slots (design.md 3)
 constexpr int32_t kMaxHeadSize = 1024;
 
 // Values of one head while its layer is full length.
@@ -43,7 +41,6 @@ Result<std::unique_ptr<Compressor>> Compressor::Create(const Policy& policy, con
                                                        HeadScores scores, const OpContext& ops,
                                                        MemoryMeter* meter) {
   std::unique_ptr<Compressor> c(new Compressor(policy, shape, std::move(scores), ops, meter));
-  KVC_RETURN_IF_ERROR(c->Validate());
   const size_t n_heads = static_cast<size_t>(shape.n_layers * shape.n_kv_heads);
   if (policy.scorer != nullptr) {
     const Scorer& scorer = *policy.scorer;
@@ -63,6 +60,7 @@ Result<std::unique_ptr<Compressor>> Compressor::Create(const Policy& policy, con
   c->codebook_ = policy.reducer != nullptr && policy.reducer->kind == ReduceKind::kCodebook;
   c->in_cache_ = policy.positions == PositionMode::kInCache;
   c->keys_rotated_.assign(static_cast<size_t>(shape.n_layers), c->codebook_ ? 0 : 1);
+  KVC_RETURN_IF_ERROR(c->Validate());
   if (!policy.keeps_all() && policy.decode == DecodeMode::kReobserve) {
     const int64_t rows = policy.Int(OptionId::kWindow), width = int64_t{shape.n_heads} * shape.head_dim;
     c->ring_count_.assign(static_cast<size_t>(shape.n_layers), 0);
@@ -115,135 +113,12 @@ Status Compressor::Validate() {
   return PlanSlots(kUnbounded, &slots);
 }
 
-// [L, G]; a table per query head is averaged over the groups (methods.md 2.10).
-std::vector<double> Compressor::ScoresPerKvHead() const {
-  const size_t n = static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads),
-               group = head_scores_.values.size() / n;
-  std::vector<double> scores(n, 0.0);
-  for (size_t i = 0; i < n * group; ++i)
-    scores[i / group] += head_scores_.values[i] / static_cast<double>(group);
-  return scores;
-}
-
-CacheConfig Compressor::MakeCacheConfig(int32_t expected_tokens) const {
-  return FormatsFor(BudgetFor(expected_tokens) < kSmallBudget ? 16 : 64);
-}
-
-CacheConfig Compressor::FormatsFor(int32_t page_slots) const {
-  CacheConfig config;
-  config.n_layers = shape_.n_layers, config.n_kv_heads = shape_.n_kv_heads, config.head_dim = shape_.head_dim;
-  config.group = shape_.n_heads / shape_.n_kv_heads;
-  config.n_aux = n_aux_;
-  config.page_slots = page_slots;
-  config.ordered = !policy_.keeps_all() && policy_.decode != DecodeMode::kGrow;
-  const int32_t kv = policy_.Int(OptionId::kKv);
-  const auto format_of_bits = [&](int32_t bits) {
-    HeadFormat format;
-    format.stored = {bits == 16  ? KvType::kF16
-                     : bits == 8 ? KvType::kInt8
-                                 : KvType::kInt4,
-                     shape_.head_dim, bits == 16 ? 0 : policy_.Int(OptionId::kQuantGroup)};
-    const int32_t residual = policy_.Int(OptionId::kResidual);
-    if (bits < 16)
-      format.tail_slots = 1 + (residual >= 0                      ? residual
-                               : policy_.scorer == &kScorerWindow ? policy_.Int(OptionId::kWindow)
-                                                                  : kDefaultResidual);
-    return format;
-  };
-  HeadFormat format;
-  format.stored = {static_cast<KvType>(std::min(kv, 2)), shape_.head_dim, 0};
-  if (kv == 3) format = format_of_bits(8);
-  if (kv == 4) format = format_of_bits(4);
-  if (codebook_) {
-    const int32_t tail =
-        policy_.Int(OptionId::kTail) < 0 ? policy_.Int(OptionId::kWindow) : policy_.Int(OptionId::kTail);
-    format = HeadFormat();
-    format.codebook = true;
-    format.theta_key = static_cast<float>(policy_.Real(OptionId::kThetaK)),
-    format.theta_value = static_cast<float>(policy_.Real(OptionId::kThetaV));
-    format.tail_slots = std::max(2 * tail, 1), format.settle = std::max(tail, 1);
-    config.seen_masks = QueryHeadsSeeTheirOwn();
-  }
-  config.formats.assign(static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads), format);
-  config.raw = {kv <= 2 ? static_cast<KvType>(kv) : KvType::kF16, shape_.head_dim, 0};
-  if (kv == 5) {
-    const std::vector<bool> high =
-        HighPrecisionHeads(ScoresPerKvHead(), policy_.Int(OptionId::kMedianMode) == 1);
-    for (size_t i = 0; i < config.formats.size(); ++i) {
-      config.formats[i] = format_of_bits(policy_.Int(high[i] ? OptionId::kHighBits : OptionId::kLowBits));
-    }
-  }
-  return config;
-}
-
-// Whether an entry may be kept for some query heads of a group only (SpindleKV).
-bool Compressor::QueryHeadsSeeTheirOwn() const {
-  return codebook_ && policy_.scorer == &kScorerWindowQhead && policy_.Int(OptionId::kSpindleGqa) == 0 &&
-         shape_.n_heads > shape_.n_kv_heads;
-}
-
-// ---- budgets ----
-
-Protected Compressor::ProtectFor(int32_t budget) const { return policy_.scorer->protect(policy_, budget); }
-
-// Pages are whole: what a uniform split fills is exact, a ragged one loses at most the last page of every
-// head. What is raw until it is quantised comes off first.
-int32_t Compressor::SlotsForBytes(double bytes) const {
-  const CacheConfig config = FormatsFor(16);
-  double page = 0, tail = 0;
-  for (const HeadFormat& format : config.formats) {
-    page += static_cast<double>(KvCache::PageBytes(config, format));
-    if (format.tail_slots > 0) tail += static_cast<double>(KvCache::TailBytes(config, format));
-  }
-  const int32_t in_tail = std::max(config.formats[0].tail_slots - 1, 0);
-  const double pages = std::floor(std::max(bytes - tail, 0.0) / page);
-  return static_cast<int32_t>(std::min(pages * config.page_slots + in_tail, 1e9));
-}
-
-int32_t Compressor::BudgetFor(int32_t n_tokens) const {
-  if (policy_.keeps_all()) return n_tokens;
-  switch (policy_.budget_kind) {
-    case BudgetKind::kSlots:
-      return static_cast<int32_t>(policy_.budget);
-    case BudgetKind::kRatio: {  // methods.md 1.1: C = max(w + 1, floor(rho n))
-      int32_t budget = std::max(1, static_cast<int32_t>(std::floor(policy_.budget * n_tokens)));
-      const Protected p = ProtectFor(budget);
-      return std::max(budget, p.n_sink + p.n_recent + 1);
-    }
-    case BudgetKind::kBytes:
-      return SlotsForBytes(policy_.budget);
-    case BudgetKind::kNone:
-      break;
-  }
-  if (policy_.table.empty() || policy_.allocator->needs != kNeedsTable) return n_tokens;
-  int64_t sum = 0;
-  for (int32_t slots : policy_.table) sum += slots;
-  return static_cast<int32_t>(sum / static_cast<int64_t>(policy_.table.size()));
-}
-
-AllocateInput Compressor::AllocationFor(int32_t n_tokens) const {
-  const int32_t budget = BudgetFor(n_tokens);
-  const Protected p = ProtectFor(budget);
-  return {policy_, shape_.n_layers,       shape_.n_heads,      shape_.n_kv_heads, n_tokens,
-          budget,  p.n_sink + p.n_recent, head_scores_.values, head_scores_.alpha};
-}
-
-Status Compressor::PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) const {
-  const size_t n_heads = static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads);
-  slots->assign(n_heads, n_tokens);
-  if (policy_.keeps_all()) return {};
-  const AllocateInput in = AllocationFor(n_tokens);
-  if (n_tokens <= in.n_protected) return {};
-  KVC_RETURN_IF_ERROR(ValidateSlots(policy_, in.budget));
-  KVC_RETURN_IF_ERROR(policy_.allocator->plan(in, slots->data()));
-  for (int32_t& s : *slots) s = std::min(s + in.n_protected, n_tokens);
-  return {};
-}
+// ---- prompt ----
 
 Status Compressor::BeginPrompt(int32_t n_tokens, PromptNeeds* needs) {
   *needs = {};
   if (policy_.keeps_all()) return {};
-  const AllocateInput in = AllocationFor(n_tokens);
+  const AllocateInput in = AllocationFor(BudgetFor(n_tokens), n_tokens);
   std::vector<int32_t> slots;
   KVC_RETURN_IF_ERROR(PlanSlots(n_tokens, &slots));
   budget_ = in.budget;
@@ -257,8 +132,6 @@ Status Compressor::BeginPrompt(int32_t n_tokens, PromptNeeds* needs) {
   if (scorer.window_rows != nullptr) needs->window_rows = scorer.window_rows(policy_, n_tokens, budget_);
   return {};
 }
-
-// ---- prompt ----
 
 Status Compressor::ReserveScoring(int32_t longest) {
   if (longest <= scratch_stride_) return {};
@@ -398,31 +271,79 @@ Status Compressor::AppendLayer(int layer, LayerKv* kv, const std::vector<int32_t
   return cache->AppendFrom(layer, *kv, first.data());
 }
 
+// Merging needs the summed attention also where the scorer itself does not.
+void Compressor::AddColumnSums(const Observation& observed, LayerKv* kv) {
+  for (int32_t g = 0; g < shape_.n_kv_heads; ++g) {
+    const int32_t n = kv->len[static_cast<size_t>(g)];
+    if (accumulated_ >= scorer_aux_)
+      ops_.kernels->add(observed.sums.data() + g * kv->capacity, n, kv->Aux(accumulated_, g));
+    if (accumulated_count_ < scorer_aux_) continue;
+    const int32_t total = kv->Positions(g)[n - 1] + 1;
+    for (int32_t t = 0; t < n; ++t)
+      kv->Aux(accumulated_count_, g)[t] = static_cast<float>(total - kv->Positions(g)[t]);
+  }
+}
+
+// Marks what every head keeps: the protected part and counts[g] candidates. *dropped: whether anything goes.
+Status Compressor::MarkLayer(int layer, const std::vector<int32_t>& counts, bool query_heads, LayerKv* kv,
+                             bool* dropped) {
+  for (int32_t g = 0; g < shape_.n_kv_heads; ++g) {
+    const int32_t n = kv->len[static_cast<size_t>(g)], count = counts[static_cast<size_t>(g)];
+    if (query_heads) {
+      MarkQueryHeads(g, *kv, count);
+    } else {
+      KVC_RETURN_IF_ERROR(MarkHead(layer, g, *kv, count, 0));
+    }
+    const bool head_dropped =
+        std::memchr(marks_.data() + g * scratch_stride_, 0, static_cast<size_t>(n)) != nullptr;
+    *dropped = *dropped || head_dropped;
+    if (head_dropped && policy_.scorer->clear_after_reduce) {
+      for (int32_t a = 0; a < scorer_aux_; ++a) std::fill(kv->Aux(a, g), kv->Aux(a, g) + n, 0.0f);
+    }
+  }
+  return {};
+}
+
+// How far vectors share directions is known only when they are coded. A layer that is too large is coded
+// again with fewer candidates: bisection over sixteenths of its counts, so four rounds (methods.md 2.16 g).
+// The part that is always kept stays.
+Status Compressor::FitLayer(int layer, std::vector<int32_t> counts, LayerKv* kv, KvCache* cache) {
+  const int64_t limit = static_cast<int64_t>(policy_.Real(OptionId::kSpindleMaxBytes));
+  if (cache->LayerBytes(layer) <= limit) return {};
+  for (size_t g = 0; g < counts.size(); ++g)
+    counts[g] = std::clamp(kv->len[g] - protect_.n_sink - protect_.n_recent, 0, counts[g]);
+  const bool seen = cache->config().seen_masks;
+  const auto store = [&](int32_t sixteenths) {
+    std::vector<int32_t> fewer(counts);
+    for (int32_t& count : fewer) count = static_cast<int32_t>(int64_t{count} * sixteenths / 16);
+    bool dropped = false;
+    KVC_RETURN_IF_ERROR(MarkLayer(layer, fewer, seen, kv, &dropped));
+    changed_ = changed_ || dropped;
+    return cache->Store(layer, *kv, marks_.data(), scratch_stride_, seen ? seen_.data() : nullptr);
+  };
+  int32_t low = 0, high = 16, stored = high;
+  while (high - low > 1) {
+    stored = (low + high) / 2;
+    KVC_RETURN_IF_ERROR(store(stored));
+    (cache->LayerBytes(layer) <= limit ? low : high) = stored;
+  }
+  return stored == low ? Status() : store(low);
+}
+
 Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, bool compress,
                                  KvCache* cache) {
   if (policy_.keeps_all()) return cache->Store(layer, *kv, nullptr, 0, nullptr);
-  const int32_t n_heads = shape_.n_kv_heads, longest = *std::max_element(kv->len.begin(), kv->len.end());
+  const int32_t n_heads = shape_.n_kv_heads, longest = *std::max_element(kv->len.begin(), kv->len.end()),
+                protected_total = protect_.n_sink + protect_.n_recent;
   KVC_RETURN_IF_ERROR(ReservePrompt(longest));
-  // Merging needs the summed attention also where the scorer itself does not.
-  if (accumulated_ >= scorer_aux_) {
-    for (int32_t g = 0; g < n_heads; ++g)
-      ops_.kernels->add(observed->sums.data() + g * kv->capacity, kv->len[static_cast<size_t>(g)],
-                        kv->Aux(accumulated_, g));
-  }
-  if (accumulated_count_ >= scorer_aux_) {
-    for (int32_t g = 0; g < n_heads; ++g) {
-      const int32_t n = kv->len[static_cast<size_t>(g)], total = kv->Positions(g)[n - 1] + 1;
-      for (int32_t t = 0; t < n; ++t)
-        kv->Aux(accumulated_count_, g)[t] = static_cast<float>(total - kv->Positions(g)[t]);
-    }
-  }
-  std::vector<int32_t> counts(static_cast<size_t>(n_heads), kUnbounded - protect_.n_sink - protect_.n_recent);
-  const bool fits =
-      longest <= protect_.n_sink + protect_.n_recent ||
-      *std::min_element(counts_.begin() + layer * n_heads, counts_.begin() + (layer + 1) * n_heads) >=
-          longest - protect_.n_sink - protect_.n_recent;
-  const bool drop = compress && !fits;
-  scored_ = drop || n_aux_ > 0;
+  AddColumnSums(*observed, kv);
+  std::vector<int32_t> counts(static_cast<size_t>(n_heads), kUnbounded - protected_total);
+  const bool fits = longest <= protected_total ||
+                    *std::min_element(counts_.begin() + layer * n_heads,
+                                      counts_.begin() + (layer + 1) * n_heads) >= longest - protected_total;
+  const bool drop = compress && !fits, limited = compress && codebook_ && longest > protected_total &&
+                                                 policy_.Real(OptionId::kSpindleMaxBytes) > 0;
+  scored_ = drop || limited || n_aux_ > 0;
   if (scored_) {
     ScoreInput in{policy_, ops_,           *kv,     *observed, scratch_,
                   layer,   shape_.n_heads, budget_, protect_,  shape_.scale};
@@ -432,20 +353,7 @@ Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, 
   if (drop) KVC_RETURN_IF_ERROR(ChooseCounts(layer, *kv, counts.data()));
   bool dropped = false;
   const bool seen = cache->config().seen_masks;
-  for (int32_t g = 0; g < n_heads; ++g) {
-    if (seen) {
-      MarkQueryHeads(g, *kv, drop ? counts[static_cast<size_t>(g)] : kv->len[static_cast<size_t>(g)]);
-    } else {
-      KVC_RETURN_IF_ERROR(MarkHead(layer, g, *kv, counts[static_cast<size_t>(g)], 0));
-    }
-    const int32_t n = kv->len[static_cast<size_t>(g)];
-    const uint8_t* mark = marks_.data() + g * scratch_stride_;
-    const bool head_dropped = std::memchr(mark, 0, static_cast<size_t>(n)) != nullptr;
-    dropped = dropped || head_dropped;
-    if (head_dropped && policy_.scorer->clear_after_reduce) {
-      for (int32_t a = 0; a < scorer_aux_; ++a) std::fill(kv->Aux(a, g), kv->Aux(a, g) + n, 0.0f);
-    }
-  }
+  KVC_RETURN_IF_ERROR(MarkLayer(layer, counts, seen, kv, &dropped));
   if (dropped) {
     MergeInPrompt(layer, kv);
     changed_ = true;
@@ -457,10 +365,13 @@ Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, 
       PushQueries(layer, observed->queries.data() + i * width);
   }
   if (codebook_ || (in_cache_ && (dropped || !KeysRotated(layer)))) {
-    UnrotateKeys(kv, std::vector<int32_t>(kv->len.size(), 0), true);
+    // Where fewer may be marked later, others may be too: a draw is not a part of a larger one.
+    UnrotateKeys(kv, std::vector<int32_t>(kv->len.size(), 0), !limited);
     keys_rotated_[static_cast<size_t>(layer)] = 0;
   }
-  return cache->Store(layer, *kv, marks_.data(), scratch_stride_, seen ? seen_.data() : nullptr);
+  KVC_RETURN_IF_ERROR(
+      cache->Store(layer, *kv, marks_.data(), scratch_stride_, seen ? seen_.data() : nullptr));
+  return limited ? FitLayer(layer, std::move(counts), kv, cache) : Status();
 }
 
 }  // namespace kvc

@@ -41,10 +41,13 @@ class Compressor {
   int32_t n_aux() const { return n_aux_; }
   // Storage of every head; page_slots by the average budget (design.md 3).
   CacheConfig MakeCacheConfig(int32_t expected_tokens) const;
+  CacheConfig FormatsFor(int32_t page_slots) const;
 
   // Before a prompt that brings every head to at most n_entries entries and the sequence to n_tokens tokens:
   // budgets and needs.
   Status BeginPrompt(int32_t n_tokens, PromptNeeds* needs);
+  // Entries a KV head stores at most when `slots` are planned for it: query heads may each choose their own.
+  int32_t StoredSlots(int32_t n_tokens, int32_t n_protected, int32_t slots) const;
   // Average slots per KV head for a sequence of n tokens.
   int32_t BudgetFor(int32_t n_tokens) const;
   // Slots of every head after a prompt of n tokens, [L, G]; dynamic allocators: the average of the layer.
@@ -146,11 +149,19 @@ class Compressor {
              MemoryMeter* meter);
   Status Validate();
   Status ReserveScoring(int32_t longest);
-  AllocateInput AllocationFor(int32_t n_tokens) const;
+  AllocateInput AllocationFor(int32_t budget, int32_t n_tokens) const;
+  Status PlanFor(const AllocateInput& in, std::vector<int32_t>* slots) const;
+  Status PlanBytes(const CacheConfig& config, AllocateInput in, std::vector<int32_t>* slots) const;
+  int64_t BytesOf(const CacheConfig& config, const AllocateInput& in,
+                  const std::vector<int32_t>& slots) const;
   Status ChooseCounts(int layer, const LayerKv& kv, int32_t* counts);
   Status MarkHead(int layer, int32_t g, const LayerKv& kv, int32_t count, int thread);
   void UnrotateKeys(LayerKv* kv, const std::vector<int32_t>& first, bool marked);
   void MergeInPrompt(int layer, LayerKv* kv);
+  void AddColumnSums(const Observation& observed, LayerKv* kv);
+  Status MarkLayer(int layer, const std::vector<int32_t>& counts, bool query_heads, LayerKv* kv,
+                   bool* dropped);
+  Status FitLayer(int layer, std::vector<int32_t> counts, LayerKv* kv, KvCache* cache);
   void ReduceHead(int layer, int32_t g, float* const* aux, const int32_t* positions, const float* scores,
                   KvCache* cache);
   void DropRotation(int layer, KvCache* cache);
@@ -160,8 +171,9 @@ class Compressor {
   }
   bool QueryHeadsSeeTheirOwn() const;
   std::vector<double> ScoresPerKvHead() const;
-  CacheConfig FormatsFor(int32_t page_slots) const;
-  int32_t SlotsForBytes(double bytes) const;
+  std::vector<int32_t> BitsOfHeads() const;
+  int32_t PageSlotsForBytes() const;
+  int32_t SlotsForBytes(const CacheConfig& config, int32_t n_tokens) const;
   Protected ProtectFor(int32_t budget) const;
   void MarkQueryHeads(int32_t g, const LayerKv& kv, int32_t count);
   void PushQueries(int layer, const float* q);
@@ -183,7 +195,6 @@ class Compressor {
   std::vector<int32_t> counts_;        // [L, G] candidates for the prompt at hand
   std::vector<int32_t> caps_;          // [L, G] entries at decode
   std::vector<uint8_t> keys_rotated_;  // [L]
-  std::vector<uint8_t> high_bits_;     // [L * G] for kv=mixed
 
   ScoreScratch scratch_;
   int64_t scratch_stride_ = 0;

@@ -64,6 +64,8 @@ struct Allocator {
   // Before layer 0: candidates (beyond the protected part) of every KV head, counts [L, G]. Dynamic: the
   // averages.
   Status (*plan)(const AllocateInput& in, int32_t* counts);
+  bool shares_bytes =
+      false;  // plan can share bytes by its weights where entries differ in size (methods.md 4.4 b)
 };
 
 // What happens to the values of entries that are not kept. cam and weighted need the accumulated attention of

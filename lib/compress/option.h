@@ -4,7 +4,7 @@
 
 namespace kvc {
 
-enum class OptionKind : uint8_t { kInt, kReal, kFlag, kChoice, kBytes };
+enum class OptionKind : uint8_t { kInt, kReal, kFlag, kChoice, kBytes, kLevels };
 
 enum class OptionId : uint8_t {
 #define KVC_OPTION(id, ...) k##id,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/base/status.h"
+#include "lib/compress/budget.h"
 #include "lib/compress/method.h"
 
 namespace kvc {
@@ -27,6 +28,7 @@ struct Policy {
   double budget = 0;        // slots, share or bytes
   std::string scores_name;  // empty: the first table that fits
   double options[kOptionCount] = {};
+  std::vector<BitsLevel> levels;   // of bits_levels; as many as options[kBitsLevels] says
   std::vector<float> head_scores;  // the caller's; empty: the model file's
   std::vector<int32_t> table;      // slots per head for method "table"
 

@@ -8,7 +8,7 @@ namespace kvc {
 namespace {
 
 const char* KindName(OptionKind kind) {
-  constexpr const char* kNames[] = {"int", "real", "flag", "choice", "bytes"};
+  constexpr const char* kNames[] = {"int", "real", "flag", "choice", "bytes", "levels"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -40,6 +40,8 @@ void WriteOption(const Method& method, const Option& option, JsonWriter* json) {
     for (const std::string_view choice : ChoicesOf(option)) json->Value(std::string(choice));
     json->EndArray();
     json->Field("default", ValueText(option, value));
+  } else if (option.kind == OptionKind::kLevels) {
+    json->Field("default", ValueText(option, value));
   } else {
     json->Field("min", option.min);
     json->Field("max", option.max);
@@ -70,8 +72,7 @@ std::string DescribePolicy(const Policy& policy) {
     add("pos_mode", kPositionNames[static_cast<int>(policy.positions)]);
   }
   if (!policy.scores_name.empty()) add("scores", policy.scores_name);
-  for (const OptionId id : OptionsOf(policy))
-    add(GetOption(id).key, ValueText(GetOption(id), policy.Real(id)));
+  for (const OptionId id : OptionsOf(policy)) add(GetOption(id).key, OptionText(policy, id));
   return text;
 }
 

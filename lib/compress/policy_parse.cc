@@ -130,10 +130,11 @@ Status UnknownKey(std::string_view key, const Policy& policy) {
 }
 
 Status SetOptions(const std::vector<Pair>& pairs, Policy* policy) {
-  const Option& kv = GetOption(OptionId::kKv);
   for (const Pair& pair : pairs) {  // the storage decides which other options there are
-    if (pair.key == kv.key)
-      KVC_RETURN_IF_ERROR(ParseValue(kv, pair.value, &policy->options[static_cast<int>(kv.id)]));
+    for (const OptionId id : {OptionId::kKv, OptionId::kBitsLevels}) {
+      if (pair.key == GetOption(id).key)
+        KVC_RETURN_IF_ERROR(ParseValue(GetOption(id), pair.value, &policy->options[static_cast<int>(id)]));
+    }
   }
   const std::vector<OptionId> used = OptionsOf(*policy);
   for (const Pair& pair : pairs) {
@@ -144,6 +145,7 @@ Status SetOptions(const std::vector<Pair>& pairs, Policy* policy) {
       return Error(Code::kInvalid, "%s", WhyUnused(*policy, *option).c_str());
     }
     KVC_RETURN_IF_ERROR(ParseValue(*option, pair.value, &policy->options[static_cast<int>(option->id)]));
+    if (option->kind == OptionKind::kLevels) KVC_RETURN_IF_ERROR(ParseLevels(pair.value, &policy->levels));
   }
   return {};
 }

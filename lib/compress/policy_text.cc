@@ -141,6 +141,7 @@ std::vector<std::string_view> ChoicesOf(const Option& option) {
 std::string RangeOf(const Option& option) {
   if (option.kind == OptionKind::kChoice) return Join(ChoicesOf(option));
   if (option.kind == OptionKind::kFlag) return "0 or 1";
+  if (option.kind == OptionKind::kLevels) return "none or bits:share+..., bits 16, 8, 4";
   const std::string range = NumberText(HasAuto(option) ? 0 : option.min) + " .. " + NumberText(option.max);
   return HasAuto(option) ? range + " or auto" : range;
 }
@@ -159,6 +160,12 @@ Status ParseValue(const Option& option, std::string_view text, double* value) {
     case OptionKind::kBytes:
       readable = ReadBytes(text, value);
       break;
+    case OptionKind::kLevels: {
+      std::vector<BitsLevel> levels;
+      KVC_RETURN_IF_ERROR(ParseLevels(text, &levels));
+      *value = static_cast<double>(levels.size());
+      return {};
+    }
     case OptionKind::kChoice: {
       const std::vector<std::string_view> choices = ChoicesOf(option);
       const auto found = std::find(choices.begin(), choices.end(), text);
@@ -194,7 +201,60 @@ Status ParseValue(const Option& option, std::string_view text, double* value) {
 
 std::string ValueText(const Option& option, double value) {
   if (option.kind == OptionKind::kChoice) return std::string(ChoicesOf(option)[static_cast<size_t>(value)]);
+  if (option.kind == OptionKind::kLevels) return "none";
   return HasAuto(option) && value < 0 ? "auto" : NumberText(value);
+}
+
+std::string OptionText(const Policy& policy, OptionId id) {
+  const Option& option = GetOption(id);
+  if (option.kind != OptionKind::kLevels || policy.levels.empty()) return ValueText(option, policy.Real(id));
+  std::string text;
+  for (const BitsLevel& level : policy.levels) {
+    if (!text.empty()) text += "+";
+    text += NumberText(level.bits) + ":" + NumberText(level.share);
+  }
+  return text;
+}
+
+Status ParseLevels(std::string_view text, std::vector<BitsLevel>* levels) {
+  levels->clear();
+  if (text == "none") return {};
+  const auto refuse = [&] {
+    return Error(Code::kInvalid, "bits_levels = \"%s\" is not a list like 16:0.1+8:0.4+4:0.5",
+                 Shown(text).c_str());
+  };
+  for (std::string_view rest = text;;) {
+    const std::string_view item = rest.substr(0, rest.find('+'));
+    const size_t colon = item.find(':');
+    double bits = 0, share = 0;
+    if (colon == std::string_view::npos || !ReadInteger(Trim(item.substr(0, colon)), &bits) ||
+        !ReadDouble(Trim(item.substr(colon + 1)), &share) || bits < 0 || bits > 16)
+      return refuse();
+    levels->push_back({static_cast<int32_t>(bits), share});
+    if (item.size() == rest.size()) break;
+    rest.remove_prefix(item.size() + 1);
+  }
+  return CheckLevels(*levels);
+}
+
+Status CheckLevels(const std::vector<BitsLevel>& levels) {
+  double sum = 0;
+  for (size_t i = 0; i < levels.size(); ++i) {
+    const BitsLevel& level = levels[i];
+    if (level.bits != 4 && level.bits != 8 && level.bits != 16)
+      return Error(Code::kInvalid, "bits_levels has a level of %d bits: 16, 8 and 4 are allowed", level.bits);
+    if (i > 0 && level.bits >= levels[i - 1].bits) {
+      return Error(Code::kInvalid, "bits_levels go down with the score: %d bits cannot follow %d", level.bits,
+                   levels[i - 1].bits);
+    }
+    if (!(level.share > 0 && level.share <= 1)) {
+      return Error(Code::kInvalid, "the share of %d bits in bits_levels is %s: above 0 and up to 1",
+                   level.bits, NumberText(level.share).c_str());
+    }
+    sum += level.share;
+  }
+  if (levels.empty() || std::fabs(sum - 1) <= 1e-9) return {};
+  return Error(Code::kInvalid, "the shares of bits_levels sum to %s and not to 1", NumberText(sum).c_str());
 }
 
 const char* BudgetKey(BudgetKind kind) {
@@ -237,8 +297,11 @@ std::vector<OptionId> OptionsOf(const Policy& policy) {
   use(OptionId::kKv);
   const std::string kv = ValueText(GetOption(OptionId::kKv), policy.Real(OptionId::kKv));
   const bool mixed = kv == "mixed";
-  if (mixed || kv == "int8" || kv == "int4") use(OptionId::kQuantGroup), use(OptionId::kResidual);
-  if (mixed) use(OptionId::kHighBits), use(OptionId::kLowBits), use(OptionId::kMedianMode);
+  if (mixed || kv == "int8" || kv == "int4")
+    use(OptionId::kQuantGroup), use(OptionId::kKeyAxis), use(OptionId::kResidual);
+  if (mixed) use(OptionId::kBitsLevels);
+  if (mixed && policy.Int(OptionId::kBitsLevels) == 0)
+    use(OptionId::kHighBits), use(OptionId::kLowBits), use(OptionId::kMedianMode);
   std::vector<OptionId> options;
   for (int i = 0; i < kOptionCount; ++i) {
     if (used[i]) options.push_back(static_cast<OptionId>(i));
@@ -249,11 +312,17 @@ std::vector<OptionId> OptionsOf(const Policy& policy) {
 std::string WhyUnused(const Policy& policy, const Option& option) {
   switch (option.id) {
     case OptionId::kQuantGroup:
+    case OptionId::kKeyAxis:
     case OptionId::kResidual:
       return Format("%s needs kv=int8, int4 or mixed", option.key);
     case OptionId::kHighBits:
     case OptionId::kLowBits:
     case OptionId::kMedianMode:
+      if (policy.Int(OptionId::kBitsLevels) > 0)
+        return Format("%s and bits_levels both say which head has how many bits: give one of them",
+                      option.key);
+      return Format("%s needs kv=mixed", option.key);
+    case OptionId::kBitsLevels:
       return Format("%s needs kv=mixed", option.key);
     case OptionId::kSlack:
       return "slack needs decode=reobserve";

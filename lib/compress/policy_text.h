@@ -28,8 +28,14 @@ std::string RangeOf(const Option& option);
 Status ParseValue(const Option& option, std::string_view text, double* value);
 // Whether a number may be the option's value at all: in range, whole where it must be.
 bool IsAllowed(const Option& option, double value);
-// The value as ParseValue reads it.
+// The value as ParseValue reads it. Of bits_levels only "none" is a value by itself: OptionText has the
+// levels.
 std::string ValueText(const Option& option, double value);
+std::string OptionText(const Policy& policy, OptionId id);
+// "16:0.1+8:0.4+4:0.5" or "none" (no levels).
+Status ParseLevels(std::string_view text, std::vector<BitsLevel>* levels);
+// The rules of levels: bits 16, 8 or 4, falling; shares above 0 that sum to 1.
+Status CheckLevels(const std::vector<BitsLevel>& levels);
 
 // The text after budget=, budget_ratio= or budget_bytes=.
 Status ParseBudget(BudgetKind kind, std::string_view text, double* value);

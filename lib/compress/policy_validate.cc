@@ -101,6 +101,29 @@ Status CheckReducer(const Policy& policy) {
   return {};
 }
 
+// Keys of a channel share a scale over a page, so no key can leave or change alone (methods.md 4.3).
+Status CheckKeyAxis(const Policy& policy) {
+  if (policy.Int(OptionId::kKeyAxis) == 0) return {};
+  if (policy.decode != DecodeMode::kGrow) {
+    return Error(
+        Code::kInvalid,
+        "key_axis=channel codes the keys of many tokens together, and decode=%s drops tokens one by one: "
+        "use decode=grow",
+        std::string(kDecodeNames[static_cast<int>(policy.decode)]).c_str());
+  }
+  if (policy.positions == PositionMode::kInCache) {
+    return Error(
+        Code::kInvalid,
+        "key_axis=channel codes the keys of many tokens together, and pos_mode=incache turns them one by "
+        "one: use pos_mode=original");
+  }
+  if (!policy.keeps_all() && policy.reducer->kind == ReduceKind::kCodebook) {
+    return Error(Code::kInvalid,
+                 "key_axis=channel needs quantised keys, and reducer codebook stores references instead");
+  }
+  return {};
+}
+
 // What one range per option cannot say.
 Status CheckValues(const Policy& policy, const std::vector<OptionId>& used) {
   for (int i = 0; i < kOptionCount; ++i) {
@@ -124,6 +147,10 @@ Status CheckValues(const Policy& policy, const std::vector<OptionId>& used) {
     return Error(Code::kInvalid, "high_bits = %d is below low_bits = %d", policy.Int(OptionId::kHighBits),
                  policy.Int(OptionId::kLowBits));
   }
+  KVC_RETURN_IF_ERROR(CheckLevels(policy.levels));
+  if (policy.Real(OptionId::kBitsLevels) != static_cast<double>(policy.levels.size()))
+    return Error(Code::kInvalid, "bits_levels has %zu levels, but %d are announced", policy.levels.size(),
+                 policy.Int(OptionId::kBitsLevels));
   if (Uses(used, OptionId::kAlpha) && policy.Int(OptionId::kAlpha) == 0) {
     return Error(Code::kInvalid, "alpha = 0 is out of range: 1 .. KV heads of the model - 1, or auto");
   }
@@ -201,6 +228,7 @@ Status ValidatePolicy(const Policy& policy) {
   }
   KVC_RETURN_IF_ERROR(CheckValues(policy, OptionsOf(policy)));
   KVC_RETURN_IF_ERROR(CheckTables(policy));
+  if (Uses(OptionsOf(policy), OptionId::kKeyAxis)) KVC_RETURN_IF_ERROR(CheckKeyAxis(policy));
   if (policy.keeps_all()) return {};
   KVC_RETURN_IF_ERROR(CheckAllocator(policy));
   KVC_RETURN_IF_ERROR(CheckReducer(policy));

@@ -68,7 +68,7 @@ class PageCount {
 
 // Entries of a head that left its tail when it holds n, in a cache that began with `slots`.
 int32_t InMain(const HeadFormat& format, int32_t slots, int32_t n) {
-  if (!format.codebook) return std::max(n - std::max(format.tail_slots - 1, 0), 0);
+  if (!format.codebook) return KvCache::MainAfterStore(format, n);
   const int32_t late = n - slots;
   return slots +
          (late < format.tail_slots ? 0 : ((late - format.tail_slots) / format.settle + 1) * format.settle);
@@ -86,7 +86,10 @@ PageCount CountPages(const CacheConfig& config, const Growth& growth) {
     const int64_t longest = int64_t{slots} + growth.n_steps - 1;  // before the last step
     const int32_t last = static_cast<int32_t>(std::min<int64_t>(longest, std::max(growth.caps[i], slots)));
     const int32_t now = InMain(format, slots, slots);
-    const int32_t end = growth.n_steps > 0 ? InMain(format, slots, last) + format.settle : now;
+    // Pages of key channels are taken when one is filled, others before the entries they hold come.
+    const int32_t end = growth.n_steps <= 0   ? now
+                        : format.key_channels ? InMain(format, slots, last + 1)
+                                              : InMain(format, slots, last) + format.settle;
     count.Add(KvCache::PageBytes(config, format), pages(now), pages(end), 1);
     if (format.tail_slots > 0) count.Add(KvCache::TailBytes(config, format), 1, 1, 0);
     // Codebooks: as if no two vectors shared a direction.
@@ -158,13 +161,7 @@ Status Session::PlanPrompt(int32_t n, std::vector<int32_t>* slots, int64_t* work
   PromptNeeds needs;
   KVC_RETURN_IF_ERROR(compressor.BeginPrompt(n, &needs));
   KVC_RETURN_IF_ERROR(compressor.PlanSlots(n, slots));
-  if (cache_->config()
-          .seen_masks) {  // the slots are those of a query head; a group may agree on none of them
-    const int32_t group = cache_->config().group, shared = compressor.n_protected();
-    for (int32_t& s : *slots)
-      s = static_cast<int32_t>(
-          std::min<int64_t>(n, int64_t{group} * std::max(s - shared, 0) + std::min(s, shared)));
-  }
+  for (int32_t& s : *slots) s = compressor.StoredSlots(n, compressor.n_protected(), s);
   PrefillRequest request;
   request.n = n, request.window_rows = needs.window_rows, request.column_sums = needs.column_sums;
   request.n_aux = compressor.n_aux();

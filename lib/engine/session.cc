@@ -59,13 +59,15 @@ Result<std::unique_ptr<Session>> Session::CreateOn(std::shared_ptr<const Model> 
   const Policy chosen = policy != nullptr ? *policy : FullPolicy();
   Result<HeadScores> scores = model->ScoresFor(chosen);
   if (!scores.ok()) return scores.status();
-  return CreateWithScores(std::move(model), chosen, std::move(scores.value()), params, std::move(meter));
+  return CreateWithScores(std::move(model), chosen, std::move(scores.value()), params, std::move(meter),
+                          /*page_slots=*/0);
 }
 
 Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const Model> model,
                                                            const Policy& chosen, HeadScores scores,
                                                            const SessionParams& params,
-                                                           std::shared_ptr<MemoryMeter> shared_meter) {
+                                                           std::shared_ptr<MemoryMeter> shared_meter,
+                                                           int32_t page_slots) {
   const ModelConfig& config = model->config();
   if (params.max_tokens < 0 || params.max_tokens > kMaxContext) {
     return Error(Code::kInvalid, "max_tokens is %d; it is 0 (the model's context) to %d", params.max_tokens,
@@ -82,8 +84,15 @@ Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const
   if (s->params_.max_tokens == 0) s->params_.max_tokens = IsEndless(chosen) ? kMaxContext : config.max_tokens;
   s->compressor_ = std::move(compressor.value());
   s->keeps_tokens_ = s->compressor_->ReplayRows(s->params_.max_tokens) > 0;
-  CacheConfig cache_config = s->compressor_->MakeCacheConfig(s->params_.max_tokens);
+  CacheConfig cache_config = page_slots > 0 ? s->compressor_->FormatsFor(page_slots)
+                                            : s->compressor_->MakeCacheConfig(s->params_.max_tokens);
   cache_config.ordered = cache_config.ordered || params.on_full != OnFull::kError;
+  const bool blocks = std::any_of(cache_config.formats.begin(), cache_config.formats.end(),
+                                  [](const HeadFormat& format) { return format.key_channels; });
+  if (blocks && cache_config.ordered) {
+    return Error(Code::kUnsupported,
+                 "key_axis=channel codes the keys of many tokens together; on_full drops them one by one");
+  }
   Result<std::unique_ptr<KvCache>> cache = KvCache::Create(cache_config, model->ops().kernels, shared_meter);
   if (!cache.ok()) return cache.status();
   s->cache_ = std::move(cache.value());

@@ -113,10 +113,12 @@ class Session final : public PrefillSink, public DecodeSink {
   static Result<std::unique_ptr<Session>> CreateOn(std::shared_ptr<const Model> model, const Policy* policy,
                                                    const SessionParams& params,
                                                    std::shared_ptr<MemoryMeter> meter);
+  // page_slots: of a saved session; 0 = by the budget.
   static Result<std::unique_ptr<Session>> CreateWithScores(std::shared_ptr<const Model> model,
                                                            const Policy& policy, HeadScores scores,
                                                            const SessionParams& params,
-                                                           std::shared_ptr<MemoryMeter> shared_meter);
+                                                           std::shared_ptr<MemoryMeter> shared_meter,
+                                                           int32_t page_slots);
   template <typename Archive>
   Status ArchiveFields(Archive& archive);
   void Commit();

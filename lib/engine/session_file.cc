@@ -10,7 +10,7 @@ namespace kvc {
 namespace {
 
 constexpr char kMagic[4] = {'K', 'V', 'C', 'S'};
-constexpr uint32_t kSessionFileVersion = 1;
+constexpr uint32_t kSessionFileVersion = 2;  // 2: the size of the pages
 constexpr int64_t kMaxText = 1 << 30;
 
 struct FileHeader {
@@ -71,6 +71,8 @@ Status Session::Save(const std::string& path) {
   KVC_RETURN_IF_ERROR(ArchiveSequence(out, scores, kMaxContext));
   KVC_RETURN_IF_ERROR(ArchiveValue(out, alpha));
   KVC_RETURN_IF_ERROR(ArchiveParams(out, params_));
+  int32_t page_slots = cache_->config().page_slots;
+  KVC_RETURN_IF_ERROR(ArchiveValue(out, page_slots));
   KVC_RETURN_IF_ERROR(ArchiveFields(out));
   KVC_RETURN_IF_ERROR(cache_->SaveTo(out));
   uint64_t digest = out.Digest();
@@ -110,8 +112,13 @@ Result<std::unique_ptr<Session>> Session::Restore(std::shared_ptr<const Model> m
   KVC_RETURN_IF_ERROR(ArchiveSequence(in, scores.values, kMaxContext));
   KVC_RETURN_IF_ERROR(ArchiveValue(in, scores.alpha));
   KVC_RETURN_IF_ERROR(ArchiveParams(in, params));
+  int32_t page_slots = 0;  // by the budget, as every session of version 1
+  if (header.version >= 2) {
+    KVC_RETURN_IF_ERROR(ArchiveValue(in, page_slots));
+    if (page_slots != 16 && page_slots != 32 && page_slots != 64) return refuse("damaged: no such pages");
+  }
   Result<std::unique_ptr<Session>> made =
-      CreateWithScores(model, policy.value(), std::move(scores), params, model->meter());
+      CreateWithScores(model, policy.value(), std::move(scores), params, model->meter(), page_slots);
   if (!made.ok()) return made.status();
   Session& s = *made.value();
   KVC_RETURN_IF_ERROR(s.ArchiveFields(in));

@@ -34,6 +34,8 @@ constexpr KernelTable kReference = {
     ref::EncodeVectors,
     ref::DecodeVectors,
     ref::WeightRow,
+    ref::EncodeKeyBlock,
+    ref::DecodeKeyBlock,
 };
 
 // `table` with every null field taken from `below`.
@@ -57,6 +59,8 @@ KernelTable FillMissing(KernelTable table, const KernelTable& below) {
   fill(table.encode_vectors, below.encode_vectors);
   fill(table.decode_vectors, below.decode_vectors);
   fill(table.weight_row, below.weight_row);
+  fill(table.encode_key_block, below.encode_key_block);
+  fill(table.decode_key_block, below.decode_key_block);
   return table;
 }
 

@@ -106,6 +106,12 @@ struct KernelTable {
   void (*decode_vectors)(const VectorFormat& format, const void* in, int32_t n, float* x);
   // One row of a weight matrix as f32 (embedding).
   void (*weight_row)(const Weight& w, int32_t row, float* out);
+  // A block of n keys x [n, D] with one f16 scale per channel: codes [n, KeyCodeBytes], scales [D]. Rules of
+  // the scale as in encode_vectors. Decoding takes any rows of a block.
+  void (*encode_key_block)(KvType type, const float* x, int32_t n, int32_t d, uint8_t* codes,
+                           uint16_t* scales);
+  void (*decode_key_block)(KvType type, const uint8_t* codes, const uint16_t* scales, int32_t n, int32_t d,
+                           float* x);
 };
 
 const KernelTable& ReferenceKernels();

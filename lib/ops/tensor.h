@@ -56,6 +56,10 @@ inline int64_t VectorBytes(const VectorFormat& f) {
   return 0;
 }
 
+// One key of a block whose channels share a scale (methods.md 4.3, key_axis=channel): codes alone; the f16
+// scales [d] belong to the block. type int8 or int4.
+inline int64_t KeyCodeBytes(KvType type, int32_t d) { return type == KvType::kInt8 ? d : d / 2; }
+
 // Which dimensions RoPE pairs: (j, j + d/2) or (2j, 2j + 1).
 enum class RopePairing : uint8_t { kHalf = 0, kInterleaved = 1 };
 

@@ -35,11 +35,39 @@ std::vector<int32_t> Prompt(int n, uint32_t seed = 7) {
   return ids;
 }
 
+// Every method as it is, and some that store what they keep in another way.
+struct Variant {
+  std::string method, storage, label;
+};
+
+const std::vector<Variant>& Variants() {
+  static const std::vector<Variant> variants = [] {
+    std::vector<Variant> all;
+    for (int i = 0; i < MethodCount(); ++i) {
+      std::string name = GetMethod(i)->name, label = name;
+      for (char& ch : label) ch = ch == '-' ? '_' : ch;
+      all.push_back({name, name == "cokv-mixed" ? "quant_group=8,residual=8" : "kv=f32", label});
+    }
+    const std::string channels = "quant_group=8,residual=4,key_axis=channel";
+    for (const char* name : {"full", "snapkv", "cokv", "table"})
+      all.push_back({name, "kv=int8," + channels, std::string(name) + "_int8_channels"});
+    all.push_back({"ada-snapkv", "kv=int4,quant_group=16,residual=0,key_axis=channel", "ada_int4_channels"});
+    all.push_back({"cokv-mixed", channels, "cokv_mixed_channels"});
+    all.push_back({"spindlekv", "kv=f32,spindle_max_bytes=20000", "spindlekv_max_bytes"});
+    all.push_back({"spindlekv", "kv=f32,tail=8,spindle_scope=layer", "spindlekv_layer_scope"});
+    all.push_back({"cokv-mixed", channels + ",bits_levels=16:0.2+8:0.3+4:0.5", "cokv_mixed_levels"});
+    return all;
+  }();
+  return variants;
+}
+
 // A spec that the tiny model can run: windows and recents small, a table where one is needed.
-Policy MethodPolicy(const std::string& name, int budget, const std::string& extra = "") {
-  std::string spec = name == "full" ? "full:kv=f32" : name + ":budget=" + std::to_string(budget) + ",kv=f32";
-  if (name == "cokv-mixed") spec = name + ":budget=" + std::to_string(budget) + ",quant_group=8,residual=8";
-  if (name == "table") spec = "table:kv=f32,window=8";
+Policy MethodPolicy(const Variant& variant, int budget, const std::string& extra = "") {
+  const std::string& name = variant.method;
+  std::string spec = name + ":";
+  if (name != "full" && name != "table") spec += "budget=" + std::to_string(budget) + ",";
+  spec += variant.storage;
+  if (name == "table") spec += ",window=8";
   const Method* method = FindRow(Methods(), name);
   const auto accepts = [&](OptionId id) {
     if (method->scorer == nullptr) return false;
@@ -84,11 +112,12 @@ std::vector<float> Logits(Session& s) {
 
 class EveryMethod : public testing::TestWithParam<int> {
  protected:
-  std::string Name() const { return GetMethod(GetParam())->name; }
+  const Variant& Which() const { return Variants()[static_cast<size_t>(GetParam())]; }
+  const std::string& Name() const { return Which().method; }
 };
 
 TEST_P(EveryMethod, KeepsAtMostItsBudgetInOrder) {
-  const Policy policy = MethodPolicy(Name(), kBudget);
+  const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy);
   ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
   int64_t total = 0;
@@ -141,7 +170,7 @@ TEST_P(EveryMethod, CacheBytesAreThePagesOfWhatIsKept) {
 }
 
 TEST_P(EveryMethod, FirstTokenIsThatOfTheFullCache) {
-  const Policy policy = MethodPolicy(Name(), kBudget);
+  const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy), full = Make(nullptr);
   ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
   ASSERT_TRUE(full->Prefill(Prompt(kPrompt), true).ok());
@@ -152,13 +181,15 @@ TEST_P(EveryMethod, BudgetThatCoversThePromptChangesNothing) {
   const std::string name = Name();
   if (name == "table" || name == "cokv-mixed" || name == "spindlekv") {
     // A table is a table; mixed precision and codebooks store differently whatever the budget.
-    Policy policy = MethodPolicy(name, 100000);
+    Policy policy = MethodPolicy(Which(), 100000);
     auto s = Make(&policy);
     ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
-    EXPECT_EQ(s->Stats().n_slots, 9 * kPrompt);
+    if (policy.Real(OptionId::kSpindleMaxBytes) == 0) {
+      EXPECT_EQ(s->Stats().n_slots, 9 * kPrompt);
+    }
     return;
   }
-  const Policy policy = MethodPolicy(name, 4000), off = MethodPolicy("full", 0);
+  const Policy policy = MethodPolicy(Which(), 4000), off = MethodPolicy({"full", Which().storage, ""}, 0);
   auto s = Make(&policy), full = Make(&off);
   ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
   ASSERT_TRUE(full->Prefill(Prompt(kPrompt), true).ok());
@@ -169,7 +200,7 @@ TEST_P(EveryMethod, BudgetThatCoversThePromptChangesNothing) {
 }
 
 TEST_P(EveryMethod, SameInputSameOutputOnAnyThreads) {
-  const Policy policy = MethodPolicy(Name(), kBudget);
+  const Policy policy = MethodPolicy(Which(), kBudget);
   auto one = Make(&policy, Tiny(1)), three = Make(&policy, Tiny(3));
   ASSERT_TRUE(one->Prefill(Prompt(kPrompt), true).ok());
   ASSERT_TRUE(three->Prefill(Prompt(kPrompt), true).ok());
@@ -178,7 +209,7 @@ TEST_P(EveryMethod, SameInputSameOutputOnAnyThreads) {
 }
 
 TEST_P(EveryMethod, HoldsItsMemoryWhileGenerating) {
-  const Policy policy = MethodPolicy(Name(), kBudget);
+  const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy);
   ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
   Steps(*s, 2);
@@ -194,7 +225,7 @@ TEST_P(EveryMethod, HoldsItsMemoryWhileGenerating) {
 }
 
 TEST_P(EveryMethod, SecondPromptAttendsToWhatIsKept) {
-  const Policy policy = MethodPolicy(Name(), kBudget);
+  const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy);
   ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
   Steps(*s, 3);
@@ -207,7 +238,7 @@ TEST_P(EveryMethod, SecondPromptAttendsToWhatIsKept) {
 }
 
 TEST_P(EveryMethod, ForkContinuesAlikeAndApart) {
-  const Policy policy = MethodPolicy(Name(), kBudget);
+  const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy);
   ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
   Steps(*s, 2);
@@ -225,7 +256,7 @@ TEST_P(EveryMethod, ForkContinuesAlikeAndApart) {
 }
 
 TEST_P(EveryMethod, SavedSessionContinuesBitForBit) {
-  const Policy policy = MethodPolicy(Name(), kBudget);
+  const Policy policy = MethodPolicy(Which(), kBudget);
   const auto model = Tiny();
   auto s = Make(&policy, model);
   ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
@@ -244,7 +275,7 @@ TEST_P(EveryMethod, SavedSessionContinuesBitForBit) {
 }
 
 TEST_P(EveryMethod, TrimGivesMemoryBack) {
-  const Policy policy = MethodPolicy(Name(), 96);
+  const Policy policy = MethodPolicy(Which(), 96);
   if (policy.keeps_all() || policy.allocator->needs == kNeedsTable) return;
   auto s = Make(&policy);
   ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
@@ -259,8 +290,46 @@ TEST_P(EveryMethod, TrimGivesMemoryBack) {
   Steps(*s, 3);
 }
 
+// budget_bytes is a promise about what the allocator holds after a prompt, at any storage.
+TEST_P(EveryMethod, BytesAfterThePromptAreWithinTheBudget) {
+  const std::string name = Name();
+  if (name == "full" || name == "table") return;  // no budget; slots that are the caller's own
+  int ran = 0;
+  for (const char* storage :
+       {",kv=f32", ",kv=f16", ",kv=int4,quant_group=8,residual=4", ",kv=mixed,quant_group=8,residual=4",
+        ",kv=mixed,quant_group=8,high_bits=16", ",kv=int8,quant_group=8,residual=4,key_axis=channel"}) {
+    for (const int64_t budget : {60000, 90000, 140000, 300000}) {
+      std::string extra = storage;
+      const Method* method = FindRow(Methods(), name);
+      const auto listed = [&](OptionId id) {
+        return std::find(method->scorer->options.begin(), method->scorer->options.end(), id) !=
+               method->scorer->options.end();
+      };
+      if (listed(OptionId::kWindow)) extra += ",window=8";
+      if (name == "scissorhands" || name == "ahakv" || name == "nacl") extra += ",recent=8";
+      Result<Policy> policy = ParsePolicy((name + ":budget_bytes=" + std::to_string(budget) + extra).c_str());
+      if (!policy.ok()) continue;
+      SCOPED_TRACE(name + extra + " " + std::to_string(budget));
+      auto made = Session::Create(Tiny(), &policy.value(), {});
+      if (!made.ok()) {  // less than what is always kept
+        EXPECT_EQ(made.status().code(), Code::kInvalid) << made.status().message();
+        continue;
+      }
+      ASSERT_TRUE(made.value()->Prefill(Prompt(kPrompt), true).ok());
+      EXPECT_LE(made.value()->Stats().cache_bytes, budget);
+      ++ran;
+      const bool shares = policy.value().allocator->shares_bytes;
+      const int64_t all = int64_t{9} * kPrompt;
+      if (shares && made.value()->Stats().n_slots < all) {
+        EXPECT_GE(made.value()->Stats().cache_bytes, budget * 85 / 100);
+      }
+    }
+  }
+  EXPECT_GE(ran, 5);
+}
+
 TEST_P(EveryMethod, PartsThenCompressEqualsOnePrompt) {
-  const Policy policy = MethodPolicy(Name(), kBudget);
+  const Policy policy = MethodPolicy(Which(), kBudget);
   if (!policy.keeps_all() && policy.decode == DecodeMode::kStep) return;  // such methods act on every token
   auto whole = Make(&policy), parts = Make(&policy);
   const std::vector<int32_t> ids = Prompt(kPrompt);
@@ -284,7 +353,7 @@ TEST_P(EveryMethod, PartsThenCompressEqualsOnePrompt) {
 }
 
 TEST_P(EveryMethod, RewindIsExactOrRefused) {
-  const Policy policy = MethodPolicy(Name(), kBudget);
+  const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy);
   ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
   auto reference = s->Fork();
@@ -305,18 +374,85 @@ TEST_P(EveryMethod, RewindIsExactOrRefused) {
 
 TEST_P(EveryMethod, ShortPromptsWork) {
   for (int n : {1, 2, 7, 8, 9, kBudget - 1, kBudget, kBudget + 1}) {
-    const Policy policy = MethodPolicy(Name(), kBudget);
+    const Policy policy = MethodPolicy(Which(), kBudget);
     auto s = Make(&policy);
     ASSERT_TRUE(s->Prefill(Prompt(n), true).ok()) << n;
     Steps(*s, 3);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, EveryMethod, testing::Range(0, MethodCount()), [](const auto& index) {
-  std::string s = GetMethod(index.param)->name;
-  for (char& ch : s) ch = ch == '-' ? '_' : ch;
-  return s;
-});
+INSTANTIATE_TEST_SUITE_P(Table, EveryMethod, testing::Range(0, static_cast<int>(Variants().size())),
+                         [](const auto& index) {
+                           return Variants()[static_cast<size_t>(index.param)].label;
+                         });
+
+// methods.md 2.16 (g): a layer that is too large keeps fewer tokens, and only as few as four rounds find.
+TEST(SpindleMaxBytes, LayersShrinkToTheLimit) {
+  const auto run = [](const std::string& extra) {
+    Result<Policy> policy = ParsePolicy(("spindlekv:kv=f32,window=8,tail=8" + extra).c_str());
+    EXPECT_TRUE(policy.ok()) << policy.status().message();
+    auto s = Make(&policy.value());
+    EXPECT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
+    return s;
+  };
+  const auto free = run(",budget=96"), wide = run(",budget=96,spindle_max_bytes=1GiB");
+  EXPECT_EQ(wide->Stats().cache_bytes, free->Stats().cache_bytes);
+  EXPECT_EQ(wide->Stats().n_slots, free->Stats().n_slots);
+  for (const int percent : {80, 60, 45}) {
+    const int64_t limit = free->Stats().cache_bytes / 3 * percent / 100;
+    const auto s = run(",budget=96,spindle_max_bytes=" + std::to_string(limit));
+    EXPECT_LE(s->Stats().cache_bytes, 3 * limit);
+    EXPECT_GE(s->Stats().cache_bytes, 3 * limit * 6 / 10) << percent << " %: far less than allowed";
+    EXPECT_LT(s->Stats().n_slots, free->Stats().n_slots);
+    for (int layer = 0; layer < 3; ++layer) {
+      for (int g = 0; g < 3; ++g) {
+        std::vector<int32_t> kept, before;
+        s->Kept(layer, g, &kept), free->Kept(layer, g, &before);
+        EXPECT_TRUE(std::includes(before.begin(), before.end(), kept.begin(), kept.end()));
+        for (int i = 1; i <= 8; ++i) EXPECT_EQ(kept[kept.size() - static_cast<size_t>(i)], kPrompt - i);
+      }
+    }
+    Steps(*s, 30);
+    for (float x : Logits(*s)) ASSERT_TRUE(std::isfinite(x));
+  }
+  // Also where the budget covers the prompt.
+  for (const char* budget : {",budget=96", ",budget=4000"})
+    EXPECT_EQ(run(std::string(budget) + ",spindle_max_bytes=1")->Stats().n_slots, 9 * 8) << "always kept";
+}
+
+// The pages of a session stay what they were when it was made, whatever its budget became.
+TEST(Trimmed, SessionsAreSavedWithTheirPages) {
+  for (const char* spec : {"snapkv:budget=300,kv=f32,window=8", "snapkv:budget_bytes=4MiB,window=8",
+                           "snapkv:budget=300,window=8,kv=int8,quant_group=8,residual=4,key_axis=channel"}) {
+    SCOPED_TRACE(spec);
+    const Result<Policy> policy = ParsePolicy(spec);
+    ASSERT_TRUE(policy.ok());
+    const auto model = Tiny();
+    auto s = Make(&policy.value(), model);
+    ASSERT_TRUE(s->Prefill(Prompt(200), true).ok());
+    ASSERT_TRUE(s->Recompress(48, nullptr).ok());
+    const test::TempFolder folder;
+    const std::string path = folder.path() + "/session";
+    ASSERT_TRUE(s->Save(path).ok());
+    auto restored = Session::Restore(model, path);
+    ASSERT_TRUE(restored.ok()) << restored.status().message();
+    EXPECT_EQ(restored.value()->Stats().cache_bytes, s->Stats().cache_bytes);
+    EXPECT_EQ(Steps(*s, 20), Steps(*restored.value(), 20));
+    EXPECT_EQ(Logits(*s), Logits(*restored.value()));
+  }
+}
+
+TEST(KeyChannels, SessionsThatDropSinglyAreRefused) {
+  const Result<Policy> policy = ParsePolicy("full:kv=int8,quant_group=8,key_axis=channel");
+  ASSERT_TRUE(policy.ok());
+  for (const OnFull on_full : {OnFull::kEvict, OnFull::kSlide}) {
+    SessionParams params;
+    params.max_tokens = 100, params.on_full = on_full;
+    const auto made = Session::Create(Tiny(), &policy.value(), params);
+    EXPECT_EQ(made.status().code(), Code::kUnsupported);
+    EXPECT_NE(made.status().message().find("key_axis=channel"), std::string::npos);
+  }
+}
 
 // allocator x scorer x reducer x storage x decode: what parses must run and obey its budget.
 TEST(Composition, EveryAcceptedCombinationRuns) {
@@ -325,8 +461,10 @@ TEST(Composition, EveryAcceptedCombinationRuns) {
     for (const Scorer* scorer : Scorers()) {
       for (const Reducer* reducer : Reducers()) {
         for (const char* tail :
-             {"decode=grow,kv=f32", "decode=step,kv=f16", "decode=step,kv=int8,quant_group=8,residual=4",
-              "decode=reobserve,kv=f32", "decode=step,kv=f32,pos_mode=incache"}) {
+             {"decode=grow,kv=f32", "decode=grow,kv=int4,quant_group=8,residual=4,key_axis=channel",
+              "decode=reobserve,kv=int8,quant_group=8,key_axis=channel", "decode=step,kv=f16",
+              "decode=step,kv=int8,quant_group=8,residual=4", "decode=reobserve,kv=f32",
+              "decode=step,kv=f32,pos_mode=incache"}) {
           const std::string spec = std::string("snapkv:budget=48,allocator=") + allocator->name +
                                    ",scorer=" + scorer->name + ",reducer=" + reducer->name + "," + tail;
           Result<Policy> policy = ParsePolicy(spec.c_str());

@@ -59,6 +59,89 @@ TEST(CodecParity, EveryTableStoresTheSameBitsAndReadsThemBack) {
   }
 }
 
+// The rule of methods.md 4.3 in double, one channel of a block: scale rounded to f16, half to even, clamp.
+std::vector<double> ChannelInDouble(const std::vector<float>& column, double q_max, double* step) {
+  double top = 0;
+  for (const float x : column) top = std::max(top, std::fabs(double{x}));
+  const double wanted = static_cast<float>(top) / static_cast<float>(q_max);
+  const double ulp = std::ldexp(1.0, std::max(std::ilogb(wanted > 0 ? wanted : 1), -14) - 10);
+  const double half = std::nearbyint(wanted / ulp) * ulp;
+  *step = half > 0 ? half : 1;
+  std::vector<double> out;
+  for (const float x : column)
+    out.push_back(*step * std::clamp<double>(std::nearbyint(x / static_cast<float>(*step)), -q_max, q_max));
+  return out;
+}
+
+TEST(CodecParity, KeyBlocksFollowTheRulePerChannel) {
+  for (const KernelTable* table : Tables()) {
+    for (const KvType type : {KvType::kInt8, KvType::kInt4}) {
+      const double q_max = type == KvType::kInt8 ? 127 : 7;
+      for (const int32_t d : {8, 24, 64, 72, 128, 200}) {
+        for (const int32_t n : {1, 5, 32, 64}) {
+          Random random(static_cast<uint64_t>(d + n));
+          std::vector<float> x = random.Floats(n * d, -4, 4);
+          for (int32_t i = 0; i < n; ++i) {
+            x[static_cast<size_t>(i * d + 1)] *= 1000;  // a channel far above the others
+            x[static_cast<size_t>(i * d + 2)] = 0;
+            x[static_cast<size_t>(i * d + 3)] *= 1e-2f;
+          }
+          const size_t row = static_cast<size_t>(KeyCodeBytes(type, d));
+          std::vector<uint8_t> codes(static_cast<size_t>(n) * row + 1, 0xa5);
+          std::vector<uint16_t> scales(static_cast<size_t>(d) + 1, 0xa5a5);
+          table->encode_key_block(type, x.data(), n, d, codes.data(), scales.data());
+          ASSERT_EQ(codes.back(), 0xa5);
+          ASSERT_EQ(scales.back(), 0xa5a5);
+          std::vector<float> back(x.size() + 1, 77), last(static_cast<size_t>(d));
+          table->decode_key_block(type, codes.data(), scales.data(), n, d, back.data());
+          ASSERT_EQ(back.back(), 77);
+          table->decode_key_block(type, codes.data() + static_cast<size_t>(n - 1) * row, scales.data(), 1, d,
+                                  last.data());
+          for (int32_t c = 0; c < d; ++c) {
+            std::vector<float> column;
+            for (int32_t i = 0; i < n; ++i) column.push_back(x[static_cast<size_t>(i * d + c)]);
+            double step = 0;
+            const std::vector<double> want = ChannelInDouble(column, q_max, &step);
+            for (int32_t i = 0; i < n; ++i) {
+              const double got = back[static_cast<size_t>(i * d + c)];
+              ASSERT_NEAR(got, want[static_cast<size_t>(i)], 1e-6 * std::fabs(got))
+                  << table->name << " d " << d << " n " << n << " channel " << c;
+              // Half a step; the clamp adds what rounding the scale took from the largest codes.
+              ASSERT_LE(std::fabs(got - column[static_cast<size_t>(i)]), step * (0.5 + q_max / 2048 + 1e-3));
+            }
+            ASSERT_EQ(last[static_cast<size_t>(c)], back[static_cast<size_t>((n - 1) * d + c)]);
+          }
+        }
+      }
+    }
+  }
+}
+
+// What the axis is for: one channel far above the others in every key costs the others nothing.
+TEST(CodecParity, OutlierChannelsDoNotHurtTheOthers) {
+  constexpr int32_t kTokens = 32, kWide = 64;
+  for (const KvType type : {KvType::kInt8, KvType::kInt4}) {
+    Random random(5);
+    std::vector<float> x = random.Floats(kTokens * kWide, -1, 1), channels(x.size()), tokens(x.size());
+    for (int32_t i = 0; i < kTokens; ++i) x[static_cast<size_t>(i * kWide + 7)] += 40;
+    std::vector<uint8_t> codes(x.size());
+    std::vector<uint16_t> scales(kWide);
+    const KernelTable& ref = ReferenceKernels();
+    ref.encode_key_block(type, x.data(), kTokens, kWide, codes.data(), scales.data());
+    ref.decode_key_block(type, codes.data(), scales.data(), kTokens, kWide, channels.data());
+    const VectorFormat format = {type, kWide, 32};
+    std::vector<uint8_t> stored(static_cast<size_t>(kTokens * VectorBytes(format)));
+    ref.encode_vectors(format, x.data(), kTokens, stored.data());
+    ref.decode_vectors(format, stored.data(), kTokens, tokens.data());
+    double by_channel = 0, by_token = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (i % kWide == 7) continue;
+      by_channel += std::pow(channels[i] - x[i], 2), by_token += std::pow(tokens[i] - x[i], 2);
+    }
+    EXPECT_LT(by_channel * 20, by_token);
+  }
+}
+
 TEST(CodecParity, KnownInt4Group) {
   const float x[] = {0.45f, -1.4f, 0.2f, 1.0f, 0, 0, 0, 0};
   for (const KernelTable* table : Tables()) {

@@ -63,6 +63,24 @@ TEST(ToolRecall, Tokenize) {
   EXPECT_EQ(line.out, plain["tokens"][0].dump() + "\n");
 }
 
+// methods.md 4.4 (b): the bytes of the cache after the prompt, which the first token adds nothing to.
+TEST(ToolRecall, ByteBudgetIsHeldAndUsed) {
+  const TemporaryFolder folder;
+  const std::string prompt = folder.Write("context.txt", FirstTask()["context"]);
+  for (const int kib : {120, 160, 240, 333}) {
+    for (const std::string options :
+         {"", ",high_bits=16", ",bits_levels=16:0.1+8:0.4+4:0.5", ",scorer=h2o,h2o_recent=16,residual=8"}) {
+      const std::string policy = "cokv:kv=mixed,budget_bytes=" + std::to_string(kib) + "KiB" + options;
+      const Json result = KvcJson(
+          {"run", KVC_RECALL, "--prompt-file", prompt, "--policy", policy, "--max-tokens", "1", "--json"});
+      const int64_t bytes = result["stats_after_prompt"]["cache_bytes"], budget = int64_t{kib} * 1024;
+      EXPECT_LE(bytes, budget) << policy;
+      EXPECT_GE(bytes, budget * 85 / 100) << policy;
+      EXPECT_LT(result["stats_after_prompt"]["n_slots"], result["stats"]["n_slots_full"]) << policy;
+    }
+  }
+}
+
 TEST(ToolRecall, RunAnswersFromTheContext) {
   const TemporaryFolder folder;
   const Json task = FirstTask();

@@ -19,6 +19,7 @@ struct Case {
   int32_t window;
   KeyRotation rotation;
   RopePairing pairing;
+  bool key_channels = false;
 };
 
 class AttendCases : public testing::TestWithParam<Case> {
@@ -33,6 +34,8 @@ class AttendCases : public testing::TestWithParam<Case> {
     HeadFormat format;
     format.stored = {c.type, c.dim, c.type >= KvType::kInt8 ? 8 : 0};
     format.tail_slots = c.tail_slots;
+    format.key_channels = c.key_channels;
+    if (c.key_channels) format.settle = c.page_slots;
     config_.formats.assign(kHeads, format);
     auto pool = ThreadPool::Create(2);
     ASSERT_TRUE(pool.ok());
@@ -192,18 +195,21 @@ constexpr KeyRotation kStored = KeyRotation::kStored, kRank = KeyRotation::kByRa
 constexpr RopePairing kHalf = RopePairing::kHalf, kPairs = RopePairing::kInterleaved;
 INSTANTIATE_TEST_SUITE_P(
     Kinds, AttendCases,
-    testing::Values(Case{"f32", KvType::kF32, 2, 16, 64, 0, false, false, 0, kStored, kHalf},
-                    Case{"f16_mqa", KvType::kF16, 8, 64, 16, 0, false, false, 0, kStored, kHalf},
-                    Case{"bf16_mha", KvType::kBf16, 1, 24, 16, 0, false, false, 0, kStored, kHalf},
-                    Case{"int8_tail", KvType::kInt8, 2, 32, 16, 9, false, false, 0, kStored, kHalf},
-                    Case{"int4_tail_ordered", KvType::kInt4, 2, 32, 64, 33, true, false, 0, kStored, kHalf},
-                    Case{"f32_ordered", KvType::kF32, 2, 16, 16, 0, true, false, 0, kStored, kHalf},
-                    Case{"window", KvType::kF32, 2, 16, 16, 0, false, false, 100, kStored, kHalf},
-                    Case{"window_of_one", KvType::kF16, 2, 16, 16, 0, true, false, 1, kStored, kHalf},
-                    Case{"seen", KvType::kF16, 4, 16, 16, 0, false, true, 0, kStored, kHalf},
-                    Case{"by_rank", KvType::kF16, 2, 16, 16, 0, true, false, 0, kRank, kHalf},
-                    Case{"by_rank_int8_tail", KvType::kInt8, 2, 16, 16, 5, true, false, 0, kRank, kPairs},
-                    Case{"by_position_seen", KvType::kF32, 2, 16, 16, 0, false, true, 0, kPosition, kPairs}),
+    testing::Values(
+        Case{"f32", KvType::kF32, 2, 16, 64, 0, false, false, 0, kStored, kHalf},
+        Case{"f16_mqa", KvType::kF16, 8, 64, 16, 0, false, false, 0, kStored, kHalf},
+        Case{"bf16_mha", KvType::kBf16, 1, 24, 16, 0, false, false, 0, kStored, kHalf},
+        Case{"int8_tail", KvType::kInt8, 2, 32, 16, 9, false, false, 0, kStored, kHalf},
+        Case{"int4_tail_ordered", KvType::kInt4, 2, 32, 64, 33, true, false, 0, kStored, kHalf},
+        Case{"int8_key_channels", KvType::kInt8, 2, 32, 16, 23, false, false, 0, kStored, kHalf, true},
+        Case{"int4_key_channels_seen", KvType::kInt4, 4, 24, 64, 64, false, true, 0, kStored, kHalf, true},
+        Case{"f32_ordered", KvType::kF32, 2, 16, 16, 0, true, false, 0, kStored, kHalf},
+        Case{"window", KvType::kF32, 2, 16, 16, 0, false, false, 100, kStored, kHalf},
+        Case{"window_of_one", KvType::kF16, 2, 16, 16, 0, true, false, 1, kStored, kHalf},
+        Case{"seen", KvType::kF16, 4, 16, 16, 0, false, true, 0, kStored, kHalf},
+        Case{"by_rank", KvType::kF16, 2, 16, 16, 0, true, false, 0, kRank, kHalf},
+        Case{"by_rank_int8_tail", KvType::kInt8, 2, 16, 16, 5, true, false, 0, kRank, kPairs},
+        Case{"by_position_seen", KvType::kF32, 2, 16, 16, 0, false, true, 0, kPosition, kPairs}),
     [](const auto& kind) { return std::string(kind.param.name); });
 
 }  // namespace

@@ -44,6 +44,7 @@ struct Kind {
   KvType type;
   int32_t group, tail_slots, page_slots, n_aux;
   bool ordered;
+  bool key_channels = false;
 };
 
 class KvCacheRandom : public testing::TestWithParam<Kind> {
@@ -57,6 +58,8 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
     HeadFormat format;
     format.stored = {GetParam().type, kDim, GetParam().group};
     format.tail_slots = GetParam().tail_slots;
+    format.key_channels = GetParam().key_channels;
+    if (format.key_channels) format.settle = config.page_slots;
     config.formats.assign(kLayers * kHeads, format);
     return config;
   }
@@ -69,7 +72,34 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
     return x;
   }
 
+  // Codes the keys of a page together, as one more block would be.
+  void RoundTripKeys(std::vector<Entry>& entries, size_t first) {
+    const int32_t n = GetParam().page_slots;
+    Vector x;
+    for (size_t i = first; i < first + static_cast<size_t>(n); ++i)
+      x.insert(x.end(), entries[i].k.begin(), entries[i].k.end());
+    std::vector<uint8_t> codes(static_cast<size_t>(n * KeyCodeBytes(Stored().type, kDim)));
+    std::vector<uint16_t> scales(kDim);
+    const KernelTable& ref = ReferenceKernels();
+    ref.encode_key_block(Stored().type, x.data(), n, kDim, codes.data(), scales.data());
+    ref.decode_key_block(Stored().type, codes.data(), scales.data(), n, kDim, x.data());
+    for (int32_t i = 0; i < n; ++i)
+      entries[first + static_cast<size_t>(i)].k.assign(x.begin() + i * kDim, x.begin() + (i + 1) * kDim);
+  }
+
+  // A page is coded when the tail is full; what a Rewind left of a coded page is coded again with it.
+  void SettleBlockNaive(Naive& n, size_t h) {
+    const size_t page = static_cast<size_t>(GetParam().page_slots);
+    if (n.tail[h] < static_cast<size_t>(GetParam().tail_slots)) return;
+    std::vector<Entry>& entries = n.heads[h];
+    const size_t main = entries.size() - n.tail[h], end = (main / page + 1) * page;
+    for (size_t i = main; i < end; ++i) entries[i].v = RoundTrip(Stored(), entries[i].v);
+    RoundTripKeys(entries, end - page);
+    n.tail[h] -= end - main;
+  }
+
   void SettleNaive(Naive& n, size_t h) {
+    if (GetParam().key_channels) return SettleBlockNaive(n, h);
     while (GetParam().tail_slots > 0 && n.tail[h] >= static_cast<size_t>(GetParam().tail_slots)) {
       Entry& e = n.heads[h][n.heads[h].size() - n.tail[h]];
       e.k = RoundTrip(Stored(), e.k), e.v = RoundTrip(Stored(), e.v);
@@ -116,7 +146,8 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
     std::vector<Entry>& entries = p.naive.heads[h];
     const size_t rank = random_() % entries.size();
     const Vector x = Random();
-    const bool key = random_() % 2 == 0;
+    const bool coded = rank < entries.size() - p.naive.tail[h];
+    const bool key = random_() % 2 == 0 && !(GetParam().key_channels && coded);
     const VectorFormat format = rank >= entries.size() - p.naive.tail[h] ? Config().raw : Stored();
     (key ? entries[rank].k : entries[rank].v) = RoundTrip(format, x);
     key ? p.cache->WriteKey(l, g, static_cast<int32_t>(rank), x.data())
@@ -164,10 +195,18 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
         if (random_() % 3 == 0) mark[static_cast<size_t>(g * room + i)] = 0;
         if (mark[static_cast<size_t>(g * room + i)] != 0) kept.push_back(e);
       }
-      const size_t tail = std::min(kept.size(), static_cast<size_t>(std::max(GetParam().tail_slots - 1, 0)));
+      size_t tail = std::min(kept.size(), static_cast<size_t>(std::max(GetParam().tail_slots - 1, 0)));
+      if (GetParam().key_channels) {
+        const size_t page = static_cast<size_t>(GetParam().page_slots),
+                     residual = static_cast<size_t>(GetParam().tail_slots) - page;
+        tail = kept.size() - (kept.size() - std::min(kept.size(), residual)) / page * page;
+        for (size_t i = 0; i < kept.size() - tail; i += page) RoundTripKeys(kept, i);
+      }
       for (size_t i = 0; i < kept.size(); ++i) {
-        const VectorFormat format = i < kept.size() - tail ? Stored() : Config().raw;
-        kept[i].k = RoundTrip(format, kept[i].k), kept[i].v = RoundTrip(format, kept[i].v);
+        const bool coded = i < kept.size() - tail;
+        const VectorFormat format = coded ? Stored() : Config().raw;
+        kept[i].v = RoundTrip(format, kept[i].v);
+        if (!coded || !GetParam().key_channels) kept[i].k = RoundTrip(format, kept[i].k);
       }
       p.naive.heads[h] = kept;
       p.naive.tail[h] = tail;
@@ -280,6 +319,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, KvCacheRandom,
                                          Kind{"bf16", KvType::kBf16, 0, 0, 64, 1, false},
                                          Kind{"int8_tail", KvType::kInt8, 8, 5, 4, 0, false},
                                          Kind{"int8_tail_ordered", KvType::kInt8, 8, 7, 4, 1, true},
+                                         Kind{"int8_channels", KvType::kInt8, 8, 7, 4, 0, false, true},
+                                         Kind{"int4_channels_aux", KvType::kInt4, 4, 8, 8, 1, false, true},
                                          Kind{"int4_no_residual", KvType::kInt4, 4, 1, 16, 0, true}),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
@@ -345,6 +386,109 @@ TEST(KvCacheCodebook, DirectionsStayWithinTheta) {
   }
   caches.clear();
   EXPECT_EQ(meter->used(), 0);
+}
+
+class KvCacheLayerBooks : public testing::Test {
+ protected:
+  static constexpr int kGroup = 3;
+
+  std::unique_ptr<KvCache> Make(bool layer_books) {
+    constexpr int32_t kTail = 6;
+    CacheConfig config;
+    config.n_layers = kLayers, config.n_kv_heads = kGroup, config.head_dim = kDim, config.page_slots = 4;
+    config.raw = {KvType::kF32, kDim, 0}, config.layer_books = layer_books;
+    HeadFormat format;
+    format.codebook = true, format.theta_key = 0.9f, format.theta_value = 0.8f;
+    format.tail_slots = 2 * kTail, format.settle = kTail;
+    config.formats.assign(kLayers * kGroup, format);
+    auto made = KvCache::Create(config, &ReferenceKernels(), meter_);
+    EXPECT_TRUE(made.ok());
+    return std::move(made.value());
+  }
+
+  // The same n vectors in every head of every layer.
+  void Store(KvCache& cache, int32_t n) {
+    LayerKv kv;
+    kv.n_kv_heads = kGroup, kv.head_dim = kDim, kv.capacity = n, kv.len.assign(kGroup, n);
+    ASSERT_TRUE(kv.keys.Allocate(nullptr, int64_t{kGroup} * n * kDim, "test").ok());
+    ASSERT_TRUE(kv.values.Allocate(nullptr, int64_t{kGroup} * n * kDim, "test").ok());
+    ASSERT_TRUE(kv.positions.Allocate(nullptr, int64_t{kGroup} * n, "test").ok());
+    for (int32_t i = 0; i < n; ++i) {
+      const Vector k = Random(i), v = Random(-i);
+      for (int g = 0; g < kGroup; ++g) {
+        std::copy(k.begin(), k.end(), kv.Keys(g) + i * kDim);
+        std::copy(v.begin(), v.end(), kv.Values(g) + i * kDim);
+        kv.Positions(g)[i] = i;
+      }
+    }
+    for (int layer = 0; layer < kLayers; ++layer)
+      ASSERT_TRUE(cache.Store(layer, kv, nullptr, 0, nullptr).ok());
+  }
+
+  void Step(KvCache& cache, int32_t position, int32_t seed) {
+    const Vector k = Random(seed), v = Random(-seed);
+    ASSERT_TRUE(cache.ReserveStep().ok());
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (int g = 0; g < kGroup; ++g) {
+        cache.Append(layer, g, k.data(), v.data(), position);
+        cache.Settle(layer, g);
+      }
+    }
+  }
+
+  static Vector Random(int32_t seed) {
+    std::mt19937 random(static_cast<uint32_t>(seed));
+    std::normal_distribution<float> normal;
+    Vector x(kDim);
+    for (float& f : x) f = normal(random);
+    return x;
+  }
+
+  void ExpectAlike(const KvCache& shared, const KvCache& own) {
+    Vector a(kDim), b(kDim);
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (int which = 0; which < 2; ++which)
+        ASSERT_EQ(shared.BookLen(layer, kGroup - 1, which), own.BookLen(layer, 0, which));
+      for (int g = 0; g < kGroup; ++g) {
+        ASSERT_EQ(shared.Len(layer, g), own.Len(layer, g));
+        for (int32_t r = 0; r < own.Len(layer, g); ++r) {
+          shared.ReadKey(layer, g, r, a.data()), own.ReadKey(layer, g, r, b.data());
+          double dot = 0, aa = 0, bb = 0;
+          for (size_t x = 0; x < kDim; ++x)
+            dot += double{a[x]} * b[x], aa += double{a[x]} * a[x], bb += double{b[x]} * b[x];
+          ASSERT_NEAR(aa, bb, 1e-4 * bb) << "the magnitude of an entry is its own";
+          ASSERT_GT(dot, 0.6 * std::sqrt(aa * bb)) << "two directions within theta of the same vector";
+        }
+      }
+    }
+  }
+
+  std::shared_ptr<MemoryMeter> meter_ = std::make_shared<MemoryMeter>(0);
+};
+
+// spindle_scope=layer (methods.md D-37): heads share directions. Heads with the same vectors need no more of
+// them than one head does, at the prompt and at every later coding; forks do not see each other's.
+TEST_F(KvCacheLayerBooks, HeadsShareDirections) {
+  constexpr int32_t kPrompt = 40;
+  std::unique_ptr<KvCache> own = Make(false), shared = Make(true);
+  Store(*own, kPrompt), Store(*shared, kPrompt);
+  ExpectAlike(*shared, *own);
+  EXPECT_LT(shared->LayerBytes(0), own->LayerBytes(0));
+  auto forked = shared->Fork();
+  ASSERT_TRUE(forked.ok());
+  Vector before(kDim), after(kDim);
+  forked.value()->ReadKey(1, 2, 7, before.data());
+  for (int32_t t = kPrompt; t < kPrompt + 60; ++t) {
+    Step(*own, t, t), Step(*shared, t, t);
+    if (t % 2 == 0) Step(*forked.value(), t, 1000 + t);
+    for (int layer = 0; layer < kLayers; ++layer)
+      ASSERT_EQ(shared->BookLen(layer, 1, 0), own->BookLen(layer, 1, 0)) << t;
+  }
+  forked.value()->ReadKey(1, 2, 7, after.data());
+  EXPECT_EQ(before, after);
+  ExpectAlike(*shared, *own);
+  own.reset(), shared.reset(), forked.value().reset();
+  EXPECT_EQ(meter_->used(), 0);
 }
 
 TEST(KvCache, AStoreThatFindsNoMemoryChangesNothing) {

@@ -264,12 +264,49 @@ TEST(Precision, HalfOfTheHeads) {
   EXPECT_TRUE(HighPrecisionHeads(Doubles{}, false).empty());
 }
 
+TEST(Precision, LevelsByDescendingScore) {
+  const std::vector<BitsLevel> three = {{16, 0.1}, {8, 0.4}, {4, 0.5}};
+  EXPECT_EQ(BitsByLevels(Doubles{9, 8, 7, 6, 5, 4, 3, 2, 1, 0}, three),
+            (Ints{16, 8, 8, 8, 8, 4, 4, 4, 4, 4}));
+  EXPECT_EQ(BitsByLevels(Doubles{0, NAN, 2, 2, -1}, std::vector<BitsLevel>{{16, 0.4}, {4, 0.6}}),
+            (Ints{4, 4, 16, 16, 4}));
+  // Quotas .5, 2, 2.5: the tie of the remainders goes to the better level.
+  EXPECT_EQ(BitsByLevels(Doubles{1, 1, 1, 1, 1}, three), (Ints{16, 8, 8, 4, 4}));
+  EXPECT_EQ(BitsByLevels(Doubles{3}, three), (Ints{4}));
+  EXPECT_EQ(BitsByLevels(Doubles{1, 2}, std::vector<BitsLevel>{{8, 1}}), (Ints{8, 8}));
+}
+
+// Exact total, every count within one of its quota, and nobody with a lower score has more bits.
+TEST(Precision, LevelsOfRandomTables) {
+  std::mt19937 rng(11);
+  for (int i = 0; i < 2000; ++i) {
+    const double first = 0.001 * static_cast<double>(1 + rng() % 998),
+                 second = (1 - first) * 0.01 * static_cast<double>(1 + rng() % 99);
+    const std::vector<BitsLevel> levels = {{16, first}, {8, second}, {4, 1 - first - second}};
+    Doubles scores(1 + rng() % 70);
+    for (double& s : scores) s = static_cast<double>(rng() % 20);
+    const Ints bits = BitsByLevels(scores, levels);
+    ASSERT_EQ(bits.size(), scores.size());
+    for (const BitsLevel& level : levels) {
+      const auto count = static_cast<double>(std::count(bits.begin(), bits.end(), level.bits));
+      ASSERT_LT(std::fabs(count - level.share * static_cast<double>(scores.size())), 1 + 1e-6);
+    }
+    for (size_t a = 0; a < bits.size(); ++a) {
+      for (size_t b = 0; b < bits.size(); ++b) {
+        if (scores[a] > scores[b] || (scores[a] == scores[b] && a < b)) {
+          ASSERT_GE(bits[a], bits[b]);
+        }
+      }
+    }
+  }
+}
+
 TEST(Bytes, WorkedExample) {  // methods.md 6.16
   const std::vector<int64_t> cost = {132, 68, 68};
   int64_t left = -1;
-  EXPECT_EQ(ByteBudgetCounts(4000, Doubles{4, 2, 1}, cost, &left), (Ints{22, 11, 5}));
+  EXPECT_EQ(ByteBudgetCounts(4000, Doubles{4, 2, 1}, cost, {}, &left), (Ints{22, 11, 5}));
   EXPECT_EQ(left, 8);
-  EXPECT_EQ(ByteBudgetCounts(300, Doubles{0, 0}, std::vector<int64_t>{100, 50}, nullptr), (Ints{2, 2}));
+  EXPECT_EQ(ByteBudgetCounts(300, Doubles{0, 0}, std::vector<int64_t>{100, 50}, {}, nullptr), (Ints{2, 2}));
 }
 
 TEST(Bytes, NeverAboveTheLimit) {
@@ -282,12 +319,98 @@ TEST(Bytes, NeverAboveTheLimit) {
       weights[j] = static_cast<double>(rng() % 100) / 7, cost[j] = 1 + static_cast<int64_t>(rng() % 600);
     const int64_t total = static_cast<int64_t>(rng() % 1000000);
     int64_t left = -1, used = 0;
-    const Ints counts = ByteBudgetCounts(total, weights, cost, &left);
+    const Ints counts = ByteBudgetCounts(total, weights, cost, {}, &left);
     for (size_t j = 0; j < n; ++j) used += counts[j] * cost[j];
     ASSERT_EQ(used + left, total);
     ASSERT_GE(left, 0);
     ASSERT_LT(left, *std::max_element(cost.begin(), cost.end()) + 1);
   }
+}
+
+// methods.md 4.4 (b) read again, with the caps of 1.8: quotas, whole parts, then a walk by fraction.
+Ints NaiveByteCounts(int64_t total, const std::vector<int64_t>& weights, const std::vector<int64_t>& cost,
+                     const Ints& caps) {
+  using Wide = __int128;
+  Ints counts(weights.size(), 0);
+  std::vector<bool> open(weights.size(), true);
+  std::vector<int64_t> w = weights;
+  for (;;) {
+    Wide sum = 0;
+    for (size_t i = 0; i < w.size(); ++i) sum += open[i] ? Wide{w[i]} * cost[i] : 0;
+    if (sum == 0) {  // nobody with a weight has room: equal weights for whoever has
+      if (w != weights) return counts;
+      w.assign(w.size(), 1);
+      if (std::none_of(open.begin(), open.end(), [](bool o) { return o; })) return counts;
+      if (weights == w) return counts;
+      continue;
+    }
+    bool filled = false;
+    int64_t rest = total;
+    for (size_t i = 0; i < w.size(); ++i) {
+      if (!open[i] || w[i] == 0 || Wide{total} * w[i] < Wide{caps[i]} * sum) continue;
+      counts[i] = caps[i], open[i] = false, filled = true;
+      rest -= caps[i] * cost[i];
+    }
+    total = rest;
+    if (filled) continue;
+    std::vector<size_t> order;
+    std::vector<Wide> fraction(w.size());
+    for (size_t i = 0; i < w.size(); ++i) {
+      if (!open[i] || w[i] == 0) continue;
+      counts[i] = static_cast<int32_t>(Wide{total} * w[i] / sum);
+      fraction[i] = Wide{total} * w[i] % sum;
+      rest -= counts[i] * cost[i];
+      order.push_back(i);
+    }
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t x, size_t y) { return fraction[x] > fraction[y]; });
+    for (const size_t i : order) {
+      if (cost[i] > rest || counts[i] == caps[i]) continue;
+      ++counts[i], rest -= cost[i];
+    }
+    return counts;
+  }
+}
+
+TEST(Bytes, AgreesWithTheRuleReadAgain) {
+  std::mt19937 rng(10);
+  int with_full_heads = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const size_t n = 1 + rng() % 12;
+    std::vector<int64_t> weights(n), cost(n);
+    Ints caps(n);
+    for (size_t j = 0; j < n; ++j) {
+      weights[j] = rng() % 4 == 0 ? 0 : rng() % 65;  // of 64: exact in the integer weights
+      cost[j] = 1 + static_cast<int64_t>(rng() % 300);
+      caps[j] = static_cast<int32_t>(rng() % 3 == 0 ? rng() % 20 : 1 + rng() % 5000);
+    }
+    weights[rng() % n] = 64;
+    const int64_t total = static_cast<int64_t>(rng() % (rng() % 2 ? 3000 : 300000));
+    int64_t left = -1;
+    const Ints counts = ByteBudgetCounts(total, Doubles(weights.begin(), weights.end()), cost, caps, &left);
+    ASSERT_EQ(counts, NaiveByteCounts(total, weights, cost, caps)) << i;
+    int64_t used = 0, room = 0;
+    for (size_t j = 0; j < n; ++j) {
+      ASSERT_LE(counts[j], caps[j]);
+      used += counts[j] * cost[j], room += caps[j] * cost[j];
+      with_full_heads += counts[j] == caps[j];
+    }
+    ASSERT_EQ(used + left, total);
+    if (room <= total) {
+      ASSERT_EQ(used, room) << "what all heads can hold is given";
+    }
+  }
+  EXPECT_GT(with_full_heads, 1000);
+}
+
+// A head's count never falls when there are more bytes by a whole round of entries, and follows its weight.
+TEST(Bytes, SharesFollowTheWeights) {
+  const std::vector<int64_t> cost = {136, 72, 72, 136};
+  const Doubles weights = {3, 3, 1, 1};
+  const Ints counts = ByteBudgetCounts(1000000, weights, cost, {}, nullptr);
+  EXPECT_NEAR(counts[0], counts[1], 1) << "equal scores hold equally many entries, whatever one costs";
+  EXPECT_NEAR(counts[0], 3 * counts[3], 3);
+  EXPECT_NEAR(counts[0], 1000000.0 * 3 / (3 * 136 + 3 * 72 + 72 + 136), 1);
 }
 
 // ---- Plans of the allocators against the caps of the golden cases: 2 layers, 4 query heads, 2 KV heads, 40

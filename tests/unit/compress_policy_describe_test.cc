@@ -29,7 +29,10 @@ bool Same(const Policy& a, const Policy& b) {
   }
   return a.method == b.method && a.allocator == b.allocator && a.scorer == b.scorer &&
          a.reducer == b.reducer && a.decode == b.decode && a.positions == b.positions &&
-         a.budget_kind == b.budget_kind && a.budget == b.budget && a.scores_name == b.scores_name;
+         a.budget_kind == b.budget_kind && a.budget == b.budget && a.scores_name == b.scores_name &&
+         std::equal(
+             a.levels.begin(), a.levels.end(), b.levels.begin(), b.levels.end(),
+             [](const BitsLevel& x, const BitsLevel& y) { return x.bits == y.bits && x.share == y.share; });
 }
 
 TEST(Options, OneRowPerKey) {
@@ -237,7 +240,7 @@ TEST(Presets, JsonIsComplete) {
         EXPECT_GE(option["default"].get<double>(), option["min"].get<double>());
         EXPECT_LE(option["default"].get<double>(), option["max"].get<double>());
       } else {
-        EXPECT_EQ(option["default"], "auto");
+        EXPECT_EQ(option["default"], option["kind"] == "levels" ? "none" : "auto");
       }
     }
   }
@@ -251,7 +254,11 @@ TEST(Presets, JsonIsComplete) {
 TEST(Describe, CanonicalText) {
   EXPECT_EQ(DescribePolicy(Parsed("full")), "full:kv=f16");
   EXPECT_EQ(DescribePolicy(Parsed("cokv-mixed")),
-            "cokv-mixed:kv=mixed,quant_group=32,residual=auto,high_bits=8,low_bits=4,median_mode=exact_half");
+            "cokv-mixed:kv=mixed,quant_group=32,key_axis=token,residual=auto,bits_levels=none,high_bits=8,"
+            "low_bits=4,median_"
+            "mode=exact_half");
+  EXPECT_EQ(DescribePolicy(Parsed("cokv-mixed:bits_levels= 16:.1 + 8:0.40+4:0.5")),
+            "cokv-mixed:kv=mixed,quant_group=32,key_axis=token,residual=auto,bits_levels=16:0.1+8:0.4+4:0.5");
   EXPECT_EQ(DescribePolicy(Parsed("streaming:budget=64")),
             "streaming:budget=64,decode=step,pos_mode=incache,n_sink=4,kv=f16,compress_per_chunk=0");
   EXPECT_EQ(DescribePolicy(Parsed("cokv:budget_bytes=1.5KiB,scores=a b,scorer=h2o")),
@@ -281,6 +288,11 @@ TEST(Describe, ParsesBackForEveryMethod) {
 
 std::string RandomValue(const Option& option, std::mt19937_64& rng) {
   const double unit = static_cast<double>(rng() >> 11) / 9007199254740992.0;
+  if (option.kind == OptionKind::kLevels) {
+    constexpr const char* kLevels[] = {"none", "8:1", "16:0.1+8:0.4+4:0.5",
+                                       "16:0.333333333333+4:0.666666666667", "8:0.5+16:0.5"};
+    return kLevels[rng() % 5];
+  }
   double value = option.min + unit * (option.max - option.min);
   if (option.kind != OptionKind::kReal) value = std::floor(value);
   if (rng() % 3 == 0) value = rng() % 2 ? option.min : option.max;

@@ -101,6 +101,50 @@ TEST(Grammar, KeysThatDoNotExist) {
   Parsed("snapkv:budget=64,scores=x,kv=mixed");
 }
 
+TEST(Grammar, BitsLevels) {
+  const Policy policy = Parsed("cokv-mixed:budget=64,bits_levels=16:0.1+8:0.4+4:0.5");
+  ASSERT_EQ(policy.levels.size(), 3u);
+  EXPECT_EQ(policy.levels[1].bits, 8);
+  EXPECT_EQ(policy.levels[1].share, 0.4);
+  EXPECT_TRUE(Parsed("cokv-mixed:bits_levels=none,high_bits=16").levels.empty());
+  Parsed("snapkv:budget=64,kv=mixed,bits_levels=8:0.3333333333+4:0.6666666667");  // 1e-9 is allowed
+  EXPECT_EQ(Refusal("cokv-mixed:bits_levels=8:0.5+4:0.5,high_bits=8"),
+            "high_bits and bits_levels both say which head has how many bits: give one of them");
+  EXPECT_EQ(Refusal("cokv-mixed:median_mode=exact_half,bits_levels=8:0.5+4:0.5"),
+            "median_mode and bits_levels both say which head has how many bits: give one of them");
+  EXPECT_EQ(Refusal("snapkv:budget=64,bits_levels=8:1"), "bits_levels needs kv=mixed");
+  EXPECT_EQ(Refusal("cokv-mixed:bits_levels=8:0.5+4:0.4"),
+            "the shares of bits_levels sum to 0.9 and not to 1");
+  EXPECT_EQ(Refusal("cokv-mixed:bits_levels=8:0.5+2:0.5"),
+            "bits_levels has a level of 2 bits: 16, 8 and 4 are allowed");
+  EXPECT_EQ(Refusal("cokv-mixed:bits_levels=4:0.5+8:0.5"),
+            "bits_levels go down with the score: 8 bits cannot follow 4");
+  EXPECT_EQ(Refusal("cokv-mixed:bits_levels=8:1+4:0"),
+            "the share of 4 bits in bits_levels is 0: above 0 and up to 1");
+  EXPECT_EQ(Refusal("cokv-mixed:bits_levels=8"), "bits_levels = \"8\" is not a list like 16:0.1+8:0.4+4:0.5");
+  for (const char* text :
+       {"", "+", ":", "8:", ":1", "8:1+", "+8:1", "8:nan", "8:1e999", "99999999999:1", "8:1:1"})
+    Refusal(std::string("cokv-mixed:bits_levels=") + text);
+}
+
+TEST(Composition, KeyChannelsNeedPagesThatStay) {
+  for (const char* spec : {"snapkv:budget=64,kv=int8,key_axis=channel", "full:kv=int4,key_axis=channel",
+                           "cokv-mixed:key_axis=channel,budget=99"})
+    Parsed(spec);
+  EXPECT_EQ(Refusal("snapkv:budget=64,key_axis=channel"), "key_axis needs kv=int8, int4 or mixed");
+  EXPECT_EQ(
+      Refusal("h2o:budget=64,kv=int8,key_axis=channel"),
+      "key_axis=channel codes the keys of many tokens together, and decode=step drops tokens one by one: "
+      "use decode=grow");
+  EXPECT_NE(Refusal("snapkv:budget=64,kv=int8,key_axis=channel,decode=reobserve").find("decode=reobserve"),
+            std::string::npos);
+  EXPECT_EQ(Refusal("snapkv:budget=64,kv=int4,key_axis=channel,pos_mode=incache"),
+            "key_axis=channel codes the keys of many tokens together, and pos_mode=incache turns them one by "
+            "one: use pos_mode=original");
+  EXPECT_EQ(Refusal("spindlekv:budget=64,kv=int8,key_axis=channel"),
+            "key_axis=channel needs quantised keys, and reducer codebook stores references instead");
+}
+
 TEST(Grammar, ValuesOutOfRange) {
   EXPECT_EQ(Refusal("snapkv:budget=0"), "budget = \"0\" is not allowed: slots per KV head, 1 .. 16777216");
   EXPECT_EQ(Refusal("snapkv:budget=16777217"),

@@ -32,11 +32,13 @@ Status Plan(const AllocateInput& in, int32_t* counts) {
   KVC_RETURN_IF_ERROR(CheckHeadScores(in, in.n_kv_heads, -HUGE_VAL));
   int32_t alpha = 1;
   KVC_RETURN_IF_ERROR(AlphaOf(in, n_players, &alpha));
-  return FillHeads(
-      in,
-      CokvCounts(in.head_scores, AverageOf(in), CandidatesOf(in), alpha,
-                 in.policy.Flag(OptionId::kRedistribute), in.policy.Int(OptionId::kCokvRounding) == 1),
-      counts);
+  const bool redistribute = in.policy.Flag(OptionId::kRedistribute);
+  if (!in.entry_bytes.empty())
+    return ShareBytes(in, CokvWeights(in.head_scores, alpha), redistribute, counts);
+  return FillHeads(in,
+                   CokvCounts(in.head_scores, AverageOf(in), CandidatesOf(in), alpha, redistribute,
+                              in.policy.Int(OptionId::kCokvRounding) == 1),
+                   counts);
 }
 
 }  // namespace
@@ -45,6 +47,7 @@ constexpr Allocator kAllocatorCokv = {"cokv",
                                       kNeedsHeadScores,
                                       false,
                                       {OptionId::kAlpha, OptionId::kCokvRounding, OptionId::kRedistribute},
-                                      Plan};
+                                      Plan,
+                                      /*shares_bytes=*/true};
 
 }  // namespace kvc

@@ -18,6 +18,12 @@ Status Plan(const AllocateInput& in, int32_t* counts) {
   const int32_t per_layer = per_query ? in.n_heads : in.n_kv_heads;
   KVC_RETURN_IF_ERROR(CheckHeadScores(in, per_layer, 0));
   const Policy& policy = in.policy;
+  if (!in.entry_bytes.empty()) {
+    return ShareBytes(in,
+                      HeadkvWeights(in.head_scores, in.n_layers, per_layer, in.n_kv_heads,
+                                    policy.Real(OptionId::kHeadkvBeta), policy.Real(OptionId::kTemperature)),
+                      policy.Flag(OptionId::kRedistribute), counts);
+  }
   return FillHeads(
       in,
       HeadkvCounts(in.head_scores, in.n_layers, per_layer, in.n_kv_heads, AverageOf(in), CandidatesOf(in),
@@ -33,6 +39,7 @@ constexpr Allocator kAllocatorHeadkv = {
     kNeedsHeadScores,
     false,
     {OptionId::kHeadkvBeta, OptionId::kTemperature, OptionId::kHeadkvRounding, OptionId::kRedistribute},
-    Plan};
+    Plan,
+    /*shares_bytes=*/true};
 
 }  // namespace kvc

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "lib/compress/budget.h"
 #include "lib/compress/scoring.h"
 
 namespace kvc {
@@ -44,6 +45,17 @@ inline Status FillAverage(const AllocateInput& in, int32_t* counts) {
 inline Status FillHeads(const AllocateInput& in, const std::vector<int32_t>& per_head, int32_t* counts) {
   std::copy(per_head.begin(), per_head.end(), counts);
   return RejectEmptyHeads(in, counts);
+}
+
+// in.candidate_bytes by weight (methods.md 4.4 b).
+inline Status ShareBytes(const AllocateInput& in, const std::vector<double>& weights, bool redistribute,
+                         int32_t* counts) {
+  const std::vector<int32_t> caps(weights.size(), CandidatesOf(in));
+  std::vector<int32_t> per_head =
+      ByteBudgetCounts(in.candidate_bytes, weights, in.entry_bytes,
+                       redistribute ? Span<const int32_t>(caps) : Span<const int32_t>(), nullptr);
+  for (int32_t& count : per_head) count = std::min(count, CandidatesOf(in));
+  return FillHeads(in, per_head, counts);
 }
 
 // Head scores must be there for every head and be numbers. per_layer: numbers a layer of the table has.

@@ -7,6 +7,7 @@ namespace kvc {
 constexpr Reducer kReducerCodebook = {"codebook",
                                       ReduceKind::kCodebook,
                                       kNeedsNothing,
-                                      {OptionId::kThetaK, OptionId::kThetaV, OptionId::kTail}};
+                                      {OptionId::kThetaK, OptionId::kThetaV, OptionId::kTail,
+                                       OptionId::kSpindleScope, OptionId::kSpindleMaxBytes}};
 
 }  // namespace kvc

@@ -9,11 +9,14 @@
 namespace kvc::ref {
 namespace {
 
-// The stored scale of one group: max|x| / q_max in f16; 1 where that is 0, the largest half where it would be
-// infinite.
-uint16_t GroupScale(const float* x, int32_t n, float q_max) {
+// The stored scale of one group of n elements, `stride` apart: max|x| / q_max in f16; 1 where that is 0, the
+// largest half where it would be infinite.
+uint16_t GroupScale(const float* x, int32_t n, int64_t stride, float q_max) {
   float top = 0;
-  for (int32_t i = 0; i < n; ++i) top = std::fabs(x[i]) > top ? std::fabs(x[i]) : top;
+  for (int32_t i = 0; i < n; ++i) {
+    const float size = std::fabs(x[i * stride]);
+    top = size > top ? size : top;
+  }
   const float scale = top / q_max;
   const uint16_t half = FloatToF16(scale < 65504.0f ? scale : 65504.0f);
   return half == 0 ? uint16_t{0x3c00} : half;
@@ -29,7 +32,7 @@ void EncodeCodes(const VectorFormat& f, const float* x, uint8_t* out) {
   const float q_max = wide ? 127.0f : 7.0f;
   uint8_t* scales = out + (wide ? f.d : f.d / 2);
   for (int32_t g = 0; g * f.group < f.d; ++g) {
-    const uint16_t half = GroupScale(x + g * f.group, f.group, q_max);
+    const uint16_t half = GroupScale(x + g * f.group, f.group, 1, q_max);
     std::memcpy(scales + 2 * g, &half, 2);
     const float scale = F16ToFloat(half);
     for (int32_t i = g * f.group; i < (g + 1) * f.group; ++i) {
@@ -98,6 +101,51 @@ void DecodeVectors(const VectorFormat& f, const void* in, int32_t n, float* x) {
       for (int32_t v = 0; v < n; ++v)
         DecodeCodes(f, static_cast<const uint8_t*>(in) + v * VectorBytes(f), x + int64_t{v} * f.d);
       return;
+  }
+}
+
+void EncodeKeyBlock(KvType type, const float* x, int32_t n, int32_t d, uint8_t* codes, uint16_t* scales) {
+  const bool wide = type == KvType::kInt8;
+  const float q_max = wide ? 127.0f : 7.0f;
+  for (int32_t c = 0; c < d; ++c) {
+    scales[c] = GroupScale(x + c, n, d, q_max);
+    const float scale = F16ToFloat(scales[c]);
+    for (int32_t i = 0; i < n; ++i) {
+      const int code = Code(x[int64_t{i} * d + c], scale, q_max);
+      uint8_t* row = codes + i * KeyCodeBytes(type, d);
+      if (wide) {
+        row[c] = static_cast<uint8_t>(code);
+      } else if (c % 2 == 0) {
+        row[c / 2] = static_cast<uint8_t>(code & 0xf);
+      } else {
+        row[c / 2] = static_cast<uint8_t>(row[c / 2] | (code & 0xf) << 4);
+      }
+    }
+  }
+}
+
+// Channels in tiles, so that the scales are converted once and every row is a product of two short vectors.
+void DecodeKeyBlock(KvType type, const uint8_t* codes, const uint16_t* scales, int32_t n, int32_t d,
+                    float* x) {
+  constexpr int32_t kTile = 64;
+  float scale[kTile];
+  const bool wide = type == KvType::kInt8;
+  for (int32_t first = 0; first < d; first += kTile) {
+    const int32_t width = d - first < kTile ? d - first : kTile;
+    for (int32_t c = 0; c < width; ++c) scale[c] = F16ToFloat(scales[first + c]);
+    for (int32_t i = 0; i < n; ++i) {
+      const uint8_t* row = codes + i * KeyCodeBytes(type, d) + KeyCodeBytes(type, first);
+      float* out = x + int64_t{i} * d + first;
+      if (wide) {
+        for (int32_t c = 0; c < width; ++c)
+          out[c] = static_cast<float>(static_cast<int8_t>(row[c])) * scale[c];
+        continue;
+      }
+      for (int32_t c = 0; c < width; c += 2) {
+        out[c] = static_cast<float>(static_cast<int8_t>(row[c / 2] << 4) >> 4) * scale[c];
+        out[c + 1] = static_cast<float>(static_cast<int8_t>(row[c / 2]) >> 4) * scale[c + 1];
+      }
+    }
   }
 }
 

@@ -24,5 +24,8 @@ void AttendTile(const AttendTileArgs& a);
 
 void EncodeVectors(const VectorFormat& format, const float* x, int32_t n, void* out);
 void DecodeVectors(const VectorFormat& format, const void* in, int32_t n, float* x);
+void EncodeKeyBlock(KvType type, const float* x, int32_t n, int32_t d, uint8_t* codes, uint16_t* scales);
+void DecodeKeyBlock(KvType type, const uint8_t* codes, const uint16_t* scales, int32_t n, int32_t d,
+                    float* x);
 
 }  // namespace kvc::ref
