@@ -280,7 +280,7 @@ def page(program, arguments):
     out += open(os.path.join(ROOT, "bench", "results_notes.md"), encoding="utf-8").read().splitlines() + [""]
     out += ["## Head budgets", ""]
     out += comparison(program, "ask", COMPARED_KINDS, arguments.compare)
-    out += comparison(program, "prompt", PROMPT_KINDS, arguments.compare)
+    out += comparison(program, "prompt", PROMPT_KINDS, max(arguments.compare // 2, 1))
     for protocol, kinds, contexts in (
         ("ask", ASK_KINDS, arguments.contexts),
         ("prompt", PROMPT_KINDS, arguments.contexts),
@@ -311,7 +311,7 @@ def main():
     parser.add_argument("--model", default=os.path.join(ROOT, "build", "models", "recall.kvc"))
     parser.add_argument("--out", default=os.path.join(ROOT, "docs", "results.md"))
     parser.add_argument("--contexts", type=int, default=25, help="contexts of every kind for every method")
-    parser.add_argument("--compare", type=int, default=100, help="contexts of every kind for the head budgets")
+    parser.add_argument("--compare", type=int, default=100, help="contexts a kind for head budgets, half in prompt")
     parser.add_argument("--grid", type=int, default=4, help="contexts of every cell of the needle grid")
     parser.add_argument("--windows", type=int, default=2, help="windows of every text")
     arguments = parser.parse_args()
