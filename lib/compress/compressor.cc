@@ -40,6 +40,14 @@ Compressor::Compressor(const Policy& policy, const CompressorShape& shape, HeadS
 Result<std::unique_ptr<Compressor>> Compressor::Create(const Policy& policy, const CompressorShape& shape,
                                                        HeadScores scores, const OpContext& ops,
                                                        MemoryMeter* meter) {
+  Result<std::unique_ptr<Compressor>> made = Build(policy, shape, std::move(scores), ops, meter);
+  if (made.ok()) KVC_RETURN_IF_ERROR(made.value()->Validate());
+  return made;
+}
+
+Result<std::unique_ptr<Compressor>> Compressor::Build(const Policy& policy, const CompressorShape& shape,
+                                                      HeadScores scores, const OpContext& ops,
+                                                      MemoryMeter* meter) {
   std::unique_ptr<Compressor> c(new Compressor(policy, shape, std::move(scores), ops, meter));
   const size_t n_heads = static_cast<size_t>(shape.n_layers * shape.n_kv_heads);
   if (policy.scorer != nullptr) {
@@ -60,7 +68,6 @@ Result<std::unique_ptr<Compressor>> Compressor::Create(const Policy& policy, con
   c->codebook_ = policy.reducer != nullptr && policy.reducer->kind == ReduceKind::kCodebook;
   c->in_cache_ = policy.positions == PositionMode::kInCache;
   c->keys_rotated_.assign(static_cast<size_t>(shape.n_layers), c->codebook_ ? 0 : 1);
-  KVC_RETURN_IF_ERROR(c->Validate());
   if (!policy.keeps_all() && policy.decode == DecodeMode::kReobserve) {
     const int64_t rows = policy.Int(OptionId::kWindow), width = int64_t{shape.n_heads} * shape.head_dim;
     c->ring_count_.assign(static_cast<size_t>(shape.n_layers), 0);

@@ -147,6 +147,9 @@ class Compressor {
   static constexpr int32_t kUnbounded = 1 << 28;  // a length no prompt has
   Compressor(const Policy& policy, const CompressorShape& shape, HeadScores scores, const OpContext& ops,
              MemoryMeter* meter);
+  static Result<std::unique_ptr<Compressor>> Build(const Policy& policy, const CompressorShape& shape,
+                                                   HeadScores scores, const OpContext& ops,
+                                                   MemoryMeter* meter);
   Status Validate();
   Status ReserveScoring(int32_t longest);
   AllocateInput AllocationFor(int32_t budget, int32_t n_tokens) const;

@@ -265,7 +265,7 @@ void Compressor::Reset() {
 }
 
 Result<std::unique_ptr<Compressor>> Compressor::Fork() const {
-  Result<std::unique_ptr<Compressor>> made = Create(policy_, shape_, head_scores_, ops_, meter_);
+  Result<std::unique_ptr<Compressor>> made = Build(policy_, shape_, head_scores_, ops_, meter_);
   if (!made.ok()) return made.status();
   Compressor& fork = *made.value();
   fork.budget_ = budget_, fork.protect_ = protect_;

@@ -85,6 +85,13 @@ Status CheckReducer(const Policy& policy) {
         return Error(Code::kInvalid,
                      "reducer codebook never removes an entry of its codebook: it needs decode=grow");
       }
+      if (policy.Int(OptionId::kKv) > 2) {
+        return Error(
+            Code::kInvalid,
+            "reducer codebook stores directions and magnitudes, and kv=%s only its newest entries: use "
+            "f32, f16 or bf16",
+            ValueText(GetOption(OptionId::kKv), policy.Real(OptionId::kKv)).c_str());
+      }
       break;
   }
   if (policy.decode == DecodeMode::kStep && scorer->rank == nullptr) {
@@ -116,10 +123,6 @@ Status CheckKeyAxis(const Policy& policy) {
         Code::kInvalid,
         "key_axis=channel codes the keys of many tokens together, and pos_mode=incache turns them one by "
         "one: use pos_mode=original");
-  }
-  if (!policy.keeps_all() && policy.reducer->kind == ReduceKind::kCodebook) {
-    return Error(Code::kInvalid,
-                 "key_axis=channel needs quantised keys, and reducer codebook stores references instead");
   }
   return {};
 }

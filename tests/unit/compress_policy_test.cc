@@ -142,7 +142,8 @@ TEST(Composition, KeyChannelsNeedPagesThatStay) {
             "key_axis=channel codes the keys of many tokens together, and pos_mode=incache turns them one by "
             "one: use pos_mode=original");
   EXPECT_EQ(Refusal("spindlekv:budget=64,kv=int8,key_axis=channel"),
-            "key_axis=channel needs quantised keys, and reducer codebook stores references instead");
+            "reducer codebook stores directions and magnitudes, and kv=int8 only its newest entries: use "
+            "f32, f16 or bf16");
 }
 
 TEST(Grammar, ValuesOutOfRange) {
