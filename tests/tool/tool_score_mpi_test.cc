@@ -20,8 +20,8 @@ std::vector<std::string> Score(const std::string& out, const std::vector<std::st
 // mpirun as root in a container, on a machine with fewer places than processes, without a network.
 ProgramResult RunTeam(int n_processes, const std::vector<std::string>& program) {
   std::vector<std::string> all = {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", KVC_MPIRUN};
-  for (const char* option : {"--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,vader", "--mca",
-                             "btl_vader_single_copy_mechanism", "none", "-n"}) {
+  for (const char* option : {"--oversubscribe", "--bind-to", "none", "--mca", "plm", "isolated", "--mca",
+                             "btl", "self,vader", "--mca", "btl_vader_single_copy_mechanism", "none", "-n"}) {
     all.push_back(option);
   }
   all.push_back(std::to_string(n_processes));
