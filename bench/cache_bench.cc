@@ -1,7 +1,7 @@
 // What compression promises, measured in one run on models with random weights: the memory of a long prefill,
 // what compressing costs, what a step gains, what a fork costs, and that endless generation stays constant.
 // Prints a table; every line names the shape it used.
-//   cache_bench [--quick] [--threads N]
+//   cache_bench [--quick] [--threads N] [--only NAME]
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,6 +29,11 @@ void Check(kvc_status status, const char* what) {
   if (status == KVC_OK) return;
   std::fprintf(stderr, "cache_bench: %s: %s: %s\n", what, kvc_status_name(status), kvc_last_error());
   std::exit(1);
+}
+
+double Median(std::vector<double>* values) {
+  std::sort(values->begin(), values->end());
+  return (*values)[values->size() / 2];
 }
 
 std::vector<int32_t> Tokens(int n) {
@@ -72,8 +77,7 @@ class Run {
         Check(kvc_session_append(session_, &other, 1), "append");
       }
     }
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
+    return Median(&times);
   }
   kvc_session_stats Stats() const {
     kvc_session_stats stats{};
@@ -147,28 +151,25 @@ double PrefillSeconds(const std::string& model, const char* spec, int n) {
 }
 
 // Window methods: scoring and compaction as a share of prefill. Column-sum methods pay inside the pass, a
-// second Q.K of every chunk: their extra time as a share of attention, which is what prefill takes beyond the
-// linear part of short prompts.
+// second Q.K of every chunk: their extra time over a full prefill just before, as a share of attention, which is
+// what prefill takes beyond the linear part of short prompts.
 void CompressionCost(const std::string& model, int n) {
-  constexpr int kShort = 256;
-  double full = 1e9, linear = 1e9;
-  for (int i = 0; i < 3; ++i) {
-    full = std::min(full, PrefillSeconds(model, "full", n));
-    linear = std::min(linear, PrefillSeconds(model, "full", kShort) * n / kShort);
-  }
+  constexpr int kShort = 256, kRounds = 5;
   for (const char* spec : {"snapkv:budget=128,window=32", "cokv:budget=128", "ada-snapkv:budget=128",
                            "cokv-document:budget=128", "h2o:budget=128", "weightedkv:budget=128"}) {
-    double best = 1e9, share = 0;
-    for (int i = 0; i < 3; ++i) {
+    std::vector<double> shares, extras, attention;
+    for (int i = 0; i < kRounds; ++i) {
+      const double full = PrefillSeconds(model, "full", n);
       Run run(model, spec, n + 16);
       run.Prefill(n);
       const kvc_session_stats s = run.Stats();
-      if (s.prefill_seconds < best) best = s.prefill_seconds, share = s.compress_seconds / s.prefill_seconds;
+      shares.push_back(s.compress_seconds / s.prefill_seconds);
+      attention.push_back(full - PrefillSeconds(model, "full", kShort) * n / kShort);
+      extras.push_back((s.prefill_seconds - full) / attention.back());
     }
     std::printf("compression     %-28s %d tokens: scoring and compaction %.2f %% of prefill; ", spec, n,
-                100 * share);
-    std::printf("extra %.0f %% of attention's %.0f ms\n", 100 * (best - full) / (full - linear),
-                1e3 * (full - linear));
+                100 * Median(&shares));
+    std::printf("extra %.0f %% of attention's %.0f ms\n", 100 * Median(&extras), 1e3 * Median(&attention));
   }
 }
 
@@ -203,25 +204,28 @@ void ForkCost(const std::string& model, int n) {
     times.push_back(Now() - begin);
     kvc_session_close(fork);
   }
-  std::sort(times.begin(), times.end());
   std::printf("fork            %d tokens: %.3f ms (median), %lld cache bytes\n", n,
-              1e3 * times[times.size() / 2], static_cast<long long>(run.Stats().cache_bytes - before));
+              1e3 * Median(&times), static_cast<long long>(run.Stats().cache_bytes - before));
 }
 
+// A session that has just filled its budget against one that has generated `steps` tokens more.
 void Endless(const std::string& model, int steps) {
   for (const char* spec : {"streaming:budget=512", "h2o:budget=512", "weightedkv:budget=512"}) {
-    Run run(model, spec, steps + 2000);
-    run.Prefill(1000);
-    run.StepSeconds(200);
-    const int64_t bytes = run.Stats().cache_bytes;
-    const double early = run.StepSeconds(200);
-    double late = 0;
-    for (int done = 400; done + 200 <= steps; done += 200) late = run.StepSeconds(200);
+    Run young(model, spec, steps + 4000), old(model, spec, steps + 4000);
+    young.Prefill(1000), old.Prefill(1000);
+    young.StepSeconds(200), old.StepSeconds(200);
+    const int64_t bytes = old.Stats().cache_bytes;
+    old.StepSeconds(steps);
+    std::vector<double> early, late, ratios;
+    for (int i = 0; i < 9; ++i) {  // in turn, so that a change of the machine's speed hits both
+      early.push_back(young.StepSeconds(100)), late.push_back(old.StepSeconds(100));
+      ratios.push_back(late.back() / early.back());
+    }
     std::printf(
         "endless         %-24s %d tokens: step %.3f ms then %.3f ms (ratio %.2f), cache %.2f MiB then %.2f "
         "MiB\n",
-        spec, steps, 1e3 * early, 1e3 * late, late / early, static_cast<double>(bytes) / 1048576,
-        static_cast<double>(run.Stats().cache_bytes) / 1048576);
+        spec, steps, 1e3 * Median(&early), 1e3 * Median(&late), Median(&ratios),
+        static_cast<double>(bytes) / 1048576, static_cast<double>(old.Stats().cache_bytes) / 1048576);
   }
 }
 
@@ -233,14 +237,48 @@ kvc::test::TinyModelOptions Shape(int layers, int heads, int kv_heads, int dim, 
   return o;
 }
 
+constexpr char kHelp[] =
+    "cache_bench: what a compressed cache costs and what it saves, on random-weight models\n\n"
+    "  cache_bench [--quick] [--threads N] [--only NAME]\n\n"
+    "  --quick      shorter contexts and fewer steps (half a minute instead of several)\n"
+    "  --threads N  threads of the engine; 0, the default, takes the machine's\n"
+    "  --only NAME  one measurement: memory, cost, step, fork or endless\n\n"
+    "Every line is a ratio within one run, or a share of what was planned.\n";
+
+struct Options {
+  bool quick = false;
+  std::string only;
+  bool Wants(const char* name) const { return only.empty() || only == name; }
+};
+
+// 0 to go on, else the exit status plus one.
+int ParseOptions(int argc, char** argv, Options* options) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    if (arg == "--help") {
+      std::fputs(kHelp, stdout);
+      return 1;
+    }
+    if (arg == "--quick") {
+      options->quick = true;
+    } else if (arg == "--threads" && i + 1 < argc) {
+      n_threads = std::atoi(argv[++i]);
+    } else if (arg == "--only" && i + 1 < argc) {
+      options->only = argv[++i];
+    } else {
+      std::fprintf(stderr, "cache_bench: '%s' is not an option; see --help\n", arg.c_str());
+      return 3;
+    }
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool quick = false;
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--quick") == 0) quick = true;
-    if (std::strcmp(argv[i], "--threads") == 0 && i + 1 < argc) n_threads = std::atoi(argv[++i]);
-  }
+  Options options;
+  if (const int exit = ParseOptions(argc, argv, &options); exit != 0) return exit - 1;
+  const bool quick = options.quick;
   const kvc::test::TempFolder folder;
   const std::string deep = folder / "deep.kvc", wide = folder / "wide.kvc", small = folder / "small.kvc";
   if (!kvc::test::WriteTinyModel(Shape(24, 4, 4, 64, 256, 512), deep).ok() ||
@@ -248,11 +286,13 @@ int main(int argc, char** argv) {
       !kvc::test::WriteTinyModel(Shape(4, 8, 4, 64, 256, 1024), small).ok()) {
     return 1;
   }
-  PrefillMemory(deep, quick ? 4096 : 16384, "snapkv:budget=128,kv=f32");
-  if (!quick) PrefillMemory(deep, 16384, "full:kv=f32");
-  CompressionCost(small, 4096);
-  StepGain(wide, quick ? 4096 : 8192);
-  ForkCost(wide, quick ? 4096 : 8192);
-  Endless(small, quick ? 4000 : 20000);
+  if (options.Wants("memory")) {
+    PrefillMemory(deep, quick ? 4096 : 16384, "snapkv:budget=128,kv=f32");
+    if (!quick) PrefillMemory(deep, 16384, "full:kv=f32");
+  }
+  if (options.Wants("cost")) CompressionCost(small, 4096);
+  if (options.Wants("step")) StepGain(wide, quick ? 4096 : 8192);
+  if (options.Wants("fork")) ForkCost(wide, quick ? 4096 : 8192);
+  if (options.Wants("endless")) Endless(small, quick ? 4000 : 20000);
   return 0;
 }
