@@ -50,14 +50,25 @@ METHODS = {
 }
 GRID_METHODS = ("streaming", "h2o", "snapkv-w8", "ada-snapkv", "cokv", "cokv-document")
 TEXT_METHODS = ("streaming", "h2o", "tova", "cam", "weightedkv", "ahakv")
-# The comparison of head budgets: on every question of these kinds.
-COMPARED = ("snapkv-w8", "pyramidkv", "ada-snapkv", "headkv-r2", "cokv", "cokv-document")
-COMPARED_BUDGETS = (12, 16, 24, 32, 64, 72, 128)
+# The comparison of head budgets: on every question of these kinds. The last two read the document twice: with CoKV's
+# budgets, and with the same slots for every head.
+OF_ONE_PASS = ("snapkv-w8", "pyramidkv", "ada-snapkv", "headkv-r2", "cokv")
+COMPARED = (*OF_ONE_PASS, "cokv-document", "reconstruct")
+COMPOSED = {"reconstruct": "snapkv-w8:budget={c},scorer=reconstruct,kernel=1"}
+COMPARED_BUDGETS = (12, 16, 24, 32, 45, 64, 72, 128)
 COMPARED_KINDS = ("niah_multi", "lives", "kv", "niah", "fewshot")
+# Scores measured on one task, used on another.
+TRANSFER_TABLES = ("ssv", "ssv-niah_multi", "ssv-lives", "ssv-kv", "ssv-niah", "ssv-fewshot")
+TRANSFER_SLOTS = 64
 
 
 def spec(method, budget):
-    return METHODS[method][0].format(c=budget, half=budget // 2)
+    text = COMPOSED[method] if method in COMPOSED else METHODS[method][0]
+    return text.format(c=budget, half=budget // 2)
+
+
+def fits(method, budget):
+    return method in COMPOSED or budget >= METHODS[method][1]
 
 
 def data(kind):
@@ -98,7 +109,7 @@ class Program:
 def accuracy_rows(program, methods, budgets, kinds, protocol, contexts):
     """{(method, budget): {kind: row}}; "full" has budget 0."""
     table = {}
-    wanted = [("full", 0, "full")] + [(m, c, spec(m, c)) for m in methods for c in budgets if c >= METHODS[m][1]]
+    wanted = [("full", 0, "full")] + [(m, c, spec(m, c)) for m in methods for c in budgets if fits(m, c)]
     for kind in kinds:
         # niah and passage have one question a context, the others four.
         limit = 4 * contexts if kind == "niah" and contexts >= 100 else contexts
@@ -189,7 +200,7 @@ def comparison(program, protocol, kinds, contexts):
         for m in COMPARED:
             low, high = bootstrap(rows[m], kinds)
             cells.append(f"{100 * means[m]:.1f} [{100 * low:.0f}–{100 * high:.0f}]")
-        best = max((m for m in COMPARED if not m.startswith("cokv")), key=means.get)
+        best = max((m for m in OF_ONE_PASS if m != "cokv"), key=means.get)
         low, high = bootstrap(rows["cokv"], kinds, rows[best])
         share = sum(r["cache_share"] for r in rows["cokv"].values()) / len(kinds)
         cells.append(f"{100 * (means['cokv'] - means[best]):+.1f} [{100 * low:+.1f}, {100 * high:+.1f}] ({best})")
@@ -206,10 +217,27 @@ def comparison(program, protocol, kinds, contexts):
     lines += ["", "Smallest of these budgets with 97 % of the full cache's accuracy: " + ", ".join(reached) + ".", ""]
     lines += ["| kind, slots | " + " | ".join(COMPARED) + " |", "|---|" + "---|" * len(COMPARED)]
     for kind in kinds:
-        for budget in (16, 32, 72):
+        for budget in (16, 32, 45, 72):
             cells = [percent(table[(m, budget)][kind]) for m in COMPARED]
             lines.append(f"| {kind}, {budget} | " + " | ".join(cells) + " |")
     return lines + [""]
+
+
+def transfer_section(program, contexts):
+    """Accuracy of cokv on every kind with the scores of every kind."""
+    policies = [f"cokv:budget={TRANSFER_SLOTS},scores={table}" for table in TRANSFER_TABLES]
+    lines = ["| scores of | " + " | ".join(COMPARED_KINDS) + " |", "|---|" + "---|" * len(COMPARED_KINDS)]
+    columns = []
+    for kind in COMPARED_KINDS:
+        columns.append(
+            program.evaluate(
+                f"transfer to {kind}", policies, "--data", data(kind), "--protocol", "ask", "--limit", str(contexts)
+            )
+        )
+    for i, table in enumerate(TRANSFER_TABLES):
+        name = "all but fewshot (`ssv`)" if table == "ssv" else table.split("-")[1]
+        lines.append(f"| {name} | " + " | ".join(percent(column[i]) for column in columns) + " |")
+    return lines
 
 
 # ---- needle grid and texts ----
@@ -280,7 +308,9 @@ def page(program, arguments):
     out += open(os.path.join(ROOT, "bench", "results_notes.md"), encoding="utf-8").read().splitlines() + [""]
     out += ["## Head budgets", ""]
     out += comparison(program, "ask", COMPARED_KINDS, arguments.compare)
-    out += comparison(program, "prompt", PROMPT_KINDS, max(arguments.compare // 2, 1))
+    out += comparison(program, "prompt", PROMPT_KINDS, arguments.compare)
+    out += [f"### Scores of one task on another, {TRANSFER_SLOTS} slots, protocol ask", ""]
+    out += transfer_section(program, arguments.contexts) + [""]
     for protocol, kinds, contexts in (
         ("ask", ASK_KINDS, arguments.contexts),
         ("prompt", PROMPT_KINDS, arguments.contexts),
@@ -311,7 +341,7 @@ def main():
     parser.add_argument("--model", default=os.path.join(ROOT, "build", "models", "recall.kvc"))
     parser.add_argument("--out", default=os.path.join(ROOT, "docs", "results.md"))
     parser.add_argument("--contexts", type=int, default=25, help="contexts of every kind for every method")
-    parser.add_argument("--compare", type=int, default=100, help="contexts a kind for head budgets, half in prompt")
+    parser.add_argument("--compare", type=int, default=100, help="contexts a kind for head budgets")
     parser.add_argument("--grid", type=int, default=4, help="contexts of every cell of the needle grid")
     parser.add_argument("--windows", type=int, default=2, help="windows of every text")
     arguments = parser.parse_args()

@@ -39,6 +39,8 @@ struct Observation {
   Buffer<float> queries;     // [n_rows, H, D]
   bool column_sums = false;  // whether sums below were wanted
   Buffer<float> sums;  // [G, capacity of the LayerKv]: group mean of the summed probabilities of the new rows
+  bool reread = false;   // whether maxima below were wanted
+  Buffer<float> maxima;  // [G, capacity]: largest probability that a reread row of a query head of g gave
 };
 
 }  // namespace kvc

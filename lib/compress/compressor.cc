@@ -136,6 +136,7 @@ Status Compressor::BeginPrompt(int32_t n_tokens, PromptNeeds* needs) {
   caps_ = slots;
   const Scorer& scorer = *policy_.scorer;
   needs->column_sums = (scorer.needs & kNeedsColumnSums) != 0 || accumulated_ >= 0;
+  needs->reread = (scorer.needs & kNeedsReread) != 0;
   if (scorer.window_rows != nullptr) needs->window_rows = scorer.window_rows(policy_, n_tokens, budget_);
   return {};
 }

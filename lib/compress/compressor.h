@@ -27,6 +27,7 @@ struct HeadScores {
 struct PromptNeeds {
   int32_t window_rows = 0;
   bool column_sums = false;
+  bool reread = false;
 };
 
 class Compressor {

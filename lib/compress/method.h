@@ -26,7 +26,8 @@ enum Needs : uint32_t {
   kNeedsWindow = 1,
   kNeedsColumnSums = 2,
   kNeedsHeadScores = 4,
-  kNeedsTable = 8
+  kNeedsTable = 8,
+  kNeedsReread = 16
 };
 
 // The entries no scorer may give up: the first n_sink and the newest n_recent.

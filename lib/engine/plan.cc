@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "lib/engine/reread.h"
 #include "lib/engine/session.h"
 
 namespace kvc {
@@ -165,6 +166,11 @@ Status Session::PlanPrompt(int32_t n, std::vector<int32_t>* slots, int64_t* work
   PrefillRequest request;
   request.n = n, request.window_rows = needs.window_rows, request.column_sums = needs.column_sums;
   request.n_aux = compressor.n_aux();
+  Reread reread;
+  if (needs.reread) {
+    KVC_RETURN_IF_ERROR(MakeReread(*model_, std::vector<int32_t>(static_cast<size_t>(n)), n, &reread));
+    request.reread = &reread;
+  }
   KVC_RETURN_IF_ERROR(forward_.ReservePrefill(c, request, counter));
   KVC_RETURN_IF_ERROR(compressor.ReservePrompt(n));
   *layer_bytes = forward_.layer_bytes();

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cmath>
 
+#include "lib/engine/reread.h"
+
 namespace kvc {
 namespace {
 
@@ -143,12 +145,15 @@ Status Session::RunPrompt(const std::vector<int32_t>& tokens, std::unique_ptr<Kv
   PromptScope scope(this);
   PromptNeeds needs;
   PrefillRequest request;
+  Reread reread;
   Status status = BeginPrompt(std::move(cache), std::move(compressor), first_position + n, compress, &needs);
+  if (status.ok() && needs.reread) status = MakeReread(*model_, tokens, first_position + n, &reread);
   if (status.ok()) {
     request.tokens = tokens.data(), request.n = n, request.first_position = first_position;
     request.max_cached = prompt_.cache->MaxLen();
     request.positions_in_cache = prompt_.compressor->in_cache();
     request.window_rows = needs.window_rows, request.column_sums = needs.column_sums,
+    request.reread = needs.reread ? &reread : nullptr;
     request.n_aux = compressor_->n_aux();
     request.sink = this, request.call = &call_;
     logits->resize(static_cast<size_t>(model_->config().vocab_size));

@@ -120,6 +120,8 @@ Status Session::ReduceBySideValues(std::unique_ptr<KvCache> cache, std::unique_p
   PrefillRequest request;
   request.n = 1, request.max_cached = prompt_.cache->MaxLen(), request.n_aux = compressor_->n_aux(),
   request.column_sums = true;
+  const Reread nothing;  // to look at again
+  if (needs.reread) request.reread = &nothing;
   LayerKv* kv = nullptr;
   Observation* observed = nullptr;
   if (status.ok())

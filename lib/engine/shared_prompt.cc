@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "lib/engine/reread.h"
 #include "lib/engine/session.h"
 
 namespace kvc {
@@ -21,20 +22,31 @@ class SharedPrompt final : public PrefillSink {
     request.sink = this, request.call = &first.call_;
     std::vector<float> logits(static_cast<size_t>(first.model_->config().vocab_size));
     request.logits = logits.data();
+    PrefillExtras extras;
+    request.extras = &extras;
     Status status = Begin(&request);
+    const bool again =
+        std::any_of(needs_.begin(), needs_.end(), [](const PromptNeeds& n) { return n.reread; });
+    Reread reread;
+    if (status.ok() && again) {
+      status = MakeReread(*first.model_, tokens_, request.n, &reread);
+      request.reread = &reread;
+    }
     // Every compressor gets a copy it may change; one copy at a time.
     PrefillRequest copy = request;
     for (Session* s : sessions_) copy.n_aux = std::max(copy.n_aux, s->compressor_->n_aux());
     if (status.ok()) status = copy_.ReserveLayer(first.model_->config(), copy, meter, &kv_, &observed_);
     if (status.ok()) status = kvc::Prefill(first.model_->network(), request, &first.forward_, meter);
     first.forward_.FreePrefill();
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    double network =
-        seconds;  // what a session of its own would have taken: the network and its own compression
+    // What a session of its own would have taken: the network, what its scorer asked for, its compression.
+    double network = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() -
+                     extras.column_sums - extras.reread;
     for (const Session* s : sessions_) network -= s->prompt_.compress_seconds;
-    for (Session* s : sessions_) {
+    for (size_t i = 0; i < sessions_.size(); ++i) {
+      Session* s = sessions_[i];
       if (status.ok()) {
-        s->prefill_seconds_ += network + s->prompt_.compress_seconds;
+        s->prefill_seconds_ += network + (needs_[i].column_sums ? extras.column_sums : 0) +
+                               (needs_[i].reread ? extras.reread : 0) + s->prompt_.compress_seconds;
         s->TakePrompt(tokens_, request.n, logits.data());
       } else {
         s->prompt_ = Session::Prompt();
@@ -90,6 +102,7 @@ class SharedPrompt final : public PrefillSink {
     std::copy_n(seen.queries.data() + (seen.n_rows - rows) * width, rows * width, observed_->queries.data());
     observed_->n_rows = rows, observed_->n_new = seen.n_new;
     if (seen.column_sums) std::copy_n(seen.sums.data(), entries, observed_->sums.data());
+    if (seen.reread) std::copy_n(seen.maxima.data(), entries, observed_->maxima.data());
   }
 
   Span<Session* const> sessions_;

@@ -3,6 +3,7 @@
 #include "lib/model/forward.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 
@@ -100,22 +101,41 @@ class LayerMath {
   void* scratch_;
 };
 
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Rows of activations that are worked on at once.
+int32_t ChunkRows(const PrefillRequest& r) {
+  return std::min(std::max(r.n, r.reread == nullptr ? 0 : r.reread->LongestSegment()), kChunk);
+}
+
 float Scale(const ModelConfig& c) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim)));
 }
 
 }  // namespace
 
+int32_t Reread::LongestSegment() const {
+  int32_t longest = 0, begin = 0;
+  for (int32_t end : ends) {
+    longest = std::max(longest, end - begin);
+    begin = end;
+  }
+  return longest;
+}
+
 // ---- workspace ----
 
 Status ForwardWorkspace::ReservePrefill(const ModelConfig& c, const PrefillRequest& r, MemoryMeter* meter) {
-  const int64_t chunk = std::min(r.n, kChunk);
-  KVC_RETURN_IF_ERROR(residual_.Reserve(meter, int64_t{r.n} * c.hidden_size, "activations of the prompt"));
+  const int64_t chunk = ChunkRows(r), rows = r.n + (r.reread == nullptr ? 0 : r.reread->tokens.size());
+  KVC_RETURN_IF_ERROR(residual_.Reserve(meter, rows * c.hidden_size, "activations of the prompt"));
   KVC_RETURN_IF_ERROR(
       block_.Reserve(meter, Activations::Floats(c, chunk) + chunk * c.head_dim, "activations of a chunk"));
   KVC_RETURN_IF_ERROR(
       scratch_.Reserve(meter, ScratchBytes(c, static_cast<int32_t>(chunk)), "activations of a chunk"));
-  if (r.column_sums) KVC_RETURN_IF_ERROR(lse_.Reserve(meter, int64_t{c.n_heads} * kChunk, "column sums"));
+  if (r.column_sums || r.reread != nullptr)
+    KVC_RETURN_IF_ERROR(lse_.Reserve(meter, int64_t{c.n_heads} * kChunk, "column sums"));
   LayerKv* kv;
   Observation* observed;
   return ReserveLayer(c, r, meter, &kv, &observed);
@@ -123,7 +143,8 @@ Status ForwardWorkspace::ReservePrefill(const ModelConfig& c, const PrefillReque
 
 Status ForwardWorkspace::ReserveLayer(const ModelConfig& c, const PrefillRequest& r, MemoryMeter* meter,
                                       LayerKv** kv, Observation** observed) {
-  const int64_t entries = int64_t{r.max_cached} + r.n, g = c.n_kv_heads;
+  const int64_t extra = r.reread == nullptr ? 0 : r.reread->LongestSegment(),
+                entries = int64_t{r.max_cached} + r.n + extra, g = c.n_kv_heads;
   kv_.n_kv_heads = c.n_kv_heads, kv_.head_dim = c.head_dim, kv_.n_aux = r.n_aux;
   kv_.len.assign(static_cast<size_t>(g), 0);
   kv_.capacity = entries;
@@ -139,6 +160,11 @@ Status ForwardWorkspace::ReserveLayer(const ModelConfig& c, const PrefillRequest
   if (r.column_sums) {
     KVC_RETURN_IF_ERROR(observed_.sums.Reserve(meter, g * entries, "column sums"));
     if (!meter->counting()) std::fill(observed_.sums.data(), observed_.sums.data() + g * entries, 0.0f);
+  }
+  observed_.reread = r.reread != nullptr;
+  if (observed_.reread) {
+    KVC_RETURN_IF_ERROR(observed_.maxima.Reserve(meter, g * entries, "column maxima"));
+    if (!meter->counting()) std::fill(observed_.maxima.data(), observed_.maxima.data() + g * entries, 0.0f);
   }
   *kv = &kv_;
   *observed = &observed_;
@@ -157,13 +183,13 @@ Status ForwardWorkspace::ReserveDecode(const ModelConfig& c, int32_t n_rows, Mem
 void ForwardWorkspace::FreePrefill() {
   residual_.Free(), block_.Free(), lse_.Free();
   kv_.keys.Free(), kv_.values.Free(), kv_.positions.Free(), kv_.aux.Free();
-  observed_.queries.Free(), observed_.sums.Free();
+  observed_.queries.Free(), observed_.sums.Free(), observed_.maxima.Free();
 }
 
 int64_t ForwardWorkspace::bytes() const {
   return residual_.bytes() + block_.bytes() + lse_.bytes() + decode_.bytes() + scratch_.bytes() +
          kv_.keys.bytes() + kv_.values.bytes() + kv_.positions.bytes() + kv_.aux.bytes() +
-         observed_.queries.bytes() + observed_.sums.bytes();
+         observed_.queries.bytes() + observed_.sums.bytes() + observed_.maxima.bytes();
 }
 
 int64_t ForwardWorkspace::layer_bytes() const {
@@ -180,25 +206,24 @@ class PrefillPass {
         r_(r),
         ws_(ws),
         math_(net, ws->scratch_.data()),
-        a_(c_, std::min(r.n, kChunk), ws->block_.data()),
-        angles_(ws->block_.data() + Activations::Floats(c_, std::min(r.n, kChunk))) {}
+        a_(c_, ChunkRows(r), ws->block_.data()),
+        angles_(ws->block_.data() + Activations::Floats(c_, ChunkRows(r))) {}
 
   Status Run() {
-    net_.ops.pool->ParallelFor(r_.n, [&](int64_t i, int) {
-      net_.ops.kernels->weight_row(net_.weights.embedding, r_.tokens[i],
-                                   ws_->residual_.data() + i * c_.hidden_size);
-    });
+    Embed(r_.tokens, r_.n, ws_->residual_.data());
+    if (r_.reread != nullptr) {
+      Embed(r_.reread->tokens.data(), static_cast<int32_t>(r_.reread->tokens.size()),
+            ws_->residual_.data() + int64_t{r_.n} * c_.hidden_size);
+    }
     for (int layer = 0; layer < c_.n_layers; ++layer) {
       LayerKv& kv = ws_->kv_;
       KVC_RETURN_IF_ERROR(r_.sink->BeginLayer(layer, &kv));
       base_ = kv.len;
-      if (r_.column_sums)
-        std::fill(ws_->observed_.sums.data(), ws_->observed_.sums.data() + c_.n_kv_heads * kv.capacity, 0.0f);
-      for (int32_t begin = 0; begin < r_.n; begin += kChunk) {
-        if (r_.call != nullptr && r_.call->cancelled())
-          return Error(Code::kCancelled, "prefill was cancelled");
-        Chunk(layer, begin, std::min(kChunk, r_.n - begin));
-      }
+      const int64_t entries = c_.n_kv_heads * kv.capacity;
+      if (r_.column_sums) std::fill_n(ws_->observed_.sums.data(), entries, 0.0f);
+      if (r_.reread != nullptr) std::fill_n(ws_->observed_.maxima.data(), entries, 0.0f);
+      KVC_RETURN_IF_ERROR(Segment(layer, 0, r_.n, 0));
+      KVC_RETURN_IF_ERROR(ReadAgain(layer));
       KVC_RETURN_IF_ERROR(r_.sink->EndLayer(layer, &kv, &ws_->observed_));
     }
     math_.Logits(ws_->residual_.data() + int64_t{r_.n - 1} * c_.hidden_size, 1, a_, r_.logits);
@@ -206,17 +231,58 @@ class PrefillPass {
   }
 
  private:
-  void Chunk(int layer, int32_t begin, int32_t n) {
+  // Rows [row, row + n) of the residual, which stand at `offset` behind what was cached.
+  struct Rows {
+    int32_t row, n, offset;
+    bool reread;
+  };
+
+  void Embed(const int32_t* tokens, int32_t n, float* x) {
+    net_.ops.pool->ParallelFor(n, [&](int64_t i, int) {
+      net_.ops.kernels->weight_row(net_.weights.embedding, tokens[i], x + i * c_.hidden_size);
+    });
+  }
+
+  Status Segment(int layer, int32_t row, int32_t n, int32_t offset) {
+    for (int32_t begin = 0; begin < n; begin += kChunk) {
+      if (r_.call != nullptr && r_.call->cancelled()) return Error(Code::kCancelled, "prefill was cancelled");
+      Chunk(layer, {row + begin, std::min(kChunk, n - begin), offset + begin, row >= r_.n});
+    }
+    return {};
+  }
+
+  // The segments follow the prompt one at a time, each in the place of the one before.
+  Status ReadAgain(int layer) {
+    if (r_.reread == nullptr) return {};
+    const double start = Now();
+    int32_t begin = 0;
+    for (int32_t end : r_.reread->ends) {
+      KVC_RETURN_IF_ERROR(Segment(layer, r_.n + begin, end - begin, r_.n));
+      begin = end;
+    }
+    for (size_t g = 0; g < base_.size(); ++g) ws_->kv_.len[g] = base_[g] + r_.n;
+    if (r_.extras != nullptr) r_.extras->reread += Now() - start;
+    return {};
+  }
+
+  void Chunk(int layer, const Rows& rows) {
     const LayerWeights& w = net_.weights.layers[static_cast<size_t>(layer)];
-    float* x = ws_->residual_.data() + int64_t{begin} * c_.hidden_size;
+    const int32_t n = rows.n;
+    float* x = ws_->residual_.data() + int64_t{rows.row} * c_.hidden_size;
     math_.Project(w, x, n, a_);
-    RotateAndScatter(begin, n);
-    RecordWindow(begin, n);
-    AttendChunk(begin, n);
-    if (r_.column_sums) AddColumnSums(begin, n);
+    RotateAndScatter(rows.offset, n);
+    if (!rows.reread) RecordWindow(rows.offset, n);
+    AttendChunk(rows.offset, n);
+    if (rows.reread) {
+      FoldColumns(rows);
+    } else if (r_.column_sums) {
+      const double start = Now();
+      FoldColumns(rows);
+      if (r_.extras != nullptr) r_.extras->column_sums += Now() - start;
+    }
     // Of the last layer only the last token goes on to the logits.
     const bool last_layer = layer + 1 == c_.n_layers;
-    const int32_t skip = !last_layer ? 0 : begin + n == r_.n ? n - 1 : n;
+    const int32_t skip = !last_layer ? 0 : rows.row + n == r_.n ? n - 1 : n;
     if (skip < n) {
       math_.Finish(w, a_.attended + int64_t{skip} * c_.n_heads * c_.head_dim, n - skip,
                    x + int64_t{skip} * c_.hidden_size, a_);
@@ -269,7 +335,8 @@ class PrefillPass {
       args.out = a_.attended + (int64_t{row} * c_.n_heads + h) * d;
       args.q_stride = args.out_stride = int64_t{c_.n_heads} * d;
       args.k = ws_->kv_.Keys(g), args.v = ws_->kv_.Values(g);
-      args.lse = r_.column_sums ? ws_->lse_.data() + int64_t{h} * kChunk + row : nullptr;
+      args.lse =
+          r_.column_sums || r_.reread != nullptr ? ws_->lse_.data() + int64_t{h} * kChunk + row : nullptr;
       args.n_q = std::min(kQueryBlock, n - row);
       args.first_visible = base_[static_cast<size_t>(g)] + begin + row;
       args.d = d, args.window = c_.sliding_window, args.scale = Scale(c_);
@@ -277,12 +344,16 @@ class PrefillPass {
     });
   }
 
-  void AddColumnSums(int32_t begin, int32_t n) {
+  // What the rows look at: the prompt's own are summed, of those that read it again the largest counts, and
+  // only over the prompt and what was cached before.
+  void FoldColumns(const Rows& rows) {
     const int32_t d = c_.head_dim, group = c_.n_heads / c_.n_kv_heads;
     const int64_t blocks = (ws_->kv_.capacity + kKeyBlock - 1) / kKeyBlock;
+    float* into = rows.reread ? ws_->observed_.maxima.data() : ws_->observed_.sums.data();
     net_.ops.pool->ParallelFor(blocks * c_.n_kv_heads, [&](int64_t item, int) {
-      const int32_t g = static_cast<int32_t>(item / blocks);
-      const int64_t first = item % blocks * kKeyBlock, end = base_[static_cast<size_t>(g)] + begin + n;
+      const int32_t g = static_cast<int32_t>(item / blocks), cached = base_[static_cast<size_t>(g)];
+      const int64_t first = item % blocks * kKeyBlock,
+                    end = cached + (rows.reread ? r_.n : rows.offset + rows.n);
       if (first >= end) return;
       for (int32_t h = g * group; h < (g + 1) * group; ++h) {
         ColumnSumsArgs args{};
@@ -290,12 +361,12 @@ class PrefillPass {
         args.q_stride = int64_t{c_.n_heads} * d;
         args.k = ws_->kv_.Keys(g);
         args.lse = ws_->lse_.data() + int64_t{h} * kChunk;
-        args.sums = ws_->observed_.sums.data() + g * ws_->kv_.capacity;
-        args.n_q = n, args.first_visible = base_[static_cast<size_t>(g)] + begin;
+        args.sums = into + g * ws_->kv_.capacity;
+        args.n_q = rows.n, args.first_visible = cached + rows.offset;
         args.key_begin = static_cast<int32_t>(first),
         args.key_end = static_cast<int32_t>(std::min(first + kKeyBlock, end));
-        args.d = d, args.scale = Scale(c_), args.weight = 1.0f / static_cast<float>(group);
-        net_.ops.kernels->column_sums(args);
+        args.d = d, args.scale = Scale(c_), args.weight = rows.reread ? 1 : 1.0f / static_cast<float>(group);
+        (rows.reread ? net_.ops.kernels->column_maxima : net_.ops.kernels->column_sums)(args);
       }
     });
   }

@@ -2,6 +2,7 @@
 // engine implements.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "lib/base/call_state.h"
 #include "lib/cache/layer_kv.h"
@@ -28,6 +29,19 @@ class PrefillSink {
   virtual Status EndLayer(int layer, LayerKv* kv, Observation* observed) = 0;
 };
 
+// Tokens that are run behind a prompt only to see what they look at, in segments: each directly follows the
+// prompt and none sees another. Nothing of them is kept.
+struct Reread {
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> ends;  // of every segment in tokens, ascending
+  int32_t LongestSegment() const;
+};
+
+// What a prompt took beyond the network itself, in seconds.
+struct PrefillExtras {
+  double column_sums = 0, reread = 0;
+};
+
 struct PrefillRequest {
   const int32_t* tokens = nullptr;  // [n]
   int32_t n = 0;
@@ -36,10 +50,12 @@ struct PrefillRequest {
   bool positions_in_cache = false;  // RoPE at the slot index of each head instead of the original position
   int32_t window_rows = 0;          // newest query rows to record
   bool column_sums = false;
+  const Reread* reread = nullptr;  // null: none
   int32_t n_aux = 0;
   PrefillSink* sink = nullptr;
   const CallState* call = nullptr;
-  float* logits = nullptr;  // [V] of the last token
+  float* logits = nullptr;          // [V] of the last token
+  PrefillExtras* extras = nullptr;  // added to, when wanted
 };
 
 // What one token does to one session's cache in one layer.

@@ -30,6 +30,7 @@ constexpr KernelTable kReference = {
     ref::PrefillAttention,
     ref::ScoreRows,
     ref::ColumnSums,
+    ref::ColumnMaxima,
     ref::AttendTile,
     ref::EncodeVectors,
     ref::DecodeVectors,
@@ -55,6 +56,7 @@ KernelTable FillMissing(KernelTable table, const KernelTable& below) {
   fill(table.prefill_attention, below.prefill_attention);
   fill(table.score_rows, below.score_rows);
   fill(table.column_sums, below.column_sums);
+  fill(table.column_maxima, below.column_maxima);
   fill(table.attend_tile, below.attend_tile);
   fill(table.encode_vectors, below.encode_vectors);
   fill(table.decode_vectors, below.decode_vectors);

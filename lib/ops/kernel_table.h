@@ -52,8 +52,10 @@ struct ScoreRowsArgs {
   float scale;
 };
 
-// sums[t] += weight * sum over rows i that see key t of exp(scale * q_i.k_t - lse[i]), t in [key_begin,
-// key_end). Row i sees keys [0, first_visible + i]. The second pass of methods.md 2.3: n x n never exists.
+// With p(i, t) = exp(scale * q_i.k_t - lse[i]) for the rows i that see key t, t in [key_begin, key_end):
+// column_sums: sums[t] += weight * sum over i of p(i, t); column_maxima: sums[t] = max(sums[t], max over i of
+// weight * p(i, t)). Row i sees keys [0, first_visible + i]. The second pass of methods.md 2.3: n x n never
+// exists.
 struct ColumnSumsArgs {
   const float* q;
   const float* k;    // [S, D] dense
@@ -100,6 +102,7 @@ struct KernelTable {
   void (*prefill_attention)(const PrefillAttentionArgs&);
   void (*score_rows)(const ScoreRowsArgs&);
   void (*column_sums)(const ColumnSumsArgs&);
+  void (*column_maxima)(const ColumnSumsArgs&);
   void (*attend_tile)(const AttendTileArgs&);
   // Cache vectors: n vectors [n, D] f32 <-> stored form, dense, VectorBytes(format) each.
   void (*encode_vectors)(const VectorFormat& format, const float* x, int32_t n, void* out);

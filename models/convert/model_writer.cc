@@ -14,7 +14,8 @@
 namespace kvc {
 namespace {
 
-constexpr int64_t kBlockBytes = 256 * 1024;  // bytes collected before they are hashed and written; a multiple of 64
+constexpr int64_t kBlockBytes =
+    256 * 1024;  // bytes collected before they are hashed and written; a multiple of 64
 
 int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -26,10 +27,12 @@ TensorEntry EntryOf(const TensorPlan& plan) {
   return entry;
 }
 
-// A vocabulary may have more rows than the tokenizer has pieces (padding to a round number): the rest are unused.
+// A vocabulary may have more rows than the tokenizer has pieces (padding to a round number): the rest are
+// unused.
 void FillPieces(int32_t vocab_size, TokenizerSpec* spec) {
   const size_t n = static_cast<size_t>(vocab_size);
-  if (vocab_size > kMaxVocab || spec->pieces.size() >= n || spec->piece_kinds.size() != spec->pieces.size()) return;
+  if (vocab_size > kMaxVocab || spec->pieces.size() >= n || spec->piece_kinds.size() != spec->pieces.size())
+    return;
   if (!spec->scores.empty() && spec->scores.size() == spec->pieces.size()) spec->scores.resize(n, 0.0f);
   spec->pieces.resize(n);
   spec->piece_kinds.resize(n, PieceKind::kUnused);
@@ -39,8 +42,13 @@ class FileWriter final : public ModelWriter {
  public:
   FileWriter(std::unique_ptr<AtomicFile> file, std::string path, ModelFileContent content,
              std::vector<TensorPlan> plans, std::vector<TensorEntry> entries)
-      : file_(std::move(file)), path_(std::move(path)), content_(std::move(content)), plans_(std::move(plans)),
-        entries_(std::move(entries)), sections_(entries_.size()), block_(kBlockBytes) {
+      : file_(std::move(file)),
+        path_(std::move(path)),
+        content_(std::move(content)),
+        plans_(std::move(plans)),
+        entries_(std::move(entries)),
+        sections_(entries_.size()),
+        block_(kBlockBytes) {
     for (SectionEntry& section : sections_) section.kind = kTensorSection;
   }
 
@@ -150,9 +158,9 @@ class FileWriter final : public ModelWriter {
   const std::vector<TensorEntry> entries_;
   std::vector<SectionEntry> sections_;
   int64_t directory_bytes_ = 0;
-  size_t index_ = 0;            // tensor being written
-  SectionLayout layout_;        // of it
-  int64_t position_ = 0;        // in its section
+  size_t index_ = 0;      // tensor being written
+  SectionLayout layout_;  // of it
+  int64_t position_ = 0;  // in its section
   std::unique_ptr<TensorScan> scan_;
   std::vector<uint8_t> block_;  // its newest bytes, not yet written
   int64_t n_collected_ = 0;
@@ -181,8 +189,8 @@ Result<std::unique_ptr<ModelWriter>> ModelWriter::Create(const std::string& path
   if (!status.ok()) return Status(status.code(), path + ": cannot be written: " + status.message());
   Result<std::unique_ptr<AtomicFile>> file = AtomicFile::Create(path);
   if (!file.ok()) return file.status();
-  auto writer = std::make_unique<FileWriter>(std::move(file.value()), path, std::move(content), std::move(tensors),
-                                             std::move(entries));
+  auto writer = std::make_unique<FileWriter>(std::move(file.value()), path, std::move(content),
+                                             std::move(tensors), std::move(entries));
   KVC_RETURN_IF_ERROR(writer->Begin());
   return std::unique_ptr<ModelWriter>(std::move(writer));
 }
@@ -197,13 +205,16 @@ Status RewriteHeadScores(const std::string& in_path, const std::string& out_path
   for (const TensorEntry& t : in.tensors()) {
     plans.push_back({t.role, t.layer, t.weight.type, t.weight.rows, t.weight.cols, t.weight.group});
   }
-  ModelFileContent content{in.config(), in.tokenizer_spec(), in.turn_format(), tables, in.created_by(), in.source()};
-  Result<std::unique_ptr<ModelWriter>> writer = ModelWriter::Create(out_path, std::move(content), std::move(plans));
+  ModelFileContent content{in.config(), in.tokenizer_spec(), in.turn_format(),
+                           tables,      in.created_by(),     in.source()};
+  Result<std::unique_ptr<ModelWriter>> writer =
+      ModelWriter::Create(out_path, std::move(content), std::move(plans));
   if (!writer.ok()) return writer.status();
   for (const TensorEntry& t : in.tensors()) {
     const SectionLayout layout = LayoutOf(t.weight);
     KVC_RETURN_IF_ERROR(writer.value()->Append(t.weight.data, layout.data_bytes));
-    if (layout.scales_bytes > 0) KVC_RETURN_IF_ERROR(writer.value()->Append(t.weight.scales, layout.scales_bytes));
+    if (layout.scales_bytes > 0)
+      KVC_RETURN_IF_ERROR(writer.value()->Append(t.weight.scales, layout.scales_bytes));
   }
   return writer.value()->Finish();
 }

@@ -1,5 +1,5 @@
-// Writes a .kvc file, one tensor at a time, atomically: a temporary file beside the target, fsync, rename. On any
-// failure, or when Finish was not reached, the temporary file is removed and the old target stays.
+// Writes a .kvc file, one tensor at a time, atomically: a temporary file beside the target, fsync, rename. On
+// any failure, or when Finish was not reached, the temporary file is removed and the old target stays.
 #pragma once
 #include <functional>
 #include <memory>
@@ -29,21 +29,21 @@ struct TensorPlan {
 
 class ModelWriter {
  public:
-  // All tensors are announced first, in the order they will be written; the directory's size then is known. What no
-  // reader would take is refused here: kBadModel, kUnsupported. A tokenizer with fewer pieces than the vocabulary is
-  // filled up with unused pieces. kIo: the file cannot be created.
+  // All tensors are announced first, in the order they will be written; the directory's size then is known.
+  // What no reader would take is refused here: kBadModel, kUnsupported. A tokenizer with fewer pieces than
+  // the vocabulary is filled up with unused pieces. kIo: the file cannot be created.
   static Result<std::unique_ptr<ModelWriter>> Create(const std::string& path, ModelFileContent content,
                                                      std::vector<TensorPlan> tensors);
   virtual ~ModelWriter() = default;
-  // Appends to the tensor now being written, in pieces of any size: first all codes or elements [rows, cols] in file
-  // form, then (int8, int4) all scales f16 [rows, cols / group]. The next tensor starts when this one is complete.
-  // NaN or infinity among values or scales is kBadModel, at the tensor's end.
+  // Appends to the tensor now being written, in pieces of any size: first all codes or elements [rows, cols]
+  // in file form, then (int8, int4) all scales f16 [rows, cols / group]. The next tensor starts when this one
+  // is complete. NaN or infinity among values or scales is kBadModel, at the tensor's end.
   virtual Status Append(const void* data, int64_t n_bytes) = 0;
   virtual Status Finish() = 0;
 };
 
-// Replaces the head-score tables of an existing file (same atomic rule; the paths may be equal); weights are copied,
-// their checksums kept. Sections and fields of the file that this version does not know are not.
+// Replaces the head-score tables of an existing file (same atomic rule; the paths may be equal); weights are
+// copied, their checksums kept. Sections and fields of the file that this version does not know are not.
 Status RewriteHeadScores(const std::string& in_path, const std::string& out_path,
                          const std::vector<HeadScoreTable>& tables);
 

@@ -7,19 +7,19 @@
 #include "kvc/kvc.h"
 
 /* Says what failed and why; 0 when nothing did. */
-static int failed(const char *doing, kvc_status status) {
+static int failed(const char* doing, kvc_status status) {
   if (status == KVC_OK) return 0;
   fprintf(stderr, "cannot %s: %s (%s)\n", doing, kvc_last_error(), kvc_status_name(status));
   return 1;
 }
 
 /* The ids of a prompt, BOS first, in memory the caller frees; NULL when that failed. */
-static int32_t *tokenize(const kvc_model *model, const char *prompt, int32_t *n_tokens) {
+static int32_t* tokenize(const kvc_model* model, const char* prompt, int32_t* n_tokens) {
   const int32_t n_text = (int32_t)strlen(prompt);
   const int32_t cap = n_text + 8; /* no token is shorter than a byte; a few for what a tokenizer adds */
-  int32_t *tokens = malloc((size_t)cap * sizeof *tokens);
-  if (tokens && failed("read the prompt", kvc_tokenize(model, (const uint8_t *)prompt, n_text, KVC_ADD_BOS, tokens,
-                                                       cap, n_tokens))) {
+  int32_t* tokens = malloc((size_t)cap * sizeof *tokens);
+  if (tokens && failed("read the prompt", kvc_tokenize(model, (const uint8_t*)prompt, n_text, KVC_ADD_BOS,
+                                                       tokens, cap, n_tokens))) {
     free(tokens);
     tokens = NULL;
   }
@@ -27,7 +27,7 @@ static int32_t *tokenize(const kvc_model *model, const char *prompt, int32_t *n_
 }
 
 /* Generates token by token and prints text as soon as it is complete UTF-8. */
-static int answer(kvc_session *session, int max_tokens) {
+static int answer(kvc_session* session, int max_tokens) {
   uint8_t text[512];
   int32_t token = 0, n_text = 0;
   for (int i = 0; i < max_tokens; ++i) {
@@ -41,24 +41,25 @@ static int answer(kvc_session *session, int max_tokens) {
   return 0;
 }
 
-static int run(kvc_session *session, const kvc_model *model, const char *prompt, int max_tokens) {
+static int run(kvc_session* session, const kvc_model* model, const char* prompt, int max_tokens) {
   kvc_session_stats stats = {.struct_size = sizeof stats};
   int32_t n_tokens = 0;
-  int32_t *tokens = tokenize(model, prompt, &n_tokens);
+  int32_t* tokens = tokenize(model, prompt, &n_tokens);
   int bad = !tokens || failed("process the prompt", kvc_session_prefill(session, tokens, n_tokens)) ||
-            answer(session, max_tokens) || failed("read the statistics", kvc_session_get_stats(session, &stats));
+            answer(session, max_tokens) ||
+            failed("read the statistics", kvc_session_get_stats(session, &stats));
   free(tokens);
   if (!bad) {
-    fprintf(stderr, "%d + %d tokens, cache %lld bytes, uncompressed %lld\n", (int)stats.n_prompt, (int)stats.n_answer,
-            (long long)stats.cache_bytes, (long long)stats.cache_bytes_full);
+    fprintf(stderr, "%d + %d tokens, cache %lld bytes, uncompressed %lld\n", (int)stats.n_prompt,
+            (int)stats.n_answer, (long long)stats.cache_bytes, (long long)stats.cache_bytes_full);
   }
   return bad;
 }
 
-int main(int argc, char **argv) {
-  kvc_model *model = NULL;
-  kvc_policy *policy = NULL;
-  kvc_session *session = NULL;
+int main(int argc, char** argv) {
+  kvc_model* model = NULL;
+  kvc_policy* policy = NULL;
+  kvc_session* session = NULL;
   if (argc < 4) {
     fprintf(stderr, "usage: %s MODEL.kvc POLICY PROMPT [TOKENS]\n", argv[0]);
     return 2;

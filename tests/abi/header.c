@@ -1,4 +1,5 @@
-/* The header by itself, twice, in a strict compiler; the program asks the library whether they belong together. */
+/* The header by itself, twice, in a strict compiler; the program asks the library whether they belong
+ * together. */
 #include <kvc/kvc.h>
 #include <kvc/kvc.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Layout of every public struct: a size or an offset that changes breaks compiled callers. New fields go to the end, in
- * whole 8-byte steps, and get their lines here. */
+/* Layout of every public struct: a size or an offset that changes breaks compiled callers. New fields go to
+ * the end, in whole 8-byte steps, and get their lines here. */
 #include <stddef.h>
 
 #include "kvc/kvc.h"

@@ -1,5 +1,6 @@
-// Any bytes as a model file. Input that begins with KVCM is a file, tried as it is and with its hashes made right; any
-// other input is a directory, put into a file with right hashes, so that the checks behind them are reached.
+// Any bytes as a model file. Input that begins with KVCM is a file, tried as it is and with its hashes made
+// right; any other input is a directory, put into a file with right hashes, so that the checks behind them
+// are reached.
 #include <cstdlib>
 #include <cstring>
 
@@ -19,8 +20,10 @@ void Open(const kvc::test::AlignedBytes& bytes) {
   unsigned sum = 0;
   for (const kvc::TensorEntry& t : file.tensors()) {
     const auto* data = static_cast<const uint8_t*>(t.weight.data);
-    for (int64_t i = 0; i < kvc::WeightRowBytes(t.weight.type, t.weight.cols) * t.weight.rows; ++i) sum += data[i];
-    const int64_t n_scales = t.weight.group > 0 ? int64_t{t.weight.rows} * (t.weight.cols / t.weight.group) : 0;
+    for (int64_t i = 0; i < kvc::WeightRowBytes(t.weight.type, t.weight.cols) * t.weight.rows; ++i)
+      sum += data[i];
+    const int64_t n_scales =
+        t.weight.group > 0 ? int64_t{t.weight.rows} * (t.weight.cols / t.weight.group) : 0;
     for (int64_t i = 0; i < n_scales; ++i) sum += t.weight.scales[i];
   }
   if (file.DescribeJson().size() + sum == 0) std::abort();

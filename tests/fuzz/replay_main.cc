@@ -1,5 +1,5 @@
-// main of a fuzz target in the test suite: feeds it the files of the folders named on the command line, and each file
-// cut at a few places. A folder that does not exist is empty.
+// main of a fuzz target in the test suite: feeds it the files of the folders named on the command line, and
+// each file cut at a few places. A folder that does not exist is empty.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

@@ -175,5 +175,37 @@ TEST(ColumnSumsParity, AgreesWithDoubleInAnyCutOfTheKeys) {
   }
 }
 
+TEST(ColumnMaximaParity, AgreesWithDoubleInAnyCutOfTheKeys) {
+  for (const RowsCase& c : RowsCases()) {
+    if (c.window > 0) continue;
+    const RowsData data(c);
+    std::vector<float> lse;
+    for (double x : Attention(data).lse) lse.push_back(static_cast<float>(x));
+    constexpr float kBefore = 0.01f;  // some entries are below what stands there already
+    std::vector<double> want(static_cast<size_t>(data.n_keys), kBefore);
+    for (int32_t i = 0; i < c.n_q; ++i) {
+      for (int32_t t = 0; t <= c.first_visible + i; ++t) {
+        double& largest = want[static_cast<size_t>(t)];
+        largest = std::max(largest, 0.5 * std::exp(data.Logit(i, t) - lse[static_cast<size_t>(i)]));
+      }
+    }
+    for (const KernelTable* table : Tables()) {
+      std::vector<float> whole(static_cast<size_t>(data.n_keys), kBefore), parts(whole);
+      ColumnSumsArgs a{data.q.data(), data.k.data(), lse.data(),      whole.data(),
+                       data.stride,   c.n_q,         c.first_visible, 0,
+                       data.n_keys,   c.d,           data.scale,      0.5f};
+      table->column_maxima(a);
+      for (size_t t = 0; t < want.size(); ++t)
+        ASSERT_NEAR(want[t], whole[t], kTolerance) << Name(table, c) << " key " << t;
+      a.sums = parts.data();
+      for (int32_t t = 0; t < data.n_keys; t = a.key_end) {
+        a.key_begin = t, a.key_end = std::min(data.n_keys, t + 1 + t % 41);
+        table->column_maxima(a);
+      }
+      ASSERT_EQ(whole, parts) << Name(table, c);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvc::parity

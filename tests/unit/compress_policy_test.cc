@@ -247,7 +247,7 @@ TEST(Composition, NamesOfParts) {
   EXPECT_EQ(Refusal("snapkv:budget=64,scorer=h20"),
             "there is no scorer \"h20\"; nearest is h2o. There are position, h2o, h2o_count, last_row, "
             "window, window_sg_value, proxy_random, "
-            "persistence, avg_accum, window_qhead, window_ramp, window_accum");
+            "persistence, avg_accum, window_qhead, window_ramp, window_accum, reconstruct");
   EXPECT_EQ(Refusal("snapkv:budget=64,allocator=ada_pyramid").substr(0, 62),
             "there is no allocator \"ada_pyramid\"; nearest is ada+pyramid. T");
   EXPECT_EQ(Refusal("snapkv:budget=64,reducer=x").substr(0, 25), "there is no reducer \"x\"; ");
@@ -265,7 +265,8 @@ TEST(Composition, ScorersAndAllocators) {
       {"position", "++++--+++"},     {"h2o", "+++++++++"},         {"h2o_count", "+++++++++"},
       {"last_row", "++++kkkkk"},     {"window", "+++++++++"},      {"window_sg_value", "+++++++++"},
       {"proxy_random", "++++--+++"}, {"persistence", "++++--+++"}, {"avg_accum", "+++++++++"},
-      {"window_qhead", "++++-----"}, {"window_ramp", "++++-----"}, {"window_accum", "+++++++++"}};
+      {"window_qhead", "++++-----"}, {"window_ramp", "++++-----"}, {"window_accum", "+++++++++"},
+      {"reconstruct", "+++++++++"}};
   EXPECT_EQ(allocators.size(), Allocators().size());
   EXPECT_EQ(rows.size(), Scorers().size());
   for (const auto& [scorer, marks] : rows) {

@@ -19,8 +19,8 @@ TEST(KernelTable, EveryTableIsCompleteAndTheReferenceComesFirst) {
     EXPECT_TRUE(t->matmul && t->quantize_row && t->rms_norm && t->rope && t->silu_mul && t->add && t->dot &&
                 t->axpy && t->softmax)
         << t->name;
-    EXPECT_TRUE(t->prefill_attention && t->score_rows && t->column_sums && t->attend_tile &&
-                t->encode_vectors && t->decode_vectors && t->weight_row)
+    EXPECT_TRUE(t->prefill_attention && t->score_rows && t->column_sums && t->column_maxima &&
+                t->attend_tile && t->encode_vectors && t->decode_vectors && t->weight_row)
         << t->name;
   }
   const KernelTable* one[1];

@@ -110,9 +110,7 @@ class MpiTeam : public Team {
     }
   }
 
-  void Abort(int exit_code) override {
-    MPI_Abort(MPI_COMM_WORLD, exit_code);
-  }
+  void Abort(int exit_code) override { MPI_Abort(MPI_COMM_WORLD, exit_code); }
 
  private:
   const int rank_, size_;

@@ -1,5 +1,6 @@
-// Documents whose questions are not known when they are compressed: CoKV's budgets, and a score that does not
-// only look from the document's last words.
+// Documents whose questions are not known when they are compressed: CoKV's budgets, and what the model looks
+// at when it reads the document once more. One head gets nothing beyond the window, not the many that the
+// table's alpha would empty: with this score every head's few slots are worth keeping (docs/head-scores.md).
 #include "lib/compress/allocators.h"
 #include "lib/compress/methods.h"
 #include "lib/compress/reducers.h"
@@ -9,14 +10,15 @@ namespace kvc {
 
 constexpr Method kMethodCokvDocument = {
     "cokv-document",
-    "CoKV budgets for documents read once and asked often: window and accumulated attention score together",
-    "libkvc: CoKV with the scores of SnapKV and H2O together, chosen on training tasks "
+    "CoKV budgets for documents read once and asked often: they are read twice, and what the second reading "
+    "looks at is kept",
+    "libkvc: CoKV's budgets with KVzip's score (arXiv 2505.23416), chosen on training tasks "
     "(docs/head-scores.md); methods.md 2.13",
     &kAllocatorCokv,
-    &kScorerWindowAccum,
+    &kScorerReconstruct,
     &kReducerEvict,
     DecodeMode::kGrow,
     PositionMode::kOriginal,
-    {{OptionId::kWindow, 8}, {OptionId::kAccumWeight, 8}}};
+    {{OptionId::kWindow, 8}, {OptionId::kKernel, 1}, {OptionId::kAlpha, 1}}};
 
 }  // namespace kvc

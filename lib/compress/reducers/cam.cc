@@ -4,10 +4,10 @@
 
 namespace kvc {
 
-constexpr Reducer kReducerCam = {
-    "cam",
-    ReduceKind::kCam,
-    kNeedsColumnSums,
-    {OptionId::kMergeBudget, OptionId::kCamExpected, OptionId::kCamDenominator, OptionId::kSeed, OptionId::kSequence}};
+constexpr Reducer kReducerCam = {"cam",
+                                 ReduceKind::kCam,
+                                 kNeedsColumnSums,
+                                 {OptionId::kMergeBudget, OptionId::kCamExpected, OptionId::kCamDenominator,
+                                  OptionId::kSeed, OptionId::kSequence}};
 
 }  // namespace kvc

@@ -1,5 +1,5 @@
-// Every kernel and their table, over the vector names of the simd_*.h that was included before. Included inside
-// the unnamed namespace of an ISA's file.
+// Every kernel and their table, over the vector names of the simd_*.h that was included before. Included
+// inside the unnamed namespace of an ISA's file.
 #include "lib/ops/cpu/common.inl.h"
 #include "lib/ops/cpu/elementwise.inl.h"
 #include "lib/ops/cpu/matmul_float.inl.h"
@@ -27,7 +27,8 @@ constexpr KernelTable Table(const char* name) {
   t.softmax = Softmax;
   t.prefill_attention = PrefillAttention;
   t.score_rows = ScoreRows;
-  t.column_sums = ColumnSums;
+  t.column_sums = Columns<Fold::kSum>;
+  t.column_maxima = Columns<Fold::kMaximum>;
   t.attend_tile = AttendTile;
   t.encode_vectors = EncodeVectors;
   t.decode_vectors = DecodeVectors;

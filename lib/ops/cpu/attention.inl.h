@@ -228,30 +228,41 @@ inline void ScoreRows(const ScoreRowsArgs& a) {
   }
 }
 
-// sum[t] += exp(scale * z[i][t] - lse) over rows [begin, end) of the block, each up to its last visible key.
-inline void SumColumns(const ColumnSumsArgs& a, int32_t row0, int32_t begin, int32_t end, int32_t key,
-                       LogitTile* tile, float* sum) {
+enum class Fold { kSum, kMaximum };
+
+// Folds exp(scale * z[i][t] - lse) of rows [begin, end) of the block, each up to its last visible key, into
+// column[t].
+template <Fold kFold>
+inline void FoldColumns(const ColumnSumsArgs& a, int32_t row0, int32_t begin, int32_t end, int32_t key,
+                        LogitTile* tile, float* column) {
   const F scale = Set(a.scale);
   for (int32_t i = begin; i < end; ++i) {
     const F lse = Set(a.lse[row0 + i]);
     float* z = tile->z[i];
     for (int32_t t = a.first_visible + row0 + i + 1 - key; t < kTileKeys; ++t) z[t] = -kInfinity;
-    for (int t = 0; t < kTileKeys; t += kWidth)
-      Store(sum + t, Add(Load(sum + t), Exp(Sub(Mul(Load(z + t), scale), lse))));
+    for (int t = 0; t < kTileKeys; t += kWidth) {
+      const F p = Exp(Sub(Mul(Load(z + t), scale), lse)), old = Load(column + t);
+      Store(column + t, kFold == Fold::kSum ? Add(old, p) : Max(old, p));
+    }
   }
 }
 
-inline void ColumnSums(const ColumnSumsArgs& a) {
+template <Fold kFold>
+inline void Columns(const ColumnSumsArgs& a) {
   LogitTile tile;
   for (int32_t key = a.key_begin; key < a.key_end; key += kTileKeys) {
-    alignas(64) float sum[kTileKeys] = {};
+    alignas(64) float column[kTileKeys] = {};
     const int32_t n = Least(kTileKeys, a.key_end - key);
     const int32_t first = Most(0, key - a.first_visible);  // the first row that sees a key of the tile
     for (int32_t row0 = first / kRowBlock * kRowBlock; row0 < a.n_q; row0 += kRowBlock) {
       const int32_t begin = Most(0, first - row0), end = Least(kRowBlock, a.n_q - row0);
       Logits({a.q, a.q_stride, a.k, a.d}, row0, begin, end, key, key + n, &tile);
-      SumColumns(a, row0, begin, end, key, &tile, sum);
+      FoldColumns<kFold>(a, row0, begin, end, key, &tile, column);
     }
-    for (int32_t t = 0; t < n; ++t) a.sums[key + t] += a.weight * sum[t];
+    for (int32_t t = 0; t < n; ++t) {
+      float& into = a.sums[key + t];
+      const float found = a.weight * column[t];
+      into = kFold == Fold::kSum ? into + found : into > found ? into : found;
+    }
   }
 }

@@ -1,4 +1,5 @@
 // Attention in its four uses: whole prompt, probabilities of some rows, column sums, cached pages.
+#include <algorithm>
 #include <cmath>
 
 #include "lib/base/half.h"
@@ -120,6 +121,15 @@ void ColumnSums(const ColumnSumsArgs& a) {
       sum += std::exp(a.scale * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d) - a.lse[i]);
     }
     a.sums[t] += a.weight * sum;
+  }
+}
+
+void ColumnMaxima(const ColumnSumsArgs& a) {
+  for (int32_t t = a.key_begin; t < a.key_end; ++t) {
+    for (int32_t i = t > a.first_visible ? t - a.first_visible : 0; i < a.n_q; ++i) {
+      const float z = a.scale * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d);
+      a.sums[t] = std::max(a.sums[t], a.weight * std::exp(z - a.lse[i]));
+    }
   }
 }
 

@@ -20,6 +20,7 @@ void Softmax(float* x, int32_t n);
 void PrefillAttention(const PrefillAttentionArgs& a);
 void ScoreRows(const ScoreRowsArgs& a);
 void ColumnSums(const ColumnSumsArgs& a);
+void ColumnMaxima(const ColumnSumsArgs& a);
 void AttendTile(const AttendTileArgs& a);
 
 void EncodeVectors(const VectorFormat& format, const float* x, int32_t n, void* out);
