@@ -55,6 +55,7 @@ void KvCache::Load(int layer, LayerKv* kv) const {
       DecodeStored(h, FormatAt(layer, g), s, 1, 1, kv->Values(g) + int64_t{r} * d);
       kv->Positions(g)[r] = *Positions(h, s);
       for (int a = 0; a < std::min(config_.n_aux, kv->n_aux); ++a) kv->Aux(a, g)[r] = *Aux(h, s, a);
+      if (kv->has_seen) kv->Seen(g)[r] = config_.seen_masks ? *Seen(h, s) : ~0u;
     }
     kv->len[static_cast<size_t>(g)] = n;
   }

@@ -19,6 +19,8 @@ struct LayerKv {
   Buffer<float> aux;          // [n_aux, G, capacity], side values of the scorer
   int32_t n_aux = 0;
   std::vector<int32_t> len;  // [G]
+  bool has_seen = false;     // query heads of a group see entries of their own (SpindleKV)
+  Buffer<uint32_t> seen;     // [G, capacity], bit j: query head j of the group sees the entry
 
   float* Keys(int h) { return keys.data() + h * capacity * head_dim; }
   const float* Keys(int h) const { return keys.data() + h * capacity * head_dim; }
@@ -26,6 +28,8 @@ struct LayerKv {
   const float* Values(int h) const { return values.data() + h * capacity * head_dim; }
   int32_t* Positions(int h) { return positions.data() + h * capacity; }
   const int32_t* Positions(int h) const { return positions.data() + h * capacity; }
+  uint32_t* Seen(int h) { return has_seen ? seen.data() + h * capacity : nullptr; }  // null: all see all
+  const uint32_t* Seen(int h) const { return has_seen ? seen.data() + h * capacity : nullptr; }
   float* Aux(int a, int h) { return aux.data() + (int64_t{a} * n_kv_heads + h) * capacity; }
   const float* Aux(int a, int h) const { return aux.data() + (int64_t{a} * n_kv_heads + h) * capacity; }
 };

@@ -208,22 +208,29 @@ Status Compressor::MarkHead(int layer, int32_t g, const LayerKv& kv, int32_t cou
 }
 
 // SpindleKV (c): every query head has its own set; what any of them keeps is stored once, with a mask of
-// those who see it.
+// those who see it. What a head gave up before does not come back to it.
 void Compressor::MarkQueryHeads(int32_t g, const LayerKv& kv, int32_t count) {
   const int32_t n = kv.len[static_cast<size_t>(g)], m = std::max(n - protect_.n_recent, 0),
                 group = shape_.n_heads / shape_.n_kv_heads;
   uint8_t* mark = marks_.data() + g * scratch_stride_;
   uint32_t* seen = seen_.data() + g * scratch_stride_;
   uint8_t* own = reinterpret_cast<uint8_t*>(keys_.data() + scratch_stride_);
+  const uint32_t* before = kv.Seen(g);
   std::fill(mark, mark + n, uint8_t{0});
   std::fill(seen, seen + n, 0u);
   for (int32_t j = 0; j < group; ++j) {
+    const auto sees = [&](int32_t t) { return before == nullptr || (before[t] >> j & 1) != 0; };
     std::fill(own, own + n, uint8_t{1});
-    if (count < m)
-      MarkTop(per_head_.data() + (int64_t{g} * group + j) * scratch_stride_, m, count, keys_.data(), own);
+    if (count < m) {
+      float* scores = per_head_.data() + (int64_t{g} * group + j) * scratch_stride_;
+      for (int32_t t = 0; t < m; ++t)
+        if (!sees(t)) scores[t] = -std::numeric_limits<float>::infinity();
+      MarkTop(scores, m, count, keys_.data(), own);
+    }
     for (int32_t t = 0; t < n; ++t) {
-      mark[t] |= own[t];
-      seen[t] |= static_cast<uint32_t>(own[t]) << j;
+      const bool kept = own[t] != 0 && sees(t);
+      mark[t] |= static_cast<uint8_t>(kept);
+      seen[t] |= static_cast<uint32_t>(kept) << j;
     }
   }
 }

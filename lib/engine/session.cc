@@ -154,6 +154,7 @@ Status Session::RunPrompt(const std::vector<int32_t>& tokens, std::unique_ptr<Kv
     request.positions_in_cache = prompt_.compressor->in_cache();
     request.window_rows = needs.window_rows, request.column_sums = needs.column_sums,
     request.reread = needs.reread ? &reread : nullptr;
+    request.seen_masks = prompt_.cache->config().seen_masks && request.max_cached > 0;
     request.n_aux = compressor_->n_aux();
     request.sink = this, request.call = &call_;
     logits->resize(static_cast<size_t>(model_->config().vocab_size));
@@ -268,7 +269,8 @@ Status Session::EndLayer(int layer, LayerKv* kv, Observation* observed) {
           ? prompt_.compressor->AppendLayer(layer, kv, prompt_.first_new, prompt_.cache.get())
           : prompt_.compressor->CompressLayer(layer, kv, observed, prompt_.compress, prompt_.cache.get());
   prompt_.compress_seconds += Seconds() - begin;
-  const int64_t layer_bytes = kv->keys.bytes() + kv->values.bytes() + kv->positions.bytes() + kv->aux.bytes();
+  const int64_t layer_bytes =
+      kv->keys.bytes() + kv->values.bytes() + kv->positions.bytes() + kv->aux.bytes() + kv->seen.bytes();
   prompt_.peak = std::max(prompt_.peak, prompt_.cache->bytes() + layer_bytes);
   workspace_peak_ = std::max(workspace_peak_, WorkspaceBytes() - layer_bytes);
   return status;

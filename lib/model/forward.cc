@@ -152,6 +152,8 @@ Status ForwardWorkspace::ReserveLayer(const ModelConfig& c, const PrefillRequest
   KVC_RETURN_IF_ERROR(kv_.values.Reserve(meter, g * entries * c.head_dim, "values of one layer"));
   KVC_RETURN_IF_ERROR(kv_.positions.Reserve(meter, g * entries, "positions of one layer"));
   KVC_RETURN_IF_ERROR(kv_.aux.Reserve(meter, r.n_aux * g * entries, "side values of one layer"));
+  kv_.has_seen = r.seen_masks;
+  if (kv_.has_seen) KVC_RETURN_IF_ERROR(kv_.seen.Reserve(meter, g * entries, "sets of query heads"));
   observed_.n_new = r.n;
   observed_.n_rows = std::min(r.window_rows, r.n);
   observed_.column_sums = r.column_sums;
@@ -182,18 +184,18 @@ Status ForwardWorkspace::ReserveDecode(const ModelConfig& c, int32_t n_rows, Mem
 
 void ForwardWorkspace::FreePrefill() {
   residual_.Free(), block_.Free(), lse_.Free();
-  kv_.keys.Free(), kv_.values.Free(), kv_.positions.Free(), kv_.aux.Free();
+  kv_.keys.Free(), kv_.values.Free(), kv_.positions.Free(), kv_.aux.Free(), kv_.seen.Free();
   observed_.queries.Free(), observed_.sums.Free(), observed_.maxima.Free();
 }
 
 int64_t ForwardWorkspace::bytes() const {
   return residual_.bytes() + block_.bytes() + lse_.bytes() + decode_.bytes() + scratch_.bytes() +
-         kv_.keys.bytes() + kv_.values.bytes() + kv_.positions.bytes() + kv_.aux.bytes() +
+         kv_.keys.bytes() + kv_.values.bytes() + kv_.positions.bytes() + kv_.aux.bytes() + kv_.seen.bytes() +
          observed_.queries.bytes() + observed_.sums.bytes() + observed_.maxima.bytes();
 }
 
 int64_t ForwardWorkspace::layer_bytes() const {
-  return kv_.keys.bytes() + kv_.values.bytes() + kv_.positions.bytes() + kv_.aux.bytes();
+  return kv_.keys.bytes() + kv_.values.bytes() + kv_.positions.bytes() + kv_.aux.bytes() + kv_.seen.bytes();
 }
 
 // ---- prefill ----
@@ -308,6 +310,7 @@ class PrefillPass {
                     static_cast<size_t>(d) * sizeof(float));
         kv.Positions(g)[slot] = static_cast<int32_t>(r_.first_position + begin + i);
         for (int32_t a = 0; a < kv.n_aux; ++a) kv.Aux(a, g)[slot] = 0.0f;
+        if (kv.has_seen) kv.Seen(g)[slot] = ~0u;
       }
     });
     for (size_t g = 0; g < base_.size(); ++g) kv.len[g] = base_[g] + begin + n;
@@ -337,6 +340,7 @@ class PrefillPass {
       args.k = ws_->kv_.Keys(g), args.v = ws_->kv_.Values(g);
       args.lse =
           r_.column_sums || r_.reread != nullptr ? ws_->lse_.data() + int64_t{h} * kChunk + row : nullptr;
+      args.seen = ws_->kv_.Seen(g), args.seen_bit = 1u << (h % group);
       args.n_q = std::min(kQueryBlock, n - row);
       args.first_visible = base_[static_cast<size_t>(g)] + begin + row;
       args.d = d, args.window = c_.sliding_window, args.scale = Scale(c_);

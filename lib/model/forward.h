@@ -51,6 +51,7 @@ struct PrefillRequest {
   int32_t window_rows = 0;          // newest query rows to record
   bool column_sums = false;
   const Reread* reread = nullptr;  // null: none
+  bool seen_masks = false;         // the cache may hold entries that only some query heads see
   int32_t n_aux = 0;
   PrefillSink* sink = nullptr;
   const CallState* call = nullptr;

@@ -27,7 +27,8 @@ struct MatMulArgs {
 
 // Causal attention of one query head over contiguous keys. Row i (token i of the block) sees keys [0,
 // first_visible + i] and, when window > 0, of these only the newest `window`. lse[i] = log sum exp of the
-// scaled logits (null: not wanted).
+// scaled logits (null: not wanted). Keys t with (seen[t] & seen_bit) == 0 are left out (null: none); a row
+// sees at least its own.
 struct PrefillAttentionArgs {
   const float* q;  // row i at q + i * q_stride, [D]
   const float* k;  // [S, D] dense
@@ -37,10 +38,12 @@ struct PrefillAttentionArgs {
   int64_t q_stride, out_stride;
   int32_t n_q, first_visible, d, window;
   float scale;
+  const uint32_t* seen = nullptr;  // [S]
+  uint32_t seen_bit = 0;
 };
 
 // Attention probabilities of some rows of one query head: p[i, t] = softmax over t < visible[i] of gain[i] *
-// scale * q_i.k_t, 0 for t in [visible[i], S).
+// scale * q_i.k_t, 0 for t in [visible[i], S). seen as above.
 struct ScoreRowsArgs {
   const float* q;          // row i at q + i * q_stride, [D]
   const float* k;          // [S, D] dense
@@ -50,6 +53,8 @@ struct ScoreRowsArgs {
   int64_t q_stride, p_stride;
   int32_t n_q, n_keys, d;
   float scale;
+  const uint32_t* seen = nullptr;  // [S]
+  uint32_t seen_bit = 0;
 };
 
 // With p(i, t) = exp(scale * q_i.k_t - lse[i]) for the rows i that see key t, t in [key_begin, key_end):

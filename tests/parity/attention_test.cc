@@ -107,6 +107,82 @@ TEST(PrefillAttentionParity, HugeLogitsStayFinite) {
   }
 }
 
+// Keys that a query head does not see: whole tiles of them, and the very first.
+std::vector<uint32_t> SomeSeen(int32_t n_keys, uint32_t bit) {
+  std::vector<uint32_t> seen(static_cast<size_t>(n_keys), ~0u);
+  for (int32_t t = 0; t < n_keys; ++t) {
+    const bool hidden = t < 70 ? t % 5 != 4 && n_keys > 8 : t < 200 || t % 3 == 0;
+    if (hidden) seen[static_cast<size_t>(t)] = ~bit;
+  }
+  return seen;
+}
+
+TEST(PrefillAttentionParity, LeavesOutWhatAQueryHeadDoesNotSee) {
+  constexpr uint32_t kBit = 4;
+  for (const RowsCase& c : RowsCases()) {
+    const RowsData data(c);
+    std::vector<uint32_t> seen = SomeSeen(data.n_keys, kBit);
+    std::fill(seen.begin() + c.first_visible, seen.end(), ~0u);  // every row sees itself
+    std::vector<double> want_out, want_lse;
+    for (int32_t i = 0; i < c.n_q; ++i) {
+      const int32_t end = c.first_visible + i + 1, begin = c.window > 0 ? std::max(0, end - c.window) : 0;
+      double sum = 0;
+      std::vector<double> out(static_cast<size_t>(c.d), 0.0);
+      for (int32_t t = begin; t < end; ++t) {
+        if ((seen[static_cast<size_t>(t)] & kBit) == 0) continue;
+        const double p = std::exp(data.Logit(i, t));
+        sum += p;
+        for (int32_t j = 0; j < c.d; ++j)
+          out[static_cast<size_t>(j)] += p * data.v[static_cast<size_t>(t * c.d + j)];
+      }
+      for (double x : out) want_out.push_back(x / sum);
+      want_lse.push_back(std::log(sum));
+    }
+    for (const KernelTable* table : Tables()) {
+      std::vector<float> out(data.q.size()), lse(static_cast<size_t>(c.n_q));
+      PrefillAttentionArgs a = data.Prefill(out.data(), lse.data());
+      a.seen = seen.data(), a.seen_bit = kBit;
+      table->prefill_attention(a);
+      for (int32_t i = 0; i < c.n_q; ++i) {
+        const size_t row = static_cast<size_t>(i);
+        ASSERT_NEAR(want_lse[row], lse[row], 1e-3) << Name(table, c) << " row " << i;
+        for (int32_t j = 0; j < c.d; ++j) {
+          ASSERT_NEAR(want_out[static_cast<size_t>(i * c.d + j)],
+                      out[static_cast<size_t>(i * data.stride + j)], 2e-4)
+              << Name(table, c) << " row " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(ScoreRowsParity, LeavesOutWhatAQueryHeadDoesNotSee) {
+  constexpr uint32_t kBit = 2;
+  for (const RowsCase& c : RowsCases()) {
+    const RowsData data(c);
+    std::vector<uint32_t> seen = SomeSeen(data.n_keys, kBit);
+    const std::vector<int32_t> visible(static_cast<size_t>(c.n_q), data.n_keys);
+    for (const KernelTable* table : Tables()) {
+      std::vector<float> p(static_cast<size_t>(c.n_q) * data.n_keys, 9);
+      ScoreRowsArgs a{data.q.data(), data.k.data(), visible.data(), nullptr, p.data(),  data.stride,
+                      data.n_keys,   c.n_q,         data.n_keys,    c.d,     data.scale};
+      a.seen = seen.data(), a.seen_bit = kBit;
+      table->score_rows(a);
+      for (int32_t i = 0; i < c.n_q; ++i) {
+        double sum = 0;
+        for (int32_t t = 0; t < data.n_keys; ++t)
+          sum += (seen[static_cast<size_t>(t)] & kBit) != 0 ? std::exp(data.Logit(i, t)) : 0;
+        for (int32_t t = 0; t < data.n_keys; ++t) {
+          const bool sees = (seen[static_cast<size_t>(t)] & kBit) != 0;
+          ASSERT_NEAR(sees ? std::exp(data.Logit(i, t)) / sum : 0,
+                      p[static_cast<size_t>(i * data.n_keys + t)], kTolerance)
+              << Name(table, c) << " row " << i << " key " << t;
+        }
+      }
+    }
+  }
+}
+
 TEST(ScoreRowsParity, AgreesWithDouble) {
   for (const RowsCase& c : RowsCases()) {
     const RowsData data(c);

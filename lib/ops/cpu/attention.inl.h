@@ -145,6 +145,10 @@ inline void Weigh(float* z, float scale, int32_t begin, int32_t end, float* m, f
   }
   const float most = MaxOf(top);
   *keep = most == *m ? 1 : ExpOf(*m - most);
+  if (most == -kInfinity) {  // nothing was seen so far: no weight, not exp(-inf + inf)
+    for (int t = 0; t < kTileKeys; t += kWidth) Store(z + t, Zero());
+    return;
+  }
   const F shift = Set(most);
   for (int t = 0; t < kTileKeys; t += kWidth) {
     const F weight = Exp(Sub(Load(z + t), shift));
@@ -161,6 +165,14 @@ inline int32_t FirstKey(const PrefillAttentionArgs& a, int32_t i) {
   return a.window > 0 ? Most(0, EndKey(a, i) - a.window) : 0;
 }
 
+// The logits of keys [key, key + n) that the query head does not see are as low as they can be.
+inline void Hide(const uint32_t* seen, uint32_t bit, int32_t key, int32_t n, float* z) {
+  if (seen == nullptr) return;
+  for (int32_t t = 0; t < n; ++t) {
+    if ((seen[key + t] & bit) == 0) z[t] = -kInfinity;
+  }
+}
+
 inline void PrefillTile(const PrefillAttentionArgs& a, int32_t row0, int32_t rows, int32_t key,
                         LogitTile* tile, Running* run) {
   int32_t begin = Most(0, key - a.first_visible - row0), end = rows;  // rows that see a key of the tile
@@ -170,6 +182,7 @@ inline void PrefillTile(const PrefillAttentionArgs& a, int32_t row0, int32_t row
   for (int32_t i = begin; i < end; ++i) {
     const int32_t from = Most(0, FirstKey(a, row0 + i) - key),
                   to = Least(kTileKeys, EndKey(a, row0 + i) - key);
+    Hide(a.seen, a.seen_bit, key, to, tile->z[i]);
     Weigh(tile->z[i], a.scale, from, to, &run->m[i], &run->l[i], &run->keep[i]);
   }
   for (int32_t i = begin; i < end; i += kTileRows) {
@@ -218,6 +231,7 @@ inline void ScoreRows(const ScoreRowsArgs& a) {
         const int32_t n = Least(kTileKeys, a.n_keys - key);
         for (int32_t t = 0; t < n; t += kWidth)
           StoreN(p + t, Least(kWidth, n - t), Mul(Load(&tile.z[i][t]), factor));
+        Hide(a.seen, a.seen_bit, key, n, p);
       }
     }
     for (int32_t i = row0; i < row0 + rows; ++i) {

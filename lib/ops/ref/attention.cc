@@ -10,6 +10,8 @@ namespace {
 
 constexpr int32_t kTile = 64;  // keys whose logits are held at a time, on the stack
 
+bool IsSeen(const uint32_t* seen, uint32_t bit, int32_t t) { return seen == nullptr || (seen[t] & bit) != 0; }
+
 // acc[0, d) = acc * keep + p * v
 void Blend(float keep, float p, const float* v, int32_t d, float* acc) {
   for (int32_t j = 0; j < d; ++j) acc[j] = acc[j] * keep + p * v[j];
@@ -91,13 +93,20 @@ void PrefillAttention(const PrefillAttentionArgs& a) {
     for (int32_t j = 0; j < a.d; ++j) out[j] = 0;
     AttendTileArgs tile{};
     tile.q = a.q + i * a.q_stride;
-    tile.k = a.k + int64_t{begin} * a.d;
-    tile.v = a.v + int64_t{begin} * a.d;
     tile.m = &m, tile.l = &l, tile.acc = out;
     tile.type = KvType::kF32;
-    tile.n = end - begin, tile.g = 1, tile.d = a.d;
+    tile.g = 1, tile.d = a.d;
     tile.scale = a.scale;
-    AttendTile(tile);
+    for (int32_t key = begin; key < end; key += tile.n) {
+      uint8_t visible[kTile];
+      tile.n = std::min(kTile, end - key);
+      tile.k = a.k + int64_t{key} * a.d;
+      tile.v = a.v + int64_t{key} * a.d;
+      for (int32_t t = 0; t < tile.n && a.seen != nullptr; ++t)
+        visible[t] = IsSeen(a.seen, a.seen_bit, key + t) ? 1 : 0;
+      tile.visible = a.seen != nullptr ? visible : nullptr;
+      AttendTile(tile);
+    }
     for (int32_t j = 0; j < a.d; ++j) out[j] /= l;
     if (a.lse != nullptr) a.lse[i] = m + std::log(l);
   }
@@ -108,7 +117,8 @@ void ScoreRows(const ScoreRowsArgs& a) {
     const float factor = a.gain != nullptr ? a.gain[i] * a.scale : a.scale;
     float* p = a.p + i * a.p_stride;
     for (int32_t t = 0; t < a.visible[i]; ++t)
-      p[t] = factor * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d);
+      p[t] = IsSeen(a.seen, a.seen_bit, t) ? factor * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d)
+                                           : -INFINITY;
     Softmax(p, a.visible[i]);
     for (int32_t t = a.visible[i]; t < a.n_keys; ++t) p[t] = 0;
   }
