@@ -1,8 +1,8 @@
 // For documents whose questions are not known: how far the model looks at an entry when it reads the document
 // once more behind the instruction to repeat it. The largest probability that any row of the second reading,
-// in any query head of the group, gave the entry: KVzip's score (Kim et al. 2025, arXiv 2505.23416,
-// section 3.2), here with the softmax over everything the row sees. What it costs is another prefill whose
-// rows all see the whole prompt.
+// in any query head of the group, gave the entry: KVzip's score (Kim et al., NeurIPS 2025, arXiv 2505.23416),
+// here with the softmax over everything the row sees. What it costs is another prefill whose rows all see the
+// whole prompt.
 #include <algorithm>
 #include <limits>
 
