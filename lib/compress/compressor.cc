@@ -79,7 +79,7 @@ Result<std::unique_ptr<Compressor>> Compressor::Build(const Policy& policy, cons
 
 Status Compressor::Validate() {
   const int32_t kv = policy_.Int(OptionId::kKv), group = policy_.Int(OptionId::kQuantGroup);
-  if (kv >= 3 && shape_.head_dim % group != 0) {
+  if (policy_.quantises() && shape_.head_dim % group != 0) {
     return Error(Code::kInvalid, "quant_group=%d does not divide the head size %d of this model", group,
                  shape_.head_dim);
   }
