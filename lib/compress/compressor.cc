@@ -79,7 +79,7 @@ Result<std::unique_ptr<Compressor>> Compressor::Build(const Policy& policy, cons
 
 Status Compressor::Validate() {
   const int32_t kv = policy_.Int(OptionId::kKv), group = policy_.Int(OptionId::kQuantGroup);
-  if (kv >= 3 && shape_.head_dim % group != 0) {
+  if (policy_.quantises() && shape_.head_dim % group != 0) {
     return Error(Code::kInvalid, "quant_group=%d does not divide the head size %d of this model", group,
                  shape_.head_dim);
   }
@@ -323,7 +323,7 @@ Status Compressor::MarkLayer(int layer, const std::vector<int32_t>& counts, bool
 // again with fewer candidates: bisection over sixteenths of its counts, so four rounds (methods.md 2.16 g).
 // The part that is always kept stays.
 Status Compressor::FitLayer(int layer, std::vector<int32_t> counts, LayerKv* kv, KvCache* cache) {
-  const int64_t limit = static_cast<int64_t>(policy_.Real(OptionId::kSpindleMaxBytes));
+  const int64_t limit = LayerLimit();
   if (cache->LayerBytes(layer) <= limit) return {};
   for (size_t g = 0; g < counts.size(); ++g)
     counts[g] = std::clamp(kv->len[g] - protect_.n_sink - protect_.n_recent, 0, counts[g]);
@@ -356,8 +356,7 @@ Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, 
   const bool fits = longest <= protected_total ||
                     *std::min_element(counts_.begin() + layer * n_heads,
                                       counts_.begin() + (layer + 1) * n_heads) >= longest - protected_total;
-  const bool drop = compress && !fits, limited = compress && codebook_ && longest > protected_total &&
-                                                 policy_.Real(OptionId::kSpindleMaxBytes) > 0;
+  const bool drop = compress && !fits, limited = compress && LayerLimit() > 0 && longest > protected_total;
   scored_ = drop || limited || n_aux_ > 0;
   if (scored_) {
     ScoreInput in{policy_, ops_,           *kv,     *observed, scratch_,

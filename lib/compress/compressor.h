@@ -51,6 +51,10 @@ class Compressor {
   int32_t StoredSlots(int32_t n_tokens, int32_t n_protected, int32_t slots) const;
   // Average slots per KV head for a sequence of n tokens.
   int32_t BudgetFor(int32_t n_tokens) const;
+  // Bytes that no layer exceeds after a prompt unless what is always kept does; 0: no limit.
+  int64_t LayerLimit() const {
+    return codebook_ ? static_cast<int64_t>(policy_.Real(OptionId::kSpindleMaxBytes)) : 0;
+  }
   // Slots of every head after a prompt of n tokens, [L, G]; dynamic allocators: the average of the layer.
   Status PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) const;
 

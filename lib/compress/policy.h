@@ -36,6 +36,7 @@ struct Policy {
   int32_t Int(OptionId id) const { return static_cast<int32_t>(options[static_cast<int>(id)]); }
   bool Flag(OptionId id) const { return options[static_cast<int>(id)] != 0; }
   bool keeps_all() const { return scorer == nullptr; }
+  bool quantises() const;  // some head stores codes of 8 or 4 bits
 };
 
 // kNotFound: unknown method, with the nearest name. kInvalid: unknown key (with the nearest), value out of

@@ -131,10 +131,13 @@ Status UnknownKey(std::string_view key, const Policy& policy) {
 
 Status SetOptions(const std::vector<Pair>& pairs, Policy* policy) {
   for (const Pair& pair : pairs) {  // the storage decides which other options there are
-    for (const OptionId id : {OptionId::kKv, OptionId::kBitsLevels}) {
+    for (const OptionId id :
+         {OptionId::kKv, OptionId::kBitsLevels, OptionId::kHighBits, OptionId::kLowBits}) {
       if (pair.key == GetOption(id).key)
         KVC_RETURN_IF_ERROR(ParseValue(GetOption(id), pair.value, &policy->options[static_cast<int>(id)]));
     }
+    if (pair.key == GetOption(OptionId::kBitsLevels).key)
+      KVC_RETURN_IF_ERROR(ParseLevels(pair.value, &policy->levels));
   }
   const std::vector<OptionId> used = OptionsOf(*policy);
   for (const Pair& pair : pairs) {
@@ -145,7 +148,6 @@ Status SetOptions(const std::vector<Pair>& pairs, Policy* policy) {
       return Error(Code::kInvalid, "%s", WhyUnused(*policy, *option).c_str());
     }
     KVC_RETURN_IF_ERROR(ParseValue(*option, pair.value, &policy->options[static_cast<int>(option->id)]));
-    if (option->kind == OptionKind::kLevels) KVC_RETURN_IF_ERROR(ParseLevels(pair.value, &policy->levels));
   }
   return {};
 }

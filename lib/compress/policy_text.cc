@@ -284,6 +284,13 @@ Status ParseBudget(BudgetKind kind, std::string_view text, double* value) {
 
 std::string BudgetText(double value) { return NumberText(value); }
 
+bool Policy::quantises() const {
+  const std::string kv = ValueText(GetOption(OptionId::kKv), Real(OptionId::kKv));
+  if (kv != "mixed") return kv == "int8" || kv == "int4";
+  // The bits of levels fall, and high_bits is at least low_bits.
+  return levels.empty() ? Int(OptionId::kLowBits) < 16 : levels.back().bits < 16;
+}
+
 std::vector<OptionId> OptionsOf(const Policy& policy) {
   bool used[kOptionCount] = {};
   const auto use = [&](OptionId id) { used[static_cast<int>(id)] = true; };
@@ -295,10 +302,8 @@ std::vector<OptionId> OptionsOf(const Policy& policy) {
     if (policy.decode == DecodeMode::kReobserve) use(OptionId::kSlack);
   }
   use(OptionId::kKv);
-  const std::string kv = ValueText(GetOption(OptionId::kKv), policy.Real(OptionId::kKv));
-  const bool mixed = kv == "mixed";
-  if (mixed || kv == "int8" || kv == "int4")
-    use(OptionId::kQuantGroup), use(OptionId::kKeyAxis), use(OptionId::kResidual);
+  const bool mixed = ValueText(GetOption(OptionId::kKv), policy.Real(OptionId::kKv)) == "mixed";
+  if (policy.quantises()) use(OptionId::kQuantGroup), use(OptionId::kKeyAxis), use(OptionId::kResidual);
   if (mixed) use(OptionId::kBitsLevels);
   if (mixed && policy.Int(OptionId::kBitsLevels) == 0)
     use(OptionId::kHighBits), use(OptionId::kLowBits), use(OptionId::kMedianMode);
@@ -314,6 +319,8 @@ std::string WhyUnused(const Policy& policy, const Option& option) {
     case OptionId::kQuantGroup:
     case OptionId::kKeyAxis:
     case OptionId::kResidual:
+      if (ValueText(GetOption(OptionId::kKv), policy.Real(OptionId::kKv)) == "mixed")
+        return Format("%s is about entries of 8 or 4 bits, and kv=mixed gives every head 16", option.key);
       return Format("%s needs kv=int8, int4 or mixed", option.key);
     case OptionId::kHighBits:
     case OptionId::kLowBits:

@@ -58,6 +58,20 @@ Status CheckAllocator(const Policy& policy) {
   return {};
 }
 
+// Where bytes are shared no slots are rounded (methods.md 4.4 b).
+Status CheckRounding(const Policy& policy) {
+  if (policy.budget_kind != BudgetKind::kBytes || !policy.allocator->shares_bytes) return {};
+  for (const OptionId id : policy.allocator->options) {
+    const bool rounding = id == OptionId::kCokvRounding || id == OptionId::kHeadkvRounding;
+    if (!rounding || policy.Int(id) == 0) continue;
+    return Error(Code::kInvalid,
+                 "%s=reference rounds slots, and with budget_bytes allocator %s shares bytes: use budget or "
+                 "budget_ratio",
+                 GetOption(id).key, policy.allocator->name);
+  }
+  return {};
+}
+
 Status CheckReducer(const Policy& policy) {
   const Scorer* scorer = policy.scorer;
   switch (policy.reducer->kind) {
@@ -234,6 +248,7 @@ Status ValidatePolicy(const Policy& policy) {
   if (Uses(OptionsOf(policy), OptionId::kKeyAxis)) KVC_RETURN_IF_ERROR(CheckKeyAxis(policy));
   if (policy.keeps_all()) return {};
   KVC_RETURN_IF_ERROR(CheckAllocator(policy));
+  KVC_RETURN_IF_ERROR(CheckRounding(policy));
   KVC_RETURN_IF_ERROR(CheckReducer(policy));
   if (policy.budget_kind == BudgetKind::kSlots)
     return ValidateSlots(policy, static_cast<int32_t>(policy.budget));

@@ -30,7 +30,9 @@ struct Growth {
   std::vector<int32_t> slots;  // [L * G] after the prompt
   std::vector<int32_t> caps;   // [L * G] before a step
   int32_t n_steps = 0;
-  bool spread = false;  // the slots are averages: heads end anywhere in their last page
+  bool spread = false;      // the slots are averages: heads end anywhere in their last page
+  int64_t layer_limit = 0;  // bytes of a layer after the prompt, 0: none
+  int32_t n_least = 0;      // entries a head keeps whatever the limit
 };
 
 // Pages by size, as the cache pools them.
@@ -44,14 +46,21 @@ class PageCount {
     pool.at_end += std::max(at_end, at_prompt);
     pool.heads += heads;
   }
+  // A layer that a limit makes smaller: of what it keeps only the bytes are known. While it is fitted two
+  // versions of it are there, each at most as large as without the limit.
+  void AddLimited(int64_t kept, int64_t unlimited) {
+    limited_ += kept;
+    fitting_ = std::max(fitting_, 2 * unlimited - kept);
+  }
+  int64_t FittingBytes() const { return fitting_; }
   int64_t PromptBytes() const {
-    double bytes = 0;
+    double bytes = static_cast<double>(limited_);
     for (const auto& [page_bytes, pool] : pools_)
       bytes += std::ceil(pool.at_prompt) * static_cast<double>(page_bytes);
     return static_cast<int64_t>(bytes);
   }
   int64_t EndBytes() const {
-    double bytes = 0;
+    double bytes = static_cast<double>(limited_);
     for (const auto& [page_bytes, pool] : pools_) {
       const double row = std::max(pool.heads, 1), rows = std::ceil((pool.at_end - pool.at_prompt) / row);
       bytes += std::ceil(pool.at_prompt + rows * row) * static_cast<double>(page_bytes);
@@ -65,6 +74,7 @@ class PageCount {
     int32_t heads = 0;
   };
   std::map<int64_t, Pool> pools_;
+  int64_t limited_ = 0, fitting_ = 0;
 };
 
 // Entries of a head that left its tail when it holds n, in a cache that began with `slots`.
@@ -75,26 +85,59 @@ int32_t InMain(const HeadFormat& format, int32_t slots, int32_t n) {
          (late < format.tail_slots ? 0 : ((late - format.tail_slots) / format.settle + 1) * format.settle);
 }
 
+// Pages of n entries, before they are whole ones.
+double PagesOf(const CacheConfig& config, const Growth& growth, int32_t n) {
+  const double page = config.page_slots;
+  return growth.spread && n > 0 ? n / page + (page - 1) / (2 * page) : std::ceil(n / page);
+}
+
+// limited: the prompt's pages are counted already.
+void CountHead(const CacheConfig& config, const Growth& growth, size_t i, bool limited, PageCount* count) {
+  const HeadFormat& format = config.formats[i];
+  const int32_t slots = growth.slots[i];
+  const int64_t longest = int64_t{slots} + growth.n_steps - 1;  // before the last step
+  const int32_t last = static_cast<int32_t>(std::min<int64_t>(longest, std::max(growth.caps[i], slots)));
+  const int32_t now = InMain(format, slots, slots);
+  // Pages of key channels are taken when one is filled, others before the entries they hold come.
+  const int32_t end = growth.n_steps <= 0   ? now
+                      : format.key_channels ? InMain(format, slots, last + 1)
+                                            : InMain(format, slots, last) + format.settle;
+  double at_prompt = PagesOf(config, growth, now), at_end = PagesOf(config, growth, end);
+  // Where the last page ends is not known either.
+  if (limited) at_prompt = 0, at_end = std::ceil((end - now) / static_cast<double>(config.page_slots));
+  count->Add(KvCache::PageBytes(config, format), at_prompt, at_end, 1);
+  if (format.tail_slots > 0 && !limited) count->Add(KvCache::TailBytes(config, format), 1, 1, 0);
+  // Codebooks: as if no two vectors shared a direction.
+  if (format.codebook) count->Add(KvCache::BookPageBytes(config), 2 * at_prompt, 2 * at_end, 0);
+}
+
+// Whether the limit makes the layer of heads [first, first + G) smaller than its slots. Counts what is left
+// of it.
+bool CountLimited(const CacheConfig& config, const Growth& growth, size_t first, PageCount* count) {
+  if (growth.layer_limit <= 0) return false;
+  double planned = 0;
+  int64_t least = 0;
+  for (size_t i = first; i < first + static_cast<size_t>(config.n_kv_heads); ++i) {
+    const HeadFormat& format = config.formats[i];
+    const int64_t beside = KvCache::HeadBytes(config, format, 0);
+    const int64_t page = KvCache::HeadBytes(config, format, config.page_slots) - beside;
+    planned +=
+        PagesOf(config, growth, growth.slots[i]) * static_cast<double>(page) + static_cast<double>(beside);
+    least += KvCache::HeadBytes(config, format, growth.n_least);
+  }
+  const int64_t unlimited = static_cast<int64_t>(std::ceil(planned)),
+                most = std::max(growth.layer_limit, least);
+  if (unlimited <= most) return false;
+  count->AddLimited(most, unlimited);
+  return true;
+}
+
 PageCount CountPages(const CacheConfig& config, const Growth& growth) {
   PageCount count;
-  const double page = config.page_slots;
-  const auto pages = [&](int32_t n) {
-    return growth.spread && n > 0 ? n / page + (page - 1) / (2 * page) : std::ceil(n / page);
-  };
-  for (size_t i = 0; i < growth.slots.size(); ++i) {
-    const HeadFormat& format = config.formats[i];
-    const int32_t slots = growth.slots[i];
-    const int64_t longest = int64_t{slots} + growth.n_steps - 1;  // before the last step
-    const int32_t last = static_cast<int32_t>(std::min<int64_t>(longest, std::max(growth.caps[i], slots)));
-    const int32_t now = InMain(format, slots, slots);
-    // Pages of key channels are taken when one is filled, others before the entries they hold come.
-    const int32_t end = growth.n_steps <= 0   ? now
-                        : format.key_channels ? InMain(format, slots, last + 1)
-                                              : InMain(format, slots, last) + format.settle;
-    count.Add(KvCache::PageBytes(config, format), pages(now), pages(end), 1);
-    if (format.tail_slots > 0) count.Add(KvCache::TailBytes(config, format), 1, 1, 0);
-    // Codebooks: as if no two vectors shared a direction.
-    if (format.codebook) count.Add(KvCache::BookPageBytes(config), 2 * pages(now), 2 * pages(end), 0);
+  const size_t group = static_cast<size_t>(config.n_kv_heads);
+  for (size_t first = 0; first < growth.slots.size(); first += group) {
+    const bool limited = CountLimited(config, growth, first, &count);
+    for (size_t i = first; i < first + group; ++i) CountHead(config, growth, i, limited, &count);
   }
   return count;
 }
@@ -128,9 +171,11 @@ Result<SessionPlan> Session::Plan(const std::shared_ptr<const Model>& model, con
   growth.caps = s.compressor_->caps();
   const int32_t slack = p.decode == DecodeMode::kReobserve ? p.Int(OptionId::kSlack) : 0;
   for (int32_t& cap : growth.caps) cap = grows ? kMaxContext : cap + slack;
+  growth.layer_limit = s.compressor_->LayerLimit();
+  growth.n_least = std::min(s.compressor_->n_protected(), n_prompt);
   const PageCount pages = CountPages(config, growth);
   plan.cache_bytes_prompt = pages.PromptBytes();
-  plan.cache_bytes_peak = plan.cache_bytes_prompt + layer_bytes;
+  plan.cache_bytes_peak = plan.cache_bytes_prompt + layer_bytes + pages.FittingBytes();
   plan.cache_bytes_end = pages.EndBytes();
 
   int32_t longest = 0;

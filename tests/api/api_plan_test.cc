@@ -177,6 +177,47 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"ada-snapkv:budget=256,window=16", 1000, 1100, 0.05, false},
         Case{"spindlekv:budget=64,window=16", 500, 600, 0, true}));
 
+// spindle_max_bytes: the plan of a layer stops at the limit, or at what is always kept where that is more.
+TEST(Plan, StopsAtTheLimitOfALayer) {
+  constexpr int kLayers = 4;
+  const auto plan_of = [](const std::string& spec, int prompt, int max_tokens) {
+    const Case c{spec.c_str(), prompt, max_tokens, 0, true};
+    Opened o(TEST_MODEL_WIDE, c, 0, false);
+    EXPECT_EQ(o.status, KVC_OK) << kvc_last_error();
+    std::vector<int32_t> slots;
+    return PlanOf(o, c, &slots);
+  };
+  const std::string plain = "spindlekv:budget=64,window=16";
+  for (const int tokens : {500, 507, 532, 600}) {
+    const kvc_plan free = plan_of(plain, 500, tokens);
+    const int64_t least = plan_of("spindlekv:budget=16,window=16", 500, tokens).cache_bytes_prompt;
+    for (const int percent : {1, 20, 50, 80, 100, 200}) {
+      const int64_t limit = free.cache_bytes_prompt / kLayers * percent / 100;
+      const std::string spec = plain + ",spindle_max_bytes=" + std::to_string(limit);
+      SCOPED_TRACE(spec + " " + std::to_string(tokens));
+      const Case c{spec.c_str(), 500, tokens, 0, true};
+      const kvc_plan plan = plan_of(spec, 500, tokens);
+      EXPECT_LE(plan.cache_bytes_prompt, std::max(limit * kLayers, least));
+      EXPECT_LE(plan.cache_bytes_prompt, free.cache_bytes_prompt);
+      if (percent >= 200) {
+        EXPECT_EQ(plan.total_bytes_peak, free.total_bytes_peak) << "no layer is that large";
+      }
+      Opened o(TEST_MODEL_WIDE, c,
+               plan.total_bytes_peak);  // the plan is enough, also while layers are fitted
+      ASSERT_EQ(o.status, KVC_OK) << kvc_last_error();
+      const std::vector<int32_t> prompt = Prompt(c.prompt);
+      ASSERT_EQ(kvc_session_prefill(o.session, prompt.data(), c.prompt), KVC_OK) << kvc_last_error();
+      EXPECT_LE(Stats(o.session).cache_bytes, plan.cache_bytes_prompt);
+      EXPECT_LE(Stats(o.session).cache_bytes_peak, plan.cache_bytes_peak);
+      int32_t token = 0, n = 0;
+      for (int i = c.prompt; i < tokens; ++i)
+        ASSERT_EQ(kvc_session_step(o.session, &token), KVC_OK) << kvc_last_error();
+      ASSERT_EQ(kvc_session_get_logits(o.session, nullptr, 0, &n), KVC_OK);
+      EXPECT_LE(Stats(o.session).cache_bytes, plan.cache_bytes_end);
+    }
+  }
+}
+
 TEST(Plan, TakesNothing) {
   const Case c{"snapkv:budget=64,window=16,decode=reobserve", 3000, 4000, 0, false};
   kvc_plan plan = {};

@@ -147,6 +147,22 @@ static void tables(void) {
   kvc_model_close(model);
 }
 
+/* The size of groups matters only where something has codes: here the head size is 16. */
+static void groups(void) {
+  kvc_policy* policy = NULL;
+  kvc_session* session = NULL;
+  kvc_model* model = open_model(TEST_MODEL_TINY);
+  CHECK_OK(kvc_policy_create("cokv-mixed", &policy));
+  CHECK_FAILS(kvc_session_create(model, policy, NULL, &session), KVC_E_INVALID,
+              "quant_group=32 does not divide");
+  kvc_policy_close(policy);
+  CHECK_OK(kvc_policy_create("cokv-mixed:bits_levels=16:1", &policy));
+  CHECK_OK(kvc_session_create(model, policy, NULL, &session));
+  kvc_session_close(session);
+  kvc_policy_close(policy);
+  kvc_model_close(model);
+}
+
 int main(void) {
   methods();
   specs();
@@ -157,7 +173,9 @@ int main(void) {
   round_trip("ada-snapkv:budget_ratio=0.05");
   round_trip("cokv:budget_bytes=64MiB,window=8");
   round_trip("h2o:budget=64,kv=int8,quant_group=16,residual=8");
+  round_trip("cokv-mixed:budget=64,high_bits=16,low_bits=16");
   head_scores();
   tables();
+  groups();
   return CHECK_END();
 }

@@ -259,6 +259,7 @@ TEST(Describe, CanonicalText) {
             "mode=exact_half");
   EXPECT_EQ(DescribePolicy(Parsed("cokv-mixed:bits_levels= 16:.1 + 8:0.40+4:0.5")),
             "cokv-mixed:kv=mixed,quant_group=32,key_axis=token,residual=auto,bits_levels=16:0.1+8:0.4+4:0.5");
+  EXPECT_EQ(DescribePolicy(Parsed("cokv-mixed:bits_levels=16:1")), "cokv-mixed:kv=mixed,bits_levels=16:1");
   EXPECT_EQ(DescribePolicy(Parsed("streaming:budget=64")),
             "streaming:budget=64,decode=step,pos_mode=incache,n_sink=4,kv=f16,compress_per_chunk=0");
   EXPECT_EQ(DescribePolicy(Parsed("cokv:budget_bytes=1.5KiB,scores=a b,scorer=h2o")),
@@ -289,9 +290,9 @@ TEST(Describe, ParsesBackForEveryMethod) {
 std::string RandomValue(const Option& option, std::mt19937_64& rng) {
   const double unit = static_cast<double>(rng() >> 11) / 9007199254740992.0;
   if (option.kind == OptionKind::kLevels) {
-    constexpr const char* kLevels[] = {"none", "8:1", "16:0.1+8:0.4+4:0.5",
-                                       "16:0.333333333333+4:0.666666666667", "8:0.5+16:0.5"};
-    return kLevels[rng() % 5];
+    constexpr const char* kLevels[] = {
+        "none", "8:1", "16:0.1+8:0.4+4:0.5", "16:0.333333333333+4:0.666666666667", "8:0.5+16:0.5", "16:1"};
+    return kLevels[rng() % 6];
   }
   double value = option.min + unit * (option.max - option.min);
   if (option.kind != OptionKind::kReal) value = std::floor(value);

@@ -127,6 +127,26 @@ TEST(Grammar, BitsLevels) {
     Refusal(std::string("cokv-mixed:bits_levels=") + text);
 }
 
+// Entries of 16 bits have no scale, and nothing to put off.
+TEST(Grammar, MixedOfSixteenBitsHasNoOptionsOfCodes) {
+  for (const char* bits : {"bits_levels=16:1", "low_bits=16,high_bits=16"}) {
+    const std::string spec = std::string("cokv-mixed:budget=64,") + bits;
+    EXPECT_FALSE(Parsed(spec).quantises()) << bits;
+    EXPECT_EQ(DescribePolicy(Parsed(spec)).find("quant_group"), std::string::npos) << bits;
+    for (const std::string option : {"quant_group=16", "key_axis=channel", "key_axis=token", "residual=4"}) {
+      const std::string key = option.substr(0, option.find('='));
+      EXPECT_EQ(Refusal(spec + "," + option),
+                key + " is about entries of 8 or 4 bits, and kv=mixed gives every head 16");
+      EXPECT_EQ(Refusal("cokv-mixed:" + option + "," + bits), Refusal(spec + "," + option)) << "in any order";
+    }
+  }
+  for (const char* bits : {"bits_levels=16:0.5+8:0.5", "high_bits=16", "high_bits=16,low_bits=8"}) {
+    const Policy policy =
+        Parsed(std::string("cokv-mixed:quant_group=16,key_axis=channel,residual=4,") + bits);
+    EXPECT_TRUE(policy.quantises()) << bits;
+  }
+}
+
 TEST(Composition, KeyChannelsNeedPagesThatStay) {
   for (const char* spec : {"snapkv:budget=64,kv=int8,key_axis=channel", "full:kv=int4,key_axis=channel",
                            "cokv-mixed:key_axis=channel,budget=99"})
@@ -202,6 +222,24 @@ TEST(Budget, ProtectedPartMustFit) {
                            "ahakv:budget=32", "weightedkv:budget=16"})
     Parsed(spec);
   Refusal("h2o:budget=8,h2o_recent=9");
+}
+
+// Bytes are shared by weights, and what is rounded then are bytes (methods.md 4.4 b).
+TEST(Budget, BytesAreSharedWithoutTheSlotsRounding) {
+  EXPECT_EQ(Refusal("cokv:budget_bytes=64MiB,cokv_rounding=reference"),
+            "cokv_rounding=reference rounds slots, and with budget_bytes allocator cokv shares bytes: use "
+            "budget or "
+            "budget_ratio");
+  EXPECT_EQ(Refusal("headkv-r2:budget_bytes=64MiB,headkv_rounding=reference"),
+            "headkv_rounding=reference rounds slots, and with budget_bytes allocator headkv shares bytes: "
+            "use budget "
+            "or budget_ratio");
+  Refusal("snapkv:budget_bytes=64MiB,allocator=cokv,cokv_rounding=reference");
+  for (const char* spec :
+       {"cokv:budget=64,cokv_rounding=reference", "cokv:budget_ratio=0.1,cokv_rounding=reference",
+        "cokv:budget_bytes=64MiB,cokv_rounding=exact", "headkv-r2:budget_ratio=0.1,headkv_rounding=reference",
+        "pyramidkv:budget_bytes=64MiB,pyramid_rounding=reference"})  // shares slots
+    Parsed(spec);
 }
 
 TEST(Budget, Scissorhands) {  // methods.md Appendix C
