@@ -210,7 +210,7 @@ Status Session::PrefillInParts(Span<const int32_t> tokens, size_t first, size_t 
     const size_t n = std::min(at == 0 ? first : step, tokens.size() - at);
     if (call_.cancelled()) {
       status = Error(Code::kCancelled, "prefill was cancelled");
-    } else if (n == 1 && at > 0) {
+    } else if (step == 1 && at > 0) {
       status = Feed(tokens[at]);
       n_prompt_ += status.ok() ? 1 : 0;
     } else {
@@ -218,6 +218,7 @@ Status Session::PrefillInParts(Span<const int32_t> tokens, size_t first, size_t 
     }
     at += n;
   }
+  if (status.ok() && step == 1) status = cache_->Pack();  // steps take more than the prompt needs
   if (status.ok()) undo.before.reset();
   return status;
 }
