@@ -285,6 +285,10 @@ Status Session::ReserveStep(int32_t ahead) {
                 longest = (cache_->MaxLen() + ahead + page - 1) / page * page;
   KVC_RETURN_IF_ERROR(cache_->ReserveStep());
   KVC_RETURN_IF_ERROR(ReserveScratch(longest, n_tokens_ + ahead, meter));
+  if (observe_) {
+    attention_.resize(static_cast<size_t>(model_->config().n_layers * model_->config().n_heads));
+    for (std::vector<float>& p : attention_) p.reserve(static_cast<size_t>(longest));
+  }
   workspace_peak_ = std::max(workspace_peak_, WorkspaceBytes());
   return {};
 }
@@ -383,8 +387,7 @@ void Session::Attend(int layer, const float* q, const float* k, const float* v, 
                         c.rope_pairing,
                         rotated_q_.data()};
   kvc::Attend(args, &attend_);
-  if (observe_) {
-    attention_.resize(static_cast<size_t>(c.n_layers * c.n_heads));
+  if (observe_) {  // ReserveStep made room
     for (int32_t h = 0; h < c.n_heads; ++h) {
       const int32_t g = h / (c.n_heads / c.n_kv_heads);
       std::vector<float>& p = attention_[static_cast<size_t>(layer * c.n_heads + h)];
