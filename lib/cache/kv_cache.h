@@ -127,6 +127,9 @@ class KvCache {
   Status AppendFrom(int layer, const LayerKv& kv, const int32_t* first);
   // Gives back pages that were reserved and not used.
   void ReleaseSpare();
+  // The same entries in exactly the pages they need. Steps leave more: those reserved, the one of the next
+  // append, free ones between those in use. On failure some layers are packed.
+  Status Pack();
 
   // Directions in the codebooks of a head: which 0 keys, 1 values; and an entry's code, by rank in main.
   int32_t BookLen(int layer, int head, int which) const { return BookOwner(At(layer, head)).book_len[which]; }

@@ -14,7 +14,9 @@ int32_t CountMarked(const uint8_t* mark, int32_t n) {
   return kept;
 }
 
-// Pages that nobody owns yet: what is left of them is given back, whatever happens.
+// Pages that nobody owns yet: what is left of them is given back, whatever happens. A layer's pages have
+// extents of their own: taken from among older ones they would keep those extents, and with them the memory
+// of all that a prompt dropped.
 class TakenPages {
  public:
   explicit TakenPages(const std::vector<std::shared_ptr<PagePool>>& pools)
@@ -27,7 +29,7 @@ class TakenPages {
   TakenPages(const TakenPages&) = delete;
   TakenPages& operator=(const TakenPages&) = delete;
   Status Take(size_t pool, int32_t n) {
-    if (n > 0) KVC_RETURN_IF_ERROR(pools_[pool]->Take(n, 0, &ids_[pool]));
+    if (n > 0) KVC_RETURN_IF_ERROR(pools_[pool]->TakeExtent(n, &ids_[pool]));
     std::reverse(ids_[pool].begin(), ids_[pool].end());
     return {};
   }
@@ -209,6 +211,40 @@ void KvCache::ReleaseSpare() {
     for (int32_t id : spare_[p]) pools_[p]->Release(id);
     spare_[p].clear();
   }
+}
+
+Status KvCache::Pack() {
+  ReleaseSpare();
+  std::vector<int32_t> need(pools_.size());
+  for (int layer = 0; layer < config_.n_layers; ++layer) {
+    TakenPages taken(pools_);
+    const auto for_pages = [&](auto&& f) {
+      for (int g = 0; g < config_.n_kv_heads; ++g) {
+        Head& h = At(layer, g);
+        for (int32_t& id : h.pages) f(h.main_pool, id);
+        if (h.tail_page >= 0) f(h.tail_pool, h.tail_page);
+        for (auto& book : h.book_pages) {
+          for (int32_t& id : book) f(book_pool_, id);
+        }
+      }
+    };
+    for (int g = 0; g < config_.n_kv_heads; ++g) {
+      Head& h = At(layer, g);
+      for (; static_cast<int32_t>(h.pages.size()) > PagesFor(h.main_len); h.pages.pop_back())
+        pools_[static_cast<size_t>(h.main_pool)]->Release(h.pages.back());
+    }
+    std::fill(need.begin(), need.end(), 0);
+    for_pages([&](int pool, int32_t&) { ++need[static_cast<size_t>(pool)]; });
+    for (size_t p = 0; p < pools_.size(); ++p) KVC_RETURN_IF_ERROR(taken.Take(p, need[p]));
+    for_pages([&](int pool_index, int32_t& id) {
+      PagePool& pool = *pools_[static_cast<size_t>(pool_index)];
+      const int32_t packed = taken.Next(pool_index);
+      std::memcpy(pool.Data(packed), pool.Data(id), static_cast<size_t>(pool.page_bytes()));
+      pool.Release(id);
+      id = packed;
+    });
+  }
+  return {};
 }
 
 KvCache::Run KvCache::GetRun(int layer, int head, int32_t first, float* scratch) const {

@@ -30,7 +30,7 @@ bool PagePool::NewIds(int32_t n, std::vector<int32_t>* ids) {
   return true;
 }
 
-Status PagePool::AddExtent(int32_t n_pages) {
+Status PagePool::AddExtent(int32_t n_pages, int32_t* added) {
   Extent extent;
   KVC_RETURN_IF_ERROR(extent.memory.Allocate(meter_.get(), n_pages * page_bytes_, "the KV cache"));
   extent.free.reserve(static_cast<size_t>(n_pages));
@@ -61,24 +61,38 @@ Status PagePool::AddExtent(int32_t n_pages) {
   bytes_held_ += extent.memory.bytes();
   n_free_ += n_pages;
   extents_[static_cast<size_t>(index)] = std::move(extent);
+  *added = index;
   return {};
 }
 
+// At most n pages of an extent, into ids that have room for them.
+void PagePool::TakeFrom(Extent& extent, int32_t n, std::vector<int32_t>* ids) {
+  for (; n > 0 && !extent.free.empty(); --n) {
+    const int32_t id = extent.free.back();
+    extent.free.pop_back();
+    Record(id).references.store(1, std::memory_order_relaxed);
+    ids->push_back(id);
+    --n_free_;
+  }
+}
+
 Status PagePool::Take(int32_t n, int32_t min_extent, std::vector<int32_t>* ids) {
+  const size_t wanted = ids->size() + static_cast<size_t>(n);
+  ids->reserve(wanted);
+  std::lock_guard<std::mutex> lock(mutex_);
+  int32_t added = 0;
+  if (n_free_ < n)
+    KVC_RETURN_IF_ERROR(AddExtent(std::max<int32_t>(static_cast<int32_t>(n - n_free_), min_extent), &added));
+  for (Extent& extent : extents_) TakeFrom(extent, static_cast<int32_t>(wanted - ids->size()), ids);
+  return {};
+}
+
+Status PagePool::TakeExtent(int32_t n, std::vector<int32_t>* ids) {
   ids->reserve(ids->size() + static_cast<size_t>(n));
   std::lock_guard<std::mutex> lock(mutex_);
-  if (n_free_ < n)
-    KVC_RETURN_IF_ERROR(AddExtent(std::max<int32_t>(static_cast<int32_t>(n - n_free_), min_extent)));
-  int32_t taken = 0;
-  for (Extent& extent : extents_) {
-    for (; taken < n && !extent.free.empty(); ++taken) {
-      const int32_t id = extent.free.back();
-      extent.free.pop_back();
-      Record(id).references.store(1, std::memory_order_relaxed);
-      ids->push_back(id);
-    }
-  }
-  n_free_ -= n;
+  int32_t added = 0;
+  KVC_RETURN_IF_ERROR(AddExtent(n, &added));
+  TakeFrom(extents_[static_cast<size_t>(added)], n, ids);
   return {};
 }
 

@@ -22,6 +22,9 @@ class PagePool {
   // Appends n pages with one reference each to ids; on failure, bad_alloc included, none. Missing ones come
   // as one extent of exactly their number (at least min_extent pages).
   Status Take(int32_t n, int32_t min_extent, std::vector<int32_t>* ids);
+  // The same from an extent of their own, whatever is free: when they go their memory goes, and they keep no
+  // other page's.
+  Status TakeExtent(int32_t n, std::vector<int32_t>* ids);
   void AddReference(int32_t id) { Record(id).references.fetch_add(1, std::memory_order_relaxed); }
   void Release(int32_t id);
   bool Shared(int32_t id) const { return Record(id).references.load(std::memory_order_acquire) > 1; }
@@ -43,7 +46,8 @@ class PagePool {
     int32_t n_pages = 0;
   };
   PageRecord& Record(int32_t id) const { return chunks_[id >> kChunkBits][id & (kChunk - 1)]; }
-  Status AddExtent(int32_t n_pages);
+  Status AddExtent(int32_t n_pages, int32_t* index);
+  void TakeFrom(Extent& extent, int32_t n, std::vector<int32_t>* ids);
   bool NewIds(int32_t n, std::vector<int32_t>* ids);
   void FreeExtent(int32_t index);
 

@@ -211,7 +211,7 @@ Status Session::PrefillInParts(Span<const int32_t> tokens, size_t first, size_t 
     const size_t n = std::min(at == 0 ? first : step, tokens.size() - at);
     if (call_.cancelled()) {
       status = Error(Code::kCancelled, "prefill was cancelled");
-    } else if (n == 1 && at > 0) {
+    } else if (step == 1 && at > 0) {
       status = Feed(tokens[at]);
       n_prompt_ += status.ok() ? 1 : 0;
     } else {
@@ -219,6 +219,7 @@ Status Session::PrefillInParts(Span<const int32_t> tokens, size_t first, size_t 
     }
     at += n;
   }
+  if (status.ok() && step == 1) status = cache_->Pack();  // steps take more than the prompt needs
   if (status.ok()) undo.before.reset();
   return status;
 }
@@ -286,6 +287,10 @@ Status Session::ReserveStep(int32_t ahead) {
                 longest = (cache_->MaxLen() + ahead + page - 1) / page * page;
   KVC_RETURN_IF_ERROR(cache_->ReserveStep());
   KVC_RETURN_IF_ERROR(ReserveScratch(longest, n_tokens_ + ahead, meter));
+  if (observe_) {
+    attention_.resize(static_cast<size_t>(model_->config().n_layers * model_->config().n_heads));
+    for (std::vector<float>& p : attention_) p.reserve(static_cast<size_t>(longest));
+  }
   workspace_peak_ = std::max(workspace_peak_, WorkspaceBytes());
   return {};
 }
@@ -384,8 +389,7 @@ void Session::Attend(int layer, const float* q, const float* k, const float* v, 
                         c.rope_pairing,
                         rotated_q_.data()};
   kvc::Attend(args, &attend_);
-  if (observe_) {
-    attention_.resize(static_cast<size_t>(c.n_layers * c.n_heads));
+  if (observe_) {  // ReserveStep made room
     for (int32_t h = 0; h < c.n_heads; ++h) {
       const int32_t g = h / (c.n_heads / c.n_kv_heads);
       std::vector<float>& p = attention_[static_cast<size_t>(layer * c.n_heads + h)];

@@ -182,9 +182,10 @@ Status Session::FeedBatch(Span<Session* const> sessions, const int32_t* tokens) 
 
 Status Session::Attention(int layer, int32_t head, std::vector<float>* p) const {
   const ModelConfig& c = model_->config();
-  if (attention_.empty())
+  const size_t i = static_cast<size_t>(layer * c.n_heads + head);
+  if (i >= attention_.size() || attention_[i].empty())
     return Error(Code::kInvalid, "no attention was kept: switch it on before the token is fed");
-  *p = attention_[static_cast<size_t>(layer * c.n_heads + head)];
+  *p = attention_[i];
   if (static_cast<int32_t>(p->size()) != cache_->Len(layer, head / (c.n_heads / c.n_kv_heads))) {
     return Error(Code::kUnsupported, "the head has dropped entries since");
   }

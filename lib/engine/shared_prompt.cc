@@ -12,6 +12,13 @@ class SharedPrompt final : public PrefillSink {
  public:
   SharedPrompt(Span<Session* const> sessions, Span<const int32_t> tokens)
       : sessions_(sessions), tokens_(tokens.begin(), tokens.end()), needs_(sessions.size()) {}
+  // However it ends, memory included: the buffers go, and what no session took.
+  ~SharedPrompt() override {
+    sessions_[0]->forward_.FreePrefill();
+    for (Session* s : sessions_) s->prompt_ = Session::Prompt();
+  }
+  SharedPrompt(const SharedPrompt&) = delete;
+  SharedPrompt& operator=(const SharedPrompt&) = delete;
 
   Status Run() {
     const auto begin = std::chrono::steady_clock::now();
@@ -37,22 +44,18 @@ class SharedPrompt final : public PrefillSink {
     for (Session* s : sessions_) copy.n_aux = std::max(copy.n_aux, s->compressor_->n_aux());
     if (status.ok()) status = copy_.ReserveLayer(first.model_->config(), copy, meter, &kv_, &observed_);
     if (status.ok()) status = kvc::Prefill(first.model_->network(), request, &first.forward_, meter);
-    first.forward_.FreePrefill();
+    if (!status.ok()) return status;
     // What a session of its own would have taken: the network, what its scorer asked for, its compression.
     double network = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() -
                      extras.column_sums - extras.reread;
     for (const Session* s : sessions_) network -= s->prompt_.compress_seconds;
     for (size_t i = 0; i < sessions_.size(); ++i) {
       Session* s = sessions_[i];
-      if (status.ok()) {
-        s->prefill_seconds_ += network + (needs_[i].column_sums ? extras.column_sums : 0) +
-                               (needs_[i].reread ? extras.reread : 0) + s->prompt_.compress_seconds;
-        s->TakePrompt(tokens_, request.n, logits.data());
-      } else {
-        s->prompt_ = Session::Prompt();
-      }
+      s->prefill_seconds_ += network + (needs_[i].column_sums ? extras.column_sums : 0) +
+                             (needs_[i].reread ? extras.reread : 0) + s->prompt_.compress_seconds;
+      s->TakePrompt(tokens_, request.n, logits.data());
     }
-    return status;
+    return {};
   }
 
   Status BeginLayer(int, LayerKv* kv) override {

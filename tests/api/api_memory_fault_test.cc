@@ -1,6 +1,7 @@
 // No memory at any allocation: each one of a short run is made to fail in turn. Every call then says
 // KVC_E_MEMORY and nothing else changes: called again it works, and the run ends with the tokens of a run
 // without faults.
+#define KVC_EXPERIMENTAL
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "kvc/kvc.h"
+#include "kvc/kvc_experimental.h"
 #include "tests/support/c_support.h"
 #include "tests/support/heap_faults.h"
 
@@ -135,8 +137,99 @@ INSTANTIATE_TEST_SUITE_P(Policies, EachAllocationFails,
                                          "spindlekv:budget=32,window=8",
                                          "snapkv:budget=32,window=8,kv=int8,quant_group=16",
                                          "snapkv:budget=32,window=8,decode=reobserve",
-                                         "ada-snapkv:budget=32,window=8",
+                                         "ada-snapkv:budget=32,window=8", "cokv-document:budget=32,window=8",
                                          "weightedkv:budget=32,wkv_prefill=sequential"));
+
+// The same for a run that makes its calls through a Caller and notes what it sees, without memory of its own.
+template <typename T, typename Run>
+void ExpectCleanFaults(Run&& run) {
+  std::vector<T> expected, seen;
+  expected.reserve(10000), seen.reserve(10000);
+  Caller no_fault(nullptr);
+  run(no_fault, &expected);
+  const int64_t before = kvc::test::HeapAllocations(), bytes = kvc::test::HeapBytes();
+  run(no_fault, &seen);
+  const int64_t n = kvc::test::HeapAllocations() - before;
+  EXPECT_EQ(kvc::test::HeapBytes(), bytes) << "a run leaves nothing behind";
+  for (const HeapFault::Mode mode : {HeapFault::kOne, HeapFault::kAllFrom}) {
+    for (int64_t k = 0; k < n && !testing::Test::HasFailure(); ++k) {
+      seen.clear();
+      {
+        HeapFault fault(k, mode);
+        Caller call(&fault);
+        run(call, &seen);
+      }
+      ASSERT_EQ(seen, expected) << "allocation " << k << " of " << n << ", mode " << mode;
+    }
+  }
+  EXPECT_EQ(kvc::test::HeapBytes(), bytes);
+}
+
+kvc_session* OpenSession(Caller& call, kvc_model* model, const char* spec) {
+  kvc_policy* policy = nullptr;
+  kvc_session* session = nullptr;
+  call("policy", [&] { return kvc_policy_create(spec, &policy); });
+  call("create", [&] { return kvc_session_create(model, policy, nullptr, &session); });
+  kvc_policy_close(policy);
+  return session;
+}
+
+// One prompt for sessions of all kinds: all have it, or none has.
+TEST(MemoryFault, APromptForSeveralSessionsFailsForAll) {
+  Caller no_fault(nullptr);
+  kvc_model* model = OpenTiny(no_fault);
+  const std::vector<int32_t> prompt = Prompt(kPrompt, 1);
+  constexpr int kSessions = 4;
+  ExpectCleanFaults<int32_t>([&](Caller& call, std::vector<int32_t>* tokens) {
+    kvc_session* sessions[kSessions] = {
+        OpenSession(call, model, "full"), OpenSession(call, model, "cokv-document:budget=32,window=8"),
+        OpenSession(call, model, "h2o:budget=32"), OpenSession(call, model, "spindlekv:budget=32,window=8")};
+    call("together", [&] {
+      const kvc_status status = kvc_session_prefill_together(sessions, kSessions, prompt.data(), kPrompt);
+      for (const kvc_session* session : sessions) {
+        kvc_session_stats stats = {};
+        stats.struct_size = sizeof stats;
+        call("stats", [&] { return kvc_session_get_stats(session, &stats); });
+        EXPECT_EQ(stats.n_prompt, status == KVC_OK ? kPrompt : 0);
+        EXPECT_EQ(stats.cache_bytes > 0, status == KVC_OK) << "of a prompt that failed nothing stays";
+      }
+      return status;
+    });
+    for (kvc_session* session : sessions) Steps(call, session, 2, tokens);
+    int32_t fed[kSessions] = {1, 2, 3, 4};
+    call("batch", [&] { return kvc_session_feed_batch(sessions, fed, kSessions); });
+    for (kvc_session* session : sessions) Steps(call, session, 2, tokens);
+    for (kvc_session* session : sessions) kvc_session_close(session);
+  });
+  kvc_model_close(model);
+}
+
+// Attention is kept by the step itself: one that finds no room for it has not begun.
+TEST(MemoryFault, StepsThatKeepTheirAttentionCanBeRepeated) {
+  Caller no_fault(nullptr);
+  kvc_model* model = OpenTiny(no_fault);
+  const std::vector<int32_t> prompt = Prompt(kPrompt, 1);
+  for (const char* spec : {"full", "snapkv:budget=32,window=8,kv=int8,quant_group=16", "h2o:budget=60"}) {
+    SCOPED_TRACE(spec);
+    ExpectCleanFaults<float>([&](Caller& call, std::vector<float>* seen) {
+      kvc_session* session = OpenSession(call, model, spec);
+      call("prefill", [&] { return kvc_session_prefill(session, prompt.data(), kPrompt); });
+      call("observe", [&] { return kvc_session_observe_attention(session, 1); });
+      for (int i = 0; i < kSteps; ++i) {
+        int32_t token = 0, n = 0;
+        float p[200], logits[300];
+        call("step", [&] { return kvc_session_step(session, &token); });
+        call("logits", [&] { return kvc_session_get_logits(session, logits, 300, &n); });  // feeds it
+        seen->push_back(static_cast<float>(token));
+        if (i >= 8 && spec[0] == 'h') continue;  // it has begun to drop entries
+        call("attention", [&] { return kvc_session_get_attention(session, 1, 3, p, 200, &n); });
+        seen->insert(seen->end(), p, p + n);
+      }
+      kvc_session_close(session);
+    });
+  }
+  kvc_model_close(model);
+}
 
 TEST(MemoryFault, OpeningAModelFailsCleanly) {
   Caller no_fault(nullptr);

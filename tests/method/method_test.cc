@@ -290,44 +290,6 @@ TEST_P(EveryMethod, TrimGivesMemoryBack) {
   Steps(*s, 3);
 }
 
-// budget_bytes is a promise about what the allocator holds after a prompt, at any storage.
-TEST_P(EveryMethod, BytesAfterThePromptAreWithinTheBudget) {
-  const std::string name = Name();
-  if (name == "full" || name == "table") return;  // no budget; slots that are the caller's own
-  int ran = 0;
-  for (const char* storage :
-       {",kv=f32", ",kv=f16", ",kv=int4,quant_group=8,residual=4", ",kv=mixed,quant_group=8,residual=4",
-        ",kv=mixed,quant_group=8,high_bits=16", ",kv=int8,quant_group=8,residual=4,key_axis=channel"}) {
-    for (const int64_t budget : {60000, 90000, 140000, 300000}) {
-      std::string extra = storage;
-      const Method* method = FindRow(Methods(), name);
-      const auto listed = [&](OptionId id) {
-        return std::find(method->scorer->options.begin(), method->scorer->options.end(), id) !=
-               method->scorer->options.end();
-      };
-      if (listed(OptionId::kWindow)) extra += ",window=8";
-      if (name == "scissorhands" || name == "ahakv" || name == "nacl") extra += ",recent=8";
-      Result<Policy> policy = ParsePolicy((name + ":budget_bytes=" + std::to_string(budget) + extra).c_str());
-      if (!policy.ok()) continue;
-      SCOPED_TRACE(name + extra + " " + std::to_string(budget));
-      auto made = Session::Create(Tiny(), &policy.value(), {});
-      if (!made.ok()) {  // less than what is always kept
-        EXPECT_EQ(made.status().code(), Code::kInvalid) << made.status().message();
-        continue;
-      }
-      ASSERT_TRUE(made.value()->Prefill(Prompt(kPrompt), true).ok());
-      EXPECT_LE(made.value()->Stats().cache_bytes, budget);
-      ++ran;
-      const bool shares = policy.value().allocator->shares_bytes;
-      const int64_t all = int64_t{9} * kPrompt;
-      if (shares && made.value()->Stats().n_slots < all) {
-        EXPECT_GE(made.value()->Stats().cache_bytes, budget * 85 / 100);
-      }
-    }
-  }
-  EXPECT_GE(ran, 5);
-}
-
 TEST_P(EveryMethod, PartsThenCompressEqualsOnePrompt) {
   const Policy policy = MethodPolicy(Which(), kBudget);
   if (!policy.keeps_all() && policy.decode == DecodeMode::kStep) return;  // such methods act on every token

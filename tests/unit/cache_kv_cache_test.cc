@@ -301,6 +301,12 @@ TEST_P(KvCacheRandom, HoldsWhatTheListsHold) {
       p.naive = Naive();
       p.naive.next_position = next;
     }
+    if (op % 50 == 49) {
+      ASSERT_TRUE(p.cache->Pack().ok());
+      if (pairs.size() == 1) {
+        ASSERT_EQ(p.cache->bytes(), p.cache->LayerBytes(0) + p.cache->LayerBytes(1)) << "pages in use only";
+      }
+    }
     Check(p);
     if (op % 40 == 0) {
       for (const Pair& each : pairs) Check(each);

@@ -64,6 +64,22 @@ TEST(PagePool, SharedPagesStayUntilTheLastReference) {
   EXPECT_EQ(pool.bytes_held(), 0);
 }
 
+TEST(PagePool, AnExtentOfTheirOwnGoesWithItsPages) {
+  auto meter = std::make_shared<MemoryMeter>(12 * kBytes);
+  PagePool pool(kBytes, meter);
+  std::vector<int32_t> first, own;
+  ASSERT_TRUE(pool.Take(1, 8, &first).ok());  // seven are free
+  ASSERT_TRUE(pool.TakeExtent(3, &own).ok());
+  EXPECT_EQ(own.size(), 3u);
+  EXPECT_EQ(pool.bytes_held(), 11 * kBytes);
+  EXPECT_EQ(pool.TakeExtent(2, &own).code(), Code::kMemory);
+  EXPECT_EQ(own.size(), 3u);
+  pool.Release(first[0]);
+  EXPECT_EQ(pool.bytes_held(), 3 * kBytes) << "none of them lies among the older ones";
+  for (int32_t id : own) pool.Release(id);
+  EXPECT_EQ(meter->used(), 0);
+}
+
 TEST(PagePool, TheLimitTakesNothing) {
   auto meter = std::make_shared<MemoryMeter>(10 * kBytes);
   PagePool pool(kBytes, meter);
