@@ -147,7 +147,8 @@ KVC_API kvc_status  kvc_session_prefill(kvc_session *session, const int32_t *tok
 /* As prefill, but keeps everything: for prompts fed in parts. kvc_session_compress then applies the policy.  [sess] */
 KVC_API kvc_status  kvc_session_append(kvc_session *session, const int32_t *tokens, int32_t n_tokens);
 KVC_API kvc_status  kvc_session_compress(kvc_session *session);
-/* Compresses harder, to `budget` slots per KV head on average; *out_freed (may be NULL) gets the bytes.  [sess] */
+/* Compresses harder, to `budget` slots per KV head on average, and keeps that budget; one of bytes stays where it is
+ * the smaller. *out_freed (may be NULL) gets the bytes.  [sess] */
 KVC_API kvc_status  kvc_session_trim(kvc_session *session, int32_t budget, int64_t *out_freed);
 /* Generates one token, or KVC_TOKEN_NONE after the stop token. When max_tokens are held: KVC_E_CONTEXT_FULL, unless
  * on_full says what makes room. The token is fed to the network by the next call that needs it.  [sess] */

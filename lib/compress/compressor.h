@@ -100,8 +100,9 @@ class Compressor {
   // From now on every head holds what it holds: an older entry (never the first n_sink) leaves for each new
   // one. in_cache: positions too.
   void KeepLengths(const KvCache& cache, bool in_cache);
-  // Replaces the budget by slots per KV head; kInvalid when the policy cannot have it.
-  Status SetBudget(int32_t slots);
+  // Replaces the budget by slots per KV head; kInvalid when the policy cannot have it. A budget of bytes
+  // stays where so many slots of a sequence of n_tokens would take more.
+  Status SetBudget(int32_t slots, int32_t n_tokens);
   // Makes room for a step over heads of max_len entries.
   Status ReserveStep(int32_t max_len);
   // True when some entry was dropped or merged since the last call.

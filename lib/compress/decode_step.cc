@@ -194,7 +194,7 @@ int32_t Compressor::ReplayRows(int32_t n_tokens) const {
   return policy_.scorer->window_rows(policy_, n_tokens, BudgetFor(n_tokens));
 }
 
-Status Compressor::SetBudget(int32_t slots) {
+Status Compressor::SetBudget(int32_t slots, int32_t n_tokens) {
   if (policy_.keeps_all())
     return Error(Code::kUnsupported, "policy %s keeps everything: it has no rule to drop entries by",
                  policy_.method->name);
@@ -202,8 +202,16 @@ Status Compressor::SetBudget(int32_t slots) {
   changed.budget_kind = BudgetKind::kSlots;
   changed.budget = slots;
   KVC_RETURN_IF_ERROR(ValidatePolicy(changed));
-  policy_ = std::move(changed);
-  return {};
+  const bool bytes = policy_.budget_kind == BudgetKind::kBytes;
+  const CacheConfig config = FormatsFor(bytes ? PageSlotsForBytes() : 16);
+  std::swap(policy_, changed);  // changed: what was
+  if (!bytes) return {};
+  std::vector<int32_t> planned;
+  const Status status = PlanSlots(n_tokens, &planned);
+  const bool more = status.ok() && static_cast<double>(BytesOf(config, AllocationFor(slots, n_tokens),
+                                                               planned)) > changed.budget;
+  if (!status.ok() || more) std::swap(policy_, changed);
+  return status;
 }
 
 void Compressor::AfterAttend(int layer, const float* q, const float* new_values, AttendWorkspace* attended,

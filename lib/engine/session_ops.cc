@@ -87,7 +87,7 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
   if (!forked.ok()) return forked.status();
   Result<std::unique_ptr<Compressor>> compressor = compressor_->Fork();
   if (!compressor.ok()) return compressor.status();
-  if (budget > 0) KVC_RETURN_IF_ERROR(compressor.value()->SetBudget(budget));
+  if (budget > 0) KVC_RETURN_IF_ERROR(compressor.value()->SetBudget(budget, n_tokens_));
   if (compressor_->policy().keeps_all()) {
     if (freed != nullptr) *freed = 0;
     return {};

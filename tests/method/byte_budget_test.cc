@@ -88,6 +88,8 @@ void Live(const Policy& policy, Session& s, int64_t budget) {
   Compress(s, 0);
   holds("two parts and compress");
   const int32_t slots = static_cast<int32_t>(s.Stats().n_slots / kHeads);
+  Compress(s, 2 * slots + 100);
+  holds("a trim to more than the bytes allow");
   Append(s, 30, 9);
   // Harder than the budget; where query heads choose, a slot is one of theirs, and two share a KV head here.
   const Status trimmed = s.Recompress(slots / 2, nullptr);
