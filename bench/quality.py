@@ -297,7 +297,9 @@ def page(program, arguments):
     out = [
         "# Results",
         "",
-        "Written by `./dev bench quality`; the section “What agrees” is kept in `bench/results_notes.md`.",
+        f"Written by `./dev bench quality --contexts {arguments.contexts} --compare {arguments.compare} "
+        f"--grid {arguments.grid} --windows {arguments.windows}`; the section “What agrees” is kept in "
+        "`bench/results_notes.md`.",
         "",
         "Model `models/recall` (5.2 M parameters, 6 layers × 4 KV heads), f16 cache, greedy, held-out contexts of "
         "about 900 tokens. Protocol *ask*: the question is not known when the context is compressed; *prompt*: it is "
