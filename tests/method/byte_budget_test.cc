@@ -7,10 +7,12 @@
 
 #include "lib/compress/method_table.h"
 #include "lib/engine/session.h"
-#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
 
 namespace kvc {
 namespace {
+
+using test::TinyPrompt;
 
 constexpr int kHeads = 9, kPrompt = 150;
 
@@ -21,21 +23,10 @@ std::shared_ptr<const Model> Tiny() {
     options.hidden_size = 48;
     return test::TinyModelBytes(options);
   }();
-  ModelParams params;
-  params.n_threads = 2;
-  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return model.value();
+  return test::OpenTiny(bytes);
 }
 
-std::vector<int32_t> Prompt(int n, uint32_t seed) {
-  std::vector<int32_t> ids(static_cast<size_t>(n));
-  for (size_t i = 0; i < ids.size(); ++i)
-    ids[i] = static_cast<int32_t>((i * 2654435761u + seed * 40503u) >> 7) & 0xff;
-  return ids;
-}
-
-void Append(Session& s, int n, uint32_t seed) { ASSERT_TRUE(s.Prefill(Prompt(n, seed), false).ok()); }
+void Append(Session& s, int n, uint32_t seed) { ASSERT_TRUE(s.Prefill(TinyPrompt(n, seed), false).ok()); }
 
 void Steps(Session& s, int n) {
   for (int i = 0; i < n; ++i) {
@@ -63,16 +54,16 @@ class ByteBudget : public testing::TestWithParam<int> {};
 // The session's whole life; every line that compresses must come back to the budget.
 void Live(const Policy& policy, Session& s, int64_t budget) {
   const auto holds = [&](const char* when) { EXPECT_LE(s.Stats().cache_bytes, budget) << when; };
-  ASSERT_TRUE(s.Prefill(Prompt(kPrompt, 7), true).ok());
+  ASSERT_TRUE(s.Prefill(TinyPrompt(kPrompt, 7), true).ok());
   holds("a prompt");
   const bool shares = policy.allocator->shares_bytes;
   if (shares && s.Stats().n_slots < int64_t{kHeads} * kPrompt) {
     EXPECT_GE(s.Stats().cache_bytes, budget * 85 / 100);
   }
   Steps(s, 7);
-  ASSERT_TRUE(s.Prefill(Prompt(60, 3), true).ok());
+  ASSERT_TRUE(s.Prefill(TinyPrompt(60, 3), true).ok());
   holds("a second prompt, after some steps");
-  ASSERT_TRUE(s.Prefill(Prompt(5, 4), true).ok());
+  ASSERT_TRUE(s.Prefill(TinyPrompt(5, 4), true).ok());
   holds("a short prompt");
   Append(s, 70, 5);
   Compress(s, 0);
@@ -135,7 +126,7 @@ TEST(ByteBudgetOfChunks, HoldsAtEveryLength) {
       ASSERT_TRUE(policy.ok()) << policy.status().message();
       auto made = Session::Create(Tiny(), &policy.value(), {});
       ASSERT_TRUE(made.ok()) << made.status().message();
-      ASSERT_TRUE(made.value()->Prefill(Prompt(n, 7), true).ok());
+      ASSERT_TRUE(made.value()->Prefill(TinyPrompt(n, 7), true).ok());
       EXPECT_LE(made.value()->Stats().cache_bytes, 90000);
     }
   }

@@ -7,10 +7,12 @@
 
 #include "lib/compress/method_table.h"
 #include "lib/engine/session.h"
-#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
 
 namespace kvc {
 namespace {
+
+using test::TinyPrompt;
 
 constexpr int kPrompt = 150, kBudget = 48, kSteps = 40;
 
@@ -21,18 +23,7 @@ std::shared_ptr<const Model> Tiny(int n_threads = 2) {
     options.hidden_size = 48;
     return test::TinyModelBytes(options);
   }();
-  ModelParams params;
-  params.n_threads = n_threads;
-  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return model.value();
-}
-
-std::vector<int32_t> Prompt(int n, uint32_t seed = 7) {
-  std::vector<int32_t> ids(static_cast<size_t>(n));
-  for (size_t i = 0; i < ids.size(); ++i)
-    ids[i] = static_cast<int32_t>((i * 2654435761u + seed * 40503u) >> 7) & 0xff;
-  return ids;
+  return test::OpenTiny(bytes, n_threads);
 }
 
 // Every method as it is, and some that store what they keep in another way.
@@ -119,7 +110,7 @@ class EveryMethod : public testing::TestWithParam<int> {
 TEST_P(EveryMethod, KeepsAtMostItsBudgetInOrder) {
   const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy);
-  ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
+  ASSERT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
   int64_t total = 0;
   for (int layer = 0; layer < 3; ++layer) {
     for (int g = 0; g < 3; ++g) {
@@ -153,7 +144,7 @@ TEST_P(EveryMethod, CacheBytesAreThePagesOfWhatIsKept) {
   if (Which().storage != "kv=f32" || Which().method == "spindlekv")
     return;  // raw tails, codebooks: the plan's tests have them
   auto s = Make(&policy);
-  ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
+  ASSERT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
   int64_t n_aux = policy.keeps_all() || policy.scorer->n_aux == nullptr ? 0 : policy.scorer->n_aux(policy);
   if (!policy.keeps_all() && policy.reducer->kind == ReduceKind::kCam && n_aux == 0) n_aux = 1;
   const int64_t page_slots = policy.keeps_all() ? 64 : 16;
@@ -172,8 +163,8 @@ TEST_P(EveryMethod, CacheBytesAreThePagesOfWhatIsKept) {
 TEST_P(EveryMethod, FirstTokenIsThatOfTheFullCache) {
   const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy), full = Make(nullptr);
-  ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
-  ASSERT_TRUE(full->Prefill(Prompt(kPrompt), true).ok());
+  ASSERT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
+  ASSERT_TRUE(full->Prefill(TinyPrompt(kPrompt), true).ok());
   EXPECT_EQ(Logits(*s), Logits(*full));
 }
 
@@ -183,7 +174,7 @@ TEST_P(EveryMethod, BudgetThatCoversThePromptChangesNothing) {
     // A table is a table; mixed precision and codebooks store differently whatever the budget.
     Policy policy = MethodPolicy(Which(), 100000);
     auto s = Make(&policy);
-    ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
+    ASSERT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
     if (policy.Real(OptionId::kSpindleMaxBytes) == 0) {
       EXPECT_EQ(s->Stats().n_slots, 9 * kPrompt);
     }
@@ -191,8 +182,8 @@ TEST_P(EveryMethod, BudgetThatCoversThePromptChangesNothing) {
   }
   const Policy policy = MethodPolicy(Which(), 4000), off = MethodPolicy({"full", Which().storage, ""}, 0);
   auto s = Make(&policy), full = Make(&off);
-  ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
-  ASSERT_TRUE(full->Prefill(Prompt(kPrompt), true).ok());
+  ASSERT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
+  ASSERT_TRUE(full->Prefill(TinyPrompt(kPrompt), true).ok());
   for (int i = 0; i < 5; ++i) {
     ASSERT_EQ(Steps(*s, 1), Steps(*full, 1));
     ASSERT_EQ(Logits(*s), Logits(*full)) << "step " << i;
@@ -202,8 +193,8 @@ TEST_P(EveryMethod, BudgetThatCoversThePromptChangesNothing) {
 TEST_P(EveryMethod, SameInputSameOutputOnAnyThreads) {
   const Policy policy = MethodPolicy(Which(), kBudget);
   auto one = Make(&policy, Tiny(1)), three = Make(&policy, Tiny(3));
-  ASSERT_TRUE(one->Prefill(Prompt(kPrompt), true).ok());
-  ASSERT_TRUE(three->Prefill(Prompt(kPrompt), true).ok());
+  ASSERT_TRUE(one->Prefill(TinyPrompt(kPrompt), true).ok());
+  ASSERT_TRUE(three->Prefill(TinyPrompt(kPrompt), true).ok());
   EXPECT_EQ(Steps(*one, kSteps), Steps(*three, kSteps));
   EXPECT_EQ(Logits(*one), Logits(*three));
 }
@@ -211,7 +202,7 @@ TEST_P(EveryMethod, SameInputSameOutputOnAnyThreads) {
 TEST_P(EveryMethod, HoldsItsMemoryWhileGenerating) {
   const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy);
-  ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
+  ASSERT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
   Steps(*s, 2);
   const int64_t bytes = s->Stats().cache_bytes, slots = s->Stats().n_slots;
   Steps(*s, 4 * kBudget);
@@ -227,10 +218,10 @@ TEST_P(EveryMethod, HoldsItsMemoryWhileGenerating) {
 TEST_P(EveryMethod, SecondPromptAttendsToWhatIsKept) {
   const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy);
-  ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
+  ASSERT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
   Steps(*s, 3);
   const int64_t slots = s->Stats().n_slots;
-  ASSERT_TRUE(s->Prefill(Prompt(20, 3), true).ok());
+  ASSERT_TRUE(s->Prefill(TinyPrompt(20, 3), true).ok());
   if (!policy.keeps_all() && policy.reducer->kind != ReduceKind::kCodebook) {
     EXPECT_LE(s->Stats().n_slots, std::max<int64_t>(slots, 9 * kBudget + 9 * 10));
   }
@@ -240,7 +231,7 @@ TEST_P(EveryMethod, SecondPromptAttendsToWhatIsKept) {
 TEST_P(EveryMethod, ForkContinuesAlikeAndApart) {
   const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy);
-  ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
+  ASSERT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
   Steps(*s, 2);
   const int64_t bytes = s->Stats().cache_bytes;
   auto forked = s->Fork();
@@ -248,7 +239,7 @@ TEST_P(EveryMethod, ForkContinuesAlikeAndApart) {
   EXPECT_EQ(s->Stats().cache_bytes, bytes) << "a fork takes no cache bytes";
   auto other = s->Fork();
   ASSERT_TRUE(other.ok());
-  ASSERT_TRUE(other.value()->Prefill(Prompt(9, 5), true).ok());  // writes into what it shares
+  ASSERT_TRUE(other.value()->Prefill(TinyPrompt(9, 5), true).ok());  // writes into what it shares
   Steps(*other.value(), 5);
   const std::vector<int32_t> a = Steps(*s, kSteps), b = Steps(*forked.value(), kSteps);
   EXPECT_EQ(a, b);
@@ -259,7 +250,7 @@ TEST_P(EveryMethod, SavedSessionContinuesBitForBit) {
   const Policy policy = MethodPolicy(Which(), kBudget);
   const auto model = Tiny();
   auto s = Make(&policy, model);
-  ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
+  ASSERT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
   Steps(*s, 7);
   const test::TempFolder folder;
   const std::string path = folder.path() + "/session";
@@ -269,8 +260,8 @@ TEST_P(EveryMethod, SavedSessionContinuesBitForBit) {
   ASSERT_TRUE(restored.ok()) << restored.status().message();
   EXPECT_EQ(Steps(*s, kSteps), Steps(*restored.value(), kSteps));
   EXPECT_EQ(Logits(*s), Logits(*restored.value()));
-  ASSERT_TRUE(s->Prefill(Prompt(15, 9), true).ok());
-  ASSERT_TRUE(restored.value()->Prefill(Prompt(15, 9), true).ok());
+  ASSERT_TRUE(s->Prefill(TinyPrompt(15, 9), true).ok());
+  ASSERT_TRUE(restored.value()->Prefill(TinyPrompt(15, 9), true).ok());
   EXPECT_EQ(Logits(*s), Logits(*restored.value()));
 }
 
@@ -278,7 +269,7 @@ TEST_P(EveryMethod, TrimGivesMemoryBack) {
   const Policy policy = MethodPolicy(Which(), 96);
   if (policy.keeps_all() || policy.allocator->needs == kNeedsTable) return;
   auto s = Make(&policy);
-  ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
+  ASSERT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
   Steps(*s, 3);
   ASSERT_TRUE(s->FeedPending().ok());
   const int64_t before = s->Stats().cache_bytes;
@@ -294,7 +285,7 @@ TEST_P(EveryMethod, PartsThenCompressEqualsOnePrompt) {
   const Policy policy = MethodPolicy(Which(), kBudget);
   if (!policy.keeps_all() && policy.decode == DecodeMode::kStep) return;  // such methods act on every token
   auto whole = Make(&policy), parts = Make(&policy);
-  const std::vector<int32_t> ids = Prompt(kPrompt);
+  const std::vector<int32_t> ids = TinyPrompt(kPrompt);
   ASSERT_TRUE(whole->Prefill(ids, true).ok());
   ASSERT_TRUE(parts->Prefill({ids.data(), 60}, false).ok());
   ASSERT_TRUE(parts->Prefill({ids.data() + 60, ids.size() - 60}, false).ok());
@@ -317,10 +308,10 @@ TEST_P(EveryMethod, PartsThenCompressEqualsOnePrompt) {
 TEST_P(EveryMethod, RewindIsExactOrRefused) {
   const Policy policy = MethodPolicy(Which(), kBudget);
   auto s = Make(&policy);
-  ASSERT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
+  ASSERT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
   auto reference = s->Fork();
   ASSERT_TRUE(reference.ok());
-  ASSERT_TRUE(s->Prefill(Prompt(12, 3), false).ok());
+  ASSERT_TRUE(s->Prefill(TinyPrompt(12, 3), false).ok());
   const Status status = s->Rewind(12);
   if (!status.ok()) {
     EXPECT_EQ(status.code(), Code::kUnsupported);
@@ -329,8 +320,8 @@ TEST_P(EveryMethod, RewindIsExactOrRefused) {
   }
   int32_t token;
   EXPECT_EQ(s->Step(&token).code(), Code::kInvalid) << "logits of a removed token are no basis";
-  ASSERT_TRUE(s->Prefill(Prompt(6, 4), false).ok());
-  ASSERT_TRUE(reference.value()->Prefill(Prompt(6, 4), false).ok());
+  ASSERT_TRUE(s->Prefill(TinyPrompt(6, 4), false).ok());
+  ASSERT_TRUE(reference.value()->Prefill(TinyPrompt(6, 4), false).ok());
   EXPECT_EQ(Logits(*s), Logits(*reference.value()));
 }
 
@@ -338,7 +329,7 @@ TEST_P(EveryMethod, ShortPromptsWork) {
   for (int n : {1, 2, 7, 8, 9, kBudget - 1, kBudget, kBudget + 1}) {
     const Policy policy = MethodPolicy(Which(), kBudget);
     auto s = Make(&policy);
-    ASSERT_TRUE(s->Prefill(Prompt(n), true).ok()) << n;
+    ASSERT_TRUE(s->Prefill(TinyPrompt(n), true).ok()) << n;
     Steps(*s, 3);
   }
 }
@@ -354,7 +345,7 @@ TEST(SpindleMaxBytes, LayersShrinkToTheLimit) {
     Result<Policy> policy = ParsePolicy(("spindlekv:kv=f32,window=8,tail=8" + extra).c_str());
     EXPECT_TRUE(policy.ok()) << policy.status().message();
     auto s = Make(&policy.value());
-    EXPECT_TRUE(s->Prefill(Prompt(kPrompt), true).ok());
+    EXPECT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
     return s;
   };
   const auto free = run(",budget=96"), wide = run(",budget=96,spindle_max_bytes=1GiB");
@@ -391,7 +382,7 @@ TEST(Trimmed, SessionsAreSavedWithTheirPages) {
     ASSERT_TRUE(policy.ok());
     const auto model = Tiny();
     auto s = Make(&policy.value(), model);
-    ASSERT_TRUE(s->Prefill(Prompt(200), true).ok());
+    ASSERT_TRUE(s->Prefill(TinyPrompt(200), true).ok());
     ASSERT_TRUE(s->Recompress(48, nullptr).ok());
     const test::TempFolder folder;
     const std::string path = folder.path() + "/session";
@@ -444,7 +435,7 @@ TEST(Composition, EveryAcceptedCombinationRuns) {
             continue;
           }
           SCOPED_TRACE(spec);
-          ASSERT_TRUE(made.value()->Prefill(Prompt(90), true).ok());
+          ASSERT_TRUE(made.value()->Prefill(TinyPrompt(90), true).ok());
           for (float x : Logits(*made.value())) ASSERT_TRUE(std::isfinite(x));
           Steps(*made.value(), 6);
           for (float x : Logits(*made.value())) ASSERT_TRUE(std::isfinite(x));

@@ -5,10 +5,12 @@
 #include <cmath>
 
 #include "lib/engine/session.h"
-#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
 
 namespace kvc {
 namespace {
+
+using test::TinyPrompt;
 
 // No two vectors are within cosine 1: the codebook is exact, and what is tested is who sees what.
 constexpr char kExact[] = "spindlekv:budget=24,window=8,theta_k=1,theta_v=1,kv=f32";
@@ -19,18 +21,7 @@ std::shared_ptr<const Model> Tiny() {
     options.n_layers = 2, options.n_heads = 8, options.n_kv_heads = 2, options.weight_scale = 2;
     return test::TinyModelBytes(options);
   }();
-  ModelParams params;
-  params.n_threads = 2;
-  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return model.value();
-}
-
-std::vector<int32_t> Prompt(int n, uint32_t seed) {
-  std::vector<int32_t> ids(static_cast<size_t>(n));
-  for (size_t i = 0; i < ids.size(); ++i)
-    ids[i] = static_cast<int32_t>((i * 2654435761u + seed * 40503u) >> 7) & 0xff;
-  return ids;
+  return test::OpenTiny(bytes);
 }
 
 std::unique_ptr<Session> AfterAPrompt(const char* spec) {
@@ -38,7 +29,7 @@ std::unique_ptr<Session> AfterAPrompt(const char* spec) {
   EXPECT_TRUE(policy.ok()) << policy.status().message();
   auto session = Session::Create(Tiny(), &policy.value(), {});
   EXPECT_TRUE(session.ok()) << session.status().message();
-  EXPECT_TRUE(session.value()->Prefill(Prompt(120, 1), true).ok());
+  EXPECT_TRUE(session.value()->Prefill(TinyPrompt(120, 1), true).ok());
   return std::move(session.value());
 }
 
@@ -57,12 +48,12 @@ double LargestDifference(const Session& a, const Session& b) {
 TEST(QueryHeadSets, ALaterPromptReadsThemAsDecodingDoes) {
   for (const int n : {1, 5, 40}) {
     auto at_once = AfterAPrompt(kExact), one_by_one = AfterAPrompt(kExact);
-    const std::vector<int32_t> more = Prompt(n, 2);
+    const std::vector<int32_t> more = TinyPrompt(n, 2);
     ASSERT_TRUE(at_once->Prefill(more, false).ok());
     Feed(*one_by_one, more);
     EXPECT_LT(LargestDifference(*at_once, *one_by_one), 2e-4) << n;
     // And it leaves them as they were.
-    const std::vector<int32_t> rest = Prompt(3, 3);
+    const std::vector<int32_t> rest = TinyPrompt(3, 3);
     Feed(*at_once, rest), Feed(*one_by_one, rest);
     EXPECT_LT(LargestDifference(*at_once, *one_by_one), 2e-4) << n;
   }
@@ -71,17 +62,17 @@ TEST(QueryHeadSets, ALaterPromptReadsThemAsDecodingDoes) {
 TEST(QueryHeadSets, DifferFromOneSetForAll) {
   auto own = AfterAPrompt(kExact),
        same = AfterAPrompt("spindlekv:budget=24,window=8,theta_k=1,theta_v=1,kv=f32,spindle_gqa=mean");
-  Feed(*own, Prompt(5, 2)), Feed(*same, Prompt(5, 2));
+  Feed(*own, TinyPrompt(5, 2)), Feed(*same, TinyPrompt(5, 2));
   EXPECT_GT(LargestDifference(*own, *same), 1e-2) << "the first test would say nothing";
 }
 
 // What a head gave up does not come back to it, however it scores for its neighbours.
 TEST(QueryHeadSets, ASecondCompressionOnlyShrinksThem) {
   auto compressed = AfterAPrompt(kExact);
-  ASSERT_TRUE(compressed->Prefill(Prompt(60, 2), true).ok());
+  ASSERT_TRUE(compressed->Prefill(TinyPrompt(60, 2), true).ok());
   auto one_by_one = compressed->Fork();
   ASSERT_TRUE(one_by_one.ok());
-  const std::vector<int32_t> more = Prompt(9, 4);
+  const std::vector<int32_t> more = TinyPrompt(9, 4);
   ASSERT_TRUE(compressed->Prefill(more, false).ok());
   Feed(*one_by_one.value(), more);
   EXPECT_LT(LargestDifference(*compressed, *one_by_one.value()), 2e-4);

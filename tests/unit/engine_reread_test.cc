@@ -8,10 +8,12 @@
 
 #include "lib/engine/reread.h"
 #include "lib/engine/session.h"
-#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
 
 namespace kvc {
 namespace {
+
+using test::TinyPrompt;
 
 constexpr int kLayers = 2, kHeads = 4, kKvHeads = 2;
 
@@ -21,17 +23,7 @@ std::shared_ptr<const Model> Tiny(int32_t max_tokens = 160, int n_threads = 2) {
   options.max_tokens = max_tokens, options.weight_scale = 2;
   static std::vector<test::AlignedBytes> files;  // models read them as long as they live
   files.push_back(test::TinyModelBytes(options));
-  ModelParams params;
-  params.n_threads = n_threads;
-  auto model = Model::OpenMemory(files.back().data(), static_cast<int64_t>(files.back().size()), params);
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return model.value();
-}
-
-std::vector<int32_t> Prompt(int n) {
-  std::vector<int32_t> ids(static_cast<size_t>(n));
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((i * 2654435761u) >> 7) & 0xff;
-  return ids;
+  return test::OpenTiny(files.back(), n_threads);
 }
 
 std::unique_ptr<Session> Make(const char* spec, std::shared_ptr<const Model> model, int32_t max_tokens = 0) {
@@ -45,7 +37,7 @@ std::unique_ptr<Session> Make(const char* spec, std::shared_ptr<const Model> mod
 }
 
 TEST(Reread, HasEveryTokenOnceBehindInstructionAndLead) {
-  const std::vector<int32_t> ids = Prompt(100);
+  const std::vector<int32_t> ids = TinyPrompt(100);
   for (const int32_t context : {120, 200, 400}) {
     Reread reread;
     ASSERT_TRUE(MakeReread(*Tiny(context), ids, 100, &reread).ok());
@@ -101,7 +93,7 @@ std::vector<std::vector<double>> LargestByDecoding(std::shared_ptr<const Model> 
 }
 
 TEST(Reconstruct, KeepsWhatTheSecondReadingLooksAt) {
-  const std::vector<int32_t> ids = Prompt(100);
+  const std::vector<int32_t> ids = TinyPrompt(100);
   const auto model = Tiny();
   constexpr int kBudget = 30, kWindow = 4;
   auto session = Make("snapkv:budget=30,window=4,scorer=reconstruct,kernel=1,kv=f32", model);
@@ -128,7 +120,7 @@ TEST(Reconstruct, KeepsWhatTheSecondReadingLooksAt) {
 }
 
 TEST(Reconstruct, ReadingAgainLeavesNoTrace) {
-  const std::vector<int32_t> ids = Prompt(300);  // two chunks
+  const std::vector<int32_t> ids = TinyPrompt(300);  // two chunks
   for (const int n_threads : {1, 2}) {
     const auto model = Tiny(4096, n_threads);
     auto full = Make("full:kv=f32", model), all = Make("cokv-document:budget=300,kv=f32", model);
@@ -146,7 +138,7 @@ TEST(Reconstruct, ReadingAgainLeavesNoTrace) {
 }
 
 TEST(Reconstruct, OnePassForManySessionsEqualsOneEach) {
-  const std::vector<int32_t> ids = Prompt(120);
+  const std::vector<int32_t> ids = TinyPrompt(120);
   const auto model = Tiny();
   const std::vector<const char*> specs = {"full:kv=f32", "cokv-document:budget=40,kv=f32",
                                           "snapkv-w8:budget=40,kv=f32", "h2o:budget=40,kv=f32"};
@@ -173,8 +165,8 @@ TEST(Reconstruct, OnePassForManySessionsEqualsOneEach) {
 // A second prompt reads only itself again; what was kept before stays by what it was worth then or is now.
 TEST(Reconstruct, SecondPromptKeepsTheBudget) {
   auto session = Make("snapkv:budget=30,window=4,scorer=reconstruct,kernel=1,kv=f32", Tiny(600));
-  ASSERT_TRUE(session->Prefill(Prompt(100), true).ok());
-  ASSERT_TRUE(session->Prefill(Prompt(80), true).ok());
+  ASSERT_TRUE(session->Prefill(TinyPrompt(100), true).ok());
+  ASSERT_TRUE(session->Prefill(TinyPrompt(80), true).ok());
   for (int layer = 0; layer < kLayers; ++layer) {
     for (int g = 0; g < kKvHeads; ++g) {
       std::vector<int32_t> kept;

@@ -15,10 +15,12 @@
 
 #include "lib/base/hash.h"
 #include "lib/engine/session.h"
-#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
 
 namespace kvc {
 namespace {
+
+using test::TinyPrompt;
 
 std::shared_ptr<const Model> Tiny(uint64_t seed = 1) {
   test::TinyModelOptions options;
@@ -26,17 +28,7 @@ std::shared_ptr<const Model> Tiny(uint64_t seed = 1) {
   static std::map<uint64_t, test::AlignedBytes> files;
   test::AlignedBytes& bytes = files[seed];
   if (bytes.size() == 0) bytes = test::TinyModelBytes(options);
-  ModelParams params;
-  params.n_threads = 1;
-  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return model.value();
-}
-
-std::vector<int32_t> Prompt(int n) {
-  std::vector<int32_t> ids(static_cast<size_t>(n));
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((i * 2654435761u) >> 7) & 0xff;
-  return ids;
+  return test::OpenTiny(bytes, 1);
 }
 
 std::vector<int32_t> Steps(Session& s, int n) {
@@ -54,7 +46,7 @@ std::unique_ptr<Session> Fed(const std::shared_ptr<const Model>& model, const ch
   EXPECT_TRUE(policy.ok()) << policy.status().message();
   auto session = Session::Create(model, &policy.value(), {});
   EXPECT_TRUE(session.ok()) << session.status().message();
-  EXPECT_TRUE(session.value()->Prefill(Prompt(prompt), true).ok());
+  EXPECT_TRUE(session.value()->Prefill(TinyPrompt(prompt), true).ok());
   Steps(*session.value(), steps);
   return std::move(session.value());
 }
@@ -150,7 +142,7 @@ TEST(SessionFile, ChangedContentWithARightChecksumDoesNoHarm) {
         ASSERT_LT(token, model->config().vocab_size);
       }
       static_cast<void>(s.Recompress(0, nullptr));
-      static_cast<void>(s.Prefill(Prompt(20), true));
+      static_cast<void>(s.Prefill(TinyPrompt(20), true));
       static_cast<void>(s.Rewind(1));
       std::vector<int32_t> kept;
       s.Kept(1, 1, &kept);
