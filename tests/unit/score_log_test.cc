@@ -1,11 +1,16 @@
 // The record of head scoring: cut anywhere, changed anywhere, on a full disk, by two at once.
 #include "tools/score/work_log.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <fstream>
+#include <thread>
 
 #include "tests/support/tiny_model.h"
 #include "tools/command.h"
@@ -140,6 +145,22 @@ TEST(ScoreLog, AFullDiskLeavesAWholeLog) {
   signal(SIGXFSZ, old_handler);
   EXPECT_NE(text.find("--resume"), std::string::npos) << text;
   EXPECT_EQ(ReadFile(path), before);
+}
+
+// The one before was killed a moment ago and the system still closes its files.
+TEST(ScoreLog, WaitsForAWriterThatIsAboutToEnd) {
+  const TempFolder folder;
+  const std::string path = WriteLog(folder, "a.log", 3);
+  const int fd = open(path.c_str(), O_RDWR);
+  ASSERT_EQ(flock(fd, LOCK_EX), 0);
+  std::thread ending([fd] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(120));
+    close(fd);
+  });
+  WorkResults done;
+  EXPECT_EQ(MessageOf([&] { WorkLogWriter::Open(path, Header(), true, &done); }), "");
+  ending.join();
+  EXPECT_EQ(done.size(), 3u);
 }
 
 }  // namespace

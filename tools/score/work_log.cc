@@ -7,10 +7,12 @@
 #include <xxhash.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 
 #include "tools/command.h"
 #include "tools/files.h"
@@ -56,6 +58,16 @@ void Insert(const WorkKey& key, const WorkResult& result, const std::string& pat
                        " is there twice with different utilities: %.9g, %.9g and %.9g, %.9g",
                        path.c_str(), key.run, key.size, key.sample, at->second.in, at->second.out, result.in,
                        result.out));
+}
+
+// Alone on the file. A process that was killed a moment ago may not have let go of it yet.
+bool Locked(int fd) {
+  constexpr int kTries = 40;
+  for (int i = 0; i < kTries; ++i) {
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return false;
 }
 
 }  // namespace
@@ -112,7 +124,7 @@ std::unique_ptr<WorkLogWriter> WorkLogWriter::Open(const std::string& path, cons
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) throw Failure(path + ": " + std::strerror(errno));
   std::unique_ptr<WorkLogWriter> log(new WorkLogWriter(path, fd, 0));
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) throw Failure(path + ": another process is writing it");
+  if (!Locked(fd)) throw Failure(path + ": another process is writing it");
   if (exists && lseek(fd, 0, SEEK_END) > 0) {
     try {
       const WorkLog old = ReadWorkLog(path, &log->size_);
