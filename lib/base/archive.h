@@ -69,4 +69,12 @@ Status ArchiveSequence(Archive& archive, Container& items, int64_t most) {
   return n == 0 ? Status() : archive.Bytes(&items[0], n * static_cast<int64_t>(sizeof(T)));
 }
 
+// A sequence whose length the reader knows.
+template <typename Archive, typename Container>
+Status ArchiveFixedSequence(Archive& archive, Container& items) {
+  const size_t n = items.size();
+  KVC_RETURN_IF_ERROR(ArchiveSequence(archive, items, static_cast<int64_t>(n)));
+  return items.size() == n ? Status() : Error(Code::kBadModel, "damaged: a sequence of another length");
+}
+
 }  // namespace kvc

@@ -100,13 +100,13 @@ class KvCache {
   void ReadValue(int layer, int head, int32_t rank, float* v) const { ReadVector(layer, head, rank, 1, v); }
   void WriteKey(int layer, int head, int32_t rank, const float* k) { WriteVector(layer, head, rank, 0, k); }
   void WriteValue(int layer, int head, int32_t rank, const float* v) { WriteVector(layer, head, rank, 1, v); }
-  // f(rank, k [D]) may change every key of the layer; ReserveStep came before.
+  // f(position, k [D]) may change every key of the layer; ReserveStep came before.
   template <typename F>
   void RewriteKeys(int layer, F&& f) {
     for (int head = 0; head < config_.n_kv_heads; ++head) {
       for (int32_t r = 0; r < Len(layer, head); ++r) {
         ReadKey(layer, head, r, scratch_.data());
-        f(r, scratch_.data());
+        f(PositionAt(layer, head, r), scratch_.data());
         WriteKey(layer, head, r, scratch_.data());
       }
     }

@@ -102,14 +102,12 @@ Status Compressor::Validate() {
                    n, shape_.n_layers, shape_.n_kv_heads, shape_.n_heads);
     }
   }
-  if (policy_.reducer->kind == ReduceKind::kCodebook &&
-      (shape_.n_heads / shape_.n_kv_heads > 32 || policy_.positions == PositionMode::kInCache)) {
+  if (codebook_ && shape_.n_heads / shape_.n_kv_heads > 32)
+    return Error(Code::kUnsupported, "codebooks have room for 32 query heads per KV head");
+  if (needs_original_positions() && policy_.positions == PositionMode::kInCache) {
     return Error(Code::kUnsupported,
-                 "codebooks need original positions and at most 32 query heads per KV head");
-  }
-  if (policy_.decode == DecodeMode::kReobserve && policy_.positions == PositionMode::kInCache) {
-    return Error(Code::kUnsupported,
-                 "decode=reobserve scores with stored queries and needs pos_mode=original");
+                 "pos_mode=incache counts positions in slots, which codebooks and decode=reobserve cannot; "
+                 "pos_mode=original is the default");
   }
   if ((needs & kNeedsTable) != 0 && policy_.table.size() != per_kv_head) {
     return Error(Code::kInvalid, "method table needs %d x %d slots (layers x KV heads), it got %zu",

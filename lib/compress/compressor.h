@@ -90,6 +90,10 @@ class Compressor {
   }
   bool in_cache() const { return in_cache_; }
   bool codebook() const { return codebook_; }
+  // Keys must stay where the prompt had them: their directions are coded, or scored with stored queries.
+  bool needs_original_positions() const {
+    return codebook_ || (!policy_.keeps_all() && policy_.decode == DecodeMode::kReobserve);
+  }
   // Rows of RoPE angles that Attend needs for heads of `longest` entries in a sequence of n tokens; 0: none.
   int32_t AngleRows(int32_t longest, int32_t n_tokens) const {
     return codebook_ ? n_tokens : in_cache_ ? longest : 0;
@@ -115,33 +119,10 @@ class Compressor {
   Result<std::unique_ptr<Compressor>> Fork() const;
   int64_t bytes() const;
   const HeadScores& head_scores() const { return head_scores_; }
-  // Budgets, lengths and observed queries, to a file or back.
-  template <typename A>
-  Status Archive(A& archive, int64_t n_heads) {
-    uint8_t flags = static_cast<uint8_t>((in_cache_ ? 1 : 0) | (keep_lengths_ ? 2 : 0));
-    KVC_RETURN_IF_ERROR(ArchiveValue(archive, flags));
-    in_cache_ = (flags & 1) != 0, keep_lengths_ = (flags & 2) != 0;
-    KVC_RETURN_IF_ERROR(ArchiveValue(archive, budget_));
-    KVC_RETURN_IF_ERROR(ArchiveValue(archive, protect_));
-    for (std::vector<int32_t>* v : {&counts_, &caps_, &ring_count_}) {
-      const size_t n = v->size();
-      KVC_RETURN_IF_ERROR(ArchiveSequence(archive, *v, n_heads));
-      if (v->size() != n) return Error(Code::kBadModel, "damaged: budgets of another shape");
-    }
-    // What was read is used without another look: it must be what BeginPrompt could have left.
-    const Protected expected = budget_ > 0 && !policy_.keeps_all() ? ProtectFor(budget_) : Protected();
-    bool sane = budget_ >= 0 && protect_.n_sink == expected.n_sink && protect_.n_recent == expected.n_recent;
-    for (size_t i = 0; i < caps_.size(); ++i)
-      sane = sane && counts_[i] >= 0 && counts_[i] <= kUnbounded && caps_[i] > 0 && caps_[i] <= kUnbounded;
-    for (int32_t n : ring_count_) sane = sane && n >= 0 && n < 2 * policy_.Int(OptionId::kWindow);
-    if (!sane) return Error(Code::kBadModel, "damaged: budgets out of range");
-    const size_t n_layers = keys_rotated_.size();
-    KVC_RETURN_IF_ERROR(ArchiveSequence(archive, keys_rotated_, n_heads));
-    if (keys_rotated_.size() != n_layers) return Error(Code::kBadModel, "damaged: budgets of another shape");
-    return ring_.size() == 0
-               ? Status()
-               : archive.Bytes(ring_.data(), ring_.size() * static_cast<int64_t>(sizeof(float)));
-  }
+  // Budgets, lengths and observed queries, to a file or back. made_room: KeepLengths was called; slides: with
+  // in_cache. kBadModel for a state that nothing leaves.
+  template <typename Archive>
+  Status ArchiveState(Archive& archive, bool made_room, bool slides);
   // Scratch to compress layers of at most `longest` entries.
   Status ReservePrompt(int32_t longest);
   // Entries a head may have between steps, [L, G]; only where decode evicts.
@@ -157,6 +138,7 @@ class Compressor {
                                                    HeadScores scores, const OpContext& ops,
                                                    MemoryMeter* meter);
   Status Validate();
+  Status CheckRestored(bool made_room, bool slides) const;
   Status ReserveScoring(int32_t longest);
   AllocateInput AllocationFor(int32_t budget, int32_t n_tokens) const;
   Status PlanFor(const AllocateInput& in, std::vector<int32_t>* slots) const;

@@ -72,9 +72,10 @@ void Compressor::DropRotation(int layer, KvCache* cache) {
   const float inverse =
       static_cast<float>(1.0 / (shape_.rope->attention_factor() * shape_.rope->attention_factor()));
   float *cos = lines_.data(), *sin = cos + d / 2;
-  // Nothing was dropped so far: an entry's rank is the position its key carries.
-  cache->RewriteKeys(layer, [&](int32_t rank, float* k) {
-    shape_.rope->Angles(-int64_t{rank}, cos, sin);
+  // Keys carry their original position: in-cache sessions drop it with the first entry, sessions that slide have
+  // dropped entries before.
+  cache->RewriteKeys(layer, [&](int32_t position, float* k) {
+    shape_.rope->Angles(-int64_t{position}, cos, sin);
     ops_.kernels->rope(k, cos, sin, d, shape_.pairing);
     for (int32_t x = 0; x < d; ++x) k[x] *= inverse;
   });

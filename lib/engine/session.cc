@@ -95,6 +95,11 @@ Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const
     return Error(Code::kUnsupported,
                  "key_axis=channel codes the keys of many tokens together; on_full drops them one by one");
   }
+  if (params.on_full == OnFull::kSlide && s->compressor_->needs_original_positions()) {
+    return Error(Code::kUnsupported,
+                 "on_full=slide counts positions in slots, which codebooks and decode=reobserve cannot; "
+                 "on_full=evict keeps original positions");
+  }
   Result<std::unique_ptr<KvCache>> cache = KvCache::Create(cache_config, model->ops().kernels, shared_meter);
   if (!cache.ok()) return cache.status();
   s->cache_ = std::move(cache.value());
@@ -431,7 +436,9 @@ SessionStats Session::Stats() const {
   SessionStats stats;
   const ModelConfig& c = model_->config();
   stats.n_prompt = n_prompt_, stats.n_answer = n_answer_, stats.n_compactions = n_compactions_;
-  stats.cache_bytes = cache_->bytes(), stats.cache_bytes_peak = cache_bytes_peak_;
+  stats.cache_bytes = cache_->bytes();
+  stats.cache_bytes_peak =
+      std::max(cache_bytes_peak_, stats.cache_bytes);  // a fork takes pages of the same pools
   const CacheConfig full = FullCacheConfig(*model_, compressor_->policy());
   const int64_t heads = int64_t{c.n_layers} * c.n_kv_heads,
                 pages = (int64_t{n_tokens_} + full.page_slots - 1) / full.page_slots;

@@ -121,6 +121,7 @@ class Session final : public PrefillSink, public DecodeSink {
                                                            int32_t page_slots);
   template <typename Archive>
   Status ArchiveFields(Archive& archive);
+  Status CheckRestored() const;
   void Commit();
   int32_t NewestContiguous() const;
   int64_t WorkspaceBytes() const;

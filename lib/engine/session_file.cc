@@ -1,6 +1,6 @@
 // Saved sessions: magic, version, size, model fingerprint, everything a session needs to go on, and a
 // checksum over all of it.
-#include <algorithm>
+#include <cmath>
 
 #include "lib/base/archive.h"
 #include "lib/base/mapped_file.h"
@@ -38,7 +38,6 @@ Status ArchiveParams(Archive& a, SessionParams& p) {
 // The fields that are plain numbers or sequences; pages follow.
 template <typename Archive>
 Status Session::ArchiveFields(Archive& a) {
-  const int64_t heads = int64_t{model_->config().n_layers} * model_->config().n_kv_heads;
   for (int32_t* field : {&n_tokens_, &n_prompt_, &n_answer_, &n_compactions_, &pending_, &changed_at_})
     KVC_RETURN_IF_ERROR(ArchiveValue(a, *field));
   for (bool* field : {&finished_, &made_room_, &rewound_}) {
@@ -52,7 +51,23 @@ Status Session::ArchiveFields(Archive& a) {
   KVC_RETURN_IF_ERROR(ArchiveSequence(a, tokens_, kMaxContext));
   KVC_RETURN_IF_ERROR(a.Bytes(logits_.data(), logits_.size() * static_cast<int64_t>(sizeof(float))));
   KVC_RETURN_IF_ERROR(text_.Archive(a, kMaxText));
-  return compressor_->Archive(a, heads);
+  return compressor_->ArchiveState(a, made_room_, params_.on_full == OnFull::kSlide);
+}
+
+// What was read must be what calls of a session can leave: it is used without another look.
+Status Session::CheckRestored() const {
+  const int32_t most = made_room_ ? kMaxContext : params_.max_tokens;
+  bool good = n_tokens_ >= 0 && n_tokens_ <= most && changed_at_ >= 0 && changed_at_ <= n_tokens_;
+  good = good && pending_ >= -1 && pending_ < model_->config().vocab_size;
+  for (int32_t count : {n_prompt_, n_answer_, n_compactions_}) good = good && count >= 0;
+  for (double seconds : {prefill_seconds_, compress_seconds_, decode_seconds_})
+    good = good && std::isfinite(seconds) && seconds >= 0;
+  if (!good || cache_bytes_peak_ < 0) return Error(Code::kBadModel, "damaged: a count is out of range");
+  if (made_room_ && params_.on_full == OnFull::kError)
+    return Error(Code::kBadModel, "damaged: room was made where on_full is error");
+  if (keeps_tokens_ && (static_cast<int32_t>(tokens_.size()) != n_tokens_ || !CheckTokenIds(tokens_).ok()))
+    return Error(Code::kBadModel, "damaged: the tokens do not fit");
+  return text_.IsWhole() ? Status() : Error(Code::kBadModel, "damaged: text that is not UTF-8");
 }
 
 Status Session::Save(const std::string& path) {
@@ -122,11 +137,7 @@ Result<std::unique_ptr<Session>> Session::Restore(std::shared_ptr<const Model> m
   if (!made.ok()) return made.status();
   Session& s = *made.value();
   KVC_RETURN_IF_ERROR(s.ArchiveFields(in));
-  const bool tokens_fit = !s.keeps_tokens_ || static_cast<int32_t>(s.tokens_.size()) == s.n_tokens_;
-  if (!tokens_fit || !s.CheckTokenIds(s.tokens_).ok()) return refuse("damaged: the tokens do not fit");
-  if (s.n_tokens_ < 0 || s.n_tokens_ > kMaxContext || s.pending_ < -1 ||
-      s.pending_ >= model->config().vocab_size)
-    return refuse("damaged: a count is out of range");
+  KVC_RETURN_IF_ERROR(s.CheckRestored());
   KVC_RETURN_IF_ERROR(s.cache_->RestoreFrom(in, s.n_tokens_));
   if (in.left() != 0) return refuse("damaged: there is something behind the end");
   return made;

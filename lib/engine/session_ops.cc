@@ -143,12 +143,19 @@ Status Session::MaskHeads(Span<const uint8_t> keep, int32_t window) {
         "mask_heads: %zu flags and window %d; the model has %d x %d KV heads, the window is 1 or more",
         keep.size(), window, c.n_layers, c.n_kv_heads);
   }
-  KVC_RETURN_IF_ERROR(FeedPending());
-  for (size_t i = 0; i < keep.size(); ++i) {
-    if (keep[i] == 0)
-      KVC_RETURN_IF_ERROR(
-          cache_->KeepNewest(static_cast<int>(i) / c.n_kv_heads, static_cast<int>(i) % c.n_kv_heads, window));
+  if (compressor_->in_cache()) {
+    return Error(Code::kUnsupported,
+                 "mask_heads: this session counts positions in slots, which masked heads would number anew");
   }
+  KVC_RETURN_IF_ERROR(FeedPending());
+  Result<std::unique_ptr<KvCache>> masked = cache_->Fork();
+  if (!masked.ok()) return masked.status();
+  for (size_t i = 0; i < keep.size(); ++i) {
+    if (keep[i] != 0) continue;
+    KVC_RETURN_IF_ERROR(masked.value()->KeepNewest(static_cast<int>(i) / c.n_kv_heads,
+                                                   static_cast<int>(i) % c.n_kv_heads, window));
+  }
+  cache_ = std::move(masked.value());
   changed_at_ = n_tokens_;
   return {};
 }
@@ -165,9 +172,11 @@ Status Session::FeedBatch(Span<Session* const> sessions, const int32_t* tokens) 
       return Error(Code::kInvalid, "session %zu of the batch has no prompt", i);
     KVC_RETURN_IF_ERROR(s.CheckTokenIds({tokens + i, 1}));
     KVC_RETURN_IF_ERROR(s.FeedPending());
-    if (s.n_tokens_ >= s.params_.max_tokens)
-      return Error(Code::kContextFull, "session %zu of the batch holds max_tokens=%d tokens", i,
-                   s.params_.max_tokens);
+    if (s.n_tokens_ >= s.params_.max_tokens) {
+      const Status status = s.MakeRoom();
+      if (!status.ok())
+        return Error(status.code(), "session %zu of the batch: %s", i, status.message().c_str());
+    }
   }
   KVC_RETURN_IF_ERROR(first.forward_.ReserveDecode(
       first.model_->config(), static_cast<int32_t>(sessions.size()), first.model_->meter().get()));

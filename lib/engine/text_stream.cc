@@ -72,6 +72,17 @@ void TextStream::Flush() {
   pending_.clear();
 }
 
+bool TextStream::IsWhole() const {
+  const uint8_t *p = reinterpret_cast<const uint8_t*>(ready_.data()),
+                *waiting = reinterpret_cast<const uint8_t*>(pending_.data());
+  for (size_t at = read_; at < ready_.size();) {
+    const size_t length = Utf8Length(p + at, ready_.size() - at);
+    if (length == 0) return false;
+    at += length;
+  }
+  return pending_.empty() || CanBeCompleted(waiting, pending_.size());
+}
+
 int32_t TextStream::Pull(uint8_t* out, int32_t cap) {
   size_t n = std::min(ready_.size() - read_, static_cast<size_t>(std::max(cap, 0)));
   while (n > 0 && n < ready_.size() - read_ && (static_cast<uint8_t>(ready_[read_ + n]) & 0xC0) == 0x80) --n;

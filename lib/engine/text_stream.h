@@ -20,6 +20,8 @@ class TextStream {
   // Bytes that Pull could give now.
   int32_t Available() const { return static_cast<int32_t>(ready_.size() - read_); }
   void Clear();
+  // Unread text is complete characters, and what waits can become one: true but for what Archive read.
+  bool IsWhole() const;
   // Unread text and waiting bytes, to a file or back.
   template <typename A>
   Status Archive(A& archive, int64_t most) {

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -17,14 +18,29 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-const char* const kPolicies[] = {"full",
-                                 "snapkv:budget=24,window=8",
-                                 "h2o:budget=24",
-                                 "streaming:budget=24",
-                                 "scissorhands:budget=24,recent=4,drop=8,history=40",
-                                 "weightedkv:budget=24",
-                                 "cokv-mixed:budget=24,quant_group=8",
-                                 "spindlekv:budget=24,window=8"};
+struct Kind {
+  const char* policy;
+  kvc::OnFull on_full;
+};
+
+// Prompts of 60 tokens and 8 steps; those with on_full have made room.
+constexpr int kPrompt = 60, kSteps = 8;
+const Kind kKinds[] = {{"full", kvc::OnFull::kError},
+                       {"snapkv:budget=24,window=8", kvc::OnFull::kError},
+                       {"h2o:budget=24", kvc::OnFull::kError},
+                       {"streaming:budget=24", kvc::OnFull::kError},
+                       {"scissorhands:budget=24,recent=4,drop=8,history=40", kvc::OnFull::kError},
+                       {"weightedkv:budget=24", kvc::OnFull::kError},
+                       {"cokv-mixed:budget=24,quant_group=8", kvc::OnFull::kError},
+                       {"spindlekv:budget=24,window=8", kvc::OnFull::kError},
+                       {"snapkv:budget=24,window=8,decode=reobserve,slack=3", kvc::OnFull::kError},
+                       {"full:kv=int8,quant_group=8,residual=4,key_axis=channel", kvc::OnFull::kError},
+                       {"tova:budget=24,kv=int4,quant_group=8,residual=4", kvc::OnFull::kEvict},
+                       {"full", kvc::OnFull::kSlide},
+                       {"cokv:budget=24,window=8", kvc::OnFull::kSlide},
+                       {"spindlekv:budget=24,window=8", kvc::OnFull::kEvict},
+                       {"snapkv:budget=24,window=8,pos_mode=incache", kvc::OnFull::kEvict},
+                       {"snapkv:budget=24,window=8,decode=reobserve", kvc::OnFull::kEvict}};
 
 template <typename T>
 T Must(kvc::Result<T> result) {
@@ -63,14 +79,18 @@ struct World {
     params.n_threads = 1;
     model =
         Must(kvc::Model::OpenMemory(model_bytes.data(), static_cast<int64_t>(model_bytes.size()), params));
-    for (const char* spec : kPolicies) {
-      const kvc::Policy policy = Must(kvc::ParsePolicy(spec));
-      const std::unique_ptr<kvc::Session> session = Must(kvc::Session::Create(model, &policy, {}));
+    for (const Kind& kind : kKinds) {
+      const kvc::Policy policy = Must(kvc::ParsePolicy(kind.policy));
+      kvc::SessionParams session_params;
+      session_params.on_full = kind.on_full;
+      if (kind.on_full != kvc::OnFull::kError) session_params.max_tokens = kPrompt + kSteps / 2;
+      const std::unique_ptr<kvc::Session> session =
+          Must(kvc::Session::Create(model, &policy, session_params));
       std::vector<int32_t> prompt;
-      for (int32_t i = 0; i < 60; ++i) prompt.push_back(i * 37 % 256);
+      for (int32_t i = 0; i < kPrompt; ++i) prompt.push_back(i * 37 % 256);
       Must(session->Prefill(prompt, true));
       int32_t token = 0;
-      for (int i = 0; i < 8; ++i) Must(session->Step(&token));
+      for (int i = 0; i < kSteps; ++i) Must(session->Step(&token));
       Must(session->Save(folder.Path("session")));
       saved.push_back(Read(folder.Path("session")));
     }
@@ -123,7 +143,7 @@ void Write(const std::string& path, const Bytes& bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static World world;
   if (size == 0) return 0;
-  Bytes bytes = world.saved[data[0] % world.saved.size()];
+  Bytes bytes = world.saved[data[0] % std::size(kKinds)];
   bytes.resize(bytes.size() - sizeof(uint64_t));
   Change(data + 1, size - 1, &bytes);
   const uint64_t digest = kvc::Hash64(bytes.data(), bytes.size());
@@ -141,10 +161,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (int i = 0; i < 3 && session.Step(&token).ok(); ++i) {
   }
   const auto fork = session.Fork();
-  const kvc::Status rewound = session.Rewind(1);
+  const kvc::Status compressed = session.Recompress(20, nullptr), rewound = session.Rewind(1);
   const std::vector<int32_t> more = {1, 2, 3};
-  const kvc::Status fed = session.Prefill(more, true);
-  for (const kvc::Status& status : {fork.ok() ? kvc::Status() : fork.status(), rewound, fed}) {
+  const kvc::Status fed = session.Prefill(more, true), stepped = session.Step(&token);
+  uint8_t text[64];
+  while (session.text().Pull(text, sizeof text) > 0) {
+  }
+  if (session.text().Available() > 0) std::abort();
+  for (const kvc::Status& status :
+       {fork.ok() ? kvc::Status() : fork.status(), compressed, rewound, fed, stepped}) {
     if (!status.ok() && status.message().empty()) std::abort();
   }
   return 0;

@@ -152,6 +152,36 @@ TEST(SessionFile, ChangedContentWithARightChecksumDoesNoHarm) {
   }
 }
 
+// Fields that are fine by themselves and contradict each other.
+TEST(SessionFile, RoomMadeInAnotherWayIsRefused) {
+  const test::TempFolder folder;
+  const std::string path = folder / "s";
+  const auto model = Tiny();
+  const Result<Policy> policy = ParsePolicy(kSmall);
+  SessionParams params;
+  params.max_tokens = 22, params.on_full = OnFull::kEvict;
+  auto session = Session::Create(model, &policy.value(), params);
+  ASSERT_TRUE(session.ok() && session.value()->Prefill(TinyPrompt(20), true).ok());
+  Steps(*session.value(), 5);
+  ASSERT_TRUE(session.value()->Save(path).ok());
+  const std::string good = Read(path);
+  ASSERT_TRUE(Session::Restore(model, path).ok());
+  const int32_t fields[] = {params.max_tokens, static_cast<int32_t>(params.on_full)};
+  const size_t at = good.find(std::string(reinterpret_cast<const char*>(fields), sizeof fields));
+  ASSERT_NE(at, std::string::npos);
+  for (const OnFull other : {OnFull::kError, OnFull::kSlide}) {
+    std::string bad = good;
+    bad[at + sizeof(int32_t)] = static_cast<char>(other);
+    const uint64_t digest = Hash64(bad.data(), bad.size() - 8);
+    std::memcpy(&bad[bad.size() - 8], &digest, 8);
+    Write(path, bad);
+    const auto restored = Session::Restore(model, path);
+    ASSERT_FALSE(restored.ok());
+    EXPECT_EQ(restored.status().code(), Code::kBadModel);
+    EXPECT_NE(restored.status().message().find("damaged"), std::string::npos) << restored.status().message();
+  }
+}
+
 TEST(SessionFile, AnotherModelIsRefused) {
   const test::TempFolder folder;
   const std::string path = folder / "s";

@@ -133,6 +133,29 @@ TEST(TextStream, PiecesDoNotMatter) {
   }
 }
 
+// What a file says may be no text: unread bytes are complete characters, waiting ones the start of one.
+TEST(TextStream, WhatWasReadBackIsChecked) {
+  const auto whole = [](const std::string& unread, const std::string& waiting) {
+    std::string bytes;
+    for (const std::string& part : {unread, waiting}) {
+      const int64_t n = static_cast<int64_t>(part.size());
+      bytes.append(reinterpret_cast<const char*>(&n), sizeof n).append(part);
+    }
+    bytes.push_back('\1');
+    ArchiveReader in(reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int64_t>(bytes.size()));
+    TextStream stream(false);
+    EXPECT_TRUE(stream.Archive(in, 100).ok());
+    return stream.IsWhole();
+  };
+  EXPECT_TRUE(whole("", ""));
+  EXPECT_TRUE(whole("a\xC3\xA4\xF0\x9F\x99\x82", "\xE2\x82"));
+  EXPECT_FALSE(whole("\x80", ""));
+  EXPECT_FALSE(whole("a\xC3", ""));
+  EXPECT_FALSE(whole("a", "b"));
+  EXPECT_FALSE(whole("a", "\x80"));
+  EXPECT_FALSE(whole("a", "\xC3\xA4"));
+}
+
 TEST(TextStream, ReadingForeverTakesNoMore) {
   TextStream stream(false);
   const int64_t before = test::HeapBytes();

@@ -1,0 +1,213 @@
+// Any sequence of calls on a session: steps, prompts, rewinds, forks, trims, saves and restores, of every
+// method, with and without room at the end of the context and memory to do it in. A call ends well and leaves
+// a cache that holds together, or says why not and leaves the session as it was.
+//
+// Input: method, budget, storage and decode, what happens when full and how much memory there is (5 bytes),
+// then pairs of an operation and its argument.
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "lib/base/hash.h"
+#include "lib/engine/session.h"
+#include "tests/support/tiny_model.h"
+
+namespace {
+
+#define REQUIRE(x) \
+  if (!(x)) std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x), std::abort()
+
+constexpr int32_t kContext = 96;
+constexpr int kOperations = 40;
+const char* const kStorage[] = {"",
+                                ",kv=f16",
+                                ",kv=int8,quant_group=8,residual=4",
+                                ",kv=int4,quant_group=8,key_axis=channel",
+                                ",pos_mode=incache",
+                                ",decode=step",
+                                ",decode=reobserve,slack=2",
+                                ",decode=step,pos_mode=incache,kv=bf16"};
+
+struct World {
+  kvc::test::AlignedBytes bytes = kvc::test::TinyModelBytes({});
+  std::shared_ptr<const kvc::Model> model = Open(0);
+  int64_t weights = model->meter()->used();
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("kvc-operations-fuzz-" + std::to_string(getpid()))).string();
+  ~World() { std::remove(path.c_str()); }
+  std::shared_ptr<const kvc::Model> Open(int64_t limit) const {
+    kvc::ModelParams params;
+    params.n_threads = 1, params.memory_limit = limit;
+    auto opened = kvc::Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
+    REQUIRE(opened.ok());
+    return opened.value();
+  }
+};
+
+// What a caller can see.
+struct Seen {
+  int64_t slots, tokens;
+  uint64_t logits;
+};
+
+Seen Look(const kvc::Session& s) {
+  const kvc::SessionStats stats = s.Stats();
+  return {stats.n_slots, stats.n_slots_full,
+          kvc::Hash64(s.logits().data(), s.logits().size() * sizeof(float))};
+}
+
+bool Same(const Seen& a, const Seen& b) {
+  return a.slots == b.slots && a.tokens == b.tokens && a.logits == b.logits;
+}
+
+void CheckWhole(const kvc::Session& s) {
+  const kvc::ModelConfig& c = s.model().config();
+  const kvc::SessionStats stats = s.Stats();
+  const int64_t n_tokens = stats.n_slots_full / (int64_t{c.n_layers} * c.n_kv_heads);
+  int64_t slots = 0;
+  std::vector<int32_t> kept;
+  for (int layer = 0; layer < c.n_layers; ++layer) {
+    for (int g = 0; g < c.n_kv_heads; ++g) {
+      s.Kept(layer, g, &kept);
+      slots += static_cast<int64_t>(kept.size());
+      for (size_t i = 0; i < kept.size(); ++i)
+        REQUIRE(kept[i] > (i == 0 ? -1 : kept[i - 1]) && kept[i] < n_tokens);
+    }
+  }
+  REQUIRE(slots == stats.n_slots);
+  REQUIRE(stats.cache_bytes <= stats.cache_bytes_peak);
+  for (float logit : s.logits()) REQUIRE(std::isfinite(logit));
+}
+
+// A copy of the session must answer as the session itself.
+void CheckSameAnswer(kvc::Session& a, kvc::Session& b) {
+  REQUIRE(Same(Look(a), Look(b)));
+  const auto left = a.Fork(), right = b.Fork();
+  for (int i = 0; left.ok() && right.ok() && i < 2; ++i) {
+    int32_t x = -1, y = -1;
+    if (!left.value()->Step(&x).ok() || !right.value()->Step(&y).ok()) return;
+    REQUIRE(x == y);
+  }
+}
+
+kvc::Status SaveAndRestore(const std::string& path, std::unique_ptr<kvc::Session>* session) {
+  kvc::Session& s = **session;
+  const std::shared_ptr<const kvc::Model> model(&s.model(), [](const kvc::Model*) {});
+  kvc::Status status = s.Save(path);
+  if (!status.ok()) return status;
+  auto restored = kvc::Session::Restore(model, path);
+  if (!restored.ok()) {
+    REQUIRE(restored.status().code() == kvc::Code::kMemory);
+    return restored.status();
+  }
+  CheckSameAnswer(s, *restored.value());
+  return {};
+}
+
+std::vector<int32_t> Tokens(int n, uint8_t seed) {
+  std::vector<int32_t> ids;
+  for (int i = 0; i < n; ++i) ids.push_back((i * 37 + seed * 11) % 256);
+  return ids;
+}
+
+// *strong: a failure leaves everything as it was. The other calls feed the token of the last step first.
+kvc::Status Operate(int operation, uint8_t argument, const std::string& path,
+                    std::unique_ptr<kvc::Session>* session, std::unique_ptr<kvc::Session>* other,
+                    bool* strong) {
+  kvc::Session& s = **session;
+  int32_t token = -1;
+  switch (operation) {
+    case 0:
+    case 1:
+      *strong = true;
+      return s.Step(&token);
+    case 2:
+    case 3:
+      *strong = true;
+      return s.Prefill(Tokens(argument % 48 + 1, argument), operation == 2);
+    case 4:
+      *strong = true;
+      return s.Rewind(argument % 5);
+    case 5: {
+      int64_t freed = -1;
+      const kvc::Status status = s.Recompress(argument % 64, &freed);
+      REQUIRE(!status.ok() || freed >= 0);
+      return status;
+    }
+    case 6: {
+      *strong = true;
+      auto fork = s.Fork();
+      if (!fork.ok()) return fork.status();
+      CheckSameAnswer(s, *fork.value());
+      *other = std::move(fork.value());
+      return {};
+    }
+    case 7:
+      if (*other != nullptr) std::swap(*session, *other);
+      return {};
+    case 8:
+      *strong = true;
+      return SaveAndRestore(path, session);
+    case 9:
+      if (argument % 4 == 0) s.Reset();
+      return {};
+    case 10: {
+      uint8_t keep[4];
+      for (int bit = 0; bit < 4; ++bit) keep[bit] = argument >> bit & 1;
+      return s.MaskHeads({keep, 4}, argument / 16 + 1);
+    }
+    default:
+      s.ObserveAttention(argument % 2 == 0);
+      return {};
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static World world;
+  if (size < 5) return 0;
+  const std::string name = kvc::GetMethod(data[0] % kvc::MethodCount())->name;
+  std::string spec = name;
+  if (name != "full")
+    spec += (name == "table" ? ":window=4" : ":budget=" + std::to_string(12 + data[1] % 60));
+  spec += kStorage[data[2] % std::size(kStorage)];
+  if (name == "full" && spec.size() > name.size()) spec[name.size()] = ':';
+  kvc::Result<kvc::Policy> policy = kvc::ParsePolicy(spec.c_str());
+  if (!policy.ok() && name != "full") policy = kvc::ParsePolicy((spec + ",window=4").c_str());
+  if (!policy.ok() && name != "full") policy = kvc::ParsePolicy((spec + ",recent=4").c_str());
+  if (!policy.ok()) return 0;
+  if (name == "table") policy.value().table = {12, 20, data[1] % 60 + 8, 31};
+  const bool tight = data[4] % 4 == 0;
+  const auto model = tight ? world.Open(world.weights + 20000 + data[4] * 2000) : world.model;
+  kvc::SessionParams params;
+  params.on_full = static_cast<kvc::OnFull>(data[3] % 3);
+  params.max_tokens = kContext;
+  {
+    auto made = kvc::Session::Create(model, &policy.value(), params);
+    if (!made.ok()) {
+      REQUIRE(!made.status().message().empty());
+      return 0;
+    }
+    std::unique_ptr<kvc::Session> session = std::move(made.value()), other;
+    data += 5, size -= 5;
+    for (int i = 0; i < kOperations && size >= 2; ++i, data += 2, size -= 2) {
+      const Seen before = Look(*session);
+      bool strong = false;
+      const kvc::Status status = Operate(data[0] % 12, data[1], world.path, &session, &other, &strong);
+      REQUIRE(status.ok() || !status.message().empty());
+      REQUIRE(status.ok() || status.code() != kvc::Code::kInternal);
+      REQUIRE(tight || status.code() != kvc::Code::kMemory);
+      if (!status.ok() && strong) REQUIRE(Same(Look(*session), before));
+      CheckWhole(*session);
+    }
+  }
+  REQUIRE(model->meter()->used() == world.weights);
+  return 0;
+}

@@ -1,0 +1,68 @@
+// The game of head scores: masked heads keep a window, all others everything.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "lib/engine/session.h"
+#include "tests/support/tiny_session.h"
+
+namespace kvc {
+namespace {
+
+constexpr int kPrompt = 80, kWindow = 8;
+
+std::unique_ptr<Session> Fed(const char* spec) {
+  static const test::AlignedBytes bytes = test::TinyModelBytes({});
+  const Result<Policy> policy = ParsePolicy(spec);
+  EXPECT_TRUE(policy.ok());
+  auto session = Session::Create(test::OpenTiny(bytes), &policy.value(), {});
+  EXPECT_TRUE(session.ok() && session.value()->Prefill(test::TinyPrompt(kPrompt), true).ok());
+  return std::move(session.value());
+}
+
+TEST(MaskHeads, MaskedHeadsKeepTheirNewest) {
+  const auto session = Fed("full");
+  const auto untouched = session->Fork();
+  ASSERT_TRUE(untouched.ok());
+  const std::vector<uint8_t> keep = {1, 0, 0, 1};
+  ASSERT_TRUE(session->MaskHeads(keep, kWindow).ok());
+  std::vector<int32_t> kept, newest(kWindow), all(kPrompt);
+  std::iota(newest.begin(), newest.end(), kPrompt - kWindow);
+  std::iota(all.begin(), all.end(), 0);
+  for (int i = 0; i < 4; ++i) {
+    session->Kept(i / 2, i % 2, &kept);
+    EXPECT_EQ(kept, keep[static_cast<size_t>(i)] != 0 ? all : newest) << i;
+    untouched.value()->Kept(i / 2, i % 2, &kept);
+    EXPECT_EQ(kept, all) << "the session it was forked from";
+  }
+  EXPECT_FALSE(session->Rewind(1).ok()) << "what is masked does not come back";
+}
+
+TEST(MaskHeads, NothingMaskedChangesNothing) {
+  const auto session = Fed("full"), same = Fed("full");
+  ASSERT_TRUE(session->MaskHeads(std::vector<uint8_t>(4, 1), kWindow).ok());
+  for (int i = 0; i < 5; ++i) {
+    int32_t a = -1, b = -2;
+    ASSERT_TRUE(session->Step(&a).ok() && same->Step(&b).ok());
+    EXPECT_EQ(a, b);
+  }
+}
+
+TEST(MaskHeads, WhatCannotBeMaskedIsRefusedAndLeftAlone) {
+  const std::vector<uint8_t> none(4, 0);
+  for (const char* spec : {"full:kv=int8,quant_group=8,residual=4", "h2o:budget=40",
+                           "spindlekv:budget=40,window=8", "snapkv:budget=40,window=8,pos_mode=incache"}) {
+    const auto session = Fed(spec);
+    const int64_t slots = session->Stats().n_slots;
+    const Status status = session->MaskHeads(none, kWindow);
+    EXPECT_EQ(status.code(), Code::kUnsupported) << spec;
+    EXPECT_FALSE(status.message().empty());
+    EXPECT_EQ(session->Stats().n_slots, slots) << spec;
+  }
+  const auto session = Fed("full");
+  EXPECT_EQ(session->MaskHeads({none.data(), 3}, kWindow).code(), Code::kInvalid);
+  EXPECT_EQ(session->MaskHeads(none, 0).code(), Code::kInvalid);
+}
+
+}  // namespace
+}  // namespace kvc
