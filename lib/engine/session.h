@@ -122,6 +122,8 @@ class Session final : public PrefillSink, public DecodeSink {
   template <typename Archive>
   Status ArchiveFields(Archive& archive);
   Status CheckRestored() const;
+  static Result<std::unique_ptr<Session>> ReadFrom(std::shared_ptr<const Model> model,
+                                                   Span<const uint8_t> bytes);
   void Commit();
   int32_t NewestContiguous() const;
   int64_t WorkspaceBytes() const;

@@ -33,6 +33,29 @@ Status ArchiveParams(Archive& a, SessionParams& p) {
   return Error(Code::kBadModel, "damaged: on_full is %d", on_full);
 }
 
+// What is before the payload, and the payload whole: `in` then reads it.
+Status CheckFile(const Model& model, Span<const uint8_t> bytes, uint32_t* version, ArchiveReader* in) {
+  const auto refuse = [](const char* why) { return Error(Code::kBadModel, "%s", why); };
+  FileHeader header;
+  uint64_t digest;
+  if (bytes.size() < sizeof header + sizeof digest) return refuse("truncated: too short for a saved session");
+  std::memcpy(&header, bytes.data(), sizeof header);
+  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) return refuse("not a saved session");
+  if (header.version > kSessionFileVersion) {
+    return Error(Code::kBadModel, "saved by a newer version (format %u, this library reads %u)",
+                 header.version, kSessionFileVersion);
+  }
+  const size_t payload = bytes.size() - sizeof digest;
+  std::memcpy(&digest, bytes.data() + payload, sizeof digest);
+  if (Hash64(bytes.data(), payload) != digest)
+    return refuse("damaged or truncated: the checksum does not match");
+  if (header.version == 0) return refuse("damaged: a format that never was");
+  if (header.fingerprint != model.file().fingerprint()) return refuse("saved with another model");
+  *version = header.version;
+  *in = ArchiveReader(bytes.data() + sizeof header, static_cast<int64_t>(payload - sizeof header));
+  return {};
+}
+
 }  // namespace
 
 // The fields that are plain numbers or sequences; pages follow.
@@ -99,24 +122,20 @@ Result<std::unique_ptr<Session>> Session::Restore(std::shared_ptr<const Model> m
                                                   const std::string& path) {
   Result<MappedFile> mapped = MappedFile::Open(path, model->meter().get());
   if (!mapped.ok()) return mapped.status();
-  const Span<const uint8_t> bytes(mapped.value().data(), static_cast<size_t>(mapped.value().size()));
-  const auto refuse = [&](const char* why) { return Error(Code::kBadModel, "%s: %s", path.c_str(), why); };
-  FileHeader header;
-  uint64_t digest;
-  if (bytes.size() < sizeof header + sizeof digest) return refuse("truncated: too short for a saved session");
-  std::memcpy(&header, bytes.data(), sizeof header);
-  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) return refuse("not a saved session");
-  if (header.version > kSessionFileVersion) {
-    return Error(Code::kBadModel, "%s: saved by a newer version (format %u, this library reads %u)",
-                 path.c_str(), header.version, kSessionFileVersion);
-  }
-  const size_t payload = bytes.size() - sizeof digest;
-  std::memcpy(&digest, bytes.data() + payload, sizeof digest);
-  if (Hash64(bytes.data(), payload) != digest)
-    return refuse("damaged or truncated: the checksum does not match");
-  if (header.fingerprint != model->file().fingerprint()) return refuse("saved with another model");
+  Result<std::unique_ptr<Session>> read =
+      ReadFrom(std::move(model), {mapped.value().data(), static_cast<size_t>(mapped.value().size())});
+  const Status& status = read.status();
+  if (read.ok() || status.code() == Code::kMemory) return read;
+  // A policy or a parameter that nobody could have saved is damage too.
+  const char* damaged = status.code() == Code::kBadModel ? "" : "damaged: ";
+  return Error(Code::kBadModel, "%s: %s%s", path.c_str(), damaged, status.message().c_str());
+}
 
-  ArchiveReader in(bytes.data() + sizeof header, static_cast<int64_t>(payload - sizeof header));
+Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> model,
+                                                   Span<const uint8_t> bytes) {
+  ArchiveReader in(nullptr, 0);
+  uint32_t version = 0;
+  KVC_RETURN_IF_ERROR(CheckFile(*model, bytes, &version, &in));
   std::string text;
   KVC_RETURN_IF_ERROR(ArchiveSequence(in, text, kMaxText));
   Result<Policy> policy = ParsePolicy(text.c_str());
@@ -128,9 +147,10 @@ Result<std::unique_ptr<Session>> Session::Restore(std::shared_ptr<const Model> m
   KVC_RETURN_IF_ERROR(ArchiveValue(in, scores.alpha));
   KVC_RETURN_IF_ERROR(ArchiveParams(in, params));
   int32_t page_slots = 0;  // by the budget, as every session of version 1
-  if (header.version >= 2) {
+  if (version >= 2) {
     KVC_RETURN_IF_ERROR(ArchiveValue(in, page_slots));
-    if (page_slots != 16 && page_slots != 32 && page_slots != 64) return refuse("damaged: no such pages");
+    if (page_slots != 16 && page_slots != 32 && page_slots != 64)
+      return Error(Code::kBadModel, "damaged: pages of %d slots", page_slots);
   }
   Result<std::unique_ptr<Session>> made =
       CreateWithScores(model, policy.value(), std::move(scores), params, model->meter(), page_slots);
@@ -139,7 +159,7 @@ Result<std::unique_ptr<Session>> Session::Restore(std::shared_ptr<const Model> m
   KVC_RETURN_IF_ERROR(s.ArchiveFields(in));
   KVC_RETURN_IF_ERROR(s.CheckRestored());
   KVC_RETURN_IF_ERROR(s.cache_->RestoreFrom(in, s.n_tokens_));
-  if (in.left() != 0) return refuse("damaged: there is something behind the end");
+  if (in.left() != 0) return Error(Code::kBadModel, "damaged: there is something behind the end");
   return made;
 }
 

@@ -132,7 +132,11 @@ TEST(SessionFile, ChangedContentWithARightChecksumDoesNoHarm) {
       std::memcpy(&bad[bad.size() - 8], &digest, 8);
       Write(path, bad);
       auto restored = Session::Restore(model, path);
-      if (!restored.ok()) continue;
+      if (!restored.ok()) {
+        ASSERT_EQ(restored.status().code(), Code::kBadModel) << restored.status().message();
+        ASSERT_EQ(restored.status().message().find(path + ": "), 0u) << restored.status().message();
+        continue;
+      }
       ++restored_count;
       Session& s = *restored.value();
       s.ObserveAttention(false);
