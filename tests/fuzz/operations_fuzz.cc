@@ -1,6 +1,7 @@
 // Any sequence of calls on a session: steps, prompts, rewinds, forks, trims, saves and restores, of every
 // method, with and without room at the end of the context and memory to do it in. A call ends well and leaves
-// a cache that holds together, or says why not and leaves the session as it was.
+// a cache that holds together, or says why not and leaves the session as it was. A session that dropped
+// nothing answers as one that got all its tokens in one prompt.
 //
 // Input: method, budget, storage and decode, what happens when full and how much memory there is (5 bytes),
 // then pairs of an operation and its argument.
@@ -26,6 +27,7 @@ namespace {
 constexpr int32_t kContext = 96;
 constexpr int kOperations = 40;
 const char* const kStorage[] = {"",
+                                ",kv=f32",
                                 ",kv=f16",
                                 ",kv=int8,quant_group=8,residual=4",
                                 ",kv=int4,quant_group=8,key_axis=channel",
@@ -66,7 +68,7 @@ bool Same(const Seen& a, const Seen& b) {
   return a.slots == b.slots && a.tokens == b.tokens && a.logits == b.logits;
 }
 
-void CheckWhole(const kvc::Session& s) {
+void CheckCache(const kvc::Session& s) {
   const kvc::ModelConfig& c = s.model().config();
   const kvc::SessionStats stats = s.Stats();
   const int64_t n_tokens = stats.n_slots_full / (int64_t{c.n_layers} * c.n_kv_heads);
@@ -96,8 +98,15 @@ void CheckSameAnswer(kvc::Session& a, kvc::Session& b) {
   }
 }
 
-kvc::Status SaveAndRestore(const std::string& path, std::unique_ptr<kvc::Session>* session) {
-  kvc::Session& s = **session;
+// A session and the tokens it should hold.
+struct Played {
+  std::unique_ptr<kvc::Session> session;
+  std::vector<int32_t> tokens;
+  bool whole;  // f32 and nothing dropped so far
+};
+
+kvc::Status SaveAndRestore(const std::string& path, Played* played) {
+  kvc::Session& s = *played->session;
   const std::shared_ptr<const kvc::Model> model(&s.model(), [](const kvc::Model*) {});
   kvc::Status status = s.Save(path);
   if (!status.ok()) return status;
@@ -116,24 +125,38 @@ std::vector<int32_t> Tokens(int n, uint8_t seed) {
   return ids;
 }
 
+kvc::Status Feed(int operation, uint8_t argument, Played* played) {
+  kvc::Session& s = *played->session;
+  std::vector<int32_t>& tokens = played->tokens;
+  if (operation < 2) {
+    int32_t token = -1;
+    const kvc::Status status = s.Step(&token);
+    if (token >= 0) tokens.push_back(token);
+    return status;
+  }
+  if (operation < 4) {
+    const std::vector<int32_t> more = Tokens(argument % 48 + 1, argument);
+    const kvc::Status status = s.Prefill(more, operation == 2);
+    if (status.ok()) tokens.insert(tokens.end(), more.begin(), more.end());
+    return status;
+  }
+  const kvc::Status status = s.Rewind(argument % 5);
+  if (status.ok()) tokens.resize(tokens.size() - argument % 5);
+  return status;
+}
+
 // *strong: a failure leaves everything as it was. The other calls feed the token of the last step first.
-kvc::Status Operate(int operation, uint8_t argument, const std::string& path,
-                    std::unique_ptr<kvc::Session>* session, std::unique_ptr<kvc::Session>* other,
+kvc::Status Operate(int operation, uint8_t argument, const std::string& path, Played* played, Played* other,
                     bool* strong) {
-  kvc::Session& s = **session;
-  int32_t token = -1;
+  kvc::Session& s = *played->session;
+  *strong = operation != 5 && operation != 10;
   switch (operation) {
     case 0:
     case 1:
-      *strong = true;
-      return s.Step(&token);
     case 2:
     case 3:
-      *strong = true;
-      return s.Prefill(Tokens(argument % 48 + 1, argument), operation == 2);
     case 4:
-      *strong = true;
-      return s.Rewind(argument % 5);
+      return Feed(operation, argument, played);
     case 5: {
       int64_t freed = -1;
       const kvc::Status status = s.Recompress(argument % 64, &freed);
@@ -141,25 +164,26 @@ kvc::Status Operate(int operation, uint8_t argument, const std::string& path,
       return status;
     }
     case 6: {
-      *strong = true;
       auto fork = s.Fork();
       if (!fork.ok()) return fork.status();
       CheckSameAnswer(s, *fork.value());
-      *other = std::move(fork.value());
+      *other = {std::move(fork.value()), played->tokens, played->whole};
       return {};
     }
     case 7:
-      if (*other != nullptr) std::swap(*session, *other);
+      if (other->session != nullptr) std::swap(*played, *other);
       return {};
     case 8:
-      *strong = true;
-      return SaveAndRestore(path, session);
+      return SaveAndRestore(path, played);
     case 9:
-      if (argument % 4 == 0) s.Reset();
+      if (argument % 4 != 0) return {};
+      s.Reset();
+      played->tokens.clear();
       return {};
     case 10: {
       uint8_t keep[4];
       for (int bit = 0; bit < 4; ++bit) keep[bit] = argument >> bit & 1;
+      played->whole = false;
       return s.MaskHeads({keep, 4}, argument / 16 + 1);
     }
     default:
@@ -168,11 +192,7 @@ kvc::Status Operate(int operation, uint8_t argument, const std::string& path,
   }
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static World world;
-  if (size < 5) return 0;
+kvc::Result<kvc::Policy> ChoosePolicy(const uint8_t* data) {
   const std::string name = kvc::GetMethod(data[0] % kvc::MethodCount())->name;
   std::string spec = name;
   if (name != "full")
@@ -182,8 +202,30 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   kvc::Result<kvc::Policy> policy = kvc::ParsePolicy(spec.c_str());
   if (!policy.ok() && name != "full") policy = kvc::ParsePolicy((spec + ",window=4").c_str());
   if (!policy.ok() && name != "full") policy = kvc::ParsePolicy((spec + ",recent=4").c_str());
+  if (policy.ok() && name == "table") policy.value().table = {12, 20, data[1] % 60 + 8, 31};
+  return policy;
+}
+
+// Steps and prompts in parts round differently from one prompt, and a tie may fall either way: logits, near.
+void CheckWhole(const World& world, Played* played) {
+  if (played->session == nullptr || !played->whole || played->tokens.empty() || played->session->rewound())
+    return;
+  if (!played->session->FeedPending().ok()) return;
+  REQUIRE(played->session->Stats().n_slots == static_cast<int64_t>(4 * played->tokens.size()));
+  const kvc::Result<kvc::Policy> full = kvc::ParsePolicy("full:kv=f32");
+  auto fresh = kvc::Session::Create(world.model, &full.value(), {});
+  REQUIRE(fresh.ok() && fresh.value()->Prefill(played->tokens, true).ok());
+  for (size_t i = 0; i < fresh.value()->logits().size(); ++i)
+    REQUIRE(std::fabs(fresh.value()->logits()[i] - played->session->logits()[i]) < 1e-3f);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static World world;
+  if (size < 5) return 0;
+  const kvc::Result<kvc::Policy> policy = ChoosePolicy(data);
   if (!policy.ok()) return 0;
-  if (name == "table") policy.value().table = {12, 20, data[1] % 60 + 8, 31};
   const bool tight = data[4] % 4 == 0;
   const auto model = tight ? world.Open(world.weights + 20000 + data[4] * 2000) : world.model;
   kvc::SessionParams params;
@@ -195,18 +237,23 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       REQUIRE(!made.status().message().empty());
       return 0;
     }
-    std::unique_ptr<kvc::Session> session = std::move(made.value()), other;
+    constexpr int32_t kF32 = 0;  // of the choices of kv
+    const bool whole = policy.value().keeps_all() && policy.value().Int(kvc::OptionId::kKv) == kF32 &&
+                       params.on_full == kvc::OnFull::kError;
+    Played played = {std::move(made.value()), {}, whole}, other = {nullptr, {}, whole};
     data += 5, size -= 5;
     for (int i = 0; i < kOperations && size >= 2; ++i, data += 2, size -= 2) {
-      const Seen before = Look(*session);
+      const Seen before = Look(*played.session);
       bool strong = false;
-      const kvc::Status status = Operate(data[0] % 12, data[1], world.path, &session, &other, &strong);
+      const kvc::Status status = Operate(data[0] % 12, data[1], world.path, &played, &other, &strong);
       REQUIRE(status.ok() || !status.message().empty());
       REQUIRE(status.ok() || status.code() != kvc::Code::kInternal);
       REQUIRE(tight || status.code() != kvc::Code::kMemory);
-      if (!status.ok() && strong) REQUIRE(Same(Look(*session), before));
-      CheckWhole(*session);
+      if (!status.ok() && strong) REQUIRE(Same(Look(*played.session), before));
+      CheckCache(*played.session);
     }
+    CheckWhole(world, &played);
+    CheckWhole(world, &other);
   }
   REQUIRE(model->meter()->used() == world.weights);
   return 0;
