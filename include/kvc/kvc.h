@@ -56,8 +56,8 @@ typedef struct kvc_session_params {
   int32_t max_tokens;      /* prompt + answer; 0 = trained context of the model */
   int32_t on_full;         /* at max_tokens steps: KVC_ON_FULL_ERROR (0) fail with KVC_E_CONTEXT_FULL; _EVICT drop an
                               old entry of each head for each new one, positions go on counting; _SLIDE drop and count
-                              positions in slots, so that none leaves the trained context (StreamingLLM; not with
-                              codebooks and decode=reobserve). Prompts that do not fit fail in all three */
+                              positions in slots, so that none leaves the trained context (StreamingLLM). Prompts
+                              that do not fit fail in all three */
   int32_t top_k;           /* 0 = off */
   float   top_p;           /* 0 = off, else in (0, 1] */
   float   temperature;     /* 0 = greedy, the reproducible mode */

@@ -13,8 +13,6 @@
 namespace kvc {
 namespace {
 
-constexpr int32_t kMaxHeadSize = 1024;
-
 // Values of one head while its layer is full length.
 struct PromptValues {
   LayerKv* kv;
@@ -68,7 +66,7 @@ Result<std::unique_ptr<Compressor>> Compressor::Build(const Policy& policy, cons
   c->codebook_ = policy.reducer != nullptr && policy.reducer->kind == ReduceKind::kCodebook;
   c->in_cache_ = policy.positions == PositionMode::kInCache;
   c->keys_rotated_.assign(static_cast<size_t>(shape.n_layers), c->codebook_ ? 0 : 1);
-  if (!policy.keeps_all() && policy.decode == DecodeMode::kReobserve) {
+  if (c->Reobserves()) {
     const int64_t rows = policy.Int(OptionId::kWindow), width = int64_t{shape.n_heads} * shape.head_dim;
     c->ring_count_.assign(static_cast<size_t>(shape.n_layers), 0);
     KVC_RETURN_IF_ERROR(c->ring_.Allocate(meter, shape.n_layers * rows * width, "window queries"));
@@ -104,11 +102,6 @@ Status Compressor::Validate() {
   }
   if (codebook_ && shape_.n_heads / shape_.n_kv_heads > 32)
     return Error(Code::kUnsupported, "codebooks have room for 32 query heads per KV head");
-  if (needs_original_positions() && policy_.positions == PositionMode::kInCache) {
-    return Error(Code::kUnsupported,
-                 "pos_mode=incache counts positions in slots, which codebooks and decode=reobserve cannot; "
-                 "pos_mode=original is the default");
-  }
   if ((needs & kNeedsTable) != 0 && policy_.table.size() != per_kv_head) {
     return Error(Code::kInvalid, "method table needs %d x %d slots (layers x KV heads), it got %zu",
                  shape_.n_layers, shape_.n_kv_heads, policy_.table.size());
@@ -233,20 +226,25 @@ void Compressor::MarkQueryHeads(int32_t g, const LayerKv& kv, int32_t count) {
   }
 }
 
-// Takes the rotation of their slot (codebooks: position) off the keys of entries [first[g], len); marked:
-// only those to be stored.
-void Compressor::UnrotateKeys(LayerKv* kv, const std::vector<int32_t>& first, bool marked) {
+// Takes the rotation of a position off a key or a query.
+void Compressor::Unrotate(int32_t position, float* x) const {
   const int32_t d = shape_.head_dim;
   const float inverse =
       static_cast<float>(1.0 / (shape_.rope->attention_factor() * shape_.rope->attention_factor()));
-  ops_.pool->ParallelFor(shape_.n_kv_heads, [&](int64_t g, int thread) {
-    float *cos = lines_.data() + thread * 2 * scratch_stride_, *sin = cos + d / 2;
+  float angles[kMaxHeadSize];
+  shape_.rope->Angles(-int64_t{position}, angles, angles + d / 2);
+  ops_.kernels->rope(x, angles, angles + d / 2, d, shape_.pairing);
+  for (int32_t i = 0; i < d; ++i) x[i] *= inverse;
+}
+
+// Takes the rotation of their position, or of their slot where that counts, off the keys of entries
+// [first[g], len); marked: only those to be stored.
+void Compressor::UnrotateKeys(LayerKv* kv, const std::vector<int32_t>& first, bool marked) {
+  ops_.pool->ParallelFor(shape_.n_kv_heads, [&](int64_t head, int) {
+    const int32_t g = static_cast<int32_t>(head);
     for (int32_t i = first[static_cast<size_t>(g)]; i < kv->len[static_cast<size_t>(g)]; ++i) {
       if (marked && marks_[g * scratch_stride_ + i] == 0) continue;
-      float* k = kv->Keys(static_cast<int>(g)) + int64_t{i} * d;
-      shape_.rope->Angles(-int64_t{codebook_ ? kv->Positions(static_cast<int>(g))[i] : i}, cos, sin);
-      ops_.kernels->rope(k, cos, sin, d, shape_.pairing);
-      for (int32_t x = 0; x < d; ++x) k[x] *= inverse;
+      Unrotate(in_cache_ ? i : kv->Positions(g)[i], kv->Keys(g) + int64_t{i} * shape_.head_dim);
     }
   });
 }
@@ -257,7 +255,7 @@ void Compressor::RotateLoaded(int layer, LayerKv* kv) const {
   float angles[kMaxHeadSize];
   for (int32_t g = 0; g < shape_.n_kv_heads; ++g) {
     for (int32_t i = 0; i < kv->len[static_cast<size_t>(g)]; ++i) {
-      shape_.rope->Angles(codebook_ ? kv->Positions(g)[i] : i, angles, angles + d / 2);
+      shape_.rope->Angles(in_cache_ ? i : kv->Positions(g)[i], angles, angles + d / 2);
       ops_.kernels->rope(kv->Keys(g) + int64_t{i} * d, angles, angles + d / 2, d, shape_.pairing);
     }
   }
@@ -276,11 +274,10 @@ void Compressor::MergeInPrompt(int layer, LayerKv* kv) {
   }
 }
 
-Status Compressor::AppendLayer(int layer, LayerKv* kv, const std::vector<int32_t>& first, KvCache* cache) {
-  if (!KeysRotated(layer)) {
-    KVC_RETURN_IF_ERROR(ReserveScoring(shape_.head_dim));
-    UnrotateKeys(kv, first, false);
-  }
+Status Compressor::AppendLayer(int layer, LayerKv* kv, const Observation& observed,
+                               const std::vector<int32_t>& first, KvCache* cache) {
+  PushPromptQueries(layer, *kv, observed);
+  if (!KeysRotated(layer)) UnrotateKeys(kv, first, false);
   return cache->AppendFrom(layer, *kv, first.data());
 }
 
@@ -370,12 +367,7 @@ Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, 
     MergeInPrompt(layer, kv);
     changed_ = true;
   }
-  if (policy_.decode == DecodeMode::kReobserve) {
-    const int64_t width = int64_t{shape_.n_heads} * shape_.head_dim;
-    for (int32_t i = std::max(0, observed->n_rows - policy_.Int(OptionId::kWindow)); i < observed->n_rows;
-         ++i)
-      PushQueries(layer, observed->queries.data() + i * width);
-  }
+  PushPromptQueries(layer, *kv, *observed);
   if (codebook_ || (in_cache_ && (dropped || !KeysRotated(layer)))) {
     // Where fewer may be marked later, others may be too: a draw is not a part of a larger one.
     UnrotateKeys(kv, std::vector<int32_t>(kv->len.size(), 0), !limited);

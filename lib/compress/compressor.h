@@ -70,7 +70,8 @@ class Compressor {
 
   // Appends the entries [first[g], len) of a layer without touching older ones; only for scorers without side
   // values.
-  Status AppendLayer(int layer, LayerKv* kv, const std::vector<int32_t>& first, KvCache* cache);
+  Status AppendLayer(int layer, LayerKv* kv, const Observation& observed, const std::vector<int32_t>& first,
+                     KvCache* cache);
 
   // Decode. Whether Attend must give probabilities.
   bool wants_probabilities() const { return wants_probabilities_; }
@@ -85,25 +86,23 @@ class Compressor {
   // How Attend must turn the stored keys of the layer.
   KeyRotation RotationOf(int layer) const {
     return KeysRotated(layer) ? KeyRotation::kStored
-           : codebook_        ? KeyRotation::kByPosition
-                              : KeyRotation::kByRank;
+           : in_cache_        ? KeyRotation::kByRank
+                              : KeyRotation::kByPosition;
   }
   bool in_cache() const { return in_cache_; }
   bool codebook() const { return codebook_; }
-  // Keys must stay where the prompt had them: their directions are coded, or scored with stored queries.
-  bool needs_original_positions() const {
-    return codebook_ || (!policy_.keeps_all() && policy_.decode == DecodeMode::kReobserve);
-  }
   // Rows of RoPE angles that Attend needs for heads of `longest` entries in a sequence of n tokens; 0: none.
   int32_t AngleRows(int32_t longest, int32_t n_tokens) const {
-    return codebook_ ? n_tokens : in_cache_ ? longest : 0;
+    return in_cache_ ? longest : codebook_ ? n_tokens : 0;
   }
   // Rows of the newest tokens that scoring needs and no side value remembers (kvc_session_compress and _trim
   // run them again).
   int32_t ReplayRows(int32_t n_tokens) const;
-  // From now on every head holds what it holds: an older entry (never the first n_sink) leaves for each new
-  // one. in_cache: positions too.
-  void KeepLengths(const KvCache& cache, bool in_cache);
+  // From now on every head of a sequence of n_tokens holds what it holds: an older entry (never the first
+  // n_sink) leaves for each new one. in_cache: positions too.
+  void KeepLengths(const KvCache& cache, bool in_cache, int32_t n_tokens);
+  // The newest n tokens were taken back.
+  void Rewind(int32_t n);
   // Replaces the budget by slots per KV head; kInvalid when the policy cannot have it. A budget of bytes
   // stays where so many slots of a sequence of n_tokens would take more.
   Status SetBudget(int32_t slots, int32_t n_tokens);
@@ -132,6 +131,7 @@ class Compressor {
 
  private:
   static constexpr int32_t kUnbounded = 1 << 28;  // a length no prompt has
+  static constexpr int32_t kMaxHeadSize = 1024;
   Compressor(const Policy& policy, const CompressorShape& shape, HeadScores scores, const OpContext& ops,
              MemoryMeter* meter);
   static Result<std::unique_ptr<Compressor>> Build(const Policy& policy, const CompressorShape& shape,
@@ -155,6 +155,7 @@ class Compressor {
   Status FitLayer(int layer, std::vector<int32_t> counts, LayerKv* kv, KvCache* cache);
   void ReduceHead(int layer, int32_t g, float* const* aux, const int32_t* positions, const float* scores,
                   KvCache* cache);
+  void Unrotate(int32_t position, float* x) const;
   void DropRotation(int layer, KvCache* cache);
   float* RankLine(int i) { return decode_.data() + i * decode_stride_; }
   int32_t Cap(int layer, int32_t g) const {
@@ -167,7 +168,13 @@ class Compressor {
   int32_t SlotsForBytes(const CacheConfig& config, int32_t n_tokens) const;
   Protected ProtectFor(int32_t budget) const;
   void MarkQueryHeads(int32_t g, const LayerKv& kv, int32_t count);
-  void PushQueries(int layer, const float* q);
+  bool Reobserves() const;
+  float* RingRow(int layer, int32_t i);
+  float* PushRow(int layer, const float* q);
+  void PushPromptQueries(int layer, const LayerKv& kv, const Observation& observed);
+  void PushStepQueries(int layer, const float* q, const KvCache& cache);
+  void UnrotateRing(int32_t n_tokens);
+  void ViewRing(int layer);
   void Reobserve(int layer, KvCache* cache);
   void EvictOldest(int layer, int32_t g, KvCache* cache);
 
@@ -193,7 +200,8 @@ class Compressor {
   Buffer<uint64_t> keys_;            // [threads, 2 * stride]
   Buffer<uint8_t> marks_;            // [G, stride]
   Buffer<uint32_t> seen_;            // [G, stride]
-  Buffer<float> ring_;               // reobserve: [L, w, H, D] newest queries, row n % w is the next to go
+  Buffer<float> ring_;               // reobserve: [L, w, H, D] newest queries, row n % w is the next to go;
+                                     // without rotation where positions are counted in slots
   std::vector<int32_t> ring_count_;  // [L] rows pushed, kept below 2 w
   LayerKv reobserved_;               // reobserve: one layer loaded back
   Observation ring_view_;

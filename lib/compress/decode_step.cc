@@ -39,7 +39,7 @@ struct CachedValues {
 }  // namespace
 
 Status Compressor::ReserveStep(int32_t max_len) {
-  if (policy_.decode == DecodeMode::kReobserve && !policy_.keeps_all() && max_len > reobserved_.capacity) {
+  if (Reobserves() && max_len > reobserved_.capacity) {
     const int64_t capacity = max_len + policy_.Int(OptionId::kSlack) + 1, g = shape_.n_kv_heads;
     reobserved_.n_kv_heads = shape_.n_kv_heads, reobserved_.head_dim = shape_.head_dim, reobserved_.n_aux = 0;
     reobserved_.len.assign(static_cast<size_t>(g), 0);
@@ -68,17 +68,9 @@ Status Compressor::ReserveStep(int32_t max_len) {
 
 void Compressor::DropRotation(int layer, KvCache* cache) {
   if (!in_cache_ || !KeysRotated(layer)) return;
-  const int32_t d = shape_.head_dim;
-  const float inverse =
-      static_cast<float>(1.0 / (shape_.rope->attention_factor() * shape_.rope->attention_factor()));
-  float *cos = lines_.data(), *sin = cos + d / 2;
-  // Keys carry their original position: in-cache sessions drop it with the first entry, sessions that slide have
-  // dropped entries before.
-  cache->RewriteKeys(layer, [&](int32_t position, float* k) {
-    shape_.rope->Angles(-int64_t{position}, cos, sin);
-    ops_.kernels->rope(k, cos, sin, d, shape_.pairing);
-    for (int32_t x = 0; x < d; ++x) k[x] *= inverse;
-  });
+  // Keys carry their original position: in-cache sessions drop it with the first entry, sessions that slide
+  // have dropped entries before.
+  cache->RewriteKeys(layer, [&](int32_t position, float* k) { Unrotate(position, k); });
   keys_rotated_[static_cast<size_t>(layer)] = 0;
 }
 
@@ -124,55 +116,6 @@ void Compressor::ReduceHead(int layer, int32_t g, float* const* aux, const int32
   changed_ = true;
 }
 
-// The ring of the newest w query rows of every layer. All layers push once per token, so one start and count
-// serve them; the last moves them.
-void Compressor::PushQueries(int layer, const float* q) {
-  const int32_t w = policy_.Int(OptionId::kWindow);
-  const int64_t width = int64_t{shape_.n_heads} * shape_.head_dim;
-  int32_t& n = ring_count_[static_cast<size_t>(layer)];
-  std::memcpy(ring_.data() + (int64_t{layer} * w + n % w) * width, q,
-              static_cast<size_t>(width) * sizeof(float));
-  n = n + 1 >= 2 * w ? n + 1 - w : n + 1;
-}
-
-// methods.md 1.6: window scores of the entries there are, with the stored rows; heads above budget + slack go
-// back to their budget.
-void Compressor::Reobserve(int layer, KvCache* cache) {
-  bool over = false;
-  for (int32_t g = 0; g < shape_.n_kv_heads; ++g)
-    over = over || cache->Len(layer, g) > Cap(layer, g) + policy_.Int(OptionId::kSlack);
-  if (!over) return;
-  const int32_t w = policy_.Int(OptionId::kWindow), n = ring_count_[static_cast<size_t>(layer)],
-                rows = std::min(n, w);
-  const int64_t width = int64_t{shape_.n_heads} * shape_.head_dim;
-  for (int32_t i = 0; i < rows; ++i) {
-    std::memcpy(ring_view_.queries.data() + i * width,
-                ring_.data() + (int64_t{layer} * w + (n - rows + i) % w) * width,
-                static_cast<size_t>(width) * sizeof(float));
-  }
-  ring_view_.n_rows = rows;
-  cache->Load(layer, &reobserved_);
-  const ScoreInput in{policy_, ops_,           reobserved_, ring_view_, scratch_,
-                      layer,   shape_.n_heads, budget_,     protect_,   shape_.scale};
-  ScoreOutput out{scores_.data(), scratch_stride_, &reobserved_};
-  const Status status = policy_.scorer->score(in, out);
-  assert(status.ok());
-  (void)status;
-  for (int32_t g = 0; g < shape_.n_kv_heads; ++g) {
-    const int32_t len = cache->Len(layer, g);
-    if (len <= Cap(layer, g) + policy_.Int(OptionId::kSlack)) continue;
-    uint8_t* mark = marks_.data();
-    const int32_t kept_always = protect_.n_sink + protect_.n_recent;
-    std::fill(mark, mark + len, uint8_t{1});
-    MarkTop(scores_.data() + g * scratch_stride_ + protect_.n_sink, len - kept_always,
-            std::max(Cap(layer, g) - kept_always, 0), keys_.data(), mark + protect_.n_sink);
-    for (int32_t r = len - 1; r >= 0; --r) {
-      if (mark[r] == 0) cache->Remove(layer, g, r);
-    }
-    changed_ = true;
-  }
-}
-
 void Compressor::EvictOldest(int layer, int32_t g, KvCache* cache) {
   constexpr int32_t kSinks = 4;  // StreamingLLM's published default (methods.md 2.2)
   DropRotation(layer, cache);
@@ -181,7 +124,8 @@ void Compressor::EvictOldest(int layer, int32_t g, KvCache* cache) {
   changed_ = true;
 }
 
-void Compressor::KeepLengths(const KvCache& cache, bool in_cache) {
+void Compressor::KeepLengths(const KvCache& cache, bool in_cache, int32_t n_tokens) {
+  if (in_cache && !in_cache_ && Reobserves()) UnrotateRing(n_tokens);
   for (size_t i = 0; i < caps_.size(); ++i) {
     caps_[i] = std::max(
         2, cache.Len(static_cast<int>(i) / shape_.n_kv_heads, static_cast<int>(i) % shape_.n_kv_heads));
@@ -217,8 +161,8 @@ Status Compressor::SetBudget(int32_t slots, int32_t n_tokens) {
 
 void Compressor::AfterAttend(int layer, const float* q, const float* new_values, AttendWorkspace* attended,
                              KvCache* cache) {
-  if (!policy_.keeps_all() && policy_.decode == DecodeMode::kReobserve) {
-    PushQueries(layer, q);
+  if (Reobserves()) {
+    PushStepQueries(layer, q, *cache);
     Reobserve(layer, cache);
   }
   const int32_t group = shape_.n_heads / shape_.n_kv_heads;

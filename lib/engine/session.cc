@@ -95,11 +95,6 @@ Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const
     return Error(Code::kUnsupported,
                  "key_axis=channel codes the keys of many tokens together; on_full drops them one by one");
   }
-  if (params.on_full == OnFull::kSlide && s->compressor_->needs_original_positions()) {
-    return Error(Code::kUnsupported,
-                 "on_full=slide counts positions in slots, which codebooks and decode=reobserve cannot; "
-                 "on_full=evict keeps original positions");
-  }
   Result<std::unique_ptr<KvCache>> cache = KvCache::Create(cache_config, model->ops().kernels, shared_meter);
   if (!cache.ok()) return cache.status();
   s->cache_ = std::move(cache.value());
@@ -272,7 +267,7 @@ Status Session::EndLayer(int layer, LayerKv* kv, Observation* observed) {
                            (!prompt_.compress || compressor_->policy().keeps_all());
   const Status status =
       only_append
-          ? prompt_.compressor->AppendLayer(layer, kv, prompt_.first_new, prompt_.cache.get())
+          ? prompt_.compressor->AppendLayer(layer, kv, *observed, prompt_.first_new, prompt_.cache.get())
           : prompt_.compressor->CompressLayer(layer, kv, observed, prompt_.compress, prompt_.cache.get());
   prompt_.compress_seconds += Seconds() - begin;
   const int64_t layer_bytes =
@@ -351,7 +346,7 @@ Status Session::FeedPending() {
 Status Session::MakeRoom() {
   if (params_.on_full == OnFull::kError)
     return Error(Code::kContextFull, "the session holds max_tokens=%d tokens", params_.max_tokens);
-  if (!made_room_) compressor_->KeepLengths(*cache_, params_.on_full == OnFull::kSlide);
+  if (!made_room_) compressor_->KeepLengths(*cache_, params_.on_full == OnFull::kSlide, n_tokens_);
   made_room_ = true;
   return {};
 }

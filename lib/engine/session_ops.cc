@@ -51,6 +51,7 @@ Status Session::Rewind(int32_t n) {
   }
   if (fed > 0) {
     cache_->Rewind(fed);
+    compressor_->Rewind(fed);
     n_tokens_ -= fed;
     if (keeps_tokens_) tokens_.resize(static_cast<size_t>(n_tokens_));
   }
@@ -96,6 +97,7 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
   if (rows > 0) {
     const std::vector<int32_t> newest(tokens_.end() - rows, tokens_.end());
     forked.value()->Rewind(rows);
+    compressor.value()->Rewind(rows);
     std::vector<float> logits;
     KVC_RETURN_IF_ERROR(RunPrompt(newest, std::move(forked.value()), std::move(compressor.value()),
                                   n_tokens_ - rows, true, &logits));

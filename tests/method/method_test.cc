@@ -417,7 +417,8 @@ TEST(Composition, EveryAcceptedCombinationRuns) {
              {"decode=grow,kv=f32", "decode=grow,kv=int4,quant_group=8,residual=4,key_axis=channel",
               "decode=reobserve,kv=int8,quant_group=8,key_axis=channel", "decode=step,kv=f16",
               "decode=step,kv=int8,quant_group=8,residual=4", "decode=reobserve,kv=f32",
-              "decode=step,kv=f32,pos_mode=incache"}) {
+              "decode=step,kv=f32,pos_mode=incache", "decode=grow,kv=f16,pos_mode=incache",
+              "decode=reobserve,slack=2,kv=f32,pos_mode=incache"}) {
           const std::string spec = std::string("snapkv:budget=48,allocator=") + allocator->name +
                                    ",scorer=" + scorer->name + ",reducer=" + reducer->name + "," + tail;
           Result<Policy> policy = ParsePolicy(spec.c_str());

@@ -27,4 +27,47 @@ inline std::vector<int32_t> TinyPrompt(int n, uint32_t seed = 7) {
   return ids;
 }
 
+// A model whose keys and values are those of the tokens alone, whatever was attended before.
+inline std::shared_ptr<const Model> OpenOneLayer() {
+  static const AlignedBytes bytes = [] {
+    TinyModelOptions options;
+    options.n_layers = 1;
+    return TinyModelBytes(options);
+  }();
+  return OpenTiny(bytes);
+}
+
+inline std::unique_ptr<Session> FedSession(const std::shared_ptr<const Model>& model, const std::string& spec,
+                                           int n_prompt, const SessionParams& params = {}) {
+  const Result<Policy> policy = ParsePolicy(spec.c_str());
+  EXPECT_TRUE(policy.ok()) << policy.status().message();
+  auto session = Session::Create(model, &policy.value(), params);
+  EXPECT_TRUE(session.ok()) << spec << ": " << session.status().message();
+  EXPECT_TRUE(session.value()->Prefill(TinyPrompt(n_prompt), true).ok());
+  return std::move(session.value());
+}
+
+// Tokens of the caller's, one step each.
+inline void FeedTokens(Session& session, const std::vector<int32_t>& tokens) {
+  Session* const one = &session;
+  for (const int32_t token : tokens) {
+    const Status status = Session::FeedBatch({&one, 1}, &token);
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+}
+
+inline void ExpectNearLogits(const Session& a, const Session& b, float tolerance) {
+  for (size_t i = 0; i < a.logits().size(); ++i) ASSERT_NEAR(a.logits()[i], b.logits()[i], tolerance) << i;
+}
+
+inline void ExpectSameKept(const Session& a, const Session& b) {
+  const ModelConfig& c = a.model().config();
+  std::vector<int32_t> of_a, of_b;
+  for (int i = 0; i < c.n_layers * c.n_kv_heads; ++i) {
+    a.Kept(i / c.n_kv_heads, i % c.n_kv_heads, &of_a);
+    b.Kept(i / c.n_kv_heads, i % c.n_kv_heads, &of_b);
+    ASSERT_EQ(of_a, of_b) << "KV head " << i;
+  }
+}
+
 }  // namespace kvc::test

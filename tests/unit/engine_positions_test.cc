@@ -1,0 +1,70 @@
+// pos_mode=incache (methods.md 1.3) where keys are stored in other ways than as they are.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/support/tiny_session.h"
+
+namespace kvc {
+namespace {
+
+using test::ExpectNearLogits;
+using test::ExpectSameKept;
+using test::FedSession;
+using test::FeedTokens;
+using test::OpenOneLayer;
+using test::TinyPrompt;
+
+const std::string kSnap = "snapkv:budget=24,window=8,kv=f32";
+
+// Codes that share no direction are the vectors themselves, up to rounding.
+TEST(Positions, CodesCountInSlots) {
+  const auto model = OpenOneLayer();
+  for (const char* positions : {"original", "incache"}) {
+    const std::string mode = std::string(",pos_mode=") + positions;
+    const auto coded = FedSession(model, kSnap + ",reducer=codebook,theta_k=1,theta_v=1" + mode, 60),
+               plain = FedSession(model, kSnap + mode, 60);
+    for (int turn = 0; turn < 3; ++turn) {
+      SCOPED_TRACE(mode + ", turn " + std::to_string(turn));
+      ExpectSameKept(*coded, *plain);
+      FeedTokens(*coded, TinyPrompt(6, 11));
+      FeedTokens(*plain, TinyPrompt(6, 11));
+      ExpectNearLogits(*coded, *plain, 1e-4f);
+      for (Session* s : {coded.get(), plain.get()}) ASSERT_TRUE(s->Prefill(TinyPrompt(30, 17), true).ok());
+      ExpectNearLogits(*coded, *plain, 1e-4f);
+    }
+  }
+}
+
+// Until something is dropped a slot is a position.
+TEST(Positions, NothingDroppedNothingMoves) {
+  const auto model = OpenOneLayer();
+  for (const std::string spec :
+       {"snapkv:budget=90,window=8,reducer=codebook", "snapkv:budget=90,window=8,decode=reobserve",
+        "spindlekv:budget=90,window=8", "h2o:budget=90"}) {
+    SCOPED_TRACE(spec);
+    const auto slots = FedSession(model, spec + ",pos_mode=incache", 60),
+               original = FedSession(model, spec + ",pos_mode=original", 60);
+    FeedTokens(*slots, TinyPrompt(20, 11));
+    FeedTokens(*original, TinyPrompt(20, 11));
+    ExpectNearLogits(*slots, *original, 1e-5f);
+  }
+}
+
+// The keys do differ once something is gone.
+TEST(Positions, DroppedEntriesCloseTheirGap) {
+  const auto model = OpenOneLayer();
+  const auto slots = FedSession(model, kSnap + ",pos_mode=incache", 60),
+             original = FedSession(model, kSnap, 60);
+  ExpectSameKept(*slots, *original);
+  FeedTokens(*slots, {7});
+  FeedTokens(*original, {7});
+  float most = 0;
+  for (size_t i = 0; i < slots->logits().size(); ++i)
+    most = std::max(most, std::fabs(slots->logits()[i] - original->logits()[i]));
+  EXPECT_GT(most, 1e-2f);
+}
+
+}  // namespace
+}  // namespace kvc

@@ -1,0 +1,105 @@
+// decode=reobserve (methods.md 1.6). Another way through the code does the same: kvc_session_compress takes
+// the newest tokens out, runs them again and scores with their queries, while reobserve keeps the queries it
+// saw.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/support/tiny_session.h"
+
+namespace kvc {
+namespace {
+
+using test::ExpectNearLogits;
+using test::ExpectSameKept;
+using test::FedSession;
+using test::FeedTokens;
+using test::OpenOneLayer;
+using test::TinyPrompt;
+
+const std::string kGrow = "snapkv:budget=24,window=8,kv=f32";
+const char* const kPositions[] = {",pos_mode=original", ",pos_mode=incache"};
+
+std::string Reobserving(int slack) { return kGrow + ",decode=reobserve,slack=" + std::to_string(slack); }
+
+// The next token sees the same entries at the same places.
+void ExpectSame(Session& a, Session& b) {
+  ExpectSameKept(a, b);
+  FeedTokens(a, {5});
+  FeedTokens(b, {5});
+  ExpectNearLogits(a, b, 1e-5f);
+}
+
+// A prompt that was compressed, and one that only fills the budget while tokens come.
+TEST(Reobserve, KeptQueriesScoreAsTokensRunAgain) {
+  const auto model = OpenOneLayer();
+  for (const char* positions : kPositions) {
+    for (const int prompt : {60, 18}) {
+      for (const int slack : {1, 4, 11}) {
+        SCOPED_TRACE(Reobserving(slack) + positions + ", prompt of " + std::to_string(prompt));
+        const auto observes = FedSession(model, Reobserving(slack) + positions, prompt),
+                   again = FedSession(model, kGrow + positions, prompt);
+        const std::vector<int32_t> tokens = TinyPrompt(24 - std::min(prompt, 24) + slack + 1, 11);
+        FeedTokens(*observes, tokens);
+        FeedTokens(*again, tokens);
+        EXPECT_EQ(observes->Stats().n_slots, 2 * 24) << "scored again";
+        ASSERT_TRUE(again->Recompress(0, nullptr).ok());
+        ExpectSame(*observes, *again);
+      }
+    }
+  }
+}
+
+TEST(Reobserve, AppendedTokensLeaveTheirQueries) {
+  const auto model = OpenOneLayer();
+  for (const char* positions : kPositions) {
+    SCOPED_TRACE(positions);
+    const auto observes = FedSession(model, Reobserving(0) + positions, 40),
+               again = FedSession(model, kGrow + positions, 40);
+    for (Session* s : {observes.get(), again.get()}) {
+      ASSERT_TRUE(s->Prefill(TinyPrompt(20, 3), false).ok());
+      FeedTokens(*s, {9});
+    }
+    ASSERT_TRUE(again->Recompress(0, nullptr).ok());
+    ExpectSame(*observes, *again);
+  }
+}
+
+TEST(Reobserve, TokensTakenBackLeaveNoQueries) {
+  const auto model = OpenOneLayer();
+  for (const char* positions : kPositions) {
+    SCOPED_TRACE(positions);
+    const auto rewound = FedSession(model, Reobserving(5) + positions, 60),
+               straight = FedSession(model, Reobserving(5) + positions, 60);
+    FeedTokens(*rewound, TinyPrompt(3, 21));
+    ASSERT_TRUE(rewound->Rewind(3).ok());
+    const std::vector<int32_t> tokens = TinyPrompt(6, 11), one(tokens.begin(), tokens.begin() + 1),
+                               rest(tokens.begin() + 1, tokens.end());
+    for (Session* s : {rewound.get(), straight.get()}) {
+      ASSERT_TRUE(s->Prefill(one, false).ok());  // rewind needs a prompt next
+      FeedTokens(*s, rest);
+    }
+    EXPECT_EQ(rewound->Stats().n_slots, 2 * 24);
+    ExpectSame(*rewound, *straight);
+  }
+}
+
+// A trim runs the newest tokens again: their queries are in the ring once.
+TEST(Reobserve, TokensOfATrimAreObservedOnce) {
+  const auto model = OpenOneLayer();
+  for (const char* positions : kPositions) {
+    SCOPED_TRACE(positions);
+    const auto observes = FedSession(model, Reobserving(6) + positions, 60),
+               again = FedSession(model, kGrow + positions, 60);
+    for (Session* s : {observes.get(), again.get()}) {
+      ASSERT_TRUE(s->Recompress(20, nullptr).ok());
+      FeedTokens(*s, TinyPrompt(7, 13));
+    }
+    ASSERT_TRUE(again->Recompress(0, nullptr).ok());
+    EXPECT_EQ(observes->Stats().n_slots, 2 * 20);
+    ExpectSame(*observes, *again);
+  }
+}
+
+}  // namespace
+}  // namespace kvc
