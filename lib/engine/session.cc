@@ -417,6 +417,7 @@ void Session::Reset() {
   cache_bytes_peak_ = workspace_peak_ = 0;
   changed_at_ = 0;
   tokens_.clear();
+  for (std::vector<float>& p : attention_) p.clear();
   rewound_ = false;
   made_room_ = false;
   prefill_seconds_ = compress_seconds_ = decode_seconds_ = 0;

@@ -52,6 +52,38 @@ TEST(Positions, NothingDroppedNothingMoves) {
   }
 }
 
+// Prefill and decode rotate, mask and read the cache by different code.
+TEST(Positions, APromptOfOneTokenIsAStep) {
+  static const test::AlignedBytes bytes = test::TinyModelBytes({});
+  const auto model = test::OpenTiny(bytes);
+  // A step attends over the newest entry as it is stored, a prompt as it was before.
+  const struct {
+    std::string spec;
+    float tolerance;
+  } cases[] = {{"full:kv=f32", 2e-5f},
+               {"full:kv=int8,quant_group=8,residual=4", 1e-3f},
+               {"full:kv=int8,quant_group=8,key_axis=channel", 1e-3f},
+               {"snapkv:budget=24,window=8,kv=f32", 2e-5f},
+               {"snapkv:budget=24,window=8,kv=f32,pos_mode=incache", 2e-5f},
+               {"snapkv:budget=24,window=8,kv=bf16,decode=reobserve,slack=9,pos_mode=incache", 1e-2f},
+               {"snapkv:budget=24,window=8,kv=f32,reducer=codebook,pos_mode=incache", 1e-3f},
+               {"spindlekv:budget=24,window=8,kv=f32", 1e-3f},
+               {"ada-snapkv:budget=24,window=8,kv=f32", 2e-5f},
+               {"h2o:budget=24,kv=f32,decode=grow", 2e-5f},
+               {"tova:budget=24,kv=f32,decode=grow,pos_mode=incache", 2e-5f},
+               {"cokv-mixed:budget=24,quant_group=8", 1e-3f}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.spec);
+    const auto steps = FedSession(model, c.spec, 60), prompts = FedSession(model, c.spec, 60);
+    for (const int32_t token : TinyPrompt(6, 11)) {
+      FeedTokens(*steps, {token});
+      ASSERT_TRUE(prompts->Prefill(std::vector<int32_t>{token}, false).ok());
+      ExpectNearLogits(*steps, *prompts, c.tolerance);
+      ExpectSameKept(*steps, *prompts);
+    }
+  }
+}
+
 // The keys do differ once something is gone.
 TEST(Positions, DroppedEntriesCloseTheirGap) {
   const auto model = OpenOneLayer();
