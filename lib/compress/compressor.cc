@@ -166,7 +166,7 @@ Status Compressor::ChooseCounts(int layer, const LayerKv& kv, int32_t* counts) {
   if (m <= 0) return {};
   for (int32_t i = 0; i < g; ++i) {
     float* s = scores_.data() + i * scratch_stride_ + protect_.n_sink;
-    for (int32_t t = kv.len[static_cast<size_t>(i)] - protected_total; t < m; ++t)
+    for (int32_t t = std::max(kv.len[static_cast<size_t>(i)] - protected_total, 0); t < m; ++t)
       s[t] = -std::numeric_limits<float>::infinity();
   }
   AdaOptions options;

@@ -38,6 +38,21 @@ TEST(MaskHeads, MaskedHeadsKeepTheirNewest) {
   EXPECT_FALSE(session->Rewind(1).ok()) << "what is masked does not come back";
 }
 
+// A masked head may have fewer entries than a policy always keeps; the next prompt takes it as it is.
+TEST(MaskHeads, PromptsGoOnAfterIt) {
+  for (const char* spec : {"ada-snapkv:budget=40,window=8", "cokv:budget=40,window=8",
+                           "headkv-r2:budget=40,window=8", "snapkv:budget=40,window=8"}) {
+    SCOPED_TRACE(spec);
+    const auto session = Fed(spec);
+    const std::vector<uint8_t> keep = {1, 0, 0, 1};
+    ASSERT_TRUE(session->MaskHeads(keep, 1).ok());
+    ASSERT_TRUE(session->Prefill(std::vector<int32_t>{3}, true).ok());
+    std::vector<int32_t> kept;
+    session->Kept(0, 1, &kept);
+    EXPECT_EQ(kept, (std::vector<int32_t>{kPrompt - 1, kPrompt}));
+  }
+}
+
 TEST(MaskHeads, NothingMaskedChangesNothing) {
   const auto session = Fed("full"), same = Fed("full");
   ASSERT_TRUE(session->MaskHeads(std::vector<uint8_t>(4, 1), kWindow).ok());
