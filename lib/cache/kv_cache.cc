@@ -425,8 +425,8 @@ void KvCache::Remove(int layer, int head, int32_t rank) {
     *std::find(h.order.begin(), h.order.end(), last) = hole;
   }
   --h.main_len;
-  while (static_cast<int32_t>(h.pages.size()) >
-         PagesFor(h.main_len + 1)) {  // keeps the page of the next append
+  // Keeps the pages that ReserveStep counted on: those of what comes next.
+  while (static_cast<int32_t>(h.pages.size()) > PagesFor(h.main_len + FormatAt(layer, head).settle)) {
     pools_[static_cast<size_t>(h.main_pool)]->Release(h.pages.back());
     h.pages.pop_back();
   }

@@ -76,6 +76,22 @@ TEST(OnFull, EvictionKeepsOriginalPositions) {
   EXPECT_TRUE(std::equal(kept.begin(), kept.begin() + 4, before.begin())) << "the first four stay";
 }
 
+// Entries leave one at a time while others are coded several at once, over every border of a page.
+TEST(OnFull, CodesGoOnBeingMade) {
+  const auto model = TwoLayers();
+  for (const OnFull on_full : {OnFull::kEvict, OnFull::kSlide}) {
+    for (int budget = 12; budget <= 60; ++budget) {
+      const std::string spec =
+          "spindlekv:window=8,tail=" + std::to_string(budget % 9 + 2) + ",budget=" + std::to_string(budget);
+      SCOPED_TRACE(spec);
+      const auto session = Fed(model, spec, on_full);
+      const int64_t slots = session->Stats().n_slots;
+      FeedTokens(*session, TinyPrompt(50, 11));
+      EXPECT_EQ(session->Stats().n_slots, slots);
+    }
+  }
+}
+
 TEST(OnFull, ErrorLeavesTheSessionAsItWas) {
   const auto session = Fed(TwoLayers(), "snapkv:budget=24,window=8,kv=f32", OnFull::kError);
   int32_t token = -1;
