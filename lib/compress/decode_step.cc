@@ -1,6 +1,7 @@
 // Steps 3 and 4 of methods.md 1.6: side values are updated with the step's probabilities, then heads above
 // their budget are reduced.
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "lib/compress/compressor.h"

@@ -1,6 +1,7 @@
 // decode=reobserve (methods.md 1.6): the queries of the newest tokens are kept in a ring, and when a head is
 // over its budget they score it again.
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "lib/compress/compressor.h"
