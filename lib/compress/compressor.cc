@@ -13,6 +13,8 @@
 namespace kvc {
 namespace {
 
+constexpr int32_t kMaxHeadSize = 1024;
+
 // Values of one head while its layer is full length.
 struct PromptValues {
   LayerKv* kv;
@@ -179,6 +181,15 @@ Status Compressor::ChooseCounts(int layer, const LayerKv& kv, int32_t* counts) {
   return {};
 }
 
+// The protected part and the best `count` candidates, or what the scorer itself selects.
+Status Compressor::MarkKept(const SelectInput& in) const {
+  if (policy_.scorer->select != nullptr) return policy_.scorer->select(in);
+  std::fill(in.mark, in.mark + in.n, uint8_t{1});
+  MarkTop(in.scores + in.protect.n_sink, in.n - in.protect.n_sink - in.protect.n_recent, in.count, in.keys,
+          in.mark + in.protect.n_sink);
+  return {};
+}
+
 Status Compressor::MarkHead(int layer, int32_t g, const LayerKv& kv, int32_t count, int thread) {
   const int32_t n = kv.len[static_cast<size_t>(g)], protected_total = protect_.n_sink + protect_.n_recent;
   uint8_t* mark = marks_.data() + g * scratch_stride_;
@@ -186,16 +197,9 @@ Status Compressor::MarkHead(int layer, int32_t g, const LayerKv& kv, int32_t cou
     std::fill(mark, mark + n, uint8_t{1});
     return {};
   }
-  uint64_t* keys = keys_.data() + thread * 2 * scratch_stride_;
-  const float* scores = scores_.data() + g * scratch_stride_;
-  if (policy_.scorer->select != nullptr) {
-    return policy_.scorer->select({policy_, scores, layer, g, shape_.n_kv_heads, n, count, protect_,
-                                   kv.Positions(g), keys, lines_.data() + thread * 2 * scratch_stride_,
-                                   mark});
-  }
-  std::fill(mark, mark + n, uint8_t{1});
-  MarkTop(scores + protect_.n_sink, n - protected_total, count, keys, mark + protect_.n_sink);
-  return {};
+  return MarkKept({policy_, scores_.data() + g * scratch_stride_, layer, g, shape_.n_kv_heads, n, count,
+                   protect_, kv.Positions(g), keys_.data() + thread * 2 * scratch_stride_,
+                   lines_.data() + thread * 2 * scratch_stride_, mark});
 }
 
 // SpindleKV (c): every query head has its own set; what any of them keeps is stored once, with a mask of
@@ -226,15 +230,20 @@ void Compressor::MarkQueryHeads(int32_t g, const LayerKv& kv, int32_t count) {
   }
 }
 
-// Takes the rotation of a position off a key or a query.
-void Compressor::Unrotate(int32_t position, float* x) const {
+// Turns n vectors to a position.
+void Compressor::Rotate(int64_t position, float* x, int32_t n) const {
   const int32_t d = shape_.head_dim;
+  float angles[kMaxHeadSize];
+  shape_.rope->Angles(position, angles, angles + d / 2);
+  for (int32_t i = 0; i < n; ++i)
+    ops_.kernels->rope(x + int64_t{i} * d, angles, angles + d / 2, d, shape_.pairing);
+}
+
+void Compressor::Unrotate(int32_t position, float* x, int32_t n) const {
   const float inverse =
       static_cast<float>(1.0 / (shape_.rope->attention_factor() * shape_.rope->attention_factor()));
-  float angles[kMaxHeadSize];
-  shape_.rope->Angles(-int64_t{position}, angles, angles + d / 2);
-  ops_.kernels->rope(x, angles, angles + d / 2, d, shape_.pairing);
-  for (int32_t i = 0; i < d; ++i) x[i] *= inverse;
+  Rotate(-int64_t{position}, x, n);
+  for (int64_t i = 0; i < int64_t{n} * shape_.head_dim; ++i) x[i] *= inverse;
 }
 
 // Takes the rotation of their position, or of their slot where that counts, off the keys of entries
@@ -244,20 +253,16 @@ void Compressor::UnrotateKeys(LayerKv* kv, const std::vector<int32_t>& first, bo
     const int32_t g = static_cast<int32_t>(head);
     for (int32_t i = first[static_cast<size_t>(g)]; i < kv->len[static_cast<size_t>(g)]; ++i) {
       if (marked && marks_[g * scratch_stride_ + i] == 0) continue;
-      Unrotate(in_cache_ ? i : kv->Positions(g)[i], kv->Keys(g) + int64_t{i} * shape_.head_dim);
+      Unrotate(in_cache_ ? i : kv->Positions(g)[i], kv->Keys(g) + int64_t{i} * shape_.head_dim, 1);
     }
   });
 }
 
 void Compressor::RotateLoaded(int layer, LayerKv* kv) const {
   if (KeysRotated(layer)) return;
-  const int32_t d = shape_.head_dim;
-  float angles[kMaxHeadSize];
   for (int32_t g = 0; g < shape_.n_kv_heads; ++g) {
-    for (int32_t i = 0; i < kv->len[static_cast<size_t>(g)]; ++i) {
-      shape_.rope->Angles(in_cache_ ? i : kv->Positions(g)[i], angles, angles + d / 2);
-      ops_.kernels->rope(kv->Keys(g) + int64_t{i} * d, angles, angles + d / 2, d, shape_.pairing);
-    }
+    for (int32_t i = 0; i < kv->len[static_cast<size_t>(g)]; ++i)
+      Rotate(in_cache_ ? i : kv->Positions(g)[i], kv->Keys(g) + int64_t{i} * shape_.head_dim, 1);
   }
 }
 

@@ -99,8 +99,9 @@ class Compressor {
   // run them again).
   int32_t ReplayRows(int32_t n_tokens) const;
   // From now on every head of a sequence of n_tokens holds what it holds: an older entry (never the first
-  // n_sink) leaves for each new one. in_cache: positions too.
+  // four) leaves for each new one. in_cache: positions too.
   void KeepLengths(const KvCache& cache, bool in_cache, int32_t n_tokens);
+  bool keeps_lengths() const { return keep_lengths_; }
   // The newest n tokens were taken back.
   void Rewind(int32_t n);
   // Replaces the budget by slots per KV head; kInvalid when the policy cannot have it. A budget of bytes
@@ -118,10 +119,10 @@ class Compressor {
   Result<std::unique_ptr<Compressor>> Fork() const;
   int64_t bytes() const;
   const HeadScores& head_scores() const { return head_scores_; }
-  // Budgets, lengths and observed queries, to a file or back. made_room: KeepLengths was called; slides: with
-  // in_cache. kBadModel for a state that nothing leaves.
+  // Budgets, lengths and observed queries, to a file or back. slides: KeepLengths is called with in_cache, if
+  // at all. kBadModel for a state that nothing leaves.
   template <typename Archive>
-  Status ArchiveState(Archive& archive, bool made_room, bool slides);
+  Status ArchiveState(Archive& archive, bool slides);
   // Scratch to compress layers of at most `longest` entries.
   Status ReservePrompt(int32_t longest);
   // Entries a head may have between steps, [L, G]; only where decode evicts.
@@ -131,14 +132,13 @@ class Compressor {
 
  private:
   static constexpr int32_t kUnbounded = 1 << 28;  // a length no prompt has
-  static constexpr int32_t kMaxHeadSize = 1024;
   Compressor(const Policy& policy, const CompressorShape& shape, HeadScores scores, const OpContext& ops,
              MemoryMeter* meter);
   static Result<std::unique_ptr<Compressor>> Build(const Policy& policy, const CompressorShape& shape,
                                                    HeadScores scores, const OpContext& ops,
                                                    MemoryMeter* meter);
   Status Validate();
-  Status CheckRestored(bool made_room, bool slides) const;
+  Status CheckRestored(bool slides) const;
   Status ReserveScoring(int32_t longest);
   AllocateInput AllocationFor(int32_t budget, int32_t n_tokens) const;
   Status PlanFor(const AllocateInput& in, std::vector<int32_t>* slots) const;
@@ -146,6 +146,7 @@ class Compressor {
   int64_t BytesOf(const CacheConfig& config, const AllocateInput& in,
                   const std::vector<int32_t>& slots) const;
   Status ChooseCounts(int layer, const LayerKv& kv, int32_t* counts);
+  Status MarkKept(const SelectInput& in) const;
   Status MarkHead(int layer, int32_t g, const LayerKv& kv, int32_t count, int thread);
   void UnrotateKeys(LayerKv* kv, const std::vector<int32_t>& first, bool marked);
   void MergeInPrompt(int layer, LayerKv* kv);
@@ -155,7 +156,8 @@ class Compressor {
   Status FitLayer(int layer, std::vector<int32_t> counts, LayerKv* kv, KvCache* cache);
   void ReduceHead(int layer, int32_t g, float* const* aux, const int32_t* positions, const float* scores,
                   KvCache* cache);
-  void Unrotate(int32_t position, float* x) const;
+  void Rotate(int64_t position, float* x, int32_t n) const;
+  void Unrotate(int32_t position, float* x, int32_t n) const;
   void DropRotation(int layer, KvCache* cache);
   float* RankLine(int i) { return decode_.data() + i * decode_stride_; }
   int32_t Cap(int layer, int32_t g) const {
@@ -176,6 +178,8 @@ class Compressor {
   void UnrotateRing(int32_t n_tokens);
   void ViewRing(int layer);
   void Reobserve(int layer, KvCache* cache);
+  void MarkBest(int layer, int32_t g, int32_t n, const float* scores, const int32_t* positions, float* line);
+  void RemoveUnmarked(int layer, int32_t g, KvCache* cache);
   void EvictOldest(int layer, int32_t g, KvCache* cache);
 
   Policy policy_;

@@ -6,7 +6,6 @@
 
 #include "lib/compress/compressor.h"
 #include "lib/compress/merge_dropped.h"
-#include "lib/compress/select.h"
 
 namespace kvc {
 namespace {
@@ -71,26 +70,31 @@ void Compressor::DropRotation(int layer, KvCache* cache) {
   if (!in_cache_ || !KeysRotated(layer)) return;
   // Keys carry their original position: in-cache sessions drop it with the first entry, sessions that slide
   // have dropped entries before.
-  cache->RewriteKeys(layer, [&](int32_t position, float* k) { Unrotate(position, k); });
+  cache->RewriteKeys(layer, [&](int32_t position, float* k) { Unrotate(position, k, 1); });
   keys_rotated_[static_cast<size_t>(layer)] = 0;
+}
+
+// Marks what a head of n entries keeps when it goes back to its budget.
+void Compressor::MarkBest(int layer, int32_t g, int32_t n, const float* scores, const int32_t* positions,
+                          float* line) {
+  const int32_t count = std::max(Cap(layer, g) - protect_.n_sink - protect_.n_recent, 0);
+  const Status status = MarkKept({policy_, scores, layer, g, shape_.n_kv_heads, n, count, protect_, positions,
+                                  keys_.data(), line, marks_.data()});
+  assert(status.ok());
+  (void)status;
+}
+
+void Compressor::RemoveUnmarked(int layer, int32_t g, KvCache* cache) {
+  for (int32_t r = cache->Len(layer, g) - 1; r >= 0; --r) {
+    if (marks_[r] == 0) cache->Remove(layer, g, r);
+  }
+  changed_ = true;
 }
 
 void Compressor::ReduceHead(int layer, int32_t g, float* const* aux, const int32_t* positions,
                             const float* scores, KvCache* cache) {
-  const int32_t n = cache->Len(layer, g), cap = Cap(layer, g),
-                kept_always = protect_.n_sink + protect_.n_recent, d = shape_.head_dim;
-  uint8_t* mark = marks_.data();
-  const int32_t count = std::max(cap - kept_always, 0);
-  if (policy_.scorer->select != nullptr) {
-    const Status status =
-        policy_.scorer->select({policy_, scores, layer, g, shape_.n_kv_heads, n, count, protect_, positions,
-                                keys_.data(), RankLine(kSelect), mark});
-    assert(status.ok());
-    (void)status;
-  } else {
-    std::fill(mark, mark + n, uint8_t{1});
-    MarkTop(scores + protect_.n_sink, n - kept_always, count, keys_.data(), mark + protect_.n_sink);
-  }
+  const int32_t n = cache->Len(layer, g), d = shape_.head_dim;
+  MarkBest(layer, g, n, scores, positions, RankLine(kSelect));
   DropRotation(layer, cache);
   if (accumulated_ >= 0) {
     CachedValues values{cache,
@@ -101,20 +105,17 @@ void Compressor::ReduceHead(int layer, int32_t g, float* const* aux, const int32
                         d,
                         ops_.kernels};
     MergeDropped(policy_.reducer->kind,
-                 {policy_, mark, aux[accumulated_],
+                 {policy_, marks_.data(), aux[accumulated_],
                   accumulated_count_ < 0 ? nullptr : aux[accumulated_count_], positions, n,
                   static_cast<uint32_t>(layer * shape_.n_kv_heads + g), links_.data(), RankLine(kSelect)},
                  values);
   }
-  for (int32_t r = n - 1; r >= 0; --r) {
-    if (mark[r] == 0) cache->Remove(layer, g, r);
-  }
+  RemoveUnmarked(layer, g, cache);
   if (policy_.scorer->clear_after_reduce) {
     const int32_t left = cache->Len(layer, g);
     std::fill(RankLine(kScratch), RankLine(kScratch) + left, 0.0f);
     for (int32_t a = 0; a < scorer_aux_; ++a) cache->SetAux(layer, g, a, RankLine(kScratch));
   }
-  changed_ = true;
 }
 
 void Compressor::EvictOldest(int layer, int32_t g, KvCache* cache) {
@@ -148,10 +149,12 @@ Status Compressor::SetBudget(int32_t slots, int32_t n_tokens) {
   changed.budget_kind = BudgetKind::kSlots;
   changed.budget = slots;
   KVC_RETURN_IF_ERROR(ValidatePolicy(changed));
-  const bool bytes = policy_.budget_kind == BudgetKind::kBytes;
-  const CacheConfig config = FormatsFor(bytes ? PageSlotsForBytes() : 16);
+  if (policy_.budget_kind != BudgetKind::kBytes) {
+    policy_ = std::move(changed);
+    return {};
+  }
+  const CacheConfig config = FormatsFor(PageSlotsForBytes());
   std::swap(policy_, changed);  // changed: what was
-  if (!bytes) return {};
   std::vector<int32_t> planned;
   const Status status = PlanSlots(n_tokens, &planned);
   const bool more = status.ok() && static_cast<double>(BytesOf(config, AllocationFor(slots, n_tokens),

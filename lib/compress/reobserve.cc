@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "lib/compress/compressor.h"
-#include "lib/compress/select.h"
 
 namespace kvc {
 
@@ -34,16 +33,15 @@ void Compressor::PushPromptQueries(int layer, const LayerKv& kv, const Observati
   const int32_t d = shape_.head_dim, group = shape_.n_heads / shape_.n_kv_heads, n = observed.n_rows;
   for (int32_t i = std::max(0, n - policy_.Int(OptionId::kWindow)); i < n; ++i) {
     float* row = PushRow(layer, observed.queries.data() + int64_t{i} * shape_.n_heads * d);
-    for (int32_t h = 0; in_cache_ && h < shape_.n_heads; ++h)
-      Unrotate(kv.len[static_cast<size_t>(h / group)] - n + i, row + int64_t{h} * d);
+    for (int32_t g = 0; in_cache_ && g < shape_.n_kv_heads; ++g)
+      Unrotate(kv.len[static_cast<size_t>(g)] - n + i, row + int64_t{g} * group * d, group);
   }
 }
 
 void Compressor::PushStepQueries(int layer, const float* q, const KvCache& cache) {
   float* row = PushRow(layer, q);
   if (!in_cache_ || !KeysRotated(layer)) return;
-  const int32_t position = cache.PositionAt(layer, 0, cache.Len(layer, 0) - 1);
-  for (int32_t h = 0; h < shape_.n_heads; ++h) Unrotate(position, row + int64_t{h} * shape_.head_dim);
+  Unrotate(cache.PositionAt(layer, 0, cache.Len(layer, 0) - 1), row, shape_.n_heads);
 }
 
 // A session of n_tokens starts to count in slots.
@@ -51,10 +49,7 @@ void Compressor::UnrotateRing(int32_t n_tokens) {
   for (int layer = 0; layer < shape_.n_layers; ++layer) {
     const int32_t n = ring_count_[static_cast<size_t>(layer)],
                   rows = std::min(n, policy_.Int(OptionId::kWindow));
-    for (int32_t i = 0; i < rows; ++i) {
-      for (int32_t h = 0; h < shape_.n_heads; ++h)
-        Unrotate(n_tokens - 1 - i, RingRow(layer, n - 1 - i) + int64_t{h} * shape_.head_dim);
-    }
+    for (int32_t i = 0; i < rows; ++i) Unrotate(n_tokens - 1 - i, RingRow(layer, n - 1 - i), shape_.n_heads);
   }
 }
 
@@ -79,14 +74,11 @@ void Compressor::ViewRing(int layer) {
                 rows =
                     std::min({n, policy_.Int(OptionId::kWindow), *std::min_element(len.begin(), len.end())});
   const int64_t width = int64_t{shape_.n_heads} * d;
-  float angles[kMaxHeadSize];
   for (int32_t i = 0; i < rows; ++i) {
     float* row = ring_view_.queries.data() + i * width;
     std::memcpy(row, RingRow(layer, n - rows + i), static_cast<size_t>(width) * sizeof(float));
-    for (int32_t h = 0; in_cache_ && h < shape_.n_heads; ++h) {
-      shape_.rope->Angles(len[static_cast<size_t>(h / group)] - rows + i, angles, angles + d / 2);
-      ops_.kernels->rope(row + int64_t{h} * d, angles, angles + d / 2, d, shape_.pairing);
-    }
+    for (int32_t g = 0; in_cache_ && g < shape_.n_kv_heads; ++g)
+      Rotate(len[static_cast<size_t>(g)] - rows + i, row + int64_t{g} * group * d, group);
   }
   ring_view_.n_rows = rows;
 }
@@ -111,15 +103,8 @@ void Compressor::Reobserve(int layer, KvCache* cache) {
   for (int32_t g = 0; g < shape_.n_kv_heads; ++g) {
     const int32_t len = cache->Len(layer, g);
     if (len <= Cap(layer, g) + slack) continue;
-    uint8_t* mark = marks_.data();
-    const int32_t kept_always = protect_.n_sink + protect_.n_recent;
-    std::fill(mark, mark + len, uint8_t{1});
-    MarkTop(scores_.data() + g * scratch_stride_ + protect_.n_sink, len - kept_always,
-            std::max(Cap(layer, g) - kept_always, 0), keys_.data(), mark + protect_.n_sink);
-    for (int32_t r = len - 1; r >= 0; --r) {
-      if (mark[r] == 0) cache->Remove(layer, g, r);
-    }
-    changed_ = true;
+    MarkBest(layer, g, len, scores_.data() + g * scratch_stride_, reobserved_.Positions(g), lines_.data());
+    RemoveUnmarked(layer, g, cache);
   }
 }
 

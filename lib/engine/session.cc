@@ -335,7 +335,7 @@ void Session::Fed(int32_t token) {
 
 Status Session::FeedPending() {
   if (pending_ < 0) return {};
-  if (n_tokens_ >= params_.max_tokens) KVC_RETURN_IF_ERROR(MakeRoom());
+  KVC_RETURN_IF_ERROR(MakeRoom());
   if (call_.cancelled()) return Error(Code::kCancelled, "the step was cancelled");
   KVC_RETURN_IF_ERROR(Feed(pending_));
   pending_ = -1;
@@ -344,10 +344,11 @@ Status Session::FeedPending() {
 
 // At max_tokens: an error, or from now on an old entry leaves for each new one.
 Status Session::MakeRoom() {
+  if (n_tokens_ < params_.max_tokens) return {};
   if (params_.on_full == OnFull::kError)
     return Error(Code::kContextFull, "the session holds max_tokens=%d tokens", params_.max_tokens);
-  if (!made_room_) compressor_->KeepLengths(*cache_, params_.on_full == OnFull::kSlide, n_tokens_);
-  made_room_ = true;
+  if (!compressor_->keeps_lengths())
+    compressor_->KeepLengths(*cache_, params_.on_full == OnFull::kSlide, n_tokens_);
   return {};
 }
 
@@ -417,9 +418,8 @@ void Session::Reset() {
   cache_bytes_peak_ = workspace_peak_ = 0;
   changed_at_ = 0;
   tokens_.clear();
-  for (std::vector<float>& p : attention_) p.clear();
+  attention_.clear();
   rewound_ = false;
-  made_room_ = false;
   prefill_seconds_ = compress_seconds_ = decode_seconds_ = 0;
 }
 

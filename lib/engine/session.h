@@ -155,7 +155,7 @@ class Session final : public PrefillSink, public DecodeSink {
       0;  // logical length when an entry was last dropped, merged or quantised: Rewind stops there
   std::vector<int32_t>
       tokens_;  // all tokens fed, when the policy may have to run the newest again (Recompress)
-  bool keeps_tokens_ = false, made_room_ = false,
+  bool keeps_tokens_ = false,
        rewound_ = false;  // rewound: logits are those of a token that is gone
   bool finished_ = false;
   int64_t cache_bytes_peak_ = 0, workspace_peak_ = 0;

@@ -63,7 +63,8 @@ template <typename Archive>
 Status Session::ArchiveFields(Archive& a) {
   for (int32_t* field : {&n_tokens_, &n_prompt_, &n_answer_, &n_compactions_, &pending_, &changed_at_})
     KVC_RETURN_IF_ERROR(ArchiveValue(a, *field));
-  for (bool* field : {&finished_, &made_room_, &rewound_}) {
+  bool made_room = compressor_->keeps_lengths();  // the compressor says it again
+  for (bool* field : {&finished_, &made_room, &rewound_}) {
     uint8_t value = *field ? 1 : 0;
     KVC_RETURN_IF_ERROR(ArchiveValue(a, value));
     *field = value != 0;
@@ -74,19 +75,23 @@ Status Session::ArchiveFields(Archive& a) {
   KVC_RETURN_IF_ERROR(ArchiveSequence(a, tokens_, kMaxContext));
   KVC_RETURN_IF_ERROR(a.Bytes(logits_.data(), logits_.size() * static_cast<int64_t>(sizeof(float))));
   KVC_RETURN_IF_ERROR(text_.Archive(a, kMaxText));
-  return compressor_->ArchiveState(a, made_room_, params_.on_full == OnFull::kSlide);
+  KVC_RETURN_IF_ERROR(compressor_->ArchiveState(a, params_.on_full == OnFull::kSlide));
+  return made_room == compressor_->keeps_lengths()
+             ? Status()
+             : Error(Code::kBadModel, "damaged: whether room was made is said in two ways");
 }
 
 // What was read must be what calls of a session can leave: it is used without another look.
 Status Session::CheckRestored() const {
-  const int32_t most = made_room_ ? kMaxContext : params_.max_tokens;
+  const bool made_room = compressor_->keeps_lengths();
+  const int32_t most = made_room ? kMaxContext : params_.max_tokens;
   bool good = n_tokens_ >= 0 && n_tokens_ <= most && changed_at_ >= 0 && changed_at_ <= n_tokens_;
   good = good && pending_ >= -1 && pending_ < model_->config().vocab_size;
   for (int32_t count : {n_prompt_, n_answer_, n_compactions_}) good = good && count >= 0;
   for (double seconds : {prefill_seconds_, compress_seconds_, decode_seconds_})
     good = good && std::isfinite(seconds) && seconds >= 0;
   if (!good || cache_bytes_peak_ < 0) return Error(Code::kBadModel, "damaged: a count is out of range");
-  if (made_room_ && params_.on_full == OnFull::kError)
+  if (made_room && params_.on_full == OnFull::kError)
     return Error(Code::kBadModel, "damaged: room was made where on_full is error");
   if (keeps_tokens_ && (static_cast<int32_t>(tokens_.size()) != n_tokens_ || !CheckTokenIds(tokens_).ok()))
     return Error(Code::kBadModel, "damaged: the tokens do not fit");

@@ -10,7 +10,7 @@ void Session::CopyCounters(const Session& from) {
   n_compactions_ = from.n_compactions_;
   pending_ = from.pending_, finished_ = from.finished_, changed_at_ = from.changed_at_;
   tokens_ = from.tokens_, keeps_tokens_ = from.keeps_tokens_;
-  made_room_ = from.made_room_, rewound_ = from.rewound_;
+  rewound_ = from.rewound_;
 }
 
 // `other` is a fork of this session from before something failed.
@@ -174,11 +174,8 @@ Status Session::FeedBatch(Span<Session* const> sessions, const int32_t* tokens) 
       return Error(Code::kInvalid, "session %zu of the batch has no prompt", i);
     KVC_RETURN_IF_ERROR(s.CheckTokenIds({tokens + i, 1}));
     KVC_RETURN_IF_ERROR(s.FeedPending());
-    if (s.n_tokens_ >= s.params_.max_tokens) {
-      const Status status = s.MakeRoom();
-      if (!status.ok())
-        return Error(status.code(), "session %zu of the batch: %s", i, status.message().c_str());
-    }
+    const Status room = s.MakeRoom();
+    if (!room.ok()) return Error(room.code(), "session %zu of the batch: %s", i, room.message().c_str());
   }
   KVC_RETURN_IF_ERROR(first.forward_.ReserveDecode(
       first.model_->config(), static_cast<int32_t>(sessions.size()), first.model_->meter().get()));

@@ -73,14 +73,8 @@ void TextStream::Flush() {
 }
 
 bool TextStream::IsWhole() const {
-  const uint8_t *p = reinterpret_cast<const uint8_t*>(ready_.data()),
-                *waiting = reinterpret_cast<const uint8_t*>(pending_.data());
-  for (size_t at = read_; at < ready_.size();) {
-    const size_t length = Utf8Length(p + at, ready_.size() - at);
-    if (length == 0) return false;
-    at += length;
-  }
-  return pending_.empty() || CanBeCompleted(waiting, pending_.size());
+  const auto* waiting = reinterpret_cast<const uint8_t*>(pending_.data());
+  return IsUtf8(ready_.substr(read_)) && (pending_.empty() || CanBeCompleted(waiting, pending_.size()));
 }
 
 int32_t TextStream::Pull(uint8_t* out, int32_t cap) {
