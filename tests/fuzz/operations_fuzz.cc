@@ -5,12 +5,9 @@
 //
 // Input: method, budget, storage and decode, what happens when full and how much memory there is (5 bytes),
 // then pairs of an operation and its argument.
-#include <unistd.h>
-
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <iterator>
 #include <string>
 #include <vector>
@@ -40,9 +37,8 @@ struct World {
   kvc::test::AlignedBytes bytes = kvc::test::TinyModelBytes({});
   std::shared_ptr<const kvc::Model> model = Open(0);
   int64_t weights = model->meter()->used();
-  const std::string path =
-      (std::filesystem::temp_directory_path() / ("kvc-operations-fuzz-" + std::to_string(getpid()))).string();
-  ~World() { std::remove(path.c_str()); }
+  kvc::test::TempFolder folder;
+  const std::string path = folder / "session";
   std::shared_ptr<const kvc::Model> Open(int64_t limit) const {
     kvc::ModelParams params;
     params.n_threads = 1, params.memory_limit = limit;

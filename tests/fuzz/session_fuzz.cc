@@ -1,11 +1,8 @@
 // Saved sessions, damaged on purpose and with the checksum made right again: whatever a file says, restoring
 // ends with a message or with a session that can go on. The input picks a policy and is a list of changes to
 // a file that was really saved, so that it stays useful when the layout changes.
-#include <unistd.h>
-
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <iterator>
 #include <string>
 #include <vector>
@@ -52,24 +49,8 @@ void Must(const kvc::Status& status) {
   if (!status.ok()) std::abort();
 }
 
-class Folder {
- public:
-  Folder()
-      : path_(std::filesystem::temp_directory_path() / ("kvc-session-fuzz-" + std::to_string(getpid()))) {
-    std::filesystem::create_directories(path_);
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string Path(const char* name) const { return (path_ / name).string(); }
-
- private:
-  const std::filesystem::path path_;
-};
-
 struct World {
-  Folder folder;
+  kvc::test::TempFolder folder;
   kvc::test::AlignedBytes model_bytes = kvc::test::TinyModelBytes({});
   std::shared_ptr<const kvc::Model> model;
   std::vector<Bytes> saved;
@@ -91,8 +72,8 @@ struct World {
       Must(session->Prefill(prompt, true));
       int32_t token = 0;
       for (int i = 0; i < kSteps; ++i) Must(session->Step(&token));
-      Must(session->Save(folder.Path("session")));
-      saved.push_back(Read(folder.Path("session")));
+      Must(session->Save(folder / "session"));
+      saved.push_back(Read(folder / "session"));
     }
   }
 
@@ -149,8 +130,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const uint64_t digest = kvc::Hash64(bytes.data(), bytes.size());
   const auto* digest_bytes = reinterpret_cast<const uint8_t*>(&digest);
   bytes.insert(bytes.end(), digest_bytes, digest_bytes + sizeof digest);
-  Write(world.folder.Path("changed"), bytes);
-  const auto restored = kvc::Session::Restore(world.model, world.folder.Path("changed"));
+  Write(world.folder / "changed", bytes);
+  const auto restored = kvc::Session::Restore(world.model, world.folder / "changed");
   if (!restored.ok()) {
     if (restored.status().message().empty()) std::abort();
     return 0;

@@ -12,6 +12,7 @@
 namespace kvc {
 namespace {
 
+using test::Steps;
 using test::TinyPrompt;
 
 constexpr int kHeads = 9, kPrompt = 150;
@@ -27,13 +28,6 @@ std::shared_ptr<const Model> Tiny() {
 }
 
 void Append(Session& s, int n, uint32_t seed) { ASSERT_TRUE(s.Prefill(TinyPrompt(n, seed), false).ok()); }
-
-void Steps(Session& s, int n) {
-  for (int i = 0; i < n; ++i) {
-    int32_t token = -1;
-    ASSERT_TRUE(s.Step(&token).ok());
-  }
-}
 
 void Compress(Session& s, int slots) {
   const Status status = s.Recompress(slots, nullptr);

@@ -12,6 +12,7 @@
 namespace kvc {
 namespace {
 
+using test::Steps;
 using test::TinyPrompt;
 
 constexpr int kPrompt = 150, kBudget = 48, kSteps = 40;
@@ -83,17 +84,6 @@ std::unique_ptr<Session> Make(const Policy* policy, std::shared_ptr<const Model>
   auto session = Session::Create(std::move(model), policy, params);
   EXPECT_TRUE(session.ok()) << session.status().message();
   return std::move(session.value());
-}
-
-std::vector<int32_t> Steps(Session& s, int n) {
-  std::vector<int32_t> tokens;
-  for (int i = 0; i < n; ++i) {
-    int32_t token = -1;
-    const Status status = s.Step(&token);
-    EXPECT_TRUE(status.ok()) << status.message();
-    tokens.push_back(token);
-  }
-  return tokens;
 }
 
 std::vector<float> Logits(Session& s) {

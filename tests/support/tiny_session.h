@@ -2,7 +2,10 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lib/engine/session.h"
@@ -27,6 +30,12 @@ inline std::vector<int32_t> TinyPrompt(int n, uint32_t seed = 7) {
   return ids;
 }
 
+// The model of all defaults: two layers of two KV heads.
+inline std::shared_ptr<const Model> OpenTwoLayers() {
+  static const AlignedBytes bytes = TinyModelBytes({});
+  return OpenTiny(bytes);
+}
+
 // A model whose keys and values are those of the tokens alone, whatever was attended before.
 inline std::shared_ptr<const Model> OpenOneLayer() {
   static const AlignedBytes bytes = [] {
@@ -37,14 +46,30 @@ inline std::shared_ptr<const Model> OpenOneLayer() {
   return OpenTiny(bytes);
 }
 
-inline std::unique_ptr<Session> FedSession(const std::shared_ptr<const Model>& model, const std::string& spec,
-                                           int n_prompt, const SessionParams& params = {}) {
+inline std::unique_ptr<Session> NewSession(const std::shared_ptr<const Model>& model, const std::string& spec,
+                                           const SessionParams& params = {}) {
   const Result<Policy> policy = ParsePolicy(spec.c_str());
   EXPECT_TRUE(policy.ok()) << policy.status().message();
   auto session = Session::Create(model, &policy.value(), params);
   EXPECT_TRUE(session.ok()) << spec << ": " << session.status().message();
-  EXPECT_TRUE(session.value()->Prefill(TinyPrompt(n_prompt), true).ok());
   return std::move(session.value());
+}
+
+inline std::unique_ptr<Session> FedSession(const std::shared_ptr<const Model>& model, const std::string& spec,
+                                           int n_prompt, const SessionParams& params = {}) {
+  std::unique_ptr<Session> session = NewSession(model, spec, params);
+  EXPECT_TRUE(session->Prefill(TinyPrompt(n_prompt), true).ok());
+  return session;
+}
+
+// Tokens of the session's own choice.
+inline std::vector<int32_t> Steps(Session& s, int n) {
+  std::vector<int32_t> tokens(static_cast<size_t>(n), -1);
+  for (int32_t& token : tokens) {
+    const Status status = s.Step(&token);
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  return tokens;
 }
 
 // Tokens of the caller's, one step each.
@@ -58,6 +83,13 @@ inline void FeedTokens(Session& session, const std::vector<int32_t>& tokens) {
 
 inline void ExpectNearLogits(const Session& a, const Session& b, float tolerance) {
   for (size_t i = 0; i < a.logits().size(); ++i) ASSERT_NEAR(a.logits()[i], b.logits()[i], tolerance) << i;
+}
+
+inline double LargestDifference(const Session& a, const Session& b) {
+  double largest = 0;
+  for (size_t i = 0; i < a.logits().size(); ++i)
+    largest = std::max(largest, std::abs(static_cast<double>(a.logits()[i]) - b.logits()[i]));
+  return largest;
 }
 
 inline void ExpectSameKept(const Session& a, const Session& b) {

@@ -3,7 +3,6 @@
 
 #include <numeric>
 
-#include "lib/engine/session.h"
 #include "tests/support/tiny_session.h"
 
 namespace kvc {
@@ -12,12 +11,7 @@ namespace {
 constexpr int kPrompt = 80, kWindow = 8;
 
 std::unique_ptr<Session> Fed(const char* spec) {
-  static const test::AlignedBytes bytes = test::TinyModelBytes({});
-  const Result<Policy> policy = ParsePolicy(spec);
-  EXPECT_TRUE(policy.ok());
-  auto session = Session::Create(test::OpenTiny(bytes), &policy.value(), {});
-  EXPECT_TRUE(session.ok() && session.value()->Prefill(test::TinyPrompt(kPrompt), true).ok());
-  return std::move(session.value());
+  return test::FedSession(test::OpenTwoLayers(), spec, kPrompt);
 }
 
 TEST(MaskHeads, MaskedHeadsKeepTheirNewest) {

@@ -8,10 +8,7 @@
 namespace kvc {
 namespace {
 
-std::unique_ptr<Session> Fed(const char* spec) {
-  static const test::AlignedBytes bytes = test::TinyModelBytes({});
-  return test::FedSession(test::OpenTiny(bytes), spec, 60);
-}
+std::unique_ptr<Session> Fed(const char* spec) { return test::FedSession(test::OpenTwoLayers(), spec, 60); }
 
 TEST(Observe, AttentionIsADistributionOverTheEntriesOfTheHead) {
   for (const char* spec : {"full", "snapkv:budget=24,window=8", "snapkv:budget=24,window=8,pos_mode=incache",

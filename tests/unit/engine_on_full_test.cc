@@ -12,14 +12,10 @@ using test::ExpectNearLogits;
 using test::ExpectSameKept;
 using test::FeedTokens;
 using test::OpenOneLayer;
+using test::OpenTwoLayers;
 using test::TinyPrompt;
 
 constexpr int kMax = 60;
-
-std::shared_ptr<const Model> TwoLayers() {
-  static const test::AlignedBytes bytes = test::TinyModelBytes({});
-  return test::OpenTiny(bytes);
-}
 
 std::unique_ptr<Session> Fed(const std::shared_ptr<const Model>& model, const std::string& spec,
                              OnFull on_full, int max_tokens = kMax) {
@@ -30,7 +26,7 @@ std::unique_ptr<Session> Fed(const std::shared_ptr<const Model>& model, const st
 
 // StreamingLLM over the context: the same rule by two ways through the code.
 TEST(OnFull, SlideOfAFullCacheIsStreaming) {
-  const auto model = TwoLayers();
+  const auto model = OpenTwoLayers();
   const auto slides = Fed(model, "full:kv=f32", OnFull::kSlide);
   const auto streams = Fed(model, "streaming:budget=60,n_sink=4,kv=f32", OnFull::kError, 400);
   for (int i = 0; i < 150; ++i) {
@@ -65,7 +61,7 @@ TEST(OnFull, SlideOfACompressedCacheCountsInSlots) {
 }
 
 TEST(OnFull, EvictionKeepsOriginalPositions) {
-  const auto session = Fed(TwoLayers(), "snapkv:budget=24,window=8,kv=f32", OnFull::kEvict);
+  const auto session = Fed(OpenTwoLayers(), "snapkv:budget=24,window=8,kv=f32", OnFull::kEvict);
   const int64_t slots = session->Stats().n_slots;
   std::vector<int32_t> before, kept;
   session->Kept(0, 0, &before);
@@ -78,7 +74,7 @@ TEST(OnFull, EvictionKeepsOriginalPositions) {
 
 // Entries leave one at a time while others are coded several at once, over every border of a page.
 TEST(OnFull, CodesGoOnBeingMade) {
-  const auto model = TwoLayers();
+  const auto model = OpenTwoLayers();
   for (const OnFull on_full : {OnFull::kEvict, OnFull::kSlide}) {
     for (int budget = 12; budget <= 60; ++budget) {
       const std::string spec =
@@ -93,7 +89,7 @@ TEST(OnFull, CodesGoOnBeingMade) {
 }
 
 TEST(OnFull, ErrorLeavesTheSessionAsItWas) {
-  const auto session = Fed(TwoLayers(), "snapkv:budget=24,window=8,kv=f32", OnFull::kError);
+  const auto session = Fed(OpenTwoLayers(), "snapkv:budget=24,window=8,kv=f32", OnFull::kError);
   int32_t token = -1;
   ASSERT_TRUE(session->Step(&token).ok());
   for (int i = 0; i < 2; ++i) {

@@ -2,14 +2,13 @@
 // prompt comes upon them. The oracle is decoding: tokens fed one by one read the sets as they are stored.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
-#include "lib/engine/session.h"
 #include "tests/support/tiny_session.h"
 
 namespace kvc {
 namespace {
 
+using test::FeedTokens;
+using test::LargestDifference;
 using test::TinyPrompt;
 
 // No two vectors are within cosine 1: the codebook is exact, and what is tested is who sees what.
@@ -25,24 +24,9 @@ std::shared_ptr<const Model> Tiny() {
 }
 
 std::unique_ptr<Session> AfterAPrompt(const char* spec) {
-  Result<Policy> policy = ParsePolicy(spec);
-  EXPECT_TRUE(policy.ok()) << policy.status().message();
-  auto session = Session::Create(Tiny(), &policy.value(), {});
-  EXPECT_TRUE(session.ok()) << session.status().message();
-  EXPECT_TRUE(session.value()->Prefill(TinyPrompt(120, 1), true).ok());
-  return std::move(session.value());
-}
-
-void Feed(Session& s, const std::vector<int32_t>& ids) {
-  Session* one = &s;
-  for (const int32_t id : ids) ASSERT_TRUE(Session::FeedBatch({&one, 1}, &id).ok());
-}
-
-double LargestDifference(const Session& a, const Session& b) {
-  double largest = 0;
-  for (size_t i = 0; i < a.logits().size(); ++i)
-    largest = std::max(largest, std::abs(static_cast<double>(a.logits()[i]) - b.logits()[i]));
-  return largest;
+  std::unique_ptr<Session> session = test::NewSession(Tiny(), spec);
+  EXPECT_TRUE(session->Prefill(TinyPrompt(120, 1), true).ok());
+  return session;
 }
 
 TEST(QueryHeadSets, ALaterPromptReadsThemAsDecodingDoes) {
@@ -50,11 +34,11 @@ TEST(QueryHeadSets, ALaterPromptReadsThemAsDecodingDoes) {
     auto at_once = AfterAPrompt(kExact), one_by_one = AfterAPrompt(kExact);
     const std::vector<int32_t> more = TinyPrompt(n, 2);
     ASSERT_TRUE(at_once->Prefill(more, false).ok());
-    Feed(*one_by_one, more);
+    FeedTokens(*one_by_one, more);
     EXPECT_LT(LargestDifference(*at_once, *one_by_one), 2e-4) << n;
     // And it leaves them as they were.
     const std::vector<int32_t> rest = TinyPrompt(3, 3);
-    Feed(*at_once, rest), Feed(*one_by_one, rest);
+    FeedTokens(*at_once, rest), FeedTokens(*one_by_one, rest);
     EXPECT_LT(LargestDifference(*at_once, *one_by_one), 2e-4) << n;
   }
 }
@@ -62,7 +46,7 @@ TEST(QueryHeadSets, ALaterPromptReadsThemAsDecodingDoes) {
 TEST(QueryHeadSets, DifferFromOneSetForAll) {
   auto own = AfterAPrompt(kExact),
        same = AfterAPrompt("spindlekv:budget=24,window=8,theta_k=1,theta_v=1,kv=f32,spindle_gqa=mean");
-  Feed(*own, TinyPrompt(5, 2)), Feed(*same, TinyPrompt(5, 2));
+  FeedTokens(*own, TinyPrompt(5, 2)), FeedTokens(*same, TinyPrompt(5, 2));
   EXPECT_GT(LargestDifference(*own, *same), 1e-2) << "the first test would say nothing";
 }
 
@@ -74,7 +58,7 @@ TEST(QueryHeadSets, ASecondCompressionOnlyShrinksThem) {
   ASSERT_TRUE(one_by_one.ok());
   const std::vector<int32_t> more = TinyPrompt(9, 4);
   ASSERT_TRUE(compressed->Prefill(more, false).ok());
-  Feed(*one_by_one.value(), more);
+  FeedTokens(*one_by_one.value(), more);
   EXPECT_LT(LargestDifference(*compressed, *one_by_one.value()), 2e-4);
 }
 

@@ -26,14 +26,11 @@ std::shared_ptr<const Model> Tiny(int32_t max_tokens = 160, int n_threads = 2) {
   return test::OpenTiny(files.back(), n_threads);
 }
 
-std::unique_ptr<Session> Make(const char* spec, std::shared_ptr<const Model> model, int32_t max_tokens = 0) {
-  Result<Policy> policy = ParsePolicy(spec);
-  EXPECT_TRUE(policy.ok()) << policy.status().message();
+std::unique_ptr<Session> Make(const char* spec, const std::shared_ptr<const Model>& model,
+                              int32_t max_tokens = 0) {
   SessionParams params;
   params.max_tokens = max_tokens;
-  auto session = Session::Create(std::move(model), &policy.value(), params);
-  EXPECT_TRUE(session.ok()) << session.status().message();
-  return std::move(session.value());
+  return test::NewSession(model, spec, params);
 }
 
 TEST(Reread, HasEveryTokenOnceBehindInstructionAndLead) {

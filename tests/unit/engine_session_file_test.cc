@@ -20,6 +20,7 @@
 namespace kvc {
 namespace {
 
+using test::Steps;
 using test::TinyPrompt;
 
 std::shared_ptr<const Model> Tiny(uint64_t seed = 1) {
@@ -31,24 +32,11 @@ std::shared_ptr<const Model> Tiny(uint64_t seed = 1) {
   return test::OpenTiny(bytes, 1);
 }
 
-std::vector<int32_t> Steps(Session& s, int n) {
-  std::vector<int32_t> tokens(static_cast<size_t>(n), -1);
-  for (int32_t& token : tokens) {
-    const Status status = s.Step(&token);
-    EXPECT_TRUE(status.ok()) << status.message();
-  }
-  return tokens;
-}
-
 std::unique_ptr<Session> Fed(const std::shared_ptr<const Model>& model, const char* spec, int prompt,
                              int steps) {
-  Result<Policy> policy = ParsePolicy(spec);
-  EXPECT_TRUE(policy.ok()) << policy.status().message();
-  auto session = Session::Create(model, &policy.value(), {});
-  EXPECT_TRUE(session.ok()) << session.status().message();
-  EXPECT_TRUE(session.value()->Prefill(TinyPrompt(prompt), true).ok());
-  Steps(*session.value(), steps);
-  return std::move(session.value());
+  std::unique_ptr<Session> session = test::FedSession(model, spec, prompt);
+  Steps(*session, steps);
+  return session;
 }
 
 std::string Read(const std::string& path) {
@@ -63,6 +51,12 @@ void Write(const std::string& path, const std::string& bytes) {
   EXPECT_EQ(::pwrite(fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
   EXPECT_EQ(::ftruncate(fd, static_cast<off_t>(bytes.size())), 0);
   ::close(fd);
+}
+
+void WriteWithItsChecksum(const std::string& path, std::string bytes) {
+  const uint64_t digest = Hash64(bytes.data(), bytes.size() - sizeof(uint64_t));
+  std::memcpy(&bytes[bytes.size() - sizeof digest], &digest, sizeof digest);
+  Write(path, bytes);
 }
 
 int FilesIn(const std::string& folder) {
@@ -128,9 +122,7 @@ TEST(SessionFile, ChangedContentWithARightChecksumDoesNoHarm) {
       bad[i] = static_cast<char>(random() % 3 == 0   ? 0xFF
                                  : random() % 2 == 0 ? 0x80
                                                      : bad[i] ^ (1 << (i % 8)));
-      const uint64_t digest = Hash64(bad.data(), bad.size() - 8);
-      std::memcpy(&bad[bad.size() - 8], &digest, 8);
-      Write(path, bad);
+      WriteWithItsChecksum(path, bad);
       auto restored = Session::Restore(model, path);
       if (!restored.ok()) {
         ASSERT_EQ(restored.status().code(), Code::kBadModel) << restored.status().message();
@@ -161,13 +153,11 @@ TEST(SessionFile, RoomMadeInAnotherWayIsRefused) {
   const test::TempFolder folder;
   const std::string path = folder / "s";
   const auto model = Tiny();
-  const Result<Policy> policy = ParsePolicy(kSmall);
   SessionParams params;
   params.max_tokens = 22, params.on_full = OnFull::kEvict;
-  auto session = Session::Create(model, &policy.value(), params);
-  ASSERT_TRUE(session.ok() && session.value()->Prefill(TinyPrompt(20), true).ok());
-  Steps(*session.value(), 5);
-  ASSERT_TRUE(session.value()->Save(path).ok());
+  const auto session = test::FedSession(model, kSmall, 20, params);
+  Steps(*session, 5);
+  ASSERT_TRUE(session->Save(path).ok());
   const std::string good = Read(path);
   ASSERT_TRUE(Session::Restore(model, path).ok());
   const int32_t fields[] = {params.max_tokens, static_cast<int32_t>(params.on_full)};
@@ -176,9 +166,7 @@ TEST(SessionFile, RoomMadeInAnotherWayIsRefused) {
   for (const OnFull other : {OnFull::kError, OnFull::kSlide}) {
     std::string bad = good;
     bad[at + sizeof(int32_t)] = static_cast<char>(other);
-    const uint64_t digest = Hash64(bad.data(), bad.size() - 8);
-    std::memcpy(&bad[bad.size() - 8], &digest, 8);
-    Write(path, bad);
+    WriteWithItsChecksum(path, bad);
     const auto restored = Session::Restore(model, path);
     ASSERT_FALSE(restored.ok());
     EXPECT_EQ(restored.status().code(), Code::kBadModel);
