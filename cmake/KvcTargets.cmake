@@ -4,6 +4,9 @@ target_include_directories(kvc_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_S
 target_compile_options(kvc_flags INTERFACE -Wall -Wextra -Werror -Wshadow
   $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual>
   -ffp-contract=off)  # the same arithmetic in every build; kernels use fused operations by name
+# Every build but the one that ships stops at an index out of range, and at a failed assert.
+target_compile_definitions(kvc_flags INTERFACE
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Release>>>:_GLIBCXX_ASSERTIONS>)
 set(KVC_SANITIZE_FLAGS "")
 foreach(kind IN LISTS KVC_SANITIZE)
   list(APPEND KVC_SANITIZE_FLAGS -fsanitize=${kind})

@@ -5,6 +5,7 @@
  * outputs  Outputs come last. On failure out handles are NULL and other outputs keep their
  *          value, except *n_out, which KVC_E_BUFFER_TOO_SMALL sets to the count needed.
  * buffers  At most cap elements are written, *n_out is the number there are; cap 0 asks for it.
+ *          Text comes as n_out bytes of UTF-8 without a NUL behind them.
  * owner    *_open and *_create hand the caller one reference; *_close gives it back.
  *          Closing NULL does nothing. Close in any order: a session keeps its model alive.
  * inputs   Read during the call, never kept. Strings: UTF-8 with NUL. Text: UTF-8 bytes + count.
@@ -12,7 +13,8 @@
  * structs  struct_size first (caller stores sizeof); 0 in any other field means "default".
  * threads  [any]  any thread, any time.     [model] any thread while the model is open.
  *          [sess] one thread at a time for one session; sessions are independent. A second
- *          call on a session that is working returns KVC_E_BUSY and changes nothing. */
+ *          call on a session that is working returns KVC_E_BUSY and changes nothing.
+ * fork()   A child process may go on with what its parent opened if no call was running then. */
 #ifndef KVC_KVC_H
 #define KVC_KVC_H
 #include <stdint.h>
@@ -54,15 +56,24 @@ typedef struct kvc_model_info {
 typedef struct kvc_session_params {
   int32_t struct_size;
   int32_t max_tokens;      /* prompt + answer; 0 = trained context of the model */
-  int32_t on_full;         /* at max_tokens steps: KVC_ON_FULL_ERROR (0) fail with KVC_E_CONTEXT_FULL; _EVICT drop an
-                              old entry of each head for each new one, positions go on counting; _SLIDE drop and count
-                              positions in slots, so that none leaves the trained context (StreamingLLM). Prompts
-                              that do not fit fail in all three */
+  int32_t on_full;         /* past max_tokens: KVC_ON_FULL_ERROR (0) fail with KVC_E_CONTEXT_FULL; _EVICT drop an old
+                              entry of each head (never its first four) for each new one, positions go on counting;
+                              _SLIDE drop and count positions in slots, so that none leaves the trained context
+                              (StreamingLLM). Both for steps and for prompts, up to 2^30 tokens. Prompts are read in
+                              parts, each compressed when prefill is */
+  int32_t top_k;           /* these four: as in kvc_sampling */
+  float   top_p;
+  float   temperature;
+  int64_t seed;
+} kvc_session_params;
+
+typedef struct kvc_sampling {
+  int32_t struct_size;
   int32_t top_k;           /* 0 = off */
   float   top_p;           /* 0 = off, else in (0, 1] */
   float   temperature;     /* 0 = greedy, the reproducible mode */
-  int64_t seed;            /* of sampling; the same seed and input give the same text on any number of threads */
-} kvc_session_params;
+  int64_t seed;            /* the same seed and input give the same text on any number of threads */
+} kvc_sampling;
 
 typedef struct kvc_session_stats {
   int32_t struct_size;
@@ -71,6 +82,8 @@ typedef struct kvc_session_stats {
   int64_t workspace_bytes, weight_bytes;             /* buffers beside the cache, at most so far; weights */
   int64_t n_slots, n_slots_full;                     /* cached entries over all heads; without compression */
   double  prefill_seconds, compress_seconds, decode_seconds; /* compress is part of prefill */
+  int32_t stop_token;      /* that ended the answer with KVC_TOKEN_NONE, until the next input; else -1 */
+  int32_t reserved;        /* 0 */
 } kvc_session_stats;
 
 typedef struct kvc_plan {
@@ -153,10 +166,19 @@ KVC_API kvc_status  kvc_session_compress(kvc_session *session);
 /* Compresses harder, to `budget` slots per KV head on average, and keeps that budget; one of bytes stays where it is
  * the smaller. *out_freed (may be NULL) gets the bytes.  [sess] */
 KVC_API kvc_status  kvc_session_trim(kvc_session *session, int32_t budget, int64_t *out_freed);
-/* Generates one token, or KVC_TOKEN_NONE after the stop token. When max_tokens are held: KVC_E_CONTEXT_FULL, unless
- * on_full says what makes room. The token is fed to the network by the next call that needs it.  [sess] */
+/* Generates one token, or KVC_TOKEN_NONE at a stop token: that one is in the statistics and not in the cache (accept
+ * it, or begin the next prompt with it, where the next turn should see it). When max_tokens are held:
+ * KVC_E_CONTEXT_FULL, unless on_full says what makes room. The token is fed to the network by the next call that
+ * needs it. KVC_E_BAD_MODEL: no logit is a finite number.  [sess] */
 KVC_API kvc_status  kvc_session_step(kvc_session *session, int32_t *out_token);
-/* Moves out text that is complete UTF-8; the bytes of a split character wait inside.  [sess] */
+/* The answer goes on with the caller's token, as if step had given it, its text included: for samplers of your own
+ * (get_logits, choose, accept) at the price of a step. Also a stop token (which has no text), also after
+ * KVC_TOKEN_NONE or rewind.  [sess] */
+KVC_API kvc_status  kvc_session_accept(kvc_session *session, int32_t token);
+/* How the following steps choose. A fork begins with its parent's. NULL: greedy.  [sess] */
+KVC_API kvc_status  kvc_session_set_sampling(kvc_session *session, const kvc_sampling *sampling);
+/* Moves out text that is complete UTF-8; the bytes of a split character wait inside. KVC_E_BUFFER_TOO_SMALL: not even
+ * the next character fits, *n_out has its bytes (at most 4).  [sess] */
 KVC_API kvc_status  kvc_session_read_text(kvc_session *session, uint8_t *text, int32_t cap_text, int32_t *n_out);
 /* Logits [V] after the newest token, that the next step samples from. Feeds the last step's token first. [sess] */
 KVC_API kvc_status  kvc_session_get_logits(kvc_session *session, float *logits, int32_t cap_logits, int32_t *n_out);
@@ -165,11 +187,14 @@ KVC_API kvc_status  kvc_session_get_stats(const kvc_session *session, kvc_sessio
 KVC_API kvc_status  kvc_session_get_kept(const kvc_session *session, int32_t layer, int32_t kv_head,
                                          int32_t *positions, int32_t cap_positions, int32_t *n_out);
 KVC_API kvc_status  kvc_session_reset(kvc_session *session);    /* [sess] empty cache, same policy, same seed */
-KVC_API kvc_status  kvc_session_cancel(kvc_session *session);   /* [any] the running call returns CANCELLED */
+/* The running call, or else the next one that computes (prefill, append, step, accept, compress, trim, get_logits),
+ * returns KVC_E_CANCELLED, which answers the request; clear_cancel withdraws one that came too late.  [any] */
+KVC_API kvc_status  kvc_session_cancel(kvc_session *session);
+KVC_API kvc_status  kvc_session_clear_cancel(kvc_session *session);
 /* Same cache, own sampler and answer; costs no cache bytes until one of them writes.  [sess] */
 KVC_API kvc_status  kvc_session_fork(kvc_session *session, kvc_session **out_session);
-/* Removes the newest n_tokens exactly, while none of the older ones was evicted since; else KVC_E_UNSUPPORTED and
- * nothing changes. The next call must be a prefill.  [sess] */
+/* Removes the newest n_tokens exactly, while none of the older ones was evicted since and no side value (of h2o, say)
+ * watched them; else KVC_E_UNSUPPORTED and nothing changes. Next comes a prefill, an append or an accept.  [sess] */
 KVC_API kvc_status  kvc_session_rewind(kvc_session *session, int32_t n_tokens);
 /* A session in a file: atomic, versioned, checksummed, bound to the model. A damaged or foreign file is an error and
  * changes nothing; a restored session continues bit-identically.  [sess], [model] */

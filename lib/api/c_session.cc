@@ -118,12 +118,36 @@ kvc_status kvc_session_step(kvc_session* session, int32_t* out_token) {
   });
 }
 
+kvc_status kvc_session_accept(kvc_session* session, int32_t token) {
+  return GuardSession(session, [&](Session& s) { return s.Accept(token); });
+}
+
+kvc_status kvc_session_set_sampling(kvc_session* session, const kvc_sampling* sampling) {
+  return GuardSession(session, [&](Session& s) -> Status {
+    kvc_sampling p;
+    KVC_RETURN_IF_ERROR(kvc::CopyIn(sampling, "sampling", &p));
+    kvc::SamplerParams params;
+    params.temperature = p.temperature, params.top_p = p.top_p, params.top_k = p.top_k, params.seed = p.seed;
+    return s.SetSampling(params);
+  });
+}
+
 kvc_status kvc_session_read_text(kvc_session* session, uint8_t* text, int32_t cap_text, int32_t* n_out) {
   return GuardSession(session, [&](Session& s) -> Status {
     if (n_out == nullptr) return NullError("n_out");
     if (cap_text < 0 || (cap_text > 0 && text == nullptr))
       return Error(Code::kInvalid, "text: a capacity of %d", cap_text);
-    *n_out = cap_text == 0 ? s.text().Available() : s.text().Pull(text, cap_text);
+    if (cap_text == 0) {
+      *n_out = s.text().Available();
+      return {};
+    }
+    const int32_t next = s.text().NextBytes();
+    if (next > cap_text) {
+      *n_out = next;
+      return Error(Code::kBufferTooSmall, "text: the next character has %d bytes, room for %d", next,
+                   cap_text);
+    }
+    *n_out = s.text().Pull(text, cap_text);
     return {};
   });
 }
@@ -142,6 +166,7 @@ kvc_status kvc_session_get_stats(const kvc_session* session, kvc_session_stats* 
   return GuardSession(const_cast<kvc_session*>(session), [&](Session& s) -> Status {
     const kvc::SessionStats v = s.Stats();
     kvc_session_stats out{};
+    out.stop_token = v.stop_token;
     out.n_prompt = v.n_prompt, out.n_answer = v.n_answer, out.n_compactions = v.n_compactions;
     out.cache_bytes = v.cache_bytes, out.cache_bytes_peak = v.cache_bytes_peak,
     out.cache_bytes_full = v.cache_bytes_full;
@@ -177,6 +202,12 @@ kvc_status kvc_session_reset(kvc_session* session) {
 kvc_status kvc_session_cancel(kvc_session* session) {
   if (session == nullptr) return kvc::SetLastError(Code::kInvalid, "session is NULL");
   session->session->call().RequestCancel();
+  return KVC_OK;
+}
+
+kvc_status kvc_session_clear_cancel(kvc_session* session) {
+  if (session == nullptr) return kvc::SetLastError(Code::kInvalid, "session is NULL");
+  session->session->call().ClearCancel();
   return KVC_OK;
 }
 

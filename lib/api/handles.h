@@ -42,11 +42,20 @@ kvc_status GuardSession(kvc_session* handle, F&& f) noexcept {
   if (!handle->session->call().TryBegin())
     return SetLastError(Code::kBusy, "another call on this session is running");
   const kvc_status status = Guard([&] { return f(*handle->session); });
+  if (status == KVC_E_CANCELLED) handle->session->call().ClearCancel();  // the request has been answered
   handle->session->call().End();
   return status;
 }
 
 inline Status NullError(const char* what) { return Error(Code::kInvalid, "%s is NULL", what); }
+
+// A size no struct of this API will have: what is above it was never stored by a caller.
+constexpr int32_t kMaxStructSize = 4096;
+
+inline Status CheckStructSize(int32_t size, const char* name) {
+  if (size >= 8 && size <= kMaxStructSize) return {};
+  return Error(Code::kInvalid, "%s: struct_size is %d; store sizeof there", name, size);
+}
 
 // Copies a sized input struct: an older caller's missing fields are 0, a newer caller's unknown fields must
 // be 0.
@@ -55,7 +64,7 @@ Status CopyIn(const T* in, const char* name, T* out) {
   *out = T();
   if (in == nullptr) return {};
   const int32_t size = in->struct_size;
-  if (size < 8) return Error(Code::kInvalid, "%s: struct_size is %d; store sizeof there", name, size);
+  KVC_RETURN_IF_ERROR(CheckStructSize(size, name));
   const char* bytes = reinterpret_cast<const char*>(in);
   for (int32_t i = static_cast<int32_t>(sizeof(T)); i < size; ++i) {
     if (bytes[i] != 0) return Error(Code::kInvalid, "%s: a field this library does not know is set", name);
@@ -66,9 +75,7 @@ Status CopyIn(const T* in, const char* name, T* out) {
 
 template <typename T>
 Status CheckOut(const T* out, const char* name) {
-  if (out == nullptr) return NullError(name);
-  if (out->struct_size >= 8) return {};
-  return Error(Code::kInvalid, "%s: struct_size is %d; store sizeof there", name, out->struct_size);
+  return out == nullptr ? NullError(name) : CheckStructSize(out->struct_size, name);
 }
 
 // Writes at most the caller's struct_size bytes, which stay what they were.

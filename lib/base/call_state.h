@@ -1,28 +1,22 @@
-// Whether a call on a session is running, and whether someone wants it to stop. One atomic, so no request is
-// lost or hits a later call.
+// Whether a call on a session is running, and whether someone wants it to stop. A request to stop stays until
+// a call has returned kCancelled for it, or until it is withdrawn: none is lost between two calls or two
+// parts of one.
 #pragma once
 #include <atomic>
-#include <cstdint>
 
 namespace kvc {
 
 class CallState {
  public:
-  bool TryBegin() {
-    int32_t idle = kIdle;
-    return state_.compare_exchange_strong(idle, kRunning, std::memory_order_acquire);
-  }
-  void End() { state_.store(kIdle, std::memory_order_release); }
-  // Any thread. Without a running call nothing happens.
-  void RequestCancel() {
-    int32_t running = kRunning;
-    state_.compare_exchange_strong(running, kCancelled, std::memory_order_relaxed);
-  }
-  bool cancelled() const { return state_.load(std::memory_order_relaxed) == kCancelled; }
+  bool TryBegin() { return !running_.exchange(true, std::memory_order_acquire); }
+  void End() { running_.store(false, std::memory_order_release); }
+  // Any thread.
+  void RequestCancel() { cancel_.store(true, std::memory_order_relaxed); }
+  void ClearCancel() { cancel_.store(false, std::memory_order_relaxed); }
+  bool cancelled() const { return cancel_.load(std::memory_order_relaxed); }
 
  private:
-  enum : int32_t { kIdle = 0, kRunning = 1, kCancelled = 2 };
-  std::atomic<int32_t> state_{kIdle};
+  std::atomic<bool> running_{false}, cancel_{false};
 };
 
 }  // namespace kvc

@@ -37,14 +37,26 @@ bool SpinUntil(F&& done) {
   return done();
 }
 
+// Counts the forks of this process. The workers of a pool stay in the parent: in the child what refers to
+// them is left alone, since its locks and conditions may be those of a thread that does not exist.
+std::atomic<uint32_t> n_forks{0};
+
+void WatchForks() {
+  static const int watched =
+      pthread_atfork(nullptr, nullptr, [] { n_forks.fetch_add(1, std::memory_order_relaxed); });
+  (void)watched;
+}
+
 // One word tells everything about the running job: state_ = generation << 17 | open << 16 | workers inside. A
 // worker joins by adding one while the job is open; the caller closes it when no item is left and waits for
 // those inside only, so a worker that the system has not woken costs nothing. A job's fields change only
 // while it is closed and empty.
-class Pool final : public ThreadPool {
+class Workers {
  public:
-  explicit Pool(bool spin) : spin_(spin) {}
-  ~Pool() override {
+  Workers(bool spin, int most) : spin_(spin), workers_(static_cast<size_t>(most)) {
+    threads_.reserve(static_cast<size_t>(most));
+  }
+  ~Workers() {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       stop_.store(true);
@@ -53,25 +65,26 @@ class Pool final : public ThreadPool {
     for (pthread_t t : threads_) pthread_join(t, nullptr);
   }
 
-  // Starts up to `n` workers. Signals stay with the threads of the host.
-  void Start(int n) {
-    threads_.reserve(static_cast<size_t>(n));
-    workers_.resize(static_cast<size_t>(n));
+  // Starts as many as can be had. Signals stay with the threads of the host. Allocates nothing of ours.
+  void Start() {
+    const int n = static_cast<int>(workers_.size());
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 0; i < n; ++i) {
       workers_[static_cast<size_t>(i)] = {this, i + 1};
       pthread_t thread;
-      if (pthread_create(&thread, nullptr, &Pool::Enter, &workers_[static_cast<size_t>(i)]) != 0) break;
+      if (pthread_create(&thread, nullptr, &Workers::Enter, &workers_[static_cast<size_t>(i)]) != 0) break;
       threads_.push_back(thread);
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
-  int n_threads() const override { return static_cast<int>(threads_.size()) + 1; }
+  int n_threads() const { return static_cast<int>(threads_.size()) + 1; }
+  // The threads are those of another process: from now on the caller works alone.
+  void Forget() { threads_.clear(); }
 
-  void Run(int64_t n_items, void (*fn)(void*, int64_t, int), void* context) override {
+  void Run(int64_t n_items, void (*fn)(void*, int64_t, int), void* context) {
     if (n_items <= 1 || threads_.empty() || running_.exchange(true, std::memory_order_acquire)) {
       for (int64_t i = 0; i < n_items; ++i) fn(context, i, 0);
       return;
@@ -97,7 +110,7 @@ class Pool final : public ThreadPool {
 
  private:
   struct Worker {
-    Pool* pool;
+    Workers* pool;
     int index;
   };
   static constexpr uint64_t kInside = 0xffff, kOpen = 0x10000, kLow = 0x1ffff, kGeneration = 0x20000;
@@ -159,6 +172,54 @@ class Pool final : public ThreadPool {
   std::condition_variable work_, idle_;
 };
 
+class Pool final : public ThreadPool {
+ public:
+  Pool(bool spin, int n_workers)
+      : workers_(std::make_unique<Workers>(spin, n_workers)),
+        of_child_(std::make_unique<Workers>(spin, n_workers)) {
+    WatchForks();
+    born_ = n_forks.load(std::memory_order_relaxed);
+    workers_->Start();
+    n_threads_ = workers_->n_threads();
+  }
+  ~Pool() override {
+    if (InChild() || alone_) (void)workers_.release();
+  }
+  int n_threads() const override { return n_threads_; }
+
+  void Run(int64_t n_items, void (*fn)(void*, int64_t, int), void* context) override {
+    if (InChild()) Restart();
+    workers_->Run(n_items, fn, context);
+  }
+
+ private:
+  bool InChild() const {
+    return born_.load(std::memory_order_acquire) != n_forks.load(std::memory_order_relaxed);
+  }
+
+  // The first job in a child: it gets the workers that were laid by for it. A child of that child works
+  // alone.
+  void Restart() {
+    std::lock_guard<std::mutex> lock(restart_);
+    if (!InChild()) return;
+    if (of_child_ != nullptr) {
+      (void)workers_.release();
+      workers_ = std::move(of_child_);
+      workers_->Start();
+    } else {
+      workers_->Forget();
+      alone_ = true;
+    }
+    born_.store(n_forks.load(std::memory_order_relaxed), std::memory_order_release);
+  }
+
+  std::unique_ptr<Workers> workers_, of_child_;
+  int n_threads_ = 1;
+  bool alone_ = false;
+  std::atomic<uint32_t> born_{0};
+  std::mutex restart_;
+};
+
 }  // namespace
 
 Result<std::unique_ptr<ThreadPool>> ThreadPool::Create(int n_threads) {
@@ -171,9 +232,7 @@ Result<std::unique_ptr<ThreadPool>> ThreadPool::Create(int n_threads) {
                                    : (online < 1             ? 1
                                       : online < kMaxThreads ? online
                                                              : kMaxThreads);
-  auto pool = std::make_unique<Pool>(wanted <= online);
-  pool->Start(wanted - 1);
-  return std::unique_ptr<ThreadPool>(std::move(pool));
+  return std::unique_ptr<ThreadPool>(std::make_unique<Pool>(wanted <= online, wanted - 1));
 }
 
 }  // namespace kvc

@@ -33,13 +33,13 @@ Status AngleTable::Grow(const Rope& rope, int32_t n, MemoryMeter* meter) {
   return {};
 }
 
-Status AttendWorkspace::Reserve(const CacheConfig& config, int32_t max_len, int n_threads,
+Status AttendWorkspace::Reserve(const CacheConfig& config, int32_t max_len, int32_t headroom, int n_threads,
                                 MemoryMeter* meter) {
   int32_t tail = 0;
   for (const HeadFormat& format : config.formats) tail = std::max(tail, format.tail_slots);
   const int64_t wanted = max_len + tail;
   if (wanted <= stride_) return {};
-  const int64_t stride = (std::max<int64_t>(wanted, stride_ + stride_ / 4) + 15) / 16 * 16;
+  const int64_t stride = (std::max<int64_t>(wanted + headroom, stride_ + stride_ / 4) + 15) / 16 * 16;
   stride_ = 0;  // until everything is there
   const int64_t n_heads = int64_t{config.n_kv_heads} * config.group, d = config.head_dim;
   const int64_t items = (stride / kSegment + 3) * config.n_kv_heads;

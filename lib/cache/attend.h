@@ -30,13 +30,13 @@ enum class KeyRotation : uint8_t { kStored, kByRank, kByPosition };
 // Scratch of one session's decode attention; grown outside the step's hot part.
 class AttendWorkspace {
  public:
-  // For heads of at most max_len entries and rings of at most tail_slots.
-  Status Reserve(const CacheConfig& config, int32_t max_len, int n_threads, MemoryMeter* meter);
+  // For heads of at most max_len entries beside rings of any fill. What must grow, grows for `headroom` more.
+  Status Reserve(const CacheConfig& config, int32_t max_len, int32_t headroom, int n_threads,
+                 MemoryMeter* meter);
   int64_t bytes() const;
   // [H, stride] probabilities of the last Attend that wanted them, physical order.
   const float* Probabilities(int query_head) const { return probabilities_.data() + query_head * stride_; }
   float* MutableProbabilities(int query_head) { return probabilities_.data() + query_head * stride_; }
-  int64_t stride() const { return stride_; }
 
  private:
   friend class AttendJob;

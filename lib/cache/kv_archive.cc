@@ -26,7 +26,8 @@ Status KvCache::ArchivePages(Archive& archive, int pool_index, std::vector<int32
 }
 
 // What was read must be a cache this code could have written: every index is used later without another look.
-Status KvCache::CheckHead(const Head& h, const HeadFormat& format, int32_t n_tokens) const {
+Status KvCache::CheckHead(const Head& h, const HeadFormat& format, int32_t n_tokens,
+                          int32_t changed_at) const {
   const int32_t room = static_cast<int32_t>(h.pages.size()) * config_.page_slots;
   bool good = h.main_len >= 0 && h.main_len <= room && h.tail_len >= 0 &&
               h.tail_len <= std::max(format.tail_slots - 1, 0);
@@ -56,6 +57,9 @@ Status KvCache::CheckHead(const Head& h, const HeadFormat& format, int32_t n_tok
              static_cast<int32_t>(code.ref) < BookOwner(h).book_len[which];
     }
   }
+  // A head of a sequence that has begun is never empty, and what came since the last change is there.
+  good = good && (n_tokens == 0 || h.main_len + h.tail_len > 0) &&
+         CountFrom(h, changed_at) == n_tokens - changed_at;
   return good ? Status() : Error(Code::kBadModel, "damaged: the pages of a head do not fit together");
 }
 
@@ -85,11 +89,11 @@ Status KvCache::SaveTo(ArchiveWriter& archive) {
   return {};
 }
 
-Status KvCache::RestoreFrom(ArchiveReader& archive, int32_t n_tokens) {
+Status KvCache::RestoreFrom(ArchiveReader& archive, int32_t n_tokens, int32_t changed_at) {
   Clear();
   for (size_t i = 0; i < heads_.size(); ++i) {
     KVC_RETURN_IF_ERROR(ArchiveHead(archive, heads_[i]));
-    KVC_RETURN_IF_ERROR(CheckHead(heads_[i], config_.formats[i], n_tokens));
+    KVC_RETURN_IF_ERROR(CheckHead(heads_[i], config_.formats[i], n_tokens, changed_at));
   }
   return {};
 }

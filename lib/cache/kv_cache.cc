@@ -417,6 +417,16 @@ void KvCache::Remove(int layer, int head, int32_t rank) {
     --h.tail_len;
     return;
   }
+  RemoveMain(h, rank);
+  // Keeps the pages that ReserveStep counted on: those of what comes next.
+  while (static_cast<int32_t>(h.pages.size()) > PagesFor(h.main_len + FormatAt(layer, head).settle)) {
+    pools_[static_cast<size_t>(h.main_pool)]->Release(h.pages.back());
+    h.pages.pop_back();
+  }
+}
+
+// The entry of the last slot takes the place of the one that goes.
+void KvCache::RemoveMain(Head& h, int32_t rank) {
   const int32_t hole = h.order[static_cast<size_t>(rank)], last = h.main_len - 1;
   h.order.erase(h.order.begin() + rank);
   if (hole != last) {
@@ -425,26 +435,53 @@ void KvCache::Remove(int layer, int head, int32_t rank) {
     *std::find(h.order.begin(), h.order.end(), last) = hole;
   }
   --h.main_len;
-  // Keeps the pages that ReserveStep counted on: those of what comes next.
-  while (static_cast<int32_t>(h.pages.size()) > PagesFor(h.main_len + FormatAt(layer, head).settle)) {
-    pools_[static_cast<size_t>(h.main_pool)]->Release(h.pages.back());
-    h.pages.pop_back();
-  }
 }
 
-void KvCache::Rewind(int32_t n) {
+// Whether the newest n of main have the highest slots, as long as nothing older was removed since they came.
+bool KvCache::NewestLast(const Head& h, int32_t n) const {
+  if (!config_.ordered) return true;
+  return std::all_of(h.order.end() - n, h.order.end(), [&](int32_t slot) { return slot >= h.main_len - n; });
+}
+
+// Entries of `position` and later ones: they are the newest.
+int32_t KvCache::CountFrom(const Head& h, int32_t position) const {
+  const int32_t len = h.main_len + h.tail_len;
+  int32_t n = 0;
+  while (n < len && *Positions(h, SlotOfRank(h, len - 1 - n)) >= position) ++n;
+  return n;
+}
+
+Status KvCache::RewindTo(int32_t n_tokens) {
+  // Entries that take the place of removed ones are written: their pages must be this cache's own.
+  need_.assign(pools_.size(), 0);
+  for (const Head& h : heads_) {
+    const int32_t from_main = std::max(CountFrom(h, n_tokens) - h.tail_len, 0);
+    if (NewestLast(h, from_main)) continue;
+    const size_t pool = static_cast<size_t>(h.main_pool);
+    for (int32_t id : h.pages) need_[pool] += pools_[pool]->Shared(id);
+  }
+  for (size_t p = 0; p < pools_.size(); ++p) {
+    const int32_t missing = need_[p] - static_cast<int32_t>(spare_[p].size());
+    if (missing > 0) KVC_RETURN_IF_ERROR(pools_[p]->Take(missing, 0, &spare_[p]));
+  }
   for (Head& h : heads_) {
-    const int32_t from_tail = std::min(n, h.tail_len), from_main = std::min(n - from_tail, h.main_len);
+    const int32_t n = CountFrom(h, n_tokens), from_tail = std::min(n, h.tail_len);
     h.tail_len -= from_tail;
-    h.main_len -= from_main;
-    if (config_.ordered) {  // the newest have the highest slots: nothing was removed since they came
-      h.order.resize(static_cast<size_t>(h.main_len));
-    }
+    DropNewestMain(h, n - from_tail);
     while (static_cast<int32_t>(h.pages.size()) > PagesFor(h.main_len)) {
       pools_[static_cast<size_t>(h.main_pool)]->Release(h.pages.back());
       h.pages.pop_back();
     }
   }
+  ReleaseSpare();
+  return {};
+}
+
+void KvCache::DropNewestMain(Head& h, int32_t n) {
+  const bool in_place = NewestLast(h, n);
+  if (in_place) h.main_len -= n;
+  if (in_place && config_.ordered) h.order.resize(static_cast<size_t>(h.main_len));
+  for (int32_t i = 0; i < n && !in_place; ++i) RemoveMain(h, h.main_len - 1);
 }
 
 // ---- by rank ----

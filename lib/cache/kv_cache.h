@@ -91,8 +91,9 @@ class KvCache {
   // Drops all but the newest n entries of one head and gives their pages back. Only caches without tails,
   // order and codebooks.
   Status KeepNewest(int layer, int head, int32_t n);
-  // Removes the newest n entries of every head.
-  void Rewind(int32_t n);
+  // Removes the entries of positions >= n_tokens. Strong: on failure nothing changed. Takes memory only where
+  // entries were removed one by one before and pages are shared with a fork.
+  Status RewindTo(int32_t n_tokens);
 
   // ---- entries by rank (ascending position) ----
   int32_t PositionAt(int layer, int head, int32_t rank) const;
@@ -139,10 +140,10 @@ class KvCache {
   CodedVector CodeAt(int layer, int head, int which, int32_t rank) const;
   uint32_t SeenAt(int layer, int head, int32_t rank) const;
 
-  // The whole cache as bytes. RestoreFrom trusts nothing: kBadModel when the parts do not fit together or
-  // this cache's config.
+  // The whole cache as bytes. RestoreFrom trusts nothing: kBadModel when the parts do not fit together, this
+  // cache's config, or a sequence of n_tokens of which every head has all from `changed_at` on.
   Status SaveTo(ArchiveWriter& archive);
-  Status RestoreFrom(ArchiveReader& archive, int32_t n_tokens);
+  Status RestoreFrom(ArchiveReader& archive, int32_t n_tokens, int32_t changed_at);
 
   // ---- for attention: runs of physically adjacent entries ----
   struct Run {
@@ -235,13 +236,17 @@ class KvCache {
   void MakeWritable(Head& h, int32_t page_index);  // page_index -1: the tail
   void Encode(const Head& h, const VectorFormat& format, const Slot& s, const float* k, const float* v);
   void CopySlot(const Head& h, const Slot& from, const Slot& to);
+  bool NewestLast(const Head& h, int32_t n) const;
+  int32_t CountFrom(const Head& h, int32_t position) const;
+  void DropNewestMain(Head& h, int32_t n);
+  void RemoveMain(Head& h, int32_t rank);
   void PushMain(Head& h, const VectorFormat& format, const float* k, const float* v, int32_t position,
                 const float* aux, uint32_t seen);
   template <typename Archive>
   Status ArchivePages(Archive& archive, int pool_index, std::vector<int32_t>* ids);
   template <typename Archive>
   Status ArchiveHead(Archive& archive, Head& h);
-  Status CheckHead(const Head& h, const HeadFormat& format, int32_t n_tokens) const;
+  Status CheckHead(const Head& h, const HeadFormat& format, int32_t n_tokens, int32_t changed_at) const;
   int32_t PagesFor(int32_t entries) const { return (entries + config_.page_slots - 1) / config_.page_slots; }
   void ReleaseHead(Head* h);
   const float* DirectionOf(const Book& book, int32_t i) const;

@@ -6,9 +6,7 @@
 namespace kvc {
 
 PagePool::PagePool(int64_t page_bytes, std::shared_ptr<MemoryMeter> meter)
-    : page_bytes_((page_bytes + 63) / 64 * 64),
-      meter_(std::move(meter)),
-      chunks_(new std::unique_ptr<PageRecord[]>[kMaxChunks]) {}
+    : page_bytes_((page_bytes + 63) / 64 * 64), meter_(std::move(meter)) {}
 
 PagePool::~PagePool() = default;
 
@@ -20,10 +18,11 @@ bool PagePool::NewIds(int32_t n, std::vector<int32_t>* ids) {
     free_ids_.pop_back();
   }
   while (static_cast<int32_t>(ids->size()) < n) {
-    if ((n_ids_ & (kChunk - 1)) == 0) {
-      if (n_ids_ >> kChunkBits >= kMaxChunks) return false;
-      chunks_[n_ids_ >> kChunkBits].reset(new (std::nothrow) PageRecord[kChunk]);
-      if (chunks_[n_ids_ >> kChunkBits] == nullptr) return false;
+    if (n_ids_ >= kMaxPages) return false;
+    const int32_t chunk = ChunkOf(n_ids_);
+    if (n_ids_ == FirstOf(chunk)) {
+      chunks_[chunk].reset(new (std::nothrow) PageRecord[std::max(kFirst, FirstOf(chunk))]);
+      if (chunks_[chunk] == nullptr) return false;
     }
     ids->push_back(n_ids_++);
   }

@@ -34,7 +34,9 @@ class PagePool {
   int64_t bytes_held() const { return bytes_held_.load(std::memory_order_relaxed); }
 
  private:
-  static constexpr int32_t kChunkBits = 10, kChunk = 1 << kChunkBits, kMaxChunks = 1 << 14;
+  // Records come in chunks of 64, 64, 128, 256 .. pages: a few pages need a small table, and none ever moves.
+  static constexpr int32_t kFirstBits = 6, kFirst = 1 << kFirstBits, kChunks = 19,
+                           kMaxPages = kFirst << (kChunks - 1);
   struct PageRecord {
     uint8_t* data;
     int32_t extent;
@@ -45,7 +47,14 @@ class PagePool {
     std::vector<int32_t> free;  // ids; capacity n_pages, so that Release allocates nothing
     int32_t n_pages = 0;
   };
-  PageRecord& Record(int32_t id) const { return chunks_[id >> kChunkBits][id & (kChunk - 1)]; }
+  static int32_t ChunkOf(int32_t id) {
+    return id < kFirst ? 0 : 32 - kFirstBits - __builtin_clz(static_cast<uint32_t>(id));
+  }
+  static int32_t FirstOf(int32_t chunk) { return chunk == 0 ? 0 : kFirst << (chunk - 1); }
+  PageRecord& Record(int32_t id) const {
+    const int32_t chunk = ChunkOf(id);
+    return chunks_[chunk][id - FirstOf(chunk)];
+  }
   Status AddExtent(int32_t n_pages, int32_t* index);
   void TakeFrom(Extent& extent, int32_t n, std::vector<int32_t>* ids);
   bool NewIds(int32_t n, std::vector<int32_t>* ids);
@@ -54,7 +63,7 @@ class PagePool {
   const int64_t page_bytes_;
   const std::shared_ptr<MemoryMeter> meter_;
   std::mutex mutex_;
-  std::unique_ptr<std::unique_ptr<PageRecord[]>[]> chunks_;  // never moves, so Data needs no lock
+  std::unique_ptr<PageRecord[]> chunks_[kChunks];  // never move, so Data needs no lock
   std::vector<Extent> extents_;
   std::vector<int32_t> free_extents_, free_ids_;
   int32_t n_ids_ = 0;

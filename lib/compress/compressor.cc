@@ -7,6 +7,7 @@
 
 #include "lib/compress/budget.h"
 #include "lib/compress/merge_dropped.h"
+#include "lib/compress/method_table.h"
 #include "lib/compress/scorers.h"
 #include "lib/compress/select.h"
 
@@ -28,6 +29,17 @@ struct PromptValues {
     WeightedMerge(a_gone, v_gone, a_next, kv->head_dim, kv->Values(head) + int64_t{i} * kv->head_dim);
   }
 };
+
+// The first method that scores, reduces and decodes in the same way, and whose budgets need no head scores.
+const Method* NearestWithoutScores(const Policy& policy) {
+  for (const Method* m : Methods()) {
+    const bool same =
+        m->scorer == policy.scorer && m->reducer == policy.reducer && m->decode == policy.decode;
+    if (same && m->allocator != nullptr && (m->allocator->needs & (kNeedsHeadScores | kNeedsTable)) == 0)
+      return m;
+  }
+  return nullptr;
+}
 
 }  // namespace
 
@@ -65,6 +77,7 @@ Result<std::unique_ptr<Compressor>> Compressor::Build(const Policy& policy, cons
   }
   c->counts_.assign(n_heads, 0);
   c->caps_.assign(n_heads, kUnbounded);
+  c->held_.assign(n_heads, kUnbounded);
   c->codebook_ = policy.reducer != nullptr && policy.reducer->kind == ReduceKind::kCodebook;
   c->in_cache_ = policy.positions == PositionMode::kInCache;
   c->keys_rotated_.assign(static_cast<size_t>(shape.n_layers), c->codebook_ ? 0 : 1);
@@ -90,11 +103,14 @@ Status Compressor::Validate() {
   if ((needs & kNeedsHeadScores) != 0 || kv == 5) {
     const size_t n = head_scores_.values.size();
     if (n == 0) {
-      return Error(Code::kNotFound,
-                   "%s needs head scores, and the model file has none%s%s; convert with --head-scores or "
-                   "give them to the policy",
-                   policy_.method->name, policy_.scores_name.empty() ? "" : " named ",
-                   policy_.scores_name.c_str());
+      const Method* nearest = NearestWithoutScores(policy_);
+      return Error(
+          Code::kNotFound,
+          "%s needs head scores, and the model file has none%s%s; convert with --head-scores, give them to "
+          "the policy%s%s",
+          policy_.method->name, policy_.scores_name.empty() ? "" : " named ", policy_.scores_name.c_str(),
+          nearest == nullptr ? "" : ", or use a method that needs none: the nearest is ",
+          nearest == nullptr ? "" : nearest->name);
     }
     if (n != per_kv_head && n != per_head) {
       return Error(Code::kInvalid,
@@ -153,7 +169,7 @@ Status Compressor::ReserveScoring(int32_t longest) {
 }
 
 Status Compressor::ReservePrompt(int32_t longest) {
-  if (policy_.keeps_all()) return {};
+  if (policy_.keeps_all() && !keep_lengths_) return {};
   KVC_RETURN_IF_ERROR(ReserveScoring(std::max(longest, shape_.head_dim)));
   if (!QueryHeadsSeeTheirOwn()) return {};
   return seen_.Reserve(meter_, shape_.n_kv_heads * scratch_stride_, "token scores");
@@ -316,6 +332,7 @@ Status Compressor::MarkLayer(int layer, const std::vector<int32_t>& counts, bool
       for (int32_t a = 0; a < scorer_aux_; ++a) std::fill(kv->Aux(a, g), kv->Aux(a, g) + n, 0.0f);
     }
   }
+  if (keep_lengths_ && UnmarkOldest(layer, *kv)) *dropped = true;
   return {};
 }
 
@@ -347,7 +364,7 @@ Status Compressor::FitLayer(int layer, std::vector<int32_t> counts, LayerKv* kv,
 
 Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, bool compress,
                                  KvCache* cache) {
-  if (policy_.keeps_all()) return cache->Store(layer, *kv, nullptr, 0, nullptr);
+  if (policy_.keeps_all() && !keep_lengths_) return cache->Store(layer, *kv, nullptr, 0, nullptr);
   const int32_t n_heads = shape_.n_kv_heads, longest = *std::max_element(kv->len.begin(), kv->len.end()),
                 protected_total = protect_.n_sink + protect_.n_recent;
   KVC_RETURN_IF_ERROR(ReservePrompt(longest));
@@ -356,7 +373,8 @@ Status Compressor::CompressLayer(int layer, LayerKv* kv, Observation* observed, 
   const bool fits = longest <= protected_total ||
                     *std::min_element(counts_.begin() + layer * n_heads,
                                       counts_.begin() + (layer + 1) * n_heads) >= longest - protected_total;
-  const bool drop = compress && !fits, limited = compress && LayerLimit() > 0 && longest > protected_total;
+  const bool drop = compress && !fits && !policy_.keeps_all(),
+             limited = compress && LayerLimit() > 0 && longest > protected_total;
   scored_ = drop || limited || n_aux_ > 0;
   if (scored_) {
     ScoreInput in{policy_, ops_,           *kv,     *observed, scratch_,

@@ -1,6 +1,7 @@
 // Runs the parts of a policy on one session's cache: score, allocate, select, merge, compact (methods.md 1.5
 // and 1.6).
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -102,6 +103,11 @@ class Compressor {
   // four) leaves for each new one. in_cache: positions too.
   void KeepLengths(const KvCache& cache, bool in_cache, int32_t n_tokens);
   bool keeps_lengths() const { return keep_lengths_; }
+  // The same lengths again, after a prompt that compressed.
+  void HoldLengths(const KvCache& cache);
+  // Before n_new tokens of a prompt: takes as many old entries from the loaded layer as its heads have no
+  // room for.
+  void MakeRoom(int layer, int32_t n_new, LayerKv* kv);
   // The newest n tokens were taken back.
   void Rewind(int32_t n);
   // Replaces the budget by slots per KV head; kInvalid when the policy cannot have it. A budget of bytes
@@ -119,10 +125,10 @@ class Compressor {
   Result<std::unique_ptr<Compressor>> Fork() const;
   int64_t bytes() const;
   const HeadScores& head_scores() const { return head_scores_; }
-  // Budgets, lengths and observed queries, to a file or back. slides: KeepLengths is called with in_cache, if
-  // at all. kBadModel for a state that nothing leaves.
+  // Budgets, lengths and observed queries, to a file of `version` or back. slides: KeepLengths is called with
+  // in_cache, if at all. kBadModel for a state that nothing leaves.
   template <typename Archive>
-  Status ArchiveState(Archive& archive, bool slides);
+  Status ArchiveState(Archive& archive, bool slides, uint32_t version);
   // Scratch to compress layers of at most `longest` entries.
   Status ReservePrompt(int32_t longest);
   // Entries a head may have between steps, [L, G]; only where decode evicts.
@@ -132,6 +138,7 @@ class Compressor {
 
  private:
   static constexpr int32_t kUnbounded = 1 << 28;  // a length no prompt has
+  static constexpr int32_t kSinks = 4;  // on_full: StreamingLLM's published default (methods.md 2.2)
   Compressor(const Policy& policy, const CompressorShape& shape, HeadScores scores, const OpContext& ops,
              MemoryMeter* meter);
   static Result<std::unique_ptr<Compressor>> Build(const Policy& policy, const CompressorShape& shape,
@@ -161,8 +168,13 @@ class Compressor {
   void DropRotation(int layer, KvCache* cache);
   float* RankLine(int i) { return decode_.data() + i * decode_stride_; }
   int32_t Cap(int layer, int32_t g) const {
-    return caps_[static_cast<size_t>(layer * shape_.n_kv_heads + g)];
+    const size_t i = static_cast<size_t>(layer * shape_.n_kv_heads + g);
+    return keep_lengths_ ? std::min(caps_[i], held_[i]) : caps_[i];
   }
+  int32_t Held(int layer, int32_t g) const {
+    return held_[static_cast<size_t>(layer * shape_.n_kv_heads + g)];
+  }
+  bool UnmarkOldest(int layer, const LayerKv& kv);
   bool QueryHeadsSeeTheirOwn() const;
   std::vector<double> ScoresPerKvHead() const;
   std::vector<int32_t> BitsOfHeads() const;
@@ -196,6 +208,7 @@ class Compressor {
   Protected protect_;
   std::vector<int32_t> counts_;        // [L, G] candidates for the prompt at hand
   std::vector<int32_t> caps_;          // [L, G] entries at decode
+  std::vector<int32_t> held_;          // [L, G] entries at most, where keep_lengths_
   std::vector<uint8_t> keys_rotated_;  // [L]
 
   ScoreScratch scratch_;

@@ -118,24 +118,6 @@ void Compressor::ReduceHead(int layer, int32_t g, float* const* aux, const int32
   }
 }
 
-void Compressor::EvictOldest(int layer, int32_t g, KvCache* cache) {
-  constexpr int32_t kSinks = 4;  // StreamingLLM's published default (methods.md 2.2)
-  DropRotation(layer, cache);
-  while (cache->Len(layer, g) > Cap(layer, g))
-    cache->Remove(layer, g, std::min(kSinks, cache->Len(layer, g) - 2));
-  changed_ = true;
-}
-
-void Compressor::KeepLengths(const KvCache& cache, bool in_cache, int32_t n_tokens) {
-  if (in_cache && !in_cache_ && Reobserves()) UnrotateRing(n_tokens);
-  for (size_t i = 0; i < caps_.size(); ++i) {
-    caps_[i] = std::max(
-        2, cache.Len(static_cast<int>(i) / shape_.n_kv_heads, static_cast<int>(i) % shape_.n_kv_heads));
-  }
-  keep_lengths_ = true;
-  in_cache_ = in_cache_ || in_cache;
-}
-
 int32_t Compressor::ReplayRows(int32_t n_tokens) const {
   if (policy_.keeps_all() || policy_.scorer->window_rows == nullptr) return 0;
   return policy_.scorer->window_rows(policy_, n_tokens, BudgetFor(n_tokens));
@@ -207,7 +189,7 @@ void Compressor::AfterAttend(int layer, const float* q, const float* new_values,
         ReduceHead(layer, g, aux, positions_.data(), RankLine(kScores), cache);
       }
     }
-    if (keep_lengths_ && cache->Len(layer, g) > Cap(layer, g)) EvictOldest(layer, g, cache);
+    if (keep_lengths_ && cache->Len(layer, g) > Held(layer, g)) EvictOldest(layer, g, cache);
     cache->Settle(layer, g);
   }
 }
@@ -218,6 +200,7 @@ void Compressor::Reset() {
   keep_lengths_ = false;
   in_cache_ = policy_.positions == PositionMode::kInCache;
   std::fill(caps_.begin(), caps_.end(), kUnbounded);
+  std::fill(held_.begin(), held_.end(), kUnbounded);
   changed_ = false;
 }
 
@@ -226,7 +209,7 @@ Result<std::unique_ptr<Compressor>> Compressor::Fork() const {
   if (!made.ok()) return made.status();
   Compressor& fork = *made.value();
   fork.budget_ = budget_, fork.protect_ = protect_;
-  fork.counts_ = counts_, fork.caps_ = caps_, fork.keys_rotated_ = keys_rotated_;
+  fork.counts_ = counts_, fork.caps_ = caps_, fork.held_ = held_, fork.keys_rotated_ = keys_rotated_;
   fork.in_cache_ = in_cache_, fork.keep_lengths_ = keep_lengths_;
   fork.ring_count_ = ring_count_;
   if (fork.ring_.data() != nullptr)

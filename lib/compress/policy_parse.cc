@@ -191,8 +191,11 @@ Result<Policy> ParsePolicy(const char* spec) {
   for (const Pair& pair : pairs) {
     if (IsGeneral(pair.key)) KVC_RETURN_IF_ERROR(SetGeneral(pair, &policy));
   }
-  KVC_RETURN_IF_ERROR(SettleBudget(pairs, &policy));
-  KVC_RETURN_IF_ERROR(SetOptions(pairs, &policy));
+  const Status budget = SettleBudget(pairs, &policy), options = SetOptions(pairs, &policy);
+  if (!budget.ok() && !options.ok())
+    return Error(options.code(), "%s. Besides, %s", options.message().c_str(), budget.message().c_str());
+  KVC_RETURN_IF_ERROR(budget);
+  KVC_RETURN_IF_ERROR(options);
   KVC_RETURN_IF_ERROR(ValidatePolicy(policy));
   return policy;
 }

@@ -11,6 +11,7 @@
 namespace kvc {
 
 constexpr size_t kMaxPolicyText = 4096;
+constexpr double kMaxBudgetSlots = 16777216;  // 2^24, of budget=
 
 std::string_view Trim(std::string_view text);
 // For messages: at most 40 characters, what is not printable ASCII as '?'.

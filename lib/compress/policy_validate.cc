@@ -164,6 +164,8 @@ Status CheckValues(const Policy& policy, const std::vector<OptionId>& used) {
     return Error(Code::kInvalid, "high_bits = %d is below low_bits = %d", policy.Int(OptionId::kHighBits),
                  policy.Int(OptionId::kLowBits));
   }
+  if (Uses(used, OptionId::kDrop) && policy.Int(OptionId::kDrop) == 0)
+    return Error(Code::kInvalid, "drop = 0 keeps no budget: 1 .. 1048576, or auto for half of the budget");
   KVC_RETURN_IF_ERROR(CheckLevels(policy.levels));
   if (policy.Real(OptionId::kBitsLevels) != static_cast<double>(policy.levels.size()))
     return Error(Code::kInvalid, "bits_levels has %zu levels, but %d are announced", policy.levels.size(),
@@ -250,9 +252,11 @@ Status ValidatePolicy(const Policy& policy) {
   KVC_RETURN_IF_ERROR(CheckAllocator(policy));
   KVC_RETURN_IF_ERROR(CheckRounding(policy));
   KVC_RETURN_IF_ERROR(CheckReducer(policy));
-  if (policy.budget_kind == BudgetKind::kSlots)
-    return ValidateSlots(policy, static_cast<int32_t>(policy.budget));
-  return {};
+  if (policy.budget_kind != BudgetKind::kSlots) return {};
+  if (!(policy.budget >= 1 && policy.budget <= kMaxBudgetSlots))
+    return Error(Code::kInvalid, "budget = %.0f is out of range: slots per KV head, 1 .. 16777216",
+                 policy.budget);
+  return ValidateSlots(policy, static_cast<int32_t>(policy.budget));
 }
 
 }  // namespace kvc

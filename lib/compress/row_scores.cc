@@ -19,7 +19,7 @@ void Rows(const ScoreInput& in, int32_t first, int32_t n, int32_t h, const float
   args.k = in.kv.Keys(g);
   args.visible = visible;
   args.gain = gain;
-  args.seen = in.kv.Seen(g), args.seen_bit = 1u << (h % in.group());
+  args.seen = in.kv.Seen(g), args.seen_bit = SeenBit(h % in.group());
   args.p = p, args.p_stride = in.scratch.stride;
   args.n_q = n, args.n_keys = in.kv.len[static_cast<size_t>(g)], args.d = d, args.scale = in.scale;
   in.ops.kernels->score_rows(args);

@@ -1,6 +1,7 @@
 #include "lib/compress/select.h"
 
 #include <algorithm>
+#include <cassert>
 #include <functional>
 #include <limits>
 
@@ -57,18 +58,6 @@ uint64_t SelectionKey(float score, uint32_t index) {
   return uint64_t{OrderedBits(score)} << 32 | (0xFFFFFFFFu - index);
 }
 
-void SelectTop(const float* scores, int32_t n, int32_t count, uint64_t* keys, int32_t* out) {
-  if (count <= 0) return;
-  if (count >= n) {
-    for (int32_t i = 0; i < n; ++i) out[i] = i;
-    return;
-  }
-  const uint64_t threshold = ThresholdKey(scores, n, count, keys);
-  for (int32_t i = 0; i < n; ++i) {
-    if (SelectionKey(scores[i], static_cast<uint32_t>(i)) >= threshold) *out++ = i;
-  }
-}
-
 void MarkTop(const float* scores, int32_t n, int32_t count, uint64_t* keys, uint8_t* mark) {
   if (count <= 0 || count >= n) {
     std::fill(mark, mark + std::max(n, 0), static_cast<uint8_t>(count > 0));
@@ -76,16 +65,6 @@ void MarkTop(const float* scores, int32_t n, int32_t count, uint64_t* keys, uint
   }
   const uint64_t threshold = ThresholdKey(scores, n, count, keys);
   for (int32_t i = 0; i < n; ++i) mark[i] = SelectionKey(scores[i], static_cast<uint32_t>(i)) >= threshold;
-}
-
-int32_t Victim(const float* scores, int32_t n) {
-  int32_t worst = 0;
-  uint32_t lowest = OrderedBits(scores[0]);
-  for (int32_t i = 1; i < n; ++i) {
-    const uint32_t bits = OrderedBits(scores[i]);
-    if (bits <= lowest) lowest = bits, worst = i;
-  }
-  return worst;
 }
 
 void Pool(const float* x, int32_t n, int32_t kernel, PoolKind kind, bool shrink_edges, float* y) {

@@ -1,9 +1,10 @@
-// Picks a token from logits. Equal input, seed and draw number give the same token, on any number of threads.
+// How a session chooses its tokens.
 #pragma once
 #include <cstdint>
-#include <vector>
 
-#include "lib/base/status.h"
+#include "lib/base/memory_meter.h"
+#include "lib/base/span.h"
+#include "lib/ops/kernel_table.h"
 
 namespace kvc {
 
@@ -18,17 +19,18 @@ class Sampler {
  public:
   // kInvalid with the range when a parameter is out of it.
   static Status Check(const SamplerParams& params);
-  Sampler(const SamplerParams& params, int32_t vocab_size);
-  // draw: number of the draw in this session. Allocates nothing. NaN logits are never picked; if all are, 0
-  // is.
-  int32_t Pick(const float* logits, int64_t draw);
+  explicit Sampler(const SamplerParams& params) : params_(params) {}
   const SamplerParams& params() const { return params_; }
+  void set_params(const SamplerParams& params) { params_ = params; }
+  // draw: number of the draw in this session. Takes its scratch at the first draw and allocates nothing after
+  // it. kBadModel when no logit is a finite number.
+  Status Pick(const KernelTable& kernels, Span<const float> logits, int64_t draw, MemoryMeter* meter,
+              int32_t* token);
+  int64_t bytes() const { return weights_.bytes(); }
 
  private:
   SamplerParams params_;
-  int32_t vocab_size_;
-  std::vector<int32_t> ids_;  // scratch, only when not greedy
-  std::vector<float> weights_;
+  Buffer<float> weights_;
 };
 
 }  // namespace kvc

@@ -9,8 +9,9 @@
 namespace kvc {
 namespace {
 
-constexpr size_t kCompressChunk = 1024;  // tokens of compress_per_chunk
-constexpr size_t kTokenHeadroom = 1024;  // the same for the list of tokens
+constexpr int32_t kCompressChunk = 1024;  // tokens of compress_per_chunk
+constexpr int32_t kFullChunk = 256;  // tokens of a prompt that are read before others leave, past max_tokens
+constexpr int32_t kTokenHeadroom = 1024;  // tokens remembered beside those that may be run again
 constexpr int32_t kStepHeadroom =
     64;  // steps whose scratch is taken with the prompt's, so that a step takes none
 
@@ -34,7 +35,7 @@ Policy FullPolicy() {
 Session::Session(std::shared_ptr<const Model> model, const SessionParams& params)
     : model_(std::move(model)),
       params_(params),
-      sampler_(params.sampler, model_->config().vocab_size),
+      sampler_(params.sampler),
       text_(model_->tokenizer().spec().kind == TokenizerKind::kSentencePieceBpe &&
             model_->tokenizer().spec().add_space_prefix) {}
 
@@ -117,12 +118,19 @@ Status Session::CheckTokenIds(Span<const int32_t> tokens) const {
 Status Session::CheckTokens(Span<const int32_t> tokens) const {
   if (tokens.empty()) return Error(Code::kInvalid, "the prompt has no tokens; an empty text is BOS alone");
   KVC_RETURN_IF_ERROR(CheckTokenIds(tokens));
-  const int64_t total = int64_t{n_tokens_} + (pending_ >= 0) + static_cast<int64_t>(tokens.size());
-  if (total > params_.max_tokens) {
+  const int64_t total = held() + static_cast<int64_t>(tokens.size());
+  if (total > params_.max_tokens && params_.on_full == OnFull::kError) {
     return Error(Code::kContextFull, "%zu more tokens after %d do not fit in max_tokens=%d", tokens.size(),
-                 n_tokens_ + (pending_ >= 0), params_.max_tokens);
+                 held(), params_.max_tokens);
   }
-  return {};
+  if (total <= kMaxPosition) return {};
+  return Error(Code::kContextFull, "%zu more tokens after %d: a session counts %d", tokens.size(), held(),
+               kMaxPosition);
+}
+
+Status Session::CheckCancel(const char* what) const {
+  return call_.cancelled() ? Error(Code::kCancelled, "the %s was cancelled; it may be repeated", what)
+                           : Status();
 }
 
 // Makes prompt_ ready for tokens that bring the sequence to n_tokens; needs says what must be recorded.
@@ -132,7 +140,10 @@ Status Session::BeginPrompt(std::unique_ptr<KvCache> cache, std::unique_ptr<Comp
   prompt_.cache = std::move(cache);
   prompt_.compressor = std::move(compressor);
   prompt_.compress = compress;
-  if (keeps_tokens_) tokens_.reserve(static_cast<size_t>(n_tokens) + kTokenHeadroom);
+  if (keeps_tokens_)
+    tokens_.reserve(tokens_.size() + static_cast<size_t>(n_tokens - n_tokens_) + kTokenHeadroom);
+  if (n_tokens > params_.max_tokens && !prompt_.compressor->keeps_lengths())
+    prompt_.compressor->KeepLengths(*prompt_.cache, params_.on_full == OnFull::kSlide, n_tokens_);
   return prompt_.compressor->BeginPrompt(n_tokens, needs);
 }
 
@@ -147,6 +158,7 @@ Status Session::RunPrompt(const std::vector<int32_t>& tokens, std::unique_ptr<Kv
   PrefillRequest request;
   Reread reread;
   Status status = BeginPrompt(std::move(cache), std::move(compressor), first_position + n, compress, &needs);
+  prompt_.n_new = n;
   if (status.ok() && needs.reread) status = MakeReread(*model_, tokens, first_position + n, &reread);
   if (status.ok()) {
     request.tokens = tokens.data(), request.n = n, request.first_position = first_position;
@@ -168,6 +180,8 @@ Status Session::RunPrompt(const std::vector<int32_t>& tokens, std::unique_ptr<Kv
 void Session::Commit() {
   cache_ = std::move(prompt_.cache);
   compressor_ = std::move(prompt_.compressor);
+  // From a compressed prompt on, heads hold what it left them.
+  if (prompt_.compress && compressor_->keeps_lengths()) compressor_->HoldLengths(*cache_);
   if (compressor_->TakeChanged()) {
     ++n_compactions_;
     changed_at_ = n_tokens_;
@@ -179,23 +193,27 @@ void Session::Commit() {
 
 Status Session::Prefill(Span<const int32_t> tokens, bool compress) {
   KVC_RETURN_IF_ERROR(CheckTokens(tokens));
+  KVC_RETURN_IF_ERROR(CheckCancel("prefill"));
   const Policy& policy = compressor_->policy();
-  if (!compress || policy.keeps_all()) return PrefillWhole(tokens, compress);
-  if (policy.Flag(OptionId::kChunkCompress) && tokens.size() > kCompressChunk) {
-    return PrefillInParts(tokens, kCompressChunk, kCompressChunk);
+  const int32_t n = held() + static_cast<int32_t>(tokens.size());
+  if (compress && !policy.keeps_all()) {
+    if (policy.Flag(OptionId::kChunkCompress) && tokens.size() > kCompressChunk)
+      return PrefillInParts(tokens, true, kCompressChunk, kCompressChunk);
+    // WeightedKV as printed: what the budget holds at once, then a token at a time (methods.md 2.15).
+    const int32_t budget = compressor_->BudgetFor(n);
+    if (policy.Int(OptionId::kWkvPrefill) == 1 && policy.decode == DecodeMode::kStep && n > budget &&
+        tokens.size() > 1)
+      return PrefillInParts(tokens, true, std::max(budget - held(), 1), 1);
   }
-  // WeightedKV as printed: what the budget holds at once, then a token at a time (methods.md 2.15).
-  const int32_t n = n_tokens_ + static_cast<int32_t>(tokens.size()), budget = compressor_->BudgetFor(n);
-  if (policy.Int(OptionId::kWkvPrefill) == 1 && policy.decode == DecodeMode::kStep && n > budget &&
-      tokens.size() > 1) {
-    return PrefillInParts(tokens, static_cast<size_t>(std::max(budget - n_tokens_, 1)), 1);
-  }
+  // Past max_tokens as many entries leave as come, a part at a time.
+  if (n > params_.max_tokens)
+    return PrefillInParts(tokens, compress, static_cast<int32_t>(tokens.size()), kFullChunk);
   return PrefillWhole(tokens, compress);
 }
 
-// A part at a time, each compressed before the next (methods.md 1.9). A fork keeps what was, so that a
-// failure leaves the session as before.
-Status Session::PrefillInParts(Span<const int32_t> tokens, size_t first, size_t step) {
+// A part at a time, each compressed before the next when that is asked (methods.md 1.9); no part goes across
+// max_tokens. A fork keeps what was, so that a failure leaves the session as before.
+Status Session::PrefillInParts(Span<const int32_t> tokens, bool compress, int32_t first, int32_t step) {
   struct Undo {  // also when memory ends
     Session* session;
     std::unique_ptr<Session> before;
@@ -206,22 +224,25 @@ Status Session::PrefillInParts(Span<const int32_t> tokens, size_t first, size_t 
   Result<std::unique_ptr<Session>> before = Fork();
   if (!before.ok()) return before.status();
   Undo undo{this, std::move(before.value())};
-  Status status;
-  for (size_t at = 0; at < tokens.size() && status.ok();) {
-    const size_t n = std::min(at == 0 ? first : step, tokens.size() - at);
-    if (call_.cancelled()) {
-      status = Error(Code::kCancelled, "prefill was cancelled");
-    } else if (step == 1 && at > 0) {
-      status = Feed(tokens[at]);
-      n_prompt_ += status.ok() ? 1 : 0;
+  const int32_t n = static_cast<int32_t>(tokens.size());
+  for (int32_t at = 0; at < n;) {
+    KVC_RETURN_IF_ERROR(CheckCancel("prefill"));
+    int32_t part = std::min(at == 0 ? first : step, n - at);
+    const int32_t room = params_.max_tokens - held();
+    if (part > room) part = room > 0 ? room : std::min(part, kFullChunk);
+    if (step == 1 && at > 0) {
+      KVC_RETURN_IF_ERROR(MakeRoom());
+      KVC_RETURN_IF_ERROR(Feed(tokens[static_cast<size_t>(at)]));
+      ++n_prompt_;
     } else {
-      status = PrefillWhole(tokens.subspan(at, n), true);
+      KVC_RETURN_IF_ERROR(
+          PrefillWhole(tokens.subspan(static_cast<size_t>(at), static_cast<size_t>(part)), compress));
     }
-    at += n;
+    at += part;
   }
-  if (status.ok() && step == 1) status = cache_->Pack();  // steps take more than the prompt needs
-  if (status.ok()) undo.before.reset();
-  return status;
+  if (step == 1) KVC_RETURN_IF_ERROR(cache_->Pack());  // steps take more than the prompt needs
+  undo.before.reset();
+  return {};
 }
 
 Status Session::PrefillWhole(Span<const int32_t> tokens, bool compress) {
@@ -246,15 +267,16 @@ void Session::TakePrompt(const std::vector<int32_t>& tokens, int32_t n_given, co
   std::copy(logits, logits + logits_.size(), logits_.data());
   n_tokens_ += static_cast<int32_t>(tokens.size());
   n_prompt_ += n_given;
-  if (keeps_tokens_) tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  pending_ = -1;
+  Remember(tokens);
+  pending_ = stop_token_ = -1;
   finished_ = rewound_ = false;
   Commit();
-  if (cache_->HasTails()) changed_at_ = n_tokens_;
+  if (!CanTakeBack()) changed_at_ = n_tokens_;
 }
 
 Status Session::BeginLayer(int layer, LayerKv* kv) {
   prompt_.cache->Load(layer, kv);
+  if (prompt_.compressor->keeps_lengths()) prompt_.compressor->MakeRoom(layer, prompt_.n_new, kv);
   prompt_.compressor->RotateLoaded(layer, kv);
   prompt_.first_new = kv->len;
   return {};
@@ -264,6 +286,7 @@ Status Session::EndLayer(int layer, LayerKv* kv, Observation* observed) {
   const double begin = Seconds();
   const bool had_entries = *std::max_element(prompt_.first_new.begin(), prompt_.first_new.end()) > 0;
   const bool only_append = had_entries && compressor_->n_aux() == 0 && !prompt_.compressor->codebook() &&
+                           !prompt_.compressor->keeps_lengths() &&
                            (!prompt_.compress || compressor_->policy().keeps_all());
   const Status status =
       only_append
@@ -281,7 +304,7 @@ Status Session::EndLayer(int layer, LayerKv* kv, Observation* observed) {
 Status Session::ReserveStep(int32_t ahead) {
   MemoryMeter* meter = model_->meter().get();
   if (keeps_tokens_ && tokens_.size() == tokens_.capacity())
-    tokens_.reserve(2 * tokens_.size() + kTokenHeadroom);
+    tokens_.reserve(2 * tokens_.size() + static_cast<size_t>(kTokenHeadroom));
   // Whole pages: scratch grows in a step that takes pages, if it must.
   const int32_t page = cache_->config().page_slots,
                 longest = (cache_->MaxLen() + ahead + page - 1) / page * page;
@@ -297,10 +320,8 @@ Status Session::ReserveStep(int32_t ahead) {
 
 // What a step computes in, for heads of at most `longest` entries of a sequence of n_tokens.
 Status Session::ReserveScratch(int32_t longest, int32_t n_tokens, MemoryMeter* meter) {
-  if (longest > attend_.stride()) {
-    KVC_RETURN_IF_ERROR(
-        attend_.Reserve(cache_->config(), longest + kStepHeadroom, model_->ops().pool->n_threads(), meter));
-  }
+  KVC_RETURN_IF_ERROR(
+      attend_.Reserve(cache_->config(), longest, kStepHeadroom, model_->ops().pool->n_threads(), meter));
   const int32_t angles = compressor_->AngleRows(longest, n_tokens);
   if (angles > angles_.rows())
     KVC_RETURN_IF_ERROR(angles_.Grow(model_->network().rope, angles + kStepHeadroom, meter));
@@ -322,21 +343,30 @@ Status Session::Feed(int32_t token) {
 // Book-keeping after a token went through the network.
 void Session::Fed(int32_t token) {
   ++n_tokens_;
-  if (keeps_tokens_) tokens_.push_back(token);
+  rewound_ = false;
+  Remember({&token, 1});
   if (compressor_->TakeChanged()) {
     ++n_compactions_;
     changed_at_ = n_tokens_;
   }
-  // Side values that watch every step, and entries that are quantised when they leave the residual, cannot be
-  // taken back.
-  if (compressor_->wants_probabilities() || cache_->HasTails()) changed_at_ = n_tokens_;
+  if (!CanTakeBack()) changed_at_ = n_tokens_;
   cache_bytes_peak_ = std::max(cache_bytes_peak_, cache_->bytes());
+}
+
+// Of tokens that may be run again the newest are enough: the list stays short however long a session runs.
+// ReserveStep or BeginPrompt made room.
+void Session::Remember(Span<const int32_t> tokens) {
+  if (!keeps_tokens_) return;
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  const size_t enough = static_cast<size_t>(compressor_->ReplayRows(n_tokens_) + kTokenHeadroom);
+  if (tokens_.size() >= 2 * enough)
+    tokens_.erase(tokens_.begin(), tokens_.end() - static_cast<std::ptrdiff_t>(enough));
 }
 
 Status Session::FeedPending() {
   if (pending_ < 0) return {};
+  KVC_RETURN_IF_ERROR(CheckCancel("step"));
   KVC_RETURN_IF_ERROR(MakeRoom());
-  if (call_.cancelled()) return Error(Code::kCancelled, "the step was cancelled");
   KVC_RETURN_IF_ERROR(Feed(pending_));
   pending_ = -1;
   return {};
@@ -345,6 +375,7 @@ Status Session::FeedPending() {
 // At max_tokens: an error, or from now on an old entry leaves for each new one.
 Status Session::MakeRoom() {
   if (n_tokens_ < params_.max_tokens) return {};
+  if (n_tokens_ >= kMaxPosition) return Error(Code::kContextFull, "a session counts %d tokens", kMaxPosition);
   if (params_.on_full == OnFull::kError)
     return Error(Code::kContextFull, "the session holds max_tokens=%d tokens", params_.max_tokens);
   if (!compressor_->keeps_lengths())
@@ -354,21 +385,51 @@ Status Session::MakeRoom() {
 
 Status Session::Step(int32_t* token) {
   *token = -1;
-  if (n_tokens_ == 0) return Error(Code::kInvalid, "step before any prompt: prefill at least BOS");
-  if (rewound_) return Error(Code::kInvalid, "step after rewind: prefill at least one token first");
+  if (held() == 0) return Error(Code::kInvalid, "step before any prompt: prefill at least BOS");
+  if (rewound_ && pending_ < 0) {
+    return Error(Code::kInvalid, "step after rewind: prefill or accept at least one token first");
+  }
   if (finished_) return {};
+  KVC_RETURN_IF_ERROR(CheckCancel("step"));
   KVC_RETURN_IF_ERROR(FeedPending());
-  if (call_.cancelled()) return Error(Code::kCancelled, "the step was cancelled; it may be repeated");
-  const int32_t picked = sampler_.Pick(logits_.data(), n_answer_);
+  KVC_RETURN_IF_ERROR(CheckCancel("step"));
+  int32_t picked = -1;
+  KVC_RETURN_IF_ERROR(
+      sampler_.Pick(*model_->ops().kernels, logits(), n_answer_, model_->meter().get(), &picked));
   if (model_->tokenizer().IsStop(picked)) {
     finished_ = true;
+    stop_token_ = picked;
     text_.Flush();
     return {};
   }
-  text_.Push(model_->tokenizer().Piece(picked));  // takes memory at most before it changes anything
-  pending_ = picked;
-  ++n_answer_;
+  TakeToken(picked);
   *token = picked;
+  return {};
+}
+
+Status Session::Accept(int32_t token) {
+  KVC_RETURN_IF_ERROR(CheckTokenIds({&token, 1}));
+  if (held() == 0) return Error(Code::kInvalid, "accept before any prompt: prefill at least BOS");
+  KVC_RETURN_IF_ERROR(CheckCancel("accept"));
+  KVC_RETURN_IF_ERROR(FeedPending());
+  TakeToken(token);
+  finished_ = false;
+  return {};
+}
+
+// The next token of the answer. Stop tokens have no text.
+void Session::TakeToken(int32_t token) {
+  if (!model_->tokenizer().IsStop(token))
+    text_.Push(model_->tokenizer().Piece(token));  // takes memory at most before it changes anything
+  pending_ = token;
+  stop_token_ = -1;
+  ++n_answer_;
+}
+
+Status Session::SetSampling(const SamplerParams& params) {
+  KVC_RETURN_IF_ERROR(Sampler::Check(params));
+  sampler_.set_params(params);
+  params_.sampler = params;
   return {};
 }
 
@@ -413,7 +474,7 @@ void Session::Reset() {
   compressor_->Reset();
   text_.Clear();
   n_tokens_ = n_prompt_ = n_answer_ = n_compactions_ = 0;
-  pending_ = -1;
+  pending_ = stop_token_ = -1;
   finished_ = false;
   cache_bytes_peak_ = workspace_peak_ = 0;
   changed_at_ = 0;
@@ -425,13 +486,15 @@ void Session::Reset() {
 
 int64_t Session::WorkspaceBytes() const {
   return forward_.bytes() + attend_.bytes() + angles_.bytes() + logits_.bytes() + rotated_q_.bytes() +
-         compressor_->bytes() + (prompt_.compressor == nullptr ? 0 : prompt_.compressor->bytes());
+         sampler_.bytes() + compressor_->bytes() +
+         (prompt_.compressor == nullptr ? 0 : prompt_.compressor->bytes());
 }
 
 SessionStats Session::Stats() const {
   SessionStats stats;
   const ModelConfig& c = model_->config();
   stats.n_prompt = n_prompt_, stats.n_answer = n_answer_, stats.n_compactions = n_compactions_;
+  stats.stop_token = stop_token_;
   stats.cache_bytes = cache_->bytes();
   stats.cache_bytes_peak =
       std::max(cache_bytes_peak_, stats.cache_bytes);  // a fork takes pages of the same pools

@@ -19,7 +19,7 @@ struct SessionParams {
 };
 
 struct SessionStats {
-  int32_t n_prompt = 0, n_answer = 0, n_compactions = 0;
+  int32_t n_prompt = 0, n_answer = 0, n_compactions = 0, stop_token = -1;
   int64_t cache_bytes = 0, cache_bytes_peak = 0, cache_bytes_full = 0, workspace_bytes = 0, weight_bytes = 0,
           n_slots = 0, n_slots_full = 0;
   double prefill_seconds = 0, compress_seconds = 0, decode_seconds = 0;
@@ -44,6 +44,11 @@ class Session final : public PrefillSink, public DecodeSink {
   // One token, or -1 when the answer is complete. The token is fed to the network by the next call that needs
   // it.
   Status Step(int32_t* token);
+  // The answer goes on with a token of the caller's choice, as if Step had given it. Also a stop token, and
+  // also after one.
+  Status Accept(int32_t token);
+  // How the following steps choose.
+  Status SetSampling(const SamplerParams& params);
   // Feeds the token of the last Step, if it still waits. Afterwards logits() are those of the newest token.
   Status FeedPending();
   Span<const float> logits() const {
@@ -97,7 +102,14 @@ class Session final : public PrefillSink, public DecodeSink {
   Status ReserveScratch(int32_t longest, int32_t n_tokens, MemoryMeter* meter);
   Status Feed(int32_t token);
   Status MakeRoom();
+  Status CheckCancel(const char* what) const;
+  void TakeToken(int32_t token);
   void Fed(int32_t token);
+  void Remember(Span<const int32_t> tokens);
+  // Side values hold what every token looked at, and entries that are quantised when they leave the residual
+  // stay so.
+  bool CanTakeBack() const { return compressor_->n_aux() == 0 && !cache_->HasTails(); }
+  int32_t held() const { return n_tokens_ + (pending_ >= 0); }
   Status RunPrompt(const std::vector<int32_t>& tokens, std::unique_ptr<KvCache> cache,
                    std::unique_ptr<Compressor> compressor, int32_t first_position, bool compress,
                    std::vector<float>* logits);
@@ -105,7 +117,7 @@ class Session final : public PrefillSink, public DecodeSink {
                      bool compress, PromptNeeds* needs);
   void TakePrompt(const std::vector<int32_t>& tokens, int32_t n_given, const float* logits);
   Status PrefillWhole(Span<const int32_t> tokens, bool compress);
-  Status PrefillInParts(Span<const int32_t> tokens, size_t first, size_t step);
+  Status PrefillInParts(Span<const int32_t> tokens, bool compress, int32_t first, int32_t step);
   void TakeStateOf(Session& other);
   void CopyCounters(const Session& from);
   Status ReduceBySideValues(std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor);
@@ -120,12 +132,11 @@ class Session final : public PrefillSink, public DecodeSink {
                                                            std::shared_ptr<MemoryMeter> shared_meter,
                                                            int32_t page_slots);
   template <typename Archive>
-  Status ArchiveFields(Archive& archive);
+  Status ArchiveFields(Archive& archive, uint32_t version);
   Status CheckRestored() const;
   static Result<std::unique_ptr<Session>> ReadFrom(std::shared_ptr<const Model> model,
                                                    Span<const uint8_t> bytes);
   void Commit();
-  int32_t NewestContiguous() const;
   int64_t WorkspaceBytes() const;
   Status PlanPrompt(int32_t n, std::vector<int32_t>* slots, int64_t* workspace, int64_t* layer_bytes);
   Status PlanSteps(const std::vector<int32_t>& slots, int32_t longest, int32_t n_prompt, int32_t n_steps,
@@ -150,11 +161,11 @@ class Session final : public PrefillSink, public DecodeSink {
   CallState call_;
   int32_t n_tokens_ = 0, n_prompt_ = 0, n_answer_ = 0,
           n_compactions_ = 0;  // n_tokens_: fed, the logical length
-  int32_t pending_ = -1;
+  int32_t pending_ = -1, stop_token_ = -1;
   int32_t changed_at_ =
       0;  // logical length when an entry was last dropped, merged or quantised: Rewind stops there
-  std::vector<int32_t>
-      tokens_;  // all tokens fed, when the policy may have to run the newest again (Recompress)
+  // The newest tokens fed, when the policy may have to run some again (Recompress).
+  std::vector<int32_t> tokens_;
   bool keeps_tokens_ = false,
        rewound_ = false;  // rewound: logits are those of a token that is gone
   bool finished_ = false;
@@ -165,6 +176,7 @@ class Session final : public PrefillSink, public DecodeSink {
     std::unique_ptr<Compressor> compressor;
     std::unique_ptr<KvCache> cache;
     std::vector<int32_t> first_new;  // [G] of the layer at hand
+    int32_t n_new = 0;               // tokens
     bool compress = false;
     double compress_seconds = 0;
     int64_t peak = 0;

@@ -10,7 +10,8 @@ namespace kvc {
 namespace {
 
 constexpr char kMagic[4] = {'K', 'V', 'C', 'S'};
-constexpr uint32_t kSessionFileVersion = 2;  // 2: the size of the pages
+constexpr uint32_t kSessionFileVersion =
+    3;  // 2: the size of the pages; 3: the stop token, lengths that heads hold
 constexpr int64_t kMaxText = 1 << 30;
 
 struct FileHeader {
@@ -60,9 +61,10 @@ Status CheckFile(const Model& model, Span<const uint8_t> bytes, uint32_t* versio
 
 // The fields that are plain numbers or sequences; pages follow.
 template <typename Archive>
-Status Session::ArchiveFields(Archive& a) {
+Status Session::ArchiveFields(Archive& a, uint32_t version) {
   for (int32_t* field : {&n_tokens_, &n_prompt_, &n_answer_, &n_compactions_, &pending_, &changed_at_})
     KVC_RETURN_IF_ERROR(ArchiveValue(a, *field));
+  if (version >= 3) KVC_RETURN_IF_ERROR(ArchiveValue(a, stop_token_));
   bool made_room = compressor_->keeps_lengths();  // the compressor says it again
   for (bool* field : {&finished_, &made_room, &rewound_}) {
     uint8_t value = *field ? 1 : 0;
@@ -72,30 +74,46 @@ Status Session::ArchiveFields(Archive& a) {
   for (double* field : {&prefill_seconds_, &compress_seconds_, &decode_seconds_})
     KVC_RETURN_IF_ERROR(ArchiveValue(a, *field));
   KVC_RETURN_IF_ERROR(ArchiveValue(a, cache_bytes_peak_));
-  KVC_RETURN_IF_ERROR(ArchiveSequence(a, tokens_, kMaxContext));
+  KVC_RETURN_IF_ERROR(ArchiveSequence(a, tokens_, kMaxPosition));
   KVC_RETURN_IF_ERROR(a.Bytes(logits_.data(), logits_.size() * static_cast<int64_t>(sizeof(float))));
   KVC_RETURN_IF_ERROR(text_.Archive(a, kMaxText));
-  KVC_RETURN_IF_ERROR(compressor_->ArchiveState(a, params_.on_full == OnFull::kSlide));
+  KVC_RETURN_IF_ERROR(compressor_->ArchiveState(a, params_.on_full == OnFull::kSlide, version));
   return made_room == compressor_->keeps_lengths()
              ? Status()
              : Error(Code::kBadModel, "damaged: whether room was made is said in two ways");
 }
 
-// What was read must be what calls of a session can leave: it is used without another look.
+// What was read must be what calls of a session can leave: it is used without another look. Here is what
+// later code relies on, beside what the cache and the compressor check of themselves:
+// 1. every counter is in a range in which counting on cannot overflow;
+// 2. tokens and logits that will be fed or sampled from are ids, and as many as the newest prompts can ask
+// for;
+// 3. a session past its end makes room, and only one that may;
+// 4. since `changed_at` every head has every token (RewindTo takes them out by position), and before the
+// first token
+//    no head has any;
+// 5. where entries are stored late, or side values watch every step, nothing can be taken back.
 Status Session::CheckRestored() const {
+  const auto refuse = [](const char* why) { return Error(Code::kBadModel, "damaged: %s", why); };
   const bool made_room = compressor_->keeps_lengths();
-  const int32_t most = made_room ? kMaxContext : params_.max_tokens;
-  bool good = n_tokens_ >= 0 && n_tokens_ <= most && changed_at_ >= 0 && changed_at_ <= n_tokens_;
-  good = good && pending_ >= -1 && pending_ < model_->config().vocab_size;
-  for (int32_t count : {n_prompt_, n_answer_, n_compactions_}) good = good && count >= 0;
+  bool good = n_tokens_ >= 0 && n_tokens_ <= (made_room ? kMaxPosition : params_.max_tokens);
+  for (int32_t count : {n_prompt_, n_answer_, n_compactions_})
+    good = good && count >= 0 && count <= kMaxPosition;
+  good = good && changed_at_ >= 0 && changed_at_ <= n_tokens_ && cache_bytes_peak_ >= 0;
   for (double seconds : {prefill_seconds_, compress_seconds_, decode_seconds_})
     good = good && std::isfinite(seconds) && seconds >= 0;
-  if (!good || cache_bytes_peak_ < 0) return Error(Code::kBadModel, "damaged: a count is out of range");
-  if (made_room && params_.on_full == OnFull::kError)
-    return Error(Code::kBadModel, "damaged: room was made where on_full is error");
-  if (keeps_tokens_ && (static_cast<int32_t>(tokens_.size()) != n_tokens_ || !CheckTokenIds(tokens_).ok()))
-    return Error(Code::kBadModel, "damaged: the tokens do not fit");
-  return text_.IsWhole() ? Status() : Error(Code::kBadModel, "damaged: text that is not UTF-8");
+  if (!good) return refuse("a count is out of range");
+  for (int32_t token : {pending_, stop_token_})
+    good = good && token >= -1 && token < model_->config().vocab_size;
+  good = good && (n_tokens_ > 0 || (pending_ < 0 && !finished_)) && CheckTokenIds(tokens_).ok();
+  const int32_t replay = keeps_tokens_ ? std::min(compressor_->ReplayRows(n_tokens_), n_tokens_) : 0,
+                remembered = static_cast<int32_t>(tokens_.size());
+  if (!good || remembered < replay || remembered > (keeps_tokens_ ? n_tokens_ : 0))
+    return refuse("the tokens do not fit");
+  if (made_room && params_.on_full == OnFull::kError) return refuse("room was made where on_full is error");
+  if (!CanTakeBack() && changed_at_ != n_tokens_)
+    return refuse("tokens that cannot be taken back are said to be");
+  return text_.IsWhole() ? Status() : refuse("text that is not UTF-8");
 }
 
 Status Session::Save(const std::string& path) {
@@ -116,7 +134,7 @@ Status Session::Save(const std::string& path) {
   KVC_RETURN_IF_ERROR(ArchiveParams(out, params_));
   int32_t page_slots = cache_->config().page_slots;
   KVC_RETURN_IF_ERROR(ArchiveValue(out, page_slots));
-  KVC_RETURN_IF_ERROR(ArchiveFields(out));
+  KVC_RETURN_IF_ERROR(ArchiveFields(out, kSessionFileVersion));
   KVC_RETURN_IF_ERROR(cache_->SaveTo(out));
   uint64_t digest = out.Digest();
   KVC_RETURN_IF_ERROR(file.value()->Write(&digest, static_cast<int64_t>(sizeof digest)));
@@ -161,9 +179,10 @@ Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> 
       CreateWithScores(model, policy.value(), std::move(scores), params, model->meter(), page_slots);
   if (!made.ok()) return made.status();
   Session& s = *made.value();
-  KVC_RETURN_IF_ERROR(s.ArchiveFields(in));
+  KVC_RETURN_IF_ERROR(s.ArchiveFields(in, version));
+  if (version < 3 && !s.CanTakeBack()) s.changed_at_ = s.n_tokens_;  // was not said of prompts
   KVC_RETURN_IF_ERROR(s.CheckRestored());
-  KVC_RETURN_IF_ERROR(s.cache_->RestoreFrom(in, s.n_tokens_));
+  KVC_RETURN_IF_ERROR(s.cache_->RestoreFrom(in, s.n_tokens_, s.changed_at_));
   if (in.left() != 0) return Error(Code::kBadModel, "damaged: there is something behind the end");
   return made;
 }

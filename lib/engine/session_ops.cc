@@ -8,7 +8,8 @@ namespace kvc {
 void Session::CopyCounters(const Session& from) {
   n_tokens_ = from.n_tokens_, n_prompt_ = from.n_prompt_, n_answer_ = from.n_answer_;
   n_compactions_ = from.n_compactions_;
-  pending_ = from.pending_, finished_ = from.finished_, changed_at_ = from.changed_at_;
+  pending_ = from.pending_, stop_token_ = from.stop_token_, finished_ = from.finished_;
+  changed_at_ = from.changed_at_;
   tokens_ = from.tokens_, keeps_tokens_ = from.keeps_tokens_;
   rewound_ = from.rewound_;
 }
@@ -50,37 +51,22 @@ Status Session::Rewind(int32_t n) {
                  n_tokens_ - changed_at_);
   }
   if (fed > 0) {
-    cache_->Rewind(fed);
+    KVC_RETURN_IF_ERROR(cache_->RewindTo(n_tokens_ - fed));
     compressor_->Rewind(fed);
     n_tokens_ -= fed;
-    if (keeps_tokens_) tokens_.resize(static_cast<size_t>(n_tokens_));
+    if (keeps_tokens_) tokens_.resize(tokens_.size() - std::min(tokens_.size(), static_cast<size_t>(fed)));
   }
-  pending_ = -1;
+  pending_ = stop_token_ = -1;
   finished_ = false;
   rewound_ = true;
   return {};
 }
 
-// How many of the newest tokens every head still holds without a gap.
-int32_t Session::NewestContiguous() const {
-  const ModelConfig& c = model_->config();
-  int32_t n = n_tokens_;
-  for (int layer = 0; layer < c.n_layers; ++layer) {
-    for (int g = 0; g < c.n_kv_heads; ++g) {
-      const int32_t len = cache_->Len(layer, g);
-      int32_t run = 0;
-      while (run < std::min(n, len) && cache_->PositionAt(layer, g, len - 1 - run) == n_tokens_ - 1 - run)
-        ++run;
-      n = std::min(n, run);
-    }
-  }
-  return n;
-}
-
 // Window scorers need the queries of the newest tokens, which nobody keeps: those tokens are taken out and
 // run once more over the entries there are (methods.md 1.9, a second prompt). Where everything is still
-// cached that repeats the first run exactly.
+// cached that repeats the first run exactly; a head that had dropped some of them may choose again.
 Status Session::Recompress(int32_t budget, int64_t* freed) {
+  KVC_RETURN_IF_ERROR(CheckCancel("compression"));
   KVC_RETURN_IF_ERROR(FeedPending());
   if (n_tokens_ == 0) return Error(Code::kInvalid, "there is nothing to compress before the first prompt");
   const int64_t before = cache_->bytes();
@@ -93,10 +79,10 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
     if (freed != nullptr) *freed = 0;
     return {};
   }
-  const int32_t rows = std::min(compressor_->ReplayRows(n_tokens_), NewestContiguous());
+  const int32_t rows = std::min(compressor_->ReplayRows(n_tokens_), static_cast<int32_t>(tokens_.size()));
   if (rows > 0) {
     const std::vector<int32_t> newest(tokens_.end() - rows, tokens_.end());
-    forked.value()->Rewind(rows);
+    KVC_RETURN_IF_ERROR(forked.value()->RewindTo(n_tokens_ - rows));
     compressor.value()->Rewind(rows);
     std::vector<float> logits;
     KVC_RETURN_IF_ERROR(RunPrompt(newest, std::move(forked.value()), std::move(compressor.value()),

@@ -79,6 +79,9 @@ class SharedPrompt final : public PrefillSink {
       if (s.model_ != sessions_[0]->model_) return Error(Code::kInvalid, "session %zu has another model", i);
       if (s.n_tokens_ != 0 || s.pending_ >= 0) return Error(Code::kInvalid, "session %zu is not empty", i);
       KVC_RETURN_IF_ERROR(s.CheckTokens(tokens_));
+      if (request->n > s.params_.max_tokens)
+        return Error(Code::kContextFull, "session %zu: %d tokens do not fit in max_tokens=%d", i, request->n,
+                     s.params_.max_tokens);
       Result<std::unique_ptr<KvCache>> cache = s.cache_->Fork();
       if (!cache.ok()) return cache.status();
       Result<std::unique_ptr<Compressor>> compressor = s.compressor_->Fork();

@@ -77,6 +77,12 @@ bool TextStream::IsWhole() const {
   return IsUtf8(ready_.substr(read_)) && (pending_.empty() || CanBeCompleted(waiting, pending_.size()));
 }
 
+int32_t TextStream::NextBytes() const {
+  size_t n = std::min<size_t>(ready_.size() - read_, 1);
+  while (n > 0 && read_ + n < ready_.size() && (static_cast<uint8_t>(ready_[read_ + n]) & 0xC0) == 0x80) ++n;
+  return static_cast<int32_t>(n);
+}
+
 int32_t TextStream::Pull(uint8_t* out, int32_t cap) {
   size_t n = std::min(ready_.size() - read_, static_cast<size_t>(std::max(cap, 0)));
   while (n > 0 && n < ready_.size() - read_ && (static_cast<uint8_t>(ready_[read_ + n]) & 0xC0) == 0x80) --n;

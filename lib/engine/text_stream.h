@@ -19,6 +19,8 @@ class TextStream {
   int32_t Pull(uint8_t* out, int32_t cap);
   // Bytes that Pull could give now.
   int32_t Available() const { return static_cast<int32_t>(ready_.size() - read_); }
+  // Bytes of the first character that Pull would give; 0: none waits.
+  int32_t NextBytes() const;
   void Clear();
   // Unread text is complete characters, and what waits can become one: true but for what Archive read.
   bool IsWhole() const;

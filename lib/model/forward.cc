@@ -340,7 +340,7 @@ class PrefillPass {
       args.k = ws_->kv_.Keys(g), args.v = ws_->kv_.Values(g);
       args.lse =
           r_.column_sums || r_.reread != nullptr ? ws_->lse_.data() + int64_t{h} * kChunk + row : nullptr;
-      args.seen = ws_->kv_.Seen(g), args.seen_bit = 1u << (h % group);
+      args.seen = ws_->kv_.Seen(g), args.seen_bit = SeenBit(h % group);
       args.n_q = std::min(kQueryBlock, n - row);
       args.first_visible = base_[static_cast<size_t>(g)] + begin + row;
       args.d = d, args.window = c_.sliding_window, args.scale = Scale(c_);

@@ -25,6 +25,10 @@ struct MatMulArgs {
   int32_t n, row_begin, row_end;
 };
 
+// The bit of query head j of a group in masks of who sees an entry. Groups beyond 32 have none (seen is null
+// there).
+inline uint32_t SeenBit(int32_t j) { return j < 32 ? uint32_t{1} << j : 0; }
+
 // Causal attention of one query head over contiguous keys. Row i (token i of the block) sees keys [0,
 // first_visible + i] and, when window > 0, of these only the newest `window`. lse[i] = log sum exp of the
 // scaled logits (null: not wanted). Keys t with (seen[t] & seen_bit) == 0 are left out (null: none); a row

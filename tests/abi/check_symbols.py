@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The functions of the header, tests/abi/symbols.txt and the exports of libkvc.so are the same set, and the library
-needs nothing but the C library when everything else is linked into it."""
+"""The functions of the header, tests/abi/symbols.txt and the exports of libkvc.so are the same set, each export has the
+version KVC_0, and the library needs nothing but the C library when everything else is linked into it."""
 import argparse
 import re
 import subprocess
@@ -30,12 +30,13 @@ def main():
         declared = set(re.findall(r"^KVC_API [^;(]*?(kvc_\w+)\s*\(", file.read(), re.M))
     with open(args.expected, encoding="utf-8") as file:
         expected = set(file.read().split())
-    exported = set()
-    for line in run(args.nm, "-D", "--defined-only", args.library).splitlines():
-        exported.add(line.split()[-1].split("@")[0])
+    names = [line.split()[-1] for line in run(args.nm, "-D", "--defined-only", args.library).splitlines()]
+    names.remove("KVC_0")  # the version itself
+    exported = {name.split("@")[0] for name in names}
 
     problems = compare("kvc.h", declared, "symbols.txt", expected)
     problems += compare("symbols.txt", expected, "the exports of libkvc.so", exported)
+    problems += [f"{name}: not of version KVC_0" for name in names if not name.endswith("@@KVC_0")]
     if args.bundled:
         needed = re.findall(r"\(NEEDED\).*\[(.+)\]", run(args.readelf, "-d", args.library))
         problems += [f"libkvc.so needs {name}" for name in needed if not DEVICE_LIBRARIES.match(name)]

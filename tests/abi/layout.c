@@ -37,7 +37,14 @@ KVC_AT(kvc_session_params, top_p, 16);
 KVC_AT(kvc_session_params, temperature, 20);
 KVC_AT(kvc_session_params, seed, 24);
 
-KVC_SIZE(kvc_session_stats, 96);
+KVC_SIZE(kvc_sampling, 24);
+KVC_AT(kvc_sampling, struct_size, 0);
+KVC_AT(kvc_sampling, top_k, 4);
+KVC_AT(kvc_sampling, top_p, 8);
+KVC_AT(kvc_sampling, temperature, 12);
+KVC_AT(kvc_sampling, seed, 16);
+
+KVC_SIZE(kvc_session_stats, 104);
 KVC_AT(kvc_session_stats, struct_size, 0);
 KVC_AT(kvc_session_stats, n_prompt, 4);
 KVC_AT(kvc_session_stats, n_answer, 8);
@@ -52,6 +59,8 @@ KVC_AT(kvc_session_stats, n_slots_full, 64);
 KVC_AT(kvc_session_stats, prefill_seconds, 72);
 KVC_AT(kvc_session_stats, compress_seconds, 80);
 KVC_AT(kvc_session_stats, decode_seconds, 88);
+KVC_AT(kvc_session_stats, stop_token, 96);
+KVC_AT(kvc_session_stats, reserved, 100);
 
 KVC_SIZE(kvc_plan, 64);
 KVC_AT(kvc_plan, struct_size, 0);

@@ -212,7 +212,9 @@ static void compress_trim_reset(kvc_model* model) {
   CHECK_INT(stats.n_slots, 0);
   CHECK_FAILS(kvc_session_step(session, &token), KVC_E_INVALID, "before any prompt");
   CHECK_FAILS(kvc_session_reset(NULL), KVC_E_INVALID, "session is NULL");
-  CHECK_OK(kvc_session_cancel(session)); /* nothing runs: nothing happens */
+  CHECK_OK(kvc_session_cancel(session)); /* withdrawn: nothing happens */
+  CHECK_OK(kvc_session_clear_cancel(session));
+  CHECK_FAILS(kvc_session_clear_cancel(NULL), KVC_E_INVALID, "session is NULL");
   CHECK_FAILS(kvc_session_cancel(NULL), KVC_E_INVALID, "session is NULL");
   CHECK_OK(kvc_session_prefill(session, tokens, 10));
   CHECK_OK(kvc_session_step(session, &token));

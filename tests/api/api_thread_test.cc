@@ -198,6 +198,7 @@ class CancelRecall : public testing::Test {
     *seconds = std::chrono::duration<double>(Clock::now().time_since_epoch()).count() - asked;
     done = true;
     other.join();
+    EXPECT_EQ(kvc_session_clear_cancel(session), KVC_OK);  // the last request may have come too late
     return status;
   }
 
@@ -267,11 +268,55 @@ TEST_F(CancelRecall, AStepCanBeRepeated) {
   kvc_session_close(twin);
 }
 
-TEST_F(CancelRecall, BetweenCallsNothingHappens) {
-  kvc_session* session = Create(model_, "full");
-  EXPECT_EQ(kvc_session_cancel(session), KVC_OK);
-  EXPECT_EQ(kvc_session_prefill(session, prompt_.data(), 50), KVC_OK);
-  EXPECT_EQ(kvc_session_cancel(session), KVC_OK);
+// A request that comes between two calls is meant for the next one that computes, and for that one only.
+TEST_F(CancelRecall, BetweenCallsTheNextOneStops) {
+  kvc_session *session = Create(model_, "h2o:budget=40"), *fork = nullptr;
+  kvc_session_stats stats{};
+  stats.struct_size = sizeof stats;
+  int32_t token = -3, n = 0;
+  std::vector<float> logits(1 << 16);
+  const auto cancel = [&] { EXPECT_EQ(kvc_session_cancel(session), KVC_OK); };
+  for (const auto prefill : {kvc_session_prefill, kvc_session_append}) {
+    cancel();
+    EXPECT_EQ(kvc_session_get_stats(session, &stats), KVC_OK) << "computes nothing";
+    EXPECT_EQ(kvc_session_read_text(session, nullptr, 0, &n), KVC_OK);
+    EXPECT_EQ(prefill(session, prompt_.data(), 50), KVC_E_CANCELLED);
+    EXPECT_EQ(prefill(session, prompt_.data(), 50), KVC_OK);
+  }
+  cancel();
+  EXPECT_EQ(kvc_session_step(session, &token), KVC_E_CANCELLED);
+  EXPECT_EQ(token, -3);
+  Steps(session, 1);
+  cancel();
+  EXPECT_EQ(kvc_session_accept(session, 5), KVC_E_CANCELLED);
+  cancel();
+  EXPECT_EQ(kvc_session_get_logits(session, logits.data(), 1 << 16, &n), KVC_E_CANCELLED)
+      << "the token waits";
+  cancel();
+  EXPECT_EQ(kvc_session_compress(session), KVC_E_CANCELLED);
+  cancel();
+  EXPECT_EQ(kvc_session_trim(session, 30, nullptr), KVC_E_CANCELLED);
+  cancel();
+  EXPECT_EQ(kvc_session_fork(session, &fork), KVC_OK);
+  Steps(fork, 2);  // the request is for the one session
+  EXPECT_EQ(kvc_session_clear_cancel(session), KVC_OK);
+  Steps(session, 3);
+  kvc_session_close(fork);
+  kvc_session_close(session);
+}
+
+// Between the parts of a long prompt too (weightedkv feeds them one by one).
+TEST_F(CancelRecall, PromptsInPartsStopAndLeaveTheSession) {
+  kvc_session* session = Create(model_, "weightedkv:budget=40,wkv_prefill=sequential");
+  EXPECT_EQ(kvc_session_prefill(session, prompt_.data(), 30), KVC_OK);
+  double seconds = 0;
+  const kvc_status status = Cancelled(
+      session, [&] { return kvc_session_prefill(session, prompt_.data(), 800); }, &seconds);
+  EXPECT_EQ(status, KVC_E_CANCELLED) << kvc_last_error();
+  kvc_session_stats stats{};
+  stats.struct_size = sizeof stats;
+  ASSERT_EQ(kvc_session_get_stats(session, &stats), KVC_OK);
+  EXPECT_EQ(stats.n_prompt, 30);
   Steps(session, 3);
   kvc_session_close(session);
 }

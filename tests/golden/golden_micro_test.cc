@@ -165,7 +165,7 @@ class Micro {
     const bool stored = compressor_->KeysRotated(layer);
     if (!stored) Unrotate(t, &q), Unrotate(t, &k);
     ASSERT_TRUE(cache_->ReserveStep().ok());
-    ASSERT_TRUE(ws_.Reserve(cache_->config(), in_.n + in_.steps, 2, nullptr).ok());
+    ASSERT_TRUE(ws_.Reserve(cache_->config(), in_.n + in_.steps, 0, 2, nullptr).ok());
     ASSERT_TRUE(angles_.Grow(rope_, in_.n + in_.steps, nullptr).ok());
     ASSERT_TRUE(compressor_->ReserveStep(in_.n + in_.steps).ok());
     for (int g = 0; g < in_.n_kv; ++g) cache_->Append(layer, g, k.data() + g * d, v.data() + g * d, t);

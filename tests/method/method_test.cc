@@ -283,9 +283,9 @@ TEST_P(EveryMethod, PartsThenCompressEqualsOnePrompt) {
   const Status status = parts->Recompress(0, nullptr);
   ASSERT_TRUE(status.ok()) << status.message();
   if (policy.keeps_all() || policy.Int(OptionId::kKv) != 0 || policy.reducer->kind == ReduceKind::kCodebook)
-    return;                               // stored with rounding in between
-  if (Name() == "cokv-document") return;  // each part was read again when it came, not all of them at the end
-  if (Name() == "nacl") return;           // its proxy rows are more than the window that is run again exactly
+    return;                                                          // stored with rounding in between
+  if (Name() == "cokv-document" || Name() == "reconstruct") return;  // each part was read again when it came
+  if (Name() == "nacl") return;  // its proxy rows are more than the window that is run again exactly
   for (int layer = 0; layer < 3; ++layer) {
     for (int g = 0; g < 3; ++g) {
       std::vector<int32_t> a, b;

@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -138,6 +140,47 @@ TEST(ThreadPool, OneThreadMakesNone) {
   MakePool(1);
   EXPECT_EQ(1000, g_threads_left.load());
   g_threads_left = 1 << 30;
+}
+#endif
+
+#if !defined(__SANITIZE_THREAD__)
+// Exit status of what `f` gives in a child process; -1 when it does not end by itself within a minute.
+template <typename F>
+int InAChild(F&& f) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    _exit(f());
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+int SumUpTo(ThreadPool& pool, int n) {
+  std::atomic<int> sum{0};
+  pool.ParallelFor(n, [&](int64_t i, int) { sum += static_cast<int>(i); });
+  return sum;
+}
+
+// The workers stay in the parent; in children and their children work goes on, and closing does not wait.
+TEST(ThreadPool, WorksAndClosesInForkedChildren) {
+  for (int threads : {1, 4}) {
+    auto pool = MakePool(threads);
+    EXPECT_EQ(SumUpTo(*pool, 20), 190);
+    EXPECT_EQ(InAChild([&] { return pool.reset(), 3; }), 3) << "closed without use";
+    EXPECT_EQ(InAChild([&] {
+                const int sum = SumUpTo(*pool, 20), grandchild = InAChild([&] {
+                                                      const int again = SumUpTo(*pool, 20);
+                                                      pool.reset();
+                                                      return again;
+                                                    });
+                pool.reset();
+                return sum == 190 && grandchild == 190 ? 5 : 6;
+              }),
+              5);
+    EXPECT_EQ(SumUpTo(*pool, 20), 190) << "the parent goes on";
+  }
 }
 #endif
 

@@ -46,7 +46,7 @@ class AttendCases : public testing::TestWithParam<Case> {
     RopeConfig rope;
     rope_ = Rope(rope, c.dim);
     ASSERT_TRUE(angles_.Grow(rope_, 2000, meter_.get()).ok());
-    ASSERT_TRUE(workspace_.Reserve(config_, 1200, 2, meter_.get()).ok());
+    ASSERT_TRUE(workspace_.Reserve(config_, 1200, 0, 2, meter_.get()).ok());
   }
 
   Vector Random(int n, float scale = 1) {

@@ -159,14 +159,16 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
     }
   }
 
+  // Also after entries were removed one by one, and beside a fork that shares the pages.
   void Rewind(Pair& p) {
-    size_t shortest = SIZE_MAX;
-    for (const auto& head : p.naive.heads) shortest = std::min(shortest, head.size());
-    if (GetParam().ordered || shortest == 0) return;
-    const size_t n = 1 + random_() % std::min<size_t>(shortest, 20);
-    p.cache->Rewind(static_cast<int32_t>(n));
+    int32_t newest = 0;
+    for (const auto& head : p.naive.heads) newest = std::max(newest, head.empty() ? 0 : head.back().position);
+    const int32_t first_gone = newest - static_cast<int32_t>(random_() % 20);
+    ASSERT_TRUE(p.cache->RewindTo(first_gone).ok());
     for (size_t h = 0; h < p.naive.heads.size(); ++h) {
-      p.naive.heads[h].resize(p.naive.heads[h].size() - n);
+      size_t n = 0;
+      std::vector<Entry>& head = p.naive.heads[h];
+      for (; !head.empty() && head.back().position >= first_gone; ++n) head.pop_back();
       p.naive.tail[h] -= std::min(p.naive.tail[h], n);
     }
   }

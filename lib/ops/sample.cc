@@ -1,0 +1,143 @@
+// Byte model: logits and weights are read about six times, 512 KiB each at a vocabulary of 128k, from the
+// second-level cache.
+#include "lib/ops/sample.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "lib/base/ordered_bits.h"
+#include "lib/base/philox.h"
+
+namespace kvc {
+namespace {
+
+constexpr uint32_t kDrawTag = 0x54;  // keeps these draws apart from those of the methods (methods.md 3.8)
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+// NaN and infinities rank below every number.
+inline float FiniteOrNever(float x) { return x - x == 0.0f ? x : kNever; }
+inline uint32_t Key(float logit) { return OrderedBits(FiniteOrNever(logit)); }
+
+int32_t ArgMax(const float* x, int32_t n) {
+  constexpr int32_t kLanes = 16;
+  float most[kLanes];
+  std::fill(most, most + kLanes, kNever);
+  int32_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int32_t j = 0; j < kLanes; ++j) {
+      const float value = FiniteOrNever(x[i + j]);
+      most[j] = value > most[j] ? value : most[j];
+    }
+  }
+  float best = *std::max_element(most, most + kLanes);
+  for (; i < n; ++i) best = std::max(best, FiniteOrNever(x[i]));
+  if (best == kNever) return -1;
+  return static_cast<int32_t>(std::find(x, x + n, best) - x);
+}
+
+// The likeliest tokens: all whose key is above, and of those with just this key the first `n_equal`.
+struct Cut {
+  uint32_t key = 0;
+  int64_t n_equal = std::numeric_limits<int64_t>::max();
+  bool Takes(uint32_t k) {
+    if (k != key) return k > key;
+    return n_equal-- > 0;
+  }
+};
+
+// The fewest likeliest tokens whose weights add up to `limit`: the key where they end is found eleven bits at
+// a time, by the weight of all keys that begin alike.
+template <typename Weight>
+Cut FindCut(const float* logits, int32_t n, double limit, Weight&& weight) {
+  constexpr int kBits = 11, kBuckets = 1 << kBits;
+  double above = 0, sums[kBuckets];
+  uint32_t prefix = 0;
+  for (int shift = 32 - kBits; shift > -kBits; shift -= kBits) {
+    const int drop = std::max(shift, 0), width = kBits + std::min(shift, 0);
+    std::fill(sums, sums + kBuckets, 0.0);
+    for (int32_t i = 0; i < n; ++i) {
+      const uint32_t key = Key(logits[i]);
+      if (drop + width < 32 && key >> (drop + width) != prefix) continue;
+      sums[key >> drop & ((1u << width) - 1)] += weight(i);
+    }
+    int32_t bucket = (1 << width) - 1;
+    while (bucket > 0 && above + sums[bucket] < limit) above += sums[bucket--];
+    prefix = prefix << width | static_cast<uint32_t>(bucket);
+  }
+  Cut cut;
+  cut.key = prefix, cut.n_equal = 0;
+  for (int32_t i = 0; i < n && above < limit; ++i) {
+    if (Key(logits[i]) != cut.key) continue;
+    above += weight(i);
+    ++cut.n_equal;
+  }
+  return cut;
+}
+
+// Keeps the weights of what the cut takes, makes the others 0.
+void Apply(Cut cut, const float* logits, int32_t n, float* weights) {
+  for (int32_t i = 0; i < n; ++i) {
+    if (!cut.Takes(Key(logits[i]))) weights[i] = 0;
+  }
+}
+
+// Eight sums side by side: a single one would wait for each addition.
+double Sum(const float* weights, int32_t n) {
+  double part[8] = {};
+  int32_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    for (int32_t j = 0; j < 8; ++j) part[j] += static_cast<double>(weights[i + j]);
+  }
+  for (int32_t j = 0; i < n; ++i, ++j) part[j] += static_cast<double>(weights[i]);
+  return ((part[0] + part[4]) + (part[2] + part[6])) + ((part[1] + part[5]) + (part[3] + part[7]));
+}
+
+// The token at `target` when the weights are laid end to end by id.
+int32_t At(const float* weights, int32_t n, double target) {
+  constexpr int32_t kBlock = 512;
+  int32_t i = 0;
+  for (; i + kBlock < n; i += kBlock) {
+    const double block = Sum(weights + i, kBlock);
+    if (target < block) break;
+    target -= block;
+  }
+  int32_t last = -1;
+  for (; i < n; ++i) {
+    if (weights[i] <= 0) continue;
+    last = i;
+    target -= static_cast<double>(weights[i]);
+    if (target < 0) return i;
+  }
+  while (last < 0 && n > 0) {  // rounding: the target lay at the very end
+    if (weights[--n] > 0) last = n;
+  }
+  return last;
+}
+
+}  // namespace
+
+int32_t Sample(const KernelTable& kernels, const SampleArgs& a) {
+  const int32_t best = ArgMax(a.logits, a.n);
+  if (best < 0 || a.temperature <= 0) return best;
+  const float top = a.logits[best];
+  for (int32_t i = 0; i < a.n; ++i) a.weights[i] = (FiniteOrNever(a.logits[i]) - top) / a.temperature;
+  if (a.top_k > 0 && a.top_k < a.n) {
+    Cut cut = FindCut(a.logits, a.n, a.top_k, [](int32_t) { return 1.0; });
+    for (int32_t i = 0; i < a.n; ++i) {
+      if (!cut.Takes(Key(a.logits[i]))) a.weights[i] = kNever;
+    }
+  }
+  kernels.softmax(a.weights, a.n);
+  if (a.top_p > 0 && a.top_p < 1) {
+    const double limit = static_cast<double>(a.top_p) * Sum(a.weights, a.n);
+    const auto weight = [&](int32_t i) { return static_cast<double>(a.weights[i]); };
+    Apply(FindCut(a.logits, a.n, limit, weight), a.logits, a.n, a.weights);
+  }
+  const double u = Uniform(
+      Philox(static_cast<uint32_t>(a.draw), static_cast<uint32_t>(a.draw >> 32), 0, kDrawTag, a.seed)[0]);
+  const int32_t token = At(a.weights, a.n, u * Sum(a.weights, a.n));
+  return token < 0 ? best : token;
+}
+
+}  // namespace kvc
