@@ -5,10 +5,10 @@
 #include <cmath>
 #include <numeric>
 
+#include "lib/compress/give_out.h"
+
 namespace kvc {
 namespace {
-
-using Wide = unsigned __int128;
 
 // Bounds of Alloc: a weight W <= 2^62, the sum S of all weights < 2^74, what is given out R and room < 2^52.
 // So R * W < 2^114, room * W < 2^114 and room * S < 2^126: nothing leaves 128 bits, and no quotient is ever
@@ -16,50 +16,6 @@ using Wide = unsigned __int128;
 [[maybe_unused]] constexpr uint64_t kMaxWeight = uint64_t{1} << 62;
 [[maybe_unused]] constexpr int64_t kMaxTotal = int64_t{1} << 52;
 [[maybe_unused]] constexpr size_t kMaxWeights = size_t{1} << 20;
-
-struct Share {
-  uint32_t index;
-  Wide weight;
-  int64_t room;    // what it can still take
-  Wide remainder;  // of its quota, over the common sum of weights
-};
-
-// One pass of the rule: gives `rest` out over the shares, each at most its room. Returns what is left.
-// A share is full when rest * W / S >= room. Filling one never makes another less full (rest / S cannot
-// fall), so the full ones are a prefix of the order by W / room, and one walk replaces the repeated search.
-int64_t GiveOut(int64_t rest, std::vector<Share>& shares, std::vector<int64_t>& counts) {
-  std::sort(shares.begin(), shares.end(), [](const Share& a, const Share& b) {
-    const Wide left = a.weight * static_cast<Wide>(b.room), right = b.weight * static_cast<Wide>(a.room);
-    return left != right ? left > right : a.index < b.index;
-  });
-  Wide sum = 0;
-  for (const Share& share : shares) sum += share.weight;
-  size_t first = 0;
-  for (; first < shares.size() && rest > 0; ++first) {
-    const Share& share = shares[first];
-    if (static_cast<Wide>(rest) * share.weight < static_cast<Wide>(share.room) * sum) break;
-    counts[share.index] += share.room;
-    rest -= share.room;
-    sum -= share.weight;
-  }
-  if (rest == 0 || first == shares.size()) return rest;
-  const auto open = shares.begin() + static_cast<int64_t>(first);
-  int64_t units = rest;
-  for (auto it = open; it != shares.end(); ++it) {
-    const Wide quota = static_cast<Wide>(rest) * it->weight;
-    const int64_t whole = static_cast<int64_t>(quota / sum);
-    it->remainder = quota % sum;
-    counts[it->index] += whole;
-    units -= whole;
-  }
-  // 0 <= units < number of open shares: the remainders sum to units * sum.
-  const auto last = open + units;
-  std::nth_element(open, last, shares.end(), [](const Share& a, const Share& b) {
-    return a.remainder != b.remainder ? a.remainder > b.remainder : a.index < b.index;
-  });
-  for (auto it = open; it != last; ++it) ++counts[it->index];
-  return 0;
-}
 
 }  // namespace
 
@@ -80,7 +36,7 @@ int64_t Alloc(int64_t total, Span<const uint64_t> weights, Span<const int32_t> c
       assert(weights[i] <= kMaxWeight);
       const Wide weight = equal ? 1 : weights[i];
       const int64_t room = (redistribute ? int64_t{caps[i]} : total) - taken[i];
-      if (weight > 0 && room > 0) shares.push_back({static_cast<uint32_t>(i), weight, room, 0});
+      if (weight > 0 && room > 0) shares.push_back({i, weight, 1, room});
     }
     rest = GiveOut(rest, shares, taken);
   }

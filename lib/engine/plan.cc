@@ -9,12 +9,13 @@
 
 namespace kvc {
 
-CacheConfig Session::FullCacheConfig(const Model& model, const Policy& policy) {
+// Pages as this session has them: what is compared is what was dropped, not how much of a page is empty.
+CacheConfig Session::FullCacheConfig(const Model& model, const Policy& policy, int32_t page_slots) {
   CacheConfig config;
   const ModelConfig& c = model.config();
   config.n_layers = c.n_layers, config.n_kv_heads = c.n_kv_heads, config.group = c.n_heads / c.n_kv_heads,
   config.head_dim = c.head_dim;
-  config.page_slots = 64;
+  config.page_slots = page_slots;
   config.raw = {static_cast<KvType>(std::min(policy.Int(OptionId::kKv), 2)), c.head_dim, 0};
   if (policy.Int(OptionId::kKv) > 2) config.raw.type = KvType::kF16;
   HeadFormat format;
@@ -187,7 +188,7 @@ Result<SessionPlan> Session::Plan(const std::shared_ptr<const Model>& model, con
   int64_t step_workspace = counter->used();
   KVC_RETURN_IF_ERROR(s.PlanSteps(growth.slots, longest, n_prompt, growth.n_steps, &step_workspace));
   plan.workspace_bytes = std::max(prompt_workspace, step_workspace);
-  const CacheConfig full = FullCacheConfig(*model, p);
+  const CacheConfig full = FullCacheConfig(*model, p, config.page_slots);
   const int64_t answer = s.params_.max_tokens == kMaxContext ? 0 : s.params_.max_tokens - n_prompt;
   const int64_t full_pages = (n_prompt + answer + full.page_slots - 1) / full.page_slots;
   plan.cache_bytes_full =

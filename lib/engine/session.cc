@@ -498,7 +498,7 @@ SessionStats Session::Stats() const {
   stats.cache_bytes = cache_->bytes();
   stats.cache_bytes_peak =
       std::max(cache_bytes_peak_, stats.cache_bytes);  // a fork takes pages of the same pools
-  const CacheConfig full = FullCacheConfig(*model_, compressor_->policy());
+  const CacheConfig full = FullCacheConfig(*model_, compressor_->policy(), cache_->config().page_slots);
   const int64_t heads = int64_t{c.n_layers} * c.n_kv_heads,
                 pages = (int64_t{n_tokens_} + full.page_slots - 1) / full.page_slots;
   stats.cache_bytes_full = heads * pages * KvCache::PageBytes(full, full.formats[0]);

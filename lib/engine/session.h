@@ -143,7 +143,7 @@ class Session final : public PrefillSink, public DecodeSink {
                    int64_t* workspace);
   static Status CheckPolicy(const Model& model, const Policy& policy);
   // One head of an uncompressed cache of the same element type.
-  static CacheConfig FullCacheConfig(const Model& model, const Policy& policy);
+  static CacheConfig FullCacheConfig(const Model& model, const Policy& policy, int32_t page_slots);
   static CompressorShape Shape(const Model& model) { return model.compressor_shape(); }
 
   std::shared_ptr<const Model> model_;

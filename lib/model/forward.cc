@@ -178,7 +178,6 @@ Status ForwardWorkspace::ReserveDecode(const ModelConfig& c, int32_t n_rows, Mem
       meter, Activations::Floats(c, n_rows) + int64_t{n_rows} * (c.hidden_size + c.head_dim + c.vocab_size),
       "decode activations"));
   KVC_RETURN_IF_ERROR(scratch_.Reserve(meter, ScratchBytes(c, n_rows), "decode activations"));
-  decode_rows_ = std::max(decode_rows_, n_rows);
   return {};
 }
 

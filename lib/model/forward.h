@@ -95,7 +95,6 @@ class ForwardWorkspace {
   Buffer<uint8_t> scratch_;  // of MatMul
   LayerKv kv_;
   Observation observed_;
-  int32_t decode_rows_ = 0;
 };
 
 // kCancelled at the next chunk when the call is cancelled. The sink has seen complete layers only.

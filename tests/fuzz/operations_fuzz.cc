@@ -3,8 +3,9 @@
 // a cache that holds together, or says why not and leaves the session as it was. A session that dropped
 // nothing answers as one that got all its tokens in one prompt.
 //
-// Input: method, budget, storage and decode, what happens when full and how much memory there is (5 bytes),
-// then pairs of an operation and its argument.
+// Input: method, budget, storage and decode, what happens when full, how much memory there is, and three
+// options with their values, extreme ones among them (11 bytes), then pairs of an operation and its argument.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "lib/base/hash.h"
+#include "lib/compress/policy_text.h"
 #include "lib/engine/session.h"
 #include "tests/support/tiny_model.h"
 
@@ -68,12 +70,14 @@ void CheckCache(const kvc::Session& s) {
   const kvc::ModelConfig& c = s.model().config();
   const kvc::SessionStats stats = s.Stats();
   const int64_t n_tokens = stats.n_slots_full / (int64_t{c.n_layers} * c.n_kv_heads);
+  REQUIRE(stats.stop_token >= -1 && stats.stop_token < c.vocab_size);
   int64_t slots = 0;
   std::vector<int32_t> kept;
   for (int layer = 0; layer < c.n_layers; ++layer) {
     for (int g = 0; g < c.n_kv_heads; ++g) {
       s.Kept(layer, g, &kept);
       slots += static_cast<int64_t>(kept.size());
+      REQUIRE(n_tokens == 0 || !kept.empty());
       for (size_t i = 0; i < kept.size(); ++i)
         REQUIRE(kept[i] > (i == 0 ? -1 : kept[i - 1]) && kept[i] < n_tokens);
     }
@@ -130,22 +134,50 @@ kvc::Status Feed(int operation, uint8_t argument, Played* played) {
     if (token >= 0) tokens.push_back(token);
     return status;
   }
-  if (operation < 4) {
-    const std::vector<int32_t> more = Tokens(argument % 48 + 1, argument);
+  if (operation < 4) {  // now and then more than the context holds
+    const std::vector<int32_t> more = Tokens(argument % 16 == 15 ? 150 : argument % 48 + 1, argument);
     const kvc::Status status = s.Prefill(more, operation == 2);
     if (status.ok()) tokens.insert(tokens.end(), more.begin(), more.end());
     return status;
   }
-  const kvc::Status status = s.Rewind(argument % 5);
-  if (status.ok()) tokens.resize(tokens.size() - argument % 5);
+  if (operation == 4) {
+    const kvc::Status status = s.Rewind(argument % 5);
+    if (status.ok()) tokens.resize(tokens.size() - argument % 5);
+    return status;
+  }
+  const kvc::Status status = s.Accept(argument);
+  if (status.ok()) tokens.push_back(argument);
   return status;
+}
+
+kvc::Status Other(int operation, uint8_t argument, Played* played) {
+  kvc::Session& s = *played->session;
+  if (operation == 12) {
+    kvc::SamplerParams sampling;
+    sampling.temperature = static_cast<float>(argument % 4),
+    sampling.top_p = static_cast<float>(argument % 5) / 4;
+    sampling.top_k = argument % 7, sampling.seed = argument;
+    return s.SetSampling(sampling);
+  }
+  if (operation ==
+      13) {  // the next call that computes says so and changes nothing; then the request is answered
+    s.call().RequestCancel();
+    int32_t token = -1;
+    const Seen before = Look(s);
+    const kvc::Status status = argument % 2 == 0 ? s.Prefill(Tokens(5, argument), true) : s.Step(&token);
+    s.call().ClearCancel();
+    REQUIRE(token == -1 && Same(Look(s), before));
+    return status;
+  }
+  s.ObserveAttention(argument % 2 == 0);
+  return {};
 }
 
 // *strong: a failure leaves everything as it was. The other calls feed the token of the last step first.
 kvc::Status Operate(int operation, uint8_t argument, const std::string& path, Played* played, Played* other,
                     bool* strong) {
   kvc::Session& s = *played->session;
-  *strong = operation != 5 && operation != 10;
+  *strong = operation != 5 && operation != 10 && operation != 14;
   switch (operation) {
     case 0:
     case 1:
@@ -153,6 +185,8 @@ kvc::Status Operate(int operation, uint8_t argument, const std::string& path, Pl
     case 3:
     case 4:
       return Feed(operation, argument, played);
+    case 14:
+      return Feed(5, argument, played);
     case 5: {
       int64_t freed = -1;
       const kvc::Status status = s.Recompress(argument % 64, &freed);
@@ -183,9 +217,24 @@ kvc::Status Operate(int operation, uint8_t argument, const std::string& path, Pl
       return s.MaskHeads({keep, 4}, argument / 16 + 1);
     }
     default:
-      s.ObserveAttention(argument % 2 == 0);
-      return {};
+      return Other(operation, argument, played);
   }
+}
+
+// One of the options the policy has, at one end of its range, at its default or anywhere between.
+std::string ExtremeOption(const kvc::Policy& policy, uint8_t which, uint8_t value) {
+  const std::vector<kvc::OptionId> used = kvc::OptionsOf(policy);
+  if (used.empty() || which >= 128) return "";
+  const kvc::Option& option = kvc::GetOption(used[which % used.size()]);
+  if (option.kind == kvc::OptionKind::kLevels || option.kind == kvc::OptionKind::kBytes) return "";
+  const double most = std::min(option.max, option.min + 300),
+               at = option.min + (most - option.min) * (value / 4) / 63;
+  double chosen = value % 4 == 0   ? option.min
+                  : value % 4 == 1 ? option.max
+                  : value % 4 == 2 ? option.default_value
+                                   : at;
+  if (option.kind != kvc::OptionKind::kReal) chosen = std::floor(chosen);
+  return std::string(",") + option.key + "=" + kvc::ValueText(option, chosen);
 }
 
 kvc::Result<kvc::Policy> ChoosePolicy(const uint8_t* data) {
@@ -198,6 +247,12 @@ kvc::Result<kvc::Policy> ChoosePolicy(const uint8_t* data) {
   kvc::Result<kvc::Policy> policy = kvc::ParsePolicy(spec.c_str());
   if (!policy.ok() && name != "full") policy = kvc::ParsePolicy((spec + ",window=4").c_str());
   if (!policy.ok() && name != "full") policy = kvc::ParsePolicy((spec + ",recent=4").c_str());
+  for (int i = 0; i < 3 && policy.ok() && name != "full"; ++i) {
+    const std::string more = spec + ExtremeOption(policy.value(), data[5 + 2 * i], data[6 + 2 * i]);
+    kvc::Result<kvc::Policy> with = kvc::ParsePolicy(more.c_str());
+    REQUIRE(with.ok() || !with.status().message().empty());
+    if (with.ok()) policy = std::move(with), spec = more;
+  }
   if (policy.ok() && name == "table") policy.value().table = {12, 20, data[1] % 60 + 8, 31};
   return policy;
 }
@@ -219,7 +274,7 @@ void CheckWhole(const World& world, Played* played) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static World world;
-  if (size < 5) return 0;
+  if (size < 11) return 0;
   const kvc::Result<kvc::Policy> policy = ChoosePolicy(data);
   if (!policy.ok()) return 0;
   const bool tight = data[4] % 4 == 0;
@@ -237,11 +292,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const bool whole = policy.value().keeps_all() && policy.value().Int(kvc::OptionId::kKv) == kF32 &&
                        params.on_full == kvc::OnFull::kError;
     Played played = {std::move(made.value()), {}, whole}, other = {nullptr, {}, whole};
-    data += 5, size -= 5;
+    data += 11, size -= 11;
     for (int i = 0; i < kOperations && size >= 2; ++i, data += 2, size -= 2) {
       const Seen before = Look(*played.session);
       bool strong = false;
-      const kvc::Status status = Operate(data[0] % 12, data[1], world.path, &played, &other, &strong);
+      const kvc::Status status = Operate(data[0] % 15, data[1], world.path, &played, &other, &strong);
       REQUIRE(status.ok() || !status.message().empty());
       REQUIRE(status.ok() || status.code() != kvc::Code::kInternal);
       REQUIRE(tight || status.code() != kvc::Code::kMemory);
