@@ -14,13 +14,11 @@ Status Sampler::Check(const SamplerParams& p) {
   return {};
 }
 
-Status Sampler::Pick(const KernelTable& kernels, Span<const float> logits, int64_t draw, MemoryMeter* meter,
-                     int32_t* token) {
+Status Sampler::Pick(const KernelTable& kernels, Span<const float> logits, int64_t draw, int32_t* token) {
   SampleArgs args;
   args.logits = logits.data(), args.n = static_cast<int32_t>(logits.size());
   args.temperature = params_.temperature, args.top_p = params_.top_p, args.top_k = params_.top_k;
   args.seed = static_cast<uint64_t>(params_.seed), args.draw = draw;
-  if (params_.temperature > 0) KVC_RETURN_IF_ERROR(weights_.Reserve(meter, args.n, "sampling"));
   args.weights = weights_.data();
   *token = Sample(kernels, args);
   if (*token >= 0) return {};

@@ -22,10 +22,12 @@ class Sampler {
   explicit Sampler(const SamplerParams& params) : params_(params) {}
   const SamplerParams& params() const { return params_; }
   void set_params(const SamplerParams& params) { params_ = params; }
-  // draw: number of the draw in this session. Takes its scratch at the first draw and allocates nothing after
-  // it. kBadModel when no logit is a finite number.
-  Status Pick(const KernelTable& kernels, Span<const float> logits, int64_t draw, MemoryMeter* meter,
-              int32_t* token);
+  // Takes what Pick needs for n logits, once: a step does so before it changes anything.
+  Status Reserve(int32_t n, MemoryMeter* meter) {
+    return params_.temperature > 0 ? weights_.Reserve(meter, n, "sampling") : Status();
+  }
+  // draw: number of the draw in this session. Allocates nothing. kBadModel when no logit is a finite number.
+  Status Pick(const KernelTable& kernels, Span<const float> logits, int64_t draw, int32_t* token);
   int64_t bytes() const { return weights_.bytes(); }
 
  private:

@@ -391,11 +391,11 @@ Status Session::Step(int32_t* token) {
   }
   if (finished_) return {};
   KVC_RETURN_IF_ERROR(CheckCancel("step"));
+  KVC_RETURN_IF_ERROR(sampler_.Reserve(model_->config().vocab_size, model_->meter().get()));
   KVC_RETURN_IF_ERROR(FeedPending());
   KVC_RETURN_IF_ERROR(CheckCancel("step"));
   int32_t picked = -1;
-  KVC_RETURN_IF_ERROR(
-      sampler_.Pick(*model_->ops().kernels, logits(), n_answer_, model_->meter().get(), &picked));
+  KVC_RETURN_IF_ERROR(sampler_.Pick(*model_->ops().kernels, logits(), n_answer_, &picked));
   if (model_->tokenizer().IsStop(picked)) {
     finished_ = true;
     stop_token_ = picked;
