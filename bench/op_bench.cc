@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/ops/ops.h"
+#include "lib/ops/cpu/matmul.h"
 #include "tests/parity/cases.h"
 
 namespace {

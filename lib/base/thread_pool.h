@@ -26,7 +26,7 @@ class ThreadPool {
         [](void* c, int64_t item, int thread) {
           (*static_cast<std::remove_reference_t<F>*>(c))(item, thread);
         },
-        &f);
+        const_cast<void*>(static_cast<const void*>(&f)));
   }
 };
 

@@ -1,5 +1,6 @@
-// A cache to a file and back, page by page as it lies in memory, so that a restored session continues
-// bit-identically.
+// A cache to a file and back, page by page as it lies in memory, so that a restored session continues bit-identically.
+#include <algorithm>
+
 #include "lib/base/archive.h"
 #include "lib/cache/kv_cache.h"
 
@@ -8,93 +9,143 @@ namespace {
 
 constexpr int64_t kMaxPages = 1 << 24;
 
+Status Damaged() { return Error(Code::kBadModel, "damaged: the pages of a head do not fit together"); }
+
 }  // namespace
 
+// Pages of one list: as many as the lengths, which are known, call for.
 template <typename Archive>
-Status KvCache::ArchivePages(Archive& archive, int pool_index, std::vector<int32_t>* ids) {
-  PagePool& pool = *pools_[static_cast<size_t>(pool_index)];
-  int64_t n = static_cast<int64_t>(ids->size());
-  KVC_RETURN_IF_ERROR(ArchiveValue(archive, n));
+Status KvCache::ArchivePages(Archive& archive, Stream* stream, int32_t head, int kind) {
+  const int32_t format = FormatOf(head, kind);
+  if (format < 0) return {};
+  PageArena& arena = Arena(format);
+  const int32_t n = NeedsNow(head).pages[kind];
+  std::vector<uint8_t> bytes(static_cast<size_t>(arena.page_bytes()));
   if constexpr (Archive::kReading) {
-    if (n < 0 || n > kMaxPages || n * pool.page_bytes() > archive.left())
-      return Error(Code::kBadModel, "damaged: %lld pages do not fit the file", static_cast<long long>(n));
-    ids->clear();
-    if (n > 0) KVC_RETURN_IF_ERROR(pool.Take(static_cast<int32_t>(n), 0, ids));
+    if (n > kMaxPages || n * arena.page_bytes() > archive.left()) return Damaged();
+    KVC_RETURN_IF_ERROR(Widen(kind == 0 ? n : 0, kind >= 2 ? n : 0));
+    std::vector<int32_t> ids;
+    KVC_RETURN_IF_ERROR(arena.Take(n, &ids));
+    if (kind == 1 && n > 0) view_.ring[head * kRingFields + kRingPage] = ids[0];
+    if (kind != 1) {
+      std::copy(ids.begin(), ids.end(), List(head, kind).ids);
+      *List(head, kind).n = n;
+    }
+    bytes_ += n * arena.page_bytes();
   }
-  for (int32_t id : *ids) KVC_RETURN_IF_ERROR(archive.Bytes(pool.Data(id), pool.page_bytes()));
-  return {};
-}
-
-// What was read must be a cache this code could have written: every index is used later without another look.
-Status KvCache::CheckHead(const Head& h, const HeadFormat& format, int32_t n_tokens,
-                          int32_t changed_at) const {
-  const int32_t room = static_cast<int32_t>(h.pages.size()) * config_.page_slots;
-  bool good = h.main_len >= 0 && h.main_len <= room && h.tail_len >= 0 &&
-              h.tail_len <= std::max(format.tail_slots - 1, 0);
-  good = good && h.tail_start >= 0 && h.tail_start < std::max(format.tail_slots, 1) &&
-         (h.tail_len == 0 || h.tail_page >= 0);
-  good = good && (!config_.ordered || static_cast<int32_t>(h.order.size()) == h.main_len);
-  std::vector<uint8_t> seen(static_cast<size_t>(good ? h.main_len : 0), 0);
-  for (size_t i = 0; good && i < h.order.size(); ++i) {
-    const int32_t slot = h.order[i];
-    good = slot >= 0 && slot < h.main_len && seen[static_cast<size_t>(slot)]++ == 0;
-  }
-  for (int which = 0; good && which < 2; ++which) {
-    good = h.book_len[which] >= 0 &&
-           h.book_len[which] <= static_cast<int32_t>(h.book_pages[which].size()) * config_.page_slots;
-  }
-  int32_t last = -1;
-  for (int32_t r = 0; good && r < h.main_len + h.tail_len; ++r) {
-    const Slot s = SlotOfRank(h, r);
-    const int32_t position = *Positions(h, s);
-    good = position > last && position < n_tokens;
-    last = position;
-    for (int which = 0; good && format.codebook && !s.raw && which < 2; ++which) {
-      CodedVector code;
-      std::memcpy(&code, s.page + (which == 0 ? 0 : h.key_bytes * s.slots) + h.key_bytes * s.index,
-                  sizeof code);
-      good = static_cast<int32_t>(code.ref) >= 0 &&
-             static_cast<int32_t>(code.ref) < BookOwner(h).book_len[which];
+  for (int32_t p = 0; p < n; ++p) {
+    const DeviceBytes page = arena.At(PageAt({head, kind, p, format, false}));
+    if constexpr (Archive::kReading) {
+      KVC_RETURN_IF_ERROR(archive.Bytes(bytes.data(), arena.page_bytes()));
+      KVC_RETURN_IF_ERROR(arenas_->device()->Write(stream, page, bytes.data(), arena.page_bytes()));
+    } else {
+      KVC_RETURN_IF_ERROR(arenas_->device()->Read(stream, page, bytes.data(), arena.page_bytes()));
+      KVC_RETURN_IF_ERROR(archive.Bytes(bytes.data(), arena.page_bytes()));
     }
   }
-  // A head of a sequence that has begun is never empty, and what came since the last change is there.
-  good = good && (n_tokens == 0 || h.main_len + h.tail_len > 0) &&
-         CountFrom(h, changed_at) == n_tokens - changed_at;
-  return good ? Status() : Error(Code::kBadModel, "damaged: the pages of a head do not fit together");
+  return {};
+}
+
+Status KvCache::CheckLengths(int32_t head) const {
+  const HeadFormat& format = layout_->heads[static_cast<size_t>(head)];
+  const int64_t most = kMaxPages * layout_->page_slots;
+  bool good = view_.len[head] >= 0 && view_.len[head] < most && view_.rotated[head] <= 1;
+  if (view_.ring != nullptr) {
+    const int32_t *ring = view_.ring + head * kRingFields, slots = layout_->ring_slots(head);
+    // A full ring settles at once, so it is never found full.
+    good = good && ring[kRingLen] >= 0 && ring[kRingLen] <= std::max(slots - 1, 0);
+    good = good && ring[kRingStart] >= 0 && ring[kRingStart] < std::max(slots, 1);
+    good = good && (format.ring >= 0 || ring[kRingLen] == 0);
+  }
+  for (int which = 0; view_.book_len != nullptr && which < 2; ++which)
+    good = good && view_.book_len[2 * head + which] >= 0 && view_.book_len[2 * head + which] < most;
+  return good ? Status() : Damaged();
+}
+
+// What was read must be a cache this code could have written: positions, ranks and references are used later without
+// another look.
+Status KvCache::CheckHead(Stream* stream, int32_t head, int32_t n_tokens, int32_t changed_at) {
+  const int32_t n = Len(head);
+  std::vector<int32_t> positions;
+  KVC_RETURN_IF_ERROR(Positions(stream, head, &positions));
+  bool good = n_tokens == 0 || n > 0;  // a head of a sequence that has begun is never empty
+  for (size_t i = 0; good && i < positions.size(); ++i)
+    good = positions[i] > (i == 0 ? -1 : positions[i - 1]) && positions[i] < n_tokens;
+  // What came since the last change is there.
+  good = good && positions.end() - std::lower_bound(positions.begin(), positions.end(), changed_at) == n_tokens - changed_at;
+  std::vector<uint8_t> page, ranks_seen(static_cast<size_t>(n), 0);
+  int32_t last = -1;
+  for (int kind = 0; good && kind < 2; ++kind) {
+    const int32_t format = FormatOf(head, kind);
+    if (format < 0) continue;
+    const PageFormat& f = layout_->formats[static_cast<size_t>(format)];
+    const int32_t *ring = view_.ring == nullptr ? nullptr : view_.ring + head * kRingFields,
+                  in_part = kind == 0 ? view_.len[head] : ring[kRingLen];
+    page.resize(static_cast<size_t>(f.bytes));
+    for (int32_t i = 0; good && i < in_part; ++i) {
+      const int32_t slot = kind == 0 ? i : (ring[kRingStart] + i) % f.slots;
+      if (i == 0 || (kind == 0 && slot % f.slots == 0)) {
+        KVC_RETURN_IF_ERROR(arenas_->device()->Read(
+            stream, Arena(format).At(PageAt({head, kind, kind == 0 ? slot / f.slots : 0, format, false})), page.data(), f.bytes));
+      }
+      const int64_t at = slot % f.slots;
+      const auto number = [&](int64_t offset) {
+        int32_t value;
+        std::memcpy(&value, page.data() + offset, sizeof value);
+        return value;
+      };
+      if (kind == 0) {
+        const int32_t position = number(f.positions + 4 * at);
+        scattered_ = scattered_ || position < last;
+        last = position;
+      }
+      if (f.ranks) {
+        const int32_t rank = number(f.rank + 4 * at);
+        good = rank >= 0 && rank < n && ranks_seen[static_cast<size_t>(rank)]++ == 0;
+      }
+      for (int which = 0; good && f.coding == EntryCoding::kCodebook && which < 2; ++which) {
+        const int32_t ref = number((which == 0 ? f.keys : f.values) + at * static_cast<int64_t>(sizeof(CodedVector)));
+        good = ref >= 0 && ref < view_.book_len[2 * layout_->book_owner(head) + which];
+      }
+    }
+  }
+  return good ? Status() : Damaged();
 }
 
 template <typename Archive>
-Status KvCache::ArchiveHead(Archive& archive, Head& h) {
-  KVC_RETURN_IF_ERROR(ArchiveValue(archive, h.main_len));
-  KVC_RETURN_IF_ERROR(ArchiveValue(archive, h.tail_start));
-  KVC_RETURN_IF_ERROR(ArchiveValue(archive, h.tail_len));
-  KVC_RETURN_IF_ERROR(ArchiveSequence(archive, h.order, kMaxPages));
-  KVC_RETURN_IF_ERROR(ArchivePages(archive, h.main_pool, &h.pages));
-  if (h.tail_pool >= 0) {
-    std::vector<int32_t> tail;
-    if (h.tail_page >= 0) tail.push_back(h.tail_page);
-    KVC_RETURN_IF_ERROR(ArchivePages(archive, h.tail_pool, &tail));
-    if (Archive::kReading) h.tail_page = tail.empty() ? -1 : tail[0];
-    if (tail.size() > 1) return Error(Code::kBadModel, "damaged: a head with two tails");
+Status KvCache::ArchiveHead(Archive& archive, Stream* stream, int32_t head) {
+  KVC_RETURN_IF_ERROR(ArchiveValue(archive, view_.len[head]));
+  KVC_RETURN_IF_ERROR(ArchiveValue(archive, view_.rotated[head]));
+  if (view_.ring != nullptr) {
+    KVC_RETURN_IF_ERROR(ArchiveValue(archive, view_.ring[head * kRingFields + kRingStart]));
+    KVC_RETURN_IF_ERROR(ArchiveValue(archive, view_.ring[head * kRingFields + kRingLen]));
   }
-  for (int which = 0; which < 2 && book_pool_ >= 0; ++which) {
-    KVC_RETURN_IF_ERROR(ArchiveValue(archive, h.book_len[which]));
-    KVC_RETURN_IF_ERROR(ArchivePages(archive, book_pool_, &h.book_pages[which]));
+  for (int which = 0; view_.book_len != nullptr && which < 2; ++which)
+    KVC_RETURN_IF_ERROR(ArchiveValue(archive, view_.book_len[2 * head + which]));
+  if (Archive::kReading) {
+    const Status lengths = CheckLengths(head);
+    if (!lengths.ok()) Reset(head);  // nothing has been taken for them
+    KVC_RETURN_IF_ERROR(lengths);
   }
+  for (int kind = 0; kind < kKinds; ++kind) KVC_RETURN_IF_ERROR(ArchivePages(archive, stream, head, kind));
   return {};
 }
 
-Status KvCache::SaveTo(ArchiveWriter& archive) {
-  for (Head& h : heads_) KVC_RETURN_IF_ERROR(ArchiveHead(archive, h));
+Status KvCache::SaveTo(ArchiveWriter& archive, Stream* stream) {
+  uint8_t scattered = scattered_ ? 1 : 0;
+  KVC_RETURN_IF_ERROR(ArchiveValue(archive, scattered));
+  for (int32_t i = 0; i < layout_->n_heads_total(); ++i) KVC_RETURN_IF_ERROR(ArchiveHead(archive, stream, i));
   return {};
 }
 
-Status KvCache::RestoreFrom(ArchiveReader& archive, int32_t n_tokens, int32_t changed_at) {
+Status KvCache::RestoreFrom(ArchiveReader& archive, Stream* stream, int32_t n_tokens, int32_t changed_at) {
   Clear();
-  for (size_t i = 0; i < heads_.size(); ++i) {
-    KVC_RETURN_IF_ERROR(ArchiveHead(archive, heads_[i]));
-    KVC_RETURN_IF_ERROR(CheckHead(heads_[i], config_.formats[i], n_tokens, changed_at));
-  }
+  uint8_t scattered = 0;
+  KVC_RETURN_IF_ERROR(ArchiveValue(archive, scattered));
+  scattered_ = scattered != 0;  // CheckHead looks where it is said that slots are in order
+  for (int32_t i = 0; i < layout_->n_heads_total(); ++i) KVC_RETURN_IF_ERROR(ArchiveHead(archive, stream, i));
+  for (int32_t i = 0; i < layout_->n_heads_total(); ++i)
+    KVC_RETURN_IF_ERROR(CheckHead(stream, i, n_tokens, changed_at));
   return {};
 }
 

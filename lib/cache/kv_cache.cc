@@ -1,530 +1,384 @@
 #include "lib/cache/kv_cache.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace kvc {
+namespace {
 
-int64_t KvCache::KeyBytes(const HeadFormat& format) {
-  return format.key_channels ? KeyCodeBytes(format.stored.type, format.stored.d) : ValueBytes(format);
+constexpr int32_t kFirstPages = 2;  // room in a head's list of pages at first
+
+// Entries that leave the ring before n more are in it.
+int32_t Leaving(int32_t ring_len, int32_t ring_slots, int32_t settle, int32_t n) {
+  const int32_t over = ring_len + n - ring_slots;
+  return over < 0 ? 0 : (over / settle + 1) * settle;
 }
 
-int64_t KvCache::ValueBytes(const HeadFormat& format) {
-  return format.codebook ? static_cast<int64_t>(sizeof(CodedVector)) : VectorBytes(format.stored);
+}  // namespace
+
+// ---- bytes ----
+
+int64_t PageBytes(const CacheLayout& layout, int32_t head) { return layout.main(head).bytes; }
+
+int64_t RingBytes(const CacheLayout& layout, int32_t head) {
+  const int32_t ring = layout.heads[static_cast<size_t>(head)].ring;
+  return ring < 0 ? 0 : layout.formats[static_cast<size_t>(ring)].bytes;
 }
 
-int64_t KvCache::SlotBytes(const CacheConfig& config, int64_t key_bytes, int64_t value_bytes) {
-  return key_bytes + value_bytes + 4 + 4 * int64_t{config.n_aux} + (config.seen_masks ? 4 : 0);
+int64_t DirectionBytes(const CacheLayout& layout) {
+  return layout.directions < 0 ? 0 : layout.formats[static_cast<size_t>(layout.directions)].bytes;
 }
 
-int64_t KvCache::PageBytes(const CacheConfig& config, const HeadFormat& format) {
-  const int64_t scales = format.key_channels ? int64_t{2} * config.head_dim : 0;
-  return (config.page_slots * SlotBytes(config, KeyBytes(format), ValueBytes(format)) + scales + 63) / 64 *
-         64;
+int32_t MainAfterStore(const CacheLayout& layout, int32_t head, int32_t n) {
+  const HeadFormat& h = layout.heads[static_cast<size_t>(head)];
+  if (h.ring < 0 || layout.main(head).coding == EntryCoding::kCodebook) return n;
+  return std::max(n - (layout.ring_slots(head) - h.settle), 0) / h.settle * h.settle;
 }
 
-int64_t KvCache::TailBytes(const CacheConfig& config, const HeadFormat& format) {
-  const int64_t vector_bytes = VectorBytes(config.raw);
-  return (format.tail_slots * SlotBytes(config, vector_bytes, vector_bytes) + 63) / 64 * 64;
-}
-
-int64_t KvCache::HeadBytes(const CacheConfig& config, const HeadFormat& format, int32_t n) {
-  const int64_t pages = (int64_t{MainAfterStore(format, n)} + config.page_slots - 1) / config.page_slots;
-  int64_t bytes = pages * PageBytes(config, format);
-  if (format.tail_slots > 0) bytes += TailBytes(config, format);
-  if (format.codebook) bytes += 2 * pages * BookPageBytes(config);
+int64_t HeadBytes(const CacheLayout& layout, int32_t head, int32_t n) {
+  const int64_t slots = layout.page_slots, pages = (int64_t{MainAfterStore(layout, head, n)} + slots - 1) / slots;
+  int64_t bytes = pages * PageBytes(layout, head) + RingBytes(layout, head);
+  if (layout.main(head).coding == EntryCoding::kCodebook) bytes += 2 * pages * DirectionBytes(layout);
   return bytes;
 }
 
-Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheConfig& config, const KernelTable* kernels,
-                                                 std::shared_ptr<MemoryMeter> meter) {
-  std::unique_ptr<KvCache> cache(new KvCache());
-  cache->config_ = config;
-  cache->kernels_ = kernels;
-  cache->heads_.resize(static_cast<size_t>(config.n_layers * config.n_kv_heads));
-  const auto pool_of = [&](int64_t bytes) {
-    for (size_t i = 0; i < cache->pools_.size(); ++i) {
-      if (cache->pools_[i]->page_bytes() == bytes) return static_cast<int32_t>(i);
-    }
-    cache->pools_.push_back(std::make_shared<PagePool>(bytes, meter));
-    return static_cast<int32_t>(cache->pools_.size() - 1);
-  };
-  for (size_t i = 0; i < cache->heads_.size(); ++i) {
-    Head& head = cache->heads_[i];
-    const HeadFormat& format = config.formats[i];
-    head.main_pool = pool_of(PageBytes(config, format));
-    if (format.tail_slots > 0) head.tail_pool = pool_of(TailBytes(config, format));
-    head.key_bytes = KeyBytes(format), head.value_bytes = ValueBytes(format);
-    if (format.codebook) cache->book_pool_ = pool_of(BookPageBytes(config));
+// ---- life ----
+
+KvCache::KvCache(std::shared_ptr<const CacheLayout> layout, PageArenas* arenas)
+    : layout_(std::move(layout)), arenas_(arenas) {
+  for (const PageFormat& f : layout_->formats) {
+    arenas_of_.push_back(arenas_->Of(f.bytes));
+    bases_.push_back(arenas_of_.back()->base());
   }
-  cache->spare_.resize(cache->pools_.size());
-  int32_t settle = 1;
-  for (const HeadFormat& format : config.formats) settle = std::max(settle, format.settle);
-  KVC_RETURN_IF_ERROR(
-      cache->scratch_.Allocate(meter.get(), 2 * int64_t{settle} * config.head_dim, "the KV cache"));
-  cache->ReserveCodes();
+  for (int32_t i = 0; i < layout_->n_heads_total(); ++i) ring_slots_ = std::max(ring_slots_, layout_->ring_slots(i));
+  taken_.resize(layout_->formats.size());
+  wanted_.resize(layout_->formats.size());
+}
+
+Result<std::unique_ptr<KvCache>> KvCache::Create(std::shared_ptr<const CacheLayout> layout, PageArenas* arenas) {
+  std::unique_ptr<KvCache> cache(new KvCache(std::move(layout), arenas));
+  const int64_t heads = cache->layout_->n_heads_total();
+  KVC_RETURN_IF_ERROR(cache->lengths_.Allocate(cache->meter(), heads * (1 + kRingFields + 2 + 1 + 2), "records of the KV cache"));
+  KVC_RETURN_IF_ERROR(cache->rotated_.Allocate(cache->meter(), heads, "records of the KV cache"));
+  KVC_RETURN_IF_ERROR(cache->Widen(kFirstPages, cache->layout_->directions >= 0 ? kFirstPages : 0));
+  if (cache->meter()->counting()) return cache;
+  for (int32_t i = 0; i < heads; ++i) cache->Reset(i);
   return cache;
 }
 
 KvCache::~KvCache() {
-  Clear();
-  for (size_t p = 0; p < spare_.size(); ++p) {  // shorter than pools_ when Create or Fork ran out of memory
-    for (int32_t id : spare_[p]) pools_[p]->Release(id);
-  }
+  if (view_.len != nullptr) Clear();
 }
 
-void KvCache::ReleaseHead(Head* h) {
-  for (int32_t id : h->pages) pools_[static_cast<size_t>(h->main_pool)]->Release(id);
-  if (h->tail_page >= 0) pools_[static_cast<size_t>(h->tail_pool)]->Release(h->tail_page);
-  for (auto& book : h->book_pages) {
-    for (int32_t id : book) pools_[static_cast<size_t>(book_pool_)]->Release(id);
-    book.clear();
+// The arrays behind the view.
+void KvCache::Point() {
+  const int64_t heads = layout_->n_heads_total();
+  view_.layout = layout_.get();
+  view_.bases = bases_.data();
+  view_.pages = pages_.data(), view_.rotated = rotated_.data();
+  int32_t* at = lengths_.data();
+  if (at == nullptr) return;
+  view_.len = at, at += heads;
+  view_.ring = ring_slots_ > 0 ? at : nullptr, at += heads * kRingFields;
+  view_.book_len = layout_->directions >= 0 ? at : nullptr, at += heads * 2;
+  n_pages_ = at, at += heads;
+  n_books_ = at;
+  view_.books = layout_->directions >= 0 ? books_.data() : nullptr;
+}
+
+// Room for so many pages in the lists of every head.
+Status KvCache::Widen(int32_t pages, int32_t books) {
+  const int64_t heads = layout_->n_heads_total();
+  const auto widen = [&](Buffer<int32_t>& list, int64_t rows, int32_t* stride, int32_t wanted) -> Status {
+    if (wanted <= *stride) return {};
+    const int32_t wider = *stride == 0 ? wanted : std::max(wanted, *stride + *stride / 2);
+    Buffer<int32_t> fresh;
+    KVC_RETURN_IF_ERROR(fresh.Allocate(meter(), rows * wider, "records of the KV cache"));
+    for (int64_t r = 0; list.data() != nullptr && r < rows; ++r)
+      std::copy_n(list.data() + r * *stride, *stride, fresh.data() + r * wider);
+    list = std::move(fresh);
+    *stride = wider;
+    return {};
+  };
+  KVC_RETURN_IF_ERROR(widen(pages_, heads, &view_.page_stride, pages));
+  KVC_RETURN_IF_ERROR(widen(books_, 2 * heads, &view_.book_stride, books));
+  Point();
+  return {};
+}
+
+void KvCache::Reset(int32_t head) {
+  view_.len[head] = 0, n_pages_[head] = 0;
+  if (view_.ring != nullptr) {
+    int32_t* ring = view_.ring + head * kRingFields;
+    ring[kRingPage] = -1, ring[kRingStart] = ring[kRingLen] = 0;
   }
-  h->book_len[0] = h->book_len[1] = 0;
-  h->pages.clear();
-  h->order.clear();
-  h->tail_page = -1;
-  h->main_len = h->tail_start = h->tail_len = 0;
+  n_books_[2 * head] = n_books_[2 * head + 1] = 0;
+  if (view_.book_len != nullptr) view_.book_len[2 * head] = view_.book_len[2 * head + 1] = 0;
+  view_.rotated[head] = layout_->main(head).coding != EntryCoding::kCodebook;
+}
+
+int32_t KvCache::FormatOf(int32_t head, int kind) const {
+  const HeadFormat& h = layout_->heads[static_cast<size_t>(head)];
+  return kind == 0 ? h.main : kind == 1 ? h.ring : layout_->directions;
+}
+
+// The ring's list has one place; its count is whether there is a page.
+KvCache::PageList KvCache::List(int32_t head, int kind) const {
+  if (kind == 0) return {view_.pages + int64_t{head} * view_.page_stride, n_pages_ + head};
+  return {view_.books + (int64_t{head} * 2 + kind - 2) * view_.book_stride, n_books_ + 2 * head + kind - 2};
+}
+
+void KvCache::ReleaseHead(int32_t head) {
+  for (int kind = 0; kind < kKinds; ++kind) {
+    const int32_t format = FormatOf(head, kind);
+    if (format < 0) continue;
+    if (kind == 1) {
+      const int32_t page = view_.ring[head * kRingFields + kRingPage];
+      if (page >= 0) Arena(format).Release(page), bytes_ -= Arena(format).page_bytes();
+      continue;
+    }
+    const PageList list = List(head, kind);
+    Arena(format).Release(list.ids, static_cast<size_t>(*list.n));
+    bytes_ -= *list.n * Arena(format).page_bytes();
+  }
+  Reset(head);
 }
 
 void KvCache::Clear() {
-  for (Head& head : heads_) ReleaseHead(&head);
+  for (int32_t i = 0; i < layout_->n_heads_total(); ++i) ReleaseHead(i);
+  ready_ = 0;
+  scattered_ = false;
 }
 
 Result<std::unique_ptr<KvCache>> KvCache::Fork() {
-  std::unique_ptr<KvCache> fork(new KvCache());
-  fork->config_ = config_;
-  fork->kernels_ = kernels_;
-  fork->pools_ = pools_;
-  fork->spare_.resize(pools_.size());
-  fork->heads_.reserve(heads_.size());
-  fork->book_pool_ = book_pool_;
-  KVC_RETURN_IF_ERROR(fork->scratch_.Allocate(nullptr, scratch_.size(), "the KV cache"));
-  fork->ReserveCodes();
-  for (const Head& head : heads_) {
-    fork->heads_.push_back(head);
-    for (int32_t id : head.pages) pools_[static_cast<size_t>(head.main_pool)]->AddReference(id);
-    if (head.tail_page >= 0) pools_[static_cast<size_t>(head.tail_pool)]->AddReference(head.tail_page);
-    for (const auto& book : head.book_pages) {
-      for (int32_t id : book) pools_[static_cast<size_t>(book_pool_)]->AddReference(id);
+  Result<std::unique_ptr<KvCache>> made = Create(layout_, arenas_);
+  if (!made.ok()) return made;
+  KvCache& fork = *made.value();
+  KVC_RETURN_IF_ERROR(fork.Widen(view_.page_stride, view_.book_stride));
+  if (meter()->counting()) return made;
+  std::copy_n(lengths_.data(), lengths_.size(), fork.lengths_.data());
+  std::copy_n(rotated_.data(), rotated_.size(), fork.rotated_.data());
+  for (int32_t i = 0; i < layout_->n_heads_total(); ++i) {
+    for (int kind = 0; kind < kKinds; ++kind) {
+      const int32_t format = FormatOf(i, kind);
+      if (format < 0) continue;
+      if (kind == 1) {
+        const int32_t page = view_.ring[i * kRingFields + kRingPage];
+        if (page >= 0) Arena(format).AddReference(page);
+        continue;
+      }
+      const PageList from = List(i, kind), to = fork.List(i, kind);
+      std::copy_n(from.ids, *from.n, to.ids);
+      for (int32_t p = 0; p < *from.n; ++p) Arena(format).AddReference(from.ids[p]);
     }
   }
-  return fork;
+  fork.bytes_ = bytes_, fork.scattered_ = scattered_;
+  ready_ = 0;  // what was this cache's own is shared now
+  return made;
 }
+
+// ---- numbers ----
 
 int64_t KvCache::TotalEntries() const {
   int64_t n = 0;
-  for (const Head& head : heads_) n += head.main_len + head.tail_len;
+  for (int32_t i = 0; i < layout_->n_heads_total(); ++i) n += Len(i);
   return n;
 }
 
 int32_t KvCache::MaxLen() const {
   int32_t n = 0;
-  for (const Head& head : heads_) n = std::max(n, head.main_len + head.tail_len);
+  for (int32_t i = 0; i < layout_->n_heads_total(); ++i) n = std::max(n, Len(i));
   return n;
 }
 
-bool KvCache::HasTails() const {
-  return std::any_of(heads_.begin(), heads_.end(), [](const Head& h) { return h.tail_pool >= 0; });
-}
-
-int64_t KvCache::bytes() const {
-  int64_t n = 0;
-  for (const auto& pool : pools_) n += pool->bytes_held();
-  return n;
-}
-
-int64_t KvCache::LayerBytes(int layer) const {
-  const auto bytes_of = [&](size_t pages, int32_t pool) {
-    return pages == 0 ? 0 : static_cast<int64_t>(pages) * pools_[static_cast<size_t>(pool)]->page_bytes();
-  };
-  int64_t n = 0;
-  for (int g = 0; g < config_.n_kv_heads; ++g) {
-    const Head& h = At(layer, g);
-    n += bytes_of(h.pages.size(), h.main_pool) + bytes_of(h.tail_page >= 0, h.tail_pool);
-    for (const auto& book : h.book_pages) n += bytes_of(book.size(), book_pool_);
+int64_t KvCache::LayerBytes(int32_t layer) const {
+  int64_t bytes = 0;
+  for (int32_t i = layer * layout_->n_kv_heads; i < (layer + 1) * layout_->n_kv_heads; ++i) {
+    for (int kind = 0; kind < kKinds; ++kind) {
+      const int32_t format = FormatOf(i, kind);
+      if (format < 0) continue;
+      const int32_t n = kind == 1 ? view_.ring[i * kRingFields + kRingPage] >= 0 : *List(i, kind).n;
+      bytes += n * Arena(format).page_bytes();
+    }
   }
-  return n;
+  return bytes;
 }
 
-// ---- slots ----
+int64_t KvCache::record_bytes() const { return pages_.bytes() + books_.bytes() + lengths_.bytes() + rotated_.bytes(); }
 
-KvCache::Slot KvCache::MainSlot(const Head& h, int32_t slot) const {
-  const int32_t id = h.pages[static_cast<size_t>(slot / config_.page_slots)];
-  return {pools_[static_cast<size_t>(h.main_pool)]->Data(id), slot % config_.page_slots, config_.page_slots,
-          false};
+// ---- room ----
+
+KvCache::Needs KvCache::NeedsNow(int32_t head) const {
+  Needs needs{};
+  needs.pages[0] = PagesFor(view_.len[head]);
+  needs.pages[1] = RingLen(view_, head) > 0;
+  for (int which = 0; view_.book_len != nullptr && which < 2; ++which)
+    needs.pages[2 + which] = PagesFor(view_.book_len[2 * head + which]);
+  return needs;
 }
 
-KvCache::Slot KvCache::TailSlot(const Head& h, int32_t i) const {
-  const HeadFormat& format = config_.formats[static_cast<size_t>(&h - heads_.data())];
-  return {pools_[static_cast<size_t>(h.tail_pool)]->Data(h.tail_page), (h.tail_start + i) % format.tail_slots,
-          format.tail_slots, true};
-}
-
-KvCache::Slot KvCache::SlotOfRank(const Head& h, int32_t rank) const {
-  if (rank >= h.main_len) return TailSlot(h, rank - h.main_len);
-  return MainSlot(h, config_.ordered ? h.order[static_cast<size_t>(rank)] : rank);
-}
-
-int64_t KvCache::MetaOffset(const Head& h, const Slot& s) const {
-  return s.raw ? 2 * VectorBytes(config_.raw) * s.slots : (h.key_bytes + h.value_bytes) * s.slots;
-}
-
-int32_t* KvCache::Positions(const Head& h, const Slot& s) const {
-  return reinterpret_cast<int32_t*>(s.page + MetaOffset(h, s)) + s.index;
-}
-
-float* KvCache::Aux(const Head& h, const Slot& s, int a) const {
-  return reinterpret_cast<float*>(s.page + MetaOffset(h, s)) + (1 + a) * s.slots + s.index;
-}
-
-uint32_t* KvCache::Seen(const Head& h, const Slot& s) const {
-  return reinterpret_cast<uint32_t*>(s.page + MetaOffset(h, s)) + (1 + config_.n_aux) * s.slots + s.index;
-}
-
-uint16_t* KvCache::KeyScales(const Head& h, const Slot& s) const {
-  const int64_t per_slot = 4 * int64_t{1 + config_.n_aux + (config_.seen_masks ? 1 : 0)};
-  return reinterpret_cast<uint16_t*>(s.page + MetaOffset(h, s) + per_slot * s.slots);
-}
-
-// The stored form of an entry's key (which 0) or value (1).
-uint8_t* KvCache::Stored(const Head& h, const Slot& s, int which) const {
-  const int64_t kb = s.raw ? VectorBytes(config_.raw) : h.key_bytes,
-                vb = s.raw ? VectorBytes(config_.raw) : h.value_bytes;
-  return s.page + (which == 0 ? kb * s.index : kb * s.slots + vb * s.index);
-}
-
-// Keys or values of n adjacent entries as f32, x [n, D].
-void KvCache::DecodeStored(const Head& h, const HeadFormat& format, const Slot& s, int32_t n, int which,
-                           float* x) const {
-  const uint8_t* stored = Stored(h, s, which);
-  if (s.raw) {
-    kernels_->decode_vectors(config_.raw, stored, n, x);
-  } else if (format.codebook) {
-    DecodeCodes(h, s, n, which == 0 ? x : nullptr, which == 1 ? x : nullptr);
-  } else if (format.key_channels && which == 0) {
-    kernels_->decode_key_block(format.stored.type, stored, KeyScales(h, s), n, config_.head_dim, x);
-  } else {
-    kernels_->decode_vectors(format.stored, stored, n, x);
+KvCache::Needs KvCache::NeedsOf(int32_t head, int32_t n, bool writes_all) const {
+  const HeadFormat& format = layout_->heads[static_cast<size_t>(head)];
+  const bool has_ring = format.ring >= 0;
+  const int32_t ring_len = RingLen(view_, head), main = view_.len[head],
+                leaving = has_ring ? Leaving(ring_len, layout_->ring_slots(head), format.settle, n) : n;
+  // Blocks of keys are filled up: after a rewind main may end within one.
+  const int32_t fill = layout_->main(head).coding == EntryCoding::kKeyChannels ? main % format.settle : 0;
+  Needs needs{};
+  needs.pages[0] = PagesFor(main + std::max(leaving - fill, 0));
+  needs.first_written[0] = writes_all ? 0 : leaving > 0 ? main / layout_->page_slots : n_pages_[head];
+  needs.pages[1] = has_ring;
+  if (view_.book_len == nullptr) return needs;
+  for (int which = 0; which < 2; ++which) {
+    // Every vector that settles may bring a direction of its own; books may be shared by heads that settle at once.
+    const int32_t len = view_.book_len[2 * head + which];
+    int32_t coming = leaving;
+    if (layout_->layer_books) coming = layout_->book_owner(head) == head ? leaving * layout_->n_kv_heads : 0;
+    needs.pages[2 + which] = PagesFor(len + coming);
+    needs.first_written[2 + which] = coming > 0 ? len / layout_->page_slots : n_books_[2 * head + which];
   }
+  return needs;
 }
 
-int32_t KvCache::TakeSpare(int pool) {
-  std::vector<int32_t>& spare = spare_[static_cast<size_t>(pool)];
-  assert(!spare.empty());
-  const int32_t id = spare.back();
-  spare.pop_back();
-  return id;
+int32_t& KvCache::PageAt(const PageSlot& s) const {
+  if (s.kind == 1) return view_.ring[s.head * kRingFields + kRingPage];
+  return List(s.head, s.kind).ids[s.index];
 }
 
-void KvCache::MakeWritable(Head& h, int32_t page_index) {
-  const bool tail = page_index < 0;
-  const int pool_index = tail ? h.tail_pool : h.main_pool;
-  PagePool& pool = *pools_[static_cast<size_t>(pool_index)];
-  int32_t& id = tail ? h.tail_page : h.pages[static_cast<size_t>(page_index)];
-  if (!pool.Shared(id)) return;
-  const int32_t copy = TakeSpare(pool_index);
-  std::memcpy(pool.Data(copy), pool.Data(id), static_cast<size_t>(pool.page_bytes()));
-  pool.Release(id);
-  id = copy;
-}
-
-// ---- one token ----
-
-Status KvCache::ReserveStep() {
-  std::vector<int32_t>& need = need_;
-  need.assign(pools_.size() * 2, 0);  // pages wanted, heads using the pool
-  for (size_t i = 0; i < heads_.size(); ++i) {
-    const Head& h = heads_[i];
-    const size_t main = static_cast<size_t>(h.main_pool);
-    ++need[pools_.size() + main];
-    const HeadFormat& format = config_.formats[i];
-    // A page of key channels is filled at once, so it is taken when that comes and not before.
-    const int32_t more = !format.key_channels                  ? format.settle
-                         : h.tail_len + 1 >= format.tail_slots ? format.settle - h.main_len % format.settle
-                                                               : 0;
-    need[main] += std::max(PagesFor(h.main_len + more) - static_cast<int32_t>(h.pages.size()), 0);
-    // Every settled vector may bring a direction of its own; books may be shared by heads that settle at
-    // once.
-    if (format.codebook && h.tail_len + 1 >= format.tail_slots) {
-      const Head& owner = BookOwner(h);
-      const size_t book = static_cast<size_t>(book_pool_);
-      for (int which = 0; which < 2; ++which) {
-        const std::vector<int32_t>& held = owner.book_pages[which];
-        need[book] += config_.layer_books ? PagesFor(format.settle)
-                                          : PagesFor(owner.book_len[which] + format.settle) -
-                                                static_cast<int32_t>(held.size());
-        if (!held.empty()) need[book] += pools_[book]->Shared(held.back());
+// Pages for the heads [first, end): what is missing is taken, what is shared and will be written is copied. Strong.
+Status KvCache::EnsureHeads(Stream* stream, int32_t first, int32_t end, int32_t n, bool writes_all) {
+  int32_t widest = 0, widest_book = 0;
+  work_.clear(), copies_.clear();
+  std::fill(wanted_.begin(), wanted_.end(), 0);
+  for (int32_t i = first; i < end; ++i) {
+    const Needs needs = NeedsOf(i, n, writes_all);
+    widest = std::max(widest, needs.pages[0]);
+    widest_book = std::max({widest_book, needs.pages[2], needs.pages[3]});
+    for (int kind = 0; kind < kKinds; ++kind) {
+      const int32_t format = FormatOf(i, kind);
+      if (format < 0) continue;
+      const auto add = [&](int32_t index, bool copied) {
+        work_.push_back({i, kind, index, format, copied});
+        ++wanted_[static_cast<size_t>(format)];
+      };
+      const int32_t held = kind == 1 ? view_.ring[i * kRingFields + kRingPage] >= 0 : *List(i, kind).n;
+      for (int32_t p = kind == 1 ? 0 : needs.first_written[kind]; p < held; ++p)
+        if (Arena(format).Shared(PageAt({i, kind, p, format, true}))) add(p, true);
+      for (int32_t p = held; p < needs.pages[kind]; ++p) add(p, false);
+    }
+  }
+  if (work_.empty()) return {};
+  KVC_RETURN_IF_ERROR(Widen(widest, widest_book));
+  struct Untake {  // also when memory ends
+    KvCache* cache;
+    ~Untake() {
+      for (size_t f = 0; f < cache->taken_.size(); ++f) {
+        std::vector<int32_t>& ids = cache->taken_[f];
+        cache->Arena(static_cast<int32_t>(f)).Release(ids.data(), ids.size());
+        ids.clear();
       }
     }
-    const bool all_written = config_.n_aux > 0 || config_.ordered;
-    const size_t first = all_written || h.pages.empty() ? 0 : h.pages.size() - 1;
-    for (size_t p = first; p < h.pages.size(); ++p) need[main] += pools_[main]->Shared(h.pages[p]);
-    if (h.tail_pool >= 0) {
-      const size_t tail = static_cast<size_t>(h.tail_pool);
-      if (h.tail_page < 0 || pools_[tail]->Shared(h.tail_page)) ++need[tail];
-    }
+  } untake{this};
+  Status status;
+  for (size_t f = 0; f < taken_.size() && status.ok(); ++f) {
+    status = Arena(static_cast<int32_t>(f)).Take(wanted_[f], &taken_[f]);
+    wanted_[f] = 0;
   }
-  for (size_t p = 0; p < pools_.size(); ++p) {
-    const int32_t missing = need[p] - static_cast<int32_t>(spare_[p].size());
-    if (missing > 0) KVC_RETURN_IF_ERROR(pools_[p]->Take(missing, need[pools_.size() + p], &spare_[p]));
+  copies_.reserve(status.ok() ? work_.size() : 0);
+  for (size_t i = 0; i < work_.size() && status.ok(); ++i) {
+    const PageSlot& slot = work_[i];
+    const size_t format = static_cast<size_t>(slot.format);
+    const int32_t fresh = taken_[format][static_cast<size_t>(wanted_[format]++)];
+    if (slot.copied) copies_.push_back({Arena(slot.format).At(fresh), Arena(slot.format).At(PageAt(slot)), Arena(slot.format).page_bytes()});
   }
-  ReserveLists();
+  if (status.ok()) status = arenas_->device()->Copy(stream, {copies_.data(), copies_.size()});
+  KVC_RETURN_IF_ERROR(status);
+  // Nothing fails from here on.
+  std::fill(wanted_.begin(), wanted_.end(), 0);
+  for (const PageSlot& slot : work_) {
+    const size_t format = static_cast<size_t>(slot.format);
+    if (slot.copied) Arena(slot.format).Release(PageAt(slot));
+    PageAt(slot) = taken_[format][static_cast<size_t>(wanted_[format]++)];
+    if (slot.copied) continue;
+    bytes_ += Arena(slot.format).page_bytes();
+    if (slot.kind != 1) ++*List(slot.head, slot.kind).n;
+  }
+  for (std::vector<int32_t>& ids : taken_) ids.clear();
   return {};
 }
 
-// Room in the lists of every head for what a step appends. When one must grow all do, so that steps with an
-// allocation are as rare as steps that take pages.
-void KvCache::ReserveLists() {
-  const size_t sharers = config_.layer_books ? static_cast<size_t>(config_.n_kv_heads) : 1;
-  const auto full = [&](size_t i) {
-    const Head& h = heads_[i];
-    const size_t settle = static_cast<size_t>(config_.formats[i].settle),
-                 pages = settle / static_cast<size_t>(config_.page_slots) + 2;
-    bool is_full = h.pages.capacity() < h.pages.size() + pages ||
-                   (config_.ordered && h.order.capacity() < h.order.size() + settle);
-    for (const auto& book : h.book_pages)
-      is_full = is_full || (book_pool_ >= 0 && book.capacity() < book.size() + pages * sharers);
-    return is_full;
-  };
-  bool any = false;
-  for (size_t i = 0; i < heads_.size() && !any; ++i) any = full(i);
-  if (!any) return;
-  for (size_t i = 0; i < heads_.size(); ++i) {
-    Head& h = heads_[i];
-    const size_t settle = static_cast<size_t>(config_.formats[i].settle);
-    h.pages.reserve(2 * h.pages.size() + settle + 16);
-    if (config_.ordered) h.order.reserve(h.order.size() + h.order.size() / 2 + settle + 256);
-    for (auto& book : h.book_pages) {
-      if (book_pool_ >= 0) book.reserve(2 * book.size() + (settle + 16) * sharers);
+Status KvCache::EnsureSteps(Stream* stream, int32_t n, bool writes_all) {
+  if (ready_ >= n && (ready_all_ || !writes_all)) return {};
+  for (int32_t i = 0; i < layout_->n_heads_total(); ++i) TrimHead(i, NeedsOf(i, n, false));
+  KVC_RETURN_IF_ERROR(EnsureHeads(stream, 0, layout_->n_heads_total(), n, writes_all));
+  // For how many steps there is room: until some head begins a page, or its ring is full.
+  int32_t room = layout_->page_slots;
+  for (int32_t i = 0; i < layout_->n_heads_total() && room > n; ++i) {
+    while (room > n) {
+      const Needs needs = NeedsOf(i, room, false);
+      if (needs.pages[0] <= n_pages_[i] && needs.pages[2] <= n_books_[2 * i] && needs.pages[3] <= n_books_[2 * i + 1]) break;
+      --room;
     }
   }
-}
-
-void KvCache::Encode(const Head& h, const VectorFormat& format, const Slot& s, const float* k,
-                     const float* v) {
-  kernels_->encode_vectors(format, k, 1, Stored(h, s, 0));
-  kernels_->encode_vectors(format, v, 1, Stored(h, s, 1));
-}
-
-void KvCache::PushMain(Head& h, const VectorFormat& format, const float* k, const float* v, int32_t position,
-                       const float* aux, uint32_t seen) {
-  const int32_t slot = h.main_len;
-  if (slot / config_.page_slots == static_cast<int32_t>(h.pages.size())) {
-    h.pages.push_back(TakeSpare(h.main_pool));
-  } else {
-    MakeWritable(h, slot / config_.page_slots);
-  }
-  const Slot s = MainSlot(h, slot);
-  Encode(h, format, s, k, v);
-  *Positions(h, s) = position;
-  for (int a = 0; a < config_.n_aux; ++a) *Aux(h, s, a) = aux == nullptr ? 0.0f : aux[a];
-  if (config_.seen_masks) *Seen(h, s) = seen;
-  if (config_.ordered) h.order.push_back(slot);
-  ++h.main_len;
-}
-
-void KvCache::Append(int layer, int head, const float* k, const float* v, int32_t position) {
-  Head& h = At(layer, head);
-  if (h.tail_pool < 0) {
-    PushMain(h, FormatAt(layer, head).stored, k, v, position, nullptr, ~0u);
-    return;
-  }
-  if (h.tail_page < 0) {
-    h.tail_page = TakeSpare(h.tail_pool);
-  } else {
-    MakeWritable(h, -1);
-  }
-  assert(h.tail_len < FormatAt(layer, head).tail_slots);
-  const Slot s = TailSlot(h, h.tail_len++);
-  Encode(h, config_.raw, s, k, v);
-  *Positions(h, s) = position;
-  for (int a = 0; a < config_.n_aux; ++a) *Aux(h, s, a) = 0.0f;
-  if (config_.seen_masks) *Seen(h, s) = ~0u;
-}
-
-void KvCache::Settle(int layer, int head) {
-  Head& h = At(layer, head);
-  const HeadFormat& format = FormatAt(layer, head);
-  if (h.tail_pool < 0) return;
-  if (format.codebook) {
-    if (h.tail_len == format.tail_slots) SettleCodes(h, format);
-    return;
-  }
-  if (format.key_channels) {
-    if (h.tail_len == format.tail_slots) SettleBlock(h, format);
-    return;
-  }
-  float aux[kMaxAux];
-  while (h.tail_len == format.tail_slots) {
-    const Slot s = TailSlot(h, 0);
-    DecodeStored(h, format, s, 1, 0, scratch_.data());
-    DecodeStored(h, format, s, 1, 1, scratch_.data() + config_.head_dim);
-    for (int a = 0; a < config_.n_aux; ++a) aux[a] = *Aux(h, s, a);
-    PushMain(h, format.stored, scratch_.data(), scratch_.data() + config_.head_dim, *Positions(h, s), aux,
-             config_.seen_masks ? *Seen(h, s) : ~0u);
-    h.tail_start = (h.tail_start + 1) % format.tail_slots;
-    --h.tail_len;
-  }
-}
-
-// Fills a page from the tail and codes its keys anew. After a Rewind the page may begin with entries that are
-// coded already: they are decoded first, since the new keys change the scales of their channels.
-void KvCache::SettleBlock(Head& h, const HeadFormat& format) {
-  const int32_t d = config_.head_dim, slots = config_.page_slots, old = h.main_len % slots, n = slots - old,
-                page = h.main_len / slots;
-  assert(format.settle == slots && !config_.ordered && n <= h.tail_len);
-  if (page == static_cast<int32_t>(h.pages.size())) {
-    h.pages.push_back(TakeSpare(h.main_pool));
-  } else {
-    MakeWritable(h, page);
-  }
-  float *keys = scratch_.data(), *value = keys + int64_t{slots} * d;
-  const Slot first = MainSlot(h, page * slots);
-  if (old > 0) DecodeStored(h, format, first, old, 0, keys);
-  for (int32_t i = 0; i < n; ++i) {
-    const Slot from = TailSlot(h, i), to = MainSlot(h, h.main_len + i);
-    DecodeStored(h, format, from, 1, 0, keys + int64_t{old + i} * d);
-    DecodeStored(h, format, from, 1, 1, value);
-    kernels_->encode_vectors(format.stored, value, 1, Stored(h, to, 1));
-    *Positions(h, to) = *Positions(h, from);
-    for (int a = 0; a < config_.n_aux; ++a) *Aux(h, to, a) = *Aux(h, from, a);
-    if (config_.seen_masks) *Seen(h, to) = *Seen(h, from);
-  }
-  kernels_->encode_key_block(format.stored.type, keys, slots, d, Stored(h, first, 0), KeyScales(h, first));
-  h.main_len += n;
-  h.tail_start = (h.tail_start + n) % format.tail_slots;
-  h.tail_len -= n;
-}
-
-void KvCache::CopySlot(const Head& h, const Slot& from, const Slot& to) {
-  const int64_t kb = from.raw ? VectorBytes(config_.raw) : h.key_bytes,
-                vb = from.raw ? VectorBytes(config_.raw) : h.value_bytes;
-  std::memcpy(Stored(h, to, 0), Stored(h, from, 0), static_cast<size_t>(kb));
-  std::memcpy(Stored(h, to, 1), Stored(h, from, 1), static_cast<size_t>(vb));
-  *Positions(h, to) = *Positions(h, from);
-  for (int a = 0; a < config_.n_aux; ++a) *Aux(h, to, a) = *Aux(h, from, a);
-  if (config_.seen_masks) *Seen(h, to) = *Seen(h, from);
-}
-
-void KvCache::Remove(int layer, int head, int32_t rank) {
-  Head& h = At(layer, head);
-  assert(config_.ordered && rank < Len(layer, head));
-  if (rank >= h.main_len) {  // close the gap in the ring from the newer side
-    MakeWritable(h, -1);
-    for (int32_t i = rank - h.main_len; i + 1 < h.tail_len; ++i)
-      CopySlot(h, TailSlot(h, i + 1), TailSlot(h, i));
-    --h.tail_len;
-    return;
-  }
-  RemoveMain(h, rank);
-  // Keeps the pages that ReserveStep counted on: those of what comes next.
-  while (static_cast<int32_t>(h.pages.size()) > PagesFor(h.main_len + FormatAt(layer, head).settle)) {
-    pools_[static_cast<size_t>(h.main_pool)]->Release(h.pages.back());
-    h.pages.pop_back();
-  }
-}
-
-// The entry of the last slot takes the place of the one that goes.
-void KvCache::RemoveMain(Head& h, int32_t rank) {
-  const int32_t hole = h.order[static_cast<size_t>(rank)], last = h.main_len - 1;
-  h.order.erase(h.order.begin() + rank);
-  if (hole != last) {
-    MakeWritable(h, hole / config_.page_slots);
-    CopySlot(h, MainSlot(h, last), MainSlot(h, hole));
-    *std::find(h.order.begin(), h.order.end(), last) = hole;
-  }
-  --h.main_len;
-}
-
-// Whether the newest n of main have the highest slots, as long as nothing older was removed since they came.
-bool KvCache::NewestLast(const Head& h, int32_t n) const {
-  if (!config_.ordered) return true;
-  return std::all_of(h.order.end() - n, h.order.end(), [&](int32_t slot) { return slot >= h.main_len - n; });
-}
-
-// Entries of `position` and later ones: they are the newest.
-int32_t KvCache::CountFrom(const Head& h, int32_t position) const {
-  const int32_t len = h.main_len + h.tail_len;
-  int32_t n = 0;
-  while (n < len && *Positions(h, SlotOfRank(h, len - 1 - n)) >= position) ++n;
-  return n;
-}
-
-Status KvCache::RewindTo(int32_t n_tokens) {
-  // Entries that take the place of removed ones are written: their pages must be this cache's own.
-  need_.assign(pools_.size(), 0);
-  for (const Head& h : heads_) {
-    const int32_t from_main = std::max(CountFrom(h, n_tokens) - h.tail_len, 0);
-    if (NewestLast(h, from_main)) continue;
-    const size_t pool = static_cast<size_t>(h.main_pool);
-    for (int32_t id : h.pages) need_[pool] += pools_[pool]->Shared(id);
-  }
-  for (size_t p = 0; p < pools_.size(); ++p) {
-    const int32_t missing = need_[p] - static_cast<int32_t>(spare_[p].size());
-    if (missing > 0) KVC_RETURN_IF_ERROR(pools_[p]->Take(missing, 0, &spare_[p]));
-  }
-  for (Head& h : heads_) {
-    const int32_t n = CountFrom(h, n_tokens), from_tail = std::min(n, h.tail_len);
-    h.tail_len -= from_tail;
-    DropNewestMain(h, n - from_tail);
-    while (static_cast<int32_t>(h.pages.size()) > PagesFor(h.main_len)) {
-      pools_[static_cast<size_t>(h.main_pool)]->Release(h.pages.back());
-      h.pages.pop_back();
-    }
-  }
-  ReleaseSpare();
+  ready_ = std::max(room, n), ready_all_ = writes_all;
   return {};
 }
 
-void KvCache::DropNewestMain(Head& h, int32_t n) {
-  const bool in_place = NewestLast(h, n);
-  if (in_place) h.main_len -= n;
-  if (in_place && config_.ordered) h.order.resize(static_cast<size_t>(h.main_len));
-  for (int32_t i = 0; i < n && !in_place; ++i) RemoveMain(h, h.main_len - 1);
+void KvCache::Stepped(int32_t n, bool scattered) {
+  ready_ = std::max(ready_ - n, 0);
+  scattered_ = scattered_ || scattered;
 }
 
-// ---- by rank ----
-
-int32_t KvCache::PositionAt(int layer, int head, int32_t rank) const {
-  const Head& h = At(layer, head);
-  return *Positions(h, SlotOfRank(h, rank));
+void KvCache::TrimHead(int32_t head, const Needs& needs) {
+  for (int kind = 0; kind < kKinds; ++kind) {
+    const int32_t format = FormatOf(head, kind);
+    if (format < 0 || kind == 1) continue;
+    const PageList list = List(head, kind);
+    const int32_t more = *list.n - needs.pages[kind];
+    if (more <= 0) continue;
+    Arena(format).Release(list.ids + needs.pages[kind], static_cast<size_t>(more));
+    bytes_ -= more * Arena(format).page_bytes();
+    *list.n = needs.pages[kind];
+  }
 }
 
-void KvCache::ReadVector(int layer, int head, int32_t rank, int which, float* x) const {
-  const Head& h = At(layer, head);
-  DecodeStored(h, FormatAt(layer, head), SlotOfRank(h, rank), 1, which, x);
+void KvCache::Trim() {
+  for (int32_t i = 0; i < layout_->n_heads_total(); ++i) TrimHead(i, NeedsNow(i));
+  ready_ = 0;
 }
 
-void KvCache::WriteVector(int layer, int head, int32_t rank, int which, const float* x) {
-  Head& h = At(layer, head);
-  MakeWritable(h, rank >= h.main_len
-                      ? -1
-                      : (config_.ordered ? h.order[static_cast<size_t>(rank)] : rank) / config_.page_slots);
-  const Slot s = SlotOfRank(h, rank);
-  assert(s.raw || which == 1 || !FormatAt(layer, head).key_channels);
-  kernels_->encode_vectors(s.raw ? config_.raw : FormatAt(layer, head).stored, x, 1, Stored(h, s, which));
+// ---- fewer entries ----
+
+Status KvCache::RewindTo(Stream* stream, int32_t n_tokens) {
+  // Where slots are out of order, entries that stay take the place of those that go: they are written.
+  if (scattered_) KVC_RETURN_IF_ERROR(EnsureHeads(stream, 0, layout_->n_heads_total(), 0, true));
+  KVC_RETURN_IF_ERROR(arenas_->device()->Rewind(stream, {&view_, n_tokens}));
+  Trim();
+  return {};
 }
 
-void KvCache::GetAux(int layer, int head, int a, float* out) const {
-  const Head& h = At(layer, head);
-  for (int32_t r = 0; r < h.main_len + h.tail_len; ++r) out[r] = *Aux(h, SlotOfRank(h, r), a);
+Status KvCache::KeepNewest(Stream* stream, int32_t head, int32_t n) {
+  if (HasRings() || scattered_ || layout_->directions >= 0)
+    return Error(Code::kUnsupported, "this cache stores entries late or evicts them one by one");
+  if (view_.len[head] <= n) return {};
+  std::vector<int32_t> fresh;
+  PageArena& arena = Arena(FormatOf(head, 0));
+  KVC_RETURN_IF_ERROR(arena.Take(PagesFor(n), &fresh));
+  const Status status = arenas_->device()->KeepNewest(stream, {&view_, head, n, fresh.data()});
+  if (!status.ok()) return arena.Release(fresh.data(), fresh.size()), status;
+  const bool was_rotated = rotated(head);
+  ReleaseHead(head);
+  std::copy(fresh.begin(), fresh.end(), List(head, 0).ids);
+  n_pages_[head] = static_cast<int32_t>(fresh.size());
+  view_.len[head] = n;
+  set_rotated(head, was_rotated);
+  bytes_ += n_pages_[head] * arena.page_bytes();
+  ready_ = 0;
+  return {};
 }
 
-void KvCache::SetAux(int layer, int head, int a, const float* in) {
-  Head& h = At(layer, head);
-  for (size_t p = 0; p < h.pages.size(); ++p) MakeWritable(h, static_cast<int32_t>(p));
-  if (h.tail_len > 0) MakeWritable(h, -1);
-  for (int32_t r = 0; r < h.main_len + h.tail_len; ++r) *Aux(h, SlotOfRank(h, r), a) = in[r];
-}
-
-void KvCache::ToRankOrder(int layer, int head, const float* physical, float* ranked) const {
-  const Head& h = At(layer, head);
-  for (int32_t r = 0; r < h.main_len; ++r)
-    ranked[r] = physical[config_.ordered ? h.order[static_cast<size_t>(r)] : r];
-  const int32_t slots = FormatAt(layer, head).tail_slots;
-  for (int32_t i = 0; i < h.tail_len; ++i)
-    ranked[h.main_len + i] = physical[h.main_len + (h.tail_start + i) % slots];
+Status KvCache::Positions(Stream* stream, int32_t head, std::vector<int32_t>* positions) const {
+  positions->resize(static_cast<size_t>(Len(head)));
+  return arenas_->device()->Positions(stream, {&view_, head, positions->data()});
 }
 
 }  // namespace kvc

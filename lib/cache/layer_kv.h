@@ -1,50 +1,62 @@
-// One layer while its prompt is worked on: full-length keys and values in f32, before compression. Only one
-// layer has this at a time.
+// One layer while its prompt is worked on, f32 at full length, before compression. Only one layer has this at a time.
 #pragma once
 #include <cstdint>
 #include <vector>
 
-#include "lib/base/memory_meter.h"
+#include "lib/ops/device_buffer.h"
 
 namespace kvc {
 
-// Per KV head h: entries [0, len[h]) in ascending position; first the ones that were cached, then the new
-// tokens.
-struct LayerKv {
-  int32_t n_kv_heads = 0, head_dim = 0;
-  int64_t capacity = 0;  // entries per head
-  Buffer<float> keys,
-      values;  // [G, capacity, D]; keys carry their rotation (in-cache sessions: at their slot)
-  Buffer<int32_t> positions;  // [G, capacity], original positions
-  Buffer<float> aux;          // [n_aux, G, capacity], side values of the scorer
-  int32_t n_aux = 0;
-  std::vector<int32_t> len;  // [G]
-  bool has_seen = false;     // query heads of a group see entries of their own (SpindleKV)
-  Buffer<uint32_t> seen;     // [G, capacity], bit j: query head j of the group sees the entry
+// Per KV head: entries [0, len) in ascending position; first the ones that were cached, then the new tokens.
+class LayerBuffers {
+ public:
+  // For heads of at most `capacity` entries, of which at most max_cached come from a cache; keeps larger blocks it has.
+  Status Reserve(const DeviceMemory& memory, int32_t n_kv_heads, int32_t head_dim, int64_t capacity, int64_t max_cached,
+                 int32_t n_aux, bool has_seen);
+  void Free();
+  int64_t bytes() const {
+    return keys_.bytes() + values_.bytes() + positions_.bytes() + aux_.bytes() + seen_.bytes() + order_.bytes();
+  }
+  const LayerView& view() const { return view_; }
+  DeviceBytes order() const { return order_.raw(); }  // scratch of loading
+  int64_t max_cached() const { return max_cached_; }
+  const std::vector<int32_t>& len() const { return len_; }
+  int32_t Longest() const;
+  // A copy of another's entries, lengths included, side values 0.
+  Status CopyFrom(Stream* stream, Device* device, const LayerBuffers& from);
 
-  float* Keys(int h) { return keys.data() + h * capacity * head_dim; }
-  const float* Keys(int h) const { return keys.data() + h * capacity * head_dim; }
-  float* Values(int h) { return values.data() + h * capacity * head_dim; }
-  const float* Values(int h) const { return values.data() + h * capacity * head_dim; }
-  int32_t* Positions(int h) { return positions.data() + h * capacity; }
-  const int32_t* Positions(int h) const { return positions.data() + h * capacity; }
-  uint32_t* Seen(int h) { return has_seen ? seen.data() + h * capacity : nullptr; }  // null: all see all
-  const uint32_t* Seen(int h) const { return has_seen ? seen.data() + h * capacity : nullptr; }
-  float* Aux(int a, int h) { return aux.data() + (int64_t{a} * n_kv_heads + h) * capacity; }
-  const float* Aux(int a, int h) const { return aux.data() + (int64_t{a} * n_kv_heads + h) * capacity; }
+ private:
+  DeviceBuffer<float> keys_, values_, aux_;
+  DeviceBuffer<int32_t> positions_;
+  DeviceBuffer<uint32_t> seen_;
+  DeviceBuffer<uint8_t> order_;
+  std::vector<int32_t> len_;
+  LayerView view_;
+  int64_t max_cached_ = 0;
 };
 
 // What the forward pass records of one layer for the scorer, and only that.
-struct Observation {
-  // The newest rows: queries after RoPE, oldest first. Row i sees the entries [0, len[h] - n_rows + 1 + i) of
-  // every head.
-  int32_t n_rows = 0;
-  int32_t n_new = 0;         // new tokens of the prompt: the rows that column sums are over
-  Buffer<float> queries;     // [n_rows, H, D]
-  bool column_sums = false;  // whether sums below were wanted
-  Buffer<float> sums;  // [G, capacity of the LayerKv]: group mean of the summed probabilities of the new rows
-  bool reread = false;   // whether maxima below were wanted
-  Buffer<float> maxima;  // [G, capacity]: largest probability that a reread row of a query head of g gave
+class ObservedBuffers {
+ public:
+  Status Reserve(const DeviceMemory& memory, int32_t n_heads, int32_t n_kv_heads, int32_t head_dim, int64_t capacity,
+                 int32_t n_rows, bool sums, bool maxima);
+  void Free();
+  int64_t bytes() const { return queries_.bytes() + sums_.bytes() + maxima_.bytes(); }
+  // Column sums and maxima start at zero.
+  Status Clear(Stream* stream, Device* device);
+
+  ObservedView view() const {
+    ObservedView v;
+    v.n_rows = n_rows, v.n_new = n_new, v.queries = queries_.at(), v.sums = sums_.at(), v.maxima = maxima_.at();
+    return v;
+  }
+  DevicePtr<float> queries() const { return queries_.at(); }
+  DevicePtr<float> sums() const { return sums_.at(); }
+  DevicePtr<float> maxima() const { return maxima_.at(); }
+  int32_t n_rows = 0, n_new = 0;
+
+ private:
+  DeviceBuffer<float> queries_, sums_, maxima_;
 };
 
 }  // namespace kvc

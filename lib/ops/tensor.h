@@ -34,31 +34,27 @@ inline int64_t WeightRowBytes(WeightType type, int64_t cols) {  // without scale
   return 0;
 }
 
-// How one K or V vector of the cache is stored. int8/int4: methods.md 4.3, symmetric, groups of `group`
-// elements: codes first (int4 low nibble first), then the f16 scales [d / group]. group 0 in float formats.
+// How one K or V vector of the cache is stored. int8/int4: methods.md 4.3, symmetric, groups of `group` elements with
+// an f16 scale each (int4 low nibble first). group 0 in float formats.
 enum class KvType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kInt8 = 3, kInt4 = 4 };
 struct VectorFormat {
   KvType type = KvType::kF32;
   int32_t d = 0, group = 0;
 };
-inline int64_t VectorBytes(const VectorFormat& f) {
-  switch (f.type) {
+inline int64_t CodeBytes(KvType type, int32_t d) {  // of one vector, without scales
+  switch (type) {
     case KvType::kF32:
-      return int64_t{4} * f.d;
+      return int64_t{4} * d;
     case KvType::kF16:
     case KvType::kBf16:
-      return int64_t{2} * f.d;
+      return int64_t{2} * d;
     case KvType::kInt8:
-      return int64_t{f.d} + f.d / f.group * 2;
+      return d;
     case KvType::kInt4:
-      return int64_t{f.d} / 2 + f.d / f.group * 2;
+      return d / 2;
   }
   return 0;
 }
-
-// One key of a block whose channels share a scale (methods.md 4.3, key_axis=channel): codes alone; the f16
-// scales [d] belong to the block. type int8 or int4.
-inline int64_t KeyCodeBytes(KvType type, int32_t d) { return type == KvType::kInt8 ? d : d / 2; }
 
 // Which dimensions RoPE pairs: (j, j + d/2) or (2j, 2j + 1).
 enum class RopePairing : uint8_t { kHalf = 0, kInterleaved = 1 };

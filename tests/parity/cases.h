@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lib/base/half.h"
-#include "lib/ops/kernel_table.h"
+#include "lib/ops/cpu/kernel_table.h"
 
 namespace kvc::parity {
 

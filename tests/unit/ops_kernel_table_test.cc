@@ -1,4 +1,4 @@
-#include "lib/ops/kernel_table.h"
+#include "lib/ops/cpu/kernel_table.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // The driver that spreads a matrix product over threads.
 #include <gtest/gtest.h>
 
-#include "lib/ops/ops.h"
+#include "lib/ops/cpu/matmul.h"
 #include "tests/parity/cases.h"
 
 namespace kvc {

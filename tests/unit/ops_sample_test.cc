@@ -1,6 +1,6 @@
 // Sampling against the definition by a full sort, at the borders of what can be asked, and over logits that
 // are not numbers.
-#include "lib/ops/sample.h"
+#include "lib/ops/cpu/sample.h"
 
 #include <gtest/gtest.h>
 

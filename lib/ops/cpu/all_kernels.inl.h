@@ -21,6 +21,7 @@ constexpr KernelTable Table(const char* name) {
   t.rms_norm = RmsNorm;
   t.rope = ApplyRope;
   t.silu_mul = SiluMul;
+  t.gelu_mul = GeluMul;
   t.add = AddTo;
   t.dot = Dot;
   t.axpy = Axpy;

@@ -3,17 +3,16 @@
 #pragma once
 
 // Whole vectors of groups: codes, then f16 scales. See lib/ops/ref/codec.cc for the rules of the scale.
-inline void EncodeCodes(const VectorFormat& f, const float* x, uint8_t* out) {
+inline void EncodeCodes(const VectorFormat& f, const float* x, uint8_t* out, uint16_t* scales) {
   const bool wide = f.type == KvType::kInt8;
   const float q_max = wide ? 127.0f : 7.0f;
-  uint8_t* scales = out + (wide ? f.d : f.d / 2);
   for (int32_t g = 0; g * f.group < f.d; ++g) {
     const float* in = x + g * f.group;
     const float wanted = LargestAbs(in, f.group) / q_max;
     uint16_t half;
     StoreF16N(&half, 1, Set(wanted < 65504.0f ? wanted : 65504.0f));
     if (half == 0) half = 0x3c00;
-    __builtin_memcpy(scales + 2 * g, &half, 2);
+    scales[g] = half;
     const F scale = LoadF16N(&half, 1);
     float lanes[kWidth];
     Store(lanes, scale);
@@ -30,14 +29,11 @@ inline void EncodeCodes(const VectorFormat& f, const float* x, uint8_t* out) {
   }
 }
 
-inline void DecodeCodes(const VectorFormat& f, const uint8_t* in, float* x) {
+inline void DecodeCodes(const VectorFormat& f, const uint8_t* in, const uint16_t* scales, float* x) {
   const bool wide = f.type == KvType::kInt8;
-  const uint8_t* scales = in + (wide ? f.d : f.d / 2);
   for (int32_t g = 0; g * f.group < f.d; ++g) {
-    uint16_t half;
-    __builtin_memcpy(&half, scales + 2 * g, 2);
     float lanes[kWidth];
-    Store(lanes, LoadF16N(&half, 1));
+    Store(lanes, LoadF16N(scales + g, 1));
     const F scale = Set(lanes[0]);
     for (int32_t i = g * f.group; i < (g + 1) * f.group; i += kWidth) {
       const int n = Least(kWidth, (g + 1) * f.group - i);
@@ -52,18 +48,16 @@ inline void DecodeCodes(const VectorFormat& f, const uint8_t* in, float* x) {
   }
 }
 
-inline int64_t CodedBytes(const VectorFormat& f) {
-  return (f.type == KvType::kInt8 ? f.d : f.d / 2) + f.d / f.group * 2;
-}
+inline int64_t CodesOf(const VectorFormat& f) { return f.type == KvType::kInt8 ? f.d : f.d / 2; }
 
-inline void EncodeVectors(const VectorFormat& f, const float* x, int32_t n, void* out) {
+inline void EncodeVectors(const VectorFormat& f, const float* x, int32_t n, void* out, uint16_t* scales) {
   const int64_t count = static_cast<int64_t>(n) * f.d;
   uint16_t* halves = static_cast<uint16_t*>(out);
   if (f.type == KvType::kF32) {
     __builtin_memcpy(out, x, sizeof(float) * static_cast<uint64_t>(count));
   } else if (f.type == KvType::kInt8 || f.type == KvType::kInt4) {
     uint8_t* to = static_cast<uint8_t*>(out);
-    for (int32_t v = 0; v < n; ++v) EncodeCodes(f, x + static_cast<int64_t>(v) * f.d, to + v * CodedBytes(f));
+    for (int64_t v = 0; v < n; ++v) EncodeCodes(f, x + v * f.d, to + v * CodesOf(f), scales + v * (f.d / f.group));
   } else {
     for (int64_t i = 0; i < count; i += kWidth) {
       const int m = count - i < kWidth ? static_cast<int>(count - i) : kWidth;
@@ -73,15 +67,14 @@ inline void EncodeVectors(const VectorFormat& f, const float* x, int32_t n, void
   }
 }
 
-inline void DecodeVectors(const VectorFormat& f, const void* in, int32_t n, float* x) {
+inline void DecodeVectors(const VectorFormat& f, const void* in, const uint16_t* scales, int32_t n, float* x) {
   const int64_t count = static_cast<int64_t>(n) * f.d;
   const uint16_t* halves = static_cast<const uint16_t*>(in);
   if (f.type == KvType::kF32) {
     __builtin_memcpy(x, in, sizeof(float) * static_cast<uint64_t>(count));
   } else if (f.type == KvType::kInt8 || f.type == KvType::kInt4) {
     const uint8_t* from = static_cast<const uint8_t*>(in);
-    for (int32_t v = 0; v < n; ++v)
-      DecodeCodes(f, from + v * CodedBytes(f), x + static_cast<int64_t>(v) * f.d);
+    for (int64_t v = 0; v < n; ++v) DecodeCodes(f, from + v * CodesOf(f), scales + v * (f.d / f.group), x + v * f.d);
   } else {
     int64_t i = 0;
     for (; i + kWidth <= count; i += kWidth)

@@ -69,6 +69,20 @@ inline void SiluMul(const float* gate, const float* up, int32_t n, float* y) {
   if (i < n) StoreN(y + i, n - i, Silu(LoadN(gate + i, n - i), LoadN(up + i, n - i)));
 }
 
+// gelu(x) = x / (1 + exp(-2 sqrt(2 / pi) (x + 0.044715 x^3))).
+inline F Gelu(F gate, F up) {
+  const F cube = Mul(Mul(gate, gate), gate);
+  const F inner = Mul(Set(1.5957691f), Fma(Set(0.044715f), cube, gate));
+  const F y = Div(gate, Add(Set(1.0f), Exp(Sub(Zero(), inner))));
+  return Mul(ZeroWhereBelow(inner, Set(-88.0f), y), up);
+}
+
+inline void GeluMul(const float* gate, const float* up, int32_t n, float* y) {
+  int32_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) Store(y + i, Gelu(Load(gate + i), Load(up + i)));
+  if (i < n) StoreN(y + i, n - i, Gelu(LoadN(gate + i, n - i), LoadN(up + i, n - i)));
+}
+
 inline float Largest(const float* x, int32_t n) {
   F top = Set(-kInfinity);
   int32_t i = 0;

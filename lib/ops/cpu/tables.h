@@ -2,7 +2,7 @@
 // processor family) leaves its table empty: name is null. Constant data: nothing of an instruction set runs
 // before it is chosen.
 #pragma once
-#include "lib/ops/kernel_table.h"
+#include "lib/ops/cpu/kernel_table.h"
 
 namespace kvc {
 

@@ -27,14 +27,12 @@ int Code(float x, float scale, float q_max) {
   return static_cast<int>(code >= -q_max ? (code <= q_max ? code : q_max) : -q_max);  // a NaN becomes -q_max
 }
 
-void EncodeCodes(const VectorFormat& f, const float* x, uint8_t* out) {
+void EncodeCodes(const VectorFormat& f, const float* x, uint8_t* out, uint16_t* scales) {
   const bool wide = f.type == KvType::kInt8;
   const float q_max = wide ? 127.0f : 7.0f;
-  uint8_t* scales = out + (wide ? f.d : f.d / 2);
   for (int32_t g = 0; g * f.group < f.d; ++g) {
-    const uint16_t half = GroupScale(x + g * f.group, f.group, 1, q_max);
-    std::memcpy(scales + 2 * g, &half, 2);
-    const float scale = F16ToFloat(half);
+    scales[g] = GroupScale(x + g * f.group, f.group, 1, q_max);
+    const float scale = F16ToFloat(scales[g]);
     for (int32_t i = g * f.group; i < (g + 1) * f.group; ++i) {
       const int code = Code(x[i], scale, q_max);
       if (wide) {
@@ -48,21 +46,18 @@ void EncodeCodes(const VectorFormat& f, const float* x, uint8_t* out) {
   }
 }
 
-void DecodeCodes(const VectorFormat& f, const uint8_t* in, float* x) {
+void DecodeCodes(const VectorFormat& f, const uint8_t* in, const uint16_t* scales, float* x) {
   const bool wide = f.type == KvType::kInt8;
-  const uint8_t* scales = in + (wide ? f.d : f.d / 2);
   for (int32_t i = 0; i < f.d; ++i) {
-    uint16_t half;
-    std::memcpy(&half, scales + i / f.group * 2, 2);
     const int nibble = (in[wide ? i : i / 2] >> (i % 2 * 4)) & 0xf;
     const int code = wide ? static_cast<int8_t>(in[i]) : (nibble >= 8 ? nibble - 16 : nibble);
-    x[i] = static_cast<float>(code) * F16ToFloat(half);
+    x[i] = static_cast<float>(code) * F16ToFloat(scales[i / f.group]);
   }
 }
 
 }  // namespace
 
-void EncodeVectors(const VectorFormat& f, const float* x, int32_t n, void* out) {
+void EncodeVectors(const VectorFormat& f, const float* x, int32_t n, void* out, uint16_t* scales) {
   const int64_t count = int64_t{n} * f.d;
   uint16_t* halves = static_cast<uint16_t*>(out);
   switch (f.type) {
@@ -78,12 +73,13 @@ void EncodeVectors(const VectorFormat& f, const float* x, int32_t n, void* out) 
     case KvType::kInt8:
     case KvType::kInt4:
       for (int32_t v = 0; v < n; ++v)
-        EncodeCodes(f, x + int64_t{v} * f.d, static_cast<uint8_t*>(out) + v * VectorBytes(f));
+        EncodeCodes(f, x + int64_t{v} * f.d, static_cast<uint8_t*>(out) + v * CodeBytes(f.type, f.d),
+                    scales + int64_t{v} * (f.d / f.group));
       return;
   }
 }
 
-void DecodeVectors(const VectorFormat& f, const void* in, int32_t n, float* x) {
+void DecodeVectors(const VectorFormat& f, const void* in, const uint16_t* scales, int32_t n, float* x) {
   const int64_t count = int64_t{n} * f.d;
   const uint16_t* halves = static_cast<const uint16_t*>(in);
   switch (f.type) {
@@ -99,7 +95,8 @@ void DecodeVectors(const VectorFormat& f, const void* in, int32_t n, float* x) {
     case KvType::kInt8:
     case KvType::kInt4:
       for (int32_t v = 0; v < n; ++v)
-        DecodeCodes(f, static_cast<const uint8_t*>(in) + v * VectorBytes(f), x + int64_t{v} * f.d);
+        DecodeCodes(f, static_cast<const uint8_t*>(in) + v * CodeBytes(f.type, f.d),
+                    scales + int64_t{v} * (f.d / f.group), x + int64_t{v} * f.d);
       return;
   }
 }
@@ -112,7 +109,7 @@ void EncodeKeyBlock(KvType type, const float* x, int32_t n, int32_t d, uint8_t* 
     const float scale = F16ToFloat(scales[c]);
     for (int32_t i = 0; i < n; ++i) {
       const int code = Code(x[int64_t{i} * d + c], scale, q_max);
-      uint8_t* row = codes + i * KeyCodeBytes(type, d);
+      uint8_t* row = codes + i * CodeBytes(type, d);
       if (wide) {
         row[c] = static_cast<uint8_t>(code);
       } else if (c % 2 == 0) {
@@ -134,7 +131,7 @@ void DecodeKeyBlock(KvType type, const uint8_t* codes, const uint16_t* scales, i
     const int32_t width = d - first < kTile ? d - first : kTile;
     for (int32_t c = 0; c < width; ++c) scale[c] = F16ToFloat(scales[first + c]);
     for (int32_t i = 0; i < n; ++i) {
-      const uint8_t* row = codes + i * KeyCodeBytes(type, d) + KeyCodeBytes(type, first);
+      const uint8_t* row = codes + i * CodeBytes(type, d) + CodeBytes(type, first);
       float* out = x + int64_t{i} * d + first;
       if (wide) {
         for (int32_t c = 0; c < width; ++c)

@@ -44,6 +44,13 @@ void SiluMul(const float* gate, const float* up, int32_t n, float* y) {
   for (int32_t i = 0; i < n; ++i) y[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
 }
 
+void GeluMul(const float* gate, const float* up, int32_t n, float* y) {
+  for (int32_t i = 0; i < n; ++i) {
+    const float g = gate[i], inner = 0.79788456f * (g + 0.044715f * g * g * g);
+    y[i] = 0.5f * g * (1.0f + std::tanh(inner)) * up[i];
+  }
+}
+
 void Softmax(float* x, int32_t n) {
   float top = -INFINITY;
   for (int32_t i = 0; i < n; ++i) top = x[i] > top ? x[i] : top;

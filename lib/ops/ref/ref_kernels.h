@@ -1,7 +1,7 @@
-// The definitions: one plain f32 loop for every field of the kernel table. See lib/ops/kernel_table.h for the
+// The definitions: one plain f32 loop for every field of the kernel table. See lib/ops/cpu/kernel_table.h for the
 // contracts.
 #pragma once
-#include "lib/ops/kernel_table.h"
+#include "lib/ops/cpu/kernel_table.h"
 
 namespace kvc::ref {
 
@@ -12,6 +12,7 @@ void WeightRow(const Weight& w, int32_t row, float* out);
 void RmsNorm(const float* x, const float* weight, float eps, int32_t n, float* y);
 void ApplyRope(float* x, const float* cos, const float* sin, int32_t d, RopePairing pairing);
 void SiluMul(const float* gate, const float* up, int32_t n, float* y);
+void GeluMul(const float* gate, const float* up, int32_t n, float* y);
 void Add(const float* x, int32_t n, float* y);
 float Dot(const float* a, const float* b, int32_t n);
 void Axpy(float a, const float* x, int32_t n, float* y);
@@ -23,8 +24,8 @@ void ColumnSums(const ColumnSumsArgs& a);
 void ColumnMaxima(const ColumnSumsArgs& a);
 void AttendTile(const AttendTileArgs& a);
 
-void EncodeVectors(const VectorFormat& format, const float* x, int32_t n, void* out);
-void DecodeVectors(const VectorFormat& format, const void* in, int32_t n, float* x);
+void EncodeVectors(const VectorFormat& format, const float* x, int32_t n, void* codes, uint16_t* scales);
+void DecodeVectors(const VectorFormat& format, const void* codes, const uint16_t* scales, int32_t n, float* x);
 void EncodeKeyBlock(KvType type, const float* x, int32_t n, int32_t d, uint8_t* codes, uint16_t* scales);
 void DecodeKeyBlock(KvType type, const uint8_t* codes, const uint16_t* scales, int32_t n, int32_t d,
                     float* x);

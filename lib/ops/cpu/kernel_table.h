@@ -104,6 +104,8 @@ struct KernelTable {
   void (*rope)(float* x, const float* cos, const float* sin, int32_t d, RopePairing pairing);
   void (*silu_mul)(const float* gate, const float* up, int32_t n,
                    float* y);                        // y = gate / (1 + exp(-gate)) * up; y may be gate
+  void (*gelu_mul)(const float* gate, const float* up, int32_t n,
+                   float* y);                        // y = gelu(gate) * up, by tanh; y may be gate
   void (*add)(const float* x, int32_t n, float* y);  // y += x
   float (*dot)(const float* a, const float* b, int32_t n);
   void (*axpy)(float a, const float* x, int32_t n, float* y);  // y += a * x
@@ -113,9 +115,9 @@ struct KernelTable {
   void (*column_sums)(const ColumnSumsArgs&);
   void (*column_maxima)(const ColumnSumsArgs&);
   void (*attend_tile)(const AttendTileArgs&);
-  // Cache vectors: n vectors [n, D] f32 <-> stored form, dense, VectorBytes(format) each.
-  void (*encode_vectors)(const VectorFormat& format, const float* x, int32_t n, void* out);
-  void (*decode_vectors)(const VectorFormat& format, const void* in, int32_t n, float* x);
+  // Cache vectors: n vectors [n, D] f32 <-> codes [n, CodeBytes] and, of int8 and int4, f16 scales [n, D / group].
+  void (*encode_vectors)(const VectorFormat& format, const float* x, int32_t n, void* codes, uint16_t* scales);
+  void (*decode_vectors)(const VectorFormat& format, const void* codes, const uint16_t* scales, int32_t n, float* x);
   // One row of a weight matrix as f32 (embedding).
   void (*weight_row)(const Weight& w, int32_t row, float* out);
   // A block of n keys x [n, D] with one f16 scale per channel: codes [n, KeyCodeBytes], scales [D]. Rules of

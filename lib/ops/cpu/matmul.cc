@@ -1,6 +1,6 @@
-#include "lib/ops/ops.h"
+#include "lib/ops/cpu/matmul.h"
 
-#include <cassert>
+#include "lib/ops/cpu/raw.h"
 
 namespace kvc {
 namespace {
@@ -58,19 +58,25 @@ int64_t MatMulScratchBytes(int32_t n, int32_t cols) {
   return Align64(int64_t{n} * cols) + Align64(int64_t{n} * (cols / kMinGroup) * 4);
 }
 
-void MatMul(const OpContext& ctx, const Weight& w, const float* bias, const float* x, int64_t x_stride,
-            int32_t n, float* y, int64_t y_stride, void* scratch) {
-  if (n <= 0 || w.rows <= 0) return;
-  Task task{&ctx, MatMulArgs{}, kRowTile, (n + kTokenTile - 1) / kTokenTile};
+namespace {
+
+// x as MatMulArgs wants it for w: rounded into scratch where w has codes.
+MatMulArgs Activations(const OpContext& ctx, const Weight& w, const float* x, int64_t x_stride, int32_t n, void* scratch) {
+  MatMulArgs a{};
+  a.x = x, a.x_stride = x_stride, a.n = n;
+  if (!HasCodes(w)) return a;
+  int8_t* codes = static_cast<int8_t*>(scratch);
+  float* scales = reinterpret_cast<float*>(codes + Align64(int64_t{n} * w.cols));
+  QuantizeRows(ctx, w, x, x_stride, n, codes, scales);
+  a.xq = codes, a.xs = scales;
+  return a;
+}
+
+void Multiply(const OpContext& ctx, const Weight& w, const float* bias, const MatMulArgs& x, float* y, int64_t y_stride) {
+  const int32_t n = x.n;
+  Task task{&ctx, x, kRowTile, (n + kTokenTile - 1) / kTokenTile};
   MatMulArgs& a = task.args;
-  a.w = &w, a.x = x, a.bias = bias, a.y = y, a.x_stride = x_stride, a.y_stride = y_stride, a.n = n;
-  if (HasCodes(w)) {
-    assert(w.group >= kMinGroup && w.cols % w.group == 0 && scratch != nullptr);
-    int8_t* codes = static_cast<int8_t*>(scratch);
-    float* scales = reinterpret_cast<float*>(codes + Align64(int64_t{n} * w.cols));
-    QuantizeRows(ctx, w, x, x_stride, n, codes, scales);
-    a.xq = codes, a.xs = scales;
-  }
+  a.w = &w, a.bias = bias, a.y = y, a.y_stride = y_stride;
   const int64_t row_products = int64_t{w.cols} * (n < kTokenTile ? n : kTokenTile);
   const auto count = [&] {
     return int64_t{(w.rows + task.row_tile - 1) / task.row_tile} * task.n_token_tiles;
@@ -85,6 +91,34 @@ void MatMul(const OpContext& ctx, const Weight& w, const float* bias, const floa
     for (int64_t i = 0; i < items; ++i) one(i, 0);
   } else {
     ctx.pool->ParallelFor(items, one);
+  }
+}
+
+}  // namespace
+
+void MatMul(const OpContext& ctx, const Weight& w, const float* bias, const float* x, int64_t x_stride,
+            int32_t n, float* y, int64_t y_stride, void* scratch) {
+  if (n <= 0 || w.rows <= 0) return;
+  Multiply(ctx, w, bias, Activations(ctx, w, x, x_stride, n, scratch), y, y_stride);
+}
+
+Weight PartOf(const Matrix& m, int32_t part) {
+  const Matrix::Part& p = m.parts[part];
+  Weight w;
+  w.type = p.type, w.rows = p.rows, w.cols = m.cols, w.group = p.group;
+  w.data = Raw(p.data), w.scales = Raw(p.scales);
+  return w;
+}
+
+void MatMulParts(const OpContext& ctx, const Matrix& m, const float* x, int32_t n, float* const* y, void* scratch) {
+  MatMulArgs rounded{};
+  int32_t group = 0;
+  for (int32_t i = 0; i < m.n_parts; ++i) {
+    const Weight w = PartOf(m, i);
+    if (HasCodes(w) && w.group != group) rounded = Activations(ctx, w, x, w.cols, n, scratch), group = w.group;
+    MatMulArgs plain{};
+    plain.x = x, plain.x_stride = w.cols, plain.n = n;
+    Multiply(ctx, w, Raw(m.parts[i].bias), HasCodes(w) ? rounded : plain, y[i], w.rows);
   }
 }
 

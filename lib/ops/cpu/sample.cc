@@ -1,6 +1,6 @@
 // Byte model: logits and weights are read about six times, 512 KiB each at a vocabulary of 128k, from the
 // second-level cache.
-#include "lib/ops/sample.h"
+#include "lib/ops/cpu/sample.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,8 +8,9 @@
 
 #include "lib/base/ordered_bits.h"
 #include "lib/base/philox.h"
+#include "lib/ops/cpu/raw.h"
 
-namespace kvc {
+namespace kvc::cpu {
 namespace {
 
 constexpr uint32_t kDrawTag = 0x54;  // keeps these draws apart from those of the methods (methods.md 3.8)
@@ -117,27 +118,29 @@ int32_t At(const float* weights, int32_t n, double target) {
 
 }  // namespace
 
-int32_t Sample(const KernelTable& kernels, const SampleArgs& a) {
-  const int32_t best = ArgMax(a.logits, a.n);
+int32_t SampleToken(const KernelTable& kernels, const SampleArgs& a) {
+  const float* logits = Raw(a.logits);
+  float* weights = Raw(a.weights);
+  const int32_t best = ArgMax(logits, a.n);
   if (best < 0 || a.temperature <= 0) return best;
-  const float top = a.logits[best];
-  for (int32_t i = 0; i < a.n; ++i) a.weights[i] = (FiniteOrNever(a.logits[i]) - top) / a.temperature;
+  const float top = logits[best];
+  for (int32_t i = 0; i < a.n; ++i) weights[i] = (FiniteOrNever(logits[i]) - top) / a.temperature;
   if (a.top_k > 0 && a.top_k < a.n) {
-    Cut cut = FindCut(a.logits, a.n, a.top_k, [](int32_t) { return 1.0; });
+    Cut cut = FindCut(logits, a.n, a.top_k, [](int32_t) { return 1.0; });
     for (int32_t i = 0; i < a.n; ++i) {
-      if (!cut.Takes(Key(a.logits[i]))) a.weights[i] = kNever;
+      if (!cut.Takes(Key(logits[i]))) weights[i] = kNever;
     }
   }
-  kernels.softmax(a.weights, a.n);
+  kernels.softmax(weights, a.n);
   if (a.top_p > 0 && a.top_p < 1) {
-    const double limit = static_cast<double>(a.top_p) * Sum(a.weights, a.n);
-    const auto weight = [&](int32_t i) { return static_cast<double>(a.weights[i]); };
-    Apply(FindCut(a.logits, a.n, limit, weight), a.logits, a.n, a.weights);
+    const double limit = static_cast<double>(a.top_p) * Sum(weights, a.n);
+    const auto weight = [&](int32_t i) { return static_cast<double>(weights[i]); };
+    Apply(FindCut(logits, a.n, limit, weight), logits, a.n, weights);
   }
   const double u = Uniform(
       Philox(static_cast<uint32_t>(a.draw), static_cast<uint32_t>(a.draw >> 32), 0, kDrawTag, a.seed)[0]);
-  const int32_t token = At(a.weights, a.n, u * Sum(a.weights, a.n));
+  const int32_t token = At(weights, a.n, u * Sum(weights, a.n));
   return token < 0 ? best : token;
 }
 
-}  // namespace kvc
+}  // namespace kvc::cpu

@@ -1,4 +1,4 @@
-#include "lib/ops/kernel_table.h"
+#include "lib/ops/cpu/kernel_table.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -23,6 +23,7 @@ constexpr KernelTable kReference = {
     ref::RmsNorm,
     ref::ApplyRope,
     ref::SiluMul,
+    ref::GeluMul,
     ref::Add,
     ref::Dot,
     ref::Axpy,
@@ -49,6 +50,7 @@ KernelTable FillMissing(KernelTable table, const KernelTable& below) {
   fill(table.rms_norm, below.rms_norm);
   fill(table.rope, below.rope);
   fill(table.silu_mul, below.silu_mul);
+  fill(table.gelu_mul, below.gelu_mul);
   fill(table.add, below.add);
   fill(table.dot, below.dot);
   fill(table.axpy, below.axpy);

@@ -1,0 +1,124 @@
+#include "lib/cache/page_arena.h"
+
+#include <algorithm>
+#include <functional>
+#include <new>
+
+namespace kvc {
+namespace {
+
+constexpr int64_t kMostAddresses = int64_t{1} << 38, kLeastAddresses = 64 << 20;
+constexpr int64_t kCommitStep = 1 << 20;
+
+}  // namespace
+
+PageArena::PageArena(Device* device, std::shared_ptr<MemoryMeter> meter, int64_t page_bytes, int64_t most_bytes)
+    : device_(device), meter_(std::move(meter)), page_bytes_(page_bytes), granule_(device->info().granule) {
+  if (!meter_->counting()) reserved_ = device_->Reserve(most_bytes, &base_);
+}
+
+PageArena::~PageArena() {
+  int64_t held = 0;
+  for (uint16_t n : in_use_) held += n > 0 ? granule_ : 0;
+  meter_->Give(held);
+  if (base_) device_->Unreserve(base_, reserved_);
+}
+
+// Numbers for n more pages, and the tables for them. Throws bad_alloc before anything changed.
+Status PageArena::Grow(int32_t n) {
+  const int64_t wanted = int64_t{n_ids_} + n, bytes = (wanted * page_bytes_ + granule_ - 1) / granule_ * granule_;
+  if (wanted > kMaxPages || bytes > reserved_) {
+    return Error(Code::kMemory, "no addresses for %d more cache pages of %lld bytes beside %d", n,
+                 static_cast<long long>(page_bytes_), n_ids_);
+  }
+  for (int32_t chunk = n_ids_ == 0 ? 0 : ChunkOf(n_ids_ - 1); chunk <= ChunkOf(static_cast<int32_t>(wanted) - 1); ++chunk) {
+    if (references_[chunk] == nullptr) references_[chunk].reset(new std::atomic<int32_t>[static_cast<size_t>(std::max(kFirst, FirstOf(chunk)))]);
+  }
+  in_use_.reserve(static_cast<size_t>(bytes / granule_));
+  free_.reserve(static_cast<size_t>(wanted));  // so that Release allocates nothing
+  if (bytes > committed_) {
+    const int64_t more = std::min((bytes - committed_ + kCommitStep - 1) / kCommitStep * kCommitStep, reserved_ - committed_);
+    KVC_RETURN_IF_ERROR(device_->Commit(base_ + committed_, more));
+    committed_ += more;
+  }
+  in_use_.resize(std::max(in_use_.size(), static_cast<size_t>(bytes / granule_)), 0);
+  return {};
+}
+
+// A page comes into use: the granules it touches first count against the limit.
+Status PageArena::Hold(int32_t id) {
+  const size_t first = static_cast<size_t>(id * page_bytes_ / granule_),
+               last = static_cast<size_t>((int64_t{id} * page_bytes_ + page_bytes_ - 1) / granule_);
+  int64_t fresh = 0;
+  for (size_t i = first; i <= last; ++i) fresh += in_use_[i] == 0 ? granule_ : 0;
+  if (fresh > 0) KVC_RETURN_IF_ERROR(meter_->Take(fresh, "the KV cache"));
+  for (size_t i = first; i <= last; ++i) ++in_use_[i];
+  References(id).store(1, std::memory_order_relaxed);
+  return {};
+}
+
+void PageArena::Let(int32_t id) {
+  const size_t first = static_cast<size_t>(int64_t{id} * page_bytes_ / granule_),
+               last = static_cast<size_t>((int64_t{id} * page_bytes_ + page_bytes_ - 1) / granule_);
+  size_t begin = last + 1, n = 0;  // granules nobody touches any more: they lie together
+  for (size_t i = first; i <= last; ++i) {
+    if (--in_use_[i] > 0) continue;
+    if (n++ == 0) begin = i;
+  }
+  if (n > 0) {
+    device_->Decommit(base_ + static_cast<int64_t>(begin) * granule_, static_cast<int64_t>(n) * granule_);
+    meter_->Give(static_cast<int64_t>(n) * granule_);
+  }
+  free_.push_back(id);
+  std::push_heap(free_.begin(), free_.end(), std::greater<int32_t>());
+}
+
+Status PageArena::Take(int32_t n, std::vector<int32_t>* ids) {
+  if (n <= 0) return {};
+  const size_t before = ids->size();
+  ids->reserve(before + static_cast<size_t>(n));
+  std::lock_guard<std::mutex> lock(mutex_);
+  const int32_t fresh = std::max(n - static_cast<int32_t>(free_.size()), 0);
+  if (fresh > 0) KVC_RETURN_IF_ERROR(Grow(fresh));
+  for (int32_t i = 0; i < n; ++i) {
+    int32_t id = n_ids_;
+    if (!free_.empty()) {
+      std::pop_heap(free_.begin(), free_.end(), std::greater<int32_t>());
+      id = free_.back();
+      free_.pop_back();
+    } else {
+      ++n_ids_;
+    }
+    const Status status = Hold(id);
+    if (status.ok()) {
+      ids->push_back(id);
+      continue;
+    }
+    free_.push_back(id);
+    std::push_heap(free_.begin(), free_.end(), std::greater<int32_t>());
+    for (size_t j = before; j < ids->size(); ++j) Let((*ids)[j]);
+    ids->resize(before);
+    return status;
+  }
+  return {};
+}
+
+void PageArena::Release(const int32_t* ids, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    if (References(ids[i]).fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
+    std::lock_guard<std::mutex> lock(mutex_);
+    Let(ids[i]);
+  }
+}
+
+std::shared_ptr<PageArena> PageArenas::Of(int64_t page_bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& arena : arenas_) {
+    if (arena->page_bytes() == page_bytes) return arena;
+  }
+  const int64_t most = meter_->limit() > 0 ? std::clamp(2 * meter_->limit(), kLeastAddresses, kMostAddresses) : kMostAddresses;
+  arenas_.push_back(std::make_shared<PageArena>(device_, meter_, page_bytes, most));
+  return arenas_.back();
+}
+
+}  // namespace kvc

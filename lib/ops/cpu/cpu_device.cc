@@ -1,0 +1,20 @@
+#include "lib/ops/cpu/cpu_device.h"
+
+#include <unistd.h>
+
+namespace kvc::cpu {
+
+CpuDevice::CpuDevice(std::unique_ptr<ThreadPool> pool, const KernelTable& kernels)
+    : pool_(std::move(pool)), kernels_(kernels) {
+  info_.name = "cpu";
+  info_.description = Format("kernels %s, %d threads", kernels.name, pool_->n_threads());
+  info_.granule = sysconf(_SC_PAGESIZE);
+}
+
+Result<std::unique_ptr<Device>> CpuDevice::Create(int n_threads) {
+  Result<std::unique_ptr<ThreadPool>> pool = ThreadPool::Create(n_threads);
+  if (!pool.ok()) return pool.status();
+  return std::unique_ptr<Device>(new CpuDevice(std::move(pool.value()), BestKernels()));
+}
+
+}  // namespace kvc::cpu

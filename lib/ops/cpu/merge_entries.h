@@ -1,0 +1,71 @@
+// Gives the values of the dropped entries of one head to kept ones (methods.md 2.9, 2.15). The same for a prompt and for
+// a step; `Values` knows where they lie: Get(i) -> const float* [D] (valid until the next Get), Add(i, factor, v),
+// Mix(i, a_gone, v_gone, a_next).
+#pragma once
+#include <algorithm>
+
+#include "lib/ops/cpu/line_ops.h"
+#include "lib/ops/cpu/select.h"
+
+namespace kvc::cpu {
+
+// All by ascending position.
+struct DroppedEntries {
+  const MergeRule& rule;
+  const uint8_t* mark;       // [n], 1 = kept
+  const float* sums;         // accumulated attention [n]
+  const float* counts;       // rows it was accumulated over [n]; kSpread: null
+  const int32_t* positions;  // [n]
+  int32_t n;
+  uint32_t head;   // layer * G + KV head
+  int32_t* links;  // scratch [3 * n]
+  float* line;     // scratch [n]
+};
+
+template <typename Values>
+void SpreadDropped(const DroppedEntries& in, Values& values) {
+  for (int32_t e = 0; e < in.n; ++e) {
+    if (in.mark[e] != 0) continue;
+    int32_t n_targets = 0;
+    for (int32_t t = e + 1; t < in.n && n_targets < in.rule.n_targets; ++t) {
+      if (in.mark[t] == 0) continue;
+      in.line[n_targets] = in.sums[t];
+      in.links[n_targets++] = t;
+    }
+    const float factor = SpreadFactor(in.rule, in.sums[e], in.line, n_targets, in.head, in.positions[e]);
+    if (factor == 0.0f) continue;
+    const float* v = values.Get(e);
+    for (int32_t i = 0; i < n_targets; ++i) values.Add(in.links[i], factor, v);
+  }
+}
+
+// The lowest average goes first, among equals the newest, each into its right neighbour that is still there.
+template <typename Values>
+void MixDropped(const DroppedEntries& in, Values& values) {
+  int32_t *victims = in.links, *next = victims + in.n, *previous = next + in.n;
+  int32_t n_victims = 0;
+  for (int32_t e = 0; e < in.n; ++e) {
+    in.line[e] = in.sums[e] / in.counts[e];
+    next[e] = e + 1, previous[e] = e - 1;
+    if (in.mark[e] == 0) victims[n_victims++] = e;
+  }
+  std::sort(victims, victims + n_victims, [&](int32_t a, int32_t b) {
+    return SelectionKey(in.line[a], static_cast<uint32_t>(a)) < SelectionKey(in.line[b], static_cast<uint32_t>(b));
+  });
+  for (int32_t i = 0; i < n_victims; ++i) {
+    const int32_t e = victims[i], f = next[e];
+    if (f < in.n) {
+      values.Mix(f, in.line[e], values.Get(e), in.line[f]);
+      previous[f] = previous[e];
+    }
+    if (previous[e] >= 0) next[previous[e]] = f;
+  }
+}
+
+template <typename Values>
+void MergeDropped(const DroppedEntries& in, Values& values) {
+  if (in.rule.kind == MergeKind::kSpread) SpreadDropped(in, values);
+  if (in.rule.kind == MergeKind::kIntoNext) MixDropped(in, values);
+}
+
+}  // namespace kvc::cpu

@@ -1,0 +1,294 @@
+// Score programs over one layer. Flops: 2 * rows * entries * D per query head for the rows, keys read once per kRowTile
+// rows; everything else passes over lines.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "lib/ops/cpu/cpu_device.h"
+#include "lib/ops/cpu/line_ops.h"
+#include "lib/ops/cpu/raw.h"
+
+namespace kvc::cpu {
+namespace {
+
+constexpr int32_t kRowTile = 8, kRegisters = 4;
+
+// Lines of scratch: registers 1 .. 3 of every KV head, rows and two more of every thread, weights and gains of rows.
+struct Lines {
+  float *registers, *rows, *pair, *weight, *gain;
+  static int64_t Floats(int64_t n_kv_heads, int64_t threads, int64_t stride) {
+    return stride * (n_kv_heads * (kRegisters - 1) + threads * (kRowTile + 2) + 2);
+  }
+  Lines(float* at, int64_t n_kv_heads, int64_t threads, int64_t stride)
+      : registers(at),
+        rows(registers + stride * n_kv_heads * (kRegisters - 1)),
+        pair(rows + stride * threads * kRowTile),
+        weight(pair + stride * threads * 2),
+        gain(weight + stride) {}
+};
+
+class Program {
+ public:
+  Program(const KernelTable& kernels, ThreadPool* pool, const ScoreArgs& a)
+      : kernels_(kernels),
+        pool_(pool),
+        a_(a),
+        kv_(a.layer),
+        group_(a.n_heads / a.layer.n_kv_heads),
+        lines_(reinterpret_cast<float*>(Raw(a.scratch)), a.layer.n_kv_heads, pool->n_threads(), a.stride) {}
+
+  void Run() {
+    const ScoreProgram& p = *a_.program;
+    for (int32_t at = 0; at < p.n;) {
+      if (p.code[at].op == ScoreOp::kRows) {
+        SumRows();
+        ++at;
+        continue;
+      }
+      int32_t end = at;  // up to the next instruction that is over all heads
+      while (end < p.n && p.code[end].op != ScoreOp::kRows) ++end;
+      pool_->ParallelFor(kv_.n_kv_heads, [&](int64_t g, int thread) {
+        for (int32_t i = at; i < end; ++i) Do(p.code[i], static_cast<int32_t>(g), thread);
+      });
+      at = end;
+    }
+  }
+
+ private:
+  int32_t Len(int32_t g) const { return kv_.len[g]; }
+  float* Register(int r, int32_t g) const {
+    return r == 0 ? Raw(a_.scores) + g * a_.stride
+                  : lines_.registers + (int64_t{g} * (kRegisters - 1) + r - 1) * a_.stride;
+  }
+  float* Query(int32_t h) const { return Raw(a_.per_head) + h * a_.stride; }
+  float* Aux(int a, int32_t g) const { return Raw(kv_.aux) + (int64_t{a} * kv_.n_kv_heads + g) * kv_.capacity; }
+  const int32_t* Positions(int32_t g) const { return Raw(kv_.positions) + g * kv_.capacity; }
+  int32_t Total(int32_t g) const { return Positions(g)[Len(g) - 1] + 1; }  // tokens of the sequence
+  int32_t RowsUsed() const { return std::min(a_.program->rows.n_rows, a_.observed.n_rows); }
+
+  // Probabilities of n recorded rows from `first`, oldest = 0, of query head h: p [n, stride].
+  void Rows(int32_t first, int32_t n, int32_t h, const float* gain, float* p) const {
+    const int32_t d = kv_.head_dim, g = h / group_;
+    int32_t visible[kRowTile];
+    for (int32_t i = 0; i < n; ++i) visible[i] = Len(g) - a_.observed.n_rows + 1 + first + i;
+    ScoreRowsArgs args{};
+    args.q = Raw(a_.observed.queries) + (int64_t{first} * a_.n_heads + h) * d;
+    args.q_stride = int64_t{a_.n_heads} * d;
+    args.k = Raw(kv_.keys) + g * kv_.capacity * d;
+    args.visible = visible;
+    args.gain = gain;
+    args.seen = kv_.has_seen ? Raw(kv_.seen) + g * kv_.capacity : nullptr, args.seen_bit = SeenBit(h % group_);
+    args.p = p, args.p_stride = a_.stride;
+    args.n_q = n, args.n_keys = Len(g), args.d = d, args.scale = a_.scale;
+    kernels_.score_rows(args);
+  }
+
+  // methods.md 2.14: the longer the prompt against k, the sharper.
+  float GainOf(const RowRule& rule, int32_t i) const {
+    if (i <= rule.gain_length) return 1.0f;
+    const double x = 2.0 * std::log(static_cast<double>(i) / rule.gain_length),
+                 gain = std::sqrt(rule.gain_scaled ? x / kv_.head_dim : x);
+    return static_cast<float>(!rule.gain_scaled && rule.gain_floor ? std::max(1.0, gain) : gain);
+  }
+
+  void SumRows() {
+    const RowRule& rule = a_.program->rows;
+    const int32_t n_rows = RowsUsed(), first = a_.observed.n_rows - n_rows,
+                  longest = *std::max_element(kv_.len, kv_.len + kv_.n_kv_heads);
+    const bool ramp = rule.weight == RowWeight::kRamp, gains = rule.gain != RowGain::kNone;
+    for (int32_t i = 0; i < n_rows; ++i) {
+      lines_.weight[i] = !ramp ? 1.0f : 1.0f / static_cast<float>(n_rows);
+      if (ramp && i > 0)
+        lines_.weight[i] *= 1.0f + (rule.ramp - 1.0f) * static_cast<float>(i) / static_cast<float>(n_rows - 1);
+      if (gains) lines_.gain[i] = GainOf(rule, longest - n_rows + 1 + i);
+    }
+    pool_->ParallelFor(a_.n_heads, [&](int64_t h, int thread) {
+      const int32_t n_keys = Len(static_cast<int32_t>(h) / group_), columns = n_keys - rule.n_pool_tail;
+      float *rows = lines_.rows + thread * kRowTile * a_.stride, *line = lines_.pair + thread * 2 * a_.stride;
+      float* sum = Query(static_cast<int32_t>(h));
+      std::fill(sum, sum + n_keys, 0.0f);
+      for (int32_t r = 0; r < n_rows; r += kRowTile) {
+        const int32_t n = std::min(kRowTile, n_rows - r);
+        Rows(first + r, n, static_cast<int32_t>(h), gains ? lines_.gain + r : nullptr, rows);
+        for (int32_t i = 0; i < n; ++i) {
+          const float* p = rows + i * a_.stride;
+          if (rule.pool.kernel > 1) {
+            Pool(p, columns, rule.pool, line);
+            p = line;
+          }
+          kernels_.axpy(lines_.weight[r + i], p, rule.pool.kernel > 1 ? std::max(columns, 0) : n_keys, sum);
+        }
+      }
+    });
+  }
+
+  // The query heads of a group at columns [0, n): mean, max or sum.
+  void Group(int32_t g, int32_t n, GroupKind kind, float* out) const {
+    const float* first = Query(g * group_);
+    std::copy_n(first, n, out);
+    for (int32_t j = 1; j < group_; ++j) {
+      const float* other = first + j * a_.stride;
+      for (int32_t t = 0; t < n; ++t) out[t] = kind == GroupKind::kMax ? std::max(out[t], other[t]) : out[t] + other[t];
+    }
+    if (kind != GroupKind::kMean || group_ == 1) return;
+    const float inverse = 1.0f / static_cast<float>(group_);
+    for (int32_t t = 0; t < n; ++t) out[t] *= inverse;
+  }
+
+  void Mean(int32_t first, int32_t end, int32_t n, float* out) const {
+    std::fill(out, out + n, 0.0f);
+    for (int32_t h = first; h < end; ++h) kernels_.add(Query(h), n, out);
+    for (int32_t t = 0; t < n; ++t) out[t] /= static_cast<float>(end - first);
+  }
+
+  void History(int32_t g, int thread) const {
+    const HistoryRule& rule = a_.program->history;
+    float* aux[kMaxAux];
+    for (int32_t a = 0; a < 1 + rule.words(); ++a) aux[a] = Aux(a, g);
+    float *mean = lines_.pair + thread * 2 * a_.stride, *row = mean + a_.stride;
+    const int32_t n = Len(g);
+    for (int32_t r = a_.observed.n_rows - RowsUsed(); r < a_.observed.n_rows; ++r) {
+      std::fill(mean, mean + n, 0.0f);
+      for (int32_t h = g * group_; h < (g + 1) * group_; ++h) {
+        Rows(r, 1, h, nullptr, row);
+        kernels_.add(row, n, mean);
+      }
+      const int32_t visible = n - a_.observed.n_rows + 1 + r;
+      for (int32_t t = 0; t < visible; ++t) mean[t] /= static_cast<float>(group_);
+      PushHistory(rule, aux, mean, visible, 1.0f / static_cast<float>(visible));
+    }
+  }
+
+  void DoQuery(const ScoreInstr& i, int32_t g, int thread) const {
+    const int32_t n = Len(g), columns = std::max(n - i.tail, 0);
+    for (int32_t h = g * group_; h < (g + 1) * group_; ++h) {
+      float* q = Query(h);
+      if (i.op == ScoreOp::kPoolQ) {
+        float* line = lines_.pair + thread * 2 * a_.stride;
+        Pool(q, columns, i.pool, line);
+        std::copy_n(line, columns, q);
+        continue;
+      }
+      const float rows = static_cast<float>(RowsUsed()), inverse = 1.0f / rows;
+      for (int32_t t = 0; t < n; ++t) {
+        q[t] = i.op == ScoreOp::kMeanQ ? q[t] * inverse
+                                       : q[t] / (i.op == ScoreOp::kDivideQ ? rows : static_cast<float>(n - t));
+      }
+    }
+  }
+
+  // Lines that come from outside the registers.
+  void DoSource(const ScoreInstr& i, int32_t g, float* dst) const {
+    const int32_t n = Len(g);
+    const float* from = nullptr;
+    if (i.op == ScoreOp::kSums) from = Raw(a_.observed.sums) + g * kv_.capacity;
+    if (i.op == ScoreOp::kMaxima) from = Raw(a_.observed.maxima) + g * kv_.capacity;
+    if (i.op == ScoreOp::kLoad) from = Aux(i.src, g);
+    if (from != nullptr) {
+      std::copy_n(from, n, dst);
+      return;
+    }
+    const int32_t total = Total(g), d = kv_.head_dim;
+    const float* v = Raw(kv_.values) + g * kv_.capacity * d;
+    for (int32_t t = 0; t < n; ++t) {
+      const int32_t age = total - Positions(g)[t];
+      if (i.op == ScoreOp::kIndex) dst[t] = static_cast<float>(t);
+      if (i.op == ScoreOp::kAge) dst[t] = static_cast<float>(age);
+      if (i.op == ScoreOp::kRowsThatSaw) dst[t] = static_cast<float>(std::max(std::min(age, a_.observed.n_new), 1));
+      if (i.op == ScoreOp::kValueNorms) dst[t] = kernels_.dot(v + int64_t{t} * d, v + int64_t{t} * d, d);
+    }
+  }
+
+  void DoLine(const ScoreInstr& i, int32_t g, float* dst, const float* src) const {
+    const int32_t n = Len(g), columns = std::max(n - i.tail, 0);
+    const auto each = [n](auto&& f) {
+      for (int32_t t = 0; t < n; ++t) f(t);
+    };
+    switch (i.op) {
+      case ScoreOp::kAdd:
+        return kernels_.add(src, columns, dst);
+      case ScoreOp::kMax:
+        return each([&](int32_t t) { dst[t] = std::max(dst[t], src[t]); });
+      case ScoreOp::kMul:
+        return each([&](int32_t t) { dst[t] *= src[t]; });
+      case ScoreOp::kDiv:
+        return each([&](int32_t t) { dst[t] /= src[t]; });
+      case ScoreOp::kScale:
+        return each([&](int32_t t) { dst[t] *= i.x; });
+      case ScoreOp::kPool:
+        return Pool(src, columns, i.pool, dst);
+      case ScoreOp::kShare: {
+        const double sum = std::accumulate(dst, dst + columns, 0.0);
+        const float factor = sum > 0 ? static_cast<float>(static_cast<double>(i.x) / sum) : 0.0f;
+        for (int32_t t = 0; t < columns; ++t) dst[t] *= factor;
+        return;
+      }
+      case ScoreOp::kByMax: {
+        const float most = *std::max_element(dst, dst + n), inverse = most > 0 ? 1.0f / most : 0.0f;
+        return each([&](int32_t t) { dst[t] *= inverse; });
+      }
+      case ScoreOp::kSpreadMax:
+        std::fill_n(dst, n, *std::max_element(src, src + n));
+        return;
+      case ScoreOp::kInfinite:
+        std::fill_n(dst, std::min(i.head, n), std::numeric_limits<float>::infinity());
+        return std::fill(dst + columns, dst + n, std::numeric_limits<float>::infinity());
+      default:
+        std::copy_n(src, n, dst);
+    }
+  }
+
+  void Do(const ScoreInstr& i, int32_t g, int thread) const {
+    const bool to_aux = i.op == ScoreOp::kStore;
+    float* dst = to_aux ? Aux(i.dst, g) : Register(i.dst, g);
+    switch (i.op) {
+      case ScoreOp::kRows:
+        return;
+      case ScoreOp::kMeanQ:
+      case ScoreOp::kDivideQ:
+      case ScoreOp::kDivideQByRemaining:
+      case ScoreOp::kPoolQ:
+        return DoQuery(i, g, thread);
+      case ScoreOp::kGroup:
+        return Group(g, std::max(Len(g) - i.tail, 0), i.group, dst);
+      case ScoreOp::kLayerMean:
+        return Mean(0, a_.n_heads, Len(g), dst);
+      case ScoreOp::kGroupMean:
+        return Mean(g * group_, (g + 1) * group_, Len(g), dst);
+      case ScoreOp::kHistory:
+        return History(g, thread);
+      case ScoreOp::kSums:
+      case ScoreOp::kMaxima:
+      case ScoreOp::kLoad:
+      case ScoreOp::kIndex:
+      case ScoreOp::kAge:
+      case ScoreOp::kRowsThatSaw:
+      case ScoreOp::kValueNorms:
+        return DoSource(i, g, dst);
+      default:
+        return DoLine(i, g, dst, Register(i.src, g));
+    }
+  }
+
+  const KernelTable& kernels_;
+  ThreadPool* pool_;
+  const ScoreArgs& a_;
+  const LayerView& kv_;
+  const int32_t group_;
+  const Lines lines_;
+};
+
+}  // namespace
+
+int64_t CpuDevice::ScoreScratchBytes(int32_t n_kv_heads, int64_t stride) const {
+  return 4 * Lines::Floats(n_kv_heads, pool_->n_threads(), stride);
+}
+
+Status CpuDevice::Score(Stream*, const ScoreArgs& args) {
+  Program(kernels_, pool_.get(), args).Run();
+  return {};
+}
+
+}  // namespace kvc::cpu

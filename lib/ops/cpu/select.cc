@@ -1,0 +1,191 @@
+#include "lib/ops/cpu/select.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "lib/base/philox.h"
+#include "lib/ops/cpu/cpu_device.h"
+#include "lib/ops/cpu/line_ops.h"
+#include "lib/ops/cpu/merge_entries.h"
+#include "lib/ops/cpu/raw.h"
+
+namespace kvc {
+
+int32_t KeptCount(const SelectRule& rule, int32_t n, int32_t count) {
+  const int32_t fixed = rule.protect.n_sink + rule.protect.n_recent;
+  if (n <= fixed + count) return n;
+  if (rule.kind != SelectKind::kLowest) return fixed + std::max(count, 0);
+  const int32_t budget = std::max(count, 0) + rule.protect.n_recent, n_free = n - rule.protect.n_recent,
+                at_once = rule.drop > 0 ? rule.drop : std::max(budget / 2, 1);
+  return n - std::min(at_once * ((n - budget + at_once - 1) / at_once), n_free);
+}
+
+namespace cpu {
+namespace {
+
+constexpr uint32_t kDrawTag = 0x4E, kSpreadTag = 0xCA;  // methods.md 3.8
+
+// The random share rounds half up; the fraction is taken as a rational so that every machine rounds alike.
+void Draw(const SelectLine& in) {
+  const int64_t millionths = std::llround(in.rule.random_share * 1e6);
+  const int32_t n_random = static_cast<int32_t>((2 * millionths * in.count + 1000000) / 2000000),
+                n_top = in.count - n_random;
+  const int32_t first = in.rule.protect.n_sink, n_free = in.n - first - in.rule.protect.n_recent;
+  MarkTop(in.scores + first, n_free, n_top, in.keys, in.mark + first);
+  constexpr double kNever = -std::numeric_limits<double>::infinity();
+  for (int32_t t = 0; t < n_free; ++t) {
+    const double u = Uniform(
+        Philox(in.head, static_cast<uint32_t>(in.positions[first + t]), 0, kDrawTag, in.rule.seed)[0]);
+    const double gumbel = u > 0 ? -std::log(-std::log(u)) : kNever;
+    // What the first part took goes below everything that is left.
+    in.line[t] = in.mark[first + t] != 0 ? -std::numeric_limits<float>::max()
+                                         : static_cast<float>(static_cast<double>(in.scores[first + t]) + gumbel);
+  }
+  uint8_t* drawn = reinterpret_cast<uint8_t*>(in.keys + in.n);
+  MarkTop(in.line, n_free, std::min(n_random, n_free - n_top), in.keys, drawn);
+  for (int32_t t = 0; t < n_free; ++t) in.mark[first + t] |= drawn[t];
+}
+
+// Scratch of one thread: keys [2 n], a line [n].
+struct Scratch {
+  uint64_t* keys;
+  float* line;
+  static int64_t Bytes(int64_t stride) { return 20 * stride; }
+  Scratch(DeviceBytes at, int64_t stride, int thread)
+      : keys(reinterpret_cast<uint64_t*>(Raw(at) + thread * Bytes(stride))), line(reinterpret_cast<float*>(keys + 2 * stride)) {}
+};
+
+}  // namespace
+
+void SelectEntries(const SelectLine& in) {
+  std::fill(in.mark, in.mark + in.n, uint8_t{1});
+  const int32_t fixed = in.rule.protect.n_sink + in.rule.protect.n_recent;
+  if (in.n <= fixed + in.count) return;
+  if (in.rule.kind == SelectKind::kDraw) return Draw(in);
+  if (in.rule.kind == SelectKind::kLowest) {
+    const int32_t n_free = in.n - in.rule.protect.n_recent, drop = in.n - KeptCount(in.rule, in.n, in.count);
+    return MarkTop(in.scores, n_free, n_free - drop, in.keys, in.mark);
+  }
+  MarkTop(in.scores + in.rule.protect.n_sink, in.n - fixed, in.count, in.keys, in.mark + in.rule.protect.n_sink);
+}
+
+int64_t CpuDevice::SelectScratchBytes(int64_t stride) const { return pool_->n_threads() * Scratch::Bytes(stride); }
+
+Status CpuDevice::Select(Stream*, const SelectArgs& a) {
+  const int32_t n_heads = a.layer.n_kv_heads;
+  pool_->ParallelFor(n_heads, [&](int64_t g, int thread) {
+    const Scratch scratch(a.scratch, a.stride, thread);
+    SelectEntries({a.rule, Raw(a.scores) + g * a.stride, Raw(a.layer.positions) + g * a.layer.capacity, a.layer.len[g],
+                   a.counts[g], static_cast<uint32_t>(a.layer_index * n_heads + g), scratch.keys, scratch.line,
+                   Raw(a.marks) + g * a.stride});
+  });
+  return {};
+}
+
+Status CpuDevice::SelectByQueryHead(Stream*, const SelectByQueryHeadArgs& a) {
+  const int32_t group = a.n_heads / a.layer.n_kv_heads;
+  pool_->ParallelFor(a.layer.n_kv_heads, [&](int64_t head, int thread) {
+    const int32_t g = static_cast<int32_t>(head), n = a.layer.len[g], m = std::max(n - a.n_recent, 0), count = a.counts[g];
+    const Scratch scratch(a.scratch, a.stride, thread);
+    uint8_t *mark = Raw(a.marks) + g * a.stride, *own = reinterpret_cast<uint8_t*>(scratch.line);
+    uint32_t* seen = Raw(a.seen) + g * a.stride;
+    const uint32_t* before = a.layer.has_seen ? Raw(a.layer.seen) + g * a.layer.capacity : nullptr;
+    std::fill(mark, mark + n, uint8_t{0});
+    std::fill(seen, seen + n, 0u);
+    for (int32_t j = 0; j < group; ++j) {
+      const auto sees = [&](int32_t t) { return before == nullptr || (before[t] >> j & 1) != 0; };
+      std::fill(own, own + n, uint8_t{1});
+      if (count < m) {
+        float* scores = Raw(a.per_head) + (int64_t{g} * group + j) * a.stride;
+        for (int32_t t = 0; t < m; ++t)
+          if (!sees(t)) scores[t] = -std::numeric_limits<float>::infinity();
+        MarkTop(scores, m, count, scratch.keys, own);
+      }
+      for (int32_t t = 0; t < n; ++t) {
+        const bool kept = own[t] != 0 && sees(t);
+        mark[t] |= static_cast<uint8_t>(kept);
+        seen[t] |= static_cast<uint32_t>(kept) << j;
+      }
+    }
+    a.kept[g] = static_cast<int32_t>(std::count(mark, mark + n, uint8_t{1}));
+  });
+  return {};
+}
+
+Status CpuDevice::Unmark(Stream*, const UnmarkArgs& a) {
+  for (int32_t g = 0; g < a.layer.n_kv_heads; ++g) {
+    uint8_t* mark = Raw(a.marks) + g * a.stride;
+    const int32_t n = a.layer.len[g], held = a.held[g], first = std::min(a.n_sink, held - 1);
+    int32_t over = static_cast<int32_t>(std::count(mark, mark + n, uint8_t{1})) - held;
+    for (int32_t i = 0, seen = 0; i < n && over > 0; ++i) {
+      if (mark[i] == 0 || seen++ < first) continue;
+      mark[i] = 0;
+      --over;
+    }
+  }
+  return {};
+}
+
+// ---- merging ----
+
+float SpreadFactor(const MergeRule& rule, float a, const float* target_sums, int32_t n, uint32_t head,
+                   int32_t position) {
+  if (n <= 0) return 0.0f;
+  double base = 0;
+  for (int32_t i = 0; i < n; ++i) {
+    base = rule.by_maximum ? std::max(base, static_cast<double>(target_sums[i]))
+                           : base + static_cast<double>(target_sums[i]);
+  }
+  if (!rule.by_maximum) base /= n;
+  const double probability =
+      base > 0 ? std::min(std::max(static_cast<double>(a) / base, 0.0), 1.0) : (a > 0 ? 1.0 : 0.0);
+  double share = probability;
+  if (!rule.expected) {
+    const auto words = Philox(rule.sequence, head, static_cast<uint32_t>(position), kSpreadTag, rule.seed);
+    share = Uniform(words[0]) < probability ? 1.0 : 0.0;
+  }
+  return static_cast<float>(share / n);
+}
+
+void MixInto(float a_gone, const float* v_gone, float a_next, int32_t d, float* v_next) {
+  const float sum = a_gone + a_next;
+  if (!(sum > 0)) return;
+  for (int32_t i = 0; i < d; ++i) v_next[i] = (a_gone * v_gone[i] + a_next * v_next[i]) / sum;
+}
+
+namespace {
+
+// Values of one head of a layer at full length.
+struct LayerValues {
+  const KernelTable& kernels;
+  float* values;
+  int32_t d;
+  float* At(int32_t i) const { return values + int64_t{i} * d; }
+  const float* Get(int32_t i) const { return At(i); }
+  void Add(int32_t i, float factor, const float* v) { kernels.axpy(factor, v, d, At(i)); }
+  void Mix(int32_t i, float a_gone, const float* v_gone, float a_next) { MixInto(a_gone, v_gone, a_next, d, At(i)); }
+};
+
+}  // namespace
+
+Status CpuDevice::Merge(Stream*, const MergeArgs& a) {
+  const LayerView& kv = a.layer;
+  pool_->ParallelFor(kv.n_kv_heads, [&](int64_t head, int thread) {
+    const int32_t g = static_cast<int32_t>(head);
+    const auto aux = [&](int32_t x) {
+      return x < 0 ? nullptr : Raw(kv.aux) + (int64_t{x} * kv.n_kv_heads + g) * kv.capacity;
+    };
+    const Scratch scratch(a.scratch, a.stride, thread);
+    LayerValues values{kernels_, Raw(kv.values) + g * kv.capacity * kv.head_dim, kv.head_dim};
+    MergeDropped({a.rule, Raw(a.marks) + g * a.stride, aux(a.rule.sums), aux(a.rule.counts),
+                  Raw(kv.positions) + g * kv.capacity, kv.len[g],
+                  static_cast<uint32_t>(a.layer_index * kv.n_kv_heads + g), reinterpret_cast<int32_t*>(scratch.keys),
+                  scratch.line},
+                 values);
+  });
+  return {};
+}
+
+}  // namespace cpu
+}  // namespace kvc

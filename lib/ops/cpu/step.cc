@@ -1,0 +1,383 @@
+// One token of every row in one layer. Byte model: every entry's key and value are read once for all query heads of its
+// group: len * (key + value bytes) a head; flops 4 * D * group an entry, far below what the bytes cost.
+//
+// Rows of different sessions are worked on together; rows of one session follow each other, since each sees what the one
+// before left (a wave has one row of each session). A head is cut into segments of 256 entries, whatever the number of
+// threads; whoever ends the last segment of a head joins them in order, and does to the head what the method asks.
+#include "lib/ops/cpu/step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <new>
+
+#include "lib/ops/cpu/cpu_device.h"
+
+namespace kvc::cpu {
+namespace {
+
+constexpr int64_t kSerialWork = 2048;  // vectors below which appending is not worth the threads
+
+int64_t Align(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+// ---- scratch ----
+
+StepScratch::Sizes::Sizes(const StepShape& s) {
+  const int64_t g = s.n_kv_heads, group = s.n_heads / s.n_kv_heads, d = s.head_dim;
+  stride = (s.longest + 15) / 16 * 16;
+  items = s.n_rows * g * (stride / kSegment + 3);
+  partial = items * group * (d + 2);
+  attention = s.any_attention ? s.n_rows * s.n_heads * stride : 0;
+  tile = 2 * int64_t{std::max(s.page_slots, s.ring_slots)} * d;
+  seen = group * std::max(s.page_slots, s.ring_slots);
+  // Lines of a method: sort keys, order, scores, one to spare, marks, links; two vectors; what settling needs.
+  lines = 9 * stride + 2 * d + (s.append_bytes / 4 + g - 1) / g;
+}
+
+int64_t StepScratch::Bytes(const StepShape& s, int64_t threads) {
+  const Sizes z(s);
+  return Align(static_cast<int64_t>(sizeof(Item)) * z.items) + Align(4 * z.partial) + Align(4 * z.attention) +
+         threads * (Align(4 * z.tile) + Align(z.seen) + Align(4 * z.lines)) +
+         Align(static_cast<int64_t>(sizeof(HeadTask)) * s.n_rows * s.n_kv_heads) + Align(4 * s.n_rows) +
+         Align(4 * int64_t{s.n_rows} * s.head_dim) + Align(4 * int64_t{s.n_rows} * s.n_heads * s.head_dim);
+}
+
+StepScratch::StepScratch(const StepShape& s, int64_t n_threads, uint8_t* at) : z(s) {
+  const auto take = [&at](int64_t bytes) {
+    uint8_t* begin = at;
+    at += Align(bytes);
+    return begin;
+  };
+  items = reinterpret_cast<Item*>(take(static_cast<int64_t>(sizeof(Item)) * z.items));
+  partial = reinterpret_cast<float*>(take(4 * z.partial));
+  attention = reinterpret_cast<float*>(take(4 * z.attention));
+  tiles = take(n_threads * Align(4 * z.tile));
+  seen = take(n_threads * Align(z.seen));
+  lines = take(n_threads * Align(4 * z.lines));
+  heads = reinterpret_cast<HeadTask*>(take(static_cast<int64_t>(sizeof(HeadTask)) * s.n_rows * s.n_kv_heads));
+  row_open = reinterpret_cast<std::atomic<int32_t>*>(take(4 * s.n_rows));
+  angles = reinterpret_cast<float*>(take(4 * int64_t{s.n_rows} * s.head_dim));
+  turned = reinterpret_cast<float*>(take(4 * int64_t{s.n_rows} * s.n_heads * s.head_dim));
+}
+
+float* StepScratch::Tile(int thread) const { return reinterpret_cast<float*>(tiles + thread * Align(4 * z.tile)); }
+uint8_t* StepScratch::Seen(int thread) const { return seen + thread * Align(z.seen); }
+StepLines StepScratch::Lines(int thread, int32_t d) const {
+  float* at = reinterpret_cast<float*>(lines + thread * Align(4 * z.lines));
+  StepLines l;
+  l.keys = reinterpret_cast<uint64_t*>(at);
+  l.order = reinterpret_cast<int32_t*>(at + 2 * z.stride);
+  l.scores = at + 3 * z.stride;
+  l.line = at + 4 * z.stride;
+  l.marks = reinterpret_cast<uint8_t*>(at + 5 * z.stride);
+  l.links = reinterpret_cast<int32_t*>(at + 6 * z.stride);
+  l.vectors = at + 9 * z.stride;
+  l.settle = l.vectors + 2 * d;
+  return l;
+}
+
+namespace {
+
+// cos and sin of a position from the tables.
+class Angles {
+ public:
+  Angles(const AngleTable& table, int32_t d) : fine_(Raw(table.fine)), coarse_(Raw(table.coarse)), d_(d) {}
+
+  void Turn(const KernelTable& kernels, RopePairing pairing, int32_t position, float* x, int32_t n) const {
+    float both[kMaxHeadSize];
+    const float* at = fine_ + int64_t{position % kFineAngles} * d_;
+    if (position >= kFineAngles) {
+      const float* far = coarse_ + int64_t{position / kFineAngles} * d_;
+      const int32_t half = d_ / 2;
+      for (int32_t j = 0; j < half; ++j) {  // cos(a + b), sin(a + b)
+        both[j] = far[j] * at[j] - far[half + j] * at[half + j];
+        both[half + j] = far[half + j] * at[j] + far[j] * at[half + j];
+      }
+      at = both;
+    }
+    for (int32_t i = 0; i < n; ++i) kernels.rope(x + int64_t{i} * d_, at, at + d_ / 2, d_, pairing);
+  }
+
+ private:
+  const float *fine_, *coarse_;
+  const int32_t d_;
+};
+
+class Wave {
+ public:
+  Wave(const KernelTable& kernels, ThreadPool* pool, const StepArgs& a, const StepScratch& scratch, int32_t first,
+       int32_t end)
+      : kernels_(kernels),
+        pool_(pool),
+        a_(a),
+        s_(scratch),
+        first_(first),
+        end_(end),
+        g_(a.rows[first].cache->layout->n_kv_heads),
+        d_(a.rows[first].cache->layout->head_dim),
+        group_(a.n_heads / g_),
+        angles_(a.angles, d_) {}
+
+  void Run() {
+    const int64_t n_heads = int64_t{end_ - first_} * g_;
+    const auto append = [&](int64_t i, int) { Append(first_ + static_cast<int32_t>(i / g_), static_cast<int32_t>(i % g_)); };
+    for (int32_t r = first_; r < end_; ++r) PrepareRow(r);
+    if (n_heads * (group_ + 2) * d_ > kSerialWork * 16) {
+      pool_->ParallelFor(n_heads, append);
+    } else {
+      for (int64_t i = 0; i < n_heads; ++i) append(i, 0);
+    }
+    CutHeads();
+    pool_->ParallelFor(n_items_, [&](int64_t item, int thread) {
+      const StepScratch::Item& it = s_.items[item];
+      Attend(item, thread);
+      StepScratch::HeadTask& head = Task(it.row, it.head);
+      if (head.open.fetch_sub(1, std::memory_order_acq_rel) == 1) EndHead(it.row, it.head, thread);
+    });
+  }
+
+ private:
+  StepScratch::HeadTask& Task(int32_t row, int32_t g) const { return s_.heads[int64_t{row} * g_ + g]; }
+  HeadPages Pages(int32_t row, int32_t g) const { return {kernels_, *a_.rows[row].cache, a_.layer * g_ + g}; }
+  const StepPlan& Plan(int32_t row) const { return *a_.rows[row].plan; }
+  float* Query(int32_t row, int32_t g) const { return Raw(a_.q) + (int64_t{row} * a_.n_heads + g * group_) * d_; }
+  float* Turned(int32_t row, int32_t g) const { return s_.turned + (int64_t{row} * a_.n_heads + g * group_) * d_; }
+  float* Partial(int64_t item) const { return s_.partial + item * group_ * (d_ + 2); }
+  float* Attention(int32_t row, int32_t h) const {
+    return s_.attention + (int64_t{row} * a_.n_heads + h) * s_.z.stride;
+  }
+  bool WantsAttention(int32_t row) const { return Plan(row).needs_attention || Plan(row).attention; }
+  // Whether keys of a head are turned when they are read.
+  bool Turns(const HeadPages& pages) const { return !pages.rotated(); }
+
+  void PrepareRow(int32_t r) {
+    const StepRow& row = a_.rows[r];
+    float* cos = s_.angles + int64_t{r} * d_;
+    a_.rope->Angles(row.position, cos, cos + d_ / 2);
+    new (&s_.row_open[r]) std::atomic<int32_t>(g_);
+    const StepPlan& plan = *row.plan;
+    if (!plan.ring) return;
+    // Sessions that count in slots keep queries without rotation: their slot changes with every dropped entry.
+    int32_t& n = plan.ring_count[a_.layer];
+    float* to = Raw(plan.ring) + (int64_t{a_.layer} * plan.ring_rows + n % plan.ring_rows) * a_.n_heads * d_;
+    std::memcpy(to, Query(r, 0), static_cast<size_t>(a_.n_heads) * static_cast<size_t>(d_) * sizeof(float));
+    for (int32_t h = 0; !plan.in_cache && h < a_.n_heads; ++h)
+      kernels_.rope(to + int64_t{h} * d_, cos, cos + d_ / 2, d_, a_.pairing);
+    n = n + 1 >= 2 * plan.ring_rows ? n + 1 - plan.ring_rows : n + 1;
+  }
+
+  // The new entry of a head, and its queries turned to where it stands.
+  void Append(int32_t r, int32_t g) {
+    const HeadPages pages = Pages(r, g);
+    const StepRow& row = a_.rows[r];
+    float* k = Raw(a_.k) + (int64_t{r} * g_ + g) * d_;
+    const float *v = Raw(a_.v) + (int64_t{r} * g_ + g) * d_, *cos = s_.angles + int64_t{r} * d_;
+    float* q = Turned(r, g);
+    std::copy_n(Query(r, g), int64_t{group_} * d_, q);
+    if (Turns(pages)) {
+      pages.Append(k, v, row.position);
+      angles_.Turn(kernels_, a_.pairing, row.plan->in_cache ? pages.len() - 1 : row.position, q, group_);
+      return;
+    }
+    for (int32_t j = 0; j < group_; ++j) kernels_.rope(q + int64_t{j} * d_, cos, cos + d_ / 2, d_, a_.pairing);
+    kernels_.rope(k, cos, cos + d_ / 2, d_, a_.pairing);
+    pages.Append(k, v, row.position);
+  }
+
+  void CutHeads() {
+    n_items_ = 0;
+    for (int32_t r = first_; r < end_; ++r) {
+      for (int32_t g = 0; g < g_; ++g) {
+        const HeadPages pages = Pages(r, g);
+        StepScratch::HeadTask& task = Task(r, g);
+        task.first_item = n_items_;
+        const auto cut = [&](int32_t first, int32_t end) {
+          for (int32_t b = first; b < end; b += StepScratch::kSegment)
+            s_.items[n_items_++] = {r, g, b, std::min(b + StepScratch::kSegment, end)};
+        };
+        cut(0, pages.main_len());
+        const int32_t main = pages.main_len(), slots = pages.ring_slots(),
+                      end = pages.ring_len() == 0 ? 0 : pages.ring_start() + pages.ring_len();
+        if (end > slots) cut(main, main + end - slots);
+        if (end > 0) cut(main + pages.ring_start(), main + std::min(end, slots));
+        task.n_items = static_cast<int32_t>(n_items_ - task.first_item);
+        new (&task.open) std::atomic<int32_t>(task.n_items);
+      }
+    }
+  }
+
+  // A run of adjacent entries of one page, as attend_tile wants them.
+  void Attend(int64_t item, int thread) {
+    const StepScratch::Item& it = s_.items[item];
+    const HeadPages pages = Pages(it.row, it.head);
+    float *m = Partial(item), *l = m + group_, *acc = l + group_;
+    std::fill(m, m + group_, -std::numeric_limits<float>::infinity());
+    std::fill(l, l + int64_t{group_} * (d_ + 1), 0.0f);
+    const int32_t slots = pages.format().slots, main = pages.main_len();
+    for (int32_t at = it.begin; at < it.end;) {
+      const Slot s = pages.At(at);
+      const int32_t n = std::min(it.end - at, at < main ? slots - s.index : pages.ring_slots());
+      AttendTileArgs t{};
+      const bool want = WantsAttention(it.row);
+      t.q = Turned(it.row, it.head);
+      Vectors(pages, s, n, it.row, s_.Tile(thread), &t);
+      t.visible = Visible(s, n, a_.rows[it.row].position, s_.Seen(thread));
+      t.visible_stride = n;
+      t.logits = want ? Attention(it.row, it.head * group_) + at : nullptr;
+      t.logits_stride = s_.z.stride;
+      t.m = m, t.l = l, t.acc = acc;
+      t.n = n, t.g = group_, t.d = d_, t.scale = a_.scale;
+      kernels_.attend_tile(t);
+      at += n;
+    }
+  }
+
+  // Keys and values where they lie, or decoded and turned into scratch.
+  void Vectors(const HeadPages& pages, const Slot& s, int32_t n, int32_t row, float* tile, AttendTileArgs* t) const {
+    const PageFormat& f = *s.f;
+    const bool plain = f.coding == EntryCoding::kVectors && f.type != KvType::kInt8 && f.type != KvType::kInt4;
+    if (plain && !Turns(pages)) {
+      t->k = s.key(), t->v = s.value(), t->type = f.type;
+      return;
+    }
+    float* values = tile + int64_t{n} * d_;
+    pages.ReadKeys(s, n, tile);
+    pages.ReadValues(s, n, values);
+    t->k = tile, t->v = values, t->type = KvType::kF32;
+    if (!Turns(pages)) return;
+    const int32_t* at = Plan(row).in_cache ? &s.rank() : &s.position();
+    for (int32_t i = 0; i < n; ++i) angles_.Turn(kernels_, a_.pairing, at[i], tile + int64_t{i} * d_, 1);
+  }
+
+  // Bytes [group, n] for entries that some query heads do not see, or that the layer's window has left; null: all seen.
+  const uint8_t* Visible(const Slot& s, int32_t n, int32_t newest, uint8_t* bytes) const {
+    const int32_t* positions = &s.position();
+    bool hidden = false;
+    for (int32_t i = 0; a_.window > 0 && i < n && !hidden; ++i) hidden = positions[i] <= newest - a_.window;
+    if (!s.f->seen_masks && !hidden) return nullptr;
+    const uint32_t* masks = s.f->seen_masks ? &s.seen() : nullptr;
+    for (int32_t j = 0; j < group_; ++j) {
+      for (int32_t i = 0; i < n; ++i) {
+        const bool by_head = masks == nullptr || (masks[i] >> j & 1) != 0;
+        bytes[int64_t{j} * n + i] = by_head && (a_.window <= 0 || positions[i] > newest - a_.window);
+      }
+    }
+    return bytes;
+  }
+
+  // Joins the segments of one head in order and turns logits into probabilities.
+  void Join(int32_t r, int32_t g) const {
+    const StepScratch::HeadTask& task = Task(r, g);
+    const HeadPages pages = Pages(r, g);
+    for (int32_t j = 0; j < group_; ++j) {
+      float m = -std::numeric_limits<float>::infinity(), l = 0;
+      for (int32_t i = 0; i < task.n_items; ++i) m = std::max(m, Partial(task.first_item + i)[j]);
+      float* out = Raw(a_.out) + (int64_t{r} * a_.n_heads + g * group_ + j) * d_;
+      std::fill(out, out + d_, 0.0f);
+      for (int32_t i = 0; i < task.n_items; ++i) {
+        const float* part = Partial(task.first_item + i);
+        if (part[group_ + j] == 0.0f) continue;
+        const float w = std::exp(part[j] - m);
+        l += w * part[group_ + j];
+        kernels_.axpy(w, part + 2 * group_ + int64_t{j} * d_, d_, out);
+      }
+      const float inverse = l > 0 ? 1.0f / l : 0.0f;
+      for (int32_t x = 0; x < d_; ++x) out[x] *= inverse;
+      if (!WantsAttention(r)) continue;
+      float* p = Attention(r, g * group_ + j);
+      pages.ForRuns([&](int32_t first, int32_t n, const Slot&) {
+        for (int32_t i = first; i < first + n; ++i) p[i] = std::exp(p[i] - m) * inverse;
+      });
+    }
+  }
+
+  void EndHead(int32_t r, int32_t g, int thread) {
+    Join(r, g);
+    const StepPlan& plan = Plan(r);
+    if (plan.attention) KeepAttention(r, g);
+    if (!plan.one_set) return Update(r, g, g * group_, (g + 1) * group_, thread);
+    // One set of tokens for the layer: all heads are looked at before the first is reduced.
+    if (s_.row_open[r].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    float* mean = Attention(r, 0);
+    const int32_t n = Pages(r, 0).len();
+    GroupMean(r, 0, 0, a_.n_heads, mean);
+    for (int32_t h = 1; h < g_; ++h) std::copy_n(mean, n, Attention(r, h * group_));
+    for (int32_t h = 0; h < g_; ++h) Update(r, h, -1, -1, thread);
+  }
+
+  void KeepAttention(int32_t r, int32_t g) const {
+    const StepPlan& plan = Plan(r);
+    for (int32_t h = g * group_; h < (g + 1) * group_; ++h) {
+      float* to = Raw(plan.attention) + (int64_t{a_.layer} * a_.n_heads + h) * plan.attention_stride;
+      const float* p = Attention(r, h);
+      Pages(r, g).ForRuns([&](int32_t first, int32_t n, const Slot&) { std::copy_n(p + first, n, to + first); });
+    }
+  }
+
+  // The mean attention of query heads [first, end) into `out`, which may be the line of the first.
+  void GroupMean(int32_t r, int32_t g, int32_t first, int32_t end, float* out) const {
+    const float count = static_cast<float>(end - first);
+    Pages(r, g).ForRuns([&](int32_t at, int32_t n, const Slot&) {
+      for (int32_t h = first + 1; h < end; ++h) kernels_.add(Attention(r, h) + at, n, Attention(r, first) + at);
+      const float* sum = Attention(r, first) + at;
+      for (int32_t i = 0; i < n; ++i) out[at + i] = sum[i] / count;
+    });
+  }
+
+  void Update(int32_t r, int32_t g, int32_t first, int32_t end, int thread) const {
+    const StepPlan& plan = Plan(r);
+    float* p = plan.needs_attention ? Attention(r, g * group_) : nullptr;
+    if (p != nullptr && first >= 0) GroupMean(r, g, first, end, p);
+    const HeadUpdate update{kernels_, plan,           a_,        a_.rows[r],
+                            g,        Pages(r, g),    p,         Raw(a_.v) + (int64_t{r} * g_ + g) * d_,
+                            s_.Lines(thread, d_)};
+    update.Run();
+  }
+
+  const KernelTable& kernels_;
+  ThreadPool* pool_;
+  const StepArgs& a_;
+  const StepScratch& s_;
+  const int32_t first_, end_, g_, d_, group_;
+  const Angles angles_;
+  int64_t n_items_ = 0;
+};
+
+}  // namespace
+
+int64_t CpuDevice::StepScratchBytes(const StepShape& shape) const {
+  return StepScratch::Bytes(shape, pool_->n_threads());
+}
+
+Status CpuDevice::FillAngles(Stream*, const AngleArgs& a) {
+  const int32_t d = a.rope->head_dim();
+  const float factor = a.unit ? static_cast<float>(1 / a.rope->attention_factor()) : 1.0f;
+  for (int64_t i = 0; i < a.n; ++i) {
+    float* row = Raw(a.out) + i * d;
+    a.rope->Angles((a.first + i) * a.every, row, row + d / 2);
+    for (int32_t j = 0; a.unit && j < d; ++j) row[j] *= factor;
+  }
+  return {};
+}
+
+Status CpuDevice::Step(Stream*, const StepArgs& a) {
+  const StepScratch scratch(a.shape, pool_->n_threads(), Raw(a.scratch));
+  for (int32_t first = 0; first < a.n_rows;) {
+    int32_t end = first + 1;  // as many rows as have caches of their own
+    const auto seen = [&](int32_t r) {
+      for (int32_t i = first; i < r; ++i) {
+        if (a.rows[i].cache == a.rows[r].cache) return true;
+      }
+      return false;
+    };
+    while (end < a.n_rows && !seen(end)) ++end;
+    Wave(kernels_, pool_.get(), a, scratch, first, end).Run();
+    first = end;
+  }
+  return {};
+}
+
+}  // namespace kvc::cpu

@@ -1,0 +1,111 @@
+// Where models run. Everything a layer does to a batch of rows is one operation of a device; the layers above hold
+// records and issue operations, and never look into a device's memory.
+//
+// Rules for every operation: arguments are plain; sizes were computed beforehand, so nothing is allocated; what it
+// reads and writes is what its arguments name; it works in the order of its stream, and what it hands back on the host
+// (marked so) is there when it returns. It fails for the device's own reasons only (kDevice). Operations on different
+// streams may run at once. A device without a fast version of an operation says so when a policy asks (Supports),
+// never by falling back behind the caller's back.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/base/span.h"
+#include "lib/base/status.h"
+#include "lib/ops/cache_ops.h"
+#include "lib/ops/network_ops.h"
+#include "lib/ops/prompt_ops.h"
+#include "lib/ops/score_ops.h"
+#include "lib/ops/step_ops.h"
+
+namespace kvc {
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+};
+
+struct DeviceInfo {
+  std::string name;         // "cpu"
+  std::string description;  // processor, instruction set, threads
+  bool deterministic = true;     // the same input gives the same bits
+  bool batch_invariant = true;   // a row gives the same bits alone and in a batch
+  WeightType activations = WeightType::kF32;
+  int64_t granule = 4096;   // of the memory of arenas
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const DeviceInfo& info() const = 0;
+  virtual Result<std::unique_ptr<Stream>> NewStream() = 0;
+
+  // ---- memory: 64-byte aligned, contents undefined ----
+  virtual Status Allocate(int64_t bytes, const char* what, DeviceBytes* out) = 0;
+  virtual void Free(DeviceBytes at, int64_t bytes) = 0;
+  // Addresses without memory: at most `bytes`, less where the system has not so many; *out null: none.
+  virtual int64_t Reserve(int64_t bytes, DeviceBytes* out) = 0;
+  virtual void Unreserve(DeviceBytes at, int64_t bytes) = 0;
+  // Memory behind a part of a reservation, in whole granules; giving it back.
+  virtual Status Commit(DeviceBytes at, int64_t bytes) = 0;
+  virtual void Decommit(DeviceBytes at, int64_t bytes) = 0;
+
+  // ---- copies ----
+  virtual Status Write(Stream* s, DeviceBytes to, const void* from, int64_t bytes) = 0;
+  virtual Status Read(Stream* s, DevicePtr<const uint8_t> from, void* to, int64_t bytes) = 0;  // to: on the host
+  virtual Status Copy(Stream* s, Span<const PageCopy> copies) = 0;
+  virtual Status Zero(Stream* s, DeviceBytes at, int64_t bytes) = 0;
+
+  // ---- weights ----
+  // Makes the device's own form of tensors [rows, cols] of a file, which stay valid for the life of the matrix.
+  // biases[i] null: none. tables: rows will be looked up (Embed). kept: what the form takes beside the file.
+  virtual Status Prepare(Span<const Weight> tensors, Span<const float* const> biases, Matrix* out) = 0;
+  virtual DevicePtr<const float> PrepareVector(const float* values, int32_t n) = 0;
+
+  // ---- the network ----
+  virtual int64_t NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows) const = 0;
+  virtual Status Embed(Stream* s, const EmbedArgs& args) = 0;
+  virtual Status Project(Stream* s, const ProjectArgs& args) = 0;
+  virtual Status Finish(Stream* s, const FinishArgs& args) = 0;
+  virtual Status Logits(Stream* s, const LogitsArgs& args) = 0;
+  virtual Status Sample(Stream* s, const SampleArgs& args) = 0;
+
+  // ---- prompts ----
+  virtual int64_t PlaceScratchBytes(int32_t n_rows, int32_t head_dim) const = 0;
+  virtual Status Place(Stream* s, const PlaceArgs& args) = 0;
+  virtual Status AttendPrompt(Stream* s, const PromptAttentionArgs& args) = 0;
+  virtual Status FoldColumns(Stream* s, const ColumnArgs& args) = 0;
+
+  // ---- methods, over one layer ----
+  virtual int64_t ScoreScratchBytes(int32_t n_kv_heads, int64_t stride) const = 0;
+  virtual Status Score(Stream* s, const ScoreArgs& args) = 0;
+  virtual Status Select(Stream* s, const SelectArgs& args) = 0;
+  virtual Status SelectByQueryHead(Stream* s, const SelectByQueryHeadArgs& args) = 0;
+  virtual Status Unmark(Stream* s, const UnmarkArgs& args) = 0;
+  virtual Status CountBest(Stream* s, const CountBestArgs& args) = 0;
+  virtual int64_t SelectScratchBytes(int64_t stride) const = 0;  // of Select, SelectByQueryHead, CountBest, Merge
+  virtual Status Merge(Stream* s, const MergeArgs& args) = 0;
+
+  // ---- the cache ----
+  virtual int64_t CodeBytes(const CacheLayout& layout, int64_t n_codes) const = 0;
+  virtual int64_t LoadScratchBytes(int32_t n_kv_heads, int64_t entries) const = 0;
+  virtual int64_t AppendScratchBytes(const CacheLayout& layout) const = 0;
+  virtual Status LoadLayer(Stream* s, const LoadArgs& args) = 0;
+  virtual Status CodeLayer(Stream* s, const CodeArgs& args) = 0;
+  virtual Status StoreLayer(Stream* s, const StoreArgs& args) = 0;
+  virtual Status AppendLayer(Stream* s, const AppendArgs& args) = 0;
+  virtual Status Rewind(Stream* s, const RewindArgs& args) = 0;
+  virtual Status KeepNewest(Stream* s, const KeepNewestArgs& args) = 0;
+  virtual Status Positions(Stream* s, const PositionsArgs& args) = 0;
+
+  // ---- steps ----
+  virtual Status FillAngles(Stream* s, const AngleArgs& args) = 0;
+  virtual int64_t StepScratchBytes(const StepShape& shape) const = 0;
+  virtual Status Step(Stream* s, const StepArgs& args) = 0;
+  virtual int64_t EvictScratchBytes(int32_t n_kv_heads, int64_t stride) const = 0;
+  virtual Status Evict(Stream* s, const EvictArgs& args) = 0;
+};
+
+}  // namespace kvc

@@ -1,0 +1,105 @@
+// The parts of a layer that know no cache: over n rows, each a token of some session. n rows of one input give the same
+// bits as one row each (DeviceInfo::batch_invariant).
+#pragma once
+#include <cstdint>
+
+#include "lib/ops/device_memory.h"
+#include "lib/ops/tensor.h"
+
+namespace kvc {
+
+// A matrix as a device wants it: one or more tensors of a file with the same columns, rows behind each other.
+// Device::Prepare makes it; only the device that made it looks inside.
+struct Matrix {
+  static constexpr int kMaxParts = 3;
+  struct Part {
+    WeightType type = WeightType::kF32;
+    int32_t rows = 0, group = 0;
+    DevicePtr<const uint8_t> data;
+    DevicePtr<const uint16_t> scales;
+    DevicePtr<const float> bias;
+  };
+  int32_t n_parts = 0, cols = 0;
+  Part parts[kMaxParts];
+  int32_t rows() const {
+    int32_t n = 0;
+    for (int i = 0; i < n_parts; ++i) n += parts[i].rows;
+    return n;
+  }
+};
+
+enum class Activation : uint8_t { kSilu = 0, kGeluTanh = 1 };
+
+struct LayerMatrices {
+  DevicePtr<const float> attention_norm, ffn_norm;              // [hidden]
+  DevicePtr<const float> attention_post_norm, ffn_post_norm;    // of what a block adds; null: none
+  DevicePtr<const float> query_norm, key_norm;                  // [D] per head, null: none
+  Matrix qkv;      // query, key, value
+  Matrix output;
+  Matrix gate_up;  // gate, up
+  Matrix down;
+  Activation activation = Activation::kSilu;
+};
+
+struct NetworkShape {
+  int32_t hidden = 0, ffn = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0, vocab = 0;
+  float norm_eps = 1e-5f;
+};
+
+// Row i of the table by token. scale: of every element.
+struct EmbedArgs {
+  const NetworkShape* shape;
+  const Matrix* table;
+  const int32_t* tokens;
+  int32_t n;
+  float scale;
+  DevicePtr<float> x;  // [n, hidden]
+};
+
+// q [n, H, D], k, v [n, G, D] of the residual x [n, hidden], per-head norms applied, not rotated.
+struct ProjectArgs {
+  const NetworkShape* shape;
+  const LayerMatrices* w;
+  DevicePtr<const float> x;
+  int32_t n;
+  DevicePtr<float> q, k, v;
+  DeviceBytes scratch;
+};
+
+// x += output(attended); x += ffn(norm(x)).
+struct FinishArgs {
+  const NetworkShape* shape;
+  const LayerMatrices* w;
+  DevicePtr<const float> attended;  // [n, H * D]
+  int32_t n;
+  float scale;  // of what each block adds
+  DevicePtr<float> x;
+  DeviceBytes scratch;
+};
+
+// logits [n, vocab] of x [n, hidden], times scale.
+struct LogitsArgs {
+  const NetworkShape* shape;
+  DevicePtr<const float> final_norm;
+  const Matrix* head;
+  DevicePtr<const float> x;
+  int32_t n;
+  float scale;
+  DevicePtr<float> logits;
+  DeviceBytes scratch;
+};
+
+// One token from logits [n]. temperature 0: greedy, the lowest id among equals.
+struct SampleArgs {
+  DevicePtr<const float> logits;
+  int32_t n = 0;
+  float temperature = 0;
+  float top_p = 0;    // of the likeliest tokens, as few as reach this share; 0 or 1: all
+  int32_t top_k = 0;  // only so many of the likeliest; 0: all
+  uint64_t seed = 0;
+  int64_t draw = 0;           // number of the draw: same logits, seed and number, same token
+  DevicePtr<float> weights;   // scratch [n]; not needed for greedy
+  int32_t* token = nullptr;   // -1: no logit is a finite number
+};
+
+}  // namespace kvc

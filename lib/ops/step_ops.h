@@ -1,0 +1,115 @@
+// One token of many sessions in one layer: append, attend over the pages of every head, and what the session's method
+// does with the attention it saw (methods.md 1.6). One operation, so that no length is looked at between.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "lib/ops/score_ops.h"
+
+namespace kvc {
+
+// What a step adds to the side values of every entry, p being the step's attention.
+enum class StepOp : uint8_t {
+  kAddAttention,  // side value dst += p
+  kAddOne,        // side value dst += 1
+  kHistory,       // side values 0 ..: whether p was below average (HistoryRule)
+  kAddPrior       // side value 0 += p * prior, by |v|^2 of the entries (side values 1, 2; methods.md 2.14)
+};
+struct StepInstr {
+  StepOp op;
+  int8_t dst = 0;
+};
+
+// By what entries are compared at a step; higher stays.
+enum class RankBy : uint8_t { kAux, kNegatedAux, kRatio, kAttention, kPosition };  // kRatio: side value 0 / 1
+
+constexpr int kMaxStepInstrs = 4;
+
+// A session's method at steps.
+struct StepPlan {
+  int32_t n_instrs = 0;
+  StepInstr instrs[kMaxStepInstrs];
+  HistoryRule history;
+  bool needs_attention = false;  // p of every entry is wanted: the mean over the query heads of a group
+  bool one_set = false;          // p is the mean over all query heads of the layer, and so is what it drops
+
+  bool evicts = false;
+  RankBy rank = RankBy::kAux;
+  SelectRule select;
+  MergeRule merge;
+  int32_t n_cleared = 0;          // side values that restart at 0 after a reduction
+  const int32_t* caps = nullptr;  // [L * G]: a head with more entries is reduced to so many
+
+  const int32_t* held = nullptr;  // [L * G] or null: beyond so many the oldest behind the first n_sinks leaves
+  int32_t n_sinks = 0;
+  bool in_cache = false;          // positions are counted in slots from the first dropped entry on
+
+  DevicePtr<float> ring;          // [L, ring_rows, H, D]: the newest queries, null: not kept
+  int32_t ring_rows = 0;
+  int32_t* ring_count = nullptr;  // [L] rows pushed, kept below 2 * ring_rows
+
+  DevicePtr<float> attention;     // [L, H, attention_stride]: the attention of the newest token, by slot; or null
+  int64_t attention_stride = 0;
+};
+
+struct StepRow {
+  const CacheView* cache = nullptr;  // lengths are updated
+  const StepPlan* plan = nullptr;
+  int32_t position = 0;  // of the token in its sequence
+  // Set, never cleared, when an entry was dropped or merged.
+  std::atomic<bool>* dropped = nullptr;
+};
+
+// What an operation that turns keys at every step looks up: cos and sin of positions [D], cos first, of 0 .. kFineAngles
+// and of the multiples of kFineAngles (those without the rope's factor).
+constexpr int32_t kFineAngles = 1024;
+struct AngleTable {
+  DevicePtr<const float> fine, coarse;
+};
+// Rows i of [n, D]: cos and sin of position (first + i) * every.
+struct AngleArgs {
+  const Rope* rope;
+  int64_t first, every;
+  int32_t n;
+  bool unit;  // without the rope's factor
+  DevicePtr<float> out;
+};
+
+// What the scratch of a step depends on; lengths may be larger than they turn out.
+struct StepShape {
+  int32_t n_rows, n_heads, n_kv_heads, head_dim;
+  int32_t page_slots, ring_slots;  // the largest of any row's cache
+  int64_t longest;                 // entries of main of the longest head beside the slots of its ring
+  int64_t append_bytes;            // AppendScratchBytes, the largest
+  bool any_attention;              // whether some plan needs or keeps it
+};
+
+// Rows of one session follow each other; every row sees what the ones before it left.
+struct StepArgs {
+  int32_t layer;
+  const StepRow* rows;
+  int32_t n_rows, n_heads;
+  float scale;             // of the attention logits
+  int32_t window;          // the layer's attention window in tokens, 0: none
+  const Rope* rope;
+  RopePairing pairing;
+  AngleTable angles;       // where some plan turns keys at every step
+  DevicePtr<float> q, k;   // [rows, H, D], [rows, G, D]: without rotation; turned here
+  DevicePtr<const float> v;
+  DevicePtr<float> out;    // [rows, H, D]
+  StepShape shape;
+  DeviceBytes scratch;     // StepScratchBytes(shape)
+};
+
+// Entries of heads [0, G) of one layer that are not marked leave; marks [G, stride], by ascending position.
+struct EvictArgs {
+  const CacheView* cache;
+  int32_t layer;
+  DevicePtr<const uint8_t> marks;
+  int64_t stride;
+  const bool* heads;  // [G] which heads, on the host
+  KeyTurning turning;
+  DeviceBytes scratch;  // EvictScratchBytes; stride: slots of the longest head, its ring's included
+};
+
+}  // namespace kvc
