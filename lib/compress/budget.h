@@ -38,16 +38,23 @@ std::vector<double> CokvWeights(Span<const double> scores, int32_t alpha);
 std::vector<int32_t> CokvCounts(Span<const double> scores, int32_t b, int32_t m, int32_t alpha,
                                 bool redistribute, bool reference_rounding);
 
-// methods.md 2.11, one layer: scores [G, m] with row stride `stride`; b average candidates; fills counts [G].
-// locked: tokens of every head that are taken first in safeguard mode, at most b; 0 = floor * b. G * m <
-// 2^40.
+// methods.md 2.11, one layer with b candidates a head on average, of which head h has candidates[h]. What must be known
+// of the scores: how many of the `total` best each head has, when every head first takes its `locked` best
+// (CountBestArgs). False: nothing is to be chosen, and counts are set.
+// locked: tokens of every head that are taken first in safeguard mode, at most b; 0 = floor * b.
 struct AdaOptions {
   double floor = 0.2;
   bool safeguard = false, normalize = false;
   int32_t locked = 0;
 };
-void AdaCounts(const float* scores, int64_t stride, int32_t n_kv_heads, int32_t m, int32_t b,
-               const AdaOptions& options, int32_t* counts);
+struct AdaQuestion {
+  int64_t total = 0, locked = 0;
+};
+bool AdaAsks(const AdaOptions& options, int32_t b, Span<const int32_t> candidates, AdaQuestion* question,
+             Span<int32_t> counts);
+// The slots of the heads from the answer: they add up to the budget, or to all there are.
+void AdaCounts(const AdaOptions& options, int32_t b, Span<const int32_t> candidates, Span<const int64_t> best,
+               Span<int32_t> counts);
 
 // methods.md 4.4: true = high bits. NaN ranks last. exact half: ceil(N/2) heads; lower median: score >= lower
 // middle value.

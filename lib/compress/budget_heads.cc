@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "lib/compress/budget.h"
-#include "lib/compress/select.h"
 
 namespace kvc {
 namespace {
@@ -21,78 +20,6 @@ std::vector<int32_t> AllocHeads(const std::vector<double>& weights, int32_t b, i
   std::vector<int32_t> counts(weights.size());
   Alloc(int64_t{b} * static_cast<int64_t>(weights.size()), IntegerWeights(weights), caps, {}, redistribute,
         counts);
-  return counts;
-}
-
-// Scores of a layer for the global selection: as they are, or scaled per head.
-struct ScaledScores {
-  const float* scores;
-  int64_t stride;
-  int32_t n_heads, m;
-  std::vector<double> factor;  // empty: 1
-
-  uint32_t Bits(int32_t head, int32_t t) const {
-    const float x = scores[head * stride + t];
-    return OrderedBits(factor.empty() ? x : static_cast<float>(x * factor[static_cast<size_t>(head)]));
-  }
-};
-
-// Share of the b best scores of a head in its total (methods.md 2.11, normalize). 0 < b < m.
-std::vector<double> Concentration(const float* scores, int64_t stride, int32_t n_heads, int32_t m,
-                                  int32_t b) {
-  std::vector<double> factor(static_cast<size_t>(n_heads));
-  std::vector<float> row(static_cast<size_t>(m));
-  for (int32_t h = 0; h < n_heads; ++h) {
-    const float* x = scores + h * stride;
-    for (int32_t t = 0; t < m; ++t) row[static_cast<size_t>(t)] = std::isnan(x[t]) ? -INFINITY : x[t];
-    std::nth_element(row.begin(), row.begin() + b, row.end(), std::greater<float>());
-    const double best = std::accumulate(row.begin(), row.begin() + b, 0.0),
-                 all = std::accumulate(row.begin(), row.end(), 0.0);
-    factor[static_cast<size_t>(h)] = all > 0 && std::isfinite(best / all) ? best / all : 1;
-  }
-  return factor;
-}
-
-// How many of the `total` best scores of the layer each head has, when every head first takes its own
-// `locked` best. Order: score descending, head ascending, position ascending. n_heads * locked <= total <
-// n_heads * m. The threshold score is found byte by byte: per head and byte value one counter, no copy of the
-// scores.
-std::vector<int64_t> GlobalTop(const ScaledScores& in, int64_t total, int64_t locked) {
-  const size_t n_heads = static_cast<size_t>(in.n_heads);
-  std::vector<int64_t> above(n_heads, 0);         // scores above the range that is still open
-  std::vector<int64_t> histogram(n_heads * 256);  // of the next byte, within that range
-  uint32_t prefix = 0;
-  const auto held = [&](size_t h) { return std::max(locked, above[h]); };
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    std::fill(histogram.begin(), histogram.end(), 0);
-    const uint32_t fixed = shift == 24 ? 0 : 0xFFFFFFFFu << (shift + 8);
-    for (size_t h = 0; h < n_heads; ++h) {
-      int64_t* row = histogram.data() + h * 256;
-      for (int32_t t = 0; t < in.m; ++t) {
-        const uint32_t bits = in.Bits(static_cast<int32_t>(h), t);
-        if ((bits & fixed) == prefix) ++row[bits >> shift & 255];
-      }
-    }
-    // The highest byte value with which the heads would hold more than `total` contains the threshold.
-    for (uint32_t byte = 255;; --byte) {
-      int64_t with = 0;
-      for (size_t h = 0; h < n_heads; ++h) with += std::max(locked, above[h] + histogram[h * 256 + byte]);
-      if (with > total || byte == 0) {
-        prefix |= byte << shift;
-        break;
-      }
-      for (size_t h = 0; h < n_heads; ++h) above[h] += histogram[h * 256 + byte];
-    }
-  }
-  // histogram column of the last byte: entries equal to the threshold. They go to the lower heads first.
-  std::vector<int64_t> counts(n_heads);
-  for (size_t h = 0; h < n_heads; ++h) total -= counts[h] = held(h);
-  for (size_t h = 0; h < n_heads && total > 0; ++h) {
-    const int64_t ties = above[h] + histogram[h * 256 + (prefix & 255)] - counts[h];
-    const int64_t more = std::clamp<int64_t>(ties, 0, total);
-    counts[h] += more;
-    total -= more;
-  }
   return counts;
 }
 
@@ -170,29 +97,38 @@ std::vector<int32_t> CokvCounts(Span<const double> scores, int32_t b, int32_t m,
   return counts;
 }
 
-void AdaCounts(const float* scores, int64_t stride, int32_t n_kv_heads, int32_t m, int32_t b,
-               const AdaOptions& options, int32_t* counts) {
-  if (b >= m || b <= 0) {
-    std::fill(counts, counts + n_kv_heads, std::clamp(b, 0, std::max(m, 0)));
-    return;
+constexpr int64_t kMillion = 1000000;
+
+int64_t FloorInMillionths(const AdaOptions& options) {
+  return std::llrint(std::clamp(options.floor, 0.0, 1.0) * static_cast<double>(kMillion));
+}
+
+bool AdaAsks(const AdaOptions& options, int32_t b, Span<const int32_t> candidates, AdaQuestion* question,
+             Span<int32_t> counts) {
+  const int64_t there = std::accumulate(candidates.begin(), candidates.end(), int64_t{0}),
+                total = std::max<int64_t>(b, 0) * static_cast<int64_t>(candidates.size());
+  if (total >= there || b <= 0) {
+    for (size_t h = 0; h < counts.size(); ++h) counts[h] = b <= 0 ? 0 : candidates[h];
+    return false;
   }
-  const int64_t total = int64_t{b} * n_kv_heads;
-  const int64_t million = 1000000,
-                floor6 = std::llrint(std::clamp(options.floor, 0.0, 1.0) * static_cast<double>(million));
-  int64_t locked = 0;
-  if (options.safeguard) locked = options.locked > 0 ? std::min(options.locked, b) : floor6 * b / million;
-  ScaledScores in{scores, stride, n_kv_heads, m, {}};
-  if (options.normalize) in.factor = Concentration(scores, stride, n_kv_heads, m, b);
-  const std::vector<int64_t> chosen = GlobalTop(in, total, locked);
+  question->total = total;
+  question->locked = 0;
+  if (options.safeguard)
+    question->locked = options.locked > 0 ? std::min(options.locked, b) : FloorInMillionths(options) * b / kMillion;
+  return true;
+}
+
+void AdaCounts(const AdaOptions& options, int32_t b, Span<const int32_t> candidates, Span<const int64_t> best,
+               Span<int32_t> counts) {
   if (options.safeguard) {
-    for (int32_t h = 0; h < n_kv_heads; ++h) counts[h] = static_cast<int32_t>(chosen[static_cast<size_t>(h)]);
+    for (size_t h = 0; h < counts.size(); ++h) counts[h] = static_cast<int32_t>(best[h]);
     return;
   }
-  std::vector<uint64_t> weights(chosen.size());  // < 2^31 * 2^20
-  for (size_t h = 0; h < chosen.size(); ++h)
-    weights[h] = static_cast<uint64_t>(chosen[h] * (million - floor6) + floor6 * b);
-  const std::vector<int32_t> caps(chosen.size(), m);
-  Alloc(total, weights, caps, {}, true, Span<int32_t>(counts, chosen.size()));
+  const int64_t floor = FloorInMillionths(options);
+  std::vector<uint64_t> weights(best.size());  // < 2^31 * 2^20
+  for (size_t h = 0; h < best.size(); ++h)
+    weights[h] = static_cast<uint64_t>(best[h] * (kMillion - floor) + floor * b);
+  Alloc(int64_t{b} * static_cast<int64_t>(best.size()), weights, candidates, {}, true, counts);
 }
 
 }  // namespace kvc

@@ -6,44 +6,44 @@
 namespace kvc {
 
 Status Compressor::CheckRestored(bool slides) const {
-  const bool in_cache = policy_.positions == PositionMode::kInCache || (keep_lengths_ && slides);
-  bool sane = in_cache_ == in_cache;
-  for (uint8_t rotated : keys_rotated_)
-    sane = sane && (codebook_ ? rotated == 0 : in_cache ? rotated <= 1 : rotated == 1);
-  if (!sane) return Error(Code::kBadModel, "damaged: positions that this policy does not count by");
+  const bool in_cache = policy().positions == PositionMode::kInCache || (keep_lengths_ && slides);
+  if (in_cache_ != in_cache)
+    return Error(Code::kBadModel, "damaged: positions that this policy does not count by");
 
-  sane = budget_ >= 0 && budget_ <= kUnbounded;
-  const Protected expected = sane && budget_ > 0 && !policy_.keeps_all() ? ProtectFor(budget_) : Protected();
+  bool sane = budget_ >= 0 && budget_ <= kUnbounded;
+  const Protected expected = sane && budget_ > 0 && !policy().keeps_all() ? plan_.ProtectFor(budget_) : Protected();
   sane = sane && protect_.n_sink == expected.n_sink && protect_.n_recent == expected.n_recent;
   for (size_t i = 0; i < caps_.size(); ++i) {
     sane = sane && counts_[i] >= 0 && counts_[i] <= kUnbounded && caps_[i] > 0 && caps_[i] <= kUnbounded;
     sane = sane && held_[i] >= 2 && held_[i] <= kUnbounded;
   }
-  for (int32_t n : ring_count_) sane = sane && n >= 0 && n < 2 * policy_.Int(OptionId::kWindow);
+  const int32_t rows = ring_len_.empty() ? 0 : policy().Int(OptionId::kWindow);
+  for (size_t i = 0; i < ring_len_.size(); ++i)  // all layers push once per token
+    sane = sane && ring_len_[i] >= 0 && ring_len_[i] <= rows && ring_len_[i] == ring_len_[0] && ring_start_[i] >= 0 &&
+           ring_start_[i] < rows;
   return sane ? Status() : Error(Code::kBadModel, "damaged: budgets out of range");
 }
 
 template <typename Archive>
-Status Compressor::ArchiveState(Archive& archive, bool slides, uint32_t version) {
+Status Compressor::ArchiveState(Archive& archive, bool slides, Device* device, Stream* stream) {
   uint8_t flags = static_cast<uint8_t>((in_cache_ ? 1 : 0) | (keep_lengths_ ? 2 : 0));
   KVC_RETURN_IF_ERROR(ArchiveValue(archive, flags));
   in_cache_ = (flags & 1) != 0, keep_lengths_ = (flags & 2) != 0;
   KVC_RETURN_IF_ERROR(ArchiveValue(archive, budget_));
   KVC_RETURN_IF_ERROR(ArchiveValue(archive, protect_));
-  for (std::vector<int32_t>* v : {&counts_, &caps_, &ring_count_})
+  for (std::vector<int32_t>* v : {&counts_, &caps_, &held_, &ring_start_, &ring_len_})
     KVC_RETURN_IF_ERROR(ArchiveFixedSequence(archive, *v));
-  KVC_RETURN_IF_ERROR(ArchiveFixedSequence(archive, keys_rotated_));
-  if (version >= 3) {
-    KVC_RETURN_IF_ERROR(ArchiveFixedSequence(archive, held_));
-  } else if (keep_lengths_) {
-    held_ = caps_;
-  }
   if (Archive::kReading) KVC_RETURN_IF_ERROR(CheckRestored(slides));
-  return ring_.size() == 0 ? Status()
-                           : archive.Bytes(ring_.data(), ring_.size() * static_cast<int64_t>(sizeof(float)));
+  if (ring_.size() == 0) return {};
+  std::vector<uint8_t> bytes(static_cast<size_t>(4 * ring_.size()));
+  if (!Archive::kReading)
+    KVC_RETURN_IF_ERROR(device->Read(stream, ring_.raw(), bytes.data(), static_cast<int64_t>(bytes.size())));
+  KVC_RETURN_IF_ERROR(archive.Bytes(bytes.data(), static_cast<int64_t>(bytes.size())));
+  return Archive::kReading ? device->Write(stream, ring_.raw(), bytes.data(), static_cast<int64_t>(bytes.size()))
+                           : Status();
 }
 
-template Status Compressor::ArchiveState(ArchiveReader&, bool, uint32_t);
-template Status Compressor::ArchiveState(ArchiveWriter&, bool, uint32_t);
+template Status Compressor::ArchiveState(ArchiveReader&, bool, Device*, Stream*);
+template Status Compressor::ArchiveState(ArchiveWriter&, bool, Device*, Stream*);
 
 }  // namespace kvc

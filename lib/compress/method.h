@@ -2,20 +2,19 @@
 // its parts and defaults. No part knows a model, a device or a cache layout; the compressor (compressor.h)
 // runs them.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 
 #include "lib/base/status.h"
 #include "lib/compress/option.h"
+#include "lib/ops/score_ops.h"
+#include "lib/ops/step_ops.h"
 
 namespace kvc {
 
 struct Policy;
-struct ScoreInput;  // scoring.h
-struct ScoreOutput;
-struct SelectInput;
-struct DecodeInput;
-struct AllocateInput;
+struct AllocateInput;  // allocate.h
 
 enum class DecodeMode : uint8_t { kGrow = 0, kStep = 1, kReobserve = 2 };
 enum class PositionMode : uint8_t { kOriginal = 0, kInCache = 1 };
@@ -30,31 +29,58 @@ enum Needs : uint32_t {
   kNeedsReread = 16
 };
 
-// The entries no scorer may give up: the first n_sink and the newest n_recent.
-struct Protected {
-  int32_t n_sink = 0, n_recent = 0;
+// Attention that a scorer accumulates in its side values, which merging can use: nothing; the sum, in 0; the sum and,
+// in 1, the rows it is over.
+enum class Accumulates : uint8_t { kNothing = 0, kSum = 1, kSumAndCount = 2 };
+
+// How a scorer ranks entries at steps, and what it adds to their side values.
+struct StepScoring {
+  RankBy rank = RankBy::kAux;
+  int32_t n_instrs = 0;
+  StepInstr instrs[kMaxStepInstrs];
+  bool needs_attention = false;
+};
+
+// A static list of options.
+class OptionSpan {
+ public:
+  constexpr OptionSpan() = default;
+  template <size_t n>
+  constexpr OptionSpan(const OptionId (&list)[n]) : first_(list), n_(n) {}  // NOLINT: as an array converts
+  constexpr const OptionId* begin() const { return first_; }
+  constexpr const OptionId* end() const { return first_ + n_; }
+
+ private:
+  const OptionId* first_ = nullptr;
+  size_t n_ = 0;
 };
 
 struct Scorer {
   const char* name;
   uint32_t needs;
-  bool one_set_per_layer;  // every KV head keeps the same entries (TOVA unless tova_scope=kvhead,
-                           // PyramidInfer)
-  int32_t (*n_aux)(const Policy& policy);  // f32 side values per cached entry; null: none
-  std::initializer_list<OptionId> options;
+  OptionSpan options;
   // Protected part for an average budget of `budget` slots.
   Protected (*protect)(const Policy& policy, int32_t budget);
-  // Rows of queries to record for a prompt of n tokens; null: none.
-  int32_t (*window_rows)(const Policy& policy, int32_t n, int32_t budget);
-  // One layer of the prompt: scores [G, S] (higher = keep) of all entries, and the side values.
-  Status (*score)(const ScoreInput& in, ScoreOutput& out);
-  // Chooses the kept entries of one head; null: sinks, recent and TOP(count) of the others.
-  Status (*select)(const SelectInput& in);
-  // Decode, one head, after the attention: adds this step's probabilities to the side values; null: no state.
-  void (*observe)(const DecodeInput& in);
-  // Decode: scores of the entries of one head, to find victims; null: the scorer cannot evict at decode.
-  void (*rank)(const DecodeInput& in, float* scores);
-  bool clear_after_reduce;  // side values of the survivors restart at 0 (Scissorhands)
+  // The program over one layer of a prompt: scores (higher = keep) of all entries, and their side values.
+  void (*program)(const Policy& policy, int32_t budget, ScoreProgram* out);
+
+  // What else there is to know. Functions may be null: none, no, the usual.
+  int32_t (*n_aux)(const Policy& policy) = nullptr;  // f32 side values per cached entry
+  // Rows of queries to record for a prompt of n tokens.
+  int32_t (*window_rows)(const Policy& policy, int32_t n, int32_t budget) = nullptr;
+  void (*select)(const Policy& policy, SelectRule* out) = nullptr;  // beside the protected part; usual: the best
+  void (*history)(const Policy& policy, HistoryRule* out) = nullptr;
+  void (*step)(const Policy& policy, StepScoring* out) = nullptr;   // null: it cannot evict at decode
+  Status (*check_slots)(const Policy& policy, int32_t budget) = nullptr;
+  bool (*one_set)(const Policy& policy) = nullptr;  // every KV head of a layer keeps the same entries
+  const char* one_set_unless = nullptr;             // the option that says otherwise
+  int32_t (*residual)(const Policy& policy) = nullptr;  // newest entries that quantised heads keep raw; usual: 32
+  const char* incomparable = nullptr;  // why scores of different heads cannot be compared
+  Accumulates accumulates = Accumulates::kNothing;
+  bool per_query_head = false;      // selects for every query head
+  bool can_reobserve = false;       // scores again at decode, with the newest queries
+  bool merges_spread = false, merges_next = false;  // reducers it goes with, beside what it accumulates
+  bool clear_after_reduce = false;  // side values of the survivors restart at 0
 };
 
 struct Allocator {
@@ -67,16 +93,19 @@ struct Allocator {
   Status (*plan)(const AllocateInput& in, int32_t* counts);
   bool shares_bytes =
       false;  // plan can share bytes by its weights where entries differ in size (methods.md 4.4 b)
+  bool per_query_head = false;  // its score tables may have a number for every query head
 };
 
-// What happens to the values of entries that are not kept. cam and weighted need the accumulated attention of
-// every entry: the scorer's side values where it is h2o or avg_accum, else the compressor adds them.
-enum class ReduceKind : uint8_t { kEvict = 0, kCam = 1, kWeighted = 2, kCodebook = 3 };
+// What happens to the values of entries that are not kept.
 struct Reducer {
   const char* name;
-  ReduceKind kind;
   uint32_t needs;
   std::initializer_list<OptionId> options;
+  // Null: they go. The accumulated attention of every entry is then wanted: the scorer's side values, or others.
+  void (*merge)(const Policy& policy, MergeRule* out) = nullptr;
+  MergeKind kind = MergeKind::kNone;
+  bool codebook = false;                               // entries become references into codebooks
+  bool (*by_steps)(const Policy& policy) = nullptr;    // prompts beyond the budget are fed token by token
 };
 
 struct OptionDefault {

@@ -2,16 +2,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/compress/allocators.h"
+#include "lib/compress/method_table.h"
 #include "lib/compress/policy.h"
 #include "lib/compress/policy_text.h"
-#include "lib/compress/reducers.h"
-#include "lib/compress/scorers.h"
 
 namespace kvc {
 namespace {
-
-bool IsH2o(const Scorer* scorer) { return scorer == &kScorerH2o || scorer == &kScorerH2oCount; }
 
 bool Uses(const std::vector<OptionId>& used, OptionId id) {
   return std::find(used.begin(), used.end(), id) != used.end();
@@ -21,39 +17,20 @@ Status CheckAllocator(const Policy& policy) {
   const Allocator& allocator = *policy.allocator;
   const Scorer* scorer = policy.scorer;
   const bool per_head = allocator.dynamic || allocator.needs & (kNeedsHeadScores | kNeedsTable);
-  if (allocator.dynamic && scorer == &kScorerPosition) {
-    return Error(Code::kInvalid, "allocator %s compares the scores of heads, and scorer position has none",
-                 allocator.name);
+  if (allocator.dynamic && scorer->incomparable != nullptr) {
+    return Error(Code::kInvalid, "allocator %s compares the scores of heads, and %s", allocator.name,
+                 scorer->incomparable);
   }
-  if (allocator.dynamic && scorer == &kScorerProxyRandom) {
+  if (per_head && scorer->per_query_head) {
+    return Error(Code::kInvalid, "allocator %s has budgets per KV head, and scorer %s selects per query head",
+                 allocator.name, scorer->name);
+  }
+  if (per_head && scorer->one_set != nullptr && scorer->one_set(policy)) {
     return Error(
         Code::kInvalid,
-        "allocator %s splits by scores, and the sampled part of scorer proxy_random has no share in them",
-        allocator.name);
-  }
-  if (allocator.dynamic && scorer == &kScorerPersistence) {
-    return Error(Code::kInvalid,
-                 "allocator %s compares the scores of heads, and the counters of scorer persistence are not "
-                 "comparable",
-                 allocator.name);
-  }
-  if (per_head && scorer == &kScorerWindowQhead) {
-    return Error(Code::kInvalid,
-                 "allocator %s has budgets per KV head, and scorer window_qhead selects per query head",
-                 allocator.name);
-  }
-  if (per_head && scorer == &kScorerLastRow &&
-      GetOption(OptionId::kTovaScope).default_value == policy.Real(OptionId::kTovaScope)) {
-    return Error(Code::kInvalid,
-                 "allocator %s has budgets per KV head, and scorer last_row keeps one set of tokens for a "
-                 "whole layer; set tova_scope=kvhead",
-                 allocator.name);
-  }
-  if (per_head && scorer->one_set_per_layer && scorer != &kScorerLastRow) {
-    return Error(
-        Code::kInvalid,
-        "allocator %s has budgets per KV head, and scorer %s keeps one set of tokens for a whole layer",
-        allocator.name, scorer->name);
+        "allocator %s has budgets per KV head, and scorer %s keeps one set of tokens for a whole layer%s%s",
+        allocator.name, scorer->name, scorer->one_set_unless == nullptr ? "" : "; set ",
+        scorer->one_set_unless == nullptr ? "" : scorer->one_set_unless);
   }
   return {};
 }
@@ -72,52 +49,57 @@ Status CheckRounding(const Policy& policy) {
   return {};
 }
 
+// The names of the scorers for which `good` holds, as "a, b or c".
+template <typename F>
+std::string ScorersThat(F&& good) {
+  std::string names, last;
+  for (const Scorer* scorer : Scorers()) {
+    if (!good(*scorer)) continue;
+    if (!last.empty()) names += (names.empty() ? "" : ", ") + last;
+    last = scorer->name;
+  }
+  return names.empty() ? last : names + " or " + last;
+}
+
+Status CheckMerge(const Policy& policy) {
+  const Reducer& reducer = *policy.reducer;
+  const auto goes = [&](const Scorer& s) {
+    return reducer.kind == MergeKind::kSpread ? s.merges_spread : s.merges_next;
+  };
+  if (!goes(*policy.scorer)) {
+    return Error(Code::kInvalid, "reducer %s works with scorer %s, not with %s", reducer.name,
+                 ScorersThat(goes).c_str(), policy.scorer->name);
+  }
+  if (policy.decode == DecodeMode::kStep) return {};
+  return Error(Code::kInvalid, "reducer %s merges what each step evicts: it needs decode=step", reducer.name);
+}
+
+Status CheckCodebook(const Policy& policy) {
+  if (policy.decode != DecodeMode::kGrow) {
+    return Error(Code::kInvalid,
+                 "reducer codebook never removes an entry of its codebook: it needs decode=grow");
+  }
+  if (policy.Int(OptionId::kKv) <= 2) return {};
+  return Error(Code::kInvalid,
+               "reducer codebook stores directions and magnitudes, and kv=%s only its newest entries: use "
+               "f32, f16 or bf16",
+               ValueText(GetOption(OptionId::kKv), policy.Real(OptionId::kKv)).c_str());
+}
+
 Status CheckReducer(const Policy& policy) {
   const Scorer* scorer = policy.scorer;
-  switch (policy.reducer->kind) {
-    case ReduceKind::kEvict:
-      break;
-    case ReduceKind::kCam:
-      if (scorer != &kScorerPosition && !IsH2o(scorer)) {
-        return Error(Code::kInvalid, "reducer cam works with scorer position, h2o or h2o_count, not with %s",
-                     scorer->name);
-      }
-      if (policy.decode != DecodeMode::kStep)
-        return Error(Code::kInvalid, "reducer cam merges what each step evicts: it needs decode=step");
-      break;
-    case ReduceKind::kWeighted:
-      if (scorer != &kScorerAvgAccum && !IsH2o(scorer)) {
-        return Error(Code::kInvalid,
-                     "reducer weighted works with scorer avg_accum, h2o or h2o_count, not with %s",
-                     scorer->name);
-      }
-      if (policy.decode != DecodeMode::kStep)
-        return Error(Code::kInvalid, "reducer weighted merges what each step evicts: it needs decode=step");
-      break;
-    case ReduceKind::kCodebook:
-      if (policy.decode != DecodeMode::kGrow) {
-        return Error(Code::kInvalid,
-                     "reducer codebook never removes an entry of its codebook: it needs decode=grow");
-      }
-      if (policy.Int(OptionId::kKv) > 2) {
-        return Error(
-            Code::kInvalid,
-            "reducer codebook stores directions and magnitudes, and kv=%s only its newest entries: use "
-            "f32, f16 or bf16",
-            ValueText(GetOption(OptionId::kKv), policy.Real(OptionId::kKv)).c_str());
-      }
-      break;
-  }
-  if (policy.decode == DecodeMode::kStep && scorer->rank == nullptr) {
+  if (policy.reducer->kind != MergeKind::kNone) KVC_RETURN_IF_ERROR(CheckMerge(policy));
+  if (policy.reducer->codebook) KVC_RETURN_IF_ERROR(CheckCodebook(policy));
+  if (policy.decode == DecodeMode::kStep && scorer->step == nullptr) {
     return Error(Code::kInvalid,
                  "decode=step needs a score at every token, and scorer %s takes several rows of queries: use "
                  "decode=grow%s",
-                 scorer->name, scorer == &kScorerWindow ? " or decode=reobserve" : "");
+                 scorer->name, scorer->can_reobserve ? " or decode=reobserve" : "");
   }
-  if (policy.decode == DecodeMode::kReobserve && scorer != &kScorerWindow) {
+  if (policy.decode == DecodeMode::kReobserve && !scorer->can_reobserve) {
     return Error(Code::kInvalid,
-                 "decode=reobserve scores again with the newest queries: it needs scorer window, not %s",
-                 scorer->name);
+                 "decode=reobserve scores again with the newest queries: it needs scorer %s, not %s",
+                 ScorersThat([](const Scorer& s) { return s.can_reobserve; }).c_str(), scorer->name);
   }
   return {};
 }
@@ -197,32 +179,12 @@ Status CheckTables(const Policy& policy) {
   return {};
 }
 
-// Scissorhands drops many entries at once, and they must not be protected ones (methods.md Appendix C).
-Status CheckPersistence(const Policy& policy, int32_t budget) {
-  const int32_t recent = policy.Int(OptionId::kRecent), drop = policy.Int(OptionId::kDrop);
-  const double dropped = drop < 0 ? budget / 2.0 : drop;
-  double own_recent = GetOption(OptionId::kRecent).default_value;
-  for (const OptionDefault& own : policy.method->defaults) {
-    if (own.id == OptionId::kRecent) own_recent = own.value;
-  }
-  // With the preset's own recent part the published rule holds; whoever chooses another only has to leave as
-  // much as a drop takes.
-  const bool preset = recent == own_recent;
-  if (preset ? budget >= recent + 1 + dropped : budget >= recent + std::floor(dropped)) return {};
-  const std::string half =
-      drop < 0 ? Format("half of the budget, which is %d", budget / 2) : Format("%d", drop);
-  return Error(
-      Code::kInvalid,
-      "scissorhands needs a budget of at least recent%s + drop: recent = %d, drop = %s, but the budget is %d",
-      preset ? " + 1" : "", recent, half.c_str(), budget);
-}
-
 }  // namespace
 
 Status ValidateSlots(const Policy& policy, int32_t budget) {
   if (policy.keeps_all()) return {};
   if (budget < 1) return Error(Code::kInvalid, "budget = %d leaves no slot: 1 .. 16777216", budget);
-  if (policy.scorer == &kScorerPersistence) KVC_RETURN_IF_ERROR(CheckPersistence(policy, budget));
+  if (policy.scorer->check_slots != nullptr) KVC_RETURN_IF_ERROR(policy.scorer->check_slots(policy, budget));
   const Protected part = policy.scorer->protect(policy, budget);
   const int64_t least = int64_t{part.n_sink} + part.n_recent;
   if (least > budget) {

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "lib/compress/budget.h"
-#include "lib/compress/compressor.h"
-#include "lib/compress/scorers.h"
+#include "lib/compress/method_table.h"
+#include "lib/compress/storage_plan.h"
 
 namespace kvc {
 namespace {
@@ -12,6 +12,20 @@ namespace {
 constexpr int32_t kDefaultResidual = 32;
 constexpr int32_t kLeastBlock = 32;    // tokens over which a channel shares a scale (methods.md 4.3)
 constexpr int32_t kSmallBudget = 256;  // below it pages have 16 slots (design.md 3)
+constexpr int32_t kMixed = 5;          // of the choices of kv
+
+bool KeysByChannel(const Policy& policy) {
+  return policy.Int(OptionId::kKv) >= 3 && policy.Int(OptionId::kKeyAxis) == 1;
+}
+
+// The first method that scores, reduces and decodes in the same way, and whose budgets need no head scores.
+const Method* NearestWithoutScores(const Policy& policy) {
+  for (const Method* m : Methods()) {
+    const bool same = m->scorer == policy.scorer && m->reducer == policy.reducer && m->decode == policy.decode;
+    if (same && m->allocator != nullptr && (m->allocator->needs & (kNeedsHeadScores | kNeedsTable)) == 0) return m;
+  }
+  return nullptr;
+}
 
 // The largest x in [0, most] for which fits(x) holds, when it holds for every smaller one too; 0 at least.
 template <typename F>
@@ -26,8 +40,64 @@ int64_t LargestThat(int64_t most, F&& fits) {
 
 }  // namespace
 
+StoragePlan::StoragePlan(const Policy& policy, const ModelShape& shape, HeadScores scores)
+    : policy_(policy), shape_(shape), head_scores_(std::move(scores)) {
+  if (policy.keeps_all()) return;
+  const Scorer& scorer = *policy.scorer;
+  scorer_aux_ = n_aux_ = scorer.n_aux == nullptr ? 0 : scorer.n_aux(policy);
+  if (policy.reducer->kind == MergeKind::kNone) return;
+  merge_sums_ = scorer.accumulates != Accumulates::kNothing ? 0 : n_aux_++;
+  if (policy.reducer->kind == MergeKind::kIntoNext)
+    merge_counts_ = scorer.accumulates == Accumulates::kSumAndCount ? 1 : n_aux_++;
+}
+
+Result<StoragePlan> StoragePlan::Create(const Policy& policy, const ModelShape& shape, HeadScores scores) {
+  StoragePlan plan(policy, shape, std::move(scores));
+  KVC_RETURN_IF_ERROR(plan.Validate());
+  return plan;
+}
+
+Status StoragePlan::Validate() const {
+  const int32_t kv = policy_.Int(OptionId::kKv), group = policy_.Int(OptionId::kQuantGroup);
+  if (policy_.quantises() && shape_.head_dim % group != 0) {
+    return Error(Code::kInvalid, "quant_group=%d does not divide the head size %d of this model", group,
+                 shape_.head_dim);
+  }
+  if (policy_.keeps_all()) return {};
+  const uint32_t needs = policy_.scorer->needs | policy_.allocator->needs | policy_.reducer->needs;
+  const size_t per_kv_head = static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads),
+               per_head = static_cast<size_t>(shape_.n_layers * shape_.n_heads);
+  if ((needs & kNeedsHeadScores) != 0 || kv == kMixed) {
+    const size_t n = head_scores_.values.size();
+    if (n == 0) {
+      const Method* nearest = NearestWithoutScores(policy_);
+      return Error(
+          Code::kNotFound,
+          "%s needs head scores, and the model file has none%s%s; convert with --head-scores, give them to "
+          "the policy%s%s",
+          policy_.method->name, policy_.scores_name.empty() ? "" : " named ", policy_.scores_name.c_str(),
+          nearest == nullptr ? "" : ", or use a method that needs none: the nearest is ",
+          nearest == nullptr ? "" : nearest->name);
+    }
+    if (n != per_kv_head && n != per_head) {
+      return Error(Code::kInvalid,
+                   "the score table has %zu numbers; this model has %d layers x %d KV heads (%d query heads)",
+                   n, shape_.n_layers, shape_.n_kv_heads, shape_.n_heads);
+    }
+  }
+  if (codebook() && shape_.n_heads / shape_.n_kv_heads > 32)
+    return Error(Code::kUnsupported, "codebooks have room for 32 query heads per KV head");
+  if ((needs & kNeedsTable) != 0 && policy_.table.size() != per_kv_head) {
+    return Error(Code::kInvalid, "method table needs %d x %d slots (layers x KV heads), it got %zu",
+                 shape_.n_layers, shape_.n_kv_heads, policy_.table.size());
+  }
+  // Budgets that no prompt can make legal are refused now and not at the first prefill.
+  std::vector<int32_t> slots;
+  return PlanSlots(kUnbounded, &slots);
+}
+
 // [L, G]; a table per query head is averaged over the groups (methods.md 2.10).
-std::vector<double> Compressor::ScoresPerKvHead() const {
+std::vector<double> StoragePlan::ScoresPerKvHead() const {
   const size_t n = static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads),
                group = head_scores_.values.size() / n;
   std::vector<double> scores(n, 0.0);
@@ -37,7 +107,7 @@ std::vector<double> Compressor::ScoresPerKvHead() const {
 }
 
 // kv=mixed, [L, G].
-std::vector<int32_t> Compressor::BitsOfHeads() const {
+std::vector<int32_t> StoragePlan::BitsOfHeads() const {
   const std::vector<double> scores = ScoresPerKvHead();
   if (!policy_.levels.empty()) return BitsByLevels(scores, policy_.levels);
   const std::vector<bool> high = HighPrecisionHeads(scores, policy_.Int(OptionId::kMedianMode) == 1);
@@ -47,70 +117,125 @@ std::vector<int32_t> Compressor::BitsOfHeads() const {
   return bits;
 }
 
-CacheConfig Compressor::MakeCacheConfig(int32_t expected_tokens) const {
-  return FormatsFor(policy_.budget_kind == BudgetKind::kBytes   ? PageSlotsForBytes()
-                    : BudgetFor(expected_tokens) < kSmallBudget ? 16
-                                                                : 64);
+int32_t StoragePlan::PageSlots(int32_t expected_tokens) const {
+  const int32_t slots = policy_.budget_kind == BudgetKind::kBytes   ? PageSlotsForBytes()
+                        : BudgetFor(expected_tokens) < kSmallBudget ? 16
+                                                                    : 64;
+  return KeysByChannel(policy_) ? std::max(slots, kLeastBlock) : slots;
 }
 
-CacheConfig Compressor::FormatsFor(int32_t page_slots) const {
-  CacheConfig config;
-  config.n_layers = shape_.n_layers, config.n_kv_heads = shape_.n_kv_heads, config.head_dim = shape_.head_dim;
-  config.group = shape_.n_heads / shape_.n_kv_heads;
-  config.n_aux = n_aux_;
-  const bool key_channels = policy_.Int(OptionId::kKv) >= 3 && policy_.Int(OptionId::kKeyAxis) == 1;
-  config.page_slots = key_channels ? std::max(page_slots, kLeastBlock) : page_slots;
-  config.ordered = !policy_.keeps_all() && policy_.decode != DecodeMode::kGrow;
-  const int32_t kv = policy_.Int(OptionId::kKv);
-  const auto format_of_bits = [&](int32_t bits) {
-    HeadFormat format;
-    format.stored = {bits == 16  ? KvType::kF16
-                     : bits == 8 ? KvType::kInt8
-                                 : KvType::kInt4,
-                     shape_.head_dim, bits == 16 ? 0 : policy_.Int(OptionId::kQuantGroup)};
+namespace {
+
+// The layout while it is made: formats are added when they are new.
+class Layouter {
+ public:
+  Layouter(const StoragePlan& plan, int32_t page_slots, bool ranks) : plan_(plan), policy_(plan.policy()) {
+    layout_.n_layers = plan.shape().n_layers, layout_.n_kv_heads = plan.shape().n_kv_heads;
+    layout_.head_dim = plan.shape().head_dim, layout_.group = plan.shape().group();
+    layout_.n_aux = plan.n_aux();
+    layout_.page_slots = page_slots;
+    layout_.seen_masks = plan.query_heads_see_their_own();
+    entry_.d = layout_.head_dim, entry_.n_aux = layout_.n_aux, entry_.seen_masks = layout_.seen_masks, entry_.ranks = ranks;
+    entry_.slots = page_slots;
+    const int32_t kv = policy_.Int(OptionId::kKv);
+    raw_ = entry_;
+    raw_.type = kv <= 2 ? static_cast<KvType>(kv) : KvType::kF16;
+  }
+
+  HeadFormat OfBits(int32_t bits) {
+    HeadFormat head;
+    PageFormat f = entry_;
+    f.type = bits == 16 ? KvType::kF16 : bits == 8 ? KvType::kInt8 : KvType::kInt4;
+    if (bits == 16) return head.main = Format(f), head;
+    f.group = policy_.Int(OptionId::kQuantGroup);
+    if (KeysByChannel(policy_)) f.coding = EntryCoding::kKeyChannels, head.settle = layout_.page_slots;
     const int32_t residual = policy_.Int(OptionId::kResidual);
-    if (bits < 16 && key_channels) format.key_channels = true, format.settle = config.page_slots;
-    if (bits < 16)
-      format.tail_slots = format.settle + (residual >= 0                      ? residual
-                                           : policy_.scorer == &kScorerWindow ? policy_.Int(OptionId::kWindow)
-                                                                              : kDefaultResidual);
-    return format;
-  };
-  HeadFormat format;
-  format.stored = {static_cast<KvType>(std::min(kv, 2)), shape_.head_dim, 0};
-  if (kv == 3) format = format_of_bits(8);
-  if (kv == 4) format = format_of_bits(4);
-  if (codebook_) {
+    head.main = Format(f);
+    head.ring = Ring(head.settle + (residual >= 0 ? residual : DefaultResidual()));
+    return head;
+  }
+
+  HeadFormat Plain() {
+    HeadFormat head;
+    head.main = Format(raw_);
+    return head;
+  }
+
+  HeadFormat Codebook() {
     const int32_t tail =
         policy_.Int(OptionId::kTail) < 0 ? policy_.Int(OptionId::kWindow) : policy_.Int(OptionId::kTail);
-    format = HeadFormat();
-    format.codebook = true;
-    format.theta_key = static_cast<float>(policy_.Real(OptionId::kThetaK)),
-    format.theta_value = static_cast<float>(policy_.Real(OptionId::kThetaV));
-    format.tail_slots = std::max(2 * tail, 1), format.settle = std::max(tail, 1);
-    config.seen_masks = QueryHeadsSeeTheirOwn();
-    config.layer_books = policy_.Int(OptionId::kSpindleScope) == 1;
+    HeadFormat head;
+    head.theta_key = static_cast<float>(policy_.Real(OptionId::kThetaK)),
+    head.theta_value = static_cast<float>(policy_.Real(OptionId::kThetaV));
+    head.settle = std::max(tail, 1);
+    PageFormat f = entry_;
+    f.coding = EntryCoding::kCodebook;
+    head.main = Format(f);
+    head.ring = Ring(std::max(2 * tail, 1));
+    PageFormat directions;
+    directions.coding = EntryCoding::kDirections, directions.type = KvType::kF32;
+    directions.d = layout_.head_dim, directions.slots = layout_.page_slots;
+    layout_.directions = Format(directions);
+    layout_.layer_books = policy_.Int(OptionId::kSpindleScope) == 1;
+    return head;
   }
-  config.formats.assign(static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads), format);
-  config.raw = {kv <= 2 ? static_cast<KvType>(kv) : KvType::kF16, shape_.head_dim, 0};
-  if (kv == 5) {
-    const std::vector<int32_t> bits = BitsOfHeads();
-    for (size_t i = 0; i < config.formats.size(); ++i) config.formats[i] = format_of_bits(bits[i]);
+
+  CacheLayout Finish(std::vector<HeadFormat> heads) {
+    layout_.heads = std::move(heads);
+    return std::move(layout_);
   }
-  return config;
+
+ private:
+  int32_t Format(PageFormat f) {
+    for (size_t i = 0; i < layout_.formats.size(); ++i) {
+      if (layout_.formats[i] == f) return static_cast<int32_t>(i);
+    }
+    f.Lay();
+    layout_.formats.push_back(f);
+    return static_cast<int32_t>(layout_.formats.size()) - 1;
+  }
+  int32_t Ring(int32_t slots) {
+    PageFormat f = raw_;
+    f.slots = slots;
+    return Format(f);
+  }
+  int32_t DefaultResidual() const {
+    const bool own = policy_.scorer != nullptr && policy_.scorer->residual != nullptr;
+    return own ? policy_.scorer->residual(policy_) : kDefaultResidual;
+  }
+
+  const StoragePlan& plan_;
+  const Policy& policy_;
+  CacheLayout layout_;
+  PageFormat entry_, raw_;
+};
+
+}  // namespace
+
+CacheLayout StoragePlan::LayoutFor(int32_t page_slots, bool ranks) const {
+  Layouter make(*this, page_slots, ranks);
+  const size_t n = static_cast<size_t>(shape_.n_kv_heads_total());
+  const int32_t kv = policy_.Int(OptionId::kKv);
+  std::vector<HeadFormat> heads;
+  if (codebook()) {
+    heads.assign(n, make.Codebook());
+  } else if (kv == kMixed) {
+    for (int32_t bits : BitsOfHeads()) heads.push_back(make.OfBits(bits));
+  } else {
+    heads.assign(n, kv == 3 ? make.OfBits(8) : kv == 4 ? make.OfBits(4) : make.Plain());
+  }
+  return make.Finish(std::move(heads));
 }
 
 // Whether an entry may be kept for some query heads of a group only (SpindleKV).
-bool Compressor::QueryHeadsSeeTheirOwn() const {
-  return codebook_ && policy_.scorer == &kScorerWindowQhead && policy_.Int(OptionId::kSpindleGqa) == 0 &&
+bool StoragePlan::query_heads_see_their_own() const {
+  return codebook() && policy_.scorer->per_query_head && policy_.Int(OptionId::kSpindleGqa) == 0 &&
          shape_.n_heads > shape_.n_kv_heads;
 }
 
 // ---- budgets ----
 
-Protected Compressor::ProtectFor(int32_t budget) const { return policy_.scorer->protect(policy_, budget); }
-
-int32_t Compressor::BudgetFor(int32_t n_tokens) const {
+int32_t StoragePlan::BudgetFor(int32_t n_tokens) const {
   if (policy_.keeps_all()) return n_tokens;
   switch (policy_.budget_kind) {
     case BudgetKind::kSlots:
@@ -121,7 +246,7 @@ int32_t Compressor::BudgetFor(int32_t n_tokens) const {
       return std::max(budget, p.n_sink + p.n_recent + 1);
     }
     case BudgetKind::kBytes:
-      return SlotsForBytes(FormatsFor(PageSlotsForBytes()), n_tokens);
+      return SlotsForBytes(LayoutFor(PageSlots(n_tokens), false), n_tokens);
     case BudgetKind::kNone:
       break;
   }
@@ -131,13 +256,13 @@ int32_t Compressor::BudgetFor(int32_t n_tokens) const {
   return static_cast<int32_t>(sum / static_cast<int64_t>(policy_.table.size()));
 }
 
-AllocateInput Compressor::AllocationFor(int32_t budget, int32_t n_tokens) const {
+AllocateInput StoragePlan::AllocationFor(int32_t budget, int32_t n_tokens) const {
   const Protected p = ProtectFor(budget);
   return {policy_, shape_.n_layers,       shape_.n_heads,      shape_.n_kv_heads, n_tokens,
           budget,  p.n_sink + p.n_recent, head_scores_.values, head_scores_.alpha};
 }
 
-Status Compressor::PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) const {
+Status StoragePlan::PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) const {
   const size_t n_heads = static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads);
   slots->assign(n_heads, n_tokens);
   if (policy_.keeps_all()) return {};
@@ -152,75 +277,101 @@ Status Compressor::PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) cons
     return Error(Code::kInvalid, "budget_bytes = %.0f is %d slots per KV head of this model: %s",
                  policy_.budget, in.budget, status.message().c_str());
   }
-  const CacheConfig config = FormatsFor(PageSlotsForBytes());
-  KVC_RETURN_IF_ERROR(policy_.allocator->shares_bytes ? PlanBytes(config, in, slots) : PlanFor(in, slots));
-  const double bytes = static_cast<double>(BytesOf(config, in, *slots));
+  const CacheLayout layout = LayoutFor(PageSlots(n_tokens), false);
+  KVC_RETURN_IF_ERROR(policy_.allocator->shares_bytes ? PlanBytes(layout, in, slots) : PlanFor(in, slots));
+  const double bytes = static_cast<double>(BytesOf(layout, in, *slots));
   if (bytes <= policy_.budget) return {};
   return Error(Code::kInvalid, "budget_bytes = %.0f, but the slots of allocator %s take %.0f bytes",
                policy_.budget, policy_.allocator->name, bytes);
 }
 
-Status Compressor::PlanFor(const AllocateInput& in, std::vector<int32_t>* slots) const {
+Status StoragePlan::PlanFor(const AllocateInput& in, std::vector<int32_t>* slots) const {
   KVC_RETURN_IF_ERROR(policy_.allocator->plan(in, slots->data()));
   for (int32_t& s : *slots) s = std::min(s + in.n_protected, in.n);
   return {};
 }
 
+int32_t StoragePlan::ReplayRows(int32_t n_tokens) const {
+  if (policy_.keeps_all() || policy_.scorer->window_rows == nullptr) return 0;
+  return policy_.scorer->window_rows(policy_, n_tokens, BudgetFor(n_tokens));
+}
+
+Status StoragePlan::SetBudget(int32_t slots, int32_t n_tokens) {
+  if (policy_.keeps_all())
+    return Error(Code::kUnsupported, "policy %s keeps everything: it has no rule to drop entries by",
+                 policy_.method->name);
+  Policy changed = policy_;
+  changed.budget_kind = BudgetKind::kSlots;
+  changed.budget = slots;
+  KVC_RETURN_IF_ERROR(ValidatePolicy(changed));
+  if (policy_.budget_kind != BudgetKind::kBytes) {
+    policy_ = std::move(changed);
+    return {};
+  }
+  const CacheLayout layout = LayoutFor(PageSlots(n_tokens), false);
+  std::swap(policy_, changed);  // changed: what was
+  std::vector<int32_t> planned;
+  const Status status = PlanSlots(n_tokens, &planned);
+  const bool more = status.ok() && static_cast<double>(BytesOf(layout, AllocationFor(slots, n_tokens),
+                                                               planned)) > changed.budget;
+  if (!status.ok() || more) std::swap(policy_, changed);
+  return status;
+}
+
 // ---- bytes ----
 
-int32_t Compressor::StoredSlots(int32_t n_tokens, int32_t n_protected, int32_t slots) const {
-  if (!QueryHeadsSeeTheirOwn()) return slots;
+int32_t StoragePlan::StoredSlots(int32_t n_tokens, int32_t n_protected, int32_t slots) const {
+  if (!query_heads_see_their_own()) return slots;
   const int64_t group = shape_.n_heads / shape_.n_kv_heads, shared = std::min(slots, n_protected);
   return static_cast<int32_t>(std::min<int64_t>(n_tokens, group * (slots - shared) + shared));
 }
 
 // At most what the cache holds after a prompt whose heads keep `slots`, whole pages counted. Where scores
 // split the slots of a layer no one knows whose last page is full: each head loses as much as it can.
-int64_t Compressor::BytesOf(const CacheConfig& config, const AllocateInput& in,
+int64_t StoragePlan::BytesOf(const CacheLayout& layout, const AllocateInput& in,
                             const std::vector<int32_t>& slots) const {
   const auto bytes_of = [&](size_t head, int32_t n) {
-    return KvCache::HeadBytes(config, config.formats[head], StoredSlots(in.n, in.n_protected, n));
+    return HeadBytes(layout, static_cast<int32_t>(head), StoredSlots(in.n, in.n_protected, n));
   };
   const size_t group = static_cast<size_t>(shape_.n_kv_heads);
   int64_t bytes = 0;
   for (size_t first = 0; first < slots.size(); first += group) {
     int64_t planned = 0, everything = 0, main = 0, tails = 0, page = 0;
     for (size_t i = first; i < first + group; ++i) {
-      const HeadFormat& format = config.formats[i];
+      const int32_t head = static_cast<int32_t>(i);
       planned += bytes_of(i, slots[i]);
       everything += bytes_of(i, in.n);
       // The part that is always kept fills the tail first; the rest of the slots may go to any head.
-      const int32_t late = format.codebook ? 0 : std::max(format.tail_slots - format.settle, 0);
+      const int32_t late = codebook() ? 0 : std::max(layout.ring_slots(head) - layout.heads[i].settle, 0);
       main += slots[i] - std::min({late, in.n_protected, slots[i]});
       tails += bytes_of(i, 0);
-      page = std::max(page, KvCache::PageBytes(config, format) +
-                                (format.codebook ? 2 * KvCache::BookPageBytes(config) : 0));
+      page = std::max(page, PageBytes(layout, head) + 2 * DirectionBytes(layout));
     }
-    const int64_t waste = shape_.n_kv_heads * int64_t{config.page_slots - 1};
+    const int64_t waste = shape_.n_kv_heads * int64_t{layout.page_slots - 1};
     bytes += policy_.allocator->dynamic
-                 ? std::min(everything, tails + (main + waste) / config.page_slots * page)
+                 ? std::min(everything, tails + (main + waste) / layout.page_slots * page)
                  : planned;
   }
   return bytes;
 }
 
 // Small pages where equal shares of the bytes are few slots; the same for every prompt of a session.
-int32_t Compressor::PageSlotsForBytes() const {
-  const CacheConfig config = FormatsFor(16);
+int32_t StoragePlan::PageSlotsForBytes() const {
+  const CacheLayout layout = LayoutFor(KeysByChannel(policy_) ? kLeastBlock : 16, false);
   double bytes = 0;
-  for (const HeadFormat& format : config.formats)
-    bytes += static_cast<double>(KvCache::HeadBytes(config, format, kSmallBudget));
+  for (int32_t i = 0; i < shape_.n_kv_heads_total(); ++i)
+    bytes += static_cast<double>(HeadBytes(layout, i, kSmallBudget));
   return bytes > policy_.budget ? 16 : 64;
 }
 
 // The largest average budget whose slots fit the bytes. Where bytes are shared: the largest equal share.
-int32_t Compressor::SlotsForBytes(const CacheConfig& config, int32_t n_tokens) const {
-  std::vector<int32_t> slots(config.formats.size());
+int32_t StoragePlan::SlotsForBytes(const CacheLayout& layout, int32_t n_tokens) const {
+  std::vector<int32_t> slots(layout.heads.size());
   const auto fits = [&](int32_t budget, int32_t n) {
     const AllocateInput in = AllocationFor(budget, n);
     const bool equal = policy_.allocator->shares_bytes || budget <= in.n_protected || n <= in.n_protected;
     if (equal || !PlanFor(in, &slots).ok()) std::fill(slots.begin(), slots.end(), std::min(budget, n));
-    return static_cast<double>(BytesOf(config, in, slots)) <= policy_.budget;
+    return static_cast<double>(BytesOf(layout, in, slots)) <= policy_.budget;
   };
   if (!fits(n_tokens, n_tokens))
     return static_cast<int32_t>(
@@ -233,17 +384,17 @@ int32_t Compressor::SlotsForBytes(const CacheConfig& config, int32_t n_tokens) c
 // methods.md 4.4 (b): bytes are shared by weight, an entry costs what its head stores. The part that is
 // always kept comes first, at its own precision. Pages are whole, so the bytes shared are the most whose
 // pages fit.
-Status Compressor::PlanBytes(const CacheConfig& config, AllocateInput in, std::vector<int32_t>* slots) const {
+Status StoragePlan::PlanBytes(const CacheLayout& layout, AllocateInput in, std::vector<int32_t>* slots) const {
   const int64_t total = static_cast<int64_t>(std::min(policy_.budget, 35184372088831.0));  // 2^45 - 1
   std::fill(slots->begin(), slots->end(), in.n);
-  if (BytesOf(config, in, *slots) <= total) return {};
-  std::vector<int64_t> cost(config.formats.size());
+  if (BytesOf(layout, in, *slots) <= total) return {};
+  std::vector<int64_t> cost(layout.heads.size());
   for (size_t i = 0; i < cost.size(); ++i)
-    cost[i] = KvCache::PageBytes(config, config.formats[i]) / config.page_slots;
+    cost[i] = PageBytes(layout, static_cast<int32_t>(i)) / layout.page_slots;
   in.entry_bytes = cost;
   in.candidate_bytes = LargestThat(total, [&](int64_t bytes) {
     in.candidate_bytes = bytes;
-    return !PlanFor(in, slots).ok() || BytesOf(config, in, *slots) <= total;
+    return !PlanFor(in, slots).ok() || BytesOf(layout, in, *slots) <= total;
   });
   return PlanFor(in, slots);
 }

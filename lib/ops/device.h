@@ -104,6 +104,9 @@ class Device {
   virtual Status FillAngles(Stream* s, const AngleArgs& args) = 0;
   virtual int64_t StepScratchBytes(const StepShape& shape) const = 0;
   virtual Status Step(Stream* s, const StepArgs& args) = 0;
+  // What plans with ends_later left to do in the layer.
+  virtual Status EndStep(Stream* s, const StepArgs& args) = 0;
+  virtual Status QueryRing(Stream* s, const QueryRingArgs& args) = 0;
   virtual int64_t EvictScratchBytes(int32_t n_kv_heads, int64_t stride) const = 0;
   virtual Status Evict(Stream* s, const EvictArgs& args) = 0;
 };

@@ -51,6 +51,7 @@ class DeviceBuffer {
     memory_ = {}, at_ = {}, size_ = 0, bytes_ = 0;
   }
   DevicePtr<T> at() const { return at_; }
+  const DeviceMemory& memory() const { return memory_; }
   DeviceBytes raw() const { return at_.template As<uint8_t>(); }
   int64_t size() const { return size_; }
   int64_t bytes() const { return bytes_; }

@@ -46,7 +46,8 @@ struct StepPlan {
 
   DevicePtr<float> ring;          // [L, ring_rows, H, D]: the newest queries, null: not kept
   int32_t ring_rows = 0;
-  int32_t* ring_count = nullptr;  // [L] rows pushed, kept below 2 * ring_rows
+  int32_t *ring_start = nullptr, *ring_len = nullptr;  // [L] of the oldest row kept; rows kept
+  bool ends_later = false;        // the limit `held` and settling wait for EndStep
 
   DevicePtr<float> attention;     // [L, H, attention_stride]: the attention of the newest token, by slot; or null
   int64_t attention_stride = 0;
@@ -99,6 +100,23 @@ struct StepArgs {
   DevicePtr<float> out;    // [rows, H, D]
   StepShape shape;
   DeviceBytes scratch;     // StepScratchBytes(shape)
+};
+
+// The newest queries of one layer, in a ring of rows [H, D]. Sessions that count positions in slots keep them without
+// rotation: their slot changes with every dropped entry.
+struct QueryRingArgs {
+  enum Kind {
+    kPush,         // rows [n] go in, newest last
+    kView,         // the newest n rows come out into rows, oldest first
+    kDropRotation  // every row loses the rotation of its position
+  } kind;
+  DevicePtr<float> ring;
+  int32_t ring_rows, start, len;  // before the operation
+  DevicePtr<float> rows;
+  int32_t n, n_heads, n_kv_heads, head_dim;
+  KeyTurning turning;
+  const int32_t* slots;  // [G] in_cache: where the newest of the n rows stands in each head
+  int32_t newest;        // kDropRotation: position of the newest row
 };
 
 // Entries of heads [0, G) of one layer that are not marked leave; marks [G, stride], by ascending position.

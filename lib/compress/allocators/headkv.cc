@@ -40,6 +40,7 @@ constexpr Allocator kAllocatorHeadkv = {
     false,
     {OptionId::kHeadkvBeta, OptionId::kTemperature, OptionId::kHeadkvRounding, OptionId::kRedistribute},
     Plan,
-    /*shares_bytes=*/true};
+    /*shares_bytes=*/true,
+    /*per_query_head=*/true};
 
 }  // namespace kvc

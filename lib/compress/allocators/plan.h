@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lib/compress/budget.h"
-#include "lib/compress/scoring.h"
+#include "lib/compress/allocate.h"
 
 namespace kvc {
 

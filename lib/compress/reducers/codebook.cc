@@ -5,9 +5,11 @@
 namespace kvc {
 
 constexpr Reducer kReducerCodebook = {"codebook",
-                                      ReduceKind::kCodebook,
                                       kNeedsNothing,
                                       {OptionId::kThetaK, OptionId::kThetaV, OptionId::kTail,
-                                       OptionId::kSpindleScope, OptionId::kSpindleMaxBytes}};
+                                       OptionId::kSpindleScope, OptionId::kSpindleMaxBytes},
+                                      nullptr,
+                                      MergeKind::kNone,
+                                      /*codebook=*/true};
 
 }  // namespace kvc

@@ -3,6 +3,6 @@
 
 namespace kvc {
 
-constexpr Reducer kReducerEvict = {"evict", ReduceKind::kEvict, kNeedsNothing, {}};
+constexpr Reducer kReducerEvict = {"evict", kNeedsNothing, {}};
 
 }  // namespace kvc

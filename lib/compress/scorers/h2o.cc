@@ -1,12 +1,12 @@
 // H2O: attention summed over all rows. methods.md 2.3. `h2o_count` divides by the rows that could see the
 // entry.
-#include <algorithm>
-
+#include "lib/compress/policy.h"
 #include "lib/compress/scorers.h"
-#include "lib/compress/scoring.h"
 
 namespace kvc {
 namespace {
+
+constexpr OptionId kOptions[] = {OptionId::kH2oRecent, OptionId::kH2oNorm}, kCountOptions[] = {OptionId::kH2oRecent};
 
 int32_t AuxCount(const Policy&) { return 1; }
 
@@ -15,61 +15,38 @@ Protected Protect(const Policy& policy, int32_t budget) {
   return {0, recent < 0 ? (budget + 1) / 2 : recent};
 }
 
-bool Counts(const Policy& policy) {
-  return policy.scorer == &kScorerH2oCount || policy.Int(OptionId::kH2oNorm) == 1;
-}
-
-// With `count` the prompt's sums are divided by the rows that could see the entry; decode adds plain
-// probabilities (the reference does).
-Status Score(const ScoreInput& in, ScoreOutput& out) {
-  for (int32_t g = 0; g < in.kv.n_kv_heads; ++g) {
-    const int32_t n = in.kv.len[static_cast<size_t>(g)], total = in.kv.Positions(g)[n - 1] + 1;
-    const float* sums = in.observed.sums.data() + g * in.kv.capacity;
-    float* kept = out.kv->Aux(0, g);
-    for (int32_t t = 0; t < n; ++t) {
-      const int32_t rows = Counts(in.policy) ? std::min(total - in.kv.Positions(g)[t], in.observed.n_new) : 1;
-      kept[t] += sums[t] / static_cast<float>(std::max(rows, 1));
-    }
-    std::copy(kept, kept + n, out.scores + g * out.stride);
+void Accumulate(bool counts, ScoreProgram* p) {
+  p->Add(ScoreOp::kSums, 1);
+  if (counts) {
+    p->Add(ScoreOp::kRowsThatSaw, 2);
+    p->Add(ScoreOp::kDiv, 1, 2);
   }
-  return {};
+  p->Add(ScoreOp::kLoad, 0, 0);
+  p->Add(ScoreOp::kAdd, 0, 1);
+  p->Add(ScoreOp::kStore, 0, 0);
 }
 
-void Observe(const DecodeInput& in) {
-  for (int32_t t = 0; t < in.n; ++t) in.aux[0][t] += in.p[t];
+void Program(const Policy& policy, int32_t, ScoreProgram* p) { Accumulate(policy.Int(OptionId::kH2oNorm) == 1, p); }
+void CountProgram(const Policy&, int32_t, ScoreProgram* p) { Accumulate(true, p); }
+
+void Step(const Policy&, StepScoring* step) {
+  step->rank = RankBy::kAux;
+  step->instrs[step->n_instrs++] = {StepOp::kAddAttention, 0};
+  step->needs_attention = true;
 }
 
-void Rank(const DecodeInput& in, float* scores) { std::copy(in.aux[0], in.aux[0] + in.n, scores); }
+constexpr Scorer Row(const char* name, OptionSpan options, decltype(Scorer::program) program) {
+  Scorer row{name, kNeedsColumnSums, options, Protect, program};
+  row.n_aux = AuxCount;
+  row.step = Step;
+  row.accumulates = Accumulates::kSum;
+  row.merges_spread = row.merges_next = true;
+  return row;
+}
 
 }  // namespace
 
-extern const Scorer kScorerH2o = {
-    /*name=*/"h2o",
-    /*needs=*/kNeedsColumnSums,
-    /*one_set_per_layer=*/false,
-    /*n_aux=*/AuxCount,
-    /*options=*/{OptionId::kH2oRecent, OptionId::kH2oNorm},
-    /*protect=*/Protect,
-    /*window_rows=*/nullptr,
-    /*score=*/Score,
-    /*select=*/nullptr,
-    /*observe=*/Observe,
-    /*rank=*/Rank,
-    /*clear_after_reduce=*/false,
-};
-extern const Scorer kScorerH2oCount = {
-    /*name=*/"h2o_count",
-    /*needs=*/kNeedsColumnSums,
-    /*one_set_per_layer=*/false,
-    /*n_aux=*/AuxCount,
-    /*options=*/{OptionId::kH2oRecent},
-    /*protect=*/Protect,
-    /*window_rows=*/nullptr,
-    /*score=*/Score,
-    /*select=*/nullptr,
-    /*observe=*/Observe,
-    /*rank=*/Rank,
-    /*clear_after_reduce=*/false,
-};
+extern const Scorer kScorerH2o = Row("h2o", kOptions, Program);
+extern const Scorer kScorerH2oCount = Row("h2o_count", kCountOptions, CountProgram);
 
 }  // namespace kvc

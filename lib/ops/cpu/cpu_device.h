@@ -63,6 +63,8 @@ class CpuDevice : public Device {
   Status FillAngles(Stream* s, const AngleArgs& args) override;
   int64_t StepScratchBytes(const StepShape& shape) const override;
   Status Step(Stream* s, const StepArgs& args) override;
+  Status EndStep(Stream* s, const StepArgs& args) override;
+  Status QueryRing(Stream* s, const QueryRingArgs& args) override;
   int64_t EvictScratchBytes(int32_t n_kv_heads, int64_t stride) const override;
   Status Evict(Stream* s, const EvictArgs& args) override;
 

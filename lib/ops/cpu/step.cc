@@ -161,12 +161,12 @@ class Wave {
     const StepPlan& plan = *row.plan;
     if (!plan.ring) return;
     // Sessions that count in slots keep queries without rotation: their slot changes with every dropped entry.
-    int32_t& n = plan.ring_count[a_.layer];
-    float* to = Raw(plan.ring) + (int64_t{a_.layer} * plan.ring_rows + n % plan.ring_rows) * a_.n_heads * d_;
+    int32_t &start = plan.ring_start[a_.layer], &n = plan.ring_len[a_.layer];
+    float* to = Raw(plan.ring) + (int64_t{a_.layer} * plan.ring_rows + (start + n) % plan.ring_rows) * a_.n_heads * d_;
     std::memcpy(to, Query(r, 0), static_cast<size_t>(a_.n_heads) * static_cast<size_t>(d_) * sizeof(float));
     for (int32_t h = 0; !plan.in_cache && h < a_.n_heads; ++h)
       kernels_.rope(to + int64_t{h} * d_, cos, cos + d_ / 2, d_, a_.pairing);
-    n = n + 1 >= 2 * plan.ring_rows ? n + 1 - plan.ring_rows : n + 1;
+    n < plan.ring_rows ? ++n : start = (start + 1) % plan.ring_rows;
   }
 
   // The new entry of a head, and its queries turned to where it stands.

@@ -63,6 +63,7 @@ struct HeadUpdate {
   StepLines lines;
 
   void Run() const;
+  void End() const;
 
  private:
   void Observe() const;

@@ -68,6 +68,10 @@ void HeadUpdate::Run() const {
   Observe();
   const int32_t cap = plan.caps == nullptr ? 0 : plan.caps[head()];
   if (plan.evicts && pages.len() > cap) Reduce();
+  if (!plan.ends_later) End();
+}
+
+void HeadUpdate::End() const {
   if (plan.held != nullptr && pages.len() > plan.held[head()]) HoldLength();
   pages.Settle(lines.settle);
 }
@@ -244,6 +248,46 @@ void HeadUpdate::HoldLength() const {
   for (int32_t i = 0; i < over; ++i)  // with few left, the one before the newest goes
     gone[lines.order[n - i - 2 < plan.n_sinks ? n - i - 2 : plan.n_sinks + i]] = 1;
   RemoveFlagged(pages, gone);
+}
+
+Status CpuDevice::EndStep(Stream*, const StepArgs& a) {
+  const StepScratch scratch(a.shape, pool_->n_threads(), Raw(a.scratch));
+  for (int32_t r = 0; r < a.n_rows; ++r) {
+    const CacheLayout& layout = *a.rows[r].cache->layout;
+    for (int32_t g = 0; a.rows[r].plan->ends_later && g < layout.n_kv_heads; ++g) {
+      const HeadUpdate update{kernels_, *a.rows[r].plan, a, a.rows[r], g,
+                              HeadPages(kernels_, *a.rows[r].cache, a.layer * layout.n_kv_heads + g), nullptr, nullptr,
+                              scratch.Lines(0, layout.head_dim)};
+      update.End();
+    }
+  }
+  return {};
+}
+
+Status CpuDevice::QueryRing(Stream*, const QueryRingArgs& a) {
+  const int32_t d = a.head_dim, group = a.n_heads / a.n_kv_heads;
+  const int64_t width = int64_t{a.n_heads} * d;
+  const auto at = [&](int32_t i) { return Raw(a.ring) + (a.start + i) % a.ring_rows * width; };  // i-th oldest
+  const auto turn = [&](float* row, int32_t i, auto&& f) {  // row i of n, at its slot of every head
+    for (int32_t g = 0; a.turning.in_cache && g < a.n_kv_heads; ++g)
+      f(kernels_, *a.turning.rope, a.turning.pairing, a.slots[g] - (a.n - 1 - i), d, row + int64_t{g} * group * d, group);
+  };
+  if (a.kind == QueryRingArgs::kDropRotation) {
+    for (int32_t i = 0; i < a.len; ++i)
+      Unrotate(kernels_, *a.turning.rope, a.turning.pairing, a.newest - (a.len - 1 - i), d, at(i), a.n_heads);
+    return {};
+  }
+  for (int32_t i = 0; i < a.n; ++i) {
+    float* row = Raw(a.rows) + i * width;
+    if (a.kind == QueryRingArgs::kPush) {
+      std::copy_n(row, width, at(a.len + i));
+      turn(at(a.len + i), i, Unrotate);
+    } else {
+      std::copy_n(at(a.len - a.n + i), width, row);
+      turn(row, i, Rotate);
+    }
+  }
+  return {};
 }
 
 int64_t CpuDevice::EvictScratchBytes(int32_t n_kv_heads, int64_t stride) const { return 16 * n_kv_heads * stride; }

@@ -1,0 +1,22 @@
+// What an allocator is given.
+#pragma once
+#include <cstdint>
+
+#include "lib/base/span.h"
+#include "lib/compress/policy.h"
+
+namespace kvc {
+
+struct AllocateInput {
+  const Policy& policy;
+  int32_t n_layers, n_heads, n_kv_heads;
+  int32_t n;                             // entries of every head, the protected ones included
+  int32_t budget;                        // C: average slots per KV head
+  int32_t n_protected;                   // of them always kept
+  Span<const double> head_scores;        // [L, G] or [L, H] when the allocator needs them
+  int32_t table_alpha;                   // CoKV: alpha stored with the table, 0 = none
+  Span<const int64_t> entry_bytes = {};  // [L, G] of one more entry, where bytes are shared; else empty
+  int64_t candidate_bytes = 0;           // to share
+};
+
+}  // namespace kvc

@@ -1,0 +1,17 @@
+// What the scorers with a window share.
+#pragma once
+#include "lib/compress/policy.h"
+
+namespace kvc {
+
+inline Protected ProtectWindow(const Policy& policy, int32_t) { return {0, policy.Int(OptionId::kWindow)}; }
+inline int32_t WindowRows(const Policy& policy, int32_t, int32_t) { return policy.Int(OptionId::kWindow); }
+inline int32_t WindowResidual(const Policy& policy) { return policy.Int(OptionId::kWindow); }
+
+inline Pooling PoolingOf(const Policy& policy) {
+  return {policy.Int(OptionId::kPool) == 0 ? PoolKind::kMax : PoolKind::kAvg, policy.Int(OptionId::kKernel),
+          policy.Int(OptionId::kAvgEdge) == 1};
+}
+inline GroupKind GroupOf(const Policy& policy) { return static_cast<GroupKind>(policy.Int(OptionId::kGqaAgg)); }
+
+}  // namespace kvc

@@ -1,0 +1,91 @@
+// The step side of a method: its rules as a device wants them, and scoring again (methods.md 1.6).
+#include <algorithm>
+
+#include "lib/compress/compressor.h"
+
+namespace kvc {
+
+const StepPlan& Compressor::step_plan() {
+  step_ = {};
+  step_.in_cache = in_cache_;
+  step_.merge = MergeRuleNow();
+  if (keep_lengths_) step_.held = held_.data(), step_.n_sinks = kSinks;
+  if (policy().keeps_all()) return step_;
+  const Scorer& scorer = *policy().scorer;
+  StepScoring scoring;
+  if (scorer.step != nullptr) scorer.step(policy(), &scoring);
+  for (int32_t i = 0; i < scoring.n_instrs; ++i) step_.instrs[step_.n_instrs++] = scoring.instrs[i];
+  // What merging needs and the scorer itself does not keep.
+  if (plan_.merge_sums() >= plan_.scorer_aux())
+    step_.instrs[step_.n_instrs++] = {StepOp::kAddAttention, static_cast<int8_t>(plan_.merge_sums())};
+  if (plan_.merge_counts() >= plan_.scorer_aux())
+    step_.instrs[step_.n_instrs++] = {StepOp::kAddOne, static_cast<int8_t>(plan_.merge_counts())};
+  if (scorer.history != nullptr) scorer.history(policy(), &step_.history);
+  step_.needs_attention = scoring.needs_attention || plan_.merge_sums() >= 0;
+  step_.evicts = plan_.evicts_at_steps();
+  step_.one_set = plan_.one_set() && step_.needs_attention;
+  step_.rank = scoring.rank;
+  step_.select = SelectRuleNow();
+  step_.n_cleared = scorer.clear_after_reduce ? plan_.scorer_aux() : 0;
+  for (size_t i = 0; i < caps_.size(); ++i) step_caps_[i] = Cap(i);
+  step_.caps = step_caps_.data();
+  if (!plan_.reobserves()) return step_;
+  step_.ring = ring_.at();
+  step_.ring_rows = policy().Int(OptionId::kWindow);
+  step_.ring_start = ring_start_.data(), step_.ring_len = ring_len_.data();
+  step_.ends_later = true;
+  return step_;
+}
+
+bool Compressor::turns_keys(const KvCache& cache) const {
+  if (plan_.codebook()) return true;
+  if (!in_cache_) return false;
+  // From the first dropped entry on; a step may drop it.
+  if (plan_.evicts_at_steps() || plan_.reobserves() || keep_lengths_) return true;
+  for (int32_t i = 0; i < plan_.shape().n_kv_heads_total(); ++i) {
+    if (!cache.rotated(i)) return true;
+  }
+  return false;
+}
+
+// Window scores of the entries there are, with the stored rows; heads above budget + slack go back to their budget.
+Status Compressor::Reobserve(const LayerWork& work, int32_t layer, LayerBuffers* kv, ObservedBuffers* observed,
+                             KvCache* cache) {
+  const ModelShape& shape = plan_.shape();
+  const int32_t g = shape.n_kv_heads, slack = policy().Int(OptionId::kSlack);
+  bool over[1024], any = false;
+  for (int32_t i = 0; i < g; ++i) any = (over[i] = cache->Len(layer * g + i) > Cap(At(layer, i)) + slack) || any;
+  if (!any) return {};
+  const size_t at = static_cast<size_t>(layer);
+  KVC_RETURN_IF_ERROR(LoadLayer(work, layer, kNothingComes, *cache, kv));
+  // The newest rows, as they stand before the entries there are.
+  QueryRingArgs ring{};
+  ring.kind = QueryRingArgs::kView;
+  ring.ring_rows = policy().Int(OptionId::kWindow);
+  ring.ring = ring_.at() + int64_t{layer} * ring.ring_rows * shape.n_heads * shape.head_dim;
+  ring.start = ring_start_[at], ring.len = ring_len_[at];
+  ring.rows = observed->queries();
+  ring.n = std::min({ring.len, ring.ring_rows, *std::min_element(kv->len().begin(), kv->len().end())});
+  ring.n_heads = shape.n_heads, ring.n_kv_heads = g, ring.head_dim = shape.head_dim;
+  ring.turning = turning();
+  std::vector<int32_t> slots(kv->len());
+  for (int32_t& slot : slots) --slot;
+  ring.slots = slots.data();
+  KVC_RETURN_IF_ERROR(work.device->QueryRing(work.stream, ring));
+  observed->n_rows = ring.n, observed->n_new = 0;
+  LayerChoice c{work, layer, *kv, *observed, {}, std::vector<int32_t>(static_cast<size_t>(g), 0)};
+  KVC_RETURN_IF_ERROR(Score(c));
+  std::vector<int32_t> counts(static_cast<size_t>(g), kUnbounded - n_protected());
+  for (int32_t i = 0; i < g; ++i) {
+    if (over[i]) counts[static_cast<size_t>(i)] = std::max(Cap(At(layer, i)) - n_protected(), 0);
+  }
+  const ChoiceBuffers& b = *work.choice;
+  KVC_RETURN_IF_ERROR(work.device->Select(work.stream, {SelectRuleNow(), kv->view(), layer, counts.data(), b.scores.at(),
+                                                        b.marks.at(), b.stride, b.scratch.raw()}));
+  KVC_RETURN_IF_ERROR(work.device->Evict(
+      work.stream, {&cache->view(), layer, b.marks.at(), b.stride, over, turning(), b.scratch.raw()}));
+  changed_ = true;
+  return {};
+}
+
+}  // namespace kvc

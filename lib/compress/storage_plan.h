@@ -1,0 +1,93 @@
+// What a policy means for a model: formats of the heads, slots of the heads, and the bytes they take. No device, no
+// memory: plain numbers.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "lib/cache/kv_cache.h"
+#include "lib/compress/allocate.h"
+
+namespace kvc {
+
+struct ModelShape {
+  int32_t n_layers = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0;
+  int32_t group() const { return n_heads / n_kv_heads; }
+  int32_t n_kv_heads_total() const { return n_layers * n_kv_heads; }
+};
+
+// Head scores a policy was given or found in the model file.
+struct HeadScores {
+  std::vector<double> values;  // [L, G] or [L, H]; empty: none
+  int32_t alpha = 0;           // chosen on validation; 0 = not
+};
+
+class StoragePlan {
+ public:
+  static constexpr int32_t kUnbounded = 1 << 28;  // a length no prompt has
+
+  // kInvalid when policy, scores or storage do not fit the shape (message says which), kNotFound when scores are missing.
+  static Result<StoragePlan> Create(const Policy& policy, const ModelShape& shape, HeadScores scores);
+
+  const Policy& policy() const { return policy_; }
+  const ModelShape& shape() const { return shape_; }
+  const HeadScores& head_scores() const { return head_scores_; }
+
+  // Side values of an entry: the scorer's own first.
+  int32_t n_aux() const { return n_aux_; }
+  int32_t scorer_aux() const { return scorer_aux_; }
+  // Of them, what merging needs: the accumulated attention, and the rows it is over; -1: not wanted.
+  int32_t merge_sums() const { return merge_sums_; }
+  int32_t merge_counts() const { return merge_counts_; }
+  bool codebook() const { return policy_.reducer != nullptr && policy_.reducer->codebook; }
+  bool reobserves() const { return !policy_.keeps_all() && policy_.decode == DecodeMode::kReobserve; }
+  bool evicts_at_steps() const { return !policy_.keeps_all() && policy_.decode == DecodeMode::kStep; }
+  bool one_set() const {
+    return !policy_.keeps_all() && policy_.scorer->one_set != nullptr && policy_.scorer->one_set(policy_);
+  }
+  // Whether an entry may be kept for some query heads of a group only (SpindleKV).
+  bool query_heads_see_their_own() const;
+
+  // Storage of every head; page_slots by the average budget (design.md 3). ranks: entries carry their place, which
+  // sessions need that may count positions in slots.
+  CacheLayout LayoutFor(int32_t page_slots, bool ranks) const;
+  int32_t PageSlots(int32_t expected_tokens) const;
+
+  // Average slots per KV head for a sequence of n tokens.
+  int32_t BudgetFor(int32_t n_tokens) const;
+  Protected ProtectFor(int32_t budget) const { return policy_.scorer->protect(policy_, budget); }
+  // Slots of every head after a prompt of n tokens, [L, G]; dynamic allocators: the average of the layer.
+  Status PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) const;
+  // Entries a KV head stores at most when `slots` are planned for it: query heads may each choose their own.
+  int32_t StoredSlots(int32_t n_tokens, int32_t n_protected, int32_t slots) const;
+  // Bytes that no layer exceeds after a prompt unless what is always kept does; 0: no limit.
+  int64_t LayerLimit() const {
+    return codebook() ? static_cast<int64_t>(policy_.Real(OptionId::kSpindleMaxBytes)) : 0;
+  }
+  // Rows of the newest tokens that scoring needs and no side value remembers (a later compression runs them again).
+  int32_t ReplayRows(int32_t n_tokens) const;
+  // Replaces the budget by slots per KV head; kInvalid when the policy cannot have it. A budget of bytes stays where so
+  // many slots of a sequence of n_tokens would take more.
+  Status SetBudget(int32_t slots, int32_t n_tokens);
+
+ private:
+  StoragePlan(const Policy& policy, const ModelShape& shape, HeadScores scores);
+  Status Validate() const;
+  AllocateInput AllocationFor(int32_t budget, int32_t n_tokens) const;
+  Status PlanFor(const AllocateInput& in, std::vector<int32_t>* slots) const;
+  Status PlanBytes(const CacheLayout& layout, AllocateInput in, std::vector<int32_t>* slots) const;
+  int64_t BytesOf(const CacheLayout& layout, const AllocateInput& in, const std::vector<int32_t>& slots) const;
+  int32_t PageSlotsForBytes() const;
+  int32_t SlotsForBytes(const CacheLayout& layout, int32_t n_tokens) const;
+  std::vector<double> ScoresPerKvHead() const;
+  std::vector<int32_t> BitsOfHeads() const;
+
+  Policy policy_;
+  ModelShape shape_;
+  HeadScores head_scores_;
+  int32_t n_aux_ = 0, scorer_aux_ = 0, merge_sums_ = -1, merge_counts_ = -1;
+
+  friend class Result<StoragePlan>;
+  StoragePlan() = default;
+};
+
+}  // namespace kvc
