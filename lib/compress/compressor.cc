@@ -83,6 +83,7 @@ Result<std::unique_ptr<Compressor>> Compressor::Fork(Stream* stream) const {
 }
 
 void Compressor::Reset() {
+  step_stale_ = true;
   std::fill(ring_start_.begin(), ring_start_.end(), 0);
   std::fill(ring_len_.begin(), ring_len_.end(), 0);
   keep_lengths_ = false;
@@ -117,6 +118,7 @@ Status Compressor::KeepLengths(Device* device, Stream* stream, const KvCache& ca
 }
 
 void Compressor::HoldLengths(const KvCache& cache) {
+  step_stale_ = true;
   for (size_t i = 0; i < held_.size(); ++i) held_[i] = std::max(2, cache.Len(static_cast<int32_t>(i)));
 }
 

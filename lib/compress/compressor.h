@@ -79,11 +79,15 @@ class Compressor {
 
   // ---- steps ----
   // For Device::Step; valid as long as the compressor stays where it is.
-  const StepPlan& step_plan();
+  const StepPlan& step_plan() { return mutable_step_plan(); }
+  StepPlan& mutable_step_plan() {
+    if (step_stale_) MakeStepPlan();
+    return step_;
+  }
   // Whether a step may write any entry, not only the newest.
   bool writes_all() const { return plan_.n_aux() > 0 || plan_.evicts_at_steps() || plan_.reobserves() || keep_lengths_; }
-  // Whether keys are turned at every step.
-  bool turns_keys(const KvCache& cache) const;
+  // Whether keys may be turned at every step.
+  bool turns_keys() const { return plan_.codebook() || in_cache_; }
   bool ends_later() const { return plan_.reobserves(); }
   // After a step's attention over a layer, where ends_later: heads above their budget score their entries again.
   Status Reobserve(const LayerWork& work, int32_t layer, LayerBuffers* kv, ObservedBuffers* observed, KvCache* cache);
@@ -100,7 +104,10 @@ class Compressor {
 
   // The newest n tokens were taken back.
   void Rewind(int32_t n);
-  Status SetBudget(int32_t slots, int32_t n_tokens) { return plan_.SetBudget(slots, n_tokens); }
+  Status SetBudget(int32_t slots, int32_t n_tokens) {
+    step_stale_ = true;
+    return plan_.SetBudget(slots, n_tokens);
+  }
   // True when a prompt dropped or merged some entry since the last call.
   bool TakeChanged() {
     const bool c = changed_;
@@ -141,6 +148,7 @@ class Compressor {
   Status PushPromptQueries(const LayerChoice& c);
   Status StoreMarked(const LayerChoice& c, KvCache* cache);
   Status FitLayer(LayerChoice* c, KvCache* cache);
+  void MakeStepPlan();
   int32_t Cap(size_t i) const { return keep_lengths_ ? std::min(caps_[i], held_[i]) : caps_[i]; }
   Status CheckRestored(bool slides) const;
 
@@ -154,6 +162,7 @@ class Compressor {
   bool in_cache_ = false, keep_lengths_ = false, changed_ = false, scored_ = false;
   std::vector<uint8_t> loaded_rotated_;  // [G] of the layer at hand: whether its heads' stored keys are rotated
   StepPlan step_;
+  bool step_stale_ = true;               // caps, lengths or rules changed since it was made
   std::vector<int32_t> step_caps_;       // [L, G]
   DeviceBuffer<float> ring_;             // reobserve: [L, w, H, D] newest queries
   std::vector<int32_t> ring_start_, ring_len_;  // [L]

@@ -8,6 +8,7 @@ namespace kvc {
 
 Status Compressor::BeginPrompt(int32_t n_tokens, PromptNeeds* needs) {
   *needs = {};
+  step_stale_ = true;
   if (policy().keeps_all()) return {};
   const int32_t budget = plan_.BudgetFor(n_tokens);
   const Protected part = plan_.ProtectFor(budget);

@@ -5,12 +5,13 @@
 
 namespace kvc {
 
-const StepPlan& Compressor::step_plan() {
+void Compressor::MakeStepPlan() {
+  step_stale_ = false;
   step_ = {};
   step_.in_cache = in_cache_;
   step_.merge = MergeRuleNow();
   if (keep_lengths_) step_.held = held_.data(), step_.n_sinks = kSinks;
-  if (policy().keeps_all()) return step_;
+  if (policy().keeps_all()) return;
   const Scorer& scorer = *policy().scorer;
   StepScoring scoring;
   if (scorer.step != nullptr) scorer.step(policy(), &scoring);
@@ -29,23 +30,11 @@ const StepPlan& Compressor::step_plan() {
   step_.n_cleared = scorer.clear_after_reduce ? plan_.scorer_aux() : 0;
   for (size_t i = 0; i < caps_.size(); ++i) step_caps_[i] = Cap(i);
   step_.caps = step_caps_.data();
-  if (!plan_.reobserves()) return step_;
+  if (!plan_.reobserves()) return;
   step_.ring = ring_.at();
   step_.ring_rows = policy().Int(OptionId::kWindow);
   step_.ring_start = ring_start_.data(), step_.ring_len = ring_len_.data();
   step_.ends_later = true;
-  return step_;
-}
-
-bool Compressor::turns_keys(const KvCache& cache) const {
-  if (plan_.codebook()) return true;
-  if (!in_cache_) return false;
-  // From the first dropped entry on; a step may drop it.
-  if (plan_.evicts_at_steps() || plan_.reobserves() || keep_lengths_) return true;
-  for (int32_t i = 0; i < plan_.shape().n_kv_heads_total(); ++i) {
-    if (!cache.rotated(i)) return true;
-  }
-  return false;
 }
 
 // Window scores of the entries there are, with the stored rows; heads above budget + slack go back to their budget.

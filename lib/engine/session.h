@@ -1,10 +1,13 @@
-// One KV cache, one sampler, one stream of text. Used by one thread at a time; sessions of a model are
+// One KV cache, one sampler, one stream of text: the promises of the API. The work is done by others: a prompt by a
+// PromptJob, a token by the step of a batch (step_batch.h). Used by one thread at a time; sessions of a model are
 // independent.
 #pragma once
+#include <atomic>
 #include <memory>
 #include <vector>
 
 #include "lib/engine/model.h"
+#include "lib/engine/prompt_job.h"
 #include "lib/engine/sampler.h"
 #include "lib/engine/text_stream.h"
 
@@ -31,7 +34,7 @@ struct SessionPlan {
   std::vector<int32_t> slots;  // [L, G] after the prompt
 };
 
-class Session final : public PrefillSink, public DecodeSink {
+class Session {
  public:
   // policy null: keep everything.
   static Result<std::unique_ptr<Session>> Create(std::shared_ptr<const Model> model, const Policy* policy,
@@ -41,19 +44,25 @@ class Session final : public PrefillSink, public DecodeSink {
 
   // Appends tokens and, with compress, applies the policy. Strong: on any failure the session is as before.
   Status Prefill(Span<const int32_t> tokens, bool compress);
+  // The same, read by later calls of ContinuePrompt; until it is done the session is as before, and other calls that
+  // compute read the rest first.
+  Status BeginPrompt(Span<const int32_t> tokens, bool compress);
+  // Up to `chunks` chunks of the prompt that waits. A failure takes the whole prompt back.
+  Status ContinuePrompt(int64_t chunks);
+  bool reads_prompt() const { return waiting_ != nullptr; }
+  double prompt_progress() const;  // 0 .. 1
+
   // One token, or -1 when the answer is complete. The token is fed to the network by the next call that needs
   // it.
   Status Step(int32_t* token);
-  // The answer goes on with a token of the caller's choice, as if Step had given it. Also a stop token, and
-  // also after one.
+  // The answer goes on with a token of the caller's choice, as if Step had given it. Also a stop token, and also
+  // after one.
   Status Accept(int32_t token);
   // How the following steps choose.
   Status SetSampling(const SamplerParams& params);
   // Feeds the token of the last Step, if it still waits. Afterwards logits() are those of the newest token.
   Status FeedPending();
-  Span<const float> logits() const {
-    return {logits_.data(), static_cast<size_t>(n_tokens_ > 0 ? logits_.size() : 0)};
-  }
+  Span<const float> logits() const;
   // The same cache and place in the answer, own sampler and text from here on. Costs no cache bytes until one
   // of the two writes.
   Result<std::unique_ptr<Session>> Fork();
@@ -68,6 +77,10 @@ class Session final : public PrefillSink, public DecodeSink {
   // Feeds tokens[i] to sessions[i], all of one model; the weights are read once for all. On failure none has
   // changed.
   static Status FeedBatch(Span<Session* const> sessions, const int32_t* tokens);
+  // One step of each of several sessions of one model, in one pass over the weights; prompts that wait are read on by
+  // `chunks` chunks in all. What a session has to say is in statuses[i], tokens[i] (null: it is fed, nothing is chosen):
+  // one that cannot go on does not stop the others.
+  static Status StepBatch(Span<Session* const> sessions, int64_t chunks, int32_t* tokens, Status* statuses);
   // The same first prompt for several empty sessions of one model, whatever their policies: one pass of the
   // network serves all, since compression never changes it (methods.md 1.5). On failure none has changed.
   static Status PrefillTogether(Span<Session* const> sessions, Span<const int32_t> tokens);
@@ -87,64 +100,64 @@ class Session final : public PrefillSink, public DecodeSink {
   CallState& call() { return call_; }
   const Model& model() const { return *model_; }
 
-  // PrefillSink and DecodeSink: called by the forward pass.
-  Status BeginLayer(int layer, LayerKv* kv) override;
-  Status EndLayer(int layer, LayerKv* kv, Observation* observed) override;
-  bool KeysRotated(int layer) const override { return compressor_->KeysRotated(layer); }
-  void Attend(int layer, const float* q, const float* k, const float* v, float* out) override;
-
  private:
-  friend class SharedPrompt;
+  friend class StepRunner;
+  friend class Planner;
+  // A prompt that is being read: in one part, or in several, each compressed before the next when that is asked
+  // (methods.md 1.9).
+  struct WaitingPrompt {
+    std::vector<int32_t> tokens;
+    bool compress = false;
+    int32_t first = 0, step = 0;  // tokens of the first part, of the others
+    int32_t at = 0;               // tokens that were read
+    std::unique_ptr<Session> before;  // what was, where there are several parts
+    std::unique_ptr<PromptJob> job;   // the part at hand
+    double begin = 0;
+  };
   Session(std::shared_ptr<const Model> model, const SessionParams& params);
+  static Result<std::unique_ptr<Session>> CreateWithScores(std::shared_ptr<const Model> model, const Policy& policy,
+                                                           HeadScores scores, const SessionParams& params,
+                                                           int32_t page_slots);
+  static Status CheckPolicy(const Model& model, const Policy& policy);
+  static Policy ChosenPolicy(const Policy* policy);
+  static int32_t EffectiveMaxTokens(const Model& model, const Policy& policy, const SessionParams& params);
   Status CheckTokens(Span<const int32_t> tokens) const;
   Status CheckTokenIds(Span<const int32_t> tokens) const;
-  Status ReserveStep(int32_t ahead);
-  Status ReserveScratch(int32_t longest, int32_t n_tokens, MemoryMeter* meter);
-  Status Feed(int32_t token);
-  Status MakeRoom();
   Status CheckCancel(const char* what) const;
-  void TakeToken(int32_t token);
-  void Fed(int32_t token);
-  void Remember(Span<const int32_t> tokens);
-  // Side values hold what every token looked at, and entries that are quantised when they leave the residual
-  // stay so.
-  bool CanTakeBack() const { return compressor_->n_aux() == 0 && !cache_->HasTails(); }
+  Status CheckNoPrompt(const char* what) const;
+  Executor* executor() const { return model_->executor(); }
   int32_t held() const { return n_tokens_ + (pending_ >= 0); }
-  Status RunPrompt(const std::vector<int32_t>& tokens, std::unique_ptr<KvCache> cache,
-                   std::unique_ptr<Compressor> compressor, int32_t first_position, bool compress,
-                   std::vector<float>* logits);
-  Status BeginPrompt(std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor, int32_t n_tokens,
-                     bool compress, PromptNeeds* needs);
-  void TakePrompt(const std::vector<int32_t>& tokens, int32_t n_given, const float* logits);
-  Status PrefillWhole(Span<const int32_t> tokens, bool compress);
-  Status PrefillInParts(Span<const int32_t> tokens, bool compress, int32_t first, int32_t step);
+  // Side values hold what every token looked at, and entries that are quantised when they leave the residual stay so.
+  bool CanTakeBack() const { return compressor_->plan().n_aux() == 0 && !cache_->HasRings(); }
+
+  // prompts
+  bool FitsAsRows(int32_t n, bool compress) const;
+  Status AppendRows(Span<const int32_t> tokens);
+  Status BeginPart(Workspace* workspace);
+  Status EndPart(Workspace* workspace);
+  Status AdvancePart(Workspace* workspace, int64_t* chunks);
+  Status Reread(const std::vector<int32_t>& newest, std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor);
+  void TakePart(const std::vector<int32_t>& tokens, int32_t n_given, PromptJob* job);
   void TakeStateOf(Session& other);
   void CopyCounters(const Session& from);
   Status ReduceBySideValues(std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor);
-  // Everything is taken from meter: the model's, or one that only counts (Plan).
-  static Result<std::unique_ptr<Session>> CreateOn(std::shared_ptr<const Model> model, const Policy* policy,
-                                                   const SessionParams& params,
-                                                   std::shared_ptr<MemoryMeter> meter);
-  // page_slots: of a saved session; 0 = by the budget.
-  static Result<std::unique_ptr<Session>> CreateWithScores(std::shared_ptr<const Model> model,
-                                                           const Policy& policy, HeadScores scores,
-                                                           const SessionParams& params,
-                                                           std::shared_ptr<MemoryMeter> shared_meter,
-                                                           int32_t page_slots);
+  void Commit(PromptJob::Taker* taker);
+
+  // steps
+  Status MakeRoom(Stream* stream);
+  Status FeedRows(Span<const int32_t> tokens);
+  Status Choose(int32_t* token);
+  void Fed(Span<const int32_t> tokens, bool dropped);
+  void TakeToken(int32_t token);
+  void Remember(Span<const int32_t> tokens);
+  Status ReserveLogits();
+
   template <typename Archive>
-  Status ArchiveFields(Archive& archive, uint32_t version);
+  Status ArchiveFields(Archive& archive, Stream* stream);
   Status CheckRestored() const;
   static Result<std::unique_ptr<Session>> ReadFrom(std::shared_ptr<const Model> model,
                                                    Span<const uint8_t> bytes);
-  void Commit();
-  int64_t WorkspaceBytes() const;
-  Status PlanPrompt(int32_t n, std::vector<int32_t>* slots, int64_t* workspace, int64_t* layer_bytes);
-  Status PlanSteps(const std::vector<int32_t>& slots, int32_t longest, int32_t n_prompt, int32_t n_steps,
-                   int64_t* workspace);
-  static Status CheckPolicy(const Model& model, const Policy& policy);
-  // One head of an uncompressed cache of the same element type.
-  static CacheConfig FullCacheConfig(const Model& model, const Policy& policy, int32_t page_slots);
-  static CompressorShape Shape(const Model& model) { return model.compressor_shape(); }
+  void NotePeaks(const Workspace& workspace, int64_t cache_bytes, int64_t workspace_bytes);
 
   std::shared_ptr<const Model> model_;
   SessionParams params_;
@@ -152,12 +165,13 @@ class Session final : public PrefillSink, public DecodeSink {
   TextStream text_;
   std::unique_ptr<Compressor> compressor_;
   std::unique_ptr<KvCache> cache_;
-  ForwardWorkspace forward_;
-  AttendWorkspace attend_;
-  AngleTable angles_;
-  Buffer<float> logits_, rotated_q_;
+  DeviceBuffer<float> logits_;  // [V] after the newest token
+  mutable std::vector<float> host_logits_;  // the same, when someone looked
+  mutable bool host_logits_fresh_ = false;
   bool observe_ = false;
-  std::vector<std::vector<float>> attention_;  // [L * H] of the newest token, when observed
+  DeviceBuffer<float> attention_;  // [L, H, stride] of the newest token, when observed
+  int64_t attention_stride_ = 0;
+  std::vector<int32_t> attention_len_;  // [L * G] entries it is over; empty: none
   CallState call_;
   int32_t n_tokens_ = 0, n_prompt_ = 0, n_answer_ = 0,
           n_compactions_ = 0;  // n_tokens_: fed, the logical length
@@ -171,33 +185,7 @@ class Session final : public PrefillSink, public DecodeSink {
   bool finished_ = false;
   int64_t cache_bytes_peak_ = 0, workspace_peak_ = 0;
   double prefill_seconds_ = 0, compress_seconds_ = 0, decode_seconds_ = 0;
-  // While a prompt is worked on: the caches it will leave.
-  struct Prompt {
-    std::unique_ptr<Compressor> compressor;
-    std::unique_ptr<KvCache> cache;
-    std::vector<int32_t> first_new;  // [G] of the layer at hand
-    int32_t n_new = 0;               // tokens
-    bool compress = false;
-    double compress_seconds = 0;
-    int64_t peak = 0;
-  };
-  Prompt prompt_;
-  // However a prompt ends, its buffers go; what it leaves stays only when Keep was called.
-  class PromptScope {
-   public:
-    explicit PromptScope(Session* session) : session_(session) {}
-    ~PromptScope() {
-      session_->forward_.FreePrefill();
-      if (!kept_) session_->prompt_ = Prompt();
-    }
-    PromptScope(const PromptScope&) = delete;
-    PromptScope& operator=(const PromptScope&) = delete;
-    void Keep() { kept_ = true; }
-
-   private:
-    Session* session_;
-    bool kept_ = false;
-  };
+  std::unique_ptr<WaitingPrompt> waiting_;
 };
 
 }  // namespace kvc

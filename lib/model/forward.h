@@ -1,5 +1,5 @@
-// The network. Names no compression method: what happens to keys and values is up to the sinks, which the
-// engine implements.
+// The network: which operations a token passes, in which order. Names no compression method and no architecture: what
+// happens to keys and values is up to the sinks, which the engine implements, and layers differ by their data.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -7,26 +7,28 @@
 #include "lib/base/call_state.h"
 #include "lib/cache/layer_kv.h"
 #include "lib/model/weights.h"
-#include "lib/ops/ops.h"
 
 namespace kvc {
 
 // Everything a forward pass reads and never writes.
 struct Network {
-  const ModelConfig& config;
-  const Weights& weights;
-  const Rope& rope;
-  OpContext ops;
+  const ModelConfig* config = nullptr;
+  const Weights* weights = nullptr;
+  const Rope* const* ropes = nullptr;  // [L]
+  Device* device = nullptr;
+  float AttentionScale() const;
 };
 
+// ---- prompts ----
+
 // Where a prompt's keys and values go, layer by layer.
-class PrefillSink {
+class PromptSink {
  public:
-  virtual ~PrefillSink() = default;
-  // Fills kv with what the cache holds of the layer: keys rotated as attention needs them, kv->len set.
-  virtual Status BeginLayer(int layer, LayerKv* kv) = 0;
+  virtual ~PromptSink() = default;
+  // Fills kv with what the cache holds of the layer: keys turned as attention needs them.
+  virtual Status BeginLayer(int layer, LayerBuffers* kv) = 0;
   // The layer is complete: kv holds cached and new entries, observed what was asked for.
-  virtual Status EndLayer(int layer, LayerKv* kv, Observation* observed) = 0;
+  virtual Status EndLayer(int layer, LayerBuffers* kv, ObservedBuffers* observed) = 0;
 };
 
 // Tokens that are run behind a prompt only to see what they look at, in segments: each directly follows the
@@ -38,70 +40,112 @@ struct Reread {
 };
 
 // What a prompt took beyond the network itself, in seconds.
-struct PrefillExtras {
+struct PromptExtras {
   double column_sums = 0, reread = 0;
 };
 
-struct PrefillRequest {
-  const int32_t* tokens = nullptr;  // [n]
+struct PromptRequest {
+  const int32_t* tokens = nullptr;  // [n], kept by the caller until the prompt is done
   int32_t n = 0;
   int32_t first_position = 0;       // of tokens[0] in the logical sequence
   int32_t max_cached = 0;           // longest head of the cache
   bool positions_in_cache = false;  // RoPE at the slot index of each head instead of the original position
   int32_t window_rows = 0;          // newest query rows to record
   bool column_sums = false;
-  const Reread* reread = nullptr;  // null: none
-  bool seen_masks = false;         // the cache may hold entries that only some query heads see
+  const Reread* reread = nullptr;   // null: none
+  bool seen_masks = false;          // the cache may hold entries that only some query heads see
   int32_t n_aux = 0;
-  PrefillSink* sink = nullptr;
-  const CallState* call = nullptr;
-  float* logits = nullptr;          // [V] of the last token
-  PrefillExtras* extras = nullptr;  // added to, when wanted
+  PromptSink* sink = nullptr;
 };
 
-// What one token does to one session's cache in one layer.
-class DecodeSink {
+// What a chunk of a prompt is worked on in. Holds nothing between chunks.
+class ChunkBuffers {
  public:
-  virtual ~DecodeSink() = default;
-  // Whether keys of this layer are stored with their rotation (else q, k come unrotated).
-  virtual bool KeysRotated(int layer) const = 0;
-  // q [H, D], k, v [G, D] of the new token; writes the attention output [H, D].
-  virtual void Attend(int layer, const float* q, const float* k, const float* v, float* out) = 0;
-};
-
-struct DecodeRow {
-  int32_t token = 0, position = 0;
-  DecodeSink* sink = nullptr;
-  float* logits = nullptr;  // [V]
-};
-
-// Buffers of a forward pass; kept by a session between calls.
-class ForwardWorkspace {
- public:
-  Status ReservePrefill(const ModelConfig& config, const PrefillRequest& request, MemoryMeter* meter);
-  // One layer's keys, values and zeroed column sums, without the buffers of a prompt.
-  Status ReserveLayer(const ModelConfig& config, const PrefillRequest& request, MemoryMeter* meter,
-                      LayerKv** kv, Observation** observed);
-  Status ReserveDecode(const ModelConfig& config, int32_t n_rows, MemoryMeter* meter);
-  void FreePrefill();
+  Status Reserve(const Network& network, const PromptRequest& request, const DeviceMemory& memory);
+  void Free();
   int64_t bytes() const;
-  int64_t layer_bytes() const;  // of the one layer at full length, part of bytes()
 
  private:
-  friend class PrefillPass;
-  friend class DecodePass;
-  Buffer<float> residual_, block_, lse_;  // [n, hidden]; buffers of a chunk; [H, chunk]
-  Buffer<float> decode_;
-  Buffer<uint8_t> scratch_;  // of MatMul
-  LayerKv kv_;
-  Observation observed_;
+  friend class PromptRun;
+  DeviceBuffer<float> q_, k_, v_, attended_, lse_;
+  DeviceBuffer<uint8_t> network_, place_;
 };
 
-// kCancelled at the next chunk when the call is cancelled. The sink has seen complete layers only.
-Status Prefill(const Network& network, const PrefillRequest& request, ForwardWorkspace* workspace,
-               MemoryMeter* meter);
+// A prompt that advances by chunks: layer by layer, within a layer a few hundred tokens at a time.
+class PromptRun {
+ public:
+  // One layer at full length, and the activations of all tokens between layers. Before the first Advance.
+  Status Begin(const Network& network, const PromptRequest& request, const DeviceMemory& memory);
+  // Work on one chunk in one layer.
+  Status Advance(Stream* stream, ChunkBuffers* buffers);
+  bool done() const { return layer_ == n_layers_; }
+  // Of the last token, once done.
+  Status Logits(Stream* stream, ChunkBuffers* buffers, DevicePtr<float> logits);
+  double progress() const;  // 0 .. 1, by chunks
+  void Free();
+  int64_t bytes() const { return residual_.bytes() + layer_bytes() + observed_.bytes(); }
+  int64_t layer_bytes() const { return kv_.bytes(); }  // of the one layer at full length
+  const PromptExtras& extras() const { return extras_; }
 
-// One token of each of n sessions; the weights are read once for all. Never fails, allocates nothing.
-void Decode(const Network& network, const DecodeRow* rows, int32_t n, ForwardWorkspace* workspace);
+ private:
+  // Rows [row, row + n) of the residual, which stand at `offset` behind what was cached.
+  struct Rows {
+    int32_t row, n, offset;
+    bool reread;
+  };
+  Status Embed(Stream* stream);
+  Status EndOfPart(Stream* stream);
+  Status Chunk(Stream* stream, const Rows& rows, ChunkBuffers* b);
+  Status RecordWindow(Stream* stream, const Rows& rows, ChunkBuffers* b);
+  Status FoldColumns(Stream* stream, const Rows& rows, ChunkBuffers* b);
+  KeyTurning turning() const;
+
+  Network network_;
+  PromptRequest request_;
+  DeviceBuffer<float> residual_;
+  LayerBuffers kv_;
+  ObservedBuffers observed_;
+  PromptExtras extras_;
+  std::vector<int32_t> base_;  // [G] entries cached before the prompt
+  int32_t n_layers_ = -1, layer_ = 0;
+  int32_t part_ = 0;           // 0: the prompt; i: segment i - 1 of the second reading
+  int32_t at_ = 0;             // tokens of the part that are done
+  int64_t chunks_done_ = 0, chunks_ = 0;
+};
+
+// ---- steps ----
+
+struct StepToken {
+  int32_t token = 0, position = 0;
+  bool wants_logits = true;
+};
+
+// Called between the operations of a step.
+class StepSink {
+ public:
+  virtual ~StepSink() = default;
+  virtual Status AfterAttention(int layer, const StepArgs& args) = 0;
+};
+
+// What steps are worked on in, for so many rows.
+class StepBuffers {
+ public:
+  Status Reserve(const Network& network, int32_t n_rows, const DeviceMemory& memory);
+  // shape: as Step will get it.
+  Status ReserveAttention(const Network& network, const StepShape& shape, const DeviceMemory& memory);
+  int64_t bytes() const;
+  DevicePtr<float> logits() const { return logits_.at(); }  // [rows that wanted them, V]
+
+ private:
+  friend Status RunSteps(const Network&, Stream*, const StepToken*, const StepRow*, int32_t, const StepShape&,
+                         const AngleTable*, StepSink*, StepBuffers*);
+  DeviceBuffer<float> x_, q_, k_, v_, attended_, picked_, logits_;
+  DeviceBuffer<uint8_t> network_, attention_;
+};
+
+// One token each of n rows, in order; rows of one session follow each other. The weights are read once for all.
+// angles [L]: where some row turns keys at every step. sink: null, or called in every layer.
+Status RunSteps(const Network& network, Stream* stream, const StepToken* tokens, const StepRow* rows, int32_t n,
+                const StepShape& shape, const AngleTable* angles, StepSink* sink, StepBuffers* buffers);
 
 }  // namespace kvc

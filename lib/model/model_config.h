@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/ops/network_ops.h"
 #include "lib/ops/rope.h"
 #include "lib/ops/tensor.h"
 
@@ -14,6 +15,13 @@ constexpr int32_t kMaxLayers = 1024, kMaxHeads = 1024, kMaxHeadDim = 1024, kMaxH
                   kMaxFfn = 1 << 20, kMaxVocab = 1 << 21, kMaxContext = 1 << 26;
 // Tokens that a session which makes room for new ones counts: years of generation.
 constexpr int32_t kMaxPosition = 1 << 30;
+
+// What may differ from layer to layer.
+struct LayerConfig {
+  int32_t attention_window = 0;  // 0: a token sees all before it; else the newest so many
+  int32_t rope = 0;              // index into ModelConfig::ropes; -1: no rotation
+  Activation activation = Activation::kSilu;
+};
 
 struct ModelConfig {
   std::string name, architecture;  // architecture: "llama", "qwen3", ...: for people; the flags below decide
@@ -26,6 +34,10 @@ struct ModelConfig {
   RopePairing rope_pairing = RopePairing::kHalf;
   bool qk_norm = false;    // per-head RMS norm of q and k before RoPE (Qwen3)
   bool tied_head = false;  // the output head is the embedding matrix
+  float embedding_scale = 1, residual_scale = 1, logit_scale = 1;
+  float attention_scale = 0;        // of attention logits; 0: 1 / sqrt(head_dim)
+  std::vector<RopeConfig> ropes;    // beside `rope`, which is the first
+  std::vector<LayerConfig> layers;  // [n_layers]
 };
 
 // Per-head scores for head-budget methods, measured offline (methods.md 3).

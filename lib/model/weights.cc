@@ -1,90 +1,101 @@
 #include "lib/model/weights.h"
 
+#include <map>
+#include <utility>
+
 namespace kvc {
 namespace {
 
-// Where a tensor goes; exactly one of the two is set.
-struct Destination {
-  Weight* matrix = nullptr;
-  const float** vector = nullptr;
+// The tensors of a file by role and layer.
+class Tensors {
+ public:
+  explicit Tensors(const ModelFile& file) {
+    for (const TensorEntry& tensor : file.tensors()) by_role_[{tensor.role, tensor.layer}] = &tensor;
+  }
+  const TensorEntry* Find(TensorRole role, int32_t layer) const {
+    const auto found = by_role_.find({role, layer});
+    return found == by_role_.end() ? nullptr : found->second;
+  }
+
+ private:
+  std::map<std::pair<TensorRole, int32_t>, const TensorEntry*> by_role_;
 };
 
-Destination Find(Weights* w, TensorRole role, int32_t layer) {
-  switch (role) {
-    case TensorRole::kEmbedding:
-      return {&w->embedding, nullptr};
-    case TensorRole::kOutputHead:
-      return {&w->output_head, nullptr};
-    case TensorRole::kFinalNorm:
-      return {nullptr, &w->final_norm};
-    default:
-      break;
+// Prepares tensors of one layer; the first that is missing is remembered.
+class Preparer {
+ public:
+  Preparer(const Tensors& tensors, Device* device, int32_t layer) : tensors_(tensors), device_(device), layer_(layer) {}
+
+  // Roles with the same columns, rows behind each other; biases [i] 0: none.
+  void Fill(std::initializer_list<TensorRole> roles, std::initializer_list<TensorRole> biases, Matrix* out) {
+    std::vector<Weight> weights;
+    std::vector<const float*> vectors;
+    for (TensorRole role : roles) {
+      const TensorEntry* tensor = tensors_.Find(role, layer_);
+      if (tensor == nullptr) return Miss(role);
+      weights.push_back(tensor->weight);
+    }
+    for (TensorRole role : biases) {
+      const TensorEntry* tensor = tensors_.Find(role, layer_);
+      vectors.push_back(tensor == nullptr ? nullptr : static_cast<const float*>(tensor->weight.data));
+    }
+    if (status_.ok()) status_ = device_->Prepare(weights, vectors, out);
   }
-  if (layer < 0 || layer >= static_cast<int32_t>(w->layers.size())) return {};
-  LayerWeights& l = w->layers[static_cast<size_t>(layer)];
-  switch (role) {
-    case TensorRole::kAttentionNorm:
-      return {nullptr, &l.attention_norm};
-    case TensorRole::kFfnNorm:
-      return {nullptr, &l.ffn_norm};
-    case TensorRole::kQuery:
-      return {&l.query, nullptr};
-    case TensorRole::kKey:
-      return {&l.key, nullptr};
-    case TensorRole::kValue:
-      return {&l.value, nullptr};
-    case TensorRole::kOutput:
-      return {&l.output, nullptr};
-    case TensorRole::kQueryBias:
-      return {nullptr, &l.query_bias};
-    case TensorRole::kKeyBias:
-      return {nullptr, &l.key_bias};
-    case TensorRole::kValueBias:
-      return {nullptr, &l.value_bias};
-    case TensorRole::kOutputBias:
-      return {nullptr, &l.output_bias};
-    case TensorRole::kQueryNorm:
-      return {nullptr, &l.query_norm};
-    case TensorRole::kKeyNorm:
-      return {nullptr, &l.key_norm};
-    case TensorRole::kGate:
-      return {&l.gate, nullptr};
-    case TensorRole::kUp:
-      return {&l.up, nullptr};
-    case TensorRole::kDown:
-      return {&l.down, nullptr};
-    default:
-      return {};
+
+  void Fill(TensorRole role, bool required, DevicePtr<const float>* out) {
+    const TensorEntry* tensor = tensors_.Find(role, layer_);
+    if (tensor != nullptr)
+      *out = device_->PrepareVector(static_cast<const float*>(tensor->weight.data), tensor->weight.rows * tensor->weight.cols);
+    if (tensor == nullptr && required) Miss(role);
   }
+
+  const Status& status() const { return status_; }
+
+ private:
+  void Miss(TensorRole role) {
+    if (!status_.ok()) return;
+    status_ = layer_ < 0 ? Error(Code::kBadModel, "tensor %s is missing", TensorRoleName(role))
+                         : Error(Code::kBadModel, "tensor %s of layer %d is missing", TensorRoleName(role), layer_);
+  }
+  const Tensors& tensors_;
+  Device* device_;
+  const int32_t layer_;
+  Status status_;
+};
+
+Status PrepareLayer(const Tensors& tensors, const ModelConfig& config, int32_t layer, Device* device, LayerMatrices* out) {
+  using R = TensorRole;
+  Preparer p(tensors, device, layer);
+  p.Fill(R::kAttentionNorm, true, &out->attention_norm);
+  p.Fill(R::kFfnNorm, true, &out->ffn_norm);
+  p.Fill(R::kQueryNorm, config.qk_norm, &out->query_norm);
+  p.Fill(R::kKeyNorm, config.qk_norm, &out->key_norm);
+  p.Fill({R::kQuery, R::kKey, R::kValue}, {R::kQueryBias, R::kKeyBias, R::kValueBias}, &out->qkv);
+  p.Fill({R::kOutput}, {R::kOutputBias}, &out->output);
+  p.Fill({R::kGate, R::kUp}, {}, &out->gate_up);
+  p.Fill({R::kDown}, {}, &out->down);
+  out->activation = config.layers[static_cast<size_t>(layer)].activation;
+  return p.status();
 }
 
 }  // namespace
 
-Result<Weights> Weights::Bind(const ModelFile& file) {
+Result<Weights> Weights::Prepare(const ModelFile& file, Device* device) {
   const ModelConfig& config = file.config();
+  const Tensors tensors(file);
   Weights w;
-  w.layers.resize(static_cast<size_t>(config.n_layers));
-  for (const TensorEntry& tensor : file.tensors()) {
-    const Destination to = Find(&w, tensor.role, tensor.layer);
-    if (to.matrix != nullptr) *to.matrix = tensor.weight;
-    if (to.vector != nullptr) *to.vector = static_cast<const float*>(tensor.weight.data);
-  }
+  w.shape.hidden = config.hidden_size, w.shape.ffn = config.ffn_size, w.shape.vocab = config.vocab_size;
+  w.shape.n_heads = config.n_heads, w.shape.n_kv_heads = config.n_kv_heads, w.shape.head_dim = config.head_dim;
+  w.shape.norm_eps = static_cast<float>(config.norm_eps);
+  Preparer p(tensors, device, -1);
+  p.Fill({TensorRole::kEmbedding}, {}, &w.embedding);
+  p.Fill(TensorRole::kFinalNorm, true, &w.final_norm);
+  if (!config.tied_head) p.Fill({TensorRole::kOutputHead}, {}, &w.output_head);
+  KVC_RETURN_IF_ERROR(p.status());
   if (config.tied_head) w.output_head = w.embedding;
-  const auto missing = [](const char* name, int layer) {
-    return Error(Code::kBadModel, "tensor %s of layer %d is missing", name, layer);
-  };
-  if (w.embedding.data == nullptr || w.output_head.data == nullptr || w.final_norm == nullptr) {
-    return Error(Code::kBadModel, "the embedding, the final norm or the output head is missing");
-  }
-  for (int i = 0; i < config.n_layers; ++i) {
-    const LayerWeights& l = w.layers[static_cast<size_t>(i)];
-    if (l.attention_norm == nullptr || l.ffn_norm == nullptr) return missing("attention_norm or ffn_norm", i);
-    for (const Weight* m : {&l.query, &l.key, &l.value, &l.output, &l.gate, &l.up, &l.down}) {
-      if (m->data == nullptr) return missing("query, key, value, output, gate, up or down", i);
-    }
-    if (config.qk_norm && (l.query_norm == nullptr || l.key_norm == nullptr))
-      return missing("query_norm or key_norm", i);
-  }
+  w.layers.resize(static_cast<size_t>(config.n_layers));
+  for (int32_t i = 0; i < config.n_layers; ++i)
+    KVC_RETURN_IF_ERROR(PrepareLayer(tensors, config, i, device, &w.layers[static_cast<size_t>(i)]));
   return w;
 }
 

@@ -7,7 +7,7 @@
 namespace kvc {
 
 // Rows of a prompt: `offset` tokens behind base[g], the entries each head had before it.
-struct ChunkRows {
+struct PromptRows {
   const int32_t* base;  // [G]
   int32_t offset, n;
 };
@@ -16,7 +16,7 @@ struct ChunkRows {
 // seen by all; the lengths follow.
 struct PlaceArgs {
   LayerView layer;
-  ChunkRows rows;
+  PromptRows rows;
   int32_t n_heads;
   int32_t first_position;  // of the row with offset 0
   KeyTurning turning;      // in_cache: by the place in the head instead of the position
@@ -29,7 +29,7 @@ struct PlaceArgs {
 // where the layer has seen masks only its own.
 struct PromptAttentionArgs {
   LayerView layer;
-  ChunkRows rows;
+  PromptRows rows;
   int32_t n_heads, window;
   float scale;
   DevicePtr<const float> q;
@@ -42,7 +42,7 @@ struct PromptAttentionArgs {
 // summed probabilities, or (maxima) = max with the largest of any row and query head of the group.
 struct ColumnArgs {
   LayerView layer;
-  ChunkRows rows;
+  PromptRows rows;
   int32_t n_heads, limit;
   float scale;
   DevicePtr<const float> q, lse;

@@ -1,0 +1,87 @@
+// What the sessions of a model share when they run: the device, the arenas of their pages, and workspaces, of which a
+// call holds one while it computes. An idle session holds none.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "lib/compress/compressor.h"
+#include "lib/model/forward.h"
+
+namespace kvc {
+
+// cos and sin of positions, for sessions that turn keys at every step. Immutable once made: who needs more gets another.
+struct AngleSet {
+  DeviceBuffer<float> fine, coarse;
+  int32_t n_fine = 0, n_coarse = 0;
+};
+
+// Buffers that hold nothing between calls.
+struct Workspace {
+  std::unique_ptr<Stream> stream;
+  StepBuffers step;
+  ChunkBuffers chunk;
+  ChoiceBuffers choice;
+  LayerBuffers layer;        // of methods that look at a layer again at steps
+  ObservedBuffers observed;
+  DeviceBuffer<float> sample_weights;
+  std::vector<std::shared_ptr<const AngleSet>> angle_sets;  // [ropes], what `angles` points to
+  std::vector<AngleTable> angles;                           // [L]
+  std::vector<StepRow> rows;
+  std::vector<StepToken> tokens;
+  int64_t bytes() const;
+};
+
+class Executor {
+ public:
+  Executor(Device* device, std::shared_ptr<MemoryMeter> meter, const Network& network,
+           std::vector<const Rope*> ropes, std::vector<int32_t> rope_of_layer);
+
+  // A workspace for the time of a call.
+  class Lease {
+   public:
+    Lease() = default;
+    Lease(Lease&& o) noexcept : owner_(o.owner_), workspace_(std::move(o.workspace_)) {}
+    Lease& operator=(Lease&& o) noexcept {
+      Return();
+      owner_ = o.owner_, workspace_ = std::move(o.workspace_);
+      return *this;
+    }
+    ~Lease() { Return(); }
+    Workspace* operator->() const { return workspace_.get(); }
+    Workspace& operator*() const { return *workspace_; }
+
+   private:
+    friend class Executor;
+    void Return();
+    Executor* owner_ = nullptr;
+    std::unique_ptr<Workspace> workspace_;
+  };
+  Result<Lease> Acquire();
+  // Gives back the memory of workspaces that nobody holds.
+  void FreeIdle();
+
+  // Tables that reach position n - 1, into the workspace.
+  Status ReserveAngles(Workspace* workspace, int32_t n, const DeviceMemory& memory);
+
+  Device* device() const { return network_.device; }
+  DeviceMemory memory() const { return {network_.device, meter_.get()}; }
+  PageArenas* arenas() { return &arenas_; }
+  const Network& network() const { return network_; }
+  LayerWork WorkOf(Workspace* w) const { return {network_.device, w->stream.get(), meter_.get(), &w->choice}; }
+
+ private:
+  Status MakeAngles(const Rope& rope, int32_t n, const AngleSet* before, const DeviceMemory& memory,
+                    std::shared_ptr<const AngleSet>* out);
+
+  const std::shared_ptr<MemoryMeter> meter_;
+  const Network network_;
+  PageArenas arenas_;
+  const std::vector<const Rope*> ropes_;
+  const std::vector<int32_t> rope_of_layer_;  // [L]
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Workspace>> idle_;
+  std::vector<std::shared_ptr<const AngleSet>> angles_;  // [ropes], the longest made so far
+};
+
+}  // namespace kvc

@@ -1,0 +1,112 @@
+#include "lib/engine/prompt_job.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "lib/engine/model.h"
+#include "lib/engine/reread.h"
+
+namespace kvc {
+namespace {
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+PromptJob::PromptJob(const Model& model, Executor* executor, std::vector<int32_t> tokens, int32_t first_position,
+                     std::vector<Taker> takers)
+    : model_(model),
+      executor_(executor),
+      tokens_(std::move(tokens)),
+      first_position_(first_position),
+      takers_(std::move(takers)) {}
+
+Status PromptJob::Begin(const DeviceMemory& memory, Workspace* workspace) {
+  const int32_t n = static_cast<int32_t>(tokens_.size());
+  PromptRequest request;
+  request.tokens = tokens_.data(), request.n = n, request.first_position = first_position_, request.sink = this;
+  bool again = false;
+  int32_t n_aux = 0;
+  for (Taker& t : takers_) {
+    KVC_RETURN_IF_ERROR(t.compressor->BeginPrompt(first_position_ + n, &t.needs));
+    request.window_rows = std::max(request.window_rows, t.needs.window_rows);
+    request.column_sums = request.column_sums || t.needs.column_sums;
+    again = again || t.needs.reread;
+    n_aux = std::max(n_aux, t.compressor->plan().n_aux());
+    request.positions_in_cache = t.compressor->in_cache();
+    request.max_cached = std::max(request.max_cached, t.cache->MaxLen());
+    request.seen_masks = request.seen_masks || (t.cache->layout().seen_masks && request.max_cached > 0);
+  }
+  if (again) {
+    KVC_RETURN_IF_ERROR(MakeReread(model_, tokens_, first_position_ + n, &reread_));
+    request.reread = &reread_;
+  }
+  const bool several = takers_.size() > 1;
+  if (several) request.positions_in_cache = false;  // before the first dropped entry slots are positions
+  request.n_aux = several ? 0 : n_aux;
+  const Network& network = executor_->network();
+  KVC_RETURN_IF_ERROR(workspace->chunk.Reserve(network, request, memory));
+  KVC_RETURN_IF_ERROR(run_.Begin(network, request, memory));
+  if (!several) return {};
+  const ModelConfig& c = *network.config;
+  const int64_t entries = n + (again ? reread_.LongestSegment() : 0);
+  KVC_RETURN_IF_ERROR(copy_.Reserve(memory, c.n_kv_heads, c.head_dim, entries, 0, n_aux, false));
+  return copied_.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries, std::min(request.window_rows, n),
+                         request.column_sums, again);
+}
+
+Status PromptJob::Advance(Workspace* workspace) {
+  workspace_ = workspace;
+  return run_.Advance(workspace->stream.get(), &workspace->chunk);
+}
+
+Status PromptJob::BeginLayer(int layer, LayerBuffers* kv) {
+  if (takers_.size() > 1) {
+    n_before_.assign(kv->len().size(), 0);
+    return {};
+  }
+  Taker& t = takers_[0];
+  const LayerWork work = executor_->WorkOf(workspace_);
+  KVC_RETURN_IF_ERROR(
+      t.compressor->LoadLayer(work, layer, static_cast<int32_t>(tokens_.size()), *t.cache, kv));
+  n_before_ = kv->len();
+  return {};
+}
+
+// A taker's own copy of what it may change.
+Status PromptJob::CopyFor(const Taker& taker, const LayerBuffers& kv, const ObservedBuffers& observed) {
+  Device* device = executor_->device();
+  Stream* stream = workspace_->stream.get();
+  KVC_RETURN_IF_ERROR(copy_.CopyFrom(stream, device, kv));
+  const ModelConfig& c = *executor_->network().config;
+  const int32_t rows = std::min(taker.needs.window_rows, observed.n_rows);
+  const int64_t width = int64_t{c.n_heads} * c.head_dim, entries = int64_t{c.n_kv_heads} * kv.view().capacity;
+  std::vector<PageCopy> copies;
+  if (rows > 0) {
+    copies.push_back({copied_.queries().As<uint8_t>(),
+                      (observed.queries() + (observed.n_rows - rows) * width).As<uint8_t>(), 4 * rows * width});
+  }
+  if (observed.sums()) copies.push_back({copied_.sums().As<uint8_t>(), observed.sums().As<uint8_t>(), 4 * entries});
+  if (observed.maxima()) copies.push_back({copied_.maxima().As<uint8_t>(), observed.maxima().As<uint8_t>(), 4 * entries});
+  copied_.n_rows = rows, copied_.n_new = observed.n_new;
+  return device->Copy(stream, {copies.data(), copies.size()});
+}
+
+Status PromptJob::EndLayer(int layer, LayerBuffers* kv, ObservedBuffers* observed) {
+  const LayerWork work = executor_->WorkOf(workspace_);
+  for (Taker& t : takers_) {
+    const bool several = takers_.size() > 1;
+    if (several) KVC_RETURN_IF_ERROR(CopyFor(t, *kv, *observed));
+    const double begin = Seconds();
+    KVC_RETURN_IF_ERROR(t.compressor->StoreLayer(work, layer, several ? copy_ : *kv, several ? copied_ : *observed,
+                                                 t.compress, n_before_, t.cache.get()));
+    t.compress_seconds += Seconds() - begin;
+    t.peak_bytes = std::max(t.peak_bytes, t.cache->bytes() + kv->bytes());
+  }
+  workspace_peak_ = std::max(workspace_peak_, workspace_->bytes() + bytes() - layer_bytes());
+  return {};
+}
+
+}  // namespace kvc

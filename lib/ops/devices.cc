@@ -1,0 +1,48 @@
+#include "lib/ops/devices.h"
+
+#include "lib/ops/cpu/cpu_device.h"
+
+namespace kvc {
+
+// A build may put another device in front (tests do).
+#if defined(KVC_FIRST_DEVICE)
+extern const DeviceKind KVC_FIRST_DEVICE;
+#endif
+
+namespace {
+
+Result<std::unique_ptr<Device>> CreateCpu(const std::string& spec, int n_threads) {
+  if (spec != "cpu") return Error(Code::kInvalid, "device \"%.32s\": there is one cpu; write \"cpu\"", spec.c_str());
+  return cpu::CpuDevice::Create(n_threads);
+}
+
+const DeviceKind kKinds[] = {
+    {"cpu", "this processor", CreateCpu, true},
+};
+
+}  // namespace
+
+Span<const DeviceKind> DeviceKinds() { return {kKinds, sizeof kKinds / sizeof *kKinds}; }
+
+Result<std::unique_ptr<Device>> OpenDevice(const std::string& spec, int n_threads) {
+#if defined(KVC_FIRST_DEVICE)
+  if (spec.empty() || spec == "auto" || spec == "cpu") return KVC_FIRST_DEVICE.create("cpu", n_threads);
+#endif
+  const bool automatic = spec.empty() || spec == "auto";
+  const std::string name = spec.substr(0, spec.find(':'));
+  Status last = Error(Code::kUnsupported, "this build has no device");
+  std::string names;
+  for (const DeviceKind& kind : DeviceKinds()) {
+    names += (names.empty() ? "" : ", ") + std::string(kind.name);
+    if (automatic ? !kind.automatic : name != kind.name) continue;
+    Result<std::unique_ptr<Device>> made = kind.create(automatic ? kind.name : spec, n_threads);
+    if (made.ok() || !automatic) return made;
+    last = made.status();
+  }
+  if (automatic) return last;
+  if (name == "cuda")
+    return Error(Code::kUnsupported, "device \"%.32s\": this build has no CUDA backend; use \"cpu\"", spec.c_str());
+  return Error(Code::kInvalid, "device \"%.32s\" is not known; use \"auto\" or one of: %s", spec.c_str(), names.c_str());
+}
+
+}  // namespace kvc

@@ -1,0 +1,24 @@
+// The devices this build knows, by name. One list: kvc_model_open, kvc devices and the tests read it.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/ops/device.h"
+
+namespace kvc {
+
+struct DeviceKind {
+  const char* name;     // "cpu"
+  const char* summary;  // for people
+  // spec: what the caller wrote, the name with an optional ":number". kUnsupported: this machine has no such device.
+  Result<std::unique_ptr<Device>> (*create)(const std::string& spec, int n_threads);
+  bool automatic;       // "auto" tries it, in the order of the list
+};
+
+Span<const DeviceKind> DeviceKinds();
+
+// "auto" or empty, a name, a name with a number. kInvalid: no such name; kUnsupported: not on this machine.
+Result<std::unique_ptr<Device>> OpenDevice(const std::string& spec, int n_threads);
+
+}  // namespace kvc
