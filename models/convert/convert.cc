@@ -24,7 +24,7 @@ Result<Checkpoint> ReadSource(const std::string& source) {
   KVC_RETURN_IF_ERROR(file.value()->Read(0, start, std::min<int64_t>(9, file.value()->size())));
   const auto begins = [&](const char* magic) { return std::memcmp(start, magic, std::strlen(magic)) == 0; };
   if (begins("GGUF")) return ReadGguf(source);
-  if (begins("KVCM")) return Error(Code::kInvalid, "%s: is a .kvc file already", source.c_str());
+  if (begins(kModelFileMagic)) return Error(Code::kInvalid, "%s: is a .kvc file already", source.c_str());
   if (begins("PK\3\4"))
     return Error(Code::kUnsupported, "%s: PyTorch files are not supported: save the weights as safetensors",
                  source.c_str());
@@ -174,13 +174,15 @@ class TensorStream {
   std::vector<uint16_t> scales_;  // of the whole tensor: they follow its codes
 };
 
-Status ReadHeadScores(const ConvertOptions& options, ModelFileContent* content) {
+Status ReadHeadScores(const ConvertOptions& options, Checkpoint* checkpoint) {
+  ModelFileContent& content = checkpoint->content;
   for (const std::string& path : options.head_score_files) {
-    auto bytes = ReadSmallFile(path, kMaxHeadScoreBytes);
+    checkpoint->inputs.Add(path);
+    auto bytes = ReadWholeFile(path, kMaxHeadScoreBytes);
     if (!bytes.ok()) return bytes.status();
-    auto tables = ParseHeadScores(bytes.value(), path, content->config);
+    auto tables = ParseHeadScores(BytesOf(bytes.value()), path, content.config);
     if (!tables.ok()) return tables.status();
-    for (HeadScoreTable& table : tables.value()) content->head_scores.push_back(std::move(table));
+    for (HeadScoreTable& table : tables.value()) content.head_scores.push_back(std::move(table));
   }
   return {};
 }
@@ -189,9 +191,10 @@ Status CheckOptions(const std::string& source, const std::string& out_path, cons
   if (options.group != 32 && options.group != 64 && options.group != 128) {
     return Error(Code::kInvalid, "group is %d; allowed: 32, 64, 128", options.group);
   }
-  if (SameFile(source, out_path))
-    return Error(Code::kInvalid, "%s: source and output are one file", out_path.c_str());
-  return {};
+  InputFiles inputs;  // those that are known before anything is read
+  inputs.Add(source);
+  for (const std::string& path : options.head_score_files) inputs.Add(path);
+  return inputs.CheckOutput(out_path);
 }
 
 void Describe(const std::string& source, const ConvertOptions& options, Checkpoint* checkpoint) {
@@ -235,11 +238,8 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
   auto read = ReadSource(source);
   if (!read.ok()) return read.status();
   Checkpoint& checkpoint = read.value();
-  for (const auto& file : checkpoint.files) {
-    if (SameFile(file->path(), out_path))
-      return Error(Code::kInvalid, "%s: is a file of the source", out_path.c_str());
-  }
-  KVC_RETURN_IF_ERROR(ReadHeadScores(options, &checkpoint.content));
+  KVC_RETURN_IF_ERROR(ReadHeadScores(options, &checkpoint));
+  KVC_RETURN_IF_ERROR(checkpoint.inputs.CheckOutput(out_path));
   Describe(source, options, &checkpoint);
   std::vector<Target> targets;
   std::vector<TensorPlan> plans = PlanTensors(options, &checkpoint, &targets);
