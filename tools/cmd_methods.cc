@@ -32,9 +32,14 @@ std::string Field(const Json& object, const char* key) {
 }
 
 void PrintOne(const Json& method) {
-  Print(Field(method, "name") + ": " + Field(method, "summary") + "\n");
-  if (!Field(method, "source").empty()) Print("source: " + Field(method, "source") + "\n");
-  Table table({"option", "kind", "range", "default", "meaning"}, "lllll");
+  std::string about = Field(method, "name") + ": " + Field(method, "summary") + "\n";
+  if (!Field(method, "source").empty()) about += "source: " + Field(method, "source") + "\n";
+  size_t begin = 0;
+  for (size_t end; (end = about.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    for (const std::string& line : WrapLines(about.substr(begin, end - begin), OutputWidth()))
+      Print(line + "\n");
+  }
+  Table table({"option", "kind", "range", "default", "meaning"}, "llwww");
   for (const Json& option : method.value("options", Json::array())) {
     table.AddRow({Field(option, "key"), Field(option, "kind"), Field(option, "range"),
                   Field(option, "default"), Field(option, "help")});
@@ -56,7 +61,7 @@ int Methods(const MethodsOptions& options) {
   } else if (!options.name.empty()) {
     PrintOne(list[0]);
   } else {
-    Table table({"method", "what it does", "source"}, "lll");
+    Table table({"method", "what it does", "source"}, "lww");
     for (const Json& method : list)
       table.AddRow({Field(method, "name"), Field(method, "summary"), Field(method, "source")});
     Print(table.Text() + "\nkvc methods NAME shows the options of one.\n");
@@ -66,11 +71,11 @@ int Methods(const MethodsOptions& options) {
 
 }  // namespace
 
-std::function<int()> AddMethods(CLI::App* app) {
+Action AddMethods(CLI::App* app) {
   const auto options = std::make_shared<MethodsOptions>();
   app->add_option("NAME", options->name, "Show the options of this method")->type_name("");
   app->add_flag("--json", options->json, "A JSON list (with NAME: one object) on stdout");
-  return [options] { return Methods(*options); };
+  return [options](Signals*) { return Methods(*options); };
 }
 
 }  // namespace kvc::tool

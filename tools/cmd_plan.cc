@@ -111,7 +111,7 @@ int Plan(PlanOptions options) {
 
 }  // namespace
 
-std::function<int()> AddPlan(CLI::App* app) {
+Action AddPlan(CLI::App* app) {
   const auto options = std::make_shared<PlanOptions>();
   AddModelOptions(app, &options->model);
   AddPolicyOption(app, &options->policy);
@@ -126,7 +126,7 @@ std::function<int()> AddPlan(CLI::App* app) {
       ->capture_default_str()
       ->type_name("N");
   app->add_flag("--json", options->json, "One JSON document on stdout");
-  return [options] { return Plan(*options); };
+  return [options](Signals*) { return Plan(*options); };
 }
 
 }  // namespace kvc::tool

@@ -79,9 +79,7 @@ void SettlePlan(const Model& model, ScoreCommand* c) {
   }
   if (n < 2) throw UsageError("a model with one KV head has nothing to share out");
   if (plan.sizes.empty()) plan.sizes = DefaultSizes(n);
-  for (const int32_t size : plan.sizes) {
-    if (size >= n) throw UsageError(Format("--sizes: coalitions have 1 to %d of the %d heads", n - 1, n));
-  }
+  CheckPlan(plan);
   if (c->scorer.estimate.variant == Variant::kPooled && (plan.sizes.size() != 1 || 2 * plan.sizes[0] != n)) {
     throw UsageError(
         Format("--variant pooled needs --sizes %d, half of the heads: other sizes mix two slices", n / 2));
@@ -250,14 +248,15 @@ int TryScores(const ScoreCommand& c, const Model& model, const ExampleSet& examp
 }
 
 int ScoreCoalitions(const ScoreCommand& c, const Model& model, const ExampleSet& examples,
-                    const CancelOnInterrupt& interrupt, Team* team) {
+                    const CancelOnSignal& cancel, Team* team) {
   WarnOfShortAnswers(c, examples);
   const MeasuredWhat what = Describe(c, model, examples);
   const Policy full("full");
   UtilityEvaluator evaluator(model, full, examples, c.evaluator);
   WorkResults done;
   const auto log = WorkLogWriter::Open(c.log, LogHeader(c.plan, what), c.resume, &done);
-  Scorer scorer(c.plan, c.scorer, &evaluator, log.get(), &done, interrupt, team);
+  CheckResults(c.plan, what.n_examples, done, c.log);
+  Scorer scorer(c.plan, c.scorer, &evaluator, log.get(), &done, cancel, team);
   scorer.Run();
   if (team != nullptr) team->Dismiss();
   Json cost = CostJson(evaluator.counts(), scorer.seconds());
@@ -295,12 +294,21 @@ void SettleTeam(const Team& team, ScoreCommand* c) {
     c->model.threads = std::max(1, ThreadsUsed(c->model) / std::max(1, team.n_here() - 1));
 }
 
-int ScoreWith(ScoreCommand c, Team* team) {
+// What is written is none of what is read.
+void SettleFiles(const ScoreCommand& c, Signals* signals) {
+  std::vector<std::string> inputs = c.examples.files;
+  inputs.insert(inputs.end(), {c.model.path, c.given});
+  const bool logs = c.method != "headkv-r2" && c.given.empty();
+  CheckOutputs(inputs, {c.out, logs ? c.log : ""});
+  signals->RemoveTemporariesOf(c.out);
+}
+
+int ScoreWith(ScoreCommand c, Signals* signals, Team* team) {
   const bool works_for_another = team != nullptr && !team->coordinates();
   if (works_for_another) team->Begin();
   Settle(&c);
+  if (!works_for_another) SettleFiles(c, signals);
   if (team != nullptr) SettleTeam(*team, &c);
-  const CancelOnInterrupt interrupt;
   const Model model = OpenModel(c.model);
   SettlePlan(model, &c);
   CheckSamples(c);
@@ -314,17 +322,18 @@ int ScoreWith(ScoreCommand c, Team* team) {
   }
   if (team != nullptr) team->Begin();
   if (!c.given.empty()) return TryScores(c, model, examples);
-  return c.method == "headkv-r2" ? ScoreRetrieval(c, model, examples)
-                                 : ScoreCoalitions(c, model, examples, interrupt, team);
+  if (c.method == "headkv-r2") return ScoreRetrieval(c, model, examples);
+  const CancelOnSignal cancel(signals);
+  return ScoreCoalitions(c, model, examples, cancel, team);
 }
 
-int Score(const ScoreCommand& c) {
+int Score(const ScoreCommand& c, Signals* signals) {
   const std::unique_ptr<Team> team = Team::Join();
-  if (team == nullptr) return ScoreWith(c, nullptr);
+  if (team == nullptr) return ScoreWith(c, signals, nullptr);
   // A process that fails takes the others with it: none would end otherwise.
   int code = kExitFailed;
   try {
-    code = ScoreWith(c, team.get());
+    code = ScoreWith(c, signals, team.get());
     FlushOutput();
     return code;
   } catch (const UsageError& error) {
@@ -338,10 +347,8 @@ int Score(const ScoreCommand& c) {
 }
 
 void AddDataOptions(CLI::App* app, ScoreCommand* c) {
-  app->add_option("--data", c->examples.files, "Tasks, one JSON object a line; again for more files")
-      ->allow_extra_args(false)
-      ->required()
-      ->type_name("FILE");
+  AddInputs(app, "--data", &c->examples.files, "Tasks, one JSON object a line; again for more files")
+      ->required();
   app->add_option("--protocol", c->protocol,
                   "ask: the question is fed after the masking. prompt: it is part of the prompt")
       ->check(CLI::IsMember({"ask", "prompt"}).description(""))
@@ -377,10 +384,10 @@ void AddDataOptions(CLI::App* app, ScoreCommand* c) {
 void AddSamplingPlan(CLI::App* app, ScoreCommand* c) {
   app->add_option("--samples", c->scorer.samples,
                   "Coalitions of each size and run; none: until two runs agree")
-      ->check(AtLeast(1))
+      ->check(CLI::Range(1, kMostSamples).description(""))
       ->type_name("N");
   app->add_option("--max-samples", c->scorer.max_samples, "Without --samples: at most so many")
-      ->check(AtLeast(1))
+      ->check(CLI::Range(1, kMostSamples).description(""))
       ->capture_default_str()
       ->type_name("N");
   app->add_option("--min-spearman", c->scorer.min_spearman,
@@ -392,7 +399,7 @@ void AddSamplingPlan(CLI::App* app, ScoreCommand* c) {
       ->check(AtLeast(1))
       ->type_name("N,...");
   app->add_option("--runs", c->plan.runs, "Independent runs")
-      ->check(CLI::Range(1, 1024).description(""))
+      ->check(CLI::Range(1, kMostRuns).description(""))
       ->capture_default_str()
       ->type_name("N");
   app->add_option("--window", c->evaluator.window, "Newest entries a masked head keeps")
@@ -417,19 +424,19 @@ void AddSamplingPlan(CLI::App* app, ScoreCommand* c) {
 
 }  // namespace
 
-std::function<int()> AddScore(CLI::App* app) {
+Action AddScore(CLI::App* app) {
   const auto c = std::make_shared<ScoreCommand>();
   AddModelOptions(app, &c->model);
   app->add_option("--method", c->method, "ssv (sliced Shapley values), exact (16 heads at most) or headkv-r2")
       ->check(CLI::IsMember({"ssv", "exact", "headkv-r2"}).description(""))
       ->capture_default_str()
       ->type_name("M");
-  app->add_option("--out", c->out, "The score file to write (JSON)")->required()->type_name("FILE");
+  AddOutput(app, "--out", &c->out, "The score file to write (JSON)")->required();
   app->add_option("--name", c->name, "Name of the table; none: after method and data")->type_name("TEXT");
   AddDataOptions(app, c.get());
   AddSamplingPlan(app, c.get());
   app->add_option("--shard", c->shard, "Do part I of N, for several machines")->type_name("I/N");
-  app->add_option("--log", c->log, "Record of the work; none: beside --out")->type_name("FILE");
+  AddOutput(app, "--log", &c->log, "Record of the work; none: beside --out");
   app->add_flag("--resume", c->resume, "Go on with the record of an earlier call");
   app->add_option("--batch", c->evaluator.batch, "Sequences decoded together")
       ->check(CLI::Range(1, 256).description(""))
@@ -449,11 +456,10 @@ std::function<int()> AddScore(CLI::App* app) {
                   "Mask the best or worst heads alone: top, bottom or both")
       ->check(CLI::IsMember({"top", "bottom", "both"}).description(""))
       ->type_name("WHICH");
-  app->add_option("--scores", c->given,
-                  "Measure nothing: try --choose-alpha, --mask-experiment on these scores")
-      ->type_name("FILE");
+  AddInput(app, "--scores", &c->given,
+           "Measure nothing: try --choose-alpha, --mask-experiment on these scores");
   app->add_flag("--json", c->json, "One JSON document on stdout");
-  return [c] { return Score(*c); };
+  return [c](Signals* signals) { return Score(*c, signals); };
 }
 
 }  // namespace kvc::tool

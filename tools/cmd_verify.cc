@@ -98,11 +98,11 @@ int Verify(const VerifyOptions& options) {
 
 }  // namespace
 
-std::function<int()> AddVerify(CLI::App* app) {
+Action AddVerify(CLI::App* app) {
   const auto options = std::make_shared<VerifyOptions>();
   AddModelOptions(app, &options->model);
   app->add_flag("--json", options->json, "{\"good\": true, \"checks\": [...]} on stdout");
-  return [options] { return Verify(*options); };
+  return [options](Signals*) { return Verify(*options); };
 }
 
 }  // namespace kvc::tool

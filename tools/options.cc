@@ -12,6 +12,36 @@ namespace kvc::tool {
 
 CLI::Validator AtLeast(int32_t least) { return CLI::Range(least, INT32_MAX).description(""); }
 
+namespace {
+
+std::string RefuseEmpty(std::string& path) { return path.empty() ? "the file name is empty" : ""; }
+
+std::string RefuseOutput(std::string& path) {
+  if (path == "-") return "an output goes to a file; ./- is the file of that name";
+  return RefuseEmpty(path);
+}
+
+CLI::Option* Described(CLI::Option* option, const std::string& name) {
+  return option->type_name(name[0] == '-' ? "FILE" : "");
+}
+
+}  // namespace
+
+CLI::Option* AddInput(CLI::App* app, const std::string& name, std::string* path, const std::string& help) {
+  return Described(app->add_option(name, *path, help)->check(CLI::Validator(RefuseEmpty, "")), name);
+}
+
+CLI::Option* AddInputs(CLI::App* app, const std::string& name, std::vector<std::string>* paths,
+                       const std::string& help) {
+  CLI::Option* option = app->add_option(name, *paths, help)->check(CLI::Validator(RefuseEmpty, ""));
+  if (name[0] == '-') option->allow_extra_args(false);
+  return Described(option, name);
+}
+
+CLI::Option* AddOutput(CLI::App* app, const std::string& name, std::string* path, const std::string& help) {
+  return Described(app->add_option(name, *path, help)->check(CLI::Validator(RefuseOutput, "")), name);
+}
+
 int64_t ParseBytes(const std::string& text) {
   struct Unit {
     const char* name;
@@ -49,9 +79,7 @@ void AddBytesOption(CLI::App* app, const std::string& name, int64_t* n_bytes, co
 }
 
 void AddModelOptions(CLI::App* app, ModelOptions* options, const std::string& path_option) {
-  app->add_option(path_option, options->path, "Model file (.kvc)")
-      ->required()
-      ->type_name(path_option == "FILE" ? "" : "FILE");
+  AddInput(app, path_option, &options->path, "Model file (.kvc)")->required();
   app->add_option("--threads", options->threads, "CPU threads; 0 = all processors")
       ->check(CLI::Range(0, 1024).description(""))
       ->type_name("N");
@@ -70,12 +98,17 @@ int32_t ThreadsUsed(const ModelOptions& options) {
 }
 
 void AddTableOptions(CLI::App* app, TableOptions* options) {
-  CLI::Option* scores = app->add_option("--head-scores", options->head_scores,
-                                        "JSON with [layer][head] scores to use instead of the model's own");
-  CLI::Option* table =
-      app->add_option("--table", options->table, "JSON with [layer][head] slots, for policy \"table\"");
-  scores->type_name("FILE")->excludes(table);
-  table->type_name("FILE");
+  CLI::Option* scores = AddInput(app, "--head-scores", &options->head_scores,
+                                 "JSON with [layer][head] scores to use instead of the model's own");
+  scores->excludes(
+      AddInput(app, "--table", &options->table, "JSON with [layer][head] slots, for policy \"table\""));
+}
+
+Tables ReadTables(const TableOptions& options) {
+  Tables tables;
+  if (!options.head_scores.empty()) tables.head_scores = ReadJson(options.head_scores);
+  if (!options.table.empty()) tables.table = ReadJson(options.table);
+  return tables;
 }
 
 CLI::Option* AddPolicyOption(CLI::App* app, std::string* spec) {
@@ -85,11 +118,16 @@ CLI::Option* AddPolicyOption(CLI::App* app, std::string* spec) {
       ->type_name("SPEC");
 }
 
-Policy MakePolicy(const std::string& spec, const TableOptions& options) {
+Policy MakePolicy(const std::string& spec, const TableOptions& options, const Tables& tables) {
   Policy policy(spec);
-  if (!options.head_scores.empty()) policy.SetHeadScores(ReadHeadScores(options.head_scores));
-  if (!options.table.empty()) policy.SetTable(ReadSlotTable(options.table));
+  if (!options.head_scores.empty())
+    policy.SetHeadScores(HeadScoresIn(tables.head_scores, options.head_scores));
+  if (!options.table.empty()) policy.SetTable(SlotTableIn(tables.table, options.table));
   return policy;
+}
+
+Policy MakePolicy(const std::string& spec, const TableOptions& options) {
+  return MakePolicy(spec, options, ReadTables(options));
 }
 
 void AddPromptOptions(CLI::App* app, PromptOptions* options) {
@@ -97,18 +135,16 @@ void AddPromptOptions(CLI::App* app, PromptOptions* options) {
       app->add_option("--prompt", options->text, "The prompt; none = the begin-of-text token alone")
           ->type_name("TEXT");
   CLI::Option* file =
-      app->add_option("--prompt-file", options->file, "The prompt from a file; - = standard input")
-          ->type_name("FILE");
+      AddInput(app, "--prompt-file", &options->file, "The prompt from a file; - = standard input");
   CLI::Option* tokens =
-      app->add_option("--tokens", options->tokens, "Token ids from a JSON array; nothing is added")
-          ->type_name("FILE");
+      AddInput(app, "--tokens", &options->tokens, "Token ids from a JSON array; nothing is added");
   file->excludes(text);
   tokens->excludes(text)->excludes(file);
 }
 
 TokenList ReadPrompt(const PromptOptions& options, const Model& model) {
   if (!options.tokens.empty()) return ReadTokens(options.tokens);
-  return model.TokenizePrompt(options.file.empty() ? options.text : ReadFile(options.file));
+  return model.TokenizePrompt(options.file.empty() ? options.text : ReadFile(options.file, kMaxPromptBytes));
 }
 
 void AddContextOptions(CLI::App* app, SessionOptions* options) {

@@ -12,6 +12,13 @@ namespace kvc::tool {
 // A whole number of at least `least`, said only when it is not.
 CLI::Validator AtLeast(int32_t least);
 
+// A file to read, a file to write: an empty name is refused, and "-" where it is no file. Positional when the
+// name has no dashes.
+CLI::Option* AddInput(CLI::App* app, const std::string& name, std::string* path, const std::string& help);
+CLI::Option* AddInputs(CLI::App* app, const std::string& name, std::vector<std::string>* paths,
+                       const std::string& help);
+CLI::Option* AddOutput(CLI::App* app, const std::string& name, std::string* path, const std::string& help);
+
 struct ModelOptions {
   std::string path, device = "auto";
   int32_t threads = 0;
@@ -27,7 +34,13 @@ struct TableOptions {
   std::string head_scores, table;
 };
 void AddTableOptions(CLI::App* app, TableOptions* options);
+// Both as documents, read once: a pipe gives its content once. Null: not given.
+struct Tables {
+  Json head_scores, table;
+};
+Tables ReadTables(const TableOptions& options);
 CLI::Option* AddPolicyOption(CLI::App* app, std::string* spec);
+Policy MakePolicy(const std::string& spec, const TableOptions& options, const Tables& tables);
 Policy MakePolicy(const std::string& spec, const TableOptions& options);
 
 struct PromptOptions {
