@@ -76,9 +76,12 @@ class Builder final : public nlohmann::json_sax<AnyJson> {
     member_ = place;
     return true;
   }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& e) override {
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& e) override {
+    position_ = position;
     return Fail(Reason(e.what()));
   }
+  // Of the byte where it ended, from 1; 0: the parser did not tell.
+  size_t position() const { return position_; }
 
  private:
   static constexpr bool kOrdered = std::is_same_v<AnyJson, OrderedJson>;
@@ -134,6 +137,7 @@ class Builder final : public nlohmann::json_sax<AnyJson> {
   AnyJson* member_ = nullptr;     // where the value after a name goes
   std::vector<Container> stack_;  // open containers; only the innermost grows, so the pointers stay valid
   int64_t n_values_ = 0;
+  size_t position_ = 0;
   std::string error_;
 };
 
@@ -148,6 +152,11 @@ Result<AnyJson> ParseJson(Span<const uint8_t> text, const std::string& where) {
   AnyJson value;
   Builder<AnyJson> builder(&value);
   const uint8_t* reached = text.begin();
+  const uint8_t* zero = std::find(text.begin(), text.end(), uint8_t{0});
+  if (zero != text.end()) {  // which the parser takes for the end
+    return Error(Code::kBadModel, "%s: not valid JSON: byte %lld is zero", where.c_str(),
+                 static_cast<long long>(zero - text.begin() + 1));
+  }
   if (AnyJson::sax_parse(TellingIterator(text.begin(), &reached), TellingIterator(text.end(), &reached),
                          &builder)) {
     return value;
@@ -155,8 +164,10 @@ Result<AnyJson> ParseJson(Span<const uint8_t> text, const std::string& where) {
   const auto line = 1 + std::count(text.begin(), reached, '\n');
   const uint8_t* start = reached;  // of the line
   while (start != text.begin() && start[-1] != '\n') --start;
-  return Error(Code::kBadModel, "%s: not valid JSON: line %lld, column %lld: %s", where.c_str(),
-               static_cast<long long>(line), static_cast<long long>(reached - start),
+  const size_t byte =
+      builder.position() > 0 ? builder.position() : static_cast<size_t>(reached - text.begin());
+  return Error(Code::kBadModel, "%s: not valid JSON: line %lld, column %lld, byte %zu: %s", where.c_str(),
+               static_cast<long long>(line), static_cast<long long>(reached - start), byte,
                builder.error().c_str());
 }
 
