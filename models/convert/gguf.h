@@ -27,7 +27,8 @@ enum class GgufType : uint32_t {
   kF64 = 12,
 };
 
-// One value of the metadata; a scalar is an array of one. Numbers stay as the file has them, in as many bytes.
+// One value of the metadata; a scalar is an array of one. Numbers stay as the file has them, in as many
+// bytes.
 struct GgufValue {
   GgufType type{};  // of the elements
   bool is_array = false;

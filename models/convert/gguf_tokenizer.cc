@@ -123,8 +123,7 @@ Status ReadSentencePieceLike(GgufMetadata* metadata, const std::vector<std::stri
     return Error(Code::kBadModel, "%s: tokenizer.ggml.scores must have one number for each of the %zu tokens",
                  metadata->where().c_str(), printed.size());
   }
-  for (size_t i = 0; i < printed.size(); ++i)
-    spec->scores.push_back(static_cast<float>(scores->Floating(i)));
+  for (size_t i = 0; i < printed.size(); ++i) spec->scores.push_back(static_cast<float>(scores->Floating(i)));
   spec->unk = 0, spec->bos = 1, spec->eos = 2, spec->add_bos = true, spec->add_space_prefix = true;
   int n_bytes = 0;
   for (size_t i = 0; i < printed.size(); ++i) {

@@ -271,10 +271,12 @@ TEST(ToolInputs, NestedAndHugeJsonIsRefusedWithItsPlace) {
       EXPECT_EQ(result.err.find("json.exception"), std::string::npos) << result.err;
     }
   }
-  EXPECT_NE(RunKvc({"run", KVC_RECALL, "--tokens", deep}).err.find("line 2, column 65, byte 66: nested deeper"),
-            std::string::npos);
-  EXPECT_NE(RunKvc({"run", KVC_RECALL, "--tokens", huge}).err.find("line 2, column 10, byte 14: number overflow"),
-            std::string::npos);
+  EXPECT_NE(
+      RunKvc({"run", KVC_RECALL, "--tokens", deep}).err.find("line 2, column 65, byte 66: nested deeper"),
+      std::string::npos);
+  EXPECT_NE(
+      RunKvc({"run", KVC_RECALL, "--tokens", huge}).err.find("line 2, column 10, byte 14: number overflow"),
+      std::string::npos);
 }
 
 }  // namespace

@@ -102,9 +102,10 @@ TEST(ConvertBadInput, WeightsThatAreNoNumbers) {
       ConvertOptions options;
       options.weights = choice;
       const Status status = Convert(scratch / "model", scratch / "out.kvc", options, nullptr);
-      ExpectError(status, Code::kBadModel,
-                  {"model.safetensors: tensor model.layers.1.mlp.up_proj.weight: row 7, column 3: the value is "
-                   "not a finite number"});
+      ExpectError(
+          status, Code::kBadModel,
+          {"model.safetensors: tensor model.layers.1.mlp.up_proj.weight: row 7, column 3: the value is "
+           "not a finite number"});
       EXPECT_EQ(status.message().find("out.kvc"), std::string::npos) << status.message();
       EXPECT_EQ(scratch.CountFiles(), 1u);
     }

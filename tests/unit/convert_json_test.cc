@@ -34,7 +34,7 @@ TEST(ConvertJson, ProblemsHaveAPlace) {
   ExpectProblem("\"\xff\"", "ill-formed UTF-8");
   ExpectProblem("{\"a\": 1,\n \"a\": 2}", "line 2, column 4, byte 13: the name 'a' stands twice");
   ExpectProblem("{\"x\": {\"a\": 1}, \"y\": {\"a\": 1, \"b\": {}, \"a\": 2}}", "'a' stands twice");
-  for (const std::string text : {std::string("[1\0]", 4), std::string("[1]\0 2", 6)}) {
+  for (const std::string& text : {std::string("[1\0]", 4), std::string("[1]\0 2", 6)}) {
     EXPECT_NE(Problem<Json>(text).find("is zero"), std::string::npos);
     EXPECT_NE(Problem<OrderedJson>(text).find("is zero"), std::string::npos);
   }

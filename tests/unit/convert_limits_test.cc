@@ -39,7 +39,7 @@ TEST(ConvertLimits, GgufArraysTakeTheirOwnSize) {
   const struct {
     uint32_t type;
     std::string element;
-    double most;  // bytes for a byte
+    double most;                                // bytes for a byte
   } cases[] = {{0, std::string(1, '\1'), 1.1},  // u8
                {7, std::string(1, '\1'), 1.1},  // bool
                {2, Raw<uint16_t>(7), 1.1},      // u16
@@ -88,7 +88,8 @@ TEST(ConvertLimits, GgufNumbersReadBack) {
   EXPECT_EQ(value(5, Raw<int32_t>(-7)).n_whole(), 2u);
   EXPECT_EQ(value(5, Raw<int32_t>(-7)).n_floating(), 0u);
   EXPECT_EQ(value(12, Raw<double>(0.1)).n_whole(), 0u);
-  const std::string bad_bool = ArrayHeader(7, 1, Raw<uint8_t>(2)), large = ArrayHeader(10, 1, Raw(~uint64_t{0}));
+  const std::string bad_bool = ArrayHeader(7, 1, Raw<uint8_t>(2)),
+                    large = ArrayHeader(10, 1, Raw(~uint64_t{0}));
   for (const std::string& bytes : {bad_bool, large})
     EXPECT_EQ(ParseGguf(BytesOf(bytes), static_cast<int64_t>(bytes.size()), "x").status().code(),
               Code::kBadModel);

@@ -224,7 +224,10 @@ ScoreReport MakeReport(const ScorePlan& plan, const WorkResults& results, const 
   }
   ConvergencePoint point;
   CompareRuns compare(plan, options);
-  const uint32_t step = kCheckInterval * (1 + end / (kCheckInterval * kMostPoints));
+  // Samples that are far apart in number have no more points than samples: looking costs as much as adding.
+  const size_t n_numbers = 1 + results.size() / (static_cast<size_t>(plan.runs) * plan.sizes.size());
+  const uint32_t most = static_cast<uint32_t>(std::min<size_t>(kMostPoints, n_numbers));
+  const uint32_t step = kCheckInterval * (1 + end / (kCheckInterval * most));
   for (uint32_t at = 0; plan.runs >= 2 && at < end;) {
     at = std::min(end, at + step);
     if (compare.Upto(at, results, &point)) report.convergence.push_back(point);

@@ -68,7 +68,8 @@ struct ScoreReport {
 };
 
 // Sums in the order of the keys, so that the result does not depend on who measured what. Throws Failure "not
-// enough samples".
+// enough samples". results as CheckResults wants them. Time is in proportion to items times heads, memory to
+// heads times runs, of which each has an item; kRegression: heads squared and cubed.
 ScoreReport MakeReport(const ScorePlan& plan, const WorkResults& results, const EstimateOptions& options);
 
 // What the first two runs agree on as samples come in.
