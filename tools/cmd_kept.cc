@@ -37,6 +37,7 @@ int Kept(const KeptOptions& options, Signals* signals) {
   const Policy policy = MakePolicy(options.policy, options.tables);
   const Model model = OpenModel(options.model);
   const TokenList prompt = ReadPrompt(options.prompt, model);
+  if (options.session.on_full != "slide") NoteBeyondTraining(model, options.session.context);
   CancelOnSignal cancel(signals);
   Session session(model, policy, SessionParams(options.session));
   const WatchSession watch(&cancel, session);

@@ -1,7 +1,6 @@
 // kvc run: a prompt, a policy, an answer; questions after the same compressed prompt; the full cache beside
 // it.
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 
 #include "tools/command.h"
@@ -47,7 +46,7 @@ Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& p
   run.policy = policy.Describe();
   const TextSink sink = [](const std::string& text) {
     Print(text);
-    std::fflush(stdout);
+    FlushOutput();  // a reader that is gone, or a full disk, ends the work
   };
   PromptOnce once(model, policy, SessionParams(options.session));
   {
@@ -201,6 +200,7 @@ int Run(const RunOptions& options, Signals* signals) {
   const Policy policy = MakePolicy(options.policy, options.tables);
   const Model model = OpenModel(options.model);
   const TokenList prompt = ReadPrompt(options.prompt, model);
+  if (options.session.on_full != "slide") NoteBeyondTraining(model, options.session.context);
   CancelOnSignal cancel(signals);
   const Answers run = AnswerAll(options, model, policy, prompt, &cancel, /*stream=*/!options.json);
   if (options.stats && !options.json) PrintStats(run, model);

@@ -170,6 +170,13 @@ void AddSamplingOptions(CLI::App* app, SessionOptions* options) {
   app->add_option("--seed", options->seed, "Of sampling; the same seed gives the same text")->type_name("N");
 }
 
+void NoteBeyondTraining(const Model& model, int64_t n_tokens) {
+  const int32_t trained = model.info().max_tokens;
+  if (n_tokens <= trained) return;
+  Note("kvc: note: " + FormatCount(n_tokens) + " tokens are beyond the " + FormatCount(trained) +
+       " that this model was trained for: what it says past those is worth little");
+}
+
 kvc_session_params SessionParams(const SessionOptions& options) {
   kvc_session_params params = DefaultSessionParams();
   params.max_tokens = options.context;

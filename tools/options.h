@@ -59,6 +59,8 @@ struct SessionOptions {
 void AddContextOptions(CLI::App* app, SessionOptions* options);   // --context --on-full
 void AddSamplingOptions(CLI::App* app, SessionOptions* options);  // --temperature --top-p --top-k --seed
 kvc_session_params SessionParams(const SessionOptions& options);
+// Says so when a session of so many tokens goes beyond what the model was trained for.
+void NoteBeyondTraining(const Model& model, int64_t n_tokens);
 
 // "512MiB", "2 GB", "65536": bytes. Throws UsageError.
 int64_t ParseBytes(const std::string& text);
