@@ -80,12 +80,12 @@ void PrintIntroduction(const Model& model, const Task& task, size_t n_tasks, siz
              FormatParameters(info.n_parameters).c_str(), info.n_layers, info.n_kv_heads, info.head_dim,
              model.n_kv_heads_total()));
   Print(
-      Format("%zu contexts of about %zu tokens: prose with facts hidden in it. Every context is "
+      Format("%zu context%s of about %zu tokens: prose with facts hidden in it. Every context is "
              "compressed, and only then\n"
              "come the questions, %zu in all: what was dropped by then cannot be looked up again. "
              "(cokv-document reads a\n"
              "context twice before it drops; the others once.)\n\nFrom the first context:\n\n",
-             n_tasks, n_tokens, n_questions));
+             n_tasks, n_tasks == 1 ? "" : "s", n_tokens, n_questions));
   Print(Wrap(Excerpt(task.context, task.questions[0]), "    "));
 }
 
@@ -169,11 +169,11 @@ int Demo(const DemoOptions& options) {
   size_t n_questions = 0;
   for (const Task& task : tasks) n_questions += task.questions.size();
   const Model model = OpenModel(options.model);
-  if (!options.json) PrintIntroduction(model, tasks[0], tasks.size(), n_questions);
   std::vector<DemoPolicy> policies = DemoPolicies(options.budgets);
   std::vector<const Policy*> pointers;
   for (const DemoPolicy& entry : policies) pointers.push_back(&entry.policy);
   TaskEvaluator evaluator(model, pointers, TaskProtocol::kAsk);
+  if (!options.json) PrintIntroduction(model, tasks[0], tasks.size(), n_questions);
   std::vector<QualitySums> sums(policies.size());
   {
     Progress progress("asking");

@@ -230,6 +230,10 @@ int Eval(EvalOptions options) {
   constexpr int32_t kLongestDefaultWindow = 2048;
   const int32_t window =
       options.window > 0 ? options.window : std::min(model.info().max_tokens, kLongestDefaultWindow);
+  if (!options.texts.empty() && (window < 2 || window > model.info().max_tokens)) {
+    throw UsageError(Format("--window %d: a window of text has 2 to %d tokens, the context of the model",
+                            window, model.info().max_tokens));
+  }
   std::vector<EvalRow> rows;
   for (const std::string& file : options.data) EvalTasks(options, model, policies, file, &rows);
   for (const std::string& file : options.texts) EvalText(options, model, policies, window, file, &rows);

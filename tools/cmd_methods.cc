@@ -50,12 +50,17 @@ void PrintOne(const Json& method) {
 int Methods(const MethodsOptions& options) {
   Json list = Json::array();
   std::string known;
+  std::vector<std::string> names;
   for (int32_t i = 0; i < kvc_method_count(); ++i) {
-    known += (i > 0 ? ", " : "") + std::string(kvc_method_name(i));
+    names.push_back(kvc_method_name(i));
+    known += (i > 0 ? ", " : "") + names.back();
     if (options.name.empty() || options.name == kvc_method_name(i)) list.push_back(MethodJson(i));
   }
-  if (!options.name.empty() && list.empty())
-    throw Failure("no method \"" + options.name + "\"; there are: " + known);
+  if (!options.name.empty() && list.empty()) {
+    const std::string nearest = Nearest(options.name, names);
+    throw Failure("no method \"" + options.name + "\"" +
+                  (nearest.empty() ? "" : "; did you mean \"" + nearest + "\"?") + " There are: " + known);
+  }
   if (options.json) {
     PrintJson(options.name.empty() ? list : list[0]);
   } else if (!options.name.empty()) {

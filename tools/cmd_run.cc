@@ -61,7 +61,12 @@ Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& p
     const TokenList asked = question.empty() ? TokenList{} : model.Tokenize(question, 0);
     Session* session = options.questions.empty() ? once.base() : once.Ask(asked);
     const WatchSession watch(cancel, *session);
-    run.answers.push_back(Generate(session, options.max_tokens, stream ? sink : TextSink{}, cancel));
+    try {
+      run.answers.push_back(Generate(session, options.max_tokens, stream ? sink : TextSink{}, cancel));
+    } catch (const Failure&) {
+      if (stream) Print("\n");  // what is said about it begins on a line of its own
+      throw;
+    }
     if (stream) Print("\n");
     if (cancel->received()) throw StatusFailure(KVC_E_CANCELLED, "cancelled");
   }

@@ -86,7 +86,21 @@ void SettlePlan(const Model& model, ScoreCommand* c) {
   }
 }
 
+std::vector<int32_t> Alphas(const ScoreCommand& c) {
+  return c.alphas.empty() ? WiderAlphaCandidates(c.plan.n_players()) : c.alphas;
+}
+
 // Said before hours of work and not after them.
+void CheckExperiments(const ScoreCommand& c) {
+  for (const int32_t alpha : c.alphas) {
+    if (alpha >= c.plan.n_players())
+      throw UsageError(Format("--alphas %d: this model has %d heads", alpha, c.plan.n_players()));
+  }
+  for (const int32_t budget : c.alpha_budgets) {
+    for (const int32_t alpha : Alphas(c)) Policy(Format("cokv:budget=%d,alpha=%d", budget, alpha));
+  }
+}
+
 void CheckSamples(const ScoreCommand& c) {
   if (c.plan.exact || c.scorer.samples == 0 || c.method == "headkv-r2" || !c.given.empty()) return;
   const int32_t needed = SamplesToTellApart(c.plan, c.scorer.estimate);
@@ -134,11 +148,7 @@ void AddExperiments(const ScoreCommand& c, const Model& model, const ExampleSet&
                     const std::vector<double>& scores, UtilityEvaluator* evaluator, Json* out) {
   if (!c.mask_experiment.empty()) (*out)["mask_curves"] = MaskJson(c, evaluator, scores);
   if (c.alpha_budgets.empty()) return;
-  const std::vector<int32_t> alphas = c.alphas.empty() ? WiderAlphaCandidates(c.plan.n_players()) : c.alphas;
-  for (const int32_t alpha : alphas) {
-    if (alpha >= c.plan.n_players())
-      throw UsageError(Format("--alphas %d: this model has %d heads", alpha, c.plan.n_players()));
-  }
+  const std::vector<int32_t> alphas = Alphas(c);
   std::vector<AlphaChoice> choices;
   Progress progress("choosing alpha");
   double n_done = 0;
@@ -311,6 +321,7 @@ int ScoreWith(ScoreCommand c, Signals* signals, Team* team) {
   if (team != nullptr) SettleTeam(*team, &c);
   const Model model = OpenModel(c.model);
   SettlePlan(model, &c);
+  CheckExperiments(c);
   CheckSamples(c);
   const ExampleSet examples = ReadExamples(model, c.examples);
   if (c.plan.draw_examples >= static_cast<int32_t>(examples.examples.size())) c.plan.draw_examples = 0;
@@ -359,7 +370,7 @@ void AddDataOptions(CLI::App* app, ScoreCommand* c) {
       ->type_name("N");
   app->add_option("--validation", c->examples.validation,
                   "Share of each file's tasks to use, drawn by --seed")
-      ->check(CLI::Range(1e-9, 1.0).description(""))
+      ->check(Real(1e-9, 1))
       ->capture_default_str()
       ->type_name("X");
   app->add_option("--limit", c->examples.limit, "At most so many tasks of a file; 0 = all")
@@ -384,22 +395,22 @@ void AddDataOptions(CLI::App* app, ScoreCommand* c) {
 void AddSamplingPlan(CLI::App* app, ScoreCommand* c) {
   app->add_option("--samples", c->scorer.samples,
                   "Coalitions of each size and run; none: until two runs agree")
-      ->check(CLI::Range(1, kMostSamples).description(""))
+      ->check(Whole(1, kMostSamples))
       ->type_name("N");
   app->add_option("--max-samples", c->scorer.max_samples, "Without --samples: at most so many")
-      ->check(CLI::Range(1, kMostSamples).description(""))
+      ->check(Whole(1, kMostSamples))
       ->capture_default_str()
       ->type_name("N");
   app->add_option("--min-spearman", c->scorer.min_spearman,
                   "Rank correlation the runs must reach too; 0.9 is a good one")
-      ->check(CLI::Range(0.0, 1.0).description(""))
+      ->check(Real(0, 1))
       ->type_name("X");
   app->add_option("--sizes", c->plan.sizes, "Sizes of coalitions, such as 3,6; none: N/8, N/4, 3N/8, N/2")
       ->delimiter(',')
       ->check(AtLeast(1))
       ->type_name("N,...");
   app->add_option("--runs", c->plan.runs, "Independent runs")
-      ->check(CLI::Range(1, kMostRuns).description(""))
+      ->check(Whole(1, kMostRuns))
       ->capture_default_str()
       ->type_name("N");
   app->add_option("--window", c->evaluator.window, "Newest entries a masked head keeps")
@@ -419,7 +430,10 @@ void AddSamplingPlan(CLI::App* app, ScoreCommand* c) {
   app->add_flag("--balanced", c->plan.balanced, "Every head equally often: blocks of one permutation");
   app->add_flag("--standardise", c->scorer.estimate.standardise, "Every size counts the same");
   app->add_flag("--with-offset", c->with_offset, "Add the offset that all heads share");
-  app->add_option("--seed", c->seed, "Of all draws")->capture_default_str()->type_name("N");
+  app->add_option("--seed", c->seed, "Of all draws")
+      ->check(Whole(INT64_MIN, INT64_MAX))
+      ->capture_default_str()
+      ->type_name("N");
 }
 
 }  // namespace
@@ -439,7 +453,7 @@ Action AddScore(CLI::App* app) {
   AddOutput(app, "--log", &c->log, "Record of the work; none: beside --out");
   app->add_flag("--resume", c->resume, "Go on with the record of an earlier call");
   app->add_option("--batch", c->evaluator.batch, "Sequences decoded together")
-      ->check(CLI::Range(1, 256).description(""))
+      ->check(Whole(1, 256))
       ->capture_default_str()
       ->type_name("N");
   AddBytesOption(app, "--cache-limit", &c->evaluator.cache_limit, "Prefilled prompts held at a time: 1GiB");

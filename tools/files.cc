@@ -37,9 +37,14 @@ const Json& ArrayIn(const Json& document, const std::string& path, std::initiali
   throw BadFile(path, "expected an array of numbers, or an object with " + wanted);
 }
 
-// Numbers of an array nested at most once.
+// Numbers of an array, or of rows of one length: with others a head would take its neighbour's place.
 std::vector<double> FlatNumbers(const Json& array, const std::string& path) {
   std::vector<double> numbers;
+  for (const Json& row : array) {
+    const bool like_first = row.is_array() == array[0].is_array() && row.size() == array[0].size();
+    if ((row.is_array() || array[0].is_array()) && !like_first)
+      throw BadFile(path, "rows of unequal length, or numbers among rows");
+  }
   const auto add = [&](const Json& number, size_t index) {
     if (!number.is_number())
       throw BadFile(path,
@@ -135,8 +140,10 @@ int64_t WholeMember(const Json& object, const char* key, const std::string& wher
 
 TokenList ReadTokens(const std::string& path) {
   const Json document = ReadJson(path);
-  TokenList tokens = WholeNumbers(ArrayIn(document, path, {"tokens", "ids"}), path, "token id");
-  if (tokens.empty()) throw BadFile(path, "holds no token");
+  const Json& array = ArrayIn(document, path, {"tokens", "ids"});
+  if (array.empty()) throw BadFile(path, "holds no token");
+  if (array[0].is_array()) throw BadFile(path, "element 0 is not a number, but a list");
+  TokenList tokens = WholeNumbers(array, path, "token id");
   return tokens;
 }
 
@@ -146,11 +153,15 @@ std::vector<float> HeadScoresIn(const Json& document, const std::string& path) {
     if (std::fabs(number) > FLT_MAX) throw BadFile(path, Format("%g is too large for a score", number));
     scores.push_back(static_cast<float>(number));
   }
+  if (scores.empty()) throw BadFile(path, "holds no score");
   return scores;
 }
 
 std::vector<int32_t> SlotTableIn(const Json& document, const std::string& path) {
-  return WholeNumbers(ArrayIn(document, path, {"slots", "table", "scores"}), path, "number of slots");
+  const std::vector<int32_t> slots =
+      WholeNumbers(ArrayIn(document, path, {"slots", "table", "scores"}), path, "number of slots");
+  if (slots.empty()) throw BadFile(path, "holds no number of slots");
+  return slots;
 }
 
 std::vector<Task> ReadTasks(const std::string& path) {

@@ -47,8 +47,10 @@ Model::Model(const std::string& path, const std::string& device, int32_t threads
   params.memory_limit = memory_limit;
   kvc_model* model = nullptr;
   const kvc_status status = kvc_model_open(path.c_str(), device.c_str(), &params, &model);
-  const bool names_path = std::string(kvc_last_error()).find(path) != std::string::npos;
-  Check(status, names_path ? "cannot open" : "cannot open " + path);
+  const std::string text = kvc_last_error();
+  if (status != KVC_OK && text.find(path) != std::string::npos)
+    throw StatusFailure(status, text + " (" + kvc_status_name(status) + ")");
+  Check(status, "cannot open " + path);
   handle_.reset(model);
   info_.struct_size = sizeof info_;
   Check(kvc_model_get_info(model, &info_), "cannot read the description of " + path);

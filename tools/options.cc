@@ -1,6 +1,7 @@
 #include "tools/options.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <iterator>
@@ -10,7 +11,39 @@
 
 namespace kvc::tool {
 
-CLI::Validator AtLeast(int32_t least) { return CLI::Range(least, INT32_MAX).description(""); }
+CLI::Validator Whole(int64_t least, int64_t most) {
+  return CLI::Validator(
+      [least, most](std::string& text) -> std::string {
+        int64_t value = 0;
+        const char* end = text.data() + text.size();
+        const auto [stop, error] = std::from_chars(text.data(), end, value);
+        if (stop != end || text.empty() || error == std::errc::invalid_argument)
+          return "\"" + text + "\" is no whole number";
+        if (error != std::errc() || value < least || value > most)
+          return Format("%s is not in the range %lld .. %lld", text.c_str(), static_cast<long long>(least),
+                        static_cast<long long>(most));
+        if (text != std::to_string(value)) return "\"" + text + "\" is written " + std::to_string(value);
+        return "";
+      },
+      "");
+}
+
+CLI::Validator Real(double least, double most) {
+  return CLI::Validator(
+      [least, most](std::string& text) -> std::string {
+        double value = 0;
+        const char* end = text.data() + text.size();
+        const auto [stop, error] = std::from_chars(text.data(), end, value);
+        if (stop != end || text.empty() || error == std::errc::invalid_argument)
+          return "\"" + text + "\" is no number";
+        if (error != std::errc() || !(value >= least && value <= most))
+          return Format("%s is not in the range %g .. %g", text.c_str(), least, most);
+        return "";
+      },
+      "");
+}
+
+CLI::Validator AtLeast(int32_t least) { return Whole(least, INT32_MAX); }
 
 namespace {
 
@@ -81,7 +114,7 @@ void AddBytesOption(CLI::App* app, const std::string& name, int64_t* n_bytes, co
 void AddModelOptions(CLI::App* app, ModelOptions* options, const std::string& path_option) {
   AddInput(app, path_option, &options->path, "Model file (.kvc)")->required();
   app->add_option("--threads", options->threads, "CPU threads; 0 = all processors")
-      ->check(CLI::Range(0, 1024).description(""))
+      ->check(Whole(0, 1024))
       ->type_name("N");
   app->add_option("--device", options->device, "auto or cpu")->type_name("D");
   AddBytesOption(app, "--memory-limit", &options->memory_limit,
@@ -158,16 +191,16 @@ void AddContextOptions(CLI::App* app, SessionOptions* options) {
 }
 
 void AddSamplingOptions(CLI::App* app, SessionOptions* options) {
-  app->add_option("--temperature", options->temperature, "0 = greedy")
-      ->check(CLI::Range(0.0, 100.0).description(""))
-      ->type_name("X");
+  app->add_option("--temperature", options->temperature, "0 = greedy")->check(Real(0, 100))->type_name("X");
   app->add_option("--top-p", options->top_p, "Sample from the likeliest tokens that sum to this; 0 = off")
-      ->check(CLI::Range(0.0, 1.0).description(""))
+      ->check(Real(0, 1))
       ->type_name("X");
   app->add_option("--top-k", options->top_k, "Sample from so many likeliest tokens; 0 = off")
       ->check(AtLeast(0))
       ->type_name("N");
-  app->add_option("--seed", options->seed, "Of sampling; the same seed gives the same text")->type_name("N");
+  app->add_option("--seed", options->seed, "Of sampling; the same seed gives the same text")
+      ->check(Whole(INT64_MIN, INT64_MAX))
+      ->type_name("N");
 }
 
 void NoteBeyondTraining(const Model& model, int64_t n_tokens) {

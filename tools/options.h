@@ -9,8 +9,11 @@
 
 namespace kvc::tool {
 
-// A whole number of at least `least`, said only when it is not.
-CLI::Validator AtLeast(int32_t least);
+// A decimal number within limits, said only when it is not. CLI11 alone takes 010 for eight, and a number
+// that does not fit for the largest that does.
+CLI::Validator Whole(int64_t least, int64_t most);
+CLI::Validator Real(double least, double most);
+CLI::Validator AtLeast(int32_t least);  // a whole number that an int32_t holds
 
 // A file to read, a file to write: an empty name is refused, and "-" where it is no file. Positional when the
 // name has no dashes.

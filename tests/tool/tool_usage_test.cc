@@ -49,6 +49,24 @@ TEST(ToolUsage, WrongUseIsExitCodeTwo) {
       {"eval", KVC_RECALL, "--data", "x", "--json", "--csv"},
       {"bench", KVC_RECALL, "--prompt", "0"},
       {"convert", "only-one"},
+      {"run", KVC_RECALL, "--seed", "99999999999999999999"},
+      {"run", KVC_RECALL, "--max-tokens", "1e3"},
+      {"run", KVC_RECALL, "--max-tokens", "0x10"},
+      {"run", KVC_RECALL, "--max-tokens", "010"},  // ten to some, eight to others
+      {"run", KVC_RECALL, "--max-tokens", "99999999999999999999"},
+      {"run", KVC_RECALL, "--threads", "1025"},
+      {"run", KVC_RECALL, "--temperature", "nan"},
+      {"run", KVC_RECALL, "--top-p", "nan"},
+      {"run", KVC_RECALL, "--top-p", "1.5"},
+      {"eval", KVC_RECALL, "--text", KVC_SOURCE_DIR "/README.md", "--window", "1"},
+      {"eval", KVC_RECALL, "--text", KVC_SOURCE_DIR "/README.md", "--window", "1025"},
+      {"score", KVC_RECALL, "--data", "x", "--out", "o", "--validation", "nan"},
+      {"score", KVC_RECALL, "--data", "x", "--out", "o", "--min-spearman", "nan"},
+      {"score", KVC_RECALL, "--data", "x", "--out", "o", "--samples", "2000000000"},
+      {"score", KVC_RECALL, "--data", "x", "--out", "o", "--shard", "99999999999/99999999999", "--samples",
+       "9"},
+      {"score", KVC_RECALL, "--data", "x", "--out", "o", "--sizes", "3,3"},
+      {"score", KVC_RECALL, "--data", "x", "--out", "o", "--choose-alpha", "16", "--alphas", "24"},
   };
   for (const std::vector<std::string>& arguments : wrong) {
     const ProgramResult result = RunKvc(arguments);
@@ -92,6 +110,22 @@ TEST(ToolFailure, FilesWithOtherThingsInThem) {
                 "e.json: holds no token");
   ExpectFailure({"kept", KVC_RECALL, "--policy", "full", "--tokens", folder.Write("f.json", "[\"a\"]")},
                 "f.json: element 0 is not a number");
+  ExpectFailure({"kept", KVC_RECALL, "--policy", "full", "--tokens", folder.Write("g.json", "[[1, 2], [3]]")},
+                "g.json: element 0 is not a number");
+  const std::vector<std::string> table = {"run", KVC_RECALL, "--prompt", "a", "--policy", "table", "--table"};
+  const auto with = [&](const std::string& file) {
+    std::vector<std::string> arguments = table;
+    arguments.push_back(file);
+    return arguments;
+  };
+  ExpectFailure(with(folder.Write("h.json", "[[1, 2], [3]]")), "h.json: rows of unequal length");
+  ExpectFailure(with(folder.Write("i.json", "[1, [2, 3]]")), "i.json: rows of unequal length");
+  ExpectFailure(with(folder.Write("j.json", "{\"slots\": []}")), "j.json: holds no number of slots");
+  ExpectFailure({"run", KVC_RECALL, "--prompt", "a", "--policy", "cokv:budget=16", "--head-scores",
+                 folder.Write("k.json", "[1e39]")},
+                "k.json: 1e+39 is too large");
+  ExpectFailure({"score-merge", "--out", folder.Path("o"), folder.Write("l.log", "one\ntwo\n")},
+                "l.log: no log of head scoring");
 }
 
 TEST(ToolFailure, TaskFilesNameTheLine) {
@@ -110,6 +144,24 @@ TEST(ToolFailure, TaskFilesNameTheLine) {
 TEST(ToolFailure, PoliciesSayWhatIsWrong) {
   ExpectFailure({"run", KVC_RECALL, "--policy", "no-such-method:budget=4"}, "NOT_FOUND");
   ExpectFailure({"run", KVC_RECALL, "--policy", "snapkv:budgett=64"}, "budgett");
+}
+
+TEST(ToolUsage, NumbersAreDecimal) {
+  const auto n_tokens = [](const std::string& count) {
+    return RunKvc({"run", KVC_RECALL, "--prompt", "a", "--max-tokens", count, "--json"})
+        .Json()["tokens"]
+        .size();
+  };
+  EXPECT_EQ(n_tokens("010"), 10u);  // not eight
+  EXPECT_EQ(n_tokens("3"), 3u);
+}
+
+// What is printed before a failure stays on lines of its own.
+TEST(ToolUsage, AFailureBeginsItsOwnLine) {
+  const ProgramResult result = RunKvc({"run", KVC_RECALL, "--context", "1", "--max-tokens", "5"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.out.back(), '\n');
+  EXPECT_EQ(result.err.rfind("kvc: cannot generate", 0), 0u) << result.err;
 }
 
 TEST(ToolUsage, MistypedWordsAreAnswered) {

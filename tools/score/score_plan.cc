@@ -1,8 +1,8 @@
 #include "tools/score/score_plan.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 
 #include "tools/command.h"
@@ -147,9 +147,12 @@ void CheckResults(const ScorePlan& plan, int32_t n_examples, const WorkResults& 
 }
 
 Shard ParseShard(const std::string& text) {
-  int index = 0, count = 0, n_read = 0;
-  if (std::sscanf(text.c_str(), "%d/%d%n", &index, &count, &n_read) != 2 ||
-      static_cast<size_t>(n_read) != text.size() || index < 1 || index > count) {
+  int32_t index = 0, count = 0;
+  const char* const end = text.data() + text.size();
+  const auto part = std::from_chars(text.data(), end, index);
+  const bool two = part.ec == std::errc() && part.ptr != end && *part.ptr == '/';
+  const auto whole = two ? std::from_chars(part.ptr + 1, end, count) : part;
+  if (!two || whole.ec != std::errc() || whole.ptr != end || index < 1 || index > count) {
     throw UsageError("--shard \"" + text + "\": expected I/N with I from 1 to N, such as 2/4");
   }
   return {index - 1, count};

@@ -88,7 +88,7 @@ WorkLog ParseWorkLog(const std::string& file, const std::string& path, int64_t* 
     std::string text;
     const bool whole = end != std::string::npos && OpenLine(file.substr(begin, end - begin), &text);
     if (!whole) {
-      if (end != std::string::npos && end + 1 < file.size())
+      if (line_number > 1 && end != std::string::npos && end + 1 < file.size())
         throw Failure(where + ": damaged: its checksum does not match");
       break;
     }
@@ -106,7 +106,7 @@ WorkLog ParseWorkLog(const std::string& file, const std::string& path, int64_t* 
     }
     begin = end + 1;
   }
-  if (log.header.is_null()) throw Failure(path + ": no log of head scoring, or cut off in its first line");
+  if (log.header.is_null()) throw Failure(path + ": no log of head scoring, or damaged in its first line");
   if (good_bytes != nullptr) *good_bytes = static_cast<int64_t>(begin);
   return log;
 }
