@@ -80,8 +80,9 @@ int RunConvert(const ConvertCommand& command, Signals* signals) {
   if (command.json) {
     PrintJson(ReportJson(command, report));
   } else {
-    Print(Format("%s: %s (%s, %s), %d tensors, %s of weights, %s in the source\n", command.output.c_str(),
-                 report.name.c_str(), report.architecture.c_str(), report.kind.c_str(), report.n_tensors,
+    Print(Format("%s: %s (%s, %s), %d tensors, %s of weights, %s in the source\n",
+                 Printable(command.output).c_str(), Printable(report.name).c_str(),
+                 report.architecture.c_str(), report.kind.c_str(), report.n_tensors,
                  FormatBytes(report.bytes_written).c_str(), FormatBytes(report.bytes_read).c_str()));
   }
   return kExitGood;

@@ -202,7 +202,7 @@ void PrintSummary(const Json& scores, const Json& cost, const std::string& out) 
                  FormatPercent(scores["lowest_overlap"].get<double>()).c_str()));
   }
   PrintAlphas(scores);
-  Print(out + ": scores of " + scores["dataset"].get<std::string>() +
+  Print(Printable(out) + ": scores of " + scores["dataset"].get<std::string>() +
         "; kvc convert --head-scores puts them into a model file\n");
 }
 
@@ -229,8 +229,9 @@ int ScoreRetrieval(const ScoreCommand& c, const Model& model, const ExampleSet& 
   if (c.json) {
     PrintJson(out);
   } else {
-    Print(Format("%s: retrieval scores of %d query heads from %d of %d questions answered\n", c.out.c_str(),
-                 static_cast<int>(found.scores.size()), found.n_counted, found.n_examples));
+    Print(Format("%s: retrieval scores of %d query heads from %d of %d questions answered\n",
+                 Printable(c.out).c_str(), static_cast<int>(found.scores.size()), found.n_counted,
+                 found.n_examples));
   }
   return kExitGood;
 }
@@ -252,7 +253,7 @@ int TryScores(const ScoreCommand& c, const Model& model, const ExampleSet& examp
     PrintJson(out);
   } else {
     PrintAlphas(out);
-    Print(c.out + ": the scores of " + c.given + " with what was found\n");
+    Print(Printable(c.out + ": the scores of " + c.given) + " with what was found\n");
   }
   return kExitGood;
 }
@@ -275,8 +276,8 @@ int ScoreCoalitions(const ScoreCommand& c, const Model& model, const ExampleSet&
     if (c.json) {
       PrintJson(Json{{"log", c.log}, {"items", done.size()}, {"cost", cost}});
     } else {
-      Print(Format("%s: shard %s is complete; kvc score-merge makes scores of all shards\n", c.log.c_str(),
-                   c.shard.c_str()));
+      Print(Format("%s: shard %s is complete; kvc score-merge makes scores of all shards\n",
+                   Printable(c.log).c_str(), c.shard.c_str()));
     }
     return kExitGood;
   }

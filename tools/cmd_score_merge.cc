@@ -55,7 +55,7 @@ int Merge(const MergeCommand& command, Signals* signals) {
     PrintJson(scores);
     return kExitGood;
   }
-  Print(Format("%s: %s samples from %zu files", command.out.c_str(),
+  Print(Format("%s: %s samples from %zu files", Printable(command.out).c_str(),
                FormatCount(scores["samples"].get<int64_t>()).c_str(), command.files.size()));
   if (scores.contains("mae_between_runs")) {
     Print(Format("; runs agree: MAE %.2g, Spearman %.3f", scores["mae_between_runs"].get<double>(),

@@ -139,7 +139,7 @@ int Plot(const PlotCommand& command, Signals* signals) {
   AddMaskCurves(files, &page);
   AddBudgets(command, files, &page);
   WriteTextFile(command.out, page.Text());
-  Print(Format("%s: %zu score files drawn\n", command.out.c_str(), files.size()));
+  Print(Format("%s: %zu score files drawn\n", Printable(command.out).c_str(), files.size()));
   return kExitGood;
 }
 

@@ -79,7 +79,7 @@ int VerifyFile(const VerifyOptions& options) {
     PrintJson(
         Json{{"good", good}, {"fingerprint", about.value("fingerprint", Json(nullptr))}, {"checks", checks}});
   } else {
-    Print(table.Text() + "\n" + options.model.path + (good ? " is good\n" : " is damaged\n"));
+    Print(table.Text() + "\n" + Printable(options.model.path) + (good ? " is good\n" : " is damaged\n"));
   }
   return good ? kExitGood : kExitFailed;
 }

@@ -114,7 +114,8 @@ std::string ReadFile(const std::string& path, int64_t max_bytes) {
   const Result<std::string> text = path == "-" ? ReadDescriptor(STDIN_FILENO, "standard input", max_bytes)
                                                : ReadWholeFile(path, max_bytes);
   if (text.ok()) return text.value();
-  if (text.status().code() == Code::kNotFound) throw BadFile(path, "No such file or directory");
+  if (text.status().code() == Code::kNotFound && !FileExists(path))
+    throw BadFile(path, "No such file or directory");
   throw Failure(text.status().message());
 }
 

@@ -145,7 +145,9 @@ std::string Nearest(const std::string& word, const std::vector<std::string>& kno
 }
 
 Table::Table(std::vector<std::string> head, std::string align)
-    : head_(std::move(head)), align_(std::move(align)) {}
+    : head_(std::move(head)), align_(std::move(align)) {
+  for (std::string& cell : head_) cell = Printable(cell);
+}
 
 void Table::AddRow(std::vector<std::string> cells) {
   for (std::string& cell : cells) cell = Printable(cell);

@@ -144,8 +144,10 @@ Result<TokenizerSpec> ReadTokenizerFile(const std::string& directory, bool* is_s
   auto bytes = ReadInput(path, kMaxTokenizerBytes, out);
   if (!bytes.ok()) return bytes.status();
   auto spec = *is_sentencepiece ? ReadSentencePiece(BytesOf(bytes.value())) : ReadHfTokenizer(bytes.value());
-  if (!spec.ok()) return Status(spec.status().code(), path + ": " + spec.status().message());
-  return spec;
+  if (spec.ok()) return spec;
+  const std::string &text = spec.status().message(), name = BaseName(path) + ": ";
+  const size_t own = text.compare(0, name.size(), name) == 0 ? name.size() : 0;  // said with its folder here
+  return Status(spec.status().code(), path + ": " + text.substr(own));
 }
 
 void AddStop(int32_t id, TokenizerSpec* spec) {

@@ -22,6 +22,8 @@ Result<int> OpenToRead(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd >= 0) return fd;
   const int error = errno;
+  if (error == ENOENT && FileExists(path))
+    return Error(Code::kNotFound, "%s: a link to a file that is not there", path.c_str());
   if (error == ENOENT) return Error(Code::kNotFound, "%s: there is no such file", path.c_str());
   return IoError(path, "cannot be opened", error);
 }

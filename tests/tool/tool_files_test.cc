@@ -240,6 +240,42 @@ TEST(ToolInputs, WhatHasNoEndStopsAtTheLimit) {
     EXPECT_EQ(RunKvc({"inspect", model}).exit_code, 1) << model;
 }
 
+// Names with blanks, quotes, line ends and bytes that are no UTF-8: files as others, printed so that they
+// harm nobody, and written as JSON that can be read.
+TEST(ToolInputs, NamesMayBeAnything) {
+  const TemporaryFolder folder;
+  const std::string odd = folder.Path("a \"b\"\n\xc3\xbc\xff\x1b[31m");
+  fs::create_directory(odd);
+  fs::copy(KVC_SOURCE_DIR "/models/recall", odd + "/\xff");
+  const std::string model = odd + "/\xff.kvc", tasks = odd + "/ta\xffsk.jsonl", out = odd + "/o\xff.json";
+  fs::copy_file(KVC_RECALL, folder.Path("plain.kvc"));
+  folder.Write(tasks.substr(folder.Path("").size()), kTask + "\n");
+  const std::vector<std::vector<std::string>> commands = {
+      {"convert", odd + "/\xff", model},
+      {"inspect", model},
+      {"verify", model},
+      {"eval", model, "--data", tasks},
+      {"score", model, "--data", tasks, "--utility", "nll", "--samples", "60", "--out", out, "--name",
+       "\xff"},
+      {"score", model, "--data", tasks, "--utility", "nll", "--samples", "60", "--out", out, "--resume"},
+      {"score-merge", out + ".log", "--out", odd + "/m.json"},
+      {"score-merge", "--average", out, odd + "/m.json", "--out", odd + "/a.json"},
+      {"score-plot", out, "--out", odd + "/s.svg", "--model", model, "--budget", "16"},
+      {"convert", odd + "/\xff", model, "--head-scores", out},
+  };
+  for (const std::vector<std::string>& arguments : commands) {
+    const ProgramResult result = RunKvc(arguments);
+    EXPECT_EQ(result.exit_code, 0) << arguments[0] << result.err;
+    for (const std::string& text : {result.out, result.err}) {
+      EXPECT_EQ(text.find('\x1b'), std::string::npos) << arguments[0];
+      EXPECT_EQ(text.find('\xff'), std::string::npos) << arguments[0];
+    }
+  }
+  for (const char* json : {"/o\xff.json", "/m.json", "/a.json"})
+    EXPECT_NO_THROW(nlohmann::json::parse(ReadWholeFile(odd + json))) << json;
+  EXPECT_EQ(RunKvc({"inspect", model, "--json"}).Json()["config"]["name"], "\\xff");
+}
+
 TEST(ToolInputs, NestedAndHugeJsonIsRefusedWithItsPlace) {
   const TemporaryFolder folder;
   const std::string deep = folder.Write("deep.json", "\n" + std::string(200000, '['));
@@ -275,7 +311,7 @@ TEST(ToolInputs, NestedAndHugeJsonIsRefusedWithItsPlace) {
       RunKvc({"run", KVC_RECALL, "--tokens", deep}).err.find("line 2, column 65, byte 66: nested deeper"),
       std::string::npos);
   EXPECT_NE(
-      RunKvc({"run", KVC_RECALL, "--tokens", huge}).err.find("line 2, column 10, byte 14: number overflow"),
+      RunKvc({"run", KVC_RECALL, "--tokens", huge}).err.find("line 2, column 10, byte 13: number overflow"),
       std::string::npos);
 }
 

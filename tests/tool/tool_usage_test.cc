@@ -146,16 +146,6 @@ TEST(ToolFailure, PoliciesSayWhatIsWrong) {
   ExpectFailure({"run", KVC_RECALL, "--policy", "snapkv:budgett=64"}, "budgett");
 }
 
-TEST(ToolUsage, NumbersAreDecimal) {
-  const auto n_tokens = [](const std::string& count) {
-    return RunKvc({"run", KVC_RECALL, "--prompt", "a", "--max-tokens", count, "--json"})
-        .Json()["tokens"]
-        .size();
-  };
-  EXPECT_EQ(n_tokens("010"), 10u);  // not eight
-  EXPECT_EQ(n_tokens("3"), 3u);
-}
-
 // What is printed before a failure stays on lines of its own.
 TEST(ToolUsage, AFailureBeginsItsOwnLine) {
   const ProgramResult result = RunKvc({"run", KVC_RECALL, "--context", "1", "--max-tokens", "5"});
