@@ -27,7 +27,8 @@ void* Take(size_t n, size_t alignment) {
     p = nullptr;
   }
   if (p == nullptr) return p;
-  const int64_t size = static_cast<int64_t>(::malloc_usable_size(p)), now = bytes.fetch_add(size) + size;
+  const auto n_bytes = static_cast<int64_t>(::malloc_usable_size(p));
+  const int64_t now = bytes.fetch_add(n_bytes) + n_bytes;
   for (int64_t most = peak.load(); now > most && !peak.compare_exchange_weak(most, now);) {
   }
   return p;
@@ -79,7 +80,7 @@ namespace kvc::test {
 int64_t HeapAllocations() { return allocations.load(); }
 int64_t HeapBytes() { return bytes.load(); }
 int64_t HeapPeak() { return peak.load(); }
-void RestartHeapPeak() { peak = bytes.load(); }
+void ResetHeapPeak() { peak = bytes.load(); }
 
 HeapFault::HeapFault(int64_t at, Mode mode) {
   has_fired = false;

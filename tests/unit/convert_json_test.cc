@@ -93,7 +93,7 @@ TEST(ConvertJson, MemoryIsBoundedByTheValues) {
   for (const char* part : {"0", "[]", "{}", "\"\"", "\"sixteen letters.\""}) {
     const std::string text = repeated(part);
     const int64_t before = test::HeapBytes();
-    test::RestartHeapPeak();
+    test::ResetHeapPeak();
     EXPECT_EQ(Problem<Json>(text), "");
     const int64_t most = test::HeapPeak() - before;
     EXPECT_LE(most, kBytesOfAValue * kValues + 2 * static_cast<int64_t>(text.size()) + 4096) << part;

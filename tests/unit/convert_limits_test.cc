@@ -17,7 +17,7 @@ namespace {
 
 int64_t PeakOf(const std::function<void()>& call) {
   const int64_t before = test::HeapBytes();
-  test::RestartHeapPeak();
+  test::ResetHeapPeak();
   call();
   return test::HeapPeak() - before;
 }

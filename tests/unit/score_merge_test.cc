@@ -160,7 +160,7 @@ TEST(ScoreMerge, ClaimsOfAHeaderTakeNothing) {
   const std::string log = Log(header, Record(0, 1, 0) + Record(0, 2, 0));
   for (const Variant variant : {Variant::kLeft, Variant::kBoth, Variant::kRegression}) {
     const int64_t before = test::HeapBytes();
-    test::RestartHeapPeak();
+    test::ResetHeapPeak();
     EXPECT_THROW(Merged({log}, variant), Failure);
     EXPECT_LE(test::HeapPeak() - before, 1 << 20);
   }
