@@ -58,6 +58,8 @@ void Settle(ScoreCommand* c) {
   if (!c->given.empty() && c->alpha_budgets.empty() && c->mask_experiment.empty())
     throw UsageError("--scores measures nothing: say what to try, --choose-alpha or --mask-experiment");
   if (!c->alphas.empty() && c->alpha_budgets.empty()) throw UsageError("--alphas is for --choose-alpha");
+  if (!c->log.empty() && (c->method == "headkv-r2" || !c->given.empty()))
+    throw UsageError("--log records how coalitions were measured; here none is");
   if (c->log.empty()) {
     c->log = c->out + (sharded ? Format(".%d-of-%d", c->scorer.shard.index + 1, c->scorer.shard.count) : "") +
              ".log";

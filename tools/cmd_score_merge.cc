@@ -2,6 +2,7 @@
 // their mean.
 #include <memory>
 
+#include "models/convert/source_file.h"
 #include "tools/command.h"
 #include "tools/files.h"
 #include "tools/options.h"
@@ -48,6 +49,8 @@ Json AverageFiles(const MergeCommand& command) {
 
 int Merge(const MergeCommand& command, Signals* signals) {
   CheckOutputs(command.files, {command.out, command.log});
+  if (!command.log.empty() && FileExists(command.log))
+    throw UsageError(command.log + " exists: a log is not written over; remove it, or name another");
   signals->RemoveTemporariesOf(command.out);
   const Json scores = command.average ? AverageFiles(command) : MergeLogs(command);
   WriteJsonFile(command.out, scores);

@@ -78,6 +78,11 @@ TEST(ToolOutputs, ScoringSparesWhatItReads) {
   ExpectSpared({"score-merge", "--average", scores, "--out", out, "--log", scores}, scores);
   for (const std::string& input : {model, scores})
     ExpectSpared({"score-plot", scores, "--model", model, "--budget", "16", "--out", input}, input);
+  const std::string kept = folder.Write("kept.log", "of an earlier day");
+  const ProgramResult exists = RunKvc({"score-merge", folder.Write("a.log", "x"), "--out", out, "--log", kept});
+  EXPECT_EQ(exists.exit_code, 2);
+  EXPECT_NE(exists.err.find("kept.log exists"), std::string::npos) << exists.err;
+  EXPECT_EQ(ReadWholeFile(kept), "of an earlier day");
   const ProgramResult twice = RunKvc(score({"--out", out, "--log", folder.Path("./out")}));
   EXPECT_EQ(twice.exit_code, 2);
   EXPECT_NE(twice.err.find("two outputs"), std::string::npos) << twice.err;
