@@ -79,7 +79,8 @@ TEST(ToolOutputs, ScoringSparesWhatItReads) {
   for (const std::string& input : {model, scores})
     ExpectSpared({"score-plot", scores, "--model", model, "--budget", "16", "--out", input}, input);
   const std::string kept = folder.Write("kept.log", "of an earlier day");
-  const ProgramResult exists = RunKvc({"score-merge", folder.Write("a.log", "x"), "--out", out, "--log", kept});
+  const ProgramResult exists =
+      RunKvc({"score-merge", folder.Write("a.log", "x"), "--out", out, "--log", kept});
   EXPECT_EQ(exists.exit_code, 2);
   EXPECT_NE(exists.err.find("kept.log exists"), std::string::npos) << exists.err;
   EXPECT_EQ(ReadWholeFile(kept), "of an earlier day");
