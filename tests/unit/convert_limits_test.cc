@@ -9,6 +9,7 @@
 #include "models/convert/gguf.h"
 #include "models/convert/hf_config.h"
 #include "models/convert/source_file.h"
+#include "models/convert/tokenizer_hf.h"
 #include "tests/support/heap_faults.h"
 #include "tests/unit/convert_fixture.h"
 
@@ -104,6 +105,20 @@ TEST(ConvertLimits, TooManyStopTokensAreRefusedAtOnce) {
   WriteAll(scratch / "model/generation_config.json", "{\"eos_token_id\":[" + ids + "]}");
   ExpectError(Convert(scratch / "model", scratch / "out.kvc", {}, nullptr), Code::kBadModel,
               {"generation_config.json", "eos_token_id holds 2000000 ids, the limit is 1024"});
+}
+
+// One far id would take a place for every id before it.
+TEST(ConvertLimits, IdsAreInProportionToTheTokens) {
+  nlohmann::json tokenizer = nlohmann::json::parse(SmallTokenizer());
+  const auto with_id = [&](int64_t id) {
+    tokenizer["added_tokens"][0]["id"] = id;
+    return ReadHfTokenizer(tokenizer.dump()).status();
+  };
+  const int64_t peak = PeakOf([&] {
+    ExpectError(with_id((1 << 21) - 1), Code::kBadModel, {"<|bos|>", "2097151", "out of range"});
+  });
+  EXPECT_LE(peak, 8 << 20);
+  EXPECT_TRUE(with_id(60000).ok()) << with_id(60000).message();
 }
 
 // A configuration of nothing but unknown settings is not told line by line.
