@@ -180,12 +180,18 @@ Status CheckContent(const ModelFileContent& content, const std::vector<TensorEnt
 
 }  // namespace
 
+Status CompleteContent(ModelFileContent* content, const std::vector<TensorPlan>& tensors) {
+  std::vector<TensorEntry> entries;
+  for (const TensorPlan& plan : tensors) entries.push_back(EntryOf(plan));
+  FillPieces(content->config.vocab_size, &content->tokenizer);
+  return CheckContent(*content, entries);
+}
+
 Result<std::unique_ptr<ModelWriter>> ModelWriter::Create(const std::string& path, ModelFileContent content,
                                                          std::vector<TensorPlan> tensors) {
   std::vector<TensorEntry> entries;
   for (const TensorPlan& plan : tensors) entries.push_back(EntryOf(plan));
-  FillPieces(content.config.vocab_size, &content.tokenizer);
-  const Status status = CheckContent(content, entries);
+  const Status status = CompleteContent(&content, tensors);
   if (!status.ok()) return Status(status.code(), path + ": cannot be written: " + status.message());
   Result<std::unique_ptr<AtomicFile>> file = AtomicFile::Create(path);
   if (!file.ok()) return file.status();
