@@ -246,11 +246,8 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
   report->kind = checkpoint.kind, report->architecture = checkpoint.content.config.architecture;
   report->name = checkpoint.content.config.name, report->n_tensors = static_cast<int32_t>(plans.size());
   report->warnings = checkpoint.warnings;
-  {
-    const auto tokenizer = Tokenizer::Create(checkpoint.content.tokenizer);
-    if (!tokenizer.ok())
-      return Status(tokenizer.status().code(), source + ": tokenizer: " + tokenizer.status().message());
-  }
+  const Status tokenizer = TryTokenizer(checkpoint.content.tokenizer);
+  if (!tokenizer.ok()) return Status(tokenizer.code(), source + ": tokenizer: " + tokenizer.message());
   auto writer = ModelWriter::Create(out_path, std::move(checkpoint.content), std::move(plans));
   if (!writer.ok()) return writer.status();
   ConvertProgress progress;
