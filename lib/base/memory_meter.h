@@ -85,17 +85,15 @@ class Buffer {
     return *this;
   }
   ~Buffer() { Free(); }
-  // Where a large block comes from: kSystem gives it back there at once when it is freed.
-  enum Source { kHeap, kSystem };
   // Replaces the block. On failure the old block is gone and size() is 0.
-  Status Allocate(MemoryMeter* meter, int64_t count, const char* what, Source source = kHeap) {
+  Status Allocate(MemoryMeter* meter, int64_t count, const char* what) {
     Free();
     if (count <= 0) return {};
     const int64_t bytes = (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
     if (meter != nullptr) KVC_RETURN_IF_ERROR(meter->Take(bytes, what));
     meter_ = meter, size_ = count, bytes_ = bytes;
     if (meter != nullptr && meter->counting()) return {};
-    if (source == kSystem) data_ = static_cast<T*>(MapBlock(bytes));
+    data_ = static_cast<T*>(MapBlock(bytes));
     mapped_ = data_ != nullptr;
     if (mapped_) return {};
     data_ = static_cast<T*>(::operator new (static_cast<size_t>(bytes), std::align_val_t{64}, std::nothrow));

@@ -51,8 +51,9 @@ Status ByteLevelTokenizer::Init() {
   KVC_RETURN_IF_ERROR(charge_.Add(meter_, sizeof *this, "the tokenizer"));
   KVC_RETURN_IF_ERROR(words_.Build(view_, {PieceKind::kNormal}, meter_));
   KVC_RETURN_IF_ERROR(BytePieces(PieceKind::kNormal, byte_ids_));
-  KVC_RETURN_IF_ERROR(merges_.Build(view_, words_, meter_));
+  KVC_RETURN_IF_ERROR(merges_.FindResults(view_, words_, meter_));
   if (!view_.ignore_merges) words_.Free();
+  KVC_RETURN_IF_ERROR(merges_.Build(meter_));
   joints_.Build(view_, {PieceKind::kNormal});
   KVC_RETURN_IF_ERROR(special_tokens_.Build(
       view_, {PieceKind::kControl, PieceKind::kUnknown, PieceKind::kUserDefined}, meter_));

@@ -49,8 +49,7 @@ class SentencePieceTokenizer final : public TokenizerBase {
     // A byte becomes at most the three of U+FFFD, and a space comes before them all.
     explicit Work(size_t n_bytes) {
       const size_t most = std::min(3 * n_bytes + 1, kBufferBytes) + kMaxCharacter;
-      if (!text.Allocate(nullptr, static_cast<int64_t>(most), "text", Buffer<uint8_t>::kSystem).ok())
-        throw std::bad_alloc();
+      if (!text.Allocate(nullptr, static_cast<int64_t>(most), "text").ok()) throw std::bad_alloc();
     }
     Buffer<uint8_t> text;  // by the space rules, not encoded yet
     size_t size = 0;
@@ -97,7 +96,10 @@ Status SentencePieceTokenizer::Init() {
   joints_.Build(view_, {PieceKind::kNormal, PieceKind::kUserDefined, PieceKind::kUnused});
   for (size_t i = 0; i < view_.n_pieces(); ++i)
     has_unused_ = has_unused_ || (view_.Kind(i) == PieceKind::kUnused && !view_.Piece(i).empty());
-  if (!view_.merges.empty()) return merges_.Build(view_, table_, meter_);
+  if (!view_.merges.empty()) {
+    KVC_RETURN_IF_ERROR(merges_.FindResults(view_, table_, meter_));
+    return merges_.Build(meter_);
+  }
   if (view_.scores.size() == view_.n_pieces()) return {};
   return Error(Code::kBadModel, "the tokenizer has %zu pieces, %zu scores and no merges", view_.n_pieces(),
                view_.scores.size());

@@ -48,7 +48,7 @@ Status HashIndex::Init(MemoryMeter* meter, size_t count, size_t limit, const cha
   number_mask_ = 1;
   while (number_mask_ < limit) number_mask_ = number_mask_ << 1 | 1;
   const auto n_slots = static_cast<int64_t>(count + count * 2 / 3 + 1);
-  KVC_RETURN_IF_ERROR(slots_.Allocate(meter, n_slots, what, Buffer<uint32_t>::kSystem));
+  KVC_RETURN_IF_ERROR(slots_.Allocate(meter, n_slots, what));
   std::fill_n(slots_.data(), n_slots, kNone);
   return {};
 }
@@ -89,15 +89,21 @@ Status PieceTable::Fill(const std::initializer_list<PieceKind>& kinds, bool* cro
 
 // ---- merges ----
 
-Status MergeTable::Build(const TokenizerView& view, const PieceTable& pieces, MemoryMeter* meter) {
+Status MergeTable::FindResults(const TokenizerView& view, const PieceTable& pieces, MemoryMeter* meter) {
   view_ = &view;
-  const size_t count = view.merges.size() / 2;
-  KVC_RETURN_IF_ERROR(results_.Allocate(meter, static_cast<int64_t>(count), kWhat, Buffer<int32_t>::kSystem));
+  const auto count = static_cast<int64_t>(view.merges.size() / 2);
+  KVC_RETURN_IF_ERROR(results_.Allocate(meter, count, kWhat));
+  for (uint32_t rank = 0; rank < count; ++rank) KVC_RETURN_IF_ERROR(ResultOf(rank, pieces, &results_[rank]));
+  return {};
+}
+
+Status MergeTable::Build(MemoryMeter* meter) {
+  const auto count = static_cast<size_t>(results_.size());
   for (int i = 0; i < kSeeds; ++i) {
     seed_ = RandomSeed();
     KVC_RETURN_IF_ERROR(index_.Init(meter, count, count, kWhat));
     bool crowded = false;
-    KVC_RETURN_IF_ERROR(Fill(pieces, &crowded));
+    KVC_RETURN_IF_ERROR(Fill(&crowded));
     if (!crowded) return {};
   }
   return Crowded();
@@ -122,10 +128,9 @@ Status MergeTable::ResultOf(uint32_t rank, const PieceTable& pieces, int32_t* id
                view_->merges[2 * size_t{rank}], view_->merges[2 * size_t{rank} + 1], text.c_str());
 }
 
-Status MergeTable::Fill(const PieceTable& pieces, bool* crowded) {
+Status MergeTable::Fill(bool* crowded) {
   for (uint32_t rank = 0; rank < static_cast<uint32_t>(results_.size()); ++rank) {
     const int32_t left = view_->merges[2 * size_t{rank}], right = view_->merges[2 * size_t{rank} + 1];
-    KVC_RETURN_IF_ERROR(ResultOf(rank, pieces, &results_[rank]));
     uint32_t other = 0;
     const auto added = index_.Add(Hash(left, right), rank, Same{view_, left, right}, &other);
     if (added == HashIndex::Added::kThere)
@@ -144,7 +149,7 @@ Status TokenMatcher::Build(const TokenizerView& view, std::initializer_list<Piec
                            MemoryMeter* meter) {
   view_ = &view;
   const auto count = static_cast<int64_t>(Count(view, kinds));
-  KVC_RETURN_IF_ERROR(sorted_.Allocate(meter, count, kWhat, Buffer<int32_t>::kSystem));
+  KVC_RETURN_IF_ERROR(sorted_.Allocate(meter, count, kWhat));
   const auto piece = [&view](int32_t id) { return view.Piece(static_cast<size_t>(id)); };
   int32_t* end = sorted_.data();
   for (size_t id = 0; id < view.n_pieces(); ++id) {
@@ -163,9 +168,9 @@ Status TokenMatcher::Build(const TokenizerView& view, std::initializer_list<Piec
 Status TokenMatcher::FindShorter(MemoryMeter* meter) {
   const int64_t count = sorted_.size();
   Buffer<int32_t> depth;  // how many each one begins with
-  KVC_RETURN_IF_ERROR(shorter_.Allocate(meter, count, kWhat, Buffer<int32_t>::kSystem));
-  KVC_RETURN_IF_ERROR(jump_.Allocate(meter, count, kWhat, Buffer<int32_t>::kSystem));
-  KVC_RETURN_IF_ERROR(depth.Allocate(meter, count, kWhat, Buffer<int32_t>::kSystem));
+  KVC_RETURN_IF_ERROR(shorter_.Allocate(meter, count, kWhat));
+  KVC_RETURN_IF_ERROR(jump_.Allocate(meter, count, kWhat));
+  KVC_RETURN_IF_ERROR(depth.Allocate(meter, count, kWhat));
   const auto jump_of = [this](int32_t i) { return i < 0 ? -1 : jump_[i]; };
   const auto depth_of = [&depth](int32_t i) { return i < 0 ? 0 : depth[i]; };
   for (int64_t i = 0; i < count; ++i) {

@@ -109,9 +109,10 @@ struct Merge {
 // A pair of ids -> their merge. The rank is the number of the merge in the view.
 class MergeTable {
  public:
-  // Results are looked up in `pieces`. kBadModel names a merge of what is no text, with a result that is no
-  // piece, or that is there twice.
-  Status Build(const TokenizerView& view, const PieceTable& pieces, MemoryMeter* meter);
+  // In two steps, so that the pieces need not be there in the second. kBadModel names a merge of what is no
+  // text or with a result that is no piece; or one that is there twice.
+  Status FindResults(const TokenizerView& view, const PieceTable& pieces, MemoryMeter* meter);
+  Status Build(MemoryMeter* meter);
   Merge Find(int32_t left, int32_t right) const {
     const uint32_t rank = index_.Find(Hash(left, right), Same{view_, left, right});
     return rank == HashIndex::kNone ? Merge{} : Merge{rank, results_[rank]};
@@ -131,7 +132,7 @@ class MergeTable {
     return Hash64(pair, sizeof pair, seed_);
   }
   Status ResultOf(uint32_t rank, const PieceTable& pieces, int32_t* id) const;
-  Status Fill(const PieceTable& pieces, bool* crowded);
+  Status Fill(bool* crowded);
   const TokenizerView* view_ = nullptr;
   HashIndex index_;
   Buffer<int32_t> results_;  // by rank
