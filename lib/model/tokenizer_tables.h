@@ -20,7 +20,7 @@ namespace kvc {
 class HashIndex {
  public:
   static constexpr uint32_t kNone = ~uint32_t{0};
-  static constexpr int kMaxProbes = 512;  // at the load of three fifths a random one of 2^21 keys needs 200
+  static constexpr int kMaxProbes = 512;  // at the load of three fifths a random table of 2^21 keys needs 80
 
   // Room for `count` numbers, all below `limit` (at most 2^31). Drops what was there.
   Status Init(MemoryMeter* meter, size_t count, size_t limit, const char* what);

@@ -1,5 +1,4 @@
-// What a model with a large vocabulary, its texts and sessions took is the system's again after the last
-// close.
+// What a model with a large vocabulary and its texts took is the system's again after the last close.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -29,7 +28,6 @@ void WriteModel(const std::string& path) {
 // keeps.
 void Use(const std::string& path, const std::vector<std::string>& texts, std::vector<int32_t>* tokens) {
   kvc_model* model = nullptr;
-  kvc_session* session = nullptr;
   ASSERT_EQ(kvc_model_open(path.c_str(), nullptr, nullptr, &model), KVC_OK) << kvc_last_error();
   for (const std::string& text : texts) {
     int32_t n = 0;
@@ -39,11 +37,6 @@ void Use(const std::string& path, const std::vector<std::string>& texts, std::ve
     ASSERT_EQ(kvc_tokenize(model, bytes, static_cast<int32_t>(text.size()), 0, tokens->data(), n, &n),
               KVC_OK);
   }
-  ASSERT_EQ(kvc_session_create(model, nullptr, nullptr, &session), KVC_OK);
-  ASSERT_EQ(kvc_session_prefill(session, tokens->data(), 100), KVC_OK);
-  int32_t token = 0;
-  for (int i = 0; i < 4; ++i) ASSERT_EQ(kvc_session_step(session, &token), KVC_OK);
-  kvc_session_close(session);
   kvc_model_close(model);
 }
 

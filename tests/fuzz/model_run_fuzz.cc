@@ -95,7 +95,7 @@ kvc::test::TinyModelOptions Shape(Input* in) {
   o.output_bias = (flags & 0x20) != 0, o.tied_head = (flags & 0x40) != 0;
   if ((flags & 0x80) != 0) o.rope_pairing = kvc::RopePairing::kInterleaved;
   o.n_layers = 1 + in->Byte() % 2;
-  o.n_kv_heads = 1 + in->Byte() % 3;
+  o.n_kv_heads = 1 + in->Byte() % 2;
   o.n_heads = o.n_kv_heads * (1 + in->Byte() % 40);
   o.head_dim = 8 * (1 + in->Byte() % 4);
   o.hidden_size = 1 + in->Byte() % 72, o.ffn_size = 1 + in->Byte() % 72;
