@@ -26,6 +26,8 @@ class Model {
   const ModelFile& file() const { return *file_; }
   const ModelConfig& config() const { return file_->config(); }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
+  // What opening took through the meter beside the weights: the tokenizer's tables, texts and scores.
+  int64_t overhead_bytes() const { return overhead_bytes_; }
   const std::shared_ptr<MemoryMeter>& meter() const { return meter_; }
   OpContext ops() const { return {kernels_, pool_.get()}; }
   Network network() const { return {file_->config(), weights_, rope_, ops()}; }
@@ -39,10 +41,12 @@ class Model {
   static Result<std::shared_ptr<const Model>> Build(Result<std::unique_ptr<ModelFile>> file,
                                                     std::shared_ptr<MemoryMeter> meter,
                                                     const ModelParams& params);
+  Status Init(const ModelParams& params);
 
   std::shared_ptr<MemoryMeter> meter_;
   std::unique_ptr<ModelFile> file_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  int64_t overhead_bytes_ = 0;
   std::unique_ptr<ThreadPool> pool_;
   const KernelTable* kernels_ = nullptr;
   Weights weights_;

@@ -4,14 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/limits.h"
 #include "lib/ops/rope.h"
 #include "lib/ops/tensor.h"
 
 namespace kvc {
 
-// Hard limits on what a file may claim; checked before any allocation that depends on a claim.
-constexpr int32_t kMaxLayers = 1024, kMaxHeads = 1024, kMaxHeadDim = 1024, kMaxHidden = 1 << 17,
-                  kMaxFfn = 1 << 20, kMaxVocab = 1 << 21, kMaxContext = 1 << 26;
 // Tokens that a session which makes room for new ones counts: years of generation.
 constexpr int32_t kMaxPosition = 1 << 30;
 

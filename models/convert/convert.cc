@@ -259,11 +259,8 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
   report->warnings = checkpoint.warnings;
   const Status content = CompleteContent(&checkpoint.content, plans);
   if (!content.ok()) return Status(content.code(), source + ": " + content.message());
-  {
-    const auto tokenizer = Tokenizer::Create(checkpoint.content.tokenizer);
-    if (!tokenizer.ok())
-      return Status(tokenizer.status().code(), source + ": tokenizer: " + tokenizer.status().message());
-  }
+  const Status tokenizer = TryTokenizer(checkpoint.content.tokenizer);
+  if (!tokenizer.ok()) return Status(tokenizer.code(), source + ": tokenizer: " + tokenizer.message());
   auto writer = ModelWriter::Create(out_path, std::move(checkpoint.content), std::move(plans));
   if (!writer.ok()) return writer.status();
   ConvertProgress progress;

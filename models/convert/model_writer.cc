@@ -173,8 +173,8 @@ Status CheckContent(const ModelFileContent& content, const std::vector<TensorEnt
   KVC_RETURN_IF_ERROR(CheckHeadScores(content.head_scores, content.config));
   const auto n_created_by = static_cast<int64_t>(content.created_by.size());
   const auto n_source = static_cast<int64_t>(content.source.size());
-  KVC_RETURN_IF_ERROR(CheckCount("created_by", n_created_by, kMaxTextBytes, "bytes"));
-  KVC_RETURN_IF_ERROR(CheckCount("source", n_source, kMaxTextBytes, "bytes"));
+  KVC_RETURN_IF_ERROR(CheckCount("created_by", n_created_by, kMaxStringBytes, "bytes"));
+  KVC_RETURN_IF_ERROR(CheckCount("source", n_source, kMaxStringBytes, "bytes"));
   return CheckTensors(entries, content.config);
 }
 

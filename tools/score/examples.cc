@@ -61,8 +61,8 @@ class ExampleReader {
     for (const Question& question : task.questions) {
       Example example;
       example.where = where;
-      example.fed = model_.Tokenize(question.question, 0);
-      example.answer = model_.Tokenize(question.answer, 0);
+      example.fed = model_.Tokenize(question.question, KVC_CONTINUE);
+      example.answer = model_.Tokenize(question.answer, KVC_CONTINUE);
       example.answers.push_back(question.answer);
       example.answers.insert(example.answers.end(), question.other_answers.begin(),
                              question.other_answers.end());
