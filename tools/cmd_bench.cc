@@ -234,7 +234,7 @@ int Bench(BenchOptions options) {
 
 }  // namespace
 
-std::function<int()> AddBench(CLI::App* app) {
+Action AddBench(CLI::App* app) {
   const auto options = std::make_shared<BenchOptions>();
   AddModelOptions(app, &options->model);
   AddPolicyOption(app, &options->policy);
@@ -246,10 +246,9 @@ std::function<int()> AddBench(CLI::App* app) {
   count("--gen", &options->gen, 0, "Tokens to generate");
   count("--depth", &options->depth, 0, "Tokens in the session before the measured prompt");
   count("--repeat", &options->repeat, 1, "Repetitions; medians are reported");
-  app->add_option("--tokens", options->tokens, "Token ids from a JSON array instead of made-up ones")
-      ->type_name("FILE");
+  AddInput(app, "--tokens", &options->tokens, "Token ids from a JSON array instead of made-up ones");
   app->add_flag("--json", options->json, "One JSON document on stdout");
-  return [options] { return Bench(*options); };
+  return [options](Signals*) { return Bench(*options); };
 }
 
 }  // namespace kvc::tool

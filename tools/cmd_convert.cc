@@ -3,9 +3,10 @@
 
 #include "models/convert/convert.h"
 #include "tools/command.h"
-#include "tools/generate.h"
 #include "tools/kvc_handles.h"
+#include "tools/options.h"
 #include "tools/output.h"
+#include "tools/signals.h"
 
 namespace kvc::tool {
 namespace {
@@ -34,7 +35,7 @@ std::vector<std::string> WeightNames() {
   return names;
 }
 
-ConvertOptions MakeConvertOptions(const ConvertCommand& command, const CancelOnInterrupt& interrupt,
+ConvertOptions MakeConvertOptions(const ConvertCommand& command, const CancelOnSignal& cancel,
                                   Progress* progress) {
   ConvertOptions options;
   for (const NamedChoice& known : kWeightChoices) {
@@ -43,10 +44,10 @@ ConvertOptions MakeConvertOptions(const ConvertCommand& command, const CancelOnI
   options.group = command.group;
   options.head_score_files = command.head_scores;
   options.name = command.name;
-  options.progress = [&interrupt, progress](const ConvertProgress& at) {
+  options.progress = [&cancel, progress](const ConvertProgress& at) {
     progress->Update(static_cast<double>(at.bytes_done), static_cast<double>(at.bytes_total),
                      Format("tensor %d of %d", at.tensors_done, at.tensors_total));
-    return !interrupt.interrupted();
+    return !cancel.received();
   };
   return options;
 }
@@ -63,12 +64,13 @@ Json ReportJson(const ConvertCommand& command, const ConvertReport& report) {
               {"warnings", report.warnings}};
 }
 
-int RunConvert(const ConvertCommand& command) {
-  const CancelOnInterrupt interrupt;
+int RunConvert(const ConvertCommand& command, Signals* signals) {
+  signals->RemoveTemporariesOf(command.output);
+  const CancelOnSignal cancel(signals);
   ConvertReport report;
   Progress progress("converting");
   const Status status =
-      Convert(command.source, command.output, MakeConvertOptions(command, interrupt, &progress), &report);
+      Convert(command.source, command.output, MakeConvertOptions(command, cancel, &progress), &report);
   progress.Clear();
   if (!status.ok()) {
     throw Failure("cannot convert: " + status.message() + " (" +
@@ -78,8 +80,9 @@ int RunConvert(const ConvertCommand& command) {
   if (command.json) {
     PrintJson(ReportJson(command, report));
   } else {
-    Print(Format("%s: %s (%s, %s), %d tensors, %s of weights, %s in the source\n", command.output.c_str(),
-                 report.name.c_str(), report.architecture.c_str(), report.kind.c_str(), report.n_tensors,
+    Print(Format("%s: %s (%s, %s), %d tensors, %s of weights, %s in the source\n",
+                 Printable(command.output).c_str(), Printable(report.name).c_str(),
+                 report.architecture.c_str(), report.kind.c_str(), report.n_tensors,
                  FormatBytes(report.bytes_written).c_str(), FormatBytes(report.bytes_read).c_str()));
   }
   return kExitGood;
@@ -87,12 +90,11 @@ int RunConvert(const ConvertCommand& command) {
 
 }  // namespace
 
-std::function<int()> AddConvert(CLI::App* app) {
+Action AddConvert(CLI::App* app) {
   const auto command = std::make_shared<ConvertCommand>();
-  app->add_option("SRC", command->source, "A Hugging Face directory, a GGUF file or a llama2.c checkpoint")
-      ->required()
-      ->type_name("");
-  app->add_option("OUT", command->output, "The model file to write (.kvc)")->required()->type_name("");
+  AddInput(app, "SRC", &command->source, "A Hugging Face directory, a GGUF file or a llama2.c checkpoint")
+      ->required();
+  AddOutput(app, "OUT", &command->output, "The model file to write (.kvc); links are followed")->required();
   app->add_option("--weights", command->weights, "How matrices are stored: keep, f32, bf16, int8 or int4")
       ->check(CLI::IsMember(WeightNames()).description(""))
       ->capture_default_str()
@@ -101,14 +103,12 @@ std::function<int()> AddConvert(CLI::App* app) {
       ->check(CLI::IsMember({32, 64, 128}).description(""))
       ->capture_default_str()
       ->type_name("N");
-  app->add_option("--head-scores", command->head_scores,
-                  "JSON with head scores to store; again for more tables")
-      ->allow_extra_args(false)
-      ->type_name("FILE");
+  AddInputs(app, "--head-scores", &command->head_scores,
+            "JSON with head scores to store; again for more tables");
   app->add_option("--name", command->name, "The model's name, instead of the source's own")
       ->type_name("TEXT");
   app->add_flag("--json", command->json, "One JSON document on stdout");
-  return [command] { return RunConvert(*command); };
+  return [command](Signals* signals) { return RunConvert(*command, signals); };
 }
 
 }  // namespace kvc::tool

@@ -48,25 +48,10 @@ std::vector<DemoPolicy> DemoPolicies(const std::vector<int32_t>& budgets) {
   return policies;
 }
 
-// Text on lines of at most `width` columns, each with the indent.
-std::string Wrap(const std::string& text, int width, const std::string& indent) {
-  std::string out, line, word;
-  const auto end_word = [&] {
-    if (!line.empty() && TextWidth(line) + 1 + TextWidth(word) > width) {
-      out += indent + line + "\n";
-      line.clear();
-    }
-    if (!word.empty()) line += (line.empty() ? "" : " ") + word;
-    word.clear();
-  };
-  for (const char c : text + " ") {
-    if (c == ' ' || c == '\n' || c == '\t' || c == '\r') {
-      end_word();
-    } else {
-      word += c;
-    }
-  }
-  return out + (line.empty() ? "" : indent + line + "\n");
+std::string Wrap(const std::string& text, const std::string& indent) {
+  std::string out;
+  for (const std::string& line : WrapLines(text, 96)) out += indent + line + "\n";
+  return out;
 }
 
 // The sentence of the context that states the answer to a question, with a little of what stands around it.
@@ -95,13 +80,13 @@ void PrintIntroduction(const Model& model, const Task& task, size_t n_tasks, siz
              FormatParameters(info.n_parameters).c_str(), info.n_layers, info.n_kv_heads, info.head_dim,
              model.n_kv_heads_total()));
   Print(
-      Format("%zu contexts of about %zu tokens: prose with facts hidden in it. Every context is "
+      Format("%zu context%s of about %zu tokens: prose with facts hidden in it. Every context is "
              "compressed, and only then\n"
              "come the questions, %zu in all: what was dropped by then cannot be looked up again. "
              "(cokv-document reads a\n"
              "context twice before it drops; the others once.)\n\nFrom the first context:\n\n",
-             n_tasks, n_tokens, n_questions));
-  Print(Wrap(Excerpt(task.context, task.questions[0]), 96, "    "));
+             n_tasks, n_tasks == 1 ? "" : "s", n_tokens, n_questions));
+  Print(Wrap(Excerpt(task.context, task.questions[0]), "    "));
 }
 
 // The questions of one context with the answers of the full cache and of one budget.
@@ -174,7 +159,7 @@ void TellStory(const DemoOptions& options) {
   Print(Format("\nAnd a model of %s parameters tells a story, at %.0f tokens a second:\n\n",
                FormatParameters(model.info().n_parameters).c_str(),
                Ratio(static_cast<double>(story.tokens.size()), story.stats.decode_seconds)));
-  Print(Wrap("Once upon a time" + story.text, 96, "    ") + "\n");
+  Print(Wrap("Once upon a time" + story.text, "    ") + "\n");
 }
 
 int Demo(const DemoOptions& options) {
@@ -184,11 +169,11 @@ int Demo(const DemoOptions& options) {
   size_t n_questions = 0;
   for (const Task& task : tasks) n_questions += task.questions.size();
   const Model model = OpenModel(options.model);
-  if (!options.json) PrintIntroduction(model, tasks[0], tasks.size(), n_questions);
   std::vector<DemoPolicy> policies = DemoPolicies(options.budgets);
   std::vector<const Policy*> pointers;
   for (const DemoPolicy& entry : policies) pointers.push_back(&entry.policy);
   TaskEvaluator evaluator(model, pointers, TaskProtocol::kAsk);
+  if (!options.json) PrintIntroduction(model, tasks[0], tasks.size(), n_questions);
   std::vector<QualitySums> sums(policies.size());
   {
     Progress progress("asking");
@@ -214,13 +199,11 @@ int Demo(const DemoOptions& options) {
 
 }  // namespace
 
-std::function<int()> AddDemo(CLI::App* app) {
+Action AddDemo(CLI::App* app) {
   const auto options = std::make_shared<DemoOptions>();
   AddModelOptions(app, &options->model, "--model");
-  app->add_option("--tasks", options->tasks, "Contexts and questions, one JSON object a line")
-      ->required()
-      ->type_name("FILE");
-  app->add_option("--stories", options->stories, "A model that then tells a story")->type_name("FILE");
+  AddInput(app, "--tasks", &options->tasks, "Contexts and questions, one JSON object a line")->required();
+  AddInput(app, "--stories", &options->stories, "A model that then tells a story");
   app->add_option("--budget", options->budgets, "Slots per head; again for more budgets")
       ->allow_extra_args(false)
       ->check(AtLeast(1))
@@ -230,7 +213,7 @@ std::function<int()> AddDemo(CLI::App* app) {
       ->check(AtLeast(0))
       ->type_name("N");
   app->add_flag("--json", options->json, "The table as one JSON document on stdout");
-  return [options] { return Demo(*options); };
+  return [options](Signals*) { return Demo(*options); };
 }
 
 }  // namespace kvc::tool

@@ -97,7 +97,7 @@ void EvalTasks(const EvalOptions& options, const Model& model, const std::vector
 
 void EvalText(const EvalOptions& options, const Model& model, const std::vector<Policy>& policies,
               int32_t window, const std::string& file, std::vector<EvalRow>* rows) {
-  const TokenList tokens = model.Tokenize(ReadFile(file), 0);
+  const TokenList tokens = model.Tokenize(ReadFile(file, kMaxDataBytes), 0);
   TextEvaluator evaluator(model, Pointers(policies),
                           options.text_protocol == "stream" ? TextProtocol::kStream : TextProtocol::kPrefix,
                           window);
@@ -199,7 +199,7 @@ void PrintCsv(const Json& results) {
   Print(text);
 }
 
-Json HowToRepeat(const EvalOptions& options, const Model& model, int32_t window) {
+Json HowToRepeat(const EvalOptions& options, const Tables& tables, const Model& model, int32_t window) {
   const Json about = model.Describe();
   Json out{
       {"library_version", LibraryVersion()},
@@ -213,8 +213,8 @@ Json HowToRepeat(const EvalOptions& options, const Model& model, int32_t window)
       {"seed", 0},
       {"data", options.data},
       {"texts", options.texts}};
-  if (!options.tables.head_scores.empty()) out["head_scores"] = ReadJson(options.tables.head_scores);
-  if (!options.tables.table.empty()) out["table"] = ReadJson(options.tables.table);
+  if (!options.tables.head_scores.empty()) out["head_scores"] = tables.head_scores;
+  if (!options.tables.table.empty()) out["table"] = tables.table;
   return out;
 }
 
@@ -223,11 +223,17 @@ int Eval(EvalOptions options) {
     throw UsageError("eval needs --data TASKS.jsonl or --text F.txt");
   std::vector<Policy> policies;
   if (options.policies.empty()) options.policies = {"full"};
-  for (const std::string& spec : options.policies) policies.push_back(MakePolicy(spec, options.tables));
+  const Tables tables = ReadTables(options.tables);
+  for (const std::string& spec : options.policies)
+    policies.push_back(MakePolicy(spec, options.tables, tables));
   const Model model = OpenModel(options.model);
   constexpr int32_t kLongestDefaultWindow = 2048;
   const int32_t window =
       options.window > 0 ? options.window : std::min(model.info().max_tokens, kLongestDefaultWindow);
+  if (!options.texts.empty() && (window < 2 || window > model.info().max_tokens)) {
+    throw UsageError(Format("--window %d: a window of text has 2 to %d tokens, the context of the model",
+                            window, model.info().max_tokens));
+  }
   std::vector<EvalRow> rows;
   for (const std::string& file : options.data) EvalTasks(options, model, policies, file, &rows);
   for (const std::string& file : options.texts) EvalText(options, model, policies, window, file, &rows);
@@ -242,7 +248,7 @@ int Eval(EvalOptions options) {
     PrintCsv(results);
   } else {
     Json out{{"results", results}};
-    out.update(HowToRepeat(options, model, window));
+    out.update(HowToRepeat(options, tables, model, window));
     PrintJson(out);
   }
   return kExitGood;
@@ -250,15 +256,11 @@ int Eval(EvalOptions options) {
 
 }  // namespace
 
-std::function<int()> AddEval(CLI::App* app) {
+Action AddEval(CLI::App* app) {
   const auto options = std::make_shared<EvalOptions>();
   AddModelOptions(app, &options->model);
-  app->add_option("--data", options->data, "Tasks, one JSON object a line; again for more files")
-      ->allow_extra_args(false)
-      ->type_name("FILE");
-  app->add_option("--text", options->texts, "Text for perplexity; again for more files")
-      ->allow_extra_args(false)
-      ->type_name("FILE");
+  AddInputs(app, "--data", &options->data, "Tasks, one JSON object a line; again for more files");
+  AddInputs(app, "--text", &options->texts, "Text for perplexity; again for more files");
   app->add_option("--policy", options->policies, "Method and options; again to compare several (none: full)")
       ->allow_extra_args(false)
       ->type_name("SPEC");
@@ -282,7 +284,7 @@ std::function<int()> AddEval(CLI::App* app) {
       ->type_name("N");
   CLI::Option* json = app->add_flag("--json", options->json, "One JSON document on stdout");
   app->add_flag("--csv", options->csv, "A table with commas on stdout")->excludes(json);
-  return [options] { return Eval(*options); };
+  return [options](Signals*) { return Eval(*options); };
 }
 
 }  // namespace kvc::tool

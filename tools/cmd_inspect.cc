@@ -134,11 +134,11 @@ int Inspect(const InspectOptions& options) {
 
 }  // namespace
 
-std::function<int()> AddInspect(CLI::App* app) {
+Action AddInspect(CLI::App* app) {
   const auto options = std::make_shared<InspectOptions>();
   AddModelOptions(app, &options->model);
   app->add_flag("--json", options->json, "Everything, as one JSON document on stdout");
-  return [options] { return Inspect(*options); };
+  return [options](Signals*) { return Inspect(*options); };
 }
 
 }  // namespace kvc::tool

@@ -33,15 +33,16 @@ std::string Runs(const std::vector<int32_t>& positions) {
   return text;
 }
 
-int Kept(const KeptOptions& options) {
-  CancelOnInterrupt interrupt;
+int Kept(const KeptOptions& options, Signals* signals) {
   const Policy policy = MakePolicy(options.policy, options.tables);
   const Model model = OpenModel(options.model);
   const TokenList prompt = ReadPrompt(options.prompt, model);
+  if (options.session.on_full != "slide") NoteBeyondTraining(model, options.session.context);
+  CancelOnSignal cancel(signals);
   Session session(model, policy, SessionParams(options.session));
-  const WatchSession watch(&interrupt, session);
+  const WatchSession watch(&cancel, session);
   session.Prefill(prompt);
-  const Generation answer = Generate(&session, options.max_tokens, {}, &interrupt);
+  const Generation answer = Generate(&session, options.max_tokens, {}, &cancel);
   if (answer.cancelled) throw StatusFailure(KVC_E_CANCELLED, "cancelled");
   Json kept = Json::array();
   Table table({"layer", "head", "slots", "positions"}, "rrrl");
@@ -69,7 +70,7 @@ int Kept(const KeptOptions& options) {
 
 }  // namespace
 
-std::function<int()> AddKept(CLI::App* app) {
+Action AddKept(CLI::App* app) {
   const auto options = std::make_shared<KeptOptions>();
   AddModelOptions(app, &options->model);
   AddPromptOptions(app, &options->prompt);
@@ -81,7 +82,7 @@ std::function<int()> AddKept(CLI::App* app) {
       ->capture_default_str()
       ->type_name("N");
   app->add_flag("--json", options->json, "{\"kept\": [layer][kv_head][positions]}");
-  return [options] { return Kept(*options); };
+  return [options](Signals* signals) { return Kept(*options, signals); };
 }
 
 }  // namespace kvc::tool

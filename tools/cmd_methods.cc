@@ -32,9 +32,14 @@ std::string Field(const Json& object, const char* key) {
 }
 
 void PrintOne(const Json& method) {
-  Print(Field(method, "name") + ": " + Field(method, "summary") + "\n");
-  if (!Field(method, "source").empty()) Print("source: " + Field(method, "source") + "\n");
-  Table table({"option", "kind", "range", "default", "meaning"}, "lllll");
+  std::string about = Field(method, "name") + ": " + Field(method, "summary") + "\n";
+  if (!Field(method, "source").empty()) about += "source: " + Field(method, "source") + "\n";
+  size_t begin = 0;
+  for (size_t end; (end = about.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    for (const std::string& line : WrapLines(about.substr(begin, end - begin), OutputWidth()))
+      Print(line + "\n");
+  }
+  Table table({"option", "kind", "range", "default", "meaning"}, "llwww");
   for (const Json& option : method.value("options", Json::array())) {
     table.AddRow({Field(option, "key"), Field(option, "kind"), Field(option, "range"),
                   Field(option, "default"), Field(option, "help")});
@@ -45,18 +50,23 @@ void PrintOne(const Json& method) {
 int Methods(const MethodsOptions& options) {
   Json list = Json::array();
   std::string known;
+  std::vector<std::string> names;
   for (int32_t i = 0; i < kvc_method_count(); ++i) {
-    known += (i > 0 ? ", " : "") + std::string(kvc_method_name(i));
+    names.push_back(kvc_method_name(i));
+    known += (i > 0 ? ", " : "") + names.back();
     if (options.name.empty() || options.name == kvc_method_name(i)) list.push_back(MethodJson(i));
   }
-  if (!options.name.empty() && list.empty())
-    throw Failure("no method \"" + options.name + "\"; there are: " + known);
+  if (!options.name.empty() && list.empty()) {
+    const std::string nearest = Nearest(options.name, names);
+    throw Failure("no method \"" + options.name + "\"" +
+                  (nearest.empty() ? "" : "; did you mean \"" + nearest + "\"?") + " There are: " + known);
+  }
   if (options.json) {
     PrintJson(options.name.empty() ? list : list[0]);
   } else if (!options.name.empty()) {
     PrintOne(list[0]);
   } else {
-    Table table({"method", "what it does", "source"}, "lll");
+    Table table({"method", "what it does", "source"}, "lww");
     for (const Json& method : list)
       table.AddRow({Field(method, "name"), Field(method, "summary"), Field(method, "source")});
     Print(table.Text() + "\nkvc methods NAME shows the options of one.\n");
@@ -66,11 +76,11 @@ int Methods(const MethodsOptions& options) {
 
 }  // namespace
 
-std::function<int()> AddMethods(CLI::App* app) {
+Action AddMethods(CLI::App* app) {
   const auto options = std::make_shared<MethodsOptions>();
   app->add_option("NAME", options->name, "Show the options of this method")->type_name("");
   app->add_flag("--json", options->json, "A JSON list (with NAME: one object) on stdout");
-  return [options] { return Methods(*options); };
+  return [options](Signals*) { return Methods(*options); };
 }
 
 }  // namespace kvc::tool

@@ -58,7 +58,8 @@ void PrintPlan(const PlanOptions& options, const SessionPlan& plan, const Model&
   table.AddRow({"cache uncompressed", FormatBytes(bytes.cache_bytes_full), share(bytes.cache_bytes_full)});
   table.AddRow({"all at the worst moment", FormatBytes(bytes.total_bytes_peak), ""});
   Print(policy.Describe() + "\nprompt " + FormatCount(options.prompt) + " tokens, session " +
-        FormatCount(context) + " tokens\n\n" + table.Text() + "\n" + SlotsText(plan, model));
+        FormatCount(context) + " tokens, trained context " + FormatCount(model.info().max_tokens) +
+        " tokens\n\n" + table.Text() + "\n" + SlotsText(plan, model));
   if (options.limit > 0) {
     const int64_t spare = options.limit - bytes.total_bytes_peak;
     Print("\n" + std::string(spare >= 0 ? "fits" : "does not fit") + " into " + FormatBytes(options.limit) +
@@ -77,6 +78,8 @@ Json PlanJson(const PlanOptions& options, const SessionPlan& plan, const Model& 
   Json out{{"policy", policy.Describe()},
            {"n_prompt", bytes.n_prompt},
            {"max_tokens", context},
+           {"trained_context", model.info().max_tokens},
+           {"beyond_trained_context", context > model.info().max_tokens},
            {"weight_bytes", bytes.weight_bytes},
            {"workspace_bytes", bytes.workspace_bytes},
            {"cache_bytes_peak", bytes.cache_bytes_peak},
@@ -101,6 +104,7 @@ int Plan(PlanOptions options) {
   kvc_session_params params = DefaultSessionParams();
   params.max_tokens = context;
   const SessionPlan plan = PlanSession(model, policy, params, options.prompt);
+  NoteBeyondTraining(model, context);
   if (options.json) {
     PrintJson(PlanJson(options, plan, model, policy, context));
   } else {
@@ -111,7 +115,7 @@ int Plan(PlanOptions options) {
 
 }  // namespace
 
-std::function<int()> AddPlan(CLI::App* app) {
+Action AddPlan(CLI::App* app) {
   const auto options = std::make_shared<PlanOptions>();
   AddModelOptions(app, &options->model);
   AddPolicyOption(app, &options->policy);
@@ -126,7 +130,7 @@ std::function<int()> AddPlan(CLI::App* app) {
       ->capture_default_str()
       ->type_name("N");
   app->add_flag("--json", options->json, "One JSON document on stdout");
-  return [options] { return Plan(*options); };
+  return [options](Signals*) { return Plan(*options); };
 }
 
 }  // namespace kvc::tool

@@ -1,7 +1,6 @@
 // kvc run: a prompt, a policy, an answer; questions after the same compressed prompt; the full cache beside
 // it.
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 
 #include "tools/command.h"
@@ -42,16 +41,16 @@ double StepSeconds(const Answers& run) {
 }
 
 Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& policy,
-                  const TokenList& prompt, CancelOnInterrupt* interrupt, bool stream) {
+                  const TokenList& prompt, CancelOnSignal* cancel, bool stream) {
   Answers run;
   run.policy = policy.Describe();
   const TextSink sink = [](const std::string& text) {
     Print(text);
-    std::fflush(stdout);
+    FlushOutput();  // a reader that is gone, or a full disk, ends the work
   };
   PromptOnce once(model, policy, SessionParams(options.session));
   {
-    const WatchSession watch(interrupt, *once.base());
+    const WatchSession watch(cancel, *once.base());
     once.Start(prompt);
   }
   run.after_prompt = once.prompt_stats();
@@ -59,21 +58,26 @@ Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& p
       options.questions.empty() ? std::vector<std::string>{""} : options.questions;
   for (const std::string& question : questions) {
     if (stream && !question.empty()) Print(question);
-    const TokenList asked = question.empty() ? TokenList{} : model.Tokenize(question, 0);
+    const TokenList asked = question.empty() ? TokenList{} : model.Tokenize(question, KVC_CONTINUE);
     Session* session = options.questions.empty() ? once.base() : once.Ask(asked);
-    const WatchSession watch(interrupt, *session);
-    run.answers.push_back(Generate(session, options.max_tokens, stream ? sink : TextSink{}, interrupt));
+    const WatchSession watch(cancel, *session);
+    try {
+      run.answers.push_back(Generate(session, options.max_tokens, stream ? sink : TextSink{}, cancel));
+    } catch (const Failure&) {
+      if (stream) Print("\n");  // what is said about it begins on a line of its own
+      throw;
+    }
     if (stream) Print("\n");
-    if (interrupt->interrupted()) throw StatusFailure(KVC_E_CANCELLED, "cancelled");
+    if (cancel->received()) throw StatusFailure(KVC_E_CANCELLED, "cancelled");
   }
   return run;
 }
 
 // The full cache of the same prompt. That it does not fit is a result, not an error.
 Answers AnswerInFull(const RunOptions& options, const Model& model, const TokenList& prompt,
-                     CancelOnInterrupt* interrupt) {
+                     CancelOnSignal* cancel) {
   try {
-    return AnswerAll(options, model, Policy("full"), prompt, interrupt, /*stream=*/false);
+    return AnswerAll(options, model, Policy("full"), prompt, cancel, /*stream=*/false);
   } catch (const StatusFailure& failure) {
     if (failure.status() != KVC_E_MEMORY) throw;
     Answers run;
@@ -197,20 +201,20 @@ Json ComparisonJson(const Answers& run, const Answers& full) {
   return out;
 }
 
-int Run(const RunOptions& options) {
-  CancelOnInterrupt interrupt;
+int Run(const RunOptions& options, Signals* signals) {
   const Policy policy = MakePolicy(options.policy, options.tables);
   const Model model = OpenModel(options.model);
   const TokenList prompt = ReadPrompt(options.prompt, model);
-  const Answers run = AnswerAll(options, model, policy, prompt, &interrupt, /*stream=*/!options.json);
+  if (options.session.on_full != "slide") NoteBeyondTraining(model, options.session.context);
+  CancelOnSignal cancel(signals);
+  const Answers run = AnswerAll(options, model, policy, prompt, &cancel, /*stream=*/!options.json);
   if (options.stats && !options.json) PrintStats(run, model);
   if (options.json) {
     Json out = RunJson(run, options, prompt);
-    if (options.compare)
-      out["compare"] = ComparisonJson(run, AnswerInFull(options, model, prompt, &interrupt));
+    if (options.compare) out["compare"] = ComparisonJson(run, AnswerInFull(options, model, prompt, &cancel));
     PrintJson(out);
   } else if (options.compare) {
-    const Answers full = AnswerInFull(options, model, prompt, &interrupt);
+    const Answers full = AnswerInFull(options, model, prompt, &cancel);
     PrintComparison(run, full, !options.questions.empty(), options.questions);
   }
   return kExitGood;
@@ -218,7 +222,7 @@ int Run(const RunOptions& options) {
 
 }  // namespace
 
-std::function<int()> AddRun(CLI::App* app) {
+Action AddRun(CLI::App* app) {
   const auto options = std::make_shared<RunOptions>();
   AddModelOptions(app, &options->model);
   AddPromptOptions(app, &options->prompt);
@@ -238,7 +242,7 @@ std::function<int()> AddRun(CLI::App* app) {
                 "Also run the full cache: memory, time, agreement side by side");
   app->add_flag("--stats", options->stats, "Memory and time, on stderr");
   app->add_flag("--json", options->json, "One JSON document on stdout");
-  return [options] { return Run(*options); };
+  return [options](Signals* signals) { return Run(*options, signals); };
 }
 
 }  // namespace kvc::tool

@@ -58,6 +58,8 @@ void Settle(ScoreCommand* c) {
   if (!c->given.empty() && c->alpha_budgets.empty() && c->mask_experiment.empty())
     throw UsageError("--scores measures nothing: say what to try, --choose-alpha or --mask-experiment");
   if (!c->alphas.empty() && c->alpha_budgets.empty()) throw UsageError("--alphas is for --choose-alpha");
+  if (!c->log.empty() && (c->method == "headkv-r2" || !c->given.empty()))
+    throw UsageError("--log records how coalitions were measured; here none is");
   if (c->log.empty()) {
     c->log = c->out + (sharded ? Format(".%d-of-%d", c->scorer.shard.index + 1, c->scorer.shard.count) : "") +
              ".log";
@@ -79,16 +81,28 @@ void SettlePlan(const Model& model, ScoreCommand* c) {
   }
   if (n < 2) throw UsageError("a model with one KV head has nothing to share out");
   if (plan.sizes.empty()) plan.sizes = DefaultSizes(n);
-  for (const int32_t size : plan.sizes) {
-    if (size >= n) throw UsageError(Format("--sizes: coalitions have 1 to %d of the %d heads", n - 1, n));
-  }
+  CheckPlan(plan);
   if (c->scorer.estimate.variant == Variant::kPooled && (plan.sizes.size() != 1 || 2 * plan.sizes[0] != n)) {
     throw UsageError(
         Format("--variant pooled needs --sizes %d, half of the heads: other sizes mix two slices", n / 2));
   }
 }
 
+std::vector<int32_t> Alphas(const ScoreCommand& c) {
+  return c.alphas.empty() ? WiderAlphaCandidates(c.plan.n_players()) : c.alphas;
+}
+
 // Said before hours of work and not after them.
+void CheckExperiments(const ScoreCommand& c) {
+  for (const int32_t alpha : c.alphas) {
+    if (alpha >= c.plan.n_players())
+      throw UsageError(Format("--alphas %d: this model has %d heads", alpha, c.plan.n_players()));
+  }
+  for (const int32_t budget : c.alpha_budgets) {
+    for (const int32_t alpha : Alphas(c)) Policy(Format("cokv:budget=%d,alpha=%d", budget, alpha));
+  }
+}
+
 void CheckSamples(const ScoreCommand& c) {
   if (c.plan.exact || c.scorer.samples == 0 || c.method == "headkv-r2" || !c.given.empty()) return;
   const int32_t needed = SamplesToTellApart(c.plan, c.scorer.estimate);
@@ -136,11 +150,7 @@ void AddExperiments(const ScoreCommand& c, const Model& model, const ExampleSet&
                     const std::vector<double>& scores, UtilityEvaluator* evaluator, Json* out) {
   if (!c.mask_experiment.empty()) (*out)["mask_curves"] = MaskJson(c, evaluator, scores);
   if (c.alpha_budgets.empty()) return;
-  const std::vector<int32_t> alphas = c.alphas.empty() ? WiderAlphaCandidates(c.plan.n_players()) : c.alphas;
-  for (const int32_t alpha : alphas) {
-    if (alpha >= c.plan.n_players())
-      throw UsageError(Format("--alphas %d: this model has %d heads", alpha, c.plan.n_players()));
-  }
+  const std::vector<int32_t> alphas = Alphas(c);
   std::vector<AlphaChoice> choices;
   Progress progress("choosing alpha");
   double n_done = 0;
@@ -194,7 +204,7 @@ void PrintSummary(const Json& scores, const Json& cost, const std::string& out) 
                  FormatPercent(scores["lowest_overlap"].get<double>()).c_str()));
   }
   PrintAlphas(scores);
-  Print(out + ": scores of " + scores["dataset"].get<std::string>() +
+  Print(Printable(out) + ": scores of " + scores["dataset"].get<std::string>() +
         "; kvc convert --head-scores puts them into a model file\n");
 }
 
@@ -221,8 +231,9 @@ int ScoreRetrieval(const ScoreCommand& c, const Model& model, const ExampleSet& 
   if (c.json) {
     PrintJson(out);
   } else {
-    Print(Format("%s: retrieval scores of %d query heads from %d of %d questions answered\n", c.out.c_str(),
-                 static_cast<int>(found.scores.size()), found.n_counted, found.n_examples));
+    Print(Format("%s: retrieval scores of %d query heads from %d of %d questions answered\n",
+                 Printable(c.out).c_str(), static_cast<int>(found.scores.size()), found.n_counted,
+                 found.n_examples));
   }
   return kExitGood;
 }
@@ -244,20 +255,21 @@ int TryScores(const ScoreCommand& c, const Model& model, const ExampleSet& examp
     PrintJson(out);
   } else {
     PrintAlphas(out);
-    Print(c.out + ": the scores of " + c.given + " with what was found\n");
+    Print(Printable(c.out + ": the scores of " + c.given) + " with what was found\n");
   }
   return kExitGood;
 }
 
 int ScoreCoalitions(const ScoreCommand& c, const Model& model, const ExampleSet& examples,
-                    const CancelOnInterrupt& interrupt, Team* team) {
+                    const CancelOnSignal& cancel, Team* team) {
   WarnOfShortAnswers(c, examples);
   const MeasuredWhat what = Describe(c, model, examples);
   const Policy full("full");
   UtilityEvaluator evaluator(model, full, examples, c.evaluator);
   WorkResults done;
   const auto log = WorkLogWriter::Open(c.log, LogHeader(c.plan, what), c.resume, &done);
-  Scorer scorer(c.plan, c.scorer, &evaluator, log.get(), &done, interrupt, team);
+  CheckResults(c.plan, what.n_examples, done, c.log);
+  Scorer scorer(c.plan, c.scorer, &evaluator, log.get(), &done, cancel, team);
   scorer.Run();
   if (team != nullptr) team->Dismiss();
   Json cost = CostJson(evaluator.counts(), scorer.seconds());
@@ -266,8 +278,8 @@ int ScoreCoalitions(const ScoreCommand& c, const Model& model, const ExampleSet&
     if (c.json) {
       PrintJson(Json{{"log", c.log}, {"items", done.size()}, {"cost", cost}});
     } else {
-      Print(Format("%s: shard %s is complete; kvc score-merge makes scores of all shards\n", c.log.c_str(),
-                   c.shard.c_str()));
+      Print(Format("%s: shard %s is complete; kvc score-merge makes scores of all shards\n",
+                   Printable(c.log).c_str(), c.shard.c_str()));
     }
     return kExitGood;
   }
@@ -295,14 +307,24 @@ void SettleTeam(const Team& team, ScoreCommand* c) {
     c->model.threads = std::max(1, ThreadsUsed(c->model) / std::max(1, team.n_here() - 1));
 }
 
-int ScoreWith(ScoreCommand c, Team* team) {
+// What is written is none of what is read.
+void SettleFiles(const ScoreCommand& c, Signals* signals) {
+  std::vector<std::string> inputs = c.examples.files;
+  inputs.insert(inputs.end(), {c.model.path, c.given});
+  const bool logs = c.method != "headkv-r2" && c.given.empty();
+  CheckOutputs(inputs, {c.out, logs ? c.log : ""});
+  signals->RemoveTemporariesOf(c.out);
+}
+
+int ScoreWith(ScoreCommand c, Signals* signals, Team* team) {
   const bool works_for_another = team != nullptr && !team->coordinates();
   if (works_for_another) team->Begin();
   Settle(&c);
+  if (!works_for_another) SettleFiles(c, signals);
   if (team != nullptr) SettleTeam(*team, &c);
-  const CancelOnInterrupt interrupt;
   const Model model = OpenModel(c.model);
   SettlePlan(model, &c);
+  CheckExperiments(c);
   CheckSamples(c);
   const ExampleSet examples = ReadExamples(model, c.examples);
   if (c.plan.draw_examples >= static_cast<int32_t>(examples.examples.size())) c.plan.draw_examples = 0;
@@ -314,17 +336,18 @@ int ScoreWith(ScoreCommand c, Team* team) {
   }
   if (team != nullptr) team->Begin();
   if (!c.given.empty()) return TryScores(c, model, examples);
-  return c.method == "headkv-r2" ? ScoreRetrieval(c, model, examples)
-                                 : ScoreCoalitions(c, model, examples, interrupt, team);
+  if (c.method == "headkv-r2") return ScoreRetrieval(c, model, examples);
+  const CancelOnSignal cancel(signals);
+  return ScoreCoalitions(c, model, examples, cancel, team);
 }
 
-int Score(const ScoreCommand& c) {
+int Score(const ScoreCommand& c, Signals* signals) {
   const std::unique_ptr<Team> team = Team::Join();
-  if (team == nullptr) return ScoreWith(c, nullptr);
+  if (team == nullptr) return ScoreWith(c, signals, nullptr);
   // A process that fails takes the others with it: none would end otherwise.
   int code = kExitFailed;
   try {
-    code = ScoreWith(c, team.get());
+    code = ScoreWith(c, signals, team.get());
     FlushOutput();
     return code;
   } catch (const UsageError& error) {
@@ -338,10 +361,8 @@ int Score(const ScoreCommand& c) {
 }
 
 void AddDataOptions(CLI::App* app, ScoreCommand* c) {
-  app->add_option("--data", c->examples.files, "Tasks, one JSON object a line; again for more files")
-      ->allow_extra_args(false)
-      ->required()
-      ->type_name("FILE");
+  AddInputs(app, "--data", &c->examples.files, "Tasks, one JSON object a line; again for more files")
+      ->required();
   app->add_option("--protocol", c->protocol,
                   "ask: the question is fed after the masking. prompt: it is part of the prompt")
       ->check(CLI::IsMember({"ask", "prompt"}).description(""))
@@ -352,7 +373,7 @@ void AddDataOptions(CLI::App* app, ScoreCommand* c) {
       ->type_name("N");
   app->add_option("--validation", c->examples.validation,
                   "Share of each file's tasks to use, drawn by --seed")
-      ->check(CLI::Range(1e-9, 1.0).description(""))
+      ->check(Real(1e-9, 1))
       ->capture_default_str()
       ->type_name("X");
   app->add_option("--limit", c->examples.limit, "At most so many tasks of a file; 0 = all")
@@ -377,22 +398,22 @@ void AddDataOptions(CLI::App* app, ScoreCommand* c) {
 void AddSamplingPlan(CLI::App* app, ScoreCommand* c) {
   app->add_option("--samples", c->scorer.samples,
                   "Coalitions of each size and run; none: until two runs agree")
-      ->check(AtLeast(1))
+      ->check(Whole(1, kMostSamples))
       ->type_name("N");
   app->add_option("--max-samples", c->scorer.max_samples, "Without --samples: at most so many")
-      ->check(AtLeast(1))
+      ->check(Whole(1, kMostSamples))
       ->capture_default_str()
       ->type_name("N");
   app->add_option("--min-spearman", c->scorer.min_spearman,
                   "Rank correlation the runs must reach too; 0.9 is a good one")
-      ->check(CLI::Range(0.0, 1.0).description(""))
+      ->check(Real(0, 1))
       ->type_name("X");
   app->add_option("--sizes", c->plan.sizes, "Sizes of coalitions, such as 3,6; none: N/8, N/4, 3N/8, N/2")
       ->delimiter(',')
       ->check(AtLeast(1))
       ->type_name("N,...");
   app->add_option("--runs", c->plan.runs, "Independent runs")
-      ->check(CLI::Range(1, 1024).description(""))
+      ->check(Whole(1, kMostRuns))
       ->capture_default_str()
       ->type_name("N");
   app->add_option("--window", c->evaluator.window, "Newest entries a masked head keeps")
@@ -412,27 +433,30 @@ void AddSamplingPlan(CLI::App* app, ScoreCommand* c) {
   app->add_flag("--balanced", c->plan.balanced, "Every head equally often: blocks of one permutation");
   app->add_flag("--standardise", c->scorer.estimate.standardise, "Every size counts the same");
   app->add_flag("--with-offset", c->with_offset, "Add the offset that all heads share");
-  app->add_option("--seed", c->seed, "Of all draws")->capture_default_str()->type_name("N");
+  app->add_option("--seed", c->seed, "Of all draws")
+      ->check(Whole(INT64_MIN, INT64_MAX))
+      ->capture_default_str()
+      ->type_name("N");
 }
 
 }  // namespace
 
-std::function<int()> AddScore(CLI::App* app) {
+Action AddScore(CLI::App* app) {
   const auto c = std::make_shared<ScoreCommand>();
   AddModelOptions(app, &c->model);
   app->add_option("--method", c->method, "ssv (sliced Shapley values), exact (16 heads at most) or headkv-r2")
       ->check(CLI::IsMember({"ssv", "exact", "headkv-r2"}).description(""))
       ->capture_default_str()
       ->type_name("M");
-  app->add_option("--out", c->out, "The score file to write (JSON)")->required()->type_name("FILE");
+  AddOutput(app, "--out", &c->out, "The score file to write (JSON)")->required();
   app->add_option("--name", c->name, "Name of the table; none: after method and data")->type_name("TEXT");
   AddDataOptions(app, c.get());
   AddSamplingPlan(app, c.get());
   app->add_option("--shard", c->shard, "Do part I of N, for several machines")->type_name("I/N");
-  app->add_option("--log", c->log, "Record of the work; none: beside --out")->type_name("FILE");
+  AddOutput(app, "--log", &c->log, "Record of the work; none: beside --out");
   app->add_flag("--resume", c->resume, "Go on with the record of an earlier call");
   app->add_option("--batch", c->evaluator.batch, "Sequences decoded together")
-      ->check(CLI::Range(1, 256).description(""))
+      ->check(Whole(1, 256))
       ->capture_default_str()
       ->type_name("N");
   AddBytesOption(app, "--cache-limit", &c->evaluator.cache_limit, "Prefilled prompts held at a time: 1GiB");
@@ -449,11 +473,10 @@ std::function<int()> AddScore(CLI::App* app) {
                   "Mask the best or worst heads alone: top, bottom or both")
       ->check(CLI::IsMember({"top", "bottom", "both"}).description(""))
       ->type_name("WHICH");
-  app->add_option("--scores", c->given,
-                  "Measure nothing: try --choose-alpha, --mask-experiment on these scores")
-      ->type_name("FILE");
+  AddInput(app, "--scores", &c->given,
+           "Measure nothing: try --choose-alpha, --mask-experiment on these scores");
   app->add_flag("--json", c->json, "One JSON document on stdout");
-  return [c] { return Score(*c); };
+  return [c](Signals* signals) { return Score(*c, signals); };
 }
 
 }  // namespace kvc::tool

@@ -1,13 +1,14 @@
 // kvc score-merge: the records of several machines into one score file; or score files of several tasks into
 // their mean.
 #include <memory>
-#include <numeric>
 
+#include "models/convert/source_file.h"
 #include "tools/command.h"
 #include "tools/files.h"
-#include "tools/kvc_handles.h"
+#include "tools/options.h"
 #include "tools/output.h"
-#include "tools/score/score_file.h"
+#include "tools/score/merge.h"
+#include "tools/signals.h"
 
 namespace kvc::tool {
 namespace {
@@ -18,118 +19,46 @@ struct MergeCommand {
   bool average = false, standardise = false, with_offset = false, json = false;
 };
 
-// Samples of which some run or size is missing are usable, but rarely meant.
-void NoteMissing(const ScorePlan& plan, const WorkResults& results) {
-  uint32_t end = 0;
-  for (const auto& [key, result] : results) end = std::max(end, key.sample + 1);
-  const size_t wanted =
-      plan.exact ? results.size() : size_t{end} * static_cast<size_t>(plan.runs) * plan.sizes.size();
-  if (results.size() < wanted) {
-    Note(Format(
-        "kvc: note: %zu of %zu items up to sample %u are missing: is a shard not there, or not complete?",
-        wanted - results.size(), wanted, end));
-  }
-}
-
 Json MergeLogs(const MergeCommand& command) {
-  const WorkLog first = ReadWorkLog(command.files[0]);
-  ScorePlan plan;
-  MeasuredWhat what;
-  ReadLogHeader(first.header, command.files[0], &plan, &what);
-  WorkResults results = first.results;
-  for (size_t i = 1; i < command.files.size(); ++i) {
-    const WorkLog log = ReadWorkLog(command.files[i]);
-    CheckSameHeader(first.header, log.header, command.files[i]);
-    MergeResults(log.results, command.files[i], &results);
-  }
-  NoteMissing(plan, results);
-  if (!command.log.empty()) {
-    WorkResults none;
-    const auto log = WorkLogWriter::Open(command.log, first.header, /*resume=*/false, &none);
-    for (const auto& [key, result] : results) log->Append(key, result);
-    log->Flush();
+  LogMerger merger;
+  for (const std::string& path : command.files) merger.Add(path, ReadWorkLog(path));
+  // Samples of which some run or size is missing are usable, but rarely meant.
+  if (merger.n_missing() > 0) {
+    Note(
+        Format("kvc: note: %lld items of samples up to the last are missing: is a shard not there, or not "
+               "complete?",
+               static_cast<long long>(merger.n_missing())));
   }
   const EstimateOptions options{ParseVariant(command.variant), !command.with_offset, command.standardise};
-  const ScoreReport report = MakeReport(plan, results, options);
-  return ScoreJson(plan, what, options, report, command.name.empty() ? "ssv-" + what.dataset : command.name);
-}
-
-// [run][N] of a file; nothing when it does not tell.
-std::vector<std::vector<double>> ScoresByRun(const Json& file, const std::string& path) {
-  std::vector<std::vector<double>> runs;
-  int32_t n_layers = 0, n_heads = 0;
-  for (const Json& run : file.value("scores_by_run", Json::array())) {
-    runs.push_back(FlatScores(Json{{"scores", run}}, path, &n_layers, &n_heads));
+  const ScoreReport report = MakeReport(merger.plan(), merger.results(), options);
+  if (!command.log.empty()) {
+    WorkResults none;
+    const auto log = WorkLogWriter::Open(command.log, merger.header(), /*resume=*/false, &none);
+    for (const auto& [key, result] : merger.results()) log->Append(key, result);
+    log->Flush();
   }
-  return runs;
+  return ScoreJson(merger.plan(), merger.what(), options, report,
+                   command.name.empty() ? "ssv-" + merger.what().dataset : command.name);
 }
 
-void AddCentred(const std::vector<double>& scores, size_t n_files, std::vector<double>* total) {
-  const double mean = std::accumulate(scores.begin(), scores.end(), 0.0) / static_cast<double>(scores.size());
-  total->resize(scores.size());
-  for (size_t i = 0; i < scores.size(); ++i) (*total)[i] += (scores[i] - mean) / static_cast<double>(n_files);
-}
-
-// How far the first two runs of all tasks agree once averaged.
-void AddAgreement(const std::vector<std::vector<double>>& runs, Json* out) {
-  (*out)["runs"] = runs.size();
-  (*out)["mae_between_runs"] = MeanAbsoluteDifference(runs[0], runs[1]);
-  (*out)["correlation_between_runs"] = Spearman(runs[0], runs[1]);
-}
-
-// The mean over tasks, each centred first, so that no task counts more for its offset (methods.md 3.10).
 Json AverageFiles(const MergeCommand& command) {
-  std::vector<double> total;
-  std::vector<std::vector<double>> runs(2);
-  bool all_have_runs = true;
-  int32_t n_layers = 0, n_heads = 0;
-  int64_t n_samples = 0;
-  Json parts = Json::array(), first;
-  for (const std::string& path : command.files) {
-    const Json file = ReadJson(path);
-    int32_t layers = 0, heads = 0;
-    const std::vector<double> scores = FlatScores(file, path, &layers, &heads);
-    if (total.empty()) first = file, n_layers = layers, n_heads = heads;
-    if (layers != n_layers || heads != n_heads ||
-        file.value("fingerprint", "") != first.value("fingerprint", "") ||
-        file.value("estimator", "") != first.value("estimator", "")) {
-      throw Failure(path + ": scores of another model, shape or estimator than " + command.files[0]);
-    }
-    AddCentred(scores, command.files.size(), &total);
-    const std::vector<std::vector<double>> by_run = ScoresByRun(file, path);
-    all_have_runs = all_have_runs && by_run.size() >= 2 && by_run[0].size() == scores.size() &&
-                    by_run[1].size() == scores.size();
-    for (size_t run = 0; run < 2 && all_have_runs; ++run)
-      AddCentred(by_run[run], command.files.size(), &runs[run]);
-    n_samples += file.value("samples", int64_t{0});
-    parts.push_back(file.value("dataset", path));
-  }
-  Json out{{"name", command.name.empty() ? "ssv-average" : command.name},
-           {"estimator", first.value("estimator", "ssv")},
-           {"variant", "mean of centred tasks"},
-           {"model", first.value("model", "")},
-           {"fingerprint", first.value("fingerprint", "")},
-           {"dataset", "*"},
-           {"parts", parts},
-           {"note", "mean over " + parts.dump()},
-           {"shape", {n_layers, n_heads}},
-           {"utility", first.value("utility", "")},
-           {"seed", first.value("seed", int64_t{0})},
-           {"samples", n_samples},
-           {"tool", "kvc " + LibraryVersion()},
-           {"scores", NestedScores(total, n_layers)}};
-  if (all_have_runs) AddAgreement(runs, &out);
-  return out;
+  std::vector<std::pair<std::string, Json>> files;
+  for (const std::string& path : command.files) files.emplace_back(path, ReadJson(path));
+  return AverageScores(files, command.name);
 }
 
-int Merge(const MergeCommand& command) {
+int Merge(const MergeCommand& command, Signals* signals) {
+  CheckOutputs(command.files, {command.out, command.log});
+  if (!command.log.empty() && FileExists(command.log))
+    throw UsageError(command.log + " exists: a log is not written over; remove it, or name another");
+  signals->RemoveTemporariesOf(command.out);
   const Json scores = command.average ? AverageFiles(command) : MergeLogs(command);
   WriteJsonFile(command.out, scores);
   if (command.json) {
     PrintJson(scores);
     return kExitGood;
   }
-  Print(Format("%s: %s samples from %zu files", command.out.c_str(),
+  Print(Format("%s: %s samples from %zu files", Printable(command.out).c_str(),
                FormatCount(scores["samples"].get<int64_t>()).c_str(), command.files.size()));
   if (scores.contains("mae_between_runs")) {
     Print(Format("; runs agree: MAE %.2g, Spearman %.3f", scores["mae_between_runs"].get<double>(),
@@ -141,13 +70,11 @@ int Merge(const MergeCommand& command) {
 
 }  // namespace
 
-std::function<int()> AddScoreMerge(CLI::App* app) {
+Action AddScoreMerge(CLI::App* app) {
   const auto command = std::make_shared<MergeCommand>();
-  app->add_option("FILES", command->files, "Logs of kvc score; with --average: score files")
-      ->required()
-      ->type_name("");
-  app->add_option("--out", command->out, "The score file to write (JSON)")->required()->type_name("FILE");
-  app->add_option("--log", command->log, "Also write the joined record, to go on with")->type_name("FILE");
+  AddInputs(app, "FILES", &command->files, "Logs of kvc score; with --average: score files")->required();
+  AddOutput(app, "--out", &command->out, "The score file to write (JSON)")->required();
+  AddOutput(app, "--log", &command->log, "Also write the joined record, to go on with");
   app->add_option("--name", command->name, "Name of the table")->type_name("TEXT");
   app->add_option("--variant", command->variant, "Estimator: both, left, pooled or regression")
       ->check(CLI::IsMember(VariantNames()).description(""))
@@ -157,7 +84,7 @@ std::function<int()> AddScoreMerge(CLI::App* app) {
   app->add_flag("--with-offset", command->with_offset, "Add the offset that all heads share");
   app->add_flag("--average", command->average, "Mean of the scores of several tasks");
   app->add_flag("--json", command->json, "One JSON document on stdout");
-  return [command] { return Merge(*command); };
+  return [command](Signals* signals) { return Merge(*command, signals); };
 }
 
 }  // namespace kvc::tool

@@ -1,4 +1,5 @@
 // kvc score-plot: pictures of head scores.
+#include <cmath>
 #include <memory>
 
 #include "tools/command.h"
@@ -8,6 +9,7 @@
 #include "tools/output.h"
 #include "tools/score/score_file.h"
 #include "tools/score/svg.h"
+#include "tools/signals.h"
 
 namespace kvc::tool {
 namespace {
@@ -31,8 +33,17 @@ ScoreFile ReadScoreFile(const std::string& path) {
   ScoreFile file;
   file.path = path, file.json = ReadJson(path);
   file.scores = FlatScores(file.json, path, &file.n_layers, &file.n_heads);
-  file.name = file.json.value("name", path), file.estimator = file.json.value("estimator", "");
+  file.name = TextMember(file.json, "name", path, Printable(path));
+  file.estimator = TextMember(file.json, "estimator", path);
   return file;
+}
+
+// A number that can be drawn.
+double Drawable(const Json& value, const std::string& where) {
+  constexpr double kMost = 1e12;
+  if (!value.is_number() || std::fabs(value.get<double>()) > kMost)
+    throw Failure(where + " holds something that is no number, or too large to be drawn");
+  return value.get<double>();
 }
 
 std::vector<double> Column(const Json& points, const char* key, const std::string& path) {
@@ -41,7 +52,7 @@ std::vector<double> Column(const Json& points, const char* key, const std::strin
     if (!point.is_object() || !point.contains(key) || !point[key].is_number()) {
       throw Failure(path + ": a point of \"convergence\" has no number \"" + key + "\"");
     }
-    values.push_back(point[key].get<double>());
+    values.push_back(Drawable(point[key], path + ": \"convergence\""));
   }
   return values;
 }
@@ -62,12 +73,10 @@ void AddConvergence(const std::vector<ScoreFile>& files, SvgPage* page) {
   page->Add(rank);
 }
 
-std::vector<double> Numbers(const Json& array, const std::string& path) {
+std::vector<double> Numbers(const Json& curves, const char* key, const std::string& path) {
   std::vector<double> values;
-  for (const Json& value : array) {
-    if (!value.is_number()) throw Failure(path + ": \"mask_curves\" holds something that is no number");
-    values.push_back(value.get<double>());
-  }
+  if (!curves.contains(key)) return values;
+  for (const Json& value : curves[key]) values.push_back(Drawable(value, path + ": \"mask_curves\""));
   return values;
 }
 
@@ -76,10 +85,10 @@ void AddMaskCurves(const std::vector<ScoreFile>& files, SvgPage* page) {
   for (const ScoreFile& file : files) {
     if (!file.json.contains("mask_curves")) continue;
     const Json& curves = file.json["mask_curves"];
-    const std::vector<double> x = Numbers(curves.value("masked", Json::array()), file.path);
+    const std::vector<double> x = Numbers(curves, "masked", file.path);
     for (const char* end : {"top", "bottom"}) {
       if (!curves.contains(end)) continue;
-      const std::vector<double> y = Numbers(curves[end], file.path);
+      const std::vector<double> y = Numbers(curves, end, file.path);
       if (y.size() != x.size()) throw Failure(file.path + ": \"mask_curves\" of unequal lengths");
       chart.series.push_back(
           {file.name + (std::string(end) == "top" ? ", best first" : ", worst first"), x, y});
@@ -97,7 +106,8 @@ void AddBudgets(const PlotCommand& command, const std::vector<ScoreFile>& files,
   for (const ScoreFile& file : files) {
     for (const int32_t budget : command.budgets) {
       const bool retrieval = file.estimator == "headkv-r2";
-      const int alpha = retrieval ? 0 : file.json.value("alpha", 0);
+      const int alpha =
+          retrieval ? 0 : static_cast<int>(WholeMember(file.json, "alpha", file.path, 0, INT32_MAX, 0));
       Policy policy(Format("%s:budget=%d", retrieval ? "headkv-r2" : "cokv", budget) +
                     (alpha > 0 ? Format(",alpha=%d", alpha) : ""));
       policy.SetHeadScores(std::vector<float>(file.scores.begin(), file.scores.end()));
@@ -112,7 +122,11 @@ void AddBudgets(const PlotCommand& command, const std::vector<ScoreFile>& files,
   }
 }
 
-int Plot(const PlotCommand& command) {
+int Plot(const PlotCommand& command, Signals* signals) {
+  std::vector<std::string> inputs = command.files;
+  inputs.push_back(command.model.path);
+  CheckOutputs(inputs, {command.out});
+  signals->RemoveTemporariesOf(command.out);
   std::vector<ScoreFile> files;
   for (const std::string& path : command.files) files.push_back(ReadScoreFile(path));
   SvgPage page;
@@ -125,16 +139,16 @@ int Plot(const PlotCommand& command) {
   AddMaskCurves(files, &page);
   AddBudgets(command, files, &page);
   WriteTextFile(command.out, page.Text());
-  Print(Format("%s: %zu score files drawn\n", command.out.c_str(), files.size()));
+  Print(Format("%s: %zu score files drawn\n", Printable(command.out).c_str(), files.size()));
   return kExitGood;
 }
 
 }  // namespace
 
-std::function<int()> AddScorePlot(CLI::App* app) {
+Action AddScorePlot(CLI::App* app) {
   const auto command = std::make_shared<PlotCommand>();
-  app->add_option("SCORES", command->files, "Score files of kvc score")->required()->type_name("");
-  app->add_option("--out", command->out, "The picture to write (SVG)")->required()->type_name("FILE");
+  AddInputs(app, "SCORES", &command->files, "Score files of kvc score")->required();
+  AddOutput(app, "--out", &command->out, "The picture to write (SVG)")->required();
   AddModelOptions(app, &command->model, "--model");
   app->get_option("--model")->required(false);
   app->add_option("--budget", command->budgets, "Slots a head, such as 16,64: how the heads share them")
@@ -144,7 +158,7 @@ std::function<int()> AddScorePlot(CLI::App* app) {
   app->add_option("--context", command->context, "Tokens of the prompt for --budget; 0 = trained context")
       ->check(AtLeast(0))
       ->type_name("N");
-  return [command] { return Plot(*command); };
+  return [command](Signals* signals) { return Plot(*command, signals); };
 }
 
 }  // namespace kvc::tool

@@ -18,7 +18,7 @@ struct TokenizeOptions {
 
 int Tokenize(const TokenizeOptions& options) {
   const Model model = OpenModel(options.model);
-  const std::string text = options.file.empty() ? options.text : ReadFile(options.file);
+  const std::string text = options.file.empty() ? options.text : ReadFile(options.file, kMaxDataBytes);
   const TokenList tokens =
       model.Tokenize(text, (options.bos ? KVC_ADD_BOS : 0) | (options.special ? KVC_PARSE_SPECIAL : 0));
   if (options.json) {
@@ -41,18 +41,16 @@ int Tokenize(const TokenizeOptions& options) {
 
 }  // namespace
 
-std::function<int()> AddTokenize(CLI::App* app) {
+Action AddTokenize(CLI::App* app) {
   const auto options = std::make_shared<TokenizeOptions>();
   AddModelOptions(app, &options->model);
   CLI::Option* text = app->add_option("--text", options->text, "The text")->type_name("TEXT");
-  app->add_option("--file", options->file, "The text from a file; - = standard input")
-      ->type_name("FILE")
-      ->excludes(text);
+  AddInput(app, "--file", &options->file, "The text from a file; - = standard input")->excludes(text);
   app->add_flag("--bos", options->bos, "Put the begin-of-text token first");
   app->add_flag("--special", options->special, "Special tokens written in the text become their ids");
   app->add_flag("--pieces", options->pieces, "A table with the text of every token");
   app->add_flag("--json", options->json, "{\"tokens\": [...]} on stdout");
-  return [options] { return Tokenize(*options); };
+  return [options](Signals*) { return Tokenize(*options); };
 }
 
 }  // namespace kvc::tool

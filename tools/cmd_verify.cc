@@ -79,7 +79,7 @@ int VerifyFile(const VerifyOptions& options) {
     PrintJson(
         Json{{"good", good}, {"fingerprint", about.value("fingerprint", Json(nullptr))}, {"checks", checks}});
   } else {
-    Print(table.Text() + "\n" + options.model.path + (good ? " is good\n" : " is damaged\n"));
+    Print(table.Text() + "\n" + Printable(options.model.path) + (good ? " is good\n" : " is damaged\n"));
   }
   return good ? kExitGood : kExitFailed;
 }
@@ -98,11 +98,11 @@ int Verify(const VerifyOptions& options) {
 
 }  // namespace
 
-std::function<int()> AddVerify(CLI::App* app) {
+Action AddVerify(CLI::App* app) {
   const auto options = std::make_shared<VerifyOptions>();
   AddModelOptions(app, &options->model);
   app->add_flag("--json", options->json, "{\"good\": true, \"checks\": [...]} on stdout");
-  return [options] { return Verify(*options); };
+  return [options](Signals*) { return Verify(*options); };
 }
 
 }  // namespace kvc::tool

@@ -25,23 +25,26 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+class Signals;
+
 // Declares a subcommand's options on `app` and returns what to run when it was chosen; that returns an exit
 // code.
-using AddCommand = std::function<int()> (*)(CLI::App* app);
+using Action = std::function<int(Signals* signals)>;
+using AddCommand = Action (*)(CLI::App* app);
 
-std::function<int()> AddConvert(CLI::App* app);
-std::function<int()> AddInspect(CLI::App* app);
-std::function<int()> AddVerify(CLI::App* app);
-std::function<int()> AddTokenize(CLI::App* app);
-std::function<int()> AddRun(CLI::App* app);
-std::function<int()> AddKept(CLI::App* app);
-std::function<int()> AddPlan(CLI::App* app);
-std::function<int()> AddMethods(CLI::App* app);
-std::function<int()> AddScore(CLI::App* app);
-std::function<int()> AddScoreMerge(CLI::App* app);
-std::function<int()> AddScorePlot(CLI::App* app);
-std::function<int()> AddEval(CLI::App* app);
-std::function<int()> AddBench(CLI::App* app);
-std::function<int()> AddDemo(CLI::App* app);
+Action AddConvert(CLI::App* app);
+Action AddInspect(CLI::App* app);
+Action AddVerify(CLI::App* app);
+Action AddTokenize(CLI::App* app);
+Action AddRun(CLI::App* app);
+Action AddKept(CLI::App* app);
+Action AddPlan(CLI::App* app);
+Action AddMethods(CLI::App* app);
+Action AddScore(CLI::App* app);
+Action AddScoreMerge(CLI::App* app);
+Action AddScorePlot(CLI::App* app);
+Action AddEval(CLI::App* app);
+Action AddBench(CLI::App* app);
+Action AddDemo(CLI::App* app);
 
 }  // namespace kvc::tool

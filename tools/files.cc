@@ -1,19 +1,28 @@
 #include "tools/files.h"
 
-#include <cerrno>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cfloat>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
-#include <memory>
+#include <utility>
+
+#include "models/convert/json.h"
+#include "models/convert/output_file.h"
+#include "models/convert/source_file.h"
 
 namespace kvc::tool {
 namespace {
 
-struct CloseFile {
-  void operator()(std::FILE* file) const {
-    if (file != stdin) std::fclose(file);
-  }
-};
+void ThrowUnlessOk(const Status& status) {
+  if (!status.ok()) throw Failure(status.message());
+}
+
+template <typename T>
+T Got(Result<T> result) {
+  ThrowUnlessOk(result.status());
+  return std::move(result.value());
+}
 
 Failure BadFile(const std::string& path, const std::string& what) { return Failure(path + ": " + what); }
 
@@ -28,18 +37,24 @@ const Json& ArrayIn(const Json& document, const std::string& path, std::initiali
   throw BadFile(path, "expected an array of numbers, or an object with " + wanted);
 }
 
-// Numbers of an array nested at most once.
+// Numbers of an array, or of rows of one length: with others a head would take its neighbour's place.
 std::vector<double> FlatNumbers(const Json& array, const std::string& path) {
   std::vector<double> numbers;
+  for (const Json& row : array) {
+    const bool like_first = row.is_array() == array[0].is_array() && row.size() == array[0].size();
+    if ((row.is_array() || array[0].is_array()) && !like_first)
+      throw BadFile(path, "rows of unequal length, or numbers among rows");
+  }
+  const auto add = [&](const Json& number, size_t index) {
+    if (!number.is_number())
+      throw BadFile(path,
+                    "element " + std::to_string(index) + " is not a number: " + number.dump().substr(0, 40));
+    numbers.push_back(number.get<double>());
+  };
   for (size_t i = 0; i < array.size(); ++i) {
-    const Json row = array[i].is_array() ? array[i] : Json::array({array[i]});
-    for (const Json& number : row) {
-      if (!number.is_number() || !std::isfinite(number.get<double>())) {
-        throw BadFile(path,
-                      "element " + std::to_string(i) + " is not a number: " + number.dump().substr(0, 40));
-      }
-      numbers.push_back(number.get<double>());
-    }
+    if (!array[i].is_array()) add(array[i], i);
+    if (!array[i].is_array()) continue;
+    for (const Json& number : array[i]) add(number, i);
   }
   return numbers;
 }
@@ -74,7 +89,7 @@ std::vector<std::string> TextList(const Json& object, const char* key, const std
 }
 
 Task ParseTask(const std::string& line, const std::string& where) {
-  const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const Json object = ParseJsonText(line, where + ": not a JSON object");
   if (!object.is_object()) throw Failure(where + ": not a JSON object");
   Task task;
   task.context = TextField(object, "context", where);
@@ -95,44 +110,66 @@ Task ParseTask(const std::string& line, const std::string& where) {
 
 }  // namespace
 
-std::string ReadFile(const std::string& path) {
-  std::unique_ptr<std::FILE, CloseFile> file(path == "-" ? stdin : std::fopen(path.c_str(), "rb"));
-  if (!file) throw BadFile(path, std::strerror(errno));
-  std::string text;
-  char buffer[65536];
-  for (size_t n; (n = std::fread(buffer, 1, sizeof buffer, file.get())) > 0;) text.append(buffer, n);
-  if (std::ferror(file.get())) throw BadFile(path, "cannot read: " + std::string(std::strerror(errno)));
+std::string ReadFile(const std::string& path, int64_t max_bytes) {
+  const Result<std::string> text = path == "-" ? ReadDescriptor(STDIN_FILENO, "standard input", max_bytes)
+                                               : ReadWholeFile(path, max_bytes);
+  if (text.ok()) return text.value();
+  if (text.status().code() == Code::kNotFound && !FileExists(path))
+    throw BadFile(path, "No such file or directory");
+  throw Failure(text.status().message());
+}
+
+Json ParseJsonText(const std::string& text, const std::string& where) {
+  return Got(ParseJson<Json>(BytesOf(text), where));
+}
+
+Json ReadJson(const std::string& path) { return ParseJsonText(ReadFile(path, kMaxPromptBytes), path); }
+
+std::string TextMember(const Json& object, const char* key, const std::string& where,
+                       const std::string& otherwise) {
+  std::string text = otherwise;
+  ThrowUnlessOk(JsonReader<Json>(object, where).String(key, &text));
   return text;
 }
 
-Json ReadJson(const std::string& path) {
-  try {
-    return Json::parse(ReadFile(path));
-  } catch (const Json::parse_error& error) {
-    throw BadFile(path, Format("not valid JSON, at byte %zu", error.byte));
-  }
+int64_t WholeMember(const Json& object, const char* key, const std::string& where, int64_t min, int64_t max,
+                    int64_t otherwise) {
+  int64_t number = otherwise;
+  ThrowUnlessOk(JsonReader<Json>(object, where).Int(key, min, max, &number));
+  return number;
 }
 
 TokenList ReadTokens(const std::string& path) {
   const Json document = ReadJson(path);
-  TokenList tokens = WholeNumbers(ArrayIn(document, path, {"tokens", "ids"}), path, "token id");
-  if (tokens.empty()) throw BadFile(path, "holds no token");
+  const Json& array = ArrayIn(document, path, {"tokens", "ids"});
+  if (array.empty()) throw BadFile(path, "holds no token");
+  if (array[0].is_array()) throw BadFile(path, "element 0 is not a number, but a list");
+  TokenList tokens = WholeNumbers(array, path, "token id");
   return tokens;
 }
 
-std::vector<float> ReadHeadScores(const std::string& path) {
-  const Json document = ReadJson(path);
-  const std::vector<double> numbers = FlatNumbers(ArrayIn(document, path, {"scores"}), path);
-  return std::vector<float>(numbers.begin(), numbers.end());
+std::vector<float> HeadScoresIn(const Json& document, const std::string& path) {
+  std::vector<float> scores;
+  for (const double number : FlatNumbers(ArrayIn(document, path, {"scores"}), path)) {
+    if (std::fabs(number) > FLT_MAX) throw BadFile(path, Format("%g is too large for a score", number));
+    scores.push_back(static_cast<float>(number));
+  }
+  if (scores.empty()) throw BadFile(path, "holds no score");
+  return scores;
 }
 
-std::vector<int32_t> ReadSlotTable(const std::string& path) {
-  const Json document = ReadJson(path);
-  return WholeNumbers(ArrayIn(document, path, {"slots", "table", "scores"}), path, "number of slots");
+std::vector<int32_t> SlotTableIn(const Json& document, const std::string& path) {
+  const std::vector<int32_t> slots =
+      WholeNumbers(ArrayIn(document, path, {"slots", "table", "scores"}), path, "number of slots");
+  if (slots.empty()) throw BadFile(path, "holds no number of slots");
+  return slots;
 }
 
 std::vector<Task> ReadTasks(const std::string& path) {
-  const std::string text = ReadFile(path);
+  return ParseTasks(ReadFile(path, kMaxDataBytes), path);
+}
+
+std::vector<Task> ParseTasks(const std::string& text, const std::string& path) {
   std::vector<Task> tasks;
   size_t begin = 0;
   for (int line_number = 1; begin < text.size(); ++line_number) {
@@ -146,6 +183,29 @@ std::vector<Task> ReadTasks(const std::string& path) {
   }
   if (tasks.empty()) throw BadFile(path, "holds no task");
   return tasks;
+}
+
+void CheckOutputs(const std::vector<std::string>& inputs, const std::vector<std::string>& outputs) {
+  InputFiles files;
+  for (const std::string& input : inputs) files.Add(input);
+  std::vector<std::string> resolved;
+  for (const std::string& output : outputs) {
+    if (output.empty()) continue;
+    const Status status = files.CheckOutput(output);
+    if (status.code() == Code::kInvalid) throw UsageError(status.message());
+    ThrowUnlessOk(status);
+    resolved.push_back(Got(ResolveOutput(output)));
+    if (std::count(resolved.begin(), resolved.end(), resolved.back()) > 1)
+      throw UsageError(output + ": two outputs of this command are one file");
+  }
+}
+
+void WriteTextFile(const std::string& path, const std::string& text) {
+  ThrowUnlessOk(WriteWholeFile(path, text));
+}
+
+void WriteJsonFile(const std::string& path, const Json& document) {
+  WriteTextFile(path, document.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace kvc::tool

@@ -1,13 +1,6 @@
 #include "tools/generate.h"
 
-#include <pthread.h>
-#include <signal.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
-#include <mutex>
-#include <thread>
 
 #define KVC_EXPERIMENTAL
 #include "kvc/kvc_experimental.h"
@@ -16,50 +9,12 @@
 
 namespace kvc::tool {
 
-struct CancelOnInterrupt::State {
-  std::mutex mutex;
-  kvc_session* session = nullptr;  // under mutex
-  std::atomic<bool> interrupted{false}, stop{false};
-  sigset_t old_mask{};
-  std::thread waiter;
-};
-
-// The signal is blocked in all threads and taken by one that waits for it: an ordinary call of the library,
-// no signal handler.
-CancelOnInterrupt::CancelOnInterrupt() : state_(std::make_unique<State>()) {
-  sigset_t mask;
-  sigemptyset(&mask);
-  sigaddset(&mask, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &mask, &state_->old_mask);
-  state_->waiter = std::thread([state = state_.get(), mask] {
-    for (int signal_number = 0; sigwait(&mask, &signal_number) == 0 && !state->stop;) {
-      if (state->interrupted.exchange(true)) _exit(kExitFailed);
-      const std::lock_guard<std::mutex> lock(state->mutex);
-      if (state->session) kvc_session_cancel(state->session);
-    }
-  });
-}
-
-CancelOnInterrupt::~CancelOnInterrupt() {
-  state_->stop = true;
-  pthread_kill(state_->waiter.native_handle(), SIGINT);
-  state_->waiter.join();
-  pthread_sigmask(SIG_SETMASK, &state_->old_mask, nullptr);
-}
-
-void CancelOnInterrupt::Watch(kvc_session* session) {
-  const std::lock_guard<std::mutex> lock(state_->mutex);
-  state_->session = session;
-}
-
-bool CancelOnInterrupt::interrupted() const { return state_->interrupted; }
-
 Generation Generate(Session* session, int32_t max_tokens, const TextSink& sink,
-                    const CancelOnInterrupt* interrupt) {
+                    const CancelOnSignal* cancel) {
   Generation out;
   try {
     while (static_cast<int32_t>(out.tokens.size()) < max_tokens) {
-      out.cancelled = interrupt && interrupt->interrupted();
+      out.cancelled = cancel != nullptr && cancel->received();
       const std::optional<int32_t> token = out.cancelled ? std::nullopt : session->Step();
       if (!token) break;
       out.tokens.push_back(*token);

@@ -1,4 +1,4 @@
-// Running a session to an answer: generation, questions after one compressed prompt, Ctrl-C.
+// Running a session to an answer: generation, questions after one compressed prompt.
 #pragma once
 #include <functional>
 #include <memory>
@@ -7,39 +7,23 @@
 #include <vector>
 
 #include "tools/kvc_handles.h"
+#include "tools/signals.h"
 
 namespace kvc::tool {
 
-// While it lives, Ctrl-C cancels the session that is working; a second Ctrl-C ends the program at once. One
-// at a time, and made before the model is opened, so that the library's threads leave the signal to it.
-class CancelOnInterrupt {
- public:
-  CancelOnInterrupt();
-  ~CancelOnInterrupt();
-  CancelOnInterrupt(const CancelOnInterrupt&) = delete;
-  CancelOnInterrupt& operator=(const CancelOnInterrupt&) = delete;
-  // The session to cancel; none with nullptr. Must be withdrawn before the session is closed.
-  void Watch(kvc_session* session);
-  bool interrupted() const;
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
-};
-
-// Watches a session for as long as it lives. Throws when Ctrl-C came before.
+// Watches a session for as long as it lives. Throws when a signal came before.
 class WatchSession {
  public:
-  WatchSession(CancelOnInterrupt* interrupt, const Session& session) : interrupt_(interrupt) {
-    if (interrupt_->interrupted()) throw StatusFailure(KVC_E_CANCELLED, "cancelled");
-    interrupt_->Watch(session.get());
+  WatchSession(CancelOnSignal* cancel, const Session& session) : cancel_(cancel) {
+    if (cancel_->received()) throw StatusFailure(KVC_E_CANCELLED, "cancelled");
+    cancel_->Watch(session.get());
   }
-  ~WatchSession() { interrupt_->Watch(nullptr); }
+  ~WatchSession() { cancel_->Watch(nullptr); }
   WatchSession(const WatchSession&) = delete;
   WatchSession& operator=(const WatchSession&) = delete;
 
  private:
-  CancelOnInterrupt* interrupt_;
+  CancelOnSignal* cancel_;
 };
 
 using TextSink = std::function<void(const std::string& text)>;
@@ -52,10 +36,10 @@ struct Generation {
 };
 
 // Up to max_tokens tokens; each piece of text goes to the sink (may be empty) as soon as it is complete.
-// Stops at Ctrl-C, also when that came between two steps, where there is no call to cancel; interrupt may be
+// Stops at a signal, also when that came between two steps, where there is no call to cancel; cancel may be
 // null.
 Generation Generate(Session* session, int32_t max_tokens, const TextSink& sink,
-                    const CancelOnInterrupt* interrupt = nullptr);
+                    const CancelOnSignal* cancel = nullptr);
 
 // Questions after one prompt. The prompt is processed and compressed once and forked for every question;
 // where the library cannot fork it is processed again, with the same answers.

@@ -1,5 +1,6 @@
 #include "tools/kvc_handles.h"
 
+#include <algorithm>
 #include <functional>
 
 namespace kvc::tool {
@@ -46,8 +47,10 @@ Model::Model(const std::string& path, const std::string& device, int32_t threads
   params.memory_limit = memory_limit;
   kvc_model* model = nullptr;
   const kvc_status status = kvc_model_open(path.c_str(), device.c_str(), &params, &model);
-  const bool names_path = std::string(kvc_last_error()).find(path) != std::string::npos;
-  Check(status, names_path ? "cannot open" : "cannot open " + path);
+  const std::string text = kvc_last_error();
+  if (status != KVC_OK && text.find(path) != std::string::npos)
+    throw StatusFailure(status, text + " (" + kvc_status_name(status) + ")");
+  Check(status, "cannot open " + path);
   handle_.reset(model);
   info_.struct_size = sizeof info_;
   Check(kvc_model_get_info(model, &info_), "cannot read the description of " + path);
@@ -113,9 +116,48 @@ void Policy::SetTable(const std::vector<int32_t>& slots) {
         "slot table of policy \"" + spec_ + "\"");
 }
 
+// A policy that this one's user can take on a model without head scores: budgets by the prompt, the same
+// number of entries, the same number of readings. Empty: there is none of that budget.
+static std::string WithoutHeadScores(const Policy& policy) {
+  const std::string spec = policy.spec().substr(0, policy.spec().find(':'));
+  std::string options;
+  for (size_t at = spec.size(); at < policy.spec().size();) {
+    const size_t end = std::min(policy.spec().find(',', at + 1), policy.spec().size());
+    const std::string option = policy.spec().substr(at + 1, end - at - 1);
+    if (option.compare(0, 6, "budget") == 0) options += (options.empty() ? ":" : ",") + option;
+    at = end;
+  }
+  if (policy.Describe().find("scorer=reconstruct") != std::string::npos) options += ",scorer=reconstruct";
+  for (const char* window : {"", ",window=8"}) {
+    const std::string candidate = "ada-snapkv" + options + window;
+    kvc_policy* found = nullptr;
+    const bool works = kvc_policy_create(candidate.c_str(), &found) == KVC_OK;
+    kvc_policy_close(found);
+    if (works) return candidate;
+  }
+  return "";
+}
+
+// Check, and what to do when the policy wants head scores that the model has not.
+static void CheckWith(const Policy& policy, kvc_status status, const std::string& doing) {
+  try {
+    Check(status, doing);
+  } catch (const StatusFailure& failure) {
+    const std::string text = failure.what();
+    if (status != KVC_E_NOT_FOUND || text.find("needs head scores") == std::string::npos) throw;
+    const std::string instead = WithoutHeadScores(policy);
+    throw StatusFailure(status,
+                        text +
+                            "\nkvc score measures head scores, and --head-scores FILE gives them to a "
+                            "policy" +
+                            (instead.empty() ? "" : "; without them, try --policy " + instead));
+  }
+}
+
 Session::Session(const Model& model, const Policy& policy, const kvc_session_params& params) {
   kvc_session* session = nullptr;
-  Check(kvc_session_create(model.get(), policy.get(), &params, &session), "cannot start a session");
+  CheckWith(policy, kvc_session_create(model.get(), policy.get(), &params, &session),
+            "cannot start a session");
   handle_.reset(session);
 }
 
@@ -198,9 +240,10 @@ SessionPlan PlanSession(const Model& model, const Policy& policy, const kvc_sess
   plan.bytes.struct_size = sizeof plan.bytes;
   plan.slots.resize(static_cast<size_t>(model.n_kv_heads_total()));
   int32_t n = 0;
-  Check(kvc_session_plan(model.get(), policy.get(), &params, n_prompt, &plan.bytes, plan.slots.data(),
-                         static_cast<int32_t>(plan.slots.size()), &n),
-        "cannot plan");
+  CheckWith(policy,
+            kvc_session_plan(model.get(), policy.get(), &params, n_prompt, &plan.bytes, plan.slots.data(),
+                             static_cast<int32_t>(plan.slots.size()), &n),
+            "cannot plan");
   return plan;
 }
 

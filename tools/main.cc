@@ -1,10 +1,15 @@
 // The kvc program: finds the subcommand, runs it, turns failures into a line on stderr and an exit code.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <iterator>
 #include <new>
 
 #include "tools/command.h"
 #include "tools/kvc_handles.h"
 #include "tools/output.h"
+#include "tools/signals.h"
 
 namespace kvc::tool {
 namespace {
@@ -51,13 +56,61 @@ std::string VersionText() {
   return "kvc " + LibraryVersion() + ", model files up to version " + std::to_string(kvc_schema_version());
 }
 
-int Run(int argc, char** argv) {
+bool IsOption(const std::string& argument) { return argument.size() > 1 && argument[0] == '-'; }
+
+std::vector<std::string> CommandNames() {
+  std::vector<std::string> names;
+  for (const Command& command : kCommands) names.push_back(command.name);
+  return names;
+}
+
+// What a wrong command line is told: what is wrong, what was perhaps meant, where the rest stands.
+std::string FailureText(const CLI::App* app, const CLI::Error& error) {
+  const CLI::App* used = app;
+  for (const CLI::App* sub : app->get_subcommands()) used = sub;
+  const std::string name = used == app ? "kvc" : "kvc " + used->get_name();
+  std::string text = name + ": " + error.what();
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
+    std::vector<std::string> known;
+    for (const CLI::Option* option : used->get_options()) {
+      for (const std::string& option_name : option->get_lnames()) known.push_back("--" + option_name);
+    }
+    for (const std::string& extra : used->remaining()) {
+      const std::string nearest = IsOption(extra) ? Nearest(extra, known) : "";
+      if (!nearest.empty()) text += "; did you mean " + nearest + "?";
+    }
+  }
+  return text + "\n" + name + " --help shows what there is.\n";
+}
+
+// "help" and "help COMMAND", as many programs have it; a first word that is no command.
+void ReadCommand(std::vector<std::string>* arguments) {
+  if (arguments->empty())
+    throw UsageError("a command is needed; kvc --help lists them, kvc COMMAND --help explains one");
+  std::string& first = arguments->front();
+  const std::vector<std::string> names = CommandNames();
+  if (first == "help") {
+    arguments->erase(arguments->begin());
+    arguments->push_back("--help");
+    return ReadCommand(arguments);
+  }
+  if (IsOption(first) || std::find(names.begin(), names.end(), first) != names.end()) return;
+  const std::string nearest = Nearest(first, names);
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+  throw UsageError("no command \"" + first + "\"" +
+                   (nearest.empty() ? "" : "; did you mean \"" + nearest + "\"?") +
+                   "\nthe commands are: " + all + "\nkvc --help explains them");
+}
+
+int Run(std::vector<std::string> arguments, Signals* signals) {
   CLI::App app("kvc: language models on a compressed KV cache", "kvc");
   app.set_version_flag("--version", VersionText(), "Print the version and exit");
   app.set_help_flag("-h,--help", "Print this help and exit");
   app.require_subcommand(1);
+  app.failure_message(FailureText);
   app.footer("kvc COMMAND --help shows the options of a command and an example.");
-  std::function<int()> actions[std::size(kCommands)];
+  Action actions[std::size(kCommands)];
   const CLI::App* subcommands[std::size(kCommands)] = {};
   for (size_t i = 0; i < std::size(kCommands); ++i) {
     CLI::App* sub = app.add_subcommand(kCommands[i].name, kCommands[i].summary);
@@ -66,20 +119,23 @@ int Run(int argc, char** argv) {
     subcommands[i] = sub;
     actions[i] = kCommands[i].add(sub);
   }
+  ReadCommand(&arguments);
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   try {
-    app.parse(argc, argv);
+    app.parse(arguments);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitGood : kExitUsage;
   }
   for (size_t i = 0; i < std::size(kCommands); ++i) {
-    if (subcommands[i]->parsed()) return actions[i]();
+    if (subcommands[i]->parsed()) return actions[i](signals);
   }
   return kExitUsage;
 }
 
-int RunSafely(int argc, char** argv) {
+// Runs a command; what it throws becomes a message.
+int RunAndComplain(const std::vector<std::string>& arguments, Signals* signals) {
   try {
-    const int code = Run(argc, argv);
+    const int code = Run(arguments, signals);
     FlushOutput();
     return code;
   } catch (const UsageError& error) {
@@ -93,7 +149,30 @@ int RunSafely(int argc, char** argv) {
   return kExitFailed;
 }
 
+// Descriptors 0 to 2 that are closed would be taken by files that are opened later, and output would go into
+// those. Opened the wrong way round, using them fails as it would have.
+void ReserveStandardDescriptors() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0) static_cast<void>(::open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY));
+  }
+}
+
+int RunProgram(const std::vector<std::string>& arguments) {
+  try {
+    Signals signals;
+    const int code = RunAndComplain(arguments, &signals);
+    if (code != kExitGood && signals.received() != 0) signals.DieOf(signals.received());
+    return code;
+  } catch (const std::exception& error) {
+    Complain(error.what());
+  }
+  return kExitFailed;
+}
+
 }  // namespace
 }  // namespace kvc::tool
 
-int main(int argc, char** argv) { return kvc::tool::RunSafely(argc, argv); }
+int main(int argc, char** argv) {
+  kvc::tool::ReserveStandardDescriptors();
+  return kvc::tool::RunProgram({argv + (argc > 0 ? 1 : 0), argv + argc});
+}

@@ -1,6 +1,7 @@
 #include "tools/options.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <iterator>
@@ -10,7 +11,69 @@
 
 namespace kvc::tool {
 
-CLI::Validator AtLeast(int32_t least) { return CLI::Range(least, INT32_MAX).description(""); }
+CLI::Validator Whole(int64_t least, int64_t most) {
+  return CLI::Validator(
+      [least, most](std::string& text) -> std::string {
+        int64_t value = 0;
+        const char* end = text.data() + text.size();
+        const auto [stop, error] = std::from_chars(text.data(), end, value);
+        if (stop != end || text.empty() || error == std::errc::invalid_argument)
+          return "\"" + text + "\" is no whole number";
+        if (error != std::errc() || value < least || value > most)
+          return Format("%s is not in the range %lld .. %lld", text.c_str(), static_cast<long long>(least),
+                        static_cast<long long>(most));
+        if (text != std::to_string(value)) return "\"" + text + "\" is written " + std::to_string(value);
+        return "";
+      },
+      "");
+}
+
+CLI::Validator Real(double least, double most) {
+  return CLI::Validator(
+      [least, most](std::string& text) -> std::string {
+        double value = 0;
+        const char* end = text.data() + text.size();
+        const auto [stop, error] = std::from_chars(text.data(), end, value);
+        if (stop != end || text.empty() || error == std::errc::invalid_argument)
+          return "\"" + text + "\" is no number";
+        if (error != std::errc() || !(value >= least && value <= most))
+          return Format("%s is not in the range %g .. %g", text.c_str(), least, most);
+        return "";
+      },
+      "");
+}
+
+CLI::Validator AtLeast(int32_t least) { return Whole(least, INT32_MAX); }
+
+namespace {
+
+std::string RefuseEmpty(std::string& path) { return path.empty() ? "the file name is empty" : ""; }
+
+std::string RefuseOutput(std::string& path) {
+  if (path == "-") return "an output goes to a file; ./- is the file of that name";
+  return RefuseEmpty(path);
+}
+
+CLI::Option* Described(CLI::Option* option, const std::string& name) {
+  return option->type_name(name[0] == '-' ? "FILE" : "");
+}
+
+}  // namespace
+
+CLI::Option* AddInput(CLI::App* app, const std::string& name, std::string* path, const std::string& help) {
+  return Described(app->add_option(name, *path, help)->check(CLI::Validator(RefuseEmpty, "")), name);
+}
+
+CLI::Option* AddInputs(CLI::App* app, const std::string& name, std::vector<std::string>* paths,
+                       const std::string& help) {
+  CLI::Option* option = app->add_option(name, *paths, help)->check(CLI::Validator(RefuseEmpty, ""));
+  if (name[0] == '-') option->allow_extra_args(false);
+  return Described(option, name);
+}
+
+CLI::Option* AddOutput(CLI::App* app, const std::string& name, std::string* path, const std::string& help) {
+  return Described(app->add_option(name, *path, help)->check(CLI::Validator(RefuseOutput, "")), name);
+}
 
 int64_t ParseBytes(const std::string& text) {
   struct Unit {
@@ -49,11 +112,9 @@ void AddBytesOption(CLI::App* app, const std::string& name, int64_t* n_bytes, co
 }
 
 void AddModelOptions(CLI::App* app, ModelOptions* options, const std::string& path_option) {
-  app->add_option(path_option, options->path, "Model file (.kvc)")
-      ->required()
-      ->type_name(path_option == "FILE" ? "" : "FILE");
+  AddInput(app, path_option, &options->path, "Model file (.kvc)")->required();
   app->add_option("--threads", options->threads, "CPU threads; 0 = all processors")
-      ->check(CLI::Range(0, 1024).description(""))
+      ->check(Whole(0, 1024))
       ->type_name("N");
   app->add_option("--device", options->device, "auto or cpu")->type_name("D");
   AddBytesOption(app, "--memory-limit", &options->memory_limit,
@@ -70,12 +131,17 @@ int32_t ThreadsUsed(const ModelOptions& options) {
 }
 
 void AddTableOptions(CLI::App* app, TableOptions* options) {
-  CLI::Option* scores = app->add_option("--head-scores", options->head_scores,
-                                        "JSON with [layer][head] scores to use instead of the model's own");
-  CLI::Option* table =
-      app->add_option("--table", options->table, "JSON with [layer][head] slots, for policy \"table\"");
-  scores->type_name("FILE")->excludes(table);
-  table->type_name("FILE");
+  CLI::Option* scores = AddInput(app, "--head-scores", &options->head_scores,
+                                 "JSON with [layer][head] scores to use instead of the model's own");
+  scores->excludes(
+      AddInput(app, "--table", &options->table, "JSON with [layer][head] slots, for policy \"table\""));
+}
+
+Tables ReadTables(const TableOptions& options) {
+  Tables tables;
+  if (!options.head_scores.empty()) tables.head_scores = ReadJson(options.head_scores);
+  if (!options.table.empty()) tables.table = ReadJson(options.table);
+  return tables;
 }
 
 CLI::Option* AddPolicyOption(CLI::App* app, std::string* spec) {
@@ -85,11 +151,16 @@ CLI::Option* AddPolicyOption(CLI::App* app, std::string* spec) {
       ->type_name("SPEC");
 }
 
-Policy MakePolicy(const std::string& spec, const TableOptions& options) {
+Policy MakePolicy(const std::string& spec, const TableOptions& options, const Tables& tables) {
   Policy policy(spec);
-  if (!options.head_scores.empty()) policy.SetHeadScores(ReadHeadScores(options.head_scores));
-  if (!options.table.empty()) policy.SetTable(ReadSlotTable(options.table));
+  if (!options.head_scores.empty())
+    policy.SetHeadScores(HeadScoresIn(tables.head_scores, options.head_scores));
+  if (!options.table.empty()) policy.SetTable(SlotTableIn(tables.table, options.table));
   return policy;
+}
+
+Policy MakePolicy(const std::string& spec, const TableOptions& options) {
+  return MakePolicy(spec, options, ReadTables(options));
 }
 
 void AddPromptOptions(CLI::App* app, PromptOptions* options) {
@@ -97,18 +168,16 @@ void AddPromptOptions(CLI::App* app, PromptOptions* options) {
       app->add_option("--prompt", options->text, "The prompt; none = the begin-of-text token alone")
           ->type_name("TEXT");
   CLI::Option* file =
-      app->add_option("--prompt-file", options->file, "The prompt from a file; - = standard input")
-          ->type_name("FILE");
+      AddInput(app, "--prompt-file", &options->file, "The prompt from a file; - = standard input");
   CLI::Option* tokens =
-      app->add_option("--tokens", options->tokens, "Token ids from a JSON array; nothing is added")
-          ->type_name("FILE");
+      AddInput(app, "--tokens", &options->tokens, "Token ids from a JSON array; nothing is added");
   file->excludes(text);
   tokens->excludes(text)->excludes(file);
 }
 
 TokenList ReadPrompt(const PromptOptions& options, const Model& model) {
   if (!options.tokens.empty()) return ReadTokens(options.tokens);
-  return model.TokenizePrompt(options.file.empty() ? options.text : ReadFile(options.file));
+  return model.TokenizePrompt(options.file.empty() ? options.text : ReadFile(options.file, kMaxPromptBytes));
 }
 
 void AddContextOptions(CLI::App* app, SessionOptions* options) {
@@ -122,16 +191,23 @@ void AddContextOptions(CLI::App* app, SessionOptions* options) {
 }
 
 void AddSamplingOptions(CLI::App* app, SessionOptions* options) {
-  app->add_option("--temperature", options->temperature, "0 = greedy")
-      ->check(CLI::Range(0.0, 100.0).description(""))
-      ->type_name("X");
+  app->add_option("--temperature", options->temperature, "0 = greedy")->check(Real(0, 100))->type_name("X");
   app->add_option("--top-p", options->top_p, "Sample from the likeliest tokens that sum to this; 0 = off")
-      ->check(CLI::Range(0.0, 1.0).description(""))
+      ->check(Real(0, 1))
       ->type_name("X");
   app->add_option("--top-k", options->top_k, "Sample from so many likeliest tokens; 0 = off")
       ->check(AtLeast(0))
       ->type_name("N");
-  app->add_option("--seed", options->seed, "Of sampling; the same seed gives the same text")->type_name("N");
+  app->add_option("--seed", options->seed, "Of sampling; the same seed gives the same text")
+      ->check(Whole(INT64_MIN, INT64_MAX))
+      ->type_name("N");
+}
+
+void NoteBeyondTraining(const Model& model, int64_t n_tokens) {
+  const int32_t trained = model.info().max_tokens;
+  if (n_tokens <= trained) return;
+  Note("kvc: note: " + FormatCount(n_tokens) + " tokens are beyond the " + FormatCount(trained) +
+       " that this model was trained for: what it says past those is worth little");
 }
 
 kvc_session_params SessionParams(const SessionOptions& options) {

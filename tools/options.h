@@ -9,8 +9,18 @@
 
 namespace kvc::tool {
 
-// A whole number of at least `least`, said only when it is not.
-CLI::Validator AtLeast(int32_t least);
+// A decimal number within limits, said only when it is not. CLI11 alone takes 010 for eight, and a number
+// that does not fit for the largest that does.
+CLI::Validator Whole(int64_t least, int64_t most);
+CLI::Validator Real(double least, double most);
+CLI::Validator AtLeast(int32_t least);  // a whole number that an int32_t holds
+
+// A file to read, a file to write: an empty name is refused, and "-" where it is no file. Positional when the
+// name has no dashes.
+CLI::Option* AddInput(CLI::App* app, const std::string& name, std::string* path, const std::string& help);
+CLI::Option* AddInputs(CLI::App* app, const std::string& name, std::vector<std::string>* paths,
+                       const std::string& help);
+CLI::Option* AddOutput(CLI::App* app, const std::string& name, std::string* path, const std::string& help);
 
 struct ModelOptions {
   std::string path, device = "auto";
@@ -27,7 +37,13 @@ struct TableOptions {
   std::string head_scores, table;
 };
 void AddTableOptions(CLI::App* app, TableOptions* options);
+// Both as documents, read once: a pipe gives its content once. Null: not given.
+struct Tables {
+  Json head_scores, table;
+};
+Tables ReadTables(const TableOptions& options);
 CLI::Option* AddPolicyOption(CLI::App* app, std::string* spec);
+Policy MakePolicy(const std::string& spec, const TableOptions& options, const Tables& tables);
 Policy MakePolicy(const std::string& spec, const TableOptions& options);
 
 struct PromptOptions {
@@ -46,6 +62,8 @@ struct SessionOptions {
 void AddContextOptions(CLI::App* app, SessionOptions* options);   // --context --on-full
 void AddSamplingOptions(CLI::App* app, SessionOptions* options);  // --temperature --top-p --top-k --seed
 kvc_session_params SessionParams(const SessionOptions& options);
+// Says so when a session of so many tokens goes beyond what the model was trained for.
+void NoteBeyondTraining(const Model& model, int64_t n_tokens);
 
 // "512MiB", "2 GB", "65536": bytes. Throws UsageError.
 int64_t ParseBytes(const std::string& text);

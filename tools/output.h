@@ -8,6 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "models/convert/printable.h"
+
 namespace kvc::tool {
 
 using Json = nlohmann::ordered_json;  // keys in the order they are written: easier to read
@@ -29,17 +31,25 @@ std::string FormatParameters(int64_t count);  // 5242880 -> "5.2 M"
 double Ratio(double part, double whole);      // part / whole, 0 when whole is 0
 int TextWidth(const std::string& text);       // columns of UTF-8 text: one per code point
 
+// Words of the text on lines of at most `width` columns; a longer word is broken.
+std::vector<std::string> WrapLines(const std::string& text, int width);
+int OutputWidth();  // columns of the terminal that stdout is; else 100
+
+// The one of `known` that a mistyped word was perhaps meant to be; empty: none is near.
+std::string Nearest(const std::string& word, const std::vector<std::string>& known);
+
 // A table with aligned columns, two spaces between them and a rule below the head. A head of empty cells is
 // left out.
 class Table {
  public:
-  // align: one letter a column, 'l' or 'r'.
+  // align: one letter a column: 'l', 'r', or 'w' for left and wrapped where lines would pass OutputWidth().
   Table(std::vector<std::string> head, std::string align);
   void AddRow(std::vector<std::string> cells);
   void AddRule();
   std::string Text(const std::string& indent = "") const;
 
  private:
+  std::vector<int> Widths(int room) const;
   std::vector<std::string> head_;
   std::string align_;
   std::vector<std::vector<std::string>> rows_;  // an empty row is a rule
@@ -48,7 +58,7 @@ class Table {
 // One line on stderr that is rewritten as work goes on; silent when stderr is no terminal.
 class Progress {
  public:
-  explicit Progress(std::string label);
+  explicit Progress(const std::string& label);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;

@@ -139,8 +139,8 @@ void TaskEvaluator::Start(const TokenList& prompt, std::vector<QualitySums>* sum
 bool TaskEvaluator::Fits(const Task& task) const {
   size_t longest = 0;
   for (const Question& question : task.questions) {
-    longest = std::max(
-        longest, model_.Tokenize(question.question, 0).size() + model_.Tokenize(question.answer, 0).size());
+    longest = std::max(longest, model_.Tokenize(question.question, KVC_CONTINUE).size() +
+                                    model_.Tokenize(question.answer, KVC_CONTINUE).size());
   }
   const size_t context = model_.TokenizePrompt(task.context).size();
   return context + longest <= static_cast<size_t>(model_.info().max_tokens);
@@ -153,8 +153,8 @@ std::vector<std::vector<AnswerTrace>> TaskEvaluator::Run(const Task& task, std::
   const size_t first = ask ? 0 : 1;
   if (ask) Start(context, sums);
   for (const Question& question : task.questions) {
-    const TokenList asked = model_.Tokenize(question.question, 0),
-                    answer = model_.Tokenize(question.answer, 0);
+    const TokenList asked = model_.Tokenize(question.question, KVC_CONTINUE),
+                    answer = model_.Tokenize(question.answer, KVC_CONTINUE);
     if (!ask) {
       TokenList whole = context;
       whole.insert(whole.end(), asked.begin(), asked.end());

@@ -30,7 +30,7 @@ enum { KVC_OK = 0, KVC_E_INVALID = -1, KVC_E_MEMORY = -2, KVC_E_IO = -3, KVC_E_B
        KVC_E_CONTEXT_FULL = -8, KVC_E_CANCELLED = -9, KVC_E_DEVICE = -10, KVC_E_BUSY = -11,
        KVC_E_INTERNAL = -99 };
 enum { KVC_TOKEN_NONE = -1 };        /* kvc_session_step: the answer is complete */
-enum { KVC_ADD_BOS = 1, KVC_PARSE_SPECIAL = 2 };                    /* kvc_tokenize flags */
+enum { KVC_ADD_BOS = 1, KVC_PARSE_SPECIAL = 2, KVC_CONTINUE = 4 };  /* kvc_tokenize flags */
 enum { KVC_ON_FULL_ERROR = 0, KVC_ON_FULL_EVICT = 1, KVC_ON_FULL_SLIDE = 2 };
 enum { KVC_LOG_DEBUG = 0, KVC_LOG_INFO = 1, KVC_LOG_WARNING = 2, KVC_LOG_ERROR = 3 };
 
@@ -123,7 +123,11 @@ KVC_API kvc_status  kvc_model_get_head_scores(const kvc_model *model, int32_t in
                                               float *scores, int32_t cap_scores, int32_t *n_out);
 
 /* Text to token ids and back. Invalid UTF-8 is kept byte for byte where the vocabulary can, else replaced by U+FFFD.
- * Special tokens in text are text unless KVC_PARSE_SPECIAL. A token id out of range is KVC_E_INVALID.  [model] */
+ * Special tokens in text are text unless KVC_PARSE_SPECIAL. A token id out of range is KVC_E_INVALID.
+ * KVC_CONTINUE (not with KVC_ADD_BOS): the text goes on behind one that was tokenized before, so no space is put
+ * before it. The ids of both are those of the whole text where no token spans the border, as before a space behind a
+ * letter. Spaces that a tokenizer trims from the end of the text before are lost: begin the new one with them.
+ * Takes time in proportion to the text; a pattern of the model that needs more steps is KVC_E_INVALID.  [model] */
 KVC_API kvc_status  kvc_tokenize(const kvc_model *model, const uint8_t *text, int32_t n_text,
                                  int32_t flags, int32_t *tokens, int32_t cap_tokens, int32_t *n_out);
 KVC_API kvc_status  kvc_detokenize(const kvc_model *model, const int32_t *tokens, int32_t n_tokens,

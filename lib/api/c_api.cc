@@ -161,7 +161,7 @@ kvc_status kvc_model_get_info(const kvc_model* model, kvc_model_info* out_info) 
     info.head_dim = c.head_dim;
     info.hidden_size = c.hidden_size, info.ffn_size = c.ffn_size, info.vocab_size = c.vocab_size,
     info.max_tokens = c.max_tokens;
-    info.bos_token = file.tokenizer_spec().bos, info.eos_token = file.tokenizer_spec().eos;
+    info.bos_token = file.tokenizer().bos, info.eos_token = file.tokenizer().eos;
     info.n_head_scores = static_cast<int32_t>(file.head_scores().size());
     info.weight_bytes = file.weight_bytes();
     for (const kvc::TensorEntry& tensor : file.tensors())
@@ -197,13 +197,22 @@ kvc_status kvc_tokenize(const kvc_model* model, const uint8_t* text, int32_t n_t
     if (model == nullptr) return NullError("model");
     if (n_text < 0 || (n_text > 0 && text == nullptr))
       return Error(Code::kInvalid, "text: %d bytes at %s", n_text, text == nullptr ? "NULL" : "an address");
-    if ((flags & ~(KVC_ADD_BOS | KVC_PARSE_SPECIAL)) != 0)
+    static_assert(uint32_t{kvc::kAddBos} == KVC_ADD_BOS &&
+                      uint32_t{kvc::kParseSpecial} == KVC_PARSE_SPECIAL &&
+                      uint32_t{kvc::kContinue} == KVC_CONTINUE,
+                  "flags differ");
+    if ((flags & ~(KVC_ADD_BOS | KVC_PARSE_SPECIAL | KVC_CONTINUE)) != 0)
       return Error(Code::kInvalid, "flags 0x%x has unknown bits", static_cast<unsigned>(flags));
-    std::vector<int32_t> ids;
+    if ((flags & KVC_ADD_BOS) != 0 && (flags & KVC_CONTINUE) != 0)
+      return Error(Code::kInvalid, "flags 0x%x: a text that continues another has no BOS before it",
+                   static_cast<unsigned>(flags));
+    kvc::TokenList ids(model->model->meter().get(),
+                       cap_tokens == 0 ? kvc::TokenList::kCount : kvc::TokenList::kKeep);
     KVC_RETURN_IF_ERROR(model->model->tokenizer().Encode({text, static_cast<size_t>(n_text)},
-                                                         (flags & KVC_ADD_BOS) != 0,
-                                                         (flags & KVC_PARSE_SPECIAL) != 0, &ids));
-    return CopyBuffer(ids.data(), ids.size(), "tokens", tokens, cap_tokens, n_out);
+                                                         static_cast<uint32_t>(flags), &ids));
+    KVC_RETURN_IF_ERROR(kvc::CheckBuffer(ids.size(), "tokens", tokens, cap_tokens, n_out));
+    if (cap_tokens > 0) ids.CopyTo(tokens);
+    return {};
   });
 }
 

@@ -88,9 +88,9 @@ Status CopyOut(T value, const char* name, T* out) {
   return {};
 }
 
-// Hands n elements to a caller's buffer by the rule of kvc.h: cap 0 asks for the count.
+// Whether n elements go into a caller's buffer, by the rule of kvc.h: cap 0 asks for the count.
 template <typename T>
-Status CopyBuffer(const T* data, size_t n, const char* name, T* out, int32_t cap, int32_t* n_out) {
+Status CheckBuffer(size_t n, const char* name, const T* out, int32_t cap, int32_t* n_out) {
   if (n_out == nullptr) return NullError("n_out");
   if (cap < 0 || (cap > 0 && out == nullptr))
     return Error(Code::kInvalid, "%s: a capacity of %d with %s buffer", name, cap,
@@ -101,7 +101,14 @@ Status CopyBuffer(const T* data, size_t n, const char* name, T* out, int32_t cap
   if (cap == 0) return {};
   if (n > static_cast<size_t>(cap))
     return Error(Code::kBufferTooSmall, "%s: %zu elements, room for %d", name, n, cap);
-  if (n > 0) std::memcpy(out, data, n * sizeof(T));
+  return {};
+}
+
+// Hands them over.
+template <typename T>
+Status CopyBuffer(const T* data, size_t n, const char* name, T* out, int32_t cap, int32_t* n_out) {
+  KVC_RETURN_IF_ERROR(CheckBuffer(n, name, out, cap, n_out));
+  if (cap > 0 && n > 0) std::memcpy(out, data, n * sizeof(T));
   return {};
 }
 

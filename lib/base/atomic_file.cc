@@ -15,10 +15,34 @@ namespace kvc {
 namespace {
 
 constexpr int kMostTemporaryNames = 1000;
+constexpr int kMostLinks = 40;  // as Linux follows them
 
 std::string FolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::string TemporaryName(const std::string& folder, int number) {
+  return Format("%s/.kvc-%ld-%d.tmp", folder.c_str(), static_cast<long>(::getpid()), number);
+}
+
+// The canonical path of what exists; nothing when it does not, or when a part of the way is not there.
+bool Canonical(const std::string& path, std::string* out) {
+  char* resolved = ::realpath(path.c_str(), nullptr);
+  if (resolved == nullptr) return false;
+  *out = resolved;
+  std::free(resolved);
+  return true;
+}
+
+// Where the link `path` points, seen from where the link is; false: it is no link.
+bool LinkTarget(const std::string& path, std::string* out) {
+  char target[PATH_MAX];
+  const ssize_t n = ::readlink(path.c_str(), target, sizeof(target));
+  if (n <= 0 || n == static_cast<ssize_t>(sizeof(target))) return false;
+  out->assign(target, static_cast<size_t>(n));
+  if (target[0] != '/') *out = FolderOf(path) + "/" + *out;
+  return true;
 }
 
 // A rename is on the disk once its folder is. File systems that cannot sync a folder order renames by
@@ -30,25 +54,45 @@ void SyncFolder(const std::string& path) {
 
 }  // namespace
 
-Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path) {
+Result<std::string> ResolveOutput(const std::string& path) {
   if (path.empty() || path.find('\0') != std::string::npos) {
     return Error(Code::kInvalid, "a file name is empty or contains a zero byte");
   }
+  std::string at = path, resolved, target;
+  for (int links = 0; !Canonical(at, &resolved); ++links) {
+    const int error = errno;
+    if (links == kMostLinks) return IoError(path, "cannot resolve", ELOOP);
+    if (LinkTarget(at, &target)) {
+      at = target;
+      continue;
+    }
+    if (error != ENOENT) return IoError(path, "cannot resolve", error);
+    if (at.back() == '/') return Error(Code::kIo, "%s: names a folder that is not there", path.c_str());
+    std::string folder;
+    if (!Canonical(FolderOf(at), &folder)) return IoError(path, "cannot create a file beside it", errno);
+    return (folder == "/" ? "" : folder) + "/" + at.substr(at.rfind('/') + 1);
+  }
+  return resolved;
+}
+
+void RemoveTemporaryFiles(const std::string& path) {
+  const Result<std::string> resolved = ResolveOutput(path);
+  if (!resolved.ok()) return;
+  for (int i = 0; i < kMostTemporaryNames; ++i)
+    ::unlink(TemporaryName(FolderOf(resolved.value()), i).c_str());
+}
+
+Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path) {
+  Result<std::string> resolved = ResolveOutput(path);
+  if (!resolved.ok()) return resolved.status();
   std::unique_ptr<AtomicFile> file(new AtomicFile());
-  file->path_ = path;
+  file->path_ = std::move(resolved.value());
   struct stat target;
-  const bool exists = ::stat(path.c_str(), &target) == 0;
+  const bool exists = ::stat(file->path_.c_str(), &target) == 0;
   if (exists && S_ISDIR(target.st_mode)) return Error(Code::kIo, "%s: is a directory", path.c_str());
   if (exists && !S_ISREG(target.st_mode)) return Error(Code::kIo, "%s: is not a regular file", path.c_str());
-  if (exists) {
-    char* resolved = ::realpath(path.c_str(), nullptr);
-    if (resolved == nullptr) return IoError(path, "cannot resolve", errno);
-    file->path_ = resolved;
-    std::free(resolved);
-  }
   for (int i = 0; i < kMostTemporaryNames; ++i) {
-    const std::string folder = FolderOf(file->path_);
-    std::string name = Format("%s/.kvc-%ld-%d.tmp", folder.c_str(), static_cast<long>(::getpid()), i);
+    std::string name = TemporaryName(FolderOf(file->path_), i);
     file->fd_ = FileDescriptor(::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (file->fd_.get() >= 0) {
       file->temporary_ = std::move(name);  // cannot fail: the file is there

@@ -11,10 +11,18 @@
 
 namespace kvc {
 
+// Where a file written as `path` comes to stand, as a canonical path. Links are followed, also one that
+// points to a file that is not there yet: writing never replaces a link itself. kInvalid: an empty name; kIo:
+// the folder is not there, or links go round in circles.
+Result<std::string> ResolveOutput(const std::string& path);
+
+// For a program that ends without unwinding: removes the temporary files of this process beside `path`.
+void RemoveTemporaryFiles(const std::string& path);
+
 class AtomicFile {
  public:
-  // kIo with path and reason: the folder cannot be written, or the target exists and is no regular file. A
-  // link is followed: what it points to is replaced. The permissions of an existing target are kept.
+  // kIo with path and reason: the folder cannot be written, or the target exists and is no regular file.
+  // Links are followed as ResolveOutput tells. The permissions of an existing target are kept.
   static Result<std::unique_ptr<AtomicFile>> Create(const std::string& path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;

@@ -1,9 +1,15 @@
 #include "lib/base/hash.h"
 
+#include <unistd.h>
+
+#include <chrono>
 #include <new>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
+#if defined(__APPLE__)
+#include <sys/random.h>
+#endif
 
 namespace kvc {
 namespace {
@@ -13,6 +19,17 @@ XXH3_state_t* State(unsigned char* bytes) { return std::launder(reinterpret_cast
 }  // namespace
 
 uint64_t Hash64(const void* data, size_t n_bytes) { return XXH3_64bits(data, n_bytes); }
+uint64_t Hash64(const void* data, size_t n_bytes, uint64_t seed) {
+  return XXH3_64bits_withSeed(data, n_bytes, seed);
+}
+
+uint64_t RandomSeed() {
+  uint64_t seed = 0;
+  if (::getentropy(&seed, sizeof seed) == 0) return seed;
+  const void* place = &seed;
+  const uint64_t now = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  return Hash64(&place, sizeof place, now);
+}
 
 Hasher64::Hasher64() {
   static_assert(sizeof(XXH3_state_t) <= sizeof(state_) && alignof(XXH3_state_t) <= 64, "the state must fit");

@@ -26,6 +26,7 @@ void MappedFile::Swap(MappedFile& o) noexcept {
 
 Result<MappedFile> MappedFile::Open(const std::string& path, MemoryMeter* meter) {
   if (path.find('\0') != std::string::npos) return Error(Code::kInvalid, "a file name contains a zero byte");
+  if (path.empty()) return Error(Code::kIo, "cannot open: the file name is empty");
   // Not blocking: a FIFO without a writer must be refused, not waited for.
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.get() < 0) return IoError(path, "cannot open", errno);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 
+#include "lib/base/memory_block.h"
 #include "lib/base/status.h"
 
 namespace kvc {
@@ -42,6 +43,36 @@ class MemoryMeter {
   std::atomic<int64_t> used_{0}, peak_{0};
 };
 
+// Bytes that others hold for us (a library's, an object's own), counted while this lives. Movable.
+class MeterCharge {
+ public:
+  MeterCharge() = default;
+  MeterCharge(MeterCharge&& o) noexcept { Swap(o); }
+  MeterCharge& operator=(MeterCharge&& o) noexcept {
+    Swap(o);
+    return *this;
+  }
+  ~MeterCharge() {
+    if (meter_ != nullptr) meter_->Give(bytes_);
+  }
+  // Counts `bytes` more. A null meter counts nothing.
+  Status Add(MemoryMeter* meter, int64_t bytes, const char* what) {
+    if (meter == nullptr) return {};
+    KVC_RETURN_IF_ERROR(meter->Take(bytes, what));
+    meter_ = meter, bytes_ += bytes;
+    return {};
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  void Swap(MeterCharge& o) {
+    std::swap(meter_, o.meter_);
+    std::swap(bytes_, o.bytes_);
+  }
+  MemoryMeter* meter_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
 // A metered, 64-byte aligned block of T. Movable. T must be trivial. The content of a new block is undefined.
 template <typename T>
 class Buffer {
@@ -54,14 +85,20 @@ class Buffer {
     return *this;
   }
   ~Buffer() { Free(); }
+  // Where a large block comes from. kSystem: it goes back there when it is freed, and its pages are new each
+  // time, which costs more than the heap's; for blocks that live long or are very large.
+  enum Source { kHeap, kSystem };
   // Replaces the block. On failure the old block is gone and size() is 0.
-  Status Allocate(MemoryMeter* meter, int64_t count, const char* what) {
+  Status Allocate(MemoryMeter* meter, int64_t count, const char* what, Source source = kHeap) {
     Free();
     if (count <= 0) return {};
     const int64_t bytes = (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
     if (meter != nullptr) KVC_RETURN_IF_ERROR(meter->Take(bytes, what));
     meter_ = meter, size_ = count, bytes_ = bytes;
     if (meter != nullptr && meter->counting()) return {};
+    if (source == kSystem) data_ = static_cast<T*>(MapBlock(bytes));
+    mapped_ = data_ != nullptr;
+    if (mapped_) return {};
     data_ = static_cast<T*>(::operator new (static_cast<size_t>(bytes), std::align_val_t{64}, std::nothrow));
     if (data_ == nullptr) {
       Free();
@@ -70,13 +107,17 @@ class Buffer {
     return {};
   }
   // At least `count` elements; a block that must grow loses its content.
-  Status Reserve(MemoryMeter* meter, int64_t count, const char* what) {
-    return count <= size_ ? Status() : Allocate(meter, count, what);
+  Status Reserve(MemoryMeter* meter, int64_t count, const char* what, Source source = kHeap) {
+    return count <= size_ ? Status() : Allocate(meter, count, what, source);
   }
   void Free() {
-    if (data_ != nullptr) ::operator delete (data_, std::align_val_t{64});
+    if (mapped_) {
+      UnmapBlock(data_, bytes_);
+    } else if (data_ != nullptr) {
+      ::operator delete (data_, std::align_val_t{64});
+    }
     if (meter_ != nullptr) meter_->Give(bytes_);
-    meter_ = nullptr, data_ = nullptr, size_ = 0, bytes_ = 0;
+    meter_ = nullptr, data_ = nullptr, size_ = 0, bytes_ = 0, mapped_ = false;
   }
   T* data() { return data_; }
   const T* data() const { return data_; }
@@ -91,10 +132,12 @@ class Buffer {
     std::swap(data_, o.data_);
     std::swap(size_, o.size_);
     std::swap(bytes_, o.bytes_);
+    std::swap(mapped_, o.mapped_);
   }
   MemoryMeter* meter_ = nullptr;
   T* data_ = nullptr;
   int64_t size_ = 0, bytes_ = 0;
+  bool mapped_ = false;
 };
 
 }  // namespace kvc

@@ -12,20 +12,27 @@ Result<std::shared_ptr<const Model>> Model::Build(Result<std::unique_ptr<ModelFi
   std::shared_ptr<Model> model(new Model());
   model->meter_ = std::move(meter);
   model->file_ = std::move(file.value());
-  // Mapped or not, the weights are what a step reads: they count against the limit.
-  KVC_RETURN_IF_ERROR(model->meter_->Take(model->file_->weight_bytes(), "the weights"));
-  Result<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(model->file_->tokenizer_spec());
+  KVC_RETURN_IF_ERROR(model->file_->Fault(model->Init(params)));
+  return std::shared_ptr<const Model>(std::move(model));
+}
+
+Status Model::Init(const ModelParams& params) {
+  // Mapped or not, the weights are what a step reads: they count against the limit, once.
+  const int64_t weight_bytes = file_->weight_bytes();
+  if (!file_->weights_are_metered()) KVC_RETURN_IF_ERROR(meter_->Take(weight_bytes, "the weights"));
+  Result<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(file_->tokenizer(), meter_.get());
   if (!tokenizer.ok()) return tokenizer.status();
-  model->tokenizer_ = std::move(tokenizer.value());
+  tokenizer_ = std::move(tokenizer.value());
+  overhead_bytes_ = meter_->used() - weight_bytes;
   Result<std::unique_ptr<ThreadPool>> pool = ThreadPool::Create(params.n_threads);
   if (!pool.ok()) return pool.status();
-  model->pool_ = std::move(pool.value());
-  model->kernels_ = &BestKernels();
-  Result<Weights> weights = Weights::Bind(*model->file_);
+  pool_ = std::move(pool.value());
+  kernels_ = &BestKernels();
+  Result<Weights> weights = Weights::Bind(*file_);
   if (!weights.ok()) return weights.status();
-  model->weights_ = std::move(weights.value());
-  model->rope_ = Rope(model->config().rope, model->config().head_dim);
-  return std::shared_ptr<const Model>(std::move(model));
+  weights_ = std::move(weights.value());
+  rope_ = Rope(config().rope, config().head_dim);
+  return {};
 }
 
 Result<std::shared_ptr<const Model>> Model::Open(const std::string& path, const ModelParams& params) {

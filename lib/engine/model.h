@@ -51,7 +51,7 @@ class Model {
   int64_t overhead_bytes_ = 0;
   std::unique_ptr<Device> device_;
   Weights weights_;
-  std::vector<Rope> ropes_;                // those of the config, and none where a layer wants none
+  std::vector<Rope> ropes_;                 // those of the config, and none where a layer wants none
   std::vector<const Rope*> rope_of_layer_;  // [L]
   std::unique_ptr<Executor> executor_;
 };

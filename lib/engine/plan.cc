@@ -193,8 +193,9 @@ Result<SessionPlan> Session::Plan(const std::shared_ptr<const Model>& model, con
   const int64_t full_pages = (n_prompt + answer + full.page_slots - 1) / full.page_slots;
   plan.cache_bytes_full =
       static_cast<int64_t>(growth.slots.size()) * full_pages * KvCache::PageBytes(full, full.formats[0]);
-  plan.total_bytes_peak = plan.weight_bytes + std::max(prompt_workspace + plan.cache_bytes_peak,
-                                                       step_workspace + plan.cache_bytes_end);
+  plan.total_bytes_peak =
+      plan.weight_bytes + model->overhead_bytes() +
+      std::max(prompt_workspace + plan.cache_bytes_peak, step_workspace + plan.cache_bytes_end);
   return plan;
 }
 

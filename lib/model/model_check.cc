@@ -1,10 +1,14 @@
 #include "lib/model/model_check.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <iterator>
 #include <set>
+
+#include "lib/base/limits.h"
+#include "lib/model/tokenizer.h"
 
 namespace kvc {
 namespace {
@@ -38,7 +42,7 @@ Status CheckPositive(const char* name, double value) {
 }
 
 Status CheckText(const char* name, const std::string& text) {
-  return CheckCount(name, static_cast<int64_t>(text.size()), kMaxTextBytes, "bytes");
+  return CheckCount(name, static_cast<int64_t>(text.size()), kMaxStringBytes, "bytes");
 }
 
 Status CheckRope(const RopeConfig& rope, RopePairing pairing) {
@@ -73,30 +77,96 @@ Status CheckRope(const RopeConfig& rope, RopePairing pairing) {
   return {};
 }
 
-Status CheckPieces(const TokenizerSpec& spec, const ModelConfig& config) {
-  const size_t n = spec.pieces.size();
-  if (n != static_cast<size_t>(config.vocab_size)) {
-    return Error(Code::kBadModel, "the tokenizer has %zu pieces, the vocabulary %d", n, config.vocab_size);
+// Numbers that are each in their range can together still make angles of infinity.
+Status CheckAngles(const RopeConfig& config, int32_t head_dim) {
+  const Rope rope(config, head_dim);
+  // Turning back divides by its square.
+  if (!(rope.attention_factor() >= 1e-3 && rope.attention_factor() <= 1e3)) {
+    return Error(Code::kBadModel, "rope: cos and sin are scaled by %g, outside 0.001 to 1000",
+                 rope.attention_factor());
   }
-  if (spec.piece_kinds.size() != n) {
-    return Error(Code::kBadModel, "the tokenizer has %zu pieces and %zu piece kinds", n,
-                 spec.piece_kinds.size());
+  std::vector<float> values(static_cast<size_t>(head_dim));
+  for (const int32_t position : {0, kMaxContext}) {
+    rope.Angles(position, values.data(), values.data() + head_dim / 2);
+    const int64_t bad = FirstNotFinite(WeightType::kF32, values.data(), head_dim);
+    if (bad < 0) continue;
+    return Error(Code::kBadModel,
+                 "rope: the numbers give no finite rotation of dimension %lld at position %d",
+                 static_cast<long long>(bad % (head_dim / 2)), position);
   }
-  for (size_t i = 0; i < n; ++i) {
-    KVC_RETURN_IF_ERROR(CheckText("a tokenizer piece", spec.pieces[i]));
-    if (spec.piece_kinds[i] > PieceKind::kUnused) {
-      return Error(Code::kUnsupported, "tokenizer piece %zu has kind %d, which is not known", i,
-                   static_cast<int>(spec.piece_kinds[i]));
+  return {};
+}
+
+Status CheckPieces(const TokenizerView& view, int64_t n_pieces) {
+  const int64_t n = static_cast<int64_t>(view.n_pieces());
+  KVC_RETURN_IF_ERROR(CheckRange("the number of the tokenizer's pieces", n, 1, kMaxVocab));
+  if (n != n_pieces) {
+    return Error(Code::kBadModel, "the tokenizer has %lld pieces, the vocabulary %lld",
+                 static_cast<long long>(n), static_cast<long long>(n_pieces));
+  }
+  if (view.piece_kinds.size() != view.n_pieces()) {
+    return Error(Code::kBadModel, "the tokenizer has %zu pieces and %zu piece kinds", view.n_pieces(),
+                 view.piece_kinds.size());
+  }
+  size_t begin = 0;
+  for (size_t i = 0; i < view.n_pieces(); ++i) {
+    const size_t end = view.piece_ends[i];
+    if (end < begin || end > view.piece_bytes.size()) {
+      return Error(Code::kBadModel,
+                   "tokenizer piece %zu ends at byte %zu, before its start %zu or beyond all %zu", i, end,
+                   begin, view.piece_bytes.size());
     }
+    if (end - begin > static_cast<size_t>(kMaxPieceBytes)) {
+      return Error(Code::kBadModel, "tokenizer piece %zu has %zu bytes, the limit is %d", i, end - begin,
+                   kMaxPieceBytes);
+    }
+    const PieceKind kind = view.Kind(i);
+    if (kind > PieceKind::kUnused) {
+      return Error(Code::kUnsupported, "tokenizer piece %zu has kind %d, which is not known", i,
+                   static_cast<int>(kind));
+    }
+    if (end == begin && kind != PieceKind::kUnused && kind != PieceKind::kControl &&
+        kind != PieceKind::kUnknown) {
+      return Error(Code::kBadModel, "tokenizer piece %zu is empty", i);
+    }
+    begin = end;
   }
-  if (!spec.scores.empty() && spec.scores.size() != n) {
-    return Error(Code::kBadModel, "the tokenizer has %zu pieces and %zu scores", n, spec.scores.size());
+  if (begin == view.piece_bytes.size()) return {};
+  return Error(Code::kBadModel, "the tokenizer's pieces end at byte %zu of %zu", begin,
+               view.piece_bytes.size());
+}
+
+Status CheckScores(const TokenizerView& view) {
+  if (!view.scores.empty() && view.scores.size() != view.n_pieces()) {
+    return Error(Code::kBadModel, "the tokenizer has %zu pieces and %zu scores", view.n_pieces(),
+                 view.scores.size());
   }
   const int64_t bad =
-      FirstNotFinite(WeightType::kF32, spec.scores.data(), static_cast<int64_t>(spec.scores.size()));
+      FirstNotFinite(WeightType::kF32, view.scores.data(), static_cast<int64_t>(view.scores.size()));
   if (bad < 0) return {};
   return Error(Code::kBadModel, "the score of tokenizer piece %lld is not finite",
                static_cast<long long>(bad));
+}
+
+Status CheckMerges(const TokenizerView& view) {
+  if (view.merges.size() % 2 != 0)
+    return Error(Code::kBadModel, "the last tokenizer merge has only one side");
+  const auto n_merges = static_cast<int64_t>(view.merges.size() / 2);
+  KVC_RETURN_IF_ERROR(CheckCount("the tokenizer", n_merges, kMaxMerges, "merges"));
+  for (size_t i = 0; i < view.merges.size(); ++i) {
+    if (view.merges[i] >= 0 && static_cast<size_t>(view.merges[i]) < view.n_pieces()) continue;
+    return Error(Code::kBadModel, "tokenizer merge %zu names piece %d of %zu", i / 2, view.merges[i],
+                 view.n_pieces());
+  }
+  return {};
+}
+
+Status CheckPatterns(const TokenizerView& view) {
+  const auto n_patterns = static_cast<int64_t>(view.patterns.size());
+  KVC_RETURN_IF_ERROR(CheckCount("the tokenizer", n_patterns, kMaxPatterns, "patterns"));
+  int64_t n_bytes = 0;
+  for (const std::string_view& pattern : view.patterns) n_bytes += static_cast<int64_t>(pattern.size());
+  return CheckCount("the tokenizer", n_bytes, kMaxPatternBytes, "bytes of patterns");
 }
 
 Status CheckShape(const TensorEntry& t, const ModelConfig& config) {
@@ -126,7 +196,11 @@ Status CheckShape(const TensorEntry& t, const ModelConfig& config) {
     return Error(Code::kBadModel, "%s: group %d, type %s has none", title.c_str(), w.group,
                  WeightTypeName(w.type));
   }
-  if (coded && (w.group < 1 || w.cols % w.group != 0)) {
+  if (coded && (w.group < kMinWeightGroup || w.group > kMaxWeightGroup)) {
+    return Error(Code::kUnsupported, "%s: groups of %d columns, the range is %d to %d", title.c_str(),
+                 w.group, kMinWeightGroup, kMaxWeightGroup);
+  }
+  if (coded && w.cols % w.group != 0) {
     return Error(Code::kBadModel, "%s: group %d does not divide %d columns", title.c_str(), w.group, w.cols);
   }
   if (w.type == WeightType::kInt4 && w.group % 2 != 0) {
@@ -177,7 +251,7 @@ Status CheckConfig(const ModelConfig& c) {
   KVC_RETURN_IF_ERROR(CheckRange("n_layers", c.n_layers, 1, kMaxLayers));
   KVC_RETURN_IF_ERROR(CheckRange("n_heads", c.n_heads, 1, kMaxHeads));
   KVC_RETURN_IF_ERROR(CheckRange("n_kv_heads", c.n_kv_heads, 1, kMaxHeads));
-  KVC_RETURN_IF_ERROR(CheckRange("head_dim", c.head_dim, 8, kMaxHeadDim));
+  KVC_RETURN_IF_ERROR(CheckRange("head_dim", c.head_dim, kMinHeadDim, kMaxHeadDim));
   KVC_RETURN_IF_ERROR(CheckRange("hidden_size", c.hidden_size, 1, kMaxHidden));
   KVC_RETURN_IF_ERROR(CheckRange("ffn_size", c.ffn_size, 1, kMaxFfn));
   KVC_RETURN_IF_ERROR(CheckRange("vocab_size", c.vocab_size, 1, kMaxVocab));
@@ -186,37 +260,47 @@ Status CheckConfig(const ModelConfig& c) {
   if (c.n_heads % c.n_kv_heads != 0) {
     return Error(Code::kBadModel, "n_heads %d is not a multiple of n_kv_heads %d", c.n_heads, c.n_kv_heads);
   }
-  if (c.head_dim % 8 != 0) return Error(Code::kUnsupported, "head_dim %d is not a multiple of 8", c.head_dim);
-  KVC_RETURN_IF_ERROR(CheckPositive("norm_eps", c.norm_eps));
-  if (c.norm_eps >= 1) return Error(Code::kBadModel, "norm_eps is %g, it must be below 1", c.norm_eps);
-  return CheckRope(c.rope, c.rope_pairing);
+  if (c.n_heads / c.n_kv_heads > kMaxQueryGroup) {
+    return Error(Code::kUnsupported,
+                 "n_heads %d with n_kv_heads %d: %d query heads share a KV head, the limit is %d", c.n_heads,
+                 c.n_kv_heads, c.n_heads / c.n_kv_heads, kMaxQueryGroup);
+  }
+  if (c.head_dim % kMinHeadDim != 0)
+    return Error(Code::kUnsupported, "head_dim %d is not a multiple of %d", c.head_dim, kMinHeadDim);
+  // In f32, where it keeps a row of zeros from being divided by zero.
+  if (!(c.norm_eps >= FLT_MIN && c.norm_eps < 1)) {
+    return Error(Code::kBadModel, "norm_eps is %g, it must be at least %g and below 1", c.norm_eps,
+                 static_cast<double>(FLT_MIN));
+  }
+  KVC_RETURN_IF_ERROR(CheckRope(c.rope, c.rope_pairing));
+  return CheckAngles(c.rope, c.head_dim);
+}
+
+Status CheckTokenizer(const TokenizerView& view, int64_t n_pieces) {
+  if (view.kind != TokenizerKind::kByteLevelBpe && view.kind != TokenizerKind::kSentencePieceBpe) {
+    return Error(Code::kUnsupported, "tokenizer kind %d is not known", static_cast<int>(view.kind));
+  }
+  KVC_RETURN_IF_ERROR(CheckPieces(view, n_pieces));
+  KVC_RETURN_IF_ERROR(CheckScores(view));
+  KVC_RETURN_IF_ERROR(CheckMerges(view));
+  KVC_RETURN_IF_ERROR(CheckPatterns(view));
+  KVC_RETURN_IF_ERROR(CheckRange("token bos", view.bos, -1, n_pieces - 1));
+  KVC_RETURN_IF_ERROR(CheckRange("token eos", view.eos, -1, n_pieces - 1));
+  KVC_RETURN_IF_ERROR(CheckRange("token unk", view.unk, -1, n_pieces - 1));
+  KVC_RETURN_IF_ERROR(CheckRange("token pad", view.pad, -1, n_pieces - 1));
+  const auto n_stop_tokens = static_cast<int64_t>(view.stop_tokens.size());
+  KVC_RETURN_IF_ERROR(CheckCount("the tokenizer", n_stop_tokens, kMaxStopTokens, "stop tokens"));
+  for (int32_t id : view.stop_tokens) KVC_RETURN_IF_ERROR(CheckRange("stop token", id, 0, n_pieces - 1));
+  return {};
 }
 
 Status CheckTokenizerSpec(const TokenizerSpec& spec, const ModelConfig& config) {
-  if (spec.kind != TokenizerKind::kByteLevelBpe && spec.kind != TokenizerKind::kSentencePieceBpe) {
-    return Error(Code::kUnsupported, "tokenizer kind %d is not known", static_cast<int>(spec.kind));
-  }
-  KVC_RETURN_IF_ERROR(CheckPieces(spec, config));
-  if (spec.merges.size() % 2 != 0)
-    return Error(Code::kBadModel, "the last tokenizer merge has only one side");
-  for (size_t i = 0; i < spec.merges.size(); ++i) {
-    if (spec.merges[i] >= 0 && spec.merges[i] < config.vocab_size) continue;
-    return Error(Code::kBadModel, "tokenizer merge %zu names piece %d of %d", i / 2, spec.merges[i],
-                 config.vocab_size);
-  }
-  const int64_t n_patterns = static_cast<int64_t>(spec.patterns.size());
-  KVC_RETURN_IF_ERROR(CheckCount("the tokenizer", n_patterns, kMaxPatterns, "patterns"));
-  for (const std::string& pattern : spec.patterns)
-    KVC_RETURN_IF_ERROR(CheckText("a tokenizer pattern", pattern));
-  KVC_RETURN_IF_ERROR(CheckRange("token bos", spec.bos, -1, config.vocab_size - 1));
-  KVC_RETURN_IF_ERROR(CheckRange("token eos", spec.eos, -1, config.vocab_size - 1));
-  KVC_RETURN_IF_ERROR(CheckRange("token unk", spec.unk, -1, config.vocab_size - 1));
-  KVC_RETURN_IF_ERROR(CheckRange("token pad", spec.pad, -1, config.vocab_size - 1));
-  const int64_t n_stop_tokens = static_cast<int64_t>(spec.stop_tokens.size());
-  KVC_RETURN_IF_ERROR(CheckCount("the tokenizer", n_stop_tokens, kMaxStopTokens, "stop tokens"));
-  for (int32_t id : spec.stop_tokens)
-    KVC_RETURN_IF_ERROR(CheckRange("stop token", id, 0, config.vocab_size - 1));
-  return {};
+  return CheckTokenizer(FlatTokenizer(spec).view(), config.vocab_size);
+}
+
+Status TryTokenizer(const TokenizerSpec& spec) {
+  const FlatTokenizer flat(spec);
+  return Tokenizer::Create(flat.view(), nullptr).status();
 }
 
 Status CheckTurnFormat(const TurnFormat& turns) {

@@ -1,6 +1,7 @@
-// What a model may consist of. The reader and the writer of model files hold them to these same rules.
-// kBadModel: it contradicts itself or a limit; kUnsupported: a value this version does not know. The text
-// names the field, its value and what would be right; the caller puts the file in front.
+// What a model may consist of, within the limits of lib/base/limits.h. The reader and the writer of model
+// files hold them to these same rules. kBadModel: it contradicts itself or a limit; kUnsupported: a value
+// this version does not know. The text names the field, its value and what would be right; the caller puts
+// the file in front.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,18 +10,18 @@
 #include "lib/base/status.h"
 #include "lib/model/model_config.h"
 #include "lib/model/model_file.h"
-#include "lib/model/tokenizer.h"
+#include "lib/model/tokenizer_spec.h"
 
 namespace kvc {
-
-// Further limits of a file; those of the network are in model_config.h.
-constexpr int64_t kMaxTextBytes = 1 << 16;  // one name, note, pattern or turn marker
-constexpr int32_t kMaxHeadScoreTables = 64, kMaxPatterns = 64, kMaxStopTokens = 1024;
 
 // count <= limit, else "<name> has <count> <things>, the limit is <limit>".
 Status CheckCount(const char* name, int64_t count, int64_t limit, const char* things);
 Status CheckConfig(const ModelConfig& config);
+// What can be seen without tables; Tokenizer::Create checks the rest. n_pieces: of the vocabulary.
+Status CheckTokenizer(const TokenizerView& view, int64_t n_pieces);
 Status CheckTokenizerSpec(const TokenizerSpec& spec, const ModelConfig& config);
+// All of it, but how many pieces there must be: a tokenizer is created on trial.
+Status TryTokenizer(const TokenizerSpec& spec);
 Status CheckTurnFormat(const TurnFormat& turns);
 Status CheckHeadScores(const std::vector<HeadScoreTable>& tables, const ModelConfig& config);
 // Role, layer, type, shape and group of each; every tensor the config needs is there, once. A kind of bias is

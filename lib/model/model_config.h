@@ -4,22 +4,20 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/limits.h"
 #include "lib/ops/network_ops.h"
 #include "lib/ops/rope.h"
 #include "lib/ops/tensor.h"
 
 namespace kvc {
 
-// Hard limits on what a file may claim; checked before any allocation that depends on a claim.
-constexpr int32_t kMaxLayers = 1024, kMaxHeads = 1024, kMaxHeadDim = 1024, kMaxHidden = 1 << 17,
-                  kMaxFfn = 1 << 20, kMaxVocab = 1 << 21, kMaxContext = 1 << 26;
 // Tokens that a session which makes room for new ones counts: years of generation.
 constexpr int32_t kMaxPosition = 1 << 30;
 
 // What may differ from layer to layer.
 struct LayerConfig {
   int32_t attention_window = 0;  // 0: a token sees all before it; else the newest so many
-  int32_t rope = 0;              // index into ModelConfig::ropes; -1: no rotation
+  int32_t rope = 0;              // 0: ModelConfig::rope; i: more_ropes[i - 1]; -1: no rotation
   Activation activation = Activation::kSilu;
 };
 
@@ -36,7 +34,7 @@ struct ModelConfig {
   bool tied_head = false;  // the output head is the embedding matrix
   float embedding_scale = 1, residual_scale = 1, logit_scale = 1;
   float attention_scale = 0;        // of attention logits; 0: 1 / sqrt(head_dim)
-  std::vector<RopeConfig> ropes;    // beside `rope`, which is the first
+  std::vector<RopeConfig> more_ropes;  // of layers that have one of their own
   std::vector<LayerConfig> layers;  // [n_layers]
 };
 

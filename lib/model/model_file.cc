@@ -18,25 +18,29 @@ namespace {
 constexpr int64_t kScanBlock = 256 * 1024;  // bytes: hashed, then looked through while still in the L2 cache
 
 // The kind of failure goes in front, so that a message says what is wrong with the file as a whole.
-Status Classify(Status status) {
+Status Classify(const Status& status) {
   if (status.code() == Code::kUnsupported) return Status(status.code(), "unsupported: " + status.message());
   if (status.code() == Code::kBadModel) return Status(status.code(), "damaged: " + status.message());
   return status;
+}
+
+Status Prefix(const std::string& name, const Status& status) {
+  return status.ok() ? status : Status(status.code(), name + ": " + status.message());
 }
 
 class VerifiedFile final : public ModelFile {
  public:
   // name goes in front of every message. The bytes are file's, or data[n_bytes] of the caller.
   static Result<std::unique_ptr<ModelFile>> Create(const std::string& name, MappedFile file,
-                                                   const uint8_t* data, int64_t n_bytes) {
-    std::unique_ptr<VerifiedFile> model(new VerifiedFile(std::move(file), data, n_bytes));
-    const Status status = model->Verify();
-    if (!status.ok()) return Status(status.code(), name + ": " + status.message());
+                                                   const uint8_t* data, int64_t n_bytes, MemoryMeter* meter) {
+    std::unique_ptr<VerifiedFile> model(new VerifiedFile(name, std::move(file), data, n_bytes));
+    KVC_RETURN_IF_ERROR(Prefix(name, model->Verify(meter)));
     return std::unique_ptr<ModelFile>(std::move(model));
   }
 
+  const std::string& name() const override { return name_; }
   const ModelConfig& config() const override { return content_.config; }
-  const TokenizerSpec& tokenizer_spec() const override { return content_.tokenizer; }
+  const TokenizerView& tokenizer() const override { return content_.tokenizer; }
   const TurnFormat& turn_format() const override { return content_.turn_format; }
   const std::vector<HeadScoreTable>& head_scores() const override { return content_.head_scores; }
   const std::vector<TensorEntry>& tensors() const override { return content_.tensors; }
@@ -44,18 +48,20 @@ class VerifiedFile final : public ModelFile {
   uint32_t version() const override { return header_.version; }
   int64_t file_bytes() const override { return n_bytes_; }
   int64_t weight_bytes() const override { return weight_bytes_; }
+  bool weights_are_metered() const override { return file_.size() > 0 && !file_.mapped(); }
   const std::string& created_by() const override { return content_.created_by; }
   const std::string& source() const override { return content_.source; }
   std::string DescribeJson() const override { return DescribeModelFile(*this); }
 
  private:
-  VerifiedFile(MappedFile file, const uint8_t* data, int64_t n_bytes)
-      : file_(std::move(file)), data_(data), n_bytes_(n_bytes) {}
+  VerifiedFile(const std::string& name, MappedFile file, const uint8_t* data, int64_t n_bytes)
+      : name_(name), file_(std::move(file)), data_(data), n_bytes_(n_bytes) {}
 
-  Status Verify() {
+  Status Verify(MemoryMeter* meter) {
     KVC_RETURN_IF_ERROR(DecodeHeader(data_, n_bytes_, &header_));
     const int64_t directory_bytes = static_cast<int64_t>(header_.directory_bytes);
-    KVC_RETURN_IF_ERROR(Classify(ReadDirectory(data_ + kHeaderBytes, directory_bytes, &content_)));
+    KVC_RETURN_IF_ERROR(
+        Classify(ReadDirectory(data_ + kHeaderBytes, directory_bytes, meter, &charge_, &content_)));
     KVC_RETURN_IF_ERROR(Classify(CheckContent()));
     KVC_RETURN_IF_ERROR(Classify(CheckSections(data_, header_, content_.sections)));
     KVC_RETURN_IF_ERROR(Classify(BindTensors()));
@@ -66,7 +72,7 @@ class VerifiedFile final : public ModelFile {
 
   Status CheckContent() const {
     KVC_RETURN_IF_ERROR(CheckConfig(content_.config));
-    KVC_RETURN_IF_ERROR(CheckTokenizerSpec(content_.tokenizer, content_.config));
+    KVC_RETURN_IF_ERROR(CheckTokenizer(content_.tokenizer, content_.config.vocab_size));
     KVC_RETURN_IF_ERROR(CheckHeadScores(content_.head_scores, content_.config));
     return CheckTensors(content_.tensors, content_.config);
   }
@@ -132,37 +138,41 @@ class VerifiedFile final : public ModelFile {
                  static_cast<long long>(offset), static_cast<long long>(offset + size));
   }
 
+  const std::string name_;
   const MappedFile file_;  // empty when the bytes are the caller's
   const uint8_t* const data_;
   const int64_t n_bytes_;
   ContainerHeader header_;
+  MeterCharge charge_;  // of content_
   DirectoryContent content_;
   int64_t weight_bytes_ = 0;
   uint64_t fingerprint_ = 0;
 };
 
-Result<std::unique_ptr<ModelFile>> Verified(const std::string& name, Result<MappedFile> file) {
+Result<std::unique_ptr<ModelFile>> Verified(const std::string& name, Result<MappedFile> file,
+                                            MemoryMeter* meter) {
   if (!file.ok()) return file.status();
   const uint8_t* data = file.value().data();
   const int64_t n_bytes = file.value().size();
-  return VerifiedFile::Create(name, std::move(file.value()), data, n_bytes);
+  return VerifiedFile::Create(name, std::move(file.value()), data, n_bytes, meter);
 }
 
 }  // namespace
 
+Status ModelFile::Fault(const Status& status) const { return Prefix(name(), Classify(status)); }
+
 Result<std::unique_ptr<ModelFile>> ModelFile::Open(const std::string& path, MemoryMeter* meter) {
-  return Verified(path, MappedFile::Open(path, meter));
+  return Verified(path, MappedFile::Open(path, meter), meter);
 }
 
 Result<std::unique_ptr<ModelFile>> ModelFile::OpenFd(int fd, int64_t offset, int64_t n_bytes,
                                                      MemoryMeter* meter) {
   const std::string name = Format("descriptor %d at byte %lld", fd, static_cast<long long>(offset));
-  return Verified(name, MappedFile::FromFd(fd, offset, n_bytes, name, meter));
+  return Verified(name, MappedFile::FromFd(fd, offset, n_bytes, name, meter), meter);
 }
 
 Result<std::unique_ptr<ModelFile>> ModelFile::OpenMemory(const uint8_t* data, int64_t n_bytes,
                                                          MemoryMeter* meter) {
-  static_cast<void>(meter);  // the bytes are the caller's
   if (n_bytes < 0 || (data == nullptr && n_bytes > 0)) {
     return Error(Code::kInvalid, "model in memory: no data, or %lld bytes of it",
                  static_cast<long long>(n_bytes));
@@ -170,7 +180,7 @@ Result<std::unique_ptr<ModelFile>> ModelFile::OpenMemory(const uint8_t* data, in
   if (reinterpret_cast<uintptr_t>(data) % 64 != 0) {
     return Error(Code::kInvalid, "model in memory: its address is not a multiple of 64");
   }
-  return VerifiedFile::Create("model in memory", MappedFile(), data, n_bytes);
+  return VerifiedFile::Create("model in memory", MappedFile(), data, n_bytes, meter);
 }
 
 }  // namespace kvc

@@ -9,7 +9,7 @@
 #include "lib/base/span.h"
 #include "lib/base/status.h"
 #include "lib/model/model_config.h"
-#include "lib/model/tokenizer.h"
+#include "lib/model/tokenizer_spec.h"
 
 namespace kvc {
 
@@ -31,10 +31,10 @@ struct TurnFormat {
 class ModelFile {
  public:
   // Maps (or reads, where mapping fails) and verifies everything: container, FlatBuffers verifier with
-  // limits, ranges, overlaps, shapes against the config, checksums, finite values. Messages say truncated,
-  // damaged, newer version or unsupported, and what and where. meter is charged for what is read into memory,
-  // not for mappings. kIo cannot read; kBadModel truncated, damaged or newer; kUnsupported a value this
-  // version does not know; kMemory.
+  // limits, ranges, overlaps, shapes against the config, checksums, finite values. Messages name the file and
+  // say truncated, damaged, newer version or unsupported, and what and where. meter (may be null) is charged
+  // for what is read or copied into memory, not for mappings. kIo cannot read; kBadModel truncated, damaged
+  // or newer; kUnsupported a value this version does not know; kMemory.
   static Result<std::unique_ptr<ModelFile>> Open(const std::string& path, MemoryMeter* meter);
   // n_bytes from offset, 0 = to the end. The descriptor may be closed after the call. Where offset is no
   // multiple of 64, the file is read into memory, as its weights would not be aligned.
@@ -45,8 +45,10 @@ class ModelFile {
                                                        MemoryMeter* meter);
   virtual ~ModelFile() = default;
 
+  virtual const std::string& name() const = 0;  // the path, or what stands for it in messages
   virtual const ModelConfig& config() const = 0;
-  virtual const TokenizerSpec& tokenizer_spec() const = 0;
+  virtual const TokenizerView& tokenizer() const = 0;  // of the file's bytes
+  TokenizerSpec tokenizer_spec() const { return tokenizer().ToSpec(); }
   virtual const TurnFormat& turn_format() const = 0;
   virtual const std::vector<HeadScoreTable>& head_scores() const = 0;
   virtual const std::vector<TensorEntry>& tensors() const = 0;
@@ -55,10 +57,13 @@ class ModelFile {
   virtual uint32_t version() const = 0;
   virtual int64_t file_bytes() const = 0;
   virtual int64_t weight_bytes() const = 0;
+  virtual bool weights_are_metered() const = 0;       // the whole file was read into memory, and charged
   virtual const std::string& created_by() const = 0;  // tool and version that wrote it
   virtual const std::string& source() const = 0;      // what it was converted from, for people
   // Everything above as one JSON object (kvc inspect --json, kvc_model_describe).
   virtual std::string DescribeJson() const = 0;
+  // A failure to use what the file holds, told as Open tells its own: with name and kind of failure in front.
+  Status Fault(const Status& status) const;
 };
 
 }  // namespace kvc

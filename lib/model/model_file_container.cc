@@ -83,7 +83,8 @@ Status DecodeHeader(const uint8_t* file, int64_t n_bytes, ContainerHeader* heade
     return Error(Code::kBadModel, "%s: the file has %lld bytes, its header says %llu",
                  cut ? "truncated" : "damaged", n, static_cast<unsigned long long>(header->file_bytes));
   }
-  if (header->directory_bytes > static_cast<uint64_t>(std::min(n_bytes - kHeaderBytes, kMaxDirectoryBytes))) {
+  if (header->directory_bytes >
+      static_cast<uint64_t>(std::min<int64_t>(n_bytes - kHeaderBytes, kMaxDirectoryBytes))) {
     return Error(
         Code::kBadModel,
         "damaged: the header says the directory has %llu bytes, the file has %lld, the limit is %lld",

@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "lib/base/limits.h"
 #include "lib/base/status.h"
 
 namespace kvc {
 
 constexpr int64_t kHeaderBytes = 40, kSectionAlignment = 4096;
-constexpr int64_t kMaxDirectoryBytes = int64_t{1} << 28;
 constexpr uint16_t kTensorSection = 1;  // SectionKind of the schema
 
 // Little-endian in the file: magic "KVCM", then these in order, then XXH3-64 of the 32 bytes before it.

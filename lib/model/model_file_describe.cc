@@ -63,13 +63,13 @@ void DescribeConfig(const ModelConfig& c, JsonWriter* json) {
   json->EndObject();
 }
 
-void DescribeTokenizer(const TokenizerSpec& t, JsonWriter* json) {
+void DescribeTokenizer(const TokenizerView& t, JsonWriter* json) {
   json->Key("tokenizer").BeginObject();
   json->Field("kind", t.kind == TokenizerKind::kByteLevelBpe ? "byte-level-bpe" : "sentencepiece-bpe");
-  json->Field("n_pieces", static_cast<int64_t>(t.pieces.size()));
+  json->Field("n_pieces", static_cast<int64_t>(t.n_pieces()));
   json->Field("n_merges", static_cast<int64_t>(t.merges.size() / 2));
   json->Key("patterns").BeginArray();
-  for (const std::string& pattern : t.patterns) json->Value(pattern);
+  for (const std::string_view& pattern : t.patterns) json->Value(std::string(pattern));
   json->EndArray();
   json->Field("ignore_merges", t.ignore_merges);
   json->Field("nfc", t.nfc);
@@ -151,7 +151,7 @@ std::string DescribeModelFile(const ModelFile& file) {
   json.Field("weight_bytes", file.weight_bytes());
   json.Field("n_parameters", n_parameters);
   DescribeConfig(file.config(), &json);
-  DescribeTokenizer(file.tokenizer_spec(), &json);
+  DescribeTokenizer(file.tokenizer(), &json);
   DescribeTurnFormat(file.turn_format(), &json);
   json.Key("head_scores").BeginArray();
   for (const HeadScoreTable& table : file.head_scores()) DescribeHeadScores(table, &json);

@@ -1,28 +1,51 @@
 #include "lib/model/model_file_directory.h"
 
-#include <cstring>
-
 #include "kvc_model_generated.h"
+#include "lib/base/limits.h"
 #include "lib/model/model_check.h"
 
 namespace kvc {
 namespace {
 
-constexpr flatbuffers::uoffset_t kMaxDepth = 8, kMaxTables = 1 << 17;
+template <typename T>
+Span<const T> ViewOf(const flatbuffers::Vector<T>* from) {
+  return from == nullptr ? Span<const T>() : Span<const T>(from->data(), from->size());
+}
 
-Status ReadText(const flatbuffers::String* text, const char* name, std::string* out) {
+class DirectoryReader {
+ public:
+  DirectoryReader(int64_t n_bytes, MemoryMeter* meter, MeterCharge* charge)
+      : left_(n_bytes), meter_(meter), charge_(charge) {}
+  Status Read(const schema::Directory& from, DirectoryContent* content);
+
+ private:
+  Status ReadText(const flatbuffers::String* text, const char* name, std::string* out);
+  Status ReadConfig(const schema::Config& from, ModelConfig* c);
+  Status ReadTurnFormat(const schema::TurnFormat& from, TurnFormat* t);
+  Status ReadHeadScores(const schema::HeadScores& from, HeadScoreTable* t);
+  Status ReadTensors(const schema::Directory& from, DirectoryContent* content);
+  // A text or vector of the directory is about to be copied. One that several tables refer to would be copied
+  // for each: more comes out than lies in the file.
+  Status Copies(int64_t n_bytes) {
+    left_ -= n_bytes;
+    if (left_ < 0) return Error(Code::kBadModel, "tables of the directory share texts or scores");
+    return charge_->Add(meter_, n_bytes, "texts and scores of the model");
+  }
+
+  int64_t left_;  // bytes that copies may still take
+  MemoryMeter* const meter_;
+  MeterCharge* const charge_;
+};
+
+Status DirectoryReader::ReadText(const flatbuffers::String* text, const char* name, std::string* out) {
   if (text == nullptr) return {};
-  KVC_RETURN_IF_ERROR(CheckCount(name, text->size(), kMaxTextBytes, "bytes"));
+  KVC_RETURN_IF_ERROR(CheckCount(name, text->size(), kMaxStringBytes, "bytes"));
+  KVC_RETURN_IF_ERROR(Copies(text->size()));
   out->assign(text->data(), text->size());
   return {};
 }
 
-template <typename T>
-void ReadNumbers(const flatbuffers::Vector<T>* from, std::vector<T>* out) {
-  if (from != nullptr) out->assign(from->begin(), from->end());
-}
-
-Status ReadConfig(const schema::Config& from, ModelConfig* c) {
+Status DirectoryReader::ReadConfig(const schema::Config& from, ModelConfig* c) {
   KVC_RETURN_IF_ERROR(ReadText(from.name(), "name", &c->name));
   KVC_RETURN_IF_ERROR(ReadText(from.architecture(), "architecture", &c->architecture));
   c->n_layers = from.n_layers(), c->n_heads = from.n_heads(), c->n_kv_heads = from.n_kv_heads();
@@ -41,54 +64,25 @@ Status ReadConfig(const schema::Config& from, ModelConfig* c) {
   return {};
 }
 
-Status ReadPieces(const schema::Tokenizer& from, TokenizerSpec* t) {
-  const auto& bytes = *from.piece_bytes();
-  const auto& ends = *from.piece_ends();
-  const auto& kinds = *from.piece_kinds();
-  KVC_RETURN_IF_ERROR(CheckCount("the tokenizer", ends.size(), kMaxVocab, "pieces"));
-  t->pieces.reserve(ends.size());
-  uint32_t begin = 0;
-  for (flatbuffers::uoffset_t i = 0; i < ends.size(); ++i) {
-    const uint32_t end = ends.Get(i);
-    if (end < begin || end > bytes.size()) {
-      return Error(Code::kBadModel,
-                   "tokenizer piece %u ends at byte %u, before its start %u or beyond all %u", i, end, begin,
-                   bytes.size());
-    }
-    t->pieces.emplace_back(reinterpret_cast<const char*>(bytes.data()) + begin, end - begin);
-    begin = end;
-  }
-  if (begin != bytes.size()) {
-    return Error(Code::kBadModel, "the tokenizer's pieces end at byte %u of %u", begin, bytes.size());
-  }
-  t->piece_kinds.resize(kinds.size());
-  for (flatbuffers::uoffset_t i = 0; i < kinds.size(); ++i)
-    t->piece_kinds[i] = static_cast<PieceKind>(kinds.Get(i));
-  return {};
-}
-
-Status ReadTokenizer(const schema::Tokenizer& from, TokenizerSpec* t) {
+Status ReadTokenizer(const schema::Tokenizer& from, TokenizerView* t) {
   t->kind = static_cast<TokenizerKind>(from.kind());
-  KVC_RETURN_IF_ERROR(ReadPieces(from, t));
-  ReadNumbers(from.scores(), &t->scores);
-  ReadNumbers(from.merges(), &t->merges);
+  t->piece_bytes = ViewOf(from.piece_bytes()), t->piece_ends = ViewOf(from.piece_ends());
+  t->piece_kinds = {reinterpret_cast<const uint8_t*>(from.piece_kinds()->Data()), from.piece_kinds()->size()};
+  t->scores = ViewOf(from.scores()), t->merges = ViewOf(from.merges());
+  t->stop_tokens = ViewOf(from.stop_tokens());
   if (from.patterns() != nullptr) {
     KVC_RETURN_IF_ERROR(CheckCount("the tokenizer", from.patterns()->size(), kMaxPatterns, "patterns"));
-    t->patterns.resize(from.patterns()->size());
-    for (size_t i = 0; i < t->patterns.size(); ++i) {
-      const auto index = static_cast<flatbuffers::uoffset_t>(i);
-      KVC_RETURN_IF_ERROR(ReadText(from.patterns()->Get(index), "a tokenizer pattern", &t->patterns[i]));
-    }
+    for (const flatbuffers::String* pattern : *from.patterns())
+      t->patterns.emplace_back(pattern->data(), pattern->size());
   }
   t->ignore_merges = from.ignore_merges(), t->nfc = from.nfc();
   t->add_space_prefix = from.add_space_prefix(), t->remove_extra_spaces = from.remove_extra_spaces();
   t->byte_fallback = from.byte_fallback(), t->add_bos = from.add_bos();
   t->bos = from.bos(), t->eos = from.eos(), t->unk = from.unk(), t->pad = from.pad();
-  ReadNumbers(from.stop_tokens(), &t->stop_tokens);
   return {};
 }
 
-Status ReadTurnFormat(const schema::TurnFormat& from, TurnFormat* t) {
+Status DirectoryReader::ReadTurnFormat(const schema::TurnFormat& from, TurnFormat* t) {
   constexpr char kName[] = "a marker of the turn format";
   KVC_RETURN_IF_ERROR(ReadText(from.system_prefix(), kName, &t->system_prefix));
   KVC_RETURN_IF_ERROR(ReadText(from.system_suffix(), kName, &t->system_suffix));
@@ -98,23 +92,33 @@ Status ReadTurnFormat(const schema::TurnFormat& from, TurnFormat* t) {
   return ReadText(from.assistant_suffix(), kName, &t->assistant_suffix);
 }
 
-Status ReadHeadScores(const schema::HeadScores& from, HeadScoreTable* t) {
+Status DirectoryReader::ReadHeadScores(const schema::HeadScores& from, HeadScoreTable* t) {
   constexpr char kName[] = "a text of a head-score table";
   KVC_RETURN_IF_ERROR(ReadText(from.name(), kName, &t->name));
   KVC_RETURN_IF_ERROR(ReadText(from.estimator(), kName, &t->estimator));
   KVC_RETURN_IF_ERROR(ReadText(from.dataset(), kName, &t->dataset));
   KVC_RETURN_IF_ERROR(ReadText(from.tool(), kName, &t->tool));
   KVC_RETURN_IF_ERROR(ReadText(from.note(), kName, &t->note));
-  KVC_RETURN_IF_ERROR(
-      CheckCount(t->name.c_str(), from.scores()->size(), int64_t{kMaxLayers} * kMaxHeads, "scores"));
+  const Span<const float> scores = ViewOf(from.scores());
+  KVC_RETURN_IF_ERROR(CheckCount(t->name.c_str(), static_cast<int64_t>(scores.size()),
+                                 int64_t{kMaxLayers} * kMaxHeads, "scores"));
   t->n_layers = from.n_layers(), t->n_columns = from.n_columns();
   t->n_samples = from.n_samples(), t->seed = from.seed(), t->budget = from.budget(), t->alpha = from.alpha();
-  ReadNumbers(from.scores(), &t->scores);
+  KVC_RETURN_IF_ERROR(Copies(static_cast<int64_t>(scores.size() * sizeof(float))));
+  t->scores.assign(scores.begin(), scores.end());
   return {};
 }
 
-void ReadTensors(const schema::Directory& from, DirectoryContent* content) {
-  for (const schema::Tensor* t : *from.tensors()) {
+Status DirectoryReader::ReadTensors(const schema::Directory& from, DirectoryContent* content) {
+  const auto& tensors = *from.tensors();
+  const auto& sections = *from.sections();
+  constexpr size_t kTensorBytes = sizeof(TensorEntry) + sizeof(uint32_t);
+  KVC_RETURN_IF_ERROR(charge_->Add(
+      meter_, static_cast<int64_t>(tensors.size() * kTensorBytes + sections.size() * sizeof(SectionEntry)),
+      "the list of tensors"));
+  content->tensors.reserve(tensors.size()), content->tensor_sections.reserve(tensors.size());
+  content->sections.reserve(sections.size());
+  for (const schema::Tensor* t : tensors) {
     TensorEntry entry;
     entry.role = static_cast<TensorRole>(t->role()), entry.layer = t->layer();
     entry.weight.type = static_cast<WeightType>(t->type());
@@ -123,20 +127,13 @@ void ReadTensors(const schema::Directory& from, DirectoryContent* content) {
     content->tensors.push_back(entry);
     content->tensor_sections.push_back(t->section());
   }
-  for (const schema::Section* s : *from.sections()) {
+  for (const schema::Section* s : sections) {
     content->sections.push_back({static_cast<uint16_t>(s->kind()), s->offset(), s->size(), s->checksum()});
   }
+  return {};
 }
 
-}  // namespace
-
-Status ReadDirectory(const uint8_t* data, int64_t n_bytes, DirectoryContent* content) {
-  flatbuffers::Verifier verifier(data, static_cast<size_t>(n_bytes), kMaxDepth, kMaxTables);
-  if (!schema::VerifyDirectoryBuffer(verifier)) {
-    return Error(Code::kBadModel, "the directory is not a valid FlatBuffers buffer of kind %s",
-                 schema::DirectoryIdentifier());
-  }
-  const schema::Directory& from = *schema::GetDirectory(data);
+Status DirectoryReader::Read(const schema::Directory& from, DirectoryContent* content) {
   KVC_RETURN_IF_ERROR(ReadConfig(*from.config(), &content->config));
   KVC_RETURN_IF_ERROR(ReadTokenizer(*from.tokenizer(), &content->tokenizer));
   if (from.turn_format() != nullptr)
@@ -151,8 +148,19 @@ Status ReadDirectory(const uint8_t* data, int64_t n_bytes, DirectoryContent* con
   }
   KVC_RETURN_IF_ERROR(ReadText(from.created_by(), "created_by", &content->created_by));
   KVC_RETURN_IF_ERROR(ReadText(from.source(), "source", &content->source));
-  ReadTensors(from, content);
-  return {};
+  return ReadTensors(from, content);
+}
+
+}  // namespace
+
+Status ReadDirectory(const uint8_t* data, int64_t n_bytes, MemoryMeter* meter, MeterCharge* charge,
+                     DirectoryContent* content) {
+  flatbuffers::Verifier verifier(data, static_cast<size_t>(n_bytes), kMaxDirectoryDepth, kMaxDirectoryTables);
+  if (!schema::VerifyDirectoryBuffer(verifier)) {
+    return Error(Code::kBadModel, "the directory is not a valid FlatBuffers buffer of kind %s",
+                 schema::DirectoryIdentifier());
+  }
+  return DirectoryReader(n_bytes, meter, charge).Read(*schema::GetDirectory(data), content);
 }
 
 }  // namespace kvc

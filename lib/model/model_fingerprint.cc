@@ -17,16 +17,9 @@ class Feed {
     (hasher_.Update(&values, sizeof(values)), ...);
   }
   template <typename T>
-  void Vector(const std::vector<T>& values) {
+  void Vector(Span<const T> values) {
     Values(uint64_t{values.size()});
     hasher_.Update(values.data(), values.size() * sizeof(T));
-  }
-  void Texts(const std::vector<std::string>& texts) {
-    Values(uint64_t{texts.size()});
-    for (const std::string& text : texts) {
-      Values(uint64_t{text.size()});
-      hasher_.Update(text.data(), text.size());
-    }
   }
   uint64_t Digest() const { return hasher_.Digest(); }
 
@@ -36,7 +29,7 @@ class Feed {
 
 }  // namespace
 
-uint64_t Fingerprint(const ModelConfig& c, const TokenizerSpec& t, const std::vector<TensorEntry>& tensors) {
+uint64_t Fingerprint(const ModelConfig& c, const TokenizerView& t, const std::vector<TensorEntry>& tensors) {
   Feed feed;
   feed.Values(c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.hidden_size, c.ffn_size, c.vocab_size);
   feed.Values(c.max_tokens, c.sliding_window, c.norm_eps);
@@ -45,11 +38,14 @@ uint64_t Fingerprint(const ModelConfig& c, const TokenizerSpec& t, const std::ve
   feed.Values(c.rope_pairing, c.qk_norm, c.tied_head);
   feed.Values(t.kind, t.ignore_merges, t.nfc, t.add_space_prefix, t.remove_extra_spaces, t.byte_fallback,
               t.add_bos, t.bos, t.eos, t.unk, t.pad);
-  feed.Texts(t.pieces);
+  feed.Values(uint64_t{t.n_pieces()});
+  for (size_t i = 0; i < t.n_pieces(); ++i) feed.Vector(t.Piece(i));
   feed.Vector(t.piece_kinds);
   feed.Vector(t.scores);
   feed.Vector(t.merges);
-  feed.Texts(t.patterns);
+  feed.Values(uint64_t{t.patterns.size()});
+  for (const std::string_view& pattern : t.patterns)
+    feed.Vector(Span<const char>(pattern.data(), pattern.size()));
   feed.Vector(t.stop_tokens);
   std::vector<const TensorEntry*> order;
   for (const TensorEntry& tensor : tensors) order.push_back(&tensor);

@@ -5,55 +5,42 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/memory_meter.h"
 #include "lib/base/span.h"
 #include "lib/base/status.h"
+#include "lib/model/token_list.h"
+#include "lib/model/tokenizer_spec.h"
 
 namespace kvc {
 
-enum class TokenizerKind : uint8_t { kByteLevelBpe = 1, kSentencePieceBpe = 2 };
-enum class PieceKind : uint8_t {
-  kNormal = 0,
-  kUnknown = 1,
-  kControl = 2,
-  kByte = 3,
-  kUserDefined = 4,
-  kUnused = 5
+// Flags of Encode; the numbers are those of kvc.h.
+enum EncodeFlags : uint32_t {
+  kAddBos = 1,        // BOS first, when the model has one
+  kParseSpecial = 2,  // special tokens written in the text become their ids; otherwise they are text
+  // The text goes on behind one that was encoded before: what a tokenizer does only where a text begins is
+  // not done (SentencePiece: the space before it; where extra spaces are removed, a space at its start
+  // counts). Ids are those of the whole text where no piece crosses the border, such as before a space
+  // behind a letter; merges across it cannot be made up for.
+  kContinue = 4,
 };
 
-// What the model file stores; plain data, filled by the converter, checked by Tokenizer::Create.
-struct TokenizerSpec {
-  TokenizerKind kind = TokenizerKind::kByteLevelBpe;
-  // id -> bytes as the piece prints them. Byte-level BPE: the GPT-2 byte alphabet undone. SentencePiece: ' '
-  // for U+2581, and a kByte piece is its one byte. Control and unknown pieces: as written in text. Ids
-  // without a piece: kUnused and empty.
-  std::vector<std::string> pieces;
-  std::vector<PieceKind> piece_kinds;  // same size as pieces
-  std::vector<float> scores;           // SentencePiece: merge priority per piece; else empty
-  std::vector<int32_t> merges;  // pairs (left id, right id), best first. SentencePiece: empty, or, from a
-                                // tokenizer.json, these decide instead of scores
-  std::vector<std::string> patterns;  // byte-level BPE: pre-tokenizer regular expressions, applied one after
-                                      // the other (each isolates its matches)
-  bool ignore_merges =
-      false;         // byte-level BPE: a whole word in the vocabulary is taken before merging (Llama 3)
-  bool nfc = false;  // normalise to NFC first (Qwen)
-  bool add_space_prefix = false;     // SentencePiece: a space goes before the text
-  bool remove_extra_spaces = false;  // SentencePiece: runs of spaces become one, ends are trimmed
-  bool byte_fallback = false;        // SentencePiece: unknown characters become byte pieces
-  int32_t bos = -1, eos = -1, unk = -1, pad = -1;
-  std::vector<int32_t> stop_tokens;  // eos and other ends of turn
-  bool add_bos = true;               // whether a prompt starts with BOS
-};
+// What Encode takes for a while beside the meter, at most, whatever the text: the longest part of a word that
+// is merged at once, the stacks of a pattern, the first ids. Beyond that come four bytes a token and, where a
+// text changes when it is normalised, its new form, both counted; and twice a run of combining marks.
+constexpr int64_t kMaxEncodeBytes = 16 << 20;
 
 class Tokenizer {
  public:
-  // kBadModel with what and where when the spec is inconsistent (duplicate or missing pieces, merges of
-  // pieces that do not exist, a pattern that does not compile, ids out of range).
-  static Result<std::unique_ptr<Tokenizer>> Create(TokenizerSpec spec);
+  // The view's arrays stay where they are while the tokenizer lives; they are not copied. Tables are taken
+  // through the meter (null: not counted). kBadModel with what and where when the view is inconsistent
+  // (duplicate or missing pieces, merges of pieces that do not exist, a pattern that does not compile, ids
+  // out of range), kUnsupported, kMemory.
+  static Result<std::unique_ptr<Tokenizer>> Create(const TokenizerView& view, MemoryMeter* meter);
   virtual ~Tokenizer() = default;
-  // Appends the ids of `text` to `ids`. Time linear in the text. parse_special: special tokens written in the
-  // text become their ids; otherwise they are text. add_bos: prepends BOS when the model has one.
-  virtual Status Encode(Span<const uint8_t> text, bool add_bos, bool parse_special,
-                        std::vector<int32_t>* ids) const = 0;
+  // Appends the ids of `text`. Time linear in the text. After a failure what was appended means nothing.
+  virtual Status Encode(Span<const uint8_t> text, uint32_t flags, TokenList* ids) const = 0;
+  // The same; after a failure `ids` is as it was.
+  Status Encode(Span<const uint8_t> text, uint32_t flags, std::vector<int32_t>* ids) const;
   // Bytes of one token inside a text (SentencePiece's leading space kept). Control tokens give "". id must be
   // in range.
   virtual Span<const uint8_t> Piece(int32_t id) const = 0;
@@ -61,7 +48,8 @@ class Tokenizer {
   // at the start).
   virtual Status Decode(Span<const int32_t> ids, std::string* text) const = 0;
   virtual bool IsStop(int32_t id) const = 0;
-  virtual const TokenizerSpec& spec() const = 0;
+  virtual const TokenizerView& spec() const = 0;
+  virtual int64_t bytes() const = 0;  // of its tables, as counted by the meter
 };
 
 }  // namespace kvc

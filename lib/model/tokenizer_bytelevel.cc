@@ -3,134 +3,122 @@
 // Bytes that are not valid UTF-8 are kept: each maximal run of them is a word of its own, and the text before
 // and after is split as if it ended there. (Libraries that take text would have put U+FFFD there before they
 // saw it.)
-#include <algorithm>
-
 #include "lib/base/utf8.h"
 #include "lib/model/tokenizer_impl.h"
 #include "lib/model/tokenizer_merge.h"
 #include "lib/model/tokenizer_normalize.h"
+#include "lib/model/tokenizer_regex.h"
 
 namespace kvc {
 namespace {
 
+constexpr size_t kFreeTextBytes = 256 * 1024;  // the normal form of longer texts counts against the meter
+
 class ByteLevelTokenizer final : public TokenizerBase {
  public:
-  explicit ByteLevelTokenizer(TokenizerSpec spec) : TokenizerBase(std::move(spec)), words_(&spec_.pieces) {}
+  using TokenizerBase::TokenizerBase;
   Status Init() override;
-  Status Decode(Span<const int32_t> ids, std::string* text) const override;
+  int64_t bytes() const override { return TokenizerBase::bytes() + words_.bytes() + merges_.bytes(); }
 
  protected:
-  Status EncodeSegments(Span<const uint8_t> text, const std::vector<TextSegment>& segments,
-                        std::vector<int32_t>* ids) const override;
+  std::unique_ptr<EncodeWork> StartWork(size_t n_bytes) const override {
+    return std::make_unique<Work>(n_bytes);
+  }
+  Status EncodePlain(Span<const uint8_t> text, bool begins, EncodeWork* work, TokenList* ids) const override;
 
  private:
-  // Working memory of one Encode.
-  struct Work {
+  struct Work final : EncodeWork {
+    explicit Work(size_t n_bytes) : scratch(n_bytes) {}
     PreTokenizer::Scratch scratch;
-    std::vector<TextRange> words;
-    std::string normalized;
+    Buffer<uint8_t> normalized;
     Merger merger;
   };
-  Status EncodeText(Span<const uint8_t> text, Work* work, std::vector<int32_t>* ids) const;
-  void EncodeWord(const uint8_t* word, size_t size, Work* work, std::vector<int32_t>* ids) const;
+  Status EncodeText(Span<const uint8_t> text, Work* work, TokenList* ids) const;
+  void EncodeWord(const uint8_t* word, size_t size, Work* work, TokenList* ids) const;
+  void MergeBytes(const uint8_t* bytes, size_t size, Work* work, TokenList* ids) const;
 
-  PieceTable words_;               // normal pieces
-  FlatMap merges_;                 // PairKey -> rank << 32 | result
-  std::vector<int32_t> byte_ids_;  // [256]
+  PieceTable words_;  // normal pieces; empty where words are not looked up whole
+  MergeTable merges_;
+  int32_t byte_ids_[256] = {};
   std::unique_ptr<PreTokenizer> pre_tokenizer_;
 };
 
 Status ByteLevelTokenizer::Init() {
-  if (!spec_.scores.empty() || spec_.byte_fallback || spec_.add_space_prefix || spec_.remove_extra_spaces) {
+  if (!view_.scores.empty() || view_.byte_fallback || view_.add_space_prefix || view_.remove_extra_spaces) {
     return Error(Code::kBadModel,
                  "a byte-level tokenizer has scores or space rules, which are SentencePiece's");
   }
-  std::vector<int32_t> ids;
-  KVC_RETURN_IF_ERROR(UniquePieces({PieceKind::kNormal}, &words_, &ids));
-  KVC_RETURN_IF_ERROR(BytePieces(PieceKind::kNormal, &byte_ids_));
-  KVC_RETURN_IF_ERROR(BuildMerges(words_, &merges_));
-  PieceTable added(&spec_.pieces);
-  KVC_RETURN_IF_ERROR(
-      UniquePieces({PieceKind::kControl, PieceKind::kUnknown, PieceKind::kUserDefined}, &added, &ids));
-  special_tokens_.Build(spec_.pieces, ids);
-  ids.erase(std::remove_if(ids.begin(), ids.end(),
-                           [this](int32_t id) { return KindOf(id) != PieceKind::kUserDefined; }),
-            ids.end());
-  user_tokens_.Build(spec_.pieces, ids);
-  auto pre_tokenizer = PreTokenizer::Create(spec_.patterns);
+  KVC_RETURN_IF_ERROR(charge_.Add(meter_, sizeof *this, "the tokenizer"));
+  KVC_RETURN_IF_ERROR(words_.Build(view_, {PieceKind::kNormal}, meter_));
+  KVC_RETURN_IF_ERROR(BytePieces(PieceKind::kNormal, byte_ids_));
+  KVC_RETURN_IF_ERROR(merges_.FindResults(view_, words_, meter_));
+  if (!view_.ignore_merges) words_.Free();
+  KVC_RETURN_IF_ERROR(merges_.Build(meter_));
+  joints_.Build(view_, {PieceKind::kNormal});
+  KVC_RETURN_IF_ERROR(special_tokens_.Build(
+      view_, {PieceKind::kControl, PieceKind::kUnknown, PieceKind::kUserDefined}, meter_));
+  KVC_RETURN_IF_ERROR(user_tokens_.Build(view_, {PieceKind::kUserDefined}, meter_));
+  auto pre_tokenizer = PreTokenizer::Create(view_.patterns, meter_, &charge_);
   if (!pre_tokenizer.ok()) return pre_tokenizer.status();
   pre_tokenizer_ = std::move(pre_tokenizer.value());
   return {};
 }
 
-Status ByteLevelTokenizer::EncodeSegments(Span<const uint8_t> text, const std::vector<TextSegment>& segments,
-                                          std::vector<int32_t>* ids) const {
-  Work work;
-  for (const TextSegment& segment : segments) {
-    if (segment.id >= 0) {
-      ids->push_back(segment.id);
-      continue;
+// That a text begins here makes no difference to this kind.
+Status ByteLevelTokenizer::EncodePlain(Span<const uint8_t> text, bool, EncodeWork* base,
+                                       TokenList* ids) const {
+  Work* work = static_cast<Work*>(base);
+  for (size_t begin = 0; begin < text.size();) {
+    bool valid = false;
+    const size_t end = Utf8RunEnd(text.data(), text.size(), begin, &valid);
+    if (valid) {
+      KVC_RETURN_IF_ERROR(EncodeText(text.subspan(begin, end - begin), work, ids));
+    } else {
+      EncodeWord(text.data() + begin, end - begin, work, ids);
     }
-    const Span<const uint8_t> part =
-        text.subspan(segment.range.begin, segment.range.end - segment.range.begin);
-    for (size_t begin = 0; begin < part.size();) {
-      bool valid = false;
-      const size_t end = Utf8RunEnd(part.data(), part.size(), begin, &valid);
-      if (valid) {
-        KVC_RETURN_IF_ERROR(EncodeText(part.subspan(begin, end - begin), &work, ids));
-      } else {
-        EncodeWord(part.data() + begin, end - begin, &work, ids);
-      }
-      begin = end;
-    }
+    begin = end;
   }
   return {};
 }
 
-Status ByteLevelTokenizer::EncodeText(Span<const uint8_t> text, Work* work, std::vector<int32_t>* ids) const {
-  if (spec_.nfc) {
-    KVC_RETURN_IF_ERROR(NormalizeNfc(text, &work->normalized));
-    text = Span<const uint8_t>(reinterpret_cast<const uint8_t*>(work->normalized.data()),
-                               work->normalized.size());
+Status ByteLevelTokenizer::EncodeText(Span<const uint8_t> text, Work* work, TokenList* ids) const {
+  if (view_.nfc) {
+    MemoryMeter* meter = text.size() > kFreeTextBytes ? meter_ : nullptr;
+    KVC_RETURN_IF_ERROR(NormalizeNfc(text, meter, &work->normalized, &text));
   }
-  KVC_RETURN_IF_ERROR(pre_tokenizer_->Split(text, &work->scratch, &work->words));
-  for (const TextRange& word : work->words)
+  return pre_tokenizer_->Split(text, &work->scratch, [&](TextRange word) {
     EncodeWord(text.data() + word.begin, word.end - word.begin, work, ids);
-  return {};
-}
-
-void ByteLevelTokenizer::EncodeWord(const uint8_t* word, size_t size, Work* work,
-                                    std::vector<int32_t>* ids) const {
-  if (spec_.ignore_merges) {
-    const int32_t id = words_.Find(word, size);
-    if (id >= 0) return ids->push_back(id);
-  }
-  std::vector<Symbol>& symbols = work->merger.symbols();
-  symbols.resize(size);
-  for (size_t i = 0; i < size; ++i)
-    symbols[i] = Symbol{static_cast<uint32_t>(i), 1, byte_ids_[word[i]], false};
-  work->merger.Run([this](const Symbol& left, const Symbol& right) {
-    const uint64_t* merge = merges_.Find(PairKey(left.id, right.id));
-    return merge == nullptr ? Merge{}
-                            : Merge{static_cast<uint32_t>(*merge >> 32), static_cast<int32_t>(*merge)};
   });
-  for (const Symbol& symbol : symbols) ids->push_back(symbol.id);
 }
 
-Status ByteLevelTokenizer::Decode(Span<const int32_t> ids, std::string* text) const {
-  KVC_RETURN_IF_ERROR(CheckIds(ids));
-  text->clear();
-  for (int32_t id : ids) {
-    const Span<const uint8_t> piece = Piece(id);
-    text->append(reinterpret_cast<const char*>(piece.data()), piece.size());
+void ByteLevelTokenizer::EncodeWord(const uint8_t* word, size_t size, Work* work, TokenList* ids) const {
+  if (view_.ignore_merges) {
+    const int32_t id = words_.Find(word, size);
+    if (id >= 0) return ids->Push(id);
   }
-  return {};
+  size_t begin = 0;
+  while (size - begin > kMaxWordBytes) {
+    const size_t end = PartEnd(word, begin);
+    MergeBytes(word + begin, end - begin, work, ids);
+    begin = end;
+  }
+  MergeBytes(word + begin, size - begin, work, ids);
+}
+
+void ByteLevelTokenizer::MergeBytes(const uint8_t* bytes, size_t size, Work* work, TokenList* ids) const {
+  if (size == 1) return ids->Push(byte_ids_[bytes[0]]);
+  work->merger.Begin(size);
+  for (size_t i = 0; i < size; ++i)
+    work->merger.Add(Symbol{static_cast<uint32_t>(i), 1, byte_ids_[bytes[i]]}, false);
+  work->merger.Run(
+      [this](const Symbol& left, const Symbol& right) { return merges_.Find(left.id, right.id); });
+  work->merger.ForEach([ids](const Symbol& symbol) { ids->Push(symbol.id); });
 }
 
 }  // namespace
 
-std::unique_ptr<TokenizerBase> NewByteLevelTokenizer(TokenizerSpec spec) {
-  return std::make_unique<ByteLevelTokenizer>(std::move(spec));
+std::unique_ptr<TokenizerBase> NewByteLevelTokenizer(const TokenizerView& view, MemoryMeter* meter) {
+  return std::make_unique<ByteLevelTokenizer>(view, meter);
 }
 
 }  // namespace kvc

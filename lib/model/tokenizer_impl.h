@@ -5,56 +5,57 @@
 #include <vector>
 
 #include "lib/model/tokenizer.h"
-#include "lib/model/tokenizer_regex.h"
 #include "lib/model/tokenizer_tables.h"
 
 namespace kvc {
 
-// A part of the text: plain (id -1), or a token written in it.
-struct TextSegment {
-  TextRange range;
-  int32_t id = -1;
+// What one call of Encode keeps from one part of its text to the next.
+class EncodeWork {
+ public:
+  virtual ~EncodeWork() = default;
 };
 
 class TokenizerBase : public Tokenizer {
  public:
-  explicit TokenizerBase(TokenizerSpec spec);
-  Status Encode(Span<const uint8_t> text, bool add_bos, bool parse_special,
-                std::vector<int32_t>* ids) const override;
+  TokenizerBase(const TokenizerView& view, MemoryMeter* meter);
+  using Tokenizer::Encode;
+  Status Encode(Span<const uint8_t> text, uint32_t flags, TokenList* ids) const override;
   Span<const uint8_t> Piece(int32_t id) const override;
+  Status Decode(Span<const int32_t> ids, std::string* text) const override;
   bool IsStop(int32_t id) const override;
-  const TokenizerSpec& spec() const override { return spec_; }
+  const TokenizerView& spec() const override { return view_; }
+  int64_t bytes() const override { return charge_.bytes() + special_tokens_.bytes() + user_tokens_.bytes(); }
 
-  // Checks the part of the spec that is the kind's own and builds the lookups. Once, after the common checks.
+  // Checks the part of the view that is the kind's own and builds the lookups. Once, after CheckTokenizer.
   virtual Status Init() = 0;
 
  protected:
-  // Appends the ids of the segments. May leave some behind when it fails.
-  virtual Status EncodeSegments(Span<const uint8_t> text, const std::vector<TextSegment>& segments,
-                                std::vector<int32_t>* ids) const = 0;
-  PieceKind KindOf(int32_t id) const { return spec_.piece_kinds[static_cast<size_t>(id)]; }
-  Status CheckIds(Span<const int32_t> ids) const;
-  // Ids of the pieces of some kinds, empty ones left out. Two of them with equal bytes: kBadModel.
-  Status UniquePieces(std::initializer_list<PieceKind> kinds, PieceTable* table,
-                      std::vector<int32_t>* ids) const;
+  // n_bytes: of the whole text.
+  virtual std::unique_ptr<EncodeWork> StartWork(size_t n_bytes) const = 0;
+  // Appends the ids of a part without special tokens. begins: a text begins here, by the rules of the kind.
+  virtual Status EncodePlain(Span<const uint8_t> text, bool begins, EncodeWork* work,
+                             TokenList* ids) const = 0;
+  PieceKind KindOf(int32_t id) const { return view_.Kind(static_cast<size_t>(id)); }
   // byte_ids[b]: the piece of the single byte b, among the pieces of a kind. A byte without one, or with two:
   // kBadModel.
-  Status BytePieces(PieceKind kind, std::vector<int32_t>* byte_ids) const;
-  // The pair of a merge as a key of a FlatMap.
-  static uint64_t PairKey(int32_t left, int32_t right) {
-    return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
-  }
-  // spec.merges as a map: PairKey -> rank << 32 | result, the result looked up in `table`. kBadModel names
-  // the merge.
-  Status BuildMerges(const PieceTable& table, FlatMap* merges) const;
+  Status BytePieces(PieceKind kind, int32_t* byte_ids) const;
+  // Where the part of a word of more than kMaxWordBytes that starts at `begin` ends.
+  size_t PartEnd(const uint8_t* bytes, size_t begin) const;
 
-  TokenizerSpec spec_;
-  PieceTrie user_tokens_;     // user-defined pieces: cut out of the text always, where the kind wants that
-  PieceTrie special_tokens_;  // control and unknown pieces too: cut out when parse_special
+  const TokenizerView view_;
+  MemoryMeter* const meter_;
+  MeterCharge charge_;           // of the object itself and of what libraries hold for it
+  TokenMatcher user_tokens_;     // user-defined pieces: cut out of the text always, where the kind wants that
+  TokenMatcher special_tokens_;  // control and unknown pieces too: cut out when kParseSpecial
+  PieceJoints joints_;           // of the pieces that merge
   bool cut_user_tokens_ = true;
+
+ private:
+  Status CheckIds(Span<const int32_t> ids) const;
+  std::vector<int32_t> stop_tokens_;  // ascending
 };
 
-std::unique_ptr<TokenizerBase> NewByteLevelTokenizer(TokenizerSpec spec);
-std::unique_ptr<TokenizerBase> NewSentencePieceTokenizer(TokenizerSpec spec);
+std::unique_ptr<TokenizerBase> NewByteLevelTokenizer(const TokenizerView& view, MemoryMeter* meter);
+std::unique_ptr<TokenizerBase> NewSentencePieceTokenizer(const TokenizerView& view, MemoryMeter* meter);
 
 }  // namespace kvc

@@ -4,94 +4,107 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <vector>
+#include <new>
+
+#include "lib/base/memory_meter.h"
+#include "lib/model/tokenizer_tables.h"
 
 namespace kvc {
+
+// Words are merged whole up to this size. A longer one is cut where no piece crosses, and where there is no
+// such place between two characters: there its ids may differ by a merge from those of the whole.
+constexpr size_t kMaxWordBytes = 256 * 1024;
 
 struct Symbol {
   uint32_t begin = 0, size = 0;  // bytes in the text of the word
   int32_t id = -1;               // piece, -1 unknown
-  bool frozen = false;           // never merges
 };
 
-// What a pair of neighbours would become.
-struct Merge {
-  static constexpr uint32_t kNone = ~uint32_t{0};
-  uint32_t rank = kNone;  // smaller merges first, equal ranks from the left; kNone: never
-  int32_t id = -1;
-};
-
-// Working memory of the loop, kept from word to word. O(n log n) for n symbols, whatever they are.
+// Working memory of the loop, kept from word to word: 32 bytes for each byte of the longest one. O(n log n)
+// for n symbols, whatever they are.
 class Merger {
  public:
-  // The symbols of one word, in order and without gaps. Fill, then Run; then they are the result.
-  std::vector<Symbol>& symbols() { return symbols_; }
+  // A word of `size` bytes; its symbols follow, in order and without gaps. frozen: never merges.
+  void Begin(size_t size) {
+    if (cells_.size() < static_cast<int64_t>(size)) Grow(size);
+    size_ = static_cast<uint32_t>(size);
+    n_queued_ = 0;
+  }
+  void Add(const Symbol& symbol, bool frozen) {
+    cells_[symbol.begin] = Cell{symbol.id, Merge{}, symbol.size, frozen};
+    cells_[symbol.begin + symbol.size - 1].size = symbol.size;
+  }
 
   // find(left, right) -> Merge, for neighbours that are not frozen.
   template <typename Find>
   void Run(const Find& find) {
-    const size_t n = symbols_.size();
-    if (n < 2) return;
-    links_.resize(n);
-    queue_.clear();
-    for (size_t i = 0; i < n; ++i) {
-      links_[i] = Link{static_cast<int32_t>(i) - 1, i + 1 < n ? static_cast<int32_t>(i) + 1 : kEnd, Merge{}};
-    }
-    for (size_t i = 0; i + 1 < n; ++i) Look(static_cast<int32_t>(i), find, false);
-    std::make_heap(queue_.begin(), queue_.end(), std::greater<uint64_t>());
-    while (!queue_.empty()) {
-      std::pop_heap(queue_.begin(), queue_.end(), std::greater<uint64_t>());
-      const uint64_t entry = queue_.back();
-      queue_.pop_back();
-      const auto at = static_cast<int32_t>(entry & 0xFFFFFFFFu);
+    for (uint32_t at = 0; at < size_; at += cells_[at].size) Look(at, find, false);
+    uint64_t* queue = queue_.data();
+    std::make_heap(queue, queue + n_queued_, std::greater<uint64_t>());
+    while (n_queued_ > 0) {
+      std::pop_heap(queue, queue + n_queued_, std::greater<uint64_t>());
+      const uint64_t entry = queue[--n_queued_];
+      const auto at = static_cast<uint32_t>(entry);
       // An entry is stale when the pair that begins here has changed since; then the pair of now has its own
       // entry.
-      if (links_[static_cast<size_t>(at)].merge.rank == static_cast<uint32_t>(entry >> 32)) Join(at, find);
+      if (cells_[at].merge.rank == static_cast<uint32_t>(entry >> 32)) Join(at, find);
     }
-    size_t count = 0;
-    for (int32_t at = 0; at != kEnd; at = links_[static_cast<size_t>(at)].next) {
-      symbols_[count++] = symbols_[static_cast<size_t>(at)];
-    }
-    symbols_.resize(count);
+  }
+
+  // each(symbol), in order.
+  template <typename Each>
+  void ForEach(const Each& each) const {
+    for (uint32_t at = 0; at < size_; at += cells_[at].size) each(Symbol{at, cells_[at].size, cells_[at].id});
   }
 
  private:
-  static constexpr int32_t kEnd = -1;
-  struct Link {
-    int32_t previous, next;
-    Merge merge;  // of this symbol with the next one; rank kNone also for symbols that are gone
+  // Of the symbol that starts at this byte. The last byte of a symbol knows its size too, which leads from a
+  // symbol to the one before.
+  struct Cell {
+    int32_t id;
+    Merge merge;  // with the next symbol; rank kNone also where no symbol starts any more
+    uint32_t size : 31, frozen : 1;
   };
 
-  template <typename Find>
-  void Look(int32_t at, const Find& find, bool sift) {
-    Link& link = links_[static_cast<size_t>(at)];
-    const Symbol& left = symbols_[static_cast<size_t>(at)];
-    link.merge = Merge{};
-    if (link.next == kEnd || left.frozen) return;
-    const Symbol& right = symbols_[static_cast<size_t>(link.next)];
-    if (right.frozen) return;
-    link.merge = find(left, right);
-    if (link.merge.rank == Merge::kNone) return;
-    queue_.push_back(uint64_t{link.merge.rank} << 32 | static_cast<uint32_t>(at));
-    if (sift) std::push_heap(queue_.begin(), queue_.end(), std::greater<uint64_t>());
+  void Grow(size_t size) {
+    const auto grown =
+        std::max(static_cast<int64_t>(size),
+                 std::clamp<int64_t>(2 * cells_.size(), 64, static_cast<int64_t>(kMaxWordBytes)));
+    // A symbol is in the queue once at first; a join takes one entry out and puts two in at most.
+    if (!cells_.Allocate(nullptr, grown, "a word", Buffer<Cell>::kSystem).ok() ||
+        !queue_.Allocate(nullptr, 2 * grown, "a word", Buffer<uint64_t>::kSystem).ok()) {
+      throw std::bad_alloc();
+    }
   }
 
   template <typename Find>
-  void Join(int32_t at, const Find& find) {
-    Link& link = links_[static_cast<size_t>(at)];
-    Link& gone = links_[static_cast<size_t>(link.next)];
-    symbols_[static_cast<size_t>(at)].size += symbols_[static_cast<size_t>(link.next)].size;
-    symbols_[static_cast<size_t>(at)].id = link.merge.id;
-    gone.merge = Merge{};
-    link.next = gone.next;
-    if (link.next != kEnd) links_[static_cast<size_t>(link.next)].previous = at;
-    if (link.previous != kEnd) Look(link.previous, find, true);
+  void Look(uint32_t at, const Find& find, bool sift) {
+    Cell& left = cells_[at];
+    const uint32_t next = at + left.size;
+    left.merge = Merge{};
+    if (next == size_ || left.frozen || cells_[next].frozen) return;
+    left.merge = find(Symbol{at, left.size, left.id}, Symbol{next, cells_[next].size, cells_[next].id});
+    if (left.merge.rank == Merge::kNone) return;
+    queue_[n_queued_++] = uint64_t{left.merge.rank} << 32 | at;
+    if (sift) std::push_heap(queue_.data(), queue_.data() + n_queued_, std::greater<uint64_t>());
+  }
+
+  template <typename Find>
+  void Join(uint32_t at, const Find& find) {
+    Cell& left = cells_[at];
+    Cell& right = cells_[at + left.size];
+    left.id = left.merge.id;
+    right.merge = Merge{};
+    left.size += right.size;
+    cells_[at + left.size - 1].size = left.size;
+    if (at > 0) Look(at - cells_[at - 1].size, find, true);
     Look(at, find, true);
   }
 
-  std::vector<Symbol> symbols_;
-  std::vector<Link> links_;
-  std::vector<uint64_t> queue_;  // min-heap of rank << 32 | index of the left symbol
+  Buffer<Cell> cells_;      // by byte of the word
+  Buffer<uint64_t> queue_;  // min-heap of rank << 32 | byte where the left symbol starts
+  int64_t n_queued_ = 0;
+  uint32_t size_ = 0;
 };
 
 }  // namespace kvc

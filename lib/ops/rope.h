@@ -24,6 +24,8 @@ class Rope {
  public:
   Rope() = default;
   Rope(const RopeConfig& config, int32_t head_dim);
+  // One that leaves vectors as they are.
+  static Rope None(int32_t head_dim);
   // cos, sin [D/2] of one position (any sign), attention factor included. Thread-safe, allocates nothing.
   void Angles(int64_t position, float* cos, float* sin) const;
   int32_t head_dim() const { return head_dim_; }

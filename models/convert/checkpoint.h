@@ -47,6 +47,7 @@ struct Checkpoint {
   ModelFileContent content;
   std::vector<SourceTensor> tensors;
   std::vector<std::unique_ptr<SourceFile>> files;
+  InputFiles inputs;  // everything that was read for it
   std::vector<std::string> warnings;
   // The biases the configuration promises in every layer. Absent: the configuration does not say, the tensors
   // decide.

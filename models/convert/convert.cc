@@ -7,6 +7,8 @@
 #include "lib/base/half.h"
 #include "lib/model/model_check.h"
 #include "models/convert/head_scores_json.h"
+#include "models/convert/output_file.h"
+#include "models/convert/printable.h"
 #include "models/convert/sources.h"
 #include "models/convert/weight_codec.h"
 
@@ -24,7 +26,7 @@ Result<Checkpoint> ReadSource(const std::string& source) {
   KVC_RETURN_IF_ERROR(file.value()->Read(0, start, std::min<int64_t>(9, file.value()->size())));
   const auto begins = [&](const char* magic) { return std::memcmp(start, magic, std::strlen(magic)) == 0; };
   if (begins("GGUF")) return ReadGguf(source);
-  if (begins("KVCM")) return Error(Code::kInvalid, "%s: is a .kvc file already", source.c_str());
+  if (begins(kModelFileMagic)) return Error(Code::kInvalid, "%s: is a .kvc file already", source.c_str());
   if (begins("PK\3\4"))
     return Error(Code::kUnsupported, "%s: PyTorch files are not supported: save the weights as safetensors",
                  source.c_str());
@@ -130,6 +132,8 @@ class TensorStream {
   Status Block(const SourceTensor& tensor, const Target& target, int64_t row, int64_t n_rows) {
     const int64_t n = n_rows * tensor.cols, out_bytes = n_rows * WeightRowBytes(target.type, tensor.cols);
     const Target kept = Kept(tensor.type);
+    const int64_t no_number = FirstNotFiniteElement(tensor.type, in_.data(), n);
+    if (no_number >= 0) return BadElement(tensor, row, no_number, "is not a finite number");
     uint16_t* scales = target.group == 0 ? nullptr : scales_.data() + row * (tensor.cols / target.group);
     if (kept.type == target.type && kept.group == target.group) {
       if (tensor.type == SourceType::kQ8_0)
@@ -150,7 +154,8 @@ class TensorStream {
       case WeightType::kBf16: {
         uint16_t* out = reinterpret_cast<uint16_t*>(out_.data());
         for (int64_t i = 0; i < n; ++i) out[i] = FloatToBf16(values_[static_cast<size_t>(i)]);
-        return Write(out, out_bytes);
+        bad = FirstNotFinite(WeightType::kBf16, out, n);
+        break;
       }
       case WeightType::kInt8:
         bad = EncodeInt8(values_.data(), n, target.group, out_.data(), scales);
@@ -160,11 +165,16 @@ class TensorStream {
         break;
     }
     if (bad < 0) return Write(out_.data(), out_bytes);
-    return Error(
-        Code::kBadModel,
-        "%s: tensor %s: row %lld, columns from %lld on: a value that is not finite or too large for %s",
-        tensor.file->path().c_str(), tensor.name.c_str(), static_cast<long long>(row + bad / tensor.cols),
-        static_cast<long long>(bad % tensor.cols), WeightTypeName(target.type));
+    const std::string why = Format("or one of its group is too large for %s", WeightTypeName(target.type));
+    return BadElement(tensor, row, bad, why.c_str());
+  }
+
+  // Of the rows from `row` on, the element with this index.
+  static Status BadElement(const SourceTensor& tensor, int64_t row, int64_t index, const char* why) {
+    return Error(Code::kBadModel, "%s: tensor %s: row %lld, column %lld: the value %s",
+                 tensor.file->path().c_str(), tensor.name.c_str(),
+                 static_cast<long long>(row + index / tensor.cols),
+                 static_cast<long long>(index % tensor.cols), why);
   }
 
   ModelWriter* writer_;
@@ -174,13 +184,15 @@ class TensorStream {
   std::vector<uint16_t> scales_;  // of the whole tensor: they follow its codes
 };
 
-Status ReadHeadScores(const ConvertOptions& options, ModelFileContent* content) {
+Status ReadHeadScores(const ConvertOptions& options, Checkpoint* checkpoint) {
+  ModelFileContent& content = checkpoint->content;
   for (const std::string& path : options.head_score_files) {
-    auto bytes = ReadSmallFile(path, kMaxHeadScoreBytes);
+    checkpoint->inputs.Add(path);
+    auto bytes = ReadWholeFile(path, kMaxHeadScoreBytes);
     if (!bytes.ok()) return bytes.status();
-    auto tables = ParseHeadScores(bytes.value(), path, content->config);
+    auto tables = ParseHeadScores(BytesOf(bytes.value()), path, content.config);
     if (!tables.ok()) return tables.status();
-    for (HeadScoreTable& table : tables.value()) content->head_scores.push_back(std::move(table));
+    for (HeadScoreTable& table : tables.value()) content.head_scores.push_back(std::move(table));
   }
   return {};
 }
@@ -189,14 +201,16 @@ Status CheckOptions(const std::string& source, const std::string& out_path, cons
   if (options.group != 32 && options.group != 64 && options.group != 128) {
     return Error(Code::kInvalid, "group is %d; allowed: 32, 64, 128", options.group);
   }
-  if (SameFile(source, out_path))
-    return Error(Code::kInvalid, "%s: source and output are one file", out_path.c_str());
-  return {};
+  InputFiles inputs;  // those that are known before anything is read
+  inputs.Add(source);
+  for (const std::string& path : options.head_score_files) inputs.Add(path);
+  return inputs.CheckOutput(out_path);
 }
 
 void Describe(const std::string& source, const ConvertOptions& options, Checkpoint* checkpoint) {
   ModelFileContent& content = checkpoint->content;
-  const std::string base = BaseName(source);
+  const Result<std::string> canonical = ResolveOutput(source);  // "." has a name too
+  const std::string base = Printable(BaseName(canonical.ok() ? canonical.value() : source));
   if (!options.name.empty()) content.config.name = options.name;
   if (content.config.name.empty())
     content.config.name = DirectoryExists(source) ? base : base.substr(0, base.find_last_of('.'));
@@ -235,22 +249,18 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
   auto read = ReadSource(source);
   if (!read.ok()) return read.status();
   Checkpoint& checkpoint = read.value();
-  for (const auto& file : checkpoint.files) {
-    if (SameFile(file->path(), out_path))
-      return Error(Code::kInvalid, "%s: is a file of the source", out_path.c_str());
-  }
-  KVC_RETURN_IF_ERROR(ReadHeadScores(options, &checkpoint.content));
+  KVC_RETURN_IF_ERROR(ReadHeadScores(options, &checkpoint));
+  KVC_RETURN_IF_ERROR(checkpoint.inputs.CheckOutput(out_path));
   Describe(source, options, &checkpoint);
   std::vector<Target> targets;
   std::vector<TensorPlan> plans = PlanTensors(options, &checkpoint, &targets);
   report->kind = checkpoint.kind, report->architecture = checkpoint.content.config.architecture;
   report->name = checkpoint.content.config.name, report->n_tensors = static_cast<int32_t>(plans.size());
   report->warnings = checkpoint.warnings;
-  {
-    const auto tokenizer = Tokenizer::Create(checkpoint.content.tokenizer);
-    if (!tokenizer.ok())
-      return Status(tokenizer.status().code(), source + ": tokenizer: " + tokenizer.status().message());
-  }
+  const Status content = CompleteContent(&checkpoint.content, plans);
+  if (!content.ok()) return Status(content.code(), source + ": " + content.message());
+  const Status tokenizer = TryTokenizer(checkpoint.content.tokenizer);
+  if (!tokenizer.ok()) return Status(tokenizer.code(), source + ": tokenizer: " + tokenizer.message());
   auto writer = ModelWriter::Create(out_path, std::move(checkpoint.content), std::move(plans));
   if (!writer.ok()) return writer.status();
   ConvertProgress progress;

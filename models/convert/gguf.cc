@@ -1,12 +1,13 @@
 #include "models/convert/gguf.h"
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 
 namespace kvc {
 namespace {
 
-constexpr int64_t kMaxMetadata = 1 << 16, kMaxTensors = 1 << 18, kMaxName = 1 << 16, kMaxString = 1 << 26;
+constexpr int64_t kMaxMetadata = 1 << 16, kMaxTensors = 1 << 16, kMaxName = 1 << 16, kMaxString = 1 << 26;
 constexpr uint32_t kMaxDimensions = 4;
 
 // Size of one element in the file; 0: not of fixed size, or unknown.
@@ -127,34 +128,26 @@ class Parser {
     return CountOf("metadata entries", kMaxMetadata, 13, n_metadata);
   }
 
-  Status Element(GgufType type, GgufValue* value) {
-    if (type == GgufType::kString) {
+  Status Strings(int64_t n, GgufValue* value) {
+    // No more than the bytes at hand have room for: with a part of the header the rest is not there yet.
+    const int64_t room = (static_cast<int64_t>(bytes_.size()) - at_) / 8 + 1;
+    value->strings.reserve(static_cast<size_t>(std::min(n, room)));
+    for (int64_t i = 0; i < n; ++i) {
       value->strings.emplace_back();
-      return String(kMaxString, &value->strings.back());
+      KVC_RETURN_IF_ERROR(String(kMaxString, &value->strings.back()));
     }
-    const int64_t n = ElementBytes(type);
+    return {};
+  }
+
+  Status Numbers(int64_t n, GgufValue* value) {
+    const int64_t size = ElementBytes(value->type);
     const uint8_t* p = nullptr;
-    KVC_RETURN_IF_ERROR(Take(n, &p));
-    uint64_t raw = 0;
-    for (int64_t i = n; i-- > 0;) raw = raw << 8 | p[i];
-    if (type == GgufType::kF32) {
-      float f = 0;
-      std::memcpy(&f, p, 4);
-      value->floats.push_back(f);
-    } else if (type == GgufType::kF64) {
-      double f = 0;
-      std::memcpy(&f, p, 8);
-      value->floats.push_back(f);
-    } else {
-      const bool is_signed =
-          type == GgufType::kI8 || type == GgufType::kI16 || type == GgufType::kI32 || type == GgufType::kI64;
-      const int shift = 64 - static_cast<int>(n) * 8;
-      if (type == GgufType::kU64 && raw > static_cast<uint64_t>(INT64_MAX))
-        return Bad("a number above 2^63 - 1");
-      if (type == GgufType::kBool && raw > 1) return Bad("a truth value of %d", static_cast<int>(raw));
-      value->ints.push_back(is_signed ? static_cast<int64_t>(raw << shift) >> shift
-                                      : static_cast<int64_t>(raw));
+    KVC_RETURN_IF_ERROR(Take(n * size, &p));
+    for (int64_t i = 0; i < n; ++i) {
+      if (value->type == GgufType::kBool && p[i] > 1) return Bad("a truth value of %d", p[i]);
+      if (value->type == GgufType::kU64 && p[i * size + 7] > 0x7f) return Bad("a number above 2^63 - 1");
     }
+    value->numbers.assign(p, p + n * size);
     return {};
   }
 
@@ -181,7 +174,7 @@ class Parser {
       const int64_t min_bytes = value.type == GgufType::kString ? 8 : ElementBytes(value.type);
       KVC_RETURN_IF_ERROR(CountOf("array elements", INT32_MAX, min_bytes, &n));
     }
-    for (int64_t i = 0; i < n; ++i) KVC_RETURN_IF_ERROR(Element(value.type, &value));
+    KVC_RETURN_IF_ERROR(value.type == GgufType::kString ? Strings(n, &value) : Numbers(n, &value));
     header->metadata.emplace(std::move(key), std::move(value));
     return {};
   }
@@ -190,7 +183,7 @@ class Parser {
     const auto it = header->metadata.find("general.alignment");
     if (it == header->metadata.end()) return {};
     const GgufValue& value = it->second;
-    const int64_t n = !value.is_array && value.ints.size() == 1 ? value.ints[0] : 0;
+    const int64_t n = !value.is_array && value.n_whole() == 1 ? value.Whole(0) : 0;
     if (n < 8 || n > (1 << 20) || (n & (n - 1)) != 0)
       return Bad("general.alignment must be a power of two from 8 to 2^20");
     header->alignment = n;
@@ -232,7 +225,38 @@ class Parser {
   int64_t at_ = 0;
 };
 
+bool IsFloating(GgufType type) { return type == GgufType::kF32 || type == GgufType::kF64; }
+
 }  // namespace
+
+size_t GgufValue::n_whole() const {
+  return IsFloating(type) || numbers.empty() ? 0 : numbers.size() / static_cast<size_t>(ElementBytes(type));
+}
+
+size_t GgufValue::n_floating() const {
+  return IsFloating(type) ? numbers.size() / static_cast<size_t>(ElementBytes(type)) : 0;
+}
+
+int64_t GgufValue::Whole(size_t i) const {
+  const size_t size = static_cast<size_t>(ElementBytes(type));
+  uint64_t raw = 0;
+  for (size_t b = size; b-- > 0;) raw = raw << 8 | numbers[i * size + b];
+  const bool is_signed =
+      type == GgufType::kI8 || type == GgufType::kI16 || type == GgufType::kI32 || type == GgufType::kI64;
+  const int shift = 64 - static_cast<int>(size) * 8;
+  return is_signed ? static_cast<int64_t>(raw << shift) >> shift : static_cast<int64_t>(raw);
+}
+
+double GgufValue::Floating(size_t i) const {
+  float single = 0;
+  double value = 0;
+  if (type == GgufType::kF64) {
+    std::memcpy(&value, &numbers[i * sizeof(value)], sizeof(value));
+    return value;
+  }
+  std::memcpy(&single, &numbers[i * sizeof(single)], sizeof(single));
+  return single;
+}
 
 Result<GgufHeader> ParseGguf(Span<const uint8_t> bytes, int64_t file_bytes, const std::string& where) {
   GgufHeader header;

@@ -27,14 +27,19 @@ enum class GgufType : uint32_t {
   kF64 = 12,
 };
 
-// One value of the metadata; a scalar is an array of one. Whole numbers and truth values in `ints` (u64 above
-// 2^63 - 1 is refused), floating ones in `floats`.
+// One value of the metadata; a scalar is an array of one. Numbers stay as the file has them, in as many
+// bytes.
 struct GgufValue {
   GgufType type{};  // of the elements
   bool is_array = false;
-  std::vector<int64_t> ints;
-  std::vector<double> floats;
+  std::vector<uint8_t> numbers;  // whole, floating and truth values, little-endian
   std::vector<std::string> strings;
+  // Elements, when they are whole numbers or truth values, or floating ones; else 0.
+  size_t n_whole() const;
+  size_t n_floating() const;
+  // Element i, below its count. (u64 above 2^63 - 1 is refused when it is read.)
+  int64_t Whole(size_t i) const;
+  double Floating(size_t i) const;
 };
 
 struct GgufTensor {
@@ -54,7 +59,8 @@ struct GgufHeader {
 
 // Parses the header from the first bytes of a file of file_bytes. kBufferTooSmall: the header goes on beyond
 // `bytes`, come back with more. kBadModel: truncated or damaged; kUnsupported: another version, byte order or
-// value type. Every count is checked against what the file can hold before memory is taken.
+// value type. Every count is checked against what the file can hold before memory is taken: the header takes
+// at most five times its size in memory, and 20 MB for names.
 Result<GgufHeader> ParseGguf(Span<const uint8_t> bytes, int64_t file_bytes, const std::string& where);
 
 const char* GgmlTypeName(uint32_t type);  // "Q4_K"; "unknown" for a number that has no name

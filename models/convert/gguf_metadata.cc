@@ -21,9 +21,9 @@ Status GgufMetadata::Int(const std::string& key, int64_t min, int64_t max, int32
   if (value->is_array)
     return Error(Code::kUnsupported, "%s: %s differs from layer to layer, which is not supported",
                  where_.c_str(), key.c_str());
-  if (value->ints.size() != 1 || value->type == GgufType::kBool)
+  if (value->n_whole() != 1 || value->type == GgufType::kBool)
     return WrongType(where_, key, "a whole number");
-  const int64_t number = value->ints[0];
+  const int64_t number = value->Whole(0);
   if (number < min || number > max) {
     return Error(Code::kBadModel, "%s: %s is %lld, outside %lld .. %lld", where_.c_str(), key.c_str(),
                  static_cast<long long>(number), static_cast<long long>(min), static_cast<long long>(max));
@@ -35,8 +35,8 @@ Status GgufMetadata::Int(const std::string& key, int64_t min, int64_t max, int32
 Status GgufMetadata::Number(const std::string& key, double min, double max, double* out) {
   const GgufValue* value = Find(key);
   if (value == nullptr) return {};
-  if (value->is_array || value->floats.size() != 1) return WrongType(where_, key, "a floating-point number");
-  const double number = value->floats[0];
+  if (value->is_array || value->n_floating() != 1) return WrongType(where_, key, "a floating-point number");
+  const double number = value->Floating(0);
   if (!(number >= min && number <= max)) {
     return Error(Code::kBadModel, "%s: %s is %g, outside %g .. %g", where_.c_str(), key.c_str(), number, min,
                  max);
@@ -49,7 +49,7 @@ Status GgufMetadata::Bool(const std::string& key, bool* out) {
   const GgufValue* value = Find(key);
   if (value == nullptr) return {};
   if (value->is_array || value->type != GgufType::kBool) return WrongType(where_, key, "a truth value");
-  *out = value->ints[0] != 0;
+  *out = value->Whole(0) != 0;
   return {};
 }
 

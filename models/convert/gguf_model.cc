@@ -230,6 +230,7 @@ Result<Checkpoint> ReadGguf(const std::string& path) {
   auto file = SourceFile::Open(path);
   if (!file.ok()) return file.status();
   const SourceFile& source = *file.value();
+  out.inputs.Add(path);
   out.files.push_back(std::move(file.value()));
   auto header = ReadHeader(source);
   if (!header.ok()) return header.status();

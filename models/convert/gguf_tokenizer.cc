@@ -52,13 +52,13 @@ Status ReadKinds(GgufMetadata* metadata, size_t n_pieces, std::vector<PieceKind>
   kinds->assign(n_pieces, PieceKind::kNormal);
   const GgufValue* types = metadata->Find("tokenizer.ggml.token_type");
   if (types == nullptr) return {};
-  if (!types->is_array || types->ints.size() != n_pieces) {
+  if (!types->is_array || types->n_whole() != n_pieces) {
     return Error(Code::kBadModel,
                  "%s: tokenizer.ggml.token_type must have one number for each of the %zu tokens",
                  metadata->where().c_str(), n_pieces);
   }
   for (size_t i = 0; i < n_pieces; ++i)
-    KVC_RETURN_IF_ERROR(KindOf(metadata->where(), types->ints[i], i, &(*kinds)[i]));
+    KVC_RETURN_IF_ERROR(KindOf(metadata->where(), types->Whole(i), i, &(*kinds)[i]));
   return {};
 }
 
@@ -119,11 +119,11 @@ Status ReadSentencePieceLike(GgufMetadata* metadata, const std::vector<std::stri
                              TokenizerSpec* spec) {
   spec->kind = TokenizerKind::kSentencePieceBpe;
   const GgufValue* scores = metadata->Find("tokenizer.ggml.scores");
-  if (scores == nullptr || !scores->is_array || scores->floats.size() != printed.size()) {
+  if (scores == nullptr || !scores->is_array || scores->n_floating() != printed.size()) {
     return Error(Code::kBadModel, "%s: tokenizer.ggml.scores must have one number for each of the %zu tokens",
                  metadata->where().c_str(), printed.size());
   }
-  for (const double score : scores->floats) spec->scores.push_back(static_cast<float>(score));
+  for (size_t i = 0; i < printed.size(); ++i) spec->scores.push_back(static_cast<float>(scores->Floating(i)));
   spec->unk = 0, spec->bos = 1, spec->eos = 2, spec->add_bos = true, spec->add_space_prefix = true;
   int n_bytes = 0;
   for (size_t i = 0; i < printed.size(); ++i) {
@@ -166,7 +166,7 @@ Status ReadSpecialTokens(GgufMetadata* metadata, TokenizerSpec* spec) {
     return Error(Code::kUnsupported, "%s: tokenizer.ggml.add_eos_token is not supported",
                  metadata->where().c_str());
   const GgufValue* map = metadata->Find("tokenizer.ggml.precompiled_charsmap");
-  if (map != nullptr && !map->ints.empty())
+  if (map != nullptr && !map->numbers.empty())
     return Error(Code::kUnsupported, "%s: tokenizer.ggml.precompiled_charsmap is not supported",
                  metadata->where().c_str());
   return {};

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "lib/model/model_check.h"
 #include "models/convert/json.h"
 
 namespace kvc {
@@ -268,6 +269,8 @@ Result<std::vector<HeadScoreTable>> ParseHeadScores(Span<const uint8_t> text, co
     else
       return Error(Code::kUnsupported, "%s: head scores in a layout that is not known", where.c_str());
   }
+  const Status storable = CheckHeadScores(tables, config);
+  if (!storable.ok()) return Status(storable.code(), where + ": " + storable.message());
   return tables;
 }
 

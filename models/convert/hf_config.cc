@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/model/model_check.h"
+
 namespace kvc {
 namespace {
 
@@ -128,6 +130,8 @@ Result<const Family*> FindFamily(const JsonObject& object) {
 }
 
 Status CheckSettings(const JsonObject& object, std::vector<std::string>* warnings) {
+  constexpr size_t kMostNamed = 16;
+  size_t n_unknown = 0;
   for (const auto& [key, value] : object.json().items()) {
     const Refused* refused = std::find_if(std::begin(kRefused), std::end(kRefused),
                                           [&, k = &key](const Refused& r) { return *k == r.key; });
@@ -140,9 +144,12 @@ Status CheckSettings(const JsonObject& object, std::vector<std::string>* warning
     }
     const bool known = std::any_of(std::begin(kKnown), std::end(kKnown),
                                    [k = &key](const char* name) { return *k == name; });
-    if (!known && !IsOff(value, 0))
-      warnings->push_back("setting " + key + " is not known; it was taken to be without effect");
+    if (!known && !IsOff(value, 0) && ++n_unknown <= kMostNamed)
+      warnings->push_back("setting " + key.substr(0, 80) +
+                          " is not known; it was taken to be without effect");
   }
+  if (n_unknown > kMostNamed)
+    warnings->push_back(Format("%zu more settings are not known", n_unknown - kMostNamed));
   std::string act = "silu";
   KVC_RETURN_IF_ERROR(object.String("hidden_act", &act));
   if (act != "silu")
@@ -316,6 +323,10 @@ Status ReadSpecialTokens(const JsonObject& object, HfConfig* config) {
 Status ReadTokenIds(const JsonObject& object, const char* key, int32_t last, std::vector<int32_t>* ids) {
   const Json* value = object.Find(key);
   if (value == nullptr) return {};
+  if (value->is_array() && value->size() > static_cast<size_t>(kMaxStopTokens)) {
+    return Error(Code::kBadModel, "%s: %s holds %zu ids, the limit is %d", object.where().c_str(), key,
+                 value->size(), kMaxStopTokens);
+  }
   const Json list = value->is_array() ? *value : Json::array({*value});
   for (const Json& id : list) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > last) {

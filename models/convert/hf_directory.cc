@@ -17,7 +17,14 @@ namespace {
 constexpr int64_t kMaxConfigBytes = 1 << 22, kMaxTokenizerBytes = 1 << 28;
 constexpr size_t kMaxShards = 4096;
 
+// A file of the directory, remembered as an input.
+Result<std::string> ReadInput(const std::string& path, int64_t max_bytes, Checkpoint* out) {
+  out->inputs.Add(path);
+  return ReadWholeFile(path, max_bytes);
+}
+
 Status OpenShard(const std::string& path, Checkpoint* out, std::vector<FoundTensor>* found) {
+  out->inputs.Add(path);
   auto file = SourceFile::Open(path);
   if (!file.ok()) return file.status();
   out->files.push_back(std::move(file.value()));
@@ -27,9 +34,9 @@ Status OpenShard(const std::string& path, Checkpoint* out, std::vector<FoundTens
 // The index names for each tensor the file that has it; both must agree exactly.
 Status ReadShards(const std::string& directory, const std::string& index_path, Checkpoint* out,
                   std::vector<FoundTensor>* found) {
-  auto text = ReadSmallFile(index_path, kMaxTokenizerBytes);
+  auto text = ReadInput(index_path, kMaxTokenizerBytes, out);
   if (!text.ok()) return text.status();
-  auto json = ParseJson(text.value(), index_path);
+  auto json = ParseJson(BytesOf(text.value()), index_path);
   if (!json.ok()) return json.status();
   const JsonObject object(json.value(), index_path);
   const Json* map = object.Find("weight_map");
@@ -125,7 +132,8 @@ Status AddTokens(const JsonObject& object, int32_t vocab_size, TokenizerSpec* sp
   return {};
 }
 
-Result<TokenizerSpec> ReadTokenizerFile(const std::string& directory, bool* is_sentencepiece) {
+Result<TokenizerSpec> ReadTokenizerFile(const std::string& directory, bool* is_sentencepiece,
+                                        Checkpoint* out) {
   const std::string json = directory + "/tokenizer.json", sentencepiece = directory + "/tokenizer.model";
   *is_sentencepiece = !FileExists(json);
   if (*is_sentencepiece && !FileExists(sentencepiece)) {
@@ -133,12 +141,13 @@ Result<TokenizerSpec> ReadTokenizerFile(const std::string& directory, bool* is_s
                  directory.c_str());
   }
   const std::string& path = *is_sentencepiece ? sentencepiece : json;
-  auto bytes = ReadSmallFile(path, kMaxTokenizerBytes);
+  auto bytes = ReadInput(path, kMaxTokenizerBytes, out);
   if (!bytes.ok()) return bytes.status();
-  auto spec = *is_sentencepiece ? ReadSentencePiece(bytes.value())
-                                : ReadHfTokenizer(std::string(bytes.value().begin(), bytes.value().end()));
-  if (!spec.ok()) return Status(spec.status().code(), path + ": " + spec.status().message());
-  return spec;
+  auto spec = *is_sentencepiece ? ReadSentencePiece(BytesOf(bytes.value())) : ReadHfTokenizer(bytes.value());
+  if (spec.ok()) return spec;
+  const std::string &text = spec.status().message(), name = BaseName(path) + ": ";
+  const size_t own = text.compare(0, name.size(), name) == 0 ? name.size() : 0;  // said with its folder here
+  return Status(spec.status().code(), path + ": " + text.substr(own));
 }
 
 void AddStop(int32_t id, TokenizerSpec* spec) {
@@ -159,9 +168,9 @@ Status ReadSpecialTokens(const std::string& directory, const HfConfig& config, b
   const std::string tokenizer_path = directory + "/tokenizer_config.json",
                     generation_path = directory + "/generation_config.json";
   if (FileExists(tokenizer_path)) {
-    auto text = ReadSmallFile(tokenizer_path, kMaxConfigBytes);
+    auto text = ReadInput(tokenizer_path, kMaxConfigBytes, out);
     if (!text.ok()) return text.status();
-    auto json = ParseJson(text.value(), tokenizer_path);
+    auto json = ParseJson(BytesOf(text.value()), tokenizer_path);
     if (!json.ok()) return json.status();
     const JsonObject object(json.value(), tokenizer_path);
     if (is_sentencepiece) {
@@ -180,9 +189,9 @@ Status ReadSpecialTokens(const std::string& directory, const HfConfig& config, b
     const Json* chat_template = object.Find("chat_template");
     if (chat_template != nullptr && chat_template->is_string()) chat = chat_template->get<std::string>();
     if (chat_template == nullptr && FileExists(directory + "/chat_template.jinja")) {
-      auto file = ReadSmallFile(directory + "/chat_template.jinja", kMaxConfigBytes);
+      auto file = ReadInput(directory + "/chat_template.jinja", kMaxConfigBytes, out);
       if (!file.ok()) return file.status();
-      chat.assign(file.value().begin(), file.value().end());
+      chat = std::move(file.value());
     }
     out->content.turn_format = RecognizeTurnFormat(chat);
     if (!chat.empty() && out->content.turn_format.user_prefix.empty()) {
@@ -192,9 +201,9 @@ Status ReadSpecialTokens(const std::string& directory, const HfConfig& config, b
     spec->add_bos = true;  // nobody says otherwise, and a model that has a BOS was trained behind it
   }
   if (FileExists(generation_path)) {
-    auto text = ReadSmallFile(generation_path, kMaxConfigBytes);
+    auto text = ReadInput(generation_path, kMaxConfigBytes, out);
     if (!text.ok()) return text.status();
-    auto json = ParseJson(text.value(), generation_path);
+    auto json = ParseJson(BytesOf(text.value()), generation_path);
     if (!json.ok()) return json.status();
     std::vector<int32_t> ids;
     KVC_RETURN_IF_ERROR(
@@ -212,9 +221,11 @@ Result<Checkpoint> ReadHfDirectory(const std::string& directory) {
   Checkpoint out;
   out.kind = "hugging face";
   const std::string config_path = directory + "/config.json";
-  auto text = ReadSmallFile(config_path, kMaxConfigBytes);
+  // Its other files, though not read, are not to be lost either; a model file in it may be made again.
+  out.inputs.AddFolder(directory, kModelFileMagic);
+  auto text = ReadInput(config_path, kMaxConfigBytes, &out);
   if (!text.ok()) return text.status();
-  auto parsed = ParseHfConfig(text.value(), config_path);
+  auto parsed = ParseHfConfig(BytesOf(text.value()), config_path);
   if (!parsed.ok()) return parsed.status();
   HfConfig& config = parsed.value();
   out.content.config = config.model;
@@ -225,7 +236,7 @@ Result<Checkpoint> ReadHfDirectory(const std::string& directory) {
   KVC_RETURN_IF_ERROR(
       BindTensors(config.packed_qkv ? InternLm2TensorNames() : HfTensorNames(), found, directory, &out));
   bool is_sentencepiece = false;
-  auto tokenizer = ReadTokenizerFile(directory, &is_sentencepiece);
+  auto tokenizer = ReadTokenizerFile(directory, &is_sentencepiece, &out);
   if (!tokenizer.ok()) return tokenizer.status();
   out.content.tokenizer = std::move(tokenizer.value());
   KVC_RETURN_IF_ERROR(ReadSpecialTokens(directory, config, is_sentencepiece, &out));

@@ -33,18 +33,19 @@ void AddTensor(const Part& part, int32_t layer, const SourceFile* file, Checkpoi
   out->tensors.push_back(std::move(tensor));
 }
 
-Result<TokenizerSpec> FindTokenizer(const std::string& path, int32_t vocab_size) {
+Result<TokenizerSpec> FindTokenizer(const std::string& path, int32_t vocab_size, InputFiles* inputs) {
   const size_t slash = path.find_last_of('/');
   const std::string directory = slash == std::string::npos ? "" : path.substr(0, slash + 1);
   const std::string stem = path.substr(
       0, path.size() - (path.size() > 4 && path.compare(path.size() - 4, 4, ".bin") == 0 ? 4 : 0));
   const std::string names[] = {directory + Format("tok%d.bin", vocab_size), stem + "_tokenizer.bin",
                                directory + "tokenizer.bin"};
+  for (const std::string& name : names) inputs->Add(name);
   for (const std::string& name : names) {
     if (!FileExists(name)) continue;
-    auto bytes = ReadSmallFile(name, kMaxTokenizerBytes);
+    auto bytes = ReadWholeFile(name, kMaxTokenizerBytes);
     if (!bytes.ok()) return bytes.status();
-    auto spec = ReadLlama2cTokenizer(bytes.value(), vocab_size);
+    auto spec = ReadLlama2cTokenizer(BytesOf(bytes.value()), vocab_size);
     if (!spec.ok()) return Status(spec.status().code(), name + ": " + spec.status().message());
     return spec;
   }
@@ -114,6 +115,7 @@ Result<Checkpoint> ReadLlama2c(const std::string& path) {
   auto file = SourceFile::Open(path);
   if (!file.ok()) return file.status();
   const SourceFile* source = file.value().get();
+  out.inputs.Add(path);
   out.files.push_back(std::move(file.value()));
   uint8_t bytes[28];
   KVC_RETURN_IF_ERROR(source->Read(0, bytes, std::min<int64_t>(28, source->size())));
@@ -129,7 +131,7 @@ Result<Checkpoint> ReadLlama2c(const std::string& path) {
   at += int64_t{4} * c.max_tokens * c.head_dim;
   if (!c.tied_head) AddTensor({R::kOutputHead, false}, -1, source, &out, &at);
   KVC_RETURN_IF_ERROR(CompleteTensors(path, &out));
-  auto tokenizer = FindTokenizer(path, c.vocab_size);
+  auto tokenizer = FindTokenizer(path, c.vocab_size, &out.inputs);
   if (!tokenizer.ok()) return tokenizer.status();
   out.content.tokenizer = std::move(tokenizer.value());
   return out;

@@ -173,19 +173,25 @@ Status CheckContent(const ModelFileContent& content, const std::vector<TensorEnt
   KVC_RETURN_IF_ERROR(CheckHeadScores(content.head_scores, content.config));
   const auto n_created_by = static_cast<int64_t>(content.created_by.size());
   const auto n_source = static_cast<int64_t>(content.source.size());
-  KVC_RETURN_IF_ERROR(CheckCount("created_by", n_created_by, kMaxTextBytes, "bytes"));
-  KVC_RETURN_IF_ERROR(CheckCount("source", n_source, kMaxTextBytes, "bytes"));
+  KVC_RETURN_IF_ERROR(CheckCount("created_by", n_created_by, kMaxStringBytes, "bytes"));
+  KVC_RETURN_IF_ERROR(CheckCount("source", n_source, kMaxStringBytes, "bytes"));
   return CheckTensors(entries, content.config);
 }
 
 }  // namespace
 
+Status CompleteContent(ModelFileContent* content, const std::vector<TensorPlan>& tensors) {
+  std::vector<TensorEntry> entries;
+  for (const TensorPlan& plan : tensors) entries.push_back(EntryOf(plan));
+  FillPieces(content->config.vocab_size, &content->tokenizer);
+  return CheckContent(*content, entries);
+}
+
 Result<std::unique_ptr<ModelWriter>> ModelWriter::Create(const std::string& path, ModelFileContent content,
                                                          std::vector<TensorPlan> tensors) {
   std::vector<TensorEntry> entries;
   for (const TensorPlan& plan : tensors) entries.push_back(EntryOf(plan));
-  FillPieces(content.config.vocab_size, &content.tokenizer);
-  const Status status = CheckContent(content, entries);
+  const Status status = CompleteContent(&content, tensors);
   if (!status.ok()) return Status(status.code(), path + ": cannot be written: " + status.message());
   Result<std::unique_ptr<AtomicFile>> file = AtomicFile::Create(path);
   if (!file.ok()) return file.status();

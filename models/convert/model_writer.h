@@ -27,11 +27,14 @@ struct TensorPlan {
   int32_t rows = 0, cols = 0, group = 0;
 };
 
+// What no reader would take is refused: kBadModel, kUnsupported; the message names the field, and no file. A
+// tokenizer with fewer pieces than the vocabulary is filled up with unused pieces.
+Status CompleteContent(ModelFileContent* content, const std::vector<TensorPlan>& tensors);
+
 class ModelWriter {
  public:
   // All tensors are announced first, in the order they will be written; the directory's size then is known.
-  // What no reader would take is refused here: kBadModel, kUnsupported. A tokenizer with fewer pieces than
-  // the vocabulary is filled up with unused pieces. kIo: the file cannot be created.
+  // CompleteContent is called. kIo: the file cannot be created.
   static Result<std::unique_ptr<ModelWriter>> Create(const std::string& path, ModelFileContent content,
                                                      std::vector<TensorPlan> tensors);
   virtual ~ModelWriter() = default;

@@ -1,15 +1,44 @@
-// A file that is read from at offsets; nothing of it is held in memory.
+// Files that a user or another file names, read within limits. Also: which files were read, so that none of
+// them is written over.
 #pragma once
+#include <sys/types.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/base/file_descriptor.h"
+#include "lib/base/span.h"
 #include "lib/base/status.h"
 
 namespace kvc {
 
+// Which files are inputs, by what they are and not by what they are called.
+class InputFiles {
+ public:
+  // A file that does not exist is no input.
+  void Add(const std::string& path);
+  // Every file in a folder except those that begin with `except`.
+  void AddFolder(const std::string& folder, const std::string& except);
+  // Before any work: kInvalid when `output` is one of them, by whatever name: through links, other spellings,
+  // a second name. kIo when it cannot be written: a folder, a device, or in a folder that is closed or
+  // absent.
+  Status CheckOutput(const std::string& output) const;
+
+ private:
+  Status CheckFolder(const std::string& folder, const std::string& resolved, const std::string& output) const;
+  struct Identity {
+    dev_t device;
+    ino_t inode;
+    std::string path;
+  };
+  std::vector<Identity> files_;
+  std::vector<std::pair<Identity, std::string>> folders_;  // folder, and how files may begin
+};
+
+// A file that is read from at offsets; nothing of it is held in memory.
 class SourceFile {
  public:
   // kNotFound: no such file. kIo: cannot be opened, or is no regular file.
@@ -27,11 +56,20 @@ class SourceFile {
   std::string path_;
 };
 
-// The whole of a small file. kUnsupported when it is larger than max_bytes.
-Result<std::vector<uint8_t>> ReadSmallFile(const std::string& path, int64_t max_bytes);
-bool FileExists(const std::string& path);  // a regular file
+// The whole of a file, of a pipe up to its end, or of a device. kUnsupported as soon as it has more than
+// max_bytes, so that one without an end costs no more than that. kNotFound: no such file. kIo: cannot be
+// read, a folder, or a named pipe that nobody opens for writing within a few seconds.
+Result<std::string> ReadWholeFile(const std::string& path, int64_t max_bytes);
+// The same from an open descriptor; `name` goes into messages.
+Result<std::string> ReadDescriptor(int fd, const std::string& name, int64_t max_bytes);
+
+inline Span<const uint8_t> BytesOf(const std::string& text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+// Something has this name, be it a link that points nowhere: what is wrong with it, opening will tell.
+bool FileExists(const std::string& path);
 bool DirectoryExists(const std::string& path);
-bool SameFile(const std::string& a, const std::string& b);  // both exist and are one file
-std::string BaseName(const std::string& path);              // last component without trailing slashes
+std::string BaseName(const std::string& path);  // last component without trailing slashes
 
 }  // namespace kvc

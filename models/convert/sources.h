@@ -7,6 +7,8 @@
 
 namespace kvc {
 
+constexpr char kModelFileMagic[] = "KVCM";  // how our own files begin (models/FORMAT.md)
+
 // config.json, model.safetensors or model.safetensors.index.json with its shards, tokenizer.json or
 // tokenizer.model.
 Result<Checkpoint> ReadHfDirectory(const std::string& directory);

@@ -79,6 +79,7 @@ class HfReader {
 
   const JsonObject root_;
   TokenizerSpec spec_;
+  int64_t id_limit_ = 0;
   std::unordered_map<std::string, int32_t> ids_;  // as the file writes them
   std::string unk_;
   bool byte_level_ = false, spaces_replaced_ = false, fuse_unk_ = false;
@@ -271,8 +272,9 @@ Status HfReader::ReadDecoder() {
 }
 
 Status HfReader::SetPiece(int64_t id, const std::string& written, const std::string& bytes, PieceKind kind) {
-  if (id < 0 || id >= kMaxVocab) {
-    return Bad("token \"" + written + "\" has the id " + std::to_string(id) + ", which is out of range");
+  if (id < 0 || id >= id_limit_) {
+    return Bad("token \"" + written.substr(0, 80) + "\" has the id " + std::to_string(id) +
+               ", which is out of range");
   }
   const auto i = static_cast<size_t>(id);
   if (i >= spec_.pieces.size()) {
@@ -291,6 +293,10 @@ Status HfReader::ReadVocabulary(const JsonObject& model) {
   const Json* vocab = model.Find("vocab");
   if (vocab == nullptr || !vocab->is_object()) return Bad("the model has no vocab");
   if (vocab->empty()) return Bad("the vocab is empty");
+  // Every id up to the largest takes memory. Files leave some out, but not most of them.
+  const Json* added = root_.Find("added_tokens");
+  const size_t n_tokens = vocab->size() + (added == nullptr ? 0 : added->size());
+  id_limit_ = std::min<int64_t>(kMaxVocab, static_cast<int64_t>(4 * n_tokens + (1 << 16)));
   // Tokens outside the byte alphabet can only be added tokens that stand in the vocabulary too; those come
   // later and replace them.
   for (const auto& [written, id] : vocab->items()) {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "lib/base/half.h"
+#include "lib/model/model_check.h"
 
 namespace kvc {
 namespace {
@@ -37,7 +38,30 @@ bool EncodeGroup(const float* x, int32_t group, float limit, int8_t* q, uint16_t
 
 uint8_t PackNibbles(int low, int high) { return static_cast<uint8_t>((low & 15) | (high & 15) << 4); }
 
+int64_t FirstBadScale(const uint8_t* in, int64_t n, int block_bytes) {
+  for (int64_t b = 0; b < n / 32; ++b) {
+    if (!std::isfinite(F16ToFloat(Read16(in + b * block_bytes)))) return b * 32;
+  }
+  return -1;
+}
+
 }  // namespace
+
+int64_t FirstNotFiniteElement(SourceType type, const uint8_t* in, int64_t n) {
+  switch (type) {
+    case SourceType::kF32:
+      return FirstNotFinite(WeightType::kF32, in, n);
+    case SourceType::kF16:
+      return FirstNotFinite(WeightType::kF16, in, n);
+    case SourceType::kBf16:
+      return FirstNotFinite(WeightType::kBf16, in, n);
+    case SourceType::kQ8_0:
+      return FirstBadScale(in, n, kQ8Bytes);
+    case SourceType::kQ4_0:
+      return FirstBadScale(in, n, kQ4Bytes);
+  }
+  return -1;
+}
 
 void DecodeElements(SourceType type, const uint8_t* in, int64_t n, float* out) {
   switch (type) {

@@ -9,6 +9,10 @@ namespace kvc {
 
 constexpr int32_t kMaxGroup = 128;  // elements that share a scale
 
+// Index of the first NaN or infinity among n elements, for blocks that of the first element of one whose
+// scale is none; -1: all are finite. in must be aligned to 4.
+int64_t FirstNotFiniteElement(SourceType type, const uint8_t* in, int64_t n);
+
 // n elements, a multiple of SourceBlock(type), as f32. in need not be aligned.
 void DecodeElements(SourceType type, const uint8_t* in, int64_t n, float* out);
 

@@ -209,6 +209,10 @@ static void tokens_and_text(const kvc_model* model) {
   CHECK_FAILS(kvc_tokenize(model, NULL, 9, 0, tokens, 9, &n), KVC_E_INVALID, "9 bytes at NULL");
   CHECK_FAILS(kvc_tokenize(model, text, -1, 0, tokens, 9, &n), KVC_E_INVALID, "-1 bytes");
   CHECK_FAILS(kvc_tokenize(model, text, 9, 64, tokens, 9, &n), KVC_E_INVALID, "0x40");
+  CHECK_OK(kvc_tokenize(model, text, 9, KVC_CONTINUE, tokens, 9, &n));
+  CHECK_INT(n, 9);
+  CHECK_FAILS(kvc_tokenize(model, text, 9, KVC_CONTINUE | KVC_ADD_BOS, tokens, 9, &n), KVC_E_INVALID,
+              "a text that continues another has no BOS");
   CHECK_FAILS(kvc_tokenize(model, text, 9, 0, tokens, 9, NULL), KVC_E_INVALID, "n_out is NULL");
 
   CHECK_OK(kvc_detokenize(model, NULL, 0, back, 32, &n));

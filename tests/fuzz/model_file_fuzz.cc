@@ -1,10 +1,11 @@
 // Any bytes as a model file. Input that begins with KVCM is a file, tried as it is and with its hashes made
 // right; any other input is a directory, put into a file with right hashes, so that the checks behind them
-// are reached.
+// are reached. Files that are accepted are run.
 #include <cstdlib>
 #include <cstring>
 
 #include "lib/model/model_file.h"
+#include "tests/fuzz/run_model.h"
 #include "tests/support/raw_model_file.h"
 
 namespace {
@@ -27,6 +28,7 @@ void Open(const kvc::test::AlignedBytes& bytes) {
     for (int64_t i = 0; i < n_scales; ++i) sum += t.weight.scales[i];
   }
   if (file.DescribeJson().size() + sum == 0) std::abort();
+  kvc::test::ModelRun::Run(bytes, static_cast<uint8_t>(bytes.size() + sum));
 }
 
 }  // namespace

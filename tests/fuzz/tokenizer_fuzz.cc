@@ -48,12 +48,14 @@ TokenizerSpec FixedSpec(TokenizerKind kind) {
 
 // Whatever the text is, it is encoded; without rules that change text it comes back.
 void EncodeText(const TokenizerSpec& spec, const std::string& text, bool exact) {
-  auto tokenizer = Tokenizer::Create(spec);
+  const FlatTokenizer flat(spec);
+  auto tokenizer = Tokenizer::Create(flat.view(), nullptr);
   if (!tokenizer.ok()) return;
-  for (bool parse_special : {false, true}) {
+  for (const uint32_t flags : {uint32_t{kAddBos}, kAddBos | kParseSpecial, uint32_t{kContinue}}) {
+    const bool parse_special = (flags & kParseSpecial) != 0;
     std::vector<int32_t> ids;
     const Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size());
-    if (!tokenizer.value()->Encode(bytes, true, parse_special, &ids).ok()) {
+    if (!tokenizer.value()->Encode(bytes, flags, &ids).ok()) {
       Require(!exact);
       continue;
     }

@@ -9,7 +9,7 @@
 
 namespace {
 
-std::atomic<int64_t> allocations{0}, bytes{0};
+std::atomic<int64_t> allocations{0}, bytes{0}, peak{0};
 std::atomic<int64_t> fail_from{-1}, fail_end{-1};  // numbers of allocations that fail; -1: none
 std::atomic<bool> has_fired{false};
 
@@ -26,7 +26,11 @@ void* Take(size_t n, size_t alignment) {
   } else if (::posix_memalign(&p, alignment, n) != 0) {
     p = nullptr;
   }
-  if (p != nullptr) bytes += static_cast<int64_t>(::malloc_usable_size(p));
+  if (p == nullptr) return p;
+  const auto n_bytes = static_cast<int64_t>(::malloc_usable_size(p));
+  const int64_t now = bytes.fetch_add(n_bytes) + n_bytes;
+  for (int64_t most = peak.load(); now > most && !peak.compare_exchange_weak(most, now);) {
+  }
   return p;
 }
 
@@ -75,6 +79,8 @@ namespace kvc::test {
 
 int64_t HeapAllocations() { return allocations.load(); }
 int64_t HeapBytes() { return bytes.load(); }
+int64_t HeapPeak() { return peak.load(); }
+void ResetHeapPeak() { peak = bytes.load(); }
 
 HeapFault::HeapFault(int64_t at, Mode mode) {
   has_fired = false;

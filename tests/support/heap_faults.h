@@ -7,8 +7,10 @@ namespace kvc::test {
 
 // Allocations (every form of operator new, all threads) since the program started.
 int64_t HeapAllocations();
-// Bytes that operator new has given out and not got back.
+// Bytes that operator new has given out and not got back, now and at most since ResetHeapPeak.
 int64_t HeapBytes();
+int64_t HeapPeak();
+void ResetHeapPeak();
 
 // While it lives, the allocation number `at` from its start on fails (0: the first), or that one and all
 // later ones.

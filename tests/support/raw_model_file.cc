@@ -88,6 +88,18 @@ AlignedBytes WrapDirectory(const uint8_t* directory, size_t n_bytes) {
   return wrapped;
 }
 
+void ShareHeadScores(AlignedBytes* file) {
+  const schema::Directory* directory = schema::GetDirectory(file->data() + kHeaderBytes);
+  const auto* first = reinterpret_cast<const uint8_t*>(directory->head_scores()->Get(0)->scores());
+  for (const schema::HeadScores* table : *directory->head_scores()) {
+    const auto* raw = reinterpret_cast<const flatbuffers::Table*>(table);
+    auto* field = const_cast<uint8_t*>(raw->GetAddressOf(schema::HeadScores::VT_SCORES));
+    const auto offset = static_cast<uint32_t>(first - field);
+    std::memcpy(field, &offset, sizeof offset);
+  }
+  RepairHashes(file);
+}
+
 void RepairHashes(AlignedBytes* file) {
   if (file->size() < static_cast<size_t>(kHeaderBytes)) return;
   uint32_t version;

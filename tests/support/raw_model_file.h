@@ -26,6 +26,10 @@ struct RawModelFile {
 // bytes were changed, as an attacker would. Leaves alone what it cannot find its way through.
 void RepairHashes(AlignedBytes* file);
 
+// Points every head-score table at the scores of the first one, hashes right. What they had stays in the
+// file.
+void ShareHeadScores(AlignedBytes* file);
+
 // A file around a directory: right hashes, and zeros for all sections up to the last one's end (at most a
 // megabyte).
 AlignedBytes WrapDirectory(const uint8_t* directory, size_t n_bytes);

@@ -34,7 +34,11 @@ std::string TemporaryFolder::Write(const std::string& name, const std::string& c
 
 namespace {
 
-ProgramResult Run(const std::string& program, const std::vector<std::string>& arguments, bool interrupt) {
+using Ready = std::function<bool(const std::string& out_so_far)>;
+
+// Once ready says so (null: never), sends the signals one after the other.
+ProgramResult Run(const std::string& program, const std::vector<std::string>& arguments, const Ready& ready,
+                  const std::vector<int>& signals) {
   const TemporaryFolder folder;
   std::vector<char*> argv = {const_cast<char*>(program.c_str())};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -49,12 +53,12 @@ ProgramResult Run(const std::string& program, const std::vector<std::string>& ar
   }
   int status = 0;
   bool ended = false;
-  while (interrupt && !ended && std::filesystem::file_size(out) == 0) {
+  while (ready && !ended && !ready(ReadWholeFile(out))) {
     ended = waitpid(child, &status, WNOHANG) == child;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   if (!ended) {
-    if (interrupt) kill(child, SIGINT);
+    for (const int number : signals) kill(child, number);
     waitpid(child, &status, 0);
   }
   ProgramResult result;
@@ -67,11 +71,23 @@ ProgramResult Run(const std::string& program, const std::vector<std::string>& ar
 }  // namespace
 
 ProgramResult RunProgram(const std::string& program, const std::vector<std::string>& arguments) {
-  return Run(program, arguments, /*interrupt=*/false);
+  return Run(program, arguments, nullptr, {});
 }
 
 ProgramResult RunKvc(const std::vector<std::string>& arguments) { return RunProgram(KVC_PROGRAM, arguments); }
 
+ProgramResult RunShell(const std::string& script, const std::vector<std::string>& arguments) {
+  std::vector<std::string> all = {"-c", script, "bash", KVC_PROGRAM};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return RunProgram("/bin/bash", all);
+}
+
 ProgramResult RunKvcAndInterrupt(const std::vector<std::string>& arguments) {
-  return Run(KVC_PROGRAM, arguments, /*interrupt=*/true);
+  return RunAndSignal(KVC_PROGRAM, arguments, {SIGINT}, [](const std::string& out) { return !out.empty(); });
+}
+
+ProgramResult RunAndSignal(const std::string& program, const std::vector<std::string>& arguments,
+                           const std::vector<int>& signals,
+                           const std::function<bool(const std::string& out_so_far)>& ready) {
+  return Run(program, arguments, ready, signals);
 }

@@ -82,7 +82,7 @@ TEST(ToolScoreMpi, SaysOnceWhatIsWrong) {
   const ProgramResult run =
       RunTeam(3, {KVC_PROGRAM, "score", "/no/such.kvc", "--data", "/no/tasks.jsonl", "--out", "/tmp/x.json"});
   EXPECT_NE(run.exit_code, 0);
-  const std::string message = "kvc: cannot open: /no/such.kvc";  // among what the launcher says
+  const std::string message = "kvc: /no/such.kvc: cannot open";  // among what the launcher says
   const size_t first = run.err.find(message);
   ASSERT_NE(first, std::string::npos) << run.err;
   EXPECT_EQ(run.err.find(message, first + 1), std::string::npos) << run.err;

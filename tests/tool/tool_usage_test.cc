@@ -49,6 +49,24 @@ TEST(ToolUsage, WrongUseIsExitCodeTwo) {
       {"eval", KVC_RECALL, "--data", "x", "--json", "--csv"},
       {"bench", KVC_RECALL, "--prompt", "0"},
       {"convert", "only-one"},
+      {"run", KVC_RECALL, "--seed", "99999999999999999999"},
+      {"run", KVC_RECALL, "--max-tokens", "1e3"},
+      {"run", KVC_RECALL, "--max-tokens", "0x10"},
+      {"run", KVC_RECALL, "--max-tokens", "010"},  // ten to some, eight to others
+      {"run", KVC_RECALL, "--max-tokens", "99999999999999999999"},
+      {"run", KVC_RECALL, "--threads", "1025"},
+      {"run", KVC_RECALL, "--temperature", "nan"},
+      {"run", KVC_RECALL, "--top-p", "nan"},
+      {"run", KVC_RECALL, "--top-p", "1.5"},
+      {"eval", KVC_RECALL, "--text", KVC_SOURCE_DIR "/README.md", "--window", "1"},
+      {"eval", KVC_RECALL, "--text", KVC_SOURCE_DIR "/README.md", "--window", "1025"},
+      {"score", KVC_RECALL, "--data", "x", "--out", "o", "--validation", "nan"},
+      {"score", KVC_RECALL, "--data", "x", "--out", "o", "--min-spearman", "nan"},
+      {"score", KVC_RECALL, "--data", "x", "--out", "o", "--samples", "2000000000"},
+      {"score", KVC_RECALL, "--data", "x", "--out", "o", "--shard", "99999999999/99999999999", "--samples",
+       "9"},
+      {"score", KVC_RECALL, "--data", "x", "--out", "o", "--sizes", "3,3"},
+      {"score", KVC_RECALL, "--data", "x", "--out", "o", "--choose-alpha", "16", "--alphas", "24"},
   };
   for (const std::vector<std::string>& arguments : wrong) {
     const ProgramResult result = RunKvc(arguments);
@@ -92,6 +110,22 @@ TEST(ToolFailure, FilesWithOtherThingsInThem) {
                 "e.json: holds no token");
   ExpectFailure({"kept", KVC_RECALL, "--policy", "full", "--tokens", folder.Write("f.json", "[\"a\"]")},
                 "f.json: element 0 is not a number");
+  ExpectFailure({"kept", KVC_RECALL, "--policy", "full", "--tokens", folder.Write("g.json", "[[1, 2], [3]]")},
+                "g.json: element 0 is not a number");
+  const std::vector<std::string> table = {"run", KVC_RECALL, "--prompt", "a", "--policy", "table", "--table"};
+  const auto with = [&](const std::string& file) {
+    std::vector<std::string> arguments = table;
+    arguments.push_back(file);
+    return arguments;
+  };
+  ExpectFailure(with(folder.Write("h.json", "[[1, 2], [3]]")), "h.json: rows of unequal length");
+  ExpectFailure(with(folder.Write("i.json", "[1, [2, 3]]")), "i.json: rows of unequal length");
+  ExpectFailure(with(folder.Write("j.json", "{\"slots\": []}")), "j.json: holds no number of slots");
+  ExpectFailure({"run", KVC_RECALL, "--prompt", "a", "--policy", "cokv:budget=16", "--head-scores",
+                 folder.Write("k.json", "[1e39]")},
+                "k.json: 1e+39 is too large");
+  ExpectFailure({"score-merge", "--out", folder.Path("o"), folder.Write("l.log", "one\ntwo\n")},
+                "l.log: no log of head scoring");
 }
 
 TEST(ToolFailure, TaskFilesNameTheLine) {
@@ -110,6 +144,137 @@ TEST(ToolFailure, TaskFilesNameTheLine) {
 TEST(ToolFailure, PoliciesSayWhatIsWrong) {
   ExpectFailure({"run", KVC_RECALL, "--policy", "no-such-method:budget=4"}, "NOT_FOUND");
   ExpectFailure({"run", KVC_RECALL, "--policy", "snapkv:budgett=64"}, "budgett");
+}
+
+// What is printed before a failure stays on lines of its own.
+TEST(ToolUsage, AFailureBeginsItsOwnLine) {
+  const ProgramResult result = RunKvc({"run", KVC_RECALL, "--context", "1", "--max-tokens", "5"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.out.back(), '\n');
+  EXPECT_EQ(result.err.rfind("kvc: cannot generate", 0), 0u) << result.err;
+}
+
+TEST(ToolUsage, MistypedWordsAreAnswered) {
+  const auto err = [](const std::vector<std::string>& arguments) {
+    const ProgramResult result = RunKvc(arguments);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    return result.err;
+  };
+  const std::string unknown = err({"frobnicate"});
+  EXPECT_NE(unknown.find("no command \"frobnicate\""), std::string::npos) << unknown;
+  for (const char* command : kCommands) EXPECT_NE(unknown.find(command), std::string::npos) << unknown;
+  const char* const pairs[][2] = {
+      {"pln", "plan"}, {"evla", "eval"}, {"conv", "convert"}, {"score_merge", "score-merge"}};
+  for (const auto& [wrong, meant] : pairs) {
+    const std::string text = err({wrong});
+    EXPECT_NE(text.find("did you mean \"" + std::string(meant) + "\"?"), std::string::npos) << text;
+  }
+  const std::string option = err({"run", KVC_RECALL, "--polcy", "full"});
+  EXPECT_NE(option.find("--polcy"), std::string::npos) << option;
+  EXPECT_NE(option.find("did you mean --policy?"), std::string::npos) << option;
+  EXPECT_NE(err({}).find("a command is needed"), std::string::npos);
+  EXPECT_EQ(RunKvc({"help"}).out, RunKvc({"--help"}).out);
+  EXPECT_EQ(RunKvc({"help", "plan"}).out, RunKvc({"plan", "--help"}).out);
+}
+
+// Text from files and arguments must not move the cursor of whoever reads the message.
+TEST(ToolUsage, MessagesAreSafeToPrint) {
+  const ProgramResult result = RunKvc({"inspect", "/no/\x1b[31mred\xff\r"});
+  EXPECT_NE(result.err.find("/no/\\x1b[31mred\\xff\\x0d"), std::string::npos) << result.err;
+}
+
+TEST(ToolOutput, LinesFitATerminal) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"methods"}, {"methods", "cokv"}, {"methods", "spindlekv"}}) {
+    const std::string out = RunKvc(arguments).out + "\n";
+    for (size_t begin = 0, end; begin < out.size(); begin = end + 1) {
+      end = out.find('\n', begin);
+      EXPECT_LE(end - begin, 120u) << out.substr(begin, end - begin);
+    }
+  }
+}
+
+TEST(ToolOutput, WhatCannotBeWrittenIsAnError) {
+  const std::string cannot = "could not write all of the output";
+  for (const char* script :
+       {"\"$1\" methods > /dev/full", "\"$1\" methods >&-", "\"$1\" --help > /dev/full",
+        "\"$1\" --version >&-", "\"$1\" inspect \"$2\" --json > /dev/full",
+        "\"$1\" run \"$2\" --prompt a --max-tokens 100000 --context 200000 > /dev/full",
+        "\"$1\" run \"$2\" --prompt a --json > /dev/full",
+        "(trap '' PIPE; \"$1\" run \"$2\" --prompt a --max-tokens 100000 --context 200000; "
+        "exit $?) | true; exit ${PIPESTATUS[0]}"}) {
+    const ProgramResult result = RunShell(script, {KVC_RECALL});
+    EXPECT_EQ(result.exit_code, 1) << script << result.err;
+    EXPECT_NE(result.err.find(cannot), std::string::npos) << script << result.err;
+  }
+  // A reader that had enough is no error of ours: as any filter, the program ends of SIGPIPE and says
+  // nothing.
+  const ProgramResult enough = RunShell(
+      "\"$1\" run \"$2\" --prompt a --max-tokens 100000 --context 1024 --on-full evict | head -c 1 > "
+      "/dev/null; exit ${PIPESTATUS[0]}",
+      {KVC_RECALL});
+  EXPECT_EQ(enough.exit_code, 128 + 13);
+  EXPECT_EQ(enough.err, "");
+  const ProgramResult closed = RunShell("\"$1\" run \"$2\" --prompt-file - <&-", {KVC_RECALL});
+  EXPECT_EQ(closed.exit_code, 1);
+  EXPECT_NE(closed.err.find("standard input: cannot be read"), std::string::npos) << closed.err;
+  EXPECT_EQ(RunShell("\"$1\" methods 2>&- > /dev/null", {}).exit_code, 0);
+}
+
+// Whatever is not there in the end, the message is about memory or threads.
+TEST(ToolFailure, LittleMemoryIsSaid) {
+  if (KVC_SANITIZED) GTEST_SKIP() << "sanitizers need address space of their own";
+  int n_failed = 0;
+  for (int kib = 10000; kib <= 40000; kib += 2000) {
+    const ProgramResult result =
+        RunShell("ulimit -v " + std::to_string(kib) + "; exec \"$1\" run \"$2\" --prompt a --max-tokens 2",
+                 {KVC_RECALL});
+    if (result.exit_code == 0 || result.exit_code == 127) continue;  // enough; not even to start
+    ++n_failed;
+    EXPECT_EQ(result.exit_code, 1) << kib << result.err;
+    EXPECT_NE(result.err.find("memory"), std::string::npos) << kib << result.err;
+  }
+  EXPECT_GT(n_failed, 0);
+}
+
+TEST(ToolFailure, PoliciesWithoutHeadScoresNameOneThatWorks) {
+  const TemporaryFolder folder;
+  const std::string model = folder.Path("stories.kvc");
+  ASSERT_EQ(RunKvc({"convert", KVC_SOURCE_DIR "/models/stories260k/stories260K.bin", model}).exit_code, 0);
+  for (const char* policy :
+       {"cokv:budget=16", "cokv:budget=64,window=4", "cokv-document:budget=64", "cokv:budget_ratio=0.5"}) {
+    for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+             {"run", model, "--prompt", "Once upon a time", "--max-tokens", "2"},
+             {"plan", model, "--context", "100"}}) {
+      std::vector<std::string> arguments = command;
+      arguments.insert(arguments.end(), {"--policy", policy});
+      const ProgramResult result = RunKvc(arguments);
+      EXPECT_EQ(result.exit_code, 1);
+      const size_t at = result.err.find("try --policy ");
+      ASSERT_NE(at, std::string::npos) << result.err;
+      const size_t begin = at + std::string("try --policy ").size();
+      arguments.back() = result.err.substr(begin, result.err.find_first_of(" \n", begin) - begin);
+      EXPECT_EQ(RunKvc(arguments).exit_code, 0) << arguments.back();
+    }
+  }
+}
+
+TEST(ToolPlan, SaysWhenAContextIsBeyondTraining) {
+  const std::vector<std::vector<std::string>> beyond = {
+      {"plan", KVC_RECALL, "--context", "5000"},
+      {"run", KVC_RECALL, "--prompt", "a", "--max-tokens", "2", "--context", "5000"},
+      {"kept", KVC_RECALL, "--prompt", "a", "--policy", "full", "--context", "5000"}};
+  for (std::vector<std::string> arguments : beyond) {
+    EXPECT_NE(RunKvc(arguments).err.find("beyond the 1,024 that this model was trained for"),
+              std::string::npos);
+    for (std::string& argument : arguments) argument = argument == "5000" ? "900" : argument;
+    EXPECT_EQ(RunKvc(arguments).err, "");
+  }
+  EXPECT_EQ(RunKvc({"plan", KVC_RECALL, "--context", "5000", "--json"}).Json()["beyond_trained_context"],
+            true);
+  const nlohmann::json within = RunKvc({"plan", KVC_RECALL, "--context", "900", "--json"}).Json();
+  EXPECT_EQ(within["beyond_trained_context"], false);
+  EXPECT_EQ(within["trained_context"], 1024);
 }
 
 TEST(ToolFailure, VerifyForMachines) {

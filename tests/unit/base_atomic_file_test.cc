@@ -83,6 +83,58 @@ TEST(AtomicFile, KeepsPermissionsAndFollowsLinks) {
   EXPECT_EQ(info.st_mode & 0777, 0640u);
 }
 
+// A link is followed whether or not what it points to is there: writing through a name must not depend on it.
+TEST(AtomicFile, FollowsLinksToFilesThatAreNotThereYet) {
+  const TempFolder folder;
+  std::filesystem::create_directory(folder / "real");
+  std::filesystem::create_directory(folder / "links");
+  ASSERT_EQ(::symlink("second", (folder / "links/first").c_str()), 0);
+  ASSERT_EQ(::symlink("../real/out", (folder / "links/second").c_str()), 0);  // from where the link is
+  auto file = AtomicFile::Create(folder / "links/first");
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  ASSERT_TRUE(file.value()->Write("new", 3).ok());
+  ASSERT_TRUE(file.value()->Commit().ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "links/first"));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "links/second"));
+  EXPECT_EQ(ReadAll(folder / "real/out"), "new");
+
+  ASSERT_EQ(::symlink("nowhere/out", (folder / "lost").c_str()), 0);
+  EXPECT_NE(AtomicFile::Create(folder / "lost").status().message().find("lost: cannot create a file beside"),
+            std::string::npos);
+  ASSERT_EQ(::symlink("round", (folder / "round").c_str()), 0);
+  EXPECT_EQ(AtomicFile::Create(folder / "round").status().code(), Code::kIo);
+}
+
+TEST(AtomicFile, TellsWhereAnOutputWillStand) {
+  const TempFolder folder;
+  const std::string real = std::filesystem::canonical(folder.path());
+  std::filesystem::create_directory(folder / "real");
+  ASSERT_EQ(::symlink("real/out", (folder / "link").c_str()), 0);
+  for (const char* name : {"real/out", "link", "real/../real/./out", "./link"})
+    EXPECT_EQ(ResolveOutput(folder / name).value(), real + "/real/out") << name;
+  std::ofstream(folder / "real/out") << "there";
+  for (const char* name : {"real/out", "link", "real/../real/./out"})
+    EXPECT_EQ(ResolveOutput(folder / name).value(), real + "/real/out") << name;
+  EXPECT_EQ(ResolveOutput("").status().code(), Code::kInvalid);
+  EXPECT_EQ(ResolveOutput(folder / "none/").status().code(), Code::kIo);
+  EXPECT_EQ(ResolveOutput("/no-such-file-here").value(), "/no-such-file-here");
+}
+
+// What a program calls before it ends without unwinding.
+TEST(AtomicFile, LeftoversOfThisProcessCanBeRemoved) {
+  const TempFolder folder;
+  std::ofstream(folder / "out") << "old";
+  std::ofstream(folder / ".kvc-1-0.tmp") << "of another process";
+  ASSERT_EQ(::symlink("out", (folder / "link").c_str()), 0);
+  auto a = AtomicFile::Create(folder / "out"), b = AtomicFile::Create(folder / "link");
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ(Names(folder).size(), 5u);
+  RemoveTemporaryFiles(folder / "link");
+  EXPECT_EQ(Names(folder).size(), 3u);
+  EXPECT_FALSE(a.value()->Commit().ok());
+  EXPECT_EQ(ReadAll(folder / "out"), "old");
+}
+
 TEST(AtomicFile, TwoAtOnceDoNotMeet) {
   const TempFolder folder;
   auto a = AtomicFile::Create(folder / "a"), b = AtomicFile::Create(folder / "b");

@@ -61,5 +61,12 @@ TEST(MappedFile, AnEmptyFileIsEmpty) {
   EXPECT_FALSE(file.value().mapped());
 }
 
+TEST(MappedFile, AnEmptyNameIsSaid) {
+  MemoryMeter meter(0);
+  const Status status = MappedFile::Open("", &meter).status();
+  EXPECT_EQ(status.code(), Code::kIo);
+  EXPECT_NE(status.message().find("the file name is empty"), std::string::npos) << status.message();
+}
+
 }  // namespace
 }  // namespace kvc

@@ -92,8 +92,8 @@ TEST(ConvertBadInput, SafetensorsFiles) {
 }
 
 TEST(ConvertBadInput, WeightsThatAreNoNumbers) {
-  for (const WeightChoice choice :
-       {WeightChoice::kKeep, WeightChoice::kF32, WeightChoice::kInt8, WeightChoice::kInt4}) {
+  for (const WeightChoice choice : {WeightChoice::kKeep, WeightChoice::kF32, WeightChoice::kBf16,
+                                    WeightChoice::kInt8, WeightChoice::kInt4}) {
     for (const float bad : {NAN, INFINITY}) {
       ScratchDirectory scratch;
       TestTensors tensors = SmallTensors("F32");
@@ -101,8 +101,12 @@ TEST(ConvertBadInput, WeightsThatAreNoNumbers) {
       WriteHf(scratch / "model", SmallConfig("LlamaForCausalLM"), tensors);
       ConvertOptions options;
       options.weights = choice;
-      ExpectError(Convert(scratch / "model", scratch / "out.kvc", options, nullptr), Code::kBadModel,
-                  {"row 7"});
+      const Status status = Convert(scratch / "model", scratch / "out.kvc", options, nullptr);
+      ExpectError(
+          status, Code::kBadModel,
+          {"model.safetensors: tensor model.layers.1.mlp.up_proj.weight: row 7, column 3: the value is "
+           "not a finite number"});
+      EXPECT_EQ(status.message().find("out.kvc"), std::string::npos) << status.message();
       EXPECT_EQ(scratch.CountFiles(), 1u);
     }
   }
@@ -128,6 +132,40 @@ TEST(ConvertBadInput, WeightsAtTheEndsOfTheRange) {
   WriteHf(scratch / "model", SmallConfig("LlamaForCausalLM"), tensors);
   ExpectError(Convert(scratch / "model", scratch / "out.kvc", options, nullptr), Code::kBadModel,
               {"layers.0.mlp.up_proj", "row 0", "too large for int8"});
+}
+
+// GGUF's blocks have a scale that may be no number.
+TEST(ConvertBadInput, ScalesThatAreNoNumbers) {
+  ScratchDirectory scratch;
+  const std::string data = std::string(KVC_TEST_DATA) + "/convert/";
+  for (const char* name : {"llama_q4_0", "qwen2_q8_0"}) {
+    std::string bytes = ReadAll(data + name + ".gguf");
+    bytes[bytes.size() - 2048] = '\0', bytes[bytes.size() - 2047] = '\0';
+    for (size_t i = bytes.size() / 2; i + 1 < bytes.size(); i += 2) bytes[i] = '\0', bytes[i + 1] = '\x7c';
+    WriteAll(scratch / "x.gguf", bytes);
+    for (const WeightChoice choice : {WeightChoice::kKeep, WeightChoice::kF32, WeightChoice::kInt8}) {
+      ConvertOptions options;
+      options.weights = choice;
+      ExpectError(Convert(scratch / "x.gguf", scratch / "out.kvc", options, nullptr), Code::kBadModel,
+                  {"x.gguf: tensor blk.", "is not a finite number"});
+    }
+  }
+}
+
+// What no reader would take is the source's fault, not the output's.
+TEST(ConvertBadInput, ContentBeyondTheLimitsOfAModelFileBlamesTheSource) {
+  ScratchDirectory scratch;
+  WriteHf(scratch / "model", SmallConfig("LlamaForCausalLM"), SmallTensors("BF16"));
+  nlohmann::json tokenizer = nlohmann::json::parse(ReadAll(scratch / "model/tokenizer.json"));
+  nlohmann::json parts = nlohmann::json::array();
+  for (int i = 0; i < 1000; ++i)
+    parts.push_back({{"type", "Split"}, {"pattern", {{"String", "a"}}}, {"behavior", "Isolated"}});
+  parts.push_back(tokenizer["pre_tokenizer"]);
+  tokenizer["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", parts}};
+  WriteAll(scratch / "model/tokenizer.json", tokenizer.dump());
+  const Status status = Convert(scratch / "model", scratch / "out.kvc", {}, nullptr);
+  ExpectError(status, Code::kBadModel, {"model: ", "patterns", "limit"});
+  EXPECT_EQ(status.message().find("out.kvc"), std::string::npos) << status.message();
 }
 
 TEST(ConvertBadInput, Llama2c) {

@@ -144,6 +144,12 @@ const Rule kConfigRules[] = {
     {"heads", [](RawModelFile* r) { Config(r).n_heads = -4; }, "n_heads is -4"},
     {"group of heads", [](RawModelFile* r) { Config(r).n_kv_heads = 3; },
      "n_heads 4 is not a multiple of n_kv_heads 3"},
+    {"shared KV head",
+     [](RawModelFile* r) {
+       Config(r).n_heads = 66, Config(r).n_kv_heads = 2, r->content.head_scores.clear();
+     },
+     "unsupported: n_heads 66 with n_kv_heads 2: 33 query heads share a KV head, the limit is 32",
+     Code::kUnsupported},
     {"head size", [](RawModelFile* r) { Config(r).head_dim = 12; }, "unsupported: head_dim 12",
      Code::kUnsupported},
     {"huge head", [](RawModelFile* r) { Config(r).head_dim = 1 << 30; }, "head_dim is 1073741824"},
@@ -154,10 +160,18 @@ const Rule kConfigRules[] = {
      "262 pieces, the vocabulary 300"},
     {"context", [](RawModelFile* r) { Config(r).max_tokens = 0; }, "max_tokens is 0"},
     {"window", [](RawModelFile* r) { Config(r).sliding_window = -1; }, "sliding_window is -1"},
-    {"eps", [](RawModelFile* r) { Config(r).norm_eps = 0; }, "norm_eps is 0, it must be positive and finite"},
+    {"eps", [](RawModelFile* r) { Config(r).norm_eps = 0; },
+     "norm_eps is 0, it must be at least 1.17549e-38"},
+    {"eps that f32 does not have", [](RawModelFile* r) { Config(r).norm_eps = 1e-50; }, "norm_eps is 1e-50"},
     {"eps NaN", [](RawModelFile* r) { Config(r).norm_eps = kNan; }, "norm_eps is nan"},
     {"large eps", [](RawModelFile* r) { Config(r).norm_eps = 2; }, "norm_eps is 2"},
     {"theta", [](RawModelFile* r) { Config(r).rope.theta = kInf; }, "rope theta is inf"},
+    {"tiny factor",
+     [](RawModelFile* r) { Config(r).rope.scaling = RopeScaling::kLinear, Config(r).rope.factor = 1e-308; },
+     "no finite rotation of dimension"},
+    {"attention factor",
+     [](RawModelFile* r) { Config(r).rope = {1e4, RopeScaling::kYarn, 8, 1, 4, 32, 1, 1e-30, 8192}; },
+     "cos and sin are scaled by 1e-30, outside 0.001 to 1000"},
     {"factor",
      [](RawModelFile* r) { Config(r).rope.scaling = RopeScaling::kLinear, Config(r).rope.factor = -1; },
      "rope factor is -1"},
@@ -210,9 +224,14 @@ const Rule kTokenizerRules[] = {
        Tok(r).stop_tokens = {1, -1};
      },
      "stop token is -1"},
-    {"patterns", [](RawModelFile* r) { Tok(r).patterns.assign(65, "a"); }, "65 patterns, the limit is 64"},
-    {"pattern", [](RawModelFile* r) { Tok(r).patterns = {std::string(65537, 'a')}; },
-     "a tokenizer pattern has 65537"},
+    {"patterns", [](RawModelFile* r) { Tok(r).patterns.assign(17, "a"); }, "17 patterns, the limit is 16"},
+    {"pattern", [](RawModelFile* r) { Tok(r).patterns.assign(2, std::string(2049, 'a')); },
+     "4098 bytes of patterns, the limit is 4096"},
+    {"long piece", [](RawModelFile* r) { Tok(r).pieces[260].assign(1025, 'a'); },
+     "tokenizer piece 260 has 1025 bytes, the limit is 1024"},
+    {"empty piece", [](RawModelFile* r) { Tok(r).pieces[65].clear(); }, "tokenizer piece 65 is empty"},
+    {"stop tokens", [](RawModelFile* r) { Tok(r).stop_tokens.assign(1025, 1); },
+     "1025 stop tokens, the limit is 1024"},
     {"turn", [](RawModelFile* r) { r->content.turn_format.user_prefix.assign(65537, 'a'); },
      "turn format has 65537"},
 };
@@ -228,6 +247,7 @@ const Rule kScoreRules[] = {
      "the score of layer 1, column 1 is not finite"},
     {"samples", [](RawModelFile* r) { Scores(r).n_samples = -1; },
      "tiny-ssv: n_samples, budget or alpha is negative"},
+    {"alpha", [](RawModelFile* r) { Scores(r).alpha = -1; }, "n_samples, budget or alpha is negative"},
     {"tables", [](RawModelFile* r) { r->content.head_scores.resize(65); },
      "65 head-score tables, the limit is 64"},
 };
@@ -284,12 +304,33 @@ const Rule kTensorRules[] = {
      },
      "group 24 does not divide 32 columns"},
     {"no group", [](RawModelFile* r) { Find(r, TensorRole::kQuery, 0)->type = WeightType::kInt4; },
-     "group 0 does not divide"},
+     "unsupported: tensor query of layer 0: groups of 0 columns, the range is 8 to 65536",
+     Code::kUnsupported},
+    {"small group",
+     [](RawModelFile* r) {
+       Find(r, TensorRole::kQuery, 0)->type = WeightType::kInt8, Find(r, TensorRole::kQuery, 0)->group = 4;
+     },
+     "groups of 4 columns, the range is 8 to 65536", Code::kUnsupported},
+    {"negative group",
+     [](RawModelFile* r) {
+       Find(r, TensorRole::kQuery, 0)->type = WeightType::kInt8, Find(r, TensorRole::kQuery, 0)->group = -32;
+     },
+     "groups of -32 columns", Code::kUnsupported},
+    {"large group",
+     [](RawModelFile* r) {
+       Config(r).ffn_size = 1 << 17;
+       for (TensorPlan& t : r->tensors) TensorShape(Config(r), t.role, &t.rows, &t.cols);
+       Find(r, TensorRole::kDown, 0)->type = WeightType::kInt8,
+                                  Find(r, TensorRole::kDown, 0)->group = 1 << 17;
+     },
+     "tensor down of layer 0: groups of 131072 columns, the range is 8 to 65536", Code::kUnsupported},
     {"odd group",
      [](RawModelFile* r) {
-       Find(r, TensorRole::kQuery, 0)->type = WeightType::kInt4, Find(r, TensorRole::kQuery, 0)->group = 1;
+       Config(r).hidden_size = 33;
+       for (TensorPlan& t : r->tensors) TensorShape(Config(r), t.role, &t.rows, &t.cols);
+       Find(r, TensorRole::kQuery, 0)->type = WeightType::kInt4, Find(r, TensorRole::kQuery, 0)->group = 11;
      },
-     "group 1 is odd"},
+     "group 11 is odd"},
     {"NaN in a norm", [](RawModelFile* r) { SetFloat(r, TensorRole::kFfnNorm, 1, 3, kNan); },
      "tensor ffn_norm of layer 1: the value at row 0, column 3 is NaN or infinite"},
     {"infinity in a matrix", [](RawModelFile* r) { SetFloat(r, TensorRole::kDown, 0, 31 * 64 + 63, -kInf); },

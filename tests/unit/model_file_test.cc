@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "lib/model/model_check.h"
@@ -23,10 +24,19 @@ using test::RawModelFile;
 using test::TempFolder;
 using test::TinyModelOptions;
 
-std::unique_ptr<ModelFile> OpenBytes(const AlignedBytes& bytes) {
-  auto file = ModelFile::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), nullptr);
+// The file keeps the bytes, which it refers to.
+std::shared_ptr<const ModelFile> OpenBytes(const AlignedBytes& bytes) {
+  struct Holder {
+    AlignedBytes bytes;
+    std::unique_ptr<ModelFile> file;
+  };
+  const auto holder = std::make_shared<Holder>();
+  holder->bytes = bytes;
+  auto file = ModelFile::OpenMemory(holder->bytes.data(), static_cast<int64_t>(bytes.size()), nullptr);
   EXPECT_TRUE(file.ok()) << file.status().message();
-  return file.ok() ? std::move(file.value()) : nullptr;
+  if (!file.ok()) return nullptr;
+  holder->file = std::move(file.value());
+  return std::shared_ptr<const ModelFile>(holder, holder->file.get());
 }
 
 uint64_t FingerprintOf(const RawModelFile& raw) { return OpenBytes(raw.Build())->fingerprint(); }
@@ -38,7 +48,7 @@ TEST_P(RoundTrip, GivesBackContentAndBytes) {
   TinyModelOptions options;
   options.type = GetParam();
   options.qk_norm = options.query_key_value_bias = options.output_bias = true;
-  options.ffn_size = 44;  // no power of two: groups of 16 become 11 (int8) or 4 (int4)
+  options.ffn_size = 88;  // no power of two: groups of 16 become 11 (int8) or 8 (int4)
   options.rope.scaling = RopeScaling::kYarn, options.rope.factor = 4, options.rope.original_max_tokens = 1024;
   const AlignedBytes bytes = test::TinyModelBytes(options);
   const auto file = OpenBytes(bytes);
@@ -47,7 +57,7 @@ TEST_P(RoundTrip, GivesBackContentAndBytes) {
   const ModelFileContent want = test::TinyModelContent(options);
   EXPECT_EQ(file->config().n_layers, want.config.n_layers);
   EXPECT_EQ(file->config().head_dim, want.config.head_dim);
-  EXPECT_EQ(file->config().ffn_size, 44);
+  EXPECT_EQ(file->config().ffn_size, 88);
   EXPECT_EQ(file->config().architecture, want.config.architecture);
   EXPECT_EQ(file->config().norm_eps, want.config.norm_eps);
   EXPECT_EQ(file->config().rope.scaling, RopeScaling::kYarn);
@@ -167,7 +177,8 @@ TEST(ModelFile, OpensAPathAndARangeOfADescriptor) {
   const auto by_path = ModelFile::Open(folder / "m.kvc", &meter);
   ASSERT_TRUE(by_path.ok()) << by_path.status().message();
   const uint64_t fingerprint = by_path.value()->fingerprint();
-  EXPECT_EQ(meter.used(), 0) << "a mapping is not charged";
+  const int64_t copied = meter.used();
+  EXPECT_LT(copied, 4096) << "a mapping is not charged, what is copied out of the directory is";
   // Offsets as in a package: on a page, on 64 bytes, and where only reading gives aligned weights.
   for (const int64_t offset : {0, 4096, 64, 4096 + 128, 4, 4097}) {
     SCOPED_TRACE(offset);
@@ -184,10 +195,10 @@ TEST(ModelFile, OpensAPathAndARangeOfADescriptor) {
       const auto file = ModelFile::OpenFd(fd, offset, static_cast<int64_t>(bytes.size()), &meter);
       ASSERT_TRUE(file.ok()) << file.status().message();
       EXPECT_EQ(file.value()->fingerprint(), fingerprint);
-      EXPECT_EQ(meter.used() > 0, offset % 64 != 0);
+      EXPECT_EQ(meter.used() > 2 * copied, offset % 64 != 0);
       EXPECT_EQ(reinterpret_cast<uintptr_t>(file.value()->tensors()[0].weight.data) % 64, 0u);
     }
-    EXPECT_EQ(meter.used(), 0);
+    EXPECT_EQ(meter.used(), copied);
     const auto longer = ModelFile::OpenFd(fd, offset, 0, &meter);
     EXPECT_EQ(longer.status().code(), Code::kBadModel) << "what follows the model is not part of it";
     const auto beyond = ModelFile::OpenFd(fd, offset, static_cast<int64_t>(bytes.size()) + 9, &meter);

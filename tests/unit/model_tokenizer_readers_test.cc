@@ -132,7 +132,7 @@ TEST(ReadHfTokenizer, FreeIdsBecomeUnusedPieces) {
   ASSERT_TRUE(spec.ok()) << spec.status().message();
   EXPECT_EQ(spec.value().pieces.size(), 1501u);
   EXPECT_EQ(spec.value().piece_kinds[1450], PieceKind::kUnused);
-  EXPECT_EQ(Encode(*MakeTokenizer(spec.value()), "<far>", true), std::vector<int32_t>{1500});
+  EXPECT_EQ(Encode(*MakeTokenizer(spec.value()), "<far>", kParseSpecial), std::vector<int32_t>{1500});
 }
 
 TEST(ReadHfTokenizer, PlainSplitPatternsAreQuoted) {

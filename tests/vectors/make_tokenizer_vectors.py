@@ -12,6 +12,8 @@ line i is about string i:
     ids without special tokens parsed
     [TAB S ids with special tokens parsed]   tokenizer.json only, where they differ
     [TAB D text]                             what the first ids decode to, where that is not the string
+    [TAB C ids]                              of the string as one that goes on behind another, where they differ: made
+                                             with the rule for the space before a text taken out of the tokenizer
 
 Invalid UTF-8 has no meaning to these packages, so the vectors say what ours is in terms of what they do.
 Byte-level: each stretch of
@@ -20,6 +22,7 @@ byte is a character that
 is not in the vocabulary (a private one is put in its place), and becomes one byte token. Else: U+FFFD.
 """
 
+import json
 import os
 import re
 import struct
@@ -113,8 +116,12 @@ class Fallback:
         )
 
 
-def llama_hf(path):
-    t = Tokenizer.from_file(path)
+def llama_hf(path, continued=False):
+    tokenizer = json.load(open(path, encoding="utf-8"))
+    if continued:
+        normalizers = tokenizer["normalizer"]["normalizers"]
+        tokenizer["normalizer"]["normalizers"] = [n for n in normalizers if n["type"] != "Prepend"]
+    t = Tokenizer.from_str(json.dumps(tokenizer))
 
     def encode(text, special):
         t.encode_special_tokens = not special
@@ -125,7 +132,11 @@ def llama_hf(path):
     )
 
 
-def piece_model(model):
+def piece_model(model, continued=False):
+    if continued:
+        proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+        proto.normalizer_spec.add_dummy_prefix = False
+        model = proto.SerializeToString()
     s = sentencepiece.SentencePieceProcessor(model_proto=model)
     if sentencepiece_model_pb2.ModelProto.FromString(model).trainer_spec.byte_fallback:
         return Fallback(
@@ -150,7 +161,7 @@ def piece_model(model):
     return Unknown()
 
 
-def llama2c(path):
+def llama2c(path, continued=False):
     """The same pieces and scores as a SentencePiece model; run.c puts a space before the text and keeps all
     others."""
     data = open(path, "rb").read()
@@ -168,23 +179,33 @@ def llama2c(path):
         True,
         False,
     )
-    return piece_model(m.SerializeToString())
+    return piece_model(m.SerializeToString(), continued)
+
+
+def all_tokenizers():
+    """name -> the tokenizer, and the same for text that goes on where that is another one and the package has it: what
+    it trims it trims from every text."""
+    tok512 = ROOT + "/models/stories260k/tok512.bin"
+    tokenizers = {
+        "recall": (ByteLevel(ROOT + "/models/recall/tokenizer.json"), None),
+        "tok512": (llama2c(tok512), llama2c(tok512, True)),
+    }
+    for name in ("gpt2", "llama3", "qwen2", "chain"):
+        tokenizers[name] = (ByteLevel(DATA + "/%s.json" % name), None)
+    path = DATA + "/llama_hf.json"
+    tokenizers["llama_hf"] = (llama_hf(path), llama_hf(path, True))
+    for name in ("sp_fallback", "sp_unused", "sp_squeeze", "sp_plain"):
+        model = open(DATA + "/%s.model" % name, "rb").read()
+        tokenizers[name] = (piece_model(model), None if name == "sp_squeeze" else piece_model(model, True))
+    return tokenizers
 
 
 def main():
-    tokenizers = {
-        "recall": ByteLevel(ROOT + "/models/recall/tokenizer.json"),
-        "tok512": llama2c(ROOT + "/models/stories260k/tok512.bin"),
-    }
-    for name in ("gpt2", "llama3", "qwen2", "chain"):
-        tokenizers[name] = ByteLevel(DATA + "/%s.json" % name)
-    tokenizers["llama_hf"] = llama_hf(DATA + "/llama_hf.json")
-    for name in ("sp_fallback", "sp_unused", "sp_squeeze", "sp_plain"):
-        tokenizers[name] = piece_model(open(DATA + "/%s.model" % name, "rb").read())
+    tokenizers = all_tokenizers()
     all_strings = strings()
     with open(DATA + "/strings.txt", "w", encoding="utf-8", newline="\n") as f:
         f.writelines(escape(s) + "\n" for s in all_strings)
-    for name, t in tokenizers.items():
+    for name, (t, continued) in tokenizers.items():
         with open(DATA + "/%s.ids" % name, "w", encoding="utf-8", newline="\n") as f:
             for s in all_strings:
                 ids, special = t.encode(s, False), t.encode(s, True)
@@ -194,6 +215,8 @@ def main():
                 text = t.decode(ids, s)
                 if text != s:
                     line += "\tD " + escape(text)
+                if continued and continued.encode(s, False) != ids:
+                    line += "\tC " + " ".join(map(str, continued.encode(s, False)))
                 f.write(line + "\n")
 
 

@@ -41,8 +41,10 @@ bool SolveSymmetric(std::vector<double>* a, std::vector<double>* b) {
 // others' share of the rest, (j - 1) / (N - 1) (s - b_i), and the mean of all coalitions is s j / N.
 std::vector<double> RegressionSlice(const SizeSums& s) {
   const size_t n = s.sum_in.size();
-  std::vector<double> pairs(s.n_pairs.begin(), s.n_pairs.end()), slice = s.sum_in;
-  if (!SolveSymmetric(&pairs, &slice)) {
+  std::vector<double> pairs, slice = s.sum_in;
+  const bool enough = s.n_samples >= s.n_players;  // fewer equations than unknowns are not worth the work
+  if (enough) pairs.assign(s.n_pairs.begin(), s.n_pairs.end());
+  if (!enough || !SolveSymmetric(&pairs, &slice)) {
     throw Failure(
         Format("not enough samples: %lld of size %d do not tell %zu players apart; about %lld are needed",
                static_cast<long long>(s.n_samples), s.size, n,
@@ -127,19 +129,20 @@ void AppendOnce(int32_t value, std::vector<int32_t>* list) {
 
 }  // namespace
 
-SizeSums::SizeSums(int32_t players, int32_t coalition_size)
+SizeSums::SizeSums(int32_t players, int32_t coalition_size, bool with_pairs)
     : n_players(players),
       size(coalition_size),
       sum_in(static_cast<size_t>(players)),
       sum_out(sum_in.size()),
       n_in(sum_in.size()),
       n_out(sum_in.size()),
-      n_pairs(sum_in.size() * sum_in.size()) {}
+      n_pairs(with_pairs ? sum_in.size() * sum_in.size() : 0) {}
 
 void SizeSums::Add(const Coalition& coalition, double u) {
   for (size_t i = 0; i < coalition.size(); ++i) {
     if (coalition[i] != 0) {
       sum_in[i] += u, ++n_in[i];
+      if (n_pairs.empty()) continue;
       for (size_t k = 0; k <= i; ++k) n_pairs[i * coalition.size() + k] += coalition[k];
     } else {
       sum_out[i] -= u, ++n_out[i];

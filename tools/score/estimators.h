@@ -12,7 +12,8 @@ using Coalition = std::vector<uint8_t>;  // [N], 1 = keeps its cache
 // Sums over the sampled coalitions of one size.
 class SizeSums {
  public:
-  SizeSums(int32_t n_players, int32_t size);
+  // with_pairs: count the pairs too, which only kRegression looks at and which take N * N numbers.
+  SizeSums(int32_t n_players, int32_t size, bool with_pairs = true);
   void Add(const Coalition& coalition, double u);
 
   const int32_t n_players, size;
@@ -20,7 +21,7 @@ class SizeSums {
   double sum_u = 0;
   std::vector<double> sum_in, sum_out;  // [N] of u over coalitions with the player; of -u over those without
   std::vector<int64_t> n_in, n_out;     // [N]
-  std::vector<int64_t> n_pairs;         // [N, N], j <= i: coalitions with both players
+  std::vector<int64_t> n_pairs;         // [N, N], j <= i: coalitions with both players; empty: not counted
 };
 
 enum class Variant {

@@ -12,7 +12,8 @@
 namespace kvc::tool {
 namespace {
 
-std::string BaseName(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
+// As it stands in JSON, which has no other bytes than UTF-8.
+std::string BaseName(const std::string& path) { return Printable(path.substr(path.find_last_of('/') + 1)); }
 
 std::string Stem(const std::string& path) {
   const std::string name = BaseName(path);
@@ -38,7 +39,8 @@ class ExampleReader {
   ExampleReader(const Model& model, const ExampleOptions& options) : model_(model), options_(options) {}
 
   void AddFile(const std::string& path, ExampleSet* set) const {
-    const std::vector<Task> tasks = ReadTasks(path);
+    const std::string text = ReadFile(path);  // once: a pipe has nothing left then
+    const std::vector<Task> tasks = ParseTasks(text, path);
     size_t count = tasks.size();
     if (options_.limit > 0) count = std::min(count, static_cast<size_t>(options_.limit));
     const std::vector<int32_t> chosen =
@@ -48,8 +50,7 @@ class ExampleReader {
       AddTask(task, path + ":" + std::to_string(task.line), set);
     }
     set->dataset += (set->dataset.empty() ? "" : "+") + Stem(path);
-    set->identity.push_back(
-        {{"file", BaseName(path)}, {"checksum", Checksum(ReadFile(path))}, {"tasks", chosen}});
+    set->identity.push_back({{"file", BaseName(path)}, {"checksum", Checksum(text)}, {"tasks", chosen}});
   }
 
  private:
@@ -60,8 +61,8 @@ class ExampleReader {
     for (const Question& question : task.questions) {
       Example example;
       example.where = where;
-      example.fed = model_.Tokenize(question.question, 0);
-      example.answer = model_.Tokenize(question.answer, 0);
+      example.fed = model_.Tokenize(question.question, KVC_CONTINUE);
+      example.answer = model_.Tokenize(question.answer, KVC_CONTINUE);
       example.answers.push_back(question.answer);
       example.answers.insert(example.answers.end(), question.other_answers.begin(),
                              question.other_answers.end());

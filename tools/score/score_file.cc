@@ -1,24 +1,39 @@
 #include "tools/score/score_file.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
+#include <cfloat>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <numeric>
 
 #include "tools/command.h"
+#include "tools/files.h"
 #include "tools/kvc_handles.h"
 
 namespace kvc::tool {
 namespace {
 
 constexpr const char* kLogFormat = "kvc-score-log/1";
+constexpr size_t kMostScores = size_t{1} << 16;  // of query heads there are more than players
 
 double Rounded(double value) { return std::strtod(Format("%.9g", value).c_str(), nullptr); }
+
+bool FlagMember(const Json& object, const char* key, const std::string& where) {
+  if (!object.at(key).is_boolean()) throw Failure(where + ": " + key + " must be true or false");
+  return object.at(key).get<bool>();
+}
+
+std::vector<int32_t> WholeList(const Json& object, const char* key, const std::string& where, int32_t most) {
+  std::vector<int32_t> list;
+  const std::string what = where + ": " + key;
+  if (!object.at(key).is_array()) throw Failure(what + " must be a list of whole numbers");
+  for (const Json& entry : object.at(key)) {
+    const Json named{{"an entry", entry}};
+    list.push_back(static_cast<int32_t>(WholeMember(named, "an entry", what, 1, most, 0)));
+    if (list.back() == 0) throw Failure(what + " must be a list of whole numbers");
+  }
+  return list;
+}
 
 Json ConvergenceJson(const std::vector<ConvergencePoint>& points) {
   Json list = Json::array();
@@ -58,7 +73,7 @@ Json LogHeader(const ScorePlan& plan, const MeasuredWhat& what) {
               {"runs", plan.runs},
               {"balanced", plan.balanced},
               {"draw_examples", plan.draw_examples},
-              {"seed", plan.seed},
+              {"seed", static_cast<int64_t>(plan.seed)},
               {"utility", what.utility},
               {"protocol", what.protocol},
               {"split", what.split},
@@ -69,32 +84,43 @@ Json LogHeader(const ScorePlan& plan, const MeasuredWhat& what) {
 }
 
 void ReadLogHeader(const Json& header, const std::string& path, ScorePlan* plan, MeasuredWhat* what) {
-  if (header.value("format", "") != kLogFormat)
+  const std::string where = path + ": header of the log";
+  if (TextMember(header, "format", where) != kLogFormat)
     throw Failure(path + ": no log of kvc score, or of another version");
-  try {
-    what->method = header.at("method"), what->model = header.at("model"),
-    what->fingerprint = header.at("fingerprint");
-    what->dataset = header.at("dataset"), what->data = header.at("data"),
-    what->utility = header.at("utility");
-    what->protocol = header.at("protocol"), what->split = header.at("split"),
-    what->window = header.at("window");
-    what->max_prompt = header.at("max_prompt"), what->max_answer = header.at("max_answer");
-    what->first_line = header.at("first_line"), what->n_examples = header.at("n_examples");
-    plan->n_layers = header.at("shape").at(0), plan->n_kv_heads = header.at("shape").at(1);
-    plan->exact = what->method == "exact";
-    plan->sizes = header.at("sizes").get<std::vector<int32_t>>();
-    plan->runs = header.at("runs"), plan->balanced = header.at("balanced"),
-    plan->draw_examples = header.at("draw_examples");
-    plan->seed = header.at("seed");
-  } catch (const Json::exception&) {
-    throw Failure(path + ": the header of the log is incomplete");
+  const Json complete = LogHeader(*plan, *what);
+  for (const auto& [key, value] : complete.items()) {
+    if (!header.contains(key)) throw Failure(path + ": the header of the log is incomplete: no " + key);
   }
-  const int32_t most_exact = plan->exact ? kMostExactPlayers : 1 << 20;
-  bool good = plan->n_layers >= 1 && plan->n_kv_heads >= 1 && plan->n_layers <= 4096 &&
-              plan->n_kv_heads <= 4096 && plan->n_players() <= most_exact && plan->runs >= 1 &&
-              plan->runs <= 1024;
-  for (const int32_t size : plan->sizes) good = good && size >= 1 && size < plan->n_players();
-  if (!good) throw Failure(path + ": the header of the log makes no sense");
+  const auto whole = [&](const char* key, int64_t least, int64_t most) {
+    return static_cast<int32_t>(WholeMember(header, key, where, least, most, least));
+  };
+  what->method = TextMember(header, "method", where), what->model = TextMember(header, "model", where);
+  what->fingerprint = TextMember(header, "fingerprint", where);
+  what->dataset = TextMember(header, "dataset", where), what->data = header.at("data");
+  what->utility = TextMember(header, "utility", where);
+  what->protocol = TextMember(header, "protocol", where);
+  what->split = whole("split", 0, INT32_MAX), what->window = whole("window", 1, INT32_MAX);
+  what->max_prompt = whole("max_prompt", 0, INT32_MAX), what->max_answer = whole("max_answer", 0, INT32_MAX);
+  what->n_examples = whole("n_examples", 1, INT32_MAX);
+  what->first_line = FlagMember(header, "first_line", where);
+  const std::vector<int32_t> shape = WholeList(header, "shape", where, kMostPlayers);
+  if (shape.size() != 2) throw Failure(where + ": shape must be [layers, heads]");
+  if (int64_t{shape[0]} * shape[1] > kMostPlayers)
+    throw Failure(where +
+                  Format(": %d x %d heads; at most %d are possible", shape[0], shape[1], kMostPlayers));
+  plan->n_layers = shape[0], plan->n_kv_heads = shape[1];
+  plan->exact = what->method == "exact";
+  plan->sizes = WholeList(header, "sizes", where, kMostPlayers);
+  plan->runs = whole("runs", 1, kMostRuns), plan->balanced = FlagMember(header, "balanced", where);
+  plan->draw_examples = whole("draw_examples", 0, INT32_MAX);
+  plan->seed = static_cast<uint64_t>(WholeMember(header, "seed", where, INT64_MIN, INT64_MAX, 0));
+  if (plan->exact && (plan->n_players() > kMostExactPlayers || plan->runs != 1 || !plan->sizes.empty()))
+    throw Failure(where + ": no exact measurement of that shape");
+  try {
+    CheckPlan(*plan);
+  } catch (const UsageError& error) {
+    throw Failure(where + ": " + error.what());
+  }
 }
 
 Json NestedScores(const std::vector<double>& scores, int32_t n_layers) {
@@ -112,19 +138,25 @@ std::vector<double> FlatScores(const Json& file, const std::string& path, int32_
   if (!file.is_object() || !file.contains("scores") || !file["scores"].is_array() || file["scores"].empty()) {
     throw Failure(path + ": no scores in it");
   }
+  const Json& rows = file["scores"];
   std::vector<double> scores;
   size_t width = 0;
-  for (const Json& row : file["scores"]) {
+  for (const Json& row : rows) {
     if (!row.is_array() || row.empty() || (width != 0 && row.size() != width)) {
       throw Failure(path + ": \"scores\" must be rows of equal length, one a layer");
     }
     width = row.size();
+    if (width * rows.size() > kMostScores)
+      throw Failure(path +
+                    Format(": %zu x %zu scores, at most %zu are possible", rows.size(), width, kMostScores));
     for (const Json& score : row) {
       if (!score.is_number()) throw Failure(path + ": a score is no number");
       scores.push_back(score.get<double>());
+      if (std::fabs(scores.back()) > FLT_MAX)
+        throw Failure(path + Format(": %g is too large for a score", scores.back()));
     }
   }
-  *n_layers = static_cast<int32_t>(file["scores"].size()), *n_heads = static_cast<int32_t>(width);
+  *n_layers = static_cast<int32_t>(rows.size()), *n_heads = static_cast<int32_t>(width);
   return scores;
 }
 
@@ -145,7 +177,7 @@ Json ScoreJson(const ScorePlan& plan, const MeasuredWhat& what, const EstimateOp
       {"examples_per_coalition", plan.draw_examples > 0 ? plan.draw_examples : what.n_examples},
       {"shape", {plan.n_layers, plan.n_kv_heads}},
       {"utility", what.utility + ", protocol " + what.protocol + ", window " + std::to_string(what.window)},
-      {"seed", plan.seed},
+      {"seed", static_cast<int64_t>(plan.seed)},
       {"samples", std::accumulate(report.n_samples.begin(), report.n_samples.end(), int64_t{0}) * plan.runs},
       {"tool", "kvc " + LibraryVersion()}};
   if (!plan.exact) {
@@ -169,23 +201,6 @@ Json ScoreJson(const ScorePlan& plan, const MeasuredWhat& what, const EstimateOp
   }
   out["scores"] = NestedScores(report.scores, plan.n_layers);
   return out;
-}
-
-void WriteTextFile(const std::string& path, const std::string& text) {
-  const std::string temporary = path + ".part" + std::to_string(getpid());
-  std::FILE* file = std::fopen(temporary.c_str(), "wb");
-  if (file == nullptr) throw Failure(path + ": " + std::strerror(errno));
-  bool good = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  good = std::fflush(file) == 0 && good && fsync(fileno(file)) == 0;
-  good = std::fclose(file) == 0 && good;
-  if (good && std::rename(temporary.c_str(), path.c_str()) == 0) return;
-  const std::string reason = std::strerror(errno);
-  std::remove(temporary.c_str());
-  throw Failure(path + ": " + reason);
-}
-
-void WriteJsonFile(const std::string& path, const Json& document) {
-  WriteTextFile(path, document.dump(1) + "\n");
 }
 
 }  // namespace kvc::tool

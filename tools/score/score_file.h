@@ -24,13 +24,10 @@ Json ScoreJson(const ScorePlan& plan, const MeasuredWhat& what, const EstimateOp
 
 // [layer][head], rounded to nine significant digits.
 Json NestedScores(const std::vector<double>& scores, int32_t n_layers);
-// The scores of a SCORES.json, [layer][head] flat. Throws Failure when it has none of that shape.
+// The scores of a SCORES.json, [layer][head] flat. Throws Failure when it has none of that shape, more than
+// any model has heads, or numbers that no float holds.
 std::vector<double> FlatScores(const Json& file, const std::string& path, int32_t* n_layers,
                                int32_t* n_heads);
-
-// Replaces the file at once: on any failure the old one stays. Throws Failure.
-void WriteTextFile(const std::string& path, const std::string& text);
-void WriteJsonFile(const std::string& path, const Json& document);
 
 const std::vector<std::string>& VariantNames();  // as the command line writes them
 const char* VariantName(Variant variant);

@@ -1,8 +1,8 @@
 #include "tools/score/score_plan.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 
 #include "tools/command.h"
@@ -11,9 +11,14 @@
 namespace kvc::tool {
 namespace {
 
-std::vector<SizeSums> EmptySums(const ScorePlan& plan) {
+std::vector<SizeSums> EmptySums(const ScorePlan& plan, const EstimateOptions& options) {
+  const bool with_pairs = options.variant == Variant::kRegression;
+  if (with_pairs && plan.n_players() > kMostRegressionPlayers) {
+    throw Failure(Format("--variant regression is for at most %d heads, these are %d", kMostRegressionPlayers,
+                         plan.n_players()));
+  }
   std::vector<SizeSums> all;
-  for (const int32_t size : plan.sizes) all.emplace_back(plan.n_players(), size);
+  for (const int32_t size : plan.sizes) all.emplace_back(plan.n_players(), size, with_pairs);
   return all;
 }
 
@@ -101,17 +106,60 @@ std::vector<WorkKey> WorkItems(const ScorePlan& plan, uint32_t begin, uint32_t e
   return items;
 }
 
+int64_t CountWorkItems(const ScorePlan& plan, int64_t n_samples) {
+  if (plan.exact) return int64_t{1} << (plan.n_players() - 1);
+  return n_samples * plan.runs * static_cast<int64_t>(plan.sizes.size());
+}
+
+void CheckPlan(const ScorePlan& plan) {
+  const int32_t n = plan.n_players();
+  if (n < 1 || n > kMostPlayers)
+    throw UsageError(Format("a measurement of %d heads; at most %d are possible", n, kMostPlayers));
+  if (plan.exact) return;
+  if (plan.sizes.empty() || plan.sizes.size() > static_cast<size_t>(kMostSizes))
+    throw UsageError(Format("%zu sizes of coalitions; 1 to %d are possible", plan.sizes.size(), kMostSizes));
+  for (const int32_t size : plan.sizes) {
+    if (size < 1 || size >= n)
+      throw UsageError(Format("--sizes: coalitions have 1 to %d of the %d heads", n - 1, n));
+    if (std::count(plan.sizes.begin(), plan.sizes.end(), size) > 1)
+      throw UsageError(Format("--sizes: %d stands twice", size));
+  }
+}
+
+void CheckResults(const ScorePlan& plan, int32_t n_examples, const WorkResults& results,
+                  const std::string& path) {
+  if (plan.draw_examples > 0) n_examples = std::min(n_examples, plan.draw_examples);
+  for (const auto& [key, result] : results) {
+    bool good = result.n_examples == n_examples;
+    if (plan.exact) {
+      uint32_t size = 0;
+      for (uint32_t bits = key.sample; bits != 0; bits &= bits - 1) ++size;
+      good = good && key.run == 0 && key.size == size && key.sample < CountWorkItems(plan, 0);
+    } else {
+      good = good && key.run < static_cast<uint32_t>(plan.runs) &&
+             key.sample < static_cast<uint32_t>(kMostSamples) &&
+             std::count(plan.sizes.begin(), plan.sizes.end(), static_cast<int32_t>(key.size)) == 1;
+    }
+    if (good) continue;
+    throw Failure(Format("%s: run %u, size %u, sample %u on %d examples is no item of this measurement",
+                         path.c_str(), key.run, key.size, key.sample, result.n_examples));
+  }
+}
+
 Shard ParseShard(const std::string& text) {
-  int index = 0, count = 0, n_read = 0;
-  if (std::sscanf(text.c_str(), "%d/%d%n", &index, &count, &n_read) != 2 ||
-      static_cast<size_t>(n_read) != text.size() || index < 1 || index > count) {
+  int32_t index = 0, count = 0;
+  const char* const end = text.data() + text.size();
+  const auto part = std::from_chars(text.data(), end, index);
+  const bool two = part.ec == std::errc() && part.ptr != end && *part.ptr == '/';
+  const auto whole = two ? std::from_chars(part.ptr + 1, end, count) : part;
+  if (!two || whole.ec != std::errc() || whole.ptr != end || index < 1 || index > count) {
     throw UsageError("--shard \"" + text + "\": expected I/N with I from 1 to N, such as 2/4");
   }
   return {index - 1, count};
 }
 
 CompareRuns::CompareRuns(const ScorePlan& plan, const EstimateOptions& options)
-    : plan_(plan), options_(options), sums_(2, EmptySums(plan)) {}
+    : plan_(plan), options_(options), sums_(2, EmptySums(plan, options)) {}
 
 bool CompareRuns::Upto(uint32_t end, const WorkResults& results, ConvergencePoint* point) {
   std::vector<std::vector<double>> scores;
@@ -134,7 +182,7 @@ bool CompareRuns::Upto(uint32_t end, const WorkResults& results, ConvergencePoin
 
 int32_t SamplesToTellApart(const ScorePlan& plan, const EstimateOptions& options) {
   const int32_t n = plan.n_players(), least = options.variant == Variant::kRegression ? n : 1;
-  std::vector<std::vector<SizeSums>> runs(static_cast<size_t>(plan.runs), EmptySums(plan));
+  std::vector<std::vector<SizeSums>> runs(static_cast<size_t>(plan.runs), EmptySums(plan, options));
   for (int32_t sample = 0;; ++sample) {
     for (size_t run = 0; run < runs.size(); ++run) {
       for (SizeSums& sums : runs[run]) {
@@ -154,13 +202,21 @@ int32_t SamplesToTellApart(const ScorePlan& plan, const EstimateOptions& options
 
 ScoreReport MakeReport(const ScorePlan& plan, const WorkResults& results, const EstimateOptions& options) {
   if (plan.exact) return ExactReport(plan, results);
+  for (int32_t run = 0; run < plan.runs; ++run) {
+    for (const int32_t size : plan.sizes) {
+      const WorkKey first = {static_cast<uint32_t>(run), static_cast<uint32_t>(size), 0};
+      const auto found = results.lower_bound(first);
+      if (found == results.end() || found->first.run != first.run || found->first.size != first.size)
+        throw Failure(Format("not enough samples: there is none of size %d in run %d", size, run));
+    }
+  }
   ScoreReport report;
   report.n_items = static_cast<int64_t>(results.size());
   report.scores.assign(static_cast<size_t>(plan.n_players()), 0.0);
   uint32_t end = 0;
   for (const auto& [key, result] : results) end = std::max(end, key.sample + 1);
   for (int32_t run = 0; run < plan.runs; ++run) {
-    std::vector<SizeSums> sums = EmptySums(plan);
+    std::vector<SizeSums> sums = EmptySums(plan, options);
     AddSamples(plan, results, static_cast<uint32_t>(run), 0, end, &sums);
     for (size_t i = 0; i < sums.size(); ++i) {
       if (run == 0) report.n_samples.push_back(sums[i].n_samples);
@@ -171,7 +227,10 @@ ScoreReport MakeReport(const ScorePlan& plan, const WorkResults& results, const 
   }
   ConvergencePoint point;
   CompareRuns compare(plan, options);
-  const uint32_t step = kCheckInterval * (1 + end / (kCheckInterval * kMostPoints));
+  // Samples that are far apart in number have no more points than samples: looking costs as much as adding.
+  const size_t n_numbers = 1 + results.size() / (static_cast<size_t>(plan.runs) * plan.sizes.size());
+  const uint32_t most = static_cast<uint32_t>(std::min<size_t>(kMostPoints, n_numbers));
+  const uint32_t step = kCheckInterval * (1 + end / (kCheckInterval * most));
   for (uint32_t at = 0; plan.runs >= 2 && at < end;) {
     at = std::min(end, at + step);
     if (compare.Upto(at, results, &point)) report.convergence.push_back(point);

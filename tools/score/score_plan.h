@@ -21,6 +21,10 @@ struct ScorePlan {
 };
 
 constexpr int32_t kMostExactPlayers = 16;
+// Of a plan, whether asked for or read from a log: beyond what any model or measurement has, and small enough
+// that time and memory stay in proportion to the samples there are.
+constexpr int32_t kMostPlayers = 1 << 14, kMostRegressionPlayers = 1 << 11, kMostSizes = 64, kMostRuns = 1024,
+                  kMostSamples = 1 << 20;
 constexpr int32_t kCheckInterval = 5;  // samples of each size between two looks at the stopping rule
 constexpr int32_t kMostPoints = 200;   // of a convergence curve
 
@@ -31,6 +35,14 @@ Coalition Others(Coalition coalition);
 
 // Work items of samples begin .. end - 1, by sample, run, size; all of them for the exact method.
 std::vector<WorkKey> WorkItems(const ScorePlan& plan, uint32_t begin, uint32_t end);
+int64_t CountWorkItems(const ScorePlan& plan, int64_t n_samples);  // of samples 0 .. n_samples - 1
+
+// Throws UsageError: sizes that are none or too many, twice, or not between 1 and N - 1; too many players.
+void CheckPlan(const ScorePlan& plan);
+// Throws Failure: items that are not of this plan, or were not measured on n_examples examples (of those
+// drawn, when it draws some). path: where they are from.
+void CheckResults(const ScorePlan& plan, int32_t n_examples, const WorkResults& results,
+                  const std::string& path);
 
 struct Shard {
   int32_t index = 0, count = 1;  // item number n belongs to shard n % count
@@ -56,7 +68,8 @@ struct ScoreReport {
 };
 
 // Sums in the order of the keys, so that the result does not depend on who measured what. Throws Failure "not
-// enough samples".
+// enough samples". results as CheckResults wants them. Time is in proportion to items times heads, memory to
+// heads times runs, of which each has an item; kRegression: heads squared and cubed.
 ScoreReport MakeReport(const ScorePlan& plan, const WorkResults& results, const EstimateOptions& options);
 
 // What the first two runs agree on as samples come in.

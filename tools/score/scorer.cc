@@ -18,19 +18,19 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 Scorer::Scorer(const ScorePlan& plan, const ScorerOptions& options, UtilityEvaluator* evaluator,
-               WorkLogWriter* log, WorkResults* done, const CancelOnInterrupt& interrupt, Team* team)
+               WorkLogWriter* log, WorkResults* done, const CancelOnSignal& cancel, Team* team)
     : plan_(plan),
       options_(options),
       evaluator_(evaluator),
       log_(log),
       done_(done),
-      interrupt_(interrupt),
+      cancel_(cancel),
       team_(team),
       progress_("scoring"),
       start_(std::chrono::steady_clock::now()),
       compare_(plan, options.estimate) {
   evaluator_->on_batch = [this](double share) {
-    if (interrupt_.interrupted()) throw Failure("interrupted; --resume goes on from here");
+    if (cancel_.received()) throw Failure("interrupted; --resume goes on from here");
     Show(share);
   };
 }
@@ -38,7 +38,7 @@ Scorer::Scorer(const ScorePlan& plan, const ScorerOptions& options, UtilityEvalu
 void Scorer::Run() {
   const bool by_rule = !plan_.exact && options_.samples == 0;
   const uint32_t most = static_cast<uint32_t>(by_rule ? options_.max_samples : options_.samples);
-  n_total_ = static_cast<int64_t>(WorkItems(plan_, 0, most).size()) / options_.shard.count;
+  n_total_ = CountWorkItems(plan_, most) / options_.shard.count;
   n_before_ = static_cast<int64_t>(done_->size());
   // In rounds, so that both runs and all sizes are equally far when the rule is looked at.
   // Where nothing looks, a team gets everything at once and nobody waits for the end of a round.

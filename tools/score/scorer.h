@@ -28,7 +28,7 @@ class Scorer {
   // All of these must outlive it. done: items of the log so far; grows. team: null, or that of which this
   // process is the coordinator; the evaluator then only tells how many examples there are.
   Scorer(const ScorePlan& plan, const ScorerOptions& options, UtilityEvaluator* evaluator, WorkLogWriter* log,
-         WorkResults* done, const CancelOnInterrupt& interrupt, Team* team);
+         WorkResults* done, const CancelOnSignal& cancel, Team* team);
   // Until all items of the shard are done, or the stopping rule holds. Throws Failure; what was measured is
   // in the log.
   void Run();
@@ -46,7 +46,7 @@ class Scorer {
   UtilityEvaluator* evaluator_;
   WorkLogWriter* log_;
   WorkResults* done_;
-  const CancelOnInterrupt& interrupt_;
+  const CancelOnSignal& cancel_;
   Team* team_;
   Progress progress_;
   const std::chrono::steady_clock::time_point start_;

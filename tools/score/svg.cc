@@ -9,7 +9,7 @@ namespace kvc::tool {
 namespace {
 
 constexpr double kWidth = 760, kLeft = 72, kRight = 140, kTop = 34;
-constexpr int kColours = 6;
+constexpr int kColours = 6, kMostTicks = 20;
 
 // Heat is the opacity of one colour, so that a cell reads the same on light and dark ground.
 constexpr const char* kStyle =
@@ -69,8 +69,8 @@ std::string Cell(const HeatMap& map, int row, int column, double x, double y, do
   std::string text = Format(
       "<rect class=\"cell\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" "
       "fill-opacity=\"%.3f\"><title>%s %d, %s %d: %s%s</title></rect>\n",
-      x, y, w - 1, h - 1, 0.05 + 0.95 * share, map.row_name.c_str(), row, map.column_name.c_str(), column,
-      shown.c_str(), map.unit.c_str());
+      x, y, std::max(w - 1, 0.8 * w), h - 1, 0.05 + 0.95 * share, map.row_name.c_str(), row,
+      map.column_name.c_str(), column, shown.c_str(), map.unit.c_str());
   if (w >= 40) text += Label(x + w / 2, y + h / 2 + 4, shown, "middle", share > 0.55 ? "small on" : "small");
   return text;
 }
@@ -137,12 +137,16 @@ void SvgPage::Add(const LineChart& chart) {
   const auto x_at = [&](double x) { return kLeft + (x - xs.low) / (xs.high - xs.low) * (right - kLeft); };
   const auto y_at = [&](double y) { return bottom - (y - ys.low) / (ys.high - ys.low) * plot_height; };
   const double y_step = RoundStep(ys.high - ys.low, 5), x_step = RoundStep(xs.high - xs.low, 8);
-  for (double y = std::ceil(ys.low / y_step) * y_step; y <= ys.high + 1e-9; y += y_step) {
+  // Counted, because adding a small step to a large number may not change it.
+  const double y_first = std::ceil(ys.low / y_step), x_first = std::ceil(xs.low / x_step);
+  for (int i = 0; i <= kMostTicks && (y_first + i) * y_step <= ys.high + 1e-9; ++i) {
+    const double y = (y_first + i) * y_step;
     body_ += Format("<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", kLeft, right,
                     y_at(y), y_at(y));
     body_ += Label(kLeft - 8, y_at(y) + 4, Number(std::fabs(y) < 1e-12 ? 0 : y), "end", "small");
   }
-  for (double x = std::ceil(xs.low / x_step) * x_step; x <= xs.high + 1e-9; x += x_step) {
+  for (int i = 0; i <= kMostTicks && (x_first + i) * x_step <= xs.high + 1e-9; ++i) {
+    const double x = (x_first + i) * x_step;
     body_ += Label(x_at(x), bottom + 14, Number(x), "middle", "small");
   }
   body_ += Format("<rect class=\"frame\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", kLeft,

@@ -3,6 +3,7 @@
 #define XXH_INLINE_ALL
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -23,11 +24,6 @@ namespace {
 constexpr double kSameUtility = 1e-6;
 constexpr size_t kChecksumDigits = 16;
 
-// "text checksum\n", the checksum in hexadecimal.
-std::string CheckedLine(const std::string& text) {
-  return text + Format(" %016" PRIx64 "\n", static_cast<uint64_t>(XXH3_64bits(text.data(), text.size())));
-}
-
 // The text of a checked line (without its end); false when it is damaged.
 bool OpenLine(const std::string& line, std::string* text) {
   if (line.size() <= kChecksumDigits) return false;
@@ -40,11 +36,14 @@ std::string RecordText(const WorkKey& key, const WorkResult& result) {
                 result.n_examples, result.in, result.out);
 }
 
+// Exactly what RecordText writes: numbers that overflow, signs, spaces elsewhere and anything behind are not.
 bool ParseRecord(const std::string& text, WorkKey* key, WorkResult* result) {
   return std::sscanf(text.c_str(), "%" SCNu32 " %" SCNu32 " %" SCNu32 " %d %la %la", &key->run, &key->size,
                      &key->sample, &result->n_examples, &result->in, &result->out) == 6 &&
-         std::isfinite(result->in) && std::isfinite(result->out);
+         RecordText(*key, *result) == text;
 }
+
+bool IsUtility(double value) { return value >= 0 && value <= 1; }  // NaN is none
 
 bool Same(const WorkResult& a, const WorkResult& b) {
   return a.n_examples == b.n_examples && std::fabs(a.in - b.in) <= kSameUtility &&
@@ -72,8 +71,15 @@ bool Locked(int fd) {
 
 }  // namespace
 
+std::string CheckedLine(const std::string& text) {
+  return text + Format(" %016" PRIx64 "\n", static_cast<uint64_t>(XXH3_64bits(text.data(), text.size())));
+}
+
 WorkLog ReadWorkLog(const std::string& path, int64_t* good_bytes) {
-  const std::string file = ReadFile(path);
+  return ParseWorkLog(ReadFile(path), path, good_bytes);
+}
+
+WorkLog ParseWorkLog(const std::string& file, const std::string& path, int64_t* good_bytes) {
   WorkLog log;
   size_t begin = 0;
   for (int line_number = 1; begin < file.size(); ++line_number) {
@@ -82,23 +88,25 @@ WorkLog ReadWorkLog(const std::string& path, int64_t* good_bytes) {
     std::string text;
     const bool whole = end != std::string::npos && OpenLine(file.substr(begin, end - begin), &text);
     if (!whole) {
-      if (end != std::string::npos && end + 1 < file.size())
+      if (line_number > 1 && end != std::string::npos && end + 1 < file.size())
         throw Failure(where + ": damaged: its checksum does not match");
       break;
     }
     WorkKey key;
     WorkResult result;
     if (line_number == 1) {
-      log.header = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+      log.header = ParseJsonText(text, where);
       if (!log.header.is_object()) throw Failure(where + ": no log of head scoring");
     } else if (!ParseRecord(text, &key, &result)) {
       throw Failure(where + ": no record of head scoring");
+    } else if (!IsUtility(result.in) || !IsUtility(result.out)) {
+      throw Failure(where + ": a utility outside 0 .. 1");
     } else {
       Insert(key, result, path, &log.results);
     }
     begin = end + 1;
   }
-  if (log.header.is_null()) throw Failure(path + ": no log of head scoring, or cut off in its first line");
+  if (log.header.is_null()) throw Failure(path + ": no log of head scoring, or damaged in its first line");
   if (good_bytes != nullptr) *good_bytes = static_cast<int64_t>(begin);
   return log;
 }
@@ -119,25 +127,25 @@ void CheckSameHeader(const Json& wanted, const Json& found, const std::string& p
 
 std::unique_ptr<WorkLogWriter> WorkLogWriter::Open(const std::string& path, const Json& header, bool resume,
                                                    WorkResults* done) {
-  const bool exists = access(path.c_str(), F_OK) == 0;
+  struct stat info;
+  const bool exists = stat(path.c_str(), &info) == 0;
   if (exists && !resume) throw UsageError(path + " exists: --resume goes on with it, or remove it");
+  if (exists && !S_ISREG(info.st_mode)) throw Failure(path + ": is not a regular file");
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) throw Failure(path + ": " + std::strerror(errno));
   std::unique_ptr<WorkLogWriter> log(new WorkLogWriter(path, fd, 0));
   if (!Locked(fd)) throw Failure(path + ": another process is writing it");
-  if (exists && lseek(fd, 0, SEEK_END) > 0) {
-    try {
-      const WorkLog old = ReadWorkLog(path, &log->size_);
-      CheckSameHeader(header, old.header, path);
-      *done = old.results;
-    } catch (const Failure&) {
-      // Killed while it wrote its first line: nothing is lost by starting again.
-      if (ReadFile(path).find('\n') != std::string::npos) throw;
-    }
-    if (ftruncate(fd, log->size_) != 0) throw Failure(path + ": " + std::strerror(errno));
+  const std::string first_line = CheckedLine(header.dump());
+  const std::string text = exists ? ReadFile(path) : "";
+  // Killed while it wrote its first line: nothing is lost by starting again.
+  if (text.size() >= first_line.size() || first_line.compare(0, text.size(), text) != 0) {
+    const WorkLog old = ParseWorkLog(text, path, &log->size_);
+    CheckSameHeader(header, old.header, path);
+    *done = old.results;
   }
+  if (ftruncate(fd, log->size_) != 0) throw Failure(path + ": " + std::strerror(errno));
   if (log->size_ == 0) {
-    log->pending_ = CheckedLine(header.dump());
+    log->pending_ = first_line;
     log->Flush();
   }
   return log;

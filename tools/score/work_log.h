@@ -34,9 +34,13 @@ struct WorkLog {
   WorkResults results;
 };
 
-// Throws Failure: no such file, damaged before its last line (with the line), or an item twice with different
-// values. A last line that was cut off is left out; *good_bytes (may be null) is where it starts.
+// Throws Failure: no such file, damaged before its last line (with the line), a utility outside [0, 1], or an
+// item twice with different values. A last line that was cut off is left out; *good_bytes (may be null) is
+// where it starts. Takes memory in proportion to the file.
 WorkLog ReadWorkLog(const std::string& path, int64_t* good_bytes = nullptr);
+// The same for the text of a log; `path` goes into messages.
+WorkLog ParseWorkLog(const std::string& text, const std::string& path, int64_t* good_bytes = nullptr);
+std::string CheckedLine(const std::string& text);  // "text checksum\n", as every line of a log
 
 // Adds `from` to `to`. Throws Failure when an item is in both with utilities that differ by more than 1e-6.
 void MergeResults(const WorkResults& from, const std::string& path, WorkResults* to);
@@ -48,7 +52,7 @@ void CheckSameHeader(const Json& wanted, const Json& found, const std::string& p
 class WorkLogWriter {
  public:
   // resume: goes on with an existing log of the same header, whose items go to *done; else the file must not
-  // exist.
+  // exist. A file that is no such log, and is no part of the first line of one, is left as it is.
   static std::unique_ptr<WorkLogWriter> Open(const std::string& path, const Json& header, bool resume,
                                              WorkResults* done);
   ~WorkLogWriter();

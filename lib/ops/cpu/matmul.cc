@@ -2,6 +2,8 @@
 
 #include "lib/ops/cpu/raw.h"
 
+#include "lib/base/limits.h"
+
 namespace kvc {
 namespace {
 
@@ -13,7 +15,6 @@ constexpr int32_t kEnoughTasks = 16;  // row tiles are halved to reach it
 constexpr int32_t kTokenTile = 128;
 // A task below this many products costs less than handing it to a thread.
 constexpr int64_t kMinTask = 32 * 1024;
-constexpr int32_t kMinGroup = 8;  // smallest group of an int8 or int4 weight: bounds the scratch
 
 int64_t Align64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -55,7 +56,7 @@ void QuantizeRows(const OpContext& ctx, const Weight& w, const float* x, int64_t
 }  // namespace
 
 int64_t MatMulScratchBytes(int32_t n, int32_t cols) {
-  return Align64(int64_t{n} * cols) + Align64(int64_t{n} * (cols / kMinGroup) * 4);
+  return Align64(int64_t{n} * cols) + Align64(int64_t{n} * (cols / kMinWeightGroup) * 4);
 }
 
 namespace {
@@ -76,7 +77,18 @@ void Multiply(const OpContext& ctx, const Weight& w, const float* bias, const Ma
   const int32_t n = x.n;
   Task task{&ctx, x, kRowTile, (n + kTokenTile - 1) / kTokenTile};
   MatMulArgs& a = task.args;
+<<<<<<< HEAD:lib/ops/cpu/matmul.cc
   a.w = &w, a.bias = bias, a.y = y, a.y_stride = y_stride;
+=======
+  a.w = &w, a.x = x, a.bias = bias, a.y = y, a.x_stride = x_stride, a.y_stride = y_stride, a.n = n;
+  if (HasCodes(w)) {
+    assert(w.group >= kMinWeightGroup && w.cols % w.group == 0 && scratch != nullptr);
+    int8_t* codes = static_cast<int8_t*>(scratch);
+    float* scales = reinterpret_cast<float*>(codes + Align64(int64_t{n} * w.cols));
+    QuantizeRows(ctx, w, x, x_stride, n, codes, scales);
+    a.xq = codes, a.xs = scales;
+  }
+>>>>>>> main:lib/ops/ops.cc
   const int64_t row_products = int64_t{w.cols} * (n < kTokenTile ? n : kTokenTile);
   const auto count = [&] {
     return int64_t{(w.rows + task.row_tile - 1) / task.row_tile} * task.n_token_tiles;
