@@ -146,9 +146,9 @@ const Rule kConfigRules[] = {
      "n_heads 4 is not a multiple of n_kv_heads 3"},
     {"shared KV head",
      [](RawModelFile* r) {
-       Config(r).n_heads = 66, Config(r).n_kv_heads = 2, r->content.head_scores.clear();
+       Config(r).n_heads = 258, Config(r).n_kv_heads = 2, r->content.head_scores.clear();
      },
-     "unsupported: n_heads 66 with n_kv_heads 2: 33 query heads share a KV head, the limit is 32",
+     "unsupported: n_heads 258 with n_kv_heads 2: 129 query heads share a KV head, the limit is 128",
      Code::kUnsupported},
     {"head size", [](RawModelFile* r) { Config(r).head_dim = 12; }, "unsupported: head_dim 12",
      Code::kUnsupported},

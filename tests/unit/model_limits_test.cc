@@ -37,7 +37,6 @@ TEST(Limits, TheFormatPageHasTheSameList) { EXPECT_EQ(Page(), List()); }
 TEST(Limits, KernelsCountOnThem) {
   // The sum of a group of products of two bytes, the largest of which are 255 * -128, fits 32 bits.
   EXPECT_LT(int64_t{kMaxWeightGroup} * 255 * 128, int64_t{INT32_MAX});
-  EXPECT_LE(kMaxQueryGroup, 32);  // bits of a mask of query heads
   // Scratch of a product has room for the scales of the smallest groups.
   const int64_t codes = 1024, scales = 1024 / kMinWeightGroup * static_cast<int64_t>(sizeof(float));
   EXPECT_GE(MatMulScratchBytes(1, 1024), codes + scales);
