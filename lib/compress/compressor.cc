@@ -108,7 +108,7 @@ Status Compressor::KeepLengths(Device* device, Stream* stream, const KvCache& ca
     args.ring = ring_.at() + int64_t{layer} * args.ring_rows * shape.n_heads * shape.head_dim;
     args.start = ring_start_[static_cast<size_t>(layer)], args.len = ring_len_[static_cast<size_t>(layer)];
     args.n_heads = shape.n_heads, args.n_kv_heads = shape.n_kv_heads, args.head_dim = shape.head_dim;
-    args.turning = turning(), args.newest = n_tokens - 1;
+    args.turning = turning(layer), args.newest = n_tokens - 1;
     KVC_RETURN_IF_ERROR(device->QueryRing(stream, args));
   }
   keep_lengths_ = true;

@@ -19,7 +19,7 @@ struct PromptNeeds {
 
 // How keys are turned, and how large attention logits are: the same for all sessions of a model.
 struct AttentionRule {
-  const Rope* rope = nullptr;
+  const Rope* const* ropes = nullptr;  // [L]
   RopePairing pairing = RopePairing::kHalf;
   float scale = 1;
 };
@@ -129,7 +129,7 @@ class Compressor {
   static Result<std::unique_ptr<Compressor>> Make(StoragePlan plan, const AttentionRule& rule,
                                                   const DeviceMemory& memory);
   size_t At(int32_t layer, int32_t g) const { return static_cast<size_t>(layer * plan_.shape().n_kv_heads + g); }
-  KeyTurning turning() const { return {rule_.rope, rule_.pairing, in_cache_}; }
+  KeyTurning turning(int32_t layer) const { return {rule_.ropes[layer], rule_.pairing, in_cache_}; }
   SelectRule SelectRuleNow() const;
   MergeRule MergeRuleNow() const;
   ScoreProgram PromptProgram() const;

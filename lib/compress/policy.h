@@ -15,6 +15,9 @@
 
 namespace kvc {
 
+// The choices of option kv, in its order (options.list).
+enum KvStorage : int32_t { kStoreF32 = 0, kStoreF16 = 1, kStoreBf16 = 2, kStoreInt8 = 3, kStoreInt4 = 4, kStoreMixed = 5 };
+
 enum class BudgetKind : uint8_t { kNone, kSlots, kRatio, kBytes };
 
 struct Policy {
@@ -37,6 +40,7 @@ struct Policy {
   bool Flag(OptionId id) const { return options[static_cast<int>(id)] != 0; }
   bool keeps_all() const { return scorer == nullptr; }
   bool quantises() const;  // some head stores codes of 8 or 4 bits
+  bool wants_head_scores() const;  // for its budgets, or for its heads' precisions
 };
 
 // kNotFound: unknown method, with the nearest name. kInvalid: unknown key (with the nearest), value out of

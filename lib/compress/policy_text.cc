@@ -284,10 +284,15 @@ Status ParseBudget(BudgetKind kind, std::string_view text, double* value) {
 std::string BudgetText(double value) { return NumberText(value); }
 
 bool Policy::quantises() const {
-  const std::string kv = ValueText(GetOption(OptionId::kKv), Real(OptionId::kKv));
-  if (kv != "mixed") return kv == "int8" || kv == "int4";
+  const int32_t kv = Int(OptionId::kKv);
+  if (kv != kStoreMixed) return kv == kStoreInt8 || kv == kStoreInt4;
   // The bits of levels fall, and high_bits is at least low_bits.
   return levels.empty() ? Int(OptionId::kLowBits) < 16 : levels.back().bits < 16;
+}
+
+bool Policy::wants_head_scores() const {
+  if (Int(OptionId::kKv) == kStoreMixed) return true;
+  return !keeps_all() && ((scorer->needs | allocator->needs | reducer->needs) & kNeedsHeadScores) != 0;
 }
 
 std::vector<OptionId> OptionsOf(const Policy& policy) {
@@ -301,7 +306,7 @@ std::vector<OptionId> OptionsOf(const Policy& policy) {
     if (policy.decode == DecodeMode::kReobserve) use(OptionId::kSlack);
   }
   use(OptionId::kKv);
-  const bool mixed = ValueText(GetOption(OptionId::kKv), policy.Real(OptionId::kKv)) == "mixed";
+  const bool mixed = policy.Int(OptionId::kKv) == kStoreMixed;
   if (policy.quantises()) use(OptionId::kQuantGroup), use(OptionId::kKeyAxis), use(OptionId::kResidual);
   if (mixed) use(OptionId::kBitsLevels);
   if (mixed && policy.Int(OptionId::kBitsLevels) == 0)
@@ -318,7 +323,7 @@ std::string WhyUnused(const Policy& policy, const Option& option) {
     case OptionId::kQuantGroup:
     case OptionId::kKeyAxis:
     case OptionId::kResidual:
-      if (ValueText(GetOption(OptionId::kKv), policy.Real(OptionId::kKv)) == "mixed")
+      if (policy.Int(OptionId::kKv) == kStoreMixed)
         return Format("%s is about entries of 8 or 4 bits, and kv=mixed gives every head 16", option.key);
       return Format("%s needs kv=int8, int4 or mixed", option.key);
     case OptionId::kHighBits:

@@ -36,7 +36,7 @@ Status Compressor::LoadLayer(const LayerWork& work, int32_t layer, int32_t n_new
   const int32_t g = plan_.shape().n_kv_heads;
   std::vector<int32_t> drop(static_cast<size_t>(g), 0);
   LoadArgs args{};
-  args.cache = &cache.view(), args.layer = layer, args.to = kv->view(), args.turning = turning();
+  args.cache = &cache.view(), args.layer = layer, args.to = kv->view(), args.turning = turning(layer);
   args.scratch = kv->order(), args.scratch_entries = kv->max_cached();
   for (int32_t i = 0; i < g; ++i) {
     const int32_t head = layer * g + i, len = cache.Len(head);
@@ -133,7 +133,7 @@ Status Compressor::PushPromptQueries(const LayerChoice& c) {
   args.n = std::min(c.observed.n_rows, args.ring_rows);
   args.rows = c.observed.queries() + int64_t{c.observed.n_rows - args.n} * shape.n_heads * shape.head_dim;
   args.n_heads = shape.n_heads, args.n_kv_heads = shape.n_kv_heads, args.head_dim = shape.head_dim;
-  args.turning = turning();
+  args.turning = turning(c.layer);
   std::vector<int32_t> slots(c.kv.len());
   for (int32_t& slot : slots) --slot;
   args.slots = slots.data();
@@ -152,7 +152,7 @@ Status Compressor::StoreMarked(const LayerChoice& c, KvCache* cache) {
     if (plan_.codebook() || (in_cache_ && (c.dropped || r == 0))) r = 0;
   }
   KvCache::StoreSpec spec{};
-  spec.layer = c.layer, spec.kv = &c.kv, spec.turning = turning(), spec.rotated = rotated.data();
+  spec.layer = c.layer, spec.kv = &c.kv, spec.turning = turning(c.layer), spec.rotated = rotated.data();
   spec.kept = c.kept.data(), spec.stride = b.stride;
   if (!all) spec.marks = b.marks.at();
   if (plan_.query_heads_see_their_own()) spec.seen = b.seen.at();
@@ -192,7 +192,7 @@ Status Compressor::StoreLayer(const LayerWork& work, int32_t layer, const LayerB
   // What was there stays as it is: only the new entries are written.
   if (had_entries && plan_.n_aux() == 0 && !plan_.codebook() && !keep_lengths_ && (!compress || keeps_all)) {
     KVC_RETURN_IF_ERROR(PushPromptQueries(c));
-    return cache->AppendFrom(work.stream, layer, kv, turning(), n_before.data(), &work.choice->codes);
+    return cache->AppendFrom(work.stream, layer, kv, turning(layer), n_before.data(), &work.choice->codes);
   }
   const int32_t longest = kv.Longest();
   KVC_RETURN_IF_ERROR(ReservePrompt(work.memory(), longest, work.choice));

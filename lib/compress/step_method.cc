@@ -56,7 +56,7 @@ Status Compressor::Reobserve(const LayerWork& work, int32_t layer, LayerBuffers*
   ring.rows = observed->queries();
   ring.n = std::min({ring.len, ring.ring_rows, *std::min_element(kv->len().begin(), kv->len().end())});
   ring.n_heads = shape.n_heads, ring.n_kv_heads = g, ring.head_dim = shape.head_dim;
-  ring.turning = turning();
+  ring.turning = turning(layer);
   std::vector<int32_t> slots(kv->len());
   for (int32_t& slot : slots) --slot;
   ring.slots = slots.data();
@@ -72,7 +72,7 @@ Status Compressor::Reobserve(const LayerWork& work, int32_t layer, LayerBuffers*
   KVC_RETURN_IF_ERROR(work.device->Select(work.stream, {SelectRuleNow(), kv->view(), layer, counts.data(), b.scores.at(),
                                                         b.marks.at(), b.stride, b.scratch.raw()}));
   KVC_RETURN_IF_ERROR(work.device->Evict(
-      work.stream, {&cache->view(), layer, b.marks.at(), b.stride, over, turning(), b.scratch.raw()}));
+      work.stream, {&cache->view(), layer, b.marks.at(), b.stride, over, turning(layer), b.scratch.raw()}));
   changed_ = true;
   return {};
 }

@@ -12,10 +12,9 @@ namespace {
 constexpr int32_t kDefaultResidual = 32;
 constexpr int32_t kLeastBlock = 32;    // tokens over which a channel shares a scale (methods.md 4.3)
 constexpr int32_t kSmallBudget = 256;  // below it pages have 16 slots (design.md 3)
-constexpr int32_t kMixed = 5;          // of the choices of kv
 
 bool KeysByChannel(const Policy& policy) {
-  return policy.Int(OptionId::kKv) >= 3 && policy.Int(OptionId::kKeyAxis) == 1;
+  return policy.Int(OptionId::kKv) >= kStoreInt8 && policy.Int(OptionId::kKeyAxis) == 1;
 }
 
 // The first method that scores, reduces and decodes in the same way, and whose budgets need no head scores.
@@ -58,16 +57,15 @@ Result<StoragePlan> StoragePlan::Create(const Policy& policy, const ModelShape& 
 }
 
 Status StoragePlan::Validate() const {
-  const int32_t kv = policy_.Int(OptionId::kKv), group = policy_.Int(OptionId::kQuantGroup);
+  const int32_t group = policy_.Int(OptionId::kQuantGroup);
   if (policy_.quantises() && shape_.head_dim % group != 0) {
     return Error(Code::kInvalid, "quant_group=%d does not divide the head size %d of this model", group,
                  shape_.head_dim);
   }
   if (policy_.keeps_all()) return {};
-  const uint32_t needs = policy_.scorer->needs | policy_.allocator->needs | policy_.reducer->needs;
   const size_t per_kv_head = static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads),
                per_head = static_cast<size_t>(shape_.n_layers * shape_.n_heads);
-  if ((needs & kNeedsHeadScores) != 0 || kv == kMixed) {
+  if (policy_.wants_head_scores()) {
     const size_t n = head_scores_.values.size();
     if (n == 0) {
       const Method* nearest = NearestWithoutScores(policy_);
@@ -87,7 +85,7 @@ Status StoragePlan::Validate() const {
   }
   if (codebook() && shape_.n_heads / shape_.n_kv_heads > 32)
     return Error(Code::kUnsupported, "codebooks have room for 32 query heads per KV head");
-  if ((needs & kNeedsTable) != 0 && policy_.table.size() != per_kv_head) {
+  if ((policy_.allocator->needs & kNeedsTable) != 0 && policy_.table.size() != per_kv_head) {
     return Error(Code::kInvalid, "method table needs %d x %d slots (layers x KV heads), it got %zu",
                  shape_.n_layers, shape_.n_kv_heads, policy_.table.size());
   }
@@ -139,7 +137,7 @@ class Layouter {
     entry_.slots = page_slots;
     const int32_t kv = policy_.Int(OptionId::kKv);
     raw_ = entry_;
-    raw_.type = kv <= 2 ? static_cast<KvType>(kv) : KvType::kF16;
+    raw_.type = kv <= kStoreBf16 ? static_cast<KvType>(kv) : KvType::kF16;
   }
 
   HeadFormat OfBits(int32_t bits) {
@@ -219,10 +217,10 @@ CacheLayout StoragePlan::LayoutFor(int32_t page_slots, bool ranks) const {
   std::vector<HeadFormat> heads;
   if (codebook()) {
     heads.assign(n, make.Codebook());
-  } else if (kv == kMixed) {
+  } else if (kv == kStoreMixed) {
     for (int32_t bits : BitsOfHeads()) heads.push_back(make.OfBits(bits));
   } else {
-    heads.assign(n, kv == 3 ? make.OfBits(8) : kv == 4 ? make.OfBits(4) : make.Plain());
+    heads.assign(n, kv == kStoreInt8 ? make.OfBits(8) : kv == kStoreInt4 ? make.OfBits(4) : make.Plain());
   }
   return make.Finish(std::move(heads));
 }

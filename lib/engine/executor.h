@@ -27,8 +27,8 @@ struct Workspace {
   DeviceBuffer<float> sample_weights;
   std::vector<std::shared_ptr<const AngleSet>> angle_sets;  // [ropes], what `angles` points to
   std::vector<AngleTable> angles;                           // [L]
-  std::vector<StepRow> rows;
-  std::vector<StepToken> tokens;
+  std::vector<StepRow> rows;                                // of a step
+  std::vector<int32_t> tokens;
   int64_t bytes() const;
 };
 

@@ -1,9 +1,25 @@
 #include "lib/engine/model.h"
 
-#include <algorithm>
-#include <cmath>
+#include "lib/base/log.h"
+#include "lib/ops/devices.h"
 
 namespace kvc {
+namespace {
+
+// Which of the model's ropes each layer turns by, and those ropes; one without rotation last, where some layer wants it.
+void ListRopes(const ModelConfig& c, std::vector<Rope>* ropes, std::vector<int32_t>* of_layer) {
+  ropes->emplace_back(c.rope, c.head_dim);
+  for (const RopeConfig& more : c.more_ropes) ropes->emplace_back(more, c.head_dim);
+  const int32_t none = static_cast<int32_t>(ropes->size());
+  bool wants_none = false;
+  for (const LayerConfig& layer : c.layers) {
+    of_layer->push_back(layer.rope < 0 ? none : layer.rope);
+    wants_none = wants_none || layer.rope < 0;
+  }
+  if (wants_none) ropes->push_back(Rope::None(c.head_dim));
+}
+
+}  // namespace
 
 Result<std::shared_ptr<const Model>> Model::Build(Result<std::unique_ptr<ModelFile>> file,
                                                   std::shared_ptr<MemoryMeter> meter,
@@ -12,11 +28,14 @@ Result<std::shared_ptr<const Model>> Model::Build(Result<std::unique_ptr<ModelFi
   std::shared_ptr<Model> model(new Model());
   model->meter_ = std::move(meter);
   model->file_ = std::move(file.value());
-  KVC_RETURN_IF_ERROR(model->file_->Fault(model->Init(params)));
+  Result<std::unique_ptr<Device>> device = OpenDevice(params.device, params.n_threads);
+  if (!device.ok()) return device.status();
+  model->device_ = std::move(device.value());
+  KVC_RETURN_IF_ERROR(model->file_->Fault(model->Init()));
   return std::shared_ptr<const Model>(std::move(model));
 }
 
-Status Model::Init(const ModelParams& params) {
+Status Model::Init() {
   // Mapped or not, the weights are what a step reads: they count against the limit, once.
   const int64_t weight_bytes = file_->weight_bytes();
   if (!file_->weights_are_metered()) KVC_RETURN_IF_ERROR(meter_->Take(weight_bytes, "the weights"));
@@ -24,14 +43,16 @@ Status Model::Init(const ModelParams& params) {
   if (!tokenizer.ok()) return tokenizer.status();
   tokenizer_ = std::move(tokenizer.value());
   overhead_bytes_ = meter_->used() - weight_bytes;
-  Result<std::unique_ptr<ThreadPool>> pool = ThreadPool::Create(params.n_threads);
-  if (!pool.ok()) return pool.status();
-  pool_ = std::move(pool.value());
-  kernels_ = &BestKernels();
-  Result<Weights> weights = Weights::Bind(*file_);
+  Result<Weights> weights = Weights::Prepare(*file_, device_.get());
   if (!weights.ok()) return weights.status();
   weights_ = std::move(weights.value());
-  rope_ = Rope(config().rope, config().head_dim);
+  std::vector<int32_t> rope_of_layer;
+  ListRopes(config(), &ropes_, &rope_of_layer);
+  for (int32_t rope : rope_of_layer) rope_of_layer_.push_back(&ropes_[static_cast<size_t>(rope)]);
+  std::vector<const Rope*> ropes;
+  for (const Rope& rope : ropes_) ropes.push_back(&rope);
+  const Network network{&config(), &weights_, rope_of_layer_.data(), device_.get()};
+  executor_ = std::make_unique<Executor>(device_.get(), meter_, network, std::move(ropes), std::move(rope_of_layer));
   return {};
 }
 
@@ -52,26 +73,23 @@ Result<std::shared_ptr<const Model>> Model::OpenMemory(const uint8_t* data, int6
   return Build(ModelFile::OpenMemory(data, n_bytes, meter.get()), meter, params);
 }
 
-CompressorShape Model::compressor_shape() const {
+ModelShape Model::shape() const {
   const ModelConfig& c = config();
-  CompressorShape shape;
-  shape.n_layers = c.n_layers, shape.n_heads = c.n_heads, shape.n_kv_heads = c.n_kv_heads,
-  shape.head_dim = c.head_dim;
-  shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim)));
-  shape.rope = &rope_, shape.pairing = c.rope_pairing;
-  return shape;
+  return {c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim};
+}
+
+AttentionRule Model::attention_rule() const {
+  return {rope_of_layer_.data(), config().rope_pairing, executor_->network().AttentionScale()};
 }
 
 Result<HeadScores> Model::ScoresFor(const Policy& policy) const {
   HeadScores scores;
-  const bool mixed = policy.Int(OptionId::kKv) == 5;
-  if (!mixed && (policy.keeps_all() || (policy.allocator->needs & kNeedsHeadScores) == 0)) return scores;
+  if (!policy.wants_head_scores()) return scores;
   if (!policy.head_scores.empty()) {
     scores.values.assign(policy.head_scores.begin(), policy.head_scores.end());
     return scores;
   }
-  const bool wants_query_heads =
-      policy.allocator != nullptr && std::string(policy.allocator->name) == "headkv";
+  const bool wants_query_heads = policy.allocator != nullptr && policy.allocator->per_query_head;
   const HeadScoreTable* found = nullptr;
   for (const HeadScoreTable& table : file_->head_scores()) {
     if (!policy.scores_name.empty()) {

@@ -43,7 +43,7 @@ class Model {
   static Result<std::shared_ptr<const Model>> Build(Result<std::unique_ptr<ModelFile>> file,
                                                     std::shared_ptr<MemoryMeter> meter,
                                                     const ModelParams& params);
-  Status Init(const ModelParams& params);
+  Status Init();
 
   std::shared_ptr<MemoryMeter> meter_;
   std::unique_ptr<ModelFile> file_;

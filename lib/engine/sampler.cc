@@ -1,10 +1,8 @@
 #include "lib/engine/sampler.h"
 
-#include "lib/ops/sample.h"
-
 namespace kvc {
 
-Status Sampler::Check(const SamplerParams& p) {
+Status CheckSampling(const SamplerParams& p) {
   if (!(p.temperature >= 0) || p.temperature > 100)
     return Error(Code::kInvalid, "temperature is %g; it is 0 (greedy) to 100",
                  static_cast<double>(p.temperature));
@@ -14,13 +12,18 @@ Status Sampler::Check(const SamplerParams& p) {
   return {};
 }
 
-Status Sampler::Pick(const KernelTable& kernels, Span<const float> logits, int64_t draw, int32_t* token) {
+Status ReserveSampling(const SamplerParams& params, const DeviceMemory& memory, int32_t n, DeviceBuffer<float>* weights) {
+  return params.temperature > 0 ? weights->Reserve(memory, n, "sampling") : Status();
+}
+
+Status Sample(const SamplerParams& params, Device* device, Stream* stream, DevicePtr<const float> logits, int32_t n,
+              int64_t draw, const DeviceBuffer<float>& weights, int32_t* token) {
   SampleArgs args;
-  args.logits = logits.data(), args.n = static_cast<int32_t>(logits.size());
-  args.temperature = params_.temperature, args.top_p = params_.top_p, args.top_k = params_.top_k;
-  args.seed = static_cast<uint64_t>(params_.seed), args.draw = draw;
-  args.weights = weights_.data();
-  *token = Sample(kernels, args);
+  args.logits = logits, args.n = n;
+  args.temperature = params.temperature, args.top_p = params.top_p, args.top_k = params.top_k;
+  args.seed = static_cast<uint64_t>(params.seed), args.draw = draw;
+  args.weights = weights.at(), args.token = token;
+  KVC_RETURN_IF_ERROR(device->Sample(stream, args));
   if (*token >= 0) return {};
   return Error(
       Code::kBadModel,

@@ -2,9 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "lib/base/memory_meter.h"
-#include "lib/base/span.h"
-#include "lib/ops/kernel_table.h"
+#include "lib/ops/device_buffer.h"
 
 namespace kvc {
 
@@ -15,24 +13,12 @@ struct SamplerParams {
   int64_t seed = 0;
 };
 
-class Sampler {
- public:
-  // kInvalid with the range when a parameter is out of it.
-  static Status Check(const SamplerParams& params);
-  explicit Sampler(const SamplerParams& params) : params_(params) {}
-  const SamplerParams& params() const { return params_; }
-  void set_params(const SamplerParams& params) { params_ = params; }
-  // Takes what Pick needs for n logits, once: a step does so before it changes anything.
-  Status Reserve(int32_t n, MemoryMeter* meter) {
-    return params_.temperature > 0 ? weights_.Reserve(meter, n, "sampling") : Status();
-  }
-  // draw: number of the draw in this session. Allocates nothing. kBadModel when no logit is a finite number.
-  Status Pick(const KernelTable& kernels, Span<const float> logits, int64_t draw, int32_t* token);
-  int64_t bytes() const { return weights_.bytes(); }
-
- private:
-  SamplerParams params_;
-  Buffer<float> weights_;
-};
+// kInvalid with the range when a parameter is out of it.
+Status CheckSampling(const SamplerParams& params);
+// Takes what Sample needs for n logits: before anything is changed.
+Status ReserveSampling(const SamplerParams& params, const DeviceMemory& memory, int32_t n, DeviceBuffer<float>* weights);
+// draw: number of the draw in its session. kBadModel when no logit is a finite number.
+Status Sample(const SamplerParams& params, Device* device, Stream* stream, DevicePtr<const float> logits, int32_t n,
+              int64_t draw, const DeviceBuffer<float>& weights, int32_t* token);
 
 }  // namespace kvc

@@ -1,6 +1,6 @@
 // One KV cache, one sampler, one stream of text: the promises of the API. The work is done by others: a prompt by a
-// PromptJob, a token by the step of a batch (step_batch.h). Used by one thread at a time; sessions of a model are
-// independent.
+// PromptJob, a token by the step of a batch (step_batch.h). Between calls a session holds its records, its pages and the
+// residual of its newest token. Used by one thread at a time; sessions of a model are independent.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -26,6 +26,7 @@ struct SessionStats {
   int64_t cache_bytes = 0, cache_bytes_peak = 0, cache_bytes_full = 0, workspace_bytes = 0, weight_bytes = 0,
           n_slots = 0, n_slots_full = 0;
   double prefill_seconds = 0, compress_seconds = 0, decode_seconds = 0;
+  double prompt_progress = 1;  // below 1: of a prompt that is still being read
 };
 
 struct SessionPlan {
@@ -34,8 +35,20 @@ struct SessionPlan {
   std::vector<int32_t> slots;  // [L, G] after the prompt
 };
 
+class Session;
+
+// What a call wants of one session of a batch, and what came of it.
+struct BatchRow {
+  static constexpr int32_t kNone = -1, kReading = -2;  // beside tokens: the answer is complete; its prompt is being read
+  Session* session = nullptr;
+  float* logits = nullptr;  // [V] on the host: these are wanted and nothing is chosen
+  int32_t token = kNone;
+  Status status;
+};
+
 class Session {
  public:
+  static constexpr int64_t kAllChunks = INT64_MAX;
   // policy null: keep everything.
   static Result<std::unique_ptr<Session>> Create(std::shared_ptr<const Model> model, const Policy* policy,
                                                  const SessionParams& params);
@@ -44,14 +57,15 @@ class Session {
 
   // Appends tokens and, with compress, applies the policy. Strong: on any failure the session is as before.
   Status Prefill(Span<const int32_t> tokens, bool compress);
-  // The same, read by later calls of ContinuePrompt; until it is done the session is as before, and other calls that
-  // compute read the rest first.
-  Status BeginPrompt(Span<const int32_t> tokens, bool compress);
-  // Up to `chunks` chunks of the prompt that waits. A failure takes the whole prompt back.
-  Status ContinuePrompt(int64_t chunks);
+  // The same, read by later calls of RunBatch or ReadOn; calls of this session that compute read the rest first.
+  Status Enqueue(Span<const int32_t> tokens, bool compress);
+  // Up to *chunks chunks of the prompt that waits, of which so many are left then. A failure takes the whole prompt back.
+  Status ReadOn(int64_t* chunks);
   bool reads_prompt() const { return waiting_ != nullptr; }
-  double prompt_progress() const;  // 0 .. 1
 
+  // One step of each of several sessions of one model, in one pass over the weights; prompts that wait are read on before,
+  // in order, by `chunks` chunks in all. A session that cannot go on says so in its row and does not stop the others.
+  static void RunBatch(Span<BatchRow> rows, int64_t chunks);
   // One token, or -1 when the answer is complete. The token is fed to the network by the next call that needs
   // it.
   Status Step(int32_t* token);
@@ -60,9 +74,9 @@ class Session {
   Status Accept(int32_t token);
   // How the following steps choose.
   Status SetSampling(const SamplerParams& params);
-  // Feeds the token of the last Step, if it still waits. Afterwards logits() are those of the newest token.
-  Status FeedPending();
-  Span<const float> logits() const;
+  // [V] after the newest token, which is fed if it still waits.
+  Status ReadLogits(float* logits);
+
   // The same cache and place in the answer, own sampler and text from here on. Costs no cache bytes until one
   // of the two writes.
   Result<std::unique_ptr<Session>> Fork();
@@ -77,10 +91,6 @@ class Session {
   // Feeds tokens[i] to sessions[i], all of one model; the weights are read once for all. On failure none has
   // changed.
   static Status FeedBatch(Span<Session* const> sessions, const int32_t* tokens);
-  // One step of each of several sessions of one model, in one pass over the weights; prompts that wait are read on by
-  // `chunks` chunks in all. What a session has to say is in statuses[i], tokens[i] (null: it is fed, nothing is chosen):
-  // one that cannot go on does not stop the others.
-  static Status StepBatch(Span<Session* const> sessions, int64_t chunks, int32_t* tokens, Status* statuses);
   // The same first prompt for several empty sessions of one model, whatever their policies: one pass of the
   // network serves all, since compression never changes it (methods.md 1.5). On failure none has changed.
   static Status PrefillTogether(Span<Session* const> sessions, Span<const int32_t> tokens);
@@ -91,11 +101,9 @@ class Session {
   Status Save(const std::string& path);
   static Result<std::unique_ptr<Session>> Restore(std::shared_ptr<const Model> model,
                                                   const std::string& path);
-  // Whether the newest token was taken back and nothing came since: there are no logits then.
-  bool rewound() const { return rewound_; }
   TextStream& text() { return text_; }
   SessionStats Stats() const;
-  void Kept(int layer, int32_t kv_head, std::vector<int32_t>* positions) const;
+  Status Kept(int layer, int32_t kv_head, std::vector<int32_t>* positions) const;
   void Reset();
   CallState& call() { return call_; }
   const Model& model() const { return *model_; }
@@ -107,67 +115,70 @@ class Session {
   // (methods.md 1.9).
   struct WaitingPrompt {
     std::vector<int32_t> tokens;
-    bool compress = false;
-    int32_t first = 0, step = 0;  // tokens of the first part, of the others
-    int32_t at = 0;               // tokens that were read
-    std::unique_ptr<Session> before;  // what was, where there are several parts
-    std::unique_ptr<PromptJob> job;   // the part at hand
-    double begin = 0;
+    bool compress = false, by_rows = false;  // by_rows: parts behind the first are steps
+    int32_t first = 0, step = 0;             // tokens of the first part, of the others
+    int32_t at = 0;                          // tokens that were read
+    std::unique_ptr<Session> before;         // what was, where there are several parts
+    std::unique_ptr<PromptJob> job;          // the part at hand
   };
   Session(std::shared_ptr<const Model> model, const SessionParams& params);
   static Result<std::unique_ptr<Session>> CreateWithScores(std::shared_ptr<const Model> model, const Policy& policy,
                                                            HeadScores scores, const SessionParams& params,
                                                            int32_t page_slots);
-  static Status CheckPolicy(const Model& model, const Policy& policy);
+  static Status CheckParams(const Model& model, const Policy& policy, const SessionParams& params);
   static Policy ChosenPolicy(const Policy* policy);
   static int32_t EffectiveMaxTokens(const Model& model, const Policy& policy, const SessionParams& params);
+  static Result<CacheLayout> LayoutOf(const StoragePlan& plan, const SessionParams& params, int32_t page_slots);
   Status CheckTokens(Span<const int32_t> tokens) const;
   Status CheckTokenIds(Span<const int32_t> tokens) const;
   Status CheckCancel(const char* what) const;
-  Status CheckNoPrompt(const char* what) const;
   Executor* executor() const { return model_->executor(); }
   int32_t held() const { return n_tokens_ + (pending_ >= 0); }
   // Side values hold what every token looked at, and entries that are quantised when they leave the residual stay so.
   bool CanTakeBack() const { return compressor_->plan().n_aux() == 0 && !cache_->HasRings(); }
 
-  // prompts
+  // prompts (session_prompt.cc)
+  Status FinishPrompt();
   bool FitsAsRows(int32_t n, bool compress) const;
-  Status AppendRows(Span<const int32_t> tokens);
   Status BeginPart(Workspace* workspace);
   Status EndPart(Workspace* workspace);
-  Status AdvancePart(Workspace* workspace, int64_t* chunks);
-  Status Reread(const std::vector<int32_t>& newest, std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor);
-  void TakePart(const std::vector<int32_t>& tokens, int32_t n_given, PromptJob* job);
+  Status ReadPart(int64_t* chunks);
+  void DropPrompt();
+  void TakePart(int32_t n_given, PromptJob* job);
   void TakeStateOf(Session& other);
   void CopyCounters(const Session& from);
+  Status Reread(const std::vector<int32_t>& newest, std::unique_ptr<KvCache> cache,
+                std::unique_ptr<Compressor> compressor);
   Status ReduceBySideValues(std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor);
   void Commit(PromptJob::Taker* taker);
 
   // steps
-  Status MakeRoom(Stream* stream);
+  Status CanGoOn(const char* what) const;
+  Status MakeRoom();
+  Status FeedPending();
   Status FeedRows(Span<const int32_t> tokens);
-  Status Choose(int32_t* token);
   void Fed(Span<const int32_t> tokens, bool dropped);
+  Status Took(int32_t picked, int32_t* token);
   void TakeToken(int32_t token);
   void Remember(Span<const int32_t> tokens);
-  Status ReserveLogits();
+  void ReserveTokens(size_t more);
+  Status ReserveHidden();
 
   template <typename Archive>
-  Status ArchiveFields(Archive& archive, Stream* stream);
+  Status ArchiveFields(Archive& archive);
+  template <typename Archive>
+  Status ArchiveBytes(Archive& archive, Stream* stream);
   Status CheckRestored() const;
   static Result<std::unique_ptr<Session>> ReadFrom(std::shared_ptr<const Model> model,
                                                    Span<const uint8_t> bytes);
-  void NotePeaks(const Workspace& workspace, int64_t cache_bytes, int64_t workspace_bytes);
+  void NotePeaks(int64_t cache_bytes, int64_t workspace_bytes);
 
   std::shared_ptr<const Model> model_;
   SessionParams params_;
-  Sampler sampler_;
   TextStream text_;
   std::unique_ptr<Compressor> compressor_;
   std::unique_ptr<KvCache> cache_;
-  DeviceBuffer<float> logits_;  // [V] after the newest token
-  mutable std::vector<float> host_logits_;  // the same, when someone looked
-  mutable bool host_logits_fresh_ = false;
+  DeviceBuffer<float> hidden_;  // [hidden] residual of the newest token: its logits are one product away
   bool observe_ = false;
   DeviceBuffer<float> attention_;  // [L, H, stride] of the newest token, when observed
   int64_t attention_stride_ = 0;
@@ -181,7 +192,7 @@ class Session {
   // The newest tokens fed, when the policy may have to run some again (Recompress).
   std::vector<int32_t> tokens_;
   bool keeps_tokens_ = false,
-       rewound_ = false;  // rewound: logits are those of a token that is gone
+       rewound_ = false;  // rewound: hidden_ is that of a token that is gone
   bool finished_ = false;
   int64_t cache_bytes_peak_ = 0, workspace_peak_ = 0;
   double prefill_seconds_ = 0, compress_seconds_ = 0, decode_seconds_ = 0;

@@ -14,38 +14,75 @@ double Seconds() {
 
 int64_t RoundUp(int64_t n) { return (n + kHeadroom - 1) / kHeadroom * kHeadroom; }
 
+int32_t Rows(const StepWish& wish) { return wish.status.ok() ? static_cast<int32_t>(wish.tokens.size()) : 0; }
+
+bool Chooses(const StepWish& wish) { return wish.status.ok() && (wish.token != nullptr || wish.logits != nullptr); }
+
 }  // namespace
 
+Status StepRunner::Run(Span<StepWish> wishes, bool all) {
+  Result<Executor::Lease> lease = executor_->Acquire();
+  if (!lease.ok()) return lease.status();
+  workspace_ = std::move(lease.value());
+  KVC_RETURN_IF_ERROR(Reserve(wishes));
+  for (const StepWish& wish : wishes) {
+    if (all && !wish.status.ok()) return wish.status;
+  }
+  for (Span<StepWish> left = wishes; !left.empty();) {
+    const Span<StepWish> group = NextGroup(left);
+    KVC_RETURN_IF_ERROR(Feed(group));
+    left = left.subspan(group.size(), left.size() - group.size());
+  }
+  return Choose(wishes);
+}
+
+// ---- before anything changes ----
+
+Status StepRunner::Reserve(Span<StepWish> wishes) {
+  for (StepWish& wish : wishes) {
+    if (!wish.status.ok()) continue;
+    wish.status = ReserveSession(wish);
+    if (wish.status.code() != Code::kMemory) continue;
+    executor_->FreeIdle();  // what idle workspaces hold may be enough
+    wish.status = ReserveSession(wish);
+  }
+  Status status = ReserveShared(wishes);
+  if (status.code() != Code::kMemory) return status;
+  executor_->FreeIdle();
+  return ReserveShared(wishes);
+}
+
 // Everything a session may need is taken here: from the first operation on nothing fails for want of memory.
-Status StepRunner::ReserveSession(const Feed& feed) {
-  Session& s = *feed.session;
+Status StepRunner::ReserveSession(const StepWish& wish) {
+  Session& s = *wish.session;
   Workspace& w = *workspace_;
   const DeviceMemory memory = executor_->memory();
-  const int32_t n = static_cast<int32_t>(feed.tokens.size());
+  const ModelConfig& c = s.model_->config();
+  if (wish.token != nullptr)
+    KVC_RETURN_IF_ERROR(ReserveSampling(s.params_.sampler, memory, c.vocab_size, &w.sample_weights));
+  if (wish.tokens.empty()) return {};
+  const int32_t n = static_cast<int32_t>(wish.tokens.size());
   Compressor& compressor = *s.compressor_;
-  if (s.keeps_tokens_ && s.tokens_.capacity() < s.tokens_.size() + feed.tokens.size())
-    s.tokens_.reserve(2 * s.tokens_.size() + feed.tokens.size() + 1024);
-  KVC_RETURN_IF_ERROR(s.ReserveLogits());
+  s.ReserveTokens(wish.tokens.size());
+  KVC_RETURN_IF_ERROR(s.ReserveHidden());
   KVC_RETURN_IF_ERROR(s.cache_->EnsureSteps(w.stream.get(), n, compressor.writes_all()));
   const int32_t longest = s.cache_->MaxLen() + n;
-  if (compressor.in_cache() || compressor.plan().codebook()) {
+  if (compressor.turns_keys()) {
     const int64_t reach = compressor.in_cache() ? longest : int64_t{s.n_tokens_} + n;
     KVC_RETURN_IF_ERROR(executor_->ReserveAngles(&w, static_cast<int32_t>(RoundUp(reach + kHeadroom)), memory));
   }
   if (compressor.ends_later()) {
-    const ModelConfig& c = s.model_->config();
     const int64_t entries = RoundUp(longest + kHeadroom);
-    ends_later_ = true;
     KVC_RETURN_IF_ERROR(w.choice.Reserve(memory, compressor.plan(), entries + s.cache_->ring_slots()));
     KVC_RETURN_IF_ERROR(w.layer.Reserve(memory, c.n_kv_heads, c.head_dim, entries, entries, 0, false));
     KVC_RETURN_IF_ERROR(w.observed.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries,
-                                           s.compressor_->policy().Int(OptionId::kWindow), false, false));
+                                           compressor.policy().Int(OptionId::kWindow), false, false));
   }
   if (!s.observe_) return {};
-  const ModelConfig& c = s.model_->config();
   const int64_t stride = RoundUp(s.cache_->MaxSlots() + n);
   if (stride > s.attention_stride_ || s.attention_.size() == 0) {
     s.attention_stride_ = 0;
+    s.attention_len_.clear();
     KVC_RETURN_IF_ERROR(s.attention_.Reserve(memory, int64_t{c.n_layers} * c.n_heads * stride, "observed attention"));
     s.attention_stride_ = stride;
   }
@@ -53,97 +90,158 @@ Status StepRunner::ReserveSession(const Feed& feed) {
   return {};
 }
 
-void StepRunner::Shape(StepShape* shape) const {
-  const ModelConfig& c = *executor_->network().config;
-  shape->n_heads = c.n_heads, shape->n_kv_heads = c.n_kv_heads, shape->head_dim = c.head_dim;
-  shape->n_rows = 0, shape->page_slots = shape->ring_slots = 0, shape->longest = 0, shape->append_bytes = 0;
-  shape->any_attention = false;
-  for (const Feed& feed : feeds_) {
-    const KvCache& cache = *feed.session->cache_;
-    const int32_t n = static_cast<int32_t>(feed.tokens.size());
-    shape->n_rows += n;
-    shape->page_slots = std::max(shape->page_slots, cache.layout().page_slots);
-    shape->ring_slots = std::max(shape->ring_slots, cache.ring_slots());
-    shape->longest = std::max<int64_t>(shape->longest, RoundUp(cache.MaxSlots() + n) + kHeadroom);
-    shape->append_bytes = std::max(shape->append_bytes, executor_->device()->AppendScratchBytes(cache.layout()));
-    shape->any_attention = shape->any_attention || feed.session->observe_ ||
-                           feed.session->compressor_->step_plan().needs_attention;
-  }
-}
-
-Status StepRunner::Reserve() {
+Status StepRunner::ReserveShared(Span<StepWish> wishes) {
   Workspace& w = *workspace_;
-  w.rows.clear(), w.tokens.clear();
-  for (const Feed& feed : feeds_) KVC_RETURN_IF_ERROR(ReserveSession(feed));
-  Shape(&shape_);
-  KVC_RETURN_IF_ERROR(w.step.Reserve(executor_->network(), shape_.n_rows, executor_->memory()));
-  return w.step.ReserveAttention(executor_->network(), shape_, executor_->memory());
+  const Network& network = executor_->network();
+  const DeviceMemory memory = executor_->memory();
+  int32_t choices = 0;
+  for (const StepWish& wish : wishes) choices += Chooses(wish);
+  if (choices > 0) KVC_RETURN_IF_ERROR(w.step.ReserveHeads(network, std::min(choices, kMostHeads), memory));
+  for (Span<StepWish> left = wishes; !left.empty();) {
+    const Span<StepWish> group = NextGroup(left);
+    const StepShape shape = ShapeOf(group);
+    if (shape.n_rows > 0) {
+      KVC_RETURN_IF_ERROR(w.step.Reserve(network, shape.n_rows, memory));
+      KVC_RETURN_IF_ERROR(w.step.ReserveAttention(network, shape, memory));
+      w.rows.reserve(static_cast<size_t>(shape.n_rows));
+      w.tokens.reserve(static_cast<size_t>(shape.n_rows));
+    }
+    left = left.subspan(group.size(), left.size() - group.size());
+  }
+  return {};
 }
 
-Status StepRunner::Run() {
-  Result<Executor::Lease> lease = executor_->Acquire();
-  if (!lease.ok()) return lease.status();
-  workspace_ = std::move(lease.value());
+// ---- feeding ----
+
+// The first wishes that fit into one pass.
+Span<StepWish> StepRunner::NextGroup(Span<StepWish> wishes) const {
+  size_t n = 0;
+  for (int32_t rows = 0; n < wishes.size(); ++n) {
+    rows += Rows(wishes[n]);
+    if (n > 0 && rows > kMostRows) break;
+  }
+  return wishes.subspan(0, n);
+}
+
+StepShape StepRunner::ShapeOf(Span<const StepWish> group) const {
+  const ModelConfig& c = *executor_->network().config;
+  StepShape shape{};
+  shape.n_heads = c.n_heads, shape.n_kv_heads = c.n_kv_heads, shape.head_dim = c.head_dim;
+  for (const StepWish& wish : group) {
+    const int32_t n = Rows(wish);
+    if (n == 0) continue;
+    const Session& s = *wish.session;
+    const KvCache& cache = *s.cache_;
+    shape.n_rows += n;
+    shape.page_slots = std::max(shape.page_slots, cache.layout().page_slots);
+    shape.ring_slots = std::max(shape.ring_slots, cache.ring_slots());
+    shape.longest = std::max<int64_t>(shape.longest, RoundUp(cache.MaxSlots() + n) + kHeadroom);
+    shape.append_bytes = std::max(shape.append_bytes, executor_->device()->AppendScratchBytes(cache.layout()));
+    shape.any_attention = shape.any_attention || s.observe_ || s.compressor_->step_plan().needs_attention;
+  }
+  return shape;
+}
+
+Status StepRunner::Feed(Span<StepWish> group) {
   Workspace& w = *workspace_;
   const double begin = Seconds();
-  Status status = Reserve();
-  if (!status.ok() && status.code() == Code::kMemory) {  // what idle workspaces hold may be enough
-    executor_->FreeIdle();
-    status = Reserve();
-  }
-  KVC_RETURN_IF_ERROR(status);
-  std::atomic<bool> dropped[kMostFeeds];
-  for (size_t i = 0; i < feeds_.size(); ++i) {
-    Session& s = *feeds_[i].session;
-    dropped[i].store(false, std::memory_order_relaxed);
+  w.rows.clear(), w.tokens.clear();
+  group_ = group;
+  bool ends_later = false;
+  for (size_t i = 0; i < group.size(); ++i) {
+    const int32_t n = Rows(group[i]);
+    if (n == 0) continue;
+    Session& s = *group[i].session;
+    ends_later = ends_later || s.compressor_->ends_later();
+    dropped_[i].store(false, std::memory_order_relaxed);
     StepPlan& plan = s.compressor_->mutable_step_plan();
     plan.attention = s.observe_ ? s.attention_.at() : DevicePtr<float>();
     plan.attention_stride = s.attention_stride_;
-    const int32_t n = static_cast<int32_t>(feeds_[i].tokens.size());
     for (int32_t t = 0; t < n; ++t) {
-      const int32_t position = s.n_tokens_ + t;
-      w.rows.push_back({&s.cache_->view(), &plan, position, &dropped[i]});
-      w.tokens.push_back({feeds_[i].tokens[static_cast<size_t>(t)], position, t + 1 == n});
+      w.rows.push_back({&s.cache_->view(), &plan, s.n_tokens_ + t, &dropped_[i]});
+      w.tokens.push_back(group[i].tokens[static_cast<size_t>(t)]);
     }
     // What the newest token looks at is over what is there before anything leaves.
     for (size_t h = 0; s.observe_ && h < s.attention_len_.size(); ++h)
       s.attention_len_[h] = s.cache_->Len(static_cast<int32_t>(h)) + n;
   }
-  KVC_RETURN_IF_ERROR(RunSteps(executor_->network(), w.stream.get(), w.tokens.data(), w.rows.data(), shape_.n_rows, shape_,
-                               w.angles.data(), ends_later_ ? this : nullptr, &w.step));
-  KVC_RETURN_IF_ERROR(KeepLogits());
+  if (w.rows.empty()) return {};
+  KVC_RETURN_IF_ERROR(RunSteps(executor_->network(), w.stream.get(), w.tokens.data(), w.rows.data(),
+                               static_cast<int32_t>(w.rows.size()), ShapeOf(group), w.angles.data(),
+                               ends_later ? this : nullptr, &w.step));
+  // The residual of a session's last row becomes its own.
+  const int64_t width = executor_->network().config->hidden_size;
+  PageCopy copies[kMostRows];
+  size_t n_copies = 0;
+  int64_t row = 0;
+  for (const StepWish& wish : group) {
+    if (Rows(wish) == 0) continue;
+    row += Rows(wish);
+    copies[n_copies++] = {wish.session->hidden_.raw(), (w.step.x() + (row - 1) * width).As<uint8_t>(), 4 * width};
+  }
+  KVC_RETURN_IF_ERROR(executor_->device()->Copy(w.stream.get(), {copies, n_copies}));
   const double seconds = Seconds() - begin;
-  for (size_t i = 0; i < feeds_.size(); ++i) {
-    Session& s = *feeds_[i].session;
+  for (size_t i = 0; i < group.size(); ++i) {
+    if (Rows(group[i]) == 0) continue;
+    Session& s = *group[i].session;
+    const bool dropped = dropped_[i].load(std::memory_order_relaxed);
     s.decode_seconds_ += seconds;
-    s.cache_->Stepped(static_cast<int32_t>(feeds_[i].tokens.size()), dropped[i].load(std::memory_order_relaxed));
-    s.Fed(feeds_[i].tokens, dropped[i].load(std::memory_order_relaxed));
-    s.NotePeaks(w, s.cache_->bytes(), w.bytes());
+    s.cache_->Stepped(Rows(group[i]), dropped);
+    s.Fed(group[i].tokens, dropped);
+    s.NotePeaks(s.cache_->bytes(), w.bytes());
   }
   return {};
-}
-
-// The logits of a session's last row become its own.
-Status StepRunner::KeepLogits() {
-  const int64_t vocab = executor_->network().config->vocab_size;
-  PageCopy copies[kMostFeeds];
-  for (size_t i = 0; i < feeds_.size(); ++i) {
-    Session& s = *feeds_[i].session;
-    copies[i] = {s.logits_.raw(), (workspace_->step.logits() + static_cast<int64_t>(i) * vocab).As<uint8_t>(), 4 * vocab};
-    s.host_logits_fresh_ = false;
-  }
-  return executor_->device()->Copy(workspace_->stream.get(), {copies, feeds_.size()});
 }
 
 Status StepRunner::AfterAttention(int layer, const StepArgs& args) {
   Workspace& w = *workspace_;
   const LayerWork work = executor_->WorkOf(&w);
-  for (const Feed& feed : feeds_) {
-    Compressor& compressor = *feed.session->compressor_;
-    if (compressor.ends_later())
-      KVC_RETURN_IF_ERROR(compressor.Reobserve(work, layer, &w.layer, &w.observed, feed.session->cache_.get()));
+  for (const StepWish& wish : group_) {
+    Compressor& compressor = *wish.session->compressor_;
+    if (Rows(wish) > 0 && compressor.ends_later())
+      KVC_RETURN_IF_ERROR(compressor.Reobserve(work, layer, &w.layer, &w.observed, wish.session->cache_.get()));
   }
   return executor_->device()->EndStep(w.stream.get(), args);
+}
+
+// ---- choosing ----
+
+Status StepRunner::Choose(Span<StepWish> wishes) {
+  StepWish* some[kMostHeads];
+  int32_t n = 0;
+  for (StepWish& wish : wishes) {
+    if (Chooses(wish)) some[n++] = &wish;
+    if (n < kMostHeads) continue;
+    KVC_RETURN_IF_ERROR(ChooseSome(some, n));
+    n = 0;
+  }
+  return n > 0 ? ChooseSome(some, n) : Status();
+}
+
+Status StepRunner::ChooseSome(StepWish* const* some, int32_t n) {
+  Workspace& w = *workspace_;
+  Device* device = executor_->device();
+  const double begin = Seconds();
+  const int32_t vocab = executor_->network().config->vocab_size;
+  DevicePtr<float> x[kMostHeads];
+  for (int32_t i = 0; i < n; ++i) {
+    Session& s = *some[i]->session;
+    some[i]->status = s.CheckCancel("step");
+    x[i] = s.hidden_.at();
+  }
+  KVC_RETURN_IF_ERROR(Heads(executor_->network(), w.stream.get(), x, n, &w.step));
+  for (int32_t i = 0; i < n; ++i) {
+    StepWish& wish = *some[i];
+    const Session& s = *wish.session;
+    const DevicePtr<float> logits = w.step.logits() + int64_t{i} * vocab;
+    if (!wish.status.ok()) continue;
+    if (wish.logits != nullptr)
+      KVC_RETURN_IF_ERROR(device->Read(w.stream.get(), logits.As<uint8_t>(), wish.logits, 4 * int64_t{vocab}));
+    if (wish.token != nullptr)
+      wish.status = Sample(s.params_.sampler, device, w.stream.get(), logits, vocab, s.n_answer_, w.sample_weights, wish.token);
+  }
+  for (int32_t i = 0; i < n; ++i) some[i]->session->decode_seconds_ += Seconds() - begin;
+  return {};
 }
 
 }  // namespace kvc

@@ -1,35 +1,47 @@
 // Steps of any sessions of one model in one pass over the weights.
 #pragma once
+#include <atomic>
+#include <vector>
+
 #include "lib/engine/session.h"
 
 namespace kvc {
 
+// What is wanted of one session, and how it went.
+struct StepWish {
+  Session* session = nullptr;
+  Span<const int32_t> tokens;  // fed, in order; at most StepRunner::kMostRows
+  int32_t* token = nullptr;    // chosen from the logits behind them; null: not wanted
+  float* logits = nullptr;     // [V] on the host; null: not wanted
+  Status status;
+};
+
 class StepRunner final : public StepSink {
  public:
-  static constexpr size_t kMostFeeds = 256;
-  // Tokens that one session is fed, in order.
-  struct Feed {
-    Session* session;
-    Span<const int32_t> tokens;
-  };
-  StepRunner(Executor* executor, Span<const Feed> feeds) : executor_(executor), feeds_(feeds) {}
+  static constexpr int32_t kMostRows = 256;  // of one pass
+  explicit StepRunner(Executor* executor) : executor_(executor) {}
   ~StepRunner() override = default;
-  // Feeds them. On failure none has changed. Afterwards every session has the logits of its last token.
-  Status Run();
+  // Sessions of the executor's model, each at most once. A wish that cannot be had changes nothing of its session and is
+  // told in its status; with `all` the first such ends the call, and no session has changed.
+  Status Run(Span<StepWish> wishes, bool all);
 
   Status AfterAttention(int layer, const StepArgs& args) override;
 
  private:
-  Status Reserve();
-  Status ReserveSession(const Feed& feed);
-  void Shape(StepShape* shape) const;
-  Status KeepLogits();
+  static constexpr int32_t kMostHeads = 32;  // rows of logits at once: a vocabulary may be large
+  Status Reserve(Span<StepWish> wishes);
+  Status ReserveSession(const StepWish& wish);
+  Status ReserveShared(Span<StepWish> wishes);
+  Span<StepWish> NextGroup(Span<StepWish> wishes) const;
+  StepShape ShapeOf(Span<const StepWish> group) const;
+  Status Feed(Span<StepWish> group);
+  Status Choose(Span<StepWish> wishes);
+  Status ChooseSome(StepWish* const* some, int32_t n);
 
   Executor* const executor_;
-  const Span<const Feed> feeds_;
   Executor::Lease workspace_;
-  StepShape shape_{};
-  bool ends_later_ = false;
+  Span<StepWish> group_;  // that is being fed
+  std::atomic<bool> dropped_[kMostRows];
 };
 
 }  // namespace kvc

@@ -188,14 +188,6 @@ Status PromptRun::FoldColumns(Stream* stream, const Rows& rows, ChunkBuffers* b)
   return status;
 }
 
-Status PromptRun::Logits(Stream* stream, ChunkBuffers* b, DevicePtr<float> logits) {
-  const ModelConfig& c = *network_.config;
-  const Weights& w = *network_.weights;
-  return network_.device->Logits(
-      stream, {&w.shape, w.final_norm, &w.output_head, residual_.at() + int64_t{request_.n - 1} * c.hidden_size, 1,
-               c.logit_scale, logits, b->network_.raw()});
-}
-
 // ---- steps ----
 
 Status StepBuffers::Reserve(const Network& network, int32_t n_rows, const DeviceMemory& memory) {
@@ -207,8 +199,6 @@ Status StepBuffers::Reserve(const Network& network, int32_t n_rows, const Device
   KVC_RETURN_IF_ERROR(attended_.Reserve(memory, queries, what));
   KVC_RETURN_IF_ERROR(k_.Reserve(memory, keys, what));
   KVC_RETURN_IF_ERROR(v_.Reserve(memory, keys, what));
-  if (n_rows > 1) KVC_RETURN_IF_ERROR(picked_.Reserve(memory, n * c.hidden_size, what));
-  KVC_RETURN_IF_ERROR(logits_.Reserve(memory, n * c.vocab_size, "logits"));
   return network_.Reserve(memory, memory.device->NetworkScratchBytes(network.weights->shape, n_rows), what);
 }
 
@@ -216,21 +206,25 @@ Status StepBuffers::ReserveAttention(const Network&, const StepShape& shape, con
   return attention_.Reserve(memory, memory.device->StepScratchBytes(shape), "attention workspace");
 }
 
+Status StepBuffers::ReserveHeads(const Network& network, int32_t n_rows, const DeviceMemory& memory) {
+  const ModelConfig& c = *network.config;
+  KVC_RETURN_IF_ERROR(picked_.Reserve(memory, int64_t{n_rows} * c.hidden_size, "logits"));
+  KVC_RETURN_IF_ERROR(logits_.Reserve(memory, int64_t{n_rows} * c.vocab_size, "logits"));
+  return network_.Reserve(memory, memory.device->NetworkScratchBytes(network.weights->shape, n_rows), "logits");
+}
+
 int64_t StepBuffers::bytes() const {
   return x_.bytes() + q_.bytes() + k_.bytes() + v_.bytes() + attended_.bytes() + picked_.bytes() + logits_.bytes() +
          network_.bytes() + attention_.bytes();
 }
 
-Status RunSteps(const Network& network, Stream* stream, const StepToken* tokens, const StepRow* rows, int32_t n,
+Status RunSteps(const Network& network, Stream* stream, const int32_t* tokens, const StepRow* rows, int32_t n,
                 const StepShape& shape, const AngleTable* angles, StepSink* sink, StepBuffers* b) {
-  constexpr int32_t kMostRows = 1024;
   const ModelConfig& c = *network.config;
   const Weights& weights = *network.weights;
   Device& device = *network.device;
-  int32_t ids[kMostRows];
-  if (n < 1 || n > kMostRows) return Error(Code::kInvalid, "a step of %d rows; it has 1 to %d", n, kMostRows);
-  for (int32_t i = 0; i < n; ++i) ids[i] = tokens[i].token;
-  KVC_RETURN_IF_ERROR(device.Embed(stream, {&weights.shape, &weights.embedding, ids, n, c.embedding_scale, b->x_.at()}));
+  KVC_RETURN_IF_ERROR(
+      device.Embed(stream, {&weights.shape, &weights.embedding, tokens, n, c.embedding_scale, b->x_.at()}));
   for (int layer = 0; layer < c.n_layers; ++layer) {
     const LayerMatrices& w = weights.layers[static_cast<size_t>(layer)];
     KVC_RETURN_IF_ERROR(device.Project(
@@ -247,20 +241,24 @@ Status RunSteps(const Network& network, Stream* stream, const StepToken* tokens,
     KVC_RETURN_IF_ERROR(device.Finish(
         stream, {&weights.shape, &w, b->attended_.at(), n, c.residual_scale, b->x_.at(), b->network_.raw()}));
   }
-  // Only rows whose logits are wanted meet the output head.
-  int32_t n_logits = 0;
-  PageCopy copies[kMostRows];
-  for (int32_t i = 0; i < n; ++i) {
-    if (!tokens[i].wants_logits) continue;
-    const int64_t hidden = c.hidden_size;
-    copies[n_logits] = {(b->picked_.at() + n_logits * hidden).As<uint8_t>(), (b->x_.at() + i * hidden).As<uint8_t>(), 4 * hidden};
-    ++n_logits;
+  return {};
+}
+
+Status Heads(const Network& network, Stream* stream, const DevicePtr<float>* x, int32_t n, StepBuffers* b) {
+  constexpr int32_t kMostCopies = 64;
+  const ModelConfig& c = *network.config;
+  const Weights& w = *network.weights;
+  PageCopy copies[kMostCopies];
+  for (int32_t i = 0; n > 1 && i < n;) {
+    size_t k = 0;
+    for (; i < n && k < kMostCopies; ++i, ++k) {
+      const DevicePtr<float> to = b->picked_.at() + int64_t{i} * c.hidden_size;
+      copies[k] = {to.As<uint8_t>(), x[i].As<uint8_t>(), 4 * int64_t{c.hidden_size}};
+    }
+    KVC_RETURN_IF_ERROR(network.device->Copy(stream, {copies, k}));
   }
-  if (n_logits == 0) return {};
-  if (n_logits < n) KVC_RETURN_IF_ERROR(device.Copy(stream, {copies, static_cast<size_t>(n_logits)}));
-  return device.Logits(stream, {&weights.shape, weights.final_norm, &weights.output_head,
-                                n_logits < n ? b->picked_.at() : b->x_.at(), n_logits, c.logit_scale, b->logits_.at(),
-                                b->network_.raw()});
+  return network.device->Logits(stream, {&w.shape, w.final_norm, &w.output_head, n > 1 ? b->picked_.at() : x[0], n,
+                                         c.logit_scale, b->logits_.at(), b->network_.raw()});
 }
 
 }  // namespace kvc

@@ -79,8 +79,8 @@ class PromptRun {
   // Work on one chunk in one layer.
   Status Advance(Stream* stream, ChunkBuffers* buffers);
   bool done() const { return layer_ == n_layers_; }
-  // Of the last token, once done.
-  Status Logits(Stream* stream, ChunkBuffers* buffers, DevicePtr<float> logits);
+  // Of the last token, once done: [hidden], what Heads takes.
+  DevicePtr<float> last_row() const { return residual_.at() + int64_t{request_.n - 1} * network_.config->hidden_size; }
   double progress() const;  // 0 .. 1, by chunks
   void Free();
   int64_t bytes() const { return residual_.bytes() + layer_bytes() + observed_.bytes(); }
@@ -115,11 +115,6 @@ class PromptRun {
 
 // ---- steps ----
 
-struct StepToken {
-  int32_t token = 0, position = 0;
-  bool wants_logits = true;
-};
-
 // Called between the operations of a step.
 class StepSink {
  public:
@@ -134,18 +129,26 @@ class StepBuffers {
   // shape: as Step will get it.
   Status ReserveAttention(const Network& network, const StepShape& shape, const DeviceMemory& memory);
   int64_t bytes() const;
-  DevicePtr<float> logits() const { return logits_.at(); }  // [rows that wanted them, V]
+  // Room to make logits of n_rows rows.
+  Status ReserveHeads(const Network& network, int32_t n_rows, const DeviceMemory& memory);
+  DevicePtr<float> x() const { return x_.at(); }            // [rows, hidden], what Heads takes
+  DevicePtr<float> logits() const { return logits_.at(); }  // [rows of Heads, V]
 
  private:
-  friend Status RunSteps(const Network&, Stream*, const StepToken*, const StepRow*, int32_t, const StepShape&,
+  friend Status RunSteps(const Network&, Stream*, const int32_t*, const StepRow*, int32_t, const StepShape&,
                          const AngleTable*, StepSink*, StepBuffers*);
+  friend Status Heads(const Network&, Stream*, const DevicePtr<float>*, int32_t, StepBuffers*);
   DeviceBuffer<float> x_, q_, k_, v_, attended_, picked_, logits_;
   DeviceBuffer<uint8_t> network_, attention_;
 };
 
 // One token each of n rows, in order; rows of one session follow each other. The weights are read once for all.
-// angles [L]: where some row turns keys at every step. sink: null, or called in every layer.
-Status RunSteps(const Network& network, Stream* stream, const StepToken* tokens, const StepRow* rows, int32_t n,
+// angles [L]: where some row turns keys at every step. sink: null, or called in every layer. Afterwards buffers->x() has
+// the rows.
+Status RunSteps(const Network& network, Stream* stream, const int32_t* tokens, const StepRow* rows, int32_t n,
                 const StepShape& shape, const AngleTable* angles, StepSink* sink, StepBuffers* buffers);
+
+// The logits of n rows x[i] [hidden], each where some step or prompt left it, into buffers->logits().
+Status Heads(const Network& network, Stream* stream, const DevicePtr<float>* x, int32_t n, StepBuffers* buffers);
 
 }  // namespace kvc

@@ -63,6 +63,9 @@ class VerifiedFile final : public ModelFile {
     KVC_RETURN_IF_ERROR(
         Classify(ReadDirectory(data_ + kHeaderBytes, directory_bytes, meter, &charge_, &content_)));
     KVC_RETURN_IF_ERROR(Classify(CheckContent()));
+    LayerConfig layer;
+    layer.attention_window = content_.config.sliding_window;
+    content_.config.layers.assign(static_cast<size_t>(content_.config.n_layers), layer);
     KVC_RETURN_IF_ERROR(Classify(CheckSections(data_, header_, content_.sections)));
     KVC_RETURN_IF_ERROR(Classify(BindTensors()));
     KVC_RETURN_IF_ERROR(Classify(ScanSections()));

@@ -56,6 +56,13 @@ Rope::Rope(const RopeConfig& c, int32_t head_dim)
   }
 }
 
+Rope Rope::None(int32_t head_dim) {
+  Rope rope;
+  rope.head_dim_ = head_dim;
+  rope.frequency_.assign(static_cast<size_t>(head_dim / 2), 0.0);
+  return rope;
+}
+
 void Rope::Angles(int64_t position, float* cos, float* sin) const {
   for (size_t j = 0; j < frequency_.size(); ++j) {
     const double angle = static_cast<double>(position) * frequency_[j];
