@@ -66,6 +66,7 @@ MatMulArgs Activations(const OpContext& ctx, const Weight& w, const float* x, in
   MatMulArgs a{};
   a.x = x, a.x_stride = x_stride, a.n = n;
   if (!HasCodes(w)) return a;
+  assert(w.group >= kMinWeightGroup && w.cols % w.group == 0 && scratch != nullptr);
   int8_t* codes = static_cast<int8_t*>(scratch);
   float* scales = reinterpret_cast<float*>(codes + Align64(int64_t{n} * w.cols));
   QuantizeRows(ctx, w, x, x_stride, n, codes, scales);
@@ -77,18 +78,7 @@ void Multiply(const OpContext& ctx, const Weight& w, const float* bias, const Ma
   const int32_t n = x.n;
   Task task{&ctx, x, kRowTile, (n + kTokenTile - 1) / kTokenTile};
   MatMulArgs& a = task.args;
-<<<<<<< HEAD:lib/ops/cpu/matmul.cc
   a.w = &w, a.bias = bias, a.y = y, a.y_stride = y_stride;
-=======
-  a.w = &w, a.x = x, a.bias = bias, a.y = y, a.x_stride = x_stride, a.y_stride = y_stride, a.n = n;
-  if (HasCodes(w)) {
-    assert(w.group >= kMinWeightGroup && w.cols % w.group == 0 && scratch != nullptr);
-    int8_t* codes = static_cast<int8_t*>(scratch);
-    float* scales = reinterpret_cast<float*>(codes + Align64(int64_t{n} * w.cols));
-    QuantizeRows(ctx, w, x, x_stride, n, codes, scales);
-    a.xq = codes, a.xs = scales;
-  }
->>>>>>> main:lib/ops/ops.cc
   const int64_t row_products = int64_t{w.cols} * (n < kTokenTile ? n : kTokenTile);
   const auto count = [&] {
     return int64_t{(w.rows + task.row_tile - 1) / task.row_tile} * task.n_token_tiles;
