@@ -323,8 +323,8 @@ Status KvCache::EnsureSteps(Stream* stream, int32_t n, bool writes_all) {
   return {};
 }
 
-void KvCache::Stepped(int32_t n, bool scattered) {
-  ready_ = std::max(ready_ - n, 0);
+void KvCache::Stepped(int32_t n, bool scattered, bool several) {
+  ready_ = several ? 0 : std::max(ready_ - n, 0);
   scattered_ = scattered_ || scattered;
 }
 

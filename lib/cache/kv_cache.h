@@ -52,8 +52,9 @@ class KvCache {
   // writes_all: a step may write every entry (side values, evictions), not only the newest. Costs nothing for as many
   // steps as pages have room.
   Status EnsureSteps(Stream* stream, int32_t n, bool writes_all);
-  // n tokens were appended; scattered: entries were removed one by one, so slots are out of order.
-  void Stepped(int32_t n, bool scattered);
+  // n tokens were appended. scattered: entries were removed, so slots are out of order; several: more of them than came,
+  // so that pages may have become free.
+  void Stepped(int32_t n, bool scattered, bool several);
   // Removes the entries of positions >= n_tokens. Strong: on failure nothing changed.
   Status RewindTo(Stream* stream, int32_t n_tokens);
   // Drops all but the newest n entries of one head. Only caches without rings, codebooks and removals.

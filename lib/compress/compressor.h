@@ -89,6 +89,8 @@ class Compressor {
   // Whether keys may be turned at every step.
   bool turns_keys() const { return plan_.codebook() || in_cache_; }
   bool ends_later() const { return plan_.reobserves(); }
+  // Whether a head that is above its length goes far below it.
+  bool drops_several() const { return plan_.reobserves() || step_.select.kind == SelectKind::kLowest; }
   // After a step's attention over a layer, where ends_later: heads above their budget score their entries again.
   Status Reobserve(const LayerWork& work, int32_t layer, LayerBuffers* kv, ObservedBuffers* observed, KvCache* cache);
   // Entries of the longest head that Reobserve loads, 0: it does not.
