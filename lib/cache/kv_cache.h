@@ -83,7 +83,8 @@ class KvCache {
   // The whole cache as bytes. RestoreFrom trusts nothing: kBadModel when the parts do not fit together, this cache's
   // layout, or a sequence of n_tokens of which every head has all from `changed_at` on.
   Status SaveTo(ArchiveWriter& archive, Stream* stream);
-  Status RestoreFrom(ArchiveReader& archive, Stream* stream, int32_t n_tokens, int32_t changed_at);
+  // turns_keys: keys may be without rotation.
+  Status RestoreFrom(ArchiveReader& archive, Stream* stream, int32_t n_tokens, int32_t changed_at, bool turns_keys);
 
  private:
   KvCache(std::shared_ptr<const CacheLayout> layout, PageArenas* arenas);
@@ -120,10 +121,10 @@ class KvCache {
   void ReleaseHead(int32_t head);
   void Reset(int32_t head);
   template <typename Archive>
-  Status ArchiveHead(Archive& archive, Stream* stream, int32_t head);
+  Status ArchiveHead(Archive& archive, Stream* stream, int32_t head, bool turns_keys);
   template <typename Archive>
   Status ArchivePages(Archive& archive, Stream* stream, int32_t head, int kind);
-  Status CheckLengths(int32_t head) const;
+  Status CheckLengths(int32_t head, bool turns_keys) const;
   Status CheckHead(Stream* stream, int32_t head, int32_t n_tokens, int32_t changed_at);
   MemoryMeter* meter() const { return arenas_->meter().get(); }
 

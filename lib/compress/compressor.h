@@ -142,6 +142,7 @@ class Compressor {
     const LayerBuffers& kv;
     const ObservedBuffers& observed;
     std::vector<int32_t> counts, kept;  // [G] candidates; entries that are marked
+    bool marked = false;  // what is kept; otherwise all is
     bool dropped = false;
   };
   Status Score(const LayerChoice& c) const;
