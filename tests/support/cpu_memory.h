@@ -14,6 +14,42 @@
 
 namespace kvc::test {
 
+// A cache whose heads are all alike.
+struct UniformLayout {
+  int32_t n_layers = 1, n_kv_heads = 1, group = 1, head_dim = 0, page_slots = 64, n_aux = 0;
+  EntryCoding coding = EntryCoding::kVectors;
+  KvType type = KvType::kF32;
+  int32_t quant_group = 0;
+  int32_t ring_slots = 0, settle = 1;
+  KvType ring_type = KvType::kF16;
+  float theta_key = 0, theta_value = 0;
+  bool layer_books = false, seen_masks = false, ranks = false;
+
+  std::shared_ptr<const CacheLayout> Make() const {
+    auto layout = std::make_shared<CacheLayout>();
+    layout->n_layers = n_layers, layout->n_kv_heads = n_kv_heads, layout->group = group,
+    layout->head_dim = head_dim;
+    layout->page_slots = page_slots, layout->n_aux = n_aux;
+    layout->seen_masks = seen_masks, layout->layer_books = layer_books;
+    const auto add = [&](EntryCoding how, KvType as, int32_t of, int32_t slots) {
+      PageFormat f;
+      f.coding = how, f.type = as, f.d = head_dim, f.group = of, f.slots = slots;
+      if (how != EntryCoding::kDirections) f.n_aux = n_aux, f.seen_masks = seen_masks, f.ranks = ranks;
+      f.Lay();
+      layout->formats.push_back(f);
+      return static_cast<int32_t>(layout->formats.size()) - 1;
+    };
+    HeadFormat head;
+    head.main = add(coding, type, quant_group, page_slots);
+    if (ring_slots > 0) head.ring = add(EntryCoding::kVectors, ring_type, 0, ring_slots);
+    head.settle = settle, head.theta_key = theta_key, head.theta_value = theta_value;
+    if (coding == EntryCoding::kCodebook)
+      layout->directions = add(EntryCoding::kDirections, KvType::kF32, 0, page_slots);
+    layout->heads.assign(static_cast<size_t>(n_layers * n_kv_heads), head);
+    return layout;
+  }
+};
+
 // A layer on the host.
 struct HostLayer {
   int32_t n_kv_heads = 0, head_dim = 0, n_aux = 0;
@@ -231,15 +267,16 @@ class TokenStep {
   std::atomic<bool> dropped{false};
 
  private:
-  // Tables up to position 2 * kFineAngles - 1.
+  static constexpr int32_t kCoarse = 8;  // tables reach position kCoarse * kFineAngles - 1
   void FillAngles(const Rope& rope) {
     if (rope_ == &rope) return;
     rope_ = &rope;
     ASSERT_TRUE(fine_.Allocate(memory_->own(), int64_t{kFineAngles} * rope.head_dim(), "test").ok());
-    ASSERT_TRUE(coarse_.Allocate(memory_->own(), int64_t{2} * rope.head_dim(), "test").ok());
+    ASSERT_TRUE(coarse_.Allocate(memory_->own(), int64_t{kCoarse} * rope.head_dim(), "test").ok());
     Device* device = memory_->device();
     ASSERT_TRUE(device->FillAngles(memory_->stream(), {&rope, 0, 1, kFineAngles, false, fine_.at()}).ok());
-    ASSERT_TRUE(device->FillAngles(memory_->stream(), {&rope, 0, kFineAngles, 2, true, coarse_.at()}).ok());
+    ASSERT_TRUE(
+        device->FillAngles(memory_->stream(), {&rope, 0, kFineAngles, kCoarse, true, coarse_.at()}).ok());
   }
 
   CpuMemory* memory_;
