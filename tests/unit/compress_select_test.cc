@@ -9,7 +9,7 @@
 #include <random>
 
 #include "lib/base/philox.h"
-#include "lib/compress/select.h"
+#include "lib/ops/cpu/line_ops.h"
 
 namespace kvc {
 namespace {
