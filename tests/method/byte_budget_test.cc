@@ -37,7 +37,7 @@ void Compress(Session& s, int slots) {
 // Small protected parts, so that the tiny model's budgets hold them.
 std::string Spec(const Method& method, const char* storage, int64_t budget) {
   std::string spec = method.name + std::string(":budget_bytes=") + std::to_string(budget) + storage;
-  const std::initializer_list<OptionId>& options = method.scorer->options;
+  const OptionSpan options = method.scorer->options;
   if (std::find(options.begin(), options.end(), OptionId::kWindow) != options.end()) spec += ",window=8";
   if (std::find(options.begin(), options.end(), OptionId::kRecent) != options.end()) spec += ",recent=8";
   return spec;
