@@ -35,11 +35,11 @@ class Micro {
     scores.values = GoldenScores(c["options"]);
     scale_ = static_cast<float>(1 / std::sqrt(static_cast<double>(in_.d)));
     auto compressor = Compressor::Create(policy.value(), {in_.layers, in_.n_q, in_.n_kv, in_.d}, scores,
-                                         {ropes_.data(), RopePairing::kHalf, scale_}, memory_.own());
+                                         false, {ropes_.data(), RopePairing::kHalf, scale_}, memory_.own());
     EXPECT_TRUE(compressor.ok()) << compressor.status().message();
     compressor_ = std::move(compressor.value());
     const StoragePlan& plan = compressor_->plan();
-    CacheLayout layout = plan.LayoutFor(plan.PageSlots(100), compressor_->in_cache());
+    CacheLayout layout = plan.LayoutFor(plan.PageSlots(100));
     for (const HeadFormat& head :
          layout.heads) {  // the reference does not round entries that are not quantised yet
       if (head.ring < 0) continue;

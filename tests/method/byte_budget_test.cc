@@ -126,6 +126,24 @@ TEST(ByteBudgetOfChunks, HoldsAtEveryLength) {
   }
 }
 
+// Entries of sessions that may come to count positions in slots carry their place too.
+TEST(ByteBudgetOfSlidingSessions, HoldsAfterAPrompt) {
+  SessionParams params;
+  params.on_full = OnFull::kSlide;
+  for (const char* name : {"snapkv", "cokv", "ada-snapkv", "spindlekv"}) {
+    for (const int64_t budget : {60000, 90000, 140000}) {
+      const std::string spec = Spec(*FindRow(Methods(), name), "", budget);
+      SCOPED_TRACE(spec);
+      const Result<Policy> policy = ParsePolicy(spec.c_str());
+      ASSERT_TRUE(policy.ok()) << policy.status().message();
+      auto made = Session::Create(Tiny(), &policy.value(), params);
+      ASSERT_TRUE(made.ok()) << made.status().message();
+      ASSERT_TRUE(made.value()->Prefill(TinyPrompt(kPrompt), true).ok());
+      EXPECT_LE(made.value()->Stats().cache_bytes, budget);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Methods, ByteBudget, testing::Range(0, MethodCount()), [](const auto& index) {
   std::string name = GetMethod(index.param)->name;
   std::replace(name.begin(), name.end(), '-', '_');
