@@ -51,8 +51,9 @@ struct LayerWork {
 class Compressor {
  public:
   // kInvalid when policy, scores or storage do not fit the shape (message says which), kNotFound when scores are missing.
+  // slides: KeepLengths may be called with in_cache.
   static Result<std::unique_ptr<Compressor>> Create(const Policy& policy, const ModelShape& shape, HeadScores scores,
-                                                    const AttentionRule& rule, const DeviceMemory& memory);
+                                                    bool slides, const AttentionRule& rule, const DeviceMemory& memory);
   Result<std::unique_ptr<Compressor>> Fork(Stream* stream) const;
   void Reset();
 
