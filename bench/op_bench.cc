@@ -111,6 +111,7 @@ void Vectors() {
   const int32_t n = 4096;
   std::vector<float> x = random.Floats(n), y = random.Floats(n), w = random.Floats(n);
   std::vector<int8_t> codes(static_cast<size_t>(n));
+  std::vector<int32_t> sums(static_cast<size_t>(n));
   std::vector<uint8_t> stored(static_cast<size_t>(4 * n));
   for (const KernelTable* t : Tables()) {
     const std::string name = std::string(t->name) + " 4096";
@@ -120,7 +121,7 @@ void Vectors() {
     Measure("softmax " + name, 20.0 * n, 8.0 * n, [&] { t->softmax(y.data(), n); });
     Measure("dot " + name, 2.0 * n, 8.0 * n, [&] { y[0] = t->dot(x.data(), w.data(), n); });
     Measure("quantize_row " + name, 4.0 * n, 5.0 * n,
-            [&] { t->quantize_row(x.data(), n, 32, codes.data(), y.data()); });
+            [&] { t->quantize_row(x.data(), n, 32, codes.data(), y.data(), sums.data()); });
     for (KvType type : {KvType::kBf16, KvType::kF16, KvType::kInt8, KvType::kInt4}) {
       const VectorFormat f{type, 64, type == KvType::kInt8 || type == KvType::kInt4 ? 64 : 0};
       const std::string kind = " type " + std::to_string(static_cast<int>(type));

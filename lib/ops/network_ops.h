@@ -9,11 +9,12 @@
 namespace kvc {
 
 // A matrix as a device wants it: one or more tensors of a file with the same columns, rows behind each other.
-// Device::Prepare makes it; only the device that made it looks inside.
+// Device::Prepare makes it; only the device that made it looks inside. What it took is given back by Device::Free.
 struct Matrix {
   static constexpr int kMaxParts = 3;
   struct Part {
     WeightType type = WeightType::kF32;
+    WeightLayout layout = WeightLayout::kRowMajor;
     int32_t rows = 0, group = 0;
     DevicePtr<const uint8_t> data;
     DevicePtr<const uint16_t> scales;
@@ -21,6 +22,8 @@ struct Matrix {
   };
   int32_t n_parts = 0, cols = 0;
   Part parts[kMaxParts];
+  DeviceBytes memory;  // [bytes] of the device's own form; null where the tensors are used as they lie
+  int64_t bytes = 0;
   int32_t rows() const {
     int32_t n = 0;
     for (int i = 0; i < n_parts; ++i) n += parts[i].rows;

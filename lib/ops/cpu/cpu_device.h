@@ -26,6 +26,7 @@ class CpuDevice : public Device {
   Status Copy(Stream* s, Span<const PageCopy> copies) override;
   Status Zero(Stream* s, DeviceBytes at, int64_t bytes) override;
   Status Prepare(Span<const Weight> tensors, Span<const float* const> biases, Matrix* out) override;
+  int64_t PreparedBytes(Span<const Weight> tensors) const override;
   DevicePtr<const float> PrepareVector(const float* values, int32_t n) override;
 
   int64_t NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows) const override;
