@@ -8,6 +8,9 @@
 
 namespace kvc {
 
+// What a matrix is for: products, and rows that are looked up besides; or rows only (Embed).
+enum class MatrixUse : uint8_t { kProducts, kRows };
+
 // A matrix as a device wants it: one or more tensors of a file with the same columns, rows behind each other.
 // Device::Prepare makes it; only the device that made it looks inside. What it took is given back by Device::Free.
 struct Matrix {

@@ -12,8 +12,9 @@ namespace {
 
 constexpr int64_t kHugePage = 2 << 20;
 
-bool Packs(const KernelTable& kernels, const Weight& w) {
-  return kernels.prefers_panels && w.layout == WeightLayout::kRowMajor && FitsPanels(w);
+// Rows that are only looked up are best where they lie: the few that are touched are all that is read of the file.
+bool Packs(const KernelTable& kernels, const Weight& w, MatrixUse use) {
+  return use == MatrixUse::kProducts && kernels.prefers_panels && w.layout == WeightLayout::kRowMajor && FitsPanels(w);
 }
 
 int64_t PackedBytes(const Weight& w) { return (PlaceOf(ShapeInPanels(w)).n_bytes + 63) / 64 * 64; }
@@ -29,16 +30,16 @@ void AskForHugePages(uint8_t* at, int64_t bytes) {
 
 }  // namespace
 
-int64_t CpuDevice::PreparedBytes(Span<const Weight> tensors) const {
+int64_t CpuDevice::PreparedBytes(Span<const Weight> tensors, MatrixUse use) const {
   int64_t bytes = 0;
-  for (const Weight& w : tensors) bytes += Packs(kernels_, w) ? PackedBytes(w) : 0;
+  for (const Weight& w : tensors) bytes += Packs(kernels_, w, use) ? PackedBytes(w) : 0;
   return bytes;
 }
 
 // Bytes: every weight read and written once.
-Status CpuDevice::Prepare(Span<const Weight> tensors, Span<const float* const> biases, Matrix* out) {
+Status CpuDevice::Prepare(Span<const Weight> tensors, Span<const float* const> biases, MatrixUse use, Matrix* out) {
   *out = {};
-  const int64_t bytes = PreparedBytes(tensors);
+  const int64_t bytes = PreparedBytes(tensors, use);
   if (bytes > 0) {
     KVC_RETURN_IF_ERROR(Allocate(bytes, "weights in panels", &out->memory));
     out->bytes = bytes;
@@ -49,7 +50,7 @@ Status CpuDevice::Prepare(Span<const Weight> tensors, Span<const float* const> b
   uint8_t* at = Raw(out->memory);
   for (size_t i = 0; i < tensors.size(); ++i) {
     Weight w = tensors[i];
-    if (Packs(kernels_, w)) {
+    if (Packs(kernels_, w, use)) {
       pool_->ParallelFor(PanelsOf(w.rows), [&](int64_t p, int) { PackPanel(w, static_cast<int32_t>(p), at); });
       w = PanelsAt(w, at);
       at += PackedBytes(tensors[i]);
