@@ -154,11 +154,10 @@ kvc_status kvc_session_read_text(kvc_session* session, uint8_t* text, int32_t ca
 
 kvc_status kvc_session_get_logits(kvc_session* session, float* logits, int32_t cap_logits, int32_t* n_out) {
   return GuardSession(session, [&](Session& s) -> Status {
-    KVC_RETURN_IF_ERROR(s.FeedPending());
-    if (s.rewound())
-      return Error(Code::kInvalid, "there are no logits after rewind: prefill at least one token first");
-    if (s.logits().empty()) return Error(Code::kInvalid, "there are no logits before the first prompt");
-    return CopyBuffer(s.logits().data(), s.logits().size(), "logits", logits, cap_logits, n_out);
+    const size_t n = static_cast<size_t>(s.model().config().vocab_size);
+    KVC_RETURN_IF_ERROR(s.CanGoOn("logits"));
+    KVC_RETURN_IF_ERROR(kvc::CheckBuffer(n, "logits", logits, cap_logits, n_out));
+    return cap_logits == 0 ? s.FeedPending() : s.ReadLogits(logits);
   });
 }
 
@@ -187,7 +186,7 @@ kvc_status kvc_session_get_kept(const kvc_session* session, int32_t layer, int32
                    c.n_layers, c.n_kv_heads);
     }
     std::vector<int32_t> kept;
-    s.Kept(layer, kv_head, &kept);
+    KVC_RETURN_IF_ERROR(s.Kept(layer, kv_head, &kept));
     return CopyBuffer(kept.data(), kept.size(), "positions", positions, cap_positions, n_out);
   });
 }

@@ -15,6 +15,8 @@ int64_t Workspace::bytes() const {
   return n;
 }
 
+void Workspace::FreePromptBuffers() { chunk.Free(), choice.Free(), layer.Free(), observed.Free(); }
+
 Executor::Executor(Device* device, std::shared_ptr<MemoryMeter> meter, const Network& network,
                    std::vector<const Rope*> ropes, std::vector<int32_t> rope_of_layer)
     : meter_(meter),

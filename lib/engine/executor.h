@@ -30,6 +30,8 @@ struct Workspace {
   std::vector<StepRow> rows;                                // of a step
   std::vector<int32_t> tokens;
   int64_t bytes() const;
+  // What only prompts need, which is much: steps go on without it.
+  void FreePromptBuffers();
 };
 
 class Executor {
@@ -68,6 +70,7 @@ class Executor {
   DeviceMemory memory() const { return {network_.device, meter_.get()}; }
   PageArenas* arenas() { return &arenas_; }
   const Network& network() const { return network_; }
+  size_t n_ropes() const { return ropes_.size(); }
   LayerWork WorkOf(Workspace* w) const { return {network_.device, w->stream.get(), meter_.get(), &w->choice}; }
 
  private:

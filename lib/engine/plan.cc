@@ -6,24 +6,9 @@
 
 #include "lib/engine/reread.h"
 #include "lib/engine/session.h"
+#include "lib/engine/step_batch.h"
 
 namespace kvc {
-
-// Pages as this session has them: what is compared is what was dropped, not how much of a page is empty.
-CacheConfig Session::FullCacheConfig(const Model& model, const Policy& policy, int32_t page_slots) {
-  CacheConfig config;
-  const ModelConfig& c = model.config();
-  config.n_layers = c.n_layers, config.n_kv_heads = c.n_kv_heads, config.group = c.n_heads / c.n_kv_heads,
-  config.head_dim = c.head_dim;
-  config.page_slots = page_slots;
-  config.raw = {static_cast<KvType>(std::min(policy.Int(OptionId::kKv), 2)), c.head_dim, 0};
-  if (policy.Int(OptionId::kKv) > 2) config.raw.type = KvType::kF16;
-  HeadFormat format;
-  format.stored = config.raw;
-  config.formats.assign(1, format);
-  return config;
-}
-
 namespace {
 
 // How long the heads are, and for how many steps they grow.
@@ -34,18 +19,21 @@ struct Growth {
   bool spread = false;      // the slots are averages: heads end anywhere in their last page
   int64_t layer_limit = 0;  // bytes of a layer after the prompt, 0: none
   int32_t n_least = 0;      // entries a head keeps whatever the limit
+
+  // Entries before the last step.
+  int32_t Last(size_t head) const {
+    const int64_t longest = int64_t{slots[head]} + n_steps - 1;
+    return static_cast<int32_t>(std::min<int64_t>(longest, std::max(caps[head], slots[head])));
+  }
 };
 
-// Pages by size, as the cache pools them.
+// Pages by size, as arenas hold them.
 class PageCount {
  public:
-  // The cache takes pages for a step a row at a time: one page for every head that uses the pool
-  // (KvCache::ReserveStep).
-  void Add(int64_t page_bytes, double at_prompt, double at_end, int32_t heads) {
-    Pool& pool = pools_[page_bytes];
-    pool.at_prompt += at_prompt;
-    pool.at_end += std::max(at_end, at_prompt);
-    pool.heads += heads;
+  void Add(int64_t page_bytes, double at_prompt, double at_end) {
+    Arena& arena = arenas_[page_bytes];
+    arena.at_prompt += at_prompt;
+    arena.at_end += std::max(at_end, at_prompt);
   }
   // A layer that a limit makes smaller: of what it keeps only the bytes are known. While it is fitted two
   // versions of it are there, each at most as large as without the limit.
@@ -54,77 +42,63 @@ class PageCount {
     fitting_ = std::max(fitting_, 2 * unlimited - kept);
   }
   int64_t FittingBytes() const { return fitting_; }
-  int64_t PromptBytes() const {
-    double bytes = static_cast<double>(limited_);
-    for (const auto& [page_bytes, pool] : pools_)
-      bytes += std::ceil(pool.at_prompt) * static_cast<double>(page_bytes);
-    return static_cast<int64_t>(bytes);
-  }
-  int64_t EndBytes() const {
-    double bytes = static_cast<double>(limited_);
-    for (const auto& [page_bytes, pool] : pools_) {
-      const double row = std::max(pool.heads, 1), rows = std::ceil((pool.at_end - pool.at_prompt) / row);
-      bytes += std::ceil(pool.at_prompt + rows * row) * static_cast<double>(page_bytes);
-    }
-    return static_cast<int64_t>(bytes);
-  }
+  int64_t PromptBytes() const { return Bytes(&Arena::at_prompt); }
+  int64_t EndBytes() const { return Bytes(&Arena::at_end); }
 
  private:
-  struct Pool {
+  struct Arena {
     double at_prompt = 0, at_end = 0;
-    int32_t heads = 0;
   };
-  std::map<int64_t, Pool> pools_;
+  int64_t Bytes(double Arena::*when) const {
+    double bytes = static_cast<double>(limited_);
+    for (const auto& [page_bytes, arena] : arenas_) bytes += std::ceil(arena.*when) * static_cast<double>(page_bytes);
+    return static_cast<int64_t>(bytes);
+  }
+  std::map<int64_t, Arena> arenas_;
   int64_t limited_ = 0, fitting_ = 0;
 };
 
-// Entries of a head that left its tail when it holds n, in a cache that began with `slots`.
-int32_t InMain(const HeadFormat& format, int32_t slots, int32_t n) {
-  if (!format.codebook) return KvCache::MainAfterStore(format, n);
-  const int32_t late = n - slots;
-  return slots +
-         (late < format.tail_slots ? 0 : ((late - format.tail_slots) / format.settle + 1) * format.settle);
+// Entries of a head in main when it holds n, in a cache that began with `slots`.
+int32_t InMain(const CacheLayout& layout, int32_t head, int32_t slots, int32_t n) {
+  if (layout.main(head).coding != EntryCoding::kCodebook) return MainAfterStore(layout, head, n);
+  const int32_t late = n - slots, ring = layout.ring_slots(head), settle = layout.heads[static_cast<size_t>(head)].settle;
+  return slots + (late < ring ? 0 : ((late - ring) / settle + 1) * settle);
 }
 
 // Pages of n entries, before they are whole ones.
-double PagesOf(const CacheConfig& config, const Growth& growth, int32_t n) {
-  const double page = config.page_slots;
+double PagesOf(const CacheLayout& layout, const Growth& growth, int32_t n) {
+  const double page = layout.page_slots;
   return growth.spread && n > 0 ? n / page + (page - 1) / (2 * page) : std::ceil(n / page);
 }
 
 // limited: the prompt's pages are counted already.
-void CountHead(const CacheConfig& config, const Growth& growth, size_t i, bool limited, PageCount* count) {
-  const HeadFormat& format = config.formats[i];
-  const int32_t slots = growth.slots[i];
-  const int64_t longest = int64_t{slots} + growth.n_steps - 1;  // before the last step
-  const int32_t last = static_cast<int32_t>(std::min<int64_t>(longest, std::max(growth.caps[i], slots)));
-  const int32_t now = InMain(format, slots, slots);
-  // Pages of key channels are taken when one is filled, others before the entries they hold come.
-  const int32_t end = growth.n_steps <= 0   ? now
-                      : format.key_channels ? InMain(format, slots, last + 1)
-                                            : InMain(format, slots, last) + format.settle;
-  double at_prompt = PagesOf(config, growth, now), at_end = PagesOf(config, growth, end);
+void CountHead(const CacheLayout& layout, const Growth& growth, size_t i, bool limited, PageCount* count) {
+  const int32_t head = static_cast<int32_t>(i), slots = growth.slots[i];
+  const int32_t now = InMain(layout, head, slots, slots);
+  // The page of an entry is there before it comes, and entries leave behind it.
+  const int32_t end = growth.n_steps <= 0 ? now : InMain(layout, head, slots, growth.Last(i) + 1);
+  double at_prompt = PagesOf(layout, growth, now), at_end = PagesOf(layout, growth, end);
   // Where the last page ends is not known either.
-  if (limited) at_prompt = 0, at_end = std::ceil((end - now) / static_cast<double>(config.page_slots));
-  count->Add(KvCache::PageBytes(config, format), at_prompt, at_end, 1);
-  if (format.tail_slots > 0 && !limited) count->Add(KvCache::TailBytes(config, format), 1, 1, 0);
+  if (limited) at_prompt = 0, at_end = std::ceil((end - now) / static_cast<double>(layout.page_slots));
+  count->Add(PageBytes(layout, head), at_prompt, at_end);
+  if (RingBytes(layout, head) > 0 && !limited) count->Add(RingBytes(layout, head), 1, 1);
   // Codebooks: as if no two vectors shared a direction.
-  if (format.codebook) count->Add(KvCache::BookPageBytes(config), 2 * at_prompt, 2 * at_end, 0);
+  if (layout.directions >= 0) count->Add(DirectionBytes(layout), 2 * at_prompt, 2 * at_end);
 }
 
 // Whether the limit makes the layer of heads [first, first + G) smaller than its slots. Counts what is left
 // of it.
-bool CountLimited(const CacheConfig& config, const Growth& growth, size_t first, PageCount* count) {
+bool CountLimited(const CacheLayout& layout, const Growth& growth, size_t first, PageCount* count) {
   if (growth.layer_limit <= 0) return false;
   double planned = 0;
   int64_t least = 0;
-  for (size_t i = first; i < first + static_cast<size_t>(config.n_kv_heads); ++i) {
-    const HeadFormat& format = config.formats[i];
-    const int64_t beside = KvCache::HeadBytes(config, format, 0);
-    const int64_t page = KvCache::HeadBytes(config, format, config.page_slots) - beside;
+  for (size_t i = first; i < first + static_cast<size_t>(layout.n_kv_heads); ++i) {
+    const int32_t head = static_cast<int32_t>(i);
+    const int64_t beside = HeadBytes(layout, head, 0);
+    const int64_t page = HeadBytes(layout, head, layout.page_slots) - beside;
     planned +=
-        PagesOf(config, growth, growth.slots[i]) * static_cast<double>(page) + static_cast<double>(beside);
-    least += KvCache::HeadBytes(config, format, growth.n_least);
+        PagesOf(layout, growth, growth.slots[i]) * static_cast<double>(page) + static_cast<double>(beside);
+    least += HeadBytes(layout, head, growth.n_least);
   }
   const int64_t unlimited = static_cast<int64_t>(std::ceil(planned)),
                 most = std::max(growth.layer_limit, least);
@@ -133,117 +107,210 @@ bool CountLimited(const CacheConfig& config, const Growth& growth, size_t first,
   return true;
 }
 
-PageCount CountPages(const CacheConfig& config, const Growth& growth) {
+PageCount CountPages(const CacheLayout& layout, const Growth& growth) {
   PageCount count;
-  const size_t group = static_cast<size_t>(config.n_kv_heads);
+  const size_t group = static_cast<size_t>(layout.n_kv_heads);
   for (size_t first = 0; first < growth.slots.size(); first += group) {
-    const bool limited = CountLimited(config, growth, first, &count);
-    for (size_t i = first; i < first + group; ++i) CountHead(config, growth, i, limited, &count);
+    const bool limited = CountLimited(layout, growth, first, &count);
+    for (size_t i = first; i < first + group; ++i) CountHead(layout, growth, i, limited, &count);
   }
   return count;
 }
 
+int64_t FullBytes(const CacheLayout& layout, const Policy& policy, int64_t n) {
+  const int32_t kv = policy.Int(OptionId::kKv);
+  PageFormat format;
+  format.type = kv <= static_cast<int32_t>(KvType::kBf16) ? static_cast<KvType>(kv) : KvType::kF16;
+  format.d = layout.head_dim, format.slots = layout.page_slots;
+  format.Lay();
+  return int64_t{layout.n_heads_total()} * ((n + format.slots - 1) / format.slots) * format.bytes;
+}
+
 }  // namespace
+
+int64_t Session::FullCacheBytes(int64_t n) const { return FullBytes(cache_->layout(), compressor_->policy(), n); }
+
+// Lays a session out as it would be, on a meter that only counts.
+class Planner {
+ public:
+  Planner(const Model& model, const SessionParams& params, int32_t n_prompt)
+      : model_(model),
+        params_(params),
+        n_prompt_(n_prompt),
+        counter_(std::make_shared<MemoryMeter>(0, /*counting=*/true)),
+        memory_{model.executor()->device(), counter_.get()} {}
+
+  Result<SessionPlan> Plan(const Policy& policy) {
+    KVC_RETURN_IF_ERROR(Create(policy));
+    SessionPlan plan;
+    plan.weight_bytes = model_.file().weight_bytes();
+    int64_t prompt_workspace = 0, layer_bytes = 0, step_workspace = 0;
+    KVC_RETURN_IF_ERROR(PlanPrompt(&plan.slots, &prompt_workspace, &layer_bytes));
+    const Growth growth = GrowthOf(plan.slots);
+    const PageCount pages = CountPages(layout_, growth);
+    plan.cache_bytes_prompt = pages.PromptBytes();
+    plan.cache_bytes_peak = plan.cache_bytes_prompt + layer_bytes + pages.FittingBytes();
+    plan.cache_bytes_end = pages.EndBytes();
+    KVC_RETURN_IF_ERROR(PlanSteps(growth, &step_workspace));
+    plan.workspace_bytes = std::max(prompt_workspace, step_workspace);
+    plan.cache_bytes_full =
+        FullBytes(layout_, policy, params_.max_tokens == kMaxContext ? n_prompt_ : params_.max_tokens);
+    plan.total_bytes_peak = plan.weight_bytes + model_.overhead_bytes() + session_bytes_ +
+                            std::max(prompt_workspace + prompt_records_ + plan.cache_bytes_peak,
+                                     step_workspace + plan.cache_bytes_end);
+    return plan;
+  }
+
+ private:
+  const ModelConfig& config() const { return model_.config(); }
+  Executor* executor() const { return model_.executor(); }
+
+  // The session itself: records, and the residual of its newest token.
+  Status Create(const Policy& policy) {
+    KVC_RETURN_IF_ERROR(Session::CheckParams(model_, policy, params_));
+    params_.max_tokens = Session::EffectiveMaxTokens(model_, policy, params_);
+    if (n_prompt_ < 1 || n_prompt_ > params_.max_tokens) {
+      return Error(Code::kInvalid, "the prompt to plan for has %d tokens; it may have 1 to max_tokens=%d",
+                   n_prompt_, params_.max_tokens);
+    }
+    Result<HeadScores> scores = model_.ScoresFor(policy);
+    if (!scores.ok()) return scores.status();
+    Result<std::unique_ptr<Compressor>> compressor =
+        Compressor::Create(policy, model_.shape(), std::move(scores.value()), model_.attention_rule(), memory_);
+    if (!compressor.ok()) return compressor.status();
+    compressor_ = std::move(compressor.value());
+    Result<CacheLayout> layout = Session::LayoutOf(compressor_->plan(), params_, /*page_slots=*/0);
+    if (!layout.ok()) return layout.status();
+    layout_ = std::move(layout.value());
+    arenas_ = std::make_unique<PageArenas>(executor()->device(), counter_);
+    Result<std::unique_ptr<KvCache>> cache = KvCache::Create(std::make_shared<const CacheLayout>(layout_), arenas_.get());
+    if (!cache.ok()) return cache.status();
+    cache_ = std::move(cache.value());
+    KVC_RETURN_IF_ERROR(hidden_.Reserve(memory_, config().hidden_size, "the newest token"));
+    session_bytes_ = counter_->used();
+    return {};
+  }
+
+  // As a PromptJob does.
+  Status PlanPrompt(std::vector<int32_t>* slots, int64_t* workspace, int64_t* layer_bytes) {
+    Result<std::unique_ptr<Compressor>> fork = compressor_->Fork(nullptr);
+    if (!fork.ok()) return fork.status();
+    Result<std::unique_ptr<KvCache>> cache = cache_->Fork();
+    if (!cache.ok()) return cache.status();
+    prompt_records_ = counter_->used() - session_bytes_;
+    Compressor& compressor = *fork.value();
+    const StoragePlan& plan = compressor.plan();
+    PromptNeeds needs;
+    KVC_RETURN_IF_ERROR(compressor.BeginPrompt(n_prompt_, &needs));
+    KVC_RETURN_IF_ERROR(plan.PlanSlots(n_prompt_, slots));
+    for (int32_t& s : *slots) s = plan.StoredSlots(n_prompt_, compressor.n_protected(), s);
+    PromptRequest request;
+    request.n = n_prompt_, request.window_rows = needs.window_rows, request.column_sums = needs.column_sums;
+    request.n_aux = plan.n_aux();
+    Reread reread;
+    if (needs.reread) {
+      KVC_RETURN_IF_ERROR(
+          MakeReread(model_, std::vector<int32_t>(static_cast<size_t>(n_prompt_)), n_prompt_, &reread));
+      request.reread = &reread;
+    }
+    Workspace w;
+    PromptRun run;
+    KVC_RETURN_IF_ERROR(w.chunk.Reserve(executor()->network(), request, memory_));
+    KVC_RETURN_IF_ERROR(run.Begin(executor()->network(), request, memory_));
+    KVC_RETURN_IF_ERROR(
+        compressor.ReservePrompt(memory_, n_prompt_ + (needs.reread ? reread.LongestSegment() : 0), &w.choice));
+    KVC_RETURN_IF_ERROR(
+        w.choice.codes.Reserve(memory_, executor()->device()->CodeBytes(layout_, MostCodes(*slots)), "codes of one layer"));
+    *layer_bytes = run.layer_bytes();
+    *workspace = w.bytes() + run.bytes() - run.layer_bytes();
+    compressor_ = std::move(fork.value());
+    return {};
+  }
+
+  // Entries that are stored at once and may share scales or directions.
+  int64_t MostCodes(const std::vector<int32_t>& slots) const {
+    int64_t most = 0;
+    const size_t g = static_cast<size_t>(config().n_kv_heads);
+    for (size_t first = 0; first < slots.size(); first += g) {
+      int64_t sum = 0;
+      for (size_t i = first; i < first + g; ++i) {
+        sum += slots[i];
+        most = std::max<int64_t>(most, slots[i]);
+      }
+      if (layout_.layer_books) most = std::max(most, sum);
+    }
+    return most;
+  }
+
+  Growth GrowthOf(const std::vector<int32_t>& slots) const {
+    const Policy& p = compressor_->policy();
+    Growth growth;
+    growth.slots = slots;
+    growth.n_steps = params_.max_tokens - n_prompt_;
+    growth.spread = p.allocator != nullptr && p.allocator->dynamic &&
+                    *std::min_element(slots.begin(), slots.end()) < n_prompt_;
+    const bool grows = p.keeps_all() || p.decode == DecodeMode::kGrow;
+    if (grows && params_.max_tokens == kMaxContext) growth.n_steps = 0;  // no end was named
+    growth.caps = compressor_->caps();
+    const int32_t slack = p.decode == DecodeMode::kReobserve ? p.Int(OptionId::kSlack) : 0;
+    for (int32_t& cap : growth.caps) cap = grows ? kMaxContext : cap + slack;
+    growth.layer_limit = compressor_->plan().LayerLimit();
+    growth.n_least = std::min(compressor_->n_protected(), n_prompt_);
+    return growth;
+  }
+
+  // As a StepRunner does. Angles grow with the sequence, and two tables are there while they do.
+  Status PlanSteps(const Growth& growth, int64_t* workspace) {
+    Workspace w;
+    w.angle_sets.resize(executor()->n_ropes());
+    w.angles.resize(static_cast<size_t>(config().n_layers));
+    const Network& network = executor()->network();
+    const int64_t before = counter_->used();
+    int32_t longest = *std::max_element(growth.slots.begin(), growth.slots.end()), ring_slots = 0;
+    for (size_t i = 0; i < growth.slots.size(); ++i) {
+      if (growth.n_steps > 0) longest = std::max(longest, growth.Last(i) + 1);
+      ring_slots = std::max(ring_slots, layout_.ring_slots(static_cast<int32_t>(i)));
+    }
+    KVC_RETURN_IF_ERROR(w.step.ReserveHeads(network, 1, memory_));
+    KVC_RETURN_IF_ERROR(ReserveSampling(params_.sampler, memory_, config().vocab_size, &w.sample_weights));
+    if (growth.n_steps > 0) {
+      StepShape shape{};
+      shape.n_rows = 1;
+      GrowShape(*executor(), layout_, longest, ring_slots, &shape);
+      shape.any_attention = compressor_->step_plan().needs_attention;
+      KVC_RETURN_IF_ERROR(w.step.Reserve(network, 1, memory_));
+      KVC_RETURN_IF_ERROR(w.step.ReserveAttention(network, shape, memory_));
+      const int32_t begin = *std::max_element(growth.slots.begin(), growth.slots.end());
+      for (int32_t at = begin + 1; at <= longest; at += std::max(1, std::min(64, longest - at))) {
+        const int32_t fed = static_cast<int32_t>(std::min<int64_t>(int64_t{n_prompt_} + at - begin, kMaxPosition));
+        KVC_RETURN_IF_ERROR(ReserveSteps(executor(), memory_, *compressor_, at, ring_slots, fed, &w));
+        *workspace = std::max(*workspace, counter_->used() - before);
+      }
+      if (growth.n_steps < kMaxContext / 2) {
+        KVC_RETURN_IF_ERROR(ReserveSteps(executor(), memory_, *compressor_, longest, ring_slots,
+                                         n_prompt_ + growth.n_steps, &w));
+      }
+    }
+    *workspace = std::max(*workspace, counter_->used() - before);
+    return {};
+  }
+
+  const Model& model_;
+  SessionParams params_;
+  const int32_t n_prompt_;
+  const std::shared_ptr<MemoryMeter> counter_;
+  const DeviceMemory memory_;
+  std::unique_ptr<PageArenas> arenas_;
+  std::unique_ptr<Compressor> compressor_;
+  CacheLayout layout_;
+  std::unique_ptr<KvCache> cache_;
+  DeviceBuffer<float> hidden_;
+  int64_t session_bytes_ = 0, prompt_records_ = 0;
+};
 
 Result<SessionPlan> Session::Plan(const std::shared_ptr<const Model>& model, const Policy* policy,
                                   const SessionParams& params, int32_t n_prompt) {
-  auto counter = std::make_shared<MemoryMeter>(0, /*counting=*/true);
-  Result<std::unique_ptr<Session>> made = CreateOn(model, policy, params, counter);
-  if (!made.ok()) return made.status();
-  Session& s = *made.value();
-  if (n_prompt < 1 || n_prompt > s.params_.max_tokens) {
-    return Error(Code::kInvalid, "the prompt to plan for has %d tokens; it may have 1 to max_tokens=%d",
-                 n_prompt, s.params_.max_tokens);
-  }
-  SessionPlan plan;
-  plan.weight_bytes = model->file().weight_bytes();
-  int64_t prompt_workspace = 0, layer_bytes = 0;
-  KVC_RETURN_IF_ERROR(s.PlanPrompt(n_prompt, &plan.slots, &prompt_workspace, &layer_bytes));
-
-  const Policy& p = s.compressor_->policy();
-  const CacheConfig& config = s.cache_->config();
-  Growth growth;
-  growth.slots = plan.slots;
-  growth.n_steps = s.params_.max_tokens - n_prompt;
-  growth.spread = p.allocator != nullptr && p.allocator->dynamic &&
-                  *std::min_element(plan.slots.begin(), plan.slots.end()) < n_prompt;
-  const bool grows = p.keeps_all() || p.decode == DecodeMode::kGrow;
-  if (grows && s.params_.max_tokens == kMaxContext) growth.n_steps = 0;  // no end was named
-  growth.caps = s.compressor_->caps();
-  const int32_t slack = p.decode == DecodeMode::kReobserve ? p.Int(OptionId::kSlack) : 0;
-  for (int32_t& cap : growth.caps) cap = grows ? kMaxContext : cap + slack;
-  growth.layer_limit = s.compressor_->LayerLimit();
-  growth.n_least = std::min(s.compressor_->n_protected(), n_prompt);
-  const PageCount pages = CountPages(config, growth);
-  plan.cache_bytes_prompt = pages.PromptBytes();
-  plan.cache_bytes_peak = plan.cache_bytes_prompt + layer_bytes + pages.FittingBytes();
-  plan.cache_bytes_end = pages.EndBytes();
-
-  int32_t longest = 0;
-  for (size_t i = 0; i < growth.slots.size(); ++i) {
-    const int64_t end = int64_t{growth.slots[i]} + growth.n_steps;
-    longest = std::max(longest, static_cast<int32_t>(std::min<int64_t>(
-                                    end, int64_t{std::max(growth.caps[i], growth.slots[i])} + 1)));
-  }
-  int64_t step_workspace = counter->used();
-  KVC_RETURN_IF_ERROR(s.PlanSteps(growth.slots, longest, n_prompt, growth.n_steps, &step_workspace));
-  plan.workspace_bytes = std::max(prompt_workspace, step_workspace);
-  const CacheConfig full = FullCacheConfig(*model, p, config.page_slots);
-  const int64_t answer = s.params_.max_tokens == kMaxContext ? 0 : s.params_.max_tokens - n_prompt;
-  const int64_t full_pages = (n_prompt + answer + full.page_slots - 1) / full.page_slots;
-  plan.cache_bytes_full =
-      static_cast<int64_t>(growth.slots.size()) * full_pages * KvCache::PageBytes(full, full.formats[0]);
-  plan.total_bytes_peak =
-      plan.weight_bytes + model->overhead_bytes() +
-      std::max(prompt_workspace + plan.cache_bytes_peak, step_workspace + plan.cache_bytes_end);
-  return plan;
-}
-
-// Lays out a prompt of n tokens as RunPrompt does, on a session that only counts.
-Status Session::PlanPrompt(int32_t n, std::vector<int32_t>* slots, int64_t* workspace, int64_t* layer_bytes) {
-  const ModelConfig& c = model_->config();
-  MemoryMeter* counter = compressor_->meter();
-  Result<std::unique_ptr<Compressor>> forked = compressor_->Fork();
-  if (!forked.ok()) return forked.status();
-  Compressor& compressor = *forked.value();
-  PromptNeeds needs;
-  KVC_RETURN_IF_ERROR(compressor.BeginPrompt(n, &needs));
-  KVC_RETURN_IF_ERROR(compressor.PlanSlots(n, slots));
-  for (int32_t& s : *slots) s = compressor.StoredSlots(n, compressor.n_protected(), s);
-  PrefillRequest request;
-  request.n = n, request.window_rows = needs.window_rows, request.column_sums = needs.column_sums;
-  request.n_aux = compressor.n_aux();
-  Reread reread;
-  if (needs.reread) {
-    KVC_RETURN_IF_ERROR(MakeReread(*model_, std::vector<int32_t>(static_cast<size_t>(n)), n, &reread));
-    request.reread = &reread;
-  }
-  KVC_RETURN_IF_ERROR(forward_.ReservePrefill(c, request, counter));
-  KVC_RETURN_IF_ERROR(compressor.ReservePrompt(n));
-  *layer_bytes = forward_.layer_bytes();
-  *workspace = counter->used() - *layer_bytes;
-  forward_.FreePrefill();
-  compressor_ = std::move(forked.value());
-  return {};
-}
-
-// Lays out the scratch of the steps that bring the longest head to `longest`.
-Status Session::PlanSteps(const std::vector<int32_t>& slots, int32_t longest, int32_t n_prompt,
-                          int32_t n_steps, int64_t* workspace) {
-  if (n_steps <= 0) return {};
-  MemoryMeter* counter = compressor_->meter();
-  const int32_t page = cache_->config().page_slots, begin = *std::max_element(slots.begin(), slots.end());
-  const auto whole_pages = [&](int32_t n) { return (n + page - 1) / page * page; };
-  for (int32_t at = whole_pages(begin + 1); at <= whole_pages(longest); at += page) {
-    const int64_t fed =
-        std::min<int64_t>(int64_t{n_prompt} + std::max(at - begin, 1), int64_t{n_prompt} + n_steps);
-    KVC_RETURN_IF_ERROR(ReserveScratch(at, static_cast<int32_t>(fed), counter));
-    *workspace = std::max(*workspace, counter->used());
-  }
-  if (n_steps < kMaxContext / 2)
-    KVC_RETURN_IF_ERROR(ReserveScratch(whole_pages(longest), n_prompt + n_steps, counter));
-  *workspace = std::max(*workspace, counter->used());
-  return {};
+  return Planner(*model, params, n_prompt).Plan(ChosenPolicy(policy));
 }
 
 }  // namespace kvc

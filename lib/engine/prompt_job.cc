@@ -25,7 +25,8 @@ PromptJob::PromptJob(const Model& model, Executor* executor, std::vector<int32_t
 
 Status PromptJob::Begin(const DeviceMemory& memory, Workspace* workspace) {
   const int32_t n = static_cast<int32_t>(tokens_.size());
-  PromptRequest request;
+  PromptRequest& request = request_;
+  request = {};
   request.tokens = tokens_.data(), request.n = n, request.first_position = first_position_, request.sink = this;
   bool again = false;
   int32_t n_aux = 0;
@@ -59,7 +60,13 @@ Status PromptJob::Begin(const DeviceMemory& memory, Workspace* workspace) {
 
 Status PromptJob::Advance(Workspace* workspace) {
   workspace_ = workspace;
+  KVC_RETURN_IF_ERROR(workspace->chunk.Reserve(executor_->network(), request_, executor_->memory()));
   return run_.Advance(workspace->stream.get(), &workspace->chunk);
+}
+
+Status PromptJob::CopyLastRow(Workspace* workspace, DeviceBytes to) {
+  const PageCopy copy{to, run_.last_row().As<uint8_t>(), 4 * int64_t{model_.config().hidden_size}};
+  return executor_->device()->Copy(workspace->stream.get(), {&copy, 1});
 }
 
 Status PromptJob::BeginLayer(int layer, LayerBuffers* kv) {

@@ -26,11 +26,12 @@ class PromptJob final : public PromptSink {
   PromptJob(const Model& model, Executor* executor, std::vector<int32_t> tokens, int32_t first_position,
             std::vector<Taker> takers);
   Status Begin(const DeviceMemory& memory, Workspace* workspace);
-  // One chunk in one layer.
+  // One chunk in one layer; any workspace will do.
   Status Advance(Workspace* workspace);
   bool done() const { return run_.done(); }
   double progress() const { return run_.progress(); }
-  Status Logits(Workspace* workspace, DevicePtr<float> logits) { return run_.Logits(workspace->stream.get(), &workspace->chunk, logits); }
+  // The residual of the last token [hidden], once done.
+  Status CopyLastRow(Workspace* workspace, DeviceBytes to);
 
   const std::vector<int32_t>& tokens() const { return tokens_; }
   std::vector<Taker>& takers() { return takers_; }
@@ -51,6 +52,7 @@ class PromptJob final : public PromptSink {
   const int32_t first_position_;
   std::vector<Taker> takers_;
   Reread reread_;
+  PromptRequest request_;
   PromptRun run_;
   LayerBuffers copy_;       // of several takers each may change its own
   ObservedBuffers copied_;

@@ -2,7 +2,7 @@
 // PromptJob, a token by the step of a batch (step_batch.h). Between calls a session holds its records, its pages and the
 // residual of its newest token. Used by one thread at a time; sessions of a model are independent.
 #pragma once
-#include <atomic>
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -74,6 +74,10 @@ class Session {
   Status Accept(int32_t token);
   // How the following steps choose.
   Status SetSampling(const SamplerParams& params);
+  // kInvalid where there is nothing an answer, or `what`, could go on from.
+  Status CanGoOn(const char* what) const;
+  // Feeds the token of the last step, if it still waits.
+  Status FeedPending();
   // [V] after the newest token, which is fed if it still waits.
   Status ReadLogits(float* logits);
 
@@ -120,6 +124,8 @@ class Session {
     int32_t at = 0;                          // tokens that were read
     std::unique_ptr<Session> before;         // what was, where there are several parts
     std::unique_ptr<PromptJob> job;          // the part at hand
+    int32_t n_part = 0;                      // tokens of the caller in it
+    double Progress() const;
   };
   Session(std::shared_ptr<const Model> model, const SessionParams& params);
   static Result<std::unique_ptr<Session>> CreateWithScores(std::shared_ptr<const Model> model, const Policy& policy,
@@ -140,38 +146,39 @@ class Session {
   // prompts (session_prompt.cc)
   Status FinishPrompt();
   bool FitsAsRows(int32_t n, bool compress) const;
-  Status BeginPart(Workspace* workspace);
-  Status EndPart(Workspace* workspace);
+  int32_t NextPart() const;
+  Status ReadRows(int64_t* chunks);
   Status ReadPart(int64_t* chunks);
+  Status BeginPart(Workspace* workspace);
+  Status MakeTaker(Stream* stream, int32_t n_new, bool compress, PromptJob::Taker* taker);
   void DropPrompt();
-  void TakePart(int32_t n_given, PromptJob* job);
+  void TakePart(PromptJob* job, size_t taker, int32_t n_given);
   void TakeStateOf(Session& other);
   void CopyCounters(const Session& from);
-  Status Reread(const std::vector<int32_t>& newest, std::unique_ptr<KvCache> cache,
-                std::unique_ptr<Compressor> compressor);
-  Status ReduceBySideValues(std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor);
+  Status ReduceBySideValues(Workspace* workspace, PromptJob::Taker* taker);
   void Commit(PromptJob::Taker* taker);
 
   // steps
-  Status CanGoOn(const char* what) const;
   Status MakeRoom();
-  Status FeedPending();
   Status FeedRows(Span<const int32_t> tokens);
   void Fed(Span<const int32_t> tokens, bool dropped);
-  Status Took(int32_t picked, int32_t* token);
+  void Took(int32_t* token);
   void TakeToken(int32_t token);
   void Remember(Span<const int32_t> tokens);
   void ReserveTokens(size_t more);
   Status ReserveHidden();
 
   template <typename Archive>
-  Status ArchiveFields(Archive& archive);
+  Status ArchiveHidden(Archive& archive, Stream* stream);
   template <typename Archive>
-  Status ArchiveBytes(Archive& archive, Stream* stream);
+  Status ArchiveFields(Archive& archive, Stream* stream);
   Status CheckRestored() const;
   static Result<std::unique_ptr<Session>> ReadFrom(std::shared_ptr<const Model> model,
                                                    Span<const uint8_t> bytes);
   void NotePeaks(int64_t cache_bytes, int64_t workspace_bytes);
+  // Of n tokens of every head, uncompressed, in pages as this session has them: what is compared is what was dropped,
+  // not how much of a page is empty.
+  int64_t FullCacheBytes(int64_t n) const;
 
   std::shared_ptr<const Model> model_;
   SessionParams params_;

@@ -10,8 +10,7 @@ namespace kvc {
 namespace {
 
 constexpr char kMagic[4] = {'K', 'V', 'C', 'S'};
-constexpr uint32_t kSessionFileVersion =
-    3;  // 2: the size of the pages; 3: the stop token, lengths that heads hold
+constexpr uint32_t kSessionFileVersion = 4;  // the cache as pages of one layout; older ones are refused
 constexpr int64_t kMaxText = 1 << 30;
 
 struct FileHeader {
@@ -35,7 +34,7 @@ Status ArchiveParams(Archive& a, SessionParams& p) {
 }
 
 // What is before the payload, and the payload whole: `in` then reads it.
-Status CheckFile(const Model& model, Span<const uint8_t> bytes, uint32_t* version, ArchiveReader* in) {
+Status CheckFile(const Model& model, Span<const uint8_t> bytes, ArchiveReader* in) {
   const auto refuse = [](const char* why) { return Error(Code::kBadModel, "%s", why); };
   FileHeader header;
   uint64_t digest;
@@ -46,25 +45,42 @@ Status CheckFile(const Model& model, Span<const uint8_t> bytes, uint32_t* versio
     return Error(Code::kBadModel, "saved by a newer version (format %u, this library reads %u)",
                  header.version, kSessionFileVersion);
   }
+  if (header.version < kSessionFileVersion && header.version > 0) {
+    return Error(Code::kUnsupported,
+                 "saved by an older version (format %u, this library reads %u): read its prompt again", header.version,
+                 kSessionFileVersion);
+  }
   const size_t payload = bytes.size() - sizeof digest;
   std::memcpy(&digest, bytes.data() + payload, sizeof digest);
   if (Hash64(bytes.data(), payload) != digest)
     return refuse("damaged or truncated: the checksum does not match");
   if (header.version == 0) return refuse("damaged: a format that never was");
   if (header.fingerprint != model.file().fingerprint()) return refuse("saved with another model");
-  *version = header.version;
   *in = ArchiveReader(bytes.data() + sizeof header, static_cast<int64_t>(payload - sizeof header));
   return {};
 }
 
 }  // namespace
 
+// The residual of the newest token, of sequences that have one.
+template <typename Archive>
+Status Session::ArchiveHidden(Archive& a, Stream* stream) {
+  if (n_tokens_ == 0) return {};
+  std::vector<float> hidden(static_cast<size_t>(model_->config().hidden_size));
+  const int64_t bytes = static_cast<int64_t>(hidden.size() * sizeof(float));
+  Device* device = executor()->device();
+  if (!Archive::kReading) KVC_RETURN_IF_ERROR(device->Read(stream, hidden_.raw(), hidden.data(), bytes));
+  KVC_RETURN_IF_ERROR(a.Bytes(hidden.data(), bytes));
+  if (!Archive::kReading) return {};
+  KVC_RETURN_IF_ERROR(ReserveHidden());
+  return device->Write(stream, hidden_.raw(), hidden.data(), bytes);
+}
+
 // The fields that are plain numbers or sequences; pages follow.
 template <typename Archive>
-Status Session::ArchiveFields(Archive& a, uint32_t version) {
-  for (int32_t* field : {&n_tokens_, &n_prompt_, &n_answer_, &n_compactions_, &pending_, &changed_at_})
+Status Session::ArchiveFields(Archive& a, Stream* stream) {
+  for (int32_t* field : {&n_tokens_, &n_prompt_, &n_answer_, &n_compactions_, &pending_, &changed_at_, &stop_token_})
     KVC_RETURN_IF_ERROR(ArchiveValue(a, *field));
-  if (version >= 3) KVC_RETURN_IF_ERROR(ArchiveValue(a, stop_token_));
   bool made_room = compressor_->keeps_lengths();  // the compressor says it again
   for (bool* field : {&finished_, &made_room, &rewound_}) {
     uint8_t value = *field ? 1 : 0;
@@ -75,9 +91,10 @@ Status Session::ArchiveFields(Archive& a, uint32_t version) {
     KVC_RETURN_IF_ERROR(ArchiveValue(a, *field));
   KVC_RETURN_IF_ERROR(ArchiveValue(a, cache_bytes_peak_));
   KVC_RETURN_IF_ERROR(ArchiveSequence(a, tokens_, kMaxPosition));
-  KVC_RETURN_IF_ERROR(a.Bytes(logits_.data(), logits_.size() * static_cast<int64_t>(sizeof(float))));
+  KVC_RETURN_IF_ERROR(ArchiveHidden(a, stream));
   KVC_RETURN_IF_ERROR(text_.Archive(a, kMaxText));
-  KVC_RETURN_IF_ERROR(compressor_->ArchiveState(a, params_.on_full == OnFull::kSlide, version));
+  KVC_RETURN_IF_ERROR(
+      compressor_->ArchiveState(a, params_.on_full == OnFull::kSlide, executor()->device(), stream));
   return made_room == compressor_->keeps_lengths()
              ? Status()
              : Error(Code::kBadModel, "damaged: whether room was made is said in two ways");
@@ -86,12 +103,10 @@ Status Session::ArchiveFields(Archive& a, uint32_t version) {
 // What was read must be what calls of a session can leave: it is used without another look. Here is what
 // later code relies on, beside what the cache and the compressor check of themselves:
 // 1. every counter is in a range in which counting on cannot overflow;
-// 2. tokens and logits that will be fed or sampled from are ids, and as many as the newest prompts can ask
-// for;
+// 2. tokens that will be fed are ids, and as many as the newest prompts can ask for;
 // 3. a session past its end makes room, and only one that may;
-// 4. since `changed_at` every head has every token (RewindTo takes them out by position), and before the
-// first token
-//    no head has any;
+// 4. since `changed_at` every head has every token (RewindTo takes them out by position), and before the first token no
+//    head has any;
 // 5. where entries are stored late, or side values watch every step, nothing can be taken back.
 Status Session::CheckRestored() const {
   const auto refuse = [](const char* why) { return Error(Code::kBadModel, "damaged: %s", why); };
@@ -106,7 +121,7 @@ Status Session::CheckRestored() const {
   for (int32_t token : {pending_, stop_token_})
     good = good && token >= -1 && token < model_->config().vocab_size;
   good = good && (n_tokens_ > 0 || (pending_ < 0 && !finished_)) && CheckTokenIds(tokens_).ok();
-  const int32_t replay = keeps_tokens_ ? std::min(compressor_->ReplayRows(n_tokens_), n_tokens_) : 0,
+  const int32_t replay = keeps_tokens_ ? std::min(compressor_->plan().ReplayRows(n_tokens_), n_tokens_) : 0,
                 remembered = static_cast<int32_t>(tokens_.size());
   if (!good || remembered < replay || remembered > (keeps_tokens_ ? n_tokens_ : 0))
     return refuse("the tokens do not fit");
@@ -117,6 +132,10 @@ Status Session::CheckRestored() const {
 }
 
 Status Session::Save(const std::string& path) {
+  KVC_RETURN_IF_ERROR(FinishPrompt());
+  Result<Executor::Lease> lease = executor()->Acquire();
+  if (!lease.ok()) return lease.status();
+  Stream* stream = lease.value()->stream.get();
   Result<std::unique_ptr<AtomicFile>> file = AtomicFile::Create(path);
   if (!file.ok()) return file.status();
   ArchiveWriter out(file.value().get());
@@ -125,17 +144,17 @@ Status Session::Save(const std::string& path) {
   KVC_RETURN_IF_ERROR(ArchiveValue(out, header));
   std::string policy = DescribePolicy(compressor_->policy());
   Policy given = compressor_->policy();
-  std::vector<double> scores = compressor_->head_scores().values;
-  int32_t alpha = compressor_->head_scores().alpha;
+  std::vector<double> scores = compressor_->plan().head_scores().values;
+  int32_t alpha = compressor_->plan().head_scores().alpha;
   KVC_RETURN_IF_ERROR(ArchiveSequence(out, policy, kMaxText));
   KVC_RETURN_IF_ERROR(ArchiveSequence(out, given.table, kMaxContext));
   KVC_RETURN_IF_ERROR(ArchiveSequence(out, scores, kMaxContext));
   KVC_RETURN_IF_ERROR(ArchiveValue(out, alpha));
   KVC_RETURN_IF_ERROR(ArchiveParams(out, params_));
-  int32_t page_slots = cache_->config().page_slots;
+  int32_t page_slots = cache_->layout().page_slots;
   KVC_RETURN_IF_ERROR(ArchiveValue(out, page_slots));
-  KVC_RETURN_IF_ERROR(ArchiveFields(out, kSessionFileVersion));
-  KVC_RETURN_IF_ERROR(cache_->SaveTo(out));
+  KVC_RETURN_IF_ERROR(ArchiveFields(out, stream));
+  KVC_RETURN_IF_ERROR(cache_->SaveTo(out, stream));
   uint64_t digest = out.Digest();
   KVC_RETURN_IF_ERROR(file.value()->Write(&digest, static_cast<int64_t>(sizeof digest)));
   return file.value()->Commit();
@@ -149,6 +168,7 @@ Result<std::unique_ptr<Session>> Session::Restore(std::shared_ptr<const Model> m
       ReadFrom(std::move(model), {mapped.value().data(), static_cast<size_t>(mapped.value().size())});
   const Status& status = read.status();
   if (read.ok() || status.code() == Code::kMemory) return read;
+  if (status.code() == Code::kUnsupported) return Error(status.code(), "%s: %s", path.c_str(), status.message().c_str());
   // A policy or a parameter that nobody could have saved is damage too.
   const char* damaged = status.code() == Code::kBadModel ? "" : "damaged: ";
   return Error(Code::kBadModel, "%s: %s%s", path.c_str(), damaged, status.message().c_str());
@@ -157,8 +177,7 @@ Result<std::unique_ptr<Session>> Session::Restore(std::shared_ptr<const Model> m
 Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> model,
                                                    Span<const uint8_t> bytes) {
   ArchiveReader in(nullptr, 0);
-  uint32_t version = 0;
-  KVC_RETURN_IF_ERROR(CheckFile(*model, bytes, &version, &in));
+  KVC_RETURN_IF_ERROR(CheckFile(*model, bytes, &in));
   std::string text;
   KVC_RETURN_IF_ERROR(ArchiveSequence(in, text, kMaxText));
   Result<Policy> policy = ParsePolicy(text.c_str());
@@ -169,20 +188,19 @@ Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> 
   KVC_RETURN_IF_ERROR(ArchiveSequence(in, scores.values, kMaxContext));
   KVC_RETURN_IF_ERROR(ArchiveValue(in, scores.alpha));
   KVC_RETURN_IF_ERROR(ArchiveParams(in, params));
-  int32_t page_slots = 0;  // by the budget, as every session of version 1
-  if (version >= 2) {
-    KVC_RETURN_IF_ERROR(ArchiveValue(in, page_slots));
-    if (page_slots != 16 && page_slots != 32 && page_slots != 64)
-      return Error(Code::kBadModel, "damaged: pages of %d slots", page_slots);
-  }
-  Result<std::unique_ptr<Session>> made =
-      CreateWithScores(model, policy.value(), std::move(scores), params, model->meter(), page_slots);
+  int32_t page_slots = 0;
+  KVC_RETURN_IF_ERROR(ArchiveValue(in, page_slots));
+  if (page_slots != 16 && page_slots != 32 && page_slots != 64)
+    return Error(Code::kBadModel, "damaged: pages of %d slots", page_slots);
+  Result<Executor::Lease> lease = model->executor()->Acquire();
+  if (!lease.ok()) return lease.status();
+  Stream* stream = lease.value()->stream.get();
+  Result<std::unique_ptr<Session>> made = CreateWithScores(model, policy.value(), std::move(scores), params, page_slots);
   if (!made.ok()) return made.status();
   Session& s = *made.value();
-  KVC_RETURN_IF_ERROR(s.ArchiveFields(in, version));
-  if (version < 3 && !s.CanTakeBack()) s.changed_at_ = s.n_tokens_;  // was not said of prompts
+  KVC_RETURN_IF_ERROR(s.ArchiveFields(in, stream));
   KVC_RETURN_IF_ERROR(s.CheckRestored());
-  KVC_RETURN_IF_ERROR(s.cache_->RestoreFrom(in, s.n_tokens_, s.changed_at_));
+  KVC_RETURN_IF_ERROR(s.cache_->RestoreFrom(in, stream, s.n_tokens_, s.changed_at_));
   if (in.left() != 0) return Error(Code::kBadModel, "damaged: there is something behind the end");
   return made;
 }

@@ -14,36 +14,43 @@ void Session::CopyCounters(const Session& from) {
   rewound_ = from.rewound_;
 }
 
-// `other` is a fork of this session from before something failed.
+// `other` is a fork of this session from before something failed. Takes no memory.
 void Session::TakeStateOf(Session& other) {
   cache_ = std::move(other.cache_);
   compressor_ = std::move(other.compressor_);
-  std::copy(other.logits_.data(), other.logits_.data() + logits_.size(), logits_.data());
+  hidden_ = std::move(other.hidden_);
+  attention_len_.clear();
+  std::vector<int32_t> tokens = std::move(other.tokens_);
+  other.tokens_.clear();
   CopyCounters(other);
+  tokens_ = std::move(tokens);
 }
 
 Result<std::unique_ptr<Session>> Session::Fork() {
-  MemoryMeter* meter = model_->meter().get();
-  const ModelConfig& config = model_->config();
+  KVC_RETURN_IF_ERROR(FinishPrompt());
+  Result<Executor::Lease> lease = executor()->Acquire();
+  if (!lease.ok()) return lease.status();
+  Stream* stream = lease.value()->stream.get();
   std::unique_ptr<Session> s(new Session(model_, params_));
-  Result<std::unique_ptr<Compressor>> compressor = compressor_->Fork();
+  Result<std::unique_ptr<Compressor>> compressor = compressor_->Fork(stream);
   if (!compressor.ok()) return compressor.status();
   s->compressor_ = std::move(compressor.value());
   Result<std::unique_ptr<KvCache>> cache = cache_->Fork();
   if (!cache.ok()) return cache.status();
   s->cache_ = std::move(cache.value());
-  KVC_RETURN_IF_ERROR(s->logits_.Allocate(meter, config.vocab_size, "logits"));
-  KVC_RETURN_IF_ERROR(s->rotated_q_.Allocate(meter, int64_t{config.n_heads} * config.head_dim, "queries"));
-  KVC_RETURN_IF_ERROR(s->forward_.ReserveDecode(config, 1, meter));
-  std::copy(logits_.data(), logits_.data() + config.vocab_size, s->logits_.data());
+  if (hidden_.size() > 0) {
+    KVC_RETURN_IF_ERROR(s->ReserveHidden());
+    const PageCopy copy{s->hidden_.raw(), hidden_.raw(), 4 * hidden_.size()};
+    KVC_RETURN_IF_ERROR(executor()->device()->Copy(stream, {&copy, 1}));
+  }
   s->CopyCounters(*this);
   s->cache_bytes_peak_ = cache_->bytes();
   return s;
 }
 
 Status Session::Rewind(int32_t n) {
-  const int32_t held = n_tokens_ + (pending_ >= 0);
-  if (n < 1 || n > held) return Error(Code::kInvalid, "rewind by %d: the session holds %d tokens", n, held);
+  KVC_RETURN_IF_ERROR(FinishPrompt());
+  if (n < 1 || n > held()) return Error(Code::kInvalid, "rewind by %d: the session holds %d tokens", n, held());
   const int32_t fed = n - (pending_ >= 0);
   if (fed > 0 && n_tokens_ - fed < changed_at_) {
     return Error(Code::kUnsupported,
@@ -51,7 +58,9 @@ Status Session::Rewind(int32_t n) {
                  n_tokens_ - changed_at_);
   }
   if (fed > 0) {
-    KVC_RETURN_IF_ERROR(cache_->RewindTo(n_tokens_ - fed));
+    Result<Executor::Lease> lease = executor()->Acquire();
+    if (!lease.ok()) return lease.status();
+    KVC_RETURN_IF_ERROR(cache_->RewindTo(lease.value()->stream.get(), n_tokens_ - fed));
     compressor_->Rewind(fed);
     n_tokens_ -= fed;
     if (keeps_tokens_) tokens_.resize(tokens_.size() - std::min(tokens_.size(), static_cast<size_t>(fed)));
@@ -66,61 +75,66 @@ Status Session::Rewind(int32_t n) {
 // run once more over the entries there are (methods.md 1.9, a second prompt). Where everything is still
 // cached that repeats the first run exactly; a head that had dropped some of them may choose again.
 Status Session::Recompress(int32_t budget, int64_t* freed) {
+  KVC_RETURN_IF_ERROR(FinishPrompt());
   KVC_RETURN_IF_ERROR(CheckCancel("compression"));
   KVC_RETURN_IF_ERROR(FeedPending());
   if (n_tokens_ == 0) return Error(Code::kInvalid, "there is nothing to compress before the first prompt");
   const int64_t before = cache_->bytes();
-  Result<std::unique_ptr<KvCache>> forked = cache_->Fork();
-  if (!forked.ok()) return forked.status();
-  Result<std::unique_ptr<Compressor>> compressor = compressor_->Fork();
-  if (!compressor.ok()) return compressor.status();
-  if (budget > 0) KVC_RETURN_IF_ERROR(compressor.value()->SetBudget(budget, n_tokens_));
+  Result<Executor::Lease> lease = executor()->Acquire();
+  if (!lease.ok()) return lease.status();
+  Workspace& workspace = *lease.value();
+  std::vector<PromptJob::Taker> takers(1);
+  PromptJob::Taker& taker = takers[0];
+  KVC_RETURN_IF_ERROR(MakeTaker(workspace.stream.get(), 0, true, &taker));
+  if (budget > 0) KVC_RETURN_IF_ERROR(taker.compressor->SetBudget(budget, n_tokens_));
   if (compressor_->policy().keeps_all()) {
     if (freed != nullptr) *freed = 0;
     return {};
   }
-  const int32_t rows = std::min(compressor_->ReplayRows(n_tokens_), static_cast<int32_t>(tokens_.size()));
+  const int32_t rows = std::min(compressor_->plan().ReplayRows(n_tokens_), static_cast<int32_t>(tokens_.size()));
   if (rows > 0) {
-    const std::vector<int32_t> newest(tokens_.end() - rows, tokens_.end());
-    KVC_RETURN_IF_ERROR(forked.value()->RewindTo(n_tokens_ - rows));
-    compressor.value()->Rewind(rows);
-    std::vector<float> logits;
-    KVC_RETURN_IF_ERROR(RunPrompt(newest, std::move(forked.value()), std::move(compressor.value()),
-                                  n_tokens_ - rows, true, &logits));
+    KVC_RETURN_IF_ERROR(taker.cache->RewindTo(workspace.stream.get(), n_tokens_ - rows));
+    taker.compressor->Rewind(rows);
+    PromptJob job(*model_, executor(), std::vector<int32_t>(tokens_.end() - rows, tokens_.end()), n_tokens_ - rows,
+                  std::move(takers));
+    KVC_RETURN_IF_ERROR(job.Begin(executor()->memory(), &workspace));
+    while (!job.done()) {
+      KVC_RETURN_IF_ERROR(CheckCancel("compression"));
+      KVC_RETURN_IF_ERROR(job.Advance(&workspace));
+    }
+    Commit(&job.takers()[0]);
+    NotePeaks(cache_->bytes(), job.workspace_peak());
   } else {
-    KVC_RETURN_IF_ERROR(ReduceBySideValues(std::move(forked.value()), std::move(compressor.value())));
+    KVC_RETURN_IF_ERROR(ReduceBySideValues(&workspace, &taker));
+    Commit(&taker);
   }
-  Commit();
+  workspace.FreePromptBuffers();
   changed_at_ = n_tokens_;
   if (freed != nullptr) *freed = std::max<int64_t>(before - cache_->bytes(), 0);
   return {};
 }
 
 // Scorers with side values remember what they need: each layer is loaded, chosen from and stored again.
-Status Session::ReduceBySideValues(std::unique_ptr<KvCache> cache, std::unique_ptr<Compressor> compressor) {
-  PromptScope scope(this);
-  prompt_ = Prompt();
-  prompt_.cache = std::move(cache);
-  prompt_.compressor = std::move(compressor);
-  prompt_.compress = true;
-  PromptNeeds needs;
-  Status status = prompt_.compressor->BeginPrompt(n_tokens_, &needs);
-  PrefillRequest request;
-  request.n = 1, request.max_cached = prompt_.cache->MaxLen(), request.n_aux = compressor_->n_aux(),
-  request.column_sums = true;
-  const Reread nothing;  // to look at again
-  if (needs.reread) request.reread = &nothing;
-  LayerKv* kv = nullptr;
-  Observation* observed = nullptr;
-  if (status.ok())
-    status = forward_.ReserveLayer(model_->config(), request, model_->meter().get(), &kv, &observed);
-  for (int layer = 0; layer < model_->config().n_layers && status.ok(); ++layer) {
-    status = BeginLayer(layer, kv);
-    if (status.ok())
-      status = prompt_.compressor->CompressLayer(layer, kv, observed, true, prompt_.cache.get());
+Status Session::ReduceBySideValues(Workspace* w, PromptJob::Taker* taker) {
+  KVC_RETURN_IF_ERROR(taker->compressor->BeginPrompt(n_tokens_, &taker->needs));
+  const ModelConfig& c = model_->config();
+  const DeviceMemory memory = executor()->memory();
+  const int64_t entries = std::max(taker->cache->MaxLen(), 1);
+  KVC_RETURN_IF_ERROR(w->layer.Reserve(memory, c.n_kv_heads, c.head_dim, entries, entries,
+                                       compressor_->plan().n_aux(), taker->cache->layout().seen_masks));
+  KVC_RETURN_IF_ERROR(w->observed.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries, 0, true,
+                                          taker->needs.reread));
+  w->observed.n_rows = w->observed.n_new = 0;
+  const LayerWork work = executor()->WorkOf(w);
+  for (int layer = 0; layer < c.n_layers; ++layer) {
+    KVC_RETURN_IF_ERROR(CheckCancel("compression"));
+    KVC_RETURN_IF_ERROR(w->observed.Clear(w->stream.get(), executor()->device()));
+    KVC_RETURN_IF_ERROR(taker->compressor->LoadLayer(work, layer, 0, *taker->cache, &w->layer));
+    const std::vector<int32_t> before(w->layer.len());
+    KVC_RETURN_IF_ERROR(
+        taker->compressor->StoreLayer(work, layer, w->layer, w->observed, true, before, taker->cache.get()));
   }
-  if (status.ok()) scope.Keep();
-  return status;
+  return {};
 }
 
 Status Session::MaskHeads(Span<const uint8_t> keep, int32_t window) {
@@ -135,54 +149,19 @@ Status Session::MaskHeads(Span<const uint8_t> keep, int32_t window) {
     return Error(Code::kUnsupported,
                  "mask_heads: this session counts positions in slots, which masked heads would number anew");
   }
+  KVC_RETURN_IF_ERROR(FinishPrompt());
   KVC_RETURN_IF_ERROR(FeedPending());
+  Result<Executor::Lease> lease = executor()->Acquire();
+  if (!lease.ok()) return lease.status();
   Result<std::unique_ptr<KvCache>> masked = cache_->Fork();
   if (!masked.ok()) return masked.status();
   for (size_t i = 0; i < keep.size(); ++i) {
     if (keep[i] != 0) continue;
-    KVC_RETURN_IF_ERROR(masked.value()->KeepNewest(static_cast<int>(i) / c.n_kv_heads,
-                                                   static_cast<int>(i) % c.n_kv_heads, window));
+    KVC_RETURN_IF_ERROR(masked.value()->KeepNewest(lease.value()->stream.get(), static_cast<int32_t>(i), window));
   }
   cache_ = std::move(masked.value());
+  attention_len_.clear();
   changed_at_ = n_tokens_;
-  return {};
-}
-
-Status Session::FeedBatch(Span<Session* const> sessions, const int32_t* tokens) {
-  if (sessions.empty()) return {};
-  Session& first = *sessions[0];
-  std::vector<DecodeRow> rows;
-  for (size_t i = 0; i < sessions.size(); ++i) {
-    Session& s = *sessions[i];
-    if (s.model_ != first.model_)
-      return Error(Code::kInvalid, "session %zu of the batch has another model", i);
-    if (s.n_tokens_ == 0 || s.rewound_)
-      return Error(Code::kInvalid, "session %zu of the batch has no prompt", i);
-    KVC_RETURN_IF_ERROR(s.CheckTokenIds({tokens + i, 1}));
-    KVC_RETURN_IF_ERROR(s.FeedPending());
-    const Status room = s.MakeRoom();
-    if (!room.ok()) return Error(room.code(), "session %zu of the batch: %s", i, room.message().c_str());
-  }
-  KVC_RETURN_IF_ERROR(first.forward_.ReserveDecode(
-      first.model_->config(), static_cast<int32_t>(sessions.size()), first.model_->meter().get()));
-  for (size_t i = 0; i < sessions.size(); ++i) {
-    KVC_RETURN_IF_ERROR(sessions[i]->ReserveStep(1));
-    rows.push_back({tokens[i], sessions[i]->n_tokens_, sessions[i], sessions[i]->logits_.data()});
-  }
-  Decode(first.model_->network(), rows.data(), static_cast<int32_t>(rows.size()), &first.forward_);
-  for (size_t i = 0; i < sessions.size(); ++i) sessions[i]->Fed(tokens[i]);
-  return {};
-}
-
-Status Session::Attention(int layer, int32_t head, std::vector<float>* p) const {
-  const ModelConfig& c = model_->config();
-  const size_t i = static_cast<size_t>(layer * c.n_heads + head);
-  if (i >= attention_.size() || attention_[i].empty())
-    return Error(Code::kInvalid, "no attention was kept: switch it on before the token is fed");
-  *p = attention_[i];
-  if (static_cast<int32_t>(p->size()) != cache_->Len(layer, head / (c.n_heads / c.n_kv_heads))) {
-    return Error(Code::kUnsupported, "the head has dropped entries since");
-  }
   return {};
 }
 

@@ -12,7 +12,7 @@ double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-int64_t RoundUp(int64_t n) { return (n + kHeadroom - 1) / kHeadroom * kHeadroom; }
+int32_t RoundUp(int32_t n) { return (n + kHeadroom - 1) / kHeadroom * kHeadroom; }
 
 int32_t Rows(const StepWish& wish) { return wish.status.ok() ? static_cast<int32_t>(wish.tokens.size()) : 0; }
 
@@ -37,6 +37,30 @@ Status StepRunner::Run(Span<StepWish> wishes, bool all) {
 }
 
 // ---- before anything changes ----
+
+Status ReserveSteps(Executor* executor, const DeviceMemory& memory, const Compressor& compressor, int32_t longest,
+                    int32_t ring_slots, int32_t n_tokens, Workspace* w) {
+  const ModelConfig& c = *executor->network().config;
+  if (compressor.turns_keys()) {
+    const int32_t reach = compressor.in_cache() ? longest : n_tokens;
+    KVC_RETURN_IF_ERROR(executor->ReserveAngles(w, RoundUp(reach + kHeadroom), memory));
+  }
+  if (!compressor.ends_later()) return {};
+  const int32_t entries = RoundUp(longest + kHeadroom);
+  KVC_RETURN_IF_ERROR(w->choice.Reserve(memory, compressor.plan(), int64_t{entries} + ring_slots));
+  KVC_RETURN_IF_ERROR(w->layer.Reserve(memory, c.n_kv_heads, c.head_dim, entries, entries, compressor.plan().n_aux(), false));
+  return w->observed.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries,
+                             compressor.policy().Int(OptionId::kWindow), false, false);
+}
+
+void GrowShape(const Executor& executor, const CacheLayout& layout, int32_t longest, int32_t ring_slots, StepShape* shape) {
+  const ModelConfig& c = *executor.network().config;
+  shape->n_heads = c.n_heads, shape->n_kv_heads = c.n_kv_heads, shape->head_dim = c.head_dim;
+  shape->page_slots = std::max(shape->page_slots, layout.page_slots);
+  shape->ring_slots = std::max(shape->ring_slots, ring_slots);
+  shape->longest = std::max<int64_t>(shape->longest, RoundUp(longest + ring_slots) + kHeadroom);
+  shape->append_bytes = std::max(shape->append_bytes, executor.device()->AppendScratchBytes(layout));
+}
 
 Status StepRunner::Reserve(Span<StepWish> wishes) {
   for (StepWish& wish : wishes) {
@@ -66,20 +90,10 @@ Status StepRunner::ReserveSession(const StepWish& wish) {
   s.ReserveTokens(wish.tokens.size());
   KVC_RETURN_IF_ERROR(s.ReserveHidden());
   KVC_RETURN_IF_ERROR(s.cache_->EnsureSteps(w.stream.get(), n, compressor.writes_all()));
-  const int32_t longest = s.cache_->MaxLen() + n;
-  if (compressor.turns_keys()) {
-    const int64_t reach = compressor.in_cache() ? longest : int64_t{s.n_tokens_} + n;
-    KVC_RETURN_IF_ERROR(executor_->ReserveAngles(&w, static_cast<int32_t>(RoundUp(reach + kHeadroom)), memory));
-  }
-  if (compressor.ends_later()) {
-    const int64_t entries = RoundUp(longest + kHeadroom);
-    KVC_RETURN_IF_ERROR(w.choice.Reserve(memory, compressor.plan(), entries + s.cache_->ring_slots()));
-    KVC_RETURN_IF_ERROR(w.layer.Reserve(memory, c.n_kv_heads, c.head_dim, entries, entries, 0, false));
-    KVC_RETURN_IF_ERROR(w.observed.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries,
-                                           compressor.policy().Int(OptionId::kWindow), false, false));
-  }
+  KVC_RETURN_IF_ERROR(
+      ReserveSteps(executor_, memory, compressor, s.cache_->MaxLen() + n, s.cache_->ring_slots(), s.n_tokens_ + n, &w));
   if (!s.observe_) return {};
-  const int64_t stride = RoundUp(s.cache_->MaxSlots() + n);
+  const int64_t stride = RoundUp(s.cache_->MaxLen() + n);
   if (stride > s.attention_stride_ || s.attention_.size() == 0) {
     s.attention_stride_ = 0;
     s.attention_len_.clear();
@@ -124,19 +138,13 @@ Span<StepWish> StepRunner::NextGroup(Span<StepWish> wishes) const {
 }
 
 StepShape StepRunner::ShapeOf(Span<const StepWish> group) const {
-  const ModelConfig& c = *executor_->network().config;
   StepShape shape{};
-  shape.n_heads = c.n_heads, shape.n_kv_heads = c.n_kv_heads, shape.head_dim = c.head_dim;
   for (const StepWish& wish : group) {
     const int32_t n = Rows(wish);
     if (n == 0) continue;
     const Session& s = *wish.session;
-    const KvCache& cache = *s.cache_;
     shape.n_rows += n;
-    shape.page_slots = std::max(shape.page_slots, cache.layout().page_slots);
-    shape.ring_slots = std::max(shape.ring_slots, cache.ring_slots());
-    shape.longest = std::max<int64_t>(shape.longest, RoundUp(cache.MaxSlots() + n) + kHeadroom);
-    shape.append_bytes = std::max(shape.append_bytes, executor_->device()->AppendScratchBytes(cache.layout()));
+    GrowShape(*executor_, s.cache_->layout(), s.cache_->MaxLen() + n, s.cache_->ring_slots(), &shape);
     shape.any_attention = shape.any_attention || s.observe_ || s.compressor_->step_plan().needs_attention;
   }
   return shape;

@@ -49,7 +49,7 @@ struct StepPlan {
   int32_t *ring_start = nullptr, *ring_len = nullptr;  // [L] of the oldest row kept; rows kept
   bool ends_later = false;        // the limit `held` and settling wait for EndStep
 
-  DevicePtr<float> attention;     // [L, H, attention_stride]: the attention of the newest token, by slot; or null
+  DevicePtr<float> attention;     // [L, H, attention_stride]: the attention of the newest token, by ascending position; or null
   int64_t attention_stride = 0;
 };
 

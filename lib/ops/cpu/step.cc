@@ -308,12 +308,23 @@ class Wave {
     for (int32_t h = 0; h < g_; ++h) Update(r, h, -1, -1, thread);
   }
 
+  // By ascending position. Entries of main are out of order only where some left one by one: then their places are
+  // counted, which only heads with a budget of entries meet.
   void KeepAttention(int32_t r, int32_t g) const {
     const StepPlan& plan = Plan(r);
-    for (int32_t h = g * group_; h < (g + 1) * group_; ++h) {
-      float* to = Raw(plan.attention) + (int64_t{a_.layer} * a_.n_heads + h) * plan.attention_stride;
-      const float* p = Attention(r, h);
-      Pages(r, g).ForRuns([&](int32_t first, int32_t n, const Slot&) { std::copy_n(p + first, n, to + first); });
+    const HeadPages pages = Pages(r, g);
+    const int32_t main = pages.main_len(), len = pages.len();
+    const auto physical = [&](int32_t i) {
+      return i < main ? i : main + (pages.ring_start() + i - main) % pages.ring_slots();
+    };
+    const auto position = [&](int32_t i) { return pages.At(physical(i)).position(); };
+    bool ascending = true;
+    for (int32_t i = 1; i < len && ascending; ++i) ascending = position(i) > position(i - 1);
+    for (int32_t i = 0; i < len; ++i) {
+      int32_t rank = ascending ? i : 0;
+      for (int32_t j = 0; !ascending && j < len; ++j) rank += position(j) < position(i);
+      for (int32_t h = g * group_; h < (g + 1) * group_; ++h)
+        Raw(plan.attention)[(int64_t{a_.layer} * a_.n_heads + h) * plan.attention_stride + rank] = Attention(r, h)[physical(i)];
     }
   }
 

@@ -1,0 +1,273 @@
+// Prompts of a session: queued, read a part at a time, taken in whole or not at all.
+#include <algorithm>
+#include <chrono>
+
+#include "lib/engine/session.h"
+
+namespace kvc {
+namespace {
+
+constexpr int32_t kCompressChunk = 1024;  // tokens of compress_per_chunk
+constexpr int32_t kFullChunk = 256;       // tokens of a prompt that are read before others leave, past max_tokens
+constexpr int32_t kMostRows = 32;         // tokens that are read as rows of a step at once
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+double Session::WaitingPrompt::Progress() const {
+  const double part = job == nullptr ? 0 : job->progress() * n_part;
+  return (at + part) / static_cast<double>(tokens.size());
+}
+
+Status Session::CheckTokens(Span<const int32_t> tokens) const {
+  if (tokens.empty()) return Error(Code::kInvalid, "the prompt has no tokens; an empty text is BOS alone");
+  KVC_RETURN_IF_ERROR(CheckTokenIds(tokens));
+  const int64_t total = held() + static_cast<int64_t>(tokens.size());
+  if (total > params_.max_tokens && params_.on_full == OnFull::kError) {
+    return Error(Code::kContextFull, "%zu more tokens after %d do not fit in max_tokens=%d", tokens.size(),
+                 held(), params_.max_tokens);
+  }
+  if (total <= kMaxPosition) return {};
+  return Error(Code::kContextFull, "%zu more tokens after %d: a session counts %d", tokens.size(), held(),
+               kMaxPosition);
+}
+
+Status Session::Prefill(Span<const int32_t> tokens, bool compress) {
+  KVC_RETURN_IF_ERROR(Enqueue(tokens, compress));
+  return FinishPrompt();
+}
+
+// A few tokens behind what is there cost a step, not a pass over the layer at full length, where a step does to the
+// cache what reading them would.
+bool Session::FitsAsRows(int32_t n, bool compress) const {
+  const StoragePlan& plan = compressor_->plan();
+  const bool appends = !compress || plan.policy().keeps_all();
+  const bool plain = plan.n_aux() == 0 && !plan.codebook() && !plan.reobserves() &&
+                     (!plan.evicts_at_steps() || plan.policy().keeps_all());
+  const bool room = compressor_->keeps_lengths() || held() + n <= params_.max_tokens;
+  return appends && plain && room && n_tokens_ > 0 && n <= kMostRows;
+}
+
+Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
+  KVC_RETURN_IF_ERROR(FinishPrompt());
+  KVC_RETURN_IF_ERROR(CheckTokens(tokens));
+  KVC_RETURN_IF_ERROR(CheckCancel("prefill"));
+  const Policy& policy = compressor_->policy();
+  const int32_t given = static_cast<int32_t>(tokens.size()), n = held() + given;
+  auto prompt = std::make_unique<WaitingPrompt>();
+  prompt->tokens.assign(tokens.begin(), tokens.end());
+  prompt->compress = compress;
+  prompt->first = given, prompt->step = kFullChunk;
+  bool several = n > params_.max_tokens;  // past max_tokens as many entries leave as come, a part at a time
+  if (FitsAsRows(given, compress)) {
+    prompt->by_rows = true, prompt->first = 0, prompt->step = kMostRows;
+    several = false;
+  } else if (compress && !policy.keeps_all()) {
+    // WeightedKV as printed: what the budget holds at once, then a token at a time (methods.md 2.15).
+    const int32_t budget = compressor_->plan().BudgetFor(n);
+    const bool sequential = policy.Int(OptionId::kWkvPrefill) == 1 && policy.decode == DecodeMode::kStep;
+    if (policy.Flag(OptionId::kChunkCompress) && given > kCompressChunk) {
+      prompt->first = prompt->step = kCompressChunk;
+    } else if (sequential && n > budget && given > 1) {
+      prompt->by_rows = true, prompt->first = std::clamp(budget - held(), 1, given), prompt->step = kMostRows;
+    }
+    several = several || prompt->first < given;
+  }
+  if (several) {
+    Result<std::unique_ptr<Session>> before = Fork();
+    if (!before.ok()) return before.status();
+    prompt->before = std::move(before.value());
+  }
+  waiting_ = std::move(prompt);
+  return {};
+}
+
+Status Session::FinishPrompt() {
+  int64_t chunks = kAllChunks;
+  return ReadOn(&chunks);
+}
+
+Status Session::ReadOn(int64_t* chunks) {
+  if (waiting_ == nullptr) return {};
+  struct Undo {  // also when memory ends
+    Session* session;
+    ~Undo() {
+      if (session != nullptr) session->DropPrompt();
+    }
+  } undo{this};
+  const int32_t n = static_cast<int32_t>(waiting_->tokens.size());
+  while (waiting_->at < n && *chunks > 0) {
+    KVC_RETURN_IF_ERROR(CheckCancel("prefill"));
+    const bool rows = waiting_->by_rows && waiting_->at >= waiting_->first;
+    KVC_RETURN_IF_ERROR(rows ? ReadRows(chunks) : ReadPart(chunks));
+  }
+  undo.session = nullptr;
+  if (waiting_->at < n) return {};
+  if (waiting_->by_rows) cache_->Trim();  // steps take more than the prompt needs
+  waiting_.reset();
+  return {};
+}
+
+// The prompt was not read to its end: what was before comes back.
+void Session::DropPrompt() {
+  const std::unique_ptr<WaitingPrompt> prompt = std::move(waiting_);
+  if (prompt != nullptr && prompt->before != nullptr) TakeStateOf(*prompt->before);
+}
+
+// Tokens of the next part: none goes across max_tokens.
+int32_t Session::NextPart() const {
+  const WaitingPrompt& p = *waiting_;
+  const int32_t part = std::min(p.at == 0 && p.first > 0 ? p.first : p.step, static_cast<int32_t>(p.tokens.size()) - p.at),
+                room = params_.max_tokens - held();
+  if (part <= room) return part;
+  return room > 0 ? room : std::min(part, kFullChunk);
+}
+
+Status Session::ReadRows(int64_t* chunks) {
+  const double begin = Seconds(), decoded = decode_seconds_;
+  if (held() == params_.max_tokens) KVC_RETURN_IF_ERROR(FeedPending());  // the next token makes another leave
+  WaitingPrompt& p = *waiting_;
+  const int32_t part = NextPart();
+  std::vector<int32_t> rows;
+  if (pending_ >= 0) rows.push_back(pending_);
+  rows.insert(rows.end(), p.tokens.begin() + p.at, p.tokens.begin() + p.at + part);
+  KVC_RETURN_IF_ERROR(FeedRows({rows.data(), rows.size()}));
+  p.at += part;
+  n_prompt_ += part;
+  stop_token_ = -1;
+  finished_ = false;
+  *chunks -= std::min<int64_t>(*chunks, model_->config().n_layers);
+  decode_seconds_ = decoded;
+  prefill_seconds_ += Seconds() - begin;
+  return {};
+}
+
+Status Session::ReadPart(int64_t* chunks) {
+  const double begin = Seconds();
+  Result<Executor::Lease> lease = executor()->Acquire();
+  if (!lease.ok()) return lease.status();
+  Workspace& workspace = *lease.value();
+  WaitingPrompt& p = *waiting_;
+  if (p.job == nullptr) {
+    Status status = BeginPart(&workspace);
+    if (status.code() == Code::kMemory) {  // what idle workspaces hold may be enough
+      executor()->FreeIdle();
+      status = BeginPart(&workspace);
+    }
+    KVC_RETURN_IF_ERROR(status);
+  }
+  for (; !p.job->done() && *chunks > 0; --*chunks) {
+    KVC_RETURN_IF_ERROR(CheckCancel("prefill"));
+    KVC_RETURN_IF_ERROR(p.job->Advance(&workspace));
+  }
+  prefill_seconds_ += Seconds() - begin;
+  if (!p.job->done()) return {};
+  const std::unique_ptr<PromptJob> job = std::move(p.job);
+  KVC_RETURN_IF_ERROR(job->CopyLastRow(&workspace, hidden_.raw()));
+  workspace.FreePromptBuffers();
+  p.at += p.n_part;
+  TakePart(job.get(), 0, p.n_part);
+  return {};
+}
+
+// A job for the next part, on copies of the records: the session stays as it is until the part has been read.
+Status Session::BeginPart(Workspace* workspace) {
+  WaitingPrompt& p = *waiting_;
+  p.job.reset();
+  p.n_part = NextPart();
+  std::vector<int32_t> tokens;  // the token of the last step comes first
+  if (pending_ >= 0) tokens.push_back(pending_);
+  tokens.insert(tokens.end(), p.tokens.begin() + p.at, p.tokens.begin() + p.at + p.n_part);
+  std::vector<PromptJob::Taker> takers(1);
+  KVC_RETURN_IF_ERROR(MakeTaker(workspace->stream.get(), static_cast<int32_t>(tokens.size()), p.compress, &takers[0]));
+  auto job = std::make_unique<PromptJob>(*model_, executor(), std::move(tokens), n_tokens_, std::move(takers));
+  KVC_RETURN_IF_ERROR(job->Begin(executor()->memory(), workspace));
+  p.job = std::move(job);
+  return {};
+}
+
+// What the session brings to a prompt of n_new tokens, and the room for what it takes from it.
+Status Session::MakeTaker(Stream* stream, int32_t n_new, bool compress, PromptJob::Taker* taker) {
+  Result<std::unique_ptr<KvCache>> cache = cache_->Fork();
+  if (!cache.ok()) return cache.status();
+  Result<std::unique_ptr<Compressor>> compressor = compressor_->Fork(stream);
+  if (!compressor.ok()) return compressor.status();
+  taker->cache = std::move(cache.value()), taker->compressor = std::move(compressor.value());
+  taker->compress = compress;
+  ReserveTokens(static_cast<size_t>(n_new));
+  KVC_RETURN_IF_ERROR(ReserveHidden());
+  if (n_tokens_ + n_new <= params_.max_tokens || taker->compressor->keeps_lengths()) return {};
+  return taker->compressor->KeepLengths(executor()->device(), stream, *taker->cache, params_.on_full == OnFull::kSlide,
+                                        n_tokens_);
+}
+
+// The prompt went well: the session becomes what the job holds for it. n_given: tokens of the caller among those read.
+void Session::TakePart(PromptJob* job, size_t taker, int32_t n_given) {
+  const std::vector<int32_t>& tokens = job->tokens();
+  n_tokens_ += static_cast<int32_t>(tokens.size());
+  n_prompt_ += n_given;
+  Remember({tokens.data(), tokens.size()});
+  pending_ = stop_token_ = -1;
+  finished_ = rewound_ = false;
+  Commit(&job->takers()[taker]);
+  NotePeaks(cache_->bytes(), job->workspace_peak());
+  if (!CanTakeBack()) changed_at_ = n_tokens_;
+}
+
+void Session::Commit(PromptJob::Taker* taker) {
+  cache_ = std::move(taker->cache);
+  compressor_ = std::move(taker->compressor);
+  attention_len_.clear();
+  // From a compressed prompt on, heads hold what it left them.
+  if (taker->compress && compressor_->keeps_lengths()) compressor_->HoldLengths(*cache_);
+  if (compressor_->TakeChanged()) {
+    ++n_compactions_;
+    changed_at_ = n_tokens_;
+  }
+  compress_seconds_ += taker->compress_seconds;
+  NotePeaks(std::max(taker->peak_bytes, cache_->bytes()), 0);
+}
+
+Status Session::PrefillTogether(Span<Session* const> sessions, Span<const int32_t> tokens) {
+  if (sessions.empty()) return {};
+  const double begin = Seconds();
+  Session& first = *sessions[0];
+  Executor* executor = first.executor();
+  Result<Executor::Lease> lease = executor->Acquire();
+  if (!lease.ok()) return lease.status();
+  Workspace& workspace = *lease.value();
+  const int32_t n = static_cast<int32_t>(tokens.size());
+  std::vector<PromptJob::Taker> takers(sessions.size());
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    Session& s = *sessions[i];
+    if (s.model_ != first.model_) return Error(Code::kInvalid, "session %zu has another model", i);
+    if (s.held() != 0 || s.reads_prompt()) return Error(Code::kInvalid, "session %zu is not empty", i);
+    KVC_RETURN_IF_ERROR(s.CheckTokens(tokens));
+    if (n > s.params_.max_tokens)
+      return Error(Code::kContextFull, "session %zu: %d tokens do not fit in max_tokens=%d", i, n, s.params_.max_tokens);
+    KVC_RETURN_IF_ERROR(s.MakeTaker(workspace.stream.get(), n, true, &takers[i]));
+  }
+  PromptJob job(*first.model_, executor, std::vector<int32_t>(tokens.begin(), tokens.end()), 0, std::move(takers));
+  KVC_RETURN_IF_ERROR(job.Begin(executor->memory(), &workspace));
+  while (!job.done()) {
+    KVC_RETURN_IF_ERROR(first.CheckCancel("prefill"));
+    KVC_RETURN_IF_ERROR(job.Advance(&workspace));
+  }
+  for (Session* s : sessions) KVC_RETURN_IF_ERROR(job.CopyLastRow(&workspace, s->hidden_.raw()));
+  // What a session of its own would have taken: the network, what its scorer asked for, its compression.
+  double network = Seconds() - begin - job.extras().column_sums - job.extras().reread;
+  for (const PromptJob::Taker& t : job.takers()) network -= t.compress_seconds;
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    const PromptJob::Taker& t = job.takers()[i];
+    sessions[i]->prefill_seconds_ += network + (t.needs.column_sums ? job.extras().column_sums : 0) +
+                                     (t.needs.reread ? job.extras().reread : 0) + t.compress_seconds;
+    sessions[i]->TakePart(&job, i, n);
+  }
+  workspace.FreePromptBuffers();
+  return {};
+}
+
+}  // namespace kvc
