@@ -96,7 +96,7 @@ class VerifiedFile final : public ModelFile {
       }
       taken[index] = true;
       const SectionEntry& section = content_.sections[index];
-      const SectionLayout layout = LayoutOf(t.weight);
+      const WeightPlace layout = PlaceOf(t.weight);
       if (section.size != static_cast<uint64_t>(layout.n_bytes)) {
         return Error(Code::kBadModel, "%s: its section has %llu bytes, shape [%d, %d] in %s needs %lld",
                      title.c_str(), static_cast<unsigned long long>(section.size), t.weight.rows,

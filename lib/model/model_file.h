@@ -21,6 +21,7 @@ struct TensorEntry {
   Weight weight;                 // points into the file
   int64_t offset = 0, size = 0;  // of the section, from the start of the file
   uint64_t checksum = 0;         // XXH3-64 of the section
+  uint64_t plain_checksum = 0;   // in panels: of the section that row major would make of it, as its writer says
 };
 
 // How a chat turn is written around user text; all may be empty (no chat format).

@@ -8,7 +8,7 @@ namespace {
 
 // T per element; columns of a row lie kPanelLanes apart.
 template <typename T>
-void PackElements(const Weight& from, int32_t row, uint8_t* to) {
+void PackPlain(const Weight& from, int32_t row, uint8_t* to) {
   const int32_t n = std::min(kPanelLanes, from.rows - row);
   T* out = reinterpret_cast<T*>(to);
   const T* in = static_cast<const T*>(from.data) + int64_t{row} * from.cols;
@@ -19,7 +19,7 @@ void PackElements(const Weight& from, int32_t row, uint8_t* to) {
 }
 
 template <typename T>
-void UnpackElements(const uint8_t* panel, int32_t cols, int32_t lane, uint8_t* to) {
+void UnpackPlain(const uint8_t* panel, int32_t cols, int32_t lane, uint8_t* to) {
   const T* in = reinterpret_cast<const T*>(panel) + lane;
   T* out = reinterpret_cast<T*>(to);
   for (int32_t c = 0; c < cols; ++c) out[c] = in[int64_t{c} * kPanelLanes];
@@ -80,9 +80,9 @@ void UnpackInt4(const uint8_t* panel, int32_t cols, int32_t lane, uint8_t* to) {
 }
 
 constexpr PanelFormat kFormats[] = {
-    {"f32x16", WeightType::kF32, 1, PackElements<uint32_t>, UnpackElements<uint32_t>},
-    {"f16x16", WeightType::kF16, 1, PackElements<uint16_t>, UnpackElements<uint16_t>},
-    {"bf16x16", WeightType::kBf16, 1, PackElements<uint16_t>, UnpackElements<uint16_t>},
+    {"f32x16", WeightType::kF32, 1, PackPlain<uint32_t>, UnpackPlain<uint32_t>},
+    {"f16x16", WeightType::kF16, 1, PackPlain<uint16_t>, UnpackPlain<uint16_t>},
+    {"bf16x16", WeightType::kBf16, 1, PackPlain<uint16_t>, UnpackPlain<uint16_t>},
     {"int8x16", WeightType::kInt8, 4, PackInt8, UnpackInt8},
     {"int4x16", WeightType::kInt4, 8, PackInt4, UnpackInt4},
 };
@@ -116,20 +116,26 @@ Weight PanelsAt(const Weight& from, uint8_t* to) {
   return w;
 }
 
-// Panels of codes are multiples of 64 bytes, so nothing lies between codes and scales.
-void PackPanel(const Weight& from, int32_t p, uint8_t* to) {
-  const int64_t scales_offset = PlaceOf(ShapeInPanels(from)).scales_offset;
-  const int32_t row = p * kPanelLanes;
-  PanelFormatOf(from.type).pack(from, row, to + p * PanelBytes(from));
-  if (from.group <= 0) return;
-  const int32_t groups = from.cols / from.group;
-  uint16_t* scales = reinterpret_cast<uint16_t*>(to + scales_offset) + p * PanelScales(from);
+void PackElements(const Weight& from, int32_t p, uint8_t* to) {
+  PanelFormatOf(from.type).pack(from, p * kPanelLanes, to);
+}
+
+void PackScales(const Weight& from, int32_t p, uint16_t* to) {
+  const int32_t groups = from.group > 0 ? from.cols / from.group : 0;
   for (int32_t g = 0; g < groups; ++g) {
     for (int32_t i = 0; i < kPanelLanes; ++i) {
-      const int64_t r = row + i;
-      scales[int64_t{g} * kPanelLanes + i] = r < from.rows ? from.scales[r * groups + g] : uint16_t{0};
+      const int64_t r = int64_t{p} * kPanelLanes + i;
+      to[int64_t{g} * kPanelLanes + i] = r < from.rows ? from.scales[r * groups + g] : uint16_t{0};
     }
   }
+}
+
+// Panels of codes are multiples of 64 bytes, so nothing lies between codes and scales.
+void PackPanel(const Weight& from, int32_t p, uint8_t* to) {
+  PackElements(from, p, to + p * PanelBytes(from));
+  if (from.group <= 0) return;
+  uint16_t* scales = reinterpret_cast<uint16_t*>(to + PlaceOf(ShapeInPanels(from)).scales_offset);
+  PackScales(from, p, scales + p * PanelScales(from));
 }
 
 void UnpackRow(const Weight& w, int32_t r, uint8_t* data, uint16_t* scales) {

@@ -22,7 +22,7 @@ constexpr int32_t kPanelLanes = 16;
 
 // One row a weight type. pack and row are each other's inverse.
 struct PanelFormat {
-  const char* name;  // "f32x16"
+  const char* name;  // "f32x16", for people
   WeightType type;
   int32_t columns;   // that lie together: every group has a multiple of them
   // Elements of one panel from rows [row, row + 16) of a row-major weight; rows beyond its end become zeros.
@@ -57,7 +57,10 @@ inline Weight ShapeInPanels(const Weight& w) {
 }
 // The same with its data at `to` [PlaceOf(result).n_bytes], 64-byte aligned.
 Weight PanelsAt(const Weight& from, uint8_t* to);
-// Writes panel p, elements and scales, and the zeros between them with the last.
+// Panel p of the elements or codes of a row-major weight to [PanelBytes], its scales to [PanelScales].
+void PackElements(const Weight& from, int32_t p, uint8_t* to);
+void PackScales(const Weight& from, int32_t p, uint16_t* to);
+// Both, to where they belong in a whole weight at `to`.
 void PackPanel(const Weight& from, int32_t p, uint8_t* to);
 // Row r of panels as a row-major weight has it: WeightRowBytes(type, cols) bytes, cols / group scales.
 void UnpackRow(const Weight& w, int32_t r, uint8_t* data, uint16_t* scales);

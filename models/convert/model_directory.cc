@@ -76,7 +76,7 @@ std::vector<uint8_t> BuildDirectory(const ModelFileContent& content, const std::
     const TensorPlan& t = tensors[i];
     tensor_list.push_back(schema::CreateTensor(
         b, static_cast<schema::TensorRole>(t.role), t.layer, static_cast<schema::WeightType>(t.type),
-        schema::WeightLayout::RowMajor, t.rows, t.cols, t.group, static_cast<uint32_t>(i)));
+        static_cast<schema::WeightLayout>(t.layout), t.rows, t.cols, t.group, static_cast<uint32_t>(i), t.plain_checksum));
   }
   std::vector<Offset<schema::Section>> section_list;
   for (const SectionEntry& s : sections) {

@@ -18,7 +18,7 @@ RawModelFile RawModelFile::Tiny(const TinyModelOptions& options) {
     std::vector<uint8_t> bytes = TinyTensorBytes(options, plan);
     Weight weight;
     weight.type = plan.type, weight.rows = plan.rows, weight.cols = plan.cols, weight.group = plan.group;
-    const SectionLayout layout = LayoutOf(weight);
+    const WeightPlace layout = PlaceOf(weight);
     const auto gap = layout.scales_bytes > 0 ? layout.scales_offset - layout.data_bytes : 0;
     bytes.insert(bytes.begin() + layout.data_bytes, static_cast<size_t>(gap), uint8_t{0});
     raw.section_bytes.push_back(std::move(bytes));
