@@ -65,11 +65,14 @@ class FileWriter final : public ModelWriter {
 
   Status Append(const void* data, int64_t n_bytes) override {
     const uint8_t* bytes = static_cast<const uint8_t*>(data);
-    while (n_bytes > 0 && index_ < entries_.size() && packs_) KVC_RETURN_IF_ERROR(Keep(&bytes, &n_bytes));
     while (n_bytes > 0) {
       if (index_ == entries_.size()) {
         return Error(Code::kInternal, "%s: %lld bytes after the last tensor", path_.c_str(),
                      static_cast<long long>(n_bytes));
+      }
+      if (packs_) {
+        KVC_RETURN_IF_ERROR(Keep(&bytes, &n_bytes));
+        continue;
       }
       // The zeros between codes and scales are ours to write.
       const bool in_data = position_ < layout_.data_bytes;

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "lib/base/limits.h"
-#include "lib/ops/ops.h"
+#include "lib/ops/cpu/matmul.h"
 
 namespace kvc {
 namespace {
