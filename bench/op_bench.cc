@@ -61,8 +61,8 @@ void MatMuls() {
   }
 }
 
-// Products of the layers of two models, by their sizes, in both layouts in turn. Copies of a matrix follow each other
-// until they are larger than the caches, as the layers of a model do.
+// Products of the layers of two models, by their sizes, in both layouts in turn. Copies of a matrix follow
+// each other until they are larger than the caches, as the layers of a model do.
 struct LayerShape {
   const char* name;
   WeightType type;
@@ -70,12 +70,12 @@ struct LayerShape {
 };
 
 constexpr LayerShape kLayerShapes[] = {
-    {"0.5B qkv", WeightType::kInt8, 1152, 896},      {"0.5B output", WeightType::kInt8, 896, 896},
-    {"0.5B gate up", WeightType::kInt8, 9728, 896},  {"0.5B down", WeightType::kInt8, 896, 4864},
-    {"0.5B head", WeightType::kInt8, 151936, 896},   {"1B qkv", WeightType::kInt4, 3072, 2048},
-    {"1B output", WeightType::kInt4, 2048, 2048},    {"1B gate up", WeightType::kInt4, 16384, 2048},
-    {"1B down", WeightType::kInt4, 2048, 8192},      {"1B head", WeightType::kInt4, 128256, 2048},
-    {"0.5B gate up", WeightType::kBf16, 9728, 896},  {"0.5B gate up", WeightType::kF16, 9728, 896},
+    {"0.5B qkv", WeightType::kInt8, 1152, 896},     {"0.5B output", WeightType::kInt8, 896, 896},
+    {"0.5B gate up", WeightType::kInt8, 9728, 896}, {"0.5B down", WeightType::kInt8, 896, 4864},
+    {"0.5B head", WeightType::kInt8, 151936, 896},  {"1B qkv", WeightType::kInt4, 3072, 2048},
+    {"1B output", WeightType::kInt4, 2048, 2048},   {"1B gate up", WeightType::kInt4, 16384, 2048},
+    {"1B down", WeightType::kInt4, 2048, 8192},     {"1B head", WeightType::kInt4, 128256, 2048},
+    {"0.5B gate up", WeightType::kBf16, 9728, 896}, {"0.5B gate up", WeightType::kF16, 9728, 896},
     {"0.5B gate up", WeightType::kF32, 9728, 896},
 };
 
@@ -103,8 +103,8 @@ void ProductsOf(const LayerShape& shape, int32_t n) {
     }
   }
   for (const KernelTable* table : Tables()) {
-    const std::string name = std::string("layer ") + shape.name + " " + TypeName(shape.type) + " n " + std::to_string(n) +
-                             " " + table->name;
+    const std::string name = std::string("layer ") + shape.name + " " + TypeName(shape.type) + " n " +
+                             std::to_string(n) + " " + table->name;
     if (std::string(table->name) == "ref" || name.find(g_filter) == std::string::npos) continue;
     double best[2] = {1e9, 1e9};
     for (int run = 0; run < 8; ++run) {
@@ -129,8 +129,8 @@ void ProductsOf(const LayerShape& shape, int32_t n) {
     }
     const double ops = 2.0 * shape.rows * shape.cols * n * static_cast<double>(copies) * 1e-9;
     const double gb = static_cast<double>(bytes * copies) * 1e-9;
-    std::printf("%-44s rows %8.1f GOP/s %6.2f GB/s   panels %8.1f GOP/s %6.2f GB/s   x %.2f\n", name.c_str(), ops / best[0],
-                gb / best[0], ops / best[1], gb / best[1], best[0] / best[1]);
+    std::printf("%-44s rows %8.1f GOP/s %6.2f GB/s   panels %8.1f GOP/s %6.2f GB/s   x %.2f\n", name.c_str(),
+                ops / best[0], gb / best[0], ops / best[1], gb / best[1], best[0] / best[1]);
     std::fflush(stdout);
   }
 }

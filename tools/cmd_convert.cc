@@ -106,7 +106,8 @@ Action AddConvert(CLI::App* app) {
       ->capture_default_str()
       ->type_name("N");
   app->add_option("--pack", command->pack,
-                  "Store matrices as processors multiply them, so that opening is a map: none, native or an instruction set")
+                  "Store matrices as processors multiply them, so that opening is a map: none, native or an "
+                  "instruction set")
       ->check(CLI::IsMember(PackTargets()).description(""))
       ->capture_default_str()
       ->type_name("TARGET");

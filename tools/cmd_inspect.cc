@@ -36,7 +36,8 @@ std::string FileText(const InspectOptions& options, const Json& about) {
   int64_t packed = 0;
   for (const Json& tensor : about.value("tensors", Json::array())) packed += tensor.contains("layout");
   if (packed > 0)
-    table.AddRow({"packed", FormatCount(packed) + " matrices, for AVX2, AVX-512 and NEON: they are mapped as they lie"});
+    table.AddRow({"packed", FormatCount(packed) +
+                                " matrices, for AVX2, AVX-512 and NEON: they are mapped as they lie"});
   table.AddRow({"made by", Text(about, "created_by")});
   table.AddRow({"from", Text(about, "source")});
   return table.Text();
@@ -105,9 +106,9 @@ std::string TensorsText(const Json& about) {
   int64_t bytes = 0, count = 0;
   for (const Json& tensor : about.value("tensors", Json::array())) {
     const Json shape = tensor.value("shape", Json::array({0, 0}));
-    const std::string type =
-        Text(tensor, "type") + (Number(tensor, "group") > 0 ? "/" + Text(tensor, "group") : "") +
-        (tensor.contains("layout") ? " " + Text(tensor, "layout") : "");
+    const std::string type = Text(tensor, "type") +
+                             (Number(tensor, "group") > 0 ? "/" + Text(tensor, "group") : "") +
+                             (tensor.contains("layout") ? " " + Text(tensor, "layout") : "");
     const std::string size = shape[0].dump() + " x " + shape[1].dump();
     const auto [entry, is_new] = index.try_emplace(Text(tensor, "role") + type + size, groups.size());
     if (is_new) groups.push_back({Text(tensor, "role"), type, size});

@@ -391,7 +391,9 @@ const char* WeightTypeName(WeightType type) {
   return "unknown";
 }
 
-const char* WeightLayoutName(WeightLayout layout) { return layout == WeightLayout::kRowMajor ? "rows" : "panels16"; }
+const char* WeightLayoutName(WeightLayout layout) {
+  return layout == WeightLayout::kRowMajor ? "rows" : "panels16";
+}
 
 namespace {
 

@@ -32,7 +32,8 @@ struct Place {
 // Prepares tensors of one layer; the first that is missing is remembered.
 class Preparer {
  public:
-  Preparer(const Tensors& tensors, const Place& place, int32_t layer) : tensors_(tensors), place_(place), layer_(layer) {}
+  Preparer(const Tensors& tensors, const Place& place, int32_t layer)
+      : tensors_(tensors), place_(place), layer_(layer) {}
 
   // Roles with the same columns, rows behind each other; biases [i] 0: none.
   void Fill(std::initializer_list<TensorRole> roles, std::initializer_list<TensorRole> biases, Matrix* out,
@@ -57,7 +58,8 @@ class Preparer {
   void Fill(TensorRole role, bool required, DevicePtr<const float>* out) {
     const TensorEntry* tensor = tensors_.Find(role, layer_);
     if (tensor != nullptr)
-      *out = place_.device->PrepareVector(static_cast<const float*>(tensor->weight.data), tensor->weight.rows * tensor->weight.cols);
+      *out = place_.device->PrepareVector(static_cast<const float*>(tensor->weight.data),
+                                          tensor->weight.rows * tensor->weight.cols);
     if (tensor == nullptr && required) Miss(role);
   }
 
@@ -66,8 +68,9 @@ class Preparer {
  private:
   void Miss(TensorRole role) {
     if (!status_.ok()) return;
-    status_ = layer_ < 0 ? Error(Code::kBadModel, "tensor %s is missing", TensorRoleName(role))
-                         : Error(Code::kBadModel, "tensor %s of layer %d is missing", TensorRoleName(role), layer_);
+    status_ = layer_ < 0
+                  ? Error(Code::kBadModel, "tensor %s is missing", TensorRoleName(role))
+                  : Error(Code::kBadModel, "tensor %s of layer %d is missing", TensorRoleName(role), layer_);
   }
   // What has a form of its own now is not read from the file again, and must not take memory twice.
   void Drop(const TensorEntry& tensor, MatrixUse use) const {
@@ -116,7 +119,8 @@ Status PreparedMemory::Prepare(Device* device, MemoryMeter* meter, Span<const We
                                Span<const float* const> biases, MatrixUse use, Matrix* out) {
   device_ = device, meter_ = meter;
   const int64_t bytes = device->PreparedBytes(tensors, use);
-  if (meter != nullptr) KVC_RETURN_IF_ERROR(meter->Take(bytes, "the weights as this processor multiplies them"));
+  if (meter != nullptr)
+    KVC_RETURN_IF_ERROR(meter->Take(bytes, "the weights as this processor multiplies them"));
   const Status status = device->Prepare(tensors, biases, use, out);
   if (!status.ok()) {
     if (meter != nullptr) meter->Give(bytes);
@@ -133,10 +137,12 @@ Result<Weights> Weights::Prepare(const ModelFile& file, Device* device, MemoryMe
   Weights w;
   const Place place{&file, device, meter, &w.memory};
   w.shape.hidden = config.hidden_size, w.shape.ffn = config.ffn_size, w.shape.vocab = config.vocab_size;
-  w.shape.n_heads = config.n_heads, w.shape.n_kv_heads = config.n_kv_heads, w.shape.head_dim = config.head_dim;
+  w.shape.n_heads = config.n_heads, w.shape.n_kv_heads = config.n_kv_heads,
+  w.shape.head_dim = config.head_dim;
   w.shape.norm_eps = static_cast<float>(config.norm_eps);
   Preparer p(tensors, place, -1);
-  p.Fill({TensorRole::kEmbedding}, {}, &w.embedding, config.tied_head ? MatrixUse::kProducts : MatrixUse::kRows);
+  p.Fill({TensorRole::kEmbedding}, {}, &w.embedding,
+         config.tied_head ? MatrixUse::kProducts : MatrixUse::kRows);
   p.Fill(TensorRole::kFinalNorm, true, &w.final_norm);
   if (!config.tied_head) p.Fill({TensorRole::kOutputHead}, {}, &w.output_head);
   KVC_RETURN_IF_ERROR(p.status());

@@ -18,9 +18,10 @@ class PreparedMemory {
     return *this;
   }
   ~PreparedMemory();
-  // Device::Prepare, its memory taken through the meter (null: not counted) beforehand. On failure nothing is kept.
-  Status Prepare(Device* device, MemoryMeter* meter, Span<const Weight> tensors, Span<const float* const> biases,
-                 MatrixUse use, Matrix* out);
+  // Device::Prepare, its memory taken through the meter (null: not counted) beforehand. On failure nothing is
+  // kept.
+  Status Prepare(Device* device, MemoryMeter* meter, Span<const Weight> tensors,
+                 Span<const float* const> biases, MatrixUse use, Matrix* out);
   int64_t bytes() const { return bytes_; }
 
  private:
@@ -42,9 +43,10 @@ struct Weights {
   std::vector<LayerMatrices> layers;
   PreparedMemory memory;
 
-  // Prepares every tensor of the file, one matrix at a time; device and meter outlive the result, and so does the file,
-  // since what needs no other form stays there. meter: may be null; it has counted the file's tensors where they are
-  // mapped, and they leave it as they are dropped. kBadModel names a tensor that is missing; kMemory.
+  // Prepares every tensor of the file, one matrix at a time; device and meter outlive the result, and so does
+  // the file, since what needs no other form stays there. meter: may be null; it has counted the file's
+  // tensors where they are mapped, and they leave it as they are dropped. kBadModel names a tensor that is
+  // missing; kMemory.
   static Result<Weights> Prepare(const ModelFile& file, Device* device, MemoryMeter* meter = nullptr);
 };
 

@@ -1,5 +1,5 @@
-// The parts of a layer that know no cache: over n rows, each a token of some session. n rows of one input give the same
-// bits as one row each (DeviceInfo::batch_invariant).
+// The parts of a layer that know no cache: over n rows, each a token of some session. n rows of one input
+// give the same bits as one row each (DeviceInfo::batch_invariant).
 #pragma once
 #include <cstdint>
 
@@ -12,7 +12,8 @@ namespace kvc {
 enum class MatrixUse : uint8_t { kProducts, kRows };
 
 // A matrix as a device wants it: one or more tensors of a file with the same columns, rows behind each other.
-// Device::Prepare makes it; only the device that made it looks inside. What it took is given back by Device::Free.
+// Device::Prepare makes it; only the device that made it looks inside. What it took is given back by
+// Device::Free.
 struct Matrix {
   static constexpr int kMaxParts = 3;
   struct Part {
@@ -37,10 +38,10 @@ struct Matrix {
 enum class Activation : uint8_t { kSilu = 0, kGeluTanh = 1 };
 
 struct LayerMatrices {
-  DevicePtr<const float> attention_norm, ffn_norm;              // [hidden]
-  DevicePtr<const float> attention_post_norm, ffn_post_norm;    // of what a block adds; null: none
-  DevicePtr<const float> query_norm, key_norm;                  // [D] per head, null: none
-  Matrix qkv;      // query, key, value
+  DevicePtr<const float> attention_norm, ffn_norm;            // [hidden]
+  DevicePtr<const float> attention_post_norm, ffn_post_norm;  // of what a block adds; null: none
+  DevicePtr<const float> query_norm, key_norm;                // [D] per head, null: none
+  Matrix qkv;                                                 // query, key, value
   Matrix output;
   Matrix gate_up;  // gate, up
   Matrix down;
@@ -103,9 +104,9 @@ struct SampleArgs {
   float top_p = 0;    // of the likeliest tokens, as few as reach this share; 0 or 1: all
   int32_t top_k = 0;  // only so many of the likeliest; 0: all
   uint64_t seed = 0;
-  int64_t draw = 0;           // number of the draw: same logits, seed and number, same token
-  DevicePtr<float> weights;   // scratch [n]; not needed for greedy
-  int32_t* token = nullptr;   // -1: no logit is a finite number
+  int64_t draw = 0;          // number of the draw: same logits, seed and number, same token
+  DevicePtr<float> weights;  // scratch [n]; not needed for greedy
+  int32_t* token = nullptr;  // -1: no logit is a finite number
 };
 
 }  // namespace kvc

@@ -221,7 +221,8 @@ void Describe(const std::string& source, const ConvertOptions& options, Checkpoi
 }
 
 // Matrices that are multiplied; of a table that is only looked up few rows are ever read.
-bool Packs(const SourceTensor& tensor, const TensorPlan& plan, const ConvertOptions& options, const ModelConfig& config) {
+bool Packs(const SourceTensor& tensor, const TensorPlan& plan, const ConvertOptions& options,
+           const ModelConfig& config) {
   if (options.layout == WeightLayout::kRowMajor || IsVectorRole(tensor.role)) return false;
   if (tensor.role == TensorRole::kEmbedding && !config.tied_head) return false;
   return FitsPanels({plan.type, WeightLayout::kRowMajor, plan.rows, plan.cols, plan.group, nullptr, nullptr});
@@ -238,7 +239,8 @@ std::vector<TensorPlan> PlanTensors(const ConvertOptions& options, Checkpoint* c
     if (wanted_codes && !IsVectorRole(tensor.role) && target.group == 0) ++n_kept;
     targets->push_back(target);
     plans.push_back({tensor.role, tensor.layer, target.type, tensor.rows, tensor.cols, target.group});
-    if (Packs(tensor, plans.back(), options, checkpoint->content.config)) plans.back().layout = options.layout;
+    if (Packs(tensor, plans.back(), options, checkpoint->content.config))
+      plans.back().layout = options.layout;
   }
   if (n_kept > 0) {
     checkpoint->warnings.push_back(
@@ -261,7 +263,8 @@ Result<WeightLayout> LayoutFor(const std::string& target) {
   if (std::find(targets.begin(), targets.end(), target) != targets.end()) return WeightLayout::kPanels16;
   std::string names;
   for (const std::string& name : targets) names += (names.empty() ? "" : ", ") + name;
-  return Error(Code::kInvalid, "weights cannot be packed for \"%.32s\"; allowed: %s", target.c_str(), names.c_str());
+  return Error(Code::kInvalid, "weights cannot be packed for \"%.32s\"; allowed: %s", target.c_str(),
+               names.c_str());
 }
 
 Status Convert(const std::string& source, const std::string& out_path, const ConvertOptions& options,

@@ -26,10 +26,10 @@ struct ConvertProgress {
 
 struct ConvertOptions {
   WeightChoice weights = WeightChoice::kKeep;
-  int32_t group = 32;                         // 32, 64 or 128
+  int32_t group = 32;                             // 32, 64 or 128
   WeightLayout layout = WeightLayout::kRowMajor;  // panels: of every matrix that is multiplied and fits
-  std::vector<std::string> head_score_files;  // JSON (head_scores_json.h), stored in this order
-  std::string name;                           // empty: the source's own, or that of the file or directory
+  std::vector<std::string> head_score_files;      // JSON (head_scores_json.h), stored in this order
+  std::string name;                               // empty: the source's own, or that of the file or directory
   // Called often; false stops with kCancelled. May be null.
   std::function<bool(const ConvertProgress&)> progress;
 };
@@ -43,7 +43,8 @@ struct ConvertReport {
   std::vector<std::string> warnings;
 };
 
-// For which processors weights can be packed: "none", "native" (this one), instruction sets. kInvalid: another name.
+// For which processors weights can be packed: "none", "native" (this one), instruction sets. kInvalid:
+// another name.
 std::vector<std::string> PackTargets();
 Result<WeightLayout> LayoutFor(const std::string& target);
 

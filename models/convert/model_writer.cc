@@ -137,7 +137,8 @@ class FileWriter final : public ModelWriter {
     return {};
   }
 
-  // Takes the next bytes of a tensor that is packed once it is whole; first codes, then scales, zeros between them.
+  // Takes the next bytes of a tensor that is packed once it is whole; first codes, then scales, zeros between
+  // them.
   Status Keep(const uint8_t** bytes, int64_t* n_bytes) {
     const bool in_data = position_ < plain_.data_bytes;
     const int64_t n = std::min(*n_bytes, (in_data ? plain_.data_bytes : plain_.n_bytes) - position_);
@@ -206,12 +207,12 @@ class FileWriter final : public ModelWriter {
   std::vector<SectionEntry> sections_;
   int64_t directory_bytes_ = 0;
   size_t index_ = 0;      // tensor being written
-  WeightPlace layout_;  // of it
+  WeightPlace layout_;    // of it
   int64_t position_ = 0;  // in its section
   std::unique_ptr<TensorScan> scan_;
-  bool packs_ = false;         // it comes in row major and goes out in panels
-  WeightPlace plain_;          // of it in row major
-  std::vector<uint8_t> rows_;  // its bytes so far
+  bool packs_ = false;          // it comes in row major and goes out in panels
+  WeightPlace plain_;           // of it in row major
+  std::vector<uint8_t> rows_;   // its bytes so far
   std::vector<uint8_t> block_;  // its newest bytes, not yet written
   int64_t n_collected_ = 0;
 };
@@ -259,8 +260,8 @@ Status RewriteHeadScores(const std::string& in_path, const std::string& out_path
   const ModelFile& in = *opened.value();
   std::vector<TensorPlan> plans;
   for (const TensorEntry& t : in.tensors()) {
-    plans.push_back({t.role, t.layer, t.weight.type, t.weight.rows, t.weight.cols, t.weight.group, t.weight.layout,
-                     t.plain_checksum});
+    plans.push_back({t.role, t.layer, t.weight.type, t.weight.rows, t.weight.cols, t.weight.group,
+                     t.weight.layout, t.plain_checksum});
   }
   ModelFileContent content{in.config(), in.tokenizer_spec(), in.turn_format(),
                            tables,      in.created_by(),     in.source()};

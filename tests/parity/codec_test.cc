@@ -219,7 +219,8 @@ TEST(QuantizeRowParity, SameBitsHalfAStepAndZeros) {
       std::vector<int32_t> sums(4);
       table->quantize_row(x.data(), 4 * group, group, codes.data(), scales.data(), sums.data());
       for (int32_t g = 0; g < 4; ++g)
-        ASSERT_EQ(std::accumulate(&codes[static_cast<size_t>(g * group)], &codes[static_cast<size_t>(g * group)] + group, 0),
+        ASSERT_EQ(std::accumulate(&codes[static_cast<size_t>(g * group)],
+                                  &codes[static_cast<size_t>(g * group)] + group, 0),
                   sums[static_cast<size_t>(g)])
             << table->name << " group " << group;
       ASSERT_EQ(reference_sums, sums);

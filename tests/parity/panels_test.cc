@@ -1,5 +1,5 @@
-// Products with weights in panels against the same oracle and the same promises as in row major, and the panels
-// themselves.
+// Products with weights in panels against the same oracle and the same promises as in row major, and the
+// panels themselves.
 #include <gtest/gtest.h>
 
 #include "tests/parity/cases.h"
@@ -13,9 +13,11 @@ std::vector<MatMulCase> PanelCases() {
   for (const MatMulCase& c : MatMulCases()) {
     if (FitsPanels(MatMulData(c).weight())) cases.push_back(c);
   }
-  for (WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
+  for (WeightType type :
+       {WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
     const int32_t group = type == WeightType::kInt8 || type == WeightType::kInt4 ? 32 : 0;
-    for (int32_t rows : {1, 15, 16, 17, 31, 32, 33, 48, 64}) cases.push_back({type, rows, 288, group, rows % 5 + 1});
+    for (int32_t rows : {1, 15, 16, 17, 31, 32, 33, 48, 64})
+      cases.push_back({type, rows, 288, group, rows % 5 + 1});
     for (int32_t n : {10, 11, 12, 13, 23, 24, 25}) cases.push_back({type, 40, 96, group, n});
   }
   return cases;
@@ -66,7 +68,8 @@ TEST(PanelParity, EveryTokenAndSplitGivesTheSameBits) {
       data.y.assign(data.y.size(), NAN);
       const int32_t groups = c.group > 0 ? c.cols / c.group : 0, panels = PanelsOf(c.rows);
       int32_t piece = 1;
-      for (int32_t t = 0; t < c.n; piece = piece % 13 + 1) {  // tokens in pieces of 1 to 13, panels in three parts
+      for (int32_t t = 0; t < c.n;
+           piece = piece % 13 + 1) {  // tokens in pieces of 1 to 13, panels in three parts
         MatMulArgs a = Packed(data, packed);
         a.n = std::min(piece, c.n - t);
         a.x += int64_t{t} * c.cols, a.xq += int64_t{t} * c.cols, a.xs += int64_t{t} * groups;
@@ -78,7 +81,8 @@ TEST(PanelParity, EveryTokenAndSplitGivesTheSameBits) {
         }
         t += a.n;
       }
-      ASSERT_EQ(0, std::memcmp(whole.data(), data.y.data(), whole.size() * 4)) << table->name << ": " << data.Name();
+      ASSERT_EQ(0, std::memcmp(whole.data(), data.y.data(), whole.size() * 4))
+          << table->name << ": " << data.Name();
     }
   }
 }
@@ -113,7 +117,8 @@ TEST(PanelParity, ExtremeCodesDoNotOverflow) {
         const uint8_t byte = static_cast<uint8_t>(wide ? low : (low & 15) * 17);
         const std::vector<uint8_t> codes(static_cast<size_t>(16 * cols), byte);
         const std::vector<uint16_t> scales(16, 0x3c00);
-        const PackedWeight packed({type, WeightLayout::kRowMajor, 16, cols, cols, codes.data(), scales.data()});
+        const PackedWeight packed(
+            {type, WeightLayout::kRowMajor, 16, cols, cols, codes.data(), scales.data()});
         const float one = 1;
         for (int sign : {-127, 127}) {
           const std::vector<int8_t> x(static_cast<size_t>(cols), static_cast<int8_t>(sign));
@@ -157,9 +162,12 @@ TEST(Panels, UnpackingGivesBackWhatWasPacked) {
     std::vector<uint16_t> scales(groups);
     for (int32_t r = 0; r < c.rows; ++r) {
       UnpackRow(packed.weight, r, row.data(), scales.data());
-      ASSERT_EQ(0, std::memcmp(row.data(), static_cast<const uint8_t*>(w.data) + static_cast<size_t>(r) * row_bytes, row_bytes))
+      ASSERT_EQ(
+          0, std::memcmp(row.data(), static_cast<const uint8_t*>(w.data) + static_cast<size_t>(r) * row_bytes,
+                         row_bytes))
           << data.Name() << " row " << r;
-      ASSERT_TRUE(std::equal(scales.begin(), scales.end(), w.scales + static_cast<size_t>(r) * groups)) << data.Name();
+      ASSERT_TRUE(std::equal(scales.begin(), scales.end(), w.scales + static_cast<size_t>(r) * groups))
+          << data.Name();
     }
   }
 }

@@ -121,7 +121,8 @@ std::vector<TensorPlan> TinyModelTensors(const TinyModelOptions& o) {
       while (plan.cols % plan.group != 0 || (plan.type == WeightType::kInt4 && plan.group % 2 != 0))
         --plan.group;
     }
-    const Weight shape{plan.type, WeightLayout::kRowMajor, plan.rows, plan.cols, plan.group, nullptr, nullptr};
+    const Weight shape{plan.type, WeightLayout::kRowMajor, plan.rows, plan.cols, plan.group, nullptr,
+                       nullptr};
     if (!IsVectorRole(role) && FitsPanels(shape)) plan.layout = o.layout;
     plans.push_back(plan);
   };

@@ -23,12 +23,14 @@ using test::AlignedBytes;
 using test::RawModelFile;
 using test::TinyModelOptions;
 
-constexpr WeightType kTypes[] = {WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4};
+constexpr WeightType kTypes[] = {WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8,
+                                 WeightType::kInt4};
 
 TinyModelOptions Tiny(WeightType type, WeightLayout layout) {
   TinyModelOptions o;
   o.type = type, o.layout = layout, o.query_key_value_bias = true, o.tied_head = true;
-  o.head_dim = 8, o.n_heads = 3, o.n_kv_heads = 1, o.hidden_size = 40, o.group = 8;  // rows that fill no panel
+  o.head_dim = 8, o.n_heads = 3, o.n_kv_heads = 1, o.hidden_size = 40,
+  o.group = 8;  // rows that fill no panel
   return o;
 }
 
@@ -55,12 +57,14 @@ void ExpectSameTensors(const ModelFile& plain, const ModelFile& packed) {
       continue;
     }
     EXPECT_EQ(plain.tensors()[i].checksum, packed.tensors()[i].plain_checksum);
-    const size_t bytes = static_cast<size_t>(WeightRowBytes(a.type, a.cols)), groups = a.group > 0 ? static_cast<size_t>(a.cols / a.group) : 0;
+    const size_t bytes = static_cast<size_t>(WeightRowBytes(a.type, a.cols)),
+                 groups = a.group > 0 ? static_cast<size_t>(a.cols / a.group) : 0;
     std::vector<uint8_t> row(bytes);
     std::vector<uint16_t> scales(groups);
     for (int32_t r = 0; r < a.rows; ++r) {
       UnpackRow(b, r, row.data(), scales.data());
-      ASSERT_EQ(0, std::memcmp(row.data(), static_cast<const uint8_t*>(a.data) + static_cast<size_t>(r) * bytes, bytes));
+      ASSERT_EQ(0, std::memcmp(row.data(),
+                               static_cast<const uint8_t*>(a.data) + static_cast<size_t>(r) * bytes, bytes));
       ASSERT_TRUE(std::equal(scales.begin(), scales.end(), a.scales + static_cast<size_t>(r) * groups));
     }
   }
@@ -96,7 +100,8 @@ TEST(PackedFile, IsUsedWhereItLies) {
   const bool packs = PreferredLayout() == WeightLayout::kPanels16;
   for (WeightType type : kTypes) {
     for (bool packed : {false, true}) {
-      const AlignedBytes bytes = test::TinyModelBytes(Tiny(type, packed ? WeightLayout::kPanels16 : WeightLayout::kRowMajor));
+      const AlignedBytes bytes =
+          test::TinyModelBytes(Tiny(type, packed ? WeightLayout::kPanels16 : WeightLayout::kRowMajor));
       const auto file = Open(bytes);
       MemoryMeter meter(0);
       {
@@ -177,20 +182,25 @@ Status Changed(WeightType type, void (*change)(RawModelFile*)) {
 }
 
 TEST(PackedFile, ClaimsThatDoNotHoldAreRefused) {
-  const Status unknown = Changed(WeightType::kF32, [](RawModelFile* raw) { raw->tensors[0].layout = static_cast<WeightLayout>(2); });
+  const Status unknown = Changed(
+      WeightType::kF32, [](RawModelFile* raw) { raw->tensors[0].layout = static_cast<WeightLayout>(2); });
   EXPECT_EQ(Code::kUnsupported, unknown.code());
-  EXPECT_NE(std::string::npos, unknown.message().find("tensor embedding: layout 2 is not known")) << unknown.message();
+  EXPECT_NE(std::string::npos, unknown.message().find("tensor embedding: layout 2 is not known"))
+      << unknown.message();
   for (WeightType type : kTypes) {
     // Rows without those that fill the last panel; one byte too many.
     EXPECT_EQ(Code::kBadModel, Changed(type, [](RawModelFile* raw) {
-                raw->section_bytes[0].resize(raw->section_bytes[0].size() - 4);
-              }).code());
-    EXPECT_EQ(Code::kBadModel, Changed(type, [](RawModelFile* raw) { raw->section_bytes[0].push_back(0); }).code());
+                                 raw->section_bytes[0].resize(raw->section_bytes[0].size() - 4);
+                               }).code());
+    EXPECT_EQ(Code::kBadModel,
+              Changed(type, [](RawModelFile* raw) { raw->section_bytes[0].push_back(0); }).code());
     EXPECT_EQ(Code::kBadModel, Changed(type, [](RawModelFile* raw) {
-                raw->tensors[0].layout = WeightLayout::kRowMajor;  // panels of 262 rows have more bytes
-              }).code());
+                                 raw->tensors[0].layout =
+                                     WeightLayout::kRowMajor;  // panels of 262 rows have more bytes
+                               }).code());
   }
-  const Status norm = Changed(WeightType::kF32, [](RawModelFile* raw) { raw->tensors[1].layout = WeightLayout::kPanels16; });
+  const Status norm =
+      Changed(WeightType::kF32, [](RawModelFile* raw) { raw->tensors[1].layout = WeightLayout::kPanels16; });
   EXPECT_EQ(Code::kBadModel, norm.code());
   EXPECT_NE(std::string::npos, norm.message().find("does not lie in panels")) << norm.message();
   const Status group = Changed(WeightType::kInt4, [](RawModelFile* raw) { raw->tensors[0].group = 10; });
@@ -203,13 +213,15 @@ TEST(PackedFile, ANumberThatIsNoneIsFoundWhereItStands) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::memcpy(&raw.section_bytes[0][((2 * 40 + 7) * 16 + 5) * 4], &nan, 4);  // panel 2, column 7, lane 5
   const Status value = OpenStatus(raw.Build());
-  EXPECT_NE(std::string::npos, value.message().find("the value at row 37, column 7 is NaN")) << value.message();
+  EXPECT_NE(std::string::npos, value.message().find("the value at row 37, column 7 is NaN"))
+      << value.message();
   raw = RawModelFile::Tiny(Tiny(WeightType::kInt8, WeightLayout::kPanels16));
   const uint16_t infinite = 0x7c00;
   const size_t codes = size_t{17} * 16 * 40;  // 262 rows are 17 panels
   std::memcpy(&raw.section_bytes[0][codes + ((1 * 5 + 3) * 16 + 9) * 2], &infinite, 2);
   const Status scale = OpenStatus(raw.Build());
-  EXPECT_NE(std::string::npos, scale.message().find("the scale at row 25, group 3 is NaN")) << scale.message();
+  EXPECT_NE(std::string::npos, scale.message().find("the scale at row 25, group 3 is NaN"))
+      << scale.message();
 }
 
 std::string FileBytes(const std::string& path) {
@@ -223,7 +235,8 @@ TEST(PackedWriter, PiecesOfAnySizeMakeTheSameFile) {
     const TinyModelOptions o = Tiny(type, WeightLayout::kPanels16);
     ASSERT_TRUE(test::WriteTinyModel(o, folder / "whole.kvc").ok());
     const std::vector<TensorPlan> plans = test::TinyModelTensors(o);
-    auto writer = std::move(ModelWriter::Create(folder / "pieces.kvc", test::TinyModelContent(o), plans).value());
+    auto writer =
+        std::move(ModelWriter::Create(folder / "pieces.kvc", test::TinyModelContent(o), plans).value());
     std::vector<uint8_t> all;
     for (const TensorPlan& plan : plans) {
       const std::vector<uint8_t> bytes = test::TinyTensorBytes(o, plan);

@@ -1,4 +1,5 @@
-// The network over prepared weights: what Prepare takes, that a batch is its rows, and how often threads meet.
+// The network over prepared weights: what Prepare takes, that a batch is its rows, and how often threads
+// meet.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -30,7 +31,8 @@ class CountingPool final : public ThreadPool {
 
 class TestDevice final : public cpu::CpuDevice {
  public:
-  TestDevice(const KernelTable& kernels, int64_t* runs) : CpuDevice(std::make_unique<CountingPool>(runs), kernels) {}
+  TestDevice(const KernelTable& kernels, int64_t* runs)
+      : CpuDevice(std::make_unique<CountingPool>(runs), kernels) {}
   Status Allocate(int64_t bytes, const char* what, DeviceBytes* out) override {
     if (fail) return Error(Code::kMemory, "no memory for %s", what);
     held += bytes;
@@ -54,15 +56,21 @@ constexpr Kind kF32{WeightType::kF32, 0}, kBf16{WeightType::kBf16, 0}, kF16{Weig
 // Of query, key, value, output, gate, up, down.
 using Kinds = std::array<Kind, 7>;
 constexpr Kinds All(Kind k) { return {k, k, k, k, k, k, k}; }
-const Kinds kKinds[] = {All(kF32), All(kBf16), All(kF16), All(kInt8), All(kInt4),
-                        {kInt8, kInt4, kF32, kInt4, kInt8, kInt4, kBf16},       // one rounding serves all of each matrix
-                        {kInt8, kInt8Wide, kInt8, kF16, kInt8Wide, kInt4, kInt8}};  // more than one is needed
+const Kinds kKinds[] = {
+    All(kF32),
+    All(kBf16),
+    All(kF16),
+    All(kInt8),
+    All(kInt4),
+    {kInt8, kInt4, kF32, kInt4, kInt8, kInt4, kBf16},           // one rounding serves all of each matrix
+    {kInt8, kInt8Wide, kInt8, kF16, kInt8Wide, kInt4, kInt8}};  // more than one is needed
 
 // A layer of random weights.
 class Layer {
  public:
   Layer(TestDevice* device, const Kinds& kinds, bool norms) : device_(device) {
-    shape.hidden = 192, shape.ffn = 320, shape.n_heads = 8, shape.n_kv_heads = 2, shape.head_dim = 24, shape.vocab = 70;
+    shape.hidden = 192, shape.ffn = 320, shape.n_heads = 8, shape.n_kv_heads = 2, shape.head_dim = 24,
+    shape.vocab = 70;
     const int32_t queries = shape.n_heads * shape.head_dim, keys = shape.n_kv_heads * shape.head_dim;
     // Every input is a multiple of the groups.
     Fill({{kinds[0], queries}, {kinds[1], keys}, {kinds[2], keys}}, shape.hidden, &w.qkv);
@@ -87,15 +95,20 @@ class Layer {
   // q, k, v of x, then x behind the layer whose attention gave x's first columns, in one vector.
   std::vector<float> Run(const std::vector<float>& x, int32_t n, float scale = 1) const {
     const size_t rows = static_cast<size_t>(n), queries = static_cast<size_t>(shape.n_heads * shape.head_dim),
-                 keys = static_cast<size_t>(shape.n_kv_heads * shape.head_dim), hidden = static_cast<size_t>(shape.hidden);
+                 keys = static_cast<size_t>(shape.n_kv_heads * shape.head_dim),
+                 hidden = static_cast<size_t>(shape.hidden);
     std::vector<float> q(rows * queries, NAN), k(rows * keys, NAN), v(rows * keys, NAN), after = x;
     DeviceBytes scratch;
     const int64_t bytes = device_->NetworkScratchBytes(shape, n);
     EXPECT_TRUE(device_->Allocate(bytes, "scratch", &scratch).ok());
-    EXPECT_TRUE(device_->Project(nullptr, {&shape, &w, AddressOf<const float>(x.data()), n, AddressOf(q.data()),
-                                           AddressOf(k.data()), AddressOf(v.data()), scratch}).ok());
-    EXPECT_TRUE(device_->Finish(nullptr, {&shape, &w, AddressOf<const float>(q.data()), n, scale, AddressOf(after.data()),
-                                          scratch}).ok());
+    EXPECT_TRUE(device_
+                    ->Project(nullptr, {&shape, &w, AddressOf<const float>(x.data()), n, AddressOf(q.data()),
+                                        AddressOf(k.data()), AddressOf(v.data()), scratch})
+                    .ok());
+    EXPECT_TRUE(device_
+                    ->Finish(nullptr, {&shape, &w, AddressOf<const float>(q.data()), n, scale,
+                                       AddressOf(after.data()), scratch})
+                    .ok());
     device_->Free(scratch, bytes);
     std::vector<float> out;
     for (size_t i = 0; i < rows; ++i) {
@@ -167,7 +180,8 @@ TEST(Network, PreparedWeightsGiveTheReferencesNumbers) {
       EXPECT_EQ(table->prefers_panels, device.held > 0);
       const std::vector<float> got = layer.Run(x, 3);
       // A code of an activation may fall to the other side of a half: a step of 1/127 of one of 32 products.
-      for (size_t i = 0; i < wanted.size(); ++i) ASSERT_NEAR(wanted[i], got[i], 2e-2) << table->name << " " << i;
+      for (size_t i = 0; i < wanted.size(); ++i)
+        ASSERT_NEAR(wanted[i], got[i], 2e-2) << table->name << " " << i;
     }
   }
 }

@@ -41,8 +41,8 @@ struct Run {
 };
 
 // Activations of one run: x, and rounded to groups where there are codes.
-MatMulArgs RoundRows(const OpContext& ctx, int32_t group, const float* x, int64_t stride, int32_t cols, int32_t n,
-                     const Hook<int64_t>& make_row, void* scratch) {
+MatMulArgs RoundRows(const OpContext& ctx, int32_t group, const float* x, int64_t stride, int32_t cols,
+                     int32_t n, const Hook<int64_t>& make_row, void* scratch) {
   MatMulArgs a{};
   a.x = x, a.x_stride = stride, a.n = n;
   const int32_t groups = group > 0 ? cols / group : 0;
@@ -58,7 +58,8 @@ MatMulArgs RoundRows(const OpContext& ctx, int32_t group, const float* x, int64_
   const auto one = [&](int64_t t, int) {
     make_row(t);
     if (group > 0)
-      ctx.kernels->quantize_row(x + t * stride, cols, group, codes + t * cols, scales + t * groups, sums + t * groups);
+      ctx.kernels->quantize_row(x + t * stride, cols, group, codes + t * cols, scales + t * groups,
+                                sums + t * groups);
   };
   if (n > 1 && n * int64_t{cols} >= kMinTask) {
     ctx.pool->ParallelFor(n, one);
@@ -71,12 +72,19 @@ MatMulArgs RoundRows(const OpContext& ctx, int32_t group, const float* x, int64_
 // The parts of a run, cut into tiles. Neighbouring items share their weights.
 class Tiles {
  public:
-  Tiles(const OpContext& ctx, const Run& run, const MatMulArgs& x, bool aligned, const Hook<const OutputTile&>& finish)
-      : ctx_(ctx), run_(run), x_(x), aligned_(aligned), finish_(finish), n_token_tiles_((x.n + kTokenTile - 1) / kTokenTile) {}
+  Tiles(const OpContext& ctx, const Run& run, const MatMulArgs& x, bool aligned,
+        const Hook<const OutputTile&>& finish)
+      : ctx_(ctx),
+        run_(run),
+        x_(x),
+        aligned_(aligned),
+        finish_(finish),
+        n_token_tiles_((x.n + kTokenTile - 1) / kTokenTile) {}
 
   void Multiply() {
     const int64_t cols = run_.parts[0].w.cols, products = cols * std::min(x_.n, kTokenTile);
-    while (row_tile_ > kMinRowTile && Count() < kEnoughTasks && row_tile_ / 2 * products >= kMinTask) row_tile_ /= 2;
+    while (row_tile_ > kMinRowTile && Count() < kEnoughTasks && row_tile_ / 2 * products >= kMinTask)
+      row_tile_ /= 2;
     int64_t rows = 0;
     for (int32_t i = 0; i < run_.n_parts; ++i) rows += run_.parts[i].w.rows;
     const int64_t items = Count();

@@ -48,10 +48,11 @@ struct MatrixProduct {
   const float* x;  // [n, cols]
   int32_t n;
   float* y[Matrix::kMaxParts];  // [n, rows of part i]
-  // Makes row i of x, called once for each, on any thread; then the row is rounded where the weights have codes.
+  // Makes row i of x, called once for each, on any thread; then the row is rounded where the weights have
+  // codes.
   Hook<int64_t> make_row;
-  // What follows where outputs were just written; sees every output once. aligned: all parts have the same rows, and
-  // those of a tile are complete in all of them.
+  // What follows where outputs were just written; sees every output once. aligned: all parts have the same
+  // rows, and those of a tile are complete in all of them.
   Hook<const OutputTile&> finish;
   bool aligned = false;
   void* scratch = nullptr;

@@ -1,5 +1,5 @@
-// The parts of a layer around its attention. Bytes: every weight once per call, whatever the rows; flops 2 a weight and
-// row.
+// The parts of a layer around its attention. Bytes: every weight once per call, whatever the rows; flops 2 a
+// weight and row.
 #include <algorithm>
 #include <cstring>
 
@@ -19,7 +19,8 @@ struct Rows {
   void* product;
   static int64_t Bytes(const NetworkShape& s, int64_t n) {
     const int32_t widest = std::max({s.hidden, s.ffn, s.n_heads * s.head_dim});
-    return Align(4 * n * s.hidden) + 2 * Align(4 * n * s.ffn) + MatMulScratchBytes(static_cast<int32_t>(n), widest);
+    return Align(4 * n * s.hidden) + 2 * Align(4 * n * s.ffn) +
+           MatMulScratchBytes(static_cast<int32_t>(n), widest);
   }
   Rows(const NetworkShape& s, int64_t n, uint8_t* at) {
     norm = reinterpret_cast<float*>(at), at += Align(4 * n * s.hidden);
@@ -31,13 +32,15 @@ struct Rows {
 
 class LayerMath {
  public:
-  LayerMath(const KernelTable& kernels, ThreadPool* pool, const NetworkShape& shape, int32_t n, DeviceBytes scratch)
+  LayerMath(const KernelTable& kernels, ThreadPool* pool, const NetworkShape& shape, int32_t n,
+            DeviceBytes scratch)
       : kernels_(kernels), ops_{&kernels, pool}, shape_(shape), n_(n), rows_(shape, n, Raw(scratch)) {}
 
   const Rows& rows() const { return rows_; }
 
   void Norm(const float* x, DevicePtr<const float> weight, float* y, int64_t i) const {
-    kernels_.rms_norm(x + i * shape_.hidden, Raw(weight), shape_.norm_eps, shape_.hidden, y + i * shape_.hidden);
+    kernels_.rms_norm(x + i * shape_.hidden, Raw(weight), shape_.norm_eps, shape_.hidden,
+                      y + i * shape_.hidden);
   }
 
   // A product with the norm of x, which each row gets where it is rounded.
@@ -64,12 +67,14 @@ class LayerMath {
   }
 
   // x += scale * m(y), or scale * norm of it where there is a norm behind the block.
-  void AddProduct(const Matrix& m, const float* y, DevicePtr<const float> post_norm, float scale, float* x) const {
+  void AddProduct(const Matrix& m, const float* y, DevicePtr<const float> post_norm, float scale,
+                  float* x) const {
     float* out = rows_.norm;
     const auto add = [&](const OutputTile& t) {
       for (int64_t i = t.token; i < t.token + t.tokens; ++i) {
         const int64_t at = i * shape_.hidden + t.row;
-        scale == 1.0f ? kernels_.add(out + at, t.rows, x + at) : kernels_.axpy(scale, out + at, t.rows, x + at);
+        scale == 1.0f ? kernels_.add(out + at, t.rows, x + at)
+                      : kernels_.axpy(scale, out + at, t.rows, x + at);
       }
     };
     MatrixProduct p{};

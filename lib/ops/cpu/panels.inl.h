@@ -1,12 +1,14 @@
-// y = x w^T with weights in panels (lib/ops/weight_panels.h): 16 rows are the lanes of kVectors vectors, and every
-// column of a row of activations is broadcast to them. No sum is taken across lanes, and the order in which an output
-// adds its columns knows nothing of the tile it is part of: bit-equal for any n and any split of the rows.
+// y = x w^T with weights in panels (lib/ops/weight_panels.h): 16 rows are the lanes of kVectors vectors, and
+// every column of a row of activations is broadcast to them. No sum is taken across lanes, and the order in
+// which an output adds its columns knows nothing of the tile it is part of: bit-equal for any n and any split
+// of the rows.
 //
-// Bytes: every weight once per call and block of tokens, 1 or 1/2 a code and 2 / group more. n = 1 is bound by memory:
-// a line of 64 bytes of codes needs one product of integers, so a processor that reads 10 bytes a clock waits for them.
-// Flops: 2 rows * cols * n. A tile of T tokens by kTilePanels panels does T * kTileVectors products on kTileVectors
-// loads of weights and T broadcasts, with its sums in registers; a group of c columns then costs 4 operations per
-// vector of sums (to float, two products, one addition) beside c / 4 products: 80 % of the peak at c = 32, 94 % at 128.
+// Bytes: every weight once per call and block of tokens, 1 or 1/2 a code and 2 / group more. n = 1 is bound
+// by memory: a line of 64 bytes of codes needs one product of integers, so a processor that reads 10 bytes a
+// clock waits for them. Flops: 2 rows * cols * n. A tile of T tokens by kTilePanels panels does T *
+// kTileVectors products on kTileVectors loads of weights and T broadcasts, with its sums in registers; a
+// group of c columns then costs 4 operations per vector of sums (to float, two products, one addition) beside
+// c / 4 products: 80 % of the peak at c = 32, 94 % at 128.
 #pragma once
 
 constexpr int kLanes = 16, kVectors = kLanes / kWidth;
@@ -35,8 +37,8 @@ inline void StoreTile(const MatMulArgs& a, int32_t token, int32_t row, const F* 
 template <typename Panels, int T>
 inline void PanelTokens(const MatMulArgs& a, int32_t token) {
   for (; token + T <= a.n; token += T) {
-    for (int32_t row = a.row_begin; row < a.row_end; row += kTilePanels * kLanes) Panels::template Tile<T>(a, token, row);
+    for (int32_t row = a.row_begin; row < a.row_end; row += kTilePanels * kLanes)
+      Panels::template Tile<T>(a, token, row);
   }
   if constexpr (T > 1) PanelTokens<Panels, (T > 8 ? 8 : T > 4 ? 4 : T / 2)>(a, token);
 }
-

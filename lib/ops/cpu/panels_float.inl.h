@@ -1,6 +1,6 @@
-// Panels of f32, f16 or bf16 weights times f32 activations by fused multiply-adds; 16-bit weights are widened first.
-// bf16 products of the processor (vdpbf16ps) round the activations too and flush small numbers: other numbers than
-// every other machine's, so they are not used.
+// Panels of f32, f16 or bf16 weights times f32 activations by fused multiply-adds; 16-bit weights are widened
+// first. bf16 products of the processor (vdpbf16ps) round the activations too and flush small numbers: other
+// numbers than every other machine's, so they are not used.
 #pragma once
 
 constexpr int32_t kSumBlock = 256;  // columns of a partial sum: errors grow with it, not with all columns
@@ -11,8 +11,8 @@ struct FloatPanels {
 
   // Adds columns [begin, end) to the sums of T tokens.
   template <int T>
-  static void Block(const MatMulArgs& a, const typename Type::T* const* data, const float* x, int32_t begin, int32_t end,
-                    F (*sums)[kTileVectors16]) {
+  static void Block(const MatMulArgs& a, const typename Type::T* const* data, const float* x, int32_t begin,
+                    int32_t end, F (*sums)[kTileVectors16]) {
     F acc[T][kTileVectors16];
     for (int t = 0; t < T; ++t) {
       for (int v = 0; v < kTileVectors16; ++v) acc[t][v] = Zero();

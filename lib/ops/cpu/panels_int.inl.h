@@ -1,10 +1,10 @@
-// Panels of int8 and int4 codes times int8 activations. Sums of a group are exact; the excess of unsigned codes,
-// kExcess times the sum of the group's activations, is what they start from. The groups are added in f32 in order,
-// product and sum rounded apart: bit-equal to the reference.
+// Panels of int8 and int4 codes times int8 activations. Sums of a group are exact; the excess of unsigned
+// codes, kExcess times the sum of the group's activations, is what they start from. The groups are added in
+// f32 in order, product and sum rounded apart: bit-equal to the reference.
 #pragma once
 
-// Four columns of 16 rows as the products take them: with products of bytes as they are, with products of 16 bits the
-// even and the odd columns apart.
+// Four columns of 16 rows as the products take them: with products of bytes as they are, with products of 16
+// bits the even and the odd columns apart.
 struct PanelWords {
   I part[4 / kUnit];
 };
@@ -89,7 +89,8 @@ struct CodePanels {
 
   // Adds the products of a piece of a group, in lines of 64 bytes of every panel.
   template <int T>
-  static void Piece(const TokenWords<T>& x, const uint8_t* const* codes, int32_t lines, I (*dot)[kTileVectors16]) {
+  static void Piece(const TokenWords<T>& x, const uint8_t* const* codes, int32_t lines,
+                    I (*dot)[kTileVectors16]) {
     for (int32_t line = 0; line < lines; ++line) {
       PanelWords w[kTileVectors16][Codes::kWords];
       for (int v = 0; v < kTileVectors16; ++v)
@@ -123,7 +124,8 @@ struct CodePanels {
     for (int32_t g = 0; g < groups; ++g) {
       I dot[T][kTileVectors16];
       for (int t = 0; t < T; ++t) {
-        const I start = Codes::kExcess == 0 ? SetI(0) : SetI(-Codes::kExcess * a.sums[int64_t{token + t} * groups + g]);
+        const I start =
+            Codes::kExcess == 0 ? SetI(0) : SetI(-Codes::kExcess * a.sums[int64_t{token + t} * groups + g]);
         for (int v = 0; v < kTileVectors16; ++v) dot[t][v] = start;
       }
       for (int32_t c = 0; c < group; c += TokenWords<T>::kPiece) {

@@ -45,8 +45,9 @@ int Code(const Weight& w, int32_t r, int32_t c) {
 
 float ScaleOf(const Weight& w, int32_t r, int32_t g) {
   const int64_t groups = w.cols / w.group;
-  const int64_t at = w.layout == WeightLayout::kRowMajor ? r * groups + g
-                                                         : (r / kPanelLanes * groups + g) * kPanelLanes + r % kPanelLanes;
+  const int64_t at = w.layout == WeightLayout::kRowMajor
+                         ? r * groups + g
+                         : (r / kPanelLanes * groups + g) * kPanelLanes + r % kPanelLanes;
   return F16ToFloat(w.scales[at]);
 }
 
@@ -123,7 +124,8 @@ void QuantizeRow(const float* x, int32_t cols, int32_t group, int8_t* codes, flo
 
 void WeightRow(const Weight& w, int32_t row, float* out) {
   if (w.type != WeightType::kInt8 && w.type != WeightType::kInt4) return WidenRow(w, row, 0, w.cols, out);
-  for (int32_t c = 0; c < w.cols; ++c) out[c] = static_cast<float>(Code(w, row, c)) * ScaleOf(w, row, c / w.group);
+  for (int32_t c = 0; c < w.cols; ++c)
+    out[c] = static_cast<float>(Code(w, row, c)) * ScaleOf(w, row, c / w.group);
 }
 
 }  // namespace kvc::ref
