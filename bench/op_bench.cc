@@ -3,6 +3,7 @@
 // says it reads.
 #include <time.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -60,6 +61,89 @@ void MatMuls() {
   }
 }
 
+// Products of the layers of two models, by their sizes, in both layouts in turn. Copies of a matrix follow
+// each other until they are larger than the caches, as the layers of a model do.
+struct LayerShape {
+  const char* name;
+  WeightType type;
+  int32_t rows, cols;
+};
+
+constexpr LayerShape kLayerShapes[] = {
+    {"0.5B qkv", WeightType::kInt8, 1152, 896},     {"0.5B output", WeightType::kInt8, 896, 896},
+    {"0.5B gate up", WeightType::kInt8, 9728, 896}, {"0.5B down", WeightType::kInt8, 896, 4864},
+    {"0.5B head", WeightType::kInt8, 151936, 896},  {"1B qkv", WeightType::kInt4, 3072, 2048},
+    {"1B output", WeightType::kInt4, 2048, 2048},   {"1B gate up", WeightType::kInt4, 16384, 2048},
+    {"1B down", WeightType::kInt4, 2048, 8192},     {"1B head", WeightType::kInt4, 128256, 2048},
+    {"0.5B gate up", WeightType::kBf16, 9728, 896}, {"0.5B gate up", WeightType::kF16, 9728, 896},
+    {"0.5B gate up", WeightType::kF32, 9728, 896},
+};
+
+void ProductsOf(const LayerShape& shape, int32_t n) {
+  constexpr int64_t kBeyondCaches = 96 << 20;
+  const bool codes = shape.type == WeightType::kInt8 || shape.type == WeightType::kInt4;
+  const int32_t group = codes ? 32 : 0;
+  MatMulData data({shape.type, shape.rows, shape.cols, group, n});
+  const PackedWeight packed(data.weight());
+  const Weight plain = data.weight();
+  const int64_t bytes = PlaceOf(plain).n_bytes;
+  const int64_t copies = n > 8 ? 1 : (kBeyondCaches + bytes - 1) / bytes;
+  std::vector<std::vector<uint8_t>> more;
+  std::vector<Weight> all[2] = {{plain}, {packed.weight}};
+  for (int64_t i = 1; i < copies; ++i) {
+    for (std::vector<Weight>& of : all) {
+      Weight w = of[0];
+      const WeightPlace place = PlaceOf(w);
+      more.emplace_back(static_cast<size_t>(place.n_bytes) + 64);
+      uint8_t* at = more.back().data() + (64 - reinterpret_cast<uintptr_t>(more.back().data()) % 64) % 64;
+      std::memcpy(at, w.data, static_cast<size_t>(place.data_bytes));
+      if (codes) std::memcpy(at + place.scales_offset, w.scales, static_cast<size_t>(place.scales_bytes));
+      w.data = at, w.scales = reinterpret_cast<const uint16_t*>(at + place.scales_offset);
+      of.push_back(w);
+    }
+  }
+  for (const KernelTable* table : Tables()) {
+    const std::string name = std::string("layer ") + shape.name + " " + TypeName(shape.type) + " n " +
+                             std::to_string(n) + " " + table->name;
+    if (std::string(table->name) == "ref" || name.find(g_filter) == std::string::npos) continue;
+    double best[2] = {1e9, 1e9};
+    for (int run = 0; run < 8; ++run) {
+      for (int layout = 0; layout < 2; ++layout) {
+        const double start = Now();
+        for (const Weight& w : all[layout]) {
+          for (int32_t row = 0; row < w.rows; row += 64) {  // as the driver cuts it
+            for (int32_t t = 0; t < n; t += 128) {
+              MatMulArgs a = data.args;
+              a.w = &w, a.row_begin = row, a.row_end = std::min(row + 64, w.rows), a.n = std::min(n - t, 128);
+              a.x += int64_t{t} * w.cols, a.y += int64_t{t} * w.rows;
+              if (codes) {
+                const int64_t g = int64_t{t} * (w.cols / group);
+                a.xq += int64_t{t} * w.cols, a.xs += g, a.sums += g;
+              }
+              layout == 0 ? table->matmul(a) : table->matmul_panels(a);
+            }
+          }
+        }
+        best[layout] = std::min(best[layout], Now() - start);
+      }
+    }
+    const double ops = 2.0 * shape.rows * shape.cols * n * static_cast<double>(copies) * 1e-9;
+    const double gb = static_cast<double>(bytes * copies) * 1e-9;
+    std::printf("%-44s rows %8.1f GOP/s %6.2f GB/s   panels %8.1f GOP/s %6.2f GB/s   x %.2f\n", name.c_str(),
+                ops / best[0], gb / best[0], ops / best[1], gb / best[1], best[0] / best[1]);
+    std::fflush(stdout);
+  }
+}
+
+void Layers() {
+  for (const LayerShape& shape : kLayerShapes) {
+    for (int32_t n : {1, 2, 8, 256}) {
+      if (n > 1 && shape.rows > 100000) continue;  // a prompt needs the logits of its last token only
+      ProductsOf(shape, n);
+    }
+  }
+}
+
 void Attention() {
   for (const RowsCase& c : LargeRowsCases()) {
     const RowsData data(c);
@@ -111,6 +195,7 @@ void Vectors() {
   const int32_t n = 4096;
   std::vector<float> x = random.Floats(n), y = random.Floats(n), w = random.Floats(n);
   std::vector<int8_t> codes(static_cast<size_t>(n));
+  std::vector<int32_t> sums(static_cast<size_t>(n));
   std::vector<uint8_t> stored(static_cast<size_t>(4 * n));
   for (const KernelTable* t : Tables()) {
     const std::string name = std::string(t->name) + " 4096";
@@ -120,15 +205,16 @@ void Vectors() {
     Measure("softmax " + name, 20.0 * n, 8.0 * n, [&] { t->softmax(y.data(), n); });
     Measure("dot " + name, 2.0 * n, 8.0 * n, [&] { y[0] = t->dot(x.data(), w.data(), n); });
     Measure("quantize_row " + name, 4.0 * n, 5.0 * n,
-            [&] { t->quantize_row(x.data(), n, 32, codes.data(), y.data()); });
+            [&] { t->quantize_row(x.data(), n, 32, codes.data(), y.data(), sums.data()); });
+    std::vector<uint16_t> f16(static_cast<size_t>(n));
     for (KvType type : {KvType::kBf16, KvType::kF16, KvType::kInt8, KvType::kInt4}) {
       const VectorFormat f{type, 64, type == KvType::kInt8 || type == KvType::kInt4 ? 64 : 0};
       const std::string kind = " type " + std::to_string(static_cast<int>(type));
-      const double bytes = 4.0 * n + n / 64 * static_cast<double>(VectorBytes(f));
+      const double bytes = 4.0 * n + n / 64 * static_cast<double>(CodeBytes(type, 64));
       Measure("encode_vectors " + name + kind, 0, bytes,
-              [&] { t->encode_vectors(f, x.data(), n / 64, stored.data()); });
+              [&] { t->encode_vectors(f, x.data(), n / 64, stored.data(), f16.data()); });
       Measure("decode_vectors " + name + kind, 0, bytes,
-              [&] { t->decode_vectors(f, stored.data(), n / 64, y.data()); });
+              [&] { t->decode_vectors(f, stored.data(), f16.data(), n / 64, y.data()); });
     }
   }
 }
@@ -138,6 +224,7 @@ void Vectors() {
 int main(int argc, char** argv) {
   if (argc > 1) g_filter = argv[1];
   MatMuls();
+  Layers();
   Attention();
   Tiles();
   Vectors();

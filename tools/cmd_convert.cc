@@ -12,7 +12,7 @@ namespace kvc::tool {
 namespace {
 
 struct ConvertCommand {
-  std::string source, output, weights = "keep", name;
+  std::string source, output, weights = "keep", pack = "none", name;
   std::vector<std::string> head_scores;
   int32_t group = 32;
   bool json = false;
@@ -42,6 +42,7 @@ ConvertOptions MakeConvertOptions(const ConvertCommand& command, const CancelOnS
     if (command.weights == known.name) options.weights = known.choice;
   }
   options.group = command.group;
+  options.layout = LayoutFor(command.pack).value();  // of the list that the option is checked against
   options.head_score_files = command.head_scores;
   options.name = command.name;
   options.progress = [&cancel, progress](const ConvertProgress& at) {
@@ -59,6 +60,7 @@ Json ReportJson(const ConvertCommand& command, const ConvertReport& report) {
               {"name", report.name},
               {"weights", command.weights},
               {"n_tensors", report.n_tensors},
+              {"n_packed", report.n_packed},
               {"bytes_read", report.bytes_read},
               {"bytes_written", report.bytes_written},
               {"warnings", report.warnings}};
@@ -103,6 +105,12 @@ Action AddConvert(CLI::App* app) {
       ->check(CLI::IsMember({32, 64, 128}).description(""))
       ->capture_default_str()
       ->type_name("N");
+  app->add_option("--pack", command->pack,
+                  "Store matrices as processors multiply them, so that opening is a map: none, native or an "
+                  "instruction set")
+      ->check(CLI::IsMember(PackTargets()).description(""))
+      ->capture_default_str()
+      ->type_name("TARGET");
   AddInputs(app, "--head-scores", &command->head_scores,
             "JSON with head scores to store; again for more tables");
   app->add_option("--name", command->name, "The model's name, instead of the source's own")

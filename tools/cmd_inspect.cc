@@ -33,6 +33,11 @@ std::string FileText(const InspectOptions& options, const Json& about) {
   table.AddRow({"size", FormatBytes(Number(about, "file_bytes"))});
   table.AddRow({"format version", Text(about, "version")});
   table.AddRow({"fingerprint", Text(about, "fingerprint")});
+  int64_t packed = 0;
+  for (const Json& tensor : about.value("tensors", Json::array())) packed += tensor.contains("layout");
+  if (packed > 0)
+    table.AddRow({"packed", FormatCount(packed) +
+                                " matrices, for AVX2, AVX-512 and NEON: they are mapped as they lie"});
   table.AddRow({"made by", Text(about, "created_by")});
   table.AddRow({"from", Text(about, "source")});
   return table.Text();
@@ -101,8 +106,9 @@ std::string TensorsText(const Json& about) {
   int64_t bytes = 0, count = 0;
   for (const Json& tensor : about.value("tensors", Json::array())) {
     const Json shape = tensor.value("shape", Json::array({0, 0}));
-    const std::string type =
-        Text(tensor, "type") + (Number(tensor, "group") > 0 ? "/" + Text(tensor, "group") : "");
+    const std::string type = Text(tensor, "type") +
+                             (Number(tensor, "group") > 0 ? "/" + Text(tensor, "group") : "") +
+                             (tensor.contains("layout") ? " " + Text(tensor, "layout") : "");
     const std::string size = shape[0].dump() + " x " + shape[1].dump();
     const auto [entry, is_new] = index.try_emplace(Text(tensor, "role") + type + size, groups.size());
     if (is_new) groups.push_back({Text(tensor, "role"), type, size});

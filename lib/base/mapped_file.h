@@ -29,6 +29,10 @@ class MappedFile {
   const uint8_t* data() const { return data_; }  // 64-byte aligned; null when empty
   int64_t size() const { return size_; }
   bool mapped() const { return map_ != nullptr; }
+  // The caller will not soon read [offset, offset + n_bytes) again: the whole pages in it no longer take
+  // memory, and come from the file when they are read after all. Returns how many bytes; 0 where the file was
+  // not mapped.
+  int64_t Drop(int64_t offset, int64_t n_bytes) const;
 
  private:
   Status Read(int fd, int64_t offset, const std::string& name, MemoryMeter* meter);

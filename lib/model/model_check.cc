@@ -184,7 +184,7 @@ Status CheckShape(const TensorEntry& t, const ModelConfig& config) {
     return Error(Code::kUnsupported, "%s: weight type %d is not known", title.c_str(),
                  static_cast<int>(w.type));
   }
-  if (w.layout != WeightLayout::kRowMajor) {
+  if (w.layout > WeightLayout::kPanels16) {
     return Error(Code::kUnsupported, "%s: layout %d is not known", title.c_str(), static_cast<int>(w.layout));
   }
   if (IsVectorRole(t.role) && w.type != WeightType::kF32) {
@@ -205,6 +205,10 @@ Status CheckShape(const TensorEntry& t, const ModelConfig& config) {
   }
   if (w.type == WeightType::kInt4 && w.group % 2 != 0) {
     return Error(Code::kBadModel, "%s: group %d is odd, int4 has two codes a byte", title.c_str(), w.group);
+  }
+  if (w.layout == WeightLayout::kPanels16 && (IsVectorRole(t.role) || !FitsPanels(w))) {
+    return Error(Code::kBadModel, "%s: type %s in groups of %d columns does not lie in panels", title.c_str(),
+                 WeightTypeName(w.type), w.group);
   }
   return {};
 }
@@ -387,16 +391,8 @@ const char* WeightTypeName(WeightType type) {
   return "unknown";
 }
 
-SectionLayout LayoutOf(const Weight& weight) {
-  SectionLayout layout;
-  layout.data_bytes = WeightRowBytes(weight.type, weight.cols) * weight.rows;
-  layout.n_bytes = layout.data_bytes;
-  if (weight.group > 0) {
-    layout.scales_offset = (layout.data_bytes + 63) / 64 * 64;
-    layout.scales_bytes = int64_t{weight.rows} * (weight.cols / weight.group) * 2;
-    layout.n_bytes = layout.scales_offset + layout.scales_bytes;
-  }
-  return layout;
+const char* WeightLayoutName(WeightLayout layout) {
+  return layout == WeightLayout::kRowMajor ? "rows" : "panels16";
 }
 
 namespace {

@@ -11,6 +11,7 @@
 #include "lib/model/model_config.h"
 #include "lib/model/model_file.h"
 #include "lib/model/tokenizer_spec.h"
+#include "lib/ops/weight_panels.h"
 
 namespace kvc {
 
@@ -32,12 +33,7 @@ Status CheckTensors(const std::vector<TensorEntry>& tensors, const ModelConfig& 
 std::string TensorTitle(TensorRole role, int32_t layer);
 const char* WeightTypeName(WeightType type);  // "f32", "f16", "bf16", "int8", "int4"; never null
 
-// Where the parts of a checked weight lie in its section: elements or codes, zeros up to a multiple of 64,
-// then scales.
-struct SectionLayout {
-  int64_t data_bytes = 0, scales_offset = 0, scales_bytes = 0, n_bytes = 0;
-};
-SectionLayout LayoutOf(const Weight& weight);
+const char* WeightLayoutName(WeightLayout layout);  // "rows", "panels16"; never null
 
 // Index of the first NaN or infinity among elements of f32, f16 or bf16; -1: all are finite.
 int64_t FirstNotFinite(WeightType type, const void* data, int64_t n_elements);

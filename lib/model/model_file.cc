@@ -48,6 +48,7 @@ class VerifiedFile final : public ModelFile {
   uint32_t version() const override { return header_.version; }
   int64_t file_bytes() const override { return n_bytes_; }
   int64_t weight_bytes() const override { return weight_bytes_; }
+  int64_t Drop(const TensorEntry& t) const override { return file_.Drop(t.offset, t.size); }
   bool weights_are_metered() const override { return file_.size() > 0 && !file_.mapped(); }
   const std::string& created_by() const override { return content_.created_by; }
   const std::string& source() const override { return content_.source; }
@@ -95,7 +96,7 @@ class VerifiedFile final : public ModelFile {
       }
       taken[index] = true;
       const SectionEntry& section = content_.sections[index];
-      const SectionLayout layout = LayoutOf(t.weight);
+      const WeightPlace layout = PlaceOf(t.weight);
       if (section.size != static_cast<uint64_t>(layout.n_bytes)) {
         return Error(Code::kBadModel, "%s: its section has %llu bytes, shape [%d, %d] in %s needs %lld",
                      title.c_str(), static_cast<unsigned long long>(section.size), t.weight.rows,

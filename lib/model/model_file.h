@@ -21,6 +21,7 @@ struct TensorEntry {
   Weight weight;                 // points into the file
   int64_t offset = 0, size = 0;  // of the section, from the start of the file
   uint64_t checksum = 0;         // XXH3-64 of the section
+  uint64_t plain_checksum = 0;   // in panels: of the section that row major would make of it, as its writer says
 };
 
 // How a chat turn is written around user text; all may be empty (no chat format).
@@ -57,6 +58,9 @@ class ModelFile {
   virtual uint32_t version() const = 0;
   virtual int64_t file_bytes() const = 0;
   virtual int64_t weight_bytes() const = 0;
+  // A tensor will not soon be read again: where the file is mapped its pages are given back to the system. Returns the
+  // bytes that no longer take memory.
+  virtual int64_t Drop(const TensorEntry& tensor) const = 0;
   virtual bool weights_are_metered() const = 0;       // the whole file was read into memory, and charged
   virtual const std::string& created_by() const = 0;  // tool and version that wrote it
   virtual const std::string& source() const = 0;      // what it was converted from, for people

@@ -129,6 +129,7 @@ void DescribeTensor(const TensorEntry& t, JsonWriter* json) {
   json->Value(t.weight.rows), json->Value(t.weight.cols);
   json->EndArray();
   if (t.weight.group > 0) json->Field("group", t.weight.group);
+  if (t.weight.layout != WeightLayout::kRowMajor) json->Field("layout", WeightLayoutName(t.weight.layout));
   json->Field("offset", t.offset);
   json->Field("size", t.size);
   json->Field("checksum", Hex(t.checksum));

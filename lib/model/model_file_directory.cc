@@ -124,6 +124,7 @@ Status DirectoryReader::ReadTensors(const schema::Directory& from, DirectoryCont
     entry.weight.type = static_cast<WeightType>(t->type());
     entry.weight.layout = static_cast<WeightLayout>(t->layout());
     entry.weight.rows = t->rows(), entry.weight.cols = t->cols(), entry.weight.group = t->group();
+    entry.plain_checksum = t->plain_checksum();
     content->tensors.push_back(entry);
     content->tensor_sections.push_back(t->section());
   }

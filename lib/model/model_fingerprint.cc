@@ -54,7 +54,9 @@ uint64_t Fingerprint(const ModelConfig& c, const TokenizerView& t, const std::ve
   });
   for (const TensorEntry* tensor : order) {
     const Weight& w = tensor->weight;
-    feed.Values(tensor->role, tensor->layer, w.type, w.layout, w.rows, w.cols, w.group, tensor->checksum);
+    const bool plain = w.layout == WeightLayout::kRowMajor;
+    feed.Values(tensor->role, tensor->layer, w.type, WeightLayout::kRowMajor, w.rows, w.cols, w.group,
+                plain ? tensor->checksum : tensor->plain_checksum);
   }
   return feed.Digest();
 }

@@ -28,10 +28,14 @@ Status TensorScan::CheckFinite() const {
   const bool is_value = bad_value_ >= 0;
   const int64_t index = is_value ? bad_value_ : bad_scale_;
   const int64_t columns = is_value ? tensor_.weight.cols : tensor_.weight.cols / tensor_.weight.group;
+  int64_t row = index / columns, column = index % columns;
+  if (tensor_.weight.layout == WeightLayout::kPanels16) {
+    row = index / (columns * kPanelLanes) * kPanelLanes + index % kPanelLanes;
+    column = index / kPanelLanes % columns;
+  }
   return Error(Code::kBadModel, "%s: the %s at row %lld, %s %lld is NaN or infinite",
                TensorTitle(tensor_.role, tensor_.layer).c_str(), is_value ? "value" : "scale",
-               static_cast<long long>(index / columns), is_value ? "column" : "group",
-               static_cast<long long>(index % columns));
+               static_cast<long long>(row), is_value ? "column" : "group", static_cast<long long>(column));
 }
 
 }  // namespace kvc

@@ -11,7 +11,7 @@ namespace kvc {
 class TensorScan {
  public:
   // tensor: role, layer and weight, checked (CheckTensors); data is not read. Must outlive the scan.
-  explicit TensorScan(const TensorEntry& tensor) : tensor_(tensor), layout_(LayoutOf(tensor.weight)) {}
+  explicit TensorScan(const TensorEntry& tensor) : tensor_(tensor), layout_(PlaceOf(tensor.weight)) {}
   // The next bytes of the section, in order; every call but the last one brings a multiple of 4 bytes.
   void Update(const uint8_t* bytes, int64_t n_bytes);
   uint64_t checksum() const { return hasher_.Digest(); }
@@ -23,7 +23,7 @@ class TensorScan {
   void Scan(WeightType type, int64_t begin, int64_t end, const uint8_t* bytes, int64_t n_bytes,
             int64_t* first) const;
   const TensorEntry& tensor_;
-  const SectionLayout layout_;
+  const WeightPlace layout_;
   Hasher64 hasher_;
   int64_t position_ = 0;                     // in the section
   int64_t bad_value_ = -1, bad_scale_ = -1;  // element index, -1 none

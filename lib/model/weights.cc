@@ -21,31 +21,45 @@ class Tensors {
   std::map<std::pair<TensorRole, int32_t>, const TensorEntry*> by_role_;
 };
 
+// Where prepared tensors come from and go to.
+struct Place {
+  const ModelFile* file;
+  Device* device;
+  MemoryMeter* meter;
+  PreparedMemory* memory;
+};
+
 // Prepares tensors of one layer; the first that is missing is remembered.
 class Preparer {
  public:
-  Preparer(const Tensors& tensors, Device* device, int32_t layer) : tensors_(tensors), device_(device), layer_(layer) {}
+  Preparer(const Tensors& tensors, const Place& place, int32_t layer)
+      : tensors_(tensors), place_(place), layer_(layer) {}
 
   // Roles with the same columns, rows behind each other; biases [i] 0: none.
-  void Fill(std::initializer_list<TensorRole> roles, std::initializer_list<TensorRole> biases, Matrix* out) {
+  void Fill(std::initializer_list<TensorRole> roles, std::initializer_list<TensorRole> biases, Matrix* out,
+            MatrixUse use = MatrixUse::kProducts) {
+    std::vector<const TensorEntry*> entries;
     std::vector<Weight> weights;
     std::vector<const float*> vectors;
     for (TensorRole role : roles) {
-      const TensorEntry* tensor = tensors_.Find(role, layer_);
-      if (tensor == nullptr) return Miss(role);
-      weights.push_back(tensor->weight);
+      entries.push_back(tensors_.Find(role, layer_));
+      if (entries.back() == nullptr) return Miss(role);
+      weights.push_back(entries.back()->weight);
     }
     for (TensorRole role : biases) {
       const TensorEntry* tensor = tensors_.Find(role, layer_);
       vectors.push_back(tensor == nullptr ? nullptr : static_cast<const float*>(tensor->weight.data));
     }
-    if (status_.ok()) status_ = device_->Prepare(weights, vectors, out);
+    if (!status_.ok()) return;
+    status_ = place_.memory->Prepare(place_.device, place_.meter, weights, vectors, use, out);
+    for (size_t i = 0; status_.ok() && i < entries.size(); ++i) Drop(*entries[i], use);
   }
 
   void Fill(TensorRole role, bool required, DevicePtr<const float>* out) {
     const TensorEntry* tensor = tensors_.Find(role, layer_);
     if (tensor != nullptr)
-      *out = device_->PrepareVector(static_cast<const float*>(tensor->weight.data), tensor->weight.rows * tensor->weight.cols);
+      *out = place_.device->PrepareVector(static_cast<const float*>(tensor->weight.data),
+                                          tensor->weight.rows * tensor->weight.cols);
     if (tensor == nullptr && required) Miss(role);
   }
 
@@ -54,18 +68,27 @@ class Preparer {
  private:
   void Miss(TensorRole role) {
     if (!status_.ok()) return;
-    status_ = layer_ < 0 ? Error(Code::kBadModel, "tensor %s is missing", TensorRoleName(role))
-                         : Error(Code::kBadModel, "tensor %s of layer %d is missing", TensorRoleName(role), layer_);
+    status_ = layer_ < 0
+                  ? Error(Code::kBadModel, "tensor %s is missing", TensorRoleName(role))
+                  : Error(Code::kBadModel, "tensor %s of layer %d is missing", TensorRoleName(role), layer_);
   }
+  // What has a form of its own now is not read from the file again, and must not take memory twice.
+  void Drop(const TensorEntry& tensor, MatrixUse use) const {
+    if (place_.device->PreparedBytes({&tensor.weight, 1}, use) == 0) return;
+    const int64_t bytes = place_.file->Drop(tensor);
+    if (place_.meter != nullptr) place_.meter->Give(bytes);
+  }
+
   const Tensors& tensors_;
-  Device* device_;
+  const Place place_;
   const int32_t layer_;
   Status status_;
 };
 
-Status PrepareLayer(const Tensors& tensors, const ModelConfig& config, int32_t layer, Device* device, LayerMatrices* out) {
+Status PrepareLayer(const Tensors& tensors, const ModelConfig& config, int32_t layer, const Place& place,
+                    LayerMatrices* out) {
   using R = TensorRole;
-  Preparer p(tensors, device, layer);
+  Preparer p(tensors, place, layer);
   p.Fill(R::kAttentionNorm, true, &out->attention_norm);
   p.Fill(R::kFfnNorm, true, &out->ffn_norm);
   p.Fill(R::kQueryNorm, config.qk_norm, &out->query_norm);
@@ -80,22 +103,53 @@ Status PrepareLayer(const Tensors& tensors, const ModelConfig& config, int32_t l
 
 }  // namespace
 
-Result<Weights> Weights::Prepare(const ModelFile& file, Device* device) {
+PreparedMemory::~PreparedMemory() {
+  for (const Block& block : blocks_) device_->Free(block.at, block.bytes);
+  if (meter_ != nullptr) meter_->Give(bytes_);
+}
+
+void PreparedMemory::Swap(PreparedMemory& o) noexcept {
+  std::swap(device_, o.device_);
+  std::swap(meter_, o.meter_);
+  std::swap(blocks_, o.blocks_);
+  std::swap(bytes_, o.bytes_);
+}
+
+Status PreparedMemory::Prepare(Device* device, MemoryMeter* meter, Span<const Weight> tensors,
+                               Span<const float* const> biases, MatrixUse use, Matrix* out) {
+  device_ = device, meter_ = meter;
+  const int64_t bytes = device->PreparedBytes(tensors, use);
+  if (meter != nullptr)
+    KVC_RETURN_IF_ERROR(meter->Take(bytes, "the weights as this processor multiplies them"));
+  const Status status = device->Prepare(tensors, biases, use, out);
+  if (!status.ok()) {
+    if (meter != nullptr) meter->Give(bytes);
+    return status;
+  }
+  if (out->bytes > 0) blocks_.push_back({out->memory, out->bytes});
+  bytes_ += bytes;
+  return {};
+}
+
+Result<Weights> Weights::Prepare(const ModelFile& file, Device* device, MemoryMeter* meter) {
   const ModelConfig& config = file.config();
   const Tensors tensors(file);
   Weights w;
+  const Place place{&file, device, meter, &w.memory};
   w.shape.hidden = config.hidden_size, w.shape.ffn = config.ffn_size, w.shape.vocab = config.vocab_size;
-  w.shape.n_heads = config.n_heads, w.shape.n_kv_heads = config.n_kv_heads, w.shape.head_dim = config.head_dim;
+  w.shape.n_heads = config.n_heads, w.shape.n_kv_heads = config.n_kv_heads,
+  w.shape.head_dim = config.head_dim;
   w.shape.norm_eps = static_cast<float>(config.norm_eps);
-  Preparer p(tensors, device, -1);
-  p.Fill({TensorRole::kEmbedding}, {}, &w.embedding);
+  Preparer p(tensors, place, -1);
+  p.Fill({TensorRole::kEmbedding}, {}, &w.embedding,
+         config.tied_head ? MatrixUse::kProducts : MatrixUse::kRows);
   p.Fill(TensorRole::kFinalNorm, true, &w.final_norm);
   if (!config.tied_head) p.Fill({TensorRole::kOutputHead}, {}, &w.output_head);
   KVC_RETURN_IF_ERROR(p.status());
   if (config.tied_head) w.output_head = w.embedding;
   w.layers.resize(static_cast<size_t>(config.n_layers));
   for (int32_t i = 0; i < config.n_layers; ++i)
-    KVC_RETURN_IF_ERROR(PrepareLayer(tensors, config, i, device, &w.layers[static_cast<size_t>(i)]));
+    KVC_RETURN_IF_ERROR(PrepareLayer(tensors, config, i, place, &w.layers[static_cast<size_t>(i)]));
   return w;
 }
 

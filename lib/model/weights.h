@@ -2,19 +2,52 @@
 #pragma once
 #include <vector>
 
+#include "lib/base/memory_meter.h"
 #include "lib/model/model_file.h"
 #include "lib/ops/device.h"
 
 namespace kvc {
+
+// Device memory that matrices own, counted while this lives. Movable.
+class PreparedMemory {
+ public:
+  PreparedMemory() = default;
+  PreparedMemory(PreparedMemory&& o) noexcept { Swap(o); }
+  PreparedMemory& operator=(PreparedMemory&& o) noexcept {
+    Swap(o);
+    return *this;
+  }
+  ~PreparedMemory();
+  // Device::Prepare, its memory taken through the meter (null: not counted) beforehand. On failure nothing is
+  // kept.
+  Status Prepare(Device* device, MemoryMeter* meter, Span<const Weight> tensors,
+                 Span<const float* const> biases, MatrixUse use, Matrix* out);
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  void Swap(PreparedMemory& o) noexcept;
+  struct Block {
+    DeviceBytes at;
+    int64_t bytes;
+  };
+  Device* device_ = nullptr;
+  MemoryMeter* meter_ = nullptr;
+  std::vector<Block> blocks_;
+  int64_t bytes_ = 0;
+};
 
 struct Weights {
   NetworkShape shape;
   Matrix embedding, output_head;
   DevicePtr<const float> final_norm;
   std::vector<LayerMatrices> layers;
+  PreparedMemory memory;
 
-  // Prepares every tensor of the file, which must outlive the result. kBadModel names a tensor that is missing.
-  static Result<Weights> Prepare(const ModelFile& file, Device* device);
+  // Prepares every tensor of the file, one matrix at a time; device and meter outlive the result, and so does
+  // the file, since what needs no other form stays there. meter: may be null; it has counted the file's
+  // tensors where they are mapped, and they leave it as they are dropped. kBadModel names a tensor that is
+  // missing; kMemory.
+  static Result<Weights> Prepare(const ModelFile& file, Device* device, MemoryMeter* meter = nullptr);
 };
 
 }  // namespace kvc

@@ -63,9 +63,11 @@ class Device {
   virtual Status Zero(Stream* s, DeviceBytes at, int64_t bytes) = 0;
 
   // ---- weights ----
-  // Makes the device's own form of tensors [rows, cols] of a file, which stay valid for the life of the matrix.
-  // biases[i] null: none. tables: rows will be looked up (Embed). kept: what the form takes beside the file.
-  virtual Status Prepare(Span<const Weight> tensors, Span<const float* const> biases, Matrix* out) = 0;
+  // Makes the device's own form of tensors [rows, cols] of a file. Tensors whose PreparedBytes are 0 are used as they
+  // lie and stay valid for the life of the matrix, as do the biases; the others are not read again. biases[i] null: none.
+  virtual Status Prepare(Span<const Weight> tensors, Span<const float* const> biases, MatrixUse use, Matrix* out) = 0;
+  // What Prepare allocates for the tensors of one matrix (Matrix::memory, to be freed by the caller).
+  virtual int64_t PreparedBytes(Span<const Weight> tensors, MatrixUse use) const = 0;
   virtual DevicePtr<const float> PrepareVector(const float* values, int32_t n) = 0;
 
   // ---- the network ----

@@ -24,6 +24,10 @@ const DeviceKind kKinds[] = {
 
 Span<const DeviceKind> DeviceKinds() { return {kKinds, sizeof kKinds / sizeof *kKinds}; }
 
+WeightLayout PreferredLayout() {
+  return BestKernels().prefers_panels ? WeightLayout::kPanels16 : WeightLayout::kRowMajor;
+}
+
 Result<std::unique_ptr<Device>> OpenDevice(const std::string& spec, int n_threads) {
 #if defined(KVC_FIRST_DEVICE)
   if (spec.empty() || spec == "auto" || spec == "cpu") return KVC_FIRST_DEVICE.create("cpu", n_threads);

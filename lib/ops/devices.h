@@ -21,4 +21,7 @@ Span<const DeviceKind> DeviceKinds();
 // "auto" or empty, a name, a name with a number. kInvalid: no such name; kUnsupported: not on this machine.
 Result<std::unique_ptr<Device>> OpenDevice(const std::string& spec, int n_threads);
 
+// The layout of weights that this machine's processor multiplies without packing them first.
+WeightLayout PreferredLayout();
+
 }  // namespace kvc

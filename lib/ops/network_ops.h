@@ -1,5 +1,5 @@
-// The parts of a layer that know no cache: over n rows, each a token of some session. n rows of one input give the same
-// bits as one row each (DeviceInfo::batch_invariant).
+// The parts of a layer that know no cache: over n rows, each a token of some session. n rows of one input
+// give the same bits as one row each (DeviceInfo::batch_invariant).
 #pragma once
 #include <cstdint>
 
@@ -8,12 +8,17 @@
 
 namespace kvc {
 
+// What a matrix is for: products, and rows that are looked up besides; or rows only (Embed).
+enum class MatrixUse : uint8_t { kProducts, kRows };
+
 // A matrix as a device wants it: one or more tensors of a file with the same columns, rows behind each other.
-// Device::Prepare makes it; only the device that made it looks inside.
+// Device::Prepare makes it; only the device that made it looks inside. What it took is given back by
+// Device::Free.
 struct Matrix {
   static constexpr int kMaxParts = 3;
   struct Part {
     WeightType type = WeightType::kF32;
+    WeightLayout layout = WeightLayout::kRowMajor;
     int32_t rows = 0, group = 0;
     DevicePtr<const uint8_t> data;
     DevicePtr<const uint16_t> scales;
@@ -21,6 +26,8 @@ struct Matrix {
   };
   int32_t n_parts = 0, cols = 0;
   Part parts[kMaxParts];
+  DeviceBytes memory;  // [bytes] of the device's own form; null where the tensors are used as they lie
+  int64_t bytes = 0;
   int32_t rows() const {
     int32_t n = 0;
     for (int i = 0; i < n_parts; ++i) n += parts[i].rows;
@@ -31,10 +38,10 @@ struct Matrix {
 enum class Activation : uint8_t { kSilu = 0, kGeluTanh = 1 };
 
 struct LayerMatrices {
-  DevicePtr<const float> attention_norm, ffn_norm;              // [hidden]
-  DevicePtr<const float> attention_post_norm, ffn_post_norm;    // of what a block adds; null: none
-  DevicePtr<const float> query_norm, key_norm;                  // [D] per head, null: none
-  Matrix qkv;      // query, key, value
+  DevicePtr<const float> attention_norm, ffn_norm;            // [hidden]
+  DevicePtr<const float> attention_post_norm, ffn_post_norm;  // of what a block adds; null: none
+  DevicePtr<const float> query_norm, key_norm;                // [D] per head, null: none
+  Matrix qkv;                                                 // query, key, value
   Matrix output;
   Matrix gate_up;  // gate, up
   Matrix down;
@@ -97,9 +104,9 @@ struct SampleArgs {
   float top_p = 0;    // of the likeliest tokens, as few as reach this share; 0 or 1: all
   int32_t top_k = 0;  // only so many of the likeliest; 0: all
   uint64_t seed = 0;
-  int64_t draw = 0;           // number of the draw: same logits, seed and number, same token
-  DevicePtr<float> weights;   // scratch [n]; not needed for greedy
-  int32_t* token = nullptr;   // -1: no logit is a finite number
+  int64_t draw = 0;          // number of the draw: same logits, seed and number, same token
+  DevicePtr<float> weights;  // scratch [n]; not needed for greedy
+  int32_t* token = nullptr;  // -1: no logit is a finite number
 };
 
 }  // namespace kvc

@@ -6,11 +6,12 @@ namespace kvc {
 
 // Numbers are those of the model file (models/kvc_model.fbs).
 enum class WeightType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kInt8 = 3, kInt4 = 4 };
-// How the rows of a weight lie in memory. Row major now; panels per instruction set get further values.
-enum class WeightLayout : uint8_t { kRowMajor = 0 };
+// How the rows of a weight lie in memory: one after the other, or as lanes of panels (lib/ops/weight_panels.h).
+enum class WeightLayout : uint8_t { kRowMajor = 0, kPanels16 = 1 };
 
 // A matrix [rows, cols]; row r makes output r. int8/int4: value = code * scale[r, c / group], codes two's
-// complement (int4: two a byte, low nibble first, -8..7), scales f16 [rows, cols / group].
+// complement (int4: two a byte, low nibble first, -8..7), scales f16 [rows, cols / group]. So in row major;
+// weight_panels.h says how panels hold the same values.
 struct Weight {
   WeightType type = WeightType::kF32;
   WeightLayout layout = WeightLayout::kRowMajor;

@@ -6,6 +6,7 @@
 #include "include/kvc/kvc.h"
 #include "lib/base/half.h"
 #include "lib/model/model_check.h"
+#include "lib/ops/devices.h"
 #include "models/convert/head_scores_json.h"
 #include "models/convert/output_file.h"
 #include "models/convert/printable.h"
@@ -219,6 +220,14 @@ void Describe(const std::string& source, const ConvertOptions& options, Checkpoi
   content.source = checkpoint->kind + ": " + base;
 }
 
+// Matrices that are multiplied; of a table that is only looked up few rows are ever read.
+bool Packs(const SourceTensor& tensor, const TensorPlan& plan, const ConvertOptions& options,
+           const ModelConfig& config) {
+  if (options.layout == WeightLayout::kRowMajor || IsVectorRole(tensor.role)) return false;
+  if (tensor.role == TensorRole::kEmbedding && !config.tied_head) return false;
+  return FitsPanels({plan.type, WeightLayout::kRowMajor, plan.rows, plan.cols, plan.group, nullptr, nullptr});
+}
+
 std::vector<TensorPlan> PlanTensors(const ConvertOptions& options, Checkpoint* checkpoint,
                                     std::vector<Target>* targets) {
   std::vector<TensorPlan> plans;
@@ -230,6 +239,8 @@ std::vector<TensorPlan> PlanTensors(const ConvertOptions& options, Checkpoint* c
     if (wanted_codes && !IsVectorRole(tensor.role) && target.group == 0) ++n_kept;
     targets->push_back(target);
     plans.push_back({tensor.role, tensor.layer, target.type, tensor.rows, tensor.cols, target.group});
+    if (Packs(tensor, plans.back(), options, checkpoint->content.config))
+      plans.back().layout = options.layout;
   }
   if (n_kept > 0) {
     checkpoint->warnings.push_back(
@@ -239,6 +250,22 @@ std::vector<TensorPlan> PlanTensors(const ConvertOptions& options, Checkpoint* c
 }
 
 }  // namespace
+
+std::vector<std::string> PackTargets() {
+  return {"none", "native", "avx2", "avx512", "avx512vnni", "neon", "neondot"};
+}
+
+// One geometry serves them all.
+Result<WeightLayout> LayoutFor(const std::string& target) {
+  if (target == "none") return WeightLayout::kRowMajor;
+  if (target == "native") return PreferredLayout();
+  const std::vector<std::string> targets = PackTargets();
+  if (std::find(targets.begin(), targets.end(), target) != targets.end()) return WeightLayout::kPanels16;
+  std::string names;
+  for (const std::string& name : targets) names += (names.empty() ? "" : ", ") + name;
+  return Error(Code::kInvalid, "weights cannot be packed for \"%.32s\"; allowed: %s", target.c_str(),
+               names.c_str());
+}
 
 Status Convert(const std::string& source, const std::string& out_path, const ConvertOptions& options,
                ConvertReport* report) {
@@ -256,6 +283,7 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
   std::vector<TensorPlan> plans = PlanTensors(options, &checkpoint, &targets);
   report->kind = checkpoint.kind, report->architecture = checkpoint.content.config.architecture;
   report->name = checkpoint.content.config.name, report->n_tensors = static_cast<int32_t>(plans.size());
+  for (const TensorPlan& plan : plans) report->n_packed += plan.layout != WeightLayout::kRowMajor;
   report->warnings = checkpoint.warnings;
   const Status content = CompleteContent(&checkpoint.content, plans);
   if (!content.ok()) return Status(content.code(), source + ": " + content.message());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/base/status.h"
+#include "lib/ops/tensor.h"
 
 namespace kvc {
 
@@ -25,9 +26,10 @@ struct ConvertProgress {
 
 struct ConvertOptions {
   WeightChoice weights = WeightChoice::kKeep;
-  int32_t group = 32;                         // 32, 64 or 128
-  std::vector<std::string> head_score_files;  // JSON (head_scores_json.h), stored in this order
-  std::string name;                           // empty: the source's own, or that of the file or directory
+  int32_t group = 32;                             // 32, 64 or 128
+  WeightLayout layout = WeightLayout::kRowMajor;  // panels: of every matrix that is multiplied and fits
+  std::vector<std::string> head_score_files;      // JSON (head_scores_json.h), stored in this order
+  std::string name;                               // empty: the source's own, or that of the file or directory
   // Called often; false stops with kCancelled. May be null.
   std::function<bool(const ConvertProgress&)> progress;
 };
@@ -37,8 +39,14 @@ struct ConvertReport {
   int32_t n_tensors = 0;
   int64_t bytes_read = 0, bytes_written = 0;  // tensors alone
   int64_t peak_buffer_bytes = 0;              // taken at once for tensor data
+  int32_t n_packed = 0;                       // tensors in panels
   std::vector<std::string> warnings;
 };
+
+// For which processors weights can be packed: "none", "native" (this one), instruction sets. kInvalid:
+// another name.
+std::vector<std::string> PackTargets();
+Result<WeightLayout> LayoutFor(const std::string& target);
 
 // source: a Hugging Face directory, a GGUF file or a llama2.c checkpoint, told apart by content. Memory stays
 // below the largest tensor plus 64 MiB. On any failure out_path is as it was. kNotFound, kIo: a file that is

@@ -74,9 +74,10 @@ std::vector<uint8_t> BuildDirectory(const ModelFileContent& content, const std::
   std::vector<Offset<schema::Tensor>> tensor_list;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorPlan& t = tensors[i];
-    tensor_list.push_back(schema::CreateTensor(
-        b, static_cast<schema::TensorRole>(t.role), t.layer, static_cast<schema::WeightType>(t.type),
-        schema::WeightLayout::RowMajor, t.rows, t.cols, t.group, static_cast<uint32_t>(i)));
+    tensor_list.push_back(schema::CreateTensor(b, static_cast<schema::TensorRole>(t.role), t.layer,
+                                               static_cast<schema::WeightType>(t.type),
+                                               static_cast<schema::WeightLayout>(t.layout), t.rows, t.cols,
+                                               t.group, static_cast<uint32_t>(i), t.plain_checksum));
   }
   std::vector<Offset<schema::Section>> section_list;
   for (const SectionEntry& s : sections) {

@@ -23,7 +23,7 @@ TensorEntry EntryOf(const TensorPlan& plan) {
   TensorEntry entry;
   entry.role = plan.role, entry.layer = plan.layer;
   entry.weight.type = plan.type, entry.weight.rows = plan.rows, entry.weight.cols = plan.cols;
-  entry.weight.group = plan.group;
+  entry.weight.group = plan.group, entry.weight.layout = plan.layout;
   return entry;
 }
 
@@ -69,6 +69,10 @@ class FileWriter final : public ModelWriter {
       if (index_ == entries_.size()) {
         return Error(Code::kInternal, "%s: %lld bytes after the last tensor", path_.c_str(),
                      static_cast<long long>(n_bytes));
+      }
+      if (packs_) {
+        KVC_RETURN_IF_ERROR(Keep(&bytes, &n_bytes));
+        continue;
       }
       // The zeros between codes and scales are ours to write.
       const bool in_data = position_ < layout_.data_bytes;
@@ -119,11 +123,55 @@ class FileWriter final : public ModelWriter {
   Status BeginTensor() {
     KVC_RETURN_IF_ERROR(WriteZeros(RoundUp(file_->size(), kSectionAlignment) - file_->size()));
     sections_[index_].offset = static_cast<uint64_t>(file_->size());
-    layout_ = LayoutOf(entries_[index_].weight);
+    layout_ = PlaceOf(entries_[index_].weight);
     sections_[index_].size = static_cast<uint64_t>(layout_.n_bytes);
     position_ = 0;
+    packs_ = plans_[index_].layout != WeightLayout::kRowMajor && plans_[index_].plain_checksum == 0;
+    if (packs_) {
+      Weight rows = entries_[index_].weight;
+      rows.layout = WeightLayout::kRowMajor;
+      plain_ = PlaceOf(rows);
+      rows_.assign(static_cast<size_t>(plain_.n_bytes), uint8_t{0});
+    }
     scan_ = std::make_unique<TensorScan>(entries_[index_]);
     return {};
+  }
+
+  // Takes the next bytes of a tensor that is packed once it is whole; first codes, then scales, zeros between
+  // them.
+  Status Keep(const uint8_t** bytes, int64_t* n_bytes) {
+    const bool in_data = position_ < plain_.data_bytes;
+    const int64_t n = std::min(*n_bytes, (in_data ? plain_.data_bytes : plain_.n_bytes) - position_);
+    std::memcpy(rows_.data() + position_, *bytes, static_cast<size_t>(n));
+    position_ += n, *bytes += n, *n_bytes -= n;
+    if (position_ == plain_.data_bytes && plain_.scales_bytes > 0) position_ = plain_.scales_offset;
+    return position_ == plain_.n_bytes ? Pack() : Status();
+  }
+
+  Status Pack() {
+    TensorEntry rows = entries_[index_];
+    rows.weight.layout = WeightLayout::kRowMajor;
+    TensorScan scan(rows);
+    scan.Update(rows_.data(), plain_.n_bytes);
+    const Status finite = scan.CheckFinite();
+    if (!finite.ok()) return Status(finite.code(), path_ + ": " + finite.message());
+    plans_[index_].plain_checksum = scan.checksum();
+    Weight from = rows.weight;
+    from.data = rows_.data();
+    from.scales = reinterpret_cast<const uint16_t*>(rows_.data() + plain_.scales_offset);
+    position_ = 0, packs_ = false;
+    std::vector<uint8_t> panel(static_cast<size_t>(PanelBytes(from)));
+    for (int32_t p = 0; p < PanelsOf(from.rows); ++p) {
+      PackElements(from, p, panel.data());
+      KVC_RETURN_IF_ERROR(Collect(panel.data(), PanelBytes(from)));
+    }
+    std::vector<uint16_t> scales(static_cast<size_t>(PanelScales(from)));
+    for (int32_t p = 0; p < PanelsOf(from.rows) && !scales.empty(); ++p) {
+      PackScales(from, p, scales.data());
+      KVC_RETURN_IF_ERROR(Collect(reinterpret_cast<const uint8_t*>(scales.data()), 2 * PanelScales(from)));
+    }
+    rows_ = {};
+    return EndTensor();
   }
 
   Status EndTensor() {
@@ -154,14 +202,17 @@ class FileWriter final : public ModelWriter {
   const std::unique_ptr<AtomicFile> file_;
   const std::string path_;
   const ModelFileContent content_;
-  const std::vector<TensorPlan> plans_;
+  std::vector<TensorPlan> plans_;
   const std::vector<TensorEntry> entries_;
   std::vector<SectionEntry> sections_;
   int64_t directory_bytes_ = 0;
   size_t index_ = 0;      // tensor being written
-  SectionLayout layout_;  // of it
+  WeightPlace layout_;    // of it
   int64_t position_ = 0;  // in its section
   std::unique_ptr<TensorScan> scan_;
+  bool packs_ = false;          // it comes in row major and goes out in panels
+  WeightPlace plain_;           // of it in row major
+  std::vector<uint8_t> rows_;   // its bytes so far
   std::vector<uint8_t> block_;  // its newest bytes, not yet written
   int64_t n_collected_ = 0;
 };
@@ -209,7 +260,8 @@ Status RewriteHeadScores(const std::string& in_path, const std::string& out_path
   const ModelFile& in = *opened.value();
   std::vector<TensorPlan> plans;
   for (const TensorEntry& t : in.tensors()) {
-    plans.push_back({t.role, t.layer, t.weight.type, t.weight.rows, t.weight.cols, t.weight.group});
+    plans.push_back({t.role, t.layer, t.weight.type, t.weight.rows, t.weight.cols, t.weight.group,
+                     t.weight.layout, t.plain_checksum});
   }
   ModelFileContent content{in.config(), in.tokenizer_spec(), in.turn_format(),
                            tables,      in.created_by(),     in.source()};
@@ -217,7 +269,7 @@ Status RewriteHeadScores(const std::string& in_path, const std::string& out_path
       ModelWriter::Create(out_path, std::move(content), std::move(plans));
   if (!writer.ok()) return writer.status();
   for (const TensorEntry& t : in.tensors()) {
-    const SectionLayout layout = LayoutOf(t.weight);
+    const WeightPlace layout = PlaceOf(t.weight);
     KVC_RETURN_IF_ERROR(writer.value()->Append(t.weight.data, layout.data_bytes));
     if (layout.scales_bytes > 0)
       KVC_RETURN_IF_ERROR(writer.value()->Append(t.weight.scales, layout.scales_bytes));

@@ -19,12 +19,16 @@ struct ModelFileContent {
   std::string created_by, source;  // source: what it was converted from, for people
 };
 
-// A tensor to come: role, layer (-1 none), type, shape, group (int8, int4).
+// A tensor to come: role, layer (-1 none), type, shape, group (int8, int4), and how the file will have it.
 struct TensorPlan {
   TensorRole role{};
   int32_t layer = -1;
   WeightType type = WeightType::kF32;
   int32_t rows = 0, cols = 0, group = 0;
+  WeightLayout layout = WeightLayout::kRowMajor;
+  // In panels, of the tensor in row major. 0: the tensor comes in row major and is packed here; else it comes
+  // in panels.
+  uint64_t plain_checksum = 0;
 };
 
 // What no reader would take is refused: kBadModel, kUnsupported; the message names the field, and no file. A
@@ -40,7 +44,8 @@ class ModelWriter {
   virtual ~ModelWriter() = default;
   // Appends to the tensor now being written, in pieces of any size: first all codes or elements [rows, cols]
   // in file form, then (int8, int4) all scales f16 [rows, cols / group]. The next tensor starts when this one
-  // is complete. NaN or infinity among values or scales is kBadModel, at the tensor's end.
+  // is complete. A tensor that is packed here is held in memory until it is complete. NaN or infinity among
+  // values or scales is kBadModel, at the tensor's end.
   virtual Status Append(const void* data, int64_t n_bytes) = 0;
   virtual Status Finish() = 0;
 };

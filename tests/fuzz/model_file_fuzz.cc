@@ -21,11 +21,9 @@ void Open(const kvc::test::AlignedBytes& bytes) {
   unsigned sum = 0;
   for (const kvc::TensorEntry& t : file.tensors()) {
     const auto* data = static_cast<const uint8_t*>(t.weight.data);
-    for (int64_t i = 0; i < kvc::WeightRowBytes(t.weight.type, t.weight.cols) * t.weight.rows; ++i)
-      sum += data[i];
-    const int64_t n_scales =
-        t.weight.group > 0 ? int64_t{t.weight.rows} * (t.weight.cols / t.weight.group) : 0;
-    for (int64_t i = 0; i < n_scales; ++i) sum += t.weight.scales[i];
+    const kvc::WeightPlace place = kvc::PlaceOf(t.weight);
+    for (int64_t i = 0; i < place.data_bytes; ++i) sum += data[i];
+    for (int64_t i = 0; i < place.scales_bytes / 2; ++i) sum += t.weight.scales[i];
   }
   if (file.DescribeJson().size() + sum == 0) std::abort();
   kvc::test::ModelRun::Run(bytes, static_cast<uint8_t>(bytes.size() + sum));

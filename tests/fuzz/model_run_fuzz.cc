@@ -217,7 +217,7 @@ void ChangeTensor(Input* in, bool fit, RawModelFile* raw) {
   if (!fit || w.rows < 1 || w.cols < 1 || w.group < 0 || int64_t{w.rows} * w.cols > 65536) return;
   if (w.group > 0 && w.cols % w.group != 0) return;
   std::vector<uint8_t>& bytes = raw->section_bytes[at];
-  const kvc::SectionLayout layout = kvc::LayoutOf(w);
+  const kvc::WeightPlace layout = kvc::PlaceOf(w);
   bytes.resize(static_cast<size_t>(layout.n_bytes), 0x11);
   std::fill(bytes.begin() + layout.data_bytes, bytes.end(), uint8_t{0});
   for (int64_t i = layout.scales_offset; i + 1 < layout.n_bytes && layout.scales_bytes > 0; i += 2)

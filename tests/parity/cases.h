@@ -8,6 +8,7 @@
 
 #include "lib/base/half.h"
 #include "lib/ops/cpu/kernel_table.h"
+#include "lib/ops/weight_panels.h"
 
 namespace kvc::parity {
 
@@ -107,12 +108,16 @@ class MatMulData {
       for (int64_t i = 0; i < int64_t{c.n} * c.cols; ++i)
         xq_.push_back(static_cast<int8_t>(random.Bits() % 255 - 127));
       xs_ = random.Floats(int64_t{c.n} * c.cols / c.group, 0.001f, 0.02f);
+      for (size_t i = 0; i < xq_.size(); i += static_cast<size_t>(c.group)) {
+        sums_.push_back(0);
+        for (size_t j = i; j < i + static_cast<size_t>(c.group); ++j) sums_.back() += xq_[j];
+      }
     }
     weight_.data = data_.data(), weight_.scales = scales_.data();
     args.w = &weight_, args.x = x_.data(), args.xq = xq_.data(), args.xs = xs_.data(),
     args.bias = bias_.data();
     args.y = y.data(), args.x_stride = c.cols, args.y_stride = c.rows, args.n = c.n;
-    args.row_begin = 0, args.row_end = c.rows;
+    args.row_begin = 0, args.row_end = c.rows, args.sums = sums_.data();
   }
   MatMulData(const MatMulData&) = delete;
 
@@ -174,6 +179,26 @@ class MatMulData {
   std::vector<uint16_t> scales_;
   std::vector<float> x_, bias_, xs_;
   std::vector<int8_t> xq_;
+  std::vector<int32_t> sums_;
+};
+
+// A weight in panels, in memory of its own.
+class PackedWeight {
+ public:
+  explicit PackedWeight(const Weight& from) {
+    lines_.resize(static_cast<size_t>(PlaceOf(ShapeInPanels(from)).n_bytes + 63) / 64);
+    uint8_t* at = lines_.data()->bytes;
+    for (int32_t p = 0; p < PanelsOf(from.rows); ++p) PackPanel(from, p, at);
+    weight = PanelsAt(from, at);
+  }
+  PackedWeight(const PackedWeight&) = delete;
+  Weight weight;
+
+ private:
+  struct alignas(64) Line {
+    uint8_t bytes[64];
+  };
+  std::vector<Line> lines_;
 };
 
 // Causal attention: n_q rows, the first of which sees first_visible + 1 keys.

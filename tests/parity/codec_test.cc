@@ -1,6 +1,8 @@
 // Stored vectors and quantised activations: known answers, bounds, and the same bits from every table.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "tests/parity/cases.h"
 
 namespace kvc::parity {
@@ -218,12 +220,21 @@ TEST(QuantizeRowParity, SameBitsHalfAStepAndZeros) {
     for (int32_t i = 0; i < group; ++i) x[static_cast<size_t>(2 * group + i)] *= 1e-44f;
     std::vector<int8_t> reference(x.size());
     std::vector<float> reference_scales(4);
-    ReferenceKernels().quantize_row(x.data(), 4 * group, group, reference.data(), reference_scales.data());
+    std::vector<int32_t> reference_sums(4);
+    ReferenceKernels().quantize_row(x.data(), 4 * group, group, reference.data(), reference_scales.data(),
+                                    reference_sums.data());
     EXPECT_EQ(1, reference_scales[1]);
     for (const KernelTable* table : Tables()) {
       std::vector<int8_t> codes(x.size());
       std::vector<float> scales(4);
-      table->quantize_row(x.data(), 4 * group, group, codes.data(), scales.data());
+      std::vector<int32_t> sums(4);
+      table->quantize_row(x.data(), 4 * group, group, codes.data(), scales.data(), sums.data());
+      for (int32_t g = 0; g < 4; ++g)
+        ASSERT_EQ(std::accumulate(&codes[static_cast<size_t>(g * group)],
+                                  &codes[static_cast<size_t>(g * group)] + group, 0),
+                  sums[static_cast<size_t>(g)])
+            << table->name << " group " << group;
+      ASSERT_EQ(reference_sums, sums);
       ASSERT_EQ(reference, codes) << table->name << " group " << group;
       ASSERT_EQ(reference_scales, scales) << table->name << " group " << group;
       for (size_t i = 0; i < x.size(); ++i) {

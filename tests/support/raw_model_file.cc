@@ -14,13 +14,21 @@ RawModelFile RawModelFile::Tiny(const TinyModelOptions& options) {
   RawModelFile raw;
   raw.content = TinyModelContent(options);
   raw.tensors = TinyModelTensors(options);
-  for (const TensorPlan& plan : raw.tensors) {
+  for (TensorPlan& plan : raw.tensors) {
     std::vector<uint8_t> bytes = TinyTensorBytes(options, plan);
     Weight weight;
     weight.type = plan.type, weight.rows = plan.rows, weight.cols = plan.cols, weight.group = plan.group;
-    const SectionLayout layout = LayoutOf(weight);
+    const WeightPlace layout = PlaceOf(weight);
     const auto gap = layout.scales_bytes > 0 ? layout.scales_offset - layout.data_bytes : 0;
     bytes.insert(bytes.begin() + layout.data_bytes, static_cast<size_t>(gap), uint8_t{0});
+    if (plan.layout == WeightLayout::kPanels16) {
+      plan.plain_checksum = Hash64(bytes.data(), bytes.size());
+      weight.data = bytes.data(),
+      weight.scales = reinterpret_cast<const uint16_t*>(bytes.data() + layout.scales_offset);
+      std::vector<uint8_t> panels(static_cast<size_t>(PlaceOf(ShapeInPanels(weight)).n_bytes));
+      for (int32_t p = 0; p < PanelsOf(weight.rows); ++p) PackPanel(weight, p, panels.data());
+      bytes = std::move(panels);
+    }
     raw.section_bytes.push_back(std::move(bytes));
   }
   return raw;

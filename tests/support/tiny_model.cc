@@ -10,6 +10,7 @@
 
 #include "lib/base/half.h"
 #include "lib/base/mapped_file.h"
+#include "lib/ops/weight_panels.h"
 #include "lib/base/philox.h"
 #include "lib/model/model_check.h"
 
@@ -120,6 +121,9 @@ std::vector<TensorPlan> TinyModelTensors(const TinyModelOptions& o) {
       while (plan.cols % plan.group != 0 || (plan.type == WeightType::kInt4 && plan.group % 2 != 0))
         --plan.group;
     }
+    const Weight shape{plan.type, WeightLayout::kRowMajor, plan.rows, plan.cols, plan.group, nullptr,
+                       nullptr};
+    if (!IsVectorRole(role) && FitsPanels(shape)) plan.layout = o.layout;
     plans.push_back(plan);
   };
   add(TensorRole::kEmbedding, -1);

@@ -18,6 +18,7 @@ struct TinyModelOptions {
   int32_t max_tokens = 4096, sliding_window = 0;
   WeightType type = WeightType::kF32;  // of all matrices
   int32_t group = 16;                  // int8, int4: clipped to the largest divisor of the columns below it
+  WeightLayout layout = WeightLayout::kRowMajor;  // of all matrices that fit it
   bool qk_norm = false, query_key_value_bias = false, output_bias = false, tied_head = false;
   RopeConfig rope;
   RopePairing rope_pairing = RopePairing::kHalf;

@@ -4,6 +4,9 @@
 #include "lib/ops/cpu/elementwise.inl.h"
 #include "lib/ops/cpu/matmul_float.inl.h"
 #include "lib/ops/cpu/matmul_int.inl.h"
+#include "lib/ops/cpu/panels.inl.h"
+#include "lib/ops/cpu/panels_float.inl.h"
+#include "lib/ops/cpu/panels_int.inl.h"
 #include "lib/ops/cpu/codec.inl.h"
 #include "lib/ops/cpu/attention.inl.h"
 #include "lib/ops/cpu/attend_tile.inl.h"
@@ -13,10 +16,17 @@ void MatMul(const MatMulArgs& a) {
   codes ? MatMulInt(a) : MatMulFloat(a);
 }
 
+void MatMulPanels(const MatMulArgs& a) {
+  const bool codes = a.w->type == WeightType::kInt8 || a.w->type == WeightType::kInt4;
+  codes ? CodePanelMatMul(a) : FloatPanelMatMul(a);
+}
+
 constexpr KernelTable Table(const char* name) {
   KernelTable t{};
   t.name = name;
   t.matmul = MatMul;
+  t.matmul_panels = MatMulPanels;
+  t.prefers_panels = true;
   t.quantize_row = QuantizeRow;
   t.rms_norm = RmsNorm;
   t.rope = ApplyRope;

@@ -127,14 +127,19 @@ inline float LargestAbs(const float* x, int32_t n) {
 // round half even(x / scale), limited to [-q_max, q_max]; NaN becomes some code.
 inline F Codes(F x, F scale, F q_max) { return Min(Max(Round(Div(x, scale)), Sub(Zero(), q_max)), q_max); }
 
-inline void QuantizeRow(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales) {
+// Sums of codes are whole numbers below 2^24: exact in f32, in any order.
+inline void QuantizeRow(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales, int32_t* sums) {
   for (int32_t g = 0; g * group < cols; ++g) {
     const float* in = x + g * group;
     const float scale = LargestAbs(in, group) / 127.0f;
     scales[g] = scale == 0 ? 1 : scale;
+    F sum = Zero();
     for (int32_t i = 0; i < group; i += kWidth) {
       const int n = Least(kWidth, group - i);
-      StoreI8N(codes + g * group + i, n, Codes(LoadN(in + i, n), Set(scales[g]), Set(127.0f)));
+      const F code = Codes(LoadN(in + i, n), Set(scales[g]), Set(127.0f));
+      sum = Add(sum, code);
+      StoreI8N(codes + g * group + i, n, code);
     }
+    sums[g] = static_cast<int32_t>(Sum(sum));
   }
 }

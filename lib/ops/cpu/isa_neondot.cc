@@ -11,16 +11,25 @@ namespace {
 // The kernel is written once over the names of the file above.
 #include "lib/ops/cpu/common.inl.h"
 #include "lib/ops/cpu/matmul_int.inl.h"
+#include "lib/ops/cpu/panels.inl.h"
+#include "lib/ops/cpu/panels_int.inl.h"
 
 void MatMul(const MatMulArgs& a) {
   const bool codes = a.w->type == WeightType::kInt8 || a.w->type == WeightType::kInt4;
   codes ? MatMulInt(a) : kNeonTable.matmul(a);
 }
 
+void MatMulPanels(const MatMulArgs& a) {
+  const bool codes = a.w->type == WeightType::kInt8 || a.w->type == WeightType::kInt4;
+  codes ? CodePanelMatMul(a) : kNeonTable.matmul_panels(a);
+}
+
 constexpr KernelTable Table() {
   KernelTable t{};
   t.name = "neondot";
   t.matmul = MatMul;
+  t.matmul_panels = MatMulPanels;
+  t.prefers_panels = true;
   return t;
 }
 

@@ -18,6 +18,8 @@ namespace {
 
 constexpr KernelTable kReference = {
     "ref",
+    false,
+    ref::MatMul,
     ref::MatMul,
     ref::QuantizeRow,
     ref::RmsNorm,
@@ -46,6 +48,8 @@ KernelTable FillMissing(KernelTable table, const KernelTable& below) {
     if (field == nullptr) field = other;
   };
   fill(table.matmul, below.matmul);
+  if (table.matmul_panels == nullptr) table.prefers_panels = below.prefers_panels;
+  fill(table.matmul_panels, below.matmul_panels);
   fill(table.quantize_row, below.quantize_row);
   fill(table.rms_norm, below.rms_norm);
   fill(table.rope, below.rope);

@@ -12,8 +12,9 @@ namespace kvc {
 
 // y[t * y_stride + r] = dot(x[t], w[r]) (+ bias[r]) for t in [0, n), r in [row_begin, row_end).
 // Each value depends on x[t] and w[r] alone: bit-equal for any n and any split of the rows.
-// int8/int4 weights multiply int8 activations: xq, xs from quantize_row with group = w->group; integer dot
+// int8/int4 weights multiply int8 activations: xq, xs, sums from quantize_row with group = w->group; integer dot
 // per group, then f32 sum over groups in order (dot * (xs * scale)). For those types x is not read.
+// Weights in panels: row_begin is a multiple of 16.
 struct MatMulArgs {
   const Weight* w;
   const float* x;     // [n, cols], row stride x_stride
@@ -23,6 +24,7 @@ struct MatMulArgs {
   float* y;
   int64_t x_stride, y_stride;
   int32_t n, row_begin, row_end;
+  const int32_t* sums = nullptr;  // [n, cols / group] dense: of the codes xq of a group; for panels
 };
 
 // The bit of query head j of a group in masks of who sees an entry. Groups beyond 32 have none (seen is null
@@ -94,10 +96,12 @@ struct AttendTileArgs {
 
 struct KernelTable {
   const char* name;
-  void (*matmul)(const MatMulArgs&);
-  // Symmetric int8 per group: scale = max|x| / 127 (1 if all zero), code = round half even(x / scale). cols %
-  // group == 0.
-  void (*quantize_row)(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales);
+  bool prefers_panels;                       // matmul_panels is the faster of the two, and of this table's own
+  void (*matmul)(const MatMulArgs&);         // weights in row major
+  void (*matmul_panels)(const MatMulArgs&);  // weights in panels
+  // Symmetric int8 per group: scale = max|x| / 127 (1 if all zero), code = round half even(x / scale), and the sum of
+  // the group's codes. cols % group == 0.
+  void (*quantize_row)(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales, int32_t* sums);
   // y = x / sqrt(mean(x^2) + eps) * weight. y may be x.
   void (*rms_norm)(const float* x, const float* weight, float eps, int32_t n, float* y);
   // In place rotation of one vector [D] by the angles whose cos and sin [D/2] are given.

@@ -1,8 +1,10 @@
 #include "lib/ops/cpu/matmul.h"
 
-#include "lib/ops/cpu/raw.h"
+#include <algorithm>
+#include <cassert>
 
 #include "lib/base/limits.h"
+#include "lib/ops/cpu/raw.h"
 
 namespace kvc {
 namespace {
@@ -20,108 +22,171 @@ int64_t Align64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 bool HasCodes(const Weight& w) { return w.type == WeightType::kInt8 || w.type == WeightType::kInt4; }
 
-struct Task {
-  const OpContext* ctx;
-  MatMulArgs args;
-  int32_t row_tile, n_token_tiles;
+struct Part {
+  Weight w;
+  const float* bias;
+  float* y;
+  int64_t y_stride;
+};
 
-  // Neighbouring items share their weights.
-  void Do(int64_t item) const {
-    MatMulArgs a = args;
-    const int32_t token = static_cast<int32_t>(item % n_token_tiles) * kTokenTile;
-    a.row_begin = static_cast<int32_t>(item / n_token_tiles) * row_tile;
-    a.row_end = a.row_begin + row_tile < a.w->rows ? a.row_begin + row_tile : a.w->rows;
-    a.n = args.n - token < kTokenTile ? args.n - token : kTokenTile;
-    if (a.xq == nullptr) {
-      a.x += token * a.x_stride;
-    } else {
-      a.xq += int64_t{token} * a.w->cols;
-      a.xs += int64_t{token} * (a.w->cols / a.w->group);
-    }
-    a.y += token * a.y_stride;
-    ctx->kernels->matmul(a);
+// Parts that take the same activations.
+struct Run {
+  Part parts[Matrix::kMaxParts];
+  int32_t n_parts = 0, group = 0;  // group 0: no part has codes
+  bool Takes(const Weight& w) const { return !HasCodes(w) || group == 0 || w.group == group; }
+  void Add(const Part& part) {
+    if (HasCodes(part.w)) group = part.w.group;
+    parts[n_parts++] = part;
   }
 };
 
-void QuantizeRows(const OpContext& ctx, const Weight& w, const float* x, int64_t x_stride, int32_t n,
-                  int8_t* codes, float* scales) {
-  const int64_t groups = w.cols / w.group;
-  auto one = [&](int64_t t, int) {
-    ctx.kernels->quantize_row(x + t * x_stride, w.cols, w.group, codes + t * w.cols, scales + t * groups);
+// Activations of one run: x, and rounded to groups where there are codes.
+MatMulArgs RoundRows(const OpContext& ctx, int32_t group, const float* x, int64_t stride, int32_t cols,
+                     int32_t n, const Hook<int64_t>& make_row, void* scratch) {
+  MatMulArgs a{};
+  a.x = x, a.x_stride = stride, a.n = n;
+  const int32_t groups = group > 0 ? cols / group : 0;
+  int8_t* codes = static_cast<int8_t*>(scratch);
+  float* scales = reinterpret_cast<float*>(codes + Align64(int64_t{n} * cols));
+  int32_t* sums = reinterpret_cast<int32_t*>(scales + int64_t{n} * groups);
+  if (group > 0) {
+    assert(group >= kMinWeightGroup && cols % group == 0 && scratch != nullptr);
+    a.xq = codes, a.xs = scales, a.sums = sums;
+  } else if (!make_row) {
+    return a;
+  }
+  const auto one = [&](int64_t t, int) {
+    make_row(t);
+    if (group > 0)
+      ctx.kernels->quantize_row(x + t * stride, cols, group, codes + t * cols, scales + t * groups,
+                                sums + t * groups);
   };
-  if (n * int64_t{w.cols} >= kMinTask) return ctx.pool->ParallelFor(n, one);
-  for (int32_t t = 0; t < n; ++t) one(t, 0);
+  if (n > 1 && n * int64_t{cols} >= kMinTask) {
+    ctx.pool->ParallelFor(n, one);
+  } else {
+    for (int32_t t = 0; t < n; ++t) one(t, 0);
+  }
+  return a;
+}
+
+// The parts of a run, cut into tiles. Neighbouring items share their weights.
+class Tiles {
+ public:
+  Tiles(const OpContext& ctx, const Run& run, const MatMulArgs& x, bool aligned,
+        const Hook<const OutputTile&>& finish)
+      : ctx_(ctx),
+        run_(run),
+        x_(x),
+        aligned_(aligned),
+        finish_(finish),
+        n_token_tiles_((x.n + kTokenTile - 1) / kTokenTile) {}
+
+  void Multiply() {
+    const int64_t cols = run_.parts[0].w.cols, products = cols * std::min(x_.n, kTokenTile);
+    while (row_tile_ > kMinRowTile && Count() < kEnoughTasks && row_tile_ / 2 * products >= kMinTask)
+      row_tile_ /= 2;
+    int64_t rows = 0;
+    for (int32_t i = 0; i < run_.n_parts; ++i) rows += run_.parts[i].w.rows;
+    const int64_t items = Count();
+    const auto one = [this](int64_t item, int) { Item(item); };
+    if (rows * products < kMinTask) {
+      for (int64_t i = 0; i < items; ++i) one(i, 0);
+    } else {
+      ctx_.pool->ParallelFor(items, one);
+    }
+  }
+
+ private:
+  int64_t TilesOf(int32_t part) const { return (run_.parts[part].w.rows + row_tile_ - 1) / row_tile_; }
+  int64_t Count() const {
+    int64_t tiles = 0;
+    for (int32_t i = 0; i < (aligned_ ? 1 : run_.n_parts); ++i) tiles += TilesOf(i);
+    return tiles * n_token_tiles_;
+  }
+
+  void Item(int64_t item) const {
+    OutputTile tile;
+    tile.token = static_cast<int32_t>(item % n_token_tiles_) * kTokenTile;
+    tile.tokens = std::min(x_.n - tile.token, kTokenTile);
+    int64_t at = item / n_token_tiles_;
+    int32_t part = 0;
+    while (!aligned_ && at >= TilesOf(part)) at -= TilesOf(part++);
+    tile.row = static_cast<int32_t>(at) * row_tile_;
+    tile.rows = std::min(run_.parts[part].w.rows - tile.row, row_tile_);
+    for (int32_t i = part; i < (aligned_ ? run_.n_parts : part + 1); ++i) Do(run_.parts[i], tile);
+    finish_(tile);
+  }
+
+  void Do(const Part& part, const OutputTile& tile) const {
+    MatMulArgs a = x_;
+    const Weight& w = part.w;
+    a.w = &w, a.bias = part.bias, a.y_stride = part.y_stride, a.y = part.y + tile.token * part.y_stride;
+    a.row_begin = tile.row, a.row_end = tile.row + tile.rows, a.n = tile.tokens;
+    a.x += tile.token * a.x_stride;
+    if (HasCodes(w)) {
+      const int64_t groups = w.cols / w.group;
+      a.xq += int64_t{tile.token} * w.cols, a.xs += tile.token * groups, a.sums += tile.token * groups;
+    }
+    w.layout == WeightLayout::kRowMajor ? ctx_.kernels->matmul(a) : ctx_.kernels->matmul_panels(a);
+  }
+
+  const OpContext& ctx_;
+  const Run& run_;
+  const MatMulArgs x_;
+  const bool aligned_;
+  const Hook<const OutputTile&>& finish_;
+  const int32_t n_token_tiles_;
+  int32_t row_tile_ = kRowTile;
+};
+
+// What follows a product whose parts were not multiplied together.
+void FinishRows(const OpContext& ctx, const MatrixProduct& p) {
+  const int32_t rows = p.matrix->parts[0].rows;
+  const auto one = [&](int64_t t, int) { p.finish({0, rows, static_cast<int32_t>(t), 1}); };
+  if (p.n > 1 && int64_t{p.n} * rows >= kMinTask) return ctx.pool->ParallelFor(p.n, one);
+  for (int32_t t = 0; t < p.n; ++t) one(t, 0);
 }
 
 }  // namespace
 
 int64_t MatMulScratchBytes(int32_t n, int32_t cols) {
-  return Align64(int64_t{n} * cols) + Align64(int64_t{n} * (cols / kMinWeightGroup) * 4);
+  return Align64(int64_t{n} * cols) + Align64(int64_t{n} * (cols / kMinWeightGroup) * 8);
 }
-
-namespace {
-
-// x as MatMulArgs wants it for w: rounded into scratch where w has codes.
-MatMulArgs Activations(const OpContext& ctx, const Weight& w, const float* x, int64_t x_stride, int32_t n, void* scratch) {
-  MatMulArgs a{};
-  a.x = x, a.x_stride = x_stride, a.n = n;
-  if (!HasCodes(w)) return a;
-  assert(w.group >= kMinWeightGroup && w.cols % w.group == 0 && scratch != nullptr);
-  int8_t* codes = static_cast<int8_t*>(scratch);
-  float* scales = reinterpret_cast<float*>(codes + Align64(int64_t{n} * w.cols));
-  QuantizeRows(ctx, w, x, x_stride, n, codes, scales);
-  a.xq = codes, a.xs = scales;
-  return a;
-}
-
-void Multiply(const OpContext& ctx, const Weight& w, const float* bias, const MatMulArgs& x, float* y, int64_t y_stride) {
-  const int32_t n = x.n;
-  Task task{&ctx, x, kRowTile, (n + kTokenTile - 1) / kTokenTile};
-  MatMulArgs& a = task.args;
-  a.w = &w, a.bias = bias, a.y = y, a.y_stride = y_stride;
-  const int64_t row_products = int64_t{w.cols} * (n < kTokenTile ? n : kTokenTile);
-  const auto count = [&] {
-    return int64_t{(w.rows + task.row_tile - 1) / task.row_tile} * task.n_token_tiles;
-  };
-  while (task.row_tile > kMinRowTile && count() < kEnoughTasks &&
-         task.row_tile / 2 * row_products >= kMinTask) {
-    task.row_tile /= 2;
-  }
-  const int64_t items = count();
-  auto one = [&task](int64_t item, int) { task.Do(item); };
-  if (w.rows * row_products < kMinTask) {
-    for (int64_t i = 0; i < items; ++i) one(i, 0);
-  } else {
-    ctx.pool->ParallelFor(items, one);
-  }
-}
-
-}  // namespace
 
 void MatMul(const OpContext& ctx, const Weight& w, const float* bias, const float* x, int64_t x_stride,
             int32_t n, float* y, int64_t y_stride, void* scratch) {
   if (n <= 0 || w.rows <= 0) return;
-  Multiply(ctx, w, bias, Activations(ctx, w, x, x_stride, n, scratch), y, y_stride);
+  Run run;
+  run.Add({w, bias, y, y_stride});
+  const MatMulArgs rounded = RoundRows(ctx, run.group, x, x_stride, w.cols, n, {}, scratch);
+  Tiles(ctx, run, rounded, false, {}).Multiply();
 }
 
 Weight PartOf(const Matrix& m, int32_t part) {
   const Matrix::Part& p = m.parts[part];
   Weight w;
-  w.type = p.type, w.rows = p.rows, w.cols = m.cols, w.group = p.group;
+  w.type = p.type, w.layout = p.layout, w.rows = p.rows, w.cols = m.cols, w.group = p.group;
   w.data = Raw(p.data), w.scales = Raw(p.scales);
   return w;
 }
 
-void MatMulParts(const OpContext& ctx, const Matrix& m, const float* x, int32_t n, float* const* y, void* scratch) {
-  MatMulArgs rounded{};
-  int32_t group = 0;
-  for (int32_t i = 0; i < m.n_parts; ++i) {
-    const Weight w = PartOf(m, i);
-    if (HasCodes(w) && w.group != group) rounded = Activations(ctx, w, x, w.cols, n, scratch), group = w.group;
-    MatMulArgs plain{};
-    plain.x = x, plain.x_stride = w.cols, plain.n = n;
-    Multiply(ctx, w, Raw(m.parts[i].bias), HasCodes(w) ? rounded : plain, y[i], w.rows);
+// Most matrices are one run: their parts were quantised alike.
+void Multiply(const OpContext& ctx, const MatrixProduct& p) {
+  const Matrix& m = *p.matrix;
+  if (p.n <= 0) return;
+  Hook<int64_t> make_row = p.make_row;
+  bool joined = false;
+  for (int32_t i = 0; i < m.n_parts;) {
+    Run run;
+    for (; i < m.n_parts && run.Takes(PartOf(m, i)); ++i)
+      run.Add({PartOf(m, i), Raw(m.parts[i].bias), p.y[i], m.parts[i].rows});
+    joined = run.n_parts == m.n_parts;
+    const MatMulArgs x = RoundRows(ctx, run.group, p.x, m.cols, m.cols, p.n, make_row, p.scratch);
+    make_row = {};
+    const Hook<const OutputTile&> none;
+    Tiles(ctx, run, x, p.aligned && joined, joined ? p.finish : none).Multiply();
   }
+  if (!joined && p.finish) FinishRows(ctx, p);
 }
 
 }  // namespace kvc

@@ -1,4 +1,4 @@
-// Products spread over threads. Splits are fixed by shape, so results do not depend on the number of threads.
+// Products spread over threads. What an output is does not depend on how the work was cut.
 #pragma once
 #include "lib/base/thread_pool.h"
 #include "lib/ops/cpu/kernel_table.h"
@@ -11,7 +11,7 @@ struct OpContext {
   ThreadPool* pool = nullptr;
 };
 
-// Bytes of scratch MatMul needs for n rows of `cols` (activations of int8/int4 weights, whose groups have
+// Bytes of scratch a product needs for n rows of `cols` (activations of int8/int4 weights, whose groups have
 // kMinWeightGroup columns at least); 64-byte aligned.
 int64_t MatMulScratchBytes(int32_t n, int32_t cols);
 
@@ -19,9 +19,45 @@ int64_t MatMulScratchBytes(int32_t n, int32_t cols);
 void MatMul(const OpContext& ctx, const Weight& w, const float* bias, const float* x, int64_t x_stride,
             int32_t n, float* y, int64_t y_stride, void* scratch);
 
-// Every part of a matrix times the same x [n, cols], into outputs of their own: y[i] [n, rows of part i]. x is rounded to
-// integers once for parts that share a group size.
-void MatMulParts(const OpContext& ctx, const Matrix& m, const float* x, int32_t n, float* const* y, void* scratch);
+// A function object that outlives the call it is handed to; may be empty.
+template <typename... Args>
+class Hook {
+ public:
+  Hook() = default;
+  template <typename F>
+  Hook(const F& f)  // NOLINT: converts, as a reference to a function does
+      : context_(&f), call_([](const void* c, Args... args) { (*static_cast<const F*>(c))(args...); }) {}
+  explicit operator bool() const { return call_ != nullptr; }
+  void operator()(Args... args) const {
+    if (call_ != nullptr) call_(context_, args...);
+  }
+
+ private:
+  const void* context_ = nullptr;
+  void (*call_)(const void*, Args...) = nullptr;
+};
+
+// Outputs [row, row + rows) of tokens [token, token + tokens).
+struct OutputTile {
+  int32_t row, rows, token, tokens;
+};
+
+// A product of every part of a matrix with the same rows of activations, each part to an output of its own.
+struct MatrixProduct {
+  const Matrix* matrix;
+  const float* x;  // [n, cols]
+  int32_t n;
+  float* y[Matrix::kMaxParts];  // [n, rows of part i]
+  // Makes row i of x, called once for each, on any thread; then the row is rounded where the weights have
+  // codes.
+  Hook<int64_t> make_row;
+  // What follows where outputs were just written; sees every output once. aligned: all parts have the same
+  // rows, and those of a tile are complete in all of them.
+  Hook<const OutputTile&> finish;
+  bool aligned = false;
+  void* scratch = nullptr;
+};
+void Multiply(const OpContext& ctx, const MatrixProduct& product);
 
 Weight PartOf(const Matrix& m, int32_t part);
 

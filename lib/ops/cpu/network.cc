@@ -1,5 +1,5 @@
-// The parts of a layer around its attention. Bytes: every weight once per call, whatever the rows; flops 2 a weight and
-// row.
+// The parts of a layer around its attention. Bytes: every weight once per call, whatever the rows; flops 2 a
+// weight and row.
 #include <algorithm>
 #include <cstring>
 
@@ -19,7 +19,8 @@ struct Rows {
   void* product;
   static int64_t Bytes(const NetworkShape& s, int64_t n) {
     const int32_t widest = std::max({s.hidden, s.ffn, s.n_heads * s.head_dim});
-    return Align(4 * n * s.hidden) + 2 * Align(4 * n * s.ffn) + MatMulScratchBytes(static_cast<int32_t>(n), widest);
+    return Align(4 * n * s.hidden) + 2 * Align(4 * n * s.ffn) +
+           MatMulScratchBytes(static_cast<int32_t>(n), widest);
   }
   Rows(const NetworkShape& s, int64_t n, uint8_t* at) {
     norm = reinterpret_cast<float*>(at), at += Align(4 * n * s.hidden);
@@ -31,44 +32,70 @@ struct Rows {
 
 class LayerMath {
  public:
-  LayerMath(const KernelTable& kernels, ThreadPool* pool, const NetworkShape& shape, int32_t n, DeviceBytes scratch)
+  LayerMath(const KernelTable& kernels, ThreadPool* pool, const NetworkShape& shape, int32_t n,
+            DeviceBytes scratch)
       : kernels_(kernels), ops_{&kernels, pool}, shape_(shape), n_(n), rows_(shape, n, Raw(scratch)) {}
 
   const Rows& rows() const { return rows_; }
 
-  void Norm(const float* x, DevicePtr<const float> weight, float* y) const {
-    ops_.pool->ParallelFor(n_, [&](int64_t i, int) {
-      kernels_.rms_norm(x + i * shape_.hidden, Raw(weight), shape_.norm_eps, shape_.hidden, y + i * shape_.hidden);
-    });
+  void Norm(const float* x, DevicePtr<const float> weight, float* y, int64_t i) const {
+    kernels_.rms_norm(x + i * shape_.hidden, Raw(weight), shape_.norm_eps, shape_.hidden,
+                      y + i * shape_.hidden);
   }
 
-  // Every part of the matrix to an output of its own; x is quantised once for all of them.
-  void Product(const Matrix& m, const float* x, float* const* y) const {
-    MatMulParts(ops_, m, x, n_, y, rows_.product);
+  // A product with the norm of x, which each row gets where it is rounded.
+  void NormProduct(const float* x, DevicePtr<const float> weight, MatrixProduct* p) const {
+    const auto norm = [&](int64_t i) { Norm(x, weight, rows_.norm, i); };
+    p->x = rows_.norm, p->make_row = norm;
+    Product(p);
+  }
+
+  void Product(MatrixProduct* p) const {
+    p->n = n_, p->scratch = rows_.product;
+    Multiply(ops_, *p);
   }
 
   void HeadNorms(float* x, int32_t heads, DevicePtr<const float> weight) const {
     if (!weight) return;
-    for (int64_t i = 0; i < int64_t{n_} * heads; ++i) {
-      float* v = x + i * shape_.head_dim;
-      kernels_.rms_norm(v, Raw(weight), shape_.norm_eps, shape_.head_dim, v);
-    }
+    const auto one = [&](int64_t i, int) {
+      for (int32_t h = 0; h < heads; ++h) {
+        float* v = x + (i * heads + h) * shape_.head_dim;
+        kernels_.rms_norm(v, Raw(weight), shape_.norm_eps, shape_.head_dim, v);
+      }
+    };
+    ForRows(one);
   }
 
-  // x += scale * norm(y) or x += scale * y.
-  void AddTo(float* x, float* y, DevicePtr<const float> post_norm, float scale) const {
-    if (post_norm) Norm(y, post_norm, y);
-    for (int32_t i = 0; i < n_; ++i) {
-      const int64_t at = int64_t{i} * shape_.hidden;
-      if (scale == 1.0f) {
-        kernels_.add(y + at, shape_.hidden, x + at);
-      } else {
-        kernels_.axpy(scale, y + at, shape_.hidden, x + at);
+  // x += scale * m(y), or scale * norm of it where there is a norm behind the block.
+  void AddProduct(const Matrix& m, const float* y, DevicePtr<const float> post_norm, float scale,
+                  float* x) const {
+    float* out = rows_.norm;
+    const auto add = [&](const OutputTile& t) {
+      for (int64_t i = t.token; i < t.token + t.tokens; ++i) {
+        const int64_t at = i * shape_.hidden + t.row;
+        scale == 1.0f ? kernels_.add(out + at, t.rows, x + at)
+                      : kernels_.axpy(scale, out + at, t.rows, x + at);
       }
-    }
+    };
+    MatrixProduct p{};
+    p.matrix = &m, p.x = y, p.y[0] = out;
+    if (!post_norm) p.finish = add;
+    Product(&p);
+    if (!post_norm) return;
+    ForRows([&](int64_t i, int) {
+      Norm(out, post_norm, out, i);
+      add({0, shape_.hidden, static_cast<int32_t>(i), 1});
+    });
   }
 
  private:
+  // One row is not worth a barrier.
+  template <typename F>
+  void ForRows(const F& f) const {
+    if (n_ == 1) return f(0, 0);
+    ops_.pool->ParallelFor(n_, f);
+  }
+
   const KernelTable& kernels_;
   const OpContext ops_;
   const NetworkShape& shape_;
@@ -78,20 +105,6 @@ class LayerMath {
 
 }  // namespace
 
-Status CpuDevice::Prepare(Span<const Weight> tensors, Span<const float* const> biases, Matrix* out) {
-  *out = {};
-  out->n_parts = static_cast<int32_t>(tensors.size());
-  out->cols = tensors[0].cols;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const Weight& w = tensors[i];
-    out->parts[i] = {w.type, w.rows, w.group, AddressOf(static_cast<const uint8_t*>(w.data)), AddressOf(w.scales),
-                     AddressOf(biases.empty() ? nullptr : biases[i])};
-  }
-  return {};
-}
-
-DevicePtr<const float> CpuDevice::PrepareVector(const float* values, int32_t) { return AddressOf(values); }
-
 int64_t CpuDevice::NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows) const {
   return Rows::Bytes(shape, n_rows);
 }
@@ -99,21 +112,27 @@ int64_t CpuDevice::NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows
 Status CpuDevice::Embed(Stream*, const EmbedArgs& a) {
   const Weight table = PartOf(*a.table, 0);
   float* x = Raw(a.x);
-  pool_->ParallelFor(a.n, [&](int64_t i, int) {
+  const auto one = [&](int64_t i, int) {
     float* row = x + i * a.shape->hidden;
     kernels_.weight_row(table, a.tokens[i], row);
     for (int32_t j = 0; a.scale != 1.0f && j < a.shape->hidden; ++j) row[j] *= a.scale;
-  });
+  };
+  if (a.n == 1) {
+    one(0, 0);
+  } else {
+    pool_->ParallelFor(a.n, one);
+  }
   return {};
 }
 
 Status CpuDevice::Project(Stream*, const ProjectArgs& a) {
   const LayerMath math(kernels_, pool_.get(), *a.shape, a.n, a.scratch);
-  math.Norm(Raw(a.x), a.w->attention_norm, math.rows().norm);
-  float* const out[] = {Raw(a.q), Raw(a.k), Raw(a.v)};
-  math.Product(a.w->qkv, math.rows().norm, out);
-  math.HeadNorms(out[0], a.shape->n_heads, a.w->query_norm);
-  math.HeadNorms(out[1], a.shape->n_kv_heads, a.w->key_norm);
+  MatrixProduct p{};
+  p.matrix = &a.w->qkv;
+  p.y[0] = Raw(a.q), p.y[1] = Raw(a.k), p.y[2] = Raw(a.v);
+  math.NormProduct(Raw(a.x), a.w->attention_norm, &p);
+  math.HeadNorms(p.y[0], a.shape->n_heads, a.w->query_norm);
+  math.HeadNorms(p.y[1], a.shape->n_kv_heads, a.w->key_norm);
   return {};
 }
 
@@ -121,27 +140,36 @@ Status CpuDevice::Finish(Stream*, const FinishArgs& a) {
   const LayerMath math(kernels_, pool_.get(), *a.shape, a.n, a.scratch);
   const Rows& rows = math.rows();
   float* x = Raw(a.x);
-  math.Product(a.w->output, Raw(a.attended), &rows.norm);
-  math.AddTo(x, rows.norm, a.w->attention_post_norm, a.scale);
-  math.Norm(x, a.w->ffn_norm, rows.norm);
-  float* const halves[] = {rows.gate, rows.up};
-  math.Product(a.w->gate_up, rows.norm, halves);
-  const int32_t ffn = a.shape->ffn;
-  const auto activate = a.w->activation == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul;
-  pool_->ParallelFor(a.n, [&](int64_t i, int) {
-    activate(rows.gate + i * ffn, rows.up + i * ffn, ffn, rows.gate + i * ffn);
-  });
-  math.Product(a.w->down, rows.gate, &rows.norm);
-  math.AddTo(x, rows.norm, a.w->ffn_post_norm, a.scale);
+  math.AddProduct(a.w->output, Raw(a.attended), a.w->attention_post_norm, a.scale, x);
+  const int64_t ffn = a.shape->ffn;
+  const auto activation = a.w->activation == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul;
+  const auto activate = [&](const OutputTile& t) {
+    for (int64_t i = t.token; i < t.token + t.tokens; ++i) {
+      float* gate = rows.gate + i * ffn + t.row;
+      activation(gate, rows.up + i * ffn + t.row, t.rows, gate);
+    }
+  };
+  MatrixProduct p{};
+  p.matrix = &a.w->gate_up, p.y[0] = rows.gate, p.y[1] = rows.up;
+  p.aligned = true, p.finish = activate;
+  math.NormProduct(x, a.w->ffn_norm, &p);
+  math.AddProduct(a.w->down, rows.gate, a.w->ffn_post_norm, a.scale, x);
   return {};
 }
 
 Status CpuDevice::Logits(Stream*, const LogitsArgs& a) {
   const LayerMath math(kernels_, pool_.get(), *a.shape, a.n, a.scratch);
-  math.Norm(Raw(a.x), a.final_norm, math.rows().norm);
   float* logits = Raw(a.logits);
-  math.Product(*a.head, math.rows().norm, &logits);
-  for (int64_t i = 0; a.scale != 1.0f && i < int64_t{a.n} * a.shape->vocab; ++i) logits[i] *= a.scale;
+  const auto scale = [&](const OutputTile& t) {
+    for (int64_t i = t.token; i < t.token + t.tokens; ++i) {
+      float* row = logits + i * a.shape->vocab + t.row;
+      for (int32_t j = 0; j < t.rows; ++j) row[j] *= a.scale;
+    }
+  };
+  MatrixProduct p{};
+  p.matrix = a.head, p.y[0] = logits;
+  if (a.scale != 1.0f) p.finish = scale;
+  math.NormProduct(Raw(a.x), a.final_norm, &p);
   return {};
 }
 

@@ -11,6 +11,7 @@ constexpr int kTileVectors = 2,
               kTileRows = 6;   // sums of an attention tile: 2 vectors of keys (or channels) x 6 queries
 constexpr int kTileHeads = 2;  // query heads of a cached tile: 4 entries x 2 heads
 constexpr int kPanelVectors = 2, kPanelTokens = 4;  // int8: 2 vectors of rows x 4 tokens
+constexpr int kTilePanels = 1, kFloatTileTokens = 6, kCodeTileTokens = 4;  // panels: 12 sums, 8 of codes
 
 inline __m256i First(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -107,6 +108,13 @@ inline void StoreI8N(int8_t* p, int n, F x) {  // x: whole numbers in [-128, 127
 inline I SetI(int32_t x) { return _mm256_set1_epi32(x); }
 inline I LoadI(const int32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 inline void StoreI(int32_t* p, I x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x); }
+inline I And(I a, I b) { return _mm256_and_si256(a, b); }
+inline I HighNibbles(I bytes) { return _mm256_srli_epi16(bytes, 4); }  // those of the next byte above them
+inline I HighBytes(I bytes) { return _mm256_srli_epi16(bytes, 8); }
+inline I EvenCodes(I bytes) { return _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8); }  // widened to 16 bits
+inline I OddCodes(I bytes) { return _mm256_srai_epi16(bytes, 8); }
+inline I FlipSigns(I bytes) { return _mm256_xor_si256(bytes, _mm256_set1_epi8(-128)); }
+constexpr bool kUnsignedCodes = true;  // as products of panels take them
 inline I Negative(I x) { return _mm256_sub_epi32(_mm256_setzero_si256(), x); }
 inline F ToFloat(I x) { return _mm256_cvtepi32_ps(x); }
 inline I AsI(F x) { return _mm256_castps_si256(x); }

@@ -11,6 +11,7 @@ constexpr int kTileVectors = 4,
               kTileRows = 6;   // sums of an attention tile: 4 vectors of keys (or channels) x 6 queries
 constexpr int kTileHeads = 4;  // query heads of a cached tile: 4 entries x 4 heads
 constexpr int kPanelVectors = 4, kPanelTokens = 4;  // int8: 4 vectors of rows x 4 tokens
+constexpr int kTilePanels = 1, kFloatTileTokens = 6, kCodeTileTokens = 4;  // panels: 24 sums, 16 of codes
 
 inline F Zero() { return vdupq_n_f32(0); }
 inline F Set(float x) { return vdupq_n_f32(x); }
@@ -89,6 +90,15 @@ inline void StoreI8N(int8_t* p, int n, F x) {  // x: whole numbers in [-128, 127
 inline I SetI(int32_t x) { return vdupq_n_s32(x); }
 inline I LoadI(const int32_t* p) { return vld1q_s32(p); }
 inline void StoreI(int32_t* p, I x) { vst1q_s32(p, x); }
+inline I And(I a, I b) { return vandq_s32(a, b); }
+inline I HighNibbles(I bytes) { return vreinterpretq_s32_u8(vshrq_n_u8(vreinterpretq_u8_s32(bytes), 4)); }
+inline I HighBytes(I bytes) { return vreinterpretq_s32_u16(vshrq_n_u16(vreinterpretq_u16_s32(bytes), 8)); }
+inline I EvenCodes(I bytes) {  // widened to 16 bits
+  return vreinterpretq_s32_s16(vshrq_n_s16(vshlq_n_s16(vreinterpretq_s16_s32(bytes), 8), 8));
+}
+inline I OddCodes(I bytes) { return vreinterpretq_s32_s16(vshrq_n_s16(vreinterpretq_s16_s32(bytes), 8)); }
+inline I FlipSigns(I bytes) { return veorq_s32(bytes, vdupq_n_s32(static_cast<int32_t>(0x80808080u))); }
+constexpr bool kUnsignedCodes = false;  // products take signed bytes
 inline I Negative(I x) { return vnegq_s32(x); }
 inline F ToFloat(I x) { return vcvtq_f32_s32(x); }
 inline I AsI(F x) { return vreinterpretq_s32_f32(x); }

@@ -1,40 +1,58 @@
 // Matrix product with weights of every type, and the quantisation of activations that int8 and int4 weights
 // need.
 #include <cmath>
-#include <cstring>
 
 #include "lib/base/half.h"
 #include "lib/ops/ref/ref_kernels.h"
+#include "lib/ops/weight_panels.h"
 
 namespace kvc::ref {
 namespace {
 
+// Where element (r, c) of a float weight lies.
+int64_t ElementOf(const Weight& w, int32_t r, int32_t c) {
+  if (w.layout == WeightLayout::kRowMajor) return int64_t{r} * w.cols + c;
+  return (int64_t{r / kPanelLanes} * w.cols + c) * kPanelLanes + r % kPanelLanes;
+}
+
 // Elements [begin, begin + n) of row r as f32.
 void WidenRow(const Weight& w, int32_t r, int32_t begin, int32_t n, float* out) {
-  const int64_t at = int64_t{r} * w.cols + begin;
-  if (w.type == WeightType::kF32) {
-    std::memcpy(out, static_cast<const float*>(w.data) + at, sizeof(float) * static_cast<size_t>(n));
-  } else {
-    const uint16_t* data = static_cast<const uint16_t*>(w.data) + at;
-    if (w.type == WeightType::kF16) {
-      for (int32_t i = 0; i < n; ++i) out[i] = F16ToFloat(data[i]);
+  for (int32_t i = 0; i < n; ++i) {
+    const int64_t at = ElementOf(w, r, begin + i);
+    if (w.type == WeightType::kF32) {
+      out[i] = static_cast<const float*>(w.data)[at];
     } else {
-      for (int32_t i = 0; i < n; ++i) out[i] = Bf16ToFloat(data[i]);
+      const uint16_t half = static_cast<const uint16_t*>(w.data)[at];
+      out[i] = w.type == WeightType::kF16 ? F16ToFloat(half) : Bf16ToFloat(half);
     }
   }
 }
 
-// Codes [begin, begin + n) of row r; begin is even.
+int Nibble(uint8_t byte, int32_t which) { return byte >> (4 * which) & 15; }
+
+int Code(const Weight& w, int32_t r, int32_t c) {
+  const uint8_t* data = static_cast<const uint8_t*>(w.data);
+  const bool wide = w.type == WeightType::kInt8;
+  if (w.layout == WeightLayout::kRowMajor) {
+    const uint8_t byte = data[r * WeightRowBytes(w.type, w.cols) + (wide ? c : c / 2)];
+    return wide ? static_cast<int8_t>(byte) : (Nibble(byte, c % 2) ^ 8) - 8;
+  }
+  const int32_t columns = PanelFormatOf(w.type).columns;
+  const int64_t line = int64_t{r / kPanelLanes} * (w.cols / columns) + c / columns;
+  const uint8_t byte = data[(line * kPanelLanes + r % kPanelLanes) * 4 + c % 4];
+  return wide ? byte - 128 : Nibble(byte, c % columns / 4) - 8;
+}
+
+float ScaleOf(const Weight& w, int32_t r, int32_t g) {
+  const int64_t groups = w.cols / w.group;
+  const int64_t at = w.layout == WeightLayout::kRowMajor
+                         ? r * groups + g
+                         : (r / kPanelLanes * groups + g) * kPanelLanes + r % kPanelLanes;
+  return F16ToFloat(w.scales[at]);
+}
+
 void RowCodes(const Weight& w, int32_t r, int32_t begin, int32_t n, int8_t* out) {
-  const int8_t* data = static_cast<const int8_t*>(w.data) + r * WeightRowBytes(w.type, w.cols);
-  if (w.type == WeightType::kInt8) {
-    std::memcpy(out, data + begin, static_cast<size_t>(n));
-    return;
-  }
-  for (int32_t i = 0; i < n; ++i) {
-    const int nibble = (data[(begin + i) / 2] >> ((begin + i) % 2 * 4)) & 0xf;
-    out[i] = static_cast<int8_t>(nibble >= 8 ? nibble - 16 : nibble);
-  }
+  for (int32_t i = 0; i < n; ++i) out[i] = static_cast<int8_t>(Code(w, r, begin + i));
 }
 
 constexpr int32_t kBlock =
@@ -64,7 +82,7 @@ void CodeRow(const MatMulArgs& a, int32_t r) {
   int8_t row[kBlock];
   for (int32_t t = 0; t < a.n; ++t) a.y[t * a.y_stride + r] = 0;
   for (int32_t g = 0; g < groups; ++g) {
-    const float scale = F16ToFloat(w.scales[int64_t{r} * groups + g]);
+    const float scale = ScaleOf(w, r, g);
     for (int32_t t = 0; t < a.n; ++t) {
       int32_t dot = 0;
       for (int32_t i = 0; i < w.group; i += kBlock) {
@@ -88,30 +106,26 @@ void MatMul(const MatMulArgs& a) {
   }
 }
 
-void QuantizeRow(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales) {
+void QuantizeRow(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales, int32_t* sums) {
   for (int32_t g = 0; g * group < cols; ++g) {
     const float* in = x + g * group;
     float top = 0;
     for (int32_t i = 0; i < group; ++i) top = std::fabs(in[i]) > top ? std::fabs(in[i]) : top;
     float scale = top / 127.0f;
     if (scale == 0) scale = 1;
-    scales[g] = scale;
+    scales[g] = scale, sums[g] = 0;
     for (int32_t i = 0; i < group; ++i) {
       const float code = std::nearbyint(in[i] / scale);
       codes[g * group + i] = static_cast<int8_t>(code >= -127 ? (code <= 127 ? code : 127) : -127);
+      sums[g] += codes[g * group + i];
     }
   }
 }
 
 void WeightRow(const Weight& w, int32_t row, float* out) {
   if (w.type != WeightType::kInt8 && w.type != WeightType::kInt4) return WidenRow(w, row, 0, w.cols, out);
-  const int32_t groups = w.cols / w.group;
-  for (int32_t c = 0; c < w.cols; ++c) {
-    const int8_t* data = static_cast<const int8_t*>(w.data) + row * WeightRowBytes(w.type, w.cols);
-    int code = w.type == WeightType::kInt8 ? data[c] : (data[c / 2] >> (c % 2 * 4)) & 0xf;
-    if (w.type == WeightType::kInt4 && code >= 8) code -= 16;
-    out[c] = static_cast<float>(code) * F16ToFloat(w.scales[int64_t{row} * groups + c / w.group]);
-  }
+  for (int32_t c = 0; c < w.cols; ++c)
+    out[c] = static_cast<float>(Code(w, row, c)) * ScaleOf(w, row, c / w.group);
 }
 
 }  // namespace kvc::ref

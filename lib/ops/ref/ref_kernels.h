@@ -6,7 +6,7 @@
 namespace kvc::ref {
 
 void MatMul(const MatMulArgs& a);
-void QuantizeRow(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales);
+void QuantizeRow(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales, int32_t* sums);
 void WeightRow(const Weight& w, int32_t row, float* out);
 
 void RmsNorm(const float* x, const float* weight, float eps, int32_t n, float* y);

@@ -1,0 +1,29 @@
+// The oracle of matrix products: sums in double.
+#pragma once
+#include <gtest/gtest.h>
+
+#include "tests/parity/cases.h"
+
+namespace kvc::parity {
+
+// Rounding of a sum in at least four lanes is below (terms / 4 + 16) eps times the sum of magnitudes; the
+// products of codes are exact, so only the sums over groups round.
+inline void ExpectNearDouble(const MatMulData& data, const std::string& table) {
+  const MatMulCase& c = data.shape;
+  const double terms = c.group > 0 ? 4.0 * c.cols / c.group : c.cols;
+  const double eps = std::ldexp(1, -24) * (terms / 4 + 16);
+  for (int32_t t = 0; t < c.n; ++t) {
+    for (int32_t r = 0; r < c.rows; ++r) {
+      double sum = data.Bias(r), size = std::fabs(sum);
+      for (int32_t k = 0; k < c.cols; ++k) {
+        const double product = data.Activation(t, k) * data.WeightValue(r, k);
+        sum += product, size += std::fabs(product);
+      }
+      const float got = data.y[static_cast<size_t>(t) * static_cast<size_t>(c.rows) + static_cast<size_t>(r)];
+      ASSERT_LE(std::fabs(got - sum), eps * size)
+          << table << ": " << data.Name() << ", token " << t << " row " << r;
+    }
+  }
+}
+
+}  // namespace kvc::parity
