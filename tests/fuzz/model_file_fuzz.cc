@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "lib/model/model_file.h"
+#include "lib/ops/weight_panels.h"
 #include "tests/fuzz/run_model.h"
 #include "tests/support/raw_model_file.h"
 

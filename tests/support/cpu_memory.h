@@ -199,7 +199,7 @@ class CpuMemory {
         device_
             .Evict(stream(), {&cache->view(), layer, mark_buffer.at(), stride, which, turning, scratch.raw()})
             .ok());
-    cache->Stepped(0, true);
+    cache->Stepped(0, true, false);
   }
 
  private:
@@ -260,7 +260,7 @@ class TokenStep {
   }
   // The token is in every layer.
   void Done(KvCache* cache) {
-    cache->Stepped(1, dropped);
+    cache->Stepped(1, dropped, false);
     dropped = false;
   }
 
