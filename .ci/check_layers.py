@@ -7,12 +7,12 @@ import sys
 
 # Folder -> what it may include besides itself; the longest matching folder counts. "lib/ops/*.h" is the op interface.
 BASE = ["include/kvc", "lib/base"]
-OPS = BASE + ["lib/ops/*.h"]
+OPS = BASE + ["lib/ops/*.h"]  # the device interface
 LAYERS = {
     "include/kvc": [],
     "lib/base": ["include/kvc"],
     "lib/ops": BASE + ["lib/ops/ref/*.h", "lib/ops/cpu/*.h"],
-    "lib/ops/ref": OPS,
+    "lib/ops/ref": OPS + ["lib/ops/cpu/kernel_table.h"],
     "lib/ops/cpu": OPS + ["lib/ops/ref/*.h"],  # shapes without a fast version go to the definition
     "lib/cache": OPS,
     "lib/compress": OPS + ["lib/cache"],
@@ -23,10 +23,10 @@ LAYERS = {
     "tools": ["include/kvc", "models/convert"],
     "samples": ["include/kvc"],
     "bindings": ["include/kvc"],
-    "bench": ["include/kvc"] + OPS + ["tests/parity", "tests/support"],
+    "bench": ["include/kvc"] + OPS + ["lib/ops/cpu/*.h", "tests/parity", "tests/support"],
     "tests/api": ["include/kvc", "tests/support"],
     "tests/package": ["include/kvc"],
-    "tests/parity": OPS + ["tests/support"],
+    "tests/parity": OPS + ["lib/ops/cpu/*.h", "lib/ops/ref/*.h", "tests/support"],
     "tests": ["include/kvc", "lib", "models/convert", "tests/parity", "tools"],
 }
 # Library headers -> where they may be included.
@@ -54,7 +54,10 @@ def allowed(path, target):
         return True
     for rule in LAYERS[own]:
         folder, _, pattern = rule.partition("/*")
-        if pattern:
+        if rule.endswith(".h") and not pattern:
+            if target == rule:
+                return True
+        elif pattern:
             if os.path.dirname(target) == folder and target.endswith(pattern):
                 return True
         elif target.startswith(folder + "/"):

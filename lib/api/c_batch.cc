@@ -14,7 +14,7 @@ Status RunBatch(Span<Session* const> sessions, const kvc_batch_params* params, f
   KVC_RETURN_IF_ERROR(CopyIn(params, "params", &p));
   if (p.prompt_tokens < 0) return Error(Code::kInvalid, "prompt_tokens is %d; it is 0 (256) or more", p.prompt_tokens);
   const Model& model = sessions[0]->model();
-  std::vector<BatchRow> rows(sessions.size());
+  std::vector<StepWish> rows(sessions.size());
   for (size_t i = 0; i < sessions.size(); ++i) {
     if (&sessions[i]->model() != &model) return Error(Code::kInvalid, "session %zu of the batch has another model", i);
     rows[i].session = sessions[i];

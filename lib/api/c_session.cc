@@ -163,7 +163,7 @@ kvc_status kvc_session_read_text(kvc_session* session, uint8_t* text, int32_t ca
 kvc_status kvc_session_get_logits(kvc_session* session, float* logits, int32_t cap_logits, int32_t* n_out) {
   return GuardSession(session, [&](Session& s) -> Status {
     const size_t n = static_cast<size_t>(s.model().config().vocab_size);
-    KVC_RETURN_IF_ERROR(s.CanGoOn("logits"));
+    KVC_RETURN_IF_ERROR(s.HasLogits());
     KVC_RETURN_IF_ERROR(kvc::CheckBuffer(n, "logits", logits, cap_logits, n_out));
     return cap_logits == 0 ? s.FeedPending() : s.ReadLogits(logits);
   });

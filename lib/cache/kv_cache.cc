@@ -285,7 +285,7 @@ Status KvCache::EnsureHeads(Stream* stream, int32_t first, int32_t end, int32_t 
     wanted_[f] = 0;
   }
   if (status.ok()) status = Widen(widest, widest_book);
-  copies_.reserve(status.ok() ? work_.size() : 0);
+  copies_.reserve(status.ok() ? work_.capacity() : 0);
   for (size_t i = 0; i < work_.size() && status.ok(); ++i) {
     const PageSlot& slot = work_[i];
     const size_t format = static_cast<size_t>(slot.format);

@@ -34,8 +34,11 @@ Status PageArena::Grow(int32_t n) {
   for (int32_t chunk = n_ids_ == 0 ? 0 : ChunkOf(n_ids_ - 1); chunk <= ChunkOf(static_cast<int32_t>(wanted) - 1); ++chunk) {
     if (references_[chunk] == nullptr) references_[chunk].reset(new std::atomic<int32_t>[static_cast<size_t>(std::max(kFirst, FirstOf(chunk)))]);
   }
-  in_use_.reserve(static_cast<size_t>(bytes / granule_));
-  free_.reserve(static_cast<size_t>(wanted));  // so that Release allocates nothing
+  const auto reserve = [](auto& list, int64_t most) {
+    if (static_cast<size_t>(most) > list.capacity()) list.reserve(std::max(static_cast<size_t>(most), 2 * list.capacity()));
+  };
+  reserve(in_use_, bytes / granule_);
+  reserve(free_, wanted);  // so that Release allocates nothing
   if (bytes > committed_) {
     const int64_t more = std::min((bytes - committed_ + kCommitStep - 1) / kCommitStep * kCommitStep, reserved_ - committed_);
     KVC_RETURN_IF_ERROR(device_->Commit(base_ + committed_, more));
@@ -76,7 +79,7 @@ void PageArena::Let(int32_t id) {
 Status PageArena::Take(int32_t n, std::vector<int32_t>* ids) {
   if (n <= 0) return {};
   const size_t before = ids->size();
-  ids->reserve(before + static_cast<size_t>(n));
+  if (ids->capacity() < before + static_cast<size_t>(n)) ids->reserve(2 * (before + static_cast<size_t>(n)));
   std::lock_guard<std::mutex> lock(mutex_);
   const int32_t fresh = std::max(n - static_cast<int32_t>(free_.size()), 0);
   if (fresh > 0) KVC_RETURN_IF_ERROR(Grow(fresh));

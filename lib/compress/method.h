@@ -75,7 +75,7 @@ struct Scorer {
   bool (*one_set)(const Policy& policy) = nullptr;  // every KV head of a layer keeps the same entries
   const char* one_set_unless = nullptr;             // the option that says otherwise
   int32_t (*residual)(const Policy& policy) = nullptr;  // newest entries that quantised heads keep raw; usual: 32
-  const char* incomparable = nullptr;  // why scores of different heads cannot be compared
+  const char* incomparable = nullptr;  // what an allocator that compares scores of heads does, and why they cannot be
   Accumulates accumulates = Accumulates::kNothing;
   bool per_query_head = false;      // selects for every query head
   bool can_reobserve = false;       // scores again at decode, with the newest queries

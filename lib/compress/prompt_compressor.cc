@@ -34,7 +34,8 @@ Status Compressor::ReservePrompt(const DeviceMemory& memory, int32_t longest, Ch
 Status Compressor::LoadLayer(const LayerWork& work, int32_t layer, int32_t n_new, const KvCache& cache,
                              LayerBuffers* kv) {
   const int32_t g = plan_.shape().n_kv_heads;
-  std::vector<int32_t> drop(static_cast<size_t>(g), 0);
+  std::vector<int32_t>& drop = layer_drop_;
+  std::fill(drop.begin(), drop.end(), 0);
   LoadArgs args{};
   args.cache = &cache.view(), args.layer = layer, args.to = kv->view(), args.turning = turning(layer);
   args.scratch = kv->order(), args.scratch_entries = kv->max_cached();
@@ -188,7 +189,9 @@ Status Compressor::StoreLayer(const LayerWork& work, int32_t layer, const LayerB
                               KvCache* cache) {
   const size_t g = static_cast<size_t>(plan_.shape().n_kv_heads);
   const bool keeps_all = policy().keeps_all(), had_entries = *std::max_element(n_before.begin(), n_before.end()) > 0;
-  LayerChoice c{work, layer, kv, observed, std::vector<int32_t>(g, kUnbounded - n_protected()), kv.len()};
+  std::fill(layer_counts_.begin(), layer_counts_.end(), kUnbounded - n_protected());
+  layer_kept_ = kv.len();
+  LayerChoice c{work, layer, kv, observed, layer_counts_, layer_kept_};
   // What was there stays as it is: only the new entries are written.
   if (had_entries && plan_.n_aux() == 0 && !plan_.codebook() && !keep_lengths_ && (!compress || keeps_all)) {
     KVC_RETURN_IF_ERROR(PushPromptQueries(c));

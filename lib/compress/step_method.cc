@@ -57,14 +57,14 @@ Status Compressor::Reobserve(const LayerWork& work, int32_t layer, LayerBuffers*
   ring.n = std::min({ring.len, ring.ring_rows, *std::min_element(kv->len().begin(), kv->len().end())});
   ring.n_heads = shape.n_heads, ring.n_kv_heads = g, ring.head_dim = shape.head_dim;
   ring.turning = turning(layer);
-  std::vector<int32_t> slots(kv->len());
-  for (int32_t& slot : slots) --slot;
-  ring.slots = slots.data();
+  layer_slots_ = kv->len();
+  for (int32_t& slot : layer_slots_) --slot;
+  ring.slots = layer_slots_.data();
   KVC_RETURN_IF_ERROR(work.device->QueryRing(work.stream, ring));
   observed->n_rows = ring.n, observed->n_new = 0;
-  LayerChoice c{work, layer, *kv, *observed, {}, std::vector<int32_t>(static_cast<size_t>(g), 0)};
-  KVC_RETURN_IF_ERROR(Score(c));
-  std::vector<int32_t> counts(static_cast<size_t>(g), kUnbounded - n_protected());
+  KVC_RETURN_IF_ERROR(Score({work, layer, *kv, *observed, layer_counts_, layer_kept_}));
+  std::vector<int32_t>& counts = layer_counts_;
+  std::fill(counts.begin(), counts.end(), kUnbounded - n_protected());
   for (int32_t i = 0; i < g; ++i) {
     if (over[i]) counts[static_cast<size_t>(i)] = std::max(Cap(At(layer, i)) - n_protected(), 0);
   }

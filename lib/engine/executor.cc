@@ -17,6 +17,12 @@ int64_t Workspace::bytes() const {
 
 void Workspace::FreePromptBuffers() { chunk.Free(), choice.Free(), layer.Free(), observed.Free(); }
 
+void Workspace::FreeStepBuffers() {
+  step.Free();
+  sample_weights.Free();
+  for (auto& set : angle_sets) set.reset();
+}
+
 Executor::Executor(Device* device, std::shared_ptr<MemoryMeter> meter, const Network& network,
                    std::vector<const Rope*> ropes, std::vector<int32_t> rope_of_layer)
     : meter_(meter),
@@ -55,10 +61,9 @@ Result<Executor::Lease> Executor::Acquire() {
 }
 
 void Executor::FreeIdle() {
-  std::vector<std::unique_ptr<Workspace>> idle;
   std::lock_guard<std::mutex> lock(mutex_);
-  idle.swap(idle_);
-  idle_.reserve(idle.capacity());
+  idle_.clear();  // keeps its room, which leases rely on
+  for (auto& set : angles_) set.reset();
 }
 
 Status Executor::MakeAngles(const Rope& rope, int32_t n, const AngleSet* before, const DeviceMemory& memory,

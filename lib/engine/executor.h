@@ -1,6 +1,7 @@
 // What the sessions of a model share when they run: the device, the arenas of their pages, and workspaces, of which a
 // call holds one while it computes. An idle session holds none.
 #pragma once
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -32,6 +33,8 @@ struct Workspace {
   int64_t bytes() const;
   // What only prompts need, which is much: steps go on without it.
   void FreePromptBuffers();
+  // What only steps need: little beside a prompt's, which may need the room.
+  void FreeStepBuffers();
 };
 
 class Executor {
@@ -60,8 +63,13 @@ class Executor {
     std::unique_ptr<Workspace> workspace_;
   };
   Result<Lease> Acquire();
-  // Gives back the memory of workspaces that nobody holds.
+  // Gives back the memory of workspaces that nobody holds, and of tables.
   void FreeIdle();
+  // Of sessions: when the last is closed, what only they need goes.
+  void AddSession() { n_sessions_.fetch_add(1, std::memory_order_relaxed); }
+  void RemoveSession() {
+    if (n_sessions_.fetch_sub(1, std::memory_order_acq_rel) == 1) FreeIdle();
+  }
 
   // Tables that reach position n - 1, into the workspace.
   Status ReserveAngles(Workspace* workspace, int32_t n, const DeviceMemory& memory);
@@ -82,6 +90,7 @@ class Executor {
   PageArenas arenas_;
   const std::vector<const Rope*> ropes_;
   const std::vector<int32_t> rope_of_layer_;  // [L]
+  std::atomic<int32_t> n_sessions_{0};
   std::mutex mutex_;
   std::vector<std::unique_ptr<Workspace>> idle_;
   std::vector<std::shared_ptr<const AngleSet>> angles_;  // [ropes], the longest made so far

@@ -42,6 +42,7 @@ class PageCount {
     fitting_ = std::max(fitting_, 2 * unlimited - kept);
   }
   int64_t FittingBytes() const { return fitting_; }
+  int64_t n_arenas() const { return static_cast<int64_t>(arenas_.size()); }
   int64_t PromptBytes() const { return Bytes(&Arena::at_prompt); }
   int64_t EndBytes() const { return Bytes(&Arena::at_end); }
 
@@ -155,7 +156,9 @@ class Planner {
     plan.workspace_bytes = std::max(prompt_workspace, step_workspace);
     plan.cache_bytes_full =
         FullBytes(layout_, policy, params_.max_tokens == kMaxContext ? n_prompt_ : params_.max_tokens);
-    plan.total_bytes_peak = plan.weight_bytes + model_.overhead_bytes() + session_bytes_ +
+    // Arenas take their memory in whole granules; where a layer is replaced, its pages begin and end within one.
+    const int64_t granules = 2 * pages.n_arenas() * executor()->device()->info().granule;
+    plan.total_bytes_peak = plan.weight_bytes + model_.overhead_bytes() + session_bytes_ + granules +
                             std::max(prompt_workspace + prompt_records_ + plan.cache_bytes_peak,
                                      step_workspace + plan.cache_bytes_end);
     return plan;
@@ -262,37 +265,36 @@ class Planner {
 
   // As a StepRunner does. Angles grow with the sequence, and two tables are there while they do.
   Status PlanSteps(const Growth& growth, int64_t* workspace) {
+    MemoryMeter counter(0, /*counting=*/true);
+    const DeviceMemory memory{executor()->device(), &counter};
     Workspace w;
     w.angle_sets.resize(executor()->n_ropes());
     w.angles.resize(static_cast<size_t>(config().n_layers));
     const Network& network = executor()->network();
-    const int64_t before = counter_->used();
-    int32_t longest = *std::max_element(growth.slots.begin(), growth.slots.end()), ring_slots = 0;
-    for (size_t i = 0; i < growth.slots.size(); ++i) {
-      if (growth.n_steps > 0) longest = std::max(longest, growth.Last(i) + 1);
-      ring_slots = std::max(ring_slots, layout_.ring_slots(static_cast<int32_t>(i)));
-    }
-    KVC_RETURN_IF_ERROR(w.step.ReserveHeads(network, 1, memory_));
-    KVC_RETURN_IF_ERROR(ReserveSampling(params_.sampler, memory_, config().vocab_size, &w.sample_weights));
+    KVC_RETURN_IF_ERROR(w.step.ReserveHeads(network, 1, memory));
+    KVC_RETURN_IF_ERROR(ReserveSampling(params_.sampler, memory, config().vocab_size, &w.sample_weights));
     if (growth.n_steps > 0) {
+      const int32_t begin = *std::max_element(growth.slots.begin(), growth.slots.end());
+      int32_t longest = begin, ring_slots = 0;
+      for (size_t i = 0; i < growth.slots.size(); ++i) {
+        longest = std::max(longest, growth.Last(i) + 1);
+        ring_slots = std::max(ring_slots, layout_.ring_slots(static_cast<int32_t>(i)));
+      }
       StepShape shape{};
       shape.n_rows = 1;
       GrowShape(*executor(), layout_, longest, ring_slots, &shape);
       shape.any_attention = compressor_->step_plan().needs_attention;
-      KVC_RETURN_IF_ERROR(w.step.Reserve(network, 1, memory_));
-      KVC_RETURN_IF_ERROR(w.step.ReserveAttention(network, shape, memory_));
-      const int32_t begin = *std::max_element(growth.slots.begin(), growth.slots.end());
-      for (int32_t at = begin + 1; at <= longest; at += std::max(1, std::min(64, longest - at))) {
-        const int32_t fed = static_cast<int32_t>(std::min<int64_t>(int64_t{n_prompt_} + at - begin, kMaxPosition));
-        KVC_RETURN_IF_ERROR(ReserveSteps(executor(), memory_, *compressor_, at, ring_slots, fed, &w));
-        *workspace = std::max(*workspace, counter_->used() - before);
-      }
-      if (growth.n_steps < kMaxContext / 2) {
-        KVC_RETURN_IF_ERROR(ReserveSteps(executor(), memory_, *compressor_, longest, ring_slots,
-                                         n_prompt_ + growth.n_steps, &w));
+      KVC_RETURN_IF_ERROR(w.step.Reserve(network, 1, memory));
+      KVC_RETURN_IF_ERROR(w.step.ReserveAttention(network, shape, memory));
+      const int64_t end = std::min<int64_t>(int64_t{n_prompt_} + growth.n_steps, kMaxPosition);
+      for (int64_t fed = n_prompt_ + 1, more = 0; fed <= end; fed += std::max<int64_t>(more, 1)) {
+        const int64_t at = std::min<int64_t>(begin + fed - n_prompt_, longest);
+        KVC_RETURN_IF_ERROR(ReserveSteps(executor(), memory, *compressor_, static_cast<int32_t>(at), ring_slots,
+                                         static_cast<int32_t>(fed), &w));
+        more = std::min(end - fed, std::max<int64_t>(64, fed / 64));
       }
     }
-    *workspace = std::max(*workspace, counter_->used() - before);
+    *workspace = counter.peak();
     return {};
   }
 

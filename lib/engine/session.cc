@@ -26,7 +26,9 @@ Session::Session(std::shared_ptr<const Model> model, const SessionParams& params
     : model_(std::move(model)),
       params_(params),
       text_(model_->tokenizer().spec().kind == TokenizerKind::kSentencePieceBpe &&
-            model_->tokenizer().spec().add_space_prefix) {}
+            model_->tokenizer().spec().add_space_prefix) {
+  executor()->AddSession();
+}
 
 Policy Session::ChosenPolicy(const Policy* policy) {
   if (policy != nullptr) return *policy;
@@ -197,53 +199,62 @@ Status Session::ReserveHidden() {
 }
 
 Status Session::Step(int32_t* token) {
-  BatchRow row;
+  StepWish row;
   row.session = this;
-  *token = BatchRow::kNone;
+  *token = StepWish::kNone;
   KVC_RETURN_IF_ERROR(FinishPrompt());
   RunBatch({&row, 1}, 0);
   if (row.status.ok()) *token = row.token;
   return row.status;
 }
 
+Status Session::HasLogits() const {
+  if (held() == 0 && !reads_prompt()) return Error(Code::kInvalid, "there are no logits before the first prompt");
+  return reads_prompt() ? Status() : CanGoOn("logits");
+}
+
 Status Session::ReadLogits(float* logits) {
   KVC_RETURN_IF_ERROR(FinishPrompt());
-  KVC_RETURN_IF_ERROR(CanGoOn("logits"));
-  BatchRow row;
+  KVC_RETURN_IF_ERROR(HasLogits());
+  StepWish row;
   row.session = this, row.logits = logits;
   RunBatch({&row, 1}, 0);
   return row.status;
 }
 
-void Session::RunBatch(Span<BatchRow> rows, int64_t chunks) {
-  std::vector<StepWish> wishes;
-  std::vector<BatchRow*> of_wish;
-  wishes.reserve(rows.size()), of_wish.reserve(rows.size());
-  for (BatchRow& row : rows) {
-    Session& s = *row.session;
-    row.token = BatchRow::kNone;
-    row.status = s.ReadOn(&chunks);
-    if (row.status.ok() && s.reads_prompt()) row.token = BatchRow::kReading;
-    if (!row.status.ok() || s.reads_prompt()) continue;
-    row.status = s.CanGoOn("step");
-    if (!row.status.ok() || (s.finished_ && row.logits == nullptr)) continue;
-    row.status = s.CheckCancel("step");
-    if (row.status.ok() && s.pending_ >= 0) row.status = s.MakeRoom();
-    if (!row.status.ok()) continue;
-    StepWish wish;
-    wish.session = &s, wish.logits = row.logits;
-    if (s.pending_ >= 0) wish.tokens = {&s.pending_, 1};
-    if (row.logits == nullptr) wish.token = &row.token;
-    wishes.push_back(std::move(wish));
-    of_wish.push_back(&row);
+// Makes a session ready for a step, or says why it has none.
+Status Session::PrepareRow(StepWish* row, int64_t* chunks) {
+  row->rests = true;
+  KVC_RETURN_IF_ERROR(ReadOn(chunks));
+  if (reads_prompt()) {
+    row->token = StepWish::kReading;
+    return {};
   }
-  if (wishes.empty()) return;
-  const Status status = StepRunner(wishes[0].session->executor()).Run({wishes.data(), wishes.size()}, /*all=*/false);
-  for (size_t i = 0; i < wishes.size(); ++i) {
-    BatchRow& row = *of_wish[i];
-    row.status = status.ok() ? wishes[i].status : status;
-    if (!row.status.ok()) row.token = BatchRow::kNone;
-    if (row.status.ok() && row.logits == nullptr) row.session->Took(&row.token);
+  KVC_RETURN_IF_ERROR(CanGoOn("step"));
+  row->chooses = row->logits == nullptr;
+  if (finished_ && row->chooses) return {};
+  KVC_RETURN_IF_ERROR(CheckCancel("step"));
+  if (pending_ >= 0) {
+    KVC_RETURN_IF_ERROR(MakeRoom());
+    row->tokens = {&pending_, 1};
+  }
+  row->rests = false;
+  return {};
+}
+
+void Session::RunBatch(Span<StepWish> rows, int64_t chunks) {
+  bool any = false;
+  for (StepWish& row : rows) {
+    row.token = StepWish::kNone;
+    row.status = row.session->PrepareRow(&row, &chunks);
+    any = any || (row.status.ok() && !row.rests);
+  }
+  if (!any) return;
+  const Status status = StepRunner(rows[0].session->executor()).Run(rows, /*all=*/false);
+  for (StepWish& row : rows) {
+    if (row.rests || !row.status.ok()) continue;
+    row.status = status;
+    if (row.status.ok() && row.chooses) row.session->Took(&row.token);
   }
 }
 
@@ -253,7 +264,7 @@ void Session::Took(int32_t* token) {
   finished_ = true;
   stop_token_ = *token;
   text_.Flush();
-  *token = BatchRow::kNone;
+  *token = StepWish::kNone;
 }
 
 Status Session::Accept(int32_t token) {

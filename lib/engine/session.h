@@ -38,17 +38,24 @@ struct SessionPlan {
 
 class Session;
 
-// What a call wants of one session of a batch, and what came of it.
-struct BatchRow {
+// What is wanted of one session in a step of several, and what came of it.
+struct StepWish {
   static constexpr int32_t kNone = -1, kReading = -2;  // beside tokens: the answer is complete; its prompt is being read
   Session* session = nullptr;
-  float* logits = nullptr;  // [V] on the host: these are wanted and nothing is chosen
-  int32_t token = kNone;
+  Span<const int32_t> tokens;  // fed, in order; at most StepRunner::kMostRows
+  bool chooses = false;        // a token is chosen from the logits behind them
+  float* logits = nullptr;     // [V] on the host, or null: not wanted
+  bool rests = false;          // nothing is to be done for it
+  int32_t token = kNone;       // that was chosen
   Status status;
 };
 
 class Session {
  public:
+  ~Session() { executor()->RemoveSession(); }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
   static constexpr int64_t kAllChunks = INT64_MAX;
   // As ReadOn counts them: so many prompt tokens through all layers, at least one.
   static int64_t ChunksOf(const Model& model, int32_t n_tokens) {
@@ -70,7 +77,8 @@ class Session {
 
   // One step of each of several sessions of one model, in one pass over the weights; prompts that wait are read on before,
   // in order, by `chunks` chunks in all. A session that cannot go on says so in its row and does not stop the others.
-  static void RunBatch(Span<BatchRow> rows, int64_t chunks);
+  // Callers name the sessions, and where logits go instead of a choice.
+  static void RunBatch(Span<StepWish> rows, int64_t chunks);
   // One token, or -1 when the answer is complete. The token is fed to the network by the next call that needs
   // it.
   Status Step(int32_t* token);
@@ -79,8 +87,9 @@ class Session {
   Status Accept(int32_t token);
   // How the following steps choose.
   Status SetSampling(const SamplerParams& params);
-  // kInvalid where there is nothing an answer, or `what`, could go on from.
+  // kInvalid where there is nothing an answer, or `what`, could go on from; where there are no logits.
   Status CanGoOn(const char* what) const;
+  Status HasLogits() const;
   // Feeds the token of the last step, if it still waits.
   Status FeedPending();
   // [V] after the newest token, which is fed if it still waits.
@@ -164,6 +173,7 @@ class Session {
   void Commit(PromptJob::Taker* taker);
 
   // steps
+  Status PrepareRow(StepWish* row, int64_t* chunks);
   Status MakeRoom();
   Status FeedRows(Span<const int32_t> tokens);
   void Fed(Span<const int32_t> tokens, bool dropped);

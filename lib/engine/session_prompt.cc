@@ -152,12 +152,9 @@ Status Session::ReadPart(int64_t* chunks) {
   Workspace& workspace = *lease.value();
   WaitingPrompt& p = *waiting_;
   if (p.job == nullptr) {
-    Status status = BeginPart(&workspace);
-    if (status.code() == Code::kMemory) {  // what idle workspaces hold may be enough
-      executor()->FreeIdle();
-      status = BeginPart(&workspace);
-    }
-    KVC_RETURN_IF_ERROR(status);
+    // What others left may be needed before the prompt is through.
+    if (model_->meter()->limit() > 0) executor()->FreeIdle();
+    KVC_RETURN_IF_ERROR(BeginPart(&workspace));
   }
   for (; !p.job->done() && *chunks > 0; --*chunks) {
     KVC_RETURN_IF_ERROR(CheckCancel("prefill"));
@@ -177,6 +174,7 @@ Status Session::ReadPart(int64_t* chunks) {
 Status Session::BeginPart(Workspace* workspace) {
   WaitingPrompt& p = *waiting_;
   p.job.reset();
+  workspace->FreeStepBuffers();
   p.n_part = NextPart();
   std::vector<int32_t> tokens;  // the token of the last step comes first
   if (pending_ >= 0) tokens.push_back(pending_);

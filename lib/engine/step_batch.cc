@@ -6,7 +6,7 @@
 namespace kvc {
 namespace {
 
-constexpr int32_t kHeadroom = 64;  // steps whose scratch is taken at once, so that most take none
+constexpr int32_t kHeadroom = 256;  // steps whose scratch is taken at once, so that most take none
 
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -14,9 +14,11 @@ double Seconds() {
 
 int32_t RoundUp(int32_t n) { return (n + kHeadroom - 1) / kHeadroom * kHeadroom; }
 
-int32_t Rows(const StepWish& wish) { return wish.status.ok() ? static_cast<int32_t>(wish.tokens.size()) : 0; }
+bool Works(const StepWish& wish) { return wish.status.ok() && !wish.rests; }
 
-bool Chooses(const StepWish& wish) { return wish.status.ok() && (wish.token != nullptr || wish.logits != nullptr); }
+int32_t Rows(const StepWish& wish) { return Works(wish) ? static_cast<int32_t>(wish.tokens.size()) : 0; }
+
+bool Chooses(const StepWish& wish) { return Works(wish) && (wish.chooses || wish.logits != nullptr); }
 
 }  // namespace
 
@@ -64,7 +66,7 @@ void GrowShape(const Executor& executor, const CacheLayout& layout, int32_t long
 
 Status StepRunner::Reserve(Span<StepWish> wishes) {
   for (StepWish& wish : wishes) {
-    if (!wish.status.ok()) continue;
+    if (!Works(wish)) continue;
     wish.status = ReserveSession(wish);
     if (wish.status.code() != Code::kMemory) continue;
     executor_->FreeIdle();  // what idle workspaces hold may be enough
@@ -82,7 +84,7 @@ Status StepRunner::ReserveSession(const StepWish& wish) {
   Workspace& w = *workspace_;
   const DeviceMemory memory = executor_->memory();
   const ModelConfig& c = s.model_->config();
-  if (wish.token != nullptr)
+  if (wish.chooses)
     KVC_RETURN_IF_ERROR(ReserveSampling(s.params_.sampler, memory, c.vocab_size, &w.sample_weights));
   if (wish.tokens.empty()) return {};
   const int32_t n = static_cast<int32_t>(wish.tokens.size());
@@ -245,8 +247,10 @@ Status StepRunner::ChooseSome(StepWish* const* some, int32_t n) {
     if (!wish.status.ok()) continue;
     if (wish.logits != nullptr)
       KVC_RETURN_IF_ERROR(device->Read(w.stream.get(), logits.As<uint8_t>(), wish.logits, 4 * int64_t{vocab}));
-    if (wish.token != nullptr)
-      wish.status = Sample(s.params_.sampler, device, w.stream.get(), logits, vocab, s.n_answer_, w.sample_weights, wish.token);
+    if (wish.chooses) {
+      wish.status = Sample(s.params_.sampler, device, w.stream.get(), logits, vocab, s.n_answer_, w.sample_weights,
+                           &wish.token);
+    }
   }
   for (int32_t i = 0; i < n; ++i) some[i]->session->decode_seconds_ += Seconds() - begin;
   return {};

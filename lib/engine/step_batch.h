@@ -7,15 +7,6 @@
 
 namespace kvc {
 
-// What is wanted of one session, and how it went.
-struct StepWish {
-  Session* session = nullptr;
-  Span<const int32_t> tokens;  // fed, in order; at most StepRunner::kMostRows
-  int32_t* token = nullptr;    // chosen from the logits behind them; null: not wanted
-  float* logits = nullptr;     // [V] on the host; null: not wanted
-  Status status;
-};
-
 // What steps of a session take beside the network's buffers, with heads of at most `longest` entries, the new ones
 // included, of a sequence of n_tokens. memory: the executor's, or one that only counts.
 Status ReserveSteps(Executor* executor, const DeviceMemory& memory, const Compressor& compressor, int32_t longest,

@@ -211,6 +211,11 @@ Status StepBuffers::ReserveHeads(const Network& network, int32_t n_rows, const D
   return network_.Reserve(memory, memory.device->NetworkScratchBytes(network.weights->shape, n_rows), "logits");
 }
 
+void StepBuffers::Free() {
+  x_.Free(), q_.Free(), k_.Free(), v_.Free(), attended_.Free(), picked_.Free(), logits_.Free();
+  network_.Free(), attention_.Free();
+}
+
 int64_t StepBuffers::bytes() const {
   return x_.bytes() + q_.bytes() + k_.bytes() + v_.bytes() + attended_.bytes() + picked_.bytes() + logits_.bytes() +
          network_.bytes() + attention_.bytes();

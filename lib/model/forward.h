@@ -128,6 +128,7 @@ class StepSink {
 class StepBuffers {
  public:
   Status Reserve(const Network& network, int32_t n_rows, const DeviceMemory& memory);
+  void Free();
   // shape: as Step will get it.
   Status ReserveAttention(const Network& network, const StepShape& shape, const DeviceMemory& memory);
   int64_t bytes() const;

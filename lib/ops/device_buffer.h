@@ -30,14 +30,18 @@ class DeviceBuffer {
     if (count <= 0) return {};
     const int64_t bytes = (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
     if (memory.meter != nullptr) KVC_RETURN_IF_ERROR(memory.meter->Take(bytes, what));
-    memory_ = memory, size_ = count, bytes_ = bytes;
-    if (memory.meter != nullptr && memory.meter->counting()) return {};
+    struct GiveBack {  // also when there is no memory for the message
+      MemoryMeter* meter;
+      int64_t bytes;
+      ~GiveBack() {
+        if (meter != nullptr) meter->Give(bytes);
+      }
+    } give_back{memory.meter, bytes};
     DeviceBytes at;
-    const Status status = memory.device->Allocate(bytes, what, &at);
-    if (!status.ok()) {
-      Free();
-      return status;
-    }
+    if (memory.meter == nullptr || !memory.meter->counting())
+      KVC_RETURN_IF_ERROR(memory.device->Allocate(bytes, what, &at));
+    give_back.meter = nullptr;
+    memory_ = memory, size_ = count, bytes_ = bytes;
     at_ = at.As<T>();
     return {};
   }

@@ -354,7 +354,7 @@ TEST(Composition, ReducersAndDecode) {
             "decode=step needs a score at every token, and scorer window takes several rows of queries: use "
             "decode=grow or decode=reobserve");
   EXPECT_EQ(Refusal("tova:budget=64,reducer=weighted"),
-            "reducer weighted works with scorer avg_accum, h2o or h2o_count, not with last_row");
+            "reducer weighted works with scorer h2o, h2o_count or avg_accum, not with last_row");
   EXPECT_EQ(Refusal("weightedkv:budget=64,decode=grow"),
             "reducer weighted merges what each step evicts: it needs decode=step");
   EXPECT_EQ(Refusal("spindlekv:budget=64,decode=step"),

@@ -78,7 +78,7 @@ constexpr Scorer Row() {
   row.history = History;
   row.step = Step;
   row.check_slots = CheckSlots;
-  row.incomparable = "the counters of scorer persistence are not comparable";
+  row.incomparable = "compares the scores of heads, and the counters of scorer persistence are not comparable";
   row.clear_after_reduce = true;
   return row;
 }

@@ -14,7 +14,7 @@ void Step(const Policy&, StepScoring* step) { step->rank = RankBy::kPosition; }
 constexpr Scorer Row() {
   Scorer row{"position", kNeedsNothing, kOptions, Protect, Program};
   row.step = Step;
-  row.incomparable = "scorer position has none";
+  row.incomparable = "compares the scores of heads, and scorer position has none";
   row.merges_spread = true;
   return row;
 }

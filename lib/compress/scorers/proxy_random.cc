@@ -38,7 +38,7 @@ constexpr Scorer Row() {
   Scorer row{"proxy_random", kNeedsWindow, kOptions, Protect, Program};
   row.window_rows = Rows;
   row.select = Select;
-  row.incomparable = "the sampled part of scorer proxy_random has no share in them";
+  row.incomparable = "splits by scores, and the sampled part of scorer proxy_random has no share in them";
   return row;
 }
 
