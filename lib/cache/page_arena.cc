@@ -114,6 +114,14 @@ void PageArena::Release(const int32_t* ids, size_t n) {
   }
 }
 
+void PageArenas::FreeUnused() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  // Others give references back meanwhile, but only Of hands out new ones.
+  arenas_.erase(std::remove_if(arenas_.begin(), arenas_.end(), [](const auto& arena) { return arena.use_count() == 1; }),
+                arenas_.end());
+  if (arenas_.empty()) std::vector<std::shared_ptr<PageArena>>().swap(arenas_);
+}
+
 std::shared_ptr<PageArena> PageArenas::Of(int64_t page_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& arena : arenas_) {

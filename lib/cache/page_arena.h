@@ -64,6 +64,8 @@ class PageArenas {
  public:
   PageArenas(Device* device, std::shared_ptr<MemoryMeter> meter) : device_(device), meter_(std::move(meter)) {}
   std::shared_ptr<PageArena> Of(int64_t page_bytes);
+  // Arenas that no cache refers to go, tables and addresses included.
+  void FreeUnused();
   Device* device() const { return device_; }
   const std::shared_ptr<MemoryMeter>& meter() const { return meter_; }
 

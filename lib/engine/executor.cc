@@ -35,7 +35,7 @@ Executor::Executor(Device* device, std::shared_ptr<MemoryMeter> meter, const Net
 void Executor::Lease::Return() {
   if (workspace_ == nullptr) return;
   std::lock_guard<std::mutex> lock(owner_->mutex_);
-  owner_->idle_.push_back(std::move(workspace_));  // Acquire made room
+  owner_->idle_.push_back(std::move(workspace_));  // Acquire made room for it
 }
 
 Result<Executor::Lease> Executor::Acquire() {
@@ -48,7 +48,6 @@ Result<Executor::Lease> Executor::Acquire() {
       idle_.pop_back();
       return lease;
     }
-    idle_.reserve(idle_.capacity() + 1);
   }
   Result<std::unique_ptr<Stream>> stream = network_.device->NewStream();
   if (!stream.ok()) return stream.status();
@@ -56,14 +55,20 @@ Result<Executor::Lease> Executor::Acquire() {
   workspace->stream = std::move(stream.value());
   workspace->angle_sets.resize(ropes_.size());
   workspace->angles.resize(rope_of_layer_.size());
+  std::lock_guard<std::mutex> lock(mutex_);
+  idle_.reserve(n_workspaces_ + 1);  // others may have come meanwhile
+  ++n_workspaces_;
   lease.workspace_ = std::move(workspace);
   return lease;
 }
 
 void Executor::FreeIdle() {
   std::lock_guard<std::mutex> lock(mutex_);
-  idle_.clear();  // keeps its room, which leases rely on
+  n_workspaces_ -= idle_.size();
+  idle_.clear();
+  if (n_workspaces_ == 0) idle_.shrink_to_fit();
   for (auto& set : angles_) set.reset();
+  arenas_.FreeUnused();
 }
 
 Status Executor::MakeAngles(const Rope& rope, int32_t n, const AngleSet* before, const DeviceMemory& memory,

@@ -92,7 +92,8 @@ class Executor {
   const std::vector<int32_t> rope_of_layer_;  // [L]
   std::atomic<int32_t> n_sessions_{0};
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Workspace>> idle_;
+  size_t n_workspaces_ = 0;  // lent or idle
+  std::vector<std::unique_ptr<Workspace>> idle_;  // with room for all
   std::vector<std::shared_ptr<const AngleSet>> angles_;  // [ropes], the longest made so far
 };
 
