@@ -29,7 +29,8 @@ enum { KVC_OK = 0, KVC_E_INVALID = -1, KVC_E_MEMORY = -2, KVC_E_IO = -3, KVC_E_B
        KVC_E_UNSUPPORTED = -5, KVC_E_NOT_FOUND = -6, KVC_E_BUFFER_TOO_SMALL = -7,
        KVC_E_CONTEXT_FULL = -8, KVC_E_CANCELLED = -9, KVC_E_DEVICE = -10, KVC_E_BUSY = -11,
        KVC_E_INTERNAL = -99 };
-enum { KVC_TOKEN_NONE = -1 };        /* kvc_session_step: the answer is complete */
+enum { KVC_TOKEN_NONE = -1,          /* kvc_session_step: the answer is complete */
+       KVC_TOKEN_READING = -2 };     /* kvc_batch_step: the session's prompt is still being read */
 enum { KVC_ADD_BOS = 1, KVC_PARSE_SPECIAL = 2, KVC_CONTINUE = 4 };  /* kvc_tokenize flags */
 enum { KVC_ON_FULL_ERROR = 0, KVC_ON_FULL_EVICT = 1, KVC_ON_FULL_SLIDE = 2 };
 enum { KVC_LOG_DEBUG = 0, KVC_LOG_INFO = 1, KVC_LOG_WARNING = 2, KVC_LOG_ERROR = 3 };
@@ -84,7 +85,14 @@ typedef struct kvc_session_stats {
   double  prefill_seconds, compress_seconds, decode_seconds; /* compress is part of prefill */
   int32_t stop_token;      /* that ended the answer with KVC_TOKEN_NONE, until the next input; else -1 */
   int32_t reserved;        /* 0 */
+  double  prompt_progress; /* share that is read of a prompt that kvc_session_enqueue queued, 0 to 1; 1 = none waits */
 } kvc_session_stats;
+
+typedef struct kvc_batch_params {
+  int32_t struct_size;
+  int32_t prompt_tokens;   /* of queued prompts that a call reads before its step, about so many; 0 = 256. A prompt
+                              that arrives among running sessions delays each of their steps by no more than that */
+} kvc_batch_params;
 
 typedef struct kvc_plan {
   int32_t struct_size;
@@ -101,6 +109,15 @@ KVC_API int32_t     kvc_version(void);                    /* [any] of the librar
 KVC_API int32_t     kvc_schema_version(void);             /* [any] newest model file it reads  */
 KVC_API const char *kvc_status_name(kvc_status status);   /* [any] static, never NULL */
 KVC_API const char *kvc_last_error(void);                 /* [any] until this thread's next call */
+
+/* Kinds of devices this build knows, whether this machine has them or not.  [any] */
+KVC_API int32_t     kvc_device_count(void);
+/* One as JSON: name (for kvc_model_open), summary, available, and where it is: description, instruction_sets (best
+ * first), deterministic, batch_invariant. KVC_E_NOT_FOUND past the end.  [any] */
+KVC_API kvc_status  kvc_device_describe(int32_t index, char *json, int32_t cap_json, int32_t *n_out);
+/* Bytes per second that its processors read from its memory together: what bounds a step. Takes up to a second and
+ * 256 MiB. KVC_E_UNSUPPORTED where this machine has no such device.  [any] */
+KVC_API kvc_status  kvc_device_measure(int32_t index, double *out_bytes_per_second);
 
 /* Opens a model file. device: "auto" (or NULL) or "cpu". params may be NULL. Everything in the file is
  * verified before use. KVC_E_IO cannot read; KVC_E_BAD_MODEL damaged or newer file; KVC_E_UNSUPPORTED no
@@ -167,6 +184,11 @@ KVC_API kvc_status  kvc_session_prefill(kvc_session *session, const int32_t *tok
 /* As prefill, but keeps everything: for prompts fed in parts. kvc_session_compress then applies the policy.  [sess] */
 KVC_API kvc_status  kvc_session_append(kvc_session *session, const int32_t *tokens, int32_t n_tokens);
 KVC_API kvc_status  kvc_session_compress(kvc_session *session);
+/* As prefill (compress not 0) or append, but the tokens are only queued: calls of kvc_batch_step read them on, and any
+ * other call on the session that needs them reads the rest first. One that fails takes the whole prompt back; reset
+ * drops it. What can be refused beforehand is refused here.  [sess] */
+KVC_API kvc_status  kvc_session_enqueue(kvc_session *session, const int32_t *tokens, int32_t n_tokens,
+                                        int32_t compress);
 /* Compresses harder, to `budget` slots per KV head on average, and keeps that budget; one of bytes stays where it is
  * the smaller. *out_freed (may be NULL) gets the bytes.  [sess] */
 KVC_API kvc_status  kvc_session_trim(kvc_session *session, int32_t budget, int64_t *out_freed);
@@ -181,6 +203,21 @@ KVC_API kvc_status  kvc_session_step(kvc_session *session, int32_t *out_token);
 KVC_API kvc_status  kvc_session_accept(kvc_session *session, int32_t token);
 /* How the following steps choose. A fork begins with its parent's. NULL: greedy.  [sess] */
 KVC_API kvc_status  kvc_session_set_sampling(kvc_session *session, const kvc_sampling *sampling);
+/* A step of each of n (1 .. 256) sessions of one model in one pass over its weights: n tokens for little more than the
+ * price of one. Sessions join and leave between calls as they like; each answers exactly as it would alone. Before,
+ * queued prompts are read on, in the order of the sessions; one that is complete then steps with the others. params may
+ * be NULL.
+ * out_tokens [n]: as kvc_session_step gives it, or KVC_TOKEN_READING. out_statuses [n] (may be NULL): what
+ * kvc_session_step would have returned for each; a session that cannot go on does not stop the others, and
+ * kvc_last_error has the text of the last such. The call itself fails, and no session has changed, where the batch
+ * cannot be: a session twice (KVC_E_BUSY) or of another model.  [sess] each */
+KVC_API kvc_status  kvc_batch_step(kvc_session *const *sessions, int32_t n, const kvc_batch_params *params,
+                                   int32_t *out_tokens, kvc_status *out_statuses);
+/* The same for samplers of your own: logits [n, V] instead of tokens, to choose from and kvc_session_accept. cap_logits:
+ * n * V or more. out_tokens [n]: KVC_TOKEN_READING where a prompt is still being read (its row is not written), else
+ * KVC_TOKEN_NONE.  [sess] each */
+KVC_API kvc_status  kvc_batch_logits(kvc_session *const *sessions, int32_t n, const kvc_batch_params *params,
+                                     float *logits, int64_t cap_logits, int32_t *out_tokens, kvc_status *out_statuses);
 /* Moves out text that is complete UTF-8; the bytes of a split character wait inside. KVC_E_BUFFER_TOO_SMALL: not even
  * the next character fits, *n_out has its bytes (at most 4).  [sess] */
 KVC_API kvc_status  kvc_session_read_text(kvc_session *session, uint8_t *text, int32_t cap_text, int32_t *n_out);

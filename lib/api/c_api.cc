@@ -3,7 +3,9 @@
 #include <string>
 
 #include "lib/api/handles.h"
+#include "lib/base/json_text.h"
 #include "lib/base/log.h"
+#include "lib/ops/devices.h"
 
 namespace kvc {
 namespace {
@@ -26,11 +28,12 @@ KVC_SAME(kInternal, KVC_E_INTERNAL);
 
 thread_local char last_error[1024];
 
-Status CheckDevice(const char* device) {
-  if (device == nullptr || std::strcmp(device, "auto") == 0 || std::strcmp(device, "cpu") == 0) return {};
-  if (std::strncmp(device, "cuda", 4) == 0)
-    return Error(Code::kUnsupported, "device \"%.32s\": this build has no CUDA backend; use \"cpu\"", device);
-  return Error(Code::kInvalid, "device \"%.32s\" is not known; use \"auto\" or \"cpu\"", device);
+Status FindDevice(int32_t index, const DeviceKind** kind) {
+  const Span<const DeviceKind> kinds = DeviceKinds();
+  if (index < 0 || static_cast<size_t>(index) >= kinds.size())
+    return Error(Code::kNotFound, "device %d: there are %zu", index, kinds.size());
+  *kind = &kinds[static_cast<size_t>(index)];
+  return {};
 }
 
 // The common part of the three ways to open a model.
@@ -42,11 +45,11 @@ kvc_status OpenModel(const char* device, const kvc_model_params* params, kvc_mod
   return Guard([&]() -> Status {
     kvc_model_params p;
     KVC_RETURN_IF_ERROR(CopyIn(params, "params", &p));
-    KVC_RETURN_IF_ERROR(CheckDevice(device));
     if (p.n_threads < 0 || p.n_threads > 1024)
       return Error(Code::kInvalid, "n_threads is %d; it is 0 (all) to 1024", p.n_threads);
     if (p.memory_limit < 0) return Error(Code::kInvalid, "memory_limit is negative");
     ModelParams model_params;
+    model_params.device = device == nullptr ? "auto" : device;
     model_params.n_threads = p.n_threads, model_params.memory_limit = p.memory_limit;
     auto model = open(model_params);
     if (!model.ok()) return model.status();
@@ -300,6 +303,49 @@ kvc_status kvc_method_describe(int32_t index, char* json, int32_t cap_json, int3
       return Error(Code::kNotFound, "method %d: there are %d", index, kvc::MethodCount());
     const std::string text = kvc::DescribeMethodJson(index);
     return CopyBuffer(text.data(), text.size(), "json", json, cap_json, n_out);
+  });
+}
+
+int32_t kvc_device_count(void) { return static_cast<int32_t>(kvc::DeviceKinds().size()); }
+
+kvc_status kvc_device_describe(int32_t index, char* json, int32_t cap_json, int32_t* n_out) {
+  return Guard([&]() -> Status {
+    const kvc::DeviceKind* kind = nullptr;
+    KVC_RETURN_IF_ERROR(kvc::FindDevice(index, &kind));
+    const auto device = kind->create(kind->name, 0);
+    std::string json_text;
+    kvc::JsonWriter text(&json_text);
+    text.BeginObject();
+    text.Field("name", kind->name);
+    text.Field("summary", kind->summary);
+    text.Field("available", device.ok());
+    if (device.ok()) {
+      const kvc::DeviceInfo& info = device.value()->info();
+      text.Field("description", info.description);
+      text.Key("instruction_sets").BeginArray();
+      for (const std::string& name : info.instruction_sets) text.Value(name);
+      text.EndArray();
+      text.Field("deterministic", info.deterministic);
+      text.Field("batch_invariant", info.batch_invariant);
+    } else {
+      text.Field("reason", device.status().message());
+    }
+    text.EndObject();
+    return CopyBuffer(json_text.data(), json_text.size(), "json", json, cap_json, n_out);
+  });
+}
+
+kvc_status kvc_device_measure(int32_t index, double* out_bytes_per_second) {
+  return Guard([&]() -> Status {
+    if (out_bytes_per_second == nullptr) return NullError("out_bytes_per_second");
+    const kvc::DeviceKind* kind = nullptr;
+    KVC_RETURN_IF_ERROR(kvc::FindDevice(index, &kind));
+    const auto device = kind->create(kind->name, 0);
+    if (!device.ok()) return device.status();
+    const kvc::Result<double> measured = device.value()->MeasureBandwidth();
+    if (!measured.ok()) return measured.status();
+    *out_bytes_per_second = measured.value();
+    return {};
   });
 }
 

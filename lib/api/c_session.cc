@@ -108,6 +108,14 @@ kvc_status kvc_session_append(kvc_session* session, const int32_t* tokens, int32
   return kvc::PrefillOrAppend(session, tokens, n_tokens, false);
 }
 
+kvc_status kvc_session_enqueue(kvc_session* session, const int32_t* tokens, int32_t n_tokens, int32_t compress) {
+  return GuardSession(session, [&](Session& s) -> Status {
+    kvc::Span<const int32_t> span;
+    KVC_RETURN_IF_ERROR(kvc::ReadTokens(tokens, n_tokens, &span));
+    return s.Enqueue(span, compress != 0);
+  });
+}
+
 kvc_status kvc_session_step(kvc_session* session, int32_t* out_token) {
   return GuardSession(session, [&](Session& s) -> Status {
     if (out_token == nullptr) return NullError("out_token");
@@ -165,7 +173,7 @@ kvc_status kvc_session_get_stats(const kvc_session* session, kvc_session_stats* 
   return GuardSession(const_cast<kvc_session*>(session), [&](Session& s) -> Status {
     const kvc::SessionStats v = s.Stats();
     kvc_session_stats out{};
-    out.stop_token = v.stop_token;
+    out.stop_token = v.stop_token, out.prompt_progress = v.prompt_progress;
     out.n_prompt = v.n_prompt, out.n_answer = v.n_answer, out.n_compactions = v.n_compactions;
     out.cache_bytes = v.cache_bytes, out.cache_bytes_peak = v.cache_bytes_peak,
     out.cache_bytes_full = v.cache_bytes_full;

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <vector>
 
 #include "kvc/kvc.h"
 #include "lib/engine/session.h"
@@ -48,6 +49,30 @@ kvc_status GuardSession(kvc_session* handle, F&& f) noexcept {
 }
 
 inline Status NullError(const char* what) { return Error(Code::kInvalid, "%s is NULL", what); }
+
+// Runs f on several sessions at once: each is marked as working, or none is touched.
+template <typename F>
+kvc_status GuardBatch(kvc_session* const* sessions, int32_t n, F&& f) noexcept {
+  return Guard([&]() -> Status {
+    constexpr int32_t kMost = 256;
+    if (sessions == nullptr) return NullError("sessions");
+    if (n < 1 || n > kMost) return Error(Code::kInvalid, "a batch of %d sessions; it is 1 to %d", n, kMost);
+    struct Batch {
+      std::vector<Session*> begun;
+      ~Batch() {
+        for (Session* s : begun) s->call().End();
+      }
+    } batch;
+    batch.begun.reserve(static_cast<size_t>(n));
+    for (int32_t i = 0; i < n; ++i) {
+      if (sessions[i] == nullptr) return NullError("a session of the batch");
+      if (!sessions[i]->session->call().TryBegin())
+        return Error(Code::kBusy, "session %d of the batch is working, or is there twice", i);
+      batch.begun.push_back(sessions[i]->session.get());
+    }
+    return f(Span<Session* const>(batch.begun.data(), batch.begun.size()));
+  });
+}
 
 // A size no struct of this API will have: what is above it was never stored by a caller.
 constexpr int32_t kMaxStructSize = 4096;

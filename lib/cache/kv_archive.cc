@@ -46,10 +46,11 @@ Status KvCache::ArchivePages(Archive& archive, Stream* stream, int32_t head, int
   return {};
 }
 
-Status KvCache::CheckLengths(int32_t head) const {
+Status KvCache::CheckLengths(int32_t head, bool turns_keys) const {
   const HeadFormat& format = layout_->heads[static_cast<size_t>(head)];
   const int64_t most = kMaxPages * layout_->page_slots;
   bool good = view_.len[head] >= 0 && view_.len[head] < most && view_.rotated[head] <= 1;
+  good = good && (view_.rotated[head] != 0 ? layout_->main(head).coding != EntryCoding::kCodebook : turns_keys);
   if (view_.ring != nullptr) {
     const int32_t *ring = view_.ring + head * kRingFields, slots = layout_->ring_slots(head);
     // A full ring settles at once, so it is never found full.
@@ -113,7 +114,7 @@ Status KvCache::CheckHead(Stream* stream, int32_t head, int32_t n_tokens, int32_
 }
 
 template <typename Archive>
-Status KvCache::ArchiveHead(Archive& archive, Stream* stream, int32_t head) {
+Status KvCache::ArchiveHead(Archive& archive, Stream* stream, int32_t head, bool turns_keys) {
   KVC_RETURN_IF_ERROR(ArchiveValue(archive, view_.len[head]));
   KVC_RETURN_IF_ERROR(ArchiveValue(archive, view_.rotated[head]));
   if (view_.ring != nullptr) {
@@ -123,7 +124,7 @@ Status KvCache::ArchiveHead(Archive& archive, Stream* stream, int32_t head) {
   for (int which = 0; view_.book_len != nullptr && which < 2; ++which)
     KVC_RETURN_IF_ERROR(ArchiveValue(archive, view_.book_len[2 * head + which]));
   if (Archive::kReading) {
-    const Status lengths = CheckLengths(head);
+    const Status lengths = CheckLengths(head, turns_keys);
     if (!lengths.ok()) Reset(head);  // nothing has been taken for them
     KVC_RETURN_IF_ERROR(lengths);
   }
@@ -134,16 +135,16 @@ Status KvCache::ArchiveHead(Archive& archive, Stream* stream, int32_t head) {
 Status KvCache::SaveTo(ArchiveWriter& archive, Stream* stream) {
   uint8_t scattered = scattered_ ? 1 : 0;
   KVC_RETURN_IF_ERROR(ArchiveValue(archive, scattered));
-  for (int32_t i = 0; i < layout_->n_heads_total(); ++i) KVC_RETURN_IF_ERROR(ArchiveHead(archive, stream, i));
+  for (int32_t i = 0; i < layout_->n_heads_total(); ++i) KVC_RETURN_IF_ERROR(ArchiveHead(archive, stream, i, true));
   return {};
 }
 
-Status KvCache::RestoreFrom(ArchiveReader& archive, Stream* stream, int32_t n_tokens, int32_t changed_at) {
+Status KvCache::RestoreFrom(ArchiveReader& archive, Stream* stream, int32_t n_tokens, int32_t changed_at, bool turns_keys) {
   Clear();
   uint8_t scattered = 0;
   KVC_RETURN_IF_ERROR(ArchiveValue(archive, scattered));
   scattered_ = scattered != 0;  // CheckHead looks where it is said that slots are in order
-  for (int32_t i = 0; i < layout_->n_heads_total(); ++i) KVC_RETURN_IF_ERROR(ArchiveHead(archive, stream, i));
+  for (int32_t i = 0; i < layout_->n_heads_total(); ++i) KVC_RETURN_IF_ERROR(ArchiveHead(archive, stream, i, turns_keys));
   for (int32_t i = 0; i < layout_->n_heads_total(); ++i)
     KVC_RETURN_IF_ERROR(CheckHead(stream, i, n_tokens, changed_at));
   return {};

@@ -7,10 +7,11 @@ namespace {
 
 constexpr int32_t kFirstPages = 2;  // room in a head's list of pages at first
 
-// Entries that leave the ring before n more are in it.
-int32_t Leaving(int32_t ring_len, int32_t ring_slots, int32_t settle, int32_t n) {
+// Entries that leave the ring before n more are in it, `settle` at a time, of which the first fill a block that has
+// `filled` already.
+int32_t Leaving(int32_t ring_len, int32_t ring_slots, int32_t settle, int32_t filled, int32_t n) {
   const int32_t over = ring_len + n - ring_slots;
-  return over < 0 ? 0 : (over / settle + 1) * settle;
+  return over < 0 ? 0 : ((over + filled) / settle + 1) * settle - filled;
 }
 
 }  // namespace
@@ -219,13 +220,14 @@ KvCache::Needs KvCache::NeedsNow(int32_t head) const {
 KvCache::Needs KvCache::NeedsOf(int32_t head, int32_t n, bool writes_all) const {
   const HeadFormat& format = layout_->heads[static_cast<size_t>(head)];
   const bool has_ring = format.ring >= 0;
-  const int32_t ring_len = RingLen(view_, head), main = view_.len[head],
-                leaving = has_ring ? Leaving(ring_len, layout_->ring_slots(head), format.settle, n) : n;
+  const int32_t ring_len = RingLen(view_, head), main = view_.len[head];
   // Blocks of keys are filled up: after a rewind main may end within one.
-  const int32_t fill = layout_->main(head).coding == EntryCoding::kKeyChannels ? main % format.settle : 0;
+  const int32_t filled = layout_->main(head).coding == EntryCoding::kKeyChannels ? main % format.settle : 0,
+                leaving = has_ring ? Leaving(ring_len, layout_->ring_slots(head), format.settle, filled, n) : n;
   Needs needs{};
-  needs.pages[0] = PagesFor(main + std::max(leaving - fill, 0));
-  needs.first_written[0] = writes_all ? 0 : leaving > 0 ? main / layout_->page_slots : n_pages_[head];
+  needs.pages[0] = PagesFor(main + leaving);
+  // Where entries will be stored next, though perhaps not by these n: whoever has room for more steps looks no further.
+  needs.first_written[0] = writes_all ? 0 : main / layout_->page_slots;
   needs.pages[1] = has_ring;
   if (view_.book_len == nullptr) return needs;
   for (int which = 0; which < 2; ++which) {
@@ -234,7 +236,7 @@ KvCache::Needs KvCache::NeedsOf(int32_t head, int32_t n, bool writes_all) const 
     int32_t coming = leaving;
     if (layout_->layer_books) coming = layout_->book_owner(head) == head ? leaving * layout_->n_kv_heads : 0;
     needs.pages[2 + which] = PagesFor(len + coming);
-    needs.first_written[2 + which] = coming > 0 ? len / layout_->page_slots : n_books_[2 * head + which];
+    needs.first_written[2 + which] = len / layout_->page_slots;
   }
   return needs;
 }
@@ -267,7 +269,6 @@ Status KvCache::EnsureHeads(Stream* stream, int32_t first, int32_t end, int32_t 
     }
   }
   if (work_.empty()) return {};
-  KVC_RETURN_IF_ERROR(Widen(widest, widest_book));
   struct Untake {  // also when memory ends
     KvCache* cache;
     ~Untake() {
@@ -283,6 +284,7 @@ Status KvCache::EnsureHeads(Stream* stream, int32_t first, int32_t end, int32_t 
     status = Arena(static_cast<int32_t>(f)).Take(wanted_[f], &taken_[f]);
     wanted_[f] = 0;
   }
+  if (status.ok()) status = Widen(widest, widest_book);
   copies_.reserve(status.ok() ? work_.size() : 0);
   for (size_t i = 0; i < work_.size() && status.ok(); ++i) {
     const PageSlot& slot = work_[i];
@@ -323,8 +325,8 @@ Status KvCache::EnsureSteps(Stream* stream, int32_t n, bool writes_all) {
   return {};
 }
 
-void KvCache::Stepped(int32_t n, bool scattered) {
-  ready_ = std::max(ready_ - n, 0);
+void KvCache::Stepped(int32_t n, bool scattered, bool several) {
+  ready_ = several ? 0 : std::max(ready_ - n, 0);
   scattered_ = scattered_ || scattered;
 }
 

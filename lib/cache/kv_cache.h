@@ -52,8 +52,9 @@ class KvCache {
   // writes_all: a step may write every entry (side values, evictions), not only the newest. Costs nothing for as many
   // steps as pages have room.
   Status EnsureSteps(Stream* stream, int32_t n, bool writes_all);
-  // n tokens were appended; scattered: entries were removed one by one, so slots are out of order.
-  void Stepped(int32_t n, bool scattered);
+  // n tokens were appended. scattered: entries were removed, so slots are out of order; several: more of them than came,
+  // so that pages may have become free.
+  void Stepped(int32_t n, bool scattered, bool several);
   // Removes the entries of positions >= n_tokens. Strong: on failure nothing changed.
   Status RewindTo(Stream* stream, int32_t n_tokens);
   // Drops all but the newest n entries of one head. Only caches without rings, codebooks and removals.
@@ -82,7 +83,8 @@ class KvCache {
   // The whole cache as bytes. RestoreFrom trusts nothing: kBadModel when the parts do not fit together, this cache's
   // layout, or a sequence of n_tokens of which every head has all from `changed_at` on.
   Status SaveTo(ArchiveWriter& archive, Stream* stream);
-  Status RestoreFrom(ArchiveReader& archive, Stream* stream, int32_t n_tokens, int32_t changed_at);
+  // turns_keys: keys may be without rotation.
+  Status RestoreFrom(ArchiveReader& archive, Stream* stream, int32_t n_tokens, int32_t changed_at, bool turns_keys);
 
  private:
   KvCache(std::shared_ptr<const CacheLayout> layout, PageArenas* arenas);
@@ -119,10 +121,10 @@ class KvCache {
   void ReleaseHead(int32_t head);
   void Reset(int32_t head);
   template <typename Archive>
-  Status ArchiveHead(Archive& archive, Stream* stream, int32_t head);
+  Status ArchiveHead(Archive& archive, Stream* stream, int32_t head, bool turns_keys);
   template <typename Archive>
   Status ArchivePages(Archive& archive, Stream* stream, int32_t head, int kind);
-  Status CheckLengths(int32_t head) const;
+  Status CheckLengths(int32_t head, bool turns_keys) const;
   Status CheckHead(Stream* stream, int32_t head, int32_t n_tokens, int32_t changed_at);
   MemoryMeter* meter() const { return arenas_->meter().get(); }
 

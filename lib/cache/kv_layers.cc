@@ -124,8 +124,8 @@ Status KvCache::Store(Stream* stream, const StoreSpec& spec, DeviceBuffer<uint8_
       widest_book = std::max(widest_book, n);
     }
   }
-  KVC_RETURN_IF_ERROR(Widen(widest, widest_book));
   for (size_t f = 0; f < taken.size(); ++f) KVC_RETURN_IF_ERROR(taken[f].Take(wanted[f]));
+  KVC_RETURN_IF_ERROR(Widen(widest, widest_book));
   Replacement replacement(this, spec.layer);
   for (int32_t i = 0; i < g; ++i) {
     const int32_t head = first + i;

@@ -14,7 +14,7 @@ namespace kvc {
 
 class PageArena {
  public:
-  // meter outlives the arena. A counting meter: nothing is reserved, pages are only counted.
+  // A counting meter: nothing is reserved, and there are no pages to be had.
   PageArena(Device* device, std::shared_ptr<MemoryMeter> meter, int64_t page_bytes, int64_t most_bytes);
   ~PageArena();
   PageArena(const PageArena&) = delete;

@@ -61,8 +61,8 @@ Result<std::unique_ptr<Compressor>> Compressor::Make(StoragePlan plan, const Att
 }
 
 Result<std::unique_ptr<Compressor>> Compressor::Create(const Policy& policy, const ModelShape& shape, HeadScores scores,
-                                                       const AttentionRule& rule, const DeviceMemory& memory) {
-  Result<StoragePlan> plan = StoragePlan::Create(policy, shape, std::move(scores));
+                                                       bool slides, const AttentionRule& rule, const DeviceMemory& memory) {
+  Result<StoragePlan> plan = StoragePlan::Create(policy, shape, std::move(scores), slides);
   if (!plan.ok()) return plan.status();
   return Make(std::move(plan.value()), rule, memory);
 }

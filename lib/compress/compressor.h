@@ -51,8 +51,9 @@ struct LayerWork {
 class Compressor {
  public:
   // kInvalid when policy, scores or storage do not fit the shape (message says which), kNotFound when scores are missing.
+  // slides: KeepLengths may be called with in_cache.
   static Result<std::unique_ptr<Compressor>> Create(const Policy& policy, const ModelShape& shape, HeadScores scores,
-                                                    const AttentionRule& rule, const DeviceMemory& memory);
+                                                    bool slides, const AttentionRule& rule, const DeviceMemory& memory);
   Result<std::unique_ptr<Compressor>> Fork(Stream* stream) const;
   void Reset();
 
@@ -89,6 +90,8 @@ class Compressor {
   // Whether keys may be turned at every step.
   bool turns_keys() const { return plan_.codebook() || in_cache_; }
   bool ends_later() const { return plan_.reobserves(); }
+  // Whether a head that is above its length goes far below it.
+  bool drops_several() const { return plan_.reobserves() || step_.select.kind == SelectKind::kLowest; }
   // After a step's attention over a layer, where ends_later: heads above their budget score their entries again.
   Status Reobserve(const LayerWork& work, int32_t layer, LayerBuffers* kv, ObservedBuffers* observed, KvCache* cache);
   // Entries of the longest head that Reobserve loads, 0: it does not.
@@ -140,6 +143,7 @@ class Compressor {
     const LayerBuffers& kv;
     const ObservedBuffers& observed;
     std::vector<int32_t> counts, kept;  // [G] candidates; entries that are marked
+    bool marked = false;  // what is kept; otherwise all is
     bool dropped = false;
   };
   Status Score(const LayerChoice& c) const;

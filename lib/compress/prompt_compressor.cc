@@ -94,6 +94,7 @@ Status Compressor::Mark(LayerChoice* c, const std::vector<int32_t>& counts) {
   Device* device = c->work.device;
   const SelectRule rule = SelectRuleNow();
   const int32_t g = kv.n_kv_heads;
+  c->marked = true;
   if (plan_.query_heads_see_their_own()) {
     KVC_RETURN_IF_ERROR(device->SelectByQueryHead(
         c->work.stream, {kv, plan_.shape().n_heads, protect_.n_recent, counts.data(), b.per_head.at(), b.marks.at(),
@@ -146,7 +147,6 @@ Status Compressor::PushPromptQueries(const LayerChoice& c) {
 
 Status Compressor::StoreMarked(const LayerChoice& c, KvCache* cache) {
   const ChoiceBuffers& b = *c.work.choice;
-  const bool all = b.stride == 0;  // nothing was to be chosen
   std::vector<uint8_t> rotated(loaded_rotated_);
   for (uint8_t& r : rotated) {
     if (plan_.codebook() || (in_cache_ && (c.dropped || r == 0))) r = 0;
@@ -154,8 +154,8 @@ Status Compressor::StoreMarked(const LayerChoice& c, KvCache* cache) {
   KvCache::StoreSpec spec{};
   spec.layer = c.layer, spec.kv = &c.kv, spec.turning = turning(c.layer), spec.rotated = rotated.data();
   spec.kept = c.kept.data(), spec.stride = b.stride;
-  if (!all) spec.marks = b.marks.at();
-  if (plan_.query_heads_see_their_own()) spec.seen = b.seen.at();
+  if (c.marked) spec.marks = b.marks.at();
+  if (c.marked && plan_.query_heads_see_their_own()) spec.seen = b.seen.at();
   return cache->Store(c.work.stream, spec, &c.work.choice->codes);
 }
 

@@ -39,8 +39,11 @@ int64_t LargestThat(int64_t most, F&& fits) {
 
 }  // namespace
 
-StoragePlan::StoragePlan(const Policy& policy, const ModelShape& shape, HeadScores scores)
-    : policy_(policy), shape_(shape), head_scores_(std::move(scores)) {
+StoragePlan::StoragePlan(const Policy& policy, const ModelShape& shape, HeadScores scores, bool slides)
+    : policy_(policy),
+      shape_(shape),
+      head_scores_(std::move(scores)),
+      ranks_(slides || policy.positions == PositionMode::kInCache) {
   if (policy.keeps_all()) return;
   const Scorer& scorer = *policy.scorer;
   scorer_aux_ = n_aux_ = scorer.n_aux == nullptr ? 0 : scorer.n_aux(policy);
@@ -50,8 +53,9 @@ StoragePlan::StoragePlan(const Policy& policy, const ModelShape& shape, HeadScor
     merge_counts_ = scorer.accumulates == Accumulates::kSumAndCount ? 1 : n_aux_++;
 }
 
-Result<StoragePlan> StoragePlan::Create(const Policy& policy, const ModelShape& shape, HeadScores scores) {
-  StoragePlan plan(policy, shape, std::move(scores));
+Result<StoragePlan> StoragePlan::Create(const Policy& policy, const ModelShape& shape, HeadScores scores,
+                                        bool slides) {
+  StoragePlan plan(policy, shape, std::move(scores), slides);
   KVC_RETURN_IF_ERROR(plan.Validate());
   return plan;
 }
@@ -210,8 +214,8 @@ class Layouter {
 
 }  // namespace
 
-CacheLayout StoragePlan::LayoutFor(int32_t page_slots, bool ranks) const {
-  Layouter make(*this, page_slots, ranks);
+CacheLayout StoragePlan::LayoutFor(int32_t page_slots) const {
+  Layouter make(*this, page_slots, ranks_);
   const size_t n = static_cast<size_t>(shape_.n_kv_heads_total());
   const int32_t kv = policy_.Int(OptionId::kKv);
   std::vector<HeadFormat> heads;
@@ -244,7 +248,7 @@ int32_t StoragePlan::BudgetFor(int32_t n_tokens) const {
       return std::max(budget, p.n_sink + p.n_recent + 1);
     }
     case BudgetKind::kBytes:
-      return SlotsForBytes(LayoutFor(PageSlots(n_tokens), false), n_tokens);
+      return SlotsForBytes(LayoutFor(PageSlots(n_tokens)), n_tokens);
     case BudgetKind::kNone:
       break;
   }
@@ -275,7 +279,7 @@ Status StoragePlan::PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) con
     return Error(Code::kInvalid, "budget_bytes = %.0f is %d slots per KV head of this model: %s",
                  policy_.budget, in.budget, status.message().c_str());
   }
-  const CacheLayout layout = LayoutFor(PageSlots(n_tokens), false);
+  const CacheLayout layout = LayoutFor(PageSlots(n_tokens));
   KVC_RETURN_IF_ERROR(policy_.allocator->shares_bytes ? PlanBytes(layout, in, slots) : PlanFor(in, slots));
   const double bytes = static_cast<double>(BytesOf(layout, in, *slots));
   if (bytes <= policy_.budget) return {};
@@ -306,7 +310,7 @@ Status StoragePlan::SetBudget(int32_t slots, int32_t n_tokens) {
     policy_ = std::move(changed);
     return {};
   }
-  const CacheLayout layout = LayoutFor(PageSlots(n_tokens), false);
+  const CacheLayout layout = LayoutFor(PageSlots(n_tokens));
   std::swap(policy_, changed);  // changed: what was
   std::vector<int32_t> planned;
   const Status status = PlanSlots(n_tokens, &planned);
@@ -355,7 +359,7 @@ int64_t StoragePlan::BytesOf(const CacheLayout& layout, const AllocateInput& in,
 
 // Small pages where equal shares of the bytes are few slots; the same for every prompt of a session.
 int32_t StoragePlan::PageSlotsForBytes() const {
-  const CacheLayout layout = LayoutFor(KeysByChannel(policy_) ? kLeastBlock : 16, false);
+  const CacheLayout layout = LayoutFor(KeysByChannel(policy_) ? kLeastBlock : 16);
   double bytes = 0;
   for (int32_t i = 0; i < shape_.n_kv_heads_total(); ++i)
     bytes += static_cast<double>(HeadBytes(layout, i, kSmallBudget));

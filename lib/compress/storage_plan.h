@@ -26,7 +26,8 @@ class StoragePlan {
   static constexpr int32_t kUnbounded = 1 << 28;  // a length no prompt has
 
   // kInvalid when policy, scores or storage do not fit the shape (message says which), kNotFound when scores are missing.
-  static Result<StoragePlan> Create(const Policy& policy, const ModelShape& shape, HeadScores scores);
+  // slides: entries may come to count positions in slots (on_full=slide), whatever the policy says.
+  static Result<StoragePlan> Create(const Policy& policy, const ModelShape& shape, HeadScores scores, bool slides);
 
   const Policy& policy() const { return policy_; }
   const ModelShape& shape() const { return shape_; }
@@ -47,9 +48,9 @@ class StoragePlan {
   // Whether an entry may be kept for some query heads of a group only (SpindleKV).
   bool query_heads_see_their_own() const;
 
-  // Storage of every head; page_slots by the average budget (design.md 3). ranks: entries carry their place, which
-  // sessions need that may count positions in slots.
-  CacheLayout LayoutFor(int32_t page_slots, bool ranks) const;
+  // Storage of every head; page_slots by the average budget (design.md 3). Entries carry their place where positions may
+  // be counted in slots.
+  CacheLayout LayoutFor(int32_t page_slots) const;
   int32_t PageSlots(int32_t expected_tokens) const;
 
   // Average slots per KV head for a sequence of n tokens.
@@ -70,7 +71,7 @@ class StoragePlan {
   Status SetBudget(int32_t slots, int32_t n_tokens);
 
  private:
-  StoragePlan(const Policy& policy, const ModelShape& shape, HeadScores scores);
+  StoragePlan(const Policy& policy, const ModelShape& shape, HeadScores scores, bool slides);
   Status Validate() const;
   AllocateInput AllocationFor(int32_t budget, int32_t n_tokens) const;
   Status PlanFor(const AllocateInput& in, std::vector<int32_t>* slots) const;
@@ -85,6 +86,7 @@ class StoragePlan {
   ModelShape shape_;
   HeadScores head_scores_;
   int32_t n_aux_ = 0, scorer_aux_ = 0, merge_sums_ = -1, merge_counts_ = -1;
+  bool ranks_ = false;  // entries carry their place
 
   friend class Result<StoragePlan>;
   StoragePlan() = default;

@@ -21,15 +21,16 @@ void ListRopes(const ModelConfig& c, std::vector<Rope>* ropes, std::vector<int32
 
 }  // namespace
 
-Result<std::shared_ptr<const Model>> Model::Build(Result<std::unique_ptr<ModelFile>> file,
-                                                  std::shared_ptr<MemoryMeter> meter,
-                                                  const ModelParams& params) {
+template <typename OpenFile>
+Result<std::shared_ptr<const Model>> Model::Build(const ModelParams& params, OpenFile&& open) {
+  Result<std::unique_ptr<Device>> device = OpenDevice(params.device, params.n_threads);
+  if (!device.ok()) return device.status();
+  auto meter = std::make_shared<MemoryMeter>(params.memory_limit);
+  Result<std::unique_ptr<ModelFile>> file = open(meter.get());
   if (!file.ok()) return file.status();
   std::shared_ptr<Model> model(new Model());
   model->meter_ = std::move(meter);
   model->file_ = std::move(file.value());
-  Result<std::unique_ptr<Device>> device = OpenDevice(params.device, params.n_threads);
-  if (!device.ok()) return device.status();
   model->device_ = std::move(device.value());
   KVC_RETURN_IF_ERROR(model->file_->Fault(model->Init()));
   return std::shared_ptr<const Model>(std::move(model));
@@ -57,20 +58,16 @@ Status Model::Init() {
 }
 
 Result<std::shared_ptr<const Model>> Model::Open(const std::string& path, const ModelParams& params) {
-  auto meter = std::make_shared<MemoryMeter>(params.memory_limit);
-  return Build(ModelFile::Open(path, meter.get()), meter, params);
+  return Build(params, [&](MemoryMeter* meter) { return ModelFile::Open(path, meter); });
 }
 
-Result<std::shared_ptr<const Model>> Model::OpenFd(int fd, int64_t offset, int64_t n_bytes,
-                                                   const ModelParams& params) {
-  auto meter = std::make_shared<MemoryMeter>(params.memory_limit);
-  return Build(ModelFile::OpenFd(fd, offset, n_bytes, meter.get()), meter, params);
+Result<std::shared_ptr<const Model>> Model::OpenFd(int fd, int64_t offset, int64_t n_bytes, const ModelParams& params) {
+  return Build(params, [&](MemoryMeter* meter) { return ModelFile::OpenFd(fd, offset, n_bytes, meter); });
 }
 
 Result<std::shared_ptr<const Model>> Model::OpenMemory(const uint8_t* data, int64_t n_bytes,
                                                        const ModelParams& params) {
-  auto meter = std::make_shared<MemoryMeter>(params.memory_limit);
-  return Build(ModelFile::OpenMemory(data, n_bytes, meter.get()), meter, params);
+  return Build(params, [&](MemoryMeter* meter) { return ModelFile::OpenMemory(data, n_bytes, meter); });
 }
 
 ModelShape Model::shape() const {

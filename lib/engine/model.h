@@ -40,9 +40,9 @@ class Model {
 
  private:
   Model() = default;
-  static Result<std::shared_ptr<const Model>> Build(Result<std::unique_ptr<ModelFile>> file,
-                                                    std::shared_ptr<MemoryMeter> meter,
-                                                    const ModelParams& params);
+  // open(meter) -> Result<std::unique_ptr<ModelFile>>, once the device is there.
+  template <typename OpenFile>
+  static Result<std::shared_ptr<const Model>> Build(const ModelParams& params, OpenFile&& open);
   Status Init();
 
   std::shared_ptr<MemoryMeter> meter_;

@@ -176,7 +176,8 @@ class Planner {
     Result<HeadScores> scores = model_.ScoresFor(policy);
     if (!scores.ok()) return scores.status();
     Result<std::unique_ptr<Compressor>> compressor =
-        Compressor::Create(policy, model_.shape(), std::move(scores.value()), model_.attention_rule(), memory_);
+        Compressor::Create(policy, model_.shape(), std::move(scores.value()), params_.on_full == OnFull::kSlide,
+                           model_.attention_rule(), memory_);
     if (!compressor.ok()) return compressor.status();
     compressor_ = std::move(compressor.value());
     Result<CacheLayout> layout = Session::LayoutOf(compressor_->plan(), params_, /*page_slots=*/0);

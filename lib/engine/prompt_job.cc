@@ -72,6 +72,7 @@ Status PromptJob::CopyLastRow(Workspace* workspace, DeviceBytes to) {
 Status PromptJob::BeginLayer(int layer, LayerBuffers* kv) {
   if (takers_.size() > 1) {
     n_before_.assign(kv->len().size(), 0);
+    std::fill(kv->view().len, kv->view().len + n_before_.size(), 0);
     return {};
   }
   Taker& t = takers_[0];

@@ -58,8 +58,7 @@ Status Session::CheckParams(const Model& model, const Policy& policy, const Sess
 
 Result<CacheLayout> Session::LayoutOf(const StoragePlan& plan, const SessionParams& params, int32_t page_slots) {
   const int32_t slots = page_slots > 0 ? page_slots : plan.PageSlots(params.max_tokens);
-  const bool ranks = plan.policy().positions == PositionMode::kInCache || params.on_full == OnFull::kSlide;
-  CacheLayout layout = plan.LayoutFor(slots, ranks);
+  CacheLayout layout = plan.LayoutFor(slots);
   if (KeysByChannel(layout) && (params.on_full != OnFull::kError || plan.evicts_at_steps())) {
     return Error(Code::kUnsupported,
                  "key_axis=channel codes the keys of many tokens together; on_full drops them one by one");
@@ -81,7 +80,8 @@ Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const
   KVC_RETURN_IF_ERROR(CheckParams(*model, policy, params));
   Executor* executor = model->executor();
   Result<std::unique_ptr<Compressor>> compressor =
-      Compressor::Create(policy, model->shape(), std::move(scores), model->attention_rule(), executor->memory());
+      Compressor::Create(policy, model->shape(), std::move(scores), params.on_full == OnFull::kSlide,
+                         model->attention_rule(), executor->memory());
   if (!compressor.ok()) return compressor.status();
   std::unique_ptr<Session> s(new Session(std::move(model), params));
   s->params_.max_tokens = EffectiveMaxTokens(*s->model_, policy, params);

@@ -2,6 +2,7 @@
 // PromptJob, a token by the step of a batch (step_batch.h). Between calls a session holds its records, its pages and the
 // residual of its newest token. Used by one thread at a time; sessions of a model are independent.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <vector>
@@ -49,6 +50,10 @@ struct BatchRow {
 class Session {
  public:
   static constexpr int64_t kAllChunks = INT64_MAX;
+  // As ReadOn counts them: so many prompt tokens through all layers, at least one.
+  static int64_t ChunksOf(const Model& model, int32_t n_tokens) {
+    return std::max<int64_t>((n_tokens + kPromptChunk - 1) / kPromptChunk, 1) * model.config().n_layers;
+  }
   // policy null: keep everything.
   static Result<std::unique_ptr<Session>> Create(std::shared_ptr<const Model> model, const Policy* policy,
                                                  const SessionParams& params);

@@ -200,7 +200,7 @@ Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> 
   Session& s = *made.value();
   KVC_RETURN_IF_ERROR(s.ArchiveFields(in, stream));
   KVC_RETURN_IF_ERROR(s.CheckRestored());
-  KVC_RETURN_IF_ERROR(s.cache_->RestoreFrom(in, stream, s.n_tokens_, s.changed_at_));
+  KVC_RETURN_IF_ERROR(s.cache_->RestoreFrom(in, stream, s.n_tokens_, s.changed_at_, s.compressor_->turns_keys()));
   if (in.left() != 0) return Error(Code::kBadModel, "damaged: there is something behind the end");
   return made;
 }

@@ -149,6 +149,11 @@ Status Session::MaskHeads(Span<const uint8_t> keep, int32_t window) {
     return Error(Code::kUnsupported,
                  "mask_heads: this session counts positions in slots, which masked heads would number anew");
   }
+  const StoragePlan& plan = compressor_->plan();
+  if (plan.evicts_at_steps() || plan.reobserves() || params_.on_full != OnFull::kError) {
+    return Error(Code::kUnsupported,
+                 "mask_heads: this session drops entries one by one, whatever a head was left with");
+  }
   KVC_RETURN_IF_ERROR(FinishPrompt());
   KVC_RETURN_IF_ERROR(FeedPending());
   Result<Executor::Lease> lease = executor()->Acquire();

@@ -66,9 +66,9 @@ Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
     prompt->by_rows = true, prompt->first = 0, prompt->step = kMostRows;
     several = false;
   } else if (compress && !policy.keeps_all()) {
-    // WeightedKV as printed: what the budget holds at once, then a token at a time (methods.md 2.15).
+    // What the budget holds at once, then a token at a time (methods.md 2.15).
     const int32_t budget = compressor_->plan().BudgetFor(n);
-    const bool sequential = policy.Int(OptionId::kWkvPrefill) == 1 && policy.decode == DecodeMode::kStep;
+    const bool sequential = policy.reducer->by_steps != nullptr && policy.reducer->by_steps(policy);
     if (policy.Flag(OptionId::kChunkCompress) && given > kCompressChunk) {
       prompt->first = prompt->step = kCompressChunk;
     } else if (sequential && n > budget && given > 1) {

@@ -194,7 +194,7 @@ Status StepRunner::Feed(Span<StepWish> group) {
     Session& s = *group[i].session;
     const bool dropped = dropped_[i].load(std::memory_order_relaxed);
     s.decode_seconds_ += seconds;
-    s.cache_->Stepped(Rows(group[i]), dropped);
+    s.cache_->Stepped(Rows(group[i]), dropped, dropped && s.compressor_->drops_several());
     s.Fed(group[i].tokens, dropped);
     s.NotePeaks(s.cache_->bytes(), w.bytes());
   }

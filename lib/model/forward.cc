@@ -1,4 +1,4 @@
-// Bytes and flops: a prompt streams every weight once per chunk of kChunk tokens (2 * parameters flops per
+// Bytes and flops: a prompt streams every weight once per chunk of kPromptChunk tokens (2 * parameters flops per
 // token) and attends 2 * n^2 * D * H flops per layer; a step streams every weight once for all rows.
 #include "lib/model/forward.h"
 
@@ -9,18 +9,16 @@
 namespace kvc {
 namespace {
 
-constexpr int32_t kChunk = 256;  // prompt tokens worked on at once: activations of a chunk stay in cache
-
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 // Rows of activations that are worked on at once.
 int32_t ChunkRows(const PromptRequest& r) {
-  return std::min(std::max(r.n, r.reread == nullptr ? 0 : r.reread->LongestSegment()), kChunk);
+  return std::min(std::max(r.n, r.reread == nullptr ? 0 : r.reread->LongestSegment()), kPromptChunk);
 }
 
-int64_t ChunksOf(int64_t n) { return (n + kChunk - 1) / kChunk; }
+int64_t ChunksOf(int64_t n) { return (n + kPromptChunk - 1) / kPromptChunk; }
 
 }  // namespace
 
@@ -53,7 +51,7 @@ Status ChunkBuffers::Reserve(const Network& network, const PromptRequest& r, con
       network_.Reserve(memory, memory.device->NetworkScratchBytes(network.weights->shape, rows), what));
   KVC_RETURN_IF_ERROR(place_.Reserve(memory, memory.device->PlaceScratchBytes(rows, c.head_dim), what));
   if (!r.column_sums && r.reread == nullptr) return {};
-  return lse_.Reserve(memory, int64_t{c.n_heads} * kChunk, "column sums");
+  return lse_.Reserve(memory, int64_t{c.n_heads} * kPromptChunk, "column sums");
 }
 
 void ChunkBuffers::Free() {
@@ -114,7 +112,7 @@ Status PromptRun::Advance(Stream* stream, ChunkBuffers* buffers) {
   const bool again = part_ > 0;
   const int32_t begin = !again ? 0 : part_ == 1 ? 0 : request_.reread->ends[static_cast<size_t>(part_) - 2],
                 end = !again ? request_.n : request_.reread->ends[static_cast<size_t>(part_) - 1],
-                n = std::min(kChunk, end - begin - at_);
+                n = std::min(kPromptChunk, end - begin - at_);
   // Segments of a second reading follow the prompt one at a time, each in the place of the one before.
   const Rows rows{(again ? request_.n : 0) + begin + at_, n, (again ? request_.n : 0) + at_, again};
   const double start = Now();
@@ -157,7 +155,7 @@ Status PromptRun::Chunk(Stream* stream, const Rows& rows, ChunkBuffers* b) {
   KVC_RETURN_IF_ERROR(device.AttendPrompt(
       stream, {kv_.view(), where, c.n_heads, c.layers[static_cast<size_t>(layer_)].attention_window,
                network_.AttentionScale(), b->q_.at(), b->attended_.at(), columns ? b->lse_.at() : DevicePtr<float>(),
-               kChunk}));
+               kPromptChunk}));
   if (rows.reread || request_.column_sums) KVC_RETURN_IF_ERROR(FoldColumns(stream, rows, b));
   // Of the last layer only the last token goes on to the logits.
   const bool last_layer = layer_ + 1 == c.n_layers;
@@ -182,7 +180,7 @@ Status PromptRun::FoldColumns(Stream* stream, const Rows& rows, ChunkBuffers* b)
   const double start = Now();
   const Status status = network_.device->FoldColumns(
       stream, {kv_.view(), {base_.data(), rows.offset, rows.n}, network_.config->n_heads,
-               rows.reread ? request_.n : rows.offset + rows.n, network_.AttentionScale(), b->q_.at(), b->lse_.at(), kChunk,
+               rows.reread ? request_.n : rows.offset + rows.n, network_.AttentionScale(), b->q_.at(), b->lse_.at(), kPromptChunk,
                rows.reread ? observed_.maxima() : observed_.sums(), rows.reread});
   if (!rows.reread) extras_.column_sums += Now() - start;
   return status;

@@ -39,6 +39,8 @@ struct Reread {
   int32_t LongestSegment() const;
 };
 
+constexpr int32_t kPromptChunk = 256;  // prompt tokens worked on at once: activations of a chunk stay in cache
+
 // What a prompt took beyond the network itself, in seconds.
 struct PromptExtras {
   double column_sums = 0, reread = 0;

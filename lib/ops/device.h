@@ -30,6 +30,7 @@ class Stream {
 struct DeviceInfo {
   std::string name;         // "cpu"
   std::string description;  // processor, instruction set, threads
+  std::vector<std::string> instruction_sets;  // that operations could use here, best first; empty: they have no names
   bool deterministic = true;     // the same input gives the same bits
   bool batch_invariant = true;   // a row gives the same bits alone and in a batch
   WeightType activations = WeightType::kF32;
@@ -51,6 +52,9 @@ class Device {
   // Memory behind a part of a reservation, in whole granules; giving it back.
   virtual Status Commit(DeviceBytes at, int64_t bytes) = 0;
   virtual void Decommit(DeviceBytes at, int64_t bytes) = 0;
+
+  // Bytes per second that operations read from this memory at best. Takes up to a second and 256 MiB.
+  virtual Result<double> MeasureBandwidth() = 0;
 
   // ---- copies ----
   virtual Status Write(Stream* s, DeviceBytes to, const void* from, int64_t bytes) = 0;

@@ -44,7 +44,7 @@ KVC_AT(kvc_sampling, top_p, 8);
 KVC_AT(kvc_sampling, temperature, 12);
 KVC_AT(kvc_sampling, seed, 16);
 
-KVC_SIZE(kvc_session_stats, 104);
+KVC_SIZE(kvc_session_stats, 112);
 KVC_AT(kvc_session_stats, struct_size, 0);
 KVC_AT(kvc_session_stats, n_prompt, 4);
 KVC_AT(kvc_session_stats, n_answer, 8);
@@ -61,6 +61,11 @@ KVC_AT(kvc_session_stats, compress_seconds, 80);
 KVC_AT(kvc_session_stats, decode_seconds, 88);
 KVC_AT(kvc_session_stats, stop_token, 96);
 KVC_AT(kvc_session_stats, reserved, 100);
+KVC_AT(kvc_session_stats, prompt_progress, 104);
+
+KVC_SIZE(kvc_batch_params, 8);
+KVC_AT(kvc_batch_params, struct_size, 0);
+KVC_AT(kvc_batch_params, prompt_tokens, 4);
 
 KVC_SIZE(kvc_plan, 64);
 KVC_AT(kvc_plan, struct_size, 0);

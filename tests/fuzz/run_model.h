@@ -114,9 +114,8 @@ class ModelRun {
       while (session->text().Pull(text, sizeof text) > 0) {
       }
     }
-    if (Good(session->FeedPending())) {
-      KVC_REQUIRE(session->logits().size() == static_cast<size_t>(session->model().config().vocab_size));
-    }
+    std::vector<float> logits(static_cast<size_t>(session->model().config().vocab_size));
+    Good(session->ReadLogits(logits.data()));
   }
 };
 

@@ -3,10 +3,11 @@
 // f32: scores 1e-5 relative, attention 1e-5 (int8 and int4 5e-3: a code may round the other way), sets exact.
 #include <gtest/gtest.h>
 
-#include "lib/cache/attend.h"
+#include <cmath>
+
 #include "lib/compress/compressor.h"
-#include "lib/compress/scorers.h"
 #include "tests/golden/golden_files.h"
+#include "tests/support/cpu_memory.h"
 
 namespace kvc {
 namespace {
@@ -23,37 +24,43 @@ struct Inputs {
 
 class Micro {
  public:
-  Micro(const std::string& method, const Json& c)
-      : case_(c), pool_(std::move(ThreadPool::Create(2).value())) {
+  Micro(const std::string& method, const Json& c) : case_(c) {
     RopeConfig rope;
     rope.theta = in_.theta;
     rope_ = Rope(rope, in_.d);
-    ops_ = {&BestKernels(), pool_.get()};
+    ropes_.assign(static_cast<size_t>(in_.layers), &rope_);
     Result<Policy> policy = ParsePolicy(GoldenSpec(method, c["C"], c["options"]).c_str());
     EXPECT_TRUE(policy.ok()) << policy.status().message();
-    CompressorShape shape;
-    shape.n_layers = in_.layers, shape.n_heads = in_.n_q, shape.n_kv_heads = in_.n_kv, shape.head_dim = in_.d;
-    shape.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(in_.d)));
-    shape.rope = &rope_;
     HeadScores scores;
     scores.values = GoldenScores(c["options"]);
-    auto compressor = Compressor::Create(policy.value(), shape, scores, ops_, nullptr);
+    scale_ = static_cast<float>(1 / std::sqrt(static_cast<double>(in_.d)));
+    auto compressor = Compressor::Create(policy.value(), {in_.layers, in_.n_q, in_.n_kv, in_.d}, scores,
+                                         false, {ropes_.data(), RopePairing::kHalf, scale_}, memory_.own());
     EXPECT_TRUE(compressor.ok()) << compressor.status().message();
     compressor_ = std::move(compressor.value());
-    CacheConfig config = compressor_->MakeCacheConfig(100);
-    config.raw.type = KvType::kF32;  // the reference does not round entries that are not quantised yet
-    cache_ = std::move(KvCache::Create(config, ops_.kernels, std::make_shared<MemoryMeter>(0)).value());
-    scale_ = shape.scale;
+    const StoragePlan& plan = compressor_->plan();
+    CacheLayout layout = plan.LayoutFor(plan.PageSlots(100));
+    for (const HeadFormat& head :
+         layout.heads) {  // the reference does not round entries that are not quantised yet
+      if (head.ring < 0) continue;
+      PageFormat& ring = layout.formats[static_cast<size_t>(head.ring)];
+      ring.type = KvType::kF32;
+      ring.Lay();
+    }
+    cache_ = std::move(
+        KvCache::Create(std::make_shared<const CacheLayout>(std::move(layout)), memory_.arenas()).value());
   }
 
   void Prompt() {
     PromptNeeds needs;
     ASSERT_TRUE(compressor_->BeginPrompt(in_.n, &needs).ok());
     for (int layer = 0; layer < in_.layers; ++layer) {
-      LayerKv kv;
-      Observation observed;
+      LayerBuffers kv;
+      ObservedBuffers observed;
+      const LayerWork work = Work();
       FillLayer(layer, needs, &kv, &observed);
-      const Status status = compressor_->CompressLayer(layer, &kv, &observed, true, cache_.get());
+      const std::vector<int32_t> n_before(static_cast<size_t>(in_.n_kv), 0);
+      const Status status = compressor_->StoreLayer(work, layer, kv, observed, true, n_before, cache_.get());
       ASSERT_TRUE(status.ok()) << status.message();
       CheckScores(layer);
       CheckKept(layer, case_["kept"]);
@@ -62,7 +69,9 @@ class Micro {
 
   void Decode() {
     for (int s = 0; s < in_.steps; ++s) {
+      ASSERT_TRUE(step_.Ensure(cache_.get(), compressor_->writes_all()).ok());
       for (int layer = 0; layer < in_.layers; ++layer) Step(s, layer);
+      step_.Done(cache_.get());
     }
     for (int layer = 0; layer < in_.layers; ++layer) {
       CheckKept(layer, case_["final"]["kept"]);
@@ -71,72 +80,74 @@ class Micro {
   }
 
  private:
-  void FillLayer(int layer, const PromptNeeds& needs, LayerKv* kv, Observation* observed) {
-    kv->n_kv_heads = in_.n_kv, kv->head_dim = in_.d, kv->capacity = in_.n, kv->n_aux = compressor_->n_aux();
-    kv->len.assign(static_cast<size_t>(in_.n_kv), in_.n);
-    ASSERT_TRUE(kv->keys.Allocate(nullptr, in_.n_kv * in_.n * in_.d, "keys").ok());
-    ASSERT_TRUE(kv->values.Allocate(nullptr, in_.n_kv * in_.n * in_.d, "values").ok());
-    ASSERT_TRUE(kv->positions.Allocate(nullptr, in_.n_kv * in_.n, "positions").ok());
-    ASSERT_TRUE(kv->aux.Allocate(nullptr, kv->n_aux * in_.n_kv * in_.n + 1, "aux").ok());
-    std::fill(kv->aux.data(), kv->aux.data() + kv->aux.size(), 0.0f);
+  LayerWork Work() { return {memory_.device(), memory_.stream(), nullptr, &choice_}; }
+
+  void FillLayer(int layer, const PromptNeeds& needs, LayerBuffers* kv, ObservedBuffers* observed) {
+    ASSERT_TRUE(
+        kv->Reserve(memory_.own(), in_.n_kv, in_.d, in_.n, 0, compressor_->plan().n_aux(), false).ok());
+    ASSERT_TRUE(compressor_->LoadLayer(Work(), layer, in_.n, *cache_, kv).ok());
+    test::HostLayer entries(in_.n_kv, in_.d, in_.n, compressor_->plan().n_aux());
     for (int g = 0; g < in_.n_kv; ++g) {
       for (int t = 0; t < in_.n; ++t) {
-        for (int x = 0; x < in_.d; ++x) {
-          kv->Keys(g)[t * in_.d + x] = in_.At("K", layer, g, t, x);
-          kv->Values(g)[t * in_.d + x] = in_.At("V", layer, g, t, x);
-        }
-        kv->Positions(g)[t] = t;
+        for (int x = 0; x < in_.d; ++x)
+          entries.Key(g, t)[x] = in_.At("K", layer, g, t, x),
+                         entries.Value(g, t)[x] = in_.At("V", layer, g, t, x);
+        entries.Position(g, t) = t;
       }
+      kv->view().len[g] = in_.n;
     }
+    const LayerView& view = kv->view();
+    memory_.Write(view.keys, entries.keys), memory_.Write(view.values, entries.values);
+    memory_.Write(view.positions, entries.positions), memory_.Write(view.aux, entries.aux);
+    ASSERT_TRUE(observed
+                    ->Reserve(memory_.own(), in_.n_q, in_.n_kv, in_.d, in_.n,
+                              std::min(needs.window_rows, in_.n), needs.column_sums, false)
+                    .ok());
+    ASSERT_TRUE(observed->Clear(memory_.stream(), memory_.device()).ok());
     observed->n_new = in_.n;
-    observed->n_rows = std::min(needs.window_rows, in_.n);
-    ASSERT_TRUE(observed->queries.Allocate(nullptr, in_.n * in_.n_q * in_.d, "queries").ok());
-    for (int i = 0; i < observed->n_rows; ++i)
-      CopyQueries(layer, in_.n - observed->n_rows + i, observed->queries.data() + i * in_.n_q * in_.d);
-    if (!needs.column_sums) return;
-    std::vector<float> q(static_cast<size_t>(in_.n * in_.n_q * in_.d)), out(q.size()),
-        lse(static_cast<size_t>(in_.n));
-    for (int i = 0; i < in_.n; ++i) CopyQueries(layer, i, q.data() + i * in_.n_q * in_.d);
-    ASSERT_TRUE(observed->sums.Allocate(nullptr, in_.n_kv * in_.n, "sums").ok());
-    std::fill(observed->sums.data(), observed->sums.data() + in_.n_kv * in_.n, 0.0f);
-    for (int h = 0; h < in_.n_q; ++h) {
-      const int g = h / (in_.n_q / in_.n_kv);
-      PrefillAttentionArgs a{q.data() + h * in_.d,
-                             kv->Keys(g),
-                             kv->Values(g),
-                             out.data(),
-                             lse.data(),
-                             in_.n_q * in_.d,
-                             in_.d,
-                             in_.n,
-                             0,
-                             in_.d,
-                             0,
-                             scale_};
-      ops_.kernels->prefill_attention(a);
-      ColumnSumsArgs c{};
-      c.q = a.q, c.k = a.k, c.lse = lse.data(), c.sums = observed->sums.data() + g * in_.n,
-      c.q_stride = a.q_stride, c.n_q = in_.n, c.key_end = in_.n;
-      c.d = in_.d, c.scale = scale_, c.weight = static_cast<float>(in_.n_kv) / static_cast<float>(in_.n_q);
-      ops_.kernels->column_sums(c);
-    }
+    memory_.Write(observed->queries(), Queries(layer, in_.n - observed->n_rows, observed->n_rows));
+    if (needs.column_sums) SumColumns(layer, view, observed);
   }
 
-  void CopyQueries(int layer, int t, float* out) {
-    for (int h = 0; h < in_.n_q; ++h) {
-      for (int x = 0; x < in_.d; ++x) out[h * in_.d + x] = in_.At("Q", layer, h, t, x);
+  void SumColumns(int layer, const LayerView& view, ObservedBuffers* observed) {
+    const std::vector<int32_t> base(static_cast<size_t>(in_.n_kv), 0);
+    const PromptRows rows{base.data(), 0, in_.n};
+    DeviceBuffer<float> q = memory_.Upload(Queries(layer, 0, in_.n)), out, lse;
+    ASSERT_TRUE(out.Allocate(memory_.own(), q.size(), "test").ok());
+    ASSERT_TRUE(lse.Allocate(memory_.own(), in_.n_q * in_.n, "test").ok());
+    Device* device = memory_.device();
+    ASSERT_TRUE(device
+                    ->AttendPrompt(memory_.stream(),
+                                   {view, rows, in_.n_q, 0, scale_, q.at(), out.at(), lse.at(), in_.n})
+                    .ok());
+    ASSERT_TRUE(device
+                    ->FoldColumns(memory_.stream(), {view, rows, in_.n_q, in_.n, scale_, q.at(), lse.at(),
+                                                     in_.n, observed->sums(), false})
+                    .ok());
+  }
+
+  // Rows [n, H, D] from token t on.
+  std::vector<float> Queries(int layer, int t, int n) {
+    std::vector<float> q;
+    for (int i = t; i < t + n; ++i) {
+      for (int h = 0; h < in_.n_q; ++h) {
+        for (int x = 0; x < in_.d; ++x) q.push_back(in_.At("Q", layer, h, i, x));
+      }
     }
+    return q;
   }
 
   void CheckScores(int layer) {
-    if (!case_.contains("score") || compressor_->last_scores(0) == nullptr) return;
+    if (!case_.contains("score") || !compressor_->scored()) return;
     const std::string scorer = compressor_->policy().scorer->name;
     if (scorer == "position" || scorer == "window_qhead") return;
     const double sign = scorer == "persistence" ? -1 : 1;
     for (int g = 0; g < in_.n_kv; ++g) {
       const Json& expected = case_["score"][layer][g];
+      const std::vector<float> scores =
+          memory_.Read(choice_.scores.at() + g * choice_.stride, choice_.stride);
       for (size_t t = 0; t < expected.size(); ++t) {
-        const float got = compressor_->last_scores(g)[t];
+        const float got = scores[t];
         if (!expected[t].is_number() || std::isinf(got)) continue;  // protected columns
         EXPECT_NEAR(sign * got, expected[t].get<double>(), 1e-5 * std::abs(expected[t].get<double>()) + 1e-9)
             << "score " << layer << " " << g << " " << t;
@@ -146,43 +157,22 @@ class Micro {
 
   void CheckKept(int layer, const Json& expected) {
     for (int g = 0; g < in_.n_kv; ++g) {
-      std::vector<int> kept;
-      for (int r = 0; r < cache_->Len(layer, g); ++r) kept.push_back(cache_->PositionAt(layer, g, r));
-      EXPECT_EQ(kept, expected[layer][g].get<std::vector<int>>()) << "layer " << layer << " head " << g;
+      std::vector<int32_t> kept;
+      ASSERT_TRUE(cache_->Positions(memory_.stream(), layer * in_.n_kv + g, &kept).ok());
+      EXPECT_EQ(kept, expected[layer][g].get<std::vector<int32_t>>()) << "layer " << layer << " head " << g;
     }
   }
 
   void Step(int s, int layer) {
     const int t = in_.n + s, d = in_.d;
-    std::vector<float> q(static_cast<size_t>(in_.n_q * d)), k(static_cast<size_t>(in_.n_kv * d)), v(k.size()),
-        out(q.size()), rotated(q.size());
-    CopyQueries(layer, t, q.data());
+    test::TokenInput in{layer, t, Queries(layer, t, 1), {}, {}, &rope_, RopePairing::kHalf, scale_};
     for (int g = 0; g < in_.n_kv; ++g) {
       for (int x = 0; x < d; ++x)
-        k[static_cast<size_t>(g * d + x)] = in_.At("K", layer, g, t, x),
-                                      v[static_cast<size_t>(g * d + x)] = in_.At("V", layer, g, t, x);
+        in.k.push_back(in_.At("K", layer, g, t, x)), in.v.push_back(in_.At("V", layer, g, t, x));
     }
-    const bool stored = compressor_->KeysRotated(layer);
-    if (!stored) Unrotate(t, &q), Unrotate(t, &k);
-    ASSERT_TRUE(cache_->ReserveStep().ok());
-    ASSERT_TRUE(ws_.Reserve(cache_->config(), in_.n + in_.steps, 0, 2, nullptr).ok());
-    ASSERT_TRUE(angles_.Grow(rope_, in_.n + in_.steps, nullptr).ok());
-    ASSERT_TRUE(compressor_->ReserveStep(in_.n + in_.steps).ok());
-    for (int g = 0; g < in_.n_kv; ++g) cache_->Append(layer, g, k.data() + g * d, v.data() + g * d, t);
-    const AttendArgs args{ops_,
-                          *cache_,
-                          layer,
-                          q.data(),
-                          out.data(),
-                          scale_,
-                          0,
-                          compressor_->wants_probabilities(),
-                          compressor_->RotationOf(layer),
-                          &angles_,
-                          RopePairing::kHalf,
-                          rotated.data()};
-    Attend(args, &ws_);
-    compressor_->AfterAttend(layer, q.data(), v.data(), &ws_, cache_.get());
+    Unrotate(t, &in.q), Unrotate(t, &in.k);
+    const std::vector<float> out =
+        step_.Run(*cache_, compressor_->step_plan(), in, [&] { Reobserve(layer); });
     const bool quantised = case_["options"].contains("bits");
     for (int h = 0; h < in_.n_q; ++h) {
       for (int x = 0; x < d; ++x) {
@@ -193,46 +183,60 @@ class Micro {
     }
   }
 
+  void Reobserve(int layer) {
+    if (!compressor_->ends_later()) return;
+    const int32_t entries = compressor_->ReobservedEntries(*cache_),
+                  rows = compressor_->policy().Int(OptionId::kWindow);
+    LayerBuffers kv;
+    ObservedBuffers observed;
+    ASSERT_TRUE(choice_.Reserve(memory_.own(), compressor_->plan(), cache_->MaxSlots()).ok());
+    ASSERT_TRUE(
+        kv.Reserve(memory_.own(), in_.n_kv, in_.d, entries, entries, compressor_->plan().n_aux(), false)
+            .ok());
+    ASSERT_TRUE(observed.Reserve(memory_.own(), in_.n_q, in_.n_kv, in_.d, entries, rows, false, false).ok());
+    ASSERT_TRUE(compressor_->Reobserve(Work(), layer, &kv, &observed, cache_.get()).ok());
+  }
+
+  // The inputs carry the rotation of their positions; steps turn them themselves.
   void Unrotate(int position, std::vector<float>* x) {
-    std::vector<float> cos(static_cast<size_t>(in_.d / 2)), sin(cos.size());
+    const int half = in_.d / 2;
+    std::vector<float> cos(static_cast<size_t>(half)), sin(cos.size());
     rope_.Angles(-position, cos.data(), sin.data());
-    for (size_t i = 0; i < x->size(); i += static_cast<size_t>(in_.d))
-      ops_.kernels->rope(x->data() + i, cos.data(), sin.data(), in_.d, RopePairing::kHalf);
+    for (float* v = x->data(); v < x->data() + x->size(); v += in_.d)
+      BestKernels().rope(v, cos.data(), sin.data(), in_.d, RopePairing::kHalf);
   }
 
   void CheckState(int layer) {
     const Json& final = case_["final"];
+    test::HostLayer got = memory_.Load(*cache_, layer);
     for (int g = 0; g < in_.n_kv; ++g) {
-      const int n = cache_->Len(layer, g);
-      std::vector<float> values(static_cast<size_t>(n)), v(static_cast<size_t>(in_.d));
+      const int n = got.len[static_cast<size_t>(g)];
       const auto check = [&](const char* name, int aux) {
         if (!final.contains(name)) return;
-        cache_->GetAux(layer, g, aux, values.data());
         for (int r = 0; r < n; ++r) {
           const double expected = final[name][layer][g][r].get<double>();
-          EXPECT_NEAR(values[static_cast<size_t>(r)], expected, 1e-5 * std::abs(expected) + 1e-6)
+          EXPECT_NEAR(got.Aux(aux, g, r), expected, 1e-5 * std::abs(expected) + 1e-6)
               << name << " " << layer << " " << g << " " << r;
         }
       };
       check("A", 0), check("F", 0), check("a", 0), check("cnt", 1), check("I", 0);
       if (!final.contains("V")) continue;
       for (int r = 0; r < n; ++r) {
-        cache_->ReadValue(layer, g, r, v.data());
         for (int x = 0; x < in_.d; ++x)
-          EXPECT_NEAR(v[static_cast<size_t>(x)], final["V"][layer][g][r][x].get<double>(), 1e-5) << "V " << r;
+          EXPECT_NEAR(got.Value(g, r)[x], final["V"][layer][g][r][x].get<double>(), 1e-5) << "V " << r;
       }
     }
   }
 
   Inputs in_;
   Json case_;
-  std::unique_ptr<ThreadPool> pool_;
+  test::CpuMemory memory_;
   Rope rope_;
-  OpContext ops_;
+  std::vector<const Rope*> ropes_;
   std::unique_ptr<Compressor> compressor_;
   std::unique_ptr<KvCache> cache_;
-  AttendWorkspace ws_;
-  AngleTable angles_;
+  ChoiceBuffers choice_;
+  test::TokenStep step_{&memory_};
   float scale_ = 1;
 };
 

@@ -37,7 +37,7 @@ void Compress(Session& s, int slots) {
 // Small protected parts, so that the tiny model's budgets hold them.
 std::string Spec(const Method& method, const char* storage, int64_t budget) {
   std::string spec = method.name + std::string(":budget_bytes=") + std::to_string(budget) + storage;
-  const std::initializer_list<OptionId>& options = method.scorer->options;
+  const OptionSpan options = method.scorer->options;
   if (std::find(options.begin(), options.end(), OptionId::kWindow) != options.end()) spec += ",window=8";
   if (std::find(options.begin(), options.end(), OptionId::kRecent) != options.end()) spec += ",recent=8";
   return spec;
@@ -122,6 +122,24 @@ TEST(ByteBudgetOfChunks, HoldsAtEveryLength) {
       ASSERT_TRUE(made.ok()) << made.status().message();
       ASSERT_TRUE(made.value()->Prefill(TinyPrompt(n, 7), true).ok());
       EXPECT_LE(made.value()->Stats().cache_bytes, 90000);
+    }
+  }
+}
+
+// Entries of sessions that may come to count positions in slots carry their place too.
+TEST(ByteBudgetOfSlidingSessions, HoldsAfterAPrompt) {
+  SessionParams params;
+  params.on_full = OnFull::kSlide;
+  for (const char* name : {"snapkv", "cokv", "ada-snapkv", "spindlekv"}) {
+    for (const int64_t budget : {60000, 90000, 140000}) {
+      const std::string spec = Spec(*FindRow(Methods(), name), "", budget);
+      SCOPED_TRACE(spec);
+      const Result<Policy> policy = ParsePolicy(spec.c_str());
+      ASSERT_TRUE(policy.ok()) << policy.status().message();
+      auto made = Session::Create(Tiny(), &policy.value(), params);
+      ASSERT_TRUE(made.ok()) << made.status().message();
+      ASSERT_TRUE(made.value()->Prefill(TinyPrompt(kPrompt), true).ok());
+      EXPECT_LE(made.value()->Stats().cache_bytes, budget);
     }
   }
 }

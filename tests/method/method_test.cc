@@ -87,8 +87,9 @@ std::unique_ptr<Session> Make(const Policy* policy, std::shared_ptr<const Model>
 }
 
 std::vector<float> Logits(Session& s) {
-  EXPECT_TRUE(s.FeedPending().ok());
-  return {s.logits().begin(), s.logits().end()};
+  std::vector<float> logits(static_cast<size_t>(s.model().config().vocab_size));
+  EXPECT_TRUE(s.ReadLogits(logits.data()).ok());
+  return logits;
 }
 
 class EveryMethod : public testing::TestWithParam<int> {
@@ -105,7 +106,7 @@ TEST_P(EveryMethod, KeepsAtMostItsBudgetInOrder) {
   for (int layer = 0; layer < 3; ++layer) {
     for (int g = 0; g < 3; ++g) {
       std::vector<int32_t> kept;
-      s->Kept(layer, g, &kept);
+      EXPECT_TRUE(s->Kept(layer, g, &kept).ok());
       total += static_cast<int64_t>(kept.size());
       ASSERT_FALSE(kept.empty());
       EXPECT_EQ(kept.back(), kPrompt - 1) << "the newest token stays";
@@ -116,7 +117,7 @@ TEST_P(EveryMethod, KeepsAtMostItsBudgetInOrder) {
   const bool all = policy.keeps_all();
   // SpindleKV counts slots per query head: the union of a group of two may hold twice as many.
   const int64_t most =
-      all ? 9 * kPrompt : 9 * kBudget * (policy.reducer->kind == ReduceKind::kCodebook ? 2 : 1);
+      all ? 9 * kPrompt : 9 * kBudget * (policy.reducer->codebook ? 2 : 1);
   EXPECT_LE(total, most);
   EXPECT_EQ(total, s->Stats().n_slots);
   if (all) {
@@ -136,14 +137,15 @@ TEST_P(EveryMethod, CacheBytesAreThePagesOfWhatIsKept) {
   auto s = Make(&policy);
   ASSERT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
   int64_t n_aux = policy.keeps_all() || policy.scorer->n_aux == nullptr ? 0 : policy.scorer->n_aux(policy);
-  if (!policy.keeps_all() && policy.reducer->kind == ReduceKind::kCam && n_aux == 0) n_aux = 1;
+  if (!policy.keeps_all() && policy.reducer->kind == MergeKind::kSpread && n_aux == 0) n_aux = 1;
   const int64_t page_slots = policy.keeps_all() ? 64 : 16;
-  const int64_t page_bytes = (page_slots * (2 * 16 * 4 + 4 + 4 * n_aux) + 63) / 64 * 64;
+  const int64_t rank = policy.positions == PositionMode::kInCache ? 4 : 0;  // entries know their place
+  const int64_t page_bytes = (page_slots * (2 * 16 * 4 + 4 + rank + 4 * n_aux) + 63) / 64 * 64;
   int64_t expected = 0;
   for (int layer = 0; layer < 3; ++layer) {
     for (int g = 0; g < 3; ++g) {
       std::vector<int32_t> kept;
-      s->Kept(layer, g, &kept);
+      EXPECT_TRUE(s->Kept(layer, g, &kept).ok());
       expected += (static_cast<int64_t>(kept.size()) + page_slots - 1) / page_slots * page_bytes;
     }
   }
@@ -212,7 +214,7 @@ TEST_P(EveryMethod, SecondPromptAttendsToWhatIsKept) {
   Steps(*s, 3);
   const int64_t slots = s->Stats().n_slots;
   ASSERT_TRUE(s->Prefill(TinyPrompt(20, 3), true).ok());
-  if (!policy.keeps_all() && policy.reducer->kind != ReduceKind::kCodebook) {
+  if (!policy.keeps_all() && !policy.reducer->codebook) {
     EXPECT_LE(s->Stats().n_slots, std::max<int64_t>(slots, 9 * kBudget + 9 * 10));
   }
   Steps(*s, 3);
@@ -282,14 +284,14 @@ TEST_P(EveryMethod, PartsThenCompressEqualsOnePrompt) {
   EXPECT_EQ(parts->Stats().n_slots, 9 * kPrompt);
   const Status status = parts->Recompress(0, nullptr);
   ASSERT_TRUE(status.ok()) << status.message();
-  if (policy.keeps_all() || policy.Int(OptionId::kKv) != 0 || policy.reducer->kind == ReduceKind::kCodebook)
+  if (policy.keeps_all() || policy.Int(OptionId::kKv) != 0 || policy.reducer->codebook)
     return;                                                          // stored with rounding in between
   if (Name() == "cokv-document" || Name() == "reconstruct") return;  // each part was read again when it came
   if (Name() == "nacl") return;  // its proxy rows are more than the window that is run again exactly
   for (int layer = 0; layer < 3; ++layer) {
     for (int g = 0; g < 3; ++g) {
       std::vector<int32_t> a, b;
-      whole->Kept(layer, g, &a), parts->Kept(layer, g, &b);
+      EXPECT_TRUE(whole->Kept(layer, g, &a).ok() && parts->Kept(layer, g, &b).ok());
       EXPECT_EQ(a, b) << layer << " " << g;
     }
   }
@@ -350,7 +352,7 @@ TEST(SpindleMaxBytes, LayersShrinkToTheLimit) {
     for (int layer = 0; layer < 3; ++layer) {
       for (int g = 0; g < 3; ++g) {
         std::vector<int32_t> kept, before;
-        s->Kept(layer, g, &kept), free->Kept(layer, g, &before);
+        EXPECT_TRUE(s->Kept(layer, g, &kept).ok() && free->Kept(layer, g, &before).ok());
         EXPECT_TRUE(std::includes(before.begin(), before.end(), kept.begin(), kept.end()));
         for (int i = 1; i <= 8; ++i) EXPECT_EQ(kept[kept.size() - static_cast<size_t>(i)], kPrompt - i);
       }

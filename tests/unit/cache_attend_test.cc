@@ -1,15 +1,20 @@
 // Decode attention over ragged pages against a dense softmax in double.
-#include "lib/cache/attend.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
+#include "tests/support/cpu_memory.h"
+
 namespace kvc {
 namespace {
 
 constexpr int kHeads = 3;
+constexpr float kScale = 0.25f;
+
+// How keys in the cache carry positions: turned by their own, or turned when they are read, to their place in
+// the head or to their position.
+enum class KeyRotation { kStored, kByRank, kByPosition };
 
 struct Case {
   const char* name;
@@ -28,25 +33,18 @@ class AttendCases : public testing::TestWithParam<Case> {
 
   void SetUp() override {
     const Case& c = GetParam();
-    config_.n_layers = 1, config_.n_kv_heads = kHeads, config_.group = c.group, config_.head_dim = c.dim;
-    config_.page_slots = c.page_slots, config_.ordered = c.ordered, config_.seen_masks = c.seen;
-    config_.raw = {c.tail_slots > 0 ? KvType::kF16 : KvType::kF32, c.dim, 0};
-    HeadFormat format;
-    format.stored = {c.type, c.dim, c.type >= KvType::kInt8 ? 8 : 0};
-    format.tail_slots = c.tail_slots;
-    format.key_channels = c.key_channels;
-    if (c.key_channels) format.settle = c.page_slots;
-    config_.formats.assign(kHeads, format);
-    auto pool = ThreadPool::Create(2);
-    ASSERT_TRUE(pool.ok());
-    pool_ = std::move(pool.value());
-    auto cache = KvCache::Create(config_, &BestKernels(), meter_);
+    test::UniformLayout layout;
+    layout.n_kv_heads = kHeads, layout.group = c.group, layout.head_dim = c.dim,
+    layout.page_slots = c.page_slots;
+    layout.seen_masks = c.seen, layout.ranks = c.rotation == KeyRotation::kByRank;
+    layout.type = c.type, layout.quant_group = c.type >= KvType::kInt8 ? 8 : 0,
+    layout.ring_slots = c.tail_slots;
+    if (c.key_channels) layout.coding = EntryCoding::kKeyChannels, layout.settle = c.page_slots;
+    auto cache = KvCache::Create(layout.Make(), memory_.arenas());
     ASSERT_TRUE(cache.ok());
     cache_ = std::move(cache.value());
     RopeConfig rope;
     rope_ = Rope(rope, c.dim);
-    ASSERT_TRUE(angles_.Grow(rope_, 2000, meter_.get()).ok());
-    ASSERT_TRUE(workspace_.Reserve(config_, 1200, 0, 2, meter_.get()).ok());
   }
 
   Vector Random(int n, float scale = 1) {
@@ -55,38 +53,59 @@ class AttendCases : public testing::TestWithParam<Case> {
     return x;
   }
 
+  test::TokenInput Token(float scale = 1) {
+    const Case& c = GetParam();
+    return {0,
+            position_++,
+            Random(kHeads * c.group * c.dim, scale),
+            Random(kHeads * c.dim),
+            Random(kHeads * c.dim),
+            &rope_,
+            c.pairing,
+            kScale,
+            c.window};
+  }
+
+  // Nothing is dropped; what leaves the ring stays until the step ends, so that one can look at what was
+  // attended.
+  StepPlan Plan() const {
+    StepPlan plan;
+    plan.in_cache = GetParam().rotation == KeyRotation::kByRank;
+    plan.ends_later = true;
+    return plan;
+  }
+
   // Heads of very different lengths: 1, some, many.
   void Fill() {
-    const int32_t lengths[kHeads] = {1, 77, 900};
-    LayerKv kv;
-    kv.n_kv_heads = kHeads, kv.head_dim = GetParam().dim, kv.capacity = 900;
-    const int64_t n = int64_t{kHeads} * 900;
-    ASSERT_TRUE(kv.keys.Allocate(nullptr, n * GetParam().dim, "test").ok());
-    ASSERT_TRUE(kv.values.Allocate(nullptr, n * GetParam().dim, "test").ok());
-    ASSERT_TRUE(kv.positions.Allocate(nullptr, n, "test").ok());
-    std::vector<uint32_t> seen(static_cast<size_t>(n));
+    const Case& c = GetParam();
+    test::HostLayer kv(kHeads, c.dim, 900);
+    kv.len = {1, 77, 900};
     for (int g = 0; g < kHeads; ++g) {
-      kv.len.push_back(lengths[g]);
-      for (int32_t i = 0; i < lengths[g]; ++i) {
-        const Vector k = Random(GetParam().dim), v = Random(GetParam().dim);
-        std::copy(k.begin(), k.end(), kv.Keys(g) + int64_t{i} * GetParam().dim);
-        std::copy(v.begin(), v.end(), kv.Values(g) + int64_t{i} * GetParam().dim);
-        kv.Positions(g)[i] = 1000 - 1 - (lengths[g] - 1 - i);
-        seen[static_cast<size_t>(g * 900 + i)] =
-            random_() | 1u << (random_() % static_cast<uint32_t>(GetParam().group));
+      const int32_t n = kv.len[static_cast<size_t>(g)];
+      for (int32_t i = 0; i < n; ++i) {
+        const Vector k = Random(c.dim), v = Random(c.dim);
+        std::copy(k.begin(), k.end(), kv.Key(g, i)), std::copy(v.begin(), v.end(), kv.Value(g, i));
+        kv.Position(g, i) = 1000 - 1 - (n - 1 - i);
+        kv.seen[kv.Entry(g, i)] = random_() | 1u << (random_() % static_cast<uint32_t>(c.group));
       }
     }
-    ASSERT_TRUE(cache_->Store(0, kv, nullptr, 900, GetParam().seen ? seen.data() : nullptr).ok());
-    for (int step = 0; step < 40; ++step) {  // tails wrap, holes are filled
-      ASSERT_TRUE(cache_->ReserveStep().ok());
-      for (int g = 0; g < kHeads; ++g) {
-        cache_->Append(0, g, Random(GetParam().dim).data(), Random(GetParam().dim).data(), 1000 + step);
-        if (GetParam().ordered && g > 0)
-          cache_->Remove(0, g,
-                         static_cast<int32_t>(random_() % static_cast<uint32_t>(cache_->Len(0, g) - 1)));
-        cache_->Settle(0, g);
-      }
+    ASSERT_TRUE(memory_.Store(cache_.get(), 0, kv, nullptr, c.seen ? &kv.seen : nullptr).ok());
+    for (int g = 0; g < kHeads; ++g) cache_->set_rotated(g, c.rotation == KeyRotation::kStored);
+    for (int step = 0; step < 40; ++step) {  // rings wrap, holes are filled
+      ASSERT_TRUE(step_.Ensure(cache_.get(), false).ok());
+      step_.Run(*cache_, Plan(), Token());
+      step_.Done(cache_.get());
+      if (c.ordered) RemoveSome();
     }
+  }
+
+  // An older entry of every head but the first.
+  void RemoveSome() {
+    const int64_t stride = cache_->MaxSlots() + 1;
+    std::vector<uint8_t> marks(static_cast<size_t>(kHeads * stride), 1);
+    for (int g = 1; g < kHeads; ++g)
+      marks[static_cast<size_t>(g * stride) + random_() % static_cast<uint32_t>(cache_->Len(g) - 1)] = 0;
+    memory_.Evict(cache_.get(), 0, marks, stride, {0, 1, 1}, {&rope_, GetParam().pairing, false});
   }
 
   std::vector<double> Turned(const float* x, int32_t at) {
@@ -105,75 +124,65 @@ class AttendCases : public testing::TestWithParam<Case> {
   }
 
   // Probabilities of query head h by rank, and its output.
-  void Dense(const Vector& q, int h, std::vector<double>* p, std::vector<double>* out) {
+  void Dense(test::HostLayer& cached, const Vector& q, int h, std::vector<double>* p,
+             std::vector<double>* out) {
     const Case& c = GetParam();
     const int g = h / c.group;
-    const int32_t n = cache_->Len(0, g), newest = cache_->PositionAt(0, g, n - 1);
-    const float* qh = q.data() + h * c.dim;
+    const int32_t n = cached.len[static_cast<size_t>(g)], newest = cached.Position(g, n - 1);
     const std::vector<double> turned_q =
-        c.rotation == KeyRotation::kStored ? std::vector<double>(qh, qh + c.dim)
-                                           : Turned(qh, c.rotation == KeyRotation::kByRank ? n - 1 : newest);
+        Turned(q.data() + h * c.dim, c.rotation == KeyRotation::kByRank ? n - 1 : newest);
     p->assign(static_cast<size_t>(n), 0.0);
     out->assign(static_cast<size_t>(c.dim), 0.0);
-    Vector k(static_cast<size_t>(c.dim)), v(static_cast<size_t>(c.dim));
     double sum = 0;
     for (int32_t r = 0; r < n; ++r) {
-      const int32_t position = cache_->PositionAt(0, g, r);
+      const int32_t position = cached.Position(g, r);
       if (c.window > 0 && position <= newest - c.window) continue;
-      if (c.seen && (cache_->SeenAt(0, g, r) >> (h % c.group) & 1) == 0) continue;
-      cache_->ReadKey(0, g, r, k.data());
-      const std::vector<double> key =
-          c.rotation == KeyRotation::kStored
-              ? std::vector<double>(k.begin(), k.end())
-              : Turned(k.data(), c.rotation == KeyRotation::kByRank ? r : position);
+      if (c.seen && (cached.seen[cached.Entry(g, r)] >> (h % c.group) & 1) == 0) continue;
+      const float* k = cached.Key(g, r);
+      const std::vector<double> key = c.rotation == KeyRotation::kStored
+                                          ? std::vector<double>(k, k + c.dim)
+                                          : Turned(k, c.rotation == KeyRotation::kByRank ? r : position);
       double logit = 0;
       for (int32_t x = 0; x < c.dim; ++x)
         logit += key[static_cast<size_t>(x)] * turned_q[static_cast<size_t>(x)];
-      sum += (*p)[static_cast<size_t>(r)] = std::exp(logit * 0.25);
+      sum += (*p)[static_cast<size_t>(r)] = std::exp(logit * double{kScale});
     }
     for (int32_t r = 0; r < n; ++r) {
       (*p)[static_cast<size_t>(r)] /= sum;
-      cache_->ReadValue(0, g, r, v.data());
       for (int32_t x = 0; x < c.dim; ++x)
-        (*out)[static_cast<size_t>(x)] += (*p)[static_cast<size_t>(r)] * v[static_cast<size_t>(x)];
+        (*out)[static_cast<size_t>(x)] += (*p)[static_cast<size_t>(r)] * cached.Value(g, r)[x];
     }
   }
 
-  Vector Run(const Vector& q, ThreadPool* pool, bool want_probabilities) {
-    const Case& c = GetParam();
-    const OpContext ops{&BestKernels(), pool};
-    Vector out(q.size(), -7.0f), rotated(q.size());
-    const AttendArgs args{ops,        *cache_,  0,         q.data(),
-                          out.data(), 0.25f,    c.window,  want_probabilities,
-                          c.rotation, &angles_, c.pairing, rotated.data()};
-    Attend(args, &workspace_);
-    return out;
-  }
-
   std::mt19937 random_{23};
-  std::shared_ptr<MemoryMeter> meter_ = std::make_shared<MemoryMeter>(0);
-  std::unique_ptr<ThreadPool> pool_;
-  CacheConfig config_;
+  int32_t position_ = 1000;
+  test::CpuMemory memory_;
   std::unique_ptr<KvCache> cache_;
   Rope rope_;
-  AngleTable angles_;
-  AttendWorkspace workspace_;
+  test::TokenStep step_{&memory_};
 };
 
 TEST_P(AttendCases, IsTheDenseSoftmax) {
   const Case& c = GetParam();
   Fill();
   for (int round = 0; round < 3 && !HasFatalFailure(); ++round) {
-    const Vector q = Random(kHeads * c.group * c.dim, round == 2 ? 20.0f : 1.0f);  // the last: nearly one-hot
-    const Vector out = Run(q, pool_.get(), true);
+    const test::TokenInput in = Token(round == 2 ? 20.0f : 1.0f);  // the last: nearly one-hot
+    const int64_t stride = cache_->MaxLen() + 1;
+    DeviceBuffer<float> attention;
+    ASSERT_TRUE(attention.Allocate(memory_.own(), kHeads * c.group * stride, "test").ok());
+    StepPlan plan = Plan();
+    plan.attention = attention.at(), plan.attention_stride = stride;
+    test::HostLayer cached;
+    ASSERT_TRUE(step_.Ensure(cache_.get(), false).ok());
+    const Vector out = step_.Run(*cache_, plan, in, [&] { cached = memory_.Load(*cache_, 0); });
+    step_.Done(cache_.get());
     for (int h = 0; h < kHeads * c.group; ++h) {
       std::vector<double> p, expected;
-      Dense(q, h, &p, &expected);
+      Dense(cached, in.q, h, &p, &expected);
       for (int32_t x = 0; x < c.dim; ++x)
         ASSERT_NEAR(out[static_cast<size_t>(h * c.dim + x)], expected[static_cast<size_t>(x)], 2e-4)
             << "head " << h;
-      Vector ranked(p.size());
-      cache_->ToRankOrder(0, h / c.group, workspace_.Probabilities(h), ranked.data());
+      const Vector ranked = memory_.Read(attention.at() + h * stride, stride);
       for (size_t r = 0; r < p.size(); ++r)
         ASSERT_NEAR(ranked[r], p[r], 2e-5) << "head " << h << " rank " << r;
     }
@@ -182,12 +191,23 @@ TEST_P(AttendCases, IsTheDenseSoftmax) {
 
 TEST_P(AttendCases, DoesNotDependOnThreadsOrOnWhatElseIsWanted) {
   Fill();
-  const Vector q = Random(kHeads * GetParam().group * GetParam().dim);
-  auto one = ThreadPool::Create(1);
-  ASSERT_TRUE(one.ok());
-  const Vector expected = Run(q, one.value().get(), false);
-  EXPECT_EQ(Run(q, pool_.get(), false), expected);
-  EXPECT_EQ(Run(q, pool_.get(), true), expected);
+  const test::TokenInput in = Token();
+  test::CpuMemory one(1);
+  test::TokenStep alone(&one);
+  const auto run = [&](test::TokenStep& step, bool want_attention) {
+    auto fork = cache_->Fork();
+    EXPECT_TRUE(fork.ok() && step_.Ensure(fork.value().get(), false).ok());
+    const int64_t stride = cache_->MaxLen() + 1;
+    DeviceBuffer<float> attention;
+    EXPECT_TRUE(attention.Allocate(memory_.own(), kHeads * GetParam().group * stride, "test").ok());
+    StepPlan plan = Plan();
+    if (want_attention)
+      plan.attention = attention.at(), plan.attention_stride = stride, plan.needs_attention = true;
+    return step.Run(*fork.value(), plan, in);
+  };
+  const Vector expected = run(alone, false);
+  EXPECT_EQ(run(step_, false), expected);
+  EXPECT_EQ(run(step_, true), expected);
 }
 
 constexpr KeyRotation kStored = KeyRotation::kStored, kRank = KeyRotation::kByRank,

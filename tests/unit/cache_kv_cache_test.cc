@@ -7,23 +7,30 @@
 #include <cmath>
 #include <random>
 
+#include "tests/support/cpu_memory.h"
+
 namespace kvc {
 namespace {
 
-constexpr int kLayers = 2, kHeads = 2, kDim = 8;
+using test::HostLayer;
+
+constexpr int kLayers = 2, kHeads = 2, kGroup = 2, kDim = 8;
+constexpr float kScale = 0.25f;
 
 using Vector = std::vector<float>;
 
 struct Entry {
   Vector k, v, aux;
   int32_t position;
+  bool mixed = false;  // the value took in another one: not known to the last bit
 };
 
 Vector RoundTrip(const VectorFormat& format, const Vector& x) {
-  std::vector<uint8_t> stored(static_cast<size_t>(VectorBytes(format)));
+  std::vector<uint8_t> codes(static_cast<size_t>(CodeBytes(format.type, format.d)));
+  std::vector<uint16_t> scales(x.size());
   Vector out(x.size());
-  ReferenceKernels().encode_vectors(format, x.data(), 1, stored.data());
-  ReferenceKernels().decode_vectors(format, stored.data(), 1, out.data());
+  ReferenceKernels().encode_vectors(format, x.data(), 1, codes.data(), scales.data());
+  ReferenceKernels().decode_vectors(format, codes.data(), scales.data(), 1, out.data());
   return out;
 }
 
@@ -49,25 +56,21 @@ struct Kind {
 
 class KvCacheRandom : public testing::TestWithParam<Kind> {
  protected:
-  CacheConfig Config() const {
-    CacheConfig config;
-    config.n_layers = kLayers, config.n_kv_heads = kHeads, config.group = 2, config.head_dim = kDim;
-    config.page_slots = GetParam().page_slots, config.n_aux = GetParam().n_aux,
-    config.ordered = GetParam().ordered;
-    config.raw = {GetParam().tail_slots > 0 ? KvType::kF16 : KvType::kF32, kDim, 0};
-    HeadFormat format;
-    format.stored = {GetParam().type, kDim, GetParam().group};
-    format.tail_slots = GetParam().tail_slots;
-    format.key_channels = GetParam().key_channels;
-    if (format.key_channels) format.settle = config.page_slots;
-    config.formats.assign(kLayers * kHeads, format);
-    return config;
+  std::shared_ptr<const CacheLayout> Layout() const {
+    const Kind& kind = GetParam();
+    test::UniformLayout layout;
+    layout.n_layers = kLayers, layout.n_kv_heads = kHeads, layout.group = kGroup, layout.head_dim = kDim;
+    layout.page_slots = kind.page_slots, layout.n_aux = kind.n_aux, layout.ranks = kind.ordered;
+    layout.type = kind.type, layout.quant_group = kind.group, layout.ring_slots = kind.tail_slots;
+    if (kind.key_channels) layout.coding = EntryCoding::kKeyChannels, layout.settle = kind.page_slots;
+    return layout.Make();
   }
-  const VectorFormat Stored() const { return Config().formats[0].stored; }
-  bool Writable() const { return GetParam().ordered || GetParam().n_aux > 0; }
+  VectorFormat Stored() const { return {GetParam().type, kDim, GetParam().group}; }
+  static VectorFormat Raw() { return {KvType::kF16, kDim, 0}; }
+  static size_t At(int l, int g) { return static_cast<size_t>(l * kHeads + g); }
 
-  Vector Random() {
-    Vector x(kDim);
+  Vector Random(int n = kDim) {
+    Vector x(static_cast<size_t>(n));
     for (float& f : x) f = std::normal_distribution<float>()(random_);
     return x;
   }
@@ -78,7 +81,7 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
     Vector x;
     for (size_t i = first; i < first + static_cast<size_t>(n); ++i)
       x.insert(x.end(), entries[i].k.begin(), entries[i].k.end());
-    std::vector<uint8_t> codes(static_cast<size_t>(n * KeyCodeBytes(Stored().type, kDim)));
+    std::vector<uint8_t> codes(static_cast<size_t>(n * CodeBytes(Stored().type, kDim)));
     std::vector<uint16_t> scales(kDim);
     const KernelTable& ref = ReferenceKernels();
     ref.encode_key_block(Stored().type, x.data(), n, kDim, codes.data(), scales.data());
@@ -108,55 +111,162 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
   }
 
   void AppendNaive(Naive& n, size_t h, const Vector& k, const Vector& v, int32_t position) {
-    const VectorFormat format = GetParam().tail_slots > 0 ? Config().raw : Stored();
+    const VectorFormat format = GetParam().tail_slots > 0 ? Raw() : Stored();
     n.heads[h].push_back({RoundTrip(format, k), RoundTrip(format, v),
                           Vector(static_cast<size_t>(GetParam().n_aux), 0.0f), position});
     n.tail[h] += GetParam().tail_slots > 0;
   }
 
+  void RemoveNaive(Naive& n, size_t h, size_t rank) {
+    if (rank >= n.heads[h].size() - n.tail[h]) --n.tail[h];
+    n.heads[h].erase(n.heads[h].begin() + static_cast<std::ptrdiff_t>(rank));
+  }
+
+  // Of what a step may do to the entries there are: side values, and where entries may go one by one, one
+  // head above its budget, with the values of those that go.
+  struct Plan {
+    StepPlan step;
+    std::vector<int32_t> caps = std::vector<int32_t>(kLayers * kHeads, 1 << 28);
+  };
+  void MakePlan(const Pair& p, Plan* plan) {
+    StepPlan& step = plan->step;
+    const int n_aux = GetParam().n_aux;
+    const size_t h = random_() % p.naive.heads.size(), len = p.naive.heads[h].size();
+    step.evicts = GetParam().ordered && random_() % 3 == 0 && len >= 8;
+    if (n_aux > 0 && (step.evicts || random_() % 2 == 0)) {
+      for (int a = 0; a < n_aux; ++a)
+        step.instrs[step.n_instrs++] = {StepOp::kAddOne, static_cast<int8_t>(a)};
+    }
+    if (!step.evicts) return;
+    plan->caps[h] = static_cast<int32_t>(len - random_() % 3);
+    step.caps = plan->caps.data(), step.rank = n_aux > 0 ? RankBy::kAux : RankBy::kPosition;
+    step.select.protect.n_recent = 2;
+    if (n_aux == 2) step.merge.kind = MergeKind::kIntoNext, step.merge.sums = 0, step.merge.counts = 1;
+  }
+
+  // The lowest go, among equals the newest; each into its next neighbour that is still there, the lowest
+  // average first.
+  void ReduceNaive(const StepPlan& plan, Naive& n, size_t h) {
+    std::vector<Entry>& entries = n.heads[h];
+    const auto average = [](const Entry& e) { return e.aux[0] / e.aux[1]; };
+    const auto lower = [&](float a, float b, size_t i, size_t j) { return a < b || (a == b && i > j); };
+    std::vector<int32_t> victims;  // positions
+    for (size_t left = entries.size(); left > static_cast<size_t>(plan.caps[h]); --left) {
+      size_t worst = entries.size();
+      for (size_t i = 0; i + 2 < entries.size(); ++i) {
+        if (std::count(victims.begin(), victims.end(), entries[i].position) > 0) continue;
+        const auto rank = [&](size_t at) {
+          return plan.rank == RankBy::kAux ? entries[at].aux[0] : static_cast<float>(entries[at].position);
+        };
+        if (worst == entries.size() || lower(rank(i), rank(worst), i, worst)) worst = i;
+      }
+      victims.push_back(entries[worst].position);
+    }
+    for (; !victims.empty();) {
+      size_t first = entries.size();
+      for (size_t i = 0; i < entries.size(); ++i) {
+        if (std::count(victims.begin(), victims.end(), entries[i].position) == 0) continue;
+        const bool next =
+            first == entries.size() || (plan.merge.kind == MergeKind::kIntoNext &&
+                                        lower(average(entries[i]), average(entries[first]), i, first));
+        if (next) first = i;
+      }
+      const Entry gone = entries[first];
+      victims.erase(std::find(victims.begin(), victims.end(), gone.position));
+      if (plan.merge.kind == MergeKind::kIntoNext) {
+        Entry& to = entries[first + 1];
+        const float a = average(gone), b = average(to);
+        for (size_t x = 0; x < kDim; ++x) to.v[x] = (a * gone.v[x] + b * to.v[x]) / (a + b);
+        to.mixed = true;
+      }
+      RemoveNaive(n, h, first);
+    }
+  }
+
+  // What attention must see: every entry once.
+  void ExpectAttention(const std::vector<Entry>& entries, const float* q, const float* p, const float* out) {
+    std::vector<double> weights, sum(kDim, 0.0);
+    double total = 0;
+    for (const Entry& e : entries) {
+      double logit = 0;
+      for (size_t x = 0; x < kDim; ++x) logit += double{q[x]} * e.k[x];
+      weights.push_back(std::exp(kScale * logit));
+      total += weights.back();
+    }
+    for (size_t i = 0; i < entries.size(); ++i) {
+      ASSERT_NEAR(p[i], weights[i] / total, 2e-5) << "rank " << i;
+      for (size_t x = 0; x < kDim; ++x) sum[x] += weights[i] / total * entries[i].v[x];
+    }
+    for (size_t x = 0; x < kDim; ++x) ASSERT_NEAR(out[x], sum[x], 2e-4);
+  }
+
   void Append(Pair& p) {
-    ASSERT_TRUE(p.cache->ReserveStep().ok());
+    Plan plan;
+    MakePlan(p, &plan);
+    const int64_t stride = p.cache->MaxLen() + 1;
+    DeviceBuffer<float> attention;
+    ASSERT_TRUE(attention.Allocate(memory_.own(), kLayers * kHeads * kGroup * stride, "test").ok());
+    plan.step.attention = attention.at(), plan.step.attention_stride = stride;
+    ASSERT_TRUE(
+        step_.Ensure(p.cache.get(), plan.step.evicts || plan.step.n_instrs > 0 || random_() % 2 == 0).ok());
     for (int l = 0; l < kLayers; ++l) {
+      const test::TokenInput in{l,
+                                p.naive.next_position,
+                                Random(kHeads * kGroup * kDim),
+                                Random(kHeads * kDim),
+                                Random(kHeads * kDim),
+                                &none_,
+                                RopePairing::kHalf,
+                                kScale};
+      const Vector out = step_.Run(*p.cache, plan.step, in);
       for (int g = 0; g < kHeads; ++g) {
-        const Vector k = Random(), v = Random();
-        const size_t h = static_cast<size_t>(l * kHeads + g);
-        p.cache->Append(l, g, k.data(), v.data(), p.naive.next_position);
-        p.cache->Settle(l, g);
-        AppendNaive(p.naive, h, k, v, p.naive.next_position);
+        const size_t h = At(l, g);
+        const auto part = [g](const Vector& x) {
+          return Vector(x.begin() + g * kDim, x.begin() + (g + 1) * kDim);
+        };
+        AppendNaive(p.naive, h, part(in.k), part(in.v), p.naive.next_position);
+        std::vector<Entry>& entries = p.naive.heads[h];
+        for (int q = g * kGroup; q < (g + 1) * kGroup; ++q) {
+          const Vector seen = memory_.Read(attention.at() + (l * kHeads * kGroup + q) * stride, stride);
+          ASSERT_NO_FATAL_FAILURE(
+              ExpectAttention(entries, in.q.data() + q * kDim, seen.data(), out.data() + q * kDim));
+        }
+        for (int i = 0; i < plan.step.n_instrs; ++i) {
+          for (Entry& e : entries) e.aux[static_cast<size_t>(i)] += 1;
+        }
+        if (plan.step.evicts && static_cast<int32_t>(entries.size()) > plan.caps[h])
+          ReduceNaive(plan.step, p.naive, h);
         SettleNaive(p.naive, h);
       }
     }
+    step_.Done(p.cache.get());
     ++p.naive.next_position;
   }
 
   void RemoveOne(Pair& p, int l, int g) {
-    const size_t h = static_cast<size_t>(l * kHeads + g);
-    if (!GetParam().ordered || p.naive.heads[h].empty()) return;
-    ASSERT_TRUE(p.cache->ReserveStep().ok());
-    const size_t rank = random_() % p.naive.heads[h].size();
-    if (rank >= p.naive.heads[h].size() - p.naive.tail[h]) --p.naive.tail[h];
-    p.naive.heads[h].erase(p.naive.heads[h].begin() + static_cast<std::ptrdiff_t>(rank));
-    p.cache->Remove(l, g, static_cast<int32_t>(rank));
+    const size_t h = At(l, g), len = p.naive.heads[h].size();
+    if (!GetParam().ordered || len == 0) return;
+    const size_t rank = random_() % len;
+    const int64_t stride = p.cache->MaxSlots() + 1;
+    std::vector<uint8_t> marks(static_cast<size_t>(kHeads * stride), 1), heads(kHeads, 0);
+    marks[static_cast<size_t>(g * stride) + rank] = 0, heads[static_cast<size_t>(g)] = 1;
+    memory_.Evict(p.cache.get(), l, marks, stride, heads, {&none_, RopePairing::kHalf, false});
+    RemoveNaive(p.naive, h, rank);
   }
 
-  void WriteOne(Pair& p, int l, int g) {
-    const size_t h = static_cast<size_t>(l * kHeads + g);
-    if (!Writable() || p.naive.heads[h].empty()) return;
-    ASSERT_TRUE(p.cache->ReserveStep().ok());
-    std::vector<Entry>& entries = p.naive.heads[h];
-    const size_t rank = random_() % entries.size();
-    const Vector x = Random();
-    const bool coded = rank < entries.size() - p.naive.tail[h];
-    const bool key = random_() % 2 == 0 && !(GetParam().key_channels && coded);
-    const VectorFormat format = rank >= entries.size() - p.naive.tail[h] ? Config().raw : Stored();
-    (key ? entries[rank].k : entries[rank].v) = RoundTrip(format, x);
-    key ? p.cache->WriteKey(l, g, static_cast<int32_t>(rank), x.data())
-        : p.cache->WriteValue(l, g, static_cast<int32_t>(rank), x.data());
-    for (int a = 0; a < GetParam().n_aux; ++a) {
-      Vector line(entries.size());
-      for (size_t r = 0; r < line.size(); ++r) line[r] = entries[r].aux[static_cast<size_t>(a)] = Random()[0];
-      p.cache->SetAux(l, g, a, line.data());
+  // Every key of a layer written again, as when entries lose the rotation they came with.
+  void WriteKeys(Pair& p, int l) {
+    if (GetParam().key_channels) return;
+    for (int g = 0; g < kHeads; ++g) {
+      const size_t h = At(l, g);
+      if (!p.cache->rotated(static_cast<int32_t>(h))) continue;
+      std::vector<Entry>& entries = p.naive.heads[h];
+      for (size_t i = 0; i < entries.size(); ++i)
+        entries[i].k = RoundTrip(i < entries.size() - p.naive.tail[h] ? Stored() : Raw(), entries[i].k);
     }
+    const int64_t stride = p.cache->MaxSlots() + 1;
+    const std::vector<uint8_t> marks(static_cast<size_t>(kHeads * stride), 1), heads(kHeads, 1);
+    memory_.Evict(p.cache.get(), l, marks, stride, heads, {&none_, RopePairing::kHalf, true});
   }
 
   // Also after entries were removed one by one, and beside a fork that shares the pages.
@@ -164,7 +274,7 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
     int32_t newest = 0;
     for (const auto& head : p.naive.heads) newest = std::max(newest, head.empty() ? 0 : head.back().position);
     const int32_t first_gone = newest - static_cast<int32_t>(random_() % 20);
-    ASSERT_TRUE(p.cache->RewindTo(first_gone).ok());
+    ASSERT_TRUE(p.cache->RewindTo(memory_.stream(), first_gone).ok());
     for (size_t h = 0; h < p.naive.heads.size(); ++h) {
       size_t n = 0;
       std::vector<Entry>& head = p.naive.heads[h];
@@ -173,29 +283,20 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
     }
   }
 
-  // A layer out, some entries chosen, and back; or new ones behind it.
+  // A layer out, some entries chosen, and back, with other side values; or new ones behind it.
   void Compact(Pair& p, int l) {
-    const int32_t room = p.cache->MaxLen() + 8;
-    LayerKv kv;
-    kv.n_kv_heads = kHeads, kv.head_dim = kDim, kv.capacity = room, kv.n_aux = GetParam().n_aux;
-    kv.len.assign(kHeads, 0);
-    ASSERT_TRUE(kv.keys.Allocate(nullptr, int64_t{kHeads} * room * kDim, "test").ok());
-    ASSERT_TRUE(kv.values.Allocate(nullptr, int64_t{kHeads} * room * kDim, "test").ok());
-    ASSERT_TRUE(kv.positions.Allocate(nullptr, int64_t{kHeads} * room, "test").ok());
-    ASSERT_TRUE(kv.aux.Allocate(nullptr, int64_t{kHeads} * room * std::max(kv.n_aux, 1), "test").ok());
-    p.cache->Load(l, &kv);
-    std::vector<uint8_t> mark(static_cast<size_t>(kHeads * room), 1);
+    HostLayer kv = memory_.Load(*p.cache, l);
+    std::vector<uint8_t> mark(kv.positions.size(), 1);
+    for (float& x : kv.aux) x = 0.5f + std::abs(Random(1)[0]);
     for (int g = 0; g < kHeads; ++g) {
-      const size_t h = static_cast<size_t>(l * kHeads + g);
+      const size_t h = At(l, g);
       std::vector<Entry> kept;
       ASSERT_EQ(kv.len[static_cast<size_t>(g)], static_cast<int32_t>(p.naive.heads[h].size()));
       for (int32_t i = 0; i < kv.len[static_cast<size_t>(g)]; ++i) {
         Entry& e = p.naive.heads[h][static_cast<size_t>(i)];
-        ASSERT_EQ(Vector(kv.Keys(g) + i * kDim, kv.Keys(g) + (i + 1) * kDim), e.k);
-        ASSERT_EQ(Vector(kv.Values(g) + i * kDim, kv.Values(g) + (i + 1) * kDim), e.v);
-        ASSERT_EQ(kv.Positions(g)[i], e.position);
-        if (random_() % 3 == 0) mark[static_cast<size_t>(g * room + i)] = 0;
-        if (mark[static_cast<size_t>(g * room + i)] != 0) kept.push_back(e);
+        for (int a = 0; a < GetParam().n_aux; ++a) e.aux[static_cast<size_t>(a)] = kv.Aux(a, g, i);
+        if (random_() % 3 == 0) mark[kv.Entry(g, i)] = 0;
+        if (mark[kv.Entry(g, i)] != 0) kept.push_back(e);
       }
       size_t tail = std::min(kept.size(), static_cast<size_t>(std::max(GetParam().tail_slots - 1, 0)));
       if (GetParam().key_channels) {
@@ -206,118 +307,140 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
       }
       for (size_t i = 0; i < kept.size(); ++i) {
         const bool coded = i < kept.size() - tail;
-        const VectorFormat format = coded ? Stored() : Config().raw;
+        const VectorFormat format = coded ? Stored() : Raw();
         kept[i].v = RoundTrip(format, kept[i].v);
         if (!coded || !GetParam().key_channels) kept[i].k = RoundTrip(format, kept[i].k);
       }
       p.naive.heads[h] = kept;
       p.naive.tail[h] = tail;
     }
-    ASSERT_TRUE(p.cache->Store(l, kv, mark.data(), room, nullptr).ok());
+    ASSERT_TRUE(memory_.Store(p.cache.get(), l, kv, &mark).ok());
   }
 
-  void Check(const Pair& p) {
-    Vector k(kDim), v(kDim);
+  void AppendBehind(Pair& p, int l) {
+    const int32_t n = 1 + static_cast<int32_t>(random_() % 12);
+    HostLayer kv(kHeads, kDim, n, GetParam().n_aux);
+    for (int g = 0; g < kHeads; ++g) {
+      for (int32_t i = 0; i < n; ++i) {
+        const Vector k = Random(), v = Random();
+        std::copy(k.begin(), k.end(), kv.Key(g, i)), std::copy(v.begin(), v.end(), kv.Value(g, i));
+        kv.Position(g, i) = p.naive.next_position + i;
+        AppendNaive(p.naive, At(l, g), k, v, p.naive.next_position + i);
+        SettleNaive(p.naive, At(l, g));
+      }
+    }
+    p.naive.next_position += n;
+    ASSERT_TRUE(memory_.AppendFrom(p.cache.get(), l, kv, {0, 0}).ok());
+  }
+
+  void Check(Pair& p) {
     int64_t total = 0;
     for (int l = 0; l < kLayers; ++l) {
+      HostLayer got = memory_.Load(*p.cache, l);
       for (int g = 0; g < kHeads; ++g) {
-        const std::vector<Entry>& entries = p.naive.heads[static_cast<size_t>(l * kHeads + g)];
-        total += static_cast<int64_t>(entries.size());
-        ASSERT_EQ(p.cache->Len(l, g), static_cast<int32_t>(entries.size()));
-        for (size_t r = 0; r < entries.size(); ++r) {
-          const int32_t rank = static_cast<int32_t>(r);
-          p.cache->ReadKey(l, g, rank, k.data());
-          p.cache->ReadValue(l, g, rank, v.data());
-          ASSERT_EQ(k, entries[r].k) << "layer " << l << " head " << g << " rank " << r;
-          ASSERT_EQ(v, entries[r].v);
-          ASSERT_EQ(p.cache->PositionAt(l, g, rank), entries[r].position);
+        std::vector<Entry>& entries = p.naive.heads[At(l, g)];
+        const int32_t head = static_cast<int32_t>(At(l, g)), n = static_cast<int32_t>(entries.size());
+        total += n;
+        ASSERT_EQ(p.cache->Len(head), n);
+        ASSERT_EQ(RingLen(p.cache->view(), head), static_cast<int32_t>(p.naive.tail[At(l, g)]));
+        std::vector<int32_t> positions;
+        ASSERT_TRUE(p.cache->Positions(memory_.stream(), head, &positions).ok());
+        for (int32_t r = 0; r < n; ++r) {
+          Entry& e = entries[static_cast<size_t>(r)];
+          ASSERT_EQ(got.KeyOf(g, r), e.k) << "layer " << l << " head " << g << " rank " << r;
+          for (int x = 0; e.mixed && x < kDim; ++x)
+            ASSERT_NEAR(got.Value(g, r)[x], e.v[static_cast<size_t>(x)], 1e-5);
+          if (e.mixed) e.v = got.ValueOf(g, r), e.mixed = false;
+          ASSERT_EQ(got.ValueOf(g, r), e.v) << "layer " << l << " head " << g << " rank " << r;
+          ASSERT_EQ(got.Position(g, r), e.position);
+          ASSERT_EQ(positions[static_cast<size_t>(r)], e.position);
+          for (int a = 0; a < GetParam().n_aux; ++a)
+            ASSERT_EQ(got.Aux(a, g, r), e.aux[static_cast<size_t>(a)]);
         }
-        Vector line(entries.size() + 1);
-        for (int a = 0; a < GetParam().n_aux; ++a) {
-          p.cache->GetAux(l, g, a, line.data());
-          for (size_t r = 0; r < entries.size(); ++r)
-            ASSERT_EQ(line[r], entries[r].aux[static_cast<size_t>(a)]);
-        }
-        CheckRuns(*p.cache, l, g, entries);
       }
     }
     ASSERT_EQ(p.cache->TotalEntries(), total);
   }
 
-  // What attention sees: every entry once.
-  void CheckRuns(const KvCache& cache, int l, int g, const std::vector<Entry>& entries) {
-    Vector scratch(static_cast<size_t>(2 * std::max(GetParam().page_slots, GetParam().tail_slots) * kDim));
-    std::vector<float> physical(entries.size() + 256, -1.0f), ranked(entries.size() + 1);
-    size_t n_seen = 0;
-    cache.ForOccupied(l, g, [&](int32_t first, int32_t n) {
-      for (int32_t at = first; at < first + n;) {
-        const KvCache::Run run = cache.GetRun(l, g, at, scratch.data());
-        ASSERT_GT(run.n, 0);
-        for (int32_t i = 0; i < run.n && at + i < first + n; ++i, ++n_seen) {
-          ASSERT_LT(static_cast<size_t>(at + i), physical.size());
-          physical[static_cast<size_t>(at + i)] = static_cast<float>(run.positions[i]);
-        }
-        at += run.n;
-      }
-    });
-    ASSERT_EQ(n_seen, entries.size());
-    cache.ToRankOrder(l, g, physical.data(), ranked.data());
-    for (size_t r = 0; r < entries.size(); ++r) ASSERT_EQ(ranked[r], static_cast<float>(entries[r].position));
+  // Pages in use only.
+  void CheckTrimmed(Pair& p) {
+    p.cache->Trim();
+    const CacheLayout& layout = p.cache->layout();
+    int64_t bytes = 0;
+    for (int32_t h = 0; h < kLayers * kHeads; ++h) {
+      const size_t main = p.naive.heads[static_cast<size_t>(h)].size() - p.naive.tail[static_cast<size_t>(h)];
+      const int64_t slots = GetParam().page_slots;
+      bytes += (static_cast<int64_t>(main) + slots - 1) / slots * PageBytes(layout, h);
+      const bool has_ring = p.cache->HasRings() && p.cache->view().ring[h * kRingFields + kRingPage] >= 0;
+      bytes += has_ring ? RingBytes(layout, h) : 0;
+    }
+    ASSERT_EQ(p.cache->bytes(), bytes);
+    ASSERT_EQ(p.cache->bytes(), p.cache->LayerBytes(0) + p.cache->LayerBytes(1));
   }
 
-  std::mt19937 random_{17};
-};
-
-TEST_P(KvCacheRandom, HoldsWhatTheListsHold) {
-  auto meter = std::make_shared<MemoryMeter>(0);
-  std::vector<Pair> pairs(1);
-  auto made = KvCache::Create(Config(), &ReferenceKernels(), meter);
-  ASSERT_TRUE(made.ok());
-  pairs[0].cache = std::move(made.value());
-  for (int op = 0; op < 4000 && !HasFatalFailure(); ++op) {
-    Pair& p = pairs[random_() % pairs.size()];
+  // One random operation. False: the cache it was for is not there any more, or another one is.
+  bool Operate(std::vector<Pair>& pairs, size_t at, bool may_clear) {
+    Pair& p = pairs[at];
     const int l = static_cast<int>(random_() % kLayers), g = static_cast<int>(random_() % kHeads);
     const uint32_t what = random_() % 100;
-    if (what < 55) {
+    if (what < 65) {
       Append(p);
-    } else if (what < 75) {
+    } else if (what < 78) {
       for (int i = 0; i < 3; ++i) RemoveOne(p, l, g);
+    } else if (what < 82) {
+      WriteKeys(p, l);
     } else if (what < 88) {
-      WriteOne(p, l, g);
+      AppendBehind(p, l);
     } else if (what < 91) {
       Rewind(p);
     } else if (what < 93) {
       Compact(p, l);
     } else if (what < 97 && pairs.size() < 4) {
       auto fork = p.cache->Fork();
-      ASSERT_TRUE(fork.ok());
+      EXPECT_TRUE(fork.ok());
       const Naive copy = p.naive;
       pairs.push_back({std::move(fork.value()), copy});
-      continue;
+      return false;
     } else if (what < 99 && pairs.size() > 1) {
       pairs.erase(pairs.begin() + static_cast<std::ptrdiff_t>(random_() % pairs.size()));
-      continue;
-    } else if (what == 99 && op % 7 == 0) {
+      return false;
+    } else if (what == 99 && may_clear) {
       p.cache->Clear();
       const int32_t next = p.naive.next_position;
       p.naive = Naive();
       p.naive.next_position = next;
     }
-    if (op % 50 == 49) {
-      ASSERT_TRUE(p.cache->Pack().ok());
-      if (pairs.size() == 1) {
-        ASSERT_EQ(p.cache->bytes(), p.cache->LayerBytes(0) + p.cache->LayerBytes(1)) << "pages in use only";
-      }
-    }
-    Check(p);
-    if (op % 40 == 0) {
-      for (const Pair& each : pairs) Check(each);
-    }
+    return true;
   }
-  EXPECT_NEAR(static_cast<double>(pairs[0].cache->bytes()), static_cast<double>(meter->used()), 2 * kDim * 4)
-      << "pools, and scratch";
+
+  std::mt19937 random_{17};
+  test::CpuMemory memory_{2, ReferenceKernels()};
+  test::TokenStep step_{&memory_};
+  const Rope none_ = Rope::None(kDim);
+};
+
+TEST_P(KvCacheRandom, HoldsWhatTheListsHold) {
+  std::vector<Pair> pairs(1);
+  auto made = KvCache::Create(Layout(), memory_.arenas());
+  ASSERT_TRUE(made.ok());
+  pairs[0].cache = std::move(made.value());
+  for (int op = 0; op < 4000 && !HasFatalFailure(); ++op) {
+    const size_t at = random_() % pairs.size();
+    if (!Operate(pairs, at, op % 7 == 0)) continue;
+    ASSERT_FALSE(HasFatalFailure()) << "operation " << op;
+    if (op % 50 == 49) CheckTrimmed(pairs[at]);
+    Check(pairs[at]);
+    for (size_t i = 0; op % 40 == 0 && i < pairs.size(); ++i) Check(pairs[i]);
+  }
+  pairs.resize(1);
+  // Every page lies in counted memory, of which a page touches one granule more than it fills at most.
+  const int64_t granule = memory_.device()->info().granule,
+                held = memory_.meter()->used() - pairs[0].cache->record_bytes(),
+                pages = pairs[0].cache->bytes() / PageBytes(pairs[0].cache->layout(), 0) + kLayers * kHeads;
+  EXPECT_GE(held, pairs[0].cache->bytes());
+  EXPECT_LE(held, pairs[0].cache->bytes() + 2 * pages * granule);
   pairs.clear();
-  EXPECT_EQ(meter->used(), 0) << "nothing stays";
+  EXPECT_EQ(memory_.meter()->used(), 0) << "nothing stays";
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, KvCacheRandom,
@@ -332,206 +455,104 @@ INSTANTIATE_TEST_SUITE_P(Kinds, KvCacheRandom,
                                          Kind{"int4_no_residual", KvType::kInt4, 4, 1, 16, 0, true}),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
-// Codebooks: what is coded keeps its length and its direction up to theta, and forks do not see each other's
-// directions.
-TEST(KvCacheCodebook, DirectionsStayWithinTheta) {
-  constexpr int32_t kTail = 6;
-  CacheConfig config;
-  config.n_layers = 1, config.n_kv_heads = 1, config.group = 1, config.head_dim = kDim, config.page_slots = 4;
-  config.raw = {KvType::kF32, kDim, 0};
-  HeadFormat format;
-  format.codebook = true, format.theta_key = 0.9f, format.theta_value = 0.8f, format.tail_slots = 2 * kTail,
-  format.settle = kTail;
-  config.formats.assign(1, format);
-  auto meter = std::make_shared<MemoryMeter>(0);
-  auto made = KvCache::Create(config, &ReferenceKernels(), meter);
-  ASSERT_TRUE(made.ok());
-  std::mt19937 random(4);
-  std::normal_distribution<float> normal;
-  std::vector<Vector> centres(5, Vector(kDim));
-  for (Vector& c : centres) {
-    for (float& f : c) f = normal(random);
-  }
-  std::vector<std::pair<std::unique_ptr<KvCache>, std::vector<Entry>>> caches;
-  caches.emplace_back(std::move(made.value()), std::vector<Entry>());
-  for (int step = 0; step < 300; ++step) {
-    if (step == 100 || step == 150) {
-      auto fork = caches[0].first->Fork();
-      ASSERT_TRUE(fork.ok());
-      caches.emplace_back(std::move(fork.value()), caches[0].second);
-    }
-    for (auto& [cache, entries] : caches) {
-      Entry e;
-      e.k = centres[random() % 5], e.v = centres[random() % 5], e.position = step;
-      const float length = 0.5f + std::abs(normal(random));
-      for (float& f : e.k) f = length * (f + 0.1f * normal(random));
-      for (float& f : e.v) f = length * (f + 0.1f * normal(random));
-      if (random() % 40 == 0) e.k.assign(kDim, 0.0f);
-      ASSERT_TRUE(cache->ReserveStep().ok());
-      cache->Append(0, 0, e.k.data(), e.v.data(), e.position);
-      cache->Settle(0, 0);
-      entries.push_back(e);
-    }
-  }
-  for (auto& [cache, entries] : caches) {
-    ASSERT_EQ(cache->Len(0, 0), static_cast<int32_t>(entries.size()));
-    EXPECT_LT(cache->BookLen(0, 0, 0), 60) << "vectors share directions";
-    for (size_t r = 0; r < entries.size(); ++r) {
-      for (int which = 0; which < 2; ++which) {
-        const Vector& x = which == 0 ? entries[r].k : entries[r].v;
-        Vector y(kDim);
-        which == 0 ? cache->ReadKey(0, 0, static_cast<int32_t>(r), y.data())
-                   : cache->ReadValue(0, 0, static_cast<int32_t>(r), y.data());
-        double xx = 0, yy = 0, xy = 0;
-        for (int i = 0; i < kDim; ++i)
-          xx += double{x[i]} * x[i], yy += double{y[i]} * y[i], xy += double{x[i]} * y[i];
-        ASSERT_NEAR(std::sqrt(yy), std::sqrt(xx), 1e-4 * std::sqrt(xx) + 1e-6);
-        if (xx > 0) {
-          ASSERT_GT(xy / std::sqrt(xx * yy), (which == 0 ? 0.9 : 0.8) - 1e-5) << "rank " << r;
-        }
-      }
-    }
-  }
-  caches.clear();
-  EXPECT_EQ(meter->used(), 0);
-}
-
-class KvCacheLayerBooks : public testing::Test {
- protected:
-  static constexpr int kGroup = 3;
-
-  std::unique_ptr<KvCache> Make(bool layer_books) {
-    constexpr int32_t kTail = 6;
-    CacheConfig config;
-    config.n_layers = kLayers, config.n_kv_heads = kGroup, config.head_dim = kDim, config.page_slots = 4;
-    config.raw = {KvType::kF32, kDim, 0}, config.layer_books = layer_books;
-    HeadFormat format;
-    format.codebook = true, format.theta_key = 0.9f, format.theta_value = 0.8f;
-    format.tail_slots = 2 * kTail, format.settle = kTail;
-    config.formats.assign(kLayers * kGroup, format);
-    auto made = KvCache::Create(config, &ReferenceKernels(), meter_);
-    EXPECT_TRUE(made.ok());
-    return std::move(made.value());
-  }
-
-  // The same n vectors in every head of every layer.
-  void Store(KvCache& cache, int32_t n) {
-    LayerKv kv;
-    kv.n_kv_heads = kGroup, kv.head_dim = kDim, kv.capacity = n, kv.len.assign(kGroup, n);
-    ASSERT_TRUE(kv.keys.Allocate(nullptr, int64_t{kGroup} * n * kDim, "test").ok());
-    ASSERT_TRUE(kv.values.Allocate(nullptr, int64_t{kGroup} * n * kDim, "test").ok());
-    ASSERT_TRUE(kv.positions.Allocate(nullptr, int64_t{kGroup} * n, "test").ok());
-    for (int32_t i = 0; i < n; ++i) {
-      const Vector k = Random(i), v = Random(-i);
-      for (int g = 0; g < kGroup; ++g) {
-        std::copy(k.begin(), k.end(), kv.Keys(g) + i * kDim);
-        std::copy(v.begin(), v.end(), kv.Values(g) + i * kDim);
-        kv.Positions(g)[i] = i;
-      }
-    }
-    for (int layer = 0; layer < kLayers; ++layer)
-      ASSERT_TRUE(cache.Store(layer, kv, nullptr, 0, nullptr).ok());
-  }
-
-  void Step(KvCache& cache, int32_t position, int32_t seed) {
-    const Vector k = Random(seed), v = Random(-seed);
-    ASSERT_TRUE(cache.ReserveStep().ok());
-    for (int layer = 0; layer < kLayers; ++layer) {
-      for (int g = 0; g < kGroup; ++g) {
-        cache.Append(layer, g, k.data(), v.data(), position);
-        cache.Settle(layer, g);
-      }
-    }
-  }
-
-  static Vector Random(int32_t seed) {
-    std::mt19937 random(static_cast<uint32_t>(seed));
-    std::normal_distribution<float> normal;
-    Vector x(kDim);
-    for (float& f : x) f = normal(random);
-    return x;
-  }
-
-  void ExpectAlike(const KvCache& shared, const KvCache& own) {
-    Vector a(kDim), b(kDim);
-    for (int layer = 0; layer < kLayers; ++layer) {
-      for (int which = 0; which < 2; ++which)
-        ASSERT_EQ(shared.BookLen(layer, kGroup - 1, which), own.BookLen(layer, 0, which));
-      for (int g = 0; g < kGroup; ++g) {
-        ASSERT_EQ(shared.Len(layer, g), own.Len(layer, g));
-        for (int32_t r = 0; r < own.Len(layer, g); ++r) {
-          shared.ReadKey(layer, g, r, a.data()), own.ReadKey(layer, g, r, b.data());
-          double dot = 0, aa = 0, bb = 0;
-          for (size_t x = 0; x < kDim; ++x)
-            dot += double{a[x]} * b[x], aa += double{a[x]} * a[x], bb += double{b[x]} * b[x];
-          ASSERT_NEAR(aa, bb, 1e-4 * bb) << "the magnitude of an entry is its own";
-          ASSERT_GT(dot, 0.6 * std::sqrt(aa * bb)) << "two directions within theta of the same vector";
-        }
-      }
-    }
-  }
-
-  std::shared_ptr<MemoryMeter> meter_ = std::make_shared<MemoryMeter>(0);
+struct LateKind {
+  const char* name;
+  EntryCoding coding;
+  KvType type;
+  int32_t page_slots, ring_slots, settle;
 };
 
-// spindle_scope=layer (methods.md D-37): heads share directions. Heads with the same vectors need no more of
-// them than one head does, at the prompt and at every later coding; forks do not see each other's.
-TEST_F(KvCacheLayerBooks, HeadsShareDirections) {
-  constexpr int32_t kPrompt = 40;
-  std::unique_ptr<KvCache> own = Make(false), shared = Make(true);
-  Store(*own, kPrompt), Store(*shared, kPrompt);
-  ExpectAlike(*shared, *own);
-  EXPECT_LT(shared->LayerBytes(0), own->LayerBytes(0));
-  auto forked = shared->Fork();
-  ASSERT_TRUE(forked.ok());
-  Vector before(kDim), after(kDim);
-  forked.value()->ReadKey(1, 2, 7, before.data());
-  for (int32_t t = kPrompt; t < kPrompt + 60; ++t) {
-    Step(*own, t, t), Step(*shared, t, t);
-    if (t % 2 == 0) Step(*forked.value(), t, 1000 + t);
-    for (int layer = 0; layer < kLayers; ++layer)
-      ASSERT_EQ(shared->BookLen(layer, 1, 0), own->BookLen(layer, 1, 0)) << t;
-  }
-  forked.value()->ReadKey(1, 2, 7, after.data());
-  EXPECT_EQ(before, after);
-  ExpectAlike(*shared, *own);
-  own.reset(), shared.reset(), forked.value().reset();
-  EXPECT_EQ(meter_->used(), 0);
-}
-
-TEST(KvCache, AStoreThatFindsNoMemoryChangesNothing) {
-  auto meter = std::make_shared<MemoryMeter>(64 << 10);
-  CacheConfig config;
-  config.n_layers = 1, config.n_kv_heads = 2, config.group = 1, config.head_dim = kDim,
-  config.page_slots = 16;
-  config.raw = {KvType::kF32, kDim, 0};
-  HeadFormat format;
-  format.stored = config.raw;
-  config.formats.assign(2, format);
-  auto cache = KvCache::Create(config, &ReferenceKernels(), meter);
-  ASSERT_TRUE(cache.ok());
-  constexpr int32_t kEntries = 600;
-  LayerKv kv;
-  kv.n_kv_heads = 2, kv.head_dim = kDim, kv.capacity = kEntries, kv.len = {300, 300};
-  ASSERT_TRUE(kv.keys.Allocate(nullptr, 2 * kEntries * kDim, "test").ok());
-  ASSERT_TRUE(kv.values.Allocate(nullptr, 2 * kEntries * kDim, "test").ok());
-  ASSERT_TRUE(kv.positions.Allocate(nullptr, 2 * kEntries, "test").ok());
-  for (int g = 0; g < 2; ++g) {
-    for (int32_t i = 0; i < kEntries; ++i) {
-      kv.Positions(g)[i] = i;
-      for (int x = 0; x < kDim; ++x)
-        kv.Keys(g)[i * kDim + x] = static_cast<float>(i), kv.Values(g)[i * kDim + x] = static_cast<float>(-i);
+class KvCacheFork : public testing::TestWithParam<LateKind> {
+ protected:
+  void Steps(KvCache* cache, int32_t first, int32_t end) {
+    const auto vector = [this] {
+      Vector x(kDim);
+      for (float& f : x) f = std::normal_distribution<float>()(random_);
+      return x;
+    };
+    for (int32_t t = first; t < end; ++t) {
+      ASSERT_TRUE(step_.Ensure(cache, false).ok());
+      step_.Run(*cache, {}, {0, t, vector(), vector(), vector(), &none_});
+      step_.Done(cache);
     }
   }
-  ASSERT_TRUE(cache.value()->Store(0, kv, nullptr, 0, nullptr).ok());
-  const int64_t held = meter->used();
+  void ExpectSame(const HostLayer& a, const HostLayer& b) {
+    ASSERT_EQ(a.positions, b.positions);
+    ASSERT_EQ(a.keys, b.keys);
+    ASSERT_EQ(a.values, b.values);
+  }
+
+  std::mt19937 random_{3};
+  test::CpuMemory memory_{2, ReferenceKernels()};
+  test::TokenStep step_{&memory_};
+  const Rope none_ = Rope::None(kDim);
+};
+
+// Steps write only pages of their own, also when they are the first to store what was in the ring for a
+// while: after a rewind, or where many entries are stored together.
+TEST_P(KvCacheFork, StepsLeaveTheOthersAlone) {
+  constexpr int32_t kTokens = 45;
+  const LateKind& kind = GetParam();
+  test::UniformLayout layout;
+  layout.head_dim = kDim, layout.page_slots = kind.page_slots, layout.coding = kind.coding,
+  layout.type = kind.type;
+  layout.quant_group = 8, layout.ring_slots = kind.ring_slots, layout.settle = kind.settle;
+  layout.theta_key = layout.theta_value = 0.5f;
+  auto made = KvCache::Create(layout.Make(), memory_.arenas());
+  ASSERT_TRUE(made.ok());
+  KvCache& cache = *made.value();
+  Steps(&cache, 0, kTokens);
+  const HostLayer before = memory_.Load(cache, 0);
+  for (int32_t rewound = 0; rewound < 20 && !HasFatalFailure(); ++rewound) {
+    SCOPED_TRACE(rewound);
+    auto left = cache.Fork(), right = cache.Fork();
+    ASSERT_TRUE(left.ok() && right.ok());
+    ASSERT_TRUE(left.value()->RewindTo(memory_.stream(), kTokens - rewound).ok());
+    Steps(left.value().get(), kTokens - rewound, kTokens + 30);
+    ExpectSame(memory_.Load(*right.value(), 0), before);
+    const HostLayer left_before = memory_.Load(*left.value(), 0);
+    Steps(right.value().get(), kTokens, kTokens + 30);
+    ExpectSame(memory_.Load(*left.value(), 0), left_before);
+    ExpectSame(memory_.Load(cache, 0), before);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, KvCacheFork,
+    testing::Values(LateKind{"int8", EntryCoding::kVectors, KvType::kInt8, 64, 9, 1},
+                    LateKind{"int4", EntryCoding::kVectors, KvType::kInt4, 16, 1, 1},
+                    LateKind{"channels", EntryCoding::kKeyChannels, KvType::kInt8, 16, 23, 16},
+                    LateKind{"codebook", EntryCoding::kCodebook, KvType::kF32, 64, 12, 6}),
+    [](const auto& kind) { return std::string(kind.param.name); });
+
+TEST(KvCache, AStoreThatFindsNoMemoryChangesNothing) {
+  test::CpuMemory memory(2, ReferenceKernels(), 64 << 10);
+  test::UniformLayout layout;
+  layout.n_kv_heads = 2, layout.head_dim = kDim, layout.page_slots = 16;
+  auto made = KvCache::Create(layout.Make(), memory.arenas());
+  ASSERT_TRUE(made.ok());
+  KvCache& cache = *made.value();
+  constexpr int32_t kEntries = 600;
+  HostLayer kv(2, kDim, kEntries);
+  for (int g = 0; g < 2; ++g) {
+    for (int32_t i = 0; i < kEntries; ++i) {
+      kv.Position(g, i) = i;
+      std::fill_n(kv.Key(g, i), kDim, static_cast<float>(i));
+      std::fill_n(kv.Value(g, i), kDim, static_cast<float>(-i));
+    }
+  }
+  kv.len = {300, 300};
+  ASSERT_TRUE(memory.Store(&cache, 0, kv).ok());
+  const int64_t held = memory.meter()->used();
   kv.len = {600, 600};
-  EXPECT_EQ(cache.value()->Store(0, kv, nullptr, 0, nullptr).code(), Code::kMemory);
-  const std::vector<int32_t> first = {300, 300};
-  EXPECT_EQ(cache.value()->AppendFrom(0, kv, first.data()).code(), Code::kMemory);
-  EXPECT_EQ(meter->used(), held);
-  EXPECT_EQ(cache.value()->Len(0, 1), 300);
-  EXPECT_EQ(cache.value()->PositionAt(0, 1, 299), 299);
+  EXPECT_EQ(memory.Store(&cache, 0, kv).code(), Code::kMemory);
+  EXPECT_EQ(memory.meter()->used(), held);
+  EXPECT_EQ(memory.AppendFrom(&cache, 0, kv, {300, 300}).code(), Code::kMemory);
+  EXPECT_EQ(memory.meter()->used(), held);
+  EXPECT_EQ(cache.Len(1), 300);
+  HostLayer got = memory.Load(cache, 0);
+  EXPECT_EQ(got.Position(1, 299), 299);
+  EXPECT_EQ(got.KeyOf(1, 299), kv.KeyOf(1, 299));
 }
 
 }  // namespace

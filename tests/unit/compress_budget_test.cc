@@ -8,8 +8,9 @@
 #include <numeric>
 #include <random>
 
+#include "lib/compress/allocate.h"
 #include "lib/compress/budget.h"
-#include "lib/compress/scoring.h"
+#include "tests/support/cpu_memory.h"
 
 namespace kvc {
 namespace {
@@ -40,13 +41,32 @@ Ints Minus(const Doubles& caps, int32_t window) {
 
 int64_t Sum(const Ints& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 
+// Scores of the candidates alone: what is always kept beside them, at both ends, is far above.
 Ints Ada(const std::vector<std::vector<float>>& scores, int32_t b, const AdaOptions& options) {
-  const int32_t m = static_cast<int32_t>(scores[0].size()), stride = m + 3;
+  static test::CpuMemory memory(2);
+  constexpr Protected kKept = {2, 1};
+  const int32_t n_heads = static_cast<int32_t>(scores.size()), m = static_cast<int32_t>(scores[0].size());
+  const int64_t stride = m + 5;
   std::vector<float> padded(scores.size() * static_cast<size_t>(stride), 1e9f);
   for (size_t h = 0; h < scores.size(); ++h)
-    std::copy(scores[h].begin(), scores[h].end(), padded.begin() + static_cast<int64_t>(h) * stride);
-  Ints counts(scores.size(), -1);
-  AdaCounts(padded.data(), stride, static_cast<int32_t>(scores.size()), m, b, options, counts.data());
+    std::copy(scores[h].begin(), scores[h].end(),
+              padded.begin() + static_cast<int64_t>(h) * stride + kKept.n_sink);
+  Ints counts(scores.size(), -1), len(scores.size(), m + kKept.n_sink + kKept.n_recent);
+  const Ints candidates(scores.size(), m);
+  AdaQuestion question;
+  if (!AdaAsks(options, b, candidates, &question, counts)) return counts;
+  LayerView layer;
+  layer.n_kv_heads = n_heads, layer.capacity = stride, layer.len = len.data();
+  const DeviceBuffer<float> line = memory.Upload(padded);
+  DeviceBuffer<uint8_t> scratch;
+  EXPECT_TRUE(scratch.Allocate(memory.own(), memory.device()->SelectScratchBytes(stride), "test").ok());
+  std::vector<int64_t> best(scores.size(), -1);
+  EXPECT_TRUE(
+      memory.device()
+          ->CountBest(memory.stream(), {layer, kKept, line.at(), stride, question.total, question.locked, b,
+                                        options.normalize, best.data(), scratch.raw()})
+          .ok());
+  AdaCounts(options, b, candidates, best, counts);
   return counts;
 }
 

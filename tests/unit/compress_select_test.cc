@@ -9,19 +9,54 @@
 #include <random>
 
 #include "lib/base/philox.h"
-#include "lib/compress/select.h"
+#include "tests/support/cpu_memory.h"
 
 namespace kvc {
 namespace {
 
+// One head of a layer, and room for lines over it.
+struct OneHead {
+  explicit OneHead(size_t n) : len(static_cast<int32_t>(n)), stride((len + 15) / 16 * 16 + 16) {
+    layer.n_kv_heads = 1, layer.head_dim = 1, layer.capacity = stride, layer.len = &len;
+    Device* device = memory().device();
+    const int64_t bytes = std::max(device->SelectScratchBytes(stride), device->ScoreScratchBytes(1, stride));
+    EXPECT_TRUE(scratch.Allocate(memory().own(), bytes, "test").ok());
+  }
+  static test::CpuMemory& memory() {
+    static test::CpuMemory one(1);
+    return one;
+  }
+  // Behind the line stands what must not be looked at.
+  DeviceBuffer<float> Line(const std::vector<float>& x) const {
+    std::vector<float> padded(x);
+    padded.resize(static_cast<size_t>(stride), 1e30f);
+    return memory().Upload(padded);
+  }
+
+  int32_t len;
+  const int64_t stride;
+  LayerView layer;
+  DeviceBuffer<uint8_t> scratch;
+};
+
 std::vector<int32_t> Top(const std::vector<float>& scores, int32_t count) {
-  std::vector<uint64_t> keys(scores.size());
-  std::vector<uint8_t> mark(scores.size(), 7);
-  MarkTop(scores.data(), static_cast<int32_t>(scores.size()), count, keys.data(), mark.data());
+  OneHead head(scores.size());
+  const DeviceBuffer<float> line = head.Line(scores);
+  const DeviceBuffer<uint8_t> marks =
+      head.memory().Upload(std::vector<uint8_t>(static_cast<size_t>(head.stride), 7));
+  const Status status = head.memory().device()->Select(
+      head.memory().stream(),
+      {SelectRule(), head.layer, 0, &count, line.at(), marks.at(), head.stride, head.scratch.raw()});
+  EXPECT_TRUE(status.ok());
+  const std::vector<uint8_t> mark = head.memory().Read(marks.at(), head.stride);
   std::vector<int32_t> out;
   for (size_t i = 0; i < mark.size(); ++i) {
-    if (mark[i] == 1) out.push_back(static_cast<int32_t>(i));
-    EXPECT_LE(mark[i], 1);
+    if (i < scores.size()) {
+      EXPECT_LE(mark[i], 1);
+      if (mark[i] == 1) out.push_back(static_cast<int32_t>(i));
+    } else {
+      EXPECT_EQ(mark[i], 7);
+    }
   }
   return out;
 }
@@ -46,9 +81,18 @@ std::vector<int32_t> ByOrder(const std::vector<float>& scores) {
 }
 
 std::vector<float> Pooled(const std::vector<float>& x, int32_t kernel, PoolKind kind, bool shrink = false) {
-  std::vector<float> y(x.size(), -7);
-  Pool(x.data(), static_cast<int32_t>(x.size()), kernel, kind, shrink, y.data());
-  return y;
+  OneHead head(x.size());
+  const DeviceBuffer<float> line = head.Line(x), scores = head.Line(std::vector<float>(x.size(), -7)),
+                            per_head = head.Line({});
+  head.layer.n_aux = 1, head.layer.aux = line.at();
+  ScoreProgram program;
+  program.Add(ScoreOp::kLoad, 1, 0);
+  program.Add(ScoreOp::kPool, 0, 1).pool = {kind, kernel, shrink};
+  const Status status = head.memory().device()->Score(
+      head.memory().stream(),
+      {&program, head.layer, {}, 1, 1, scores.at(), per_head.at(), head.stride, head.scratch.raw()});
+  EXPECT_TRUE(status.ok());
+  return head.memory().Read(scores.at(), static_cast<int64_t>(x.size()));
 }
 
 TEST(Select, GoldenValues) {

@@ -23,7 +23,7 @@ TEST(Observe, AttentionIsADistributionOverTheEntriesOfTheHead) {
     for (int layer = 0; layer < 2; ++layer) {
       for (int head = 0; head < 4; ++head) {
         ASSERT_TRUE(session->Attention(layer, head, &p).ok());
-        session->Kept(layer, head / 2, &kept);
+        EXPECT_TRUE(session->Kept(layer, head / 2, &kept).ok());
         EXPECT_EQ(p.size(), kept.size());
         EXPECT_NEAR(std::accumulate(p.begin(), p.end(), 0.0), 1.0, 1e-5);
       }

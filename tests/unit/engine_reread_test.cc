@@ -110,7 +110,7 @@ TEST(Reconstruct, KeepsWhatTheSecondReadingLooksAt) {
       want.resize(kBudget - kWindow);
       for (int32_t t = 0; t < kWindow; ++t) want.push_back(static_cast<int32_t>(ids.size()) - kWindow + t);
       std::sort(want.begin(), want.end());
-      session->Kept(layer, g, &got);
+      EXPECT_TRUE(session->Kept(layer, g, &got).ok());
       EXPECT_EQ(got, want) << "layer " << layer << " head " << g;
     }
   }
@@ -123,7 +123,7 @@ TEST(Reconstruct, ReadingAgainLeavesNoTrace) {
     auto full = Make("full:kv=f32", model), all = Make("cokv-document:budget=300,kv=f32", model);
     ASSERT_TRUE(full->Prefill(ids, true).ok());
     ASSERT_TRUE(all->Prefill(ids, true).ok());
-    EXPECT_TRUE(std::equal(full->logits().begin(), full->logits().end(), all->logits().begin()));
+    EXPECT_EQ(test::LogitsOf(*full), test::LogitsOf(*all));
     EXPECT_EQ(all->Stats().n_slots, 300 * kLayers * kKvHeads);
     for (int i = 0; i < 5; ++i) {
       int32_t a = -1, b = -2;
@@ -152,7 +152,7 @@ TEST(Reconstruct, OnePassForManySessionsEqualsOneEach) {
     for (int layer = 0; layer < kLayers; ++layer) {
       for (int g = 0; g < kKvHeads; ++g) {
         std::vector<int32_t> a, b;
-        alone->Kept(layer, g, &a), together[i]->Kept(layer, g, &b);
+        EXPECT_TRUE(alone->Kept(layer, g, &a).ok() && together[i]->Kept(layer, g, &b).ok());
         EXPECT_EQ(a, b) << specs[i];
       }
     }
@@ -167,7 +167,7 @@ TEST(Reconstruct, SecondPromptKeepsTheBudget) {
   for (int layer = 0; layer < kLayers; ++layer) {
     for (int g = 0; g < kKvHeads; ++g) {
       std::vector<int32_t> kept;
-      session->Kept(layer, g, &kept);
+      EXPECT_TRUE(session->Kept(layer, g, &kept).ok());
       EXPECT_EQ(kept.size(), 30u);
       EXPECT_LT(kept.front(), 100);
       EXPECT_EQ(kept.back(), 179);

@@ -1,7 +1,5 @@
 // Sampling against the definition by a full sort, at the borders of what can be asked, and over logits that
 // are not numbers.
-#include "lib/ops/cpu/sample.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,15 +8,21 @@
 #include <numeric>
 #include <random>
 
+#include "tests/support/cpu_memory.h"
+
 namespace kvc {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
 
 int32_t Draw(const std::vector<float>& logits, SampleArgs args) {
-  std::vector<float> weights(logits.size());
-  args.logits = logits.data(), args.n = static_cast<int32_t>(logits.size()), args.weights = weights.data();
-  return Sample(BestKernels(), args);
+  static test::CpuMemory memory(1);
+  const DeviceBuffer<float> x = memory.Upload(logits), weights = memory.Upload(logits);
+  int32_t token = -2;
+  args.logits = x.at(), args.n = static_cast<int32_t>(logits.size()), args.weights = weights.at(),
+  args.token = &token;
+  EXPECT_TRUE(memory.device()->Sample(memory.stream(), args).ok());
+  return token;
 }
 
 // The tokens that may be drawn, by definition: sorted, cut at top_k, then at top_p.

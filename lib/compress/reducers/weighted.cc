@@ -9,7 +9,9 @@ namespace {
 void Merge(const Policy& policy, MergeRule* rule) {
   if (!policy.Flag(OptionId::kWkvMerge)) rule->kind = MergeKind::kNone;
 }
-bool BySteps(const Policy& policy) { return policy.Int(OptionId::kWkvPrefill) == 1; }
+bool BySteps(const Policy& policy) {
+  return policy.Int(OptionId::kWkvPrefill) == 1 && policy.decode == DecodeMode::kStep;
+}
 
 }  // namespace
 

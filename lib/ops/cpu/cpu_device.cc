@@ -8,6 +8,9 @@ CpuDevice::CpuDevice(std::unique_ptr<ThreadPool> pool, const KernelTable& kernel
     : pool_(std::move(pool)), kernels_(kernels) {
   info_.name = "cpu";
   info_.description = Format("kernels %s, %d threads", kernels.name, pool_->n_threads());
+  const KernelTable* tables[8];
+  const int n_tables = RunnableKernels(tables, 8);
+  for (int i = n_tables; i > 0; --i) info_.instruction_sets.push_back(tables[i - 1]->name);
   info_.granule = sysconf(_SC_PAGESIZE);
 }
 

@@ -60,9 +60,7 @@ void MarkTop(const float* scores, int32_t n, int32_t count, uint64_t* keys, uint
 
 void Pool(const float* x, int32_t n, const Pooling& pooling, float* y) {
   const int32_t kernel = std::clamp(pooling.kernel, 1, kMaxPoolKernel), half = (kernel - 1) / 2;
-  if (kernel == 1) {
-    if (n > 0) std::memcpy(y, x, static_cast<size_t>(n) * sizeof(float));
-  } else if (pooling.kind == PoolKind::kMax) {
+  if (pooling.kind == PoolKind::kMax) {
     SlideWindow<MaxOp>(x, n, kernel, [=](int32_t t, float best) { y[t] = best; });
   } else {
     SlideWindow<SumOp>(x, n, kernel, [=](int32_t t, double sum) {

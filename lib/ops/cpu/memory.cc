@@ -3,10 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <new>
 
+#include "lib/base/memory_block.h"
 #include "lib/ops/cpu/cpu_device.h"
 #include "lib/ops/cpu/raw.h"
 
@@ -14,6 +17,8 @@ namespace kvc::cpu {
 namespace {
 
 constexpr int64_t kLeastReservation = 16 << 20;
+// From here on blocks come from the system and go back there.
+constexpr int64_t kLargeBlock = kMapsBlocks ? 1 << 20 : INT64_MAX;
 
 class CpuStream final : public Stream {};
 
@@ -22,14 +27,44 @@ class CpuStream final : public Stream {};
 Result<std::unique_ptr<Stream>> CpuDevice::NewStream() { return std::unique_ptr<Stream>(new CpuStream()); }
 
 Status CpuDevice::Allocate(int64_t bytes, const char* what, DeviceBytes* out) {
-  void* at = ::operator new (static_cast<size_t>(bytes), std::align_val_t{64}, std::nothrow);
+  void* at = bytes >= kLargeBlock ? MapBlock(bytes)
+                                  : ::operator new (static_cast<size_t>(bytes), std::align_val_t{64}, std::nothrow);
   *out = AddressOf(static_cast<uint8_t*>(at));
   if (at != nullptr) return {};
   return Error(Code::kMemory, "no memory for %s: %lld bytes", what, static_cast<long long>(bytes));
 }
 
-void CpuDevice::Free(DeviceBytes at, int64_t) {
+void CpuDevice::Free(DeviceBytes at, int64_t bytes) {
+  if (bytes >= kLargeBlock) return UnmapBlock(Raw(at), bytes);
   ::operator delete (Raw(at), std::align_val_t{64});
+}
+
+// The best of several passes of all threads over a block that no cache holds; other work on the machine makes some slow.
+Result<double> CpuDevice::MeasureBandwidth() {
+  constexpr int64_t kBytes = 256 << 20, kPart = 1 << 20, kWords = kPart / 8;
+  constexpr int kPasses = 8, kSums = 8;
+  DeviceBytes memory;
+  KVC_RETURN_IF_ERROR(Allocate(kBytes, "a measurement", &memory));
+  uint64_t* block = reinterpret_cast<uint64_t*>(Raw(memory));
+  std::atomic<uint64_t> sum{0};
+  double best = 0;
+  for (int pass = 0; pass <= kPasses; ++pass) {
+    const auto begin = std::chrono::steady_clock::now();
+    pool_->ParallelFor(kBytes / kPart, [&](int64_t part, int) {
+      uint64_t* at = block + part * kWords;
+      if (pass == 0) std::fill_n(at, kWords, uint64_t{1});  // pages that nothing was written to are all the same one
+      uint64_t sums[kSums] = {};
+      for (int64_t i = 0; i < kWords; i += kSums) {
+        for (int j = 0; j < kSums; ++j) sums[j] += at[i + j];
+      }
+      for (uint64_t s : sums) sum.fetch_add(s, std::memory_order_relaxed);
+    });
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    if (pass > 0) best = std::max(best, static_cast<double>(kBytes) / seconds.count());
+  }
+  Free(memory, kBytes);
+  if (sum.load() != uint64_t{kBytes / 8} * (kPasses + 1)) return Error(Code::kDevice, "memory does not hold what was written");
+  return best;
 }
 
 // Address space only: nothing of it can be touched before Commit. Halved until the system agrees, which limits on

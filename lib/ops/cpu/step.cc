@@ -298,9 +298,14 @@ class Wave {
     Join(r, g);
     const StepPlan& plan = Plan(r);
     if (plan.attention) KeepAttention(r, g);
-    if (!plan.one_set) return Update(r, g, g * group_, (g + 1) * group_, thread);
-    // One set of tokens for the layer: all heads are looked at before the first is reduced.
+    const auto update = [&](int32_t h) { Update(r, h, h * group_, (h + 1) * group_, thread); };
+    if (!plan.one_set && !a_.rows[r].cache->layout->layer_books) return update(g);
+    // All heads are looked at before the first is reduced, and they add to shared codebooks in order.
     if (s_.row_open[r].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    if (!plan.one_set) {
+      for (int32_t h = 0; h < g_; ++h) update(h);
+      return;
+    }
     float* mean = Attention(r, 0);
     const int32_t n = Pages(r, 0).len();
     GroupMean(r, 0, 0, a_.n_heads, mean);

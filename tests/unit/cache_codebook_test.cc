@@ -1,0 +1,186 @@
+// Codebooks in the cache: shared directions of heads and of layers (methods.md 2.16).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "tests/support/cpu_memory.h"
+
+namespace kvc {
+namespace {
+
+using test::HostLayer;
+using Vector = std::vector<float>;
+
+constexpr int kLayers = 2, kDim = 8;
+
+struct Entry {
+  Vector k, v;
+  int32_t position;
+};
+
+test::UniformLayout CodebookLayout(int32_t n_layers, int32_t n_kv_heads) {
+  constexpr int32_t kTail = 6;
+  test::UniformLayout layout;
+  layout.n_layers = n_layers, layout.n_kv_heads = n_kv_heads, layout.head_dim = kDim, layout.page_slots = 4;
+  layout.coding = EntryCoding::kCodebook, layout.theta_key = 0.9f, layout.theta_value = 0.8f;
+  layout.ring_slots = 2 * kTail, layout.settle = kTail, layout.ring_type = KvType::kF32;
+  return layout;
+}
+
+// Codebooks: what is coded keeps its length and its direction up to theta, and forks do not see each other's
+// directions.
+TEST(KvCacheCodebook, DirectionsStayWithinTheta) {
+  test::CpuMemory memory(2, ReferenceKernels());
+  test::TokenStep steps(&memory);
+  const Rope none = Rope::None(kDim);
+  auto made = KvCache::Create(CodebookLayout(1, 1).Make(), memory.arenas());
+  ASSERT_TRUE(made.ok());
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal;
+  std::vector<Vector> centres(5, Vector(kDim));
+  for (Vector& c : centres) {
+    for (float& f : c) f = normal(random);
+  }
+  std::vector<std::pair<std::unique_ptr<KvCache>, std::vector<Entry>>> caches;
+  caches.emplace_back(std::move(made.value()), std::vector<Entry>());
+  for (int step = 0; step < 300; ++step) {
+    if (step == 100 || step == 150) {
+      auto fork = caches[0].first->Fork();
+      ASSERT_TRUE(fork.ok());
+      caches.emplace_back(std::move(fork.value()), caches[0].second);
+    }
+    for (auto& [cache, entries] : caches) {
+      Entry e;
+      e.k = centres[random() % 5], e.v = centres[random() % 5], e.position = step;
+      const float length = 0.5f + std::abs(normal(random));
+      for (float& f : e.k) f = length * (f + 0.1f * normal(random));
+      for (float& f : e.v) f = length * (f + 0.1f * normal(random));
+      if (random() % 40 == 0) e.k.assign(kDim, 0.0f);
+      ASSERT_TRUE(steps.Ensure(cache.get(), false).ok());
+      steps.Run(*cache, {}, {0, e.position, Vector(kDim), e.k, e.v, &none});
+      steps.Done(cache.get());
+      entries.push_back(e);
+    }
+  }
+  for (auto& [cache, entries] : caches) {
+    ASSERT_EQ(cache->Len(0), static_cast<int32_t>(entries.size()));
+    EXPECT_LT(cache->view().book_len[0], 60) << "vectors share directions";
+    HostLayer got = memory.Load(*cache, 0);
+    for (size_t r = 0; r < entries.size(); ++r) {
+      for (int which = 0; which < 2; ++which) {
+        const Vector& x = which == 0 ? entries[r].k : entries[r].v;
+        const Vector y =
+            which == 0 ? got.KeyOf(0, static_cast<int64_t>(r)) : got.ValueOf(0, static_cast<int64_t>(r));
+        double xx = 0, yy = 0, xy = 0;
+        for (int i = 0; i < kDim; ++i)
+          xx += double{x[i]} * x[i], yy += double{y[i]} * y[i], xy += double{x[i]} * y[i];
+        ASSERT_NEAR(std::sqrt(yy), std::sqrt(xx), 1e-4 * std::sqrt(xx) + 1e-6);
+        if (xx > 0) {
+          ASSERT_GT(xy / std::sqrt(xx * yy), (which == 0 ? 0.9 : 0.8) - 1e-5) << "rank " << r;
+        }
+      }
+    }
+  }
+  caches.clear();
+  EXPECT_EQ(memory.meter()->used(), 0);
+}
+
+class KvCacheLayerBooks : public testing::Test {
+ protected:
+  static constexpr int kKvHeads = 3;
+
+  std::unique_ptr<KvCache> Make(bool layer_books) {
+    test::UniformLayout layout = CodebookLayout(kLayers, kKvHeads);
+    layout.layer_books = layer_books;
+    auto made = KvCache::Create(layout.Make(), memory_.arenas());
+    EXPECT_TRUE(made.ok());
+    return std::move(made.value());
+  }
+
+  // The same n vectors in every head of every layer.
+  void Store(KvCache& cache, int32_t n) {
+    HostLayer kv(kKvHeads, kDim, n);
+    for (int32_t i = 0; i < n; ++i) {
+      const Vector k = Random(i), v = Random(-i);
+      for (int g = 0; g < kKvHeads; ++g) {
+        std::copy(k.begin(), k.end(), kv.Key(g, i)), std::copy(v.begin(), v.end(), kv.Value(g, i));
+        kv.Position(g, i) = i;
+      }
+    }
+    for (int layer = 0; layer < kLayers; ++layer) ASSERT_TRUE(memory_.Store(&cache, layer, kv).ok());
+  }
+
+  void Step(KvCache& cache, int32_t position, int32_t seed) {
+    Vector k, v;
+    for (int g = 0; g < kKvHeads; ++g) {
+      const Vector one = Random(seed), other = Random(-seed);
+      k.insert(k.end(), one.begin(), one.end()), v.insert(v.end(), other.begin(), other.end());
+    }
+    ASSERT_TRUE(step_.Ensure(&cache, false).ok());
+    for (int layer = 0; layer < kLayers; ++layer) step_.Run(cache, {}, {layer, position, k, k, v, &none_});
+    step_.Done(&cache);
+  }
+
+  static Vector Random(int32_t seed) {
+    std::mt19937 random(static_cast<uint32_t>(seed));
+    std::normal_distribution<float> normal;
+    Vector x(kDim);
+    for (float& f : x) f = normal(random);
+    return x;
+  }
+
+  // Directions in the codebooks of a head: which 0 keys, 1 values.
+  static int32_t BookLen(const KvCache& cache, int layer, int g, int which) {
+    return cache.view().book_len[2 * cache.layout().book_owner(layer * kKvHeads + g) + which];
+  }
+
+  void ExpectAlike(const KvCache& shared, const KvCache& own) {
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (int which = 0; which < 2; ++which)
+        ASSERT_EQ(BookLen(shared, layer, kKvHeads - 1, which), BookLen(own, layer, 0, which));
+      HostLayer from_shared = memory_.Load(shared, layer), from_own = memory_.Load(own, layer);
+      ASSERT_EQ(from_shared.len, from_own.len);
+      for (int g = 0; g < kKvHeads; ++g) {
+        for (int32_t r = 0; r < from_own.len[static_cast<size_t>(g)]; ++r) {
+          const float *a = from_shared.Key(g, r), *b = from_own.Key(g, r);
+          double dot = 0, aa = 0, bb = 0;
+          for (size_t x = 0; x < kDim; ++x)
+            dot += double{a[x]} * b[x], aa += double{a[x]} * a[x], bb += double{b[x]} * b[x];
+          ASSERT_NEAR(aa, bb, 1e-4 * bb) << "the magnitude of an entry is its own";
+          ASSERT_GT(dot, 0.6 * std::sqrt(aa * bb)) << "two directions within theta of the same vector";
+        }
+      }
+    }
+  }
+
+  test::CpuMemory memory_{2, ReferenceKernels()};
+  test::TokenStep step_{&memory_};
+  const Rope none_ = Rope::None(kDim);
+};
+
+// spindle_scope=layer (methods.md D-37): heads share directions. Heads with the same vectors need no more of
+// them than one head does, at the prompt and at every later coding; forks do not see each other's.
+TEST_F(KvCacheLayerBooks, HeadsShareDirections) {
+  constexpr int32_t kPrompt = 40;
+  std::unique_ptr<KvCache> own = Make(false), shared = Make(true);
+  Store(*own, kPrompt), Store(*shared, kPrompt);
+  ExpectAlike(*shared, *own);
+  EXPECT_LT(shared->LayerBytes(0), own->LayerBytes(0));
+  auto forked = shared->Fork();
+  ASSERT_TRUE(forked.ok());
+  const Vector before = memory_.Load(*forked.value(), 1).KeyOf(2, 7);
+  for (int32_t t = kPrompt; t < kPrompt + 60; ++t) {
+    Step(*own, t, t), Step(*shared, t, t);
+    if (t % 2 == 0) Step(*forked.value(), t, 1000 + t);
+    for (int layer = 0; layer < kLayers; ++layer)
+      ASSERT_EQ(BookLen(*shared, layer, 1, 0), BookLen(*own, layer, 1, 0)) << t;
+  }
+  EXPECT_EQ(before, memory_.Load(*forked.value(), 1).KeyOf(2, 7));
+  ExpectAlike(*shared, *own);
+  own.reset(), shared.reset(), forked.value().reset();
+  EXPECT_EQ(memory_.meter()->used(), 0);
+}
+
+}  // namespace
+}  // namespace kvc

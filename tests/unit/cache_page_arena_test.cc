@@ -1,0 +1,280 @@
+#include "lib/cache/page_arena.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "lib/ops/cpu/raw.h"
+#include "tests/support/cpu_memory.h"
+#include "tests/support/process_memory.h"
+
+namespace {
+
+bool no_memory = false;  // the system has addresses only
+
+}  // namespace
+
+// Instead of the C library's.
+extern "C" int mprotect(void* at, size_t n_bytes, int access) noexcept {
+  if (!no_memory) return static_cast<int>(syscall(SYS_mprotect, at, n_bytes, access));
+  errno = ENOMEM;
+  return -1;
+}
+
+namespace kvc {
+namespace {
+
+constexpr int64_t kBytes = 256, kMost = 64 << 20;
+
+using Ids = std::vector<int32_t>;
+
+class PageArenaTest : public testing::Test {
+ protected:
+  std::unique_ptr<PageArena> Make(int64_t page_bytes, int64_t limit = 0, int64_t most = kMost) {
+    meter_ = std::make_shared<MemoryMeter>(limit);
+    return std::make_unique<PageArena>(memory_.device(), meter_, page_bytes, most);
+  }
+  Ids Take(PageArena& arena, int32_t n) {
+    Ids ids;
+    EXPECT_TRUE(arena.Take(n, &ids).ok());
+    return ids;
+  }
+
+  test::CpuMemory memory_{1};
+  const int64_t granule_ = memory_.device()->info().granule;
+  std::shared_ptr<MemoryMeter> meter_;
+};
+
+TEST_F(PageArenaTest, TakesTheLowestNumbersAscending) {
+  const auto arena = Make(kBytes);
+  EXPECT_EQ(Take(*arena, 6), (Ids{0, 1, 2, 3, 4, 5}));
+  for (int32_t id : {4, 1, 3}) arena->Release(id);
+  EXPECT_EQ(Take(*arena, 2), (Ids{1, 3}));
+  EXPECT_EQ(Take(*arena, 3), (Ids{4, 6, 7})) << "numbers are used again before new ones are";
+  Ids more = {77};
+  EXPECT_TRUE(arena->Take(1, &more).ok());
+  EXPECT_EQ(more, (Ids{77, 8})) << "behind what is there";
+  EXPECT_TRUE(arena->Take(0, &more).ok());
+  EXPECT_EQ(more.size(), 2u);
+  for (int32_t id = 0; id <= 8; ++id) arena->Release(id);
+}
+
+// Against a set: random taking and giving back always gets the lowest free numbers, also far into the tables.
+TEST_F(PageArenaTest, AgreesWithASetOfFreeNumbers) {
+  const auto arena = Make(kBytes);
+  std::mt19937 random(5);
+  std::vector<bool> held;
+  for (int round = 0; round < 300; ++round) {
+    const int32_t n = static_cast<int32_t>(random() % 60);
+    Ids expected;
+    for (int32_t id = 0; static_cast<int32_t>(expected.size()) < n; ++id) {
+      if (static_cast<size_t>(id) == held.size()) held.push_back(false);
+      if (!held[static_cast<size_t>(id)]) expected.push_back(id);
+    }
+    ASSERT_EQ(Take(*arena, n), expected) << round;
+    for (int32_t id : expected) held[static_cast<size_t>(id)] = true;
+    for (size_t id = 0; id < held.size(); ++id) {
+      if (!held[id] || random() % 3 != 0) continue;
+      arena->Release(static_cast<int32_t>(id));
+      held[id] = false;
+    }
+  }
+  for (size_t id = 0; id < held.size(); ++id)
+    if (held[id]) arena->Release(static_cast<int32_t>(id));
+  EXPECT_EQ(meter_->used(), 0);
+}
+
+TEST_F(PageArenaTest, PagesLieBehindEachOtherAligned) {
+  const auto arena = Make(5 * 64);
+  const Ids ids = Take(*arena, 200);
+  for (int32_t id : ids) {
+    EXPECT_EQ(arena->At(id).number(), arena->base().number() + static_cast<uintptr_t>(id * 5 * 64));
+    EXPECT_EQ(arena->At(id).number() % 64, 0u);
+    std::memset(Raw(arena->At(id)), id, 5 * 64);
+  }
+  for (int32_t id : ids) EXPECT_EQ(Raw(arena->At(id))[5 * 64 - 1], static_cast<uint8_t>(id));
+  arena->Release(ids.data(), ids.size());
+}
+
+TEST_F(PageArenaTest, AGranuleGoesWithItsLastPage) {
+  const auto arena = Make(kBytes);
+  const int32_t per_granule = static_cast<int32_t>(granule_ / kBytes);
+  const Ids ids = Take(*arena, per_granule + 1);
+  EXPECT_EQ(meter_->used(), 2 * granule_);
+  for (int32_t id = 1; id < per_granule; ++id) arena->Release(id);
+  EXPECT_EQ(meter_->used(), 2 * granule_);
+  arena->Release(ids[0]);
+  EXPECT_EQ(meter_->used(), granule_);
+  EXPECT_EQ(Take(*arena, 1), Ids{0});
+  EXPECT_EQ(meter_->used(), 2 * granule_) << "and comes back with its first";
+  arena->Release(0);
+  arena->Release(per_granule);
+  EXPECT_EQ(meter_->used(), 0);
+}
+
+TEST_F(PageArenaTest, PagesOverSeveralGranulesShareTheirEnds) {
+  const auto arena = Make(granule_ * 5 / 2);
+  EXPECT_EQ(Take(*arena, 2), (Ids{0, 1}));
+  EXPECT_EQ(meter_->used(), 5 * granule_);
+  arena->Release(0);
+  EXPECT_EQ(meter_->used(), 3 * granule_) << "the third granule is the other's too";
+  arena->Release(1);
+  EXPECT_EQ(meter_->used(), 0);
+}
+
+TEST_F(PageArenaTest, TheMeterGetsBackWhatAnArenaHoldsWhenItGoes) {
+  auto arena = Make(kBytes);
+  Take(*arena, 40);
+  EXPECT_GT(meter_->used(), 0);
+  arena.reset();
+  EXPECT_EQ(meter_->used(), 0);
+}
+
+// What is given back leaves the process, though its addresses stay; what is held stays as it was.
+TEST_F(PageArenaTest, FreedPagesLeaveTheProcess) {
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers hold memory themselves";
+  constexpr int32_t kPages = 32 << 10;
+  constexpr int64_t kPage = 1024;
+  const auto arena = Make(kPage);
+  const Ids ids = Take(*arena, kPages);
+  for (int32_t id : ids) std::memset(Raw(arena->At(id)), 1 + id % 100, kPage);
+  const int64_t full = test::AnonymousBytes();
+  // All but every 64th page; of 16 granules one is left.
+  for (int32_t id : ids)
+    if (id % 64 != 0) arena->Release(id);
+  const int64_t few = test::AnonymousBytes();
+  EXPECT_LT(few, full - kPages * kPage * 13 / 16);
+  EXPECT_EQ(meter_->used(), kPages / 64 * std::max(granule_, kPage));
+  for (int32_t id = 0; id < kPages; id += 64)
+    EXPECT_EQ(Raw(arena->At(id))[kPage - 1], static_cast<uint8_t>(1 + id % 100));
+  for (int32_t id = 0; id < kPages; id += 64) arena->Release(id);
+}
+
+TEST_F(PageArenaTest, SharedPagesStayUntilTheLastReference) {
+  const auto arena = Make(kBytes);
+  const Ids ids = Take(*arena, 1);
+  EXPECT_FALSE(arena->Shared(ids[0]));
+  arena->AddReference(ids[0]);
+  EXPECT_TRUE(arena->Shared(ids[0]));
+  arena->Release(ids[0]);
+  EXPECT_FALSE(arena->Shared(ids[0]));
+  EXPECT_EQ(meter_->used(), granule_);
+  EXPECT_EQ(Take(*arena, 1), Ids{1});
+  arena->Release(ids[0]);
+  arena->Release(1);
+  EXPECT_EQ(meter_->used(), 0);
+}
+
+TEST_F(PageArenaTest, TheLimitTakesNothing) {
+  const int64_t limit = 10 * granule_;
+  const auto arena = Make(granule_, limit);
+  Ids ids = Take(*arena, 8);
+  const Status status = arena->Take(3, &ids);
+  EXPECT_EQ(status.code(), Code::kMemory);
+  EXPECT_NE(status.message().find("limit of " + std::to_string(limit)), std::string::npos)
+      << status.message();
+  EXPECT_EQ(ids.size(), 8u);
+  EXPECT_EQ(meter_->used(), 8 * granule_);
+  EXPECT_EQ(Take(*arena, 2), (Ids{8, 9}));
+  for (int32_t id = 0; id < 10; ++id) arena->Release(id);
+  EXPECT_EQ(meter_->used(), 0);
+}
+
+TEST_F(PageArenaTest, TheEndOfTheAddressesTakesNothing) {
+  constexpr int64_t kLarge = 1 << 20;
+  const auto arena = Make(kLarge, 0, 16 * kLarge);
+  Ids ids = Take(*arena, 10);
+  const int64_t used = meter_->used();
+  EXPECT_EQ(arena->Take(7, &ids).code(), Code::kMemory);
+  EXPECT_EQ(ids.size(), 10u);
+  EXPECT_EQ(meter_->used(), used);
+  EXPECT_EQ(Take(*arena, 6), (Ids{10, 11, 12, 13, 14, 15}));
+  arena->Release(3);
+  EXPECT_EQ(Take(*arena, 1), Ids{3}) << "what is free can be had though there are no more addresses";
+}
+
+TEST_F(PageArenaTest, ASystemWithoutMemoryTakesNothing) {
+  const auto arena = Make(1 << 20);
+  Ids ids = Take(*arena, 2);
+  arena->Release(0);
+  const int64_t used = meter_->used();
+  no_memory = true;
+  const Status status = arena->Take(3, &ids);
+  no_memory = false;
+  EXPECT_EQ(status.code(), Code::kMemory);
+  EXPECT_EQ(ids.size(), 2u);
+  EXPECT_EQ(meter_->used(), used);
+  EXPECT_EQ(Take(*arena, 3), (Ids{0, 2, 3}));
+}
+
+TEST(PageArena, OneArenaForASizeOfPage) {
+  test::CpuMemory memory(1);
+  const std::shared_ptr<PageArena> small = memory.arenas()->Of(256), large = memory.arenas()->Of(1024);
+  EXPECT_NE(small, large);
+  EXPECT_EQ(memory.arenas()->Of(256), small);
+  EXPECT_EQ(large->page_bytes(), 1024);
+}
+
+TEST_F(PageArenaTest, ManyThreadsAtOnce) {
+  const auto arena = Make(kBytes);
+  const auto work = [&](uint32_t seed) {
+    std::mt19937 random(seed);
+    Ids mine;
+    for (int i = 0; i < 3000; ++i) {
+      if (random() % 2 == 0) {
+        Ids ids;
+        ASSERT_TRUE(arena->Take(static_cast<int32_t>(1 + random() % 5), &ids).ok());
+        for (int32_t id : ids) std::memset(Raw(arena->At(id)), static_cast<int>(seed), kBytes);
+        mine.insert(mine.end(), ids.begin(), ids.end());
+      } else if (!mine.empty()) {
+        const size_t at = random() % mine.size();
+        ASSERT_EQ(Raw(arena->At(mine[at]))[random() % kBytes], static_cast<uint8_t>(seed))
+            << "someone else wrote here";
+        arena->Release(mine[at]);
+        mine[at] = mine.back();
+        mine.pop_back();
+      }
+    }
+    for (int32_t id : mine) arena->Release(id);
+  };
+  std::vector<std::thread> threads;
+  for (uint32_t t = 1; t <= 4; ++t) threads.emplace_back(work, t);
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(meter_->used(), 0);
+}
+
+// Forks on several threads refer to the same pages; the last to let go gives them back, once.
+TEST_F(PageArenaTest, ManyThreadsShareTheSamePages) {
+  const auto arena = Make(kBytes);
+  const Ids ids = Take(*arena, 100);
+  constexpr int kThreads = 4, kRounds = 2000;
+  for (int t = 0; t < kThreads; ++t) {
+    for (int32_t id : ids) arena->AddReference(id);
+  }
+  const auto work = [&](uint32_t seed) {
+    std::mt19937 random(seed);
+    for (int i = 0; i < kRounds; ++i) {
+      const int32_t id = ids[random() % ids.size()];
+      arena->AddReference(id);
+      ASSERT_TRUE(arena->Shared(id));
+      arena->Release(id);
+    }
+    arena->Release(ids.data(), ids.size());
+  };
+  arena->Release(ids.data(), ids.size());
+  std::vector<std::thread> threads;
+  for (uint32_t t = 1; t <= kThreads; ++t) threads.emplace_back(work, t);
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(meter_->used(), 0);
+  EXPECT_EQ(Take(*arena, 100), ids);
+  arena->Release(ids.data(), ids.size());
+}
+
+}  // namespace
+}  // namespace kvc
