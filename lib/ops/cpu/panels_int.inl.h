@@ -91,7 +91,8 @@ struct CodePanels {
   template <int T>
   static void Piece(const TokenWords<T>& x, const uint8_t* const* codes, int32_t lines,
                     I (*dot)[kTileVectors16]) {
-    for (int32_t line = 0; line < lines; ++line) {
+    int32_t line = 0;
+    do {
       PanelWords w[kTileVectors16][Codes::kWords];
       for (int v = 0; v < kTileVectors16; ++v)
         Codes::Load(codes[v / kVectors] + 64 * int64_t{line} + v % kVectors * 4 * kWidth, w[v]);
@@ -101,7 +102,7 @@ struct CodePanels {
           for (int v = 0; v < kTileVectors16; ++v) dot[t][v] = AddProducts(dot[t][v], w[v][i], token);
         }
       }
-    }
+    } while (++line < lines);
   }
 
   template <int T>
@@ -128,13 +129,15 @@ struct CodePanels {
             Codes::kExcess == 0 ? SetI(0) : SetI(-Codes::kExcess * a.sums[int64_t{token + t} * groups + g]);
         for (int v = 0; v < kTileVectors16; ++v) dot[t][v] = start;
       }
-      for (int32_t c = 0; c < group; c += TokenWords<T>::kPiece) {
-        const int32_t n = Least(group - c, TokenWords<T>::kPiece), lines = n / kColumns;
+      int32_t left = group;
+      do {
+        const int32_t n = kUnit == 4 ? group : Least(left, TokenWords<T>::kPiece), lines = n / kColumns;
         words.Stage(x, cols, n);
         Piece<T>(words, codes, lines, dot);
         x += n;
         for (int p = 0; p < kTilePanels; ++p) codes[p] += 64 * int64_t{lines};
-      }
+        left -= n;
+      } while (kUnit != 4 && left > 0);
       F scale[kTileVectors16];
       for (int v = 0; v < kTileVectors16; ++v)
         scale[v] = LoadF16(scales[v / kVectors] + int64_t{g} * kLanes + v % kVectors * kWidth);

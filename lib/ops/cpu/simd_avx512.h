@@ -112,7 +112,11 @@ inline void Transpose(F* r) {
 constexpr int kUnit = 4;
 constexpr bool kBiased =
     true;  // activations + 128 are unsigned; the excess 128 * sum(codes) is taken off beforehand
-inline I DotWords(I sum, I weights, I x) { return _mm512_dpbusd_epi32(sum, x, weights); }
+inline I DotWords(I sum, I weights, I x) {
+  sum = _mm512_dpbusd_epi32(sum, x, weights);
+  asm("" : "+v"(sum));  // keeps the sum in one register: GCC 12 else copies it twice a product
+  return sum;
+}
 inline I LoadWords(const int8_t* codes) { return _mm512_loadu_si512(codes); }
 inline void StoreActivations(const int8_t* codes, int32_t* words) {
   StoreI(words, _mm512_xor_si512(_mm512_loadu_si512(codes), _mm512_set1_epi8(-128)));
