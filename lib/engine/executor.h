@@ -65,11 +65,21 @@ class Executor {
   Result<Lease> Acquire();
   // Gives back the memory of workspaces that nobody holds, and of tables.
   void FreeIdle();
-  // Of sessions: when the last is closed, what only they need goes.
-  void AddSession() { n_sessions_.fetch_add(1, std::memory_order_relaxed); }
-  void RemoveSession() {
-    if (n_sessions_.fetch_sub(1, std::memory_order_acq_rel) == 1) FreeIdle();
-  }
+  // Held by every session, before anything else of it: when the last has gone, what only sessions need goes.
+  class User {
+   public:
+    explicit User(Executor* executor) : executor_(executor) {
+      executor_->n_users_.fetch_add(1, std::memory_order_relaxed);
+    }
+    ~User() {
+      if (executor_->n_users_.fetch_sub(1, std::memory_order_acq_rel) == 1) executor_->FreeIdle();
+    }
+    User(const User&) = delete;
+    User& operator=(const User&) = delete;
+
+   private:
+    Executor* const executor_;
+  };
 
   // Tables that reach position n - 1, into the workspace.
   Status ReserveAngles(Workspace* workspace, int32_t n, const DeviceMemory& memory);
@@ -90,7 +100,7 @@ class Executor {
   PageArenas arenas_;
   const std::vector<const Rope*> ropes_;
   const std::vector<int32_t> rope_of_layer_;  // [L]
-  std::atomic<int32_t> n_sessions_{0};
+  std::atomic<int32_t> n_users_{0};
   std::mutex mutex_;
   size_t n_workspaces_ = 0;  // lent or idle
   std::vector<std::unique_ptr<Workspace>> idle_;  // with room for all

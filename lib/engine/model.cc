@@ -44,7 +44,7 @@ Status Model::Init() {
   if (!tokenizer.ok()) return tokenizer.status();
   tokenizer_ = std::move(tokenizer.value());
   overhead_bytes_ = meter_->used() - weight_bytes;
-  Result<Weights> weights = Weights::Prepare(*file_, device_.get());
+  Result<Weights> weights = Weights::Prepare(*file_, device_.get(), meter_.get());
   if (!weights.ok()) return weights.status();
   weights_ = std::move(weights.value());
   std::vector<int32_t> rope_of_layer;

@@ -24,11 +24,10 @@ bool KeysByChannel(const CacheLayout& layout) {
 
 Session::Session(std::shared_ptr<const Model> model, const SessionParams& params)
     : model_(std::move(model)),
+      user_(model_->executor()),
       params_(params),
       text_(model_->tokenizer().spec().kind == TokenizerKind::kSentencePieceBpe &&
-            model_->tokenizer().spec().add_space_prefix) {
-  executor()->AddSession();
-}
+            model_->tokenizer().spec().add_space_prefix) {}
 
 Policy Session::ChosenPolicy(const Policy* policy) {
   if (policy != nullptr) return *policy;

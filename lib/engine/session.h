@@ -52,7 +52,6 @@ struct StepWish {
 
 class Session {
  public:
-  ~Session() { executor()->RemoveSession(); }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -196,6 +195,7 @@ class Session {
   int64_t FullCacheBytes(int64_t n) const;
 
   std::shared_ptr<const Model> model_;
+  const Executor::User user_;  // of what the members below need: goes after them
   SessionParams params_;
   TextStream text_;
   std::unique_ptr<Compressor> compressor_;
