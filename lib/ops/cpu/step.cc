@@ -298,28 +298,19 @@ class Wave {
     Join(r, g);
     const StepPlan& plan = Plan(r);
     if (plan.attention) KeepAttention(r, g);
-    const bool layer_books = a_.rows[r].cache->layout->layer_books;
-    if (!plan.one_set) {
-      const HeadUpdate update = Update(r, g, g * group_, (g + 1) * group_, thread);
-      update.Run();
-      if (!layer_books) return EndUpdate(update);
-    }
+    const auto update = [&](int32_t h) { Update(r, h, h * group_, (h + 1) * group_, thread); };
+    if (!plan.one_set && !a_.rows[r].cache->layout->layer_books) return update(g);
+    // All heads are looked at before the first is reduced, and they add to shared codebooks in order.
     if (s_.row_open[r].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-    // The last head of the row. Heads that add to the same books do so in order.
     if (!plan.one_set) {
-      for (int32_t h = 0; h < g_; ++h) EndUpdate(Update(r, h, -1, -1, thread));
+      for (int32_t h = 0; h < g_; ++h) update(h);
       return;
     }
-    // One set of tokens for the layer: all heads are looked at before the first is reduced.
     float* mean = Attention(r, 0);
     const int32_t n = Pages(r, 0).len();
     GroupMean(r, 0, 0, a_.n_heads, mean);
     for (int32_t h = 1; h < g_; ++h) std::copy_n(mean, n, Attention(r, h * group_));
-    for (int32_t h = 0; h < g_; ++h) {
-      const HeadUpdate update = Update(r, h, -1, -1, thread);
-      update.Run();
-      EndUpdate(update);
-    }
+    for (int32_t h = 0; h < g_; ++h) Update(r, h, -1, -1, thread);
   }
 
   // By ascending position. Entries of main are out of order only where some left one by one: then their places are
@@ -352,18 +343,14 @@ class Wave {
     });
   }
 
-  void EndUpdate(const HeadUpdate& update) const {
-    if (!update.plan.ends_later) update.End();
-  }
-
-  // p: the mean of the query heads [first, end), or what is there already.
-  HeadUpdate Update(int32_t r, int32_t g, int32_t first, int32_t end, int thread) const {
+  void Update(int32_t r, int32_t g, int32_t first, int32_t end, int thread) const {
     const StepPlan& plan = Plan(r);
     float* p = plan.needs_attention ? Attention(r, g * group_) : nullptr;
     if (p != nullptr && first >= 0) GroupMean(r, g, first, end, p);
-    return {kernels_, plan,        a_, a_.rows[r],
-            g,        Pages(r, g), p,  Raw(a_.v) + (int64_t{r} * g_ + g) * d_,
-            s_.Lines(thread, d_)};
+    const HeadUpdate update{kernels_, plan,           a_,        a_.rows[r],
+                            g,        Pages(r, g),    p,         Raw(a_.v) + (int64_t{r} * g_ + g) * d_,
+                            s_.Lines(thread, d_)};
+    update.Run();
   }
 
   const KernelTable& kernels_;

@@ -62,8 +62,8 @@ struct HeadUpdate {
   const float* new_value;  // [D]
   StepLines lines;
 
-  void Run() const;  // side values, reduction
-  void End() const;  // the limit, and what leaves the ring
+  void Run() const;
+  void End() const;
 
  private:
   void Observe() const;

@@ -68,6 +68,7 @@ void HeadUpdate::Run() const {
   Observe();
   const int32_t cap = plan.caps == nullptr ? 0 : plan.caps[head()];
   if (plan.evicts && pages.len() > cap) Reduce();
+  if (!plan.ends_later) End();
 }
 
 void HeadUpdate::End() const {
