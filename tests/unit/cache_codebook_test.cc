@@ -182,5 +182,35 @@ TEST_F(KvCacheLayerBooks, HeadsShareDirections) {
   EXPECT_EQ(memory_.meter()->used(), 0);
 }
 
+// Heads add to the books of their layer in their order, whoever ends first: many threads give what one gives.
+TEST(KvCacheSharedBooks, DoNotDependOnThreads) {
+  constexpr int kKvHeads = 8, kSteps = 240;
+  const Rope none = Rope::None(kDim);
+  std::vector<HostLayer> got;
+  for (const int n_threads : {1, 4}) {
+    test::CpuMemory memory(n_threads, ReferenceKernels());
+    test::TokenStep step(&memory);
+    test::UniformLayout layout = CodebookLayout(1, kKvHeads);
+    layout.layer_books = true;
+    auto cache = KvCache::Create(layout.Make(), memory.arenas());
+    ASSERT_TRUE(cache.ok());
+    std::mt19937 random(9);
+    const auto vectors = [&random] {
+      Vector x(kKvHeads * kDim);
+      for (float& f : x) f = std::normal_distribution<float>()(random);
+      return x;
+    };
+    for (int32_t t = 0; t < kSteps; ++t) {
+      ASSERT_TRUE(step.Ensure(cache.value().get(), false).ok());
+      const Vector q = vectors(), k = vectors(), v = vectors();
+      step.Run(*cache.value(), {}, {0, t, q, k, v, &none});
+      step.Done(cache.value().get());
+    }
+    got.push_back(memory.Load(*cache.value(), 0));
+  }
+  EXPECT_EQ(got[0].keys, got[1].keys);
+  EXPECT_EQ(got[0].values, got[1].values);
+}
+
 }  // namespace
 }  // namespace kvc
