@@ -121,13 +121,10 @@ Status PreparedMemory::Prepare(Device* device, MemoryMeter* meter, Span<const We
   const int64_t bytes = device->PreparedBytes(tensors, use);
   if (meter != nullptr)
     KVC_RETURN_IF_ERROR(meter->Take(bytes, "the weights as this processor multiplies them"));
-  const Status status = device->Prepare(tensors, biases, use, out);
-  if (!status.ok()) {
-    if (meter != nullptr) meter->Give(bytes);
-    return status;
-  }
+  bytes_ += bytes;  // given back with the rest
+  blocks_.reserve(blocks_.size() + 1);
+  KVC_RETURN_IF_ERROR(device->Prepare(tensors, biases, use, out));
   if (out->bytes > 0) blocks_.push_back({out->memory, out->bytes});
-  bytes_ += bytes;
   return {};
 }
 
