@@ -15,11 +15,12 @@ struct kvc_policy {
 };
 struct kvc_session {
   std::unique_ptr<kvc::Session> session;
+  bool told_full = false;  // that it makes room for what comes
 };
 
 namespace kvc {
 
-// Keeps the text for kvc_last_error; allocates nothing.
+// Keeps the text for kvc_last_error, and logs that memory was refused; allocates nothing.
 kvc_status SetLastError(Code code, const char* message);
 kvc_status Report(const Status& status);
 
@@ -35,6 +36,9 @@ kvc_status Guard(F&& f) noexcept {
   }
 }
 
+// Logs that a session is full and begins to drop, once.
+void TellFull(kvc_session* handle);
+
 // The same for a call on a session: a second one while it runs is kBusy and changes nothing.
 template <typename F>
 kvc_status GuardSession(kvc_session* handle, F&& f) noexcept {
@@ -42,6 +46,7 @@ kvc_status GuardSession(kvc_session* handle, F&& f) noexcept {
   if (!handle->session->call().TryBegin())
     return SetLastError(Code::kBusy, "another call on this session is running");
   const kvc_status status = Guard([&] { return f(*handle->session); });
+  if (handle->session->makes_room() != handle->told_full) TellFull(handle);
   if (status == KVC_E_CANCELLED) handle->session->call().ClearCancel();  // the request has been answered
   handle->session->call().End();
   return status;
