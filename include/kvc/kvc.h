@@ -41,7 +41,7 @@ typedef struct kvc_session kvc_session;  /* one KV cache, one sampler, one strea
 typedef struct kvc_model_params {
   int32_t struct_size;
   int32_t n_threads;       /* CPU threads, the caller's included; 0 = all online processors */
-  int64_t memory_limit;    /* bytes of weights, caches and workspace; 0 = none. Exceeding it is KVC_E_MEMORY */
+  int64_t memory_limit;    /* bytes of weights, tokenizer, caches, workspace; 0 = none. Past it: KVC_E_MEMORY */
 } kvc_model_params;
 
 typedef struct kvc_model_info {
@@ -201,7 +201,8 @@ KVC_API kvc_status  kvc_session_fork(kvc_session *session, kvc_session **out_ses
  * watched them; else KVC_E_UNSUPPORTED and nothing changes. Next comes a prefill, an append or an accept.  [sess] */
 KVC_API kvc_status  kvc_session_rewind(kvc_session *session, int32_t n_tokens);
 /* A session in a file: atomic, versioned, checksummed, bound to the model. A damaged or foreign file is an error and
- * changes nothing; a restored session continues bit-identically.  [sess], [model] */
+ * changes nothing; a restored session continues bit-identically. A link at path is followed, also to a file that is
+ * not there yet, and stays a link; what is there and no regular file is KVC_E_IO.  [sess], [model] */
 KVC_API kvc_status  kvc_session_save(kvc_session *session, const char *path);
 KVC_API kvc_status  kvc_session_restore(kvc_model *model, const char *path, kvc_session **out_session);
 #ifndef SWIG                          /* a function pointer: each binding has its own log hook */

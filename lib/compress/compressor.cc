@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "lib/base/limits.h"
 #include "lib/compress/budget.h"
 #include "lib/compress/merge_dropped.h"
 #include "lib/compress/method_table.h"
@@ -13,8 +14,6 @@
 
 namespace kvc {
 namespace {
-
-constexpr int32_t kMaxHeadSize = 1024;
 
 // Values of one head while its layer is full length.
 struct PromptValues {
@@ -249,7 +248,7 @@ void Compressor::MarkQueryHeads(int32_t g, const LayerKv& kv, int32_t count) {
 // Turns n vectors to a position.
 void Compressor::Rotate(int64_t position, float* x, int32_t n) const {
   const int32_t d = shape_.head_dim;
-  float angles[kMaxHeadSize];
+  float angles[kMaxHeadDim];
   shape_.rope->Angles(position, angles, angles + d / 2);
   for (int32_t i = 0; i < n; ++i)
     ops_.kernels->rope(x + int64_t{i} * d, angles, angles + d / 2, d, shape_.pairing);
