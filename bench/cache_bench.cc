@@ -4,6 +4,7 @@
 //   cache_bench [--quick] [--threads N] [--only NAME]
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +24,13 @@ int n_threads = 0;
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Of all threads: other work on the machine does not count.
+double ProcessorTime() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 void Check(kvc_status status, const char* what) {
@@ -194,6 +202,34 @@ void StepGain(const std::string& model, int n) {
       1e3 * b, ratio_sum / rounds);
 }
 
+// The caller's own token against the library's: steps and accepts in turn, on two sessions that see the same.
+void AcceptCost(const std::string& model, int n) {
+  for (const char* spec : {"full", "snapkv:budget=128,window=32", "h2o:budget=128"}) {
+    constexpr int kPairs = 201;
+    Run stepped(model, spec, n + kPairs + 16), accepted(model, spec, n + kPairs + 16);
+    stepped.Prefill(n), accepted.Prefill(n);
+    std::vector<double> steps, accepts;
+    for (int i = 0; i < kPairs; ++i) {
+      int32_t token;
+      double begin = ProcessorTime();
+      Check(kvc_session_step(stepped.session(), &token), "step");
+      steps.push_back(ProcessorTime() - begin);
+      if (token == KVC_TOKEN_NONE) {  // random weights came upon the stop token: both go on with another
+        token = 5;
+        Check(kvc_session_accept(stepped.session(), token), "accept");
+      }
+      begin = ProcessorTime();
+      Check(kvc_session_accept(accepted.session(), token), "accept");
+      accepts.push_back(ProcessorTime() - begin);
+    }
+    const double step = Median(&steps), accept = Median(&accepts);
+    std::printf(
+        "accept          %-28s %d tokens: processor time of a step %.3f ms, of an accept %.3f ms, ratio "
+        "%.3f\n",
+        spec, n, 1e3 * step, 1e3 * accept, accept / step);
+  }
+}
+
 void ForkCost(const std::string& model, int n) {
   Run run(model, "full", n + 64);
   run.Prefill(n);
@@ -244,7 +280,7 @@ constexpr char kHelp[] =
     "  cache_bench [--quick] [--threads N] [--only NAME]\n\n"
     "  --quick      shorter contexts and fewer steps (half a minute instead of several)\n"
     "  --threads N  threads of the engine; 0, the default, takes the machine's\n"
-    "  --only NAME  one measurement: memory, cost, step, fork or endless\n\n"
+    "  --only NAME  one measurement: memory, cost, step, accept, fork or endless\n\n"
     "Every line is a ratio within one run, or a share of what was planned.\n";
 
 struct Options {
@@ -294,6 +330,7 @@ int main(int argc, char** argv) {
   }
   if (options.Wants("cost")) CompressionCost(small, 4096);
   if (options.Wants("step")) StepGain(wide, quick ? 4096 : 8192);
+  if (options.Wants("accept")) AcceptCost(small, quick ? 512 : 2048);
   if (options.Wants("fork")) ForkCost(wide, quick ? 4096 : 8192);
   if (options.Wants("endless")) Endless(small, quick ? 4000 : 20000);
   return 0;

@@ -298,8 +298,8 @@ def page(program, arguments):
         "# Results",
         "",
         f"Written by `./dev bench quality --contexts {arguments.contexts} --compare {arguments.compare} "
-        f"--grid {arguments.grid} --windows {arguments.windows}`; the section “What agrees” is kept in "
-        "`bench/results_notes.md`.",
+        f"--grid {arguments.grid} --windows {arguments.windows}`; the sections “What agrees” and “A token of "
+        "the caller's own” are kept in `bench/results_notes.md`.",
         "",
         "Model `models/recall` (5.2 M parameters, 6 layers × 4 KV heads), f16 cache, greedy, held-out contexts of "
         "about 900 tokens. Protocol *ask*: the question is not known when the context is compressed; *prompt*: it is "

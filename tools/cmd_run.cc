@@ -58,7 +58,7 @@ Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& p
       options.questions.empty() ? std::vector<std::string>{""} : options.questions;
   for (const std::string& question : questions) {
     if (stream && !question.empty()) Print(question);
-    const TokenList asked = question.empty() ? TokenList{} : model.Tokenize(question, KVC_CONTINUE);
+    const TokenList asked = question.empty() ? TokenList{} : model.TokenizeAfter(prompt, question);
     Session* session = options.questions.empty() ? once.base() : once.Ask(asked);
     const WatchSession watch(cancel, *session);
     try {

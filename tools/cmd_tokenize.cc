@@ -13,14 +13,15 @@ namespace {
 struct TokenizeOptions {
   ModelOptions model;
   std::string text, file;
-  bool bos = false, special = false, pieces = false, json = false;
+  bool bos = false, goes_on = false, special = false, pieces = false, json = false;
 };
 
 int Tokenize(const TokenizeOptions& options) {
   const Model model = OpenModel(options.model);
   const std::string text = options.file.empty() ? options.text : ReadFile(options.file, kMaxDataBytes);
   const TokenList tokens =
-      model.Tokenize(text, (options.bos ? KVC_ADD_BOS : 0) | (options.special ? KVC_PARSE_SPECIAL : 0));
+      model.Tokenize(text, (options.bos ? KVC_ADD_BOS : 0) | (options.goes_on ? KVC_CONTINUE : 0) |
+                               (options.special ? KVC_PARSE_SPECIAL : 0));
   if (options.json) {
     PrintJson(Json{{"tokens", tokens}, {"n_tokens", tokens.size()}});
     return kExitGood;
@@ -46,7 +47,9 @@ Action AddTokenize(CLI::App* app) {
   AddModelOptions(app, &options->model);
   CLI::Option* text = app->add_option("--text", options->text, "The text")->type_name("TEXT");
   AddInput(app, "--file", &options->file, "The text from a file; - = standard input")->excludes(text);
-  app->add_flag("--bos", options->bos, "Put the begin-of-text token first");
+  CLI::Option* bos = app->add_flag("--bos", options->bos, "Put the begin-of-text token first");
+  app->add_flag("--continue", options->goes_on, "The text goes on behind another: no space before it")
+      ->excludes(bos);
   app->add_flag("--special", options->special, "Special tokens written in the text become their ids");
   app->add_flag("--pieces", options->pieces, "A table with the text of every token");
   app->add_flag("--json", options->json, "{\"tokens\": [...]} on stdout");

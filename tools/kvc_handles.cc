@@ -85,6 +85,11 @@ TokenList Model::TokenizePrompt(const std::string& text) const {
   return tokens;
 }
 
+TokenList Model::TokenizeAfter(const TokenList& prompt, const std::string& text) const {
+  const bool begins = prompt.empty() || (prompt.size() == 1 && prompt[0] == info_.bos_token);
+  return Tokenize(text, begins ? 0 : KVC_CONTINUE);
+}
+
 std::string Model::Detokenize(const TokenList& tokens) const {
   const std::vector<uint8_t> text =
       Fetch<uint8_t>("cannot detokenize", [&](uint8_t* bytes, int32_t cap, int32_t* n) {

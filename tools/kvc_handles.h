@@ -46,6 +46,8 @@ class Model {
   TokenList Tokenize(const std::string& text, int32_t flags) const;
   // A prompt as its model expects it: BOS first where the tokenizer adds one; an empty prompt is BOS alone.
   TokenList TokenizePrompt(const std::string& text) const;
+  // Text behind a prompt. Behind an empty one, which is BOS alone, it begins.
+  TokenList TokenizeAfter(const TokenList& prompt, const std::string& text) const;
   std::string Detokenize(const TokenList& tokens) const;
 
  private:

@@ -103,6 +103,16 @@ void ReadCommand(std::vector<std::string>* arguments) {
                    "\nthe commands are: " + all + "\nkvc --help explains them");
 }
 
+// What the library logs, on stderr.
+void PrintLog(void*, int32_t level, const char* text) {
+  constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
+  const bool known = level >= 0 && level < static_cast<int32_t>(std::size(kNames));
+  try {
+    Complain(std::string(known ? kNames[level] : "log") + ": " + text);
+  } catch (const std::bad_alloc&) {  // a line less
+  }
+}
+
 int Run(std::vector<std::string> arguments, Signals* signals) {
   CLI::App app("kvc: language models on a compressed KV cache", "kvc");
   app.set_version_flag("--version", VersionText(), "Print the version and exit");
@@ -110,6 +120,11 @@ int Run(std::vector<std::string> arguments, Signals* signals) {
   app.require_subcommand(1);
   app.failure_message(FailureText);
   app.footer("kvc COMMAND --help shows the options of a command and an example.");
+  bool verbose = false;
+  const auto add_verbose = [&verbose](CLI::App* to) {
+    to->add_flag("-v,--verbose", verbose, "What the library does, line by line, on stderr");
+  };
+  add_verbose(&app);
   Action actions[std::size(kCommands)];
   const CLI::App* subcommands[std::size(kCommands)] = {};
   for (size_t i = 0; i < std::size(kCommands); ++i) {
@@ -118,6 +133,7 @@ int Run(std::vector<std::string> arguments, Signals* signals) {
     sub->get_formatter()->column_width(34);
     subcommands[i] = sub;
     actions[i] = kCommands[i].add(sub);
+    add_verbose(sub);
   }
   ReadCommand(&arguments);
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
@@ -126,6 +142,7 @@ int Run(std::vector<std::string> arguments, Signals* signals) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitGood : kExitUsage;
   }
+  if (verbose) kvc_set_log(KVC_LOG_DEBUG, &PrintLog, nullptr);
   for (size_t i = 0; i < std::size(kCommands); ++i) {
     if (subcommands[i]->parsed()) return actions[i](signals);
   }

@@ -137,13 +137,13 @@ void TaskEvaluator::Start(const TokenList& prompt, std::vector<QualitySums>* sum
 }
 
 bool TaskEvaluator::Fits(const Task& task) const {
+  const TokenList context = model_.TokenizePrompt(task.context);
   size_t longest = 0;
   for (const Question& question : task.questions) {
-    longest = std::max(longest, model_.Tokenize(question.question, KVC_CONTINUE).size() +
+    longest = std::max(longest, model_.TokenizeAfter(context, question.question).size() +
                                     model_.Tokenize(question.answer, KVC_CONTINUE).size());
   }
-  const size_t context = model_.TokenizePrompt(task.context).size();
-  return context + longest <= static_cast<size_t>(model_.info().max_tokens);
+  return context.size() + longest <= static_cast<size_t>(model_.info().max_tokens);
 }
 
 std::vector<std::vector<AnswerTrace>> TaskEvaluator::Run(const Task& task, std::vector<QualitySums>* sums) {
@@ -153,7 +153,7 @@ std::vector<std::vector<AnswerTrace>> TaskEvaluator::Run(const Task& task, std::
   const size_t first = ask ? 0 : 1;
   if (ask) Start(context, sums);
   for (const Question& question : task.questions) {
-    const TokenList asked = model_.Tokenize(question.question, KVC_CONTINUE),
+    const TokenList asked = model_.TokenizeAfter(context, question.question),
                     answer = model_.Tokenize(question.answer, KVC_CONTINUE);
     if (!ask) {
       TokenList whole = context;

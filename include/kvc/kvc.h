@@ -42,7 +42,7 @@ typedef struct kvc_session kvc_session;  /* one KV cache, one sampler, one strea
 typedef struct kvc_model_params {
   int32_t struct_size;
   int32_t n_threads;       /* CPU threads, the caller's included; 0 = all online processors */
-  int64_t memory_limit;    /* bytes of weights, caches and workspace; 0 = none. Exceeding it is KVC_E_MEMORY */
+  int64_t memory_limit;    /* bytes of weights, tokenizer, caches, workspace; 0 = none. Past it: KVC_E_MEMORY */
 } kvc_model_params;
 
 typedef struct kvc_model_info {
@@ -238,11 +238,17 @@ KVC_API kvc_status  kvc_session_fork(kvc_session *session, kvc_session **out_ses
  * watched them; else KVC_E_UNSUPPORTED and nothing changes. Next comes a prefill, an append or an accept.  [sess] */
 KVC_API kvc_status  kvc_session_rewind(kvc_session *session, int32_t n_tokens);
 /* A session in a file: atomic, versioned, checksummed, bound to the model. A damaged or foreign file is an error and
- * changes nothing; a restored session continues bit-identically.  [sess], [model] */
+ * changes nothing; a restored session continues bit-identically. A link at path is followed, also to a file that is
+ * not there yet, and stays a link; what is there and no regular file is KVC_E_IO.  [sess], [model] */
 KVC_API kvc_status  kvc_session_save(kvc_session *session, const char *path);
 KVC_API kvc_status  kvc_session_restore(kvc_model *model, const char *path, kvc_session **out_session);
 #ifndef SWIG                          /* a function pointer: each binding has its own log hook */
-/* fn is called from any thread with a line of text; NULL = silent (the default). fn must not call libkvc. */
+/* fn gets a line of text during the call that it tells of, on that call's thread, from several threads at once; NULL =
+ * silent (the default). fn must not call libkvc or throw; one that has begun may end after kvc_set_log has returned.
+ * DEBUG: what compression left of a prompt. INFO: a model opened; a session saved, restored; one that is full and from
+ * now on drops entries (on_full). WARNING: fewer threads than asked for, an unknown instruction set in KVC_ISA,
+ * max_tokens beyond the trained context, a call that fails with KVC_E_MEMORY. ERROR: nothing so far; what fails is in
+ * the status and kvc_last_error(). Names and figures, never text or tokens; for people: the words may change. */
 typedef void (*kvc_log_fn)(void *user, int32_t level, const char *text);
 KVC_API void        kvc_set_log(int32_t min_level, kvc_log_fn fn, void *user);  /* [any] */
 #endif

@@ -1,10 +1,12 @@
 // Errors, models, text and policies of kvc.h. Sessions are in c_session.cc.
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
 #include "lib/api/handles.h"
 #include "lib/base/json_text.h"
 #include "lib/base/log.h"
+#include "lib/model/model_check.h"
 #include "lib/ops/devices.h"
 
 namespace kvc {
@@ -36,6 +38,22 @@ Status FindDevice(int32_t index, const DeviceKind** kind) {
   return {};
 }
 
+// The type of most bytes of the weights: norms are f32 in every file.
+const char* MainWeightType(const ModelFile& file) {
+  int64_t bytes[5] = {};
+  for (const TensorEntry& tensor : file.tensors())
+    bytes[static_cast<size_t>(tensor.weight.type)] += int64_t{tensor.weight.rows} * tensor.weight.cols;
+  return WeightTypeName(static_cast<WeightType>(std::max_element(bytes, bytes + 5) - bytes));
+}
+
+void TellOpened(const Model& model) {
+  const ModelFile& file = model.file();
+  const ModelConfig& c = file.config();
+  Log(kLogInfo, "opened %s, model \"%s\": %d layers with %d KV heads, %s weights, %lld bytes, %s",
+      file.name().c_str(), c.name.c_str(), c.n_layers, c.n_kv_heads, MainWeightType(file),
+      static_cast<long long>(file.weight_bytes()), model.device().info().description.c_str());
+}
+
 // The common part of the three ways to open a model.
 template <typename Opener>
 kvc_status OpenModel(const char* device, const kvc_model_params* params, kvc_model** out_model,
@@ -55,6 +73,7 @@ kvc_status OpenModel(const char* device, const kvc_model_params* params, kvc_mod
     if (!model.ok()) return model.status();
     std::unique_ptr<kvc_model> handle(new kvc_model());
     handle->model = std::move(model.value());
+    TellOpened(*handle->model);
     *out_model = handle.release();
     return {};
   });
@@ -64,6 +83,7 @@ kvc_status OpenModel(const char* device, const kvc_model_params* params, kvc_mod
 
 kvc_status SetLastError(Code code, const char* message) {
   std::snprintf(last_error, sizeof last_error, "%s", message);
+  if (code == Code::kMemory) Log(kLogWarning, "a call fails: %s", last_error);
   return static_cast<kvc_status>(code);
 }
 

@@ -1,5 +1,6 @@
 // Sessions of kvc.h.
 #include "lib/api/handles.h"
+#include "lib/base/log.h"
 
 namespace kvc {
 
@@ -31,21 +32,77 @@ Status ReadTokens(const int32_t* tokens, int32_t n, Span<const int32_t>* out) {
   return {};
 }
 
+void TellIfBeyondTraining(const Model& model, const Policy* policy, const SessionParams& params) {
+  const bool counts_slots = policy != nullptr && !policy->keeps_all() &&
+                            policy->decode == DecodeMode::kStep &&
+                            policy->positions == PositionMode::kInCache;
+  if (params.max_tokens <= model.config().max_tokens || counts_slots) return;
+  Log(kLogWarning, "max_tokens=%d is beyond the %d tokens that the model was trained for", params.max_tokens,
+      model.config().max_tokens);
+}
+
+// What a call compressed, for the log. Takes no memory: the call has succeeded by then.
+class CompressionNote {
+ public:
+  explicit CompressionNote(const Session& session) : session_(session), before_(session.figures()) {}
+  void Tell() const {
+    const Session::Figures now = session_.figures();
+    if (now.n_compactions == before_.n_compactions) return;
+    const ModelConfig& c = session_.model().config();
+    const int64_t heads = int64_t{c.n_layers} * c.n_kv_heads,
+                  came = heads * (now.n_tokens - before_.n_tokens);
+    Log(kLogDebug, "compressed %d tokens in %lld KV heads from %lld to %lld slots, %lld bytes", now.n_tokens,
+        static_cast<long long>(heads), static_cast<long long>(before_.n_slots + came),
+        static_cast<long long>(now.n_slots), static_cast<long long>(now.cache_bytes));
+  }
+
+ private:
+  const Session& session_;
+  const Session::Figures before_;
+};
+
+Status RecompressAndTell(Session& session, int32_t budget, int64_t* freed) {
+  const CompressionNote note(session);
+  KVC_RETURN_IF_ERROR(session.Recompress(budget, freed));
+  note.Tell();
+  return {};
+}
+
+void TellOfFile(const char* what, const Session& session, const char* path) {
+  const Session::Figures now = session.figures();
+  Log(kLogInfo, "%s %s: a session of %d tokens, %lld slots, %lld bytes of cache", what, path, now.n_tokens,
+      static_cast<long long>(now.n_slots), static_cast<long long>(now.cache_bytes));
+}
+
 kvc_status PrefillOrAppend(kvc_session* session, const int32_t* tokens, int32_t n_tokens, bool compress) {
   return GuardSession(session, [&](Session& s) -> Status {
     Span<const int32_t> span;
     KVC_RETURN_IF_ERROR(ReadTokens(tokens, n_tokens, &span));
-    return s.Prefill(span, compress);
+    const CompressionNote note(s);
+    KVC_RETURN_IF_ERROR(s.Prefill(span, compress));
+    note.Tell();
+    return {};
   });
 }
 
 void Wrap(std::unique_ptr<Session> session, kvc_session** out) {
   std::unique_ptr<kvc_session> handle(new kvc_session());
   handle->session = std::move(session);
+  handle->told_full = handle->session->makes_room();  // of a fork or a file: it was told when it came to it
   *out = handle.release();
 }
 
 }  // namespace
+
+void TellFull(kvc_session* handle) {
+  const Session& session = *handle->session;
+  handle->told_full = session.makes_room();
+  if (!handle->told_full) return;
+  const bool slides = session.params().on_full == OnFull::kSlide;
+  Log(kLogInfo, "a session holds max_tokens=%d tokens and drops an old one for each new one (on_full=%s)",
+      session.params().max_tokens, slides ? "slide" : "evict");
+}
+
 }  // namespace kvc
 
 using kvc::Code;
@@ -94,6 +151,7 @@ kvc_status kvc_session_create(kvc_model* model, const kvc_policy* policy, const 
     auto session = Session::Create(model->model, policy == nullptr ? nullptr : &policy->policy, p);
     if (!session.ok()) return session.status();
     kvc::Wrap(std::move(session.value()), out_session);
+    kvc::TellIfBeyondTraining(*model->model, policy == nullptr ? nullptr : &policy->policy, p);
     return {};
   });
 }
@@ -219,14 +277,14 @@ kvc_status kvc_session_clear_cancel(kvc_session* session) {
 }
 
 kvc_status kvc_session_compress(kvc_session* session) {
-  return GuardSession(session, [](Session& s) { return s.Recompress(0, nullptr); });
+  return GuardSession(session, [](Session& s) { return kvc::RecompressAndTell(s, 0, nullptr); });
 }
 
 kvc_status kvc_session_trim(kvc_session* session, int32_t budget, int64_t* out_freed) {
   return GuardSession(session, [&](Session& s) -> Status {
     if (budget < 1) return Error(Code::kInvalid, "budget is %d; it is 1 or more slots per KV head", budget);
     int64_t freed = 0;
-    KVC_RETURN_IF_ERROR(s.Recompress(budget, &freed));
+    KVC_RETURN_IF_ERROR(kvc::RecompressAndTell(s, budget, &freed));
     if (out_freed != nullptr) *out_freed = freed;
     return {};
   });
@@ -250,7 +308,9 @@ kvc_status kvc_session_rewind(kvc_session* session, int32_t n_tokens) {
 kvc_status kvc_session_save(kvc_session* session, const char* path) {
   return GuardSession(session, [&](Session& s) -> Status {
     if (path == nullptr) return NullError("path");
-    return s.Save(path);
+    KVC_RETURN_IF_ERROR(s.Save(path));
+    kvc::TellOfFile("saved", s, path);
+    return {};
   });
 }
 
@@ -262,6 +322,7 @@ kvc_status kvc_session_restore(kvc_model* model, const char* path, kvc_session**
     auto session = Session::Restore(model->model, path);
     if (!session.ok()) return session.status();
     kvc::Wrap(std::move(session.value()), out_session);
+    kvc::TellOfFile("restored", *(*out_session)->session, path);
     return {};
   });
 }

@@ -16,11 +16,12 @@ struct kvc_policy {
 };
 struct kvc_session {
   std::unique_ptr<kvc::Session> session;
+  bool told_full = false;  // that it makes room for what comes
 };
 
 namespace kvc {
 
-// Keeps the text for kvc_last_error; allocates nothing.
+// Keeps the text for kvc_last_error, and logs that memory was refused; allocates nothing.
 kvc_status SetLastError(Code code, const char* message);
 kvc_status Report(const Status& status);
 
@@ -36,6 +37,9 @@ kvc_status Guard(F&& f) noexcept {
   }
 }
 
+// Logs that a session is full and begins to drop, once.
+void TellFull(kvc_session* handle);
+
 // The same for a call on a session: a second one while it runs is kBusy and changes nothing.
 template <typename F>
 kvc_status GuardSession(kvc_session* handle, F&& f) noexcept {
@@ -43,6 +47,7 @@ kvc_status GuardSession(kvc_session* handle, F&& f) noexcept {
   if (!handle->session->call().TryBegin())
     return SetLastError(Code::kBusy, "another call on this session is running");
   const kvc_status status = Guard([&] { return f(*handle->session); });
+  if (handle->session->makes_room() != handle->told_full) TellFull(handle);
   if (status == KVC_E_CANCELLED) handle->session->call().ClearCancel();  // the request has been answered
   handle->session->call().End();
   return status;
@@ -70,7 +75,11 @@ kvc_status GuardBatch(kvc_session* const* sessions, int32_t n, F&& f) noexcept {
         return Error(Code::kBusy, "session %d of the batch is working, or is there twice", i);
       batch.begun.push_back(sessions[i]->session.get());
     }
-    return f(Span<Session* const>(batch.begun.data(), batch.begun.size()));
+    const Status status = f(Span<Session* const>(batch.begun.data(), batch.begun.size()));
+    for (int32_t i = 0; i < n; ++i) {
+      if (sessions[i]->session->makes_room() != sessions[i]->told_full) TellFull(sessions[i]);
+    }
+    return status;
   });
 }
 

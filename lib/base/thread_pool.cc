@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "lib/base/log.h"
+
 namespace kvc {
 namespace {
 
@@ -232,7 +234,10 @@ Result<std::unique_ptr<ThreadPool>> ThreadPool::Create(int n_threads) {
                                    : (online < 1             ? 1
                                       : online < kMaxThreads ? online
                                                              : kMaxThreads);
-  return std::unique_ptr<ThreadPool>(std::make_unique<Pool>(wanted <= online, wanted - 1));
+  auto pool = std::make_unique<Pool>(wanted <= online, wanted - 1);
+  if (pool->n_threads() < wanted)
+    Log(kLogWarning, "%d threads instead of %d: the system gives no more", pool->n_threads(), wanted);
+  return std::unique_ptr<ThreadPool>(std::move(pool));
 }
 
 }  // namespace kvc

@@ -4,8 +4,8 @@
 
 namespace kvc {
 
-// A share is full when rest * W / sum >= room. Filling one never makes another less full (rest / sum cannot fall), so
-// the full ones are a prefix of the order by W / room, and one walk replaces the repeated search.
+// A share is full when rest * W / sum >= room. Filling one never makes another less full (rest / sum cannot
+// fall), so the full ones are a prefix of the order by W / room, and one walk replaces the repeated search.
 int64_t GiveOut(int64_t rest, std::vector<Share>& shares, std::vector<int64_t>& counts) {
   std::sort(shares.begin(), shares.end(), [](const Share& a, const Share& b) {
     const Wide left = a.weight * static_cast<Wide>(b.room), right = b.weight * static_cast<Wide>(a.room);

@@ -18,7 +18,7 @@ Status MakeReread(const Model& model, Span<const int32_t> tokens, int32_t n_toke
   std::vector<int32_t> instruction;
   const std::string text = kInstruction;
   KVC_RETURN_IF_ERROR(model.tokenizer().Encode({reinterpret_cast<const uint8_t*>(text.data()), text.size()},
-                                               0, &instruction));
+                                               kContinue, &instruction));
   const int32_t n = static_cast<int32_t>(tokens.size()),
                 room = std::clamp(model.config().max_tokens - n_tokens, kShortest, kLongest),
                 before = static_cast<int32_t>(instruction.size()) + kLead,

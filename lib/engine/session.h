@@ -118,8 +118,17 @@ class Session {
   Status Save(const std::string& path);
   static Result<std::unique_ptr<Session>> Restore(std::shared_ptr<const Model> model,
                                                   const std::string& path);
+  // Whether the end of the context was reached, and entries leave for those that come (on_full).
+  bool makes_room() const { return compressor_->keeps_lengths(); }
+  const SessionParams& params() const { return params_; }
   TextStream& text() { return text_; }
   SessionStats Stats() const;
+  // Some of it, at no price: takes no memory.
+  struct Figures {
+    int32_t n_tokens, n_compactions;
+    int64_t n_slots, cache_bytes;
+  };
+  Figures figures() const { return {n_tokens_, n_compactions_, cache_->TotalEntries(), cache_->bytes()}; }
   Status Kept(int layer, int32_t kv_head, std::vector<int32_t>* positions) const;
   void Reset();
   CallState& call() { return call_; }

@@ -3,19 +3,15 @@
 // restored. Whatever the file says, every call ends well or with a message, and the meter comes back to where
 // it was.
 #pragma once
-#include <cstdio>
-#include <cstdlib>
 #include <iterator>
 #include <string>
 #include <vector>
 
 #include "lib/engine/session.h"
+#include "tests/fuzz/require.h"
 #include "tests/support/tiny_model.h"
 
 namespace kvc::test {
-
-#define KVC_REQUIRE(x) \
-  if (!(x)) std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x), std::abort()
 
 constexpr const char* kRunPolicies[] = {"full",
                                         "snapkv:budget=8,window=4",

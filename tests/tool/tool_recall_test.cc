@@ -367,14 +367,4 @@ TEST(ToolRecall, DemoShowsWhatHeadBudgetsAreWorth) {
   }
 }
 
-TEST(ToolRecall, SampleInC) {
-  const ProgramResult result = RunProgram(
-      KVC_SAMPLE_C,
-      {KVC_RECALL, "full", " The code of Robin is 386. The code of Nadia is 553. The code of Robin is", "5"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_TRUE(StartsWith(result.out, " 386.")) << result.out;
-  EXPECT_EQ(RunProgram(KVC_SAMPLE_C, {"/no/such.kvc", "full", "a"}).exit_code, 1);
-  EXPECT_EQ(RunProgram(KVC_SAMPLE_C, {}).exit_code, 2);
-}
-
 }  // namespace

@@ -31,6 +31,29 @@ TEST(ToolHelp, Version) {
   EXPECT_EQ(result.out.rfind("kvc ", 0), 0u) << result.out;
 }
 
+TEST(ToolHelp, VerboseSaysWhatTheLibraryDoes) {
+  const std::vector<std::string> run = {"run",          KVC_RECALL, "--prompt", "A secret is told here.",
+                                        "--max-tokens", "3",        "--policy", "snapkv:budget=5,window=2",
+                                        "--context",    "100000"};
+  std::vector<std::string> verbose = run, before = run;
+  verbose.push_back("--verbose");
+  before.insert(before.begin(), "-v");
+  const ProgramResult silent = RunKvc(run), told = RunKvc(verbose), again = RunKvc(before);
+  EXPECT_EQ(told.exit_code, 0) << told.err;
+  EXPECT_EQ(told.out, silent.out);
+  EXPECT_EQ(again.err, told.err);
+  const auto count = [](const std::string& text, const std::string& word) {
+    int n = 0;
+    for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++n;
+    return n;
+  };
+  EXPECT_EQ(count(told.err, "kvc: info: opened "), 1) << told.err;
+  EXPECT_EQ(count(told.err, "kvc: warning: max_tokens=100000"), 1) << told.err;
+  EXPECT_EQ(count(told.err, "kvc: debug: compressed "), 1) << told.err;
+  EXPECT_EQ(count(told.err, "secret"), 0) << told.err;
+  EXPECT_EQ(count(silent.err, "compressed"), 0) << silent.err;
+}
+
 TEST(ToolUsage, WrongUseIsExitCodeTwo) {
   const std::vector<std::vector<std::string>> wrong = {
       {},

@@ -61,7 +61,7 @@ class ExampleReader {
     for (const Question& question : task.questions) {
       Example example;
       example.where = where;
-      example.fed = model_.Tokenize(question.question, KVC_CONTINUE);
+      example.fed = model_.TokenizeAfter(context, question.question);
       example.answer = model_.Tokenize(question.answer, KVC_CONTINUE);
       example.answers.push_back(question.answer);
       example.answers.insert(example.answers.end(), question.other_answers.begin(),

@@ -10,6 +10,7 @@
 #include <sys/auxv.h>
 #endif
 
+#include "lib/base/log.h"
 #include "lib/ops/cpu/tables.h"
 #include "lib/ops/ref/ref_kernels.h"
 
@@ -119,6 +120,8 @@ const KernelTable& BestKernels() {
     for (int i = 0; i < all.n; ++i) {
       if (std::strcmp(all.table[i].name, wanted) == 0) return all.table[i];
     }
+    Log(kLogWarning, "KVC_ISA=%.32s is ignored: this build and processor have no such kernels; using %s",
+        wanted, all.table[all.n - 1].name);
   }
   return all.table[all.n - 1];
 }

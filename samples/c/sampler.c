@@ -1,0 +1,101 @@
+/* Answers a prompt with a sampler of the caller's own: sampler MODEL.kvc POLICY PROMPT [TOKENS [MIN_P
+ * [SEED]]] for example: sampler stories.kvc snapkv:budget=64 "Once upon a time" 100 0.1 7
+ *
+ * Min-p: a token may be chosen when it is at least MIN_P times as likely as the likeliest; 1 is greedy. The
+ * library gives the logits, the program chooses, kvc_session_accept makes the choice a part of the answer. */
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kvc/kvc.h"
+
+static int failed(const char* doing, kvc_status status) {
+  if (status == KVC_OK) return 0;
+  fprintf(stderr, "cannot %s: %s (%s)\n", doing, kvc_last_error(), kvc_status_name(status));
+  return 1;
+}
+
+/* A number in [0, 1): SplitMix64. */
+static double draw(uint64_t* state) {
+  uint64_t x = *state += 0x9E3779B97F4A7C15u;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return (double)((x ^ (x >> 31)) >> 11) / 9007199254740992.0;
+}
+
+static int32_t choose(const float* logits, int32_t n, double min_p, uint64_t* random) {
+  int32_t best = 0, i;
+  double sum = 0, at;
+  for (i = 1; i < n; ++i) {
+    if (logits[i] > logits[best]) best = i;
+  }
+  for (i = 0; i < n; ++i) {
+    const double p = exp((double)logits[i] - logits[best]);
+    if (p >= min_p) sum += p;
+  }
+  at = draw(random) * sum;
+  for (i = 0; i < n; ++i) {
+    const double p = exp((double)logits[i] - logits[best]);
+    if (p >= min_p && (at -= p) < 0) return i;
+  }
+  return best;
+}
+
+static int answer(kvc_session* session, const kvc_model_info* info, float* logits, int max_tokens,
+                  double min_p, uint64_t random) {
+  uint8_t text[512];
+  int32_t token, n = 0;
+  int i;
+  for (i = 0; i < max_tokens; ++i) {
+    if (failed("read the logits", kvc_session_get_logits(session, logits, info->vocab_size, &n))) return 1;
+    token = choose(logits, n, min_p, &random);
+    if (token == info->eos_token) break;
+    if (failed("accept the token", kvc_session_accept(session, token))) return 1;
+    if (failed("read the text", kvc_session_read_text(session, text, sizeof text, &n))) return 1;
+    fwrite(text, 1, (size_t)n, stdout);
+    fflush(stdout);
+  }
+  putchar('\n');
+  return 0;
+}
+
+/* Feeds the prompt, BOS first. */
+static int feed(kvc_session* session, const kvc_model* model, const char* prompt) {
+  const int32_t n_text = (int32_t)strlen(prompt), cap = n_text + 8;
+  int32_t* tokens = malloc((size_t)cap * sizeof *tokens);
+  int32_t n = 0;
+  const int bad = tokens == NULL ||
+                  failed("read the prompt",
+                         kvc_tokenize(model, (const uint8_t*)prompt, n_text, KVC_ADD_BOS, tokens, cap, &n)) ||
+                  failed("process the prompt", kvc_session_prefill(session, tokens, n));
+  free(tokens);
+  return bad;
+}
+
+int main(int argc, char** argv) {
+  kvc_model* model = NULL;
+  kvc_policy* policy = NULL;
+  kvc_session* session = NULL;
+  kvc_model_info info = {.struct_size = sizeof info};
+  float* logits = NULL;
+  int bad;
+  if (argc < 4) {
+    fprintf(stderr, "usage: %s MODEL.kvc POLICY PROMPT [TOKENS [MIN_P [SEED]]]\n", argv[0]);
+    return 2;
+  }
+  bad = failed("open the model", kvc_model_open(argv[1], "cpu", NULL, &model)) ||
+        failed("ask the model", kvc_model_get_info(model, &info)) ||
+        failed("use the policy", kvc_policy_create(argv[2], &policy)) ||
+        failed("start a session", kvc_session_create(model, policy, NULL, &session)) ||
+        feed(session, model, argv[3]) ||
+        (logits = malloc((size_t)info.vocab_size * sizeof *logits)) == NULL ||
+        answer(session, &info, logits, argc > 4 ? atoi(argv[4]) : 64, argc > 5 ? atof(argv[5]) : 0.1,
+               argc > 6 ? strtoull(argv[6], NULL, 10) : 1);
+  free(logits);
+  kvc_session_close(session);
+  kvc_policy_close(policy);
+  kvc_model_close(model);
+  return bad;
+}

@@ -1,0 +1,203 @@
+// Any call on a session, and what must hold after it whatever came before: for the fuzz targets that play.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/base/hash.h"
+#include "lib/engine/session.h"
+#include "tests/fuzz/require.h"
+
+namespace kvc::test {
+
+// What a caller can see.
+struct Seen {
+  int64_t slots, tokens;
+  uint64_t logits;
+};
+
+// What would be chosen from next, empty where nothing can be; the session stays as it is.
+inline std::vector<float> LogitsOf(Session& s) {
+  std::vector<float> logits(static_cast<size_t>(s.model().config().vocab_size));
+  auto fork = s.Fork();
+  if (!fork.ok() || !fork.value()->ReadLogits(logits.data()).ok()) logits.clear();
+  return logits;
+}
+
+inline Seen Look(Session& s) {
+  const SessionStats stats = s.Stats();
+  const std::vector<float> logits = LogitsOf(s);
+  return {stats.n_slots, stats.n_slots_full, Hash64(logits.data(), logits.size() * sizeof(float))};
+}
+
+inline bool Same(const Seen& a, const Seen& b) {
+  return a.slots == b.slots && a.tokens == b.tokens && a.logits == b.logits;
+}
+
+inline bool HasFiniteLogits(Session& s) {
+  const std::vector<float> logits = LogitsOf(s);
+  return std::all_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); });
+}
+
+// finite: unless values came from outside.
+inline void CheckCache(Session& s, bool finite = true) {
+  const ModelConfig& c = s.model().config();
+  const SessionStats stats = s.Stats();
+  const int64_t n_tokens = stats.n_slots_full / (int64_t{c.n_layers} * c.n_kv_heads);
+  KVC_REQUIRE(stats.stop_token >= -1 && stats.stop_token < c.vocab_size);
+  int64_t slots = 0;
+  std::vector<int32_t> kept;
+  for (int layer = 0; layer < c.n_layers; ++layer) {
+    for (int g = 0; g < c.n_kv_heads; ++g) {
+      KVC_REQUIRE(s.Kept(layer, g, &kept).ok());
+      slots += static_cast<int64_t>(kept.size());
+      KVC_REQUIRE(n_tokens == 0 || !kept.empty());
+      for (size_t i = 0; i < kept.size(); ++i)
+        KVC_REQUIRE(kept[i] > (i == 0 ? -1 : kept[i - 1]) && kept[i] < n_tokens);
+    }
+  }
+  KVC_REQUIRE(slots == stats.n_slots);
+  KVC_REQUIRE(stats.cache_bytes <= stats.cache_bytes_peak);
+  if (finite) KVC_REQUIRE(HasFiniteLogits(s));
+}
+
+// A copy of the session must answer as the session itself.
+inline void CheckSameAnswer(Session& a, Session& b) {
+  KVC_REQUIRE(Same(Look(a), Look(b)));
+  const auto left = a.Fork(), right = b.Fork();
+  for (int i = 0; left.ok() && right.ok() && i < 2; ++i) {
+    int32_t x = -1, y = -1;
+    if (!left.value()->Step(&x).ok() || !right.value()->Step(&y).ok()) return;
+    KVC_REQUIRE(x == y);
+  }
+}
+
+// A session and the tokens it should hold.
+struct Played {
+  std::unique_ptr<Session> session;
+  std::vector<int32_t> tokens;
+  bool whole;  // f32 and nothing dropped so far
+};
+
+inline Status SaveAndRestore(const std::string& path, Played* played) {
+  Session& s = *played->session;
+  const std::shared_ptr<const Model> model(&s.model(), [](const Model*) {});
+  Status status = s.Save(path);
+  if (!status.ok()) return status;
+  auto restored = Session::Restore(model, path);
+  if (!restored.ok()) {
+    KVC_REQUIRE(restored.status().code() == Code::kMemory);
+    return restored.status();
+  }
+  CheckSameAnswer(s, *restored.value());
+  return {};
+}
+
+inline std::vector<int32_t> Tokens(int n, uint8_t seed) {
+  std::vector<int32_t> ids;
+  for (int i = 0; i < n; ++i) ids.push_back((i * 37 + seed * 11) % 256);
+  return ids;
+}
+
+inline Status Feed(int operation, uint8_t argument, Played* played) {
+  Session& s = *played->session;
+  std::vector<int32_t>& tokens = played->tokens;
+  if (operation < 2) {
+    int32_t token = -1;
+    const Status status = s.Step(&token);
+    if (token >= 0) tokens.push_back(token);
+    return status;
+  }
+  if (operation < 4) {  // now and then more than the context holds
+    const std::vector<int32_t> more = Tokens(argument % 16 == 15 ? 150 : argument % 48 + 1, argument);
+    const Status status = s.Prefill(more, operation == 2);
+    if (status.ok()) tokens.insert(tokens.end(), more.begin(), more.end());
+    return status;
+  }
+  if (operation == 4) {
+    const Status status = s.Rewind(argument % 5);
+    if (status.ok()) tokens.resize(tokens.size() - std::min<size_t>(tokens.size(), argument % 5));
+    return status;
+  }
+  const Status status = s.Accept(argument);
+  if (status.ok()) tokens.push_back(argument);
+  return status;
+}
+
+inline Status Other(int operation, uint8_t argument, Played* played) {
+  Session& s = *played->session;
+  if (operation == 12) {
+    SamplerParams sampling;
+    sampling.temperature = static_cast<float>(argument % 4),
+    sampling.top_p = static_cast<float>(argument % 5) / 4;
+    sampling.top_k = argument % 7, sampling.seed = argument;
+    return s.SetSampling(sampling);
+  }
+  if (operation ==
+      13) {  // the next call that computes says so and changes nothing; then the request is answered
+    s.call().RequestCancel();
+    int32_t token = -1;
+    const Seen before = Look(s);
+    const Status status = argument % 2 == 0 ? s.Prefill(Tokens(5, argument), true) : s.Step(&token);
+    s.call().ClearCancel();
+    KVC_REQUIRE(token == -1 && Same(Look(s), before));
+    return status;
+  }
+  s.ObserveAttention(argument % 2 == 0);
+  return {};
+}
+
+constexpr int kPlayOperations = 15;
+
+// *strong: a failure leaves everything as it was. The other calls feed the token of the last step first.
+inline Status Operate(int operation, uint8_t argument, const std::string& path, Played* played, Played* other,
+                      bool* strong) {
+  Session& s = *played->session;
+  *strong = operation != 5 && operation != 10 && operation != 14;
+  switch (operation) {
+    case 0:
+    case 1:
+    case 2:
+    case 3:
+    case 4:
+      return Feed(operation, argument, played);
+    case 14:
+      return Feed(5, argument, played);
+    case 5: {
+      int64_t freed = -1;
+      const Status status = s.Recompress(argument % 64, &freed);
+      KVC_REQUIRE(!status.ok() || freed >= 0);
+      return status;
+    }
+    case 6: {
+      auto fork = s.Fork();
+      if (!fork.ok()) return fork.status();
+      CheckSameAnswer(s, *fork.value());
+      *other = {std::move(fork.value()), played->tokens, played->whole};
+      return {};
+    }
+    case 7:
+      if (other->session != nullptr) std::swap(*played, *other);
+      return {};
+    case 8:
+      return SaveAndRestore(path, played);
+    case 9:
+      if (argument % 4 != 0) return {};
+      s.Reset();
+      played->tokens.clear();
+      return {};
+    case 10: {
+      uint8_t keep[4];
+      for (int bit = 0; bit < 4; ++bit) keep[bit] = argument >> bit & 1;
+      played->whole = false;
+      return s.MaskHeads({keep, 4}, argument / 16 + 1);
+    }
+    default:
+      return Other(operation, argument, played);
+  }
+}
+
+}  // namespace kvc::test

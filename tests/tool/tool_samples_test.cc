@@ -1,0 +1,101 @@
+// The samples in C as their comments promise them.
+#include <gtest/gtest.h>
+
+#include "tests/tool/run_program.h"
+
+namespace {
+
+const std::string kRun = KVC_SAMPLES "/run", kSampler = KVC_SAMPLES "/sampler", kChat = KVC_SAMPLES "/chat";
+
+// A small model that ends its stories, with a tokenizer that puts a space before the beginning of a text.
+class Samples : public testing::Test {
+ protected:
+  void SetUp() override {
+    const ProgramResult made =
+        RunKvc({"convert", KVC_SOURCE_DIR "/models/stories260k/stories260K.bin", stories_});
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+  }
+  size_t CountTokens(const std::string& text, const std::string& option) const {
+    return RunKvc({"tokenize", stories_, "--text", text, option, "--json"}).Json()["n_tokens"];
+  }
+  const TemporaryFolder folder_;
+  const std::string stories_ = folder_.Path("stories.kvc");
+};
+
+TEST(SampleRun, AnswersAndSaysWhatFailed) {
+  const ProgramResult result = RunProgram(
+      kRun,
+      {KVC_RECALL, "full", " The code of Robin is 386. The code of Nadia is 553. The code of Robin is", "5"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out.rfind(" 386.", 0), 0u) << result.out;
+  for (const std::string& program : {kRun, kSampler}) {
+    EXPECT_EQ(RunProgram(program, {"/no/such.kvc", "full", "a"}).exit_code, 1);
+    EXPECT_EQ(RunProgram(program, {}).exit_code, 2);
+  }
+}
+
+TEST_F(Samples, ASamplerOfItsOwn) {
+  const std::vector<std::string> prompt = {stories_, "snapkv:budget=48,window=8", "Once upon a time", "60"};
+  const ProgramResult greedy = RunProgram(kRun, prompt);
+  const auto sample = [&](const char* min_p, const char* seed) {
+    std::vector<std::string> arguments = prompt;
+    arguments.insert(arguments.end(), {min_p, seed});
+    const ProgramResult result = RunProgram(kSampler, arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  EXPECT_EQ(sample("1", "5"), greedy.out);  // only the likeliest is left
+  EXPECT_EQ(sample("0.05", "5"), sample("0.05", "5"));
+  EXPECT_NE(sample("0.05", "5"), sample("0.05", "6"));
+}
+
+TEST_F(Samples, AChatGoesOnBehindItsAnswersAndTheirStopTokens) {
+  const char* const script = "printf '%s\\n%s\\n' \"$4\" \"$5\" | \"$2\" \"$3\" full 400";
+  const std::string first = "Once upon a time", second = " One day, Tim";
+  const ProgramResult result = RunShell(script, {kChat, stories_, first, second});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const nlohmann::json alone =
+      RunKvc({"run", stories_, "--prompt", first, "--max-tokens", "400", "--json"}).Json();
+  const std::string story = alone["text"];
+  EXPECT_EQ(result.out.substr(0, story.size() + 1), story + "\n");
+  // The story ends by itself; the stop token is heard with the second turn, which gets no space before it.
+  const size_t n_first = CountTokens(first, "--bos"), n_second = CountTokens(second, "--continue");
+  ASSERT_LT(alone["tokens"].size(), 400u);
+  const std::string line = std::to_string(n_first) + " tokens heard, " +
+                           std::to_string(alone["tokens"].size()) + " said, stop token ";
+  EXPECT_EQ(result.err.rfind(line, 0), 0u) << result.err;
+  EXPECT_NE(result.err.find("\n" + std::to_string(n_first + 1 + n_second) + " tokens heard, "),
+            std::string::npos)
+      << result.err;
+}
+
+TEST_F(Samples, AChatHasNoEnd) {
+  const char* const script = "yes ' and then' | head -n 120 | \"$2\" \"$3\" full 8 64 2>&1 >/dev/null";
+  const ProgramResult result = RunShell(script, {kChat, stories_});
+  ASSERT_EQ(result.exit_code, 0) << result.out;
+  std::vector<std::string> caches;
+  for (size_t at = 0; (at = result.out.find("cache ", at)) != std::string::npos; ++at)
+    caches.push_back(result.out.substr(at, result.out.find('\n', at) - at));
+  ASSERT_EQ(caches.size(), 120u);
+  EXPECT_EQ(caches[119], caches[60]);  // 64 tokens since long
+}
+
+TEST_F(Samples, AQuestionAfterAnEmptyPromptBeginsTheText) {
+  const auto ask = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"run", stories_, "--max-tokens", "20", "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return RunKvc(arguments).Json();
+  };
+  const nlohmann::json whole = ask({"--prompt", "Lily saw a cat"});
+  const std::string empty = folder_.Write("empty", "");
+  for (const std::vector<std::string>& prompt :
+       {std::vector<std::string>{}, {"--prompt", ""}, {"--prompt-file", empty}}) {
+    std::vector<std::string> arguments = prompt;
+    arguments.insert(arguments.end(), {"--ask", "Lily saw a cat"});
+    const nlohmann::json asked = ask(arguments);
+    EXPECT_EQ(asked["answers"][0]["tokens"], whole["tokens"]);
+    EXPECT_EQ(asked["stats"]["n_prompt"], whole["stats"]["n_prompt"]);
+  }
+}
+
+}  // namespace
