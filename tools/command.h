@@ -40,6 +40,7 @@ Action AddRun(CLI::App* app);
 Action AddKept(CLI::App* app);
 Action AddPlan(CLI::App* app);
 Action AddMethods(CLI::App* app);
+Action AddDevices(CLI::App* app);
 Action AddScore(CLI::App* app);
 Action AddScoreMerge(CLI::App* app);
 Action AddScorePlot(CLI::App* app);

@@ -258,6 +258,12 @@ Json MethodJson(int32_t index) {
   }));
 }
 
+Json DeviceJson(int32_t index) {
+  return Json::parse(FetchText("cannot describe a device", [&](char* text, int32_t cap, int32_t* n) {
+    return kvc_device_describe(index, text, cap, n);
+  }));
+}
+
 std::string LibraryVersion() {
   const int32_t version = kvc_version();
   return Format("%d.%d.%d", version / 10000, version / 100 % 100, version % 100);

@@ -100,6 +100,7 @@ SessionPlan PlanSession(const Model& model, const Policy& policy, const kvc_sess
                         int32_t n_prompt);
 
 Json MethodJson(int32_t index);
+Json DeviceJson(int32_t index);
 std::string LibraryVersion();  // "0.1.0"
 
 }  // namespace kvc::tool

@@ -37,6 +37,7 @@ constexpr Command kCommands[] = {
      "kvc kept recall.kvc --prompt-file book.txt --policy snapkv:budget=64 --json", AddKept},
     {"plan", "tell the memory a session will take, before taking it",
      "kvc plan recall.kvc --policy cokv:budget=64 --context 900 --memory-limit 64MiB", AddPlan},
+    {"devices", "list where models can run here, and how fast memory is", "kvc devices", AddDevices},
     {"methods", "list the compression methods and their options", "kvc methods snapkv", AddMethods},
     {"score", "measure what every KV head is worth",
      "kvc score recall.kvc --data tasks.jsonl --utility nll --samples 120 --out scores.json", AddScore},

@@ -68,14 +68,13 @@ Result<MappedFile> MappedFile::FromFd(int fd, int64_t offset, int64_t n_bytes, c
 }
 
 int64_t MappedFile::Drop(int64_t offset, int64_t n_bytes) const {
-  if (map_ == nullptr) return 0;
-  const int64_t page = ::sysconf(_SC_PAGESIZE), start = data_ - static_cast<const uint8_t*>(map_);
-  const int64_t begin = (start + offset + page - 1) / page * page,
-                end = (start + offset + n_bytes) / page * page;
+  if (data_ == nullptr) return 0;
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE)), start = reinterpret_cast<uintptr_t>(data_ + offset),
+             begin = (start + page - 1) / page * page, end = (start + static_cast<uintptr_t>(n_bytes)) / page * page;
   if (begin >= end) return 0;
-  return ::madvise(static_cast<uint8_t*>(map_) + begin, static_cast<size_t>(end - begin), MADV_DONTNEED) == 0
-             ? end - begin
-             : 0;
+  // Whole pages of the mapping, or of the buffer: none of them holds anything else.
+  return ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED) == 0 ? static_cast<int64_t>(end - begin)
+                                                                                    : 0;
 }
 
 Status MappedFile::Read(int fd, int64_t offset, const std::string& name, MemoryMeter* meter) {

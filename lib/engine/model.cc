@@ -43,10 +43,10 @@ Status Model::Init() {
   Result<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(file_->tokenizer(), meter_.get());
   if (!tokenizer.ok()) return tokenizer.status();
   tokenizer_ = std::move(tokenizer.value());
-  overhead_bytes_ = meter_->used() - weight_bytes;
   Result<Weights> weights = Weights::Prepare(*file_, device_.get(), meter_.get());
   if (!weights.ok()) return weights.status();
   weights_ = std::move(weights.value());
+  overhead_bytes_ = meter_->used() - weight_bytes;
   std::vector<int32_t> rope_of_layer;
   ListRopes(config(), &ropes_, &rope_of_layer);
   for (int32_t rope : rope_of_layer) rope_of_layer_.push_back(&ropes_[static_cast<size_t>(rope)]);

@@ -35,7 +35,7 @@ const char* const kStorage[] = {"",
 struct World {
   kvc::test::AlignedBytes bytes = kvc::test::TinyModelBytes({});
   std::shared_ptr<const kvc::Model> model = Open(0);
-  int64_t weights = model->meter()->used();
+  int64_t weights = model->meter()->used(), most = model->meter()->peak();  // while it was opened
   kvc::test::TempFolder folder;
   const std::string path = folder / "session";
   std::shared_ptr<const kvc::Model> Open(int64_t limit) const {
@@ -105,7 +105,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const kvc::Result<kvc::Policy> policy = ChoosePolicy(data);
   if (!policy.ok()) return 0;
   const bool tight = data[4] % 4 == 0;
-  const auto model = tight ? world.Open(world.weights + 20000 + data[4] * 2000) : world.model;
+  const auto model = tight ? world.Open(world.most + 20000 + data[4] * 2000) : world.model;
   kvc::SessionParams params;
   params.on_full = static_cast<kvc::OnFull>(data[3] % 3);
   params.max_tokens = kContext;

@@ -87,7 +87,8 @@ TEST(ModelOpen, ALimitNamesTheFileAndWhatWasWanted) {
     EXPECT_EQ(refused.status().message().rfind("model in memory: ", 0), 0u) << refused.status().message();
   }
   EXPECT_NE(open(weights - 1).status().message().find("the weights"), std::string::npos);
-  EXPECT_NE(open(most - 1).status().message().find("tokenizer"), std::string::npos);
+  EXPECT_NE(open(weights + 1).status().message().find("tokenizer"), std::string::npos);
+  EXPECT_NE(open(most - 1).status().message().find("the weights as this processor"), std::string::npos);
 }
 
 // Where a file is read because it cannot be mapped, its weights are counted once, as in a mapping.

@@ -7,7 +7,7 @@ namespace kvc::cpu {
 CpuDevice::CpuDevice(std::unique_ptr<ThreadPool> pool, const KernelTable& kernels)
     : pool_(std::move(pool)), kernels_(kernels) {
   info_.name = "cpu";
-  info_.description = Format("kernels %s, %d threads", kernels.name, pool_->n_threads());
+  info_.description = Format("%d threads, %s", pool_->n_threads(), kernels.name);
   const KernelTable* tables[8];
   const int n_tables = RunnableKernels(tables, 8);
   for (int i = n_tables; i > 0; --i) info_.instruction_sets.push_back(tables[i - 1]->name);
