@@ -89,7 +89,7 @@ double Sum(const float* weights, int32_t n) {
   for (; i + 8 <= n; i += 8) {
     for (int32_t j = 0; j < 8; ++j) part[j] += static_cast<double>(weights[i + j]);
   }
-  for (int32_t j = 0; i < n; ++i, ++j) part[j] += static_cast<double>(weights[i]);
+  for (; i < n; ++i) part[i % 8] += static_cast<double>(weights[i]);
   return ((part[0] + part[4]) + (part[2] + part[6])) + ((part[1] + part[5]) + (part[3] + part[7]));
 }
 
