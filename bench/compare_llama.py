@@ -247,14 +247,16 @@ def recall_model(kvc, work):
 def check_weights(kvc, model, peers, gguf):
     """Both engines read as many bytes of weights, or a comparison of speed says nothing."""
     ours, _ = document([kvc, "inspect", model, "--json"])
-    theirs, _ = document([peers["llama-bench"], "-m", gguf, "-p", "1", "-n", "0", "-r", "1", "--no-warmup", "-o", "jsonl"])
-    n_bytes, n_parameters = (ours["weight_bytes"], ours["n_parameters"]), theirs["model_n_params"]
-    if abs(n_bytes[0] - theirs["model_size"]) > 0.05 * theirs["model_size"] or n_bytes[1] != n_parameters:
+    theirs, _ = document(
+        [peers["llama-bench"], "-m", gguf, "-p", "1", "-n", "0", "-r", "1", "--no-warmup", "-o", "jsonl"]
+    )
+    n_bytes, n_bytes_llama = ours["weight_bytes"], theirs["model_size"]
+    if abs(n_bytes - n_bytes_llama) > 0.05 * n_bytes_llama or ours["n_parameters"] != theirs["model_n_params"]:
         raise Failure(
-            f"{gguf}: kvc has {n_bytes[1]} parameters in {n_bytes[0]} bytes, llama.cpp {n_parameters} in "
-            f"{theirs['model_size']}: that is not the same work"
+            f"{gguf}: kvc has {ours['n_parameters']} parameters in {n_bytes} bytes, llama.cpp "
+            f"{theirs['model_n_params']} in {n_bytes_llama}: that is not the same work"
         )
-    return {"weight_bytes": n_bytes[0], "weight_bytes_llama": theirs["model_size"], "llama": theirs["build_commit"]}
+    return {"weight_bytes": n_bytes, "weight_bytes_llama": n_bytes_llama, "llama": theirs["build_commit"]}
 
 
 def check_tokens(kvc, model, peers, gguf):
@@ -411,7 +413,7 @@ def parse(words):
     parser.add_argument("--cells", type=lambda text: text.split(","), metavar="A,B", help=f"of {', '.join(known)}")
     parser.add_argument("--small", metavar="GGUF", help="a small model with whole weights; greedy answers must agree")
     parser.add_argument("--tokens", type=count, default=32, metavar="N", help="length of these answers [32]")
-    parser.add_argument("--work", default=os.path.join(ROOT, "build", "compare"), metavar="DIR", help="converted models")
+    parser.add_argument("--work", default=os.path.join(ROOT, "build", "compare"), metavar="DIR", help="where models go")
     parser.add_argument("--json", metavar="FILE", help="everything that was measured")
     arguments = parser.parse_args(words)
     for name in arguments.cells or []:

@@ -1,5 +1,5 @@
-"""bench/compare_llama.py: its statistics and tables by known answers, the program with engines that are scripts of known
-speed. compare_llama_test.py [kvc program] drives the kvc program too."""
+"""bench/compare_llama.py: its statistics and tables by known answers, the program with engines that are scripts of
+known speed. compare_llama_test.py [kvc program] drives the kvc program too."""
 
 import contextlib
 import io
@@ -208,8 +208,8 @@ class Program(unittest.TestCase):
         code, out, err = self.compare(*words, "--small", self.model, "--json", self.path("out.json"), self.model)
         self.assertEqual(code, 0, err)
         for cell in compare_llama.CELLS:
-            row = f"| tiny | {cell.name} | 200.0 (200.0, 200.0) | llama.cpp, fa on | 100.0 (100.0, 100.0) | 2.00 | 2.00 | 5 : "
-            self.assertIn(row, out)
+            rates = "200.0 (200.0, 200.0) | llama.cpp, fa on | 100.0 (100.0, 100.0) | 2.00 | 2.00 | 5 : "
+            self.assertIn(f"| tiny | {cell.name} | {rates}", out)
         self.assertIn("Worst ratio of bests: 2.000", out)
         with open(self.path("out.json"), encoding="utf-8") as file:
             written = json.load(file)
