@@ -141,7 +141,9 @@ if name == "llama-bench":
 elif name == "llama-tokenize":
     print(settings["tokens"])
 elif name == "llama-completion":
-    print(" " + settings["text"] + "\\n\\n")
+    with open(os.path.join(os.path.dirname(sys.argv[0]), "calls")) as file:
+        n_calls = sum(line.startswith(name) for line in file)
+    print(" " + settings["text"][: settings.get("printed", {}).get(str(n_calls))] + "\\n\\n")
 elif words[0] == "convert":
     with open(words[2], "w") as file:
         file.write("model")
@@ -244,6 +246,12 @@ class Program(unittest.TestCase):
         self.assertEqual(code, 2)
         self.assertIn("the engines answer differently", err)
         self.assertEqual(self.compare(*words, self.model)[0], 0, "of other models it is told, not asked")
+
+    def test_text_that_llama_lost_on_its_way_out_is_asked_for_again(self):
+        words = self.both(printed={"1": 1, "2": 0})
+        code, _, err = self.compare(*words, "--small", self.model, self.model)
+        self.assertEqual(code, 0, err)
+        self.assertIn("agree in 3 of 3 characters", err)
 
     def test_below_least_is_exit_code_one(self):
         words = self.both()
