@@ -1,4 +1,5 @@
-// The one rule by which slots and bytes are given out in proportion (methods.md 1.8, 4.4 b). Exact: 128-bit integers.
+// The one rule by which slots and bytes are given out in proportion (methods.md 1.8, 4.4 b). Exact: 128-bit
+// integers.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,9 +17,10 @@ struct Share {
   Wide remainder = 0;  // of its quota, over the common sum
 };
 
-// One pass: gives `rest` out over the shares by weight, each at most its room; what proportion leaves over goes by
-// largest remainder, equal ones by index. Units are added to counts[share.index]. Returns what is left; shares that
-// became full leave `shares`. The caller bounds rest * weight, and room * (the sum of weight * cost), below 2^127.
+// One pass: gives `rest` out over the shares by weight, each at most its room; what proportion leaves over
+// goes by largest remainder, equal ones by index. Units are added to counts[share.index]. Returns what is
+// left; shares that became full leave `shares`. The caller bounds rest * weight, and room * (the sum of
+// weight * cost), below 2^127.
 int64_t GiveOut(int64_t rest, std::vector<Share>& shares, std::vector<int64_t>& counts);
 
 }  // namespace kvc
