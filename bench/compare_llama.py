@@ -445,7 +445,10 @@ def compare(arguments, words):
     if worst is None:
         raise Failure("none of these cells belongs to these models")
     print(pairing.table(results))
-    print(f"\nWorst ratio of bests: {worst.ratio:.3f}, {worst.model} {worst.cell} against {worst.other.name}")
+    print(
+        f"\nWorst ratio of bests: {worst.ratio:.3f}, {worst.model} {worst.cell} against {worst.other.name} "
+        f"(quiet: {worst.verdict})"
+    )
     if arguments.json:
         out = {
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -461,7 +464,8 @@ def compare(arguments, words):
             json.dump(out, file, indent=1)
             file.write("\n")
     if arguments.least is not None and worst.ratio < arguments.least:
-        say(f"compare_llama: {worst.ratio:.3f} is below {arguments.least}")
+        again = "" if worst.verdict == "yes" else "; the machine was not quiet: measure again, with more --max-rounds"
+        say(f"compare_llama: {worst.ratio:.3f} is below {arguments.least}{again}")
         return 1
     return 0
 
