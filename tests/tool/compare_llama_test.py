@@ -126,7 +126,7 @@ class Tables(unittest.TestCase):
 
 
 # An engine of known speed, which answers as the program it is called as. Its settings lie beside it.
-ENGINE = '''#!%s
+ENGINE = '''#!%s -SE
 import json, os, sys
 name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
 with open(os.path.join(os.path.dirname(sys.argv[0]), "settings.json")) as file:
@@ -200,13 +200,13 @@ class Program(unittest.TestCase):
         return code, out.getvalue(), err.getvalue()
 
     def both(self, **llama):
-        """Options for a kvc of 200 tokens a second and a llama.cpp of 50, or 100 with flash attention."""
+        """Options for a kvc of 200 tokens a second and a llama.cpp of 50, or 100 with flash attention; one cell."""
         kvc = self.engine("kvc", ["kvc"], rate=200, tells=True)
         self.engine("peer/bin", compare_llama.LLAMA_PROGRAMS, **{"rate": {"off": 50, "on": 100}, **llama})
-        return ["--kvc", kvc, "--peer", self.path("peer"), "--rounds", "2"]
+        return ["--kvc", kvc, "--peer", self.path("peer"), "--rounds", "2", "--cells", "decode-0"]
 
     def test_beside_llama(self):
-        words = self.both()
+        words = self.both()[:-2]
         code, out, err = self.compare(*words, "--small", self.model, "--json", self.path("out.json"), self.model)
         self.assertEqual(code, 0, err)
         for cell in compare_llama.CELLS:
@@ -272,16 +272,15 @@ class Program(unittest.TestCase):
             self.assertEqual(len(re.findall(rf"\| {cell.name} \| 98.0 [^|]*\| build [12] \|", out)), 2, out)
         self.assertIn("Worst ratio of bests: 0.980", out)
         self.assertIn("build 2: " + older, err)
-        code, _, err = self.compare("--kvc", older, "--against", old, "--rounds", "1")
+        code, _, err = self.compare("--kvc", older, "--against", old, "--rounds", "1", "--cells", "decode-900")
         self.assertEqual(code, 1)
         self.assertIn("below 0.98; the machine was not quiet: measure again", err)
 
     def test_every_build_converts_for_itself_and_only_once(self):
         builds = [self.engine(name, ["kvc"], rate=1) for name in ("new", "old")]
         for _ in range(2):
-            self.assertEqual(
-                self.compare("--kvc", builds[0], "--against", builds[1], "--rounds", "1", self.model)[0], 0
-            )
+            words = ["--kvc", builds[0], "--against", builds[1], "--rounds", "1", "--cells", "decode-0"]
+            self.assertEqual(self.compare(*words, self.model)[0], 0)
         for name in ("new", "old"):
             self.assertEqual(len([call for call in self.calls(name) if self.model in call]), 1)
 
@@ -326,13 +325,12 @@ class Program(unittest.TestCase):
     def test_the_kvc_program_beside_itself(self):
         if KVC is None:
             self.skipTest("no kvc program given")
-        code, out, err = self.compare(
-            "--kvc", KVC, "--against", KVC, "--rounds", "1", "--least", "0", "--threads", "1", "--json", self.path("j")
-        )
+        words = ["--kvc", KVC, "--against", KVC, "--rounds", "1", "--least", "0", "--threads", "1"]
+        code, out, err = self.compare(*words, "--cells", "prefill-900,decode-900-cokv", "--json", self.path("j"))
         self.assertEqual(code, 0, err)
         with open(self.path("j"), encoding="utf-8") as file:
             written = json.load(file)
-        self.assertEqual([cell["cell"] for cell in written["cells"]], [c.name for c in compare_llama.RECALL_CELLS])
+        self.assertEqual([cell["cell"] for cell in written["cells"]], ["prefill-900", "decode-900-cokv"])
         self.assertGreater(written["checks"][0]["tokens_equal"], 3)
         self.assertIn("| recall | decode-900-cokv |", out)
 
