@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Reads every #include of ours against the table of layers: includes point downward only, by full path, and a library
-is included only where it belongs. Usage: check_layers.py [SOURCE_DIR]"""
+is included only where it belongs. And every name: no file of lib/ but a method's own names that method, and no device an
+architecture. Usage: check_layers.py [SOURCE_DIR]"""
 import os
 import re
 import sys
@@ -81,9 +82,38 @@ def check_include(root, path, kind, name):
     return None
 
 
+# Parts of lib/ that may name compression methods: their own files, and the lists of them.
+METHOD_FILES = re.compile(r"lib/compress/(methods|scorers|allocators|reducers)/|lib/compress/(methods|scorers|allocators|"
+                          r"reducers)\.(h|list)|lib/compress/options\.list")
+STRING_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/', re.S)
+
+
+def method_names(root):
+    """The methods, and the rows of their parts, that code outside their own files must not ask for."""
+    rows = set()
+    for part in ("methods", "scorers", "allocators", "reducers"):
+        folder = os.path.join(root, "lib/compress", part)
+        for name in os.listdir(folder):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                rows |= set(re.findall(r"constexpr (?:Method|Scorer|Allocator|Reducer) (k\w+)", file.read()))
+    return rows
+
+
+def check_names(path, text, rows):
+    if not path.startswith("lib/") or METHOD_FILES.match(path):
+        return
+    code = STRING_OR_COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m.group(0)), text)
+    for n, line in enumerate(code.split("\n"), 1):
+        for name in re.findall(r"\bk[A-Z]\w*", line):
+            if name in rows:
+                yield f"{path}:{n}: {name}: only a method's own files, and the lists, name it"
+    if path.startswith("lib/ops/") and re.search(r"\b(llama|qwen|gemma|mistral|phi)\w*", code, re.I):
+        yield f"{path}: a device names an architecture"
+
+
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-    n_files, problems = 0, []
+    n_files, problems, rows = 0, [], method_names(root)
     for top in sorted({folder.split("/")[0] for folder in LAYERS}):
         for folder, _, names in os.walk(os.path.join(root, top)):
             for file_name in sorted(names):
@@ -92,11 +122,13 @@ def main():
                     continue
                 n_files += 1
                 with open(os.path.join(root, path), encoding="utf-8") as file:
-                    for number, line in enumerate(file, 1):
-                        found = INCLUDE.match(line)
-                        problem = check_include(root, path, *found.groups()) if found else None
-                        if problem:
-                            problems.append(f"{path}:{number}: {problem}")
+                    text = file.read()
+                for number, line in enumerate(text.split("\n"), 1):
+                    found = INCLUDE.match(line)
+                    problem = check_include(root, path, *found.groups()) if found else None
+                    if problem:
+                        problems.append(f"{path}:{number}: {problem}")
+                problems += check_names(path, text, rows)
     for problem in problems:
         print(problem)
     print(f"layers: {n_files} files, {len(problems)} problems")

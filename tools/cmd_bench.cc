@@ -1,5 +1,7 @@
 // kvc bench: prefill and decode speed of one policy, beside the memory bandwidth this machine gives in the
 // same run.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -62,6 +64,17 @@ double ReadBandwidth(int32_t n_threads) {
   return std::find(sums.begin(), sums.end(), 0) == sums.end() ? best : 0;
 }
 
+// What the process has had in memory at most, mapped files included.
+int64_t ProcessBytesPeak() {
+  rusage usage{};
+  if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
+#ifdef __APPLE__
+  return usage.ru_maxrss;
+#else
+  return int64_t{usage.ru_maxrss} * 1024;
+#endif
+}
+
 // Weights a step reads: all but the embedding matrix where the output head is another one.
 int64_t WeightBytesPerStep(const Model& model) {
   int64_t embedding = 0;
@@ -90,10 +103,17 @@ TokenList SyntheticTokens(int32_t n, int32_t vocab_size) {
 struct Measured {
   double prefill_seconds = 0, compress_seconds = 0, first_token_seconds = 0, cache_bytes_mean = 0;
   std::vector<double> steps;  // seconds each
+  int64_t slots_fed = 0;      // by the steps, over all heads
   kvc_session_stats stats{};
 };
 
-// Depth tokens, then the measured prompt, then steps. A stop token does not end it: the session is fed on.
+// One token of the answer. A stop token does not end it: another is put in its place.
+void StepOn(Session* session, int32_t instead) {
+  if (!session->Step().has_value()) session->Accept(instead);
+}
+
+// Depth tokens, then the measured prompt and the token that its logits give, then steps. A step feeds the
+// token before it to the network, so the first one that is measured is that after the first token.
 Measured MeasureOnce(const BenchOptions& options, Session* session, const TokenList& tokens) {
   Measured out;
   const auto prompt = tokens.begin() + options.depth;
@@ -102,17 +122,20 @@ Measured MeasureOnce(const BenchOptions& options, Session* session, const TokenL
   const Clock::time_point start = Clock::now();
   session->Prefill(TokenList(prompt, tokens.end()));
   out.prefill_seconds = SecondsSince(start);
-  const double bytes_first = static_cast<double>(session->Stats().cache_bytes);
+  const kvc_session_stats before = session->Stats();
+  if (options.gen > 0) {
+    StepOn(session, tokens.back());
+    out.first_token_seconds = SecondsSince(start);
+  }
   for (int32_t i = 0; i < options.gen; ++i) {
     const Clock::time_point step_start = Clock::now();
-    const bool token = session->Step().has_value();
+    StepOn(session, tokens.back());
     out.steps.push_back(SecondsSince(step_start));
-    if (i == 0) out.first_token_seconds = SecondsSince(start);
-    if (!token) session->Append({tokens.back()});
   }
   out.stats = session->Stats();
+  out.slots_fed = out.stats.n_slots_full - before.n_slots_full;
   out.compress_seconds = out.stats.compress_seconds - compressed_before;
-  out.cache_bytes_mean = (bytes_first + static_cast<double>(out.stats.cache_bytes)) / 2;
+  out.cache_bytes_mean = static_cast<double>(before.cache_bytes + out.stats.cache_bytes) / 2;
   return out;
 }
 
@@ -120,7 +143,7 @@ struct BenchResult {
   double prefill_seconds = 0, compress_seconds = 0, first_token_seconds = 0, step_seconds = 0,
          step_median = 0, cache_bytes_mean = 0;
   double bandwidth = 0;
-  int64_t bytes_per_step = 0;
+  int64_t bytes_per_step = 0, decode_passes = 0, process_bytes_peak = 0;
   kvc_session_stats stats{};
 };
 
@@ -147,12 +170,14 @@ BenchResult Measure(const BenchOptions& options, const Model& model, const Polic
     medians.push_back(Median(one.steps));
     result.cache_bytes_mean = one.cache_bytes_mean;
     result.stats = one.stats;
+    result.decode_passes = one.slots_fed / model.n_kv_heads_total();
   }
   result.prefill_seconds = Median(prefill);
   result.compress_seconds = Median(compress);
   result.first_token_seconds = Median(first);
   result.step_seconds = Median(step);
   result.step_median = Median(medians);
+  result.process_bytes_peak = ProcessBytesPeak();  // before the next line takes its buffer
   result.bandwidth = ReadBandwidth(ThreadsUsed(options.model));
   result.bytes_per_step = WeightBytesPerStep(model) + static_cast<int64_t>(result.cache_bytes_mean);
   return result;
@@ -169,6 +194,7 @@ Json ResultJson(const BenchOptions& options, const BenchResult& result, const Po
               {"cache_bytes_full", result.stats.cache_bytes_full},
               {"workspace_bytes", result.stats.workspace_bytes},
               {"weight_bytes", result.stats.weight_bytes},
+              {"process_bytes_peak", result.process_bytes_peak},
               {"bandwidth_fraction",
                decoded(Ratio(Ratio(static_cast<double>(result.bytes_per_step), result.step_seconds),
                              result.bandwidth))},
@@ -179,6 +205,7 @@ Json ResultJson(const BenchOptions& options, const BenchResult& result, const Po
               {"step_seconds_median", decoded(result.step_median)},
               {"n_prompt", options.prompt},
               {"n_gen", options.gen},
+              {"decode_passes", result.decode_passes},
               {"depth", options.depth},
               {"repeat", options.repeat},
               {"threads", ThreadsUsed(options.model)},
@@ -243,7 +270,7 @@ Action AddBench(CLI::App* app) {
     app->add_option(name, *value, help)->check(AtLeast(least))->capture_default_str()->type_name("N");
   };
   count("--prompt", &options->prompt, 1, "Tokens of the measured prompt");
-  count("--gen", &options->gen, 0, "Tokens to generate");
+  count("--gen", &options->gen, 0, "Tokens to generate after the prompt's first");
   count("--depth", &options->depth, 0, "Tokens in the session before the measured prompt");
   count("--repeat", &options->repeat, 1, "Repetitions; medians are reported");
   AddInput(app, "--tokens", &options->tokens, "Token ids from a JSON array instead of made-up ones");

@@ -182,6 +182,10 @@ std::optional<int32_t> Session::Step() {
   return token == KVC_TOKEN_NONE ? std::nullopt : std::optional<int32_t>(token);
 }
 
+void Session::Accept(int32_t token) {
+  Check(kvc_session_accept(handle_.get(), token), "cannot go on with the answer");
+}
+
 std::string Session::ReadText() {
   uint8_t buffer[4096];
   std::string text;

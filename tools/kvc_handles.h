@@ -77,6 +77,7 @@ class Session {
   void Prefill(const TokenList& tokens);
   void Append(const TokenList& tokens);
   std::optional<int32_t> Step();  // nothing: the answer is complete
+  void Accept(int32_t token);     // the answer goes on with this one
   std::string ReadText();
   void GetLogits(std::vector<float>* logits) const;  // [V]
   kvc_session_stats Stats() const;

@@ -98,12 +98,12 @@ Status KvCache::Widen(int32_t pages, int32_t books) {
       std::copy_n(list.data() + r * *stride, *stride, fresh.data() + r * wider);
     list = std::move(fresh);
     *stride = wider;
-    Point();
+    if (view_.len != nullptr) Point();  // also where the other list cannot grow; a new cache waits for both
     return {};
   };
   KVC_RETURN_IF_ERROR(widen(pages_, heads, &view_.page_stride, pages));
   KVC_RETURN_IF_ERROR(widen(books_, 2 * heads, &view_.book_stride, books));
-  Point();  // where neither grew, too
+  Point();
   return {};
 }
 

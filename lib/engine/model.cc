@@ -46,6 +46,7 @@ Status Model::Init() {
   Result<Weights> weights = Weights::Prepare(*file_, device_.get(), meter_.get());
   if (!weights.ok()) return weights.status();
   weights_ = std::move(weights.value());
+  if (file_->borrowed()) meter_->Give(weights_.replaced_bytes);  // what the caller has beside ours is the caller's
   overhead_bytes_ = meter_->used() - weight_bytes;
   std::vector<int32_t> rope_of_layer;
   ListRopes(config(), &ropes_, &rope_of_layer);

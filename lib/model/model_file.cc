@@ -48,9 +48,8 @@ class VerifiedFile final : public ModelFile {
   uint32_t version() const override { return header_.version; }
   int64_t file_bytes() const override { return n_bytes_; }
   int64_t weight_bytes() const override { return weight_bytes_; }
-  int64_t Drop(const TensorEntry& t) const override {
-    return file_.size() == 0 ? t.size : file_.Drop(t.offset, t.size);  // the caller's memory: not read any more
-  }
+  int64_t Drop(const TensorEntry& t) const override { return file_.Drop(t.offset, t.size); }
+  bool borrowed() const override { return file_.size() == 0; }
   bool weights_are_metered() const override { return file_.size() > 0 && !file_.mapped(); }
   const std::string& created_by() const override { return content_.created_by; }
   const std::string& source() const override { return content_.source; }

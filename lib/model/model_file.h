@@ -61,6 +61,8 @@ class ModelFile {
   // A tensor will not soon be read again: where the file is mapped its pages are given back to the system. Returns the
   // bytes that no longer take memory.
   virtual int64_t Drop(const TensorEntry& tensor) const = 0;
+  // Whether the file lies in the caller's memory.
+  virtual bool borrowed() const = 0;
   virtual bool weights_are_metered() const = 0;       // the whole file was read into memory, and charged
   virtual const std::string& created_by() const = 0;  // tool and version that wrote it
   virtual const std::string& source() const = 0;      // what it was converted from, for people

@@ -27,6 +27,7 @@ struct Place {
   Device* device;
   MemoryMeter* meter;
   PreparedMemory* memory;
+  int64_t* replaced_bytes;
 };
 
 // Prepares tensors of one layer; the first that is missing is remembered.
@@ -75,6 +76,7 @@ class Preparer {
   // What has a form of its own now is not read from the file again, and must not take memory twice.
   void Drop(const TensorEntry& tensor, MatrixUse use) const {
     if (place_.device->PreparedBytes({&tensor.weight, 1}, use) == 0) return;
+    *place_.replaced_bytes += tensor.size;
     const int64_t bytes = place_.file->Drop(tensor);
     if (place_.meter != nullptr) place_.meter->Give(bytes);
   }
@@ -132,7 +134,7 @@ Result<Weights> Weights::Prepare(const ModelFile& file, Device* device, MemoryMe
   const ModelConfig& config = file.config();
   const Tensors tensors(file);
   Weights w;
-  const Place place{&file, device, meter, &w.memory};
+  const Place place{&file, device, meter, &w.memory, &w.replaced_bytes};
   w.shape.hidden = config.hidden_size, w.shape.ffn = config.ffn_size, w.shape.vocab = config.vocab_size;
   w.shape.n_heads = config.n_heads, w.shape.n_kv_heads = config.n_kv_heads,
   w.shape.head_dim = config.head_dim;

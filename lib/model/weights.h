@@ -42,6 +42,7 @@ struct Weights {
   DevicePtr<const float> final_norm;
   std::vector<LayerMatrices> layers;
   PreparedMemory memory;
+  int64_t replaced_bytes = 0;  // of tensors of the file that are not read any more
 
   // Prepares every tensor of the file, one matrix at a time; device and meter outlive the result, and so does
   // the file, since what needs no other form stays there. meter: may be null; it has counted the file's

@@ -329,6 +329,38 @@ TEST(ToolRecall, BenchHasTheKeys) {
   EXPECT_GE(result["compress_seconds"].get<double>(), 0);
 }
 
+// A token generated after the first is one pass of the network: as many cached tokens as a prompt of that
+// length.
+TEST(ToolRecall, BenchTimesAsManyPassesAsItSays) {
+  const auto cache = [](int prompt, int gen) {
+    const Json result = KvcJson({"bench", KVC_RECALL, "--prompt", std::to_string(prompt), "--gen",
+                                 std::to_string(gen), "--repeat", "1", "--json"});
+    EXPECT_EQ(result["decode_passes"], gen);
+    return result["cache_bytes"].get<int64_t>();
+  };
+  EXPECT_EQ(cache(1, 64), cache(65, 0));  // a page holds 64
+  EXPECT_LT(cache(1, 63), cache(65, 0));
+}
+
+// Where the likely tokens are stop tokens, the steps still go through the network.
+TEST(ToolRecall, BenchGoesOnBehindStopTokens) {
+  const TemporaryFolder folder;
+  Json config = Json::parse(ReadWholeFile(KVC_SOURCE_DIR "/models/recall/config.json"));
+  config["eos_token_id"] = Json::array();
+  for (int id = 0; id < 1024; ++id) config["eos_token_id"].push_back(id);  // as many as a model may have
+  folder.Write("config.json", config.dump());
+  for (const std::string name : {"model.safetensors", "tokenizer.json", "tokenizer_config.json"})
+    folder.Write(name, ReadWholeFile(KVC_SOURCE_DIR "/models/recall/" + name));
+  const std::string model = folder.Path("stops.kvc");
+  const ProgramResult converted = RunKvc({"convert", folder.Path(""), model});
+  ASSERT_EQ(converted.exit_code, 0) << converted.err;
+  EXPECT_EQ(KvcJson({"run", model, "--prompt", "It was", "--json"})["tokens"], Json::array());
+  const Json prompt = KvcJson({"tokenize", model, "--text", "It was", "--bos", "--json"})["tokens"];
+  const Json result = KvcJson({"bench", model, "--tokens", folder.Write("prompt.json", prompt.dump()),
+                               "--gen", "64", "--repeat", "1", "--json"});
+  EXPECT_EQ(result["decode_passes"], 64);
+}
+
 TEST(ToolRecall, InterruptedRunEndsCleanlyWithTheTextSoFar) {
   const std::vector<std::string> arguments = {"run",          KVC_RECALL, "--prompt",  "It was",
                                               "--max-tokens", "100000",   "--context", "100000"};
