@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reads every #include of ours against the table of layers: includes point downward only, by full path, and a library
-is included only where it belongs. And every name: no file of lib/ but a method's own names that method, and no device an
-architecture. Usage: check_layers.py [SOURCE_DIR]"""
+is included only where it belongs. And every name: no file of lib/ but a method's own names that method, and no device
+names an architecture. Usage: check_layers.py [SOURCE_DIR]"""
 import os
 import re
 import sys
@@ -83,8 +83,7 @@ def check_include(root, path, kind, name):
 
 
 # Parts of lib/ that may name compression methods: their own files, and the lists of them.
-METHOD_FILES = re.compile(r"lib/compress/(methods|scorers|allocators|reducers)/|lib/compress/(methods|scorers|allocators|"
-                          r"reducers)\.(h|list)|lib/compress/options\.list")
+METHOD_FILES = re.compile(r"lib/compress/((methods|scorers|allocators|reducers)(/|\.h|\.list)|options\.list)")
 STRING_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/', re.S)
 
 
@@ -107,7 +106,7 @@ def check_names(path, text, rows):
         for name in re.findall(r"\bk[A-Z]\w*", line):
             if name in rows:
                 yield f"{path}:{n}: {name}: only a method's own files, and the lists, name it"
-    if path.startswith("lib/ops/") and re.search(r"\b(llama|qwen|gemma|mistral|phi)\w*", code, re.I):
+    if re.match(r"lib/ops/(cpu|ref)/|cuda/", path) and re.search(r"llama|qwen|gemma|mistral|phi\d", code, re.I):
         yield f"{path}: a device names an architecture"
 
 

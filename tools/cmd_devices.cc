@@ -40,7 +40,8 @@ int Devices(const DevicesOptions& options) {
     const double speed = device.value("bytes_per_second", 0.0);
     table.AddRow({device["name"].get<std::string>(), device["summary"].get<std::string>(),
                   device[here ? "description" : "reason"].get<std::string>(),
-                  here ? Names(device["instruction_sets"]) : "", speed > 0 ? Format("%.1f GB/s", speed / 1e9) : ""});
+                  here ? Names(device["instruction_sets"]) : "",
+                  speed > 0 ? Format("%.1f GB/s", speed / 1e9) : ""});
   }
   Print(table.Text());
   return kExitGood;
@@ -51,7 +52,8 @@ int Devices(const DevicesOptions& options) {
 Action AddDevices(CLI::App* app) {
   const auto options = std::make_shared<DevicesOptions>();
   app->add_flag("--json", options->json, "one JSON list");
-  app->add_flag("--measure,!--no-measure", options->measure, "measure how fast memory is read (up to a second)");
+  app->add_flag("--measure,!--no-measure", options->measure,
+                "measure how fast memory is read (up to a second)");
   return [options](Signals*) { return Devices(*options); };
 }
 

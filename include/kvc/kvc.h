@@ -213,9 +213,9 @@ KVC_API kvc_status  kvc_session_set_sampling(kvc_session *session, const kvc_sam
  * cannot be: a session twice (KVC_E_BUSY) or of another model.  [sess] each */
 KVC_API kvc_status  kvc_batch_step(kvc_session *const *sessions, int32_t n, const kvc_batch_params *params,
                                    int32_t *out_tokens, kvc_status *out_statuses);
-/* The same for samplers of your own: logits [n, V] instead of tokens, to choose from and kvc_session_accept. cap_logits:
- * n * V or more. out_tokens [n]: KVC_TOKEN_READING where a prompt is still being read (its row is not written), else
- * KVC_TOKEN_NONE.  [sess] each */
+/* The same for samplers of your own: logits [n, V] instead of tokens, to choose from and kvc_session_accept.
+ * cap_logits: n * V or more. out_tokens [n]: KVC_TOKEN_READING where a prompt is still being read (its row is not
+ * written), else KVC_TOKEN_NONE.  [sess] each */
 KVC_API kvc_status  kvc_batch_logits(kvc_session *const *sessions, int32_t n, const kvc_batch_params *params,
                                      float *logits, int64_t cap_logits, int32_t *out_tokens, kvc_status *out_statuses);
 /* Moves out text that is complete UTF-8; the bytes of a split character wait inside. KVC_E_BUFFER_TOO_SMALL: not even

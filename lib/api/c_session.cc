@@ -166,7 +166,8 @@ kvc_status kvc_session_append(kvc_session* session, const int32_t* tokens, int32
   return kvc::PrefillOrAppend(session, tokens, n_tokens, false);
 }
 
-kvc_status kvc_session_enqueue(kvc_session* session, const int32_t* tokens, int32_t n_tokens, int32_t compress) {
+kvc_status kvc_session_enqueue(kvc_session* session, const int32_t* tokens, int32_t n_tokens,
+                               int32_t compress) {
   return GuardSession(session, [&](Session& s) -> Status {
     kvc::Span<const int32_t> span;
     KVC_RETURN_IF_ERROR(kvc::ReadTokens(tokens, n_tokens, &span));

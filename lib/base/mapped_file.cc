@@ -69,12 +69,14 @@ Result<MappedFile> MappedFile::FromFd(int fd, int64_t offset, int64_t n_bytes, c
 
 int64_t MappedFile::Drop(int64_t offset, int64_t n_bytes) const {
   if (data_ == nullptr) return 0;
-  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE)), start = reinterpret_cast<uintptr_t>(data_ + offset),
-             begin = (start + page - 1) / page * page, end = (start + static_cast<uintptr_t>(n_bytes)) / page * page;
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE)),
+             start = reinterpret_cast<uintptr_t>(data_ + offset), begin = (start + page - 1) / page * page,
+             end = (start + static_cast<uintptr_t>(n_bytes)) / page * page;
   if (begin >= end) return 0;
   // Whole pages of the mapping, or of the buffer: none of them holds anything else.
-  return ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED) == 0 ? static_cast<int64_t>(end - begin)
-                                                                                    : 0;
+  return ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED) == 0
+             ? static_cast<int64_t>(end - begin)
+             : 0;
 }
 
 Status MappedFile::Read(int fd, int64_t offset, const std::string& name, MemoryMeter* meter) {

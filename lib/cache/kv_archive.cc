@@ -1,4 +1,5 @@
-// A cache to a file and back, page by page as it lies in memory, so that a restored session continues bit-identically.
+// A cache to a file and back, page by page as it lies in memory, so that a restored session continues
+// bit-identically.
 #include <algorithm>
 
 #include "lib/base/archive.h"
@@ -50,7 +51,8 @@ Status KvCache::CheckLengths(int32_t head, bool turns_keys) const {
   const HeadFormat& format = layout_->heads[static_cast<size_t>(head)];
   const int64_t most = kMaxPages * layout_->page_slots;
   bool good = view_.len[head] >= 0 && view_.len[head] < most && view_.rotated[head] <= 1;
-  good = good && (view_.rotated[head] != 0 ? layout_->main(head).coding != EntryCoding::kCodebook : turns_keys);
+  good =
+      good && (view_.rotated[head] != 0 ? layout_->main(head).coding != EntryCoding::kCodebook : turns_keys);
   if (view_.ring != nullptr) {
     const int32_t *ring = view_.ring + head * kRingFields, slots = layout_->ring_slots(head);
     // A full ring settles at once, so it is never found full.
@@ -63,8 +65,8 @@ Status KvCache::CheckLengths(int32_t head, bool turns_keys) const {
   return good ? Status() : Damaged();
 }
 
-// What was read must be a cache this code could have written: positions, ranks and references are used later without
-// another look.
+// What was read must be a cache this code could have written: positions, ranks and references are used later
+// without another look.
 Status KvCache::CheckHead(Stream* stream, int32_t head, int32_t n_tokens, int32_t changed_at) {
   const int32_t n = Len(head);
   std::vector<int32_t> positions;
@@ -73,7 +75,8 @@ Status KvCache::CheckHead(Stream* stream, int32_t head, int32_t n_tokens, int32_
   for (size_t i = 0; good && i < positions.size(); ++i)
     good = positions[i] > (i == 0 ? -1 : positions[i - 1]) && positions[i] < n_tokens;
   // What came since the last change is there.
-  good = good && positions.end() - std::lower_bound(positions.begin(), positions.end(), changed_at) == n_tokens - changed_at;
+  good = good && positions.end() - std::lower_bound(positions.begin(), positions.end(), changed_at) ==
+                     n_tokens - changed_at;
   std::vector<uint8_t> page, ranks_seen(static_cast<size_t>(n), 0);
   int32_t last = -1;
   for (int kind = 0; good && kind < 2; ++kind) {
@@ -87,7 +90,8 @@ Status KvCache::CheckHead(Stream* stream, int32_t head, int32_t n_tokens, int32_
       const int32_t slot = kind == 0 ? i : (ring[kRingStart] + i) % f.slots;
       if (i == 0 || (kind == 0 && slot % f.slots == 0)) {
         KVC_RETURN_IF_ERROR(arenas_->device()->Read(
-            stream, Arena(format).At(PageAt({head, kind, kind == 0 ? slot / f.slots : 0, format, false})), page.data(), f.bytes));
+            stream, Arena(format).At(PageAt({head, kind, kind == 0 ? slot / f.slots : 0, format, false})),
+            page.data(), f.bytes));
       }
       const int64_t at = slot % f.slots;
       const auto number = [&](int64_t offset) {
@@ -105,7 +109,8 @@ Status KvCache::CheckHead(Stream* stream, int32_t head, int32_t n_tokens, int32_
         good = rank >= 0 && rank < n && ranks_seen[static_cast<size_t>(rank)]++ == 0;
       }
       for (int which = 0; good && f.coding == EntryCoding::kCodebook && which < 2; ++which) {
-        const int32_t ref = number((which == 0 ? f.keys : f.values) + at * static_cast<int64_t>(sizeof(CodedVector)));
+        const int32_t ref =
+            number((which == 0 ? f.keys : f.values) + at * static_cast<int64_t>(sizeof(CodedVector)));
         good = ref >= 0 && ref < view_.book_len[2 * layout_->book_owner(head) + which];
       }
     }
@@ -135,16 +140,19 @@ Status KvCache::ArchiveHead(Archive& archive, Stream* stream, int32_t head, bool
 Status KvCache::SaveTo(ArchiveWriter& archive, Stream* stream) {
   uint8_t scattered = scattered_ ? 1 : 0;
   KVC_RETURN_IF_ERROR(ArchiveValue(archive, scattered));
-  for (int32_t i = 0; i < layout_->n_heads_total(); ++i) KVC_RETURN_IF_ERROR(ArchiveHead(archive, stream, i, true));
+  for (int32_t i = 0; i < layout_->n_heads_total(); ++i)
+    KVC_RETURN_IF_ERROR(ArchiveHead(archive, stream, i, true));
   return {};
 }
 
-Status KvCache::RestoreFrom(ArchiveReader& archive, Stream* stream, int32_t n_tokens, int32_t changed_at, bool turns_keys) {
+Status KvCache::RestoreFrom(ArchiveReader& archive, Stream* stream, int32_t n_tokens, int32_t changed_at,
+                            bool turns_keys) {
   Clear();
   uint8_t scattered = 0;
   KVC_RETURN_IF_ERROR(ArchiveValue(archive, scattered));
   scattered_ = scattered != 0;  // CheckHead looks where it is said that slots are in order
-  for (int32_t i = 0; i < layout_->n_heads_total(); ++i) KVC_RETURN_IF_ERROR(ArchiveHead(archive, stream, i, turns_keys));
+  for (int32_t i = 0; i < layout_->n_heads_total(); ++i)
+    KVC_RETURN_IF_ERROR(ArchiveHead(archive, stream, i, turns_keys));
   for (int32_t i = 0; i < layout_->n_heads_total(); ++i)
     KVC_RETURN_IF_ERROR(CheckHead(stream, i, n_tokens, changed_at));
   return {};

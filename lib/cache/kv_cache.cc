@@ -7,8 +7,8 @@ namespace {
 
 constexpr int32_t kFirstPages = 2;  // room in a head's list of pages at first
 
-// Entries that leave the ring before n more are in it, `settle` at a time, of which the first fill a block that has
-// `filled` already.
+// Entries that leave the ring before n more are in it, `settle` at a time, of which the first fill a block
+// that has `filled` already.
 int32_t Leaving(int32_t ring_len, int32_t ring_slots, int32_t settle, int32_t filled, int32_t n) {
   const int32_t over = ring_len + n - ring_slots;
   return over < 0 ? 0 : ((over + filled) / settle + 1) * settle - filled;
@@ -36,7 +36,8 @@ int32_t MainAfterStore(const CacheLayout& layout, int32_t head, int32_t n) {
 }
 
 int64_t HeadBytes(const CacheLayout& layout, int32_t head, int32_t n) {
-  const int64_t slots = layout.page_slots, pages = (int64_t{MainAfterStore(layout, head, n)} + slots - 1) / slots;
+  const int64_t slots = layout.page_slots,
+                pages = (int64_t{MainAfterStore(layout, head, n)} + slots - 1) / slots;
   int64_t bytes = pages * PageBytes(layout, head) + RingBytes(layout, head);
   if (layout.main(head).coding == EntryCoding::kCodebook) bytes += 2 * pages * DirectionBytes(layout);
   return bytes;
@@ -50,15 +51,18 @@ KvCache::KvCache(std::shared_ptr<const CacheLayout> layout, PageArenas* arenas)
     arenas_of_.push_back(arenas_->Of(f.bytes));
     bases_.push_back(arenas_of_.back()->base());
   }
-  for (int32_t i = 0; i < layout_->n_heads_total(); ++i) ring_slots_ = std::max(ring_slots_, layout_->ring_slots(i));
+  for (int32_t i = 0; i < layout_->n_heads_total(); ++i)
+    ring_slots_ = std::max(ring_slots_, layout_->ring_slots(i));
   taken_.resize(layout_->formats.size());
   wanted_.resize(layout_->formats.size());
 }
 
-Result<std::unique_ptr<KvCache>> KvCache::Create(std::shared_ptr<const CacheLayout> layout, PageArenas* arenas) {
+Result<std::unique_ptr<KvCache>> KvCache::Create(std::shared_ptr<const CacheLayout> layout,
+                                                 PageArenas* arenas) {
   std::unique_ptr<KvCache> cache(new KvCache(std::move(layout), arenas));
   const int64_t heads = cache->layout_->n_heads_total();
-  KVC_RETURN_IF_ERROR(cache->lengths_.Allocate(cache->meter(), heads * (1 + kRingFields + 2 + 1 + 2), "records of the KV cache"));
+  KVC_RETURN_IF_ERROR(cache->lengths_.Allocate(cache->meter(), heads * (1 + kRingFields + 2 + 1 + 2),
+                                               "records of the KV cache"));
   KVC_RETURN_IF_ERROR(cache->rotated_.Allocate(cache->meter(), heads, "records of the KV cache"));
   KVC_RETURN_IF_ERROR(cache->Widen(kFirstPages, cache->layout_->directions >= 0 ? kFirstPages : 0));
   if (cache->meter()->counting()) return cache;
@@ -205,7 +209,9 @@ int64_t KvCache::LayerBytes(int32_t layer) const {
   return bytes;
 }
 
-int64_t KvCache::record_bytes() const { return pages_.bytes() + books_.bytes() + lengths_.bytes() + rotated_.bytes(); }
+int64_t KvCache::record_bytes() const {
+  return pages_.bytes() + books_.bytes() + lengths_.bytes() + rotated_.bytes();
+}
 
 // ---- room ----
 
@@ -224,15 +230,18 @@ KvCache::Needs KvCache::NeedsOf(int32_t head, int32_t n, bool writes_all) const 
   const int32_t ring_len = RingLen(view_, head), main = view_.len[head];
   // Blocks of keys are filled up: after a rewind main may end within one.
   const int32_t filled = layout_->main(head).coding == EntryCoding::kKeyChannels ? main % format.settle : 0,
-                leaving = has_ring ? Leaving(ring_len, layout_->ring_slots(head), format.settle, filled, n) : n;
+                leaving =
+                    has_ring ? Leaving(ring_len, layout_->ring_slots(head), format.settle, filled, n) : n;
   Needs needs{};
   needs.pages[0] = PagesFor(main + leaving);
-  // Where entries will be stored next, though perhaps not by these n: whoever has room for more steps looks no further.
+  // Where entries will be stored next, though perhaps not by these n: whoever has room for more steps looks
+  // no further.
   needs.first_written[0] = writes_all ? 0 : main / layout_->page_slots;
   needs.pages[1] = has_ring;
   if (view_.book_len == nullptr) return needs;
   for (int which = 0; which < 2; ++which) {
-    // Every vector that settles may bring a direction of its own; books may be shared by heads that settle at once.
+    // Every vector that settles may bring a direction of its own; books may be shared by heads that settle at
+    // once.
     const int32_t len = view_.book_len[2 * head + which];
     int32_t coming = leaving;
     if (layout_->layer_books) coming = layout_->book_owner(head) == head ? leaving * layout_->n_kv_heads : 0;
@@ -247,7 +256,8 @@ int32_t& KvCache::PageAt(const PageSlot& s) const {
   return List(s.head, s.kind).ids[s.index];
 }
 
-// Pages for the heads [first, end): what is missing is taken, what is shared and will be written is copied. Strong.
+// Pages for the heads [first, end): what is missing is taken, what is shared and will be written is copied.
+// Strong.
 Status KvCache::EnsureHeads(Stream* stream, int32_t first, int32_t end, int32_t n, bool writes_all) {
   int32_t widest = 0, widest_book = 0;
   work_.clear(), copies_.clear();
@@ -291,7 +301,9 @@ Status KvCache::EnsureHeads(Stream* stream, int32_t first, int32_t end, int32_t 
     const PageSlot& slot = work_[i];
     const size_t format = static_cast<size_t>(slot.format);
     const int32_t fresh = taken_[format][static_cast<size_t>(wanted_[format]++)];
-    if (slot.copied) copies_.push_back({Arena(slot.format).At(fresh), Arena(slot.format).At(PageAt(slot)), Arena(slot.format).page_bytes()});
+    if (slot.copied)
+      copies_.push_back({Arena(slot.format).At(fresh), Arena(slot.format).At(PageAt(slot)),
+                         Arena(slot.format).page_bytes()});
   }
   if (status.ok()) status = arenas_->device()->Copy(stream, {copies_.data(), copies_.size()});
   KVC_RETURN_IF_ERROR(status);
@@ -318,7 +330,9 @@ Status KvCache::EnsureSteps(Stream* stream, int32_t n, bool writes_all) {
   for (int32_t i = 0; i < layout_->n_heads_total() && room > n; ++i) {
     while (room > n) {
       const Needs needs = NeedsOf(i, room, false);
-      if (needs.pages[0] <= n_pages_[i] && needs.pages[2] <= n_books_[2 * i] && needs.pages[3] <= n_books_[2 * i + 1]) break;
+      if (needs.pages[0] <= n_pages_[i] && needs.pages[2] <= n_books_[2 * i] &&
+          needs.pages[3] <= n_books_[2 * i + 1])
+        break;
       --room;
     }
   }

@@ -1,6 +1,6 @@
-// The compressed KV cache of one session: every KV head of every layer has its own entries, in pages of its own. What
-// lives here are records (lib/ops/cache_ops.h): page numbers and lengths. Nothing is masked: what is dropped is
-// overwritten, or its page is given back.
+// The compressed KV cache of one session: every KV head of every layer has its own entries, in pages of its
+// own. What lives here are records (lib/ops/cache_ops.h): page numbers and lengths. Nothing is masked: what
+// is dropped is overwritten, or its page is given back.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -18,14 +18,15 @@ class ArchiveWriter;
 int64_t PageBytes(const CacheLayout& layout, int32_t head);  // of one page of main
 int64_t RingBytes(const CacheLayout& layout, int32_t head);  // 0: no ring
 int64_t DirectionBytes(const CacheLayout& layout);           // of one page of directions, 0: no codebooks
-// Of n entries that Store wrote, how many are in main; and what they take, codebooks as if no two vectors shared a
-// direction.
+// Of n entries that Store wrote, how many are in main; and what they take, codebooks as if no two vectors
+// shared a direction.
 int32_t MainAfterStore(const CacheLayout& layout, int32_t head, int32_t n);
 int64_t HeadBytes(const CacheLayout& layout, int32_t head, int32_t n);
 
 class KvCache {
  public:
-  static Result<std::unique_ptr<KvCache>> Create(std::shared_ptr<const CacheLayout> layout, PageArenas* arenas);
+  static Result<std::unique_ptr<KvCache>> Create(std::shared_ptr<const CacheLayout> layout,
+                                                 PageArenas* arenas);
   ~KvCache();
   // The same entries; pages are shared until one of the caches writes.
   Result<std::unique_ptr<KvCache>> Fork();
@@ -43,17 +44,17 @@ class KvCache {
   bool HasRings() const { return ring_slots_ > 0; }
   int64_t bytes() const { return bytes_; }  // of the pages this cache refers to, shared ones included
   int64_t LayerBytes(int32_t layer) const;
-  int64_t record_bytes() const;             // of the records themselves
+  int64_t record_bytes() const;  // of the records themselves
   bool rotated(int32_t head) const { return view_.rotated[head] != 0; }
   void set_rotated(int32_t head, bool on) { view_.rotated[head] = on ? 1 : 0; }
 
   // ---- steps ----
-  // Makes sure that n more tokens can be appended to every head without failing: pages are there and nobody else's.
-  // writes_all: a step may write every entry (side values, evictions), not only the newest. Costs nothing for as many
-  // steps as pages have room.
+  // Makes sure that n more tokens can be appended to every head without failing: pages are there and nobody
+  // else's. writes_all: a step may write every entry (side values, evictions), not only the newest. Costs
+  // nothing for as many steps as pages have room.
   Status EnsureSteps(Stream* stream, int32_t n, bool writes_all);
-  // n tokens were appended. scattered: entries were removed, so slots are out of order; several: more of them than came,
-  // so that pages may have become free.
+  // n tokens were appended. scattered: entries were removed, so slots are out of order; several: more of them
+  // than came, so that pages may have become free.
   void Stepped(int32_t n, bool scattered, bool several);
   // Removes the entries of positions >= n_tokens. Strong: on failure nothing changed.
   Status RewindTo(Stream* stream, int32_t n_tokens);
@@ -73,18 +74,19 @@ class KvCache {
     DevicePtr<const uint8_t> marks;  // [G, stride], null: all
     DevicePtr<const uint32_t> seen;  // null: all see all
     int64_t stride;
-    const int32_t* kept;             // [G] how many are marked
+    const int32_t* kept;  // [G] how many are marked
   };
   Status Store(Stream* stream, const StoreSpec& spec, DeviceBuffer<uint8_t>* scratch);
   // Appends the entries [first[g], len) of every head.
   Status AppendFrom(Stream* stream, int32_t layer, const LayerBuffers& kv, const KeyTurning& turning,
                     const int32_t* first, DeviceBuffer<uint8_t>* scratch);
 
-  // The whole cache as bytes. RestoreFrom trusts nothing: kBadModel when the parts do not fit together, this cache's
-  // layout, or a sequence of n_tokens of which every head has all from `changed_at` on.
+  // The whole cache as bytes. RestoreFrom trusts nothing: kBadModel when the parts do not fit together, this
+  // cache's layout, or a sequence of n_tokens of which every head has all from `changed_at` on.
   Status SaveTo(ArchiveWriter& archive, Stream* stream);
   // turns_keys: keys may be without rotation.
-  Status RestoreFrom(ArchiveReader& archive, Stream* stream, int32_t n_tokens, int32_t changed_at, bool turns_keys);
+  Status RestoreFrom(ArchiveReader& archive, Stream* stream, int32_t n_tokens, int32_t changed_at,
+                     bool turns_keys);
 
  private:
   KvCache(std::shared_ptr<const CacheLayout> layout, PageArenas* arenas);
@@ -98,7 +100,9 @@ class KvCache {
   PageList List(int32_t head, int kind) const;
   int32_t FormatOf(int32_t head, int kind) const;
   PageArena& Arena(int32_t format) const { return *arenas_of_[static_cast<size_t>(format)]; }
-  int32_t PagesFor(int32_t entries) const { return (entries + layout_->page_slots - 1) / layout_->page_slots; }
+  int32_t PagesFor(int32_t entries) const {
+    return (entries + layout_->page_slots - 1) / layout_->page_slots;
+  }
   // A place in one of the lists; copied: there is a page, which is shared.
   struct PageSlot {
     int32_t head;
@@ -107,7 +111,8 @@ class KvCache {
     bool copied;
   };
   int32_t& PageAt(const PageSlot& slot) const;
-  // Pages a head needs before n more entries come, [kind]; of those it has, which will be written: from first[kind] on.
+  // Pages a head needs before n more entries come, [kind]; of those it has, which will be written: from
+  // first[kind] on.
   struct Needs {
     int32_t pages[kKinds];
     int32_t first_written[kKinds];
@@ -132,13 +137,14 @@ class KvCache {
   PageArenas* const arenas_;
   std::vector<std::shared_ptr<PageArena>> arenas_of_;  // [formats]
   std::vector<DeviceBytes> bases_;                     // [formats]
-  Buffer<int32_t> pages_, books_, lengths_;  // the arrays of the view; lengths_: len, ring, book_len, and page counts
+  Buffer<int32_t> pages_, books_,
+      lengths_;  // the arrays of the view; lengths_: len, ring, book_len, and page counts
   Buffer<uint8_t> rotated_;
-  int32_t *n_pages_ = nullptr, *n_books_ = nullptr;    // [L * G]; [L * G, 2]
+  int32_t *n_pages_ = nullptr, *n_books_ = nullptr;  // [L * G]; [L * G, 2]
   CacheView view_;
   int32_t ring_slots_ = 0;
   int64_t bytes_ = 0;
-  int32_t ready_ = 0;      // steps that EnsureSteps need not look at
+  int32_t ready_ = 0;  // steps that EnsureSteps need not look at
   bool ready_all_ = false, scattered_ = false;
   // Scratch of EnsureHeads: pages to be had, per format.
   std::vector<std::vector<int32_t>> taken_;

@@ -10,7 +10,9 @@ namespace {
 class TakenPages {
  public:
   explicit TakenPages(PageArena* arena) : arena_(arena) {}
-  TakenPages(TakenPages&& o) noexcept : arena_(o.arena_), ids_(std::move(o.ids_)), used_(o.used_) { o.ids_.clear(); }
+  TakenPages(TakenPages&& o) noexcept : arena_(o.arena_), ids_(std::move(o.ids_)), used_(o.used_) {
+    o.ids_.clear();
+  }
   ~TakenPages() {
     if (used_ < ids_.size()) arena_->Release(ids_.data() + used_, ids_.size() - used_);
   }
@@ -35,7 +37,8 @@ struct HeadRecords {
 // What one layer's heads held, put back unless the new content holds.
 class KvCache::Replacement {
  public:
-  Replacement(KvCache* cache, int32_t layer) : c_(cache), first_(layer * cache->layout_->n_kv_heads), bytes_(cache->bytes_) {
+  Replacement(KvCache* cache, int32_t layer)
+      : c_(cache), first_(layer * cache->layout_->n_kv_heads), bytes_(cache->bytes_) {
     for (int32_t i = first_; i < end(); ++i) {
       HeadRecords r{};
       r.len = c_->view_.len[i], r.rotated = c_->view_.rotated[i];
@@ -105,8 +108,8 @@ Status KvCache::Store(Stream* stream, const StoreSpec& spec, DeviceBuffer<uint8_
   KVC_RETURN_IF_ERROR(scratch->Reserve(memory, device->CodeBytes(*layout_, n_codes), "codes of one layer"));
   std::vector<int32_t> directions(2 * static_cast<size_t>(g), 0);
   if (layout_->directions >= 0) {
-    KVC_RETURN_IF_ERROR(device->CodeLayer(stream, {layout_.get(), spec.layer, from, spec.turning, spec.marks, spec.stride,
-                                                   scratch->raw(), n_codes, directions.data()}));
+    KVC_RETURN_IF_ERROR(device->CodeLayer(stream, {layout_.get(), spec.layer, from, spec.turning, spec.marks,
+                                                   spec.stride, scratch->raw(), n_codes, directions.data()}));
   }
   // Pages of the new content, before anything changes.
   std::vector<TakenPages> taken;
@@ -150,8 +153,8 @@ Status KvCache::Store(Stream* stream, const StoreSpec& spec, DeviceBuffer<uint8_
       fill(2 + which, PagesFor(view_.book_len[2 * head + which]));
     }
   }
-  KVC_RETURN_IF_ERROR(device->StoreLayer(stream, {&view_, spec.layer, from, spec.turning, spec.marks, spec.seen,
-                                                  spec.stride, scratch->raw(), n_codes}));
+  KVC_RETURN_IF_ERROR(device->StoreLayer(stream, {&view_, spec.layer, from, spec.turning, spec.marks,
+                                                  spec.seen, spec.stride, scratch->raw(), n_codes}));
   replacement.Keep();
   ready_ = 0;
   return {};
@@ -163,10 +166,11 @@ Status KvCache::AppendFrom(Stream* stream, int32_t layer, const LayerBuffers& kv
   const int32_t g = layout_->n_kv_heads;
   int32_t n_new = 0;
   for (int32_t i = 0; i < g; ++i) n_new = std::max(n_new, kv.view().len[i] - first[i]);
-  KVC_RETURN_IF_ERROR(
-      scratch->Reserve({device, meter()}, device->AppendScratchBytes(*layout_), "entries that leave the residual"));
+  KVC_RETURN_IF_ERROR(scratch->Reserve({device, meter()}, device->AppendScratchBytes(*layout_),
+                                       "entries that leave the residual"));
   KVC_RETURN_IF_ERROR(EnsureHeads(stream, layer * g, (layer + 1) * g, n_new, false));
-  KVC_RETURN_IF_ERROR(device->AppendLayer(stream, {&view_, layer, kv.view(), turning, first, scratch->raw()}));
+  KVC_RETURN_IF_ERROR(
+      device->AppendLayer(stream, {&view_, layer, kv.view(), turning, first, scratch->raw()}));
   for (int32_t i = 0; i < g; ++i) TrimHead(layer * g + i, NeedsNow(layer * g + i));
   ready_ = 0;
   return {};

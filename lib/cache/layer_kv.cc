@@ -4,8 +4,8 @@
 
 namespace kvc {
 
-Status LayerBuffers::Reserve(const DeviceMemory& memory, int32_t n_kv_heads, int32_t head_dim, int64_t capacity,
-                             int64_t max_cached, int32_t n_aux, bool has_seen) {
+Status LayerBuffers::Reserve(const DeviceMemory& memory, int32_t n_kv_heads, int32_t head_dim,
+                             int64_t capacity, int64_t max_cached, int32_t n_aux, bool has_seen) {
   max_cached_ = max_cached;
   const int64_t entries = n_kv_heads * capacity;
   len_.assign(static_cast<size_t>(n_kv_heads), 0);
@@ -14,10 +14,12 @@ Status LayerBuffers::Reserve(const DeviceMemory& memory, int32_t n_kv_heads, int
   KVC_RETURN_IF_ERROR(positions_.Reserve(memory, entries, "positions of one layer"));
   KVC_RETURN_IF_ERROR(aux_.Reserve(memory, n_aux * entries, "side values of one layer"));
   if (has_seen) KVC_RETURN_IF_ERROR(seen_.Reserve(memory, entries, "sets of query heads"));
-  KVC_RETURN_IF_ERROR(order_.Reserve(memory, memory.device->LoadScratchBytes(n_kv_heads, max_cached), "positions of one layer"));
+  KVC_RETURN_IF_ERROR(order_.Reserve(memory, memory.device->LoadScratchBytes(n_kv_heads, max_cached),
+                                     "positions of one layer"));
   view_.n_kv_heads = n_kv_heads, view_.head_dim = head_dim, view_.n_aux = n_aux, view_.has_seen = has_seen;
   view_.capacity = capacity;
-  view_.keys = keys_.at(), view_.values = values_.at(), view_.positions = positions_.at(), view_.aux = aux_.at();
+  view_.keys = keys_.at(), view_.values = values_.at(), view_.positions = positions_.at(),
+  view_.aux = aux_.at();
   view_.seen = seen_.at(), view_.len = len_.data();
   return {};
 }
@@ -27,7 +29,9 @@ void LayerBuffers::Free() {
   view_ = {};
 }
 
-int32_t LayerBuffers::Longest() const { return len_.empty() ? 0 : *std::max_element(len_.begin(), len_.end()); }
+int32_t LayerBuffers::Longest() const {
+  return len_.empty() ? 0 : *std::max_element(len_.begin(), len_.end());
+}
 
 Status LayerBuffers::CopyFrom(Stream* stream, Device* device, const LayerBuffers& from) {
   const int64_t entries = int64_t{view_.n_kv_heads} * view_.capacity, floats = 4 * entries * view_.head_dim;
@@ -40,8 +44,8 @@ Status LayerBuffers::CopyFrom(Stream* stream, Device* device, const LayerBuffers
   return {};
 }
 
-Status ObservedBuffers::Reserve(const DeviceMemory& memory, int32_t n_heads, int32_t n_kv_heads, int32_t head_dim,
-                                int64_t capacity, int32_t rows, bool sums, bool maxima) {
+Status ObservedBuffers::Reserve(const DeviceMemory& memory, int32_t n_heads, int32_t n_kv_heads,
+                                int32_t head_dim, int64_t capacity, int32_t rows, bool sums, bool maxima) {
   n_rows = rows;
   KVC_RETURN_IF_ERROR(queries_.Reserve(memory, int64_t{rows} * n_heads * head_dim, "window queries"));
   if (sums) KVC_RETURN_IF_ERROR(sums_.Reserve(memory, n_kv_heads * capacity, "column sums"));

@@ -1,4 +1,5 @@
-// One layer while its prompt is worked on, f32 at full length, before compression. Only one layer has this at a time.
+// One layer while its prompt is worked on, f32 at full length, before compression. Only one layer has this at
+// a time.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -10,12 +11,14 @@ namespace kvc {
 // Per KV head: entries [0, len) in ascending position; first the ones that were cached, then the new tokens.
 class LayerBuffers {
  public:
-  // For heads of at most `capacity` entries, of which at most max_cached come from a cache; keeps larger blocks it has.
-  Status Reserve(const DeviceMemory& memory, int32_t n_kv_heads, int32_t head_dim, int64_t capacity, int64_t max_cached,
-                 int32_t n_aux, bool has_seen);
+  // For heads of at most `capacity` entries, of which at most max_cached come from a cache; keeps larger
+  // blocks it has.
+  Status Reserve(const DeviceMemory& memory, int32_t n_kv_heads, int32_t head_dim, int64_t capacity,
+                 int64_t max_cached, int32_t n_aux, bool has_seen);
   void Free();
   int64_t bytes() const {
-    return keys_.bytes() + values_.bytes() + positions_.bytes() + aux_.bytes() + seen_.bytes() + order_.bytes();
+    return keys_.bytes() + values_.bytes() + positions_.bytes() + aux_.bytes() + seen_.bytes() +
+           order_.bytes();
   }
   const LayerView& view() const { return view_; }
   DeviceBytes order() const { return order_.raw(); }  // scratch of loading
@@ -38,8 +41,8 @@ class LayerBuffers {
 // What the forward pass records of one layer for the scorer, and only that.
 class ObservedBuffers {
  public:
-  Status Reserve(const DeviceMemory& memory, int32_t n_heads, int32_t n_kv_heads, int32_t head_dim, int64_t capacity,
-                 int32_t n_rows, bool sums, bool maxima);
+  Status Reserve(const DeviceMemory& memory, int32_t n_heads, int32_t n_kv_heads, int32_t head_dim,
+                 int64_t capacity, int32_t n_rows, bool sums, bool maxima);
   void Free();
   int64_t bytes() const { return queries_.bytes() + sums_.bytes() + maxima_.bytes(); }
   // Column sums and maxima start at zero.
@@ -47,7 +50,8 @@ class ObservedBuffers {
 
   ObservedView view() const {
     ObservedView v;
-    v.n_rows = n_rows, v.n_new = n_new, v.queries = queries_.at(), v.sums = sums_.at(), v.maxima = maxima_.at();
+    v.n_rows = n_rows, v.n_new = n_new, v.queries = queries_.at(), v.sums = sums_.at(),
+    v.maxima = maxima_.at();
     return v;
   }
   DevicePtr<float> queries() const { return queries_.at(); }

@@ -12,7 +12,8 @@ constexpr int64_t kCommitStep = 1 << 20;
 
 }  // namespace
 
-PageArena::PageArena(Device* device, std::shared_ptr<MemoryMeter> meter, int64_t page_bytes, int64_t most_bytes)
+PageArena::PageArena(Device* device, std::shared_ptr<MemoryMeter> meter, int64_t page_bytes,
+                     int64_t most_bytes)
     : device_(device), meter_(std::move(meter)), page_bytes_(page_bytes), granule_(device->info().granule) {
   if (!meter_->counting()) reserved_ = device_->Reserve(most_bytes, &base_);
 }
@@ -26,21 +27,27 @@ PageArena::~PageArena() {
 
 // Numbers for n more pages, and the tables for them. Throws bad_alloc before anything changed.
 Status PageArena::Grow(int32_t n) {
-  const int64_t wanted = int64_t{n_ids_} + n, bytes = (wanted * page_bytes_ + granule_ - 1) / granule_ * granule_;
+  const int64_t wanted = int64_t{n_ids_} + n,
+                bytes = (wanted * page_bytes_ + granule_ - 1) / granule_ * granule_;
   if (wanted > kMaxPages || bytes > reserved_) {
     return Error(Code::kMemory, "no addresses for %d more cache pages of %lld bytes beside %d", n,
                  static_cast<long long>(page_bytes_), n_ids_);
   }
-  for (int32_t chunk = n_ids_ == 0 ? 0 : ChunkOf(n_ids_ - 1); chunk <= ChunkOf(static_cast<int32_t>(wanted) - 1); ++chunk) {
-    if (references_[chunk] == nullptr) references_[chunk].reset(new std::atomic<int32_t>[static_cast<size_t>(std::max(kFirst, FirstOf(chunk)))]);
+  for (int32_t chunk = n_ids_ == 0 ? 0 : ChunkOf(n_ids_ - 1);
+       chunk <= ChunkOf(static_cast<int32_t>(wanted) - 1); ++chunk) {
+    if (references_[chunk] == nullptr)
+      references_[chunk].reset(
+          new std::atomic<int32_t>[static_cast<size_t>(std::max(kFirst, FirstOf(chunk)))]);
   }
   const auto reserve = [](auto& list, int64_t most) {
-    if (static_cast<size_t>(most) > list.capacity()) list.reserve(std::max(static_cast<size_t>(most), 2 * list.capacity()));
+    if (static_cast<size_t>(most) > list.capacity())
+      list.reserve(std::max(static_cast<size_t>(most), 2 * list.capacity()));
   };
   reserve(in_use_, bytes / granule_);
   reserve(free_, wanted);  // so that Release allocates nothing
   if (bytes > committed_) {
-    const int64_t more = std::min((bytes - committed_ + kCommitStep - 1) / kCommitStep * kCommitStep, reserved_ - committed_);
+    const int64_t more =
+        std::min((bytes - committed_ + kCommitStep - 1) / kCommitStep * kCommitStep, reserved_ - committed_);
     KVC_RETURN_IF_ERROR(device_->Commit(base_ + committed_, more));
     committed_ += more;
   }
@@ -117,7 +124,8 @@ void PageArena::Release(const int32_t* ids, size_t n) {
 void PageArenas::FreeUnused() {
   std::lock_guard<std::mutex> lock(mutex_);
   // Others give references back meanwhile, but only Of hands out new ones.
-  arenas_.erase(std::remove_if(arenas_.begin(), arenas_.end(), [](const auto& arena) { return arena.use_count() == 1; }),
+  arenas_.erase(std::remove_if(arenas_.begin(), arenas_.end(),
+                               [](const auto& arena) { return arena.use_count() == 1; }),
                 arenas_.end());
   if (arenas_.empty()) std::vector<std::shared_ptr<PageArena>>().swap(arenas_);
 }
@@ -127,7 +135,8 @@ std::shared_ptr<PageArena> PageArenas::Of(int64_t page_bytes) {
   for (const auto& arena : arenas_) {
     if (arena->page_bytes() == page_bytes) return arena;
   }
-  const int64_t most = meter_->limit() > 0 ? std::clamp(2 * meter_->limit(), kLeastAddresses, kMostAddresses) : kMostAddresses;
+  const int64_t most =
+      meter_->limit() > 0 ? std::clamp(2 * meter_->limit(), kLeastAddresses, kMostAddresses) : kMostAddresses;
   arenas_.push_back(std::make_shared<PageArena>(device_, meter_, page_bytes, most));
   return arenas_.back();
 }

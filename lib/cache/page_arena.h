@@ -1,7 +1,7 @@
-// Pages of one size in one range of addresses: address = base + id * page bytes. Reference-counted: forks share pages,
-// the first write copies one. The memory of freed pages goes back to the system as soon as whole granules of it are
-// free, so what is dropped is really freed. Lowest numbers are taken first, which keeps what is held together.
-// Thread-safe: sessions of a model share its arenas.
+// Pages of one size in one range of addresses: address = base + id * page bytes. Reference-counted: forks
+// share pages, the first write copies one. The memory of freed pages goes back to the system as soon as whole
+// granules of it are free, so what is dropped is really freed. Lowest numbers are taken first, which keeps
+// what is held together. Thread-safe: sessions of a model share its arenas.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -54,15 +54,16 @@ class PageArena {
   int64_t reserved_ = 0, committed_ = 0;  // bytes of addresses; of those that may be touched
   std::mutex mutex_;
   std::unique_ptr<std::atomic<int32_t>[]> references_[kChunks];
-  int32_t n_ids_ = 0;              // numbers that were ever given out
-  std::vector<int32_t> free_;      // a heap, lowest first
-  std::vector<uint16_t> in_use_;   // pages that touch each granule
+  int32_t n_ids_ = 0;             // numbers that were ever given out
+  std::vector<int32_t> free_;     // a heap, lowest first
+  std::vector<uint16_t> in_use_;  // pages that touch each granule
 };
 
 // The arenas of a model, one for each size of page, made when first asked for.
 class PageArenas {
  public:
-  PageArenas(Device* device, std::shared_ptr<MemoryMeter> meter) : device_(device), meter_(std::move(meter)) {}
+  PageArenas(Device* device, std::shared_ptr<MemoryMeter> meter)
+      : device_(device), meter_(std::move(meter)) {}
   std::shared_ptr<PageArena> Of(int64_t page_bytes);
   // Arenas that no cache refers to go, tables and addresses included.
   void FreeUnused();

@@ -38,10 +38,10 @@ std::vector<double> CokvWeights(Span<const double> scores, int32_t alpha);
 std::vector<int32_t> CokvCounts(Span<const double> scores, int32_t b, int32_t m, int32_t alpha,
                                 bool redistribute, bool reference_rounding);
 
-// methods.md 2.11, one layer with b candidates a head on average, of which head h has candidates[h]. What must be known
-// of the scores: how many of the `total` best each head has, when every head first takes its `locked` best
-// (CountBestArgs). False: nothing is to be chosen, and counts are set.
-// locked: tokens of every head that are taken first in safeguard mode, at most b; 0 = floor * b.
+// methods.md 2.11, one layer with b candidates a head on average, of which head h has candidates[h]. What
+// must be known of the scores: how many of the `total` best each head has, when every head first takes its
+// `locked` best (CountBestArgs). False: nothing is to be chosen, and counts are set. locked: tokens of every
+// head that are taken first in safeguard mode, at most b; 0 = floor * b.
 struct AdaOptions {
   double floor = 0.2;
   bool safeguard = false, normalize = false;

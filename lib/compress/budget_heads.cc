@@ -114,7 +114,8 @@ bool AdaAsks(const AdaOptions& options, int32_t b, Span<const int32_t> candidate
   question->total = total;
   question->locked = 0;
   if (options.safeguard)
-    question->locked = options.locked > 0 ? std::min(options.locked, b) : FloorInMillionths(options) * b / kMillion;
+    question->locked =
+        options.locked > 0 ? std::min(options.locked, b) : FloorInMillionths(options) * b / kMillion;
   return true;
 }
 

@@ -37,7 +37,8 @@ int64_t ChoiceBuffers::bytes() const {
 // ---- life ----
 
 Compressor::Compressor(StoragePlan plan, const AttentionRule& rule) : plan_(std::move(plan)), rule_(rule) {
-  const size_t n = static_cast<size_t>(plan_.shape().n_kv_heads_total()), layers = static_cast<size_t>(plan_.shape().n_layers);
+  const size_t n = static_cast<size_t>(plan_.shape().n_kv_heads_total()),
+               layers = static_cast<size_t>(plan_.shape().n_layers);
   counts_.assign(n, 0);
   caps_.assign(n, kUnbounded);
   held_.assign(n, kUnbounded);
@@ -62,8 +63,10 @@ Result<std::unique_ptr<Compressor>> Compressor::Make(StoragePlan plan, const Att
   return c;
 }
 
-Result<std::unique_ptr<Compressor>> Compressor::Create(const Policy& policy, const ModelShape& shape, HeadScores scores,
-                                                       bool slides, const AttentionRule& rule, const DeviceMemory& memory) {
+Result<std::unique_ptr<Compressor>> Compressor::Create(const Policy& policy, const ModelShape& shape,
+                                                       HeadScores scores, bool slides,
+                                                       const AttentionRule& rule,
+                                                       const DeviceMemory& memory) {
   Result<StoragePlan> plan = StoragePlan::Create(policy, shape, std::move(scores), slides);
   if (!plan.ok()) return plan.status();
   return Make(std::move(plan.value()), rule, memory);
@@ -101,7 +104,8 @@ void Compressor::Rewind(int32_t n) {
 
 // ---- the end of the context ----
 
-Status Compressor::KeepLengths(Device* device, Stream* stream, const KvCache& cache, bool in_cache, int32_t n_tokens) {
+Status Compressor::KeepLengths(Device* device, Stream* stream, const KvCache& cache, bool in_cache,
+                               int32_t n_tokens) {
   const ModelShape& shape = plan_.shape();
   for (int32_t layer = 0; in_cache && !in_cache_ && plan_.reobserves() && layer < shape.n_layers; ++layer) {
     QueryRingArgs args{};

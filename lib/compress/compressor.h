@@ -1,6 +1,6 @@
-// The method of one session: what its policy has decided so far, and what is to be done next. Its parts: StoragePlan
-// (what the policy means for the model), the prompt side (prompt_compressor.cc), the step side (step_method.cc). It
-// holds records; bytes are worked on by the device, in buffers that the caller lends.
+// The method of one session: what its policy has decided so far, and what is to be done next. Its parts:
+// StoragePlan (what the policy means for the model), the prompt side (prompt_compressor.cc), the step side
+// (step_method.cc). It holds records; bytes are worked on by the device, in buffers that the caller lends.
 #pragma once
 #include <memory>
 #include <vector>
@@ -50,10 +50,11 @@ struct LayerWork {
 
 class Compressor {
  public:
-  // kInvalid when policy, scores or storage do not fit the shape (message says which), kNotFound when scores are missing.
-  // slides: KeepLengths may be called with in_cache.
-  static Result<std::unique_ptr<Compressor>> Create(const Policy& policy, const ModelShape& shape, HeadScores scores,
-                                                    bool slides, const AttentionRule& rule, const DeviceMemory& memory);
+  // kInvalid when policy, scores or storage do not fit the shape (message says which), kNotFound when scores
+  // are missing. slides: KeepLengths may be called with in_cache.
+  static Result<std::unique_ptr<Compressor>> Create(const Policy& policy, const ModelShape& shape,
+                                                    HeadScores scores, bool slides, const AttentionRule& rule,
+                                                    const DeviceMemory& memory);
   Result<std::unique_ptr<Compressor>> Fork(Stream* stream) const;
   void Reset();
 
@@ -65,17 +66,20 @@ class Compressor {
   // Before a prompt that brings the sequence to n_tokens tokens: budgets and needs.
   Status BeginPrompt(int32_t n_tokens, PromptNeeds* needs);
   Status ReservePrompt(const DeviceMemory& memory, int32_t longest, ChoiceBuffers* choice) const;
-  // Fills kv with what is cached of a layer, keys as the prompt's attention needs them, and makes room for n_new tokens
-  // where heads hold their lengths; kNothingComes: as it is.
+  // Fills kv with what is cached of a layer, keys as the prompt's attention needs them, and makes room for
+  // n_new tokens where heads hold their lengths; kNothingComes: as it is.
   static constexpr int32_t kNothingComes = -1;
-  Status LoadLayer(const LayerWork& work, int32_t layer, int32_t n_new, const KvCache& cache, LayerBuffers* kv);
-  // Compresses one layer of the prompt into the cache. compress false: keeps everything (side values are still updated).
-  // n_before [G]: entries each head had before the prompt.
-  Status StoreLayer(const LayerWork& work, int32_t layer, const LayerBuffers& kv, const ObservedBuffers& observed,
-                    bool compress, const std::vector<int32_t>& n_before, KvCache* cache);
+  Status LoadLayer(const LayerWork& work, int32_t layer, int32_t n_new, const KvCache& cache,
+                   LayerBuffers* kv);
+  // Compresses one layer of the prompt into the cache. compress false: keeps everything (side values are
+  // still updated). n_before [G]: entries each head had before the prompt.
+  Status StoreLayer(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
+                    const ObservedBuffers& observed, bool compress, const std::vector<int32_t>& n_before,
+                    KvCache* cache);
   // Positions of the prompt's rows count in slots.
   bool in_cache() const { return in_cache_; }
-  // Whether the last StoreLayer scored: token scores [G, stride] are in choice->scores then. For tests and reports.
+  // Whether the last StoreLayer scored: token scores [G, stride] are in choice->scores then. For tests and
+  // reports.
   bool scored() const { return scored_; }
 
   // ---- steps ----
@@ -86,20 +90,24 @@ class Compressor {
     return step_;
   }
   // Whether a step may write any entry, not only the newest.
-  bool writes_all() const { return plan_.n_aux() > 0 || plan_.evicts_at_steps() || plan_.reobserves() || keep_lengths_; }
+  bool writes_all() const {
+    return plan_.n_aux() > 0 || plan_.evicts_at_steps() || plan_.reobserves() || keep_lengths_;
+  }
   // Whether keys may be turned at every step.
   bool turns_keys() const { return plan_.codebook() || in_cache_; }
   bool ends_later() const { return plan_.reobserves(); }
   // Whether a head that is above its length goes far below it.
   bool drops_several() const { return plan_.reobserves() || step_.select.kind == SelectKind::kLowest; }
-  // After a step's attention over a layer, where ends_later: heads above their budget score their entries again.
-  Status Reobserve(const LayerWork& work, int32_t layer, LayerBuffers* kv, ObservedBuffers* observed, KvCache* cache);
+  // After a step's attention over a layer, where ends_later: heads above their budget score their entries
+  // again.
+  Status Reobserve(const LayerWork& work, int32_t layer, LayerBuffers* kv, ObservedBuffers* observed,
+                   KvCache* cache);
   // Entries of the longest head that Reobserve loads, 0: it does not.
   int32_t ReobservedEntries(const KvCache& cache) const { return plan_.reobserves() ? cache.MaxLen() : 0; }
 
   // ---- the end of the context ----
-  // From now on every head of a sequence of n_tokens holds what it holds: an older entry (never the first four) leaves
-  // for each new one. in_cache: positions are counted in slots too.
+  // From now on every head of a sequence of n_tokens holds what it holds: an older entry (never the first
+  // four) leaves for each new one. in_cache: positions are counted in slots too.
   Status KeepLengths(Device* device, Stream* stream, const KvCache& cache, bool in_cache, int32_t n_tokens);
   bool keeps_lengths() const { return keep_lengths_; }
   // The same lengths again, after a prompt that compressed.
@@ -117,8 +125,8 @@ class Compressor {
     changed_ = false;
     return c;
   }
-  // Budgets, lengths and observed queries, to a file or back. slides: KeepLengths is called with in_cache, if at all.
-  // kBadModel for a state that nothing leaves.
+  // Budgets, lengths and observed queries, to a file or back. slides: KeepLengths is called with in_cache, if
+  // at all. kBadModel for a state that nothing leaves.
   template <typename Archive>
   Status ArchiveState(Archive& archive, bool slides, Device* device, Stream* stream);
   // Entries a head may have between steps, [L, G]; only where decode evicts.
@@ -131,7 +139,9 @@ class Compressor {
   Compressor(StoragePlan plan, const AttentionRule& rule);
   static Result<std::unique_ptr<Compressor>> Make(StoragePlan plan, const AttentionRule& rule,
                                                   const DeviceMemory& memory);
-  size_t At(int32_t layer, int32_t g) const { return static_cast<size_t>(layer * plan_.shape().n_kv_heads + g); }
+  size_t At(int32_t layer, int32_t g) const {
+    return static_cast<size_t>(layer * plan_.shape().n_kv_heads + g);
+  }
   KeyTurning turning(int32_t layer) const { return {rule_.ropes[layer], rule_.pairing, in_cache_}; }
   SelectRule SelectRuleNow() const;
   MergeRule MergeRuleNow() const;
@@ -144,7 +154,7 @@ class Compressor {
     const ObservedBuffers& observed;
     std::vector<int32_t>& counts;  // [G] candidates
     std::vector<int32_t>& kept;    // [G] entries that are marked
-    bool marked = false;  // what is kept; otherwise all is
+    bool marked = false;           // what is kept; otherwise all is
     bool dropped = false;
   };
   Status Score(const LayerChoice& c) const;
@@ -166,11 +176,12 @@ class Compressor {
   std::vector<int32_t> held_;    // [L, G] entries at most, where keep_lengths_
   bool in_cache_ = false, keep_lengths_ = false, changed_ = false, scored_ = false;
   std::vector<int32_t> layer_counts_, layer_kept_, layer_slots_, layer_drop_;  // [G] of the layer at hand
-  std::vector<uint8_t> loaded_rotated_;  // [G] of the layer at hand: whether its heads' stored keys are rotated
+  std::vector<uint8_t>
+      loaded_rotated_;  // [G] of the layer at hand: whether its heads' stored keys are rotated
   StepPlan step_;
-  bool step_stale_ = true;               // caps, lengths or rules changed since it was made
-  std::vector<int32_t> step_caps_;       // [L, G]
-  DeviceBuffer<float> ring_;             // reobserve: [L, w, H, D] newest queries
+  bool step_stale_ = true;                      // caps, lengths or rules changed since it was made
+  std::vector<int32_t> step_caps_;              // [L, G]
+  DeviceBuffer<float> ring_;                    // reobserve: [L, w, H, D] newest queries
   std::vector<int32_t> ring_start_, ring_len_;  // [L]
 };
 

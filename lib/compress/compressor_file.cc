@@ -11,7 +11,8 @@ Status Compressor::CheckRestored(bool slides) const {
     return Error(Code::kBadModel, "damaged: positions that this policy does not count by");
 
   bool sane = budget_ >= 0 && budget_ <= kUnbounded;
-  const Protected expected = sane && budget_ > 0 && !policy().keeps_all() ? plan_.ProtectFor(budget_) : Protected();
+  const Protected expected =
+      sane && budget_ > 0 && !policy().keeps_all() ? plan_.ProtectFor(budget_) : Protected();
   sane = sane && protect_.n_sink == expected.n_sink && protect_.n_recent == expected.n_recent;
   for (size_t i = 0; i < caps_.size(); ++i) {
     sane = sane && counts_[i] >= 0 && counts_[i] <= kUnbounded && caps_[i] > 0 && caps_[i] <= kUnbounded;
@@ -19,8 +20,8 @@ Status Compressor::CheckRestored(bool slides) const {
   }
   const int32_t rows = ring_len_.empty() ? 0 : policy().Int(OptionId::kWindow);
   for (size_t i = 0; i < ring_len_.size(); ++i)  // all layers push once per token
-    sane = sane && ring_len_[i] >= 0 && ring_len_[i] <= rows && ring_len_[i] == ring_len_[0] && ring_start_[i] >= 0 &&
-           ring_start_[i] < rows;
+    sane = sane && ring_len_[i] >= 0 && ring_len_[i] <= rows && ring_len_[i] == ring_len_[0] &&
+           ring_start_[i] >= 0 && ring_start_[i] < rows;
   return sane ? Status() : Error(Code::kBadModel, "damaged: budgets out of range");
 }
 
@@ -39,8 +40,9 @@ Status Compressor::ArchiveState(Archive& archive, bool slides, Device* device, S
   if (!Archive::kReading)
     KVC_RETURN_IF_ERROR(device->Read(stream, ring_.raw(), bytes.data(), static_cast<int64_t>(bytes.size())));
   KVC_RETURN_IF_ERROR(archive.Bytes(bytes.data(), static_cast<int64_t>(bytes.size())));
-  return Archive::kReading ? device->Write(stream, ring_.raw(), bytes.data(), static_cast<int64_t>(bytes.size()))
-                           : Status();
+  return Archive::kReading
+             ? device->Write(stream, ring_.raw(), bytes.data(), static_cast<int64_t>(bytes.size()))
+             : Status();
 }
 
 template Status Compressor::ArchiveState(ArchiveReader&, bool, Device*, Stream*);

@@ -29,8 +29,8 @@ enum Needs : uint32_t {
   kNeedsReread = 16
 };
 
-// Attention that a scorer accumulates in its side values, which merging can use: nothing; the sum, in 0; the sum and,
-// in 1, the rows it is over.
+// Attention that a scorer accumulates in its side values, which merging can use: nothing; the sum, in 0; the
+// sum and, in 1, the rows it is over.
 enum class Accumulates : uint8_t { kNothing = 0, kSum = 1, kSumAndCount = 2 };
 
 // How a scorer ranks entries at steps, and what it adds to their side values.
@@ -68,19 +68,22 @@ struct Scorer {
   int32_t (*n_aux)(const Policy& policy) = nullptr;  // f32 side values per cached entry
   // Rows of queries to record for a prompt of n tokens.
   int32_t (*window_rows)(const Policy& policy, int32_t n, int32_t budget) = nullptr;
-  void (*select)(const Policy& policy, SelectRule* out) = nullptr;  // beside the protected part; usual: the best
+  void (*select)(const Policy& policy,
+                 SelectRule* out) = nullptr;  // beside the protected part; usual: the best
   void (*history)(const Policy& policy, HistoryRule* out) = nullptr;
-  void (*step)(const Policy& policy, StepScoring* out) = nullptr;   // null: it cannot evict at decode
+  void (*step)(const Policy& policy, StepScoring* out) = nullptr;  // null: it cannot evict at decode
   Status (*check_slots)(const Policy& policy, int32_t budget) = nullptr;
   bool (*one_set)(const Policy& policy) = nullptr;  // every KV head of a layer keeps the same entries
   const char* one_set_unless = nullptr;             // the option that says otherwise
-  int32_t (*residual)(const Policy& policy) = nullptr;  // newest entries that quantised heads keep raw; usual: 32
-  const char* incomparable = nullptr;  // what an allocator that compares scores of heads does, and why they cannot be
+  int32_t (*residual)(const Policy& policy) =
+      nullptr;  // newest entries that quantised heads keep raw; usual: 32
+  const char* incomparable =
+      nullptr;  // what an allocator that compares scores of heads does, and why they cannot be
   Accumulates accumulates = Accumulates::kNothing;
-  bool per_query_head = false;      // selects for every query head
-  bool can_reobserve = false;       // scores again at decode, with the newest queries
+  bool per_query_head = false;                      // selects for every query head
+  bool can_reobserve = false;                       // scores again at decode, with the newest queries
   bool merges_spread = false, merges_next = false;  // reducers it goes with, beside what it accumulates
-  bool clear_after_reduce = false;  // side values of the survivors restart at 0
+  bool clear_after_reduce = false;                  // side values of the survivors restart at 0
 };
 
 struct Allocator {
@@ -101,11 +104,12 @@ struct Reducer {
   const char* name;
   uint32_t needs;
   std::initializer_list<OptionId> options;
-  // Null: they go. The accumulated attention of every entry is then wanted: the scorer's side values, or others.
+  // Null: they go. The accumulated attention of every entry is then wanted: the scorer's side values, or
+  // others.
   void (*merge)(const Policy& policy, MergeRule* out) = nullptr;
   MergeKind kind = MergeKind::kNone;
-  bool codebook = false;                               // entries become references into codebooks
-  bool (*by_steps)(const Policy& policy) = nullptr;    // prompts beyond the budget are fed token by token
+  bool codebook = false;                             // entries become references into codebooks
+  bool (*by_steps)(const Policy& policy) = nullptr;  // prompts beyond the budget are fed token by token
 };
 
 struct OptionDefault {

@@ -16,7 +16,14 @@
 namespace kvc {
 
 // The choices of option kv, in its order (options.list).
-enum KvStorage : int32_t { kStoreF32 = 0, kStoreF16 = 1, kStoreBf16 = 2, kStoreInt8 = 3, kStoreInt4 = 4, kStoreMixed = 5 };
+enum KvStorage : int32_t {
+  kStoreF32 = 0,
+  kStoreF16 = 1,
+  kStoreBf16 = 2,
+  kStoreInt8 = 3,
+  kStoreInt4 = 4,
+  kStoreMixed = 5
+};
 
 enum class BudgetKind : uint8_t { kNone, kSlots, kRatio, kBytes };
 
@@ -39,7 +46,7 @@ struct Policy {
   int32_t Int(OptionId id) const { return static_cast<int32_t>(options[static_cast<int>(id)]); }
   bool Flag(OptionId id) const { return options[static_cast<int>(id)] != 0; }
   bool keeps_all() const { return scorer == nullptr; }
-  bool quantises() const;  // some head stores codes of 8 or 4 bits
+  bool quantises() const;          // some head stores codes of 8 or 4 bits
   bool wants_head_scores() const;  // for its budgets, or for its heads' precisions
 };
 

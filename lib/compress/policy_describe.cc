@@ -24,7 +24,8 @@ std::vector<OptionId> AllOptionsOf(const Method& method) {
   Policy policy;
   policy.method = &method, policy.allocator = method.allocator, policy.scorer = method.scorer,
   policy.reducer = method.reducer;
-  policy.decode = method.scorer != nullptr && method.scorer->can_reobserve ? DecodeMode::kReobserve : method.decode;
+  policy.decode =
+      method.scorer != nullptr && method.scorer->can_reobserve ? DecodeMode::kReobserve : method.decode;
   policy.options[static_cast<int>(OptionId::kKv)] =
       GetOption(OptionId::kKv).max;  // mixed: the storage with all options
   return OptionsOf(policy);

@@ -18,8 +18,7 @@ Status CheckAllocator(const Policy& policy) {
   const Scorer* scorer = policy.scorer;
   const bool per_head = allocator.dynamic || allocator.needs & (kNeedsHeadScores | kNeedsTable);
   if (allocator.dynamic && scorer->incomparable != nullptr) {
-    return Error(Code::kInvalid, "allocator %s %s", allocator.name,
-                 scorer->incomparable);
+    return Error(Code::kInvalid, "allocator %s %s", allocator.name, scorer->incomparable);
   }
   if (per_head && scorer->per_query_head) {
     return Error(Code::kInvalid, "allocator %s has budgets per KV head, and scorer %s selects per query head",

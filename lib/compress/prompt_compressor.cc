@@ -56,8 +56,9 @@ Status Compressor::LoadLayer(const LayerWork& work, int32_t layer, int32_t n_new
 Status Compressor::Score(const LayerChoice& c) const {
   const ScoreProgram program = PromptProgram();
   const ChoiceBuffers& b = *c.work.choice;
-  return c.work.device->Score(c.work.stream, {&program, c.kv.view(), c.observed.view(), plan_.shape().n_heads, rule_.scale,
-                                              b.scores.at(), b.per_head.at(), b.stride, b.scratch.raw()});
+  return c.work.device->Score(c.work.stream,
+                              {&program, c.kv.view(), c.observed.view(), plan_.shape().n_heads, rule_.scale,
+                               b.scores.at(), b.per_head.at(), b.stride, b.scratch.raw()});
 }
 
 // Candidates of every head of the layer, where scores decide (methods.md 2.11).
@@ -79,16 +80,16 @@ Status Compressor::ChooseCounts(LayerChoice* c) {
     const ChoiceBuffers& b = *c->work.choice;
     std::vector<int64_t> best(g);
     KVC_RETURN_IF_ERROR(c->work.device->CountBest(
-        c->work.stream, {c->kv.view(), protect_, b.scores.at(), b.stride, question.total, question.locked, average,
-                         options.normalize, best.data(), b.scratch.raw()}));
+        c->work.stream, {c->kv.view(), protect_, b.scores.at(), b.stride, question.total, question.locked,
+                         average, options.normalize, best.data(), b.scratch.raw()}));
     AdaCounts(options, average, candidates, best, c->counts);
   }
   for (size_t i = 0; i < g; ++i) caps_[At(c->layer, static_cast<int32_t>(i))] = c->counts[i] + n_protected();
   return {};
 }
 
-// Marks what every head of the layer keeps. Side values of heads that drop something start again where the scorer wants
-// that.
+// Marks what every head of the layer keeps. Side values of heads that drop something start again where the
+// scorer wants that.
 Status Compressor::Mark(LayerChoice* c, const std::vector<int32_t>& counts) {
   const ChoiceBuffers& b = *c->work.choice;
   const LayerView& kv = c->kv.view();
@@ -98,17 +99,19 @@ Status Compressor::Mark(LayerChoice* c, const std::vector<int32_t>& counts) {
   c->marked = true;
   if (plan_.query_heads_see_their_own()) {
     KVC_RETURN_IF_ERROR(device->SelectByQueryHead(
-        c->work.stream, {kv, plan_.shape().n_heads, protect_.n_recent, counts.data(), b.per_head.at(), b.marks.at(),
-                         b.seen.at(), b.stride, b.scratch.raw(), c->kept.data()}));
+        c->work.stream, {kv, plan_.shape().n_heads, protect_.n_recent, counts.data(), b.per_head.at(),
+                         b.marks.at(), b.seen.at(), b.stride, b.scratch.raw(), c->kept.data()}));
   } else {
-    for (int32_t i = 0; i < g; ++i) c->kept[static_cast<size_t>(i)] = KeptCount(rule, kv.len[i], counts[static_cast<size_t>(i)]);
-    KVC_RETURN_IF_ERROR(device->Select(c->work.stream, {rule, kv, c->layer, counts.data(), b.scores.at(), b.marks.at(),
-                                                        b.stride, b.scratch.raw()}));
+    for (int32_t i = 0; i < g; ++i)
+      c->kept[static_cast<size_t>(i)] = KeptCount(rule, kv.len[i], counts[static_cast<size_t>(i)]);
+    KVC_RETURN_IF_ERROR(device->Select(c->work.stream, {rule, kv, c->layer, counts.data(), b.scores.at(),
+                                                        b.marks.at(), b.stride, b.scratch.raw()}));
   }
   for (int32_t i = 0; i < g; ++i) {
     if (c->kept[static_cast<size_t>(i)] == kv.len[i]) continue;
     c->dropped = true;
-    for (int32_t a = 0; !policy().keeps_all() && policy().scorer->clear_after_reduce && a < plan_.scorer_aux(); ++a) {
+    for (int32_t a = 0;
+         !policy().keeps_all() && policy().scorer->clear_after_reduce && a < plan_.scorer_aux(); ++a) {
       const DevicePtr<float> line = kv.aux + (int64_t{a} * g + i) * kv.capacity;
       KVC_RETURN_IF_ERROR(device->Zero(c->work.stream, line.As<uint8_t>(), 4 * int64_t{kv.len[i]}));
     }
@@ -160,14 +163,15 @@ Status Compressor::StoreMarked(const LayerChoice& c, KvCache* cache) {
   return cache->Store(c.work.stream, spec, &c.work.choice->codes);
 }
 
-// How far vectors share directions is known only when they are coded. A layer that is too large is coded again with
-// fewer candidates: bisection over sixteenths of its counts, so four rounds (methods.md 2.16 g). The part that is always
-// kept stays.
+// How far vectors share directions is known only when they are coded. A layer that is too large is coded
+// again with fewer candidates: bisection over sixteenths of its counts, so four rounds (methods.md 2.16 g).
+// The part that is always kept stays.
 Status Compressor::FitLayer(LayerChoice* c, KvCache* cache) {
   const int64_t limit = plan_.LayerLimit();
   if (cache->LayerBytes(c->layer) <= limit) return {};
   std::vector<int32_t> counts(c->counts);
-  for (size_t g = 0; g < counts.size(); ++g) counts[g] = std::clamp(c->kv.len()[g] - n_protected(), 0, counts[g]);
+  for (size_t g = 0; g < counts.size(); ++g)
+    counts[g] = std::clamp(c->kv.len()[g] - n_protected(), 0, counts[g]);
   const auto store = [&](int32_t sixteenths) {
     std::vector<int32_t> fewer(counts);
     for (int32_t& count : fewer) count = static_cast<int32_t>(int64_t{count} * sixteenths / 16);
@@ -185,10 +189,11 @@ Status Compressor::FitLayer(LayerChoice* c, KvCache* cache) {
 }
 
 Status Compressor::StoreLayer(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
-                              const ObservedBuffers& observed, bool compress, const std::vector<int32_t>& n_before,
-                              KvCache* cache) {
+                              const ObservedBuffers& observed, bool compress,
+                              const std::vector<int32_t>& n_before, KvCache* cache) {
   const size_t g = static_cast<size_t>(plan_.shape().n_kv_heads);
-  const bool keeps_all = policy().keeps_all(), had_entries = *std::max_element(n_before.begin(), n_before.end()) > 0;
+  const bool keeps_all = policy().keeps_all(),
+             had_entries = *std::max_element(n_before.begin(), n_before.end()) > 0;
   std::fill(layer_counts_.begin(), layer_counts_.end(), kUnbounded - n_protected());
   layer_kept_ = kv.len();
   LayerChoice c{work, layer, kv, observed, layer_counts_, layer_kept_};

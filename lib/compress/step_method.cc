@@ -37,13 +37,15 @@ void Compressor::MakeStepPlan() {
   step_.ends_later = true;
 }
 
-// Window scores of the entries there are, with the stored rows; heads above budget + slack go back to their budget.
-Status Compressor::Reobserve(const LayerWork& work, int32_t layer, LayerBuffers* kv, ObservedBuffers* observed,
-                             KvCache* cache) {
+// Window scores of the entries there are, with the stored rows; heads above budget + slack go back to their
+// budget.
+Status Compressor::Reobserve(const LayerWork& work, int32_t layer, LayerBuffers* kv,
+                             ObservedBuffers* observed, KvCache* cache) {
   const ModelShape& shape = plan_.shape();
   const int32_t g = shape.n_kv_heads, slack = policy().Int(OptionId::kSlack);
   bool over[1024], any = false;
-  for (int32_t i = 0; i < g; ++i) any = (over[i] = cache->Len(layer * g + i) > Cap(At(layer, i)) + slack) || any;
+  for (int32_t i = 0; i < g; ++i)
+    any = (over[i] = cache->Len(layer * g + i) > Cap(At(layer, i)) + slack) || any;
   if (!any) return {};
   const size_t at = static_cast<size_t>(layer);
   KVC_RETURN_IF_ERROR(LoadLayer(work, layer, kNothingComes, *cache, kv));
@@ -69,8 +71,9 @@ Status Compressor::Reobserve(const LayerWork& work, int32_t layer, LayerBuffers*
     if (over[i]) counts[static_cast<size_t>(i)] = std::max(Cap(At(layer, i)) - n_protected(), 0);
   }
   const ChoiceBuffers& b = *work.choice;
-  KVC_RETURN_IF_ERROR(work.device->Select(work.stream, {SelectRuleNow(), kv->view(), layer, counts.data(), b.scores.at(),
-                                                        b.marks.at(), b.stride, b.scratch.raw()}));
+  KVC_RETURN_IF_ERROR(
+      work.device->Select(work.stream, {SelectRuleNow(), kv->view(), layer, counts.data(), b.scores.at(),
+                                        b.marks.at(), b.stride, b.scratch.raw()}));
   KVC_RETURN_IF_ERROR(work.device->Evict(
       work.stream, {&cache->view(), layer, b.marks.at(), b.stride, over, turning(layer), b.scratch.raw()}));
   changed_ = true;

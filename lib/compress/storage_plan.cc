@@ -20,8 +20,10 @@ bool KeysByChannel(const Policy& policy) {
 // The first method that scores, reduces and decodes in the same way, and whose budgets need no head scores.
 const Method* NearestWithoutScores(const Policy& policy) {
   for (const Method* m : Methods()) {
-    const bool same = m->scorer == policy.scorer && m->reducer == policy.reducer && m->decode == policy.decode;
-    if (same && m->allocator != nullptr && (m->allocator->needs & (kNeedsHeadScores | kNeedsTable)) == 0) return m;
+    const bool same =
+        m->scorer == policy.scorer && m->reducer == policy.reducer && m->decode == policy.decode;
+    if (same && m->allocator != nullptr && (m->allocator->needs & (kNeedsHeadScores | kNeedsTable)) == 0)
+      return m;
   }
   return nullptr;
 }
@@ -137,7 +139,8 @@ class Layouter {
     layout_.n_aux = plan.n_aux();
     layout_.page_slots = page_slots;
     layout_.seen_masks = plan.query_heads_see_their_own();
-    entry_.d = layout_.head_dim, entry_.n_aux = layout_.n_aux, entry_.seen_masks = layout_.seen_masks, entry_.ranks = ranks;
+    entry_.d = layout_.head_dim, entry_.n_aux = layout_.n_aux, entry_.seen_masks = layout_.seen_masks,
+    entry_.ranks = ranks;
     entry_.slots = page_slots;
     const int32_t kv = policy_.Int(OptionId::kKv);
     raw_ = entry_;
@@ -331,7 +334,7 @@ int32_t StoragePlan::StoredSlots(int32_t n_tokens, int32_t n_protected, int32_t 
 // At most what the cache holds after a prompt whose heads keep `slots`, whole pages counted. Where scores
 // split the slots of a layer no one knows whose last page is full: each head loses as much as it can.
 int64_t StoragePlan::BytesOf(const CacheLayout& layout, const AllocateInput& in,
-                            const std::vector<int32_t>& slots) const {
+                             const std::vector<int32_t>& slots) const {
   const auto bytes_of = [&](size_t head, int32_t n) {
     return HeadBytes(layout, static_cast<int32_t>(head), StoredSlots(in.n, in.n_protected, n));
   };
@@ -386,7 +389,8 @@ int32_t StoragePlan::SlotsForBytes(const CacheLayout& layout, int32_t n_tokens) 
 // methods.md 4.4 (b): bytes are shared by weight, an entry costs what its head stores. The part that is
 // always kept comes first, at its own precision. Pages are whole, so the bytes shared are the most whose
 // pages fit.
-Status StoragePlan::PlanBytes(const CacheLayout& layout, AllocateInput in, std::vector<int32_t>* slots) const {
+Status StoragePlan::PlanBytes(const CacheLayout& layout, AllocateInput in,
+                              std::vector<int32_t>* slots) const {
   const int64_t total = static_cast<int64_t>(std::min(policy_.budget, 35184372088831.0));  // 2^45 - 1
   std::fill(slots->begin(), slots->end(), in.n);
   if (BytesOf(layout, in, *slots) <= total) return {};

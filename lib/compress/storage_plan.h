@@ -1,5 +1,5 @@
-// What a policy means for a model: formats of the heads, slots of the heads, and the bytes they take. No device, no
-// memory: plain numbers.
+// What a policy means for a model: formats of the heads, slots of the heads, and the bytes they take. No
+// device, no memory: plain numbers.
 #pragma once
 #include <memory>
 #include <vector>
@@ -25,9 +25,11 @@ class StoragePlan {
  public:
   static constexpr int32_t kUnbounded = 1 << 28;  // a length no prompt has
 
-  // kInvalid when policy, scores or storage do not fit the shape (message says which), kNotFound when scores are missing.
-  // slides: entries may come to count positions in slots (on_full=slide), whatever the policy says.
-  static Result<StoragePlan> Create(const Policy& policy, const ModelShape& shape, HeadScores scores, bool slides);
+  // kInvalid when policy, scores or storage do not fit the shape (message says which), kNotFound when scores
+  // are missing. slides: entries may come to count positions in slots (on_full=slide), whatever the policy
+  // says.
+  static Result<StoragePlan> Create(const Policy& policy, const ModelShape& shape, HeadScores scores,
+                                    bool slides);
 
   const Policy& policy() const { return policy_; }
   const ModelShape& shape() const { return shape_; }
@@ -48,8 +50,8 @@ class StoragePlan {
   // Whether an entry may be kept for some query heads of a group only (SpindleKV).
   bool query_heads_see_their_own() const;
 
-  // Storage of every head; page_slots by the average budget (design.md 3). Entries carry their place where positions may
-  // be counted in slots.
+  // Storage of every head; page_slots by the average budget (design.md 3). Entries carry their place where
+  // positions may be counted in slots.
   CacheLayout LayoutFor(int32_t page_slots) const;
   int32_t PageSlots(int32_t expected_tokens) const;
 
@@ -64,10 +66,11 @@ class StoragePlan {
   int64_t LayerLimit() const {
     return codebook() ? static_cast<int64_t>(policy_.Real(OptionId::kSpindleMaxBytes)) : 0;
   }
-  // Rows of the newest tokens that scoring needs and no side value remembers (a later compression runs them again).
+  // Rows of the newest tokens that scoring needs and no side value remembers (a later compression runs them
+  // again).
   int32_t ReplayRows(int32_t n_tokens) const;
-  // Replaces the budget by slots per KV head; kInvalid when the policy cannot have it. A budget of bytes stays where so
-  // many slots of a sequence of n_tokens would take more.
+  // Replaces the budget by slots per KV head; kInvalid when the policy cannot have it. A budget of bytes
+  // stays where so many slots of a sequence of n_tokens would take more.
   Status SetBudget(int32_t slots, int32_t n_tokens);
 
  private:
@@ -76,7 +79,8 @@ class StoragePlan {
   AllocateInput AllocationFor(int32_t budget, int32_t n_tokens) const;
   Status PlanFor(const AllocateInput& in, std::vector<int32_t>* slots) const;
   Status PlanBytes(const CacheLayout& layout, AllocateInput in, std::vector<int32_t>* slots) const;
-  int64_t BytesOf(const CacheLayout& layout, const AllocateInput& in, const std::vector<int32_t>& slots) const;
+  int64_t BytesOf(const CacheLayout& layout, const AllocateInput& in,
+                  const std::vector<int32_t>& slots) const;
   int32_t PageSlotsForBytes() const;
   int32_t SlotsForBytes(const CacheLayout& layout, int32_t n_tokens) const;
   std::vector<double> ScoresPerKvHead() const;

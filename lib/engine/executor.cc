@@ -10,7 +10,8 @@ constexpr int32_t kLeastAngles = 64;
 }  // namespace
 
 int64_t Workspace::bytes() const {
-  int64_t n = step.bytes() + chunk.bytes() + choice.bytes() + layer.bytes() + observed.bytes() + sample_weights.bytes();
+  int64_t n = step.bytes() + chunk.bytes() + choice.bytes() + layer.bytes() + observed.bytes() +
+              sample_weights.bytes();
   for (const auto& set : angle_sets) n += set == nullptr ? 0 : set->fine.bytes() + set->coarse.bytes();
   return n;
 }
@@ -85,14 +86,17 @@ Status Executor::MakeAngles(const Rope& rope, int32_t n, const AngleSet* before,
   if (memory.meter->counting()) return {};
   Result<std::unique_ptr<Stream>> stream = memory.device->NewStream();
   if (!stream.ok()) return stream.status();
-  KVC_RETURN_IF_ERROR(memory.device->FillAngles(stream.value().get(), {&rope, 0, 1, set->n_fine, false, set->fine.at()}));
-  return memory.device->FillAngles(stream.value().get(), {&rope, 0, kFineAngles, set->n_coarse, true, set->coarse.at()});
+  KVC_RETURN_IF_ERROR(
+      memory.device->FillAngles(stream.value().get(), {&rope, 0, 1, set->n_fine, false, set->fine.at()}));
+  return memory.device->FillAngles(stream.value().get(),
+                                   {&rope, 0, kFineAngles, set->n_coarse, true, set->coarse.at()});
 }
 
 Status Executor::ReserveAngles(Workspace* w, int32_t n, const DeviceMemory& memory) {
   for (size_t r = 0; r < ropes_.size(); ++r) {
     const auto reaches = [n](const AngleSet* set) {
-      return set != nullptr && set->n_fine >= std::min(n, kFineAngles) && int64_t{set->n_coarse} * kFineAngles >= n;
+      return set != nullptr && set->n_fine >= std::min(n, kFineAngles) &&
+             int64_t{set->n_coarse} * kFineAngles >= n;
     };
     if (reaches(w->angle_sets[r].get())) continue;
     std::lock_guard<std::mutex> lock(mutex_);

@@ -1,5 +1,5 @@
-// What the sessions of a model share when they run: the device, the arenas of their pages, and workspaces, of which a
-// call holds one while it computes. An idle session holds none.
+// What the sessions of a model share when they run: the device, the arenas of their pages, and workspaces, of
+// which a call holds one while it computes. An idle session holds none.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -11,7 +11,8 @@
 
 namespace kvc {
 
-// cos and sin of positions, for sessions that turn keys at every step. Immutable once made: who needs more gets another.
+// cos and sin of positions, for sessions that turn keys at every step. Immutable once made: who needs more
+// gets another.
 struct AngleSet {
   DeviceBuffer<float> fine, coarse;
   int32_t n_fine = 0, n_coarse = 0;
@@ -23,7 +24,7 @@ struct Workspace {
   StepBuffers step;
   ChunkBuffers chunk;
   ChoiceBuffers choice;
-  LayerBuffers layer;        // of methods that look at a layer again at steps
+  LayerBuffers layer;  // of methods that look at a layer again at steps
   ObservedBuffers observed;
   DeviceBuffer<float> sample_weights;
   std::vector<std::shared_ptr<const AngleSet>> angle_sets;  // [ropes], what `angles` points to
@@ -89,7 +90,9 @@ class Executor {
   PageArenas* arenas() { return &arenas_; }
   const Network& network() const { return network_; }
   size_t n_ropes() const { return ropes_.size(); }
-  LayerWork WorkOf(Workspace* w) const { return {network_.device, w->stream.get(), meter_.get(), &w->choice}; }
+  LayerWork WorkOf(Workspace* w) const {
+    return {network_.device, w->stream.get(), meter_.get(), &w->choice};
+  }
 
  private:
   Status MakeAngles(const Rope& rope, int32_t n, const AngleSet* before, const DeviceMemory& memory,
@@ -102,8 +105,8 @@ class Executor {
   const std::vector<int32_t> rope_of_layer_;  // [L]
   std::atomic<int32_t> n_users_{0};
   std::mutex mutex_;
-  size_t n_workspaces_ = 0;  // lent or idle
-  std::vector<std::unique_ptr<Workspace>> idle_;  // with room for all
+  size_t n_workspaces_ = 0;                              // lent or idle
+  std::vector<std::unique_ptr<Workspace>> idle_;         // with room for all
   std::vector<std::shared_ptr<const AngleSet>> angles_;  // [ropes], the longest made so far
 };
 

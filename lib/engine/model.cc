@@ -6,7 +6,8 @@
 namespace kvc {
 namespace {
 
-// Which of the model's ropes each layer turns by, and those ropes; one without rotation last, where some layer wants it.
+// Which of the model's ropes each layer turns by, and those ropes; one without rotation last, where some
+// layer wants it.
 void ListRopes(const ModelConfig& c, std::vector<Rope>* ropes, std::vector<int32_t>* of_layer) {
   ropes->emplace_back(c.rope, c.head_dim);
   for (const RopeConfig& more : c.more_ropes) ropes->emplace_back(more, c.head_dim);
@@ -46,7 +47,6 @@ Status Model::Init() {
   Result<Weights> weights = Weights::Prepare(*file_, device_.get(), meter_.get());
   if (!weights.ok()) return weights.status();
   weights_ = std::move(weights.value());
-  if (file_->borrowed()) meter_->Give(weights_.replaced_bytes);  // what the caller has beside ours is the caller's
   overhead_bytes_ = meter_->used() - weight_bytes;
   std::vector<int32_t> rope_of_layer;
   ListRopes(config(), &ropes_, &rope_of_layer);
@@ -54,7 +54,8 @@ Status Model::Init() {
   std::vector<const Rope*> ropes;
   for (const Rope& rope : ropes_) ropes.push_back(&rope);
   const Network network{&config(), &weights_, rope_of_layer_.data(), device_.get()};
-  executor_ = std::make_unique<Executor>(device_.get(), meter_, network, std::move(ropes), std::move(rope_of_layer));
+  executor_ =
+      std::make_unique<Executor>(device_.get(), meter_, network, std::move(ropes), std::move(rope_of_layer));
   return {};
 }
 
@@ -62,7 +63,8 @@ Result<std::shared_ptr<const Model>> Model::Open(const std::string& path, const 
   return Build(params, [&](MemoryMeter* meter) { return ModelFile::Open(path, meter); });
 }
 
-Result<std::shared_ptr<const Model>> Model::OpenFd(int fd, int64_t offset, int64_t n_bytes, const ModelParams& params) {
+Result<std::shared_ptr<const Model>> Model::OpenFd(int fd, int64_t offset, int64_t n_bytes,
+                                                   const ModelParams& params) {
   return Build(params, [&](MemoryMeter* meter) { return ModelFile::OpenFd(fd, offset, n_bytes, meter); });
 }
 

@@ -52,7 +52,8 @@ class PageCount {
   };
   int64_t Bytes(double Arena::*when) const {
     double bytes = static_cast<double>(limited_);
-    for (const auto& [page_bytes, arena] : arenas_) bytes += std::ceil(arena.*when) * static_cast<double>(page_bytes);
+    for (const auto& [page_bytes, arena] : arenas_)
+      bytes += std::ceil(arena.*when) * static_cast<double>(page_bytes);
     return static_cast<int64_t>(bytes);
   }
   std::map<int64_t, Arena> arenas_;
@@ -62,7 +63,8 @@ class PageCount {
 // Entries of a head in main when it holds n, in a cache that began with `slots`.
 int32_t InMain(const CacheLayout& layout, int32_t head, int32_t slots, int32_t n) {
   if (layout.main(head).coding != EntryCoding::kCodebook) return MainAfterStore(layout, head, n);
-  const int32_t late = n - slots, ring = layout.ring_slots(head), settle = layout.heads[static_cast<size_t>(head)].settle;
+  const int32_t late = n - slots, ring = layout.ring_slots(head),
+                settle = layout.heads[static_cast<size_t>(head)].settle;
   return slots + (late < ring ? 0 : ((late - ring) / settle + 1) * settle);
 }
 
@@ -129,7 +131,9 @@ int64_t FullBytes(const CacheLayout& layout, const Policy& policy, int64_t n) {
 
 }  // namespace
 
-int64_t Session::FullCacheBytes(int64_t n) const { return FullBytes(cache_->layout(), compressor_->policy(), n); }
+int64_t Session::FullCacheBytes(int64_t n) const {
+  return FullBytes(cache_->layout(), compressor_->policy(), n);
+}
 
 // Lays a session out as it would be, on a meter that only counts.
 class Planner {
@@ -156,7 +160,8 @@ class Planner {
     plan.workspace_bytes = std::max(prompt_workspace, step_workspace);
     plan.cache_bytes_full =
         FullBytes(layout_, policy, params_.max_tokens == kMaxContext ? n_prompt_ : params_.max_tokens);
-    // Arenas take their memory in whole granules; where a layer is replaced, its pages begin and end within one.
+    // Arenas take their memory in whole granules; where a layer is replaced, its pages begin and end within
+    // one.
     const int64_t granules = 2 * pages.n_arenas() * executor()->device()->info().granule;
     plan.total_bytes_peak = plan.weight_bytes + model_.overhead_bytes() + session_bytes_ + granules +
                             std::max(prompt_workspace + prompt_records_ + plan.cache_bytes_peak,
@@ -179,15 +184,16 @@ class Planner {
     Result<HeadScores> scores = model_.ScoresFor(policy);
     if (!scores.ok()) return scores.status();
     Result<std::unique_ptr<Compressor>> compressor =
-        Compressor::Create(policy, model_.shape(), std::move(scores.value()), params_.on_full == OnFull::kSlide,
-                           model_.attention_rule(), memory_);
+        Compressor::Create(policy, model_.shape(), std::move(scores.value()),
+                           params_.on_full == OnFull::kSlide, model_.attention_rule(), memory_);
     if (!compressor.ok()) return compressor.status();
     compressor_ = std::move(compressor.value());
     Result<CacheLayout> layout = Session::LayoutOf(compressor_->plan(), params_, /*page_slots=*/0);
     if (!layout.ok()) return layout.status();
     layout_ = std::move(layout.value());
     arenas_ = std::make_unique<PageArenas>(executor()->device(), counter_);
-    Result<std::unique_ptr<KvCache>> cache = KvCache::Create(std::make_shared<const CacheLayout>(layout_), arenas_.get());
+    Result<std::unique_ptr<KvCache>> cache =
+        KvCache::Create(std::make_shared<const CacheLayout>(layout_), arenas_.get());
     if (!cache.ok()) return cache.status();
     cache_ = std::move(cache.value());
     KVC_RETURN_IF_ERROR(hidden_.Reserve(memory_, config().hidden_size, "the newest token"));
@@ -221,10 +227,10 @@ class Planner {
     PromptRun run;
     KVC_RETURN_IF_ERROR(w.chunk.Reserve(executor()->network(), request, memory_));
     KVC_RETURN_IF_ERROR(run.Begin(executor()->network(), request, memory_));
-    KVC_RETURN_IF_ERROR(
-        compressor.ReservePrompt(memory_, n_prompt_ + (needs.reread ? reread.LongestSegment() : 0), &w.choice));
-    KVC_RETURN_IF_ERROR(
-        w.choice.codes.Reserve(memory_, executor()->device()->CodeBytes(layout_, MostCodes(*slots)), "codes of one layer"));
+    KVC_RETURN_IF_ERROR(compressor.ReservePrompt(
+        memory_, n_prompt_ + (needs.reread ? reread.LongestSegment() : 0), &w.choice));
+    KVC_RETURN_IF_ERROR(w.choice.codes.Reserve(
+        memory_, executor()->device()->CodeBytes(layout_, MostCodes(*slots)), "codes of one layer"));
     *layer_bytes = run.layer_bytes();
     *workspace = w.bytes() + run.bytes() - run.layer_bytes();
     compressor_ = std::move(fork.value());
@@ -289,8 +295,8 @@ class Planner {
       const int64_t end = std::min<int64_t>(int64_t{n_prompt_} + growth.n_steps, kMaxPosition);
       for (int64_t fed = n_prompt_ + 1, more = 0; fed <= end; fed += std::max<int64_t>(more, 1)) {
         const int64_t at = std::min<int64_t>(begin + fed - n_prompt_, longest);
-        KVC_RETURN_IF_ERROR(ReserveSteps(executor(), memory, *compressor_, static_cast<int32_t>(at), ring_slots,
-                                         static_cast<int32_t>(fed), &w));
+        KVC_RETURN_IF_ERROR(ReserveSteps(executor(), memory, *compressor_, static_cast<int32_t>(at),
+                                         ring_slots, static_cast<int32_t>(fed), &w));
         more = std::min(end - fed, std::max<int64_t>(64, fed / 64));
       }
     }

@@ -15,8 +15,8 @@ double Seconds() {
 
 }  // namespace
 
-PromptJob::PromptJob(const Model& model, Executor* executor, std::vector<int32_t> tokens, int32_t first_position,
-                     std::vector<Taker> takers)
+PromptJob::PromptJob(const Model& model, Executor* executor, std::vector<int32_t> tokens,
+                     int32_t first_position, std::vector<Taker> takers)
     : model_(model),
       executor_(executor),
       tokens_(std::move(tokens)),
@@ -27,7 +27,8 @@ Status PromptJob::Begin(const DeviceMemory& memory, Workspace* workspace) {
   const int32_t n = static_cast<int32_t>(tokens_.size());
   PromptRequest& request = request_;
   request = {};
-  request.tokens = tokens_.data(), request.n = n, request.first_position = first_position_, request.sink = this;
+  request.tokens = tokens_.data(), request.n = n, request.first_position = first_position_,
+  request.sink = this;
   bool again = false;
   int32_t n_aux = 0;
   for (Taker& t : takers_) {
@@ -54,8 +55,8 @@ Status PromptJob::Begin(const DeviceMemory& memory, Workspace* workspace) {
   const ModelConfig& c = *network.config;
   const int64_t entries = n + (again ? reread_.LongestSegment() : 0);
   KVC_RETURN_IF_ERROR(copy_.Reserve(memory, c.n_kv_heads, c.head_dim, entries, 0, n_aux, false));
-  return copied_.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries, std::min(request.window_rows, n),
-                         request.column_sums, again);
+  return copied_.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries,
+                         std::min(request.window_rows, n), request.column_sums, again);
 }
 
 Status PromptJob::Advance(Workspace* workspace) {
@@ -94,10 +95,13 @@ Status PromptJob::CopyFor(const Taker& taker, const LayerBuffers& kv, const Obse
   std::vector<PageCopy> copies;
   if (rows > 0) {
     copies.push_back({copied_.queries().As<uint8_t>(),
-                      (observed.queries() + (observed.n_rows - rows) * width).As<uint8_t>(), 4 * rows * width});
+                      (observed.queries() + (observed.n_rows - rows) * width).As<uint8_t>(),
+                      4 * rows * width});
   }
-  if (observed.sums()) copies.push_back({copied_.sums().As<uint8_t>(), observed.sums().As<uint8_t>(), 4 * entries});
-  if (observed.maxima()) copies.push_back({copied_.maxima().As<uint8_t>(), observed.maxima().As<uint8_t>(), 4 * entries});
+  if (observed.sums())
+    copies.push_back({copied_.sums().As<uint8_t>(), observed.sums().As<uint8_t>(), 4 * entries});
+  if (observed.maxima())
+    copies.push_back({copied_.maxima().As<uint8_t>(), observed.maxima().As<uint8_t>(), 4 * entries});
   copied_.n_rows = rows, copied_.n_new = observed.n_new;
   return device->Copy(stream, {copies.data(), copies.size()});
 }
@@ -108,8 +112,9 @@ Status PromptJob::EndLayer(int layer, LayerBuffers* kv, ObservedBuffers* observe
     const bool several = takers_.size() > 1;
     if (several) KVC_RETURN_IF_ERROR(CopyFor(t, *kv, *observed));
     const double begin = Seconds();
-    KVC_RETURN_IF_ERROR(t.compressor->StoreLayer(work, layer, several ? copy_ : *kv, several ? copied_ : *observed,
-                                                 t.compress, n_before_, t.cache.get()));
+    KVC_RETURN_IF_ERROR(t.compressor->StoreLayer(work, layer, several ? copy_ : *kv,
+                                                 several ? copied_ : *observed, t.compress, n_before_,
+                                                 t.cache.get()));
     t.compress_seconds += Seconds() - begin;
     t.peak_bytes = std::max(t.peak_bytes, t.cache->bytes() + kv->bytes());
   }

@@ -1,5 +1,6 @@
-// One prompt for one session, or for several empty ones with policies of their own: the network runs once, and every
-// layer is handed to each session's compressor. The sessions themselves are not touched before the end.
+// One prompt for one session, or for several empty ones with policies of their own: the network runs once,
+// and every layer is handed to each session's compressor. The sessions themselves are not touched before the
+// end.
 #pragma once
 #include <memory>
 #include <vector>
@@ -54,7 +55,7 @@ class PromptJob final : public PromptSink {
   Reread reread_;
   PromptRequest request_;
   PromptRun run_;
-  LayerBuffers copy_;       // of several takers each may change its own
+  LayerBuffers copy_;  // of several takers each may change its own
   ObservedBuffers copied_;
   std::vector<int32_t> n_before_;
   Workspace* workspace_ = nullptr;  // during Advance

@@ -12,12 +12,13 @@ Status CheckSampling(const SamplerParams& p) {
   return {};
 }
 
-Status ReserveSampling(const SamplerParams& params, const DeviceMemory& memory, int32_t n, DeviceBuffer<float>* weights) {
+Status ReserveSampling(const SamplerParams& params, const DeviceMemory& memory, int32_t n,
+                       DeviceBuffer<float>* weights) {
   return params.temperature > 0 ? weights->Reserve(memory, n, "sampling") : Status();
 }
 
-Status Sample(const SamplerParams& params, Device* device, Stream* stream, DevicePtr<const float> logits, int32_t n,
-              int64_t draw, const DeviceBuffer<float>& weights, int32_t* token) {
+Status Sample(const SamplerParams& params, Device* device, Stream* stream, DevicePtr<const float> logits,
+              int32_t n, int64_t draw, const DeviceBuffer<float>& weights, int32_t* token) {
   SampleArgs args;
   args.logits = logits, args.n = n;
   args.temperature = params.temperature, args.top_p = params.top_p, args.top_k = params.top_k;

@@ -10,7 +10,8 @@ namespace {
 constexpr int32_t kTokenHeadroom = 1024;  // tokens remembered beside those that may be run again
 
 bool IsEndless(const Policy& policy) {
-  return !policy.keeps_all() && policy.decode == DecodeMode::kStep && policy.positions == PositionMode::kInCache;
+  return !policy.keeps_all() && policy.decode == DecodeMode::kStep &&
+         policy.positions == PositionMode::kInCache;
 }
 
 bool KeysByChannel(const CacheLayout& layout) {
@@ -48,7 +49,9 @@ Status Session::CheckParams(const Model& model, const Policy& policy, const Sess
   }
   KVC_RETURN_IF_ERROR(CheckSampling(params.sampler));
   for (const LayerConfig& layer : model.config().layers) {
-    if (layer.attention_window <= 0 || layer.attention_window >= model.config().max_tokens || policy.keeps_all()) continue;
+    if (layer.attention_window <= 0 || layer.attention_window >= model.config().max_tokens ||
+        policy.keeps_all())
+      continue;
     return Error(Code::kUnsupported,
                  "this model's layers attend to the newest %d tokens only; such layers are not compressed "
                  "(use policy full)",
@@ -57,7 +60,8 @@ Status Session::CheckParams(const Model& model, const Policy& policy, const Sess
   return {};
 }
 
-Result<CacheLayout> Session::LayoutOf(const StoragePlan& plan, const SessionParams& params, int32_t page_slots) {
+Result<CacheLayout> Session::LayoutOf(const StoragePlan& plan, const SessionParams& params,
+                                      int32_t page_slots) {
   const int32_t slots = page_slots > 0 ? page_slots : plan.PageSlots(params.max_tokens);
   CacheLayout layout = plan.LayoutFor(slots);
   if (KeysByChannel(layout) && (params.on_full != OnFull::kError || plan.evicts_at_steps())) {
@@ -75,9 +79,9 @@ Result<std::unique_ptr<Session>> Session::Create(std::shared_ptr<const Model> mo
   return CreateWithScores(std::move(model), chosen, std::move(scores.value()), params, /*page_slots=*/0);
 }
 
-Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const Model> model, const Policy& policy,
-                                                           HeadScores scores, const SessionParams& params,
-                                                           int32_t page_slots) {
+Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const Model> model,
+                                                           const Policy& policy, HeadScores scores,
+                                                           const SessionParams& params, int32_t page_slots) {
   KVC_RETURN_IF_ERROR(CheckParams(*model, policy, params));
   Executor* executor = model->executor();
   Result<std::unique_ptr<Compressor>> compressor =
@@ -208,7 +212,8 @@ Status Session::Step(int32_t* token) {
 }
 
 Status Session::HasLogits() const {
-  if (held() == 0 && !reads_prompt()) return Error(Code::kInvalid, "there are no logits before the first prompt");
+  if (held() == 0 && !reads_prompt())
+    return Error(Code::kInvalid, "there are no logits before the first prompt");
   return reads_prompt() ? Status() : CanGoOn("logits");
 }
 
@@ -311,7 +316,8 @@ Status Session::FeedBatch(Span<Session* const> sessions, const int32_t* tokens) 
     wishes[i].session = &s, wishes[i].tokens = {fed[i].data() + 1 - waits, 1 + waits};
   }
   for (Session* s : sessions) KVC_RETURN_IF_ERROR(s->MakeRoom());
-  return sessions.empty() ? Status() : StepRunner(sessions[0]->executor()).Run({wishes.data(), wishes.size()}, true);
+  return sessions.empty() ? Status()
+                          : StepRunner(sessions[0]->executor()).Run({wishes.data(), wishes.size()}, true);
 }
 
 // ---- what can be seen ----
@@ -324,7 +330,8 @@ void Session::NotePeaks(int64_t cache_bytes, int64_t workspace_bytes) {
 Status Session::Kept(int layer, int32_t kv_head, std::vector<int32_t>* positions) const {
   Result<Executor::Lease> lease = executor()->Acquire();
   if (!lease.ok()) return lease.status();
-  return cache_->Positions(lease.value()->stream.get(), layer * model_->config().n_kv_heads + kv_head, positions);
+  return cache_->Positions(lease.value()->stream.get(), layer * model_->config().n_kv_heads + kv_head,
+                           positions);
 }
 
 Status Session::Attention(int layer, int32_t head, std::vector<float>* p) const {
@@ -338,7 +345,8 @@ Status Session::Attention(int layer, int32_t head, std::vector<float>* p) const 
   if (!lease.ok()) return lease.status();
   p->resize(static_cast<size_t>(n));
   const DevicePtr<float> from = attention_.at() + (int64_t{layer} * c.n_heads + head) * attention_stride_;
-  return executor()->device()->Read(lease.value()->stream.get(), from.As<uint8_t>(), p->data(), 4 * int64_t{n});
+  return executor()->device()->Read(lease.value()->stream.get(), from.As<uint8_t>(), p->data(),
+                                    4 * int64_t{n});
 }
 
 SessionStats Session::Stats() const {

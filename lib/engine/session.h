@@ -1,6 +1,7 @@
-// One KV cache, one sampler, one stream of text: the promises of the API. The work is done by others: a prompt by a
-// PromptJob, a token by the step of a batch (step_batch.h). Between calls a session holds its records, its pages and the
-// residual of its newest token. Used by one thread at a time; sessions of a model are independent.
+// One KV cache, one sampler, one stream of text: the promises of the API. The work is done by others: a
+// prompt by a PromptJob, a token by the step of a batch (step_batch.h). Between calls a session holds its
+// records, its pages and the residual of its newest token. Used by one thread at a time; sessions of a model
+// are independent.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -40,7 +41,8 @@ class Session;
 
 // What is wanted of one session in a step of several, and what came of it.
 struct StepWish {
-  static constexpr int32_t kNone = -1, kReading = -2;  // beside tokens: the answer is complete; its prompt is being read
+  static constexpr int32_t kNone = -1,
+                           kReading = -2;  // beside tokens: the answer is complete; its prompt is being read
   Session* session = nullptr;
   Span<const int32_t> tokens;  // fed, in order; at most StepRunner::kMostRows
   bool chooses = false;        // a token is chosen from the logits behind them
@@ -68,21 +70,23 @@ class Session {
 
   // Appends tokens and, with compress, applies the policy. Strong: on any failure the session is as before.
   Status Prefill(Span<const int32_t> tokens, bool compress);
-  // The same, read by later calls of RunBatch or ReadOn; calls of this session that compute read the rest first.
+  // The same, read by later calls of RunBatch or ReadOn; calls of this session that compute read the rest
+  // first.
   Status Enqueue(Span<const int32_t> tokens, bool compress);
-  // Up to *chunks chunks of the prompt that waits, of which so many are left then. A failure takes the whole prompt back.
+  // Up to *chunks chunks of the prompt that waits, of which so many are left then. A failure takes the whole
+  // prompt back.
   Status ReadOn(int64_t* chunks);
   bool reads_prompt() const { return waiting_ != nullptr; }
 
-  // One step of each of several sessions of one model, in one pass over the weights; prompts that wait are read on before,
-  // in order, by `chunks` chunks in all. A session that cannot go on says so in its row and does not stop the others.
-  // Callers name the sessions, and where logits go instead of a choice.
+  // One step of each of several sessions of one model, in one pass over the weights; prompts that wait are
+  // read on before, in order, by `chunks` chunks in all. A session that cannot go on says so in its row and
+  // does not stop the others. Callers name the sessions, and where logits go instead of a choice.
   static void RunBatch(Span<StepWish> rows, int64_t chunks);
   // One token, or -1 when the answer is complete. The token is fed to the network by the next call that needs
   // it.
   Status Step(int32_t* token);
-  // The answer goes on with a token of the caller's choice, as if Step had given it. Also a stop token, and also
-  // after one.
+  // The answer goes on with a token of the caller's choice, as if Step had given it. Also a stop token, and
+  // also after one.
   Status Accept(int32_t token);
   // How the following steps choose.
   Status SetSampling(const SamplerParams& params);
@@ -137,8 +141,8 @@ class Session {
  private:
   friend class StepRunner;
   friend class Planner;
-  // A prompt that is being read: in one part, or in several, each compressed before the next when that is asked
-  // (methods.md 1.9).
+  // A prompt that is being read: in one part, or in several, each compressed before the next when that is
+  // asked (methods.md 1.9).
   struct WaitingPrompt {
     std::vector<int32_t> tokens;
     bool compress = false, by_rows = false;  // by_rows: parts behind the first are steps
@@ -150,19 +154,21 @@ class Session {
     double Progress() const;
   };
   Session(std::shared_ptr<const Model> model, const SessionParams& params);
-  static Result<std::unique_ptr<Session>> CreateWithScores(std::shared_ptr<const Model> model, const Policy& policy,
-                                                           HeadScores scores, const SessionParams& params,
-                                                           int32_t page_slots);
+  static Result<std::unique_ptr<Session>> CreateWithScores(std::shared_ptr<const Model> model,
+                                                           const Policy& policy, HeadScores scores,
+                                                           const SessionParams& params, int32_t page_slots);
   static Status CheckParams(const Model& model, const Policy& policy, const SessionParams& params);
   static Policy ChosenPolicy(const Policy* policy);
   static int32_t EffectiveMaxTokens(const Model& model, const Policy& policy, const SessionParams& params);
-  static Result<CacheLayout> LayoutOf(const StoragePlan& plan, const SessionParams& params, int32_t page_slots);
+  static Result<CacheLayout> LayoutOf(const StoragePlan& plan, const SessionParams& params,
+                                      int32_t page_slots);
   Status CheckTokens(Span<const int32_t> tokens) const;
   Status CheckTokenIds(Span<const int32_t> tokens) const;
   Status CheckCancel(const char* what) const;
   Executor* executor() const { return model_->executor(); }
   int32_t held() const { return n_tokens_ + (pending_ >= 0); }
-  // Side values hold what every token looked at, and entries that are quantised when they leave the residual stay so.
+  // Side values hold what every token looked at, and entries that are quantised when they leave the residual
+  // stay so.
   bool CanTakeBack() const { return compressor_->plan().n_aux() == 0 && !cache_->HasRings(); }
 
   // prompts (session_prompt.cc)
@@ -199,8 +205,8 @@ class Session {
   static Result<std::unique_ptr<Session>> ReadFrom(std::shared_ptr<const Model> model,
                                                    Span<const uint8_t> bytes);
   void NotePeaks(int64_t cache_bytes, int64_t workspace_bytes);
-  // Of n tokens of every head, uncompressed, in pages as this session has them: what is compared is what was dropped,
-  // not how much of a page is empty.
+  // Of n tokens of every head, uncompressed, in pages as this session has them: what is compared is what was
+  // dropped, not how much of a page is empty.
   int64_t FullCacheBytes(int64_t n) const;
 
   std::shared_ptr<const Model> model_;

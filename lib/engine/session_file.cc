@@ -47,8 +47,8 @@ Status CheckFile(const Model& model, Span<const uint8_t> bytes, ArchiveReader* i
   }
   if (header.version < kSessionFileVersion && header.version > 0) {
     return Error(Code::kUnsupported,
-                 "saved by an older version (format %u, this library reads %u): read its prompt again", header.version,
-                 kSessionFileVersion);
+                 "saved by an older version (format %u, this library reads %u): read its prompt again",
+                 header.version, kSessionFileVersion);
   }
   const size_t payload = bytes.size() - sizeof digest;
   std::memcpy(&digest, bytes.data() + payload, sizeof digest);
@@ -79,7 +79,8 @@ Status Session::ArchiveHidden(Archive& a, Stream* stream) {
 // The fields that are plain numbers or sequences; pages follow.
 template <typename Archive>
 Status Session::ArchiveFields(Archive& a, Stream* stream) {
-  for (int32_t* field : {&n_tokens_, &n_prompt_, &n_answer_, &n_compactions_, &pending_, &changed_at_, &stop_token_})
+  for (int32_t* field :
+       {&n_tokens_, &n_prompt_, &n_answer_, &n_compactions_, &pending_, &changed_at_, &stop_token_})
     KVC_RETURN_IF_ERROR(ArchiveValue(a, *field));
   bool made_room = compressor_->keeps_lengths();  // the compressor says it again
   for (bool* field : {&finished_, &made_room, &rewound_}) {
@@ -105,7 +106,8 @@ Status Session::ArchiveFields(Archive& a, Stream* stream) {
 // 1. every counter is in a range in which counting on cannot overflow;
 // 2. tokens that will be fed are ids, and as many as the newest prompts can ask for;
 // 3. a session past its end makes room, and only one that may;
-// 4. since `changed_at` every head has every token (RewindTo takes them out by position), and before the first token no
+// 4. since `changed_at` every head has every token (RewindTo takes them out by position), and before the
+// first token no
 //    head has any;
 // 5. where entries are stored late, or side values watch every step, nothing can be taken back.
 Status Session::CheckRestored() const {
@@ -168,7 +170,8 @@ Result<std::unique_ptr<Session>> Session::Restore(std::shared_ptr<const Model> m
       ReadFrom(std::move(model), {mapped.value().data(), static_cast<size_t>(mapped.value().size())});
   const Status& status = read.status();
   if (read.ok() || status.code() == Code::kMemory) return read;
-  if (status.code() == Code::kUnsupported) return Error(status.code(), "%s: %s", path.c_str(), status.message().c_str());
+  if (status.code() == Code::kUnsupported)
+    return Error(status.code(), "%s: %s", path.c_str(), status.message().c_str());
   // A policy or a parameter that nobody could have saved is damage too.
   const char* damaged = status.code() == Code::kBadModel ? "" : "damaged: ";
   return Error(Code::kBadModel, "%s: %s%s", path.c_str(), damaged, status.message().c_str());
@@ -195,12 +198,14 @@ Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> 
   Result<Executor::Lease> lease = model->executor()->Acquire();
   if (!lease.ok()) return lease.status();
   Stream* stream = lease.value()->stream.get();
-  Result<std::unique_ptr<Session>> made = CreateWithScores(model, policy.value(), std::move(scores), params, page_slots);
+  Result<std::unique_ptr<Session>> made =
+      CreateWithScores(model, policy.value(), std::move(scores), params, page_slots);
   if (!made.ok()) return made.status();
   Session& s = *made.value();
   KVC_RETURN_IF_ERROR(s.ArchiveFields(in, stream));
   KVC_RETURN_IF_ERROR(s.CheckRestored());
-  KVC_RETURN_IF_ERROR(s.cache_->RestoreFrom(in, stream, s.n_tokens_, s.changed_at_, s.compressor_->turns_keys()));
+  KVC_RETURN_IF_ERROR(
+      s.cache_->RestoreFrom(in, stream, s.n_tokens_, s.changed_at_, s.compressor_->turns_keys()));
   if (in.left() != 0) return Error(Code::kBadModel, "damaged: there is something behind the end");
   return made;
 }

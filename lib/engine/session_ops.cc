@@ -50,7 +50,8 @@ Result<std::unique_ptr<Session>> Session::Fork() {
 
 Status Session::Rewind(int32_t n) {
   KVC_RETURN_IF_ERROR(FinishPrompt());
-  if (n < 1 || n > held()) return Error(Code::kInvalid, "rewind by %d: the session holds %d tokens", n, held());
+  if (n < 1 || n > held())
+    return Error(Code::kInvalid, "rewind by %d: the session holds %d tokens", n, held());
   const int32_t fed = n - (pending_ >= 0);
   if (fed > 0 && n_tokens_ - fed < changed_at_) {
     return Error(Code::kUnsupported,
@@ -91,12 +92,13 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
     if (freed != nullptr) *freed = 0;
     return {};
   }
-  const int32_t rows = std::min(compressor_->plan().ReplayRows(n_tokens_), static_cast<int32_t>(tokens_.size()));
+  const int32_t rows =
+      std::min(compressor_->plan().ReplayRows(n_tokens_), static_cast<int32_t>(tokens_.size()));
   if (rows > 0) {
     KVC_RETURN_IF_ERROR(taker.cache->RewindTo(workspace.stream.get(), n_tokens_ - rows));
     taker.compressor->Rewind(rows);
-    PromptJob job(*model_, executor(), std::vector<int32_t>(tokens_.end() - rows, tokens_.end()), n_tokens_ - rows,
-                  std::move(takers));
+    PromptJob job(*model_, executor(), std::vector<int32_t>(tokens_.end() - rows, tokens_.end()),
+                  n_tokens_ - rows, std::move(takers));
     KVC_RETURN_IF_ERROR(job.Begin(executor()->memory(), &workspace));
     while (!job.done()) {
       KVC_RETURN_IF_ERROR(CheckCancel("compression"));
@@ -162,7 +164,8 @@ Status Session::MaskHeads(Span<const uint8_t> keep, int32_t window) {
   if (!masked.ok()) return masked.status();
   for (size_t i = 0; i < keep.size(); ++i) {
     if (keep[i] != 0) continue;
-    KVC_RETURN_IF_ERROR(masked.value()->KeepNewest(lease.value()->stream.get(), static_cast<int32_t>(i), window));
+    KVC_RETURN_IF_ERROR(
+        masked.value()->KeepNewest(lease.value()->stream.get(), static_cast<int32_t>(i), window));
   }
   cache_ = std::move(masked.value());
   attention_len_.clear();

@@ -8,8 +8,8 @@ namespace kvc {
 namespace {
 
 constexpr int32_t kCompressChunk = 1024;  // tokens of compress_per_chunk
-constexpr int32_t kFullChunk = 256;       // tokens of a prompt that are read before others leave, past max_tokens
-constexpr int32_t kMostRows = 32;         // tokens that are read as rows of a step at once
+constexpr int32_t kFullChunk = 256;  // tokens of a prompt that are read before others leave, past max_tokens
+constexpr int32_t kMostRows = 32;    // tokens that are read as rows of a step at once
 
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -40,8 +40,8 @@ Status Session::Prefill(Span<const int32_t> tokens, bool compress) {
   return FinishPrompt();
 }
 
-// A few tokens behind what is there cost a step, not a pass over the layer at full length, where a step does to the
-// cache what reading them would.
+// A few tokens behind what is there cost a step, not a pass over the layer at full length, where a step does
+// to the cache what reading them would.
 bool Session::FitsAsRows(int32_t n, bool compress) const {
   const StoragePlan& plan = compressor_->plan();
   const bool appends = !compress || plan.policy().keeps_all();
@@ -99,7 +99,7 @@ Status Session::ReadOn(int64_t* chunks) {
     }
   } undo{this};
   const int32_t n = static_cast<int32_t>(waiting_->tokens.size());
-  while (waiting_->at < n && *chunks > 0) {
+  while (waiting_->at<n&& * chunks> 0) {
     KVC_RETURN_IF_ERROR(CheckCancel("prefill"));
     const bool rows = waiting_->by_rows && waiting_->at >= waiting_->first;
     KVC_RETURN_IF_ERROR(rows ? ReadRows(chunks) : ReadPart(chunks));
@@ -120,7 +120,8 @@ void Session::DropPrompt() {
 // Tokens of the next part: none goes across max_tokens.
 int32_t Session::NextPart() const {
   const WaitingPrompt& p = *waiting_;
-  const int32_t part = std::min(p.at == 0 && p.first > 0 ? p.first : p.step, static_cast<int32_t>(p.tokens.size()) - p.at),
+  const int32_t part = std::min(p.at == 0 && p.first > 0 ? p.first : p.step,
+                                static_cast<int32_t>(p.tokens.size()) - p.at),
                 room = params_.max_tokens - held();
   if (part <= room) return part;
   return room > 0 ? room : std::min(part, kFullChunk);
@@ -180,8 +181,10 @@ Status Session::BeginPart(Workspace* workspace) {
   if (pending_ >= 0) tokens.push_back(pending_);
   tokens.insert(tokens.end(), p.tokens.begin() + p.at, p.tokens.begin() + p.at + p.n_part);
   std::vector<PromptJob::Taker> takers(1);
-  KVC_RETURN_IF_ERROR(MakeTaker(workspace->stream.get(), static_cast<int32_t>(tokens.size()), p.compress, &takers[0]));
-  auto job = std::make_unique<PromptJob>(*model_, executor(), std::move(tokens), n_tokens_, std::move(takers));
+  KVC_RETURN_IF_ERROR(
+      MakeTaker(workspace->stream.get(), static_cast<int32_t>(tokens.size()), p.compress, &takers[0]));
+  auto job =
+      std::make_unique<PromptJob>(*model_, executor(), std::move(tokens), n_tokens_, std::move(takers));
   KVC_RETURN_IF_ERROR(job->Begin(executor()->memory(), workspace));
   p.job = std::move(job);
   return {};
@@ -198,11 +201,12 @@ Status Session::MakeTaker(Stream* stream, int32_t n_new, bool compress, PromptJo
   ReserveTokens(static_cast<size_t>(n_new));
   KVC_RETURN_IF_ERROR(ReserveHidden());
   if (n_tokens_ + n_new <= params_.max_tokens || taker->compressor->keeps_lengths()) return {};
-  return taker->compressor->KeepLengths(executor()->device(), stream, *taker->cache, params_.on_full == OnFull::kSlide,
-                                        n_tokens_);
+  return taker->compressor->KeepLengths(executor()->device(), stream, *taker->cache,
+                                        params_.on_full == OnFull::kSlide, n_tokens_);
 }
 
-// The prompt went well: the session becomes what the job holds for it. n_given: tokens of the caller among those read.
+// The prompt went well: the session becomes what the job holds for it. n_given: tokens of the caller among
+// those read.
 void Session::TakePart(PromptJob* job, size_t taker, int32_t n_given) {
   const std::vector<int32_t>& tokens = job->tokens();
   n_tokens_ += static_cast<int32_t>(tokens.size());
@@ -245,10 +249,12 @@ Status Session::PrefillTogether(Span<Session* const> sessions, Span<const int32_
     if (s.held() != 0 || s.reads_prompt()) return Error(Code::kInvalid, "session %zu is not empty", i);
     KVC_RETURN_IF_ERROR(s.CheckTokens(tokens));
     if (n > s.params_.max_tokens)
-      return Error(Code::kContextFull, "session %zu: %d tokens do not fit in max_tokens=%d", i, n, s.params_.max_tokens);
+      return Error(Code::kContextFull, "session %zu: %d tokens do not fit in max_tokens=%d", i, n,
+                   s.params_.max_tokens);
     KVC_RETURN_IF_ERROR(s.MakeTaker(workspace.stream.get(), n, true, &takers[i]));
   }
-  PromptJob job(*first.model_, executor, std::vector<int32_t>(tokens.begin(), tokens.end()), 0, std::move(takers));
+  PromptJob job(*first.model_, executor, std::vector<int32_t>(tokens.begin(), tokens.end()), 0,
+                std::move(takers));
   KVC_RETURN_IF_ERROR(job.Begin(executor->memory(), &workspace));
   while (!job.done()) {
     KVC_RETURN_IF_ERROR(first.CheckCancel("prefill"));

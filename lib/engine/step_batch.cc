@@ -40,8 +40,8 @@ Status StepRunner::Run(Span<StepWish> wishes, bool all) {
 
 // ---- before anything changes ----
 
-Status ReserveSteps(Executor* executor, const DeviceMemory& memory, const Compressor& compressor, int32_t longest,
-                    int32_t ring_slots, int32_t n_tokens, Workspace* w) {
+Status ReserveSteps(Executor* executor, const DeviceMemory& memory, const Compressor& compressor,
+                    int32_t longest, int32_t ring_slots, int32_t n_tokens, Workspace* w) {
   const ModelConfig& c = *executor->network().config;
   if (compressor.turns_keys()) {
     const int32_t reach = compressor.in_cache() ? longest : n_tokens;
@@ -50,12 +50,14 @@ Status ReserveSteps(Executor* executor, const DeviceMemory& memory, const Compre
   if (!compressor.ends_later()) return {};
   const int32_t entries = RoundUp(longest + kHeadroom);
   KVC_RETURN_IF_ERROR(w->choice.Reserve(memory, compressor.plan(), int64_t{entries} + ring_slots));
-  KVC_RETURN_IF_ERROR(w->layer.Reserve(memory, c.n_kv_heads, c.head_dim, entries, entries, compressor.plan().n_aux(), false));
+  KVC_RETURN_IF_ERROR(
+      w->layer.Reserve(memory, c.n_kv_heads, c.head_dim, entries, entries, compressor.plan().n_aux(), false));
   return w->observed.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries,
                              compressor.policy().Int(OptionId::kWindow), false, false);
 }
 
-void GrowShape(const Executor& executor, const CacheLayout& layout, int32_t longest, int32_t ring_slots, StepShape* shape) {
+void GrowShape(const Executor& executor, const CacheLayout& layout, int32_t longest, int32_t ring_slots,
+               StepShape* shape) {
   const ModelConfig& c = *executor.network().config;
   shape->n_heads = c.n_heads, shape->n_kv_heads = c.n_kv_heads, shape->head_dim = c.head_dim;
   shape->page_slots = std::max(shape->page_slots, layout.page_slots);
@@ -92,14 +94,15 @@ Status StepRunner::ReserveSession(const StepWish& wish) {
   s.ReserveTokens(wish.tokens.size());
   KVC_RETURN_IF_ERROR(s.ReserveHidden());
   KVC_RETURN_IF_ERROR(s.cache_->EnsureSteps(w.stream.get(), n, compressor.writes_all()));
-  KVC_RETURN_IF_ERROR(
-      ReserveSteps(executor_, memory, compressor, s.cache_->MaxLen() + n, s.cache_->ring_slots(), s.n_tokens_ + n, &w));
+  KVC_RETURN_IF_ERROR(ReserveSteps(executor_, memory, compressor, s.cache_->MaxLen() + n,
+                                   s.cache_->ring_slots(), s.n_tokens_ + n, &w));
   if (!s.observe_) return {};
   const int64_t stride = RoundUp(s.cache_->MaxLen() + n);
   if (stride > s.attention_stride_ || s.attention_.size() == 0) {
     s.attention_stride_ = 0;
     s.attention_len_.clear();
-    KVC_RETURN_IF_ERROR(s.attention_.Reserve(memory, int64_t{c.n_layers} * c.n_heads * stride, "observed attention"));
+    KVC_RETURN_IF_ERROR(
+        s.attention_.Reserve(memory, int64_t{c.n_layers} * c.n_heads * stride, "observed attention"));
     s.attention_stride_ = stride;
   }
   s.attention_len_.resize(static_cast<size_t>(c.n_layers * c.n_kv_heads));
@@ -187,7 +190,8 @@ Status StepRunner::Feed(Span<StepWish> group) {
   for (const StepWish& wish : group) {
     if (Rows(wish) == 0) continue;
     row += Rows(wish);
-    copies[n_copies++] = {wish.session->hidden_.raw(), (w.step.x() + (row - 1) * width).As<uint8_t>(), 4 * width};
+    copies[n_copies++] = {wish.session->hidden_.raw(), (w.step.x() + (row - 1) * width).As<uint8_t>(),
+                          4 * width};
   }
   KVC_RETURN_IF_ERROR(executor_->device()->Copy(w.stream.get(), {copies, n_copies}));
   const double seconds = Seconds() - begin;
@@ -209,7 +213,8 @@ Status StepRunner::AfterAttention(int layer, const StepArgs& args) {
   for (const StepWish& wish : group_) {
     Compressor& compressor = *wish.session->compressor_;
     if (Rows(wish) > 0 && compressor.ends_later())
-      KVC_RETURN_IF_ERROR(compressor.Reobserve(work, layer, &w.layer, &w.observed, wish.session->cache_.get()));
+      KVC_RETURN_IF_ERROR(
+          compressor.Reobserve(work, layer, &w.layer, &w.observed, wish.session->cache_.get()));
   }
   return executor_->device()->EndStep(w.stream.get(), args);
 }
@@ -246,10 +251,11 @@ Status StepRunner::ChooseSome(StepWish* const* some, int32_t n) {
     const DevicePtr<float> logits = w.step.logits() + int64_t{i} * vocab;
     if (!wish.status.ok()) continue;
     if (wish.logits != nullptr)
-      KVC_RETURN_IF_ERROR(device->Read(w.stream.get(), logits.As<uint8_t>(), wish.logits, 4 * int64_t{vocab}));
+      KVC_RETURN_IF_ERROR(
+          device->Read(w.stream.get(), logits.As<uint8_t>(), wish.logits, 4 * int64_t{vocab}));
     if (wish.chooses) {
-      wish.status = Sample(s.params_.sampler, device, w.stream.get(), logits, vocab, s.n_answer_, w.sample_weights,
-                           &wish.token);
+      wish.status = Sample(s.params_.sampler, device, w.stream.get(), logits, vocab, s.n_answer_,
+                           w.sample_weights, &wish.token);
     }
   }
   for (int32_t i = 0; i < n; ++i) some[i]->session->decode_seconds_ += Seconds() - begin;

@@ -7,20 +7,21 @@
 
 namespace kvc {
 
-// What steps of a session take beside the network's buffers, with heads of at most `longest` entries, the new ones
-// included, of a sequence of n_tokens. memory: the executor's, or one that only counts.
-Status ReserveSteps(Executor* executor, const DeviceMemory& memory, const Compressor& compressor, int32_t longest,
-                    int32_t ring_slots, int32_t n_tokens, Workspace* w);
+// What steps of a session take beside the network's buffers, with heads of at most `longest` entries, the new
+// ones included, of a sequence of n_tokens. memory: the executor's, or one that only counts.
+Status ReserveSteps(Executor* executor, const DeviceMemory& memory, const Compressor& compressor,
+                    int32_t longest, int32_t ring_slots, int32_t n_tokens, Workspace* w);
 // Makes a shape large enough for such a session's attention. Leaves its number of rows.
-void GrowShape(const Executor& executor, const CacheLayout& layout, int32_t longest, int32_t ring_slots, StepShape* shape);
+void GrowShape(const Executor& executor, const CacheLayout& layout, int32_t longest, int32_t ring_slots,
+               StepShape* shape);
 
 class StepRunner final : public StepSink {
  public:
   static constexpr int32_t kMostRows = 256;  // of one pass
   explicit StepRunner(Executor* executor) : executor_(executor) {}
   ~StepRunner() override = default;
-  // Sessions of the executor's model, each at most once. A wish that cannot be had changes nothing of its session and is
-  // told in its status; with `all` the first such ends the call, and no session has changed.
+  // Sessions of the executor's model, each at most once. A wish that cannot be had changes nothing of its
+  // session and is told in its status; with `all` the first such ends the call, and no session has changed.
   Status Run(Span<StepWish> wishes, bool all);
 
   Status AfterAttention(int layer, const StepArgs& args) override;

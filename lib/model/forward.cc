@@ -1,5 +1,5 @@
-// Bytes and flops: a prompt streams every weight once per chunk of kPromptChunk tokens (2 * parameters flops per
-// token) and attends 2 * n^2 * D * H flops per layer; a step streams every weight once for all rows.
+// Bytes and flops: a prompt streams every weight once per chunk of kPromptChunk tokens (2 * parameters flops
+// per token) and attends 2 * n^2 * D * H flops per layer; a step streams every weight once for all rows.
 #include "lib/model/forward.h"
 
 #include <algorithm>
@@ -23,8 +23,9 @@ int64_t ChunksOf(int64_t n) { return (n + kPromptChunk - 1) / kPromptChunk; }
 }  // namespace
 
 float Network::AttentionScale() const {
-  return config->attention_scale > 0 ? config->attention_scale
-                                     : static_cast<float>(1.0 / std::sqrt(static_cast<double>(config->head_dim)));
+  return config->attention_scale > 0
+             ? config->attention_scale
+             : static_cast<float>(1.0 / std::sqrt(static_cast<double>(config->head_dim)));
 }
 
 int32_t Reread::LongestSegment() const {
@@ -59,18 +60,21 @@ void ChunkBuffers::Free() {
 }
 
 int64_t ChunkBuffers::bytes() const {
-  return q_.bytes() + k_.bytes() + v_.bytes() + attended_.bytes() + lse_.bytes() + network_.bytes() + place_.bytes();
+  return q_.bytes() + k_.bytes() + v_.bytes() + attended_.bytes() + lse_.bytes() + network_.bytes() +
+         place_.bytes();
 }
 
 Status PromptRun::Begin(const Network& network, const PromptRequest& r, const DeviceMemory& memory) {
   network_ = network, request_ = r;
   const ModelConfig& c = *network.config;
-  const int64_t again = r.reread == nullptr ? 0 : r.reread->LongestSegment(), entries = int64_t{r.max_cached} + r.n + again,
+  const int64_t again = r.reread == nullptr ? 0 : r.reread->LongestSegment(),
+                entries = int64_t{r.max_cached} + r.n + again,
                 rows = r.n + (r.reread == nullptr ? 0 : static_cast<int64_t>(r.reread->tokens.size()));
   KVC_RETURN_IF_ERROR(residual_.Reserve(memory, rows * c.hidden_size, "activations of the prompt"));
-  KVC_RETURN_IF_ERROR(kv_.Reserve(memory, c.n_kv_heads, c.head_dim, entries, r.max_cached, r.n_aux, r.seen_masks));
-  KVC_RETURN_IF_ERROR(observed_.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries, std::min(r.window_rows, r.n),
-                                        r.column_sums, r.reread != nullptr));
+  KVC_RETURN_IF_ERROR(
+      kv_.Reserve(memory, c.n_kv_heads, c.head_dim, entries, r.max_cached, r.n_aux, r.seen_masks));
+  KVC_RETURN_IF_ERROR(observed_.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries,
+                                        std::min(r.window_rows, r.n), r.column_sums, r.reread != nullptr));
   observed_.n_new = r.n;
   layer_ = part_ = at_ = 0;
   chunks_done_ = 0, chunks_ = ChunksOf(r.n);
@@ -93,7 +97,8 @@ KeyTurning PromptRun::turning() const {
 
 Status PromptRun::Embed(Stream* stream) {
   const Weights& w = *network_.weights;
-  EmbedArgs args{&w.shape, &w.embedding, request_.tokens, request_.n, network_.config->embedding_scale, residual_.at()};
+  EmbedArgs args{&w.shape,      &w.embedding, request_.tokens, request_.n, network_.config->embedding_scale,
+                 residual_.at()};
   KVC_RETURN_IF_ERROR(network_.device->Embed(stream, args));
   if (request_.reread == nullptr) return {};
   args.tokens = request_.reread->tokens.data(), args.n = static_cast<int32_t>(request_.reread->tokens.size());
@@ -110,7 +115,9 @@ Status PromptRun::Advance(Stream* stream, ChunkBuffers* buffers) {
     KVC_RETURN_IF_ERROR(observed_.Clear(stream, network_.device));
   }
   const bool again = part_ > 0;
-  const int32_t begin = !again ? 0 : part_ == 1 ? 0 : request_.reread->ends[static_cast<size_t>(part_) - 2],
+  const int32_t begin = !again       ? 0
+                        : part_ == 1 ? 0
+                                     : request_.reread->ends[static_cast<size_t>(part_) - 2],
                 end = !again ? request_.n : request_.reread->ends[static_cast<size_t>(part_) - 1],
                 n = std::min(kPromptChunk, end - begin - at_);
   // Segments of a second reading follow the prompt one at a time, each in the place of the one before.
@@ -148,28 +155,30 @@ Status PromptRun::Chunk(Stream* stream, const Rows& rows, ChunkBuffers* b) {
   const PromptRows where{base_.data(), rows.offset, rows.n};
   KVC_RETURN_IF_ERROR(device.Project(
       stream, {&weights.shape, &w, x, rows.n, b->q_.at(), b->k_.at(), b->v_.at(), b->network_.raw()}));
-  KVC_RETURN_IF_ERROR(device.Place(stream, {kv_.view(), where, c.n_heads, request_.first_position, turning(), b->q_.at(),
-                                            b->k_.at(), b->v_.at(), b->place_.raw()}));
+  KVC_RETURN_IF_ERROR(device.Place(stream, {kv_.view(), where, c.n_heads, request_.first_position, turning(),
+                                            b->q_.at(), b->k_.at(), b->v_.at(), b->place_.raw()}));
   if (!rows.reread) KVC_RETURN_IF_ERROR(RecordWindow(stream, rows, b));
   const bool columns = request_.column_sums || request_.reread != nullptr;
   KVC_RETURN_IF_ERROR(device.AttendPrompt(
       stream, {kv_.view(), where, c.n_heads, c.layers[static_cast<size_t>(layer_)].attention_window,
-               network_.AttentionScale(), b->q_.at(), b->attended_.at(), columns ? b->lse_.at() : DevicePtr<float>(),
-               kPromptChunk}));
+               network_.AttentionScale(), b->q_.at(), b->attended_.at(),
+               columns ? b->lse_.at() : DevicePtr<float>(), kPromptChunk}));
   if (rows.reread || request_.column_sums) KVC_RETURN_IF_ERROR(FoldColumns(stream, rows, b));
   // Of the last layer only the last token goes on to the logits.
   const bool last_layer = layer_ + 1 == c.n_layers;
   const int32_t skip = !last_layer ? 0 : rows.row + rows.n == request_.n ? rows.n - 1 : rows.n;
   if (skip == rows.n) return {};
-  return device.Finish(stream, {&weights.shape, &w, b->attended_.at() + int64_t{skip} * c.n_heads * c.head_dim,
-                                rows.n - skip, c.residual_scale, x + int64_t{skip} * c.hidden_size, b->network_.raw()});
+  return device.Finish(
+      stream, {&weights.shape, &w, b->attended_.at() + int64_t{skip} * c.n_heads * c.head_dim, rows.n - skip,
+               c.residual_scale, x + int64_t{skip} * c.hidden_size, b->network_.raw()});
 }
 
 Status PromptRun::RecordWindow(Stream* stream, const Rows& rows, ChunkBuffers* b) {
   const int32_t first = request_.n - observed_.n_rows, begin = std::max(0, first - rows.offset);
   if (begin >= rows.n) return {};
   const int64_t width = int64_t{network_.config->n_heads} * network_.config->head_dim;
-  const DevicePtr<float> to = observed_.queries() + (rows.offset + begin - first) * width, from = b->q_.at() + begin * width;
+  const DevicePtr<float> to = observed_.queries() + (rows.offset + begin - first) * width,
+                         from = b->q_.at() + begin * width;
   const PageCopy copy{to.As<uint8_t>(), from.As<uint8_t>(), 4 * width * (rows.n - begin)};
   return network_.device->Copy(stream, {&copy, 1});
 }
@@ -178,10 +187,17 @@ Status PromptRun::RecordWindow(Stream* stream, const Rows& rows, ChunkBuffers* b
 // only over the prompt and what was cached before.
 Status PromptRun::FoldColumns(Stream* stream, const Rows& rows, ChunkBuffers* b) {
   const double start = Now();
-  const Status status = network_.device->FoldColumns(
-      stream, {kv_.view(), {base_.data(), rows.offset, rows.n}, network_.config->n_heads,
-               rows.reread ? request_.n : rows.offset + rows.n, network_.AttentionScale(), b->q_.at(), b->lse_.at(), kPromptChunk,
-               rows.reread ? observed_.maxima() : observed_.sums(), rows.reread});
+  const Status status =
+      network_.device->FoldColumns(stream, {kv_.view(),
+                                            {base_.data(), rows.offset, rows.n},
+                                            network_.config->n_heads,
+                                            rows.reread ? request_.n : rows.offset + rows.n,
+                                            network_.AttentionScale(),
+                                            b->q_.at(),
+                                            b->lse_.at(),
+                                            kPromptChunk,
+                                            rows.reread ? observed_.maxima() : observed_.sums(),
+                                            rows.reread});
   if (!rows.reread) extras_.column_sums += Now() - start;
   return status;
 }
@@ -208,7 +224,8 @@ Status StepBuffers::ReserveHeads(const Network& network, int32_t n_rows, const D
   const ModelConfig& c = *network.config;
   KVC_RETURN_IF_ERROR(picked_.Reserve(memory, int64_t{n_rows} * c.hidden_size, "logits"));
   KVC_RETURN_IF_ERROR(logits_.Reserve(memory, int64_t{n_rows} * c.vocab_size, "logits"));
-  return network_.Reserve(memory, memory.device->NetworkScratchBytes(network.weights->shape, n_rows), "logits");
+  return network_.Reserve(memory, memory.device->NetworkScratchBytes(network.weights->shape, n_rows),
+                          "logits");
 }
 
 void StepBuffers::Free() {
@@ -217,8 +234,8 @@ void StepBuffers::Free() {
 }
 
 int64_t StepBuffers::bytes() const {
-  return x_.bytes() + q_.bytes() + k_.bytes() + v_.bytes() + attended_.bytes() + picked_.bytes() + logits_.bytes() +
-         network_.bytes() + attention_.bytes();
+  return x_.bytes() + q_.bytes() + k_.bytes() + v_.bytes() + attended_.bytes() + picked_.bytes() +
+         logits_.bytes() + network_.bytes() + attention_.bytes();
 }
 
 Status RunSteps(const Network& network, Stream* stream, const int32_t* tokens, const StepRow* rows, int32_t n,
@@ -234,7 +251,8 @@ Status RunSteps(const Network& network, Stream* stream, const int32_t* tokens, c
         stream, {&weights.shape, &w, b->x_.at(), n, b->q_.at(), b->k_.at(), b->v_.at(), b->network_.raw()}));
     StepArgs args{};
     args.layer = layer, args.rows = rows, args.n_rows = n, args.n_heads = c.n_heads;
-    args.scale = network.AttentionScale(), args.window = c.layers[static_cast<size_t>(layer)].attention_window;
+    args.scale = network.AttentionScale(),
+    args.window = c.layers[static_cast<size_t>(layer)].attention_window;
     args.rope = network.ropes[layer], args.pairing = c.rope_pairing;
     if (angles != nullptr) args.angles = angles[layer];
     args.q = b->q_.at(), args.k = b->k_.at(), args.v = b->v_.at(), args.out = b->attended_.at();
@@ -260,8 +278,9 @@ Status Heads(const Network& network, Stream* stream, const DevicePtr<float>* x, 
     }
     KVC_RETURN_IF_ERROR(network.device->Copy(stream, {copies, k}));
   }
-  return network.device->Logits(stream, {&w.shape, w.final_norm, &w.output_head, n > 1 ? b->picked_.at() : x[0], n,
-                                         c.logit_scale, b->logits_.at(), b->network_.raw()});
+  return network.device->Logits(
+      stream, {&w.shape, w.final_norm, &w.output_head, n > 1 ? b->picked_.at() : x[0], n, c.logit_scale,
+               b->logits_.at(), b->network_.raw()});
 }
 
 }  // namespace kvc

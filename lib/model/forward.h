@@ -1,5 +1,6 @@
-// The network: which operations a token passes, in which order. Names no compression method and no architecture: what
-// happens to keys and values is up to the sinks, which the engine implements, and layers differ by their data.
+// The network: which operations a token passes, in which order. Names no compression method and no
+// architecture: what happens to keys and values is up to the sinks, which the engine implements, and layers
+// differ by their data.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -39,7 +40,8 @@ struct Reread {
   int32_t LongestSegment() const;
 };
 
-constexpr int32_t kPromptChunk = 256;  // prompt tokens worked on at once: activations of a chunk stay in cache
+constexpr int32_t kPromptChunk =
+    256;  // prompt tokens worked on at once: activations of a chunk stay in cache
 
 // What a prompt took beyond the network itself, in seconds.
 struct PromptExtras {
@@ -54,8 +56,8 @@ struct PromptRequest {
   bool positions_in_cache = false;  // RoPE at the slot index of each head instead of the original position
   int32_t window_rows = 0;          // newest query rows to record
   bool column_sums = false;
-  const Reread* reread = nullptr;   // null: none
-  bool seen_masks = false;          // the cache may hold entries that only some query heads see
+  const Reread* reread = nullptr;  // null: none
+  bool seen_masks = false;         // the cache may hold entries that only some query heads see
   int32_t n_aux = 0;
   PromptSink* sink = nullptr;
 };
@@ -82,7 +84,9 @@ class PromptRun {
   Status Advance(Stream* stream, ChunkBuffers* buffers);
   bool done() const { return layer_ == n_layers_; }
   // Of the last token, once done: [hidden], what Heads takes.
-  DevicePtr<float> last_row() const { return residual_.at() + int64_t{request_.n - 1} * network_.config->hidden_size; }
+  DevicePtr<float> last_row() const {
+    return residual_.at() + int64_t{request_.n - 1} * network_.config->hidden_size;
+  }
   double progress() const;  // 0 .. 1, by chunks
   void Free();
   int64_t bytes() const { return residual_.bytes() + layer_bytes() + observed_.bytes(); }
@@ -110,8 +114,8 @@ class PromptRun {
   PromptExtras extras_;
   std::vector<int32_t> base_;  // [G] entries cached before the prompt
   int32_t n_layers_ = -1, layer_ = 0;
-  int32_t part_ = 0;           // 0: the prompt; i: segment i - 1 of the second reading
-  int32_t at_ = 0;             // tokens of the part that are done
+  int32_t part_ = 0;  // 0: the prompt; i: segment i - 1 of the second reading
+  int32_t at_ = 0;    // tokens of the part that are done
   int64_t chunks_done_ = 0, chunks_ = 0;
 };
 
@@ -145,13 +149,14 @@ class StepBuffers {
   DeviceBuffer<uint8_t> network_, attention_;
 };
 
-// One token each of n rows, in order; rows of one session follow each other. The weights are read once for all.
-// angles [L]: where some row turns keys at every step. sink: null, or called in every layer. Afterwards buffers->x() has
-// the rows.
+// One token each of n rows, in order; rows of one session follow each other. The weights are read once for
+// all. angles [L]: where some row turns keys at every step. sink: null, or called in every layer. Afterwards
+// buffers->x() has the rows.
 Status RunSteps(const Network& network, Stream* stream, const int32_t* tokens, const StepRow* rows, int32_t n,
                 const StepShape& shape, const AngleTable* angles, StepSink* sink, StepBuffers* buffers);
 
 // The logits of n rows x[i] [hidden], each where some step or prompt left it, into buffers->logits().
-Status Heads(const Network& network, Stream* stream, const DevicePtr<float>* x, int32_t n, StepBuffers* buffers);
+Status Heads(const Network& network, Stream* stream, const DevicePtr<float>* x, int32_t n,
+             StepBuffers* buffers);
 
 }  // namespace kvc

@@ -33,9 +33,9 @@ struct ModelConfig {
   bool qk_norm = false;    // per-head RMS norm of q and k before RoPE (Qwen3)
   bool tied_head = false;  // the output head is the embedding matrix
   float embedding_scale = 1, residual_scale = 1, logit_scale = 1;
-  float attention_scale = 0;        // of attention logits; 0: 1 / sqrt(head_dim)
+  float attention_scale = 0;           // of attention logits; 0: 1 / sqrt(head_dim)
   std::vector<RopeConfig> more_ropes;  // of layers that have one of their own
-  std::vector<LayerConfig> layers;  // [n_layers]
+  std::vector<LayerConfig> layers;     // [n_layers]
 };
 
 // Per-head scores for head-budget methods, measured offline (methods.md 3).

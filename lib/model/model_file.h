@@ -21,7 +21,8 @@ struct TensorEntry {
   Weight weight;                 // points into the file
   int64_t offset = 0, size = 0;  // of the section, from the start of the file
   uint64_t checksum = 0;         // XXH3-64 of the section
-  uint64_t plain_checksum = 0;   // in panels: of the section that row major would make of it, as its writer says
+  uint64_t plain_checksum =
+      0;  // in panels: of the section that row major would make of it, as its writer says
 };
 
 // How a chat turn is written around user text; all may be empty (no chat format).
@@ -58,8 +59,8 @@ class ModelFile {
   virtual uint32_t version() const = 0;
   virtual int64_t file_bytes() const = 0;
   virtual int64_t weight_bytes() const = 0;
-  // A tensor will not soon be read again: where the file is mapped its pages are given back to the system. Returns the
-  // bytes that no longer take memory.
+  // A tensor will not soon be read again: where the file is mapped its pages are given back to the system.
+  // Returns the bytes that no longer take memory.
   virtual int64_t Drop(const TensorEntry& tensor) const = 0;
   // Whether the file lies in the caller's memory.
   virtual bool borrowed() const = 0;

@@ -76,8 +76,9 @@ class Preparer {
   // What has a form of its own now is not read from the file again, and must not take memory twice.
   void Drop(const TensorEntry& tensor, MatrixUse use) const {
     if (place_.device->PreparedBytes({&tensor.weight, 1}, use) == 0) return;
-    *place_.replaced_bytes += tensor.size;
-    const int64_t bytes = place_.file->Drop(tensor);
+    // What the caller has beside ours is the caller's.
+    const int64_t bytes = place_.file->borrowed() ? tensor.size : place_.file->Drop(tensor);
+    *place_.replaced_bytes += bytes;
     if (place_.meter != nullptr) place_.meter->Give(bytes);
   }
 

@@ -1,6 +1,6 @@
-// What the cache of a session is to a device: records (plain integers, on the host and copied as they are) that say in
-// which pages of which arena the entries of every KV head lie. address = base of the format's arena + page id * bytes.
-// L layers, G KV heads a layer; head i = layer * G + kv_head.
+// What the cache of a session is to a device: records (plain integers, on the host and copied as they are)
+// that say in which pages of which arena the entries of every KV head lie. address = base of the format's
+// arena + page id * bytes. L layers, G KV heads a layer; head i = layer * G + kv_head.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -13,11 +13,11 @@ namespace kvc {
 
 constexpr int kMaxAux = 64;  // side values an entry can have
 
-// A head has two parts, older entries first: `main` in the stored format, in pages of its own, and where entries are
-// stored late a ring of raw ones, in one page.
+// A head has two parts, older entries first: `main` in the stored format, in pages of its own, and where
+// entries are stored late a ring of raw ones, in one page.
 struct HeadFormat {
-  int32_t main = 0, ring = -1;  // indices into CacheLayout::formats; -1: no ring
-  int32_t settle = 1;           // entries that leave a full ring together
+  int32_t main = 0, ring = -1;           // indices into CacheLayout::formats; -1: no ring
+  int32_t settle = 1;                    // entries that leave a full ring together
   float theta_key = 0, theta_value = 0;  // of codebooks
 };
 
@@ -25,13 +25,15 @@ struct HeadFormat {
 struct CacheLayout {
   int32_t n_layers = 0, n_kv_heads = 0, group = 1, head_dim = 0;  // group: query heads per KV head
   int32_t page_slots = 64, n_aux = 0;
-  bool seen_masks = false;     // an entry is seen by some query heads of its group only (SpindleKV)
-  bool layer_books = false;    // the heads of a layer share a pair of codebooks, held by the first
-  int32_t directions = -1;     // format of codebook pages, -1: there are none
+  bool seen_masks = false;   // an entry is seen by some query heads of its group only (SpindleKV)
+  bool layer_books = false;  // the heads of a layer share a pair of codebooks, held by the first
+  int32_t directions = -1;   // format of codebook pages, -1: there are none
   std::vector<PageFormat> formats;
   std::vector<HeadFormat> heads;  // [L * G]
 
-  const PageFormat& main(int32_t head) const { return formats[static_cast<size_t>(heads[static_cast<size_t>(head)].main)]; }
+  const PageFormat& main(int32_t head) const {
+    return formats[static_cast<size_t>(heads[static_cast<size_t>(head)].main)];
+  }
   int32_t ring_slots(int32_t head) const {
     const int32_t ring = heads[static_cast<size_t>(head)].ring;
     return ring < 0 ? 0 : formats[static_cast<size_t>(ring)].slots;
@@ -41,16 +43,16 @@ struct CacheLayout {
   int32_t book_owner(int32_t head) const { return layer_books ? head - head % n_kv_heads : head; }
 };
 
-// The records of one cache. Operations that append, remove or settle entries update them as they work; every page such
-// an operation writes is there beforehand, and no other cache's.
+// The records of one cache. Operations that append, remove or settle entries update them as they work; every
+// page such an operation writes is there beforehand, and no other cache's.
 struct CacheView {
   const CacheLayout* layout = nullptr;
   const DeviceBytes* bases = nullptr;  // [formats]
   int32_t* pages = nullptr;            // [L * G, page_stride]; unused ones undefined
   int32_t page_stride = 0;
-  int32_t* len = nullptr;       // [L * G] entries in main
-  int32_t* ring = nullptr;      // [L * G, 3]: page, first slot, entries. Null: no head has one
-  int32_t* books = nullptr;     // [L * G, 2, book_stride] pages of directions: keys, values. Null: no codebooks
+  int32_t* len = nullptr;    // [L * G] entries in main
+  int32_t* ring = nullptr;   // [L * G, 3]: page, first slot, entries. Null: no head has one
+  int32_t* books = nullptr;  // [L * G, 2, book_stride] pages of directions: keys, values. Null: no codebooks
   int32_t book_stride = 0;
   int32_t* book_len = nullptr;  // [L * G, 2] directions
   uint8_t* rotated = nullptr;   // [L * G] whether stored keys carry the rotation of their original position
@@ -63,15 +65,17 @@ inline int32_t RingLen(const CacheView& c, int32_t head) {
 }
 inline int32_t HeadLen(const CacheView& c, int32_t head) { return c.len[head] + RingLen(c, head); }
 
-// How keys carry positions. Kept: as stored, original ones. Otherwise keys whose head is not `rotated` are turned when
-// they are read: to their original position, or (in_cache) to their place among the entries of their head.
+// How keys carry positions. Kept: as stored, original ones. Otherwise keys whose head is not `rotated` are
+// turned when they are read: to their original position, or (in_cache) to their place among the entries of
+// their head.
 struct KeyTurning {
   const Rope* rope = nullptr;
   RopePairing pairing = RopePairing::kHalf;
   bool in_cache = false;
 };
 
-// One layer at full length while its prompt is worked on, f32: entries in ascending position, cached ones first.
+// One layer at full length while its prompt is worked on, f32: entries in ascending position, cached ones
+// first.
 struct LayerView {
   int32_t n_kv_heads = 0, head_dim = 0, n_aux = 0;
   bool has_seen = false;
@@ -83,8 +87,8 @@ struct LayerView {
   int32_t* len = nullptr;         // [G], on the host
 };
 
-// Fills `to` with everything cached of a layer, ascending, and sets its lengths. drop[g]: so many entries behind the
-// first `n_sink` are left out.
+// Fills `to` with everything cached of a layer, ascending, and sets its lengths. drop[g]: so many entries
+// behind the first `n_sink` are left out.
 struct LoadArgs {
   const CacheView* cache;
   int32_t layer;
@@ -97,8 +101,9 @@ struct LoadArgs {
   int64_t scratch_entries;
 };
 
-// Marked entries of a layer into the pages that the records of the layer name, from slot 0 on, in order; the records
-// say how many go to main and how many to the ring. Keys of heads that are not `rotated` lose the rotation `from` has.
+// Marked entries of a layer into the pages that the records of the layer name, from slot 0 on, in order; the
+// records say how many go to main and how many to the ring. Keys of heads that are not `rotated` lose the
+// rotation `from` has.
 struct StoreArgs {
   const CacheView* cache;
   int32_t layer;
@@ -107,8 +112,9 @@ struct StoreArgs {
   DevicePtr<const uint8_t> marks;  // [G, stride]; null: all
   DevicePtr<const uint32_t> seen;  // [G, stride]; null: all see all
   int64_t stride;
-  DeviceBytes codes;  // CodeBytes: what CodeLayer left, where heads have codebooks; scratch, where keys share scales
-  int64_t n_codes;    // as in CodeArgs
+  DeviceBytes
+      codes;  // CodeBytes: what CodeLayer left, where heads have codebooks; scratch, where keys share scales
+  int64_t n_codes;  // as in CodeArgs
 };
 
 // Appends the entries [first[g], len[g]) of a layer behind what is cached, as steps would.
@@ -121,9 +127,9 @@ struct AppendArgs {
   DeviceBytes scratch;
 };
 
-// Codes the marked entries of the heads of a layer into codebooks of their own (methods.md 2.16 d): directions and
-// references stay in `codes` for StoreLayer. n_directions [G, 2]: how many each head (the first, where a layer shares)
-// will need.
+// Codes the marked entries of the heads of a layer into codebooks of their own (methods.md 2.16 d):
+// directions and references stay in `codes` for StoreLayer. n_directions [G, 2]: how many each head (the
+// first, where a layer shares) will need.
 struct CodeArgs {
   const CacheLayout* layout;
   int32_t layer;
@@ -149,8 +155,8 @@ struct PositionsArgs {
   int32_t* positions;  // [HeadLen]
 };
 
-// Copies the newest n entries of a head without a ring, whose slots are in order, into other pages from slot 0 on. The
-// records stay as they are.
+// Copies the newest n entries of a head without a ring, whose slots are in order, into other pages from slot
+// 0 on. The records stay as they are.
 struct KeepNewestArgs {
   const CacheView* cache;
   int32_t head, n;

@@ -1,11 +1,11 @@
-// Where models run. Everything a layer does to a batch of rows is one operation of a device; the layers above hold
-// records and issue operations, and never look into a device's memory.
+// Where models run. Everything a layer does to a batch of rows is one operation of a device; the layers above
+// hold records and issue operations, and never look into a device's memory.
 //
-// Rules for every operation: arguments are plain; sizes were computed beforehand, so nothing is allocated; what it
-// reads and writes is what its arguments name; it works in the order of its stream, and what it hands back on the host
-// (marked so) is there when it returns. It fails for the device's own reasons only (kDevice). Operations on different
-// streams may run at once. A device without a fast version of an operation says so when a policy asks (Supports),
-// never by falling back behind the caller's back.
+// Rules for every operation: arguments are plain; sizes were computed beforehand, so nothing is allocated;
+// what it reads and writes is what its arguments name; it works in the order of its stream, and what it hands
+// back on the host (marked so) is there when it returns. It fails for the device's own reasons only
+// (kDevice). Operations on different streams may run at once. A device without a fast version of an operation
+// says so when a policy asks (Supports), never by falling back behind the caller's back.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -30,11 +30,12 @@ class Stream {
 struct DeviceInfo {
   std::string name;         // "cpu"
   std::string description;  // processor, instruction set, threads
-  std::vector<std::string> instruction_sets;  // that operations could use here, best first; empty: they have no names
-  bool deterministic = true;     // the same input gives the same bits
-  bool batch_invariant = true;   // a row gives the same bits alone and in a batch
+  std::vector<std::string>
+      instruction_sets;         // that operations could use here, best first; empty: they have no names
+  bool deterministic = true;    // the same input gives the same bits
+  bool batch_invariant = true;  // a row gives the same bits alone and in a batch
   WeightType activations = WeightType::kF32;
-  int64_t granule = 4096;   // of the memory of arenas
+  int64_t granule = 4096;  // of the memory of arenas
 };
 
 class Device {
@@ -58,14 +59,17 @@ class Device {
 
   // ---- copies ----
   virtual Status Write(Stream* s, DeviceBytes to, const void* from, int64_t bytes) = 0;
-  virtual Status Read(Stream* s, DevicePtr<const uint8_t> from, void* to, int64_t bytes) = 0;  // to: on the host
+  virtual Status Read(Stream* s, DevicePtr<const uint8_t> from, void* to,
+                      int64_t bytes) = 0;  // to: on the host
   virtual Status Copy(Stream* s, Span<const PageCopy> copies) = 0;
   virtual Status Zero(Stream* s, DeviceBytes at, int64_t bytes) = 0;
 
   // ---- weights ----
-  // Makes the device's own form of tensors [rows, cols] of a file. Tensors whose PreparedBytes are 0 are used as they
-  // lie and stay valid for the life of the matrix, as do the biases; the others are not read again. biases[i] null: none.
-  virtual Status Prepare(Span<const Weight> tensors, Span<const float* const> biases, MatrixUse use, Matrix* out) = 0;
+  // Makes the device's own form of tensors [rows, cols] of a file. Tensors whose PreparedBytes are 0 are used
+  // as they lie and stay valid for the life of the matrix, as do the biases; the others are not read again.
+  // biases[i] null: none.
+  virtual Status Prepare(Span<const Weight> tensors, Span<const float* const> biases, MatrixUse use,
+                         Matrix* out) = 0;
   // What Prepare allocates for the tensors of one matrix (Matrix::memory, to be freed by the caller).
   virtual int64_t PreparedBytes(Span<const Weight> tensors, MatrixUse use) const = 0;
   virtual DevicePtr<const float> PrepareVector(const float* values, int32_t n) = 0;
@@ -91,7 +95,8 @@ class Device {
   virtual Status SelectByQueryHead(Stream* s, const SelectByQueryHeadArgs& args) = 0;
   virtual Status Unmark(Stream* s, const UnmarkArgs& args) = 0;
   virtual Status CountBest(Stream* s, const CountBestArgs& args) = 0;
-  virtual int64_t SelectScratchBytes(int64_t stride) const = 0;  // of Select, SelectByQueryHead, CountBest, Merge
+  virtual int64_t SelectScratchBytes(
+      int64_t stride) const = 0;  // of Select, SelectByQueryHead, CountBest, Merge
   virtual Status Merge(Stream* s, const MergeArgs& args) = 0;
 
   // ---- the cache ----

@@ -24,7 +24,8 @@ class DeviceBuffer {
     return *this;
   }
   ~DeviceBuffer() { Free(); }
-  // Replaces the block; the content of a new one is undefined. On failure the old block is gone and size() is 0.
+  // Replaces the block; the content of a new one is undefined. On failure the old block is gone and size() is
+  // 0.
   Status Allocate(const DeviceMemory& memory, int64_t count, const char* what) {
     Free();
     if (count <= 0) return {};

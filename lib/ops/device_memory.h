@@ -1,5 +1,6 @@
-// Memory of a device as the layers above the device interface see it: addresses that can be counted on and handed to
-// operations. What lies there is read and written by operations alone (device.h); nobody above has a pointer to it.
+// Memory of a device as the layers above the device interface see it: addresses that can be counted on and
+// handed to operations. What lies there is read and written by operations alone (device.h); nobody above has
+// a pointer to it.
 #pragma once
 #include <cstdint>
 #include <type_traits>

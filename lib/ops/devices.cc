@@ -12,7 +12,8 @@ extern const DeviceKind KVC_FIRST_DEVICE;
 namespace {
 
 Result<std::unique_ptr<Device>> CreateCpu(const std::string& spec, int n_threads) {
-  if (spec != "cpu") return Error(Code::kInvalid, "device \"%.32s\": there is one cpu; write \"cpu\"", spec.c_str());
+  if (spec != "cpu")
+    return Error(Code::kInvalid, "device \"%.32s\": there is one cpu; write \"cpu\"", spec.c_str());
   return cpu::CpuDevice::Create(n_threads);
 }
 
@@ -45,8 +46,10 @@ Result<std::unique_ptr<Device>> OpenDevice(const std::string& spec, int n_thread
   }
   if (automatic) return last;
   if (name == "cuda")
-    return Error(Code::kUnsupported, "device \"%.32s\": this build has no CUDA backend; use \"cpu\"", spec.c_str());
-  return Error(Code::kInvalid, "device \"%.32s\" is not known; use \"auto\" or one of: %s", spec.c_str(), names.c_str());
+    return Error(Code::kUnsupported, "device \"%.32s\": this build has no CUDA backend; use \"cpu\"",
+                 spec.c_str());
+  return Error(Code::kInvalid, "device \"%.32s\" is not known; use \"auto\" or one of: %s", spec.c_str(),
+               names.c_str());
 }
 
 }  // namespace kvc

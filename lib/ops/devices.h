@@ -11,9 +11,10 @@ namespace kvc {
 struct DeviceKind {
   const char* name;     // "cpu"
   const char* summary;  // for people
-  // spec: what the caller wrote, the name with an optional ":number". kUnsupported: this machine has no such device.
+  // spec: what the caller wrote, the name with an optional ":number". kUnsupported: this machine has no such
+  // device.
   Result<std::unique_ptr<Device>> (*create)(const std::string& spec, int n_threads);
-  bool automatic;       // "auto" tries it, in the order of the list
+  bool automatic;  // "auto" tries it, in the order of the list
 };
 
 Span<const DeviceKind> DeviceKinds();

@@ -22,7 +22,8 @@ void PageFormat::Lay() {
     return;
   }
   const bool codes = coding != EntryCoding::kCodebook && (type == KvType::kInt8 || type == KvType::kInt4);
-  key_bytes = value_bytes = coding == EntryCoding::kCodebook ? static_cast<int64_t>(sizeof(CodedVector)) : CodeBytes(type, d);
+  key_bytes = value_bytes =
+      coding == EntryCoding::kCodebook ? static_cast<int64_t>(sizeof(CodedVector)) : CodeBytes(type, d);
   scale_bytes = codes ? int64_t{2} * (d / group) : 0;
   keys = part(n * key_bytes);
   values = part(n * value_bytes);

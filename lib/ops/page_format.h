@@ -1,5 +1,5 @@
-// How entries lie in a page of the cache: every part of all slots together, codes first, then scales, then what is
-// known of each entry. Plain numbers, the same on every device.
+// How entries lie in a page of the cache: every part of all slots together, codes first, then scales, then
+// what is known of each entry. Plain numbers, the same on every device.
 #pragma once
 #include <cstdint>
 
@@ -9,7 +9,8 @@ namespace kvc {
 
 // What an entry's key and value become.
 enum class EntryCoding : uint8_t {
-  kVectors = 0,      // each vector by itself, in `type`; int8 and int4 with an f16 scale per group (methods.md 4.3)
+  kVectors =
+      0,  // each vector by itself, in `type`; int8 and int4 with an f16 scale per group (methods.md 4.3)
   kKeyChannels = 1,  // keys of a page share one scale a channel; values as above
   kCodebook = 2,     // references into the head's directions, and magnitudes (methods.md 2.16)
   kDirections = 3    // a page of directions, f32: no entries
@@ -23,11 +24,11 @@ struct PageFormat {
   bool seen_masks = false, ranks = false;
 
   // Of one slot, and where each part begins in the page; every part at a multiple of 16 bytes.
-  int64_t key_bytes = 0, value_bytes = 0;      // codes of one key, of one value
-  int64_t scale_bytes = 0;                     // of one vector, 0: none
+  int64_t key_bytes = 0, value_bytes = 0;  // codes of one key, of one value
+  int64_t scale_bytes = 0;                 // of one vector, 0: none
   int64_t keys = 0, values = 0, key_scales = 0, value_scales = 0, channel_scales = 0;
   int64_t positions = 0, rank = 0, seen = 0, aux = 0;  // int32, int32, uint32 [slots], f32 [n_aux, slots]
-  int64_t bytes = 0;                           // a multiple of 64
+  int64_t bytes = 0;                                   // a multiple of 64
 
   // Fills in the lower half from the upper.
   void Lay();

@@ -1,4 +1,5 @@
-// The attention of a prompt, a chunk of rows at a time over one layer at full length, and what is recorded of it.
+// The attention of a prompt, a chunk of rows at a time over one layer at full length, and what is recorded of
+// it.
 #pragma once
 #include <cstdint>
 
@@ -12,21 +13,21 @@ struct PromptRows {
   int32_t offset, n;
 };
 
-// q is turned in place; k and v become entries base + offset .. of the layer, with their positions, side values 0 and
-// seen by all; the lengths follow.
+// q is turned in place; k and v become entries base + offset .. of the layer, with their positions, side
+// values 0 and seen by all; the lengths follow.
 struct PlaceArgs {
   LayerView layer;
   PromptRows rows;
   int32_t n_heads;
-  int32_t first_position;  // of the row with offset 0
-  KeyTurning turning;      // in_cache: by the place in the head instead of the position
-  DevicePtr<float> q;      // [n, H, D]
+  int32_t first_position;       // of the row with offset 0
+  KeyTurning turning;           // in_cache: by the place in the head instead of the position
+  DevicePtr<float> q;           // [n, H, D]
   DevicePtr<const float> k, v;  // [n, G, D]
   DeviceBytes scratch;
 };
 
-// Causal: row i of head g sees the entries [0, base[g] + offset + i], of these only the newest `window` when > 0, and
-// where the layer has seen masks only its own.
+// Causal: row i of head g sees the entries [0, base[g] + offset + i], of these only the newest `window` when
+// > 0, and where the layer has seen masks only its own.
 struct PromptAttentionArgs {
   LayerView layer;
   PromptRows rows;
@@ -38,8 +39,9 @@ struct PromptAttentionArgs {
   int64_t lse_stride;
 };
 
-// What the rows of a chunk look at, over the entries [0, base[g] + limit): into [G, capacity] += the group mean of the
-// summed probabilities, or (maxima) = max with the largest of any row and query head of the group.
+// What the rows of a chunk look at, over the entries [0, base[g] + limit): into [G, capacity] += the group
+// mean of the summed probabilities, or (maxima) = max with the largest of any row and query head of the
+// group.
 struct ColumnArgs {
   LayerView layer;
   PromptRows rows;

@@ -1,5 +1,5 @@
-// What a method does with the attention it saw, as data: short programs that a device runs or fuses. lib/compress makes
-// them; no device knows a method by name.
+// What a method does with the attention it saw, as data: short programs that a device runs or fuses.
+// lib/compress makes them; no device knows a method by name.
 #pragma once
 #include <cstdint>
 
@@ -21,30 +21,34 @@ enum class GroupKind : uint8_t { kMean = 0, kMax = 1, kSum = 2 };
 
 // What was recorded of a layer while its prompt was attended.
 struct ObservedView {
-  int32_t n_rows = 0;            // newest rows, oldest first: row i sees the entries [0, len - n_rows + 1 + i)
-  int32_t n_new = 0;             // new tokens of the prompt: what column sums are over
+  int32_t n_rows = 0;  // newest rows, oldest first: row i sees the entries [0, len - n_rows + 1 + i)
+  int32_t n_new = 0;   // new tokens of the prompt: what column sums are over
   DevicePtr<const float> queries;  // [n_rows, H, D], turned as the layer's keys
-  DevicePtr<const float> sums;     // [G, capacity]: group mean of the summed probabilities of the new rows; or null
-  DevicePtr<const float> maxima;   // [G, capacity]: largest probability any row of a second reading gave; or null
+  DevicePtr<const float>
+      sums;  // [G, capacity]: group mean of the summed probabilities of the new rows; or null
+  DevicePtr<const float>
+      maxima;  // [G, capacity]: largest probability any row of a second reading gave; or null
 };
 
 // How the rows of kRows weigh: row i of n.
 enum class RowWeight : uint8_t { kOne = 0, kRamp = 1 };  // kRamp: 1/n * (1 + (ramp - 1) * i / (n - 1))
-// The factor on the logits of a row whose newest entry is the i-th: 1 up to k, then sqrt(2 ln(i / k)) (methods.md 2.14).
+// The factor on the logits of a row whose newest entry is the i-th: 1 up to k, then sqrt(2 ln(i / k))
+// (methods.md 2.14).
 enum class RowGain : uint8_t { kNone = 0, kLogLength = 1 };
 struct RowRule {
   int32_t n_rows = 0;  // of the newest; at most as many as were recorded
   RowWeight weight = RowWeight::kOne;
   float ramp = 1;
   RowGain gain = RowGain::kNone;
-  int32_t gain_length = 0;      // k
+  int32_t gain_length = 0;                       // k
   bool gain_scaled = false, gain_floor = false;  // divided by D under the root; at least 1
-  Pooling pool;                 // of every row, over all but the newest n_pool_tail columns
+  Pooling pool;                                  // of every row, over all but the newest n_pool_tail columns
   int32_t n_pool_tail = 0;
 };
 
-// Lines: one of every query head (Q), registers 0 .. 3 of every KV head, and the side values of its entries; as long as
-// the head. Columns: how many, counted from the oldest entry, an instruction is over: all but the newest `tail`.
+// Lines: one of every query head (Q), registers 0 .. 3 of every KV head, and the side values of its entries;
+// as long as the head. Columns: how many, counted from the oldest entry, an instruction is over: all but the
+// newest `tail`.
 enum class ScoreOp : uint8_t {
   kRows,                // Q = sum of the recorded rows' probabilities by RowRule
   kMeanQ,               // Q *= 1 / recorded rows used
@@ -85,8 +89,9 @@ struct ScoreInstr {
   GroupKind group = GroupKind::kMean;
 };
 
-// Rows below average, remembered: side value 0 the count of low bits among the newest `length` rows, then the bits
-// themselves, newest lowest, 32 a value. sums: side value 0 is the summed attention and there are no bits.
+// Rows below average, remembered: side value 0 the count of low bits among the newest `length` rows, then the
+// bits themselves, newest lowest, 32 a value. sums: side value 0 is the summed attention and there are no
+// bits.
 struct HistoryRule {
   int32_t length = 0;
   bool sums = false;
@@ -107,8 +112,8 @@ struct ScoreProgram {
   }
 };
 
-// Runs a program over one layer. scores [G, stride]: register 0 at the end. per_head [H, stride]: Q, for methods whose
-// query heads choose for themselves.
+// Runs a program over one layer. scores [G, stride]: register 0 at the end. per_head [H, stride]: Q, for
+// methods whose query heads choose for themselves.
 struct ScoreArgs {
   const ScoreProgram* program;
   LayerView layer;  // side values are written
@@ -135,8 +140,8 @@ enum class SelectKind : uint8_t {
 struct SelectRule {
   SelectKind kind = SelectKind::kTop;
   Protected protect;
-  int32_t drop = 0;          // kLowest: entries at once; 0: half of the budget, at least 1
-  double random_share = 0;   // kDraw
+  int32_t drop = 0;         // kLowest: entries at once; 0: half of the budget, at least 1
+  double random_share = 0;  // kDraw
   uint64_t seed = 0;
 };
 
@@ -155,8 +160,9 @@ struct SelectArgs {
   DeviceBytes scratch;
 };
 
-// SpindleKV (c): every query head keeps its best `count` by per_head; what any of them keeps is marked, with a mask of
-// those who see it. What a head gave up before does not come back to it. kept [G], on the host: entries marked.
+// SpindleKV (c): every query head keeps its best `count` by per_head; what any of them keeps is marked, with
+// a mask of those who see it. What a head gave up before does not come back to it. kept [G], on the host:
+// entries marked.
 struct SelectByQueryHeadArgs {
   LayerView layer;
   int32_t n_heads, n_recent;
@@ -178,10 +184,10 @@ struct UnmarkArgs {
   int64_t stride;
 };
 
-// How many of the `total` best candidates of a layer each head has, when every head first takes its own `locked` best.
-// Order: score descending, head ascending, position ascending (methods.md 2.11). A head has as many candidates as it
-// has entries beside the protected ones. concentrated: scores times the share that a head's `average` best have in its
-// total. counts [G], on the host. 0 < total < the candidates there are.
+// How many of the `total` best candidates of a layer each head has, when every head first takes its own
+// `locked` best. Order: score descending, head ascending, position ascending (methods.md 2.11). A head has as
+// many candidates as it has entries beside the protected ones. concentrated: scores times the share that a
+// head's `average` best have in its total. counts [G], on the host. 0 < total < the candidates there are.
 struct CountBestArgs {
   LayerView layer;
   Protected protect;

@@ -1,5 +1,6 @@
-// One token of many sessions in one layer: append, attend over the pages of every head, and what the session's method
-// does with the attention it saw (methods.md 1.6). One operation, so that no length is looked at between.
+// One token of many sessions in one layer: append, attend over the pages of every head, and what the
+// session's method does with the attention it saw (methods.md 1.6). One operation, so that no length is
+// looked at between.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -40,16 +41,18 @@ struct StepPlan {
   int32_t n_cleared = 0;          // side values that restart at 0 after a reduction
   const int32_t* caps = nullptr;  // [L * G]: a head with more entries is reduced to so many
 
-  const int32_t* held = nullptr;  // [L * G] or null: beyond so many the oldest behind the first n_sinks leaves
+  const int32_t* held =
+      nullptr;  // [L * G] or null: beyond so many the oldest behind the first n_sinks leaves
   int32_t n_sinks = 0;
-  bool in_cache = false;          // positions are counted in slots from the first dropped entry on
+  bool in_cache = false;  // positions are counted in slots from the first dropped entry on
 
-  DevicePtr<float> ring;          // [L, ring_rows, H, D]: the newest queries, null: not kept
+  DevicePtr<float> ring;  // [L, ring_rows, H, D]: the newest queries, null: not kept
   int32_t ring_rows = 0;
   int32_t *ring_start = nullptr, *ring_len = nullptr;  // [L] of the oldest row kept; rows kept
-  bool ends_later = false;        // the limit `held` and settling wait for EndStep
+  bool ends_later = false;                             // the limit `held` and settling wait for EndStep
 
-  DevicePtr<float> attention;     // [L, H, attention_stride]: the attention of the newest token, by ascending position; or null
+  DevicePtr<float> attention;  // [L, H, attention_stride]: the attention of the newest token, by ascending
+                               // position; or null
   int64_t attention_stride = 0;
 };
 
@@ -61,8 +64,8 @@ struct StepRow {
   std::atomic<bool>* dropped = nullptr;
 };
 
-// What an operation that turns keys at every step looks up: cos and sin of positions [D], cos first, of 0 .. kFineAngles
-// and of the multiples of kFineAngles (those without the rope's factor).
+// What an operation that turns keys at every step looks up: cos and sin of positions [D], cos first, of 0 ..
+// kFineAngles and of the multiples of kFineAngles (those without the rope's factor).
 constexpr int32_t kFineAngles = 1024;
 struct AngleTable {
   DevicePtr<const float> fine, coarse;
@@ -90,20 +93,20 @@ struct StepArgs {
   int32_t layer;
   const StepRow* rows;
   int32_t n_rows, n_heads;
-  float scale;             // of the attention logits
-  int32_t window;          // the layer's attention window in tokens, 0: none
+  float scale;     // of the attention logits
+  int32_t window;  // the layer's attention window in tokens, 0: none
   const Rope* rope;
   RopePairing pairing;
-  AngleTable angles;       // where some plan turns keys at every step
-  DevicePtr<float> q, k;   // [rows, H, D], [rows, G, D]: without rotation; turned here
+  AngleTable angles;      // where some plan turns keys at every step
+  DevicePtr<float> q, k;  // [rows, H, D], [rows, G, D]: without rotation; turned here
   DevicePtr<const float> v;
-  DevicePtr<float> out;    // [rows, H, D]
+  DevicePtr<float> out;  // [rows, H, D]
   StepShape shape;
-  DeviceBytes scratch;     // StepScratchBytes(shape)
+  DeviceBytes scratch;  // StepScratchBytes(shape)
 };
 
-// The newest queries of one layer, in a ring of rows [H, D]. Sessions that count positions in slots keep them without
-// rotation: their slot changes with every dropped entry.
+// The newest queries of one layer, in a ring of rows [H, D]. Sessions that count positions in slots keep them
+// without rotation: their slot changes with every dropped entry.
 struct QueryRingArgs {
   enum Kind {
     kPush,         // rows [n] go in, newest last

@@ -6,7 +6,8 @@ namespace kvc {
 
 // Numbers are those of the model file (models/kvc_model.fbs).
 enum class WeightType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kInt8 = 3, kInt4 = 4 };
-// How the rows of a weight lie in memory: one after the other, or as lanes of panels (lib/ops/weight_panels.h).
+// How the rows of a weight lie in memory: one after the other, or as lanes of panels
+// (lib/ops/weight_panels.h).
 enum class WeightLayout : uint8_t { kRowMajor = 0, kPanels16 = 1 };
 
 // A matrix [rows, cols]; row r makes output r. int8/int4: value = code * scale[r, c / group], codes two's
@@ -35,8 +36,8 @@ inline int64_t WeightRowBytes(WeightType type, int64_t cols) {  // without scale
   return 0;
 }
 
-// How one K or V vector of the cache is stored. int8/int4: methods.md 4.3, symmetric, groups of `group` elements with
-// an f16 scale each (int4 low nibble first). group 0 in float formats.
+// How one K or V vector of the cache is stored. int8/int4: methods.md 4.3, symmetric, groups of `group`
+// elements with an f16 scale each (int4 low nibble first). group 0 in float formats.
 enum class KvType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kInt8 = 3, kInt4 = 4 };
 struct VectorFormat {
   KvType type = KvType::kF32;

@@ -44,7 +44,8 @@ class Batch : public testing::Test {
     kvc_policy* policy = nullptr;
     EXPECT_EQ(kvc_policy_create(spec, &policy), KVC_OK) << kvc_last_error();
     kvc_session_params params = {};
-    params.struct_size = sizeof params, params.max_tokens = max_tokens, params.temperature = temperature, params.seed = 5;
+    params.struct_size = sizeof params, params.max_tokens = max_tokens, params.temperature = temperature,
+    params.seed = 5;
     kvc_session* session = nullptr;
     EXPECT_EQ(kvc_session_create(model_, policy, &params, &session), KVC_OK) << kvc_last_error();
     kvc_policy_close(policy);
@@ -94,11 +95,13 @@ class Batch : public testing::Test {
 TEST_F(Batch, EachAnswersAsItWouldAlone) {
   for (const float temperature : {0.0f, 0.9f}) {
     std::vector<kvc_session*> together, alone;
-    for (int i = 0; i < kSessions; ++i) together.push_back(Fed(i, temperature)), alone.push_back(Fed(i, temperature));
+    for (int i = 0; i < kSessions; ++i)
+      together.push_back(Fed(i, temperature)), alone.push_back(Fed(i, temperature));
     for (int step = 0; step < kSteps; ++step) {
       int32_t tokens[kSessions];
       kvc_status statuses[kSessions];
-      ASSERT_EQ(kvc_batch_step(together.data(), kSessions, nullptr, tokens, statuses), KVC_OK) << kvc_last_error();
+      ASSERT_EQ(kvc_batch_step(together.data(), kSessions, nullptr, tokens, statuses), KVC_OK)
+          << kvc_last_error();
       for (int i = 0; i < kSessions; ++i) {
         ASSERT_EQ(statuses[i], KVC_OK) << kSpecs[i];
         ASSERT_EQ(tokens[i], Step(alone[static_cast<size_t>(i)])) << kSpecs[i] << " step " << step;
@@ -121,7 +124,8 @@ TEST_F(Batch, SessionsJoinAndLeaveAtAnyStep) {
       if ((static_cast<size_t>(step) * 5 + i * 3) % 4 != 0) now.push_back(together[i]), which.push_back(i);
     }
     std::vector<int32_t> tokens(now.size());
-    ASSERT_EQ(kvc_batch_step(now.data(), static_cast<int32_t>(now.size()), nullptr, tokens.data(), nullptr), KVC_OK);
+    ASSERT_EQ(kvc_batch_step(now.data(), static_cast<int32_t>(now.size()), nullptr, tokens.data(), nullptr),
+              KVC_OK);
     for (size_t k = 0; k < now.size(); ++k) ASSERT_EQ(tokens[k], Step(alone[which[k]])) << kSpecs[which[k]];
   }
 }
@@ -184,7 +188,9 @@ TEST_F(Batch, OnesOwnSamplerChoosesFromTheSameLogits) {
   std::vector<float> logits(2 * vocab);
   int32_t tokens[2];
   for (int step = 0; step < 8; ++step) {
-    ASSERT_EQ(kvc_batch_logits(batch, 2, nullptr, logits.data(), static_cast<int64_t>(logits.size()), tokens, nullptr), KVC_OK);
+    ASSERT_EQ(kvc_batch_logits(batch, 2, nullptr, logits.data(), static_cast<int64_t>(logits.size()), tokens,
+                               nullptr),
+              KVC_OK);
     for (size_t i = 0; i < 2; ++i) {
       EXPECT_EQ(tokens[i], KVC_TOKEN_NONE);
       const std::vector<float> row(logits.begin() + static_cast<std::ptrdiff_t>(i * vocab),

@@ -93,8 +93,10 @@ void CheckWhole(const World& world, Played* played) {
   const kvc::Result<kvc::Policy> full = kvc::ParsePolicy("full:kv=f32");
   auto fresh = kvc::Session::Create(world.model, &full.value(), {});
   KVC_REQUIRE(fresh.ok() && fresh.value()->Prefill(played->tokens, true).ok());
-  const std::vector<float> whole = kvc::test::LogitsOf(*fresh.value()), parts = kvc::test::LogitsOf(*played->session);
-  for (size_t i = 0; i < whole.size() && i < parts.size(); ++i) KVC_REQUIRE(std::fabs(whole[i] - parts[i]) < 1e-3f);
+  const std::vector<float> whole = kvc::test::LogitsOf(*fresh.value()),
+                           parts = kvc::test::LogitsOf(*played->session);
+  for (size_t i = 0; i < whole.size() && i < parts.size(); ++i)
+    KVC_REQUIRE(std::fabs(whole[i] - parts[i]) < 1e-3f);
 }
 
 }  // namespace

@@ -70,8 +70,7 @@ class ModelCase {
     if (!prompt_.contains("last_top20")) return;
     const std::vector<float> logits = test::LogitsOf(*session_);
     for (const Json& pair : prompt_["last_top20"]) {
-      EXPECT_NEAR(logits[pair[0].get<size_t>()], pair[1].get<double>(), 5e-4)
-          << "token " << pair[0];
+      EXPECT_NEAR(logits[pair[0].get<size_t>()], pair[1].get<double>(), 5e-4) << "token " << pair[0];
     }
   }
 
@@ -96,8 +95,7 @@ class ModelCase {
   void CheckFirstStep() {
     const std::vector<float> logits = test::LogitsOf(*session_);
     for (const Json& pair : prompt_["first_step_top5"]) {
-      EXPECT_NEAR(logits[pair[0].get<size_t>()], pair[1].get<double>(), tolerance_)
-          << "token " << pair[0];
+      EXPECT_NEAR(logits[pair[0].get<size_t>()], pair[1].get<double>(), tolerance_) << "token " << pair[0];
     }
   }
 

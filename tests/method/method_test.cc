@@ -116,8 +116,7 @@ TEST_P(EveryMethod, KeepsAtMostItsBudgetInOrder) {
   }
   const bool all = policy.keeps_all();
   // SpindleKV counts slots per query head: the union of a group of two may hold twice as many.
-  const int64_t most =
-      all ? 9 * kPrompt : 9 * kBudget * (policy.reducer->codebook ? 2 : 1);
+  const int64_t most = all ? 9 * kPrompt : 9 * kBudget * (policy.reducer->codebook ? 2 : 1);
   EXPECT_LE(total, most);
   EXPECT_EQ(total, s->Stats().n_slots);
   if (all) {

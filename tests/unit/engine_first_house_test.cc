@@ -13,12 +13,12 @@
 namespace kvc {
 namespace {
 
+using test::AllFinite;
 using test::ExpectNearLogits;
 using test::ExpectSameKept;
 using test::FedSession;
-using test::NewSession;
-using test::AllFinite;
 using test::LogitsOf;
+using test::NewSession;
 using test::OpenTwoLayers;
 using test::Steps;
 using test::TinyPrompt;

@@ -15,12 +15,9 @@ bool BySteps(const Policy& policy) {
 
 }  // namespace
 
-constexpr Reducer kReducerWeighted = {"weighted",
-                                      kNeedsColumnSums,
-                                      {OptionId::kWkvMerge, OptionId::kWkvPrefill},
-                                      Merge,
-                                      MergeKind::kIntoNext,
-                                      /*codebook=*/false,
-                                      BySteps};
+constexpr Reducer kReducerWeighted = {
+    "weighted",           kNeedsColumnSums, {OptionId::kWkvMerge, OptionId::kWkvPrefill}, Merge,
+    MergeKind::kIntoNext,
+    /*codebook=*/false,   BySteps};
 
 }  // namespace kvc

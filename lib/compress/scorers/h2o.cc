@@ -6,7 +6,8 @@
 namespace kvc {
 namespace {
 
-constexpr OptionId kOptions[] = {OptionId::kH2oRecent, OptionId::kH2oNorm}, kCountOptions[] = {OptionId::kH2oRecent};
+constexpr OptionId kOptions[] = {OptionId::kH2oRecent, OptionId::kH2oNorm},
+                   kCountOptions[] = {OptionId::kH2oRecent};
 
 int32_t AuxCount(const Policy&) { return 1; }
 
@@ -26,7 +27,9 @@ void Accumulate(bool counts, ScoreProgram* p) {
   p->Add(ScoreOp::kStore, 0, 0);
 }
 
-void Program(const Policy& policy, int32_t, ScoreProgram* p) { Accumulate(policy.Int(OptionId::kH2oNorm) == 1, p); }
+void Program(const Policy& policy, int32_t, ScoreProgram* p) {
+  Accumulate(policy.Int(OptionId::kH2oNorm) == 1, p);
+}
 void CountProgram(const Policy&, int32_t, ScoreProgram* p) { Accumulate(true, p); }
 
 void Step(const Policy&, StepScoring* step) {

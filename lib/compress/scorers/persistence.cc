@@ -9,7 +9,8 @@
 namespace kvc {
 namespace {
 
-constexpr OptionId kOptions[] = {OptionId::kRecent, OptionId::kHistory, OptionId::kDrop, OptionId::kScissorMode};
+constexpr OptionId kOptions[] = {OptionId::kRecent, OptionId::kHistory, OptionId::kDrop,
+                                 OptionId::kScissorMode};
 constexpr int32_t kDefaultRecent = 10;
 
 void History(const Policy& policy, HistoryRule* rule) {
@@ -78,7 +79,8 @@ constexpr Scorer Row() {
   row.history = History;
   row.step = Step;
   row.check_slots = CheckSlots;
-  row.incomparable = "compares the scores of heads, and the counters of scorer persistence are not comparable";
+  row.incomparable =
+      "compares the scores of heads, and the counters of scorer persistence are not comparable";
   row.clear_after_reduce = true;
   return row;
 }

@@ -6,8 +6,9 @@
 namespace kvc {
 namespace {
 
-constexpr OptionId kOptions[] = {OptionId::kWindow, OptionId::kKernel, OptionId::kPool, OptionId::kAvgEdge, OptionId::kGqaAgg,
-                                 OptionId::kPoolBeforeGroup, OptionId::kPoolRowsFirst};
+constexpr OptionId kOptions[] = {OptionId::kWindow,       OptionId::kKernel, OptionId::kPool,
+                                 OptionId::kAvgEdge,      OptionId::kGqaAgg, OptionId::kPoolBeforeGroup,
+                                 OptionId::kPoolRowsFirst};
 
 // The window's own columns get +inf: they stay whatever the order of candidates.
 void Program(const Policy& policy, int32_t, ScoreProgram* p) {

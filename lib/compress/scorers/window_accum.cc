@@ -9,7 +9,7 @@
 namespace kvc {
 namespace {
 
-constexpr OptionId kOptions[] = {OptionId::kWindow, OptionId::kKernel, OptionId::kPool,
+constexpr OptionId kOptions[] = {OptionId::kWindow,  OptionId::kKernel, OptionId::kPool,
                                  OptionId::kAvgEdge, OptionId::kGqaAgg, OptionId::kAccumWeight};
 
 int32_t AuxCount(const Policy&) { return 1; }  // attention accumulated over all prompts

@@ -12,6 +12,8 @@ inline Pooling PoolingOf(const Policy& policy) {
   return {policy.Int(OptionId::kPool) == 0 ? PoolKind::kMax : PoolKind::kAvg, policy.Int(OptionId::kKernel),
           policy.Int(OptionId::kAvgEdge) == 1};
 }
-inline GroupKind GroupOf(const Policy& policy) { return static_cast<GroupKind>(policy.Int(OptionId::kGqaAgg)); }
+inline GroupKind GroupOf(const Policy& policy) {
+  return static_cast<GroupKind>(policy.Int(OptionId::kGqaAgg));
+}
 
 }  // namespace kvc

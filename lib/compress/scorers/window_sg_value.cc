@@ -6,7 +6,7 @@
 namespace kvc {
 namespace {
 
-constexpr OptionId kOptions[] = {OptionId::kRecent, OptionId::kValueKernel, OptionId::kAhaUnits,
+constexpr OptionId kOptions[] = {OptionId::kRecent,       OptionId::kValueKernel,  OptionId::kAhaUnits,
                                  OptionId::kAhaGainFloor, OptionId::kAhaScorePool, OptionId::kAhaDecodePrior};
 constexpr int32_t kDefaultRecent = 32;
 enum Aux { kScore = 0, kPrior = 1, kPriorMax = 2 };  // F; value norm pooled; the largest there was

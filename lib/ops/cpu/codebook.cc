@@ -13,8 +13,8 @@ float Normalise(const KernelTable& kernels, const float* x, int32_t d, float* un
   return magnitude;
 }
 
-// Repeatedly the alive vertex with the largest degree, ties the smallest index, takes its neighbours with it. Rows of
-// the graph are recomputed when a vertex leaves, so the graph is never stored.
+// Repeatedly the alive vertex with the largest degree, ties the smallest index, takes its neighbours with it.
+// Rows of the graph are recomputed when a vertex leaves, so the graph is never stored.
 int32_t CoverOpen(const KernelTable& kernels, int32_t n_open, int32_t d, float theta, int32_t n_existing,
                   CodedVector* codes, float* added, const CodeSpace& space) {
   const auto unit = [&](int32_t a) { return space.units + int64_t{space.open[a]} * d; };

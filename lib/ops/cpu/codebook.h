@@ -1,5 +1,5 @@
-// SpindleKV's codebooks: vectors that point the same way share one direction (methods.md 2.16 d). Pure arithmetic on
-// one head.
+// SpindleKV's codebooks: vectors that point the same way share one direction (methods.md 2.16 d). Pure
+// arithmetic on one head.
 #pragma once
 #include <cstdint>
 
@@ -10,7 +10,7 @@ namespace kvc::cpu {
 
 // What coding n vectors of size d needs beside its result.
 struct CodeSpace {
-  float* units;  // [n, d]
+  float* units;                      // [n, d]
   int32_t *open, *degree, *members;  // [n]
   uint8_t* alive;                    // [n]
   static int64_t Floats(int64_t n, int32_t d) { return n * d + 3 * n + (n + 3) / 4; }
@@ -22,23 +22,27 @@ struct CodeSpace {
         alive(reinterpret_cast<uint8_t*>(members + n)) {}
 };
 
-// Codes x [n, d]: first by the nearest of the n_existing directions with cosine > theta (ties: lowest index), then the
-// rest by a greedy cover of their similarity graph, whose centres go to `added` [at most n, d] (refs count on from
-// n_existing). A zero vector has magnitude 0 and ref 0; when there is no direction at all one is made for it. Returns
-// how many directions were added. existing(i) -> const float* [d]. O(n * (n_existing + n) * d) time.
+// Codes x [n, d]: first by the nearest of the n_existing directions with cosine > theta (ties: lowest index),
+// then the rest by a greedy cover of their similarity graph, whose centres go to `added` [at most n, d] (refs
+// count on from n_existing). A zero vector has magnitude 0 and ref 0; when there is no direction at all one
+// is made for it. Returns how many directions were added. existing(i) -> const float* [d]. O(n * (n_existing
+// + n) * d) time.
 template <typename Existing>
-int32_t CodeVectors(const KernelTable& kernels, const float* x, int32_t n, int32_t d, float theta, int32_t n_existing,
-                    Existing&& existing, CodedVector* codes, float* added, const CodeSpace& space);
+int32_t CodeVectors(const KernelTable& kernels, const float* x, int32_t n, int32_t d, float theta,
+                    int32_t n_existing, Existing&& existing, CodedVector* codes, float* added,
+                    const CodeSpace& space);
 
-// The cover of the `n_open` vectors listed in space.open: appends each centre's direction, and points its members at it.
+// The cover of the `n_open` vectors listed in space.open: appends each centre's direction, and points its
+// members at it.
 int32_t CoverOpen(const KernelTable& kernels, int32_t n_open, int32_t d, float theta, int32_t n_existing,
                   CodedVector* codes, float* added, const CodeSpace& space);
 // codes[i].magnitude, space.units[i].
 float Normalise(const KernelTable& kernels, const float* x, int32_t d, float* unit);
 
 template <typename Existing>
-int32_t CodeVectors(const KernelTable& kernels, const float* x, int32_t n, int32_t d, float theta, int32_t n_existing,
-                    Existing&& existing, CodedVector* codes, float* added, const CodeSpace& space) {
+int32_t CodeVectors(const KernelTable& kernels, const float* x, int32_t n, int32_t d, float theta,
+                    int32_t n_existing, Existing&& existing, CodedVector* codes, float* added,
+                    const CodeSpace& space) {
   int32_t n_open = 0;
   for (int32_t i = 0; i < n; ++i) {
     float* unit = space.units + int64_t{i} * d;

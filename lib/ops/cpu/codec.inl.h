@@ -57,7 +57,8 @@ inline void EncodeVectors(const VectorFormat& f, const float* x, int32_t n, void
     __builtin_memcpy(out, x, sizeof(float) * static_cast<uint64_t>(count));
   } else if (f.type == KvType::kInt8 || f.type == KvType::kInt4) {
     uint8_t* to = static_cast<uint8_t*>(out);
-    for (int64_t v = 0; v < n; ++v) EncodeCodes(f, x + v * f.d, to + v * CodesOf(f), scales + v * (f.d / f.group));
+    for (int64_t v = 0; v < n; ++v)
+      EncodeCodes(f, x + v * f.d, to + v * CodesOf(f), scales + v * (f.d / f.group));
   } else {
     for (int64_t i = 0; i < count; i += kWidth) {
       const int m = count - i < kWidth ? static_cast<int>(count - i) : kWidth;
@@ -67,14 +68,16 @@ inline void EncodeVectors(const VectorFormat& f, const float* x, int32_t n, void
   }
 }
 
-inline void DecodeVectors(const VectorFormat& f, const void* in, const uint16_t* scales, int32_t n, float* x) {
+inline void DecodeVectors(const VectorFormat& f, const void* in, const uint16_t* scales, int32_t n,
+                          float* x) {
   const int64_t count = static_cast<int64_t>(n) * f.d;
   const uint16_t* halves = static_cast<const uint16_t*>(in);
   if (f.type == KvType::kF32) {
     __builtin_memcpy(x, in, sizeof(float) * static_cast<uint64_t>(count));
   } else if (f.type == KvType::kInt8 || f.type == KvType::kInt4) {
     const uint8_t* from = static_cast<const uint8_t*>(in);
-    for (int64_t v = 0; v < n; ++v) DecodeCodes(f, from + v * CodesOf(f), scales + v * (f.d / f.group), x + v * f.d);
+    for (int64_t v = 0; v < n; ++v)
+      DecodeCodes(f, from + v * CodesOf(f), scales + v * (f.d / f.group), x + v * f.d);
   } else {
     int64_t i = 0;
     for (; i + kWidth <= count; i += kWidth)

@@ -1,5 +1,5 @@
-// The best candidates of a layer, counted by head. The threshold score is found four bits at a time: eight passes over
-// the scores, per head and value one counter, no copy of the scores.
+// The best candidates of a layer, counted by head. The threshold score is found four bits at a time: eight
+// passes over the scores, per head and value one counter, no copy of the scores.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -29,7 +29,8 @@ class Counter {
       // The highest value with which the heads would hold more than `total` contains the threshold.
       for (int value = 15;; --value) {
         int64_t with = 0;
-        for (int32_t h = 0; h < n_heads_; ++h) with += std::max(Locked(h), a_.counts[h] + histogram_[h][value]);
+        for (int32_t h = 0; h < n_heads_; ++h)
+          with += std::max(Locked(h), a_.counts[h] + histogram_[h][value]);
         if (with > a_.total || value == 0) {
           prefix |= static_cast<uint32_t>(value) << shift;
           break;
@@ -41,7 +42,8 @@ class Counter {
     int64_t left = a_.total;
     for (int32_t h = 0; h < n_heads_; ++h) left -= std::max(Locked(h), a_.counts[h]);
     for (int32_t h = 0; h < n_heads_; ++h) {
-      const int64_t held = std::max(Locked(h), a_.counts[h]), ties = a_.counts[h] + histogram_[h][prefix & 15] - held,
+      const int64_t held = std::max(Locked(h), a_.counts[h]),
+                    ties = a_.counts[h] + histogram_[h][prefix & 15] - held,
                     more = std::clamp<int64_t>(ties, 0, std::max<int64_t>(left, 0));
       a_.counts[h] = held + more;
       left -= more;

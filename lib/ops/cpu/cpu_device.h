@@ -1,4 +1,5 @@
-// The processor as a device: its memory is the host's, its stream the caller's thread with the workers of a pool.
+// The processor as a device: its memory is the host's, its stream the caller's thread with the workers of a
+// pool.
 #pragma once
 #include "lib/base/thread_pool.h"
 #include "lib/ops/cpu/kernel_table.h"
@@ -26,7 +27,8 @@ class CpuDevice : public Device {
   Status Read(Stream* s, DevicePtr<const uint8_t> from, void* to, int64_t bytes) override;
   Status Copy(Stream* s, Span<const PageCopy> copies) override;
   Status Zero(Stream* s, DeviceBytes at, int64_t bytes) override;
-  Status Prepare(Span<const Weight> tensors, Span<const float* const> biases, MatrixUse use, Matrix* out) override;
+  Status Prepare(Span<const Weight> tensors, Span<const float* const> biases, MatrixUse use,
+                 Matrix* out) override;
   int64_t PreparedBytes(Span<const Weight> tensors, MatrixUse use) const override;
   DevicePtr<const float> PrepareVector(const float* values, int32_t n) override;
 

@@ -128,7 +128,8 @@ inline float LargestAbs(const float* x, int32_t n) {
 inline F Codes(F x, F scale, F q_max) { return Min(Max(Round(Div(x, scale)), Sub(Zero(), q_max)), q_max); }
 
 // Sums of codes are whole numbers below 2^24: exact in f32, in any order.
-inline void QuantizeRow(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales, int32_t* sums) {
+inline void QuantizeRow(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales,
+                        int32_t* sums) {
   for (int32_t g = 0; g * group < cols; ++g) {
     const float* in = x + g * group;
     const float scale = LargestAbs(in, group) / 127.0f;

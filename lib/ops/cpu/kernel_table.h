@@ -12,8 +12,8 @@ namespace kvc {
 
 // y[t * y_stride + r] = dot(x[t], w[r]) (+ bias[r]) for t in [0, n), r in [row_begin, row_end).
 // Each value depends on x[t] and w[r] alone: bit-equal for any n and any split of the rows.
-// int8/int4 weights multiply int8 activations: xq, xs, sums from quantize_row with group = w->group; integer dot
-// per group, then f32 sum over groups in order (dot * (xs * scale)). For those types x is not read.
+// int8/int4 weights multiply int8 activations: xq, xs, sums from quantize_row with group = w->group; integer
+// dot per group, then f32 sum over groups in order (dot * (xs * scale)). For those types x is not read.
 // Weights in panels: row_begin is a multiple of 16.
 struct MatMulArgs {
   const Weight* w;
@@ -96,18 +96,19 @@ struct AttendTileArgs {
 
 struct KernelTable {
   const char* name;
-  bool prefers_panels;                       // matmul_panels is the faster of the two, and of this table's own
-  void (*matmul)(const MatMulArgs&);         // weights in row major
+  bool prefers_panels;                // matmul_panels is the faster of the two, and of this table's own
+  void (*matmul)(const MatMulArgs&);  // weights in row major
   void (*matmul_panels)(const MatMulArgs&);  // weights in panels
-  // Symmetric int8 per group: scale = max|x| / 127 (1 if all zero), code = round half even(x / scale), and the sum of
-  // the group's codes. cols % group == 0.
-  void (*quantize_row)(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales, int32_t* sums);
+  // Symmetric int8 per group: scale = max|x| / 127 (1 if all zero), code = round half even(x / scale), and
+  // the sum of the group's codes. cols % group == 0.
+  void (*quantize_row)(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales,
+                       int32_t* sums);
   // y = x / sqrt(mean(x^2) + eps) * weight. y may be x.
   void (*rms_norm)(const float* x, const float* weight, float eps, int32_t n, float* y);
   // In place rotation of one vector [D] by the angles whose cos and sin [D/2] are given.
   void (*rope)(float* x, const float* cos, const float* sin, int32_t d, RopePairing pairing);
   void (*silu_mul)(const float* gate, const float* up, int32_t n,
-                   float* y);                        // y = gate / (1 + exp(-gate)) * up; y may be gate
+                   float* y);  // y = gate / (1 + exp(-gate)) * up; y may be gate
   void (*gelu_mul)(const float* gate, const float* up, int32_t n,
                    float* y);                        // y = gelu(gate) * up, by tanh; y may be gate
   void (*add)(const float* x, int32_t n, float* y);  // y += x
@@ -119,9 +120,12 @@ struct KernelTable {
   void (*column_sums)(const ColumnSumsArgs&);
   void (*column_maxima)(const ColumnSumsArgs&);
   void (*attend_tile)(const AttendTileArgs&);
-  // Cache vectors: n vectors [n, D] f32 <-> codes [n, CodeBytes] and, of int8 and int4, f16 scales [n, D / group].
-  void (*encode_vectors)(const VectorFormat& format, const float* x, int32_t n, void* codes, uint16_t* scales);
-  void (*decode_vectors)(const VectorFormat& format, const void* codes, const uint16_t* scales, int32_t n, float* x);
+  // Cache vectors: n vectors [n, D] f32 <-> codes [n, CodeBytes] and, of int8 and int4, f16 scales [n, D /
+  // group].
+  void (*encode_vectors)(const VectorFormat& format, const float* x, int32_t n, void* codes,
+                         uint16_t* scales);
+  void (*decode_vectors)(const VectorFormat& format, const void* codes, const uint16_t* scales, int32_t n,
+                         float* x);
   // One row of a weight matrix as f32 (embedding).
   void (*weight_row)(const Weight& w, int32_t row, float* out);
   // A block of n keys x [n, D] with one f16 scale per channel: codes [n, KeyCodeBytes], scales [D]. Rules of

@@ -18,7 +18,8 @@ void ByPosition(const HeadPages& head, uint64_t* order, F&& f) {
   head.ForRuns([&](int32_t first, int32_t count, const Slot& s) {
     const int32_t* positions = &s.position();
     for (int32_t i = 0; i < count; ++i, ++at) {
-      order[at] = static_cast<uint64_t>(static_cast<uint32_t>(positions[i])) << 32 | static_cast<uint32_t>(first + i);
+      order[at] =
+          static_cast<uint64_t>(static_cast<uint32_t>(positions[i])) << 32 | static_cast<uint32_t>(first + i);
       ascending = ascending && (at == 0 || order[at] > order[at - 1]);
     }
   });
@@ -36,13 +37,14 @@ struct Layer {
 };
 
 // The key of entry i as the pages keep it: without rotation where they do.
-const float* StoredKey(const KernelTable& kernels, const Layer& layer, const KeyTurning& turning, bool rotated, int32_t g,
-                       int32_t i, float* scratch) {
+const float* StoredKey(const KernelTable& kernels, const Layer& layer, const KeyTurning& turning,
+                       bool rotated, int32_t g, int32_t i, float* scratch) {
   const int32_t d = layer.v.head_dim;
   const float* k = layer.keys(g) + int64_t{i} * d;
   if (rotated) return k;
   std::copy_n(k, d, scratch);
-  Unrotate(kernels, *turning.rope, turning.pairing, turning.in_cache ? i : layer.positions(g)[i], d, scratch, 1);
+  Unrotate(kernels, *turning.rope, turning.pairing, turning.in_cache ? i : layer.positions(g)[i], d, scratch,
+           1);
   return scratch;
 }
 
@@ -77,22 +79,25 @@ Status CpuDevice::LoadLayer(Stream*, const LoadArgs& a) {
     const int32_t g = static_cast<int32_t>(head), drop = a.drop == nullptr ? 0 : a.drop[g];
     const HeadPages pages(kernels_, *a.cache, a.layer * a.to.n_kv_heads + g);
     int32_t at = 0;
-    ByPosition(pages, reinterpret_cast<uint64_t*>(Raw(a.scratch)) + g * a.scratch_entries, [&](int32_t i, const Slot& s) {
-      if (i >= a.n_sink && i < a.n_sink + drop) return;
-      float* k = to.keys(g) + int64_t{at} * d;
-      pages.ReadKeys(s, 1, k);
-      pages.ReadValues(s, 1, to.values(g) + int64_t{at} * d);
-      to.positions(g)[at] = s.position();
-      for (int x = 0; x < a.to.n_aux; ++x) to.aux(x, g)[at] = x < s.f->n_aux ? s.aux(x) : 0.0f;
-      if (a.to.has_seen) to.seen(g)[at] = s.f->seen_masks ? s.seen() : ~0u;
-      // Keys stored with their rotation have that of their position, and what counts in slots wants another.
-      if (pages.rotated() && a.turns_rotated)
-        Unrotate(kernels_, *a.turning.rope, a.turning.pairing, s.position(), d, k, 1);
-      if (!pages.rotated() || a.turns_rotated) {
-        Rotate(kernels_, *a.turning.rope, a.turning.pairing, a.turning.in_cache ? at : s.position(), d, k, 1);
-      }
-      ++at;
-    });
+    ByPosition(pages, reinterpret_cast<uint64_t*>(Raw(a.scratch)) + g * a.scratch_entries,
+               [&](int32_t i, const Slot& s) {
+                 if (i >= a.n_sink && i < a.n_sink + drop) return;
+                 float* k = to.keys(g) + int64_t{at} * d;
+                 pages.ReadKeys(s, 1, k);
+                 pages.ReadValues(s, 1, to.values(g) + int64_t{at} * d);
+                 to.positions(g)[at] = s.position();
+                 for (int x = 0; x < a.to.n_aux; ++x) to.aux(x, g)[at] = x < s.f->n_aux ? s.aux(x) : 0.0f;
+                 if (a.to.has_seen) to.seen(g)[at] = s.f->seen_masks ? s.seen() : ~0u;
+                 // Keys stored with their rotation have that of their position, and what counts in slots
+                 // wants another.
+                 if (pages.rotated() && a.turns_rotated)
+                   Unrotate(kernels_, *a.turning.rope, a.turning.pairing, s.position(), d, k, 1);
+                 if (!pages.rotated() || a.turns_rotated) {
+                   Rotate(kernels_, *a.turning.rope, a.turning.pairing,
+                          a.turning.in_cache ? at : s.position(), d, k, 1);
+                 }
+                 ++at;
+               });
     a.to.len[g] = at;
   });
   return {};
@@ -134,14 +139,16 @@ Status CpuDevice::StoreLayer(Stream*, const StoreArgs& a) {
         s.key_code() = coded[0][rank], s.value_code() = coded[1][rank];
       } else {
         pages.WriteValue(s, v);
-        if (!(in_main && channels)) pages.WriteKey(s, StoredKey(kernels_, from, a.turning, pages.rotated(), g, i, scratch));
+        if (!(in_main && channels))
+          pages.WriteKey(s, StoredKey(kernels_, from, a.turning, pages.rotated(), g, i, scratch));
       }
       pages.WriteMeta(s, from.positions(g)[i], rank, a.from.n_aux > 0 ? from.aux(0, g) + i : nullptr,
                       n_heads * a.from.capacity, seen == nullptr ? ~0u : seen[i]);
       ++rank;
     }
     if (!channels) return;
-    // Main has whole pages of keys that share scales: each is coded at once, from entries that lie behind each other.
+    // Main has whole pages of keys that share scales: each is coded at once, from entries that lie behind
+    // each other.
     float* block = reinterpret_cast<float*>(Raw(a.codes)) + g * int64_t{pages.format().slots} * d;
     int32_t n_block = 0, page = 0;
     for (int32_t i = 0; i < a.from.len[g] && page < main; ++i) {
@@ -158,7 +165,8 @@ Status CpuDevice::StoreLayer(Stream*, const StoreArgs& a) {
 
 int64_t CpuDevice::CodeBytes(const CacheLayout& layout, int64_t n_codes) const {
   const int64_t heads = layout.n_kv_heads, d = layout.head_dim;
-  if (layout.directions >= 0) return 4 * (layout.layer_books ? 1 : heads) * Codes::Floats(n_codes, layout.head_dim);
+  if (layout.directions >= 0)
+    return 4 * (layout.layer_books ? 1 : heads) * Codes::Floats(n_codes, layout.head_dim);
   for (const PageFormat& f : layout.formats) {
     if (f.coding == EntryCoding::kKeyChannels) return 4 * heads * f.slots * d;
   }
@@ -186,9 +194,10 @@ Status CpuDevice::CodeLayer(Stream*, const CodeArgs& a) {
           std::copy_n(x, d, out.x + int64_t{n++} * d);
         }
       }
-      a.n_directions[2 * g + which] =
-          CodeVectors(kernels_, out.x, n, d, which == 0 ? format.theta_key : format.theta_value, 0,
-                      [](int32_t) -> const float* { return nullptr; }, out.codes[which], out.directions[which], out.space);
+      a.n_directions[2 * g + which] = CodeVectors(
+          kernels_, out.x, n, d, which == 0 ? format.theta_key : format.theta_value, 0,
+          [](int32_t) -> const float* { return nullptr; }, out.codes[which], out.directions[which],
+          out.space);
     }
   });
   return {};
@@ -207,8 +216,8 @@ Status CpuDevice::AppendLayer(Stream*, const AppendArgs& a) {
     const HeadPages pages(kernels_, *a.cache, a.layer * n_heads + g);
     float scratch[kMaxHeadSize];
     for (int32_t i = a.first[g]; i < a.from.len[g]; ++i) {
-      pages.Append(StoredKey(kernels_, from, a.turning, pages.rotated(), g, i, scratch), from.values(g) + int64_t{i} * d,
-                   from.positions(g)[i]);
+      pages.Append(StoredKey(kernels_, from, a.turning, pages.rotated(), g, i, scratch),
+                   from.values(g) + int64_t{i} * d, from.positions(g)[i]);
       pages.Settle(reinterpret_cast<float*>(Raw(a.scratch)) + g * floats);
     }
   };
@@ -224,7 +233,8 @@ Status CpuDevice::Rewind(Stream*, const RewindArgs& a) {
   const int32_t n_heads = a.cache->layout->n_heads_total();
   pool_->ParallelFor(n_heads, [&](int64_t item, int) {
     const HeadPages pages(kernels_, *a.cache, static_cast<int32_t>(item));
-    while (pages.ring_len() > 0 && pages.Ring(pages.ring_len() - 1).position() >= a.n_tokens) --pages.ring_len_ref();
+    while (pages.ring_len() > 0 && pages.Ring(pages.ring_len() - 1).position() >= a.n_tokens)
+      --pages.ring_len_ref();
     // From the highest slot down: what fills a gap has been looked at.
     for (int32_t slot = pages.main_len() - 1; slot >= 0; --slot) {
       if (pages.Main(slot).position() >= a.n_tokens) pages.Remove(slot);

@@ -27,8 +27,9 @@ class CpuStream final : public Stream {};
 Result<std::unique_ptr<Stream>> CpuDevice::NewStream() { return std::unique_ptr<Stream>(new CpuStream()); }
 
 Status CpuDevice::Allocate(int64_t bytes, const char* what, DeviceBytes* out) {
-  void* at = bytes >= kLargeBlock ? MapBlock(bytes)
-                                  : ::operator new (static_cast<size_t>(bytes), std::align_val_t{64}, std::nothrow);
+  void* at = bytes >= kLargeBlock
+                 ? MapBlock(bytes)
+                 : ::operator new (static_cast<size_t>(bytes), std::align_val_t{64}, std::nothrow);
   *out = AddressOf(static_cast<uint8_t*>(at));
   if (at != nullptr) return {};
   return Error(Code::kMemory, "no memory for %s: %lld bytes", what, static_cast<long long>(bytes));
@@ -39,7 +40,8 @@ void CpuDevice::Free(DeviceBytes at, int64_t bytes) {
   ::operator delete (Raw(at), std::align_val_t{64});
 }
 
-// The best of several passes of all threads over a block that no cache holds; other work on the machine makes some slow.
+// The best of several passes of all threads over a block that no cache holds; other work on the machine makes
+// some slow.
 Result<double> CpuDevice::MeasureBandwidth() {
   constexpr int64_t kBytes = 256 << 20, kPart = 1 << 20, kWords = kPart / 8;
   constexpr int kPasses = 8, kSums = 8;
@@ -52,7 +54,8 @@ Result<double> CpuDevice::MeasureBandwidth() {
     const auto begin = std::chrono::steady_clock::now();
     pool_->ParallelFor(kBytes / kPart, [&](int64_t part, int) {
       uint64_t* at = block + part * kWords;
-      if (pass == 0) std::fill_n(at, kWords, uint64_t{1});  // pages that nothing was written to are all the same one
+      if (pass == 0)
+        std::fill_n(at, kWords, uint64_t{1});  // pages that nothing was written to are all the same one
       uint64_t sums[kSums] = {};
       for (int64_t i = 0; i < kWords; i += kSums) {
         for (int j = 0; j < kSums; ++j) sums[j] += at[i + j];
@@ -63,17 +66,20 @@ Result<double> CpuDevice::MeasureBandwidth() {
     if (pass > 0) best = std::max(best, static_cast<double>(kBytes) / seconds.count());
   }
   Free(memory, kBytes);
-  if (sum.load() != uint64_t{kBytes / 8} * (kPasses + 1)) return Error(Code::kDevice, "memory does not hold what was written");
+  if (sum.load() != uint64_t{kBytes / 8} * (kPasses + 1))
+    return Error(Code::kDevice, "memory does not hold what was written");
   return best;
 }
 
-// Address space only: nothing of it can be touched before Commit. Halved until the system agrees, which limits on
-// address space may make necessary.
+// Address space only: nothing of it can be touched before Commit. Halved until the system agrees, which
+// limits on address space may make necessary.
 int64_t CpuDevice::Reserve(int64_t bytes, DeviceBytes* out) {
   const int64_t granule = info_.granule, physical = sysconf(_SC_PHYS_PAGES) * granule;
   if (physical > 0) bytes = std::min(bytes, 2 * physical);  // with swap, more than can ever be held
-  for (bytes = (bytes + granule - 1) / granule * granule; bytes >= kLeastReservation; bytes = bytes / 2 / granule * granule) {
-    void* at = mmap(nullptr, static_cast<size_t>(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  for (bytes = (bytes + granule - 1) / granule * granule; bytes >= kLeastReservation;
+       bytes = bytes / 2 / granule * granule) {
+    void* at = mmap(nullptr, static_cast<size_t>(bytes), PROT_NONE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) continue;
     *out = AddressOf(static_cast<uint8_t*>(at));
     return bytes;
@@ -91,7 +97,9 @@ Status CpuDevice::Commit(DeviceBytes at, int64_t bytes) {
 }
 
 // The memory goes, the addresses stay usable: what comes next there is zero.
-void CpuDevice::Decommit(DeviceBytes at, int64_t bytes) { madvise(Raw(at), static_cast<size_t>(bytes), MADV_DONTNEED); }
+void CpuDevice::Decommit(DeviceBytes at, int64_t bytes) {
+  madvise(Raw(at), static_cast<size_t>(bytes), MADV_DONTNEED);
+}
 
 Status CpuDevice::Write(Stream*, DeviceBytes to, const void* from, int64_t bytes) {
   if (bytes > 0) std::memcpy(Raw(to), from, static_cast<size_t>(bytes));

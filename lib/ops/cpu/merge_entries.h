@@ -1,6 +1,6 @@
-// Gives the values of the dropped entries of one head to kept ones (methods.md 2.9, 2.15). The same for a prompt and for
-// a step; `Values` knows where they lie: Get(i) -> const float* [D] (valid until the next Get), Add(i, factor, v),
-// Mix(i, a_gone, v_gone, a_next).
+// Gives the values of the dropped entries of one head to kept ones (methods.md 2.9, 2.15). The same for a
+// prompt and for a step; `Values` knows where they lie: Get(i) -> const float* [D] (valid until the next
+// Get), Add(i, factor, v), Mix(i, a_gone, v_gone, a_next).
 #pragma once
 #include <algorithm>
 
@@ -50,7 +50,8 @@ void MixDropped(const DroppedEntries& in, Values& values) {
     if (in.mark[e] == 0) victims[n_victims++] = e;
   }
   std::sort(victims, victims + n_victims, [&](int32_t a, int32_t b) {
-    return SelectionKey(in.line[a], static_cast<uint32_t>(a)) < SelectionKey(in.line[b], static_cast<uint32_t>(b));
+    return SelectionKey(in.line[a], static_cast<uint32_t>(a)) <
+           SelectionKey(in.line[b], static_cast<uint32_t>(b));
   });
   for (int32_t i = 0; i < n_victims; ++i) {
     const int32_t e = victims[i], f = next[e];

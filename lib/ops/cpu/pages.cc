@@ -4,15 +4,15 @@
 
 namespace kvc::cpu {
 
-void Rotate(const KernelTable& kernels, const Rope& rope, RopePairing pairing, int64_t position, int32_t d, float* x,
-            int32_t n) {
+void Rotate(const KernelTable& kernels, const Rope& rope, RopePairing pairing, int64_t position, int32_t d,
+            float* x, int32_t n) {
   float angles[kMaxHeadSize];
   rope.Angles(position, angles, angles + d / 2);
   for (int32_t i = 0; i < n; ++i) kernels.rope(x + int64_t{i} * d, angles, angles + d / 2, d, pairing);
 }
 
-void Unrotate(const KernelTable& kernels, const Rope& rope, RopePairing pairing, int64_t position, int32_t d, float* x,
-              int32_t n) {
+void Unrotate(const KernelTable& kernels, const Rope& rope, RopePairing pairing, int64_t position, int32_t d,
+              float* x, int32_t n) {
   const float inverse = static_cast<float>(1.0 / (rope.attention_factor() * rope.attention_factor()));
   Rotate(kernels, rope, pairing, -position, d, x, n);
   for (int64_t i = 0; i < int64_t{n} * d; ++i) x[i] *= inverse;
@@ -113,8 +113,8 @@ void HeadPages::Settle(float* scratch) const {
   }
 }
 
-// Fills a page from the ring and codes its keys anew. After a rewind the page may begin with entries that are coded
-// already: they are decoded first, since the new keys change the scales of their channels.
+// Fills a page from the ring and codes its keys anew. After a rewind the page may begin with entries that are
+// coded already: they are decoded first, since the new keys change the scales of their channels.
 void HeadPages::SettleBlock(float* scratch) const {
   const int32_t d = f_->d, slots = f_->slots, old = main_len() % slots, n = slots - old;
   float *keys = scratch, *value = keys + int64_t{slots} * d;

@@ -19,8 +19,12 @@ struct Slot {
 
   uint8_t* key() const { return page + f->keys + f->key_bytes * index; }
   uint8_t* value() const { return page + f->values + f->value_bytes * index; }
-  uint16_t* key_scales() const { return reinterpret_cast<uint16_t*>(page + f->key_scales + f->scale_bytes * index); }
-  uint16_t* value_scales() const { return reinterpret_cast<uint16_t*>(page + f->value_scales + f->scale_bytes * index); }
+  uint16_t* key_scales() const {
+    return reinterpret_cast<uint16_t*>(page + f->key_scales + f->scale_bytes * index);
+  }
+  uint16_t* value_scales() const {
+    return reinterpret_cast<uint16_t*>(page + f->value_scales + f->scale_bytes * index);
+  }
   uint16_t* channel_scales() const { return reinterpret_cast<uint16_t*>(page + f->channel_scales); }
   int32_t& position() const { return reinterpret_cast<int32_t*>(page + f->positions)[index]; }
   int32_t& rank() const { return reinterpret_cast<int32_t*>(page + f->rank)[index]; }
@@ -63,8 +67,8 @@ class HeadPages {
   Slot At(int32_t physical) const {
     return physical < main_len() ? Main(physical) : RingSlot(physical - main_len());
   }
-  // Calls f(first, n, Slot of first) for runs of physically adjacent entries, by ascending physical index; at most a
-  // page each. Together: every entry once.
+  // Calls f(first, n, Slot of first) for runs of physically adjacent entries, by ascending physical index; at
+  // most a page each. Together: every entry once.
   template <typename F>
   void ForRuns(F&& f) const {
     for (int32_t at = 0; at < main_len(); at += f_->slots)
@@ -96,7 +100,8 @@ class HeadPages {
 
   // ---- entries ----
   // Everything but key and value.
-  void WriteMeta(const Slot& s, int32_t position, int32_t rank, const float* aux, int64_t aux_stride, uint32_t seen) const {
+  void WriteMeta(const Slot& s, int32_t position, int32_t rank, const float* aux, int64_t aux_stride,
+                 uint32_t seen) const {
     s.position() = position;
     if (s.f->ranks) s.rank() = rank;
     if (s.f->seen_masks) s.seen() = seen;
@@ -132,9 +137,9 @@ class HeadPages {
 };
 
 // n vectors [n, D] turned to a position, or back.
-void Rotate(const KernelTable& kernels, const Rope& rope, RopePairing pairing, int64_t position, int32_t d, float* x,
-            int32_t n);
-void Unrotate(const KernelTable& kernels, const Rope& rope, RopePairing pairing, int64_t position, int32_t d, float* x,
-              int32_t n);
+void Rotate(const KernelTable& kernels, const Rope& rope, RopePairing pairing, int64_t position, int32_t d,
+            float* x, int32_t n);
+void Unrotate(const KernelTable& kernels, const Rope& rope, RopePairing pairing, int64_t position, int32_t d,
+              float* x, int32_t n);
 
 }  // namespace kvc::cpu

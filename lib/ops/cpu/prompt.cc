@@ -1,5 +1,5 @@
-// Attention of prompts. Flops: 4 * rows * entries * D per query head, and the same again for columns; keys of a layer
-// are read once per block of rows.
+// Attention of prompts. Flops: 4 * rows * entries * D per query head, and the same again for columns; keys of
+// a layer are read once per block of rows.
 #include <algorithm>
 #include <cstring>
 
@@ -14,7 +14,9 @@ constexpr int64_t kKeyBlock = 512;   // keys of one work item of columns
 
 }  // namespace
 
-int64_t CpuDevice::PlaceScratchBytes(int32_t n_rows, int32_t head_dim) const { return int64_t{4} * n_rows * head_dim; }
+int64_t CpuDevice::PlaceScratchBytes(int32_t n_rows, int32_t head_dim) const {
+  return int64_t{4} * n_rows * head_dim;
+}
 
 Status CpuDevice::Place(Stream*, const PlaceArgs& a) {
   const LayerView& to = a.layer;
@@ -32,7 +34,8 @@ Status CpuDevice::Place(Stream*, const PlaceArgs& a) {
       float* k = Raw(to.keys) + at * d;
       std::memcpy(k, Raw(a.k) + (i * heads + g) * d, static_cast<size_t>(d) * sizeof(float));
       kernels_.rope(k, cos, sin, d, a.turning.pairing);
-      std::memcpy(Raw(to.values) + at * d, Raw(a.v) + (i * heads + g) * d, static_cast<size_t>(d) * sizeof(float));
+      std::memcpy(Raw(to.values) + at * d, Raw(a.v) + (i * heads + g) * d,
+                  static_cast<size_t>(d) * sizeof(float));
       Raw(to.positions)[at] = static_cast<int32_t>(position);
       for (int32_t x = 0; x < to.n_aux; ++x) Raw(to.aux)[x * heads * to.capacity + at] = 0.0f;
       if (to.has_seen) Raw(to.seen)[at] = ~0u;
@@ -81,7 +84,8 @@ Status CpuDevice::FoldColumns(Stream*, const ColumnArgs& a) {
       t.lse = Raw(a.lse) + h * a.lse_stride;
       t.sums = Raw(a.into) + g * kv.capacity;
       t.n_q = a.rows.n, t.first_visible = cached + a.rows.offset;
-      t.key_begin = static_cast<int32_t>(first), t.key_end = static_cast<int32_t>(std::min(first + kKeyBlock, end));
+      t.key_begin = static_cast<int32_t>(first),
+      t.key_end = static_cast<int32_t>(std::min(first + kKeyBlock, end));
       t.d = d, t.scale = a.scale, t.weight = a.maxima ? 1 : 1.0f / static_cast<float>(group);
       (a.maxima ? kernels_.column_maxima : kernels_.column_sums)(t);
     }

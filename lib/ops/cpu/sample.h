@@ -5,8 +5,8 @@
 
 namespace kvc::cpu {
 
-// -1 when no logit is a finite number. Logits that are not finite are never picked; of equal logits the lower id is the
-// likelier. Work is linear in n whatever the distribution: nothing is sorted.
+// -1 when no logit is a finite number. Logits that are not finite are never picked; of equal logits the lower
+// id is the likelier. Work is linear in n whatever the distribution: nothing is sorted.
 int32_t SampleToken(const KernelTable& kernels, const SampleArgs& args);
 
 }  // namespace kvc::cpu

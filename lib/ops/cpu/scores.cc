@@ -1,5 +1,5 @@
-// Score programs over one layer. Flops: 2 * rows * entries * D per query head for the rows, keys read once per kRowTile
-// rows; everything else passes over lines.
+// Score programs over one layer. Flops: 2 * rows * entries * D per query head for the rows, keys read once
+// per kRowTile rows; everything else passes over lines.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,7 +15,8 @@ namespace {
 
 constexpr int32_t kRowTile = 8, kRegisters = 4;
 
-// Lines of scratch: registers 1 .. 3 of every KV head, rows and two more of every thread, weights and gains of rows.
+// Lines of scratch: registers 1 .. 3 of every KV head, rows and two more of every thread, weights and gains
+// of rows.
 struct Lines {
   float *registers, *rows, *pair, *weight, *gain;
   static int64_t Floats(int64_t n_kv_heads, int64_t threads, int64_t stride) {
@@ -63,7 +64,9 @@ class Program {
                   : lines_.registers + (int64_t{g} * (kRegisters - 1) + r - 1) * a_.stride;
   }
   float* Query(int32_t h) const { return Raw(a_.per_head) + h * a_.stride; }
-  float* Aux(int a, int32_t g) const { return Raw(kv_.aux) + (int64_t{a} * kv_.n_kv_heads + g) * kv_.capacity; }
+  float* Aux(int a, int32_t g) const {
+    return Raw(kv_.aux) + (int64_t{a} * kv_.n_kv_heads + g) * kv_.capacity;
+  }
   const int32_t* Positions(int32_t g) const { return Raw(kv_.positions) + g * kv_.capacity; }
   int32_t Total(int32_t g) const { return Positions(g)[Len(g) - 1] + 1; }  // tokens of the sequence
   int32_t RowsUsed() const { return std::min(a_.program->rows.n_rows, a_.observed.n_rows); }
@@ -79,7 +82,8 @@ class Program {
     args.k = Raw(kv_.keys) + g * kv_.capacity * d;
     args.visible = visible;
     args.gain = gain;
-    args.seen = kv_.has_seen ? Raw(kv_.seen) + g * kv_.capacity : nullptr, args.seen_bit = SeenBit(h % group_);
+    args.seen = kv_.has_seen ? Raw(kv_.seen) + g * kv_.capacity : nullptr,
+    args.seen_bit = SeenBit(h % group_);
     args.p = p, args.p_stride = a_.stride;
     args.n_q = n, args.n_keys = Len(g), args.d = d, args.scale = a_.scale;
     kernels_.score_rows(args);
@@ -101,7 +105,8 @@ class Program {
     for (int32_t i = 0; i < n_rows; ++i) {
       lines_.weight[i] = !ramp ? 1.0f : 1.0f / static_cast<float>(n_rows);
       if (ramp && i > 0)
-        lines_.weight[i] *= 1.0f + (rule.ramp - 1.0f) * static_cast<float>(i) / static_cast<float>(n_rows - 1);
+        lines_.weight[i] *=
+            1.0f + (rule.ramp - 1.0f) * static_cast<float>(i) / static_cast<float>(n_rows - 1);
       if (gains) lines_.gain[i] = GainOf(rule, longest - n_rows + 1 + i);
     }
     pool_->ParallelFor(a_.n_heads, [&](int64_t h, int thread) {
@@ -130,7 +135,8 @@ class Program {
     std::copy_n(first, n, out);
     for (int32_t j = 1; j < group_; ++j) {
       const float* other = first + j * a_.stride;
-      for (int32_t t = 0; t < n; ++t) out[t] = kind == GroupKind::kMax ? std::max(out[t], other[t]) : out[t] + other[t];
+      for (int32_t t = 0; t < n; ++t)
+        out[t] = kind == GroupKind::kMax ? std::max(out[t], other[t]) : out[t] + other[t];
     }
     if (kind != GroupKind::kMean || group_ == 1) return;
     const float inverse = 1.0f / static_cast<float>(group_);
@@ -173,8 +179,9 @@ class Program {
       }
       const float rows = static_cast<float>(RowsUsed()), inverse = 1.0f / rows;
       for (int32_t t = 0; t < n; ++t) {
-        q[t] = i.op == ScoreOp::kMeanQ ? q[t] * inverse
-                                       : q[t] / (i.op == ScoreOp::kDivideQ ? rows : static_cast<float>(n - t));
+        q[t] = i.op == ScoreOp::kMeanQ
+                   ? q[t] * inverse
+                   : q[t] / (i.op == ScoreOp::kDivideQ ? rows : static_cast<float>(n - t));
       }
     }
   }
@@ -196,7 +203,8 @@ class Program {
       const int32_t age = total - Positions(g)[t];
       if (i.op == ScoreOp::kIndex) dst[t] = static_cast<float>(t);
       if (i.op == ScoreOp::kAge) dst[t] = static_cast<float>(age);
-      if (i.op == ScoreOp::kRowsThatSaw) dst[t] = static_cast<float>(std::max(std::min(age, a_.observed.n_new), 1));
+      if (i.op == ScoreOp::kRowsThatSaw)
+        dst[t] = static_cast<float>(std::max(std::min(age, a_.observed.n_new), 1));
       if (i.op == ScoreOp::kValueNorms) dst[t] = kernels_.dot(v + int64_t{t} * d, v + int64_t{t} * d, d);
     }
   }

@@ -39,8 +39,9 @@ void Draw(const SelectLine& in) {
         Philox(in.head, static_cast<uint32_t>(in.positions[first + t]), 0, kDrawTag, in.rule.seed)[0]);
     const double gumbel = u > 0 ? -std::log(-std::log(u)) : kNever;
     // What the first part took goes below everything that is left.
-    in.line[t] = in.mark[first + t] != 0 ? -std::numeric_limits<float>::max()
-                                         : static_cast<float>(static_cast<double>(in.scores[first + t]) + gumbel);
+    in.line[t] = in.mark[first + t] != 0
+                     ? -std::numeric_limits<float>::max()
+                     : static_cast<float>(static_cast<double>(in.scores[first + t]) + gumbel);
   }
   uint8_t* drawn = reinterpret_cast<uint8_t*>(in.keys + in.n);
   MarkTop(in.line, n_free, std::min(n_random, n_free - n_top), in.keys, drawn);
@@ -53,7 +54,8 @@ struct Scratch {
   float* line;
   static int64_t Bytes(int64_t stride) { return 20 * stride; }
   Scratch(DeviceBytes at, int64_t stride, int thread)
-      : keys(reinterpret_cast<uint64_t*>(Raw(at) + thread * Bytes(stride))), line(reinterpret_cast<float*>(keys + 2 * stride)) {}
+      : keys(reinterpret_cast<uint64_t*>(Raw(at) + thread * Bytes(stride))),
+        line(reinterpret_cast<float*>(keys + 2 * stride)) {}
 };
 
 }  // namespace
@@ -67,18 +69,21 @@ void SelectEntries(const SelectLine& in) {
     const int32_t n_free = in.n - in.rule.protect.n_recent, drop = in.n - KeptCount(in.rule, in.n, in.count);
     return MarkTop(in.scores, n_free, n_free - drop, in.keys, in.mark);
   }
-  MarkTop(in.scores + in.rule.protect.n_sink, in.n - fixed, in.count, in.keys, in.mark + in.rule.protect.n_sink);
+  MarkTop(in.scores + in.rule.protect.n_sink, in.n - fixed, in.count, in.keys,
+          in.mark + in.rule.protect.n_sink);
 }
 
-int64_t CpuDevice::SelectScratchBytes(int64_t stride) const { return pool_->n_threads() * Scratch::Bytes(stride); }
+int64_t CpuDevice::SelectScratchBytes(int64_t stride) const {
+  return pool_->n_threads() * Scratch::Bytes(stride);
+}
 
 Status CpuDevice::Select(Stream*, const SelectArgs& a) {
   const int32_t n_heads = a.layer.n_kv_heads;
   pool_->ParallelFor(n_heads, [&](int64_t g, int thread) {
     const Scratch scratch(a.scratch, a.stride, thread);
-    SelectEntries({a.rule, Raw(a.scores) + g * a.stride, Raw(a.layer.positions) + g * a.layer.capacity, a.layer.len[g],
-                   a.counts[g], static_cast<uint32_t>(a.layer_index * n_heads + g), scratch.keys, scratch.line,
-                   Raw(a.marks) + g * a.stride});
+    SelectEntries({a.rule, Raw(a.scores) + g * a.stride, Raw(a.layer.positions) + g * a.layer.capacity,
+                   a.layer.len[g], a.counts[g], static_cast<uint32_t>(a.layer_index * n_heads + g),
+                   scratch.keys, scratch.line, Raw(a.marks) + g * a.stride});
   });
   return {};
 }
@@ -86,7 +91,8 @@ Status CpuDevice::Select(Stream*, const SelectArgs& a) {
 Status CpuDevice::SelectByQueryHead(Stream*, const SelectByQueryHeadArgs& a) {
   const int32_t group = a.n_heads / a.layer.n_kv_heads;
   pool_->ParallelFor(a.layer.n_kv_heads, [&](int64_t head, int thread) {
-    const int32_t g = static_cast<int32_t>(head), n = a.layer.len[g], m = std::max(n - a.n_recent, 0), count = a.counts[g];
+    const int32_t g = static_cast<int32_t>(head), n = a.layer.len[g], m = std::max(n - a.n_recent, 0),
+                  count = a.counts[g];
     const Scratch scratch(a.scratch, a.stride, thread);
     uint8_t *mark = Raw(a.marks) + g * a.stride, *own = reinterpret_cast<uint8_t*>(scratch.line);
     uint32_t* seen = Raw(a.seen) + g * a.stride;
@@ -164,7 +170,9 @@ struct LayerValues {
   float* At(int32_t i) const { return values + int64_t{i} * d; }
   const float* Get(int32_t i) const { return At(i); }
   void Add(int32_t i, float factor, const float* v) { kernels.axpy(factor, v, d, At(i)); }
-  void Mix(int32_t i, float a_gone, const float* v_gone, float a_next) { MixInto(a_gone, v_gone, a_next, d, At(i)); }
+  void Mix(int32_t i, float a_gone, const float* v_gone, float a_next) {
+    MixInto(a_gone, v_gone, a_next, d, At(i));
+  }
 };
 
 }  // namespace
@@ -180,8 +188,8 @@ Status CpuDevice::Merge(Stream*, const MergeArgs& a) {
     LayerValues values{kernels_, Raw(kv.values) + g * kv.capacity * kv.head_dim, kv.head_dim};
     MergeDropped({a.rule, Raw(a.marks) + g * a.stride, aux(a.rule.sums), aux(a.rule.counts),
                   Raw(kv.positions) + g * kv.capacity, kv.len[g],
-                  static_cast<uint32_t>(a.layer_index * kv.n_kv_heads + g), reinterpret_cast<int32_t*>(scratch.keys),
-                  scratch.line},
+                  static_cast<uint32_t>(a.layer_index * kv.n_kv_heads + g),
+                  reinterpret_cast<int32_t*>(scratch.keys), scratch.line},
                  values);
   });
   return {};

@@ -1,4 +1,5 @@
-// Which entries of a head stay, and what becomes of the values of those that go. On lines in ascending position.
+// Which entries of a head stay, and what becomes of the values of those that go. On lines in ascending
+// position.
 #pragma once
 #include <cstdint>
 
@@ -19,10 +20,12 @@ struct SelectLine {
 // Marks exactly KeptCount(rule, n, count) entries.
 void SelectEntries(const SelectLine& in);
 
-// CaM's decision for one dropped entry with accumulated attention a against its n followers: the factor on its value
-// that is added to each of them; 0: nothing. methods.md 2.9.
-float SpreadFactor(const MergeRule& rule, float a, const float* target_sums, int32_t n, uint32_t head, int32_t position);
-// v_next = (a_gone * v_gone + a_next * v_next) / (a_gone + a_next); unchanged when both are 0. methods.md 2.15.
+// CaM's decision for one dropped entry with accumulated attention a against its n followers: the factor on
+// its value that is added to each of them; 0: nothing. methods.md 2.9.
+float SpreadFactor(const MergeRule& rule, float a, const float* target_sums, int32_t n, uint32_t head,
+                   int32_t position);
+// v_next = (a_gone * v_gone + a_next * v_next) / (a_gone + a_next); unchanged when both are 0.
+// methods.md 2.15.
 void MixInto(float a_gone, const float* v_gone, float a_next, int32_t d, float* v_next);
 
 }  // namespace kvc::cpu

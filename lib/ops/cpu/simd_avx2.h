@@ -111,7 +111,9 @@ inline void StoreI(int32_t* p, I x) { _mm256_storeu_si256(reinterpret_cast<__m25
 inline I And(I a, I b) { return _mm256_and_si256(a, b); }
 inline I HighNibbles(I bytes) { return _mm256_srli_epi16(bytes, 4); }  // those of the next byte above them
 inline I HighBytes(I bytes) { return _mm256_srli_epi16(bytes, 8); }
-inline I EvenCodes(I bytes) { return _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8); }  // widened to 16 bits
+inline I EvenCodes(I bytes) {
+  return _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8);
+}  // widened to 16 bits
 inline I OddCodes(I bytes) { return _mm256_srai_epi16(bytes, 8); }
 inline I FlipSigns(I bytes) { return _mm256_xor_si256(bytes, _mm256_set1_epi8(-128)); }
 constexpr bool kUnsignedCodes = true;  // as products of panels take them

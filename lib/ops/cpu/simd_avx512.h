@@ -11,7 +11,8 @@ constexpr int kTileVectors = 4,
               kTileRows = 6;   // sums of an attention tile: 4 vectors of keys (or channels) x 6 queries
 constexpr int kTileHeads = 4;  // query heads of a cached tile: 4 entries x 4 heads
 constexpr int kPanelVectors = 2, kPanelTokens = 6;  // int8: 2 vectors of rows x 6 tokens
-constexpr int kTilePanels = 2, kFloatTileTokens = 12, kCodeTileTokens = 6;  // panels: 24 sums; 12 of codes, 12 of groups
+constexpr int kTilePanels = 2, kFloatTileTokens = 12,
+              kCodeTileTokens = 6;  // panels: 24 sums; 12 of codes, 12 of groups
 
 inline __mmask16 First(int n) { return static_cast<__mmask16>((1u << n) - 1); }
 
@@ -78,7 +79,9 @@ inline void StoreI(int32_t* p, I x) { _mm512_storeu_si512(p, x); }
 inline I And(I a, I b) { return _mm512_and_si512(a, b); }
 inline I HighNibbles(I bytes) { return _mm512_srli_epi16(bytes, 4); }  // those of the next byte above them
 inline I HighBytes(I bytes) { return _mm512_srli_epi16(bytes, 8); }
-inline I EvenCodes(I bytes) { return _mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8); }  // widened to 16 bits
+inline I EvenCodes(I bytes) {
+  return _mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8);
+}  // widened to 16 bits
 inline I OddCodes(I bytes) { return _mm512_srai_epi16(bytes, 8); }
 inline I FlipSigns(I bytes) { return _mm512_xor_si512(bytes, _mm512_set1_epi8(-128)); }
 constexpr bool kUnsignedCodes = true;  // as products of panels take them

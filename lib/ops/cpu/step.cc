@@ -1,9 +1,11 @@
-// One token of every row in one layer. Byte model: every entry's key and value are read once for all query heads of its
-// group: len * (key + value bytes) a head; flops 4 * D * group an entry, far below what the bytes cost.
+// One token of every row in one layer. Byte model: every entry's key and value are read once for all query
+// heads of its group: len * (key + value bytes) a head; flops 4 * D * group an entry, far below what the
+// bytes cost.
 //
-// Rows of different sessions are worked on together; rows of one session follow each other, since each sees what the one
-// before left (a wave has one row of each session). A head is cut into segments of 256 entries, whatever the number of
-// threads; whoever ends the last segment of a head joins them in order, and does to the head what the method asks.
+// Rows of different sessions are worked on together; rows of one session follow each other, since each sees
+// what the one before left (a wave has one row of each session). A head is cut into segments of 256 entries,
+// whatever the number of threads; whoever ends the last segment of a head joins them in order, and does to
+// the head what the method asks.
 #include "lib/ops/cpu/step.h"
 
 #include <algorithm>
@@ -33,7 +35,8 @@ StepScratch::Sizes::Sizes(const StepShape& s) {
   attention = s.any_attention ? s.n_rows * s.n_heads * stride : 0;
   tile = 2 * int64_t{std::max(s.page_slots, s.ring_slots)} * d;
   seen = group * std::max(s.page_slots, s.ring_slots);
-  // Lines of a method: sort keys, order, scores, one to spare, marks, links; two vectors; what settling needs.
+  // Lines of a method: sort keys, order, scores, one to spare, marks, links; two vectors; what settling
+  // needs.
   lines = 9 * stride + 2 * d + (s.append_bytes / 4 + g - 1) / g;
 }
 
@@ -63,7 +66,9 @@ StepScratch::StepScratch(const StepShape& s, int64_t n_threads, uint8_t* at) : z
   turned = reinterpret_cast<float*>(take(4 * int64_t{s.n_rows} * s.n_heads * s.head_dim));
 }
 
-float* StepScratch::Tile(int thread) const { return reinterpret_cast<float*>(tiles + thread * Align(4 * z.tile)); }
+float* StepScratch::Tile(int thread) const {
+  return reinterpret_cast<float*>(tiles + thread * Align(4 * z.tile));
+}
 uint8_t* StepScratch::Seen(int thread) const { return seen + thread * Align(z.seen); }
 StepLines StepScratch::Lines(int thread, int32_t d) const {
   float* at = reinterpret_cast<float*>(lines + thread * Align(4 * z.lines));
@@ -108,8 +113,8 @@ class Angles {
 
 class Wave {
  public:
-  Wave(const KernelTable& kernels, ThreadPool* pool, const StepArgs& a, const StepScratch& scratch, int32_t first,
-       int32_t end)
+  Wave(const KernelTable& kernels, ThreadPool* pool, const StepArgs& a, const StepScratch& scratch,
+       int32_t first, int32_t end)
       : kernels_(kernels),
         pool_(pool),
         a_(a),
@@ -123,7 +128,9 @@ class Wave {
 
   void Run() {
     const int64_t n_heads = int64_t{end_ - first_} * g_;
-    const auto append = [&](int64_t i, int) { Append(first_ + static_cast<int32_t>(i / g_), static_cast<int32_t>(i % g_)); };
+    const auto append = [&](int64_t i, int) {
+      Append(first_ + static_cast<int32_t>(i / g_), static_cast<int32_t>(i % g_));
+    };
     for (int32_t r = first_; r < end_; ++r) PrepareRow(r);
     if (n_heads * (group_ + 2) * d_ > kSerialWork * 16) {
       pool_->ParallelFor(n_heads, append);
@@ -143,8 +150,12 @@ class Wave {
   StepScratch::HeadTask& Task(int32_t row, int32_t g) const { return s_.heads[int64_t{row} * g_ + g]; }
   HeadPages Pages(int32_t row, int32_t g) const { return {kernels_, *a_.rows[row].cache, a_.layer * g_ + g}; }
   const StepPlan& Plan(int32_t row) const { return *a_.rows[row].plan; }
-  float* Query(int32_t row, int32_t g) const { return Raw(a_.q) + (int64_t{row} * a_.n_heads + g * group_) * d_; }
-  float* Turned(int32_t row, int32_t g) const { return s_.turned + (int64_t{row} * a_.n_heads + g * group_) * d_; }
+  float* Query(int32_t row, int32_t g) const {
+    return Raw(a_.q) + (int64_t{row} * a_.n_heads + g * group_) * d_;
+  }
+  float* Turned(int32_t row, int32_t g) const {
+    return s_.turned + (int64_t{row} * a_.n_heads + g * group_) * d_;
+  }
   float* Partial(int64_t item) const { return s_.partial + item * group_ * (d_ + 2); }
   float* Attention(int32_t row, int32_t h) const {
     return s_.attention + (int64_t{row} * a_.n_heads + h) * s_.z.stride;
@@ -160,9 +171,11 @@ class Wave {
     new (&s_.row_open[r]) std::atomic<int32_t>(g_);
     const StepPlan& plan = *row.plan;
     if (!plan.ring) return;
-    // Sessions that count in slots keep queries without rotation: their slot changes with every dropped entry.
+    // Sessions that count in slots keep queries without rotation: their slot changes with every dropped
+    // entry.
     int32_t &start = plan.ring_start[a_.layer], &n = plan.ring_len[a_.layer];
-    float* to = Raw(plan.ring) + (int64_t{a_.layer} * plan.ring_rows + (start + n) % plan.ring_rows) * a_.n_heads * d_;
+    float* to = Raw(plan.ring) +
+                (int64_t{a_.layer} * plan.ring_rows + (start + n) % plan.ring_rows) * a_.n_heads * d_;
     std::memcpy(to, Query(r, 0), static_cast<size_t>(a_.n_heads) * static_cast<size_t>(d_) * sizeof(float));
     for (int32_t h = 0; !plan.in_cache && h < a_.n_heads; ++h)
       kernels_.rope(to + int64_t{h} * d_, cos, cos + d_ / 2, d_, a_.pairing);
@@ -182,7 +195,8 @@ class Wave {
       angles_.Turn(kernels_, a_.pairing, row.plan->in_cache ? pages.len() - 1 : row.position, q, group_);
       return;
     }
-    for (int32_t j = 0; j < group_; ++j) kernels_.rope(q + int64_t{j} * d_, cos, cos + d_ / 2, d_, a_.pairing);
+    for (int32_t j = 0; j < group_; ++j)
+      kernels_.rope(q + int64_t{j} * d_, cos, cos + d_ / 2, d_, a_.pairing);
     kernels_.rope(k, cos, cos + d_ / 2, d_, a_.pairing);
     pages.Append(k, v, row.position);
   }
@@ -236,9 +250,11 @@ class Wave {
   }
 
   // Keys and values where they lie, or decoded and turned into scratch.
-  void Vectors(const HeadPages& pages, const Slot& s, int32_t n, int32_t row, float* tile, AttendTileArgs* t) const {
+  void Vectors(const HeadPages& pages, const Slot& s, int32_t n, int32_t row, float* tile,
+               AttendTileArgs* t) const {
     const PageFormat& f = *s.f;
-    const bool plain = f.coding == EntryCoding::kVectors && f.type != KvType::kInt8 && f.type != KvType::kInt4;
+    const bool plain =
+        f.coding == EntryCoding::kVectors && f.type != KvType::kInt8 && f.type != KvType::kInt4;
     if (plain && !Turns(pages)) {
       t->k = s.key(), t->v = s.value(), t->type = f.type;
       return;
@@ -252,7 +268,8 @@ class Wave {
     for (int32_t i = 0; i < n; ++i) angles_.Turn(kernels_, a_.pairing, at[i], tile + int64_t{i} * d_, 1);
   }
 
-  // Bytes [group, n] for entries that some query heads do not see, or that the layer's window has left; null: all seen.
+  // Bytes [group, n] for entries that some query heads do not see, or that the layer's window has left; null:
+  // all seen.
   const uint8_t* Visible(const Slot& s, int32_t n, int32_t newest, uint8_t* bytes) const {
     const int32_t* positions = &s.position();
     bool hidden = false;
@@ -313,8 +330,8 @@ class Wave {
     for (int32_t h = 0; h < g_; ++h) Update(r, h, -1, -1, thread);
   }
 
-  // By ascending position. Entries of main are out of order only where some left one by one: then their places are
-  // counted, which only heads with a budget of entries meet.
+  // By ascending position. Entries of main are out of order only where some left one by one: then their
+  // places are counted, which only heads with a budget of entries meet.
   void KeepAttention(int32_t r, int32_t g) const {
     const StepPlan& plan = Plan(r);
     const HeadPages pages = Pages(r, g);
@@ -329,7 +346,8 @@ class Wave {
       int32_t rank = ascending ? i : 0;
       for (int32_t j = 0; !ascending && j < len; ++j) rank += position(j) < position(i);
       for (int32_t h = g * group_; h < (g + 1) * group_; ++h)
-        Raw(plan.attention)[(int64_t{a_.layer} * a_.n_heads + h) * plan.attention_stride + rank] = Attention(r, h)[physical(i)];
+        Raw(plan.attention)[(int64_t{a_.layer} * a_.n_heads + h) * plan.attention_stride + rank] =
+            Attention(r, h)[physical(i)];
     }
   }
 
@@ -337,7 +355,8 @@ class Wave {
   void GroupMean(int32_t r, int32_t g, int32_t first, int32_t end, float* out) const {
     const float count = static_cast<float>(end - first);
     Pages(r, g).ForRuns([&](int32_t at, int32_t n, const Slot&) {
-      for (int32_t h = first + 1; h < end; ++h) kernels_.add(Attention(r, h) + at, n, Attention(r, first) + at);
+      for (int32_t h = first + 1; h < end; ++h)
+        kernels_.add(Attention(r, h) + at, n, Attention(r, first) + at);
       const float* sum = Attention(r, first) + at;
       for (int32_t i = 0; i < n; ++i) out[at + i] = sum[i] / count;
     });
@@ -347,8 +366,14 @@ class Wave {
     const StepPlan& plan = Plan(r);
     float* p = plan.needs_attention ? Attention(r, g * group_) : nullptr;
     if (p != nullptr && first >= 0) GroupMean(r, g, first, end, p);
-    const HeadUpdate update{kernels_, plan,           a_,        a_.rows[r],
-                            g,        Pages(r, g),    p,         Raw(a_.v) + (int64_t{r} * g_ + g) * d_,
+    const HeadUpdate update{kernels_,
+                            plan,
+                            a_,
+                            a_.rows[r],
+                            g,
+                            Pages(r, g),
+                            p,
+                            Raw(a_.v) + (int64_t{r} * g_ + g) * d_,
                             s_.Lines(thread, d_)};
     update.Run();
   }

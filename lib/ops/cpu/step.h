@@ -44,13 +44,13 @@ struct StepScratch {
   float* partial;    // [items, group, 2 + D]: m, l, acc
   float* attention;  // [rows, H, stride] by physical index
   uint8_t *tiles, *seen, *lines;
-  HeadTask* heads;                // [rows, G]
-  std::atomic<int32_t>* row_open; // [rows] heads that have not ended
-  float *angles, *turned;         // [rows, D], [rows, H, D]
+  HeadTask* heads;                 // [rows, G]
+  std::atomic<int32_t>* row_open;  // [rows] heads that have not ended
+  float *angles, *turned;          // [rows, D], [rows, H, D]
 };
 
-// What happens to one head after its attention (methods.md 1.6, steps 3 and 4): side values, then reduction, the limit
-// of a full context, and entries that leave the ring.
+// What happens to one head after its attention (methods.md 1.6, steps 3 and 4): side values, then reduction,
+// the limit of a full context, and entries that leave the ring.
 struct HeadUpdate {
   const KernelTable& kernels;
   const StepPlan& plan;

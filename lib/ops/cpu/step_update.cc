@@ -1,5 +1,5 @@
-// What a method does to one head after a step's attention. Passes over the head's entries where they lie; sorting is for
-// reductions by more than one entry.
+// What a method does to one head after a step's attention. Passes over the head's entries where they lie;
+// sorting is for reductions by more than one entry.
 #include <algorithm>
 #include <cstring>
 
@@ -12,8 +12,8 @@
 namespace kvc::cpu {
 namespace {
 
-// Values of one head in its pages, by ascending position. Two vectors of scratch: the value that goes, and the one it
-// goes into.
+// Values of one head in its pages, by ascending position. Two vectors of scratch: the value that goes, and
+// the one it goes into.
 struct PageValues {
   const HeadPages& pages;
   const KernelTable& kernels;
@@ -38,7 +38,8 @@ struct PageValues {
   }
 };
 
-// Removes the entries whose flag, by physical index, is set. The ring first: its indices start at main's length.
+// Removes the entries whose flag, by physical index, is set. The ring first: its indices start at main's
+// length.
 void RemoveFlagged(const HeadPages& pages, const uint8_t* gone) {
   const int32_t main = pages.main_len();
   for (int32_t i = pages.ring_len() - 1; i >= 0; --i) {
@@ -56,7 +57,8 @@ void SortByPosition(const HeadPages& pages, uint64_t* keys, int32_t* order) {
   pages.ForRuns([&](int32_t first, int32_t count, const Slot& s) {
     const int32_t* positions = &s.position();
     for (int32_t i = 0; i < count; ++i)
-      keys[n++] = static_cast<uint64_t>(static_cast<uint32_t>(positions[i])) << 32 | static_cast<uint32_t>(first + i);
+      keys[n++] =
+          static_cast<uint64_t>(static_cast<uint32_t>(positions[i])) << 32 | static_cast<uint32_t>(first + i);
   });
   std::sort(keys, keys + n);
   for (int32_t i = 0; i < n; ++i) order[i] = static_cast<int32_t>(keys[i] & 0xffffffffu);
@@ -99,15 +101,17 @@ void HeadUpdate::Observe() const {
   }
 }
 
-// methods.md 2.14: the prior of an entry is the squared norm of its value over the largest so far. Side values: the sum,
-// the norm, the largest norm when the entry came; that only grows, so the newest has the largest.
+// methods.md 2.14: the prior of an entry is the squared norm of its value over the largest so far. Side
+// values: the sum, the norm, the largest norm when the entry came; that only grows, so the newest has the
+// largest.
 void HeadUpdate::AddPrior() const {
   const int32_t d = row.cache->layout->head_dim;
   float norm = 0, most = 0;
   for (int32_t x = 0; x < d; ++x) norm += new_value[x] * new_value[x];
   pages.ForRuns([&](int32_t, int32_t n, const Slot& s) {
     const float* largest = &s.aux(2);
-    for (int32_t t = 0; t < n; ++t) most = std::max(most, (&s.position())[t] == row.position ? norm : largest[t]);
+    for (int32_t t = 0; t < n; ++t)
+      most = std::max(most, (&s.position())[t] == row.position ? norm : largest[t]);
   });
   pages.ForRuns([&](int32_t first, int32_t n, const Slot& s) {
     float *sum = &s.aux(0), *prior = &s.aux(1), *largest = &s.aux(2);
@@ -144,13 +148,16 @@ void HeadUpdate::Reduce() const {
   });
 }
 
-// The usual case in one pass: one entry too many, and the newest n_recent are just the last tokens. The oldest n_sink
-// lie in the first slots, which no victim leaves. False: the general way.
+// The usual case in one pass: one entry too many, and the newest n_recent are just the last tokens. The
+// oldest n_sink lie in the first slots, which no victim leaves. False: the general way.
 bool HeadUpdate::ReduceByOne() const {
   const Protected& part = plan.select.protect;
   const int32_t n = pages.len(), count = std::max(plan.caps[head()] - part.n_sink - part.n_recent, 0);
-  const bool spreads = plan.merge.kind == MergeKind::kSpread, sinks_move = plan.held != nullptr && part.n_sink > plan.n_sinks;
-  if (plan.select.kind != SelectKind::kTop || KeptCount(plan.select, n, count) != n - 1 || spreads || sinks_move) return false;
+  const bool spreads = plan.merge.kind == MergeKind::kSpread,
+             sinks_move = plan.held != nullptr && part.n_sink > plan.n_sinks;
+  if (plan.select.kind != SelectKind::kTop || KeptCount(plan.select, n, count) != n - 1 || spreads ||
+      sinks_move)
+    return false;
   const int32_t oldest_recent = row.position - part.n_recent + 1;
   int32_t n_recent = 0, victim = -1, at_position = -1;
   uint32_t lowest = 0;
@@ -202,8 +209,8 @@ void HeadUpdate::ReduceMany() const {
     lines.scores[i] = Rank(s, lines.order[i]);
   }
   // Draws are for prompts: positions are not needed to choose.
-  SelectEntries({plan.select, lines.scores, nullptr, n, count, static_cast<uint32_t>(head()), lines.keys, lines.line,
-                 lines.marks});
+  SelectEntries({plan.select, lines.scores, nullptr, n, count, static_cast<uint32_t>(head()), lines.keys,
+                 lines.line, lines.marks});
   if (plan.merge.kind != MergeKind::kNone) {
     float *sums = lines.scores, *counts = reinterpret_cast<float*>(lines.keys);
     int32_t* positions = reinterpret_cast<int32_t*>(lines.keys) + n;
@@ -214,8 +221,8 @@ void HeadUpdate::ReduceMany() const {
       positions[i] = s.position();
     }
     PageValues values{pages, kernels, lines.order, lines.vectors, lines.vectors + d, d};
-    MergeDropped({plan.merge, lines.marks, sums, counts, positions, n, static_cast<uint32_t>(head()), lines.links,
-                  lines.line},
+    MergeDropped({plan.merge, lines.marks, sums, counts, positions, n, static_cast<uint32_t>(head()),
+                  lines.links, lines.line},
                  values);
   }
   uint8_t* gone = reinterpret_cast<uint8_t*>(lines.keys);
@@ -255,8 +262,14 @@ Status CpuDevice::EndStep(Stream*, const StepArgs& a) {
   for (int32_t r = 0; r < a.n_rows; ++r) {
     const CacheLayout& layout = *a.rows[r].cache->layout;
     for (int32_t g = 0; a.rows[r].plan->ends_later && g < layout.n_kv_heads; ++g) {
-      const HeadUpdate update{kernels_, *a.rows[r].plan, a, a.rows[r], g,
-                              HeadPages(kernels_, *a.rows[r].cache, a.layer * layout.n_kv_heads + g), nullptr, nullptr,
+      const HeadUpdate update{kernels_,
+                              *a.rows[r].plan,
+                              a,
+                              a.rows[r],
+                              g,
+                              HeadPages(kernels_, *a.rows[r].cache, a.layer * layout.n_kv_heads + g),
+                              nullptr,
+                              nullptr,
                               scratch.Lines(0, layout.head_dim)};
       update.End();
     }
@@ -267,10 +280,13 @@ Status CpuDevice::EndStep(Stream*, const StepArgs& a) {
 Status CpuDevice::QueryRing(Stream*, const QueryRingArgs& a) {
   const int32_t d = a.head_dim, group = a.n_heads / a.n_kv_heads;
   const int64_t width = int64_t{a.n_heads} * d;
-  const auto at = [&](int32_t i) { return Raw(a.ring) + (a.start + i) % a.ring_rows * width; };  // i-th oldest
+  const auto at = [&](int32_t i) {
+    return Raw(a.ring) + (a.start + i) % a.ring_rows * width;
+  };                                                        // i-th oldest
   const auto turn = [&](float* row, int32_t i, auto&& f) {  // row i of n, at its slot of every head
     for (int32_t g = 0; a.turning.in_cache && g < a.n_kv_heads; ++g)
-      f(kernels_, *a.turning.rope, a.turning.pairing, a.slots[g] - (a.n - 1 - i), d, row + int64_t{g} * group * d, group);
+      f(kernels_, *a.turning.rope, a.turning.pairing, a.slots[g] - (a.n - 1 - i), d,
+        row + int64_t{g} * group * d, group);
   };
   if (a.kind == QueryRingArgs::kDropRotation) {
     for (int32_t i = 0; i < a.len; ++i)
@@ -290,7 +306,9 @@ Status CpuDevice::QueryRing(Stream*, const QueryRingArgs& a) {
   return {};
 }
 
-int64_t CpuDevice::EvictScratchBytes(int32_t n_kv_heads, int64_t stride) const { return 16 * n_kv_heads * stride; }
+int64_t CpuDevice::EvictScratchBytes(int32_t n_kv_heads, int64_t stride) const {
+  return 16 * n_kv_heads * stride;
+}
 
 Status CpuDevice::Evict(Stream*, const EvictArgs& a) {
   const int32_t n_heads = a.cache->layout->n_kv_heads;

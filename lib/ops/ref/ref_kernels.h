@@ -1,5 +1,5 @@
-// The definitions: one plain f32 loop for every field of the kernel table. See lib/ops/cpu/kernel_table.h for the
-// contracts.
+// The definitions: one plain f32 loop for every field of the kernel table. See lib/ops/cpu/kernel_table.h for
+// the contracts.
 #pragma once
 #include "lib/ops/cpu/kernel_table.h"
 
@@ -25,7 +25,8 @@ void ColumnMaxima(const ColumnSumsArgs& a);
 void AttendTile(const AttendTileArgs& a);
 
 void EncodeVectors(const VectorFormat& format, const float* x, int32_t n, void* codes, uint16_t* scales);
-void DecodeVectors(const VectorFormat& format, const void* codes, const uint16_t* scales, int32_t n, float* x);
+void DecodeVectors(const VectorFormat& format, const void* codes, const uint16_t* scales, int32_t n,
+                   float* x);
 void EncodeKeyBlock(KvType type, const float* x, int32_t n, int32_t d, uint8_t* codes, uint16_t* scales);
 void DecodeKeyBlock(KvType type, const uint8_t* codes, const uint16_t* scales, int32_t n, int32_t d,
                     float* x);
