@@ -198,7 +198,9 @@ Status StepRunner::Feed(Span<StepWish> group) {
   for (size_t i = 0; i < group.size(); ++i) {
     if (Rows(group[i]) == 0) continue;
     Session& s = *group[i].session;
-    const bool dropped = dropped_[i].load(std::memory_order_relaxed);
+    // By the device, or by a method that scored again.
+    const bool changed = s.compressor_->TakeChanged(),
+               dropped = dropped_[i].load(std::memory_order_relaxed) || changed;
     s.decode_seconds_ += seconds;
     s.cache_->Stepped(Rows(group[i]), dropped, dropped && s.compressor_->drops_several());
     s.Fed(group[i].tokens, dropped);
