@@ -133,7 +133,7 @@ namespace {
 // The layout while it is made: formats are added when they are new.
 class Layouter {
  public:
-  Layouter(const StoragePlan& plan, int32_t page_slots, bool ranks) : plan_(plan), policy_(plan.policy()) {
+  Layouter(const StoragePlan& plan, int32_t page_slots, bool ranks) : policy_(plan.policy()) {
     layout_.n_layers = plan.shape().n_layers, layout_.n_kv_heads = plan.shape().n_kv_heads;
     layout_.head_dim = plan.shape().head_dim, layout_.group = plan.shape().group();
     layout_.n_aux = plan.n_aux();
@@ -209,7 +209,6 @@ class Layouter {
     return own ? policy_.scorer->residual(policy_) : kDefaultResidual;
   }
 
-  const StoragePlan& plan_;
   const Policy& policy_;
   CacheLayout layout_;
   PageFormat entry_, raw_;

@@ -14,8 +14,8 @@ template <typename T>
 class DevicePtr {
  public:
   constexpr DevicePtr() = default;
-  template <typename U = T, typename = std::enable_if_t<std::is_const_v<U>>>
-  constexpr DevicePtr(DevicePtr<std::remove_const_t<T>> p) : at_(p.number()) {}  // NOLINT: as a pointer does
+  template <typename U, typename = std::enable_if_t<std::is_same_v<const U, T>>>
+  constexpr DevicePtr(DevicePtr<U> p) : at_(p.number()) {}  // NOLINT: as a pointer does
   static constexpr DevicePtr FromNumber(uintptr_t at) {
     DevicePtr p;
     p.at_ = at;
