@@ -47,10 +47,6 @@ int64_t HeadBytes(const CacheLayout& layout, int32_t head, int32_t n) {
 
 KvCache::KvCache(std::shared_ptr<const CacheLayout> layout, PageArenas* arenas)
     : layout_(std::move(layout)), arenas_(arenas) {
-  for (const PageFormat& f : layout_->formats) {
-    arenas_of_.push_back(arenas_->Of(f.bytes));
-    bases_.push_back(arenas_of_.back()->base());
-  }
   for (int32_t i = 0; i < layout_->n_heads_total(); ++i)
     ring_slots_ = std::max(ring_slots_, layout_->ring_slots(i));
   taken_.resize(layout_->formats.size());
@@ -60,6 +56,12 @@ KvCache::KvCache(std::shared_ptr<const CacheLayout> layout, PageArenas* arenas)
 Result<std::unique_ptr<KvCache>> KvCache::Create(std::shared_ptr<const CacheLayout> layout,
                                                  PageArenas* arenas) {
   std::unique_ptr<KvCache> cache(new KvCache(std::move(layout), arenas));
+  for (const PageFormat& f : cache->layout_->formats) {
+    Result<std::shared_ptr<PageArena>> arena = arenas->Of(f.bytes);
+    if (!arena.ok()) return arena.status();
+    cache->bases_.push_back(arena.value()->base());
+    cache->arenas_of_.push_back(std::move(arena.value()));
+  }
   const int64_t heads = cache->layout_->n_heads_total();
   KVC_RETURN_IF_ERROR(cache->lengths_.Allocate(cache->meter(), heads * (1 + kRingFields + 2 + 1 + 2),
                                                "records of the KV cache"));

@@ -130,15 +130,20 @@ void PageArenas::FreeUnused() {
   if (arenas_.empty()) std::vector<std::shared_ptr<PageArena>>().swap(arenas_);
 }
 
-std::shared_ptr<PageArena> PageArenas::Of(int64_t page_bytes) {
+Result<std::shared_ptr<PageArena>> PageArenas::Of(int64_t page_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& arena : arenas_) {
     if (arena->page_bytes() == page_bytes) return arena;
   }
   const int64_t most =
       meter_->limit() > 0 ? std::clamp(2 * meter_->limit(), kLeastAddresses, kMostAddresses) : kMostAddresses;
-  arenas_.push_back(std::make_shared<PageArena>(device_, meter_, page_bytes, most));
-  return arenas_.back();
+  auto arena = std::make_shared<PageArena>(device_, meter_, page_bytes, most);
+  // One without addresses would never have a page, whatever is given back later.
+  if (!arena->has_addresses() && !meter_->counting())
+    return Error(Code::kMemory, "no addresses for cache pages of %lld bytes",
+                 static_cast<long long>(page_bytes));
+  arenas_.push_back(arena);
+  return arena;
 }
 
 }  // namespace kvc

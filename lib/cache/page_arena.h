@@ -30,6 +30,7 @@ class PageArena {
   DeviceBytes base() const { return base_; }
   DeviceBytes At(int32_t id) const { return base_ + id * page_bytes_; }
   int64_t page_bytes() const { return page_bytes_; }
+  bool has_addresses() const { return reserved_ > 0; }
 
  private:
   // Counts come in chunks of 64, 64, 128, 256 ..: a few pages need a small table, and none ever moves.
@@ -64,7 +65,8 @@ class PageArenas {
  public:
   PageArenas(Device* device, std::shared_ptr<MemoryMeter> meter)
       : device_(device), meter_(std::move(meter)) {}
-  std::shared_ptr<PageArena> Of(int64_t page_bytes);
+  // kMemory: the device has no addresses for it now.
+  Result<std::shared_ptr<PageArena>> Of(int64_t page_bytes);
   // Arenas that no cache refers to go, tables and addresses included.
   void FreeUnused();
   Device* device() const { return device_; }

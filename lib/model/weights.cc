@@ -41,27 +41,31 @@ class Preparer {
             MatrixUse use = MatrixUse::kProducts) {
     std::vector<const TensorEntry*> entries;
     std::vector<Weight> weights;
-    std::vector<const float*> vectors;
+    std::vector<DevicePtr<const float>> vectors;
     for (TensorRole role : roles) {
       entries.push_back(tensors_.Find(role, layer_));
       if (entries.back() == nullptr) return Miss(role);
       weights.push_back(entries.back()->weight);
     }
     for (TensorRole role : biases) {
-      const TensorEntry* tensor = tensors_.Find(role, layer_);
-      vectors.push_back(tensor == nullptr ? nullptr : static_cast<const float*>(tensor->weight.data));
+      vectors.emplace_back();
+      Fill(role, false, &vectors.back());
     }
     if (!status_.ok()) return;
     status_ = place_.memory->Prepare(place_.device, place_.meter, weights, vectors, use, out);
-    for (size_t i = 0; status_.ok() && i < entries.size(); ++i) Drop(*entries[i], use);
+    for (size_t i = 0; status_.ok() && i < entries.size(); ++i) {
+      if (place_.device->PreparedBytes({&weights[i], 1}, use) > 0) Drop(*entries[i]);
+    }
   }
 
   void Fill(TensorRole role, bool required, DevicePtr<const float>* out) {
     const TensorEntry* tensor = tensors_.Find(role, layer_);
-    if (tensor != nullptr)
-      *out = place_.device->PrepareVector(static_cast<const float*>(tensor->weight.data),
-                                          tensor->weight.rows * tensor->weight.cols);
-    if (tensor == nullptr && required) Miss(role);
+    if (tensor == nullptr) return required ? Miss(role) : void();
+    if (!status_.ok()) return;
+    const int32_t n = tensor->weight.rows * tensor->weight.cols;
+    status_ = place_.memory->PrepareVector(place_.device, place_.meter,
+                                           static_cast<const float*>(tensor->weight.data), n, out);
+    if (status_.ok() && place_.device->PreparedVectorBytes(n) > 0) Drop(*tensor);
   }
 
   const Status& status() const { return status_; }
@@ -74,8 +78,7 @@ class Preparer {
                   : Error(Code::kBadModel, "tensor %s of layer %d is missing", TensorRoleName(role), layer_);
   }
   // What has a form of its own now is not read from the file again, and must not take memory twice.
-  void Drop(const TensorEntry& tensor, MatrixUse use) const {
-    if (place_.device->PreparedBytes({&tensor.weight, 1}, use) == 0) return;
+  void Drop(const TensorEntry& tensor) const {
     // What the caller has beside ours is the caller's.
     const int64_t bytes = place_.file->borrowed() ? tensor.size : place_.file->Drop(tensor);
     *place_.replaced_bytes += bytes;
@@ -118,16 +121,30 @@ void PreparedMemory::Swap(PreparedMemory& o) noexcept {
   std::swap(bytes_, o.bytes_);
 }
 
-Status PreparedMemory::Prepare(Device* device, MemoryMeter* meter, Span<const Weight> tensors,
-                               Span<const float* const> biases, MatrixUse use, Matrix* out) {
+Status PreparedMemory::Take(Device* device, MemoryMeter* meter, int64_t bytes) {
   device_ = device, meter_ = meter;
-  const int64_t bytes = device->PreparedBytes(tensors, use);
   if (meter != nullptr)
     KVC_RETURN_IF_ERROR(meter->Take(bytes, "the weights as this processor multiplies them"));
   bytes_ += bytes;  // given back with the rest
   blocks_.reserve(blocks_.size() + 1);
+  return {};
+}
+
+Status PreparedMemory::Prepare(Device* device, MemoryMeter* meter, Span<const Weight> tensors,
+                               Span<const DevicePtr<const float>> biases, MatrixUse use, Matrix* out) {
+  KVC_RETURN_IF_ERROR(Take(device, meter, device->PreparedBytes(tensors, use)));
   KVC_RETURN_IF_ERROR(device->Prepare(tensors, biases, use, out));
   if (out->bytes > 0) blocks_.push_back({out->memory, out->bytes});
+  return {};
+}
+
+Status PreparedMemory::PrepareVector(Device* device, MemoryMeter* meter, const float* values, int32_t n,
+                                     DevicePtr<const float>* out) {
+  KVC_RETURN_IF_ERROR(Take(device, meter, device->PreparedVectorBytes(n)));
+  Vector vector;
+  KVC_RETURN_IF_ERROR(device->PrepareVector(values, n, &vector));
+  *out = vector.at;
+  if (vector.bytes > 0) blocks_.push_back({vector.memory, vector.bytes});
   return {};
 }
 

@@ -21,11 +21,14 @@ class PreparedMemory {
   // Device::Prepare, its memory taken through the meter (null: not counted) beforehand. On failure nothing is
   // kept.
   Status Prepare(Device* device, MemoryMeter* meter, Span<const Weight> tensors,
-                 Span<const float* const> biases, MatrixUse use, Matrix* out);
+                 Span<const DevicePtr<const float>> biases, MatrixUse use, Matrix* out);
+  Status PrepareVector(Device* device, MemoryMeter* meter, const float* values, int32_t n,
+                       DevicePtr<const float>* out);
   int64_t bytes() const { return bytes_; }
 
  private:
   void Swap(PreparedMemory& o) noexcept;
+  Status Take(Device* device, MemoryMeter* meter, int64_t bytes);
   struct Block {
     DeviceBytes at;
     int64_t bytes;

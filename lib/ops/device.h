@@ -66,13 +66,15 @@ class Device {
 
   // ---- weights ----
   // Makes the device's own form of tensors [rows, cols] of a file. Tensors whose PreparedBytes are 0 are used
-  // as they lie and stay valid for the life of the matrix, as do the biases; the others are not read again.
-  // biases[i] null: none.
-  virtual Status Prepare(Span<const Weight> tensors, Span<const float* const> biases, MatrixUse use,
+  // as they lie and stay valid for the life of the matrix; the others are not read again. biases[i], prepared
+  // before, null: none.
+  virtual Status Prepare(Span<const Weight> tensors, Span<const DevicePtr<const float>> biases, MatrixUse use,
                          Matrix* out) = 0;
   // What Prepare allocates for the tensors of one matrix (Matrix::memory, to be freed by the caller).
   virtual int64_t PreparedBytes(Span<const Weight> tensors, MatrixUse use) const = 0;
-  virtual DevicePtr<const float> PrepareVector(const float* values, int32_t n) = 0;
+  // The same for n values of a norm or a bias.
+  virtual Status PrepareVector(const float* values, int32_t n, Vector* out) = 0;
+  virtual int64_t PreparedVectorBytes(int32_t n) const = 0;
 
   // ---- the network ----
   virtual int64_t NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows) const = 0;

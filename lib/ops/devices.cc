@@ -4,9 +4,10 @@
 
 namespace kvc {
 
-// A build may put another device in front (tests do).
-#if defined(KVC_FIRST_DEVICE)
-extern const DeviceKind KVC_FIRST_DEVICE;
+// A build may put another maker in front of the processor's (tests do); null: not in this process.
+#if defined(KVC_CPU_MAKER)
+using CpuMaker = Result<std::unique_ptr<Device>> (*)(int n_threads);
+CpuMaker KVC_CPU_MAKER();
 #endif
 
 namespace {
@@ -14,6 +15,9 @@ namespace {
 Result<std::unique_ptr<Device>> CreateCpu(const std::string& spec, int n_threads) {
   if (spec != "cpu")
     return Error(Code::kInvalid, "device \"%.32s\": there is one cpu; write \"cpu\"", spec.c_str());
+#if defined(KVC_CPU_MAKER)
+  if (const CpuMaker make = KVC_CPU_MAKER()) return make(n_threads);
+#endif
   return cpu::CpuDevice::Create(n_threads);
 }
 
@@ -30,9 +34,6 @@ WeightLayout PreferredLayout() {
 }
 
 Result<std::unique_ptr<Device>> OpenDevice(const std::string& spec, int n_threads) {
-#if defined(KVC_FIRST_DEVICE)
-  if (spec.empty() || spec == "auto" || spec == "cpu") return KVC_FIRST_DEVICE.create("cpu", n_threads);
-#endif
   const bool automatic = spec.empty() || spec == "auto";
   const std::string name = spec.substr(0, spec.find(':'));
   Status last = Error(Code::kUnsupported, "this build has no device");

@@ -35,6 +35,13 @@ struct Matrix {
   }
 };
 
+// A vector of a file as a device wants it; memory as of a matrix.
+struct Vector {
+  DevicePtr<const float> at;
+  DeviceBytes memory;
+  int64_t bytes = 0;
+};
+
 enum class Activation : uint8_t { kSilu = 0, kGeluTanh = 1 };
 
 struct LayerMatrices {

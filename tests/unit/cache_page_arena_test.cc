@@ -215,10 +215,34 @@ TEST_F(PageArenaTest, ASystemWithoutMemoryTakesNothing) {
 
 TEST(PageArena, OneArenaForASizeOfPage) {
   test::CpuMemory memory(1);
-  const std::shared_ptr<PageArena> small = memory.arenas()->Of(256), large = memory.arenas()->Of(1024);
+  const std::shared_ptr<PageArena> small = memory.arenas()->Of(256).value(),
+                                   large = memory.arenas()->Of(1024).value();
   EXPECT_NE(small, large);
-  EXPECT_EQ(memory.arenas()->Of(256), small);
+  EXPECT_EQ(memory.arenas()->Of(256).value(), small);
   EXPECT_EQ(large->page_bytes(), 1024);
+}
+
+class WithoutAddresses final : public cpu::CpuDevice {
+ public:
+  WithoutAddresses() : CpuDevice(std::move(ThreadPool::Create(1).value()), BestKernels()) {}
+  int64_t Reserve(int64_t bytes, DeviceBytes* out) override {
+    *out = {};
+    return none ? 0 : CpuDevice::Reserve(bytes, out);
+  }
+  bool none = true;
+};
+
+// Who comes later, when there are addresses again, must not be given the arena that got none.
+TEST(PageArena, NoAddressesAreAFailureOfTheMomentOnly) {
+  WithoutAddresses device;
+  PageArenas arenas(&device, std::make_shared<MemoryMeter>(0));
+  EXPECT_EQ(arenas.Of(256).status().code(), Code::kMemory);
+  device.none = false;
+  auto arena = arenas.Of(256);
+  ASSERT_TRUE(arena.ok());
+  Ids ids;
+  EXPECT_TRUE(arena.value()->Take(1, &ids).ok());
+  arena.value()->Release(ids.data(), 1);
 }
 
 TEST_F(PageArenaTest, ManyThreadsAtOnce) {

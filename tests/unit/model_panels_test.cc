@@ -8,6 +8,7 @@
 #include "lib/base/half.h"
 #include "lib/base/hash.h"
 #include "lib/model/weights.h"
+#include "lib/ops/cpu/cpu_device.h"
 #include "lib/ops/cpu/raw.h"
 #include "lib/ops/devices.h"
 #include "lib/ops/weight_panels.h"
@@ -96,7 +97,8 @@ TEST(PackedFile, IsTheSameModel) {
 }
 
 TEST(PackedFile, IsUsedWhereItLies) {
-  const auto device = std::move(OpenDevice("cpu", 1).value());
+  // The processor itself: behind the fence of tests nothing is used where it lies.
+  const auto device = std::move(cpu::CpuDevice::Create(1).value());
   const bool packs = PreferredLayout() == WeightLayout::kPanels16;
   for (WeightType type : kTypes) {
     for (bool packed : {false, true}) {

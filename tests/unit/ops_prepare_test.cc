@@ -127,11 +127,11 @@ class Layer {
  private:
   void Fill(const std::vector<std::pair<Kind, int32_t>>& parts, int32_t cols, Matrix* out) {
     std::vector<Weight> weights;
-    std::vector<const float*> biases;
+    std::vector<DevicePtr<const float>> biases;
     for (const auto& [kind, rows] : parts) {
       data_.push_back(std::make_unique<MatMulData>(parity::MatMulCase{kind.type, rows, cols, kind.group, 1}));
       weights.push_back(data_.back()->weight());
-      biases.push_back(parts.size() == 3 ? data_.back()->args.bias : nullptr);
+      biases.push_back(AddressOf(parts.size() == 3 ? data_.back()->args.bias : nullptr));
     }
     const int64_t before = device_->held;
     ASSERT_TRUE(device_->Prepare(weights, biases, MatrixUse::kProducts, out).ok());

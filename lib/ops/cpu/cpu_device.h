@@ -27,10 +27,11 @@ class CpuDevice : public Device {
   Status Read(Stream* s, DevicePtr<const uint8_t> from, void* to, int64_t bytes) override;
   Status Copy(Stream* s, Span<const PageCopy> copies) override;
   Status Zero(Stream* s, DeviceBytes at, int64_t bytes) override;
-  Status Prepare(Span<const Weight> tensors, Span<const float* const> biases, MatrixUse use,
+  Status Prepare(Span<const Weight> tensors, Span<const DevicePtr<const float>> biases, MatrixUse use,
                  Matrix* out) override;
   int64_t PreparedBytes(Span<const Weight> tensors, MatrixUse use) const override;
-  DevicePtr<const float> PrepareVector(const float* values, int32_t n) override;
+  Status PrepareVector(const float* values, int32_t n, Vector* out) override;
+  int64_t PreparedVectorBytes(int32_t n) const override;
 
   int64_t NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows) const override;
   Status Embed(Stream* s, const EmbedArgs& args) override;

@@ -42,8 +42,8 @@ int64_t CpuDevice::PreparedBytes(Span<const Weight> tensors, MatrixUse use) cons
 }
 
 // Bytes: every weight read and written once.
-Status CpuDevice::Prepare(Span<const Weight> tensors, Span<const float* const> biases, MatrixUse use,
-                          Matrix* out) {
+Status CpuDevice::Prepare(Span<const Weight> tensors, Span<const DevicePtr<const float>> biases,
+                          MatrixUse use, Matrix* out) {
   *out = {};
   const int64_t bytes = PreparedBytes(tensors, use);
   if (bytes > 0) {
@@ -68,11 +68,16 @@ Status CpuDevice::Prepare(Span<const Weight> tensors, Span<const float* const> b
                      w.group,
                      AddressOf(static_cast<const uint8_t*>(w.data)),
                      AddressOf(w.scales),
-                     AddressOf(biases.empty() ? nullptr : biases[i])};
+                     biases.empty() ? DevicePtr<const float>() : biases[i]};
   }
   return {};
 }
 
-DevicePtr<const float> CpuDevice::PrepareVector(const float* values, int32_t) { return AddressOf(values); }
+Status CpuDevice::PrepareVector(const float* values, int32_t, Vector* out) {
+  *out = {AddressOf(values), {}, 0};
+  return {};
+}
+
+int64_t CpuDevice::PreparedVectorBytes(int32_t) const { return 0; }
 
 }  // namespace kvc::cpu

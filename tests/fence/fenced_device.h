@@ -1,0 +1,22 @@
+// The processor as a device whose memory nobody can touch but its operations: pages, weights, activations and
+// scores lie where reading and writing ends the process, except while an operation runs. What is above the
+// device interface and looks into device memory all the same dies there, as it would with memory of another
+// processor. Whole suite on it: ./dev sanitize fenced.
+#pragma once
+#include <memory>
+
+#include "lib/ops/device.h"
+
+namespace kvc {
+
+using CpuMaker = Result<std::unique_ptr<Device>> (*)(int n_threads);
+
+// What devices.cc asks: the fenced device where KVC_TEST_FENCED=1 is in the environment, else null.
+CpuMaker FencedCpu();
+
+namespace test {
+
+Result<std::unique_ptr<Device>> NewFencedDevice(int n_threads);
+
+}  // namespace test
+}  // namespace kvc
