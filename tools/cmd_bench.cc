@@ -262,14 +262,13 @@ Action AddBench(CLI::App* app) {
   count("--gen", &options->gen, 0, "Tokens to generate after the prompt's first");
   count("--depth", &options->depth, 0, "Tokens in the session before the measured prompt");
   count("--repeat", &options->repeat, 1, "Repetitions; medians are reported");
-  app->add_option(
-         "--batch", options->batch,
-         "Also the steps of N sessions as one batch, in turns with those of one alone; several: 4,16")
+  app->add_option("--batch", options->batch,
+                  "Also steps of N sessions as one batch, in turns with one alone: 4,16")
       ->delimiter(',')
       ->check(Whole(1, kMostInBatch))
       ->type_name("N,...");
   app->add_option("--arrive", options->arrive,
-                  "With --batch: how long steps take while a prompt of N tokens is read among them")
+                  "With --batch: steps while a prompt of N tokens is read among them")
       ->check(AtLeast(1))
       ->type_name("N");
   AddInput(app, "--tokens", &options->tokens, "Token ids from a JSON array instead of made-up ones");
