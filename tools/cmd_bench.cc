@@ -1,12 +1,12 @@
 // kvc bench: prefill and decode speed of one policy, beside the memory bandwidth this machine gives in the
-// same run.
+// same run, and of many sessions at once.
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <thread>
 
+#include "tools/bench_batch.h"
 #include "tools/command.h"
 #include "tools/files.h"
 #include "tools/options.h"
@@ -19,22 +19,10 @@ struct BenchOptions {
   ModelOptions model;
   TableOptions tables;
   std::string policy = "full", tokens;
-  int32_t prompt = 512, gen = 128, depth = 0, repeat = 3;
+  int32_t prompt = 512, gen = 128, depth = 0, repeat = 3, arrive = 0;
+  std::vector<int32_t> batch;
   bool json = false;
 };
-
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 // Bytes per second that n_threads read from memory, each its own part of a buffer larger than any cache. The
 // best of some rounds.
@@ -87,30 +75,12 @@ int64_t WeightBytesPerStep(const Model& model) {
   return model.info().weight_bytes - (own_head ? embedding : 0);
 }
 
-// The same numbers on every machine: 32-bit xorshift.
-TokenList SyntheticTokens(int32_t n, int32_t vocab_size) {
-  TokenList tokens;
-  uint32_t state = 2463534242u;
-  for (int32_t i = 0; i < n; ++i) {
-    state ^= state << 13;
-    state ^= state >> 17;
-    state ^= state << 5;
-    tokens.push_back(static_cast<int32_t>(state % static_cast<uint32_t>(vocab_size)));
-  }
-  return tokens;
-}
-
 struct Measured {
   double prefill_seconds = 0, compress_seconds = 0, first_token_seconds = 0, cache_bytes_mean = 0;
   std::vector<double> steps;  // seconds each
   int64_t slots_fed = 0;      // by the steps, over all heads
   kvc_session_stats stats{};
 };
-
-// One token of the answer. A stop token does not end it: another is put in its place.
-void StepOn(Session* session, int32_t instead) {
-  if (!session->Step().has_value()) session->Accept(instead);
-}
 
 // Depth tokens, then the measured prompt and the token that its logits give, then steps. A step feeds the
 // token before it to the network, so the first one that is measured is that after the first token.
@@ -145,6 +115,7 @@ struct BenchResult {
   double bandwidth = 0;
   int64_t bytes_per_step = 0, decode_passes = 0, process_bytes_peak = 0;
   kvc_session_stats stats{};
+  BatchResult together;
 };
 
 // Medians over the repetitions.
@@ -164,9 +135,7 @@ BenchResult Measure(const BenchOptions& options, const Model& model, const Polic
     prefill.push_back(one.prefill_seconds);
     compress.push_back(one.compress_seconds);
     first.push_back(one.first_token_seconds);
-    double sum = 0;
-    for (const double seconds : one.steps) sum += seconds;
-    step.push_back(Ratio(sum, static_cast<double>(one.steps.size())));
+    step.push_back(Mean(one.steps));
     medians.push_back(Median(one.steps));
     result.cache_bytes_mean = one.cache_bytes_mean;
     result.stats = one.stats;
@@ -181,6 +150,10 @@ BenchResult Measure(const BenchOptions& options, const Model& model, const Polic
   result.bandwidth = ReadBandwidth(ThreadsUsed(options.model));
   result.bytes_per_step = WeightBytesPerStep(model) + static_cast<int64_t>(result.cache_bytes_mean);
   return result;
+}
+
+BatchWork BatchWorkOf(const BenchOptions& options) {
+  return {options.batch, options.arrive, options.gen, options.repeat};
 }
 
 Json ResultJson(const BenchOptions& options, const BenchResult& result, const Policy& policy) {
@@ -206,6 +179,9 @@ Json ResultJson(const BenchOptions& options, const BenchResult& result, const Po
               {"n_prompt", options.prompt},
               {"n_gen", options.gen},
               {"decode_passes", result.decode_passes},
+              {"batches", BatchesJson(result.together)},
+              {"arrivals", ArrivalsJson(result.together)},
+              {"n_arriving", options.arrive},
               {"depth", options.depth},
               {"repeat", options.repeat},
               {"threads", ThreadsUsed(options.model)},
@@ -235,10 +211,22 @@ void PrintResult(const BenchOptions& options, const BenchResult& result, const P
   }
   Print(Format("%s\nprompt %d, generated %d, depth %d, %d threads, median of %d\n", policy.Describe().c_str(),
                options.prompt, options.gen, options.depth, ThreadsUsed(options.model), options.repeat) +
-        table.Text());
+        table.Text() + BatchText(result.together, BatchWorkOf(options)));
+}
+
+void CheckBatch(const BenchOptions& options) {
+  if (options.batch.empty() && options.arrive > 0)
+    throw UsageError("--arrive needs sessions that its prompt arrives among: --batch N");
+  if (!options.batch.empty() && options.gen == 0)
+    throw UsageError("--batch needs steps to time: --gen 1 or more");
+  const auto most = std::max_element(options.batch.begin(), options.batch.end());
+  if (options.arrive > 0 && *most == kMostInBatch)
+    throw UsageError(Format("--arrive adds a session, and a batch has at most %d: --batch %d or less",
+                            kMostInBatch, kMostInBatch - 1));
 }
 
 int Bench(BenchOptions options) {
+  CheckBatch(options);
   const Policy policy = MakePolicy(options.policy, options.tables);
   const Model model = OpenModel(options.model);
   if (int64_t{options.depth} + options.prompt + 2 * int64_t{options.gen} >= INT32_MAX)
@@ -250,7 +238,8 @@ int Bench(BenchOptions options) {
       throw UsageError("--tokens has no token beyond --depth");
     options.prompt = static_cast<int32_t>(tokens.size()) - options.depth;
   }
-  const BenchResult result = Measure(options, model, policy, tokens);
+  BenchResult result = Measure(options, model, policy, tokens);
+  if (!options.batch.empty()) result.together = MeasureBatches(model, policy, tokens, BatchWorkOf(options));
   if (options.json) {
     PrintJson(ResultJson(options, result, policy));
   } else {
@@ -273,6 +262,15 @@ Action AddBench(CLI::App* app) {
   count("--gen", &options->gen, 0, "Tokens to generate after the prompt's first");
   count("--depth", &options->depth, 0, "Tokens in the session before the measured prompt");
   count("--repeat", &options->repeat, 1, "Repetitions; medians are reported");
+  app->add_option("--batch", options->batch,
+                  "Also steps of N sessions as one batch, in turns with one alone: 4,16")
+      ->delimiter(',')
+      ->check(Whole(1, kMostInBatch))
+      ->type_name("N,...");
+  app->add_option("--arrive", options->arrive,
+                  "With --batch: steps while a prompt of N tokens is read among them")
+      ->check(AtLeast(1))
+      ->type_name("N");
   AddInput(app, "--tokens", &options->tokens, "Token ids from a JSON array instead of made-up ones");
   app->add_flag("--json", options->json, "One JSON document on stdout");
   return [options](Signals*) { return Bench(*options); };

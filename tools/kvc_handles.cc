@@ -176,6 +176,11 @@ void Session::Append(const TokenList& tokens) {
         "cannot add to the prompt");
 }
 
+void Session::Enqueue(const TokenList& tokens) {
+  Check(kvc_session_enqueue(handle_.get(), tokens.data(), CountOf(tokens.size(), "the prompt"), 1),
+        "cannot queue the prompt");
+}
+
 std::optional<int32_t> Session::Step() {
   int32_t token = KVC_TOKEN_NONE;
   Check(kvc_session_step(handle_.get(), &token), "cannot generate");
@@ -235,6 +240,17 @@ std::optional<Session> Session::Fork() {
   if (status == KVC_E_UNSUPPORTED) return std::nullopt;
   Check(status, "cannot fork the session");
   return Session(fork);
+}
+
+void StepBatch(const std::vector<kvc_session*>& sessions, TokenList* tokens) {
+  std::vector<kvc_status> statuses(sessions.size());
+  tokens->resize(sessions.size());
+  Check(kvc_batch_step(sessions.data(), CountOf(sessions.size(), "the sessions"), nullptr, tokens->data(),
+                       statuses.data()),
+        "cannot step the batch");
+  // The library's text is that of the last one.
+  std::for_each(statuses.rbegin(), statuses.rend(),
+                [](kvc_status status) { Check(status, "cannot step a session of the batch"); });
 }
 
 kvc_session_params DefaultSessionParams() {

@@ -76,8 +76,9 @@ class Session {
   kvc_session* get() const { return handle_.get(); }
   void Prefill(const TokenList& tokens);
   void Append(const TokenList& tokens);
-  std::optional<int32_t> Step();  // nothing: the answer is complete
-  void Accept(int32_t token);     // the answer goes on with this one
+  void Enqueue(const TokenList& tokens);  // a prompt as of Prefill, which StepBatch reads
+  std::optional<int32_t> Step();          // nothing: the answer is complete
+  void Accept(int32_t token);             // the answer goes on with this one
   std::string ReadText();
   void GetLogits(std::vector<float>* logits) const;  // [V]
   kvc_session_stats Stats() const;
@@ -89,6 +90,10 @@ class Session {
   explicit Session(kvc_session* handle) : handle_(handle) {}
   std::unique_ptr<kvc_session, CloseHandle> handle_;
 };
+
+// A step of each in one pass over the weights; tokens as kvc_batch_step gives them. Throws when any cannot go
+// on.
+void StepBatch(const std::vector<kvc_session*>& sessions, TokenList* tokens);
 
 kvc_session_params DefaultSessionParams();
 

@@ -48,7 +48,9 @@ constexpr Command kCommands[] = {
     {"eval", "measure what compression costs in quality",
      "kvc eval recall.kvc --data tasks.jsonl --policy snapkv:budget=64 --policy cokv:budget=64", AddEval},
     {"bench", "measure prefill and decode speed",
-     "kvc bench recall.kvc --policy cokv:budget=64 --depth 512 --prompt 256", AddBench},
+     "kvc bench recall.kvc --policy cokv:budget=64 --depth 512 --prompt 256\n"
+     "  kvc bench recall.kvc --prompt 256 --gen 32 --batch 4,16 --arrive 2048",
+     AddBench},
     {"demo", "questions about a long context, full cache and compressed, side by side",
      "kvc demo --model build/models/recall.kvc --tasks samples/data/recall_demo.jsonl", AddDemo},
 };

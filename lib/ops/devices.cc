@@ -4,9 +4,7 @@
 
 namespace kvc {
 
-// A build may put another maker in front of the processor's (tests do); null: not in this process.
 #if defined(KVC_CPU_MAKER)
-using CpuMaker = Result<std::unique_ptr<Device>> (*)(int n_threads);
 CpuMaker KVC_CPU_MAKER();
 #endif
 

@@ -19,6 +19,9 @@ struct DeviceKind {
 
 Span<const DeviceKind> DeviceKinds();
 
+// A build of tests names a function KVC_CPU_MAKER, which says who makes the device "cpu"; null: nobody else.
+using CpuMaker = Result<std::unique_ptr<Device>> (*)(int n_threads);
+
 // "auto" or empty, a name, a name with a number. kInvalid: no such name; kUnsupported: not on this machine.
 Result<std::unique_ptr<Device>> OpenDevice(const std::string& spec, int n_threads);
 

@@ -5,13 +5,11 @@
 #pragma once
 #include <memory>
 
-#include "lib/ops/device.h"
+#include "lib/ops/devices.h"
 
 namespace kvc {
 
-using CpuMaker = Result<std::unique_ptr<Device>> (*)(int n_threads);
-
-// What devices.cc asks: the fenced device where KVC_TEST_FENCED=1 is in the environment, else null.
+// Who makes the device "cpu" (lib/ops/devices.h): the fenced device where KVC_TEST_FENCED=1 is in the environment, else null.
 CpuMaker FencedCpu();
 
 namespace test {

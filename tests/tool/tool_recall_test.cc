@@ -357,8 +357,49 @@ TEST(ToolRecall, BenchGoesOnBehindStopTokens) {
   EXPECT_EQ(KvcJson({"run", model, "--prompt", "It was", "--json"})["tokens"], Json::array());
   const Json prompt = KvcJson({"tokenize", model, "--text", "It was", "--bos", "--json"})["tokens"];
   const Json result = KvcJson({"bench", model, "--tokens", folder.Write("prompt.json", prompt.dump()),
-                               "--gen", "64", "--repeat", "1", "--json"});
+                               "--gen", "64", "--repeat", "1", "--batch", "2", "--arrive", "9", "--json"});
   EXPECT_EQ(result["decode_passes"], 64);
+  EXPECT_EQ(result["batches"].size(), 1u);
+  EXPECT_EQ(result["arrivals"].size(), 1u);
+}
+
+// A step reads about 256 tokens of a prompt that waits.
+TEST(ToolRecall, BenchOfBatchesAndOfAPromptThatArrives) {
+  const std::vector<std::string> arguments = {"bench",    KVC_RECALL, "--policy", "snapkv-w8:budget=32",
+                                              "--prompt", "40",       "--gen",    "3",
+                                              "--repeat", "1",        "--batch",  "1,5",
+                                              "--arrive", "600"};
+  std::vector<std::string> json = arguments;
+  json.push_back("--json");
+  const Json result = KvcJson(json);
+  ASSERT_EQ(result["batches"].size(), 2u);
+  ASSERT_EQ(result["arrivals"].size(), 2u);
+  EXPECT_EQ(result["n_arriving"], 600);
+  for (const size_t i : {0, 1}) {
+    const Json &batch = result["batches"][i], &arrival = result["arrivals"][i];
+    EXPECT_EQ(batch["n_sessions"], i == 0 ? 1 : 5);
+    EXPECT_EQ(arrival["n_sessions"], batch["n_sessions"]);
+    EXPECT_EQ(arrival["n_steps"], 3);
+    const auto number = [](const Json& from, const char* key) { return from[key].get<double>(); };
+    EXPECT_NEAR(number(batch, "times_alone"),
+                number(batch, "tokens_per_second") / number(batch, "alone_tokens_per_second"), 1e-9);
+    EXPECT_GT(number(batch, "times_alone"), 0);
+    EXPECT_GT(number(arrival, "chunk_seconds_median"), 0);
+    EXPECT_LE(number(arrival, "chunk_seconds_median"), number(arrival, "chunk_seconds_longest"));
+    EXPECT_LE(number(arrival, "reading_step_seconds_median"),
+              number(arrival, "reading_step_seconds_longest"));
+    EXPECT_NEAR(number(arrival, "delay_chunks_longest") * number(arrival, "chunk_seconds_median"),
+                number(arrival, "reading_step_seconds_longest") - number(arrival, "step_seconds_median"),
+                1e-9);
+  }
+  const ProgramResult text = RunKvc(arguments);
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  for (const char* words : {"times one alone", "a prompt of 600 tokens arrives, read in 3 steps"})
+    EXPECT_NE(text.out.find(words), std::string::npos) << text.out;
+  const Json without =
+      KvcJson({"bench", KVC_RECALL, "--prompt", "4", "--gen", "1", "--repeat", "1", "--json"});
+  EXPECT_EQ(without["batches"], Json::array());
+  EXPECT_EQ(without["arrivals"], Json::array());
 }
 
 TEST(ToolRecall, InterruptedRunEndsCleanlyWithTheTextSoFar) {

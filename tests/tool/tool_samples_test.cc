@@ -5,7 +5,8 @@
 
 namespace {
 
-const std::string kRun = KVC_SAMPLES "/run", kSampler = KVC_SAMPLES "/sampler", kChat = KVC_SAMPLES "/chat";
+const std::string kRun = KVC_SAMPLES "/run", kSampler = KVC_SAMPLES "/sampler", kChat = KVC_SAMPLES "/chat",
+                  kBatch = KVC_SAMPLES "/batch";
 
 // A small model that ends its stories, with a tokenizer that puts a space before the beginning of a text.
 class Samples : public testing::Test {
@@ -78,6 +79,57 @@ TEST_F(Samples, AChatHasNoEnd) {
     caches.push_back(result.out.substr(at, result.out.find('\n', at) - at));
   ASSERT_EQ(caches.size(), 120u);
   EXPECT_EQ(caches[119], caches[60]);  // 64 tokens since long
+}
+
+// Each line is answered as kvc run answers it, however many are at work, and in as many steps as their seats
+// need.
+TEST(SampleBatch, ServesManyAsItServesOne) {
+  const std::string policy = "snapkv:budget=64,window=8";
+  std::string story;  // longer than a call reads at once
+  for (int i = 0; i < 60; ++i) story += " The long road went on past house " + std::to_string(i) + ".";
+  const std::vector<std::string> prompts = {" The code of Robin is 386. The code of Robin is", story, "A",
+                                            " It was a dark night", " And then"};
+  const std::vector<int> at_once = {1, 2, 8};
+  std::vector<int> steps;
+  for (const int n : at_once) {
+    std::vector<std::string> arguments = {kBatch, KVC_RECALL, policy, std::to_string(n)};
+    arguments.insert(arguments.end(), prompts.begin(), prompts.end());
+    const ProgramResult result = RunShell(
+        "batch=$2 model=$3 policy=$4 n=$5; shift 5; printf '%s\\n' \"$@\" | \"$batch\" \"$model\" "
+        "\"$policy\" 12 $n",
+        arguments);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const nlohmann::json alone = RunKvc({"run", KVC_RECALL, "--policy", policy, "--prompt", prompts[i],
+                                           "--max-tokens", "12", "--json"})
+                                       .Json();
+      const std::string line = std::to_string(i + 1) + ":" + alone["text"].get<std::string>() + "\n";
+      EXPECT_NE(("\n" + result.out).find("\n" + line), std::string::npos)
+          << n << " at once, " << line << result.out;
+    }
+    const size_t at = result.err.find("5 prompts in ");
+    ASSERT_NE(at, std::string::npos) << result.err;
+    steps.push_back(std::stoi(result.err.substr(at + 13)));
+    const size_t waited = result.err.find("waited ", result.err.find("2: "));
+    ASSERT_NE(waited, std::string::npos) << result.err;
+    EXPECT_GE(std::stoi(result.err.substr(waited + 7)), 1) << "the story is read while others are answered";
+  }
+  EXPECT_GE(steps[0], 5 * 12);
+  EXPECT_LT(steps[1], steps[0]);
+  EXPECT_LT(steps[2], 2 * 12);
+}
+
+TEST(SampleBatch, APromptThatIsRefusedDoesNotStopTheOthers) {
+  std::string endless;
+  for (int i = 0; i < 2000; ++i) endless += " and then";
+  const ProgramResult result =
+      RunShell("printf '%s\\n' \"$4\" A | \"$2\" \"$3\" full 4", {kBatch, KVC_RECALL, endless});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err.rfind("cannot queue the prompt: ", 0), 0u) << result.err;
+  EXPECT_NE(result.err.find("CONTEXT_FULL"), std::string::npos) << result.err;
+  EXPECT_EQ(result.out.rfind("2:", 0), 0u) << result.out;
+  EXPECT_EQ(RunProgram(kBatch, {}).exit_code, 2);
+  EXPECT_EQ(RunProgram(kBatch, {KVC_RECALL, "full", "4", "257"}).exit_code, 2);
 }
 
 TEST_F(Samples, AQuestionAfterAnEmptyPromptBeginsTheText) {

@@ -16,6 +16,7 @@
 #include "tests/support/process_memory.h"
 #include "tests/support/raw_model_file.h"
 #include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
 
 namespace kvc {
 namespace {
@@ -120,6 +121,30 @@ TEST(PackedFile, IsUsedWhereItLies) {
       }
       EXPECT_EQ(-replaced, meter.used());  // freed with the weights
     }
+  }
+}
+
+// Whether this machine uses the panels of the file, makes the same ones, or multiplies rows.
+TEST(PackedFile, GeneratesWhatThePlainFileDoes) {
+  const test::TempFolder folder;
+  const bool packs = PreferredLayout() == WeightLayout::kPanels16;
+  for (WeightType type : kTypes) {
+    SCOPED_TRACE(static_cast<int>(type));
+    const AlignedBytes a = test::TinyModelBytes(Tiny(type, WeightLayout::kRowMajor)),
+                       b = test::TinyModelBytes(Tiny(type, WeightLayout::kPanels16));
+    const auto plain = test::OpenTiny(a), packed = test::OpenTiny(b);
+    const auto of_plain = test::FedSession(plain, "snapkv:budget=24,window=8", 40),
+               of_packed = test::FedSession(packed, "snapkv:budget=24,window=8", 40);
+    EXPECT_EQ(test::Steps(*of_plain, 16), test::Steps(*of_packed, 16));
+    if (packs) {
+      EXPECT_EQ(test::LogitsOf(*of_plain), test::LogitsOf(*of_packed));
+    }
+    test::ExpectSameKept(*of_plain, *of_packed);
+    // What one saved goes on with the other.
+    ASSERT_TRUE(of_plain->Save(folder / "session").ok());
+    auto restored = Session::Restore(packed, folder / "session");
+    ASSERT_TRUE(restored.ok()) << restored.status().message();
+    EXPECT_EQ(test::Steps(*of_plain, 8), test::Steps(*restored.value(), 8));
   }
 }
 

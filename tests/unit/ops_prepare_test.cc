@@ -9,25 +9,13 @@
 #include "lib/ops/cpu/matmul.h"
 #include "lib/ops/cpu/raw.h"
 #include "tests/parity/cases.h"
+#include "tests/support/counting_pool.h"
 
 namespace kvc {
 namespace {
 
 using parity::MatMulData;
-
-// Does the work on the caller's thread and counts how often threads would have met.
-class CountingPool final : public ThreadPool {
- public:
-  explicit CountingPool(int64_t* runs) : runs_(runs) {}
-  int n_threads() const override { return 1; }
-  void Run(int64_t n_items, void (*fn)(void*, int64_t, int), void* context) override {
-    ++*runs_;
-    for (int64_t i = n_items; i-- > 0;) fn(context, i, 0);  // the last first: no order is promised
-  }
-
- private:
-  int64_t* runs_;
-};
+using test::CountingPool;
 
 class TestDevice final : public cpu::CpuDevice {
  public:
