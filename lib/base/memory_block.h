@@ -5,7 +5,12 @@
 
 namespace kvc {
 
-constexpr int64_t kLeastMapBytes = 256 * 1024;  // below it a block of its own is a waste
+// Below it a block of its own is a waste: of the last page half is empty on average, and a call into the
+// system costs as much as touching a few pages. Not higher either. A C library maps large blocks by itself,
+// but where "large" begins may move up with every block that it gets back (glibc: from 128 KiB to 32 MiB),
+// and below that whatever lies under a block in use stays. What is left to the heap is so little that it may
+// keep all of it.
+constexpr int64_t kLeastMapBytes = 32 * 1024;
 
 // False under AddressSanitizer, which watches the heap only.
 #if defined(__SANITIZE_ADDRESS__)

@@ -73,7 +73,8 @@ class MeterCharge {
   int64_t bytes_ = 0;
 };
 
-// A metered, 64-byte aligned block of T. Movable. T must be trivial. The content of a new block is undefined.
+// A metered, 64-byte aligned block of T, from the system when it is large. Movable. T must be trivial. The
+// content of a new block is undefined.
 template <typename T>
 class Buffer {
  public:
@@ -85,18 +86,15 @@ class Buffer {
     return *this;
   }
   ~Buffer() { Free(); }
-  // Where a large block comes from. kSystem: it goes back there when it is freed, and its pages are new each
-  // time, which costs more than the heap's; for blocks that live long or are very large.
-  enum Source { kHeap, kSystem };
   // Replaces the block. On failure the old block is gone and size() is 0.
-  Status Allocate(MemoryMeter* meter, int64_t count, const char* what, Source source = kHeap) {
+  Status Allocate(MemoryMeter* meter, int64_t count, const char* what) {
     Free();
     if (count <= 0) return {};
     const int64_t bytes = (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
     if (meter != nullptr) KVC_RETURN_IF_ERROR(meter->Take(bytes, what));
     meter_ = meter, size_ = count, bytes_ = bytes;
     if (meter != nullptr && meter->counting()) return {};
-    if (source == kSystem) data_ = static_cast<T*>(MapBlock(bytes));
+    data_ = static_cast<T*>(MapBlock(bytes));
     mapped_ = data_ != nullptr;
     if (mapped_) return {};
     data_ = static_cast<T*>(::operator new (static_cast<size_t>(bytes), std::align_val_t{64}, std::nothrow));
@@ -107,8 +105,8 @@ class Buffer {
     return {};
   }
   // At least `count` elements; a block that must grow loses its content.
-  Status Reserve(MemoryMeter* meter, int64_t count, const char* what, Source source = kHeap) {
-    return count <= size_ ? Status() : Allocate(meter, count, what, source);
+  Status Reserve(MemoryMeter* meter, int64_t count, const char* what) {
+    return count <= size_ ? Status() : Allocate(meter, count, what);
   }
   void Free() {
     if (mapped_) {

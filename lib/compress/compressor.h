@@ -119,7 +119,7 @@ class Compressor {
     step_stale_ = true;
     return plan_.SetBudget(slots, n_tokens);
   }
-  // True when a prompt dropped or merged some entry since the last call.
+  // True when a prompt, or Reobserve, dropped or merged some entry since the last call.
   bool TakeChanged() {
     const bool c = changed_;
     changed_ = false;

@@ -309,7 +309,9 @@ Status Session::FeedBatch(Span<Session* const> sessions, const int32_t* tokens) 
     if (s.n_tokens_ == 0 || s.rewound_)
       return Error(Code::kInvalid, "session %zu of the batch has no prompt", i);
     KVC_RETURN_IF_ERROR(s.CheckTokenIds({tokens + i, 1}));
-    const Status room = s.n_tokens_ + 1 == s.params_.max_tokens ? s.FeedPending() : s.MakeRoom();
+    // Before the next token comes an entry has to leave, or the layers are looked at again.
+    const bool apart = s.n_tokens_ + 1 == s.params_.max_tokens || s.compressor_->ends_later();
+    const Status room = apart ? s.FeedPending() : s.MakeRoom();
     if (!room.ok()) return Error(room.code(), "session %zu of the batch: %s", i, room.message().c_str());
     const size_t waits = s.pending_ >= 0 ? 1 : 0;
     fed[i] = {s.pending_, tokens[i]};

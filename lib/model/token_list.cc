@@ -14,7 +14,7 @@ bool TokenList::Grow() {
   }
   Buffer<int32_t> part;
   status_ = part.Allocate(n < kFreeIds ? nullptr : meter_, std::clamp(n, kLeastPart, kMostPart),
-                          "the tokens of a text", Buffer<int32_t>::kSystem);
+                          "the tokens of a text");
   if (!status_.ok()) return false;
   parts_.push_back(std::move(part));
   n_before_ = static_cast<size_t>(n);

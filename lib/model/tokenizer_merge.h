@@ -71,8 +71,8 @@ class Merger {
         std::max(static_cast<int64_t>(size),
                  std::clamp<int64_t>(2 * cells_.size(), 64, static_cast<int64_t>(kMaxWordBytes)));
     // A symbol is in the queue once at first; a join takes one entry out and puts two in at most.
-    if (!cells_.Allocate(nullptr, grown, "a word", Buffer<Cell>::kSystem).ok() ||
-        !queue_.Allocate(nullptr, 2 * grown, "a word", Buffer<uint64_t>::kSystem).ok()) {
+    if (!cells_.Allocate(nullptr, grown, "a word").ok() ||
+        !queue_.Allocate(nullptr, 2 * grown, "a word").ok()) {
       throw std::bad_alloc();
     }
   }

@@ -89,8 +89,7 @@ Status Append(const void* bytes, size_t n, MemoryMeter* meter, Buffer<uint8_t>* 
   const auto wanted = static_cast<int64_t>(*size + n);
   if (wanted > storage->size()) {
     Buffer<uint8_t> grown;
-    KVC_RETURN_IF_ERROR(
-        grown.Allocate(meter, wanted + wanted / 8, "the normal form of a text", Buffer<uint8_t>::kSystem));
+    KVC_RETURN_IF_ERROR(grown.Allocate(meter, wanted + wanted / 8, "the normal form of a text"));
     if (*size > 0) std::memcpy(grown.data(), storage->data(), *size);
     *storage = std::move(grown);
   }
@@ -120,7 +119,7 @@ Status NormalizeNfc(Span<const uint8_t> text, MemoryMeter* meter, Buffer<uint8_t
       if (form.size() == piece.size() && std::memcmp(form.data(), piece.data(), form.size()) == 0) continue;
       changed = true;
       KVC_RETURN_IF_ERROR(storage->Reserve(meter, static_cast<int64_t>(text.size() + text.size() / 8),
-                                           "the normal form of a text", Buffer<uint8_t>::kSystem));
+                                           "the normal form of a text"));
       KVC_RETURN_IF_ERROR(Append(text.data(), begin, meter, storage, &size));
     }
     KVC_RETURN_IF_ERROR(Append(form.data(), form.size(), meter, storage, &size));

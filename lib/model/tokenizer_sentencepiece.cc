@@ -49,8 +49,7 @@ class SentencePieceTokenizer final : public TokenizerBase {
     // A byte becomes at most the three of U+FFFD, and a space comes before them all.
     explicit Work(size_t n_bytes) {
       const size_t most = std::min(3 * n_bytes + 1, kBufferBytes) + kMaxCharacter;
-      if (!text.Allocate(nullptr, static_cast<int64_t>(most), "text", Buffer<uint8_t>::kSystem).ok())
-        throw std::bad_alloc();
+      if (!text.Allocate(nullptr, static_cast<int64_t>(most), "text").ok()) throw std::bad_alloc();
     }
     Buffer<uint8_t> text;  // by the space rules, not encoded yet
     size_t size = 0;

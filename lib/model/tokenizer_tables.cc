@@ -48,7 +48,7 @@ Status HashIndex::Init(MemoryMeter* meter, size_t count, size_t limit, const cha
   number_mask_ = 1;
   while (number_mask_ < limit) number_mask_ = number_mask_ << 1 | 1;
   const auto n_slots = static_cast<int64_t>(count + count * 2 / 3 + 1);
-  KVC_RETURN_IF_ERROR(slots_.Allocate(meter, n_slots, what, Buffer<uint32_t>::kSystem));
+  KVC_RETURN_IF_ERROR(slots_.Allocate(meter, n_slots, what));
   std::fill_n(slots_.data(), n_slots, kNone);
   return {};
 }
@@ -92,7 +92,7 @@ Status PieceTable::Fill(const std::initializer_list<PieceKind>& kinds, bool* cro
 Status MergeTable::FindResults(const TokenizerView& view, const PieceTable& pieces, MemoryMeter* meter) {
   view_ = &view;
   const auto count = static_cast<int64_t>(view.merges.size() / 2);
-  KVC_RETURN_IF_ERROR(results_.Allocate(meter, count, kWhat, Buffer<int32_t>::kSystem));
+  KVC_RETURN_IF_ERROR(results_.Allocate(meter, count, kWhat));
   for (uint32_t rank = 0; rank < count; ++rank) KVC_RETURN_IF_ERROR(ResultOf(rank, pieces, &results_[rank]));
   return {};
 }
@@ -149,7 +149,7 @@ Status TokenMatcher::Build(const TokenizerView& view, std::initializer_list<Piec
                            MemoryMeter* meter) {
   view_ = &view;
   const auto count = static_cast<int64_t>(Count(view, kinds));
-  KVC_RETURN_IF_ERROR(sorted_.Allocate(meter, count, kWhat, Buffer<int32_t>::kSystem));
+  KVC_RETURN_IF_ERROR(sorted_.Allocate(meter, count, kWhat));
   const auto piece = [&view](int32_t id) { return view.Piece(static_cast<size_t>(id)); };
   int32_t* end = sorted_.data();
   for (size_t id = 0; id < view.n_pieces(); ++id) {
@@ -168,9 +168,9 @@ Status TokenMatcher::Build(const TokenizerView& view, std::initializer_list<Piec
 Status TokenMatcher::FindShorter(MemoryMeter* meter) {
   const int64_t count = sorted_.size();
   Buffer<int32_t> depth;  // how many each one begins with
-  KVC_RETURN_IF_ERROR(shorter_.Allocate(meter, count, kWhat, Buffer<int32_t>::kSystem));
-  KVC_RETURN_IF_ERROR(jump_.Allocate(meter, count, kWhat, Buffer<int32_t>::kSystem));
-  KVC_RETURN_IF_ERROR(depth.Allocate(meter, count, kWhat, Buffer<int32_t>::kSystem));
+  KVC_RETURN_IF_ERROR(shorter_.Allocate(meter, count, kWhat));
+  KVC_RETURN_IF_ERROR(jump_.Allocate(meter, count, kWhat));
+  KVC_RETURN_IF_ERROR(depth.Allocate(meter, count, kWhat));
   const auto jump_of = [this](int32_t i) { return i < 0 ? -1 : jump_[i]; };
   const auto depth_of = [&depth](int32_t i) { return i < 0 ? 0 : depth[i]; };
   for (int64_t i = 0; i < count; ++i) {

@@ -84,6 +84,23 @@ TEST(Reobserve, TokensTakenBackLeaveNoQueries) {
   }
 }
 
+// A token that waits is fed together with the next one, and is scored for by itself all the same.
+TEST(Reobserve, TokensThatCameTogetherAreScoredOneByOne) {
+  const auto model = OpenOneLayer();
+  for (const std::string& spec : {Reobserving(3), std::string("snapkv:budget=24,window=8,decode=reobserve,"
+                                                              "slack=3,kv=int8,quant_group=16,residual=4")}) {
+    SCOPED_TRACE(spec);
+    const auto together = FedSession(model, spec, 60), apart = FedSession(model, spec, 60);
+    for (const int32_t token : TinyPrompt(10, 17)) {
+      ASSERT_TRUE(together->Accept(token).ok());
+      FeedTokens(*together, {token ^ 1});
+      FeedTokens(*apart, {token, token ^ 1});
+      ExpectSameKept(*together, *apart);
+      ExpectNearLogits(*together, *apart, 0.0f);
+    }
+  }
+}
+
 // A trim runs the newest tokens again: their queries are in the ring once.
 TEST(Reobserve, TokensOfATrimAreObservedOnce) {
   const auto model = OpenOneLayer();

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kLeastReservation = 16 << 20;
 // From here on blocks come from the system and go back there.
-constexpr int64_t kLargeBlock = kMapsBlocks ? 1 << 20 : INT64_MAX;
+constexpr int64_t kLargeBlock = kMapsBlocks ? kLeastMapBytes : INT64_MAX;
 
 class CpuStream final : public Stream {};
 
