@@ -99,7 +99,7 @@ Status Session::ReadOn(int64_t* chunks) {
     }
   } undo{this};
   const int32_t n = static_cast<int32_t>(waiting_->tokens.size());
-  while (waiting_->at<n&& * chunks> 0) {
+  while (*chunks > 0 && waiting_->at < n) {
     KVC_RETURN_IF_ERROR(CheckCancel("prefill"));
     const bool rows = waiting_->by_rows && waiting_->at >= waiting_->first;
     KVC_RETURN_IF_ERROR(rows ? ReadRows(chunks) : ReadPart(chunks));
