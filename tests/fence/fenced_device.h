@@ -9,7 +9,8 @@
 
 namespace kvc {
 
-// Who makes the device "cpu" (lib/ops/devices.h): the fenced device where KVC_TEST_FENCED=1 is in the environment, else null.
+// Who makes the device "cpu" (lib/ops/devices.h): the fenced device where KVC_TEST_FENCED=1 is in the
+// environment, else null.
 CpuMaker FencedCpu();
 
 namespace test {
