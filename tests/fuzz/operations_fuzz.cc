@@ -125,8 +125,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (int i = 0; i < kOperations && size >= 2; ++i, data += 2, size -= 2) {
       const Seen before = kvc::test::Look(*played.session);
       bool strong = false;
-      const kvc::Status status = kvc::test::Operate(data[0] % kvc::test::kPlayOperations, data[1], world.path,
-                                                    &played, &other, &strong);
+      const kvc::Status status =
+          kvc::test::Operate(kvc::test::OperationOf(data[0]), data[1], world.path, &played, &other, &strong);
       KVC_REQUIRE(status.ok() || !status.message().empty());
       KVC_REQUIRE(status.ok() || status.code() != kvc::Code::kInternal);
       KVC_REQUIRE(tight || status.code() != kvc::Code::kMemory);

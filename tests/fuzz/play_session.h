@@ -152,13 +152,86 @@ inline Status Other(int operation, uint8_t argument, Played* played) {
   return {};
 }
 
-constexpr int kPlayOperations = 15;
+// A session that steps in a batch, and a fork of it that does the same alone.
+struct Twin {
+  Played* played;
+  std::unique_ptr<Session> alone;
+  bool compares;  // memory may end for one of the two only
+};
+
+inline void CheckTwin(Twin* twin, const StepWish& row, const Status& alone, int32_t token) {
+  if (row.status.code() == Code::kMemory || alone.code() == Code::kMemory) twin->compares = false;
+  if (!twin->compares) return;
+  KVC_REQUIRE(row.status.code() == alone.code() && (!alone.ok() || row.token == token));
+}
+
+// One token of both sessions in one pass; the first may have a prompt to read before, a chunk of a layer at
+// each step of the other. What comes is what each gives alone.
+inline Status StepTogether(uint8_t argument, Played* played, Played* other) {
+  std::vector<Twin> twins;
+  for (Played* p : {played, other}) {
+    if (p->session == nullptr) continue;
+    auto fork = p->session->Fork();
+    twins.push_back({p, fork.ok() ? std::move(fork.value()) : nullptr, fork.ok()});
+  }
+  if (argument % 2 == 1) {
+    const std::vector<int32_t> prompt = Tokens(argument % 40 + 1, argument);
+    Status alone;
+    if (twins[0].alone != nullptr) alone = twins[0].alone->Prefill(prompt, argument % 4 == 3);
+    const Status queued = played->session->Enqueue(prompt, argument % 4 == 3);
+    if (!queued.ok()) return queued;
+    twins[0].compares = twins[0].compares && alone.ok();
+    played->tokens.insert(played->tokens.end(), prompt.begin(), prompt.end());
+  }
+  StepWish first;
+  for (bool reads = true; reads;) {
+    std::vector<StepWish> rows;
+    for (Twin& twin : twins) {
+      rows.emplace_back();
+      rows.back().session = twin.played->session.get(), rows.back().chooses = true;
+    }
+    Session::RunBatch({rows.data(), rows.size()}, 1);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i].status.ok() && rows[i].token == StepWish::kReading) continue;
+      int32_t token = StepWish::kNone;
+      const Status alone = twins[i].alone == nullptr ? Status() : twins[i].alone->Step(&token);
+      CheckTwin(&twins[i], rows[i], alone, token);
+      if (rows[i].status.ok() && rows[i].token >= 0) twins[i].played->tokens.push_back(rows[i].token);
+    }
+    first = rows[0];
+    reads = first.status.ok() && first.token == StepWish::kReading;
+  }
+  for (Twin& twin : twins) {
+    if (twin.compares && first.status.ok()) KVC_REQUIRE(Same(Look(*twin.played->session), Look(*twin.alone)));
+  }
+  // A prompt that could not be read was taken back: what the session holds is for the next call to say.
+  if (!first.status.ok()) played->whole = false;
+  return first.status;
+}
+
+// The same tokens given to both.
+inline Status FeedTogether(uint8_t argument, Played* played, Played* other) {
+  std::vector<Session*> sessions = {played->session.get()};
+  if (other->session != nullptr) sessions.push_back(other->session.get());
+  const int32_t tokens[] = {argument, (argument * 7 + 3) % 256};
+  const Status status = Session::FeedBatch(sessions, tokens);
+  if (!status.ok()) return status;
+  played->tokens.push_back(tokens[0]);
+  if (other->session != nullptr) other->tokens.push_back(tokens[1]);
+  return status;
+}
+
+// Bytes below kAlone choose among the first calls, the others among those of several sessions.
+constexpr int kAlone = 240, kPlayedAlone = 15, kPlayOperations = kPlayedAlone + 2;
+inline int OperationOf(uint8_t byte) {
+  return byte < kAlone ? byte % kPlayedAlone : kPlayedAlone + byte % (kPlayOperations - kPlayedAlone);
+}
 
 // *strong: a failure leaves everything as it was. The other calls feed the token of the last step first.
 inline Status Operate(int operation, uint8_t argument, const std::string& path, Played* played, Played* other,
                       bool* strong) {
   Session& s = *played->session;
-  *strong = operation != 5 && operation != 10 && operation != 14;
+  *strong = operation != 5 && operation != 10 && operation != 14 && operation < kPlayedAlone;
   switch (operation) {
     case 0:
     case 1:
@@ -197,6 +270,10 @@ inline Status Operate(int operation, uint8_t argument, const std::string& path, 
       played->whole = false;
       return s.MaskHeads({keep, 4}, argument / 16 + 1);
     }
+    case kPlayedAlone:
+      return StepTogether(argument, played, other);
+    case kPlayedAlone + 1:
+      return FeedTogether(argument, played, other);
     default:
       return Other(operation, argument, played);
   }

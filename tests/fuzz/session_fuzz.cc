@@ -161,7 +161,7 @@ void GoOn(std::unique_ptr<kvc::Session> session, const std::string& path, const 
   Played played = {std::move(session), {}, false}, other = {nullptr, {}, false};
   kvc::test::CheckCache(*played.session, /*finite=*/false);
   for (; size >= kRecord; data += kRecord, size -= kRecord) {
-    if (IsCall(data)) Call(data[0] % kvc::test::kPlayOperations, data[1], path, &played, &other);
+    if (IsCall(data)) Call(kvc::test::OperationOf(data[0]), data[1], path, &played, &other);
   }
   // Steps, a fork, a trim, a rewind, a prompt, an accepted token; then saved, restored and compared.
   constexpr uint8_t kCalls[][2] = {{0, 0}, {1, 0}, {6, 0}, {5, 20}, {4, 1}, {2, 3}, {0, 0}, {14, 65}, {8, 0}};
