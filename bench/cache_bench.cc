@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kvc/kvc.h"
+#include "tests/support/process_memory.h"
 #include "tests/support/tiny_model.h"
 
 namespace {
@@ -115,12 +116,24 @@ int64_t PeakRss() {
   return int64_t{usage.ru_maxrss} * 1024;
 }
 
-// Peak memory of a prefill in a process of its own, against the formula of one full layer and the compressed
-// ones.
-void PrefillMemory(const std::string& model, int n, const char* spec) {
+// In a process of its own, whose heap nobody has filled before.
+template <typename F>
+void Apart(const F& measure) {
   std::fflush(stdout);
   const pid_t child = fork();
   if (child == 0) {
+    measure();
+    std::fflush(stdout);
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (status != 0) std::exit(1);
+}
+
+// Peak memory of a prefill, against the formula of one full layer and the compressed ones.
+void PrefillMemory(const std::string& model, int n, const char* spec) {
+  Apart([&] {
     Run run(model, spec, n + 64);
     run.Prefill(32);
     kvc_session_reset(run.session());
@@ -144,12 +157,7 @@ void PrefillMemory(const std::string& model, int n, const char* spec) {
     std::printf("                full cache would hold %.1f MiB; after prefill %.1f MiB are held\n",
                 static_cast<double>(s.cache_bytes_full) / 1048576,
                 static_cast<double>(s.cache_bytes) / 1048576);
-    std::fflush(stdout);
-    _exit(0);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  if (status != 0) std::exit(1);
+  });
 }
 
 double PrefillSeconds(const std::string& model, const char* spec, int n) {
@@ -267,6 +275,21 @@ void Endless(const std::string& model, int steps) {
   }
 }
 
+// Sessions that nobody has fed yet, of as many layers and heads as a 0.5B model has: what the process grows
+// by.
+void IdleSessions(const std::string& model_path, const char* spec, int n) {
+  kvc_model* model = nullptr;
+  kvc_policy* policy = nullptr;
+  Check(kvc_model_open(model_path.c_str(), "cpu", nullptr, &model), "open");
+  Check(kvc_policy_create(spec, &policy), spec);
+  std::vector<kvc_session*> sessions(static_cast<size_t>(n));
+  const int64_t before = kvc::test::AnonymousBytes();
+  for (kvc_session*& session : sessions) Check(kvc_session_create(model, policy, nullptr, &session), spec);
+  const double bytes = static_cast<double>(kvc::test::AnonymousBytes() - before);
+  std::printf("idle            %-24s %d sessions: %.1f KiB each (%.2f of 16 KiB)\n", spec, n,
+              bytes / n / 1024, bytes / n / 16384);
+}
+
 kvc::test::TinyModelOptions Shape(int layers, int heads, int kv_heads, int dim, int hidden, int ffn) {
   kvc::test::TinyModelOptions o;
   o.n_layers = layers, o.n_heads = heads, o.n_kv_heads = kv_heads, o.head_dim = dim, o.hidden_size = hidden,
@@ -280,7 +303,7 @@ constexpr char kHelp[] =
     "  cache_bench [--quick] [--threads N] [--only NAME]\n\n"
     "  --quick      shorter contexts and fewer steps (half a minute instead of several)\n"
     "  --threads N  threads of the engine; 0, the default, takes the machine's\n"
-    "  --only NAME  one measurement: memory, cost, step, accept, fork or endless\n\n"
+    "  --only NAME  one measurement: memory, cost, step, accept, fork, idle or endless\n\n"
     "Every line is a ratio within one run, or a share of what was planned.\n";
 
 struct Options {
@@ -318,10 +341,12 @@ int main(int argc, char** argv) {
   if (const int exit = ParseOptions(argc, argv, &options); exit != 0) return exit - 1;
   const bool quick = options.quick;
   const kvc::test::TempFolder folder;
-  const std::string deep = folder / "deep.kvc", wide = folder / "wide.kvc", small = folder / "small.kvc";
+  const std::string deep = folder / "deep.kvc", wide = folder / "wide.kvc", small = folder / "small.kvc",
+                    half = folder / "half.kvc";
   if (!kvc::test::WriteTinyModel(Shape(24, 4, 4, 64, 256, 512), deep).ok() ||
       !kvc::test::WriteTinyModel(Shape(4, 16, 16, 64, 256, 512), wide).ok() ||
-      !kvc::test::WriteTinyModel(Shape(4, 8, 4, 64, 256, 1024), small).ok()) {
+      !kvc::test::WriteTinyModel(Shape(4, 8, 4, 64, 256, 1024), small).ok() ||
+      !kvc::test::WriteTinyModel(Shape(24, 14, 2, 64, 128, 256), half).ok()) {
     return 1;
   }
   if (options.Wants("memory")) {
@@ -332,6 +357,9 @@ int main(int argc, char** argv) {
   if (options.Wants("step")) StepGain(wide, quick ? 4096 : 8192);
   if (options.Wants("accept")) AcceptCost(small, quick ? 512 : 2048);
   if (options.Wants("fork")) ForkCost(wide, quick ? 4096 : 8192);
+  for (const char* spec : {"full", "snapkv:budget=128", "h2o:budget=128", "spindlekv:budget=128"}) {
+    if (options.Wants("idle")) Apart([&] { IdleSessions(half, spec, quick ? 1000 : 10000); });
+  }
   if (options.Wants("endless")) Endless(small, quick ? 4000 : 20000);
   return 0;
 }
