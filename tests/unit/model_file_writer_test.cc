@@ -33,8 +33,7 @@ size_t CountFiles(const TempFolder& folder) {
 }
 
 std::unique_ptr<ModelFile> OpenOk(const std::string& path) {
-  MemoryMeter meter(0);
-  auto file = ModelFile::Open(path, &meter);
+  auto file = ModelFile::Open(path, nullptr);
   EXPECT_TRUE(file.ok()) << file.status().message();
   return file.ok() ? std::move(file.value()) : nullptr;
 }
