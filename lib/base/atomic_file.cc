@@ -9,6 +9,7 @@
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <utility>
 
 namespace kvc {
@@ -28,10 +29,12 @@ std::string TemporaryName(const std::string& folder, int number) {
 
 // The canonical path of what exists; nothing when it does not, or when a part of the way is not there.
 bool Canonical(const std::string& path, std::string* out) {
-  char* resolved = ::realpath(path.c_str(), nullptr);
+  struct Free {  // also when there is no memory for the string
+    void operator()(char* text) const { std::free(text); }
+  };
+  const std::unique_ptr<char, Free> resolved(::realpath(path.c_str(), nullptr));
   if (resolved == nullptr) return false;
-  *out = resolved;
-  std::free(resolved);
+  *out = resolved.get();
   return true;
 }
 
