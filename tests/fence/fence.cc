@@ -13,15 +13,10 @@ namespace {
 
 constexpr int64_t kMostAddresses = int64_t{1} << 42, kLeastAddresses = int64_t{1} << 26;
 constexpr int64_t kFilled = 1 << 16;  // larger blocks may never be used whole
-// Opening and closing takes time with the pages that are there: blocks lie in huge ones, where the system has
-// them, and these stay whole: nothing below their size is given back by itself.
-constexpr int64_t kHuge = 2 << 20;
-
-int64_t RoundUp(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
 
 int64_t Pages(int64_t bytes) {
   static const int64_t page = sysconf(_SC_PAGESIZE);
-  return RoundUp(bytes, page);
+  return (bytes + page - 1) / page * page;
 }
 
 struct sigaction before_us;  // of SIGSEGV
@@ -38,12 +33,7 @@ Fence::Fence() {
     void* at = mmap(nullptr, static_cast<size_t>(size_), PROT_NONE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) continue;
-    const uintptr_t begin = reinterpret_cast<uintptr_t>(at), first = (begin + kHuge - 1) / kHuge * kHuge;
-    base_ = reinterpret_cast<uint8_t*>(first);
-    size_ -= static_cast<int64_t>(first - begin);
-#if defined(MADV_HUGEPAGE)
-    madvise(base_, static_cast<size_t>(size_), MADV_HUGEPAGE);
-#endif
+    base_ = static_cast<uint8_t*>(at);
     break;
   }
   struct sigaction ours {};
@@ -62,13 +52,12 @@ Fence::Fence() {
 }
 
 void* Fence::Take(int64_t bytes, bool fill) {
-  bytes = fill ? Pages(bytes) : RoundUp(bytes, kHuge);
+  bytes = Pages(bytes);
   const std::lock_guard<std::mutex> lock(mutex_);
   Extent** link = &first_;
   uint8_t* at = base_;
   while (*link != nullptr && (*link)->at - at < bytes) {
     at = (*link)->at + (*link)->bytes;
-    if (!fill) at = base_ + RoundUp(at - base_, kHuge);  // its pages come and go one by one
     link = &(*link)->next;
   }
   if (base_ == nullptr || base_ + size_ - at < bytes) return nullptr;
@@ -77,9 +66,6 @@ void* Fence::Take(int64_t bytes, bool fill) {
   *link = extent;
   used_ = std::max<int64_t>(used_, at + bytes - base_);
   held_ += bytes;
-#if defined(MADV_NOHUGEPAGE)
-  if (!fill) madvise(at, static_cast<size_t>(bytes), MADV_NOHUGEPAGE);
-#endif
   const bool fills = fill && bytes <= kFilled;
   if (inside_ > 0 || fills) mprotect(at, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE);
   if (fills) std::memset(at, 0xff, static_cast<size_t>(bytes));
@@ -92,7 +78,7 @@ void Fence::Release(void* at) {
   for (Extent** link = &first_; *link != nullptr; link = &(*link)->next) {
     Extent* extent = *link;
     if (extent->at != at) continue;
-    if (extent->bytes >= kHuge) madvise(at, static_cast<size_t>(extent->bytes), MADV_DONTNEED);
+    if (extent->bytes > kFilled) madvise(at, static_cast<size_t>(extent->bytes), MADV_DONTNEED);
     held_ -= extent->bytes;
     *link = extent->next;
     delete extent;
@@ -104,8 +90,7 @@ void Fence::Forget(void* at, int64_t bytes) { madvise(at, static_cast<size_t>(by
 
 // The whole range at once: few system calls, and pages that are nowhere cost nothing.
 void Fence::Protect(bool open) {
-  const int64_t bytes = std::min(RoundUp(used_, kHuge), size_);
-  if (bytes > 0) mprotect(base_, static_cast<size_t>(bytes), open ? PROT_READ | PROT_WRITE : PROT_NONE);
+  if (used_ > 0) mprotect(base_, static_cast<size_t>(used_), open ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 void Fence::Enter() {
