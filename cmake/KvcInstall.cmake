@@ -2,16 +2,28 @@
 include(CMakePackageConfigHelpers)
 
 set(KVC_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/kvc)
-install(TARGETS kvc kvc_static EXPORT kvcTargets
+install(TARGETS kvc kvc_archive EXPORT kvcTargets
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET kvc_tool)
   install(TARGETS kvc_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
+if(TARGET kvc_mpi)
+  install(TARGETS kvc_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/kvc)
+endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/kvc DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h")
-install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+  FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
+
+# What people read, and what others bind further languages with.
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE ${PROJECT_SOURCE_DIR}/README.md
+  ${PROJECT_SOURCE_DIR}/CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR}
+  FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/samples DESTINATION ${CMAKE_INSTALL_DATADIR}/kvc
+  PATTERN "build*" EXCLUDE PATTERN "__pycache__" EXCLUDE)
+install(FILES ${PROJECT_SOURCE_DIR}/models/kvc_model.fbs DESTINATION ${CMAKE_INSTALL_DATADIR}/kvc)
+install(FILES ${PROJECT_SOURCE_DIR}/bindings/kvc.i DESTINATION ${CMAKE_INSTALL_DATADIR}/kvc/bindings OPTIONAL)
 
 install(EXPORT kvcTargets NAMESPACE kvc:: DESTINATION ${KVC_CMAKE_DIR})
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/kvcConfig.cmake.in ${PROJECT_BINARY_DIR}/kvcConfig.cmake
@@ -20,8 +32,18 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/kvcConfigVersion.cmake CO
 install(FILES ${PROJECT_BINARY_DIR}/kvcConfig.cmake ${PROJECT_BINARY_DIR}/kvcConfigVersion.cmake
   DESTINATION ${KVC_CMAKE_DIR})
 
+# What the archive leaves to the final link.
+set(KVC_PC_PRIVATE "-lm -lpthread")
+if(KVC_ARCHIVE_LANGUAGE STREQUAL CXX)
+  set(KVC_PC_PRIVATE "-lstdc++ ${KVC_PC_PRIVATE}")
+  if(KVC_THIRD_PARTY_ARCHIVES)
+    set(KVC_PC_PRIVATE "-lpcre2-8 -lutf8proc ${KVC_PC_PRIVATE}")
+  endif()
+endif()
 # kvc.pc finds its prefix from its own place, so an installed tree can be moved.
 file(RELATIVE_PATH KVC_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" KVC_PC_PREFIX ${KVC_PC_PREFIX})
 configure_file(${CMAKE_CURRENT_LIST_DIR}/kvc.pc.in ${PROJECT_BINARY_DIR}/kvc.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/kvc.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/kvc-static.pc.in ${PROJECT_BINARY_DIR}/kvc-static.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/kvc.pc ${PROJECT_BINARY_DIR}/kvc-static.pc
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

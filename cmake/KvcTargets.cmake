@@ -1,9 +1,13 @@
 # Flags of everything we compile, and the functions that make a layer and a test.
 add_library(kvc_flags INTERFACE)
 target_include_directories(kvc_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
-target_compile_options(kvc_flags INTERFACE -Wall -Wextra -Werror -Wshadow
-  $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual>
+target_compile_options(kvc_flags INTERFACE
+  -ffunction-sections -fdata-sections  # what nobody calls does not ship
   -ffp-contract=off)  # the same arithmetic in every build; kernels use fused operations by name
+if(PROJECT_IS_TOP_LEVEL)
+  target_compile_options(kvc_flags INTERFACE -Wall -Wextra -Wshadow $<$<BOOL:${KVC_WERROR}>:-Werror>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual>)
+endif()
 # Every build but the one that ships stops at an index out of range, and at a failed assert.
 target_compile_definitions(kvc_flags INTERFACE
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Release>>>:_GLIBCXX_ASSERTIONS>)
@@ -18,7 +22,6 @@ if(KVC_SANITIZE_FLAGS)
   target_link_options(kvc_flags INTERFACE ${KVC_SANITIZE_FLAGS})
   target_compile_options(kvc_flags INTERFACE -Wno-error)  # GCC warns of what is not there in instrumented code
 endif()
-find_package(Threads REQUIRED)
 
 # kvc_layer(name): every .cc of the folder as objects without RTTI, collected in KVC_OBJECTS for the libraries.
 function(kvc_layer name)
@@ -27,6 +30,9 @@ function(kvc_layer name)
   target_link_libraries(kvc_${name} PRIVATE kvc_flags)
   target_compile_options(kvc_${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-rtti>)
   target_compile_definitions(kvc_${name} PRIVATE KVC_BUILDING)
+  if(KVC_SMALL AND NOT name STREQUAL ops)
+    target_compile_options(kvc_${name} PRIVATE $<$<CONFIG:Release>:-Os>)
+  endif()
   set_property(GLOBAL APPEND PROPERTY KVC_LAYERS kvc_${name})
 endfunction()
 

@@ -33,11 +33,14 @@ enum { KVC_TOKEN_NONE = -1,          /* kvc_session_step: the answer is complete
        KVC_TOKEN_READING = -2 };     /* kvc_batch_step: the session's prompt is still being read */
 enum { KVC_ADD_BOS = 1, KVC_PARSE_SPECIAL = 2, KVC_CONTINUE = 4 };  /* kvc_tokenize flags */
 enum { KVC_ON_FULL_ERROR = 0, KVC_ON_FULL_EVICT = 1, KVC_ON_FULL_SLIDE = 2 };
+enum { KVC_ROLE_SYSTEM = 0, KVC_ROLE_USER = 1, KVC_ROLE_ASSISTANT = 2 };
+enum { KVC_ANSWER = 1, KVC_QUEUE = 2 };                             /* kvc_session_say flags */
 enum { KVC_LOG_DEBUG = 0, KVC_LOG_INFO = 1, KVC_LOG_WARNING = 2, KVC_LOG_ERROR = 3 };
 
 typedef struct kvc_model   kvc_model;    /* weights + tokenizer; immutable after open */
 typedef struct kvc_policy  kvc_policy;   /* a compression method and its options      */
 typedef struct kvc_session kvc_session;  /* one KV cache, one sampler, one stream     */
+typedef struct kvc_loader  kvc_loader;   /* opens models while other threads watch it */
 
 typedef struct kvc_model_params {
   int32_t struct_size;
@@ -74,6 +77,11 @@ typedef struct kvc_sampling {
   float   top_p;           /* 0 = off, else in (0, 1] */
   float   temperature;     /* 0 = greedy, the reproducible mode */
   int64_t seed;            /* the same seed and input give the same text on any number of threads */
+  float   min_p;           /* 0 = off, else in (0, 1]: tokens of at least this share of the likeliest's probability */
+  float   repeat_penalty;  /* 0 or 1 = off, else to 100: logits of tokens among the newest repeat_window are divided by
+                              it where positive and multiplied where negative (CTRL, section 4.1), also when greedy */
+  int32_t repeat_window;   /* tokens of prompt and answer, at most 512; 0 = 64 */
+  int32_t reserved;        /* 0 */
 } kvc_sampling;
 
 typedef struct kvc_session_stats {
@@ -109,6 +117,10 @@ KVC_API int32_t     kvc_version(void);                    /* [any] of the librar
 KVC_API int32_t     kvc_schema_version(void);             /* [any] newest model file it reads  */
 KVC_API const char *kvc_status_name(kvc_status status);   /* [any] static, never NULL */
 KVC_API const char *kvc_last_error(void);                 /* [any] until this thread's next call */
+#ifndef SWIG                          /* bindings make their structs so */
+/* Makes any params struct of this header one of defaults: zeros, and struct_size, the sizeof of your header. [any] */
+KVC_API void        kvc_params_init(void *params, int32_t struct_size);
+#endif
 
 /* Kinds of devices this build knows, whether this machine has them or not.  [any] */
 KVC_API int32_t     kvc_device_count(void);
@@ -131,6 +143,18 @@ KVC_API kvc_status  kvc_model_open_fd(int32_t fd, int64_t offset, int64_t n_byte
 /* The same from memory, 64-byte aligned, which must stay unchanged until the last session and the model are closed. */
 KVC_API kvc_status  kvc_model_open_memory(const uint8_t *data, int64_t n_bytes, const char *device,
                                           const kvc_model_params *params, kvc_model **out_model);
+/* The same through a loader, which other threads can ask how far it is, and stop. One model at a time
+ * (KVC_E_BUSY), any number one after the other.  [any] */
+KVC_API kvc_status  kvc_loader_create(kvc_loader **out_loader);
+KVC_API kvc_status  kvc_loader_open(kvc_loader *loader, const char *path, const char *device,
+                                    const kvc_model_params *params, kvc_model **out_model);
+KVC_API kvc_status  kvc_loader_open_fd(kvc_loader *loader, int32_t fd, int64_t offset, int64_t n_bytes,
+                                       const char *device, const kvc_model_params *params, kvc_model **out_model);
+/* Share of the open that runs, 0 to 1: reading and verifying, then preparing the weights. 1 = none runs.  [any] */
+KVC_API kvc_status  kvc_loader_get_progress(const kvc_loader *loader, double *out_share);
+/* The running open, or else the next one, returns KVC_E_CANCELLED, unless it has just ended.  [any] */
+KVC_API kvc_status  kvc_loader_cancel(kvc_loader *loader);
+KVC_API void        kvc_loader_close(kvc_loader *loader); /* not while it opens; models stay open */
 KVC_API void        kvc_model_close(kvc_model *model);    /* [any] */
 KVC_API kvc_status  kvc_model_get_info(const kvc_model *model, kvc_model_info *out_info);     /* [model] */
 /* All that the file says about itself, as JSON: config, tokenizer, turn format, head scores, tensors. [model] */
@@ -189,6 +213,20 @@ KVC_API kvc_status  kvc_session_compress(kvc_session *session);
  * drops it. What can be refused beforehand is refused here.  [sess] */
 KVC_API kvc_status  kvc_session_enqueue(kvc_session *session, const int32_t *tokens, int32_t n_tokens,
                                         int32_t compress);
+/* One message of a conversation, n_text bytes (0 ..), between the marks that the model file has for its role. The marks
+ * are trusted and become special tokens, the text never does. Before it comes BOS where the session is empty and the
+ * model wants one, and the end of an answer that was begun before. Several messages may follow each other.
+ * KVC_ANSWER: the assistant's mark comes behind it, and steps give the answer; the tokens are read as by prefill, so
+ * what is kept of the conversation stays within the budget. Without it they are read as by append. KVC_QUEUE: they are
+ * only queued (kvc_session_enqueue). max_tokens bounds a conversation unless on_full lets it go on for ever.
+ * KVC_E_UNSUPPORTED: the file has no marks (kvc_model_describe, turn_format). A failure changes nothing.  [sess] */
+KVC_API kvc_status  kvc_session_say(kvc_session *session, int32_t role, const uint8_t *text, int32_t n_text,
+                                    int32_t flags);
+/* Marks of the caller's for a role instead of the file's, at most 64 KiB each: for files without, and for templates of
+ * your own. Special tokens in them count as such. Both NULL: the file's again. Forks and saved sessions have them too.
+ * A role without marks of the caller's in a file without is said unmarked.  [sess] */
+KVC_API kvc_status  kvc_session_set_turn_marks(kvc_session *session, int32_t role, const char *prefix,
+                                               const char *suffix);
 /* Compresses harder, to `budget` slots per KV head on average, and keeps that budget; one of bytes stays where it is
  * the smaller. *out_freed (may be NULL) gets the bytes.  [sess] */
 KVC_API kvc_status  kvc_session_trim(kvc_session *session, int32_t budget, int64_t *out_freed);
@@ -203,6 +241,15 @@ KVC_API kvc_status  kvc_session_step(kvc_session *session, int32_t *out_token);
 KVC_API kvc_status  kvc_session_accept(kvc_session *session, int32_t token);
 /* How the following steps choose. A fork begins with its parent's. NULL: greedy.  [sess] */
 KVC_API kvc_status  kvc_session_set_sampling(kvc_session *session, const kvc_sampling *sampling);
+/* Added to the logits of these tokens before a step chooses: n (0 ..) pairs instead of those before; 0 = none. Biases
+ * are finite, or -INFINITY: never. A fork begins with its parent's.  [sess] */
+KVC_API kvc_status  kvc_session_set_logit_bias(kvc_session *session, const int32_t *tokens, const float *biases,
+                                               int32_t n);
+/* The only tokens that the following steps may choose: bit t % 32 of mask[t / 32] is token t, in (V + 31) / 32 words as
+ * grammar engines give them; until the next mask. n_words 0: all. A stop token is chosen only where its bit is set, and
+ * a mask of none makes a step KVC_E_INVALID. Penalty, bias and mask come in this order, before top_k, temperature,
+ * top_p and min_p; get_logits does not see them, nor do saved sessions keep bias and mask.  [sess] */
+KVC_API kvc_status  kvc_session_set_token_mask(kvc_session *session, const int32_t *mask, int32_t n_words);
 /* A step of each of n (1 .. 256) sessions of one model in one pass over its weights: n tokens for little more than the
  * price of one. Sessions join and leave between calls as they like; each answers exactly as it would alone. Before,
  * queued prompts are read on, in the order of the sessions; one that is complete then steps with the others. params may
@@ -224,12 +271,15 @@ KVC_API kvc_status  kvc_session_read_text(kvc_session *session, uint8_t *text, i
 /* Logits [V] after the newest token, that the next step samples from. Feeds the last step's token first. [sess] */
 KVC_API kvc_status  kvc_session_get_logits(kvc_session *session, float *logits, int32_t cap_logits, int32_t *n_out);
 KVC_API kvc_status  kvc_session_get_stats(const kvc_session *session, kvc_session_stats *out_stats);     /* [sess] */
+/* Share of the running prefill, append or say that has been read, 0 to 1; 1 = none runs.  [any] */
+KVC_API kvc_status  kvc_session_get_progress(const kvc_session *session, double *out_share);
 /* Token positions still cached for one head, ascending: shape [n_out].  [sess] */
 KVC_API kvc_status  kvc_session_get_kept(const kvc_session *session, int32_t layer, int32_t kv_head,
                                          int32_t *positions, int32_t cap_positions, int32_t *n_out);
 KVC_API kvc_status  kvc_session_reset(kvc_session *session);    /* [sess] empty cache, same policy, same seed */
 /* The running call, or else the next one that computes (prefill, append, step, accept, compress, trim, get_logits),
- * returns KVC_E_CANCELLED, which answers the request; clear_cancel withdraws one that came too late.  [any] */
+ * returns KVC_E_CANCELLED, which answers the request; clear_cancel withdraws one that came too late.  [any], also from
+ * a signal handler */
 KVC_API kvc_status  kvc_session_cancel(kvc_session *session);
 KVC_API kvc_status  kvc_session_clear_cancel(kvc_session *session);
 /* Same cache, own sampler and answer; costs no cache bytes until one of them writes.  [sess] */
@@ -242,6 +292,11 @@ KVC_API kvc_status  kvc_session_rewind(kvc_session *session, int32_t n_tokens);
  * not there yet, and stays a link; what is there and no regular file is KVC_E_IO.  [sess], [model] */
 KVC_API kvc_status  kvc_session_save(kvc_session *session, const char *path);
 KVC_API kvc_status  kvc_session_restore(kvc_model *model, const char *path, kvc_session **out_session);
+/* The same in memory: n_bytes of it, which may become a file or come from one. cap_data: the rule of buffers, in bytes;
+ * the size is known after the session has been gone through once, as it is each time.  [sess], [model] */
+KVC_API kvc_status  kvc_session_save_memory(kvc_session *session, uint8_t *data, int64_t cap_data, int64_t *n_out);
+KVC_API kvc_status  kvc_session_restore_memory(kvc_model *model, const uint8_t *data, int64_t n_bytes,
+                                               kvc_session **out_session);
 #ifndef SWIG                          /* a function pointer: each binding has its own log hook */
 /* fn gets a line of text during the call that it tells of, on that call's thread, from several threads at once; NULL =
  * silent (the default). fn must not call libkvc or throw; one that has begun may end after kvc_set_log has returned.

@@ -1,12 +1,11 @@
-// Errors, models, text and policies of kvc.h. Sessions are in c_session.cc.
-#include <algorithm>
+// Errors, what models say of themselves, text and policies of kvc.h. Models are opened in c_model.cc,
+// sessions are in c_session.cc.
 #include <cstdio>
 #include <string>
 
 #include "lib/api/handles.h"
 #include "lib/base/json_text.h"
 #include "lib/base/log.h"
-#include "lib/model/model_check.h"
 #include "lib/ops/devices.h"
 
 namespace kvc {
@@ -36,47 +35,6 @@ Status FindDevice(int32_t index, const DeviceKind** kind) {
     return Error(Code::kNotFound, "device %d: there are %zu", index, kinds.size());
   *kind = &kinds[static_cast<size_t>(index)];
   return {};
-}
-
-// The type of most bytes of the weights: norms are f32 in every file.
-const char* MainWeightType(const ModelFile& file) {
-  int64_t bytes[5] = {};
-  for (const TensorEntry& tensor : file.tensors())
-    bytes[static_cast<size_t>(tensor.weight.type)] += int64_t{tensor.weight.rows} * tensor.weight.cols;
-  return WeightTypeName(static_cast<WeightType>(std::max_element(bytes, bytes + 5) - bytes));
-}
-
-void TellOpened(const Model& model) {
-  const ModelFile& file = model.file();
-  const ModelConfig& c = file.config();
-  Log(kLogInfo, "opened %s, model \"%s\": %d layers with %d KV heads, %s weights, %lld bytes, %s",
-      file.name().c_str(), c.name.c_str(), c.n_layers, c.n_kv_heads, MainWeightType(file),
-      static_cast<long long>(file.weight_bytes()), model.device().info().description.c_str());
-}
-
-// The common part of the three ways to open a model.
-template <typename Opener>
-kvc_status OpenModel(const char* device, const kvc_model_params* params, kvc_model** out_model,
-                     Opener&& open) {
-  if (out_model == nullptr) return SetLastError(Code::kInvalid, "out_model is NULL");
-  *out_model = nullptr;
-  return Guard([&]() -> Status {
-    kvc_model_params p;
-    KVC_RETURN_IF_ERROR(CopyIn(params, "params", &p));
-    if (p.n_threads < 0 || p.n_threads > 1024)
-      return Error(Code::kInvalid, "n_threads is %d; it is 0 (all) to 1024", p.n_threads);
-    if (p.memory_limit < 0) return Error(Code::kInvalid, "memory_limit is negative");
-    ModelParams model_params;
-    model_params.device = device == nullptr ? "auto" : device;
-    model_params.n_threads = p.n_threads, model_params.memory_limit = p.memory_limit;
-    auto model = open(model_params);
-    if (!model.ok()) return model.status();
-    std::unique_ptr<kvc_model> handle(new kvc_model());
-    handle->model = std::move(model.value());
-    TellOpened(*handle->model);
-    *out_model = handle.release();
-    return {};
-  });
 }
 
 }  // namespace
@@ -141,38 +99,11 @@ const char* kvc_status_name(kvc_status status) {
 
 const char* kvc_last_error(void) { return kvc::last_error; }
 
-kvc_status kvc_model_open(const char* path, const char* device, const kvc_model_params* params,
-                          kvc_model** out_model) {
-  return kvc::OpenModel(device, params, out_model,
-                        [&](const kvc::ModelParams& p) -> kvc::Result<std::shared_ptr<const kvc::Model>> {
-                          if (path == nullptr) return NullError("path");
-                          return kvc::Model::Open(path, p);
-                        });
+void kvc_params_init(void* params, int32_t struct_size) {
+  if (params == nullptr || !kvc::CheckStructSize(struct_size, "params").ok()) return;
+  std::memset(params, 0, static_cast<size_t>(struct_size));
+  std::memcpy(params, &struct_size, sizeof struct_size);
 }
-
-kvc_status kvc_model_open_fd(int32_t fd, int64_t offset, int64_t n_bytes, const char* device,
-                             const kvc_model_params* params, kvc_model** out_model) {
-  return kvc::OpenModel(device, params, out_model,
-                        [&](const kvc::ModelParams& p) -> kvc::Result<std::shared_ptr<const kvc::Model>> {
-                          if (fd < 0 || offset < 0 || n_bytes < 0)
-                            return Error(Code::kInvalid, "fd, offset and n_bytes must not be negative");
-                          return kvc::Model::OpenFd(fd, offset, n_bytes, p);
-                        });
-}
-
-kvc_status kvc_model_open_memory(const uint8_t* data, int64_t n_bytes, const char* device,
-                                 const kvc_model_params* params, kvc_model** out_model) {
-  return kvc::OpenModel(device, params, out_model,
-                        [&](const kvc::ModelParams& p) -> kvc::Result<std::shared_ptr<const kvc::Model>> {
-                          if (data == nullptr) return NullError("data");
-                          if (n_bytes < 0 || reinterpret_cast<uintptr_t>(data) % 64 != 0)
-                            return Error(Code::kInvalid,
-                                         "data must be 64-byte aligned and n_bytes not negative");
-                          return kvc::Model::OpenMemory(data, n_bytes, p);
-                        });
-}
-
-void kvc_model_close(kvc_model* model) { delete model; }
 
 kvc_status kvc_model_get_info(const kvc_model* model, kvc_model_info* out_info) {
   return Guard([&]() -> Status {

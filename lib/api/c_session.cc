@@ -68,6 +68,11 @@ Status RecompressAndTell(Session& session, int32_t budget, int64_t* freed) {
   return {};
 }
 
+Status CheckRole(int32_t role) {
+  if (role >= KVC_ROLE_SYSTEM && role <= KVC_ROLE_ASSISTANT) return {};
+  return Error(Code::kInvalid, "role is %d; it is 0 (system), 1 (user) or 2 (assistant)", role);
+}
+
 void TellOfFile(const char* what, const Session& session, const char* path) {
   const Session::Figures now = session.figures();
   Log(kLogInfo, "%s %s: a session of %d tokens, %lld slots, %lld bytes of cache", what, path, now.n_tokens,
@@ -175,6 +180,31 @@ kvc_status kvc_session_enqueue(kvc_session* session, const int32_t* tokens, int3
   });
 }
 
+kvc_status kvc_session_say(kvc_session* session, int32_t role, const uint8_t* text, int32_t n_text,
+                           int32_t flags) {
+  return GuardSession(session, [&](Session& s) -> Status {
+    KVC_RETURN_IF_ERROR(kvc::CheckRole(role));
+    if (n_text < 0 || (n_text > 0 && text == nullptr))
+      return Error(Code::kInvalid, "text: %d bytes at %s", n_text, text == nullptr ? "NULL" : "an address");
+    if ((flags & ~(KVC_ANSWER | KVC_QUEUE)) != 0)
+      return Error(Code::kInvalid, "flags are 0x%x; known are KVC_ANSWER (1) and KVC_QUEUE (2)",
+                   static_cast<unsigned>(flags));
+    const kvc::CompressionNote note(s);
+    KVC_RETURN_IF_ERROR(s.Say(static_cast<kvc::Role>(role), {text, static_cast<size_t>(n_text)},
+                              (flags & KVC_ANSWER) != 0, (flags & KVC_QUEUE) != 0));
+    note.Tell();
+    return {};
+  });
+}
+
+kvc_status kvc_session_set_turn_marks(kvc_session* session, int32_t role, const char* prefix,
+                                      const char* suffix) {
+  return GuardSession(session, [&](Session& s) -> Status {
+    KVC_RETURN_IF_ERROR(kvc::CheckRole(role));
+    return s.SetTurnMarks(static_cast<kvc::Role>(role), prefix, suffix);
+  });
+}
+
 kvc_status kvc_session_step(kvc_session* session, int32_t* out_token) {
   return GuardSession(session, [&](Session& s) -> Status {
     if (out_token == nullptr) return NullError("out_token");
@@ -195,7 +225,27 @@ kvc_status kvc_session_set_sampling(kvc_session* session, const kvc_sampling* sa
     KVC_RETURN_IF_ERROR(kvc::CopyIn(sampling, "sampling", &p));
     kvc::SamplerParams params;
     params.temperature = p.temperature, params.top_p = p.top_p, params.top_k = p.top_k, params.seed = p.seed;
+    params.min_p = p.min_p, params.repeat_penalty = p.repeat_penalty, params.repeat_window = p.repeat_window;
+    if (p.reserved != 0) return Error(Code::kInvalid, "sampling: reserved is %d; it is 0", p.reserved);
     return s.SetSampling(params);
+  });
+}
+
+kvc_status kvc_session_set_logit_bias(kvc_session* session, const int32_t* tokens, const float* biases,
+                                      int32_t n) {
+  return GuardSession(session, [&](Session& s) -> Status {
+    kvc::Span<const int32_t> span;
+    KVC_RETURN_IF_ERROR(kvc::ReadTokens(tokens, n, &span));
+    if (biases == nullptr && n > 0) return NullError("biases");
+    return s.SetBias(span, biases);
+  });
+}
+
+kvc_status kvc_session_set_token_mask(kvc_session* session, const int32_t* mask, int32_t n_words) {
+  return GuardSession(session, [&](Session& s) -> Status {
+    if (n_words < 0) return Error(Code::kInvalid, "n_words is %d", n_words);
+    if (mask == nullptr && n_words > 0) return NullError("mask");
+    return s.SetMask({mask, static_cast<size_t>(n_words)});
   });
 }
 
@@ -242,6 +292,13 @@ kvc_status kvc_session_get_stats(const kvc_session* session, kvc_session_stats* 
     out.decode_seconds = v.decode_seconds;
     return kvc::CopyOut(out, "out_stats", out_stats);
   });
+}
+
+kvc_status kvc_session_get_progress(const kvc_session* session, double* out_share) {
+  if (session == nullptr || out_share == nullptr)
+    return kvc::SetLastError(Code::kInvalid, session == nullptr ? "session is NULL" : "out_share is NULL");
+  *out_share = session->session->call().progress();
+  return KVC_OK;
 }
 
 kvc_status kvc_session_get_kept(const kvc_session* session, int32_t layer, int32_t kv_head,
@@ -324,6 +381,41 @@ kvc_status kvc_session_restore(kvc_model* model, const char* path, kvc_session**
     if (!session.ok()) return session.status();
     kvc::Wrap(std::move(session.value()), out_session);
     kvc::TellOfFile("restored", *(*out_session)->session, path);
+    return {};
+  });
+}
+
+kvc_status kvc_session_save_memory(kvc_session* session, uint8_t* data, int64_t cap_data, int64_t* n_out) {
+  return GuardSession(session, [&](Session& s) -> Status {
+    if (n_out == nullptr) return NullError("n_out");
+    if (cap_data < 0 || (cap_data > 0 && data == nullptr))
+      return Error(Code::kInvalid, "data: a capacity of %lld with %s buffer",
+                   static_cast<long long>(cap_data), data == nullptr ? "no" : "a");
+    kvc::MemorySink size(nullptr, 0);
+    KVC_RETURN_IF_ERROR(s.SaveTo(&size));
+    *n_out = size.size();
+    if (cap_data == 0) return {};
+    if (size.size() > cap_data)
+      return Error(Code::kBufferTooSmall, "data: %lld bytes, room for %lld",
+                   static_cast<long long>(size.size()), static_cast<long long>(cap_data));
+    kvc::MemorySink sink(data, cap_data);
+    KVC_RETURN_IF_ERROR(s.SaveTo(&sink));
+    kvc::TellOfFile("saved", s, "into memory");
+    return {};
+  });
+}
+
+kvc_status kvc_session_restore_memory(kvc_model* model, const uint8_t* data, int64_t n_bytes,
+                                      kvc_session** out_session) {
+  if (out_session == nullptr) return kvc::SetLastError(Code::kInvalid, "out_session is NULL");
+  *out_session = nullptr;
+  return Guard([&]() -> Status {
+    if (model == nullptr || data == nullptr) return NullError(model == nullptr ? "model" : "data");
+    if (n_bytes < 0) return Error(Code::kInvalid, "n_bytes is negative");
+    auto session = Session::RestoreFrom(model->model, {data, static_cast<size_t>(n_bytes)});
+    if (!session.ok()) return session.status();
+    kvc::Wrap(std::move(session.value()), out_session);
+    kvc::TellOfFile("restored", *(*out_session)->session, "from memory");
     return {};
   });
 }

@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "lib/base/atomic_file.h"
+#include "lib/base/byte_sink.h"
 #include "lib/base/hash.h"
 #include "lib/base/status.h"
 
@@ -15,15 +15,15 @@ namespace kvc {
 class ArchiveWriter {
  public:
   static constexpr bool kReading = false;
-  explicit ArchiveWriter(AtomicFile* file) : file_(file) {}
+  explicit ArchiveWriter(ByteSink* sink) : sink_(sink) {}
   Status Bytes(void* data, int64_t n) {
     hasher_.Update(data, static_cast<size_t>(n));
-    return file_->Write(data, n);
+    return sink_->Write(data, n);
   }
   uint64_t Digest() const { return hasher_.Digest(); }
 
  private:
-  AtomicFile* file_;
+  ByteSink* sink_;
   Hasher64 hasher_;
 };
 

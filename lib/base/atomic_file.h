@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "lib/base/byte_sink.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status.h"
 
@@ -19,16 +20,16 @@ Result<std::string> ResolveOutput(const std::string& path);
 // For a program that ends without unwinding: removes the temporary files of this process beside `path`.
 void RemoveTemporaryFiles(const std::string& path);
 
-class AtomicFile {
+class AtomicFile final : public ByteSink {
  public:
   // kIo with path and reason: the folder cannot be written, or the target exists and is no regular file.
   // Links are followed as ResolveOutput tells. The permissions of an existing target are kept.
   static Result<std::unique_ptr<AtomicFile>> Create(const std::string& path);
-  ~AtomicFile();
+  ~AtomicFile() override;
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   // Appends. After a failure (a full disk, say) every further call fails the same way.
-  Status Write(const void* data, int64_t n_bytes);
+  Status Write(const void* data, int64_t n_bytes) override;
   // Overwrites bytes already written; offset + n_bytes must not pass size().
   Status WriteAt(int64_t offset, const void* data, int64_t n_bytes);
   // Forces everything to the disk and renames. Nothing can be written afterwards.

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "lib/base/decimal.h"
 #include "lib/base/json_text.h"
 
 namespace kvc {
@@ -47,11 +48,6 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-bool ReadDouble(std::string_view text, double* value) {
-  const std::from_chars_result end = std::from_chars(text.data(), text.data() + text.size(), *value);
-  return end.ec == std::errc() && end.ptr == text.data() + text.size() && std::isfinite(*value);
-}
-
 bool ReadInteger(std::string_view text, double* value) {
   int64_t whole = 0;
   const std::from_chars_result end = std::from_chars(text.data(), text.data() + text.size(), whole);
@@ -75,7 +71,7 @@ bool ReadBytes(std::string_view text, double* value) {
     text = Trim(text.substr(0, text.size() - u.name.size()));
     break;
   }
-  if (!ReadDouble(text, value)) return false;
+  if (!ReadDecimal(text, value)) return false;
   *value = std::floor(*value * unit);
   return true;
 }
@@ -154,7 +150,7 @@ Status ParseValue(const Option& option, std::string_view text, double* value) {
   bool readable = false;
   switch (option.kind) {
     case OptionKind::kReal:
-      readable = ReadDouble(text, value);
+      readable = ReadDecimal(text, value);
       break;
     case OptionKind::kBytes:
       readable = ReadBytes(text, value);
@@ -227,7 +223,7 @@ Status ParseLevels(std::string_view text, std::vector<BitsLevel>* levels) {
     const size_t colon = item.find(':');
     double bits = 0, share = 0;
     if (colon == std::string_view::npos || !ReadInteger(Trim(item.substr(0, colon)), &bits) ||
-        !ReadDouble(Trim(item.substr(colon + 1)), &share) || bits < 0 || bits > 16)
+        !ReadDecimal(Trim(item.substr(colon + 1)), &share) || bits < 0 || bits > 16)
       return refuse();
     levels->push_back({static_cast<int32_t>(bits), share});
     if (item.size() == rest.size()) break;
@@ -270,7 +266,7 @@ Status ParseBudget(BudgetKind kind, std::string_view text, double* value) {
   } else if (kind == BudgetKind::kRatio) {
     range = "the kept share of the prompt, above 0 and up to 1, or a percentage like 5%";
     const bool percent = !text.empty() && text.back() == '%';
-    good = ReadDouble(percent ? Trim(text.substr(0, text.size() - 1)) : text, value);
+    good = ReadDecimal(percent ? Trim(text.substr(0, text.size() - 1)) : text, value);
     if (percent) *value /= 100;
     good = good && *value > 0 && *value <= 1;
   } else {

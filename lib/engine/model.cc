@@ -33,18 +33,18 @@ Result<std::shared_ptr<const Model>> Model::Build(const ModelParams& params, Ope
   model->meter_ = std::move(meter);
   model->file_ = std::move(file.value());
   model->device_ = std::move(device.value());
-  KVC_RETURN_IF_ERROR(model->file_->Fault(model->Init()));
+  KVC_RETURN_IF_ERROR(model->file_->Fault(model->Init(params.watch)));
   return std::shared_ptr<const Model>(std::move(model));
 }
 
-Status Model::Init() {
+Status Model::Init(CallState* watch) {
   // Mapped or not, the weights are what a step reads: they count against the limit, once.
   const int64_t weight_bytes = file_->weight_bytes();
   if (!file_->weights_are_metered()) KVC_RETURN_IF_ERROR(meter_->Take(weight_bytes, "the weights"));
   Result<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(file_->tokenizer(), meter_.get());
   if (!tokenizer.ok()) return tokenizer.status();
   tokenizer_ = std::move(tokenizer.value());
-  Result<Weights> weights = Weights::Prepare(*file_, device_.get(), meter_.get());
+  Result<Weights> weights = Weights::Prepare(*file_, device_.get(), meter_.get(), watch);
   if (!weights.ok()) return weights.status();
   weights_ = std::move(weights.value());
   overhead_bytes_ = meter_->used() - weight_bytes;
@@ -60,12 +60,14 @@ Status Model::Init() {
 }
 
 Result<std::shared_ptr<const Model>> Model::Open(const std::string& path, const ModelParams& params) {
-  return Build(params, [&](MemoryMeter* meter) { return ModelFile::Open(path, meter); });
+  return Build(params, [&](MemoryMeter* meter) { return ModelFile::Open(path, meter, params.watch); });
 }
 
 Result<std::shared_ptr<const Model>> Model::OpenFd(int fd, int64_t offset, int64_t n_bytes,
                                                    const ModelParams& params) {
-  return Build(params, [&](MemoryMeter* meter) { return ModelFile::OpenFd(fd, offset, n_bytes, meter); });
+  return Build(params, [&](MemoryMeter* meter) {
+    return ModelFile::OpenFd(fd, offset, n_bytes, meter, params.watch);
+  });
 }
 
 Result<std::shared_ptr<const Model>> Model::OpenMemory(const uint8_t* data, int64_t n_bytes,

@@ -12,8 +12,9 @@ namespace kvc {
 
 struct ModelParams {
   std::string device = "auto";
-  int32_t n_threads = 0;     // 0 = all online processors
-  int64_t memory_limit = 0;  // 0 = none
+  int32_t n_threads = 0;       // 0 = all online processors
+  int64_t memory_limit = 0;    // 0 = none
+  CallState* watch = nullptr;  // hears how far opening is, and can cancel it; null = nobody
 };
 
 class Model {
@@ -43,7 +44,7 @@ class Model {
   // open(meter) -> Result<std::unique_ptr<ModelFile>>, once the device is there.
   template <typename OpenFile>
   static Result<std::shared_ptr<const Model>> Build(const ModelParams& params, OpenFile&& open);
-  Status Init();
+  Status Init(CallState* watch);
 
   std::shared_ptr<MemoryMeter> meter_;
   std::unique_ptr<ModelFile> file_;

@@ -278,7 +278,7 @@ class Planner {
     w.angles.resize(static_cast<size_t>(config().n_layers));
     const Network& network = executor()->network();
     KVC_RETURN_IF_ERROR(w.step.ReserveHeads(network, 1, memory));
-    KVC_RETURN_IF_ERROR(ReserveSampling(params_.sampler, memory, config().vocab_size, &w.sample_weights));
+    KVC_RETURN_IF_ERROR(Sampler(params_.sampler).Reserve(memory, config().vocab_size, &w.sample_weights));
     if (growth.n_steps > 0) {
       const int32_t begin = *std::max_element(growth.slots.begin(), growth.slots.end());
       int32_t longest = begin, ring_slots = 0;

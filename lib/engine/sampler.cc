@@ -1,5 +1,8 @@
 #include "lib/engine/sampler.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace kvc {
 
 Status CheckSampling(const SamplerParams& p) {
@@ -9,27 +12,110 @@ Status CheckSampling(const SamplerParams& p) {
   if (!(p.top_p >= 0) || p.top_p > 1)
     return Error(Code::kInvalid, "top_p is %g; it is 0 (off) to 1", static_cast<double>(p.top_p));
   if (p.top_k < 0) return Error(Code::kInvalid, "top_k is %d; it is 0 (off) or more", p.top_k);
+  if (!(p.min_p >= 0) || p.min_p > 1)
+    return Error(Code::kInvalid, "min_p is %g; it is 0 (off) to 1", static_cast<double>(p.min_p));
+  if (!(p.repeat_penalty >= 0) || p.repeat_penalty > 100)
+    return Error(Code::kInvalid, "repeat_penalty is %g; it is 0 (off) to 100, and 1 changes nothing",
+                 static_cast<double>(p.repeat_penalty));
+  if (p.repeat_window < 0 || p.repeat_window > kMaxRepeatWindow)
+    return Error(Code::kInvalid, "repeat_window is %d; it is 0 (%d tokens) to %d", p.repeat_window,
+                 kRepeatWindow, kMaxRepeatWindow);
   return {};
 }
 
-Status ReserveSampling(const SamplerParams& params, const DeviceMemory& memory, int32_t n,
-                       DeviceBuffer<float>* weights) {
-  return params.temperature > 0 ? weights->Reserve(memory, n, "sampling") : Status();
+Status Sampler::Set(const SamplerParams& params) {
+  KVC_RETURN_IF_ERROR(CheckSampling(params));
+  params_ = params;
+  return {};
 }
 
-Status Sample(const SamplerParams& params, Device* device, Stream* stream, DevicePtr<const float> logits,
-              int32_t n, int64_t draw, const DeviceBuffer<float>& weights, int32_t* token) {
+template <typename T>
+Status Sampler::Take(std::vector<T> items, MemoryMeter* meter, const char* what, SharedList<T>* list) {
+  SharedList<T> taken;
+  if (!items.empty()) {
+    auto fresh = std::make_shared<List<T>>();
+    KVC_RETURN_IF_ERROR(fresh->charge.Add(meter, static_cast<int64_t>(items.size() * sizeof(T)), what));
+    fresh->items = std::move(items);
+    taken = std::move(fresh);
+  }
+  *list = std::move(taken);
+  return {};
+}
+
+Status Sampler::SetBias(Span<const int32_t> tokens, const float* biases, int32_t vocab, MemoryMeter* meter) {
+  std::vector<TokenBias> list;
+  list.reserve(tokens.size());
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < 0 || tokens[i] >= vocab)
+      return Error(Code::kInvalid, "bias %zu is of token %d; ids are 0 to %d", i, tokens[i], vocab - 1);
+    if (!std::isfinite(biases[i]) && biases[i] != -INFINITY)
+      return Error(Code::kInvalid, "bias %zu is %g; it is a number or -infinity", i,
+                   static_cast<double>(biases[i]));
+    list.push_back({tokens[i], biases[i]});
+  }
+  return Take(std::move(list), meter, "biases of tokens", &biases_);
+}
+
+Status Sampler::SetMask(Span<const int32_t> words, int32_t vocab, MemoryMeter* meter) {
+  const size_t n = static_cast<size_t>((int64_t{vocab} + 31) / 32);
+  if (!words.empty() && words.size() != n)
+    return Error(Code::kInvalid, "a mask of %zu words; %d tokens take %zu", words.size(), vocab, n);
+  return Take(std::vector<uint32_t>(words.begin(), words.end()), meter, "a mask of tokens", &mask_);
+}
+
+void Sampler::ReserveTokens() { recent_.reserve(static_cast<size_t>(kKept)); }
+
+void Sampler::Saw(Span<const int32_t> tokens) {
+  const size_t most = static_cast<size_t>(kKept), n = std::min(tokens.size(), most);
+  if (recent_.size() + n > most)
+    recent_.erase(recent_.begin(), recent_.end() - static_cast<std::ptrdiff_t>(most - n));
+  recent_.insert(recent_.end(), tokens.end() - n, tokens.end());
+}
+
+void Sampler::Rewind(int32_t n) {
+  recent_.resize(recent_.size() - std::min(recent_.size(), static_cast<size_t>(n)));
+}
+
+Status Sampler::Reserve(const DeviceMemory& memory, int32_t n, DeviceBuffer<float>* weights) const {
+  return params_.temperature > 0 ? weights->Reserve(memory, n, "sampling") : Status();
+}
+
+Status Sampler::Choose(Device* device, Stream* stream, DevicePtr<float> logits, int32_t n, int64_t draw,
+                       const DeviceBuffer<float>& weights, int32_t* token) const {
   SampleArgs args;
   args.logits = logits, args.n = n;
-  args.temperature = params.temperature, args.top_p = params.top_p, args.top_k = params.top_k;
-  args.seed = static_cast<uint64_t>(params.seed), args.draw = draw;
+  int32_t repeated[kMaxRepeatWindow];
+  if (params_.repeat_penalty > 0) {
+    const int32_t window = params_.repeat_window > 0 ? params_.repeat_window : kRepeatWindow;
+    const size_t n_recent = std::min(recent_.size(), static_cast<size_t>(window));
+    std::copy(recent_.end() - static_cast<std::ptrdiff_t>(n_recent), recent_.end(), repeated);
+    std::sort(repeated, repeated + n_recent);
+    args.repeated = {repeated, static_cast<size_t>(std::unique(repeated, repeated + n_recent) - repeated)};
+    args.repeat_penalty = params_.repeat_penalty;
+  }
+  if (biases_ != nullptr) args.biases = biases_->items;
+  args.allowed = mask_ == nullptr ? nullptr : mask_->items.data();
+  args.temperature = params_.temperature, args.top_p = params_.top_p, args.top_k = params_.top_k;
+  args.min_p = params_.min_p;
+  args.seed = static_cast<uint64_t>(params_.seed), args.draw = draw;
   args.weights = weights.at(), args.token = token;
   KVC_RETURN_IF_ERROR(device->Sample(stream, args));
   if (*token >= 0) return {};
+  if (mask_ != nullptr || biases_ != nullptr)
+    return Error(Code::kInvalid, "the token mask and the biases leave no token to choose");
   return Error(
       Code::kBadModel,
       "no logit is a finite number: the weights of the model, or the session it was restored from, hold "
       "numbers the network cannot compute with");
+}
+
+Status Sampler::CheckRestored(int32_t vocab) const {
+  KVC_RETURN_IF_ERROR(CheckSampling(params_));
+  for (int32_t token : recent_) {
+    if (token < 0 || token >= vocab)
+      return Error(Code::kBadModel, "damaged: a token that was fed is %d", token);
+  }
+  return {};
 }
 
 }  // namespace kvc

@@ -1,8 +1,13 @@
 // How a session chooses its tokens.
 #pragma once
 #include <cstdint>
+#include <memory>
+#include <vector>
 
+#include "lib/base/archive.h"
+#include "lib/base/span.h"
 #include "lib/ops/device_buffer.h"
+#include "lib/ops/network_ops.h"
 
 namespace kvc {
 
@@ -11,15 +16,73 @@ struct SamplerParams {
   float top_p = 0;        // 0: off
   int32_t top_k = 0;      // 0: off
   int64_t seed = 0;
+  float min_p = 0;            // 0: off
+  float repeat_penalty = 0;   // 0 or 1: off
+  int32_t repeat_window = 0;  // tokens, at most kMaxRepeatWindow; 0: kRepeatWindow
 };
+
+constexpr int32_t kRepeatWindow = 64, kMaxRepeatWindow = 512;
 
 // kInvalid with the range when a parameter is out of it.
 Status CheckSampling(const SamplerParams& params);
-// Takes what Sample needs for n logits: before anything is changed.
-Status ReserveSampling(const SamplerParams& params, const DeviceMemory& memory, int32_t n,
-                       DeviceBuffer<float>* weights);
-// draw: number of the draw in its session. kBadModel when no logit is a finite number.
-Status Sample(const SamplerParams& params, Device* device, Stream* stream, DevicePtr<const float> logits,
-              int32_t n, int64_t draw, const DeviceBuffer<float>& weights, int32_t* token);
+
+// Of one session; copied to its forks.
+class Sampler {
+ public:
+  explicit Sampler(const SamplerParams& params) : params_(params) {}
+  // kInvalid, and nothing changes, when a parameter is out of its range.
+  Status Set(const SamplerParams& params);
+  // The same; empty: none. meter: of the model, whose forks share what is taken.
+  Status SetBias(Span<const int32_t> tokens, const float* biases, int32_t vocab, MemoryMeter* meter);
+  Status SetMask(Span<const int32_t> words, int32_t vocab, MemoryMeter* meter);
+
+  // Tokens that were fed. ReserveTokens makes room for all there will ever be.
+  void Saw(Span<const int32_t> tokens);
+  void ReserveTokens();
+  void Rewind(int32_t n);  // takes the newest n out
+  void Forget() { recent_.clear(); }
+  // Of the fed tokens the newest, or -1.
+  int32_t newest() const { return recent_.empty() ? -1 : recent_.back(); }
+  // Takes the tokens of a sampler that is not needed any more. Takes no memory.
+  void TakeTokens(Sampler* other) { recent_.swap(other->recent_); }
+
+  // Takes what Choose needs for n logits: before anything is changed.
+  Status Reserve(const DeviceMemory& memory, int32_t n, DeviceBuffer<float>* weights) const;
+  // Changes the logits [n]. draw: number of the draw in its session. kBadModel when no logit is a finite
+  // number, kInvalid when biases and mask left none.
+  Status Choose(Device* device, Stream* stream, DevicePtr<float> logits, int32_t n, int64_t draw,
+                const DeviceBuffer<float>& weights, int32_t* token) const;
+
+  // Parameters and tokens; not what a caller sets for the next steps.
+  template <typename A>
+  Status Archive(A& archive, int32_t vocab) {
+    KVC_RETURN_IF_ERROR(ArchiveValue(archive, params_.min_p));
+    KVC_RETURN_IF_ERROR(ArchiveValue(archive, params_.repeat_penalty));
+    KVC_RETURN_IF_ERROR(ArchiveValue(archive, params_.repeat_window));
+    KVC_RETURN_IF_ERROR(ArchiveSequence(archive, recent_, kKept));
+    if (A::kReading) KVC_RETURN_IF_ERROR(CheckRestored(vocab));
+    return {};
+  }
+  const SamplerParams& params() const { return params_; }
+
+ private:
+  // Enough for every window, also after a rewind of up to 128 tokens.
+  static constexpr int64_t kKept = kMaxRepeatWindow + 128;
+  template <typename T>
+  struct List {
+    std::vector<T> items;
+    MeterCharge charge;
+  };
+  template <typename T>
+  using SharedList = std::shared_ptr<const List<T>>;
+  template <typename T>
+  static Status Take(std::vector<T> items, MemoryMeter* meter, const char* what, SharedList<T>* list);
+  Status CheckRestored(int32_t vocab) const;
+
+  SamplerParams params_;
+  std::vector<int32_t> recent_;   // the newest tokens that were fed, at most kKept
+  SharedList<TokenBias> biases_;  // null: none
+  SharedList<uint32_t> mask_;     // null: every token may be chosen
+};
 
 }  // namespace kvc

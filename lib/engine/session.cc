@@ -27,6 +27,7 @@ Session::Session(std::shared_ptr<const Model> model, const SessionParams& params
     : model_(std::move(model)),
       user_(model_->executor()),
       params_(params),
+      sampler_(params.sampler),
       text_(model_->tokenizer().spec().kind == TokenizerKind::kSentencePieceBpe &&
             model_->tokenizer().spec().add_space_prefix) {}
 
@@ -112,7 +113,8 @@ void Session::Reset() {
   attention_stride_ = 0;
   n_tokens_ = n_prompt_ = n_answer_ = n_compactions_ = 0;
   pending_ = stop_token_ = -1;
-  finished_ = rewound_ = false;
+  finished_ = rewound_ = in_answer_ = false;
+  sampler_.Forget();
   cache_bytes_peak_ = workspace_peak_ = 0;
   changed_at_ = 0;
   tokens_.clear();
@@ -131,10 +133,7 @@ Status Session::CheckTokenIds(Span<const int32_t> tokens) const {
   return {};
 }
 
-Status Session::CheckCancel(const char* what) const {
-  return call_.cancelled() ? Error(Code::kCancelled, "the %s was cancelled; it may be repeated", what)
-                           : Status();
-}
+Status Session::CheckCancel(const char* what) const { return call_.Check(what); }
 
 // Whether there is something that an answer can go on from.
 Status Session::CanGoOn(const char* what) const {
@@ -183,6 +182,7 @@ void Session::Fed(Span<const int32_t> tokens, bool dropped) {
 }
 
 void Session::ReserveTokens(size_t more) {
+  sampler_.ReserveTokens();
   if (keeps_tokens_ && tokens_.capacity() - tokens_.size() < more)
     tokens_.reserve(2 * tokens_.size() + more + static_cast<size_t>(kTokenHeadroom));
 }
@@ -190,6 +190,7 @@ void Session::ReserveTokens(size_t more) {
 // Of tokens that may be run again the newest are enough: the list stays short however long a session runs.
 // ReserveTokens made room.
 void Session::Remember(Span<const int32_t> tokens) {
+  sampler_.Saw(tokens);
   if (!keeps_tokens_) return;
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   const size_t enough = static_cast<size_t>(compressor_->plan().ReplayRows(n_tokens_) + kTokenHeadroom);
@@ -291,10 +292,12 @@ void Session::TakeToken(int32_t token) {
   ++n_answer_;
 }
 
-Status Session::SetSampling(const SamplerParams& params) {
-  KVC_RETURN_IF_ERROR(CheckSampling(params));
-  params_.sampler = params;
-  return {};
+Status Session::SetBias(Span<const int32_t> tokens, const float* biases) {
+  return sampler_.SetBias(tokens, biases, model_->config().vocab_size, model_->meter().get());
+}
+
+Status Session::SetMask(Span<const int32_t> words) {
+  return sampler_.SetMask(words, model_->config().vocab_size, model_->meter().get());
 }
 
 // Tokens that have the caller's choice: fed behind what still waits, in the one pass over the weights.

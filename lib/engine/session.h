@@ -12,6 +12,7 @@
 #include "lib/engine/prompt_job.h"
 #include "lib/engine/sampler.h"
 #include "lib/engine/text_stream.h"
+#include "lib/engine/turns.h"
 
 namespace kvc {
 
@@ -88,8 +89,14 @@ class Session {
   // The answer goes on with a token of the caller's choice, as if Step had given it. Also a stop token, and
   // also after one.
   Status Accept(int32_t token);
+  // A message of a conversation, between the marks of its role (turns.h). With `answer` the assistant's turn
+  // begins behind it, and the policy is applied; with `queue` it is only queued.
+  Status Say(Role role, Span<const uint8_t> text, bool answer, bool queue);
+  Status SetTurnMarks(Role role, const char* prefix, const char* suffix);
   // How the following steps choose.
-  Status SetSampling(const SamplerParams& params);
+  Status SetSampling(const SamplerParams& params) { return sampler_.Set(params); }
+  Status SetBias(Span<const int32_t> tokens, const float* biases);
+  Status SetMask(Span<const int32_t> words);
   // kInvalid where there is nothing an answer, or `what`, could go on from; where there are no logits.
   Status CanGoOn(const char* what) const;
   Status HasLogits() const;
@@ -120,8 +127,11 @@ class Session {
   void ObserveAttention(bool on) { observe_ = on; }
   Status Attention(int layer, int32_t head, std::vector<float>* p) const;
   Status Save(const std::string& path);
+  Status SaveTo(ByteSink* sink);
   static Result<std::unique_ptr<Session>> Restore(std::shared_ptr<const Model> model,
                                                   const std::string& path);
+  static Result<std::unique_ptr<Session>> RestoreFrom(std::shared_ptr<const Model> model,
+                                                      Span<const uint8_t> bytes);
   // Whether the end of the context was reached, and entries leave for those that come (on_full).
   bool makes_room() const { return compressor_->keeps_lengths(); }
   const SessionParams& params() const { return params_; }
@@ -148,6 +158,7 @@ class Session {
     bool compress = false, by_rows = false;  // by_rows: parts behind the first are steps
     int32_t first = 0, step = 0;             // tokens of the first part, of the others
     int32_t at = 0;                          // tokens that were read
+    bool begins_answer = false;              // of the session, once it has been read
     std::unique_ptr<Session> before;         // what was, where there are several parts
     std::unique_ptr<PromptJob> job;          // the part at hand
     int32_t n_part = 0;                      // tokens of the caller in it
@@ -202,6 +213,10 @@ class Session {
   template <typename Archive>
   Status ArchiveFields(Archive& archive, Stream* stream);
   Status CheckRestored() const;
+  template <typename Archive>
+  Status ArchiveConversation(Archive& archive);
+  static Result<std::unique_ptr<Session>> ReadNamed(std::shared_ptr<const Model> model,
+                                                    Span<const uint8_t> bytes, const char* name);
   static Result<std::unique_ptr<Session>> ReadFrom(std::shared_ptr<const Model> model,
                                                    Span<const uint8_t> bytes);
   void NotePeaks(int64_t cache_bytes, int64_t workspace_bytes);
@@ -211,7 +226,9 @@ class Session {
 
   std::shared_ptr<const Model> model_;
   const Executor::User user_;  // of what the members below need: goes after them
-  SessionParams params_;
+  SessionParams params_;       // as it was made; what is chosen by now is the sampler's
+  Sampler sampler_;
+  std::unique_ptr<TurnMarks> marks_;  // null: the file's
   TextStream text_;
   std::unique_ptr<Compressor> compressor_;
   std::unique_ptr<KvCache> cache_;
@@ -231,6 +248,7 @@ class Session {
   bool keeps_tokens_ = false,
        rewound_ = false;  // rewound: hidden_ is that of a token that is gone
   bool finished_ = false;
+  bool in_answer_ = false;  // the assistant's turn was begun, and nothing was said since
   int64_t cache_bytes_peak_ = 0, workspace_peak_ = 0;
   double prefill_seconds_ = 0, compress_seconds_ = 0, decode_seconds_ = 0;
   std::unique_ptr<WaitingPrompt> waiting_;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "lib/base/archive.h"
+#include "lib/base/atomic_file.h"
 #include "lib/base/mapped_file.h"
 #include "lib/engine/session.h"
 
@@ -10,7 +11,8 @@ namespace kvc {
 namespace {
 
 constexpr char kMagic[4] = {'K', 'V', 'C', 'S'};
-constexpr uint32_t kSessionFileVersion = 4;  // the cache as pages of one layout; older ones are refused
+constexpr uint32_t kSessionFileVersion = 5;  // conversations, more ways to choose
+constexpr uint32_t kOldestVersion = 4;       // the cache as pages of one layout; older ones are refused
 constexpr int64_t kMaxText = 1 << 30;
 
 struct FileHeader {
@@ -34,7 +36,7 @@ Status ArchiveParams(Archive& a, SessionParams& p) {
 }
 
 // What is before the payload, and the payload whole: `in` then reads it.
-Status CheckFile(const Model& model, Span<const uint8_t> bytes, ArchiveReader* in) {
+Status CheckFile(const Model& model, Span<const uint8_t> bytes, uint32_t* version, ArchiveReader* in) {
   const auto refuse = [](const char* why) { return Error(Code::kBadModel, "%s", why); };
   FileHeader header;
   uint64_t digest;
@@ -45,7 +47,7 @@ Status CheckFile(const Model& model, Span<const uint8_t> bytes, ArchiveReader* i
     return Error(Code::kBadModel, "saved by a newer version (format %u, this library reads %u)",
                  header.version, kSessionFileVersion);
   }
-  if (header.version < kSessionFileVersion && header.version > 0) {
+  if (header.version < kOldestVersion && header.version > 0) {
     return Error(Code::kUnsupported,
                  "saved by an older version (format %u, this library reads %u): read its prompt again",
                  header.version, kSessionFileVersion);
@@ -56,6 +58,7 @@ Status CheckFile(const Model& model, Span<const uint8_t> bytes, ArchiveReader* i
     return refuse("damaged or truncated: the checksum does not match");
   if (header.version == 0) return refuse("damaged: a format that never was");
   if (header.fingerprint != model.file().fingerprint()) return refuse("saved with another model");
+  *version = header.version;
   *in = ArchiveReader(bytes.data() + sizeof header, static_cast<int64_t>(payload - sizeof header));
   return {};
 }
@@ -101,6 +104,19 @@ Status Session::ArchiveFields(Archive& a, Stream* stream) {
              : Error(Code::kBadModel, "damaged: whether room was made is said in two ways");
 }
 
+// What sessions have had since format 5.
+template <typename Archive>
+Status Session::ArchiveConversation(Archive& a) {
+  KVC_RETURN_IF_ERROR(sampler_.Archive(a, model_->config().vocab_size));
+  uint8_t in_answer = in_answer_ ? 1 : 0, has_marks = marks_ != nullptr ? 1 : 0;
+  KVC_RETURN_IF_ERROR(ArchiveValue(a, in_answer));
+  KVC_RETURN_IF_ERROR(ArchiveValue(a, has_marks));
+  in_answer_ = in_answer != 0;
+  if (has_marks == 0) return {};
+  if (marks_ == nullptr) marks_ = std::make_unique<TurnMarks>();
+  return marks_->Archive(a);
+}
+
 // What was read must be what calls of a session can leave: it is used without another look. Here is what
 // later code relies on, beside what the cache and the compressor check of themselves:
 // 1. every counter is in a range in which counting on cannot overflow;
@@ -134,13 +150,18 @@ Status Session::CheckRestored() const {
 }
 
 Status Session::Save(const std::string& path) {
+  Result<std::unique_ptr<AtomicFile>> file = AtomicFile::Create(path);
+  if (!file.ok()) return file.status();
+  KVC_RETURN_IF_ERROR(SaveTo(file.value().get()));
+  return file.value()->Commit();
+}
+
+Status Session::SaveTo(ByteSink* sink) {
   KVC_RETURN_IF_ERROR(FinishPrompt());
   Result<Executor::Lease> lease = executor()->Acquire();
   if (!lease.ok()) return lease.status();
   Stream* stream = lease.value()->stream.get();
-  Result<std::unique_ptr<AtomicFile>> file = AtomicFile::Create(path);
-  if (!file.ok()) return file.status();
-  ArchiveWriter out(file.value().get());
+  ArchiveWriter out(sink);
   FileHeader header{
       {kMagic[0], kMagic[1], kMagic[2], kMagic[3]}, kSessionFileVersion, model_->file().fingerprint()};
   KVC_RETURN_IF_ERROR(ArchiveValue(out, header));
@@ -152,35 +173,49 @@ Status Session::Save(const std::string& path) {
   KVC_RETURN_IF_ERROR(ArchiveSequence(out, given.table, kMaxContext));
   KVC_RETURN_IF_ERROR(ArchiveSequence(out, scores, kMaxContext));
   KVC_RETURN_IF_ERROR(ArchiveValue(out, alpha));
-  KVC_RETURN_IF_ERROR(ArchiveParams(out, params_));
+  SessionParams params = params_;
+  params.sampler = sampler_.params();
+  KVC_RETURN_IF_ERROR(ArchiveParams(out, params));
   int32_t page_slots = cache_->layout().page_slots;
   KVC_RETURN_IF_ERROR(ArchiveValue(out, page_slots));
   KVC_RETURN_IF_ERROR(ArchiveFields(out, stream));
+  KVC_RETURN_IF_ERROR(ArchiveConversation(out));
   KVC_RETURN_IF_ERROR(cache_->SaveTo(out, stream));
   uint64_t digest = out.Digest();
-  KVC_RETURN_IF_ERROR(file.value()->Write(&digest, static_cast<int64_t>(sizeof digest)));
-  return file.value()->Commit();
+  return sink->Write(&digest, static_cast<int64_t>(sizeof digest));
 }
 
 Result<std::unique_ptr<Session>> Session::Restore(std::shared_ptr<const Model> model,
                                                   const std::string& path) {
   Result<MappedFile> mapped = MappedFile::Open(path, model->meter().get());
   if (!mapped.ok()) return mapped.status();
-  Result<std::unique_ptr<Session>> read =
-      ReadFrom(std::move(model), {mapped.value().data(), static_cast<size_t>(mapped.value().size())});
+  return ReadNamed(std::move(model), {mapped.value().data(), static_cast<size_t>(mapped.value().size())},
+                   path.c_str());
+}
+
+Result<std::unique_ptr<Session>> Session::RestoreFrom(std::shared_ptr<const Model> model,
+                                                      Span<const uint8_t> bytes) {
+  return ReadNamed(std::move(model), bytes, "session in memory");
+}
+
+// name goes in front of what is wrong.
+Result<std::unique_ptr<Session>> Session::ReadNamed(std::shared_ptr<const Model> model,
+                                                    Span<const uint8_t> bytes, const char* name) {
+  Result<std::unique_ptr<Session>> read = ReadFrom(std::move(model), bytes);
   const Status& status = read.status();
   if (read.ok() || status.code() == Code::kMemory) return read;
   if (status.code() == Code::kUnsupported)
-    return Error(status.code(), "%s: %s", path.c_str(), status.message().c_str());
+    return Error(status.code(), "%s: %s", name, status.message().c_str());
   // A policy or a parameter that nobody could have saved is damage too.
   const char* damaged = status.code() == Code::kBadModel ? "" : "damaged: ";
-  return Error(Code::kBadModel, "%s: %s%s", path.c_str(), damaged, status.message().c_str());
+  return Error(Code::kBadModel, "%s: %s%s", name, damaged, status.message().c_str());
 }
 
 Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> model,
                                                    Span<const uint8_t> bytes) {
   ArchiveReader in(nullptr, 0);
-  KVC_RETURN_IF_ERROR(CheckFile(*model, bytes, &in));
+  uint32_t version = 0;
+  KVC_RETURN_IF_ERROR(CheckFile(*model, bytes, &version, &in));
   std::string text;
   KVC_RETURN_IF_ERROR(ArchiveSequence(in, text, kMaxText));
   Result<Policy> policy = ParsePolicy(text.c_str());
@@ -203,6 +238,7 @@ Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> 
   if (!made.ok()) return made.status();
   Session& s = *made.value();
   KVC_RETURN_IF_ERROR(s.ArchiveFields(in, stream));
+  if (version >= 5) KVC_RETURN_IF_ERROR(s.ArchiveConversation(in));
   KVC_RETURN_IF_ERROR(s.CheckRestored());
   KVC_RETURN_IF_ERROR(
       s.cache_->RestoreFrom(in, stream, s.n_tokens_, s.changed_at_, s.compressor_->turns_keys()));

@@ -11,7 +11,7 @@ void Session::CopyCounters(const Session& from) {
   pending_ = from.pending_, stop_token_ = from.stop_token_, finished_ = from.finished_;
   changed_at_ = from.changed_at_;
   tokens_ = from.tokens_, keeps_tokens_ = from.keeps_tokens_;
-  rewound_ = from.rewound_;
+  rewound_ = from.rewound_, in_answer_ = from.in_answer_;
 }
 
 // `other` is a fork of this session from before something failed. Takes no memory.
@@ -24,6 +24,7 @@ void Session::TakeStateOf(Session& other) {
   other.tokens_.clear();
   CopyCounters(other);
   tokens_ = std::move(tokens);
+  sampler_.TakeTokens(&other.sampler_);
 }
 
 Result<std::unique_ptr<Session>> Session::Fork() {
@@ -44,6 +45,8 @@ Result<std::unique_ptr<Session>> Session::Fork() {
     KVC_RETURN_IF_ERROR(executor()->device()->Copy(stream, {&copy, 1}));
   }
   s->CopyCounters(*this);
+  s->sampler_ = sampler_;
+  if (marks_ != nullptr) s->marks_ = std::make_unique<TurnMarks>(*marks_);
   s->cache_bytes_peak_ = cache_->bytes();
   return s;
 }
@@ -64,6 +67,7 @@ Status Session::Rewind(int32_t n) {
     KVC_RETURN_IF_ERROR(cache_->RewindTo(lease.value()->stream.get(), n_tokens_ - fed));
     compressor_->Rewind(fed);
     n_tokens_ -= fed;
+    sampler_.Rewind(fed);
     if (keeps_tokens_) tokens_.resize(tokens_.size() - std::min(tokens_.size(), static_cast<size_t>(fed)));
   }
   pending_ = stop_token_ = -1;

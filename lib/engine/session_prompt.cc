@@ -61,6 +61,7 @@ Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
   prompt->tokens.assign(tokens.begin(), tokens.end());
   prompt->compress = compress;
   prompt->first = given, prompt->step = kFullChunk;
+  prompt->begins_answer = in_answer_;
   bool several = n > params_.max_tokens;  // past max_tokens as many entries leave as come, a part at a time
   if (FitsAsRows(given, compress)) {
     prompt->by_rows = true, prompt->first = 0, prompt->step = kMostRows;
@@ -85,6 +86,26 @@ Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
   return {};
 }
 
+Status Session::SetTurnMarks(Role role, const char* prefix, const char* suffix) {
+  auto marks = marks_ == nullptr ? std::make_unique<TurnMarks>() : std::make_unique<TurnMarks>(*marks_);
+  KVC_RETURN_IF_ERROR(marks->Set(role, prefix, suffix));
+  marks_ = std::move(marks);
+  return {};
+}
+
+Status Session::Say(Role role, Span<const uint8_t> text, bool answer, bool queue) {
+  KVC_RETURN_IF_ERROR(FinishPrompt());
+  TurnPlace place;
+  place.first = held() == 0, place.after_answer = in_answer_ && held() > 0, place.answer = answer;
+  place.newest_token = pending_ >= 0 ? pending_ : sampler_.newest();
+  std::vector<int32_t> tokens;
+  KVC_RETURN_IF_ERROR(EncodeTurn(model_->tokenizer(), model_->file().turn_format(),
+                                 marks_ == nullptr ? TurnMarks() : *marks_, role, text, place, &tokens));
+  KVC_RETURN_IF_ERROR(Enqueue(tokens, /*compress=*/answer));
+  waiting_->begins_answer = answer;
+  return queue ? Status() : FinishPrompt();
+}
+
 Status Session::FinishPrompt() {
   int64_t chunks = kAllChunks;
   return ReadOn(&chunks);
@@ -92,6 +113,7 @@ Status Session::FinishPrompt() {
 
 Status Session::ReadOn(int64_t* chunks) {
   if (waiting_ == nullptr) return {};
+  call_.SetProgress(waiting_->Progress());
   struct Undo {  // also when memory ends
     Session* session;
     ~Undo() {
@@ -103,10 +125,12 @@ Status Session::ReadOn(int64_t* chunks) {
     KVC_RETURN_IF_ERROR(CheckCancel("prefill"));
     const bool rows = waiting_->by_rows && waiting_->at >= waiting_->first;
     KVC_RETURN_IF_ERROR(rows ? ReadRows(chunks) : ReadPart(chunks));
+    call_.SetProgress(waiting_->Progress());
   }
   undo.session = nullptr;
   if (waiting_->at < n) return {};
   if (waiting_->by_rows) cache_->Trim();  // steps take more than the prompt needs
+  in_answer_ = waiting_->begins_answer;
   waiting_.reset();
   return {};
 }
@@ -160,6 +184,7 @@ Status Session::ReadPart(int64_t* chunks) {
   for (; !p.job->done() && *chunks > 0; --*chunks) {
     KVC_RETURN_IF_ERROR(CheckCancel("prefill"));
     KVC_RETURN_IF_ERROR(p.job->Advance(&workspace));
+    call_.SetProgress(p.Progress());
   }
   prefill_seconds_ += Seconds() - begin;
   if (!p.job->done()) return {};

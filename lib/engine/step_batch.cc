@@ -86,8 +86,7 @@ Status StepRunner::ReserveSession(const StepWish& wish) {
   Workspace& w = *workspace_;
   const DeviceMemory memory = executor_->memory();
   const ModelConfig& c = s.model_->config();
-  if (wish.chooses)
-    KVC_RETURN_IF_ERROR(ReserveSampling(s.params_.sampler, memory, c.vocab_size, &w.sample_weights));
+  if (wish.chooses) KVC_RETURN_IF_ERROR(s.sampler_.Reserve(memory, c.vocab_size, &w.sample_weights));
   if (wish.tokens.empty()) return {};
   const int32_t n = static_cast<int32_t>(wish.tokens.size());
   Compressor& compressor = *s.compressor_;
@@ -256,8 +255,8 @@ Status StepRunner::ChooseSome(StepWish* const* some, int32_t n) {
       KVC_RETURN_IF_ERROR(
           device->Read(w.stream.get(), logits.As<uint8_t>(), wish.logits, 4 * int64_t{vocab}));
     if (wish.chooses) {
-      wish.status = Sample(s.params_.sampler, device, w.stream.get(), logits, vocab, s.n_answer_,
-                           w.sample_weights, &wish.token);
+      wish.status = s.sampler_.Choose(device, w.stream.get(), logits, vocab, s.n_answer_, w.sample_weights,
+                                      &wish.token);
     }
   }
   for (int32_t i = 0; i < n; ++i) some[i]->session->decode_seconds_ += Seconds() - begin;

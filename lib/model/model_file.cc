@@ -32,9 +32,10 @@ class VerifiedFile final : public ModelFile {
  public:
   // name goes in front of every message. The bytes are file's, or data[n_bytes] of the caller.
   static Result<std::unique_ptr<ModelFile>> Create(const std::string& name, MappedFile file,
-                                                   const uint8_t* data, int64_t n_bytes, MemoryMeter* meter) {
+                                                   const uint8_t* data, int64_t n_bytes, MemoryMeter* meter,
+                                                   CallState* watch) {
     std::unique_ptr<VerifiedFile> model(new VerifiedFile(name, std::move(file), data, n_bytes));
-    KVC_RETURN_IF_ERROR(Prefix(name, model->Verify(meter)));
+    KVC_RETURN_IF_ERROR(Prefix(name, model->Verify(meter, watch)));
     return std::unique_ptr<ModelFile>(std::move(model));
   }
 
@@ -59,7 +60,7 @@ class VerifiedFile final : public ModelFile {
   VerifiedFile(const std::string& name, MappedFile file, const uint8_t* data, int64_t n_bytes)
       : name_(name), file_(std::move(file)), data_(data), n_bytes_(n_bytes) {}
 
-  Status Verify(MemoryMeter* meter) {
+  Status Verify(MemoryMeter* meter, CallState* watch) {
     KVC_RETURN_IF_ERROR(DecodeHeader(data_, n_bytes_, &header_));
     const int64_t directory_bytes = static_cast<int64_t>(header_.directory_bytes);
     KVC_RETURN_IF_ERROR(
@@ -70,7 +71,7 @@ class VerifiedFile final : public ModelFile {
     content_.config.layers.assign(static_cast<size_t>(content_.config.n_layers), layer);
     KVC_RETURN_IF_ERROR(Classify(CheckSections(data_, header_, content_.sections)));
     KVC_RETURN_IF_ERROR(Classify(BindTensors()));
-    KVC_RETURN_IF_ERROR(Classify(ScanSections()));
+    KVC_RETURN_IF_ERROR(Classify(ScanSections(watch)));
     fingerprint_ = Fingerprint(content_.config, content_.tokenizer, content_.tensors);
     return {};
   }
@@ -113,18 +114,22 @@ class VerifiedFile final : public ModelFile {
     return {};
   }
 
-  Status ScanSections() const {
+  Status ScanSections(CallState* watch) const {
     std::vector<const TensorEntry*> owner(content_.sections.size());
     for (size_t i = 0; i < content_.tensors.size(); ++i)
       owner[content_.tensor_sections[i]] = &content_.tensors[i];
+    double scanned = 0;
     for (size_t i = 0; i < owner.size(); ++i) {
       const SectionEntry& s = content_.sections[i];
+      scanned += static_cast<double>(s.size);
+      if (watch != nullptr) KVC_RETURN_IF_ERROR(watch->Check("opening"));
       if (owner[i] != nullptr) {
         KVC_RETURN_IF_ERROR(ScanTensor(*owner[i]));
       } else if (Hash64(data_ + s.offset, s.size) != s.checksum) {
         return Mismatch(Format("section %zu", i), static_cast<int64_t>(s.offset),
                         static_cast<int64_t>(s.size));
       }
+      if (watch != nullptr) watch->SetProgress(kVerifyShare * scanned / static_cast<double>(n_bytes_));
     }
     return {};
   }
@@ -155,25 +160,26 @@ class VerifiedFile final : public ModelFile {
 };
 
 Result<std::unique_ptr<ModelFile>> Verified(const std::string& name, Result<MappedFile> file,
-                                            MemoryMeter* meter) {
+                                            MemoryMeter* meter, CallState* watch) {
   if (!file.ok()) return file.status();
   const uint8_t* data = file.value().data();
   const int64_t n_bytes = file.value().size();
-  return VerifiedFile::Create(name, std::move(file.value()), data, n_bytes, meter);
+  return VerifiedFile::Create(name, std::move(file.value()), data, n_bytes, meter, watch);
 }
 
 }  // namespace
 
 Status ModelFile::Fault(const Status& status) const { return Prefix(name(), Classify(status)); }
 
-Result<std::unique_ptr<ModelFile>> ModelFile::Open(const std::string& path, MemoryMeter* meter) {
-  return Verified(path, MappedFile::Open(path, meter), meter);
+Result<std::unique_ptr<ModelFile>> ModelFile::Open(const std::string& path, MemoryMeter* meter,
+                                                   CallState* watch) {
+  return Verified(path, MappedFile::Open(path, meter), meter, watch);
 }
 
 Result<std::unique_ptr<ModelFile>> ModelFile::OpenFd(int fd, int64_t offset, int64_t n_bytes,
-                                                     MemoryMeter* meter) {
+                                                     MemoryMeter* meter, CallState* watch) {
   const std::string name = Format("descriptor %d at byte %lld", fd, static_cast<long long>(offset));
-  return Verified(name, MappedFile::FromFd(fd, offset, n_bytes, name, meter), meter);
+  return Verified(name, MappedFile::FromFd(fd, offset, n_bytes, name, meter), meter, watch);
 }
 
 Result<std::unique_ptr<ModelFile>> ModelFile::OpenMemory(const uint8_t* data, int64_t n_bytes,
@@ -185,7 +191,7 @@ Result<std::unique_ptr<ModelFile>> ModelFile::OpenMemory(const uint8_t* data, in
   if (reinterpret_cast<uintptr_t>(data) % 64 != 0) {
     return Error(Code::kInvalid, "model in memory: its address is not a multiple of 64");
   }
-  return VerifiedFile::Create("model in memory", MappedFile(), data, n_bytes, meter);
+  return VerifiedFile::Create("model in memory", MappedFile(), data, n_bytes, meter, nullptr);
 }
 
 }  // namespace kvc

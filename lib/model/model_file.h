@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/call_state.h"
 #include "lib/base/memory_meter.h"
 #include "lib/base/span.h"
 #include "lib/base/status.h"
@@ -13,6 +14,8 @@
 
 namespace kvc {
 
+// Of opening a model: the rest is preparing its weights, which reads them once more.
+constexpr double kVerifyShare = 0.5;
 constexpr uint32_t kModelFileVersion = 1;  // newest container version this library reads
 
 struct TensorEntry {
@@ -36,12 +39,14 @@ class ModelFile {
   // limits, ranges, overlaps, shapes against the config, checksums, finite values. Messages name the file and
   // say truncated, damaged, newer version or unsupported, and what and where. meter (may be null) is charged
   // for what is read or copied into memory, not for mappings. kIo cannot read; kBadModel truncated, damaged
-  // or newer; kUnsupported a value this version does not know; kMemory.
-  static Result<std::unique_ptr<ModelFile>> Open(const std::string& path, MemoryMeter* meter);
+  // or newer; kUnsupported a value this version does not know; kMemory. watch (may be null) hears which share
+  // of the file has been verified, times kVerifyShare, and can cancel.
+  static Result<std::unique_ptr<ModelFile>> Open(const std::string& path, MemoryMeter* meter,
+                                                 CallState* watch = nullptr);
   // n_bytes from offset, 0 = to the end. The descriptor may be closed after the call. Where offset is no
   // multiple of 64, the file is read into memory, as its weights would not be aligned.
   static Result<std::unique_ptr<ModelFile>> OpenFd(int fd, int64_t offset, int64_t n_bytes,
-                                                   MemoryMeter* meter);
+                                                   MemoryMeter* meter, CallState* watch = nullptr);
   // data: 64-byte aligned (else kInvalid), valid and unchanged while the object lives.
   static Result<std::unique_ptr<ModelFile>> OpenMemory(const uint8_t* data, int64_t n_bytes,
                                                        MemoryMeter* meter);

@@ -38,14 +38,27 @@ TokenizerBase::TokenizerBase(const TokenizerView& view, MemoryMeter* meter)
   std::sort(stop_tokens_.begin(), stop_tokens_.end());
 }
 
-Status TokenizerBase::Encode(Span<const uint8_t> text, uint32_t flags, TokenList* ids) const {
+Status Tokenizer::Encode(Span<const uint8_t> text, uint32_t flags, TokenList* ids) const {
+  const TextRange all{0, static_cast<uint32_t>(text.size())};
+  return EncodeParts(text, {&all, (flags & kParseSpecial) != 0 ? size_t{1} : 0}, flags, ids);
+}
+
+size_t TokenizerBase::TokenAt(Span<const uint8_t> text, size_t at, size_t trusted, int32_t* id) const {
+  int32_t special = -1, user = -1;
+  const size_t n_special =
+                   at < trusted ? special_tokens_.Longest(text.data() + at, trusted - at, &special) : 0,
+               n_user =
+                   cut_user_tokens_ ? user_tokens_.Longest(text.data() + at, text.size() - at, &user) : 0;
+  *id = n_special >= n_user ? special : user;
+  return std::max(n_special, n_user);
+}
+
+Status TokenizerBase::EncodeParts(Span<const uint8_t> text, Span<const TextRange> trusted, uint32_t flags,
+                                  TokenList* ids) const {
   if (text.size() > kMaxEncodedText) {
     return Error(Code::kInvalid, "the text has %zu bytes, the limit is %zu", text.size(), kMaxEncodedText);
   }
   if ((flags & kAddBos) != 0 && view_.bos >= 0) ids->Push(view_.bos);
-  const TokenMatcher* tokens = (flags & kParseSpecial) != 0 ? &special_tokens_
-                               : cut_user_tokens_           ? &user_tokens_
-                                                            : nullptr;
   const std::unique_ptr<EncodeWork> work = StartWork(text.size());
   size_t plain = 0;
   const auto encode_plain = [&](size_t end) -> Status {
@@ -54,9 +67,12 @@ Status TokenizerBase::Encode(Span<const uint8_t> text, uint32_t flags, TokenList
     KVC_RETURN_IF_ERROR(EncodePlain(text.subspan(plain, end - plain), begins, work.get(), ids));
     return ids->status();
   };
-  for (size_t at = 0; at < text.size() && tokens != nullptr && !tokens->empty();) {
+  const bool cuts = (cut_user_tokens_ && !user_tokens_.empty()) || !trusted.empty();
+  for (size_t at = 0, part = 0; at < text.size() && cuts;) {
+    while (part < trusted.size() && trusted[part].end <= at) ++part;
+    const bool inside = part < trusted.size() && trusted[part].begin <= at;
     int32_t id = -1;
-    const size_t size = tokens->Longest(text.data() + at, text.size() - at, &id);
+    const size_t size = TokenAt(text, at, inside ? trusted[part].end : at, &id);
     if (size == 0) {
       ++at;
       continue;

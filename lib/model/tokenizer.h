@@ -8,6 +8,7 @@
 #include "lib/base/memory_meter.h"
 #include "lib/base/span.h"
 #include "lib/base/status.h"
+#include "lib/model/text_range.h"
 #include "lib/model/token_list.h"
 #include "lib/model/tokenizer_spec.h"
 
@@ -38,7 +39,11 @@ class Tokenizer {
   static Result<std::unique_ptr<Tokenizer>> Create(const TokenizerView& view, MemoryMeter* meter);
   virtual ~Tokenizer() = default;
   // Appends the ids of `text`. Time linear in the text. After a failure what was appended means nothing.
-  virtual Status Encode(Span<const uint8_t> text, uint32_t flags, TokenList* ids) const = 0;
+  Status Encode(Span<const uint8_t> text, uint32_t flags, TokenList* ids) const;
+  // The same, with special tokens only where they lie wholly inside a part of the text that is trusted
+  // (ascending parts; kParseSpecial does not count). Around them the text is encoded as one.
+  virtual Status EncodeParts(Span<const uint8_t> text, Span<const TextRange> trusted, uint32_t flags,
+                             TokenList* ids) const = 0;
   // The same; after a failure `ids` is as it was.
   Status Encode(Span<const uint8_t> text, uint32_t flags, std::vector<int32_t>* ids) const;
   // Bytes of one token inside a text (SentencePiece's leading space kept). Control tokens give "". id must be

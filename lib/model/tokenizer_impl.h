@@ -18,8 +18,8 @@ class EncodeWork {
 class TokenizerBase : public Tokenizer {
  public:
   TokenizerBase(const TokenizerView& view, MemoryMeter* meter);
-  using Tokenizer::Encode;
-  Status Encode(Span<const uint8_t> text, uint32_t flags, TokenList* ids) const override;
+  Status EncodeParts(Span<const uint8_t> text, Span<const TextRange> trusted, uint32_t flags,
+                     TokenList* ids) const override;
   Span<const uint8_t> Piece(int32_t id) const override;
   Status Decode(Span<const int32_t> ids, std::string* text) const override;
   bool IsStop(int32_t id) const override;
@@ -35,6 +35,8 @@ class TokenizerBase : public Tokenizer {
   // Appends the ids of a part without special tokens. begins: a text begins here, by the rules of the kind.
   virtual Status EncodePlain(Span<const uint8_t> text, bool begins, EncodeWork* work,
                              TokenList* ids) const = 0;
+  // Bytes of the token that is cut out of the text at `at`, 0: none. trusted: until where special ones count.
+  size_t TokenAt(Span<const uint8_t> text, size_t at, size_t trusted, int32_t* id) const;
   PieceKind KindOf(int32_t id) const { return view_.Kind(static_cast<size_t>(id)); }
   // byte_ids[b]: the piece of the single byte b, among the pieces of a kind. A byte without one, or with two:
   // kBadModel.

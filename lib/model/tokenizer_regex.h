@@ -10,13 +10,9 @@
 #include "lib/base/memory_meter.h"
 #include "lib/base/span.h"
 #include "lib/base/status.h"
+#include "lib/model/text_range.h"
 
 namespace kvc {
-
-// The bytes [begin, end) of some text. 32 bits: a text has less than 2 GiB.
-struct TextRange {
-  uint32_t begin = 0, end = 0;
-};
 
 // Patterns are read as Oniguruma reads them: properties and \d are Unicode, and \s is White_Space. PCRE2's
 // own \s counts U+180E as a space, which Unicode gave up, so \s and \S are spelled out as a class before

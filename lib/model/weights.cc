@@ -148,7 +148,8 @@ Status PreparedMemory::PrepareVector(Device* device, MemoryMeter* meter, const f
   return {};
 }
 
-Result<Weights> Weights::Prepare(const ModelFile& file, Device* device, MemoryMeter* meter) {
+Result<Weights> Weights::Prepare(const ModelFile& file, Device* device, MemoryMeter* meter,
+                                 CallState* watch) {
   const ModelConfig& config = file.config();
   const Tensors tensors(file);
   Weights w;
@@ -165,8 +166,13 @@ Result<Weights> Weights::Prepare(const ModelFile& file, Device* device, MemoryMe
   KVC_RETURN_IF_ERROR(p.status());
   if (config.tied_head) w.output_head = w.embedding;
   w.layers.resize(static_cast<size_t>(config.n_layers));
-  for (int32_t i = 0; i < config.n_layers; ++i)
+  for (int32_t i = 0; i < config.n_layers; ++i) {
+    if (watch != nullptr) {
+      watch->SetProgress(kVerifyShare + (1 - kVerifyShare) * i / config.n_layers);
+      KVC_RETURN_IF_ERROR(watch->Check("opening"));
+    }
     KVC_RETURN_IF_ERROR(PrepareLayer(tensors, config, i, place, &w.layers[static_cast<size_t>(i)]));
+  }
   return w;
 }
 

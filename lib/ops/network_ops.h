@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 
+#include "lib/base/span.h"
 #include "lib/ops/device_memory.h"
 #include "lib/ops/tensor.h"
 
@@ -103,13 +104,25 @@ struct LogitsArgs {
   DeviceBytes scratch;
 };
 
-// One token from logits [n]. temperature 0: greedy, the lowest id among equals.
+// What is added to a token's logit; -infinity: it is never chosen.
+struct TokenBias {
+  int32_t token;
+  float bias;
+};
+
+// One token from logits [n], which are changed first: penalty, biases, mask. temperature 0: greedy, the
+// lowest id among equals. Lists and mask are on the host.
 struct SampleArgs {
-  DevicePtr<const float> logits;
+  DevicePtr<float> logits;
   int32_t n = 0;
+  Span<const int32_t> repeated;       // different tokens: their logits are divided by repeat_penalty where
+  float repeat_penalty = 1;           // positive, else multiplied
+  Span<const TokenBias> biases;       // added
+  const uint32_t* allowed = nullptr;  // [(n + 31) / 32] bits of the tokens that may be chosen; null: all
   float temperature = 0;
   float top_p = 0;    // of the likeliest tokens, as few as reach this share; 0 or 1: all
   int32_t top_k = 0;  // only so many of the likeliest; 0: all
+  float min_p = 0;    // only those of at least this share of the likeliest one's probability; 0: all
   uint64_t seed = 0;
   int64_t draw = 0;          // number of the draw: same logits, seed and number, same token
   DevicePtr<float> weights;  // scratch [n]; not needed for greedy

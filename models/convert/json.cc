@@ -13,12 +13,12 @@ namespace {
 class TellingIterator {
  public:
   using iterator_category = std::input_iterator_tag;
-  using value_type = uint8_t;
+  using value_type = char;  // the standard has no traits of other bytes, and newer libraries have none either
   using difference_type = std::ptrdiff_t;
-  using pointer = const uint8_t*;
-  using reference = const uint8_t&;
+  using pointer = const char*;
+  using reference = const char&;
   TellingIterator(const uint8_t* at, const uint8_t** reached) : at_(at), reached_(reached) {}
-  reference operator*() const { return *at_; }
+  reference operator*() const { return *reinterpret_cast<const char*>(at_); }
   TellingIterator& operator++() {
     *reached_ = ++at_;
     return *this;

@@ -37,12 +37,16 @@ KVC_AT(kvc_session_params, top_p, 16);
 KVC_AT(kvc_session_params, temperature, 20);
 KVC_AT(kvc_session_params, seed, 24);
 
-KVC_SIZE(kvc_sampling, 24);
+KVC_SIZE(kvc_sampling, 40);
 KVC_AT(kvc_sampling, struct_size, 0);
 KVC_AT(kvc_sampling, top_k, 4);
 KVC_AT(kvc_sampling, top_p, 8);
 KVC_AT(kvc_sampling, temperature, 12);
 KVC_AT(kvc_sampling, seed, 16);
+KVC_AT(kvc_sampling, min_p, 24);
+KVC_AT(kvc_sampling, repeat_penalty, 28);
+KVC_AT(kvc_sampling, repeat_window, 32);
+KVC_AT(kvc_sampling, reserved, 36);
 
 KVC_SIZE(kvc_session_stats, 112);
 KVC_AT(kvc_session_stats, struct_size, 0);

@@ -65,6 +65,33 @@ void Steps(Caller& call, kvc_session* session, int n, std::vector<int32_t>* toke
   }
 }
 
+// What a conversation and a grammar engine call, and a session in memory.
+void Converse(Caller& call, kvc_model* model, kvc_session* session, std::vector<int32_t>* tokens) {
+  const uint8_t text[] = {'h', 'i'};
+  const int32_t favoured[] = {65, 66};
+  const float biases[] = {2, -3};
+  const int32_t mask[] = {-1, -1, -1, -1, -1, -1, -1, -1, -1};
+  static uint8_t bytes[1 << 20];  // the test itself takes nothing here
+  kvc_sampling sampling;
+  kvc_params_init(&sampling, static_cast<int32_t>(sizeof sampling));
+  sampling.repeat_penalty = 1.5f;
+  call("sampling", [&] { return kvc_session_set_sampling(session, &sampling); });
+  call("bias", [&] { return kvc_session_set_logit_bias(session, favoured, biases, 2); });
+  call("mask", [&] { return kvc_session_set_token_mask(session, mask, 9); });
+  call("marks",
+       [&] { return kvc_session_set_turn_marks(session, KVC_ROLE_USER, "a mark of the user's: ", "\n"); });
+  call("say", [&] { return kvc_session_say(session, KVC_ROLE_USER, text, 2, KVC_ANSWER); });
+  Steps(call, session, 3, tokens);
+  int64_t n = 0;
+  call("size", [&] { return kvc_session_save_memory(session, nullptr, 0, &n); });
+  call("save to memory", [&] { return kvc_session_save_memory(session, bytes, sizeof bytes, &n); });
+  kvc_session* back = nullptr;
+  call("restore from memory", [&] { return kvc_session_restore_memory(model, bytes, n, &back); });
+  call("say again", [&] { return kvc_session_say(back, KVC_ROLE_ASSISTANT, text, 2, 0); });
+  Steps(call, back, 2, tokens);
+  kvc_session_close(back);
+}
+
 // The tokens of everything that was generated.
 std::vector<int32_t> RunAll(kvc_model* model, const char* spec, const std::string& path, int64_t at = -1,
                             HeapFault::Mode mode = HeapFault::kOne) {
@@ -95,6 +122,7 @@ std::vector<int32_t> RunAll(kvc_model* model, const char* spec, const std::strin
   call("restore", [&] { return kvc_session_restore(model, path.c_str(), &back); });
   Steps(call, back, 3, &tokens);
   Steps(call, session, 3, &tokens);
+  Converse(call, model, back, &tokens);
   kvc_session_close(session);
   kvc_session_close(fork);
   kvc_session_close(back);

@@ -8,8 +8,8 @@
 
 /* A zeroed struct that says its size. */
 #define SIZED(type, name) \
-  type name = {0};        \
-  name.struct_size = (int32_t)sizeof name
+  type name;              \
+  kvc_params_init(&name, (int32_t)sizeof name)
 
 enum { FIXTURE_LAYERS = 2, FIXTURE_KV_HEADS = 2, FIXTURE_VOCAB = 262, FIXTURE_BOS = 256 };
 

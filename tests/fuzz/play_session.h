@@ -87,7 +87,9 @@ struct Played {
 inline Status SaveAndRestore(const std::string& path, Played* played) {
   Session& s = *played->session;
   const std::shared_ptr<const Model> model(&s.model(), [](const Model*) {});
-  Status status = s.Save(path);
+  Status status = s.SetBias({}, nullptr);  // a file has neither
+  if (status.ok()) status = s.SetMask({});
+  if (status.ok()) status = s.Save(path);
   if (!status.ok()) return status;
   auto restored = Session::Restore(model, path);
   if (!restored.ok()) {
@@ -129,6 +131,16 @@ inline Status Feed(int operation, uint8_t argument, Played* played) {
   return status;
 }
 
+// Biases, or a mask of a few tokens, or of none.
+inline Status Constrain(uint8_t argument, Session* s) {
+  const std::vector<int32_t> tokens = {argument, argument / 2};
+  const float biases[] = {3, -INFINITY};
+  if (argument % 2 == 0) return s->SetBias(tokens, biases);
+  std::vector<int32_t> mask(static_cast<size_t>(s->model().config().vocab_size + 31) / 32);
+  if (argument % 16 != 15) mask[argument / 32] = 1 << argument % 31, mask[1] = -1;
+  return s->SetMask(mask);
+}
+
 inline Status Other(int operation, uint8_t argument, Played* played) {
   Session& s = *played->session;
   if (operation == 12) {
@@ -136,7 +148,11 @@ inline Status Other(int operation, uint8_t argument, Played* played) {
     sampling.temperature = static_cast<float>(argument % 4),
     sampling.top_p = static_cast<float>(argument % 5) / 4;
     sampling.top_k = argument % 7, sampling.seed = argument;
-    return s.SetSampling(sampling);
+    sampling.min_p = static_cast<float>(argument % 3) / 4;
+    sampling.repeat_penalty = argument % 11 == 10 ? 1.25f : 0, sampling.repeat_window = argument * 2;
+    if (argument < 128) return s.SetSampling(sampling);
+    const Status status = Constrain(argument, &s);
+    return status.ok() ? s.SetSampling(sampling) : status;
   }
   if (operation ==
       13) {  // the next call that computes says so and changes nothing; then the request is answered

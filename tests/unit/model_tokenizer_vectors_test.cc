@@ -36,6 +36,16 @@ std::vector<int32_t> Ids(const std::string& s) {
   return ids;
 }
 
+// Of a text whose first n bytes are trusted.
+std::vector<int32_t> EncodeTrusted(const Tokenizer& tokenizer, const std::string& text, size_t n) {
+  const TextRange trusted{0, static_cast<uint32_t>(n)};
+  TokenList list;
+  EXPECT_TRUE(tokenizer.EncodeParts(Bytes(text), {&trusted, 1}, 0, &list).ok());
+  std::vector<int32_t> ids(list.size());
+  list.CopyTo(ids.data());
+  return ids;
+}
+
 class TokenizerVectors : public testing::TestWithParam<const char*> {};
 
 TEST_P(TokenizerVectors, AgreeWithTheLibrary) {
@@ -67,6 +77,14 @@ TEST_P(TokenizerVectors, AgreeWithTheLibrary) {
     EXPECT_EQ(ids, plain) << "string " << i + 1 << ": " << strings[i], failures += ids != plain;
     if (has_special) {
       EXPECT_EQ(Encode(*tokenizer, text, kParseSpecial), special) << "string " << i + 1 << ": " << strings[i];
+    }
+    const std::vector<int32_t> trusted = EncodeTrusted(*tokenizer, text, text.size());
+    if (has_special) {
+      EXPECT_EQ(trusted, special) << "string " << i + 1 << ": " << strings[i];
+    }
+    EXPECT_EQ(EncodeTrusted(*tokenizer, text, 0), plain) << "string " << i + 1 << ": " << strings[i];
+    if (trusted == plain) {  // no special token in it: where trust ends makes no border
+      EXPECT_EQ(EncodeTrusted(*tokenizer, text, text.size() / 2), plain) << "string " << i + 1;
     }
     if (!tokenizer->spec().remove_extra_spaces) {  // the packages have no such text where they trim
       EXPECT_EQ(Encode(*tokenizer, text, kContinue), continued) << "string " << i + 1 << ": " << strings[i];

@@ -3,14 +3,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#elif defined(__aarch64__)
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
-#endif
-
 #include "lib/base/log.h"
+#include "lib/ops/cpu/processor.h"
 #include "lib/ops/cpu/tables.h"
 #include "lib/ops/ref/ref_kernels.h"
 
@@ -85,22 +79,14 @@ struct Tables {
   }
   Tables() {
     table[n++] = kReference;
+    [[maybe_unused]] const ProcessorFeatures has = ThisProcessor();
 #if defined(__x86_64__)
-    // __builtin_cpu_supports also asks whether the system saves the registers. F16C it cannot name in every
-    // compiler.
-    unsigned a, b, c, d;
-    const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 29 & 1) != 0;
-    const bool avx2 = f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    Add(kAvx2Table, avx2, kReference);
-    Add(kAvx512Table, avx512, kReference);
-    Add(kAvx512VnniTable, avx512 && kAvx512Table.name != nullptr && __builtin_cpu_supports("avx512vnni"),
-        table[n - 1]);
+    Add(kAvx2Table, has.avx2, kReference);
+    Add(kAvx512Table, has.avx512, kReference);
+    Add(kAvx512VnniTable, has.avx512vnni && kAvx512Table.name != nullptr, table[n - 1]);
 #elif defined(__aarch64__)
     Add(kNeonTable, true, kReference);
-    Add(kNeonDotTable, kNeonTable.name != nullptr && (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0,
-        table[n - 1]);
+    Add(kNeonDotTable, kNeonTable.name != nullptr && has.neon_dot, table[n - 1]);
 #endif
   }
 };

@@ -116,10 +116,21 @@ int32_t At(const float* weights, int32_t n, double target) {
   return last;
 }
 
+// Keskar et al., CTRL, section 4.1; then what the caller adds; then what may be chosen at all.
+void ChangeLogits(const SampleArgs& a, float* logits) {
+  for (int32_t token : a.repeated)
+    logits[token] = logits[token] > 0 ? logits[token] / a.repeat_penalty : logits[token] * a.repeat_penalty;
+  for (const TokenBias& b : a.biases) logits[b.token] += b.bias;
+  for (int32_t i = 0; a.allowed != nullptr && i < a.n; ++i) {
+    if ((a.allowed[i / 32] >> (i % 32) & 1) == 0) logits[i] = kNever;
+  }
+}
+
 }  // namespace
 
 int32_t SampleToken(const KernelTable& kernels, const SampleArgs& a) {
-  const float* logits = Raw(a.logits);
+  float* logits = Raw(a.logits);
+  ChangeLogits(a, logits);
   float* weights = Raw(a.weights);
   const int32_t best = ArgMax(logits, a.n);
   if (best < 0 || a.temperature <= 0) return best;
@@ -136,6 +147,10 @@ int32_t SampleToken(const KernelTable& kernels, const SampleArgs& a) {
     const double limit = static_cast<double>(a.top_p) * Sum(weights, a.n);
     const auto weight = [&](int32_t i) { return static_cast<double>(weights[i]); };
     Apply(FindCut(logits, a.n, limit, weight), logits, a.n, weights);
+  }
+  if (a.min_p > 0) {
+    const float least = a.min_p * weights[best];
+    for (int32_t i = 0; i < a.n; ++i) weights[i] = weights[i] < least ? 0 : weights[i];
   }
   const double u = Uniform(
       Philox(static_cast<uint32_t>(a.draw), static_cast<uint32_t>(a.draw >> 32), 0, kDrawTag, a.seed)[0]);

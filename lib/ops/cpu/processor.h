@@ -1,0 +1,45 @@
+// What this processor can do, and the system with it. Asked by hand: the compiler's __builtin_cpu_supports
+// needs a part of the C runtime that not every toolchain has, and cannot name F16C in every version.
+#pragma once
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__) && !defined(__APPLE__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+namespace kvc {
+
+struct ProcessorFeatures {
+  bool avx2 = false;        // with FMA and F16C
+  bool avx512 = false;      // F, BW, DQ, VL
+  bool avx512vnni = false;  // besides
+  bool neon_dot = false;
+};
+
+inline ProcessorFeatures ThisProcessor() {
+  ProcessorFeatures out;
+#if defined(__x86_64__)
+  const auto bit = [](unsigned word, int n) { return (word >> n & 1) != 0; };
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || !bit(c, 27))
+    return out;  // OSXSAVE: the next question may be asked
+  const bool has_fma_avx_f16c = bit(c, 12) && bit(c, 28) && bit(c, 29);
+  uint32_t saved_low = 0, saved_high = 0;  // the registers that the system saves for every thread
+  __asm__("xgetbv" : "=a"(saved_low), "=d"(saved_high) : "c"(0));
+  const bool saves_256 = (saved_low & 0x06) == 0x06, saves_512 = (saved_low & 0xe6) == 0xe6;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return out;
+  out.avx2 = has_fma_avx_f16c && saves_256 && bit(b, 5);
+  out.avx512 = out.avx2 && saves_512 && bit(b, 16) && bit(b, 17) && bit(b, 30) && bit(b, 31);
+  out.avx512vnni = out.avx512 && bit(c, 11);
+#elif defined(__aarch64__) && defined(__APPLE__)
+  out.neon_dot = true;  // from the first one on
+#elif defined(__aarch64__)
+  out.neon_dot = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#endif
+  return out;
+}
+
+}  // namespace kvc

@@ -1,0 +1,288 @@
+/* kvc.h - stable C API of libkvc. C99, also valid C++11. Needs <stdint.h> only.
+ *
+ * status   A function that can fail returns kvc_status: KVC_OK or one negative KVC_E_*.
+ *          kvc_last_error() has the text of this thread's last failure.
+ * outputs  Outputs come last. On failure out handles are NULL and other outputs keep their
+ *          value, except *n_out, which KVC_E_BUFFER_TOO_SMALL sets to the count needed.
+ * buffers  At most cap elements are written, *n_out is the number there are; cap 0 asks for it.
+ *          Text comes as n_out bytes of UTF-8 without a NUL behind them.
+ * owner    *_open and *_create hand the caller one reference; *_close gives it back.
+ *          Closing NULL does nothing. Close in any order: a session keeps its model alive.
+ * inputs   Read during the call, never kept. Strings: UTF-8 with NUL. Text: UTF-8 bytes + count.
+ * numbers  Counts are int32_t elements, sizes int64_t bytes. No bool, no size_t, no unsigned.
+ * structs  struct_size first (caller stores sizeof); 0 in any other field means "default".
+ * threads  [any]  any thread, any time.     [model] any thread while the model is open.
+ *          [sess] one thread at a time for one session; sessions are independent. A second
+ *          call on a session that is working returns KVC_E_BUSY and changes nothing.
+ * fork()   A child process may go on with what its parent opened if no call was running then. */
+#ifndef KVC_KVC_H
+#define KVC_KVC_H
+#include <stdint.h>
+#include "kvc/kvc_export.h" /* KVC_API */
+#define KVC_VERSION 100     /* major*10000 + minor*100 + patch */
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef int32_t kvc_status; /* values are never renumbered or reused */
+enum {
+  KVC_OK = 0,
+  KVC_E_INVALID = -1,
+  KVC_E_MEMORY = -2,
+  KVC_E_IO = -3,
+  KVC_E_BAD_MODEL = -4,
+  KVC_E_UNSUPPORTED = -5,
+  KVC_E_NOT_FOUND = -6,
+  KVC_E_BUFFER_TOO_SMALL = -7,
+  KVC_E_CONTEXT_FULL = -8,
+  KVC_E_CANCELLED = -9,
+  KVC_E_DEVICE = -10,
+  KVC_E_BUSY = -11,
+  KVC_E_INTERNAL = -99
+};
+enum {
+  KVC_TOKEN_NONE = -1, /* kvc_session_step: the answer is complete */
+  KVC_TOKEN_READING = -2
+}; /* kvc_batch_step: the session's prompt is still being read */
+enum { KVC_ADD_BOS = 1, KVC_PARSE_SPECIAL = 2, KVC_CONTINUE = 4 }; /* kvc_tokenize flags */
+enum { KVC_ON_FULL_ERROR = 0, KVC_ON_FULL_EVICT = 1, KVC_ON_FULL_SLIDE = 2 };
+enum { KVC_LOG_DEBUG = 0, KVC_LOG_INFO = 1, KVC_LOG_WARNING = 2, KVC_LOG_ERROR = 3 };
+
+typedef struct kvc_model kvc_model;     /* weights + tokenizer; immutable after open */
+typedef struct kvc_policy kvc_policy;   /* a compression method and its options      */
+typedef struct kvc_session kvc_session; /* one KV cache, one sampler, one stream     */
+
+typedef struct kvc_model_params {
+  int32_t struct_size;
+  int32_t n_threads;    /* CPU threads, the caller's included; 0 = all online processors */
+  int64_t memory_limit; /* bytes of weights, tokenizer, caches, workspace; 0 = none. Past it: KVC_E_MEMORY */
+} kvc_model_params;
+
+typedef struct kvc_model_info {
+  int32_t struct_size;
+  int32_t n_layers, n_heads, n_kv_heads, head_dim, hidden_size, ffn_size, vocab_size;
+  int32_t max_tokens;           /* trained context */
+  int32_t bos_token, eos_token; /* -1 = the model has none */
+  int32_t n_head_scores;        /* head-score tables in the file */
+  int64_t weight_bytes, n_parameters;
+} kvc_model_info;
+
+typedef struct kvc_session_params {
+  int32_t struct_size;
+  int32_t max_tokens; /* prompt + answer; 0 = trained context of the model */
+  int32_t on_full; /* past max_tokens: KVC_ON_FULL_ERROR (0) fail with KVC_E_CONTEXT_FULL; _EVICT drop an old
+                      entry of each head (never its first four) for each new one, positions go on counting;
+                      _SLIDE drop and count positions in slots, so that none leaves the trained context
+                      (StreamingLLM). Both for steps and for prompts, up to 2^30 tokens. Prompts are read in
+                      parts, each compressed when prefill is */
+  int32_t top_k;   /* these four: as in kvc_sampling */
+  float top_p;
+  float temperature;
+  int64_t seed;
+} kvc_session_params;
+
+typedef struct kvc_sampling {
+  int32_t struct_size;
+  int32_t top_k;     /* 0 = off */
+  float top_p;       /* 0 = off, else in (0, 1] */
+  float temperature; /* 0 = greedy, the reproducible mode */
+  int64_t seed;      /* the same seed and input give the same text on any number of threads */
+} kvc_sampling;
+
+typedef struct kvc_session_stats {
+  int32_t struct_size;
+  int32_t n_prompt, n_answer, n_compactions; /* tokens fed, tokens generated, times compressed */
+  int64_t cache_bytes, cache_bytes_peak, cache_bytes_full; /* held now, at most, without compression */
+  int64_t workspace_bytes, weight_bytes; /* buffers beside the cache, at most so far; weights */
+  int64_t n_slots, n_slots_full;         /* cached entries over all heads; without compression */
+  double prefill_seconds, compress_seconds, decode_seconds; /* compress is part of prefill */
+  int32_t stop_token;     /* that ended the answer with KVC_TOKEN_NONE, until the next input; else -1 */
+  int32_t reserved;       /* 0 */
+  double prompt_progress; /* share that is read of a prompt that kvc_session_enqueue queued, 0 to 1; 1 = none
+                             waits */
+} kvc_session_stats;
+
+typedef struct kvc_batch_params {
+  int32_t struct_size;
+  int32_t
+      prompt_tokens; /* of queued prompts that a call reads before its step, about so many; 0 = 256. A prompt
+                        that arrives among running sessions delays each of their steps by no more than that */
+} kvc_batch_params;
+
+typedef struct kvc_plan {
+  int32_t struct_size;
+  int32_t n_prompt; /* tokens planned for */
+  int64_t weight_bytes, workspace_bytes;
+  int64_t cache_bytes_peak;   /* during prefill: one full layer and the compressed ones */
+  int64_t cache_bytes_prompt; /* after prefill */
+  int64_t cache_bytes_end;    /* at max_tokens */
+  int64_t cache_bytes_full;   /* at max_tokens without compression */
+  int64_t total_bytes_peak;   /* weights, workspace and cache at the worst moment */
+} kvc_plan;
+
+KVC_API int32_t kvc_version(void);                      /* [any] of the library, at run time */
+KVC_API int32_t kvc_schema_version(void);               /* [any] newest model file it reads  */
+KVC_API const char* kvc_status_name(kvc_status status); /* [any] static, never NULL */
+KVC_API const char* kvc_last_error(void);               /* [any] until this thread's next call */
+
+/* Kinds of devices this build knows, whether this machine has them or not.  [any] */
+KVC_API int32_t kvc_device_count(void);
+/* One as JSON: name (for kvc_model_open), summary, available, and where it is: description, instruction_sets
+ * (best first), deterministic, batch_invariant. KVC_E_NOT_FOUND past the end.  [any] */
+KVC_API kvc_status kvc_device_describe(int32_t index, char* json, int32_t cap_json, int32_t* n_out);
+/* Bytes per second that its processors read from its memory together: what bounds a step. Takes up to a
+ * second and 256 MiB. KVC_E_UNSUPPORTED where this machine has no such device.  [any] */
+KVC_API kvc_status kvc_device_measure(int32_t index, double* out_bytes_per_second);
+
+/* Opens a model file. device: "auto" (or NULL) or "cpu". params may be NULL. Everything in the file is
+ * verified before use. KVC_E_IO cannot read; KVC_E_BAD_MODEL damaged or newer file; KVC_E_UNSUPPORTED no
+ * such device or a weight type this build has no kernel for; KVC_E_MEMORY.  [any] */
+KVC_API kvc_status kvc_model_open(const char* path, const char* device, const kvc_model_params* params,
+                                  kvc_model** out_model);
+/* The same from a part of an open file (an asset inside a package): n_bytes from offset; 0 = to its end.
+ * The descriptor stays the caller's and may be closed after the call. */
+KVC_API kvc_status kvc_model_open_fd(int32_t fd, int64_t offset, int64_t n_bytes, const char* device,
+                                     const kvc_model_params* params, kvc_model** out_model);
+/* The same from memory, 64-byte aligned, which must stay unchanged until the last session and the model are
+ * closed. */
+KVC_API kvc_status kvc_model_open_memory(const uint8_t* data, int64_t n_bytes, const char* device,
+                                         const kvc_model_params* params, kvc_model** out_model);
+KVC_API void kvc_model_close(kvc_model* model);                                          /* [any] */
+KVC_API kvc_status kvc_model_get_info(const kvc_model* model, kvc_model_info* out_info); /* [model] */
+/* All that the file says about itself, as JSON: config, tokenizer, turn format, head scores, tensors. [model]
+ */
+KVC_API kvc_status kvc_model_describe(const kvc_model* model, char* json, int32_t cap_json, int32_t* n_out);
+/* Head-score table `index` of the file, [L, G] (per query head [L, H] for estimator headkv-r2).  [model] */
+KVC_API kvc_status kvc_model_get_head_scores(const kvc_model* model, int32_t index, float* scores,
+                                             int32_t cap_scores, int32_t* n_out);
+
+/* Text to token ids and back. Invalid UTF-8 is kept byte for byte where the vocabulary can, else replaced by
+ * U+FFFD. Special tokens in text are text unless KVC_PARSE_SPECIAL. A token id out of range is KVC_E_INVALID.
+ * KVC_CONTINUE (not with KVC_ADD_BOS): the text goes on behind one that was tokenized before, so no space is
+ * put before it. The ids of both are those of the whole text where no token spans the border, as before a
+ * space behind a letter. Spaces that a tokenizer trims from the end of the text before are lost: begin the
+ * new one with them. Takes time in proportion to the text; a pattern of the model that needs more steps is
+ * KVC_E_INVALID.  [model] */
+KVC_API kvc_status kvc_tokenize(const kvc_model* model, const uint8_t* text, int32_t n_text, int32_t flags,
+                                int32_t* tokens, int32_t cap_tokens, int32_t* n_out);
+KVC_API kvc_status kvc_detokenize(const kvc_model* model, const int32_t* tokens, int32_t n_tokens,
+                                  uint8_t* text, int32_t cap_text, int32_t* n_out);
+
+/* spec: "cokv:budget=128,window=8": a method and its options, docs/methods.md. A method is a name, so a new
+ * one changes no constant and no struct. Unknown method: KVC_E_NOT_FOUND. Unknown key, or a value out of
+ * range: KVC_E_INVALID, and the text names the key, the range and the nearest known key.  [any] */
+KVC_API kvc_status kvc_policy_create(const char* spec, kvc_policy** out_policy);
+/* The canonical spec with all defaults written out; parses back to the same policy. [any] */
+KVC_API kvc_status kvc_policy_describe(const kvc_policy* policy, char* text, int32_t cap_text,
+                                       int32_t* n_out);
+/* Head scores other than the model's ([L, G], higher = more important; headkv: [L, H]), and slots for method
+ * "table" ([L, G], window included). In layer order, copied. [any] */
+KVC_API kvc_status kvc_policy_set_head_scores(kvc_policy* policy, const float* scores, int32_t n_scores);
+KVC_API kvc_status kvc_policy_set_table(kvc_policy* policy, const int32_t* slots, int32_t n_slots);
+KVC_API void kvc_policy_close(kvc_policy* policy);
+KVC_API int32_t kvc_method_count(void);             /* [any] */
+KVC_API const char* kvc_method_name(int32_t index); /* [any] static; NULL past the end */
+/* One method as JSON: name, summary, source, options with key, kind, range, default, help.  [any] */
+KVC_API kvc_status kvc_method_describe(int32_t index, char* json, int32_t cap_json, int32_t* n_out);
+
+/* What a session would take, without taking it: bytes for a prompt of n_prompt tokens (1 ..), and the slots
+ * of every KV head after it, [L, G] (methods that split by the prompt: their expectation). policy may be
+ * NULL: keep everything. cap_slots 0 with slots NULL skips them. Real use stays within 5 % of it.  [model] */
+KVC_API kvc_status kvc_session_plan(const kvc_model* model, const kvc_policy* policy,
+                                    const kvc_session_params* params, int32_t n_prompt, kvc_plan* out_plan,
+                                    int32_t* slots, int32_t cap_slots, int32_t* n_out);
+/* policy (copied) may be NULL: keep everything. params may be NULL. KVC_E_INVALID also when the policy does
+ * not fit the model (score table of another shape), KVC_E_NOT_FOUND when it needs scores the file has not.
+ * [model] */
+KVC_API kvc_status kvc_session_create(kvc_model* model, const kvc_policy* policy,
+                                      const kvc_session_params* params, kvc_session** out_session);
+KVC_API void kvc_session_close(kvc_session* session);
+/* Appends n_tokens (>= 1) and, when the policy asks, compresses. May be called again to go on: the new tokens
+ * attend to what is cached. Any failure, KVC_E_CONTEXT_FULL, KVC_E_CANCELLED and KVC_E_MEMORY included,
+ * leaves the session as it was.  [sess] */
+KVC_API kvc_status kvc_session_prefill(kvc_session* session, const int32_t* tokens, int32_t n_tokens);
+/* As prefill, but keeps everything: for prompts fed in parts. kvc_session_compress then applies the policy.
+ * [sess] */
+KVC_API kvc_status kvc_session_append(kvc_session* session, const int32_t* tokens, int32_t n_tokens);
+KVC_API kvc_status kvc_session_compress(kvc_session* session);
+/* As prefill (compress not 0) or append, but the tokens are only queued: calls of kvc_batch_step read them
+ * on, and any other call on the session that needs them reads the rest first. One that fails takes the whole
+ * prompt back; reset drops it. What can be refused beforehand is refused here.  [sess] */
+KVC_API kvc_status kvc_session_enqueue(kvc_session* session, const int32_t* tokens, int32_t n_tokens,
+                                       int32_t compress);
+/* Compresses harder, to `budget` slots per KV head on average, and keeps that budget; one of bytes stays
+ * where it is the smaller. *out_freed (may be NULL) gets the bytes.  [sess] */
+KVC_API kvc_status kvc_session_trim(kvc_session* session, int32_t budget, int64_t* out_freed);
+/* Generates one token, or KVC_TOKEN_NONE at a stop token: that one is in the statistics and not in the cache
+ * (accept it, or begin the next prompt with it, where the next turn should see it). When max_tokens are held:
+ * KVC_E_CONTEXT_FULL, unless on_full says what makes room. The token is fed to the network by the next call
+ * that needs it. KVC_E_BAD_MODEL: no logit is a finite number.  [sess] */
+KVC_API kvc_status kvc_session_step(kvc_session* session, int32_t* out_token);
+/* The answer goes on with the caller's token, as if step had given it, its text included: for samplers of
+ * your own (get_logits, choose, accept) at the price of a step. Also a stop token (which has no text), also
+ * after KVC_TOKEN_NONE or rewind.  [sess] */
+KVC_API kvc_status kvc_session_accept(kvc_session* session, int32_t token);
+/* How the following steps choose. A fork begins with its parent's. NULL: greedy.  [sess] */
+KVC_API kvc_status kvc_session_set_sampling(kvc_session* session, const kvc_sampling* sampling);
+/* A step of each of n (1 .. 256) sessions of one model in one pass over its weights: n tokens for little more
+ * than the price of one. Sessions join and leave between calls as they like; each answers exactly as it would
+ * alone. Before, queued prompts are read on, in the order of the sessions; one that is complete then steps
+ * with the others. params may be NULL. out_tokens [n]: as kvc_session_step gives it, or KVC_TOKEN_READING.
+ * out_statuses [n] (may be NULL): what kvc_session_step would have returned for each; a session that cannot
+ * go on does not stop the others, and kvc_last_error has the text of the last such. The call itself fails,
+ * and no session has changed, where the batch cannot be: a session twice (KVC_E_BUSY) or of another model.
+ * [sess] each */
+KVC_API kvc_status kvc_batch_step(kvc_session* const* sessions, int32_t n, const kvc_batch_params* params,
+                                  int32_t* out_tokens, kvc_status* out_statuses);
+/* The same for samplers of your own: logits [n, V] instead of tokens, to choose from and kvc_session_accept.
+ * cap_logits: n * V or more. out_tokens [n]: KVC_TOKEN_READING where a prompt is still being read (its row is
+ * not written), else KVC_TOKEN_NONE.  [sess] each */
+KVC_API kvc_status kvc_batch_logits(kvc_session* const* sessions, int32_t n, const kvc_batch_params* params,
+                                    float* logits, int64_t cap_logits, int32_t* out_tokens,
+                                    kvc_status* out_statuses);
+/* Moves out text that is complete UTF-8; the bytes of a split character wait inside. KVC_E_BUFFER_TOO_SMALL:
+ * not even the next character fits, *n_out has its bytes (at most 4).  [sess] */
+KVC_API kvc_status kvc_session_read_text(kvc_session* session, uint8_t* text, int32_t cap_text,
+                                         int32_t* n_out);
+/* Logits [V] after the newest token, that the next step samples from. Feeds the last step's token first.
+ * [sess] */
+KVC_API kvc_status kvc_session_get_logits(kvc_session* session, float* logits, int32_t cap_logits,
+                                          int32_t* n_out);
+KVC_API kvc_status kvc_session_get_stats(const kvc_session* session,
+                                         kvc_session_stats* out_stats); /* [sess] */
+/* Token positions still cached for one head, ascending: shape [n_out].  [sess] */
+KVC_API kvc_status kvc_session_get_kept(const kvc_session* session, int32_t layer, int32_t kv_head,
+                                        int32_t* positions, int32_t cap_positions, int32_t* n_out);
+KVC_API kvc_status kvc_session_reset(kvc_session* session); /* [sess] empty cache, same policy, same seed */
+/* The running call, or else the next one that computes (prefill, append, step, accept, compress, trim,
+ * get_logits), returns KVC_E_CANCELLED, which answers the request; clear_cancel withdraws one that came too
+ * late.  [any] */
+KVC_API kvc_status kvc_session_cancel(kvc_session* session);
+KVC_API kvc_status kvc_session_clear_cancel(kvc_session* session);
+/* Same cache, own sampler and answer; costs no cache bytes until one of them writes.  [sess] */
+KVC_API kvc_status kvc_session_fork(kvc_session* session, kvc_session** out_session);
+/* Removes the newest n_tokens exactly, while none of the older ones was evicted since and no side value (of
+ * h2o, say) watched them; else KVC_E_UNSUPPORTED and nothing changes. Next comes a prefill, an append or an
+ * accept.  [sess] */
+KVC_API kvc_status kvc_session_rewind(kvc_session* session, int32_t n_tokens);
+/* A session in a file: atomic, versioned, checksummed, bound to the model. A damaged or foreign file is an
+ * error and changes nothing; a restored session continues bit-identically. A link at path is followed, also
+ * to a file that is not there yet, and stays a link; what is there and no regular file is KVC_E_IO.  [sess],
+ * [model] */
+KVC_API kvc_status kvc_session_save(kvc_session* session, const char* path);
+KVC_API kvc_status kvc_session_restore(kvc_model* model, const char* path, kvc_session** out_session);
+#ifndef SWIG /* a function pointer: each binding has its own log hook */
+/* fn gets a line of text during the call that it tells of, on that call's thread, from several threads at
+ * once; NULL = silent (the default). fn must not call libkvc or throw; one that has begun may end after
+ * kvc_set_log has returned. DEBUG: what compression left of a prompt. INFO: a model opened; a session saved,
+ * restored; one that is full and from now on drops entries (on_full). WARNING: fewer threads than asked for,
+ * an unknown instruction set in KVC_ISA, max_tokens beyond the trained context, a call that fails with
+ * KVC_E_MEMORY. ERROR: nothing so far; what fails is in the status and kvc_last_error(). Names and figures,
+ * never text or tokens; for people: the words may change. */
+typedef void (*kvc_log_fn)(void* user, int32_t level, const char* text);
+KVC_API void kvc_set_log(int32_t min_level, kvc_log_fn fn, void* user); /* [any] */
+#endif
+#ifdef __cplusplus
+}
+#endif
+#endif

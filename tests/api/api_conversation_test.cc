@@ -1,0 +1,248 @@
+// Conversations: what kvc_session_say feeds is what the marks and the texts are by hand, whoever says what.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "kvc/kvc.h"
+#include "tests/api/fixture.h"
+
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+// The byte tokenizer by hand: a text is its bytes, and the special tokens have names.
+const Tokens kBos{256}, kEos{257}, kPad{258};
+
+Tokens Text(const std::string& text) {
+  Tokens tokens;
+  for (char c : text) tokens.push_back(static_cast<uint8_t>(c));
+  return tokens;
+}
+
+Tokens operator+(Tokens a, const Tokens& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+class Conversation : public testing::Test {
+ protected:
+  void SetUp() override {
+    model_ = open_model(TEST_MODEL_STOPPING);
+    session_ = new_session(model_, nullptr, 0);
+  }
+  void TearDown() override {
+    kvc_session_close(session_);
+    kvc_model_close(model_);
+  }
+
+  void Mark(kvc_session* session) {
+    EXPECT_EQ(kvc_session_set_turn_marks(session, KVC_ROLE_SYSTEM, "S:", "\n"), KVC_OK);
+    EXPECT_EQ(kvc_session_set_turn_marks(session, KVC_ROLE_USER, "<pad>U:", "\n"), KVC_OK);
+    EXPECT_EQ(kvc_session_set_turn_marks(session, KVC_ROLE_ASSISTANT, "A:", "<eos>\n"), KVC_OK);
+  }
+  kvc_status Say(kvc_session* session, int32_t role, const std::string& text, int32_t flags = 0) {
+    return kvc_session_say(session, role, reinterpret_cast<const uint8_t*>(text.data()),
+                           static_cast<int32_t>(text.size()), flags);
+  }
+  // A session that was fed by hand with the same tokens in the same calls: it must answer to the bit alike.
+  struct ByHand {
+    explicit ByHand(kvc_model* model) : session(new_session(model, nullptr, 0)) {}
+    ~ByHand() { kvc_session_close(session); }
+    void Read(const Tokens& tokens) {
+      ASSERT_EQ(kvc_session_prefill(session, tokens.data(), static_cast<int32_t>(tokens.size())), KVC_OK);
+    }
+    kvc_session* session;
+  };
+  static void ExpectSame(kvc_session* one, kvc_session* other) {
+    std::vector<float> a(FIXTURE_VOCAB), b(FIXTURE_VOCAB);
+    int32_t n = 0;
+    ASSERT_EQ(kvc_session_get_logits(one, a.data(), FIXTURE_VOCAB, &n), KVC_OK) << kvc_last_error();
+    ASSERT_EQ(kvc_session_get_logits(other, b.data(), FIXTURE_VOCAB, &n), KVC_OK) << kvc_last_error();
+    EXPECT_EQ(a, b);
+    SIZED(kvc_session_stats, mine);
+    SIZED(kvc_session_stats, its);
+    ASSERT_EQ(kvc_session_get_stats(one, &mine), KVC_OK);
+    ASSERT_EQ(kvc_session_get_stats(other, &its), KVC_OK);
+    EXPECT_EQ(mine.n_slots_full, its.n_slots_full);
+  }
+
+  kvc_model* model_ = nullptr;
+  kvc_session* session_ = nullptr;
+};
+
+TEST_F(Conversation, AFileWithoutMarksSaysSo) {
+  EXPECT_EQ(Say(session_, KVC_ROLE_USER, "hello", KVC_ANSWER), KVC_E_UNSUPPORTED);
+  EXPECT_NE(std::string(kvc_last_error()).find("kvc_session_set_turn_marks"), std::string::npos);
+}
+
+TEST_F(Conversation, EveryTurnIsItsMarksAndItsText) {
+  Mark(session_);
+  ByHand hand(model_);
+  ASSERT_EQ(Say(session_, KVC_ROLE_SYSTEM, "be kind"), KVC_OK) << kvc_last_error();
+  hand.Read(kBos + Text("S:be kind\n"));
+  ExpectSame(session_, hand.session);
+  ASSERT_EQ(Say(session_, KVC_ROLE_USER, "hi", KVC_ANSWER), KVC_OK);
+  hand.Read(kPad + Text("U:hi\nA:"));
+  ExpectSame(session_, hand.session);
+  // The answer is cut off by the caller: its end comes before what is said next.
+  for (kvc_session* s : {session_, hand.session}) ASSERT_EQ(kvc_session_accept(s, 'x'), KVC_OK);
+  ASSERT_EQ(Say(session_, KVC_ROLE_USER, "", KVC_ANSWER), KVC_OK);
+  hand.Read(kEos + (Text("\n") + (kPad + Text("U:\nA:"))));
+  ExpectSame(session_, hand.session);
+  // A turn of the assistant's that the caller remembers.
+  ASSERT_EQ(Say(session_, KVC_ROLE_ASSISTANT, "so"), KVC_OK);
+  hand.Read(kEos + (Text("\nA:so") + (kEos + Text("\n"))));
+  ExpectSame(session_, hand.session);
+}
+
+TEST_F(Conversation, TextIsNeverASpecialToken) {
+  Mark(session_);
+  ByHand hand(model_), other(model_);
+  ASSERT_EQ(Say(session_, KVC_ROLE_USER, "<eos><bos><pad>U:", KVC_ANSWER), KVC_OK);
+  hand.Read(kBos + (kPad + Text("U:<eos><bos><pad>U:\nA:")));
+  ExpectSame(session_, hand.session);
+  // Nor where mark and text would make one together.
+  kvc_session* tricky = new_session(model_, nullptr, 0);
+  ASSERT_EQ(kvc_session_set_turn_marks(tricky, KVC_ROLE_USER, "<e", "s>"), KVC_OK);
+  ASSERT_EQ(Say(tricky, KVC_ROLE_USER, "os>"), KVC_OK);
+  other.Read(kBos + Text("<eos>s>"));
+  ExpectSame(tricky, other.session);
+  kvc_session_close(tricky);
+}
+
+TEST_F(Conversation, AStopTokenThatWasFedIsNotRepeated) {
+  Mark(session_);
+  ByHand hand(model_);
+  ASSERT_EQ(Say(session_, KVC_ROLE_USER, "hi", KVC_ANSWER), KVC_OK);
+  hand.Read(kBos + (kPad + Text("U:hi\nA:")));
+  for (kvc_session* s : {session_, hand.session}) ASSERT_EQ(kvc_session_accept(s, kEos[0]), KVC_OK);
+  ASSERT_EQ(Say(session_, KVC_ROLE_USER, "and"), KVC_OK) << kvc_last_error();
+  hand.Read(Text("\n") + (kPad + Text("U:and\n")));
+  ExpectSame(session_, hand.session);
+}
+
+TEST_F(Conversation, AStopTokenThatStepChoseIsRead) {
+  Mark(session_);
+  ByHand hand(model_);
+  ASSERT_EQ(Say(session_, KVC_ROLE_USER, "hi", KVC_ANSWER), KVC_OK);
+  hand.Read(kBos + (kPad + Text("U:hi\nA:")));
+  for (kvc_session* s : {session_, hand.session}) {
+    const float much = 1000;
+    const int32_t eos = 257;
+    int32_t token = 0;
+    ASSERT_EQ(kvc_session_set_logit_bias(s, &eos, &much, 1), KVC_OK);
+    ASSERT_EQ(kvc_session_step(s, &token), KVC_OK);
+    ASSERT_EQ(token, KVC_TOKEN_NONE);
+  }
+  ASSERT_EQ(Say(session_, KVC_ROLE_USER, "and"), KVC_OK) << kvc_last_error();
+  hand.Read(kEos + (Text("\n") + (kPad + Text("U:and\n"))));
+  ExpectSame(session_, hand.session);
+}
+
+TEST_F(Conversation, ABosInTheMarksIsNotRepeated) {
+  ASSERT_EQ(kvc_session_set_turn_marks(session_, KVC_ROLE_USER, "<bos>U:", nullptr), KVC_OK);
+  ASSERT_EQ(Say(session_, KVC_ROLE_USER, "hi"), KVC_OK);
+  ByHand hand(model_);
+  hand.Read(kBos + Text("U:hi"));
+  ExpectSame(session_, hand.session);
+}
+
+TEST_F(Conversation, GoesOnThroughForkSaveAndMemory) {
+  Mark(session_);
+  ASSERT_EQ(Say(session_, KVC_ROLE_USER, "hi", KVC_ANSWER), KVC_OK);
+  ASSERT_EQ(kvc_session_accept(session_, 'x'), KVC_OK);
+  kvc_session* others[3] = {};
+  ASSERT_EQ(kvc_session_fork(session_, &others[0]), KVC_OK);
+  const std::string path = test_path("talk.kvcs");
+  ASSERT_EQ(kvc_session_save(session_, path.c_str()), KVC_OK);
+  ASSERT_EQ(kvc_session_restore(model_, path.c_str(), &others[1]), KVC_OK) << kvc_last_error();
+  int64_t n = 0;
+  ASSERT_EQ(kvc_session_save_memory(session_, nullptr, 0, &n), KVC_OK);
+  std::vector<uint8_t> bytes(static_cast<size_t>(n));
+  ASSERT_EQ(kvc_session_save_memory(session_, bytes.data(), n, &n), KVC_OK);
+  ASSERT_EQ(kvc_session_restore_memory(model_, bytes.data(), n, &others[2]), KVC_OK) << kvc_last_error();
+  ByHand hand(model_);
+  hand.Read(kBos + (kPad + Text("U:hi\nA:")));
+  ASSERT_EQ(kvc_session_accept(hand.session, 'x'), KVC_OK);
+  hand.Read(kEos + Text("\nS:now\n"));
+  for (kvc_session* s : others) {
+    ASSERT_EQ(Say(s, KVC_ROLE_SYSTEM, "now"), KVC_OK) << kvc_last_error();
+    ExpectSame(s, hand.session);
+    kvc_session_close(s);
+  }
+}
+
+TEST_F(Conversation, QueuedTurnsAreReadByTheBatch) {
+  Mark(session_);
+  ASSERT_EQ(Say(session_, KVC_ROLE_USER, "hi", KVC_ANSWER | KVC_QUEUE), KVC_OK);
+  SIZED(kvc_session_stats, stats);
+  ASSERT_EQ(kvc_session_get_stats(session_, &stats), KVC_OK);
+  EXPECT_EQ(stats.n_slots, 0);
+  EXPECT_EQ(stats.prompt_progress, 0);
+  int32_t token = KVC_TOKEN_READING;
+  while (token == KVC_TOKEN_READING)
+    ASSERT_EQ(kvc_batch_step(&session_, 1, nullptr, &token, nullptr), KVC_OK) << kvc_last_error();
+  kvc_session* alone = new_session(model_, nullptr, 0);
+  Mark(alone);
+  ASSERT_EQ(Say(alone, KVC_ROLE_USER, "hi", KVC_ANSWER), KVC_OK);
+  int32_t expected = 0;
+  ASSERT_EQ(kvc_session_step(alone, &expected), KVC_OK);
+  EXPECT_EQ(token, expected);
+  kvc_session_close(alone);
+}
+
+TEST_F(Conversation, WhatFailsChangesNothing) {
+  Mark(session_);
+  EXPECT_EQ(Say(session_, 3, "x"), KVC_E_INVALID);
+  EXPECT_EQ(Say(session_, -1, "x"), KVC_E_INVALID);
+  EXPECT_EQ(Say(session_, KVC_ROLE_USER, "x", 4), KVC_E_INVALID);
+  EXPECT_EQ(kvc_session_say(session_, KVC_ROLE_USER, nullptr, 3, 0), KVC_E_INVALID);
+  EXPECT_EQ(kvc_session_say(session_, KVC_ROLE_USER, nullptr, -1, 0), KVC_E_INVALID);
+  EXPECT_EQ(kvc_session_say(nullptr, KVC_ROLE_USER, nullptr, 0, 0), KVC_E_INVALID);
+  EXPECT_EQ(kvc_session_set_turn_marks(session_, 7, "a", "b"), KVC_E_INVALID);
+  const std::string huge((64 << 10) + 1, 'x');
+  EXPECT_EQ(kvc_session_set_turn_marks(session_, KVC_ROLE_USER, huge.c_str(), ""), KVC_E_INVALID);
+  ASSERT_EQ(Say(session_, KVC_ROLE_USER, "hi", KVC_ANSWER), KVC_OK);
+  ASSERT_EQ(kvc_session_cancel(session_), KVC_OK);
+  EXPECT_EQ(Say(session_, KVC_ROLE_USER, "lost", KVC_ANSWER), KVC_E_CANCELLED);
+  const std::string long_text(5000, 'y');  // more than the context
+  EXPECT_EQ(Say(session_, KVC_ROLE_USER, long_text), KVC_E_CONTEXT_FULL);
+  ASSERT_EQ(Say(session_, KVC_ROLE_SYSTEM, "s"), KVC_OK);
+  ByHand hand(model_), fresh(model_);  // the answer that was begun is ended now, not by what failed
+  hand.Read(kBos + (kPad + Text("U:hi\nA:")));
+  hand.Read(kEos + Text("\nS:s\n"));
+  ExpectSame(session_, hand.session);
+  ASSERT_EQ(kvc_session_reset(session_), KVC_OK);
+  ASSERT_EQ(Say(session_, KVC_ROLE_SYSTEM, "s"), KVC_OK);
+  fresh.Read(kBos + Text("S:s\n"));
+  ExpectSame(session_, fresh.session);
+}
+
+// A conversation goes on for ever: what is kept stays within the budget, past max_tokens too.
+TEST_F(Conversation, NeverEnds) {
+  kvc_policy* policy = nullptr;
+  ASSERT_EQ(kvc_policy_create("snapkv:budget=32,window=8", &policy), KVC_OK);
+  kvc_session_params params = {sizeof params, 128, KVC_ON_FULL_SLIDE, 0, 0, 0, 0};
+  kvc_session* talk = nullptr;
+  ASSERT_EQ(kvc_session_create(model_, policy, &params, &talk), KVC_OK);
+  Mark(talk);
+  SIZED(kvc_session_stats, stats);
+  for (int turn = 0; turn < 40; ++turn) {
+    ASSERT_EQ(Say(talk, KVC_ROLE_USER, "turn number " + std::to_string(turn), KVC_ANSWER), KVC_OK)
+        << kvc_last_error();
+    ASSERT_EQ(kvc_session_get_stats(talk, &stats), KVC_OK);
+    const int64_t heads = FIXTURE_LAYERS * FIXTURE_KV_HEADS;
+    if (stats.n_prompt > 32) {
+      ASSERT_EQ(stats.n_slots, 32 * heads) << "turn " << turn;
+    }
+    int32_t token = 0;
+    for (int i = 0; i < 6 && token != KVC_TOKEN_NONE; ++i)
+      ASSERT_EQ(kvc_session_step(talk, &token), KVC_OK) << kvc_last_error();
+  }
+  EXPECT_GT(stats.n_prompt, 128 * 4);
+  kvc_session_close(talk);
+  kvc_policy_close(policy);
+}
+
+}  // namespace

@@ -1,0 +1,11 @@
+# What ships for Linux on 64-bit Arm: runs with every C library from glibc 2.28 on.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(KVC_ZIG_TARGET aarch64-linux-gnu.2.28)
+include(${CMAKE_CURRENT_LIST_DIR}/zig.cmake)
+find_program(KVC_QEMU qemu-aarch64 NO_CMAKE_FIND_ROOT_PATH)
+if(KVC_QEMU AND NOT CMAKE_HOST_SYSTEM_PROCESSOR STREQUAL "aarch64")
+  set(CMAKE_CROSSCOMPILING_EMULATOR ${KVC_QEMU} -L /usr/aarch64-linux-gnu)
+endif()
+option(KVC_SMALL "Optimise for size what is no kernel" ON)
+option(KVC_REGEX_JIT "Compile PCRE2's just-in-time compiler, from KVC_THIRD_PARTY" OFF)
