@@ -49,6 +49,7 @@ Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& p
     FlushOutput();  // a reader that is gone, or a full disk, ends the work
   };
   PromptOnce once(model, policy, SessionParams(options.session));
+  once.base()->SetSampling(Sampling(options.session));
   {
     const WatchSession watch(cancel, *once.base());
     once.Start(prompt);

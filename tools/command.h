@@ -37,6 +37,7 @@ Action AddInspect(CLI::App* app);
 Action AddVerify(CLI::App* app);
 Action AddTokenize(CLI::App* app);
 Action AddRun(CLI::App* app);
+Action AddChat(CLI::App* app);
 Action AddKept(CLI::App* app);
 Action AddPlan(CLI::App* app);
 Action AddMethods(CLI::App* app);

@@ -6,6 +6,7 @@
 #include "kvc/kvc_experimental.h"
 #include "tools/command.h"
 #include "tools/output.h"
+#include "tools/watch.h"
 
 namespace kvc::tool {
 
@@ -37,7 +38,10 @@ void PromptOnce::Start(const TokenList& prompt) {
   fork_.reset();
   if (!prompt_.empty()) base_.Reset();
   prompt_ = prompt;
-  base_.Prefill(prompt_);
+  {
+    const Watch watch("reading the prompt", [this] { return base_.Progress(); });
+    base_.Prefill(prompt_);
+  }
   prompt_stats_ = base_.Stats();
   base_used_ = false;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "tools/watch.h"
+
 namespace kvc::tool {
 namespace {
 
@@ -46,7 +48,14 @@ Model::Model(const std::string& path, const std::string& device, int32_t threads
   params.n_threads = threads;
   params.memory_limit = memory_limit;
   kvc_model* model = nullptr;
-  const kvc_status status = kvc_model_open(path.c_str(), device.c_str(), &params, &model);
+  kvc_loader* loader = nullptr;
+  Check(kvc_loader_create(&loader), "cannot open " + path);
+  const std::unique_ptr<kvc_loader, CloseHandle> owner(loader);
+  const Watch watch("opening " + path, [loader] {
+    double share = 1;
+    return kvc_loader_get_progress(loader, &share) == KVC_OK ? share : 1;
+  });
+  const kvc_status status = kvc_loader_open(loader, path.c_str(), device.c_str(), &params, &model);
   const std::string text = kvc_last_error();
   if (status != KVC_OK && text.find(path) != std::string::npos)
     throw StatusFailure(status, text + " (" + kvc_status_name(status) + ")");
@@ -191,6 +200,34 @@ void Session::Accept(int32_t token) {
   Check(kvc_session_accept(handle_.get(), token), "cannot go on with the answer");
 }
 
+void Session::Say(int32_t role, const std::string& text, int32_t flags) {
+  Check(kvc_session_say(handle_.get(), role, reinterpret_cast<const uint8_t*>(text.data()),
+                        CountOf(text.size(), "the message"), flags),
+        "cannot take the message");
+}
+
+void Session::SetSampling(const kvc_sampling& sampling) {
+  Check(kvc_session_set_sampling(handle_.get(), &sampling), "cannot sample like that");
+}
+
+void Session::Compress() { Check(kvc_session_compress(handle_.get()), "cannot compress"); }
+
+int64_t Session::Trim(int32_t budget) {
+  int64_t freed = 0;
+  Check(kvc_session_trim(handle_.get(), budget, &freed), "cannot trim");
+  return freed;
+}
+
+void Session::Save(const std::string& path) const {
+  Check(kvc_session_save(handle_.get(), path.c_str()), "cannot save the conversation");
+}
+
+Session Session::Restore(const Model& model, const std::string& path) {
+  kvc_session* session = nullptr;
+  Check(kvc_session_restore(model.get(), path.c_str(), &session), "cannot load the conversation");
+  return Session(session);
+}
+
 std::string Session::ReadText() {
   uint8_t buffer[4096];
   std::string text;
@@ -224,6 +261,12 @@ kvc_session_stats Session::Stats() const {
   stats.struct_size = sizeof stats;
   Check(kvc_session_get_stats(handle_.get(), &stats), "cannot read the statistics");
   return stats;
+}
+
+double Session::Progress() const {
+  double share = 1;
+  Check(kvc_session_get_progress(handle_.get(), &share), "cannot see how far the prompt is");
+  return share;
 }
 
 std::vector<int32_t> Session::Kept(int32_t layer, int32_t kv_head) const {

@@ -32,11 +32,12 @@ struct CloseHandle {
   void operator()(kvc_model* model) const { kvc_model_close(model); }
   void operator()(kvc_policy* policy) const { kvc_policy_close(policy); }
   void operator()(kvc_session* session) const { kvc_session_close(session); }
+  void operator()(kvc_loader* loader) const { kvc_loader_close(loader); }
 };
 
 class Model {
  public:
-  // threads 0 = all processors; memory_limit in bytes, 0 = none.
+  // threads 0 = all processors; memory_limit in bytes, 0 = none. Shows how far opening is.
   Model(const std::string& path, const std::string& device, int32_t threads, int64_t memory_limit);
   kvc_model* get() const { return handle_.get(); }
   const kvc_model_info& info() const { return info_; }
@@ -79,9 +80,16 @@ class Session {
   void Enqueue(const TokenList& tokens);  // a prompt as of Prefill, which StepBatch reads
   std::optional<int32_t> Step();          // nothing: the answer is complete
   void Accept(int32_t token);             // the answer goes on with this one
+  void Say(int32_t role, const std::string& text, int32_t flags);  // kvc_session_say
+  void SetSampling(const kvc_sampling& sampling);
+  void Compress();
+  int64_t Trim(int32_t budget);  // bytes that were given back
+  void Save(const std::string& path) const;
+  static Session Restore(const Model& model, const std::string& path);
   std::string ReadText();
   void GetLogits(std::vector<float>* logits) const;  // [V]
   kvc_session_stats Stats() const;
+  double Progress() const;  // kvc_session_get_progress; any thread
   std::vector<int32_t> Kept(int32_t layer, int32_t kv_head) const;
   void Reset();
   std::optional<Session> Fork();  // nothing: this library cannot fork

@@ -33,6 +33,8 @@ constexpr Command kCommands[] = {
      "kvc run recall.kvc --prompt-file book.txt --policy cokv:budget=64 --ask \" The code of Ada is\" "
      "--stats",
      AddRun},
+    {"chat", "talk with a model; what is kept of the conversation stays within a budget",
+     "kvc chat model.kvc --policy snapkv:budget=256 --system \"Answer in one sentence.\"", AddChat},
     {"kept", "list the token positions a policy keeps in every head",
      "kvc kept recall.kvc --prompt-file book.txt --policy snapkv:budget=64 --json", AddKept},
     {"plan", "tell the memory a session will take, before taking it",
@@ -132,10 +134,12 @@ int Run(std::vector<std::string> arguments, Signals* signals) {
   const CLI::App* subcommands[std::size(kCommands)] = {};
   for (size_t i = 0; i < std::size(kCommands); ++i) {
     CLI::App* sub = app.add_subcommand(kCommands[i].name, kCommands[i].summary);
-    sub->footer(std::string("Example:\n  ") + kCommands[i].example);
+    sub->footer("");  // not the program's
     sub->get_formatter()->column_width(34);
     subcommands[i] = sub;
     actions[i] = kCommands[i].add(sub);
+    const std::string more = sub->get_footer();  // of the command's own
+    sub->footer((more.empty() ? "" : more + "\n\n") + "Example:\n  " + kCommands[i].example);
     add_verbose(sub);
   }
   ReadCommand(&arguments);

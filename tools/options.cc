@@ -31,12 +31,13 @@ CLI::Validator Whole(int64_t least, int64_t most) {
 CLI::Validator Real(double least, double most) {
   return CLI::Validator(
       [least, most](std::string& text) -> std::string {
-        double value = 0;
-        const char* end = text.data() + text.size();
-        const auto [stop, error] = std::from_chars(text.data(), end, value);
-        if (stop != end || text.empty() || error == std::errc::invalid_argument)
+        char* end = nullptr;
+        const double value =
+            std::strtod(text.c_str(), &end);  // std::from_chars of a double: not in every library
+        if (end != text.c_str() + text.size() || text.empty() || text[0] == '+' ||
+            text.find_first_not_of("0123456789+-.eE") != std::string::npos)
           return "\"" + text + "\" is no number";
-        if (error != std::errc() || !(value >= least && value <= most))
+        if (!(value >= least && value <= most))
           return Format("%s is not in the range %g .. %g", text.c_str(), least, most);
         return "";
       },
@@ -198,6 +199,14 @@ void AddSamplingOptions(CLI::App* app, SessionOptions* options) {
   app->add_option("--top-k", options->top_k, "Sample from so many likeliest tokens; 0 = off")
       ->check(AtLeast(0))
       ->type_name("N");
+  app->add_option("--min-p", options->min_p,
+                  "Sample from tokens of at least this share of the likeliest one's probability; 0 = off")
+      ->check(Real(0, 1))
+      ->type_name("X");
+  app->add_option("--repeat-penalty", options->repeat_penalty,
+                  "Make the newest 64 tokens less likely, about 1.1; 0 = off")
+      ->check(Real(0, 100))
+      ->type_name("X");
   app->add_option("--seed", options->seed, "Of sampling; the same seed gives the same text")
       ->check(Whole(INT64_MIN, INT64_MAX))
       ->type_name("N");
@@ -221,6 +230,18 @@ kvc_session_params SessionParams(const SessionOptions& options) {
   params.temperature = static_cast<float>(options.temperature);
   params.seed = options.seed;
   return params;
+}
+
+kvc_sampling Sampling(const SessionOptions& options) {
+  kvc_sampling sampling;
+  kvc_params_init(&sampling, static_cast<int32_t>(sizeof sampling));
+  sampling.top_k = options.top_k;
+  sampling.top_p = static_cast<float>(options.top_p);
+  sampling.temperature = static_cast<float>(options.temperature);
+  sampling.seed = options.seed;
+  sampling.min_p = static_cast<float>(options.min_p);
+  sampling.repeat_penalty = static_cast<float>(options.repeat_penalty);
+  return sampling;
 }
 
 }  // namespace kvc::tool

@@ -56,12 +56,13 @@ TokenList ReadPrompt(const PromptOptions& options, const Model& model);
 struct SessionOptions {
   int32_t context = 0, top_k = 0;
   std::string on_full = "error";
-  double temperature = 0, top_p = 0;
+  double temperature = 0, top_p = 0, min_p = 0, repeat_penalty = 0;
   int64_t seed = 0;
 };
 void AddContextOptions(CLI::App* app, SessionOptions* options);   // --context --on-full
-void AddSamplingOptions(CLI::App* app, SessionOptions* options);  // --temperature --top-p --top-k --seed
+void AddSamplingOptions(CLI::App* app, SessionOptions* options);  // --temperature --top-p --top-k --min-p ...
 kvc_session_params SessionParams(const SessionOptions& options);
+kvc_sampling Sampling(const SessionOptions& options);
 // Says so when a session of so many tokens goes beyond what the model was trained for.
 void NoteBeyondTraining(const Model& model, int64_t n_tokens);
 

@@ -65,12 +65,19 @@ struct Signals::State {
   std::vector<std::string> outputs;  // this and below: under mutex
   kvc_session* session = nullptr;
   bool cooperates = false;
+  kvc_session* interruptible = nullptr;  // of StopOnInterrupt
+  bool interrupted = false;
   std::thread waiter;
 
   // Takes signals as they come, in a thread of its own: no signal handler, so everything may be called.
   void Wait() {
     for (int number = 0; sigwait(&mask, &number) == 0 && !stop;) {
       const std::lock_guard<std::mutex> lock(mutex);
+      if (number == SIGINT && interruptible != nullptr && !interrupted) {
+        interrupted = true;
+        kvc_session_cancel(interruptible);
+        continue;
+      }
       const int first = received != 0 ? received.load() : number;
       if (received != 0 || !cooperates) {
         for (const std::string& output : outputs) RemoveTemporaryFiles(output);
@@ -134,5 +141,23 @@ void CancelOnSignal::Watch(kvc_session* session) {
 }
 
 bool CancelOnSignal::received() const { return signals_->received() != 0; }
+
+StopOnInterrupt::StopOnInterrupt(Signals* signals, kvc_session* session) : signals_(signals) {
+  const std::lock_guard<std::mutex> lock(signals_->state_->mutex);
+  signals_->state_->interruptible = session;
+  signals_->state_->interrupted = false;
+}
+
+// A request that came too late for a call is for none of the next ones.
+StopOnInterrupt::~StopOnInterrupt() {
+  const std::lock_guard<std::mutex> lock(signals_->state_->mutex);
+  if (signals_->state_->interrupted) kvc_session_clear_cancel(signals_->state_->interruptible);
+  signals_->state_->interruptible = nullptr;
+}
+
+bool StopOnInterrupt::stopped() const {
+  const std::lock_guard<std::mutex> lock(signals_->state_->mutex);
+  return signals_->state_->interrupted;
+}
 
 }  // namespace kvc::tool

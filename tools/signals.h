@@ -25,6 +25,7 @@ class Signals {
 
  private:
   friend class CancelOnSignal;
+  friend class StopOnInterrupt;
   struct State;
   std::unique_ptr<State> state_;
 };
@@ -41,6 +42,20 @@ class CancelOnSignal {
   // The session to cancel; none with nullptr. Must be withdrawn before the session is closed.
   void Watch(kvc_session* session);
   bool received() const;
+
+ private:
+  Signals* signals_;
+};
+
+// While it lives, Ctrl-C stops what the session does, and nothing else: the command goes on. A second one
+// ends the program, as every other signal does. One at a time; the session outlives it.
+class StopOnInterrupt {
+ public:
+  StopOnInterrupt(Signals* signals, kvc_session* session);
+  ~StopOnInterrupt();
+  StopOnInterrupt(const StopOnInterrupt&) = delete;
+  StopOnInterrupt& operator=(const StopOnInterrupt&) = delete;
+  bool stopped() const;
 
  private:
   Signals* signals_;

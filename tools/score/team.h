@@ -18,7 +18,7 @@ using ChunkResults = std::vector<WorkResult>;  // of a chunk, in its order
 class Team {
  public:
   // The processes started together with this one; null: it works alone. Throws UsageError when a launcher
-  // started several and this program was built without MPI.
+  // started several and the module that speaks MPI is not there.
   static std::unique_ptr<Team> Join();
   virtual ~Team() = default;
 
@@ -41,3 +41,7 @@ class Team {
 };
 
 }  // namespace kvc::tool
+
+// What the module kvc-mpi.so has: starts MPI. The team, which the caller deletes, or null when there is one
+// process only; not 0: MPI does not start.
+extern "C" __attribute__((visibility("default"))) int KvcJoinTeam(kvc::tool::Team** out_team);

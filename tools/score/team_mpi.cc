@@ -1,4 +1,5 @@
-// The team over MPI.
+// The team over MPI: the module kvc-mpi.so. It uses nothing of the program that loads it but what stands in
+// headers.
 #include <mpi.h>
 
 #include <chrono>
@@ -19,13 +20,6 @@ constexpr std::chrono::milliseconds kPause{1};
 // Messages are these structs as they lie in memory: all processes run the same program.
 static_assert(std::is_trivially_copyable<WorkKey>::value && std::is_trivially_copyable<WorkResult>::value,
               "sent as bytes");
-
-bool StartedByLauncher() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) {
-    if (std::getenv(name) != nullptr) return true;
-  }
-  return false;
-}
 
 template <typename T>
 void Send(const std::vector<T>& items, int to, int tag) {
@@ -118,16 +112,18 @@ class MpiTeam : public Team {
 };
 
 }  // namespace
+}  // namespace kvc::tool
 
-std::unique_ptr<Team> Team::Join() {
-  if (!StartedByLauncher()) return nullptr;
-  if (MPI_Init(nullptr, nullptr) != MPI_SUCCESS) throw Failure("MPI does not start");
+int KvcJoinTeam(kvc::tool::Team** out_team) {
+  *out_team = nullptr;
+  if (MPI_Init(nullptr, nullptr) != MPI_SUCCESS) return -1;
   int rank = 0, size = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (size > 1) return std::make_unique<MpiTeam>(rank, size);
-  MPI_Finalize();
-  return nullptr;
+  if (size > 1) {
+    *out_team = new kvc::tool::MpiTeam(rank, size);
+  } else {
+    MPI_Finalize();
+  }
+  return 0;
 }
-
-}  // namespace kvc::tool

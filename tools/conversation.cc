@@ -1,0 +1,101 @@
+#include "tools/conversation.h"
+
+#include <algorithm>
+
+#include "tools/output.h"
+#include "tools/watch.h"
+
+namespace kvc::tool {
+namespace {
+
+bool HasTurns(const Json& about) {
+  const auto format = about.find("turn_format");
+  return format != about.end() && std::any_of(format->begin(), format->end(), [](const Json& mark) {
+           return !mark.get<std::string>().empty();
+         });
+}
+
+}  // namespace
+
+Conversation::Conversation(const Model& model, const TableOptions& tables, const std::string& policy,
+                           const SessionOptions& options)
+    : model_(model),
+      tables_(tables),
+      options_(options),
+      has_turns_(HasTurns(model.Describe())),
+      policy_(policy) {
+  session_ = NewSession(policy);
+}
+
+std::unique_ptr<Session> Conversation::NewSession(const std::string& policy) const {
+  auto session = std::make_unique<Session>(model_, MakePolicy(policy, tables_), SessionParams(options_));
+  session->SetSampling(Sampling(options_));
+  return session;
+}
+
+void Conversation::Read(Session* session, const Message& message, bool answer) const {
+  if (has_turns_) return session->Say(message.role, message.text, answer ? KVC_ANSWER : 0);
+  const kvc_session_stats stats = session->Stats();
+  TokenList tokens;
+  if (stats.n_prompt == 0) {
+    tokens = model_.TokenizePrompt(message.text);
+  } else {
+    if (stats.stop_token >= 0) tokens.push_back(stats.stop_token);
+    const TokenList more = model_.Tokenize(message.text, KVC_CONTINUE);
+    tokens.insert(tokens.end(), more.begin(), more.end());
+  }
+  if (!tokens.empty()) session->Prefill(tokens);  // an empty line lets the model speak on
+}
+
+Conversation::Answer Conversation::Ask(const std::string& text, int32_t max_tokens, const TextSink& sink,
+                                       Signals* signals) {
+  Answer answer;
+  const Message message{KVC_ROLE_USER, text};
+  const StopOnInterrupt stop(signals, session_->get());
+  try {
+    const Watch watch("reading", [this] { return session_->Progress(); });
+    Read(session_.get(), message, /*answer=*/true);
+  } catch (const StatusFailure& failure) {
+    if (failure.status() != KVC_E_CANCELLED) throw;
+    answer.stopped = true;  // and nothing was said
+    answer.generation.stats = session_->Stats();
+    return answer;
+  }
+  said_.push_back(message);
+  answer.generation = Generate(session_.get(), max_tokens, sink);
+  answer.stopped = stop.stopped();
+  said_.push_back({KVC_ROLE_ASSISTANT, answer.generation.text});
+  return answer;
+}
+
+void Conversation::SetSystem(const std::string& text) {
+  system_ = text;
+  said_.clear();
+  loaded_ = false;
+  session_->Reset();
+  if (!system_.empty()) Read(session_.get(), {KVC_ROLE_SYSTEM, system_}, false);
+}
+
+void Conversation::Forget() { SetSystem(std::string(system_)); }
+
+void Conversation::TellAgain(std::unique_ptr<Session> session) {
+  if (loaded_)
+    throw Failure("what was said before a loaded file is not known: /forget begins anew, then /policy works");
+  if (!system_.empty()) Read(session.get(), {KVC_ROLE_SYSTEM, system_}, false);
+  for (const Message& message : said_) Read(session.get(), message, false);
+  if (session->Stats().n_prompt > 0) session->Compress();
+  session_ = std::move(session);
+}
+
+void Conversation::SetPolicy(const std::string& policy) {
+  TellAgain(NewSession(policy));
+  policy_ = policy;
+}
+
+void Conversation::Load(const std::string& path) {
+  session_ = std::make_unique<Session>(Session::Restore(model_, path));
+  said_.clear();
+  loaded_ = true;
+}
+
+}  // namespace kvc::tool
