@@ -1,0 +1,273 @@
+// A conversation with a model. The rules of threads and of Dispose stand in Kvc.cs.
+using System;
+using System.Collections.Generic;
+using System.Text;
+using System.Threading;
+using System.Threading.Tasks;
+
+namespace Kvc {
+/// <summary>One KV cache, one sampler, one stream of text. For one thread at a time, else Status.Busy. From any thread:
+/// Cancel, ClearCancel, Progress and Dispose. A CancellationToken cancels the call that runs, which then throws
+/// OperationCanceledException and leaves the session as it was.</summary>
+public sealed class Session : IDisposable {
+  /// <summary>Of Step: the answer is complete. Of a Batch: no token.</summary>
+  public const int NoToken = Flat.KVC_TOKEN_NONE;
+
+  internal readonly SessionHandle handle;
+
+  internal Session(SessionHandle handle) { this.handle = handle; }
+
+  /// <summary>Reads a prompt, or more of one (1 token or more), and compresses when the policy asks. A failure leaves
+  /// the session as it was.</summary>
+  public void Prefill(int[] tokens, CancellationToken cancel = default(CancellationToken)) {
+    if (tokens == null) throw new ArgumentNullException("tokens");
+    With(cancel, () => Flat.kvc_session_prefill(handle, tokens, tokens.Length));
+  }
+
+  /// <summary>As Prefill, but keeps everything; Compress then applies the policy.</summary>
+  public void Append(int[] tokens, CancellationToken cancel = default(CancellationToken)) {
+    if (tokens == null) throw new ArgumentNullException("tokens");
+    With(cancel, () => Flat.kvc_session_append(handle, tokens, tokens.Length));
+  }
+
+  /// <summary>Applies the policy to what was appended.</summary>
+  public void Compress() { Flat.kvc_session_compress(handle); }
+
+  /// <summary>Queues a prompt, which steps of a Batch read on, as Prefill (compress) or as Append. Any other call that
+  /// needs it reads the rest first.</summary>
+  public void Enqueue(int[] tokens, bool compress = true) {
+    if (tokens == null) throw new ArgumentNullException("tokens");
+    Flat.kvc_session_enqueue(handle, tokens, tokens.Length, compress ? 1 : 0);
+  }
+
+  /// <summary>One message of a conversation, between the marks that the model file has for its role. The text never
+  /// becomes a special token. Status.Unsupported where the file has no marks and none were set.</summary>
+  public void Say(Role role, string text, SayFlags flags = SayFlags.None,
+                  CancellationToken cancel = default(CancellationToken)) {
+    byte[] bytes = Utf8.Encode(text, "text");
+    With(cancel, () => Flat.kvc_session_say(handle, (int)role, bytes, bytes.Length, (int)flags));
+  }
+
+  /// <summary>What the user says, and then the answer: see Generate. The message is said at once.</summary>
+  public IEnumerable<string> Ask(string text, int maxTokens, CancellationToken cancel = default(CancellationToken)) {
+    Say(Role.User, text, SayFlags.Answer, cancel);
+    return Generate(maxTokens, cancel);
+  }
+
+  /// <summary>Marks for a role other than the file's, before and behind a message; special tokens in them count as
+  /// such. Both null: the file's again.</summary>
+  public void SetTurnMarks(Role role, string prefix, string suffix) {
+    Flat.kvc_session_set_turn_marks(handle, (int)role, Utf8.Name(prefix, "prefix"), Utf8.Name(suffix, "suffix"));
+  }
+
+  /// <summary>Compresses harder, to so many slots of a KV head on average, and keeps that budget. Returns the bytes
+  /// that were freed.</summary>
+  public long Trim(int budget) {
+    Flat.kvc_session_trim(handle, budget, out long freed);
+    return freed;
+  }
+
+  /// <summary>Generates one token: its id, or NoToken when the answer is complete. Status.ContextFull when MaxTokens
+  /// are held and OnFull makes no room.</summary>
+  public int Step() {
+    Flat.kvc_session_step(handle, out int token);
+    return token;
+  }
+
+  /// <summary>The answer goes on with a token of the caller's, as if Step had given it.</summary>
+  public void Accept(int token) { Flat.kvc_session_accept(handle, token); }
+
+  /// <summary>Text since the last call that is complete, perhaps ""; the bytes of a split character wait
+  /// inside.</summary>
+  public string ReadText() {
+    byte[] bytes = new byte[256];
+    StringBuilder all = null;
+    while (true) {
+      Flat.kvc_session_read_text(handle, bytes, bytes.Length, out int n);
+      string part = Utf8.Decode(bytes, n);
+      // A character that did not fit any more has at most four bytes.
+      if (n <= bytes.Length - 4) return all == null ? part : all.Append(part).ToString();
+      all = (all ?? new StringBuilder()).Append(part);
+    }
+  }
+
+  /// <summary>The answer as it comes, in pieces of complete characters, each computed when it is asked for. It ends at
+  /// a stop token or at maxTokens. Leave it where you like: the session stays behind the last piece taken.</summary>
+  public IEnumerable<string> Generate(int maxTokens, CancellationToken cancel = default(CancellationToken)) {
+    int left = maxTokens;
+    for (string piece; (piece = Piece(ref left, cancel)) != null;) yield return piece;
+  }
+
+  /// The next piece, or null at the end.
+  private string Piece(ref int left, CancellationToken cancel) {
+    while (left > 0) {
+      int token = NoToken;
+      With(cancel, () => Flat.kvc_session_step(handle, out token));
+      left = token == NoToken ? 0 : left - 1;
+      string text = ReadText();
+      if (text.Length > 0) return text;
+    }
+    return null;
+  }
+
+#if NETSTANDARD2_1_OR_GREATER || NETSTANDARD2_1 || NETCOREAPP3_0_OR_GREATER || KVC_ASYNC_STREAMS
+  /// <summary>As Generate, each step on a thread of the pool: await foreach over it. The token of WithCancellation
+  /// counts as well.</summary>
+  public IAsyncEnumerable<string> GenerateAsync(int maxTokens, CancellationToken cancel = default(CancellationToken)) {
+    return new AsyncPieces { session = this, left = maxTokens, cancel = cancel };
+  }
+
+  private sealed class AsyncPieces : IAsyncEnumerable<string>, IAsyncEnumerator<string> {
+    internal Session session;
+    internal int left;
+    internal CancellationToken cancel;
+    private CancellationTokenSource both;
+
+    public string Current { get; private set; }
+
+    public IAsyncEnumerator<string> GetAsyncEnumerator(CancellationToken token) {
+      AsyncPieces made = new AsyncPieces { session = session, left = left, cancel = cancel };
+      if (token.CanBeCanceled) {
+        made.both = CancellationTokenSource.CreateLinkedTokenSource(cancel, token);
+        made.cancel = made.both.Token;
+      }
+      return made;
+    }
+
+    public ValueTask<bool> MoveNextAsync() {
+      return new ValueTask<bool>(Task.Run(() => (Current = session.Piece(ref left, cancel)) != null));
+    }
+
+    public ValueTask DisposeAsync() {
+      both?.Dispose();
+      return default(ValueTask);
+    }
+  }
+#endif
+
+  /// <summary>How the following steps choose. null: greedy.</summary>
+  public void SetSampling(Sampling sampling) {
+    using (kvc_sampling raw = (sampling ?? new Sampling()).Raw()) Flat.kvc_session_set_sampling(handle, raw);
+  }
+
+  /// <summary>Added to the logits of these tokens before a step chooses, instead of what was set before: as many biases
+  /// as tokens, finite or float.NegativeInfinity (never). None: no bias.</summary>
+  public void SetLogitBias(int[] tokens, float[] biases) {
+    if (tokens == null || biases == null) throw new ArgumentNullException(tokens == null ? "tokens" : "biases");
+    if (tokens.Length != biases.Length) {
+      throw new KvcException(Status.Invalid, tokens.Length + " tokens and " + biases.Length + " biases");
+    }
+    Flat.kvc_session_set_logit_bias(handle, tokens, biases, tokens.Length);
+  }
+
+  /// <summary>The only tokens that the following steps may choose, until the next mask: bit t % 32 of word t / 32 is
+  /// token t, (vocabulary + 31) / 32 words; null or none: all.</summary>
+  public void SetTokenMask(int[] mask) {
+    Flat.kvc_session_set_token_mask(handle, mask, mask == null ? 0 : mask.Length);
+  }
+
+  /// <summary>Logits [vocabulary] after the newest token, from which the next step chooses.</summary>
+  public float[] Logits() {
+    Flat.kvc_session_get_logits(handle, null, 0, out int n);
+    float[] logits = new float[n];
+    Flat.kvc_session_get_logits(handle, logits, n, out n);
+    return logits;
+  }
+
+  /// <summary>The same into an array of [vocabulary] or more. Returns how many were written.</summary>
+  public int Logits(float[] into) {
+    if (into == null) throw new ArgumentNullException("into");
+    if (Flat.kvc_session_get_logits(handle, into, into.Length, out int n) != Flat.KVC_OK) {
+      throw new KvcException(Status.BufferTooSmall, "into: " + n + " are needed");
+    }
+    return n;
+  }
+
+  /// <summary>What the session has done and holds.</summary>
+  public SessionStats Stats() {
+    using (kvc_session_stats raw = new kvc_session_stats()) {
+      Flat.kvc_session_get_stats(handle, raw);
+      return new SessionStats(raw);
+    }
+  }
+
+  /// <summary>Share that has been read by the Prefill, Append or Say that runs, 0 to 1; 1 when none runs. From any
+  /// thread.</summary>
+  public double Progress {
+    get {
+      Flat.kvc_session_get_progress(handle, out double share);
+      return share;
+    }
+  }
+
+  /// <summary>Positions that are still cached for one head, ascending.</summary>
+  public int[] Kept(int layer, int kvHead) {
+    Flat.kvc_session_get_kept(handle, layer, kvHead, null, 0, out int n);
+    int[] positions = new int[n];
+    Flat.kvc_session_get_kept(handle, layer, kvHead, positions, n, out n);
+    return positions;
+  }
+
+  /// <summary>Empties the cache; policy and seed stay.</summary>
+  public void Reset() { Flat.kvc_session_reset(handle); }
+
+  /// <summary>The call that runs, or else the next one that computes, throws Status.Cancelled. From any
+  /// thread.</summary>
+  public void Cancel() { Flat.kvc_session_cancel(handle); }
+
+  /// <summary>Withdraws a Cancel that came too late. From any thread.</summary>
+  public void ClearCancel() { Flat.kvc_session_clear_cancel(handle); }
+
+  /// <summary>Another session with the same cache, which is shared until one of them writes.</summary>
+  public Session Fork() {
+    Flat.kvc_session_fork(handle, out SessionHandle made);
+    return new Session(made);
+  }
+
+  /// <summary>Takes the newest tokens back. Status.Unsupported where an older one was evicted since.</summary>
+  public void Rewind(int tokens) { Flat.kvc_session_rewind(handle, tokens); }
+
+  /// <summary>Writes the session to a file, whole or not at all. Model.Restore reads it.</summary>
+  public void Save(string path) { Flat.kvc_session_save(handle, Utf8.Required(path, "path")); }
+
+  /// <summary>The session as bytes, which Model.Restore reads.</summary>
+  public byte[] Save() {
+    Flat.kvc_session_save_memory(handle, null, 0, out long n);
+    if (n > int.MaxValue - 64) {
+      throw new KvcException(Status.Unsupported, n + " bytes are too many for an array; save to a file");
+    }
+    byte[] data = new byte[n];
+    Flat.kvc_session_save_memory(handle, data, n, out n);
+    return data;
+  }
+
+  /// <summary>Cancels what runs, and gives the session back.</summary>
+  public void Dispose() {
+    if (!handle.IsClosed) Quietly(Cancel);
+    handle.Dispose();
+  }
+
+  /// Where another thread may dispose at the same time.
+  internal static void Quietly(Action action) {
+    try {
+      action();
+    } catch (ObjectDisposedException) {
+    }
+  }
+
+  private void With(CancellationToken cancel, Action call) {
+    if (!cancel.CanBeCanceled) {
+      call();
+      return;
+    }
+    cancel.ThrowIfCancellationRequested();
+    try {
+      using (cancel.Register(() => Quietly(Cancel))) call();
+    } catch (KvcException e) when (e.Status == Status.Cancelled && cancel.IsCancellationRequested) {
+      throw new OperationCanceledException(e.Message, e, cancel);
+    }
+    // It may have come behind the last moment, and would stop the next call.
+    if (cancel.IsCancellationRequested) Quietly(ClearCancel);
+  }
+}
+}

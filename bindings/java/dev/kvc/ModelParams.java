@@ -1,0 +1,58 @@
+package dev.kvc;
+
+/** How a model is opened. What is not set is the default. */
+public final class ModelParams {
+  private String device;
+  private int threads;
+  private long memoryLimit;
+
+  /** All defaults. */
+  public ModelParams() {}
+
+  /**
+   * Where the model runs.
+   *
+   * @param device "auto", the default, or a name of {@link Kvc#devices}
+   * @return this
+   */
+  public ModelParams device(String device) {
+    this.device = device;
+    return this;
+  }
+
+  /**
+   * Threads of the processor, the caller's included.
+   *
+   * @param threads how many; 0, the default: as many as there are processors online
+   * @return this
+   */
+  public ModelParams threads(int threads) {
+    this.threads = threads;
+    return this;
+  }
+
+  /**
+   * Past it calls fail with {@link Status#MEMORY}.
+   *
+   * @param bytes of weights, tokenizer, caches and workspace; 0, the default: no limit
+   * @return this
+   */
+  public ModelParams memoryLimit(long bytes) {
+    this.memoryLimit = bytes;
+    return this;
+  }
+
+  interface Call {
+    void on(byte[] device, kvc_model_params params);
+  }
+
+  static void with(ModelParams params, Call call) {
+    try (kvc_model_params raw = new kvc_model_params()) {
+      if (params != null) {
+        raw.setN_threads(params.threads);
+        raw.setMemory_limit(params.memoryLimit);
+      }
+      call.on(params == null ? null : Utf8.name(params.device, "device"), raw);
+    }
+  }
+}

@@ -1,0 +1,124 @@
+package dev.kvc;
+
+import java.lang.ref.PhantomReference;
+import java.lang.ref.ReferenceQueue;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.LongConsumer;
+
+/**
+ * A handle of C and who is using it. It is given back when it is closed, or when the object that owns it is garbage; in
+ * both cases not before the last call on it has returned. This is what java.lang.ref.Cleaner does, which Android has
+ * from version 13 on only.
+ */
+final class Ref extends PhantomReference<Object> {
+  private static final ReferenceQueue<Object> GARBAGE = new ReferenceQueue<>();
+  private static final Set<Ref> ALL = ConcurrentHashMap.newKeySet();
+
+  static {
+    Thread thread = new Thread(Ref::collect, "libkvc collector");
+    thread.setDaemon(true);
+    thread.setContextClassLoader(null);
+    thread.start();
+  }
+
+  private final String what;
+  private final LongConsumer closer;
+  private final LongConsumer canceller;
+  /** Memory that the library reads until this handle is given back, or null. */
+  final Object memory;
+
+  private long handle;
+  private int users;
+  private boolean closed;
+
+  /** canceller, of what takes long, or null: called by a close while the handle is in use. */
+  Ref(Object owner, String what, long handle, LongConsumer closer, LongConsumer canceller, Object memory) {
+    super(owner, GARBAGE);
+    this.what = what;
+    this.handle = handle;
+    this.closer = closer;
+    this.canceller = canceller;
+    this.memory = memory;
+    ALL.add(this);
+  }
+
+  /** The handle, which stays valid until leave(). */
+  synchronized long enter() {
+    if (closed) throw new IllegalStateException("this " + what + " is closed");
+    ++users;
+    return handle;
+  }
+
+  void leave() {
+    long last;
+    synchronized (this) {
+      --users;
+      last = takeLast();
+    }
+    giveBack(last);
+  }
+
+  /** By whoever owns it: a call that runs is cancelled. */
+  void close() {
+    close(true);
+  }
+
+  private void close(boolean cancels) {
+    long last;
+    synchronized (this) {
+      if (cancels && !closed && users > 0 && canceller != null) canceller.accept(handle);
+      closed = true;
+      last = takeLast();
+    }
+    giveBack(last);
+  }
+
+  interface Call<T> {
+    T on(long handle);
+  }
+
+  /** A call with the handle in use. */
+  <T> T get(Call<T> call) {
+    long used = enter();
+    try {
+      return call.on(used);
+    } finally {
+      leave();
+    }
+  }
+
+  void run(LongConsumer call) {
+    long used = enter();
+    try {
+      call.accept(used);
+    } finally {
+      leave();
+    }
+  }
+
+  private long takeLast() {
+    if (!closed || users > 0) return 0;
+    long last = handle;
+    handle = 0;
+    return last;
+  }
+
+  private void giveBack(long last) {
+    if (last == 0) return;
+    closer.accept(last);
+    ALL.remove(this);
+    clear();
+  }
+
+  private static void collect() {
+    while (true) {
+      try {
+        // The owner may be garbage while its last call runs: that call ends as it would have.
+        ((Ref) GARBAGE.remove()).close(false);
+      } catch (InterruptedException e) {
+        // Someone interrupts every thread there is; this one has to stay.
+      }
+    }
+  }
+}

@@ -1,0 +1,233 @@
+"""A session: one KV cache, one sampler, one stream of text."""
+from __future__ import annotations
+
+import array
+import os
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+
+from . import _flat
+from ._model import Model, Path, as_tokens
+from ._native import Handle, InvalidError, Owner, Status, empty, fetch, fetch_bytes, make_error
+
+READING = _flat.KVC_TOKEN_READING
+_ROLES = {"system": _flat.KVC_ROLE_SYSTEM, "user": _flat.KVC_ROLE_USER, "assistant": _flat.KVC_ROLE_ASSISTANT}
+_SHORT = 16  # tokens that are read in about the time of a step: not worth a thread that Ctrl-C can end
+
+
+class Stats(NamedTuple):
+    """What a session did and holds. Bytes of its cache: now, at most so far, and without compression."""
+
+    n_prompt: int
+    n_answer: int
+    n_compactions: int
+    cache_bytes: int
+    cache_bytes_peak: int
+    cache_bytes_full: int
+    workspace_bytes: int
+    weight_bytes: int
+    n_slots: int  # cached entries over all heads
+    n_slots_full: int  # without compression
+    prefill_seconds: float
+    compress_seconds: float  # part of it
+    decode_seconds: float
+    stop_token: int  # that ended the answer, or -1
+    prompt_progress: float  # of a queued prompt; 1 = none waits
+
+
+def _role(role: str) -> int:
+    if role not in _ROLES:
+        raise InvalidError(Status.INVALID, f"a role is one of {', '.join(_ROLES)}, not {role!r}")
+    return int(_ROLES[role])
+
+
+class Session(Owner):
+    """Made by Model.session, Model.restore, Model.restore_memory and fork. For one thread at a time."""
+
+    def __init__(self, model: Model, pointer: Any) -> None:
+        self.model = model
+        self._handle = Handle(self, pointer, _flat.kvc_session_close, _flat.kvc_session_cancel,
+                              _flat.kvc_session_clear_cancel, model._handle.memory)
+        self._text = bytearray(1024)
+
+    def close(self) -> None:
+        """Frees the cache. A call that runs in another thread is ended with ClosedError, and frees it then."""
+        self._handle.close()
+
+    def generate(self, prompt: Any = None, max_tokens: int = 256) -> Iterator[str]:
+        """Reads a prompt, text or ids, and answers with pieces of text, at most max_tokens tokens of it, as they are
+        asked for. A session that has a text goes on behind it; None lets it speak on, or answer what say() said."""
+        if prompt is not None:
+            self.read(prompt)
+        for _ in range(max_tokens):
+            if self.step() is None:
+                return
+            text = self.read_text()
+            if text:
+                yield text
+
+    def read(self, prompt: Any) -> None:
+        """prefill with text or ids. Text begins with BOS where the session is empty and the model wants one; behind an
+        answer that stopped comes the token that stopped it first, so that the model sees its own answer closed."""
+        if isinstance(prompt, (str, bytes)):
+            stats = self.stats
+            tokens = self.model.prompt(prompt) if stats.n_prompt == 0 else self.model.tokenize(prompt, goes_on=True)
+            prompt = list(tokens) if stats.stop_token < 0 else [stats.stop_token, *tokens]
+        self.prefill(prompt)
+
+    def _compute(self, n_tokens: int, function: Any, *arguments: Any) -> Any:
+        call = self._handle.call if n_tokens <= _SHORT else self._handle.call_long
+        return call(function, *arguments)
+
+    def prefill(self, tokens: Any) -> None:
+        """Appends ids and compresses when the policy asks. Any failure leaves the session as it was."""
+        tokens = as_tokens(tokens)
+        self._compute(len(tokens), _flat.kvc_session_prefill, tokens)
+
+    def append(self, tokens: Any) -> None:
+        """prefill that keeps everything; compress then applies the policy."""
+        tokens = as_tokens(tokens)
+        self._compute(len(tokens), _flat.kvc_session_append, tokens)
+
+    def compress(self) -> None:
+        """Applies the policy to what is cached."""
+        self._handle.call_long(_flat.kvc_session_compress)
+
+    def enqueue(self, tokens: Any, compress: bool = True) -> None:
+        """prefill (compress) or append, but read by the calls of batch_step."""
+        self._handle.call(_flat.kvc_session_enqueue, as_tokens(tokens), int(compress))
+
+    def say(self, text: str | bytes, role: str = "user", *, answer: bool = True, queue: bool = False) -> None:
+        """One message of a conversation, between the marks of its role ("system", "user", "assistant"). The text is
+        never read as marks. answer: the steps that follow give the answer. queue: only queued, as by enqueue.
+        UnsupportedError: the model file has no marks, and set_turn_marks gave none."""
+        flags = (_flat.KVC_ANSWER * answer) | (_flat.KVC_QUEUE * queue)
+        self._handle.call_long(_flat.kvc_session_say, _role(role), text, flags)
+
+    def set_turn_marks(self, role: str, prefix: str | None, suffix: str | None) -> None:
+        """Marks of your own for a role; special tokens in them count as such. Both None: the file's again."""
+        self._handle.call(_flat.kvc_session_set_turn_marks, _role(role), prefix, suffix)
+
+    def trim(self, budget: int) -> int:
+        """Compresses to budget slots per KV head on average, and keeps that budget. The bytes that became free."""
+        return int(self._handle.call_long(_flat.kvc_session_trim, budget))
+
+    def step(self) -> int | None:
+        """Generates one token; None when the answer is complete. ContextFullError when max_tokens are held."""
+        token = self._handle.call(_flat.kvc_session_step)
+        return None if token == _flat.KVC_TOKEN_NONE else token
+
+    def accept(self, token: int) -> None:
+        """Goes on with a token of your own choice, as if step had given it."""
+        self._handle.call(_flat.kvc_session_accept, token)
+
+    def read_text(self) -> str:
+        """The text of the steps since the last call, as far as it is whole characters."""
+        text = b""
+        while True:
+            n = self._handle.call(_flat.kvc_session_read_text, self._text)
+            text += self._text[:n]
+            if n <= len(self._text) - 4:  # a longer character would have fitted
+                return text.decode("utf-8", "replace")
+
+    def set_sampling(self, *, temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, min_p: float = 0.0,
+                     repeat_penalty: float = 0.0, repeat_window: int = 0, seed: int = 0) -> None:
+        """How the following steps choose; temperature 0 is greedy, 0 elsewhere is off. top_p, min_p in (0, 1].
+        repeat_penalty to 100 for tokens among the newest repeat_window (to 512, 0 = 64)."""
+        raw = _flat.kvc_sampling()
+        raw.temperature, raw.top_k, raw.top_p, raw.seed = temperature, top_k, top_p, seed
+        raw.min_p, raw.repeat_penalty, raw.repeat_window = min_p, repeat_penalty, repeat_window
+        self._handle.call(_flat.kvc_session_set_sampling, raw)
+
+    def set_logit_bias(self, biases: Mapping[int, float] | None) -> None:
+        """Added to the logits of these tokens before a step chooses; -inf: never. None: none."""
+        pairs = dict(biases or {})
+        self._handle.call(_flat.kvc_session_set_logit_bias, list(pairs.keys()), list(pairs.values()), len(pairs))
+
+    def set_token_mask(self, mask: Any = None) -> None:
+        """The only tokens that steps may choose: bit t % 32 of mask[t // 32], int32. None: all."""
+        self._handle.call(_flat.kvc_session_set_token_mask, () if mask is None else mask)
+
+    def logits(self, out: Any = None) -> Any:
+        """Logits [vocab_size] that the next step chooses from, float32, into out where it is given."""
+        into = empty("f", self.model.info.vocab_size) if out is None else out
+        n = self._handle.call(_flat.kvc_session_get_logits, into)
+        if n > len(into):
+            raise make_error(Status.BUFFER_TOO_SMALL, f"out has {len(into)} elements, logits are {n}")
+        return into
+
+    @property
+    def stats(self) -> Stats:
+        raw = _flat.kvc_session_stats()
+        self._handle.call(_flat.kvc_session_get_stats, raw)
+        return Stats(*(getattr(raw, name) for name in Stats._fields))
+
+    @property
+    def progress(self) -> float:
+        """Share of the running prefill, append or say that has been read; 1 = none runs. Any thread may ask."""
+        return float(self._handle.call(_flat.kvc_session_get_progress))
+
+    def kept(self, layer: int, kv_head: int) -> Any:
+        """Token positions still cached for one head, ascending, int32."""
+        return fetch("i", 0, lambda into: self._handle.call(_flat.kvc_session_get_kept, layer, kv_head, into))
+
+    def reset(self) -> None:
+        """An empty cache; policy and seed stay."""
+        self._handle.call(_flat.kvc_session_reset)
+
+    def cancel(self) -> None:
+        """The running call, or else the next one that computes, raises CancelledError. Any thread may."""
+        self._handle.call(_flat.kvc_session_cancel)
+
+    def clear_cancel(self) -> None:
+        """Withdraws a cancel that came too late."""
+        self._handle.call(_flat.kvc_session_clear_cancel)
+
+    def fork(self) -> Session:
+        """A second session with the same cache, which costs nothing until one of them goes on."""
+        return Session(self.model, self._handle.call(_flat.kvc_session_fork))
+
+    def rewind(self, n_tokens: int) -> None:
+        """Takes the newest tokens back. UnsupportedError: an older one has been dropped since."""
+        self._handle.call(_flat.kvc_session_rewind, n_tokens)
+
+    def save(self, path: Path) -> None:
+        """Writes the session to a file, whole or not at all, for Model.restore."""
+        self._handle.call(_flat.kvc_session_save, os.fsencode(path))
+
+    def save_memory(self) -> bytes:
+        """The same to memory, for Model.restore_memory."""
+        return fetch_bytes(0, lambda into: self._handle.call(_flat.kvc_session_save_memory, into))
+
+
+def _together(sessions: Sequence[Session], prompt_tokens: int, call: Any) -> list[int | Exception]:
+    """Holds every session open for one call and sorts what came of it."""
+    params = _flat.kvc_batch_params()
+    params.prompt_tokens = prompt_tokens
+    tokens, statuses = (array.array("i", bytes(4 * len(sessions) + 4)) for _ in range(2))
+    entered = []
+    try:
+        for session in sessions:
+            session._handle.enter()
+            entered.append(session._handle)
+        call(tuple(handle.pointer for handle in entered), params, tokens, statuses)
+    finally:
+        for handle in entered:
+            handle.leave()
+    return [tokens[i] if statuses[i] == 0 else make_error(statuses[i], _flat.kvc_status_name(statuses[i]))
+            for i in range(len(sessions))]
+
+
+def batch_step(sessions: Sequence[Session], *, prompt_tokens: int = 0) -> list[int | None | Exception]:
+    """A step of each session, all of one model, in one pass over its weights. For each: its token, None when its
+    answer is complete, READING while its queued prompt is read, or the Error of one that cannot go on, which does not
+    stop the others. prompt_tokens: of queued prompts read before the step, 0 = 256."""
+    made = _together(sessions, prompt_tokens, _flat.kvc_batch_step)
+    return [None if token == _flat.KVC_TOKEN_NONE else token for token in made]
+
+
+def batch_logits(sessions: Sequence[Session], logits: Any, *, prompt_tokens: int = 0) -> list[int | None | Exception]:
+    """The same for samplers of your own: fills logits, float32 [sessions, vocab_size], to choose from and accept. For
+    each session: None, READING (its row is not written), or its Error."""
+    made = _together(sessions, prompt_tokens, lambda natives, params, tokens, statuses: _flat.kvc_batch_logits(
+        natives, params, logits, tokens, statuses))
+    return [None if token == _flat.KVC_TOKEN_NONE else token for token in made]

@@ -1,0 +1,76 @@
+// What concerns the whole process: its end, its native library, its memory.
+using System;
+using System.Threading;
+using Kvc;
+
+static class ProcessTest {
+  /// The process ends with everything open: a model, sessions, one that is generating on another thread, and garbage.
+  internal static void Shutdown() {
+    Model model = Model.Open(Checks.Recall);
+    for (int i = 0; i < 20; ++i) model.NewSession().Prefill(new[] { 1, 2, 3 });
+    Session open = Checks.StoryOf(model);
+    Thread generator = new Thread(() => {
+      Session session = model.NewSession(null, new SessionParams { OnFull = OnFull.Slide });
+      session.Prefill(new[] { 1, 2, 3 });
+      while (true) session.Accept(Math.Max(session.Step(), 0));
+    });
+    generator.IsBackground = true;
+    generator.Start();
+    GC.Collect();
+    Thread.Sleep(200);
+    Checks.Check(generator.IsAlive, "it is generating");
+    Console.WriteLine("ending");
+    GC.KeepAlive(open);
+  }
+
+  /// Says what the first call comes to: the test around it gives it libraries that are missing, foreign or too old.
+  internal static void LibraryMessage() {
+    for (int i = 0; i < 2; ++i) {
+      try {
+        Console.WriteLine("version " + Library.Version);
+      } catch (DllNotFoundException e) {
+        Console.WriteLine(e.Message);
+      }
+    }
+    try {
+      new Policy("full").Dispose();
+      Model.Open("");
+    } catch (Exception e) {
+      Console.WriteLine(e.GetType().Name);
+    }
+  }
+
+  /// 10,000 sessions opened, fed, stepped and closed, and 200 models: the memory of the process stays where it was.
+  internal static void Endurance() {
+    const int sessions = 10000, models = 200;
+    using (Model model = Model.Open(Environment.GetEnvironmentVariable("KVC_STORIES")))
+    using (Policy policy = new Policy("snapkv:budget=16,window=4")) {
+      int[] tokens = model.Tokenize("Once upon a time there was a little dog", TokenizeFlags.AddBos);
+      Action<int> cycle = n => {
+        for (int i = 0; i < n; ++i) {
+          using (Session session = model.NewSession(policy)) {
+            session.Prefill(tokens);
+            session.Step();
+            session.ReadText();
+          }
+        }
+      };
+      Action<int> open = n => {
+        for (int i = 0; i < n; ++i) Model.Open(Checks.Recall).Dispose();
+      };
+      // What the runtime compiles and the allocator keeps has come by then.
+      cycle(sessions / 5);
+      open(models / 5);
+      GC.Collect();
+      long early = Checks.ResidentBytes();
+      cycle(sessions * 4 / 5);
+      open(models * 4 / 5);
+      GC.Collect();
+      long grown = Checks.ResidentBytes() - early;
+      Console.WriteLine("grown by " + (grown >> 10) + " KiB in " + sessions * 4 / 5 + " sessions and " + models * 4 / 5
+          + " models");
+      // A leak of 1 KiB a session, or of 50 KiB a model, is more than that.
+      Checks.Check(grown < 8 << 20, "grown by " + (grown >> 10) + " KiB");
+    }
+  }
+}

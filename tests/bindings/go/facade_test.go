@@ -1,0 +1,336 @@
+package tests
+
+import (
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+
+	"kvc.dev/kvc"
+	"kvc.dev/kvc/internal/flat"
+)
+
+// The constants are written twice: here is who tells when they differ.
+func TestConstants(t *testing.T) {
+	for status, raw := range map[kvc.Status]int{kvc.ErrInvalid: flat.KVC_E_INVALID, kvc.ErrMemory: flat.KVC_E_MEMORY,
+		kvc.ErrIO: flat.KVC_E_IO, kvc.ErrBadModel: flat.KVC_E_BAD_MODEL, kvc.ErrUnsupported: flat.KVC_E_UNSUPPORTED,
+		kvc.ErrNotFound: flat.KVC_E_NOT_FOUND, kvc.ErrBufferTooSmall: flat.KVC_E_BUFFER_TOO_SMALL,
+		kvc.ErrContextFull: flat.KVC_E_CONTEXT_FULL, kvc.ErrCancelled: flat.KVC_E_CANCELLED,
+		kvc.ErrDevice: flat.KVC_E_DEVICE, kvc.ErrBusy: flat.KVC_E_BUSY, kvc.ErrInternal: flat.KVC_E_INTERNAL} {
+		if int(status) != raw {
+			t.Errorf("%v is %d, not %d", status, status, raw)
+		}
+	}
+	for _, pair := range [][2]int{{int(kvc.AddBOS), flat.KVC_ADD_BOS}, {int(kvc.ParseSpecial), flat.KVC_PARSE_SPECIAL},
+		{int(kvc.Continue), flat.KVC_CONTINUE}, {int(kvc.OnFullEvict), flat.KVC_ON_FULL_EVICT},
+		{int(kvc.OnFullSlide), flat.KVC_ON_FULL_SLIDE}, {int(kvc.RoleSystem), flat.KVC_ROLE_SYSTEM},
+		{int(kvc.RoleUser), flat.KVC_ROLE_USER}, {int(kvc.RoleAssistant), flat.KVC_ROLE_ASSISTANT},
+		{int(kvc.SayAnswer), flat.KVC_ANSWER}, {int(kvc.SayQueue), flat.KVC_QUEUE},
+		{int(kvc.TokenNone), flat.KVC_TOKEN_NONE}, {int(kvc.TokenReading), flat.KVC_TOKEN_READING},
+		{int(kvc.LogError), flat.KVC_LOG_ERROR}} {
+		if pair[0] != pair[1] {
+			t.Errorf("%d and %d", pair[0], pair[1])
+		}
+	}
+}
+
+func TestLibrary(t *testing.T) {
+	if !regexp.MustCompile(`^\d+\.\d+\.\d+$`).MatchString(kvc.Version()) || kvc.SchemaVersion() < 1 {
+		t.Error(kvc.Version(), kvc.SchemaVersion())
+	}
+	devices, err := kvc.Devices()
+	must(t, err)
+	if len(devices) == 0 || !strings.Contains(devices[0], `"cpu"`) {
+		t.Error(devices)
+	}
+	rate, err := kvc.MeasureDevice(0)
+	must(t, err)
+	if rate < 1e6 {
+		t.Error(rate)
+	}
+	for i, name := range kvc.Methods() {
+		text, err := kvc.DescribeMethod(int32(i))
+		must(t, err)
+		if !strings.Contains(text, `"`+name+`"`) {
+			t.Error(name, text)
+		}
+	}
+	_, err = kvc.DescribeMethod(9999)
+	wants(t, kvc.ErrNotFound, err)
+}
+
+func TestModel(t *testing.T) {
+	info, err := model.Info()
+	must(t, err)
+	if info.Layers != 6 || info.KVHeads != 4 || info.VocabSize != 2048 || info.WeightBytes < 1e7 {
+		t.Error(info)
+	}
+	text, err := model.Describe()
+	must(t, err)
+	scores, err := model.HeadScores(0)
+	must(t, err)
+	if !strings.Contains(text, "tokenizer") || len(scores) != 24 {
+		t.Error(len(text), len(scores))
+	}
+	ids := tokens(t, "naïve 🐙")
+	back, err := model.Detokenize(ids)
+	must(t, err)
+	if back != "naïve 🐙" {
+		t.Error(back)
+	}
+}
+
+func TestWaysToOpen(t *testing.T) {
+	path := os.Getenv("KVC_STORIES")
+	data, err := os.ReadFile(path)
+	must(t, err)
+	whole := filepath.Join(t.TempDir(), "in a package 🐙")
+	must(t, os.WriteFile(whole, append(make([]byte, 4096), data...), 0o600))
+	file, err := os.Open(whole)
+	must(t, err)
+	defer file.Close()
+	loader, err := kvc.NewLoader()
+	must(t, err)
+	defer loader.Close()
+	options := &kvc.ModelOptions{Device: "cpu", Threads: 1}
+	var texts []string
+	for _, open := range []func() (*kvc.Model, error){
+		func() (*kvc.Model, error) { return kvc.OpenModel(path, options) },
+		func() (*kvc.Model, error) { return kvc.OpenModelFile(file, 4096, int64(len(data)), options) },
+		func() (*kvc.Model, error) { return kvc.OpenModelMemory(data, options) },
+		func() (*kvc.Model, error) { return kvc.OpenModelMemory(append([]byte{0}, data...)[1:], options) },
+		func() (*kvc.Model, error) { return loader.Open(ctx, path, options) },
+		func() (*kvc.Model, error) { return loader.OpenFile(ctx, file, 4096, 0, options) },
+	} {
+		m, err := open()
+		must(t, err)
+		s, err := m.NewSession(nil, nil)
+		must(t, err)
+		runtime.GC() // nothing that the library reads may go
+		texts = append(texts, all(t, s.Generate(ctx, "Once upon a time", 20)))
+		m.Close()
+		s.Close()
+	}
+	for _, text := range texts {
+		if text != texts[0] || text == "" {
+			t.Errorf("%q and %q", text, texts[0])
+		}
+	}
+	_, err = kvc.OpenModel(path, &kvc.ModelOptions{MemoryLimit: 1})
+	wants(t, kvc.ErrMemory, err)
+	_, err = kvc.OpenModel(path, &kvc.ModelOptions{Device: "abacus"})
+	wants(t, kvc.ErrInvalid, err)
+}
+
+func TestPolicy(t *testing.T) {
+	p := policy(t, "cokv:budget=64")
+	text, err := p.Describe()
+	must(t, err)
+	if !strings.HasPrefix(text, "cokv:budget=64,") {
+		t.Error(text)
+	}
+	scores, err := model.HeadScores(0)
+	must(t, err)
+	must(t, p.SetHeadScores(scores))
+	wants(t, kvc.ErrInvalid, p.SetTable(make([]int32, 24)))
+	table := policy(t, "table")
+	slots := make([]int32, 24)
+	for i := range slots {
+		slots[i] = int32(40 + i)
+	}
+	must(t, table.SetTable(slots))
+	plan, err := model.Plan(table, nil, 200)
+	must(t, err)
+	if !reflect.DeepEqual(plan.Slots, slots) || plan.PromptTokens != 200 || plan.CacheBytesEnd >= plan.CacheBytesFull {
+		t.Error(plan)
+	}
+	_, err = kvc.NewPolicy("cokv:budgett=3")
+	var failed *kvc.Error
+	if !errors.As(err, &failed) || failed.Status != kvc.ErrInvalid || !strings.Contains(failed.Message, "budget") {
+		t.Error(err)
+	}
+}
+
+func TestStream(t *testing.T) {
+	s := session(t, policy(t, "cokv:budget=64"), &kvc.SessionOptions{OnFull: kvc.OnFullSlide})
+	first := all(t, s.Generate(ctx, "Ada lives in Paris. Ada lives in", 12))
+	again := session(t, policy(t, "cokv:budget=64"), nil)
+	must(t, again.Prefill(ctx, tokens(t, "Ada lives in Paris. Ada lives in")))
+	answer(t, again, 12)
+	text, err := again.ReadText()
+	must(t, err)
+	if text != first || first == "" {
+		t.Errorf("%q and %q", first, text)
+	}
+	if second := all(t, s.Generate(ctx, " And then", 4)); second == "" {
+		t.Error("no second answer")
+	}
+	abandoned := s.Generate(ctx, " And", 100)
+	abandoned.Next()
+	if all(t, s.Generate(ctx, "", 3)) == "" {
+		t.Error("nothing behind an answer that was left")
+	}
+}
+
+func TestSampling(t *testing.T) {
+	s := reading(t)
+	info, err := model.Info()
+	must(t, err)
+	logits, err := s.Logits(ctx, make([]float32, info.VocabSize+5))
+	must(t, err)
+	if len(logits) != int(info.VocabSize) {
+		t.Fatal(len(logits))
+	}
+	_, err = s.Logits(ctx, make([]float32, 3))
+	wants(t, kvc.ErrBufferTooSmall, err)
+	best := int32(0)
+	for i := range logits {
+		if logits[i] > logits[best] {
+			best = int32(i)
+		}
+	}
+	fork, err := s.Fork()
+	must(t, err)
+	defer fork.Close()
+	must(t, fork.SetLogitBias(map[int32]float32{best: float32(math.Inf(-1))}))
+	second := answer(t, fork, 1)[0]
+	if second == best {
+		t.Error("the bias forbids it")
+	}
+	must(t, fork.SetLogitBias(nil))
+	mask := make([]int32, (info.VocabSize+31)/32)
+	mask[second/32] = 1 << (second % 32)
+	must(t, fork.SetTokenMask(mask))
+	if got := answer(t, fork, 2); got[0] != second || got[1] != second {
+		t.Error(got, second)
+	}
+	must(t, fork.SetTokenMask(nil))
+	must(t, fork.Accept(ctx, best))
+	var runs [][]int32
+	for i := 0; i < 2; i++ {
+		must(t, s.Reset())
+		must(t, s.SetSampling(&kvc.Sampling{Temperature: 1, TopK: 50, TopP: 0.9, MinP: 0.01, RepeatPenalty: 1.2, Seed: 7}))
+		must(t, s.Prefill(ctx, tokens(t, story)))
+		runs = append(runs, answer(t, s, 8))
+	}
+	if !reflect.DeepEqual(runs[0], runs[1]) {
+		t.Error(runs)
+	}
+	must(t, s.SetSampling(nil))
+	wants(t, kvc.ErrInvalid, s.SetSampling(&kvc.Sampling{TopP: 2}))
+}
+
+func TestConversation(t *testing.T) {
+	s := session(t, policy(t, "snapkv:budget=64,window=8"), &kvc.SessionOptions{OnFull: kvc.OnFullSlide})
+	wants(t, kvc.ErrUnsupported, s.Say(ctx, kvc.RoleUser, "hello", kvc.SayAnswer))
+	must(t, s.SetTurnMarks(kvc.RoleUser, "Q: ", "\n"))
+	must(t, s.SetTurnMarks(kvc.RoleAssistant, "A:", "\n"))
+	must(t, s.Say(ctx, kvc.RoleUser, "Where is 🐙?", kvc.SayAnswer))
+	if all(t, s.Generate(ctx, "", 5)) == "" {
+		t.Error("no answer")
+	}
+	must(t, s.ResetTurnMarks(kvc.RoleUser))
+	must(t, s.ResetTurnMarks(kvc.RoleAssistant))
+	wants(t, kvc.ErrUnsupported, s.Say(ctx, kvc.RoleUser, "hello", kvc.SayAnswer))
+	share, err := s.Progress()
+	must(t, err)
+	if share != 1 {
+		t.Error(share)
+	}
+}
+
+func TestBranches(t *testing.T) {
+	s := session(t, policy(t, "snapkv:budget=64,window=8"), nil)
+	ids := tokens(t, strings.Repeat(story, 10))
+	must(t, s.Append(ctx, ids))
+	must(t, s.Compress(ctx))
+	freed, err := s.Trim(ctx, 16)
+	must(t, err)
+	kept, err := s.Kept(2, 1)
+	must(t, err)
+	stats, err := s.Stats()
+	must(t, err)
+	if freed <= 0 || len(kept) == 0 || stats.Slots != 16*24 || stats.PromptTokens != int32(len(ids)) {
+		t.Error(freed, kept, stats)
+	}
+	path := filepath.Join(t.TempDir(), "Sitzung-ß🐙")
+	must(t, s.Save(path))
+	data, err := s.SaveBytes()
+	must(t, err)
+	onDisk, err := os.ReadFile(path)
+	must(t, err)
+	if !reflect.DeepEqual(data, onDisk) {
+		t.Error("the file and the bytes differ")
+	}
+	fork, err := s.Fork()
+	must(t, err)
+	restored, err := model.Restore(path)
+	must(t, err)
+	copied, err := model.RestoreBytes(data)
+	must(t, err)
+	wanted := answer(t, s, 5)
+	for _, other := range []*kvc.Session{fork, restored, copied} {
+		if got := answer(t, other, 5); !reflect.DeepEqual(got, wanted) {
+			t.Error(got, wanted)
+		}
+		other.Close()
+	}
+	data[len(data)/2] ^= 1
+	_, err = model.RestoreBytes(data)
+	wants(t, kvc.ErrBadModel, err)
+	full := reading(t)
+	before := answer(t, full, 3)
+	must(t, full.Rewind(3))
+	must(t, full.Accept(ctx, before[0]))
+	if got := answer(t, full, 2); !reflect.DeepEqual(got, before[1:]) {
+		t.Error(got, before)
+	}
+}
+
+func TestBatch(t *testing.T) {
+	one, two, three := reading(t), reading(t), session(t, nil, nil)
+	wanted := answer(t, reading(t), 3)
+	must(t, three.Enqueue(tokens(t, strings.Repeat(story, 20)), true))
+	sessions := []*kvc.Session{one, two, three}
+	ids, errs := make([]int32, 3), make([]error, 3)
+	must(t, kvc.BatchStep(sessions, &kvc.BatchOptions{PromptTokens: 16}, ids, errs))
+	if ids[0] != wanted[0] || ids[1] != wanted[0] || ids[2] != kvc.TokenReading || errs[2] != nil {
+		t.Error(ids, errs, wanted)
+	}
+	must(t, one.Cancel())
+	must(t, kvc.BatchStep([]*kvc.Session{one, two}, nil, ids, errs))
+	wants(t, kvc.ErrCancelled, errs[0])
+	if ids[1] != wanted[1] || errs[1] != nil {
+		t.Error(ids, errs)
+	}
+	logits := make([]float32, 2*2048)
+	must(t, kvc.BatchLogits([]*kvc.Session{one, two}, nil, logits, ids, nil))
+	if logits[0] == 0 && logits[1] == 0 || ids[0] != kvc.TokenNone {
+		t.Error(logits[:2], ids)
+	}
+	wants(t, kvc.ErrBusy, kvc.BatchStep([]*kvc.Session{one, one}, nil, ids, errs))
+	wants(t, kvc.ErrInvalid, kvc.BatchStep(sessions, nil, ids[:2], nil))
+	wants(t, kvc.ErrInvalid, kvc.BatchStep(nil, nil, nil, nil))
+	wants(t, kvc.ErrClosed, kvc.BatchStep([]*kvc.Session{one, nil}, nil, ids, nil))
+	answer(t, one, 1) // nothing of what failed holds it
+}
+
+func TestLog(t *testing.T) {
+	kvc.StartLog(kvc.LogInfo)
+	m, err := kvc.OpenModel(os.Getenv("KVC_STORIES"), nil)
+	must(t, err)
+	m.Close()
+	kvc.StopLog()
+	level, line, ok := kvc.PollLog()
+	if !ok || level != kvc.LogInfo || !strings.HasPrefix(line, "opened") {
+		t.Error(level, line, ok)
+	}
+	for ok {
+		_, _, ok = kvc.PollLog()
+	}
+}

@@ -1,0 +1,266 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"math"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"kvc.dev/kvc"
+)
+
+// What no program should do ends in an error that says so.
+func TestClosed(t *testing.T) {
+	s, err := model.NewSession(nil, nil)
+	must(t, err)
+	m, err := kvc.OpenModel(os.Getenv("KVC_STORIES"), nil)
+	must(t, err)
+	p, l := policy(t, "full"), &kvc.Loader{}
+	for i := 0; i < 2; i++ { // and twice
+		must(t, s.Close())
+		must(t, m.Close())
+		must(t, p.Close())
+		must(t, l.Close())
+	}
+	closedSessions := []*kvc.Session{s, nil, {}}
+	for _, s := range closedSessions {
+		_, stepErr := s.Step(ctx)
+		_, textErr := s.ReadText()
+		_, statsErr := s.Stats()
+		_, forkErr := s.Fork()
+		_, keptErr := s.Kept(0, 0)
+		_, bytesErr := s.SaveBytes()
+		_, logitsErr := s.Logits(ctx, make([]float32, 2048))
+		_, trimErr := s.Trim(ctx, 8)
+		_, progressErr := s.Progress()
+		stream := s.Generate(ctx, "text", 3)
+		if stream.Next() {
+			t.Error("text of a closed session")
+		}
+		for i, err := range []error{stepErr, textErr, statsErr, forkErr, keptErr, bytesErr, logitsErr, trimErr, progressErr,
+			stream.Err(), s.Prefill(ctx, []int32{1}), s.Append(ctx, []int32{1}), s.Compress(ctx), s.Enqueue([]int32{1}, true),
+			s.Say(ctx, kvc.RoleUser, "", 0), s.SetTurnMarks(kvc.RoleUser, "", ""), s.ResetTurnMarks(kvc.RoleUser),
+			s.Accept(ctx, 1), s.SetSampling(nil), s.SetLogitBias(nil), s.SetTokenMask(nil), s.Reset(), s.Cancel(),
+			s.ClearCancel(), s.Rewind(1), s.Save("x"), s.Read(ctx, "text")} {
+			if !errors.Is(err, kvc.ErrClosed) {
+				t.Errorf("call %d: %v", i, err)
+			}
+		}
+	}
+	for _, m := range []*kvc.Model{m, nil, {}} {
+		_, infoErr := m.Info()
+		_, textErr := m.Tokenize("a", 0)
+		_, backErr := m.Detokenize([]int32{1})
+		_, sessionErr := m.NewSession(nil, nil)
+		_, restoreErr := m.Restore("x")
+		_, planErr := m.Plan(nil, nil, 3)
+		for i, err := range []error{infoErr, textErr, backErr, sessionErr, restoreErr, planErr} {
+			if !errors.Is(err, kvc.ErrClosed) {
+				t.Errorf("call %d: %v", i, err)
+			}
+		}
+	}
+	_, err = model.NewSession(p, nil)
+	wants(t, kvc.ErrClosed, err)
+	_, err = l.Open(ctx, "x", nil)
+	wants(t, kvc.ErrClosed, err)
+	wants(t, kvc.ErrClosed, l.Cancel())
+}
+
+func TestBadArguments(t *testing.T) {
+	s := reading(t)
+	_, openErr := kvc.OpenModel("a\x00b", nil)
+	_, specErr := kvc.NewPolicy("full\x00")
+	_, idErr := model.Detokenize([]int32{1, math.MaxInt32})
+	_, flagErr := model.Tokenize("a", 64)
+	_, planErr := model.Plan(nil, nil, 0)
+	_, fullErr := model.NewSession(nil, &kvc.SessionOptions{OnFull: 9})
+	_, emptyErr := kvc.OpenModelMemory(nil, nil)
+	_, noneErr := model.RestoreBytes(nil)
+	for i, err := range []error{openErr, specErr, idErr, flagErr, planErr, fullErr, s.Prefill(ctx, nil),
+		s.Prefill(ctx, []int32{}), s.Append(ctx, []int32{-1}), s.Save("a\x00b"), s.SetTurnMarks(kvc.RoleUser, "\x00", ""),
+		s.SetTurnMarks(77, "", ""), s.Accept(ctx, -1), s.Rewind(-1), s.SetTokenMask(make([]int32, 3)),
+		s.SetLogitBias(map[int32]float32{1: float32(math.NaN())})} {
+		if !errors.Is(err, kvc.ErrInvalid) {
+			t.Errorf("call %d: %v", i, err)
+		}
+	}
+	for i, err := range []error{emptyErr, noneErr} {
+		var failed *kvc.Error
+		if !errors.As(err, &failed) || failed.Message == "" {
+			t.Errorf("empty %d: %v", i, err)
+		}
+	}
+	empty, err := model.Tokenize("", 0)
+	if err != nil || len(empty) != 0 {
+		t.Error(empty, err)
+	}
+	bytes, err := model.Tokenize("a\xff\x00b", 0) // no UTF-8, a NUL: text may be any bytes
+	if err != nil || len(bytes) == 0 {
+		t.Error(bytes, err)
+	}
+	_, err = kvc.OpenModel("no such file", nil)
+	wants(t, kvc.ErrIO, err)
+	answer(t, s, 1)
+}
+
+func TestContext(t *testing.T) {
+	s := reading(t)
+	done, cancel := context.WithCancel(ctx)
+	cancel()
+	err := s.Prefill(done, tokens(t, story))
+	wants(t, context.Canceled, err)
+	wants(t, kvc.ErrCancelled, err)
+	// Ended while it works: the time-out comes in the middle of a prompt that takes longer.
+	long := session(t, nil, &kvc.SessionOptions{OnFull: kvc.OnFullEvict})
+	short, stop := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer stop()
+	err = long.Prefill(short, tokens(t, strings.Repeat(story, 400)))
+	wants(t, context.DeadlineExceeded, err)
+	wants(t, kvc.ErrCancelled, err)
+	must(t, long.Prefill(ctx, tokens(t, story))) // as if nothing had been
+	// Ended between two steps: the next stream goes on.
+	streaming, end := context.WithCancel(ctx)
+	stream := s.Generate(streaming, "", 50)
+	stream.Next()
+	end()
+	if stream.Next() {
+		t.Error("text behind the end")
+	}
+	wants(t, context.Canceled, stream.Err())
+	answer(t, s, 1)
+	// Cancel is asked for and stays asked for, until it is answered or withdrawn.
+	must(t, s.Cancel())
+	_, err = s.Step(ctx)
+	wants(t, kvc.ErrCancelled, err)
+	must(t, s.Cancel())
+	must(t, s.ClearCancel())
+	answer(t, s, 1)
+	loader, err := kvc.NewLoader()
+	must(t, err)
+	defer loader.Close()
+	_, err = loader.Open(done, os.Getenv("KVC_STORIES"), nil)
+	wants(t, context.Canceled, err)
+	must(t, loader.Cancel())
+	_, err = loader.Open(ctx, os.Getenv("KVC_STORIES"), nil)
+	wants(t, kvc.ErrCancelled, err)
+}
+
+// Close from another goroutine, while one generates and others ask.
+func TestCloseWhileUsed(t *testing.T) {
+	for round := 0; round < 20; round++ {
+		s, err := model.NewSession(nil, &kvc.SessionOptions{OnFull: kvc.OnFullEvict})
+		must(t, err)
+		var users sync.WaitGroup
+		begun := make(chan struct{}, 3)
+		use := func(call func() error) {
+			users.Add(1)
+			go func() {
+				defer users.Done()
+				for first := true; ; first = false {
+					err := call()
+					if errors.Is(err, kvc.ErrClosed) {
+						return
+					}
+					if err != nil && !errors.Is(err, kvc.ErrBusy) && !errors.Is(err, kvc.ErrInvalid) {
+						t.Error(err)
+					}
+					if first {
+						begun <- struct{}{}
+					}
+				}
+			}()
+		}
+		use(func() error { return s.Prefill(ctx, tokens(t, story)) })
+		use(func() error { _, err := s.Step(ctx); return err })
+		use(func() error { _, err := s.Progress(); return err })
+		for i := 0; i < 3; i++ {
+			<-begun
+		}
+		must(t, s.Close())
+		users.Wait()
+	}
+}
+
+func TestBusy(t *testing.T) {
+	s := session(t, nil, &kvc.SessionOptions{OnFull: kvc.OnFullEvict})
+	ids := tokens(t, strings.Repeat(story, 60))
+	read := make(chan error)
+	go func() {
+		for {
+			if err := s.Prefill(ctx, ids); !errors.Is(err, kvc.ErrBusy) { // which it is while this test asks
+				read <- err
+				return
+			}
+		}
+	}()
+	busy := 0
+	for {
+		_, err := s.Stats()
+		if errors.Is(err, kvc.ErrBusy) {
+			busy++
+		}
+		select {
+		case err := <-read:
+			must(t, err)
+			if busy == 0 {
+				t.Error("the session was never busy")
+			}
+			return
+		default:
+		}
+	}
+}
+
+// Goroutines move between threads; each error has the text of its own call.
+func TestErrorsOfGoroutines(t *testing.T) {
+	var all sync.WaitGroup
+	for _, name := range []string{"alpha", "beta", "gamma", "delta"} {
+		all.Add(1)
+		go func(name string) {
+			defer all.Done()
+			for i := 0; i < 500; i++ {
+				if _, err := kvc.NewPolicy(name); err == nil || !strings.Contains(err.Error(), name) {
+					t.Errorf("%s: %v", name, err)
+				}
+				runtime.Gosched()
+			}
+		}(name)
+	}
+	all.Wait()
+}
+
+// What nobody closes the collector does, sessions before or behind their model.
+func TestNeverClosed(t *testing.T) {
+	for i := 0; i < 50; i++ {
+		m, err := kvc.OpenModel(os.Getenv("KVC_STORIES"), nil)
+		must(t, err)
+		s, err := m.NewSession(nil, nil)
+		must(t, err)
+		if i%2 == 0 {
+			m.Close()
+		}
+		must(t, s.Prefill(ctx, []int32{1, 2, 3}))
+		_, err = s.Step(ctx)
+		must(t, err)
+	}
+	runtime.GC()
+	runtime.GC()
+}
+
+func TestPanicWhileStreaming(t *testing.T) {
+	s := reading(t)
+	func() {
+		defer func() { _ = recover() }()
+		stream := s.Generate(ctx, "", 20)
+		for stream.Next() {
+			panic("of the program")
+		}
+	}()
+	answer(t, s, 1)
+}

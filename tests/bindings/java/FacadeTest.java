@@ -1,0 +1,363 @@
+import static java.util.Arrays.asList;
+import static java.util.Collections.emptyList;
+
+import dev.kvc.Batch;
+import dev.kvc.Kvc;
+import dev.kvc.Loader;
+import dev.kvc.Model;
+import dev.kvc.ModelInfo;
+import dev.kvc.ModelParams;
+import dev.kvc.Plan;
+import dev.kvc.Policy;
+import dev.kvc.Sampling;
+import dev.kvc.Session;
+import dev.kvc.SessionParams;
+import dev.kvc.SessionStats;
+import dev.kvc.Status;
+import java.io.RandomAccessFile;
+import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.Paths;
+import java.util.Arrays;
+import java.util.Iterator;
+import java.util.stream.Stream;
+
+/** What every method does, on the real model. Misuse is in MisuseTest. */
+public final class FacadeTest {
+  private static Model model;
+  private static Policy policy;
+
+  public static void main(String[] args) throws Exception {
+    model = Model.open(Checks.RECALL, new ModelParams().device("cpu").threads(2).memoryLimit(1L << 30));
+    policy = Policy.of("cokv:budget=64,window=8");
+    Checks.test("library", FacadeTest::library);
+    Checks.test("model", FacadeTest::model);
+    Checks.test("ways to open", FacadeTest::waysToOpen);
+    Checks.test("loader", FacadeTest::loader);
+    Checks.test("policies", FacadeTest::policies);
+    Checks.test("plan", FacadeTest::plan);
+    Checks.test("streams", FacadeTest::streams);
+    Checks.test("prompts", FacadeTest::prompts);
+    Checks.test("samplers", FacadeTest::samplers);
+    Checks.test("conversation", FacadeTest::conversation);
+    Checks.test("branches", FacadeTest::branches);
+    Checks.test("batch", FacadeTest::batch);
+    Checks.test("log", FacadeTest::log);
+    policy.close();
+    model.close();
+    Checks.finish();
+  }
+
+  private static Session story() {
+    Session session = model.newSession(policy);
+    session.prefill(model.tokenize(Checks.STORY, Model.ADD_BOS));
+    return session;
+  }
+
+  private static void library() {
+    Checks.check(Kvc.version().matches("\\d+\\.\\d+\\.\\d+"), Kvc.version());
+    Checks.check(Kvc.schemaVersion() > 0, "schema version");
+    Checks.check(Kvc.methods().contains("cokv"), "methods");
+    Checks.check(Kvc.describeMethod(Kvc.methods().indexOf("cokv")).contains("\"budget\""), "cokv has a budget");
+    Checks.check(Kvc.devices().get(0).contains("\"cpu\""), "devices");
+    Checks.check(Kvc.measureDevice(0) > 1e6, "bytes per second");
+    Checks.equal("IO", Status.IO.cName());
+  }
+
+  private static void model() {
+    ModelInfo info = model.info();
+    Checks.equal("6 8 4 64 2048 1024", info.nLayers + " " + info.nHeads + " " + info.nKvHeads + " " + info.headDim + " "
+        + info.vocabSize + " " + info.maxTokens);
+    Checks.check(info.weightBytes > 10_000_000 && info.nParameters > 5_000_000, "sizes");
+    Checks.check(model.describe().contains("\"tokenizer\""), "describe");
+    Checks.check(info.nHeadScores > 0, "score tables");
+    Checks.check(model.headScores(0).length >= info.nLayers * info.nKvHeads, "scores");
+    String text = "Zo\u00eb \ud83d\ude00\u0000 \u4e2d";
+    int[] tokens = model.tokenize(text, 0);
+    Checks.equal(text, model.detokenize(tokens));
+    Checks.equal(tokens.length + 1, model.tokenize(text, Model.ADD_BOS).length);
+    Checks.equal(0, model.tokenize("", 0).length);
+    Checks.equal("", model.detokenize());
+    StringBuilder longText = new StringBuilder();
+    for (int i = 0; i < 5000; ++i) longText.append("word ");
+    Checks.equal(longText.toString(), model.detokenize(model.tokenize(longText.toString(), 0)));
+  }
+
+  private static String answerOf(Model other) {
+    try (Session session = other.newSession()) {
+      session.prefill(other.tokenize(Checks.STORY, Model.ADD_BOS));
+      return Checks.text(session, 8);
+    }
+  }
+
+  private static void waysToOpen() throws Exception {
+    String wanted = answerOf(model);
+    Path folder = Files.createTempDirectory("kvc \ud83d\ude00 ");
+    Path copy = folder.resolve("Zo\u00eb \u4e2d.kvc");
+    Files.copy(Paths.get(Checks.RECALL), copy);
+    try (Model other = Model.open(copy.toString())) {
+      Checks.equal(wanted, answerOf(other));
+    }
+    // Java does not tell the number of a descriptor; Android does.
+    try (RandomAccessFile file = new RandomAccessFile(copy.toString(), "r")) {
+      int descriptor = -1;
+      for (int fd = 0; fd < 4096 && descriptor < 0; ++fd) {
+        Path link = Paths.get("/proc/self/fd/" + fd);
+        if (Files.isSymbolicLink(link) && Files.readSymbolicLink(link).equals(copy)) descriptor = fd;
+      }
+      try (Model other = Model.open(descriptor, 0, file.length(), null)) {
+        Checks.equal(wanted, answerOf(other));
+      }
+      // What the Android sample has of libkvc; this model was not trained on conversations.
+      try (dev.kvc.sample.Chat chat = new dev.kvc.sample.Chat(descriptor, 0, file.length())) {
+        Checks.failing(Status.UNSUPPORTED, () -> chat.ask("Hello", 8, piece -> { }));
+        Checks.equal("0 KiB of cache instead of 0", chat.memory());
+        chat.stop();
+      }
+    }
+    Session session;
+    try (FileChannel channel = FileChannel.open(copy)) {
+      ByteBuffer mapped = channel.map(FileChannel.MapMode.READ_ONLY, 0, channel.size());
+      try (Model other = Model.open(mapped, null)) {
+        session = other.newSession();
+        session.prefill(other.tokenize(Checks.STORY, Model.ADD_BOS));
+      }
+    }
+    // The session keeps the mapping, which nothing else refers to now.
+    for (int i = 0; i < 5; ++i) System.gc();
+    Checks.equal(wanted, Checks.text(session, 8));
+    session.close();
+    Files.delete(copy);
+    Files.delete(folder);
+  }
+
+  private static void loader() {
+    try (Loader loader = new Loader()) {
+      Checks.equal(1.0, loader.progress());
+      loader.cancel();
+      Checks.failing(Status.CANCELLED, () -> loader.open(Checks.RECALL, null));
+      try (Model other = loader.open(Checks.RECALL, new ModelParams().threads(1))) {
+        Checks.equal(2048, other.info().vocabSize);
+      }
+      Checks.failing(Status.INVALID, () -> loader.open(-1, 0, 0, null));
+    }
+  }
+
+  private static void policies() {
+    String canonical = policy.describe();
+    Checks.check(canonical.startsWith("cokv:budget=64,"), canonical);
+    try (Policy again = Policy.of(canonical); Policy table = Policy.of("table")) {
+      Checks.equal(canonical, again.describe());
+      float[] scores = new float[24];
+      Arrays.fill(scores, 1);
+      again.setHeadScores(scores);
+      int[] slots = new int[24];
+      Arrays.fill(slots, 32);
+      table.setTable(slots);
+      try (Session session = model.newSession(table)) {
+        session.prefill(Checks.longPrompt(model, 200));
+        Checks.equal(32, session.kept(5, 3).length);
+      }
+    }
+    Checks.failing(Status.NOT_FOUND, () -> Policy.of("nothing"));
+    String text = Checks.failing(Status.INVALID, () -> Policy.of("cokv:budgte=3")).getMessage();
+    Checks.check(text.contains("budget"), text);
+  }
+
+  private static void plan() {
+    Plan plan = model.plan(policy, new SessionParams().maxTokens(512), 400);
+    Checks.equal(400, plan.nPrompt);
+    Checks.equal(24, plan.slots.length);
+    Checks.check(plan.cacheBytesEnd < plan.cacheBytesFull && plan.totalBytesPeak > plan.weightBytes, "bytes");
+    Checks.check(model.plan(null, null, 10).slots[0] == 10, "slots without a policy");
+  }
+
+  private static void streams() {
+    String wanted;
+    try (Session session = story()) {
+      StringBuilder all = new StringBuilder();
+      for (int i = 0; i < 12 && session.step() != Session.NO_TOKEN; ++i) all.append(session.readText());
+      wanted = all.toString();
+      Checks.check(wanted.length() > 3, "text");
+    }
+    try (Session session = story()) {
+      Checks.equal(wanted, Checks.text(session, 12));
+    }
+    try (Session session = story()) {
+      String first;
+      try (Stream<String> pieces = session.generate(12)) {
+        first = pieces.iterator().next();
+      }
+      Checks.equal(1, session.stats().nAnswer);
+      Checks.equal(wanted, first + Checks.text(session, 11));
+    }
+    try (Session session = story()) {
+      Iterator<String> pieces = session.generate(2).iterator();
+      StringBuilder all = new StringBuilder();
+      while (pieces.hasNext()) all.append(pieces.next());
+      Checks.check(wanted.startsWith(all.toString()), all.toString());
+      Checks.throwing(java.util.NoSuchElementException.class, pieces::next);
+      Checks.equal(0L, session.generate(0).count());
+    }
+  }
+
+  private static void prompts() {
+    int[] tokens = Checks.longPrompt(model, 300);
+    try (Session one = model.newSession(policy); Session parts = model.newSession(policy)) {
+      one.prefill(tokens);
+      parts.append(Arrays.copyOf(tokens, 100));
+      parts.append(Arrays.copyOfRange(tokens, 100, 300));
+      Checks.equal(300, parts.kept(0, 0).length);
+      parts.compress();
+      Checks.check(Arrays.equals(one.kept(2, 1), parts.kept(2, 1)), "the same is kept of parts");
+      SessionStats stats = one.stats();
+      Checks.equal("300 0 1 -1",
+          stats.nPrompt + " " + stats.nAnswer + " " + stats.nCompactions + " " + stats.stopToken);
+      Checks.check(stats.cacheBytes < stats.cacheBytesFull && stats.nSlots < stats.nSlotsFull, "it is compressed");
+      Checks.check(stats.prefillSeconds > 0 && stats.compressSeconds > 0, "seconds");
+      Checks.check(one.trim(16) > 0, "trim frees");
+      Checks.equal(1.0, one.progress());
+      one.reset();
+      Checks.equal(0, one.stats().nPrompt);
+      one.cancel();
+      Checks.failing(Status.CANCELLED, () -> one.prefill(tokens));
+      one.cancel();
+      one.clearCancel();
+      one.prefill(tokens);
+    }
+    try (Session full = model.newSession(null, new SessionParams().maxTokens(40))) {
+      Checks.failing(Status.CONTEXT_FULL, () -> full.prefill(Arrays.copyOf(tokens, 41)));
+      full.prefill(Arrays.copyOf(tokens, 40));
+      full.step();
+      Checks.failing(Status.CONTEXT_FULL, full::step);
+    }
+    try (Session slide = model.newSession(null,
+        new SessionParams().maxTokens(40).onFull(SessionParams.OnFull.SLIDE))) {
+      slide.prefill(tokens);
+      Checks.check(Checks.text(slide, 60).length() > 0, "goes on");
+      Checks.check(slide.stats().nSlots <= 24 * 41, "and holds no more");
+    }
+  }
+
+  private static void samplers() {
+    Sampling warm = new Sampling().temperature(1).topK(50).topP(0.9f).minP(0.01f).repeatPenalty(1.1f, 32).seed(7);
+    String first;
+    try (Session session = model.newSession(policy, new SessionParams().sampling(warm))) {
+      session.prefill(model.tokenize(Checks.STORY, Model.ADD_BOS));
+      first = Checks.text(session, 16);
+    }
+    try (Session session = story()) {
+      session.setSampling(warm);
+      Checks.equal(first, Checks.text(session, 16));
+    }
+    try (Session session = story()) {
+      float[] logits = session.logits();
+      float[] same = new float[2048];
+      Checks.equal(2048, session.logits(same));
+      Checks.check(Arrays.equals(logits, same), "logits");
+      int best = 0;
+      for (int i = 1; i < logits.length; ++i) best = logits[i] > logits[best] ? i : best;
+      session.setLogitBias(new int[] {best}, new float[] {Float.NEGATIVE_INFINITY});
+      int second;
+      try (Session fork = session.fork()) {
+        second = fork.step();
+      }
+      Checks.check(second != best, "the bias forbids");
+      session.setLogitBias(new int[0], new float[0]);
+      int[] mask = new int[2048 / 32];
+      mask[best / 32] = 1 << best % 32;
+      session.setTokenMask(mask);
+      Checks.equal(best, session.step());
+      session.setTokenMask(null);
+      session.setSampling(null);
+      session.accept(second);
+      Checks.equal(2, session.stats().nAnswer);
+    }
+  }
+
+  private static void conversation() {
+    try (Session session = model.newSession(policy)) {
+      Checks.failing(Status.UNSUPPORTED, () -> session.say(Session.Role.USER, "Hello", Session.ANSWER));
+      session.setTurnMarks(Session.Role.USER, "Q: ", "\n");
+      session.setTurnMarks(Session.Role.ASSISTANT, "A:", "\n");
+      try (Stream<String> answer = session.ask("The code of Ada is 417. What is the code of Ada?", 8)) {
+        Checks.check(answer.mapToInt(String::length).sum() > 0, "an answer");
+      }
+      session.say(Session.Role.USER, "", 0);
+      session.setTurnMarks(Session.Role.USER, null, null);
+    }
+  }
+
+  private static void branches() throws Exception {
+    try (Session session = story()) {
+      byte[] saved = session.save();
+      Path file = Files.createTempFile("kvc", ".session");
+      session.save(file.toString());
+      Checks.check(Arrays.equals(saved, Files.readAllBytes(file)), "file and bytes are the same");
+      String wanted = Checks.text(session, 10);
+      try (Session one = model.restore(saved); Session two = model.restore(file.toString())) {
+        Checks.equal(wanted, Checks.text(one, 10));
+        Checks.equal(wanted, Checks.text(two, 10));
+      }
+      Files.delete(file);
+      saved[saved.length / 2] ^= 1;
+      Checks.failing(Status.BAD_MODEL, () -> model.restore(saved));
+      Checks.failing(Status.IO, () -> model.restore(file.toString()));
+    }
+    try (Session session = model.newSession()) {
+      int[] tokens = model.tokenize(Checks.STORY, Model.ADD_BOS);
+      session.prefill(tokens);
+      try (Session fork = session.fork()) {
+        fork.rewind(3);
+        fork.prefill(Arrays.copyOfRange(tokens, tokens.length - 3, tokens.length));
+        Checks.equal(Checks.text(session, 8), Checks.text(fork, 8));
+      }
+    }
+  }
+
+  private static void batch() {
+    try (Session one = story(); Session two = story(); Session three = model.newSession(policy)) {
+      three.enqueue(Checks.longPrompt(model, 300), true);
+      int[] alone;
+      try (Session fork = one.fork()) {
+        alone = new int[] {fork.step(), fork.step(), fork.step()};
+      }
+      Batch step = Batch.step(asList(one, two, three), 100);
+      Checks.equal(Batch.READING, step.tokens[2]);
+      Checks.equal(asList(Status.OK, Status.OK, Status.OK), asList(step.statuses));
+      Checks.check(step.tokens[0] == alone[0] && step.tokens[1] == alone[0], "each answers as alone");
+      Checks.check(three.stats().promptProgress < 1, "it is being read");
+      float[] logits = new float[2 * 2048];
+      Batch.logits(asList(one, two), 0, logits);
+      int best = 0;
+      for (int i = 1; i < 2048; ++i) best = logits[i] > logits[best] ? i : best;
+      Checks.equal(alone[1], best);
+      Checks.failing(Status.BUFFER_TOO_SMALL, () -> Batch.logits(asList(one, two), 0, new float[2048]));
+      Checks.failing(Status.BUSY, () -> Batch.step(asList(one, one)));
+      Checks.failing(Status.INVALID, () -> Batch.step(emptyList()));
+    }
+  }
+
+  private static void log() throws Exception {
+    Kvc.startLog(Kvc.Level.INFO);
+    Model.open(Checks.RECALL).close();
+    Kvc.LogLine line = Kvc.pollLog();
+    Checks.equal(Kvc.Level.INFO, line.level);
+    Checks.check(line.text.startsWith("opened"), line.toString());
+    while (Kvc.pollLog() != null) { }
+    Path file = Files.createTempFile("kvc", ".session");
+    try (Session session = story()) {
+      for (int i = 0; i < 300; ++i) session.save(file.toString());
+    }
+    Files.delete(file);
+    Checks.check(Kvc.pollLog().text.contains("not fetched in time"), "the oldest went, and that is told");
+    int kept = 0;
+    while (Kvc.pollLog() != null) ++kept;
+    Checks.equal(256, kept);
+    Kvc.stopLog();
+    Model.open(Checks.RECALL).close();
+    Checks.equal(null, Kvc.pollLog());
+  }
+}

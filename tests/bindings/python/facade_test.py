@@ -1,0 +1,291 @@
+#!/usr/bin/env python3
+"""Everything that package kvc can do, once."""
+import array
+import copy
+import logging
+import mmap
+import os
+import tempfile
+import threading
+import unittest
+
+from checks import STORIES, STORY, Case, kvc
+from kvc import _flat, _native
+
+numpy = _native.numpy
+
+
+class Library(unittest.TestCase):
+    def test_library(self):
+        self.assertRegex(kvc.version(), r"^\d+\.\d+\.\d+$")
+        self.assertGreater(kvc.schema_version(), 0)
+        self.assertEqual(kvc.devices()[0]["name"], "cpu")
+        self.assertGreater(kvc.measure_device(0), 1e6)
+        for name in kvc.methods():
+            self.assertEqual(kvc.describe_method(name)["name"], name)
+        with self.assertRaises(kvc.InvalidError):
+            kvc.describe_method("nothing")
+
+    def test_constants(self):
+        for status in kvc.Status:
+            self.assertEqual(getattr(_flat, f"KVC_E_{status.name}"), status)
+            self.assertEqual(_flat.kvc_status_name(int(status)), status.name)
+
+    def test_log(self):
+        kvc.log_poll()
+        kvc.log_start(logging.INFO)
+        kvc.Model(STORIES).close()
+        kvc.log_stop()
+        (level, line), *_ = kvc.log_poll()
+        self.assertEqual(level, logging.INFO)
+        self.assertTrue(line.startswith("opened"), line)
+        self.assertEqual(kvc.log_poll(), [])
+
+
+class Models(Case):
+    def test_info(self):
+        info = self.model.info
+        self.assertEqual((info.n_layers, info.n_kv_heads, info.vocab_size), (6, 4, 2048))
+        self.assertIn("tokenizer", self.model.describe())
+        self.assertEqual(len(self.model.head_scores()), 6 if numpy else 24)
+
+    def test_tokens(self):
+        text = "naïve 🐙"
+        tokens = self.model.tokenize(text, bos=True)
+        self.assertEqual(tokens[0], self.model.info.bos_token)
+        ids = array.array("i", tokens)
+        for same in (tokens, list(tokens), tuple(tokens), ids, memoryview(ids)):
+            self.assertEqual(self.model.detokenize(same), text)
+        if numpy:
+            self.assertEqual(tokens.dtype, numpy.int32)
+            for other in (numpy.int64, numpy.uint16):
+                self.assertEqual(self.model.detokenize(tokens.astype(other)), text)
+            self.assertEqual(self.model.detokenize(numpy.repeat(tokens, 2)[::2]), text)  # no array without gaps
+        self.assertEqual(list(self.model.tokenize(text.encode(), bos=True)), list(tokens))
+
+    def test_ways_to_open(self):
+        with open(STORIES, "rb") as file:
+            data = file.read()
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "in a package 🐙")
+            with open(path, "wb") as file:
+                file.write(bytes(4096) + data)
+            with open(path, "rb") as file, open(STORIES, "rb") as whole, kvc.Loader() as loader:
+                fd, size = file.fileno(), len(data)
+                mapped = mmap.mmap(whole.fileno(), 0, prot=mmap.PROT_READ)
+                models = [kvc.Model(STORIES, "cpu", threads=1), kvc.Model(os.fsencode(STORIES)),
+                          kvc.Model.from_fd(fd, 4096, size), kvc.Model.from_memory(mapped),
+                          kvc.Model.from_memory(data), kvc.Model.from_memory(bytearray(b"." + data)[1:]),
+                          loader.open(STORIES), loader.open_fd(fd, 4096)]
+                self.assertEqual(loader.progress, 1)
+            del data
+            texts = []
+            for model in models:
+                with model, model.session() as session:
+                    texts.append("".join(session.generate("Once upon a time", 20)))
+        self.assertEqual(texts, [texts[0]] * len(models))
+        self.assertTrue(texts[0])
+        mapped.close()  # nobody holds it any more
+
+    def test_memory_stays_until_the_last_session(self):
+        mapped = mmap.mmap(os.open(STORIES, os.O_RDONLY), 0, prot=mmap.PROT_READ)
+        model = kvc.Model.from_memory(mapped)
+        session = model.session()
+        model.close()
+        with self.assertRaises(BufferError):
+            mapped.close()
+        session.prefill([1, 2, 3])
+        self.assertIsInstance(session.step(), int)
+        session.close()
+        mapped.close()
+
+    def test_errors(self):
+        with self.assertRaises(kvc.OutOfMemoryError):
+            kvc.Model(STORIES, memory_limit=1)
+        with self.assertRaises(kvc.FileError) as failed:
+            kvc.Model("no such file 🐙")
+        self.assertIn("no such file 🐙", str(failed.exception))
+        self.assertEqual(failed.exception.status, kvc.Status.IO)
+        with self.assertRaises(kvc.BadModelError):
+            kvc.Model(__file__)
+
+    def test_policies(self):
+        with kvc.Policy("cokv:budget=64") as policy:
+            self.assertTrue(policy.describe().startswith("cokv:budget=64,"))
+            policy.set_head_scores(self.model.head_scores())
+            with self.assertRaises(kvc.InvalidError):
+                policy.set_table([0] * 24)
+        with kvc.Policy("table") as table:
+            slots = [[40 + 4 * layer + head for head in range(4)] for layer in range(6)]
+            table.set_table(slots)
+            plan = self.model.plan(table, 200)
+            planned = plan.slots.tolist() if numpy else list(plan.slots)
+            self.assertEqual(planned, slots if numpy else [slot for row in slots for slot in row])
+            self.assertLess(plan.cache_bytes_end, plan.cache_bytes_full)
+        with self.assertRaisesRegex(kvc.InvalidError, "budget"):
+            kvc.Policy("cokv:budgett=3")
+        with self.assertRaises(LookupError):
+            kvc.Policy("nothing-like-it")
+
+
+class Sessions(Case):
+    def test_text(self):
+        with self.model.session("cokv:budget=64", on_full="slide") as session:
+            pieces = list(session.generate("Ada lives in Paris. Ada lives in", 12))
+            again = self.model.session("cokv:budget=64")
+            again.prefill(self.model.prompt("Ada lives in Paris. Ada lives in"))
+            self.steps(again, 12)
+            self.assertEqual(again.read_text(), "".join(pieces))
+            self.assertTrue("".join(session.generate(" And then", 4)))
+            self.assertTrue("".join(session.generate(None, 3)))
+            self.assertTrue("".join(session.generate(self.model.tokenize(" And", goes_on=True), 3)))
+
+    def test_same_of_every_kind_of_array(self):
+        ids = list(self.model.prompt(STORY))
+        kinds = [ids, tuple(ids), array.array("i", ids), iter(ids)]
+        if numpy:
+            kinds += [numpy.array(ids), numpy.array(ids, numpy.int32)]
+        answers = []
+        for kind in kinds:
+            with self.model.session() as session:
+                session.prefill(kind)
+                answers.append(self.steps(session, 4))
+        self.assertEqual(answers, [answers[0]] * len(kinds))
+
+    def test_logits_in_place(self):
+        session = self.reading()
+        logits = session.logits()
+        for out in (array.array("f", bytes(4 * 2048)), numpy.zeros(2048, numpy.float32) if numpy else None):
+            if out is not None:
+                self.assertIs(session.logits(out), out)
+                self.assertEqual(list(out), list(logits))
+        with self.assertRaises(kvc.BufferTooSmallError):
+            session.logits(array.array("f", bytes(4 * 7)))
+        if numpy:
+            rows = numpy.zeros((2, 2048), numpy.float32)
+            session.logits(rows[1])
+            self.assertEqual(rows[1].tolist(), logits.tolist())
+            self.assertFalse(rows[0].any())
+            for wrong in (numpy.zeros(2048), numpy.zeros(2048, numpy.int32), rows[:, ::2][0]):
+                with self.assertRaises((TypeError, ValueError)):
+                    session.logits(wrong)
+
+    def test_sampling(self):
+        session = self.reading()
+        best = max(range(2048), key=session.logits().__getitem__)
+        with session.fork() as fork:
+            fork.set_logit_bias({best: -float("inf")})
+            second = fork.step()
+            self.assertNotEqual(second, best)
+            fork.set_logit_bias(None)
+            mask = [0] * 64
+            mask[second // 32] = 1 << second % 32
+            fork.set_token_mask([word - (word >> 31 << 32) for word in mask])
+            self.assertEqual(self.steps(fork, 2), [second, second])
+            fork.set_token_mask()
+            fork.accept(best)
+        runs = []
+        for _ in range(2):
+            session.reset()
+            session.set_sampling(temperature=1, top_k=50, top_p=0.9, min_p=0.01, repeat_penalty=1.2, seed=7)
+            session.prefill(self.model.prompt(STORY))
+            runs.append(self.steps(session, 8))
+        self.assertEqual(*runs)
+        with self.assertRaises(kvc.InvalidError):
+            session.set_sampling(top_p=2)
+
+    def test_conversation(self):
+        with self.model.session("snapkv:budget=64,window=8", on_full="slide") as session:
+            with self.assertRaises(kvc.UnsupportedError):
+                session.say("hello")
+            session.set_turn_marks("user", "Q: ", "\n")
+            session.set_turn_marks("assistant", "A:", "\n")
+            session.say("Where is 🐙?")
+            self.assertTrue("".join(session.generate(max_tokens=5)))
+            session.say("And now?", queue=True)
+            self.assertLess(session.stats.prompt_progress, 1)
+            self.assertTrue("".join(session.generate(max_tokens=5)))
+            self.assertEqual(session.progress, 1)
+            for role in ("user", "assistant"):
+                session.set_turn_marks(role, None, None)
+            with self.assertRaises(kvc.UnsupportedError):
+                session.say("hello", answer=False)
+
+    def test_branches(self):
+        with self.model.session("snapkv:budget=64,window=8") as session, tempfile.TemporaryDirectory() as folder:
+            ids = self.model.prompt(STORY * 10)
+            session.append(ids)
+            session.compress()
+            self.assertGreater(session.trim(16), 0)
+            self.assertEqual(session.stats.n_slots, 16 * 24)
+            self.assertEqual(session.stats.n_prompt, len(ids))
+            positions = session.kept(2, 1)
+            self.assertEqual(sorted(positions), list(positions))
+            path = os.path.join(folder, "Sitzung-ß🐙")
+            session.save(path)
+            data = session.save_memory()
+            with open(path, "rb") as file:
+                self.assertEqual(file.read(), data)
+            others = [session.fork(), self.model.restore(path), self.model.restore_memory(data),
+                      self.model.restore_memory(bytearray(data))]
+            wanted = self.steps(session, 5)
+            for other in others:
+                with other:
+                    self.assertEqual(self.steps(other, 5), wanted)
+            damaged = bytearray(data)
+            damaged[len(data) // 2] ^= 1
+            with self.assertRaises(kvc.BadModelError):
+                self.model.restore_memory(damaged)
+        full = self.reading()
+        before = self.steps(full, 3)
+        full.rewind(3)
+        full.accept(before[0])
+        self.assertEqual(self.steps(full, 2), before[1:])
+        with self.assertRaises(TypeError):
+            copy.copy(full)  # one cache has one owner
+
+    def test_batch(self):
+        one, two, three = self.reading(), self.reading(), self.model.session()
+        wanted = self.steps(self.reading(), 3)
+        three.enqueue(self.model.prompt(STORY * 20))
+        self.assertEqual(kvc.batch_step([one, two, three], prompt_tokens=16), [wanted[0], wanted[0], kvc.READING])
+        one.cancel()
+        failed, token = kvc.batch_step([one, two])
+        self.assertIsInstance(failed, kvc.CancelledError)
+        self.assertEqual(token, wanted[1])
+        logits = numpy.zeros((2, 2048), numpy.float32) if numpy else array.array("f", bytes(4 * 2 * 2048))
+        self.assertEqual(kvc.batch_logits([one, two], logits), [None, None])
+        self.assertEqual(list(logits[1] if numpy else logits[2048:]), list(two.logits()))
+        with self.assertRaises(kvc.BusyError):
+            kvc.batch_step([one, one])
+        with self.assertRaises(kvc.Error):
+            kvc.batch_logits([one, two], array.array("f", bytes(8)))
+        with self.assertRaises(kvc.InvalidError):
+            kvc.batch_step([])
+        three.close()
+        with self.assertRaises(kvc.ClosedError):
+            kvc.batch_step([one, three])
+        self.assertIsInstance(one.step(), int)
+
+    def test_the_interpreter_goes_on(self):
+        """Other threads run while the library works."""
+        session = self.model.session(on_full="evict")
+        ids = self.model.prompt(STORY * 40)
+        counted, done = [0], threading.Event()
+
+        def count():
+            while not done.is_set():
+                counted[0] += 1
+
+        counter = threading.Thread(target=count)
+        counter.start()
+        before = counted[0]
+        session._handle.call(_flat.kvc_session_prefill, ids)  # in this thread
+        self.assertGreater(counted[0] - before, 1000)
+        done.set()
+        counter.join()
+
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+"""What no program should do ends in an exception that says so."""
+import array
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+from checks import RECALL, STORIES, STORY, Case, kvc
+from kvc import _flat, _native
+
+
+class Misuse(Case):
+    def closed(self, *calls):
+        for i, call in enumerate(calls):
+            with self.assertRaises(kvc.ClosedError, msg=f"call {i}"):
+                call()
+
+    def test_closed(self):
+        session, model, policy, loader = self.reading(), kvc.Model(STORIES), kvc.Policy("full"), kvc.Loader()
+        for thing in (session, model, policy, loader) * 2:  # and twice
+            thing.close()
+        out = array.array("f", bytes(4 * 2048))
+        self.closed(
+            session.step, session.read_text, session.fork, session.reset, session.compress, session.cancel,
+            session.clear_cancel, session.save_memory, session.set_sampling, session.set_token_mask,
+            lambda: session.stats, lambda: session.progress, lambda: session.prefill([1]), lambda: session.append([1]),
+            lambda: session.enqueue([1]), lambda: session.say("x"), lambda: session.set_turn_marks("user", "", ""),
+            lambda: session.trim(8), lambda: session.accept(1), lambda: session.set_logit_bias({}),
+            lambda: session.logits(out), lambda: session.kept(0, 0), lambda: session.rewind(1),
+            lambda: session.save("x"), lambda: session.read("x"), lambda: next(session.generate("x")),
+            lambda: model.info, model.describe, lambda: model.tokenize("x"), lambda: model.detokenize([1]),
+            model.session, lambda: model.plan(None, 3), lambda: model.restore("x"), model.head_scores,
+            policy.describe, lambda: policy.set_table([1]), lambda: self.model.session(policy),
+            lambda: loader.open(STORIES), lambda: loader.progress, loader.cancel)
+        self.assertTrue(issubclass(kvc.ClosedError, ValueError))
+        self.assertIn("closed", repr(policy))
+
+    def test_none_and_wrong_types(self):
+        session = self.reading()
+        for call in (lambda: kvc.Model(None), lambda: kvc.Policy(3), lambda: session.prefill(None),
+                     lambda: session.prefill("text"), lambda: session.prefill(b"text"), lambda: session.prefill([1.5]),
+                     lambda: session.prefill(["1"]), lambda: self.model.tokenize(None), lambda: self.model.tokenize(3),
+                     lambda: self.model.detokenize(5), lambda: self.model.restore_memory("text"[0:0] or 3),
+                     lambda: session.step(1), lambda: session.kept(None, 0), lambda: session.logits([0.0] * 2048),
+                     lambda: session.logits(bytes(4 * 2048)), lambda: self.model.session(3.5),
+                     lambda: session.accept("1"), lambda: session.set_logit_bias({"a": 1})):
+            with self.assertRaises((TypeError, BufferError)):
+                call()
+        for call in (lambda: kvc.Policy(None), lambda: session.say("x", "nobody"), lambda: session.prefill([]),
+                     lambda: session.prefill(()), lambda: session.append([-1]), lambda: session.accept(-1),
+                     lambda: session.rewind(-1), lambda: session.set_token_mask([1, 2]),
+                     lambda: session.set_logit_bias({1: float("nan")}), lambda: session.kept(99, 0),
+                     lambda: self.model.plan(None, 0), lambda: self.model.session(on_full="x")):
+            with self.assertRaises(kvc.InvalidError):
+                call()
+        for call in (lambda: session.prefill([2**31]), lambda: session.accept(2**40), lambda: session.trim(2**31)):
+            with self.assertRaises(OverflowError):
+                call()
+        self.assertIsInstance(session.step(), int)
+
+    def test_bad_text(self):
+        session = self.reading()
+        for call in (lambda: kvc.Model("a\0b"), lambda: kvc.Policy("full\0"), lambda: session.save(b"a\0b"),
+                     lambda: session.set_turn_marks("user", "\0", "")):
+            with self.assertRaises(ValueError):
+                call()
+        for call in (lambda: self.model.tokenize("\ud800"), lambda: session.say("\udfff"), lambda: kvc.Policy("\ud800"),
+                     lambda: session.set_turn_marks("user", "\ud800", "")):
+            with self.assertRaises(UnicodeEncodeError):
+                call()
+        with self.assertRaises(kvc.FileError):
+            kvc.Model("\udcff")  # a file name of any bytes, as os.listdir gives it
+        self.assertTrue(len(self.model.tokenize(b"a\xff\0b")))  # text may be any bytes
+        self.assertEqual(len(self.model.tokenize("")), 0)
+        self.assertEqual(self.model.detokenize([]), "")
+        for empty in (b"", bytearray()):
+            with self.assertRaises(kvc.Error):
+                kvc.Model.from_memory(empty)
+            with self.assertRaises(kvc.Error):
+                self.model.restore_memory(empty)
+
+    def test_list_that_changes_while_it_is_read(self):
+        tokens = list(range(1, 100))
+
+        class Emptying:
+            def __index__(self):
+                tokens.clear()
+                return 5
+
+        tokens[3] = Emptying()
+        session = self.model.session()
+        session.prefill(tokens)
+        self.assertEqual(session.stats.n_prompt, 99)
+
+    def test_closed_while_used(self):
+        for _ in range(10):
+            session = self.model.session(on_full="evict")
+            ids = self.model.prompt(STORY * 30)
+            begun, ended = threading.Barrier(3), []
+
+            def use(call):
+                begun.wait()
+                try:
+                    while True:
+                        try:
+                            call()
+                        except (kvc.BusyError, kvc.InvalidError):
+                            pass
+                except kvc.ClosedError:
+                    ended.append(call)
+
+            users = [threading.Thread(target=use, args=(call,))
+                     for call in (lambda: session.prefill(ids), session.step)]
+            for user in users:
+                user.start()
+            begun.wait()
+            time.sleep(0.002)
+            session.close()
+            for user in users:
+                user.join()
+            self.assertEqual(len(ended), 2)
+            self.assertIsNone(session._handle.pointer)  # given back
+
+    def test_exceptions_while_streaming(self):
+        session = self.reading()
+        stream = session.generate(max_tokens=50)
+        next(stream)
+        with self.assertRaises(KeyError):
+            stream.throw(KeyError("of the program"))
+        abandoned = session.generate(max_tokens=50)
+        next(abandoned)
+        del abandoned
+        gc.collect()
+        self.assertIsInstance(session.step(), int)
+        late = session.generate(max_tokens=50)
+        next(late)
+        session.close()
+        with self.assertRaises(kvc.ClosedError):
+            next(late)
+
+    def test_errors_belong_to_their_threads(self):
+        wrong = []
+
+        def fail(name):
+            for _ in range(300):
+                try:
+                    kvc.Policy(name)
+                except kvc.NotFoundError as failed:
+                    if name not in failed.message:
+                        wrong.append(failed)
+
+        threads = [threading.Thread(target=fail, args=(name,)) for name in ("alpha", "beta", "gamma", "delta")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(wrong, [])
+
+    def interrupted(self, call, after=0.05):
+        main = threading.main_thread().ident
+        timer = threading.Timer(after, signal.pthread_kill, (main, signal.SIGINT))
+        timer.start()
+        with self.assertRaises(KeyboardInterrupt):
+            call()
+        timer.join()
+
+    def test_keyboard_interrupt(self):
+        session = self.model.session(on_full="evict")
+        ids = self.model.prompt(STORY * 3000)  # minutes, were it read
+        self.interrupted(lambda: session.prefill(ids))
+        self.assertEqual(session.stats.n_prompt, 0)
+        session.prefill(ids[:40])  # as if nothing had been
+        self.interrupted(lambda: list(session.generate(max_tokens=10**9)))
+        self.assertIsInstance(session.step(), int)
+
+    def test_closed_by_a_signal_handler(self):
+        session = self.model.session(on_full="evict")
+        ids = self.model.prompt(STORY * 3000)
+        before = signal.signal(signal.SIGUSR1, lambda *_: session.close())
+        try:
+            timer = threading.Timer(0.05, signal.pthread_kill, (threading.main_thread().ident, signal.SIGUSR1))
+            timer.start()
+            with self.assertRaises(kvc.ClosedError):
+                session.prefill(ids)
+            timer.join()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+    def test_busy(self):
+        session = self.model.session(on_full="evict")
+        reader = threading.Thread(target=lambda: session.prefill(self.model.prompt(STORY * 100)))
+        reader.start()
+        busy = 0
+        while reader.is_alive():
+            if 0 < session.progress < 1:
+                try:
+                    session.stats
+                except kvc.BusyError:
+                    busy += 1
+        reader.join()
+        self.assertGreater(busy, 0)
+
+    def test_never_closed(self):
+        for i in range(50):
+            model = kvc.Model(STORIES)
+            session = model.session()
+            session.prefill([1, 2, 3])
+            if i % 2:
+                model.close()
+            session.step()
+        handle = session._handle
+        del model, session
+        gc.collect()
+        self.assertIsNone(handle.pointer)
+
+    def test_wrong_library(self):
+        with self.assertRaisesRegex(ImportError, r"built for libkvc 0\.1 and has loaded libkvc 0\.2"):
+            _native.check_version(100, 200)
+        _native.check_version(100, 101)
+        self.assertIs(_native._flat, _flat)
+
+
+class Processes(unittest.TestCase):
+    def run_python(self, code, **environment):
+        return subprocess.run([sys.executable, "-c", code], env=dict(os.environ, **environment), capture_output=True,
+                              text=True, check=False, timeout=60)
+
+    def test_end_with_open_sessions(self):
+        for ending in ("", "sys.exit(3)", "raise RuntimeError('of the program')", "threads()"):
+            done = self.run_python(f"""
+import sys, threading, time, kvc
+model = kvc.Model({RECALL!r})
+session = model.session(on_full="evict")
+session.prefill(model.prompt("Once upon a time there was"))
+stream = session.generate(max_tokens=100)
+next(stream)
+def threads():
+    other = model.session(on_full="evict")
+    ids = model.prompt("Once upon a time. " * 20000)
+    threading.Thread(target=lambda: other.prefill(ids), daemon=True).start()
+    while not 0 < other.progress < 1: pass
+{ending}
+""")
+            self.assertEqual(done.returncode, {"": 0, "sys.exit(3)": 3, "threads()": 0}.get(ending, 1), done.stderr)
+            self.assertEqual(done.stderr.count("Traceback"), int("raise" in ending), done.stderr)
+
+    def test_missing_library(self):
+        """The message names what was looked for and where."""
+        source = os.path.dirname(os.path.abspath(kvc.__file__))
+        done = self.run_python(f"""
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("kvc", {os.path.join(source, '__init__.py')!r})
+package = importlib.util.module_from_spec(spec)
+package.__path__ = [{source!r}]
+sys.modules["kvc"] = package
+sys.modules["kvc._flat"] = None
+import kvc._native
+""", LD_LIBRARY_PATH="nowhere")
+        self.assertEqual(done.returncode, 1)
+        for part in ("libkvc.so.0", "_flat", source, "LD_LIBRARY_PATH='nowhere'"):
+            self.assertIn(part, done.stderr)
+
+    def test_fork(self):
+        """A child process goes on with what its parent opened."""
+        done = self.run_python(f"""
+import os, kvc
+model = kvc.Model({RECALL!r})
+session = model.session()
+session.prefill(model.prompt("Once upon a time there was"))
+child = os.fork()
+if child == 0:
+    os._exit(0 if session.step() is not None else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert session.step() is not None
+""")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
