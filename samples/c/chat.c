@@ -1,11 +1,12 @@
 /* A conversation that may go on for ever: chat MODEL.kvc POLICY [TOKENS [CONTEXT]], one turn a line on
- * standard input for example: printf 'Ada lives in Paris. Ada lives in\n And Ada likes\n' | chat recall.kvc
- * snapkv:budget=64,window=8 8
+ * standard input; Ctrl-C stops the answer. For example:
+ * printf 'Ada lives in Paris. Ada lives in\n And Ada likes\n' | chat recall.kvc snapkv:budget=64,window=8 8
  *
- * Every turn goes on behind what was said, so only the first begins a text (KVC_ADD_BOS, then KVC_CONTINUE).
- * A stop token that ended an answer begins the next turn: the model sees its own answer closed. Past CONTEXT
- * tokens old entries leave (KVC_ON_FULL_SLIDE). A model that was trained on turns wants its own marks around
- * each line: the program would write what kvc_model_describe says of them, and add KVC_PARSE_SPECIAL. */
+ * A model that was trained on turns has its marks around each line (kvc_session_say). Another goes on with
+ * the text: only the first line begins one (KVC_ADD_BOS, then KVC_CONTINUE), and a stop token that ended an
+ * answer begins the next line, so the model sees its own answer closed. Past CONTEXT tokens old entries leave
+ * (KVC_ON_FULL_SLIDE). */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,14 @@ static int failed(const char* doing, kvc_status status) {
   return 1;
 }
 
-/* The turn behind everything before. */
+static kvc_session* talking; /* what Ctrl-C stops */
+
+static void stop_answer(int signal_number) {
+  signal(signal_number, stop_answer); /* some systems take a handler away when it is called */
+  kvc_session_cancel(talking);
+}
+
+/* The turn behind everything before, as text. */
 static int listen(kvc_session* session, const kvc_model* model, const char* line) {
   int32_t tokens[LONGEST_LINE + 16], n_tokens = 0;
   kvc_session_stats stats = {.struct_size = sizeof stats};
@@ -36,17 +44,27 @@ static int listen(kvc_session* session, const kvc_model* model, const char* line
   return n_tokens > 0 && failed("process the turn", kvc_session_prefill(session, tokens, n_tokens));
 }
 
+/* The turn of a model that was trained on turns; else as text. */
+static int hear(kvc_session* session, const kvc_model* model, const char* line) {
+  const kvc_status status =
+      kvc_session_say(session, KVC_ROLE_USER, (const uint8_t*)line, (int32_t)strlen(line), KVC_ANSWER);
+  return status == KVC_E_UNSUPPORTED ? listen(session, model, line) : failed("process the turn", status);
+}
+
 static int answer(kvc_session* session, int max_tokens) {
   uint8_t text[512];
   int32_t token = 0, n_text = 0;
   for (int i = 0; i < max_tokens; ++i) {
-    if (failed("generate", kvc_session_step(session, &token))) return 1;
+    const kvc_status status = kvc_session_step(session, &token);
+    if (status == KVC_E_CANCELLED) break; /* by Ctrl-C */
+    if (failed("generate", status)) return 1;
     if (token == KVC_TOKEN_NONE) break;
     if (failed("read the text", kvc_session_read_text(session, text, sizeof text, &n_text))) return 1;
     fwrite(text, 1, (size_t)n_text, stdout);
     fflush(stdout);
   }
   putchar('\n');
+  fflush(stdout);
   return 0;
 }
 
@@ -54,7 +72,8 @@ static int chat(kvc_session* session, const kvc_model* model, int max_tokens) {
   char line[LONGEST_LINE + 1];
   while (fgets(line, sizeof line, stdin) != NULL) {
     line[strcspn(line, "\n")] = '\0';
-    if (listen(session, model, line) || answer(session, max_tokens)) return 1;
+    kvc_session_clear_cancel(session); /* a Ctrl-C that came too late for an answer */
+    if (hear(session, model, line) || answer(session, max_tokens)) return 1;
     kvc_session_stats stats = {.struct_size = sizeof stats};
     if (failed("read the statistics", kvc_session_get_stats(session, &stats))) return 1;
     fprintf(stderr, "%d tokens heard, %d said, stop token %d, cache %lld bytes\n", (int)stats.n_prompt,
@@ -75,8 +94,11 @@ int main(int argc, char** argv) {
       .struct_size = sizeof params, .max_tokens = argc > 4 ? atoi(argv[4]) : 0, .on_full = KVC_ON_FULL_SLIDE};
   int bad = failed("open the model", kvc_model_open(argv[1], "cpu", NULL, &model)) ||
             failed("use the policy", kvc_policy_create(argv[2], &policy)) ||
-            failed("start a session", kvc_session_create(model, policy, &params, &session)) ||
-            chat(session, model, argc > 3 ? atoi(argv[3]) : 64);
+            failed("start a session", kvc_session_create(model, policy, &params, &session));
+  talking = session;
+  if (!bad) signal(SIGINT, stop_answer);
+  if (!bad) bad = chat(session, model, argc > 3 ? atoi(argv[3]) : 64);
+  signal(SIGINT, SIG_DFL);
   kvc_session_close(session);
   kvc_policy_close(policy);
   kvc_model_close(model);

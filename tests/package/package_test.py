@@ -1,61 +1,215 @@
 #!/usr/bin/env python3
-"""Installs the build into a temporary prefix, moves that prefix, and builds a C project against it: find_package(kvc)
-with the shared and the static library, and pkg-config with both. Each program must print the same text."""
+"""Someone else's project against this build, installed into a temporary prefix that is then moved.
+
+Usage: package_test.py PART --build FOLDER --source FOLDER ...
+  install       what is there: docs, samples; kvc without MPI; libkvc.a and libkvc.so with nothing but kvc_* to see
+  find_package  a project in plain C, shared and static
+  pkg_config    cc with the flags of kvc and kvc-static, and a program without any shared library
+  neighbour     beside other versions of PCRE2, utf8proc and FlatBuffers, shared and static
+  subproject    FetchContent: only the two libraries, nothing of the parent changes
+  archives      packaging/archive.py: the same files, the same bytes
+  sbom          packaging/sbom.py"""
 import argparse
+import json
 import os
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
+
+# The C library, its parts, the loader.
+C_LIBRARY = re.compile(r"^(libc|libm|libdl|libpthread|ld-linux[^.]*)\.so(\.\d+)?$")
+PROMPT = "Ada lives in Paris. Ada lives in"
 
 
 def run(command, **kwargs):
     done = subprocess.run(command, capture_output=True, text=True, check=False, **kwargs)
     if done.returncode != 0:
-        sys.exit(f"failed: {shlex.join(command)}\n{done.stdout}{done.stderr}")
+        sys.exit(f"failed ({done.returncode}): {shlex.join(command)}\n{done.stdout}{done.stderr}")
     return done.stdout
 
 
+def expect(condition, message):
+    if not condition:
+        sys.exit(message)
+
+
+def needed(path):
+    return re.findall(r"\(NEEDED\).*\[(.+)\]", run(["readelf", "-d", path]))
+
+
+class Installed:
+    """The build below a prefix with a space in its name that is not the one it was installed to."""
+
+    def __init__(self, args, folder):
+        self.args, self.folder, self.prefix = args, folder, os.path.join(folder, "a b")
+        first = os.path.join(folder, "first")
+        run([args.cmake, "--install", args.build, "--prefix", first, "--config", args.config])
+        os.rename(first, self.prefix)
+        self.libraries = next(root for root, _, files in os.walk(self.prefix) if "libkvc.so" in files)
+        self.kvc = os.path.join(self.prefix, "bin", "kvc")
+        self.program = os.path.join(args.source, "samples/c/run.c")
+
+    def arguments(self):
+        """Of samples/c/run.c: a model whose tokenizer needs PCRE2, made on the spot."""
+        model = os.path.join(self.folder, "recall.kvc")
+        if not os.path.exists(model):
+            run([self.kvc, "convert", os.path.join(self.args.source, "models/recall"), model])
+        return [model, "snapkv:budget=32", PROMPT, "12"]
+
+    def configure(self, project, name, *options):
+        build = os.path.join(self.folder, name)
+        run([self.args.cmake, "-G", self.args.generator, "-S", os.path.join(self.args.source, "tests/package", project),
+             "-B", build, f"-DPROGRAM={self.program}", f"-DCMAKE_PREFIX_PATH={self.prefix}",
+             f"-DCMAKE_C_COMPILER={self.args.cc}", f"-DCMAKE_CXX_COMPILER={self.args.cxx}", *options])
+        return build
+
+
+def test_install(at):
+    share = os.path.join(at.prefix, "share")
+    for path in ("doc/kvc/LICENSE", "doc/kvc/NOTICE", "doc/kvc/README.md", "doc/kvc/docs/porting.md",
+                 "kvc/samples/c/run.c", "kvc/kvc_model.fbs"):
+        expect(os.path.exists(os.path.join(share, path)), f"share/{path} is not installed")
+    if os.path.exists(os.path.join(at.args.source, "bindings/kvc.i")):
+        expect(os.path.exists(os.path.join(share, "kvc/bindings/kvc.i")), "kvc.i is not installed")
+    mpi = [name for name in needed(at.kvc) if "mpi" in name]
+    expect(not mpi, f"kvc needs {mpi}")
+    foreign = [name for name in needed(os.path.join(at.libraries, "libkvc.so")) if not C_LIBRARY.match(name)]
+    expect(not foreign, f"libkvc.so needs {foreign}")
+    names = run(["nm", "--defined-only", "--extern-only", os.path.join(at.libraries, "libkvc.a")]).splitlines()
+    names = [line.split()[-1] for line in names if len(line.split()) == 3]
+    strange = [name for name in names if not name.startswith("kvc_")]
+    expect(not strange and len(names) > 40, f"libkvc.a defines {len(names)} names, among them {strange[:5]}")
+    print(f"{len(names)} names in libkvc.a, all of them kvc_*")
+
+
+def compare(texts):
+    for way, output in texts.items():
+        print(f"{way}: {output.strip()}")
+    expect(len(set(texts.values())) == 1 and all(text.strip() for text in texts.values()), "the programs do not agree")
+
+
+def test_find_package(at):
+    texts = {}
+    for kind in ("kvc", "static"):
+        build = at.configure("consumer", f"build-{kind}", f"-DKIND={kind}", "-DCMAKE_C_FLAGS=-Wall -Wextra -Werror")
+        run([at.args.cmake, "--build", build])
+        program = os.path.join(build, "consumer")
+        foreign = [n for n in needed(program) if not C_LIBRARY.match(n) and not n.startswith("libkvc")]
+        expect(not foreign, f"the program with kvc::{kind} needs {foreign}")
+        expect(("libkvc.so.0" in needed(program)) == (kind == "kvc"), f"kvc::{kind} is the other library")
+        texts[f"find_package, kvc::{kind}"] = run([program, *at.arguments()])
+    compare(texts)
+
+
+def test_pkg_config(at):
+    environment = dict(os.environ, PKG_CONFIG_PATH=os.path.join(at.libraries, "pkgconfig"),
+                       LD_LIBRARY_PATH=at.libraries)
+    texts = {}
+    for way, query, more in (("shared", ["kvc"], []), ("kvc-static", ["kvc-static"], []),
+                             ("all static", ["--static", "kvc"], ["-static"])):
+        flags = shlex.split(run(["pkg-config", "--cflags", "--libs", *query], env=environment))
+        built = os.path.join(at.folder, way.replace(" ", "-"))
+        run([at.args.cc, "-std=c99", at.program, "-o", built, *more, *flags])
+        linked = [] if more else needed(built)
+        expect(("libkvc.so.0" in linked) == (way == "shared"), f"{way}: the program needs {linked}")
+        texts[f"pkg-config, {way}"] = run([built, *at.arguments()], env=environment)
+    compare(texts)
+
+
+def test_neighbour(at):
+    texts = {}
+    for kind in ("kvc", "static"):
+        build = at.configure("neighbour", f"neighbour-{kind}", f"-DKIND={kind}")
+        run([at.args.cmake, "--build", build])
+        texts[f"beside other versions, kvc::{kind}"] = run([os.path.join(build, "neighbour"), *at.arguments()])
+    compare(texts)
+
+
+def test_subproject(at):
+    build = at.configure("subproject", "subproject", f"-DKVC_SOURCE={at.args.source}",
+                         "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON")
+    if at.args.generator == "Ninja":
+        steps = run(["ninja", "-C", build, "-t", "commands", "all"])
+        strange = re.findall(r"\S*(?:/tools/|/tests/|/bench/|/models/convert/)\S*\.cc\b", steps)
+        expect(not strange, f"the parent would build {strange[:5]}")
+        expect("lib/api/c_api.cc" in steps, "the parent would not build libkvc")
+    with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
+        commands = [entry["command"] for entry in json.load(file) if "/lib/" in entry["file"]]
+    expect(commands, "no compile command of libkvc")
+    expect(not [c for c in commands if "-Werror" in c or "-Wall" in c], "our warnings are the parent's")
+    expect(all("-O3" in c and "-std=c++17" in c for c in commands), "not optimised, or not C++17")
+    print(f"{len(commands)} files of libkvc, nothing else")
+
+
+def make_twice(at, name, *options):
+    """The archive of a folder, and of a copy with other times and modes, made in another order."""
+    packaging = os.path.join(at.args.source, "packaging/archive.py")
+    made = []
+    for turn in (1, 2):
+        tree = os.path.join(at.folder, f"tree{turn}")
+        shutil.rmtree(tree, ignore_errors=True)
+        for path in ("b/z.txt", "a.h", "b/run.sh", "c/lib.so")[::1 if turn == 1 else -1]:
+            full = os.path.join(tree, path)
+            os.makedirs(os.path.dirname(full), exist_ok=True)
+            with open(full, "w", encoding="utf-8") as file:
+                file.write(path * 1000)
+            os.chmod(full, (0o755 if path.endswith(".sh") else 0o644) & (0o777 if turn == 1 else 0o711))
+            os.utime(full, (turn * 10**9, turn * 10**9))
+        out = os.path.join(at.folder, f"{turn}-{name}")
+        run([sys.executable, packaging, out, tree, *options], env=dict(os.environ, SOURCE_DATE_EPOCH="1700000000"))
+        with open(out, "rb") as file:
+            made.append(file.read())
+    expect(made[0] == made[1], f"{name}: two archives of the same files differ")
+    return os.path.join(at.folder, f"1-{name}")
+
+
+def test_archives(at):
+    make_twice(at, "x.tar.gz", "--prefix", "libkvc")
+    make_twice(at, "x.tar.xz")
+    path = make_twice(at, "x.zip", "--store", "*.so", "--align", "*.so=16384", "--first", "b/z.txt")
+    with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+        data = file.read()
+        entries = archive.infolist()
+        expect(archive.testzip() is None and entries[0].filename == "b/z.txt", "the zip is damaged, or not in order")
+        library = next(entry for entry in entries if entry.filename == "c/lib.so")
+        start = data.find(b"c/lib.so" * 1000)
+        expect(library.compress_type == zipfile.ZIP_STORED and start % 16384 == 0, f"lib.so starts at {start}")
+        expect(entries[0].compress_type == zipfile.ZIP_DEFLATED, "the rest is compressed")
+
+
+def test_sbom(at):
+    out = os.path.join(at.folder, "meta")
+    run([sys.executable, os.path.join(at.args.source, "packaging/sbom.py"), out, "--name", "libkvc",
+         "--version", "0.1.0", "--files", os.path.join(at.prefix, "include")],
+        env=dict(os.environ, SOURCE_DATE_EPOCH="1700000000"))
+    with open(os.path.join(out, "sbom.spdx.json"), encoding="utf-8") as file:
+        text = json.load(file)
+    names = {package["name"] for package in text["packages"]}
+    expect(names == {"libkvc", "PCRE2", "utf8proc", "xxHash", "FlatBuffers"}, f"the parts are {names}")
+    identifiers = [e["SPDXID"] for e in text["packages"] + text["files"]]
+    known = set(identifiers) | {"SPDXRef-DOCUMENT"}
+    expect(len(identifiers) == len(set(identifiers)), "an identifier is there twice")
+    for relation in text["relationships"]:
+        expect({relation["spdxElementId"], relation["relatedSpdxElement"]} <= known, f"{relation} leads nowhere")
+    expect("./kvc/kvc.h" in {entry["fileName"] for entry in text["files"]}, "kvc.h is not listed")
+    with open(os.path.join(at.args.source, "NOTICE"), encoding="utf-8") as file:
+        notice = file.read().replace("nlohmann/json", "nlohmann-json")
+    for part in text["packages"]:
+        expect(part["name"] in notice, f"NOTICE does not name {part['name']}")
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    for option in ("--cmake", "--generator", "--cc", "--build", "--source", "--config"):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part")
+    for option in ("--cmake", "--generator", "--cc", "--cxx", "--build", "--source", "--config"):
         parser.add_argument(option, required=True)
     args = parser.parse_args()
-    consumer = os.path.join(args.source, "tests/package/consumer")
-    program = os.path.join(args.source, "samples/c/run.c")
-
     with tempfile.TemporaryDirectory(prefix="kvc-package-") as folder:
-        first, prefix = os.path.join(folder, "first"), os.path.join(folder, "a b")
-        run([args.cmake, "--install", args.build, "--prefix", first, "--config", args.config])
-        os.rename(first, prefix)
-        libraries = next(root for root, _, files in os.walk(prefix) if "libkvc.so" in files)
-        text = {}
-
-        model = os.path.join(folder, "stories.kvc")
-        source = os.path.join(args.source, "models/stories260k/stories260K.bin")
-        run([os.path.join(prefix, "bin", "kvc"), "convert", source, model])
-        arguments = [model, "snapkv:budget=32", "Once upon a time", "12"]
-        for kind in ("kvc", "static"):
-            build = os.path.join(folder, f"build-{kind}")
-            run([args.cmake, "-G", args.generator, "-S", consumer, "-B", build, f"-DKIND={kind}",
-                 f"-DPROGRAM={program}", f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCMAKE_C_COMPILER={args.cc}",
-                 "-DCMAKE_C_FLAGS=-Wall -Wextra -Werror"])
-            run([args.cmake, "--build", build])
-            text[f"find_package, kvc::{kind}"] = run([os.path.join(build, "consumer"), *arguments])
-
-        environment = dict(os.environ, PKG_CONFIG_PATH=os.path.join(libraries, "pkgconfig"), LD_LIBRARY_PATH=libraries)
-        for kind, options in (("shared", []), ("static", ["--static"])):
-            flags = shlex.split(run(["pkg-config", "--cflags", "--libs", *options, "kvc"], env=environment))
-            built = os.path.join(folder, kind)
-            if kind == "static":  # the archive by its own name, the rest as pkg-config says
-                flags = [os.path.join(libraries, "libkvc.a") if flag == "-lkvc" else flag for flag in flags]
-            run([args.cc, "-std=c99", program, "-o", built, *flags])
-            text[f"pkg-config, {kind}"] = run([built, *arguments], env=environment)
-
-        for way, output in text.items():
-            print(f"{way}: {output.strip()}")
-        if len(set(text.values())) != 1 or not output.strip():
-            sys.exit("the programs do not agree")
+        globals()[f"test_{args.part}"](Installed(args, folder))
     return 0
 
 

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Builds what users install. ./dev package calls this; see docs/packages.md.
+
+Usage: package.py KIND...        into out/
+  tar            libkvc-VERSION-linux-x86_64.tar.gz: glibc 2.28 or newer
+  tar-aarch64    libkvc-VERSION-linux-aarch64.tar.gz
+  tar-musl       libkvc-VERSION-linux-musl-x86_64.tar.gz: static programs
+  deb            libkvc0, libkvc-dev, kvc-tools for amd64
+  deb-arm64      the same for arm64
+  source         libkvc-VERSION-source.tar.gz: all of the library as plain files, for other build systems
+  aar            Android; needs KVC_ANDROID_NDK"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import archive  # noqa: E402  (of this folder)
+import check_elf  # noqa: E402
+import sbom  # noqa: E402
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OUT = os.path.join(ROOT, "out")
+BUILD = os.path.join(ROOT, "build-package")
+THIRD_PARTY = os.path.join(ROOT, "build-third-party")
+
+
+def run(*command, **kwargs):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **kwargs)
+    if done.returncode != 0:
+        sys.exit(f"package.py: {' '.join(command)}\n{done.stdout[-4000:]}")
+    return done.stdout
+
+
+def version():
+    with open(os.path.join(ROOT, "CMakeLists.txt"), encoding="utf-8") as file:
+        return re.search(r"project\(kvc VERSION ([0-9.]+)", file.read()).group(1)
+
+
+def build(toolchain, libdir="lib", options=(), targets=("all",)):
+    """The build folder of a toolchain file, up to date; where it installs to is set anew every time."""
+    folder = os.path.join(BUILD, toolchain)
+    print(f"building build-package/{toolchain}/", flush=True)
+    run("cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DKVC_TESTS=OFF",
+        f"-DCMAKE_TOOLCHAIN_FILE={ROOT}/toolchains/{toolchain}.cmake", "-DCMAKE_INSTALL_PREFIX=/usr",
+        f"-DCMAKE_INSTALL_LIBDIR={libdir}", "-DKVC_MPI=OFF", *options)
+    jobs = os.environ.get("KVC_JOBS", str(os.cpu_count() or 2))
+    run("ninja", "-C", folder, "-j", jobs, *targets)
+    return folder
+
+
+def install(folder, stage):
+    """The installed tree below stage/usr, stripped."""
+    shutil.rmtree(stage, ignore_errors=True)
+    run("cmake", "--install", folder, "--strip", env=dict(os.environ, DESTDIR=stage))
+    return os.path.join(stage, "usr")
+
+
+def stage_folder(kind):
+    return os.path.join(BUILD, "stage", kind)
+
+
+def tarball(toolchain, platform, floor):
+    name = f"libkvc-{version()}-{platform}"
+    tree = install(build(toolchain), stage_folder(platform))
+    problems = check_elf.check_tree(tree, floor)
+    if problems:
+        sys.exit("\n".join(problems))
+    sbom.write(os.path.join(tree, "share/doc/kvc"), "libkvc", version(), tree, THIRD_PARTY, tools=True)
+    return write(f"{name}.tar.gz", tree, name)
+
+
+def write(name, folder, prefix=""):
+    os.makedirs(OUT, exist_ok=True)
+    out = os.path.join(OUT, name)
+    if ".tar" in name:
+        archive.write_tar(out, folder, prefix)
+    else:
+        archive.write_zip(out, folder, prefix)
+    print(f"out/{name} ({os.path.getsize(out)} bytes)", flush=True)
+    return out
+
+
+def tar():
+    tarball("release-linux-x86_64", "linux-x86_64", (2, 28))
+
+
+def tar_aarch64():
+    tarball("release-linux-aarch64", "linux-aarch64", (2, 28))
+
+
+def tar_musl():
+    tarball("release-linux-musl", "linux-musl-x86_64", None)
+
+
+def deb():
+    import deb as maker  # of this folder
+    maker.make("amd64", "release-linux-x86_64", "x86_64-linux-gnu")
+
+
+def deb_arm64():
+    import deb as maker
+    maker.make("arm64", "release-linux-aarch64", "aarch64-linux-gnu")
+
+
+def source():
+    import source as maker
+    maker.make()
+
+
+def aar():
+    import aar as maker
+    maker.make()
+
+
+KINDS = {"tar": tar, "tar-aarch64": tar_aarch64, "tar-musl": tar_musl, "deb": deb, "deb-arm64": deb_arm64,
+         "source": source, "aar": aar}
+
+
+def main():
+    kinds = sys.argv[1:]
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if not kinds or unknown:
+        sys.exit(__doc__ if not unknown else f"package.py: no kind '{unknown[0]}': {', '.join(KINDS)}")
+    for kind in kinds:
+        KINDS[kind]()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

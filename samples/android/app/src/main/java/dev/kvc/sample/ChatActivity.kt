@@ -1,0 +1,70 @@
+package dev.kvc.sample
+
+import android.app.Activity
+import android.os.Bundle
+import android.widget.Button
+import android.widget.EditText
+import android.widget.TextView
+import kotlinx.coroutines.CoroutineScope
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.Job
+import kotlinx.coroutines.MainScope
+import kotlinx.coroutines.cancel
+import kotlinx.coroutines.launch
+import kotlinx.coroutines.withContext
+
+/** One conversation with assets/model.kvc. The answer is computed beside the main thread and shown as it comes. */
+class ChatActivity : Activity(), CoroutineScope by MainScope() {
+    private var chat: Chat? = null
+    private var answer: Job? = null
+
+    override fun onCreate(state: Bundle?) {
+        super.onCreate(state)
+        setContentView(R.layout.chat)
+        val text = findViewById<TextView>(R.id.text)
+        val button = findViewById<Button>(R.id.button)
+        launch {
+            try {
+                chat = withContext(Dispatchers.Default) {
+                    assets.openFd("model.kvc").use {
+                        Chat(it.parcelFileDescriptor.fd, it.startOffset, it.length)
+                    }
+                }
+                text.text = ""
+                button.isEnabled = true
+            } catch (e: Exception) {
+                text.text = e.message
+            }
+        }
+        button.setOnClickListener { if (answer?.isActive == true) chat?.stop() else ask() }
+    }
+
+    private fun ask() {
+        val chat = chat ?: return
+        val text = findViewById<TextView>(R.id.text)
+        val line = findViewById<EditText>(R.id.line)
+        val button = findViewById<Button>(R.id.button)
+        val question = line.text.toString()
+        line.text.clear()
+        text.append("\n> $question\n")
+        button.setText(R.string.stop)
+        answer = launch {
+            try {
+                withContext(Dispatchers.Default) {
+                    chat.ask(question, 512) { piece -> runOnUiThread { text.append(piece) } }
+                }
+                findViewById<TextView>(R.id.memory).text = chat.memory()
+            } catch (e: Exception) {
+                text.append("\n${e.message}\n")
+            } finally {
+                button.setText(R.string.send)
+            }
+        }
+    }
+
+    override fun onDestroy() {
+        cancel()
+        chat?.close() // also while it answers: the step that runs is cancelled
+        super.onDestroy()
+    }
+}
