@@ -62,6 +62,15 @@ def check_example(root, text):
         yield f"README.md: the C example is not {EXAMPLE}"
 
 
+def check_languages(root, text):
+    """The README shows the first block of each language's page, which the tests of the language run."""
+    for name in ("python", "java", "csharp", "go"):
+        page = read(root, f"docs/{name}.md")
+        block = re.search(rf"^```{name}\n(.*?)^```", page, re.M | re.S)
+        if not block or block.group(0) not in text:
+            yield f"README.md: its {name} is not the first block of docs/{name}.md"
+
+
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
     root = os.path.abspath(root)
@@ -75,6 +84,7 @@ def main():
     readme = read(root, "README.md")
     problems += check_token_table(root, readme)
     problems += check_example(root, readme)
+    problems += check_languages(root, readme)
     for problem in problems:
         print(problem)
     print(f"documents: {len(documents)} documents, {len(problems)} problems")
