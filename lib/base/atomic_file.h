@@ -7,15 +7,10 @@
 #include <string>
 
 #include "lib/base/byte_sink.h"
-#include "lib/base/file_descriptor.h"
+#include "lib/base/file_names.h"
 #include "lib/base/status.h"
 
 namespace kvc {
-
-// Where a file written as `path` comes to stand, as a canonical path. Links are followed, also one that
-// points to a file that is not there yet: writing never replaces a link itself. kInvalid: an empty name; kIo:
-// the folder is not there, or links go round in circles.
-Result<std::string> ResolveOutput(const std::string& path);
 
 // For a program that ends without unwinding: removes the temporary files of this process beside `path`.
 void RemoveTemporaryFiles(const std::string& path);
@@ -23,7 +18,8 @@ void RemoveTemporaryFiles(const std::string& path);
 class AtomicFile final : public ByteSink {
  public:
   // kIo with path and reason: the folder cannot be written, or the target exists and is no regular file.
-  // Links are followed as ResolveOutput tells. The permissions of an existing target are kept.
+  // Links are followed as ResolveOutput tells. The permissions of an existing target are kept
+  // (CopyPermissions).
   static Result<std::unique_ptr<AtomicFile>> Create(const std::string& path);
   ~AtomicFile() override;
   AtomicFile(const AtomicFile&) = delete;

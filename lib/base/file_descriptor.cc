@@ -1,12 +1,19 @@
 #include "lib/base/file_descriptor.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
 namespace kvc {
+namespace {
+
+constexpr int64_t kLargestCall = int64_t{1} << 30;  // some systems refuse more at once
+
+}  // namespace
 
 FileDescriptor& FileDescriptor::operator=(FileDescriptor&& o) noexcept {
   std::swap(fd_, o.fd_);
@@ -18,9 +25,35 @@ int FileDescriptor::Close() {
   return ::close(Release()) == 0 ? 0 : errno;
 }
 
-Status IoError(const std::string& path, const char* what, int error) {
-  const std::string reason = std::generic_category().message(error);
-  return Error(error == ENOMEM ? Code::kMemory : Code::kIo, "%s: %s: %s", path.c_str(), what, reason.c_str());
+bool Describe(int fd, FileInfo* out) {
+  struct stat info;
+  if (::fstat(fd, &info) != 0) return false;
+  out->kind = S_ISREG(info.st_mode)   ? FileKind::kRegular
+              : S_ISDIR(info.st_mode) ? FileKind::kFolder
+                                      : FileKind::kOther;
+  out->bytes = info.st_size;
+  return true;
+}
+
+int64_t ReadAt(int fd, void* to, int64_t n_bytes, int64_t offset) {
+  ssize_t n;
+  do n = ::pread(fd, to, static_cast<size_t>(std::min(n_bytes, kLargestCall)), offset);
+  while (n < 0 && errno == EINTR);
+  return n;
+}
+
+int64_t WriteAt(int fd, const void* from, int64_t n_bytes, int64_t offset) {
+  ssize_t n;
+  do n = ::pwrite(fd, from, static_cast<size_t>(std::min(n_bytes, kLargestCall)), offset);
+  while (n < 0 && errno == EINTR);
+  return n;
+}
+
+bool FlushToDisk(int fd) {
+#if defined(F_FULLFSYNC)  // macOS: fsync leaves it in the drive's own memory
+  if (::fcntl(fd, F_FULLFSYNC) == 0) return true;
+#endif
+  return ::fsync(fd) == 0;
 }
 
 }  // namespace kvc

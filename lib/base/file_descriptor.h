@@ -1,8 +1,9 @@
-// Owns an open file descriptor, and how a failed system call is told.
+// Owns an open file descriptor, and what is asked of one. Every call that fails leaves the reason in errno.
 #pragma once
+#include <cstdint>
 #include <string>
 
-#include "lib/base/status.h"
+#include "lib/base/io_error.h"
 
 namespace kvc {
 
@@ -25,7 +26,18 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// kIo (kMemory for ENOMEM): "<path>: <what>: <text of the errno value>".
-Status IoError(const std::string& path, const char* what, int error);
+enum class FileKind { kRegular, kFolder, kOther };
+struct FileInfo {
+  FileKind kind = FileKind::kOther;
+  int64_t bytes = 0;
+};
+bool Describe(int fd, FileInfo* out);
+
+// At most n_bytes from or to `offset`; how many, 0 at the end, -1: failed. The file's position stays.
+int64_t ReadAt(int fd, void* to, int64_t n_bytes, int64_t offset);
+int64_t WriteAt(int fd, const void* from, int64_t n_bytes, int64_t offset);
+
+// Everything written is on the disk.
+bool FlushToDisk(int fd);
 
 }  // namespace kvc

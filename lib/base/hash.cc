@@ -1,15 +1,12 @@
 #include "lib/base/hash.h"
 
-#include <unistd.h>
-
 #include <chrono>
 #include <new>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
-#if defined(__APPLE__)
-#include <sys/random.h>
-#endif
+
+#include "lib/base/system_random.h"
 
 namespace kvc {
 namespace {
@@ -25,7 +22,7 @@ uint64_t Hash64(const void* data, size_t n_bytes, uint64_t seed) {
 
 uint64_t RandomSeed() {
   uint64_t seed = 0;
-  if (::getentropy(&seed, sizeof seed) == 0) return seed;
+  if (SystemRandom(&seed, sizeof seed)) return seed;
   const void* place = &seed;
   const uint64_t now = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   return Hash64(&place, sizeof place, now);

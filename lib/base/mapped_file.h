@@ -31,7 +31,7 @@ class MappedFile {
   bool mapped() const { return map_ != nullptr; }
   // The caller will not soon read [offset, offset + n_bytes) again: the whole pages in it no longer take
   // memory. Returns how many bytes. From a mapping they come back when they are read after all; where the
-  // file was read they are zero from then on: for callers that have their own form of them.
+  // file was read they are undefined from then on: for callers that have their own form of them.
   int64_t Drop(int64_t offset, int64_t n_bytes) const;
 
  private:

@@ -6,7 +6,7 @@
 #include <memory>
 #include <new>
 
-#include "lib/base/memory_block.h"
+#include "lib/base/system_memory.h"
 #include "lib/base/status.h"
 
 namespace kvc {

@@ -1,8 +1,5 @@
 #include "lib/base/thread_pool.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -11,6 +8,7 @@
 #include <vector>
 
 #include "lib/base/log.h"
+#include "lib/base/system_thread.h"
 
 namespace kvc {
 namespace {
@@ -39,55 +37,37 @@ bool SpinUntil(F&& done) {
   return done();
 }
 
-// Counts the forks of this process. The workers of a pool stay in the parent: in the child what refers to
-// them is left alone, since its locks and conditions may be those of a thread that does not exist.
-std::atomic<uint32_t> n_forks{0};
-
-void WatchForks() {
-  static const int watched =
-      pthread_atfork(nullptr, nullptr, [] { n_forks.fetch_add(1, std::memory_order_relaxed); });
-  (void)watched;
-}
-
 // One word tells everything about the running job: state_ = generation << 17 | open << 16 | workers inside. A
 // worker joins by adding one while the job is open; the caller closes it when no item is left and waits for
 // those inside only, so a worker that the system has not woken costs nothing. A job's fields change only
 // while it is closed and empty.
 class Workers {
  public:
-  Workers(bool spin, int most) : spin_(spin), workers_(static_cast<size_t>(most)) {
-    threads_.reserve(static_cast<size_t>(most));
-  }
+  Workers(bool spin, int most) : spin_(spin), workers_(static_cast<size_t>(most)) {}
   ~Workers() {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       stop_.store(true);
     }
     work_.notify_all();
-    for (pthread_t t : threads_) pthread_join(t, nullptr);
+    for (int i = 0; i < n_workers_; ++i) workers_[static_cast<size_t>(i)].thread.Join();
   }
 
-  // Starts as many as can be had. Signals stay with the threads of the host. Allocates nothing of ours.
+  // Starts as many as can be had. Allocates nothing of ours.
   void Start() {
-    const int n = static_cast<int>(workers_.size());
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (int i = 0; i < n; ++i) {
-      workers_[static_cast<size_t>(i)] = {this, i + 1};
-      pthread_t thread;
-      if (pthread_create(&thread, nullptr, &Workers::Enter, &workers_[static_cast<size_t>(i)]) != 0) break;
-      threads_.push_back(thread);
+    for (Worker& worker : workers_) {
+      worker.pool = this, worker.index = n_workers_ + 1;
+      if (!worker.thread.Start(Enter, &worker)) break;
+      ++n_workers_;
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
-  int n_threads() const { return static_cast<int>(threads_.size()) + 1; }
+  int n_threads() const { return n_workers_ + 1; }
   // The threads are those of another process: from now on the caller works alone.
-  void Forget() { threads_.clear(); }
+  void Forget() { n_workers_ = 0; }
 
   void Run(int64_t n_items, void (*fn)(void*, int64_t, int), void* context) {
-    if (n_items <= 1 || threads_.empty() || running_.exchange(true, std::memory_order_acquire)) {
+    if (n_items <= 1 || n_workers_ == 0 || running_.exchange(true, std::memory_order_acquire)) {
       for (int64_t i = 0; i < n_items; ++i) fn(context, i, 0);
       return;
     }
@@ -112,15 +92,15 @@ class Workers {
 
  private:
   struct Worker {
-    Workers* pool;
-    int index;
+    Workers* pool = nullptr;
+    int index = 0;
+    SystemThread thread;
   };
   static constexpr uint64_t kInside = 0xffff, kOpen = 0x10000, kLow = 0x1ffff, kGeneration = 0x20000;
 
-  static void* Enter(void* argument) {
+  static void Enter(void* argument) {
     const Worker* worker = static_cast<Worker*>(argument);
     worker->pool->Loop(worker->index);
-    return nullptr;
   }
 
   void Loop(int index) {
@@ -160,7 +140,7 @@ class Workers {
 
   const bool spin_;
   std::vector<Worker> workers_;
-  std::vector<pthread_t> threads_;
+  int n_workers_ = 0;
 
   void (*fn_)(void*, int64_t, int) = nullptr;
   void* context_ = nullptr;
@@ -174,13 +154,14 @@ class Workers {
   std::condition_variable work_, idle_;
 };
 
+// The workers of a pool stay in the parent of a fork: in the child what refers to them is left alone, since
+// its locks and conditions may be those of a thread that does not exist.
 class Pool final : public ThreadPool {
  public:
   Pool(bool spin, int n_workers)
       : workers_(std::make_unique<Workers>(spin, n_workers)),
         of_child_(std::make_unique<Workers>(spin, n_workers)) {
-    WatchForks();
-    born_ = n_forks.load(std::memory_order_relaxed);
+    born_ = ForkCount();
     workers_->Start();
     n_threads_ = workers_->n_threads();
   }
@@ -195,9 +176,7 @@ class Pool final : public ThreadPool {
   }
 
  private:
-  bool InChild() const {
-    return born_.load(std::memory_order_acquire) != n_forks.load(std::memory_order_relaxed);
-  }
+  bool InChild() const { return born_.load(std::memory_order_acquire) != ForkCount(); }
 
   // The first job in a child: it gets the workers that were laid by for it. A child of that child works
   // alone.
@@ -212,7 +191,7 @@ class Pool final : public ThreadPool {
       workers_->Forget();
       alone_ = true;
     }
-    born_.store(n_forks.load(std::memory_order_relaxed), std::memory_order_release);
+    born_.store(ForkCount(), std::memory_order_release);
   }
 
   std::unique_ptr<Workers> workers_, of_child_;

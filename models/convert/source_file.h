@@ -1,15 +1,13 @@
 // Files that a user or another file names, read within limits. Also: which files were read, so that none of
 // them is written over.
 #pragma once
-#include <sys/types.h>
-
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "lib/base/file_descriptor.h"
+#include "lib/base/file_names.h"
 #include "lib/base/span.h"
 #include "lib/base/status.h"
 
@@ -29,13 +27,12 @@ class InputFiles {
 
  private:
   Status CheckFolder(const std::string& folder, const std::string& resolved, const std::string& output) const;
-  struct Identity {
-    dev_t device;
-    ino_t inode;
+  struct Input {
+    FileIdentity identity;
     std::string path;
   };
-  std::vector<Identity> files_;
-  std::vector<std::pair<Identity, std::string>> folders_;  // folder, and how files may begin
+  std::vector<Input> files_;
+  std::vector<std::pair<Input, std::string>> folders_;  // folder, and how files may begin
 };
 
 // A file that is read from at offsets; nothing of it is held in memory.
@@ -67,8 +64,6 @@ inline Span<const uint8_t> BytesOf(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
-// Something has this name, be it a link that points nowhere: what is wrong with it, opening will tell.
-bool FileExists(const std::string& path);
 bool DirectoryExists(const std::string& path);
 std::string BaseName(const std::string& path);  // last component without trailing slashes
 

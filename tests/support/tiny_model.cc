@@ -9,6 +9,7 @@
 #include <new>
 
 #include "lib/base/half.h"
+#include "lib/base/hash.h"
 #include "lib/base/mapped_file.h"
 #include "lib/ops/weight_panels.h"
 #include "lib/base/philox.h"
@@ -195,10 +196,13 @@ AlignedBytes TinyModelBytes(const TinyModelOptions& options, ModelFileContent co
 }
 
 TempFolder::TempFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "kvc-test-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr)
-    CheckOk(Error(Code::kIo, "cannot make a folder %s", pattern.c_str()));
-  path_ = pattern;
+  std::error_code error;
+  do {
+    path_ = (std::filesystem::temp_directory_path(error) /
+             Format("kvc-test-%llx", static_cast<unsigned long long>(RandomSeed())))
+                .generic_string();
+  } while (!std::filesystem::create_directory(path_, error) && !error);
+  if (error) CheckOk(Error(Code::kIo, "cannot make a folder %s: %s", path_.c_str(), error.message().c_str()));
 }
 
 TempFolder::~TempFolder() {

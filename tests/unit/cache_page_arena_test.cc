@@ -1,31 +1,13 @@
 #include "lib/cache/page_arena.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 #include <random>
 #include <thread>
 
 #include "lib/ops/cpu/raw.h"
 #include "tests/support/cpu_memory.h"
-#include "tests/support/process_memory.h"
-
-namespace {
-
-bool no_memory = false;  // the system has addresses only
-
-}  // namespace
-
-// Instead of the C library's.
-extern "C" int mprotect(void* at, size_t n_bytes, int access) noexcept {
-  if (!no_memory) return static_cast<int>(syscall(SYS_mprotect, at, n_bytes, access));
-  errno = ENOMEM;
-  return -1;
-}
 
 namespace kvc {
 namespace {
@@ -136,26 +118,6 @@ TEST_F(PageArenaTest, TheMeterGetsBackWhatAnArenaHoldsWhenItGoes) {
   EXPECT_EQ(meter_->used(), 0);
 }
 
-// What is given back leaves the process, though its addresses stay; what is held stays as it was.
-TEST_F(PageArenaTest, FreedPagesLeaveTheProcess) {
-  if (test::kSanitized) GTEST_SKIP() << "sanitizers hold memory themselves";
-  constexpr int32_t kPages = 32 << 10;
-  constexpr int64_t kPage = 1024;
-  const auto arena = Make(kPage);
-  const Ids ids = Take(*arena, kPages);
-  for (int32_t id : ids) std::memset(Raw(arena->At(id)), 1 + id % 100, kPage);
-  const int64_t full = test::AnonymousBytes();
-  // All but every 64th page; of 16 granules one is left.
-  for (int32_t id : ids)
-    if (id % 64 != 0) arena->Release(id);
-  const int64_t few = test::AnonymousBytes();
-  EXPECT_LT(few, full - kPages * kPage * 13 / 16);
-  EXPECT_EQ(meter_->used(), kPages / 64 * std::max(granule_, kPage));
-  for (int32_t id = 0; id < kPages; id += 64)
-    EXPECT_EQ(Raw(arena->At(id))[kPage - 1], static_cast<uint8_t>(1 + id % 100));
-  for (int32_t id = 0; id < kPages; id += 64) arena->Release(id);
-}
-
 TEST_F(PageArenaTest, SharedPagesStayUntilTheLastReference) {
   const auto arena = Make(kBytes);
   const Ids ids = Take(*arena, 1);
@@ -197,20 +159,6 @@ TEST_F(PageArenaTest, TheEndOfTheAddressesTakesNothing) {
   EXPECT_EQ(Take(*arena, 6), (Ids{10, 11, 12, 13, 14, 15}));
   arena->Release(3);
   EXPECT_EQ(Take(*arena, 1), Ids{3}) << "what is free can be had though there are no more addresses";
-}
-
-TEST_F(PageArenaTest, ASystemWithoutMemoryTakesNothing) {
-  const auto arena = Make(1 << 20);
-  Ids ids = Take(*arena, 2);
-  arena->Release(0);
-  const int64_t used = meter_->used();
-  no_memory = true;
-  const Status status = arena->Take(3, &ids);
-  no_memory = false;
-  EXPECT_EQ(status.code(), Code::kMemory);
-  EXPECT_EQ(ids.size(), 2u);
-  EXPECT_EQ(meter_->used(), used);
-  EXPECT_EQ(Take(*arena, 3), (Ids{0, 2, 3}));
 }
 
 TEST(PageArena, OneArenaForASizeOfPage) {

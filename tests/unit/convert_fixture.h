@@ -1,7 +1,6 @@
 // Small sources for the converter's tests, written into a directory of their own that goes away at the end.
 #pragma once
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cstring>
 #include <filesystem>
@@ -15,6 +14,7 @@
 #include "lib/base/half.h"
 #include "lib/model/model_file.h"
 #include "models/convert/convert.h"
+#include "tests/support/tiny_model.h"
 
 namespace kvc {
 
@@ -31,20 +31,15 @@ inline void WriteAll(const std::string& path, const std::string& bytes) {
 
 class ScratchDirectory {
  public:
-  ScratchDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "kvc_convert_XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~ScratchDirectory() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  std::string operator/(const std::string& name) const { return folder_ / name; }
   size_t CountFiles() const {
     size_t n = 0;
-    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(path_)) ++n;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder_.path())) ++n;
     return n;
   }
 
  private:
-  std::string path_;
+  test::TempFolder folder_;
 };
 
 struct TestTensor {

@@ -1,6 +1,6 @@
 #include "lib/ops/cpu/cpu_device.h"
 
-#include <unistd.h>
+#include "lib/base/system_memory.h"
 
 namespace kvc::cpu {
 
@@ -11,7 +11,7 @@ CpuDevice::CpuDevice(std::unique_ptr<ThreadPool> pool, const KernelTable& kernel
   const KernelTable* tables[8];
   const int n_tables = RunnableKernels(tables, 8);
   for (int i = n_tables; i > 0; --i) info_.instruction_sets.push_back(tables[i - 1]->name);
-  info_.granule = sysconf(_SC_PAGESIZE);
+  info_.granule = PageBytes();
 }
 
 Result<std::unique_ptr<Device>> CpuDevice::Create(int n_threads) {

@@ -1,7 +1,4 @@
 // Memory of the processor, and copies within it.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -9,7 +6,7 @@
 #include <cstring>
 #include <new>
 
-#include "lib/base/memory_block.h"
+#include "lib/base/system_memory.h"
 #include "lib/ops/cpu/cpu_device.h"
 #include "lib/ops/cpu/raw.h"
 
@@ -74,13 +71,12 @@ Result<double> CpuDevice::MeasureBandwidth() {
 // Address space only: nothing of it can be touched before Commit. Halved until the system agrees, which
 // limits on address space may make necessary.
 int64_t CpuDevice::Reserve(int64_t bytes, DeviceBytes* out) {
-  const int64_t granule = info_.granule, physical = sysconf(_SC_PHYS_PAGES) * granule;
+  const int64_t granule = info_.granule, physical = PhysicalBytes();
   if (physical > 0) bytes = std::min(bytes, 2 * physical);  // with swap, more than can ever be held
   for (bytes = (bytes + granule - 1) / granule * granule; bytes >= kLeastReservation;
        bytes = bytes / 2 / granule * granule) {
-    void* at = mmap(nullptr, static_cast<size_t>(bytes), PROT_NONE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) continue;
+    void* at = ReserveAddresses(bytes);
+    if (at == nullptr) continue;
     *out = AddressOf(static_cast<uint8_t*>(at));
     return bytes;
   }
@@ -88,18 +84,15 @@ int64_t CpuDevice::Reserve(int64_t bytes, DeviceBytes* out) {
   return 0;
 }
 
-void CpuDevice::Unreserve(DeviceBytes at, int64_t bytes) { munmap(Raw(at), static_cast<size_t>(bytes)); }
+void CpuDevice::Unreserve(DeviceBytes at, int64_t bytes) { UnreserveAddresses(Raw(at), bytes); }
 
 Status CpuDevice::Commit(DeviceBytes at, int64_t bytes) {
-  if (mprotect(Raw(at), static_cast<size_t>(bytes), PROT_READ | PROT_WRITE) == 0) return {};
+  if (CommitPages(Raw(at), bytes)) return {};
   return Error(Code::kMemory, "no memory for the KV cache: %lld bytes (%s)", static_cast<long long>(bytes),
                std::strerror(errno));
 }
 
-// The memory goes, the addresses stay usable: what comes next there is zero.
-void CpuDevice::Decommit(DeviceBytes at, int64_t bytes) {
-  madvise(Raw(at), static_cast<size_t>(bytes), MADV_DONTNEED);
-}
+void CpuDevice::Decommit(DeviceBytes at, int64_t bytes) { DecommitPages(Raw(at), bytes); }
 
 Status CpuDevice::Write(Stream*, DeviceBytes to, const void* from, int64_t bytes) {
   if (bytes > 0) std::memcpy(Raw(to), from, static_cast<size_t>(bytes));

@@ -1,17 +1,12 @@
 // Weights as this processor's kernels like them: panels where the shape allows, as they lie where it does
 // not.
-#include <sys/mman.h>
-
-#include <algorithm>
-
+#include "lib/base/system_memory.h"
 #include "lib/ops/cpu/cpu_device.h"
 #include "lib/ops/cpu/raw.h"
 #include "lib/ops/weight_panels.h"
 
 namespace kvc::cpu {
 namespace {
-
-constexpr int64_t kHugePage = 2 << 20;
 
 // Rows that are only looked up are best where they lie: the few that are touched are all that is read of the
 // file.
@@ -21,17 +16,6 @@ bool Packs(const KernelTable& kernels, const Weight& w, MatrixUse use) {
 }
 
 int64_t PackedBytes(const Weight& w) { return (PlaceOf(ShapeInPanels(w)).n_bytes + 63) / 64 * 64; }
-
-// Weights stream past once a token: fewer, larger pages cost fewer look-ups. A hint, and only for what is
-// inside.
-void AskForHugePages(uint8_t* at, int64_t bytes) {
-#if defined(MADV_HUGEPAGE)
-  const uintptr_t begin = (reinterpret_cast<uintptr_t>(at) + kHugePage - 1) / kHugePage * kHugePage;
-  const uintptr_t end =
-      (reinterpret_cast<uintptr_t>(at) + static_cast<uintptr_t>(bytes)) / kHugePage * kHugePage;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-#endif
-}
 
 }  // namespace
 
@@ -49,7 +33,7 @@ Status CpuDevice::Prepare(Span<const Weight> tensors, Span<const DevicePtr<const
   if (bytes > 0) {
     KVC_RETURN_IF_ERROR(Allocate(bytes, "weights in panels", &out->memory));
     out->bytes = bytes;
-    AskForHugePages(Raw(out->memory), bytes);
+    AskForHugePages(Raw(out->memory), bytes);  // weights stream past once a token
   }
   out->n_parts = static_cast<int32_t>(tensors.size());
   out->cols = tensors[0].cols;

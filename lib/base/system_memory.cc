@@ -1,0 +1,78 @@
+#include "lib/base/system_memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstddef>
+
+namespace kvc {
+namespace {
+
+constexpr uintptr_t kHugePage = 2 << 20;
+
+void* Mapped(void* at) { return at == MAP_FAILED ? nullptr : at; }
+
+// Private pages nobody needs any more.
+bool Drop(void* at, int64_t n_bytes) {
+#if defined(__APPLE__)  // there MADV_DONTNEED keeps the content; fresh pages over the old ones let it go
+  return ::mmap(at, static_cast<size_t>(n_bytes), PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
+#else
+  return ::madvise(at, static_cast<size_t>(n_bytes), MADV_DONTNEED) == 0;
+#endif
+}
+
+}  // namespace
+
+int64_t PageBytes() { return ::sysconf(_SC_PAGESIZE); }
+
+int64_t PhysicalBytes() {
+  const int64_t pages = ::sysconf(_SC_PHYS_PAGES);
+  return pages > 0 ? pages * PageBytes() : 0;
+}
+
+void* MapBlock(int64_t n_bytes) {
+  if (!kMapsBlocks || n_bytes < kLeastMapBytes) return nullptr;
+  return Mapped(::mmap(nullptr, static_cast<size_t>(n_bytes), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+}
+
+void UnmapBlock(void* block, int64_t n_bytes) { ::munmap(block, static_cast<size_t>(n_bytes)); }
+
+void AskForHugePages([[maybe_unused]] void* at, [[maybe_unused]] int64_t n_bytes) {
+#if defined(MADV_HUGEPAGE)
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(at) + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t end =
+      (reinterpret_cast<uintptr_t>(at) + static_cast<uintptr_t>(n_bytes)) / kHugePage * kHugePage;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#endif
+}
+
+bool DropBlockPages(void* at, int64_t n_bytes) { return Drop(at, n_bytes); }
+
+int64_t MapOffsetUnit() { return PageBytes(); }
+
+void* MapFile(int fd, int64_t offset, int64_t n_bytes) {
+  return Mapped(::mmap(nullptr, static_cast<size_t>(n_bytes), PROT_READ, MAP_PRIVATE, fd, offset));
+}
+
+void UnmapFile(void* at, int64_t n_bytes) { ::munmap(at, static_cast<size_t>(n_bytes)); }
+
+bool DropFilePages(void* at, int64_t n_bytes) {
+  return ::madvise(at, static_cast<size_t>(n_bytes), MADV_DONTNEED) == 0;
+}
+
+void* ReserveAddresses(int64_t n_bytes) {
+  return Mapped(::mmap(nullptr, static_cast<size_t>(n_bytes), PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+}
+
+void UnreserveAddresses(void* at, int64_t n_bytes) { ::munmap(at, static_cast<size_t>(n_bytes)); }
+
+bool CommitPages(void* at, int64_t n_bytes) {
+  return ::mprotect(at, static_cast<size_t>(n_bytes), PROT_READ | PROT_WRITE) == 0;
+}
+
+void DecommitPages(void* at, int64_t n_bytes) { Drop(at, n_bytes); }
+
+}  // namespace kvc

@@ -1,0 +1,100 @@
+// The worker threads where the system gives none, and in forked children.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+
+#include "lib/base/thread_pool.h"
+
+namespace {
+std::atomic<int> g_threads_left{1 << 30};  // how many more threads the system gives
+}
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#define KVC_CAN_REFUSE_THREADS 1
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attr, void* (*start)(void*),
+                              void* arg) {
+  using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static const Create create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
+  if (g_threads_left.fetch_sub(1) <= 0) return EAGAIN;
+  return create(thread, attr, start, arg);
+}
+#endif
+
+namespace kvc {
+namespace {
+
+std::unique_ptr<ThreadPool> MakePool(int n) {
+  Result<std::unique_ptr<ThreadPool>> pool = ThreadPool::Create(n);
+  EXPECT_TRUE(pool.ok()) << pool.status().message();
+  return std::move(pool.value());
+}
+
+#if defined(KVC_CAN_REFUSE_THREADS)
+TEST(ThreadPool, FewerThreadsWhenTheSystemGivesNoMore) {
+  for (int given : {0, 2}) {
+    g_threads_left = given;
+    const auto pool = MakePool(16);
+    EXPECT_EQ(given + 1, pool->n_threads());
+    std::atomic<int> count{0};
+    pool->ParallelFor(100, [&](int64_t, int) { ++count; });
+    EXPECT_EQ(100, count.load());
+    g_threads_left = 1 << 30;
+  }
+}
+
+TEST(ThreadPool, OneThreadMakesNone) {
+  g_threads_left = 1000;
+  MakePool(1);
+  EXPECT_EQ(1000, g_threads_left.load());
+  g_threads_left = 1 << 30;
+}
+#endif
+
+#if !defined(__SANITIZE_THREAD__)
+// Exit status of what `f` gives in a child process; -1 when it does not end by itself within a minute.
+template <typename F>
+int InAChild(F&& f) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    _exit(f());
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+int SumUpTo(ThreadPool& pool, int n) {
+  std::atomic<int> sum{0};
+  pool.ParallelFor(n, [&](int64_t i, int) { sum += static_cast<int>(i); });
+  return sum;
+}
+
+// The workers stay in the parent; in children and their children work goes on, and closing does not wait.
+TEST(ThreadPool, WorksAndClosesInForkedChildren) {
+  for (int threads : {1, 4}) {
+    auto pool = MakePool(threads);
+    EXPECT_EQ(SumUpTo(*pool, 20), 190);
+    EXPECT_EQ(InAChild([&] { return pool.reset(), 3; }), 3) << "closed without use";
+    EXPECT_EQ(InAChild([&] {
+                const int sum = SumUpTo(*pool, 20), grandchild = InAChild([&] {
+                                                      const int again = SumUpTo(*pool, 20);
+                                                      pool.reset();
+                                                      return again;
+                                                    });
+                pool.reset();
+                return sum == 190 && grandchild == 190 ? 5 : 6;
+              }),
+              5);
+    EXPECT_EQ(SumUpTo(*pool, 20), 190) << "the parent goes on";
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace kvc

@@ -1,0 +1,85 @@
+// Pages of the cache and the memory of the process.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "lib/cache/page_arena.h"
+#include "lib/ops/cpu/raw.h"
+#include "tests/support/cpu_memory.h"
+#include "tests/support/process_memory.h"
+
+namespace {
+
+bool no_memory = false;  // the system has addresses only
+
+}  // namespace
+
+// Instead of the C library's.
+extern "C" int mprotect(void* at, size_t n_bytes, int access) noexcept {
+  if (!no_memory) return static_cast<int>(syscall(SYS_mprotect, at, n_bytes, access));
+  errno = ENOMEM;
+  return -1;
+}
+
+namespace kvc {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+class PageMemory : public testing::Test {
+ protected:
+  std::unique_ptr<PageArena> Make(int64_t page_bytes) {
+    meter_ = std::make_shared<MemoryMeter>(0);
+    return std::make_unique<PageArena>(memory_.device(), meter_, page_bytes, 64 << 20);
+  }
+  Ids Take(PageArena& arena, int32_t n) {
+    Ids ids;
+    EXPECT_TRUE(arena.Take(n, &ids).ok());
+    return ids;
+  }
+
+  test::CpuMemory memory_{1};
+  const int64_t granule_ = memory_.device()->info().granule;
+  std::shared_ptr<MemoryMeter> meter_;
+};
+
+// What is given back leaves the process, though its addresses stay; what is held stays as it was.
+TEST_F(PageMemory, FreedPagesLeaveTheProcess) {
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers hold memory themselves";
+  constexpr int32_t kPages = 32 << 10;
+  constexpr int64_t kPage = 1024;
+  const auto arena = Make(kPage);
+  const Ids ids = Take(*arena, kPages);
+  for (int32_t id : ids) std::memset(Raw(arena->At(id)), 1 + id % 100, kPage);
+  const int64_t full = test::AnonymousBytes();
+  // All but every 64th page; of 16 granules one is left.
+  for (int32_t id : ids)
+    if (id % 64 != 0) arena->Release(id);
+  const int64_t few = test::AnonymousBytes();
+  EXPECT_LT(few, full - kPages * kPage * 13 / 16);
+  EXPECT_EQ(meter_->used(), kPages / 64 * std::max(granule_, kPage));
+  for (int32_t id = 0; id < kPages; id += 64)
+    EXPECT_EQ(Raw(arena->At(id))[kPage - 1], static_cast<uint8_t>(1 + id % 100));
+  for (int32_t id = 0; id < kPages; id += 64) arena->Release(id);
+}
+
+TEST_F(PageMemory, ASystemWithoutMemoryTakesNothing) {
+  const auto arena = Make(1 << 20);
+  Ids ids = Take(*arena, 2);
+  arena->Release(0);
+  const int64_t used = meter_->used();
+  no_memory = true;
+  const Status status = arena->Take(3, &ids);
+  no_memory = false;
+  EXPECT_EQ(status.code(), Code::kMemory);
+  EXPECT_EQ(ids.size(), 2u);
+  EXPECT_EQ(meter_->used(), used);
+  EXPECT_EQ(Take(*arena, 3), (Ids{0, 2, 3}));
+}
+
+}  // namespace
+}  // namespace kvc
