@@ -22,9 +22,22 @@ if(KVC_BUNDLE AND CMAKE_EXECUTABLE_FORMAT STREQUAL ELF AND NOT KVC_SANITIZE)
   set(runtime_objects $<TARGET_OBJECTS:kvc_no_demangle>)
 endif()
 
+# What libkvc.so, kvc.dll or libkvc.dylib is made of. On Windows the functions of the C API are marked as exported,
+# which those of an archive must not be.
+set(shared_objects ${objects})
+if(WIN32)
+  get_target_property(sources kvc_api SOURCES)
+  add_library(kvc_api_exported OBJECT ${sources})
+  target_link_libraries(kvc_api_exported PRIVATE kvc_flags)
+  target_compile_options(kvc_api_exported PRIVATE -fno-rtti)
+  target_compile_definitions(kvc_api_exported PRIVATE KVC_BUILDING KVC_SHARED)
+  list(REMOVE_ITEM shared_objects $<TARGET_OBJECTS:kvc_api>)
+  list(APPEND shared_objects $<TARGET_OBJECTS:kvc_api_exported>)
+endif()
+
 # ---- libkvc.so -----------------------------------------------------------------------------------------------------
 set(map ${PROJECT_SOURCE_DIR}/lib/api/kvc.map)
-add_library(kvc SHARED ${objects} ${runtime_objects})
+add_library(kvc SHARED ${shared_objects} ${runtime_objects})
 set_target_properties(kvc PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0 LINK_DEPENDS ${map})
 target_link_libraries(kvc PRIVATE ${KVC_THIRD_PARTY_ARCHIVES} Threads::Threads $<BUILD_INTERFACE:kvc_flags>)
 if(CMAKE_EXECUTABLE_FORMAT STREQUAL ELF)
@@ -34,6 +47,11 @@ if(CMAKE_EXECUTABLE_FORMAT STREQUAL ELF)
   if(KVC_BUNDLE AND NOT KVC_SANITIZE)
     target_link_options(kvc PRIVATE -static-libstdc++ -static-libgcc)
   endif()
+endif()
+
+if(WIN32)  # kvc.dll, with libkvc.dll.a to link
+  set_target_properties(kvc PROPERTIES PREFIX "")
+  target_compile_definitions(kvc INTERFACE KVC_SHARED)
 endif()
 
 # ---- libkvc.a ------------------------------------------------------------------------------------------------------

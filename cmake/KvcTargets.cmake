@@ -8,6 +8,9 @@ if(PROJECT_IS_TOP_LEVEL)
   target_compile_options(kvc_flags INTERFACE -Wall -Wextra -Wshadow $<$<BOOL:${KVC_WERROR}>:-Werror>
     $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual>)
 endif()
+if(WIN32)  # without its macros min and max
+  target_compile_definitions(kvc_flags INTERFACE WIN32_LEAN_AND_MEAN NOMINMAX)
+endif()
 # Every build but the one that ships stops at an index out of range, and at a failed assert.
 target_compile_definitions(kvc_flags INTERFACE
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Release>>>:_GLIBCXX_ASSERTIONS>)
@@ -23,9 +26,23 @@ if(KVC_SANITIZE_FLAGS)
   target_compile_options(kvc_flags INTERFACE -Wno-error)  # GCC warns of what is not there in instrumented code
 endif()
 
+# kvc_of_this_system(list): X_windows.cc takes the place of X.cc on Windows, and is nothing elsewhere.
+function(kvc_of_this_system list)
+  set(windows ${${list}})
+  list(FILTER windows INCLUDE REGEX "_windows\\.cc$")
+  list(REMOVE_ITEM ${list} ${windows})
+  if(WIN32)
+    list(TRANSFORM windows REPLACE "_windows\\.cc$" ".cc" OUTPUT_VARIABLE replaced)
+    list(REMOVE_ITEM ${list} ${replaced})
+    list(APPEND ${list} ${windows})
+  endif()
+  set(${list} ${${list}} PARENT_SCOPE)
+endfunction()
+
 # kvc_layer(name): every .cc of the folder as objects without RTTI, collected in KVC_OBJECTS for the libraries.
 function(kvc_layer name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc)
+  kvc_of_this_system(sources)
   add_library(kvc_${name} OBJECT ${sources})
   target_link_libraries(kvc_${name} PRIVATE kvc_flags)
   target_compile_options(kvc_${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-rtti>)

@@ -1,7 +1,8 @@
 """All of the library as plain files, for build systems that are not CMake (a Rust -sys crate, Bazel, a vendored
 copy):
 
-  sources.json   every file to compile with its language, definitions and flags, by processor where they differ
+  sources.json   every file to compile with its language, definitions and flags, by processor where they differ;
+                 "system" is posix or windows where a file is for one of them
   build.sh       the same as a loop over cc and c++: libkvc.a
   include/, lib/, generated/, third_party/, samples/c/"""
 import json
@@ -70,6 +71,10 @@ def gather(folder):
             extra = {processor: flags[name] for processor, flags in isa.items() if name in flags}
             if extra:
                 row["flags_by_processor"] = extra
+            if name.endswith("_windows.cc"):
+                row["system"] = "windows"
+            elif name.replace(".cc", "_windows.cc") in names:
+                row["system"] = "posix"
             rows.append(row)
     third = flags_of("x86_64")[1]
     for library in ("pcre2", "utf8proc"):
@@ -83,6 +88,8 @@ def shell(rows):
     """Lines of build.sh."""
     lines = ['processor=${KVC_PROCESSOR:-$(uname -m)}']
     for row in rows:
+        if row.get("system") == "windows":
+            continue
         compiler = "${CXX:-c++}" if row["language"] == "c++" else "${CC:-cc}"
         words = [compiler, *row["flags"], *("-D" + d for d in row["define"]), *("-I" + i for i in INCLUDES)]
         target = re.sub(r"[/.]", "_", row["file"]) + ".o"

@@ -10,6 +10,7 @@
 namespace kvc {
 namespace {
 
+constexpr double kTurn = 6.283185307179586;  // 2 pi
 constexpr int64_t kFirstRead = 1 << 20, kMaxHeader = 1 << 29;
 
 // Reads the header, more of the file each time until it is whole.
@@ -209,7 +210,7 @@ bool MatchLlama3Factors(const std::vector<float>& factors, const ModelConfig& co
   if (!(r.factor > 1)) return false;
   for (size_t j = 0; j < factors.size(); ++j) {
     const double frequency = std::pow(r.theta, -2.0 * static_cast<double>(j) / config.head_dim),
-                 wave = 2 * M_PI / frequency;
+                 wave = kTurn / frequency;
     double factor = r.factor;
     if (wave < r.original_max_tokens / r.high_freq_factor) {
       factor = 1;
