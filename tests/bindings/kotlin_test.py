@@ -50,7 +50,8 @@ def kotlin_jars():
 
 def compile_kotlin(java, jars, class_path, sources, folder):
     said = run([java, "-Xmx1g", "-cp", jars[0], "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler", "-no-stdlib",
-                "-no-reflect", "-jvm-target", "1.8", "-Werror", "-cp", ":".join([*jars, *class_path]), "-d", folder, *sources])
+                "-no-reflect", "-jvm-target", "1.8", "-Werror", "-cp", ":".join([*jars, *class_path]), "-d", folder,
+                *sources])
     if said:
         print(said)
 
