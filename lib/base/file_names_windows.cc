@@ -53,6 +53,18 @@ DWORD AttributesOf(const std::string& path) {
   return attributes;
 }
 
+// The absolute path of what is no link: for volumes that do not know where a file of theirs is.
+bool FullName(const std::string& path, std::wstring* out) {
+  std::wstring name;
+  if (!WidePath(path, &name)) return false;
+  const DWORD attributes = GetFileAttributesW(name.c_str());
+  if (attributes == INVALID_FILE_ATTRIBUTES || (attributes & FILE_ATTRIBUTE_REPARSE_POINT) != 0) return false;
+  const DWORD n = GetFullPathNameW(name.c_str(), 0, nullptr, nullptr);
+  out->assign(n, L'\0');
+  out->resize(GetFullPathNameW(name.c_str(), n, &(*out)[0], nullptr));
+  return !out->empty();
+}
+
 // The canonical path of what exists, with '/' between names and without the prefix that says "no limits".
 bool Canonical(const std::string& path, std::string* out) {
   const Handle file(Open(path, 0, kShareAll, OPEN_EXISTING));
@@ -65,9 +77,10 @@ bool Canonical(const std::string& path, std::string* out) {
   }
   if (n == 0) {
     SetErrno(GetLastError());
-    return false;
+    if (!FullName(path, &name)) return false;
+  } else {
+    name.resize(n);
   }
-  name.resize(n);
   if (name.compare(0, 8, L"\\\\?\\UNC\\") == 0) {
     name = L"\\\\" + name.substr(8);
   } else if (name.compare(0, 4, L"\\\\?\\") == 0) {

@@ -18,10 +18,16 @@ void* Take(int64_t n_bytes, DWORD kind, DWORD protection) {
   return at;
 }
 
-// Committed pages nobody needs any more. Decommitting and committing them again could fail in between, when
-// other processes take the last of the page file; discarding leaves them committed, and empty.
+// Committed pages nobody needs any more. Decommitting them and committing them again could fail in between, when
+// other processes take the last of the page file. Reset pages stay committed and are never written to it;
+// unlocking pages that are not locked takes them out of the working set, and fails for the rest of its duty.
+bool Unload(void* at, int64_t n_bytes) {
+  return VirtualUnlock(at, static_cast<SIZE_T>(n_bytes)) != 0 || GetLastError() == ERROR_NOT_LOCKED;
+}
+
 bool Discard(void* at, int64_t n_bytes) {
-  return DiscardVirtualMemory(at, static_cast<SIZE_T>(n_bytes)) == ERROR_SUCCESS;
+  return VirtualAlloc(at, static_cast<SIZE_T>(n_bytes), MEM_RESET, PAGE_READWRITE) != nullptr &&
+         Unload(at, n_bytes);
 }
 
 }  // namespace
@@ -64,10 +70,7 @@ void* MapFile(int fd, int64_t offset, int64_t n_bytes) {
 
 void UnmapFile(void* at, int64_t) { UnmapViewOfFile(at); }
 
-// Unlocking pages that are not locked takes them out of the working set, and fails for the rest of its duty.
-bool DropFilePages(void* at, int64_t n_bytes) {
-  return VirtualUnlock(at, static_cast<SIZE_T>(n_bytes)) != 0 || GetLastError() == ERROR_NOT_LOCKED;
-}
+bool DropFilePages(void* at, int64_t n_bytes) { return Unload(at, n_bytes); }
 
 void* ReserveAddresses(int64_t n_bytes) { return Take(n_bytes, MEM_RESERVE, PAGE_NOACCESS); }
 

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "lib/base/file_names.h"
 #include "lib/engine/session.h"
 #include "models/convert/convert.h"
 #include "tests/golden/golden_files.h"
@@ -18,7 +19,7 @@ constexpr double kMargin = 2e-4;  // f32 with angles in double
 std::shared_ptr<const Model> Recall() {
   static const std::shared_ptr<const Model> model = [] {
     const std::string path =
-        std::string(KVC_BINARY_DIR) + "/tests/golden_recall_f32_" + std::to_string(getpid()) + ".kvc";
+        std::string(KVC_BINARY_DIR) + "/tests/golden_recall_f32_" + std::to_string(ProcessNumber()) + ".kvc";
     ConvertOptions options;
     options.weights = WeightChoice::kF32;
     ConvertReport report;
@@ -34,7 +35,7 @@ std::shared_ptr<const Model> Recall() {
 
 class ModelCase {
  public:
-  ModelCase(const Json& golden, const Json& prompt) : golden_(golden), prompt_(prompt) {
+  ModelCase(const Json& golden, const Json& prompt) : prompt_(prompt) {
     const std::string spec =
         GoldenSpec(golden["method"], golden.value("budget", 0), golden.value("options", Json::object()));
     Result<Policy> policy = ParsePolicy(spec.c_str());
@@ -118,7 +119,6 @@ class ModelCase {
     return margin;
   }
 
-  const Json& golden_;
   const Json& prompt_;
   std::unique_ptr<Session> session_;
   double tolerance_ = 2e-4;
@@ -128,7 +128,7 @@ class ModelCase {
 std::vector<std::string> Files() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(std::string(KVC_TEST_DATA) + "/goldens/model"))
-    names.push_back(entry.path().stem());
+    names.push_back(entry.path().stem().string());
   std::sort(names.begin(), names.end());
   return names;
 }

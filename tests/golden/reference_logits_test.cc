@@ -108,7 +108,7 @@ bool CheckContinuation(Session& session, const Json& reference) {
 std::vector<std::string> Checkpoints() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(std::string(KVC_TEST_DATA) + "/reference")) {
-    if (entry.is_directory()) names.push_back(entry.path().filename());
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
   }
   std::sort(names.begin(), names.end());
   return names;

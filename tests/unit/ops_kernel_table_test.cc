@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tests/parity/cases.h"
+#include "tests/support/environment.h"
 
 namespace kvc {
 namespace {
@@ -31,14 +32,14 @@ TEST(KernelTable, TheEnvironmentChoosesAndNonsenseIsPassedOver) {
   const char* before = std::getenv("KVC_ISA");
   const std::string kept = before != nullptr ? before : "";
   for (const KernelTable* t : parity::Tables()) {
-    setenv("KVC_ISA", t->name, 1);
+    test::SetVariable("KVC_ISA", t->name);
     EXPECT_EQ(t, &BestKernels());
   }
-  setenv("KVC_ISA", "abacus", 1);
+  test::SetVariable("KVC_ISA", "abacus");
   EXPECT_EQ(parity::Tables().back(), &BestKernels());
-  unsetenv("KVC_ISA");
+  test::SetVariable("KVC_ISA", nullptr);
   EXPECT_EQ(parity::Tables().back(), &BestKernels());
-  if (before != nullptr) setenv("KVC_ISA", kept.c_str(), 1);
+  if (before != nullptr) test::SetVariable("KVC_ISA", kept.c_str());
 }
 
 }  // namespace
