@@ -8,8 +8,6 @@
 namespace kvc {
 namespace {
 
-constexpr uintptr_t kHugePage = 2 << 20;
-
 void* Mapped(void* at) { return at == MAP_FAILED ? nullptr : at; }
 
 // Private pages nobody needs any more.
@@ -41,6 +39,7 @@ void UnmapBlock(void* block, int64_t n_bytes) { ::munmap(block, static_cast<size
 
 void AskForHugePages([[maybe_unused]] void* at, [[maybe_unused]] int64_t n_bytes) {
 #if defined(MADV_HUGEPAGE)
+  constexpr uintptr_t kHugePage = 2 << 20;
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(at) + kHugePage - 1) / kHugePage * kHugePage;
   const uintptr_t end =
       (reinterpret_cast<uintptr_t>(at) + static_cast<uintptr_t>(n_bytes)) / kHugePage * kHugePage;

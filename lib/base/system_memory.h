@@ -8,9 +8,9 @@ namespace kvc {
 int64_t PageBytes();
 int64_t PhysicalBytes();  // of this machine; 0: unknown
 
-// ---- large blocks: what a heap gets back it may keep, and the larger the blocks it has seen, the more;
-// these
-// ---- leave the process at once
+// ---- large blocks
+// What a heap gets back it may keep, and the larger the blocks it has seen, the more; these leave the process
+// at once.
 
 // Below it a block of its own is a waste: of the last page half is empty on average, and a call into the
 // system costs as much as touching a few pages. Not higher either. A C library maps large blocks by itself,

@@ -18,9 +18,10 @@ void* Take(int64_t n_bytes, DWORD kind, DWORD protection) {
   return at;
 }
 
-// Committed pages nobody needs any more. Decommitting them and committing them again could fail in between, when
-// other processes take the last of the page file. Reset pages stay committed and are never written to it;
-// unlocking pages that are not locked takes them out of the working set, and fails for the rest of its duty.
+// Committed pages nobody needs any more. Decommitting them and committing them again could fail in between,
+// when other processes take the last of the page file. Reset pages stay committed and are never written to
+// it; unlocking pages that are not locked takes them out of the working set, and fails for the rest of its
+// duty.
 bool Unload(void* at, int64_t n_bytes) {
   return VirtualUnlock(at, static_cast<SIZE_T>(n_bytes)) != 0 || GetLastError() == ERROR_NOT_LOCKED;
 }

@@ -8,6 +8,6 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set_source_files_properties(${KVC_ISA_DIR}/isa_avx2.cc PROPERTIES COMPILE_OPTIONS "${KVC_AVX2}")
   set_source_files_properties(${KVC_ISA_DIR}/isa_avx512.cc PROPERTIES COMPILE_OPTIONS "${KVC_AVX512}")
   set_source_files_properties(${KVC_ISA_DIR}/isa_avx512vnni.cc PROPERTIES COMPILE_OPTIONS "${KVC_AVX512};-mavx512vnni")
-elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$" AND NOT APPLE)  # Apple's all have dot products
   set_source_files_properties(${KVC_ISA_DIR}/isa_neondot.cc PROPERTIES COMPILE_OPTIONS "-march=armv8.2-a+dotprod")
 endif()
