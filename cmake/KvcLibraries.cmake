@@ -49,6 +49,13 @@ if(CMAKE_EXECUTABLE_FORMAT STREQUAL ELF)
   endif()
 endif()
 
+if(APPLE)  # found where the program that loads it looks, not where it was built; Zig's linker takes no list of exports
+  include(CheckLinkerFlag)
+  check_linker_flag(C "LINKER:-exported_symbol,_kvc_*" KVC_LINKER_TAKES_EXPORTS)
+  set_target_properties(kvc PROPERTIES NO_SONAME ON)
+  target_link_options(kvc PRIVATE "SHELL:-install_name @rpath/libkvc.0.dylib"
+    $<$<BOOL:${KVC_LINKER_TAKES_EXPORTS}>:LINKER:-exported_symbol,_kvc_*>)
+endif()
 if(WIN32)  # kvc.dll, with libkvc.dll.a to link
   set_target_properties(kvc PROPERTIES PREFIX "")
   target_compile_definitions(kvc INTERFACE KVC_SHARED)

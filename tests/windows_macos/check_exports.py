@@ -10,6 +10,9 @@ import sys
 SYSTEM = re.compile(r"(api-ms-win-crt-[a-z]+-l1-1-0|kernel32|ntdll|advapi32|ucrtbase)\.dll|"
                     r"/usr/lib/libSystem\.B\.dylib", re.I)
 
+# What Zig's linker for macOS cannot hide: the operators new and delete, weak, and its own marks.
+WEAK = re.compile(r"_Zn[aw]m.*|_Zd[al]Pv.*|__dso_handle|_mh_dylib_header")
+
 
 def run(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -24,7 +27,8 @@ def of_dll(args):
 def of_dylib(args):
     listed = run(args.nm, "-gU", args.library).splitlines()
     needed = run(args.readobj, "--needed-libs", args.library).split("[")[1].split("]")[0].split()
-    return {line.split()[-1].removeprefix("_") for line in listed if line.strip()}, needed
+    names = {line.split()[-1].removeprefix("_") for line in listed if line.strip()}
+    return {name for name in names if not WEAK.fullmatch(name)}, [n for n in needed if n != "@rpath/libkvc.0.dylib"]
 
 
 def main():
