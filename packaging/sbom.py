@@ -52,12 +52,14 @@ def spdx_id(text):
     return "SPDXRef-" + "".join(c if c.isalnum() or c in ".-" else "-" for c in text)
 
 
-def package(name, version, licence, supplier, sha256=None):
+def package(name, version, licence, supplier, sha256=None, comment=None):
     entry = {"SPDXID": spdx_id(name), "name": name, "versionInfo": version, "downloadLocation": "NOASSERTION",
              "supplier": f"Organization: {supplier}", "licenseConcluded": licence, "licenseDeclared": licence,
              "copyrightText": "NOASSERTION", "filesAnalyzed": False}
     if sha256:
         entry["checksums"] = [{"algorithm": "SHA256", "checksumValue": sha256}]
+    if comment:
+        entry["comment"] = comment
     return entry
 
 
@@ -80,8 +82,8 @@ def document(name, version, files, parts):
     text = {
         "spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": f"{name}-{version}",
         "creationInfo": {"created": when, "creators": ["Organization: libkvc contributors"]},
-        "packages": [own] + [package(p["name"], p["version"], p["licence"], SUPPLIERS[p["name"]], p.get("sha256"))
-                             for p in parts],
+        "packages": [own] + [package(p["name"], p["version"], p["licence"], SUPPLIERS[p["name"]], p.get("sha256"),
+                                     p.get("comment")) for p in parts],
         "relationships": [{"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES",
                            "relatedSpdxElement": own["SPDXID"]}]
         + [{"spdxElementId": own["SPDXID"], "relationshipType": "CONTAINS", "relatedSpdxElement": spdx_id(p["name"])}

@@ -1,0 +1,58 @@
+"""The wheel for this machine's Python: the package kvc with its compiled module and libkvc.so.0 beside it, for Linux on
+x86-64 with glibc 2.28 or newer. What libraries its files ask for, and so the tag, is checked by PyPI's auditwheel in
+the test."""
+import os
+import shutil
+import sys
+
+import archive
+import check_elf
+import package
+import sbom
+
+PLATFORM = "manylinux_{}_{}_x86_64".format(*package.GLIBC)
+# Version, folder of Python.h, pyconfig.h of this processor: Debian's own chooses among several below /usr/include.
+ASK = """import os, sys, sysconfig
+config = sysconfig.get_config_h_filename()
+multi = os.path.join("/usr/include", sysconfig.get_config_var("MULTIARCH") or "", "python" +
+                     sysconfig.get_python_version(), "pyconfig.h")
+print("%d%d" % sys.version_info[:2], os.path.dirname(config), multi if os.path.exists(multi) else config, sep="\\n")"""
+
+
+def python():
+    """The system's, whose headers the package python3-dev has; elsewhere the one that runs this."""
+    return "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+
+
+def headers(source, config):
+    """A copy of Python's headers: the folder they lie in has those of the system's C library too."""
+    folder = os.path.join(package.BUILD, "python-headers")
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(source, folder)
+    shutil.copyfile(config, os.path.join(folder, "pyconfig.h"))
+    return folder
+
+
+def make():
+    version, source, config = package.run(python(), "-c", ASK).splitlines()
+    if not os.path.exists(os.path.join(source, "Python.h")):
+        sys.exit(f"package.py wheel: no Python.h in {source} (Debian's package python3-dev)")
+    build = package.build("release-linux-x86_64", targets=("kvc", "kvc_python"), language="python", options=(
+        f"-DPython_EXECUTABLE={python()}", f"-DPython_INCLUDE_DIR={headers(source, config)}"))
+    stage = package.stage_folder("wheel")
+    shutil.rmtree(stage, ignore_errors=True)
+    package.run("cmake", "--install", build, "--component", "python", "--strip", "--prefix", stage)
+    folder, library = os.path.join(stage, "kvc"), os.path.join(stage, "kvc/libkvc.so.0")
+    package.strip(os.path.join(build, "lib/libkvc.so.0"), library)
+    problems = check_elf.check_tree(folder, package.GLIBC)
+    if problems:
+        sys.exit("\n".join(problems))
+    sbom.write(os.path.join(stage, "meta"), "kvc-python", package.version(), folder, package.THIRD_PARTY)
+    os.makedirs(package.OUT, exist_ok=True)
+    out = package.run(
+        sys.executable, os.path.join(package.ROOT, "bindings/python/wheel.py"), package.version(),
+        f"cp{version}-cp{version}-{PLATFORM}", package.ROOT, folder, library, package.OUT,
+        os.path.join(stage, "meta/sbom.spdx.json"),
+        env=dict(os.environ, SOURCE_DATE_EPOCH=str(archive.source_date()))).strip()
+    print(f"out/{os.path.basename(out)} ({os.path.getsize(out)} bytes)", flush=True)
+    return out
