@@ -13,7 +13,6 @@ import sys
 import archive
 import check_elf
 import package
-import sbom
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 REVISION = "0kvc1"  # before any of Debian's own
@@ -143,7 +142,7 @@ def finish(name, folder, architecture, debian_version, upstream):
     with open(os.path.join(package.ROOT, "CHANGELOG.md"), encoding="utf-8") as file:
         write_gzip(os.path.join(doc, "changelog.gz"), file.read())
     write_text(os.path.join(doc, "copyright"), copyright_text())
-    sbom.write(doc, name, upstream, folder, package.THIRD_PARTY, tools=name == "kvc-tools")
+    package.write_meta(doc, name, folder, tools=name == "kvc-tools")
     os.remove(os.path.join(doc, "LICENSE"))  # /usr/share/common-licenses has it, copyright says so
     if OVERRIDES[name]:
         write_text(os.path.join(folder, "usr/share/lintian/overrides", name), f"{name}: {OVERRIDES[name]}\n")

@@ -6,7 +6,6 @@ import shutil
 import zipfile
 
 import package
-import sbom
 
 
 def make():
@@ -20,5 +19,5 @@ def make():
         place = os.path.join(folder, f"dev/kvc/native/linux-{processor}")
         os.makedirs(place, exist_ok=True)
         shutil.copyfile(library, os.path.join(place, os.path.basename(library)))
-    sbom.write(os.path.join(folder, "META-INF"), "kvc-java", package.version(), folder, package.THIRD_PARTY)
+    package.write_meta(os.path.join(folder, "META-INF"), "kvc-java", folder)
     return package.write(f"kvc-{package.version()}.jar", folder, store=["*"], first=["META-INF/MANIFEST.MF"])

@@ -8,7 +8,6 @@ import struct
 import sys
 
 import package
-import sbom
 
 FRAMEWORK = "net45"
 SYSTEMS = {"x86_64": "linux-x64", "aarch64": "linux-arm64"}  # as .NET calls them
@@ -107,7 +106,7 @@ def make():
         shutil.copy(library, place)
     shutil.copy(os.path.join(package.ROOT, "docs/csharp.md"), os.path.join(folder, "README.md"))
     write_text(os.path.join(folder, "Kvc.nuspec"), NUSPEC.format(version=package.version()))
-    sbom.write(folder, "Kvc", package.version(), folder, package.THIRD_PARTY)
+    package.write_meta(folder, "Kvc", folder)
     types = content_types(folder)
     write_text(os.path.join(folder, "_rels/.rels"), RELATIONS)
     write_text(os.path.join(folder, "[Content_Types].xml"), types)

@@ -66,6 +66,23 @@ def stage_folder(kind):
     return os.path.join(BUILD, "stage", kind)
 
 
+def runtime(musl=False):
+    """What Zig puts into a library or program besides: the C++ runtime, helpers of its compiler, the C library."""
+    zig = os.path.join(ROOT, "build-tools/ziglang/zig")
+    own = run(zig, "version").strip()
+    parts = [("LLVM", re.search(r"version ([0-9.]+)", run(zig, "c++", "--version")).group(1),
+              "Apache-2.0 WITH LLVM-exception", "libc++, libc++abi and libunwind"), ("Zig", own, "MIT", "compiler-rt")]
+    if musl:
+        parts.append(("musl", f"as in Zig {own}", "MIT", "the C library"))
+    return [{"name": name, "version": number, "licence": licence, "comment": comment, "in_library": True}
+            for name, number, licence, comment in parts]
+
+
+def write_meta(folder, name, files, tools=False, musl=False):
+    """LICENSE, NOTICE and the list of parts of what Zig built."""
+    sbom.write(folder, name, version(), files, THIRD_PARTY, tools, runtime(musl))
+
+
 def strip(path, out):
     """A copy without names and debug information, whatever the processor."""
     os.makedirs(os.path.dirname(out), exist_ok=True)
@@ -92,7 +109,7 @@ def tarball(toolchain, platform, floor):
     problems = check_elf.check_tree(tree, floor)
     if problems:
         sys.exit("\n".join(problems))
-    sbom.write(os.path.join(tree, "share/doc/kvc"), "libkvc", version(), tree, THIRD_PARTY, tools=True)
+    write_meta(os.path.join(tree, "share/doc/kvc"), "libkvc", tree, tools=True, musl=floor is None)
     return write(f"{name}.tar.gz", tree, name)
 
 

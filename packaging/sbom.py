@@ -27,6 +27,9 @@ SUPPLIERS = {
     "FlatBuffers": "Google Inc.",
     "CLI11": "University of Cincinnati",
     "nlohmann-json": "Niels Lohmann",
+    "LLVM": "LLVM project",
+    "Zig": "Zig contributors",
+    "musl": "Rich Felker and contributors",
 }
 
 
@@ -99,13 +102,14 @@ def document(name, version, files, parts):
     return text
 
 
-def write(folder, name, version, files=None, third_party_folder=None, tools=False):
-    """LICENSE, NOTICE and sbom.spdx.json in folder, which may lie in files: the three are not listed themselves."""
+def write(folder, name, version, files=None, third_party_folder=None, tools=False, more=()):
+    """LICENSE, NOTICE and sbom.spdx.json in folder, which may lie in files: the three are not listed themselves. more:
+    parts besides those of third_party_folder."""
     os.makedirs(folder, exist_ok=True)
     for own in ("LICENSE", "NOTICE", "sbom.spdx.json"):
         if os.path.exists(os.path.join(folder, own)):
             os.remove(os.path.join(folder, own))
-    parts = [p for p in parts_of(third_party_folder) if p["in_library"] or tools]
+    parts = [p for p in [*parts_of(third_party_folder), *more] if p["in_library"] or tools]
     text = document(name, version, files, parts)
     for own in ("LICENSE", "NOTICE"):
         shutil.copyfile(os.path.join(ROOT, own), os.path.join(folder, own))

@@ -8,7 +8,6 @@ import sys
 import archive
 import check_elf
 import package
-import sbom
 
 PLATFORM = "manylinux_{}_{}_x86_64".format(*package.GLIBC)
 # Version, folder of Python.h, pyconfig.h of this processor: Debian's own chooses among several below /usr/include.
@@ -47,7 +46,7 @@ def make():
     problems = check_elf.check_tree(folder, package.GLIBC)
     if problems:
         sys.exit("\n".join(problems))
-    sbom.write(os.path.join(stage, "meta"), "kvc-python", package.version(), folder, package.THIRD_PARTY)
+    package.write_meta(os.path.join(stage, "meta"), "kvc-python", folder)
     os.makedirs(package.OUT, exist_ok=True)
     out = package.run(
         sys.executable, os.path.join(package.ROOT, "bindings/python/wheel.py"), package.version(),
