@@ -55,9 +55,13 @@ def make(*kinds):
     out, build = os.path.join(ROOT, "out"), os.path.join(ROOT, "build-package")
     versions = []
     for _ in range(2):
-        for made in (out, os.path.join(build, "stage"), *(path for part in ("lib", "bin", "bindings")
-                                                          for path in glob.glob(os.path.join(build, "*", part)))):
-            shutil.rmtree(made, ignore_errors=True)
+        linked = [path for part in ("lib/libkvc*", "lib/*.so", "bin/*", "kvc_merged.o", "bindings")
+                  for path in glob.glob(os.path.join(build, "*", part))]
+        for path in (out, os.path.join(build, "stage"), *linked):
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+            elif os.path.lexists(path):
+                os.remove(path)
         run([sys.executable, os.path.join(ROOT, "packaging/package.py"), *kinds])
         files = {}
         for path in sorted(glob.glob(os.path.join(out, "*"))):
