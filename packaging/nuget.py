@@ -1,11 +1,8 @@
 """The NuGet package: Kvc.dll for .NET Framework 4.5, Mono and .NET, and under runtimes/ the native libraries of Linux
 on x86-64 and on 64-bit Arm, from glibc 2.28 on. The assembly is what Mono's compiler makes of the sources without
 GenerateAsync, whose types that framework has not."""
-import hashlib
 import os
 import shutil
-import struct
-import sys
 
 import package
 
@@ -43,35 +40,6 @@ TYPES = """\
 """
 
 
-def module_id_offset(image):
-    """Where an assembly keeps the identity that its compiler makes up anew each time (ECMA-335 II.24.2)."""
-    root = image.index(b"BSJB")
-    (length,) = struct.unpack_from("<I", image, root + 12)
-    at = root + 16 + length
-    (n_streams,) = struct.unpack_from("<H", image, at + 2)
-    at += 4
-    for _ in range(n_streams):
-        (offset,) = struct.unpack_from("<I", image, at)
-        end = image.index(b"\0", at + 8)
-        if image[at + 8:end] == b"#GUID":
-            return root + offset
-        at = at + 8 + (end - at - 8) // 4 * 4 + 4
-    sys.exit("nuget.py: the assembly has no identity")
-
-
-def settle(path):
-    """The same sources give the same assembly: no time, and the identity is a hash of the rest."""
-    with open(path, "rb") as file:
-        image = bytearray(file.read())
-    (header,) = struct.unpack_from("<I", image, 0x3C)
-    struct.pack_into("<I", image, header + 8, 0)
-    at = module_id_offset(image)
-    image[at:at + 16] = bytes(16)
-    image[at:at + 16] = hashlib.sha256(image).digest()[:16]
-    with open(path, "wb") as file:
-        file.write(image)
-
-
 def write_text(path, text):
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
@@ -99,7 +67,6 @@ def make():
     os.makedirs(assembly)
     for name in ("Kvc.dll", "Kvc.xml"):
         shutil.copy(os.path.join(build, "bindings/csharp/framework", name), assembly)
-    settle(os.path.join(assembly, "Kvc.dll"))
     for processor, library in libraries.items():
         place = os.path.join(folder, "runtimes", SYSTEMS[processor], "native")
         os.makedirs(place)

@@ -42,6 +42,8 @@ def make():
     shutil.rmtree(stage, ignore_errors=True)
     package.run("cmake", "--install", build, "--component", "python", "--strip", "--prefix", stage)
     folder, library = os.path.join(stage, "kvc"), os.path.join(stage, "kvc/libkvc.so.0")
+    # For another system CMake does not know the ending, by which Python tells a module for another version.
+    os.rename(os.path.join(folder, "_flat.so"), os.path.join(folder, f"_flat.cpython-{version}-x86_64-linux-gnu.so"))
     package.strip(os.path.join(build, "lib/libkvc.so.0"), library)
     problems = check_elf.check_tree(folder, package.GLIBC)
     if problems:

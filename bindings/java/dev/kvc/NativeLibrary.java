@@ -12,6 +12,7 @@ import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.security.CodeSource;
+import java.security.ProtectionDomain;
 import java.util.Locale;
 import java.util.zip.ZipEntry;
 import java.util.zip.ZipFile;
@@ -110,7 +111,8 @@ final class NativeLibrary {
    */
   private static File ownJar() {
     try {
-      CodeSource source = NativeLibrary.class.getProtectionDomain().getCodeSource();
+      ProtectionDomain domain = NativeLibrary.class.getProtectionDomain();  // Android has none
+      CodeSource source = domain == null ? null : domain.getCodeSource();
       if (source == null || source.getLocation() == null || !"file".equals(source.getLocation().getProtocol())) {
         return null;
       }
