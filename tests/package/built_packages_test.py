@@ -103,11 +103,19 @@ def model_of(kvc, folder, before=()):
     return model
 
 
+def any_kvc():
+    """A kvc program of this machine, for a package that has none."""
+    release = os.path.join(ROOT, "build-package/release-linux-x86_64")
+    found = [path for path in (os.path.join(ROOT, "build/bin/kvc"), os.path.join(release, "bin/kvc"))
+             if os.path.exists(path)]
+    if not found:
+        run(["ninja", "-C", release, "bin/kvc"])
+    return found[0] if found else os.path.join(release, "bin/kvc")
+
+
 def models_of_bindings(folder):
     """Environment of the programs in tests/bindings: the models, and nothing that leads to a build."""
-    kvc = os.path.join(ROOT, "build-package/release-linux-x86_64/bin/kvc")
-    if not os.path.exists(kvc):
-        run(["ninja", "-C", os.path.join(ROOT, "build-package/release-linux-x86_64"), "bin/kvc"])
+    kvc = any_kvc()
     recall = os.path.join(ROOT, "models/recall")
     tables = [os.path.join(recall, "head_scores.json"), *sorted(glob.glob(os.path.join(recall, "scores/*.json")))]
     models = {"KVC_RECALL": os.path.join(folder, "binding-recall.kvc"),
@@ -244,10 +252,7 @@ def test_source(folder):
     run(["cc", "-std=c99", "-c", os.path.join(tree, "samples/c/run.c"), "-I", os.path.join(tree, "include"),
          "-o", program + ".o"])
     run(["c++", program + ".o", os.path.join(folder, "built/libkvc.a"), "-lm", "-lpthread", "-o", program])
-    kvc = os.path.join(ROOT, "build/bin/kvc")
-    if not os.path.exists(kvc):
-        kvc = os.path.join(ROOT, "build-package/release-linux-x86_64/bin/kvc")
-    print(answer_with(program, model_of(kvc, folder)).strip())
+    print(answer_with(program, model_of(any_kvc(), folder)).strip())
     check_meta(tree, {"libkvc-source", "PCRE2", "utf8proc", "xxHash", "FlatBuffers"})
 
 
