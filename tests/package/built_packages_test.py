@@ -302,7 +302,8 @@ def test_jar(folder):
     first_lines("java", "java", "Hello.java", [f"java -cp {path} Hello.java"], environment)
     classes = os.path.join(folder, "classes")
     run(["javac", "-encoding", "UTF-8", "-cp", path, "-d", classes, "-XDignore.symbol.file", "-nowarn",
-         *glob.glob(os.path.join(ROOT, "tests/bindings/java/*.java"))])
+         *glob.glob(os.path.join(ROOT, "tests/bindings/java/*.java")),
+         *glob.glob(os.path.join(ROOT, "samples/android/app/src/main/java/dev/kvc/sample/*.java"))])
     run(["java", "-Xcheck:jni", "-cp", f"{path}:{classes}", "FacadeTest"], env=environment)
     print("FacadeTest: passed")
     load_on_arm(os.path.join(native, "linux-aarch64/libkvc_jni.so"), "Java_dev_kvc_FlatJNI_kvc_1version", folder)
