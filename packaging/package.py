@@ -8,7 +8,7 @@ Usage: package.py KIND...        into out/
   deb            libkvc0, libkvc-dev, kvc-tools for amd64
   deb-arm64      the same for arm64
   source         libkvc-VERSION-source.tar.gz: all of the library as plain files, for other build systems
-  wheel          kvc-VERSION-...-manylinux_2_28_x86_64.whl: Python
+  wheel          kvc-VERSION-...-manylinux_..._x86_64.whl: Python
   jar            kvc-VERSION.jar: Java, with the native libraries of Linux on x86-64 and on 64-bit Arm inside
   nuget          Kvc.VERSION.nupkg: C#, with the same
   aar            kvc-VERSION.aar: Android; needs KVC_ANDROID_NDK"""

@@ -1,7 +1,7 @@
 """The wheel for this machine's Python: the package kvc with its compiled module and libkvc.so.0 beside it, for Linux on
-x86-64 with glibc 2.28 or newer. What libraries its files ask for, and so the tag, is checked by PyPI's auditwheel in
-the test."""
+x86-64. The tag is what PyPI's auditwheel reads off its files: glibc 2.28, which Zig builds against, or less."""
 import os
+import re
 import shutil
 import sys
 
@@ -9,7 +9,6 @@ import archive
 import check_elf
 import package
 
-PLATFORM = "manylinux_{}_{}_x86_64".format(*package.GLIBC)
 # Version, folder of Python.h, pyconfig.h of this processor: Debian's own chooses among several below /usr/include.
 ASK = """import os, sys, sysconfig
 config = sysconfig.get_config_h_filename()
@@ -32,6 +31,25 @@ def headers(source, config):
     return folder
 
 
+def write(tag, stage, out):
+    """Returns the path of the wheel of the package in stage."""
+    folder = os.path.join(stage, "kvc")
+    return package.run(
+        sys.executable, os.path.join(package.ROOT, "bindings/python/wheel.py"), package.version(), tag, package.ROOT,
+        folder, os.path.join(folder, "libkvc.so.0"), out, os.path.join(stage, "meta/sbom.spdx.json"),
+        env=dict(os.environ, SOURCE_DATE_EPOCH=str(archive.source_date()))).strip()
+
+
+def platform(path):
+    """The oldest systems that auditwheel lets a wheel run on."""
+    said = " ".join(package.run(sys.executable, "-m", "auditwheel", "show", path, env=dict(
+        os.environ, PYTHONPATH=os.path.join(package.ROOT, "build-tools"))).split())
+    found = re.search(r'is consistent with the following platform tag: "(manylinux_(\d+)_(\d+)_x86_64)"', said)
+    if not found or (int(found.group(2)), int(found.group(3))) > package.GLIBC:
+        sys.exit(f"package.py wheel: glibc {package.GLIBC} is promised, and auditwheel says: {said}")
+    return found.group(1)
+
+
 def make():
     version, source, config = package.run(python(), "-c", ASK).splitlines()
     if not os.path.exists(os.path.join(source, "Python.h")):
@@ -49,11 +67,8 @@ def make():
     if problems:
         sys.exit("\n".join(problems))
     package.write_meta(os.path.join(stage, "meta"), "kvc-python", folder)
-    os.makedirs(package.OUT, exist_ok=True)
-    out = package.run(
-        sys.executable, os.path.join(package.ROOT, "bindings/python/wheel.py"), package.version(),
-        f"cp{version}-cp{version}-{PLATFORM}", package.ROOT, folder, library, package.OUT,
-        os.path.join(stage, "meta/sbom.spdx.json"),
-        env=dict(os.environ, SOURCE_DATE_EPOCH=str(archive.source_date()))).strip()
+    python_tag = f"cp{version}-cp{version}"
+    tag = platform(write(f"{python_tag}-linux_x86_64", stage, stage))
+    out = write(f"{python_tag}-{tag}", stage, package.OUT)
     print(f"out/{os.path.basename(out)} ({os.path.getsize(out)} bytes)", flush=True)
     return out
