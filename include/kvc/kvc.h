@@ -247,8 +247,9 @@ KVC_API kvc_status  kvc_session_set_logit_bias(kvc_session *session, const int32
                                                int32_t n);
 /* The only tokens that the following steps may choose: bit t % 32 of mask[t / 32] is token t, in (V + 31) / 32 words as
  * grammar engines give them; until the next mask. n_words 0: all. A stop token is chosen only where its bit is set, and
- * a mask of none makes a step KVC_E_INVALID. Penalty, bias and mask come in this order, before top_k, temperature,
- * top_p and min_p; get_logits does not see them, nor do saved sessions keep bias and mask.  [sess] */
+ * where mask and biases leave none a step is KVC_E_INVALID before it feeds anything. Penalty, bias and mask come in
+ * this order, before top_k, temperature, top_p and min_p; get_logits does not see them, nor do saved sessions keep bias
+ * and mask.  [sess] */
 KVC_API kvc_status  kvc_session_set_token_mask(kvc_session *session, const int32_t *mask, int32_t n_words);
 /* A step of each of n (1 .. 256) sessions of one model in one pass over its weights: n tokens for little more than the
  * price of one. Sessions join and leave between calls as they like; each answers exactly as it would alone. Before,

@@ -4,6 +4,11 @@
 #include <cmath>
 
 namespace kvc {
+namespace {
+
+int64_t MaskWords(int32_t vocab) { return (int64_t{vocab} + 31) / 32; }
+
+}  // namespace
 
 Status CheckSampling(const SamplerParams& p) {
   if (!(p.temperature >= 0) || p.temperature > 100)
@@ -30,16 +35,26 @@ Status Sampler::Set(const SamplerParams& params) {
 }
 
 template <typename T>
-Status Sampler::Take(std::vector<T> items, MemoryMeter* meter, const char* what, SharedList<T>* list) {
-  SharedList<T> taken;
-  if (!items.empty()) {
-    auto fresh = std::make_shared<List<T>>();
-    KVC_RETURN_IF_ERROR(fresh->charge.Add(meter, static_cast<int64_t>(items.size() * sizeof(T)), what));
-    fresh->items = std::move(items);
-    taken = std::move(fresh);
+Result<Sampler::SharedList<T>> Sampler::Take(std::vector<T> items, MemoryMeter* meter, const char* what) {
+  if (items.empty()) return SharedList<T>();
+  auto list = std::make_shared<List<T>>();
+  KVC_RETURN_IF_ERROR(list->charge.Add(meter, static_cast<int64_t>(items.size() * sizeof(T)), what));
+  list->items = std::move(items);
+  return SharedList<T>(std::move(list));
+}
+
+// Whether any token is left is decided here, once, so that a step can be refused before it feeds anything.
+void Sampler::TakeLists(SharedList<TokenBias> biases, SharedList<uint32_t> mask, int32_t vocab) {
+  const size_t n = static_cast<size_t>(MaskWords(vocab));
+  std::vector<uint32_t> left = mask == nullptr ? std::vector<uint32_t>(n, ~uint32_t{0}) : mask->items;
+  if (vocab % 32 != 0) left.back() &= (uint32_t{1} << vocab % 32) - 1;
+  if (biases != nullptr) {
+    for (const TokenBias& b : biases->items) {
+      if (b.bias == -INFINITY) left[static_cast<size_t>(b.token / 32)] &= ~(uint32_t{1} << b.token % 32);
+    }
   }
-  *list = std::move(taken);
-  return {};
+  leaves_none_ = std::all_of(left.begin(), left.end(), [](uint32_t word) { return word == 0; });
+  biases_ = std::move(biases), mask_ = std::move(mask);
 }
 
 Status Sampler::SetBias(Span<const int32_t> tokens, const float* biases, int32_t vocab, MemoryMeter* meter) {
@@ -53,14 +68,19 @@ Status Sampler::SetBias(Span<const int32_t> tokens, const float* biases, int32_t
                    static_cast<double>(biases[i]));
     list.push_back({tokens[i], biases[i]});
   }
-  return Take(std::move(list), meter, "biases of tokens", &biases_);
+  Result<SharedList<TokenBias>> taken = Take(std::move(list), meter, "biases of tokens");
+  if (taken.ok()) TakeLists(std::move(taken.value()), mask_, vocab);
+  return taken.status();
 }
 
 Status Sampler::SetMask(Span<const int32_t> words, int32_t vocab, MemoryMeter* meter) {
-  const size_t n = static_cast<size_t>((int64_t{vocab} + 31) / 32);
+  const size_t n = static_cast<size_t>(MaskWords(vocab));
   if (!words.empty() && words.size() != n)
     return Error(Code::kInvalid, "a mask of %zu words; %d tokens take %zu", words.size(), vocab, n);
-  return Take(std::vector<uint32_t>(words.begin(), words.end()), meter, "a mask of tokens", &mask_);
+  Result<SharedList<uint32_t>> taken =
+      Take(std::vector<uint32_t>(words.begin(), words.end()), meter, "a mask of tokens");
+  if (taken.ok()) TakeLists(biases_, std::move(taken.value()), vocab);
+  return taken.status();
 }
 
 void Sampler::ReserveTokens() { recent_.reserve(static_cast<size_t>(kKept)); }
@@ -77,6 +97,7 @@ void Sampler::Rewind(int32_t n) {
 }
 
 Status Sampler::Reserve(const DeviceMemory& memory, int32_t n, DeviceBuffer<float>* weights) const {
+  if (leaves_none_) return Error(Code::kInvalid, "the token mask and the biases leave no token to choose");
   return params_.temperature > 0 ? weights->Reserve(memory, n, "sampling") : Status();
 }
 
@@ -101,8 +122,6 @@ Status Sampler::Choose(Device* device, Stream* stream, DevicePtr<float> logits, 
   args.weights = weights.at(), args.token = token;
   KVC_RETURN_IF_ERROR(device->Sample(stream, args));
   if (*token >= 0) return {};
-  if (mask_ != nullptr || biases_ != nullptr)
-    return Error(Code::kInvalid, "the token mask and the biases leave no token to choose");
   return Error(
       Code::kBadModel,
       "no logit is a finite number: the weights of the model, or the session it was restored from, hold "

@@ -46,10 +46,11 @@ class Sampler {
   // Takes the tokens of a sampler that is not needed any more. Takes no memory.
   void TakeTokens(Sampler* other) { recent_.swap(other->recent_); }
 
-  // Takes what Choose needs for n logits: before anything is changed.
+  // Takes what Choose needs for n logits: before anything is changed. kInvalid when biases and mask leave no
+  // token.
   Status Reserve(const DeviceMemory& memory, int32_t n, DeviceBuffer<float>* weights) const;
-  // Changes the logits [n]. draw: number of the draw in its session. kBadModel when no logit is a finite
-  // number, kInvalid when biases and mask left none.
+  // Changes the logits [n]. draw: number of the draw in its session. kBadModel when no logit that may be
+  // chosen is a finite number.
   Status Choose(Device* device, Stream* stream, DevicePtr<float> logits, int32_t n, int64_t draw,
                 const DeviceBuffer<float>& weights, int32_t* token) const;
 
@@ -76,13 +77,15 @@ class Sampler {
   template <typename T>
   using SharedList = std::shared_ptr<const List<T>>;
   template <typename T>
-  static Status Take(std::vector<T> items, MemoryMeter* meter, const char* what, SharedList<T>* list);
+  static Result<SharedList<T>> Take(std::vector<T> items, MemoryMeter* meter, const char* what);
+  void TakeLists(SharedList<TokenBias> biases, SharedList<uint32_t> mask, int32_t vocab);
   Status CheckRestored(int32_t vocab) const;
 
   SamplerParams params_;
   std::vector<int32_t> recent_;   // the newest tokens that were fed, at most kKept
   SharedList<TokenBias> biases_;  // null: none
   SharedList<uint32_t> mask_;     // null: every token may be chosen
+  bool leaves_none_ = false;      // of biases_ and mask_
 };
 
 }  // namespace kvc

@@ -229,6 +229,38 @@ TEST_F(Choose, WhatCannotBeIsRefusedAndChangesNothing) {
   EXPECT_EQ(Step(), Best(before));
 }
 
+// A step that may choose nothing is refused before the token of the step before is fed.
+TEST_F(Choose, NoTokenLeftFeedsNone) {
+  Step();  // chosen, fed by the step after
+  kvc_session* fork = nullptr;
+  ASSERT_EQ(kvc_session_fork(session_, &fork), KVC_OK);
+  const int32_t expected = Step(fork);
+  const auto fed = [&] {
+    kvc_session_stats stats{};
+    stats.struct_size = static_cast<int32_t>(sizeof stats);
+    EXPECT_EQ(kvc_session_get_stats(session_, &stats), KVC_OK) << kvc_last_error();
+    return stats.n_slots_full;
+  };
+  const int64_t before = fed();
+  int32_t chosen = -7;
+  std::vector<int32_t> mask(kWords, 0);
+  mask[kWords - 1] = int32_t(~0u << kVocab % 32);  // bits of no token
+  ASSERT_EQ(kvc_session_set_token_mask(session_, mask.data(), kWords), KVC_OK);
+  EXPECT_EQ(kvc_session_step(session_, &chosen), KVC_E_INVALID);
+  mask[1] = 1 << 5;  // one token, which a bias takes away
+  ASSERT_EQ(kvc_session_set_token_mask(session_, mask.data(), kWords), KVC_OK);
+  const int32_t only = 32 + 5;
+  const float never = -INFINITY;
+  ASSERT_EQ(kvc_session_set_logit_bias(session_, &only, &never, 1), KVC_OK);
+  EXPECT_EQ(kvc_session_step(session_, &chosen), KVC_E_INVALID);
+  EXPECT_EQ(chosen, -7);
+  EXPECT_EQ(fed(), before);
+  ASSERT_EQ(kvc_session_set_token_mask(session_, nullptr, 0), KVC_OK);
+  ASSERT_EQ(kvc_session_set_logit_bias(session_, nullptr, nullptr, 0), KVC_OK);
+  EXPECT_EQ(Step(session_), expected);
+  kvc_session_close(fork);
+}
+
 // An older caller's struct ends before the new fields, and means what it meant.
 TEST_F(Choose, StructOfTheFirstReleaseWorks) {
   kvc_sampling s = Greedy();

@@ -1,0 +1,23 @@
+package android.app;
+
+import android.content.res.AssetManager;
+import android.os.Bundle;
+import android.view.View;
+
+public class Activity {
+  protected void onCreate(Bundle state) {}
+
+  protected void onDestroy() {}
+
+  public void setContentView(int layout) {}
+
+  public <T extends View> T findViewById(int id) {
+    return null;
+  }
+
+  public AssetManager getAssets() {
+    return null;
+  }
+
+  public final void runOnUiThread(Runnable action) {}
+}
