@@ -35,7 +35,7 @@ LIBRARIES = {
     r"flatbuffers/|kvc_model_generated\.h": r"lib/model/model_file[^/]*|models/convert/[^/]*|tests/.*",
     r"nlohmann/": r"models/convert/[^/]*|tools/.*|bench/.*|tests/.*",
     r"CLI/": r"tools/.*|bench/.*",
-    r"pcre2\.h|utf8proc\.h": r"lib/model/[^/]*",
+    r"pcre2\.h|utf8proc\.h": r"lib/model/[^/]*|tests/package/unicode\.c",
     r"xxhash\.h": r"lib/base/hash\.cc|tools/.*",
     r"jni\.h": r"bindings/java/.*",
     r"cuda|cublas": r"cuda/.*",

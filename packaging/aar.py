@@ -1,6 +1,5 @@
 """The Android archive: classes.jar (the Java facade), jni/ABI/*.so for arm64-v8a and x86_64, and the header with
-libkvc.so as a prefab module for apps in C and C++. Needs KVC_ANDROID_NDK; the JAR of the Java binding in KVC_JAR,
-without which the archive has no classes and serves C and C++ only."""
+libkvc.so as a prefab module for apps in C and C++. Needs KVC_ANDROID_NDK."""
 import json
 import os
 import re
@@ -46,28 +45,23 @@ def prefab(folder, libraries):
 
 
 def classes_of(jar, out):
-    """The JAR without the libraries of desktops inside, which Android takes from jni/; an empty one without a JAR."""
-    with zipfile.ZipFile(out, "w") as target:
-        if not jar:
-            target.writestr(zipfile.ZipInfo("META-INF/MANIFEST.MF", (1980, 1, 1, 0, 0, 0)), "Manifest-Version: 1.0\n\n")
-            return
-        with zipfile.ZipFile(jar) as source:
-            for entry in sorted(source.infolist(), key=lambda e: e.filename):
-                if not re.search(r"/native/|/$", entry.filename):
-                    info = zipfile.ZipInfo(entry.filename, (1980, 1, 1, 0, 0, 0))
-                    info.compress_type = zipfile.ZIP_DEFLATED
-                    target.writestr(info, source.read(entry))
+    """The JAR without the libraries of desktops inside, which Android takes from jni/."""
+    with zipfile.ZipFile(out, "w") as target, zipfile.ZipFile(jar) as source:
+        for entry in sorted(source.infolist(), key=lambda e: e.filename):
+            if not re.search(r"/native/|/$", entry.filename):
+                info = zipfile.ZipInfo(entry.filename, (1980, 1, 1, 0, 0, 0))
+                info.compress_type = zipfile.ZIP_DEFLATED
+                target.writestr(info, source.read(entry))
 
 
-def assemble(name, libraries, jar=None):
+def assemble(name, libraries, jar):
     """libraries: {abi: [files]}, libkvc.so among them. Returns the path of the archive in out/."""
     folder = package.stage_folder("aar")
     shutil.rmtree(folder, ignore_errors=True)
     for abi, files in libraries.items():
         os.makedirs(os.path.join(folder, "jni", abi))
         for path in files:
-            problems = check_elf.check_segments(path, check_elf.PAGE)
-            problems = [*problems, *(check_elf.check_exports(path) if os.path.basename(path) == "libkvc.so" else [])]
+            problems = check_elf.check_file(path)
             if problems:
                 sys.exit("\n".join(problems))
             shutil.copyfile(path, os.path.join(folder, "jni", abi, os.path.basename(path)))
@@ -87,11 +81,16 @@ def assemble(name, libraries, jar=None):
 
 
 def make():
-    if not os.environ.get("KVC_ANDROID_NDK"):
-        sys.exit("package.py aar: set KVC_ANDROID_NDK to the folder of an Android NDK (r26 or newer)")
+    ndk = os.environ.get("KVC_ANDROID_NDK")
+    if not ndk or not os.path.exists(os.path.join(ndk, "build/cmake/android.toolchain.cmake")):
+        sys.exit("package.py aar: set KVC_ANDROID_NDK to the folder of an Android NDK (r26 or newer), the one that has "
+                 f"build/cmake/android.toolchain.cmake; it is {ndk!r}")
     libraries = {}
     for abi, toolchain in ABIS.items():
-        folder = package.build(toolchain, options=("-DKVC_TOOLS=OFF",), targets=("kvc",))
-        tree = package.install(folder, package.stage_folder(toolchain))
-        libraries[abi] = [os.path.realpath(os.path.join(tree, "lib/libkvc.so"))]
-    return assemble(f"kvc-{package.version()}.aar", libraries, os.environ.get("KVC_JAR"))
+        folder = package.build(toolchain, options=("-DKVC_TOOLS=OFF",), targets=("kvc", "kvc_jni", "kvc_jar"),
+                               language="java")
+        stage = package.stage_folder(toolchain)
+        libraries[abi] = [os.path.join(stage, name) for name in ("libkvc.so", "libkvc_jni.so")]
+        for path in libraries[abi]:
+            package.strip(os.path.join(folder, "lib", os.path.basename(path)), path)
+    return assemble(f"kvc-{package.version()}.aar", libraries, os.path.join(folder, "bindings/java/kvc.jar"))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What every shipped ELF file keeps to: libkvc.so exports kvc_* only and needs the C library only; nobody needs a
-newer glibc than promised; every segment is aligned to 16 KB pages where the file is a library; no stack that can be
-executed.
+"""What every shipped ELF file keeps to: a library exports kvc_* only, or what its VM looks for, and needs the C library
+only (a module of Python libkvc.so.0 too); nobody needs a newer glibc than promised; every segment is aligned to 16 KB
+pages where the file is a library; no stack that can be executed.
 
 Usage: check_elf.py FOLDER_OR_FILE [GLIBC]    for example: check_elf.py out/tree 2.28"""
 import os
@@ -12,6 +12,9 @@ import sys
 # The C library, its parts, the loader.
 C_LIBRARY = re.compile(r"^(libc|libm|libdl|libpthread|librt|ld-linux[^.]*|liblog)\.so(\.\d+)?$")
 PAGE = 16384
+# Libraries that a VM loads: the beginning of their name, of the names they export, what else they need.
+MODULES = [("libkvc_jni.", "Java_dev_kvc_", ""), ("libkvc_csharp.", "CSharp_", ""),
+           ("_flat.", "PyInit_", "libkvc.so.0")]
 
 
 def readelf(option, path):
@@ -38,20 +41,28 @@ def check_segments(path, page):
             yield f"{path}: its stack can be executed"
 
 
+def module(path):
+    """What path exports and needs besides the C library."""
+    name = os.path.basename(path)
+    return next(((prefix, needs) for start, prefix, needs in MODULES if name.startswith(start)), ("kvc_", ""))
+
+
 def check_exports(path):
+    prefix, _ = module(path)
     for line in readelf("--dyn-syms", path).splitlines():
         fields = line.split()
         if len(fields) < 8 or not fields[0][:-1].isdigit() or fields[6] == "UND" or fields[4] == "LOCAL":
             continue
         name = fields[7].split("@")[0]
-        if not name.startswith("kvc_") and name != "KVC_0":
+        if not name.startswith(prefix) and name != "KVC_0":
             yield f"{path}: exports {name}"
 
 
 def check_file(path, floor=None):
     problems = []
     needed = re.findall(r"\(NEEDED\).*\[(.+)\]", readelf("-d", path))
-    problems += [f"{path}: needs {name}" for name in needed if not C_LIBRARY.match(name)]
+    problems += [f"{path}: needs {name}" for name in needed
+                 if not C_LIBRARY.match(name) and name != module(path)[1]]
     is_library = ".so" in os.path.basename(path)
     problems += check_segments(path, PAGE if is_library else 4096)
     if is_library:

@@ -13,11 +13,10 @@ import sys
 import archive
 import check_elf
 import package
-import sbom
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 REVISION = "0kvc1"  # before any of Debian's own
-GLIBC = "2.28"
+GLIBC = "{}.{}".format(*package.GLIBC)
 MAINTAINER = os.environ.get("KVC_MAINTAINER", "libkvc contributors <contributors@kvc.dev>")
 DESCRIPTIONS = {
     "libkvc0": ("libs", "language models on a compressed KV cache - shared library", """\
@@ -31,7 +30,8 @@ DESCRIPTIONS = {
  compressed per head.
  .
  This package has the C header, a static library that links in a plain C
- project, the files for CMake and pkg-config, the documents and samples."""),
+ project, the files for CMake and pkg-config, the Go module, the documents
+ and samples."""),
     "kvc-tools": ("utils", "language models on a compressed KV cache - the kvc program", """\
  libkvc runs decoder-only language models on a key-value cache that is
  compressed per head.
@@ -42,7 +42,7 @@ DESCRIPTIONS = {
 CONTENTS = [
     ("kvc-tools", r"bin/kvc$"),
     ("libkvc0", r"lib/[^/]+/libkvc\.so\.[0-9.]+$"),
-    ("libkvc-dev", r"include/|lib/[^/]+/(libkvc\.(so|a)$|pkgconfig/|cmake/)|share/kvc/"),
+    ("libkvc-dev", r"include/|lib/[^/]+/(libkvc\.(so|a)$|pkgconfig/|cmake/)|share/kvc/|share/gocode/"),
     ("libkvc-dev", r"share/doc/kvc/"),
 ]
 OVERRIDES = {  # PCRE2 and utf8proc are inside on purpose: no clash with a program's own, one file on a device
@@ -142,7 +142,7 @@ def finish(name, folder, architecture, debian_version, upstream):
     with open(os.path.join(package.ROOT, "CHANGELOG.md"), encoding="utf-8") as file:
         write_gzip(os.path.join(doc, "changelog.gz"), file.read())
     write_text(os.path.join(doc, "copyright"), copyright_text())
-    sbom.write(doc, name, upstream, folder, package.THIRD_PARTY, tools=name == "kvc-tools")
+    package.write_meta(doc, name, folder, tools=name == "kvc-tools")
     os.remove(os.path.join(doc, "LICENSE"))  # /usr/share/common-licenses has it, copyright says so
     if OVERRIDES[name]:
         write_text(os.path.join(folder, "usr/share/lintian/overrides", name), f"{name}: {OVERRIDES[name]}\n")
@@ -175,7 +175,7 @@ def make(architecture, toolchain, triplet):
     stage = package.stage_folder(f"deb-{architecture}")
     build = package.build(toolchain, libdir)
     tree = package.install(build, stage)
-    problems = check_elf.check_tree(tree, tuple(int(n) for n in GLIBC.split(".")))
+    problems = check_elf.check_tree(tree, package.GLIBC)
     if problems:
         sys.exit("\n".join(problems))
     folders = {name: os.path.join(stage, name) for name in DESCRIPTIONS}

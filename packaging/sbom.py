@@ -27,6 +27,9 @@ SUPPLIERS = {
     "FlatBuffers": "Google Inc.",
     "CLI11": "University of Cincinnati",
     "nlohmann-json": "Niels Lohmann",
+    "LLVM": "LLVM project",
+    "Zig": "Zig contributors",
+    "musl": "Rich Felker and contributors",
 }
 
 
@@ -52,12 +55,14 @@ def spdx_id(text):
     return "SPDXRef-" + "".join(c if c.isalnum() or c in ".-" else "-" for c in text)
 
 
-def package(name, version, licence, supplier, sha256=None):
+def package(name, version, licence, supplier, sha256=None, comment=None):
     entry = {"SPDXID": spdx_id(name), "name": name, "versionInfo": version, "downloadLocation": "NOASSERTION",
              "supplier": f"Organization: {supplier}", "licenseConcluded": licence, "licenseDeclared": licence,
              "copyrightText": "NOASSERTION", "filesAnalyzed": False}
     if sha256:
         entry["checksums"] = [{"algorithm": "SHA256", "checksumValue": sha256}]
+    if comment:
+        entry["comment"] = comment
     return entry
 
 
@@ -80,8 +85,8 @@ def document(name, version, files, parts):
     text = {
         "spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": f"{name}-{version}",
         "creationInfo": {"created": when, "creators": ["Organization: libkvc contributors"]},
-        "packages": [own] + [package(p["name"], p["version"], p["licence"], SUPPLIERS[p["name"]], p.get("sha256"))
-                             for p in parts],
+        "packages": [own] + [package(p["name"], p["version"], p["licence"], SUPPLIERS[p["name"]], p.get("sha256"),
+                                     p.get("comment")) for p in parts],
         "relationships": [{"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES",
                            "relatedSpdxElement": own["SPDXID"]}]
         + [{"spdxElementId": own["SPDXID"], "relationshipType": "CONTAINS", "relatedSpdxElement": spdx_id(p["name"])}
@@ -97,13 +102,14 @@ def document(name, version, files, parts):
     return text
 
 
-def write(folder, name, version, files=None, third_party_folder=None, tools=False):
-    """LICENSE, NOTICE and sbom.spdx.json in folder, which may lie in files: the three are not listed themselves."""
+def write(folder, name, version, files=None, third_party_folder=None, tools=False, more=()):
+    """LICENSE, NOTICE and sbom.spdx.json in folder, which may lie in files: the three are not listed themselves. more:
+    parts besides those of third_party_folder."""
     os.makedirs(folder, exist_ok=True)
     for own in ("LICENSE", "NOTICE", "sbom.spdx.json"):
         if os.path.exists(os.path.join(folder, own)):
             os.remove(os.path.join(folder, own))
-    parts = [p for p in parts_of(third_party_folder) if p["in_library"] or tools]
+    parts = [p for p in [*parts_of(third_party_folder), *more] if p["in_library"] or tools]
     text = document(name, version, files, parts)
     for own in ("LICENSE", "NOTICE"):
         shutil.copyfile(os.path.join(ROOT, own), os.path.join(folder, own))

@@ -53,7 +53,8 @@ def gather(folder):
             target = os.path.join(folder, path)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             shutil.copyfile(os.path.join(package.ROOT, path), target)
-    shutil.copytree(package.THIRD_PARTY, os.path.join(folder, "third_party"))
+    shutil.copytree(package.THIRD_PARTY, os.path.join(folder, "third_party"),
+                    ignore=shutil.ignore_patterns("original", "made_by"))
     for unused in ("CLI", "nlohmann"):
         shutil.rmtree(os.path.join(folder, "third_party/include", unused))
     generated = os.path.join(folder, "generated")

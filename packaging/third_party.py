@@ -5,7 +5,8 @@ distribution, and the headers of the rest, from its installed packages.
 
 Usage: third_party.py FOLDER        then configure with -DKVC_THIRD_PARTY=FOLDER
 
-FOLDER/parts.json says what it holds: names, versions, licences, hashes."""
+FOLDER/parts.json says what it holds: names, versions, licences, hashes. utf8proc's tables are reduced to what libkvc
+asks for (utf8proc_tables.py); original/ has them as they were."""
 import glob
 import hashlib
 import json
@@ -16,6 +17,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import utf8proc_tables  # noqa: E402  (of this folder)
+
 # Name, Debian's source package, its licence (SPDX), files: pattern below the source -> folder below FOLDER.
 SOURCES = [
     ("PCRE2", "pcre2", "BSD-3-Clause", [("src/pcre2_*.[ch]", "pcre2"), ("src/sljit/*.[ch]", "pcre2/sljit")]),
@@ -23,6 +27,7 @@ SOURCES = [
 ]
 RENAMED = [("src/pcre2.h.generic", "include/pcre2.h"), ("src/pcre2_chartables.c.dist", "pcre2/pcre2_chartables.c"),
            ("utf8proc.h", "include/utf8proc.h")]
+CHANGES = {"utf8proc": {"comment": "its tables have only what normalisation to NFC and grapheme borders ask for"}}
 NOT_LIBRARY = re.compile(r"pcre2_(dftables|fuzzsupport|jit_test)\.c$")
 # Name, Debian's package, licence, what of /usr/include is taken, whether it ends up in the library.
 HEADERS = [
@@ -93,11 +98,34 @@ def sha256(path):
         return hashlib.sha256(file.read()).hexdigest()
 
 
+def made_by():
+    """What a folder was made by: it is made again by another version of these programs."""
+    return "".join(sha256(path) + "\n" for path in (os.path.abspath(__file__), utf8proc_tables.__file__))
+
+
+def is_made(out):
+    stamp = os.path.join(out, "made_by")
+    if not os.path.exists(stamp):
+        return False
+    with open(stamp, encoding="utf-8") as file:
+        return file.read() == made_by()
+
+
+def reduce_tables(making):
+    tables, original = os.path.join(making, "utf8proc/utf8proc_data.c"), os.path.join(making, "original")
+    os.makedirs(original)
+    shutil.move(tables, original)
+    with open(os.path.join(original, "utf8proc_data.c"), encoding="utf-8") as file:
+        text = utf8proc_tables.reduce(file.read())
+    with open(tables, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     out = os.path.abspath(sys.argv[1])
-    if os.path.exists(os.path.join(out, "parts.json")):
+    if is_made(out):
         return 0
     making = out + ".making"
     shutil.rmtree(making, ignore_errors=True)
@@ -117,7 +145,7 @@ def main():
                 if os.path.exists(os.path.join(tree, source)):
                     shutil.copy(os.path.join(tree, source), os.path.join(making, target))
             parts.append({"name": name, "version": version, "licence": licence, "in_library": True,
-                          "source": os.path.basename(archive), "sha256": sha256(archive)})
+                          "source": os.path.basename(archive), "sha256": sha256(archive), **CHANGES.get(name, {})})
             print(f"{name} {version}")
     for name, package, licence, entries, in_library in HEADERS:
         version = run("dpkg-query", "-W", "-f=${Version}\n", package).split()[0]
@@ -126,9 +154,12 @@ def main():
             (shutil.copytree if os.path.isdir(source) else shutil.copy)(source, target)
         parts.append({"name": name, "version": version, "licence": licence, "in_library": in_library})
         print(f"{name} {version} (headers)")
+    reduce_tables(making)
     with open(os.path.join(making, "parts.json"), "w", encoding="utf-8") as file:
         json.dump(parts, file, indent=1)
         file.write("\n")
+    with open(os.path.join(making, "made_by"), "w", encoding="utf-8") as file:
+        file.write(made_by())
     shutil.rmtree(out, ignore_errors=True)
     os.rename(making, out)
     return 0

@@ -18,8 +18,8 @@ file(COPY ${LIBRARY} DESTINATION ${WORK}/dev/kvc/native/${PLATFORM})
 file(COPY ${SOURCE}/keep.pro DESTINATION ${WORK}/META-INF/proguard)
 file(COPY ${SOURCE}/../../LICENSE ${SOURCE}/../../NOTICE DESTINATION ${WORK}/META-INF)
 file(WRITE ${WORK}.manifest "Automatic-Module-Name: dev.kvc\n")
-# By name and of one date, so that two builds are equal.
+# By name and of one date, so that two builds are equal. Not compressed: unpacking would be part of the first call.
 file(GLOB_RECURSE entries RELATIVE ${WORK} ${WORK}/*)
 list(SORT entries)
-execute_process(COMMAND ${JAR} --create --file ${OUT} --manifest ${WORK}.manifest --date=1980-01-01T00:00:02Z ${entries}
-  WORKING_DIRECTORY ${WORK} COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${JAR} --create --no-compress --file ${OUT} --manifest ${WORK}.manifest
+  --date=1980-01-01T00:00:02Z ${entries} WORKING_DIRECTORY ${WORK} COMMAND_ERROR_IS_FATAL ANY)

@@ -34,8 +34,15 @@ def java(vm, code, tests, folder):
         path = library or os.path.join(folder, "nowhere.so")
         return path, run([vm, f"-Ddev.kvc.library={path}", "-cp", f"{code}:{tests}", "LibraryTest"])
 
-    inside = run([vm, "-cp", f"{code}:{tests}", "LibraryTest"])
-    return {"on the path": on_path, "named": named, "in the JAR": lambda library: ("", inside) if library else None}
+    inside = {"in the JAR": code}
+    # A path that no URL can spell as it is; and no JAR at all: the way of resources.
+    inside["in a JAR elsewhere"] = shutil.copy(code, os.path.join(tempfile.mkdtemp(" a %20b é", dir=folder), "k#.jar"))
+    inside["beside the classes"] = os.path.join(folder, "unpacked")
+    with zipfile.ZipFile(code) as jar:
+        jar.extractall(inside["beside the classes"])
+    return {"on the path": on_path, "named": named, **{
+        name: lambda library, place=place: ("", run([vm, "-cp", f"{place}:{tests}", "LibraryTest"]))
+        for name, place in inside.items()}}
 
 
 def csharp(vm, code, tests, folder):
@@ -68,7 +75,7 @@ def main():
             _, output = call(library)
             expect(f"the right one, {name}", output, 2, "version 0.")
             expect(f"the right one, {name}", output, 1, "KvcException")
-            if name == "in the JAR":
+            if name not in ("on the path", "named"):  # nobody can give it another
                 continue
             where, output = call(None)
             expect(f"missing, {name}", output, 2, where, "Looked for")

@@ -2,11 +2,16 @@
 """./dev test --packages: builds every package, twice, compares the two, installs what came out into a folder of its
 own and uses it as a user would. Usage: built_packages_test.py ROOT [PART]...   the last line counts
 
-  tar          linux-x86_64: reproducible; glibc floor; a C program with each library
-  tar-aarch64  the same under qemu-aarch64
+  tar          linux-x86_64: reproducible; glibc floor; a C program with each library; a Go program with its module
+  tar-aarch64  the same under qemu-aarch64, without Go; the size of libkvc.so
   tar-musl     static programs that run here
-  deb          lintian finds nothing; what dpkg-deb unpacks is used; Depends and files fit together
+  deb          lintian finds nothing; what dpkg-deb unpacks is used by C and Go; Depends and files fit together
+  deb-arm64    the same under qemu-aarch64, without Go
   source       compiled by a loop over cc and c++, then linked with the C sample
+  wheel        auditwheel says what its tag says; installed by pip, used by the tests of Python
+  jar, nuget   a program in Java under the JVM, in C# under Mono; the library for 64-bit Arm loads under qemu-aarch64
+  aar          its layout, of planted libraries; what is said without an NDK
+  unicode      utf8proc with the tables that are shipped answers as it does with all of them
   elf          check_elf.py finds planted faults"""
 import glob
 import json
@@ -14,14 +19,18 @@ import os
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
 import tempfile
+import xml.etree.ElementTree
+import zipfile
 
 ROOT = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else os.getcwd()
 PROMPT = "Ada lives in Paris. Ada lives in"
 QEMU = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
+ARM_CC = ["aarch64-linux-gnu-gcc", "-std=c99"]
 
 
 class Failure(Exception):
@@ -41,12 +50,18 @@ def expect(condition, message):
 
 
 def make(*kinds):
-    """./dev package, twice: the second one has to give the same bytes. Returns the new files."""
-    out = os.path.join(ROOT, "out")
+    """./dev package, twice: the second one has to give the same bytes. All but the objects of the compiler is made
+    anew: libraries and programs are linked, generated code and that of the languages compiled. Returns the files."""
+    out, build = os.path.join(ROOT, "out"), os.path.join(ROOT, "build-package")
     versions = []
     for _ in range(2):
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.rmtree(os.path.join(ROOT, "build-package/stage"), ignore_errors=True)
+        linked = [path for part in ("lib/libkvc*", "lib/*.so", "bin/*", "kvc_merged.o", "bindings")
+                  for path in glob.glob(os.path.join(build, "*", part))]
+        for path in (out, os.path.join(build, "stage"), *linked):
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+            elif os.path.lexists(path):
+                os.remove(path)
         run([sys.executable, os.path.join(ROOT, "packaging/package.py"), *kinds])
         files = {}
         for path in sorted(glob.glob(os.path.join(out, "*"))):
@@ -72,7 +87,10 @@ def check_meta(folder, parts):
         text = json.load(file)
     names = {package["name"] for package in text["packages"]}
     expect(parts <= names and text["spdxVersion"] == "SPDX-2.3", f"{folder}: the parts are {names}")
-    expect(os.path.getsize(os.path.join(folder, "NOTICE")) > 1000, f"{folder}: no NOTICE")
+    with open(os.path.join(folder, "NOTICE"), encoding="utf-8") as file:
+        notice = file.read().replace("nlohmann/json", "nlohmann-json")
+    unnamed = [package["name"] for package in text["packages"][1:] if package["name"] not in notice]
+    expect(not unnamed, f"{folder}: NOTICE does not name {unnamed}")
 
 
 def answer_with(program, model, before=(), environment=None):
@@ -83,6 +101,62 @@ def model_of(kvc, folder, before=()):
     model = os.path.join(folder, "recall.kvc")
     run([*before, kvc, "convert", os.path.join(ROOT, "models/recall"), model])
     return model
+
+
+def any_kvc():
+    """A kvc program of this machine, for a package that has none."""
+    release = os.path.join(ROOT, "build-package/release-linux-x86_64")
+    found = [path for path in (os.path.join(ROOT, "build/bin/kvc"), os.path.join(release, "bin/kvc"))
+             if os.path.exists(path)]
+    if not found:
+        run(["ninja", "-C", release, "bin/kvc"])
+    return found[0] if found else os.path.join(release, "bin/kvc")
+
+
+def models_of_bindings(folder):
+    """Environment of the programs in tests/bindings: the models, and nothing that leads to a build."""
+    kvc = any_kvc()
+    recall = os.path.join(ROOT, "models/recall")
+    tables = [os.path.join(recall, "head_scores.json"), *sorted(glob.glob(os.path.join(recall, "scores/*.json")))]
+    models = {"KVC_RECALL": os.path.join(folder, "binding-recall.kvc"),
+              "KVC_STORIES": os.path.join(folder, "binding-stories.kvc")}
+    run([kvc, "convert", recall, models["KVC_RECALL"], *("--head-scores=" + table for table in tables)])
+    run([kvc, "convert", os.path.join(ROOT, "models/stories260k/stories260K.bin"), models["KVC_STORIES"]])
+    kept = {key: value for key, value in os.environ.items()
+            if key not in ("PYTHONPATH", "LD_LIBRARY_PATH", "MONO_PATH", "CLASSPATH", "PKG_CONFIG_PATH")}
+    return {**kept, **models, "KVC_SOURCE": ROOT, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def first_lines(language, fence, name, commands, environment):
+    """The first program of the document of a language, as a reader would run it."""
+    print(run([sys.executable, os.path.join(ROOT, "tests/bindings/first_lines_test.py"), f"docs/{language}.md", fence,
+               name, " 386", *commands], env=environment).strip())
+
+
+def use_go(share, libraries, folder):
+    """A Go program with the installed module, which finds the installed library by pkg-config."""
+    module = os.path.join(share, "gocode/src/kvc.dev/kvc")
+    environment = dict(models_of_bindings(folder), PKG_CONFIG_PATH=os.path.join(libraries, "pkgconfig"),
+                       LD_LIBRARY_PATH=libraries, GOCACHE=os.path.join(folder, "go-cache"),
+                       GOPATH=os.path.join(folder, "go"), GOFLAGS="-mod=mod", GOPROXY="off", GOTOOLCHAIN="local")
+    for own in ("LICENSE", "NOTICE", "go.mod"):
+        expect(os.path.exists(os.path.join(module, own)), f"{module} has no {own}")
+    first_lines("go", "go", "main.go",
+                ["go mod init hello", f"go mod edit -require kvc.dev/kvc@v0.0.0 -replace kvc.dev/kvc={module}",
+                 "go run main.go"], environment)
+
+
+def load_on_arm(library, function, folder):
+    """A library for a VM that is not here for 64-bit Arm: loaded by a program in C, which asks it for its version."""
+    program = os.path.join(folder, "load")
+    code = ("#include <dlfcn.h>\n#include <stdio.h>\nint main(int n, char** a) {\n"
+            "  void* library = dlopen(a[1], RTLD_NOW);\n  if (!library) return puts(dlerror()), 1;\n"
+            f'  int (*version)(void*, void*) = (int (*)(void*, void*))dlsym(library, "{function}");\n'
+            '  return !(n == 2 && version && printf("%d\\n", version(0, 0)));\n}\n')
+    subprocess.run([ARM_CC[0], "-x", "c", "-", "-ldl", "-o", program], input=code, text=True, check=True)
+    version = run([*QEMU, program, library]).strip()
+    expect(version == run([*QEMU, program, library]).strip() and version.isdigit(), f"{library} says {version}")
+    print(f"{os.path.basename(library)} for 64-bit Arm: version {version}")
 
 
 def use_tree(tree, folder, cc, before=(), static=()):
@@ -99,7 +173,8 @@ def use_tree(tree, folder, cc, before=(), static=()):
         said.append(answer_with(shared, model, before))
     expect(len(set(said)) == 1 and said[0].strip(), f"the programs say {said}")
     run([sys.executable, os.path.join(ROOT, "packaging/check_elf.py"), tree, "2.28"])
-    check_meta(os.path.join(tree, "share/doc/kvc"), {"libkvc", "PCRE2", "utf8proc", "xxHash", "FlatBuffers", "CLI11"})
+    check_meta(os.path.join(tree, "share/doc/kvc"), {"libkvc", "PCRE2", "utf8proc", "xxHash", "FlatBuffers", "CLI11",
+                                                     "LLVM", *(["musl"] if static else [])})
     return said[0]
 
 
@@ -107,13 +182,14 @@ def test_tar(folder):
     (path,) = make("tar")
     tree = unpack(path, os.path.join(folder, "tree"))
     print(use_tree(tree, folder, ["cc", "-std=c99"]).strip())
+    use_go(os.path.join(tree, "share"), os.path.join(tree, "lib"), folder)
 
 
 def test_tar_aarch64(folder):
     (path,) = make("tar-aarch64")
     tree = unpack(path, os.path.join(folder, "tree"))
     library = os.path.realpath(os.path.join(tree, "lib/libkvc.so"))
-    print(use_tree(tree, folder, ["aarch64-linux-gnu-gcc", "-std=c99"], QEMU).strip())
+    print(use_tree(tree, folder, ARM_CC, QEMU).strip())
     size = os.path.getsize(library)
     expect(size <= 1_500_000, f"libkvc.so for 64-bit Arm has {size} bytes")
     print(f"libkvc.so: {size} bytes")
@@ -128,35 +204,43 @@ def test_tar_musl(folder):
     print(use_tree(tree, folder, [zig, "cc", "-target", "x86_64-linux-musl"], static=["-static"]).strip())
 
 
-def test_deb(folder):
-    paths = {os.path.basename(path).split("_")[0]: path for path in make("deb")}
+def test_deb(folder, kind="deb", triplet="x86_64-linux-gnu", cc=("cc", "-std=c99"), before=()):
+    paths = {os.path.basename(path).split("_")[0]: path for path in make(kind)}
     expect(set(paths) == {"libkvc0", "libkvc-dev", "kvc-tools"}, f"the packages are {set(paths)}")
-    if shutil.which("lintian"):
-        said = run(["lintian", "--allow-root", "--fail-on", "error,warning", *paths.values()])
-        expect(not re.search(r"^[EW]:", said, re.M), said)
-    else:
-        print("lintian is not installed: not run")
+    said = run(["lintian", "--allow-root", "--fail-on", "error,warning", *paths.values()])
+    expect(not re.search(r"^[EW]:", said, re.M), said)
     root = os.path.join(folder, "root")
     for name, path in paths.items():
         run(["dpkg-deb", "-x", path, root])
         run(["dpkg-deb", "-e", path, os.path.join(folder, name)])
+        names = {"libkvc0": {"libkvc0"}, "libkvc-dev": {"libkvc-dev"}, "kvc-tools": {"kvc-tools", "CLI11"}}[name]
+        check_meta(os.path.join(root, "usr/share/doc", name), {*names, "PCRE2", "utf8proc"})
+        licence = os.path.join(root, "usr/share/doc", name, "copyright")
+        with open(licence, encoding="utf-8") as file:
+            expect("/usr/share/common-licenses/Apache-2.0" in file.read(), f"{licence} does not name the licence")
     depends = run(["dpkg-deb", "-f", paths["libkvc-dev"], "Depends"])
     expect("libkvc0 (= " in depends, f"libkvc-dev depends on {depends}")
-    libraries = os.path.join(root, "usr/lib/x86_64-linux-gnu")
-    environment = dict(os.environ, LD_LIBRARY_PATH=libraries, PKG_CONFIG_PATH=os.path.join(libraries, "pkgconfig"))
-    model = model_of(os.path.join(root, "usr/bin/kvc"), folder)
+    libraries = os.path.join(root, "usr/lib", triplet)
+    environment = dict(os.environ, PKG_CONFIG_PATH=os.path.join(libraries, "pkgconfig"),
+                       PKG_CONFIG_LIBDIR=os.path.join(libraries, "pkgconfig"))
+    model = model_of(os.path.join(root, "usr/bin/kvc"), folder, before)
     said = []
     for query in ("kvc", "kvc-static"):
         flags = shlex.split(run(["pkg-config", "--cflags", "--libs", query], env=environment))
         program = os.path.join(folder, f"program-{query}")
-        run(["cc", "-std=c99", os.path.join(ROOT, "samples/c/run.c"), *flags, "-o", program])
-        said.append(answer_with(program, model, environment=environment))
+        run([*cc, os.path.join(ROOT, "samples/c/run.c"), *flags, f"-Wl,-rpath,{libraries}", "-o", program])
+        said.append(answer_with(program, model, before))
     expect(len(set(said)) == 1 and said[0].strip(), f"the programs say {said}")
     page = run(["man", "--warnings", "-l", os.path.join(root, "usr/share/man/man1/kvc.1.gz")]) \
         if shutil.which("man") else "convert"
     expect("convert" in page, "the manual page says nothing of kvc convert")
-    check_meta(os.path.join(root, "usr/share/doc/libkvc0"), {"libkvc0", "PCRE2", "utf8proc"})
+    if not before:
+        use_go(os.path.join(root, "usr/share"), libraries, folder)
     print(said[0].strip())
+
+
+def test_deb_arm64(folder):
+    test_deb(folder, "deb-arm64", "aarch64-linux-gnu", ARM_CC, QEMU)
 
 
 def test_source(folder):
@@ -168,11 +252,149 @@ def test_source(folder):
     run(["cc", "-std=c99", "-c", os.path.join(tree, "samples/c/run.c"), "-I", os.path.join(tree, "include"),
          "-o", program + ".o"])
     run(["c++", program + ".o", os.path.join(folder, "built/libkvc.a"), "-lm", "-lpthread", "-o", program])
-    kvc = os.path.join(ROOT, "build/bin/kvc")
-    if not os.path.exists(kvc):
-        kvc = os.path.join(ROOT, "build-package/release-linux-x86_64/bin/kvc")
-    print(answer_with(program, model_of(kvc, folder)).strip())
+    print(answer_with(program, model_of(any_kvc(), folder)).strip())
     check_meta(tree, {"libkvc-source", "PCRE2", "utf8proc", "xxHash", "FlatBuffers"})
+
+
+def test_wheel(folder):
+    (path,) = make("wheel")
+    tag = re.search(r"-(manylinux_\w+)\.whl$", path).group(1)
+    said = run([sys.executable, "-m", "auditwheel", "show", path],
+               env=dict(os.environ, PYTHONPATH=os.path.join(ROOT, "build-tools")))
+    said = " ".join(said.split())
+    expect(f'is consistent with the following platform tag: "{tag}"' in said, said)
+    print(f"auditwheel: {tag}")
+    environment = models_of_bindings(folder)
+    system = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+    run([system, "-m", "venv", os.path.join(folder, "venv")])
+    python = os.path.join(folder, "venv/bin/python")
+    run([python, "-m", "pip", "install", "-q", "--no-index", "--disable-pip-version-check", path], env=environment)
+    first_lines("python", "python", "main.py", [f"{python} main.py"], environment)
+    for test in ("facade", "misuse"):
+        run([python, os.path.join(ROOT, f"tests/bindings/python/{test}_test.py")], env=environment, cwd=folder)
+        print(f"{test}_test.py: passed")
+    used = run([python, "-c", "import kvc; print(kvc.__file__)"], env=environment).strip()
+    expect(used.startswith(folder), f"the tests used {used}")
+    (info,) = glob.glob(os.path.join(folder, "venv/lib/python3*/site-packages/kvc-*.dist-info"))
+    expect(os.path.exists(os.path.join(info, "licenses/LICENSE")), "no LICENSE in the wheel")
+    check_meta(os.path.join(info, "licenses"), {"kvc-python", "PCRE2", "utf8proc"})
+
+
+def unzip(path, folder):
+    with zipfile.ZipFile(path) as packed:
+        expect(packed.testzip() is None, f"{path} is damaged")
+        packed.extractall(folder)
+        return packed.infolist()
+
+
+def test_jar(folder):
+    (path,) = make("jar")
+    tree = os.path.join(folder, "tree")
+    entries = unzip(path, tree)
+    expect(entries[0].filename == "META-INF/MANIFEST.MF", f"the JAR begins with {entries[0].filename}")
+    expect(all(entry.compress_type == zipfile.ZIP_STORED for entry in entries), "something in the JAR is compressed")
+    native = os.path.join(tree, "dev/kvc/native")
+    expect(sorted(os.listdir(native)) == ["linux-aarch64", "linux-x86_64"], f"it is for {os.listdir(native)}")
+    run([sys.executable, os.path.join(ROOT, "packaging/check_elf.py"), native, "2.28"])
+    check_meta(os.path.join(tree, "META-INF"), {"kvc-java", "PCRE2", "utf8proc"})
+    expect(os.path.exists(os.path.join(tree, "META-INF/LICENSE")), "no LICENSE in the JAR")
+    environment = models_of_bindings(folder)
+    first_lines("java", "java", "Hello.java", [f"java -cp {path} Hello.java"], environment)
+    classes = os.path.join(folder, "classes")
+    run(["javac", "-encoding", "UTF-8", "-cp", path, "-d", classes, "-XDignore.symbol.file", "-nowarn",
+         *glob.glob(os.path.join(ROOT, "tests/bindings/java/*.java")),
+         *glob.glob(os.path.join(ROOT, "samples/android/app/src/main/java/dev/kvc/sample/*.java"))])
+    run(["java", "-Xcheck:jni", "-cp", f"{path}:{classes}", "FacadeTest"], env=environment)
+    print("FacadeTest: passed")
+    load_on_arm(os.path.join(native, "linux-aarch64/libkvc_jni.so"), "Java_dev_kvc_FlatJNI_kvc_1version", folder)
+
+
+def test_nuget(folder):
+    (path,) = make("nuget")
+    tree = os.path.join(folder, "tree")
+    names = {entry.filename for entry in unzip(path, tree)}
+    wanted = {"[Content_Types].xml", "_rels/.rels", "Kvc.nuspec", "LICENSE", "NOTICE", "README.md", "sbom.spdx.json",
+              "lib/net45/Kvc.dll", "lib/net45/Kvc.xml", "runtimes/linux-x64/native/libkvc_csharp.so",
+              "runtimes/linux-arm64/native/libkvc_csharp.so"}
+    expect(names == wanted, f"it has {names ^ wanted} too much or too little")
+    for name in ("Kvc.nuspec", "[Content_Types].xml", "_rels/.rels", "lib/net45/Kvc.xml"):
+        root = xml.etree.ElementTree.parse(os.path.join(tree, name)).getroot()
+        if name == "Kvc.nuspec":
+            texts = {element.tag.split("}")[1]: element.text for element in root.iter()}
+    expect(texts["id"] == "Kvc" and os.path.basename(path) == f"Kvc.{texts['version']}.nupkg", f"Kvc.nuspec: {texts}")
+    for named in (texts["license"], texts["readme"]):
+        expect(named in names, f"Kvc.nuspec names {named}")
+    run([sys.executable, os.path.join(ROOT, "packaging/check_elf.py"), os.path.join(tree, "runtimes"), "2.28"])
+    check_meta(tree, {"Kvc", "PCRE2", "utf8proc"})
+    # What .NET does with the folders: the assembly, and the library of its own system, in reach of the program.
+    assembly, native = os.path.join(tree, "lib/net45"), os.path.join(tree, "runtimes/linux-x64/native")
+    environment = dict(models_of_bindings(folder), MONO_PATH=assembly, LD_LIBRARY_PATH=native)
+    first_lines("csharp", "csharp", "Hello.cs", [f"mcs -r:{assembly}/Kvc.dll Hello.cs", "mono Hello.exe"], environment)
+    load_on_arm(os.path.join(tree, "runtimes/linux-arm64/native/libkvc_csharp.so"), "CSharp_Kvc_kvc_version", folder)
+
+
+def test_aar(folder):
+    """There is no NDK here: what package.py says then, and the archive of libraries that other compilers made."""
+    command = [sys.executable, os.path.join(ROOT, "packaging/package.py"), "aar"]
+    for ndk in ("", folder):
+        done = subprocess.run(command, capture_output=True, text=True, check=False,
+                              env=dict(os.environ, KVC_ANDROID_NDK=ndk))
+        expect(done.returncode == 1 and "set KVC_ANDROID_NDK to the folder of an Android NDK" in done.stderr,
+               f"without an NDK: {done.stdout}{done.stderr}")
+    jar = os.path.join(folder, "kvc.jar")
+    with zipfile.ZipFile(jar, "w") as packed:
+        for name in ("dev/kvc/Model.class", "dev/kvc/native/linux-x86_64/libkvc_jni.so"):
+            packed.writestr(name, name)
+    compilers = {"arm64-v8a": "aarch64-linux-gnu-gcc", "x86_64": "cc"}
+
+    def assemble(page):
+        libraries = {}
+        for abi, compiler in compilers.items():
+            libraries[abi] = []
+            for name, code in (("libkvc.so", "void kvc_x(void) {}"), ("libkvc_jni.so", "void Java_dev_kvc_x(void) {}")):
+                path = os.path.join(folder, abi, name)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                subprocess.run([compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", path,
+                                f"-Wl,-z,max-page-size={page}"], input=code, text=True, check=True)
+                libraries[abi].append(path)
+        return subprocess.run([sys.executable, "-c", f"import aar; aar.assemble('test.aar', {libraries!r}, {jar!r})"],
+                              cwd=os.path.join(ROOT, "packaging"), capture_output=True, text=True, check=False)
+
+    done = assemble(4096)
+    expect(done.returncode == 1 and "a segment is aligned to 0x1000, not to 0x4000" in done.stderr, str(done))
+    out, versions = os.path.join(ROOT, "out/test.aar"), []
+    for _ in range(2):
+        done = assemble(16384)
+        expect(done.returncode == 0, str(done))
+        with open(out, "rb") as file:
+            versions.append(file.read())
+    os.remove(out)
+    expect(versions[0] == versions[1], "other bytes the second time")
+    check_aar(versions[0], folder)
+
+
+def check_aar(data, folder):
+    """The layout that Android's build tools read."""
+    path, tree = os.path.join(folder, "test.aar"), os.path.join(folder, "tree")
+    with open(path, "wb") as file:
+        file.write(data)
+    for entry in unzip(path, tree):
+        if entry.filename.endswith(".so"):
+            start = entry.header_offset + 30 + sum(struct.unpack_from("<HH", data, entry.header_offset + 26))
+            expect(entry.compress_type == zipfile.ZIP_STORED and start % 16384 == 0,
+                   f"{entry.filename} starts at {start}: it cannot be mapped")
+    for abi in ("arm64-v8a", "x86_64"):
+        for name in (f"jni/{abi}/libkvc.so", f"jni/{abi}/libkvc_jni.so",
+                     f"prefab/modules/kvc/libs/android.{abi}/libkvc.so"):
+            expect(os.path.exists(os.path.join(tree, name)), f"no {name}")
+    with zipfile.ZipFile(os.path.join(tree, "classes.jar")) as classes:
+        expect(classes.namelist() == ["dev/kvc/Model.class"], f"classes.jar has {classes.namelist()}")
+    manifest = xml.etree.ElementTree.parse(os.path.join(tree, "AndroidManifest.xml")).getroot()
+    expect(not list(manifest.iter("uses-permission")), "the manifest asks for a permission")
+    for name in ("R.txt", "proguard.txt", "prefab/prefab.json", "prefab/modules/kvc/include/kvc/kvc.h",
+                 "META-INF/LICENSE"):
+        expect(os.path.exists(os.path.join(tree, name)), f"no {name}")
+    check_meta(os.path.join(tree, "META-INF"), {"kvc-android", "PCRE2", "utf8proc"})
 
 
 def test_elf(folder):
@@ -194,8 +416,30 @@ def test_elf(folder):
     run([*check, path, "2.28"])
 
 
-PARTS = {"elf": test_elf, "source": test_source, "tar": test_tar, "deb": test_deb, "tar-aarch64": test_tar_aarch64,
-         "tar-musl": test_tar_musl}
+def test_unicode(folder):
+    """For every code point and every pair that composes, in a program compiled with each of the tables."""
+    third_party = os.path.join(ROOT, "build-third-party")
+    said = []
+    for tables in ("original", "utf8proc"):
+        place = os.path.join(folder, tables)
+        shutil.copytree(os.path.join(third_party, "utf8proc"), place)
+        shutil.copy(os.path.join(third_party, tables, "utf8proc_data.c"), place)
+        program = os.path.join(place, "program")
+        run(["cc", "-O1", "-DUTF8PROC_STATIC", "-I", os.path.join(third_party, "include"), "-I", place,
+             os.path.join(ROOT, "tests/package/unicode.c"), os.path.join(place, "utf8proc.c"), "-o", program])
+        said.append(run([program]))
+    expect(len(said[0]) > 20_000_000 and said[0] == said[1], "the tables that are shipped say something else")
+    with open(os.path.join(ROOT, "lib/model/tokenizer_normalize.cc"), encoding="utf-8") as file:
+        used = set(re.findall(r"\butf8proc_\w+(?=\()", file.read()))
+    tested = {"utf8proc_get_property", "utf8proc_decompose_char", "utf8proc_normalize_utf32",
+              "utf8proc_grapheme_break", "utf8proc_errmsg"}
+    expect(used <= tested, f"lib/ calls {used - tested}, of which this test knows nothing")
+    print(f"{len(said[0].splitlines())} answers, the same")
+
+
+PARTS = {"elf": test_elf, "unicode": test_unicode, "aar": test_aar, "source": test_source, "tar": test_tar,
+         "deb": test_deb, "wheel": test_wheel, "tar-aarch64": test_tar_aarch64, "deb-arm64": test_deb_arm64,
+         "jar": test_jar, "nuget": test_nuget, "tar-musl": test_tar_musl}
 
 
 def main():

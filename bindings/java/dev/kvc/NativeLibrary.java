@@ -1,13 +1,21 @@
 package dev.kvc;
 
+import java.io.File;
+import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
+import java.io.OutputStream;
+import java.net.URISyntaxException;
 import java.nio.file.FileAlreadyExistsException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.nio.file.attribute.PosixFilePermissions;
+import java.security.CodeSource;
+import java.security.ProtectionDomain;
 import java.util.Locale;
+import java.util.zip.ZipEntry;
+import java.util.zip.ZipFile;
 
 /**
  * Finds libkvc_jni: where -Ddev.kvc.library says, else in this JAR, else on java.library.path. The one in the JAR is
@@ -74,13 +82,14 @@ final class NativeLibrary {
   /** The place of the copy that was loaded, or null. */
   private static String loadResource(String resource, StringBuilder tried) {
     String doing = "not there";
-    try (InputStream in = NativeLibrary.class.getResourceAsStream(resource)) {
+    File jar = ownJar();
+    try (ZipFile zip = jar == null ? null : new ZipFile(jar); InputStream in = open(zip, resource)) {
       if (in != null) {
         doing = "cannot be copied below " + System.getProperty("java.io.tmpdir");
         Path folder = ownFolder();
         Path copy = folder.resolve(System.mapLibraryName(NAME));
         try {
-          Files.copy(in, copy);
+          write(in, copy.toFile());
           doing = "cannot be loaded from " + copy;
           System.load(copy.toString());
           return resource + " of the JAR";
@@ -94,6 +103,38 @@ final class NativeLibrary {
       tried.append("\n  ").append(resource).append(" in the JAR: ").append(doing).append(": ").append(e.getMessage());
     }
     return null;
+  }
+
+  /**
+   * The JAR that these classes came from, where it is a file: read as such, as the VM has it open already. The way of
+   * resources sets up URLs and their connections, and Files.copy channels: more than all else that a first call does.
+   */
+  private static File ownJar() {
+    try {
+      ProtectionDomain domain = NativeLibrary.class.getProtectionDomain();  // Android has none
+      CodeSource source = domain == null ? null : domain.getCodeSource();
+      if (source == null || source.getLocation() == null || !"file".equals(source.getLocation().getProtocol())) {
+        return null;
+      }
+      File file = new File(source.getLocation().toURI());
+      return file.isFile() ? file : null;
+    } catch (SecurityException | URISyntaxException | IllegalArgumentException e) {
+      return null;
+    }
+  }
+
+  /** The content of a resource, or null. */
+  private static InputStream open(ZipFile zip, String resource) throws IOException {
+    if (zip == null) return NativeLibrary.class.getResourceAsStream(resource);
+    ZipEntry entry = zip.getEntry(resource.substring(1));
+    return entry == null ? null : zip.getInputStream(entry);
+  }
+
+  private static void write(InputStream in, File file) throws IOException {
+    byte[] part = new byte[1 << 16];
+    try (OutputStream out = new FileOutputStream(file)) {
+      for (int n = in.read(part); n >= 0; n = in.read(part)) out.write(part, 0, n);
+    }
   }
 
   /**
