@@ -25,6 +25,11 @@ C_LIBRARY = re.compile(r"^(libc|libm|libdl|libpthread|ld-linux[^.]*)\.so(\.\d+)?
 PROMPT = "Ada lives in Paris. Ada lives in"
 
 
+# CMake begins variables with these; a project that takes libkvc in would see them change.
+for variable in ("CMAKE_C_COMPILER_LAUNCHER", "CMAKE_CXX_COMPILER_LAUNCHER"):
+    os.environ.pop(variable, None)
+
+
 def run(command, **kwargs):
     done = subprocess.run(command, capture_output=True, text=True, check=False, **kwargs)
     if done.returncode != 0:
