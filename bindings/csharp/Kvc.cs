@@ -211,6 +211,9 @@ public sealed class Loader : IDisposable {
   /// <summary>The running open, or else the next one, throws Status.Cancelled. From any thread.</summary>
   public void Cancel() { Flat.kvc_loader_cancel(handle); }
 
+  /// <summary>Withdraws a Cancel that came too late. From any thread.</summary>
+  public void ClearCancel() { Flat.kvc_loader_clear_cancel(handle); }
+
   /// <summary>Gives it back, and cancels what it opens. Models stay.</summary>
   public void Dispose() {
     if (!handle.IsClosed) Session.Quietly(Cancel);

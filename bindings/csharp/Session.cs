@@ -265,9 +265,10 @@ public sealed class Session : IDisposable {
       using (cancel.Register(() => Quietly(Cancel))) call();
     } catch (KvcException e) when (e.Status == Status.Cancelled && cancel.IsCancellationRequested) {
       throw new OperationCanceledException(e.Message, e, cancel);
+    } finally {
+      // It may have come behind the last moment, of a call that failed too, and would stop the next one.
+      if (cancel.IsCancellationRequested) Quietly(ClearCancel);
     }
-    // It may have come behind the last moment, and would stop the next call.
-    if (cancel.IsCancellationRequested) Quietly(ClearCancel);
   }
 }
 }

@@ -268,7 +268,9 @@ func (l *Loader) Close() error {
 func (l *Loader) open(ctx context.Context, options *ModelOptions,
 	call func(native uintptr, device *byte, params flat.Kvc_model_params, out *uintptr) error) (model *Model, err error) {
 	err = with(l, l.handle(), func(native uintptr) error {
-		return until(ctx, func() { _ = flat.Kvc_loader_cancel(native) }, func() {}, func() error {
+		cancel := func() { _ = flat.Kvc_loader_cancel(native) }
+		forget := func() { _ = flat.Kvc_loader_clear_cancel(native) }
+		return until(ctx, cancel, forget, func() error {
 			model, err = options.open(func(device *byte, params flat.Kvc_model_params, out *uintptr) error {
 				return call(native, device, params, out)
 			})
@@ -306,3 +308,6 @@ func (l *Loader) Progress() (share float64, err error) {
 
 // Cancel ends the running open, or else the next one, with ErrCancelled.
 func (l *Loader) Cancel() error { return with(l, l.handle(), flat.Kvc_loader_cancel) }
+
+// ClearCancel withdraws a Cancel that came too late.
+func (l *Loader) ClearCancel() error { return with(l, l.handle(), flat.Kvc_loader_clear_cancel) }

@@ -152,8 +152,10 @@ KVC_API kvc_status  kvc_loader_open_fd(kvc_loader *loader, int32_t fd, int64_t o
                                        const char *device, const kvc_model_params *params, kvc_model **out_model);
 /* Share of the open that runs, 0 to 1: reading and verifying, then preparing the weights. 1 = none runs.  [any] */
 KVC_API kvc_status  kvc_loader_get_progress(const kvc_loader *loader, double *out_share);
-/* The running open, or else the next one, returns KVC_E_CANCELLED, unless it has just ended.  [any] */
+/* The running open, or else the next one, returns KVC_E_CANCELLED (or another error of its own), which answers the
+ * request; clear_cancel withdraws one that came too late.  [any] */
 KVC_API kvc_status  kvc_loader_cancel(kvc_loader *loader);
+KVC_API kvc_status  kvc_loader_clear_cancel(kvc_loader *loader);
 KVC_API void        kvc_loader_close(kvc_loader *loader); /* not while it opens; models stay open */
 KVC_API void        kvc_model_close(kvc_model *model);    /* [any] */
 KVC_API kvc_status  kvc_model_get_info(const kvc_model *model, kvc_model_info *out_info);     /* [model] */

@@ -272,6 +272,7 @@ class Loader {
     return share;
   }
   void cancel() { detail::check(kvc_loader_cancel(get())); }
+  void clear_cancel() { detail::check(kvc_loader_clear_cancel(get())); }
   kvc_loader* get() const { return handle_.get(); }
 
  private:

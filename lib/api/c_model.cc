@@ -78,8 +78,13 @@ kvc_status Load(kvc_loader* loader, const char* device, const kvc_model_params* 
   if (loader == nullptr) return SetLastError(Code::kInvalid, "loader is NULL");
   if (!loader->call.TryBegin()) return SetLastError(Code::kBusy, "the loader is opening another model");
   loader->call.SetProgress(0);
-  const kvc_status status = OpenModel(device, params, &loader->call, out_model, open);
-  loader->call.ClearCancel();  // a request has been answered, or came too late for this one
+  kvc_status status = OpenModel(device, params, &loader->call, out_model, open);
+  // A request that came behind the last look at it is answered too: whoever made it waits for the answer.
+  if (loader->call.TakeCancel() && status == KVC_OK) {
+    delete *out_model;
+    *out_model = nullptr;
+    status = SetLastError(Code::kCancelled, "the opening was cancelled; it may be repeated");
+  }
   loader->call.End();
   return status;
 }
@@ -146,6 +151,12 @@ kvc_status kvc_loader_get_progress(const kvc_loader* loader, double* out_share) 
 kvc_status kvc_loader_cancel(kvc_loader* loader) {
   if (loader == nullptr) return kvc::SetLastError(Code::kInvalid, "loader is NULL");
   loader->call.RequestCancel();
+  return KVC_OK;
+}
+
+kvc_status kvc_loader_clear_cancel(kvc_loader* loader) {
+  if (loader == nullptr) return kvc::SetLastError(Code::kInvalid, "loader is NULL");
+  loader->call.ClearCancel();
   return KVC_OK;
 }
 

@@ -1,6 +1,6 @@
 // Whether a call (on a session, of a loader) is running, how far it is, and whether someone wants it to stop.
-// A request to stop stays until a call has returned kCancelled for it, or until it is withdrawn: none is lost
-// between two calls or two parts of one.
+// A request to stop stays until a call has answered it, or until it is withdrawn: none is lost between two
+// calls or two parts of one.
 #pragma once
 #include <atomic>
 
@@ -25,6 +25,8 @@ class CallState {
   // Any thread.
   void RequestCancel() { cancel_.store(true, std::memory_order_relaxed); }
   void ClearCancel() { cancel_.store(false, std::memory_order_relaxed); }
+  // Takes the request, if there is one: what comes later is for the next call.
+  bool TakeCancel() { return cancel_.exchange(false, std::memory_order_relaxed); }
   bool cancelled() const { return cancel_.load(std::memory_order_relaxed); }
 
  private:

@@ -73,6 +73,36 @@ TEST(Progress, OfOpeningIsSeenAndCanBeStopped) {
   kvc_model_close(model);
 }
 
+// The line in the log is the last that an opening does.
+TEST(Progress, OfOpeningIsStoppedAtItsVeryEnd) {
+  struct End {
+    kvc_loader* loader = nullptr;
+    int n_lines = 0;
+  } end;
+  ASSERT_EQ(kvc_loader_create(&end.loader), KVC_OK);
+  const auto cancel_now = [](void* user, int32_t, const char*) {
+    End* const at = static_cast<End*>(user);
+    ++at->n_lines;
+    std::thread([at] { EXPECT_EQ(kvc_loader_cancel(at->loader), KVC_OK); }).join();
+  };
+  const std::string path = WideFile();
+  kvc_model* model = reinterpret_cast<kvc_model*>(&end);
+  kvc_set_log(KVC_LOG_INFO, cancel_now, &end);
+  const kvc_status status = kvc_loader_open(end.loader, path.c_str(), nullptr, nullptr, &model);
+  kvc_set_log(0, nullptr, nullptr);
+  EXPECT_EQ(end.n_lines, 1);
+  EXPECT_EQ(status, KVC_E_CANCELLED) << "nobody would answer the request";
+  EXPECT_NE(std::string(kvc_last_error()).find("cancelled"), std::string::npos) << kvc_last_error();
+  EXPECT_EQ(model, nullptr);
+  double share = 0;
+  ASSERT_EQ(kvc_loader_get_progress(end.loader, &share), KVC_OK);
+  EXPECT_EQ(share, 1);
+  ASSERT_EQ(kvc_loader_open(end.loader, path.c_str(), nullptr, nullptr, &model), KVC_OK)
+      << "it was answered once";
+  kvc_model_close(model);
+  kvc_loader_close(end.loader);
+}
+
 TEST(Progress, OfALoaderThatIsMisused) {
   kvc_loader* loader = nullptr;
   double share = 0;
@@ -88,9 +118,19 @@ TEST(Progress, OfALoaderThatIsMisused) {
   EXPECT_EQ(kvc_loader_get_progress(nullptr, &share), KVC_E_INVALID);
   EXPECT_EQ(kvc_loader_get_progress(loader, nullptr), KVC_E_INVALID);
   EXPECT_EQ(kvc_loader_cancel(nullptr), KVC_E_INVALID);
+  EXPECT_EQ(kvc_loader_clear_cancel(nullptr), KVC_E_INVALID);
   // A request that came before is for the next one.
   ASSERT_EQ(kvc_loader_cancel(loader), KVC_OK);
   EXPECT_EQ(kvc_loader_open(loader, WideFile().c_str(), nullptr, nullptr, &model), KVC_E_CANCELLED);
+  EXPECT_EQ(kvc_loader_open(loader, WideFile().c_str(), nullptr, nullptr, &model), KVC_OK);
+  kvc_model_close(model);
+  // One that fails of itself has stopped, too; one that is withdrawn is for nobody.
+  ASSERT_EQ(kvc_loader_cancel(loader), KVC_OK);
+  EXPECT_EQ(kvc_loader_open(loader, "/no/such/file", nullptr, nullptr, &model), KVC_E_IO);
+  EXPECT_EQ(kvc_loader_open(loader, WideFile().c_str(), nullptr, nullptr, &model), KVC_OK);
+  kvc_model_close(model);
+  ASSERT_EQ(kvc_loader_cancel(loader), KVC_OK);
+  ASSERT_EQ(kvc_loader_clear_cancel(loader), KVC_OK);
   EXPECT_EQ(kvc_loader_open(loader, WideFile().c_str(), nullptr, nullptr, &model), KVC_OK);
   kvc_model_close(model);
   kvc_loader_close(loader);

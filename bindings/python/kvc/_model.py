@@ -256,7 +256,8 @@ class Loader(Owner):
     """Opens models while other threads ask how far it is. One at a time, any number one after the other."""
 
     def __init__(self) -> None:
-        self._handle = Handle(self, _flat.kvc_loader_create(), _flat.kvc_loader_close, _flat.kvc_loader_cancel)
+        self._handle = Handle(self, _flat.kvc_loader_create(), _flat.kvc_loader_close, _flat.kvc_loader_cancel,
+                              _flat.kvc_loader_clear_cancel)
 
     def close(self) -> None:
         """Ends an open that runs. Models that were opened stay open."""
@@ -284,6 +285,10 @@ class Loader(Owner):
     def cancel(self) -> None:
         """The running open, or else the next one, raises CancelledError."""
         self._handle.call(_flat.kvc_loader_cancel)
+
+    def clear_cancel(self) -> None:
+        """Withdraws a cancel that came too late."""
+        self._handle.call(_flat.kvc_loader_clear_cancel)
 
 
 def as_tokens(tokens: Union[Sequence[int], Iterable[int], Any]) -> Any:

@@ -87,6 +87,8 @@ static class FacadeTest {
       Checks.Equal(1.0, loader.Progress);
       loader.Cancel();
       Checks.Failing(Status.Cancelled, () => loader.Open(Checks.Recall));
+      loader.Cancel();
+      loader.ClearCancel();
       using (Model other = loader.Open(Checks.Recall, new ModelParams { Threads = 1 })) {
         Checks.Equal(2048, other.Info().VocabSize);
       }

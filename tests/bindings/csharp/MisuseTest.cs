@@ -2,6 +2,7 @@
 using System;
 using System.Collections.Generic;
 using System.Linq;
+using System.Reflection;
 using System.Threading;
 using Kvc;
 
@@ -20,6 +21,7 @@ static class MisuseTest {
     Checks.Test("disposed while generating", DisposedWhileGenerating);
     Checks.Test("busy", Busy);
     Checks.Test("cancelled from another thread", Cancelled);
+    Checks.Test("cancelled behind a failure", CancelledBehindAFailure);
     Checks.Test("exception while streaming", ExceptionWhileStreaming);
     Checks.Test("errors belong to their threads", ErrorsOfThreads);
     Checks.Test("four threads on one model", FourThreads);
@@ -131,7 +133,8 @@ static class MisuseTest {
     Loader loader = new Loader();
     loader.Dispose();
     loader.Dispose();
-    AllThrow<ObjectDisposedException>(loader.Cancel, () => loader.Progress.ToString(), () => loader.Open("x"));
+    AllThrow<ObjectDisposedException>(loader.Cancel, loader.ClearCancel, () => loader.Progress.ToString(),
+        () => loader.Open("x"));
     // What stands beside a disposed one in a batch stays usable.
     using (Session open = Checks.StoryOf(model)) {
       AllThrow<ObjectDisposedException>(() => Batch.Step(new[] { open, session }));
@@ -203,6 +206,26 @@ static class MisuseTest {
       Checks.UntilReading(session);
       session.Cancel();
       Checks.Equal(Status.Cancelled, ((KvcException)end()).Status);
+    }
+  }
+
+  // A token that is cancelled when its call has failed already, before the facade stops listening to it: the next
+  // call is not meant. Nothing public stands between the two, hence the private method.
+  private static void CancelledBehindAFailure() {
+    MethodInfo with = typeof(Session).GetMethod("With", BindingFlags.Instance | BindingFlags.NonPublic);
+    using (Session session = Checks.StoryOf(model)) {
+      CancellationTokenSource source = new CancellationTokenSource();
+      Action call = () => {
+        try {
+          Model.Open("/no/such/file");
+        } finally {
+          source.Cancel();
+        }
+      };
+      TargetInvocationException e =
+          Checks.Throwing<TargetInvocationException>(() => with.Invoke(session, new object[] { source.Token, call }));
+      Checks.Equal(Status.Io, ((KvcException)e.InnerException).Status);
+      Checks.Check(session.Step() >= 0, "usable");
     }
   }
 

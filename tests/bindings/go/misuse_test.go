@@ -149,6 +149,11 @@ func TestContext(t *testing.T) {
 	must(t, loader.Cancel())
 	_, err = loader.Open(ctx, os.Getenv("KVC_STORIES"), nil)
 	wants(t, kvc.ErrCancelled, err)
+	must(t, loader.Cancel())
+	must(t, loader.ClearCancel())
+	model, err := loader.Open(ctx, os.Getenv("KVC_STORIES"), nil)
+	must(t, err)
+	model.Close()
 }
 
 // Close from another goroutine, while one generates and others ask.

@@ -138,6 +138,8 @@ public final class FacadeTest {
       Checks.equal(1.0, loader.progress());
       loader.cancel();
       Checks.failing(Status.CANCELLED, () -> loader.open(Checks.RECALL, null));
+      loader.cancel();
+      loader.clearCancel();
       try (Model other = loader.open(Checks.RECALL, new ModelParams().threads(1))) {
         Checks.equal(2048, other.info().vocabSize);
       }

@@ -150,7 +150,7 @@ public final class MisuseTest {
     Loader loader = new Loader();
     loader.close();
     loader.close();
-    allClosed(loader::progress, loader::cancel, () -> loader.open("x", null));
+    allClosed(loader::progress, loader::cancel, loader::clearCancel, () -> loader.open("x", null));
     // What stands beside a closed one in a batch stays usable.
     try (Session open = story()) {
       allClosed(() -> Batch.step(Arrays.asList(open, session)));

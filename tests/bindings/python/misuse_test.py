@@ -36,7 +36,7 @@ class Misuse(Case):
             lambda: model.info, model.describe, lambda: model.tokenize("x"), lambda: model.detokenize([1]),
             model.session, lambda: model.plan(None, 3), lambda: model.restore("x"), model.head_scores,
             policy.describe, lambda: policy.set_table([1]), lambda: self.model.session(policy),
-            lambda: loader.open(STORIES), lambda: loader.progress, loader.cancel)
+            lambda: loader.open(STORIES), lambda: loader.progress, loader.cancel, loader.clear_cancel)
         self.assertTrue(issubclass(kvc.ClosedError, ValueError))
         self.assertIn("closed", repr(policy))
 
@@ -177,6 +177,12 @@ class Misuse(Case):
         session.prefill(ids[:40])  # as if nothing had been
         self.interrupted(lambda: list(session.generate(max_tokens=10**9)))
         self.assertIsInstance(session.step(), int)
+
+    def test_keyboard_interrupt_of_a_loader(self):
+        with kvc.Loader() as loader:
+            # Nothing of the library runs, as when it comes behind the last moment: the next call is not meant.
+            self.interrupted(lambda: loader._handle.call_long(lambda pointer: time.sleep(0.2)))
+            loader.open(STORIES).close()
 
     def test_closed_by_a_signal_handler(self):
         session = self.model.session(on_full="evict")

@@ -59,6 +59,11 @@ public final class Loader implements AutoCloseable {
     ref.run(Flat::kvc_loader_cancel);
   }
 
+  /** Withdraws a cancel that came too late. From any thread. */
+  public void clearCancel() {
+    ref.run(Flat::kvc_loader_clear_cancel);
+  }
+
   @Override
   public void close() {
     ref.close();
