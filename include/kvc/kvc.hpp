@@ -62,6 +62,14 @@ inline bool check(kvc_status status) {
 
 inline const uint8_t* bytes(const std::string& text) { return reinterpret_cast<const uint8_t*>(text.data()); }
 
+// A name as the C API takes it. One with a NUL inside names something else there than its author meant: it is
+// NULL, which every call that takes a name refuses; where NULL has a meaning of its own, `refused` is what it
+// knows not.
+inline const char* name(const std::string& text, const char* refused = nullptr) {
+  return text.find('\0') == std::string::npos ? text.c_str() : refused;
+}
+inline const char* device_name(const std::string& text) { return name(text, "(a name with a NUL)"); }
+
 // A count of elements as the C API takes it: nothing that large is ever right.
 inline int32_t count(std::size_t n) { return n > INT32_MAX ? -1 : static_cast<int32_t>(n); }
 
@@ -133,7 +141,7 @@ class Policy {
  public:
   explicit Policy(const std::string& spec) {
     kvc_policy* p = nullptr;
-    detail::check(kvc_policy_create(spec.c_str(), &p));
+    detail::check(kvc_policy_create(detail::name(spec), &p));
     handle_.reset(p);
   }
   std::string describe() const {
@@ -164,7 +172,7 @@ class Model {
                  int64_t memory_limit = 0) {
     const kvc_model_params p = make_params(n_threads, memory_limit);
     kvc_model* model = nullptr;
-    detail::check(kvc_model_open(path.c_str(), device.c_str(), &p, &model));
+    detail::check(kvc_model_open(detail::name(path), detail::device_name(device), &p, &model));
     handle_.reset(model);
   }
   // From a part of an open file; n_bytes 0: to its end.
@@ -172,7 +180,7 @@ class Model {
                        int32_t n_threads = 0, int64_t memory_limit = 0) {
     const kvc_model_params p = make_params(n_threads, memory_limit);
     kvc_model* model = nullptr;
-    detail::check(kvc_model_open_fd(fd, offset, n_bytes, device.c_str(), &p, &model));
+    detail::check(kvc_model_open_fd(fd, offset, n_bytes, detail::device_name(device), &p, &model));
     return Model(model);
   }
   // From memory, 64-byte aligned, which outlives the model and its sessions.
@@ -180,7 +188,7 @@ class Model {
                            int32_t n_threads = 0, int64_t memory_limit = 0) {
     const kvc_model_params p = make_params(n_threads, memory_limit);
     kvc_model* model = nullptr;
-    detail::check(kvc_model_open_memory(data, n_bytes, device.c_str(), &p, &model));
+    detail::check(kvc_model_open_memory(data, n_bytes, detail::device_name(device), &p, &model));
     return Model(model);
   }
   kvc_model_info info() const {
@@ -256,14 +264,14 @@ class Loader {
              int64_t memory_limit = 0) {
     const kvc_model_params p = Model::make_params(n_threads, memory_limit);
     kvc_model* model = nullptr;
-    detail::check(kvc_loader_open(get(), path.c_str(), device.c_str(), &p, &model));
+    detail::check(kvc_loader_open(get(), detail::name(path), detail::device_name(device), &p, &model));
     return Model(model);
   }
   Model open_fd(int32_t fd, int64_t offset, int64_t n_bytes, const std::string& device = "auto",
                 int32_t n_threads = 0, int64_t memory_limit = 0) {
     const kvc_model_params p = Model::make_params(n_threads, memory_limit);
     kvc_model* model = nullptr;
-    detail::check(kvc_loader_open_fd(get(), fd, offset, n_bytes, device.c_str(), &p, &model));
+    detail::check(kvc_loader_open_fd(get(), fd, offset, n_bytes, detail::device_name(device), &p, &model));
     return Model(model);
   }
   double progress() const {
@@ -291,7 +299,7 @@ class Session {
   }
   static Session restore(const Model& model, const std::string& path) {
     kvc_session* s = nullptr;
-    detail::check(kvc_session_restore(model.get(), path.c_str(), &s));
+    detail::check(kvc_session_restore(model.get(), detail::name(path), &s));
     return Session(s);
   }
   static Session restore(const Model& model, const std::vector<uint8_t>& data) {
@@ -397,7 +405,7 @@ class Session {
     return Session(s);
   }
   void rewind(int32_t n_tokens) { detail::check(kvc_session_rewind(get(), n_tokens)); }
-  void save(const std::string& path) { detail::check(kvc_session_save(get(), path.c_str())); }
+  void save(const std::string& path) { detail::check(kvc_session_save(get(), detail::name(path))); }
   std::vector<uint8_t> save() {
     std::vector<uint8_t> out;
     int64_t n = 0;

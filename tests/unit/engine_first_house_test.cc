@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <limits>
 
 #include "lib/base/hash.h"
@@ -283,39 +282,38 @@ TEST(Memory, TokensThatMayBeReadAgainStayFew) {
 
 // ---- saved sessions ----
 
-class Saved : public testing::Test {
- protected:
-  // Saves, lets `change` have its way with the bytes, mends the checksum, restores.
-  template <typename F>
-  Result<std::unique_ptr<Session>> Changed(Session& s, F&& change) {
-    const std::string path = folder_ / "session";
-    EXPECT_TRUE(s.Save(path).ok());
-    std::ifstream in(path, std::ios::binary);
-    std::vector<char> bytes{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-    in.close();
-    change(bytes);
-    const size_t payload = bytes.size() - 8;
-    const uint64_t digest = Hash64(bytes.data(), payload);
-    std::memcpy(bytes.data() + payload, &digest, 8);
-    std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    return Session::Restore(OpenTwoLayers(), path);
-  }
-  test::TempFolder folder_;
-};
+// In memory: the same bytes as in a file.
+std::vector<uint8_t> SavedBytes(Session& s) {
+  MemorySink size(nullptr, 0);
+  EXPECT_TRUE(s.SaveTo(&size).ok());
+  std::vector<uint8_t> bytes(static_cast<size_t>(size.size()));
+  MemorySink sink(bytes.data(), size.size());
+  EXPECT_TRUE(s.SaveTo(&sink).ok());
+  return bytes;
+}
+
+// With a checksum that fits.
+Result<std::unique_ptr<Session>> Restored(std::vector<uint8_t> bytes) {
+  const size_t payload = bytes.size() - 8;
+  const uint64_t digest = Hash64(bytes.data(), payload);
+  std::memcpy(bytes.data() + payload, &digest, 8);
+  return Session::RestoreFrom(OpenTwoLayers(), {bytes.data(), bytes.size()});
+}
 
 // Every int32 of the file set to every value that once did harm: refused, or a session that works.
-TEST_F(Saved, EveryNumberMayBeAnyNumber) {
+TEST(Saved, EveryNumberMayBeAnyNumber) {
   for (const char* spec : {"h2o:budget=24,kv=f32", "snapkv:budget=24,window=8,kv=f32"}) {
     const auto s = FedSession(OpenTwoLayers(), spec, 40, Limited(44, OnFull::kEvict));
     Steps(*s, 10);
-    size_t n_words = 0;
-    Changed(*s, [&](std::vector<char>& b) { n_words = std::min<size_t>(b.size() / 4 - 2, 700); }).ok();
+    const std::vector<uint8_t> saved = SavedBytes(*s);
+    const size_t n_words = std::min<size_t>(saved.size() / 4 - 2, 700);
     int refused = 0, works = 0;
     for (size_t word = 4; word < n_words; ++word) {
       for (int32_t value :
            {0, -1, 1, std::numeric_limits<int32_t>::max(), std::numeric_limits<int32_t>::min()}) {
-        auto restored =
-            Changed(*s, [&](std::vector<char>& b) { std::memcpy(b.data() + word * 4, &value, 4); });
+        std::vector<uint8_t> changed = saved;
+        std::memcpy(changed.data() + word * 4, &value, 4);
+        auto restored = Restored(std::move(changed));
         if (!restored.ok()) {
           ASSERT_EQ(restored.status().code(), Code::kBadModel) << restored.status().message();
           ++refused;
@@ -336,16 +334,16 @@ TEST_F(Saved, EveryNumberMayBeAnyNumber) {
   }
 }
 
-TEST_F(Saved, TakingBackMoreThanWasIsRefused) {
+TEST(Saved, TakingBackMoreThanWasIsRefused) {
   const auto s = FedSession(OpenTwoLayers(), "snapkv:budget=24,window=8,kv=f32", 40);
-  auto restored = Changed(*s, [&](std::vector<char>& b) {
-    // n_tokens, n_prompt, n_answer, n_compactions, pending, changed_at: 40 40 0 1 -1 40.
-    const int32_t fields[] = {40, 40, 0, 1, -1, 40};
-    auto at = std::search(b.begin(), b.end(), reinterpret_cast<const char*>(fields),
-                          reinterpret_cast<const char*>(fields) + sizeof fields);
-    ASSERT_NE(at, b.end());
-    std::memset(&*at + 20, 0, 4);
-  });
+  std::vector<uint8_t> b = SavedBytes(*s);
+  // n_tokens, n_prompt, n_answer, n_compactions, pending, changed_at: 40 40 0 1 -1 40.
+  const int32_t fields[] = {40, 40, 0, 1, -1, 40};
+  const auto at = std::search(b.begin(), b.end(), reinterpret_cast<const uint8_t*>(fields),
+                              reinterpret_cast<const uint8_t*>(fields) + sizeof fields);
+  ASSERT_NE(at, b.end());
+  std::memset(&*at + 20, 0, 4);
+  const auto restored = Restored(std::move(b));
   ASSERT_FALSE(restored.ok());
   EXPECT_EQ(restored.status().code(), Code::kBadModel);
 }

@@ -23,6 +23,10 @@ func TestMain(m *testing.M) {
 	if model, err = kvc.OpenModel(os.Getenv("KVC_RECALL"), nil); err != nil {
 		panic(err)
 	}
+	if ending := os.Getenv("KVC_TEST_ENDING"); ending != "" {
+		endWithOpenSessions(ending)
+		return
+	}
 	code := m.Run()
 	model.Close()
 	os.Exit(code)

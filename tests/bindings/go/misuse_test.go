@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 	"sync"
@@ -268,4 +269,47 @@ func TestPanicWhileStreaming(t *testing.T) {
 		}
 	}()
 	answer(t, s, 1)
+}
+
+// endWithOpenSessions ends this process with everything open, one session that generates among it.
+func endWithOpenSessions(ending string) {
+	begun := make(chan struct{})
+	for i := 0; i < 20; i++ {
+		s, err := model.NewSession(nil, &kvc.SessionOptions{OnFull: kvc.OnFullSlide})
+		if err != nil || s.Prefill(ctx, []int32{1, 2, 3}) != nil {
+			os.Exit(9)
+		}
+		if i > 0 {
+			continue
+		}
+		go func() {
+			for n := 0; ; n++ {
+				if _, err := s.Step(ctx); err != nil || s.Accept(ctx, 5) != nil {
+					os.Exit(9)
+				}
+				if n == 3 {
+					close(begun)
+				}
+			}
+		}()
+	}
+	<-begun
+	switch ending {
+	case "exit":
+		os.Exit(3)
+	case "panic":
+		panic("of the program")
+	}
+}
+
+func TestEndWithOpenSessions(t *testing.T) {
+	for ending, code := range map[string]int{"return": 0, "exit": 3, "panic": 2} {
+		command := exec.Command(os.Args[0])
+		command.Env = append(os.Environ(), "KVC_TEST_ENDING="+ending)
+		said, _ := command.CombinedOutput()
+		if command.ProcessState.ExitCode() != code || strings.Contains(string(said), "SIG") ||
+			strings.Contains(string(said), "RACE") || strings.Contains(string(said), "panic: of the program") != (code == 2) {
+			t.Errorf("%s: %v, %s", ending, command.ProcessState, said)
+		}
+	}
 }

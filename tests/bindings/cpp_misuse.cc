@@ -1,0 +1,91 @@
+// kvc.hpp with a model: what a program should not do, and what happens to it. Usage: cpp_misuse MODEL
+#include <functional>
+#include <iostream>
+
+#include "kvc/kvc.hpp"
+
+namespace {
+
+int failures = 0;
+
+void Expect(bool holds, const char* what) {
+  if (!holds) std::cout << "failed: " << what << "\n", ++failures;
+}
+
+void Fails(kvc_status status, const char* what, const std::function<void()>& call) {
+  try {
+    call();
+    Expect(false, what);
+  } catch (const kvc::Error& e) {
+    Expect(e.status() == status && e.what()[0] != '\0', what);
+  }
+}
+
+void Names(const std::string& path, const kvc::Model& model, kvc::Session& session) {
+  const std::string nul(1, '\0');
+  Fails(KVC_E_INVALID, "a path with a NUL", [&] { kvc::Model(path + nul); });
+  Fails(KVC_E_INVALID, "and of a loader", [&] { kvc::Loader().open(path + nul + "x"); });
+  Fails(KVC_E_INVALID, "a device with a NUL", [&] { kvc::Model(path, "cpu" + nul); });
+  Fails(KVC_E_INVALID, "a policy with a NUL", [&] { kvc::Policy("snapkv" + nul + ":budget=3"); });
+  Fails(KVC_E_INVALID, "a saved session's path", [&] { session.save("x" + nul); });
+  Fails(KVC_E_INVALID, "and where it is read", [&] { kvc::Session::restore(model, "x" + nul); });
+  // Text may be any bytes.
+  Expect(!model.tokenize("a\xff" + nul + "b").empty(), "tokens of bytes that are no text");
+}
+
+void EmptyArrays(const kvc::Model& model, kvc::Session& session) {
+  Fails(KVC_E_INVALID, "a prompt of nothing", [&] { session.prefill({}); });
+  Fails(KVC_E_INVALID, "nothing appended", [&] { session.append({}); });
+  Fails(KVC_E_INVALID, "a saved session of no bytes",
+        [&] { kvc::Session::restore(model, std::vector<uint8_t>()); });
+  session.set_logit_bias({}, {});
+  session.set_token_mask({});
+  Expect(model.tokenize("").empty() && model.detokenize({}).empty(), "nothing is nothing");
+}
+
+// An exception of the program leaves by way of generate; the session goes on behind it.
+void Exceptions(const kvc::Model& model, const kvc::Tokens& prompt) {
+  kvc::Session thrown(model), whole(model);
+  thrown.prefill(prompt), whole.prefill(prompt);
+  const std::string expected = whole.generate(12);
+  std::string got;
+  try {
+    thrown.generate(12, [&](const std::string& text) -> bool {
+      got += text;
+      if (got.size() > 8) throw 7;
+      return true;
+    });
+    Expect(false, "it was thrown");
+  } catch (int value) {
+    Expect(value == 7, "what was thrown");
+  }
+  while (got.size() < expected.size() && thrown.step() != KVC_TOKEN_NONE) got += thrown.read_text();
+  Expect(expected.size() > 9 && got == expected, "the answer goes on where it was left");
+}
+
+void MovedAway(const kvc::Model& model) {
+  kvc::Session session(model);
+  const kvc::Session taken(std::move(session));
+  Expect(taken && !session, "a session moves");  // NOLINT: what is left of it is empty
+  Fails(KVC_E_INVALID, "a step of what was moved away", [&] { session.step(); });
+  Fails(KVC_E_INVALID, "a fork of it", [&] { session.fork(); });
+  Fails(KVC_E_INVALID, "a cancel of it", [&] { session.cancel(); });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  kvc::Model model(argv[1]);
+  const kvc::Tokens prompt = model.tokenize("Once upon a time", KVC_ADD_BOS);
+  kvc::Session session(model);
+  session.prefill(prompt);
+  Names(argv[1], model, session);
+  EmptyArrays(model, session);
+  Exceptions(model, prompt);
+  MovedAway(model);
+  model = kvc::Model(argv[1]);  // the first one is closed; its session goes on
+  Expect(session.step() != KVC_TOKEN_NONE, "after all of this it is usable");
+  std::cout << (failures == 0 ? "all checks passed\n" : "FAILED\n");
+  return failures == 0 ? 0 : 1;
+}
