@@ -293,17 +293,18 @@ std::vector<uint8_t> SavedBytes(Session& s) {
 }
 
 // With a checksum that fits.
-Result<std::unique_ptr<Session>> Restored(std::vector<uint8_t> bytes) {
+Result<std::unique_ptr<Session>> Restored(std::shared_ptr<const Model> model, std::vector<uint8_t> bytes) {
   const size_t payload = bytes.size() - 8;
   const uint64_t digest = Hash64(bytes.data(), payload);
   std::memcpy(bytes.data() + payload, &digest, 8);
-  return Session::RestoreFrom(OpenTwoLayers(), {bytes.data(), bytes.size()});
+  return Session::RestoreFrom(std::move(model), {bytes.data(), bytes.size()});
 }
 
 // Every int32 of the file set to every value that once did harm: refused, or a session that works.
 TEST(Saved, EveryNumberMayBeAnyNumber) {
   for (const char* spec : {"h2o:budget=24,kv=f32", "snapkv:budget=24,window=8,kv=f32"}) {
-    const auto s = FedSession(OpenTwoLayers(), spec, 40, Limited(44, OnFull::kEvict));
+    const auto model = OpenTwoLayers();
+    const auto s = FedSession(model, spec, 40, Limited(44, OnFull::kEvict));
     Steps(*s, 10);
     const std::vector<uint8_t> saved = SavedBytes(*s);
     const size_t n_words = std::min<size_t>(saved.size() / 4 - 2, 700);
@@ -313,7 +314,7 @@ TEST(Saved, EveryNumberMayBeAnyNumber) {
            {0, -1, 1, std::numeric_limits<int32_t>::max(), std::numeric_limits<int32_t>::min()}) {
         std::vector<uint8_t> changed = saved;
         std::memcpy(changed.data() + word * 4, &value, 4);
-        auto restored = Restored(std::move(changed));
+        auto restored = Restored(model, std::move(changed));
         if (!restored.ok()) {
           ASSERT_EQ(restored.status().code(), Code::kBadModel) << restored.status().message();
           ++refused;
@@ -335,7 +336,8 @@ TEST(Saved, EveryNumberMayBeAnyNumber) {
 }
 
 TEST(Saved, TakingBackMoreThanWasIsRefused) {
-  const auto s = FedSession(OpenTwoLayers(), "snapkv:budget=24,window=8,kv=f32", 40);
+  const auto model = OpenTwoLayers();
+  const auto s = FedSession(model, "snapkv:budget=24,window=8,kv=f32", 40);
   std::vector<uint8_t> b = SavedBytes(*s);
   // n_tokens, n_prompt, n_answer, n_compactions, pending, changed_at: 40 40 0 1 -1 40.
   const int32_t fields[] = {40, 40, 0, 1, -1, 40};
@@ -343,7 +345,7 @@ TEST(Saved, TakingBackMoreThanWasIsRefused) {
                               reinterpret_cast<const uint8_t*>(fields) + sizeof fields);
   ASSERT_NE(at, b.end());
   std::memset(&*at + 20, 0, 4);
-  const auto restored = Restored(std::move(b));
+  const auto restored = Restored(model, std::move(b));
   ASSERT_FALSE(restored.ok());
   EXPECT_EQ(restored.status().code(), Code::kBadModel);
 }
