@@ -77,6 +77,10 @@ int SumUpTo(ThreadPool& pool, int n) {
 
 // The workers stay in the parent; in children and their children work goes on, and closing does not wait.
 TEST(ThreadPool, WorksAndClosesInForkedChildren) {
+#if defined(KVC_UNDER_QEMU)
+  GTEST_SKIP()
+      << "QEMU 7.2 fails an assertion of its own where the forked child of a program with threads makes one";
+#endif
   for (int threads : {1, 4}) {
     auto pool = MakePool(threads);
     EXPECT_EQ(SumUpTo(*pool, 20), 190);
