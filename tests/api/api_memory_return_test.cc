@@ -51,6 +51,7 @@ void Use(const std::string& path, const std::vector<std::string>& texts, std::ve
 
 TEST(MemoryReturn, AfterTheLastClose) {
   if (kvc::test::kSanitized) GTEST_SKIP() << "resident memory is the sanitizer's";
+  if (kvc::test::kUnderQemu) GTEST_SKIP() << "resident memory is the emulator's";
   if (std::getenv("KVC_TEST_FENCED") != nullptr) GTEST_SKIP() << "the fence keeps small blocks";
   const kvc::test::TempFolder folder;
   WriteModel(folder / "model.kvc");
@@ -136,6 +137,7 @@ void WriteApart(int32_t head_dim, const std::string& path) {
 // Models of two sizes: of a small one much is in blocks that a heap keeps, of a large one more in all.
 TEST(MemoryReturn, OfSessions) {
   if (kvc::test::kSanitized) GTEST_SKIP() << "resident memory is the sanitizer's";
+  if (kvc::test::kUnderQemu) GTEST_SKIP() << "resident memory is the emulator's";
   if (std::getenv("KVC_TEST_FENCED") != nullptr) GTEST_SKIP() << "the fence keeps small blocks";
   const kvc::test::TempFolder folder;
   const std::string paths[] = {folder / "small.kvc", folder / "large.kvc"};

@@ -14,6 +14,15 @@ constexpr bool kSanitized =
     false;
 #endif
 
+// Under QEMU's user mode: resident memory is also what it translated and noted, and a limit on addresses is
+// none.
+constexpr bool kUnderQemu =
+#if defined(KVC_UNDER_QEMU)
+    true;
+#else
+    false;
+#endif
+
 // Anonymous memory of this process that is in use, in bytes: no files.
 int64_t AnonymousBytes();
 
