@@ -29,6 +29,8 @@ class Rope {
   // cos, sin [D/2] of one position (any sign), attention factor included. Thread-safe, allocates nothing.
   void Angles(int64_t position, float* cos, float* sin) const;
   int32_t head_dim() const { return head_dim_; }
+  // [D/2] radians per position, for devices that make angles themselves.
+  const std::vector<double>& frequencies() const { return frequency_; }
   // 1, or YaRN's factor: cos^2 + sin^2 is its square, so turning back divides by it.
   double attention_factor() const { return attention_factor_; }
 
