@@ -71,14 +71,31 @@ KVC_DEVICE uint32_t PhiloxWord(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c
 KVC_DEVICE double UniformOf(uint32_t word) { return static_cast<double>(word >> 8) * 5.9604644775390625e-8; }
 
 // ---- a warp ----
-template <typename T>
-KVC_DEVICE T WarpSum(T x) {
-  for (int i = kWarp / 2; i > 0; i /= 2) x += __shfl_xor_sync(kAllLanes, x, i);
+// f over all lanes, in a tree: the same on every lane.
+#if defined(__CUDACC__)
+template <typename T, typename F>
+KVC_DEVICE T WarpFold(T x, F f) {
+  for (int i = kWarp / 2; i > 0; i /= 2) x = f(x, __shfl_xor_sync(kAllLanes, x, i));
   return x;
 }
+#else
+// The tree in one meeting: lanes that have ended, or never were, would bring what nobody defined, there as on a device.
+template <typename T, typename F>
+KVC_DEVICE T WarpFold(T x, F f) {
+  T all[kWarp];
+  std::memcpy(all, emu::Exchange(kAllLanes, &x, sizeof x), sizeof all);
+  for (int i = kWarp / 2; i > 0; i /= 2) {
+    for (int j = 0; j < i; ++j) all[j] = f(all[j], all[j + i]);
+  }
+  return all[0];
+}
+#endif
+template <typename T>
+KVC_DEVICE T WarpSum(T x) {
+  return WarpFold(x, [](T a, T b) { return a + b; });
+}
 KVC_DEVICE float WarpMax(float x) {
-  for (int i = kWarp / 2; i > 0; i /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, i));
-  return x;
+  return WarpFold(x, [](float a, float b) { return fmaxf(a, b); });
 }
 
 // ---- a block; `shared` has room for one value a warp, and is free again when the call returns ----
@@ -102,10 +119,7 @@ KVC_DEVICE float BlockMax(float x, float* shared) {
   return most;
 }
 KVC_DEVICE uint64_t BlockMax(uint64_t x, uint64_t* shared) {
-  for (int i = kWarp / 2; i > 0; i /= 2) {
-    const uint64_t other = __shfl_xor_sync(kAllLanes, x, i);
-    x = other > x ? other : x;
-  }
+  x = WarpFold(x, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
   if (Lane() == 0) shared[WarpOfBlock()] = x;
   __syncthreads();
   uint64_t most = shared[0];

@@ -103,6 +103,7 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
                                      static_cast<double>(properties.totalGlobalMem) / (1 << 30));
   device->info_.batch_invariant = false;
   device->info_.granule = static_cast<int64_t>(granule);
+  device->info_.recommits = true;
   device->multiprocessors_ = properties.multiProcessorCount;
   return std::unique_ptr<Device>(std::move(device));
 }

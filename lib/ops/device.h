@@ -36,6 +36,7 @@ struct DeviceInfo {
   bool batch_invariant = true;  // a row gives the same bits alone and in a batch
   WeightType activations = WeightType::kF32;
   int64_t granule = 4096;  // of the memory of arenas
+  bool recommits = false;  // what Decommit gave back is there again after another Commit only
 };
 
 class Device {
