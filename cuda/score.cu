@@ -12,7 +12,7 @@
 namespace kvc::cuda {
 namespace {
 
-constexpr int kRowTile = 8, kRegisters = 4;
+constexpr int kRegisters = 4;
 
 struct ScoreParams {
   LayerParams layer;

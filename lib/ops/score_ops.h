@@ -95,7 +95,7 @@ struct ScoreInstr {
 struct HistoryRule {
   int32_t length = 0;
   bool sums = false;
-  int32_t words() const { return sums ? 0 : (length + 31) / 32; }
+  constexpr int32_t words() const { return sums ? 0 : (length + 31) / 32; }
 };
 
 constexpr int kMaxScoreInstrs = 24;

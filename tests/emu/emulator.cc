@@ -71,7 +71,7 @@ class Runner {
       f.thread.lane = i % 32, f.thread.warp = i / 32;
       f.state = State::kNew, f.n_meetings = 0;
     }
-    for (unsigned w = 0; w < n_warps; ++w) warps_[w].alive = std::min(32u, n_ - w * 32), warps_[w].ready = warps_[w].alive;
+    for (unsigned w = 0; w < n_warps; ++w) warps_[w].alive = std::min(32u, n_ - w * 32), warps_[w].ready = warps_[w].alive, warps_[w].waiting = 0;
     unsigned n_done = 0, at_block = 0;
     while (n_done < n_) {
       bool moved = false;
@@ -142,7 +142,7 @@ class Runner {
       votes_ += f.vote;
       f.state = State::kReady;
     }
-    for (unsigned w = 0; w < n_warps; ++w) warps_[w].ready = warps_[w].alive;
+    for (unsigned w = 0; w < n_warps; ++w) warps_[w].ready = warps_[w].alive, warps_[w].waiting = 0;
   }
 
   static void Entry(ctx::transfer_t from) {

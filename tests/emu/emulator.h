@@ -14,6 +14,9 @@ struct Options {
 // From KVC_EMU_ORDER, KVC_EMU_EAGER, KVC_EMU_MEMORY in the environment; tests may change it.
 Options& GetOptions();
 
+// The device forgets that a launch has failed; tests of failures end with it.
+void Recover();
+
 // False: a block cannot go on.
 bool RunGrid(const char* name, dim3 grid, dim3 block, size_t shared, const std::function<void()>& kernel);
 

@@ -163,6 +163,12 @@ Options& GetOptions() {
   return options;
 }
 
+void Recover() {
+  const Lock lock(The().mutex);
+  DrainAll();
+  The().error = cudaSuccess;
+}
+
 cudaError_t Launch(const char* name, dim3 grid, dim3 dim, size_t shared, cudaStream_t stream,
                    std::function<void()> kernel) {
   const Lock lock(The().mutex);
