@@ -137,6 +137,8 @@ class Session {
   const SessionParams& params() const { return params_; }
   TextStream& text() { return text_; }
   SessionStats Stats() const;
+  // kUnsupported where the policy has no codebooks.
+  Result<CodeRatios> Ratios() const;
   // Some of it, at no price: takes no memory.
   struct Figures {
     int32_t n_tokens, n_compactions;

@@ -51,6 +51,7 @@ inline std::string GoldenSpec(const std::string& method, int budget, const Json&
     spec += "," + plain + "=" + text;
   }
   if (method == "cam") spec += ",cam_prefill=oneshot";  // the rule the files are of
+  if (method == "spindlekv") spec += ",spindle_code=always";
   return spec;
 }
 

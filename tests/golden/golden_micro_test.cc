@@ -71,6 +71,7 @@ class Micro {
         CheckBooks(layer, g, books, books["refK"], books["refV"]);
       }
     }
+    if (case_.contains("codebook")) CheckRatios();
   }
 
   void Decode() {
@@ -175,6 +176,23 @@ class Micro {
       ASSERT_TRUE(cache_->Positions(memory_.stream(), layer * in_.n_kv + g, &kept).ok());
       EXPECT_EQ(kept, expected[layer][g].get<std::vector<int32_t>>()) << "layer " << layer << " head " << g;
     }
+  }
+
+  // methods.md 2.16 (g), from the sizes of the reference's books.
+  void CheckRatios() {
+    double paper = 0, exact = 0;
+    for (int layer = 0; layer < in_.layers; ++layer) {
+      double book = 0, kept = 0;
+      for (int g = 0; g < in_.n_kv; ++g) {
+        book +=
+            case_["codebook"][layer][g]["K"].get<double>() + case_["codebook"][layer][g]["V"].get<double>();
+        kept += 2.0 * case_["cap"][layer][g].get<double>();
+      }
+      const double r1 = kept / (2.0 * in_.n_kv * in_.n), r2 = book / kept, extra = 2.0 / in_.d;
+      paper += r1 * r2 * (1 + extra) / in_.layers, exact += r1 * (r2 + extra) / in_.layers;
+    }
+    EXPECT_NEAR(cache_->Ratios(in_.n).paper, paper, 1e-12);
+    EXPECT_NEAR(cache_->Ratios(in_.n).exact, exact, 1e-12);
   }
 
   // SpindleKV: the positions that each query head sees of what its KV head holds.

@@ -11,7 +11,7 @@ from llama import rotate, softmax
 
 
 class Rows:
-    """What the rows of a prompt saw of one KV head: logits z [g, q, len], -inf where nothing is seen; P their softmax."""
+    """What the rows of a prompt saw of a KV head: logits z [g, q, len], -inf where nothing is seen; P their softmax."""
 
     def __init__(self, z):
         self.z, self.P = z, softmax(z)

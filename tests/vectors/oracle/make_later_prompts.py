@@ -43,7 +43,7 @@ def cases(rng, L, n_q, n_kv):
         "reconstruct": (spec("reconstruct"), "reconstruct", {}),
         "pyramidkv": (spec("pyramidkv", w), "pyramidkv", {}),
         "pyramidinfer": (spec("pyramidinfer", w), "pyramidinfer", {}),
-        "spindlekv": (spec("spindlekv", w + ",tail=8"), "spindlekv", {}),
+        "spindlekv": (spec("spindlekv", w + ",tail=8,spindle_code=always"), "spindlekv", {}),
         "ada-snapkv": (spec("ada-snapkv", w), "ada-snapkv", {}),
         "ada-paper": (spec("ada-paper", w), "ada-snapkv", dict(ada_floor=0.5)),
         "ada-pyramid": (spec("ada-pyramid", w), "ada-pyramid", {}),
