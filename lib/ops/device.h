@@ -112,6 +112,10 @@ class Device {
   virtual Status AppendLayer(Stream* s, const AppendArgs& args) = 0;
   virtual Status Rewind(Stream* s, const RewindArgs& args) = 0;
   virtual Status KeepNewest(Stream* s, const KeepNewestArgs& args) = 0;
+  // Only devices that code entries need it.
+  virtual Status StorePlain(Stream*, const StorePlainArgs&) {
+    return Error(Code::kUnsupported, "%s does not code entries", info().name.c_str());
+  }
   virtual Status Positions(Stream* s, const PositionsArgs& args) = 0;
 
   // ---- steps ----

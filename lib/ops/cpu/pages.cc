@@ -181,6 +181,19 @@ void HeadPages::Remove(int32_t physical) const {
   --ring_len_ref();
 }
 
+void HeadPages::WritePlain(int32_t format, const int32_t* pages, float* scratch) const {
+  const PageFormat& f = c_->layout->formats[static_cast<size_t>(format)];
+  for (int32_t i = 0; i < len(); ++i) {
+    const Slot from = i < main_len() ? Main(i) : Ring(i - main_len()),
+               to{Page(format, pages[i / f.slots]), &f, i % f.slots};
+    ReadKeys(from, 1, scratch);
+    WriteKey(to, scratch);
+    ReadValues(from, 1, scratch);
+    WriteValue(to, scratch);
+    CopyMeta(from, to);
+  }
+}
+
 void HeadPages::DropRotation(const Rope& rope, RopePairing pairing, float* scratch) const {
   if (!rotated()) return;
   ForRuns([&](int32_t, int32_t n, Slot s) {
