@@ -6,6 +6,8 @@
 #include <tuple>
 
 #include "lib/model/model_check.h"
+#include "models/convert/gguf.h"
+#include "models/convert/gguf_blocks.h"
 
 namespace kvc {
 namespace {
@@ -208,31 +210,22 @@ const char* SourceTypeName(SourceType type) {
       return "f16";
     case SourceType::kBf16:
       return "bf16";
-    case SourceType::kQ8_0:
-      return "Q8_0";
-    case SourceType::kQ4_0:
-      return "Q4_0";
+    default: {
+      const BlockFormat* format = BlockFormatOf(type);
+      return format == nullptr ? "?" : GgmlTypeName(format->number);
+    }
   }
-  return "?";
 }
 
 int32_t SourceBlock(SourceType type) {
-  return type == SourceType::kQ8_0 || type == SourceType::kQ4_0 ? 32 : 1;
+  const BlockFormat* format = BlockFormatOf(type);
+  return format == nullptr ? 1 : format->elements;
 }
 
 int64_t SourceBytes(SourceType type, int64_t n_elements) {
-  switch (type) {
-    case SourceType::kF32:
-      return n_elements * 4;
-    case SourceType::kF16:
-    case SourceType::kBf16:
-      return n_elements * 2;
-    case SourceType::kQ8_0:
-      return n_elements / 32 * 34;
-    case SourceType::kQ4_0:
-      return n_elements / 32 * 18;
-  }
-  return 0;
+  const BlockFormat* format = BlockFormatOf(type);
+  if (format != nullptr) return n_elements / format->elements * format->bytes;
+  return n_elements * (type == SourceType::kF32 ? 4 : 2);
 }
 
 Span<const TensorName> HfTensorNames() { return {kHfNames, std::size(kHfNames)}; }

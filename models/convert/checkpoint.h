@@ -12,10 +12,27 @@
 
 namespace kvc {
 
-// How elements are stored in a source. kQ8_0, kQ4_0: GGUF blocks of 32 elements with one f16 scale in front.
-enum class SourceType : uint8_t { kF32, kF16, kBf16, kQ8_0, kQ4_0 };
-const char* SourceTypeName(SourceType type);
-int32_t SourceBlock(SourceType type);                      // elements of one block: 1 or 32
+// How elements are stored in a source; from kQ4_0 on blocks of GGUF (gguf_blocks.h).
+enum class SourceType : uint8_t {
+  kF32,
+  kF16,
+  kBf16,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIq4Nl,
+  kIq4Xs,
+  kMxfp4
+};
+const char* SourceTypeName(SourceType type);               // "bf16", "Q4_K", ...
+int32_t SourceBlock(SourceType type);                      // elements of one block: 1, 32 or 256
 int64_t SourceBytes(SourceType type, int64_t n_elements);  // n_elements a multiple of the block
 
 // A tensor as a source names it. shape slowest first.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/convert/gguf_blocks.h"
 #include "models/convert/gguf_metadata.h"
 #include "models/convert/gguf_tokenizer.h"
 #include "models/convert/sources.h"
@@ -28,25 +29,24 @@ Result<GgufHeader> ReadHeader(const SourceFile& file) {
 }
 
 bool TypeOf(uint32_t number, SourceType* type) {
-  switch (number) {
-    case 0:
-      *type = SourceType::kF32;
-      return true;
-    case 1:
-      *type = SourceType::kF16;
-      return true;
-    case 2:
-      *type = SourceType::kQ4_0;
-      return true;
-    case 8:
-      *type = SourceType::kQ8_0;
-      return true;
-    case 30:
-      *type = SourceType::kBf16;
-      return true;
-    default:
-      return false;
+  constexpr struct {
+    uint32_t number;
+    SourceType type;
+  } kPlain[] = {{0, SourceType::kF32}, {1, SourceType::kF16}, {30, SourceType::kBf16}};
+  for (const auto& plain : kPlain) {
+    if (plain.number == number) return *type = plain.type, true;
   }
+  for (const BlockFormat& format : BlockFormats()) {
+    if (format.number == number) return *type = format.type, true;
+  }
+  return false;
+}
+
+// "F32, F16, BF16, Q4_0, ..."
+std::string SupportedTypes() {
+  std::string names = "F32, F16, BF16";
+  for (const BlockFormat& format : BlockFormats()) names += std::string(", ") + GgmlTypeName(format.number);
+  return names;
 }
 
 // Where each tensor lies, checked against the file and against one another.
@@ -56,18 +56,20 @@ Status LocateTensors(const GgufHeader& header, const SourceFile& file, std::vect
     FoundTensor out;
     out.name = tensor.name, out.shape = tensor.shape, out.file = &file;
     if (!TypeOf(tensor.type, &out.type)) {
-      return Error(Code::kUnsupported,
-                   "%s: tensor %.80s: type %s (%u) is not supported; supported: F32, F16, BF16, Q8_0, Q4_0",
-                   where.c_str(), tensor.name.c_str(), GgmlTypeName(tensor.type), tensor.type);
+      return Error(Code::kUnsupported, "%s: tensor %.80s: type %s (%u) is not supported; supported: %s",
+                   where.c_str(), tensor.name.c_str(), GgmlTypeName(tensor.type), tensor.type,
+                   SupportedTypes().c_str());
     }
     if (tensor.shape.back() % SourceBlock(out.type) != 0) {
-      return Error(Code::kBadModel, "%s: tensor %.80s: rows of %lld elements do not divide into blocks of 32",
-                   where.c_str(), tensor.name.c_str(), static_cast<long long>(tensor.shape.back()));
+      return Error(Code::kBadModel, "%s: tensor %.80s: rows of %lld elements do not divide into blocks of %d",
+                   where.c_str(), tensor.name.c_str(), static_cast<long long>(tensor.shape.back()),
+                   SourceBlock(out.type));
     }
     int64_t n_elements = 1;
     for (const int64_t n : tensor.shape) n_elements *= n;  // the parser has checked the product
     const int64_t room = file.size() - header.data_start - tensor.offset;
-    if (n_elements / 2 > file.size() || SourceBytes(out.type, n_elements) > room) {
+    constexpr int64_t kMostElements = 4;  // a byte, of any type
+    if (n_elements / kMostElements > file.size() || SourceBytes(out.type, n_elements) > room) {
       return Error(Code::kBadModel, "%s: tensor %.80s ends beyond the end of the file: truncated or damaged",
                    where.c_str(), tensor.name.c_str());
     }
