@@ -14,7 +14,7 @@ namespace {
 struct ConvertCommand {
   std::string source, output, weights = "keep", pack = "none", name;
   std::vector<std::string> head_scores;
-  int32_t group = 32;
+  int32_t group = 32, context = 0;
   bool json = false;
 };
 
@@ -41,7 +41,7 @@ ConvertOptions MakeConvertOptions(const ConvertCommand& command, const CancelOnS
   for (const NamedChoice& known : kWeightChoices) {
     if (command.weights == known.name) options.weights = known.choice;
   }
-  options.group = command.group;
+  options.group = command.group, options.context = command.context;
   options.layout = LayoutFor(command.pack).value();  // of the list that the option is checked against
   options.head_score_files = command.head_scores;
   options.name = command.name;
@@ -136,6 +136,12 @@ Action AddConvert(CLI::App* app) {
       ->type_name("TYPE");
   app->add_option("--group", command->group, "Columns that share a scale in int8 and int4: 32, 64 or 128")
       ->check(CLI::IsMember({32, 64, 128}).description(""))
+      ->capture_default_str()
+      ->type_name("N");
+  app->add_option("--context", command->context,
+                  "Tokens the model is wanted for; where rotations differ for short and long texts (LongRoPE), this "
+                  "chooses. 0: all it was trained for")
+      ->check(CLI::Range(0, 1 << 26).description(""))
       ->capture_default_str()
       ->type_name("N");
   app->add_option("--pack", command->pack,

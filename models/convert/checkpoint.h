@@ -57,6 +57,7 @@ struct SourceTensor {
   const SourceFile* file = nullptr;
   std::vector<Run> runs;
   std::string name;
+  float add = 0;  // to every element of a vector
 };
 
 struct Checkpoint {
@@ -73,20 +74,27 @@ struct Checkpoint {
 
 // One way a source names a tensor: '%' stands for the layer number.
 struct TensorName {
-  enum Use : uint8_t { kTensor, kIgnored, kPackedQkv };
+  // kPackedQkv: the rows of each KV head's group together: its query heads, its key, its value. kFusedQkv: all
+  // queries, all keys, all values. kFusedGateUp: gate, up.
+  enum Use : uint8_t { kTensor, kIgnored, kPackedQkv, kFusedQkv, kFusedGateUp };
   const char* pattern;
   TensorRole role;
   Use use = kTensor;
 };
-Span<const TensorName> HfTensorNames();
-Span<const TensorName> InternLm2TensorNames();
-Span<const TensorName> GgufTensorNames();
+// Those of a family, then the common ones.
+std::vector<TensorName> HfTensorNames(const std::vector<TensorName>& family);
+std::vector<TensorName> GgufTensorNames(const std::vector<TensorName>& family);
+
+struct BindRules {
+  std::vector<TensorName> names;
+  bool norms_less_one = false;  // the source has what is added to 1
+};
 
 // Fills checkpoint->tensors from what was found, checked against checkpoint->content.config: every tensor
 // known, none twice, none missing, shapes as the config says. kUnsupported: a tensor without a place in the
 // model. kBadModel: the rest.
-Status BindTensors(Span<const TensorName> names, const std::vector<FoundTensor>& found,
-                   const std::string& where, Checkpoint* checkpoint);
+Status BindTensors(const BindRules& rules, const std::vector<FoundTensor>& found, const std::string& where,
+                   Checkpoint* checkpoint);
 // Sorts into the order of the model file and checks that the set is complete. BindTensors does this last.
 Status CompleteTensors(const std::string& where, Checkpoint* checkpoint);
 

@@ -19,14 +19,14 @@ namespace {
 constexpr int64_t kBlockElements = 1 << 20;  // converted at a time, or one row when that is longer
 constexpr int64_t kMaxHeadScoreBytes = 1 << 26;
 
-Result<Checkpoint> ReadSource(const std::string& source) {
-  if (DirectoryExists(source)) return ReadHfDirectory(source);
+Result<Checkpoint> ReadSource(const std::string& source, int32_t context) {
+  if (DirectoryExists(source)) return ReadHfDirectory(source, context);
   auto file = SourceFile::Open(source);
   if (!file.ok()) return file.status();
   uint8_t start[9] = {};
   KVC_RETURN_IF_ERROR(file.value()->Read(0, start, std::min<int64_t>(9, file.value()->size())));
   const auto begins = [&](const char* magic) { return std::memcmp(start, magic, std::strlen(magic)) == 0; };
-  if (begins("GGUF")) return ReadGguf(source);
+  if (begins("GGUF")) return ReadGguf(source, context);
   if (begins(kModelFileMagic)) return Error(Code::kInvalid, "%s: is a .kvc file already", source.c_str());
   if (begins("PK\3\4"))
     return Error(Code::kUnsupported, "%s: PyTorch files are not supported: save the weights as safetensors",
@@ -137,10 +137,11 @@ class TensorStream {
     const int64_t n = n_rows * tensor.cols, out_bytes = n_rows * WeightRowBytes(target.type, tensor.cols);
     const int64_t no_number = FirstNotFiniteElement(tensor.type, in_.data(), n);
     if (no_number >= 0) return BadElement(tensor, row, no_number, "is not a finite number");
-    if (target == KeptAs(tensor.type) && target.group == 0) return Write(in_.data(), out_bytes);
+    if (tensor.add == 0 && target == KeptAs(tensor.type) && target.group == 0) return Write(in_.data(), out_bytes);
     uint16_t* scales = target.group == 0 ? nullptr : scales_.data() + row * (tensor.cols / target.group);
     const bool exact = IsExact(tensor.type, target), keeps_codes = KeepsCodes(tensor.type, target);
     if (!exact || !keeps_codes) DecodeElements(tensor.type, in_.data(), n, values_.data());
+    for (int64_t i = 0; tensor.add != 0 && i < n; ++i) values_[static_cast<size_t>(i)] += tensor.add;
     if (target.type == WeightType::kF32) return Write(values_.data(), out_bytes);
     const int64_t bad = keeps_codes ? KeepCodes(tensor.type, target, in_.data(), n, out_.data(), scales)
                                     : Encode(target, n, scales);
@@ -209,6 +210,8 @@ Status CheckOptions(const std::string& source, const std::string& out_path, cons
   if (options.group != 32 && options.group != 64 && options.group != 128) {
     return Error(Code::kInvalid, "group is %d; allowed: 32, 64, 128", options.group);
   }
+  if (options.context < 0 || options.context > kMaxContext)
+    return Error(Code::kInvalid, "context is %d; allowed: 0 to %d", options.context, kMaxContext);
   InputFiles inputs;  // those that are known before anything is read
   inputs.Add(source);
   for (const std::string& path : options.head_score_files) inputs.Add(path);
@@ -280,7 +283,7 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
   if (report == nullptr) report = &unused;
   *report = {};
   KVC_RETURN_IF_ERROR(CheckOptions(source, out_path, options));
-  auto read = ReadSource(source);
+  auto read = ReadSource(source, options.context);
   if (!read.ok()) return read.status();
   Checkpoint& checkpoint = read.value();
   KVC_RETURN_IF_ERROR(ReadHeadScores(options, &checkpoint));
