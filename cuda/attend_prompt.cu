@@ -15,7 +15,7 @@ struct AttendParams {
   LayerParams layer;
   const int32_t* base;  // [G]
   int32_t offset, n, n_heads, window, tile;
-  float scale;
+  float scale, cap;
   const float* q;
   float *out, *lse;
   int64_t lse_stride;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) attend_prompt(const AttendParams a) 
       if (seen) {
         z = 0;
         for (int32_t j = 0; j < d; ++j) z += q[r * d + j] * k[t * (d + 1) + j];
-        z *= a.scale;
+        z = Capped(z * a.scale, a.cap);
       }
       p[r * tile + t] = z;
       top = fmaxf(top, z);
@@ -96,7 +96,7 @@ struct FoldParams {
   LayerParams layer;
   const int32_t* base;
   int32_t offset, n, n_heads, limit, tile;
-  float scale;
+  float scale, cap;
   const float *q, *lse;
   int64_t lse_stride;
   float* into;
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kThreads) fold_columns(const FoldParams a) {
         if (row < a.n && c < n && key0 + c <= first_visible + row) {
           float z = 0;
           for (int32_t j = 0; j < d; ++j) z += q[i / tile * (d + 1) + j] * k[c * (d + 1) + j];
-          e = expf(a.scale * z - a.lse[h * a.lse_stride + row]);
+          e = expf(Capped(a.scale * z, a.cap) - a.lse[h * a.lse_stride + row]);
         }
         p[i] = e;
       }
@@ -167,7 +167,7 @@ Status CudaDevice::AttendPrompt(Stream* s, const PromptAttentionArgs& a) {
   KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer) + Packet::Size<int32_t>(heads)));
   const LayerParams layer = LayerOf(a.layer, &packet);
   const AttendParams p{layer,   packet.Copy(a.rows.base, heads),
-                       a.rows.offset, a.rows.n, a.n_heads, a.window, tile, a.scale,
+                       a.rows.offset, a.rows.n, a.n_heads, a.window, tile, a.scale, a.cap,
                        At(a.q), At(a.out),      At(a.lse), a.lse_stride};
   KVC_RETURN_IF_ERROR(packet.Send());
   const dim3 grid(static_cast<unsigned>((a.rows.n + tile - 1) / tile), static_cast<unsigned>(a.n_heads));
@@ -185,7 +185,7 @@ Status CudaDevice::FoldColumns(Stream* s, const ColumnArgs& a) {
   KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer) + Packet::Size<int32_t>(heads)));
   const LayerParams layer = LayerOf(a.layer, &packet);
   const FoldParams p{layer,   packet.Copy(a.rows.base, heads),
-                     a.rows.offset, a.rows.n,  a.n_heads,    a.limit,    tile, a.scale,
+                     a.rows.offset, a.rows.n,  a.n_heads,    a.limit,    tile, a.scale, a.cap,
                      At(a.q), At(a.lse), a.lse_stride, At(a.into), a.maxima};
   KVC_RETURN_IF_ERROR(packet.Send());
   const dim3 grid(static_cast<unsigned>((longest + tile - 1) / tile), static_cast<unsigned>(heads));

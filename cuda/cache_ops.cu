@@ -100,6 +100,22 @@ __global__ void keep_newest(const KeepParams p) {
   if (f.ranks && ThreadOfBlock() == 0) to.rank() = i;
 }
 
+// All entries of a head, decoded, into pages of another format: block i, the i-th entry, main before ring.
+__global__ void store_plain(const KeepParams p, int32_t format) {
+  KVC_SHARED(float, x);
+  const Pages pages(p.cache, 0);
+  const Format& to_format = p.cache.formats[format];
+  const int32_t i = static_cast<int32_t>(blockIdx.x), d = to_format.f.d;
+  const Slot from = pages.At(pages.Physical(i)),
+             to{to_format.base + static_cast<int64_t>(p.to[i / to_format.f.slots]) * to_format.f.bytes, &to_format.f,
+                i % to_format.f.slots};
+  ReadVector(pages, from, 0, x);
+  ReadVector(pages, from, 1, x + d);
+  WriteKey(to, x, ThreadOfBlock(), BlockThreads());
+  WriteValue(to, x + d, ThreadOfBlock(), BlockThreads());
+  if (ThreadOfBlock() == 0) CopyMeta(from, to);
+}
+
 __global__ void list_positions(const CacheLayer cache, int32_t* out) {
   const Pages pages(cache, 0);
   const int32_t i = static_cast<int32_t>(blockIdx.x) * BlockThreads() + ThreadOfBlock();
@@ -162,7 +178,8 @@ Status CudaDevice::Evict(Stream* s, const EvictArgs& a) {
 Status CudaDevice::KeepNewest(Stream* s, const KeepNewestArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   if (a.n <= 0) return {};
-  const int32_t slots = a.cache->layout->main(a.head).slots, n_pages = (a.n + slots - 1) / slots;
+  const int32_t slots = a.cache->layout->formats[static_cast<size_t>(MainFormat(*a.cache, a.head))].slots,
+                n_pages = (a.n + slots - 1) / slots;
   CacheRecords records(*a.cache, a.head, 1, 0);
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(s, records.Bytes() + Packet::Size<int32_t>(n_pages)));
@@ -171,6 +188,22 @@ Status CudaDevice::KeepNewest(Stream* s, const KeepNewestArgs& a) {
   KVC_RETURN_IF_ERROR(packet.Send());
   return Check(KVC_LAUNCH(keep_newest, dim3(static_cast<unsigned>(a.n)), dim3(64), 0, StreamOf(s), p),
                "keeping entries");
+}
+
+Status CudaDevice::StorePlain(Stream* s, const StorePlainArgs& a) {
+  KVC_RETURN_IF_ERROR(Enter());
+  const int32_t n = HeadLen(*a.cache, a.head);
+  if (n <= 0) return {};
+  const int32_t slots = a.cache->layout->formats[static_cast<size_t>(a.format)].slots, n_pages = (n + slots - 1) / slots;
+  CacheRecords records(*a.cache, a.head, 1, 0);
+  Packet packet;
+  KVC_RETURN_IF_ERROR(packet.Begin(s, records.Bytes() + Packet::Size<int32_t>(n_pages)));
+  const CacheLayer cache = records.Write(&packet);
+  const KeepParams p{cache, packet.Copy(a.pages, n_pages), n};
+  KVC_RETURN_IF_ERROR(packet.Send());
+  return Check(KVC_LAUNCH(store_plain, dim3(static_cast<unsigned>(n)), dim3(64),
+                          2 * static_cast<size_t>(a.cache->layout->head_dim) * sizeof(float), StreamOf(s), p, a.format),
+               "storing entries");
 }
 
 Status CudaDevice::Positions(Stream* s, const PositionsArgs& a) {

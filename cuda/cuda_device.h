@@ -76,6 +76,7 @@ class CudaDevice final : public Device {
   Status AppendLayer(Stream* s, const AppendArgs& args) override;
   Status Rewind(Stream* s, const RewindArgs& args) override;
   Status KeepNewest(Stream* s, const KeepNewestArgs& args) override;
+  Status StorePlain(Stream* s, const StorePlainArgs& args) override;
   Status Positions(Stream* s, const PositionsArgs& args) override;
 
   Status FillAngles(Stream* s, const AngleArgs& args) override;

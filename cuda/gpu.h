@@ -57,6 +57,9 @@ KVC_DEVICE uint64_t SelectionKeyOf(float score, uint32_t index) {
   return static_cast<uint64_t>(ScoreBits(score)) << 32 | (0xFFFFFFFFu - index);
 }
 
+// Logits z as cap * tanh(z / cap); cap 0: as they are.
+KVC_DEVICE float Capped(float z, float cap) { return cap > 0 ? cap * tanhf(__fdiv_rn(z, cap)) : z; }
+
 // Philox4x32-10, word 0 (lib/base/philox.h).
 KVC_DEVICE uint32_t PhiloxWord(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint64_t key) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);

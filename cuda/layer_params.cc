@@ -5,7 +5,7 @@
 namespace kvc::cuda {
 
 int32_t CacheRecords::Ids(int32_t head) const {
-  const int32_t slots = c_.layout->main(head).slots;
+  const int32_t slots = c_.layout->formats[static_cast<size_t>(MainFormat(c_, head))].slots;
   return std::min((c_.len[head] + more_ + slots - 1) / slots, c_.page_stride);
 }
 
@@ -47,7 +47,7 @@ CacheLayer CacheRecords::Write(Packet* packet) {
       to.ring_len = c_.ring[h * kRingFields + kRingLen];
     }
     to.rotated = c_.rotated[h];
-    to.main = format.main, to.ring = format.ring, to.settle = format.settle;
+    to.main = MainFormat(c_, h), to.ring = RingFormat(c_, h), to.settle = format.settle;
     to.owner = owner - first_;
     to.n_ids = Ids(h);
     to.ids = packet->Copy(c_.pages + int64_t{h} * c_.page_stride, to.n_ids);

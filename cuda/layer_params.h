@@ -31,9 +31,9 @@ inline int64_t TurnBytes(const Rope* rope) {
   return rope == nullptr ? 0 : Packet::Size<double>(static_cast<int64_t>(rope->frequencies().size()));
 }
 inline Turn TurnOf(const Rope* rope, RopePairing pairing, bool in_cache, Packet* packet) {
-  if (rope == nullptr) return {nullptr, 1, pairing, in_cache};
+  if (rope == nullptr) return {nullptr, 1, 0, pairing, in_cache};
   return {packet->Copy(rope->frequencies().data(), static_cast<int64_t>(rope->frequencies().size())),
-          rope->attention_factor(), pairing, in_cache};
+          rope->attention_factor(), rope->n_turning(), pairing, in_cache};
 }
 inline Turn TurnOf(const KeyTurning& t, Packet* packet) { return TurnOf(t.rope, t.pairing, t.in_cache, packet); }
 

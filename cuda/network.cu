@@ -83,14 +83,24 @@ class LayerMath {
     const NormParams p{x, At(weight), shape_.norm_eps, width, y, adds, scale};
     return Check(KVC_LAUNCH(norm_rows, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, stream_, p), "a norm");
   }
-  Status HeadNorms(float* x, int32_t heads, DevicePtr<const float> weight) const {
+  // wide: one norm over all heads of a token.
+  Status HeadNorms(float* x, int32_t heads, bool wide, DevicePtr<const float> weight) const {
     if (!weight) return {};
-    return Norm(x, weight, int64_t{n_} * heads, shape_.head_dim, x);
+    return wide ? Norm(x, weight, n_, heads * shape_.head_dim, x)
+                : Norm(x, weight, int64_t{n_} * heads, shape_.head_dim, x);
+  }
+  // A product with the norm of x, or with x where there is no norm.
+  Status NormProduct(const Matrix& m, const float* x, DevicePtr<const float> weight, float* const* y, float scale = 1,
+                     float cap = 0) const {
+    if (!weight) return Multiply(m, x, y, false, scale, cap);
+    KVC_RETURN_IF_ERROR(Norm(x, weight, n_, shape_.hidden, rows_.norm));
+    return Multiply(m, rows_.norm, y, false, scale, cap);
   }
   // y[i]: of each part.
-  Status Multiply(const Matrix& m, const float* x, float* const* y, bool adds = false, float scale = 1) const {
+  Status Multiply(const Matrix& m, const float* x, float* const* y, bool adds = false, float scale = 1,
+                  float cap = 0) const {
     Product p{};
-    p.n_parts = m.n_parts, p.cols = m.cols, p.n = n_, p.x = x, p.adds = adds, p.scale = scale;
+    p.n_parts = m.n_parts, p.cols = m.cols, p.n = n_, p.x = x, p.adds = adds, p.scale = scale, p.cap = cap;
     for (int i = 0; i < m.n_parts; ++i) {
       const Matrix::Part& part = m.parts[i];
       p.parts[i] = {At(part.data), At(part.scales), At(part.bias), y[i], part.rows, p.rows, part.group, part.type};
@@ -143,10 +153,9 @@ Status CudaDevice::Project(Stream* s, const ProjectArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   const LayerMath math(s, *a.shape, a.n, a.scratch);
   float* const y[] = {At(a.q), At(a.k), At(a.v)};
-  KVC_RETURN_IF_ERROR(math.Norm(At(a.x), a.w->attention_norm, a.n, a.shape->hidden, math.rows().norm));
-  KVC_RETURN_IF_ERROR(math.Multiply(a.w->qkv, math.rows().norm, y));
-  KVC_RETURN_IF_ERROR(math.HeadNorms(y[0], a.shape->n_heads, a.w->query_norm));
-  return math.HeadNorms(y[1], a.shape->n_kv_heads, a.w->key_norm);
+  KVC_RETURN_IF_ERROR(math.NormProduct(a.w->qkv, At(a.x), a.w->attention_norm, y));
+  KVC_RETURN_IF_ERROR(math.HeadNorms(y[0], a.shape->n_heads, a.w->wide_norms, a.w->query_norm));
+  return math.HeadNorms(y[1], a.shape->n_kv_heads, a.w->wide_norms, a.w->key_norm);
 }
 
 Status CudaDevice::Finish(Stream* s, const FinishArgs& a) {
@@ -155,8 +164,7 @@ Status CudaDevice::Finish(Stream* s, const FinishArgs& a) {
   const Rows& rows = math.rows();
   float* const halves[] = {rows.gate, rows.up};
   KVC_RETURN_IF_ERROR(math.AddProduct(a.w->output, At(a.attended), a.w->attention_post_norm, a.scale, At(a.x)));
-  KVC_RETURN_IF_ERROR(math.Norm(At(a.x), a.w->ffn_norm, a.n, a.shape->hidden, rows.norm));
-  KVC_RETURN_IF_ERROR(math.Multiply(a.w->gate_up, rows.norm, halves));
+  KVC_RETURN_IF_ERROR(math.NormProduct(a.w->gate_up, At(a.x), a.w->ffn_norm, halves));
   KVC_RETURN_IF_ERROR(math.Activate(a.w->activation));
   return math.AddProduct(a.w->down, rows.gate, a.w->ffn_post_norm, a.scale, At(a.x));
 }
@@ -165,8 +173,7 @@ Status CudaDevice::Logits(Stream* s, const LogitsArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   const LayerMath math(s, *a.shape, a.n, a.scratch);
   float* const logits[] = {At(a.logits)};
-  KVC_RETURN_IF_ERROR(math.Norm(At(a.x), a.final_norm, a.n, a.shape->hidden, math.rows().norm));
-  return math.Multiply(*a.head, math.rows().norm, logits, false, a.scale);
+  return math.NormProduct(*a.head, At(a.x), a.final_norm, logits, a.scale, a.cap);
 }
 
 }  // namespace kvc::cuda

@@ -24,7 +24,7 @@ __global__ void place(const PlaceParams p) {
   const int64_t slot = p.base[g] + p.offset + i, position = p.first_position + p.offset + i,
                 at = g * p.layer.capacity + slot;
   for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads())
-    AngleOf(p.turn, p.turn.in_cache ? slot : position, j, cos + j, sin + j);
+    AngleOf(p.turn, p.turn.in_cache ? slot : position, j, p.turn.factor, cos + j, sin + j);
   __syncthreads();
   float* q = p.q + (static_cast<int64_t>(i) * p.n_heads + g * group) * d;
   for (int32_t x = ThreadOfBlock(); x < group * half; x += BlockThreads()) {

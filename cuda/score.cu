@@ -18,7 +18,7 @@ struct ScoreParams {
   LayerParams layer;
   ScoreProgram program;
   int32_t n_heads, n_observed, n_new, rows_used, n_longest;
-  float scale;
+  float scale, cap;
   const float *queries, *sums, *maxima;
   float *scores, *per_head, *registers;  // registers 1 .. 3: [G, 3, stride]
   float *row_max, *row_sum;              // [H, rows used]
@@ -61,7 +61,7 @@ __global__ void row_normalisers(const ScoreParams p) {
   float m = -Infinity(), l = 0;
   for (int32_t t = ThreadOfBlock(); t < n; t += BlockThreads()) {
     if (!Sees(p, h, head + t)) continue;
-    const float z = factor * LogitOf(p, q, head + t);
+    const float z = Capped(factor * LogitOf(p, q, head + t), p.cap);
     if (z > m) l = m == -Infinity() ? 0.0f : l * expf(m - z), m = z;
     l += expf(z - m);
   }
@@ -78,7 +78,7 @@ KVC_DEVICE float ProbabilityOf(const ScoreParams& p, int32_t h, int32_t g, int32
   const int64_t entry = g * p.layer.capacity + t, row = static_cast<int64_t>(h) * p.rows_used + i;
   if (t < 0 || t >= Visible(p, g, i) || !Sees(p, h, entry)) return 0;
   const float factor = gain != nullptr ? gain[i] * p.scale : p.scale, l = p.row_sum[row];
-  return l > 0 ? __fdiv_rn(expf(factor * LogitOf(p, q, entry) - p.row_max[row]), l) : 0.0f;
+  return l > 0 ? __fdiv_rn(expf(Capped(factor * LogitOf(p, q, entry), p.cap) - p.row_max[row]), l) : 0.0f;
 }
 
 KVC_DEVICE float PoolAround(const Pooling& pool, const float* x, int32_t n, int32_t t) {
@@ -354,7 +354,7 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   p.layer = LayerOf(a.layer, &packet);
   p.program = program;
   p.n_heads = a.n_heads, p.n_observed = a.observed.n_rows, p.n_new = a.observed.n_new, p.rows_used = rows;
-  p.n_longest = longest, p.scale = a.scale;
+  p.n_longest = longest, p.scale = a.scale, p.cap = a.cap;
   p.queries = At(a.observed.queries), p.sums = At(a.observed.sums), p.maxima = At(a.observed.maxima);
   p.scores = At(a.scores), p.per_head = At(a.per_head), p.registers = reinterpret_cast<float*>(At(a.scratch));
   p.stride = a.stride;

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
   BlockAppend(pages, key, v, row.position);
   if (turns && row.in_cache) {
     const int64_t at = pages.len() - 1;
-    for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads()) AngleOf(p.turn, at, j, cos + j, sin + j);
+    for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads()) AngleOf(p.turn, at, j, p.turn.factor, cos + j, sin + j);
     __syncthreads();
   }
   for (int32_t x = ThreadOfBlock(); x < group * half; x += BlockThreads()) {
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads) attend_step(const StepParams p, int3
         if (seen) {
           sum = 0;
           for (int32_t j = 0; j < d; ++j) sum += q[h * d + j] * k[t * (d + 1) + j];
-          sum *= p.scale;
+          sum = Capped(sum * p.scale, p.cap);
         }
         if (logits != nullptr) logits[h * p.stride + at + t] = sum;
       }
@@ -275,7 +275,7 @@ class HostRecords {
   int32_t heads() const { return c_.layout->n_kv_heads; }
   int32_t head(int32_t g) const { return layer_ * heads() + g; }
   int32_t ring(int32_t g) const {
-    return c_.ring == nullptr ? -1 : c_.layout->heads[static_cast<size_t>(head(g))].ring;
+    return c_.ring == nullptr ? -1 : RingFormat(c_, head(g));
   }
   const StepRow& row_;
   const CacheView& c_;
@@ -328,7 +328,7 @@ class Wave {
     // Records were counted before the host's lengths moved on; they are written as they were.
     KVC_RETURN_IF_ERROR(packet.Begin(s_, bytes, room));
     StepParams p{};
-    p.n_rows = n_, p.n_heads = a_.n_heads, p.n_kv_heads = g, p.d = d, p.window = a_.window, p.scale = a_.scale;
+    p.n_rows = n_, p.n_heads = a_.n_heads, p.n_kv_heads = g, p.d = d, p.window = a_.window, p.scale = a_.scale, p.cap = a_.cap;
     p.turn = TurnOf(a_.rope, a_.pairing, false, &packet);
     p.q = At(a_.q) + int64_t{first_} * a_.n_heads * d, p.k = At(a_.k) + int64_t{first_} * g * d;
     p.v = At(a_.v) + int64_t{first_} * g * d, p.out = At(a_.out) + int64_t{first_} * a_.n_heads * d;
@@ -386,7 +386,7 @@ class Wave {
         };
         const int32_t main = c.len[head];
         cut(0, main);
-        if (RingLen(c, head) > 0 && c.layout->ring_slots(head) > 0) {
+        if (RingFormat(c, head) >= 0 && RingLen(c, head) > 0) {
           const int32_t slots = c.layout->ring_slots(head), start = c.ring[head * kRingFields + kRingStart],
                         end = start + RingLen(c, head);
           if (end > slots) cut(main, main + end - slots);
@@ -432,7 +432,7 @@ class Wave {
     const CacheView& c = *row.cache;
     for (int32_t h = 0; h < c.layout->n_kv_heads; ++h) {
       const int32_t head = a_.layer * c.layout->n_kv_heads + h;
-      const bool ring = c.ring != nullptr && c.layout->heads[static_cast<size_t>(head)].ring >= 0;
+      const bool ring = c.ring != nullptr && RingFormat(c, head) >= 0;
       (ring ? c.ring[head * kRingFields + kRingLen] : c.len[head]) += by;
     }
   }
@@ -452,12 +452,10 @@ class Wave {
 Status CudaDevice::FillAngles(Stream* s, const AngleArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   const int32_t d = a.rope->head_dim();
-  const float factor = a.unit ? static_cast<float>(1 / a.rope->attention_factor()) : 1.0f;
   std::vector<float> rows(static_cast<size_t>(a.n) * static_cast<size_t>(d));
   for (int64_t i = 0; i < a.n; ++i) {
     float* row = rows.data() + i * d;
-    a.rope->Angles((a.first + i) * a.every, row, row + d / 2);
-    for (int32_t j = 0; a.unit && j < d; ++j) row[j] *= factor;
+    a.rope->Angles((a.first + i) * a.every, row, row + d / 2, a.unit ? 0 : 1);
   }
   KVC_RETURN_IF_ERROR(Write(s, a.out.As<uint8_t>(), rows.data(), static_cast<int64_t>(rows.size()) * 4));
   return static_cast<CudaStream*>(s)->Wait("the device");

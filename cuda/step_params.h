@@ -48,7 +48,7 @@ inline int64_t UpdateBytes(int64_t stride, int64_t sort_stride, int64_t settle) 
 struct StepParams {
   const RowParams* rows;
   int32_t n_rows, n_heads, n_kv_heads, d, window;
-  float scale;
+  float scale, cap;
   Turn turn;
   float *q, *k;    // [rows, H, D], [rows, G, D]
   const float* v;

@@ -8,30 +8,36 @@ namespace kvc::cuda {
 struct Turn {
   const double* frequency;  // [D/2]
   double factor;            // attention factor
+  int32_t n_turning;        // pairs; the others stay
   RopePairing pairing;
   bool in_cache;
 };
 
-KVC_DEVICE void AngleOf(const Turn& t, int64_t position, int32_t j, float* c, float* s) {
+// factor: t.factor to turn, its inverse (with the position's sign changed) to turn back.
+KVC_DEVICE void AngleOf(const Turn& t, int64_t position, int32_t j, double factor, float* c, float* s) {
+  if (j >= t.n_turning) {
+    *c = 1, *s = 0;
+    return;
+  }
   const double angle = static_cast<double>(position) * t.frequency[j];
-  *c = static_cast<float>(cos(angle) * t.factor);
-  *s = static_cast<float>(sin(angle) * t.factor);
+  *c = static_cast<float>(cos(angle) * factor);
+  *s = static_cast<float>(sin(angle) * factor);
 }
-// Pair j of x [D] turned to a position; by = 1 / factor^2 and the negative position: turned back.
-KVC_DEVICE void TurnPairAt(const Turn& t, int64_t position, int32_t d, int32_t j, float* x) {
+// Pair j of x [D].
+KVC_DEVICE void TurnPairBy(const Turn& t, int64_t position, int32_t d, int32_t j, double factor, float* x) {
   const int32_t a = t.pairing == RopePairing::kHalf ? j : 2 * j, b = t.pairing == RopePairing::kHalf ? j + d / 2 : 2 * j + 1;
   float c, s;
-  AngleOf(t, position, j, &c, &s);
+  AngleOf(t, position, j, factor, &c, &s);
   const float u = x[a], v = x[b];
   x[a] = u * c - v * s;
   x[b] = v * c + u * s;
 }
+// To a position, and back from it.
+KVC_DEVICE void TurnPairAt(const Turn& t, int64_t position, int32_t d, int32_t j, float* x) {
+  TurnPairBy(t, position, d, j, t.factor, x);
+}
 KVC_DEVICE void UnturnPairAt(const Turn& t, int64_t position, int32_t d, int32_t j, float* x) {
-  const int32_t a = t.pairing == RopePairing::kHalf ? j : 2 * j, b = t.pairing == RopePairing::kHalf ? j + d / 2 : 2 * j + 1;
-  const float inverse = static_cast<float>(1.0 / (t.factor * t.factor));
-  TurnPairAt(t, -position, d, j, x);
-  x[a] *= inverse;
-  x[b] *= inverse;
+  TurnPairBy(t, -position, d, j, 1 / t.factor, x);
 }
 
 }  // namespace kvc::cuda

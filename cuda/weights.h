@@ -20,7 +20,7 @@ struct Product {
   int32_t n_parts, rows, cols, n;
   const float* x;  // [n, cols]
   bool adds;       // y += scale * result instead of y = scale * result
-  float scale;
+  float scale, cap;  // cap: of the scaled result (gpu.h)
 };
 
 KVC_DEVICE const Part& PartAt(const Product& p, int32_t row) {
@@ -33,7 +33,7 @@ KVC_DEVICE void StoreOutput(const Product& p, const Part& part, int32_t row, int
   const int32_t r = row - part.first;
   if (part.bias != nullptr) value += part.bias[r];
   float* y = part.y + static_cast<int64_t>(token) * part.rows + r;
-  value *= p.scale;
+  value = Capped(value * p.scale, p.cap);
   *y = p.adds ? *y + value : value;
 }
 

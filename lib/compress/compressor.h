@@ -22,6 +22,7 @@ struct AttentionRule {
   const Rope* const* ropes = nullptr;  // [L]
   RopePairing pairing = RopePairing::kHalf;
   float scale = 1;
+  float cap = 0;  // 0: none
 };
 
 // Buffers to choose entries in, for layers of heads of at most `longest` entries.

@@ -58,7 +58,7 @@ Status Compressor::Score(const LayerChoice& c) const {
   const ChoiceBuffers& b = *c.work.choice;
   return c.work.device->Score(c.work.stream,
                               {&program, c.kv.view(), c.observed.view(), plan_.shape().n_heads, rule_.scale,
-                               b.scores.at(), b.per_head.at(), b.stride, b.scratch.raw()});
+                               b.scores.at(), b.per_head.at(), b.stride, b.scratch.raw(), rule_.cap});
 }
 
 // Candidates of every head of the layer, where scores decide (methods.md 2.11).

@@ -123,6 +123,7 @@ struct ScoreArgs {
   DevicePtr<float> scores, per_head;
   int64_t stride;
   DeviceBytes scratch;
+  float cap = 0;  // scaled logits z become cap * tanh(z / cap); 0: they stay
 };
 
 // ---- choosing ----

@@ -4,18 +4,25 @@
 
 namespace kvc::cpu {
 
+namespace {
+
+void Turn(const KernelTable& kernels, const Rope& rope, RopePairing pairing, int64_t position, int power, int32_t d,
+          float* x, int32_t n) {
+  float angles[kMaxHeadSize];
+  rope.Angles(position, angles, angles + d / 2, power);
+  for (int32_t i = 0; i < n; ++i) kernels.rope(x + int64_t{i} * d, angles, angles + d / 2, d, pairing);
+}
+
+}  // namespace
+
 void Rotate(const KernelTable& kernels, const Rope& rope, RopePairing pairing, int64_t position, int32_t d,
             float* x, int32_t n) {
-  float angles[kMaxHeadSize];
-  rope.Angles(position, angles, angles + d / 2);
-  for (int32_t i = 0; i < n; ++i) kernels.rope(x + int64_t{i} * d, angles, angles + d / 2, d, pairing);
+  Turn(kernels, rope, pairing, position, 1, d, x, n);
 }
 
 void Unrotate(const KernelTable& kernels, const Rope& rope, RopePairing pairing, int64_t position, int32_t d,
               float* x, int32_t n) {
-  const float inverse = static_cast<float>(1.0 / (rope.attention_factor() * rope.attention_factor()));
-  Rotate(kernels, rope, pairing, -position, d, x, n);
-  for (int64_t i = 0; i < int64_t{n} * d; ++i) x[i] *= inverse;
+  Turn(kernels, rope, pairing, -position, -1, d, x, n);
 }
 
 // ---- reading ----
