@@ -162,6 +162,7 @@ int32_t TileOf(int32_t d, int64_t (*floats)(int32_t, int32_t)) {
 
 Status CudaDevice::AttendPrompt(Stream* s, const PromptAttentionArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
+  KVC_RETURN_IF_ERROR(CheckHeadSize(a.layer.head_dim));
   const int32_t heads = a.layer.n_kv_heads, d = a.layer.head_dim, tile = TileOf(d, SharedFloats);
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer) + Packet::Size<int32_t>(heads)));

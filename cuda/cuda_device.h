@@ -19,6 +19,8 @@ DevicePtr<T> AddressOf(T* p) {
 }
 inline cudaStream_t StreamOf(Stream* s) { return static_cast<CudaStream*>(s)->stream(); }
 
+constexpr int32_t kMostHeadSize = 256;  // what tiles of entries in shared memory allow
+
 struct Driver;  // memory.cc: the driver's functions for virtual memory
 
 class CudaDevice final : public Device {
@@ -89,6 +91,11 @@ class CudaDevice final : public Device {
 
  private:
   CudaDevice(int number, const Driver& driver) : number_(number), driver_(driver) {}
+  Status CheckHeadSize(int32_t d) const {
+    if (d <= kMostHeadSize) return {};
+    return Error(Code::kUnsupported, "device \"%s\": heads of %d dimensions; at most %d, use \"cpu\"",
+                 info_.name.c_str(), d, kMostHeadSize);
+  }
   // Every thread that calls has the device as its current one.
   Status Enter() const { return Check(cudaSetDevice(number_), "the device"); }
 

@@ -73,6 +73,39 @@ KVC_DEVICE uint32_t PhiloxWord(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c
 }
 KVC_DEVICE double UniformOf(uint32_t word) { return static_cast<double>(word >> 8) * 5.9604644775390625e-8; }
 
+// ---- products of small matrices by a warp (PTX: mma.m16n8k16, row.col, bf16 -> f32) ----
+// c [16, 8] += a [16, 16] * b [16, 8]; of every pair of 16-bit numbers the lower half is the lower column (a) or row
+// (b). Lane l, u = l / 4, v = l % 4: a = (u, 2v), (u + 8, 2v), (u, 2v + 8), (u + 8, 2v + 8); b = (2v, u), (2v + 8, u);
+// c = (u, 2v), (u, 2v + 1), (u + 8, 2v), (u + 8, 2v + 1).
+#if defined(__CUDACC__)
+KVC_DEVICE void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#else
+KVC_DEVICE void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  struct Fragments {
+    uint32_t a[4], b[2];
+  };
+  Fragments mine;
+  std::memcpy(mine.a, a, sizeof mine.a);
+  std::memcpy(mine.b, b, sizeof mine.b);
+  const Fragments* all = static_cast<const Fragments*>(emu::Exchange(kAllLanes, &mine, sizeof mine));
+  const auto half = [](uint32_t pair, int k) { return BfBits(static_cast<uint16_t>(pair >> (k % 2 * 16))); };
+  for (int i = 0; i < 4; ++i) {
+    const int row = Lane() / 4 + i / 2 * 8, column = Lane() % 4 * 2 + i % 2;
+    float sum = 0;
+    for (int k = 0; k < 16; ++k) {
+      const Fragments &fa = all[row % 8 * 4 + k % 8 / 2], &fb = all[column * 4 + k % 8 / 2];
+      sum += half(fa.a[row / 8 + k / 8 * 2], k) * half(fb.b[k / 8], k);
+    }
+    c[i] += sum;
+  }
+}
+#endif
+
 // ---- a warp ----
 // f over all lanes, in a tree: the same on every lane.
 #if defined(__CUDACC__)

@@ -103,7 +103,7 @@ class LayerMath {
     p.n_parts = m.n_parts, p.cols = m.cols, p.n = n_, p.x = x, p.adds = adds, p.scale = scale, p.cap = cap;
     for (int i = 0; i < m.n_parts; ++i) {
       const Matrix::Part& part = m.parts[i];
-      p.parts[i] = {At(part.data), At(part.scales), At(part.bias), y[i], part.rows, p.rows, part.group, part.type};
+      p.parts[i] = {At(part.data), At(part.scales), At(part.bias), y[i], part.rows, p.rows, part.group, part.type, 0};
       p.rows += part.rows;
     }
     return Check(n_ <= kMostGemvRows ? Gemv(p, stream_) : Gemm(p, stream_), "a product");
@@ -141,7 +141,7 @@ Status CudaDevice::Embed(Stream* s, const EmbedArgs& a) {
   const int32_t* tokens = packet.Copy(a.tokens, a.n);
   KVC_RETURN_IF_ERROR(packet.Send());
   const Matrix::Part& t = a.table->parts[0];
-  const EmbedParams p{{At(t.data), At(t.scales), nullptr, nullptr, t.rows, 0, t.group, t.type},
+  const EmbedParams p{{At(t.data), At(t.scales), nullptr, nullptr, t.rows, 0, t.group, t.type, 0},
                       a.table->cols,
                       tokens,
                       a.scale,

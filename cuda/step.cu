@@ -1,9 +1,10 @@
 // One token of every row in one layer: the new entries, the attention of every head over its pages, and what the
 // methods ask for. Byte model: every entry's key and value are read once for all query heads of its group.
 //
-// A head is cut into segments of 256 entries whatever the device, so that sums are in the same order in every run; a
-// block reads one segment, another joins those of a query head. Records of the host follow by the rules that the
-// kernels follow, without asking the device, unless an entry's place decides where one is missing (rings).
+// A head is cut into segments by what there is in all, whatever the device, so that sums are in the same order in every
+// run; a block reads one segment (attend_step.cu), another joins those of a query head. Records of the host follow by
+// the rules that the kernels follow, without asking the device, unless an entry's place decides where one is missing
+// (rings).
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -13,7 +14,7 @@
 namespace kvc::cuda {
 namespace {
 
-constexpr int kThreads = 128, kTile = 32;
+constexpr int kThreads = 128;
 
 // Block (g, r): the new entry of a head, and its queries turned to where it stands.
 __global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
@@ -57,91 +58,6 @@ __global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
     to[a] = from[a] * cos[j] - from[b] * sin[j];
     to[b] = from[b] * cos[j] + from[a] * sin[j];
   }
-}
-
-// Shared memory of attend_step: q [group, D], k, v [tile, D + 1], p [group, tile], acc [group, D], m, l, keep [group].
-int64_t AttendFloats(int32_t group, int32_t d, int32_t tile) {
-  return 2 * int64_t{group} * d + 2 * int64_t{tile} * (d + 1) + int64_t{group} * tile + 3 * group;
-}
-
-// A segment of one head for all its query heads: tiles of entries are decoded into shared memory once.
-__global__ void __launch_bounds__(kThreads) attend_step(const StepParams p, int32_t tile) {
-  KVC_SHARED(float, shared);
-  const Segment item = p.items[blockIdx.x];
-  const int32_t d = p.d, group = p.n_heads / p.n_kv_heads, g = item.head;
-  const RowParams& row = p.rows[item.row];
-  const Pages pages(row.cache, g);
-  float *q = shared, *acc = q + group * d, *k = acc + group * d, *v = k + tile * (d + 1), *z = v + tile * (d + 1),
-        *m = z + group * tile, *l = m + group, *keep = l + group;
-  const float* turned = p.turned + (static_cast<int64_t>(item.row) * p.n_heads + g * group) * d;
-  for (int32_t i = ThreadOfBlock(); i < group * d; i += kThreads) q[i] = turned[i], acc[i] = 0;
-  for (int32_t i = ThreadOfBlock(); i < group; i += kThreads) m[i] = -Infinity(), l[i] = 0;
-  const bool turns = pages.head().rotated == 0;
-  float* logits = p.logits == nullptr
-                      ? nullptr
-                      : p.logits + (static_cast<int64_t>(item.row) * p.n_heads + g * group) * p.stride;
-  for (int32_t at = item.begin; at < item.end; at += tile) {
-    const int32_t n = min(tile, item.end - at);
-    __syncthreads();
-    for (int32_t i = ThreadOfBlock(); i < n * d; i += kThreads) {
-      const Slot s = pages.At(at + i / d);
-      k[i / d * (d + 1) + i % d] = pages.Element(s, 0, i % d);
-      v[i / d * (d + 1) + i % d] = pages.Element(s, 1, i % d);
-    }
-    if (turns) {
-      __syncthreads();
-      for (int32_t i = ThreadOfBlock(); i < n * (d / 2); i += kThreads) {
-        const Slot s = pages.At(at + i / (d / 2));
-        TurnPairAt(p.turn, row.in_cache ? s.rank() : s.position(), d, i % (d / 2), k + i / (d / 2) * (d + 1));
-      }
-    }
-    __syncthreads();
-    for (int32_t i = ThreadOfBlock(); i < group * tile; i += kThreads) {
-      const int32_t h = i / tile, t = i % tile;
-      float sum = -Infinity();
-      if (t < n) {
-        const Slot s = pages.At(at + t);
-        const bool seen = (!s.f->seen_masks || (s.seen() >> h & 1) != 0) &&
-                          (p.window <= 0 || s.position() > row.position - p.window);
-        if (seen) {
-          sum = 0;
-          for (int32_t j = 0; j < d; ++j) sum += q[h * d + j] * k[t * (d + 1) + j];
-          sum = Capped(sum * p.scale, p.cap);
-        }
-        if (logits != nullptr) logits[h * p.stride + at + t] = sum;
-      }
-      z[i] = sum;
-    }
-    __syncthreads();
-    for (int32_t h = WarpOfBlock(); h < group; h += kThreads / kWarp) {
-      float top = -Infinity();
-      for (int32_t t = Lane(); t < tile; t += kWarp) top = fmaxf(top, z[h * tile + t]);
-      const float next = fmaxf(m[h], WarpMax(top));
-      float sum = 0;
-      for (int32_t t = Lane(); t < tile; t += kWarp) {
-        const float x = z[h * tile + t], e = x == -Infinity() ? 0.0f : expf(x - next);
-        z[h * tile + t] = e;
-        sum += e;
-      }
-      sum = WarpSum(sum);
-      if (Lane() == 0) {
-        keep[h] = m[h] == -Infinity() ? 0.0f : expf(m[h] - next);
-        l[h] = l[h] * keep[h] + sum;
-        m[h] = next;
-      }
-    }
-    __syncthreads();
-    for (int32_t i = ThreadOfBlock(); i < group * d; i += kThreads) {
-      const int32_t h = i / d, j = i % d;
-      float sum = acc[i] * keep[h];
-      for (int32_t t = 0; t < n; ++t) sum += z[h * tile + t] * v[t * (d + 1) + j];
-      acc[i] = sum;
-    }
-  }
-  __syncthreads();
-  float* part = p.partial + static_cast<int64_t>(blockIdx.x) * group * (d + 2);
-  for (int32_t i = ThreadOfBlock(); i < group; i += kThreads) part[i] = m[i], part[group + i] = l[i];
-  for (int32_t i = ThreadOfBlock(); i < group * d; i += kThreads) part[2 * group + i] = acc[i];
 }
 
 // Block (h, r): joins the segments of a query head in order, and turns its logits into probabilities.
@@ -359,16 +275,11 @@ class Wave {
     const cudaStream_t stream = StreamOf(s_);
     const unsigned g = static_cast<unsigned>(p.n_kv_heads), h = static_cast<unsigned>(p.n_heads),
                    n = static_cast<unsigned>(n_);
-    const int32_t group = p.n_heads / p.n_kv_heads;
-    int32_t tile = kTile;
-    while (tile > 4 && AttendFloats(group, p.d, tile) * 4 > (96 << 10)) tile /= 2;
     KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(step_append, dim3(g, n), dim3(kThreads),
                                          2 * static_cast<size_t>(p.d) * sizeof(float), stream, p),
                               "a step"));
-    KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(attend_step, dim3(static_cast<unsigned>(items_.size())), dim3(kThreads),
-                                         static_cast<size_t>(AttendFloats(group, p.d, tile)) * sizeof(float), stream, p,
-                                         tile),
-                              "a step"));
+    KVC_RETURN_IF_ERROR(
+        Check(AttendSegments(p, static_cast<int32_t>(items_.size()), stream), "a step"));
     KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(join_segments, dim3(h, n), dim3(kThreads), 0, stream, p), "a step"));
     if (!attention) return {};
     return Check(KVC_LAUNCH(gather_attention, dim3(g, n), dim3(kThreads), 0, stream, p), "a step");
@@ -377,12 +288,17 @@ class Wave {
   // Segments of every head, its new entry included.
   void Cut() {
     const int32_t g = layout(0).n_kv_heads;
+    int64_t entries = 0;
+    for (int32_t r = 0; r < n_; ++r) {
+      for (int32_t h = 0; h < g; ++h) entries += HeadLen(*a_.rows[first_ + r].cache, a_.layer * g + h);
+    }
+    const int32_t segment = SegmentOf(entries);
     for (int32_t r = 0; r < n_; ++r) {
       const CacheView& c = *a_.rows[first_ + r].cache;
       for (int32_t h = 0; h < g; ++h) {
         const int32_t head = a_.layer * g + h, first_item = static_cast<int32_t>(items_.size());
         const auto cut = [&](int32_t first, int32_t end) {
-          for (int32_t b = first; b < end; b += kSegment) items_.push_back({r, h, b, std::min(b + kSegment, end)});
+          for (int32_t b = first; b < end; b += segment) items_.push_back({r, h, b, std::min(b + segment, end)});
         };
         const int32_t main = c.len[head];
         cut(0, main);
@@ -465,6 +381,7 @@ int64_t CudaDevice::StepScratchBytes(const StepShape&) const { return 0; }
 
 Status CudaDevice::Step(Stream* s, const StepArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
+  KVC_RETURN_IF_ERROR(CheckHeadSize(a.rope->head_dim()));
   for (int32_t first = 0; first < a.n_rows;) {
     int32_t end = first + 1;  // as many rows as have caches of their own
     const auto seen = [&](int32_t r) {

@@ -6,7 +6,13 @@
 
 namespace kvc::cuda {
 
-constexpr int32_t kSegment = 256;  // entries of a head that one block of the attention reads
+// Entries of a head that one block of the attention reads: short ones where there are few in all, for a device has
+// some hundred places for blocks; a multiple of a tile.
+constexpr int32_t kTile = 32, kLeastSegment = 64, kMostSegment = 1024;
+inline int32_t SegmentOf(int64_t entries) {
+  const int64_t even = (entries / 256 + kTile - 1) / kTile * kTile;
+  return static_cast<int32_t>(even < kLeastSegment ? kLeastSegment : even > kMostSegment ? kMostSegment : even);
+}
 
 struct RowParams {
   CacheLayer cache;
@@ -63,6 +69,8 @@ struct StepParams {
   UpdateRoom update;
 };
 
+// The attention of all segments into `partial`, and logits where they are wanted.
+cudaError_t AttendSegments(const StepParams& p, int32_t n_items, cudaStream_t stream);
 // What the method does after the attention; `end_only`: just the limit and settling. one: a block a row, its heads in
 // order.
 cudaError_t UpdateHeads(const StepParams& p, bool end_only, bool one, cudaStream_t stream);

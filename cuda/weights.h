@@ -12,6 +12,7 @@ struct Part {
   float* y;           // [n, rows]
   int32_t rows, first, group;  // first: row of the product where it begins
   WeightType type;
+  int32_t first_block;         // of the kernel, whose blocks are each of one part
 };
 
 // A product of a matrix with n rows of x.
@@ -22,6 +23,21 @@ struct Product {
   bool adds;       // y += scale * result instead of y = scale * result
   float scale, cap;  // cap: of the scaled result (gpu.h)
 };
+
+// Numbers the blocks of a kernel that does so many rows of a part in each. Returns how many there are.
+inline int32_t NumberBlocks(Product* p, int32_t rows_of_block) {
+  int32_t n = 0;
+  for (int i = 0; i < p->n_parts; ++i) {
+    p->parts[i].first_block = n;
+    n += (p->parts[i].rows + rows_of_block - 1) / rows_of_block;
+  }
+  return n;
+}
+KVC_DEVICE const Part& PartOfBlock(const Product& p, int32_t block) {
+  int32_t i = 0;
+  while (i + 1 < p.n_parts && block >= p.parts[i + 1].first_block) ++i;
+  return p.parts[i];
+}
 
 KVC_DEVICE const Part& PartAt(const Product& p, int32_t row) {
   int32_t i = 0;

@@ -1,4 +1,4 @@
-// Products with many rows of activations, in f32. A block makes 64 outputs of 32 tokens; weights are decoded where
+// Products with many rows of activations and weights in f32, in f32. A block makes 64 outputs of 32 tokens; weights are decoded where
 // they enter shared memory, once a tile.
 #include "cuda/network.h"
 
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) gemm_f32(const Product p) {
 
 }  // namespace
 
-cudaError_t Gemm(const Product& p, cudaStream_t stream) {
+cudaError_t GemmF32(const Product& p, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((p.rows + kRows - 1) / kRows),
                   static_cast<unsigned>((p.n + kTokens - 1) / kTokens));
   return KVC_LAUNCH(gemm_f32, grid, dim3(kThreads), sizeof(Tiles), stream, p);
