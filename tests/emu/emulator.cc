@@ -166,7 +166,9 @@ class Runner {
 #if defined(KVC_EMU_ASAN)
       __asan_unpoison_memory_region(stack, kStackBytes);
 #endif
-      f.context = ctx::make_fcontext(stack + kStackBytes, kStackBytes, Entry);
+      // Stacks begin at different places of a page: else all of a block would share a few lines of the first-level cache.
+      const size_t top = kStackBytes - i * 320 % 8192;
+      f.context = ctx::make_fcontext(stack + top, top, Entry);
     }
     f.state = State::kReady;
     self = &f.thread;
@@ -207,6 +209,8 @@ class Runner {
 #endif
 };
 
+thread_local Runner* current = nullptr;  // while a block runs
+
 Runner& OfThread() {
   thread_local std::unique_ptr<Runner> runner(new Runner());
   return *runner;
@@ -216,10 +220,10 @@ Runner& OfThread() {
 
 const void* Exchange(unsigned mask, const void* mine, size_t bytes) {
   if (bytes > kMostBytes) std::abort();
-  return OfThread().Exchange(mask, mine, bytes);
+  return current->Exchange(mask, mine, bytes);
 }
-void BlockBarrier() { OfThread().Barrier(0); }
-int BlockVote(int predicate) { return OfThread().Barrier(predicate); }
+void BlockBarrier() { current->Barrier(0); }
+int BlockVote(int predicate) { return current->Barrier(predicate); }
 
 bool RunGrid(const char* name, dim3 grid, dim3 dim, size_t shared, const std::function<void()>& kernel) {
   const Options& options = GetOptions();
@@ -231,6 +235,7 @@ bool RunGrid(const char* name, dim3 grid, dim3 dim, size_t shared, const std::fu
   __asan_poison_memory_region(at + shared, memory.get() + shared + 16 - (at + shared));
 #endif
   bool good = true;
+  current = &OfThread();
   for (unsigned i = 0; i < n && good; ++i) {
     // Orders that a device could take: forward, backward, or with a stride that meets every block once.
     unsigned b = i;
@@ -244,7 +249,7 @@ bool RunGrid(const char* name, dim3 grid, dim3 dim, size_t shared, const std::fu
     one.index = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
     one.dim = dim, one.grid = grid, one.shared = at;
     std::memset(at, 0xff, shared);
-    good = OfThread().RunBlock(&one, kernel, options.order == 0 ? 0 : b + 1);
+    good = current->RunBlock(&one, kernel, options.order == 0 ? 0 : b + 1);
     if (!good)
       std::fprintf(stderr, "emulator: %s: block %u of %u cannot go on: its threads wait for each other\n", name, b, n);
   }
