@@ -27,6 +27,7 @@ class CudaDevice final : public Device {
  public:
   // spec: "cuda" or "cuda:N". kUnsupported: no driver, one too old, no such device.
   static Result<std::unique_ptr<Device>> Create(const std::string& spec);
+  ~CudaDevice() override;
 
   const DeviceInfo& info() const override { return info_; }
   Result<std::unique_ptr<Stream>> NewStream() override;
@@ -102,7 +103,7 @@ class CudaDevice final : public Device {
   const int number_;
   const Driver& driver_;
   DeviceInfo info_;
-  int multiprocessors_ = 1;
+  cudaStream_t stream_ = nullptr;
 };
 
 }  // namespace kvc::cuda

@@ -155,11 +155,13 @@ KVC_DEVICE void BlockRemove(const Pages& pages, Gone gone, const HeadRoom& room,
     const int32_t n_gone = BlockCompact(
         len, s, [&](int32_t i) { return gone(pages.Physical(i)); },
         [&](int32_t i, int32_t place) { room.gone_ranks[place] = pages.At(pages.Physical(i)).rank(); });
+    // Entries that stay only: the pages of those that go may be a fork's as well.
     for (int32_t i = ThreadOfBlock(); i < len; i += BlockThreads()) {
+      if (gone(pages.Physical(i))) continue;
       const Slot e = pages.At(pages.Physical(i));
       int32_t lower = 0;
       for (int32_t x = 0; x < n_gone; ++x) lower += room.gone_ranks[x] < e.rank() ? 1 : 0;
-      e.rank() -= lower;
+      if (lower > 0) e.rank() -= lower;
     }
     __syncthreads();
   }

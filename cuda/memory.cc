@@ -104,14 +104,19 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
   device->info_.batch_invariant = false;
   device->info_.granule = static_cast<int64_t>(granule);
   device->info_.recommits = true;
-  device->multiprocessors_ = properties.multiProcessorCount;
+  KVC_RETURN_IF_ERROR(
+      Check(cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking), "a stream of the device"));
   return std::unique_ptr<Device>(std::move(device));
+}
+
+CudaDevice::~CudaDevice() {
+  if (stream_ != nullptr && Enter().ok()) cudaStreamDestroy(stream_);
 }
 
 Result<std::unique_ptr<Stream>> CudaDevice::NewStream() {
   KVC_RETURN_IF_ERROR(Enter());
   std::unique_ptr<CudaStream> stream(new CudaStream());
-  KVC_RETURN_IF_ERROR(stream->Create());
+  KVC_RETURN_IF_ERROR(stream->Create(stream_));
   return std::unique_ptr<Stream>(std::move(stream));
 }
 

@@ -15,8 +15,8 @@ Status Check(cudaError_t e, const char* what) {
   return Error(code, "%s: %s", what, cudaGetErrorString(e));
 }
 
-Status CudaStream::Create() {
-  KVC_RETURN_IF_ERROR(Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream of the device"));
+Status CudaStream::Create(cudaStream_t stream) {
+  stream_ = stream;
   return Grow(kFirstBytes);
 }
 
@@ -25,7 +25,6 @@ CudaStream::~CudaStream() {
   cudaStreamSynchronize(stream_);
   cudaFree(device_);
   cudaFreeHost(host_);
-  cudaStreamDestroy(stream_);
 }
 
 Status CudaStream::Wait(const char* what) {

@@ -14,10 +14,12 @@ namespace kvc::cuda {
 // An error of the runtime as one of ours.
 Status Check(cudaError_t e, const char* what);
 
+// All streams of a device are one of the GPU's: pages go from one session to another, and forks share them, so the
+// order between sessions is that of their calls. What is a stream's own is where its packets lie.
 class CudaStream final : public Stream {
  public:
   ~CudaStream() override;
-  Status Create();
+  Status Create(cudaStream_t stream);
 
   cudaStream_t stream() const { return stream_; }
   // Everything issued so far has happened.
