@@ -24,9 +24,11 @@ LAYERS = {
     "tools": ["include/kvc", "models/convert"],
     "samples": ["include/kvc"],
     "bindings": ["include/kvc"],
+    "cuda": OPS,
     "bench": ["include/kvc"] + OPS + ["lib/ops/cpu/*.h", "tests/parity", "tests/support"],
     "tests/api": ["include/kvc", "tests/support"],
     "tests/package": ["include/kvc"],
+    "tests/emu": OPS + ["lib/ops/cpu/*.h", "cuda", "tests/support"],
     "tests/parity": OPS + ["lib/ops/cpu/*.h", "lib/ops/ref/*.h", "tests/support"],
     "tests": ["include/kvc", "lib", "models/convert", "tests/parity", "tools"],
 }
@@ -38,7 +40,8 @@ LIBRARIES = {
     r"pcre2\.h|utf8proc\.h": r"lib/model/[^/]*|tests/package/unicode\.c",
     r"xxhash\.h": r"lib/base/hash\.cc|tools/.*",
     r"jni\.h": r"bindings/java/.*",
-    r"cuda|cublas": r"cuda/.*",
+    r"cuda(_|\.h|d)|cublas": r"(cuda|tests/emu)/.*",
+    r"boost/": r"tests/emu/.*",
     r"gtest/|gmock/": r"tests/.*",
 }
 SUFFIXES = (".h", ".cc", ".c", ".cpp", ".inl", ".cu", ".cuh")

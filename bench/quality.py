@@ -31,7 +31,8 @@ METHODS = {
     "h2o": ("h2o:budget={c}", 12),
     "tova": ("tova:budget={c}", 12),
     "scissorhands": ("scissorhands:budget={c},recent=4,drop={half}", 12),
-    "cam": ("cam:budget={c}", 12),
+    "cam": ("cam:budget={c}", 12),  # as published: a prompt is read token by token
+    "cam-oneshot": ("cam:budget={c},cam_prefill=oneshot", 12),
     "ahakv": ("ahakv:budget={c},recent=8", 12),
     "weightedkv": ("weightedkv:budget={c}", 12),
     "snapkv": ("snapkv:budget={c}", 64),

@@ -14,7 +14,7 @@ namespace {
 struct ConvertCommand {
   std::string source, output, weights = "keep", pack = "none", name;
   std::vector<std::string> head_scores;
-  int32_t group = 32;
+  int32_t group = 32, context = 0;
   bool json = false;
 };
 
@@ -41,7 +41,7 @@ ConvertOptions MakeConvertOptions(const ConvertCommand& command, const CancelOnS
   for (const NamedChoice& known : kWeightChoices) {
     if (command.weights == known.name) options.weights = known.choice;
   }
-  options.group = command.group;
+  options.group = command.group, options.context = command.context;
   options.layout = LayoutFor(command.pack).value();  // of the list that the option is checked against
   options.head_score_files = command.head_scores;
   options.name = command.name;
@@ -53,6 +53,37 @@ ConvertOptions MakeConvertOptions(const ConvertCommand& command, const CancelOnS
   return options;
 }
 
+std::string StoredAs(const ConvertedType& t) {
+  return t.group == 0 ? t.stored : t.stored + Format(", groups of %d", t.group);
+}
+
+// What became of the matrices, where any has changed.
+std::string TypesTable(const ConvertReport& report) {
+  Table table({"in the source", "matrices", "stored as", "bytes", "loss"}, "lrlrr");
+  bool changed = false;
+  for (const ConvertedType& t : report.types) {
+    changed = changed || t.source != t.stored;
+    table.AddRow({t.source, Format("%d", t.n_tensors), StoredAs(t), FormatBytes(t.bytes_written),
+                  t.exact() ? "none" : Format("%.3f %%", 100 * t.Loss())});
+  }
+  return changed ? table.Text("  ") : "";
+}
+
+Json TypesJson(const ConvertReport& report) {
+  Json types = Json::array();
+  for (const ConvertedType& t : report.types) {
+    types.push_back({{"source", t.source},
+                     {"type", t.stored},
+                     {"group", t.group},
+                     {"n_tensors", t.n_tensors},
+                     {"bytes_read", t.bytes_read},
+                     {"bytes_written", t.bytes_written},
+                     {"exact", t.exact()},
+                     {"loss", t.Loss()}});
+  }
+  return types;
+}
+
 Json ReportJson(const ConvertCommand& command, const ConvertReport& report) {
   return Json{{"output", command.output},
               {"kind", report.kind},
@@ -61,6 +92,7 @@ Json ReportJson(const ConvertCommand& command, const ConvertReport& report) {
               {"weights", command.weights},
               {"n_tensors", report.n_tensors},
               {"n_packed", report.n_packed},
+              {"types", TypesJson(report)},
               {"bytes_read", report.bytes_read},
               {"bytes_written", report.bytes_written},
               {"warnings", report.warnings}};
@@ -86,6 +118,7 @@ int RunConvert(const ConvertCommand& command, Signals* signals) {
                  Printable(command.output).c_str(), Printable(report.name).c_str(),
                  report.architecture.c_str(), report.kind.c_str(), report.n_tensors,
                  FormatBytes(report.bytes_written).c_str(), FormatBytes(report.bytes_read).c_str()));
+    Print(TypesTable(report));
   }
   return kExitGood;
 }
@@ -103,6 +136,12 @@ Action AddConvert(CLI::App* app) {
       ->type_name("TYPE");
   app->add_option("--group", command->group, "Columns that share a scale in int8 and int4: 32, 64 or 128")
       ->check(CLI::IsMember({32, 64, 128}).description(""))
+      ->capture_default_str()
+      ->type_name("N");
+  app->add_option("--context", command->context,
+                  "Tokens the model is wanted for; where rotations differ for short and long texts (LongRoPE), this "
+                  "chooses. 0: all it was trained for")
+      ->check(CLI::Range(0, 1 << 26).description(""))
       ->capture_default_str()
       ->type_name("N");
   app->add_option("--pack", command->pack,

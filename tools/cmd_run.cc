@@ -9,6 +9,9 @@
 #include "tools/options.h"
 #include "tools/output.h"
 
+#define KVC_EXPERIMENTAL
+#include "kvc/kvc_experimental.h"
+
 namespace kvc::tool {
 namespace {
 
@@ -28,6 +31,8 @@ struct Answers {
   std::string policy;  // canonical text
   std::vector<Generation> answers;
   kvc_session_stats after_prompt{};
+  bool has_codes = false;  // codebooks: what they leave of the cache
+  double code_ratio_paper = 0, code_ratio_exact = 0;
   std::string failure;  // not empty: this cache could not be used, and why
 };
 
@@ -55,6 +60,8 @@ Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& p
     once.Start(prompt);
   }
   run.after_prompt = once.prompt_stats();
+  run.has_codes =
+      kvc_session_get_code_ratios(once.base()->get(), &run.code_ratio_paper, &run.code_ratio_exact) == KVC_OK;
   const std::vector<std::string> questions =
       options.questions.empty() ? std::vector<std::string>{""} : options.questions;
   for (const std::string& question : questions) {
@@ -131,6 +138,10 @@ void PrintStats(const Answers& run, const Model& model) {
   table.AddRow({"cache after the prompt", FormatBytes(at.cache_bytes)});
   table.AddRow({"cache at its peak", FormatBytes(at.cache_bytes_peak)});
   table.AddRow({"cache uncompressed", FormatBytes(at.cache_bytes_full)});
+  if (run.has_codes) {
+    table.AddRow({"vectors and codes, as the paper counts", FormatPercent(run.code_ratio_paper)});
+    table.AddRow({"vectors and codes, exactly", FormatPercent(run.code_ratio_exact)});
+  }
   table.AddRow({"weights", FormatBytes(at.weight_bytes)});
   table.AddRow({"workspace", FormatBytes(at.workspace_bytes)});
   table.AddRow({"prefill", FormatSeconds(at.prefill_seconds)});
@@ -181,6 +192,7 @@ Json RunJson(const Answers& run, const RunOptions& options, const TokenList& pro
            {"n_prompt", prompt.size()},    {"policy", run.policy},
            {"stats", StatsJson(stats)},    {"stats_after_prompt", StatsJson(run.after_prompt)},
            {"seed", options.session.seed}, {"answers", Json::array()}};
+  if (run.has_codes) out["code_ratio"] = {{"paper", run.code_ratio_paper}, {"exact", run.code_ratio_exact}};
   for (size_t i = 0; i < options.questions.size(); ++i) {
     Json answer = AnswerJson(run.answers[i]);
     answer["question"] = options.questions[i];

@@ -30,6 +30,11 @@ kvc_status kvc_session_observe_attention(kvc_session* session, int32_t on);
 kvc_status kvc_session_get_attention(kvc_session* session, int32_t layer, int32_t head, float* p,
                                      int32_t cap_p, int32_t* n_out);
 
+/* What codebooks leave of the cache, as a share of the vectors of all tokens: by the formula that SpindleKV's
+ * paper reports (its equation 15), and exactly; cache_bytes / cache_bytes_full of the statistics is what it
+ * takes. KVC_E_UNSUPPORTED where the policy has no codebooks.  [sess] */
+kvc_status kvc_session_get_code_ratios(kvc_session* session, double* paper, double* exact);
+
 #ifdef __cplusplus
 }
 #endif

@@ -61,4 +61,15 @@ kvc_status kvc_session_get_attention(kvc_session* session, int32_t layer, int32_
   });
 }
 
+kvc_status kvc_session_get_code_ratios(kvc_session* session, double* paper, double* exact) {
+  return GuardSession(session, [&](Session& s) -> Status {
+    if (paper == nullptr) return NullError("paper");
+    if (exact == nullptr) return NullError("exact");
+    const kvc::Result<kvc::CodeRatios> ratios = s.Ratios();
+    if (!ratios.ok()) return ratios.status();
+    *paper = ratios.value().paper, *exact = ratios.value().exact;
+    return {};
+  });
+}
+
 }  // extern "C"

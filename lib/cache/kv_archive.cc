@@ -48,20 +48,21 @@ Status KvCache::ArchivePages(Archive& archive, Stream* stream, int32_t head, int
 }
 
 Status KvCache::CheckLengths(int32_t head, bool turns_keys) const {
-  const HeadFormat& format = layout_->heads[static_cast<size_t>(head)];
+  const EntryCoding coding = layout_->formats[static_cast<size_t>(FormatOf(head, 0))].coding;
   const int64_t most = kMaxPages * layout_->page_slots;
   bool good = view_.len[head] >= 0 && view_.len[head] < most && view_.rotated[head] <= 1;
-  good =
-      good && (view_.rotated[head] != 0 ? layout_->main(head).coding != EntryCoding::kCodebook : turns_keys);
+  good = good && (view_.rotated[head] != 0 ? coding != EntryCoding::kCodebook : turns_keys);
   if (view_.ring != nullptr) {
     const int32_t *ring = view_.ring + head * kRingFields, slots = layout_->ring_slots(head);
     // A full ring settles at once, so it is never found full.
     good = good && ring[kRingLen] >= 0 && ring[kRingLen] <= std::max(slots - 1, 0);
     good = good && ring[kRingStart] >= 0 && ring[kRingStart] < std::max(slots, 1);
-    good = good && (format.ring >= 0 || ring[kRingLen] == 0);
+    good = good && (FormatOf(head, 1) >= 0 || ring[kRingLen] == 0);
   }
-  for (int which = 0; view_.book_len != nullptr && which < 2; ++which)
-    good = good && view_.book_len[2 * head + which] >= 0 && view_.book_len[2 * head + which] < most;
+  for (int which = 0; view_.book_len != nullptr && which < 2; ++which) {
+    const int32_t n = view_.book_len[2 * head + which];
+    good = good && n >= 0 && n < most && (FormatOf(head, 2) >= 0 || n == 0);
+  }
   return good ? Status() : Damaged();
 }
 
@@ -121,7 +122,15 @@ Status KvCache::CheckHead(Stream* stream, int32_t head, int32_t n_tokens, int32_
 template <typename Archive>
 Status KvCache::ArchiveHead(Archive& archive, Stream* stream, int32_t head, bool turns_keys) {
   KVC_RETURN_IF_ERROR(ArchiveValue(archive, view_.len[head]));
-  KVC_RETURN_IF_ERROR(ArchiveValue(archive, view_.rotated[head]));
+  // Bit 0: rotated; above: how the head is stored, 0 in files of before.
+  uint8_t flags = static_cast<uint8_t>(view_.rotated[head] | view_.stored[head] << 1);
+  KVC_RETURN_IF_ERROR(ArchiveValue(archive, flags));
+  if (Archive::kReading) {
+    const uint8_t as = flags >> 1;
+    const HeadFormat& h = layout_->heads[static_cast<size_t>(head)];
+    if (as > kStoredPlainAll || (as != kStoredMain && h.plain < 0)) return Damaged();
+    view_.rotated[head] = flags & 1, view_.stored[head] = as;
+  }
   if (view_.ring != nullptr) {
     KVC_RETURN_IF_ERROR(ArchiveValue(archive, view_.ring[head * kRingFields + kRingStart]));
     KVC_RETURN_IF_ERROR(ArchiveValue(archive, view_.ring[head * kRingFields + kRingLen]));

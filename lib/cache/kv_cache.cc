@@ -40,7 +40,8 @@ int64_t HeadBytes(const CacheLayout& layout, int32_t head, int32_t n) {
                 pages = (int64_t{MainAfterStore(layout, head, n)} + slots - 1) / slots;
   int64_t bytes = pages * PageBytes(layout, head) + RingBytes(layout, head);
   if (layout.main(head).coding == EntryCoding::kCodebook) bytes += 2 * pages * DirectionBytes(layout);
-  return bytes;
+  const int32_t plain = layout.heads[static_cast<size_t>(head)].plain;
+  return plain < 0 ? bytes : std::min(bytes, pages * layout.formats[static_cast<size_t>(plain)].bytes);
 }
 
 // ---- life ----
@@ -65,7 +66,7 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(std::shared_ptr<const CacheLayo
   const int64_t heads = cache->layout_->n_heads_total();
   KVC_RETURN_IF_ERROR(cache->lengths_.Allocate(cache->meter(), heads * (1 + kRingFields + 2 + 1 + 2),
                                                "records of the KV cache"));
-  KVC_RETURN_IF_ERROR(cache->rotated_.Allocate(cache->meter(), heads, "records of the KV cache"));
+  KVC_RETURN_IF_ERROR(cache->flags_.Allocate(cache->meter(), 2 * heads, "records of the KV cache"));
   KVC_RETURN_IF_ERROR(cache->Widen(kFirstPages, cache->layout_->directions >= 0 ? kFirstPages : 0));
   if (cache->meter()->counting()) return cache;
   for (int32_t i = 0; i < heads; ++i) cache->Reset(i);
@@ -81,7 +82,8 @@ void KvCache::Point() {
   const int64_t heads = layout_->n_heads_total();
   view_.layout = layout_.get();
   view_.bases = bases_.data();
-  view_.pages = pages_.data(), view_.rotated = rotated_.data();
+  view_.pages = pages_.data(), view_.rotated = flags_.data();
+  if (flags_.data() != nullptr) view_.stored = flags_.data() + heads;
   int32_t* at = lengths_.data();
   if (at == nullptr) return;
   view_.len = at, at += heads;
@@ -122,11 +124,13 @@ void KvCache::Reset(int32_t head) {
   n_books_[2 * head] = n_books_[2 * head + 1] = 0;
   if (view_.book_len != nullptr) view_.book_len[2 * head] = view_.book_len[2 * head + 1] = 0;
   view_.rotated[head] = layout_->main(head).coding != EntryCoding::kCodebook;
+  view_.stored[head] = kStoredMain;
 }
 
 int32_t KvCache::FormatOf(int32_t head, int kind) const {
-  const HeadFormat& h = layout_->heads[static_cast<size_t>(head)];
-  return kind == 0 ? h.main : kind == 1 ? h.ring : layout_->directions;
+  if (kind == 0) return MainFormat(view_, head);
+  if (kind == 1) return RingFormat(view_, head);
+  return view_.stored[head] == kStoredMain ? layout_->directions : -1;
 }
 
 // The ring's list has one place; its count is whether there is a page.
@@ -164,7 +168,7 @@ Result<std::unique_ptr<KvCache>> KvCache::Fork() {
   KVC_RETURN_IF_ERROR(fork.Widen(view_.page_stride, view_.book_stride));
   if (meter()->counting()) return made;
   std::copy_n(lengths_.data(), lengths_.size(), fork.lengths_.data());
-  std::copy_n(rotated_.data(), rotated_.size(), fork.rotated_.data());
+  std::copy_n(flags_.data(), flags_.size(), fork.flags_.data());
   for (int32_t i = 0; i < layout_->n_heads_total(); ++i) {
     for (int kind = 0; kind < kKinds; ++kind) {
       const int32_t format = FormatOf(i, kind);
@@ -211,8 +215,26 @@ int64_t KvCache::LayerBytes(int32_t layer) const {
   return bytes;
 }
 
+CodeRatios KvCache::Ratios(int32_t n_tokens) const {
+  CodeRatios sum;
+  if (layout_->directions < 0 || n_tokens <= 0) return sum;
+  const double extra = 2.0 / layout_->head_dim, all = 2.0 * layout_->n_kv_heads * n_tokens;
+  for (int32_t layer = 0; layer < layout_->n_layers; ++layer) {
+    double coded = 0, plain = 0, directions = 0;
+    for (int32_t i = layer * layout_->n_kv_heads; i < (layer + 1) * layout_->n_kv_heads; ++i) {
+      const bool codes = stored(i) == kStoredMain;
+      coded += codes ? 2.0 * view_.len[i] : 0;
+      plain += 2.0 * (codes ? RingLen(view_, i) : view_.len[i]);
+      directions += view_.book_len[2 * i] + view_.book_len[2 * i + 1];
+    }
+    sum.paper += (directions * (1 + extra) + plain) / all / layout_->n_layers;
+    sum.exact += (directions + coded * extra + plain) / all / layout_->n_layers;
+  }
+  return sum;
+}
+
 int64_t KvCache::record_bytes() const {
-  return pages_.bytes() + books_.bytes() + lengths_.bytes() + rotated_.bytes();
+  return pages_.bytes() + books_.bytes() + lengths_.bytes() + flags_.bytes();
 }
 
 // ---- room ----
@@ -228,7 +250,7 @@ KvCache::Needs KvCache::NeedsNow(int32_t head) const {
 
 KvCache::Needs KvCache::NeedsOf(int32_t head, int32_t n, bool writes_all) const {
   const HeadFormat& format = layout_->heads[static_cast<size_t>(head)];
-  const bool has_ring = format.ring >= 0;
+  const bool has_ring = RingFormat(view_, head) >= 0;
   const int32_t ring_len = RingLen(view_, head), main = view_.len[head];
   // Blocks of keys are filled up: after a rewind main may end within one.
   const int32_t filled = layout_->main(head).coding == EntryCoding::kKeyChannels ? main % format.settle : 0,
@@ -240,7 +262,7 @@ KvCache::Needs KvCache::NeedsOf(int32_t head, int32_t n, bool writes_all) const 
   // no further.
   needs.first_written[0] = writes_all ? 0 : main / layout_->page_slots;
   needs.pages[1] = has_ring;
-  if (view_.book_len == nullptr) return needs;
+  if (FormatOf(head, 2) < 0) return needs;
   for (int which = 0; which < 2; ++which) {
     // Every vector that settles may bring a direction of its own; books may be shared by heads that settle at
     // once.
@@ -251,6 +273,67 @@ KvCache::Needs KvCache::NeedsOf(int32_t head, int32_t n, bool writes_all) const 
     needs.first_written[2 + which] = len / layout_->page_slots;
   }
   return needs;
+}
+
+int64_t KvCache::BytesOf(int32_t head, const Needs& needs) const {
+  int64_t bytes = 0;
+  for (int kind = 0; kind < kKinds; ++kind) {
+    const int32_t format = FormatOf(head, kind);
+    if (format >= 0) bytes += needs.pages[kind] * Arena(format).page_bytes();
+  }
+  return bytes;
+}
+
+// Tokens until the ring of a head that stores codes is full, and some of it is coded.
+int32_t KvCache::StepsToSettle(int32_t head) const {
+  return layout_->ring_slots(head) - RingLen(view_, head);
+}
+
+// A head whose next codes may take it beyond what its vectors would take holds vectors from then on. That is
+// looked at whenever entries are about to be coded, so it depends on nothing but what the head holds.
+Status KvCache::EnsureCodesPay(Stream* stream, int32_t n) {
+  if (layout_->directions < 0) return {};
+  const int32_t together = Deciding();
+  for (int32_t first = 0; first < layout_->n_heads_total(); first += together) {
+    int64_t codes = 0, plain = 0;
+    bool settles = false;
+    for (int32_t i = first; i < first + together; ++i) {
+      const int32_t format = layout_->heads[static_cast<size_t>(i)].plain_all;
+      if (format < 0 || stored(i) != kStoredMain) continue;
+      settles = settles || StepsToSettle(i) <= n;
+      codes += BytesOf(i, NeedsOf(i, n, false));
+      plain += PagesFor(Len(i) + n) * Arena(format).page_bytes();
+    }
+    if (!settles || codes <= plain) continue;
+    for (int32_t i = first + together - 1; i >= first; --i) {  // who holds the books comes last
+      if (stored(i) == kStoredMain) KVC_RETURN_IF_ERROR(MakePlain(stream, i));
+    }
+  }
+  return {};
+}
+
+// Strong, and what the head holds is what was read from it before.
+Status KvCache::MakePlain(Stream* stream, int32_t head) {
+  const int32_t format = layout_->heads[static_cast<size_t>(head)].plain, n = Len(head);
+  std::vector<int32_t> fresh;
+  PageArena& arena = Arena(format);
+  KVC_RETURN_IF_ERROR(arena.Take(PagesFor(n), &fresh));
+  struct Untake {  // also when memory ends
+    PageArena* arena;
+    std::vector<int32_t>* ids;
+    ~Untake() { arena->Release(ids->data(), ids->size()); }
+  } untake{&arena, &fresh};
+  KVC_RETURN_IF_ERROR(Widen(PagesFor(n), 0));
+  KVC_RETURN_IF_ERROR(arenas_->device()->StorePlain(stream, {&view_, head, format, fresh.data()}));
+  const bool was_rotated = rotated(head);
+  ReleaseHead(head);
+  std::copy(fresh.begin(), fresh.end(), List(head, 0).ids);
+  n_pages_[head] = static_cast<int32_t>(fresh.size());
+  bytes_ += n_pages_[head] * arena.page_bytes();
+  fresh.clear();
+  view_.len[head] = n, view_.stored[head] = kStoredPlain;
+  set_rotated(head, was_rotated);
+  return {};
 }
 
 int32_t& KvCache::PageAt(const PageSlot& s) const {
@@ -325,11 +408,14 @@ Status KvCache::EnsureHeads(Stream* stream, int32_t first, int32_t end, int32_t 
 
 Status KvCache::EnsureSteps(Stream* stream, int32_t n, bool writes_all) {
   if (ready_ >= n && (ready_all_ || !writes_all)) return {};
+  KVC_RETURN_IF_ERROR(EnsureCodesPay(stream, n));
   for (int32_t i = 0; i < layout_->n_heads_total(); ++i) TrimHead(i, NeedsOf(i, n, false));
   KVC_RETURN_IF_ERROR(EnsureHeads(stream, 0, layout_->n_heads_total(), n, writes_all));
   // For how many steps there is room: until some head begins a page, or its ring is full.
   int32_t room = layout_->page_slots;
   for (int32_t i = 0; i < layout_->n_heads_total() && room > n; ++i) {
+    if (layout_->directions >= 0 && stored(i) == kStoredMain)
+      room = std::max(std::min(room, StepsToSettle(i) - 1), n);
     while (room > n) {
       const Needs needs = NeedsOf(i, room, false);
       if (needs.pages[0] <= n_pages_[i] && needs.pages[2] <= n_books_[2 * i] &&
@@ -343,8 +429,9 @@ Status KvCache::EnsureSteps(Stream* stream, int32_t n, bool writes_all) {
 }
 
 void KvCache::Stepped(int32_t n, bool scattered, bool several) {
-  ready_ = several ? 0 : std::max(ready_ - n, 0);
+  ready_ = std::max(ready_ - n, 0);
   scattered_ = scattered_ || scattered;
+  if (several) Trim();
 }
 
 void KvCache::TrimHead(int32_t head, const Needs& needs) {

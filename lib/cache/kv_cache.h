@@ -19,9 +19,17 @@ int64_t PageBytes(const CacheLayout& layout, int32_t head);  // of one page of m
 int64_t RingBytes(const CacheLayout& layout, int32_t head);  // 0: no ring
 int64_t DirectionBytes(const CacheLayout& layout);           // of one page of directions, 0: no codebooks
 // Of n entries that Store wrote, how many are in main; and what they take, codebooks as if no two vectors
-// shared a direction.
+// shared a direction, or vectors where that is less.
 int32_t MainAfterStore(const CacheLayout& layout, int32_t head, int32_t n);
 int64_t HeadBytes(const CacheLayout& layout, int32_t head, int32_t n);
+
+// What codes leave of a cache, as shares of the vectors of all tokens, mean over the layers (methods.md 2.16
+// g): by the formula of SpindleKV's paper (its equation 15), which counts a reference and a magnitude for
+// every direction, and with one for every coded vector. A reference and a magnitude are an element each.
+// Vectors that are not coded count as themselves.
+struct CodeRatios {
+  double paper = 0, exact = 0;
+};
 
 class KvCache {
  public:
@@ -45,8 +53,10 @@ class KvCache {
   int64_t bytes() const { return bytes_; }  // of the pages this cache refers to, shared ones included
   int64_t LayerBytes(int32_t layer) const;
   int64_t record_bytes() const;  // of the records themselves
+  CodeRatios Ratios(int32_t n_tokens) const;
   bool rotated(int32_t head) const { return view_.rotated[head] != 0; }
   void set_rotated(int32_t head, bool on) { view_.rotated[head] = on ? 1 : 0; }
+  StoredAs stored(int32_t head) const { return static_cast<StoredAs>(view_.stored[head]); }
 
   // ---- steps ----
   // Makes sure that n more tokens can be appended to every head without failing: pages are there and nobody
@@ -74,7 +84,8 @@ class KvCache {
     DevicePtr<const uint8_t> marks;  // [G, stride], null: all
     DevicePtr<const uint32_t> seen;  // null: all see all
     int64_t stride;
-    const int32_t* kept;  // [G] how many are marked
+    const int32_t* kept;               // [G] how many are marked
+    const uint8_t* all_see = nullptr;  // [G] whether every query head sees all that is marked; null: unknown
   };
   Status Store(Stream* stream, const StoreSpec& spec, DeviceBuffer<uint8_t>* scratch);
   // Appends the entries [first[g], len) of every head.
@@ -117,6 +128,14 @@ class KvCache {
     int32_t pages[kKinds];
     int32_t first_written[kKinds];
   };
+  int64_t BytesOf(int32_t head, const Needs& needs) const;
+  // Heads that decide together whether codes pay: those that share books.
+  int32_t Deciding() const { return layout_->layer_books ? layout_->n_kv_heads : 1; }
+  void ChoosePlain(const StoreSpec& spec, std::vector<int32_t>* directions,
+                   std::vector<uint8_t>* stored) const;
+  Status EnsureCodesPay(Stream* stream, int32_t n);
+  Status MakePlain(Stream* stream, int32_t head);
+  int32_t StepsToSettle(int32_t head) const;
   Needs NeedsOf(int32_t head, int32_t n, bool writes_all) const;
   Needs NeedsNow(int32_t head) const;
   Status EnsureHeads(Stream* stream, int32_t first, int32_t end, int32_t n, bool writes_all);
@@ -138,8 +157,8 @@ class KvCache {
   std::vector<std::shared_ptr<PageArena>> arenas_of_;  // [formats]
   std::vector<DeviceBytes> bases_;                     // [formats]
   Buffer<int32_t> pages_, books_,
-      lengths_;  // the arrays of the view; lengths_: len, ring, book_len, and page counts
-  Buffer<uint8_t> rotated_;
+      lengths_;            // the arrays of the view; lengths_: len, ring, book_len, and page counts
+  Buffer<uint8_t> flags_;  // rotated and stored of the view
   int32_t *n_pages_ = nullptr, *n_books_ = nullptr;  // [L * G]; [L * G, 2]
   CacheView view_;
   int32_t ring_slots_ = 0;

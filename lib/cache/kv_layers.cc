@@ -28,8 +28,9 @@ class TakenPages {
 // The records of one head, while they are being replaced.
 struct HeadRecords {
   std::vector<int32_t> pages, books[2];
+  int32_t formats[4];
   int32_t len, ring[kRingFields], book_len[2];
-  uint8_t rotated;
+  uint8_t rotated, stored;
 };
 
 }  // namespace
@@ -41,7 +42,8 @@ class KvCache::Replacement {
       : c_(cache), first_(layer * cache->layout_->n_kv_heads), bytes_(cache->bytes_) {
     for (int32_t i = first_; i < end(); ++i) {
       HeadRecords r{};
-      r.len = c_->view_.len[i], r.rotated = c_->view_.rotated[i];
+      r.len = c_->view_.len[i], r.rotated = c_->view_.rotated[i], r.stored = c_->view_.stored[i];
+      for (int kind = 0; kind < kKinds; ++kind) r.formats[kind] = c_->FormatOf(i, kind);
       r.pages.assign(c_->List(i, 0).ids, c_->List(i, 0).ids + *c_->List(i, 0).n);
       if (c_->view_.ring != nullptr) std::copy_n(c_->view_.ring + i * kRingFields, kRingFields, r.ring);
       for (int which = 0; c_->view_.books != nullptr && which < 2; ++which) {
@@ -57,7 +59,7 @@ class KvCache::Replacement {
     for (int32_t i = first_; i < end(); ++i) {  // the new pages go, the old ones come back
       c_->ReleaseHead(i);
       const HeadRecords& r = old_[static_cast<size_t>(i - first_)];
-      c_->view_.len[i] = r.len, c_->view_.rotated[i] = r.rotated;
+      c_->view_.len[i] = r.len, c_->view_.rotated[i] = r.rotated, c_->view_.stored[i] = r.stored;
       std::copy(r.pages.begin(), r.pages.end(), c_->List(i, 0).ids);
       *c_->List(i, 0).n = static_cast<int32_t>(r.pages.size());
       if (c_->view_.ring != nullptr) std::copy_n(r.ring, kRingFields, c_->view_.ring + i * kRingFields);
@@ -76,17 +78,17 @@ class KvCache::Replacement {
     kept_ = true;
     for (int32_t i = first_; i < end(); ++i) {
       const HeadRecords& r = old_[static_cast<size_t>(i - first_)];
-      Release(i, 0, r.pages);
-      if (c_->view_.ring != nullptr && r.ring[kRingPage] >= 0) Release(i, 1, {r.ring[kRingPage]});
-      for (int which = 0; which < 2; ++which) Release(i, 2 + which, r.books[which]);
+      Release(r.formats[0], r.pages);
+      if (c_->view_.ring != nullptr && r.ring[kRingPage] >= 0) Release(r.formats[1], {r.ring[kRingPage]});
+      for (int which = 0; which < 2; ++which) Release(r.formats[2 + which], r.books[which]);
     }
   }
 
  private:
   int32_t end() const { return first_ + c_->layout_->n_kv_heads; }
-  void Release(int32_t head, int kind, const std::vector<int32_t>& ids) {
+  void Release(int32_t format, const std::vector<int32_t>& ids) {
     if (ids.empty()) return;
-    PageArena& arena = c_->Arena(c_->FormatOf(head, kind));
+    PageArena& arena = c_->Arena(format);
     arena.Release(ids.data(), ids.size());
     c_->bytes_ -= static_cast<int64_t>(ids.size()) * arena.page_bytes();
   }
@@ -96,6 +98,30 @@ class KvCache::Replacement {
   std::vector<HeadRecords> old_;
   bool kept_ = false;
 };
+
+// Which heads of a layer keep vectors, because their codes would take more. They have no directions then.
+void KvCache::ChoosePlain(const StoreSpec& spec, std::vector<int32_t>* directions,
+                          std::vector<uint8_t>* stored) const {
+  const int32_t g = layout_->n_kv_heads, together = Deciding();
+  for (int32_t begin = 0; layout_->directions >= 0 && begin < g; begin += together) {
+    int64_t codes = 0, plain = 0;
+    for (int32_t i = begin; i < begin + together; ++i) {
+      const int32_t head = spec.layer * g + i, pages = PagesFor(spec.kept[i]);
+      const HeadFormat& h = layout_->heads[static_cast<size_t>(head)];
+      if (h.plain < 0) return;
+      codes += pages * Arena(h.main).page_bytes() + RingBytes(*layout_, head);
+      for (size_t which = 0; which < 2; ++which)
+        codes += PagesFor((*directions)[2 * static_cast<size_t>(i) + which]) * DirectionBytes(*layout_);
+      plain += pages * Arena(h.plain_all).page_bytes();
+    }
+    if (codes <= plain) continue;
+    for (int32_t i = begin; i < begin + together; ++i) {
+      const bool all_see = spec.all_see != nullptr && spec.all_see[i] != 0;
+      (*stored)[static_cast<size_t>(i)] = all_see ? kStoredPlainAll : kStoredPlain;
+      (*directions)[2 * static_cast<size_t>(i)] = (*directions)[2 * static_cast<size_t>(i) + 1] = 0;
+    }
+  }
+}
 
 Status KvCache::Store(Stream* stream, const StoreSpec& spec, DeviceBuffer<uint8_t>* scratch) {
   Device* device = arenas_->device();
@@ -111,17 +137,29 @@ Status KvCache::Store(Stream* stream, const StoreSpec& spec, DeviceBuffer<uint8_
     KVC_RETURN_IF_ERROR(device->CodeLayer(stream, {layout_.get(), spec.layer, from, spec.turning, spec.marks,
                                                    spec.stride, scratch->raw(), n_codes, directions.data()}));
   }
+  std::vector<uint8_t> stored(static_cast<size_t>(g), kStoredMain);
+  ChoosePlain(spec, &directions, &stored);
+  const auto format_of = [&](int32_t i, int kind) {
+    const HeadFormat& h = layout_->heads[static_cast<size_t>(first + i)];
+    const uint8_t as = stored[static_cast<size_t>(i)];
+    if (as != kStoredMain) return kind > 0 ? -1 : as == kStoredPlain ? h.plain : h.plain_all;
+    return kind == 0 ? h.main : kind == 1 ? h.ring : layout_->directions;
+  };
+  const auto in_main = [&](int32_t i) {
+    return stored[static_cast<size_t>(i)] != kStoredMain ? spec.kept[i]
+                                                         : MainAfterStore(*layout_, first + i, spec.kept[i]);
+  };
   // Pages of the new content, before anything changes.
   std::vector<TakenPages> taken;
   for (const auto& arena : arenas_of_) taken.emplace_back(arena.get());
   std::vector<int32_t> wanted(arenas_of_.size(), 0);
   int32_t widest = 0, widest_book = 0;
   for (int32_t i = 0; i < g; ++i) {
-    const int32_t pages = PagesFor(MainAfterStore(*layout_, first + i, spec.kept[i]));
-    wanted[static_cast<size_t>(FormatOf(first + i, 0))] += pages;
+    const int32_t pages = PagesFor(in_main(i));
+    wanted[static_cast<size_t>(format_of(i, 0))] += pages;
     widest = std::max(widest, pages);
-    if (FormatOf(first + i, 1) >= 0) ++wanted[static_cast<size_t>(FormatOf(first + i, 1))];
-    for (size_t which = 0; layout_->directions >= 0 && which < 2; ++which) {
+    if (format_of(i, 1) >= 0) ++wanted[static_cast<size_t>(format_of(i, 1))];
+    for (size_t which = 0; format_of(i, 2) >= 0 && which < 2; ++which) {
       const int32_t n = PagesFor(directions[2 * static_cast<size_t>(i) + which]);
       wanted[static_cast<size_t>(layout_->directions)] += n;
       widest_book = std::max(widest_book, n);
@@ -133,14 +171,14 @@ Status KvCache::Store(Stream* stream, const StoreSpec& spec, DeviceBuffer<uint8_
   for (int32_t i = 0; i < g; ++i) {
     const int32_t head = first + i;
     Reset(head);
-    view_.rotated[head] = spec.rotated[i];
+    view_.rotated[head] = spec.rotated[i], view_.stored[head] = stored[static_cast<size_t>(i)];
     const auto fill = [&](int kind, int32_t n) {
       const int32_t format = FormatOf(head, kind);
       const PageList list = List(head, kind);
       for (*list.n = 0; *list.n < n; ++*list.n) list.ids[*list.n] = taken[static_cast<size_t>(format)].Next();
       bytes_ += n * Arena(format).page_bytes();
     };
-    view_.len[head] = MainAfterStore(*layout_, head, spec.kept[i]);
+    view_.len[head] = in_main(i);
     fill(0, PagesFor(view_.len[head]));
     if (FormatOf(head, 1) >= 0) {
       int32_t* ring = view_.ring + head * kRingFields;
@@ -148,7 +186,7 @@ Status KvCache::Store(Stream* stream, const StoreSpec& spec, DeviceBuffer<uint8_
       ring[kRingStart] = 0, ring[kRingLen] = spec.kept[i] - view_.len[head];
       bytes_ += Arena(FormatOf(head, 1)).page_bytes();
     }
-    for (int which = 0; layout_->directions >= 0 && which < 2; ++which) {
+    for (int which = 0; FormatOf(head, 2) >= 0 && which < 2; ++which) {
       view_.book_len[2 * head + which] = directions[static_cast<size_t>(2 * i + which)];
       fill(2 + which, PagesFor(view_.book_len[2 * head + which]));
     }

@@ -20,7 +20,11 @@ PageArena::PageArena(Device* device, std::shared_ptr<MemoryMeter> meter, int64_t
 
 PageArena::~PageArena() {
   int64_t held = 0;
-  for (uint16_t n : in_use_) held += n > 0 ? granule_ : 0;
+  for (size_t i = 0; i < in_use_.size(); ++i) {
+    if (in_use_[i] == 0) continue;
+    held += granule_;
+    if (device_->info().recommits) device_->Decommit(At(i), granule_);
+  }
   meter_->Give(held);
   if (base_) device_->Unreserve(base_, reserved_);
 }
@@ -45,7 +49,7 @@ Status PageArena::Grow(int32_t n) {
   };
   reserve(in_use_, bytes / granule_);
   reserve(free_, wanted);  // so that Release allocates nothing
-  if (bytes > committed_) {
+  if (bytes > committed_ && !device_->info().recommits) {
     const int64_t more =
         std::min((bytes - committed_ + kCommitStep - 1) / kCommitStep * kCommitStep, reserved_ - committed_);
     KVC_RETURN_IF_ERROR(device_->Commit(base_ + committed_, more));
@@ -62,6 +66,15 @@ Status PageArena::Hold(int32_t id) {
   int64_t fresh = 0;
   for (size_t i = first; i <= last; ++i) fresh += in_use_[i] == 0 ? granule_ : 0;
   if (fresh > 0) KVC_RETURN_IF_ERROR(meter_->Take(fresh, "the KV cache"));
+  for (size_t i = first; i <= last && device_->info().recommits; ++i) {
+    const Status status = in_use_[i] > 0 ? Status() : device_->Commit(At(i), granule_);
+    if (status.ok()) continue;
+    for (size_t j = first; j < i; ++j) {
+      if (in_use_[j] == 0) device_->Decommit(At(j), granule_);
+    }
+    meter_->Give(fresh);
+    return status;
+  }
   for (size_t i = first; i <= last; ++i) ++in_use_[i];
   References(id).store(1, std::memory_order_relaxed);
   return {};
@@ -76,7 +89,7 @@ void PageArena::Let(int32_t id) {
     if (n++ == 0) begin = i;
   }
   if (n > 0) {
-    device_->Decommit(base_ + static_cast<int64_t>(begin) * granule_, static_cast<int64_t>(n) * granule_);
+    device_->Decommit(At(begin), static_cast<int64_t>(n) * granule_);
     meter_->Give(static_cast<int64_t>(n) * granule_);
   }
   free_.push_back(id);

@@ -45,6 +45,7 @@ class PageArena {
     return references_[chunk][id - FirstOf(chunk)];
   }
   Status Grow(int32_t n);
+  DeviceBytes At(size_t granule) const { return base_ + static_cast<int64_t>(granule) * granule_; }
   Status Hold(int32_t id);
   void Let(int32_t id);
 

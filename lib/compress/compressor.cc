@@ -44,6 +44,7 @@ Compressor::Compressor(StoragePlan plan, const AttentionRule& rule) : plan_(std:
   held_.assign(n, kUnbounded);
   step_caps_.assign(n, kUnbounded);
   loaded_rotated_.assign(static_cast<size_t>(plan_.shape().n_kv_heads), 1);
+  layer_all_see_.assign(loaded_rotated_.size(), 0);
   for (std::vector<int32_t>* v : {&layer_counts_, &layer_kept_, &layer_slots_, &layer_drop_})
     v->assign(static_cast<size_t>(plan_.shape().n_kv_heads), 0);
   in_cache_ = policy().positions == PositionMode::kInCache;

@@ -22,6 +22,7 @@ struct AttentionRule {
   const Rope* const* ropes = nullptr;  // [L]
   RopePairing pairing = RopePairing::kHalf;
   float scale = 1;
+  float cap = 0;  // 0: none
 };
 
 // Buffers to choose entries in, for layers of heads of at most `longest` entries.
@@ -152,9 +153,10 @@ class Compressor {
     int32_t layer;
     const LayerBuffers& kv;
     const ObservedBuffers& observed;
-    std::vector<int32_t>& counts;  // [G] candidates
-    std::vector<int32_t>& kept;    // [G] entries that are marked
-    bool marked = false;           // what is kept; otherwise all is
+    std::vector<int32_t>& counts;   // [G] candidates
+    std::vector<int32_t>& kept;     // [G] entries that are marked
+    std::vector<uint8_t>& all_see;  // [G] whether every query head chose all that is kept
+    bool marked = false;            // what is kept; otherwise all is
     bool dropped = false;
   };
   Status Score(const LayerChoice& c) const;
@@ -176,6 +178,7 @@ class Compressor {
   std::vector<int32_t> held_;    // [L, G] entries at most, where keep_lengths_
   bool in_cache_ = false, keep_lengths_ = false, changed_ = false, scored_ = false;
   std::vector<int32_t> layer_counts_, layer_kept_, layer_slots_, layer_drop_;  // [G] of the layer at hand
+  std::vector<uint8_t> layer_all_see_;                                         // [G]
   std::vector<uint8_t>
       loaded_rotated_;  // [G] of the layer at hand: whether its heads' stored keys are rotated
   StepPlan step_;

@@ -58,7 +58,7 @@ Status Compressor::Score(const LayerChoice& c) const {
   const ChoiceBuffers& b = *c.work.choice;
   return c.work.device->Score(c.work.stream,
                               {&program, c.kv.view(), c.observed.view(), plan_.shape().n_heads, rule_.scale,
-                               b.scores.at(), b.per_head.at(), b.stride, b.scratch.raw()});
+                               b.scores.at(), b.per_head.at(), b.stride, b.scratch.raw(), rule_.cap});
 }
 
 // Candidates of every head of the layer, where scores decide (methods.md 2.11).
@@ -101,6 +101,10 @@ Status Compressor::Mark(LayerChoice* c, const std::vector<int32_t>& counts) {
     KVC_RETURN_IF_ERROR(device->SelectByQueryHead(
         c->work.stream, {kv, plan_.shape().n_heads, protect_.n_recent, counts.data(), b.per_head.at(),
                          b.marks.at(), b.seen.at(), b.stride, b.scratch.raw(), c->kept.data()}));
+    for (int32_t i = 0; i < g; ++i) {
+      const size_t at = static_cast<size_t>(i);
+      c->all_see[at] = counts[at] >= kv.len[i] - protect_.n_recent;
+    }
   } else {
     for (int32_t i = 0; i < g; ++i)
       c->kept[static_cast<size_t>(i)] = KeptCount(rule, kv.len[i], counts[static_cast<size_t>(i)]);
@@ -155,9 +159,14 @@ Status Compressor::StoreMarked(const LayerChoice& c, KvCache* cache) {
   for (uint8_t& r : rotated) {
     if (plan_.codebook() || (in_cache_ && (c.dropped || r == 0))) r = 0;
   }
+  // Who saw not all of what was there does not see it now.
+  for (size_t i = 0; i < c.all_see.size(); ++i) {
+    const int32_t head = c.layer * static_cast<int32_t>(c.all_see.size()) + static_cast<int32_t>(i);
+    if (cache->Len(head) > 0 && cache->stored(head) != kStoredPlainAll) c.all_see[i] = 0;
+  }
   KvCache::StoreSpec spec{};
   spec.layer = c.layer, spec.kv = &c.kv, spec.turning = turning(c.layer), spec.rotated = rotated.data();
-  spec.kept = c.kept.data(), spec.stride = b.stride;
+  spec.kept = c.kept.data(), spec.stride = b.stride, spec.all_see = c.all_see.data();
   if (c.marked) spec.marks = b.marks.at();
   if (c.marked && plan_.query_heads_see_their_own()) spec.seen = b.seen.at();
   return cache->Store(c.work.stream, spec, &c.work.choice->codes);
@@ -196,7 +205,8 @@ Status Compressor::StoreLayer(const LayerWork& work, int32_t layer, const LayerB
              had_entries = *std::max_element(n_before.begin(), n_before.end()) > 0;
   std::fill(layer_counts_.begin(), layer_counts_.end(), kUnbounded - n_protected());
   layer_kept_ = kv.len();
-  LayerChoice c{work, layer, kv, observed, layer_counts_, layer_kept_};
+  std::fill(layer_all_see_.begin(), layer_all_see_.end(), uint8_t{1});
+  LayerChoice c{work, layer, kv, observed, layer_counts_, layer_kept_, layer_all_see_};
   // What was there stays as it is: only the new entries are written.
   if (had_entries && plan_.n_aux() == 0 && !plan_.codebook() && !keep_lengths_ && (!compress || keeps_all)) {
     KVC_RETURN_IF_ERROR(PushPromptQueries(c));

@@ -64,7 +64,7 @@ Status Compressor::Reobserve(const LayerWork& work, int32_t layer, LayerBuffers*
   ring.slots = layer_slots_.data();
   KVC_RETURN_IF_ERROR(work.device->QueryRing(work.stream, ring));
   observed->n_rows = ring.n, observed->n_new = 0;
-  KVC_RETURN_IF_ERROR(Score({work, layer, *kv, *observed, layer_counts_, layer_kept_}));
+  KVC_RETURN_IF_ERROR(Score({work, layer, *kv, *observed, layer_counts_, layer_kept_, layer_all_see_}));
   std::vector<int32_t>& counts = layer_counts_;
   std::fill(counts.begin(), counts.end(), kUnbounded - n_protected());
   for (int32_t i = 0; i < g; ++i) {

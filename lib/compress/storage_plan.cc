@@ -182,6 +182,11 @@ class Layouter {
     directions.d = layout_.head_dim, directions.slots = layout_.page_slots;
     layout_.directions = Format(directions);
     layout_.layer_books = policy_.Int(OptionId::kSpindleScope) == 1;
+    if (policy_.Int(OptionId::kSpindleCode) == 1) return head;
+    PageFormat plain = raw_;
+    head.plain = Format(plain);
+    plain.seen_masks = false;
+    head.plain_all = Format(plain);
     return head;
   }
 

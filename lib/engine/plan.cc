@@ -83,6 +83,19 @@ void CountHead(const CacheLayout& layout, const Growth& growth, size_t i, bool l
   double at_prompt = PagesOf(layout, growth, now), at_end = PagesOf(layout, growth, end);
   // Where the last page ends is not known either.
   if (limited) at_prompt = 0, at_end = std::ceil((end - now) / static_cast<double>(layout.page_slots));
+  const HeadFormat& format = layout.heads[i];
+  const int32_t last = growth.n_steps <= 0 ? slots : growth.Last(i) + 1;
+  // Behind what the limit left either codes or vectors come.
+  if (format.plain >= 0 && limited)
+    count->Add(layout.formats[static_cast<size_t>(format.plain)].bytes, 0,
+               std::ceil((last - slots) / static_cast<double>(layout.page_slots)));
+  if (format.plain >= 0 && !limited) {
+    // Codes are there only where they take less than vectors do; their arenas may be.
+    count->Add(layout.formats[static_cast<size_t>(format.plain)].bytes, PagesOf(layout, growth, slots),
+               PagesOf(layout, growth, last));
+    count->Add(PageBytes(layout, head), 0, 0), count->Add(RingBytes(layout, head), 0, 0);
+    return count->Add(DirectionBytes(layout), 0, 0);
+  }
   count->Add(PageBytes(layout, head), at_prompt, at_end);
   if (RingBytes(layout, head) > 0 && !limited) count->Add(RingBytes(layout, head), 1, 1);
   // Codebooks: as if no two vectors shared a direction.

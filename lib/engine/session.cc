@@ -372,4 +372,10 @@ SessionStats Session::Stats() const {
   return stats;
 }
 
+Result<CodeRatios> Session::Ratios() const {
+  if (!compressor_->plan().codebook())
+    return Error(Code::kUnsupported, "policy %s has no codebooks", compressor_->policy().method->name);
+  return cache_->Ratios(n_tokens_);
+}
+
 }  // namespace kvc

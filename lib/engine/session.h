@@ -137,6 +137,8 @@ class Session {
   const SessionParams& params() const { return params_; }
   TextStream& text() { return text_; }
   SessionStats Stats() const;
+  // kUnsupported where the policy has no codebooks.
+  Result<CodeRatios> Ratios() const;
   // Some of it, at no price: takes no memory.
   struct Figures {
     int32_t n_tokens, n_compactions;
@@ -185,6 +187,10 @@ class Session {
   // prompts (session_prompt.cc)
   Status FinishPrompt();
   bool FitsAsRows(int32_t n, bool compress) const;
+  bool ByChunks(int32_t n) const;
+  bool BySteps(int32_t n) const;
+  Status CheckFirst(size_t number, Span<const int32_t> tokens) const;
+  static Status ReadTogether(Span<Session* const> sessions, Span<const int32_t> tokens);
   int32_t NextPart() const;
   Status ReadRows(int64_t* chunks);
   Status ReadPart(int64_t* chunks);

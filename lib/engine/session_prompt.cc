@@ -51,6 +51,18 @@ bool Session::FitsAsRows(int32_t n, bool compress) const {
   return appends && plain && room && n_tokens_ > 0 && n <= kMostRows;
 }
 
+// How the policy wants a prompt of n more tokens read that compresses.
+bool Session::ByChunks(int32_t n) const {
+  return compressor_->policy().Flag(OptionId::kChunkCompress) && n > kCompressChunk;
+}
+
+bool Session::BySteps(int32_t n) const {
+  const Policy& policy = compressor_->policy();
+  if (policy.keeps_all() || policy.reducer->by_steps == nullptr || !policy.reducer->by_steps(policy))
+    return false;
+  return n > 1 && held() + n > compressor_->plan().BudgetFor(held() + n);
+}
+
 Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
   KVC_RETURN_IF_ERROR(FinishPrompt());
   KVC_RETURN_IF_ERROR(CheckTokens(tokens));
@@ -67,13 +79,12 @@ Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
     prompt->by_rows = true, prompt->first = 0, prompt->step = kMostRows;
     several = false;
   } else if (compress && !policy.keeps_all()) {
-    // What the budget holds at once, then a token at a time (methods.md 2.15).
-    const int32_t budget = compressor_->plan().BudgetFor(n);
-    const bool sequential = policy.reducer->by_steps != nullptr && policy.reducer->by_steps(policy);
-    if (policy.Flag(OptionId::kChunkCompress) && given > kCompressChunk) {
+    if (ByChunks(given)) {
       prompt->first = prompt->step = kCompressChunk;
-    } else if (sequential && n > budget && given > 1) {
-      prompt->by_rows = true, prompt->first = std::clamp(budget - held(), 1, given), prompt->step = kMostRows;
+    } else if (BySteps(given)) {
+      // What the budget holds at once, then a token at a time (methods.md 2.9, 2.15).
+      const int32_t room = compressor_->plan().BudgetFor(n) - held();
+      prompt->by_rows = true, prompt->first = std::clamp(room, 1, given), prompt->step = kMostRows;
     }
     several = several || prompt->first < given;
   }
@@ -258,7 +269,41 @@ void Session::Commit(PromptJob::Taker* taker) {
   NotePeaks(std::max(taker->peak_bytes, cache_->bytes()), 0);
 }
 
+// Sessions whose policies read a prompt in parts read it alone. What they hold goes again when another fails:
+// all were empty.
 Status Session::PrefillTogether(Span<Session* const> sessions, Span<const int32_t> tokens) {
+  const int32_t n = static_cast<int32_t>(tokens.size());
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    if (sessions[i]->model_ != sessions[0]->model_)
+      return Error(Code::kInvalid, "session %zu has another model", i);
+    KVC_RETURN_IF_ERROR(sessions[i]->CheckFirst(i, tokens));
+  }
+  std::vector<Session*> together, alone;
+  for (Session* s : sessions) {
+    const bool in_parts = !s->compressor_->policy().keeps_all() && (s->ByChunks(n) || s->BySteps(n));
+    (in_parts ? alone : together).push_back(s);
+  }
+  struct Undo {  // also when memory ends
+    std::vector<Session*>* sessions;
+    ~Undo() {
+      for (size_t i = 0; sessions != nullptr && i < sessions->size(); ++i) (*sessions)[i]->Reset();
+    }
+  } undo{&alone};
+  for (Session* s : alone) KVC_RETURN_IF_ERROR(s->Prefill(tokens, true));
+  KVC_RETURN_IF_ERROR(ReadTogether({together.data(), together.size()}, tokens));
+  undo.sessions = nullptr;
+  return {};
+}
+
+Status Session::CheckFirst(size_t number, Span<const int32_t> tokens) const {
+  if (held() != 0 || reads_prompt()) return Error(Code::kInvalid, "session %zu is not empty", number);
+  KVC_RETURN_IF_ERROR(CheckTokens(tokens));
+  if (static_cast<int64_t>(tokens.size()) <= params_.max_tokens) return {};
+  return Error(Code::kContextFull, "session %zu: %zu tokens do not fit in max_tokens=%d", number,
+               tokens.size(), params_.max_tokens);
+}
+
+Status Session::ReadTogether(Span<Session* const> sessions, Span<const int32_t> tokens) {
   if (sessions.empty()) return {};
   const double begin = Seconds();
   Session& first = *sessions[0];
@@ -270,12 +315,6 @@ Status Session::PrefillTogether(Span<Session* const> sessions, Span<const int32_
   std::vector<PromptJob::Taker> takers(sessions.size());
   for (size_t i = 0; i < sessions.size(); ++i) {
     Session& s = *sessions[i];
-    if (s.model_ != first.model_) return Error(Code::kInvalid, "session %zu has another model", i);
-    if (s.held() != 0 || s.reads_prompt()) return Error(Code::kInvalid, "session %zu is not empty", i);
-    KVC_RETURN_IF_ERROR(s.CheckTokens(tokens));
-    if (n > s.params_.max_tokens)
-      return Error(Code::kContextFull, "session %zu: %d tokens do not fit in max_tokens=%d", i, n,
-                   s.params_.max_tokens);
     KVC_RETURN_IF_ERROR(s.MakeTaker(workspace.stream.get(), n, true, &takers[i]));
   }
   PromptJob job(*first.model_, executor, std::vector<int32_t>(tokens.begin(), tokens.end()), 0,

@@ -162,7 +162,7 @@ Status PromptRun::Chunk(Stream* stream, const Rows& rows, ChunkBuffers* b) {
   KVC_RETURN_IF_ERROR(device.AttendPrompt(
       stream, {kv_.view(), where, c.n_heads, c.layers[static_cast<size_t>(layer_)].attention_window,
                network_.AttentionScale(), b->q_.at(), b->attended_.at(),
-               columns ? b->lse_.at() : DevicePtr<float>(), kPromptChunk}));
+               columns ? b->lse_.at() : DevicePtr<float>(), kPromptChunk, c.attention_cap}));
   if (rows.reread || request_.column_sums) KVC_RETURN_IF_ERROR(FoldColumns(stream, rows, b));
   // Of the last layer only the last token goes on to the logits.
   const bool last_layer = layer_ + 1 == c.n_layers;
@@ -197,7 +197,8 @@ Status PromptRun::FoldColumns(Stream* stream, const Rows& rows, ChunkBuffers* b)
                                             b->lse_.at(),
                                             kPromptChunk,
                                             rows.reread ? observed_.maxima() : observed_.sums(),
-                                            rows.reread});
+                                            rows.reread,
+                                            network_.config->attention_cap});
   if (!rows.reread) extras_.column_sums += Now() - start;
   return status;
 }
@@ -256,7 +257,7 @@ Status RunSteps(const Network& network, Stream* stream, const int32_t* tokens, c
     args.rope = network.ropes[layer], args.pairing = c.rope_pairing;
     if (angles != nullptr) args.angles = angles[layer];
     args.q = b->q_.at(), args.k = b->k_.at(), args.v = b->v_.at(), args.out = b->attended_.at();
-    args.shape = shape, args.scratch = b->attention_.raw();
+    args.shape = shape, args.scratch = b->attention_.raw(), args.cap = c.attention_cap;
     KVC_RETURN_IF_ERROR(device.Step(stream, args));
     if (sink != nullptr) KVC_RETURN_IF_ERROR(sink->AfterAttention(layer, args));
     KVC_RETURN_IF_ERROR(device.Finish(
@@ -280,7 +281,7 @@ Status Heads(const Network& network, Stream* stream, const DevicePtr<float>* x, 
   }
   return network.device->Logits(
       stream, {&w.shape, w.final_norm, &w.output_head, n > 1 ? b->picked_.at() : x[0], n, c.logit_scale,
-               b->logits_.at(), b->network_.raw()});
+               b->logits_.at(), b->network_.raw(), c.logit_cap});
 }
 
 }  // namespace kvc

@@ -17,6 +17,7 @@ constexpr TensorRole kLayerRoles[] = {
     TensorRole::kAttentionNorm, TensorRole::kQuery,     TensorRole::kKey,       TensorRole::kValue,
     TensorRole::kOutput,        TensorRole::kQueryNorm, TensorRole::kKeyNorm,   TensorRole::kFfnNorm,
     TensorRole::kGate,          TensorRole::kUp,        TensorRole::kDown,      TensorRole::kQueryBias,
+    TensorRole::kAttentionPostNorm, TensorRole::kFfnPostNorm,
     TensorRole::kKeyBias,       TensorRole::kValueBias, TensorRole::kOutputBias};
 constexpr TensorRole kModelRoles[] = {TensorRole::kEmbedding, TensorRole::kFinalNorm,
                                       TensorRole::kOutputHead};
@@ -45,15 +46,33 @@ Status CheckText(const char* name, const std::string& text) {
   return CheckCount(name, static_cast<int64_t>(text.size()), kMaxStringBytes, "bytes");
 }
 
-Status CheckRope(const RopeConfig& rope, RopePairing pairing) {
+Status CheckDivisors(const RopeConfig& rope, int32_t head_dim) {
+  const size_t n = static_cast<size_t>(rope.RotatedOf(head_dim) / 2);
+  if (rope.divisors.size() != (rope.scaling == RopeScaling::kDivisors ? n : 0)) {
+    return Error(Code::kBadModel, "rope: %zu divisors, its scaling and %d rotated dimensions ask for another number",
+                 rope.divisors.size(), rope.RotatedOf(head_dim));
+  }
+  for (const float divisor : rope.divisors) KVC_RETURN_IF_ERROR(CheckPositive("a divisor of rope", double{divisor}));
+  return {};
+}
+
+Status CheckRope(const RopeConfig& rope, RopePairing pairing, int32_t head_dim) {
   if (pairing > RopePairing::kInterleaved) {
     return Error(Code::kUnsupported, "RoPE pairing %d is not known", static_cast<int>(pairing));
   }
-  if (rope.scaling > RopeScaling::kYarn) {
+  if (rope.scaling > RopeScaling::kDivisors) {
     return Error(Code::kUnsupported, "RoPE scaling %d is not known", static_cast<int>(rope.scaling));
   }
   KVC_RETURN_IF_ERROR(CheckPositive("rope theta", rope.theta));
+  KVC_RETURN_IF_ERROR(CheckRange("the number of rotated dimensions", rope.rotated, 0, head_dim));
+  if (rope.rotated % 2 != 0) return Error(Code::kBadModel, "rope: %d rotated dimensions are no pairs", rope.rotated);
+  KVC_RETURN_IF_ERROR(CheckDivisors(rope, head_dim));
   if (rope.scaling == RopeScaling::kNone) return {};
+  if (!std::isfinite(rope.attention_factor) || rope.attention_factor < 0) {
+    return Error(Code::kBadModel, "rope attention_factor is %g, it must be finite and not negative",
+                 rope.attention_factor);
+  }
+  if (rope.scaling == RopeScaling::kDivisors) return {};
   KVC_RETURN_IF_ERROR(CheckPositive("rope factor", rope.factor));
   if (rope.scaling == RopeScaling::kLinear) return {};
   KVC_RETURN_IF_ERROR(CheckRange("rope original_max_tokens", rope.original_max_tokens, 1, kMaxContext));
@@ -69,10 +88,6 @@ Status CheckRope(const RopeConfig& rope, RopePairing pairing) {
   if (rope.factor < 1) return Error(Code::kBadModel, "rope factor is %g, YaRN needs at least 1", rope.factor);
   if (rope.beta_fast < rope.beta_slow) {
     return Error(Code::kBadModel, "rope beta_fast %g is below beta_slow %g", rope.beta_fast, rope.beta_slow);
-  }
-  if (!std::isfinite(rope.attention_factor) || rope.attention_factor < 0) {
-    return Error(Code::kBadModel, "rope attention_factor is %g, it must be finite and not negative",
-                 rope.attention_factor);
   }
   return {};
 }
@@ -93,6 +108,48 @@ Status CheckAngles(const RopeConfig& config, int32_t head_dim) {
     return Error(Code::kBadModel,
                  "rope: the numbers give no finite rotation of dimension %lld at position %d",
                  static_cast<long long>(bad % (head_dim / 2)), position);
+  }
+  return {};
+}
+
+constexpr double kMaxScale = 1e6;
+
+// 0, or a number far from the ends of f32.
+Status CheckScale(const char* name, float value, bool may_be_0) {
+  const double v = double{value};
+  if ((may_be_0 && v == 0) || (v >= 1 / kMaxScale && v <= kMaxScale)) return {};
+  return Error(Code::kBadModel, "%s is %g, it must be %g to %g%s", name, v, 1 / kMaxScale, kMaxScale,
+               may_be_0 ? " or 0" : "");
+}
+
+Status CheckScales(const ModelConfig& c) {
+  KVC_RETURN_IF_ERROR(CheckScale("embedding_scale", c.embedding_scale, false));
+  KVC_RETURN_IF_ERROR(CheckScale("residual_scale", c.residual_scale, false));
+  KVC_RETURN_IF_ERROR(CheckScale("logit_scale", c.logit_scale, false));
+  KVC_RETURN_IF_ERROR(CheckScale("attention_scale", c.attention_scale, true));
+  KVC_RETURN_IF_ERROR(CheckScale("attention_cap", c.attention_cap, true));
+  KVC_RETURN_IF_ERROR(CheckScale("logit_cap", c.logit_cap, true));
+  if (c.activation > Activation::kGeluTanh)
+    return Error(Code::kUnsupported, "activation %d is not known", static_cast<int>(c.activation));
+  if (!c.norms_before && !c.norms_after) return Error(Code::kBadModel, "the layers have norms neither before nor after");
+  if (c.wide_qk_norm && !c.qk_norm) return Error(Code::kBadModel, "wide_qk_norm without qk_norm");
+  return {};
+}
+
+Status CheckLayers(const ModelConfig& c) {
+  const int64_t n_ropes = static_cast<int64_t>(c.more_ropes.size()) + 1;
+  KVC_RETURN_IF_ERROR(CheckCount("the model", n_ropes, kMaxRopes, "ropes"));
+  for (int64_t i = 0; i < n_ropes; ++i) {
+    const RopeConfig& rope = i == 0 ? c.rope : c.more_ropes[static_cast<size_t>(i) - 1];
+    KVC_RETURN_IF_ERROR(CheckRope(rope, c.rope_pairing, c.head_dim));
+    KVC_RETURN_IF_ERROR(CheckAngles(rope, c.head_dim));
+  }
+  if (c.layers.empty()) return {};
+  KVC_RETURN_IF_ERROR(
+      CheckRange("the number of layers with settings", static_cast<int64_t>(c.layers.size()), c.n_layers, c.n_layers));
+  for (const LayerConfig& layer : c.layers) {
+    KVC_RETURN_IF_ERROR(CheckRange("the window of a layer", layer.attention_window, 0, kMaxContext));
+    KVC_RETURN_IF_ERROR(CheckRange("the rope of a layer", layer.rope, -1, n_ropes - 1));
   }
   return {};
 }
@@ -276,8 +333,8 @@ Status CheckConfig(const ModelConfig& c) {
     return Error(Code::kBadModel, "norm_eps is %g, it must be at least %g and below 1", c.norm_eps,
                  static_cast<double>(FLT_MIN));
   }
-  KVC_RETURN_IF_ERROR(CheckRope(c.rope, c.rope_pairing));
-  return CheckAngles(c.rope, c.head_dim);
+  KVC_RETURN_IF_ERROR(CheckScales(c));
+  return CheckLayers(c);
 }
 
 Status CheckTokenizer(const TokenizerView& view, int64_t n_pieces) {

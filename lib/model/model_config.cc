@@ -1,6 +1,22 @@
 #include "lib/model/model_config.h"
 
+#include <algorithm>
+
 namespace kvc {
+
+bool ModelConfig::layers_differ() const {
+  return std::any_of(layers.begin(), layers.end(), [this](const LayerConfig& l) {
+    return l.attention_window != layers[0].attention_window || l.rope != layers[0].rope || l.rope != 0;
+  });
+}
+
+bool ModelConfig::fits_version_1() const {
+  const bool plain = embedding_scale == 1 && residual_scale == 1 && logit_scale == 1 && attention_scale == 0 &&
+                     attention_cap == 0 && logit_cap == 0;
+  const bool one_rope = rope.scaling != RopeScaling::kDivisors && rope.rotated == 0 && more_ropes.empty();
+  return plain && one_rope && norms_before && !norms_after && !wide_qk_norm && activation == Activation::kSilu &&
+         !layers_differ();
+}
 
 const char* TensorRoleName(TensorRole role) {
   switch (role) {
@@ -32,6 +48,10 @@ const char* TensorRoleName(TensorRole role) {
       return "query_norm";
     case TensorRole::kKeyNorm:
       return "key_norm";
+    case TensorRole::kAttentionPostNorm:
+      return "attention_post_norm";
+    case TensorRole::kFfnPostNorm:
+      return "ffn_post_norm";
     case TensorRole::kFfnNorm:
       return "ffn_norm";
     case TensorRole::kGate:
@@ -57,10 +77,14 @@ bool TensorShape(const ModelConfig& config, TensorRole role, int32_t* rows, int3
     case TensorRole::kOutputHead:
       return !config.tied_head && shape(config.vocab_size, hidden);
     case TensorRole::kFinalNorm:
-    case TensorRole::kAttentionNorm:
-    case TensorRole::kFfnNorm:
     case TensorRole::kOutputBias:
       return shape(1, hidden);
+    case TensorRole::kAttentionNorm:
+    case TensorRole::kFfnNorm:
+      return config.norms_before && shape(1, hidden);
+    case TensorRole::kAttentionPostNorm:
+    case TensorRole::kFfnPostNorm:
+      return config.norms_after && shape(1, hidden);
     case TensorRole::kQuery:
       return shape(q, hidden);
     case TensorRole::kKey:
@@ -74,8 +98,9 @@ bool TensorShape(const ModelConfig& config, TensorRole role, int32_t* rows, int3
     case TensorRole::kValueBias:
       return shape(1, kv);
     case TensorRole::kQueryNorm:
+      return config.qk_norm && shape(1, config.wide_qk_norm ? q : config.head_dim);
     case TensorRole::kKeyNorm:
-      return config.qk_norm && shape(1, config.head_dim);
+      return config.qk_norm && shape(1, config.wide_qk_norm ? kv : config.head_dim);
     case TensorRole::kGate:
     case TensorRole::kUp:
       return shape(config.ffn_size, hidden);
@@ -90,6 +115,8 @@ bool IsVectorRole(TensorRole role) {
     case TensorRole::kFinalNorm:
     case TensorRole::kAttentionNorm:
     case TensorRole::kFfnNorm:
+    case TensorRole::kAttentionPostNorm:
+    case TensorRole::kFfnPostNorm:
     case TensorRole::kQueryBias:
     case TensorRole::kKeyBias:
     case TensorRole::kValueBias:

@@ -18,7 +18,6 @@ constexpr int32_t kMaxPosition = 1 << 30;
 struct LayerConfig {
   int32_t attention_window = 0;  // 0: a token sees all before it; else the newest so many
   int32_t rope = 0;              // 0: ModelConfig::rope; i: more_ropes[i - 1]; -1: no rotation
-  Activation activation = Activation::kSilu;
 };
 
 struct ModelConfig {
@@ -26,16 +25,26 @@ struct ModelConfig {
   int32_t n_layers = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0, hidden_size = 0, ffn_size = 0,
           vocab_size = 0;
   int32_t max_tokens = 0;      // trained context
-  int32_t sliding_window = 0;  // 0 = none; else every layer sees only the newest so many tokens
+  int32_t sliding_window = 0;  // 0: none, or layers differ; else every layer sees only the newest so many tokens
   double norm_eps = 1e-5;
   RopeConfig rope;
   RopePairing rope_pairing = RopePairing::kHalf;
-  bool qk_norm = false;    // per-head RMS norm of q and k before RoPE (Qwen3)
+  bool qk_norm = false;    // RMS norm of q and k before RoPE, of each head
   bool tied_head = false;  // the output head is the embedding matrix
   float embedding_scale = 1, residual_scale = 1, logit_scale = 1;
-  float attention_scale = 0;           // of attention logits; 0: 1 / sqrt(head_dim)
+  float attention_scale = 0;               // of attention logits; 0: 1 / sqrt(head_dim)
+  float attention_cap = 0, logit_cap = 0;  // z becomes cap * tanh(z / cap), after the scale; 0: it stays
+  // Norms in front of attention and feed-forward part, and of what these add. One of the two at least.
+  bool norms_before = true, norms_after = false;
+  bool wide_qk_norm = false;  // with qk_norm: over all heads of a token together
+  Activation activation = Activation::kSilu;
   std::vector<RopeConfig> more_ropes;  // of layers that have one of their own
-  std::vector<LayerConfig> layers;     // [n_layers]
+  // [n_layers], or empty: every layer has sliding_window, rope and activation. ModelFile fills it.
+  std::vector<LayerConfig> layers;
+  // Whether windows or ropes differ from layer to layer.
+  bool layers_differ() const;
+  // Whether a file of version 1 can hold it.
+  bool fits_version_1() const;
 };
 
 // Per-head scores for head-budget methods, measured offline (methods.md 3).
@@ -62,10 +71,12 @@ enum class TensorRole : uint16_t {
   kOutputBias = 18,
   kQueryNorm = 19,
   kKeyNorm = 20,
+  kAttentionPostNorm = 21,
   kFfnNorm = 30,
   kGate = 31,
   kUp = 32,
   kDown = 33,
+  kFfnPostNorm = 34,
 };
 const char* TensorRoleName(TensorRole role);  // "embedding", "attention_norm", ...; never null
 

@@ -66,9 +66,10 @@ class VerifiedFile final : public ModelFile {
     KVC_RETURN_IF_ERROR(
         Classify(ReadDirectory(data_ + kHeaderBytes, directory_bytes, meter, &charge_, &content_)));
     KVC_RETURN_IF_ERROR(Classify(CheckContent()));
-    LayerConfig layer;
-    layer.attention_window = content_.config.sliding_window;
-    content_.config.layers.assign(static_cast<size_t>(content_.config.n_layers), layer);
+    if (content_.config.layers.empty()) {
+      content_.config.layers.assign(static_cast<size_t>(content_.config.n_layers),
+                                    {content_.config.sliding_window, 0});
+    }
     KVC_RETURN_IF_ERROR(Classify(CheckSections(data_, header_, content_.sections)));
     KVC_RETURN_IF_ERROR(Classify(BindTensors()));
     KVC_RETURN_IF_ERROR(Classify(ScanSections(watch)));

@@ -20,27 +20,62 @@ const char* ScalingName(RopeScaling scaling) {
       return "llama3";
     case RopeScaling::kYarn:
       return "yarn";
+    case RopeScaling::kDivisors:
+      return "divisors";
   }
   return "unknown";
 }
 
-void DescribeRope(const ModelConfig& c, JsonWriter* json) {
-  json->Key("rope").BeginObject();
-  json->Field("pairing", c.rope_pairing == RopePairing::kHalf ? "half" : "interleaved");
-  json->Field("theta", c.rope.theta);
-  json->Field("scaling", ScalingName(c.rope.scaling));
-  if (c.rope.scaling != RopeScaling::kNone) json->Field("factor", c.rope.factor);
-  if (c.rope.scaling == RopeScaling::kLlama3) {
-    json->Field("low_freq_factor", c.rope.low_freq_factor);
-    json->Field("high_freq_factor", c.rope.high_freq_factor);
+void DescribeRope(const RopeConfig& r, RopePairing pairing, JsonWriter* json) {
+  json->BeginObject();
+  json->Field("pairing", pairing == RopePairing::kHalf ? "half" : "interleaved");
+  json->Field("theta", r.theta);
+  json->Field("scaling", ScalingName(r.scaling));
+  if (r.scaling != RopeScaling::kNone && r.scaling != RopeScaling::kDivisors) json->Field("factor", r.factor);
+  if (r.scaling == RopeScaling::kLlama3) {
+    json->Field("low_freq_factor", r.low_freq_factor);
+    json->Field("high_freq_factor", r.high_freq_factor);
   }
-  if (c.rope.scaling == RopeScaling::kYarn) {
-    json->Field("beta_fast", c.rope.beta_fast);
-    json->Field("beta_slow", c.rope.beta_slow);
-    json->Field("attention_factor", c.rope.attention_factor);
+  if (r.scaling == RopeScaling::kYarn) {
+    json->Field("beta_fast", r.beta_fast);
+    json->Field("beta_slow", r.beta_slow);
   }
-  if (c.rope.original_max_tokens > 0) json->Field("original_max_tokens", c.rope.original_max_tokens);
+  if (r.scaling == RopeScaling::kYarn || r.scaling == RopeScaling::kDivisors)
+    json->Field("attention_factor", r.attention_factor);
+  if (r.original_max_tokens > 0) json->Field("original_max_tokens", r.original_max_tokens);
+  if (r.rotated > 0) json->Field("rotated", r.rotated);
+  if (!r.divisors.empty()) {
+    json->Key("divisors").BeginArray();
+    for (const float divisor : r.divisors) json->Value(divisor);
+    json->EndArray();
+  }
   json->EndObject();
+}
+
+// What only some families have, where they have it.
+void DescribeVersion2(const ModelConfig& c, JsonWriter* json) {
+  if (c.fits_version_1()) return;
+  json->Field("activation", c.activation == Activation::kSilu ? "silu" : "gelu_tanh");
+  json->Field("norms_before", c.norms_before);
+  json->Field("norms_after", c.norms_after);
+  json->Field("wide_qk_norm", c.wide_qk_norm);
+  json->Field("embedding_scale", c.embedding_scale);
+  json->Field("residual_scale", c.residual_scale);
+  json->Field("logit_scale", c.logit_scale);
+  json->Field("attention_scale", c.attention_scale);
+  json->Field("attention_cap", c.attention_cap);
+  json->Field("logit_cap", c.logit_cap);
+  json->Key("more_ropes").BeginArray();
+  for (const RopeConfig& rope : c.more_ropes) DescribeRope(rope, c.rope_pairing, json);
+  json->EndArray();
+  json->Key("layers").BeginArray();
+  for (const LayerConfig& layer : c.layers) {
+    json->BeginObject();
+    json->Field("window", layer.attention_window);
+    json->Field("rope", layer.rope);
+    json->EndObject();
+  }
+  json->EndArray();
 }
 
 void DescribeConfig(const ModelConfig& c, JsonWriter* json) {
@@ -57,9 +92,11 @@ void DescribeConfig(const ModelConfig& c, JsonWriter* json) {
   json->Field("max_tokens", c.max_tokens);
   json->Field("sliding_window", c.sliding_window);
   json->Field("norm_eps", c.norm_eps);
-  DescribeRope(c, json);
+  json->Key("rope");
+  DescribeRope(c.rope, c.rope_pairing, json);
   json->Field("qk_norm", c.qk_norm);
   json->Field("tied_head", c.tied_head);
+  DescribeVersion2(c, json);
   json->EndObject();
 }
 

@@ -21,6 +21,8 @@ class DirectoryReader {
  private:
   Status ReadText(const flatbuffers::String* text, const char* name, std::string* out);
   Status ReadConfig(const schema::Config& from, ModelConfig* c);
+  Status ReadRope(const schema::Rope& from, RopeConfig* r);
+  Status ReadLayers(const schema::Config& from, ModelConfig* c);
   Status ReadTurnFormat(const schema::TurnFormat& from, TurnFormat* t);
   Status ReadHeadScores(const schema::HeadScores& from, HeadScoreTable* t);
   Status ReadTensors(const schema::Directory& from, DirectoryContent* content);
@@ -53,14 +55,50 @@ Status DirectoryReader::ReadConfig(const schema::Config& from, ModelConfig* c) {
   c->vocab_size = from.vocab_size(), c->max_tokens = from.max_tokens(),
   c->sliding_window = from.sliding_window();
   c->norm_eps = from.norm_eps(), c->qk_norm = from.qk_norm(), c->tied_head = from.tied_head();
-  const schema::Rope& rope = *from.rope();
-  c->rope_pairing = static_cast<RopePairing>(rope.pairing());
-  c->rope.scaling = static_cast<RopeScaling>(rope.scaling());
-  c->rope.theta = rope.theta(), c->rope.factor = rope.factor();
-  c->rope.low_freq_factor = rope.low_freq_factor(), c->rope.high_freq_factor = rope.high_freq_factor();
-  c->rope.beta_fast = rope.beta_fast(), c->rope.beta_slow = rope.beta_slow();
-  c->rope.attention_factor = rope.attention_factor(),
-  c->rope.original_max_tokens = rope.original_max_tokens();
+  c->embedding_scale = from.embedding_scale(), c->residual_scale = from.residual_scale();
+  c->logit_scale = from.logit_scale(), c->attention_scale = from.attention_scale();
+  c->attention_cap = from.attention_cap(), c->logit_cap = from.logit_cap();
+  c->norms_before = !from.no_norms_before(), c->norms_after = from.norms_after();
+  c->wide_qk_norm = from.wide_qk_norm(), c->activation = static_cast<Activation>(from.activation());
+  c->rope_pairing = static_cast<RopePairing>(from.rope()->pairing());
+  KVC_RETURN_IF_ERROR(ReadRope(*from.rope(), &c->rope));
+  return ReadLayers(from, c);
+}
+
+Status DirectoryReader::ReadRope(const schema::Rope& from, RopeConfig* r) {
+  r->scaling = static_cast<RopeScaling>(from.scaling());
+  r->theta = from.theta(), r->factor = from.factor();
+  r->low_freq_factor = from.low_freq_factor(), r->high_freq_factor = from.high_freq_factor();
+  r->beta_fast = from.beta_fast(), r->beta_slow = from.beta_slow();
+  r->attention_factor = from.attention_factor(), r->original_max_tokens = from.original_max_tokens();
+  r->rotated = from.rotated();
+  const Span<const float> divisors = ViewOf(from.divisors());
+  KVC_RETURN_IF_ERROR(CheckCount("rope", static_cast<int64_t>(divisors.size()), kMaxHeadDim / 2, "divisors"));
+  KVC_RETURN_IF_ERROR(Copies(static_cast<int64_t>(divisors.size() * sizeof(float))));
+  r->divisors.assign(divisors.begin(), divisors.end());
+  return {};
+}
+
+Status DirectoryReader::ReadLayers(const schema::Config& from, ModelConfig* c) {
+  if (from.more_ropes() != nullptr) {
+    KVC_RETURN_IF_ERROR(CheckCount("the model", int64_t{from.more_ropes()->size()} + 1, kMaxRopes, "ropes"));
+    for (const schema::Rope* rope : *from.more_ropes()) {
+      if (rope->pairing() != from.rope()->pairing())
+        return Error(Code::kUnsupported, "the ropes of the layers pair dimensions in different ways");
+      c->more_ropes.emplace_back();
+      KVC_RETURN_IF_ERROR(ReadRope(*rope, &c->more_ropes.back()));
+    }
+  }
+  const Span<const int32_t> windows = ViewOf(from.layer_windows()), ropes = ViewOf(from.layer_ropes());
+  if (windows.empty() && ropes.empty()) return {};
+  KVC_RETURN_IF_ERROR(CheckCount("the model", c->n_layers, kMaxLayers, "layers"));
+  const size_t n = c->n_layers < 0 ? 0 : static_cast<size_t>(c->n_layers);
+  if (windows.size() != n || ropes.size() != n) {
+    return Error(Code::kBadModel, "layer_windows has %zu and layer_ropes %zu entries for %d layers", windows.size(),
+                 ropes.size(), c->n_layers);
+  }
+  KVC_RETURN_IF_ERROR(Copies(static_cast<int64_t>(n * sizeof(LayerConfig))));
+  for (size_t i = 0; i < n; ++i) c->layers.push_back({windows[i], ropes[i]});
   return {};
 }
 

@@ -27,6 +27,22 @@ class Feed {
   Hasher64 hasher_;
 };
 
+void FeedRope(const RopeConfig& r, Feed* feed) {
+  feed->Values(r.theta, r.factor, r.low_freq_factor, r.high_freq_factor, r.beta_fast, r.beta_slow,
+               r.attention_factor, r.original_max_tokens, r.scaling, r.rotated);
+  feed->Vector(Span<const float>(r.divisors.data(), r.divisors.size()));
+}
+
+void FeedVersion2(const ModelConfig& c, Feed* feed) {
+  feed->Values(c.embedding_scale, c.residual_scale, c.logit_scale, c.attention_scale, c.attention_cap, c.logit_cap);
+  feed->Values(!c.norms_before, c.norms_after, c.wide_qk_norm, c.activation);
+  feed->Values(uint64_t{c.more_ropes.size()} + 1);
+  FeedRope(c.rope, feed);
+  for (const RopeConfig& rope : c.more_ropes) FeedRope(rope, feed);
+  feed->Values(uint64_t{c.layers.size()});
+  for (const LayerConfig& layer : c.layers) feed->Values(layer.attention_window, layer.rope);
+}
+
 }  // namespace
 
 uint64_t Fingerprint(const ModelConfig& c, const TokenizerView& t, const std::vector<TensorEntry>& tensors) {
@@ -36,6 +52,7 @@ uint64_t Fingerprint(const ModelConfig& c, const TokenizerView& t, const std::ve
   feed.Values(c.rope.theta, c.rope.factor, c.rope.low_freq_factor, c.rope.high_freq_factor, c.rope.beta_fast,
               c.rope.beta_slow, c.rope.attention_factor, c.rope.original_max_tokens, c.rope.scaling);
   feed.Values(c.rope_pairing, c.qk_norm, c.tied_head);
+  if (!c.fits_version_1()) FeedVersion2(c, &feed);
   feed.Values(t.kind, t.ignore_merges, t.nfc, t.add_space_prefix, t.remove_extra_spaces, t.byte_fallback,
               t.add_bos, t.bos, t.eos, t.unk, t.pad);
   feed.Values(uint64_t{t.n_pieces()});

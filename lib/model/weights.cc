@@ -95,15 +95,17 @@ Status PrepareLayer(const Tensors& tensors, const ModelConfig& config, int32_t l
                     LayerMatrices* out) {
   using R = TensorRole;
   Preparer p(tensors, place, layer);
-  p.Fill(R::kAttentionNorm, true, &out->attention_norm);
-  p.Fill(R::kFfnNorm, true, &out->ffn_norm);
+  p.Fill(R::kAttentionNorm, config.norms_before, &out->attention_norm);
+  p.Fill(R::kFfnNorm, config.norms_before, &out->ffn_norm);
+  p.Fill(R::kAttentionPostNorm, config.norms_after, &out->attention_post_norm);
+  p.Fill(R::kFfnPostNorm, config.norms_after, &out->ffn_post_norm);
   p.Fill(R::kQueryNorm, config.qk_norm, &out->query_norm);
   p.Fill(R::kKeyNorm, config.qk_norm, &out->key_norm);
   p.Fill({R::kQuery, R::kKey, R::kValue}, {R::kQueryBias, R::kKeyBias, R::kValueBias}, &out->qkv);
   p.Fill({R::kOutput}, {R::kOutputBias}, &out->output);
   p.Fill({R::kGate, R::kUp}, {}, &out->gate_up);
   p.Fill({R::kDown}, {}, &out->down);
-  out->activation = config.layers[static_cast<size_t>(layer)].activation;
+  out->activation = config.activation, out->wide_norms = config.wide_qk_norm;
   return p.status();
 }
 

@@ -19,6 +19,9 @@ struct HeadFormat {
   int32_t main = 0, ring = -1;           // indices into CacheLayout::formats; -1: no ring
   int32_t settle = 1;                    // entries that leave a full ring together
   float theta_key = 0, theta_value = 0;  // of codebooks
+  // Where codes would take more than the vectors do, main is in one of these formats, without a ring and
+  // without codebooks; plain_all where all query heads see every entry. -1: always in codes.
+  int32_t plain = -1, plain_all = -1;
 };
 
 // What never changes in the life of a cache and its forks.
@@ -56,7 +59,21 @@ struct CacheView {
   int32_t book_stride = 0;
   int32_t* book_len = nullptr;  // [L * G, 2] directions
   uint8_t* rotated = nullptr;   // [L * G] whether stored keys carry the rotation of their original position
+  uint8_t* stored = nullptr;    // [L * G] StoredAs; null: every head as its HeadFormat's main says
 };
+
+enum StoredAs : uint8_t { kStoredMain = 0, kStoredPlain = 1, kStoredPlainAll = 2 };
+
+// Formats of a head's parts as it is stored now; -1: no ring.
+inline int32_t MainFormat(const CacheView& c, int32_t head) {
+  const HeadFormat& h = c.layout->heads[static_cast<size_t>(head)];
+  if (c.stored == nullptr || c.stored[head] == kStoredMain) return h.main;
+  return c.stored[head] == kStoredPlain ? h.plain : h.plain_all;
+}
+inline int32_t RingFormat(const CacheView& c, int32_t head) {
+  const bool plain = c.stored != nullptr && c.stored[head] != kStoredMain;
+  return plain ? -1 : c.layout->heads[static_cast<size_t>(head)].ring;
+}
 
 enum RingField : int32_t { kRingPage = 0, kRingStart = 1, kRingLen = 2, kRingFields = 3 };
 
@@ -161,6 +178,15 @@ struct KeepNewestArgs {
   const CacheView* cache;
   int32_t head, n;
   const int32_t* pages;  // ids, in the arena of the head's main format
+};
+
+// Copies all entries of a head, decoded, main before ring, into pages of another format without codes. The
+// records stay as they are.
+struct StorePlainArgs {
+  const CacheView* cache;
+  int32_t head;
+  int32_t format;        // index into CacheLayout::formats
+  const int32_t* pages;  // ids, in the arena of that format
 };
 
 struct PageCopy {

@@ -36,6 +36,7 @@ struct DeviceInfo {
   bool batch_invariant = true;  // a row gives the same bits alone and in a batch
   WeightType activations = WeightType::kF32;
   int64_t granule = 4096;  // of the memory of arenas
+  bool recommits = false;  // what Decommit gave back is there again after another Commit only
 };
 
 class Device {
@@ -111,6 +112,10 @@ class Device {
   virtual Status AppendLayer(Stream* s, const AppendArgs& args) = 0;
   virtual Status Rewind(Stream* s, const RewindArgs& args) = 0;
   virtual Status KeepNewest(Stream* s, const KeepNewestArgs& args) = 0;
+  // Only devices that code entries need it.
+  virtual Status StorePlain(Stream*, const StorePlainArgs&) {
+    return Error(Code::kUnsupported, "%s does not code entries", info().name.c_str());
+  }
   virtual Status Positions(Stream* s, const PositionsArgs& args) = 0;
 
   // ---- steps ----

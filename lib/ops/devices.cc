@@ -19,8 +19,22 @@ Result<std::unique_ptr<Device>> CreateCpu(const std::string& spec, int n_threads
   return cpu::CpuDevice::Create(n_threads);
 }
 
+}  // namespace
+
+#if defined(KVC_CUDA) || defined(KVC_EMU)
+Result<std::unique_ptr<Device>> CreateCuda(const std::string& spec, int n_threads);  // cuda/memory.cc
+#endif
+
+namespace {
+
 const DeviceKind kKinds[] = {
+#if defined(KVC_CUDA)
+    {"cuda", "an NVIDIA GPU; cuda:N for the one of that number", CreateCuda, true},
+#endif
     {"cpu", "this processor", CreateCpu, true},
+#if defined(KVC_EMU)
+    {"emu", "the CUDA backend, run on this processor (tests)", CreateCuda, false},
+#endif
 };
 
 }  // namespace
@@ -44,7 +58,7 @@ Result<std::unique_ptr<Device>> OpenDevice(const std::string& spec, int n_thread
     last = made.status();
   }
   if (automatic) return last;
-  if (name == "cuda")
+  if (name == "cuda")  // not in the list
     return Error(Code::kUnsupported, "device \"%.32s\": this build has no CUDA backend; use \"cpu\"",
                  spec.c_str());
   return Error(Code::kInvalid, "device \"%.32s\" is not known; use \"auto\" or one of: %s", spec.c_str(),

@@ -46,7 +46,7 @@ struct Vector {
 enum class Activation : uint8_t { kSilu = 0, kGeluTanh = 1 };
 
 struct LayerMatrices {
-  DevicePtr<const float> attention_norm, ffn_norm;            // [hidden]
+  DevicePtr<const float> attention_norm, ffn_norm;            // [hidden]; null: none
   DevicePtr<const float> attention_post_norm, ffn_post_norm;  // of what a block adds; null: none
   DevicePtr<const float> query_norm, key_norm;                // [D] per head, null: none
   Matrix qkv;                                                 // query, key, value
@@ -54,6 +54,7 @@ struct LayerMatrices {
   Matrix gate_up;  // gate, up
   Matrix down;
   Activation activation = Activation::kSilu;
+  bool wide_norms = false;  // query_norm [H * D] and key_norm [G * D] are over all heads of a token together
 };
 
 struct NetworkShape {
@@ -92,7 +93,7 @@ struct FinishArgs {
   DeviceBytes scratch;
 };
 
-// logits [n, vocab] of x [n, hidden], times scale.
+// logits [n, vocab] of x [n, hidden], times scale, capped.
 struct LogitsArgs {
   const NetworkShape* shape;
   DevicePtr<const float> final_norm;
@@ -102,6 +103,7 @@ struct LogitsArgs {
   float scale;
   DevicePtr<float> logits;
   DeviceBytes scratch;
+  float cap = 0;  // logits = cap * tanh(logits / cap) once scaled; 0: as they are
 };
 
 // What is added to a token's logit; -infinity: it is never chosen.

@@ -37,6 +37,7 @@ struct PromptAttentionArgs {
   DevicePtr<float> out;  // [n, H, D]
   DevicePtr<float> lse;  // [H, lse_stride] log sum exp of every row, null: not wanted
   int64_t lse_stride;
+  float cap = 0;  // scaled logits z become cap * tanh(z / cap); 0: they stay
 };
 
 // What the rows of a chunk look at, over the entries [0, base[g] + limit): into [G, capacity] += the group
@@ -51,6 +52,7 @@ struct ColumnArgs {
   int64_t lse_stride;
   DevicePtr<float> into;
   bool maxima;
+  float cap = 0;  // as of PromptAttentionArgs
 };
 
 }  // namespace kvc

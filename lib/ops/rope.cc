@@ -1,5 +1,6 @@
 #include "lib/ops/rope.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace kvc {
@@ -17,25 +18,28 @@ double Llama3Frequency(const RopeConfig& c, double f) {
 }
 
 // The dimension whose wave makes `rotations` turns over the trained context.
-double YarnDimension(const RopeConfig& c, int32_t head_dim, double rotations) {
-  return head_dim * std::log(c.original_max_tokens / (rotations * 2 * kPi)) / (2 * std::log(c.theta));
+double YarnDimension(const RopeConfig& c, int32_t n, double rotations) {
+  return n * std::log(c.original_max_tokens / (rotations * 2 * kPi)) / (2 * std::log(c.theta));
 }
 
 }  // namespace
 
 Rope::Rope(const RopeConfig& c, int32_t head_dim)
     : head_dim_(head_dim), frequency_(static_cast<size_t>(head_dim / 2)) {
+  const int32_t n = std::min(c.RotatedOf(head_dim), head_dim);
+  n_turning_ = static_cast<size_t>(n / 2);
+  if (c.scaling == RopeScaling::kDivisors && c.attention_factor > 0) attention_factor_ = c.attention_factor;
   double low = 0, high = 0;
   if (c.scaling == RopeScaling::kYarn) {
-    low = std::fmax(std::floor(YarnDimension(c, head_dim, c.beta_fast)), 0);
-    high = std::fmin(std::ceil(YarnDimension(c, head_dim, c.beta_slow)), head_dim - 1);
+    low = std::fmax(std::floor(YarnDimension(c, n, c.beta_fast)), 0);
+    high = std::fmin(std::ceil(YarnDimension(c, n, c.beta_slow)), n - 1);
     if (low == high) high += 0.001;
     attention_factor_ = c.attention_factor > 0 ? c.attention_factor
                         : c.factor > 1         ? 0.1 * std::log(c.factor) + 1
                                                : 1;
   }
-  for (int32_t j = 0; j < head_dim / 2; ++j) {
-    double f = std::pow(c.theta, -2.0 * j / head_dim);
+  for (int32_t j = 0; j < n / 2; ++j) {
+    double f = std::pow(c.theta, -2.0 * j / n);
     switch (c.scaling) {
       case RopeScaling::kNone:
         break;
@@ -51,6 +55,9 @@ Rope::Rope(const RopeConfig& c, int32_t head_dim)
         f = f / c.factor * slow + f * (1 - slow);
         break;
       }
+      case RopeScaling::kDivisors:
+        f /= c.divisors[static_cast<size_t>(j)];
+        break;
     }
     frequency_[static_cast<size_t>(j)] = f;
   }
@@ -63,12 +70,14 @@ Rope Rope::None(int32_t head_dim) {
   return rope;
 }
 
-void Rope::Angles(int64_t position, float* cos, float* sin) const {
-  for (size_t j = 0; j < frequency_.size(); ++j) {
+void Rope::Angles(int64_t position, float* cos, float* sin, int power) const {
+  const double factor = power == 0 ? 1 : power > 0 ? attention_factor_ : 1 / attention_factor_;
+  for (size_t j = 0; j < n_turning_; ++j) {
     const double angle = static_cast<double>(position) * frequency_[j];
-    cos[j] = static_cast<float>(std::cos(angle) * attention_factor_);
-    sin[j] = static_cast<float>(std::sin(angle) * attention_factor_);
+    cos[j] = static_cast<float>(std::cos(angle) * factor);
+    sin[j] = static_cast<float>(std::sin(angle) * factor);
   }
+  for (size_t j = n_turning_; j < frequency_.size(); ++j) cos[j] = 1, sin[j] = 0;
 }
 
 }  // namespace kvc

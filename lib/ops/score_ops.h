@@ -95,7 +95,7 @@ struct ScoreInstr {
 struct HistoryRule {
   int32_t length = 0;
   bool sums = false;
-  int32_t words() const { return sums ? 0 : (length + 31) / 32; }
+  constexpr int32_t words() const { return sums ? 0 : (length + 31) / 32; }
 };
 
 constexpr int kMaxScoreInstrs = 24;
@@ -123,6 +123,7 @@ struct ScoreArgs {
   DevicePtr<float> scores, per_head;
   int64_t stride;
   DeviceBytes scratch;
+  float cap = 0;  // scaled logits z become cap * tanh(z / cap); 0: they stay
 };
 
 // ---- choosing ----

@@ -103,6 +103,7 @@ struct StepArgs {
   DevicePtr<float> out;  // [rows, H, D]
   StepShape shape;
   DeviceBytes scratch;  // StepScratchBytes(shape)
+  float cap = 0;        // scaled logits z become cap * tanh(z / cap); 0: they stay
 };
 
 // The newest queries of one layer, in a ring of rows [H, D]. Sessions that count positions in slots keep them

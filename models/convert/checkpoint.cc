@@ -6,6 +6,8 @@
 #include <tuple>
 
 #include "lib/model/model_check.h"
+#include "models/convert/gguf.h"
+#include "models/convert/gguf_blocks.h"
 
 namespace kvc {
 namespace {
@@ -36,20 +38,6 @@ constexpr TensorName kHfNames[] = {
     {"model.rotary_emb.inv_freq", R{}, TensorName::kIgnored},
 };
 
-constexpr TensorName kInternLm2Names[] = {
-    {"model.tok_embeddings.weight", R::kEmbedding},
-    {"model.norm.weight", R::kFinalNorm},
-    {"output.weight", R::kOutputHead},
-    {"model.layers.%.attention_norm.weight", R::kAttentionNorm},
-    {"model.layers.%.attention.wqkv.weight", R::kQuery, TensorName::kPackedQkv},
-    {"model.layers.%.attention.wo.weight", R::kOutput},
-    {"model.layers.%.ffn_norm.weight", R::kFfnNorm},
-    {"model.layers.%.feed_forward.w1.weight", R::kGate},
-    {"model.layers.%.feed_forward.w3.weight", R::kUp},
-    {"model.layers.%.feed_forward.w2.weight", R::kDown},
-    {"model.layers.%.attention.rotary_emb.inv_freq", R{}, TensorName::kIgnored},
-};
-
 constexpr TensorName kGgufNames[] = {
     {"token_embd.weight", R::kEmbedding},
     {"output_norm.weight", R::kFinalNorm},
@@ -65,13 +53,26 @@ constexpr TensorName kGgufNames[] = {
     {"blk.%.attn_output.bias", R::kOutputBias},
     {"blk.%.attn_q_norm.weight", R::kQueryNorm},
     {"blk.%.attn_k_norm.weight", R::kKeyNorm},
+    {"blk.%.post_attention_norm.weight", R::kAttentionPostNorm},
+    {"blk.%.post_ffw_norm.weight", R::kFfnPostNorm},
     {"blk.%.ffn_norm.weight", R::kFfnNorm},
     {"blk.%.ffn_gate.weight", R::kGate},
     {"blk.%.ffn_up.weight", R::kUp},
     {"blk.%.ffn_down.weight", R::kDown},
-    {"rope_freqs.weight", R{},
-     TensorName::kIgnored},  // judged with the metadata, before the tensors are bound
+    // Judged with the metadata, before the tensors are bound.
+    {"rope_freqs.weight", R{}, TensorName::kIgnored},
+    {"rope_factors_long.weight", R{}, TensorName::kIgnored},
+    {"rope_factors_short.weight", R{}, TensorName::kIgnored},
 };
+
+bool IsNorm(R role) {
+  return IsVectorRole(role) && role != R::kQueryBias && role != R::kKeyBias && role != R::kValueBias &&
+         role != R::kOutputBias;
+}
+
+bool IsQueryOrKey(R role) {
+  return role == R::kQueryBias || role == R::kKeyBias || role == R::kQueryNorm || role == R::kKeyNorm;
+}
 
 constexpr R kBiasRoles[] = {R::kQueryBias, R::kKeyBias, R::kValueBias, R::kOutputBias};
 
@@ -120,25 +121,70 @@ Status CheckShape(const FoundTensor& tensor, const ModelConfig& config, TensorRo
   return {};
 }
 
-SourceTensor Bound(const FoundTensor& tensor, const ModelConfig& config, TensorRole role, int32_t layer) {
+// The rotation pairs dimensions (j, j + D/2) of a head. Where a source pairs (j, j + n/2) among the first n of them
+// only, rows change places so that the pairs stand where they are expected: logits are sums over dimensions, in
+// whatever order queries and keys have them in common.
+void SpreadPairs(const ModelConfig& c, SourceTensor* t) {
+  const int32_t d = c.head_dim, n = c.rope.RotatedOf(d), rest = (d - n) / 2;
+  const int64_t row_bytes = SourceBytes(t->type, t->cols);
+  const std::vector<SourceTensor::Run> whole = std::move(t->runs);
+  t->runs.clear();
+  for (const SourceTensor::Run& run : whole) {
+    for (int32_t head = 0; head < run.rows; head += d) {
+      const auto add = [&](int32_t row, int32_t rows) {
+        t->runs.push_back({run.offset + (head + row) * row_bytes, rows});
+      };
+      add(0, n / 2), add(n, rest), add(n / 2, n / 2), add(n + rest, rest);
+    }
+  }
+}
+
+bool SpreadsPairs(const ModelConfig& c) {
+  return c.rope_pairing == RopePairing::kHalf && c.rope.RotatedOf(c.head_dim) < c.head_dim;
+}
+
+// Rows [row, row + the role's) of a tensor of the source.
+SourceTensor Bound(const FoundTensor& tensor, const ModelConfig& config, TensorRole role, int32_t layer,
+                   int32_t row = 0) {
   SourceTensor out;
   out.role = role, out.layer = layer, out.type = tensor.type, out.file = tensor.file, out.name = tensor.name;
   TensorShape(config, role, &out.rows, &out.cols);
-  out.runs.push_back({tensor.offset, out.rows});
+  out.runs.push_back({tensor.offset + row * SourceBytes(tensor.type, out.cols), out.rows});
+  if ((role == R::kQuery || role == R::kKey) && SpreadsPairs(config)) SpreadPairs(config, &out);
   return out;
 }
 
-// InternLM2 packs the rows of each KV head's group together: its query heads, its key, its value.
+Status CheckRows(const FoundTensor& tensor, int64_t rows, int32_t cols, const std::string& where) {
+  if (tensor.shape.size() == 2 && tensor.shape[0] == rows && tensor.shape[1] == cols) return {};
+  return Error(Code::kBadModel, "%s: tensor %s has shape %s, the configuration says [%lld, %d]", where.c_str(),
+               tensor.name.c_str(), ShapeText(tensor.shape).c_str(), static_cast<long long>(rows), cols);
+}
+
+// Rows of several roles behind each other.
+Status BindFused(const FoundTensor& tensor, std::initializer_list<TensorRole> roles, int32_t layer,
+                 const std::string& where, Checkpoint* checkpoint) {
+  const ModelConfig& c = checkpoint->content.config;
+  int32_t all = 0, rows = 0, cols = 0;
+  for (const TensorRole role : roles) {
+    TensorShape(c, role, &rows, &cols);
+    all += rows;
+  }
+  KVC_RETURN_IF_ERROR(CheckRows(tensor, all, c.hidden_size, where));
+  int32_t row = 0;
+  for (const TensorRole role : roles) {
+    checkpoint->tensors.push_back(Bound(tensor, c, role, layer, row));
+    TensorShape(c, role, &rows, &cols);
+    row += rows;
+  }
+  return {};
+}
+
 Status BindPackedQkv(const FoundTensor& tensor, int32_t layer, const std::string& where,
                      Checkpoint* checkpoint) {
   const ModelConfig& c = checkpoint->content.config;
   const int32_t per_group = c.n_heads / c.n_kv_heads, d = c.head_dim;
-  const int64_t rows = int64_t{c.n_heads + 2 * c.n_kv_heads} * d;
-  if (tensor.shape.size() != 2 || tensor.shape[0] != rows || tensor.shape[1] != c.hidden_size) {
-    return Error(Code::kBadModel, "%s: tensor %s has shape %s, the configuration says [%lld, %d]",
-                 where.c_str(), tensor.name.c_str(), ShapeText(tensor.shape).c_str(),
-                 static_cast<long long>(rows), c.hidden_size);
-  }
+  KVC_RETURN_IF_ERROR(
+      CheckRows(tensor, int64_t{c.n_heads + 2 * c.n_kv_heads} * d, c.hidden_size, where));
   const int64_t row_bytes = SourceBytes(tensor.type, c.hidden_size);
   SourceTensor parts[3] = {Bound(tensor, c, R::kQuery, layer), Bound(tensor, c, R::kKey, layer),
                            Bound(tensor, c, R::kValue, layer)};
@@ -163,10 +209,10 @@ bool HasBias(const Checkpoint& checkpoint, R bias) {
                      [&](const SourceTensor& t) { return t.role == bias; });
 }
 
-Status BindOne(Span<const TensorName> names, const FoundTensor& tensor, const std::string& where,
+Status BindOne(const BindRules& rules, const FoundTensor& tensor, const std::string& where,
                Checkpoint* checkpoint) {
   const ModelConfig& config = checkpoint->content.config;
-  for (const TensorName& row : names) {
+  for (const TensorName& row : rules.names) {
     int32_t layer = -1;
     if (!Matches(row.pattern, tensor.name, &layer)) continue;
     if (row.use == TensorName::kIgnored) return {};
@@ -175,6 +221,11 @@ Status BindOne(Span<const TensorName> names, const FoundTensor& tensor, const st
                    tensor.name.c_str(), config.n_layers);
     }
     if (row.use == TensorName::kPackedQkv) return BindPackedQkv(tensor, layer, where, checkpoint);
+    if (row.use == TensorName::kFusedQkv)
+      return BindFused(tensor, {R::kQuery, R::kKey, R::kValue}, layer, where, checkpoint);
+    // Some files have both in one under the name that others have one under.
+    if (row.use == TensorName::kFusedGateUp)
+      return BindFused(tensor, {R::kGate, R::kUp}, layer, where, checkpoint);
     if (row.role == R::kOutputHead && config.tied_head) {
       checkpoint->warnings.push_back(Format(
           "%s is not used: the configuration ties the output head to the embedding", tensor.name.c_str()));
@@ -187,7 +238,13 @@ Status BindOne(Span<const TensorName> names, const FoundTensor& tensor, const st
                    tensor.name.c_str());
     }
     KVC_RETURN_IF_ERROR(CheckShape(tensor, config, row.role, where));
-    checkpoint->tensors.push_back(Bound(tensor, config, row.role, layer));
+    SourceTensor bound = Bound(tensor, config, row.role, layer);
+    if (IsVectorRole(row.role) && IsQueryOrKey(row.role) && SpreadsPairs(config)) {
+      return Error(Code::kUnsupported, "%s: tensor %s in a model that rotates %d of %d dimensions is not supported",
+                   where.c_str(), tensor.name.c_str(), config.rope.RotatedOf(config.head_dim), config.head_dim);
+    }
+    if (rules.norms_less_one && IsNorm(row.role)) bound.add = 1;
+    checkpoint->tensors.push_back(std::move(bound));
     return {};
   }
   return Error(Code::kUnsupported, "%s: tensor %s has no place in a %s model", where.c_str(),
@@ -208,40 +265,39 @@ const char* SourceTypeName(SourceType type) {
       return "f16";
     case SourceType::kBf16:
       return "bf16";
-    case SourceType::kQ8_0:
-      return "Q8_0";
-    case SourceType::kQ4_0:
-      return "Q4_0";
+    default: {
+      const BlockFormat* format = BlockFormatOf(type);
+      return format == nullptr ? "?" : GgmlTypeName(format->number);
+    }
   }
-  return "?";
 }
 
 int32_t SourceBlock(SourceType type) {
-  return type == SourceType::kQ8_0 || type == SourceType::kQ4_0 ? 32 : 1;
+  const BlockFormat* format = BlockFormatOf(type);
+  return format == nullptr ? 1 : format->elements;
 }
 
 int64_t SourceBytes(SourceType type, int64_t n_elements) {
-  switch (type) {
-    case SourceType::kF32:
-      return n_elements * 4;
-    case SourceType::kF16:
-    case SourceType::kBf16:
-      return n_elements * 2;
-    case SourceType::kQ8_0:
-      return n_elements / 32 * 34;
-    case SourceType::kQ4_0:
-      return n_elements / 32 * 18;
-  }
-  return 0;
+  const BlockFormat* format = BlockFormatOf(type);
+  if (format != nullptr) return n_elements / format->elements * format->bytes;
+  return n_elements * (type == SourceType::kF32 ? 4 : 2);
 }
 
-Span<const TensorName> HfTensorNames() { return {kHfNames, std::size(kHfNames)}; }
-Span<const TensorName> InternLm2TensorNames() { return {kInternLm2Names, std::size(kInternLm2Names)}; }
-Span<const TensorName> GgufTensorNames() { return {kGgufNames, std::size(kGgufNames)}; }
+std::vector<TensorName> HfTensorNames(const std::vector<TensorName>& family) {
+  std::vector<TensorName> names = family;
+  names.insert(names.end(), std::begin(kHfNames), std::end(kHfNames));
+  return names;
+}
 
-Status BindTensors(Span<const TensorName> names, const std::vector<FoundTensor>& found,
-                   const std::string& where, Checkpoint* checkpoint) {
-  for (const FoundTensor& tensor : found) KVC_RETURN_IF_ERROR(BindOne(names, tensor, where, checkpoint));
+std::vector<TensorName> GgufTensorNames(const std::vector<TensorName>& family) {
+  std::vector<TensorName> names = family;
+  names.insert(names.end(), std::begin(kGgufNames), std::end(kGgufNames));
+  return names;
+}
+
+Status BindTensors(const BindRules& rules, const std::vector<FoundTensor>& found, const std::string& where,
+                   Checkpoint* checkpoint) {
+  for (const FoundTensor& tensor : found) KVC_RETURN_IF_ERROR(BindOne(rules, tensor, where, checkpoint));
   return CompleteTensors(where, checkpoint);
 }
 

@@ -12,10 +12,27 @@
 
 namespace kvc {
 
-// How elements are stored in a source. kQ8_0, kQ4_0: GGUF blocks of 32 elements with one f16 scale in front.
-enum class SourceType : uint8_t { kF32, kF16, kBf16, kQ8_0, kQ4_0 };
-const char* SourceTypeName(SourceType type);
-int32_t SourceBlock(SourceType type);                      // elements of one block: 1 or 32
+// How elements are stored in a source; from kQ4_0 on blocks of GGUF (gguf_blocks.h).
+enum class SourceType : uint8_t {
+  kF32,
+  kF16,
+  kBf16,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIq4Nl,
+  kIq4Xs,
+  kMxfp4
+};
+const char* SourceTypeName(SourceType type);               // "bf16", "Q4_K", ...
+int32_t SourceBlock(SourceType type);                      // elements of one block: 1, 32 or 256
 int64_t SourceBytes(SourceType type, int64_t n_elements);  // n_elements a multiple of the block
 
 // A tensor as a source names it. shape slowest first.
@@ -40,6 +57,7 @@ struct SourceTensor {
   const SourceFile* file = nullptr;
   std::vector<Run> runs;
   std::string name;
+  float add = 0;  // to every element of a vector
 };
 
 struct Checkpoint {
@@ -56,20 +74,27 @@ struct Checkpoint {
 
 // One way a source names a tensor: '%' stands for the layer number.
 struct TensorName {
-  enum Use : uint8_t { kTensor, kIgnored, kPackedQkv };
+  // kPackedQkv: the rows of each KV head's group together: its query heads, its key, its value. kFusedQkv: all
+  // queries, all keys, all values. kFusedGateUp: gate, up.
+  enum Use : uint8_t { kTensor, kIgnored, kPackedQkv, kFusedQkv, kFusedGateUp };
   const char* pattern;
   TensorRole role;
   Use use = kTensor;
 };
-Span<const TensorName> HfTensorNames();
-Span<const TensorName> InternLm2TensorNames();
-Span<const TensorName> GgufTensorNames();
+// Those of a family, then the common ones.
+std::vector<TensorName> HfTensorNames(const std::vector<TensorName>& family);
+std::vector<TensorName> GgufTensorNames(const std::vector<TensorName>& family);
+
+struct BindRules {
+  std::vector<TensorName> names;
+  bool norms_less_one = false;  // the source has what is added to 1
+};
 
 // Fills checkpoint->tensors from what was found, checked against checkpoint->content.config: every tensor
 // known, none twice, none missing, shapes as the config says. kUnsupported: a tensor without a place in the
 // model. kBadModel: the rest.
-Status BindTensors(Span<const TensorName> names, const std::vector<FoundTensor>& found,
-                   const std::string& where, Checkpoint* checkpoint);
+Status BindTensors(const BindRules& rules, const std::vector<FoundTensor>& found, const std::string& where,
+                   Checkpoint* checkpoint);
 // Sorts into the order of the model file and checks that the set is complete. BindTensors does this last.
 Status CompleteTensors(const std::string& where, Checkpoint* checkpoint);
 

@@ -19,14 +19,14 @@ namespace {
 constexpr int64_t kBlockElements = 1 << 20;  // converted at a time, or one row when that is longer
 constexpr int64_t kMaxHeadScoreBytes = 1 << 26;
 
-Result<Checkpoint> ReadSource(const std::string& source) {
-  if (DirectoryExists(source)) return ReadHfDirectory(source);
+Result<Checkpoint> ReadSource(const std::string& source, int32_t context) {
+  if (DirectoryExists(source)) return ReadHfDirectory(source, context);
   auto file = SourceFile::Open(source);
   if (!file.ok()) return file.status();
   uint8_t start[9] = {};
   KVC_RETURN_IF_ERROR(file.value()->Read(0, start, std::min<int64_t>(9, file.value()->size())));
   const auto begins = [&](const char* magic) { return std::memcmp(start, magic, std::strlen(magic)) == 0; };
-  if (begins("GGUF")) return ReadGguf(source);
+  if (begins("GGUF")) return ReadGguf(source, context);
   if (begins(kModelFileMagic)) return Error(Code::kInvalid, "%s: is a .kvc file already", source.c_str());
   if (begins("PK\3\4"))
     return Error(Code::kUnsupported, "%s: PyTorch files are not supported: save the weights as safetensors",
@@ -41,32 +41,12 @@ Result<Checkpoint> ReadSource(const std::string& source) {
   return ReadLlama2c(source);
 }
 
-struct Target {
-  WeightType type = WeightType::kF32;
-  int32_t group = 0;
-};
-
-Target Kept(SourceType type) {
-  switch (type) {
-    case SourceType::kF32:
-      return {WeightType::kF32, 0};
-    case SourceType::kF16:
-      return {WeightType::kF16, 0};
-    case SourceType::kBf16:
-      return {WeightType::kBf16, 0};
-    case SourceType::kQ8_0:
-      return {WeightType::kInt8, 32};
-    case SourceType::kQ4_0:
-      return {WeightType::kInt4, 32};
-  }
-  return {};
-}
-
-Target TargetOf(const SourceTensor& tensor, const ConvertOptions& options) {
+WeightTarget TargetOf(const SourceTensor& tensor, const ConvertOptions& options) {
   if (IsVectorRole(tensor.role)) return {WeightType::kF32, 0};
+  const WeightTarget kept = KeptAs(tensor.type);
   switch (options.weights) {
     case WeightChoice::kKeep:
-      return Kept(tensor.type);
+      return kept;
     case WeightChoice::kF32:
       return {WeightType::kF32, 0};
     case WeightChoice::kBf16:
@@ -77,11 +57,11 @@ Target TargetOf(const SourceTensor& tensor, const ConvertOptions& options) {
   }
   const bool table = tensor.role == TensorRole::kEmbedding || tensor.role == TensorRole::kOutputHead;
   const bool int4 = options.weights == WeightChoice::kInt4;
-  if (int4 && tensor.type == SourceType::kQ4_0) return Kept(tensor.type);
+  if (int4 && kept.type == WeightType::kInt4) return kept;
   for (int32_t group = options.group; group >= 32; group /= 2) {
     if (tensor.cols % group == 0) return {int4 && !table ? WeightType::kInt4 : WeightType::kInt8, group};
   }
-  return Kept(tensor.type);
+  return kept;
 }
 
 // Streams one tensor after the other from the source into the writer, in blocks of whole rows.
@@ -91,11 +71,13 @@ class TensorStream {
 
   // after_block(bytes of the source): false stops with kCancelled.
   template <typename F>
-  Status Convert(const SourceTensor& tensor, const Target& target, F&& after_block) {
+  Status Convert(const SourceTensor& tensor, const WeightTarget& target, F&& after_block) {
     const int64_t row_bytes = SourceBytes(tensor.type, tensor.cols);
     const int64_t max_rows =
         std::min<int64_t>(tensor.rows, std::max<int64_t>(1, kBlockElements / tensor.cols));
     Reserve(tensor, target, max_rows);
+    squares_ = lost_squares_ = 0;
+    const int64_t written = report_->bytes_written;
     int64_t row = 0;
     for (const SourceTensor::Run& run : tensor.runs) {
       for (int64_t done = 0; done < run.rows;) {
@@ -107,20 +89,24 @@ class TensorStream {
         if (!after_block(n_rows * row_bytes)) return Error(Code::kCancelled, "converting was cancelled");
       }
     }
-    return Write(scales_.data(), static_cast<int64_t>(scales_.size()) * 2);
+    KVC_RETURN_IF_ERROR(Write(scales_.data(), static_cast<int64_t>(scales_.size()) * 2));
+    if (!IsVectorRole(tensor.role)) Count(tensor, target, report_->bytes_written - written);
+    return {};
   }
 
  private:
-  void Reserve(const SourceTensor& tensor, const Target& target, int64_t max_rows) {
+  void Reserve(const SourceTensor& tensor, const WeightTarget& target, int64_t max_rows) {
     const size_t n = static_cast<size_t>(max_rows) * static_cast<size_t>(tensor.cols);
     in_.resize(static_cast<size_t>(SourceBytes(tensor.type, static_cast<int64_t>(n))));
     values_.resize(n);
+    stored_.resize(IsExact(tensor.type, target) ? 0 : n);
     out_.resize(static_cast<size_t>(max_rows) *
                 static_cast<size_t>(WeightRowBytes(target.type, tensor.cols)));
     scales_.resize(target.group == 0
                        ? 0
                        : static_cast<size_t>(tensor.rows) * static_cast<size_t>(tensor.cols / target.group));
-    const size_t bytes = in_.capacity() + values_.capacity() * 4 + out_.capacity() + scales_.capacity() * 2;
+    const size_t bytes = in_.capacity() + (values_.capacity() + stored_.capacity()) * 4 + out_.capacity() +
+                         scales_.capacity() * 2;
     report_->peak_buffer_bytes = std::max(report_->peak_buffer_bytes, static_cast<int64_t>(bytes));
   }
 
@@ -129,45 +115,66 @@ class TensorStream {
     return writer_->Append(data, n_bytes);
   }
 
+  void Count(const SourceTensor& tensor, const WeightTarget& target, int64_t bytes_out) {
+    std::vector<ConvertedType>& types = report_->types;
+    const auto same = [&](const ConvertedType& t) {
+      return t.source == SourceTypeName(tensor.type) && t.stored == WeightTypeName(target.type) &&
+             t.group == target.group;
+    };
+    auto found = std::find_if(types.begin(), types.end(), same);
+    if (found == types.end()) {
+      types.push_back({SourceTypeName(tensor.type), WeightTypeName(target.type), target.group});
+      found = types.end() - 1;
+    }
+    ++found->n_tensors;
+    found->bytes_read += SourceBytes(tensor.type, int64_t{tensor.rows} * tensor.cols);
+    found->bytes_written += bytes_out;
+    found->squares += squares_, found->lost_squares += lost_squares_;
+  }
+
   // n_rows rows of in_, the first of them row `row` of the tensor.
-  Status Block(const SourceTensor& tensor, const Target& target, int64_t row, int64_t n_rows) {
+  Status Block(const SourceTensor& tensor, const WeightTarget& target, int64_t row, int64_t n_rows) {
     const int64_t n = n_rows * tensor.cols, out_bytes = n_rows * WeightRowBytes(target.type, tensor.cols);
-    const Target kept = Kept(tensor.type);
     const int64_t no_number = FirstNotFiniteElement(tensor.type, in_.data(), n);
     if (no_number >= 0) return BadElement(tensor, row, no_number, "is not a finite number");
+    if (tensor.add == 0 && target == KeptAs(tensor.type) && target.group == 0) return Write(in_.data(), out_bytes);
     uint16_t* scales = target.group == 0 ? nullptr : scales_.data() + row * (tensor.cols / target.group);
-    if (kept.type == target.type && kept.group == target.group) {
-      if (tensor.type == SourceType::kQ8_0)
-        RepackQ8_0(in_.data(), n, out_.data(), scales);
-      else if (tensor.type == SourceType::kQ4_0)
-        RepackQ4_0(in_.data(), n, out_.data(), scales);
-      else
-        return Write(in_.data(), out_bytes);
-      return Write(out_.data(), out_bytes);
+    const bool exact = IsExact(tensor.type, target), keeps_codes = KeepsCodes(tensor.type, target);
+    if (!exact || !keeps_codes) DecodeElements(tensor.type, in_.data(), n, values_.data());
+    for (int64_t i = 0; tensor.add != 0 && i < n; ++i) values_[static_cast<size_t>(i)] += tensor.add;
+    if (target.type == WeightType::kF32) return Write(values_.data(), out_bytes);
+    const int64_t bad = keeps_codes ? KeepCodes(tensor.type, target, in_.data(), n, out_.data(), scales)
+                                    : Encode(target, n, scales);
+    if (bad >= 0) {
+      const std::string why = Format("or one of its group is too large for %s", WeightTypeName(target.type));
+      return BadElement(tensor, row, bad, why.c_str());
     }
-    DecodeElements(tensor.type, in_.data(), n, values_.data());
-    int64_t bad = -1;
+    if (!exact) Measure(target, scales, n);
+    return Write(out_.data(), out_bytes);
+  }
+
+  // values_ into out_; the index of the first that cannot be coded, or -1.
+  int64_t Encode(const WeightTarget& target, int64_t n, uint16_t* scales) {
     switch (target.type) {
-      case WeightType::kF32:
-        return Write(values_.data(), out_bytes);
-      case WeightType::kF16:
-        return Error(Code::kInternal, "f16 is only kept, never made");
-      case WeightType::kBf16: {
+      case WeightType::kInt8:
+        return EncodeInt8(values_.data(), n, target.group, out_.data(), scales);
+      case WeightType::kInt4:
+        return EncodeInt4(values_.data(), n, target.group, out_.data(), scales);
+      default: {
         uint16_t* out = reinterpret_cast<uint16_t*>(out_.data());
         for (int64_t i = 0; i < n; ++i) out[i] = FloatToBf16(values_[static_cast<size_t>(i)]);
-        bad = FirstNotFinite(WeightType::kBf16, out, n);
-        break;
+        return FirstNotFinite(WeightType::kBf16, out, n);
       }
-      case WeightType::kInt8:
-        bad = EncodeInt8(values_.data(), n, target.group, out_.data(), scales);
-        break;
-      case WeightType::kInt4:
-        bad = EncodeInt4(values_.data(), n, target.group, out_.data(), scales);
-        break;
     }
-    if (bad < 0) return Write(out_.data(), out_bytes);
-    const std::string why = Format("or one of its group is too large for %s", WeightTypeName(target.type));
-    return BadElement(tensor, row, bad, why.c_str());
+  }
+
+  // What values_ lost in out_.
+  void Measure(const WeightTarget& target, const uint16_t* scales, int64_t n) {
+    DecodeStored(target, out_.data(), scales, n, stored_.data());
+    for (int64_t i = 0; i < n; ++i) {
+      const double x = values_[static_cast<size_t>(i)], lost = x - stored_[static_cast<size_t>(i)];
+      squares_ += x * x, lost_squares_ += lost * lost;
+    }
   }
 
   // Of the rows from `row` on, the element with this index.
@@ -181,8 +188,9 @@ class TensorStream {
   ModelWriter* writer_;
   ConvertReport* report_;
   std::vector<uint8_t> in_, out_;
-  std::vector<float> values_;
-  std::vector<uint16_t> scales_;  // of the whole tensor: they follow its codes
+  std::vector<float> values_, stored_;
+  double squares_ = 0, lost_squares_ = 0;  // of the tensor: its values, and what they differ by once stored
+  std::vector<uint16_t> scales_;           // of the whole tensor: they follow its codes
 };
 
 Status ReadHeadScores(const ConvertOptions& options, Checkpoint* checkpoint) {
@@ -202,6 +210,8 @@ Status CheckOptions(const std::string& source, const std::string& out_path, cons
   if (options.group != 32 && options.group != 64 && options.group != 128) {
     return Error(Code::kInvalid, "group is %d; allowed: 32, 64, 128", options.group);
   }
+  if (options.context < 0 || options.context > kMaxContext)
+    return Error(Code::kInvalid, "context is %d; allowed: 0 to %d", options.context, kMaxContext);
   InputFiles inputs;  // those that are known before anything is read
   inputs.Add(source);
   for (const std::string& path : options.head_score_files) inputs.Add(path);
@@ -229,11 +239,11 @@ bool Packs(const SourceTensor& tensor, const TensorPlan& plan, const ConvertOpti
 }
 
 std::vector<TensorPlan> PlanTensors(const ConvertOptions& options, Checkpoint* checkpoint,
-                                    std::vector<Target>* targets) {
+                                    std::vector<WeightTarget>* targets) {
   std::vector<TensorPlan> plans;
   int32_t n_kept = 0;
   for (const SourceTensor& tensor : checkpoint->tensors) {
-    const Target target = TargetOf(tensor, options);
+    const WeightTarget target = TargetOf(tensor, options);
     const bool wanted_codes =
         options.weights == WeightChoice::kInt8 || options.weights == WeightChoice::kInt4;
     if (wanted_codes && !IsVectorRole(tensor.role) && target.group == 0) ++n_kept;
@@ -273,13 +283,13 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
   if (report == nullptr) report = &unused;
   *report = {};
   KVC_RETURN_IF_ERROR(CheckOptions(source, out_path, options));
-  auto read = ReadSource(source);
+  auto read = ReadSource(source, options.context);
   if (!read.ok()) return read.status();
   Checkpoint& checkpoint = read.value();
   KVC_RETURN_IF_ERROR(ReadHeadScores(options, &checkpoint));
   KVC_RETURN_IF_ERROR(checkpoint.inputs.CheckOutput(out_path));
   Describe(source, options, &checkpoint);
-  std::vector<Target> targets;
+  std::vector<WeightTarget> targets;
   std::vector<TensorPlan> plans = PlanTensors(options, &checkpoint, &targets);
   report->kind = checkpoint.kind, report->architecture = checkpoint.content.config.architecture;
   report->name = checkpoint.content.config.name, report->n_tensors = static_cast<int32_t>(plans.size());

@@ -1,5 +1,6 @@
 // A model of someone else's format into a .kvc file.
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -11,10 +12,13 @@
 namespace kvc {
 
 // How matrices are stored. Norms and biases are f32 always.
-//   kKeep   as the source has them: F32, F16, BF16 unchanged; GGUF's Q8_0 and Q4_0 become int8 and int4 in
-//   groups of 32, exactly kInt8   groups of `group` columns, or of the largest smaller power of two from 32
-//   on that divides them; a matrix that none
-//           divides stays as kKeep has it
+//   kKeep   as the source has them: F32, F16, BF16 unchanged; blocks of GGUF become codes of the same values
+//   where
+//           int8 or int4 holds them (scales of Q6_K, Q3_K and IQ4_XS round to f16), those with a least value
+//           int8
+//   kInt8   groups of `group` columns, or of the largest smaller power of two from 32 on that divides them; a
+//   matrix
+//           that none divides stays as kKeep has it
 //   kInt4   as kInt8, except that embedding and output head become int8: they are few of the weights and the
 //   first to suffer
 enum class WeightChoice { kKeep, kF32, kBf16, kInt8, kInt4 };
@@ -29,9 +33,22 @@ struct ConvertOptions {
   int32_t group = 32;                             // 32, 64 or 128
   WeightLayout layout = WeightLayout::kRowMajor;  // panels: of every matrix that is multiplied and fits
   std::vector<std::string> head_score_files;      // JSON (head_scores_json.h), stored in this order
+  int32_t context = 0;  // tokens the model is wanted for, at most those it was trained for; 0: all
   std::string name;                               // empty: the source's own, or that of the file or directory
   // Called often; false stops with kCancelled. May be null.
   std::function<bool(const ConvertProgress&)> progress;
+};
+
+// Matrices of one type of the source that became one type of the model file.
+struct ConvertedType {
+  std::string source, stored;  // "Q4_K", "int8"
+  int32_t group = 0;
+  int32_t n_tensors = 0;
+  int64_t bytes_read = 0, bytes_written = 0;
+  double squares = 0, lost_squares = 0;
+  bool exact() const { return lost_squares == 0; }
+  // Root of the mean square of what was lost, by that of the values.
+  double Loss() const { return squares > 0 ? std::sqrt(lost_squares / squares) : 0; }
 };
 
 struct ConvertReport {
@@ -40,6 +57,7 @@ struct ConvertReport {
   int64_t bytes_read = 0, bytes_written = 0;  // tensors alone
   int64_t peak_buffer_bytes = 0;              // taken at once for tensor data
   int32_t n_packed = 0;                       // tensors in panels
+  std::vector<ConvertedType> types;
   std::vector<std::string> warnings;
 };
 

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/convert/family.h"
+#include "models/convert/gguf_blocks.h"
 #include "models/convert/gguf_metadata.h"
 #include "models/convert/gguf_tokenizer.h"
 #include "models/convert/sources.h"
@@ -28,25 +30,24 @@ Result<GgufHeader> ReadHeader(const SourceFile& file) {
 }
 
 bool TypeOf(uint32_t number, SourceType* type) {
-  switch (number) {
-    case 0:
-      *type = SourceType::kF32;
-      return true;
-    case 1:
-      *type = SourceType::kF16;
-      return true;
-    case 2:
-      *type = SourceType::kQ4_0;
-      return true;
-    case 8:
-      *type = SourceType::kQ8_0;
-      return true;
-    case 30:
-      *type = SourceType::kBf16;
-      return true;
-    default:
-      return false;
+  constexpr struct {
+    uint32_t number;
+    SourceType type;
+  } kPlain[] = {{0, SourceType::kF32}, {1, SourceType::kF16}, {30, SourceType::kBf16}};
+  for (const auto& plain : kPlain) {
+    if (plain.number == number) return *type = plain.type, true;
   }
+  for (const BlockFormat& format : BlockFormats()) {
+    if (format.number == number) return *type = format.type, true;
+  }
+  return false;
+}
+
+// "F32, F16, BF16, Q4_0, ..."
+std::string SupportedTypes() {
+  std::string names = "F32, F16, BF16";
+  for (const BlockFormat& format : BlockFormats()) names += std::string(", ") + GgmlTypeName(format.number);
+  return names;
 }
 
 // Where each tensor lies, checked against the file and against one another.
@@ -56,18 +57,20 @@ Status LocateTensors(const GgufHeader& header, const SourceFile& file, std::vect
     FoundTensor out;
     out.name = tensor.name, out.shape = tensor.shape, out.file = &file;
     if (!TypeOf(tensor.type, &out.type)) {
-      return Error(Code::kUnsupported,
-                   "%s: tensor %.80s: type %s (%u) is not supported; supported: F32, F16, BF16, Q8_0, Q4_0",
-                   where.c_str(), tensor.name.c_str(), GgmlTypeName(tensor.type), tensor.type);
+      return Error(Code::kUnsupported, "%s: tensor %.80s: type %s (%u) is not supported; supported: %s",
+                   where.c_str(), tensor.name.c_str(), GgmlTypeName(tensor.type), tensor.type,
+                   SupportedTypes().c_str());
     }
     if (tensor.shape.back() % SourceBlock(out.type) != 0) {
-      return Error(Code::kBadModel, "%s: tensor %.80s: rows of %lld elements do not divide into blocks of 32",
-                   where.c_str(), tensor.name.c_str(), static_cast<long long>(tensor.shape.back()));
+      return Error(Code::kBadModel, "%s: tensor %.80s: rows of %lld elements do not divide into blocks of %d",
+                   where.c_str(), tensor.name.c_str(), static_cast<long long>(tensor.shape.back()),
+                   SourceBlock(out.type));
     }
     int64_t n_elements = 1;
     for (const int64_t n : tensor.shape) n_elements *= n;  // the parser has checked the product
     const int64_t room = file.size() - header.data_start - tensor.offset;
-    if (n_elements / 2 > file.size() || SourceBytes(out.type, n_elements) > room) {
+    constexpr int64_t kMostElements = 4;  // a byte, of any type
+    if (n_elements / kMostElements > file.size() || SourceBytes(out.type, n_elements) > room) {
       return Error(Code::kBadModel, "%s: tensor %.80s ends beyond the end of the file: truncated or damaged",
                    where.c_str(), tensor.name.c_str());
     }
@@ -87,13 +90,16 @@ Status LocateTensors(const GgufHeader& header, const SourceFile& file, std::vect
   return {};
 }
 
-Status ReadRope(GgufMetadata* metadata, const std::string& arch, ModelConfig* c) {
+Status ReadRope(GgufMetadata* metadata, const Family& family, ModelConfig* c) {
   RopeConfig& r = c->rope;
-  const std::string prefix = arch + ".rope.";
+  const std::string prefix = std::string(family.gguf) + ".rope.";
   KVC_RETURN_IF_ERROR(metadata->Number(prefix + "freq_base", 1, 1e12, &r.theta));
   int32_t dimensions = c->head_dim;
   KVC_RETURN_IF_ERROR(metadata->Int(prefix + "dimension_count", 0, INT32_MAX, &dimensions));
-  if (dimensions != c->head_dim) {
+  if (dimensions != c->head_dim && family.rotated_share != 1 && dimensions >= 2 && dimensions % 2 == 0 &&
+      dimensions < c->head_dim) {
+    r.rotated = dimensions;
+  } else if (dimensions != c->head_dim) {
     return Error(Code::kUnsupported, "%s: rotating %d of %d dimensions is not supported",
                  metadata->where().c_str(), dimensions, c->head_dim);
   }
@@ -106,15 +112,16 @@ Status ReadRope(GgufMetadata* metadata, const std::string& arch, ModelConfig* c)
   r.original_max_tokens = c->max_tokens;
   KVC_RETURN_IF_ERROR(
       metadata->Int(prefix + "scaling.original_context_length", 1, kMaxContext, &r.original_max_tokens));
+  KVC_RETURN_IF_ERROR(metadata->Number(prefix + "scaling.attn_factor", 1e-3, 1e3, &r.attention_factor));
   bool finetuned = false;  // tells how the model was trained; nothing is computed with it
   KVC_RETURN_IF_ERROR(metadata->Bool(prefix + "scaling.finetuned", &finetuned));
-  if (type == "none" || r.factor == 0) {
-    r = RopeConfig();
-    return metadata->Number(prefix + "freq_base", 1, 1e12, &r.theta);
+  if (type == "none" || type == "longrope" || r.factor == 0) {
+    r.scaling = RopeScaling::kNone, r.factor = 1;  // tensors with divisors are yet to come
+    return {};
   }
   if (type == "linear") {
     r.scaling = RopeScaling::kLinear;
-    r.original_max_tokens = 0;
+    r.original_max_tokens = 0, r.attention_factor = 0;
     return {};
   }
   if (type != "yarn")
@@ -158,44 +165,83 @@ Status ReadShape(GgufMetadata* metadata, const std::string& arch, ModelConfig* c
   return {};
 }
 
-Result<ModelConfig> ReadConfig(GgufMetadata* metadata) {
+// "llama, qwen2, ..."
+std::string SupportedArchitectures() {
+  std::string names;
+  for (const Family* family : Families()) {
+    if (family->gguf != nullptr) names += (names.empty() ? "" : ", ") + std::string(family->gguf);
+  }
+  return names;
+}
+
+Result<ModelConfig> ReadConfig(GgufMetadata* metadata, const Family** found) {
   ModelConfig c;
   KVC_RETURN_IF_ERROR(metadata->String("general.architecture", &c.architecture));
   const std::string arch = c.architecture;
-  if (arch != "llama" && arch != "qwen2" && arch != "qwen3") {
-    return Error(Code::kUnsupported,
-                 "%s: architecture %.60s is not supported; supported: llama, qwen2, qwen3",
-                 metadata->where().c_str(), arch.c_str());
+  *found = FindGgufFamily(arch);
+  if (*found == nullptr) {
+    return Error(Code::kUnsupported, "%s: architecture %.60s is not supported; supported: %s",
+                 metadata->where().c_str(), arch.c_str(), SupportedArchitectures().c_str());
   }
+  const Family& family = **found;
   KVC_RETURN_IF_ERROR(metadata->String("general.name", &c.name));
-  c.qk_norm = arch == "qwen3";
-  // llama.cpp reorders the rows of Llama's queries and keys so that neighbours are rotated together.
-  c.rope_pairing = arch == "llama" ? RopePairing::kInterleaved : RopePairing::kHalf;
+  c.qk_norm = family.qk_norm, c.wide_qk_norm = family.wide_qk_norm;
+  c.norms_before = family.norms_before, c.norms_after = family.norms_after;
+  c.activation = family.activation, c.rope_pairing = family.gguf_pairing;
   KVC_RETURN_IF_ERROR(ReadShape(metadata, arch, &c));
-  KVC_RETURN_IF_ERROR(ReadRope(metadata, arch, &c));
+  KVC_RETURN_IF_ERROR(ReadRope(metadata, family, &c));
+  c.layers.assign(static_cast<size_t>(c.n_layers), {c.sliding_window, 0});
+  if (family.read_gguf != nullptr) KVC_RETURN_IF_ERROR(family.read_gguf(metadata, arch + ".", &c));
   int32_t layout_version = 0;
   KVC_RETURN_IF_ERROR(metadata->Int("general.quantization_version", 0, INT32_MAX, &layout_version));
   KVC_RETURN_IF_ERROR(metadata->RefuseUnread(arch + "."));
   return c;  // vocab_size may still be 0: then the embedding tells
 }
 
-// rope_freqs.weight divides the frequencies; only divisors that a RopeConfig describes can be kept.
-Status ReadFrequencyDivisors(const std::vector<FoundTensor>& found, ModelConfig* c) {
+Status ReadDivisors(const FoundTensor& tensor, const ModelConfig& c, std::vector<float>* out) {
+  const int32_t n = c.rope.RotatedOf(c.head_dim) / 2;
+  if (tensor.type != SourceType::kF32 || tensor.shape != std::vector<int64_t>{n}) {
+    return Error(Code::kBadModel, "%s: tensor %s must be F32 [%d]", tensor.file->path().c_str(), tensor.name.c_str(),
+                 n);
+  }
+  out->resize(static_cast<size_t>(n));
+  return tensor.file->Read(tensor.offset, out->data(), tensor.n_bytes);
+}
+
+// LongRoPE: divisors for texts up to the trained length, and for longer ones.
+Status ReadLongRope(const FoundTensor& tensor, int32_t context, Checkpoint* out) {
+  ModelConfig* c = &out->content.config;
+  const int32_t trained = c->rope.original_max_tokens;
+  const bool is_long = c->max_tokens > trained && (context == 0 || context > trained);
+  if (is_long != (tensor.name == "rope_factors_long.weight")) return {};
+  if (!is_long) c->max_tokens = std::min(c->max_tokens, trained);
+  c->rope.scaling = RopeScaling::kDivisors;
+  out->warnings.push_back(Format("LongRoPE has one set of frequencies up to %d tokens and another beyond: taken is "
+                                 "the one for %s (--context chooses)",
+                                 trained, is_long ? "longer texts, for texts of any length" : "shorter texts only"));
+  return ReadDivisors(tensor, *c, &c->rope.divisors);
+}
+
+// rope_freqs.weight divides the frequencies, in most files as Llama 3 does.
+Status ReadRopeTensors(const std::vector<FoundTensor>& found, int32_t context, Checkpoint* out) {
+  ModelConfig* c = &out->content.config;
   for (const FoundTensor& tensor : found) {
+    if (tensor.name.compare(0, 13, "rope_factors_") == 0) KVC_RETURN_IF_ERROR(ReadLongRope(tensor, context, out));
     if (tensor.name != "rope_freqs.weight") continue;
-    const std::string& where = tensor.file->path();
-    if (tensor.type != SourceType::kF32 || tensor.shape != std::vector<int64_t>{c->head_dim / 2}) {
-      return Error(Code::kBadModel, "%s: tensor rope_freqs.weight must be F32 [%d]", where.c_str(),
-                   c->head_dim / 2);
+    std::vector<float> factors;
+    KVC_RETURN_IF_ERROR(ReadDivisors(tensor, *c, &factors));
+    if (std::all_of(factors.begin(), factors.end(), [](float f) { return f == 1; })) continue;
+    if (c->rope.scaling != RopeScaling::kNone) {
+      return Error(Code::kUnsupported, "%s: frequency divisors beside another RoPE scaling are not supported",
+                   tensor.file->path().c_str());
     }
-    std::vector<float> factors(static_cast<size_t>(c->head_dim / 2));
-    KVC_RETURN_IF_ERROR(tensor.file->Read(tensor.offset, factors.data(), tensor.n_bytes));
-    if (std::all_of(factors.begin(), factors.end(), [](float f) { return f == 1; })) return {};
-    if (c->rope.scaling != RopeScaling::kNone || !MatchLlama3Factors(factors, *c, &c->rope)) {
-      return Error(Code::kUnsupported,
-                   "%s: the frequency divisors in rope_freqs.weight are not those of a Llama 3 scaling",
-                   where.c_str());
-    }
+    if (MatchLlama3Factors(factors, *c, &c->rope)) continue;
+    c->rope.scaling = RopeScaling::kDivisors, c->rope.divisors = std::move(factors);
+  }
+  if (c->rope.scaling == RopeScaling::kNone) {
+    RopeConfig plain;
+    plain.theta = c->rope.theta, plain.rotated = c->rope.rotated;
+    c->rope = plain;
   }
   return {};
 }
@@ -225,7 +271,7 @@ bool MatchLlama3Factors(const std::vector<float>& factors, const ModelConfig& co
   return true;
 }
 
-Result<Checkpoint> ReadGguf(const std::string& path) {
+Result<Checkpoint> ReadGguf(const std::string& path, int32_t context) {
   Checkpoint out;
   out.kind = "gguf";
   auto file = SourceFile::Open(path);
@@ -236,7 +282,8 @@ Result<Checkpoint> ReadGguf(const std::string& path) {
   auto header = ReadHeader(source);
   if (!header.ok()) return header.status();
   GgufMetadata metadata(header.value(), path);
-  auto config = ReadConfig(&metadata);
+  const Family* family = nullptr;
+  auto config = ReadConfig(&metadata, &family);
   if (!config.ok()) return config.status();
   ModelConfig& c = out.content.config = std::move(config.value());
   std::vector<FoundTensor> found;
@@ -250,8 +297,10 @@ Result<Checkpoint> ReadGguf(const std::string& path) {
     c.vocab_size = static_cast<int32_t>(embedding->shape[0]);
   }
   c.tied_head = named("output.weight") == found.end();
-  KVC_RETURN_IF_ERROR(ReadFrequencyDivisors(found, &c));
-  KVC_RETURN_IF_ERROR(BindTensors(GgufTensorNames(), found, path, &out));
+  KVC_RETURN_IF_ERROR(ReadRopeTensors(found, context, &out));
+  SettleLayers(&c);
+  if (context > 0) c.max_tokens = std::min(c.max_tokens, context);
+  KVC_RETURN_IF_ERROR(BindTensors({GgufTensorNames(family->gguf_names)}, found, path, &out));
   auto tokenizer = ReadGgufTokenizer(&metadata);
   if (!tokenizer.ok()) return tokenizer.status();
   out.content.tokenizer = std::move(tokenizer.value());

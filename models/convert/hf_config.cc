@@ -1,29 +1,14 @@
 #include "models/convert/hf_config.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "lib/model/model_check.h"
 
 namespace kvc {
 namespace {
 
-struct Family {
-  const char* architecture;  // as in config.json
-  const char* name;          // as in the model file
-  bool qkv_bias, qk_norm, packed_qkv;
-  bool optional_bias;  // attention_bias decides
-};
-constexpr Family kFamilies[] = {
-    {"LlamaForCausalLM", "llama", false, false, false, true},
-    {"MistralForCausalLM", "mistral", false, false, false, false},
-    {"Qwen2ForCausalLM", "qwen2", true, false, false, false},
-    {"Qwen3ForCausalLM", "qwen3", false, true, false, true},
-    {"InternLM2ForCausalLM", "internlm2", false, false, true, false},
-};
-
-// Settings that change what is computed and that no supported architecture has: refused unless off (null,
-// false, 0, or the neutral value given).
+// Settings that change what is computed: refused unless the family reads them, or off (null, false, 0, or the neutral
+// value given).
 struct Refused {
   const char* key;
   double neutral;
@@ -51,6 +36,11 @@ constexpr Refused kRefused[] = {
     {"quantization_config", 0},
     {"kv_lora_rank", 0},
     {"no_rope_layers", 0},
+    {"no_rope_layer_interval", 0},
+    {"use_bidirectional_attention", 0},
+    {"attn_output_gate", 0},
+    {"layer_norm_eps", 0},
+    {"use_parallel_residual", 0},
     {"clip_qkv", 0},
     {"alibi", 0},
     {"parallel_attn", 0},
@@ -74,7 +64,15 @@ constexpr const char* kKnown[] = {
     "rope_theta",
     "rope_scaling",
     "rope_parameters",
+    "rope_local_base_freq",
+    "original_max_position_embeddings",
     "hidden_act",
+    "hidden_activation",
+    "sliding_window_pattern",
+    "_sliding_window_pattern",
+    "cache_implementation",
+    "embd_pdrop",
+    "resid_pdrop",
     "vocab_size",
     "tie_word_embeddings",
     "max_position_embeddings",
@@ -114,25 +112,50 @@ bool IsOff(const Json& value, double neutral) {
   return value.is_array() && value.empty();
 }
 
+// What is asked for most among what is not there, and what comes nearest.
+struct Missing {
+  const char* part;  // of the architecture's name
+  const char* text;
+};
+constexpr Missing kMissing[] = {
+    {"Moe", "mixtures of experts are not supported; a dense model of the same family may be"},
+    {"Mixtral", "mixtures of experts are not supported; try Mistral"},
+    {"GptOss", "mixtures of experts are not supported; try Qwen3"},
+    {"OlmoeFor", "mixtures of experts are not supported; try Olmo2"},
+    {"DeepseekV", "mixtures of experts are not supported; try the distilled models, which are Qwen2 and Llama"},
+    {"Mamba", "state spaces are not supported"},
+    {"Hybrid", "state spaces are not supported; try a model of the family without them"},
+    {"Lfm2", "convolutions between the layers are not supported; try Qwen3 or Gemma3"},
+    {"Qwen3Next", "linear attention is not supported; try Qwen3"},
+    {"StableLm", "layer norms with biases are not supported; try Qwen3 or Llama"},
+    {"ForConditionalGeneration", "images and sound are not supported; try the text model of the family"},
+    {"Cohere", "blocks side by side are not supported; try Qwen3 or Llama"},
+};
+
 Result<const Family*> FindFamily(const JsonObject& object) {
   const Json* list = object.Find("architectures");
   if (list == nullptr || !list->is_array() || list->size() != 1 || !(*list)[0].is_string()) {
     return Error(Code::kBadModel, "%s: architectures must name one architecture", object.where().c_str());
   }
   const std::string name = (*list)[0].get<std::string>();
-  std::string supported;
-  for (const Family& family : kFamilies) {
-    if (name == family.architecture) return &family;
-    supported += (supported.empty() ? "" : ", ") + std::string(family.architecture);
+  if (const Family* family = FindHfFamily(name)) return family;
+  std::string supported, why;
+  for (const Family* family : Families()) supported += (supported.empty() ? "" : ", ") + std::string(family->hf);
+  for (const Missing& missing : kMissing) {
+    if (why.empty() && name.find(missing.part) != std::string::npos) why = std::string(": ") + missing.text;
   }
-  return Error(Code::kUnsupported, "%s: architecture %.80s is not supported; supported: %s",
-               object.where().c_str(), name.c_str(), supported.c_str());
+  return Error(Code::kUnsupported, "%s: architecture %.80s is not supported%s; supported: %s",
+               object.where().c_str(), name.c_str(), why.c_str(), supported.c_str());
 }
 
-Status CheckSettings(const JsonObject& object, std::vector<std::string>* warnings) {
+Status CheckSettings(const JsonObject& object, const Family& family, std::vector<std::string>* warnings) {
   constexpr size_t kMostNamed = 16;
   size_t n_unknown = 0;
   for (const auto& [key, value] : object.json().items()) {
+    if (std::any_of(family.settings.begin(), family.settings.end(),
+                    [k = &key](const char* name) { return *k == name; })) {
+      continue;
+    }
     const Refused* refused = std::find_if(std::begin(kRefused), std::end(kRefused),
                                           [&, k = &key](const Refused& r) { return *k == r.key; });
     if (refused != std::end(kRefused)) {
@@ -150,11 +173,21 @@ Status CheckSettings(const JsonObject& object, std::vector<std::string>* warning
   }
   if (n_unknown > kMostNamed)
     warnings->push_back(Format("%zu more settings are not known", n_unknown - kMostNamed));
-  std::string act = "silu";
-  KVC_RETURN_IF_ERROR(object.String("hidden_act", &act));
-  if (act != "silu")
-    return Error(Code::kUnsupported, "%s: hidden_act %.40s is not supported; supported: silu",
-                 object.where().c_str(), act.c_str());
+  return {};
+}
+
+Status ReadActivation(const JsonObject& object, const Family& family, ModelConfig* c) {
+  constexpr char kGelu[] = "gelu_pytorch_tanh";
+  const std::string usual = family.activation == Activation::kSilu ? "silu" : kGelu;
+  std::string act = usual;
+  // Where both stand the longer name counts, and where only the older one does, Gemma means what it always does.
+  if (object.Has("hidden_activation") || family.activation == Activation::kSilu)
+    KVC_RETURN_IF_ERROR(object.String(object.Has("hidden_activation") ? "hidden_activation" : "hidden_act", &act));
+  if (act != "silu" && act != kGelu) {
+    return Error(Code::kUnsupported, "%s: hidden_act %.40s is not supported; supported: silu, %s",
+                 object.where().c_str(), act.c_str(), kGelu);
+  }
+  c->activation = act == "silu" ? Activation::kSilu : Activation::kGeluTanh;
   return {};
 }
 
@@ -190,123 +223,37 @@ Status ReadShape(const JsonObject& object, ModelConfig* c) {
   return object.Bool("tie_word_embeddings", &c->tied_head);
 }
 
-// Sliding window: Mistral gives a number, Qwen a switch and the first layer that slides, newer files a list
-// of layer types.
-Status ReadWindow(const JsonObject& object, ModelConfig* c) {
-  bool on = c->architecture == "mistral";
-  KVC_RETURN_IF_ERROR(object.Bool("use_sliding_window", &on));
-  int32_t window = 0,
-          first = c->architecture == "mistral" ? 0 : 28;  // the default of the Qwen configurations
+// Which layers slide: a list of layer types, or what is usual in the family.
+Status ReadWindows(const JsonObject& object, const Family& family, ModelConfig* c) {
+  int32_t window = 0;
   KVC_RETURN_IF_ERROR(object.Int("sliding_window", 0, kMaxContext, &window));
+  bool on = true;
+  KVC_RETURN_IF_ERROR(object.Bool("use_sliding_window", &on));
   if (!on) window = 0;
-  if (c->architecture != "mistral")
-    KVC_RETURN_IF_ERROR(object.Int("max_window_layers", 0, INT32_MAX, &first));
-  if (window > 0 && first > 0) {
-    if (first < c->n_layers) {
-      return Error(Code::kUnsupported,
-                   "%s: a sliding window from layer %d on is not supported: all layers must have it or none",
-                   object.where().c_str(), first);
-    }
-    window = 0;
-  }
+  std::vector<bool> slides(static_cast<size_t>(c->n_layers));
+  if (family.slides != nullptr) KVC_RETURN_IF_ERROR(family.slides(object, *c, &slides));
   const Json* types = object.Find("layer_types");
   if (types != nullptr) {
-    bool sliding = false, full = false;
-    for (const Json& type : *types) {
+    if (!types->is_array() || types->size() != slides.size()) {
+      return Error(Code::kBadModel, "%s: layer_types must name a type for each of the %d layers",
+                   object.where().c_str(), c->n_layers);
+    }
+    for (size_t i = 0; i < slides.size(); ++i) {
+      const Json& type = (*types)[i];
       const std::string name =
           type.is_string() ? type.get<std::string>() : type.dump(-1, ' ', true).substr(0, 40);
       if (name != "full_attention" && name != "sliding_attention") {
         return Error(Code::kUnsupported, "%s: layer type %.60s is not supported", object.where().c_str(),
                      name.c_str());
       }
-      (name == "full_attention" ? full : sliding) = true;
+      slides[i] = name == "sliding_attention";
+      if (slides[i] && window == 0)
+        return Error(Code::kBadModel, "%s: layer_types slide, but sliding_window is not set",
+                     object.where().c_str());
     }
-    if (sliding && full)
-      return Error(Code::kUnsupported,
-                   "%s: layer_types that mix full and sliding attention are not supported",
-                   object.where().c_str());
-    if (full) window = 0;
-    if (sliding && window == 0)
-      return Error(Code::kBadModel, "%s: layer_types slide, but sliding_window is not set",
-                   object.where().c_str());
   }
-  c->sliding_window = window;
-  return {};
-}
-
-double YarnMagnitude(double factor, double scale) {
-  return factor <= 1 ? 1.0 : 0.1 * scale * std::log(factor) + 1.0;
-}
-
-Status ReadYarn(const JsonObject& rope, ModelConfig* c) {
-  RopeConfig& r = c->rope;
-  KVC_RETURN_IF_ERROR(rope.Number("beta_fast", 1e-3, 1e6, &r.beta_fast));
-  KVC_RETURN_IF_ERROR(rope.Number("beta_slow", 1e-3, 1e6, &r.beta_slow));
-  KVC_RETURN_IF_ERROR(rope.Number("attention_factor", 1e-3, 1e3, &r.attention_factor));
-  bool truncate = true;
-  KVC_RETURN_IF_ERROR(rope.Bool("truncate", &truncate));
-  if (!truncate)
-    return Error(Code::kUnsupported, "%s: truncate = false is not supported", rope.where().c_str());
-  double scale = 0, scale_all = 0;
-  KVC_RETURN_IF_ERROR(rope.Number("mscale", 0, 1e3, &scale));
-  KVC_RETURN_IF_ERROR(rope.Number("mscale_all_dim", 0, 1e3, &scale_all));
-  if (r.attention_factor == 0 && scale > 0 && scale_all > 0) {
-    r.attention_factor = YarnMagnitude(r.factor, scale) / YarnMagnitude(r.factor, scale_all);
-  }
-  return {};
-}
-
-Status ReadRope(const JsonObject& object, ModelConfig* c) {
-  RopeConfig& r = c->rope;
-  KVC_RETURN_IF_ERROR(object.Number("rope_theta", 1, 1e12, &r.theta));
-  const bool new_style = object.Has("rope_parameters");
-  const Json* json = object.Find(new_style ? "rope_parameters" : "rope_scaling");
-  if (json == nullptr) return {};
-  const JsonObject rope(*json, object.where() + (new_style ? ": rope_parameters" : ": rope_scaling"));
-  if (!json->is_object()) return Error(Code::kBadModel, "%s: must be an object", rope.where().c_str());
-  KVC_RETURN_IF_ERROR(rope.Number("rope_theta", 1, 1e12, &r.theta));
-  std::string type = "default";
-  KVC_RETURN_IF_ERROR(rope.String(rope.Has("rope_type") ? "rope_type" : "type", &type));
-  double partial = 1;
-  KVC_RETURN_IF_ERROR(rope.Number("partial_rotary_factor", 0, 1, &partial));
-  if (partial != 1)
-    return Error(Code::kUnsupported, "%s: partial_rotary_factor %g is not supported", rope.where().c_str(),
-                 partial);
-  for (const auto& [key, value] : json->items()) {
-    if (value.is_object())
-      return Error(Code::kUnsupported, "%s: settings for %.40s alone are not supported", rope.where().c_str(),
-                   key.c_str());
-  }
-  if (type == "default") return {};
-  if (type == "linear")
-    r.scaling = RopeScaling::kLinear;
-  else if (type == "llama3")
-    r.scaling = RopeScaling::kLlama3;
-  else if (type == "yarn")
-    r.scaling = RopeScaling::kYarn;
-  else
-    return Error(Code::kUnsupported, "%s: %.40s is not supported; supported: default, linear, llama3, yarn",
-                 rope.where().c_str(), type.c_str());
-  if (!rope.Has("factor")) return Error(Code::kBadModel, "%s: factor is missing", rope.where().c_str());
-  KVC_RETURN_IF_ERROR(rope.Number("factor", 1e-3, 1e6, &r.factor));
-  if (r.scaling == RopeScaling::kLinear) {
-    // max_position_embeddings may still be the unscaled length; then this says what it became.
-    int32_t length = 0;
-    KVC_RETURN_IF_ERROR(object.Int("max_sequence_length", 1, kMaxContext, &length));
-    c->max_tokens = std::max(c->max_tokens, length);
-    return {};
-  }
-  r.original_max_tokens = c->max_tokens;
-  KVC_RETURN_IF_ERROR(rope.Int("original_max_position_embeddings", 1, kMaxContext, &r.original_max_tokens));
-  if (r.scaling == RopeScaling::kYarn) {
-    const double stretched = std::min<double>(kMaxContext, std::floor(r.original_max_tokens * r.factor));
-    c->max_tokens = std::max(c->max_tokens, static_cast<int32_t>(stretched));
-    return ReadYarn(rope, c);
-  }
-  KVC_RETURN_IF_ERROR(rope.Number("low_freq_factor", 1e-3, 1e6, &r.low_freq_factor));
-  KVC_RETURN_IF_ERROR(rope.Number("high_freq_factor", 1e-3, 1e6, &r.high_freq_factor));
-  if (r.high_freq_factor <= r.low_freq_factor)
-    return Error(Code::kBadModel, "%s: high_freq_factor must exceed low_freq_factor", rope.where().c_str());
+  c->layers.assign(slides.size(), {});
+  for (size_t i = 0; i < slides.size(); ++i) c->layers[i].attention_window = slides[i] ? window : 0;
   return {};
 }
 
@@ -316,6 +263,20 @@ Status ReadSpecialTokens(const JsonObject& object, HfConfig* config) {
   KVC_RETURN_IF_ERROR(object.Int("pad_token_id", -1, kMaxVocab, &config->pad));
   if (config->pad > last) config->pad = -1;  // a padding row that was never added to the weights
   return ReadTokenIds(object, "eos_token_id", last, &config->eos);
+}
+
+Status ReadBiases(const JsonObject& object, const Family& family, HfConfig* config) {
+  // The default of the GLM configurations is true, of all others false.
+  bool on = family.biases == Biases::kOptionalQkv;
+  KVC_RETURN_IF_ERROR(object.Bool("attention_bias", &on));
+  if (on && family.biases == Biases::kNone) {
+    return Error(Code::kUnsupported, "%s: attention_bias is not supported in a %s model", object.where().c_str(),
+                 family.name);
+  }
+  if (family.biases == Biases::kQkv || on)
+    config->biases = {TensorRole::kQueryBias, TensorRole::kKeyBias, TensorRole::kValueBias};
+  if (family.biases == Biases::kOptionalAll && on) config->biases.push_back(TensorRole::kOutputBias);
+  return {};
 }
 
 }  // namespace
@@ -338,33 +299,33 @@ Status ReadTokenIds(const JsonObject& object, const char* key, int32_t last, std
   return {};
 }
 
-Result<HfConfig> ParseHfConfig(Span<const uint8_t> text, const std::string& where) {
+Result<HfConfig> ParseHfConfig(Span<const uint8_t> text, const std::string& where, const HfRopeOptions& options) {
   auto json = ParseJson(text, where);
   if (!json.ok()) return json.status();
   if (!json.value().is_object()) return Error(Code::kBadModel, "%s: must be a JSON object", where.c_str());
   const JsonObject object(json.value(), where);
-  auto family = FindFamily(object);
-  if (!family.ok()) return family.status();
+  auto found = FindFamily(object);
+  if (!found.ok()) return found.status();
+  const Family& family = *found.value();
   HfConfig config;
-  KVC_RETURN_IF_ERROR(CheckSettings(object, &config.warnings));
+  config.family = &family;
+  KVC_RETURN_IF_ERROR(CheckSettings(object, family, &config.warnings));
   ModelConfig& c = config.model;
-  c.architecture = family.value()->name;
+  c.architecture = family.name;
   c.norm_eps = 1e-6;
-  c.qk_norm = family.value()->qk_norm;
-  config.packed_qkv = family.value()->packed_qkv;
+  c.qk_norm = family.qk_norm, c.wide_qk_norm = family.wide_qk_norm;
+  c.norms_before = family.norms_before, c.norms_after = family.norms_after;
+  c.rope_pairing = family.hf_pairing;
+  c.tied_head = family.activation == Activation::kGeluTanh;  // the default of the Gemma configurations
   KVC_RETURN_IF_ERROR(ReadShape(object, &c));
-  KVC_RETURN_IF_ERROR(ReadWindow(object, &c));
-  KVC_RETURN_IF_ERROR(ReadRope(object, &c));
+  KVC_RETURN_IF_ERROR(ReadActivation(object, family, &c));
+  KVC_RETURN_IF_ERROR(ReadWindows(object, family, &c));
+  KVC_RETURN_IF_ERROR(ReadHfRopes(object, family, options, &c, &config.warnings));
+  if (family.read != nullptr) KVC_RETURN_IF_ERROR(family.read(object, &c));
+  SettleLayers(&c);
+  if (options.context > 0) c.max_tokens = std::min(c.max_tokens, options.context);
   KVC_RETURN_IF_ERROR(ReadSpecialTokens(object, &config));
-  bool attention_bias = false;
-  KVC_RETURN_IF_ERROR(object.Bool("attention_bias", &attention_bias));
-  if (attention_bias && !family.value()->optional_bias && !family.value()->qkv_bias) {
-    return Error(Code::kUnsupported, "%s: attention_bias is not supported in a %s model", where.c_str(),
-                 family.value()->name);
-  }
-  if (family.value()->qkv_bias || attention_bias)
-    config.biases = {TensorRole::kQueryBias, TensorRole::kKeyBias, TensorRole::kValueBias};
-  if (family.value()->optional_bias && attention_bias) config.biases.push_back(TensorRole::kOutputBias);
+  KVC_RETURN_IF_ERROR(ReadBiases(object, family, &config));
   return config;
 }
 

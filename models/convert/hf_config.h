@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "models/convert/checkpoint.h"
+#include "models/convert/hf_rope.h"
 #include "models/convert/json.h"
 
 namespace kvc {
@@ -13,13 +14,14 @@ struct HfConfig {
   int32_t bos = -1, pad = -1;
   std::vector<int32_t> eos;           // one or several
   std::vector<TensorRole> biases;     // that every layer has
-  bool packed_qkv = false;            // InternLM2's names and layout
-  std::vector<std::string> warnings;  // settings that were not recognised, by name
+  const Family* family = nullptr;
+  std::vector<std::string> warnings;  // settings that were not recognised, by name; what was chosen
 };
 
 // kUnsupported names the architecture or setting that is not supported; kBadModel: damaged, or numbers out of
 // range.
-Result<HfConfig> ParseHfConfig(Span<const uint8_t> json, const std::string& where);
+Result<HfConfig> ParseHfConfig(Span<const uint8_t> json, const std::string& where,
+                               const HfRopeOptions& options = {});
 
 // Appends the token ids of a member that holds one or a list of them, each at most `last`.
 Status ReadTokenIds(const JsonObject& object, const char* key, int32_t last, std::vector<int32_t>* ids);

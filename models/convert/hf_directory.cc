@@ -217,7 +217,7 @@ Status ReadSpecialTokens(const std::string& directory, const HfConfig& config, b
 
 }  // namespace
 
-Result<Checkpoint> ReadHfDirectory(const std::string& directory) {
+Result<Checkpoint> ReadHfDirectory(const std::string& directory, int32_t context) {
   Checkpoint out;
   out.kind = "hugging face";
   const std::string config_path = directory + "/config.json";
@@ -225,7 +225,7 @@ Result<Checkpoint> ReadHfDirectory(const std::string& directory) {
   out.inputs.AddFolder(directory, kModelFileMagic);
   auto text = ReadInput(config_path, kMaxConfigBytes, &out);
   if (!text.ok()) return text.status();
-  auto parsed = ParseHfConfig(BytesOf(text.value()), config_path);
+  auto parsed = ParseHfConfig(BytesOf(text.value()), config_path, {context});
   if (!parsed.ok()) return parsed.status();
   HfConfig& config = parsed.value();
   out.content.config = config.model;
@@ -233,8 +233,8 @@ Result<Checkpoint> ReadHfDirectory(const std::string& directory) {
   out.biases = config.biases;
   std::vector<FoundTensor> found;
   KVC_RETURN_IF_ERROR(ReadWeights(directory, &out, &found));
-  KVC_RETURN_IF_ERROR(
-      BindTensors(config.packed_qkv ? InternLm2TensorNames() : HfTensorNames(), found, directory, &out));
+  const BindRules rules{HfTensorNames(config.family->hf_names), config.family->norms_less_one};
+  KVC_RETURN_IF_ERROR(BindTensors(rules, found, directory, &out));
   bool is_sentencepiece = false;
   auto tokenizer = ReadTokenizerFile(directory, &is_sentencepiece, &out);
   if (!tokenizer.ok()) return tokenizer.status();

@@ -8,15 +8,35 @@ namespace {
 using flatbuffers::FlatBufferBuilder;
 using flatbuffers::Offset;
 
+Offset<schema::Rope> BuildRope(const RopeConfig& r, RopePairing pairing, FlatBufferBuilder* b) {
+  Offset<flatbuffers::Vector<float>> divisors;
+  if (!r.divisors.empty()) divisors = b->CreateVector(r.divisors);
+  return schema::CreateRope(*b, static_cast<schema::RopePairing>(pairing),
+                            static_cast<schema::RopeScaling>(r.scaling), r.theta, r.factor, r.low_freq_factor,
+                            r.high_freq_factor, r.beta_fast, r.beta_slow, r.attention_factor,
+                            r.original_max_tokens, r.rotated, divisors);
+}
+
 Offset<schema::Config> BuildConfig(const ModelConfig& c, FlatBufferBuilder* b) {
-  const auto rope = schema::CreateRope(
-      *b, static_cast<schema::RopePairing>(c.rope_pairing), static_cast<schema::RopeScaling>(c.rope.scaling),
-      c.rope.theta, c.rope.factor, c.rope.low_freq_factor, c.rope.high_freq_factor, c.rope.beta_fast,
-      c.rope.beta_slow, c.rope.attention_factor, c.rope.original_max_tokens);
+  const auto rope = BuildRope(c.rope, c.rope_pairing, b);
+  std::vector<Offset<schema::Rope>> ropes;
+  for (const RopeConfig& more : c.more_ropes) ropes.push_back(BuildRope(more, c.rope_pairing, b));
+  Offset<flatbuffers::Vector<Offset<schema::Rope>>> more_ropes;
+  if (!ropes.empty()) more_ropes = b->CreateVector(ropes);
+  Offset<flatbuffers::Vector<int32_t>> windows, layer_ropes;
+  if (c.layers_differ()) {
+    std::vector<int32_t> window_list, rope_list;
+    for (const LayerConfig& layer : c.layers)
+      window_list.push_back(layer.attention_window), rope_list.push_back(layer.rope);
+    windows = b->CreateVector(window_list), layer_ropes = b->CreateVector(rope_list);
+  }
   const auto name = b->CreateString(c.name), architecture = b->CreateString(c.architecture);
   return schema::CreateConfig(*b, name, architecture, c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim,
                               c.hidden_size, c.ffn_size, c.vocab_size, c.max_tokens, c.sliding_window,
-                              c.norm_eps, rope, c.qk_norm, c.tied_head);
+                              c.norm_eps, rope, c.qk_norm, c.tied_head, c.embedding_scale, c.residual_scale,
+                              c.logit_scale, c.attention_scale, c.attention_cap, c.logit_cap, !c.norms_before,
+                              c.norms_after, c.wide_qk_norm, static_cast<schema::Activation>(c.activation),
+                              more_ropes, windows, layer_ropes);
 }
 
 Offset<schema::Tokenizer> BuildTokenizer(const TokenizerSpec& t, FlatBufferBuilder* b) {

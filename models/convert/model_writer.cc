@@ -98,7 +98,7 @@ class FileWriter final : public ModelWriter {
       return Error(Code::kInternal, "%s: the directory changed its size", path_.c_str());
     }
     ContainerHeader header;
-    header.version = kModelFileVersion;
+    header.version = content_.config.fits_version_1() ? 1 : kModelFileVersion;
     header.directory_bytes = directory.size();
     header.file_bytes = static_cast<uint64_t>(file_->size());
     header.directory_hash = Hash64(directory.data(), directory.size());

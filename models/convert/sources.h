@@ -10,9 +10,9 @@ namespace kvc {
 constexpr char kModelFileMagic[] = "KVCM";  // how our own files begin (models/FORMAT.md)
 
 // config.json, model.safetensors or model.safetensors.index.json with its shards, tokenizer.json or
-// tokenizer.model.
-Result<Checkpoint> ReadHfDirectory(const std::string& directory);
-Result<Checkpoint> ReadGguf(const std::string& path);
+// tokenizer.model. context: tokens the model is wanted for, 0: all it was trained for.
+Result<Checkpoint> ReadHfDirectory(const std::string& directory, int32_t context);
+Result<Checkpoint> ReadGguf(const std::string& path, int32_t context);
 // A legacy llama2.c checkpoint; the tokenizer is looked for beside it: tok<vocabulary>.bin,
 // <name>_tokenizer.bin, tokenizer.bin.
 Result<Checkpoint> ReadLlama2c(const std::string& path);

@@ -6,17 +6,12 @@
 
 #include "lib/base/half.h"
 #include "lib/model/model_check.h"
+#include "models/convert/gguf_blocks.h"
 
 namespace kvc {
 namespace {
 
-constexpr int kQ8Bytes = 34, kQ4Bytes = 18;  // of a block of 32: f16 scale, then codes
-
 uint16_t Read16(const uint8_t* p) { return static_cast<uint16_t>(p[0] | p[1] << 8); }
-
-// Q4_0 keeps codes 0 .. 15 that stand for -8 .. 7: elements 0 .. 15 in the low nibbles, 16 .. 31 in the high
-// ones.
-int Q4Code(const uint8_t* block, int i) { return (i < 16 ? block[2 + i] & 15 : block[2 + i - 16] >> 4) - 8; }
 
 // Codes of one group into q; false: not finite, or the scale exceeds f16.
 bool EncodeGroup(const float* x, int32_t group, float limit, int8_t* q, uint16_t* scale_bits) {
@@ -38,14 +33,68 @@ bool EncodeGroup(const float* x, int32_t group, float limit, int8_t* q, uint16_t
 
 uint8_t PackNibbles(int low, int high) { return static_cast<uint8_t>((low & 15) | (high & 15) << 4); }
 
-int64_t FirstBadScale(const uint8_t* in, int64_t n, int block_bytes) {
-  for (int64_t b = 0; b < n / 32; ++b) {
-    if (!std::isfinite(F16ToFloat(Read16(in + b * block_bytes)))) return b * 32;
+int SignedNibble(int bits) { return ((bits & 15) ^ 8) - 8; }
+
+bool IsFinite(const BlockFormat& format, const BlockCodes& block) {
+  const float largest = static_cast<float>(std::max(-format.least, int{format.most}));
+  for (int32_t g = 0; g < format.elements / format.group; ++g) {
+    if (!std::isfinite(block.scale[g] * largest)) return false;
+    if (format.has_offset && !std::isfinite(block.offset[g])) return false;
+  }
+  return true;
+}
+
+int64_t FirstBadBlock(const BlockFormat& format, const uint8_t* in, int64_t n) {
+  BlockCodes block;
+  for (int64_t at = 0; at < n; at += format.elements, in += format.bytes) {
+    format.unpack(in, &block);
+    if (!IsFinite(format, block)) return at;
   }
   return -1;
 }
 
+void DecodeBlocks(const BlockFormat& format, const uint8_t* in, int64_t n, float* out) {
+  BlockCodes block;
+  for (int64_t at = 0; at < n; at += format.elements, in += format.bytes) {
+    format.unpack(in, &block);
+    const int8_t* code = block.code;
+    for (int32_t g = 0; g < format.elements / format.group; ++g) {
+      const float scale = block.scale[g], offset = block.offset[g];
+      if (format.has_offset) {
+        for (int32_t i = 0; i < format.group; ++i) *out++ = scale * static_cast<float>(*code++) + offset;
+      } else {
+        for (int32_t i = 0; i < format.group; ++i) *out++ = scale * static_cast<float>(*code++);
+      }
+    }
+  }
+}
+
 }  // namespace
+
+WeightTarget KeptAs(SourceType type) {
+  const BlockFormat* format = BlockFormatOf(type);
+  if (format == nullptr) {
+    return {type == SourceType::kF32   ? WeightType::kF32
+            : type == SourceType::kF16 ? WeightType::kF16
+                                       : WeightType::kBf16,
+            0};
+  }
+  if (format->has_offset) return {WeightType::kInt8, 32};
+  return {format->least >= -8 && format->most <= 7 ? WeightType::kInt4 : WeightType::kInt8, format->group};
+}
+
+bool KeepsCodes(SourceType type, const WeightTarget& target) {
+  const BlockFormat* format = BlockFormatOf(type);
+  return format != nullptr && !format->has_offset && target == KeptAs(type);
+}
+
+bool IsExact(SourceType type, const WeightTarget& target) {
+  const BlockFormat* format = BlockFormatOf(type);
+  if (format == nullptr) return target.type == WeightType::kF32 || target == KeptAs(type);
+  if (target.type == WeightType::kF32) return true;
+  // A block with one scale has it as f16, but for MXFP4's powers of two.
+  return KeepsCodes(type, target) && format->elements == format->group && type != SourceType::kMxfp4;
+}
 
 int64_t FirstNotFiniteElement(SourceType type, const uint8_t* in, int64_t n) {
   switch (type) {
@@ -55,12 +104,9 @@ int64_t FirstNotFiniteElement(SourceType type, const uint8_t* in, int64_t n) {
       return FirstNotFinite(WeightType::kF16, in, n);
     case SourceType::kBf16:
       return FirstNotFinite(WeightType::kBf16, in, n);
-    case SourceType::kQ8_0:
-      return FirstBadScale(in, n, kQ8Bytes);
-    case SourceType::kQ4_0:
-      return FirstBadScale(in, n, kQ4Bytes);
+    default:
+      return FirstBadBlock(*BlockFormatOf(type), in, n);
   }
-  return -1;
 }
 
 void DecodeElements(SourceType type, const uint8_t* in, int64_t n, float* out) {
@@ -74,18 +120,31 @@ void DecodeElements(SourceType type, const uint8_t* in, int64_t n, float* out) {
     case SourceType::kBf16:
       for (int64_t i = 0; i < n; ++i) out[i] = Bf16ToFloat(Read16(in + 2 * i));
       return;
-    case SourceType::kQ8_0:
-      for (int64_t b = 0; b < n / 32; ++b, in += kQ8Bytes) {
-        const float scale = F16ToFloat(Read16(in));
-        for (int i = 0; i < 32; ++i) *out++ = static_cast<float>(static_cast<int8_t>(in[2 + i])) * scale;
-      }
-      return;
-    case SourceType::kQ4_0:
-      for (int64_t b = 0; b < n / 32; ++b, in += kQ4Bytes) {
-        const float scale = F16ToFloat(Read16(in));
-        for (int i = 0; i < 32; ++i) *out++ = static_cast<float>(Q4Code(in, i)) * scale;
-      }
-      return;
+    default:
+      return DecodeBlocks(*BlockFormatOf(type), in, n, out);
+  }
+}
+
+void DecodeStored(const WeightTarget& from, const uint8_t* codes, const uint16_t* scales, int64_t n,
+                  float* out) {
+  switch (from.type) {
+    case WeightType::kF32:
+      return DecodeElements(SourceType::kF32, codes, n, out);
+    case WeightType::kF16:
+      return DecodeElements(SourceType::kF16, codes, n, out);
+    case WeightType::kBf16:
+      return DecodeElements(SourceType::kBf16, codes, n, out);
+    case WeightType::kInt8:
+    case WeightType::kInt4:
+      break;
+  }
+  for (int64_t at = 0; at < n; at += from.group, ++scales) {
+    const float scale = F16ToFloat(*scales);
+    for (int64_t i = at; i < at + from.group; ++i) {
+      const int code = from.type == WeightType::kInt8 ? static_cast<int8_t>(codes[i])
+                                                      : SignedNibble(codes[i / 2] >> (i % 2 * 4));
+      out[i] = static_cast<float>(code) * scale;
+    }
   }
 }
 
@@ -105,18 +164,25 @@ int64_t EncodeInt4(const float* x, int64_t n, int32_t group, uint8_t* codes, uin
   return -1;
 }
 
-void RepackQ8_0(const uint8_t* in, int64_t n, uint8_t* codes, uint16_t* scales) {
-  for (int64_t b = 0; b < n / 32; ++b, in += kQ8Bytes, codes += 32) {
-    *scales++ = Read16(in);
-    std::memcpy(codes, in + 2, 32);
+int64_t KeepCodes(SourceType type, const WeightTarget& target, const uint8_t* in, int64_t n, uint8_t* codes,
+                  uint16_t* scales) {
+  const BlockFormat& format = *BlockFormatOf(type);
+  BlockCodes block;
+  for (int64_t at = 0; at < n; at += format.elements, in += format.bytes) {
+    format.unpack(in, &block);
+    for (int32_t g = 0; g < format.elements / format.group; ++g) {
+      *scales = FloatToF16(block.scale[g]);
+      if (!std::isfinite(F16ToFloat(*scales++))) return at + int64_t{g} * format.group;
+    }
+    if (target.type == WeightType::kInt8) {
+      std::memcpy(codes, block.code, static_cast<size_t>(format.elements));
+      codes += format.elements;
+    } else {
+      for (int32_t i = 0; i < format.elements; i += 2)
+        *codes++ = PackNibbles(block.code[i], block.code[i + 1]);
+    }
   }
-}
-
-void RepackQ4_0(const uint8_t* in, int64_t n, uint8_t* codes, uint16_t* scales) {
-  for (int64_t b = 0; b < n / 32; ++b, in += kQ4Bytes) {
-    *scales++ = Read16(in);
-    for (int i = 0; i < 32; i += 2) *codes++ = PackNibbles(Q4Code(in, i), Q4Code(in, i + 1));
-  }
+  return -1;
 }
 
 }  // namespace kvc

@@ -207,11 +207,12 @@ TEST(MemoryFault, APromptForSeveralSessionsFailsForAll) {
   Caller no_fault(nullptr);
   kvc_model* model = OpenTiny(no_fault);
   const std::vector<int32_t> prompt = Prompt(kPrompt, 1);
-  constexpr int kSessions = 4;
+  constexpr int kSessions = 5;
   ExpectCleanFaults<int32_t>([&](Caller& call, std::vector<int32_t>* tokens) {
     kvc_session* sessions[kSessions] = {
         OpenSession(call, model, "full"), OpenSession(call, model, "cokv-document:budget=32,window=8"),
-        OpenSession(call, model, "h2o:budget=32"), OpenSession(call, model, "spindlekv:budget=32,window=8")};
+        OpenSession(call, model, "h2o:budget=32"), OpenSession(call, model, "spindlekv:budget=32,window=8"),
+        OpenSession(call, model, "cam:budget=32")};  // reads the prompt alone, token by token
     call("together", [&] {
       const kvc_status status = kvc_session_prefill_together(sessions, kSessions, prompt.data(), kPrompt);
       for (const kvc_session* session : sessions) {
@@ -224,7 +225,7 @@ TEST(MemoryFault, APromptForSeveralSessionsFailsForAll) {
       return status;
     });
     for (kvc_session* session : sessions) Steps(call, session, 2, tokens);
-    int32_t fed[kSessions] = {1, 2, 3, 4};
+    int32_t fed[kSessions] = {1, 2, 3, 4, 5};
     call("batch", [&] { return kvc_session_feed_batch(sessions, fed, kSessions); });
     for (kvc_session* session : sessions) Steps(call, session, 2, tokens);
     for (kvc_session* session : sessions) kvc_session_close(session);

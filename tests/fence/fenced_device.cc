@@ -121,6 +121,7 @@ class FencedDevice final : public cpu::CpuDevice {
   KVC_FENCED(AppendLayer, AppendArgs)
   KVC_FENCED(Rewind, RewindArgs)
   KVC_FENCED(KeepNewest, KeepNewestArgs)
+  KVC_FENCED(StorePlain, StorePlainArgs)
   KVC_FENCED(Positions, PositionsArgs)
   KVC_FENCED(FillAngles, AngleArgs)
   KVC_FENCED(Step, StepArgs)

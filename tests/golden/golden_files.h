@@ -50,6 +50,8 @@ inline std::string GoldenSpec(const std::string& method, int budget, const Json&
     if (key == "avg_edge" && text == "kappa") text = "kernel";
     spec += "," + plain + "=" + text;
   }
+  if (method == "cam") spec += ",cam_prefill=oneshot";  // the rule the files are of
+  if (method == "spindlekv") spec += ",spindle_code=always";
   return spec;
 }
 

@@ -64,7 +64,14 @@ class Micro {
       ASSERT_TRUE(status.ok()) << status.message();
       CheckScores(layer);
       CheckKept(layer, case_["kept"]);
+      if (!case_.contains("prompt_codebook")) continue;
+      CheckVisible(layer, case_["query_lists"]);
+      for (int g = 0; g < in_.n_kv; ++g) {
+        const Json& books = case_["prompt_codebook"][layer][g];
+        CheckBooks(layer, g, books, books["refK"], books["refV"]);
+      }
     }
+    if (case_.contains("codebook")) CheckRatios();
   }
 
   void Decode() {
@@ -74,8 +81,13 @@ class Micro {
       step_.Done(cache_.get());
     }
     for (int layer = 0; layer < in_.layers; ++layer) {
-      CheckKept(layer, case_["final"]["kept"]);
+      const Json& final = case_["final"];
+      CheckKept(layer, final["kept"]);
       CheckState(layer);
+      if (!final.contains("codebook")) continue;
+      CheckVisible(layer, final["visible"]);
+      for (int g = 0; g < in_.n_kv; ++g)
+        CheckBooks(layer, g, final["codebook"][layer][g], final["refK"][layer][g], final["refV"][layer][g]);
     }
   }
 
@@ -140,12 +152,15 @@ class Micro {
   void CheckScores(int layer) {
     if (!case_.contains("score") || !compressor_->scored()) return;
     const std::string scorer = compressor_->policy().scorer->name;
-    if (scorer == "position" || scorer == "window_qhead") return;
+    if (scorer == "position") return;
     const double sign = scorer == "persistence" ? -1 : 1;
-    for (int g = 0; g < in_.n_kv; ++g) {
+    const bool per_query_head = scorer == "window_qhead";
+    const DevicePtr<float> lines = per_query_head ? choice_.per_head.at() : choice_.scores.at();
+    const int n_lines = per_query_head ? in_.n_q : in_.n_kv;
+    ASSERT_EQ(case_["score"][layer].size(), static_cast<size_t>(n_lines));
+    for (int g = 0; g < n_lines; ++g) {
       const Json& expected = case_["score"][layer][g];
-      const std::vector<float> scores =
-          memory_.Read(choice_.scores.at() + g * choice_.stride, choice_.stride);
+      const std::vector<float> scores = memory_.Read(lines + g * choice_.stride, choice_.stride);
       for (size_t t = 0; t < expected.size(); ++t) {
         const float got = scores[t];
         if (!expected[t].is_number() || std::isinf(got)) continue;  // protected columns
@@ -161,6 +176,89 @@ class Micro {
       ASSERT_TRUE(cache_->Positions(memory_.stream(), layer * in_.n_kv + g, &kept).ok());
       EXPECT_EQ(kept, expected[layer][g].get<std::vector<int32_t>>()) << "layer " << layer << " head " << g;
     }
+  }
+
+  // methods.md 2.16 (g), from the sizes of the reference's books.
+  void CheckRatios() {
+    double paper = 0, exact = 0;
+    for (int layer = 0; layer < in_.layers; ++layer) {
+      double book = 0, kept = 0;
+      for (int g = 0; g < in_.n_kv; ++g) {
+        book +=
+            case_["codebook"][layer][g]["K"].get<double>() + case_["codebook"][layer][g]["V"].get<double>();
+        kept += 2.0 * case_["cap"][layer][g].get<double>();
+      }
+      const double r1 = kept / (2.0 * in_.n_kv * in_.n), r2 = book / kept, extra = 2.0 / in_.d;
+      paper += r1 * r2 * (1 + extra) / in_.layers, exact += r1 * (r2 + extra) / in_.layers;
+    }
+    EXPECT_NEAR(cache_->Ratios(in_.n).paper, paper, 1e-12);
+    EXPECT_NEAR(cache_->Ratios(in_.n).exact, exact, 1e-12);
+  }
+
+  // SpindleKV: the positions that each query head sees of what its KV head holds.
+  void CheckVisible(int layer, const Json& expected) {
+    test::HostLayer got = memory_.Load(*cache_, layer);
+    const int group = in_.n_q / in_.n_kv;
+    ASSERT_EQ(expected[layer].size(), static_cast<size_t>(in_.n_q));
+    for (int h = 0; h < in_.n_q; ++h) {
+      const int g = h / group;
+      std::vector<int32_t> visible;
+      for (int r = 0; r < got.len[static_cast<size_t>(g)]; ++r) {
+        if ((got.seen[got.Entry(g, r)] >> (h % group) & 1) != 0) visible.push_back(got.Position(g, r));
+      }
+      EXPECT_EQ(visible, expected[layer][h].get<std::vector<int32_t>>()) << layer << " query head " << h;
+    }
+  }
+
+  // The codebooks of a head as they lie in its pages: directions, what every coded entry refers to, and its
+  // magnitude, which is the length of the vector that was coded. refs: one for every entry; those of the raw
+  // tail say nothing.
+  void CheckBooks(int layer, int g, const Json& books, const Json& ref_k, const Json& ref_v) {
+    const CacheView& view = cache_->view();
+    const CacheLayout& layout = cache_->layout();
+    const int head = layer * in_.n_kv + g;
+    const PageFormat &main = layout.main(head),
+                     &directions = layout.formats[static_cast<size_t>(layout.directions)];
+    const auto page = [&](int32_t format, const PageFormat& f, int32_t id) {
+      return memory_.Read(view.bases[format] + int64_t{id} * f.bytes, f.bytes);
+    };
+    for (int which = 0; which < 2; ++which) {
+      const Json& expected = books[which == 0 ? "K" : "V"];
+      ASSERT_EQ(view.book_len[2 * head + which], static_cast<int32_t>(expected.size())) << head;
+      for (int e = 0; e < view.book_len[2 * head + which]; ++e) {
+        const std::vector<uint8_t> bytes =
+            page(layout.directions, directions,
+                 view.books[(2 * head + which) * view.book_stride + e / directions.slots]);
+        const float* direction =
+            reinterpret_cast<const float*>(bytes.data() + directions.keys) + e % directions.slots * in_.d;
+        for (int x = 0; x < in_.d; ++x)
+          EXPECT_NEAR(direction[x], expected[e][x].get<double>(), 1e-5) << "direction " << e;
+      }
+    }
+    std::vector<int32_t> kept;
+    ASSERT_TRUE(cache_->Positions(memory_.stream(), head, &kept).ok());
+    ASSERT_EQ(kept.size(), ref_k.size());
+    const Json& raw = case_["final"]["raw"][layer][g];
+    for (int r = 0; r < view.len[head]; ++r) {
+      const std::vector<uint8_t> bytes = page(layout.heads[static_cast<size_t>(head)].main, main,
+                                              view.pages[head * view.page_stride + r / main.slots]);
+      EXPECT_EQ(reinterpret_cast<const int32_t*>(bytes.data() + main.positions)[r % main.slots],
+                kept[static_cast<size_t>(r)]);
+      EXPECT_EQ(raw[r], 0) << "entry " << r << " is in the tail";
+      for (int which = 0; which < 2; ++which) {
+        const int64_t part = which == 0 ? main.keys : main.values;
+        const CodedVector coded = reinterpret_cast<const CodedVector*>(bytes.data() + part)[r % main.slots];
+        double norm = 0;
+        for (int x = 0; x < in_.d; ++x) {
+          const double v = in_.At(which == 0 ? "K" : "V", layer, g, kept[static_cast<size_t>(r)], x);
+          norm += v * v;
+        }
+        EXPECT_EQ(coded.ref, (which == 0 ? ref_k : ref_v)[r].get<uint32_t>()) << "entry " << r;
+        EXPECT_NEAR(coded.magnitude, std::sqrt(norm), 1e-5 * std::sqrt(norm)) << "entry " << r;
+      }
+    }
+    // What is not coded yet are the entries that the reference has in its tail too.
+    for (size_t r = static_cast<size_t>(view.len[head]); r < kept.size(); ++r) EXPECT_EQ(raw[r], 1) << r;
   }
 
   void Step(int s, int layer) {

@@ -5,10 +5,9 @@
 
 #include <filesystem>
 
-#include "lib/base/file_names.h"
 #include "lib/engine/session.h"
-#include "models/convert/convert.h"
 #include "tests/golden/golden_files.h"
+#include "tests/golden/recall_model.h"
 #include "tests/support/tiny_session.h"
 
 namespace kvc {
@@ -16,22 +15,7 @@ namespace {
 
 constexpr double kMargin = 2e-4;  // f32 with angles in double
 
-std::shared_ptr<const Model> Recall() {
-  static const std::shared_ptr<const Model> model = [] {
-    const std::string path =
-        std::string(KVC_BINARY_DIR) + "/tests/golden_recall_f32_" + std::to_string(ProcessNumber()) + ".kvc";
-    ConvertOptions options;
-    options.weights = WeightChoice::kF32;
-    ConvertReport report;
-    const Status status = Convert(std::string(KVC_SOURCE_DIR) + "/models/recall", path, options, &report);
-    EXPECT_TRUE(status.ok()) << status.message();
-    auto opened = Model::Open(path, {});
-    EXPECT_TRUE(opened.ok()) << opened.status().message();
-    std::filesystem::remove(path);
-    return opened.ok() ? opened.value() : nullptr;
-  }();
-  return model;
-}
+std::shared_ptr<const Model> Recall() { return test::RecallF32(); }
 
 class ModelCase {
  public:

@@ -24,6 +24,7 @@ struct UniformLayout {
   KvType ring_type = KvType::kF16;
   float theta_key = 0, theta_value = 0;
   bool layer_books = false, seen_masks = false, ranks = false;
+  bool may_be_plain = false;  // codes only where they are smaller
 
   std::shared_ptr<const CacheLayout> Make() const {
     auto layout = std::make_shared<CacheLayout>();
@@ -43,6 +44,14 @@ struct UniformLayout {
     head.main = add(coding, type, quant_group, page_slots);
     if (ring_slots > 0) head.ring = add(EntryCoding::kVectors, ring_type, 0, ring_slots);
     head.settle = settle, head.theta_key = theta_key, head.theta_value = theta_value;
+    if (may_be_plain) {
+      head.plain = add(EntryCoding::kVectors, ring_type, 0, page_slots);
+      PageFormat all = layout->formats.back();
+      all.seen_masks = false;
+      all.Lay();
+      layout->formats.push_back(all);
+      head.plain_all = head.plain + 1;
+    }
     if (coding == EntryCoding::kCodebook)
       layout->directions = add(EntryCoding::kDirections, KvType::kF32, 0, page_slots);
     layout->heads.assign(static_cast<size_t>(n_layers * n_kv_heads), head);

@@ -86,6 +86,84 @@ TEST(KvCacheCodebook, DirectionsStayWithinTheta) {
   EXPECT_EQ(memory.meter()->used(), 0);
 }
 
+// Vectors that share directions are coded, others are not; and a head whose codes cease to pay while it grows
+// holds vectors from then on, with everything that it held.
+TEST(KvCacheCodebook, CodesAreThereOnlyWhereTheyAreSmaller) {
+  for (const bool layer_books : {false, true}) {
+    test::CpuMemory memory;
+    test::TokenStep steps(&memory);
+    const Rope none = Rope::None(kDim);
+    constexpr int32_t kHeads = 2, kFirst = 40;
+    test::UniformLayout layout = CodebookLayout(1, kHeads);
+    layout.page_slots = 16, layout.may_be_plain = true, layout.layer_books = layer_books;
+    layout.theta_key = layout.theta_value = 0.999f;
+    const auto shared = layout.Make();
+    auto cache = std::move(KvCache::Create(shared, memory.arenas()).value());
+    std::mt19937 random(11);
+    std::normal_distribution<float> normal;
+    const auto any = [&] {
+      Vector x(kDim);
+      for (float& f : x) f = normal(random);
+      return x;
+    };
+    const Vector centres[] = {any(), any()};
+    HostLayer alike(kHeads, kDim, kFirst), apart(kHeads, kDim, kFirst);
+    for (int32_t i = 0; i < kFirst; ++i) {
+      for (int g = 0; g < kHeads; ++g) {
+        for (int x = 0; x < kDim; ++x) {
+          const float length = 1.0f + 0.01f * static_cast<float>(i);
+          alike.Key(g, i)[x] = length * centres[i % 2][static_cast<size_t>(x)];
+          alike.Value(g, i)[x] = length * centres[(i + 1) % 2][static_cast<size_t>(x)];
+          apart.Key(g, i)[x] = normal(random), apart.Value(g, i)[x] = normal(random);
+        }
+        alike.Position(g, i) = apart.Position(g, i) = i;
+      }
+    }
+    const int64_t page = shared->formats[static_cast<size_t>(shared->heads[0].plain)].bytes;
+    const auto vectors = [&](int32_t n) { return kHeads * ((n + 15) / 16) * page; };
+    ASSERT_TRUE(memory.Store(cache.get(), 0, apart).ok());
+    EXPECT_EQ(cache->stored(0), kStoredPlain);
+    EXPECT_EQ(cache->bytes(), vectors(kFirst));
+    HostLayer got = memory.Load(*cache, 0);
+    EXPECT_EQ(got.keys, apart.keys);
+    EXPECT_EQ(got.values, apart.values);
+    ASSERT_TRUE(memory.Store(cache.get(), 0, alike).ok());
+    ASSERT_EQ(cache->stored(0), kStoredMain);
+    EXPECT_LT(cache->bytes(), vectors(kFirst));
+    auto fork = std::move(cache->Fork().value());
+    const int64_t fork_bytes = fork->bytes();
+    bool was_plain = false;
+    for (int32_t t = kFirst; t < kFirst + 200; ++t) {
+      const bool coded = cache->stored(0) == kStoredMain;
+      got = memory.Load(*cache, 0);
+      ASSERT_TRUE(steps.Ensure(cache.get(), false).ok());
+      EXPECT_LE(cache->bytes(), vectors(t + 16)) << t << ": pages for as many steps as one of them holds";
+      if (coded && cache->stored(0) == kStoredPlain) {
+        was_plain = true;
+        const HostLayer now = memory.Load(*cache, 0);
+        EXPECT_EQ(now.positions, got.positions);
+        EXPECT_EQ(now.keys, got.keys) << "what was read before";
+        EXPECT_EQ(now.values, got.values);
+      }
+      EXPECT_FALSE(was_plain && cache->stored(0) == kStoredMain);
+      Vector k, v;
+      for (int g = 0; g < kHeads; ++g) {
+        const Vector one = any(), other = any();
+        k.insert(k.end(), one.begin(), one.end()), v.insert(v.end(), other.begin(), other.end());
+      }
+      steps.Run(*cache, {}, {0, t, Vector(kDim * kHeads), k, v, &none});
+      steps.Done(cache.get());
+    }
+    EXPECT_TRUE(was_plain);
+    EXPECT_EQ(cache->Len(0), kFirst + 200);
+    EXPECT_EQ(fork->stored(0), kStoredMain);
+    EXPECT_EQ(fork->bytes(), fork_bytes);
+    EXPECT_EQ(memory.Load(*fork, 0).len[0], kFirst);
+    cache.reset(), fork.reset();
+    EXPECT_EQ(memory.meter()->used(), 0);
+  }
+}
+
 class KvCacheLayerBooks : public testing::Test {
  protected:
   static constexpr int kKvHeads = 3;

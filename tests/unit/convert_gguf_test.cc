@@ -239,8 +239,14 @@ TEST(ConvertGguf, WhatIsNotSupportedIsNamed) {
                             "blk.0.attn_k.weight" + Raw<uint32_t>(2) + Raw<uint64_t>(32) + Raw<uint64_t>(16) +
                                 Raw<uint32_t>(2),
                             "blk.0.attn_k.weight" + Raw<uint32_t>(2) + Raw<uint64_t>(32) + Raw<uint64_t>(16) +
+                                Raw<uint32_t>(29)),
+              Code::kUnsupported, {"blk.0.attn_k.weight", "IQ1_M (29)", "Q4_K", "MXFP4"});
+  ExpectError(ConvertEdited("llama_q4_0",
+                            "blk.0.attn_k.weight" + Raw<uint32_t>(2) + Raw<uint64_t>(32) + Raw<uint64_t>(16) +
+                                Raw<uint32_t>(2),
+                            "blk.0.attn_k.weight" + Raw<uint32_t>(2) + Raw<uint64_t>(32) + Raw<uint64_t>(16) +
                                 Raw<uint32_t>(12)),
-              Code::kUnsupported, {"blk.0.attn_k.weight", "Q4_K (12)"});
+              Code::kBadModel, {"blk.0.attn_k.weight", "blocks of 256"});
   ExpectError(ConvertEdited("qwen2_q8_0", "rope.dimension_count" + Raw<uint32_t>(4) + Raw<uint32_t>(8),
                             "rope.dimension_count" + Raw<uint32_t>(4) + Raw<uint32_t>(4)),
               Code::kUnsupported, {"4 of 8 dimensions"});

@@ -137,8 +137,10 @@ TEST(Reconstruct, ReadingAgainLeavesNoTrace) {
 TEST(Reconstruct, OnePassForManySessionsEqualsOneEach) {
   const std::vector<int32_t> ids = TinyPrompt(120);
   const auto model = Tiny();
-  const std::vector<const char*> specs = {"full:kv=f32", "cokv-document:budget=40,kv=f32",
-                                          "snapkv-w8:budget=40,kv=f32", "h2o:budget=40,kv=f32"};
+  const std::vector<const char*> specs = {
+      "full:kv=f32", "cokv-document:budget=40,kv=f32", "snapkv-w8:budget=40,kv=f32", "h2o:budget=40,kv=f32",
+      // These read a prompt token by token, or in chunks.
+      "cam:budget=40,kv=f32", "weightedkv:budget=40,wkv_prefill=sequential"};
   std::vector<std::unique_ptr<Session>> together;
   std::vector<Session*> sessions;
   for (const char* spec : specs) {
@@ -156,6 +158,7 @@ TEST(Reconstruct, OnePassForManySessionsEqualsOneEach) {
         EXPECT_EQ(a, b) << specs[i];
       }
     }
+    EXPECT_EQ(test::LogitsOf(*alone), test::LogitsOf(*together[i])) << specs[i];
   }
 }
 

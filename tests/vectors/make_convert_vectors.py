@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
 """Makes tests/data/convert: small GGUF files and what the PyPI package gguf dequantises from them (needs numpy,
-gguf).
+gguf, xxhash).
 
   make_convert_vectors.py OUT
 
 NAME.gguf with NAME.f32: the values of all tensors, f32 little-endian, in the order of the file, rows first.
+blocks.json: for every quantised type random blocks (hexadecimal, as they stand in a file) and the bits of what they
+stand for. Blocks whose scales are the largest, the smallest and negative ones are among them.
+mixed.json: what the tensors of mixed.gguf hash to (XXH3-64 of their f32, needs xxhash).
 """
 
+import json
 import os
 import sys
 
 import gguf
 import numpy as np
+import xxhash
 from gguf import GGMLQuantizationType as Type
 from gguf import TokenType
 
@@ -141,6 +146,94 @@ def make(folder, name, arch, tokenizer, types, biases=False, qk_norm=False, tied
         np.concatenate(values).tofile(path + ".f32")
 
 
+BLOCK_TYPES = [
+    Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K,
+    Type.IQ4_NL, Type.IQ4_XS, Type.MXFP4,
+]  # fmt: skip
+# Where the f16 of a block stand.
+HALVES = {
+    Type.Q4_0: [0], Type.Q4_1: [0, 2], Type.Q5_0: [0], Type.Q5_1: [0, 2], Type.Q8_0: [0], Type.Q2_K: [80, 82],
+    Type.Q3_K: [108], Type.Q4_K: [0, 2], Type.Q5_K: [0, 2], Type.Q6_K: [208], Type.IQ4_NL: [0], Type.IQ4_XS: [0],
+    Type.MXFP4: [],
+}  # fmt: skip
+
+
+def random_blocks(kind, count, rng, halves):
+    """Blocks of random bits, their f16 drawn by halves(number of the f16)."""
+    blocks = rng.integers(0, 256, (count, gguf.GGML_QUANT_SIZES[kind][1]), dtype=np.uint8)
+    for i, at in enumerate(HALVES[kind]):
+        blocks[:, at : at + 2] = halves(i).astype(np.float16).reshape(-1, 1).view(np.uint8)
+    if kind == Type.MXFP4:
+        blocks[:, 0] = rng.integers(110, 124, count)
+    return blocks
+
+
+def make_blocks(path):
+    rng = np.random.default_rng(8)
+    out = {}
+    for kind in BLOCK_TYPES:
+        scales = [6e-8, -6e-8, 65504, -65504, 0, -0.0, 3e-5, 1.0]
+        scales += list(rng.standard_normal(8) * 0.02)
+        blocks = random_blocks(kind, len(scales), rng, lambda i: np.array(scales if i == 0 else scales[::-1]))
+        if kind == Type.MXFP4:
+            blocks[:6, 0] = [0, 1, 2, 3, 127, 252]
+        values = gguf.quants.dequantize(blocks, kind).astype("<f4")
+        assert np.isfinite(values).all(), kind
+        out[kind.name] = {"blocks": blocks.tobytes().hex(), "values": values.tobytes().hex()}
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(out, file, indent=1)
+        file.write("\n")
+
+
+def make_mixed(path, hashes_path):
+    """As the usual quantiser mixes types (Q4_K_M and others): rows of 256, the K types from random blocks."""
+    rng = np.random.default_rng(9)
+    w = gguf.GGUFWriter(path, "llama")
+    w.add_name("mixed")
+    w.add_block_count(2)
+    w.add_context_length(128)
+    w.add_embedding_length(256)
+    w.add_feed_forward_length(256)
+    w.add_head_count(4)
+    w.add_head_count_kv(1)
+    w.add_layer_norm_rms_eps(1e-5)
+    w.add_rope_dimension_count(64)
+    vocab = byte_level(w, "llama-bpe")
+    hashes = {}
+
+    def tensor(name, rows, kind):
+        if kind == Type.F32:
+            data = (1 + 0.1 * rng.standard_normal(256)).astype(np.float32)
+            w.add_tensor(name, data)
+            return
+        block, size = gguf.GGML_QUANT_SIZES[kind]
+        blocks = random_blocks(kind, rows * 256 // block, rng, lambda i: np.full(rows * 256 // block, 2e-4))
+        values = gguf.quants.dequantize(blocks, kind).astype("<f4")
+        hashes[name] = {"type": kind.name, "hash": xxhash.xxh3_64_hexdigest(values.tobytes())}
+        w.add_tensor(name, blocks.reshape(rows, 256 // block * size), raw_dtype=kind)
+
+    tensor("token_embd.weight", vocab, Type.Q6_K)
+    tensor("output_norm.weight", 0, Type.F32)
+    tensor("output.weight", vocab, Type.Q6_K)
+    for i, kinds in enumerate([
+        (Type.Q4_K, Type.Q4_K, Type.Q6_K, Type.Q5_K, Type.Q3_K, Type.Q2_K, Type.Q6_K),
+        (Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.IQ4_NL, Type.IQ4_XS, Type.MXFP4),
+    ]):  # fmt: skip
+        b = f"blk.{i}."
+        tensor(b + "attn_norm.weight", 0, Type.F32)
+        names = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"]
+        for name, kind in zip(names, kinds):
+            tensor(f"{b}{name}.weight", 64 if name in ("attn_k", "attn_v") else 256, kind)
+        tensor(b + "ffn_norm.weight", 0, Type.F32)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    with open(hashes_path, "w", encoding="utf-8") as file:
+        json.dump(hashes, file, indent=1)
+        file.write("\n")
+
+
 def llama3_divisors(factor, theta, head_dim, low=1.0, high=4.0, original=8192.0):
     """As transformers' _compute_llama3_parameters, told as divisors of the plain frequencies."""
     out = []
@@ -176,6 +269,8 @@ def main():
         [Type.Q4_0],
         rope_freqs=llama3_divisors(32.0, 500000.0, HEAD_DIM),
     )
+    make_mixed(os.path.join(folder, "mixed.gguf"), os.path.join(folder, "mixed.json"))
+    make_blocks(os.path.join(folder, "blocks.json"))
 
 
 main()

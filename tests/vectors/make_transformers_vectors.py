@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes hf_*/ and recall_transformers.json in tests/data/reference: what transformers computes in float32.
 
-  make_transformers_vectors.py ROOT         ROOT: the root of the repository
+  make_transformers_vectors.py ROOT [NAME]...   ROOT: the root of the repository; NAME: only these checkpoints
 
 Needs the PyPI packages torch, transformers, safetensors and numpy (made with torch 2.15.0 and transformers
 5.23.0, on a CPU). hf_NAME is a checkpoint as people publish them (config.json, model.safetensors,
@@ -133,6 +133,177 @@ MODELS = {
 }
 
 
+def family(architecture, model_type, **more):
+    return {"architectures": [architecture], "model_type": model_type, **more}
+
+
+def longrope(n, **more):
+    """Divisors that grow with the wave, as those of published checkpoints do."""
+    return {
+        "type": "longrope",
+        "short_factor": [round(1 + 0.02 * i, 3) for i in range(n)],
+        "long_factor": [round(1 + 0.6 * i * i / n, 3) for i in range(n)],
+        **more,
+    }
+
+
+GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh"}
+SLIDES, SEES_ALL = "sliding_attention", "full_attention"
+
+# One for every family beyond those, and for what its members differ in. Windows are shorter than most prompts, and
+# longer than some (PREFIXES).
+MODELS.update({
+    "gemma": {**family("GemmaForCausalLM", "gemma", **GEMMA), **shape(32, 4, 1, 16, 48, tied=True)},
+    "gemma2": {
+        **family("Gemma2ForCausalLM", "gemma2", **GEMMA),
+        **shape(32, 4, 2, 16, 48, tied=True),
+        "num_hidden_layers": 4,
+        "sliding_window": 24,
+        "query_pre_attn_scalar": 20,
+        "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 5.0,
+    },
+    "gemma3": {
+        **family("Gemma3ForCausalLM", "gemma3_text", **GEMMA),
+        **shape(32, 4, 2, 16, 48, tied=True, dtype="bfloat16"),
+        "num_hidden_layers": 4,
+        "sliding_window": 24,
+        "sliding_window_pattern": 3,
+        "query_pre_attn_scalar": 16,
+        "rope_theta": 1000000.0,
+        "rope_local_base_freq": 10000.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    },
+    "gemma3_by_type": {
+        **family("Gemma3ForCausalLM", "gemma3_text", **GEMMA),
+        **shape(32, 2, 1, 16, 48, tied=True),
+        "num_hidden_layers": 3,
+        "sliding_window": 100,
+        "layer_types": [SLIDES, SEES_ALL, SLIDES],
+        "query_pre_attn_scalar": 16,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 500000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+        },
+    },
+    "phi3": {
+        **family("Phi3ForCausalLM", "phi3"),
+        **shape(32, 4, 2, None, 48),
+        "rope_theta": 10000.0,
+        "sliding_window": 40,
+        "original_max_position_embeddings": 512,
+        "pad_token_id": 258,
+    },
+    "phi3_longrope_short": {
+        **family("Phi3ForCausalLM", "phi3"),
+        **shape(32, 2, 1, None, 48),
+        "rope_theta": 10000.0,
+        "sliding_window": None,
+        "original_max_position_embeddings": 256,
+        "rope_scaling": longrope(8),
+        "pad_token_id": 258,
+    },
+    "phi4_mini_partial": {
+        **family("Phi3ForCausalLM", "phi3"),
+        **shape(32, 2, 1, None, 48, tied=True, dtype="bfloat16"),
+        "rope_theta": 10000.0,
+        "sliding_window": None,
+        "original_max_position_embeddings": 4,
+        "partial_rotary_factor": 0.75,
+        "rope_scaling": longrope(6, factor=2.0),
+        "pad_token_id": 258,
+    },
+    "phi3_longrope_long": {
+        **family("Phi3ForCausalLM", "phi3"),
+        **shape(32, 2, 2, None, 48),
+        "rope_theta": 10000.0,
+        "sliding_window": None,
+        "original_max_position_embeddings": 4,
+        "rope_scaling": longrope(8, factor=2.0),
+        "pad_token_id": 258,
+    },
+    "smollm3": {
+        **family("SmolLM3ForCausalLM", "smollm3"),
+        **shape(32, 4, 2, None, 48, tied=True),
+        "num_hidden_layers": 4,
+        "rope_theta": 50000.0,
+        "no_rope_layers": [1, 0, 1, 0],
+        "pad_token_id": 258,
+    },
+    "granite": {
+        **family("GraniteForCausalLM", "granite"),
+        **shape(32, 4, 2, None, 48),
+        "rope_theta": 10000.0,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.6,
+        "logits_scaling": 2.0,
+        "attention_multiplier": 0.3,
+    },
+    "olmo2": {**family("Olmo2ForCausalLM", "olmo2"), **shape(32, 4, 2, None, 48), "rope_theta": 500000.0},
+    "olmo3": {
+        **family("Olmo3ForCausalLM", "olmo3"),
+        **shape(32, 2, 2, None, 48),
+        "num_hidden_layers": 4,
+        "sliding_window": 24,
+        "rope_theta": 500000.0,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 128,
+            "attention_factor": 1.1,
+        },
+        "layer_types": [SLIDES, SLIDES, SLIDES, SEES_ALL],
+    },
+    "glm": {
+        **family("GlmForCausalLM", "glm"),
+        **shape(32, 4, 2, 16, 48),
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.5,
+        "attention_bias": True,
+        "pad_token_id": 258,
+    },
+    "glm4": {
+        **family("Glm4ForCausalLM", "glm4"),
+        **shape(32, 4, 2, 16, 48),
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.5,
+        "attention_bias": True,
+        "pad_token_id": 258,
+    },
+    "exaone4": {
+        **family("Exaone4ForCausalLM", "exaone4"),
+        **shape(32, 4, 2, 16, 48),
+        "num_hidden_layers": 4,
+        "rope_theta": 1000000.0,
+        "sliding_window": 24,
+        "sliding_window_pattern": "LLG",
+        "layer_types": [SLIDES, SLIDES, SEES_ALL, SEES_ALL],
+    },
+    "ministral": {
+        **family("MinistralForCausalLM", "ministral"),
+        **shape(32, 4, 2, 16, 48),
+        "rope_theta": 100000.0,
+        "sliding_window": 24,
+        "layer_types": [SEES_ALL, SLIDES],
+    },
+    "qwen2_window_from": {
+        **QWEN2,
+        **shape(32, 4, 2, None, 48),
+        "num_hidden_layers": 3,
+        "rope_theta": 1000000.0,
+        "use_sliding_window": True,
+        "sliding_window": 24,
+        "max_window_layers": 1,
+    },
+})
+
+
+# Tokens a model is converted for, where that is not all it was trained for.
+CONTEXTS = {"phi3_longrope_short": 256}
+
+
 def write_json(path, value, indent=None):
     with open(path, "w", encoding="utf-8") as out:
         json.dump(value, out, ensure_ascii=False, indent=indent, separators=None if indent else (",", ":"))
@@ -178,8 +349,8 @@ def random_weights(model, rng):
         x = rng.standard_normal(tuple(tensor.shape))
         if name.endswith("bias"):
             x *= 0.5
-        elif "norm" in name:
-            x = 1 + 0.2 * x
+        elif "norm" in name:  # Gemma's are kept less one
+            x = (0 if "gemma" in model.config.model_type else 1) + 0.2 * x
         elif "embed_tokens" in name or "lm_head" in name:
             x *= 2 / np.sqrt(tensor.shape[1])
         else:
@@ -218,11 +389,11 @@ def write_checkpoint(path, settings, rng):
     os.makedirs(path, exist_ok=True)
     config = {
         "rms_norm_eps": 1e-6,
-        **settings,
         "num_hidden_layers": 2,
+        "hidden_act": "silu",
+        **settings,
         "vocab_size": VOCAB,
         "max_position_embeddings": 512,
-        "hidden_act": "silu",
         "bos_token_id": BOS,
         "eos_token_id": EOS,
         "attention_dropout": 0.0,
@@ -254,6 +425,8 @@ def make_small(folder, name, settings, seed):
         sys.exit(f"{name}: no clear continuation")
     logits = [{"n": n, "values": numbers(last_logits(model, ids[:n]))} for n in PREFIXES]
     reference = {"ids": ids, "logits": logits, "continuation": tokens, "gap": gap, "after": numbers(after)}
+    if name in CONTEXTS:
+        reference["context"] = CONTEXTS[name]
     write_json(os.path.join(path, "logits.json"), reference)
     spread = float(last_logits(model, ids).std())
     print(f"{name}: spread of the logits {spread:.3g}, smallest gap {min(gap):.3g}")
@@ -297,8 +470,10 @@ def main():
     folder = os.path.join(root, "tests/data/reference")
     with torch.no_grad():
         for seed, (name, settings) in enumerate(MODELS.items()):
-            make_small(folder, name, settings, seed)
-        make_recall(root, os.path.join(folder, "recall_transformers.json"))
+            if name in sys.argv[2:] or len(sys.argv) == 2:
+                make_small(folder, name, settings, seed)
+        if len(sys.argv) == 2:
+            make_recall(root, os.path.join(folder, "recall_transformers.json"))
 
 
 main()

@@ -1,5 +1,6 @@
 // CaM: the value of an evicted entry may be added to the kept entries that follow it (methods.md 2.9). Needs
-// accumulated attention.
+// accumulated attention. Published as a rule of steps; cam_prefill=oneshot applies it to all that a prompt
+// drops at once.
 #include "lib/compress/policy.h"
 #include "lib/compress/reducers.h"
 
@@ -14,13 +15,19 @@ void Merge(const Policy& policy, MergeRule* rule) {
   rule->seed = static_cast<uint64_t>(policy.Real(OptionId::kSeed));
 }
 
+bool BySteps(const Policy& policy) {
+  return policy.Int(OptionId::kCamPrefill) == 0 && policy.decode == DecodeMode::kStep;
+}
+
 }  // namespace
 
 constexpr Reducer kReducerCam = {"cam",
                                  kNeedsColumnSums,
                                  {OptionId::kMergeBudget, OptionId::kCamExpected, OptionId::kCamDenominator,
-                                  OptionId::kSeed, OptionId::kSequence},
+                                  OptionId::kCamPrefill, OptionId::kSeed, OptionId::kSequence},
                                  Merge,
-                                 MergeKind::kSpread};
+                                 MergeKind::kSpread,
+                                 /*codebook=*/false,
+                                 BySteps};
 
 }  // namespace kvc

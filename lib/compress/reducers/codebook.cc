@@ -4,12 +4,13 @@
 
 namespace kvc {
 
-constexpr Reducer kReducerCodebook = {"codebook",
-                                      kNeedsNothing,
-                                      {OptionId::kThetaK, OptionId::kThetaV, OptionId::kTail,
-                                       OptionId::kSpindleScope, OptionId::kSpindleMaxBytes},
-                                      nullptr,
-                                      MergeKind::kNone,
-                                      /*codebook=*/true};
+constexpr Reducer kReducerCodebook = {
+    "codebook",
+    kNeedsNothing,
+    {OptionId::kThetaK, OptionId::kThetaV, OptionId::kTail, OptionId::kSpindleScope, OptionId::kSpindleCode,
+     OptionId::kSpindleMaxBytes},
+    nullptr,
+    MergeKind::kNone,
+    /*codebook=*/true};
 
 }  // namespace kvc

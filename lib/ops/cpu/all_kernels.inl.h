@@ -33,6 +33,7 @@ constexpr KernelTable Table(const char* name) {
   t.silu_mul = SiluMul;
   t.gelu_mul = GeluMul;
   t.add = AddTo;
+  t.soft_cap = SoftCap;
   t.dot = Dot;
   t.axpy = Axpy;
   t.softmax = Softmax;

@@ -53,6 +53,7 @@ inline void TileLogits(const AttendTileArgs& a, int32_t head, int32_t entry, int
 // visible.
 inline bool WeighTile(const AttendTileArgs& a, int32_t head, int32_t entry, int32_t n, float* z,
                       float* keep) {
+  for (int32_t t = 0; a.cap > 0 && t < n; t += kWidth) Store(z + t, Capped(Load(z + t), a.cap));
   if (a.visible != nullptr) {
     const uint8_t* visible = a.visible + head * a.visible_stride + entry;
     for (int32_t t = 0; t < n; ++t) {

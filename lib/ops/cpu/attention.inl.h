@@ -133,13 +133,14 @@ struct Running {
 
 // Turns one row of unscaled logits into weights relative to the new maximum. Keys outside [begin, end) get
 // none.
-inline void Weigh(float* z, float scale, int32_t begin, int32_t end, float* m, float* l, float* keep) {
+inline void Weigh(float* z, float scale, float cap, int32_t begin, int32_t end, float* m, float* l, float* keep) {
   for (int32_t t = 0; t < begin; ++t) z[t] = -kInfinity;
   for (int32_t t = end; t < kTileKeys; ++t) z[t] = -kInfinity;
   const F factor = Set(scale);
   F top = Set(*m), sum = Zero();
   for (int t = 0; t < kTileKeys; t += kWidth) {
-    const F logit = Mul(Load(z + t), factor);
+    F logit = Mul(Load(z + t), factor);
+    if (cap > 0) logit = Capped(logit, cap);
     Store(z + t, logit);
     top = Max(logit, top);
   }
@@ -183,7 +184,7 @@ inline void PrefillTile(const PrefillAttentionArgs& a, int32_t row0, int32_t row
     const int32_t from = Most(0, FirstKey(a, row0 + i) - key),
                   to = Least(kTileKeys, EndKey(a, row0 + i) - key);
     Hide(a.seen, a.seen_bit, key, to, tile->z[i]);
-    Weigh(tile->z[i], a.scale, from, to, &run->m[i], &run->l[i], &run->keep[i]);
+    Weigh(tile->z[i], a.scale, a.cap, from, to, &run->m[i], &run->l[i], &run->keep[i]);
   }
   for (int32_t i = begin; i < end; i += kTileRows) {
     const int32_t n = Least(kTileRows, end - i);
@@ -229,8 +230,11 @@ inline void ScoreRows(const ScoreRowsArgs& a) {
         const F factor = Set(a.gain != nullptr ? a.gain[row0 + i] * a.scale : a.scale);
         float* p = a.p + (row0 + i) * a.p_stride + key;
         const int32_t n = Least(kTileKeys, a.n_keys - key);
-        for (int32_t t = 0; t < n; t += kWidth)
-          StoreN(p + t, Least(kWidth, n - t), Mul(Load(&tile.z[i][t]), factor));
+        for (int32_t t = 0; t < n; t += kWidth) {
+          F logit = Mul(Load(&tile.z[i][t]), factor);
+          if (a.cap > 0) logit = Capped(logit, a.cap);
+          StoreN(p + t, Least(kWidth, n - t), logit);
+        }
         Hide(a.seen, a.seen_bit, key, n, p);
       }
     }
@@ -255,7 +259,9 @@ inline void FoldColumns(const ColumnSumsArgs& a, int32_t row0, int32_t begin, in
     float* z = tile->z[i];
     for (int32_t t = a.first_visible + row0 + i + 1 - key; t < kTileKeys; ++t) z[t] = -kInfinity;
     for (int t = 0; t < kTileKeys; t += kWidth) {
-      const F p = Exp(Sub(Mul(Load(z + t), scale), lse)), old = Load(column + t);
+      F logit = Mul(Load(z + t), scale);
+      if (a.cap > 0) logit = Capped(logit, a.cap);
+      const F p = Exp(Sub(logit, lse)), old = Load(column + t);
       Store(column + t, kFold == Fold::kSum ? Add(old, p) : Max(old, p));
     }
   }

@@ -63,6 +63,7 @@ class CpuDevice : public Device {
   Status AppendLayer(Stream* s, const AppendArgs& args) override;
   Status Rewind(Stream* s, const RewindArgs& args) override;
   Status KeepNewest(Stream* s, const KeepNewestArgs& args) override;
+  Status StorePlain(Stream* s, const StorePlainArgs& args) override;
   Status Positions(Stream* s, const PositionsArgs& args) override;
 
   Status FillAngles(Stream* s, const AngleArgs& args) override;

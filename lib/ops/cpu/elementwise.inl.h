@@ -83,6 +83,30 @@ inline void GeluMul(const float* gate, const float* up, int32_t n, float* y) {
   if (i < n) StoreN(y + i, n - i, Gelu(LoadN(gate + i, n - i), LoadN(up + i, n - i)));
 }
 
+// cap * tanh(z / cap); -infinity, an entry that is not seen, stays. tanh(x) = 1 - 2 / (1 + exp(2 x)) loses digits near
+// zero: there it is the series up to x^11, below f32's resolution at 0.3.
+inline F Capped(F z, float cap) {
+  const float kNear = 0.3f, kBelowNear = 0.29999998f;  // neighbours
+  const F x = Div(z, Set(cap)), magnitude = Max(x, Sub(Zero(), x)), square = Mul(x, x);
+  const F wide = Max(Set(-10.0f), Min(Set(10.0f), x));
+  const F far = Sub(Set(1.0f), Div(Set(2.0f), Add(Set(1.0f), Exp(Add(wide, wide)))));
+  F p = Fma(square, Set(-0.00886323553f), Set(0.0218694885f));
+  p = Fma(square, p, Set(-0.0539682540f));
+  p = Fma(square, p, Set(0.133333333f));
+  p = Fma(square, p, Set(-0.333333333f));
+  const F near = Fma(Mul(square, p), x, x);
+  const F t = Add(ZeroWhereBelow(magnitude, Set(kNear), far),
+                  ZeroWhereBelow(Sub(Zero(), magnitude), Set(-kBelowNear), near));
+  const F hidden = ZeroWhereBelow(Sub(Zero(), z), Set(3e38f), Set(-kInfinity));
+  return Add(Mul(t, Set(cap)), hidden);
+}
+
+inline void SoftCap(float cap, int32_t n, float* x) {
+  int32_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) Store(x + i, Capped(Load(x + i), cap));
+  if (i < n) StoreN(x + i, n - i, Capped(LoadN(x + i, n - i), cap));
+}
+
 inline float Largest(const float* x, int32_t n) {
   F top = Set(-kInfinity);
   int32_t i = 0;

@@ -22,6 +22,7 @@ constexpr KernelTable kReference = {
     ref::SiluMul,
     ref::GeluMul,
     ref::Add,
+    ref::SoftCap,
     ref::Dot,
     ref::Axpy,
     ref::Softmax,
@@ -51,6 +52,7 @@ KernelTable FillMissing(KernelTable table, const KernelTable& below) {
   fill(table.silu_mul, below.silu_mul);
   fill(table.gelu_mul, below.gelu_mul);
   fill(table.add, below.add);
+  fill(table.soft_cap, below.soft_cap);
   fill(table.dot, below.dot);
   fill(table.axpy, below.axpy);
   fill(table.softmax, below.softmax);

@@ -46,6 +46,7 @@ struct PrefillAttentionArgs {
   float scale;
   const uint32_t* seen = nullptr;  // [S]
   uint32_t seen_bit = 0;
+  float cap = 0;  // z = cap * tanh(z / cap) for the scaled logits z; 0: as they are. So below
 };
 
 // Attention probabilities of some rows of one query head: p[i, t] = softmax over t < visible[i] of gain[i] *
@@ -61,6 +62,7 @@ struct ScoreRowsArgs {
   float scale;
   const uint32_t* seen = nullptr;  // [S]
   uint32_t seen_bit = 0;
+  float cap = 0;
 };
 
 // With p(i, t) = exp(scale * q_i.k_t - lse[i]) for the rows i that see key t, t in [key_begin, key_end):
@@ -75,6 +77,7 @@ struct ColumnSumsArgs {
   int64_t q_stride;
   int32_t n_q, first_visible, key_begin, key_end, d;
   float scale, weight;
+  float cap = 0;
 };
 
 // Adds n cached entries to the running softmax of the g query heads that read them:
@@ -92,6 +95,7 @@ struct AttendTileArgs {
   KvType type;
   int32_t n, g, d;
   float scale;
+  float cap = 0;
 };
 
 struct KernelTable {
@@ -112,6 +116,7 @@ struct KernelTable {
   void (*gelu_mul)(const float* gate, const float* up, int32_t n,
                    float* y);                        // y = gelu(gate) * up, by tanh; y may be gate
   void (*add)(const float* x, int32_t n, float* y);  // y += x
+  void (*soft_cap)(float cap, int32_t n, float* x);  // x = cap * tanh(x / cap)
   float (*dot)(const float* a, const float* b, int32_t n);
   void (*axpy)(float a, const float* x, int32_t n, float* y);  // y += a * x
   void (*softmax)(float* x, int32_t n);                        // in place; all -inf gives zeros

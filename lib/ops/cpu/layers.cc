@@ -255,6 +255,12 @@ Status CpuDevice::KeepNewest(Stream*, const KeepNewestArgs& a) {
   return {};
 }
 
+Status CpuDevice::StorePlain(Stream*, const StorePlainArgs& a) {
+  float scratch[kMaxHeadSize];
+  HeadPages(kernels_, *a.cache, a.head).WritePlain(a.format, a.pages, scratch);
+  return {};
+}
+
 Status CpuDevice::Positions(Stream*, const PositionsArgs& a) {
   const HeadPages pages(kernels_, *a.cache, a.head);
   int32_t at = 0;

@@ -43,8 +43,12 @@ class LayerMath {
                       y + i * shape_.hidden);
   }
 
-  // A product with the norm of x, which each row gets where it is rounded.
+  // A product with the norm of x, which each row gets where it is rounded; with x where there is no norm.
   void NormProduct(const float* x, DevicePtr<const float> weight, MatrixProduct* p) const {
+    if (!weight) {
+      p->x = x;
+      return Product(p);
+    }
     const auto norm = [&](int64_t i) { Norm(x, weight, rows_.norm, i); };
     p->x = rows_.norm, p->make_row = norm;
     Product(p);
@@ -55,12 +59,14 @@ class LayerMath {
     Multiply(ops_, *p);
   }
 
-  void HeadNorms(float* x, int32_t heads, DevicePtr<const float> weight) const {
+  // wide: one norm over all heads of a token.
+  void HeadNorms(float* x, int32_t heads, bool wide, DevicePtr<const float> weight) const {
     if (!weight) return;
+    const int32_t n_norms = wide ? 1 : heads, n = wide ? heads * shape_.head_dim : shape_.head_dim;
     const auto one = [&](int64_t i, int) {
-      for (int32_t h = 0; h < heads; ++h) {
-        float* v = x + (i * heads + h) * shape_.head_dim;
-        kernels_.rms_norm(v, Raw(weight), shape_.norm_eps, shape_.head_dim, v);
+      for (int32_t h = 0; h < n_norms; ++h) {
+        float* v = x + (i * n_norms + h) * n;
+        kernels_.rms_norm(v, Raw(weight), shape_.norm_eps, n, v);
       }
     };
     ForRows(one);
@@ -131,8 +137,8 @@ Status CpuDevice::Project(Stream*, const ProjectArgs& a) {
   p.matrix = &a.w->qkv;
   p.y[0] = Raw(a.q), p.y[1] = Raw(a.k), p.y[2] = Raw(a.v);
   math.NormProduct(Raw(a.x), a.w->attention_norm, &p);
-  math.HeadNorms(p.y[0], a.shape->n_heads, a.w->query_norm);
-  math.HeadNorms(p.y[1], a.shape->n_kv_heads, a.w->key_norm);
+  math.HeadNorms(p.y[0], a.shape->n_heads, a.w->wide_norms, a.w->query_norm);
+  math.HeadNorms(p.y[1], a.shape->n_kv_heads, a.w->wide_norms, a.w->key_norm);
   return {};
 }
 
@@ -163,12 +169,13 @@ Status CpuDevice::Logits(Stream*, const LogitsArgs& a) {
   const auto scale = [&](const OutputTile& t) {
     for (int64_t i = t.token; i < t.token + t.tokens; ++i) {
       float* row = logits + i * a.shape->vocab + t.row;
-      for (int32_t j = 0; j < t.rows; ++j) row[j] *= a.scale;
+      for (int32_t j = 0; a.scale != 1.0f && j < t.rows; ++j) row[j] *= a.scale;
+      if (a.cap > 0) kernels_.soft_cap(a.cap, t.rows, row);
     }
   };
   MatrixProduct p{};
   p.matrix = a.head, p.y[0] = logits;
-  if (a.scale != 1.0f) p.finish = scale;
+  if (a.scale != 1.0f || a.cap > 0) p.finish = scale;
   math.NormProduct(Raw(a.x), a.final_norm, &p);
   return {};
 }

@@ -4,18 +4,25 @@
 
 namespace kvc::cpu {
 
+namespace {
+
+void Turn(const KernelTable& kernels, const Rope& rope, RopePairing pairing, int64_t position, int power, int32_t d,
+          float* x, int32_t n) {
+  float angles[kMaxHeadSize];
+  rope.Angles(position, angles, angles + d / 2, power);
+  for (int32_t i = 0; i < n; ++i) kernels.rope(x + int64_t{i} * d, angles, angles + d / 2, d, pairing);
+}
+
+}  // namespace
+
 void Rotate(const KernelTable& kernels, const Rope& rope, RopePairing pairing, int64_t position, int32_t d,
             float* x, int32_t n) {
-  float angles[kMaxHeadSize];
-  rope.Angles(position, angles, angles + d / 2);
-  for (int32_t i = 0; i < n; ++i) kernels.rope(x + int64_t{i} * d, angles, angles + d / 2, d, pairing);
+  Turn(kernels, rope, pairing, position, 1, d, x, n);
 }
 
 void Unrotate(const KernelTable& kernels, const Rope& rope, RopePairing pairing, int64_t position, int32_t d,
               float* x, int32_t n) {
-  const float inverse = static_cast<float>(1.0 / (rope.attention_factor() * rope.attention_factor()));
-  Rotate(kernels, rope, pairing, -position, d, x, n);
-  for (int64_t i = 0; i < int64_t{n} * d; ++i) x[i] *= inverse;
+  Turn(kernels, rope, pairing, -position, -1, d, x, n);
 }
 
 // ---- reading ----
@@ -179,6 +186,19 @@ void HeadPages::Remove(int32_t physical) const {
   int32_t i = (physical - main_len() - ring_start() + ring_slots()) % ring_slots();
   for (; i + 1 < ring_len(); ++i) CopyEntry(Ring(i + 1), Ring(i));
   --ring_len_ref();
+}
+
+void HeadPages::WritePlain(int32_t format, const int32_t* pages, float* scratch) const {
+  const PageFormat& f = c_->layout->formats[static_cast<size_t>(format)];
+  for (int32_t i = 0; i < len(); ++i) {
+    const Slot from = i < main_len() ? Main(i) : Ring(i - main_len()),
+               to{Page(format, pages[i / f.slots]), &f, i % f.slots};
+    ReadKeys(from, 1, scratch);
+    WriteKey(to, scratch);
+    ReadValues(from, 1, scratch);
+    WriteValue(to, scratch);
+    CopyMeta(from, to);
+  }
 }
 
 void HeadPages::DropRotation(const Rope& rope, RopePairing pairing, float* scratch) const {

@@ -38,8 +38,9 @@ struct Slot {
 class HeadPages {
  public:
   HeadPages(const KernelTable& kernels, const CacheView& cache, int32_t head)
-      : kernels_(&kernels), c_(&cache), head_(head), f_(&cache.layout->main(head)) {
-    const int32_t ring = cache.layout->heads[static_cast<size_t>(head)].ring;
+      : kernels_(&kernels), c_(&cache), head_(head), main_format_(MainFormat(cache, head)) {
+    f_ = &cache.layout->formats[static_cast<size_t>(main_format_)];
+    const int32_t ring = RingFormat(cache, head);
     if (ring >= 0) ring_f_ = &cache.layout->formats[static_cast<size_t>(ring)];
   }
 
@@ -58,7 +59,7 @@ class HeadPages {
 
   Slot Main(int32_t slot) const {
     const int32_t id = c_->pages[int64_t{head_} * c_->page_stride + slot / f_->slots];
-    return {Page(head_format().main, id), f_, slot % f_->slots};
+    return {Page(main_format_, id), f_, slot % f_->slots};
   }
   Slot RingSlot(int32_t slot) const {
     return {Page(head_format().ring, c_->ring[head_ * kRingFields + kRingPage]), ring_f_, slot};
@@ -117,6 +118,8 @@ class HeadPages {
   static int64_t SettleFloats(const CacheLayout& layout);
   // Takes one entry out: another takes its slot.
   void Remove(int32_t physical) const;
+  // All entries, decoded, in their order into pages of a format without codes.
+  void WritePlain(int32_t format, const int32_t* pages, float* scratch) const;  // scratch: [D]
   // Keys lose the rotation of their original position.
   void DropRotation(const Rope& rope, RopePairing pairing, float* scratch) const;
 
@@ -132,8 +135,8 @@ class HeadPages {
 
   const KernelTable* kernels_;
   const CacheView* c_;
-  int32_t head_;
-  const PageFormat *f_, *ring_f_ = nullptr;
+  int32_t head_, main_format_;
+  const PageFormat *f_ = nullptr, *ring_f_ = nullptr;
 };
 
 // n vectors [n, D] turned to a position, or back.

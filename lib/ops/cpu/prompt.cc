@@ -62,7 +62,7 @@ Status CpuDevice::AttendPrompt(Stream*, const PromptAttentionArgs& a) {
     t.seen = kv.has_seen ? Raw(kv.seen) + g * kv.capacity : nullptr, t.seen_bit = SeenBit(h % group);
     t.n_q = std::min(kQueryBlock, n - row);
     t.first_visible = a.rows.base[g] + a.rows.offset + row;
-    t.d = d, t.window = a.window, t.scale = a.scale;
+    t.d = d, t.window = a.window, t.scale = a.scale, t.cap = a.cap;
     kernels_.prefill_attention(t);
   });
   return {};
@@ -86,7 +86,7 @@ Status CpuDevice::FoldColumns(Stream*, const ColumnArgs& a) {
       t.n_q = a.rows.n, t.first_visible = cached + a.rows.offset;
       t.key_begin = static_cast<int32_t>(first),
       t.key_end = static_cast<int32_t>(std::min(first + kKeyBlock, end));
-      t.d = d, t.scale = a.scale, t.weight = a.maxima ? 1 : 1.0f / static_cast<float>(group);
+      t.d = d, t.scale = a.scale, t.cap = a.cap, t.weight = a.maxima ? 1 : 1.0f / static_cast<float>(group);
       (a.maxima ? kernels_.column_maxima : kernels_.column_sums)(t);
     }
   });

@@ -243,7 +243,7 @@ class Wave {
       t.logits = want ? Attention(it.row, it.head * group_) + at : nullptr;
       t.logits_stride = s_.z.stride;
       t.m = m, t.l = l, t.acc = acc;
-      t.n = n, t.g = group_, t.d = d_, t.scale = a_.scale;
+      t.n = n, t.g = group_, t.d = d_, t.scale = a_.scale, t.cap = a_.cap;
       kernels_.attend_tile(t);
       at += n;
     }
@@ -395,11 +395,9 @@ int64_t CpuDevice::StepScratchBytes(const StepShape& shape) const {
 
 Status CpuDevice::FillAngles(Stream*, const AngleArgs& a) {
   const int32_t d = a.rope->head_dim();
-  const float factor = a.unit ? static_cast<float>(1 / a.rope->attention_factor()) : 1.0f;
   for (int64_t i = 0; i < a.n; ++i) {
     float* row = Raw(a.out) + i * d;
-    a.rope->Angles((a.first + i) * a.every, row, row + d / 2);
-    for (int32_t j = 0; a.unit && j < d; ++j) row[j] *= factor;
+    a.rope->Angles((a.first + i) * a.every, row, row + d / 2, a.unit ? 0 : 1);
   }
   return {};
 }

@@ -59,7 +59,8 @@ void AttendPart(const AttendTileArgs& a, int32_t h, int32_t begin, int32_t end) 
   float z[kTile], top = -INFINITY;
   for (int32_t t = begin; t < end; ++t) {
     const bool seen = a.visible == nullptr || a.visible[h * a.visible_stride + t] != 0;
-    z[t - begin] = seen ? a.scale * DotStored(a.q + int64_t{h} * a.d, a.type, a.k, t, a.d) : -INFINITY;
+    z[t - begin] =
+        seen ? Capped(a.scale * DotStored(a.q + int64_t{h} * a.d, a.type, a.k, t, a.d), a.cap) : -INFINITY;
     if (z[t - begin] > top) top = z[t - begin];
     if (a.logits != nullptr) a.logits[h * a.logits_stride + t] = z[t - begin];
   }
@@ -96,7 +97,7 @@ void PrefillAttention(const PrefillAttentionArgs& a) {
     tile.m = &m, tile.l = &l, tile.acc = out;
     tile.type = KvType::kF32;
     tile.g = 1, tile.d = a.d;
-    tile.scale = a.scale;
+    tile.scale = a.scale, tile.cap = a.cap;
     for (int32_t key = begin; key < end; key += tile.n) {
       uint8_t visible[kTile];
       tile.n = std::min(kTile, end - key);
@@ -117,8 +118,9 @@ void ScoreRows(const ScoreRowsArgs& a) {
     const float factor = a.gain != nullptr ? a.gain[i] * a.scale : a.scale;
     float* p = a.p + i * a.p_stride;
     for (int32_t t = 0; t < a.visible[i]; ++t)
-      p[t] = IsSeen(a.seen, a.seen_bit, t) ? factor * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d)
-                                           : -INFINITY;
+      p[t] = IsSeen(a.seen, a.seen_bit, t)
+                 ? Capped(factor * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d), a.cap)
+                 : -INFINITY;
     Softmax(p, a.visible[i]);
     for (int32_t t = a.visible[i]; t < a.n_keys; ++t) p[t] = 0;
   }
@@ -128,7 +130,7 @@ void ColumnSums(const ColumnSumsArgs& a) {
   for (int32_t t = a.key_begin; t < a.key_end; ++t) {
     float sum = 0;
     for (int32_t i = t > a.first_visible ? t - a.first_visible : 0; i < a.n_q; ++i) {
-      sum += std::exp(a.scale * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d) - a.lse[i]);
+      sum += std::exp(Capped(a.scale * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d), a.cap) - a.lse[i]);
     }
     a.sums[t] += a.weight * sum;
   }
@@ -137,7 +139,7 @@ void ColumnSums(const ColumnSumsArgs& a) {
 void ColumnMaxima(const ColumnSumsArgs& a) {
   for (int32_t t = a.key_begin; t < a.key_end; ++t) {
     for (int32_t i = t > a.first_visible ? t - a.first_visible : 0; i < a.n_q; ++i) {
-      const float z = a.scale * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d);
+      const float z = Capped(a.scale * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d), a.cap);
       a.sums[t] = std::max(a.sums[t], a.weight * std::exp(z - a.lse[i]));
     }
   }

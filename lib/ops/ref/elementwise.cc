@@ -51,6 +51,10 @@ void GeluMul(const float* gate, const float* up, int32_t n, float* y) {
   }
 }
 
+void SoftCap(float cap, int32_t n, float* x) {
+  for (int32_t i = 0; i < n; ++i) x[i] = Capped(x[i], cap);
+}
+
 void Softmax(float* x, int32_t n) {
   float top = -INFINITY;
   for (int32_t i = 0; i < n; ++i) top = x[i] > top ? x[i] : top;

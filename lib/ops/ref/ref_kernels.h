@@ -1,9 +1,13 @@
 // The definitions: one plain f32 loop for every field of the kernel table. See lib/ops/cpu/kernel_table.h for
 // the contracts.
 #pragma once
+#include <cmath>
+
 #include "lib/ops/cpu/kernel_table.h"
 
 namespace kvc::ref {
+
+inline float Capped(float z, float cap) { return cap > 0 ? cap * std::tanh(z / cap) : z; }
 
 void MatMul(const MatMulArgs& a);
 void QuantizeRow(const float* x, int32_t cols, int32_t group, int8_t* codes, float* scales, int32_t* sums);
@@ -16,6 +20,7 @@ void GeluMul(const float* gate, const float* up, int32_t n, float* y);
 void Add(const float* x, int32_t n, float* y);
 float Dot(const float* a, const float* b, int32_t n);
 void Axpy(float a, const float* x, int32_t n, float* y);
+void SoftCap(float cap, int32_t n, float* x);
 void Softmax(float* x, int32_t n);
 
 void PrefillAttention(const PrefillAttentionArgs& a);

@@ -1,0 +1,138 @@
+// The best candidates of a layer, counted by head, without a word to the host in between: the threshold score is found
+// eight bits at a time, each time by one kernel over the heads and one over their counts (methods.md 2.11).
+#include "cuda/block.h"
+#include "cuda/layer_params.h"
+
+namespace kvc::cuda {
+namespace {
+
+struct CountParams {
+  LayerParams layer;
+  Protected protect;
+  const float* scores;
+  int64_t stride, total, locked;
+  int32_t average;
+  bool concentrated;
+  double* factor;      // [G]
+  int64_t* counts;     // [G] candidates above the range that is still open
+  int32_t* histogram;  // [G, 256]
+  uint32_t* prefix;
+  int shift;
+};
+
+KVC_DEVICE int32_t Candidates(const CountParams& p, int32_t h) {
+  return max(p.layer.len[h] - p.protect.n_sink - p.protect.n_recent, 0);
+}
+KVC_DEVICE const float* ScoresOf(const CountParams& p, int32_t h) {
+  return p.scores + h * p.stride + p.protect.n_sink;
+}
+KVC_DEVICE int64_t Locked(const CountParams& p, int32_t h) {
+  const int64_t n = Candidates(p, h);
+  return p.locked < n ? p.locked : n;
+}
+
+// Share of the `average` best scores of a head in its total.
+__global__ void __launch_bounds__(kBlock) concentrate(const CountParams p) {
+  __shared__ BlockSpace space;
+  const int32_t h = static_cast<int32_t>(blockIdx.x), m = Candidates(p, h), best_n = min(p.average, m);
+  const float* scores = ScoresOf(p, h);
+  const auto value = [&](int32_t t) { return static_cast<double>(isnan(scores[t]) ? -Infinity() : scores[t]); };
+  const auto bits = [&](int32_t t) { return ScoreBits(scores[t]); };
+  double best = 0, all = 0;
+  if (best_n > 0 && best_n < m) {
+    int32_t above = 0;
+    const uint32_t threshold = BlockThreshold(bits, m, best_n, &space, &above);
+    const float tie = __uint_as_float((threshold & 0x80000000u) != 0 ? threshold & 0x7fffffffu : ~threshold);
+    for (int32_t t = ThreadOfBlock(); t < m; t += BlockThreads()) best += bits(t) > threshold ? value(t) : 0.0;
+    best = BlockSum(best, space.doubles) + static_cast<double>(best_n - above) * static_cast<double>(tie);
+  }
+  for (int32_t t = ThreadOfBlock(); t < m; t += BlockThreads()) all += value(t);
+  all = BlockSum(all, space.doubles);
+  if (best_n == m) best = all;
+  if (ThreadOfBlock() != 0) return;
+  const double share = best / all;
+  p.factor[h] = all > 0 && share - share == 0 ? share : 1.0;
+}
+
+__global__ void __launch_bounds__(kBlock) count_range(const CountParams p) {
+  const int32_t h = static_cast<int32_t>(blockIdx.x), m = Candidates(p, h);
+  const float* scores = ScoresOf(p, h);
+  int32_t* histogram = p.histogram + h * 256;
+  __shared__ int32_t shared[256];
+  for (int i = ThreadOfBlock(); i < 256; i += BlockThreads()) shared[i] = 0;
+  __syncthreads();
+  const uint32_t prefix = *p.prefix, fixed = p.shift == 24 ? 0 : 0xFFFFFFFFu << (p.shift + 8);
+  for (int32_t t = ThreadOfBlock(); t < m; t += BlockThreads()) {
+    const float x = p.concentrated ? static_cast<float>(static_cast<double>(scores[t]) * p.factor[h]) : scores[t];
+    const uint32_t bits = ScoreBits(x);
+    if ((bits & fixed) == prefix) atomicAdd(&shared[bits >> p.shift & 255], 1);
+  }
+  __syncthreads();
+  for (int i = ThreadOfBlock(); i < 256; i += BlockThreads()) histogram[i] = shared[i];
+}
+
+// One block: the next eight bits of the threshold; behind the last, what every head holds.
+__global__ void __launch_bounds__(kBlock) close_range(const CountParams p) {
+  __shared__ int64_t longs[kBlock / kWarp];
+  const int32_t n_heads = p.layer.n_heads;
+  int value = 255;
+  for (;; --value) {
+    int64_t with = 0;
+    for (int32_t h = ThreadOfBlock(); h < n_heads; h += BlockThreads()) {
+      const int64_t held = p.counts[h] + p.histogram[h * 256 + value], locked = Locked(p, h);
+      with += held > locked ? held : locked;
+    }
+    with = BlockSum(with, longs);
+    if (with > p.total || value == 0) break;
+    for (int32_t h = ThreadOfBlock(); h < n_heads; h += BlockThreads()) p.counts[h] += p.histogram[h * 256 + value];
+    __syncthreads();
+  }
+  if (ThreadOfBlock() != 0) return;
+  *p.prefix |= static_cast<uint32_t>(value) << p.shift;
+  if (p.shift != 0) return;
+  // Candidates equal to the threshold go to the lower heads first.
+  int64_t left = p.total;
+  for (int32_t h = 0; h < n_heads; ++h) {
+    const int64_t locked = Locked(p, h);
+    left -= p.counts[h] > locked ? p.counts[h] : locked;
+  }
+  for (int32_t h = 0; h < n_heads; ++h) {
+    const int64_t locked = Locked(p, h), held = p.counts[h] > locked ? p.counts[h] : locked,
+                  ties = p.counts[h] + p.histogram[h * 256 + value] - held, most = left > 0 ? left : 0;
+    const int64_t more = ties < 0 ? 0 : ties < most ? ties : most;
+    p.counts[h] = held + more;
+    left -= more;
+  }
+}
+
+}  // namespace
+
+Status CudaDevice::CountBest(Stream* s, const CountBestArgs& a) {
+  KVC_RETURN_IF_ERROR(Enter());
+  const int32_t heads = a.layer.n_kv_heads;
+  Packet packet;
+  KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer),
+                                   Packet::Size<double>(heads) + Packet::Size<int64_t>(heads) +
+                                       Packet::Size<int32_t>(int64_t{heads} * 256) + Packet::Size<uint32_t>(1)));
+  CountParams p{};
+  p.layer = LayerOf(a.layer, &packet);
+  p.protect = a.protect, p.scores = At(a.scores), p.stride = a.stride, p.total = a.total, p.locked = a.locked;
+  p.average = a.average, p.concentrated = a.concentrated;
+  p.factor = packet.Room<double>(heads);
+  p.counts = packet.Room<int64_t>(heads);
+  p.histogram = packet.Room<int32_t>(int64_t{heads} * 256);
+  p.prefix = packet.Room<uint32_t>(1);
+  KVC_RETURN_IF_ERROR(packet.Send());
+  const cudaStream_t stream = StreamOf(s);
+  const dim3 grid(static_cast<unsigned>(heads)), block(kBlock);
+  KVC_RETURN_IF_ERROR(Check(cudaMemsetAsync(p.counts, 0, static_cast<size_t>(heads) * 8, stream), "selection"));
+  KVC_RETURN_IF_ERROR(Check(cudaMemsetAsync(p.prefix, 0, 4, stream), "selection"));
+  if (a.concentrated) KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(concentrate, grid, block, 0, stream, p), "selection"));
+  for (p.shift = 24; p.shift >= 0; p.shift -= 8) {
+    KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(count_range, grid, block, 0, stream, p), "selection"));
+    KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(close_range, dim3(1), block, 0, stream, p), "selection"));
+  }
+  return static_cast<CudaStream*>(s)->Fetch(p.counts, a.counts, int64_t{8} * heads);
+}
+
+}  // namespace kvc::cuda

@@ -1,0 +1,109 @@
+// An NVIDIA GPU as a device (lib/ops/device.h). Operations issue kernels on the stream of the caller and return; what
+// an operation hands back on the host is waited for, nothing else is.
+#pragma once
+#include <cuda_runtime.h>
+
+#include "cuda/staging.h"
+#include "lib/ops/device.h"
+
+namespace kvc::cuda {
+
+// For kernels' pointers.
+template <typename T>
+T* At(DevicePtr<T> p) {
+  return reinterpret_cast<T*>(p.number());
+}
+template <typename T>
+DevicePtr<T> AddressOf(T* p) {
+  return DevicePtr<T>::FromNumber(reinterpret_cast<uintptr_t>(p));
+}
+inline cudaStream_t StreamOf(Stream* s) { return static_cast<CudaStream*>(s)->stream(); }
+
+constexpr int32_t kMostHeadSize = 256;  // what tiles of entries in shared memory allow
+
+struct Driver;  // memory.cc: the driver's functions for virtual memory
+
+class CudaDevice final : public Device {
+ public:
+  // spec: "cuda" or "cuda:N". kUnsupported: no driver, one too old, no such device.
+  static Result<std::unique_ptr<Device>> Create(const std::string& spec);
+  ~CudaDevice() override;
+
+  const DeviceInfo& info() const override { return info_; }
+  Result<std::unique_ptr<Stream>> NewStream() override;
+
+  Status Allocate(int64_t bytes, const char* what, DeviceBytes* out) override;
+  void Free(DeviceBytes at, int64_t bytes) override;
+  Result<double> MeasureBandwidth() override;
+  int64_t Reserve(int64_t bytes, DeviceBytes* out) override;
+  void Unreserve(DeviceBytes at, int64_t bytes) override;
+  Status Commit(DeviceBytes at, int64_t bytes) override;
+  void Decommit(DeviceBytes at, int64_t bytes) override;
+  Status Write(Stream* s, DeviceBytes to, const void* from, int64_t bytes) override;
+  Status Read(Stream* s, DevicePtr<const uint8_t> from, void* to, int64_t bytes) override;
+  Status Copy(Stream* s, Span<const PageCopy> copies) override;
+  Status Zero(Stream* s, DeviceBytes at, int64_t bytes) override;
+  Status Prepare(Span<const Weight> tensors, Span<const DevicePtr<const float>> biases, MatrixUse use,
+                 Matrix* out) override;
+  int64_t PreparedBytes(Span<const Weight> tensors, MatrixUse use) const override;
+  Status PrepareVector(const float* values, int32_t n, Vector* out) override;
+  int64_t PreparedVectorBytes(int32_t n) const override;
+
+  int64_t NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows) const override;
+  Status Embed(Stream* s, const EmbedArgs& args) override;
+  Status Project(Stream* s, const ProjectArgs& args) override;
+  Status Finish(Stream* s, const FinishArgs& args) override;
+  Status Logits(Stream* s, const LogitsArgs& args) override;
+  Status Sample(Stream* s, const SampleArgs& args) override;
+
+  int64_t PlaceScratchBytes(int32_t n_rows, int32_t head_dim) const override;
+  Status Place(Stream* s, const PlaceArgs& args) override;
+  Status AttendPrompt(Stream* s, const PromptAttentionArgs& args) override;
+  Status FoldColumns(Stream* s, const ColumnArgs& args) override;
+
+  int64_t ScoreScratchBytes(int32_t n_kv_heads, int64_t stride) const override;
+  Status Score(Stream* s, const ScoreArgs& args) override;
+  Status Select(Stream* s, const SelectArgs& args) override;
+  Status SelectByQueryHead(Stream* s, const SelectByQueryHeadArgs& args) override;
+  Status Unmark(Stream* s, const UnmarkArgs& args) override;
+  Status CountBest(Stream* s, const CountBestArgs& args) override;
+  int64_t SelectScratchBytes(int64_t stride) const override;
+  Status Merge(Stream* s, const MergeArgs& args) override;
+
+  int64_t CodeBytes(const CacheLayout& layout, int64_t n_codes) const override;
+  int64_t LoadScratchBytes(int32_t n_kv_heads, int64_t entries) const override;
+  int64_t AppendScratchBytes(const CacheLayout& layout) const override;
+  Status LoadLayer(Stream* s, const LoadArgs& args) override;
+  Status CodeLayer(Stream* s, const CodeArgs& args) override;
+  Status StoreLayer(Stream* s, const StoreArgs& args) override;
+  Status AppendLayer(Stream* s, const AppendArgs& args) override;
+  Status Rewind(Stream* s, const RewindArgs& args) override;
+  Status KeepNewest(Stream* s, const KeepNewestArgs& args) override;
+  Status StorePlain(Stream* s, const StorePlainArgs& args) override;
+  Status Positions(Stream* s, const PositionsArgs& args) override;
+
+  Status FillAngles(Stream* s, const AngleArgs& args) override;
+  int64_t StepScratchBytes(const StepShape& shape) const override;
+  Status Step(Stream* s, const StepArgs& args) override;
+  Status EndStep(Stream* s, const StepArgs& args) override;
+  Status QueryRing(Stream* s, const QueryRingArgs& args) override;
+  int64_t EvictScratchBytes(int32_t n_kv_heads, int64_t stride) const override;
+  Status Evict(Stream* s, const EvictArgs& args) override;
+
+ private:
+  CudaDevice(int number, const Driver& driver) : number_(number), driver_(driver) {}
+  Status CheckHeadSize(int32_t d) const {
+    if (d <= kMostHeadSize) return {};
+    return Error(Code::kUnsupported, "device \"%s\": heads of %d dimensions; at most %d, use \"cpu\"",
+                 info_.name.c_str(), d, kMostHeadSize);
+  }
+  // Every thread that calls has the device as its current one.
+  Status Enter() const { return Check(cudaSetDevice(number_), "the device"); }
+
+  const int number_;
+  const Driver& driver_;
+  DeviceInfo info_;
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace kvc::cuda

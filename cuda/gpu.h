@@ -1,0 +1,210 @@
+// What kernels are made of, for both compilers: nvcc's device code, and C++ under the emulator of tests/emu. Everything
+// that is an intrinsic or inline PTX stands here, with one definition for each; kernels use nothing else.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "lib/base/half.h"
+
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#define KVC_DEVICE __device__ __forceinline__
+// Dynamic shared memory, 16-byte aligned.
+#define KVC_SHARED(T, name)                                  \
+  extern __shared__ __align__(16) unsigned char kvc_shared[]; \
+  T* const name = reinterpret_cast<T*>(kvc_shared)
+#else
+#define KVC_DEVICE inline
+#define KVC_SHARED(T, name) T* const name = reinterpret_cast<T*>(::kvc::emu::block->shared)
+#endif
+
+namespace kvc::cuda {
+
+constexpr int kWarp = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+KVC_DEVICE int Lane() { return static_cast<int>(threadIdx.x) % kWarp; }
+KVC_DEVICE int WarpOfBlock() { return static_cast<int>(threadIdx.x) / kWarp; }
+KVC_DEVICE int ThreadOfBlock() { return static_cast<int>(threadIdx.x); }
+KVC_DEVICE int BlockThreads() { return static_cast<int>(blockDim.x); }
+
+// ---- numbers ----
+#if defined(__CUDACC__)
+KVC_DEVICE float HalfBits(uint16_t h) { return __half2float(__ushort_as_half(h)); }
+KVC_DEVICE uint16_t ToHalfBits(float f) { return __half_as_ushort(__float2half_rn(f)); }
+KVC_DEVICE float BfBits(uint16_t h) { return __uint_as_float(static_cast<unsigned>(h) << 16); }
+KVC_DEVICE uint16_t ToBfBits(float f) { return __bfloat16_as_ushort(__float2bfloat16_rn(f)); }
+KVC_DEVICE float Infinity() { return __int_as_float(0x7f800000); }
+#else
+KVC_DEVICE float HalfBits(uint16_t h) { return F16ToFloat(h); }
+KVC_DEVICE uint16_t ToHalfBits(float f) { return FloatToF16(f); }
+KVC_DEVICE float BfBits(uint16_t h) { return Bf16ToFloat(h); }
+KVC_DEVICE uint16_t ToBfBits(float f) { return FloatToBf16(f); }
+KVC_DEVICE float Infinity() { return INFINITY; }
+#endif
+
+// As lib/base/ordered_bits.h.
+KVC_DEVICE uint32_t ScoreBits(float score) {
+  if (isnan(score)) score = -Infinity();
+  score += 0.0f;
+  const uint32_t bits = __float_as_uint(score);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+// As SelectionKey of lib/ops/cpu/line_ops.h: higher score first, then the lower index.
+KVC_DEVICE uint64_t SelectionKeyOf(float score, uint32_t index) {
+  return static_cast<uint64_t>(ScoreBits(score)) << 32 | (0xFFFFFFFFu - index);
+}
+
+// Logits z as cap * tanh(z / cap); cap 0: as they are.
+KVC_DEVICE float Capped(float z, float cap) { return cap > 0 ? cap * tanhf(__fdiv_rn(z, cap)) : z; }
+
+// Philox4x32-10, word 0 (lib/base/philox.h).
+KVC_DEVICE uint32_t PhiloxWord(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint64_t key) {
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = static_cast<uint64_t>(0xD2511F53u) * c0, b = static_cast<uint64_t>(0xCD9E8D57u) * c2;
+    const uint32_t n0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0, n2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
+    c0 = n0, c1 = static_cast<uint32_t>(b), c2 = n2, c3 = static_cast<uint32_t>(a);
+    k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+  }
+  return c0;
+}
+KVC_DEVICE double UniformOf(uint32_t word) { return static_cast<double>(word >> 8) * 5.9604644775390625e-8; }
+
+// ---- products of small matrices by a warp (PTX: mma.m16n8k16, row.col, bf16 -> f32) ----
+// c [16, 8] += a [16, 16] * b [16, 8]; of every pair of 16-bit numbers the lower half is the lower column (a) or row
+// (b). Lane l, u = l / 4, v = l % 4: a = (u, 2v), (u + 8, 2v), (u, 2v + 8), (u + 8, 2v + 8); b = (2v, u), (2v + 8, u);
+// c = (u, 2v), (u, 2v + 1), (u + 8, 2v), (u + 8, 2v + 1).
+#if defined(__CUDACC__)
+KVC_DEVICE void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#else
+KVC_DEVICE void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  struct Fragments {
+    uint32_t a[4], b[2];
+  };
+  Fragments mine;
+  std::memcpy(mine.a, a, sizeof mine.a);
+  std::memcpy(mine.b, b, sizeof mine.b);
+  const Fragments* all = static_cast<const Fragments*>(emu::Exchange(kAllLanes, &mine, sizeof mine));
+  const auto half = [](uint32_t pair, int k) { return BfBits(static_cast<uint16_t>(pair >> (k % 2 * 16))); };
+  for (int i = 0; i < 4; ++i) {
+    const int row = Lane() / 4 + i / 2 * 8, column = Lane() % 4 * 2 + i % 2;
+    float sum = 0;
+    for (int k = 0; k < 16; ++k) {
+      const Fragments &fa = all[row % 8 * 4 + k % 8 / 2], &fb = all[column * 4 + k % 8 / 2];
+      sum += half(fa.a[row / 8 + k / 8 * 2], k) * half(fb.b[k / 8], k);
+    }
+    c[i] += sum;
+  }
+}
+#endif
+
+// ---- a warp ----
+// f over all lanes, in a tree: the same on every lane.
+#if defined(__CUDACC__)
+template <typename T, typename F>
+KVC_DEVICE T WarpFold(T x, F f) {
+  for (int i = kWarp / 2; i > 0; i /= 2) x = f(x, __shfl_xor_sync(kAllLanes, x, i));
+  return x;
+}
+#else
+// The tree in one meeting: lanes that have ended, or never were, would bring what nobody defined, there as on a device.
+template <typename T, typename F>
+KVC_DEVICE T WarpFold(T x, F f) {
+  T all[kWarp];
+  std::memcpy(all, emu::Exchange(kAllLanes, &x, sizeof x), sizeof all);
+  for (int i = kWarp / 2; i > 0; i /= 2) {
+    for (int j = 0; j < i; ++j) all[j] = f(all[j], all[j + i]);
+  }
+  return all[0];
+}
+#endif
+template <typename T>
+KVC_DEVICE T WarpSum(T x) {
+  return WarpFold(x, [](T a, T b) { return a + b; });
+}
+KVC_DEVICE float WarpMax(float x) {
+  return WarpFold(x, [](float a, float b) { return fmaxf(a, b); });
+}
+
+// ---- a block; `shared` has room for one value a warp, and is free again when the call returns ----
+template <typename T>
+KVC_DEVICE T BlockSum(T x, T* shared) {
+  x = WarpSum(x);
+  if (Lane() == 0) shared[WarpOfBlock()] = x;
+  __syncthreads();
+  T sum = 0;
+  for (int i = 0; i < BlockThreads() / kWarp; ++i) sum += shared[i];
+  __syncthreads();
+  return sum;
+}
+KVC_DEVICE float BlockMax(float x, float* shared) {
+  x = WarpMax(x);
+  if (Lane() == 0) shared[WarpOfBlock()] = x;
+  __syncthreads();
+  float most = shared[0];
+  for (int i = 1; i < BlockThreads() / kWarp; ++i) most = fmaxf(most, shared[i]);
+  __syncthreads();
+  return most;
+}
+KVC_DEVICE uint64_t BlockMax(uint64_t x, uint64_t* shared) {
+  x = WarpFold(x, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
+  if (Lane() == 0) shared[WarpOfBlock()] = x;
+  __syncthreads();
+  uint64_t most = shared[0];
+  for (int i = 1; i < BlockThreads() / kWarp; ++i) most = shared[i] > most ? shared[i] : most;
+  __syncthreads();
+  return most;
+}
+// Threads' numbers before mine, and of all.
+KVC_DEVICE int32_t BlockPrefix(int32_t x, int32_t* shared, int32_t* total) {
+  int32_t sum = x;
+  for (int i = 1; i < kWarp; i *= 2) {
+    const int32_t other = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(i));
+    if (Lane() >= i) sum += other;
+  }
+  if (Lane() == kWarp - 1) shared[WarpOfBlock()] = sum;
+  __syncthreads();
+  int32_t before = 0, all = 0;
+  for (int i = 0; i < BlockThreads() / kWarp; ++i) {
+    if (i < WarpOfBlock()) before += shared[i];
+    all += shared[i];
+  }
+  __syncthreads();
+  *total = all;
+  return before + sum - x;
+}
+
+// ---- launching ----
+// Shared memory beyond 48 KiB is asked for once a kernel (a device keeps it for the function).
+#if defined(__CUDACC__)
+template <typename... Params, typename... Args>
+cudaError_t LaunchOn(const char*, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+                     Args&&... args) {
+  if (shared > (48u << 10)) {
+    const cudaError_t e = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                               cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+    if (e != cudaSuccess) return e;
+  }
+  kernel<<<grid, block, shared, stream>>>(static_cast<Params>(args)...);
+  return cudaGetLastError();
+}
+#else
+template <typename... Params, typename... Args>
+cudaError_t LaunchOn(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
+                     cudaStream_t stream, Args... args) {
+  return emu::Launch(name, grid, block, shared, stream, [=] { kernel(static_cast<Params>(args)...); });
+}
+#endif
+
+}  // namespace kvc::cuda
+
+#define KVC_LAUNCH(kernel, grid, block, shared, stream, ...) \
+  ::kvc::cuda::LaunchOn(#kernel, kernel, grid, block, shared, stream, __VA_ARGS__)

@@ -1,0 +1,226 @@
+// Entries of one head that come, settle and leave, by one block. Records in device memory are changed by thread 0; every
+// function ends with the block together. As lib/ops/cpu/pages.cc.
+#pragma once
+#include "cuda/block.h"
+#include "cuda/codebook.h"
+#include "cuda/pages.h"
+#include "cuda/turning.h"
+
+namespace kvc::cuda {
+
+// Scratch of one head.
+struct HeadRoom {
+  int32_t *holes, *movers;  // [entries]
+  int32_t* gone_ranks;      // [entries]
+  float* vectors;           // [2, D]
+  uint8_t* settle;          // SettleBytes
+};
+
+inline int64_t SettleBytes(const CacheLayout& layout) {
+  int64_t bytes = 0;
+  for (const HeadFormat& h : layout.heads) {
+    const int64_t n = h.settle, d = layout.head_dim;
+    const EntryCoding coding = layout.formats[static_cast<size_t>(h.main)].coding;
+    int64_t need = 0;
+    if (coding == EntryCoding::kKeyChannels) need = 4 * layout.formats[static_cast<size_t>(h.main)].slots * d;
+    if (coding == EntryCoding::kCodebook)
+      need = 4 * n * d + 2 * n * static_cast<int64_t>(sizeof(CodedVector)) + CodeRoomBytes(n, layout.head_dim);
+    bytes = bytes < need ? need : bytes;
+  }
+  return (bytes + 255) / 256 * 256;
+}
+
+// Entries of the longest ring.
+inline int32_t RingSlots(const CacheLayout& layout) {
+  int32_t slots = 0;
+  for (int32_t h = 0; h < layout.n_heads_total(); ++h)
+    slots = slots < layout.ring_slots(h) ? layout.ring_slots(h) : slots;
+  return slots;
+}
+
+KVC_DEVICE void ReadVector(const Pages& pages, const Slot& s, int which, float* x) {
+  for (int32_t j = ThreadOfBlock(); j < s.f->d; j += BlockThreads()) x[j] = pages.Element(s, which, j);
+  __syncthreads();
+}
+
+KVC_DEVICE void WriteMeta(const Slot& s, int32_t position, int32_t rank, const float* aux, int64_t aux_stride,
+                          uint32_t seen) {
+  s.position() = position;
+  if (s.f->ranks) s.rank() = rank;
+  if (s.f->seen_masks) s.seen() = seen;
+  for (int a = 0; a < s.f->n_aux; ++a) s.aux(a) = aux == nullptr ? 0.0f : aux[a * aux_stride];
+}
+
+// A new entry at the end of the ring, or of main where there is none. k, v: for all threads to read.
+KVC_DEVICE void BlockAppend(const Pages& pages, const float* k, const float* v, int32_t position) {
+  const int32_t rank = pages.len();
+  const bool ring = pages.head().ring >= 0;
+  const Slot s = ring ? pages.Ring(pages.ring_len()) : pages.Main(pages.main_len());
+  WriteKey(s, k, ThreadOfBlock(), BlockThreads());
+  WriteValue(s, v, ThreadOfBlock(), BlockThreads());
+  __syncthreads();
+  if (ThreadOfBlock() == 0) {
+    WriteMeta(s, position, rank, nullptr, 0, ~0u);
+    ++(ring ? pages.head().ring_len : pages.head().len);
+  }
+  __syncthreads();
+}
+
+KVC_DEVICE void LeaveRing(const Pages& pages, int32_t n) {
+  __syncthreads();
+  if (ThreadOfBlock() == 0) {
+    Head& h = pages.head();
+    h.len += n;
+    h.ring_start = (h.ring_start + n) % pages.ring_slots();
+    h.ring_len -= n;
+  }
+  __syncthreads();
+}
+
+// Fills a page from the ring and codes its keys anew.
+KVC_DEVICE void SettleBlock(const Pages& pages, const HeadRoom& room) {
+  const PageFormat& f = pages.format();
+  const int32_t d = f.d, slots = f.slots, old = pages.main_len() % slots, n = slots - old;
+  float* keys = reinterpret_cast<float*>(room.settle);
+  const Slot first = pages.Main(pages.main_len() - old);
+  for (int32_t i = 0; i < old; ++i) {
+    const Slot s{first.page, first.f, first.index + i};
+    ReadVector(pages, s, 0, keys + static_cast<int64_t>(i) * d);
+  }
+  for (int32_t i = 0; i < n; ++i) {
+    const Slot from = pages.Ring(i), to = pages.Main(pages.main_len() + i);
+    ReadVector(pages, from, 0, keys + static_cast<int64_t>(old + i) * d);
+    ReadVector(pages, from, 1, room.vectors);
+    WriteValue(to, room.vectors, ThreadOfBlock(), BlockThreads());
+    if (ThreadOfBlock() == 0) CopyMeta(from, to);
+    __syncthreads();
+  }
+  WriteKeyBlock(first, keys, slots, ThreadOfBlock(), BlockThreads());
+  LeaveRing(pages, n);
+}
+
+// Codes the oldest `settle` entries of a full ring.
+KVC_DEVICE void SettleCodes(const Pages& pages, const HeadRoom& room, BlockSpace* s) {
+  const int32_t n = pages.head().settle, d = pages.format().d;
+  float* x = reinterpret_cast<float*>(room.settle);
+  CodedVector* codes = reinterpret_cast<CodedVector*>(x + static_cast<int64_t>(n) * d);  // [2, n]
+  const CodeRoom space = CodeRoomAt(reinterpret_cast<uint8_t*>(codes + 2 * n), n, d);
+  for (int which = 0; which < 2; ++which) {
+    for (int32_t i = 0; i < n; ++i) ReadVector(pages, pages.Ring(i), which, x + static_cast<int64_t>(i) * d);
+    const int32_t n_existing = pages.book_len(which);
+    const int32_t n_added = BlockCodeVectors(
+        x, n, d, pages.head().theta[which], n_existing,
+        [&](int32_t e) -> const float* { return pages.Direction(which, e); }, codes + which * n,
+        [&](int32_t e) { return pages.Direction(which, n_existing + e); }, space, s);
+    __syncthreads();
+    if (ThreadOfBlock() == 0) pages.book_len(which) += n_added;
+    __syncthreads();
+  }
+  const int32_t main = pages.main_len();
+  for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads()) {
+    const Slot from = pages.Ring(i), to = pages.Main(main + i);
+    to.code(0) = codes[i], to.code(1) = codes[n + i];
+    CopyMeta(from, to);
+  }
+  LeaveRing(pages, n);
+}
+
+KVC_DEVICE void BlockSettle(const Pages& pages, const HeadRoom& room, BlockSpace* s) {
+  if (pages.head().ring < 0) return;
+  const EntryCoding coding = pages.format().coding;
+  if (coding == EntryCoding::kCodebook) {
+    if (pages.ring_len() == pages.ring_slots()) SettleCodes(pages, room, s);
+    return;
+  }
+  if (coding == EntryCoding::kKeyChannels) {
+    if (pages.ring_len() == pages.ring_slots()) SettleBlock(pages, room);
+    return;
+  }
+  while (pages.ring_len() == pages.ring_slots()) {
+    const Slot from = pages.Ring(0), to = pages.Main(pages.main_len());
+    ReadVector(pages, from, 0, room.vectors);
+    ReadVector(pages, from, 1, room.vectors + pages.format().d);
+    WriteKey(to, room.vectors, ThreadOfBlock(), BlockThreads());
+    WriteValue(to, room.vectors + pages.format().d, ThreadOfBlock(), BlockThreads());
+    if (ThreadOfBlock() == 0) CopyMeta(from, to);
+    LeaveRing(pages, 1);
+  }
+}
+
+// Takes the entries out for which gone(physical) says so; in main the last ones take their places.
+template <typename Gone>
+KVC_DEVICE void BlockRemove(const Pages& pages, Gone gone, const HeadRoom& room, BlockSpace* s) {
+  const int32_t main = pages.main_len(), len = pages.len();
+  if (pages.format().ranks) {
+    const int32_t n_gone = BlockCompact(
+        len, s, [&](int32_t i) { return gone(pages.Physical(i)); },
+        [&](int32_t i, int32_t place) { room.gone_ranks[place] = pages.At(pages.Physical(i)).rank(); });
+    // Entries that stay only: the pages of those that go may be a fork's as well.
+    for (int32_t i = ThreadOfBlock(); i < len; i += BlockThreads()) {
+      if (gone(pages.Physical(i))) continue;
+      const Slot e = pages.At(pages.Physical(i));
+      int32_t lower = 0;
+      for (int32_t x = 0; x < n_gone; ++x) lower += room.gone_ranks[x] < e.rank() ? 1 : 0;
+      if (lower > 0) e.rank() -= lower;
+    }
+    __syncthreads();
+  }
+  // The ring: gaps are closed from the newer side, by one thread; it is short.
+  const int32_t ring = pages.ring_len();
+  int32_t ring_kept = 0;
+  for (int32_t i = 0; i < ring; ++i) {
+    if (gone(pages.Physical(main + i))) continue;
+    if (ring_kept != i) CopyEntry(pages.Ring(i), pages.Ring(ring_kept), ThreadOfBlock(), BlockThreads());
+    ++ring_kept;
+    __syncthreads();
+  }
+  const int32_t kept = main - BlockCompact(
+                                  main, s, [&](int32_t i) { return gone(i); },
+                                  [&](int32_t i, int32_t place) { room.holes[place] = i; });
+  BlockCompact(
+      main - kept, s, [&](int32_t i) { return !gone(kept + i); },
+      [&](int32_t i, int32_t place) { room.movers[place] = kept + i; });
+  // The i-th hole below the new length takes the i-th entry above it: as many of the one as of the other.
+  const int32_t lanes = kWarp, warps = BlockThreads() / kWarp;
+  for (int32_t i = WarpOfBlock(); i < main - kept; i += warps) {
+    if (room.holes[i] >= kept) break;
+    CopyEntry(pages.Main(room.movers[i]), pages.Main(room.holes[i]), Lane(), lanes);
+  }
+  __syncthreads();
+  if (ThreadOfBlock() == 0) {
+    pages.head().len = kept;
+    if (pages.head().ring >= 0) pages.head().ring_len = ring_kept;
+  }
+  __syncthreads();
+}
+
+// Keys lose the rotation of their original position.
+KVC_DEVICE void BlockDropRotation(const Pages& pages, const Turn& turn, float* vector) {
+  if (pages.head().rotated == 0) return;
+  const int32_t len = pages.len();
+  for (int32_t i = 0; i < len; ++i) {
+    const Slot e = pages.At(pages.Physical(i));
+    ReadVector(pages, e, 0, vector);
+    for (int32_t j = ThreadOfBlock(); j < e.f->d / 2; j += BlockThreads())
+      UnturnPairAt(turn, e.position(), e.f->d, j, vector);
+    __syncthreads();
+    WriteKey(e, vector, ThreadOfBlock(), BlockThreads());
+    __syncthreads();
+  }
+  if (ThreadOfBlock() == 0) pages.head().rotated = 0;
+  __syncthreads();
+}
+
+// Physical indices by ascending position: the lower half of keys [next power of two of len].
+KVC_DEVICE void BlockOrder(const Pages& pages, uint64_t* keys) {
+  const int32_t len = pages.len();
+  for (int32_t i = ThreadOfBlock(); i < len; i += BlockThreads()) {
+    const int32_t physical = pages.Physical(i);
+    keys[i] = static_cast<uint64_t>(static_cast<uint32_t>(pages.At(physical).position())) << 32 |
+              static_cast<uint32_t>(physical);
+  }
+  __syncthreads();
+  BlockSort(keys, len);
+}
+
+}  // namespace kvc::cuda

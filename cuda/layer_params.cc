@@ -1,0 +1,82 @@
+#include "cuda/layer_params.h"
+
+#include <vector>
+
+namespace kvc::cuda {
+
+int32_t CacheRecords::Ids(int32_t head) const {
+  const int32_t slots = c_.layout->formats[static_cast<size_t>(MainFormat(c_, head))].slots;
+  return std::min((c_.len[head] + more_ + slots - 1) / slots, c_.page_stride);
+}
+
+int32_t CacheRecords::BookIds(int32_t head, int which) const {
+  const int32_t owner = c_.layout->book_owner(head),
+                slots = c_.layout->formats[static_cast<size_t>(c_.layout->directions)].slots;
+  return std::min((c_.book_len[owner * 2 + which] + more_ + slots - 1) / slots, c_.book_stride);
+}
+
+int64_t CacheRecords::Bytes() const {
+  int64_t bytes = Packet::Size<Head>(n_) + Packet::Size<Format>(static_cast<int64_t>(c_.layout->formats.size()));
+  for (int32_t h = first_; h < first_ + n_; ++h) {
+    bytes += Packet::Size<int32_t>(Ids(h));
+    for (int which = 0; has_books() && which < 2; ++which) bytes += Packet::Size<int32_t>(BookIds(h, which));
+  }
+  return bytes;
+}
+
+CacheLayer CacheRecords::Write(Packet* packet) {
+  const CacheLayout& layout = *c_.layout;
+  CacheLayer out{};
+  out.n_heads = n_, out.group = layout.group, out.d = layout.head_dim, out.n_aux = layout.n_aux;
+  out.n_formats = static_cast<int32_t>(layout.formats.size());
+  out.directions = layout.directions, out.first_head = first_, out.layer_books = layout.layer_books ? 1 : 0;
+  Format* formats = packet->Add<Format>(out.n_formats, &out.formats);
+  for (int32_t i = 0; i < out.n_formats; ++i)
+    formats[i] = {layout.formats[static_cast<size_t>(i)], At(c_.bases[i])};
+  Head* heads = packet->Add<Head>(n_, &heads_);
+  out.heads = const_cast<Head*>(heads_);
+  for (int32_t i = 0; i < n_; ++i) {
+    const int32_t h = first_ + i, owner = layout.book_owner(h);
+    const HeadFormat& format = layout.heads[static_cast<size_t>(h)];
+    Head& to = heads[i];
+    to = {};
+    to.len = c_.len[h];
+    if (c_.ring != nullptr) {
+      to.ring_page = c_.ring[h * kRingFields + kRingPage];
+      to.ring_start = c_.ring[h * kRingFields + kRingStart];
+      to.ring_len = c_.ring[h * kRingFields + kRingLen];
+    }
+    to.rotated = c_.rotated[h];
+    to.main = MainFormat(c_, h), to.ring = RingFormat(c_, h), to.settle = format.settle;
+    to.owner = owner - first_;
+    to.n_ids = Ids(h);
+    to.ids = packet->Copy(c_.pages + int64_t{h} * c_.page_stride, to.n_ids);
+    to.theta[0] = format.theta_key, to.theta[1] = format.theta_value;
+    for (int which = 0; has_books() && which < 2; ++which) {
+      to.book_len[which] = c_.book_len[owner * 2 + which];
+      to.n_books[which] = BookIds(h, which);
+      to.books[which] = packet->Copy(c_.books + (int64_t{owner} * 2 + which) * c_.book_stride, to.n_books[which]);
+    }
+  }
+  return out;
+}
+
+Status CacheRecords::ReadBack(CudaStream* stream) const {
+  std::vector<Head> heads(static_cast<size_t>(n_));
+  KVC_RETURN_IF_ERROR(stream->Fetch(heads_, heads.data(), n_ * static_cast<int64_t>(sizeof(Head))));
+  for (int32_t i = 0; i < n_; ++i) {
+    const int32_t h = first_ + i;
+    const Head& from = heads[static_cast<size_t>(i)];
+    c_.len[h] = from.len;
+    c_.rotated[h] = from.rotated != 0 ? 1 : 0;
+    if (c_.ring != nullptr) {
+      c_.ring[h * kRingFields + kRingStart] = from.ring_start;
+      c_.ring[h * kRingFields + kRingLen] = from.ring_len;
+    }
+    for (int which = 0; has_books() && from.owner == i && which < 2; ++which)
+      c_.book_len[h * 2 + which] = from.book_len[which];
+  }
+  return {};
+}
+
+}  // namespace kvc::cuda

@@ -1,0 +1,63 @@
+// Host structures as kernels take them: packets of records, layers at full length, rotations.
+#pragma once
+#include <algorithm>
+
+#include "cuda/cuda_device.h"
+#include "cuda/records.h"
+#include "cuda/turning.h"
+
+namespace kvc::cuda {
+
+// A layer at full length (LayerView) with its lengths on the device.
+struct LayerParams {
+  int32_t n_heads, d, n_aux;
+  bool has_seen;
+  int64_t capacity;
+  float *keys, *values;
+  int32_t* positions;
+  float* aux;
+  uint32_t* seen;
+  const int32_t* len;  // [G]
+};
+
+inline int64_t LayerBytes(const LayerView& v) { return Packet::Size<int32_t>(v.n_kv_heads); }
+inline LayerParams LayerOf(const LayerView& v, Packet* packet) {
+  return {v.n_kv_heads,  v.head_dim,  v.n_aux,         v.has_seen,  v.capacity,
+          At(v.keys),    At(v.values), At(v.positions), At(v.aux),   v.has_seen ? At(v.seen) : nullptr,
+          packet->Copy(v.len, v.n_kv_heads)};
+}
+
+inline int64_t TurnBytes(const Rope* rope) {
+  return rope == nullptr ? 0 : Packet::Size<double>(static_cast<int64_t>(rope->frequencies().size()));
+}
+inline Turn TurnOf(const Rope* rope, RopePairing pairing, bool in_cache, Packet* packet) {
+  if (rope == nullptr) return {nullptr, 1, 0, pairing, in_cache};
+  return {packet->Copy(rope->frequencies().data(), static_cast<int64_t>(rope->frequencies().size())),
+          rope->attention_factor(), rope->n_turning(), pairing, in_cache};
+}
+inline Turn TurnOf(const KeyTurning& t, Packet* packet) { return TurnOf(t.rope, t.pairing, t.in_cache, packet); }
+
+// The records of heads [first, first + n) of a cache, with room in their tables for `more` entries of main and as many
+// directions.
+class CacheRecords {
+ public:
+  CacheRecords(const CacheView& cache, int32_t first, int32_t n, int32_t more)
+      : c_(cache), first_(first), n_(n), more_(more) {}
+  int64_t Bytes() const;
+  // *heads: where kernels find, and may change, the records.
+  CacheLayer Write(Packet* packet);
+  // Lengths as kernels left them, into the records of the host. Waits.
+  Status ReadBack(CudaStream* stream) const;
+  const Head* heads() const { return heads_; }
+
+ private:
+  int32_t Ids(int32_t head) const;
+  int32_t BookIds(int32_t head, int which) const;
+  bool has_books() const { return c_.books != nullptr && c_.layout->directions >= 0; }
+
+  const CacheView& c_;
+  const int32_t first_, n_, more_;
+  const Head* heads_ = nullptr;  // on the device
+};
+
+}  // namespace kvc::cuda

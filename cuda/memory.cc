@@ -1,0 +1,251 @@
+// Memory of the device. Blocks by cudaMalloc; arenas by the driver's virtual memory, whose addresses stay while what
+// is behind them comes and goes. The driver is asked for its functions at run time: a build with this backend starts
+// on machines that have none.
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+#include "cuda/cuda_device.h"
+
+namespace kvc::cuda {
+
+struct Driver {
+  CUresult (*reserve)(CUdeviceptr*, size_t, size_t, CUdeviceptr, unsigned long long) = nullptr;
+  CUresult (*free)(CUdeviceptr, size_t) = nullptr;
+  CUresult (*create)(CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*, unsigned long long) = nullptr;
+  CUresult (*release)(CUmemGenericAllocationHandle) = nullptr;
+  CUresult (*map)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long) = nullptr;
+  CUresult (*access)(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) = nullptr;
+  CUresult (*unmap)(CUdeviceptr, size_t) = nullptr;
+  CUresult (*granularity)(size_t*, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) = nullptr;
+};
+
+namespace {
+
+constexpr int kOldestDriver = 12000;  // CUDA 12.0
+
+template <typename F>
+bool Find(const char* name, F* function) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult status;
+  if (cudaGetDriverEntryPointByVersion(name, &found, kOldestDriver, cudaEnableDefault, &status) != cudaSuccess) return false;
+  *function = reinterpret_cast<F>(found);
+  return found != nullptr;
+}
+
+const Driver* FindDriver() {
+  static Driver driver;
+  static const bool found = Find("cuMemAddressReserve", &driver.reserve) && Find("cuMemAddressFree", &driver.free) &&
+                            Find("cuMemCreate", &driver.create) && Find("cuMemRelease", &driver.release) &&
+                            Find("cuMemMap", &driver.map) && Find("cuMemSetAccess", &driver.access) &&
+                            Find("cuMemUnmap", &driver.unmap) &&
+                            Find("cuMemGetAllocationGranularity", &driver.granularity);
+  return found ? &driver : nullptr;
+}
+
+CUmemAllocationProp Properties(int number) {
+  CUmemAllocationProp p = {};
+  p.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  p.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  p.location.id = number;
+  return p;
+}
+
+Status Unsupported(const std::string& spec, const char* why) {
+  return Error(Code::kUnsupported, "device \"%.32s\": %s; use \"cpu\"", spec.c_str(), why);
+}
+
+}  // namespace
+
+}  // namespace kvc::cuda
+
+namespace kvc {
+
+Result<std::unique_ptr<Device>> CreateCuda(const std::string& spec, int) { return cuda::CudaDevice::Create(spec); }
+
+}  // namespace kvc
+
+namespace kvc::cuda {
+
+Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
+  int number = 0;
+  const size_t colon = spec.find(':');
+  if (colon != std::string::npos) {
+    const std::string digits = spec.substr(colon + 1);
+    if (digits.empty() || digits.size() > 3 || digits.find_first_not_of("0123456789") != std::string::npos)
+      return Error(Code::kInvalid, "device \"%.32s\": write \"cuda\" or \"cuda:N\"", spec.c_str());
+    number = std::atoi(digits.c_str());
+  }
+  int version = 0, count = 0;
+  if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0)
+    return Unsupported(spec, "this machine has no NVIDIA driver");
+  if (version < kOldestDriver) return Unsupported(spec, "the NVIDIA driver is older than CUDA 12.0");
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return Unsupported(spec, "the NVIDIA driver has no device");
+  if (number >= count)
+    return Error(Code::kUnsupported, "device \"%.32s\": there are %d, counted from 0", spec.c_str(), count);
+  cudaDeviceProp properties;
+  KVC_RETURN_IF_ERROR(Check(cudaSetDevice(number), "the device"));
+  KVC_RETURN_IF_ERROR(Check(cudaGetDeviceProperties(&properties, number), "the device"));
+  if (properties.major < 8) return Unsupported(spec, "it is older than compute capability 8.0");
+  const Driver* driver = FindDriver();
+  if (driver == nullptr) return Unsupported(spec, "the NVIDIA driver has no virtual memory");
+  size_t granule = 0;
+  const CUmemAllocationProp p = Properties(number);
+  if (driver->granularity(&granule, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS || granule == 0)
+    return Unsupported(spec, "it has no virtual memory");
+  std::unique_ptr<CudaDevice> device(new CudaDevice(number, *driver));
+  device->info_.name = Format("%s:%d", spec.substr(0, colon).c_str(), number);
+  device->info_.description = Format("%.80s, %d multiprocessors, compute capability %d.%d, %.1f GiB", properties.name,
+                                     properties.multiProcessorCount, properties.major, properties.minor,
+                                     static_cast<double>(properties.totalGlobalMem) / (1 << 30));
+  device->info_.batch_invariant = false;
+  device->info_.granule = static_cast<int64_t>(granule);
+  device->info_.recommits = true;
+  KVC_RETURN_IF_ERROR(
+      Check(cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking), "a stream of the device"));
+  return std::unique_ptr<Device>(std::move(device));
+}
+
+CudaDevice::~CudaDevice() {
+  if (stream_ != nullptr && Enter().ok()) cudaStreamDestroy(stream_);
+}
+
+Result<std::unique_ptr<Stream>> CudaDevice::NewStream() {
+  KVC_RETURN_IF_ERROR(Enter());
+  std::unique_ptr<CudaStream> stream(new CudaStream());
+  KVC_RETURN_IF_ERROR(stream->Create(stream_));
+  return std::unique_ptr<Stream>(std::move(stream));
+}
+
+Status CudaDevice::Allocate(int64_t bytes, const char* what, DeviceBytes* out) {
+  KVC_RETURN_IF_ERROR(Enter());
+  void* at = nullptr;
+  *out = {};
+  if (cudaMalloc(&at, static_cast<size_t>(bytes)) != cudaSuccess) {
+    cudaGetLastError();
+    return Error(Code::kMemory, "no memory on the device for %s: %lld bytes", what, static_cast<long long>(bytes));
+  }
+  *out = AddressOf(static_cast<uint8_t*>(at));
+  return {};
+}
+
+void CudaDevice::Free(DeviceBytes at, int64_t) {
+  if (Enter().ok()) cudaFree(At(at));
+}
+
+// ---- arenas ----
+
+int64_t CudaDevice::Reserve(int64_t bytes, DeviceBytes* out) {
+  *out = {};
+  if (!Enter().ok()) return 0;
+  const int64_t granule = info_.granule;
+  size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) == cudaSuccess && total > 0)
+    bytes = std::min<int64_t>(bytes, static_cast<int64_t>(total));
+  for (bytes = (bytes + granule - 1) / granule * granule; bytes >= granule; bytes = bytes / 2 / granule * granule) {
+    CUdeviceptr at = 0;
+    if (driver_.reserve(&at, static_cast<size_t>(bytes), 0, 0, 0) != CUDA_SUCCESS) continue;
+    *out = DeviceBytes::FromNumber(static_cast<uintptr_t>(at));
+    return bytes;
+  }
+  return 0;
+}
+
+void CudaDevice::Unreserve(DeviceBytes at, int64_t bytes) {
+  if (Enter().ok()) driver_.free(static_cast<CUdeviceptr>(at.number()), static_cast<size_t>(bytes));
+}
+
+// One physical block a granule, so that any part can be given back.
+Status CudaDevice::Commit(DeviceBytes at, int64_t bytes) {
+  KVC_RETURN_IF_ERROR(Enter());
+  const CUmemAllocationProp p = Properties(number_);
+  CUmemAccessDesc access = {};
+  access.location = p.location;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  const size_t granule = static_cast<size_t>(info_.granule);
+  for (int64_t done = 0; done < bytes; done += info_.granule) {
+    const CUdeviceptr to = static_cast<CUdeviceptr>(at.number()) + static_cast<CUdeviceptr>(done);
+    CUmemGenericAllocationHandle handle = 0;
+    bool good = driver_.create(&handle, granule, &p, 0) == CUDA_SUCCESS;
+    if (good) {
+      const bool mapped = driver_.map(to, granule, 0, handle, 0) == CUDA_SUCCESS;
+      driver_.release(handle);  // it lives while it is mapped
+      good = mapped && driver_.access(to, granule, &access, 1) == CUDA_SUCCESS;
+      if (mapped && !good) driver_.unmap(to, granule);
+    }
+    if (good) continue;
+    Decommit(at, done);
+    return Error(Code::kMemory, "no memory on the device for the KV cache: %lld bytes", static_cast<long long>(bytes));
+  }
+  return {};
+}
+
+void CudaDevice::Decommit(DeviceBytes at, int64_t bytes) {
+  if (!Enter().ok()) return;
+  cudaDeviceSynchronize();  // kernels that are on their way may still read it
+  for (int64_t done = 0; done < bytes; done += info_.granule)
+    driver_.unmap(static_cast<CUdeviceptr>(at.number()) + static_cast<CUdeviceptr>(done),
+                  static_cast<size_t>(info_.granule));
+}
+
+// ---- copies ----
+
+Status CudaDevice::Write(Stream* s, DeviceBytes to, const void* from, int64_t bytes) {
+  KVC_RETURN_IF_ERROR(Enter());
+  if (bytes <= 0) return {};
+  return Check(cudaMemcpyAsync(At(to), from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, StreamOf(s)),
+               "writing to the device");
+}
+
+Status CudaDevice::Read(Stream* s, DevicePtr<const uint8_t> from, void* to, int64_t bytes) {
+  KVC_RETURN_IF_ERROR(Enter());
+  return static_cast<CudaStream*>(s)->Fetch(At(from), to, bytes);
+}
+
+Status CudaDevice::Copy(Stream* s, Span<const PageCopy> copies) {
+  KVC_RETURN_IF_ERROR(Enter());
+  for (const PageCopy& c : copies)
+    KVC_RETURN_IF_ERROR(Check(cudaMemcpyAsync(At(c.to), At(c.from), static_cast<size_t>(c.bytes),
+                                              cudaMemcpyDeviceToDevice, StreamOf(s)),
+                              "copying on the device"));
+  return {};
+}
+
+Status CudaDevice::Zero(Stream* s, DeviceBytes at, int64_t bytes) {
+  KVC_RETURN_IF_ERROR(Enter());
+  if (bytes <= 0) return {};
+  return Check(cudaMemsetAsync(At(at), 0, static_cast<size_t>(bytes), StreamOf(s)), "clearing on the device");
+}
+
+// A large copy moves every byte twice; the best of several.
+Result<double> CudaDevice::MeasureBandwidth() {
+  constexpr int64_t kBytes = 128 << 20;
+  DeviceBytes memory;
+  KVC_RETURN_IF_ERROR(Allocate(2 * kBytes, "a measurement", &memory));
+  cudaStream_t stream = nullptr;
+  cudaEvent_t begin = nullptr, end = nullptr;
+  float best = 0;
+  cudaError_t e = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  if (e == cudaSuccess) e = cudaEventCreateWithFlags(&begin, 0);
+  if (e == cudaSuccess) e = cudaEventCreateWithFlags(&end, 0);
+  for (int pass = 0; pass < 8 && e == cudaSuccess; ++pass) {
+    float ms = 0;
+    cudaEventRecord(begin, stream);
+    e = cudaMemcpyAsync(At(memory), At(memory + kBytes), static_cast<size_t>(kBytes), cudaMemcpyDeviceToDevice, stream);
+    cudaEventRecord(end, stream);
+    if (e == cudaSuccess) e = cudaEventSynchronize(end);
+    if (e == cudaSuccess) e = cudaEventElapsedTime(&ms, begin, end);
+    if (pass > 0 && ms > 0 && (best == 0 || ms < best)) best = ms;
+  }
+  if (begin != nullptr) cudaEventDestroy(begin);
+  if (end != nullptr) cudaEventDestroy(end);
+  if (stream != nullptr) cudaStreamDestroy(stream);
+  Free(memory, 2 * kBytes);
+  KVC_RETURN_IF_ERROR(Check(e, "measuring the device"));
+  return best > 0 ? 2.0 * static_cast<double>(kBytes) / (static_cast<double>(best) * 1e-3) : 0.0;
+}
+
+}  // namespace kvc::cuda

@@ -1,0 +1,217 @@
+// One token from logits, by one block: nothing is sorted, nothing but the token leaves the device. Weights are summed
+// as whole numbers of 2^-40, so that sums do not depend on who came first. Bytes: logits and weights are read about
+// ten times from the second-level cache. As lib/ops/cpu/sample.cc.
+#include <algorithm>
+
+#include "cuda/block.h"
+#include "cuda/cuda_device.h"
+
+namespace kvc::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr uint32_t kDrawTag = 0x54;
+constexpr double kUnit = 1099511627776.0;  // 2^40
+
+struct SampleParams {
+  float *logits, *weights;
+  int32_t n, n_repeated, n_biases;
+  const int32_t* repeated;
+  const TokenBias* biases;
+  const uint32_t* allowed;
+  float repeat_penalty, temperature, top_p, min_p;
+  int32_t top_k;
+  uint64_t seed;
+  int64_t draw;
+  int32_t* token;
+};
+
+KVC_DEVICE float FiniteOrNever(float x) { return x - x == 0.0f ? x : -Infinity(); }
+KVC_DEVICE uint64_t Whole(float weight) { return static_cast<uint64_t>(static_cast<double>(weight) * kUnit); }
+
+struct SampleSpace {
+  BlockSpace block;
+  unsigned long long sums[256];
+  unsigned long long longs[kWarp];
+  int32_t token;
+};
+
+KVC_DEVICE unsigned long long SumOf(const SampleParams& p, SampleSpace* s) {
+  unsigned long long sum = 0;
+  for (int32_t i = ThreadOfBlock(); i < p.n; i += BlockThreads()) sum += Whole(p.weights[i]);
+  return BlockSum(sum, s->longs);
+}
+
+// Keeps the weights of tokens above `key`, and of the first n_equal at it; the others become `none`.
+KVC_DEVICE void Cut(const SampleParams& p, uint32_t key, int64_t n_equal, float none, SampleSpace* s) {
+  int64_t before = 0;
+  for (int32_t base = 0; base < p.n; base += BlockThreads()) {
+    const int32_t i = base + ThreadOfBlock();
+    const uint32_t k = i < p.n ? ScoreBits(FiniteOrNever(p.logits[i])) : 0;
+    int32_t total = 0;
+    const int64_t place = before + BlockPrefix(i < p.n && k == key ? 1 : 0, s->block.ints, &total);
+    if (i < p.n && !(k > key || (k == key && place < n_equal))) p.weights[i] = none;
+    before += total;
+  }
+  __syncthreads();
+}
+
+// The fewest likeliest tokens whose weights add up to `limit`: the key where they end, eight bits at a time.
+KVC_DEVICE void CutByWeight(const SampleParams& p, unsigned long long limit, SampleSpace* s) {
+  uint32_t prefix = 0, fixed = 0;
+  unsigned long long above = 0;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    for (int i = ThreadOfBlock(); i < 256; i += BlockThreads()) s->sums[i] = 0;
+    __syncthreads();
+    for (int32_t i = ThreadOfBlock(); i < p.n; i += BlockThreads()) {
+      const uint32_t k = ScoreBits(FiniteOrNever(p.logits[i]));
+      const unsigned long long w = Whole(p.weights[i]);
+      if ((k & fixed) == prefix && w > 0) atomicAdd(&s->sums[k >> shift & 255], w);
+    }
+    __syncthreads();
+    int bucket = 255;
+    while (bucket > 0 && above + s->sums[bucket] < limit) above += s->sums[bucket--];
+    prefix |= static_cast<uint32_t>(bucket) << shift;
+    fixed |= 255u << shift;
+    __syncthreads();
+  }
+  // Equal logits have equal weights.
+  unsigned long long each = 0;
+  for (int32_t i = ThreadOfBlock(); i < p.n; i += BlockThreads()) {
+    if (ScoreBits(FiniteOrNever(p.logits[i])) == prefix) each = Whole(p.weights[i]) > each ? Whole(p.weights[i]) : each;
+  }
+  for (int i = kWarp / 2; i > 0; i /= 2) {
+    const unsigned long long other = __shfl_xor_sync(kAllLanes, each, i);
+    each = other > each ? other : each;
+  }
+  if (Lane() == 0) s->longs[WarpOfBlock()] = each;
+  __syncthreads();
+  for (int i = 0; i < BlockThreads() / kWarp; ++i) each = s->longs[i] > each ? s->longs[i] : each;
+  __syncthreads();
+  Cut(p, prefix, each > 0 && limit > above ? static_cast<int64_t>((limit - above + each - 1) / each) : 0, 0.0f, s);
+}
+
+// The token at `target` when the weights are laid end to end by id; -1: rounding left none.
+KVC_DEVICE int32_t TokenAt(const SampleParams& p, unsigned long long target, SampleSpace* s) {
+  const int32_t per = (p.n + BlockThreads() - 1) / BlockThreads(), first = ThreadOfBlock() * per,
+                end = min(first + per, p.n);
+  unsigned long long own = 0;
+  for (int32_t i = first; i < end; ++i) own += Whole(p.weights[i]);
+  unsigned long long sum = own;
+  for (int i = 1; i < kWarp; i *= 2) {
+    const unsigned long long other = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(i));
+    if (Lane() >= i) sum += other;
+  }
+  if (Lane() == kWarp - 1) s->longs[WarpOfBlock()] = sum;
+  if (ThreadOfBlock() == 0) s->token = -1;
+  __syncthreads();
+  unsigned long long before = sum - own;
+  for (int i = 0; i < WarpOfBlock(); ++i) before += s->longs[i];
+  if (target >= before && target < before + own) {
+    for (int32_t i = first; i < end; ++i) {
+      const unsigned long long w = Whole(p.weights[i]);
+      if (target < before + w) {
+        s->token = i;
+        break;
+      }
+      before += w;
+    }
+  }
+  __syncthreads();
+  return s->token;
+}
+
+// Penalties (each token once), biases and the mask.
+KVC_DEVICE void ChangeLogits(const SampleParams& p) {
+  for (int32_t i = ThreadOfBlock(); i < p.n_repeated; i += BlockThreads()) {
+    float* x = p.logits + p.repeated[i];
+    *x = *x > 0 ? __fdiv_rn(*x, p.repeat_penalty) : *x * p.repeat_penalty;
+  }
+  __syncthreads();
+  for (int32_t i = ThreadOfBlock(); i < p.n_biases; i += BlockThreads()) {
+    const int32_t token = p.biases[i].token;  // in order of tokens: the first of one's adds them all
+    for (int32_t j = i; (i == 0 || p.biases[i - 1].token != token) && j < p.n_biases && p.biases[j].token == token; ++j)
+      p.logits[token] += p.biases[j].bias;
+  }
+  __syncthreads();
+  for (int32_t i = ThreadOfBlock(); p.allowed != nullptr && i < p.n; i += BlockThreads()) {
+    if ((p.allowed[i / 32] >> (i % 32) & 1) == 0) p.logits[i] = -Infinity();
+  }
+  __syncthreads();
+}
+
+__global__ void __launch_bounds__(kThreads) sample(const SampleParams p) {
+  __shared__ SampleSpace s;
+  ChangeLogits(p);
+  uint64_t key = 0;
+  for (int32_t i = ThreadOfBlock(); i < p.n; i += BlockThreads()) {
+    const uint64_t k = SelectionKeyOf(FiniteOrNever(p.logits[i]), static_cast<uint32_t>(i));
+    key = k > key ? k : key;
+  }
+  key = BlockMax(key, s.block.longs);
+  const int32_t best = static_cast<int32_t>(0xFFFFFFFFu - static_cast<uint32_t>(key));
+  const float top = FiniteOrNever(p.logits[best]);
+  if (top == -Infinity() || p.temperature <= 0) {
+    if (ThreadOfBlock() == 0) *p.token = top == -Infinity() ? -1 : best;
+    return;
+  }
+  float sum = 0;
+  for (int32_t i = ThreadOfBlock(); i < p.n; i += BlockThreads())
+    p.weights[i] = expf(__fdiv_rn(FiniteOrNever(p.logits[i]) - top, p.temperature));
+  __syncthreads();
+  if (p.top_k > 0 && p.top_k < p.n) {
+    int32_t above = 0;
+    const uint32_t cut =
+        BlockThreshold([&](int32_t i) { return ScoreBits(FiniteOrNever(p.logits[i])); }, p.n, p.top_k, &s.block, &above);
+    Cut(p, cut, p.top_k - above, 0.0f, &s);
+  }
+  for (int32_t i = ThreadOfBlock(); i < p.n; i += BlockThreads()) sum += p.weights[i];
+  sum = BlockSum(sum, s.block.floats);
+  for (int32_t i = ThreadOfBlock(); i < p.n; i += BlockThreads()) p.weights[i] = __fdiv_rn(p.weights[i], sum);
+  __syncthreads();
+  if (p.top_p > 0 && p.top_p < 1) {
+    const double limit = static_cast<double>(p.top_p) * static_cast<double>(SumOf(p, &s));
+    CutByWeight(p, static_cast<unsigned long long>(limit), &s);
+  }
+  if (p.min_p > 0) {
+    const float least = p.min_p * p.weights[best];
+    __syncthreads();
+    for (int32_t i = ThreadOfBlock(); i < p.n; i += BlockThreads()) {
+      if (p.weights[i] < least) p.weights[i] = 0;
+    }
+    __syncthreads();
+  }
+  const double u = UniformOf(PhiloxWord(static_cast<uint32_t>(p.draw), static_cast<uint32_t>(p.draw >> 32), 0, kDrawTag,
+                                        p.seed));
+  const unsigned long long all = SumOf(p, &s);
+  const int32_t token = TokenAt(p, static_cast<unsigned long long>(u * static_cast<double>(all)), &s);
+  if (ThreadOfBlock() == 0) *p.token = token < 0 ? best : token;
+}
+
+}  // namespace
+
+Status CudaDevice::Sample(Stream* s, const SampleArgs& a) {
+  KVC_RETURN_IF_ERROR(Enter());
+  const int64_t n_repeated = static_cast<int64_t>(a.repeated.size()), n_biases = static_cast<int64_t>(a.biases.size()),
+                words = a.allowed == nullptr ? 0 : (a.n + 31) / 32;
+  Packet packet;
+  KVC_RETURN_IF_ERROR(packet.Begin(s, Packet::Size<int32_t>(n_repeated) + Packet::Size<TokenBias>(n_biases) +
+                                          Packet::Size<uint32_t>(words),
+                                   Packet::Size<int32_t>(1)));
+  SampleParams p{};
+  p.logits = At(a.logits), p.weights = At(a.weights), p.n = a.n;
+  p.n_repeated = static_cast<int32_t>(n_repeated), p.n_biases = static_cast<int32_t>(n_biases);
+  p.repeated = packet.Copy(a.repeated.data(), n_repeated);
+  TokenBias* biases = packet.Add<TokenBias>(n_biases, &p.biases);
+  std::copy(a.biases.begin(), a.biases.end(), biases);
+  std::sort(biases, biases + n_biases, [](const TokenBias& x, const TokenBias& y) { return x.token < y.token; });
+  if (words > 0) p.allowed = packet.Copy(a.allowed, words);
+  p.repeat_penalty = a.repeat_penalty, p.temperature = a.temperature, p.top_p = a.top_p, p.min_p = a.min_p;
+  p.top_k = a.top_k, p.seed = a.seed, p.draw = a.draw;
+  p.token = packet.Room<int32_t>(1);
+  KVC_RETURN_IF_ERROR(packet.Send());
+  KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(sample, dim3(1), dim3(kThreads), 0, StreamOf(s), p), "sampling"));
+  return static_cast<CudaStream*>(s)->Fetch(p.token, a.token, 4);
+}
+
+}  // namespace kvc::cuda

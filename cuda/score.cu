@@ -1,0 +1,406 @@
+// Score programs (lib/ops/score_ops.h) over one layer. The recorded rows are read against the keys twice: for the
+// normaliser of every row, and to sum what the rows see, pooled, a tile of entries with its neighbours at a time; no
+// probabilities are stored. The rest passes over lines, a block a KV head.
+// Flops: 4 * rows * entries * D a query head.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "cuda/block.h"
+#include "cuda/layer_params.h"
+
+namespace kvc::cuda {
+namespace {
+
+constexpr int kRegisters = 4;
+
+struct ScoreParams {
+  LayerParams layer;
+  ScoreProgram program;
+  int32_t n_heads, n_observed, n_new, rows_used, n_longest;
+  float scale, cap;
+  const float *queries, *sums, *maxima;
+  float *scores, *per_head, *registers;  // registers 1 .. 3: [G, 3, stride]
+  float *row_max, *row_sum;              // [H, rows used]
+  const float *weight, *gain;            // [rows used]; gain null: 1
+  int64_t stride;
+  int32_t first, end;  // instructions of this launch
+};
+
+KVC_DEVICE float LogitOf(const ScoreParams& p, const float* q, int64_t entry) {
+  const float* k = p.layer.keys + entry * p.layer.d;
+  float z = 0;
+  for (int32_t j = 0; j < p.layer.d; ++j) z += q[j] * k[j];
+  return z;
+}
+
+KVC_DEVICE bool Sees(const ScoreParams& p, int32_t h, int64_t entry) {
+  if (!p.layer.has_seen) return true;
+  const int32_t j = h % (p.n_heads / p.layer.n_heads);
+  return (p.layer.seen[entry] & (j < 32 ? 1u << j : 0u)) != 0;
+}
+
+// Row i of those used: entries it sees.
+KVC_DEVICE int32_t Visible(const ScoreParams& p, int32_t g, int32_t i) {
+  return p.layer.len[g] - p.rows_used + 1 + i;
+}
+KVC_DEVICE const float* QueryOf(const ScoreParams& p, int32_t h, int32_t i) {
+  return p.queries + (static_cast<int64_t>(p.n_observed - p.rows_used + i) * p.n_heads + h) * p.layer.d;
+}
+
+// Block (i, h): largest logit of row i of query head h, and the sum of exponentials.
+__global__ void row_normalisers(const ScoreParams p) {
+  KVC_SHARED(float, q);
+  __shared__ float shared[kBlock / kWarp];
+  const int32_t i = static_cast<int32_t>(blockIdx.x), h = static_cast<int32_t>(blockIdx.y),
+                g = h / (p.n_heads / p.layer.n_heads), n = Visible(p, g, i);
+  const int64_t head = g * p.layer.capacity;
+  for (int32_t j = ThreadOfBlock(); j < p.layer.d; j += BlockThreads()) q[j] = QueryOf(p, h, i)[j];
+  __syncthreads();
+  const float factor = p.gain != nullptr ? p.gain[i] * p.scale : p.scale;
+  float m = -Infinity(), l = 0;
+  for (int32_t t = ThreadOfBlock(); t < n; t += BlockThreads()) {
+    if (!Sees(p, h, head + t)) continue;
+    const float z = Capped(factor * LogitOf(p, q, head + t), p.cap);
+    if (z > m) l = m == -Infinity() ? 0.0f : l * expf(m - z), m = z;
+    l += expf(z - m);
+  }
+  const float most = BlockMax(m, shared);
+  l = BlockSum(m == -Infinity() ? 0.0f : l * expf(m - most), shared);
+  if (ThreadOfBlock() != 0) return;
+  p.row_max[static_cast<int64_t>(h) * p.rows_used + i] = most;
+  p.row_sum[static_cast<int64_t>(h) * p.rows_used + i] = l;
+}
+
+// Probability of entry t for row i; 0 where it is not seen.
+KVC_DEVICE float ProbabilityOf(const ScoreParams& p, int32_t h, int32_t g, int32_t i, int32_t t, const float* q,
+                               const float* gain) {
+  const int64_t entry = g * p.layer.capacity + t, row = static_cast<int64_t>(h) * p.rows_used + i;
+  if (t < 0 || t >= Visible(p, g, i) || !Sees(p, h, entry)) return 0;
+  const float factor = gain != nullptr ? gain[i] * p.scale : p.scale, l = p.row_sum[row];
+  return l > 0 ? __fdiv_rn(expf(Capped(factor * LogitOf(p, q, entry), p.cap) - p.row_max[row]), l) : 0.0f;
+}
+
+KVC_DEVICE float PoolAround(const Pooling& pool, const float* x, int32_t n, int32_t t) {
+  const int32_t kernel = min(max(pool.kernel, 1), kMaxPoolKernel), half = (kernel - 1) / 2;
+  const int32_t first = max(t - half, 0), last = min(t + half, n - 1);
+  if (pool.kind == PoolKind::kMax) {
+    float best = -Infinity();
+    for (int32_t i = first; i <= last; ++i) best = x[i] > best ? x[i] : best;
+    return best;
+  }
+  double sum = 0;
+  for (int32_t i = first; i <= last; ++i) sum += static_cast<double>(x[i]);
+  return static_cast<float>(sum / (pool.shrink_edges ? last - first + 1 : kernel));
+}
+
+// Block (tile, h): the weighted sum of the rows' probabilities, pooled row by row, of 128 entries. Shared memory: a row
+// of queries, and probabilities of the entries with their neighbours.
+__global__ void sum_rows(const ScoreParams p) {
+  KVC_SHARED(float, q);
+  float* line = q + p.layer.d;
+  const int32_t h = static_cast<int32_t>(blockIdx.y), g = h / (p.n_heads / p.layer.n_heads), n = p.layer.len[g];
+  const RowRule& rule = p.program.rows;
+  const bool pools = rule.pool.kernel > 1;
+  const int32_t t0 = static_cast<int32_t>(blockIdx.x) * kBlock, half = pools ? (rule.pool.kernel - 1) / 2 : 0;
+  if (t0 >= n) return;
+  const int32_t columns = max(n - rule.n_pool_tail, 0), first = t0 - half, width = kBlock + 2 * half;
+  const int32_t t = t0 + ThreadOfBlock();
+  float sum = 0;
+  for (int32_t i = 0; i < p.rows_used; ++i) {
+    __syncthreads();
+    for (int32_t j = ThreadOfBlock(); j < p.layer.d; j += BlockThreads()) q[j] = QueryOf(p, h, i)[j];
+    __syncthreads();
+    for (int32_t x = ThreadOfBlock(); x < width; x += BlockThreads())
+      line[x] = first + x < n ? ProbabilityOf(p, h, g, i, first + x, q, p.gain) : 0.0f;
+    __syncthreads();
+    if (!pools) {
+      sum += p.weight[i] * line[ThreadOfBlock()];
+    } else if (t < columns) {
+      const int32_t shift = max(first, 0);  // what lies before the first entry is not there
+      sum += p.weight[i] * PoolAround(rule.pool, line + (shift - first), columns - shift, t - shift);
+    }
+  }
+  if (t < n) p.per_head[h * p.stride + t] = sum;
+}
+
+// As PushHistory of lib/ops/cpu/line_ops.cc, of one entry.
+KVC_DEVICE void PushOne(const HistoryRule& rule, float* aux, int64_t step, float p, float average) {
+  if (rule.sums) {
+    aux[0] += p;
+    return;
+  }
+  const int32_t oldest = rule.length - 1, words = rule.words();
+  const bool low = p < average;
+  uint32_t carry = low ? 1 : 0, leaving = 0;
+  for (int32_t i = 0; i < words; ++i) {
+    const uint32_t word = __float_as_uint(aux[(1 + i) * step]);
+    if (i == oldest / 32) leaving = word >> oldest % 32 & 1;
+    aux[(1 + i) * step] = __uint_as_float(word << 1 | carry);
+    carry = word >> 31;
+  }
+  aux[0] += static_cast<float>(low ? 1 : 0) - static_cast<float>(leaving);
+}
+
+class Lines {
+ public:
+  KVC_DEVICE Lines(const ScoreParams& p, int32_t g, BlockSpace* s)
+      : p_(p), g_(g), n_(p.layer.len[g]), group_(p.n_heads / p.layer.n_heads), s_(s) {}
+
+  KVC_DEVICE void Do(const ScoreInstr& i) {
+    float* dst = i.op == ScoreOp::kStore ? Aux(i.dst) : Register(i.dst);
+    const float* src = Register(i.src);
+    const int32_t columns = max(n_ - i.tail, 0);
+    switch (i.op) {
+      case ScoreOp::kRows:
+        break;
+      case ScoreOp::kMeanQ:
+      case ScoreOp::kDivideQ:
+      case ScoreOp::kDivideQByRemaining:
+        DoQuery(i);
+        break;
+      case ScoreOp::kPoolQ:
+        // By way of a register that nothing uses: the line of the program's own that comes last.
+        for (int32_t h = g_ * group_; h < (g_ + 1) * group_; ++h) {
+          float* line = Register(kRegisters);
+          Each(columns, [&](int32_t t) { line[t] = PoolAround(i.pool, Query(h), columns, t); });
+          Each(columns, [&](int32_t t) { Query(h)[t] = line[t]; });
+        }
+        break;
+      case ScoreOp::kGroup:
+        Each(columns, [&](int32_t t) { dst[t] = Group(i.group, t); });
+        break;
+      case ScoreOp::kLayerMean:
+        Each(n_, [&](int32_t t) { dst[t] = Mean(0, p_.n_heads, t); });
+        break;
+      case ScoreOp::kGroupMean:
+        Each(n_, [&](int32_t t) { dst[t] = Mean(g_ * group_, (g_ + 1) * group_, t); });
+        break;
+      case ScoreOp::kHistory:
+        History();
+        break;
+      case ScoreOp::kShare: {
+        double sum = 0;
+        for (int32_t t = ThreadOfBlock(); t < columns; t += BlockThreads()) sum += static_cast<double>(dst[t]);
+        sum = BlockSum(sum, s_->doubles);
+        const float factor = sum > 0 ? static_cast<float>(static_cast<double>(i.x) / sum) : 0.0f;
+        Each(columns, [&](int32_t t) { dst[t] *= factor; });
+        break;
+      }
+      case ScoreOp::kByMax: {
+        const float most = Most(dst), inverse = most > 0 ? 1.0f / most : 0.0f;
+        Each(n_, [&](int32_t t) { dst[t] *= inverse; });
+        break;
+      }
+      case ScoreOp::kSpreadMax: {
+        const float most = Most(src);
+        Each(n_, [&](int32_t t) { dst[t] = most; });
+        break;
+      }
+      default:
+        Each(n_, [&](int32_t t) { One(i, columns, t, dst, src); });
+    }
+  }
+
+ private:
+  KVC_DEVICE float* Register(int r) const {
+    return r == 0 ? p_.scores + g_ * p_.stride
+                  : p_.registers + (static_cast<int64_t>(g_) * kRegisters + r - 1) * p_.stride;
+  }
+  KVC_DEVICE float* Query(int32_t h) const { return p_.per_head + h * p_.stride; }
+  KVC_DEVICE float* Aux(int a) const {
+    return p_.layer.aux + (static_cast<int64_t>(a) * p_.layer.n_heads + g_) * p_.layer.capacity;
+  }
+  template <typename F>
+  KVC_DEVICE void Each(int32_t n, F f) const {
+    for (int32_t t = ThreadOfBlock(); t < n; t += BlockThreads()) f(t);
+    __syncthreads();
+  }
+  KVC_DEVICE float Most(const float* x) const {
+    float most = -Infinity();
+    for (int32_t t = ThreadOfBlock(); t < n_; t += BlockThreads()) most = fmaxf(most, x[t]);
+    return BlockMax(most, s_->floats);
+  }
+  KVC_DEVICE float Group(GroupKind kind, int32_t t) const {
+    float sum = Query(g_ * group_)[t];
+    for (int32_t j = 1; j < group_; ++j) {
+      const float other = Query(g_ * group_ + j)[t];
+      sum = kind == GroupKind::kMax ? (sum < other ? other : sum) : sum + other;
+    }
+    return kind == GroupKind::kMean && group_ > 1 ? sum * (1.0f / static_cast<float>(group_)) : sum;
+  }
+  KVC_DEVICE float Mean(int32_t first, int32_t end, int32_t t) const {
+    float sum = 0;
+    for (int32_t h = first; h < end; ++h) sum += Query(h)[t];
+    return __fdiv_rn(sum, static_cast<float>(end - first));
+  }
+  KVC_DEVICE void DoQuery(const ScoreInstr& i) const {
+    const float rows = static_cast<float>(p_.rows_used), inverse = __fdiv_rn(1.0f, rows);
+    for (int32_t h = g_ * group_; h < (g_ + 1) * group_; ++h) {
+      float* q = Query(h);
+      Each(n_, [&](int32_t t) {
+        q[t] = i.op == ScoreOp::kMeanQ
+                   ? q[t] * inverse
+                   : __fdiv_rn(q[t], i.op == ScoreOp::kDivideQ ? rows : static_cast<float>(n_ - t));
+      });
+    }
+  }
+  KVC_DEVICE void History() const {
+    const int64_t step = static_cast<int64_t>(p_.layer.n_heads) * p_.layer.capacity;
+    Each(n_, [&](int32_t t) {
+      for (int32_t i = 0; i < p_.rows_used; ++i) {
+        const int32_t visible = Visible(p_, g_, i);
+        if (t >= visible) continue;
+        float mean = 0;
+        for (int32_t h = g_ * group_; h < (g_ + 1) * group_; ++h)
+          mean += ProbabilityOf(p_, h, g_, i, t, QueryOf(p_, h, i), nullptr);
+        PushOne(p_.program.history, Aux(0) + t, step, __fdiv_rn(mean, static_cast<float>(group_)),
+                __fdiv_rn(1.0f, static_cast<float>(visible)));
+      }
+    });
+  }
+  KVC_DEVICE void One(const ScoreInstr& i, int32_t columns, int32_t t, float* dst, const float* src) const {
+    const int64_t entry = g_ * p_.layer.capacity + t;
+    const int32_t* positions = p_.layer.positions + g_ * p_.layer.capacity;
+    const int32_t age = positions[n_ - 1] + 1 - positions[t];
+    switch (i.op) {
+      case ScoreOp::kSums:
+        dst[t] = p_.sums[entry];
+        break;
+      case ScoreOp::kMaxima:
+        dst[t] = p_.maxima[entry];
+        break;
+      case ScoreOp::kLoad:
+        dst[t] = Aux(i.src)[t];
+        break;
+      case ScoreOp::kIndex:
+        dst[t] = static_cast<float>(t);
+        break;
+      case ScoreOp::kAge:
+        dst[t] = static_cast<float>(age);
+        break;
+      case ScoreOp::kRowsThatSaw:
+        dst[t] = static_cast<float>(max(min(age, p_.n_new), 1));
+        break;
+      case ScoreOp::kValueNorms: {
+        const float* v = p_.layer.values + entry * p_.layer.d;
+        float sum = 0;
+        for (int32_t j = 0; j < p_.layer.d; ++j) sum += v[j] * v[j];
+        dst[t] = sum;
+        break;
+      }
+      case ScoreOp::kAdd:
+        if (t < columns) dst[t] += src[t];
+        break;
+      case ScoreOp::kMax:
+        dst[t] = dst[t] < src[t] ? src[t] : dst[t];
+        break;
+      case ScoreOp::kMul:
+        dst[t] *= src[t];
+        break;
+      case ScoreOp::kDiv:
+        dst[t] = __fdiv_rn(dst[t], src[t]);
+        break;
+      case ScoreOp::kScale:
+        dst[t] *= i.x;
+        break;
+      case ScoreOp::kPool:
+        if (t < columns) dst[t] = PoolAround(i.pool, src, columns, t);
+        break;
+      case ScoreOp::kInfinite:
+        if (t < i.head || t >= columns) dst[t] = Infinity();
+        break;
+      default:
+        dst[t] = src[t];
+    }
+  }
+
+  const ScoreParams& p_;
+  const int32_t g_, n_, group_;
+  BlockSpace* s_;
+};
+
+__global__ void __launch_bounds__(kBlock) score_lines(const ScoreParams p) {
+  __shared__ BlockSpace space;
+  Lines lines(p, static_cast<int32_t>(blockIdx.x), &space);
+  for (int32_t i = p.first; i < p.end; ++i) lines.Do(p.program.code[i]);
+}
+
+// methods.md 2.14, as lib/ops/cpu/scores.cc.
+float GainOf(const RowRule& rule, int32_t d, int32_t i) {
+  if (i <= rule.gain_length) return 1.0f;
+  const double x = 2.0 * std::log(static_cast<double>(i) / rule.gain_length),
+               gain = std::sqrt(rule.gain_scaled ? x / d : x);
+  return static_cast<float>(!rule.gain_scaled && rule.gain_floor ? std::max(1.0, gain) : gain);
+}
+
+}  // namespace
+
+int64_t CudaDevice::ScoreScratchBytes(int32_t n_kv_heads, int64_t stride) const {
+  return int64_t{4} * kRegisters * n_kv_heads * stride;
+}
+
+Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
+  KVC_RETURN_IF_ERROR(Enter());
+  const ScoreProgram& program = *a.program;
+  const RowRule& rule = program.rows;
+  const int32_t heads = a.layer.n_kv_heads, rows = std::min(rule.n_rows, a.observed.n_rows);
+  const int32_t longest = *std::max_element(a.layer.len, a.layer.len + heads);
+  const bool gains = rule.gain != RowGain::kNone;
+  Packet packet;
+  KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer) + 2 * Packet::Size<float>(rows) + Packet::Size<ScoreParams>(1),
+                                   2 * Packet::Size<float>(int64_t{a.n_heads} * rows)));
+  ScoreParams p{};
+  p.layer = LayerOf(a.layer, &packet);
+  p.program = program;
+  p.n_heads = a.n_heads, p.n_observed = a.observed.n_rows, p.n_new = a.observed.n_new, p.rows_used = rows;
+  p.n_longest = longest, p.scale = a.scale, p.cap = a.cap;
+  p.queries = At(a.observed.queries), p.sums = At(a.observed.sums), p.maxima = At(a.observed.maxima);
+  p.scores = At(a.scores), p.per_head = At(a.per_head), p.registers = reinterpret_cast<float*>(At(a.scratch));
+  p.stride = a.stride;
+  float* weight = packet.Add<float>(rows, &p.weight);
+  float* gain = packet.Add<float>(rows, &p.gain);
+  for (int32_t i = 0; i < rows; ++i) {
+    const bool ramp = rule.weight == RowWeight::kRamp;
+    weight[i] = !ramp ? 1.0f : 1.0f / static_cast<float>(rows);
+    if (ramp && i > 0) weight[i] *= 1.0f + (rule.ramp - 1.0f) * static_cast<float>(i) / static_cast<float>(rows - 1);
+    gain[i] = gains ? GainOf(rule, a.layer.head_dim, longest - rows + 1 + i) : 1.0f;
+  }
+  if (!gains) p.gain = nullptr;
+  p.row_max = packet.Room<float>(int64_t{a.n_heads} * rows);
+  p.row_sum = packet.Room<float>(int64_t{a.n_heads} * rows);
+  KVC_RETURN_IF_ERROR(packet.Send());
+  const cudaStream_t stream = StreamOf(s);
+  const dim3 block(kBlock), row_grid(static_cast<unsigned>(rows), static_cast<unsigned>(a.n_heads));
+  const size_t d = static_cast<size_t>(a.layer.head_dim) * sizeof(float);
+  const auto normalise = [&](const float* gains_of_rows) {
+    ScoreParams n = p;
+    n.gain = gains_of_rows;
+    return rows == 0 ? Status() : Check(KVC_LAUNCH(row_normalisers, row_grid, block, d, stream, n), "scores");
+  };
+  for (int32_t at = 0; at < program.n;) {
+    const ScoreOp op = program.code[at].op;
+    if (op == ScoreOp::kRows) {
+      KVC_RETURN_IF_ERROR(normalise(p.gain));
+      const int32_t half = rule.pool.kernel > 1 ? (rule.pool.kernel - 1) / 2 : 0;
+      const dim3 grid(static_cast<unsigned>((longest + kBlock - 1) / kBlock), static_cast<unsigned>(a.n_heads));
+      KVC_RETURN_IF_ERROR(
+          Check(KVC_LAUNCH(sum_rows, grid, block, d + static_cast<size_t>(kBlock + 2 * half) * sizeof(float), stream, p),
+                "scores"));
+      ++at;
+      continue;
+    }
+    if (op == ScoreOp::kHistory) KVC_RETURN_IF_ERROR(normalise(nullptr));
+    // Up to the next instruction that needs what other heads, or rows, left.
+    int32_t end = at + 1;
+    while (end < program.n && program.code[end].op != ScoreOp::kRows && program.code[end].op != ScoreOp::kLayerMean &&
+           program.code[end].op != ScoreOp::kHistory)
+      ++end;
+    p.first = at, p.end = end;
+    KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(score_lines, dim3(static_cast<unsigned>(heads)), block, 0, stream, p), "scores"));
+    at = end;
+  }
+  return {};
+}
+
+}  // namespace kvc::cuda

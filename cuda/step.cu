@@ -1,0 +1,408 @@
+// One token of every row in one layer: the new entries, the attention of every head over its pages, and what the
+// methods ask for. Byte model: every entry's key and value are read once for all query heads of its group.
+//
+// A head is cut into segments by what there is in all, whatever the device, so that sums are in the same order in every
+// run; a block reads one segment (attend_step.cu), another joins those of a query head. Records of the host follow by
+// the rules that the kernels follow, without asking the device, unless an entry's place decides where one is missing
+// (rings).
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "cuda/step_params.h"
+
+namespace kvc::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+// Block (g, r): the new entry of a head, and its queries turned to where it stands.
+__global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
+  KVC_SHARED(float, cos);
+  const int32_t g = static_cast<int32_t>(blockIdx.x), r = static_cast<int32_t>(blockIdx.y), d = p.d, half = d / 2,
+                group = p.n_heads / p.n_kv_heads;
+  const RowParams& row = p.rows[r];
+  const Pages pages(row.cache, g);
+  float *sin = cos + half, *key = cos + d;
+  const float* k = p.k + (static_cast<int64_t>(r) * p.n_kv_heads + g) * d;
+  const float* v = p.v + (static_cast<int64_t>(r) * p.n_kv_heads + g) * d;
+  const float* q = p.q + (static_cast<int64_t>(r) * p.n_heads + g * group) * d;
+  float* turned = p.turned + (static_cast<int64_t>(r) * p.n_heads + g * group) * d;
+  const bool turns = pages.head().rotated == 0;
+  for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) cos[j] = row.angles[j], key[j] = k[j];
+  __syncthreads();
+  for (int32_t x = ThreadOfBlock(); row.query_ring != nullptr && x < group * half; x += BlockThreads()) {
+    float* to = row.query_ring + (static_cast<int64_t>(g) * group + x / half) * d;
+    const float* from = q + static_cast<int64_t>(x / half) * d;
+    const int32_t j = x % half, a = p.turn.pairing == RopePairing::kHalf ? j : 2 * j,
+                  b = p.turn.pairing == RopePairing::kHalf ? j + half : 2 * j + 1;
+    // Sessions that count in slots keep queries without rotation: their slot changes with every dropped entry.
+    to[a] = row.in_cache ? from[a] : from[a] * cos[j] - from[b] * sin[j];
+    to[b] = row.in_cache ? from[b] : from[b] * cos[j] + from[a] * sin[j];
+  }
+  if (!turns) {
+    for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads()) TurnPair(key, cos, sin, d, j, p.turn.pairing);
+  }
+  __syncthreads();
+  BlockAppend(pages, key, v, row.position);
+  if (turns && row.in_cache) {
+    const int64_t at = pages.len() - 1;
+    for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads()) AngleOf(p.turn, at, j, p.turn.factor, cos + j, sin + j);
+    __syncthreads();
+  }
+  for (int32_t x = ThreadOfBlock(); x < group * half; x += BlockThreads()) {
+    const float* from = q + static_cast<int64_t>(x / half) * d;
+    float* to = turned + static_cast<int64_t>(x / half) * d;
+    const int32_t j = x % half, a = p.turn.pairing == RopePairing::kHalf ? j : 2 * j,
+                  b = p.turn.pairing == RopePairing::kHalf ? j + half : 2 * j + 1;
+    to[a] = from[a] * cos[j] - from[b] * sin[j];
+    to[b] = from[b] * cos[j] + from[a] * sin[j];
+  }
+}
+
+// Block (h, r): joins the segments of a query head in order, and turns its logits into probabilities.
+__global__ void __launch_bounds__(kThreads) join_segments(const StepParams p) {
+  const int32_t h = static_cast<int32_t>(blockIdx.x), r = static_cast<int32_t>(blockIdx.y), d = p.d,
+                group = p.n_heads / p.n_kv_heads, g = h / group, i = h % group;
+  const HeadSegments own = p.heads[static_cast<int64_t>(r) * p.n_kv_heads + g];
+  const auto part = [&](int32_t x) { return p.partial + static_cast<int64_t>(own.first + x) * group * (d + 2); };
+  float m = -Infinity(), l = 0;
+  for (int32_t x = 0; x < own.n; ++x) m = fmaxf(m, part(x)[i]);
+  for (int32_t x = 0; x < own.n; ++x) {
+    if (part(x)[group + i] != 0.0f) l += expf(part(x)[i] - m) * part(x)[group + i];
+  }
+  const float inverse = l > 0 ? __fdiv_rn(1.0f, l) : 0.0f;
+  float* out = p.out + (static_cast<int64_t>(r) * p.n_heads + h) * d;
+  for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) {
+    float sum = 0;
+    for (int32_t x = 0; x < own.n; ++x) {
+      if (part(x)[group + i] != 0.0f) sum += expf(part(x)[i] - m) * part(x)[2 * group + static_cast<int64_t>(i) * d + j];
+    }
+    out[j] = sum * inverse;
+  }
+  const RowParams& row = p.rows[r];
+  if (p.logits == nullptr || (!row.needs_attention && row.attention == nullptr)) return;
+  const Pages pages(row.cache, g);
+  float* line = p.logits + (static_cast<int64_t>(r) * p.n_heads + h) * p.stride;
+  for (int32_t x = ThreadOfBlock(); x < pages.len(); x += BlockThreads()) {
+    float* z = line + pages.Physical(x);
+    *z = expf(*z - m) * inverse;
+  }
+}
+
+// Block (g, r): the mean of the attention over the query heads of a group, or of the layer; and the newest attention
+// for the session, by ascending position.
+__global__ void __launch_bounds__(kThreads) gather_attention(const StepParams p) {
+  __shared__ int32_t ints[kThreads / kWarp];
+  const int32_t g = static_cast<int32_t>(blockIdx.x), r = static_cast<int32_t>(blockIdx.y),
+                group = p.n_heads / p.n_kv_heads;
+  const RowParams& row = p.rows[r];
+  const Pages pages(row.cache, g);
+  const int32_t len = pages.len();
+  const float* lines = p.logits + static_cast<int64_t>(r) * p.n_heads * p.stride;
+  if (row.needs_attention) {
+    const int32_t first = row.one_set ? 0 : g * group, end = row.one_set ? p.n_heads : first + group;
+    float* mean = p.mean + (static_cast<int64_t>(r) * p.n_kv_heads + g) * p.stride;
+    for (int32_t i = ThreadOfBlock(); i < len; i += BlockThreads()) {
+      const int32_t x = pages.Physical(i);
+      float sum = lines[first * p.stride + x];
+      for (int32_t h = first + 1; h < end; ++h) sum += lines[h * p.stride + x];
+      mean[x] = __fdiv_rn(sum, static_cast<float>(end - first));
+    }
+  }
+  if (row.attention == nullptr) return;
+  int32_t falls = 0;
+  for (int32_t i = 1 + ThreadOfBlock(); i < len; i += BlockThreads())
+    falls += pages.At(pages.Physical(i)).position() <= pages.At(pages.Physical(i - 1)).position() ? 1 : 0;
+  const bool ascending = BlockSum(falls, ints) == 0;
+  for (int32_t i = ThreadOfBlock(); i < len; i += BlockThreads()) {
+    const int32_t position = pages.At(pages.Physical(i)).position();
+    int32_t rank = ascending ? i : 0;
+    for (int32_t j = 0; !ascending && j < len; ++j)
+      rank += pages.At(pages.Physical(j)).position() < position ? 1 : 0;
+    for (int32_t h = g * group; h < (g + 1) * group; ++h)
+      row.attention[h * row.attention_stride + rank] = lines[h * p.stride + pages.Physical(i)];
+  }
+}
+
+// ---- the host's side of a wave ----
+
+// What becomes of the records of one head when the step is done there; false: only the device knows.
+class HostRecords {
+ public:
+  HostRecords(const StepRow& row, int32_t layer) : row_(row), c_(*row.cache), plan_(*row.plan), layer_(layer) {}
+
+  void Append() {
+    for (int32_t g = 0; g < heads(); ++g) {
+      if (ring(g) >= 0) {
+        ++c_.ring[head(g) * kRingFields + kRingLen];
+      } else {
+        ++c_.len[head(g)];
+      }
+    }
+  }
+  int32_t Kept(int32_t g) const {  // after the reduction
+    const int32_t n = HeadLen(c_, head(g)), cap = plan_.caps == nullptr ? 0 : plan_.caps[head(g)];
+    if (!plan_.evicts || n <= cap) return n;
+    const Protected& part = plan_.select.protect;
+    return std::min(n, KeptCount(plan_.select, n, std::max(cap - part.n_sink - part.n_recent, 0)));
+  }
+  bool Reduces(int32_t g) const {
+    return plan_.evicts && HeadLen(c_, head(g)) > (plan_.caps == nullptr ? 0 : plan_.caps[head(g)]);
+  }
+  bool Holds(int32_t g, int32_t n) const { return plan_.held != nullptr && n > plan_.held[head(g)]; }
+  // Whether entries may settle once so many are in the ring.
+  bool Settles(int32_t g) const {
+    return ring(g) >= 0 && c_.ring[head(g) * kRingFields + kRingLen] >= c_.layout->ring_slots(head(g));
+  }
+  // Something is to be done to heads after the attention.
+  bool HasUpdate() const {
+    if (plan_.n_instrs > 0) return true;
+    for (int32_t g = 0; g < heads(); ++g) {
+      if (Reduces(g) || (!plan_.ends_later && (Holds(g, Kept(g)) || Settles(g)))) return true;
+    }
+    return false;
+  }
+  bool HasEnd() const {
+    for (int32_t g = 0; g < heads(); ++g) {
+      if (Holds(g, HeadLen(c_, head(g))) || Settles(g)) return true;
+    }
+    return false;
+  }
+  // The lengths after the update, where they follow from the numbers.
+  bool Follow(bool end_only) {
+    bool known = true;
+    for (int32_t g = 0; g < heads(); ++g) {
+      const bool reduces = !end_only && Reduces(g);
+      const int32_t kept = reduces ? Kept(g) : HeadLen(c_, head(g));
+      const bool holds = (end_only || !plan_.ends_later) && Holds(g, kept);
+      if ((reduces || holds) && row_.dropped != nullptr) row_.dropped->store(true, std::memory_order_relaxed);
+      if (ring(g) >= 0) {
+        known = known && !reduces && !holds && !Settles(g);
+        continue;
+      }
+      c_.len[head(g)] = holds ? plan_.held[head(g)] : kept;
+      if ((reduces || holds) && plan_.in_cache) c_.rotated[head(g)] = 0;
+    }
+    return known;
+  }
+
+ private:
+  int32_t heads() const { return c_.layout->n_kv_heads; }
+  int32_t head(int32_t g) const { return layer_ * heads() + g; }
+  int32_t ring(int32_t g) const {
+    return c_.ring == nullptr ? -1 : RingFormat(c_, head(g));
+  }
+  const StepRow& row_;
+  const CacheView& c_;
+  const StepPlan& plan_;
+  const int32_t layer_;
+};
+
+class Wave {
+ public:
+  Wave(Stream* s, const StepArgs& a, int32_t first, int32_t end, bool end_only)
+      : s_(s), a_(a), first_(first), n_(end - first), end_only_(end_only) {}
+
+  Status Run() {
+    const StepRow* rows = a_.rows + first_;
+    const int32_t g = layout(0).n_kv_heads, d = layout(0).head_dim, group = a_.n_heads / g;
+    bool attention = false, mean = false, updates = false, one = false;
+    int64_t stride = 1, settle = 0;
+    for (int32_t r = 0; r < n_; ++r) {
+      // Ids for the new entry, and for those that leave a ring.
+      records_.emplace_back(*rows[r].cache, a_.layer * g, g, 1 + RingSlots(layout(r)));
+      if (!end_only_) HostRecords(rows[r], a_.layer).Append();
+      const HostRecords host(rows[r], a_.layer);
+      updates = updates || (end_only_ ? rows[r].plan->ends_later && host.HasEnd() : host.HasUpdate());
+      attention = attention || rows[r].plan->needs_attention || rows[r].plan->attention;
+      mean = mean || rows[r].plan->needs_attention;
+      one = one || layout(r).layer_books;
+      settle = std::max(settle, SettleBytes(layout(r)));
+      for (int32_t h = 0; h < g; ++h) {
+        const int32_t head = a_.layer * g + h;
+        stride = std::max<int64_t>(stride, rows[r].cache->len[head] + layout(r).ring_slots(head));
+      }
+    }
+    if (end_only_ && !updates) return {};
+    if (!end_only_) Cut();
+    stride = (stride + 3) / 4 * 4;
+    attention = attention && !end_only_, mean = mean && !end_only_;
+    int64_t sort_stride = 1;
+    while (sort_stride < stride) sort_stride *= 2;
+    const int64_t n_items = static_cast<int64_t>(items_.size()), heads = int64_t{n_} * g;
+    const int64_t update = (UpdateBytes(stride, sort_stride, settle) + 255) / 256 * 256;
+    int64_t bytes = Packet::Size<RowParams>(n_) + n_ * Packet::Size<float>(d) + TurnBytes(a_.rope) +
+                    Packet::Size<Segment>(n_items) + Packet::Size<HeadSegments>(heads) +
+                    2 * n_ * Packet::Size<int32_t>(g);
+    for (int32_t r = 0; r < n_; ++r) bytes += records_[static_cast<size_t>(r)].Bytes();
+    const int64_t room = Packet::Size<float>(heads * group * d) + Packet::Size<float>(n_items * group * (d + 2)) +
+                         (attention ? Packet::Size<float>(heads * group * stride) : 0) +
+                         (mean ? Packet::Size<float>(heads * stride) : 0) +
+                         (updates ? Packet::Size<uint8_t>(heads * update) : 0);
+    Packet packet;
+    // Records were counted before the host's lengths moved on; they are written as they were.
+    KVC_RETURN_IF_ERROR(packet.Begin(s_, bytes, room));
+    StepParams p{};
+    p.n_rows = n_, p.n_heads = a_.n_heads, p.n_kv_heads = g, p.d = d, p.window = a_.window, p.scale = a_.scale, p.cap = a_.cap;
+    p.turn = TurnOf(a_.rope, a_.pairing, false, &packet);
+    p.q = At(a_.q) + int64_t{first_} * a_.n_heads * d, p.k = At(a_.k) + int64_t{first_} * g * d;
+    p.v = At(a_.v) + int64_t{first_} * g * d, p.out = At(a_.out) + int64_t{first_} * a_.n_heads * d;
+    p.stride = stride;
+    RowParams* to = packet.Add<RowParams>(n_, &p.rows);
+    for (int32_t r = 0; r < n_; ++r) KVC_RETURN_IF_ERROR(WriteRow(r, &packet, to + r));
+    p.items = packet.Copy(items_.data(), n_items);
+    p.heads = packet.Copy(heads_.data(), static_cast<int64_t>(heads_.size()));
+    p.turned = packet.Room<float>(heads * group * d);
+    p.partial = packet.Room<float>(n_items * group * (d + 2));
+    if (attention) p.logits = packet.Room<float>(heads * group * stride);
+    if (mean) p.mean = packet.Room<float>(heads * stride);
+    if (updates) p.update = {packet.Room<uint8_t>(heads * update), update, stride, sort_stride, settle};
+    KVC_RETURN_IF_ERROR(packet.Send());
+    if (!end_only_) KVC_RETURN_IF_ERROR(Attend(p, attention));
+    if (updates) KVC_RETURN_IF_ERROR(Check(UpdateHeads(p, end_only_, one, StreamOf(s_)), "a step"));
+    for (int32_t r = 0; r < n_; ++r) {
+      if (HostRecords(rows[r], a_.layer).Follow(end_only_)) continue;
+      KVC_RETURN_IF_ERROR(records_[static_cast<size_t>(r)].ReadBack(&packet.stream()));
+    }
+    return {};
+  }
+
+ private:
+  const CacheLayout& layout(int32_t r) const { return *a_.rows[first_ + r].cache->layout; }
+
+  Status Attend(const StepParams& p, bool attention) const {
+    const cudaStream_t stream = StreamOf(s_);
+    const unsigned g = static_cast<unsigned>(p.n_kv_heads), h = static_cast<unsigned>(p.n_heads),
+                   n = static_cast<unsigned>(n_);
+    KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(step_append, dim3(g, n), dim3(kThreads),
+                                         2 * static_cast<size_t>(p.d) * sizeof(float), stream, p),
+                              "a step"));
+    KVC_RETURN_IF_ERROR(
+        Check(AttendSegments(p, static_cast<int32_t>(items_.size()), stream), "a step"));
+    KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(join_segments, dim3(h, n), dim3(kThreads), 0, stream, p), "a step"));
+    if (!attention) return {};
+    return Check(KVC_LAUNCH(gather_attention, dim3(g, n), dim3(kThreads), 0, stream, p), "a step");
+  }
+
+  // Segments of every head, its new entry included.
+  void Cut() {
+    const int32_t g = layout(0).n_kv_heads;
+    int64_t entries = 0;
+    for (int32_t r = 0; r < n_; ++r) {
+      for (int32_t h = 0; h < g; ++h) entries += HeadLen(*a_.rows[first_ + r].cache, a_.layer * g + h);
+    }
+    const int32_t segment = SegmentOf(entries);
+    for (int32_t r = 0; r < n_; ++r) {
+      const CacheView& c = *a_.rows[first_ + r].cache;
+      for (int32_t h = 0; h < g; ++h) {
+        const int32_t head = a_.layer * g + h, first_item = static_cast<int32_t>(items_.size());
+        const auto cut = [&](int32_t first, int32_t end) {
+          for (int32_t b = first; b < end; b += segment) items_.push_back({r, h, b, std::min(b + segment, end)});
+        };
+        const int32_t main = c.len[head];
+        cut(0, main);
+        if (RingFormat(c, head) >= 0 && RingLen(c, head) > 0) {
+          const int32_t slots = c.layout->ring_slots(head), start = c.ring[head * kRingFields + kRingStart],
+                        end = start + RingLen(c, head);
+          if (end > slots) cut(main, main + end - slots);
+          cut(main + start, main + std::min(end, slots));
+        }
+        heads_.push_back({first_item, static_cast<int32_t>(items_.size()) - first_item});
+      }
+    }
+  }
+
+  Status WriteRow(int32_t r, Packet* packet, RowParams* to) {
+    const StepRow& row = a_.rows[first_ + r];
+    const StepPlan& plan = *row.plan;
+    const int32_t g = layout(r).n_kv_heads, d = layout(r).head_dim;
+    *to = {};
+    // The kernel appends: it starts from what was there before.
+    if (!end_only_) Undo(row, -1);
+    to->cache = records_[static_cast<size_t>(r)].Write(packet);
+    if (!end_only_) Undo(row, 1);
+    to->position = row.position;
+    float* angles = packet->Add<float>(d, &to->angles);
+    a_.rope->Angles(row.position, angles, angles + d / 2);
+    to->n_instrs = plan.n_instrs;
+    std::copy(plan.instrs, plan.instrs + kMaxStepInstrs, to->instrs);
+    to->history = plan.history;
+    to->needs_attention = plan.needs_attention, to->one_set = plan.one_set, to->evicts = plan.evicts;
+    to->in_cache = plan.in_cache, to->ends_later = plan.ends_later, to->rank = plan.rank;
+    to->select = plan.select, to->merge = plan.merge;
+    to->n_cleared = plan.n_cleared, to->n_sinks = plan.n_sinks;
+    if (plan.caps != nullptr) to->caps = packet->Copy(plan.caps + int64_t{a_.layer} * g, g);
+    if (plan.held != nullptr) to->held = packet->Copy(plan.held + int64_t{a_.layer} * g, g);
+    to->attention_stride = plan.attention_stride;
+    if (plan.attention) to->attention = At(plan.attention) + int64_t{a_.layer} * a_.n_heads * plan.attention_stride;
+    if (!plan.ring || end_only_) return {};
+    int32_t &start = plan.ring_start[a_.layer], &n = plan.ring_len[a_.layer];
+    to->query_ring = At(plan.ring) +
+                     (int64_t{a_.layer} * plan.ring_rows + (start + n) % plan.ring_rows) * a_.n_heads * d;
+    n < plan.ring_rows ? ++n : start = (start + 1) % plan.ring_rows;
+    return {};
+  }
+
+  void Undo(const StepRow& row, int32_t by) const {
+    const CacheView& c = *row.cache;
+    for (int32_t h = 0; h < c.layout->n_kv_heads; ++h) {
+      const int32_t head = a_.layer * c.layout->n_kv_heads + h;
+      const bool ring = c.ring != nullptr && RingFormat(c, head) >= 0;
+      (ring ? c.ring[head * kRingFields + kRingLen] : c.len[head]) += by;
+    }
+  }
+
+  Stream* s_;
+  const StepArgs& a_;
+  const int32_t first_, n_;
+  const bool end_only_;
+  std::vector<CacheRecords> records_;
+  std::vector<Segment> items_;
+  std::vector<HeadSegments> heads_;
+};
+
+}  // namespace
+
+// Kernels make the angles they need themselves; the table is for the parts of a step that other backends look up.
+Status CudaDevice::FillAngles(Stream* s, const AngleArgs& a) {
+  KVC_RETURN_IF_ERROR(Enter());
+  const int32_t d = a.rope->head_dim();
+  std::vector<float> rows(static_cast<size_t>(a.n) * static_cast<size_t>(d));
+  for (int64_t i = 0; i < a.n; ++i) {
+    float* row = rows.data() + i * d;
+    a.rope->Angles((a.first + i) * a.every, row, row + d / 2, a.unit ? 0 : 1);
+  }
+  KVC_RETURN_IF_ERROR(Write(s, a.out.As<uint8_t>(), rows.data(), static_cast<int64_t>(rows.size()) * 4));
+  return static_cast<CudaStream*>(s)->Wait("the device");
+}
+
+int64_t CudaDevice::StepScratchBytes(const StepShape&) const { return 0; }
+
+Status CudaDevice::Step(Stream* s, const StepArgs& a) {
+  KVC_RETURN_IF_ERROR(Enter());
+  KVC_RETURN_IF_ERROR(CheckHeadSize(a.rope->head_dim()));
+  for (int32_t first = 0; first < a.n_rows;) {
+    int32_t end = first + 1;  // as many rows as have caches of their own
+    const auto seen = [&](int32_t r) {
+      for (int32_t i = first; i < r; ++i) {
+        if (a.rows[i].cache == a.rows[r].cache) return true;
+      }
+      return false;
+    };
+    while (end < a.n_rows && !seen(end)) ++end;
+    KVC_RETURN_IF_ERROR(Wave(s, a, first, end, false).Run());
+    first = end;
+  }
+  return {};
+}
+
+Status CudaDevice::EndStep(Stream* s, const StepArgs& a) {
+  KVC_RETURN_IF_ERROR(Enter());
+  for (int32_t r = 0; r < a.n_rows; ++r) {
+    if (a.rows[r].plan->ends_later) KVC_RETURN_IF_ERROR(Wave(s, a, r, r + 1, true).Run());
+  }
+  return {};
+}
+
+}  // namespace kvc::cuda

@@ -1,0 +1,78 @@
+// A step as its kernels take it (step.cu, step_update.cu).
+#pragma once
+#include "cuda/head_ops.h"
+#include "cuda/layer_params.h"
+#include "cuda/merge_dropped.h"
+
+namespace kvc::cuda {
+
+// Entries of a head that one block of the attention reads: short ones where there are few in all, for a device has
+// some hundred places for blocks; a multiple of a tile.
+constexpr int32_t kTile = 32, kLeastSegment = 64, kMostSegment = 1024;
+inline int32_t SegmentOf(int64_t entries) {
+  const int64_t even = (entries / 256 + kTile - 1) / kTile * kTile;
+  return static_cast<int32_t>(even < kLeastSegment ? kLeastSegment : even > kMostSegment ? kMostSegment : even);
+}
+
+struct RowParams {
+  CacheLayer cache;
+  int32_t position;
+  const float* angles;  // [D] cos, sin of the position
+  // Of the session's plan (StepPlan).
+  int32_t n_instrs;
+  StepInstr instrs[kMaxStepInstrs];
+  HistoryRule history;
+  bool needs_attention, one_set, evicts, in_cache, ends_later;
+  RankBy rank;
+  SelectRule select;
+  MergeRule merge;
+  int32_t n_cleared, n_sinks;
+  const int32_t *caps, *held;  // [G], null: none
+  float* query_ring;           // the row [H, D] of the newest queries, null: not kept
+  float* attention;            // [H, attention_stride] of this layer, or null
+  int64_t attention_stride;
+};
+
+struct Segment {
+  int32_t row, head, begin, end;  // physical indices
+};
+struct HeadSegments {
+  int32_t first, n;
+};
+
+// Scratch of one head's update.
+struct UpdateRoom {
+  uint8_t* at;
+  int64_t bytes;   // of one head
+  int64_t stride;  // entries of the longest head
+  int64_t sort_stride, settle_bytes;
+};
+inline int64_t UpdateBytes(int64_t stride, int64_t sort_stride, int64_t settle) {
+  return 16 * sort_stride + 4 * (7 * stride + 4) + (2 * stride + 15) / 16 * 16 + 64 + settle;
+}
+
+struct StepParams {
+  const RowParams* rows;
+  int32_t n_rows, n_heads, n_kv_heads, d, window;
+  float scale, cap;
+  Turn turn;
+  float *q, *k;    // [rows, H, D], [rows, G, D]
+  const float* v;
+  float* out;
+  float* turned;   // [rows, H, D]
+  float* logits;   // [rows, H, stride] or null
+  float* mean;     // [rows, G, stride] or null
+  int64_t stride;
+  float* partial;  // [items, group, 2 + D]
+  const Segment* items;
+  const HeadSegments* heads;  // [rows, G]
+  UpdateRoom update;
+};
+
+// The attention of all segments into `partial`, and logits where they are wanted.
+cudaError_t AttendSegments(const StepParams& p, int32_t n_items, cudaStream_t stream);
+// What the method does after the attention; `end_only`: just the limit and settling. one: a block a row, its heads in
+// order.
+cudaError_t UpdateHeads(const StepParams& p, bool end_only, bool one, cudaStream_t stream);
+
+}  // namespace kvc::cuda

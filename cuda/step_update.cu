@@ -1,0 +1,321 @@
+// What a method does to one head after a step's attention (methods.md 1.6, steps 3 and 4): side values, reduction, the
+// limit of a full context, entries that leave the ring. A block a head; passes over the entries where they lie, sorting
+// only for reductions by more than one. As lib/ops/cpu/step_update.cc.
+#include "cuda/step_params.h"
+
+namespace kvc::cuda {
+namespace {
+
+// Lines of one head, each as long as the longest head has slots.
+struct UpdateLines {
+  uint64_t* keys;
+  float *scores, *sums, *counts;
+  int32_t *positions, *links;
+  uint8_t *marks, *gone;
+  HeadRoom room;
+};
+
+KVC_DEVICE UpdateLines LinesAt(const UpdateRoom& u, int64_t head) {
+  uint8_t* at = u.at + head * u.bytes;
+  UpdateLines l;
+  l.keys = reinterpret_cast<uint64_t*>(at), at += 16 * u.sort_stride;  // the order, and what is sorted beside it
+  float* f = reinterpret_cast<float*>(at);
+  l.scores = f, l.sums = f + u.stride, l.counts = f + 2 * u.stride;
+  l.positions = reinterpret_cast<int32_t*>(f + 3 * u.stride);
+  l.links = l.positions + u.stride;  // two lines and one more
+  l.room.holes = l.links, l.room.movers = l.links + u.stride;
+  l.room.gone_ranks = l.links + 2 * u.stride + 4;
+  at += 4 * (7 * u.stride + 4);
+  l.marks = at, l.gone = at + u.stride;
+  at += (2 * u.stride + 15) / 16 * 16;
+  l.room.settle = at;
+  return l;
+}
+
+class HeadUpdate {
+ public:
+  KVC_DEVICE HeadUpdate(const StepParams& p, int32_t r, int32_t g, float* vectors, BlockSpace* s)
+      : p_(p),
+        row_(p.rows[r]),
+        g_(g),
+        pages_(row_.cache, g),
+        mean_(p.mean == nullptr ? nullptr : p.mean + (static_cast<int64_t>(r) * p.n_kv_heads + g) * p.stride),
+        value_(p.v + (static_cast<int64_t>(r) * p.n_kv_heads + g) * p.d),
+        l_(LinesAt(p.update, static_cast<int64_t>(r) * p.n_kv_heads + g)),
+        s_(s) {
+    l_.room.vectors = vectors;
+  }
+
+  KVC_DEVICE void Run() {
+    Observe();
+    const int32_t cap = row_.caps == nullptr ? 0 : row_.caps[g_];
+    if (row_.evicts && pages_.len() > cap) Reduce(cap);
+    if (!row_.ends_later) End();
+  }
+  KVC_DEVICE void End() {
+    if (row_.held != nullptr && pages_.len() > row_.held[g_]) HoldLength();
+    BlockSettle(pages_, l_.room, s_);
+  }
+
+ private:
+  template <typename F>
+  KVC_DEVICE void Each(F f) const {  // physical index, its slot
+    const int32_t len = pages_.len();
+    for (int32_t i = ThreadOfBlock(); i < len; i += BlockThreads()) {
+      const int32_t x = pages_.Physical(i);
+      f(x, pages_.At(x));
+    }
+    __syncthreads();
+  }
+
+  KVC_DEVICE void Observe() const {
+    const float average = __fdiv_rn(1.0f, static_cast<float>(pages_.len()));
+    for (int32_t i = 0; i < row_.n_instrs; ++i) {
+      const StepInstr instr = row_.instrs[i];
+      if (instr.op == StepOp::kAddPrior) {
+        AddPrior();
+        continue;
+      }
+      Each([&](int32_t x, const Slot& s) {
+        if (instr.op == StepOp::kAddAttention) s.aux(instr.dst) += mean_[x];
+        if (instr.op == StepOp::kAddOne) s.aux(instr.dst) += 1.0f;
+        if (instr.op == StepOp::kHistory) PushHistory(s, mean_[x], average);
+      });
+    }
+  }
+
+  KVC_DEVICE void PushHistory(const Slot& s, float p, float average) const {
+    const HistoryRule& rule = row_.history;
+    if (rule.sums) {
+      s.aux(0) += p;
+      return;
+    }
+    const int32_t oldest = rule.length - 1, words = rule.words();
+    const bool low = p < average;
+    uint32_t carry = low ? 1 : 0, leaving = 0;
+    for (int32_t i = 0; i < words; ++i) {
+      const uint32_t word = __float_as_uint(s.aux(1 + i));
+      if (i == oldest / 32) leaving = word >> oldest % 32 & 1;
+      s.aux(1 + i) = __uint_as_float(word << 1 | carry);
+      carry = word >> 31;
+    }
+    s.aux(0) += static_cast<float>(low ? 1 : 0) - static_cast<float>(leaving);
+  }
+
+  // methods.md 2.14.
+  KVC_DEVICE void AddPrior() const {
+    float norm = 0, most = 0;
+    for (int32_t x = 0; x < p_.d; ++x) norm += value_[x] * value_[x];
+    const int32_t len = pages_.len();
+    for (int32_t i = ThreadOfBlock(); i < len; i += BlockThreads()) {
+      const Slot s = pages_.At(pages_.Physical(i));
+      const float x = s.position() == row_.position ? norm : s.aux(2);
+      most = most < x ? x : most;
+    }
+    most = BlockMax(most, s_->floats);
+    Each([&](int32_t x, const Slot& s) {
+      if (s.position() == row_.position) s.aux(1) = norm, s.aux(2) = most;
+      s.aux(0) += most > 0 ? __fdiv_rn(mean_[x] * s.aux(1), most) : 0.0f;
+    });
+  }
+
+  KVC_DEVICE float Rank(const Slot& s, int32_t x) const {
+    switch (row_.rank) {
+      case RankBy::kAux:
+        return s.aux(0);
+      case RankBy::kNegatedAux:
+        return -1.0f * s.aux(0);
+      case RankBy::kRatio:
+        return __fdiv_rn(s.aux(0), s.aux(1));
+      case RankBy::kAttention:
+        return mean_[x];
+      case RankBy::kPosition:
+        return static_cast<float>(s.position());
+    }
+    return 0;
+  }
+
+  KVC_DEVICE void Reduce(int32_t cap) {
+    if (row_.in_cache) BlockDropRotation(pages_, p_.turn, l_.room.vectors);
+    if (!ReduceByOne(cap)) ReduceMany(cap);
+    if (row_.n_cleared == 0) return;
+    Each([&](int32_t, const Slot& s) {
+      for (int a = 0; a < row_.n_cleared; ++a) s.aux(a) = 0.0f;
+    });
+  }
+
+  KVC_DEVICE int32_t Count(int32_t cap) const {
+    return max(cap - row_.select.protect.n_sink - row_.select.protect.n_recent, 0);
+  }
+
+  // One entry too many, and the newest n_recent are just the last tokens; the oldest n_sink lie in the first slots.
+  KVC_DEVICE bool ReduceByOne(int32_t cap) {
+    const Protected& part = row_.select.protect;
+    const int32_t n = pages_.len();
+    const bool sinks_move = row_.held != nullptr && part.n_sink > row_.n_sinks;
+    if (row_.select.kind != SelectKind::kTop || KeptOf(row_.select, n, Count(cap)) != n - 1 ||
+        row_.merge.kind == MergeKind::kSpread || sinks_move || pages_.main_len() < part.n_sink)
+      return false;
+    const int32_t oldest_recent = row_.position - part.n_recent + 1;
+    // The lowest rank, among equals the newest, as the largest key; its place is found again by the key.
+    uint64_t best = 0;
+    int32_t n_recent = 0;
+    for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads()) {
+      const int32_t x = pages_.Physical(i);
+      const Slot s = pages_.At(x);
+      if (s.position() >= oldest_recent) {
+        ++n_recent;
+      } else if (x >= part.n_sink) {
+        const uint64_t key = static_cast<uint64_t>(~ScoreBits(Rank(s, x))) << 32 | (static_cast<uint32_t>(s.position()) + 1u);
+        best = key > best ? key : best;
+      }
+    }
+    n_recent = BlockSum(n_recent, s_->ints);
+    best = BlockMax(best, s_->longs);
+    if (n_recent != part.n_recent || best == 0) return false;
+    const int32_t position = static_cast<int32_t>(static_cast<uint32_t>(best) - 1u);
+    for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads()) {
+      if (pages_.At(pages_.Physical(i)).position() == position) s_->left = pages_.Physical(i);
+    }
+    __syncthreads();
+    const int32_t victim = s_->left;
+    __syncthreads();
+    if (row_.merge.kind == MergeKind::kIntoNext) MergeOne(victim);
+    RemoveOne(victim);
+    return true;
+  }
+
+  // WeightedKV: the value goes into that of the next token that is still there.
+  KVC_DEVICE void MergeOne(int32_t victim) {
+    const Slot gone = pages_.At(victim);
+    const int32_t n = pages_.len();
+    uint64_t best = 0;
+    for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads()) {
+      const int32_t x = pages_.Physical(i);
+      const int32_t position = pages_.At(x).position();
+      if (position <= gone.position()) continue;
+      const uint64_t key = static_cast<uint64_t>(~static_cast<uint32_t>(position)) << 32 | (static_cast<uint32_t>(x) + 1u);
+      best = key > best ? key : best;
+    }
+    best = BlockMax(best, s_->longs);
+    if (best == 0) return;
+    const Slot next = pages_.At(static_cast<int32_t>(static_cast<uint32_t>(best) - 1u));
+    const float a_gone = __fdiv_rn(gone.aux(row_.merge.sums), gone.aux(row_.merge.counts)),
+                a_next = __fdiv_rn(next.aux(row_.merge.sums), next.aux(row_.merge.counts));
+    MixEntries(gone, a_gone, next, a_next);
+  }
+
+  KVC_DEVICE void MixEntries(const Slot& gone, float a_gone, const Slot& next, float a_next) const {
+    float* v = l_.room.vectors;
+    for (int32_t j = ThreadOfBlock(); j < p_.d; j += BlockThreads())
+      v[j] = MixOf(a_gone, pages_.Element(gone, 1, j), a_next, pages_.Element(next, 1, j));
+    __syncthreads();
+    WriteValue(next, v, ThreadOfBlock(), BlockThreads());
+    __syncthreads();
+  }
+
+  KVC_DEVICE void RemoveOne(int32_t victim) {
+    Each([&](int32_t x, const Slot&) { l_.gone[x] = x == victim ? 1 : 0; });
+    RemoveGone();
+  }
+  KVC_DEVICE void RemoveGone() {
+    const uint8_t* gone = l_.gone;
+    BlockRemove(pages_, [&](int32_t x) { return gone[x] != 0; }, l_.room, s_);
+  }
+
+  // Values where they lie, by ascending position.
+  struct PageValues {
+    const HeadUpdate& u;
+    KVC_DEVICE Slot At(int32_t i) const { return u.pages_.At(static_cast<int32_t>(u.l_.keys[i] & 0xffffffffu)); }
+    KVC_DEVICE void Add(int32_t to, float factor, int32_t from) const {
+      float* v = u.l_.room.vectors;
+      const Slot target = At(to), source = At(from);
+      for (int32_t j = ThreadOfBlock(); j < u.p_.d; j += BlockThreads())
+        v[j] = u.pages_.Element(target, 1, j) + factor * u.pages_.Element(source, 1, j);
+      __syncthreads();
+      WriteValue(target, v, ThreadOfBlock(), BlockThreads());
+      __syncthreads();
+    }
+    KVC_DEVICE void Mix(int32_t gone, float a_gone, int32_t next, float a_next) const {
+      u.MixEntries(At(gone), a_gone, At(next), a_next);
+    }
+  };
+
+  KVC_DEVICE void ReduceMany(int32_t cap) {
+    const int32_t n = pages_.len(), head = row_.cache.first_head + g_;
+    BlockOrder(pages_, l_.keys);
+    for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads()) {
+      const int32_t x = static_cast<int32_t>(l_.keys[i] & 0xffffffffu);
+      const Slot s = pages_.At(x);
+      l_.scores[i] = Rank(s, x);
+      l_.positions[i] = s.position();
+      if (row_.merge.kind == MergeKind::kNone) continue;
+      l_.sums[i] = s.aux(row_.merge.sums);
+      l_.counts[i] = row_.merge.counts < 0 ? 0.0f : s.aux(row_.merge.counts);
+    }
+    __syncthreads();
+    BlockSelectEntries({row_.select, 0, l_.scores, l_.positions, n, Count(cap), static_cast<uint32_t>(head), nullptr,
+                        l_.marks},
+                       s_);
+    for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads())
+      l_.gone[static_cast<int32_t>(l_.keys[i] & 0xffffffffu)] = l_.marks[i] == 0 ? 1 : 0;
+    __syncthreads();
+    if (row_.merge.kind != MergeKind::kNone) {
+      // The order is what values are found by: victims are sorted beside it.
+      BlockMergeDropped({row_.merge, l_.marks, l_.sums, l_.counts, l_.positions, n, p_.d, static_cast<uint32_t>(head),
+                         l_.links, l_.scores, l_.keys + p_.update.sort_stride},
+                        PageValues{*this}, s_);
+    }
+    RemoveGone();
+  }
+
+  // At the end of the context: the oldest entry behind the first ones leaves (methods.md 2.2).
+  KVC_DEVICE void HoldLength() {
+    if (row_.in_cache) BlockDropRotation(pages_, p_.turn, l_.room.vectors);
+    const int32_t n = pages_.len(), over = n - row_.held[g_];
+    BlockOrder(pages_, l_.keys);
+    Each([&](int32_t x, const Slot&) { l_.gone[x] = 0; });
+    for (int32_t i = ThreadOfBlock(); i < over; i += BlockThreads()) {  // with few left, the one before the newest goes
+      const int32_t at = n - i - 2 < row_.n_sinks ? n - i - 2 : row_.n_sinks + i;
+      l_.gone[static_cast<int32_t>(l_.keys[at] & 0xffffffffu)] = 1;
+    }
+    __syncthreads();
+    RemoveGone();
+  }
+
+  const StepParams& p_;
+  const RowParams& row_;
+  const int32_t g_;
+  const Pages pages_;
+  const float *mean_, *value_;
+  UpdateLines l_;
+  BlockSpace* s_;
+};
+
+// Block (g, r), or (0, r) where the heads of a layer go one after the other.
+__global__ void __launch_bounds__(kBlock) update_heads(const StepParams p, bool end_only, bool one) {
+  KVC_SHARED(float, vectors);
+  __shared__ BlockSpace space;
+  const int32_t r = static_cast<int32_t>(blockIdx.y), begin = one ? 0 : static_cast<int32_t>(blockIdx.x),
+                end = one ? p.n_kv_heads : begin + 1;
+  if (end_only && !p.rows[r].ends_later) return;
+  for (int32_t g = begin; g < end; ++g) {
+    HeadUpdate update(p, r, g, vectors, &space);
+    if (end_only) {
+      update.End();
+    } else {
+      update.Run();
+    }
+    __syncthreads();
+  }
+}
+
+}  // namespace
+
+cudaError_t UpdateHeads(const StepParams& p, bool end_only, bool one, cudaStream_t stream) {
+  const dim3 grid(one ? 1u : static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows));
+  return KVC_LAUNCH(update_heads, grid, dim3(kBlock), 2 * static_cast<size_t>(p.d) * sizeof(float), stream, p, end_only,
+                    one);
+}
+
+}  // namespace kvc::cuda

@@ -1,0 +1,43 @@
+// Rotations by position inside kernels: angles in double, as lib/ops/rope.h has them, cos and sin in f32.
+#pragma once
+#include "cuda/gpu.h"
+#include "lib/ops/cache_ops.h"
+
+namespace kvc::cuda {
+
+struct Turn {
+  const double* frequency;  // [D/2]
+  double factor;            // attention factor
+  int32_t n_turning;        // pairs; the others stay
+  RopePairing pairing;
+  bool in_cache;
+};
+
+// factor: t.factor to turn, its inverse (with the position's sign changed) to turn back.
+KVC_DEVICE void AngleOf(const Turn& t, int64_t position, int32_t j, double factor, float* c, float* s) {
+  if (j >= t.n_turning) {
+    *c = 1, *s = 0;
+    return;
+  }
+  const double angle = static_cast<double>(position) * t.frequency[j];
+  *c = static_cast<float>(cos(angle) * factor);
+  *s = static_cast<float>(sin(angle) * factor);
+}
+// Pair j of x [D].
+KVC_DEVICE void TurnPairBy(const Turn& t, int64_t position, int32_t d, int32_t j, double factor, float* x) {
+  const int32_t a = t.pairing == RopePairing::kHalf ? j : 2 * j, b = t.pairing == RopePairing::kHalf ? j + d / 2 : 2 * j + 1;
+  float c, s;
+  AngleOf(t, position, j, factor, &c, &s);
+  const float u = x[a], v = x[b];
+  x[a] = u * c - v * s;
+  x[b] = v * c + u * s;
+}
+// To a position, and back from it.
+KVC_DEVICE void TurnPairAt(const Turn& t, int64_t position, int32_t d, int32_t j, float* x) {
+  TurnPairBy(t, position, d, j, t.factor, x);
+}
+KVC_DEVICE void UnturnPairAt(const Turn& t, int64_t position, int32_t d, int32_t j, float* x) {
+  TurnPairBy(t, -position, d, j, 1 / t.factor, x);
+}
+
+}  // namespace kvc::cuda

@@ -1,0 +1,105 @@
+// Weights as kernels read them (prepare.cc): row major, one part or up to three behind each other.
+#pragma once
+#include "cuda/gpu.h"
+#include "lib/ops/network_ops.h"
+
+namespace kvc::cuda {
+
+struct Part {
+  const uint8_t* data;
+  const uint16_t* scales;
+  const float* bias;  // null: none
+  float* y;           // [n, rows]
+  int32_t rows, first, group;  // first: row of the product where it begins
+  WeightType type;
+  int32_t first_block;         // of the kernel, whose blocks are each of one part
+};
+
+// A product of a matrix with n rows of x.
+struct Product {
+  Part parts[Matrix::kMaxParts];
+  int32_t n_parts, rows, cols, n;
+  const float* x;  // [n, cols]
+  bool adds;       // y += scale * result instead of y = scale * result
+  float scale, cap;  // cap: of the scaled result (gpu.h)
+};
+
+// Numbers the blocks of a kernel that does so many rows of a part in each. Returns how many there are.
+inline int32_t NumberBlocks(Product* p, int32_t rows_of_block) {
+  int32_t n = 0;
+  for (int i = 0; i < p->n_parts; ++i) {
+    p->parts[i].first_block = n;
+    n += (p->parts[i].rows + rows_of_block - 1) / rows_of_block;
+  }
+  return n;
+}
+KVC_DEVICE const Part& PartOfBlock(const Product& p, int32_t block) {
+  int32_t i = 0;
+  while (i + 1 < p.n_parts && block >= p.parts[i + 1].first_block) ++i;
+  return p.parts[i];
+}
+
+KVC_DEVICE const Part& PartAt(const Product& p, int32_t row) {
+  int32_t i = 0;
+  while (i + 1 < p.n_parts && row >= p.parts[i + 1].first) ++i;
+  return p.parts[i];
+}
+
+KVC_DEVICE void StoreOutput(const Product& p, const Part& part, int32_t row, int32_t token, float value) {
+  const int32_t r = row - part.first;
+  if (part.bias != nullptr) value += part.bias[r];
+  float* y = part.y + static_cast<int64_t>(token) * part.rows + r;
+  value = Capped(value * p.scale, p.cap);
+  *y = p.adds ? *y + value : value;
+}
+
+// Element c of row r of a part.
+KVC_DEVICE float WeightElement(const Part& w, int32_t cols, int32_t r, int32_t c) {
+  const int64_t at = static_cast<int64_t>(r) * cols + c;
+  switch (w.type) {
+    case WeightType::kF32:
+      return reinterpret_cast<const float*>(w.data)[at];
+    case WeightType::kF16:
+      return HalfBits(reinterpret_cast<const uint16_t*>(w.data)[at]);
+    case WeightType::kBf16:
+      return BfBits(reinterpret_cast<const uint16_t*>(w.data)[at]);
+    default:
+      break;
+  }
+  const float scale = HalfBits(w.scales[static_cast<int64_t>(r) * (cols / w.group) + c / w.group]);
+  if (w.type == WeightType::kInt8) return static_cast<float>(static_cast<int8_t>(w.data[at])) * scale;
+  const uint8_t two = w.data[static_cast<int64_t>(r) * ((cols + 1) / 2) + c / 2];
+  return static_cast<float>(static_cast<int8_t>(two << (c % 2 == 0 ? 4 : 0)) >> 4) * scale;
+}
+
+// Columns that 16 bytes hold.
+template <WeightType T>
+struct VectorOf {
+  static constexpr int kColumns = T == WeightType::kF32 ? 4 : T == WeightType::kInt8 ? 16 : T == WeightType::kInt4 ? 32 : 8;
+};
+
+// kColumns elements from 16 bytes, without their scale.
+template <WeightType T>
+KVC_DEVICE void Unpack(const uint4& v, float* w) {
+  const unsigned words[4] = {v.x, v.y, v.z, v.w};
+  for (int i = 0; i < 4; ++i) {
+    if (T == WeightType::kF32) w[i] = __uint_as_float(words[i]);
+    if (T == WeightType::kBf16) {
+      w[2 * i] = __uint_as_float(words[i] << 16);
+      w[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    }
+    if (T == WeightType::kF16) {
+      w[2 * i] = HalfBits(static_cast<uint16_t>(words[i] & 0xffffu));
+      w[2 * i + 1] = HalfBits(static_cast<uint16_t>(words[i] >> 16));
+    }
+    if (T == WeightType::kInt8) {
+      for (int j = 0; j < 4; ++j) w[4 * i + j] = static_cast<float>(static_cast<int8_t>(words[i] >> (8 * j)));
+    }
+    if (T == WeightType::kInt4) {
+      for (int j = 0; j < 8; ++j)
+        w[8 * i + j] = static_cast<float>(static_cast<int8_t>((words[i] >> (4 * j)) << 4) >> 4);
+    }
+  }
+}
+
+}  // namespace kvc::cuda

@@ -1,0 +1,45 @@
+#include "models/convert/family.h"
+
+#include <algorithm>
+
+namespace kvc {
+
+#define KVC_FAMILY(name) const Family& name();
+#include "models/convert/families.list"
+#undef KVC_FAMILY
+
+const std::vector<const Family*>& Families() {
+  static const std::vector<const Family*> families = {
+#define KVC_FAMILY(name) &name(),
+#include "models/convert/families.list"
+#undef KVC_FAMILY
+  };
+  return families;
+}
+
+const Family* FindHfFamily(const std::string& architecture) {
+  for (const Family* family : Families()) {
+    if (family->hf != nullptr && architecture == family->hf) return family;
+  }
+  return nullptr;
+}
+
+const Family* FindGgufFamily(const std::string& architecture) {
+  for (const Family* family : Families()) {
+    if (family->gguf != nullptr && architecture == family->gguf) return family;
+  }
+  return nullptr;
+}
+
+void SlideButEvery(int32_t period, std::vector<bool>* layers) {
+  for (size_t i = 0; i < layers->size(); ++i) (*layers)[i] = (i + 1) % static_cast<size_t>(period) != 0;
+}
+
+void SettleLayers(ModelConfig* c) {
+  c->sliding_window = 0;
+  if (c->layers.empty() || c->layers_differ()) return;
+  c->sliding_window = c->layers[0].attention_window;
+  c->layers.clear();
+}
+
+}  // namespace kvc

@@ -1,0 +1,50 @@
+// A family of models: what its sources call things, and what its layers are made of. A new one of known parts is a
+// file in families/ and a line in families.list.
+#pragma once
+#include <vector>
+
+#include "models/convert/checkpoint.h"
+#include "models/convert/gguf_metadata.h"
+#include "models/convert/json.h"
+
+namespace kvc {
+
+// Which projections have biases: none, those of queries, keys and values; or these, or all four, where
+// config.json says attention_bias.
+enum class Biases : uint8_t { kNone, kQkv, kOptionalQkv, kOptionalAll };
+
+struct Family {
+  const char* name = nullptr;  // as in the model file
+  const char* hf = nullptr;    // config.json: architectures
+  const char* gguf = nullptr;  // general.architecture; null: GGUF has it under another family's name, or not
+  RopePairing hf_pairing = RopePairing::kHalf, gguf_pairing = RopePairing::kHalf;
+  Biases biases = Biases::kNone;
+  bool qk_norm = false, wide_qk_norm = false;
+  bool norms_before = true, norms_after = false;
+  bool norms_less_one = false;  // safetensors hold what is added to 1
+  Activation activation = Activation::kSilu;  // where config.json does not say
+  double rotated_share = 1;                   // of a head; 0: config.json may say (partial_rotary_factor), 1: all
+  bool ropes_by_type = false;                 // layers that slide have a rope of their own
+  double local_theta = 0;                     // its theta where nothing says; 0: that of the others
+  double default_theta = 10000;
+  // Names of tensors that come before the common ones.
+  std::vector<TensorName> hf_names, gguf_names;
+  // Members of config.json that `read` understands and other families refuse.
+  std::vector<const char*> settings;
+  // Which layers slide where config.json has no layer_types: [n_layers], all false before. null: none.
+  Status (*slides)(const JsonObject& object, const ModelConfig& c, std::vector<bool>* layers) = nullptr;
+  // What is the family's own, after everything else. layers [n_layers] is filled.
+  Status (*read)(const JsonObject& object, ModelConfig* c) = nullptr;
+  Status (*read_gguf)(GgufMetadata* metadata, const std::string& prefix, ModelConfig* c) = nullptr;
+};
+
+const std::vector<const Family*>& Families();  // in the order of families.list
+const Family* FindHfFamily(const std::string& architecture);
+const Family* FindGgufFamily(const std::string& architecture);
+
+// Every `period`-th layer sees everything, those before it slide.
+void SlideButEvery(int32_t period, std::vector<bool>* layers);
+// A config whose layers are all alike says so in its own fields.
+void SettleLayers(ModelConfig* c);
+
+}  // namespace kvc

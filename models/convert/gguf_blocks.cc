@@ -1,0 +1,185 @@
+#include "models/convert/gguf_blocks.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "lib/base/half.h"
+
+namespace kvc {
+namespace {
+
+float Half(const uint8_t* p) { return F16ToFloat(static_cast<uint16_t>(p[0] | p[1] << 8)); }
+
+// Two codes of four bits a byte: of each run of 2 * half elements the first half low, the second high.
+void Nibbles(const uint8_t* in, int32_t n, int32_t half, int8_t* out) {
+  for (int32_t at = 0; at < n; at += 2 * half, in += half, out += 2 * half) {
+    for (int32_t i = 0; i < half; ++i) {
+      out[i] = static_cast<int8_t>(in[i] & 15);
+      out[half + i] = static_cast<int8_t>(in[i] >> 4);
+    }
+  }
+}
+
+void Subtract(int32_t n, int less, int8_t* code) {
+  for (int32_t i = 0; i < n; ++i) code[i] = static_cast<int8_t>(code[i] - less);
+}
+
+// ---- blocks of 32, one scale ----
+
+void UnpackQ4_0(const uint8_t* in, BlockCodes* out) {
+  out->scale[0] = Half(in);
+  Nibbles(in + 2, 32, 16, out->code);
+  Subtract(32, 8, out->code);
+}
+
+void UnpackQ4_1(const uint8_t* in, BlockCodes* out) {
+  out->scale[0] = Half(in), out->offset[0] = Half(in + 2);
+  Nibbles(in + 4, 32, 16, out->code);
+}
+
+// The fifth bits of 32 elements stand together.
+void FifthBits(const uint8_t* in, int8_t* code) {
+  for (int32_t i = 0; i < 32; ++i) code[i] = static_cast<int8_t>(code[i] | (in[i / 8] >> (i % 8) & 1) << 4);
+}
+
+void UnpackQ5_0(const uint8_t* in, BlockCodes* out) {
+  out->scale[0] = Half(in);
+  Nibbles(in + 6, 32, 16, out->code);
+  FifthBits(in + 2, out->code);
+  Subtract(32, 16, out->code);
+}
+
+void UnpackQ5_1(const uint8_t* in, BlockCodes* out) {
+  out->scale[0] = Half(in), out->offset[0] = Half(in + 2);
+  Nibbles(in + 8, 32, 16, out->code);
+  FifthBits(in + 4, out->code);
+}
+
+void UnpackQ8_0(const uint8_t* in, BlockCodes* out) {
+  out->scale[0] = Half(in);
+  for (int32_t i = 0; i < 32; ++i) out->code[i] = static_cast<int8_t>(in[2 + i]);
+}
+
+// Four bits choose one of sixteen values.
+void LookUp(const int8_t* values, int32_t n, int8_t* code) {
+  for (int32_t i = 0; i < n; ++i) code[i] = values[code[i]];
+}
+
+constexpr int8_t kNonLinear4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr int8_t kFp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // e2m1, doubled
+
+void UnpackIq4Nl(const uint8_t* in, BlockCodes* out) {
+  out->scale[0] = Half(in);
+  Nibbles(in + 2, 32, 16, out->code);
+  LookUp(kNonLinear4, 32, out->code);
+}
+
+// The scale is a power of two, halved because the values are doubled.
+void UnpackMxfp4(const uint8_t* in, BlockCodes* out) {
+  const uint32_t e = in[0];
+  out->scale[0] = BitsToFloat(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+  Nibbles(in + 1, 32, 16, out->code);
+  LookUp(kFp4, 32, out->code);
+}
+
+// ---- blocks of 256: scales of groups, themselves multiples of one or two f16 ----
+
+void UnpackQ2K(const uint8_t* in, BlockCodes* out) {
+  const uint8_t *scales = in, *q = in + 16;
+  const float d = Half(in + 80), least = Half(in + 82);
+  for (int32_t g = 0; g < 16; ++g) {
+    out->scale[g] = d * static_cast<float>(scales[g] & 15);
+    out->offset[g] = -(least * static_cast<float>(scales[g] >> 4));
+  }
+  for (int32_t i = 0; i < 256; ++i)
+    out->code[i] = static_cast<int8_t>(q[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3);
+}
+
+void UnpackQ3K(const uint8_t* in, BlockCodes* out) {
+  const uint8_t *high = in, *q = in + 32, *scales = in + 96;
+  const float d = Half(in + 108);
+  for (int32_t g = 0; g < 16; ++g) {
+    const int low = scales[g % 8] >> (g / 8 * 4) & 15, top = scales[8 + g % 4] >> (g / 4 * 2) & 3;
+    out->scale[g] = d * static_cast<float>((low | top << 4) - 32);
+  }
+  for (int32_t i = 0; i < 256; ++i) {
+    const int low = q[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3, bit = high[i % 32] >> (i / 32) & 1;
+    out->code[i] = static_cast<int8_t>(low - (bit == 0 ? 4 : 0));
+  }
+}
+
+// Scales and least values of eight groups, six bits each.
+void SixBitScales(const uint8_t* in, BlockCodes* out) {
+  const float d = Half(in), least = Half(in + 2);
+  const uint8_t* s = in + 4;
+  for (int32_t g = 0; g < 8; ++g) {
+    const int scale = g < 4 ? s[g] & 63 : (s[g + 4] & 15) | (s[g - 4] >> 6) << 4;
+    const int low = g < 4 ? s[g + 4] & 63 : s[g + 4] >> 4 | (s[g] >> 6) << 4;
+    out->scale[g] = d * static_cast<float>(scale);
+    out->offset[g] = -(least * static_cast<float>(low));
+  }
+}
+
+void UnpackQ4K(const uint8_t* in, BlockCodes* out) {
+  SixBitScales(in, out);
+  Nibbles(in + 16, 256, 32, out->code);
+}
+
+void UnpackQ5K(const uint8_t* in, BlockCodes* out) {
+  SixBitScales(in, out);
+  Nibbles(in + 48, 256, 32, out->code);
+  const uint8_t* fifth = in + 16;
+  for (int32_t i = 0; i < 256; ++i)
+    out->code[i] = static_cast<int8_t>(out->code[i] | (fifth[i % 32] >> (i / 32) & 1) << 4);
+}
+
+void UnpackQ6K(const uint8_t* in, BlockCodes* out) {
+  const uint8_t *low = in, *high = in + 128, *scales = in + 192;
+  const float d = Half(in + 208);
+  for (int32_t g = 0; g < 16; ++g) out->scale[g] = d * static_cast<float>(static_cast<int8_t>(scales[g]));
+  Nibbles(low, 256, 64, out->code);
+  for (int32_t i = 0; i < 256; ++i) {
+    const int two = high[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+    out->code[i] = static_cast<int8_t>((out->code[i] | two << 4) - 32);
+  }
+}
+
+void UnpackIq4Xs(const uint8_t* in, BlockCodes* out) {
+  const float d = Half(in);
+  const int top = in[2] | in[3] << 8;
+  for (int32_t g = 0; g < 8; ++g) {
+    const int scale = (in[4 + g / 2] >> (g % 2 * 4) & 15) | (top >> (2 * g) & 3) << 4;
+    out->scale[g] = d * static_cast<float>(scale - 32);
+  }
+  Nibbles(in + 8, 256, 16, out->code);
+  LookUp(kNonLinear4, 256, out->code);
+}
+
+using S = SourceType;
+constexpr BlockFormat kFormats[] = {
+    {S::kQ4_0, 2, 32, 18, 32, false, -8, 7, UnpackQ4_0},
+    {S::kQ4_1, 3, 32, 20, 32, true, 0, 15, UnpackQ4_1},
+    {S::kQ5_0, 6, 32, 22, 32, false, -16, 15, UnpackQ5_0},
+    {S::kQ5_1, 7, 32, 24, 32, true, 0, 31, UnpackQ5_1},
+    {S::kQ8_0, 8, 32, 34, 32, false, -128, 127, UnpackQ8_0},
+    {S::kQ2_K, 10, 256, 84, 16, true, 0, 3, UnpackQ2K},
+    {S::kQ3_K, 11, 256, 110, 16, false, -4, 3, UnpackQ3K},
+    {S::kQ4_K, 12, 256, 144, 32, true, 0, 15, UnpackQ4K},
+    {S::kQ5_K, 13, 256, 176, 32, true, 0, 31, UnpackQ5K},
+    {S::kQ6_K, 14, 256, 210, 16, false, -32, 31, UnpackQ6K},
+    {S::kIq4Nl, 20, 32, 18, 32, false, -127, 113, UnpackIq4Nl},
+    {S::kIq4Xs, 23, 256, 136, 32, false, -127, 113, UnpackIq4Xs},
+    {S::kMxfp4, 39, 32, 17, 32, false, -12, 12, UnpackMxfp4},
+};
+
+}  // namespace
+
+Span<const BlockFormat> BlockFormats() { return {kFormats, std::size(kFormats)}; }
+
+const BlockFormat* BlockFormatOf(SourceType type) {
+  const auto* found = std::find_if(std::begin(kFormats), std::end(kFormats),
+                                   [type](const BlockFormat& f) { return f.type == type; });
+  return found == std::end(kFormats) ? nullptr : found;
+}
+
+}  // namespace kvc

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""What nvcc made of the kernels: code for every architecture, no local memory where it would cost bandwidth, little
+size; and a program that starts on a machine without a driver. Usage: cuda_build_test.py BUILD_DIR"""
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+BUILD = sys.argv.pop(1) if len(sys.argv) > 1 else "build-cuda"
+KVC = os.path.join(BUILD, "bin", "kvc")
+ARCHITECTURES = ["80", "87", "90"]
+# Kernels that live from bandwidth or the multipliers: no spills.
+WITHOUT_LOCAL_MEMORY = ["gemv", "gemm_mma", "gemm_f32", "attend_step", "attend_prompt", "fold_columns", "step_append",
+                        "join_segments", "norm_rows"]
+MOST_BYTES = 25_000_000
+
+
+def run(*command, **more):
+    return subprocess.run(command, capture_output=True, text=True, check=False, **more)
+
+
+def tool(name):
+    for folder in [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]:
+        path = os.path.join(folder, "bin", name)
+        if os.path.exists(path):
+            return path
+    return name
+
+
+class CudaBuild(unittest.TestCase):
+    def test_code_for_every_architecture(self):
+        listed = run(tool("cuobjdump"), "--list-elf", KVC)
+        self.assertEqual(0, listed.returncode, listed.stderr)
+        for architecture in ARCHITECTURES:
+            self.assertRegex(listed.stdout, rf"sm_{architecture}\b")
+        self.assertRegex(run(tool("cuobjdump"), "--list-ptx", KVC).stdout, r"sm_90\b", "PTX for what comes later")
+
+    def test_no_local_memory_where_bandwidth_decides(self):
+        usage = run(tool("cuobjdump"), "--dump-resource-usage", KVC)
+        self.assertEqual(0, usage.returncode, usage.stderr)
+        found = {name: 0 for name in WITHOUT_LOCAL_MEMORY}
+        for function, numbers in re.findall(r"Function (\S+):\s*\n\s*(REG:.*)", usage.stdout):
+            for name in WITHOUT_LOCAL_MEMORY:
+                if re.search(rf"\d{name}(E|I|v|N)", function):
+                    found[name] += 1
+                    local = int(re.search(r"LOCAL:(\d+)", numbers).group(1))
+                    stack = int(re.search(r"STACK:(\d+)", numbers).group(1))
+                    self.assertEqual((0, 0), (local, stack), f"{function}: {numbers}")
+        for name, n in found.items():
+            self.assertGreaterEqual(n, len(ARCHITECTURES), name)
+
+    def test_size(self):
+        objects = [os.path.join(folder, file) for folder, _, files in os.walk(os.path.join(BUILD, "cuda"))
+                   for file in files if file.endswith(".o")]
+        self.assertTrue(objects)
+        total = sum(os.path.getsize(path) for path in objects)
+        self.assertLess(total, MOST_BYTES)
+        print(f"CUDA objects: {total / 1e6:.1f} MB")
+
+    @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "this machine has a driver")
+    def test_starts_without_a_driver_and_says_so(self):
+        devices = run(KVC, "devices")
+        self.assertEqual(0, devices.returncode, devices.stderr)
+        self.assertIn("cuda", devices.stdout)
+        self.assertIn("no NVIDIA driver", re.sub(r"\s+", " ", devices.stdout))
+        opened = run(KVC, "run", "/dev/null", "--device", "cuda:x")
+        self.assertNotEqual(0, opened.returncode)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

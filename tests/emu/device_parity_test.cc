@@ -1,0 +1,295 @@
+// Operations of the CUDA backend, run by the emulator, against those of the processor (whose kernels tests/parity holds
+// to their definition): the same arguments, results as near as sums in another order are.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "lib/base/half.h"
+#include "lib/ops/cpu/cpu_device.h"
+#include "lib/ops/cpu/raw.h"
+#include "lib/ops/device_buffer.h"
+#include "lib/ops/devices.h"
+#if defined(KVC_EMU)
+#include "tests/emu/emulator.h"
+#endif
+
+namespace kvc {
+namespace {
+
+#if defined(KVC_EMU)
+constexpr char kOther[] = "emu";
+#else
+constexpr char kOther[] = "cuda";
+#endif
+
+// The same bytes on both devices.
+class Pair {
+ public:
+  Device* const devices[2];
+  Stream* const streams[2];
+  std::vector<DeviceBuffer<uint8_t>> blocks;
+
+  template <typename T>
+  struct On {
+    DevicePtr<T> at[2];
+    size_t n = 0;
+  };
+  template <typename T>
+  On<T> Copy(const std::vector<T>& from) {
+    On<T> out;
+    out.n = from.size();
+    for (int i = 0; i < 2; ++i) {
+      blocks.emplace_back();
+      EXPECT_TRUE(blocks.back().Allocate({devices[i], nullptr}, static_cast<int64_t>(from.size() * sizeof(T)) + 64, "test").ok());
+      out.at[i] = blocks.back().raw().As<T>();
+      EXPECT_TRUE(devices[i]->Write(streams[i], blocks.back().raw(), from.data(), static_cast<int64_t>(from.size() * sizeof(T))).ok());
+    }
+    return out;
+  }
+  DeviceBytes Scratch(int i, int64_t bytes) {
+    blocks.emplace_back();
+    EXPECT_TRUE(blocks.back().Allocate({devices[i], nullptr}, std::max<int64_t>(bytes, 64), "test").ok());
+    return blocks.back().raw();
+  }
+  template <typename T>
+  std::vector<T> Read(const On<T>& from, int i) {
+    std::vector<T> out(from.n);
+    EXPECT_TRUE(devices[i]->Read(streams[i], from.at[i].template As<const uint8_t>(), out.data(), static_cast<int64_t>(from.n * sizeof(T))).ok());
+    return out;
+  }
+  // Each within `tolerance` of the other, relative to the largest.
+  void ExpectNear(const On<float>& x, double tolerance, const std::string& what) {
+    const std::vector<float> a = Read(x, 0), b = Read(x, 1);
+    double most = 0, apart = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      most = std::max(most, std::fabs(static_cast<double>(a[i])));
+      const double d = std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+      apart = d <= apart ? apart : d;  // a NaN shows
+    }
+    EXPECT_LE(apart, tolerance * std::max(most, 1e-3)) << what;
+  }
+};
+
+class DeviceParity : public testing::Test {
+ protected:
+  void SetUp() override {
+    Result<std::unique_ptr<Device>> cpu = cpu::CpuDevice::Create(2), emu = OpenDevice(kOther, 1);
+    ASSERT_TRUE(cpu.ok() && emu.ok());
+    devices_[0] = std::move(cpu.value()), devices_[1] = std::move(emu.value());
+    for (int i = 0; i < 2; ++i) streams_[i] = std::move(devices_[i]->NewStream().value());
+    pair_.reset(new Pair{{devices_[0].get(), devices_[1].get()}, {streams_[0].get(), streams_[1].get()}, {}});
+  }
+  void TearDown() override {
+    pair_.reset();
+    for (int i = 0; i < 2; ++i) streams_[i].reset(), devices_[i].reset();
+#if defined(KVC_EMU)
+    emu::GetOptions() = {};
+#endif
+  }
+  std::vector<float> Random(size_t n, float scale = 1) {
+    std::normal_distribution<float> normal(0, scale);
+    std::vector<float> x(n);
+    for (float& v : x) v = normal(random_);
+    return x;
+  }
+  std::unique_ptr<Device> devices_[2];
+  std::unique_ptr<Stream> streams_[2];
+  std::unique_ptr<Pair> pair_;
+  std::mt19937 random_{4711};
+};
+
+// A weight as a file has it.
+struct FileWeight {
+  std::vector<uint8_t> data;
+  std::vector<uint16_t> scales;
+  Weight w;
+  FileWeight(WeightType type, int32_t rows, int32_t cols, int32_t group, std::mt19937* random) {
+    w.type = type, w.rows = rows, w.cols = cols;
+    w.group = type == WeightType::kInt8 || type == WeightType::kInt4 ? group : 0;
+    data.resize(static_cast<size_t>(rows * WeightRowBytes(type, cols)));
+    std::normal_distribution<float> normal(0, 0.2f);
+    for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<uint8_t>((*random)());
+    for (int64_t i = 0; i < int64_t{rows} * cols; ++i) {
+      const float v = normal(*random);
+      if (type == WeightType::kF32) reinterpret_cast<float*>(data.data())[i] = v;
+      if (type == WeightType::kF16) reinterpret_cast<uint16_t*>(data.data())[i] = FloatToF16(v);
+      if (type == WeightType::kBf16) reinterpret_cast<uint16_t*>(data.data())[i] = FloatToBf16(v);
+    }
+    if (w.group > 0) {
+      scales.resize(static_cast<size_t>(rows * (cols / group)));
+      for (uint16_t& s : scales) s = FloatToF16(0.01f + 0.01f * static_cast<float>((*random)() % 8));
+    }
+    w.data = data.data(), w.scales = scales.data();
+  }
+};
+
+constexpr WeightType kTypes[] = {WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4};
+
+TEST_F(DeviceParity, LayerOfEveryWeightType) {
+  for (const WeightType type : kTypes) {
+    for (const int32_t n : {1, 2, 3, 7, 8, 9, 33, 70}) {
+      NetworkShape shape;
+      shape.hidden = 96, shape.ffn = 160, shape.n_heads = 6, shape.n_kv_heads = 2, shape.head_dim = 24, shape.vocab = 130;
+      const int32_t q_rows = shape.n_heads * shape.head_dim, kv_rows = shape.n_kv_heads * shape.head_dim;
+      const FileWeight q(type, q_rows, shape.hidden, 32, &random_), k(type, kv_rows, shape.hidden, 32, &random_),
+          v(type, kv_rows, shape.hidden, 32, &random_), o(type, shape.hidden, q_rows, 16, &random_),
+          gate(type, shape.ffn, shape.hidden, 32, &random_), up(type, shape.ffn, shape.hidden, 32, &random_),
+          down(type, shape.hidden, shape.ffn, 32, &random_), head(type, shape.vocab, shape.hidden, 32, &random_);
+      const auto norm = pair_->Copy(Random(static_cast<size_t>(shape.hidden)));
+      const auto head_norm = pair_->Copy(Random(static_cast<size_t>(shape.head_dim)));
+      const auto bias = pair_->Copy(Random(static_cast<size_t>(q_rows)));
+      const auto x = pair_->Copy(Random(static_cast<size_t>(n * shape.hidden)));
+      const auto qs = pair_->Copy(Random(static_cast<size_t>(n * q_rows)));
+      const auto ks = pair_->Copy(Random(static_cast<size_t>(n * kv_rows)));
+      const auto vs = pair_->Copy(Random(static_cast<size_t>(n * kv_rows)));
+      const auto logits = pair_->Copy(Random(static_cast<size_t>(n * shape.vocab)));
+      for (int i = 0; i < 2; ++i) {
+        Device& d = *devices_[i];
+        LayerMatrices w;
+        w.attention_norm = norm.at[i], w.ffn_norm = norm.at[i], w.query_norm = head_norm.at[i];
+        const DevicePtr<const float> biases[] = {bias.at[i], {}, {}};
+        const Weight qkv[] = {q.w, k.w, v.w}, gate_up[] = {gate.w, up.w};
+        Matrix m;
+        ASSERT_TRUE(d.Prepare({qkv, 3}, {biases, 3}, MatrixUse::kProducts, &w.qkv).ok());
+        ASSERT_TRUE(d.Prepare({&o.w, 1}, {}, MatrixUse::kProducts, &w.output).ok());
+        ASSERT_TRUE(d.Prepare({gate_up, 2}, {}, MatrixUse::kProducts, &w.gate_up).ok());
+        ASSERT_TRUE(d.Prepare({&down.w, 1}, {}, MatrixUse::kProducts, &w.down).ok());
+        ASSERT_TRUE(d.Prepare({&head.w, 1}, {}, MatrixUse::kProducts, &m).ok());
+        const DeviceBytes scratch = pair_->Scratch(i, d.NetworkScratchBytes(shape, n));
+        ASSERT_TRUE(d.Project(streams_[i].get(), {&shape, &w, x.at[i], n, qs.at[i], ks.at[i], vs.at[i], scratch}).ok());
+        if (n % 2 == 1) w.activation = Activation::kGeluTanh, w.attention_post_norm = norm.at[i];
+        ASSERT_TRUE(d.Finish(streams_[i].get(), {&shape, &w, qs.at[i], n, 0.5f, x.at[i], scratch}).ok());
+        ASSERT_TRUE(d.Logits(streams_[i].get(), {&shape, norm.at[i], &m, x.at[i], n, 0.25f, logits.at[i], scratch}).ok());
+        ASSERT_TRUE(d.Read(streams_[i].get(), x.at[i].As<const uint8_t>(), std::vector<uint8_t>(4).data(), 4).ok());
+        for (const Matrix* used : {&w.qkv, &w.output, &w.gate_up, &w.down, &m}) {
+          if (used->memory) d.Free(used->memory, used->bytes);
+        }
+      }
+      // The processor rounds activations to eight bits in front of weights of eight and four bits.
+      const double tolerance = type == WeightType::kInt8 || type == WeightType::kInt4 ? 0.1 : 2e-5;
+      const std::string what = "type " + std::to_string(static_cast<int>(type)) + ", rows " + std::to_string(n);
+      pair_->ExpectNear(qs, tolerance, what + ", queries");
+      pair_->ExpectNear(ks, tolerance, what + ", keys");
+      pair_->ExpectNear(x, tolerance, what + ", residual");
+      pair_->ExpectNear(logits, 2 * tolerance, what + ", logits");
+      pair_->blocks.clear();
+    }
+  }
+}
+
+struct PromptCase {
+  int32_t heads, group, d, base, n, window;
+  bool seen;
+};
+
+TEST_F(DeviceParity, AttentionOfPrompts) {
+  for (const PromptCase& c : {PromptCase{1, 1, 8, 0, 1, 0, false}, PromptCase{2, 3, 16, 5, 40, 0, false},
+                              PromptCase{2, 2, 64, 33, 70, 0, true}, PromptCase{1, 7, 32, 0, 65, 16, false},
+                              PromptCase{1, 2, 256, 3, 20, 0, false}}) {
+    const int64_t capacity = c.base + c.n + 7;
+    const int32_t n_heads = c.heads * c.group, rows = c.n;
+    std::vector<uint32_t> masks(static_cast<size_t>(c.heads * capacity));
+    for (uint32_t& m : masks) m = static_cast<uint32_t>(random_());
+    for (int32_t g = 0; g < c.heads; ++g) {
+      for (int32_t i = 0; i < c.n; ++i) masks[static_cast<size_t>(g * capacity + c.base + i)] = ~0u;
+    }
+    const auto keys = pair_->Copy(Random(static_cast<size_t>(c.heads * capacity * c.d)));
+    const auto values = pair_->Copy(Random(static_cast<size_t>(c.heads * capacity * c.d)));
+    const auto q = pair_->Copy(Random(static_cast<size_t>(rows * n_heads * c.d)));
+    const auto out = pair_->Copy(Random(static_cast<size_t>(rows * n_heads * c.d)));
+    const auto lse = pair_->Copy(Random(static_cast<size_t>(n_heads * rows)));
+    const auto sums = pair_->Copy(std::vector<float>(static_cast<size_t>(c.heads * capacity), 0.5f));
+    const auto maxima = pair_->Copy(std::vector<float>(static_cast<size_t>(c.heads * capacity), 0.001f));
+    const auto seen = pair_->Copy(masks);
+    const std::vector<int32_t> base(static_cast<size_t>(c.heads), c.base);
+    std::vector<int32_t> len(static_cast<size_t>(c.heads), c.base + c.n);
+    for (int i = 0; i < 2; ++i) {
+      LayerView layer;
+      layer.n_kv_heads = c.heads, layer.head_dim = c.d, layer.capacity = capacity, layer.has_seen = c.seen;
+      layer.keys = keys.at[i], layer.values = values.at[i], layer.seen = seen.at[i], layer.len = len.data();
+      const PromptRows all{base.data(), 0, rows};
+      ASSERT_TRUE(devices_[i]->AttendPrompt(streams_[i].get(), {layer, all, n_heads, c.window, 0.3f, q.at[i], out.at[i], lse.at[i], rows}).ok());
+      if (c.seen || c.window > 0) continue;
+      ASSERT_TRUE(devices_[i]->FoldColumns(streams_[i].get(), {layer, all, n_heads, rows, 0.3f, q.at[i], lse.at[i], rows, sums.at[i], false}).ok());
+      ASSERT_TRUE(devices_[i]->FoldColumns(streams_[i].get(), {layer, all, n_heads, rows, 0.3f, q.at[i], lse.at[i], rows, maxima.at[i], true}).ok());
+    }
+    const std::string what = "head size " + std::to_string(c.d);
+    pair_->ExpectNear(out, 1e-5, what);
+    pair_->ExpectNear(lse, 1e-5, what + ", log sum exp");
+    pair_->ExpectNear(sums, 1e-5, what + ", column sums");
+    pair_->ExpectNear(maxima, 1e-5, what + ", column maxima");
+    pair_->blocks.clear();
+  }
+}
+
+// The same token from the same logits, whatever cuts them.
+TEST_F(DeviceParity, Sampling) {
+  int same = 0, all = 0;
+  for (const int32_t n : {1, 33, 600, 5000}) {
+    for (int draw = 0; draw < 24; ++draw) {
+      std::vector<float> values = Random(static_cast<size_t>(n), 3);
+      for (size_t i = 0; i + 5 < values.size(); i += 5) values[i] = values[i + 1];  // equal ones
+      if (n > 40) values[7] = NAN, values[8] = INFINITY;
+      const auto logits = pair_->Copy(values);
+      const auto weights = pair_->Copy(std::vector<float>(static_cast<size_t>(n)));
+      const int32_t repeated[] = {0}, tokens = n;
+      const TokenBias biases[] = {{n / 2, 2.0f}, {0, -1.0f}, {n / 2, 1.0f}};
+      std::vector<uint32_t> allowed(static_cast<size_t>((n + 31) / 32), 0xfffffff7u);
+      int32_t token[2] = {-2, -2};
+      for (int i = 0; i < 2; ++i) {
+        SampleArgs a;
+        a.logits = logits.at[i], a.weights = weights.at[i], a.n = tokens, a.token = &token[i];
+        a.temperature = draw % 4 == 0 ? 0.0f : 0.7f;
+        if (draw % 3 == 0) a.top_k = 10;
+        if (draw % 5 == 0) a.top_p = 0.8f;
+        if (draw % 7 == 0) a.min_p = 0.05f;
+        if (draw % 2 == 0) a.repeated = {repeated, 1}, a.repeat_penalty = 1.3f;
+        if (draw % 6 == 0) a.biases = {biases, 3};
+        if (draw % 8 == 0) a.allowed = allowed.data();
+        a.seed = 99, a.draw = draw;
+        ASSERT_TRUE(devices_[i]->Sample(streams_[i].get(), a).ok());
+      }
+      ++all, same += token[0] == token[1] ? 1 : 0;
+      if (draw % 4 == 0) { EXPECT_EQ(token[0], token[1]) << n << " " << draw; }
+      EXPECT_GE(token[1], 0);
+      pair_->blocks.clear();
+    }
+  }
+  EXPECT_GE(same, all - 1) << "a draw on the border of two tokens may fall to either side";
+}
+
+// Blocks and warps in any order, and kernels as late as can be or at once, give the same bits.
+TEST_F(DeviceParity, OrderOfBlocksDoesNotShow) {
+  constexpr int32_t kHeads = 2, kGroup = 3, kD = 16, kN = 70;
+  const auto keys = pair_->Copy(Random(kHeads * kN * kD)), values = pair_->Copy(Random(kHeads * kN * kD)),
+             q = pair_->Copy(Random(kN * kHeads * kGroup * kD));
+  const std::vector<int32_t> base(kHeads, 0);
+  std::vector<int32_t> len(kHeads, kN);
+  std::vector<float> first;
+  for (int order = 0; order < 3; ++order) {
+#if defined(KVC_EMU)
+    emu::GetOptions().order = order, emu::GetOptions().eager = order == 1;
+#endif
+    const auto out = pair_->Copy(std::vector<float>(kN * kHeads * kGroup * kD));
+    const auto sums = pair_->Copy(std::vector<float>(kHeads * kN));
+    const auto lse = pair_->Copy(std::vector<float>(kHeads * kGroup * kN));
+    LayerView layer;
+    layer.n_kv_heads = kHeads, layer.head_dim = kD, layer.capacity = kN, layer.len = len.data();
+    layer.keys = keys.at[1], layer.values = values.at[1];
+    const PromptRows all{base.data(), 0, kN};
+    ASSERT_TRUE(devices_[1]->AttendPrompt(streams_[1].get(), {layer, all, kHeads * kGroup, 0, 0.3f, q.at[1], out.at[1], lse.at[1], kN}).ok());
+    ASSERT_TRUE(devices_[1]->FoldColumns(streams_[1].get(), {layer, all, kHeads * kGroup, kN, 0.3f, q.at[1], lse.at[1], kN, sums.at[1], false}).ok());
+    std::vector<float> now = pair_->Read(out, 1);
+    const std::vector<float> more = pair_->Read(sums, 1);
+    now.insert(now.end(), more.begin(), more.end());
+    if (order == 0) first = now;
+    EXPECT_EQ(first, now) << order;
+  }
+}
+
+}  // namespace
+}  // namespace kvc

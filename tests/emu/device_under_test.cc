@@ -1,0 +1,19 @@
+// With KVC_TEST_DEVICE=emu (or cuda) in the environment whatever opens the device "cpu" gets that one: the suite as it
+// is, on the CUDA backend.
+#include <cstdlib>
+#include <string>
+
+#include "lib/ops/devices.h"
+
+namespace kvc {
+
+Result<std::unique_ptr<Device>> CreateCuda(const std::string& spec, int n_threads);
+
+CpuMaker DeviceUnderTest();
+CpuMaker DeviceUnderTest() {
+  const char* wanted = std::getenv("KVC_TEST_DEVICE");
+  if (wanted == nullptr || *wanted == '\0' || std::string(wanted) == "cpu") return nullptr;
+  return [](int n_threads) { return CreateCuda(std::getenv("KVC_TEST_DEVICE"), n_threads); };
+}
+
+}  // namespace kvc

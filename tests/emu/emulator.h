@@ -1,0 +1,23 @@
+// The parts of the emulator to each other and to tests.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <functional>
+
+namespace kvc::emu {
+
+struct Options {
+  int order = 0;        // of blocks and warps: 0 as numbered, 1 backward, 2 scattered
+  bool eager = false;   // kernels run when they are launched instead of when somebody waits
+  int64_t memory = int64_t{8} << 30;  // of the device
+};
+// From KVC_EMU_ORDER, KVC_EMU_EAGER, KVC_EMU_MEMORY in the environment; tests may change it.
+Options& GetOptions();
+
+// The device forgets that a launch has failed; tests of failures end with it.
+void Recover();
+
+// False: a block cannot go on.
+bool RunGrid(const char* name, dim3 grid, dim3 block, size_t shared, const std::function<void()>& kernel);
+
+}  // namespace kvc::emu

@@ -1,0 +1,182 @@
+// The emulator does what CUDA promises, and refuses what a device would not survive: without this, a suite that passes
+// on it would say little.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "cuda/block.h"
+#include "cuda/gpu.h"
+#include "tests/emu/emulator.h"
+
+namespace kvc::cuda {
+namespace {
+
+class EmulatorTest : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    emu::GetOptions().order = GetParam();
+    ASSERT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  }
+  void TearDown() override {
+    cudaStreamDestroy(stream_);
+    emu::GetOptions() = {};
+  }
+  template <typename T>
+  T* Device(int64_t n) {
+    void* at = nullptr;
+    EXPECT_EQ(cudaSuccess, cudaMalloc(&at, static_cast<size_t>(n) * sizeof(T)));
+    return static_cast<T*>(at);
+  }
+  cudaStream_t stream_ = nullptr;
+};
+INSTANTIATE_TEST_SUITE_P(Orders, EmulatorTest, testing::Values(0, 1, 2));
+
+// Every thread reads what another wrote before the barrier, block by block and warp by warp.
+__global__ void reverse(int32_t* x) {
+  KVC_SHARED(int32_t, shared);
+  const int n = BlockThreads(), i = ThreadOfBlock();
+  int32_t* own = x + static_cast<int64_t>(blockIdx.x) * n;
+  shared[i] = own[i];
+  __syncthreads();
+  own[i] = shared[n - 1 - i];
+}
+
+TEST_P(EmulatorTest, BarriersHoldBlocks) {
+  constexpr int kBlocks = 7, kThreads = 96;
+  int32_t* x = Device<int32_t>(kBlocks * kThreads);
+  std::iota(x, x + kBlocks * kThreads, 0);
+  ASSERT_EQ(cudaSuccess, KVC_LAUNCH(reverse, dim3(kBlocks), dim3(kThreads), kThreads * 4, stream_, x));
+  ASSERT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+  for (int b = 0; b < kBlocks; ++b) {
+    for (int i = 0; i < kThreads; ++i) ASSERT_EQ(b * kThreads + kThreads - 1 - i, x[b * kThreads + i]);
+  }
+  cudaFree(x);
+}
+
+__global__ void warp_functions(int64_t* out) {
+  const int lane = Lane();
+  int64_t bad = 0;
+  bad += WarpSum(lane + 1) != 528;
+  bad += WarpMax(static_cast<float>(lane)) != 31.0f;
+  bad += __shfl_sync(kAllLanes, lane * 3, 5) != 15;
+  bad += __shfl_xor_sync(kAllLanes, lane, 9) != (lane ^ 9);
+  bad += __shfl_xor_sync(kAllLanes, lane, 4, 8) != (lane ^ 4);
+  bad += __shfl_up_sync(kAllLanes, lane, 2u) != (lane >= 2 ? lane - 2 : lane);
+  bad += __shfl_down_sync(kAllLanes, lane, 3u) != (lane < 29 ? lane + 3 : lane);
+  bad += __ballot_sync(kAllLanes, lane % 2) != 0xaaaaaaaau;
+  out[ThreadOfBlock()] = bad;
+}
+
+TEST_P(EmulatorTest, WarpsExchange) {
+  int64_t* out = Device<int64_t>(64);
+  ASSERT_EQ(cudaSuccess, KVC_LAUNCH(warp_functions, dim3(1), dim3(64), 0, stream_, out));
+  ASSERT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(0, out[i]) << i;
+  cudaFree(out);
+}
+
+// The block functions against the same thing in a line of C++.
+__global__ void block_functions(const float* x, int32_t n, int32_t count, uint8_t* mark, uint64_t* keys, int32_t* kept) {
+  __shared__ BlockSpace space;
+  BlockMarkTop([&](int32_t i) { return ScoreBits(x[i]); }, n, count, &space,
+               [&](int32_t i, bool yes) { mark[i] = yes ? 1 : 0; });
+  for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads()) keys[i] = SelectionKeyOf(x[i], static_cast<uint32_t>(i));
+  __syncthreads();
+  BlockSort(keys, n);
+  const int32_t total = BlockCompact(
+      n, &space, [&](int32_t i) { return mark[i] != 0; }, [&](int32_t i, int32_t place) { kept[place] = i; });
+  if (ThreadOfBlock() == 0) kept[n] = total;
+}
+
+TEST_P(EmulatorTest, BlocksChooseSortAndCompact) {
+  for (const int32_t n : {1, 2, 31, 127, 128, 129, 1000}) {
+    for (const int32_t count : {0, 1, n / 3, n - 1, n}) {
+      float* x = Device<float>(n);
+      uint8_t* mark = Device<uint8_t>(n);
+      uint64_t* keys = Device<uint64_t>(2 * n);
+      int32_t* kept = Device<int32_t>(n + 1);
+      uint32_t seed = 17;
+      for (int32_t i = 0; i < n; ++i) {
+        seed = seed * 1664525u + 1013904223u;
+        x[i] = i % 7 == 3 ? NAN : static_cast<float>(seed >> 28) - 7.0f;  // many are equal
+      }
+      ASSERT_EQ(cudaSuccess,
+                KVC_LAUNCH(block_functions, dim3(1), dim3(kBlock), 0, stream_, x, n, count, mark, keys, kept));
+      ASSERT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+      std::vector<uint64_t> want(static_cast<size_t>(n));
+      for (int32_t i = 0; i < n; ++i) want[static_cast<size_t>(i)] = SelectionKeyOf(x[i], static_cast<uint32_t>(i));
+      std::vector<uint64_t> sorted = want;
+      std::sort(sorted.begin(), sorted.end());
+      for (int32_t i = 0; i < n; ++i) EXPECT_EQ(sorted[static_cast<size_t>(i)], keys[i]);
+      int32_t at = 0;
+      for (int32_t i = 0; i < n; ++i) {
+        const bool best = count > 0 && want[static_cast<size_t>(i)] >= sorted[static_cast<size_t>(n - count)];
+        EXPECT_EQ(best ? 1 : 0, mark[i]) << n << " " << count << " " << i;
+        if (best) { EXPECT_EQ(i, kept[at++]); }
+      }
+      EXPECT_EQ(count, kept[n]);
+      for (void* p : {static_cast<void*>(x), static_cast<void*>(mark), static_cast<void*>(keys), static_cast<void*>(kept)})
+        cudaFree(p);
+    }
+  }
+}
+
+// What streams are for: nothing happens before somebody waits, and copies from pinned memory read it then.
+TEST_P(EmulatorTest, StreamsAreLate) {
+  int32_t* x = Device<int32_t>(2);
+  void* pinned = nullptr;
+  ASSERT_EQ(cudaSuccess, cudaHostAlloc(&pinned, 8, cudaHostAllocDefault));
+  int32_t* host = static_cast<int32_t*>(pinned);
+  host[0] = 1;
+  int32_t pageable = 5;
+  ASSERT_EQ(cudaSuccess, cudaMemcpyAsync(x, host, 4, cudaMemcpyHostToDevice, stream_));
+  ASSERT_EQ(cudaSuccess, cudaMemcpyAsync(x + 1, &pageable, 4, cudaMemcpyHostToDevice, stream_));
+  host[0] = 2, pageable = 6;
+  EXPECT_EQ(-1, x[0]);
+  ASSERT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+  EXPECT_EQ(2, x[0]);
+  EXPECT_EQ(5, x[1]);
+  cudaFree(x);
+  cudaFreeHost(pinned);
+}
+
+TEST_P(EmulatorTest, MemoryHasAnEnd) {
+  emu::GetOptions().memory = 1 << 20;
+  void *first = nullptr, *second = nullptr;
+  EXPECT_EQ(cudaSuccess, cudaMalloc(&first, 600 << 10));
+  EXPECT_EQ(cudaErrorMemoryAllocation, cudaMalloc(&second, 600 << 10));
+  cudaFree(first);
+  EXPECT_EQ(cudaSuccess, cudaMalloc(&second, 600 << 10));
+  cudaFree(second);
+}
+
+TEST_P(EmulatorTest, RefusesWhatADeviceRefuses) {
+  int32_t* x = Device<int32_t>(1);
+  EXPECT_NE(cudaSuccess, KVC_LAUNCH(reverse, dim3(1), dim3(2048), 4, stream_, x));
+  EXPECT_NE(cudaSuccess, KVC_LAUNCH(reverse, dim3(0), dim3(32), 4, stream_, x));
+  EXPECT_NE(cudaSuccess, KVC_LAUNCH(reverse, dim3(1), dim3(32), 200 << 10, stream_, x));
+  cudaFree(x);
+}
+
+__global__ void half_a_barrier(int32_t* x) {
+  if (Lane() < 16) __syncwarp();
+  if (Lane() >= 16) __syncthreads();
+  *x = 1;
+}
+
+TEST_P(EmulatorTest, ABarrierThatNotAllReachFailsTheLaunch) {
+  void* x = nullptr;
+  ASSERT_EQ(cudaSuccess, cudaMalloc(&x, 4));
+  ASSERT_EQ(cudaSuccess,
+            KVC_LAUNCH(half_a_barrier, dim3(1), dim3(32), 0, nullptr, static_cast<int32_t*>(x)));
+  EXPECT_EQ(cudaErrorLaunchFailure, cudaStreamSynchronize(nullptr));
+  EXPECT_EQ(cudaErrorLaunchFailure, cudaStreamSynchronize(stream_)) << "a device that has failed stays so";
+  emu::Recover();
+  EXPECT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+  cudaFree(x);
+}
+
+}  // namespace
+}  // namespace kvc::cuda

@@ -1,0 +1,359 @@
+// The runtime of the emulated device. Streams are queues: nothing in them happens before somebody waits for it, which
+// is the latest that a device may take; what relied on more would see memory that was never written. Memory is the
+// host's, so AddressSanitizer sees every byte that a kernel has no business with.
+#include <cuda.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <new>
+#include <string>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/emu/emulator.h"
+
+struct CUstream_st {
+  struct Task {
+    std::function<void()> run;
+  };
+  std::deque<Task> tasks;
+  uint64_t issued = 0, done = 0;
+};
+struct CUevent_st {
+  CUstream_st* stream = nullptr;
+  uint64_t at = 0;
+};
+
+namespace kvc::emu {
+namespace {
+
+// Physical memory lives until nobody holds it and nothing is mapped to it.
+struct Physical {
+  size_t bytes;
+  bool held = true;
+  int maps = 0;
+};
+
+struct Machine {
+  std::recursive_mutex mutex;
+  std::map<CUstream_st*, int> streams;
+  std::map<uintptr_t, size_t> device, pinned;  // blocks by address
+  std::map<CUmemGenericAllocationHandle, Physical> physical;
+  std::map<CUdeviceptr, CUmemGenericAllocationHandle> mapped;
+  CUmemGenericAllocationHandle next_handle = 1;
+  int64_t used = 0;
+  cudaError_t error = cudaSuccess;
+  CUstream_st null_stream;
+};
+
+Machine& The() {
+  static Machine* machine = new Machine();  // sessions may be closed as the process ends
+  return *machine;
+}
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+CUstream_st* Of(cudaStream_t s) { return s == nullptr ? &The().null_stream : s; }
+
+void DrainTo(CUstream_st* s, uint64_t at) {
+  while (s->done < at) {
+    const std::function<void()> run = std::move(s->tasks.front().run);
+    s->tasks.pop_front();
+    run();
+    ++s->done;
+  }
+}
+void Drain(CUstream_st* s) { DrainTo(s, s->issued); }
+void DrainAll() {
+  for (auto& s : The().streams) Drain(s.first);
+  Drain(&The().null_stream);
+}
+
+cudaError_t Enqueue(cudaStream_t stream, std::function<void()> run) {
+  CUstream_st* s = Of(stream);
+  s->tasks.push_back({std::move(run)});
+  ++s->issued;
+  if (GetOptions().eager) Drain(s);
+  return The().error;
+}
+
+bool Within(const std::map<uintptr_t, size_t>& blocks, const void* at) {
+  const uintptr_t p = reinterpret_cast<uintptr_t>(at);
+  auto it = blocks.upper_bound(p);
+  if (it == blocks.begin()) return false;
+  --it;
+  return p < it->first + it->second;
+}
+
+CUresult AddressReserve(CUdeviceptr* out, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
+  void* at = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  *out = reinterpret_cast<CUdeviceptr>(at);
+  return CUDA_SUCCESS;
+}
+CUresult AddressFree(CUdeviceptr at, size_t bytes) {
+  ::munmap(reinterpret_cast<void*>(at), bytes);
+  return CUDA_SUCCESS;
+}
+CUresult Create(CUmemGenericAllocationHandle* out, size_t bytes, const CUmemAllocationProp*, unsigned long long) {
+  const Lock lock(The().mutex);
+  if (The().used + static_cast<int64_t>(bytes) > GetOptions().memory) return CUDA_ERROR_OUT_OF_MEMORY;
+  The().used += static_cast<int64_t>(bytes);
+  *out = The().next_handle++;
+  The().physical[*out] = {bytes};
+  return CUDA_SUCCESS;
+}
+void FreeIfUnused(CUmemGenericAllocationHandle handle) {
+  const auto it = The().physical.find(handle);
+  if (it->second.held || it->second.maps > 0) return;
+  The().used -= static_cast<int64_t>(it->second.bytes);
+  The().physical.erase(it);
+}
+CUresult Release(CUmemGenericAllocationHandle handle) {
+  const Lock lock(The().mutex);
+  The().physical[handle].held = false;
+  FreeIfUnused(handle);
+  return CUDA_SUCCESS;
+}
+CUresult Map(CUdeviceptr at, size_t bytes, size_t, CUmemGenericAllocationHandle handle, unsigned long long) {
+  const Lock lock(The().mutex);
+  if (The().mapped.count(at) != 0) return CUDA_ERROR_INVALID_VALUE;
+  void* fixed = ::mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  if (fixed == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  The().mapped[at] = handle;
+  ++The().physical[handle].maps;
+  return CUDA_SUCCESS;
+}
+CUresult SetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc*, size_t) {
+  return ::mprotect(reinterpret_cast<void*>(at), bytes, PROT_READ | PROT_WRITE) == 0 ? CUDA_SUCCESS
+                                                                                     : CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult Unmap(CUdeviceptr at, size_t bytes) {
+  const Lock lock(The().mutex);
+  const auto it = The().mapped.find(at);
+  if (it == The().mapped.end()) return CUDA_ERROR_INVALID_VALUE;
+  DrainAll();  // the driver lets nobody take away what is in use
+  ::mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  --The().physical[it->second].maps;
+  FreeIfUnused(it->second);
+  The().mapped.erase(it);
+  return CUDA_SUCCESS;
+}
+CUresult Granularity(size_t* out, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
+  *out = 64 << 10;
+  return CUDA_SUCCESS;
+}
+
+Options Read() {
+  Options o;
+  if (const char* order = std::getenv("KVC_EMU_ORDER")) o.order = std::atoi(order);
+  if (const char* eager = std::getenv("KVC_EMU_EAGER")) o.eager = std::atoi(eager) != 0;
+  if (const char* memory = std::getenv("KVC_EMU_MEMORY")) o.memory = std::atoll(memory);
+  return o;
+}
+
+}  // namespace
+
+Options& GetOptions() {
+  static Options options = Read();
+  return options;
+}
+
+void Recover() {
+  const Lock lock(The().mutex);
+  DrainAll();
+  The().error = cudaSuccess;
+}
+
+cudaError_t Launch(const char* name, dim3 grid, dim3 dim, size_t shared, cudaStream_t stream,
+                   std::function<void()> kernel) {
+  const Lock lock(The().mutex);
+  if (dim.x * dim.y * dim.z > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 ||
+      shared > (99 << 10)) {
+    std::fprintf(stderr, "emulator: %s: a device would refuse this launch\n", name);
+    return cudaErrorInvalidValue;
+  }
+  return Enqueue(stream, [=] {
+    if (The().error == cudaSuccess && !RunGrid(name, grid, dim, shared, kernel)) The().error = cudaErrorLaunchFailure;
+  });
+}
+
+}  // namespace kvc::emu
+
+using kvc::emu::Enqueue;
+using kvc::emu::Lock;
+using kvc::emu::The;
+
+extern "C" {
+
+const char* cudaGetErrorString(cudaError_t e) {
+  switch (e) {
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorLaunchFailure:
+      return "unspecified launch failure";
+    default:
+      return "error of the emulated device";
+  }
+}
+cudaError_t cudaGetDeviceCount(int* n) {
+  *n = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int d) { return d == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaDriverGetVersion(int* v) {
+  *v = 13000;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
+  *p = {};
+  std::snprintf(p->name, sizeof p->name, "emulated");
+  p->totalGlobalMem = static_cast<size_t>(kvc::emu::GetOptions().memory);
+  p->sharedMemPerBlockOptin = 99 << 10;
+  p->major = 8, p->minor = 0, p->multiProcessorCount = 8;
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return The().error; }
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  const Lock lock(The().mutex);
+  *total = static_cast<size_t>(kvc::emu::GetOptions().memory);
+  *free = *total - static_cast<size_t>(The().used);
+  return cudaSuccess;
+}
+cudaError_t cudaMalloc(void** out, size_t bytes) {
+  const Lock lock(The().mutex);
+  if (The().used + static_cast<int64_t>(bytes) > kvc::emu::GetOptions().memory) return cudaErrorMemoryAllocation;
+  void* at = ::operator new(bytes, std::align_val_t{256}, std::nothrow);
+  if (at == nullptr) return cudaErrorMemoryAllocation;
+  std::memset(at, 0xff, bytes);
+  The().used += static_cast<int64_t>(bytes);
+  The().device[reinterpret_cast<uintptr_t>(at)] = bytes;
+  *out = at;
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* at) {
+  if (at == nullptr) return cudaSuccess;
+  const Lock lock(The().mutex);
+  kvc::emu::DrainAll();
+  const auto it = The().device.find(reinterpret_cast<uintptr_t>(at));
+  if (it == The().device.end()) return cudaErrorInvalidValue;
+  The().used -= static_cast<int64_t>(it->second);
+  The().device.erase(it);
+  ::operator delete(at, std::align_val_t{256});
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** out, size_t bytes, unsigned) {
+  const Lock lock(The().mutex);
+  void* at = ::operator new(bytes, std::align_val_t{256}, std::nothrow);
+  if (at == nullptr) return cudaErrorMemoryAllocation;
+  The().pinned[reinterpret_cast<uintptr_t>(at)] = bytes;
+  *out = at;
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* at) {
+  if (at == nullptr) return cudaSuccess;
+  const Lock lock(The().mutex);
+  kvc::emu::DrainAll();
+  The().pinned.erase(reinterpret_cast<uintptr_t>(at));
+  ::operator delete(at, std::align_val_t{256});
+  return cudaSuccess;
+}
+// As the programming guide has it: from pageable memory the source may be reused when the call returns, to pageable
+// memory the call waits, everything else happens with the stream.
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  const Lock lock(The().mutex);
+  if (bytes == 0) return The().error;
+  if (kind == cudaMemcpyHostToDevice && !kvc::emu::Within(The().pinned, from)) {
+    const std::string copy(static_cast<const char*>(from), bytes);
+    return Enqueue(stream, [=] { std::memcpy(to, copy.data(), bytes); });
+  }
+  const cudaError_t e = Enqueue(stream, [=] { std::memmove(to, from, bytes); });
+  if (kind == cudaMemcpyDeviceToHost && !kvc::emu::Within(The().pinned, to)) {
+    kvc::emu::Drain(kvc::emu::Of(stream));
+    return The().error;
+  }
+  return e;
+}
+cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t stream) {
+  const Lock lock(The().mutex);
+  return Enqueue(stream, [=] { std::memset(at, value, bytes); });
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned) {
+  const Lock lock(The().mutex);
+  *out = new (std::nothrow) CUstream_st();
+  if (*out == nullptr) return cudaErrorMemoryAllocation;
+  The().streams[*out] = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+  const Lock lock(The().mutex);
+  kvc::emu::Drain(s);
+  The().streams.erase(s);
+  delete s;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+  const Lock lock(The().mutex);
+  kvc::emu::Drain(kvc::emu::Of(s));
+  return The().error;
+}
+cudaError_t cudaDeviceSynchronize() {
+  const Lock lock(The().mutex);
+  kvc::emu::DrainAll();
+  return The().error;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned) {
+  *out = new (std::nothrow) CUevent_st();
+  return *out == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+  const Lock lock(The().mutex);
+  e->stream = kvc::emu::Of(s), e->at = e->stream->issued;
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+  const Lock lock(The().mutex);
+  if (e->stream != nullptr) kvc::emu::DrainTo(e->stream, e->at);
+  return The().error;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+  const Lock lock(The().mutex);
+  CUstream_st* other = e->stream;
+  const uint64_t at = e->at;
+  return Enqueue(s, [=] {
+    if (other != nullptr) kvc::emu::DrainTo(other, at);
+  });
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
+  *ms = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+  delete e;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* status) {
+  static const std::map<std::string, void*> kAll = {
+      {"cuMemAddressReserve", reinterpret_cast<void*>(kvc::emu::AddressReserve)},
+      {"cuMemAddressFree", reinterpret_cast<void*>(kvc::emu::AddressFree)},
+      {"cuMemCreate", reinterpret_cast<void*>(kvc::emu::Create)},
+      {"cuMemRelease", reinterpret_cast<void*>(kvc::emu::Release)},
+      {"cuMemMap", reinterpret_cast<void*>(kvc::emu::Map)},
+      {"cuMemSetAccess", reinterpret_cast<void*>(kvc::emu::SetAccess)},
+      {"cuMemUnmap", reinterpret_cast<void*>(kvc::emu::Unmap)},
+      {"cuMemGetAllocationGranularity", reinterpret_cast<void*>(kvc::emu::Granularity)},
+  };
+  const auto it = kAll.find(name);
+  *function = it == kAll.end() ? nullptr : it->second;
+  *status = cudaDriverEntryPointSuccess;
+  return it == kAll.end() ? cudaErrorInvalidValue : cudaSuccess;
+}
+
+}  // extern "C"

@@ -1,0 +1,32 @@
+// models/recall with its weights as f32: what the reference values on the trained model are of.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "lib/base/file_names.h"
+#include "lib/engine/model.h"
+#include "models/convert/convert.h"
+
+namespace kvc::test {
+
+inline std::shared_ptr<const Model> RecallF32() {
+  static const std::shared_ptr<const Model> model = [] {
+    const std::string path =
+        std::string(KVC_BINARY_DIR) + "/tests/golden_recall_f32_" + std::to_string(ProcessNumber()) + ".kvc";
+    ConvertOptions options;
+    options.weights = WeightChoice::kF32;
+    ConvertReport report;
+    const Status status = Convert(std::string(KVC_SOURCE_DIR) + "/models/recall", path, options, &report);
+    EXPECT_TRUE(status.ok()) << status.message();
+    auto opened = Model::Open(path, {});
+    EXPECT_TRUE(opened.ok()) << opened.status().message();
+    std::filesystem::remove(path);
+    return opened.ok() ? opened.value() : nullptr;
+  }();
+  return model;
+}
+
+}  // namespace kvc::test

@@ -1,0 +1,346 @@
+"""Section 1.9: a prompt of q tokens behind a cache that was compressed before. Its rows attend to what is cached and to
+each other; then the layer is reduced to the same budget. Candidates are all entries but the newest, rows those of the
+new tokens; accumulated sums go on."""
+
+import math
+from fractions import Fraction
+import numpy as np
+import methods as M
+import pipeline
+from llama import rotate, softmax
+
+
+class Rows:
+    """What the rows of a prompt saw of a KV head: logits z [g, q, len], -inf where nothing is seen; P their softmax."""
+
+    def __init__(self, z):
+        self.z, self.P = z, softmax(z)
+
+    def sums(self):
+        return self.P.sum(1).mean(0)
+
+    def newest(self, n):
+        return self.P[:, -min(n, self.P.shape[1]) :]
+
+
+def attend(cache, Q, K, V, pos):
+    """Appends K, V [n_kv, q, d] (RoPE at pos) to the heads. Returns (output [n_q, q, d], Rows per KV head)."""
+    g, rows, out = len(Q) // len(K), [], []
+    for k, head in enumerate(cache.heads):
+        before = len(head.pos)
+        for i, p in enumerate(pos):
+            head.append(K[k, i], V[k, i], p)
+        keys, q, n = head.K, Q[k * g : (k + 1) * g], len(head.pos)
+        if cache.incache:  # everything at its slot
+            keys = rotate(keys, np.arange(n) - head.pos, cache.theta)
+            q = rotate(q, np.arange(before, n) - np.asarray(pos), cache.theta)
+        z = q @ keys.T * keys.shape[1] ** -0.5
+        z = np.where(np.arange(n) <= np.arange(before, n)[:, None], z, -np.inf)
+        if "visible" in head.aux:
+            z = np.where(head.aux["visible"][:, None], z, -np.inf)
+        rows.append(Rows(z))
+        out.append(rows[-1].P @ head.V)
+    return np.concatenate(out), rows
+
+
+# ---------------------------------------------------------------- reducing one layer, by method
+# reduce(cache, i, rows, C, o, plan): plan[i] = candidates of each KV head, for a sequence of all tokens so far.
+
+
+def reduce_full(cache, i, rows, C, o, plan):
+    pass
+
+
+def reduce_streaming(cache, i, rows, C, o, plan):
+    for h in cache.heads:
+        h.take(M.streaming_keep(len(h.pos), C, o["n_sink"]))
+
+
+def reduce_h2o(cache, i, rows, C, o, plan):
+    for h, r in zip(cache.heads, rows):
+        h.aux["A"] = h.aux["A"] + r.sums()
+        n, R = len(h.pos), o["h2o_recent"]
+        note(cache, C - R, h.aux["A"][: n - R])
+        h.take(M.heavy_and_recent(h.aux["A"], C, R))
+
+
+def reduce_tova(cache, i, rows, C, o, plan):
+    S = M.tova_score(np.concatenate([r.P[:, -1] for r in rows]), o["protect_last"])
+    note(cache, C - 1, S[:-1])
+    for h in cache.heads:
+        h.take(M.top(C, S))
+
+
+def reduce_scissorhands(cache, i, rows, C, o, plan):
+    for h, r in zip(cache.heads, rows):
+        n, q = len(h.pos), r.P.shape[1]
+        low = M.scissorhands_low(r.P.mean(0), np.arange(n - q, n), n)
+        h.aux["low"] = np.vstack([h.aux["low"], low])[-o["history"] :]
+        if n > C:
+            h.take(M.scissorhands_drop(h.aux["low"].sum(0), C, o["recent"], o["drop"]))
+            h.aux["low"] = np.zeros((0, len(h.pos)), bool)
+
+
+def note(cache, c, S):
+    cache.note(M.margin(c, S))
+
+
+def window_scores(cache, rows, o):
+    """Pooled scores of each head's candidates: mean over the newest rows there are and the group (2.6)."""
+    w = o["w"]
+    return [
+        M.pool(r.newest(w)[:, :, : len(h.pos) - w].mean((0, 1)), o["kappa"], o["pool"])
+        for h, r in zip(cache.heads, rows)
+    ]
+
+
+def keep_best(cache, scores, counts, recent):
+    for h, s, c in zip(cache.heads, scores, counts):
+        n = len(h.pos)
+        note(cache, c, s)
+        h.take(np.r_[M.top(c, s), n - recent : n])
+
+
+def reduce_window(cache, i, rows, C, o, plan):
+    scores = window_scores(cache, rows, o)
+    counts = plan[i]
+    if "ada_floor" in o:
+        counts = ada_counts(cache, scores, plan[i][0], o["ada_floor"])
+    keep_best(cache, scores, counts, o["w"])
+
+
+def ada_counts(cache, scores, b, floor):
+    """2.11 steps 2-4 with heads of different lengths: each has the candidates it has."""
+    caps, G = [len(s) for s in scores], len(scores)
+    total = min(b * G, sum(caps))
+    flat = np.concatenate(scores)
+    head = np.repeat(np.arange(G), caps)
+    note(cache, total, flat)
+    best = np.bincount(head[M.order(flat)[:total]], minlength=G).tolist()
+    phi = round(10**6 * floor)
+    return M.alloc(b * G, [x * (10**6 - phi) + phi * b for x in best], cap=caps)[0]
+
+
+def reduce_pyramidinfer(cache, i, rows, C, o, plan):
+    n, w = len(cache.heads[0].pos), o["w"]
+    P = np.concatenate([r.newest(1 + w) for r in rows])
+    S = M.pyramid_infer_score(P, n - w, o["n_sink"], o["ramp"])
+    note(cache, plan[i][0] - o["n_sink"], S[o["n_sink"] :])
+    for h in cache.heads:
+        h.take(np.r_[M.top(plan[i][0], S), n - w : n])
+
+
+def reduce_cam(cache, i, rows, C, o, plan):
+    for k, (h, r) in enumerate(zip(cache.heads, rows)):
+        h.aux["A"] = h.aux["A"] + r.sums()
+        pipeline.cam_evict(h, C, o, i * len(rows) + k, cache.note)
+
+
+def reduce_aha(cache, i, rows, C, o, plan):
+    for h, r in zip(cache.heads, rows):
+        n, R, q = len(h.pos), o["recent"], min(o["recent"], r.P.shape[1])
+        d = h.K.shape[1]
+        gains = [M.aha_gain(j + 1, C, d, o["aha_units"], o["aha_gain_floor"]) for j in range(n - q, n)]
+        P = M.sg_softmax(r.z[:, -q:], np.asarray(gains)[:, None])
+        h.aux["F"] = h.aux["F"] + M.aha_score(P, h.V[None], o["kappa_v"])[0]
+        note(cache, C - R, h.aux["F"][: n - R])
+        h.take(M.heavy_and_recent(h.aux["F"], C, R))
+
+
+def reduce_weighted(cache, i, rows, C, o, plan):
+    for h, r in zip(cache.heads, rows):
+        n, q, R = len(h.pos), r.P.shape[1], max(o["recent"], 1)
+        h.aux["a"] = h.aux["a"] + r.sums()
+        h.aux["cnt"] = h.aux["cnt"] + np.minimum(q, np.arange(n, 0, -1))  # a new token is seen from its own row on
+        abar = h.aux["a"] / h.aux["cnt"]
+        note(cache, C - o["n_sink"] - R, abar[o["n_sink"] : n - R])
+        keep, h.V = M.weighted_reduce(h.V, abar, C, o["n_sink"], o["recent"], o["wkv_merge"])
+        h.take(keep)
+
+
+def reduce_spindle(cache, i, rows, C, o, plan):
+    """A query head chooses among what it still sees; what is kept is coded anew, with books of its own."""
+    for h, r in zip(cache.heads, rows):
+        n, w = len(h.pos), o["w"]
+        P, visible = r.newest(w), h.aux["visible"]
+        seen = np.zeros_like(visible)
+        seen[:, n - w :] = visible[:, n - w :]
+        for j in range(len(seen)):
+            own = np.flatnonzero(visible[j, : n - w])
+            S = P[j][:, own].mean(0)
+            note(cache, plan[i][0], S)
+            seen[j, own[M.top(plan[i][0], S)]] = True
+        h.aux["visible"] = seen
+        h.take(np.flatnonzero(seen.any(0)))
+        h.books, m = {}, len(h.pos)
+        h.aux.update(refK=np.zeros(m, int), refV=np.zeros(m, int), raw=np.ones(m, bool))
+        pipeline.spindle_encode(h, np.arange(m), o, cache.theta)
+
+
+def reduce_nacl(cache, i, rows, C, o, plan):
+    share = Fraction(o["random_fraction"]).limit_denominator(10**6)
+    c_top, c_rnd = M.nacl_split(C, o["n_sink"], o["recent"], share)
+    for k, (h, r) in enumerate(zip(cache.heads, rows)):
+        n = len(h.pos)
+        if n <= C:
+            continue
+        S = r.newest(o["proxy_rows"]).mean(0).sum(0)
+        free = np.arange(o["n_sink"], n - o["recent"])
+        best = free[M.top(c_top, S[free])]
+        rest = np.setdiff1d(free, best)
+        keys = S[rest] + M.nacl_gumbel(o["seed"], i * len(rows) + k, h.pos[rest])
+        note(cache, c_top, S[free])
+        cache.note(M.margin(c_rnd, keys, scale=1.0))
+        drawn = rest[M.top(c_rnd, keys)]
+        h.take(np.sort(np.r_[0 : o["n_sink"], best, drawn, n - o["recent"] : n]))
+
+
+def reduce_reread(cache, i, rows, C, o, plan):
+    """2.13: the largest probability that any row of any second reading gave an entry; no pooling (kernel 1)."""
+    keep_best(cache, [h.aux["most"][: len(h.pos) - o["w"]] for h in cache.heads], plan[i], o["w"])
+
+
+REDUCE = {
+    "full": reduce_full,
+    "streaming": reduce_streaming,
+    "streaming-baseline": reduce_streaming,
+    "h2o": reduce_h2o,
+    "tova": reduce_tova,
+    "scissorhands": reduce_scissorhands,
+    "pyramidinfer": reduce_pyramidinfer,
+    "cam": reduce_cam,
+    "ahakv": reduce_aha,
+    "weightedkv": reduce_weighted,
+    "spindlekv": reduce_spindle,
+    "nacl": reduce_nacl,
+    "reconstruct": reduce_reread,
+    "cokv-document": reduce_reread,
+}
+
+
+# ---------------------------------------------------------------- the second reading of 2.13
+
+
+def segments(ids, n_tokens, instruction, max_tokens, lead=8, shortest=64, longest=2048):
+    """The tokens of a prompt again in parts, each behind the instruction and the `lead` tokens before it; a part is as
+    long as the context of max_tokens leaves room behind n_tokens."""
+    room = min(max(max_tokens - n_tokens, shortest), longest)
+    part = max(room - len(instruction) - lead, shortest // 2)
+    return [list(instruction) + list(ids[max(b - lead, 0) : b + part]) for b in range(0, len(ids), part)]
+
+
+def read_again(model, block, cache, x, n_tokens):
+    """Rows of one segment behind everything that the layer holds; they leave nothing but what they looked at. x: their
+    residuals. Returns their residuals after the layer."""
+    pos = np.arange(n_tokens, n_tokens + len(x))
+    Q, K, V = model.qkv(block, x, pos)
+    g, out = len(Q) // len(K), []
+    for k, h in enumerate(cache.heads):
+        n = len(h.pos)
+        keys, values = np.concatenate([h.K, K[k]]), np.concatenate([h.V, V[k]])
+        z = Q[k * g : (k + 1) * g] @ keys.T * keys.shape[1] ** -0.5
+        P = softmax(np.where(np.arange(len(keys)) <= n + np.arange(len(x))[:, None], z, -np.inf))
+        h.aux["most"] = np.maximum(h.aux["most"], P[:, :, :n].max((0, 1)))
+        out.append(P @ values)
+    return model.finish_block(block, x, np.concatenate(out))
+
+
+# ---------------------------------------------------------------- prompts and steps of one sequence
+
+
+class Sequence:
+    """A session: prompts that compress, tokens that are fed one by one."""
+
+    def __init__(self, model, method, C, options, instruction=(), max_tokens=0):
+        self.model, self.method, self.C, self.n = model, method, C, 0
+        self.o = dict(pipeline.DEFAULTS.get(method, pipeline.WINDOW), **options)
+        if method == "h2o":
+            self.o["h2o_recent"] = math.ceil(C / 2)
+        if method == "scissorhands":
+            self.o["drop"] = C // 2
+        if method == "weightedkv":
+            self.o["recent"] = max(C // 2 - 4, 0)
+        self.instruction, self.max_tokens = instruction, max_tokens
+        self.rereads = REDUCE.get(method) is reduce_reread
+        self.caches = []
+        for _ in model.blocks:
+            heads = [self.empty_head() for _ in range(model.n_kv)]
+            self.caches.append(pipeline.LayerCache(heads, None, model.theta, self.o.get("pos_mode") == "incache"))
+        for i, cache in enumerate(self.caches):
+            cache.after = self.after(i)
+
+    def empty_head(self):
+        d, g, none = self.model.d, self.model.n_q // self.model.n_kv, np.zeros(0)
+        aux = {
+            "h2o": dict(A=none),
+            "cam": dict(A=none),
+            "ahakv": dict(F=none),
+            "weightedkv": dict(a=none, cnt=np.zeros(0, int)),
+            "scissorhands": dict(low=np.zeros((0, 0), bool)),
+            "spindlekv": dict(
+                visible=np.zeros((g, 0), bool),
+                raw=np.zeros(0, bool),
+                refK=np.zeros(0, int),
+                refV=np.zeros(0, int),
+            ),
+        }.get(self.method, dict(most=none) if self.rereads else {})
+        return pipeline.Head(np.zeros(0, int), np.zeros((0, d)), np.zeros((0, d)), **aux)
+
+    def after(self, i):
+        C, o = self.C, self.o
+        return {
+            "streaming": lambda: pipeline.after_streaming(C, o),
+            "streaming-baseline": lambda: pipeline.after_streaming(C, o),
+            "h2o": lambda: pipeline.after_h2o(C, o),
+            "tova": lambda: pipeline.after_tova(C, o),
+            "scissorhands": lambda: pipeline.after_scissorhands(C, o),
+            "cam": lambda: pipeline.after_cam(C, o, i),
+            "ahakv": lambda: pipeline.after_aha(C, o),
+            "weightedkv": lambda: pipeline.after_weighted(C, o),
+            "spindlekv": lambda: pipeline.after_spindle(o, self.model.theta),
+        }.get(self.method, lambda: pipeline.after_grow)()
+
+    def plan(self):
+        method = {"reconstruct": "snapkv", "cokv-document": "cokv"}.get(self.method, self.method)
+        C = self.C if self.method != "full" else self.n
+        return pipeline.static_plan(method, self.n, len(self.caches), self.model.n_kv, C, self.o)
+
+    def prompt(self, ids):
+        """Returns the logits of the last row."""
+        if self.o.get("sequential"):
+            return self.prompt_by_tokens(ids)
+        pos = np.arange(self.n, self.n + len(ids))
+        self.n += len(ids)
+        plan, model = self.plan(), self.model
+        x = model.embed[np.asarray(ids)]
+        again = segments(ids, self.n, self.instruction, self.max_tokens) if self.rereads else []
+        second = [model.embed[np.asarray(s)] for s in again]
+        for i, (block, cache) in enumerate(zip(model.blocks, self.caches)):
+            Q, K, V = model.qkv(block, x, pos)
+            Y, rows = attend(cache, Q, K, V, pos)
+            x = model.finish_block(block, x, Y)
+            second = [read_again(model, block, cache, s, self.n) for s in second]
+            REDUCE.get(self.method, reduce_window)(cache, i, rows, self.C, self.o, plan)
+        return model.logits(x)[-1]
+
+    def prompt_by_tokens(self, ids):
+        """What the budget holds at once, then a token at a time as steps do (sequential prefill)."""
+        room = min(max(self.C - self.n, 1), len(ids))
+        self.o["sequential"] = False
+        logits = self.prompt(ids[:room])
+        self.o["sequential"] = True
+        for token in ids[room:]:
+            logits = self.feed(token)
+        return logits
+
+    def feed(self, token):
+        logits = self.model.decode(token, self.n, self.caches)
+        self.n += 1
+        return logits
+
+    def kept(self):
+        return [[h.pos for h in c.heads] for c in self.caches]
+
+    def margins(self):
+        """The closest decision of each layer so far."""
+        return [c.gap for c in self.caches]
