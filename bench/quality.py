@@ -47,6 +47,12 @@ METHODS = {
     "headkv-r2": ("headkv-r2:budget={c}", 12),
     "cokv": ("cokv:budget={c}", 12),
     "cokv-document": ("cokv-document:budget={c}", 12),
+    "duo-attention": ("duo-attention:budget={c}", 12),
+    "kvzip": ("kvzip:budget={c}", 12),
+    "knorm": ("knorm:budget={c}", 12),
+    "keydiff": ("keydiff:budget={c}", 12),
+    "lagkv": ("lagkv:budget={c},lag=16", 12),
+    "expected-attention": ("expected-attention:budget={c}", 12),
     "cokv-mixed": ("cokv-mixed:budget={c}", 12),
 }
 GRID_METHODS = ("streaming", "h2o", "snapkv-w8", "ada-snapkv", "cokv", "cokv-document")

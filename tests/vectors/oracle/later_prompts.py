@@ -243,7 +243,9 @@ def lag_scores(X, size):
     parts = X.reshape(-1, size, X.shape[1])
     v, ref = parts[:-1], parts[1:]
     low, span = ref.min(1, keepdims=True), np.ptp(ref, 1, keepdims=True)
-    scaled = np.where(span > 0, (v - low) / np.where(span > 0, span, 1), 0)  # a dimension without range says nothing
+    scaled = np.where(
+        span > 0, (v - low) / np.where(span > 0, span, 1), 0
+    )  # a dimension without range says nothing
     return softmax(scaled.std(-1, ddof=1))
 
 

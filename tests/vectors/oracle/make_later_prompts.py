@@ -1,7 +1,8 @@
 """Writes reference values of prompts behind a compressed cache: every method reads a prompt, is fed tokens, reads a
 longer and a short second prompt, and is fed again (methods.md 1.9).
 
-python make_later_prompts.py MODEL_DIR PROMPTS.json OUT_FILE [NAME]...     (PROMPTS: tests/data/goldens/prompts.json)"""
+python make_later_prompts.py MODEL_DIR PROMPTS.json OUT_FILE [NAME]...     (PROMPTS: tests/data/goldens/prompts.json)
+"""
 
 import json
 import math
@@ -36,7 +37,11 @@ def cases(rng, L, n_q, n_kv):
         "cam-oneshot": (spec("cam", ",cam_prefill=oneshot"), "cam", {}),
         "ahakv": (spec("ahakv", recent), "ahakv", {}),
         "weightedkv": (spec("weightedkv"), "weightedkv", {}),
-        "weightedkv-sequential": (spec("weightedkv", ",wkv_prefill=sequential"), "weightedkv", dict(sequential=True)),
+        "weightedkv-sequential": (
+            spec("weightedkv", ",wkv_prefill=sequential"),
+            "weightedkv",
+            dict(sequential=True),
+        ),
         "snapkv": (spec("snapkv", w), "snapkv", {}),
         "snapkv-w8": (spec("snapkv-w8", ",pool=avg"), "snapkv", dict(pool="avg")),
         "nacl": (spec("nacl", recent), "nacl", {}),
