@@ -201,6 +201,7 @@ Status Session::ReadPart(int64_t* chunks) {
   if (!p.job->done()) return {};
   const std::unique_ptr<PromptJob> job = std::move(p.job);
   KVC_RETURN_IF_ERROR(job->CopyLastRow(&workspace, hidden_.raw()));
+  job->FreeBuffers();
   KVC_RETURN_IF_ERROR(
       EndWholePrompt(&workspace, n_tokens_ + static_cast<int32_t>(job->tokens().size()), &job->takers()[0]));
   workspace.FreePromptBuffers();
@@ -337,6 +338,7 @@ Status Session::ReadTogether(Span<Session* const> sessions, Span<const int32_t> 
     KVC_RETURN_IF_ERROR(job.Advance(&workspace));
   }
   for (Session* s : sessions) KVC_RETURN_IF_ERROR(job.CopyLastRow(&workspace, s->hidden_.raw()));
+  job.FreeBuffers();
   for (size_t i = 0; i < sessions.size(); ++i)
     KVC_RETURN_IF_ERROR(sessions[i]->EndWholePrompt(&workspace, n, &job.takers()[i]));
   // What a session of its own would have taken: the network, what its scorer asked for, its compression.
