@@ -195,8 +195,8 @@ def comparison(program, protocol, kinds, contexts):
     lines = [
         f"### Protocol {protocol}: {n} questions, full cache {100 * full:.1f} %",
         "",
-        "Mean over " + ", ".join(kinds) + "; in brackets the 95 % interval (bootstrap over contexts); mean bytes of the "
-        "cache, which equal slots do not make equal.",
+        "Mean over " + ", ".join(kinds) + "; in brackets the 95 % interval (bootstrap over contexts), then the mean "
+        "bytes of the cache, which equal slots do not make equal.",
         "",
         "| slots per head (share) | " + " | ".join(COMPARED) + " | cokv − best other | ",
         "|---|" + "---|" * (len(COMPARED) + 1),
