@@ -47,6 +47,12 @@ METHODS = {
     "headkv-r2": ("headkv-r2:budget={c}", 12),
     "cokv": ("cokv:budget={c}", 12),
     "cokv-document": ("cokv-document:budget={c}", 12),
+    "duo-attention": ("duo-attention:budget={c}", 12),
+    "kvzip": ("kvzip:budget={c}", 12),
+    "knorm": ("knorm:budget={c}", 12),
+    "keydiff": ("keydiff:budget={c}", 12),
+    "lagkv": ("lagkv:budget={c},lag=16", 12),
+    "expected-attention": ("expected-attention:budget={c}", 12),
     "cokv-mixed": ("cokv-mixed:budget={c}", 12),
 }
 GRID_METHODS = ("streaming", "h2o", "snapkv-w8", "ada-snapkv", "cokv", "cokv-document")
@@ -189,7 +195,8 @@ def comparison(program, protocol, kinds, contexts):
     lines = [
         f"### Protocol {protocol}: {n} questions, full cache {100 * full:.1f} %",
         "",
-        "Mean over " + ", ".join(kinds) + "; in brackets the 95 % interval (bootstrap over contexts).",
+        "Mean over " + ", ".join(kinds) + "; in brackets the 95 % interval (bootstrap over contexts), then the mean "
+        "bytes of the cache, which equal slots do not make equal.",
         "",
         "| slots per head (share) | " + " | ".join(COMPARED) + " | cokv − best other | ",
         "|---|" + "---|" * (len(COMPARED) + 1),
@@ -200,7 +207,7 @@ def comparison(program, protocol, kinds, contexts):
         cells = []
         for m in COMPARED:
             low, high = bootstrap(rows[m], kinds)
-            cells.append(f"{100 * means[m]:.1f} [{100 * low:.0f}–{100 * high:.0f}]")
+            cells.append(f"{100 * means[m]:.1f} [{100 * low:.0f}–{100 * high:.0f}], {cache_kib(rows[m].values())}")
         best = max((m for m in OF_ONE_PASS if m != "cokv"), key=means.get)
         low, high = bootstrap(rows["cokv"], kinds, rows[best])
         share = sum(r["cache_share"] for r in rows["cokv"].values()) / len(kinds)
@@ -219,15 +226,24 @@ def comparison(program, protocol, kinds, contexts):
     lines += ["| kind, slots | " + " | ".join(COMPARED) + " |", "|---|" + "---|" * len(COMPARED)]
     for kind in kinds:
         for budget in (16, 32, 45, 72):
-            cells = [percent(table[(m, budget)][kind]) for m in COMPARED]
+            cells = [f"{percent(table[(m, budget)][kind])}, {cache_kib([table[(m, budget)][kind]])}" for m in COMPARED]
             lines.append(f"| {kind}, {budget} | " + " | ".join(cells) + " |")
     return lines + [""]
+
+
+def cache_kib(rows):
+    """Mean cache bytes of rows, as the tables show them."""
+    rows = list(rows)
+    return f"{sum(r['cache_bytes'] for r in rows) / len(rows) / 1024:.0f} KiB"
 
 
 def transfer_section(program, contexts):
     """Accuracy of cokv on every kind with the scores of every kind."""
     policies = [f"cokv:budget={TRANSFER_SLOTS},scores={table},alpha=22" for table in TRANSFER_TABLES]
-    lines = ["| scores of | " + " | ".join(COMPARED_KINDS) + " |", "|---|" + "---|" * len(COMPARED_KINDS)]
+    lines = [
+        "| scores of | " + " | ".join(COMPARED_KINDS) + " | cache |",
+        "|---|" + "---|" * (len(COMPARED_KINDS) + 1),
+    ]
     columns = []
     for kind in COMPARED_KINDS:
         columns.append(
@@ -237,7 +253,8 @@ def transfer_section(program, contexts):
         )
     for i, table in enumerate(TRANSFER_TABLES):
         name = "all but fewshot (`ssv`)" if table == "ssv" else table.split("-")[1]
-        lines.append(f"| {name} | " + " | ".join(percent(column[i]) for column in columns) + " |")
+        cells = [percent(column[i]) for column in columns] + [cache_kib(column[i] for column in columns)]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return lines
 
 
@@ -271,23 +288,27 @@ def grid_section(program, per_cell, budget=64):
         rows = program.evaluate("needle grid", ["full"] + [spec(m, budget) for m in GRID_METHODS], "--data", path)
     cells = {}
     for i, row in enumerate(rows):
-        cells.setdefault(row["kind"], {})[names[i % len(names)]] = percent(row)
+        cells.setdefault(row["kind"], {})[names[i % len(names)]] = f"{percent(row)}, {cache_kib([row])}"
     lines = ["| context, depth | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
     return lines + [f"| {kind} | " + " | ".join(of[n] for n in names) + " |" for kind, of in cells.items()]
 
 
 def text_section(program, windows):
     texts = sorted(os.listdir(os.path.join(ROOT, "bench", "data", "text")))
-    lines = ["| policy | " + " | ".join(t.split(".")[0] for t in texts) + " |", "|---|" + "---|" * len(texts)]
+    lines = [
+        "| policy | " + " | ".join(t.split(".")[0] for t in texts) + " | cache |",
+        "|---|" + "---|" * (len(texts) + 1),
+    ]
     policies = [("full", "full")] + [(f"{m}, {c} slots", spec(m, c)) for c in (64, 128, 256) for m in TEXT_METHODS]
     columns = []
     for text in texts:
         path = os.path.join(ROOT, "bench", "data", "text", text)
         rows = program.evaluate(f"text {text}", [p for _, p in policies], "--text", path, "--limit", str(windows))
-        columns.append([f"{row['perplexity']:.2f}" for row in rows])
-    return lines + [
-        f"| {name} | " + " | ".join(column[i] for column in columns) + " |" for i, (name, _) in enumerate(policies)
-    ]
+        columns.append(rows)
+    for i, (name, _) in enumerate(policies):
+        cells = [f"{column[i]['perplexity']:.2f}" for column in columns] + [cache_kib(column[i] for column in columns)]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
 
 
 # ---- the page ----

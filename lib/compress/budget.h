@@ -25,7 +25,8 @@ std::vector<int32_t> PyramidCounts(int32_t b, int32_t m, int32_t n_layers, doubl
                                    bool reference_rounding);
 std::vector<int32_t> PyramidInferCounts(int32_t b, int32_t m, int32_t n_layers, double decay);
 // methods.md 2.16 a; l tokens, l_w window, budget C slots (r = C / l), per query head. 0 < beta < 1.
-std::vector<int32_t> SpindleCounts(int32_t budget, int32_t l, int32_t l_w, int32_t n_layers, double beta);
+std::vector<int32_t> SpindleCounts(int32_t budget, int32_t l, int32_t l_w, int32_t n_layers, double beta,
+                                   bool round_down = false);
 // methods.md 2.10; s_query [L, H], finite, >= 0; result [L, G].
 std::vector<int32_t> HeadkvCounts(Span<const double> s_query, int32_t n_layers, int32_t n_heads,
                                   int32_t n_kv_heads, int32_t b, int32_t m, double beta, double temperature,

@@ -96,7 +96,8 @@ std::vector<int32_t> PyramidInferCounts(int32_t b, int32_t m, int32_t n_layers, 
   return AllocLayers(int64_t{b} * n_layers, IntegerWeights(shape), m);
 }
 
-std::vector<int32_t> SpindleCounts(int32_t budget, int32_t l, int32_t l_w, int32_t n_layers, double beta) {
+std::vector<int32_t> SpindleCounts(int32_t budget, int32_t l, int32_t l_w, int32_t n_layers, double beta,
+                                   bool round_down) {
   const int64_t c = int64_t{l} - l_w, a = int64_t{budget} - l_w;  // r_c = a / c
   if (a >= c || a <= 0 || n_layers == 1) {
     return std::vector<int32_t>(static_cast<size_t>(n_layers),
@@ -112,7 +113,13 @@ std::vector<int32_t> SpindleCounts(int32_t budget, int32_t l, int32_t l_w, int32
   } else if (a * q > p * c) {  // beta < r_c <= alpha
     first = 2 * a * q - p * c, last = p * c;
   }
-  return AllocLayers(a * n_layers, Ramp(first, last, n_layers), static_cast<int32_t>(c));
+  if (!round_down) return AllocLayers(a * n_layers, Ramp(first, last, n_layers), static_cast<int32_t>(c));
+  std::vector<int32_t> counts(static_cast<size_t>(n_layers));
+  for (int32_t i = 0; i < n_layers; ++i) {
+    const int64_t steps = n_layers - 1;  // of the ramp
+    counts[static_cast<size_t>(i)] = static_cast<int32_t>((first * (steps - i) + last * i) / (steps * q));
+  }
+  return counts;
 }
 
 }  // namespace kvc

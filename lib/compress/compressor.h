@@ -77,6 +77,13 @@ class Compressor {
   Status StoreLayer(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
                     const ObservedBuffers& observed, bool compress, const std::vector<int32_t>& n_before,
                     KvCache* cache);
+  // Where layers share one budget a prompt is stored whole. When its last layer is: the scores of every
+  // layer, which LoadLayer has filled, then the counts; then StoreLayer takes every layer again.
+  bool waits_for_all_layers() const { return !policy().keeps_all() && policy().allocator->across_layers; }
+  Status AddScores(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
+                   const ObservedBuffers& observed);
+  void ChooseAcrossLayers();
+  void EndAcrossLayers() { all_scores_.clear(), reduces_all_ = false; }
   // Positions of the prompt's rows count in slots.
   bool in_cache() const { return in_cache_; }
   // Whether the last StoreLayer scored: token scores [G, stride] are in choice->scores then. For tests and
@@ -176,7 +183,8 @@ class Compressor {
   std::vector<int32_t> counts_;  // [L, G] candidates for the prompt at hand
   std::vector<int32_t> caps_;    // [L, G] entries at decode
   std::vector<int32_t> held_;    // [L, G] entries at most, where keep_lengths_
-  bool in_cache_ = false, keep_lengths_ = false, changed_ = false, scored_ = false;
+  bool in_cache_ = false, keep_lengths_ = false, changed_ = false, scored_ = false, reduces_all_ = false;
+  std::vector<std::vector<float>> all_scores_;  // [L * G] of candidates, while layers are compared
   std::vector<int32_t> layer_counts_, layer_kept_, layer_slots_, layer_drop_;  // [G] of the layer at hand
   std::vector<uint8_t> layer_all_see_;                                         // [G]
   std::vector<uint8_t>

@@ -39,6 +39,7 @@ struct StepScoring {
   int32_t n_instrs = 0;
   StepInstr instrs[kMaxStepInstrs];
   bool needs_attention = false;
+  bool gain = false, gain_scaled = false, gain_floor = false;  // StepPlan's, with the budget as its length
 };
 
 // A static list of options.
@@ -97,6 +98,10 @@ struct Allocator {
   bool shares_bytes =
       false;  // plan can share bytes by its weights where entries differ in size (methods.md 4.4 b)
   bool per_query_head = false;  // its score tables may have a number for every query head
+  // The scores of all layers share one budget: a prompt is stored whole first. Wants a scorer whose side
+  // values say everything.
+  bool across_layers = false;
+  bool whole_heads_grow = false;  // heads that keep all of a prompt keep all that is generated
 };
 
 // What happens to the values of entries that are not kept.

@@ -13,12 +13,34 @@ bool Uses(const std::vector<OptionId>& used, OptionId id) {
   return std::find(used.begin(), used.end(), id) != used.end();
 }
 
+// The names of the scorers for which `good` holds, as "a, b or c".
+template <typename F>
+std::string ScorersThat(F&& good) {
+  std::string names, last;
+  for (const Scorer* scorer : Scorers()) {
+    if (!good(*scorer)) continue;
+    if (!last.empty()) names += (names.empty() ? "" : ", ") + last;
+    last = scorer->name;
+  }
+  return names.empty() ? last : names + " or " + last;
+}
+
 Status CheckAllocator(const Policy& policy) {
   const Allocator& allocator = *policy.allocator;
   const Scorer* scorer = policy.scorer;
   const bool per_head = allocator.dynamic || allocator.needs & (kNeedsHeadScores | kNeedsTable);
   if (allocator.dynamic && scorer->incomparable != nullptr) {
     return Error(Code::kInvalid, "allocator %s %s", allocator.name, scorer->incomparable);
+  }
+  if (allocator.across_layers && (scorer->n_aux == nullptr || scorer->window_rows != nullptr)) {
+    return Error(
+        Code::kInvalid,
+        "allocator %s compares layers when all of them have been read, and scorer %s does not remember its "
+        "scores until then: use scorer %s",
+        allocator.name, scorer->name, ScorersThat([](const Scorer& s) {
+                                        return s.n_aux != nullptr && s.window_rows == nullptr &&
+                                               s.incomparable == nullptr;
+                                      }).c_str());
   }
   if (per_head && scorer->per_query_head) {
     return Error(Code::kInvalid, "allocator %s has budgets per KV head, and scorer %s selects per query head",
@@ -46,18 +68,6 @@ Status CheckRounding(const Policy& policy) {
                  GetOption(id).key, policy.allocator->name);
   }
   return {};
-}
-
-// The names of the scorers for which `good` holds, as "a, b or c".
-template <typename F>
-std::string ScorersThat(F&& good) {
-  std::string names, last;
-  for (const Scorer* scorer : Scorers()) {
-    if (!good(*scorer)) continue;
-    if (!last.empty()) names += (names.empty() ? "" : ", ") + last;
-    last = scorer->name;
-  }
-  return names.empty() ? last : names + " or " + last;
 }
 
 Status CheckMerge(const Policy& policy) {

@@ -1,6 +1,8 @@
 // The prompt side of a method: score, allocate, select, merge, compact, a layer at a time (methods.md 1.5).
 #include <algorithm>
+#include <functional>
 
+#include "lib/base/ordered_bits.h"
 #include "lib/compress/budget.h"
 #include "lib/compress/compressor.h"
 
@@ -20,6 +22,9 @@ Status Compressor::BeginPrompt(int32_t n_tokens, PromptNeeds* needs) {
   // At decode a head may grow to what its budget is without the prompt's length as a limit.
   if (n_tokens <= budget) KVC_RETURN_IF_ERROR(plan_.PlanSlots(kUnbounded, &slots));
   caps_ = slots;
+  for (size_t i = 0; policy().allocator->whole_heads_grow && n_tokens > budget && i < caps_.size(); ++i) {
+    if (caps_[i] >= n_tokens) caps_[i] = kUnbounded;
+  }
   const Scorer& scorer = *policy().scorer;
   needs->column_sums = (scorer.needs & kNeedsColumnSums) != 0 || plan_.merge_sums() >= 0;
   needs->reread = (scorer.needs & kNeedsReread) != 0;
@@ -58,13 +63,15 @@ Status Compressor::Score(const LayerChoice& c) const {
   const ChoiceBuffers& b = *c.work.choice;
   return c.work.device->Score(c.work.stream,
                               {&program, c.kv.view(), c.observed.view(), plan_.shape().n_heads, rule_.scale,
-                               b.scores.at(), b.per_head.at(), b.stride, b.scratch.raw(), rule_.cap});
+                               b.scores.at(), b.per_head.at(), b.stride, b.scratch.raw(), rule_.cap,
+                               turning(c.layer)});
 }
 
 // Candidates of every head of the layer, where scores decide (methods.md 2.11).
 Status Compressor::ChooseCounts(LayerChoice* c) {
   const size_t g = static_cast<size_t>(plan_.shape().n_kv_heads);
   for (size_t i = 0; i < g; ++i) c->counts[i] = counts_[At(c->layer, static_cast<int32_t>(i))];
+  if (waits_for_all_layers()) return {};
   if (!policy().allocator->dynamic || c->layer < policy().Int(OptionId::kAdaSkip)) return {};
   std::vector<int32_t> candidates(g);
   for (size_t i = 0; i < g; ++i) candidates[i] = std::max(c->kv.len()[i] - n_protected(), 0);
@@ -201,6 +208,7 @@ Status Compressor::StoreLayer(const LayerWork& work, int32_t layer, const LayerB
                               const ObservedBuffers& observed, bool compress,
                               const std::vector<int32_t>& n_before, KvCache* cache) {
   const size_t g = static_cast<size_t>(plan_.shape().n_kv_heads);
+  compress = compress && (reduces_all_ || !waits_for_all_layers());
   const bool keeps_all = policy().keeps_all(),
              had_entries = *std::max_element(n_before.begin(), n_before.end()) > 0;
   std::fill(layer_counts_.begin(), layer_counts_.end(), kUnbounded - n_protected());
@@ -235,6 +243,54 @@ Status Compressor::StoreLayer(const LayerWork& work, int32_t layer, const LayerB
   KVC_RETURN_IF_ERROR(PushPromptQueries(c));
   KVC_RETURN_IF_ERROR(StoreMarked(c, cache));
   return limited ? FitLayer(&c, cache) : Status();
+}
+
+// ---- layers compared (methods.md 2.18) ----
+
+Status Compressor::AddScores(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
+                             const ObservedBuffers& observed) {
+  KVC_RETURN_IF_ERROR(ReservePrompt(work.memory(), kv.Longest(), work.choice));
+  std::fill(layer_all_see_.begin(), layer_all_see_.end(), uint8_t{1});
+  KVC_RETURN_IF_ERROR(Score({work, layer, kv, observed, layer_counts_, layer_kept_, layer_all_see_}));
+  for (size_t g = 0; g < kv.len().size(); ++g) {
+    const int32_t n = std::max(kv.len()[g] - n_protected(), 0);
+    std::vector<float> scores(static_cast<size_t>(n));
+    const DevicePtr<float> from =
+        work.choice->scores.at() + static_cast<int64_t>(g) * work.choice->stride + protect_.n_sink;
+    KVC_RETURN_IF_ERROR(
+        work.device->Read(work.stream, from.As<const uint8_t>(), scores.data(), 4 * int64_t{n}));
+    all_scores_.push_back(std::move(scores));
+  }
+  return {};
+}
+
+// The best of all: score descending, then layer, head and position ascending.
+void Compressor::ChooseAcrossLayers() {
+  int64_t budget = 0;
+  std::vector<uint32_t> all;
+  for (size_t i = 0; i < all_scores_.size(); ++i) {
+    budget += counts_[i];
+    for (const float score : all_scores_[i]) all.push_back(OrderedBits(score));
+  }
+  const bool everything = budget >= static_cast<int64_t>(all.size());
+  uint32_t worst = 0;  // of those that stay
+  if (!everything && budget > 0) {
+    const auto at = all.begin() + static_cast<std::ptrdiff_t>(budget - 1);
+    std::nth_element(all.begin(), at, all.end(), std::greater<uint32_t>());
+    worst = *at;
+  }
+  int64_t ties = budget;
+  for (const uint32_t bits : all) ties -= bits > worst;
+  for (size_t i = 0; i < all_scores_.size(); ++i) {
+    int32_t count = 0, tied = 0;
+    for (const float score : all_scores_[i])
+      count += OrderedBits(score) > worst, tied += OrderedBits(score) == worst;
+    const int32_t taken = static_cast<int32_t>(std::clamp<int64_t>(ties, 0, tied));
+    ties -= taken;
+    counts_[i] = everything ? static_cast<int32_t>(all_scores_[i].size()) : budget > 0 ? count + taken : 0;
+    if (!everything) caps_[i] = counts_[i] + n_protected();
+  }
+  step_stale_ = reduces_all_ = true;
 }
 
 }  // namespace kvc

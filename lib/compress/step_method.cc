@@ -22,6 +22,8 @@ void Compressor::MakeStepPlan() {
   if (plan_.merge_counts() >= plan_.scorer_aux())
     step_.instrs[step_.n_instrs++] = {StepOp::kAddOne, static_cast<int8_t>(plan_.merge_counts())};
   if (scorer.history != nullptr) scorer.history(policy(), &step_.history);
+  if (scoring.gain) step_.gain_length = std::max(budget_, 1);
+  step_.gain_scaled = scoring.gain_scaled, step_.gain_floor = scoring.gain_floor;
   step_.needs_attention = scoring.needs_attention || plan_.merge_sums() >= 0;
   step_.evicts = plan_.evicts_at_steps();
   step_.one_set = plan_.one_set() && step_.needs_attention;

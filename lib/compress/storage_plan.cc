@@ -172,6 +172,7 @@ class Layouter {
     HeadFormat head;
     head.theta_key = static_cast<float>(policy_.Real(OptionId::kThetaK)),
     head.theta_value = static_cast<float>(policy_.Real(OptionId::kThetaV));
+    head.magnitudes = policy_.Flag(OptionId::kSpindleMagnitude);
     head.settle = std::max(tail, 1);
     PageFormat f = entry_;
     f.coding = EntryCoding::kCodebook;
@@ -342,7 +343,9 @@ int64_t StoragePlan::BytesOf(const CacheLayout& layout, const AllocateInput& in,
   const auto bytes_of = [&](size_t head, int32_t n) {
     return HeadBytes(layout, static_cast<int32_t>(head), StoredSlots(in.n, in.n_protected, n));
   };
-  const size_t group = static_cast<size_t>(shape_.n_kv_heads);
+  // Heads among which the slots may go to any.
+  const size_t group =
+      policy_.allocator->across_layers ? slots.size() : static_cast<size_t>(shape_.n_kv_heads);
   int64_t bytes = 0;
   for (size_t first = 0; first < slots.size(); first += group) {
     int64_t planned = 0, everything = 0, main = 0, tails = 0, page = 0;
@@ -356,7 +359,7 @@ int64_t StoragePlan::BytesOf(const CacheLayout& layout, const AllocateInput& in,
       tails += bytes_of(i, 0);
       page = std::max(page, PageBytes(layout, head) + 2 * DirectionBytes(layout));
     }
-    const int64_t waste = shape_.n_kv_heads * int64_t{layout.page_slots - 1};
+    const int64_t waste = static_cast<int64_t>(group) * (layout.page_slots - 1);
     bytes += policy_.allocator->dynamic
                  ? std::min(everything, tails + (main + waste) / layout.page_slots * page)
                  : planned;

@@ -169,6 +169,15 @@ class Planner {
     plan.cache_bytes_prompt = pages.PromptBytes();
     plan.cache_bytes_peak = plan.cache_bytes_prompt + layer_bytes + pages.FittingBytes();
     plan.cache_bytes_end = pages.EndBytes();
+    if (compressor_->waits_for_all_layers()) {
+      // Every layer in full, and one of them a second time while it is reduced.
+      Growth whole = growth;
+      whole.spread = false;
+      std::fill(whole.slots.begin(), whole.slots.end(), n_prompt_);
+      const int64_t bytes = CountPages(layout_, whole).PromptBytes();
+      plan.cache_bytes_peak =
+          bytes + std::max(layer_bytes, std::min(bytes / layout_.n_layers, plan.cache_bytes_prompt));
+    }
     KVC_RETURN_IF_ERROR(PlanSteps(growth, &step_workspace));
     plan.workspace_bytes = std::max(prompt_workspace, step_workspace);
     plan.cache_bytes_full =

@@ -37,6 +37,8 @@ class PromptJob final : public PromptSink {
   const std::vector<int32_t>& tokens() const { return tokens_; }
   std::vector<Taker>& takers() { return takers_; }
   const PromptExtras& extras() const { return run_.extras(); }
+  // What only reading needs goes; the takers stay.
+  void FreeBuffers() { run_.Free(), copy_ = LayerBuffers(), copied_ = ObservedBuffers(); }
   int64_t bytes() const { return run_.bytes() + copy_.bytes() + copied_.bytes(); }
   int64_t layer_bytes() const { return run_.layer_bytes(); }
   int64_t workspace_peak() const { return workspace_peak_; }  // beside the layer at full length

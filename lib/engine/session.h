@@ -200,7 +200,8 @@ class Session {
   void TakePart(PromptJob* job, size_t taker, int32_t n_given);
   void TakeStateOf(Session& other);
   void CopyCounters(const Session& from);
-  Status ReduceBySideValues(Workspace* workspace, PromptJob::Taker* taker);
+  Status ReduceBySideValues(Workspace* workspace, int32_t n_tokens, PromptJob::Taker* taker);
+  Status EndWholePrompt(Workspace* workspace, int32_t n_tokens, PromptJob::Taker* taker);
   void Commit(PromptJob::Taker* taker);
 
   // steps

@@ -111,7 +111,7 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
     Commit(&job.takers()[0]);
     NotePeaks(cache_->bytes(), job.workspace_peak());
   } else {
-    KVC_RETURN_IF_ERROR(ReduceBySideValues(&workspace, &taker));
+    KVC_RETURN_IF_ERROR(ReduceBySideValues(&workspace, n_tokens_, &taker));
     Commit(&taker);
   }
   workspace.FreePromptBuffers();
@@ -121,8 +121,8 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
 }
 
 // Scorers with side values remember what they need: each layer is loaded, chosen from and stored again.
-Status Session::ReduceBySideValues(Workspace* w, PromptJob::Taker* taker) {
-  KVC_RETURN_IF_ERROR(taker->compressor->BeginPrompt(n_tokens_, &taker->needs));
+Status Session::ReduceBySideValues(Workspace* w, int32_t n_tokens, PromptJob::Taker* taker) {
+  KVC_RETURN_IF_ERROR(taker->compressor->BeginPrompt(n_tokens, &taker->needs));
   const ModelConfig& c = model_->config();
   const DeviceMemory memory = executor()->memory();
   const int64_t entries = std::max(taker->cache->MaxLen(), 1);
@@ -132,6 +132,14 @@ Status Session::ReduceBySideValues(Workspace* w, PromptJob::Taker* taker) {
                                           taker->needs.reread));
   w->observed.n_rows = w->observed.n_new = 0;
   const LayerWork work = executor()->WorkOf(w);
+  Compressor& compressor = *taker->compressor;
+  for (int layer = 0; compressor.waits_for_all_layers() && layer < c.n_layers; ++layer) {
+    KVC_RETURN_IF_ERROR(CheckCancel("compression"));
+    KVC_RETURN_IF_ERROR(w->observed.Clear(w->stream.get(), executor()->device()));
+    KVC_RETURN_IF_ERROR(compressor.LoadLayer(work, layer, 0, *taker->cache, &w->layer));
+    KVC_RETURN_IF_ERROR(compressor.AddScores(work, layer, w->layer, w->observed));
+  }
+  if (compressor.waits_for_all_layers()) compressor.ChooseAcrossLayers();
   for (int layer = 0; layer < c.n_layers; ++layer) {
     KVC_RETURN_IF_ERROR(CheckCancel("compression"));
     KVC_RETURN_IF_ERROR(w->observed.Clear(w->stream.get(), executor()->device()));
@@ -140,6 +148,7 @@ Status Session::ReduceBySideValues(Workspace* w, PromptJob::Taker* taker) {
     KVC_RETURN_IF_ERROR(
         taker->compressor->StoreLayer(work, layer, w->layer, w->observed, true, before, taker->cache.get()));
   }
+  compressor.EndAcrossLayers();
   return {};
 }
 

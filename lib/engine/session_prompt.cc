@@ -201,6 +201,9 @@ Status Session::ReadPart(int64_t* chunks) {
   if (!p.job->done()) return {};
   const std::unique_ptr<PromptJob> job = std::move(p.job);
   KVC_RETURN_IF_ERROR(job->CopyLastRow(&workspace, hidden_.raw()));
+  job->FreeBuffers();
+  KVC_RETURN_IF_ERROR(
+      EndWholePrompt(&workspace, n_tokens_ + static_cast<int32_t>(job->tokens().size()), &job->takers()[0]));
   workspace.FreePromptBuffers();
   p.at += p.n_part;
   TakePart(job.get(), 0, p.n_part);
@@ -223,6 +226,16 @@ Status Session::BeginPart(Workspace* workspace) {
       std::make_unique<PromptJob>(*model_, executor(), std::move(tokens), n_tokens_, std::move(takers));
   KVC_RETURN_IF_ERROR(job->Begin(executor()->memory(), workspace));
   p.job = std::move(job);
+  return {};
+}
+
+// Where layers share one budget the prompt is there in full, and is reduced now.
+Status Session::EndWholePrompt(Workspace* workspace, int32_t n_tokens, PromptJob::Taker* taker) {
+  if (!taker->compress || !taker->compressor->waits_for_all_layers()) return {};
+  const double begin = Seconds();
+  taker->peak_bytes = std::max(taker->peak_bytes, taker->cache->bytes());
+  KVC_RETURN_IF_ERROR(ReduceBySideValues(workspace, n_tokens, taker));
+  taker->compress_seconds += Seconds() - begin;
   return {};
 }
 
@@ -325,6 +338,9 @@ Status Session::ReadTogether(Span<Session* const> sessions, Span<const int32_t> 
     KVC_RETURN_IF_ERROR(job.Advance(&workspace));
   }
   for (Session* s : sessions) KVC_RETURN_IF_ERROR(job.CopyLastRow(&workspace, s->hidden_.raw()));
+  job.FreeBuffers();
+  for (size_t i = 0; i < sessions.size(); ++i)
+    KVC_RETURN_IF_ERROR(sessions[i]->EndWholePrompt(&workspace, n, &job.takers()[i]));
   // What a session of its own would have taken: the network, what its scorer asked for, its compression.
   double network = Seconds() - begin - job.extras().column_sums - job.extras().reread;
   for (const PromptJob::Taker& t : job.takers()) network -= t.compress_seconds;

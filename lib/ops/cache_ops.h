@@ -22,6 +22,7 @@ struct HeadFormat {
   // Where codes would take more than the vectors do, main is in one of these formats, without a ring and
   // without codebooks; plain_all where all query heads see every entry. -1: always in codes.
   int32_t plain = -1, plain_all = -1;
+  bool magnitudes = true;  // false: a vector takes the length of the one its direction came from
 };
 
 // What never changes in the life of a cache and its forks.

@@ -78,6 +78,11 @@ enum class ScoreOp : uint8_t {
   kInfinite,            // dst = +inf in the first `head` and the newest `tail` columns
   kHistory,             // side values 0 ..: the recorded rows, oldest first, as history (HistoryRule)
   kIndex,               // dst[t] = t
+  kKeyNorms,            // dst = |k|^2
+  kSqrt,                // dst = sqrt(dst)
+  kKeyCosine,           // dst = cosine of k and the mean direction of all keys (methods.md 2.20)
+  kLag,                 // dst = rank in its part by lag-relative spread, and what has no next part (2.21)
+  kExpected,            // Q = softmax of the logits that queries to come are expected to give (2.22)
 };
 
 struct ScoreInstr {
@@ -87,6 +92,7 @@ struct ScoreInstr {
   float x = 1;
   Pooling pool;
   GroupKind group = GroupKind::kMean;
+  int32_t size = 0;  // kLag: entries of a part; kExpected: positions to come
 };
 
 // Rows below average, remembered: side value 0 the count of low bits among the newest `length` rows, then the
@@ -123,7 +129,8 @@ struct ScoreArgs {
   DevicePtr<float> scores, per_head;
   int64_t stride;
   DeviceBytes scratch;
-  float cap = 0;  // scaled logits z become cap * tanh(z / cap); 0: they stay
+  float cap = 0;            // scaled logits z become cap * tanh(z / cap); 0: they stay
+  KeyTurning turning = {};  // of the recorded queries (kExpected)
 };
 
 // ---- choosing ----

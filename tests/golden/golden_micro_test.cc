@@ -344,8 +344,9 @@ TEST_P(GoldenMicro, PromptAndDecode) {
   const Json golden = ReadGolden(std::string("micro/") + GetParam() + ".json");
   for (size_t i = 0; i < golden["cases"].size(); ++i) {
     const Json& c = golden["cases"][i];
-    SCOPED_TRACE("case " + std::to_string(i) + " " + GoldenSpec(GetParam(), c["C"], c["options"]));
-    Micro micro(GetParam(), c);
+    const std::string method = golden["method"];
+    SCOPED_TRACE("case " + std::to_string(i) + " " + GoldenSpec(method, c["C"], c["options"]));
+    Micro micro(method, c);
     if (HasFatalFailure()) return;
     micro.Prompt();
     micro.Decode();
@@ -356,7 +357,8 @@ INSTANTIATE_TEST_SUITE_P(All, GoldenMicro,
                          testing::Values("full", "streaming", "streaming-baseline", "h2o", "tova",
                                          "scissorhands", "snapkv", "snapkv-int8", "snapkv-int4", "pyramidkv",
                                          "pyramidinfer", "cam", "headkv-r2", "ada-snapkv", "ada-pyramid",
-                                         "cokv", "ahakv", "weightedkv", "spindlekv", "nacl"),
+                                         "cokv", "ahakv", "weightedkv", "spindlekv", "nacl",
+                                         "ahakv-ablations", "spindlekv-ablations"),
                          [](const auto& name) {
                            std::string s = name.param;
                            for (char& ch : s) ch = ch == '-' ? '_' : ch;

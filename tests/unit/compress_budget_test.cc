@@ -151,6 +151,15 @@ TEST(Spindle, WorkedExamples) {  // methods.md 6.14: l = 100, window 10
   EXPECT_EQ(SpindleCounts(50, 8, 10, 2, 0.05), (Ints{0, 0}));  // shorter than the window
 }
 
+// The same, every layer rounded down as the paper prints it.
+TEST(Spindle, RoundsDownAsPrinted) {
+  using Counts = std::vector<int32_t>;
+  EXPECT_EQ(SpindleCounts(50, 100, 10, 4, 0.05, true), (Counts{75, 51, 28, 4}));
+  EXPECT_EQ(SpindleCounts(70, 100, 10, 4, 0.05, true), (Counts{90, 70, 50, 30}));
+  EXPECT_EQ(SpindleCounts(14, 100, 10, 4, 0.05, true), (Counts{4, 4, 4, 4}));
+  EXPECT_EQ(SpindleCounts(99, 100, 10, 4, 0.05, true), (Counts{90, 89, 88, 88}));
+}
+
 TEST(Ada, TotalsOfThePaper) {  // methods.md 6.5
   const std::vector<std::vector<float>> weights = {
       {.28f, .22f, .20f, .17f, .13f}, {.90f, .07f, .02f, .01f, 0}, {.63f, .23f, .08f, .04f, .02f}};

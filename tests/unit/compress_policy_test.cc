@@ -285,7 +285,8 @@ TEST(Composition, NamesOfParts) {
   EXPECT_EQ(Refusal("snapkv:budget=64,scorer=h20"),
             "there is no scorer \"h20\"; nearest is h2o. There are position, h2o, h2o_count, last_row, "
             "window, window_sg_value, proxy_random, "
-            "persistence, avg_accum, window_qhead, window_ramp, window_accum, reconstruct");
+            "persistence, avg_accum, window_qhead, window_ramp, window_accum, reconstruct, key_norm, "
+            "key_difference, lag, expected");
   EXPECT_EQ(Refusal("snapkv:budget=64,allocator=ada_pyramid").substr(0, 62),
             "there is no allocator \"ada_pyramid\"; nearest is ada+pyramid. T");
   EXPECT_EQ(Refusal("snapkv:budget=64,reducer=x").substr(0, 25), "there is no reducer \"x\"; ");
@@ -296,15 +297,16 @@ TEST(Composition, NamesOfParts) {
 // The table of methods.md 4.2: every scorer with every allocator. '-' = refused, 'k' = only with
 // tova_scope=kvhead.
 TEST(Composition, ScorersAndAllocators) {
-  const std::vector<std::string> allocators = {"uniform",       "pyramid", "pyramid_infer",
-                                               "spindle_ratio", "ada",     "ada+pyramid",
-                                               "headkv",        "cokv",    "table"};
+  const std::vector<std::string> allocators = {"uniform", "pyramid",     "pyramid_infer", "spindle_ratio",
+                                               "ada",     "ada+pyramid", "headkv",        "cokv",
+                                               "table",   "duo",         "global"};
   const std::vector<std::pair<std::string, std::string>> rows = {
-      {"position", "++++--+++"},     {"h2o", "+++++++++"},         {"h2o_count", "+++++++++"},
-      {"last_row", "++++kkkkk"},     {"window", "+++++++++"},      {"window_sg_value", "+++++++++"},
-      {"proxy_random", "++++--+++"}, {"persistence", "++++--+++"}, {"avg_accum", "+++++++++"},
-      {"window_qhead", "++++-----"}, {"window_ramp", "++++-----"}, {"window_accum", "+++++++++"},
-      {"reconstruct", "+++++++++"}};
+      {"position", "++++--++++-"},     {"h2o", "+++++++++++"},         {"h2o_count", "+++++++++++"},
+      {"last_row", "++++kkkkkk-"},     {"window", "++++++++++-"},      {"window_sg_value", "++++++++++-"},
+      {"proxy_random", "++++--++++-"}, {"persistence", "++++--++++-"}, {"avg_accum", "+++++++++++"},
+      {"window_qhead", "++++-------"}, {"window_ramp", "++++-------"}, {"window_accum", "++++++++++-"},
+      {"reconstruct", "+++++++++++"},  {"key_norm", "++++++++++-"},    {"key_difference", "++++++++++-"},
+      {"lag", "++++++++++-"},          {"expected", "++++++++++-"}};
   EXPECT_EQ(allocators.size(), Allocators().size());
   EXPECT_EQ(rows.size(), Scorers().size());
   for (const auto& [scorer, marks] : rows) {

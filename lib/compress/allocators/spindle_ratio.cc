@@ -9,13 +9,15 @@ namespace {
 
 Status Plan(const AllocateInput& in, int32_t* counts) {
   return FillLayers(
-      in, SpindleCounts(in.budget, in.n, in.n_protected, in.n_layers, in.policy.Real(OptionId::kSpindleBeta)),
+      in,
+      SpindleCounts(in.budget, in.n, in.n_protected, in.n_layers, in.policy.Real(OptionId::kSpindleBeta),
+                    in.policy.Int(OptionId::kSpindleRounding) == 1),
       counts);
 }
 
 }  // namespace
 
 constexpr Allocator kAllocatorSpindleRatio = {
-    "spindle_ratio", kNeedsNothing, false, {OptionId::kSpindleBeta}, Plan};
+    "spindle_ratio", kNeedsNothing, false, {OptionId::kSpindleBeta, OptionId::kSpindleRounding}, Plan};
 
 }  // namespace kvc

@@ -8,7 +8,7 @@ constexpr Reducer kReducerCodebook = {
     "codebook",
     kNeedsNothing,
     {OptionId::kThetaK, OptionId::kThetaV, OptionId::kTail, OptionId::kSpindleScope, OptionId::kSpindleCode,
-     OptionId::kSpindleMaxBytes},
+     OptionId::kSpindleMagnitude, OptionId::kSpindleMaxBytes},
     nullptr,
     MergeKind::kNone,
     /*codebook=*/true};

@@ -7,8 +7,10 @@ namespace kvc {
 namespace {
 
 constexpr OptionId kOptions[] = {OptionId::kRecent,       OptionId::kValueKernel,  OptionId::kAhaUnits,
-                                 OptionId::kAhaGainFloor, OptionId::kAhaScorePool, OptionId::kAhaDecodePrior};
-constexpr int32_t kDefaultRecent = 32;
+                                 OptionId::kAhaGainFloor, OptionId::kAhaScorePool, OptionId::kAhaDecodePrior,
+                                 OptionId::kAhaRows,      OptionId::kAhaGain,      OptionId::kAhaPrior,
+                                 OptionId::kAhaDecodeI};
+constexpr int32_t kDefaultRecent = 32, kAllRows = 1 << 28;
 enum Aux { kScore = 0, kPrior = 1, kPriorMax = 2 };  // F; value norm pooled; the largest there was
 
 int32_t Recent(const Policy& policy) {
@@ -18,11 +20,13 @@ int32_t Recent(const Policy& policy) {
 bool DecodePrior(const Policy& policy) { return policy.Flag(OptionId::kAhaDecodePrior); }
 int32_t AuxCount(const Policy& policy) { return DecodePrior(policy) ? 3 : 1; }
 Protected Protect(const Policy& policy, int32_t) { return {0, Recent(policy)}; }
-int32_t Rows(const Policy& policy, int32_t, int32_t) { return Recent(policy); }
+int32_t Rows(const Policy& policy, int32_t n, int32_t) {
+  return policy.Int(OptionId::kAhaRows) == 1 ? n : Recent(policy);
+}
 
 void Program(const Policy& policy, int32_t budget, ScoreProgram* p) {
-  p->rows.n_rows = Recent(policy);
-  p->rows.gain = RowGain::kLogLength;
+  p->rows.n_rows = policy.Int(OptionId::kAhaRows) == 1 ? kAllRows : Recent(policy);
+  p->rows.gain = policy.Flag(OptionId::kAhaGain) ? RowGain::kLogLength : RowGain::kNone;
   p->rows.gain_length = budget;
   p->rows.gain_scaled = policy.Int(OptionId::kAhaUnits) != 0;
   p->rows.gain_floor = policy.Flag(OptionId::kAhaGainFloor);
@@ -33,7 +37,7 @@ void Program(const Policy& policy, int32_t budget, ScoreProgram* p) {
   p->Add(ScoreOp::kCopy, 3, 2);
   p->Add(ScoreOp::kByMax, 3);
   p->Add(ScoreOp::kGroup, 0).group = GroupKind::kMean;
-  p->Add(ScoreOp::kMul, 3, 0);
+  p->Add(policy.Flag(OptionId::kAhaPrior) ? ScoreOp::kMul : ScoreOp::kCopy, 3, 0);
   p->Add(ScoreOp::kLoad, 1, kScore);
   p->Add(ScoreOp::kAdd, 1, 3);
   if (DecodePrior(policy)) {
@@ -46,6 +50,9 @@ void Program(const Policy& policy, int32_t budget, ScoreProgram* p) {
 }
 
 void Step(const Policy& policy, StepScoring* step) {
+  step->gain = policy.Flag(OptionId::kAhaGain) && policy.Int(OptionId::kAhaDecodeI) == 1;
+  step->gain_scaled = policy.Int(OptionId::kAhaUnits) != 0;
+  step->gain_floor = policy.Flag(OptionId::kAhaGainFloor);
   step->rank = RankBy::kAux;
   step->instrs[step->n_instrs++] = {DecodePrior(policy) ? StepOp::kAddPrior : StepOp::kAddAttention, kScore};
   step->needs_attention = true;

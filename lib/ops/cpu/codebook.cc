@@ -16,7 +16,7 @@ float Normalise(const KernelTable& kernels, const float* x, int32_t d, float* un
 // Repeatedly the alive vertex with the largest degree, ties the smallest index, takes its neighbours with it.
 // Rows of the graph are recomputed when a vertex leaves, so the graph is never stored.
 int32_t CoverOpen(const KernelTable& kernels, int32_t n_open, int32_t d, float theta, int32_t n_existing,
-                  CodedVector* codes, float* added, const CodeSpace& space) {
+                  CodedVector* codes, float* added, const CodeSpace& space, bool magnitudes) {
   const auto unit = [&](int32_t a) { return space.units + int64_t{space.open[a]} * d; };
   const auto adjacent = [&](int32_t a, int32_t b) -> int32_t {
     return a == b || kernels.dot(unit(a), unit(b), d) > theta;
@@ -42,7 +42,8 @@ int32_t CoverOpen(const KernelTable& kernels, int32_t n_open, int32_t d, float t
         if (space.alive[b] != 0) space.degree[b] -= adjacent(space.members[m], b);
       }
     }
-    std::copy_n(unit(best), d, added + int64_t{n_added} * d);
+    const float length = magnitudes ? 1.0f : codes[space.open[best]].magnitude;
+    for (int32_t j = 0; j < d; ++j) added[int64_t{n_added} * d + j] = length * unit(best)[j];
     for (int32_t m = 0; m < n_members; ++m)
       codes[space.open[space.members[m]]].ref = static_cast<uint32_t>(n_existing + n_added);
   }

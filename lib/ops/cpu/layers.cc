@@ -196,8 +196,8 @@ Status CpuDevice::CodeLayer(Stream*, const CodeArgs& a) {
       }
       a.n_directions[2 * g + which] = CodeVectors(
           kernels_, out.x, n, d, which == 0 ? format.theta_key : format.theta_value, 0,
-          [](int32_t) -> const float* { return nullptr; }, out.codes[which], out.directions[which],
-          out.space);
+          [](int32_t) -> const float* { return nullptr; }, out.codes[which], out.directions[which], out.space,
+          format.magnitudes);
     }
   });
   return {};

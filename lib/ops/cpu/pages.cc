@@ -156,7 +156,7 @@ void HeadPages::SettleCodes(float* scratch) const {
     for (int32_t i = 0; i < n; ++i) Decode(Ring(i), 1, which, x + int64_t{i} * d);
     const int32_t n_added = CodeVectors(
         *kernels_, x, n, d, which == 0 ? head_format().theta_key : head_format().theta_value, book_len(which),
-        [&](int32_t e) { return Direction(which, e); }, codes[which], added, space);
+        [&](int32_t e) { return Direction(which, e); }, codes[which], added, space, head_format().magnitudes);
     for (int32_t e = 0; e < n_added; ++e) AddDirection(which, added + int64_t{e} * d);
   }
   for (int32_t i = 0; i < n; ++i) {

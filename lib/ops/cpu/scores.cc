@@ -9,6 +9,7 @@
 #include "lib/ops/cpu/cpu_device.h"
 #include "lib/ops/cpu/line_ops.h"
 #include "lib/ops/cpu/raw.h"
+#include "lib/ops/cpu/score_keys.h"
 
 namespace kvc::cpu {
 namespace {
@@ -43,13 +44,13 @@ class Program {
   void Run() {
     const ScoreProgram& p = *a_.program;
     for (int32_t at = 0; at < p.n;) {
-      if (p.code[at].op == ScoreOp::kRows) {
-        SumRows();
+      if (OverAllHeads(p.code[at].op)) {
+        p.code[at].op == ScoreOp::kRows ? SumRows() : Expect(p.code[at]);
         ++at;
         continue;
       }
       int32_t end = at;  // up to the next instruction that is over all heads
-      while (end < p.n && p.code[end].op != ScoreOp::kRows) ++end;
+      while (end < p.n && !OverAllHeads(p.code[end].op)) ++end;
       pool_->ParallelFor(kv_.n_kv_heads, [&](int64_t g, int thread) {
         for (int32_t i = at; i < end; ++i) Do(p.code[i], static_cast<int32_t>(g), thread);
       });
@@ -58,6 +59,7 @@ class Program {
   }
 
  private:
+  static bool OverAllHeads(ScoreOp op) { return op == ScoreOp::kRows || op == ScoreOp::kExpected; }
   int32_t Len(int32_t g) const { return kv_.len[g]; }
   float* Register(int r, int32_t g) const {
     return r == 0 ? Raw(a_.scores) + g * a_.stride
@@ -90,12 +92,8 @@ class Program {
     kernels_.score_rows(args);
   }
 
-  // methods.md 2.14: the longer the prompt against k, the sharper.
   float GainOf(const RowRule& rule, int32_t i) const {
-    if (i <= rule.gain_length) return 1.0f;
-    const double x = 2.0 * std::log(static_cast<double>(i) / rule.gain_length),
-                 gain = std::sqrt(rule.gain_scaled ? x / kv_.head_dim : x);
-    return static_cast<float>(!rule.gain_scaled && rule.gain_floor ? std::max(1.0, gain) : gain);
+    return LengthGain(i, rule.gain_length, rule.gain_scaled, rule.gain_floor, kv_.head_dim);
   }
 
   void SumRows() {
@@ -127,6 +125,20 @@ class Program {
           kernels_.axpy(lines_.weight[r + i], p, rule.pool.kernel > 1 ? std::max(columns, 0) : n_keys, sum);
         }
       }
+    });
+  }
+
+  void Expect(const ScoreInstr& i) {
+    pool_->ParallelFor(a_.n_heads, [&](int64_t head, int thread) {
+      const int32_t h = static_cast<int32_t>(head), g = h / group_;
+      ExpectedArgs e{};
+      e.queries = Raw(a_.observed.queries) + int64_t{h} * kv_.head_dim;
+      e.query_stride = int64_t{a_.n_heads} * kv_.head_dim;
+      e.n_rows = a_.observed.n_rows;
+      e.keys = Raw(kv_.keys) + g * kv_.capacity * kv_.head_dim, e.positions = Positions(g);
+      e.n_keys = Len(g), e.d = kv_.head_dim, e.n_sink = i.head, e.n_future = i.size, e.scale = a_.scale;
+      e.turning = a_.turning, e.spread = lines_.pair + thread * 2 * a_.stride, e.out = Query(h);
+      ExpectedAttention(kernels_, e);
     });
   }
 
@@ -188,7 +200,7 @@ class Program {
   }
 
   // Lines that come from outside the registers.
-  void DoSource(const ScoreInstr& i, int32_t g, float* dst) const {
+  void DoSource(const ScoreInstr& i, int32_t g, int thread, float* dst) const {
     const int32_t n = Len(g);
     const float* from = nullptr;
     if (i.op == ScoreOp::kSums) from = Raw(a_.observed.sums) + g * kv_.capacity;
@@ -199,13 +211,17 @@ class Program {
       return;
     }
     const int32_t total = Total(g), d = kv_.head_dim;
-    const float* v = Raw(kv_.values) + g * kv_.capacity * d;
+    const float *v = Raw(kv_.values) + g * kv_.capacity * d, *k = Raw(kv_.keys) + g * kv_.capacity * d;
+    if (i.op == ScoreOp::kKeyCosine) return CosineToMean(kernels_, k, n, d, dst);
+    if (i.op == ScoreOp::kLag)
+      return LagRanks(k, v, n, d, i.head, i.size, lines_.pair + thread * 2 * a_.stride, dst);
     for (int32_t t = 0; t < n; ++t) {
       const int32_t age = total - Positions(g)[t];
       if (i.op == ScoreOp::kIndex) dst[t] = static_cast<float>(t);
       if (i.op == ScoreOp::kAge) dst[t] = static_cast<float>(age);
       if (i.op == ScoreOp::kRowsThatSaw)
         dst[t] = static_cast<float>(std::max(std::min(age, a_.observed.n_new), 1));
+      if (i.op == ScoreOp::kKeyNorms) dst[t] = kernels_.dot(k + int64_t{t} * d, k + int64_t{t} * d, d);
       if (i.op == ScoreOp::kValueNorms) dst[t] = kernels_.dot(v + int64_t{t} * d, v + int64_t{t} * d, d);
     }
   }
@@ -224,6 +240,8 @@ class Program {
         return each([&](int32_t t) { dst[t] *= src[t]; });
       case ScoreOp::kDiv:
         return each([&](int32_t t) { dst[t] /= src[t]; });
+      case ScoreOp::kSqrt:
+        return each([&](int32_t t) { dst[t] = std::sqrt(dst[t]); });
       case ScoreOp::kScale:
         return each([&](int32_t t) { dst[t] *= i.x; });
       case ScoreOp::kPool:
@@ -254,6 +272,7 @@ class Program {
     float* dst = to_aux ? Aux(i.dst, g) : Register(i.dst, g);
     switch (i.op) {
       case ScoreOp::kRows:
+      case ScoreOp::kExpected:
         return;
       case ScoreOp::kMeanQ:
       case ScoreOp::kDivideQ:
@@ -274,8 +293,11 @@ class Program {
       case ScoreOp::kIndex:
       case ScoreOp::kAge:
       case ScoreOp::kRowsThatSaw:
+      case ScoreOp::kKeyNorms:
+      case ScoreOp::kKeyCosine:
+      case ScoreOp::kLag:
       case ScoreOp::kValueNorms:
-        return DoSource(i, g, dst);
+        return DoSource(i, g, thread, dst);
       default:
         return DoLine(i, g, dst, Register(i.src, g));
     }

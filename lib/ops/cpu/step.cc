@@ -15,6 +15,7 @@
 #include <new>
 
 #include "lib/ops/cpu/cpu_device.h"
+#include "lib/ops/cpu/score_keys.h"
 
 namespace kvc::cpu {
 namespace {
@@ -308,7 +309,25 @@ class Wave {
       pages.ForRuns([&](int32_t first, int32_t n, const Slot&) {
         for (int32_t i = first; i < first + n; ++i) p[i] = std::exp(p[i] - m) * inverse;
       });
+      if (Plan(r).gain_length > 0) Sharpen(r, pages, p);
     }
+  }
+
+  // softmax(gain z) from softmax(z): its power, normalised.
+  void Sharpen(int32_t r, const HeadPages& pages, float* p) const {
+    const StepPlan& plan = Plan(r);
+    const float gain =
+        LengthGain(a_.rows[r].position + 1, plan.gain_length, plan.gain_scaled, plan.gain_floor, d_);
+    if (gain == 1.0f) return;
+    double sum = 0;
+    pages.ForRuns([&](int32_t first, int32_t n, const Slot&) {
+      for (int32_t i = first; i < first + n; ++i)
+        p[i] = std::pow(p[i], gain), sum += static_cast<double>(p[i]);
+    });
+    const float inverse = sum > 0 ? static_cast<float>(1 / sum) : 0.0f;
+    pages.ForRuns([&](int32_t first, int32_t n, const Slot&) {
+      for (int32_t i = first; i < first + n; ++i) p[i] *= inverse;
+    });
   }
 
   void EndHead(int32_t r, int32_t g, int thread) {

@@ -195,6 +195,122 @@ def reduce_nacl(cache, i, rows, C, o, plan):
         h.take(np.sort(np.r_[0 : o["n_sink"], best, drawn, n - o["recent"] : n]))
 
 
+def reduce_kvzip(caches, C, o, n_layers_heads):
+    """2.18: the best candidates of all heads of all layers share the budget."""
+    w, heads = o["w"], [h for c in caches for h in c.heads]
+    S = [h.aux["most"][: max(len(h.pos) - w, 0)] for h in heads]
+    flat = np.concatenate(S)
+    total = min((C - w) * n_layers_heads, len(flat))
+    gap = M.margin(total, flat)
+    owner = np.repeat(np.arange(len(heads)), [len(s) for s in S])
+    counts = np.bincount(owner[M.order(flat)[:total]], minlength=len(heads))
+    for h, s, c in zip(heads, S, counts):
+        n = len(h.pos)
+        h.take(np.r_[M.top(c, s), len(s) : n])
+    for c in caches:
+        note_value(c, gap)
+
+
+def note_value(cache, gap):
+    if gap is not None:
+        cache.note(gap)
+
+
+def keep_all_heads(cache, scores, C, sinks):
+    """Sinks and the newest entry stay, of the others the best."""
+    for h, s in zip(cache.heads, scores):
+        n = len(h.pos)
+        c = max(C - sinks - 1, 0)
+        note(cache, c, s[sinks : n - 1])
+        h.take(np.r_[0:sinks, sinks + M.top(c, s[sinks : n - 1]), n - 1] if n > C else np.arange(n))
+
+
+def reduce_knorm(cache, i, rows, C, o, plan):
+    keep_all_heads(cache, [-np.linalg.norm(h.K, axis=1) for h in cache.heads], C, 0)
+
+
+def reduce_keydiff(cache, i, rows, C, o, plan):
+    scores = []
+    for h in cache.heads:
+        unit = h.K / np.linalg.norm(h.K, axis=1)[:, None]
+        anchor = unit.mean(0)
+        scores.append(-(unit @ anchor) / np.linalg.norm(anchor))
+    keep_all_heads(cache, scores, C, 0)
+
+
+def lag_scores(X, size):
+    """[parts, size] of keys or values [parts * size, d]: every part but the last against the next."""
+    parts = X.reshape(-1, size, X.shape[1])
+    v, ref = parts[:-1], parts[1:]
+    low, span = ref.min(1, keepdims=True), np.ptp(ref, 1, keepdims=True)
+    scaled = np.where(
+        span > 0, (v - low) / np.where(span > 0, span, 1), 0
+    )  # a dimension without range says nothing
+    return softmax(scaled.std(-1, ddof=1))
+
+
+def reduce_lagkv(cache, i, rows, C, o, plan):
+    scores = []
+    for h in cache.heads:
+        n, sinks, size = len(h.pos), o["n_sink"], o["lag"]
+        S = 2.0 + np.arange(n)
+        parts = (n - sinks) // size
+        if parts >= 2:
+            inside = slice(sinks, sinks + parts * size)
+            both = (lag_scores(h.K[inside], size) + lag_scores(h.V[inside], size)) / 2
+            ranks = both.argsort(-1, kind="stable").argsort(-1, kind="stable") / size
+            S[sinks : sinks + (parts - 1) * size] = ranks.ravel()
+            steps = np.diff(np.sort(both, -1), axis=-1) / np.sort(both, -1)[:, 1:]
+            cache.note(float(steps.min()))
+        scores.append(S)
+    for h, s in zip(cache.heads, scores):
+        n, sinks = len(h.pos), o["n_sink"]
+        c = max(C - sinks - 1, 0)
+        h.take(np.r_[0:sinks, sinks + M.top(c, s[sinks : n - 1]), n - 1] if n > C else np.arange(n))
+
+
+def mean_rotation(first, n, d, theta):
+    """The mean of the rotation matrices of n positions, half-split pairing."""
+    R = np.zeros((d, d))
+    for p in range(first, first + n):
+        R += rotate(np.eye(d), np.full(d, p), theta).T / n
+    return R
+
+
+def reduce_expected(cache, i, rows, C, o, plan):
+    total = cache.heads[0].pos[-1] + 1
+    d, sinks = cache.heads[0].K.shape[1], o["n_sink"]
+    R = mean_rotation(total, o["future_positions"], d, cache.theta)
+    scores = []
+    for h, Q in zip(cache.heads, o["queries"]):  # [g, q, d] without rotation, and their positions
+        Q = Q[:, o["query_pos"] >= sinks]
+        p = []
+        for q in Q:
+            mu = R @ q.mean(0)
+            cov = R @ np.cov(q.T, bias=True) @ R.T
+            K = h.K[sinks:]
+            p.append(softmax(K @ mu / d**0.5 + np.einsum("ti,ij,tj->t", K, cov, K) / d / 2))
+        S = np.mean(p, 0) * np.linalg.norm(h.V[sinks:], axis=1)
+        scores.append(np.r_[np.full(sinks, np.inf), S])
+    keep_all_heads(cache, scores, C, sinks)
+
+
+def duo_counts(scores, n, C, sinks, N):
+    """2.23: entries of every head, and whether it keeps everything."""
+    fixed = sinks + 1
+    b, m, least = min(C - fixed, n - fixed), n - fixed, max(C // 4 - fixed, 0)
+    whole = N if b >= m else int(N * (b - least) // (m - least))
+    best = np.argsort(-np.asarray(scores), kind="stable")[:whole]
+    low = [m if j in best else 0 for j in range(N)]
+    return [c + fixed for c in M.alloc(N * b, [1] * N, cap=[m] * N, lo=low)[0]]
+
+
+def reduce_duo(cache, i, rows, C, o, plan):
+    for h, slots in zip(cache.heads, plan[i]):
+        n = len(h.pos)
+        h.take(M.streaming_keep(n, slots, o["n_sink"]))
+
+
 def reduce_reread(cache, i, rows, C, o, plan):
     """2.13: the largest probability that any row of any second reading gave an entry; no pooling (kernel 1)."""
     keep_best(cache, [h.aux["most"][: len(h.pos) - o["w"]] for h in cache.heads], plan[i], o["w"])
@@ -215,6 +331,12 @@ REDUCE = {
     "nacl": reduce_nacl,
     "reconstruct": reduce_reread,
     "cokv-document": reduce_reread,
+    "kvzip": reduce_reread,
+    "knorm": reduce_knorm,
+    "keydiff": reduce_keydiff,
+    "lagkv": reduce_lagkv,
+    "expected-attention": reduce_expected,
+    "duo-attention": reduce_duo,
 }
 
 
@@ -298,10 +420,27 @@ class Sequence:
             "ahakv": lambda: pipeline.after_aha(C, o),
             "weightedkv": lambda: pipeline.after_weighted(C, o),
             "spindlekv": lambda: pipeline.after_spindle(o, self.model.theta),
+            "duo-attention": lambda: self.after_duo(i),
         }.get(self.method, lambda: pipeline.after_grow)()
 
+    def after_duo(self, i):
+        """Heads that keep everything grow; the others drop their oldest entry behind the sinks."""
+
+        def after(cache, rows, q, pos):
+            for h, slots in zip(cache.heads, self.slots[i]):
+                if slots is not None and len(h.pos) > slots:
+                    h.take(M.streaming_step(len(h.pos), slots, self.o["n_sink"]))
+
+        return after
+
     def plan(self):
-        method = {"reconstruct": "snapkv", "cokv-document": "cokv"}.get(self.method, self.method)
+        if self.method == "duo-attention":
+            N, n_kv = len(self.caches) * self.model.n_kv, self.model.n_kv
+            slots = duo_counts(self.o["scores"], self.n, self.C, self.o["n_sink"], N)
+            by_layer = lambda x: [x[j : j + n_kv] for j in range(0, N, n_kv)]
+            self.slots = by_layer([None if s >= self.n else s for s in slots])
+            return by_layer(slots)
+        method = {"reconstruct": "snapkv", "kvzip": "snapkv", "cokv-document": "cokv"}.get(self.method, self.method)
         C = self.C if self.method != "full" else self.n
         return pipeline.static_plan(method, self.n, len(self.caches), self.model.n_kv, C, self.o)
 
@@ -320,7 +459,13 @@ class Sequence:
             Y, rows = attend(cache, Q, K, V, pos)
             x = model.finish_block(block, x, Y)
             second = [read_again(model, block, cache, s, self.n) for s in second]
-            REDUCE.get(self.method, reduce_window)(cache, i, rows, self.C, self.o, plan)
+            if self.method == "expected-attention":
+                turned = rotate(Q, -pos, model.theta).reshape(model.n_kv, -1, len(pos), model.d)
+                self.o.update(queries=turned, query_pos=pos)
+            if self.method != "kvzip":
+                REDUCE.get(self.method, reduce_window)(cache, i, rows, self.C, self.o, plan)
+        if self.method == "kvzip":
+            reduce_kvzip(self.caches, self.C, self.o, len(self.caches) * model.n_kv)
         return model.logits(x)[-1]
 
     def prompt_by_tokens(self, ids):

@@ -1,7 +1,8 @@
 """Writes reference values of prompts behind a compressed cache: every method reads a prompt, is fed tokens, reads a
 longer and a short second prompt, and is fed again (methods.md 1.9).
 
-python make_later_prompts.py MODEL_DIR PROMPTS.json OUT_FILE     (PROMPTS: tests/data/goldens/prompts.json)"""
+python make_later_prompts.py MODEL_DIR PROMPTS.json OUT_FILE [NAME]...     (PROMPTS: tests/data/goldens/prompts.json)
+"""
 
 import json
 import math
@@ -36,7 +37,11 @@ def cases(rng, L, n_q, n_kv):
         "cam-oneshot": (spec("cam", ",cam_prefill=oneshot"), "cam", {}),
         "ahakv": (spec("ahakv", recent), "ahakv", {}),
         "weightedkv": (spec("weightedkv"), "weightedkv", {}),
-        "weightedkv-sequential": (spec("weightedkv", ",wkv_prefill=sequential"), "weightedkv", dict(sequential=True)),
+        "weightedkv-sequential": (
+            spec("weightedkv", ",wkv_prefill=sequential"),
+            "weightedkv",
+            dict(sequential=True),
+        ),
         "snapkv": (spec("snapkv", w), "snapkv", {}),
         "snapkv-w8": (spec("snapkv-w8", ",pool=avg"), "snapkv", dict(pool="avg")),
         "nacl": (spec("nacl", recent), "nacl", {}),
@@ -50,6 +55,17 @@ def cases(rng, L, n_q, n_kv):
         "headkv-r2": (spec("headkv-r2", w), "headkv-r2", dict(scores=retrieval)),
         "cokv": (spec("cokv", ",alpha=3"), "cokv", dict(scores=ssv, alpha=3)),
         "cokv-document": (spec("cokv-document"), "cokv-document", dict(scores=ssv, alpha=1, redistribute=1)),
+        "kvzip": (spec("kvzip"), "kvzip", dict(w=1)),
+        "knorm": (spec("knorm"), "knorm", {}),
+        "keydiff": (spec("keydiff"), "keydiff", {}),
+        "lagkv": (spec("lagkv", ",lag=16"), "lagkv", dict(n_sink=4, lag=16)),
+        "lagkv-wide": (spec("lagkv", ",lag=60,n_sink=2"), "lagkv", dict(n_sink=2, lag=60)),
+        "expected-attention": (
+            spec("expected-attention", ",future_positions=64"),
+            "expected-attention",
+            dict(n_sink=4, future_positions=64),
+        ),
+        "duo-attention": (spec("duo-attention"), "duo-attention", dict(scores=ssv, n_sink=4)),
         "table": (
             "table:window=8,kv=f32",
             "snapkv",
@@ -68,7 +84,8 @@ def run(model, ids, method, options, max_tokens):
         part = ids[at : at + n]
         at += n
         logits = s.prompt(part) if kind == "prompt" else [s.feed(t) for t in part][-1]
-        look = number in KEPT_AFTER and method != "full"
+        # In layer 0 a token's key is as long wherever it stands: knorm's ties are broken by rounding.
+        look = (number in KEPT_AFTER or method == "knorm") and method != "full"
         kept.append([[h.tolist() for h in layer] for layer in s.kept()] if look else None)
         margin.append(s.margins())
         order = np.argsort(-logits, kind="stable")[:5]
@@ -77,7 +94,7 @@ def run(model, ids, method, options, max_tokens):
 
 
 def main():
-    model_dir, prompts, out = sys.argv[1:]
+    model_dir, prompts, out = sys.argv[1:4]
     model = Llama(model_dir)
     with open(f"{model_dir}/config.json", encoding="utf-8") as f:
         max_tokens = json.load(f)["max_position_embeddings"]
@@ -85,7 +102,13 @@ def main():
         prose = next(p for p in json.load(f)["prompts"] if p["name"].startswith("prose"))
     ids = prose["ids"][: sum(n for _, n in PARTS)]
     found = {}
+    only = sys.argv[4:]  # names; the others stay as they are in OUT_FILE
+    if only:
+        with open(out, encoding="utf-8") as f:
+            found = json.load(f)["cases"]
     for name, (spec, method, options) in cases(np.random.default_rng(9), model.L, model.n_q, model.n_kv).items():
+        if only and name not in only:
+            continue
         found[name] = dict(policy=spec, **run(model, ids, method, options, max_tokens))
         for key in ("scores", "slots"):
             if key in options:

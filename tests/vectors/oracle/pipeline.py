@@ -191,7 +191,10 @@ def cam_evict(h, C, o, head, note):
 
 def after_aha(C, o):
     def after(cache, rows, q, pos):
+        logical = o.get("aha_decode_i") == "logical" and o.get("aha_gain", 1)
+        gain = M.aha_gain(pos + 1, C, q.shape[-1], o["aha_units"], o["aha_gain_floor"]) if logical else 1.0
         for h, p in zip(cache.heads, rows):
+            p = p**gain / (p**gain).sum(-1, keepdims=True)  # softmax of the logits times the gain
             keep, h.aux["F"] = M.aha_step(h.aux["F"], p.mean(0), C, o["recent"])
             note_heavy(cache, h.aux["F"], C, o["recent"])
             h.take(keep)
@@ -236,6 +239,13 @@ def spindle_encode(h, slots, o, theta, note=None):
             h.books[name + "_margin"] = M.codebook_margin(X, limit)
             entries, ref, mag = M.codebook(X, limit)
         h.books[name] = entries
+        if not o.get("spindle_magnitude", 1):  # a member takes the length of the vector its entry came from
+            lengths = h.books.setdefault(name + "_lengths", [])
+            for e in range(len(lengths), len(entries)):
+                lengths.append(
+                    mag[np.flatnonzero((ref == e) & (np.abs(M.directions(X)[1] - entries[e]).sum(-1) == 0))[0]]
+                )
+            mag = np.asarray(lengths)[ref]
         X = mag[:, None] * entries[ref]
         new = getattr(h, name).copy()
         new[slots] = rotate(X, h.pos[slots], theta) if name == "K" else X
@@ -410,9 +420,12 @@ def do_cam(layer, i, C, o, plan):
 
 def do_aha(layer, i, C, o, plan):
     n, r = layer.n, min(o["recent"], layer.n)
-    rows = np.arange(n - r, n)
+    rows = np.arange(0 if o.get("aha_rows") == "all" else n - r, n)
     gains = M.aha_gains(rows, C, layer.d, o["aha_units"], o["aha_gain_floor"])
-    F = M.aha_score(layer.P(rows, gains), layer.V, o["kappa_v"])
+    if not o.get("aha_gain", 1):
+        gains = [1.0] * len(rows)
+    P = layer.P(rows, gains)
+    F = M.aha_score(P, layer.V, o["kappa_v"]) if o.get("aha_prior", 1) else M.group(P.sum(1), layer.n_kv)
     keep = [M.heavy_and_recent(f, C, r) for f in F]
     return (
         select(layer, keep, F=F),
@@ -528,7 +541,14 @@ def static_plan(method, n, L, n_kv, C, o):
     elif method == "spindlekv":
         return [
             [c] * n_kv
-            for c in M.spindle_alloc(Fraction(C, n), n, w, L, Fraction(o["spindle_beta"]).limit_denominator(10**6))
+            for c in M.spindle_alloc(
+                Fraction(C, n),
+                n,
+                w,
+                L,
+                Fraction(o["spindle_beta"]).limit_denominator(10**6),
+                "paper" if o.get("spindle_rounding") == "floor" else "exact",
+            )
         ]
     else:
         return [[min(b, m)] * n_kv] * L

@@ -1,0 +1,68 @@
+"""Writes reference values of the switches of AhaKV and SpindleKV that their papers' ablations turn, on the tensors of
+tests/data/goldens/micro, in the form of the files there.
+
+python make_ablations.py GOLDENS_DIR     (tests/data/goldens)"""
+
+import json
+import sys
+import numpy as np
+import pipeline
+from llama import Layer
+
+CASES = {
+    "ahakv": [
+        (20, dict(aha_rows="all")),
+        (20, dict(aha_gain=0)),
+        (20, dict(aha_prior=0)),
+        (10, dict(aha_decode_i="logical")),
+        (10, dict(aha_decode_i="logical", aha_gain_floor=0)),
+        (10, dict(aha_decode_i="logical", aha_units="scaled", aha_prior=0)),
+        (10, dict(aha_rows="all", aha_gain=0, aha_prior=0)),
+    ],
+    "spindlekv": [
+        (20, dict(tail=3, spindle_magnitude=0)),
+        (20, dict(tail=0, spindle_magnitude=0, theta_k=0.9, theta_v=0.8)),
+        (20, dict(tail=3, spindle_rounding="floor")),
+        (25, dict(tail=3, spindle_rounding="floor")),
+    ],
+}
+
+
+def plain(x):
+    """As JSON has it; 9 significant digits."""
+    if isinstance(x, np.ndarray):
+        return plain(x.tolist())
+    if isinstance(x, dict):
+        return {k: plain(v) for k, v in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [plain(v) for v in x]
+    return float(f"{x:.9g}") if isinstance(x, (float, np.floating)) else int(x) if isinstance(x, np.integer) else x
+
+
+def case(inputs, method, C, options):
+    n, steps, theta = (inputs["shape"][x] for x in ("n", "steps", "rope_theta"))
+    Q, K, V = (np.asarray(inputs[x], float) for x in "QKV")
+    layers = [Layer(q[:, :n], k[:, :n], v[:, :n], float(theta)) for q, k, v in zip(Q, K, V)]
+    caches, report, used = pipeline.compress(method, layers, C, **options)
+    out = dict(C=C, options=used, score=[r["score"] for r in report], kept=[r["kept"] for r in report])
+    out["attention"] = [
+        [c.step(q[:, t], k[:, t], v[:, t], t) for c, q, k, v in zip(caches, Q, K, V)] for t in range(n, n + steps)
+    ]
+    out["final"] = dict(kept=[[h.pos for h in c.heads] for c in caches])
+    if method == "ahakv":
+        out["final"]["F"] = [[h.aux["F"] for h in c.heads] for c in caches]
+    return plain(out)
+
+
+def main():
+    with open(f"{sys.argv[1]}/micro/inputs.json", encoding="utf-8") as f:
+        inputs = json.load(f)
+    for method, cases in CASES.items():
+        content = dict(format="kvc-golden/1", method=method, cases=[case(inputs, method, C, o) for C, o in cases])
+        with open(f"{sys.argv[1]}/micro/{method}-ablations.json", "w", encoding="utf-8") as f:
+            json.dump(content, f, separators=(",", ":"))
+            f.write("\n")
+
+
+if __name__ == "__main__":
+    main()
