@@ -44,6 +44,9 @@ const Family* FindGgufFamily(const std::string& architecture);
 
 // Every `period`-th layer sees everything, those before it slide.
 void SlideButEvery(int32_t period, std::vector<bool>* layers);
+// The same from GGUF: windows of c->sliding_window in the layers that its metadata marks, by a list or a period; without
+// either in all but every `period`-th.
+Status ReadGgufWindows(GgufMetadata* metadata, const std::string& prefix, int32_t period, ModelConfig* c);
 // A config whose layers are all alike says so in its own fields.
 void SettleLayers(ModelConfig* c);
 

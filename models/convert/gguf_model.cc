@@ -128,6 +128,7 @@ Status ReadRope(GgufMetadata* metadata, const Family& family, ModelConfig* c) {
     return Error(Code::kUnsupported, "%s: RoPE scaling %.40s is not supported; supported: none, linear, yarn",
                  metadata->where().c_str(), type.c_str());
   r.scaling = RopeScaling::kYarn;
+  KVC_RETURN_IF_ERROR(metadata->Number(prefix + "scaling.yarn_attn_factor", 1e-3, 1e3, &r.attention_factor));
   KVC_RETURN_IF_ERROR(metadata->Number(prefix + "scaling.yarn_beta_fast", 1e-3, 1e6, &r.beta_fast));
   return metadata->Number(prefix + "scaling.yarn_beta_slow", 1e-3, 1e6, &r.beta_slow);
 }

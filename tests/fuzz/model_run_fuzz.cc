@@ -144,7 +144,7 @@ void ChangeConfig(Input* in, kvc::ModelConfig* c) {
   else if (which < 230)
     c->qk_norm = !c->qk_norm;
   else
-    c->rope = {1e4, static_cast<kvc::RopeScaling>(which % 4), 4, 1, 4, 32, 1, 0, 64};
+    c->rope = {1e4, static_cast<kvc::RopeScaling>(which % 4), 4, 1, 4, 32, 1, 0, 64, 0, {}};
 }
 
 void ChangeTokenizer(Input* in, kvc::TokenizerSpec* t) {

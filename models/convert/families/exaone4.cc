@@ -30,11 +30,11 @@ Status Read(const JsonObject& object, ModelConfig* c) {
   return {};
 }
 
-Status ReadGguf(GgufMetadata*, const std::string&, ModelConfig* c) {
-  for (size_t i = 0; i < c->layers.size(); ++i)
-    c->layers[i].attention_window = (i + 1) % 4 != 0 ? c->sliding_window : 0;
+Status ReadGguf(GgufMetadata* metadata, const std::string& p, ModelConfig* c) {
+  KVC_RETURN_IF_ERROR(ReadGgufWindows(metadata, p, 4, c));
   RotateOnlyWindows(c->sliding_window > 0, c);
-  return {};
+  if (c->sliding_window == 0) return {};
+  return metadata->Number(p + "rope.freq_base_swa", 1, 1e12, &c->rope.theta);
 }
 
 using R = TensorRole;
