@@ -137,7 +137,8 @@ class TensorStream {
     const int64_t n = n_rows * tensor.cols, out_bytes = n_rows * WeightRowBytes(target.type, tensor.cols);
     const int64_t no_number = FirstNotFiniteElement(tensor.type, in_.data(), n);
     if (no_number >= 0) return BadElement(tensor, row, no_number, "is not a finite number");
-    if (tensor.add == 0 && target == KeptAs(tensor.type) && target.group == 0) return Write(in_.data(), out_bytes);
+    if (tensor.add == 0 && target == KeptAs(tensor.type) && target.group == 0)
+      return Write(in_.data(), out_bytes);
     uint16_t* scales = target.group == 0 ? nullptr : scales_.data() + row * (tensor.cols / target.group);
     const bool exact = IsExact(tensor.type, target), keeps_codes = KeepsCodes(tensor.type, target);
     if (!exact || !keeps_codes) DecodeElements(tensor.type, in_.data(), n, values_.data());

@@ -49,7 +49,8 @@ Status ReadGgufWindows(GgufMetadata* metadata, const std::string& prefix, int32_
     KVC_RETURN_IF_ERROR(metadata->Int(key, 1, 1024, &period));
     SlideButEvery(period, &slides);
   }
-  for (size_t i = 0; i < slides.size(); ++i) c->layers[i].attention_window = slides[i] ? c->sliding_window : 0;
+  for (size_t i = 0; i < slides.size(); ++i)
+    c->layers[i].attention_window = slides[i] ? c->sliding_window : 0;
   return {};
 }
 

@@ -12,8 +12,8 @@ namespace kvc {
 struct HfConfig {
   ModelConfig model;
   int32_t bos = -1, pad = -1;
-  std::vector<int32_t> eos;           // one or several
-  std::vector<TensorRole> biases;     // that every layer has
+  std::vector<int32_t> eos;        // one or several
+  std::vector<TensorRole> biases;  // that every layer has
   const Family* family = nullptr;
   std::vector<std::string> warnings;  // settings that were not recognised, by name; what was chosen
 };

@@ -176,8 +176,8 @@ INSTANTIATE_TEST_SUITE_P(All, ReferenceCheckpoint,
                                   (std::get<1>(name.param) == WeightChoice::kF32 ? "_f32" : "_kept");
                          });
 
-// The same checkpoints as llama.cpp's converter writes them: its names, its order of rows, what it leaves to be known
-// by the name of the architecture.
+// The same checkpoints as llama.cpp's converter writes them: its names, its order of rows, what it leaves to
+// be known by the name of the architecture.
 class ReferenceGgufFamily : public testing::TestWithParam<std::string> {};
 
 TEST_P(ReferenceGgufFamily, ComputesWhatItsCheckpointDoes) {

@@ -234,9 +234,9 @@ TEST(ColumnSumsParity, AgreesWithDoubleInAnyCutOfTheKeys) {
     }
     for (const KernelTable* table : Tables()) {
       std::vector<float> whole(static_cast<size_t>(data.n_keys), 0.5f), parts(whole);
-      ColumnSumsArgs a{data.q.data(), data.k.data(), lse.data(),      whole.data(),
-                       data.stride,   c.n_q,         c.first_visible, 0,
-                       data.n_keys,   c.d,           data.scale,      0.25f,         c.cap};
+      ColumnSumsArgs a{data.q.data(), data.k.data(),   lse.data(), whole.data(), data.stride,
+                       c.n_q,         c.first_visible, 0,          data.n_keys,  c.d,
+                       data.scale,    0.25f,           c.cap};
       table->column_sums(a);
       for (size_t t = 0; t < want.size(); ++t) {
         ASSERT_NEAR(want[t], whole[t], kTolerance * (1 + want[t])) << Name(table, c) << " key " << t;
@@ -269,9 +269,9 @@ TEST(ColumnMaximaParity, AgreesWithDoubleInAnyCutOfTheKeys) {
     }
     for (const KernelTable* table : Tables()) {
       std::vector<float> whole(static_cast<size_t>(data.n_keys), kBefore), parts(whole);
-      ColumnSumsArgs a{data.q.data(), data.k.data(), lse.data(),      whole.data(),
-                       data.stride,   c.n_q,         c.first_visible, 0,
-                       data.n_keys,   c.d,           data.scale,      0.5f,          c.cap};
+      ColumnSumsArgs a{
+          data.q.data(), data.k.data(), lse.data(), whole.data(), data.stride, c.n_q, c.first_visible, 0,
+          data.n_keys,   c.d,           data.scale, 0.5f,         c.cap};
       table->column_maxima(a);
       for (size_t t = 0; t < want.size(); ++t)
         ASSERT_NEAR(want[t], whole[t], kTolerance) << Name(table, c) << " key " << t;

@@ -245,8 +245,9 @@ struct RowsData {
     return shape.cap > 0 ? shape.cap * std::tanh(z / shape.cap) : z;
   }
   PrefillAttentionArgs Prefill(float* out, float* lse) const {
-    PrefillAttentionArgs a{q.data(), k.data(),  v.data(),     out, lse, stride, stride, shape.n_q, shape.first_visible,
-                           shape.d,  shape.window, scale};
+    PrefillAttentionArgs a{
+        q.data(), k.data(),     v.data(), out, lse, stride, stride, shape.n_q, shape.first_visible,
+        shape.d,  shape.window, scale};
     a.cap = shape.cap;
     return a;
   }

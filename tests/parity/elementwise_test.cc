@@ -81,7 +81,8 @@ TEST(ElementwiseParity, SoftCap) {
     ForEach([cap](const KernelTable& t, int32_t n, const std::string& name) {
       Random random(static_cast<uint64_t>(n));
       std::vector<float> x = random.Floats(n, -1, 1);
-      for (int32_t i = 0; i < n; ++i) x[static_cast<size_t>(i)] *= cap * std::exp2(static_cast<float>(i % 24 - 18));
+      for (int32_t i = 0; i < n; ++i)
+        x[static_cast<size_t>(i)] *= cap * std::exp2(static_cast<float>(i % 24 - 18));
       std::vector<double> want;
       for (float v : x) want.push_back(cap * std::tanh(static_cast<double>(v) / cap));
       x = Guarded(x);

@@ -227,8 +227,9 @@ TEST(ConvertHf, ArchitecturesAndSettingsThatAreNotSupportedAreNamed) {
       Code::kUnsupported, {"full_attention"});
   ExpectError(ParseConfig(With(llama, {{"layer_types", {"full_attention", "linear_attention"}}})),
               Code::kUnsupported, {"linear_attention"});
-  ExpectError(ParseConfig(With("Qwen3ForCausalLM", {{"layer_types", {"full_attention", "sliding_attention"}}})),
-              Code::kBadModel, {"sliding_window is not set"});
+  ExpectError(
+      ParseConfig(With("Qwen3ForCausalLM", {{"layer_types", {"full_attention", "sliding_attention"}}})),
+      Code::kBadModel, {"sliding_window is not set"});
   ExpectError(ParseConfig(With("Qwen3ForCausalLM", {{"layer_types", {"full_attention"}}})), Code::kBadModel,
               {"layer_types", "2 layers"});
   EXPECT_EQ(Parsed(With(llama, {{"mlp_bias", false}, {"frobnicate", 3}, {"num_experts", 0}}))
@@ -314,11 +315,11 @@ std::vector<int32_t> Windows(const ModelConfig& c) {
 }
 
 TEST(ConvertHf, LayersThatDiffer) {
-  ModelConfig c = Parsed(With("Qwen2ForCausalLM", {{"use_sliding_window", true},
-                                                   {"sliding_window", 64},
-                                                   {"max_window_layers", 1}}))
-                      .value()
-                      .model;
+  ModelConfig c =
+      Parsed(With("Qwen2ForCausalLM",
+                  {{"use_sliding_window", true}, {"sliding_window", 64}, {"max_window_layers", 1}}))
+          .value()
+          .model;
   EXPECT_EQ(Windows(c), std::vector<int32_t>({0, 64}));
   EXPECT_EQ(c.sliding_window, 0);
   EXPECT_TRUE(c.layers_differ());

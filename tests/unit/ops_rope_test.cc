@@ -40,8 +40,8 @@ TEST(Rope, FarAndNegativePositionsKeepTheirPrecision) {
   }
 }
 
-// Of a part of each head the frequencies are those of a head of that size; the rest stands still, whatever the factor,
-// and turning back undoes it all.
+// Of a part of each head the frequencies are those of a head of that size; the rest stands still, whatever
+// the factor, and turning back undoes it all.
 TEST(Rope, APartOfAHead) {
   RopeConfig c;
   c.rotated = 8, c.scaling = RopeScaling::kDivisors, c.divisors = {1, 2, 4, 8}, c.attention_factor = 1.5;

@@ -1,6 +1,6 @@
-// Gemma 1, 2 and 3 (text): embeddings times the root of their width, norms kept less one, GELU; from 2 on norms
-// behind both blocks too and windows in most layers; 2 caps logits, 3 has norms of queries and keys instead and a rope
-// of its own in layers that slide.
+// Gemma 1, 2 and 3 (text): embeddings times the root of their width, norms kept less one, GELU; from 2 on
+// norms behind both blocks too and windows in most layers; 2 caps logits, 3 has norms of queries and keys
+// instead and a rope of its own in layers that slide.
 #include <cmath>
 
 #include "models/convert/family.h"

@@ -1,5 +1,5 @@
-// OLMo 2 and 3: norms behind the blocks instead of before them, and of all heads of queries and keys together; 3 has
-// windows in three of four layers.
+// OLMo 2 and 3: norms behind the blocks instead of before them, and of all heads of queries and keys
+// together; 3 has windows in three of four layers.
 #include "models/convert/family.h"
 
 namespace kvc {
