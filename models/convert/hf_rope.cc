@@ -145,6 +145,11 @@ Status ReadRope(const JsonObject& rope, const Reading& in, RopeConfig* r) {
                    key.c_str());
   }
   if (type == "default") return {};
+  if (type == "dynamic") {  // beyond the trained length each token would turn all others anew
+    in.notes->push_back(Format("dynamic NTK scaling acts beyond %d tokens; the model is taken for as many",
+                               in.c->max_tokens));
+    return {};
+  }
   if (type == "longrope" || type == "su") return ReadLongRope(rope, in, r);
   return ReadScaled(type, rope, in, r);
 }

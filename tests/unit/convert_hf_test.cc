@@ -166,9 +166,14 @@ TEST(ConvertHf, InternLm2IsUnpacked) {
     EXPECT_EQ(Values(t.weight), Values(FindTensor(*b, t.role, t.layer)->weight))
         << TensorRoleName(t.role) << t.layer;
   }
-  ExpectError(
-      ParseConfig(With("InternLM2ForCausalLM", {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}})),
-      Code::kUnsupported, {"rope_scaling", "dynamic"});
+  // Frequencies that change beyond the trained length only: up to it they are the plain ones.
+  const auto dynamic = Parsed(
+      With("InternLM2ForCausalLM", {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}},
+                                    {"max_position_embeddings", 4096}}));
+  ASSERT_TRUE(dynamic.ok()) << dynamic.status().message();
+  EXPECT_EQ(dynamic.value().model.rope.scaling, RopeScaling::kNone);
+  EXPECT_EQ(dynamic.value().model.max_tokens, 4096);
+  EXPECT_EQ(dynamic.value().warnings.size(), 1u);
 }
 
 TEST(ConvertHf, TensorsThatDoNotFit) {
@@ -220,8 +225,8 @@ TEST(ConvertHf, ArchitecturesAndSettingsThatAreNotSupportedAreNamed) {
   ExpectError(ParseConfig(With(llama, {{"quantization_config", {{"quant_method", "gptq"}}}})),
               Code::kUnsupported, {"quantization_config", "gptq"});
   ExpectError(ParseConfig(With(llama, {{"head_dim", 12}})), Code::kUnsupported, {"head size 12"});
-  ExpectError(ParseConfig(With(llama, {{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2}}}})),
-              Code::kUnsupported, {"dynamic", "default, linear, llama3, yarn, longrope"});
+  ExpectError(ParseConfig(With(llama, {{"rope_scaling", {{"rope_type", "ntk"}, {"factor", 2}}}})),
+              Code::kUnsupported, {"ntk", "default, linear, llama3, yarn, longrope"});
   ExpectError(
       ParseConfig(With(llama, {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}})),
       Code::kUnsupported, {"full_attention"});
