@@ -24,6 +24,7 @@ struct Family {
   bool norms_less_one = false;                // safetensors hold what is added to 1
   Activation activation = Activation::kSilu;  // where config.json does not say
   double rotated_share = 1;    // of a head; 0: config.json may say (partial_rotary_factor), 1: all
+  bool tied_head = false;      // where config.json does not say; without the tensor it is so in every family
   bool ropes_by_type = false;  // layers that slide have a rope of their own
   double local_theta = 0;      // its theta where nothing says; 0: that of the others
   double default_theta = 10000;

@@ -321,7 +321,7 @@ Result<HfConfig> ParseHfConfig(Span<const uint8_t> text, const std::string& wher
   c.qk_norm = family.qk_norm, c.wide_qk_norm = family.wide_qk_norm;
   c.norms_before = family.norms_before, c.norms_after = family.norms_after;
   c.rope_pairing = family.hf_pairing;
-  c.tied_head = family.activation == Activation::kGeluTanh;  // the default of the Gemma configurations
+  c.tied_head = family.tied_head, config.says_tied = object.Has("tie_word_embeddings");
   KVC_RETURN_IF_ERROR(ReadShape(object, &c));
   KVC_RETURN_IF_ERROR(ReadActivation(object, family, &c));
   KVC_RETURN_IF_ERROR(ReadWindows(object, family, &c));

@@ -15,6 +15,7 @@ struct HfConfig {
   std::vector<int32_t> eos;        // one or several
   std::vector<TensorRole> biases;  // that every layer has
   const Family* family = nullptr;
+  bool says_tied = false;             // whether the output head is the embedding
   std::vector<std::string> warnings;  // settings that were not recognised, by name; what was chosen
 };
 

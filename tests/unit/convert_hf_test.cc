@@ -167,9 +167,9 @@ TEST(ConvertHf, InternLm2IsUnpacked) {
         << TensorRoleName(t.role) << t.layer;
   }
   // Frequencies that change beyond the trained length only: up to it they are the plain ones.
-  const auto dynamic = Parsed(
-      With("InternLM2ForCausalLM", {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}},
-                                    {"max_position_embeddings", 4096}}));
+  const auto dynamic =
+      Parsed(With("InternLM2ForCausalLM", {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}},
+                                           {"max_position_embeddings", 4096}}));
   ASSERT_TRUE(dynamic.ok()) << dynamic.status().message();
   EXPECT_EQ(dynamic.value().model.rope.scaling, RopeScaling::kNone);
   EXPECT_EQ(dynamic.value().model.max_tokens, 4096);

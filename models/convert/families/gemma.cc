@@ -81,7 +81,7 @@ using R = TensorRole;
 
 Family Base() {
   Family f;
-  f.norms_less_one = true, f.activation = Activation::kGeluTanh;
+  f.norms_less_one = f.tied_head = true, f.activation = Activation::kGeluTanh;
   f.biases = Biases::kOptionalAll;
   return f;
 }
