@@ -138,9 +138,10 @@ Action AddConvert(CLI::App* app) {
       ->check(CLI::IsMember({32, 64, 128}).description(""))
       ->capture_default_str()
       ->type_name("N");
-  app->add_option("--context", command->context,
-                  "Tokens the model is wanted for; where rotations differ for short and long texts (LongRoPE), this "
-                  "chooses. 0: all it was trained for")
+  app->add_option(
+         "--context", command->context,
+         "Tokens the model is wanted for; where rotations differ for short and long texts (LongRoPE), this "
+         "chooses. 0: all it was trained for")
       ->check(CLI::Range(0, 1 << 26).description(""))
       ->capture_default_str()
       ->type_name("N");

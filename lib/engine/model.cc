@@ -81,7 +81,8 @@ ModelShape Model::shape() const {
 }
 
 AttentionRule Model::attention_rule() const {
-  return {rope_of_layer_.data(), config().rope_pairing, executor_->network().AttentionScale(), config().attention_cap};
+  return {rope_of_layer_.data(), config().rope_pairing, executor_->network().AttentionScale(),
+          config().attention_cap};
 }
 
 Result<HeadScores> Model::ScoresFor(const Policy& policy) const {

@@ -49,14 +49,18 @@ Status Session::CheckParams(const Model& model, const Policy& policy, const Sess
                  kMaxContext);
   }
   KVC_RETURN_IF_ERROR(CheckSampling(params.sampler));
-  for (const LayerConfig& layer : model.config().layers) {
-    if (layer.attention_window <= 0 || layer.attention_window >= model.config().max_tokens ||
-        policy.keeps_all())
-      continue;
-    return Error(Code::kUnsupported,
-                 "this model's layers attend to the newest %d tokens only; such layers are not compressed "
-                 "(use policy full)",
-                 layer.attention_window);
+  // Within its window a layer is like any other.
+  const std::vector<LayerConfig>& layers = model.config().layers;
+  const int32_t reach = params.max_tokens > 0 ? std::min(params.max_tokens, model.config().max_tokens)
+                                              : model.config().max_tokens;
+  for (size_t i = 0; i < layers.size() && !policy.keeps_all(); ++i) {
+    const int32_t window = layers[i].attention_window;
+    if (window <= 0 || window >= reach) continue;
+    return Error(
+        Code::kUnsupported,
+        "layer %zu attends to the newest %d tokens only; models with such layers are not compressed (use "
+        "policy full, or max_tokens up to %d)",
+        i, window, window);
   }
   return {};
 }

@@ -13,12 +13,23 @@
 namespace kvc {
 namespace {
 
-constexpr TensorRole kLayerRoles[] = {
-    TensorRole::kAttentionNorm, TensorRole::kQuery,     TensorRole::kKey,       TensorRole::kValue,
-    TensorRole::kOutput,        TensorRole::kQueryNorm, TensorRole::kKeyNorm,   TensorRole::kFfnNorm,
-    TensorRole::kGate,          TensorRole::kUp,        TensorRole::kDown,      TensorRole::kQueryBias,
-    TensorRole::kAttentionPostNorm, TensorRole::kFfnPostNorm,
-    TensorRole::kKeyBias,       TensorRole::kValueBias, TensorRole::kOutputBias};
+constexpr TensorRole kLayerRoles[] = {TensorRole::kAttentionNorm,
+                                      TensorRole::kQuery,
+                                      TensorRole::kKey,
+                                      TensorRole::kValue,
+                                      TensorRole::kOutput,
+                                      TensorRole::kQueryNorm,
+                                      TensorRole::kKeyNorm,
+                                      TensorRole::kFfnNorm,
+                                      TensorRole::kGate,
+                                      TensorRole::kUp,
+                                      TensorRole::kDown,
+                                      TensorRole::kQueryBias,
+                                      TensorRole::kAttentionPostNorm,
+                                      TensorRole::kFfnPostNorm,
+                                      TensorRole::kKeyBias,
+                                      TensorRole::kValueBias,
+                                      TensorRole::kOutputBias};
 constexpr TensorRole kModelRoles[] = {TensorRole::kEmbedding, TensorRole::kFinalNorm,
                                       TensorRole::kOutputHead};
 constexpr int kRoleNumbers = 64;  // above every role's number
@@ -49,10 +60,12 @@ Status CheckText(const char* name, const std::string& text) {
 Status CheckDivisors(const RopeConfig& rope, int32_t head_dim) {
   const size_t n = static_cast<size_t>(rope.RotatedOf(head_dim) / 2);
   if (rope.divisors.size() != (rope.scaling == RopeScaling::kDivisors ? n : 0)) {
-    return Error(Code::kBadModel, "rope: %zu divisors, its scaling and %d rotated dimensions ask for another number",
+    return Error(Code::kBadModel,
+                 "rope: %zu divisors, its scaling and %d rotated dimensions ask for another number",
                  rope.divisors.size(), rope.RotatedOf(head_dim));
   }
-  for (const float divisor : rope.divisors) KVC_RETURN_IF_ERROR(CheckPositive("a divisor of rope", double{divisor}));
+  for (const float divisor : rope.divisors)
+    KVC_RETURN_IF_ERROR(CheckPositive("a divisor of rope", double{divisor}));
   return {};
 }
 
@@ -65,7 +78,8 @@ Status CheckRope(const RopeConfig& rope, RopePairing pairing, int32_t head_dim) 
   }
   KVC_RETURN_IF_ERROR(CheckPositive("rope theta", rope.theta));
   KVC_RETURN_IF_ERROR(CheckRange("the number of rotated dimensions", rope.rotated, 0, head_dim));
-  if (rope.rotated % 2 != 0) return Error(Code::kBadModel, "rope: %d rotated dimensions are no pairs", rope.rotated);
+  if (rope.rotated % 2 != 0)
+    return Error(Code::kBadModel, "rope: %d rotated dimensions are no pairs", rope.rotated);
   KVC_RETURN_IF_ERROR(CheckDivisors(rope, head_dim));
   if (rope.scaling == RopeScaling::kNone) return {};
   if (!std::isfinite(rope.attention_factor) || rope.attention_factor < 0) {
@@ -131,7 +145,8 @@ Status CheckScales(const ModelConfig& c) {
   KVC_RETURN_IF_ERROR(CheckScale("logit_cap", c.logit_cap, true));
   if (c.activation > Activation::kGeluTanh)
     return Error(Code::kUnsupported, "activation %d is not known", static_cast<int>(c.activation));
-  if (!c.norms_before && !c.norms_after) return Error(Code::kBadModel, "the layers have norms neither before nor after");
+  if (!c.norms_before && !c.norms_after)
+    return Error(Code::kBadModel, "the layers have norms neither before nor after");
   if (c.wide_qk_norm && !c.qk_norm) return Error(Code::kBadModel, "wide_qk_norm without qk_norm");
   return {};
 }
@@ -145,8 +160,8 @@ Status CheckLayers(const ModelConfig& c) {
     KVC_RETURN_IF_ERROR(CheckAngles(rope, c.head_dim));
   }
   if (c.layers.empty()) return {};
-  KVC_RETURN_IF_ERROR(
-      CheckRange("the number of layers with settings", static_cast<int64_t>(c.layers.size()), c.n_layers, c.n_layers));
+  KVC_RETURN_IF_ERROR(CheckRange("the number of layers with settings", static_cast<int64_t>(c.layers.size()),
+                                 c.n_layers, c.n_layers));
   for (const LayerConfig& layer : c.layers) {
     KVC_RETURN_IF_ERROR(CheckRange("the window of a layer", layer.attention_window, 0, kMaxContext));
     KVC_RETURN_IF_ERROR(CheckRange("the rope of a layer", layer.rope, -1, n_ropes - 1));

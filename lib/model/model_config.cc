@@ -11,11 +11,11 @@ bool ModelConfig::layers_differ() const {
 }
 
 bool ModelConfig::fits_version_1() const {
-  const bool plain = embedding_scale == 1 && residual_scale == 1 && logit_scale == 1 && attention_scale == 0 &&
-                     attention_cap == 0 && logit_cap == 0;
+  const bool plain = embedding_scale == 1 && residual_scale == 1 && logit_scale == 1 &&
+                     attention_scale == 0 && attention_cap == 0 && logit_cap == 0;
   const bool one_rope = rope.scaling != RopeScaling::kDivisors && rope.rotated == 0 && more_ropes.empty();
-  return plain && one_rope && norms_before && !norms_after && !wide_qk_norm && activation == Activation::kSilu &&
-         !layers_differ();
+  return plain && one_rope && norms_before && !norms_after && !wide_qk_norm &&
+         activation == Activation::kSilu && !layers_differ();
 }
 
 const char* TensorRoleName(TensorRole role) {

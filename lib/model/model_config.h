@@ -24,8 +24,9 @@ struct ModelConfig {
   std::string name, architecture;  // architecture: "llama", "qwen3", ...: for people; the flags below decide
   int32_t n_layers = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0, hidden_size = 0, ffn_size = 0,
           vocab_size = 0;
-  int32_t max_tokens = 0;      // trained context
-  int32_t sliding_window = 0;  // 0: none, or layers differ; else every layer sees only the newest so many tokens
+  int32_t max_tokens = 0;  // trained context
+  int32_t sliding_window =
+      0;  // 0: none, or layers differ; else every layer sees only the newest so many tokens
   double norm_eps = 1e-5;
   RopeConfig rope;
   RopePairing rope_pairing = RopePairing::kHalf;

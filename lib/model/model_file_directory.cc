@@ -94,8 +94,8 @@ Status DirectoryReader::ReadLayers(const schema::Config& from, ModelConfig* c) {
   KVC_RETURN_IF_ERROR(CheckCount("the model", c->n_layers, kMaxLayers, "layers"));
   const size_t n = c->n_layers < 0 ? 0 : static_cast<size_t>(c->n_layers);
   if (windows.size() != n || ropes.size() != n) {
-    return Error(Code::kBadModel, "layer_windows has %zu and layer_ropes %zu entries for %d layers", windows.size(),
-                 ropes.size(), c->n_layers);
+    return Error(Code::kBadModel, "layer_windows has %zu and layer_ropes %zu entries for %d layers",
+                 windows.size(), ropes.size(), c->n_layers);
   }
   KVC_RETURN_IF_ERROR(Copies(static_cast<int64_t>(n * sizeof(LayerConfig))));
   for (size_t i = 0; i < n; ++i) c->layers.push_back({windows[i], ropes[i]});

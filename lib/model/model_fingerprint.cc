@@ -34,7 +34,8 @@ void FeedRope(const RopeConfig& r, Feed* feed) {
 }
 
 void FeedVersion2(const ModelConfig& c, Feed* feed) {
-  feed->Values(c.embedding_scale, c.residual_scale, c.logit_scale, c.attention_scale, c.attention_cap, c.logit_cap);
+  feed->Values(c.embedding_scale, c.residual_scale, c.logit_scale, c.attention_scale, c.attention_cap,
+               c.logit_cap);
   feed->Values(!c.norms_before, c.norms_after, c.wide_qk_norm, c.activation);
   feed->Values(uint64_t{c.more_ropes.size()} + 1);
   FeedRope(c.rope, feed);

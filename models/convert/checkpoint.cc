@@ -121,9 +121,9 @@ Status CheckShape(const FoundTensor& tensor, const ModelConfig& config, TensorRo
   return {};
 }
 
-// The rotation pairs dimensions (j, j + D/2) of a head. Where a source pairs (j, j + n/2) among the first n of them
-// only, rows change places so that the pairs stand where they are expected: logits are sums over dimensions, in
-// whatever order queries and keys have them in common.
+// The rotation pairs dimensions (j, j + D/2) of a head. Where a source pairs (j, j + n/2) among the first n
+// of them only, rows change places so that the pairs stand where they are expected: logits are sums over
+// dimensions, in whatever order queries and keys have them in common.
 void SpreadPairs(const ModelConfig& c, SourceTensor* t) {
   const int32_t d = c.head_dim, n = c.rope.RotatedOf(d), rest = (d - n) / 2;
   const int64_t row_bytes = SourceBytes(t->type, t->cols);
@@ -156,8 +156,9 @@ SourceTensor Bound(const FoundTensor& tensor, const ModelConfig& config, TensorR
 
 Status CheckRows(const FoundTensor& tensor, int64_t rows, int32_t cols, const std::string& where) {
   if (tensor.shape.size() == 2 && tensor.shape[0] == rows && tensor.shape[1] == cols) return {};
-  return Error(Code::kBadModel, "%s: tensor %s has shape %s, the configuration says [%lld, %d]", where.c_str(),
-               tensor.name.c_str(), ShapeText(tensor.shape).c_str(), static_cast<long long>(rows), cols);
+  return Error(Code::kBadModel, "%s: tensor %s has shape %s, the configuration says [%lld, %d]",
+               where.c_str(), tensor.name.c_str(), ShapeText(tensor.shape).c_str(),
+               static_cast<long long>(rows), cols);
 }
 
 // Rows of several roles behind each other.
@@ -183,8 +184,7 @@ Status BindPackedQkv(const FoundTensor& tensor, int32_t layer, const std::string
                      Checkpoint* checkpoint) {
   const ModelConfig& c = checkpoint->content.config;
   const int32_t per_group = c.n_heads / c.n_kv_heads, d = c.head_dim;
-  KVC_RETURN_IF_ERROR(
-      CheckRows(tensor, int64_t{c.n_heads + 2 * c.n_kv_heads} * d, c.hidden_size, where));
+  KVC_RETURN_IF_ERROR(CheckRows(tensor, int64_t{c.n_heads + 2 * c.n_kv_heads} * d, c.hidden_size, where));
   const int64_t row_bytes = SourceBytes(tensor.type, c.hidden_size);
   SourceTensor parts[3] = {Bound(tensor, c, R::kQuery, layer), Bound(tensor, c, R::kKey, layer),
                            Bound(tensor, c, R::kValue, layer)};
@@ -240,8 +240,9 @@ Status BindOne(const BindRules& rules, const FoundTensor& tensor, const std::str
     KVC_RETURN_IF_ERROR(CheckShape(tensor, config, row.role, where));
     SourceTensor bound = Bound(tensor, config, row.role, layer);
     if (IsVectorRole(row.role) && IsQueryOrKey(row.role) && SpreadsPairs(config)) {
-      return Error(Code::kUnsupported, "%s: tensor %s in a model that rotates %d of %d dimensions is not supported",
-                   where.c_str(), tensor.name.c_str(), config.rope.RotatedOf(config.head_dim), config.head_dim);
+      return Error(
+          Code::kUnsupported, "%s: tensor %s in a model that rotates %d of %d dimensions is not supported",
+          where.c_str(), tensor.name.c_str(), config.rope.RotatedOf(config.head_dim), config.head_dim);
     }
     if (rules.norms_less_one && IsNorm(row.role)) bound.add = 1;
     checkpoint->tensors.push_back(std::move(bound));

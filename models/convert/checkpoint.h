@@ -74,8 +74,8 @@ struct Checkpoint {
 
 // One way a source names a tensor: '%' stands for the layer number.
 struct TensorName {
-  // kPackedQkv: the rows of each KV head's group together: its query heads, its key, its value. kFusedQkv: all
-  // queries, all keys, all values. kFusedGateUp: gate, up.
+  // kPackedQkv: the rows of each KV head's group together: its query heads, its key, its value. kFusedQkv:
+  // all queries, all keys, all values. kFusedGateUp: gate, up.
   enum Use : uint8_t { kTensor, kIgnored, kPackedQkv, kFusedQkv, kFusedGateUp };
   const char* pattern;
   TensorRole role;

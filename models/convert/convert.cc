@@ -137,7 +137,8 @@ class TensorStream {
     const int64_t n = n_rows * tensor.cols, out_bytes = n_rows * WeightRowBytes(target.type, tensor.cols);
     const int64_t no_number = FirstNotFiniteElement(tensor.type, in_.data(), n);
     if (no_number >= 0) return BadElement(tensor, row, no_number, "is not a finite number");
-    if (tensor.add == 0 && target == KeptAs(tensor.type) && target.group == 0) return Write(in_.data(), out_bytes);
+    if (tensor.add == 0 && target == KeptAs(tensor.type) && target.group == 0)
+      return Write(in_.data(), out_bytes);
     uint16_t* scales = target.group == 0 ? nullptr : scales_.data() + row * (tensor.cols / target.group);
     const bool exact = IsExact(tensor.type, target), keeps_codes = KeepsCodes(tensor.type, target);
     if (!exact || !keeps_codes) DecodeElements(tensor.type, in_.data(), n, values_.data());
@@ -171,9 +172,13 @@ class TensorStream {
   // What values_ lost in out_.
   void Measure(const WeightTarget& target, const uint16_t* scales, int64_t n) {
     DecodeStored(target, out_.data(), scales, n, stored_.data());
-    for (int64_t i = 0; i < n; ++i) {
-      const double x = values_[static_cast<size_t>(i)], lost = x - stored_[static_cast<size_t>(i)];
-      squares_ += x * x, lost_squares_ += lost * lost;
+    constexpr int64_t kRun = 64;  // summed in f32
+    for (int64_t at = 0; at < n; at += kRun) {
+      const float *x = &values_[static_cast<size_t>(at)], *y = &stored_[static_cast<size_t>(at)];
+      float squares = 0, lost = 0;
+      for (int64_t i = 0; i < std::min(kRun, n - at); ++i)
+        squares += x[i] * x[i], lost += (x[i] - y[i]) * (x[i] - y[i]);
+      squares_ += double{squares}, lost_squares_ += double{lost};
     }
   }
 

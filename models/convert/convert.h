@@ -34,7 +34,7 @@ struct ConvertOptions {
   WeightLayout layout = WeightLayout::kRowMajor;  // panels: of every matrix that is multiplied and fits
   std::vector<std::string> head_score_files;      // JSON (head_scores_json.h), stored in this order
   int32_t context = 0;  // tokens the model is wanted for, at most those it was trained for; 0: all
-  std::string name;                               // empty: the source's own, or that of the file or directory
+  std::string name;     // empty: the source's own, or that of the file or directory
   // Called often; false stops with kCancelled. May be null.
   std::function<bool(const ConvertProgress&)> progress;
 };

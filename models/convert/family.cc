@@ -35,6 +35,25 @@ void SlideButEvery(int32_t period, std::vector<bool>* layers) {
   for (size_t i = 0; i < layers->size(); ++i) (*layers)[i] = (i + 1) % static_cast<size_t>(period) != 0;
 }
 
+Status ReadGgufWindows(GgufMetadata* metadata, const std::string& prefix, int32_t period, ModelConfig* c) {
+  const std::string key = prefix + "attention.sliding_window_pattern";
+  const GgufValue* value = metadata->Find(key);
+  std::vector<bool> slides(c->layers.size());
+  if (value != nullptr && value->is_array) {
+    if (value->n_whole() != slides.size()) {
+      return Error(Code::kBadModel, "%s: %s must have one value for each of the %d layers",
+                   metadata->where().c_str(), key.c_str(), c->n_layers);
+    }
+    for (size_t i = 0; i < slides.size(); ++i) slides[i] = value->Whole(i) != 0;
+  } else {
+    KVC_RETURN_IF_ERROR(metadata->Int(key, 1, 1024, &period));
+    SlideButEvery(period, &slides);
+  }
+  for (size_t i = 0; i < slides.size(); ++i)
+    c->layers[i].attention_window = slides[i] ? c->sliding_window : 0;
+  return {};
+}
+
 void SettleLayers(ModelConfig* c) {
   c->sliding_window = 0;
   if (c->layers.empty() || c->layers_differ()) return;

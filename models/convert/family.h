@@ -1,5 +1,5 @@
-// A family of models: what its sources call things, and what its layers are made of. A new one of known parts is a
-// file in families/ and a line in families.list.
+// A family of models: what its sources call things, and what its layers are made of. A new one of known parts
+// is a file in families/ and a line in families.list.
 #pragma once
 #include <vector>
 
@@ -21,11 +21,12 @@ struct Family {
   Biases biases = Biases::kNone;
   bool qk_norm = false, wide_qk_norm = false;
   bool norms_before = true, norms_after = false;
-  bool norms_less_one = false;  // safetensors hold what is added to 1
+  bool norms_less_one = false;                // safetensors hold what is added to 1
   Activation activation = Activation::kSilu;  // where config.json does not say
-  double rotated_share = 1;                   // of a head; 0: config.json may say (partial_rotary_factor), 1: all
-  bool ropes_by_type = false;                 // layers that slide have a rope of their own
-  double local_theta = 0;                     // its theta where nothing says; 0: that of the others
+  double rotated_share = 1;    // of a head; 0: config.json may say (partial_rotary_factor), 1: all
+  bool tied_head = false;      // where config.json does not say; without the tensor it is so in every family
+  bool ropes_by_type = false;  // layers that slide have a rope of their own
+  double local_theta = 0;      // its theta where nothing says; 0: that of the others
   double default_theta = 10000;
   // Names of tensors that come before the common ones.
   std::vector<TensorName> hf_names, gguf_names;
@@ -44,6 +45,9 @@ const Family* FindGgufFamily(const std::string& architecture);
 
 // Every `period`-th layer sees everything, those before it slide.
 void SlideButEvery(int32_t period, std::vector<bool>* layers);
+// The same from GGUF: windows of c->sliding_window in the layers that its metadata marks, by a list or a
+// period; without either in all but every `period`-th.
+Status ReadGgufWindows(GgufMetadata* metadata, const std::string& prefix, int32_t period, ModelConfig* c);
 // A config whose layers are all alike says so in its own fields.
 void SettleLayers(ModelConfig* c);
 

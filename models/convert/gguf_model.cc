@@ -128,6 +128,7 @@ Status ReadRope(GgufMetadata* metadata, const Family& family, ModelConfig* c) {
     return Error(Code::kUnsupported, "%s: RoPE scaling %.40s is not supported; supported: none, linear, yarn",
                  metadata->where().c_str(), type.c_str());
   r.scaling = RopeScaling::kYarn;
+  KVC_RETURN_IF_ERROR(metadata->Number(prefix + "scaling.yarn_attn_factor", 1e-3, 1e3, &r.attention_factor));
   KVC_RETURN_IF_ERROR(metadata->Number(prefix + "scaling.yarn_beta_fast", 1e-3, 1e6, &r.beta_fast));
   return metadata->Number(prefix + "scaling.yarn_beta_slow", 1e-3, 1e6, &r.beta_slow);
 }
@@ -201,8 +202,8 @@ Result<ModelConfig> ReadConfig(GgufMetadata* metadata, const Family** found) {
 Status ReadDivisors(const FoundTensor& tensor, const ModelConfig& c, std::vector<float>* out) {
   const int32_t n = c.rope.RotatedOf(c.head_dim) / 2;
   if (tensor.type != SourceType::kF32 || tensor.shape != std::vector<int64_t>{n}) {
-    return Error(Code::kBadModel, "%s: tensor %s must be F32 [%d]", tensor.file->path().c_str(), tensor.name.c_str(),
-                 n);
+    return Error(Code::kBadModel, "%s: tensor %s must be F32 [%d]", tensor.file->path().c_str(),
+                 tensor.name.c_str(), n);
   }
   out->resize(static_cast<size_t>(n));
   return tensor.file->Read(tensor.offset, out->data(), tensor.n_bytes);
@@ -216,9 +217,10 @@ Status ReadLongRope(const FoundTensor& tensor, int32_t context, Checkpoint* out)
   if (is_long != (tensor.name == "rope_factors_long.weight")) return {};
   if (!is_long) c->max_tokens = std::min(c->max_tokens, trained);
   c->rope.scaling = RopeScaling::kDivisors;
-  out->warnings.push_back(Format("LongRoPE has one set of frequencies up to %d tokens and another beyond: taken is "
-                                 "the one for %s (--context chooses)",
-                                 trained, is_long ? "longer texts, for texts of any length" : "shorter texts only"));
+  out->warnings.push_back(
+      Format("LongRoPE has one set of frequencies up to %d tokens and another beyond: taken is "
+             "the one for %s (--context chooses)",
+             trained, is_long ? "longer texts, for texts of any length" : "shorter texts only"));
   return ReadDivisors(tensor, *c, &c->rope.divisors);
 }
 
@@ -226,7 +228,8 @@ Status ReadLongRope(const FoundTensor& tensor, int32_t context, Checkpoint* out)
 Status ReadRopeTensors(const std::vector<FoundTensor>& found, int32_t context, Checkpoint* out) {
   ModelConfig* c = &out->content.config;
   for (const FoundTensor& tensor : found) {
-    if (tensor.name.compare(0, 13, "rope_factors_") == 0) KVC_RETURN_IF_ERROR(ReadLongRope(tensor, context, out));
+    if (tensor.name.compare(0, 13, "rope_factors_") == 0)
+      KVC_RETURN_IF_ERROR(ReadLongRope(tensor, context, out));
     if (tensor.name != "rope_freqs.weight") continue;
     std::vector<float> factors;
     KVC_RETURN_IF_ERROR(ReadDivisors(tensor, *c, &factors));

@@ -7,8 +7,8 @@
 namespace kvc {
 namespace {
 
-// Settings that change what is computed: refused unless the family reads them, or off (null, false, 0, or the neutral
-// value given).
+// Settings that change what is computed: refused unless the family reads them, or off (null, false, 0, or the
+// neutral value given).
 struct Refused {
   const char* key;
   double neutral;
@@ -122,7 +122,8 @@ constexpr Missing kMissing[] = {
     {"Mixtral", "mixtures of experts are not supported; try Mistral"},
     {"GptOss", "mixtures of experts are not supported; try Qwen3"},
     {"OlmoeFor", "mixtures of experts are not supported; try Olmo2"},
-    {"DeepseekV", "mixtures of experts are not supported; try the distilled models, which are Qwen2 and Llama"},
+    {"DeepseekV",
+     "mixtures of experts are not supported; try the distilled models, which are Qwen2 and Llama"},
     {"Mamba", "state spaces are not supported"},
     {"Hybrid", "state spaces are not supported; try a model of the family without them"},
     {"Lfm2", "convolutions between the layers are not supported; try Qwen3 or Gemma3"},
@@ -140,7 +141,8 @@ Result<const Family*> FindFamily(const JsonObject& object) {
   const std::string name = (*list)[0].get<std::string>();
   if (const Family* family = FindHfFamily(name)) return family;
   std::string supported, why;
-  for (const Family* family : Families()) supported += (supported.empty() ? "" : ", ") + std::string(family->hf);
+  for (const Family* family : Families())
+    supported += (supported.empty() ? "" : ", ") + std::string(family->hf);
   for (const Missing& missing : kMissing) {
     if (why.empty() && name.find(missing.part) != std::string::npos) why = std::string(": ") + missing.text;
   }
@@ -180,9 +182,11 @@ Status ReadActivation(const JsonObject& object, const Family& family, ModelConfi
   constexpr char kGelu[] = "gelu_pytorch_tanh";
   const std::string usual = family.activation == Activation::kSilu ? "silu" : kGelu;
   std::string act = usual;
-  // Where both stand the longer name counts, and where only the older one does, Gemma means what it always does.
+  // Where both stand the longer name counts, and where only the older one does, Gemma means what it always
+  // does.
   if (object.Has("hidden_activation") || family.activation == Activation::kSilu)
-    KVC_RETURN_IF_ERROR(object.String(object.Has("hidden_activation") ? "hidden_activation" : "hidden_act", &act));
+    KVC_RETURN_IF_ERROR(
+        object.String(object.Has("hidden_activation") ? "hidden_activation" : "hidden_act", &act));
   if (act != "silu" && act != kGelu) {
     return Error(Code::kUnsupported, "%s: hidden_act %.40s is not supported; supported: silu, %s",
                  object.where().c_str(), act.c_str(), kGelu);
@@ -270,8 +274,8 @@ Status ReadBiases(const JsonObject& object, const Family& family, HfConfig* conf
   bool on = family.biases == Biases::kOptionalQkv;
   KVC_RETURN_IF_ERROR(object.Bool("attention_bias", &on));
   if (on && family.biases == Biases::kNone) {
-    return Error(Code::kUnsupported, "%s: attention_bias is not supported in a %s model", object.where().c_str(),
-                 family.name);
+    return Error(Code::kUnsupported, "%s: attention_bias is not supported in a %s model",
+                 object.where().c_str(), family.name);
   }
   if (family.biases == Biases::kQkv || on)
     config->biases = {TensorRole::kQueryBias, TensorRole::kKeyBias, TensorRole::kValueBias};
@@ -299,7 +303,8 @@ Status ReadTokenIds(const JsonObject& object, const char* key, int32_t last, std
   return {};
 }
 
-Result<HfConfig> ParseHfConfig(Span<const uint8_t> text, const std::string& where, const HfRopeOptions& options) {
+Result<HfConfig> ParseHfConfig(Span<const uint8_t> text, const std::string& where,
+                               const HfRopeOptions& options) {
   auto json = ParseJson(text, where);
   if (!json.ok()) return json.status();
   if (!json.value().is_object()) return Error(Code::kBadModel, "%s: must be a JSON object", where.c_str());
@@ -316,7 +321,7 @@ Result<HfConfig> ParseHfConfig(Span<const uint8_t> text, const std::string& wher
   c.qk_norm = family.qk_norm, c.wide_qk_norm = family.wide_qk_norm;
   c.norms_before = family.norms_before, c.norms_after = family.norms_after;
   c.rope_pairing = family.hf_pairing;
-  c.tied_head = family.activation == Activation::kGeluTanh;  // the default of the Gemma configurations
+  c.tied_head = family.tied_head, config.says_tied = object.Has("tie_word_embeddings");
   KVC_RETURN_IF_ERROR(ReadShape(object, &c));
   KVC_RETURN_IF_ERROR(ReadActivation(object, family, &c));
   KVC_RETURN_IF_ERROR(ReadWindows(object, family, &c));

@@ -12,9 +12,10 @@ namespace kvc {
 struct HfConfig {
   ModelConfig model;
   int32_t bos = -1, pad = -1;
-  std::vector<int32_t> eos;           // one or several
-  std::vector<TensorRole> biases;     // that every layer has
+  std::vector<int32_t> eos;        // one or several
+  std::vector<TensorRole> biases;  // that every layer has
   const Family* family = nullptr;
+  bool says_tied = false;             // whether the output head is the embedding
   std::vector<std::string> warnings;  // settings that were not recognised, by name; what was chosen
 };
 

@@ -91,6 +91,14 @@ Status ReadWeights(const std::string& directory, Checkpoint* out, std::vector<Fo
                directory.c_str());
 }
 
+bool HasTensor(const BindRules& rules, TensorRole role, const std::vector<FoundTensor>& found) {
+  return std::any_of(found.begin(), found.end(), [&](const FoundTensor& tensor) {
+    return std::any_of(rules.names.begin(), rules.names.end(), [&](const TensorName& name) {
+      return name.use == TensorName::kTensor && name.role == role && tensor.name == name.pattern;
+    });
+  });
+}
+
 // A token given as its id's text: "</s>" or {"content": "</s>", ...}. -1: not given or not in the vocabulary.
 int32_t TokenNamed(const JsonObject& object, const char* key, const TokenizerSpec& spec) {
   const Json* value = object.Find(key);
@@ -234,6 +242,8 @@ Result<Checkpoint> ReadHfDirectory(const std::string& directory, int32_t context
   std::vector<FoundTensor> found;
   KVC_RETURN_IF_ERROR(ReadWeights(directory, &out, &found));
   const BindRules rules{HfTensorNames(config.family->hf_names), config.family->norms_less_one};
+  if (!config.says_tied && !HasTensor(rules, TensorRole::kOutputHead, found))
+    out.content.config.tied_head = true;
   KVC_RETURN_IF_ERROR(BindTensors(rules, found, directory, &out));
   bool is_sentencepiece = false;
   auto tokenizer = ReadTokenizerFile(directory, &is_sentencepiece, &out);

@@ -53,8 +53,8 @@ struct Reading {
   std::vector<std::string>* notes;
 };
 
-// Two sets of frequencies: one for texts up to the trained length, one for longer ones. transformers changes over when
-// a text grows past it; a cache holds keys of one set.
+// Two sets of frequencies: one for texts up to the trained length, one for longer ones. transformers changes
+// over when a text grows past it; a cache holds keys of one set.
 Status ReadLongRope(const JsonObject& rope, const Reading& in, RopeConfig* r) {
   ModelConfig* c = in.c;
   int32_t trained = 0;
@@ -64,16 +64,18 @@ Status ReadLongRope(const JsonObject& rope, const Reading& in, RopeConfig* r) {
     return Error(Code::kBadModel, "%s: original_max_position_embeddings is missing", rope.where().c_str());
   double factor = static_cast<double>(c->max_tokens) / trained;
   KVC_RETURN_IF_ERROR(rope.Number("factor", 1e-3, 1e6, &factor));
-  r->attention_factor = factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(trained)));
+  r->attention_factor =
+      factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(trained)));
   KVC_RETURN_IF_ERROR(rope.Number("attention_factor", 1e-3, 1e3, &r->attention_factor));
   r->scaling = RopeScaling::kDivisors;
   const bool is_long = c->max_tokens > trained && (in.options.context == 0 || in.options.context > trained);
   const size_t n = static_cast<size_t>(r->RotatedOf(c->head_dim) / 2);
   if (!is_long) c->max_tokens = std::min(c->max_tokens, trained);
   if (c->max_tokens > trained || in.options.context > 0) {
-    in.notes->push_back(Format("LongRoPE has one set of frequencies up to %d tokens and another beyond: taken is the "
-                               "one for %s (--context chooses)",
-                               trained, is_long ? "longer texts, for texts of any length" : "shorter texts only"));
+    in.notes->push_back(
+        Format("LongRoPE has one set of frequencies up to %d tokens and another beyond: taken is the "
+               "one for %s (--context chooses)",
+               trained, is_long ? "longer texts, for texts of any length" : "shorter texts only"));
   }
   return ReadDivisors(rope, is_long ? "long_factor" : "short_factor", n, &r->divisors);
 }
@@ -120,11 +122,12 @@ Status ReadShare(const JsonObject& rope, const Reading& in, RopeConfig* r) {
   KVC_RETURN_IF_ERROR(in.object.Number("partial_rotary_factor", 0, 1, &share));
   KVC_RETURN_IF_ERROR(rope.Number("partial_rotary_factor", 0, 1, &share));
   if (share != usual && in.family.rotated_share == 1)
-    return Error(Code::kUnsupported, "%s: partial_rotary_factor %g is not supported", rope.where().c_str(), share);
+    return Error(Code::kUnsupported, "%s: partial_rotary_factor %g is not supported", rope.where().c_str(),
+                 share);
   const int32_t n = static_cast<int32_t>(in.c->head_dim * share);
   if (n < 2 || n % 2 != 0) {
-    return Error(Code::kUnsupported, "%s: rotating %d of %d dimensions is not supported", rope.where().c_str(), n,
-                 in.c->head_dim);
+    return Error(Code::kUnsupported, "%s: rotating %d of %d dimensions is not supported",
+                 rope.where().c_str(), n, in.c->head_dim);
   }
   r->rotated = n == in.c->head_dim ? 0 : n;
   return {};
@@ -142,6 +145,11 @@ Status ReadRope(const JsonObject& rope, const Reading& in, RopeConfig* r) {
                    key.c_str());
   }
   if (type == "default") return {};
+  if (type == "dynamic") {  // beyond the trained length each token would turn all others anew
+    in.notes->push_back(Format("dynamic NTK scaling acts beyond %d tokens; the model is taken for as many",
+                               in.c->max_tokens));
+    return {};
+  }
   if (type == "longrope" || type == "su") return ReadLongRope(rope, in, r);
   return ReadScaled(type, rope, in, r);
 }
@@ -155,7 +163,8 @@ Status ReadByType(const Reading& in) {
   const Json* parameters = in.object.Find("rope_parameters");
   const JsonObject by_type(parameters == nullptr ? in.object.json() : *parameters,
                            in.object.where() + ": rope_parameters");
-  const bool new_style = parameters != nullptr && (by_type.Has("full_attention") || by_type.Has("sliding_attention"));
+  const bool new_style =
+      parameters != nullptr && (by_type.Has("full_attention") || by_type.Has("sliding_attention"));
   const Json* full = new_style ? by_type.Find("full_attention")
                                : in.object.Find(parameters != nullptr ? "rope_parameters" : "rope_scaling");
   const Json* sliding = new_style ? by_type.Find("sliding_attention") : nullptr;
@@ -171,8 +180,8 @@ Status ReadByType(const Reading& in) {
 
 }  // namespace
 
-Status ReadHfRopes(const JsonObject& object, const Family& family, const HfRopeOptions& options, ModelConfig* c,
-                   std::vector<std::string>* notes) {
+Status ReadHfRopes(const JsonObject& object, const Family& family, const HfRopeOptions& options,
+                   ModelConfig* c, std::vector<std::string>* notes) {
   const Reading in{object, family, options, c, notes};
   c->rope.theta = family.default_theta;
   KVC_RETURN_IF_ERROR(object.Number("rope_theta", 1, 1e12, &c->rope.theta));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "lib/base/half.h"
 #include "lib/model/model_check.h"
@@ -16,16 +17,21 @@ uint16_t Read16(const uint8_t* p) { return static_cast<uint16_t>(p[0] | p[1] << 
 // Codes of one group into q; false: not finite, or the scale exceeds f16.
 bool EncodeGroup(const float* x, int32_t group, float limit, int8_t* q, uint16_t* scale_bits) {
   float max = 0;
+  bool finite = true;
   for (int32_t i = 0; i < group; ++i) {
-    if (!std::isfinite(x[i])) return false;
-    max = std::max(max, std::fabs(x[i]));
+    const float size = std::fabs(x[i]);
+    finite &= size <= std::numeric_limits<float>::max();
+    max = size > max ? size : max;
   }
+  if (!finite) return false;
   uint16_t bits = max == 0 ? FloatToF16(1.0f) : FloatToF16(max / limit);
   if (bits == 0) bits = 1;  // the smallest f16: coarse, but not a division by zero
   const float scale = F16ToFloat(bits);
   if (!std::isfinite(scale)) return false;
+  constexpr float kRound = 12582912;  // 1.5 * 2^23: adding it leaves no room for a fraction, half to even
   for (int32_t i = 0; i < group; ++i) {
-    q[i] = static_cast<int8_t>(std::min(std::max(std::nearbyint(x[i] / scale), -limit), limit));
+    const float v = x[i] / scale, low = v < limit ? v : limit, clamped = low > -limit ? low : -limit;
+    q[i] = static_cast<int8_t>(static_cast<int32_t>((clamped + kRound) - kRound));
   }
   *scale_bits = bits;
   return true;

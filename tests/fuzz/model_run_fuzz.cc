@@ -141,10 +141,19 @@ void ChangeConfig(Input* in, kvc::ModelConfig* c) {
     *reals[which % std::size(reals)] = in->Real();
   else if (which < 220)
     c->rope.scaling = static_cast<kvc::RopeScaling>(in->Byte() % 5);
-  else if (which < 230)
+  else if (which < 224)
     c->qk_norm = !c->qk_norm;
+  else if (which < 228)
+    c->attention_cap = static_cast<float>(in->Real()), c->embedding_scale = static_cast<float>(in->Real());
+  else if (which < 232)
+    c->activation = static_cast<kvc::Activation>(in->Byte() % 3), c->rope.rotated = in->Byte() % 40;
+  else if (which < 238)
+    c->layers.assign(static_cast<size_t>(in->Byte() % 4), {in->Byte() % 20, in->Byte() % 4 - 1}),
+        c->more_ropes.resize(in->Byte() % 3);
+  else if (which < 242)
+    c->logit_cap = static_cast<float>(in->Real()), c->wide_qk_norm = true;
   else
-    c->rope = {1e4, static_cast<kvc::RopeScaling>(which % 4), 4, 1, 4, 32, 1, 0, 64};
+    c->rope = {1e4, static_cast<kvc::RopeScaling>(which % 4), 4, 1, 4, 32, 1, 0, 64, 0, {}};
 }
 
 void ChangeTokenizer(Input* in, kvc::TokenizerSpec* t) {

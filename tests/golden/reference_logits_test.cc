@@ -176,6 +176,39 @@ INSTANTIATE_TEST_SUITE_P(All, ReferenceCheckpoint,
                                   (std::get<1>(name.param) == WeightChoice::kF32 ? "_f32" : "_kept");
                          });
 
+// The same checkpoints as llama.cpp's converter writes them: its names, its order of rows, what it leaves to
+// be known by the name of the architecture.
+class ReferenceGgufFamily : public testing::TestWithParam<std::string> {};
+
+TEST_P(ReferenceGgufFamily, ComputesWhatItsCheckpointDoes) {
+  const Json reference = ReadReference("hf_" + GetParam() + "/logits.json");
+  const Tokens ids = reference["ids"];
+  const auto model = Converted(std::string(KVC_TEST_DATA) + "/reference_gguf/" + GetParam() + ".gguf",
+                               WeightChoice::kKeep, reference.value("context", 0));
+  ASSERT_NE(model, nullptr);
+  Comparison all(GetParam());
+  std::unique_ptr<Session> session;
+  for (const Json& at : reference["logits"]) {
+    session = FullSession(model);
+    Prefill(*session, ids, 0, at["n"].get<size_t>());
+    all.All(*session, at["values"]);
+  }
+  EXPECT_TRUE(CheckContinuation(*session, reference));
+}
+
+std::vector<std::string> GgufFamilies() {
+  std::vector<std::string> names;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(KVC_TEST_DATA) + "/reference_gguf")) {
+    names.push_back(entry.path().stem().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ReferenceGgufFamily, testing::ValuesIn(GgufFamilies()),
+                         [](const auto& name) { return name.param; });
+
 TEST(ReferenceRecall, Transformers) {
   const auto model = Converted(std::string(KVC_SOURCE_DIR) + "/models/recall", WeightChoice::kF32);
   ASSERT_NE(model, nullptr);

@@ -32,6 +32,7 @@ void ExpectAttention(const AttendData& data, bool masked, const std::string& nam
              data.k_values[static_cast<size_t>(t * c.d + j)];
       }
       z /= std::sqrt(static_cast<double>(c.d));
+      if (c.cap > 0) z = c.cap * std::tanh(z / c.cap);
       ASSERT_NEAR(z, data.logits[entry], kTolerance) << name;
       sum += std::exp(z);
       for (int32_t j = 0; j < c.d; ++j)

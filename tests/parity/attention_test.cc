@@ -166,7 +166,7 @@ TEST(ScoreRowsParity, LeavesOutWhatAQueryHeadDoesNotSee) {
       std::vector<float> p(static_cast<size_t>(c.n_q) * data.n_keys, 9);
       ScoreRowsArgs a{data.q.data(), data.k.data(), visible.data(), nullptr, p.data(),  data.stride,
                       data.n_keys,   c.n_q,         data.n_keys,    c.d,     data.scale};
-      a.seen = seen.data(), a.seen_bit = kBit;
+      a.seen = seen.data(), a.seen_bit = kBit, a.cap = c.cap;
       table->score_rows(a);
       for (int32_t i = 0; i < c.n_q; ++i) {
         double sum = 0;
@@ -196,15 +196,17 @@ TEST(ScoreRowsParity, AgreesWithDouble) {
     for (const KernelTable* table : Tables()) {
       for (const float* g : {static_cast<const float*>(nullptr), static_cast<const float*>(gain.data())}) {
         std::vector<float> p(static_cast<size_t>(c.n_q * stride), 9);
-        table->score_rows({data.q.data(), data.k.data(), visible.data(), g, p.data(), data.stride, stride,
-                           c.n_q, data.n_keys, c.d, data.scale});
+        ScoreRowsArgs a{data.q.data(), data.k.data(), visible.data(), g,   p.data(),  data.stride,
+                        stride,        c.n_q,         data.n_keys,    c.d, data.scale};
+        a.cap = c.cap;
+        table->score_rows(a);
         for (int32_t i = 0; i < c.n_q; ++i) {
           const size_t row = static_cast<size_t>(i);
           const double factor = g != nullptr ? gain[row] : 1;
           std::vector<double> want(static_cast<size_t>(stride), 9);
           double sum = 0;
           for (int32_t t = 0; t < visible[row]; ++t)
-            sum += want[static_cast<size_t>(t)] = std::exp(factor * data.Logit(i, t));
+            sum += want[static_cast<size_t>(t)] = std::exp(data.Logit(i, t, factor));
           for (int32_t t = 0; t < visible[row]; ++t) want[static_cast<size_t>(t)] /= sum;
           for (int32_t t = visible[row]; t < data.n_keys; ++t) want[static_cast<size_t>(t)] = 0;
           for (int64_t t = 0; t < stride; ++t) {
@@ -232,9 +234,9 @@ TEST(ColumnSumsParity, AgreesWithDoubleInAnyCutOfTheKeys) {
     }
     for (const KernelTable* table : Tables()) {
       std::vector<float> whole(static_cast<size_t>(data.n_keys), 0.5f), parts(whole);
-      ColumnSumsArgs a{data.q.data(), data.k.data(), lse.data(),      whole.data(),
-                       data.stride,   c.n_q,         c.first_visible, 0,
-                       data.n_keys,   c.d,           data.scale,      0.25f};
+      ColumnSumsArgs a{data.q.data(), data.k.data(),   lse.data(), whole.data(), data.stride,
+                       c.n_q,         c.first_visible, 0,          data.n_keys,  c.d,
+                       data.scale,    0.25f,           c.cap};
       table->column_sums(a);
       for (size_t t = 0; t < want.size(); ++t) {
         ASSERT_NEAR(want[t], whole[t], kTolerance * (1 + want[t])) << Name(table, c) << " key " << t;
@@ -267,9 +269,9 @@ TEST(ColumnMaximaParity, AgreesWithDoubleInAnyCutOfTheKeys) {
     }
     for (const KernelTable* table : Tables()) {
       std::vector<float> whole(static_cast<size_t>(data.n_keys), kBefore), parts(whole);
-      ColumnSumsArgs a{data.q.data(), data.k.data(), lse.data(),      whole.data(),
-                       data.stride,   c.n_q,         c.first_visible, 0,
-                       data.n_keys,   c.d,           data.scale,      0.5f};
+      ColumnSumsArgs a{
+          data.q.data(), data.k.data(), lse.data(), whole.data(), data.stride, c.n_q, c.first_visible, 0,
+          data.n_keys,   c.d,           data.scale, 0.5f,         c.cap};
       table->column_maxima(a);
       for (size_t t = 0; t < want.size(); ++t)
         ASSERT_NEAR(want[t], whole[t], kTolerance) << Name(table, c) << " key " << t;

@@ -204,6 +204,7 @@ class PackedWeight {
 // Causal attention: n_q rows, the first of which sees first_visible + 1 keys.
 struct RowsCase {
   int32_t n_q, first_visible, d, window;
+  float cap = 0;
 };
 
 inline std::vector<RowsCase> RowsCases() {
@@ -213,6 +214,8 @@ inline std::vector<RowsCase> RowsCases() {
   for (int32_t first : {0, 1, 62, 63, 64, 65, 127, 200}) cases.push_back({70, first, 32, 0});
   for (int32_t window : {1, 3, 63, 64, 65, 500}) cases.push_back({150, 40, 48, window});
   cases.push_back({100, 300, 128, 0});
+  cases.push_back({70, 65, 40, 0, 3});
+  cases.push_back({70, 65, 40, 48, 0.75f});
   return cases;
 }
 
@@ -232,17 +235,21 @@ struct RowsData {
     k = random.Floats(int64_t{n_keys} * c.d, -2, 2);
     v = random.Floats(int64_t{n_keys} * c.d);
   }
-  double Logit(int32_t row, int32_t key) const {
+  double Logit(int32_t row, int32_t key, double factor = 1) const {
     double sum = 0;
     for (int32_t j = 0; j < shape.d; ++j) {
       sum += static_cast<double>(q[static_cast<size_t>(row * stride + j)]) *
              k[static_cast<size_t>(key * shape.d + j)];
     }
-    return sum * scale;
+    const double z = factor * sum * scale;
+    return shape.cap > 0 ? shape.cap * std::tanh(z / shape.cap) : z;
   }
   PrefillAttentionArgs Prefill(float* out, float* lse) const {
-    return {q.data(), k.data(),     v.data(), out, lse, stride, stride, shape.n_q, shape.first_visible,
-            shape.d,  shape.window, scale};
+    PrefillAttentionArgs a{
+        q.data(), k.data(),     v.data(), out, lse, stride, stride, shape.n_q, shape.first_visible,
+        shape.d,  shape.window, scale};
+    a.cap = shape.cap;
+    return a;
   }
 
   RowsCase shape;
@@ -255,6 +262,7 @@ struct RowsData {
 struct AttendCase {
   KvType type;
   int32_t n, g, d;
+  float cap = 0;
 };
 
 inline std::vector<AttendCase> AttendCases() {
@@ -264,6 +272,7 @@ inline std::vector<AttendCase> AttendCases() {
     for (int32_t n : {0, 1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 130}) cases.push_back({type, n, 3, 64});
     for (int32_t g = 1; g <= 9; ++g) cases.push_back({type, 64, g, 64});
     cases.push_back({type, 64, 8, 128});
+    cases.push_back({type, 37, 5, 72, 2});
   }
   return cases;
 }
@@ -292,7 +301,7 @@ struct AttendData {
     a.logits = logits.data() + begin, a.logits_stride = shape.n;
     a.m = m.data(), a.l = l.data(), a.acc = acc.data();
     a.type = shape.type, a.n = end - begin, a.g = shape.g, a.d = shape.d;
-    a.scale = 1 / std::sqrt(static_cast<float>(shape.d));
+    a.scale = 1 / std::sqrt(static_cast<float>(shape.d)), a.cap = shape.cap;
     return a;
   }
 

@@ -75,6 +75,35 @@ TEST(ElementwiseParity, Rope) {
   }
 }
 
+// Within a few roundings of f32 from zero to where it is flat; what is not seen stays so.
+TEST(ElementwiseParity, SoftCap) {
+  for (const float cap : {1.0f, 30.0f, 50.0f}) {
+    ForEach([cap](const KernelTable& t, int32_t n, const std::string& name) {
+      Random random(static_cast<uint64_t>(n));
+      std::vector<float> x = random.Floats(n, -1, 1);
+      for (int32_t i = 0; i < n; ++i)
+        x[static_cast<size_t>(i)] *= cap * std::exp2(static_cast<float>(i % 24 - 18));
+      std::vector<double> want;
+      for (float v : x) want.push_back(cap * std::tanh(static_cast<double>(v) / cap));
+      x = Guarded(x);
+      t.soft_cap(cap, n, x.data());
+      ExpectEach(want, x, 6e-7, name);
+    });
+  }
+  for (const KernelTable* table : Tables()) {
+    std::vector<float> x = {-INFINITY, 0, -15, 15, 14.999999f, 1e30f, -1e30f, 5};
+    table->soft_cap(50, 8, x.data());
+    // The definition caps what it is given; the fast kernels are given what is hidden too.
+    EXPECT_TRUE(x[0] == -INFINITY || x[0] == -50) << table->name;
+    EXPECT_EQ(x[1], 0) << table->name;
+    EXPECT_NEAR(x[3], 50 * std::tanh(0.3), 1e-5) << table->name;
+    EXPECT_FLOAT_EQ(x[2], -x[3]) << table->name;
+    EXPECT_NEAR(x[4], x[3], 1e-5) << table->name;
+    EXPECT_FLOAT_EQ(x[5], 50) << table->name;
+    EXPECT_FLOAT_EQ(x[6], -50) << table->name;
+  }
+}
+
 TEST(ElementwiseParity, SiluMul) {
   ForEach([](const KernelTable& t, int32_t n, const std::string& name) {
     Random random(static_cast<uint64_t>(n));

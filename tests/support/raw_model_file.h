@@ -14,7 +14,7 @@ struct RawModelFile {
   std::vector<TensorPlan> tensors;
   std::vector<std::vector<uint8_t>>
       section_bytes;  // [i] is the section of tensors[i]; further ones are of kind 77
-  uint32_t version = kModelFileVersion;
+  uint32_t version = 1;
   // Called with the finished layout before it is written to the directory: changes claims, not bytes.
   std::function<void(std::vector<SectionEntry>*)> edit_sections;
 

@@ -166,9 +166,14 @@ TEST(ConvertHf, InternLm2IsUnpacked) {
     EXPECT_EQ(Values(t.weight), Values(FindTensor(*b, t.role, t.layer)->weight))
         << TensorRoleName(t.role) << t.layer;
   }
-  ExpectError(
-      ParseConfig(With("InternLM2ForCausalLM", {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}})),
-      Code::kUnsupported, {"rope_scaling", "dynamic"});
+  // Frequencies that change beyond the trained length only: up to it they are the plain ones.
+  const auto dynamic =
+      Parsed(With("InternLM2ForCausalLM", {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}},
+                                           {"max_position_embeddings", 4096}}));
+  ASSERT_TRUE(dynamic.ok()) << dynamic.status().message();
+  EXPECT_EQ(dynamic.value().model.rope.scaling, RopeScaling::kNone);
+  EXPECT_EQ(dynamic.value().model.max_tokens, 4096);
+  EXPECT_EQ(dynamic.value().warnings.size(), 1u);
 }
 
 TEST(ConvertHf, TensorsThatDoNotFit) {
@@ -204,11 +209,13 @@ TEST(ConvertHf, TensorsThatDoNotFit) {
 
 TEST(ConvertHf, ArchitecturesAndSettingsThatAreNotSupportedAreNamed) {
   const std::string llama = "LlamaForCausalLM";
-  ExpectError(ParseConfig(SmallConfig("GemmaForCausalLM")), Code::kUnsupported,
+  ExpectError(ParseConfig(SmallConfig("BloomForCausalLM")), Code::kUnsupported,
               {"config.json",
-               "architecture GemmaForCausalLM is not supported; supported: LlamaForCausalLM, "
-               "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"});
-  ExpectError(ParseConfig(SmallConfig("MixtralForCausalLM")), Code::kUnsupported, {"MixtralForCausalLM"});
+               "architecture BloomForCausalLM is not supported; supported: LlamaForCausalLM, "
+               "MistralForCausalLM"});
+  ExpectError(ParseConfig(SmallConfig("MixtralForCausalLM")), Code::kUnsupported,
+              {"MixtralForCausalLM is not supported: mixtures of experts are not supported; try Mistral"});
+  ExpectError(ParseConfig(SmallConfig("Qwen3NextForCausalLM")), Code::kUnsupported, {"linear attention"});
   ExpectError(ParseConfig(With(llama, {{"hidden_act", "gelu"}})), Code::kUnsupported, {"hidden_act gelu"});
   ExpectError(ParseConfig(With(llama, {{"num_local_experts", 8}})), Code::kUnsupported,
               {"num_local_experts = 8"});
@@ -218,21 +225,18 @@ TEST(ConvertHf, ArchitecturesAndSettingsThatAreNotSupportedAreNamed) {
   ExpectError(ParseConfig(With(llama, {{"quantization_config", {{"quant_method", "gptq"}}}})),
               Code::kUnsupported, {"quantization_config", "gptq"});
   ExpectError(ParseConfig(With(llama, {{"head_dim", 12}})), Code::kUnsupported, {"head size 12"});
-  ExpectError(ParseConfig(With(llama, {{"rope_scaling", {{"rope_type", "longrope"}, {"factor", 2}}}})),
-              Code::kUnsupported, {"longrope", "default, linear, llama3, yarn"});
+  ExpectError(ParseConfig(With(llama, {{"rope_scaling", {{"rope_type", "ntk"}, {"factor", 2}}}})),
+              Code::kUnsupported, {"ntk", "default, linear, llama3, yarn, longrope"});
   ExpectError(
       ParseConfig(With(llama, {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}})),
       Code::kUnsupported, {"full_attention"});
   ExpectError(ParseConfig(With(llama, {{"layer_types", {"full_attention", "linear_attention"}}})),
               Code::kUnsupported, {"linear_attention"});
   ExpectError(
-      ParseConfig(With("Qwen2ForCausalLM",
-                       {{"use_sliding_window", true}, {"sliding_window", 64}, {"max_window_layers", 1}})),
-      Code::kUnsupported, {"from layer 1 on"});
-  ExpectError(
-      ParseConfig(With("Qwen3ForCausalLM",
-                       {{"sliding_window", 64}, {"layer_types", {"full_attention", "sliding_attention"}}})),
-      Code::kUnsupported, {"mix"});
+      ParseConfig(With("Qwen3ForCausalLM", {{"layer_types", {"full_attention", "sliding_attention"}}})),
+      Code::kBadModel, {"sliding_window is not set"});
+  ExpectError(ParseConfig(With("Qwen3ForCausalLM", {{"layer_types", {"full_attention"}}})), Code::kBadModel,
+              {"layer_types", "2 layers"});
   EXPECT_EQ(Parsed(With(llama, {{"mlp_bias", false}, {"frobnicate", 3}, {"num_experts", 0}}))
                 .value()
                 .warnings.size(),
@@ -307,6 +311,65 @@ TEST(ConvertHf, RopeAndWindow) {
                 .value()
                 .model.sliding_window,
             0);
+}
+
+std::vector<int32_t> Windows(const ModelConfig& c) {
+  std::vector<int32_t> windows;
+  for (const LayerConfig& layer : c.layers) windows.push_back(layer.attention_window);
+  return windows;
+}
+
+TEST(ConvertHf, LayersThatDiffer) {
+  ModelConfig c =
+      Parsed(With("Qwen2ForCausalLM",
+                  {{"use_sliding_window", true}, {"sliding_window", 64}, {"max_window_layers", 1}}))
+          .value()
+          .model;
+  EXPECT_EQ(Windows(c), std::vector<int32_t>({0, 64}));
+  EXPECT_EQ(c.sliding_window, 0);
+  EXPECT_TRUE(c.layers_differ());
+  EXPECT_FALSE(c.fits_version_1());
+  c = Parsed(With("Qwen3ForCausalLM",
+                  {{"sliding_window", 64}, {"layer_types", {"full_attention", "sliding_attention"}}}))
+          .value()
+          .model;
+  EXPECT_EQ(Windows(c), std::vector<int32_t>({0, 64}));
+  c = Parsed(With("SmolLM3ForCausalLM", {{"no_rope_layers", {0, 1}}})).value().model;
+  ASSERT_EQ(c.layers.size(), 2u);
+  EXPECT_EQ(c.layers[0].rope, -1);
+  EXPECT_EQ(c.layers[1].rope, 0);
+  ExpectError(ParseConfig(With("SmolLM3ForCausalLM", {{"no_rope_layers", {0, 2}}})), Code::kBadModel,
+              {"no_rope_layers"});
+  ExpectError(ParseConfig(With("SmolLM3ForCausalLM", {{"no_rope_layers", {0}}})), Code::kBadModel,
+              {"no_rope_layers"});
+}
+
+TEST(ConvertHf, LongRopeTakesTheSetForTheContext) {
+  const json rope = {{"type", "longrope"},
+                     {"short_factor", json::array({1, 1, 1, 1})},
+                     {"long_factor", json::array({1, 2, 3, 4})}};
+  const json config = With("Phi3ForCausalLM", {{"hidden_size", 32},
+                                               {"num_attention_heads", 4},
+                                               {"head_dim", nullptr},
+                                               {"max_position_embeddings", 4096},
+                                               {"original_max_position_embeddings", 1024},
+                                               {"rope_scaling", rope}});
+  const std::string text = config.dump();
+  const Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+  const auto parsed = [&](int32_t context) { return ParseHfConfig(bytes, "config.json", {context}).value(); };
+  EXPECT_EQ(parsed(0).model.rope.divisors, std::vector<float>({1, 2, 3, 4}));
+  EXPECT_EQ(parsed(0).model.max_tokens, 4096);
+  EXPECT_EQ(parsed(0).warnings.size(), 1u);
+  EXPECT_NEAR(parsed(0).model.rope.attention_factor, std::sqrt(1 + std::log(4.0) / std::log(1024.0)), 1e-12);
+  EXPECT_EQ(parsed(1025).model.rope.divisors, std::vector<float>({1, 2, 3, 4}));
+  EXPECT_EQ(parsed(1025).model.max_tokens, 1025);
+  EXPECT_EQ(parsed(1024).model.rope.divisors, std::vector<float>({1, 1, 1, 1}));
+  EXPECT_EQ(parsed(1024).model.max_tokens, 1024);
+  for (const json& bad : {json::array({1, 2, 3}), json::array({1, 2, 3, 0}), json("all")}) {
+    json damaged = config;
+    damaged["rope_scaling"]["long_factor"] = bad;
+    ExpectError(ParseConfig(damaged), Code::kBadModel, {"long_factor"});
+  }
 }
 
 TEST(ConvertHf, SpecialTokensAndTurns) {

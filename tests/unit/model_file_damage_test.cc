@@ -100,7 +100,7 @@ TEST(ModelFileDamage, ANewerVersionNamesBothNumbers) {
   const AlignedBytes bytes = raw.Build();
   const Status status = OpenStatus(bytes, bytes.size());
   EXPECT_EQ(status.code(), Code::kBadModel);
-  EXPECT_NE(status.message().find("newer version: the file has version 7, this library reads up to 1"),
+  EXPECT_NE(status.message().find("newer version: the file has version 7, this library reads up to 2"),
             std::string::npos)
       << status.message();
 }
@@ -170,21 +170,82 @@ const Rule kConfigRules[] = {
      [](RawModelFile* r) { Config(r).rope.scaling = RopeScaling::kLinear, Config(r).rope.factor = 1e-308; },
      "no finite rotation of dimension"},
     {"attention factor",
-     [](RawModelFile* r) { Config(r).rope = {1e4, RopeScaling::kYarn, 8, 1, 4, 32, 1, 1e-30, 8192}; },
+     [](RawModelFile* r) { Config(r).rope = {1e4, RopeScaling::kYarn, 8, 1, 4, 32, 1, 1e-30, 8192, 0, {}}; },
      "cos and sin are scaled by 1e-30, outside 0.001 to 1000"},
     {"factor",
      [](RawModelFile* r) { Config(r).rope.scaling = RopeScaling::kLinear, Config(r).rope.factor = -1; },
      "rope factor is -1"},
-    {"llama3", [](RawModelFile* r) { Config(r).rope = {1e4, RopeScaling::kLlama3, 8, 4, 4, 32, 1, 0, 8192}; },
+    {"llama3",
+     [](RawModelFile* r) { Config(r).rope = {1e4, RopeScaling::kLlama3, 8, 4, 4, 32, 1, 0, 8192, 0, {}}; },
      "high_freq_factor 4 is not above"},
-    {"yarn", [](RawModelFile* r) { Config(r).rope = {1e4, RopeScaling::kYarn, 8, 1, 4, 1, 32, 0, 8192}; },
+    {"yarn",
+     [](RawModelFile* r) { Config(r).rope = {1e4, RopeScaling::kYarn, 8, 1, 4, 1, 32, 0, 8192, 0, {}}; },
      "beta_fast 1 is below"},
-    {"yarn length", [](RawModelFile* r) { Config(r).rope = {1e4, RopeScaling::kYarn, 8, 1, 4, 32, 1, 0, 0}; },
+    {"yarn length",
+     [](RawModelFile* r) { Config(r).rope = {1e4, RopeScaling::kYarn, 8, 1, 4, 32, 1, 0, 0, 0, {}}; },
      "original_max_tokens is 0"},
     {"scaling", [](RawModelFile* r) { Config(r).rope.scaling = static_cast<RopeScaling>(9); },
      "unsupported: RoPE scaling 9", Code::kUnsupported},
     {"pairing", [](RawModelFile* r) { Config(r).rope_pairing = static_cast<RopePairing>(9); },
      "unsupported: RoPE pairing 9", Code::kUnsupported},
+    {"scale", [](RawModelFile* r) { Config(r).embedding_scale = 0; }, "embedding_scale is 0"},
+    {"negative scale", [](RawModelFile* r) { Config(r).residual_scale = -1; }, "residual_scale is -1"},
+    {"scale NaN", [](RawModelFile* r) { Config(r).logit_scale = static_cast<float>(kNan); },
+     "logit_scale is nan"},
+    {"attention scale", [](RawModelFile* r) { Config(r).attention_scale = 1e30f; },
+     "attention_scale is 1e+30"},
+    {"cap", [](RawModelFile* r) { Config(r).attention_cap = -50; }, "attention_cap is -50"},
+    {"logit cap", [](RawModelFile* r) { Config(r).logit_cap = static_cast<float>(kInf); },
+     "logit_cap is inf"},
+    {"activation", [](RawModelFile* r) { Config(r).activation = static_cast<Activation>(9); },
+     "unsupported: activation 9", Code::kUnsupported},
+    {"no norms", [](RawModelFile* r) { Config(r).norms_before = false; }, "norms neither before nor after"},
+    {"norms behind", [](RawModelFile* r) { Config(r).norms_after = true; },
+     "attention_post_norm of layer 0 is missing"},
+    {"wide norms of nothing", [](RawModelFile* r) { Config(r).wide_qk_norm = true; },
+     "wide_qk_norm without qk_norm"},
+    {"rotated", [](RawModelFile* r) { Config(r).rope.rotated = 18; },
+     "the number of rotated dimensions is 18, outside 0 to 16"},
+    {"odd rotation", [](RawModelFile* r) { Config(r).rope.rotated = 3; },
+     "3 rotated dimensions are no pairs"},
+    {"divisors of nothing",
+     [](RawModelFile* r) {
+       Config(r).rope.divisors = {1, 1};
+     },
+     "2 divisors"},
+    {"too few divisors",
+     [](RawModelFile* r) {
+       Config(r).rope.scaling = RopeScaling::kDivisors, Config(r).rope.divisors = {1, 1};
+     },
+     "2 divisors"},
+    {"divisor",
+     [](RawModelFile* r) {
+       Config(r).rope.scaling = RopeScaling::kDivisors, Config(r).rope.divisors.assign(8, 1.f);
+       Config(r).rope.divisors[3] = 0;
+     },
+     "a divisor of rope is 0"},
+    {"many divisors", [](RawModelFile* r) { Config(r).rope.divisors.assign(1000, 1.f); },
+     "rope has 1000 divisors, the limit is 512"},
+    {"ropes", [](RawModelFile* r) { Config(r).more_ropes.resize(16); },
+     "the model has 17 ropes, the limit is 16"},
+    {"second rope",
+     [](RawModelFile* r) { Config(r).more_ropes.resize(1), Config(r).more_ropes[0].theta = -1; },
+     "rope theta is -1"},
+    {"rope of a layer",
+     [](RawModelFile* r) {
+       Config(r).layers = {{0, 0}, {0, 1}};
+     },
+     "the rope of a layer is 1, outside -1 to 0"},
+    {"window of a layer",
+     [](RawModelFile* r) {
+       Config(r).layers = {{0, 0}, {-7, 0}};
+     },
+     "the window of a layer is -7"},
+    {"layers that are not there",
+     [](RawModelFile* r) {
+       Config(r).layers = {{0, 0}, {7, 0}, {0, 0}};
+     },
+     "layer_windows has 3 and layer_ropes 3 entries for 2 layers"},
     {"long name", [](RawModelFile* r) { Config(r).name.assign(70000, 'x'); },
      "name has 70000 bytes, the limit is 65536"},
 };

@@ -7,9 +7,11 @@
 
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "lib/model/model_check.h"
 #include "tests/support/raw_model_file.h"
@@ -73,7 +75,7 @@ TEST_P(RoundTrip, GivesBackContentAndBytes) {
   EXPECT_EQ(file->head_scores()[0].scores, want.head_scores[0].scores);
   EXPECT_EQ(file->created_by(), "kvc tests");
   EXPECT_EQ(file->source(), "random");
-  EXPECT_EQ(file->version(), kModelFileVersion);
+  EXPECT_EQ(file->version(), 1u);  // nothing of it needs a newer one
   EXPECT_EQ(file->file_bytes(), static_cast<int64_t>(bytes.size()));
 
   const std::vector<TensorPlan> plans = test::TinyModelTensors(options);
@@ -113,7 +115,7 @@ TEST(ModelFile, ContentOfEveryFieldSurvives) {
   c.config.name = "n\xc3\xa4me", c.config.sliding_window = 77, c.config.max_tokens = 123,
   c.config.norm_eps = 1.25e-6;
   c.config.rope_pairing = RopePairing::kInterleaved;
-  c.config.rope = {5e5, RopeScaling::kLlama3, 8, 1.5, 4.5, 31, 2, 0.5, 8192};
+  c.config.rope = {5e5, RopeScaling::kLlama3, 8, 1.5, 4.5, 31, 2, 0.5, 8192, 0, {}};
   TokenizerSpec& t = c.tokenizer;
   t.kind = TokenizerKind::kSentencePieceBpe;
   t.scores.assign(t.pieces.size(), -1.5f);
@@ -166,6 +168,92 @@ TEST(ModelFile, ContentOfEveryFieldSurvives) {
   EXPECT_EQ(table.n_samples, int64_t{1} << 40);
   EXPECT_EQ(table.budget, 128);
   EXPECT_EQ(table.alpha, 9);
+}
+
+// A model that uses all that version 2 brought, at the shapes of the tiny one.
+RawModelFile Version2() {
+  RawModelFile raw = RawModelFile::Tiny({});
+  raw.version = kModelFileVersion;
+  ModelConfig& c = raw.content.config;
+  c.embedding_scale = 2, c.residual_scale = 0.5f, c.logit_scale = 0.25f, c.attention_scale = 0.125f;
+  c.attention_cap = 50, c.logit_cap = 30, c.activation = Activation::kGeluTanh;
+  c.rope.rotated = 4, c.rope.scaling = RopeScaling::kDivisors, c.rope.divisors = {1, 2.5f};
+  c.rope.attention_factor = 1.25;
+  RopeConfig local;
+  local.theta = 123;
+  c.more_ropes = {local};
+  c.layers = {{7, 1}, {0, -1}};
+  return raw;
+}
+
+TEST(ModelFile, ContentOfVersion2Survives) {
+  RawModelFile raw = Version2();
+  const auto file = OpenBytes(raw.Build());
+  ASSERT_NE(file, nullptr);
+  const ModelConfig& c = file->config();
+  EXPECT_EQ(c.embedding_scale, 2.0f);
+  EXPECT_EQ(c.residual_scale, 0.5f);
+  EXPECT_EQ(c.logit_scale, 0.25f);
+  EXPECT_EQ(c.attention_scale, 0.125f);
+  EXPECT_EQ(c.attention_cap, 50.0f);
+  EXPECT_EQ(c.logit_cap, 30.0f);
+  EXPECT_EQ(c.activation, Activation::kGeluTanh);
+  EXPECT_EQ(c.rope.rotated, 4);
+  EXPECT_EQ(c.rope.scaling, RopeScaling::kDivisors);
+  EXPECT_EQ(c.rope.divisors, std::vector<float>({1, 2.5f}));
+  EXPECT_EQ(c.rope.attention_factor, 1.25);
+  ASSERT_EQ(c.more_ropes.size(), 1u);
+  EXPECT_EQ(c.more_ropes[0].theta, 123);
+  ASSERT_EQ(c.layers.size(), 2u);
+  EXPECT_EQ(c.layers[0].attention_window, 7);
+  EXPECT_EQ(c.layers[0].rope, 1);
+  EXPECT_EQ(c.layers[1].attention_window, 0);
+  EXPECT_EQ(c.layers[1].rope, -1);
+  EXPECT_TRUE(c.norms_before);
+  EXPECT_FALSE(c.norms_after || c.wide_qk_norm);
+}
+
+// What a file of version 1 says of all layers is what each has.
+TEST(ModelFile, Version1FillsTheLayers) {
+  test::TinyModelOptions options;
+  options.sliding_window = 19;
+  const TempFolder folder;
+  ASSERT_TRUE(test::WriteTinyModel(options, folder / "m.kvc").ok());
+  MemoryMeter meter(0);
+  const auto file = ModelFile::Open(folder / "m.kvc", &meter);
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(file.value()->version(), 1u);  // older libraries read it
+  ASSERT_EQ(file.value()->config().layers.size(), 2u);
+  for (const LayerConfig& layer : file.value()->config().layers) {
+    EXPECT_EQ(layer.attention_window, 19);
+    EXPECT_EQ(layer.rope, 0);
+  }
+}
+
+// Every field of version 2 tells models apart.
+TEST(ModelFile, FingerprintOfVersion2) {
+  std::set<uint64_t> seen = {OpenBytes(RawModelFile::Tiny({}).Build())->fingerprint()};
+  const auto expect_new = [&seen](const std::function<void(ModelConfig*)>& change) {
+    RawModelFile raw = Version2();
+    change(&raw.content.config);
+    const auto file = OpenBytes(raw.Build());
+    ASSERT_NE(file, nullptr);
+    EXPECT_TRUE(seen.insert(file->fingerprint()).second) << seen.size();
+  };
+  expect_new([](ModelConfig*) {});
+  expect_new([](ModelConfig* c) { c->embedding_scale = 3; });
+  expect_new([](ModelConfig* c) { c->residual_scale = 3; });
+  expect_new([](ModelConfig* c) { c->logit_scale = 3; });
+  expect_new([](ModelConfig* c) { c->attention_scale = 3; });
+  expect_new([](ModelConfig* c) { c->attention_cap = 3; });
+  expect_new([](ModelConfig* c) { c->logit_cap = 3; });
+  expect_new([](ModelConfig* c) { c->activation = Activation::kSilu; });
+  expect_new([](ModelConfig* c) { c->rope.divisors[1] = 3; });
+  expect_new([](ModelConfig* c) { c->rope.rotated = 6, c->rope.divisors.push_back(9); });
+  expect_new([](ModelConfig* c) { c->more_ropes[0].theta = 3; });
+  expect_new([](ModelConfig* c) { c->more_ropes.push_back({}); });
+  expect_new([](ModelConfig* c) { c->layers[0].attention_window = 3; });
+  expect_new([](ModelConfig* c) { c->layers[0].rope = 0; });
 }
 
 TEST(ModelFile, OpensAPathAndARangeOfADescriptor) {

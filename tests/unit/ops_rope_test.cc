@@ -40,6 +40,26 @@ TEST(Rope, FarAndNegativePositionsKeepTheirPrecision) {
   }
 }
 
+// Of a part of each head the frequencies are those of a head of that size; the rest stands still, whatever
+// the factor, and turning back undoes it all.
+TEST(Rope, APartOfAHead) {
+  RopeConfig c;
+  c.rotated = 8, c.scaling = RopeScaling::kDivisors, c.divisors = {1, 2, 4, 8}, c.attention_factor = 1.5;
+  const Rope rope(c, 16), small({}, 8);
+  for (int32_t j = 0; j < 4; ++j)
+    EXPECT_NEAR(Frequency(small, j) / c.divisors[static_cast<size_t>(j)], Frequency(rope, j), 1e-7);
+  float cos[8], sin[8], back_cos[8], back_sin[8], unit_cos[8], unit_sin[8];
+  rope.Angles(77, cos, sin), rope.Angles(-77, back_cos, back_sin, -1), rope.Angles(77, unit_cos, unit_sin, 0);
+  for (int j = 0; j < 8; ++j) {
+    EXPECT_NEAR(cos[j] * back_cos[j] - sin[j] * back_sin[j], 1, 1e-6) << j;
+    EXPECT_NEAR(cos[j] * back_sin[j] + sin[j] * back_cos[j], 0, 1e-6) << j;
+    EXPECT_NEAR(unit_cos[j] * unit_cos[j] + unit_sin[j] * unit_sin[j], 1, 1e-6) << j;
+    if (j < 4) continue;
+    EXPECT_EQ(cos[j], 1);
+    EXPECT_EQ(sin[j], 0);
+  }
+}
+
 TEST(Rope, LinearScalingSlowsEveryPair) {
   RopeConfig c;
   c.scaling = RopeScaling::kLinear, c.factor = 4;

@@ -133,7 +133,8 @@ struct Running {
 
 // Turns one row of unscaled logits into weights relative to the new maximum. Keys outside [begin, end) get
 // none.
-inline void Weigh(float* z, float scale, float cap, int32_t begin, int32_t end, float* m, float* l, float* keep) {
+inline void Weigh(float* z, float scale, float cap, int32_t begin, int32_t end, float* m, float* l,
+                  float* keep) {
   for (int32_t t = 0; t < begin; ++t) z[t] = -kInfinity;
   for (int32_t t = end; t < kTileKeys; ++t) z[t] = -kInfinity;
   const F factor = Set(scale);

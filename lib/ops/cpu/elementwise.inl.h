@@ -83,8 +83,8 @@ inline void GeluMul(const float* gate, const float* up, int32_t n, float* y) {
   if (i < n) StoreN(y + i, n - i, Gelu(LoadN(gate + i, n - i), LoadN(up + i, n - i)));
 }
 
-// cap * tanh(z / cap); -infinity, an entry that is not seen, stays. tanh(x) = 1 - 2 / (1 + exp(2 x)) loses digits near
-// zero: there it is the series up to x^11, below f32's resolution at 0.3.
+// cap * tanh(z / cap); -infinity, an entry that is not seen, stays. tanh(x) = 1 - 2 / (1 + exp(2 x)) loses
+// digits near zero: there it is the series up to x^11, below f32's resolution at 0.3.
 inline F Capped(F z, float cap) {
   const float kNear = 0.3f, kBelowNear = 0.29999998f;  // neighbours
   const F x = Div(z, Set(cap)), magnitude = Max(x, Sub(Zero(), x)), square = Mul(x, x);

@@ -6,8 +6,8 @@ namespace kvc::cpu {
 
 namespace {
 
-void Turn(const KernelTable& kernels, const Rope& rope, RopePairing pairing, int64_t position, int power, int32_t d,
-          float* x, int32_t n) {
+void Turn(const KernelTable& kernels, const Rope& rope, RopePairing pairing, int64_t position, int power,
+          int32_t d, float* x, int32_t n) {
   float angles[kMaxHeadSize];
   rope.Angles(position, angles, angles + d / 2, power);
   for (int32_t i = 0; i < n; ++i) kernels.rope(x + int64_t{i} * d, angles, angles + d / 2, d, pairing);

@@ -87,8 +87,7 @@ class Program {
     args.seen = kv_.has_seen ? Raw(kv_.seen) + g * kv_.capacity : nullptr,
     args.seen_bit = SeenBit(h % group_);
     args.p = p, args.p_stride = a_.stride;
-    args.n_q = n, args.n_keys = Len(g), args.d = d, args.scale = a_.scale,
-    args.cap = a_.cap;
+    args.n_q = n, args.n_keys = Len(g), args.d = d, args.scale = a_.scale, args.cap = a_.cap;
     kernels_.score_rows(args);
   }
 

@@ -130,7 +130,8 @@ void ColumnSums(const ColumnSumsArgs& a) {
   for (int32_t t = a.key_begin; t < a.key_end; ++t) {
     float sum = 0;
     for (int32_t i = t > a.first_visible ? t - a.first_visible : 0; i < a.n_q; ++i) {
-      sum += std::exp(Capped(a.scale * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d), a.cap) - a.lse[i]);
+      sum += std::exp(Capped(a.scale * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d), a.cap) -
+                      a.lse[i]);
     }
     a.sums[t] += a.weight * sum;
   }

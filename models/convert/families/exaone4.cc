@@ -1,5 +1,5 @@
-// EXAONE 4: norms behind the blocks, and of each query and key head. Where three of four layers slide, only those
-// rotate.
+// EXAONE 4: norms behind the blocks, and of each query and key head. Where three of four layers slide, only
+// those rotate.
 #include "models/convert/family.h"
 
 namespace kvc {
@@ -10,7 +10,8 @@ Status ByPattern(const JsonObject& object, const ModelConfig&, std::vector<bool>
   if (pattern != nullptr && pattern->is_string()) {
     const std::string text = pattern->get<std::string>();
     if (text.empty() || text.find_first_not_of("LG") != std::string::npos)
-      return Error(Code::kBadModel, "%s: sliding_window_pattern is not made of L and G", object.where().c_str());
+      return Error(Code::kBadModel, "%s: sliding_window_pattern is not made of L and G",
+                   object.where().c_str());
     for (size_t i = 0; i < layers->size(); ++i)
       (*layers)[i] = i + 1 != layers->size() && text[i % text.size()] == 'L';
     return {};
@@ -30,11 +31,11 @@ Status Read(const JsonObject& object, ModelConfig* c) {
   return {};
 }
 
-Status ReadGguf(GgufMetadata*, const std::string&, ModelConfig* c) {
-  for (size_t i = 0; i < c->layers.size(); ++i)
-    c->layers[i].attention_window = (i + 1) % 4 != 0 ? c->sliding_window : 0;
+Status ReadGguf(GgufMetadata* metadata, const std::string& p, ModelConfig* c) {
+  KVC_RETURN_IF_ERROR(ReadGgufWindows(metadata, p, 4, c));
   RotateOnlyWindows(c->sliding_window > 0, c);
-  return {};
+  if (c->sliding_window == 0) return {};
+  return metadata->Number(p + "rope.freq_base_swa", 1, 1e12, &c->rope.theta);
 }
 
 using R = TensorRole;

@@ -1,6 +1,6 @@
-// Gemma 1, 2 and 3 (text): embeddings times the root of their width, norms kept less one, GELU; from 2 on norms
-// behind both blocks too and windows in most layers; 2 caps logits, 3 has norms of queries and keys instead and a rope
-// of its own in layers that slide.
+// Gemma 1, 2 and 3 (text): embeddings times the root of their width, norms kept less one, GELU; from 2 on
+// norms behind both blocks too and windows in most layers; 2 caps logits, 3 has norms of queries and keys
+// instead and a rope of its own in layers that slide.
 #include <cmath>
 
 #include "models/convert/family.h"
@@ -56,11 +56,6 @@ Status ReadGguf(GgufMetadata* metadata, const std::string& p, ModelConfig* c, in
   return {};
 }
 
-void Slide(int32_t period, ModelConfig* c) {
-  for (size_t i = 0; i < c->layers.size(); ++i)
-    c->layers[i].attention_window = (i + 1) % static_cast<size_t>(period) != 0 ? c->sliding_window : 0;
-}
-
 Status ReadGemma1Gguf(GgufMetadata*, const std::string&, ModelConfig* c) {
   c->embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(c->hidden_size)));
   return {};
@@ -69,14 +64,12 @@ Status ReadGemma1Gguf(GgufMetadata*, const std::string&, ModelConfig* c) {
 Status ReadGemma2Gguf(GgufMetadata* metadata, const std::string& p, ModelConfig* c) {
   c->attention_cap = 50, c->logit_cap = 30;
   if (c->sliding_window == 0) c->sliding_window = 4096;
-  Slide(2, c);
+  KVC_RETURN_IF_ERROR(ReadGgufWindows(metadata, p, 2, c));
   return ReadGguf(metadata, p, c, 46);
 }
 
 Status ReadGemma3Gguf(GgufMetadata* metadata, const std::string& p, ModelConfig* c) {
-  int32_t period = 6;
-  KVC_RETURN_IF_ERROR(metadata->Int(p + "attention.sliding_window_pattern", 1, 1024, &period));
-  Slide(period, c);
+  KVC_RETURN_IF_ERROR(ReadGgufWindows(metadata, p, 6, c));
   RopeConfig local;
   KVC_RETURN_IF_ERROR(metadata->Number(p + "rope.freq_base_swa", 1, 1e12, &local.theta));
   c->more_ropes = {local};
@@ -88,7 +81,7 @@ using R = TensorRole;
 
 Family Base() {
   Family f;
-  f.norms_less_one = true, f.activation = Activation::kGeluTanh;
+  f.norms_less_one = f.tied_head = true, f.activation = Activation::kGeluTanh;
   f.biases = Biases::kOptionalAll;
   return f;
 }

@@ -1,5 +1,5 @@
-// GLM-4: the first half of each head rotates, neighbours together; gate and up are one matrix. The models of 2025
-// (Glm4) have norms behind the blocks too.
+// GLM-4: the first half of each head rotates, neighbours together; gate and up are one matrix. The models of
+// 2025 (Glm4) have norms behind the blocks too.
 #include "models/convert/family.h"
 
 namespace kvc {

@@ -1,5 +1,5 @@
-// Granite 3 (and 4 without experts and state spaces): Llama with multipliers of embeddings, attention, residuals and
-// logits.
+// Granite 3 (and 4 without experts and state spaces): Llama with multipliers of embeddings, attention,
+// residuals and logits.
 #include "models/convert/family.h"
 
 namespace kvc {

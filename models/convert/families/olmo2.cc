@@ -1,5 +1,5 @@
-// OLMo 2 and 3: norms behind the blocks instead of before them, and of all heads of queries and keys together; 3 has
-// windows in three of four layers.
+// OLMo 2 and 3: norms behind the blocks instead of before them, and of all heads of queries and keys
+// together; 3 has windows in three of four layers.
 #include "models/convert/family.h"
 
 namespace kvc {
@@ -11,15 +11,14 @@ Status ThreeOfFour(const JsonObject&, const ModelConfig&, std::vector<bool>* lay
 }
 
 // GGUF has both under one name; those with windows have plain frequencies in layers that slide.
-Status ReadGguf(GgufMetadata*, const std::string&, ModelConfig* c) {
+Status ReadGguf(GgufMetadata* metadata, const std::string& p, ModelConfig* c) {
   if (c->sliding_window == 0) return {};
+  KVC_RETURN_IF_ERROR(ReadGgufWindows(metadata, p, 4, c));
   RopeConfig plain;
   plain.theta = c->rope.theta;
+  KVC_RETURN_IF_ERROR(metadata->Number(p + "rope.freq_base_swa", 1, 1e12, &plain.theta));
   c->more_ropes = {plain};
-  for (size_t i = 0; i < c->layers.size(); ++i) {
-    const bool slides = (i + 1) % 4 != 0;
-    c->layers[i] = {slides ? c->sliding_window : 0, slides ? 1 : 0};
-  }
+  for (LayerConfig& layer : c->layers) layer.rope = layer.attention_window > 0 ? 1 : 0;
   return {};
 }
 

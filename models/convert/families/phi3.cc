@@ -1,5 +1,5 @@
-// Phi-3, Phi-3.5 and Phi-4: queries, keys and values in one matrix, and gate and up; LongRoPE; Phi-4-mini rotates a
-// part of each head.
+// Phi-3, Phi-3.5 and Phi-4: queries, keys and values in one matrix, and gate and up; LongRoPE; Phi-4-mini
+// rotates a part of each head.
 #include <algorithm>
 
 #include "models/convert/family.h"

@@ -55,7 +55,7 @@ const Family& SmolLm3() {
     f.name = f.gguf = "smollm3", f.hf = "SmolLM3ForCausalLM";
     f.gguf_pairing = RopePairing::kInterleaved;
     f.biases = Biases::kOptionalAll;
-    f.default_theta = 2e6;
+    f.default_theta = 2e6, f.tied_head = true;
     f.settings = {"no_rope_layers", "no_rope_layer_interval"};
     f.slides = WithoutRotation, f.read = ReadRotation, f.read_gguf = ReadGguf;
     return f;

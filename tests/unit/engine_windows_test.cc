@@ -1,0 +1,90 @@
+// Models whose layers differ in their windows: what is compressed, what is refused, and that a session is the
+// same however its tokens come.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "lib/engine/session.h"
+#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
+
+namespace kvc {
+namespace {
+
+constexpr int32_t kWindow = 12;
+
+// Three layers: one slides, one does not rotate, one is plain. With caps, as models with windows often have
+// them.
+std::shared_ptr<const Model> MixedModel() {
+  test::TinyModelOptions options;
+  options.n_layers = 3, options.max_tokens = 256;
+  ModelFileContent content = test::TinyModelContent(options);
+  content.config.layers = {{kWindow, 0}, {0, -1}, {0, 0}};
+  content.config.attention_cap = 5, content.config.logit_cap = 20;
+  const test::TempFolder folder;
+  const Status written = test::WriteTinyModel(options, std::move(content), folder / "m.kvc");
+  EXPECT_TRUE(written.ok()) << written.message();
+  auto model = Model::Open(folder / "m.kvc", {});
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return model.ok() ? model.value() : nullptr;
+}
+
+Result<std::unique_ptr<Session>> NewSession(const std::shared_ptr<const Model>& model, const char* spec,
+                                            int32_t max_tokens) {
+  const Result<Policy> policy = ParsePolicy(spec);
+  EXPECT_TRUE(policy.ok());
+  SessionParams params;
+  params.max_tokens = max_tokens;
+  return Session::Create(model, &policy.value(), params);
+}
+
+std::vector<int32_t> Tokens(int32_t n) {
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < n; ++i) ids.push_back((i * 37 + 11) % 250);
+  return ids;
+}
+
+TEST(Windows, CompressionIsRefusedByLayerAndAllowedWithinTheWindow) {
+  const auto model = MixedModel();
+  ASSERT_NE(model, nullptr);
+  for (const char* spec : {"snapkv:budget=8,window=4", "streaming:budget=8", "cokv:budget=8,window=4"}) {
+    for (const int32_t max_tokens : {0, kWindow + 1, 256}) {
+      const auto refused = NewSession(model, spec, max_tokens);
+      ASSERT_FALSE(refused.ok()) << spec;
+      EXPECT_EQ(refused.status().code(), Code::kUnsupported);
+      EXPECT_NE(refused.status().message().find("layer 0 attends to the newest 12 tokens only"),
+                std::string::npos)
+          << refused.status().message();
+      const Result<Policy> policy = ParsePolicy(spec);
+      SessionParams params;
+      params.max_tokens = max_tokens;
+      EXPECT_EQ(Session::Plan(model, &policy.value(), params, 5).status().code(), Code::kUnsupported);
+    }
+    const auto session = NewSession(model, spec, kWindow);
+    ASSERT_TRUE(session.ok()) << session.status().message();
+    EXPECT_TRUE(session.value()->Prefill(Tokens(kWindow - 1), true).ok());
+    int32_t token = -1;
+    EXPECT_TRUE(session.value()->Step(&token).ok());
+  }
+}
+
+TEST(Windows, APromptAndItsTokensOneByOneGiveTheSameLogits) {
+  const auto model = MixedModel();
+  ASSERT_NE(model, nullptr);
+  const std::vector<int32_t> ids = Tokens(5 * kWindow);
+  auto whole = NewSession(model, "full:kv=f32", 0), steps = NewSession(model, "full:kv=f32", 0);
+  ASSERT_TRUE(whole.ok() && steps.ok());
+  ASSERT_TRUE(whole.value()->Prefill(ids, true).ok());
+  ASSERT_TRUE(steps.value()->Prefill({ids.data(), 1}, true).ok());
+  Session* const one[] = {steps.value().get()};
+  for (size_t i = 1; i < ids.size(); ++i) ASSERT_TRUE(Session::FeedBatch({one, 1}, &ids[i]).ok());
+  const std::vector<float> a = test::LogitsOf(*whole.value()), b = test::LogitsOf(*steps.value());
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_NEAR(a[i], b[i], 1e-5) << i;
+    EXPECT_LE(std::fabs(a[i]), 20.0f);
+  }
+}
+
+}  // namespace
+}  // namespace kvc
