@@ -327,6 +327,9 @@ Status CudaDevice::CodeLayer(Stream* s, const CodeArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   const int32_t heads = a.from.n_kv_heads;
   const HeadFormat& format = a.layout->heads[static_cast<size_t>(a.layer) * static_cast<size_t>(heads)];
+  if (!format.magnitudes)
+    return Error(Code::kUnsupported, "device \"%s\" has no codebooks without magnitudes; use \"cpu\"",
+                 info_.name.c_str());
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.from) + TurnBytes(a.turning.rope), Packet::Size<int32_t>(2 * heads)));
   CodeParams p{};

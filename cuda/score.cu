@@ -282,8 +282,12 @@ class Lines {
       case ScoreOp::kRowsThatSaw:
         dst[t] = static_cast<float>(max(min(age, p_.n_new), 1));
         break;
+      case ScoreOp::kSqrt:
+        dst[t] = __fsqrt_rn(dst[t]);
+        break;
+      case ScoreOp::kKeyNorms:
       case ScoreOp::kValueNorms: {
-        const float* v = p_.layer.values + entry * p_.layer.d;
+        const float* v = (i.op == ScoreOp::kKeyNorms ? p_.layer.keys : p_.layer.values) + entry * p_.layer.d;
         float sum = 0;
         for (int32_t j = 0; j < p_.layer.d; ++j) sum += v[j] * v[j];
         dst[t] = sum;
@@ -343,6 +347,12 @@ int64_t CudaDevice::ScoreScratchBytes(int32_t n_kv_heads, int64_t stride) const 
 Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   const ScoreProgram& program = *a.program;
+  for (int32_t i = 0; i < program.n; ++i) {
+    const ScoreOp op = program.code[i].op;
+    if (op == ScoreOp::kKeyCosine || op == ScoreOp::kLag || op == ScoreOp::kExpected)
+      return Error(Code::kUnsupported, "device \"%s\" has no kernel for the scores of this method; use \"cpu\"",
+                   info_.name.c_str());
+  }
   const RowRule& rule = program.rows;
   const int32_t heads = a.layer.n_kv_heads, rows = std::min(rule.n_rows, a.observed.n_rows);
   const int32_t longest = *std::max_element(a.layer.len, a.layer.len + heads);

@@ -382,6 +382,11 @@ int64_t CudaDevice::StepScratchBytes(const StepShape&) const { return 0; }
 Status CudaDevice::Step(Stream* s, const StepArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   KVC_RETURN_IF_ERROR(CheckHeadSize(a.rope->head_dim()));
+  for (int32_t r = 0; r < a.n_rows; ++r) {
+    if (a.rows[r].plan->gain_length > 0)
+      return Error(Code::kUnsupported, "device \"%s\" has no gain on the attention of steps; use \"cpu\"",
+                   info_.name.c_str());
+  }
   for (int32_t first = 0; first < a.n_rows;) {
     int32_t end = first + 1;  // as many rows as have caches of their own
     const auto seen = [&](int32_t r) {
