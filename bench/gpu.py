@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Speed of the CUDA backend on this machine's GPU: prefill and decode of a model at several depths and policies beside the bandwidth that
-the same device gives in the same run. Writes one JSON file and one table.
+"""Speed of the CUDA backend on this machine's GPU: prefill and decode of models at several depths and policies,
+beside the bandwidth that the same device gives in the same run. Writes one JSON file.
 
   bench/gpu.py --kvc build-gpu/bin/kvc --out result.json MODEL.kvc [MODEL.kvc ...]
 """
@@ -21,13 +21,14 @@ def run(command):
 
 
 def gpu_state():
-    out, _ = run(["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit", "--format=csv,noheader"])
+    out, _ = run(["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit",
+                  "--format=csv,noheader"])
     return (out or "unknown").strip()
 
 
 def measure(kvc, device, model, policy, prompt, repeat):
-    out, error = run([kvc, "bench", model, "--device", device, "--policy", policy, "--prompt", str(prompt), "--gen", "64",
-                    "--repeat", str(repeat), "--json"])
+    out, error = run([kvc, "bench", model, "--device", device, "--policy", policy, "--prompt", str(prompt),
+                      "--gen", "64", "--repeat", str(repeat), "--json"])
     if error is not None:
         return {"error": " ".join(error)}
     return json.loads(out)
@@ -48,8 +49,9 @@ def main():
     for model in args.models:
         for policy, prompt in CELLS:
             cell = measure(args.kvc, args.device, model, policy, prompt, args.repeat)
-            report["cells"].append({"model": os.path.basename(model), "policy": policy, "prompt": prompt, "result": cell})
-            print(f"{os.path.basename(model)}  {policy}  prompt {prompt}: {cell.get('error') or 'measured'}", flush=True)
+            name = os.path.basename(model)
+            report["cells"].append({"model": name, "policy": policy, "prompt": prompt, "result": cell})
+            print(f"{name}  {policy}  prompt {prompt}: {cell.get('error') or 'measured'}", flush=True)
     with open(args.out, "w", encoding="utf-8") as file:
         json.dump(report, file, indent=1)
     print(f"{args.out}: {len(report['cells'])} cells on {report['gpu']}")

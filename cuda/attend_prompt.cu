@@ -1,6 +1,6 @@
-// Causal attention of a prompt's rows, one query head and a tile of rows a block, in f32: logits, running softmax and
-// the sum of values stay in shared memory. Flops: 4 * rows * entries * D a query head; keys and values are read once a
-// tile of rows.
+// Causal attention of a prompt's rows, one query head and a tile of rows a block, in f32: logits, running
+// softmax and the sum of values stay in shared memory. Flops: 4 * rows * entries * D a query head; keys and
+// values are read once a tile of rows.
 #include <cmath>
 
 #include "cuda/layer_params.h"
@@ -22,16 +22,19 @@ struct AttendParams {
 };
 
 // Shared memory: q, acc [tile, D], k, v [tile, D + 1], p [tile, tile].
-int64_t SharedFloats(int32_t tile, int32_t d) { return 2 * int64_t{tile} * d + 2 * int64_t{tile} * (d + 1) + tile * tile; }
+int64_t SharedFloats(int32_t tile, int32_t d) {
+  return 2 * int64_t{tile} * d + 2 * int64_t{tile} * (d + 1) + tile * tile;
+}
 
 __global__ void __launch_bounds__(kThreads) attend_prompt(const AttendParams a) {
   KVC_SHARED(float, shared);
-  const int32_t d = a.layer.d, tile = a.tile, h = static_cast<int32_t>(blockIdx.y), group = a.n_heads / a.layer.n_heads,
-                g = h / group;
+  const int32_t d = a.layer.d, tile = a.tile, h = static_cast<int32_t>(blockIdx.y),
+                group = a.n_heads / a.layer.n_heads, g = h / group;
   // Later rows see more: they go first.
   const int32_t row0 = (static_cast<int32_t>(gridDim.x) - 1 - static_cast<int32_t>(blockIdx.x)) * tile;
   const int32_t rows = min(tile, a.n - row0), first_visible = a.base[g] + a.offset + row0;
-  float *q = shared, *acc = q + tile * d, *k = acc + tile * d, *v = k + tile * (d + 1), *p = v + tile * (d + 1);
+  float *q = shared, *acc = q + tile * d, *k = acc + tile * d, *v = k + tile * (d + 1),
+        *p = v + tile * (d + 1);
   for (int32_t i = ThreadOfBlock(); i < tile * d; i += kThreads) {
     const int32_t r = i / d;
     q[i] = r < rows ? a.q[(static_cast<int64_t>(row0 + r) * a.n_heads + h) * d + i % d] : 0.0f;
@@ -103,11 +106,12 @@ struct FoldParams {
   bool maxima;
 };
 
-// A tile of entries of one KV head a block: its column sums (or maxima) over all rows of all query heads of the group.
-// Shared memory: k, q [tile, D + 1], p [tile, tile].
+// A tile of entries of one KV head a block: its column sums (or maxima) over all rows of all query heads of
+// the group. Shared memory: k, q [tile, D + 1], p [tile, tile].
 __global__ void __launch_bounds__(kThreads) fold_columns(const FoldParams a) {
   KVC_SHARED(float, shared);
-  const int32_t d = a.layer.d, tile = a.tile, g = static_cast<int32_t>(blockIdx.y), group = a.n_heads / a.layer.n_heads;
+  const int32_t d = a.layer.d, tile = a.tile, g = static_cast<int32_t>(blockIdx.y),
+                group = a.n_heads / a.layer.n_heads;
   const int32_t key0 = static_cast<int32_t>(blockIdx.x) * tile, first_visible = a.base[g] + a.offset;
   const int32_t keys_end = a.base[g] + a.limit;
   if (key0 >= keys_end) return;
@@ -167,9 +171,13 @@ Status CudaDevice::AttendPrompt(Stream* s, const PromptAttentionArgs& a) {
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer) + Packet::Size<int32_t>(heads)));
   const LayerParams layer = LayerOf(a.layer, &packet);
-  const AttendParams p{layer,   packet.Copy(a.rows.base, heads),
-                       a.rows.offset, a.rows.n, a.n_heads, a.window, tile, a.scale, a.cap,
-                       At(a.q), At(a.out),      At(a.lse), a.lse_stride};
+  const AttendParams p{layer,         packet.Copy(a.rows.base, heads),
+                       a.rows.offset, a.rows.n,
+                       a.n_heads,     a.window,
+                       tile,          a.scale,
+                       a.cap,         At(a.q),
+                       At(a.out),     At(a.lse),
+                       a.lse_stride};
   KVC_RETURN_IF_ERROR(packet.Send());
   const dim3 grid(static_cast<unsigned>((a.rows.n + tile - 1) / tile), static_cast<unsigned>(a.n_heads));
   return Check(KVC_LAUNCH(attend_prompt, grid, dim3(kThreads),
@@ -185,15 +193,20 @@ Status CudaDevice::FoldColumns(Stream* s, const ColumnArgs& a) {
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer) + Packet::Size<int32_t>(heads)));
   const LayerParams layer = LayerOf(a.layer, &packet);
-  const FoldParams p{layer,   packet.Copy(a.rows.base, heads),
-                     a.rows.offset, a.rows.n,  a.n_heads,    a.limit,    tile, a.scale, a.cap,
-                     At(a.q), At(a.lse), a.lse_stride, At(a.into), a.maxima};
+  const FoldParams p{layer,         packet.Copy(a.rows.base, heads),
+                     a.rows.offset, a.rows.n,
+                     a.n_heads,     a.limit,
+                     tile,          a.scale,
+                     a.cap,         At(a.q),
+                     At(a.lse),     a.lse_stride,
+                     At(a.into),    a.maxima};
   KVC_RETURN_IF_ERROR(packet.Send());
   const dim3 grid(static_cast<unsigned>((longest + tile - 1) / tile), static_cast<unsigned>(heads));
   const size_t shared = (2 * static_cast<size_t>(tile) * static_cast<size_t>(d + 1) +
                          static_cast<size_t>(tile) * static_cast<size_t>(tile)) *
                         sizeof(float);
-  return Check(KVC_LAUNCH(fold_columns, grid, dim3(kThreads), shared, StreamOf(s), p), "attention by columns");
+  return Check(KVC_LAUNCH(fold_columns, grid, dim3(kThreads), shared, StreamOf(s), p),
+               "attention by columns");
 }
 
 }  // namespace kvc::cuda

@@ -1,10 +1,11 @@
-// The attention of a step over one segment of one head, for all query heads of the group. Byte model: every key and
-// value of the segment once; flops 4 * D * group an entry.
+// The attention of a step over one segment of one head, for all query heads of the group. Byte model: every
+// key and value of the segment once; flops 4 * D * group an entry.
 //
-// Tiles of 32 entries are decoded into shared memory as f32, a warp an entry at a time: its lanes read 16 bytes each of
-// the key and the value, which lie behind each other in a page. For the logits a lane has an entry and takes every
-// number of its key for up to two query heads; for the sum of values a thread has a dimension and takes every value for
-// all of them. Blocks are small, so that several on a multiprocessor keep reads on their way while others compute.
+// Tiles of 32 entries are decoded into shared memory as f32, a warp an entry at a time: its lanes read 16
+// bytes each of the key and the value, which lie behind each other in a page. For the logits a lane has an
+// entry and takes every number of its key for up to two query heads; for the sum of values a thread has a
+// dimension and takes every value for all of them. Blocks are small, so that several on a multiprocessor keep
+// reads on their way while others compute.
 #include "cuda/step_params.h"
 
 namespace kvc::cuda {
@@ -20,7 +21,8 @@ int64_t SharedFloats(int32_t heads, int32_t d) {
 // One vector of an entry by the lanes of a warp, 16 bytes at a time where its form has them.
 KVC_DEVICE void LoadVector(const Pages& pages, const Slot& s, int which, float* x) {
   const PageFormat& f = *s.f;
-  const bool halves = f.coding != EntryCoding::kCodebook && (f.type == KvType::kF16 || f.type == KvType::kBf16);
+  const bool halves =
+      f.coding != EntryCoding::kCodebook && (f.type == KvType::kF16 || f.type == KvType::kBf16);
   if (!halves || f.d % 8 != 0) {
     for (int32_t j = Lane(); j < f.d; j += kWarp) x[j] = pages.Element(s, which, j);
     return;
@@ -30,7 +32,8 @@ KVC_DEVICE void LoadVector(const Pages& pages, const Slot& s, int which, float* 
     const uint4 v = from[c];
     const unsigned words[4] = {v.x, v.y, v.z, v.w};
     for (int i = 0; i < 4; ++i) {
-      const uint16_t low = static_cast<uint16_t>(words[i] & 0xffffu), high = static_cast<uint16_t>(words[i] >> 16);
+      const uint16_t low = static_cast<uint16_t>(words[i] & 0xffffu),
+                     high = static_cast<uint16_t>(words[i] >> 16);
       x[8 * c + 2 * i] = f.type == KvType::kF16 ? HalfBits(low) : BfBits(low);
       x[8 * c + 2 * i + 1] = f.type == KvType::kF16 ? HalfBits(high) : BfBits(high);
     }
@@ -42,14 +45,15 @@ template <int H, int C>
 __global__ void __launch_bounds__(kThreads) attend_step(const StepParams p) {
   KVC_SHARED(float, shared);
   const Segment item = p.items[blockIdx.x];
-  const int32_t d = p.d, group = p.n_heads / p.n_kv_heads, g = item.head, first = static_cast<int32_t>(blockIdx.y) * H,
-                n_heads = min(H, group - first);
+  const int32_t d = p.d, group = p.n_heads / p.n_kv_heads, g = item.head,
+                first = static_cast<int32_t>(blockIdx.y) * H, n_heads = min(H, group - first);
   const RowParams& row = p.rows[item.row];
   const Pages pages(row.cache, g);
-  float *q = shared, *k = q + H * d, *v = k + kTile * (d + 1), *z = v + kTile * (d + 1), *m = z + H * kTile, *l = m + H,
-        *keep = l + H;
+  float *q = shared, *k = q + H * d, *v = k + kTile * (d + 1), *z = v + kTile * (d + 1), *m = z + H * kTile,
+        *l = m + H, *keep = l + H;
   const int64_t head0 = static_cast<int64_t>(item.row) * p.n_heads + g * group + first;
-  for (int32_t i = ThreadOfBlock(); i < H * d; i += kThreads) q[i] = i / d < n_heads ? p.turned[head0 * d + i] : 0.0f;
+  for (int32_t i = ThreadOfBlock(); i < H * d; i += kThreads)
+    q[i] = i / d < n_heads ? p.turned[head0 * d + i] : 0.0f;
   for (int32_t i = ThreadOfBlock(); i < H; i += kThreads) m[i] = -Infinity(), l[i] = 0;
   const bool turns = pages.head().rotated == 0;
   float acc[H][C] = {};
@@ -115,7 +119,8 @@ __global__ void __launch_bounds__(kThreads) attend_step(const StepParams p) {
   }
   __syncthreads();
   float* part = p.partial + static_cast<int64_t>(blockIdx.x) * group * (d + 2);
-  for (int32_t h = ThreadOfBlock(); h < n_heads; h += kThreads) part[first + h] = m[h], part[group + first + h] = l[h];
+  for (int32_t h = ThreadOfBlock(); h < n_heads; h += kThreads)
+    part[first + h] = m[h], part[group + first + h] = l[h];
   for (int c = 0; c < C; ++c) {
     const int32_t j = ThreadOfBlock() + c * kThreads;
     for (int h = 0; h < H && j < d; ++h) {
@@ -127,7 +132,8 @@ __global__ void __launch_bounds__(kThreads) attend_step(const StepParams p) {
 template <int H>
 cudaError_t AttendHeads(const StepParams& p, int32_t n_items, cudaStream_t stream) {
   const int32_t group = p.n_heads / p.n_kv_heads;
-  const dim3 grid(static_cast<unsigned>(n_items), static_cast<unsigned>((group + H - 1) / H)), block(kThreads);
+  const dim3 grid(static_cast<unsigned>(n_items), static_cast<unsigned>((group + H - 1) / H)),
+      block(kThreads);
   const size_t shared = static_cast<size_t>(SharedFloats(H, p.d)) * sizeof(float);
   if (p.d <= kThreads) return KVC_LAUNCH((attend_step<H, 1>), grid, block, shared, stream, p);
   return KVC_LAUNCH((attend_step<H, 2>), grid, block, shared, stream, p);

@@ -16,7 +16,8 @@ struct BlockSpace {
   int32_t left, bucket;
 };
 
-// The ScoreBits of the count-th best of n values (0 < count <= n): eight bits a pass. *n_above: how many are better.
+// The ScoreBits of the count-th best of n values (0 < count <= n): eight bits a pass. *n_above: how many are
+// better.
 template <typename Bits>
 KVC_DEVICE uint32_t BlockThreshold(Bits bits, int32_t n, int32_t count, BlockSpace* s, int32_t* n_above) {
   uint32_t prefix = 0, fixed = 0;
@@ -45,8 +46,8 @@ KVC_DEVICE uint32_t BlockThreshold(Bits bits, int32_t n, int32_t count, BlockSpa
   return prefix;
 }
 
-// Calls f(i, place, yes) for i in [0, n) with pred(i), place counting those before i; all threads come along in step.
-// Returns how many there are.
+// Calls f(i, place, yes) for i in [0, n) with pred(i), place counting those before i; all threads come along
+// in step. Returns how many there are.
 template <typename Pred, typename F>
 KVC_DEVICE int32_t BlockCompact(int32_t n, BlockSpace* s, Pred pred, F f) {
   int32_t before = 0;

@@ -31,7 +31,8 @@ __global__ void __launch_bounds__(kBlock) leave(const LeaveParams p) {
   int32_t* lists = p.lists + g * 3 * p.stride;
   uint8_t* gone = p.gone + g * p.stride;
   HeadRoom room{};
-  room.holes = lists, room.movers = lists + p.stride, room.gone_ranks = lists + 2 * p.stride, room.vectors = vectors;
+  room.holes = lists, room.movers = lists + p.stride, room.gone_ranks = lists + 2 * p.stride,
+  room.vectors = vectors;
   if (p.drops_rotation) BlockDropRotation(pages, p.turn, vectors);
   const int32_t len = pages.len();
   if (p.marks != nullptr) {
@@ -46,7 +47,8 @@ __global__ void __launch_bounds__(kBlock) leave(const LeaveParams p) {
     }
   }
   __syncthreads();
-  BlockRemove(pages, [&](int32_t x) { return gone[x] != 0; }, room, &space);
+  BlockRemove(
+      pages, [&](int32_t x) { return gone[x] != 0; }, room, &space);
 }
 
 int64_t StrideOf(const CacheView& c, int32_t first, int32_t n) {
@@ -56,8 +58,8 @@ int64_t StrideOf(const CacheView& c, int32_t first, int32_t n) {
   return (stride + 15) / 16 * 16;
 }
 
-Status Leave(Stream* s, const CacheView& cache, int32_t first, int32_t n, LeaveParams p, const KeyTurning* turning,
-             const bool* heads) {
+Status Leave(Stream* s, const CacheView& cache, int32_t first, int32_t n, LeaveParams p,
+             const KeyTurning* turning, const bool* heads) {
   const int64_t stride = StrideOf(cache, first, n);
   int64_t sort_stride = p.marks == nullptr ? 0 : 1;
   while (p.marks != nullptr && sort_stride < stride) sort_stride *= 2;
@@ -65,7 +67,8 @@ Status Leave(Stream* s, const CacheView& cache, int32_t first, int32_t n, LeaveP
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(
       s, records.Bytes() + (turning == nullptr ? 0 : TurnBytes(turning->rope)) + Packet::Size<int32_t>(n),
-      Packet::Size<int32_t>(3 * n * stride) + Packet::Size<uint64_t>(n * sort_stride) + Packet::Size<uint8_t>(n * stride)));
+      Packet::Size<int32_t>(3 * n * stride) + Packet::Size<uint64_t>(n * sort_stride) +
+          Packet::Size<uint8_t>(n * stride)));
   p.cache = records.Write(&packet);
   if (turning != nullptr) p.turn = TurnOf(*turning, &packet), p.drops_rotation = turning->in_cache;
   if (heads != nullptr) {
@@ -77,9 +80,10 @@ Status Leave(Stream* s, const CacheView& cache, int32_t first, int32_t n, LeaveP
   p.keys = packet.Room<uint64_t>(n * sort_stride);
   p.gone = packet.Room<uint8_t>(n * stride);
   KVC_RETURN_IF_ERROR(packet.Send());
-  KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(leave, dim3(static_cast<unsigned>(n)), dim3(kBlock),
-                                       2 * static_cast<size_t>(cache.layout->head_dim) * sizeof(float), StreamOf(s), p),
-                            "removing entries"));
+  KVC_RETURN_IF_ERROR(
+      Check(KVC_LAUNCH(leave, dim3(static_cast<unsigned>(n)), dim3(kBlock),
+                       2 * static_cast<size_t>(cache.layout->head_dim) * sizeof(float), StreamOf(s), p),
+            "removing entries"));
   return records.ReadBack(static_cast<CudaStream*>(s));
 }
 
@@ -93,8 +97,8 @@ __global__ void keep_newest(const KeepParams p) {
   const Pages pages(p.cache, 0);
   const PageFormat& f = pages.format();
   const int32_t i = static_cast<int32_t>(blockIdx.x);
-  const Slot to{p.cache.formats[pages.head().main].base + static_cast<int64_t>(p.to[i / f.slots]) * f.bytes, &f,
-                i % f.slots};
+  const Slot to{p.cache.formats[pages.head().main].base + static_cast<int64_t>(p.to[i / f.slots]) * f.bytes,
+                &f, i % f.slots};
   CopyEntry(pages.Main(pages.main_len() - p.n + i), to, ThreadOfBlock(), BlockThreads());
   __syncthreads();
   if (f.ranks && ThreadOfBlock() == 0) to.rank() = i;
@@ -107,8 +111,8 @@ __global__ void store_plain(const KeepParams p, int32_t format) {
   const Format& to_format = p.cache.formats[format];
   const int32_t i = static_cast<int32_t>(blockIdx.x), d = to_format.f.d;
   const Slot from = pages.At(pages.Physical(i)),
-             to{to_format.base + static_cast<int64_t>(p.to[i / to_format.f.slots]) * to_format.f.bytes, &to_format.f,
-                i % to_format.f.slots};
+             to{to_format.base + static_cast<int64_t>(p.to[i / to_format.f.slots]) * to_format.f.bytes,
+                &to_format.f, i % to_format.f.slots};
   ReadVector(pages, from, 0, x);
   ReadVector(pages, from, 1, x + d);
   WriteKey(to, x, ThreadOfBlock(), BlockThreads());
@@ -135,10 +139,13 @@ __global__ void query_ring(const RingParams p) {
   KVC_SHARED(float, x);
   const int32_t h = static_cast<int32_t>(blockIdx.x), i = static_cast<int32_t>(blockIdx.y);
   const int64_t width = static_cast<int64_t>(p.n_heads) * p.d;
-  const int32_t at = p.kind == QueryRingArgs::kPush ? p.len + i : p.kind == QueryRingArgs::kView ? p.len - p.n + i : i;
+  const int32_t at = p.kind == QueryRingArgs::kPush   ? p.len + i
+                     : p.kind == QueryRingArgs::kView ? p.len - p.n + i
+                                                      : i;
   float* ring = p.ring + (p.start + at) % p.ring_rows * width + static_cast<int64_t>(h) * p.d;
   float* row = p.rows + i * width + static_cast<int64_t>(h) * p.d;
-  float *from = p.kind == QueryRingArgs::kPush ? row : ring, *to = p.kind == QueryRingArgs::kView ? row : ring;
+  float *from = p.kind == QueryRingArgs::kPush ? row : ring,
+        *to = p.kind == QueryRingArgs::kView ? row : ring;
   for (int32_t j = ThreadOfBlock(); j < p.d; j += BlockThreads()) x[j] = from[j];
   __syncthreads();
   const bool drops = p.kind == QueryRingArgs::kDropRotation;
@@ -194,7 +201,8 @@ Status CudaDevice::StorePlain(Stream* s, const StorePlainArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   const int32_t n = HeadLen(*a.cache, a.head);
   if (n <= 0) return {};
-  const int32_t slots = a.cache->layout->formats[static_cast<size_t>(a.format)].slots, n_pages = (n + slots - 1) / slots;
+  const int32_t slots = a.cache->layout->formats[static_cast<size_t>(a.format)].slots,
+                n_pages = (n + slots - 1) / slots;
   CacheRecords records(*a.cache, a.head, 1, 0);
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(s, records.Bytes() + Packet::Size<int32_t>(n_pages)));
@@ -202,7 +210,8 @@ Status CudaDevice::StorePlain(Stream* s, const StorePlainArgs& a) {
   const KeepParams p{cache, packet.Copy(a.pages, n_pages), n};
   KVC_RETURN_IF_ERROR(packet.Send());
   return Check(KVC_LAUNCH(store_plain, dim3(static_cast<unsigned>(n)), dim3(64),
-                          2 * static_cast<size_t>(a.cache->layout->head_dim) * sizeof(float), StreamOf(s), p, a.format),
+                          2 * static_cast<size_t>(a.cache->layout->head_dim) * sizeof(float), StreamOf(s), p,
+                          a.format),
                "storing entries");
 }
 
@@ -216,8 +225,8 @@ Status CudaDevice::Positions(Stream* s, const PositionsArgs& a) {
   const CacheLayer cache = records.Write(&packet);
   int32_t* out = packet.Room<int32_t>(n);
   KVC_RETURN_IF_ERROR(packet.Send());
-  KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(list_positions, dim3(static_cast<unsigned>((n + 127) / 128)), dim3(128), 0,
-                                       StreamOf(s), cache, out),
+  KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(list_positions, dim3(static_cast<unsigned>((n + 127) / 128)),
+                                       dim3(128), 0, StreamOf(s), cache, out),
                             "positions"));
   KVC_RETURN_IF_ERROR(static_cast<CudaStream*>(s)->Fetch(out, a.positions, int64_t{4} * n));
   std::sort(a.positions, a.positions + n);
@@ -231,14 +240,16 @@ Status CudaDevice::QueryRing(Stream* s, const QueryRingArgs& a) {
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(s, TurnBytes(a.turning.rope) + Packet::Size<int32_t>(a.n_kv_heads)));
   RingParams p{};
-  p.ring = At(a.ring), p.rows = At(a.rows), p.ring_rows = a.ring_rows, p.start = a.start, p.len = a.len, p.n = a.n;
-  p.n_heads = a.n_heads, p.d = a.head_dim, p.group = a.n_heads / a.n_kv_heads, p.newest = a.newest, p.kind = a.kind;
+  p.ring = At(a.ring), p.rows = At(a.rows), p.ring_rows = a.ring_rows, p.start = a.start, p.len = a.len,
+  p.n = a.n;
+  p.n_heads = a.n_heads, p.d = a.head_dim, p.group = a.n_heads / a.n_kv_heads, p.newest = a.newest,
+  p.kind = a.kind;
   p.turn = TurnOf(a.turning, &packet);
   if (a.turning.in_cache && a.slots != nullptr) p.slots = packet.Copy(a.slots, a.n_kv_heads);
   p.turn.in_cache = p.turn.in_cache && p.slots != nullptr;
   KVC_RETURN_IF_ERROR(packet.Send());
-  return Check(KVC_LAUNCH(query_ring, dim3(static_cast<unsigned>(a.n_heads), static_cast<unsigned>(rows)), dim3(64),
-                          static_cast<size_t>(a.head_dim) * sizeof(float), StreamOf(s), p),
+  return Check(KVC_LAUNCH(query_ring, dim3(static_cast<unsigned>(a.n_heads), static_cast<unsigned>(rows)),
+                          dim3(64), static_cast<size_t>(a.head_dim) * sizeof(float), StreamOf(s), p),
                "the newest queries");
 }
 

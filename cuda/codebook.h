@@ -7,9 +7,9 @@ namespace kvc::cuda {
 
 // Scratch of coding n vectors of size d.
 struct CodeRoom {
-  float* units;                       // [n, d]
-  int32_t *open, *degree, *members;   // [n]
-  uint8_t* alive;                     // [n]
+  float* units;                      // [n, d]
+  int32_t *open, *degree, *members;  // [n]
+  uint8_t* alive;                    // [n]
 };
 inline int64_t CodeRoomBytes(int64_t n, int32_t d) { return 4 * n * d + 12 * n + (n + 15) / 16 * 16; }
 KVC_DEVICE CodeRoom CodeRoomAt(uint8_t* at, int64_t n, int32_t d) {
@@ -33,10 +33,12 @@ KVC_DEVICE float DotOf(const float* a, const float* b, int32_t d) {
 }
 
 KVC_DEVICE bool Adjacent(const CodeRoom& r, int32_t d, float theta, int32_t a, int32_t b) {
-  return a == b || DotOf(r.units + static_cast<int64_t>(r.open[a]) * d, r.units + static_cast<int64_t>(r.open[b]) * d, d) > theta;
+  return a == b || DotOf(r.units + static_cast<int64_t>(r.open[a]) * d,
+                         r.units + static_cast<int64_t>(r.open[b]) * d, d) > theta;
 }
 
-// Codes x [n, d]; existing(i): direction i of n_existing; added(i): where the i-th new one goes. Returns how many came.
+// Codes x [n, d]; existing(i): direction i of n_existing; added(i): where the i-th new one goes. Returns how
+// many came.
 template <typename Existing, typename Added>
 KVC_DEVICE int32_t BlockCodeVectors(const float* x, int32_t n, int32_t d, float theta, int32_t n_existing,
                                     Existing existing, CodedVector* codes, Added added, const CodeRoom& r,
@@ -70,7 +72,8 @@ KVC_DEVICE int32_t BlockCodeVectors(const float* x, int32_t n, int32_t d, float 
     uint64_t best = 0;  // degree, then the lower index
     for (int32_t a = ThreadOfBlock(); a < n_open; a += BlockThreads()) {
       if (r.alive[a] == 0) continue;
-      const uint64_t key = static_cast<uint64_t>(static_cast<uint32_t>(r.degree[a])) << 32 | (0xFFFFFFFFu - static_cast<uint32_t>(a));
+      const uint64_t key = static_cast<uint64_t>(static_cast<uint32_t>(r.degree[a])) << 32 |
+                           (0xFFFFFFFFu - static_cast<uint32_t>(a));
       best = key > best ? key : best;
     }
     best = BlockMax(best, s->longs);

@@ -1,5 +1,6 @@
-// The best candidates of a layer, counted by head, without a word to the host in between: the threshold score is found
-// eight bits at a time, each time by one kernel over the heads and one over their counts (methods.md 2.11).
+// The best candidates of a layer, counted by head, without a word to the host in between: the threshold score
+// is found eight bits at a time, each time by one kernel over the heads and one over their counts
+// (methods.md 2.11).
 #include "cuda/block.h"
 #include "cuda/layer_params.h"
 
@@ -36,14 +37,17 @@ __global__ void __launch_bounds__(kBlock) concentrate(const CountParams p) {
   __shared__ BlockSpace space;
   const int32_t h = static_cast<int32_t>(blockIdx.x), m = Candidates(p, h), best_n = min(p.average, m);
   const float* scores = ScoresOf(p, h);
-  const auto value = [&](int32_t t) { return static_cast<double>(isnan(scores[t]) ? -Infinity() : scores[t]); };
+  const auto value = [&](int32_t t) {
+    return static_cast<double>(isnan(scores[t]) ? -Infinity() : scores[t]);
+  };
   const auto bits = [&](int32_t t) { return ScoreBits(scores[t]); };
   double best = 0, all = 0;
   if (best_n > 0 && best_n < m) {
     int32_t above = 0;
     const uint32_t threshold = BlockThreshold(bits, m, best_n, &space, &above);
     const float tie = __uint_as_float((threshold & 0x80000000u) != 0 ? threshold & 0x7fffffffu : ~threshold);
-    for (int32_t t = ThreadOfBlock(); t < m; t += BlockThreads()) best += bits(t) > threshold ? value(t) : 0.0;
+    for (int32_t t = ThreadOfBlock(); t < m; t += BlockThreads())
+      best += bits(t) > threshold ? value(t) : 0.0;
     best = BlockSum(best, space.doubles) + static_cast<double>(best_n - above) * static_cast<double>(tie);
   }
   for (int32_t t = ThreadOfBlock(); t < m; t += BlockThreads()) all += value(t);
@@ -63,7 +67,8 @@ __global__ void __launch_bounds__(kBlock) count_range(const CountParams p) {
   __syncthreads();
   const uint32_t prefix = *p.prefix, fixed = p.shift == 24 ? 0 : 0xFFFFFFFFu << (p.shift + 8);
   for (int32_t t = ThreadOfBlock(); t < m; t += BlockThreads()) {
-    const float x = p.concentrated ? static_cast<float>(static_cast<double>(scores[t]) * p.factor[h]) : scores[t];
+    const float x =
+        p.concentrated ? static_cast<float>(static_cast<double>(scores[t]) * p.factor[h]) : scores[t];
     const uint32_t bits = ScoreBits(x);
     if ((bits & fixed) == prefix) atomicAdd(&shared[bits >> p.shift & 255], 1);
   }
@@ -84,7 +89,8 @@ __global__ void __launch_bounds__(kBlock) close_range(const CountParams p) {
     }
     with = BlockSum(with, longs);
     if (with > p.total || value == 0) break;
-    for (int32_t h = ThreadOfBlock(); h < n_heads; h += BlockThreads()) p.counts[h] += p.histogram[h * 256 + value];
+    for (int32_t h = ThreadOfBlock(); h < n_heads; h += BlockThreads())
+      p.counts[h] += p.histogram[h * 256 + value];
     __syncthreads();
   }
   if (ThreadOfBlock() != 0) return;
@@ -113,7 +119,8 @@ Status CudaDevice::CountBest(Stream* s, const CountBestArgs& a) {
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer),
                                    Packet::Size<double>(heads) + Packet::Size<int64_t>(heads) +
-                                       Packet::Size<int32_t>(int64_t{heads} * 256) + Packet::Size<uint32_t>(1)));
+                                       Packet::Size<int32_t>(int64_t{heads} * 256) +
+                                       Packet::Size<uint32_t>(1)));
   CountParams p{};
   p.layer = LayerOf(a.layer, &packet);
   p.protect = a.protect, p.scores = At(a.scores), p.stride = a.stride, p.total = a.total, p.locked = a.locked;
@@ -125,9 +132,11 @@ Status CudaDevice::CountBest(Stream* s, const CountBestArgs& a) {
   KVC_RETURN_IF_ERROR(packet.Send());
   const cudaStream_t stream = StreamOf(s);
   const dim3 grid(static_cast<unsigned>(heads)), block(kBlock);
-  KVC_RETURN_IF_ERROR(Check(cudaMemsetAsync(p.counts, 0, static_cast<size_t>(heads) * 8, stream), "selection"));
+  KVC_RETURN_IF_ERROR(
+      Check(cudaMemsetAsync(p.counts, 0, static_cast<size_t>(heads) * 8, stream), "selection"));
   KVC_RETURN_IF_ERROR(Check(cudaMemsetAsync(p.prefix, 0, 4, stream), "selection"));
-  if (a.concentrated) KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(concentrate, grid, block, 0, stream, p), "selection"));
+  if (a.concentrated)
+    KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(concentrate, grid, block, 0, stream, p), "selection"));
   for (p.shift = 24; p.shift >= 0; p.shift -= 8) {
     KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(count_range, grid, block, 0, stream, p), "selection"));
     KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(close_range, dim3(1), block, 0, stream, p), "selection"));

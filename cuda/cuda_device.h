@@ -1,5 +1,5 @@
-// An NVIDIA GPU as a device (lib/ops/device.h). Operations issue kernels on the stream of the caller and return; what
-// an operation hands back on the host is waited for, nothing else is.
+// An NVIDIA GPU as a device (lib/ops/device.h). Operations issue kernels on the stream of the caller and
+// return; what an operation hands back on the host is waited for, nothing else is.
 #pragma once
 #include <cuda_runtime.h>
 

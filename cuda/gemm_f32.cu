@@ -1,5 +1,5 @@
-// Products with many rows of activations and weights in f32, in f32. A block makes 64 outputs of 32 tokens; weights are decoded where
-// they enter shared memory, once a tile.
+// Products with many rows of activations and weights in f32, in f32. A block makes 64 outputs of 32 tokens;
+// weights are decoded where they enter shared memory, once a tile.
 #include "cuda/network.h"
 
 namespace kvc::cuda {
@@ -14,7 +14,8 @@ struct Tiles {
 
 __global__ void __launch_bounds__(kThreads) gemm_f32(const Product p) {
   KVC_SHARED(Tiles, s);
-  const int32_t row0 = static_cast<int32_t>(blockIdx.x) * kRows, token0 = static_cast<int32_t>(blockIdx.y) * kTokens;
+  const int32_t row0 = static_cast<int32_t>(blockIdx.x) * kRows,
+                token0 = static_cast<int32_t>(blockIdx.y) * kTokens;
   const int me = ThreadOfBlock(), my_row = me % 16 * 4, my_token = me / 16 * 4;
   float sum[4][4] = {};
   for (int32_t k0 = 0; k0 < p.cols; k0 += kDepth) {
@@ -29,7 +30,9 @@ __global__ void __launch_bounds__(kThreads) gemm_f32(const Product p) {
     }
     for (int i = me; i < kTokens * kDepth; i += kThreads) {
       const int32_t t = i / kDepth, k = i % kDepth;
-      s->x[k][t] = token0 + t < p.n && k0 + k < p.cols ? p.x[static_cast<int64_t>(token0 + t) * p.cols + k0 + k] : 0.0f;
+      s->x[k][t] = token0 + t < p.n && k0 + k < p.cols
+                       ? p.x[static_cast<int64_t>(token0 + t) * p.cols + k0 + k]
+                       : 0.0f;
     }
     __syncthreads();
     for (int k = 0; k < kDepth; ++k) {

@@ -1,21 +1,22 @@
-// Products with many rows of activations on the tensor cores. A block makes 64 outputs of 64 tokens, 32 columns at a
-// time; each of its four warps 32 x 32 of them.
+// Products with many rows of activations on the tensor cores. A block makes 64 outputs of 64 tokens, 32
+// columns at a time; each of its four warps 32 x 32 of them.
 //
-// The tensor cores multiply bf16. Activations are split into two of them, high + low, 16 bits of mantissa; codes of
-// eight and four bits and bf16 weights are one, f16 weights two (so are codes where a group's scale changes within 32
-// columns). Low times low is left out. What is lost is 2^-17 of a product: kept sets and logits stay those of f32 sums.
-// Scales of groups are taken to the sums of 32 columns.
-// Flops: 2 * n * rows * cols, twice (three times) on the tensor cores.
+// The tensor cores multiply bf16. Activations are split into two of them, high + low, 16 bits of mantissa;
+// codes of eight and four bits and bf16 weights are one, f16 weights two (so are codes where a group's scale
+// changes within 32 columns). Low times low is left out. What is lost is 2^-17 of a product: kept sets and
+// logits stay those of f32 sums. Scales of groups are taken to the sums of 32 columns. Flops: 2 * n * rows *
+// cols, twice (three times) on the tensor cores.
 #include "cuda/network.h"
 
 namespace kvc::cuda {
 namespace {
 
 constexpr int kThreads = 128, kRows = 64, kTokens = 64, kDepth = 32;
-constexpr int kStride = kDepth + 8;  // 16-bit numbers: rows start 20 words apart, so that fragments meet no bank twice
+constexpr int kStride =
+    kDepth + 8;  // 16-bit numbers: rows start 20 words apart, so that fragments meet no bank twice
 
 struct Tiles {
-  uint16_t w[2][kRows][kStride];    // high, low
+  uint16_t w[2][kRows][kStride];  // high, low
   uint16_t x[2][kTokens][kStride];
   float scale[kRows];
 };
@@ -83,7 +84,8 @@ __global__ void __launch_bounds__(kThreads) gemm_mma(const Product p) {
   const Part& w = PartOfBlock(p, static_cast<int32_t>(blockIdx.x));
   const int32_t row0 = (static_cast<int32_t>(blockIdx.x) - w.first_block) * kRows,
                 token0 = static_cast<int32_t>(blockIdx.y) * kTokens;
-  const int my_row = WarpOfBlock() % 2 * 32, my_token = WarpOfBlock() / 2 * 32, u = Lane() / 4, v = Lane() % 4;
+  const int my_row = WarpOfBlock() % 2 * 32, my_token = WarpOfBlock() / 2 * 32, u = Lane() / 4,
+            v = Lane() % 4;
   const bool later = ScalesLater(w), one = IsOnePart(w);
   float sum[2][4][4] = {};
   for (int32_t k0 = 0; k0 < p.cols; k0 += kDepth) {
@@ -104,7 +106,8 @@ __global__ void __launch_bounds__(kThreads) gemm_mma(const Product p) {
         for (int m = 0; m < 2; ++m) {
           const int r = my_row + m * 16 + u;
           const uint32_t a[4] = {PairAt(s->w[part], r, k + 2 * v), PairAt(s->w[part], r + 8, k + 2 * v),
-                                 PairAt(s->w[part], r, k + 2 * v + 8), PairAt(s->w[part], r + 8, k + 2 * v + 8)};
+                                 PairAt(s->w[part], r, k + 2 * v + 8),
+                                 PairAt(s->w[part], r + 8, k + 2 * v + 8)};
           for (int n = 0; n < 4; ++n) {
             MmaBf16(tile[m][n], a, b[0][n]);
             if (part == 0) MmaBf16(tile[m][n], a, b[1][n]);
@@ -113,7 +116,8 @@ __global__ void __launch_bounds__(kThreads) gemm_mma(const Product p) {
       }
     }
     for (int m = 0; m < 2; ++m) {
-      const float low = later ? s->scale[my_row + m * 16 + u] : 1.0f, high = later ? s->scale[my_row + m * 16 + u + 8] : 1.0f;
+      const float low = later ? s->scale[my_row + m * 16 + u] : 1.0f,
+                  high = later ? s->scale[my_row + m * 16 + u + 8] : 1.0f;
       for (int n = 0; n < 4; ++n) {
         for (int i = 0; i < 4; ++i) sum[m][n][i] += tile[m][n][i] * (i < 2 ? low : high);
       }
@@ -122,7 +126,8 @@ __global__ void __launch_bounds__(kThreads) gemm_mma(const Product p) {
   for (int m = 0; m < 2; ++m) {
     for (int n = 0; n < 4; ++n) {
       for (int i = 0; i < 4; ++i) {
-        const int32_t row = row0 + my_row + m * 16 + u + i / 2 * 8, token = token0 + my_token + n * 8 + 2 * v + i % 2;
+        const int32_t row = row0 + my_row + m * 16 + u + i / 2 * 8,
+                      token = token0 + my_token + n * 8 + 2 * v + i % 2;
         if (row < w.rows && token < p.n) StoreOutput(p, w, w.first + row, token, sum[m][n][i]);
       }
     }
@@ -132,7 +137,8 @@ __global__ void __launch_bounds__(kThreads) gemm_mma(const Product p) {
 }  // namespace
 
 cudaError_t GemmMma(Product p, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(NumberBlocks(&p, kRows)), static_cast<unsigned>((p.n + kTokens - 1) / kTokens));
+  const dim3 grid(static_cast<unsigned>(NumberBlocks(&p, kRows)),
+                  static_cast<unsigned>((p.n + kTokens - 1) / kTokens));
   return KVC_LAUNCH(gemm_mma, grid, dim3(kThreads), sizeof(Tiles), stream, p);
 }
 

@@ -1,6 +1,7 @@
-// Products with a few rows of activations. A warp takes a few rows of the matrix, a lane 16 bytes of each at a time, so
-// that what is read of x serves all of them: 16 bytes of int4 meet 128 bytes of x, which would make the first-level
-// cache the limit with one row. Every output adds its columns in the same order whatever the other rows are.
+// Products with a few rows of activations. A warp takes a few rows of the matrix, a lane 16 bytes of each at
+// a time, so that what is read of x serves all of them: 16 bytes of int4 meet 128 bytes of x, which would
+// make the first-level cache the limit with one row. Every output adds its columns in the same order whatever
+// the other rows are.
 #include "cuda/network.h"
 
 namespace kvc::cuda {
@@ -16,13 +17,15 @@ KVC_DEVICE void RowsByVectors(const Product& p, const Part& w, int32_t r0, int32
   const uint4* rows = reinterpret_cast<const uint4*>(w.data);
   for (int32_t c = Lane() * kColumns; c < p.cols; c += kWarp * kColumns) {
     uint4 v[kRows];
-    for (int r = 0; r < kRows; ++r) v[r] = __ldcs(rows + (r0 + min(r, n_rows - 1)) * row_vectors + c / kColumns);
+    for (int r = 0; r < kRows; ++r)
+      v[r] = __ldcs(rows + (r0 + min(r, n_rows - 1)) * row_vectors + c / kColumns);
     for (int r = 0; r < kRows; ++r) {
       float a[kColumns];
       Unpack<T>(v[r], a);
       float factor = 1;
       if (T == WeightType::kInt8 || T == WeightType::kInt4) {
-        const uint16_t* scales = w.scales + static_cast<int64_t>(r0 + min(r, n_rows - 1)) * (p.cols / w.group);
+        const uint16_t* scales =
+            w.scales + static_cast<int64_t>(r0 + min(r, n_rows - 1)) * (p.cols / w.group);
         if (w.group % kColumns == 0) {
           factor = HalfBits(scales[c / w.group]);
         } else {
@@ -66,7 +69,7 @@ KVC_DEVICE void RowsOf(const Product& p, const Part& w, int32_t r0, int32_t firs
 }
 
 template <int N>
-__global__ void __launch_bounds__(kWarps * kWarp) gemv(const Product p, int32_t first_token) {
+__global__ void __launch_bounds__(kWarps* kWarp) gemv(const Product p, int32_t first_token) {
   const Part& w = PartOfBlock(p, static_cast<int32_t>(blockIdx.x));
   const int32_t row = ((static_cast<int32_t>(blockIdx.x) - w.first_block) * kWarps + WarpOfBlock()) * kRows;
   if (row >= w.rows) return;

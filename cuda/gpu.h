@@ -1,5 +1,6 @@
-// What kernels are made of, for both compilers: nvcc's device code, and C++ under the emulator of tests/emu. Everything
-// that is an intrinsic or inline PTX stands here, with one definition for each; kernels use nothing else.
+// What kernels are made of, for both compilers: nvcc's device code, and C++ under the emulator of tests/emu.
+// Everything that is an intrinsic or inline PTX stands here, with one definition for each; kernels use
+// nothing else.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -12,7 +13,7 @@
 #include <cuda_fp16.h>
 #define KVC_DEVICE __device__ __forceinline__
 // Dynamic shared memory, 16-byte aligned.
-#define KVC_SHARED(T, name)                                  \
+#define KVC_SHARED(T, name)                                   \
   extern __shared__ __align__(16) unsigned char kvc_shared[]; \
   T* const name = reinterpret_cast<T*>(kvc_shared)
 #else
@@ -65,7 +66,8 @@ KVC_DEVICE uint32_t PhiloxWord(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
     const uint64_t a = static_cast<uint64_t>(0xD2511F53u) * c0, b = static_cast<uint64_t>(0xCD9E8D57u) * c2;
-    const uint32_t n0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0, n2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
+    const uint32_t n0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0,
+                   n2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
     c0 = n0, c1 = static_cast<uint32_t>(b), c2 = n2, c3 = static_cast<uint32_t>(a);
     k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
   }
@@ -74,13 +76,14 @@ KVC_DEVICE uint32_t PhiloxWord(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c
 KVC_DEVICE double UniformOf(uint32_t word) { return static_cast<double>(word >> 8) * 5.9604644775390625e-8; }
 
 // ---- products of small matrices by a warp (PTX: mma.m16n8k16, row.col, bf16 -> f32) ----
-// c [16, 8] += a [16, 16] * b [16, 8]; of every pair of 16-bit numbers the lower half is the lower column (a) or row
-// (b). Lane l, u = l / 4, v = l % 4: a = (u, 2v), (u + 8, 2v), (u, 2v + 8), (u + 8, 2v + 8); b = (2v, u), (2v + 8, u);
-// c = (u, 2v), (u, 2v + 1), (u + 8, 2v), (u + 8, 2v + 1).
+// c [16, 8] += a [16, 16] * b [16, 8]; of every pair of 16-bit numbers the lower half is the lower column (a)
+// or row (b). Lane l, u = l / 4, v = l % 4: a = (u, 2v), (u + 8, 2v), (u, 2v + 8), (u + 8, 2v + 8); b = (2v,
+// u), (2v + 8, u); c = (u, 2v), (u, 2v + 1), (u + 8, 2v), (u + 8, 2v + 1).
 #if defined(__CUDACC__)
 KVC_DEVICE void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
@@ -115,7 +118,8 @@ KVC_DEVICE T WarpFold(T x, F f) {
   return x;
 }
 #else
-// The tree in one meeting: lanes that have ended, or never were, would bring what nobody defined, there as on a device.
+// The tree in one meeting: lanes that have ended, or never were, would bring what nobody defined, there as on
+// a device.
 template <typename T, typename F>
 KVC_DEVICE T WarpFold(T x, F f) {
   T all[kWarp];
@@ -186,11 +190,12 @@ KVC_DEVICE int32_t BlockPrefix(int32_t x, int32_t* shared, int32_t* total) {
 // Shared memory beyond 48 KiB is asked for once a kernel (a device keeps it for the function).
 #if defined(__CUDACC__)
 template <typename... Params, typename... Args>
-cudaError_t LaunchOn(const char*, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-                     Args&&... args) {
+cudaError_t LaunchOn(const char*, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
+                     cudaStream_t stream, Args&&... args) {
   if (shared > (48u << 10)) {
-    const cudaError_t e = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                               cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+    const cudaError_t e =
+        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
     if (e != cudaSuccess) return e;
   }
   kernel<<<grid, block, shared, stream>>>(static_cast<Params>(args)...);

@@ -1,5 +1,5 @@
-// Entries of one head that come, settle and leave, by one block. Records in device memory are changed by thread 0; every
-// function ends with the block together. As lib/ops/cpu/pages.cc.
+// Entries of one head that come, settle and leave, by one block. Records in device memory are changed by
+// thread 0; every function ends with the block together. As lib/ops/cpu/pages.cc.
 #pragma once
 #include "cuda/block.h"
 #include "cuda/codebook.h"
@@ -24,7 +24,8 @@ inline int64_t SettleBytes(const CacheLayout& layout) {
     int64_t need = 0;
     if (coding == EntryCoding::kKeyChannels) need = 4 * layout.formats[static_cast<size_t>(h.main)].slots * d;
     if (coding == EntryCoding::kCodebook)
-      need = 4 * n * d + 2 * n * static_cast<int64_t>(sizeof(CodedVector)) + CodeRoomBytes(n, layout.head_dim);
+      need =
+          4 * n * d + 2 * n * static_cast<int64_t>(sizeof(CodedVector)) + CodeRoomBytes(n, layout.head_dim);
     bytes = bytes < need ? need : bytes;
   }
   return (bytes + 255) / 256 * 256;

@@ -16,7 +16,8 @@ int32_t CacheRecords::BookIds(int32_t head, int which) const {
 }
 
 int64_t CacheRecords::Bytes() const {
-  int64_t bytes = Packet::Size<Head>(n_) + Packet::Size<Format>(static_cast<int64_t>(c_.layout->formats.size()));
+  int64_t bytes =
+      Packet::Size<Head>(n_) + Packet::Size<Format>(static_cast<int64_t>(c_.layout->formats.size()));
   for (int32_t h = first_; h < first_ + n_; ++h) {
     bytes += Packet::Size<int32_t>(Ids(h));
     for (int which = 0; has_books() && which < 2; ++which) bytes += Packet::Size<int32_t>(BookIds(h, which));
@@ -55,7 +56,8 @@ CacheLayer CacheRecords::Write(Packet* packet) {
     for (int which = 0; has_books() && which < 2; ++which) {
       to.book_len[which] = c_.book_len[owner * 2 + which];
       to.n_books[which] = BookIds(h, which);
-      to.books[which] = packet->Copy(c_.books + (int64_t{owner} * 2 + which) * c_.book_stride, to.n_books[which]);
+      to.books[which] =
+          packet->Copy(c_.books + (int64_t{owner} * 2 + which) * c_.book_stride, to.n_books[which]);
     }
   }
   return out;

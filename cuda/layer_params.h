@@ -22,8 +22,16 @@ struct LayerParams {
 
 inline int64_t LayerBytes(const LayerView& v) { return Packet::Size<int32_t>(v.n_kv_heads); }
 inline LayerParams LayerOf(const LayerView& v, Packet* packet) {
-  return {v.n_kv_heads,  v.head_dim,  v.n_aux,         v.has_seen,  v.capacity,
-          At(v.keys),    At(v.values), At(v.positions), At(v.aux),   v.has_seen ? At(v.seen) : nullptr,
+  return {v.n_kv_heads,
+          v.head_dim,
+          v.n_aux,
+          v.has_seen,
+          v.capacity,
+          At(v.keys),
+          At(v.values),
+          At(v.positions),
+          At(v.aux),
+          v.has_seen ? At(v.seen) : nullptr,
           packet->Copy(v.len, v.n_kv_heads)};
 }
 
@@ -35,10 +43,12 @@ inline Turn TurnOf(const Rope* rope, RopePairing pairing, bool in_cache, Packet*
   return {packet->Copy(rope->frequencies().data(), static_cast<int64_t>(rope->frequencies().size())),
           rope->attention_factor(), rope->n_turning(), pairing, in_cache};
 }
-inline Turn TurnOf(const KeyTurning& t, Packet* packet) { return TurnOf(t.rope, t.pairing, t.in_cache, packet); }
+inline Turn TurnOf(const KeyTurning& t, Packet* packet) {
+  return TurnOf(t.rope, t.pairing, t.in_cache, packet);
+}
 
-// The records of heads [first, first + n) of a cache, with room in their tables for `more` entries of main and as many
-// directions.
+// The records of heads [first, first + n) of a cache, with room in their tables for `more` entries of main
+// and as many directions.
 class CacheRecords {
  public:
   CacheRecords(const CacheView& cache, int32_t first, int32_t n, int32_t more)

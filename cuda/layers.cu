@@ -1,5 +1,5 @@
-// A layer of a cache in and out: between pages and full-length f32, a block an entry where entries are apart, a block a
-// head where they follow each other. Bytes: every entry once in each form.
+// A layer of a cache in and out: between pages and full-length f32, a block an entry where entries are apart,
+// a block a head where they follow each other. Bytes: every entry once in each form.
 #include "cuda/head_ops.h"
 
 #include "cuda/layer_params.h"
@@ -48,20 +48,23 @@ __global__ void load_entries(const LoadParams p) {
   if (ThreadOfBlock() != 0) return;
   p.to.positions[entry] = s.position();
   for (int x = 0; x < p.to.n_aux; ++x)
-    p.to.aux[static_cast<int64_t>(x) * p.to.n_heads * p.to.capacity + entry] = x < s.f->n_aux ? s.aux(x) : 0.0f;
+    p.to.aux[static_cast<int64_t>(x) * p.to.n_heads * p.to.capacity + entry] =
+        x < s.f->n_aux ? s.aux(x) : 0.0f;
   if (p.to.has_seen) p.to.seen[entry] = s.f->seen_masks ? s.seen() : ~0u;
 }
 
 // ---- into the pages ----
 
 // The key of entry i as the pages keep it: without rotation where they do. x: for the block.
-KVC_DEVICE void StoredKey(const LayerParams& from, const Turn& turn, bool rotated, int32_t g, int32_t i, float* x) {
+KVC_DEVICE void StoredKey(const LayerParams& from, const Turn& turn, bool rotated, int32_t g, int32_t i,
+                          float* x) {
   const float* k = from.keys + (g * from.capacity + i) * from.d;
   for (int32_t j = ThreadOfBlock(); j < from.d; j += BlockThreads()) x[j] = k[j];
   __syncthreads();
   if (rotated) return;
   const int64_t position = turn.in_cache ? i : from.positions[g * from.capacity + i];
-  for (int32_t j = ThreadOfBlock(); j < from.d / 2; j += BlockThreads()) UnturnPairAt(turn, position, from.d, j, x);
+  for (int32_t j = ThreadOfBlock(); j < from.d / 2; j += BlockThreads())
+    UnturnPairAt(turn, position, from.d, j, x);
   __syncthreads();
 }
 
@@ -84,7 +87,8 @@ KVC_DEVICE Codes CodesAt(uint8_t* at, int64_t n, int32_t d) {
   return c;
 }
 int64_t CodesBytes(int64_t n, int32_t d) {
-  return (2 * n * static_cast<int64_t>(sizeof(CodedVector)) + 12 * n * d + CodeRoomBytes(n, d) + 255) / 256 * 256;
+  return (2 * n * static_cast<int64_t>(sizeof(CodedVector)) + 12 * n * d + CodeRoomBytes(n, d) + 255) / 256 *
+         256;
 }
 
 struct StoreParams {
@@ -227,8 +231,8 @@ __global__ void __launch_bounds__(kBlock) append_entries(const AppendParams p) {
   KVC_SHARED(float, k);
   __shared__ BlockSpace space;
   const bool shared = p.cache.layer_books != 0;
-  const int32_t begin = shared ? 0 : static_cast<int32_t>(blockIdx.x), end = shared ? p.from.n_heads : begin + 1,
-                d = p.from.d;
+  const int32_t begin = shared ? 0 : static_cast<int32_t>(blockIdx.x),
+                end = shared ? p.from.n_heads : begin + 1, d = p.from.d;
   for (int32_t g = begin; g < end; ++g) {
     const Pages pages(p.cache, g);
     HeadRoom room{};
@@ -264,9 +268,9 @@ Status CudaDevice::LoadLayer(Stream* s, const LoadArgs& a) {
   while (sort_stride < longest) sort_stride *= 2;
   CacheRecords records(*a.cache, a.layer * heads, heads, 0);
   Packet packet;
-  KVC_RETURN_IF_ERROR(packet.Begin(s, records.Bytes() + LayerBytes(a.to) + TurnBytes(a.turning.rope) +
-                                          Packet::Size<int32_t>(heads),
-                                   Packet::Size<uint64_t>(heads * sort_stride)));
+  KVC_RETURN_IF_ERROR(packet.Begin(
+      s, records.Bytes() + LayerBytes(a.to) + TurnBytes(a.turning.rope) + Packet::Size<int32_t>(heads),
+      Packet::Size<uint64_t>(heads * sort_stride)));
   LoadParams p{};
   p.cache = records.Write(&packet);
   p.to = LayerOf(a.to, &packet);
@@ -278,9 +282,10 @@ Status CudaDevice::LoadLayer(Stream* s, const LoadArgs& a) {
   KVC_RETURN_IF_ERROR(packet.Send());
   const cudaStream_t stream = StreamOf(s);
   KVC_RETURN_IF_ERROR(
-      Check(KVC_LAUNCH(order_entries, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, stream, p), "loading entries"));
-  return Check(KVC_LAUNCH(load_entries, dim3(static_cast<unsigned>(longest), static_cast<unsigned>(heads)), dim3(64),
-                          static_cast<size_t>(a.to.head_dim) * sizeof(float), stream, p),
+      Check(KVC_LAUNCH(order_entries, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, stream, p),
+            "loading entries"));
+  return Check(KVC_LAUNCH(load_entries, dim3(static_cast<unsigned>(longest), static_cast<unsigned>(heads)),
+                          dim3(64), static_cast<size_t>(a.to.head_dim) * sizeof(float), stream, p),
                "loading entries");
 }
 
@@ -316,8 +321,8 @@ Status CudaDevice::StoreLayer(Stream* s, const StoreArgs& a) {
   const dim3 grid(static_cast<unsigned>(heads)), block(kBlock);
   KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(list_marked, grid, block, 0, stream, p), "storing entries"));
   KVC_RETURN_IF_ERROR(
-      Check(KVC_LAUNCH(store_entries, dim3(static_cast<unsigned>(longest), static_cast<unsigned>(heads)), dim3(64),
-                       2 * static_cast<size_t>(d) * sizeof(float), stream, p),
+      Check(KVC_LAUNCH(store_entries, dim3(static_cast<unsigned>(longest), static_cast<unsigned>(heads)),
+                       dim3(64), 2 * static_cast<size_t>(d) * sizeof(float), stream, p),
             "storing entries"));
   if (block_slots == 0 && a.cache->layout->directions < 0) return {};
   return Check(KVC_LAUNCH(store_shared, grid, block, 0, stream, p), "storing entries");
@@ -331,7 +336,8 @@ Status CudaDevice::CodeLayer(Stream* s, const CodeArgs& a) {
     return Error(Code::kUnsupported, "device \"%s\" has no codebooks without magnitudes; use \"cpu\"",
                  info_.name.c_str());
   Packet packet;
-  KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.from) + TurnBytes(a.turning.rope), Packet::Size<int32_t>(2 * heads)));
+  KVC_RETURN_IF_ERROR(
+      packet.Begin(s, LayerBytes(a.from) + TurnBytes(a.turning.rope), Packet::Size<int32_t>(2 * heads)));
   CodeParams p{};
   p.from = LayerOf(a.from, &packet);
   p.turn = TurnOf(a.turning, &packet);
@@ -341,11 +347,11 @@ Status CudaDevice::CodeLayer(Stream* s, const CodeArgs& a) {
   p.theta[0] = format.theta_key, p.theta[1] = format.theta_value;
   p.n_directions = packet.Room<int32_t>(2 * heads);
   KVC_RETURN_IF_ERROR(packet.Send());
-  KVC_RETURN_IF_ERROR(
-      Check(cudaMemsetAsync(p.n_directions, 0, static_cast<size_t>(heads) * 8, StreamOf(s)), "coding entries"));
-  KVC_RETURN_IF_ERROR(Check(
-      KVC_LAUNCH(code_layer, dim3(p.shared ? 1u : static_cast<unsigned>(heads)), dim3(kBlock), 0, StreamOf(s), p),
-      "coding entries"));
+  KVC_RETURN_IF_ERROR(Check(cudaMemsetAsync(p.n_directions, 0, static_cast<size_t>(heads) * 8, StreamOf(s)),
+                            "coding entries"));
+  KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(code_layer, dim3(p.shared ? 1u : static_cast<unsigned>(heads)),
+                                       dim3(kBlock), 0, StreamOf(s), p),
+                            "coding entries"));
   return static_cast<CudaStream*>(s)->Fetch(p.n_directions, a.n_directions, int64_t{8} * heads);
 }
 
@@ -372,10 +378,10 @@ Status CudaDevice::AppendLayer(Stream* s, const AppendArgs& a) {
   p.first = packet.Copy(a.first, heads);
   p.rooms = packet.Room<uint8_t>(heads * room), p.room_bytes = room;
   KVC_RETURN_IF_ERROR(packet.Send());
-  KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(append_entries, dim3(layout.layer_books ? 1u : static_cast<unsigned>(heads)),
-                                       dim3(kBlock), 3 * static_cast<size_t>(layout.head_dim) * sizeof(float),
-                                       StreamOf(s), p),
-                            "appending entries"));
+  KVC_RETURN_IF_ERROR(Check(
+      KVC_LAUNCH(append_entries, dim3(layout.layer_books ? 1u : static_cast<unsigned>(heads)), dim3(kBlock),
+                 3 * static_cast<size_t>(layout.head_dim) * sizeof(float), StreamOf(s), p),
+      "appending entries"));
   return records.ReadBack(static_cast<CudaStream*>(s));
 }
 

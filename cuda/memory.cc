@@ -1,6 +1,6 @@
-// Memory of the device. Blocks by cudaMalloc; arenas by the driver's virtual memory, whose addresses stay while what
-// is behind them comes and goes. The driver is asked for its functions at run time: a build with this backend starts
-// on machines that have none.
+// Memory of the device. Blocks by cudaMalloc; arenas by the driver's virtual memory, whose addresses stay
+// while what is behind them comes and goes. The driver is asked for its functions at run time: a build with
+// this backend starts on machines that have none.
 #include <cuda.h>
 
 #include <algorithm>
@@ -15,7 +15,8 @@ namespace kvc::cuda {
 struct Driver {
   CUresult (*reserve)(CUdeviceptr*, size_t, size_t, CUdeviceptr, unsigned long long) = nullptr;
   CUresult (*free)(CUdeviceptr, size_t) = nullptr;
-  CUresult (*create)(CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*, unsigned long long) = nullptr;
+  CUresult (*create)(CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*,
+                     unsigned long long) = nullptr;
   CUresult (*release)(CUmemGenericAllocationHandle) = nullptr;
   CUresult (*map)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long) = nullptr;
   CUresult (*access)(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) = nullptr;
@@ -31,17 +32,19 @@ template <typename F>
 bool Find(const char* name, F* function) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult status;
-  if (cudaGetDriverEntryPointByVersion(name, &found, kOldestDriver, cudaEnableDefault, &status) != cudaSuccess) return false;
+  if (cudaGetDriverEntryPointByVersion(name, &found, kOldestDriver, cudaEnableDefault, &status) !=
+      cudaSuccess)
+    return false;
   *function = reinterpret_cast<F>(found);
   return found != nullptr;
 }
 
 const Driver* FindDriver() {
   static Driver driver;
-  static const bool found = Find("cuMemAddressReserve", &driver.reserve) && Find("cuMemAddressFree", &driver.free) &&
-                            Find("cuMemCreate", &driver.create) && Find("cuMemRelease", &driver.release) &&
-                            Find("cuMemMap", &driver.map) && Find("cuMemSetAccess", &driver.access) &&
-                            Find("cuMemUnmap", &driver.unmap) &&
+  static const bool found = Find("cuMemAddressReserve", &driver.reserve) &&
+                            Find("cuMemAddressFree", &driver.free) && Find("cuMemCreate", &driver.create) &&
+                            Find("cuMemRelease", &driver.release) && Find("cuMemMap", &driver.map) &&
+                            Find("cuMemSetAccess", &driver.access) && Find("cuMemUnmap", &driver.unmap) &&
                             Find("cuMemGetAllocationGranularity", &driver.granularity);
   return found ? &driver : nullptr;
 }
@@ -64,7 +67,9 @@ Status Unsupported(const std::string& spec, const char* why) {
 
 namespace kvc {
 
-Result<std::unique_ptr<Device>> CreateCuda(const std::string& spec, int) { return cuda::CudaDevice::Create(spec); }
+Result<std::unique_ptr<Device>> CreateCuda(const std::string& spec, int) {
+  return cuda::CudaDevice::Create(spec);
+}
 
 }  // namespace kvc
 
@@ -83,7 +88,8 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
   if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0)
     return Unsupported(spec, "this machine has no NVIDIA driver");
   if (version < kOldestDriver) return Unsupported(spec, "the NVIDIA driver is older than CUDA 12.0");
-  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return Unsupported(spec, "the NVIDIA driver has no device");
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
+    return Unsupported(spec, "the NVIDIA driver has no device");
   if (number >= count)
     return Error(Code::kUnsupported, "device \"%.32s\": there are %d, counted from 0", spec.c_str(), count);
   cudaDeviceProp properties;
@@ -98,9 +104,10 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
     return Unsupported(spec, "it has no virtual memory");
   std::unique_ptr<CudaDevice> device(new CudaDevice(number, *driver));
   device->info_.name = Format("%s:%d", spec.substr(0, colon).c_str(), number);
-  device->info_.description = Format("%.80s, %d multiprocessors, compute capability %d.%d, %.1f GiB", properties.name,
-                                     properties.multiProcessorCount, properties.major, properties.minor,
-                                     static_cast<double>(properties.totalGlobalMem) / (1 << 30));
+  device->info_.description =
+      Format("%.80s, %d multiprocessors, compute capability %d.%d, %.1f GiB", properties.name,
+             properties.multiProcessorCount, properties.major, properties.minor,
+             static_cast<double>(properties.totalGlobalMem) / (1 << 30));
   device->info_.batch_invariant = false;
   device->info_.granule = static_cast<int64_t>(granule);
   device->info_.recommits = true;
@@ -126,7 +133,8 @@ Status CudaDevice::Allocate(int64_t bytes, const char* what, DeviceBytes* out) {
   *out = {};
   if (cudaMalloc(&at, static_cast<size_t>(bytes)) != cudaSuccess) {
     cudaGetLastError();
-    return Error(Code::kMemory, "no memory on the device for %s: %lld bytes", what, static_cast<long long>(bytes));
+    return Error(Code::kMemory, "no memory on the device for %s: %lld bytes", what,
+                 static_cast<long long>(bytes));
   }
   *out = AddressOf(static_cast<uint8_t*>(at));
   return {};
@@ -145,7 +153,8 @@ int64_t CudaDevice::Reserve(int64_t bytes, DeviceBytes* out) {
   size_t free = 0, total = 0;
   if (cudaMemGetInfo(&free, &total) == cudaSuccess && total > 0)
     bytes = std::min<int64_t>(bytes, static_cast<int64_t>(total));
-  for (bytes = (bytes + granule - 1) / granule * granule; bytes >= granule; bytes = bytes / 2 / granule * granule) {
+  for (bytes = (bytes + granule - 1) / granule * granule; bytes >= granule;
+       bytes = bytes / 2 / granule * granule) {
     CUdeviceptr at = 0;
     if (driver_.reserve(&at, static_cast<size_t>(bytes), 0, 0, 0) != CUDA_SUCCESS) continue;
     *out = DeviceBytes::FromNumber(static_cast<uintptr_t>(at));
@@ -178,7 +187,8 @@ Status CudaDevice::Commit(DeviceBytes at, int64_t bytes) {
     }
     if (good) continue;
     Decommit(at, done);
-    return Error(Code::kMemory, "no memory on the device for the KV cache: %lld bytes", static_cast<long long>(bytes));
+    return Error(Code::kMemory, "no memory on the device for the KV cache: %lld bytes",
+                 static_cast<long long>(bytes));
   }
   return {};
 }
@@ -234,7 +244,8 @@ Result<double> CudaDevice::MeasureBandwidth() {
   for (int pass = 0; pass < 8 && e == cudaSuccess; ++pass) {
     float ms = 0;
     cudaEventRecord(begin, stream);
-    e = cudaMemcpyAsync(At(memory), At(memory + kBytes), static_cast<size_t>(kBytes), cudaMemcpyDeviceToDevice, stream);
+    e = cudaMemcpyAsync(At(memory), At(memory + kBytes), static_cast<size_t>(kBytes),
+                        cudaMemcpyDeviceToDevice, stream);
     cudaEventRecord(end, stream);
     if (e == cudaSuccess) e = cudaEventSynchronize(end);
     if (e == cudaSuccess) e = cudaEventElapsedTime(&ms, begin, end);

@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(kBlock) merge_values(const MergeParams p) {
   const LayerValues values{p.layer.values + g * p.layer.capacity * p.layer.d, p.layer.d};
   BlockMergeDropped({p.rule, p.marks + g * p.stride, aux(p.rule.sums), aux(p.rule.counts),
                      p.layer.positions + g * p.layer.capacity, p.layer.len[g], p.layer.d,
-                     static_cast<uint32_t>(p.first_head + g), p.links + g * (2 * p.stride + 1), p.lines + g * p.stride,
-                     p.keys + g * p.sort_stride},
+                     static_cast<uint32_t>(p.first_head + g), p.links + g * (2 * p.stride + 1),
+                     p.lines + g * p.stride, p.keys + g * p.sort_stride},
                     values, &space);
 }
 
@@ -66,7 +66,8 @@ Status CudaDevice::Merge(Stream* s, const MergeArgs& a) {
   p.lines = packet.Room<float>(heads * a.stride);
   p.keys = packet.Room<uint64_t>(heads * sort_stride);
   KVC_RETURN_IF_ERROR(packet.Send());
-  return Check(KVC_LAUNCH(merge_values, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, StreamOf(s), p), "merging");
+  return Check(KVC_LAUNCH(merge_values, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, StreamOf(s), p),
+               "merging");
 }
 
 }  // namespace kvc::cuda

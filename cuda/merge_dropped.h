@@ -1,5 +1,6 @@
-// Gives the values of the dropped entries of one head to kept ones (methods.md 2.9, 2.15), by one block: entries one
-// after the other, as the definition has them, the dimensions of a value side by side. As lib/ops/cpu/merge_entries.h.
+// Gives the values of the dropped entries of one head to kept ones (methods.md 2.9, 2.15), by one block:
+// entries one after the other, as the definition has them, the dimensions of a value side by side. As
+// lib/ops/cpu/merge_entries.h.
 #pragma once
 #include "cuda/block.h"
 #include "cuda/select_line.h"
@@ -19,8 +20,8 @@ struct DroppedLine {
   uint64_t* keys;  // scratch [next power of two of n]
 };
 
-KVC_DEVICE float SpreadShare(const MergeRule& rule, float a, const float* sums, const int32_t* targets, int32_t n,
-                             uint32_t head, int32_t position) {
+KVC_DEVICE float SpreadShare(const MergeRule& rule, float a, const float* sums, const int32_t* targets,
+                             int32_t n, uint32_t head, int32_t position) {
   if (n <= 0) return 0.0f;
   double base = 0;
   for (int32_t i = 0; i < n; ++i) {
@@ -51,7 +52,8 @@ KVC_DEVICE void BlockMergeDropped(const DroppedLine& in, const Values& values, B
           if (in.mark[t] != 0) in.links[n_targets++] = t;
         }
         s->left = n_targets;
-        s->floats[0] = SpreadShare(in.rule, in.sums[e], in.sums, in.links, n_targets, in.head, in.positions[e]);
+        s->floats[0] =
+            SpreadShare(in.rule, in.sums[e], in.sums, in.links, n_targets, in.head, in.positions[e]);
       }
       __syncthreads();
       const int32_t n_targets = s->left;
@@ -62,7 +64,8 @@ KVC_DEVICE void BlockMergeDropped(const DroppedLine& in, const Values& values, B
     return;
   }
   if (in.rule.kind != MergeKind::kIntoNext) return;
-  // The lowest average goes first, among equals the newest, each into its right neighbour that is still there.
+  // The lowest average goes first, among equals the newest, each into its right neighbour that is still
+  // there.
   int32_t *next = in.links, *previous = in.links + in.n;
   for (int32_t e = ThreadOfBlock(); e < in.n; e += BlockThreads()) {
     in.line[e] = __fdiv_rn(in.sums[e], in.counts[e]);
@@ -71,7 +74,9 @@ KVC_DEVICE void BlockMergeDropped(const DroppedLine& in, const Values& values, B
   __syncthreads();
   const int32_t n_victims = BlockCompact(
       in.n, s, [&](int32_t e) { return in.mark[e] == 0; },
-      [&](int32_t e, int32_t place) { in.keys[place] = SelectionKeyOf(in.line[e], static_cast<uint32_t>(e)); });
+      [&](int32_t e, int32_t place) {
+        in.keys[place] = SelectionKeyOf(in.line[e], static_cast<uint32_t>(e));
+      });
   BlockSort(in.keys, n_victims);
   for (int32_t i = 0; i < n_victims; ++i) {
     const int32_t e = static_cast<int32_t>(0xFFFFFFFFu - static_cast<uint32_t>(in.keys[i])), f = next[e],

@@ -1,5 +1,5 @@
-// The parts of a layer around its attention. Bytes of a step: every weight once. Norms and activations are kernels of
-// their own; sums and biases ride in the products.
+// The parts of a layer around its attention. Bytes of a step: every weight once. Norms and activations are
+// kernels of their own; sums and biases ride in the products.
 #include "cuda/network.h"
 
 #include "cuda/cuda_device.h"
@@ -63,7 +63,9 @@ __global__ void activate(float* gate, const float* up, int64_t n, Activation act
 
 struct Rows {
   float *norm, *gate, *up;
-  static int64_t Bytes(const NetworkShape& s, int64_t n) { return Align(4 * n * s.hidden) + 2 * Align(4 * n * s.ffn); }
+  static int64_t Bytes(const NetworkShape& s, int64_t n) {
+    return Align(4 * n * s.hidden) + 2 * Align(4 * n * s.ffn);
+  }
   Rows(const NetworkShape& s, int64_t n, uint8_t* at) {
     norm = reinterpret_cast<float*>(at), at += Align(4 * n * s.hidden);
     gate = reinterpret_cast<float*>(at), at += Align(4 * n * s.ffn);
@@ -78,10 +80,11 @@ class LayerMath {
   const Rows& rows() const { return rows_; }
 
   // [rows, width] each.
-  Status Norm(const float* x, DevicePtr<const float> weight, int64_t rows, int32_t width, float* y, bool adds = false,
-              float scale = 1) const {
+  Status Norm(const float* x, DevicePtr<const float> weight, int64_t rows, int32_t width, float* y,
+              bool adds = false, float scale = 1) const {
     const NormParams p{x, At(weight), shape_.norm_eps, width, y, adds, scale};
-    return Check(KVC_LAUNCH(norm_rows, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, stream_, p), "a norm");
+    return Check(KVC_LAUNCH(norm_rows, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, stream_, p),
+                 "a norm");
   }
   // wide: one norm over all heads of a token.
   Status HeadNorms(float* x, int32_t heads, bool wide, DevicePtr<const float> weight) const {
@@ -90,8 +93,8 @@ class LayerMath {
                 : Norm(x, weight, int64_t{n_} * heads, shape_.head_dim, x);
   }
   // A product with the norm of x, or with x where there is no norm.
-  Status NormProduct(const Matrix& m, const float* x, DevicePtr<const float> weight, float* const* y, float scale = 1,
-                     float cap = 0) const {
+  Status NormProduct(const Matrix& m, const float* x, DevicePtr<const float> weight, float* const* y,
+                     float scale = 1, float cap = 0) const {
     if (!weight) return Multiply(m, x, y, false, scale, cap);
     KVC_RETURN_IF_ERROR(Norm(x, weight, n_, shape_.hidden, rows_.norm));
     return Multiply(m, rows_.norm, y, false, scale, cap);
@@ -103,18 +106,21 @@ class LayerMath {
     p.n_parts = m.n_parts, p.cols = m.cols, p.n = n_, p.x = x, p.adds = adds, p.scale = scale, p.cap = cap;
     for (int i = 0; i < m.n_parts; ++i) {
       const Matrix::Part& part = m.parts[i];
-      p.parts[i] = {At(part.data), At(part.scales), At(part.bias), y[i], part.rows, p.rows, part.group, part.type, 0};
+      p.parts[i] = {At(part.data), At(part.scales), At(part.bias), y[i], part.rows,
+                    p.rows,        part.group,      part.type,     0};
       p.rows += part.rows;
     }
     return Check(n_ <= kMostGemvRows ? Gemv(p, stream_) : Gemm(p, stream_), "a product");
   }
   Status Activate(Activation activation) const {
     const int64_t n = int64_t{n_} * shape_.ffn;
-    return Check(KVC_LAUNCH(activate, dim3(Blocks(n)), dim3(kThreads), 0, stream_, rows_.gate, rows_.up, n, activation),
+    return Check(KVC_LAUNCH(activate, dim3(Blocks(n)), dim3(kThreads), 0, stream_, rows_.gate, rows_.up, n,
+                            activation),
                  "an activation");
   }
   // x += scale * m(y), or scale * norm of it where there is a norm behind the block.
-  Status AddProduct(const Matrix& m, const float* y, DevicePtr<const float> post_norm, float scale, float* x) const {
+  Status AddProduct(const Matrix& m, const float* y, DevicePtr<const float> post_norm, float scale,
+                    float* x) const {
     if (!post_norm) return Multiply(m, y, &x, true, scale);
     float* out = rows_.norm;
     KVC_RETURN_IF_ERROR(Multiply(m, y, &out));
@@ -146,7 +152,8 @@ Status CudaDevice::Embed(Stream* s, const EmbedArgs& a) {
                       tokens,
                       a.scale,
                       At(a.x)};
-  return Check(KVC_LAUNCH(embed, dim3(static_cast<unsigned>(a.n)), dim3(kThreads), 0, StreamOf(s), p), "embedding");
+  return Check(KVC_LAUNCH(embed, dim3(static_cast<unsigned>(a.n)), dim3(kThreads), 0, StreamOf(s), p),
+               "embedding");
 }
 
 Status CudaDevice::Project(Stream* s, const ProjectArgs& a) {
@@ -163,7 +170,8 @@ Status CudaDevice::Finish(Stream* s, const FinishArgs& a) {
   const LayerMath math(s, *a.shape, a.n, a.scratch);
   const Rows& rows = math.rows();
   float* const halves[] = {rows.gate, rows.up};
-  KVC_RETURN_IF_ERROR(math.AddProduct(a.w->output, At(a.attended), a.w->attention_post_norm, a.scale, At(a.x)));
+  KVC_RETURN_IF_ERROR(
+      math.AddProduct(a.w->output, At(a.attended), a.w->attention_post_norm, a.scale, At(a.x)));
   KVC_RETURN_IF_ERROR(math.NormProduct(a.w->gate_up, At(a.x), a.w->ffn_norm, halves));
   KVC_RETURN_IF_ERROR(math.Activate(a.w->activation));
   return math.AddProduct(a.w->down, rows.gate, a.w->ffn_post_norm, a.scale, At(a.x));

@@ -1,5 +1,5 @@
-// Entries of the cache as kernels reach them: where each part of an entry lies, reading a vector, writing one. The
-// counterpart of lib/ops/cpu/pages.h; formats are those of lib/ops/page_format.h.
+// Entries of the cache as kernels reach them: where each part of an entry lies, reading a vector, writing
+// one. The counterpart of lib/ops/cpu/pages.h; formats are those of lib/ops/page_format.h.
 #pragma once
 #include "cuda/gpu.h"
 #include "cuda/records.h"
@@ -19,7 +19,9 @@ struct Slot {
   KVC_DEVICE uint16_t* value_scales() const {
     return reinterpret_cast<uint16_t*>(page + f->value_scales + f->scale_bytes * index);
   }
-  KVC_DEVICE uint16_t* channel_scales() const { return reinterpret_cast<uint16_t*>(page + f->channel_scales); }
+  KVC_DEVICE uint16_t* channel_scales() const {
+    return reinterpret_cast<uint16_t*>(page + f->channel_scales);
+  }
   KVC_DEVICE int32_t& position() const { return reinterpret_cast<int32_t*>(page + f->positions)[index]; }
   KVC_DEVICE int32_t& rank() const { return reinterpret_cast<int32_t*>(page + f->rank)[index]; }
   KVC_DEVICE uint32_t& seen() const { return reinterpret_cast<uint32_t*>(page + f->seen)[index]; }
@@ -52,7 +54,9 @@ class Pages {
     const Format& r = layer_->formats[h_->ring];
     return {r.base + static_cast<int64_t>(h_->ring_page) * r.f.bytes, &r.f, slot};
   }
-  KVC_DEVICE Slot Ring(int32_t i) const { return RingSlot((h_->ring_start + i) % ring_slots()); }  // i-th oldest
+  KVC_DEVICE Slot Ring(int32_t i) const {
+    return RingSlot((h_->ring_start + i) % ring_slots());
+  }  // i-th oldest
   KVC_DEVICE Slot At(int32_t physical) const {
     return physical < main_len() ? Main(physical) : RingSlot(physical - main_len());
   }
@@ -64,7 +68,8 @@ class Pages {
 
   KVC_DEVICE float* Direction(int which, int32_t i) const {
     const Format& f = layer_->formats[layer_->directions];
-    return reinterpret_cast<float*>(f.base + static_cast<int64_t>(h_->books[which][i / f.f.slots]) * f.f.bytes) +
+    return reinterpret_cast<float*>(f.base +
+                                    static_cast<int64_t>(h_->books[which][i / f.f.slots]) * f.f.bytes) +
            static_cast<int64_t>(i % f.f.slots) * f.f.d;
   }
   KVC_DEVICE int32_t& book_len(int which) const { return layer_->heads[h_->owner].book_len[which]; }
@@ -87,7 +92,8 @@ class Pages {
         break;
     }
     const bool channels = which == 0 && s.f->coding == EntryCoding::kKeyChannels;
-    const uint16_t scale = channels ? s.channel_scales()[j] : (which == 0 ? s.key_scales() : s.value_scales())[j / s.f->group];
+    const uint16_t scale =
+        channels ? s.channel_scales()[j] : (which == 0 ? s.key_scales() : s.value_scales())[j / s.f->group];
     const int code = s.f->type == KvType::kInt8
                          ? static_cast<int8_t>(codes[j])
                          : static_cast<int8_t>(codes[j / 2] << (j % 2 == 0 ? 4 : 0)) >> 4;
@@ -201,8 +207,10 @@ KVC_DEVICE void CopyEntry(const Slot& from, const Slot& to, int thread, int thre
 }
 
 // ---- rotation: pairs of dimensions by angles [D/2] ----
-KVC_DEVICE void TurnPair(float* x, const float* cos, const float* sin, int32_t d, int32_t j, RopePairing pairing) {
-  const int32_t a = pairing == RopePairing::kHalf ? j : 2 * j, b = pairing == RopePairing::kHalf ? j + d / 2 : 2 * j + 1;
+KVC_DEVICE void TurnPair(float* x, const float* cos, const float* sin, int32_t d, int32_t j,
+                         RopePairing pairing) {
+  const int32_t a = pairing == RopePairing::kHalf ? j : 2 * j,
+                b = pairing == RopePairing::kHalf ? j + d / 2 : 2 * j + 1;
   const float u = x[a], v = x[b];
   x[a] = u * cos[j] - v * sin[j];
   x[b] = v * cos[j] + u * sin[j];

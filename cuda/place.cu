@@ -1,4 +1,5 @@
-// The rows of a chunk into the layer: queries and keys turned, entries behind what is there. Bytes: q, k and v once.
+// The rows of a chunk into the layer: queries and keys turned, entries behind what is there. Bytes: q, k and
+// v once.
 #include <cstring>
 
 #include "cuda/layer_params.h"
@@ -18,8 +19,8 @@ struct PlaceParams {
 // Block (i, g): row i, KV head g and its query heads.
 __global__ void place(const PlaceParams p) {
   KVC_SHARED(float, angles);
-  const int32_t i = static_cast<int32_t>(blockIdx.x), g = static_cast<int32_t>(blockIdx.y), d = p.layer.d, half = d / 2,
-                heads = p.layer.n_heads, group = p.n_heads / heads;
+  const int32_t i = static_cast<int32_t>(blockIdx.x), g = static_cast<int32_t>(blockIdx.y), d = p.layer.d,
+                half = d / 2, heads = p.layer.n_heads, group = p.n_heads / heads;
   float *cos = angles, *sin = angles + half;
   const int64_t slot = p.base[g] + p.offset + i, position = p.first_position + p.offset + i,
                 at = g * p.layer.capacity + slot;
@@ -35,7 +36,8 @@ __global__ void place(const PlaceParams p) {
     v[a] = u * cos[j] - w * sin[j];
     v[b] = w * cos[j] + u * sin[j];
   }
-  const float *k = p.k + (static_cast<int64_t>(i) * heads + g) * d, *v = p.v + (static_cast<int64_t>(i) * heads + g) * d;
+  const float *k = p.k + (static_cast<int64_t>(i) * heads + g) * d,
+              *v = p.v + (static_cast<int64_t>(i) * heads + g) * d;
   float *key = p.layer.keys + at * d, *value = p.layer.values + at * d;
   for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads()) {
     const int32_t a = p.turn.pairing == RopePairing::kHalf ? j : 2 * j,
@@ -46,7 +48,8 @@ __global__ void place(const PlaceParams p) {
   for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) value[j] = v[j];
   if (ThreadOfBlock() != 0) return;
   p.layer.positions[at] = static_cast<int32_t>(position);
-  for (int32_t x = 0; x < p.layer.n_aux; ++x) p.layer.aux[static_cast<int64_t>(x) * heads * p.layer.capacity + at] = 0.0f;
+  for (int32_t x = 0; x < p.layer.n_aux; ++x)
+    p.layer.aux[static_cast<int64_t>(x) * heads * p.layer.capacity + at] = 0.0f;
   if (p.layer.has_seen) p.layer.seen[at] = ~0u;
 }
 
@@ -72,9 +75,9 @@ Status CudaDevice::Place(Stream* s, const PlaceArgs& a) {
                       At(a.v)};
   KVC_RETURN_IF_ERROR(packet.Send());
   const dim3 grid(static_cast<unsigned>(a.rows.n), static_cast<unsigned>(heads));
-  KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(place, grid, dim3(128), static_cast<size_t>(layer.d) * sizeof(float),
-                                       StreamOf(s), p),
-                            "placing rows"));
+  KVC_RETURN_IF_ERROR(
+      Check(KVC_LAUNCH(place, grid, dim3(128), static_cast<size_t>(layer.d) * sizeof(float), StreamOf(s), p),
+            "placing rows"));
   for (int32_t g = 0; g < heads; ++g) a.layer.len[g] = a.rows.base[g] + a.rows.offset + a.rows.n;
   return {};
 }

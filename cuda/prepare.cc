@@ -1,6 +1,6 @@
-// Weights as kernels read them: row major, rows behind each other, codes and then scales, every tensor at a multiple of
-// 256 bytes. What a file has in panels is laid in rows again. Uploaded by pieces of a few MiB, so that no second copy
-// of a model is ever in the host's memory.
+// Weights as kernels read them: row major, rows behind each other, codes and then scales, every tensor at a
+// multiple of 256 bytes. What a file has in panels is laid in rows again. Uploaded by pieces of a few MiB, so
+// that no second copy of a model is ever in the host's memory.
 #include <algorithm>
 #include <vector>
 
@@ -20,8 +20,8 @@ int64_t BytesOf(const Weight& w) { return Align(CodeBytesOf(w)) + Align(ScaleByt
 Status Upload(uint8_t* to, const void* from, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += kPiece) {
     const int64_t n = std::min(kPiece, bytes - at);
-    KVC_RETURN_IF_ERROR(Check(cudaMemcpyAsync(to + at, static_cast<const uint8_t*>(from) + at, static_cast<size_t>(n),
-                                              cudaMemcpyHostToDevice, nullptr),
+    KVC_RETURN_IF_ERROR(Check(cudaMemcpyAsync(to + at, static_cast<const uint8_t*>(from) + at,
+                                              static_cast<size_t>(n), cudaMemcpyHostToDevice, nullptr),
                               "weights for the device"));
   }
   return {};
@@ -38,7 +38,8 @@ Status UploadRows(const Weight& w, uint8_t* codes, uint8_t* scales) {
   std::vector<uint16_t> factors(static_cast<size_t>(at_once * row_scales + 1));
   for (int32_t r = 0; r < w.rows; r += at_once) {
     const int32_t n = std::min(at_once, w.rows - r);
-    for (int32_t i = 0; i < n; ++i) UnpackRow(w, r + i, rows.data() + i * row_bytes, factors.data() + i * row_scales);
+    for (int32_t i = 0; i < n; ++i)
+      UnpackRow(w, r + i, rows.data() + i * row_bytes, factors.data() + i * row_scales);
     KVC_RETURN_IF_ERROR(Upload(codes + r * row_bytes, rows.data(), n * row_bytes));
     KVC_RETURN_IF_ERROR(Upload(scales + 2 * r * row_scales, factors.data(), 2 * n * row_scales));
     KVC_RETURN_IF_ERROR(Check(cudaStreamSynchronize(nullptr), "weights for the device"));
@@ -54,8 +55,8 @@ int64_t CudaDevice::PreparedBytes(Span<const Weight> tensors, MatrixUse) const {
   return bytes;
 }
 
-Status CudaDevice::Prepare(Span<const Weight> tensors, Span<const DevicePtr<const float>> biases, MatrixUse use,
-                           Matrix* out) {
+Status CudaDevice::Prepare(Span<const Weight> tensors, Span<const DevicePtr<const float>> biases,
+                           MatrixUse use, Matrix* out) {
   *out = {};
   const int64_t bytes = PreparedBytes(tensors, use);
   KVC_RETURN_IF_ERROR(Allocate(bytes, "weights", &out->memory));

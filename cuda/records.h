@@ -1,5 +1,5 @@
-// The records of one layer of a cache as kernels read them: lengths, page ids, formats. The host packs them into a
-// packet that goes to the device in front of the kernels it is for (staging.h).
+// The records of one layer of a cache as kernels read them: lengths, page ids, formats. The host packs them
+// into a packet that goes to the device in front of the kernels it is for (staging.h).
 #pragma once
 #include <cstdint>
 
@@ -18,7 +18,7 @@ struct Head {
   int32_t ring_page, ring_start, ring_len;
   int32_t book_len[2];  // of the owner of its books; kept in the owner's record only
   int32_t rotated;
-  int32_t main, ring;         // formats; ring -1: none
+  int32_t main, ring;  // formats; ring -1: none
   int32_t settle;
   int32_t owner;              // index in the layer of the head that holds its codebooks
   int32_t n_ids, n_books[2];  // how many ids are there
@@ -29,10 +29,10 @@ struct Head {
 
 struct CacheLayer {
   int32_t n_heads, group, d, n_formats;
-  int32_t directions;   // format, -1: none
-  int32_t first_head;   // of the layer in the whole cache: layer * G
+  int32_t directions;  // format, -1: none
+  int32_t first_head;  // of the layer in the whole cache: layer * G
   int32_t layer_books, n_aux;
-  Head* heads;           // [G]
+  Head* heads;  // [G]
   const Format* formats;
 };
 

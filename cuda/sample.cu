@@ -1,6 +1,6 @@
-// One token from logits, by one block: nothing is sorted, nothing but the token leaves the device. Weights are summed
-// as whole numbers of 2^-40, so that sums do not depend on who came first. Bytes: logits and weights are read about
-// ten times from the second-level cache. As lib/ops/cpu/sample.cc.
+// One token from logits, by one block: nothing is sorted, nothing but the token leaves the device. Weights
+// are summed as whole numbers of 2^-40, so that sums do not depend on who came first. Bytes: logits and
+// weights are read about ten times from the second-level cache. As lib/ops/cpu/sample.cc.
 #include <algorithm>
 
 #include "cuda/block.h"
@@ -78,7 +78,8 @@ KVC_DEVICE void CutByWeight(const SampleParams& p, unsigned long long limit, Sam
   // Equal logits have equal weights.
   unsigned long long each = 0;
   for (int32_t i = ThreadOfBlock(); i < p.n; i += BlockThreads()) {
-    if (ScoreBits(FiniteOrNever(p.logits[i])) == prefix) each = Whole(p.weights[i]) > each ? Whole(p.weights[i]) : each;
+    if (ScoreBits(FiniteOrNever(p.logits[i])) == prefix)
+      each = Whole(p.weights[i]) > each ? Whole(p.weights[i]) : each;
   }
   for (int i = kWarp / 2; i > 0; i /= 2) {
     const unsigned long long other = __shfl_xor_sync(kAllLanes, each, i);
@@ -88,7 +89,8 @@ KVC_DEVICE void CutByWeight(const SampleParams& p, unsigned long long limit, Sam
   __syncthreads();
   for (int i = 0; i < BlockThreads() / kWarp; ++i) each = s->longs[i] > each ? s->longs[i] : each;
   __syncthreads();
-  Cut(p, prefix, each > 0 && limit > above ? static_cast<int64_t>((limit - above + each - 1) / each) : 0, 0.0f, s);
+  Cut(p, prefix, each > 0 && limit > above ? static_cast<int64_t>((limit - above + each - 1) / each) : 0,
+      0.0f, s);
 }
 
 // The token at `target` when the weights are laid end to end by id; -1: rounding left none.
@@ -130,7 +132,8 @@ KVC_DEVICE void ChangeLogits(const SampleParams& p) {
   __syncthreads();
   for (int32_t i = ThreadOfBlock(); i < p.n_biases; i += BlockThreads()) {
     const int32_t token = p.biases[i].token;  // in order of tokens: the first of one's adds them all
-    for (int32_t j = i; (i == 0 || p.biases[i - 1].token != token) && j < p.n_biases && p.biases[j].token == token; ++j)
+    for (int32_t j = i;
+         (i == 0 || p.biases[i - 1].token != token) && j < p.n_biases && p.biases[j].token == token; ++j)
       p.logits[token] += p.biases[j].bias;
   }
   __syncthreads();
@@ -161,8 +164,8 @@ __global__ void __launch_bounds__(kThreads) sample(const SampleParams p) {
   __syncthreads();
   if (p.top_k > 0 && p.top_k < p.n) {
     int32_t above = 0;
-    const uint32_t cut =
-        BlockThreshold([&](int32_t i) { return ScoreBits(FiniteOrNever(p.logits[i])); }, p.n, p.top_k, &s.block, &above);
+    const uint32_t cut = BlockThreshold([&](int32_t i) { return ScoreBits(FiniteOrNever(p.logits[i])); }, p.n,
+                                        p.top_k, &s.block, &above);
     Cut(p, cut, p.top_k - above, 0.0f, &s);
   }
   for (int32_t i = ThreadOfBlock(); i < p.n; i += BlockThreads()) sum += p.weights[i];
@@ -181,8 +184,8 @@ __global__ void __launch_bounds__(kThreads) sample(const SampleParams p) {
     }
     __syncthreads();
   }
-  const double u = UniformOf(PhiloxWord(static_cast<uint32_t>(p.draw), static_cast<uint32_t>(p.draw >> 32), 0, kDrawTag,
-                                        p.seed));
+  const double u = UniformOf(
+      PhiloxWord(static_cast<uint32_t>(p.draw), static_cast<uint32_t>(p.draw >> 32), 0, kDrawTag, p.seed));
   const unsigned long long all = SumOf(p, &s);
   const int32_t token = TokenAt(p, static_cast<unsigned long long>(u * static_cast<double>(all)), &s);
   if (ThreadOfBlock() == 0) *p.token = token < 0 ? best : token;
@@ -192,19 +195,22 @@ __global__ void __launch_bounds__(kThreads) sample(const SampleParams p) {
 
 Status CudaDevice::Sample(Stream* s, const SampleArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
-  const int64_t n_repeated = static_cast<int64_t>(a.repeated.size()), n_biases = static_cast<int64_t>(a.biases.size()),
+  const int64_t n_repeated = static_cast<int64_t>(a.repeated.size()),
+                n_biases = static_cast<int64_t>(a.biases.size()),
                 words = a.allowed == nullptr ? 0 : (a.n + 31) / 32;
   Packet packet;
-  KVC_RETURN_IF_ERROR(packet.Begin(s, Packet::Size<int32_t>(n_repeated) + Packet::Size<TokenBias>(n_biases) +
-                                          Packet::Size<uint32_t>(words),
-                                   Packet::Size<int32_t>(1)));
+  KVC_RETURN_IF_ERROR(packet.Begin(
+      s,
+      Packet::Size<int32_t>(n_repeated) + Packet::Size<TokenBias>(n_biases) + Packet::Size<uint32_t>(words),
+      Packet::Size<int32_t>(1)));
   SampleParams p{};
   p.logits = At(a.logits), p.weights = At(a.weights), p.n = a.n;
   p.n_repeated = static_cast<int32_t>(n_repeated), p.n_biases = static_cast<int32_t>(n_biases);
   p.repeated = packet.Copy(a.repeated.data(), n_repeated);
   TokenBias* biases = packet.Add<TokenBias>(n_biases, &p.biases);
   std::copy(a.biases.begin(), a.biases.end(), biases);
-  std::sort(biases, biases + n_biases, [](const TokenBias& x, const TokenBias& y) { return x.token < y.token; });
+  std::sort(biases, biases + n_biases,
+            [](const TokenBias& x, const TokenBias& y) { return x.token < y.token; });
   if (words > 0) p.allowed = packet.Copy(a.allowed, words);
   p.repeat_penalty = a.repeat_penalty, p.temperature = a.temperature, p.top_p = a.top_p, p.min_p = a.min_p;
   p.top_k = a.top_k, p.seed = a.seed, p.draw = a.draw;

@@ -1,7 +1,7 @@
-// Score programs (lib/ops/score_ops.h) over one layer. The recorded rows are read against the keys twice: for the
-// normaliser of every row, and to sum what the rows see, pooled, a tile of entries with its neighbours at a time; no
-// probabilities are stored. The rest passes over lines, a block a KV head.
-// Flops: 4 * rows * entries * D a query head.
+// Score programs (lib/ops/score_ops.h) over one layer. The recorded rows are read against the keys twice: for
+// the normaliser of every row, and to sum what the rows see, pooled, a tile of entries with its neighbours at
+// a time; no probabilities are stored. The rest passes over lines, a block a KV head. Flops: 4 * rows *
+// entries * D a query head.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -73,8 +73,8 @@ __global__ void row_normalisers(const ScoreParams p) {
 }
 
 // Probability of entry t for row i; 0 where it is not seen.
-KVC_DEVICE float ProbabilityOf(const ScoreParams& p, int32_t h, int32_t g, int32_t i, int32_t t, const float* q,
-                               const float* gain) {
+KVC_DEVICE float ProbabilityOf(const ScoreParams& p, int32_t h, int32_t g, int32_t i, int32_t t,
+                               const float* q, const float* gain) {
   const int64_t entry = g * p.layer.capacity + t, row = static_cast<int64_t>(h) * p.rows_used + i;
   if (t < 0 || t >= Visible(p, g, i) || !Sees(p, h, entry)) return 0;
   const float factor = gain != nullptr ? gain[i] * p.scale : p.scale, l = p.row_sum[row];
@@ -94,12 +94,13 @@ KVC_DEVICE float PoolAround(const Pooling& pool, const float* x, int32_t n, int3
   return static_cast<float>(sum / (pool.shrink_edges ? last - first + 1 : kernel));
 }
 
-// Block (tile, h): the weighted sum of the rows' probabilities, pooled row by row, of 128 entries. Shared memory: a row
-// of queries, and probabilities of the entries with their neighbours.
+// Block (tile, h): the weighted sum of the rows' probabilities, pooled row by row, of 128 entries. Shared
+// memory: a row of queries, and probabilities of the entries with their neighbours.
 __global__ void sum_rows(const ScoreParams p) {
   KVC_SHARED(float, q);
   float* line = q + p.layer.d;
-  const int32_t h = static_cast<int32_t>(blockIdx.y), g = h / (p.n_heads / p.layer.n_heads), n = p.layer.len[g];
+  const int32_t h = static_cast<int32_t>(blockIdx.y), g = h / (p.n_heads / p.layer.n_heads),
+                n = p.layer.len[g];
   const RowRule& rule = p.program.rows;
   const bool pools = rule.pool.kernel > 1;
   const int32_t t0 = static_cast<int32_t>(blockIdx.x) * kBlock, half = pools ? (rule.pool.kernel - 1) / 2 : 0;
@@ -181,7 +182,8 @@ class Lines {
         break;
       case ScoreOp::kShare: {
         double sum = 0;
-        for (int32_t t = ThreadOfBlock(); t < columns; t += BlockThreads()) sum += static_cast<double>(dst[t]);
+        for (int32_t t = ThreadOfBlock(); t < columns; t += BlockThreads())
+          sum += static_cast<double>(dst[t]);
         sum = BlockSum(sum, s_->doubles);
         const float factor = sum > 0 ? static_cast<float>(static_cast<double>(i.x) / sum) : 0.0f;
         Each(columns, [&](int32_t t) { dst[t] *= factor; });
@@ -350,7 +352,8 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   for (int32_t i = 0; i < program.n; ++i) {
     const ScoreOp op = program.code[i].op;
     if (op == ScoreOp::kKeyCosine || op == ScoreOp::kLag || op == ScoreOp::kExpected)
-      return Error(Code::kUnsupported, "device \"%s\" has no kernel for the scores of this method; use \"cpu\"",
+      return Error(Code::kUnsupported,
+                   "device \"%s\" has no kernel for the scores of this method; use \"cpu\"",
                    info_.name.c_str());
   }
   const RowRule& rule = program.rows;
@@ -358,8 +361,9 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   const int32_t longest = *std::max_element(a.layer.len, a.layer.len + heads);
   const bool gains = rule.gain != RowGain::kNone;
   Packet packet;
-  KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer) + 2 * Packet::Size<float>(rows) + Packet::Size<ScoreParams>(1),
-                                   2 * Packet::Size<float>(int64_t{a.n_heads} * rows)));
+  KVC_RETURN_IF_ERROR(
+      packet.Begin(s, LayerBytes(a.layer) + 2 * Packet::Size<float>(rows) + Packet::Size<ScoreParams>(1),
+                   2 * Packet::Size<float>(int64_t{a.n_heads} * rows)));
   ScoreParams p{};
   p.layer = LayerOf(a.layer, &packet);
   p.program = program;
@@ -373,7 +377,8 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   for (int32_t i = 0; i < rows; ++i) {
     const bool ramp = rule.weight == RowWeight::kRamp;
     weight[i] = !ramp ? 1.0f : 1.0f / static_cast<float>(rows);
-    if (ramp && i > 0) weight[i] *= 1.0f + (rule.ramp - 1.0f) * static_cast<float>(i) / static_cast<float>(rows - 1);
+    if (ramp && i > 0)
+      weight[i] *= 1.0f + (rule.ramp - 1.0f) * static_cast<float>(i) / static_cast<float>(rows - 1);
     gain[i] = gains ? GainOf(rule, a.layer.head_dim, longest - rows + 1 + i) : 1.0f;
   }
   if (!gains) p.gain = nullptr;
@@ -393,9 +398,11 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
     if (op == ScoreOp::kRows) {
       KVC_RETURN_IF_ERROR(normalise(p.gain));
       const int32_t half = rule.pool.kernel > 1 ? (rule.pool.kernel - 1) / 2 : 0;
-      const dim3 grid(static_cast<unsigned>((longest + kBlock - 1) / kBlock), static_cast<unsigned>(a.n_heads));
+      const dim3 grid(static_cast<unsigned>((longest + kBlock - 1) / kBlock),
+                      static_cast<unsigned>(a.n_heads));
       KVC_RETURN_IF_ERROR(
-          Check(KVC_LAUNCH(sum_rows, grid, block, d + static_cast<size_t>(kBlock + 2 * half) * sizeof(float), stream, p),
+          Check(KVC_LAUNCH(sum_rows, grid, block, d + static_cast<size_t>(kBlock + 2 * half) * sizeof(float),
+                           stream, p),
                 "scores"));
       ++at;
       continue;
@@ -403,11 +410,12 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
     if (op == ScoreOp::kHistory) KVC_RETURN_IF_ERROR(normalise(nullptr));
     // Up to the next instruction that needs what other heads, or rows, left.
     int32_t end = at + 1;
-    while (end < program.n && program.code[end].op != ScoreOp::kRows && program.code[end].op != ScoreOp::kLayerMean &&
-           program.code[end].op != ScoreOp::kHistory)
+    while (end < program.n && program.code[end].op != ScoreOp::kRows &&
+           program.code[end].op != ScoreOp::kLayerMean && program.code[end].op != ScoreOp::kHistory)
       ++end;
     p.first = at, p.end = end;
-    KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(score_lines, dim3(static_cast<unsigned>(heads)), block, 0, stream, p), "scores"));
+    KVC_RETURN_IF_ERROR(
+        Check(KVC_LAUNCH(score_lines, dim3(static_cast<unsigned>(heads)), block, 0, stream, p), "scores"));
     at = end;
   }
   return {};

@@ -20,10 +20,11 @@ struct SelectParams {
 __global__ void __launch_bounds__(kBlock) select_topk(const SelectParams p) {
   __shared__ BlockSpace space;
   const int32_t g = static_cast<int32_t>(blockIdx.x);
-  BlockSelectEntries({p.rule, p.n_random[g], p.scores + g * p.stride, p.layer.positions + g * p.layer.capacity,
-                      p.layer.len[g], p.counts[g], static_cast<uint32_t>(p.first_head + g), p.lines + g * p.stride,
-                      p.marks + g * p.stride},
-                     &space);
+  BlockSelectEntries(
+      {p.rule, p.n_random[g], p.scores + g * p.stride, p.layer.positions + g * p.layer.capacity,
+       p.layer.len[g], p.counts[g], static_cast<uint32_t>(p.first_head + g), p.lines + g * p.stride,
+       p.marks + g * p.stride},
+      &space);
 }
 
 struct QuerySelectParams {
@@ -53,7 +54,8 @@ __global__ void __launch_bounds__(kBlock) select_by_query_head(const QuerySelect
       if (yes && sees(t)) seen[t] |= 1u << j;
     };
     if (count < m) {
-      BlockMarkTop([&](int32_t t) { return ScoreBits(sees(t) ? scores[t] : -Infinity()); }, m, count, &space, keep);
+      BlockMarkTop([&](int32_t t) { return ScoreBits(sees(t) ? scores[t] : -Infinity()); }, m, count, &space,
+                   keep);
     } else {
       for (int32_t t = ThreadOfBlock(); t < m; t += BlockThreads()) keep(t, true);
     }
@@ -78,7 +80,8 @@ struct UnmarkParams {
 
 __global__ void __launch_bounds__(kBlock) unmark(const UnmarkParams p) {
   __shared__ BlockSpace space;
-  const int32_t g = static_cast<int32_t>(blockIdx.x), n = p.len[g], held = p.held[g], first = min(p.n_sink, held - 1);
+  const int32_t g = static_cast<int32_t>(blockIdx.x), n = p.len[g], held = p.held[g],
+                first = min(p.n_sink, held - 1);
   uint8_t* mark = p.marks + g * p.stride;
   int32_t marked = 0;
   for (int32_t t = ThreadOfBlock(); t < n; t += BlockThreads()) marked += mark[t] == 1 ? 1 : 0;
@@ -129,7 +132,8 @@ Status CudaDevice::SelectByQueryHead(Stream* s, const SelectByQueryHeadArgs& a) 
   p.kept = packet.Room<int32_t>(heads);
   KVC_RETURN_IF_ERROR(packet.Send());
   KVC_RETURN_IF_ERROR(Check(
-      KVC_LAUNCH(select_by_query_head, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, StreamOf(s), p), "selection"));
+      KVC_LAUNCH(select_by_query_head, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, StreamOf(s), p),
+      "selection"));
   return static_cast<CudaStream*>(s)->Fetch(p.kept, a.kept, int64_t{4} * heads);
 }
 
@@ -138,9 +142,11 @@ Status CudaDevice::Unmark(Stream* s, const UnmarkArgs& a) {
   const int32_t heads = a.layer.n_kv_heads;
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(s, 2 * Packet::Size<int32_t>(heads)));
-  const UnmarkParams p{packet.Copy(a.layer.len, heads), packet.Copy(a.held, heads), a.n_sink, At(a.marks), a.stride};
+  const UnmarkParams p{packet.Copy(a.layer.len, heads), packet.Copy(a.held, heads), a.n_sink, At(a.marks),
+                       a.stride};
   KVC_RETURN_IF_ERROR(packet.Send());
-  return Check(KVC_LAUNCH(unmark, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, StreamOf(s), p), "selection");
+  return Check(KVC_LAUNCH(unmark, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, StreamOf(s), p),
+               "selection");
 }
 
 }  // namespace kvc::cuda

@@ -59,7 +59,8 @@ KVC_DEVICE void BlockSelectEntries(const LineToSelect& in, BlockSpace* s) {
         PhiloxWord(in.head, static_cast<uint32_t>(in.positions[sink + t]), 0, kDrawTag, in.rule.seed));
     const double gumbel = u > 0 ? -log(-log(u)) : -static_cast<double>(Infinity());
     // What the first part took goes below everything that is left.
-    in.line[t] = mark[t] != 0 ? -3.402823466e38f : static_cast<float>(static_cast<double>(scores[t]) + gumbel);
+    in.line[t] =
+        mark[t] != 0 ? -3.402823466e38f : static_cast<float>(static_cast<double>(scores[t]) + gumbel);
   }
   __syncthreads();
   BlockMarkTop([&](int32_t i) { return ScoreBits(in.line[i]); }, n_free, min(n_random, n_free - n_top), s,

@@ -66,8 +66,9 @@ Status CudaStream::Send() {
 
 Status CudaStream::Fetch(const void* device, void* to, int64_t bytes) {
   if (bytes <= 0) return {};
-  KVC_RETURN_IF_ERROR(Check(
-      cudaMemcpyAsync(to, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_), "reading the device"));
+  KVC_RETURN_IF_ERROR(
+      Check(cudaMemcpyAsync(to, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_),
+            "reading the device"));
   return Wait("the device");
 }
 

@@ -1,6 +1,6 @@
-// What an operation tells its kernels beyond a few numbers: records, page ids, programs. The host writes a packet into
-// pinned memory, one copy in front of the kernels brings it to the device. Packets follow each other in a ring that
-// starts over when the stream has been waited for.
+// What an operation tells its kernels beyond a few numbers: records, page ids, programs. The host writes a
+// packet into pinned memory, one copy in front of the kernels brings it to the device. Packets follow each
+// other in a ring that starts over when the stream has been waited for.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -14,8 +14,8 @@ namespace kvc::cuda {
 // An error of the runtime as one of ours.
 Status Check(cudaError_t e, const char* what);
 
-// All streams of a device are one of the GPU's: pages go from one session to another, and forks share them, so the
-// order between sessions is that of their calls. What is a stream's own is where its packets lie.
+// All streams of a device are one of the GPU's: pages go from one session to another, and forks share them,
+// so the order between sessions is that of their calls. What is a stream's own is where its packets lie.
 class CudaStream final : public Stream {
  public:
   ~CudaStream() override;
@@ -25,8 +25,8 @@ class CudaStream final : public Stream {
   // Everything issued so far has happened.
   Status Wait(const char* what);
 
-  // Room for a packet: *host to be written before Send, *device its address there. `room`: bytes behind it that are
-  // on the device alone, scratch for the kernels that the packet is for.
+  // Room for a packet: *host to be written before Send, *device its address there. `room`: bytes behind it
+  // that are on the device alone, scratch for the kernels that the packet is for.
   Status Begin(int64_t bytes, int64_t room, uint8_t** host, uint8_t** device);
   Status Send();
   // bytes [device, ..) into `to`; waits.

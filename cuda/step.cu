@@ -1,10 +1,11 @@
-// One token of every row in one layer: the new entries, the attention of every head over its pages, and what the
-// methods ask for. Byte model: every entry's key and value are read once for all query heads of its group.
+// One token of every row in one layer: the new entries, the attention of every head over its pages, and what
+// the methods ask for. Byte model: every entry's key and value are read once for all query heads of its
+// group.
 //
-// A head is cut into segments by what there is in all, whatever the device, so that sums are in the same order in every
-// run; a block reads one segment (attend_step.cu), another joins those of a query head. Records of the host follow by
-// the rules that the kernels follow, without asking the device, unless an entry's place decides where one is missing
-// (rings).
+// A head is cut into segments by what there is in all, whatever the device, so that sums are in the same
+// order in every run; a block reads one segment (attend_step.cu), another joins those of a query head.
+// Records of the host follow by the rules that the kernels follow, without asking the device, unless an
+// entry's place decides where one is missing (rings).
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -19,8 +20,8 @@ constexpr int kThreads = 128;
 // Block (g, r): the new entry of a head, and its queries turned to where it stands.
 __global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
   KVC_SHARED(float, cos);
-  const int32_t g = static_cast<int32_t>(blockIdx.x), r = static_cast<int32_t>(blockIdx.y), d = p.d, half = d / 2,
-                group = p.n_heads / p.n_kv_heads;
+  const int32_t g = static_cast<int32_t>(blockIdx.x), r = static_cast<int32_t>(blockIdx.y), d = p.d,
+                half = d / 2, group = p.n_heads / p.n_kv_heads;
   const RowParams& row = p.rows[r];
   const Pages pages(row.cache, g);
   float *sin = cos + half, *key = cos + d;
@@ -36,18 +37,21 @@ __global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
     const float* from = q + static_cast<int64_t>(x / half) * d;
     const int32_t j = x % half, a = p.turn.pairing == RopePairing::kHalf ? j : 2 * j,
                   b = p.turn.pairing == RopePairing::kHalf ? j + half : 2 * j + 1;
-    // Sessions that count in slots keep queries without rotation: their slot changes with every dropped entry.
+    // Sessions that count in slots keep queries without rotation: their slot changes with every dropped
+    // entry.
     to[a] = row.in_cache ? from[a] : from[a] * cos[j] - from[b] * sin[j];
     to[b] = row.in_cache ? from[b] : from[b] * cos[j] + from[a] * sin[j];
   }
   if (!turns) {
-    for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads()) TurnPair(key, cos, sin, d, j, p.turn.pairing);
+    for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads())
+      TurnPair(key, cos, sin, d, j, p.turn.pairing);
   }
   __syncthreads();
   BlockAppend(pages, key, v, row.position);
   if (turns && row.in_cache) {
     const int64_t at = pages.len() - 1;
-    for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads()) AngleOf(p.turn, at, j, p.turn.factor, cos + j, sin + j);
+    for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads())
+      AngleOf(p.turn, at, j, p.turn.factor, cos + j, sin + j);
     __syncthreads();
   }
   for (int32_t x = ThreadOfBlock(); x < group * half; x += BlockThreads()) {
@@ -65,7 +69,9 @@ __global__ void __launch_bounds__(kThreads) join_segments(const StepParams p) {
   const int32_t h = static_cast<int32_t>(blockIdx.x), r = static_cast<int32_t>(blockIdx.y), d = p.d,
                 group = p.n_heads / p.n_kv_heads, g = h / group, i = h % group;
   const HeadSegments own = p.heads[static_cast<int64_t>(r) * p.n_kv_heads + g];
-  const auto part = [&](int32_t x) { return p.partial + static_cast<int64_t>(own.first + x) * group * (d + 2); };
+  const auto part = [&](int32_t x) {
+    return p.partial + static_cast<int64_t>(own.first + x) * group * (d + 2);
+  };
   float m = -Infinity(), l = 0;
   for (int32_t x = 0; x < own.n; ++x) m = fmaxf(m, part(x)[i]);
   for (int32_t x = 0; x < own.n; ++x) {
@@ -76,7 +82,8 @@ __global__ void __launch_bounds__(kThreads) join_segments(const StepParams p) {
   for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) {
     float sum = 0;
     for (int32_t x = 0; x < own.n; ++x) {
-      if (part(x)[group + i] != 0.0f) sum += expf(part(x)[i] - m) * part(x)[2 * group + static_cast<int64_t>(i) * d + j];
+      if (part(x)[group + i] != 0.0f)
+        sum += expf(part(x)[i] - m) * part(x)[2 * group + static_cast<int64_t>(i) * d + j];
     }
     out[j] = sum * inverse;
   }
@@ -90,8 +97,8 @@ __global__ void __launch_bounds__(kThreads) join_segments(const StepParams p) {
   }
 }
 
-// Block (g, r): the mean of the attention over the query heads of a group, or of the layer; and the newest attention
-// for the session, by ascending position.
+// Block (g, r): the mean of the attention over the query heads of a group, or of the layer; and the newest
+// attention for the session, by ascending position.
 __global__ void __launch_bounds__(kThreads) gather_attention(const StepParams p) {
   __shared__ int32_t ints[kThreads / kWarp];
   const int32_t g = static_cast<int32_t>(blockIdx.x), r = static_cast<int32_t>(blockIdx.y),
@@ -130,7 +137,8 @@ __global__ void __launch_bounds__(kThreads) gather_attention(const StepParams p)
 // What becomes of the records of one head when the step is done there; false: only the device knows.
 class HostRecords {
  public:
-  HostRecords(const StepRow& row, int32_t layer) : row_(row), c_(*row.cache), plan_(*row.plan), layer_(layer) {}
+  HostRecords(const StepRow& row, int32_t layer)
+      : row_(row), c_(*row.cache), plan_(*row.plan), layer_(layer) {}
 
   void Append() {
     for (int32_t g = 0; g < heads(); ++g) {
@@ -190,9 +198,7 @@ class HostRecords {
  private:
   int32_t heads() const { return c_.layout->n_kv_heads; }
   int32_t head(int32_t g) const { return layer_ * heads() + g; }
-  int32_t ring(int32_t g) const {
-    return c_.ring == nullptr ? -1 : RingFormat(c_, head(g));
-  }
+  int32_t ring(int32_t g) const { return c_.ring == nullptr ? -1 : RingFormat(c_, head(g)); }
   const StepRow& row_;
   const CacheView& c_;
   const StepPlan& plan_;
@@ -236,7 +242,8 @@ class Wave {
                     Packet::Size<Segment>(n_items) + Packet::Size<HeadSegments>(heads) +
                     2 * n_ * Packet::Size<int32_t>(g);
     for (int32_t r = 0; r < n_; ++r) bytes += records_[static_cast<size_t>(r)].Bytes();
-    const int64_t room = Packet::Size<float>(heads * group * d) + Packet::Size<float>(n_items * group * (d + 2)) +
+    const int64_t room = Packet::Size<float>(heads * group * d) +
+                         Packet::Size<float>(n_items * group * (d + 2)) +
                          (attention ? Packet::Size<float>(heads * group * stride) : 0) +
                          (mean ? Packet::Size<float>(heads * stride) : 0) +
                          (updates ? Packet::Size<uint8_t>(heads * update) : 0);
@@ -244,7 +251,8 @@ class Wave {
     // Records were counted before the host's lengths moved on; they are written as they were.
     KVC_RETURN_IF_ERROR(packet.Begin(s_, bytes, room));
     StepParams p{};
-    p.n_rows = n_, p.n_heads = a_.n_heads, p.n_kv_heads = g, p.d = d, p.window = a_.window, p.scale = a_.scale, p.cap = a_.cap;
+    p.n_rows = n_, p.n_heads = a_.n_heads, p.n_kv_heads = g, p.d = d, p.window = a_.window,
+    p.scale = a_.scale, p.cap = a_.cap;
     p.turn = TurnOf(a_.rope, a_.pairing, false, &packet);
     p.q = At(a_.q) + int64_t{first_} * a_.n_heads * d, p.k = At(a_.k) + int64_t{first_} * g * d;
     p.v = At(a_.v) + int64_t{first_} * g * d, p.out = At(a_.out) + int64_t{first_} * a_.n_heads * d;
@@ -278,8 +286,7 @@ class Wave {
     KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(step_append, dim3(g, n), dim3(kThreads),
                                          2 * static_cast<size_t>(p.d) * sizeof(float), stream, p),
                               "a step"));
-    KVC_RETURN_IF_ERROR(
-        Check(AttendSegments(p, static_cast<int32_t>(items_.size()), stream), "a step"));
+    KVC_RETURN_IF_ERROR(Check(AttendSegments(p, static_cast<int32_t>(items_.size()), stream), "a step"));
     KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(join_segments, dim3(h, n), dim3(kThreads), 0, stream, p), "a step"));
     if (!attention) return {};
     return Check(KVC_LAUNCH(gather_attention, dim3(g, n), dim3(kThreads), 0, stream, p), "a step");
@@ -298,7 +305,8 @@ class Wave {
       for (int32_t h = 0; h < g; ++h) {
         const int32_t head = a_.layer * g + h, first_item = static_cast<int32_t>(items_.size());
         const auto cut = [&](int32_t first, int32_t end) {
-          for (int32_t b = first; b < end; b += segment) items_.push_back({r, h, b, std::min(b + segment, end)});
+          for (int32_t b = first; b < end; b += segment)
+            items_.push_back({r, h, b, std::min(b + segment, end)});
         };
         const int32_t main = c.len[head];
         cut(0, main);
@@ -335,11 +343,12 @@ class Wave {
     if (plan.caps != nullptr) to->caps = packet->Copy(plan.caps + int64_t{a_.layer} * g, g);
     if (plan.held != nullptr) to->held = packet->Copy(plan.held + int64_t{a_.layer} * g, g);
     to->attention_stride = plan.attention_stride;
-    if (plan.attention) to->attention = At(plan.attention) + int64_t{a_.layer} * a_.n_heads * plan.attention_stride;
+    if (plan.attention)
+      to->attention = At(plan.attention) + int64_t{a_.layer} * a_.n_heads * plan.attention_stride;
     if (!plan.ring || end_only_) return {};
     int32_t &start = plan.ring_start[a_.layer], &n = plan.ring_len[a_.layer];
-    to->query_ring = At(plan.ring) +
-                     (int64_t{a_.layer} * plan.ring_rows + (start + n) % plan.ring_rows) * a_.n_heads * d;
+    to->query_ring =
+        At(plan.ring) + (int64_t{a_.layer} * plan.ring_rows + (start + n) % plan.ring_rows) * a_.n_heads * d;
     n < plan.ring_rows ? ++n : start = (start + 1) % plan.ring_rows;
     return {};
   }
@@ -364,7 +373,8 @@ class Wave {
 
 }  // namespace
 
-// Kernels make the angles they need themselves; the table is for the parts of a step that other backends look up.
+// Kernels make the angles they need themselves; the table is for the parts of a step that other backends look
+// up.
 Status CudaDevice::FillAngles(Stream* s, const AngleArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   const int32_t d = a.rope->head_dim();

@@ -6,12 +6,14 @@
 
 namespace kvc::cuda {
 
-// Entries of a head that one block of the attention reads: short ones where there are few in all, for a device has
-// some hundred places for blocks; a multiple of a tile.
+// Entries of a head that one block of the attention reads: short ones where there are few in all, for a
+// device has some hundred places for blocks; a multiple of a tile.
 constexpr int32_t kTile = 32, kLeastSegment = 64, kMostSegment = 1024;
 inline int32_t SegmentOf(int64_t entries) {
   const int64_t even = (entries / 256 + kTile - 1) / kTile * kTile;
-  return static_cast<int32_t>(even < kLeastSegment ? kLeastSegment : even > kMostSegment ? kMostSegment : even);
+  return static_cast<int32_t>(even < kLeastSegment  ? kLeastSegment
+                              : even > kMostSegment ? kMostSegment
+                                                    : even);
 }
 
 struct RowParams {
@@ -56,12 +58,12 @@ struct StepParams {
   int32_t n_rows, n_heads, n_kv_heads, d, window;
   float scale, cap;
   Turn turn;
-  float *q, *k;    // [rows, H, D], [rows, G, D]
+  float *q, *k;  // [rows, H, D], [rows, G, D]
   const float* v;
   float* out;
-  float* turned;   // [rows, H, D]
-  float* logits;   // [rows, H, stride] or null
-  float* mean;     // [rows, G, stride] or null
+  float* turned;  // [rows, H, D]
+  float* logits;  // [rows, H, stride] or null
+  float* mean;    // [rows, G, stride] or null
   int64_t stride;
   float* partial;  // [items, group, 2 + D]
   const Segment* items;
@@ -71,8 +73,8 @@ struct StepParams {
 
 // The attention of all segments into `partial`, and logits where they are wanted.
 cudaError_t AttendSegments(const StepParams& p, int32_t n_items, cudaStream_t stream);
-// What the method does after the attention; `end_only`: just the limit and settling. one: a block a row, its heads in
-// order.
+// What the method does after the attention; `end_only`: just the limit and settling. one: a block a row, its
+// heads in order.
 cudaError_t UpdateHeads(const StepParams& p, bool end_only, bool one, cudaStream_t stream);
 
 }  // namespace kvc::cuda

@@ -1,6 +1,6 @@
-// What a method does to one head after a step's attention (methods.md 1.6, steps 3 and 4): side values, reduction, the
-// limit of a full context, entries that leave the ring. A block a head; passes over the entries where they lie, sorting
-// only for reductions by more than one. As lib/ops/cpu/step_update.cc.
+// What a method does to one head after a step's attention (methods.md 1.6, steps 3 and 4): side values,
+// reduction, the limit of a full context, entries that leave the ring. A block a head; passes over the
+// entries where they lie, sorting only for reductions by more than one. As lib/ops/cpu/step_update.cc.
 #include "cuda/step_params.h"
 
 namespace kvc::cuda {
@@ -18,7 +18,8 @@ struct UpdateLines {
 KVC_DEVICE UpdateLines LinesAt(const UpdateRoom& u, int64_t head) {
   uint8_t* at = u.at + head * u.bytes;
   UpdateLines l;
-  l.keys = reinterpret_cast<uint64_t*>(at), at += 16 * u.sort_stride;  // the order, and what is sorted beside it
+  l.keys = reinterpret_cast<uint64_t*>(at),
+  at += 16 * u.sort_stride;  // the order, and what is sorted beside it
   float* f = reinterpret_cast<float*>(at);
   l.scores = f, l.sums = f + u.stride, l.counts = f + 2 * u.stride;
   l.positions = reinterpret_cast<int32_t*>(f + 3 * u.stride);
@@ -148,7 +149,8 @@ class HeadUpdate {
     return max(cap - row_.select.protect.n_sink - row_.select.protect.n_recent, 0);
   }
 
-  // One entry too many, and the newest n_recent are just the last tokens; the oldest n_sink lie in the first slots.
+  // One entry too many, and the newest n_recent are just the last tokens; the oldest n_sink lie in the first
+  // slots.
   KVC_DEVICE bool ReduceByOne(int32_t cap) {
     const Protected& part = row_.select.protect;
     const int32_t n = pages_.len();
@@ -166,7 +168,8 @@ class HeadUpdate {
       if (s.position() >= oldest_recent) {
         ++n_recent;
       } else if (x >= part.n_sink) {
-        const uint64_t key = static_cast<uint64_t>(~ScoreBits(Rank(s, x))) << 32 | (static_cast<uint32_t>(s.position()) + 1u);
+        const uint64_t key =
+            static_cast<uint64_t>(~ScoreBits(Rank(s, x))) << 32 | (static_cast<uint32_t>(s.position()) + 1u);
         best = key > best ? key : best;
       }
     }
@@ -194,7 +197,8 @@ class HeadUpdate {
       const int32_t x = pages_.Physical(i);
       const int32_t position = pages_.At(x).position();
       if (position <= gone.position()) continue;
-      const uint64_t key = static_cast<uint64_t>(~static_cast<uint32_t>(position)) << 32 | (static_cast<uint32_t>(x) + 1u);
+      const uint64_t key =
+          static_cast<uint64_t>(~static_cast<uint32_t>(position)) << 32 | (static_cast<uint32_t>(x) + 1u);
       best = key > best ? key : best;
     }
     best = BlockMax(best, s_->longs);
@@ -220,13 +224,16 @@ class HeadUpdate {
   }
   KVC_DEVICE void RemoveGone() {
     const uint8_t* gone = l_.gone;
-    BlockRemove(pages_, [&](int32_t x) { return gone[x] != 0; }, l_.room, s_);
+    BlockRemove(
+        pages_, [&](int32_t x) { return gone[x] != 0; }, l_.room, s_);
   }
 
   // Values where they lie, by ascending position.
   struct PageValues {
     const HeadUpdate& u;
-    KVC_DEVICE Slot At(int32_t i) const { return u.pages_.At(static_cast<int32_t>(u.l_.keys[i] & 0xffffffffu)); }
+    KVC_DEVICE Slot At(int32_t i) const {
+      return u.pages_.At(static_cast<int32_t>(u.l_.keys[i] & 0xffffffffu));
+    }
     KVC_DEVICE void Add(int32_t to, float factor, int32_t from) const {
       float* v = u.l_.room.vectors;
       const Slot target = At(to), source = At(from);
@@ -254,16 +261,16 @@ class HeadUpdate {
       l_.counts[i] = row_.merge.counts < 0 ? 0.0f : s.aux(row_.merge.counts);
     }
     __syncthreads();
-    BlockSelectEntries({row_.select, 0, l_.scores, l_.positions, n, Count(cap), static_cast<uint32_t>(head), nullptr,
-                        l_.marks},
+    BlockSelectEntries({row_.select, 0, l_.scores, l_.positions, n, Count(cap), static_cast<uint32_t>(head),
+                        nullptr, l_.marks},
                        s_);
     for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads())
       l_.gone[static_cast<int32_t>(l_.keys[i] & 0xffffffffu)] = l_.marks[i] == 0 ? 1 : 0;
     __syncthreads();
     if (row_.merge.kind != MergeKind::kNone) {
       // The order is what values are found by: victims are sorted beside it.
-      BlockMergeDropped({row_.merge, l_.marks, l_.sums, l_.counts, l_.positions, n, p_.d, static_cast<uint32_t>(head),
-                         l_.links, l_.scores, l_.keys + p_.update.sort_stride},
+      BlockMergeDropped({row_.merge, l_.marks, l_.sums, l_.counts, l_.positions, n, p_.d,
+                         static_cast<uint32_t>(head), l_.links, l_.scores, l_.keys + p_.update.sort_stride},
                         PageValues{*this}, s_);
     }
     RemoveGone();
@@ -275,7 +282,8 @@ class HeadUpdate {
     const int32_t n = pages_.len(), over = n - row_.held[g_];
     BlockOrder(pages_, l_.keys);
     Each([&](int32_t x, const Slot&) { l_.gone[x] = 0; });
-    for (int32_t i = ThreadOfBlock(); i < over; i += BlockThreads()) {  // with few left, the one before the newest goes
+    for (int32_t i = ThreadOfBlock(); i < over;
+         i += BlockThreads()) {  // with few left, the one before the newest goes
       const int32_t at = n - i - 2 < row_.n_sinks ? n - i - 2 : row_.n_sinks + i;
       l_.gone[static_cast<int32_t>(l_.keys[at] & 0xffffffffu)] = 1;
     }
@@ -314,8 +322,8 @@ __global__ void __launch_bounds__(kBlock) update_heads(const StepParams p, bool 
 
 cudaError_t UpdateHeads(const StepParams& p, bool end_only, bool one, cudaStream_t stream) {
   const dim3 grid(one ? 1u : static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows));
-  return KVC_LAUNCH(update_heads, grid, dim3(kBlock), 2 * static_cast<size_t>(p.d) * sizeof(float), stream, p, end_only,
-                    one);
+  return KVC_LAUNCH(update_heads, grid, dim3(kBlock), 2 * static_cast<size_t>(p.d) * sizeof(float), stream, p,
+                    end_only, one);
 }
 
 }  // namespace kvc::cuda

@@ -25,7 +25,8 @@ KVC_DEVICE void AngleOf(const Turn& t, int64_t position, int32_t j, double facto
 }
 // Pair j of x [D].
 KVC_DEVICE void TurnPairBy(const Turn& t, int64_t position, int32_t d, int32_t j, double factor, float* x) {
-  const int32_t a = t.pairing == RopePairing::kHalf ? j : 2 * j, b = t.pairing == RopePairing::kHalf ? j + d / 2 : 2 * j + 1;
+  const int32_t a = t.pairing == RopePairing::kHalf ? j : 2 * j,
+                b = t.pairing == RopePairing::kHalf ? j + d / 2 : 2 * j + 1;
   float c, s;
   AngleOf(t, position, j, factor, &c, &s);
   const float u = x[a], v = x[b];

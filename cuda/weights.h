@@ -8,19 +8,19 @@ namespace kvc::cuda {
 struct Part {
   const uint8_t* data;
   const uint16_t* scales;
-  const float* bias;  // null: none
-  float* y;           // [n, rows]
+  const float* bias;           // null: none
+  float* y;                    // [n, rows]
   int32_t rows, first, group;  // first: row of the product where it begins
   WeightType type;
-  int32_t first_block;         // of the kernel, whose blocks are each of one part
+  int32_t first_block;  // of the kernel, whose blocks are each of one part
 };
 
 // A product of a matrix with n rows of x.
 struct Product {
   Part parts[Matrix::kMaxParts];
   int32_t n_parts, rows, cols, n;
-  const float* x;  // [n, cols]
-  bool adds;       // y += scale * result instead of y = scale * result
+  const float* x;    // [n, cols]
+  bool adds;         // y += scale * result instead of y = scale * result
   float scale, cap;  // cap: of the scaled result (gpu.h)
 };
 
@@ -75,7 +75,10 @@ KVC_DEVICE float WeightElement(const Part& w, int32_t cols, int32_t r, int32_t c
 // Columns that 16 bytes hold.
 template <WeightType T>
 struct VectorOf {
-  static constexpr int kColumns = T == WeightType::kF32 ? 4 : T == WeightType::kInt8 ? 16 : T == WeightType::kInt4 ? 32 : 8;
+  static constexpr int kColumns = T == WeightType::kF32    ? 4
+                                  : T == WeightType::kInt8 ? 16
+                                  : T == WeightType::kInt4 ? 32
+                                                           : 8;
 };
 
 // kColumns elements from 16 bytes, without their scale.

@@ -117,7 +117,8 @@ void AddModelOptions(CLI::App* app, ModelOptions* options, const std::string& pa
   app->add_option("--threads", options->threads, "CPU threads; 0 = all processors")
       ->check(Whole(0, 1024))
       ->type_name("N");
-  app->add_option("--device", options->device, "auto, or one that kvc devices lists, such as cpu")->type_name("D");
+  app->add_option("--device", options->device, "auto, or one that kvc devices lists, such as cpu")
+      ->type_name("D");
   AddBytesOption(app, "--memory-limit", &options->memory_limit,
                  "Refuse to take more for weights, caches and workspace: 512MiB");
 }

@@ -1,5 +1,5 @@
-// Operations of the CUDA backend, run by the emulator, against those of the processor (whose kernels tests/parity holds
-// to their definition): the same arguments, results as near as sums in another order are.
+// Operations of the CUDA backend, run by the emulator, against those of the processor (whose kernels
+// tests/parity holds to their definition): the same arguments, results as near as sums in another order are.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -44,9 +44,15 @@ class Pair {
     out.n = from.size();
     for (int i = 0; i < 2; ++i) {
       blocks.emplace_back();
-      EXPECT_TRUE(blocks.back().Allocate({devices[i], nullptr}, static_cast<int64_t>(from.size() * sizeof(T)) + 64, "test").ok());
+      EXPECT_TRUE(
+          blocks.back()
+              .Allocate({devices[i], nullptr}, static_cast<int64_t>(from.size() * sizeof(T)) + 64, "test")
+              .ok());
       out.at[i] = blocks.back().raw().As<T>();
-      EXPECT_TRUE(devices[i]->Write(streams[i], blocks.back().raw(), from.data(), static_cast<int64_t>(from.size() * sizeof(T))).ok());
+      EXPECT_TRUE(devices[i]
+                      ->Write(streams[i], blocks.back().raw(), from.data(),
+                              static_cast<int64_t>(from.size() * sizeof(T)))
+                      .ok());
     }
     return out;
   }
@@ -58,7 +64,10 @@ class Pair {
   template <typename T>
   std::vector<T> Read(const On<T>& from, int i) {
     std::vector<T> out(from.n);
-    EXPECT_TRUE(devices[i]->Read(streams[i], from.at[i].template As<const uint8_t>(), out.data(), static_cast<int64_t>(from.n * sizeof(T))).ok());
+    EXPECT_TRUE(devices[i]
+                    ->Read(streams[i], from.at[i].template As<const uint8_t>(), out.data(),
+                           static_cast<int64_t>(from.n * sizeof(T)))
+                    .ok());
     return out;
   }
   // Each within `tolerance` of the other, relative to the largest.
@@ -127,18 +136,21 @@ struct FileWeight {
   }
 };
 
-constexpr WeightType kTypes[] = {WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4};
+constexpr WeightType kTypes[] = {WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8,
+                                 WeightType::kInt4};
 
 TEST_F(DeviceParity, LayerOfEveryWeightType) {
   for (const WeightType type : kTypes) {
     for (const int32_t n : {1, 2, 3, 7, 8, 9, 33, 70}) {
       NetworkShape shape;
-      shape.hidden = 96, shape.ffn = 160, shape.n_heads = 6, shape.n_kv_heads = 2, shape.head_dim = 24, shape.vocab = 130;
+      shape.hidden = 96, shape.ffn = 160, shape.n_heads = 6, shape.n_kv_heads = 2, shape.head_dim = 24,
+      shape.vocab = 130;
       const int32_t q_rows = shape.n_heads * shape.head_dim, kv_rows = shape.n_kv_heads * shape.head_dim;
-      const FileWeight q(type, q_rows, shape.hidden, 32, &random_), k(type, kv_rows, shape.hidden, 32, &random_),
-          v(type, kv_rows, shape.hidden, 32, &random_), o(type, shape.hidden, q_rows, 16, &random_),
-          gate(type, shape.ffn, shape.hidden, 32, &random_), up(type, shape.ffn, shape.hidden, 32, &random_),
-          down(type, shape.hidden, shape.ffn, 32, &random_), head(type, shape.vocab, shape.hidden, 32, &random_);
+      const FileWeight q(type, q_rows, shape.hidden, 32, &random_),
+          k(type, kv_rows, shape.hidden, 32, &random_), v(type, kv_rows, shape.hidden, 32, &random_),
+          o(type, shape.hidden, q_rows, 16, &random_), gate(type, shape.ffn, shape.hidden, 32, &random_),
+          up(type, shape.ffn, shape.hidden, 32, &random_), down(type, shape.hidden, shape.ffn, 32, &random_),
+          head(type, shape.vocab, shape.hidden, 32, &random_);
       const auto norm = pair_->Copy(Random(static_cast<size_t>(shape.hidden)));
       const auto head_norm = pair_->Copy(Random(static_cast<size_t>(shape.head_dim)));
       const auto bias = pair_->Copy(Random(static_cast<size_t>(q_rows)));
@@ -160,18 +172,24 @@ TEST_F(DeviceParity, LayerOfEveryWeightType) {
         ASSERT_TRUE(d.Prepare({&down.w, 1}, {}, MatrixUse::kProducts, &w.down).ok());
         ASSERT_TRUE(d.Prepare({&head.w, 1}, {}, MatrixUse::kProducts, &m).ok());
         const DeviceBytes scratch = pair_->Scratch(i, d.NetworkScratchBytes(shape, n));
-        ASSERT_TRUE(d.Project(streams_[i].get(), {&shape, &w, x.at[i], n, qs.at[i], ks.at[i], vs.at[i], scratch}).ok());
+        ASSERT_TRUE(
+            d.Project(streams_[i].get(), {&shape, &w, x.at[i], n, qs.at[i], ks.at[i], vs.at[i], scratch})
+                .ok());
         if (n % 2 == 1) w.activation = Activation::kGeluTanh, w.attention_post_norm = norm.at[i];
         ASSERT_TRUE(d.Finish(streams_[i].get(), {&shape, &w, qs.at[i], n, 0.5f, x.at[i], scratch}).ok());
-        ASSERT_TRUE(d.Logits(streams_[i].get(), {&shape, norm.at[i], &m, x.at[i], n, 0.25f, logits.at[i], scratch}).ok());
-        ASSERT_TRUE(d.Read(streams_[i].get(), x.at[i].As<const uint8_t>(), std::vector<uint8_t>(4).data(), 4).ok());
+        ASSERT_TRUE(
+            d.Logits(streams_[i].get(), {&shape, norm.at[i], &m, x.at[i], n, 0.25f, logits.at[i], scratch})
+                .ok());
+        ASSERT_TRUE(
+            d.Read(streams_[i].get(), x.at[i].As<const uint8_t>(), std::vector<uint8_t>(4).data(), 4).ok());
         for (const Matrix* used : {&w.qkv, &w.output, &w.gate_up, &w.down, &m}) {
           if (used->memory) d.Free(used->memory, used->bytes);
         }
       }
       // The processor rounds activations to eight bits in front of weights of eight and four bits.
       const double tolerance = type == WeightType::kInt8 || type == WeightType::kInt4 ? 0.1 : 2e-5;
-      const std::string what = "type " + std::to_string(static_cast<int>(type)) + ", rows " + std::to_string(n);
+      const std::string what =
+          "type " + std::to_string(static_cast<int>(type)) + ", rows " + std::to_string(n);
       pair_->ExpectNear(qs, tolerance, what + ", queries");
       pair_->ExpectNear(ks, tolerance, what + ", keys");
       pair_->ExpectNear(x, tolerance, what + ", residual");
@@ -212,10 +230,19 @@ TEST_F(DeviceParity, AttentionOfPrompts) {
       layer.n_kv_heads = c.heads, layer.head_dim = c.d, layer.capacity = capacity, layer.has_seen = c.seen;
       layer.keys = keys.at[i], layer.values = values.at[i], layer.seen = seen.at[i], layer.len = len.data();
       const PromptRows all{base.data(), 0, rows};
-      ASSERT_TRUE(devices_[i]->AttendPrompt(streams_[i].get(), {layer, all, n_heads, c.window, 0.3f, q.at[i], out.at[i], lse.at[i], rows}).ok());
+      ASSERT_TRUE(devices_[i]
+                      ->AttendPrompt(streams_[i].get(), {layer, all, n_heads, c.window, 0.3f, q.at[i],
+                                                         out.at[i], lse.at[i], rows})
+                      .ok());
       if (c.seen || c.window > 0) continue;
-      ASSERT_TRUE(devices_[i]->FoldColumns(streams_[i].get(), {layer, all, n_heads, rows, 0.3f, q.at[i], lse.at[i], rows, sums.at[i], false}).ok());
-      ASSERT_TRUE(devices_[i]->FoldColumns(streams_[i].get(), {layer, all, n_heads, rows, 0.3f, q.at[i], lse.at[i], rows, maxima.at[i], true}).ok());
+      ASSERT_TRUE(devices_[i]
+                      ->FoldColumns(streams_[i].get(), {layer, all, n_heads, rows, 0.3f, q.at[i], lse.at[i],
+                                                        rows, sums.at[i], false})
+                      .ok());
+      ASSERT_TRUE(devices_[i]
+                      ->FoldColumns(streams_[i].get(), {layer, all, n_heads, rows, 0.3f, q.at[i], lse.at[i],
+                                                        rows, maxima.at[i], true})
+                      .ok());
     }
     const std::string what = "head size " + std::to_string(c.d);
     pair_->ExpectNear(out, 1e-5, what);
@@ -254,7 +281,9 @@ TEST_F(DeviceParity, Sampling) {
         ASSERT_TRUE(devices_[i]->Sample(streams_[i].get(), a).ok());
       }
       ++all, same += token[0] == token[1] ? 1 : 0;
-      if (draw % 4 == 0) { EXPECT_EQ(token[0], token[1]) << n << " " << draw; }
+      if (draw % 4 == 0) {
+        EXPECT_EQ(token[0], token[1]) << n << " " << draw;
+      }
       EXPECT_GE(token[1], 0);
       pair_->blocks.clear();
     }
@@ -281,8 +310,14 @@ TEST_F(DeviceParity, OrderOfBlocksDoesNotShow) {
     layer.n_kv_heads = kHeads, layer.head_dim = kD, layer.capacity = kN, layer.len = len.data();
     layer.keys = keys.at[1], layer.values = values.at[1];
     const PromptRows all{base.data(), 0, kN};
-    ASSERT_TRUE(devices_[1]->AttendPrompt(streams_[1].get(), {layer, all, kHeads * kGroup, 0, 0.3f, q.at[1], out.at[1], lse.at[1], kN}).ok());
-    ASSERT_TRUE(devices_[1]->FoldColumns(streams_[1].get(), {layer, all, kHeads * kGroup, kN, 0.3f, q.at[1], lse.at[1], kN, sums.at[1], false}).ok());
+    ASSERT_TRUE(devices_[1]
+                    ->AttendPrompt(streams_[1].get(),
+                                   {layer, all, kHeads * kGroup, 0, 0.3f, q.at[1], out.at[1], lse.at[1], kN})
+                    .ok());
+    ASSERT_TRUE(devices_[1]
+                    ->FoldColumns(streams_[1].get(), {layer, all, kHeads * kGroup, kN, 0.3f, q.at[1],
+                                                      lse.at[1], kN, sums.at[1], false})
+                    .ok());
     std::vector<float> now = pair_->Read(out, 1);
     const std::vector<float> more = pair_->Read(sums, 1);
     now.insert(now.end(), more.begin(), more.end());

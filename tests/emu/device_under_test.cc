@@ -1,5 +1,5 @@
-// With KVC_TEST_DEVICE=emu (or cuda) in the environment whatever opens the device "cpu" gets that one: the suite as it
-// is, on the CUDA backend.
+// With KVC_TEST_DEVICE=emu (or cuda) in the environment whatever opens the device "cpu" gets that one: the
+// suite as it is, on the CUDA backend.
 #include <cstdlib>
 #include <string>
 

@@ -1,6 +1,6 @@
-// Runs kernels: blocks one after the other in any order, the threads of a block as fibers that give way where CUDA's
-// threads would wait. A block that cannot go on (a barrier not all reach, a warp that does not meet) is a failure of the
-// launch, with the kernel's name on stderr: this is a program of tests.
+// Runs kernels: blocks one after the other in any order, the threads of a block as fibers that give way where
+// CUDA's threads would wait. A block that cannot go on (a barrier not all reach, a warp that does not meet)
+// is a failure of the launch, with the kernel's name on stderr: this is a program of tests.
 #include <boost/context/detail/fcontext.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -42,7 +42,8 @@ struct Fiber {
   int vote = 0;
 };
 
-// What the lanes of a warp hand each other; two, so that the slowest may still read while the first writes on.
+// What the lanes of a warp hand each other; two, so that the slowest may still read while the first writes
+// on.
 struct Warp {
   unsigned alive = 0, ready = 0, waiting = 0;  // lanes
   alignas(16) uint8_t values[2][32 * kMostBytes];
@@ -52,7 +53,8 @@ class Runner {
  public:
   Runner() {
     const size_t bytes = kStackBytes * kMostThreads;
-    void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* at =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) std::abort();
     stacks_ = static_cast<uint8_t*>(at);
     fibers_.resize(kMostThreads);
@@ -71,7 +73,8 @@ class Runner {
       f.thread.lane = i % 32, f.thread.warp = i / 32;
       f.state = State::kNew, f.n_meetings = 0;
     }
-    for (unsigned w = 0; w < n_warps; ++w) warps_[w].alive = std::min(32u, n_ - w * 32), warps_[w].ready = warps_[w].alive, warps_[w].waiting = 0;
+    for (unsigned w = 0; w < n_warps; ++w)
+      warps_[w].alive = std::min(32u, n_ - w * 32), warps_[w].ready = warps_[w].alive, warps_[w].waiting = 0;
     unsigned n_done = 0, at_block = 0;
     while (n_done < n_) {
       bool moved = false;
@@ -113,8 +116,8 @@ class Runner {
  private:
   Fiber& Current() { return *reinterpret_cast<Fiber*>(self); }
 
-  // Every lane that can goes on until it waits; when all that are left wait for each other, they have met. Lanes beyond
-  // the block and those that have ended are not waited for, as on a device.
+  // Every lane that can goes on until it waits; when all that are left wait for each other, they have met.
+  // Lanes beyond the block and those that have ended are not waited for, as on a device.
   void RunWarp(unsigned w, unsigned* n_done, unsigned* at_block) {
     Warp& warp = warps_[w];
     const unsigned first = w * 32, end = std::min(n_, first + 32);
@@ -166,7 +169,8 @@ class Runner {
 #if defined(KVC_EMU_ASAN)
       __asan_unpoison_memory_region(stack, kStackBytes);
 #endif
-      // Stacks begin at different places of a page: else all of a block would share a few lines of the first-level cache.
+      // Stacks begin at different places of a page: else all of a block would share a few lines of the
+      // first-level cache.
       const size_t top = kStackBytes - i * 320 % 8192;
       f.context = ctx::make_fcontext(stack + top, top, Entry);
     }
@@ -251,7 +255,8 @@ bool RunGrid(const char* name, dim3 grid, dim3 dim, size_t shared, const std::fu
     std::memset(at, 0xff, shared);
     good = current->RunBlock(&one, kernel, options.order == 0 ? 0 : b + 1);
     if (!good)
-      std::fprintf(stderr, "emulator: %s: block %u of %u cannot go on: its threads wait for each other\n", name, b, n);
+      std::fprintf(stderr, "emulator: %s: block %u of %u cannot go on: its threads wait for each other\n",
+                   name, b, n);
   }
 #if defined(KVC_EMU_ASAN)
   __asan_unpoison_memory_region(memory.get(), shared + 16);

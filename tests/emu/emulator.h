@@ -7,8 +7,8 @@
 namespace kvc::emu {
 
 struct Options {
-  int order = 0;        // of blocks and warps: 0 as numbered, 1 backward, 2 scattered
-  bool eager = false;   // kernels run when they are launched instead of when somebody waits
+  int order = 0;                      // of blocks and warps: 0 as numbered, 1 backward, 2 scattered
+  bool eager = false;                 // kernels run when they are launched instead of when somebody waits
   int64_t memory = int64_t{8} << 30;  // of the device
 };
 // From KVC_EMU_ORDER, KVC_EMU_EAGER, KVC_EMU_MEMORY in the environment; tests may change it.

@@ -1,5 +1,5 @@
-// The emulator does what CUDA promises, and refuses what a device would not survive: without this, a suite that passes
-// on it would say little.
+// The emulator does what CUDA promises, and refuses what a device would not survive: without this, a suite
+// that passes on it would say little.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -78,11 +78,13 @@ TEST_P(EmulatorTest, WarpsExchange) {
 }
 
 // The block functions against the same thing in a line of C++.
-__global__ void block_functions(const float* x, int32_t n, int32_t count, uint8_t* mark, uint64_t* keys, int32_t* kept) {
+__global__ void block_functions(const float* x, int32_t n, int32_t count, uint8_t* mark, uint64_t* keys,
+                                int32_t* kept) {
   __shared__ BlockSpace space;
   BlockMarkTop([&](int32_t i) { return ScoreBits(x[i]); }, n, count, &space,
                [&](int32_t i, bool yes) { mark[i] = yes ? 1 : 0; });
-  for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads()) keys[i] = SelectionKeyOf(x[i], static_cast<uint32_t>(i));
+  for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads())
+    keys[i] = SelectionKeyOf(x[i], static_cast<uint32_t>(i));
   __syncthreads();
   BlockSort(keys, n);
   const int32_t total = BlockCompact(
@@ -102,11 +104,12 @@ TEST_P(EmulatorTest, BlocksChooseSortAndCompact) {
         seed = seed * 1664525u + 1013904223u;
         x[i] = i % 7 == 3 ? NAN : static_cast<float>(seed >> 28) - 7.0f;  // many are equal
       }
-      ASSERT_EQ(cudaSuccess,
-                KVC_LAUNCH(block_functions, dim3(1), dim3(kBlock), 0, stream_, x, n, count, mark, keys, kept));
+      ASSERT_EQ(cudaSuccess, KVC_LAUNCH(block_functions, dim3(1), dim3(kBlock), 0, stream_, x, n, count, mark,
+                                        keys, kept));
       ASSERT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
       std::vector<uint64_t> want(static_cast<size_t>(n));
-      for (int32_t i = 0; i < n; ++i) want[static_cast<size_t>(i)] = SelectionKeyOf(x[i], static_cast<uint32_t>(i));
+      for (int32_t i = 0; i < n; ++i)
+        want[static_cast<size_t>(i)] = SelectionKeyOf(x[i], static_cast<uint32_t>(i));
       std::vector<uint64_t> sorted = want;
       std::sort(sorted.begin(), sorted.end());
       for (int32_t i = 0; i < n; ++i) EXPECT_EQ(sorted[static_cast<size_t>(i)], keys[i]);
@@ -114,10 +117,13 @@ TEST_P(EmulatorTest, BlocksChooseSortAndCompact) {
       for (int32_t i = 0; i < n; ++i) {
         const bool best = count > 0 && want[static_cast<size_t>(i)] >= sorted[static_cast<size_t>(n - count)];
         EXPECT_EQ(best ? 1 : 0, mark[i]) << n << " " << count << " " << i;
-        if (best) { EXPECT_EQ(i, kept[at++]); }
+        if (best) {
+          EXPECT_EQ(i, kept[at++]);
+        }
       }
       EXPECT_EQ(count, kept[n]);
-      for (void* p : {static_cast<void*>(x), static_cast<void*>(mark), static_cast<void*>(keys), static_cast<void*>(kept)})
+      for (void* p : {static_cast<void*>(x), static_cast<void*>(mark), static_cast<void*>(keys),
+                      static_cast<void*>(kept)})
         cudaFree(p);
     }
   }
@@ -169,8 +175,7 @@ __global__ void half_a_barrier(int32_t* x) {
 TEST_P(EmulatorTest, ABarrierThatNotAllReachFailsTheLaunch) {
   void* x = nullptr;
   ASSERT_EQ(cudaSuccess, cudaMalloc(&x, 4));
-  ASSERT_EQ(cudaSuccess,
-            KVC_LAUNCH(half_a_barrier, dim3(1), dim3(32), 0, nullptr, static_cast<int32_t*>(x)));
+  ASSERT_EQ(cudaSuccess, KVC_LAUNCH(half_a_barrier, dim3(1), dim3(32), 0, nullptr, static_cast<int32_t*>(x)));
   EXPECT_EQ(cudaErrorLaunchFailure, cudaStreamSynchronize(nullptr));
   EXPECT_EQ(cudaErrorLaunchFailure, cudaStreamSynchronize(stream_)) << "a device that has failed stays so";
   emu::Recover();

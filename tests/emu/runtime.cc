@@ -1,6 +1,6 @@
-// The runtime of the emulated device. Streams are queues: nothing in them happens before somebody waits for it, which
-// is the latest that a device may take; what relied on more would see memory that was never written. Memory is the
-// host's, so AddressSanitizer sees every byte that a kernel has no business with.
+// The runtime of the emulated device. Streams are queues: nothing in them happens before somebody waits for
+// it, which is the latest that a device may take; what relied on more would see memory that was never
+// written. Memory is the host's, so AddressSanitizer sees every byte that a kernel has no business with.
 #include <cuda.h>
 
 #include <cstdio>
@@ -98,7 +98,8 @@ CUresult AddressFree(CUdeviceptr at, size_t bytes) {
   ::munmap(reinterpret_cast<void*>(at), bytes);
   return CUDA_SUCCESS;
 }
-CUresult Create(CUmemGenericAllocationHandle* out, size_t bytes, const CUmemAllocationProp*, unsigned long long) {
+CUresult Create(CUmemGenericAllocationHandle* out, size_t bytes, const CUmemAllocationProp*,
+                unsigned long long) {
   const Lock lock(The().mutex);
   if (The().used + static_cast<int64_t>(bytes) > GetOptions().memory) return CUDA_ERROR_OUT_OF_MEMORY;
   The().used += static_cast<int64_t>(bytes);
@@ -129,15 +130,17 @@ CUresult Map(CUdeviceptr at, size_t bytes, size_t, CUmemGenericAllocationHandle 
   return CUDA_SUCCESS;
 }
 CUresult SetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc*, size_t) {
-  return ::mprotect(reinterpret_cast<void*>(at), bytes, PROT_READ | PROT_WRITE) == 0 ? CUDA_SUCCESS
-                                                                                     : CUDA_ERROR_OUT_OF_MEMORY;
+  return ::mprotect(reinterpret_cast<void*>(at), bytes, PROT_READ | PROT_WRITE) == 0
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_OUT_OF_MEMORY;
 }
 CUresult Unmap(CUdeviceptr at, size_t bytes) {
   const Lock lock(The().mutex);
   const auto it = The().mapped.find(at);
   if (it == The().mapped.end()) return CUDA_ERROR_INVALID_VALUE;
   DrainAll();  // the driver lets nobody take away what is in use
-  ::mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  ::mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   --The().physical[it->second].maps;
   FreeIfUnused(it->second);
   The().mapped.erase(it);
@@ -172,13 +175,14 @@ void Recover() {
 cudaError_t Launch(const char* name, dim3 grid, dim3 dim, size_t shared, cudaStream_t stream,
                    std::function<void()> kernel) {
   const Lock lock(The().mutex);
-  if (dim.x * dim.y * dim.z > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 ||
-      shared > (99 << 10)) {
+  if (dim.x * dim.y * dim.z > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 ||
+      grid.z > 65535 || shared > (99 << 10)) {
     std::fprintf(stderr, "emulator: %s: a device would refuse this launch\n", name);
     return cudaErrorInvalidValue;
   }
   return Enqueue(stream, [=] {
-    if (The().error == cudaSuccess && !RunGrid(name, grid, dim, shared, kernel)) The().error = cudaErrorLaunchFailure;
+    if (The().error == cudaSuccess && !RunGrid(name, grid, dim, shared, kernel))
+      The().error = cudaErrorLaunchFailure;
   });
 }
 
@@ -228,8 +232,9 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 }
 cudaError_t cudaMalloc(void** out, size_t bytes) {
   const Lock lock(The().mutex);
-  if (The().used + static_cast<int64_t>(bytes) > kvc::emu::GetOptions().memory) return cudaErrorMemoryAllocation;
-  void* at = ::operator new(bytes, std::align_val_t{256}, std::nothrow);
+  if (The().used + static_cast<int64_t>(bytes) > kvc::emu::GetOptions().memory)
+    return cudaErrorMemoryAllocation;
+  void* at = ::operator new (bytes, std::align_val_t{256}, std::nothrow);
   if (at == nullptr) return cudaErrorMemoryAllocation;
   std::memset(at, 0xff, bytes);
   The().used += static_cast<int64_t>(bytes);
@@ -245,12 +250,12 @@ cudaError_t cudaFree(void* at) {
   if (it == The().device.end()) return cudaErrorInvalidValue;
   The().used -= static_cast<int64_t>(it->second);
   The().device.erase(it);
-  ::operator delete(at, std::align_val_t{256});
+  ::operator delete (at, std::align_val_t{256});
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** out, size_t bytes, unsigned) {
   const Lock lock(The().mutex);
-  void* at = ::operator new(bytes, std::align_val_t{256}, std::nothrow);
+  void* at = ::operator new (bytes, std::align_val_t{256}, std::nothrow);
   if (at == nullptr) return cudaErrorMemoryAllocation;
   The().pinned[reinterpret_cast<uintptr_t>(at)] = bytes;
   *out = at;
@@ -261,12 +266,13 @@ cudaError_t cudaFreeHost(void* at) {
   const Lock lock(The().mutex);
   kvc::emu::DrainAll();
   The().pinned.erase(reinterpret_cast<uintptr_t>(at));
-  ::operator delete(at, std::align_val_t{256});
+  ::operator delete (at, std::align_val_t{256});
   return cudaSuccess;
 }
-// As the programming guide has it: from pageable memory the source may be reused when the call returns, to pageable
-// memory the call waits, everything else happens with the stream.
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+// As the programming guide has it: from pageable memory the source may be reused when the call returns, to
+// pageable memory the call waits, everything else happens with the stream.
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
   const Lock lock(The().mutex);
   if (bytes == 0) return The().error;
   if (kind == cudaMemcpyHostToDevice && !kvc::emu::Within(The().pinned, from)) {

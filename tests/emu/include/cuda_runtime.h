@@ -1,6 +1,6 @@
-// The part of the CUDA runtime, and of its language, that cuda/ uses, for a processor: the same sources are compiled
-// as C++ against this header and run by tests/emu/emulator.cc. Names and meanings are CUDA's (programming guide,
-// runtime API); what is not here is not used.
+// The part of the CUDA runtime, and of its language, that cuda/ uses, for a processor: the same sources are
+// compiled as C++ against this header and run by tests/emu/emulator.cc. Names and meanings are CUDA's
+// (programming guide, runtime API); what is not here is not used.
 #pragma once
 #include <cmath>
 #include <cstddef>
