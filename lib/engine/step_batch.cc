@@ -35,7 +35,8 @@ Status StepRunner::Run(Span<StepWish> wishes, bool all) {
     KVC_RETURN_IF_ERROR(Feed(group));
     left = left.subspan(group.size(), left.size() - group.size());
   }
-  return Choose(wishes);
+  return wishes.size() == 1 && wishes[0].n_drafted > 0 && Works(wishes[0]) ? ChooseDrafted(&wishes[0])
+                                                                           : Choose(wishes);
 }
 
 // ---- before anything changes ----
@@ -113,7 +114,7 @@ Status StepRunner::ReserveShared(Span<StepWish> wishes) {
   const Network& network = executor_->network();
   const DeviceMemory memory = executor_->memory();
   int32_t choices = 0;
-  for (const StepWish& wish : wishes) choices += Chooses(wish);
+  for (const StepWish& wish : wishes) choices += Chooses(wish) ? 1 + wish.n_drafted : 0;
   if (choices > 0) KVC_RETURN_IF_ERROR(w.step.ReserveHeads(network, std::min(choices, kMostHeads), memory));
   for (Span<StepWish> left = wishes; !left.empty();) {
     const Span<StepWish> group = NextGroup(left);
@@ -187,12 +188,12 @@ Status StepRunner::Feed(Span<StepWish> group) {
   size_t n_copies = 0;
   int64_t row = 0;
   for (const StepWish& wish : group) {
-    if (Rows(wish) == 0) continue;
+    if (Rows(wish) == 0 || wish.n_drafted > 0) continue;
     row += Rows(wish);
     copies[n_copies++] = {wish.session->hidden_.raw(), (w.step.x() + (row - 1) * width).As<uint8_t>(),
                           4 * width};
   }
-  KVC_RETURN_IF_ERROR(executor_->device()->Copy(w.stream.get(), {copies, n_copies}));
+  if (n_copies > 0) KVC_RETURN_IF_ERROR(executor_->device()->Copy(w.stream.get(), {copies, n_copies}));
   const double seconds = Seconds() - begin;
   for (size_t i = 0; i < group.size(); ++i) {
     if (Rows(group[i]) == 0) continue;
@@ -202,7 +203,7 @@ Status StepRunner::Feed(Span<StepWish> group) {
                dropped = dropped_[i].load(std::memory_order_relaxed) || changed;
     s.decode_seconds_ += seconds;
     s.cache_->Stepped(Rows(group[i]), dropped, dropped && s.compressor_->drops_several());
-    s.Fed(group[i].tokens, dropped);
+    s.Fed(group[i].tokens.subspan(0, group[i].tokens.size() - static_cast<size_t>(group[i].n_drafted)), dropped);
     s.NotePeaks(s.cache_->bytes(), w.bytes());
   }
   return {};

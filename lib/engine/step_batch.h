@@ -36,6 +36,7 @@ class StepRunner final : public StepSink {
   Status Feed(Span<StepWish> group);
   Status Choose(Span<StepWish> wishes);
   Status ChooseSome(StepWish* const* some, int32_t n);
+  Status ChooseDrafted(StepWish* wish);
 
   Executor* const executor_;
   Executor::Lease workspace_;

@@ -1,0 +1,129 @@
+// Steps that check a draft. Every token of it is a row of one pass over the weights; from the rows tokens are
+// chosen as plain steps choose them, one after the other, as long as the draft foresaw them. Rows behind the
+// first wrong one are taken back, so a draft costs time at most: rows are computed alike however many there
+// are (DeviceInfo::batch_invariant), and a draw is numbered by its place in the answer.
+#include <algorithm>
+#include <array>
+#include <new>
+
+#include "lib/engine/step_batch.h"
+
+namespace kvc {
+namespace {
+
+// Brings a session's cache and its newest residual to the tokens that it counts as fed, also where something was
+// thrown on the way.
+class KeptRows {
+ public:
+  KeptRows(KvCache* cache, const int32_t* n_tokens, Device* device, Stream* stream, DevicePtr<float> rows,
+           DeviceBuffer<float>* hidden)
+      : cache_(cache),
+        n_tokens_(n_tokens),
+        device_(device),
+        stream_(stream),
+        rows_(rows),
+        hidden_(hidden),
+        begin_(*n_tokens) {}
+  ~KeptRows() {
+    if (!settled_) (void)Settle();
+  }
+  KeptRows(const KeptRows&) = delete;
+  KeptRows& operator=(const KeptRows&) = delete;
+  // n_rows: that the pass had, of which the first n_fed counted as fed at its end.
+  void SetRows(int32_t n_rows, int32_t n_fed) { n_rows_ = n_rows, begin_ = *n_tokens_ - n_fed; }
+
+  Status Settle() {
+    settled_ = true;
+    const int32_t kept = *n_tokens_ - begin_;
+    if (kept > 0) {
+      const PageCopy copy{hidden_->raw(), (rows_ + int64_t{kept - 1} * hidden_->size()).As<uint8_t>(),
+                          4 * hidden_->size()};
+      KVC_RETURN_IF_ERROR(device_->Copy(stream_, {&copy, 1}));
+    }
+    return kept < n_rows_ ? cache_->RewindTo(stream_, *n_tokens_) : Status();
+  }
+
+ private:
+  KvCache* const cache_;
+  const int32_t* const n_tokens_;
+  Device* const device_;
+  Stream* const stream_;
+  const DevicePtr<float> rows_;
+  DeviceBuffer<float>* const hidden_;
+  int32_t begin_, n_rows_ = 0;
+  bool settled_ = false;
+};
+
+}  // namespace
+
+Status StepRunner::ChooseDrafted(StepWish* wish) {
+  Workspace& w = *workspace_;
+  Session& s = *wish->session;
+  const ModelConfig& c = *executor_->network().config;
+  const int32_t n_rows = static_cast<int32_t>(wish->tokens.size()), n_drafted = wish->n_drafted,
+                waited = n_rows - n_drafted;  // 1: the token of the step before was the first row
+  KeptRows kept(s.cache_.get(), &s.n_tokens_, executor_->device(), w.stream.get(), w.step.x(), &s.hidden_);
+  kept.SetRows(n_rows, waited);
+  DevicePtr<float> x[Session::kMostDrafted + 1];
+  for (int32_t i = 0; i <= n_drafted; ++i)
+    x[i] = i + waited == 0 ? s.hidden_.at() : w.step.x() + int64_t{i + waited - 1} * c.hidden_size;
+  wish->status = s.CheckCancel("step");
+  if (!wish->status.ok()) return kept.Settle();
+  KVC_RETURN_IF_ERROR(Heads(executor_->network(), w.stream.get(), x, n_drafted + 1, &w.step));
+  for (int32_t i = 0; i <= n_drafted; ++i) {
+    int32_t token = StepWish::kNone;
+    const Status status =
+        s.sampler_.Choose(executor_->device(), w.stream.get(), w.step.logits() + int64_t{i} * c.vocab_size,
+                          c.vocab_size, s.n_answer_, w.sample_weights, &token);
+    if (!status.ok()) {
+      if (i == 0) wish->status = status;  // else the next step says so, after the tokens there are
+      break;
+    }
+    s.Took(&token);
+    if (token == StepWish::kNone) break;
+    wish->chosen[(*wish->n_chosen)++] = token;
+    if (i == n_drafted || token != wish->tokens[static_cast<size_t>(waited + i)]) break;
+    s.Fed(wish->tokens.subspan(static_cast<size_t>(waited + i), 1), false);
+  }
+  return kept.Settle();
+}
+
+// The rows of a draft, if there is one to check. *n 0 and fine: there was not, or no memory for it.
+Status Session::CheckDraft(Span<const int32_t> draft, int32_t* tokens, int32_t* n) {
+  StepWish row;
+  row.session = this;
+  int64_t no_chunks = 0;
+  KVC_RETURN_IF_ERROR(PrepareRow(&row, &no_chunks));
+  if (row.rests) return {};
+  std::array<int32_t, kMostDrafted + 1> fed;
+  const size_t waited = row.tokens.size();
+  fed[0] = pending_;
+  std::copy(draft.begin(), draft.end(), fed.begin() + waited);
+  row.tokens = {fed.data(), waited + draft.size()};
+  row.n_drafted = static_cast<int32_t>(draft.size()), row.chosen = tokens, row.n_chosen = n;
+  KVC_RETURN_IF_ERROR(StepRunner(executor()).Run({&row, 1}, /*all=*/false));
+  return row.status.code() == Code::kMemory ? Status() : row.status;
+}
+
+Status Session::StepDraft(Span<const int32_t> draft, int32_t* tokens, int32_t cap, int32_t* n) {
+  *n = 0;
+  if (cap < 1) return Error(Code::kInvalid, "room for %d tokens: a step gives one or more", cap);
+  KVC_RETURN_IF_ERROR(CheckTokenIds(draft));
+  KVC_RETURN_IF_ERROR(FinishPrompt());
+  const int32_t room = params_.max_tokens - n_tokens_ - (pending_ >= 0), most = std::min(cap - 1, kMostDrafted),
+                n_drafted = std::min({static_cast<int32_t>(std::min<size_t>(draft.size(), kMostDrafted)), most, room});
+  if (n_drafted > 0 && OnlyAppends()) {
+    try {
+      KVC_RETURN_IF_ERROR(CheckDraft(draft.subspan(0, static_cast<size_t>(n_drafted)), tokens, n));
+    } catch (const std::bad_alloc&) {
+      if (*n == 0) throw;  // else the next step says so, after the tokens there are
+    }
+    if (*n > 0) return {};
+  }
+  int32_t token = StepWish::kNone;
+  KVC_RETURN_IF_ERROR(Step(&token));
+  if (token != StepWish::kNone) tokens[(*n)++] = token;
+  return {};
+}
+
+}  // namespace kvc

@@ -1,0 +1,229 @@
+// Steps that check a draft: whatever the draft says, tokens, text, cache and what follows are those of plain
+// steps.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/support/heap_faults.h"
+#include "tests/support/tiny_session.h"
+
+namespace kvc {
+namespace {
+
+using test::ExpectNearLogits;
+using test::ExpectSameKept;
+using test::OpenTwoLayers;
+using test::TinyPrompt;
+
+constexpr int kPrompt = 70, kAnswer = 48;
+constexpr int32_t kEos = 257;
+
+// A session whose answers are long.
+std::unique_ptr<Session> Endless(const std::shared_ptr<const Model>& model, const std::string& spec,
+                                 const SessionParams& params = {}) {
+  auto session = test::FedSession(model, spec, kPrompt, params);
+  const float never[] = {-INFINITY};
+  EXPECT_TRUE(session->SetBias({&kEos, 1}, never).ok());
+  return session;
+}
+
+SessionParams Sampled() {
+  SessionParams params;
+  params.sampler.temperature = 0.9f, params.sampler.top_k = 20, params.sampler.seed = 5;
+  params.sampler.repeat_penalty = 1.3f, params.sampler.repeat_window = 24;
+  return params;
+}
+
+std::vector<int32_t> PlainSteps(Session& session, int n) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < n; ++i) {
+    int32_t token = -1;
+    EXPECT_TRUE(session.Step(&token).ok());
+    if (token < 0) break;
+    tokens.push_back(token);
+  }
+  return tokens;
+}
+
+// Drafts of 0 to 9 tokens of an answer that is known: some right to the end, some wrong from the i-th token on.
+struct Draft {
+  int length, right;
+};
+
+std::vector<int32_t> DraftOf(const std::vector<int32_t>& answer, size_t at, const Draft& draft) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < draft.length; ++i) {
+    const size_t j = at + static_cast<size_t>(i);
+    const int32_t right = j < answer.size() ? answer[j] : 7;
+    tokens.push_back(i < draft.right ? right : (right + 1) % 250);
+  }
+  return tokens;
+}
+
+std::string TextOf(Session& session) {
+  std::string text(4096, '\0');
+  text.resize(static_cast<size_t>(
+      session.text().Pull(reinterpret_cast<uint8_t*>(text.data()), static_cast<int32_t>(text.size()))));
+  return text;
+}
+
+void ExpectSameAsPlain(const std::shared_ptr<const Model>& model, const std::string& spec,
+                       const SessionParams& params, bool saves_passes) {
+  SCOPED_TRACE(spec);
+  const auto plain = Endless(model, spec, params), drafted = Endless(model, spec, params);
+  const std::vector<int32_t> answer = PlainSteps(*plain, kAnswer);
+  std::vector<int32_t> got;
+  int calls = 0;
+  for (uint32_t i = 0; got.size() < answer.size(); ++i, ++calls) {
+    const int length = static_cast<int>(i * 7 % 10), right = static_cast<int>(i * 5 % (length + 1u));
+    int32_t tokens[40];
+    int32_t n = -1;
+    const int32_t cap = std::min<int32_t>(40, static_cast<int32_t>(answer.size() - got.size()));
+    ASSERT_TRUE(drafted->StepDraft(DraftOf(answer, got.size(), {length, right}), tokens, cap, &n).ok());
+    ASSERT_GE(n, 1);
+    if (saves_passes) {
+      ASSERT_EQ(n, std::min({right + 1, cap, length + 1}));
+    }
+    got.insert(got.end(), tokens, tokens + n);
+  }
+  EXPECT_EQ(got, answer);
+  if (!saves_passes) {
+    EXPECT_EQ(calls, static_cast<int>(answer.size()));
+  }
+  EXPECT_EQ(TextOf(*drafted), TextOf(*plain));
+  ExpectSameKept(*drafted, *plain);
+  EXPECT_EQ(drafted->Stats().cache_bytes, plain->Stats().cache_bytes);
+  EXPECT_EQ(drafted->Stats().n_slots, plain->Stats().n_slots);
+  EXPECT_EQ(drafted->Stats().n_answer, plain->Stats().n_answer);
+  ExpectNearLogits(*drafted, *plain, 0.0f);
+  EXPECT_EQ(PlainSteps(*drafted, 8), PlainSteps(*plain, 8));
+}
+
+TEST(StepDraft, IsSoManyPlainSteps) {
+  const auto model = OpenTwoLayers();
+  for (const SessionParams& params : {SessionParams(), Sampled()}) {
+    for (const std::string spec :
+         {"full", "full:kv=f32", "snapkv:budget=24,window=8", "cokv:budget=24,window=8", "ada-snapkv:budget=24,window=8",
+          "snapkv:budget=24,window=8,pos_mode=incache"})
+      ExpectSameAsPlain(model, spec, params, true);
+  }
+}
+
+// Where a step changes more than the newest entry, drafts are left out.
+TEST(StepDraft, IsOnePlainStepWhereEntriesLeave) {
+  const auto model = OpenTwoLayers();
+  for (const std::string spec :
+       {"h2o:budget=24", "tova:budget=24", "streaming:budget=24", "snapkv:budget=24,window=8,kv=int8,quant_group=16", "cokv-document:budget=24",
+        "snapkv:budget=24,window=8,decode=reobserve,slack=0", "spindlekv:budget=24,window=8"})
+    ExpectSameAsPlain(model, spec, Sampled(), false);
+}
+
+TEST(StepDraft, EndsWhereTheContextDoes) {
+  const auto model = OpenTwoLayers();
+  for (const OnFull on_full : {OnFull::kError, OnFull::kEvict, OnFull::kSlide}) {
+    SessionParams params;
+    params.max_tokens = kPrompt + 11, params.on_full = on_full;
+    const auto plain = Endless(model, "full", params), drafted = Endless(model, "full", params);
+    const std::vector<int32_t> answer = PlainSteps(*Endless(model, "full"), 40);
+    std::vector<int32_t> expected, got;
+    Status last, drafted_last;
+    while (expected.size() < 30 && last.ok()) {
+      int32_t token = -1;
+      last = plain->Step(&token);
+      if (last.ok()) expected.push_back(token);
+    }
+    while (got.size() < expected.size() && drafted_last.ok()) {
+      int32_t tokens[40], n = 0;
+      drafted_last = drafted->StepDraft(DraftOf(answer, got.size(), {6, 6}), tokens,
+                                        static_cast<int32_t>(expected.size() - got.size()), &n);
+      got.insert(got.end(), tokens, tokens + n);
+    }
+    EXPECT_EQ(got, expected);
+    int32_t tokens[8], n = 0;
+    if (on_full == OnFull::kError) {
+      EXPECT_EQ(drafted->StepDraft(DraftOf(answer, got.size(), {6, 6}), tokens, 8, &n).code(),
+                Code::kContextFull);
+    }
+    ExpectSameKept(*drafted, *plain);
+  }
+}
+
+// A stop token within a draft ends the answer, and nothing behind it stays.
+TEST(StepDraft, StopsAtAStopToken) {
+  const auto model = OpenTwoLayers();
+  const auto plain = Endless(model, "full"), drafted = Endless(model, "full");
+  const std::vector<int32_t> answer = PlainSteps(*Endless(model, "full"), 8);
+  ASSERT_TRUE(model->tokenizer().IsStop(kEos));
+  const float more[] = {1000};  // of the stop token, instead of the bias against it
+  for (Session* s : {plain.get(), drafted.get()}) {
+    PlainSteps(*s, 3);
+    ASSERT_TRUE(s->SetBias({&kEos, 1}, more).ok());
+  }
+  EXPECT_TRUE(PlainSteps(*plain, 1).empty());
+  int32_t tokens[8], n = -1;
+  ASSERT_TRUE(drafted->StepDraft(std::vector<int32_t>{answer[3], answer[4], answer[5]}, tokens, 8, &n).ok());
+  EXPECT_EQ(n, 0);
+  EXPECT_EQ(drafted->Stats().stop_token, kEos);
+  ExpectSameKept(*drafted, *plain);
+  ASSERT_TRUE(drafted->StepDraft(std::vector<int32_t>{1, 2}, tokens, 8, &n).ok());
+  EXPECT_EQ(n, 0) << "the answer stays complete";
+  // A draft that holds the stop token itself.
+  ASSERT_TRUE(plain->Accept(answer[3]).ok());
+  ASSERT_TRUE(drafted->Accept(answer[3]).ok());
+  EXPECT_TRUE(PlainSteps(*plain, 1).empty());
+  ASSERT_TRUE(drafted->StepDraft(std::vector<int32_t>{kEos, kEos, answer[5]}, tokens, 8, &n).ok());
+  EXPECT_EQ(n, 0);
+  ExpectNearLogits(*drafted, *plain, 0.0f);
+}
+
+TEST(StepDraft, RefusesWhatItCannotRead) {
+  const auto model = OpenTwoLayers();
+  const auto session = Endless(model, "full");
+  int32_t tokens[4], n = -1;
+  EXPECT_EQ(session->StepDraft(std::vector<int32_t>{1, 262}, tokens, 4, &n).code(), Code::kInvalid);
+  EXPECT_EQ(session->StepDraft(std::vector<int32_t>{1, -1}, tokens, 4, &n).code(), Code::kInvalid);
+  EXPECT_EQ(session->StepDraft(std::vector<int32_t>{1}, tokens, 0, &n).code(), Code::kInvalid);
+  EXPECT_EQ(n, 0);
+  const auto empty = test::NewSession(model, "full");
+  EXPECT_EQ(empty->StepDraft(std::vector<int32_t>{1}, tokens, 4, &n).code(), Code::kInvalid);
+  session->call().RequestCancel();
+  EXPECT_EQ(session->StepDraft(std::vector<int32_t>{1}, tokens, 4, &n).code(), Code::kCancelled);
+  session->call().ClearCancel();
+  const auto plain = Endless(model, "full");
+  EXPECT_EQ(PlainSteps(*session, 5), PlainSteps(*plain, 5));
+}
+
+// Each allocation fails once; the session is then as after the tokens that were given, and goes on.
+TEST(StepDraft, GoesOnAfterEveryFailedAllocation) {
+  const auto model = OpenTwoLayers();
+  const std::vector<int32_t> answer = PlainSteps(*Endless(model, "full"), kAnswer);
+  for (int64_t fault = 0; fault < 200; ++fault) {
+    const auto session = Endless(model, "full");
+    int32_t tokens[12], n = 0;
+    Status status;
+    bool failed = false;
+    {
+      test::HeapFault heap(fault, test::HeapFault::kOne);
+      try {
+        status = session->StepDraft(DraftOf(answer, 0, {9, 6}), tokens, 12, &n);
+      } catch (const std::bad_alloc&) {
+        status = Error(Code::kMemory, "heap");
+      }
+      failed = heap.fired();
+    }
+    ASSERT_EQ(n, session->Stats().n_answer) << "no token is lost, at " << fault;
+    ASSERT_EQ(n == 0, !status.ok());
+    std::vector<int32_t> got(answer.begin(), answer.begin() + n);
+    while (got.size() < answer.size()) {
+      int32_t token = -1;
+      ASSERT_TRUE(session->Step(&token).ok());
+      got.push_back(token);
+    }
+    ASSERT_EQ(got, answer) << fault;
+    if (!failed) return;
+  }
+  FAIL() << "more allocations than expected";
+}
+
+}  // namespace
+}  // namespace kvc
