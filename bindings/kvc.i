@@ -62,12 +62,13 @@
 #ifndef SWIGCSHARP
 %apply (const int32_t *IN, int32_t N) { (const int32_t *tokens, int32_t n_tokens),
                                         (const int32_t *slots, int32_t n_slots),
+                                        (const int32_t *draft, int32_t n_draft),
                                         (const int32_t *mask, int32_t n_words) };
 %apply (const float *IN, int32_t N) { (const float *scores, int32_t n_scores) };
 %apply (const uint8_t *IN, int32_t N) { (const uint8_t *text, int32_t n_text) };
 %apply (const uint8_t *IN, int64_t N) { (const uint8_t *data, int64_t n_bytes) };
 %apply (int32_t *BUF, int32_t CAP) { (int32_t *tokens, int32_t cap_tokens), (int32_t *slots, int32_t cap_slots),
-                                     (int32_t *positions, int32_t cap_positions) };
+                                     (int32_t *draft, int32_t cap_draft), (int32_t *positions, int32_t cap_positions) };
 %apply (float *BUF, int32_t CAP) { (float *scores, int32_t cap_scores), (float *logits, int32_t cap_logits) };
 %apply (float *BUF, int64_t CAP) { (float *logits, int64_t cap_logits) };
 %apply (uint8_t *BUF, int32_t CAP) { (uint8_t *text, int32_t cap_text) };

@@ -20,9 +20,9 @@ struct RunOptions {
   PromptOptions prompt;
   TableOptions tables;
   SessionOptions session;
-  std::string policy = "full";
+  std::string policy = "full", draft_policy;
   std::vector<std::string> questions;
-  int32_t max_tokens = 128;
+  int32_t max_tokens = 128, draft = 0;
   bool compare = false, stats = false, json = false;
 };
 
@@ -45,6 +45,18 @@ double StepSeconds(const Answers& run) {
   return Ratio(seconds, tokens);
 }
 
+std::unique_ptr<Drafter> MakeDrafter(const RunOptions& options, const TokenList& prompt,
+                                     const TokenList& asked, PromptOnce* drafts) {
+  if (options.draft == 0) return nullptr;
+  if (drafts != nullptr) {
+    Session* session = options.questions.empty() ? drafts->base() : drafts->Ask(asked);
+    return std::make_unique<SessionDrafter>(options.draft, session);
+  }
+  TokenList text = prompt;
+  text.insert(text.end(), asked.begin(), asked.end());
+  return std::make_unique<LookupDrafter>(options.draft, std::move(text));
+}
+
 Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& policy,
                   const TokenList& prompt, CancelOnSignal* cancel, bool stream) {
   Answers run;
@@ -55,9 +67,14 @@ Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& p
   };
   PromptOnce once(model, policy, SessionParams(options.session));
   once.base()->SetSampling(Sampling(options.session));
+  std::optional<PromptOnce> drafts;  // the same text in a smaller cache
+  if (!options.draft_policy.empty()) {
+    drafts.emplace(model, MakePolicy(options.draft_policy, options.tables), SessionParams(options.session));
+    drafts->base()->SetSampling(Sampling(options.session));
+  }
   {
     const WatchSession watch(cancel, *once.base());
-    once.Start(prompt);
+    drafts ? PromptOnce::StartTogether({&once, &*drafts}, prompt) : once.Start(prompt);
   }
   run.after_prompt = once.prompt_stats();
   run.has_codes =
@@ -68,9 +85,11 @@ Answers AnswerAll(const RunOptions& options, const Model& model, const Policy& p
     if (stream && !question.empty()) Print(question);
     const TokenList asked = question.empty() ? TokenList{} : model.TokenizeAfter(prompt, question);
     Session* session = options.questions.empty() ? once.base() : once.Ask(asked);
+    const std::unique_ptr<Drafter> drafter = MakeDrafter(options, prompt, asked, drafts ? &*drafts : nullptr);
     const WatchSession watch(cancel, *session);
     try {
-      run.answers.push_back(Generate(session, options.max_tokens, stream ? sink : TextSink{}, cancel));
+      run.answers.push_back(
+          Generate(session, options.max_tokens, stream ? sink : TextSink{}, cancel, drafter.get()));
     } catch (const Failure&) {
       if (stream) Print("\n");  // what is said about it begins on a line of its own
       throw;
@@ -132,6 +151,11 @@ void PrintStats(const Answers& run, const Model& model) {
   for (const Generation& answer : run.answers) n_answer += static_cast<int64_t>(answer.tokens.size());
   table.AddRow({"prompt", FormatCount(at.n_prompt) + " tokens"});
   table.AddRow({"answer", FormatCount(n_answer) + " tokens"});
+  int64_t n_passes = 0;
+  for (const Generation& answer : run.answers) n_passes += answer.n_passes;
+  if (n_passes < n_answer)
+    table.AddRow({"tokens a pass",
+                  Format("%.2f", Ratio(static_cast<double>(n_answer), static_cast<double>(n_passes)))});
   table.AddRow({"slots per head", Format("%.1f", static_cast<double>(at.n_slots) / heads)});
   table.AddRow({"share of the cache",
                 FormatPercent(Ratio(static_cast<double>(at.n_slots), static_cast<double>(at.n_slots_full)))});
@@ -181,7 +205,9 @@ void PrintComparison(const Answers& run, const Answers& full, bool questions,
   }
 }
 
-Json AnswerJson(const Generation& answer) { return Json{{"text", answer.text}, {"tokens", answer.tokens}}; }
+Json AnswerJson(const Generation& answer) {
+  return Json{{"text", answer.text}, {"tokens", answer.tokens}, {"n_passes", answer.n_passes}};
+}
 
 Json RunJson(const Answers& run, const RunOptions& options, const TokenList& prompt) {
   const Generation& first = run.answers.front();
@@ -191,7 +217,8 @@ Json RunJson(const Answers& run, const RunOptions& options, const TokenList& pro
   Json out{{"text", first.text},           {"tokens", first.tokens},
            {"n_prompt", prompt.size()},    {"policy", run.policy},
            {"stats", StatsJson(stats)},    {"stats_after_prompt", StatsJson(run.after_prompt)},
-           {"seed", options.session.seed}, {"answers", Json::array()}};
+           {"seed", options.session.seed}, {"n_passes", first.n_passes},
+           {"answers", Json::array()}};
   if (run.has_codes) out["code_ratio"] = {{"paper", run.code_ratio_paper}, {"exact", run.code_ratio_exact}};
   for (size_t i = 0; i < options.questions.size(); ++i) {
     Json answer = AnswerJson(run.answers[i]);
@@ -245,6 +272,16 @@ Action AddRun(CLI::App* app) {
       ->check(AtLeast(0))
       ->capture_default_str()
       ->type_name("N");
+  app->add_option(
+         "--draft", options->draft,
+         "Foresee up to N tokens from what prompt and answer say, and check them at once: the same answer in "
+         "fewer passes")
+      ->check(Whole(1, 31))
+      ->type_name("N");
+  app->add_option("--draft-policy", options->draft_policy,
+                  "Foresee them by a second, smaller cache of the prompt instead: snapkv:budget=128")
+      ->needs("--draft")
+      ->type_name("SPEC");
   app->add_option("--ask", options->questions,
                   "Ask this after the compressed prompt; again for more questions")
       ->allow_extra_args(false)

@@ -10,15 +10,31 @@
 
 namespace kvc::tool {
 
-Generation Generate(Session* session, int32_t max_tokens, const TextSink& sink,
-                    const CancelOnSignal* cancel) {
+namespace {
+
+// The next tokens, at most cap; none: the answer is complete.
+TokenList NextTokens(Session* session, int32_t cap, Drafter* drafter) {
+  constexpr int32_t kMost = 32;
+  const TokenList draft = drafter != nullptr ? drafter->Draft() : TokenList{};
+  TokenList tokens = session->StepDraft(draft, std::min(cap, kMost));
+  if (drafter != nullptr) drafter->Took(draft, tokens);
+  return tokens;
+}
+
+}  // namespace
+
+Generation Generate(Session* session, int32_t max_tokens, const TextSink& sink, const CancelOnSignal* cancel,
+                    Drafter* drafter) {
   Generation out;
   try {
     while (static_cast<int32_t>(out.tokens.size()) < max_tokens) {
       out.cancelled = cancel != nullptr && cancel->received();
-      const std::optional<int32_t> token = out.cancelled ? std::nullopt : session->Step();
-      if (!token) break;
-      out.tokens.push_back(*token);
+      if (out.cancelled) break;
+      const TokenList tokens =
+          NextTokens(session, max_tokens - static_cast<int32_t>(out.tokens.size()), drafter);
+      if (tokens.empty()) break;
+      ++out.n_passes;
+      out.tokens.insert(out.tokens.end(), tokens.begin(), tokens.end());
       const std::string text = session->ReadText();
       out.text += text;
       if (sink && !text.empty()) sink(text);

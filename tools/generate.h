@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/drafter.h"
 #include "tools/kvc_handles.h"
 #include "tools/signals.h"
 
@@ -33,13 +34,14 @@ struct Generation {
   std::string text;
   kvc_session_stats stats{};  // of its session, afterwards
   bool cancelled = false;
+  int32_t n_passes = 0;  // over the weights: as many as tokens, fewer with drafts
 };
 
 // Up to max_tokens tokens; each piece of text goes to the sink (may be empty) as soon as it is complete.
 // Stops at a signal, also when that came between two steps, where there is no call to cancel; cancel may be
-// null.
+// null. drafter: null, or what drafts the answer, which is the same then.
 Generation Generate(Session* session, int32_t max_tokens, const TextSink& sink,
-                    const CancelOnSignal* cancel = nullptr);
+                    const CancelOnSignal* cancel = nullptr, Drafter* drafter = nullptr);
 
 // Questions after one prompt. The prompt is processed and compressed once and forked for every question;
 // where the library cannot fork it is processed again, with the same answers.

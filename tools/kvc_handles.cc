@@ -196,6 +196,18 @@ std::optional<int32_t> Session::Step() {
   return token == KVC_TOKEN_NONE ? std::nullopt : std::optional<int32_t>(token);
 }
 
+TokenList Session::StepDraft(const TokenList& draft, int32_t cap) {
+  TokenList tokens(static_cast<size_t>(cap));
+  int32_t n = 0;
+  Check(kvc_session_step_draft(handle_.get(), draft.data(), CountOf(draft.size(), "the draft"), tokens.data(),
+                               cap, &n),
+        "cannot generate");
+  tokens.resize(static_cast<size_t>(n));
+  return tokens;
+}
+
+void Session::Rewind(int32_t n) { Check(kvc_session_rewind(handle_.get(), n), "cannot go back"); }
+
 void Session::Accept(int32_t token) {
   Check(kvc_session_accept(handle_.get(), token), "cannot go on with the answer");
 }

@@ -77,9 +77,11 @@ class Session {
   kvc_session* get() const { return handle_.get(); }
   void Prefill(const TokenList& tokens);
   void Append(const TokenList& tokens);
-  void Enqueue(const TokenList& tokens);  // a prompt as of Prefill, which StepBatch reads
-  std::optional<int32_t> Step();          // nothing: the answer is complete
-  void Accept(int32_t token);             // the answer goes on with this one
+  void Enqueue(const TokenList& tokens);                     // a prompt as of Prefill, which StepBatch reads
+  std::optional<int32_t> Step();                             // nothing: the answer is complete
+  TokenList StepDraft(const TokenList& draft, int32_t cap);  // kvc_session_step_draft
+  void Rewind(int32_t n);
+  void Accept(int32_t token);                                      // the answer goes on with this one
   void Say(int32_t role, const std::string& text, int32_t flags);  // kvc_session_say
   void SetSampling(const kvc_sampling& sampling);
   void Compress();

@@ -35,6 +35,18 @@ public static class Library {
     return rate;
   }
 
+  /// <summary>A draft for Session.Step from the text itself: what followed the last nGram tokens (1 to 64; two at least
+  /// where so many stood nowhere before) where they stood before, perhaps nothing. Good where an answer repeats its
+  /// prompt.</summary>
+  public static int[] DraftLookup(int[] tokens, int most = 8, int nGram = 3) {
+    Load();
+    if (tokens == null) throw new ArgumentNullException("tokens");
+    int[] draft = new int[Math.Max(most, 0)];
+    Flat.kvc_draft_lookup(tokens, tokens.Length, nGram, draft, draft.Length, out int n);
+    Array.Resize(ref draft, n);
+    return draft;
+  }
+
   /// <summary>Names of the compression methods, for a Policy.</summary>
   public static IReadOnlyList<string> Methods() {
     Load();

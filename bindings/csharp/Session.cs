@@ -74,6 +74,18 @@ public sealed class Session : IDisposable {
     return token;
   }
 
+  /// <summary>As Step called several times: so many tokens as the draft foresaw, and one more, from one pass over the
+  /// weights; none when the answer is complete. They are those that Step gives whatever the draft says, of which 31 are
+  /// looked at. One comes where a step does more than append: methods that evict or watch at steps, quantised
+  /// caches.</summary>
+  public int[] Step(int[] draft) {
+    if (draft == null) throw new ArgumentNullException("draft");
+    int[] tokens = new int[Math.Min(draft.Length, 31) + 1];
+    Flat.kvc_session_step_draft(handle, draft, draft.Length, tokens, tokens.Length, out int n);
+    Array.Resize(ref tokens, n);
+    return tokens;
+  }
+
   /// <summary>The answer goes on with a token of the caller's, as if Step had given it.</summary>
   public void Accept(int token) { Flat.kvc_session_accept(handle, token); }
 

@@ -209,6 +209,21 @@ func MeasureDevice(index int32) (float64, error) {
 	return rate, checked(err)
 }
 
+// DraftLookup gives a draft for Session.StepDraft from the text itself: at most so many of the tokens that followed
+// the last nGram (1 to 64; two at least where so many stood nowhere before) where they stood before, perhaps none.
+// Good where an answer repeats its prompt.
+func DraftLookup(tokens []int32, most int, nGram int32) ([]int32, error) {
+	if most < 0 {
+		most = 0
+	}
+	draft := make([]int32, most)
+	var n int32
+	if err := flat.Kvc_draft_lookup(tokens, nGram, draft, &n); err != nil {
+		return nil, checked(err)
+	}
+	return draft[:n], nil
+}
+
 // Methods are the names of the compression methods.
 func Methods() []string {
 	names := make([]string, flat.Kvc_method_count())

@@ -302,6 +302,29 @@ func (s *Session) Step(ctx context.Context) (token int32, err error) {
 	return token, err
 }
 
+// StepDraft is Step called several times: so many tokens as the draft foresaw, and one more, from one pass over the
+// weights; none at the end of the answer. They are those that Step gives whatever the draft says, of which 31 are
+// looked at. One comes where a step does more than append: methods that evict or watch at steps, quantised caches.
+func (s *Session) StepDraft(ctx context.Context, draft []int32) (tokens []int32, err error) {
+	err = s.compute(ctx, func(native uintptr) error {
+		room := make([]int32, min31(len(draft))+1)
+		var n int32
+		if err := flat.Kvc_session_step_draft(native, draft, room, &n); err != nil {
+			return err
+		}
+		tokens = room[:n]
+		return nil
+	})
+	return tokens, err
+}
+
+func min31(n int) int {
+	if n > 31 {
+		return 31
+	}
+	return n
+}
+
 // Accept goes on with a token of your own choice, as if Step had given it.
 func (s *Session) Accept(ctx context.Context, token int32) error {
 	return s.compute(ctx, func(native uintptr) error { return flat.Kvc_session_accept(native, token) })

@@ -12,6 +12,7 @@
 // failed. Objects can be moved, not copied. Strings hold bytes of UTF-8.
 #ifndef KVC_KVC_HPP
 #define KVC_KVC_HPP
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -341,6 +342,16 @@ class Session {
     detail::check(kvc_session_step(get(), &token));
     return token;
   }
+  // So many steps as the draft foresaw, and one more, in one pass over the weights: the tokens that step
+  // gives, none where the answer is complete (kvc_session_step_draft).
+  Tokens step(const Tokens& draft) {
+    Tokens out(std::min<size_t>(draft.size(), 31) + 1);
+    int32_t n = 0;
+    detail::check(kvc_session_step_draft(get(), draft.data(), detail::count(draft.size()), out.data(),
+                                         detail::count(out.size()), &n));
+    out.resize(static_cast<size_t>(n));
+    return out;
+  }
   void accept(int32_t token) { detail::check(kvc_session_accept(get(), token)); }
   std::string read_text() {
     return detail::buffer<std::string>([&](char* out, int32_t cap, int32_t* n) {
@@ -440,6 +451,16 @@ inline Tokens batch_step(const std::vector<kvc_session*>& sessions,
   if (statuses != nullptr) statuses->swap(each);
   return tokens;
 }
+// What followed the last n_gram tokens where they stood before, at most so many: a draft for Session::step.
+inline Tokens draft_lookup(const Tokens& tokens, int32_t most = 8, int32_t n_gram = 3) {
+  Tokens out(static_cast<size_t>(most > 0 ? most : 0));
+  int32_t n = 0;
+  detail::check(kvc_draft_lookup(tokens.data(), detail::count(tokens.size()), n_gram, out.data(),
+                                 detail::count(out.size()), &n));
+  out.resize(static_cast<size_t>(n));
+  return out;
+}
+
 // The logits [n, V] of each, to choose from and accept. V: Model::info().vocab_size.
 inline std::vector<float> batch_logits(const std::vector<kvc_session*>& sessions, int32_t vocab_size,
                                        Tokens* tokens, std::vector<kvc_status>* statuses = nullptr,

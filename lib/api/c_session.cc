@@ -1,6 +1,7 @@
 // Sessions of kvc.h.
 #include "lib/api/handles.h"
 #include "lib/base/log.h"
+#include "lib/engine/lookup.h"
 
 namespace kvc {
 
@@ -211,6 +212,33 @@ kvc_status kvc_session_step(kvc_session* session, int32_t* out_token) {
     int32_t token;
     KVC_RETURN_IF_ERROR(s.Step(&token));
     *out_token = token;
+    return {};
+  });
+}
+
+kvc_status kvc_session_step_draft(kvc_session* session, const int32_t* draft, int32_t n_draft,
+                                  int32_t* tokens, int32_t cap_tokens, int32_t* n_out) {
+  return GuardSession(session, [&](Session& s) -> Status {
+    if (n_out == nullptr) return NullError("n_out");
+    if (tokens == nullptr) return NullError("tokens");
+    kvc::Span<const int32_t> span;
+    KVC_RETURN_IF_ERROR(kvc::ReadTokens(draft, n_draft, &span));
+    return s.StepDraft(span, tokens, cap_tokens, n_out);
+  });
+}
+
+kvc_status kvc_draft_lookup(const int32_t* tokens, int32_t n_tokens, int32_t n_gram, int32_t* draft,
+                            int32_t cap_draft, int32_t* n_out) {
+  return Guard([&]() -> Status {
+    constexpr int32_t kMostGram = 64;
+    kvc::Span<const int32_t> span;
+    if (n_out == nullptr) return NullError("n_out");
+    KVC_RETURN_IF_ERROR(kvc::ReadTokens(tokens, n_tokens, &span));
+    if (n_gram < 1 || n_gram > kMostGram)
+      return Error(Code::kInvalid, "n_gram is %d; it is 1 to %d", n_gram, kMostGram);
+    if (cap_draft < 0) return Error(Code::kInvalid, "cap_draft is %d", cap_draft);
+    if (draft == nullptr && cap_draft > 0) return NullError("draft");
+    *n_out = kvc::LookUpDraft(span, n_gram, draft, cap_draft);
     return {};
   });
 }

@@ -49,11 +49,12 @@ struct StepWish {
   bool chooses = false;        // a token is chosen from the logits behind them
   float* logits = nullptr;     // [V] on the host, or null: not wanted
   bool rests = false;          // nothing is to be done for it
-  // So many of the tokens, the last ones, are a draft (Session::StepDraft): of a wish that comes alone, and chooses.
+  // So many of the tokens, the last ones, are a draft (Session::StepDraft): of a wish that comes alone, and
+  // chooses.
   int32_t n_drafted = 0;
   int32_t* chosen = nullptr;    // [1 + n_drafted] room for what was chosen instead of `token`
   int32_t* n_chosen = nullptr;  // counted up with each, so that nothing that is thrown loses one
-  int32_t token = kNone;       // that was chosen
+  int32_t token = kNone;        // that was chosen
   Status status;
 };
 
@@ -90,8 +91,9 @@ class Session {
   // One token, or -1 when the answer is complete. The token is fed to the network by the next call that needs
   // it.
   Status Step(int32_t* token);
-  // As Step called *n times, 0 (the answer is complete) to cap: the tokens that come are those of plain steps whatever
-  // `draft` says, and it decides only how many of them one pass gives: one more than it foresaw. On failure *n is 0.
+  // As Step called *n times, 0 (the answer is complete) to cap: the tokens that come are those of plain steps
+  // whatever `draft` says, and it decides only how many of them one pass gives: one more than it foresaw. On
+  // failure *n is 0.
   Status StepDraft(Span<const int32_t> draft, int32_t* tokens, int32_t cap, int32_t* n);
   static constexpr int32_t kMostDrafted = 31;  // of a pass; what is longer is cut
   // The answer goes on with a token of the caller's choice, as if Step had given it. Also a stop token, and
@@ -191,7 +193,8 @@ class Session {
   // Side values hold what every token looked at, and entries that are quantised when they leave the residual
   // stay so.
   bool CanTakeBack() const { return compressor_->plan().n_aux() == 0 && !cache_->HasRings(); }
-  // Whether a step does nothing but append, so that rows of a draft that was wrong can be taken back without a trace.
+  // Whether a step does nothing but append, so that rows of a draft that was wrong can be taken back without
+  // a trace.
   bool OnlyAppends() const { return CanTakeBack() && !compressor_->writes_all() && !observe_; }
 
   // prompts (session_prompt.cc)

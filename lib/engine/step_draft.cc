@@ -11,8 +11,8 @@
 namespace kvc {
 namespace {
 
-// Brings a session's cache and its newest residual to the tokens that it counts as fed, also where something was
-// thrown on the way.
+// Brings a session's cache and its newest residual to the tokens that it counts as fed, also where something
+// was thrown on the way.
 class KeptRows {
  public:
   KeptRows(KvCache* cache, const int32_t* n_tokens, Device* device, Stream* stream, DevicePtr<float> rows,
@@ -110,8 +110,10 @@ Status Session::StepDraft(Span<const int32_t> draft, int32_t* tokens, int32_t ca
   if (cap < 1) return Error(Code::kInvalid, "room for %d tokens: a step gives one or more", cap);
   KVC_RETURN_IF_ERROR(CheckTokenIds(draft));
   KVC_RETURN_IF_ERROR(FinishPrompt());
-  const int32_t room = params_.max_tokens - n_tokens_ - (pending_ >= 0), most = std::min(cap - 1, kMostDrafted),
-                n_drafted = std::min({static_cast<int32_t>(std::min<size_t>(draft.size(), kMostDrafted)), most, room});
+  const int32_t room = params_.max_tokens - n_tokens_ - (pending_ >= 0),
+                most = std::min(cap - 1, kMostDrafted),
+                n_drafted = std::min(
+                    {static_cast<int32_t>(std::min<size_t>(draft.size(), kMostDrafted)), most, room});
   if (n_drafted > 0 && OnlyAppends()) {
     try {
       KVC_RETURN_IF_ERROR(CheckDraft(draft.subspan(0, static_cast<size_t>(n_drafted)), tokens, n));

@@ -191,6 +191,36 @@ TEST_F(Choose, MinPKeepsTheLikely) {
   EXPECT_EQ(seen, likely);
 }
 
+TEST_F(Choose, ADraftGivesTheTokensOfSteps) {
+  kvc_session* plain = nullptr;
+  ASSERT_EQ(kvc_session_fork(session_, &plain), KVC_OK);
+  std::vector<int32_t> answer;
+  for (int i = 0; i < 6; ++i) answer.push_back(Step(plain));
+  int32_t tokens[8], n = -1;
+  answer[4] ^= 1;
+  ASSERT_EQ(kvc_session_step_draft(session_, answer.data(), 6, tokens, 8, &n), KVC_OK) << kvc_last_error();
+  answer[4] ^= 1;
+  ASSERT_EQ(n, 5);
+  EXPECT_TRUE(std::equal(tokens, tokens + 5, answer.begin()));
+  ASSERT_EQ(kvc_session_step_draft(session_, nullptr, 0, tokens, 1, &n), KVC_OK);
+  EXPECT_EQ(n, 1);
+  EXPECT_EQ(tokens[0], answer[5]);
+  EXPECT_EQ(Logits(), Logits(plain));
+  kvc_session_close(plain);
+  EXPECT_EQ(kvc_session_step_draft(session_, nullptr, 1, tokens, 8, &n), KVC_E_INVALID);
+  EXPECT_EQ(kvc_session_step_draft(session_, answer.data(), -1, tokens, 8, &n), KVC_E_INVALID);
+  EXPECT_EQ(kvc_session_step_draft(session_, answer.data(), 1, nullptr, 8, &n), KVC_E_INVALID);
+  EXPECT_EQ(kvc_session_step_draft(session_, answer.data(), 1, tokens, 8, nullptr), KVC_E_INVALID);
+  EXPECT_EQ(kvc_session_step_draft(session_, answer.data(), 1, tokens, -1, &n), KVC_E_INVALID);
+  EXPECT_EQ(kvc_session_step_draft(nullptr, answer.data(), 1, tokens, 8, &n), KVC_E_INVALID);
+  EXPECT_EQ(kvc_draft_lookup(nullptr, 1, 3, tokens, 8, &n), KVC_E_INVALID);
+  EXPECT_EQ(kvc_draft_lookup(answer.data(), 6, 65, tokens, 8, &n), KVC_E_INVALID);
+  EXPECT_EQ(kvc_draft_lookup(answer.data(), 6, 3, nullptr, 8, &n), KVC_E_INVALID);
+  EXPECT_EQ(kvc_draft_lookup(answer.data(), 6, 3, tokens, -1, &n), KVC_E_INVALID);
+  EXPECT_EQ(kvc_draft_lookup(nullptr, 0, 3, nullptr, 0, &n), KVC_OK);
+  EXPECT_EQ(n, 0);
+}
+
 TEST_F(Choose, WhatCannotBeIsRefusedAndChangesNothing) {
   const auto refused = [](kvc_status status, const char* words) {
     EXPECT_EQ(status, KVC_E_INVALID);

@@ -102,6 +102,10 @@ class Runner {
   Json Rewind(const Json& step) { return Session(step).rewind(Number(step, "n")), nullptr; }
   Json Accept(const Json& step) { return Session(step).accept(Number(step, "token")), nullptr; }
   Json Step(const Json& step) { return Steps(&Session(step), Number(step, "n")); }
+  Json StepDraft(const Json& step) { return Session(step).step(TokensOf(step)); }
+  Json DraftLookup(const Json& step) {
+    return kvc::draft_lookup(TokensOf(step), Number(step, "most"), Number(step, "n_gram"));
+  }
   Json ReadText(const Json& step) { return Session(step).read_text(); }
   Json Kept(const Json& step) { return Session(step).kept(Number(step, "layer"), Number(step, "kv_head")); }
   Json Best(const Json& step) {
@@ -216,6 +220,8 @@ class Runner {
       {"rewind", &Runner::Rewind},
       {"accept", &Runner::Accept},
       {"step", &Runner::Step},
+      {"step_draft", &Runner::StepDraft},
+      {"draft_lookup", &Runner::DraftLookup},
       {"read_text", &Runner::ReadText},
       {"kept", &Runner::Kept},
       {"best", &Runner::Best},

@@ -167,6 +167,14 @@ class Program:
         call = f"scenario_steps({self.session(s)}, {s['n']}, list, &n_list)"
         return call, self.same_list(s)
 
+    def step_draft(self, s):
+        at, n = self.tokens(s)
+        return f"kvc_session_step_draft({self.session(s)}, {at}, {n}, list, MOST, &n_list)", self.same_list(s)
+
+    def draft_lookup(self, s):
+        at, n = self.tokens(s)
+        return f"kvc_draft_lookup({at}, {n}, {s['n_gram']}, list, {s['most']}, &n_list)", self.same_list(s)
+
     def kept(self, s):
         call = f"kvc_session_get_kept({self.session(s)}, {s['layer']}, {s['kv_head']}, list, MOST, &n_list)"
         return call, self.same_list(s)

@@ -106,10 +106,38 @@ inline std::vector<int32_t> Tokens(int n, uint8_t seed) {
   return ids;
 }
 
+// Steps that check a draft, of which some is right where there is memory to know: as plain steps of a fork.
+inline Status FeedDraft(uint8_t argument, Played* played) {
+  Session& s = *played->session;
+  std::vector<int32_t> draft;
+  const auto oracle = s.Fork();
+  for (int i = 0; oracle.ok() && i < argument % 8; ++i) {
+    int32_t token = -1;
+    if (!oracle.value()->Step(&token).ok() || token < 0) break;
+    draft.push_back(token);
+  }
+  for (int i = 0; i < argument / 64; ++i) draft.push_back((argument * 3 + i) % 256);
+  const auto plain = s.Fork();
+  std::vector<int32_t> tokens(static_cast<size_t>(argument % 11 + 1));
+  int32_t n = -1;
+  const Status status = s.StepDraft(draft, tokens.data(), static_cast<int32_t>(tokens.size()), &n);
+  KVC_REQUIRE(n >= 0 && n <= static_cast<int32_t>(tokens.size()) && (status.ok() || n == 0));
+  played->tokens.insert(played->tokens.end(), tokens.begin(), tokens.begin() + n);
+  for (int32_t i = 0; plain.ok() && i < n; ++i) {
+    int32_t token = -1;
+    const Status one = plain.value()->Step(&token);
+    if (one.code() == Code::kMemory) return status;
+    KVC_REQUIRE(one.ok() && token == tokens[static_cast<size_t>(i)]);
+  }
+  if (plain.ok() && status.ok() && n > 0) KVC_REQUIRE(Same(Look(s), Look(*plain.value())));
+  return status;
+}
+
 inline Status Feed(int operation, uint8_t argument, Played* played) {
   Session& s = *played->session;
   std::vector<int32_t>& tokens = played->tokens;
-  if (operation < 2) {
+  if (operation == 1) return FeedDraft(argument, played);
+  if (operation == 0) {
     int32_t token = -1;
     const Status status = s.Step(&token);
     if (token >= 0) tokens.push_back(token);

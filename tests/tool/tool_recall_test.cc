@@ -119,6 +119,43 @@ TEST(ToolRecall, QuestionsDoNotSeeEachOther) {
   EXPECT_EQ(both["answers"][1]["tokens"], second["answers"][0]["tokens"]);
 }
 
+TEST(ToolRecall, DraftsChangeOnlyTheNumberOfPasses) {
+  const TemporaryFolder folder;
+  const Json task = FirstTask();
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {"run", KVC_RECALL, "--prompt-file", folder.Write("context.txt", task["context"]), "--ask",
+                 task["questions"][0]["question"], "--ask", task["questions"][1]["question"], "--max-tokens",
+                 "40", "--json"});
+    return KvcJson(more);
+  };
+  const std::vector<std::string> sampled = {"--temperature", "0.7", "--seed", "3"};
+  for (const std::string policy : {"full", "cokv:budget=64"}) {
+    for (const std::vector<std::string>& sampling : {std::vector<std::string>{}, sampled}) {
+      std::vector<std::string> arguments = {"--policy", policy};
+      arguments.insert(arguments.end(), sampling.begin(), sampling.end());
+      const Json plain = with(arguments);
+      arguments.insert(arguments.end(), {"--draft", "8"});
+      const Json looked_up = with(arguments);
+      arguments.insert(arguments.end(), {"--draft-policy", "snapkv:budget=40,window=8"});
+      const Json drafted = with(arguments);
+      for (size_t i = 0; i < 2; ++i) {
+        const Json& answer = plain["answers"][i];
+        EXPECT_EQ(answer["n_passes"], answer["tokens"].size());
+        for (const Json* other : {&looked_up, &drafted}) {
+          EXPECT_EQ((*other)["answers"][i]["tokens"], answer["tokens"]) << policy;
+          EXPECT_EQ((*other)["answers"][i]["text"], answer["text"]) << policy;
+          if (sampling.empty()) {
+            EXPECT_LT((*other)["answers"][i]["n_passes"], answer["n_passes"]) << policy;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(RunKvc({"run", KVC_RECALL, "--prompt", "x", "--draft-policy", "full"}).exit_code, 2);
+  EXPECT_EQ(RunKvc({"run", KVC_RECALL, "--prompt", "x", "--draft", "32"}).exit_code, 2);
+}
+
 TEST(ToolRecall, EmptyPromptIsBosAndTokensAreTakenAsTheyAre) {
   const TemporaryFolder folder;
   const Json empty = KvcJson({"run", KVC_RECALL, "--prompt", "", "--max-tokens", "8", "--json"});

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "lib/engine/lookup.h"
 #include "tests/support/heap_faults.h"
 #include "tests/support/tiny_session.h"
 
@@ -45,7 +46,8 @@ std::vector<int32_t> PlainSteps(Session& session, int n) {
   return tokens;
 }
 
-// Drafts of 0 to 9 tokens of an answer that is known: some right to the end, some wrong from the i-th token on.
+// Drafts of 0 to 9 tokens of an answer that is known: some right to the end, some wrong from the i-th token
+// on.
 struct Draft {
   int length, right;
 };
@@ -103,8 +105,8 @@ TEST(StepDraft, IsSoManyPlainSteps) {
   const auto model = OpenTwoLayers();
   for (const SessionParams& params : {SessionParams(), Sampled()}) {
     for (const std::string spec :
-         {"full", "full:kv=f32", "snapkv:budget=24,window=8", "cokv:budget=24,window=8", "ada-snapkv:budget=24,window=8",
-          "snapkv:budget=24,window=8,pos_mode=incache"})
+         {"full", "full:kv=f32", "snapkv:budget=24,window=8", "cokv:budget=24,window=8",
+          "ada-snapkv:budget=24,window=8", "snapkv:budget=24,window=8,pos_mode=incache"})
       ExpectSameAsPlain(model, spec, params, true);
   }
 }
@@ -113,7 +115,8 @@ TEST(StepDraft, IsSoManyPlainSteps) {
 TEST(StepDraft, IsOnePlainStepWhereEntriesLeave) {
   const auto model = OpenTwoLayers();
   for (const std::string spec :
-       {"h2o:budget=24", "tova:budget=24", "streaming:budget=24", "snapkv:budget=24,window=8,kv=int8,quant_group=16", "cokv-document:budget=24",
+       {"h2o:budget=24", "tova:budget=24", "streaming:budget=24",
+        "snapkv:budget=24,window=8,kv=int8,quant_group=16", "cokv-document:budget=24",
         "snapkv:budget=24,window=8,decode=reobserve,slack=0", "spindlekv:budget=24,window=8"})
     ExpectSameAsPlain(model, spec, Sampled(), false);
 }
@@ -223,6 +226,41 @@ TEST(StepDraft, GoesOnAfterEveryFailedAllocation) {
     if (!failed) return;
   }
   FAIL() << "more allocations than expected";
+}
+
+// The rule of lookup.h by its words: the longest suffix first, the newest place first.
+std::vector<int32_t> LookUpSlowly(const std::vector<int32_t>& t, int n_gram, size_t cap) {
+  for (int gram = n_gram; gram >= std::min(n_gram, 2); --gram) {
+    const auto length = static_cast<size_t>(gram);
+    for (size_t begin = t.size(); begin-- > 0;) {
+      if (begin + length >= t.size() ||
+          !std::equal(t.end() - gram, t.end(), t.begin() + static_cast<int>(begin)))
+        continue;
+      const size_t end = begin + length, n = std::min(cap, t.size() - end);
+      return {t.begin() + static_cast<int>(end), t.begin() + static_cast<int>(end + n)};
+    }
+  }
+  return {};
+}
+
+TEST(DraftLookup, FindsTheNewestPlaceOfTheLongestSuffix) {
+  uint32_t state = 1;
+  int found = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::vector<int32_t> tokens;
+    const int length = i % 40, kinds = 2 + i % 5;
+    for (int j = 0; j < length; ++j) {
+      state = state * 1664525u + 1013904223u;
+      tokens.push_back(static_cast<int32_t>(state >> 20) % kinds);
+    }
+    const int n_gram = 1 + i % 6;
+    const size_t cap = static_cast<size_t>(i % 7);
+    std::vector<int32_t> draft(cap, -1);
+    draft.resize(static_cast<size_t>(LookUpDraft(tokens, n_gram, draft.data(), static_cast<int32_t>(cap))));
+    ASSERT_EQ(draft, LookUpSlowly(tokens, n_gram, cap)) << i;
+    found += draft.empty() ? 0 : 1;
+  }
+  EXPECT_GT(found, 1000);
 }
 
 }  // namespace

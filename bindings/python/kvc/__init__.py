@@ -19,12 +19,12 @@ from ._native import (BadModelError, BufferTooSmallError, BusyError, CancelledEr
                       DeviceError, Error, FileError, InvalidError, NotFoundError, OutOfMemoryError, Status,
                       UnsupportedError, version)
 from ._research import Result, eval, kept  # pylint: disable=redefined-builtin
-from ._session import READING, Session, Stats, batch_logits, batch_step
+from ._session import READING, Session, Stats, batch_logits, batch_step, draft_lookup
 
 __version__ = version()
 __all__ = [
     "BadModelError", "BufferTooSmallError", "BusyError", "CancelledError", "ClosedError", "ContextFullError",
     "DeviceError", "Error", "FileError", "InvalidError", "Loader", "Model", "ModelInfo", "NotFoundError",
     "OutOfMemoryError", "Plan", "Policy", "READING", "Result", "Session", "Stats", "Status", "UnsupportedError",
-    "batch_logits", "batch_step", "describe_method", "devices", "eval", "kept", "log_poll", "log_start", "log_stop",
-    "measure_device", "methods", "schema_version", "version"]
+    "batch_logits", "batch_step", "describe_method", "devices", "draft_lookup", "eval", "kept", "log_poll",
+    "log_start", "log_stop", "measure_device", "methods", "schema_version", "version"]

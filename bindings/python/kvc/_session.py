@@ -34,6 +34,15 @@ class Stats(NamedTuple):
     prompt_progress: float  # of a queued prompt; 1 = none waits
 
 
+def draft_lookup(tokens: Any, most: int = 8, n_gram: int = 3) -> list[int]:
+    """A draft for Session.step_draft from the text itself: at most so many of the tokens that followed the last n_gram
+    (1 to 64; two at least where so many stood nowhere before) where they stood before, perhaps none. Good where an
+    answer repeats its prompt."""
+    into = empty("i", max(most, 0))
+    n = _flat.kvc_draft_lookup(as_tokens(tokens), n_gram, into)
+    return [int(token) for token in into[:n]]
+
+
 def _role(role: str) -> int:
     if role not in _ROLES:
         raise InvalidError(Status.INVALID, f"a role is one of {', '.join(_ROLES)}, not {role!r}")
@@ -115,6 +124,16 @@ class Session(Owner):
         """Generates one token; None when the answer is complete. ContextFullError when max_tokens are held."""
         token = self._handle.call(_flat.kvc_session_step)
         return None if token == _flat.KVC_TOKEN_NONE else token
+
+    def step_draft(self, draft: Any) -> list[int]:
+        """As step called several times: so many tokens as the draft foresaw, and one more, from one pass over the
+        weights; none when the answer is complete. They are those that step gives whatever the draft says, of which 31
+        are looked at. One comes where a step does more than append: methods that evict or watch at steps, quantised
+        caches."""
+        wanted = as_tokens(draft)
+        into = empty("i", min(len(wanted), 31) + 1)
+        n = self._handle.call(_flat.kvc_session_step_draft, wanted, into)
+        return [int(token) for token in into[:n]]
 
     def accept(self, token: int) -> None:
         """Goes on with a token of your own choice, as if step had given it."""

@@ -102,6 +102,8 @@ sealed class Scenario {
         return Batch.Step(((List<object>)step["sessions"]).Select(n => sessions[(string)n]).ToList()).Tokens;
       case "threads": return Threads();
       case "step": return Steps(OfSession, Count("n"));
+      case "step_draft": return OfSession.Step(Ids);
+      case "draft_lookup": return Library.DraftLookup(Ids, Count("most"), Count("n_gram"));
       case "read_text": return OfSession.ReadText();
       case "kept": return OfSession.Kept(Count("layer"), Count("kv_head"));
       case "best": float[] logits = OfSession.Logits(); return Array.IndexOf(logits, logits.Max());

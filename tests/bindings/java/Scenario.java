@@ -1,4 +1,5 @@
 import dev.kvc.Batch;
+import dev.kvc.Kvc;
 import dev.kvc.KvcException;
 import dev.kvc.Loader;
 import dev.kvc.Model;
@@ -150,6 +151,8 @@ public final class Scenario {
       case "batch_step": return batch();
       case "threads": return threads();
       case "step": return steps(session(), count("n"));
+      case "step_draft": return session().step(ids());
+      case "draft_lookup": return Kvc.draftLookup(ids(), count("most"), count("n_gram"));
       case "read_text": return session().readText();
       case "kept": return session().kept(count("layer"), count("kv_head"));
       case "best": return best(session().logits());

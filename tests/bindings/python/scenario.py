@@ -97,6 +97,12 @@ class Runner:
     def do_step(self, step, session):
         return steps(session, step["n"])
 
+    def do_step_draft(self, step, session):
+        return session.step_draft(self.tokens(step))
+
+    def do_draft_lookup(self, step):
+        return kvc.draft_lookup(self.tokens(step), step["most"], step["n_gram"])
+
     def do_read_text(self, step, session):
         return session.read_text()
 

@@ -1,6 +1,7 @@
 package dev.kvc;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
 
@@ -90,6 +91,24 @@ public final class Kvc {
     double[] rate = new double[1];
     Flat.kvc_device_measure(index, rate);
     return rate[0];
+  }
+
+  /**
+   * A draft from the text itself: what followed the last tokens where they stood before. Good where an answer repeats
+   * its prompt.
+   *
+   * @param tokens prompt and answer so far
+   * @param most of the draft
+   * @param nGram last tokens that are looked for, 1 to 64; 3 is usual. Fewer, two at least, where so many are nowhere
+   * @return the draft for {@link Session#step(int...)}, perhaps empty
+   */
+  public static int[] draftLookup(int[] tokens, int most, int nGram) {
+    NativeLibrary.load();
+    Objects.requireNonNull(tokens, "tokens");
+    int[] draft = new int[Math.max(most, 0)];
+    int[] n = new int[1];
+    Flat.kvc_draft_lookup(tokens, nGram, draft, n);
+    return Arrays.copyOf(draft, n[0]);
   }
 
   /**

@@ -1,5 +1,6 @@
 package dev.kvc;
 
+import java.util.Arrays;
 import java.util.Iterator;
 import java.util.NoSuchElementException;
 import java.util.Objects;
@@ -148,6 +149,25 @@ public final class Session implements AutoCloseable {
       ref.leave();
     }
     return token[0];
+  }
+
+  /**
+   * As step called several times: so many tokens as the draft foresaw, and one more, from one pass over the weights.
+   * They are those that step gives whatever the draft says. One comes where a step does more than append: methods that
+   * evict or watch at steps, quantised caches.
+   *
+   * @param draft tokens that the answer may go on with, as from {@link Kvc#draftLookup}; 31 are looked at
+   * @return the ids, none when the answer is complete
+   * @throws KvcException as {@link #step()}
+   */
+  public int[] step(int... draft) {
+    Objects.requireNonNull(draft, "draft");
+    return ref.get(h -> {
+      int[] tokens = new int[Math.min(draft.length, 31) + 1];
+      int[] n = new int[1];
+      Flat.kvc_session_step_draft(h, draft, tokens, n);
+      return Arrays.copyOf(tokens, n[0]);
+    });
   }
 
   /**

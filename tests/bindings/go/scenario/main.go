@@ -23,10 +23,12 @@ type step struct {
 	Biases                                                           []float32
 	Flags, Token, Layer, Budget, N, Steps, Role                      int32
 
-	KVHead        int32   `json:"kv_head"`
-	NPrompt       int32   `json:"n_prompt"`
-	MaxTokens     int32   `json:"max_tokens"`
-	OnFull        int32   `json:"on_full"`
+	KVHead        int32 `json:"kv_head"`
+	NPrompt       int32 `json:"n_prompt"`
+	MaxTokens     int32 `json:"max_tokens"`
+	OnFull        int32 `json:"on_full"`
+	NGram         int32 `json:"n_gram"`
+	Most          int
 	TopK          int32   `json:"top_k"`
 	RepeatWindow  int32   `json:"repeat_window"`
 	TopP          float32 `json:"top_p"`
@@ -116,6 +118,8 @@ func (r *runner) run(s *step) (any, error) {
 			sum += slots
 		}
 		return sum, err
+	case "draft_lookup":
+		return kvc.DraftLookup(r.tokensOf(s), s.Most, s.NGram)
 	case "threads":
 		return r.threads(s, model, policy)
 	case "batch_step":
@@ -160,6 +164,8 @@ func (r *runner) onSession(s *step, session *kvc.Session) (any, error) {
 		return nil, session.Accept(ctx, s.Token)
 	case "step":
 		return steps(session, s.N)
+	case "step_draft":
+		return session.StepDraft(ctx, r.tokensOf(s))
 	case "read_text":
 		return session.ReadText()
 	case "kept":
