@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tools/bench_batch.h"
+#include "tools/bench_draft.h"
 #include "tools/command.h"
 #include "tools/files.h"
 #include "tools/options.h"
@@ -20,7 +21,7 @@ struct BenchOptions {
   TableOptions tables;
   std::string policy = "full", tokens;
   int32_t prompt = 512, gen = 128, depth = 0, repeat = 3, arrive = 0;
-  std::vector<int32_t> batch;
+  std::vector<int32_t> batch, draft;
   bool json = false;
 };
 
@@ -116,6 +117,7 @@ struct BenchResult {
   int64_t bytes_per_step = 0, decode_passes = 0, process_bytes_peak = 0;
   kvc_session_stats stats{};
   BatchResult together;
+  std::vector<DraftSpeed> drafts;
 };
 
 // Medians over the repetitions.
@@ -124,7 +126,7 @@ BenchResult Measure(const BenchOptions& options, const Model& model, const Polic
   std::vector<double> prefill, compress, first, step, medians;
   BenchResult result;
   kvc_session_params params = DefaultSessionParams();
-  params.max_tokens = static_cast<int32_t>(tokens.size()) + 2 * options.gen + 1;
+  params.max_tokens = static_cast<int32_t>(tokens.size()) + 2 * options.gen + kMostDrafted + 3;
   Session session(model, policy, params);
   Progress progress("bench");
   for (int32_t i = 0; i <= options.repeat; ++i) {
@@ -141,6 +143,7 @@ BenchResult Measure(const BenchOptions& options, const Model& model, const Polic
     result.stats = one.stats;
     result.decode_passes = one.slots_fed / model.n_kv_heads_total();
   }
+  if (!options.draft.empty()) result.drafts = MeasureDrafts(&session, options.draft, options.repeat);
   result.prefill_seconds = Median(prefill);
   result.compress_seconds = Median(compress);
   result.first_token_seconds = Median(first);
@@ -182,6 +185,7 @@ Json ResultJson(const BenchOptions& options, const BenchResult& result, const Po
               {"batches", BatchesJson(result.together)},
               {"arrivals", ArrivalsJson(result.together)},
               {"n_arriving", options.arrive},
+              {"drafts", DraftsJson(result.drafts)},
               {"depth", options.depth},
               {"repeat", options.repeat},
               {"threads", ThreadsUsed(options.model)},
@@ -211,7 +215,7 @@ void PrintResult(const BenchOptions& options, const BenchResult& result, const P
   }
   Print(Format("%s\nprompt %d, generated %d, depth %d, %d threads, median of %d\n", policy.Describe().c_str(),
                options.prompt, options.gen, options.depth, ThreadsUsed(options.model), options.repeat) +
-        table.Text() + BatchText(result.together, BatchWorkOf(options)));
+        table.Text() + BatchText(result.together, BatchWorkOf(options)) + DraftText(result.drafts));
 }
 
 void CheckBatch(const BenchOptions& options) {
@@ -229,7 +233,7 @@ int Bench(BenchOptions options) {
   CheckBatch(options);
   const Policy policy = MakePolicy(options.policy, options.tables);
   const Model model = OpenModel(options.model);
-  if (int64_t{options.depth} + options.prompt + 2 * int64_t{options.gen} >= INT32_MAX)
+  if (int64_t{options.depth} + options.prompt + 2 * int64_t{options.gen} + kMostDrafted + 3 >= INT32_MAX)
     throw UsageError("--depth, --prompt and --gen are too large");
   TokenList tokens = SyntheticTokens(options.depth + options.prompt, model.info().vocab_size);
   if (!options.tokens.empty()) {
@@ -271,6 +275,11 @@ Action AddBench(CLI::App* app) {
                   "With --batch: steps while a prompt of N tokens is read among them")
       ->check(AtLeast(1))
       ->type_name("N");
+  app->add_option("--draft", options->draft,
+                  "Also passes that check a draft of N tokens, beside plain steps: 2,4,8")
+      ->delimiter(',')
+      ->check(Whole(1, kMostDrafted))
+      ->type_name("N,...");
   AddInput(app, "--tokens", &options->tokens, "Token ids from a JSON array instead of made-up ones");
   app->add_flag("--json", options->json, "One JSON document on stdout");
   return [options](Signals*) { return Bench(*options); };
