@@ -14,7 +14,7 @@ struct HeadTile {
   float keep[kTileHeads];
 };
 
-// z[h][t] = scale * q[head + h] . k[t] for G heads and n entries from `entry`.
+// z[h][t] = q[head + h] . k[t], unscaled, for G heads and n entries from `entry`.
 template <typename Type, int G>
 inline void TileLogits(const AttendTileArgs& a, int32_t head, int32_t entry, int32_t n, HeadTile* tile) {
   const typename Type::T* k = static_cast<const typename Type::T*>(a.k) + static_cast<int64_t>(entry) * a.d;
@@ -42,18 +42,21 @@ inline void TileLogits(const AttendTileArgs& a, int32_t head, int32_t entry, int
       }
     }
     for (int h = 0; h < G; ++h) {
-      float* z = &tile->z[h][t];
-      Sum4(acc[h][0], acc[h][1], acc[h][2], acc[h][3], z);
-      for (int e = 0; e < 4; ++e) z[e] *= a.scale;
+      Sum4(acc[h][0], acc[h][1], acc[h][2], acc[h][3], &tile->z[h][t]);
     }
   }
 }
 
-// Logits of head h -> weights; hidden entries get none. Updates m and l, sets keep. False: no entry is
-// visible.
+// Unscaled logits of head h -> weights; hidden entries get none. Updates m and l, sets keep. False: no entry
+// is visible.
 inline bool WeighTile(const AttendTileArgs& a, int32_t head, int32_t entry, int32_t n, float* z,
                       float* keep) {
-  for (int32_t t = 0; a.cap > 0 && t < n; t += kWidth) Store(z + t, Capped(Load(z + t), a.cap));
+  const F scale = Set(a.scale);
+  for (int32_t t = n; t < kTileEntries; ++t) z[t] = 0;
+  for (int32_t t = 0; t < n; t += kWidth) {
+    const F logit = Mul(Load(z + t), scale);
+    Store(z + t, a.cap > 0 ? Capped(logit, a.cap) : logit);
+  }
   if (a.visible != nullptr) {
     const uint8_t* visible = a.visible + head * a.visible_stride + entry;
     for (int32_t t = 0; t < n; ++t) {
