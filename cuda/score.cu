@@ -3,8 +3,6 @@
 // a time; no probabilities are stored. The rest passes over lines, a block a KV head. Flops: 4 * rows *
 // entries * D a query head.
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "cuda/block.h"
 #include "cuda/layer_params.h"
@@ -17,7 +15,7 @@ constexpr int kRegisters = 4;
 struct ScoreParams {
   LayerParams layer;
   ScoreProgram program;
-  int32_t n_heads, n_observed, n_new, rows_used, n_longest;
+  int32_t n_heads, n_observed, n_new, rows_used;
   float scale, cap;
   const float *queries, *sums, *maxima;
   float *scores, *per_head, *registers;  // registers 1 .. 3: [G, 3, stride]
@@ -332,14 +330,6 @@ __global__ void __launch_bounds__(kBlock) score_lines(const ScoreParams p) {
   for (int32_t i = p.first; i < p.end; ++i) lines.Do(p.program.code[i]);
 }
 
-// methods.md 2.14, as lib/ops/cpu/scores.cc.
-float GainOf(const RowRule& rule, int32_t d, int32_t i) {
-  if (i <= rule.gain_length) return 1.0f;
-  const double x = 2.0 * std::log(static_cast<double>(i) / rule.gain_length),
-               gain = std::sqrt(rule.gain_scaled ? x / d : x);
-  return static_cast<float>(!rule.gain_scaled && rule.gain_floor ? std::max(1.0, gain) : gain);
-}
-
 }  // namespace
 
 int64_t CudaDevice::ScoreScratchBytes(int32_t n_kv_heads, int64_t stride) const {
@@ -359,29 +349,22 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   const RowRule& rule = program.rows;
   const int32_t heads = a.layer.n_kv_heads, rows = std::min(rule.n_rows, a.observed.n_rows);
   const int32_t longest = *std::max_element(a.layer.len, a.layer.len + heads);
-  const bool gains = rule.gain != RowGain::kNone;
   Packet packet;
   KVC_RETURN_IF_ERROR(
-      packet.Begin(s, LayerBytes(a.layer) + 2 * Packet::Size<float>(rows) + Packet::Size<ScoreParams>(1),
+      packet.Begin(s, LayerBytes(a.layer) + 2 * Packet::Size<float>(rows),
                    2 * Packet::Size<float>(int64_t{a.n_heads} * rows)));
   ScoreParams p{};
   p.layer = LayerOf(a.layer, &packet);
   p.program = program;
   p.n_heads = a.n_heads, p.n_observed = a.observed.n_rows, p.n_new = a.observed.n_new, p.rows_used = rows;
-  p.n_longest = longest, p.scale = a.scale, p.cap = a.cap;
+  p.scale = a.scale, p.cap = a.cap;
   p.queries = At(a.observed.queries), p.sums = At(a.observed.sums), p.maxima = At(a.observed.maxima);
   p.scores = At(a.scores), p.per_head = At(a.per_head), p.registers = reinterpret_cast<float*>(At(a.scratch));
   p.stride = a.stride;
   float* weight = packet.Add<float>(rows, &p.weight);
   float* gain = packet.Add<float>(rows, &p.gain);
-  for (int32_t i = 0; i < rows; ++i) {
-    const bool ramp = rule.weight == RowWeight::kRamp;
-    weight[i] = !ramp ? 1.0f : 1.0f / static_cast<float>(rows);
-    if (ramp && i > 0)
-      weight[i] *= 1.0f + (rule.ramp - 1.0f) * static_cast<float>(i) / static_cast<float>(rows - 1);
-    gain[i] = gains ? GainOf(rule, a.layer.head_dim, longest - rows + 1 + i) : 1.0f;
-  }
-  if (!gains) p.gain = nullptr;
+  FillRowFactors(rule, rows, longest, a.layer.head_dim, weight, gain);
+  if (rule.gain == RowGain::kNone) p.gain = nullptr;
   p.row_max = packet.Room<float>(int64_t{a.n_heads} * rows);
   p.row_sum = packet.Room<float>(int64_t{a.n_heads} * rows);
   KVC_RETURN_IF_ERROR(packet.Send());

@@ -398,14 +398,7 @@ Status CudaDevice::Step(Stream* s, const StepArgs& a) {
                    info_.name.c_str());
   }
   for (int32_t first = 0; first < a.n_rows;) {
-    int32_t end = first + 1;  // as many rows as have caches of their own
-    const auto seen = [&](int32_t r) {
-      for (int32_t i = first; i < r; ++i) {
-        if (a.rows[i].cache == a.rows[r].cache) return true;
-      }
-      return false;
-    };
-    while (end < a.n_rows && !seen(end)) ++end;
+    const int32_t end = EndOfWave(a, first);
     KVC_RETURN_IF_ERROR(Wave(s, a, first, end, false).Run());
     first = end;
   }

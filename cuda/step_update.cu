@@ -155,7 +155,7 @@ class HeadUpdate {
     const Protected& part = row_.select.protect;
     const int32_t n = pages_.len();
     const bool sinks_move = row_.held != nullptr && part.n_sink > row_.n_sinks;
-    if (row_.select.kind != SelectKind::kTop || KeptOf(row_.select, n, Count(cap)) != n - 1 ||
+    if (row_.select.kind != SelectKind::kTop || KeptCount(row_.select, n, Count(cap)) != n - 1 ||
         row_.merge.kind == MergeKind::kSpread || sinks_move || pages_.main_len() < part.n_sink)
       return false;
     const int32_t oldest_recent = row_.position - part.n_recent + 1;
