@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cuda/block.h"
+#include "cuda/history.h"
 #include "cuda/layer_params.h"
 
 namespace kvc::cuda {
@@ -123,24 +124,6 @@ __global__ void sum_rows(const ScoreParams p) {
   if (t < n) p.per_head[h * p.stride + t] = sum;
 }
 
-// As PushHistory of lib/ops/cpu/line_ops.cc, of one entry.
-KVC_DEVICE void PushOne(const HistoryRule& rule, float* aux, int64_t step, float p, float average) {
-  if (rule.sums) {
-    aux[0] += p;
-    return;
-  }
-  const int32_t oldest = rule.length - 1, words = rule.words();
-  const bool low = p < average;
-  uint32_t carry = low ? 1 : 0, leaving = 0;
-  for (int32_t i = 0; i < words; ++i) {
-    const uint32_t word = __float_as_uint(aux[(1 + i) * step]);
-    if (i == oldest / 32) leaving = word >> oldest % 32 & 1;
-    aux[(1 + i) * step] = __uint_as_float(word << 1 | carry);
-    carry = word >> 31;
-  }
-  aux[0] += static_cast<float>(low ? 1 : 0) - static_cast<float>(leaving);
-}
-
 class Lines {
  public:
   KVC_DEVICE Lines(const ScoreParams& p, int32_t g, BlockSpace* s)
@@ -246,7 +229,6 @@ class Lines {
     }
   }
   KVC_DEVICE void History() const {
-    const int64_t step = static_cast<int64_t>(p_.layer.n_heads) * p_.layer.capacity;
     Each(n_, [&](int32_t t) {
       for (int32_t i = 0; i < p_.rows_used; ++i) {
         const int32_t visible = Visible(p_, g_, i);
@@ -254,8 +236,9 @@ class Lines {
         float mean = 0;
         for (int32_t h = g_ * group_; h < (g_ + 1) * group_; ++h)
           mean += ProbabilityOf(p_, h, g_, i, t, QueryOf(p_, h, i), nullptr);
-        PushOne(p_.program.history, Aux(0) + t, step, __fdiv_rn(mean, static_cast<float>(group_)),
-                __fdiv_rn(1.0f, static_cast<float>(visible)));
+        PushHistory(
+            p_.program.history, [&](int32_t a) -> float& { return Aux(a)[t]; },
+            __fdiv_rn(mean, static_cast<float>(group_)), __fdiv_rn(1.0f, static_cast<float>(visible)));
       }
     });
   }

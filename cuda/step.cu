@@ -33,18 +33,15 @@ __global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
   for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) cos[j] = row.angles[j], key[j] = k[j];
   __syncthreads();
   for (int32_t x = ThreadOfBlock(); row.query_ring != nullptr && x < group * half; x += BlockThreads()) {
-    float* to = row.query_ring + (static_cast<int64_t>(g) * group + x / half) * d;
-    const float* from = q + static_cast<int64_t>(x / half) * d;
-    const int32_t j = x % half, a = p.turn.pairing == RopePairing::kHalf ? j : 2 * j,
-                  b = p.turn.pairing == RopePairing::kHalf ? j + half : 2 * j + 1;
     // Sessions that count in slots keep queries without rotation: their slot changes with every dropped
     // entry.
-    to[a] = row.in_cache ? from[a] : from[a] * cos[j] - from[b] * sin[j];
-    to[b] = row.in_cache ? from[b] : from[b] * cos[j] + from[a] * sin[j];
+    const int32_t j = x % half;
+    TurnPair(q + x / half * d, d, j, p.turn.pairing, row.in_cache ? 1.0f : cos[j],
+             row.in_cache ? 0.0f : sin[j], row.query_ring + (static_cast<int64_t>(g) * group + x / half) * d);
   }
   if (!turns) {
     for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads())
-      TurnPair(key, cos, sin, d, j, p.turn.pairing);
+      TurnPair(key, d, j, p.turn.pairing, cos[j], sin[j], key);
   }
   __syncthreads();
   BlockAppend(pages, key, v, row.position);
@@ -55,12 +52,8 @@ __global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
     __syncthreads();
   }
   for (int32_t x = ThreadOfBlock(); x < group * half; x += BlockThreads()) {
-    const float* from = q + static_cast<int64_t>(x / half) * d;
-    float* to = turned + static_cast<int64_t>(x / half) * d;
-    const int32_t j = x % half, a = p.turn.pairing == RopePairing::kHalf ? j : 2 * j,
-                  b = p.turn.pairing == RopePairing::kHalf ? j + half : 2 * j + 1;
-    to[a] = from[a] * cos[j] - from[b] * sin[j];
-    to[b] = from[b] * cos[j] + from[a] * sin[j];
+    const int32_t j = x % half;
+    TurnPair(q + x / half * d, d, j, p.turn.pairing, cos[j], sin[j], turned + x / half * d);
   }
 }
 
