@@ -61,6 +61,7 @@ __global__ void warp_functions(int64_t* out) {
   bad += WarpSum(lane + 1) != 528;
   bad += WarpMax(static_cast<float>(lane)) != 31.0f;
   bad += __shfl_xor_sync(kAllLanes, lane, 9) != (lane ^ 9);
+  bad += __shfl_xor_sync(kAllLanes, lane, 4, 8) != (lane ^ 4);
   bad += __shfl_up_sync(kAllLanes, lane, 2u) != (lane >= 2 ? lane - 2 : lane);
   out[ThreadOfBlock()] = bad;
 }

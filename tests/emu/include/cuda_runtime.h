@@ -58,9 +58,10 @@ inline void __syncwarp(unsigned mask = ~0u) {
 }
 
 template <typename T>
-T __shfl_xor_sync(unsigned mask, T value, int other) {
+T __shfl_xor_sync(unsigned mask, T value, int other, int width = 32) {
   const T* all = static_cast<const T*>(kvc::emu::Exchange(mask, &value, sizeof(T)));
-  return all[static_cast<int>(kvc::emu::self->lane) ^ other];
+  const int me = static_cast<int>(kvc::emu::self->lane), to = me ^ other;
+  return to / width == me / width ? all[to] : value;
 }
 template <typename T>
 T __shfl_up_sync(unsigned mask, T value, unsigned delta) {
