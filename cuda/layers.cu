@@ -241,7 +241,9 @@ __global__ void __launch_bounds__(kBlock) append_entries(const AppendParams p) {
     for (int32_t i = p.first[g]; i < p.from.len[g]; ++i) {
       const int64_t entry = g * p.from.capacity + i;
       StoredKey(p.from, p.turn, pages.head().rotated != 0, g, i, k);
-      BlockAppend(pages, k, p.from.values + entry * d, p.from.positions[entry]);
+      if (ThreadOfBlock() == 0) ++(pages.head().ring >= 0 ? pages.head().ring_len : pages.head().len);
+      __syncthreads();
+      BlockWriteNewest(pages, k, p.from.values + entry * d, p.from.positions[entry]);
       BlockSettle(pages, room, &space);
     }
   }

@@ -333,9 +333,8 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   const int32_t heads = a.layer.n_kv_heads, rows = std::min(rule.n_rows, a.observed.n_rows);
   const int32_t longest = *std::max_element(a.layer.len, a.layer.len + heads);
   Packet packet;
-  KVC_RETURN_IF_ERROR(
-      packet.Begin(s, LayerBytes(a.layer) + 2 * Packet::Size<float>(rows),
-                   2 * Packet::Size<float>(int64_t{a.n_heads} * rows)));
+  KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer) + 2 * Packet::Size<float>(rows),
+                                   2 * Packet::Size<float>(int64_t{a.n_heads} * rows)));
   ScoreParams p{};
   p.layer = LayerOf(a.layer, &packet);
   p.program = program;

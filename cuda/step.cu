@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
       TurnPair(key, d, j, p.turn.pairing, cos[j], sin[j], key);
   }
   __syncthreads();
-  BlockAppend(pages, key, v, row.position);
+  BlockWriteNewest(pages, key, v, row.position);
   if (turns && row.in_cache) {
     const int64_t at = pages.len() - 1;
     for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads())
@@ -209,9 +209,9 @@ class Wave {
     bool attention = false, mean = false, updates = false, one = false;
     int64_t stride = 1, settle = 0;
     for (int32_t r = 0; r < n_; ++r) {
-      // Ids for the new entry, and for those that leave a ring.
-      records_.emplace_back(*rows[r].cache, a_.layer * g, g, 1 + RingSlots(layout(r)));
+      // The kernels find the new entry counted, and ids for those that leave a ring.
       if (!end_only_) HostRecords(rows[r], a_.layer).Append();
+      records_.emplace_back(*rows[r].cache, a_.layer * g, g, RingSlots(layout(r)));
       const HostRecords host(rows[r], a_.layer);
       updates = updates || (end_only_ ? rows[r].plan->ends_later && host.HasEnd() : host.HasUpdate());
       attention = attention || rows[r].plan->needs_attention || rows[r].plan->attention;
@@ -241,7 +241,6 @@ class Wave {
                          (mean ? Packet::Size<float>(heads * stride) : 0) +
                          (updates ? Packet::Size<uint8_t>(heads * update) : 0);
     Packet packet;
-    // Records were counted before the host's lengths moved on; they are written as they were.
     KVC_RETURN_IF_ERROR(packet.Begin(s_, bytes, room));
     StepParams p{};
     p.n_rows = n_, p.n_heads = a_.n_heads, p.n_kv_heads = g, p.d = d, p.window = a_.window,
@@ -258,7 +257,7 @@ class Wave {
     p.partial = packet.Room<float>(n_items * group * (d + 2));
     if (attention) p.logits = packet.Room<float>(heads * group * stride);
     if (mean) p.mean = packet.Room<float>(heads * stride);
-    if (updates) p.update = {packet.Room<uint8_t>(heads * update), update, stride, sort_stride, settle};
+    if (updates) p.update = {packet.Room<uint8_t>(heads * update), update, stride, sort_stride};
     KVC_RETURN_IF_ERROR(packet.Send());
     if (!end_only_) KVC_RETURN_IF_ERROR(Attend(p, attention));
     if (updates) KVC_RETURN_IF_ERROR(Check(UpdateHeads(p, end_only_, one, StreamOf(s_)), "a step"));
@@ -319,10 +318,7 @@ class Wave {
     const StepPlan& plan = *row.plan;
     const int32_t g = layout(r).n_kv_heads, d = layout(r).head_dim;
     *to = {};
-    // The kernel appends: it starts from what was there before.
-    if (!end_only_) Undo(row, -1);
     to->cache = records_[static_cast<size_t>(r)].Write(packet);
-    if (!end_only_) Undo(row, 1);
     to->position = row.position;
     float* angles = packet->Add<float>(d, &to->angles);
     a_.rope->Angles(row.position, angles, angles + d / 2);
@@ -344,15 +340,6 @@ class Wave {
         At(plan.ring) + (int64_t{a_.layer} * plan.ring_rows + (start + n) % plan.ring_rows) * a_.n_heads * d;
     n < plan.ring_rows ? ++n : start = (start + 1) % plan.ring_rows;
     return {};
-  }
-
-  void Undo(const StepRow& row, int32_t by) const {
-    const CacheView& c = *row.cache;
-    for (int32_t h = 0; h < c.layout->n_kv_heads; ++h) {
-      const int32_t head = a_.layer * c.layout->n_kv_heads + h;
-      const bool ring = c.ring != nullptr && RingFormat(c, head) >= 0;
-      (ring ? c.ring[head * kRingFields + kRingLen] : c.len[head]) += by;
-    }
   }
 
   Stream* s_;
