@@ -105,7 +105,7 @@ KVC_DEVICE void SettleCodes(const Pages& pages, const HeadRoom& room, BlockSpace
     for (int32_t i = 0; i < n; ++i) ReadVector(pages, pages.Ring(i), which, x + static_cast<int64_t>(i) * d);
     const int32_t n_existing = pages.book_len(which);
     const int32_t n_added = BlockCodeVectors(
-        x, n, d, pages.head().theta[which], n_existing,
+        x, n, d, pages.head().theta[which], pages.head().magnitudes != 0, n_existing,
         [&](int32_t e) -> const float* { return pages.Direction(which, e); }, codes + which * n,
         [&](int32_t e) { return pages.Direction(which, n_existing + e); }, space, s);
     __syncthreads();

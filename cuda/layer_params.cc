@@ -50,6 +50,7 @@ CacheLayer CacheRecords::Write(Packet* packet) {
     to.owner = owner - first_;
     to.ids = packet->Copy(c_.pages + int64_t{h} * c_.page_stride, Ids(h));
     to.theta[0] = format.theta_key, to.theta[1] = format.theta_value;
+    to.magnitudes = format.magnitudes ? 1 : 0;
     for (int which = 0; has_books() && which < 2; ++which) {
       to.book_len[which] = c_.book_len[owner * 2 + which];
       to.books[which] =

@@ -24,6 +24,7 @@ struct Head {
   const int32_t* ids;       // pages of main
   const int32_t* books[2];  // pages of directions of the owner; null: none
   float theta[2];
+  int32_t magnitudes;
 };
 
 struct CacheLayer {

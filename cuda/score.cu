@@ -7,6 +7,7 @@
 #include "cuda/block.h"
 #include "cuda/history.h"
 #include "cuda/layer_params.h"
+#include "cuda/score_keys.h"
 
 namespace kvc::cuda {
 namespace {
@@ -313,6 +314,11 @@ __global__ void __launch_bounds__(kBlock) score_lines(const ScoreParams p) {
   for (int32_t i = p.first; i < p.end; ++i) lines.Do(p.program.code[i]);
 }
 
+// Needs what other heads, or rows, left.
+bool BeginsLaunch(ScoreOp op) {
+  return op == ScoreOp::kRows || op == ScoreOp::kLayerMean || op == ScoreOp::kHistory || IsOfKeys(op);
+}
+
 }  // namespace
 
 int64_t CudaDevice::ScoreScratchBytes(int32_t n_kv_heads, int64_t stride) const {
@@ -322,19 +328,14 @@ int64_t CudaDevice::ScoreScratchBytes(int32_t n_kv_heads, int64_t stride) const 
 Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   const ScoreProgram& program = *a.program;
-  for (int32_t i = 0; i < program.n; ++i) {
-    const ScoreOp op = program.code[i].op;
-    if (op == ScoreOp::kKeyCosine || op == ScoreOp::kLag || op == ScoreOp::kExpected)
-      return Error(Code::kUnsupported,
-                   "device \"%s\" has no kernel for the scores of this method; use \"cpu\"",
-                   info_.name.c_str());
-  }
+  KVC_RETURN_IF_ERROR(CheckHeadSize(a.layer.head_dim));
   const RowRule& rule = program.rows;
   const int32_t heads = a.layer.n_kv_heads, rows = std::min(rule.n_rows, a.observed.n_rows);
   const int32_t longest = *std::max_element(a.layer.len, a.layer.len + heads);
   Packet packet;
-  KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer) + 2 * Packet::Size<float>(rows),
-                                   2 * Packet::Size<float>(int64_t{a.n_heads} * rows)));
+  KVC_RETURN_IF_ERROR(
+      packet.Begin(s, LayerBytes(a.layer) + 2 * Packet::Size<float>(rows) + TurnBytes(a.turning.rope),
+                   2 * Packet::Size<float>(int64_t{a.n_heads} * rows) + KeyScoreRoom(a)));
   ScoreParams p{};
   p.layer = LayerOf(a.layer, &packet);
   p.program = program;
@@ -349,6 +350,12 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   if (rule.gain == RowGain::kNone) p.gain = nullptr;
   p.row_max = packet.Room<float>(int64_t{a.n_heads} * rows);
   p.row_sum = packet.Room<float>(int64_t{a.n_heads} * rows);
+  KeyScores keys{};
+  keys.layer = p.layer, keys.turn = TurnOf(a.turning, &packet), keys.longest = longest;
+  keys.n_heads = a.n_heads, keys.n_rows = a.observed.n_rows, keys.scale = a.scale, keys.queries = p.queries;
+  keys.per_head = p.per_head, keys.stride = a.stride;
+  keys.line = p.registers + (kRegisters - 1) * a.stride, keys.line_step = kRegisters * a.stride;
+  keys.sums = reinterpret_cast<double*>(packet.Room<uint8_t>(KeyScoreRoom(a)));
   KVC_RETURN_IF_ERROR(packet.Send());
   const cudaStream_t stream = StreamOf(s);
   const dim3 block(kBlock), row_grid(static_cast<unsigned>(rows), static_cast<unsigned>(a.n_heads));
@@ -359,7 +366,15 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
     return rows == 0 ? Status() : Check(KVC_LAUNCH(row_normalisers, row_grid, block, d, stream, n), "scores");
   };
   for (int32_t at = 0; at < program.n;) {
-    const ScoreOp op = program.code[at].op;
+    const ScoreInstr& instr = program.code[at];
+    const ScoreOp op = instr.op;
+    if (IsOfKeys(op)) {
+      keys.out = instr.dst == 0 ? p.scores : p.registers + (instr.dst - 1) * a.stride;
+      keys.out_step = instr.dst == 0 ? a.stride : kRegisters * a.stride;
+      KVC_RETURN_IF_ERROR(Check(ScoreKeys(keys, instr, stream), "scores"));
+      ++at;
+      continue;
+    }
     if (op == ScoreOp::kRows) {
       KVC_RETURN_IF_ERROR(normalise(p.gain));
       const int32_t half = rule.pool.kernel > 1 ? (rule.pool.kernel - 1) / 2 : 0;
@@ -373,11 +388,8 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
       continue;
     }
     if (op == ScoreOp::kHistory) KVC_RETURN_IF_ERROR(normalise(nullptr));
-    // Up to the next instruction that needs what other heads, or rows, left.
     int32_t end = at + 1;
-    while (end < program.n && program.code[end].op != ScoreOp::kRows &&
-           program.code[end].op != ScoreOp::kLayerMean && program.code[end].op != ScoreOp::kHistory)
-      ++end;
+    while (end < program.n && !BeginsLaunch(program.code[end].op)) ++end;
     p.first = at, p.end = end;
     KVC_RETURN_IF_ERROR(
         Check(KVC_LAUNCH(score_lines, dim3(static_cast<unsigned>(heads)), block, 0, stream, p), "scores"));

@@ -57,8 +57,10 @@ __global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
   }
 }
 
-// Block (h, r): joins the segments of a query head in order, and turns its logits into probabilities.
+// Block (h, r): joins the segments of a query head in order, and turns its logits into probabilities: those
+// of softmax(gain * z), as powers of those of softmax(z).
 __global__ void __launch_bounds__(kThreads) join_segments(const StepParams p) {
+  __shared__ double doubles[kThreads / kWarp];
   const int32_t h = static_cast<int32_t>(blockIdx.x), r = static_cast<int32_t>(blockIdx.y), d = p.d,
                 group = p.n_heads / p.n_kv_heads, g = h / group, i = h % group;
   const HeadSegments own = p.heads[static_cast<int64_t>(r) * p.n_kv_heads + g];
@@ -84,10 +86,17 @@ __global__ void __launch_bounds__(kThreads) join_segments(const StepParams p) {
   if (p.logits == nullptr || (!row.needs_attention && row.attention == nullptr)) return;
   const Pages pages(row.cache, g);
   float* line = p.logits + (static_cast<int64_t>(r) * p.n_heads + h) * p.stride;
+  double all = 0;
   for (int32_t x = ThreadOfBlock(); x < pages.len(); x += BlockThreads()) {
     float* z = line + pages.Physical(x);
     *z = expf(*z - m) * inverse;
+    if (row.gain != 1.0f) *z = powf(*z, row.gain);
+    all += static_cast<double>(*z);
   }
+  if (row.gain == 1.0f) return;
+  all = BlockSum(all, doubles);
+  const float factor = all > 0 ? static_cast<float>(1 / all) : 0.0f;
+  for (int32_t x = ThreadOfBlock(); x < pages.len(); x += BlockThreads()) line[pages.Physical(x)] *= factor;
 }
 
 // Block (g, r): the mean of the attention over the query heads of a group, or of the layer; and the newest
@@ -326,6 +335,9 @@ class Wave {
     std::copy(plan.instrs, plan.instrs + kMaxStepInstrs, to->instrs);
     to->history = plan.history;
     to->needs_attention = plan.needs_attention, to->one_set = plan.one_set, to->evicts = plan.evicts;
+    to->gain = plan.gain_length <= 0
+                   ? 1.0f
+                   : LengthGain(row.position + 1, plan.gain_length, plan.gain_scaled, plan.gain_floor, d);
     to->in_cache = plan.in_cache, to->ends_later = plan.ends_later, to->rank = plan.rank;
     to->select = plan.select, to->merge = plan.merge;
     to->n_cleared = plan.n_cleared, to->n_sinks = plan.n_sinks;
@@ -372,11 +384,6 @@ int64_t CudaDevice::StepScratchBytes(const StepShape&) const { return 0; }
 Status CudaDevice::Step(Stream* s, const StepArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   KVC_RETURN_IF_ERROR(CheckHeadSize(a.rope->head_dim()));
-  for (int32_t r = 0; r < a.n_rows; ++r) {
-    if (a.rows[r].plan->gain_length > 0)
-      return Error(Code::kUnsupported, "device \"%s\" has no gain on the attention of steps; use \"cpu\"",
-                   info_.name.c_str());
-  }
   for (int32_t first = 0; first < a.n_rows;) {
     const int32_t end = EndOfWave(a, first);
     KVC_RETURN_IF_ERROR(Wave(s, a, first, end, false).Run());

@@ -25,6 +25,7 @@ struct RowParams {
   StepInstr instrs[kMaxStepInstrs];
   HistoryRule history;
   bool needs_attention, one_set, evicts, in_cache, ends_later;
+  float gain;  // on the logits of the attention that is wanted (LengthGain)
   RankBy rank;
   SelectRule select;
   MergeRule merge;
