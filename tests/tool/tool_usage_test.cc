@@ -249,8 +249,9 @@ TEST(ToolOutput, WhatCannotBeWrittenIsAnError) {
   EXPECT_EQ(RunShell("\"$1\" methods 2>&- > /dev/null", {}).exit_code, 0);
 }
 
-// Whatever is not there in the end, the message is about memory or threads. From half a MiB above what the program
-// needs to start: between the two the C++ runtime has no memory for exceptions (its own pool, taken at the start).
+// Whatever is not there in the end, the message is about memory or threads. From half a MiB above what the
+// program needs to start: between the two the C++ runtime has no memory for exceptions (its own pool, taken
+// at the start).
 TEST(ToolFailure, LittleMemoryIsSaid) {
   if (KVC_SANITIZED) GTEST_SKIP() << "sanitizers need address space of their own";
   const auto limited = [](int kib, const std::string& arguments) {
