@@ -28,7 +28,7 @@ LAYERS = {
     "bench": ["include/kvc"] + OPS + ["lib/ops/cpu/*.h", "tests/parity", "tests/support"],
     "tests/api": ["include/kvc", "tests/support"],
     "tests/package": ["include/kvc"],
-    "tests/emu": OPS + ["lib/ops/cpu/*.h", "cuda", "tests/support"],
+    "tests/emu": OPS + ["lib/ops/cpu/*.h", "lib/engine", "cuda", "tests/support"],
     "tests/parity": OPS + ["lib/ops/cpu/*.h", "lib/ops/ref/*.h", "tests/support"],
     "tests": ["include/kvc", "lib", "models/convert", "tests/parity", "tools"],
 }

@@ -37,12 +37,13 @@ KVC_DEVICE bool Adjacent(const CodeRoom& r, int32_t d, float theta, int32_t a, i
                          r.units + static_cast<int64_t>(r.open[b]) * d, d) > theta;
 }
 
-// Codes x [n, d]; existing(i): direction i of n_existing; added(i): where the i-th new one goes. Returns how
-// many came.
+// Codes x [n, d]; existing(i): direction i of n_existing; added(i): where the i-th new one goes. Without
+// magnitudes a direction has the length of the vector it came from, and so have all that refer to it. Returns
+// how many came.
 template <typename Existing, typename Added>
-KVC_DEVICE int32_t BlockCodeVectors(const float* x, int32_t n, int32_t d, float theta, int32_t n_existing,
-                                    Existing existing, CodedVector* codes, Added added, const CodeRoom& r,
-                                    BlockSpace* s) {
+KVC_DEVICE int32_t BlockCodeVectors(const float* x, int32_t n, int32_t d, float theta, bool magnitudes,
+                                    int32_t n_existing, Existing existing, CodedVector* codes, Added added,
+                                    const CodeRoom& r, BlockSpace* s) {
   for (int32_t i = ThreadOfBlock(); i < n; i += BlockThreads()) {
     const float* v = x + static_cast<int64_t>(i) * d;
     float* unit = r.units + static_cast<int64_t>(i) * d;
@@ -52,7 +53,11 @@ KVC_DEVICE int32_t BlockCodeVectors(const float* x, int32_t n, int32_t d, float 
     float best = theta;
     bool found = !(magnitude > 0);
     for (int32_t e = 0; magnitude > 0 && e < n_existing; ++e) {
-      const float cosine = DotOf(unit, existing(e), d);
+      float cosine = DotOf(unit, existing(e), d);
+      if (!magnitudes) {
+        const float length = __fsqrt_rn(DotOf(existing(e), existing(e), d));
+        cosine = length > 0 ? __fdiv_rn(cosine, length) : 0.0f;
+      }
       if (cosine > best) best = cosine, codes[i].ref = static_cast<uint32_t>(e), found = true;
     }
     r.alive[i] = found ? 0 : 1;
@@ -92,9 +97,13 @@ KVC_DEVICE int32_t BlockCodeVectors(const float* x, int32_t n, int32_t d, float 
         r.degree[b] -= Adjacent(r, d, theta, r.members[m], b) ? 1 : 0;
     }
     const float* unit = r.units + static_cast<int64_t>(r.open[centre]) * d;
-    for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) added(n_added)[j] = unit[j];
+    const float length = magnitudes ? 1.0f : codes[r.open[centre]].magnitude;
+    for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) added(n_added)[j] = length * unit[j];
     __syncthreads();
   }
+  for (int32_t i = ThreadOfBlock(); !magnitudes && i < n; i += BlockThreads())
+    codes[i].magnitude = codes[i].magnitude > 0 ? 1.0f : 0.0f;
+  __syncthreads();
   if (n == 0 || n_existing + n_added > 0) return n_added;
   for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) added(0)[j] = 0;
   __syncthreads();

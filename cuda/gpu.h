@@ -61,20 +61,6 @@ KVC_DEVICE uint64_t SelectionKeyOf(float score, uint32_t index) {
 // Logits z as cap * tanh(z / cap); cap 0: as they are.
 KVC_DEVICE float Capped(float z, float cap) { return cap > 0 ? cap * tanhf(__fdiv_rn(z, cap)) : z; }
 
-// Philox4x32-10, word 0 (lib/base/philox.h).
-KVC_DEVICE uint32_t PhiloxWord(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint64_t key) {
-  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = static_cast<uint64_t>(0xD2511F53u) * c0, b = static_cast<uint64_t>(0xCD9E8D57u) * c2;
-    const uint32_t n0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0,
-                   n2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
-    c0 = n0, c1 = static_cast<uint32_t>(b), c2 = n2, c3 = static_cast<uint32_t>(a);
-    k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
-  }
-  return c0;
-}
-KVC_DEVICE double UniformOf(uint32_t word) { return static_cast<double>(word >> 8) * 5.9604644775390625e-8; }
-
 // ---- products of small matrices by a warp (PTX: mma.m16n8k16, row.col, bf16 -> f32) ----
 // c [16, 8] += a [16, 16] * b [16, 8]; of every pair of 16-bit numbers the lower half is the lower column (a)
 // or row (b). Lane l, u = l / 4, v = l % 4: a = (u, 2v), (u + 8, 2v), (u, 2v + 8), (u + 8, 2v + 8); b = (2v,

@@ -52,18 +52,13 @@ KVC_DEVICE void WriteMeta(const Slot& s, int32_t position, int32_t rank, const f
   for (int a = 0; a < s.f->n_aux; ++a) s.aux(a) = aux == nullptr ? 0.0f : aux[a * aux_stride];
 }
 
-// A new entry at the end of the ring, or of main where there is none. k, v: for all threads to read.
-KVC_DEVICE void BlockAppend(const Pages& pages, const float* k, const float* v, int32_t position) {
-  const int32_t rank = pages.len();
-  const bool ring = pages.head().ring >= 0;
-  const Slot s = ring ? pages.Ring(pages.ring_len()) : pages.Main(pages.main_len());
+// The newest entry, which the lengths count already: at the end of the ring, or of main where there is none.
+// k, v: for all threads to read.
+KVC_DEVICE void BlockWriteNewest(const Pages& pages, const float* k, const float* v, int32_t position) {
+  const Slot s = pages.head().ring >= 0 ? pages.Ring(pages.ring_len() - 1) : pages.Main(pages.main_len() - 1);
   WriteKey(s, k, ThreadOfBlock(), BlockThreads());
   WriteValue(s, v, ThreadOfBlock(), BlockThreads());
-  __syncthreads();
-  if (ThreadOfBlock() == 0) {
-    WriteMeta(s, position, rank, nullptr, 0, ~0u);
-    ++(ring ? pages.head().ring_len : pages.head().len);
-  }
+  if (ThreadOfBlock() == 0) WriteMeta(s, position, pages.len() - 1, nullptr, 0, ~0u);
   __syncthreads();
 }
 
@@ -110,7 +105,7 @@ KVC_DEVICE void SettleCodes(const Pages& pages, const HeadRoom& room, BlockSpace
     for (int32_t i = 0; i < n; ++i) ReadVector(pages, pages.Ring(i), which, x + static_cast<int64_t>(i) * d);
     const int32_t n_existing = pages.book_len(which);
     const int32_t n_added = BlockCodeVectors(
-        x, n, d, pages.head().theta[which], n_existing,
+        x, n, d, pages.head().theta[which], pages.head().magnitudes != 0, n_existing,
         [&](int32_t e) -> const float* { return pages.Direction(which, e); }, codes + which * n,
         [&](int32_t e) { return pages.Direction(which, n_existing + e); }, space, s);
     __syncthreads();

@@ -28,12 +28,10 @@ int64_t CacheRecords::Bytes() const {
 CacheLayer CacheRecords::Write(Packet* packet) {
   const CacheLayout& layout = *c_.layout;
   CacheLayer out{};
-  out.n_heads = n_, out.group = layout.group, out.d = layout.head_dim, out.n_aux = layout.n_aux;
-  out.n_formats = static_cast<int32_t>(layout.formats.size());
   out.directions = layout.directions, out.first_head = first_, out.layer_books = layout.layer_books ? 1 : 0;
-  Format* formats = packet->Add<Format>(out.n_formats, &out.formats);
-  for (int32_t i = 0; i < out.n_formats; ++i)
-    formats[i] = {layout.formats[static_cast<size_t>(i)], At(c_.bases[i])};
+  const size_t n_formats = layout.formats.size();
+  Format* formats = packet->Add<Format>(static_cast<int64_t>(n_formats), &out.formats);
+  for (size_t i = 0; i < n_formats; ++i) formats[i] = {layout.formats[i], At(c_.bases[i])};
   Head* heads = packet->Add<Head>(n_, &heads_);
   out.heads = const_cast<Head*>(heads_);
   for (int32_t i = 0; i < n_; ++i) {
@@ -50,14 +48,13 @@ CacheLayer CacheRecords::Write(Packet* packet) {
     to.rotated = c_.rotated[h];
     to.main = MainFormat(c_, h), to.ring = RingFormat(c_, h), to.settle = format.settle;
     to.owner = owner - first_;
-    to.n_ids = Ids(h);
-    to.ids = packet->Copy(c_.pages + int64_t{h} * c_.page_stride, to.n_ids);
+    to.ids = packet->Copy(c_.pages + int64_t{h} * c_.page_stride, Ids(h));
     to.theta[0] = format.theta_key, to.theta[1] = format.theta_value;
+    to.magnitudes = format.magnitudes ? 1 : 0;
     for (int which = 0; has_books() && which < 2; ++which) {
       to.book_len[which] = c_.book_len[owner * 2 + which];
-      to.n_books[which] = BookIds(h, which);
       to.books[which] =
-          packet->Copy(c_.books + (int64_t{owner} * 2 + which) * c_.book_stride, to.n_books[which]);
+          packet->Copy(c_.books + (int64_t{owner} * 2 + which) * c_.book_stride, BookIds(h, which));
     }
   }
   return out;

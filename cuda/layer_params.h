@@ -58,7 +58,6 @@ class CacheRecords {
   CacheLayer Write(Packet* packet);
   // Lengths as kernels left them, into the records of the host. Waits.
   Status ReadBack(CudaStream* stream) const;
-  const Head* heads() const { return heads_; }
 
  private:
   int32_t Ids(int32_t head) const;

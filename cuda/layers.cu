@@ -183,7 +183,7 @@ struct CodeParams {
   int64_t stride;
   uint8_t* codes;
   int64_t codes_stride, n_codes;
-  bool shared;
+  bool shared, magnitudes;
   float theta[2];
   int32_t* n_directions;  // [G, 2]
 };
@@ -210,8 +210,9 @@ __global__ void __launch_bounds__(kBlock) code_layer(const CodeParams p) {
           });
     }
     const int32_t n_added = BlockCodeVectors(
-        out.x, n, d, p.theta[which], 0, [&](int32_t) -> const float* { return nullptr; }, out.codes[which],
-        [&](int32_t e) { return out.directions[which] + static_cast<int64_t>(e) * d; }, room, &space);
+        out.x, n, d, p.theta[which], p.magnitudes, 0, [&](int32_t) -> const float* { return nullptr; },
+        out.codes[which], [&](int32_t e) { return out.directions[which] + static_cast<int64_t>(e) * d; },
+        room, &space);
     if (ThreadOfBlock() == 0) p.n_directions[2 * g + which] = n_added;
     __syncthreads();
   }
@@ -241,7 +242,9 @@ __global__ void __launch_bounds__(kBlock) append_entries(const AppendParams p) {
     for (int32_t i = p.first[g]; i < p.from.len[g]; ++i) {
       const int64_t entry = g * p.from.capacity + i;
       StoredKey(p.from, p.turn, pages.head().rotated != 0, g, i, k);
-      BlockAppend(pages, k, p.from.values + entry * d, p.from.positions[entry]);
+      if (ThreadOfBlock() == 0) ++(pages.head().ring >= 0 ? pages.head().ring_len : pages.head().len);
+      __syncthreads();
+      BlockWriteNewest(pages, k, p.from.values + entry * d, p.from.positions[entry]);
       BlockSettle(pages, room, &space);
     }
   }
@@ -332,9 +335,6 @@ Status CudaDevice::CodeLayer(Stream* s, const CodeArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   const int32_t heads = a.from.n_kv_heads;
   const HeadFormat& format = a.layout->heads[static_cast<size_t>(a.layer) * static_cast<size_t>(heads)];
-  if (!format.magnitudes)
-    return Error(Code::kUnsupported, "device \"%s\" has no codebooks without magnitudes; use \"cpu\"",
-                 info_.name.c_str());
   Packet packet;
   KVC_RETURN_IF_ERROR(
       packet.Begin(s, LayerBytes(a.from) + TurnBytes(a.turning.rope), Packet::Size<int32_t>(2 * heads)));
@@ -343,7 +343,7 @@ Status CudaDevice::CodeLayer(Stream* s, const CodeArgs& a) {
   p.turn = TurnOf(a.turning, &packet);
   p.marks = At(a.marks), p.stride = a.stride;
   p.codes = At(a.codes), p.codes_stride = CodesBytes(a.n_codes, a.from.head_dim), p.n_codes = a.n_codes;
-  p.shared = a.layout->layer_books;
+  p.shared = a.layout->layer_books, p.magnitudes = format.magnitudes;
   p.theta[0] = format.theta_key, p.theta[1] = format.theta_value;
   p.n_directions = packet.Room<int32_t>(2 * heads);
   KVC_RETURN_IF_ERROR(packet.Send());

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "cuda/cuda_device.h"
+#include "lib/ops/devices.h"
 
 namespace kvc::cuda {
 

@@ -34,8 +34,8 @@ KVC_DEVICE float SpreadShare(const MergeRule& rule, float a, const float* sums, 
   double share = probability;
   if (!rule.expected) {
     const uint32_t word =
-        PhiloxWord(rule.sequence, head, static_cast<uint32_t>(position), kSpreadTag, rule.seed);
-    share = UniformOf(word) < probability ? 1.0 : 0.0;
+        Philox(rule.sequence, head, static_cast<uint32_t>(position), kSpreadDraw, rule.seed)[0];
+    share = Uniform(word) < probability ? 1.0 : 0.0;
   }
   return static_cast<float>(share / n);
 }

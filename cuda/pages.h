@@ -118,6 +118,27 @@ KVC_DEVICE int CodeOf(float x, float scale, float q_max) {
   return static_cast<int>(code >= -q_max ? (code <= q_max ? code : q_max) : -q_max);  // a NaN becomes -q_max
 }
 
+// The scale of n values x[i * step], into *scale.
+KVC_DEVICE float WriteScale(const float* x, int32_t n, int64_t step, float q_max, uint16_t* scale) {
+  float most = 0;
+  for (int32_t i = 0; i < n; ++i) {
+    const float size = fabsf(x[i * step]);
+    most = size > most ? size : most;
+  }
+  *scale = GroupScale(most, q_max);
+  return HalfBits(*scale);
+}
+// Code j of a row; of two that share a byte the even one comes first.
+KVC_DEVICE void PutCode(uint8_t* row, int32_t j, int code, bool wide) {
+  if (wide) {
+    row[j] = static_cast<uint8_t>(code);
+  } else if (j % 2 == 0) {
+    row[j / 2] = static_cast<uint8_t>(code & 0xf);
+  } else {
+    row[j / 2] = static_cast<uint8_t>(row[j / 2] | (code & 0xf) << 4);
+  }
+}
+
 // One vector [d] by the threads of a block, each some groups or elements; x is there for all of them.
 KVC_DEVICE void WriteVector(const PageFormat& f, const float* x, uint8_t* codes, uint16_t* scales, int thread,
                             int threads) {
@@ -132,23 +153,9 @@ KVC_DEVICE void WriteVector(const PageFormat& f, const float* x, uint8_t* codes,
   const bool wide = f.type == KvType::kInt8;
   const float q_max = wide ? 127.0f : 7.0f;
   for (int32_t g = thread; g * f.group < f.d; g += threads) {
-    float most = 0;
-    for (int32_t i = 0; i < f.group; ++i) {
-      const float size = fabsf(x[g * f.group + i]);
-      most = size > most ? size : most;
-    }
-    scales[g] = GroupScale(most, q_max);
-    const float scale = HalfBits(scales[g]);
-    for (int32_t i = g * f.group; i < (g + 1) * f.group; ++i) {
-      const int code = CodeOf(x[i], scale, q_max);
-      if (wide) {
-        codes[i] = static_cast<uint8_t>(code);
-      } else if (i % 2 == 0) {
-        codes[i / 2] = static_cast<uint8_t>(code & 0xf);
-      } else {
-        codes[i / 2] = static_cast<uint8_t>(codes[i / 2] | (code & 0xf) << 4);
-      }
-    }
+    const float scale = WriteScale(x + g * f.group, f.group, 1, q_max, scales + g);
+    for (int32_t i = g * f.group; i < (g + 1) * f.group; ++i)
+      PutCode(codes, i, CodeOf(x[i], scale, q_max), wide);
   }
 }
 KVC_DEVICE void WriteKey(const Slot& s, const float* x, int thread, int threads) {
@@ -166,24 +173,10 @@ KVC_DEVICE void WriteKeyBlock(const Slot& first, const float* x, int32_t n, int 
   const int32_t per = wide ? 1 : 2;  // channels that share bytes
   for (int32_t c0 = thread * per; c0 < f.d; c0 += threads * per) {
     for (int32_t c = c0; c < c0 + per; ++c) {
-      float most = 0;
-      for (int32_t i = 0; i < n; ++i) {
-        const float size = fabsf(x[static_cast<int64_t>(i) * f.d + c]);
-        most = size > most ? size : most;
-      }
-      first.channel_scales()[c] = GroupScale(most, q_max);
-      const float scale = HalfBits(first.channel_scales()[c]);
-      for (int32_t i = 0; i < n; ++i) {
-        const int code = CodeOf(x[static_cast<int64_t>(i) * f.d + c], scale, q_max);
-        uint8_t* row = first.key() + i * f.key_bytes;
-        if (wide) {
-          row[c] = static_cast<uint8_t>(code);
-        } else if (c % 2 == 0) {
-          row[c / 2] = static_cast<uint8_t>(code & 0xf);
-        } else {
-          row[c / 2] = static_cast<uint8_t>(row[c / 2] | (code & 0xf) << 4);
-        }
-      }
+      const float scale = WriteScale(x + c, n, f.d, q_max, first.channel_scales() + c);
+      for (int32_t i = 0; i < n; ++i)
+        PutCode(first.key() + i * f.key_bytes, c, CodeOf(x[static_cast<int64_t>(i) * f.d + c], scale, q_max),
+                wide);
     }
   }
 }
@@ -204,16 +197,6 @@ KVC_DEVICE void CopyEntry(const Slot& from, const Slot& to, int thread, int thre
     to.value_scales()[i] = from.value_scales()[i];
   }
   if (thread == 0) CopyMeta(from, to);
-}
-
-// ---- rotation: pairs of dimensions by angles [D/2] ----
-KVC_DEVICE void TurnPair(float* x, const float* cos, const float* sin, int32_t d, int32_t j,
-                         RopePairing pairing) {
-  const int32_t a = pairing == RopePairing::kHalf ? j : 2 * j,
-                b = pairing == RopePairing::kHalf ? j + d / 2 : 2 * j + 1;
-  const float u = x[a], v = x[b];
-  x[a] = u * cos[j] - v * sin[j];
-  x[b] = v * cos[j] + u * sin[j];
 }
 
 }  // namespace kvc::cuda

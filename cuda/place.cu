@@ -29,22 +29,15 @@ __global__ void place(const PlaceParams p) {
   __syncthreads();
   float* q = p.q + (static_cast<int64_t>(i) * p.n_heads + g * group) * d;
   for (int32_t x = ThreadOfBlock(); x < group * half; x += BlockThreads()) {
-    float* v = q + x / half * d;
-    const int32_t j = x % half, a = p.turn.pairing == RopePairing::kHalf ? j : 2 * j,
-                  b = p.turn.pairing == RopePairing::kHalf ? j + half : 2 * j + 1;
-    const float u = v[a], w = v[b];
-    v[a] = u * cos[j] - w * sin[j];
-    v[b] = w * cos[j] + u * sin[j];
+    float* row = q + x / half * d;
+    const int32_t j = x % half;
+    TurnPair(row, d, j, p.turn.pairing, cos[j], sin[j], row);
   }
   const float *k = p.k + (static_cast<int64_t>(i) * heads + g) * d,
               *v = p.v + (static_cast<int64_t>(i) * heads + g) * d;
   float *key = p.layer.keys + at * d, *value = p.layer.values + at * d;
-  for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads()) {
-    const int32_t a = p.turn.pairing == RopePairing::kHalf ? j : 2 * j,
-                  b = p.turn.pairing == RopePairing::kHalf ? j + half : 2 * j + 1;
-    key[a] = k[a] * cos[j] - k[b] * sin[j];
-    key[b] = k[b] * cos[j] + k[a] * sin[j];
-  }
+  for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads())
+    TurnPair(k, d, j, p.turn.pairing, cos[j], sin[j], key);
   for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) value[j] = v[j];
   if (ThreadOfBlock() != 0) return;
   p.layer.positions[at] = static_cast<int32_t>(position);

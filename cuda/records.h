@@ -20,18 +20,17 @@ struct Head {
   int32_t rotated;
   int32_t main, ring;  // formats; ring -1: none
   int32_t settle;
-  int32_t owner;              // index in the layer of the head that holds its codebooks
-  int32_t n_ids, n_books[2];  // how many ids are there
-  const int32_t* ids;         // pages of main
-  const int32_t* books[2];    // pages of directions of the owner; null: none
+  int32_t owner;            // index in the layer of the head that holds its codebooks
+  const int32_t* ids;       // pages of main
+  const int32_t* books[2];  // pages of directions of the owner; null: none
   float theta[2];
+  int32_t magnitudes;
 };
 
 struct CacheLayer {
-  int32_t n_heads, group, d, n_formats;
   int32_t directions;  // format, -1: none
   int32_t first_head;  // of the layer in the whole cache: layer * G
-  int32_t layer_books, n_aux;
+  int32_t layer_books;
   Head* heads;  // [G]
   const Format* formats;
 };

@@ -5,12 +5,12 @@
 
 #include "cuda/block.h"
 #include "cuda/cuda_device.h"
+#include "lib/base/philox.h"
 
 namespace kvc::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr uint32_t kDrawTag = 0x54;
 constexpr double kUnit = 1099511627776.0;  // 2^40
 
 struct SampleParams {
@@ -184,8 +184,8 @@ __global__ void __launch_bounds__(kThreads) sample(const SampleParams p) {
     }
     __syncthreads();
   }
-  const double u = UniformOf(
-      PhiloxWord(static_cast<uint32_t>(p.draw), static_cast<uint32_t>(p.draw >> 32), 0, kDrawTag, p.seed));
+  const double u = Uniform(
+      Philox(static_cast<uint32_t>(p.draw), static_cast<uint32_t>(p.draw >> 32), 0, kSampleDraw, p.seed)[0]);
   const unsigned long long all = SumOf(p, &s);
   const int32_t token = TokenAt(p, static_cast<unsigned long long>(u * static_cast<double>(all)), &s);
   if (ThreadOfBlock() == 0) *p.token = token < 0 ? best : token;

@@ -3,11 +3,11 @@
 // a time; no probabilities are stored. The rest passes over lines, a block a KV head. Flops: 4 * rows *
 // entries * D a query head.
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "cuda/block.h"
+#include "cuda/history.h"
 #include "cuda/layer_params.h"
+#include "cuda/score_keys.h"
 
 namespace kvc::cuda {
 namespace {
@@ -17,7 +17,7 @@ constexpr int kRegisters = 4;
 struct ScoreParams {
   LayerParams layer;
   ScoreProgram program;
-  int32_t n_heads, n_observed, n_new, rows_used, n_longest;
+  int32_t n_heads, n_observed, n_new, rows_used;
   float scale, cap;
   const float *queries, *sums, *maxima;
   float *scores, *per_head, *registers;  // registers 1 .. 3: [G, 3, stride]
@@ -125,24 +125,6 @@ __global__ void sum_rows(const ScoreParams p) {
   if (t < n) p.per_head[h * p.stride + t] = sum;
 }
 
-// As PushHistory of lib/ops/cpu/line_ops.cc, of one entry.
-KVC_DEVICE void PushOne(const HistoryRule& rule, float* aux, int64_t step, float p, float average) {
-  if (rule.sums) {
-    aux[0] += p;
-    return;
-  }
-  const int32_t oldest = rule.length - 1, words = rule.words();
-  const bool low = p < average;
-  uint32_t carry = low ? 1 : 0, leaving = 0;
-  for (int32_t i = 0; i < words; ++i) {
-    const uint32_t word = __float_as_uint(aux[(1 + i) * step]);
-    if (i == oldest / 32) leaving = word >> oldest % 32 & 1;
-    aux[(1 + i) * step] = __uint_as_float(word << 1 | carry);
-    carry = word >> 31;
-  }
-  aux[0] += static_cast<float>(low ? 1 : 0) - static_cast<float>(leaving);
-}
-
 class Lines {
  public:
   KVC_DEVICE Lines(const ScoreParams& p, int32_t g, BlockSpace* s)
@@ -248,7 +230,6 @@ class Lines {
     }
   }
   KVC_DEVICE void History() const {
-    const int64_t step = static_cast<int64_t>(p_.layer.n_heads) * p_.layer.capacity;
     Each(n_, [&](int32_t t) {
       for (int32_t i = 0; i < p_.rows_used; ++i) {
         const int32_t visible = Visible(p_, g_, i);
@@ -256,8 +237,9 @@ class Lines {
         float mean = 0;
         for (int32_t h = g_ * group_; h < (g_ + 1) * group_; ++h)
           mean += ProbabilityOf(p_, h, g_, i, t, QueryOf(p_, h, i), nullptr);
-        PushOne(p_.program.history, Aux(0) + t, step, __fdiv_rn(mean, static_cast<float>(group_)),
-                __fdiv_rn(1.0f, static_cast<float>(visible)));
+        PushHistory(
+            p_.program.history, [&](int32_t a) -> float& { return Aux(a)[t]; },
+            __fdiv_rn(mean, static_cast<float>(group_)), __fdiv_rn(1.0f, static_cast<float>(visible)));
       }
     });
   }
@@ -332,12 +314,9 @@ __global__ void __launch_bounds__(kBlock) score_lines(const ScoreParams p) {
   for (int32_t i = p.first; i < p.end; ++i) lines.Do(p.program.code[i]);
 }
 
-// methods.md 2.14, as lib/ops/cpu/scores.cc.
-float GainOf(const RowRule& rule, int32_t d, int32_t i) {
-  if (i <= rule.gain_length) return 1.0f;
-  const double x = 2.0 * std::log(static_cast<double>(i) / rule.gain_length),
-               gain = std::sqrt(rule.gain_scaled ? x / d : x);
-  return static_cast<float>(!rule.gain_scaled && rule.gain_floor ? std::max(1.0, gain) : gain);
+// Needs what other heads, or rows, left.
+bool BeginsLaunch(ScoreOp op) {
+  return op == ScoreOp::kRows || op == ScoreOp::kLayerMean || op == ScoreOp::kHistory || IsOfKeys(op);
 }
 
 }  // namespace
@@ -349,41 +328,34 @@ int64_t CudaDevice::ScoreScratchBytes(int32_t n_kv_heads, int64_t stride) const 
 Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   const ScoreProgram& program = *a.program;
-  for (int32_t i = 0; i < program.n; ++i) {
-    const ScoreOp op = program.code[i].op;
-    if (op == ScoreOp::kKeyCosine || op == ScoreOp::kLag || op == ScoreOp::kExpected)
-      return Error(Code::kUnsupported,
-                   "device \"%s\" has no kernel for the scores of this method; use \"cpu\"",
-                   info_.name.c_str());
-  }
+  KVC_RETURN_IF_ERROR(CheckHeadSize(a.layer.head_dim));
   const RowRule& rule = program.rows;
   const int32_t heads = a.layer.n_kv_heads, rows = std::min(rule.n_rows, a.observed.n_rows);
   const int32_t longest = *std::max_element(a.layer.len, a.layer.len + heads);
-  const bool gains = rule.gain != RowGain::kNone;
   Packet packet;
   KVC_RETURN_IF_ERROR(
-      packet.Begin(s, LayerBytes(a.layer) + 2 * Packet::Size<float>(rows) + Packet::Size<ScoreParams>(1),
-                   2 * Packet::Size<float>(int64_t{a.n_heads} * rows)));
+      packet.Begin(s, LayerBytes(a.layer) + 2 * Packet::Size<float>(rows) + TurnBytes(a.turning.rope),
+                   2 * Packet::Size<float>(int64_t{a.n_heads} * rows) + KeyScoreRoom(a)));
   ScoreParams p{};
   p.layer = LayerOf(a.layer, &packet);
   p.program = program;
   p.n_heads = a.n_heads, p.n_observed = a.observed.n_rows, p.n_new = a.observed.n_new, p.rows_used = rows;
-  p.n_longest = longest, p.scale = a.scale, p.cap = a.cap;
+  p.scale = a.scale, p.cap = a.cap;
   p.queries = At(a.observed.queries), p.sums = At(a.observed.sums), p.maxima = At(a.observed.maxima);
   p.scores = At(a.scores), p.per_head = At(a.per_head), p.registers = reinterpret_cast<float*>(At(a.scratch));
   p.stride = a.stride;
   float* weight = packet.Add<float>(rows, &p.weight);
   float* gain = packet.Add<float>(rows, &p.gain);
-  for (int32_t i = 0; i < rows; ++i) {
-    const bool ramp = rule.weight == RowWeight::kRamp;
-    weight[i] = !ramp ? 1.0f : 1.0f / static_cast<float>(rows);
-    if (ramp && i > 0)
-      weight[i] *= 1.0f + (rule.ramp - 1.0f) * static_cast<float>(i) / static_cast<float>(rows - 1);
-    gain[i] = gains ? GainOf(rule, a.layer.head_dim, longest - rows + 1 + i) : 1.0f;
-  }
-  if (!gains) p.gain = nullptr;
+  FillRowFactors(rule, rows, longest, a.layer.head_dim, weight, gain);
+  if (rule.gain == RowGain::kNone) p.gain = nullptr;
   p.row_max = packet.Room<float>(int64_t{a.n_heads} * rows);
   p.row_sum = packet.Room<float>(int64_t{a.n_heads} * rows);
+  KeyScores keys{};
+  keys.layer = p.layer, keys.turn = TurnOf(a.turning, &packet), keys.longest = longest;
+  keys.n_heads = a.n_heads, keys.n_rows = a.observed.n_rows, keys.scale = a.scale, keys.queries = p.queries;
+  keys.per_head = p.per_head, keys.stride = a.stride;
+  keys.line = p.registers + (kRegisters - 1) * a.stride, keys.line_step = kRegisters * a.stride;
+  keys.sums = reinterpret_cast<double*>(packet.Room<uint8_t>(KeyScoreRoom(a)));
   KVC_RETURN_IF_ERROR(packet.Send());
   const cudaStream_t stream = StreamOf(s);
   const dim3 block(kBlock), row_grid(static_cast<unsigned>(rows), static_cast<unsigned>(a.n_heads));
@@ -394,7 +366,15 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
     return rows == 0 ? Status() : Check(KVC_LAUNCH(row_normalisers, row_grid, block, d, stream, n), "scores");
   };
   for (int32_t at = 0; at < program.n;) {
-    const ScoreOp op = program.code[at].op;
+    const ScoreInstr& instr = program.code[at];
+    const ScoreOp op = instr.op;
+    if (IsOfKeys(op)) {
+      keys.out = instr.dst == 0 ? p.scores : p.registers + (instr.dst - 1) * a.stride;
+      keys.out_step = instr.dst == 0 ? a.stride : kRegisters * a.stride;
+      KVC_RETURN_IF_ERROR(Check(ScoreKeys(keys, instr, stream), "scores"));
+      ++at;
+      continue;
+    }
     if (op == ScoreOp::kRows) {
       KVC_RETURN_IF_ERROR(normalise(p.gain));
       const int32_t half = rule.pool.kernel > 1 ? (rule.pool.kernel - 1) / 2 : 0;
@@ -408,11 +388,8 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
       continue;
     }
     if (op == ScoreOp::kHistory) KVC_RETURN_IF_ERROR(normalise(nullptr));
-    // Up to the next instruction that needs what other heads, or rows, left.
     int32_t end = at + 1;
-    while (end < program.n && program.code[end].op != ScoreOp::kRows &&
-           program.code[end].op != ScoreOp::kLayerMean && program.code[end].op != ScoreOp::kHistory)
-      ++end;
+    while (end < program.n && !BeginsLaunch(program.code[end].op)) ++end;
     p.first = at, p.end = end;
     KVC_RETURN_IF_ERROR(
         Check(KVC_LAUNCH(score_lines, dim3(static_cast<unsigned>(heads)), block, 0, stream, p), "scores"));

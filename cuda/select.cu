@@ -110,7 +110,7 @@ Status CudaDevice::Select(Stream* s, const SelectArgs& a) {
   p.rule = a.rule, p.first_head = a.layer_index * heads;
   p.counts = packet.Copy(a.counts, heads);
   int32_t* n_random = packet.Add<int32_t>(heads, &p.n_random);
-  for (int32_t g = 0; g < heads; ++g) n_random[g] = SelectRandom(a.rule, a.counts[g]);
+  for (int32_t g = 0; g < heads; ++g) n_random[g] = DrawnCount(a.rule, a.counts[g]);
   p.scores = At(a.scores), p.marks = At(a.marks), p.stride = a.stride;
   if (draws) p.lines = packet.Room<float>(heads * a.stride);
   KVC_RETURN_IF_ERROR(packet.Send());

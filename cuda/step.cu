@@ -33,21 +33,18 @@ __global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
   for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) cos[j] = row.angles[j], key[j] = k[j];
   __syncthreads();
   for (int32_t x = ThreadOfBlock(); row.query_ring != nullptr && x < group * half; x += BlockThreads()) {
-    float* to = row.query_ring + (static_cast<int64_t>(g) * group + x / half) * d;
-    const float* from = q + static_cast<int64_t>(x / half) * d;
-    const int32_t j = x % half, a = p.turn.pairing == RopePairing::kHalf ? j : 2 * j,
-                  b = p.turn.pairing == RopePairing::kHalf ? j + half : 2 * j + 1;
     // Sessions that count in slots keep queries without rotation: their slot changes with every dropped
     // entry.
-    to[a] = row.in_cache ? from[a] : from[a] * cos[j] - from[b] * sin[j];
-    to[b] = row.in_cache ? from[b] : from[b] * cos[j] + from[a] * sin[j];
+    const int32_t j = x % half;
+    TurnPair(q + x / half * d, d, j, p.turn.pairing, row.in_cache ? 1.0f : cos[j],
+             row.in_cache ? 0.0f : sin[j], row.query_ring + (static_cast<int64_t>(g) * group + x / half) * d);
   }
   if (!turns) {
     for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads())
-      TurnPair(key, cos, sin, d, j, p.turn.pairing);
+      TurnPair(key, d, j, p.turn.pairing, cos[j], sin[j], key);
   }
   __syncthreads();
-  BlockAppend(pages, key, v, row.position);
+  BlockWriteNewest(pages, key, v, row.position);
   if (turns && row.in_cache) {
     const int64_t at = pages.len() - 1;
     for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads())
@@ -55,17 +52,15 @@ __global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
     __syncthreads();
   }
   for (int32_t x = ThreadOfBlock(); x < group * half; x += BlockThreads()) {
-    const float* from = q + static_cast<int64_t>(x / half) * d;
-    float* to = turned + static_cast<int64_t>(x / half) * d;
-    const int32_t j = x % half, a = p.turn.pairing == RopePairing::kHalf ? j : 2 * j,
-                  b = p.turn.pairing == RopePairing::kHalf ? j + half : 2 * j + 1;
-    to[a] = from[a] * cos[j] - from[b] * sin[j];
-    to[b] = from[b] * cos[j] + from[a] * sin[j];
+    const int32_t j = x % half;
+    TurnPair(q + x / half * d, d, j, p.turn.pairing, cos[j], sin[j], turned + x / half * d);
   }
 }
 
-// Block (h, r): joins the segments of a query head in order, and turns its logits into probabilities.
+// Block (h, r): joins the segments of a query head in order, and turns its logits into probabilities: those
+// of softmax(gain * z), as powers of those of softmax(z).
 __global__ void __launch_bounds__(kThreads) join_segments(const StepParams p) {
+  __shared__ double doubles[kThreads / kWarp];
   const int32_t h = static_cast<int32_t>(blockIdx.x), r = static_cast<int32_t>(blockIdx.y), d = p.d,
                 group = p.n_heads / p.n_kv_heads, g = h / group, i = h % group;
   const HeadSegments own = p.heads[static_cast<int64_t>(r) * p.n_kv_heads + g];
@@ -91,10 +86,17 @@ __global__ void __launch_bounds__(kThreads) join_segments(const StepParams p) {
   if (p.logits == nullptr || (!row.needs_attention && row.attention == nullptr)) return;
   const Pages pages(row.cache, g);
   float* line = p.logits + (static_cast<int64_t>(r) * p.n_heads + h) * p.stride;
+  double all = 0;
   for (int32_t x = ThreadOfBlock(); x < pages.len(); x += BlockThreads()) {
     float* z = line + pages.Physical(x);
     *z = expf(*z - m) * inverse;
+    if (row.gain != 1.0f) *z = powf(*z, row.gain);
+    all += static_cast<double>(*z);
   }
+  if (row.gain == 1.0f) return;
+  all = BlockSum(all, doubles);
+  const float factor = all > 0 ? static_cast<float>(1 / all) : 0.0f;
+  for (int32_t x = ThreadOfBlock(); x < pages.len(); x += BlockThreads()) line[pages.Physical(x)] *= factor;
 }
 
 // Block (g, r): the mean of the attention over the query heads of a group, or of the layer; and the newest
@@ -216,9 +218,9 @@ class Wave {
     bool attention = false, mean = false, updates = false, one = false;
     int64_t stride = 1, settle = 0;
     for (int32_t r = 0; r < n_; ++r) {
-      // Ids for the new entry, and for those that leave a ring.
-      records_.emplace_back(*rows[r].cache, a_.layer * g, g, 1 + RingSlots(layout(r)));
+      // The kernels find the new entry counted, and ids for those that leave a ring.
       if (!end_only_) HostRecords(rows[r], a_.layer).Append();
+      records_.emplace_back(*rows[r].cache, a_.layer * g, g, RingSlots(layout(r)));
       const HostRecords host(rows[r], a_.layer);
       updates = updates || (end_only_ ? rows[r].plan->ends_later && host.HasEnd() : host.HasUpdate());
       attention = attention || rows[r].plan->needs_attention || rows[r].plan->attention;
@@ -248,7 +250,6 @@ class Wave {
                          (mean ? Packet::Size<float>(heads * stride) : 0) +
                          (updates ? Packet::Size<uint8_t>(heads * update) : 0);
     Packet packet;
-    // Records were counted before the host's lengths moved on; they are written as they were.
     KVC_RETURN_IF_ERROR(packet.Begin(s_, bytes, room));
     StepParams p{};
     p.n_rows = n_, p.n_heads = a_.n_heads, p.n_kv_heads = g, p.d = d, p.window = a_.window,
@@ -265,7 +266,7 @@ class Wave {
     p.partial = packet.Room<float>(n_items * group * (d + 2));
     if (attention) p.logits = packet.Room<float>(heads * group * stride);
     if (mean) p.mean = packet.Room<float>(heads * stride);
-    if (updates) p.update = {packet.Room<uint8_t>(heads * update), update, stride, sort_stride, settle};
+    if (updates) p.update = {packet.Room<uint8_t>(heads * update), update, stride, sort_stride};
     KVC_RETURN_IF_ERROR(packet.Send());
     if (!end_only_) KVC_RETURN_IF_ERROR(Attend(p, attention));
     if (updates) KVC_RETURN_IF_ERROR(Check(UpdateHeads(p, end_only_, one, StreamOf(s_)), "a step"));
@@ -326,10 +327,7 @@ class Wave {
     const StepPlan& plan = *row.plan;
     const int32_t g = layout(r).n_kv_heads, d = layout(r).head_dim;
     *to = {};
-    // The kernel appends: it starts from what was there before.
-    if (!end_only_) Undo(row, -1);
     to->cache = records_[static_cast<size_t>(r)].Write(packet);
-    if (!end_only_) Undo(row, 1);
     to->position = row.position;
     float* angles = packet->Add<float>(d, &to->angles);
     a_.rope->Angles(row.position, angles, angles + d / 2);
@@ -337,6 +335,9 @@ class Wave {
     std::copy(plan.instrs, plan.instrs + kMaxStepInstrs, to->instrs);
     to->history = plan.history;
     to->needs_attention = plan.needs_attention, to->one_set = plan.one_set, to->evicts = plan.evicts;
+    to->gain = plan.gain_length <= 0
+                   ? 1.0f
+                   : LengthGain(row.position + 1, plan.gain_length, plan.gain_scaled, plan.gain_floor, d);
     to->in_cache = plan.in_cache, to->ends_later = plan.ends_later, to->rank = plan.rank;
     to->select = plan.select, to->merge = plan.merge;
     to->n_cleared = plan.n_cleared, to->n_sinks = plan.n_sinks;
@@ -351,15 +352,6 @@ class Wave {
         At(plan.ring) + (int64_t{a_.layer} * plan.ring_rows + (start + n) % plan.ring_rows) * a_.n_heads * d;
     n < plan.ring_rows ? ++n : start = (start + 1) % plan.ring_rows;
     return {};
-  }
-
-  void Undo(const StepRow& row, int32_t by) const {
-    const CacheView& c = *row.cache;
-    for (int32_t h = 0; h < c.layout->n_kv_heads; ++h) {
-      const int32_t head = a_.layer * c.layout->n_kv_heads + h;
-      const bool ring = c.ring != nullptr && RingFormat(c, head) >= 0;
-      (ring ? c.ring[head * kRingFields + kRingLen] : c.len[head]) += by;
-    }
   }
 
   Stream* s_;
@@ -392,20 +384,8 @@ int64_t CudaDevice::StepScratchBytes(const StepShape&) const { return 0; }
 Status CudaDevice::Step(Stream* s, const StepArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   KVC_RETURN_IF_ERROR(CheckHeadSize(a.rope->head_dim()));
-  for (int32_t r = 0; r < a.n_rows; ++r) {
-    if (a.rows[r].plan->gain_length > 0)
-      return Error(Code::kUnsupported, "device \"%s\" has no gain on the attention of steps; use \"cpu\"",
-                   info_.name.c_str());
-  }
   for (int32_t first = 0; first < a.n_rows;) {
-    int32_t end = first + 1;  // as many rows as have caches of their own
-    const auto seen = [&](int32_t r) {
-      for (int32_t i = first; i < r; ++i) {
-        if (a.rows[i].cache == a.rows[r].cache) return true;
-      }
-      return false;
-    };
-    while (end < a.n_rows && !seen(end)) ++end;
+    const int32_t end = EndOfWave(a, first);
     KVC_RETURN_IF_ERROR(Wave(s, a, first, end, false).Run());
     first = end;
   }

@@ -25,6 +25,7 @@ struct RowParams {
   StepInstr instrs[kMaxStepInstrs];
   HistoryRule history;
   bool needs_attention, one_set, evicts, in_cache, ends_later;
+  float gain;  // on the logits of the attention that is wanted (LengthGain)
   RankBy rank;
   SelectRule select;
   MergeRule merge;
@@ -47,7 +48,7 @@ struct UpdateRoom {
   uint8_t* at;
   int64_t bytes;   // of one head
   int64_t stride;  // entries of the longest head
-  int64_t sort_stride, settle_bytes;
+  int64_t sort_stride;
 };
 inline int64_t UpdateBytes(int64_t stride, int64_t sort_stride, int64_t settle) {
   return 16 * sort_stride + 4 * (7 * stride + 4) + (2 * stride + 15) / 16 * 16 + 64 + settle;

@@ -1,6 +1,7 @@
 // What a method does to one head after a step's attention (methods.md 1.6, steps 3 and 4): side values,
 // reduction, the limit of a full context, entries that leave the ring. A block a head; passes over the
 // entries where they lie, sorting only for reductions by more than one. As lib/ops/cpu/step_update.cc.
+#include "cuda/history.h"
 #include "cuda/step_params.h"
 
 namespace kvc::cuda {
@@ -80,27 +81,11 @@ class HeadUpdate {
       Each([&](int32_t x, const Slot& s) {
         if (instr.op == StepOp::kAddAttention) s.aux(instr.dst) += mean_[x];
         if (instr.op == StepOp::kAddOne) s.aux(instr.dst) += 1.0f;
-        if (instr.op == StepOp::kHistory) PushHistory(s, mean_[x], average);
+        if (instr.op == StepOp::kHistory)
+          PushHistory(
+              row_.history, [&](int a) -> float& { return s.aux(a); }, mean_[x], average);
       });
     }
-  }
-
-  KVC_DEVICE void PushHistory(const Slot& s, float p, float average) const {
-    const HistoryRule& rule = row_.history;
-    if (rule.sums) {
-      s.aux(0) += p;
-      return;
-    }
-    const int32_t oldest = rule.length - 1, words = rule.words();
-    const bool low = p < average;
-    uint32_t carry = low ? 1 : 0, leaving = 0;
-    for (int32_t i = 0; i < words; ++i) {
-      const uint32_t word = __float_as_uint(s.aux(1 + i));
-      if (i == oldest / 32) leaving = word >> oldest % 32 & 1;
-      s.aux(1 + i) = __uint_as_float(word << 1 | carry);
-      carry = word >> 31;
-    }
-    s.aux(0) += static_cast<float>(low ? 1 : 0) - static_cast<float>(leaving);
   }
 
   // methods.md 2.14.
@@ -155,7 +140,7 @@ class HeadUpdate {
     const Protected& part = row_.select.protect;
     const int32_t n = pages_.len();
     const bool sinks_move = row_.held != nullptr && part.n_sink > row_.n_sinks;
-    if (row_.select.kind != SelectKind::kTop || KeptOf(row_.select, n, Count(cap)) != n - 1 ||
+    if (row_.select.kind != SelectKind::kTop || KeptCount(row_.select, n, Count(cap)) != n - 1 ||
         row_.merge.kind == MergeKind::kSpread || sinks_move || pages_.main_len() < part.n_sink)
       return false;
     const int32_t oldest_recent = row_.position - part.n_recent + 1;
@@ -184,7 +169,8 @@ class HeadUpdate {
     const int32_t victim = s_->left;
     __syncthreads();
     if (row_.merge.kind == MergeKind::kIntoNext) MergeOne(victim);
-    RemoveOne(victim);
+    BlockRemove(
+        pages_, [&](int32_t x) { return x == victim; }, l_.room, s_);
     return true;
   }
 
@@ -218,10 +204,6 @@ class HeadUpdate {
     __syncthreads();
   }
 
-  KVC_DEVICE void RemoveOne(int32_t victim) {
-    Each([&](int32_t x, const Slot&) { l_.gone[x] = x == victim ? 1 : 0; });
-    RemoveGone();
-  }
   KVC_DEVICE void RemoveGone() {
     const uint8_t* gone = l_.gone;
     BlockRemove(

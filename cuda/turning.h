@@ -23,15 +23,20 @@ KVC_DEVICE void AngleOf(const Turn& t, int64_t position, int32_t j, double facto
   *c = static_cast<float>(cos(angle) * factor);
   *s = static_cast<float>(sin(angle) * factor);
 }
+// Pair j of `from` [D] by an angle into `to`, which may be `from`.
+KVC_DEVICE void TurnPair(const float* from, int32_t d, int32_t j, RopePairing pairing, float c, float s,
+                         float* to) {
+  const int32_t a = pairing == RopePairing::kHalf ? j : 2 * j,
+                b = pairing == RopePairing::kHalf ? j + d / 2 : 2 * j + 1;
+  const float u = from[a], v = from[b];
+  to[a] = u * c - v * s;
+  to[b] = v * c + u * s;
+}
 // Pair j of x [D].
 KVC_DEVICE void TurnPairBy(const Turn& t, int64_t position, int32_t d, int32_t j, double factor, float* x) {
-  const int32_t a = t.pairing == RopePairing::kHalf ? j : 2 * j,
-                b = t.pairing == RopePairing::kHalf ? j + d / 2 : 2 * j + 1;
   float c, s;
   AngleOf(t, position, j, factor, &c, &s);
-  const float u = x[a], v = x[b];
-  x[a] = u * c - v * s;
-  x[b] = v * c + u * s;
+  TurnPair(x, d, j, t.pairing, c, s, x);
 }
 // To a position, and back from it.
 KVC_DEVICE void TurnPairAt(const Turn& t, int64_t position, int32_t d, int32_t j, float* x) {

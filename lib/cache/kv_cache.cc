@@ -127,10 +127,11 @@ void KvCache::Reset(int32_t head) {
   view_.stored[head] = kStoredMain;
 }
 
-int32_t KvCache::FormatOf(int32_t head, int kind) const {
-  if (kind == 0) return MainFormat(view_, head);
-  if (kind == 1) return RingFormat(view_, head);
-  return view_.stored[head] == kStoredMain ? layout_->directions : -1;
+int32_t KvCache::FormatAs(uint8_t stored, int32_t head, int kind) const {
+  const HeadFormat& h = layout_->heads[static_cast<size_t>(head)];
+  if (kind == 0) return MainFormat(h, stored);
+  if (kind == 1) return RingFormat(h, stored);
+  return stored == kStoredMain ? layout_->directions : -1;
 }
 
 // The ring's list has one place; its count is whether there is a page.

@@ -109,7 +109,8 @@ class KvCache {
     int32_t* n;
   };
   PageList List(int32_t head, int kind) const;
-  int32_t FormatOf(int32_t head, int kind) const;
+  int32_t FormatOf(int32_t head, int kind) const { return FormatAs(view_.stored[head], head, kind); }
+  int32_t FormatAs(uint8_t stored, int32_t head, int kind) const;
   PageArena& Arena(int32_t format) const { return *arenas_of_[static_cast<size_t>(format)]; }
   int32_t PagesFor(int32_t entries) const {
     return (entries + layout_->page_slots - 1) / layout_->page_slots;

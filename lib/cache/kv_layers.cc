@@ -140,10 +140,7 @@ Status KvCache::Store(Stream* stream, const StoreSpec& spec, DeviceBuffer<uint8_
   std::vector<uint8_t> stored(static_cast<size_t>(g), kStoredMain);
   ChoosePlain(spec, &directions, &stored);
   const auto format_of = [&](int32_t i, int kind) {
-    const HeadFormat& h = layout_->heads[static_cast<size_t>(first + i)];
-    const uint8_t as = stored[static_cast<size_t>(i)];
-    if (as != kStoredMain) return kind > 0 ? -1 : as == kStoredPlain ? h.plain : h.plain_all;
-    return kind == 0 ? h.main : kind == 1 ? h.ring : layout_->directions;
+    return FormatAs(stored[static_cast<size_t>(i)], first + i, kind);
   };
   const auto in_main = [&](int32_t i) {
     return stored[static_cast<size_t>(i)] != kStoredMain ? spec.kept[i]

@@ -65,15 +65,20 @@ struct CacheView {
 
 enum StoredAs : uint8_t { kStoredMain = 0, kStoredPlain = 1, kStoredPlainAll = 2 };
 
-// Formats of a head's parts as it is stored now; -1: no ring.
+// Formats of the parts of a head that is stored as `stored` says, or as it is now; -1: no ring.
+inline int32_t MainFormat(const HeadFormat& h, uint8_t stored) {
+  if (stored == kStoredMain) return h.main;
+  return stored == kStoredPlain ? h.plain : h.plain_all;
+}
+inline int32_t RingFormat(const HeadFormat& h, uint8_t stored) { return stored == kStoredMain ? h.ring : -1; }
+inline uint8_t StoredNow(const CacheView& c, int32_t head) {
+  return c.stored == nullptr ? static_cast<uint8_t>(kStoredMain) : c.stored[head];
+}
 inline int32_t MainFormat(const CacheView& c, int32_t head) {
-  const HeadFormat& h = c.layout->heads[static_cast<size_t>(head)];
-  if (c.stored == nullptr || c.stored[head] == kStoredMain) return h.main;
-  return c.stored[head] == kStoredPlain ? h.plain : h.plain_all;
+  return MainFormat(c.layout->heads[static_cast<size_t>(head)], StoredNow(c, head));
 }
 inline int32_t RingFormat(const CacheView& c, int32_t head) {
-  const bool plain = c.stored != nullptr && c.stored[head] != kStoredMain;
-  return plain ? -1 : c.layout->heads[static_cast<size_t>(head)].ring;
+  return RingFormat(c.layout->heads[static_cast<size_t>(head)], StoredNow(c, head));
 }
 
 enum RingField : int32_t { kRingPage = 0, kRingStart = 1, kRingLen = 2, kRingFields = 3 };

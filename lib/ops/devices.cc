@@ -19,14 +19,6 @@ Result<std::unique_ptr<Device>> CreateCpu(const std::string& spec, int n_threads
   return cpu::CpuDevice::Create(n_threads);
 }
 
-}  // namespace
-
-#if defined(KVC_CUDA) || defined(KVC_EMU)
-Result<std::unique_ptr<Device>> CreateCuda(const std::string& spec, int n_threads);  // cuda/memory.cc
-#endif
-
-namespace {
-
 const DeviceKind kKinds[] = {
 #if defined(KVC_CUDA)
     {"cuda", "an NVIDIA GPU; cuda:N for the one of that number", CreateCuda, true},

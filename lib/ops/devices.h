@@ -25,6 +25,9 @@ using CpuMaker = Result<std::unique_ptr<Device>> (*)(int n_threads);
 // "auto" or empty, a name, a name with a number. kInvalid: no such name; kUnsupported: not on this machine.
 Result<std::unique_ptr<Device>> OpenDevice(const std::string& spec, int n_threads);
 
+// What makes the device "cuda", in builds that have the backend (cuda/memory.cc).
+Result<std::unique_ptr<Device>> CreateCuda(const std::string& spec, int n_threads);
+
 // The layout of weights that this machine's processor multiplies without packing them first.
 WeightLayout PreferredLayout();
 

@@ -1,6 +1,7 @@
 // What a method does with the attention it saw, as data: short programs that a device runs or fuses.
 // lib/compress makes them; no device knows a method by name.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "lib/ops/cache_ops.h"
@@ -45,6 +46,14 @@ struct RowRule {
   Pooling pool;                                  // of every row, over all but the newest n_pool_tail columns
   int32_t n_pool_tail = 0;
 };
+
+// methods.md 2.14: 1 for i <= length, then sqrt(2 ln(i / length)): the longer the prompt against k, the
+// sharper.
+float LengthGain(int32_t i, int32_t length, bool scaled, bool floor, int32_t d);
+
+// What the n rows of a rule are multiplied by, the newest of which sees `longest` entries: their weights [n],
+// and where the rule has a gain the factors on their logits [n].
+void FillRowFactors(const RowRule& rule, int32_t n, int32_t longest, int32_t d, float* weight, float* gain);
 
 // Lines: one of every query head (Q), registers 0 .. 3 of every KV head, and the side values of its entries;
 // as long as the head. Columns: how many, counted from the oldest entry, an instruction is over: all but the
@@ -154,7 +163,17 @@ struct SelectRule {
 };
 
 // How many of n entries a head keeps that has room for `count` candidates beside the protected ones.
-int32_t KeptCount(const SelectRule& rule, int32_t n, int32_t count);
+constexpr int32_t KeptCount(const SelectRule& rule, int32_t n, int32_t count) {
+  const int32_t fixed = rule.protect.n_sink + rule.protect.n_recent;
+  if (n <= fixed + count) return n;
+  if (rule.kind != SelectKind::kLowest) return fixed + std::max(count, 0);
+  const int32_t budget = std::max(count, 0) + rule.protect.n_recent, n_free = n - rule.protect.n_recent,
+                at_once = rule.drop > 0 ? rule.drop : std::max(budget / 2, 1);
+  return n - std::min(at_once * ((n - budget + at_once - 1) / at_once), n_free);
+}
+
+// kDraw: how many of `count` are drawn.
+int32_t DrawnCount(const SelectRule& rule, int32_t count);
 
 // Marks what every head keeps: marks [G, stride]. counts [G]: candidates beside the protected part.
 struct SelectArgs {

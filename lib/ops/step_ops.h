@@ -109,6 +109,19 @@ struct StepArgs {
   float cap = 0;        // scaled logits z become cap * tanh(z / cap); 0: they stay
 };
 
+// The rows from `first` to here have caches of their own, so they can be worked on together.
+inline int32_t EndOfWave(const StepArgs& a, int32_t first) {
+  const auto follows = [&](int32_t r) {
+    for (int32_t i = first; i < r; ++i) {
+      if (a.rows[i].cache == a.rows[r].cache) return true;
+    }
+    return false;
+  };
+  int32_t end = first + 1;
+  while (end < a.n_rows && !follows(end)) ++end;
+  return end;
+}
+
 // The newest queries of one layer, in a ring of rows [H, D]. Sessions that count positions in slots keep them
 // without rotation: their slot changes with every dropped entry.
 struct QueryRingArgs {

@@ -253,6 +253,55 @@ TEST_F(DeviceParity, AttentionOfPrompts) {
   }
 }
 
+// Scores of keys, values and queries alone: heads of different lengths, one as short as a part, tokens
+// missing between.
+TEST_F(DeviceParity, ScoresWithoutAttention) {
+  constexpr int32_t kHeads = 3, kGroup = 2, kLens[kHeads] = {300, 141, 19}, kCapacity = 310, kStride = 304,
+                    kSink = 3;
+  for (const int32_t d : {2, 16, 40, 128}) {
+    for (const bool in_cache : {false, true}) {
+      const size_t entries = static_cast<size_t>(kHeads * kCapacity);
+      std::vector<int32_t> positions(entries), len(kLens, kLens + kHeads);
+      for (size_t i = 0; i < entries; ++i) positions[i] = static_cast<int32_t>(i % kCapacity * 3 / 2);
+      std::vector<float> raw = Random(entries * static_cast<size_t>(d));
+      for (int32_t j = 0; j < d; ++j) raw[static_cast<size_t>(7 * d + j)] = 0;  // a key without direction
+      const auto keys = pair_->Copy(raw), values = pair_->Copy(Random(raw.size()));
+      const auto at = pair_->Copy(positions);
+      constexpr int32_t kRows = 19;
+      const auto queries = pair_->Copy(Random(static_cast<size_t>(kRows * kHeads * kGroup * d)));
+      const Rope rope({}, d);
+      for (const ScoreOp op : {ScoreOp::kKeyCosine, ScoreOp::kLag, ScoreOp::kExpected}) {
+        ScoreProgram program;
+        ScoreInstr& instr = program.Add(op, op == ScoreOp::kLag ? 2 : 0);
+        instr.head = kSink, instr.size = 16;
+        if (op == ScoreOp::kLag) program.Add(ScoreOp::kCopy, 0, 2);
+        const auto scores = pair_->Copy(std::vector<float>(kHeads * kStride));
+        const auto per_head = pair_->Copy(std::vector<float>(kHeads * kGroup * kStride));
+        for (int i = 0; i < 2; ++i) {
+          ScoreArgs a{};
+          a.program = &program, a.n_heads = kHeads * kGroup, a.scale = 0.25f, a.stride = kStride;
+          a.layer.n_kv_heads = kHeads, a.layer.head_dim = d, a.layer.capacity = kCapacity,
+          a.layer.len = len.data();
+          a.layer.keys = keys.at[i], a.layer.values = values.at[i], a.layer.positions = at.at[i];
+          a.observed.n_rows = kRows, a.observed.n_new = kRows, a.observed.queries = queries.at[i];
+          a.scores = scores.at[i], a.per_head = per_head.at[i];
+          a.scratch = pair_->Scratch(i, devices_[i]->ScoreScratchBytes(kHeads, kStride));
+          a.turning = {&rope, d == 16 ? RopePairing::kInterleaved : RopePairing::kHalf, in_cache};
+          ASSERT_TRUE(devices_[i]->Score(streams_[i].get(), a).ok());
+        }
+        const std::string what =
+            "operation " + std::to_string(static_cast<int>(op)) + ", head size " + std::to_string(d);
+        if (op == ScoreOp::kLag) {
+          EXPECT_EQ(pair_->Read(scores, 0), pair_->Read(scores, 1)) << what;
+        } else {
+          pair_->ExpectNear(op == ScoreOp::kKeyCosine ? scores : per_head, 1e-5, what);
+        }
+      }
+      pair_->blocks.clear();
+    }
+  }
+}
+
 // The same token from the same logits, whatever cuts them.
 TEST_F(DeviceParity, Sampling) {
   int same = 0, all = 0;

@@ -7,8 +7,6 @@
 
 namespace kvc {
 
-Result<std::unique_ptr<Device>> CreateCuda(const std::string& spec, int n_threads);
-
 CpuMaker DeviceUnderTest();
 CpuMaker DeviceUnderTest() {
   const char* wanted = std::getenv("KVC_TEST_DEVICE");

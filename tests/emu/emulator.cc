@@ -39,7 +39,6 @@ struct Fiber {
   ctx::fcontext_t context = nullptr;
   State state = State::kNew;
   unsigned n_meetings = 0;  // of its warp
-  int vote = 0;
 };
 
 // What the lanes of a warp hand each other; two, so that the slowest may still read while the first writes
@@ -105,12 +104,9 @@ class Runner {
     Yield();
     return values;
   }
-  int Barrier(int vote) {
-    Fiber& f = Current();
-    f.vote = vote != 0;
-    f.state = State::kAtBlock;
+  void Barrier() {
+    Current().state = State::kAtBlock;
     Yield();
-    return votes_;
   }
 
  private:
@@ -138,12 +134,8 @@ class Runner {
   }
 
   void OpenBarrier(unsigned n_warps) {
-    votes_ = 0;
     for (unsigned i = 0; i < n_; ++i) {
-      Fiber& f = fibers_[i];
-      if (f.state != State::kAtBlock) continue;
-      votes_ += f.vote;
-      f.state = State::kReady;
+      if (fibers_[i].state == State::kAtBlock) fibers_[i].state = State::kReady;
     }
     for (unsigned w = 0; w < n_warps; ++w) warps_[w].ready = warps_[w].alive, warps_[w].waiting = 0;
   }
@@ -205,7 +197,6 @@ class Runner {
   std::vector<Warp> warps_;
   const std::function<void()>* kernel_ = nullptr;
   unsigned n_ = 0;
-  int votes_ = 0;
   ctx::fcontext_t main_ = nullptr;
 #if defined(KVC_EMU_ASAN)
   const void* main_bottom_ = nullptr;
@@ -226,8 +217,7 @@ const void* Exchange(unsigned mask, const void* mine, size_t bytes) {
   if (bytes > kMostBytes) std::abort();
   return current->Exchange(mask, mine, bytes);
 }
-void BlockBarrier() { current->Barrier(0); }
-int BlockVote(int predicate) { return current->Barrier(predicate); }
+void BlockBarrier() { current->Barrier(); }
 
 bool RunGrid(const char* name, dim3 grid, dim3 dim, size_t shared, const std::function<void()>& kernel) {
   const Options& options = GetOptions();

@@ -60,12 +60,9 @@ __global__ void warp_functions(int64_t* out) {
   int64_t bad = 0;
   bad += WarpSum(lane + 1) != 528;
   bad += WarpMax(static_cast<float>(lane)) != 31.0f;
-  bad += __shfl_sync(kAllLanes, lane * 3, 5) != 15;
   bad += __shfl_xor_sync(kAllLanes, lane, 9) != (lane ^ 9);
   bad += __shfl_xor_sync(kAllLanes, lane, 4, 8) != (lane ^ 4);
   bad += __shfl_up_sync(kAllLanes, lane, 2u) != (lane >= 2 ? lane - 2 : lane);
-  bad += __shfl_down_sync(kAllLanes, lane, 3u) != (lane < 29 ? lane + 3 : lane);
-  bad += __ballot_sync(kAllLanes, lane % 2) != 0xaaaaaaaau;
   out[ThreadOfBlock()] = bad;
 }
 

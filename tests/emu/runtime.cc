@@ -219,7 +219,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {};
   std::snprintf(p->name, sizeof p->name, "emulated");
   p->totalGlobalMem = static_cast<size_t>(kvc::emu::GetOptions().memory);
-  p->sharedMemPerBlockOptin = 99 << 10;
   p->major = 8, p->minor = 0, p->multiProcessorCount = 8;
   return cudaSuccess;
 }
@@ -327,14 +326,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   const Lock lock(The().mutex);
   if (e->stream != nullptr) kvc::emu::DrainTo(e->stream, e->at);
   return The().error;
-}
-cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
-  const Lock lock(The().mutex);
-  CUstream_st* other = e->stream;
-  const uint64_t at = e->at;
-  return Enqueue(s, [=] {
-    if (other != nullptr) kvc::emu::DrainTo(other, at);
-  });
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
   *ms = 1;

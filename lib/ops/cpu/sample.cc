@@ -13,7 +13,6 @@
 namespace kvc::cpu {
 namespace {
 
-constexpr uint32_t kDrawTag = 0x54;  // keeps these draws apart from those of the methods (methods.md 3.8)
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 // NaN and infinities rank below every number.
@@ -153,7 +152,7 @@ int32_t SampleToken(const KernelTable& kernels, const SampleArgs& a) {
     for (int32_t i = 0; i < a.n; ++i) weights[i] = weights[i] < least ? 0 : weights[i];
   }
   const double u = Uniform(
-      Philox(static_cast<uint32_t>(a.draw), static_cast<uint32_t>(a.draw >> 32), 0, kDrawTag, a.seed)[0]);
+      Philox(static_cast<uint32_t>(a.draw), static_cast<uint32_t>(a.draw >> 32), 0, kSampleDraw, a.seed)[0]);
   const int32_t token = At(weights, a.n, u * Sum(weights, a.n));
   return token < 0 ? best : token;
 }

@@ -9,12 +9,6 @@
 
 namespace kvc::cpu {
 
-float LengthGain(int32_t i, int32_t length, bool scaled, bool floor, int32_t d) {
-  if (i <= length) return 1.0f;
-  const double x = 2.0 * std::log(static_cast<double>(i) / length), gain = std::sqrt(scaled ? x / d : x);
-  return static_cast<float>(!scaled && floor ? std::max(1.0, gain) : gain);
-}
-
 void CosineToMean(const KernelTable& kernels, const float* keys, int32_t n, int32_t d, float* out) {
   float mean[kMaxHeadSize] = {};
   for (int32_t t = 0; t < n; ++t) {

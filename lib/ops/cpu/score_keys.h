@@ -1,5 +1,4 @@
-// Scores from keys, values and queries alone, without attention, one head at a time; and the factor of
-// sharpened attention. Pure arithmetic.
+// Scores from keys, values and queries alone, without attention, one head at a time. Pure arithmetic.
 #pragma once
 #include <cstdint>
 
@@ -7,10 +6,6 @@
 #include "lib/ops/cpu/kernel_table.h"
 
 namespace kvc::cpu {
-
-// methods.md 2.14: 1 for i <= length, then sqrt(2 ln(i / length)): the longer the prompt against k, the
-// sharper.
-float LengthGain(int32_t i, int32_t length, bool scaled, bool floor, int32_t d);
 
 // methods.md 2.20: the cosine of each of n keys [n, D] and the mean of their directions.
 void CosineToMean(const KernelTable& kernels, const float* keys, int32_t n, int32_t d, float* out);

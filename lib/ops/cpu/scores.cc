@@ -91,22 +91,12 @@ class Program {
     kernels_.score_rows(args);
   }
 
-  float GainOf(const RowRule& rule, int32_t i) const {
-    return LengthGain(i, rule.gain_length, rule.gain_scaled, rule.gain_floor, kv_.head_dim);
-  }
-
   void SumRows() {
     const RowRule& rule = a_.program->rows;
     const int32_t n_rows = RowsUsed(), first = a_.observed.n_rows - n_rows,
                   longest = *std::max_element(kv_.len, kv_.len + kv_.n_kv_heads);
-    const bool ramp = rule.weight == RowWeight::kRamp, gains = rule.gain != RowGain::kNone;
-    for (int32_t i = 0; i < n_rows; ++i) {
-      lines_.weight[i] = !ramp ? 1.0f : 1.0f / static_cast<float>(n_rows);
-      if (ramp && i > 0)
-        lines_.weight[i] *=
-            1.0f + (rule.ramp - 1.0f) * static_cast<float>(i) / static_cast<float>(n_rows - 1);
-      if (gains) lines_.gain[i] = GainOf(rule, longest - n_rows + 1 + i);
-    }
+    const bool gains = rule.gain != RowGain::kNone;
+    FillRowFactors(rule, n_rows, longest, kv_.head_dim, lines_.weight, lines_.gain);
     pool_->ParallelFor(a_.n_heads, [&](int64_t h, int thread) {
       const int32_t n_keys = Len(static_cast<int32_t>(h) / group_), columns = n_keys - rule.n_pool_tail;
       float *rows = lines_.rows + thread * kRowTile * a_.stride, *line = lines_.pair + thread * 2 * a_.stride;

@@ -10,33 +10,17 @@
 #include "lib/ops/cpu/merge_entries.h"
 #include "lib/ops/cpu/raw.h"
 
-namespace kvc {
-
-int32_t KeptCount(const SelectRule& rule, int32_t n, int32_t count) {
-  const int32_t fixed = rule.protect.n_sink + rule.protect.n_recent;
-  if (n <= fixed + count) return n;
-  if (rule.kind != SelectKind::kLowest) return fixed + std::max(count, 0);
-  const int32_t budget = std::max(count, 0) + rule.protect.n_recent, n_free = n - rule.protect.n_recent,
-                at_once = rule.drop > 0 ? rule.drop : std::max(budget / 2, 1);
-  return n - std::min(at_once * ((n - budget + at_once - 1) / at_once), n_free);
-}
-
-namespace cpu {
+namespace kvc::cpu {
 namespace {
 
-constexpr uint32_t kDrawTag = 0x4E, kSpreadTag = 0xCA;  // methods.md 3.8
-
-// The random share rounds half up; the fraction is taken as a rational so that every machine rounds alike.
 void Draw(const SelectLine& in) {
-  const int64_t millionths = std::llround(in.rule.random_share * 1e6);
-  const int32_t n_random = static_cast<int32_t>((2 * millionths * in.count + 1000000) / 2000000),
-                n_top = in.count - n_random;
+  const int32_t n_random = DrawnCount(in.rule, in.count), n_top = in.count - n_random;
   const int32_t first = in.rule.protect.n_sink, n_free = in.n - first - in.rule.protect.n_recent;
   MarkTop(in.scores + first, n_free, n_top, in.keys, in.mark + first);
   constexpr double kNever = -std::numeric_limits<double>::infinity();
   for (int32_t t = 0; t < n_free; ++t) {
     const double u = Uniform(
-        Philox(in.head, static_cast<uint32_t>(in.positions[first + t]), 0, kDrawTag, in.rule.seed)[0]);
+        Philox(in.head, static_cast<uint32_t>(in.positions[first + t]), 0, kSelectDraw, in.rule.seed)[0]);
     const double gumbel = u > 0 ? -std::log(-std::log(u)) : kNever;
     // What the first part took goes below everything that is left.
     in.line[t] = in.mark[first + t] != 0
@@ -148,7 +132,7 @@ float SpreadFactor(const MergeRule& rule, float a, const float* target_sums, int
       base > 0 ? std::min(std::max(static_cast<double>(a) / base, 0.0), 1.0) : (a > 0 ? 1.0 : 0.0);
   double share = probability;
   if (!rule.expected) {
-    const auto words = Philox(rule.sequence, head, static_cast<uint32_t>(position), kSpreadTag, rule.seed);
+    const auto words = Philox(rule.sequence, head, static_cast<uint32_t>(position), kSpreadDraw, rule.seed);
     share = Uniform(words[0]) < probability ? 1.0 : 0.0;
   }
   return static_cast<float>(share / n);
@@ -195,5 +179,4 @@ Status CpuDevice::Merge(Stream*, const MergeArgs& a) {
   return {};
 }
 
-}  // namespace cpu
-}  // namespace kvc
+}  // namespace kvc::cpu

@@ -15,7 +15,6 @@
 #include <new>
 
 #include "lib/ops/cpu/cpu_device.h"
-#include "lib/ops/cpu/score_keys.h"
 
 namespace kvc::cpu {
 namespace {
@@ -424,14 +423,7 @@ Status CpuDevice::FillAngles(Stream*, const AngleArgs& a) {
 Status CpuDevice::Step(Stream*, const StepArgs& a) {
   const StepScratch scratch(a.shape, pool_->n_threads(), Raw(a.scratch));
   for (int32_t first = 0; first < a.n_rows;) {
-    int32_t end = first + 1;  // as many rows as have caches of their own
-    const auto seen = [&](int32_t r) {
-      for (int32_t i = first; i < r; ++i) {
-        if (a.rows[i].cache == a.rows[r].cache) return true;
-      }
-      return false;
-    };
-    while (end < a.n_rows && !seen(end)) ++end;
+    const int32_t end = EndOfWave(a, first);
     Wave(kernels_, pool_.get(), a, scratch, first, end).Run();
     first = end;
   }

@@ -11,13 +11,7 @@
 #include "lib/base/half.h"
 
 #define __global__
-#define __device__
-#define __host__
-#define __constant__
-#define __forceinline__ inline
 #define __launch_bounds__(...)
-#define __align__(n) alignas(n)
-#define __grid_constant__
 // Blocks run one after the other on a thread, the threads of a block as fibers of it.
 #define __shared__ static thread_local
 
@@ -28,20 +22,9 @@ struct dim3 {
 struct alignas(16) float4 {
   float x, y, z, w;
 };
-struct alignas(8) float2 {
-  float x, y;
-};
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
-struct alignas(8) uint2 {
-  unsigned x, y;
-};
-struct alignas(16) int4 {
-  int x, y, z, w;
-};
-inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
 namespace kvc::emu {
 
@@ -59,7 +42,6 @@ extern thread_local Block* block;
 // All lanes of `mask` meet; every one hands in `bytes` and gets those of all 32 (undefined for the others).
 const void* Exchange(unsigned mask, const void* mine, size_t bytes);
 void BlockBarrier();
-int BlockVote(int predicate);  // how many threads of the block said yes
 
 }  // namespace kvc::emu
 
@@ -67,25 +49,14 @@ int BlockVote(int predicate);  // how many threads of the block said yes
 #define blockIdx (::kvc::emu::block->index)
 #define blockDim (::kvc::emu::block->dim)
 #define gridDim (::kvc::emu::block->grid)
-constexpr int warpSize = 32;
 
 // ---- the language ----
 inline void __syncthreads() { kvc::emu::BlockBarrier(); }
-inline int __syncthreads_count(int p) { return kvc::emu::BlockVote(p); }
-inline int __syncthreads_or(int p) { return kvc::emu::BlockVote(p) != 0; }
 inline void __syncwarp(unsigned mask = ~0u) {
   char none = 0;
   kvc::emu::Exchange(mask, &none, 1);
 }
-inline void __threadfence() {}
-inline void __threadfence_block() {}
 
-template <typename T>
-T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
-  const T* all = static_cast<const T*>(kvc::emu::Exchange(mask, &value, sizeof(T)));
-  const int me = static_cast<int>(kvc::emu::self->lane), base = me / width * width;
-  return all[base + (lane & (width - 1))];
-}
 template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int other, int width = 32) {
   const T* all = static_cast<const T*>(kvc::emu::Exchange(mask, &value, sizeof(T)));
@@ -93,117 +64,51 @@ T __shfl_xor_sync(unsigned mask, T value, int other, int width = 32) {
   return to / width == me / width ? all[to] : value;
 }
 template <typename T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+T __shfl_up_sync(unsigned mask, T value, unsigned delta) {
   const T* all = static_cast<const T*>(kvc::emu::Exchange(mask, &value, sizeof(T)));
-  const int me = static_cast<int>(kvc::emu::self->lane);
-  return me % width >= static_cast<int>(delta) ? all[me - static_cast<int>(delta)] : value;
+  const unsigned me = kvc::emu::self->lane;
+  return me >= delta ? all[me - delta] : value;
 }
-template <typename T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
-  const T* all = static_cast<const T*>(kvc::emu::Exchange(mask, &value, sizeof(T)));
-  const int me = static_cast<int>(kvc::emu::self->lane);
-  return me % width + static_cast<int>(delta) < width ? all[me + static_cast<int>(delta)] : value;
-}
-inline unsigned __ballot_sync(unsigned mask, int predicate) {
-  const int* all = static_cast<const int*>(kvc::emu::Exchange(mask, &predicate, sizeof predicate));
-  unsigned bits = 0;
-  for (int i = 0; i < 32; ++i) bits |= (mask >> i & 1) != 0 && all[i] != 0 ? 1u << i : 0u;
-  return bits;
-}
-inline int __any_sync(unsigned mask, int p) { return __ballot_sync(mask, p) != 0; }
-inline int __all_sync(unsigned mask, int p) { return __ballot_sync(mask, p) == mask; }
-inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
-inline int __ffs(int x) { return __builtin_ffs(x); }
 
-template <typename T>
-T __ldg(const T* p) {
-  return *p;
-}
 template <typename T>
 T __ldcs(const T* p) {
   return *p;
 }
 
-// Fibers of one thread never run at once: plain operations are atomic ones.
+// Fibers of one thread never run at once: a plain addition is an atomic one.
 template <typename T>
 T atomicAdd(T* at, T x) {
   const T old = *at;
   *at = old + x;
   return old;
 }
-template <typename T>
-T atomicMax(T* at, T x) {
-  const T old = *at;
-  if (x > old) *at = x;
-  return old;
-}
-template <typename T>
-T atomicMin(T* at, T x) {
-  const T old = *at;
-  if (x < old) *at = x;
-  return old;
-}
-template <typename T>
-T atomicOr(T* at, T x) {
-  const T old = *at;
-  *at = old | x;
-  return old;
-}
-template <typename T>
-T atomicExch(T* at, T x) {
-  const T old = *at;
-  *at = x;
-  return old;
-}
 
 inline unsigned __float_as_uint(float x) { return kvc::FloatToBits(x); }
 inline float __uint_as_float(unsigned x) { return kvc::BitsToFloat(x); }
-inline int __float_as_int(float x) { return static_cast<int>(kvc::FloatToBits(x)); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }
-inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fmul_rn(float a, float b) { return a * b; }
-inline double __dadd_rn(double a, double b) { return a + b; }
-inline double __dmul_rn(double a, double b) { return a * b; }
-inline double __ddiv_rn(double a, double b) { return a / b; }
-using std::exp;
-using std::fmax;
-using std::fmin;
 using std::isnan;
-using std::log;
 using std::max;
 using std::min;
-using std::sqrt;
 
 // ---- the runtime ----
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
-  cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
-  cudaErrorNotReady = 600,
   cudaErrorLaunchFailure = 719,
 };
-enum cudaMemcpyKind {
-  cudaMemcpyHostToHost = 0,
-  cudaMemcpyHostToDevice = 1,
-  cudaMemcpyDeviceToHost = 2,
-  cudaMemcpyDeviceToDevice = 3,
-  cudaMemcpyDefault = 4
-};
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 struct CUstream_st;
 struct CUevent_st;
 using cudaStream_t = CUstream_st*;
 using cudaEvent_t = CUevent_st*;
-enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0 };
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin = 97, cudaDevAttrMultiProcessorCount = 16 };
+enum { cudaStreamNonBlocking = 1, cudaHostAllocDefault = 0 };
 struct cudaDeviceProp {
   char name[256];
-  size_t totalGlobalMem, sharedMemPerBlockOptin;
-  int major, minor, multiProcessorCount, integrated, l2CacheSize;
+  size_t totalGlobalMem;
+  int major, minor, multiProcessorCount;
 };
 extern "C" {
 const char* cudaGetErrorString(cudaError_t);
@@ -228,7 +133,6 @@ cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t);
 cudaError_t cudaEventSynchronize(cudaEvent_t);
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t);
 cudaError_t cudaEventDestroy(cudaEvent_t);
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned);
 }
 
 namespace kvc::emu {

@@ -1,0 +1,29 @@
+// Scores from keys, values and queries alone, without attention (methods.md 2.20 to 2.22).
+#pragma once
+#include "cuda/layer_params.h"
+#include "lib/ops/score_ops.h"
+
+namespace kvc::cuda {
+
+constexpr bool IsOfKeys(ScoreOp op) {
+  return op == ScoreOp::kKeyCosine || op == ScoreOp::kLag || op == ScoreOp::kExpected;
+}
+// Scratch that these instructions of a program want, beside its packet.
+int64_t KeyScoreRoom(const ScoreArgs& a);
+
+struct KeyScores {
+  LayerParams layer;
+  Turn turn;  // of the recorded queries
+  int32_t n_heads, n_rows, longest;
+  float scale;
+  const float* queries;  // [rows, H, D]
+  float *out, *line;     // of KV head g at + g * step; line: scratch
+  int64_t out_step, line_step;
+  float* per_head;  // [H, stride], what kExpected writes; the others write `out`
+  int64_t stride;
+  double* sums;  // KeyScoreRoom
+};
+
+cudaError_t ScoreKeys(const KeyScores& k, const ScoreInstr& i, cudaStream_t stream);
+
+}  // namespace kvc::cuda

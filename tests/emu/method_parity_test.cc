@@ -1,0 +1,77 @@
+// Whole sessions on the CUDA backend beside the same on the processor (which tests/golden holds to reference
+// values): what every head keeps after prompts and after steps, and the logits. For what no test of a single
+// operation reaches.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/engine/session.h"
+#include "tests/support/tiny_session.h"
+
+namespace kvc {
+namespace {
+
+#if defined(KVC_EMU)
+constexpr char kOther[] = "emu";
+#else
+constexpr char kOther[] = "cuda";
+#endif
+constexpr float kLogits = 1e-4f;
+
+std::shared_ptr<const Model> OpenOn(const char* device) {
+  static const test::AlignedBytes bytes = [] {
+    test::TinyModelOptions options;
+    options.n_layers = 2, options.n_heads = 6, options.n_kv_heads = 2, options.head_dim = 16,
+    options.hidden_size = 48;
+    return test::TinyModelBytes(options);
+  }();
+  ModelParams params;
+  params.device = device, params.n_threads = 2;
+  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return model.value();
+}
+
+class MethodParity : public testing::TestWithParam<const char*> {};
+
+TEST_P(MethodParity, KeepsTheSame) {
+  ::unsetenv("KVC_TEST_DEVICE");  // "cpu" is the processor here
+  std::unique_ptr<Session> sessions[2];
+  for (int i = 0; i < 2; ++i) sessions[i] = test::NewSession(OpenOn(i == 0 ? "cpu" : kOther), GetParam());
+  ASSERT_NE(sessions[0]->model().device().info().name, sessions[1]->model().device().info().name);
+  const auto compare = [&](const char* when) {
+    SCOPED_TRACE(when);
+    test::ExpectSameKept(*sessions[0], *sessions[1]);
+    test::ExpectNearLogits(*sessions[0], *sessions[1], kLogits);
+  };
+  for (auto& s : sessions) ASSERT_TRUE(s->Prefill(test::TinyPrompt(150), true).ok());
+  compare("a prompt");
+  for (auto& s : sessions) test::FeedTokens(*s, test::TinyPrompt(24, 3));
+  compare("steps");
+  for (auto& s : sessions) ASSERT_TRUE(s->Prefill(test::TinyPrompt(70, 5), true).ok());
+  compare("another prompt");
+  for (auto& s : sessions) test::FeedTokens(*s, test::TinyPrompt(5, 9));
+  compare("more steps");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Policies, MethodParity,
+    testing::Values("keydiff:budget=24,kv=f32", "lagkv:budget=24,kv=f32,lag=8",
+                    "lagkv:budget=48,kv=f32,lag=60,n_sink=2",
+                    "expected-attention:budget=24,kv=f32,future_positions=64",
+                    "ahakv:budget=24,kv=f32,recent=8,aha_decode_i=logical",
+                    "ahakv:budget=24,kv=f32,recent=8,aha_decode_i=logical,aha_units=scaled",
+                    "spindlekv:budget=24,kv=f32,window=8,tail=8,spindle_code=always,theta_k=0.6,theta_v=0.6",
+                    "spindlekv:budget=24,kv=f32,window=8,tail=8,spindle_code=always,theta_k=0.6,theta_v=0.6,"
+                    "spindle_magnitude=0"),
+    [](const auto& p) {
+      std::string name = p.param;
+      for (char& ch : name) ch = std::isalnum(static_cast<unsigned char>(ch)) != 0 ? ch : '_';
+      return name;
+    });
+
+}  // namespace
+}  // namespace kvc
