@@ -385,7 +385,7 @@ Status CudaDevice::Step(Stream* s, const StepArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   KVC_RETURN_IF_ERROR(CheckHeadSize(a.rope->head_dim()));
   for (int32_t first = 0; first < a.n_rows;) {
-    const int32_t end = EndOfWave(a, first);
+    const int32_t end = EndOfWave(a, first, /*appending=*/false);
     KVC_RETURN_IF_ERROR(Wave(s, a, first, end, false).Run());
     first = end;
   }

@@ -109,11 +109,25 @@ struct StepArgs {
   float cap = 0;        // scaled logits z become cap * tanh(z / cap); 0: they stay
 };
 
-// The rows from `first` to here have caches of their own, so they can be worked on together.
-inline int32_t EndOfWave(const StepArgs& a, int32_t first) {
+// Whether a row leaves nothing behind but its entry, so that the next one of its session sees what was there
+// and that.
+inline bool OnlyAppends(const StepRow& row) {
+  const StepPlan& plan = *row.plan;
+  if (plan.n_instrs > 0 || plan.needs_attention || plan.evicts || plan.held != nullptr || plan.ring ||
+      plan.ends_later || plan.attention)
+    return false;
+  for (const HeadFormat& head : row.cache->layout->heads) {
+    if (head.ring >= 0) return false;
+  }
+  return true;
+}
+
+// The rows from `first` to here have caches of their own, so they can be worked on together; with `appending`
+// also rows of one session that only append.
+inline int32_t EndOfWave(const StepArgs& a, int32_t first, bool appending) {
   const auto follows = [&](int32_t r) {
     for (int32_t i = first; i < r; ++i) {
-      if (a.rows[i].cache == a.rows[r].cache) return true;
+      if (a.rows[i].cache == a.rows[r].cache) return !appending || !OnlyAppends(a.rows[r]);
     }
     return false;
   };

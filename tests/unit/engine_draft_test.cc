@@ -21,8 +21,8 @@ constexpr int32_t kEos = 257;
 
 // A session whose answers are long.
 std::unique_ptr<Session> Endless(const std::shared_ptr<const Model>& model, const std::string& spec,
-                                 const SessionParams& params = {}) {
-  auto session = test::FedSession(model, spec, kPrompt, params);
+                                 const SessionParams& params = {}, int n_prompt = kPrompt) {
+  auto session = test::FedSession(model, spec, n_prompt, params);
   const float never[] = {-INFINITY};
   EXPECT_TRUE(session->SetBias({&kEos, 1}, never).ok());
   return session;
@@ -70,9 +70,9 @@ std::string TextOf(Session& session) {
 }
 
 void ExpectSameAsPlain(const std::shared_ptr<const Model>& model, const std::string& spec,
-                       const SessionParams& params, bool saves_passes) {
+                       const SessionParams& params, bool saves_passes, int n_prompt = kPrompt) {
   SCOPED_TRACE(spec);
-  const auto plain = Endless(model, spec, params), drafted = Endless(model, spec, params);
+  const auto plain = Endless(model, spec, params, n_prompt), drafted = Endless(model, spec, params, n_prompt);
   const std::vector<int32_t> answer = PlainSteps(*plain, kAnswer);
   std::vector<int32_t> got;
   int calls = 0;
@@ -108,6 +108,16 @@ TEST(StepDraft, IsSoManyPlainSteps) {
          {"full", "full:kv=f32", "snapkv:budget=24,window=8", "cokv:budget=24,window=8",
           "ada-snapkv:budget=24,window=8", "snapkv:budget=24,window=8,pos_mode=incache"})
       ExpectSameAsPlain(model, spec, params, true);
+  }
+}
+
+// Rows of a draft attend segment by segment, some of them to one segment more than others.
+TEST(StepDraft, IsSoManyPlainStepsAcrossSegments) {
+  const auto model = OpenTwoLayers();
+  for (const int n_prompt : {230, 500, 750}) {
+    for (const std::string spec :
+         {"full", "snapkv:budget=240,window=8", "snapkv:budget=240,window=8,pos_mode=incache"})
+      ExpectSameAsPlain(model, spec, Sampled(), true, n_prompt);
   }
 }
 

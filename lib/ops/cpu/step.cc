@@ -3,9 +3,10 @@
 // bytes cost.
 //
 // Rows of different sessions are worked on together; rows of one session follow each other, since each sees
-// what the one before left (a wave has one row of each session). A head is cut into segments of 256 entries,
-// whatever the number of threads; whoever ends the last segment of a head joins them in order, and does to
-// the head what the method asks.
+// what the one before left (a wave has one row of each session, or a run of rows that only append: those
+// attend one segment after the other, so that it is read once for all of them). A head is cut into segments
+// of 256 entries, whatever the number of threads; whoever ends the last segment of a head joins them in
+// order, and does to the head what the method asks.
 #include "lib/ops/cpu/step.h"
 
 #include <algorithm>
@@ -129,7 +130,9 @@ class Wave {
   void Run() {
     const int64_t n_heads = int64_t{end_ - first_} * g_;
     const auto append = [&](int64_t i, int) {
-      Append(first_ + static_cast<int32_t>(i / g_), static_cast<int32_t>(i % g_));
+      const int32_t r = first_ + static_cast<int32_t>(i / g_), g = static_cast<int32_t>(i % g_);
+      if (r > first_ && SameSession(r - 1, r)) return;  // the first of a run does all of it, in order
+      for (int32_t row = r; row < EndOfRun(r); ++row) Append(row, g);
     };
     for (int32_t r = first_; r < end_; ++r) PrepareRow(r);
     if (n_heads * (group_ + 2) * d_ > kSerialWork * 16) {
@@ -140,13 +143,27 @@ class Wave {
     CutHeads();
     pool_->ParallelFor(n_items_, [&](int64_t item, int thread) {
       const StepScratch::Item& it = s_.items[item];
-      Attend(item, thread);
-      StepScratch::HeadTask& head = Task(it.row, it.head);
-      if (head.open.fetch_sub(1, std::memory_order_acq_rel) == 1) EndHead(it.row, it.head, thread);
+      if (EndOfRun(it.row) > it.row + 1) return;  // the last row of a run, the longest, does all of it
+      const int64_t segment = item - Task(it.row, it.head).first_item;
+      for (int32_t row = FirstOfRun(it.row); row <= it.row; ++row) {
+        StepScratch::HeadTask& head = Task(row, it.head);
+        if (segment >= head.n_items) continue;
+        Attend(head.first_item + segment, thread);
+        if (head.open.fetch_sub(1, std::memory_order_acq_rel) == 1) EndHead(row, it.head, thread);
+      }
     });
   }
 
  private:
+  bool SameSession(int32_t a, int32_t b) const { return a_.rows[a].cache == a_.rows[b].cache; }
+  int32_t FirstOfRun(int32_t row) const {
+    while (row > first_ && SameSession(row - 1, row)) --row;
+    return row;
+  }
+  int32_t EndOfRun(int32_t row) const {
+    for (++row; row < end_ && SameSession(row - 1, row);) ++row;
+    return row;
+  }
   StepScratch::HeadTask& Task(int32_t row, int32_t g) const { return s_.heads[int64_t{row} * g_ + g]; }
   HeadPages Pages(int32_t row, int32_t g) const { return {kernels_, *a_.rows[row].cache, a_.layer * g_ + g}; }
   const StepPlan& Plan(int32_t row) const { return *a_.rows[row].plan; }
@@ -212,7 +229,8 @@ class Wave {
           for (int32_t b = first; b < end; b += StepScratch::kSegment)
             s_.items[n_items_++] = {r, g, b, std::min(b + StepScratch::kSegment, end)};
         };
-        cut(0, pages.main_len());
+        const int32_t to_come = EndOfRun(r) - 1 - r;  // entries of later rows, which only append
+        cut(0, pages.main_len() - to_come);
         const int32_t main = pages.main_len(), slots = pages.ring_slots(),
                       end = pages.ring_len() == 0 ? 0 : pages.ring_start() + pages.ring_len();
         if (end > slots) cut(main, main + end - slots);
@@ -423,7 +441,7 @@ Status CpuDevice::FillAngles(Stream*, const AngleArgs& a) {
 Status CpuDevice::Step(Stream*, const StepArgs& a) {
   const StepScratch scratch(a.shape, pool_->n_threads(), Raw(a.scratch));
   for (int32_t first = 0; first < a.n_rows;) {
-    const int32_t end = EndOfWave(a, first);
+    const int32_t end = EndOfWave(a, first, /*appending=*/true);
     Wave(kernels_, pool_.get(), a, scratch, first, end).Run();
     first = end;
   }
