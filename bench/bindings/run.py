@@ -123,7 +123,8 @@ def main():
           "|---|---|---|---|---|---|")
     for language, (call, step, opening) in best.items():
         over, late = (step - c_step) / 1000, opening - c_opening
-        print(f"| {language} | {call:.0f} ns | {step / 1000:.2f} us | {over:.2f} us | {opening:.1f} ms | {late:.1f} ms |")
+        print(f"| {language} | {call:.0f} ns | {step / 1000:.2f} us | {over:.2f} us "
+              f"| {opening:.1f} ms | {late:.1f} ms |")
         if over > MOST_OF_A_STEP.get(language, over) or late > MOST_OF_A_START.get(language, late):
             too_much.append(language)
     return f"more than it may be: {', '.join(too_much)}" if too_much else 0
