@@ -1,0 +1,19 @@
+// Tests under QEMU's user mode, which is ten to forty times slower than the processor it runs on.
+#pragma once
+#include <cstdint>
+
+namespace kvc::test {
+
+// Resident memory is also what the emulator translated and noted, and a limit on addresses is none.
+constexpr bool kUnderQemu =
+#if defined(KVC_UNDER_QEMU)
+    true;
+#else
+    false;
+#endif
+
+// Of many cases of one kind the emulator gets every n-th: the kernels that differ there are in each of them.
+// A prime avoids the periods of what is counted.
+constexpr int64_t EveryNth(int64_t n) { return kUnderQemu ? n : 1; }
+
+}  // namespace kvc::test
