@@ -1,7 +1,5 @@
-// Tests under QEMU's user mode, which is ten to forty times slower than the processor it runs on.
+// Tests under QEMU's user mode, which is thirty to a hundred times slower than the processor it runs on.
 #pragma once
-#include <cstdint>
-
 namespace kvc::test {
 
 // Resident memory is also what the emulator translated and noted, and a limit on addresses is none.
@@ -14,6 +12,6 @@ constexpr bool kUnderQemu =
 
 // Of many cases of one kind the emulator gets every n-th: the kernels that differ there are in each of them.
 // A prime avoids the periods of what is counted.
-constexpr int64_t EveryNth(int64_t n) { return kUnderQemu ? n : 1; }
+constexpr int EveryNth(int n) { return kUnderQemu ? n : 1; }
 
 }  // namespace kvc::test
