@@ -23,7 +23,12 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR}
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/samples DESTINATION ${CMAKE_INSTALL_DATADIR}/kvc
   PATTERN "build*" EXCLUDE PATTERN "__pycache__" EXCLUDE PATTERN ".gitignore" EXCLUDE)
 install(FILES ${PROJECT_SOURCE_DIR}/models/kvc_model.fbs DESTINATION ${CMAKE_INSTALL_DATADIR}/kvc)
-install(FILES ${PROJECT_SOURCE_DIR}/bindings/kvc.i DESTINATION ${CMAKE_INSTALL_DATADIR}/kvc/bindings OPTIONAL)
+set(bindings ${PROJECT_SOURCE_DIR}/bindings)
+install(FILES ${bindings}/kvc.i ${bindings}/log_ring.h ${bindings}/log_ring.c ${bindings}/error_record.h
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/kvc/bindings)
+foreach(language java csharp go python)
+  install(FILES ${bindings}/${language}/typemaps.i DESTINATION ${CMAKE_INSTALL_DATADIR}/kvc/bindings/${language})
+endforeach()
 
 install(EXPORT kvcTargets NAMESPACE kvc:: DESTINATION ${KVC_CMAKE_DIR})
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/kvcConfig.cmake.in ${PROJECT_BINARY_DIR}/kvcConfig.cmake

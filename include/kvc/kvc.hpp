@@ -157,6 +157,11 @@ class Policy {
   }
   kvc_policy* get() const { return handle_.get(); }
   explicit operator bool() const { return handle_ != nullptr; }
+  // Refuses an empty one, where NULL in the C API would mean to keep everything.
+  bool given() const {
+    int32_t n = 0;
+    return handle_ != nullptr || detail::check(kvc_policy_describe(nullptr, nullptr, 0, &n));
+  }
 
  private:
   std::unique_ptr<kvc_policy, detail::Close> handle_;
@@ -231,6 +236,7 @@ class Model {
   Plan plan(const Policy* policy, const kvc_session_params* p, int32_t n_prompt) const {
     Plan out;
     out.bytes = params<kvc_plan>();
+    if (policy != nullptr && !policy->given()) return out;
     const kvc_model_info shape = info();
     int32_t n = shape.n_layers * shape.n_kv_heads;
     out.slots.resize(static_cast<std::size_t>(n));
@@ -296,7 +302,7 @@ class Session {
   }
   Session(const Model& model, const Policy& policy,
           const kvc_session_params& p = params<kvc_session_params>()) {
-    create(model, policy.get(), p);
+    if (policy.given()) create(model, policy.get(), p);
   }
   static Session restore(const Model& model, const std::string& path) {
     kvc_session* s = nullptr;

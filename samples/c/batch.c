@@ -1,5 +1,7 @@
 /* Serves prompts, one a line on standard input, several at once: batch MODEL.kvc POLICY [TOKENS [AT_ONCE]]
- * for example: printf 'Ada lives in\nOnce upon a time\n' | batch recall.kvc snapkv:budget=64,window=8 16 4
+ * for example:
+ * printf 'The code of Rosa is 115. The code of Rosa is\nThe code of Nina is 417. The code of Nina is\n' |
+ * batch recall.kvc cokv:budget=8,window=4 5 2
  *
  * Each call of kvc_batch_step is a token for every session that has its prompt. One that joins is only queued
  * and is read a part at a call, so a long prompt does not stop the others. One whose answer is complete

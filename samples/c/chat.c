@@ -1,6 +1,7 @@
 /* A conversation that may go on for ever: chat MODEL.kvc POLICY [TOKENS [CONTEXT]], one turn a line on
  * standard input; Ctrl-C stops the answer. For example:
- * printf 'Ada lives in Paris. Ada lives in\n And Ada likes\n' | chat recall.kvc snapkv:budget=64,window=8 8
+ * printf 'The code of Rosa is 115. The code of Nina is 417. The code of Rosa is\n The code of Nina is\n' |
+ * chat recall.kvc snapkv:budget=64,window=8 5
  *
  * A model that was trained on turns has its marks around each line (kvc_session_say). Another goes on with
  * the text: only the first line begins one (KVC_ADD_BOS, then KVC_CONTINUE), and a stop token that ended an

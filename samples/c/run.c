@@ -1,5 +1,5 @@
 /* Answers a prompt from a compressed KV cache: run MODEL.kvc POLICY PROMPT [TOKENS]
- * for example: run recall.kvc cokv:budget=64,window=8 "Ada lives in Paris. Ada lives in" 8 */
+ * for example: run recall.kvc cokv:budget=8,window=4 "The code of Robin is 386. The code of Robin is" 5 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -14,6 +14,7 @@
 #include "kvc/kvc.h"
 #include "kvc/kvc_experimental.h"
 #include "tests/support/c_support.h"
+#include "tests/support/emulated.h"
 #include "tests/support/heap_faults.h"
 
 namespace {
@@ -146,7 +147,8 @@ TEST_P(EachAllocationFails, AndTheRunGoesOn) {
   const int64_t n = kvc::test::HeapAllocations() - before;
   EXPECT_EQ(kvc::test::HeapBytes(), bytes_before) << "a run leaves nothing behind";
   for (const HeapFault::Mode mode : {HeapFault::kOne, HeapFault::kAllFrom}) {
-    for (int64_t k = 0; k < n && !HasFailure(); k += mode == HeapFault::kOne ? 1 : 5) {
+    const int64_t stride = kvc::test::EveryNth(23) * (mode == HeapFault::kOne ? 1 : 5);
+    for (int64_t k = 0; k < n && !HasFailure(); k += stride) {
       const std::vector<int32_t> tokens = RunAll(model, GetParam(), path, k, mode);
       ASSERT_EQ(tokens, expected) << "allocation " << k << " of " << n << ", mode " << mode;
       const auto files = std::filesystem::directory_iterator(folder);
@@ -180,7 +182,7 @@ void ExpectCleanFaults(Run&& run) {
   const int64_t n = kvc::test::HeapAllocations() - before;
   EXPECT_EQ(kvc::test::HeapBytes(), bytes) << "a run leaves nothing behind";
   for (const HeapFault::Mode mode : {HeapFault::kOne, HeapFault::kAllFrom}) {
-    for (int64_t k = 0; k < n && !testing::Test::HasFailure(); ++k) {
+    for (int64_t k = 0; k < n && !testing::Test::HasFailure(); k += kvc::test::EveryNth(23)) {
       seen.clear();
       {
         HeapFault fault(k, mode);

@@ -7,11 +7,13 @@
 
 #include "kvc/kvc.h"
 #include "tests/support/c_support.h"
+#include "tests/support/emulated.h"
 #include "tests/support/heap_faults.h"
 
 namespace {
 
-constexpr int kPrompt = 200, kWarm = 20, kSteps = 200;
+// Emulated, so many that a page of 64 slots is filled.
+constexpr int kPrompt = 200, kWarm = 20, kSteps = kvc::test::kUnderQemu ? 70 : 200;
 
 struct Case {
   const char* spec;

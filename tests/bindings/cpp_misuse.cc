@@ -70,6 +70,11 @@ void MovedAway(const kvc::Model& model) {
   Fails(KVC_E_INVALID, "a step of what was moved away", [&] { session.step(); });
   Fails(KVC_E_INVALID, "a fork of it", [&] { session.fork(); });
   Fails(KVC_E_INVALID, "a cancel of it", [&] { session.cancel(); });
+  // Not a session that keeps everything.
+  kvc::Policy policy("snapkv:budget=64");
+  const kvc::Policy other(std::move(policy));
+  Fails(KVC_E_INVALID, "a session with such a policy", [&] { kvc::Session(model, policy); });
+  Fails(KVC_E_INVALID, "a plan with it", [&] { model.plan(&policy, nullptr, 9); });
 }
 
 }  // namespace

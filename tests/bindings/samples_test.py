@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Runs the samples `chat` and `ask_document` of one language on the model recall, and holds their output to the same
-text for every language: samples_test.py [--terminal] --chat COMMAND... --ask COMMAND..."""
+text for every language: samples_test.py [--terminal] --chat COMMAND... --ask COMMAND...
+KVC_SAMPLES_SECONDS says after how long it gives up, if not after 100 seconds."""
 import fcntl
 import json
 import os
@@ -99,7 +100,7 @@ def ask(command):
 
 
 def main():
-    signal.alarm(100)
+    signal.alarm(int(os.environ.get("KVC_SAMPLES_SECONDS", "100")))
     begin, end = sys.argv.index("--chat"), sys.argv.index("--ask")
     command = sys.argv[begin + 1:end]
     chat(command)

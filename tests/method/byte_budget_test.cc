@@ -7,6 +7,7 @@
 
 #include "lib/compress/method_table.h"
 #include "lib/engine/session.h"
+#include "tests/support/emulated.h"
 #include "tests/support/tiny_session.h"
 
 namespace kvc {
@@ -85,7 +86,7 @@ void Live(const Policy& policy, Session& s, int64_t budget) {
 TEST_P(ByteBudget, HoldsAfterWhateverCompresses) {
   const Method& method = *GetMethod(GetParam());
   if (method.scorer == nullptr || method.allocator->needs == kNeedsTable) return;  // no budget; the caller's
-  int ran = 0;
+  int ran = 0, n_cases = 0;
   for (const char* storage :
        {",kv=f32", ",kv=f16", ",kv=int4,quant_group=8,residual=4", ",kv=mixed,quant_group=8,residual=4",
         ",kv=mixed,quant_group=8,high_bits=16", ",kv=int8,quant_group=8,residual=4,key_axis=channel",
@@ -95,6 +96,7 @@ TEST_P(ByteBudget, HoldsAfterWhateverCompresses) {
       const std::string spec = Spec(method, storage, budget);
       const Result<Policy> policy = ParsePolicy(spec.c_str());
       if (!policy.ok()) continue;
+      if (n_cases++ % test::EveryNth(3) != 0) continue;
       SCOPED_TRACE(spec);
       auto made = Session::Create(Tiny(), &policy.value(), {});
       if (!made.ok()) {  // less than what is always kept, or no such combination
@@ -107,7 +109,7 @@ TEST_P(ByteBudget, HoldsAfterWhateverCompresses) {
       ++ran;
     }
   }
-  EXPECT_GE(ran, 5);
+  EXPECT_GE(ran, test::kUnderQemu ? 2 : 5);
 }
 
 // A prompt one token longer than its chunks: the last one is compressed like the others.

@@ -5,7 +5,8 @@ own and uses it as a user would. Usage: built_packages_test.py ROOT [PART]...   
   tar          linux-x86_64: reproducible; glibc floor; a C program with each library; a Go program with its module
   tar-aarch64  the same under qemu-aarch64, without Go; the size of libkvc.so
   tar-musl     static programs that run here
-  deb          lintian finds nothing; what dpkg-deb unpacks is used by C and Go; Depends and files fit together
+  deb          lintian finds nothing; installed by dpkg into a root that has glibc 2.28 and nothing else, used by C and
+               Go, purged without a trace (where nobody is root: unpacked by dpkg-deb)
   deb-arm64    the same under qemu-aarch64, without Go
   source       compiled by a loop over cc and c++, then linked with the C sample
   wheel        auditwheel says what its tag says; installed by pip, used by the tests of Python
@@ -204,15 +205,45 @@ def test_tar_musl(folder):
     print(use_tree(tree, folder, [zig, "cc", "-target", "x86_64-linux-musl"], static=["-static"]).strip())
 
 
+def dpkg(root, *arguments):
+    run(["dpkg", f"--root={root}", "--log=/dev/null", *arguments])
+
+
+def install_debs(paths, root, architecture):
+    """By dpkg, without forcing anything: what they depend on is each other and glibc 2.28."""
+    if os.geteuid() != 0:
+        print("not root: the packages are unpacked, not installed")
+        for path in paths:
+            run(["dpkg-deb", "-x", path, root])
+        return
+    database = os.path.join(root, "var/lib/dpkg")
+    os.makedirs(os.path.join(database, "updates"))
+    with open(os.path.join(database, "arch"), "w", encoding="utf-8") as file:
+        file.writelines(f"{name}\n" for name in dict.fromkeys([run(["dpkg", "--print-architecture"]).strip(),
+                                                               architecture]))
+    with open(os.path.join(database, "status"), "w", encoding="utf-8") as file:
+        file.write(f"Package: libc6\nStatus: install ok installed\nArchitecture: {architecture}\nVersion: 2.28-10\n"
+                   "Multi-Arch: same\nMaintainer: nobody <nobody@localhost>\nDescription: stands for glibc\n\n")
+    dpkg(root, "-i", *paths)
+    dpkg(root, "--verify")
+
+
+def purge_debs(names, root):
+    if os.geteuid() == 0:
+        dpkg(root, "-P", *names)
+        left = [os.path.join(place, name) for place, _, files in os.walk(os.path.join(root, "usr")) for name in files]
+        expect(not left, f"dpkg -P leaves {left}")
+
+
 def test_deb(folder, kind="deb", triplet="x86_64-linux-gnu", cc=("cc", "-std=c99"), before=()):
     paths = {os.path.basename(path).split("_")[0]: path for path in make(kind)}
     expect(set(paths) == {"libkvc0", "libkvc-dev", "kvc-tools"}, f"the packages are {set(paths)}")
     said = run(["lintian", "--allow-root", "--fail-on", "error,warning", *paths.values()])
     expect(not re.search(r"^[EW]:", said, re.M), said)
     root = os.path.join(folder, "root")
-    for name, path in paths.items():
-        run(["dpkg-deb", "-x", path, root])
-        run(["dpkg-deb", "-e", path, os.path.join(folder, name)])
+    architecture = run(["dpkg-deb", "-f", paths["libkvc0"], "Architecture"]).strip()
+    install_debs(list(paths.values()), root, architecture)
+    for name in paths:
         names = {"libkvc0": {"libkvc0"}, "libkvc-dev": {"libkvc-dev"}, "kvc-tools": {"kvc-tools", "CLI11"}}[name]
         check_meta(os.path.join(root, "usr/share/doc", name), {*names, "PCRE2", "utf8proc"})
         licence = os.path.join(root, "usr/share/doc", name, "copyright")
@@ -236,6 +267,7 @@ def test_deb(folder, kind="deb", triplet="x86_64-linux-gnu", cc=("cc", "-std=c99
     expect("convert" in page, "the manual page says nothing of kvc convert")
     if not before:
         use_go(os.path.join(root, "usr/share"), libraries, folder)
+    purge_debs([f"{name}:{architecture}" for name in paths], root)
     print(said[0].strip())
 
 

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <functional>
 
+#include "tests/support/emulated.h"
+
 namespace kvc::test {
 
 constexpr bool kSanitized =
@@ -10,15 +12,6 @@ constexpr bool kSanitized =
     true;
 #elif defined(__has_feature)
     __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-    false;
-#endif
-
-// Under QEMU's user mode: resident memory is also what it translated and noted, and a limit on addresses is
-// none.
-constexpr bool kUnderQemu =
-#if defined(KVC_UNDER_QEMU)
-    true;
 #else
     false;
 #endif

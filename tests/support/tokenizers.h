@@ -71,7 +71,7 @@ inline std::shared_ptr<const Tokenizer> MakeTestTokenizer(const std::string& nam
 }
 
 // A byte-level vocabulary as large as today's: the 256 bytes, then `n` pieces of up to 14 letters, each a
-// merge of two before it, then `n_special` control pieces "<|0|>", "<|1|>", ...
+// merge of two of up to 7 before it, then `n_special` control pieces "<|0|>", "<|1|>", ...
 inline TokenizerSpec GrownByteLevel(size_t n, size_t n_special) {
   TokenizerSpec spec;
   std::unordered_set<std::string> seen;
@@ -84,9 +84,9 @@ inline TokenizerSpec GrownByteLevel(size_t n, size_t n_special) {
     const std::string joined =
         spec.pieces[static_cast<size_t>(left)] + spec.pieces[static_cast<size_t>(right)];
     if (joined.rfind(' ') > 0 && joined.rfind(' ') != std::string::npos) continue;
-    if (joined.size() > 14 || !seen.insert(joined).second) continue;
+    if (!seen.insert(joined).second) continue;
     spec.merges.push_back(left), spec.merges.push_back(right);
-    parts.push_back(static_cast<int32_t>(spec.pieces.size()));
+    if (joined.size() <= 7) parts.push_back(static_cast<int32_t>(spec.pieces.size()));
     spec.pieces.push_back(joined);
   }
   spec.piece_kinds.assign(spec.pieces.size(), PieceKind::kNormal);

@@ -1,6 +1,8 @@
 // The samples in C as their comments promise them.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "tests/tool/run_program.h"
 
 namespace {
@@ -32,6 +34,31 @@ TEST(SampleRun, AnswersAndSaysWhatFailed) {
   for (const std::string& program : {kRun, kSampler}) {
     EXPECT_EQ(RunProgram(program, {"/no/such.kvc", "full", "a"}).exit_code, 1);
     EXPECT_EQ(RunProgram(program, {}).exit_code, 2);
+  }
+}
+
+// The command behind "for example:" in the comment a sample begins with.
+std::string ExampleOf(const std::string& sample) {
+  const std::string code = ReadWholeFile(KVC_SOURCE_DIR "/samples/c/" + sample + ".c");
+  std::string comment = code.substr(0, code.find("*/"));
+  comment = comment.substr(comment.find("or example:") + 11);
+  comment = comment.substr(0, comment.find("\n *\n"));  // to the end of its paragraph
+  for (size_t at = 0; (at = comment.find("\n *", at)) != std::string::npos;) comment.replace(at, 3, "");
+  return comment;
+}
+
+TEST(SampleExamples, AnswerWhatAReaderFindsRight) {
+  const std::map<std::string, std::string> answers = {
+      {"run", " 386.\n"}, {"chat", " 115.\n 417.\n"}, {"batch", "1: 115.\n2: 417.\n"}};
+  for (const auto& [sample, answer] : answers) {
+    const std::string example = ExampleOf(sample);
+    SCOPED_TRACE(example);
+    const TemporaryFolder folder;
+    const ProgramResult result =
+        RunShell("cd \"$2\" && ln -s \"$3\" recall.kvc && PATH=\"$4:$PATH\" && " + example,
+                 {folder.Path(""), KVC_RECALL, KVC_SAMPLES});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, answer);
   }
 }
 

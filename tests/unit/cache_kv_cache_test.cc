@@ -8,6 +8,7 @@
 #include <random>
 
 #include "tests/support/cpu_memory.h"
+#include "tests/support/emulated.h"
 
 namespace kvc {
 namespace {
@@ -424,7 +425,7 @@ TEST_P(KvCacheRandom, HoldsWhatTheListsHold) {
   auto made = KvCache::Create(Layout(), memory_.arenas());
   ASSERT_TRUE(made.ok());
   pairs[0].cache = std::move(made.value());
-  for (int op = 0; op < 4000 && !HasFatalFailure(); ++op) {
+  for (int op = 0; op < 4000 / test::EveryNth(5) && !HasFatalFailure(); ++op) {
     const size_t at = random_() % pairs.size();
     if (!Operate(pairs, at, op % 7 == 0)) continue;
     ASSERT_FALSE(HasFatalFailure()) << "operation " << op;

@@ -1,0 +1,17 @@
+// Tests under QEMU's user mode, which is thirty to a hundred times slower than the processor it runs on.
+#pragma once
+namespace kvc::test {
+
+// Resident memory is also what the emulator translated and noted, and a limit on addresses is none.
+constexpr bool kUnderQemu =
+#if defined(KVC_UNDER_QEMU)
+    true;
+#else
+    false;
+#endif
+
+// Of many cases of one kind the emulator gets every n-th: the kernels that differ there are in each of them.
+// A prime avoids the periods of what is counted.
+constexpr int EveryNth(int n) { return kUnderQemu ? n : 1; }
+
+}  // namespace kvc::test
