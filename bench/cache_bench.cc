@@ -160,6 +160,28 @@ void PrefillMemory(const std::string& model, int n, const char* spec) {
   });
 }
 
+// Layers with windows hold them, the others the budget: what is held, and the step, against what `full` holds
+// and takes.
+void WindowLayers(const std::string& model, int n) {
+  std::printf("windows         26 layers (22 of them see 512 tokens), 1 KV head x 256, %d tokens\n", n);
+  double full_bytes = 0, full_step = 0;
+  for (const char* spec : {"full", "snapkv:budget=512", "cokv-document:budget=512", "snapkv:budget=128"}) {
+    Run run(model, spec, n + 256);
+    run.Prefill(n);
+    const kvc_session_stats s = run.Stats();
+    kvc_plan plan{};
+    plan.struct_size = sizeof plan;
+    Check(run.Plan(spec, n, &plan), "plan");
+    const double bytes = static_cast<double>(s.cache_bytes), step = run.StepSeconds(64);
+    if (full_bytes == 0) full_bytes = bytes, full_step = step;
+    std::printf(
+        "                %-26s %7.2f MiB (planned %.2f): %5.1f %% of full; step %.2f ms: %.2f of full; "
+        "prefill %.1f s\n",
+        spec, bytes / 1048576, static_cast<double>(plan.cache_bytes_prompt) / 1048576,
+        100 * bytes / full_bytes, 1e3 * step, step / full_step, s.prefill_seconds);
+  }
+}
+
 double PrefillSeconds(const std::string& model, const char* spec, int n) {
   Run run(model, spec, n + 16);
   run.Prefill(n);
@@ -303,7 +325,7 @@ constexpr char kHelp[] =
     "  cache_bench [--quick] [--threads N] [--only NAME]\n\n"
     "  --quick      shorter contexts and fewer steps (half a minute instead of several)\n"
     "  --threads N  threads of the engine; 0, the default, takes the machine's\n"
-    "  --only NAME  one measurement: memory, cost, step, accept, fork, idle or endless\n\n"
+    "  --only NAME  one measurement: memory, cost, step, windows, accept, fork, idle or endless\n\n"
     "Every line is a ratio within one run, or a share of what was planned.\n";
 
 struct Options {
@@ -342,11 +364,14 @@ int main(int argc, char** argv) {
   const bool quick = options.quick;
   const kvc::test::TempFolder folder;
   const std::string deep = folder / "deep.kvc", wide = folder / "wide.kvc", small = folder / "small.kvc",
-                    half = folder / "half.kvc";
+                    half = folder / "half.kvc", windows = folder / "windows.kvc";
+  kvc::test::TinyModelOptions gemma = Shape(26, 4, 1, 256, 128, 256);  // attention of Gemma 3 1B
+  for (int layer = 0; layer < 26; ++layer) gemma.layers.push_back({layer % 6 == 5 ? 0 : 512, 0});
   if (!kvc::test::WriteTinyModel(Shape(24, 4, 4, 64, 256, 512), deep).ok() ||
       !kvc::test::WriteTinyModel(Shape(4, 16, 16, 64, 256, 512), wide).ok() ||
       !kvc::test::WriteTinyModel(Shape(4, 8, 4, 64, 256, 1024), small).ok() ||
-      !kvc::test::WriteTinyModel(Shape(24, 14, 2, 64, 128, 256), half).ok()) {
+      !kvc::test::WriteTinyModel(Shape(24, 14, 2, 64, 128, 256), half).ok() ||
+      !kvc::test::WriteTinyModel(gemma, windows).ok()) {
     return 1;
   }
   if (options.Wants("memory")) {
@@ -355,6 +380,7 @@ int main(int argc, char** argv) {
   }
   if (options.Wants("cost")) CompressionCost(small, 4096);
   if (options.Wants("step")) StepGain(wide, quick ? 4096 : 8192);
+  if (options.Wants("windows")) WindowLayers(windows, quick ? 4096 : 32768);
   if (options.Wants("accept")) AcceptCost(small, quick ? 512 : 2048);
   if (options.Wants("fork")) ForkCost(wide, quick ? 4096 : 8192);
   for (const char* spec : {"full", "snapkv:budget=128", "h2o:budget=128", "spindlekv:budget=128"}) {

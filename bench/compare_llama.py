@@ -11,6 +11,7 @@ when best and worst of either side differ by at most 5 %, and its best confirmed
 it; both are printed. llama.cpp runs with and without flash attention, and the better of the two counts."""
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -50,6 +51,8 @@ class Cell:
     gen: int = 0
     depth: int = 0
     policy: str = "full"
+    peer_cache: str = "f16"  # of llama.cpp
+    named: bool = False  # measured only when named with --cells: it takes long
 
 
 # The one list of what is measured. A new kind of work is a field of Cell with its words in Kvc.measure and
@@ -59,6 +62,12 @@ CELLS = (
     Cell("prefill-2048", prompt=2048),
     Cell("decode-0", gen=64),
     Cell("decode-4096", gen=64, depth=4096),
+    Cell("prefill-8192", prompt=8192, named=True),
+    Cell("decode-8192", gen=64, depth=8192, named=True),
+    Cell("decode-4096-int8", gen=64, depth=4096, policy="full:kv=int8", peer_cache="q8_0", named=True),
+    Cell("decode-8192-int8", gen=64, depth=8192, policy="full:kv=int8", peer_cache="q8_0", named=True),
+    Cell("decode-4096-budget", gen=64, depth=4096, policy="snapkv:budget=1024", named=True),
+    Cell("decode-32768-budget", gen=64, depth=32704, policy="snapkv:budget=1024", named=True),
 )
 # The recall model was trained on 1,024 tokens, and is where compression pays: its contexts as in kvc demo.
 RECALL_CELLS = (
@@ -167,6 +176,9 @@ class Kvc:
     threads: int
     repeat: int
 
+    def can(self, cell):
+        return True
+
     def measure(self, cell):
         result, done = document(
             [self.path, "bench", self.model, "--policy", cell.policy, "--prompt", str(cell.prompt or 1)]
@@ -192,11 +204,14 @@ class Llama:
     repeat: int
     flash_attention: str
 
+    def can(self, cell):
+        return cell.peer_cache == "f16" or self.flash_attention == "on"  # llama.cpp wants it for quantised values
+
     def measure(self, cell):
         result, done = document(
             [self.path, "-m", self.model, "-p", str(cell.prompt), "-n", str(cell.gen), "-d", str(cell.depth)]
             + ["-fa", self.flash_attention, "-t", str(self.threads), "-r", str(self.repeat)]
-            + ["-ctk", "f16", "-ctv", "f16", "-o", "jsonl"]
+            + ["-ctk", cell.peer_cache, "-ctv", cell.peer_cache, "-o", "jsonl"]
         )
         return pairing.Run(statistics.median(result["samples_ts"]), done.peak_bytes, done.others)
 
@@ -316,20 +331,34 @@ def check_builds(builds, models, n_tokens):
 # ---- the two modes ----
 
 
+@contextlib.contextmanager
+def neighbours(count):
+    """So many processes that do nothing but take a processor each, as the machine's other programs would."""
+    spin = [subprocess.Popen([sys.executable, "-SEc", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in spin:
+            process.kill()
+            process.wait()
+
+
 def measured(arguments, model, cells, sides):
     """sides: (name, contenders). All cells of one model."""
     results = []
     for cell in cells:
-        if arguments.cells and cell.name not in arguments.cells:
+        if cell.name not in arguments.cells if arguments.cells else cell.named:
             continue
+        able = [(name, [c for c in contenders if c.can(cell)]) for name, contenders in sides]
         result = pairing.Result(
-            model,
+            model + (f", {arguments.busy} busy" if arguments.busy else ""),
             cell.name,
-            [pairing.Side(name, [pairing.Series(c.label) for c in contenders]) for name, contenders in sides],
+            [pairing.Side(name, [pairing.Series(c.label) for c in contenders]) for name, contenders in able],
         )
-        contenders = [c for _, contenders in sides for c in contenders]
+        contenders = [c for _, contenders in able for c in contenders]
         pause = functools.partial(rest, arguments.pause, arguments.patience)
-        pairing.take_turns(cell, contenders, result, arguments.rounds, arguments.max_rounds, pause, say)
+        with neighbours(arguments.busy):
+            pairing.take_turns(cell, contenders, result, arguments.rounds, arguments.max_rounds, pause, say)
         results.append(result)
     return results
 
@@ -421,7 +450,15 @@ def parse(words):
     parser.add_argument(
         "--patience", type=at_least(float, 0), default=0, metavar="S", help="longer pauses while others are at work"
     )
-    parser.add_argument("--cells", type=lambda text: text.split(","), metavar="A,B", help=f"of {', '.join(known)}")
+    parser.add_argument(
+        "--busy", type=at_least(int, 0), default=0, metavar="N", help="beside N other processes that take a core each"
+    )
+    parser.add_argument(
+        "--cells",
+        type=lambda text: text.split(","),
+        metavar="A,B",
+        help=f"of {', '.join(known)} [those that take no minutes]",
+    )
     parser.add_argument("--small", metavar="GGUF", help="a small model with whole weights; greedy answers must agree")
     parser.add_argument("--tokens", type=count, default=32, metavar="N", help="length of these answers [32]")
     parser.add_argument("--work", default=os.path.join(ROOT, "build", "compare"), metavar="DIR", help="where models go")

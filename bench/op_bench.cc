@@ -1,51 +1,52 @@
 // Speed of the kernels on the larger cases of tests/parity, one thread, every table this processor runs.
 // Usage: op_bench [part of a name]. GFLOP/s counts 2 operations a product; GB/s what the model of a kernel
-// says it reads.
-#include <time.h>
-
+// says it reads; percent is of what this core can do, measured first (limits.h).
 #include <algorithm>
 #include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "bench/clock.h"
+#include "bench/limits.h"
 #include "lib/ops/cpu/matmul.h"
 #include "tests/parity/cases.h"
 
 namespace {
 
 using namespace kvc;          // NOLINT: a program, not a header
+using namespace kvc::bench;   // NOLINT
 using namespace kvc::parity;  // NOLINT
 
 const char* g_filter = "";
 
-// Processor time of this thread: other programs on the machine disturb it least.
-double Now() {
-  timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
+Limits g_limits;
 
-// Shortest of the runs of about a fifth of a second, in seconds.
-template <typename F>
-double Seconds(F&& f) {
-  double best = 1e9;
-  const double begin = Now();
-  while (Now() - begin < 0.2) {
-    const double start = Now();
-    f();
-    const double s = Now() - start;
-    best = s < best ? s : best;
-  }
-  return best;
+// Percent of the speed that the limits of this core allow: operations at the peak of their kind, or bytes
+// from memory at its rate, whichever takes longer. bytes: 0 for what lies in the caches.
+double Percent(double operations, double peak, double bytes, double seconds) {
+  return 100 * LeastSeconds(operations, peak, bytes, g_limits) / seconds;
 }
 
 template <typename F>
-void Measure(const std::string& name, double flops, double bytes, F&& f) {
-  if (name.find(g_filter) == std::string::npos) return;
-  const double s = Seconds(f);
-  std::printf("%-72s %10.2f us %9.2f GFLOP/s %8.2f GB/s\n", name.c_str(), s * 1e6, flops / s * 1e-9,
+double Measure(const std::string& name, double flops, double bytes, F&& f) {
+  if (name.find(g_filter) == std::string::npos) return 0;
+  const double s = BestSeconds(0.2, f);
+  std::printf("%-72s %10.2f us %9.2f GFLOP/s %8.2f GB/s", name.c_str(), s * 1e6, flops / s * 1e-9,
               bytes / s * 1e-9);
+  return s;
+}
+
+// With the share of the limit; up to 16 MiB are taken to lie in the caches.
+template <typename F>
+void MeasureShare(const std::string& name, double flops, double peak, double bytes, F&& f) {
+  const double s = Measure(name, flops, bytes, f);
+  if (s > 0) std::printf(" %5.1f %%\n", Percent(flops, peak, bytes > (16 << 20) ? bytes : 0, s));
+}
+
+template <typename F>
+void MeasurePlain(const std::string& name, double flops, double bytes, F&& f) {
+  if (Measure(name, flops, bytes, f) > 0) std::printf("\n");
 }
 
 void MatMuls() {
@@ -55,8 +56,8 @@ void MatMuls() {
     const double bytes =
         1.0 * c.rows * WeightRowBytes(c.type, c.cols) + (c.group > 0 ? 2.0 * c.rows * c.cols / c.group : 0);
     for (const KernelTable* table : Tables()) {
-      Measure(std::string("matmul ") + table->name + " " + data.Name(), 2 * products, bytes,
-              [&] { table->matmul(data.args); });
+      MeasureShare(std::string("matmul ") + table->name + " " + data.Name(), 2 * products,
+                   c.group > 0 ? g_limits.dot : g_limits.fma, bytes, [&] { table->matmul(data.args); });
     }
   }
 }
@@ -129,8 +130,12 @@ void ProductsOf(const LayerShape& shape, int32_t n) {
     }
     const double ops = 2.0 * shape.rows * shape.cols * n * static_cast<double>(copies) * 1e-9;
     const double gb = static_cast<double>(bytes * copies) * 1e-9;
-    std::printf("%-44s rows %8.1f GOP/s %6.2f GB/s   panels %8.1f GOP/s %6.2f GB/s   x %.2f\n", name.c_str(),
-                ops / best[0], gb / best[0], ops / best[1], gb / best[1], best[0] / best[1]);
+    const double peak = codes ? g_limits.dot : g_limits.fma;
+    const double from_memory = copies > 1 ? gb * 1e9 : 0;
+    std::printf(
+        "%-44s rows %8.1f GOP/s %6.2f GB/s %5.1f %%   panels %8.1f GOP/s %6.2f GB/s %5.1f %%   x %.2f\n",
+        name.c_str(), ops / best[0], gb / best[0], Percent(ops * 1e9, peak, from_memory, best[0]),
+        ops / best[1], gb / best[1], Percent(ops * 1e9, peak, from_memory, best[1]), best[0] / best[1]);
     std::fflush(stdout);
   }
 }
@@ -156,17 +161,18 @@ void Attention() {
     std::vector<float> p(static_cast<size_t>(32 * data.n_keys));
     const std::vector<int32_t> visible(32, data.n_keys);
     for (const KernelTable* t : Tables()) {
-      Measure(std::string("prefill_attention ") + t->name + shape, 4 * pairs * c.d, bytes,
-              [&] { t->prefill_attention(data.Prefill(out.data(), lse.data())); });
-      Measure(std::string("column_sums ") + t->name + shape, 2 * pairs * c.d, bytes / 2, [&] {
-        t->column_sums({data.q.data(), data.k.data(), lse.data(), sums.data(), data.stride, c.n_q,
-                        c.first_visible, 0, data.n_keys, c.d, data.scale, 1});
-      });
-      Measure(std::string("score_rows ") + t->name + shape + ", 32 rows", 64.0 * data.n_keys * c.d, bytes / 2,
-              [&] {
-                t->score_rows({data.q.data(), data.k.data(), visible.data(), nullptr, p.data(), data.stride,
-                               data.n_keys, 32, data.n_keys, c.d, data.scale});
-              });
+      MeasureShare(std::string("prefill_attention ") + t->name + shape, 4 * pairs * c.d, g_limits.fma, bytes,
+                   [&] { t->prefill_attention(data.Prefill(out.data(), lse.data())); });
+      MeasureShare(std::string("column_sums ") + t->name + shape, 2 * pairs * c.d, g_limits.fma, bytes / 2,
+                   [&] {
+                     t->column_sums({data.q.data(), data.k.data(), lse.data(), sums.data(), data.stride,
+                                     c.n_q, c.first_visible, 0, data.n_keys, c.d, data.scale, 1});
+                   });
+      MeasureShare(std::string("score_rows ") + t->name + shape + ", 32 rows", 64.0 * data.n_keys * c.d,
+                   g_limits.fma, bytes / 2, [&] {
+                     t->score_rows({data.q.data(), data.k.data(), visible.data(), nullptr, p.data(),
+                                    data.stride, data.n_keys, 32, data.n_keys, c.d, data.scale});
+                   });
     }
   }
 }
@@ -177,15 +183,16 @@ void Tiles() {
     AttendData data(c);
     const double bytes = 2.0 * c.n * c.d * (c.type == KvType::kF32 ? 4 : 2);
     for (const KernelTable* t : Tables()) {
-      Measure(std::string("attend_tile ") + t->name + " type " + std::to_string(static_cast<int>(c.type)) +
-                  " 100 tiles n 64 g " + std::to_string(c.g) + " d " + std::to_string(c.d),
-              400.0 * c.n * c.g * c.d, 100 * bytes, [&] {
-                for (int i = 0; i < 100; ++i) {
-                  AttendTileArgs a = data.Args(false, 0, c.n);
-                  a.logits = nullptr;
-                  t->attend_tile(a);
-                }
-              });
+      MeasureShare(std::string("attend_tile ") + t->name + " type " +
+                       std::to_string(static_cast<int>(c.type)) + " 100 tiles n 64 g " + std::to_string(c.g) +
+                       " d " + std::to_string(c.d),
+                   400.0 * c.n * c.g * c.d, g_limits.fma, 100 * bytes, [&] {
+                     for (int i = 0; i < 100; ++i) {
+                       AttendTileArgs a = data.Args(false, 0, c.n);
+                       a.logits = nullptr;
+                       t->attend_tile(a);
+                     }
+                   });
     }
   }
 }
@@ -199,22 +206,23 @@ void Vectors() {
   std::vector<uint8_t> stored(static_cast<size_t>(4 * n));
   for (const KernelTable* t : Tables()) {
     const std::string name = std::string(t->name) + " 4096";
-    Measure("rms_norm " + name, 4.0 * n, 12.0 * n,
-            [&] { t->rms_norm(x.data(), w.data(), 1e-5f, n, y.data()); });
-    Measure("silu_mul " + name, 20.0 * n, 12.0 * n, [&] { t->silu_mul(x.data(), w.data(), n, y.data()); });
-    Measure("softmax " + name, 20.0 * n, 8.0 * n, [&] { t->softmax(y.data(), n); });
-    Measure("dot " + name, 2.0 * n, 8.0 * n, [&] { y[0] = t->dot(x.data(), w.data(), n); });
-    Measure("quantize_row " + name, 4.0 * n, 5.0 * n,
-            [&] { t->quantize_row(x.data(), n, 32, codes.data(), y.data(), sums.data()); });
+    MeasurePlain("rms_norm " + name, 4.0 * n, 12.0 * n,
+                 [&] { t->rms_norm(x.data(), w.data(), 1e-5f, n, y.data()); });
+    MeasurePlain("silu_mul " + name, 20.0 * n, 12.0 * n,
+                 [&] { t->silu_mul(x.data(), w.data(), n, y.data()); });
+    MeasurePlain("softmax " + name, 20.0 * n, 8.0 * n, [&] { t->softmax(y.data(), n); });
+    MeasurePlain("dot " + name, 2.0 * n, 8.0 * n, [&] { y[0] = t->dot(x.data(), w.data(), n); });
+    MeasurePlain("quantize_row " + name, 4.0 * n, 5.0 * n,
+                 [&] { t->quantize_row(x.data(), n, 32, codes.data(), y.data(), sums.data()); });
     std::vector<uint16_t> f16(static_cast<size_t>(n));
     for (KvType type : {KvType::kBf16, KvType::kF16, KvType::kInt8, KvType::kInt4}) {
       const VectorFormat f{type, 64, type == KvType::kInt8 || type == KvType::kInt4 ? 64 : 0};
       const std::string kind = " type " + std::to_string(static_cast<int>(type));
       const double bytes = 4.0 * n + n / 64 * static_cast<double>(CodeBytes(type, 64));
-      Measure("encode_vectors " + name + kind, 0, bytes,
-              [&] { t->encode_vectors(f, x.data(), n / 64, stored.data(), f16.data()); });
-      Measure("decode_vectors " + name + kind, 0, bytes,
-              [&] { t->decode_vectors(f, stored.data(), f16.data(), n / 64, y.data()); });
+      MeasurePlain("encode_vectors " + name + kind, 0, bytes,
+                   [&] { t->encode_vectors(f, x.data(), n / 64, stored.data(), f16.data()); });
+      MeasurePlain("decode_vectors " + name + kind, 0, bytes,
+                   [&] { t->decode_vectors(f, stored.data(), f16.data(), n / 64, y.data()); });
     }
   }
 }
@@ -223,6 +231,9 @@ void Vectors() {
 
 int main(int argc, char** argv) {
   if (argc > 1) g_filter = argv[1];
+  g_limits = MeasureLimits();
+  std::printf("one core here: %.1f GB/s read from memory, %.1f GFLOP/s f32, %.1f GOP/s int8\n",
+              g_limits.read * 1e-9, g_limits.fma * 1e-9, g_limits.dot * 1e-9);
   MatMuls();
   Layers();
   Attention();

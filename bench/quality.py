@@ -67,6 +67,8 @@ COMPARED_KINDS = ("niah_multi", "lives", "kv", "niah", "fewshot")
 # Scores measured on one task, used on another; with the number of emptied heads that the mean's validation chose.
 TRANSFER_TABLES = ("ssv", "ssv-niah_multi", "ssv-lives", "ssv-kv", "ssv-niah", "ssv-fewshot")
 TRANSFER_SLOTS = 64
+# Where the two differ at equal slots, held against each other at equal bytes.
+EQUAL_METHODS, EQUAL_BUDGETS = ("cokv", "headkv-r2"), (64, 68, 72, 76, 80)
 
 
 def spec(method, budget):
@@ -231,6 +233,39 @@ def comparison(program, protocol, kinds, contexts):
     return lines + [""]
 
 
+def equal_bytes(program, contexts):
+    """CoKV beside HeadKV with at least as many bytes: pages hold 64 slots, so equal slots are not equal bytes."""
+    kinds, table = COMPARED_KINDS, accuracy_rows(program, EQUAL_METHODS, EQUAL_BUDGETS, COMPARED_KINDS, "ask", contexts)
+
+    def n_bytes(method, budget):
+        return sum(row["cache_bytes"] for row in table[(method, budget)].values())
+
+    def cells(method, budget):
+        rows = table[(method, budget)]
+        low, high = bootstrap(rows, kinds)
+        accuracy = f"{100 * mean_accuracy(rows, kinds):.1f} [{100 * low:.0f}–{100 * high:.0f}]"
+        return [str(budget), cache_kib(rows.values()), accuracy]
+
+    ours, theirs = EQUAL_METHODS
+    lines = [
+        f"| {ours}, slots | cache | accuracy | {theirs}, slots | cache | accuracy | difference |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for budget in EQUAL_BUDGETS:
+        enough = [b for b in EQUAL_BUDGETS if n_bytes(theirs, b) >= n_bytes(ours, budget)]
+        if not enough:
+            continue
+        other = min(enough, key=lambda b: n_bytes(theirs, b))
+        mine, against = table[(ours, budget)], table[(theirs, other)]
+        low, high = bootstrap(mine, kinds, against)
+        difference = 100 * (mean_accuracy(mine, kinds) - mean_accuracy(against, kinds))
+        lines.append(
+            "| " + " | ".join(cells(ours, budget) + cells(theirs, other))
+            + f" | {difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}] |"
+        )  # fmt: skip
+    return lines
+
+
 def cache_kib(rows):
     """Mean cache bytes of rows, as the tables show them."""
     rows = list(rows)
@@ -314,6 +349,9 @@ def text_section(program, windows):
 # ---- the page ----
 
 
+EQUAL_WORDS = "Each beside the smallest of the other's caches that takes no fewer bytes; in brackets 95 % intervals."
+
+
 def page(program, arguments):
     methods = list(METHODS)
     out = [
@@ -333,6 +371,8 @@ def page(program, arguments):
     out += ["## Head budgets", ""]
     out += comparison(program, "ask", COMPARED_KINDS, arguments.compare)
     out += comparison(program, "prompt", PROMPT_KINDS, arguments.compare)
+    out += ["### CoKV and HeadKV at equal bytes, protocol ask", "", EQUAL_WORDS, ""]
+    out += equal_bytes(program, arguments.compare) + [""]
     out += [f"### Scores of one task on another, {TRANSFER_SLOTS} slots, protocol ask", ""]
     out += transfer_section(program, arguments.contexts) + [""]
     for protocol, kinds, contexts in (

@@ -89,6 +89,8 @@
   }
 }
 %enddef
+%ignore kvc_executor; /* no callbacks across languages */
+%ignore kvc_model_params::executor;
 KVC_STRUCT(kvc_model_params)
 KVC_STRUCT(kvc_model_info)
 KVC_STRUCT(kvc_session_params)

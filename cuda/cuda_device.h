@@ -49,6 +49,7 @@ class CudaDevice final : public Device {
   Status PrepareVector(const float* values, int32_t n, Vector* out) override;
   int64_t PreparedVectorBytes(int32_t n) const override;
 
+  Status Supports(const NetworkShape& shape) const override;
   int64_t NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows) const override;
   Status Embed(Stream* s, const EmbedArgs& args) override;
   Status Project(Stream* s, const ProjectArgs& args) override;

@@ -68,7 +68,7 @@ Status Unsupported(const std::string& spec, const char* why) {
 
 namespace kvc {
 
-Result<std::unique_ptr<Device>> CreateCuda(const std::string& spec, int) {
+Result<std::unique_ptr<Device>> CreateCuda(const std::string& spec, const ThreadOptions&) {
   return cuda::CudaDevice::Create(spec);
 }
 

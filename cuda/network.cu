@@ -136,6 +136,12 @@ class LayerMath {
 
 }  // namespace
 
+Status CudaDevice::Supports(const NetworkShape& shape) const {
+  if (shape.n_experts == 0) return {};
+  return Error(Code::kUnsupported, "a mixture of %d experts does not run on cuda yet; use \"cpu\"",
+               shape.n_experts);
+}
+
 int64_t CudaDevice::NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows) const {
   return Rows::Bytes(shape, n_rows);
 }

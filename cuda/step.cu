@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads) gather_attention(const StepParams p)
 class HostRecords {
  public:
   HostRecords(const StepRow& row, int32_t layer)
-      : row_(row), c_(*row.cache), plan_(*row.plan), layer_(layer) {}
+      : row_(row), c_(*row.cache), plan_(PlanOf(row, layer)), layer_(layer) {}
 
   void Append() {
     for (int32_t g = 0; g < heads(); ++g) {
@@ -222,9 +222,9 @@ class Wave {
       if (!end_only_) HostRecords(rows[r], a_.layer).Append();
       records_.emplace_back(*rows[r].cache, a_.layer * g, g, RingSlots(layout(r)));
       const HostRecords host(rows[r], a_.layer);
-      updates = updates || (end_only_ ? rows[r].plan->ends_later && host.HasEnd() : host.HasUpdate());
-      attention = attention || rows[r].plan->needs_attention || rows[r].plan->attention;
-      mean = mean || rows[r].plan->needs_attention;
+      updates = updates || (end_only_ ? Plan(r).ends_later && host.HasEnd() : host.HasUpdate());
+      attention = attention || Plan(r).needs_attention || Plan(r).attention;
+      mean = mean || Plan(r).needs_attention;
       one = one || layout(r).layer_books;
       settle = std::max(settle, SettleBytes(layout(r)));
       for (int32_t h = 0; h < g; ++h) {
@@ -279,6 +279,7 @@ class Wave {
 
  private:
   const CacheLayout& layout(int32_t r) const { return *a_.rows[first_ + r].cache->layout; }
+  const StepPlan& Plan(int32_t r) const { return PlanOf(a_.rows[first_ + r], a_.layer); }
 
   Status Attend(const StepParams& p, bool attention) const {
     const cudaStream_t stream = StreamOf(s_);
@@ -324,7 +325,7 @@ class Wave {
 
   Status WriteRow(int32_t r, Packet* packet, RowParams* to) {
     const StepRow& row = a_.rows[first_ + r];
-    const StepPlan& plan = *row.plan;
+    const StepPlan& plan = Plan(r);
     const int32_t g = layout(r).n_kv_heads, d = layout(r).head_dim;
     *to = {};
     to->cache = records_[static_cast<size_t>(r)].Write(packet);
@@ -349,7 +350,8 @@ class Wave {
     if (!plan.ring || end_only_) return {};
     int32_t &start = plan.ring_start[a_.layer], &n = plan.ring_len[a_.layer];
     to->query_ring =
-        At(plan.ring) + (int64_t{a_.layer} * plan.ring_rows + (start + n) % plan.ring_rows) * a_.n_heads * d;
+        At(plan.ring) +
+        (int64_t{plan.RingPlace(a_.layer)} * plan.ring_rows + (start + n) % plan.ring_rows) * a_.n_heads * d;
     n < plan.ring_rows ? ++n : start = (start + 1) % plan.ring_rows;
     return {};
   }
@@ -395,7 +397,7 @@ Status CudaDevice::Step(Stream* s, const StepArgs& a) {
 Status CudaDevice::EndStep(Stream* s, const StepArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   for (int32_t r = 0; r < a.n_rows; ++r) {
-    if (a.rows[r].plan->ends_later) KVC_RETURN_IF_ERROR(Wave(s, a, r, r + 1, true).Run());
+    if (PlanOf(a.rows[r], a.layer).ends_later) KVC_RETURN_IF_ERROR(Wave(s, a, r, r + 1, true).Run());
   }
   return {};
 }

@@ -64,22 +64,29 @@ int64_t ProcessBytesPeak() {
 #endif
 }
 
-// Weights a step reads: all but the embedding matrix where the output head is another one.
+// Weights a step reads: all but the embedding matrix where the output head is another one, and of experts
+// those that work on a token.
 int64_t WeightBytesPerStep(const Model& model) {
-  int64_t embedding = 0;
+  const Json about = model.Describe(), config = about.value("config", Json::object());
+  const int64_t n_experts = config.value("n_experts", int64_t{0}),
+                n_chosen = config.value("n_chosen", int64_t{0});
+  int64_t embedding = 0, idle = 0;
   bool own_head = false;
-  for (const Json& tensor : model.Describe().value("tensors", Json::array())) {
+  for (const Json& tensor : about.value("tensors", Json::array())) {
     const std::string role = tensor.value("role", "");
-    if (role == "embedding") embedding = tensor.value("size", int64_t{0});
+    const int64_t size = tensor.value("size", int64_t{0});
+    if (role == "embedding") embedding = size;
+    if (n_experts > 0 && role.compare(0, 7, "expert_") == 0)
+      idle += size / n_experts * (n_experts - n_chosen);
     own_head = own_head || role == "output_head";
   }
-  return model.info().weight_bytes - (own_head ? embedding : 0);
+  return model.info().weight_bytes - idle - (own_head ? embedding : 0);
 }
 
 struct Measured {
   double prefill_seconds = 0, compress_seconds = 0, first_token_seconds = 0, cache_bytes_mean = 0;
   std::vector<double> steps;  // seconds each
-  int64_t slots_fed = 0;      // by the steps, over all heads
+  int64_t n_fed = 0;          // by the steps: all tokens of the answer but the last, which waits
   kvc_session_stats stats{};
 };
 
@@ -104,7 +111,7 @@ Measured MeasureOnce(const BenchOptions& options, Session* session, const TokenL
     out.steps.push_back(SecondsSince(step_start));
   }
   out.stats = session->Stats();
-  out.slots_fed = out.stats.n_slots_full - before.n_slots_full;
+  out.n_fed = std::max(out.stats.n_answer - before.n_answer - 1, 0);
   out.compress_seconds = out.stats.compress_seconds - compressed_before;
   out.cache_bytes_mean = static_cast<double>(before.cache_bytes + out.stats.cache_bytes) / 2;
   return out;
@@ -141,7 +148,7 @@ BenchResult Measure(const BenchOptions& options, const Model& model, const Polic
     medians.push_back(Median(one.steps));
     result.cache_bytes_mean = one.cache_bytes_mean;
     result.stats = one.stats;
-    result.decode_passes = one.slots_fed / model.n_kv_heads_total();
+    result.decode_passes = one.n_fed;
   }
   if (!options.draft.empty()) result.drafts = MeasureDrafts(&session, options.draft, options.repeat);
   result.prefill_seconds = Median(prefill);

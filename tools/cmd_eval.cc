@@ -9,6 +9,7 @@
 #include "tools/options.h"
 #include "tools/output.h"
 #include "tools/quality.h"
+#include "tools/suite/run.h"
 
 namespace kvc::tool {
 namespace {
@@ -17,8 +18,9 @@ struct EvalOptions {
   ModelOptions model;
   TableOptions tables;
   std::vector<std::string> policies, data, texts;
-  std::string protocol = "ask", text_protocol = "stream";
+  std::string protocol, text_protocol = "stream";
   int32_t limit = 0, window = 0;
+  SuiteOptions suite;
   bool json = false, csv = false;
 };
 
@@ -45,32 +47,11 @@ std::vector<EvalRow> MakeRows(const std::vector<Policy>& policies, const std::st
   return rows;
 }
 
-// The first tasks of a file that the model's context holds, as many as were asked for.
-std::vector<Task> UsableTasks(const EvalOptions& options, const Model& model, const TaskEvaluator& evaluator,
-                              const std::string& file) {
-  std::vector<Task> usable;
-  size_t n_long = 0;
-  for (Task& task : ReadTasks(file)) {
-    if (options.limit > 0 && usable.size() == static_cast<size_t>(options.limit)) break;
-    if (evaluator.Fits(task)) {
-      usable.push_back(std::move(task));
-    } else {
-      ++n_long;
-    }
-  }
-  if (n_long == 0) return usable;
-  const std::string why = Format("%s: %zu tasks are longer than the model's context of %d tokens",
-                                 file.c_str(), n_long, model.info().max_tokens);
-  if (usable.empty()) throw Failure(why);
-  Note("kvc: note: " + why + " and left out");
-  return usable;
-}
-
 void EvalTasks(const EvalOptions& options, const Model& model, const std::vector<Policy>& policies,
                const std::string& file, std::vector<EvalRow>* rows) {
   TaskEvaluator evaluator(model, Pointers(policies),
                           options.protocol == "ask" ? TaskProtocol::kAsk : TaskProtocol::kPrompt);
-  const std::vector<Task> tasks = UsableTasks(options, model, evaluator, file);
+  const std::vector<Task> tasks = TasksThatFit(model, evaluator, file, options.limit);
   std::vector<std::string> kinds;  // in the order they appear
   std::map<std::string, std::vector<QualitySums>> sums;
   std::map<std::string, std::vector<TaskCounts>> by_task;
@@ -199,6 +180,49 @@ void PrintCsv(const Json& results) {
   Print(text);
 }
 
+// The fields of a row of a benchmark.
+Json SuiteRowJson(const SuiteRow& row, const EvalOptions& options, int32_t n_heads) {
+  const QualitySums& sums = row.sums;
+  const Interval interval = BootstrapInterval(row.scores, static_cast<uint64_t>(options.suite.seed));
+  return Json{{"policy", row.policy},
+              {"suite", options.suite.name},
+              {"kind", row.task},
+              {"protocol", options.protocol},
+              {"file", row.file},
+              {"n", row.scores.size()},
+              {"metric", row.metric},
+              {"score", row.mean()},
+              {"score_low", interval.low},
+              {"score_high", interval.high},
+              {"cache_bytes", sums.mean(sums.cache_bytes)},
+              {"cache_bytes_peak", sums.cache_bytes_peak},
+              {"cache_bytes_full", sums.mean(sums.cache_bytes_full)},
+              {"slots_per_head", sums.mean(sums.slots) / n_heads},
+              {"cache_share", Ratio(sums.slots, sums.slots_full)},
+              {"prefill_seconds", sums.mean(sums.prefill_seconds)},
+              {"step_seconds", Ratio(sums.step_seconds, static_cast<double>(sums.n_steps))},
+              {"scores", row.scores}};
+}
+
+void PrintSuiteTable(const std::vector<SuiteRow>& rows, const EvalOptions& options, int32_t n_heads) {
+  Table table({"policy", "task", "n", "metric", "score", "95 % interval", "slots", "cache", "of full",
+               "prefill", "step"},
+              "llrlrrrrrrr");
+  for (const SuiteRow& row : rows) {
+    const QualitySums& sums = row.sums;
+    const Interval interval = BootstrapInterval(row.scores, static_cast<uint64_t>(options.suite.seed));
+    table.AddRow({row.spec, row.task, std::to_string(row.scores.size()), row.metric,
+                  Format("%.2f", 100 * row.mean()),
+                  Format("%.0f - %.0f", 100 * interval.low, 100 * interval.high),
+                  Format("%.1f", sums.mean(sums.slots) / n_heads),
+                  FormatBytes(static_cast<int64_t>(sums.mean(sums.cache_bytes))),
+                  FormatPercent(Ratio(sums.cache_bytes, sums.cache_bytes_full)),
+                  FormatSeconds(sums.mean(sums.prefill_seconds)),
+                  FormatSeconds(Ratio(sums.step_seconds, static_cast<double>(sums.n_steps)))});
+  }
+  Print(table.Text());
+}
+
 Json HowToRepeat(const EvalOptions& options, const Tables& tables, const Model& model, int32_t window) {
   const Json about = model.Describe();
   Json out{
@@ -218,14 +242,50 @@ Json HowToRepeat(const EvalOptions& options, const Tables& tables, const Model& 
   return out;
 }
 
+// A published benchmark, or one that is made as published.
+int EvalSuite(const EvalOptions& options, const std::vector<Policy>& policies, const Tables& tables) {
+  if (!options.texts.empty()) throw UsageError("--text is no part of --suite");
+  const Model model = OpenModel(options.model);
+  const std::vector<SuiteTask> tasks = SuiteTasks(options.suite, model);
+  const TaskProtocol protocol = options.protocol == "ask" ? TaskProtocol::kAsk : TaskProtocol::kPrompt;
+  std::vector<SuiteRow> rows;
+  for (const SuiteTask& task : tasks) {
+    for (SuiteRow& row : RunSuiteTask(model, policies, protocol, task, options.limit))
+      rows.push_back(std::move(row));
+  }
+  const int32_t n_heads = model.n_kv_heads_total();
+  if (!options.json && !options.csv) {
+    PrintSuiteTable(rows, options, n_heads);
+    return kExitGood;
+  }
+  Json results = Json::array();
+  for (const SuiteRow& row : rows) results.push_back(SuiteRowJson(row, options, n_heads));
+  if (options.csv) {
+    PrintCsv(results);
+    return kExitGood;
+  }
+  Json out{{"results", results}};
+  out.update(HowToRepeat(options, tables, model, 0));
+  out["suite"] = {{"name", options.suite.name},     {"tasks", options.suite.tasks},
+                  {"length", options.suite.length}, {"items", options.suite.n_items},
+                  {"essay", options.suite.essay},   {"seed", options.suite.seed}};
+  PrintJson(out);
+  return kExitGood;
+}
+
 int Eval(EvalOptions options) {
-  if (options.data.empty() && options.texts.empty())
-    throw UsageError("eval needs --data TASKS.jsonl or --text F.txt");
+  if (options.suite.name.empty() && options.data.empty() && options.texts.empty())
+    throw UsageError("eval needs --data TASKS.jsonl, --text F.txt or --suite");
   std::vector<Policy> policies;
   if (options.policies.empty()) options.policies = {"full"};
   const Tables tables = ReadTables(options.tables);
   for (const std::string& spec : options.policies)
     policies.push_back(MakePolicy(spec, options.tables, tables));
+  if (options.protocol.empty()) options.protocol = options.suite.name.empty() ? "ask" : "prompt";
+  if (!options.suite.name.empty()) {
+    options.suite.data = options.data, options.suite.limit = options.limit;
+    return EvalSuite(options, policies, tables);
+  }
   const Model model = OpenModel(options.model);
   constexpr int32_t kLongestDefaultWindow = 2048;
   const int32_t window =
@@ -254,6 +314,36 @@ int Eval(EvalOptions options) {
   return kExitGood;
 }
 
+void AddSuiteOptions(CLI::App* app, SuiteOptions* options) {
+  CLI::Option* suite =
+      app->add_option(
+             "--suite", options->name,
+             "A published benchmark: its files are --data (a folder or one of them), scored by its own "
+             "metrics. Without --data ruler's tasks are made here")
+          ->check(CLI::IsMember({"ruler", "longbench"}).description(""))
+          ->type_name("NAME");
+  app->add_option("--tasks", options->tasks, "Of the suite, such as niah_single_1,vt (none: all there are)")
+      ->delimiter(',')
+      ->needs(suite)
+      ->type_name("NAME,...");
+  app->add_option("--items", options->n_items, "Prompts to make for each task")
+      ->check(Whole(1, 100000))
+      ->capture_default_str()
+      ->needs(suite)
+      ->type_name("N");
+  app->add_option("--length", options->length, "Tokens of prompts that are made; 0 = the model's context")
+      ->check(AtLeast(0))
+      ->needs(suite)
+      ->type_name("N");
+  AddInput(app, "--essay", &options->essay, "Text to hide needles in, for tasks that are made with one")
+      ->needs(suite);
+  app->add_option("--suite-seed", options->seed, "Of prompts that are made, and of the intervals")
+      ->check(Whole(0, INT64_MAX))
+      ->capture_default_str()
+      ->needs(suite)
+      ->type_name("N");
+}
+
 }  // namespace
 
 Action AddEval(CLI::App* app) {
@@ -265,10 +355,11 @@ Action AddEval(CLI::App* app) {
       ->allow_extra_args(false)
       ->type_name("SPEC");
   AddTableOptions(app, &options->tables);
-  app->add_option("--protocol", options->protocol,
-                  "ask: compress, then ask. prompt: the question is part of the compressed prompt")
+  app->add_option(
+         "--protocol", options->protocol,
+         "ask (none: this one): compress, then ask. prompt (of --suite: this one): the question is part "
+         "of the compressed prompt")
       ->check(CLI::IsMember({"ask", "prompt"}).description(""))
-      ->capture_default_str()
       ->type_name("P");
   app->add_option(
          "--text-protocol", options->text_protocol,
@@ -282,6 +373,7 @@ Action AddEval(CLI::App* app) {
   app->add_option("--limit", options->limit, "At most so many tasks or windows of a file; 0 = all")
       ->check(AtLeast(0))
       ->type_name("N");
+  AddSuiteOptions(app, &options->suite);
   CLI::Option* json = app->add_flag("--json", options->json, "One JSON document on stdout");
   app->add_flag("--csv", options->csv, "A table with commas on stdout")->excludes(json);
   return [options](Signals*) { return Eval(*options); };

@@ -52,6 +52,11 @@ std::string ModelText(const Json& about) {
   table.AddRow({"heads", Text(config, "n_heads") + " query, " + Text(config, "n_kv_heads") + " KV, of size " +
                              Text(config, "head_dim")});
   table.AddRow({"hidden, feed-forward", Text(config, "hidden_size") + ", " + Text(config, "ffn_size")});
+  if (Number(config, "n_experts") > 0) {
+    table.AddRow({"experts", Text(config, "n_experts") + " of that size in each layer, " +
+                                 Text(config, "n_chosen") + " work on a token, with " +
+                                 FormatParameters(Number(about, "n_parameters_active")) + " parameters"});
+  }
   table.AddRow({"vocabulary", FormatCount(Number(config, "vocab_size"))});
   table.AddRow({"trained context", FormatCount(Number(config, "max_tokens")) + " tokens"});
   if (Number(config, "sliding_window") > 0) table.AddRow({"sliding window", Text(config, "sliding_window")});

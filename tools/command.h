@@ -46,6 +46,8 @@ Action AddScore(CLI::App* app);
 Action AddScoreMerge(CLI::App* app);
 Action AddScorePlot(CLI::App* app);
 Action AddEval(CLI::App* app);
+Action AddTune(CLI::App* app);
+Action AddReport(CLI::App* app);
 Action AddBench(CLI::App* app);
 Action AddDemo(CLI::App* app);
 

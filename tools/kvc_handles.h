@@ -37,7 +37,7 @@ struct CloseHandle {
 
 class Model {
  public:
-  // threads 0 = all processors; memory_limit in bytes, 0 = none. Shows how far opening is.
+  // threads 0 = as many as libkvc takes by itself; memory_limit in bytes, 0 = none. Shows how far opening is.
   Model(const std::string& path, const std::string& device, int32_t threads, int64_t memory_limit);
   kvc_model* get() const { return handle_.get(); }
   const kvc_model_info& info() const { return info_; }

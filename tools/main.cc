@@ -48,7 +48,18 @@ constexpr Command kCommands[] = {
     {"score-plot", "draw head scores",
      "kvc score-plot scores.json --out scores.svg --model recall.kvc --budget 16,64", AddScorePlot},
     {"eval", "measure what compression costs in quality",
-     "kvc eval recall.kvc --data tasks.jsonl --policy snapkv:budget=64 --policy cokv:budget=64", AddEval},
+     "kvc eval recall.kvc --data tasks.jsonl --policy snapkv:budget=64 --policy cokv:budget=64\n"
+     "  kvc eval model.kvc --suite ruler --data ruler/4096 --policy full --policy snapkv:budget_ratio=5%\n"
+     "  kvc eval model.kvc --suite longbench --data LongBench/data --tasks hotpotqa,trec --policy "
+     "snapkv:budget=256",
+     AddEval},
+    {"tune", "find the smallest cache that keeps a promise on quality",
+     "kvc tune recall.kvc --data tasks.jsonl --policy cokv-document --policy snapkv --max-loss 5% --out "
+     "policy.txt",
+     AddTune},
+    {"report", "draw quality, memory and speed of policies on one page",
+     "kvc report recall.kvc --data tasks.jsonl --policy snapkv --policy cokv-document -o report.html",
+     AddReport},
     {"bench", "measure prefill and decode speed",
      "kvc bench recall.kvc --policy cokv:budget=64 --depth 512 --prompt 256\n"
      "  kvc bench recall.kvc --prompt 256 --gen 32 --batch 4,16 --arrive 2048",

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <iterator>
-#include <thread>
 
 #include "tools/files.h"
 
@@ -112,9 +111,22 @@ void AddBytesOption(CLI::App* app, const std::string& name, int64_t* n_bytes, co
       ->type_name("SIZE");
 }
 
+void AddShareOption(CLI::App* app, const std::string& name, double* share, double low, double high,
+                    const std::string& help) {
+  const auto parse = [share, low, high, name](const std::string& text) {
+    const bool is_percent = !text.empty() && text.back() == '%';
+    std::string number = text.substr(0, text.size() - (is_percent ? 1 : 0));
+    const double scale = is_percent ? 100 : 1;
+    const std::string problem = Real(low * scale, high * scale)(number);
+    if (!problem.empty()) throw CLI::ValidationError(name, problem);
+    *share = std::strtod(number.c_str(), nullptr) / scale;
+  };
+  app->add_option_function<std::string>(name, parse, help)->type_name("SHARE");
+}
+
 void AddModelOptions(CLI::App* app, ModelOptions* options, const std::string& path_option) {
   AddInput(app, path_option, &options->path, "Model file (.kvc)")->required();
-  app->add_option("--threads", options->threads, "CPU threads; 0 = all processors")
+  app->add_option("--threads", options->threads, "CPU threads; 0 = as many as kvc devices says")
       ->check(Whole(0, 1024))
       ->type_name("N");
   app->add_option("--device", options->device, "auto, or one that kvc devices lists, such as cpu")
@@ -128,8 +140,12 @@ Model OpenModel(const ModelOptions& options) {
 }
 
 int32_t ThreadsUsed(const ModelOptions& options) {
-  return options.threads > 0 ? options.threads
-                             : static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
+  if (options.threads > 0) return options.threads;
+  for (int32_t i = 0; i < kvc_device_count(); ++i) {
+    const Json device = DeviceJson(i);
+    if (device["name"] == "cpu") return device.value("threads", 1);
+  }
+  return 1;
 }
 
 void AddTableOptions(CLI::App* app, TableOptions* options) {

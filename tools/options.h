@@ -68,6 +68,9 @@ void NoteBeyondTraining(const Model& model, int64_t n_tokens);
 
 // "512MiB", "2 GB", "65536": bytes. Throws UsageError.
 int64_t ParseBytes(const std::string& text);
+// "5%" or "0.05" of [low, high]: a share.
+void AddShareOption(CLI::App* app, const std::string& name, double* share, double low, double high,
+                    const std::string& help);
 void AddBytesOption(CLI::App* app, const std::string& name, int64_t* n_bytes, const std::string& help);
 
 }  // namespace kvc::tool

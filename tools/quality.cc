@@ -29,28 +29,24 @@ double Divergence(const std::vector<float>& reference, const std::vector<float>&
   return std::max(0.0, kl);
 }
 
-void Compare(const std::vector<float>& reference, const std::vector<float>& other, QualitySums* sums) {
+// Returns the divergence.
+double Compare(const std::vector<float>& reference, const std::vector<float>& other, QualitySums* sums) {
+  const double kl = Divergence(reference, other);
   ++sums->n_compared;
   sums->n_same_top += Best(reference) == Best(other);
-  sums->kl += Divergence(reference, other);
-}
-
-void AddPrompt(const kvc_session_stats& stats, QualitySums* sums) {
-  ++sums->n_prompts;
-  sums->cache_bytes += static_cast<double>(stats.cache_bytes);
-  sums->cache_bytes_full += static_cast<double>(stats.cache_bytes_full);
-  sums->slots += static_cast<double>(stats.n_slots);
-  sums->slots_full += static_cast<double>(stats.n_slots_full);
-  sums->prefill_seconds += stats.prefill_seconds;
-  sums->cache_bytes_peak = std::max(sums->cache_bytes_peak, stats.cache_bytes_peak);
+  sums->kl += kl;
+  return kl;
 }
 
 // Positions where both saw the same tokens: up to the first token that differs, which itself is compared.
-void CompareTraces(const AnswerTrace& reference, const AnswerTrace& other, size_t first, QualitySums* sums) {
-  const size_t n = std::min(reference.logits.size(), other.logits.size());
+void CompareTraces(const AnswerTrace& reference, AnswerTrace* other, size_t first, QualitySums* sums) {
+  const size_t n = std::min(reference.logits.size(), other->logits.size());
   for (size_t i = 0; i < n; ++i) {
-    if (i >= first) Compare(reference.logits[i], other.logits[i], sums);
-    if (i >= other.tokens.size() || i >= reference.tokens.size() || reference.tokens[i] != other.tokens[i])
+    if (i >= first) {
+      other->kl += Compare(reference.logits[i], other->logits[i], sums);
+      ++other->n_compared;
+    }
+    if (i >= other->tokens.size() || i >= reference.tokens.size() || reference.tokens[i] != other->tokens[i])
       return;
   }
 }
@@ -89,6 +85,16 @@ Interval WilsonInterval(int64_t n_right, int64_t n) {
   return {std::max(0.0, middle - half), std::min(1.0, middle + half)};
 }
 
+void AddPrompt(const kvc_session_stats& stats, QualitySums* sums) {
+  ++sums->n_prompts;
+  sums->cache_bytes += static_cast<double>(stats.cache_bytes);
+  sums->cache_bytes_full += static_cast<double>(stats.cache_bytes_full);
+  sums->slots += static_cast<double>(stats.n_slots);
+  sums->slots_full += static_cast<double>(stats.n_slots_full);
+  sums->prefill_seconds += stats.prefill_seconds;
+  sums->cache_bytes_peak = std::max(sums->cache_bytes_peak, stats.cache_bytes_peak);
+}
+
 TaskEvaluator::TaskEvaluator(const Model& model, const std::vector<const Policy*>& policies,
                              TaskProtocol protocol)
     : model_(model), protocol_(protocol), full_("full"), reference_(model, full_, DefaultSessionParams()) {
@@ -117,7 +123,8 @@ AnswerTrace TaskEvaluator::Answer(Session* session, const TokenList& answer, Qua
       trace.tokens.size() == answer.size() &&
       std::equal(answer.begin() + static_cast<std::ptrdiff_t>(std::min(first, answer.size())), answer.end(),
                  trace.tokens.begin() + static_cast<std::ptrdiff_t>(std::min(first, answer.size())));
-  if (answer.size() > first) {
+  trace.counts = answer.size() > first;
+  if (trace.counts) {
     ++sums->n;
     sums->n_right += trace.right;
   }
@@ -146,6 +153,31 @@ bool TaskEvaluator::Fits(const Task& task) const {
   return context.size() + longest <= static_cast<size_t>(model_.info().max_tokens);
 }
 
+bool TaskEvaluator::Counts(const Question& question) const {
+  return model_.Tokenize(question.answer, KVC_CONTINUE).size() >
+         (protocol_ == TaskProtocol::kPrompt ? 1u : 0u);
+}
+
+std::vector<Task> TasksThatFit(const Model& model, const TaskEvaluator& evaluator, const std::string& file,
+                               int32_t limit) {
+  std::vector<Task> usable;
+  size_t n_long = 0;
+  for (Task& task : ReadTasks(file)) {
+    if (limit > 0 && usable.size() == static_cast<size_t>(limit)) break;
+    if (evaluator.Fits(task)) {
+      usable.push_back(std::move(task));
+    } else {
+      ++n_long;
+    }
+  }
+  if (n_long == 0) return usable;
+  const std::string why = Format("%s: %zu tasks are longer than the model's context of %d tokens",
+                                 file.c_str(), n_long, model.info().max_tokens);
+  if (usable.empty()) throw Failure(why);
+  Note("kvc: note: " + why + " and left out");
+  return usable;
+}
+
 std::vector<std::vector<AnswerTrace>> TaskEvaluator::Run(const Task& task, std::vector<QualitySums>* sums) {
   std::vector<std::vector<AnswerTrace>> all(prompts_.size());
   const TokenList context = model_.TokenizePrompt(task.context);
@@ -171,7 +203,8 @@ std::vector<std::vector<AnswerTrace>> TaskEvaluator::Run(const Task& task, std::
         AddSums(reference_sums, own);
         all[p].push_back(reference);
       }
-      CompareTraces(reference, all[p].back(), first, own);
+      CompareTraces(reference, &all[p].back(), first, own);
+      all[p].back().logits = {};
     }
   }
   return all;

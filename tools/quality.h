@@ -8,6 +8,7 @@
 
 #include "tools/files.h"
 #include "tools/generate.h"
+#include "tools/interval.h"
 #include "tools/kvc_handles.h"
 
 namespace kvc::tool {
@@ -43,18 +44,20 @@ struct QualitySums {
 };
 
 void AddSums(const QualitySums& from, QualitySums* to);
+void AddPrompt(const kvc_session_stats& stats,
+               QualitySums* sums);  // bytes, slots and time after one more prompt
 
-struct Interval {
-  double low = 0, high = 1;
-};
 Interval WilsonInterval(int64_t n_right, int64_t n);  // 95 %
 
 // What one question gave: the tokens generated and, before each, the logits they were picked from.
 struct AnswerTrace {
   TokenList tokens;
-  std::vector<std::vector<float>> logits;
+  std::vector<std::vector<float>> logits;  // released once they are compared
   bool right = false;
+  bool counts = false;  // whether the answer has tokens that count
   std::string text;
+  int64_t n_compared = 0;  // positions compared with the full cache
+  double kl = 0;           // nats, summed over them
 };
 
 // Runs tasks with several policies beside the full cache, the reference of divergence.
@@ -63,6 +66,8 @@ class TaskEvaluator {
   TaskEvaluator(const Model& model, const std::vector<const Policy*>& policies, TaskProtocol protocol);
   // Whether the context and the longest question and answer fit the model's context.
   bool Fits(const Task& task) const;
+  // Whether an answer has tokens that count in this protocol.
+  bool Counts(const Question& question) const;
   // Adds to sums[p] for every policy. Returns the answers of each policy to each question,
   // [policy][question].
   std::vector<std::vector<AnswerTrace>> Run(const Task& task, std::vector<QualitySums>* sums);
@@ -78,6 +83,11 @@ class TaskEvaluator {
   std::vector<std::optional<PromptOnce>>
       prompts_;  // one a policy; empty: the policy is the full cache, the reference serves
 };
+
+// The first tasks of a file that the model's context holds, at most limit (0: all); says how many it does not
+// hold. Throws Failure when it holds none.
+std::vector<Task> TasksThatFit(const Model& model, const TaskEvaluator& evaluator, const std::string& file,
+                               int32_t limit);
 
 // Scores windows of a text with several policies in step.
 class TextEvaluator {

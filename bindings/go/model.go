@@ -14,7 +14,7 @@ import (
 // ModelOptions of OpenModel; zero values are defaults.
 type ModelOptions struct {
 	Device      string // "auto" ("") or a name of Devices
-	Threads     int32  // of the CPU, the caller's included; 0 = all
+	Threads     int32  // of the CPU, the caller's included; 0 = all fast ones that the process may use
 	MemoryLimit int64  // bytes; 0 = none. Past it: ErrMemory
 }
 

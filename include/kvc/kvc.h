@@ -42,10 +42,25 @@ typedef struct kvc_policy  kvc_policy;   /* a compression method and its options
 typedef struct kvc_session kvc_session;  /* one KV cache, one sampler, one stream     */
 typedef struct kvc_loader  kvc_loader;   /* opens models while other threads watch it */
 
+/* Threads of the program's own (a job system, an engine's pool) instead of libkvc's. Copied by the call that opens
+ * the model; what context stands for must live until the model and its sessions are closed. */
+typedef struct kvc_executor {
+  int32_t struct_size;
+  int32_t n_threads;       /* calls of work that may run at the same time, 1 to 1024 */
+  void*   context;         /* handed to run */
+  /* Calls work(job, i) for every i in [0, n), n <= n_threads, on any threads, at the same time or one after another,
+   * and returns when all have returned. They share out the parts of one job among themselves: results depend neither
+   * on who runs nor on how many, and what is not called for the caller of run does. Called on the thread that called
+   * libkvc, for one model never twice at a time, some hundred times a token: microseconds count. Must not throw. */
+  void (*run)(void* context, int32_t n, void (*work)(void* job, int32_t i), void* job);
+} kvc_executor;
+
 typedef struct kvc_model_params {
   int32_t struct_size;
-  int32_t n_threads;       /* CPU threads, the caller's included; 0 = all online processors */
+  int32_t n_threads;       /* CPU threads, the caller's included; 0 = one for each processor that the process may use
+                              (affinity, control groups), slow ones of big.LITTLE not counted */
   int64_t memory_limit;    /* bytes of weights, tokenizer, caches, workspace; 0 = none. Past it: KVC_E_MEMORY */
+  const kvc_executor* executor;  /* NULL = libkvc makes threads; else n_threads must be 0 */
 } kvc_model_params;
 
 typedef struct kvc_model_info {
@@ -87,9 +102,9 @@ typedef struct kvc_sampling {
 typedef struct kvc_session_stats {
   int32_t struct_size;
   int32_t n_prompt, n_answer, n_compactions;         /* tokens fed, tokens generated, times compressed */
-  int64_t cache_bytes, cache_bytes_peak, cache_bytes_full;  /* held now, at most, without compression */
+  int64_t cache_bytes, cache_bytes_peak, cache_bytes_full;  /* held now, at most, under policy full */
   int64_t workspace_bytes, weight_bytes;             /* buffers beside the cache, at most so far; weights */
-  int64_t n_slots, n_slots_full;                     /* cached entries over all heads; without compression */
+  int64_t n_slots, n_slots_full;                     /* cached entries over all heads; under policy full */
   double  prefill_seconds, compress_seconds, decode_seconds; /* compress is part of prefill */
   int32_t stop_token;      /* that ended the answer with KVC_TOKEN_NONE, until the next input; else -1 */
   int32_t reserved;        /* 0 */
@@ -125,7 +140,8 @@ KVC_API void        kvc_params_init(void *params, int32_t struct_size);
 /* Kinds of devices this build knows, whether this machine has them or not.  [any] */
 KVC_API int32_t     kvc_device_count(void);
 /* One as JSON: name (for kvc_model_open), summary, available, and where it is: description, instruction_sets (best
- * first), deterministic, batch_invariant. KVC_E_NOT_FOUND past the end.  [any] */
+ * first), threads (of this process, when n_threads is 0), deterministic, batch_invariant.
+ * KVC_E_NOT_FOUND past the end.  [any] */
 KVC_API kvc_status  kvc_device_describe(int32_t index, char *json, int32_t cap_json, int32_t *n_out);
 /* Bytes per second that its processors read from its memory together: what bounds a step. Takes up to a second and
  * 256 MiB. KVC_E_UNSUPPORTED where this machine has no such device.  [any] */
@@ -302,7 +318,7 @@ KVC_API kvc_status  kvc_session_cancel(kvc_session *session);
 KVC_API kvc_status  kvc_session_clear_cancel(kvc_session *session);
 /* Same cache, own sampler and answer; costs no cache bytes until one of them writes.  [sess] */
 KVC_API kvc_status  kvc_session_fork(kvc_session *session, kvc_session **out_session);
-/* Removes the newest n_tokens exactly, while none of the older ones was evicted since and no side value (of h2o, say)
+/* Removes the newest n_tokens exactly, while no older one was evicted or left its window since, and no side value (h2o)
  * watched them; else KVC_E_UNSUPPORTED and nothing changes. Next comes a prefill, an append or an accept.  [sess] */
 KVC_API kvc_status  kvc_session_rewind(kvc_session *session, int32_t n_tokens);
 /* A session in a file: atomic, versioned, checksummed, bound to the model. A damaged or foreign file is an error and

@@ -175,8 +175,11 @@ struct Plan {
 class Model {
  public:
   explicit Model(const std::string& path, const std::string& device = "auto", int32_t n_threads = 0,
-                 int64_t memory_limit = 0) {
-    const kvc_model_params p = make_params(n_threads, memory_limit);
+                 int64_t memory_limit = 0)
+      : Model(path, device, make_params(n_threads, memory_limit)) {}
+  // With all that kvc_model_params holds, an executor too: kvc::params<kvc_model_params>() is one of
+  // defaults.
+  Model(const std::string& path, const std::string& device, const kvc_model_params& p) {
     kvc_model* model = nullptr;
     detail::check(kvc_model_open(detail::name(path), detail::device_name(device), &p, &model));
     handle_.reset(model);

@@ -276,6 +276,7 @@ kvc_status kvc_device_describe(int32_t index, char* json, int32_t cap_json, int3
       text.Key("instruction_sets").BeginArray();
       for (const std::string& name : info.instruction_sets) text.Value(name);
       text.EndArray();
+      text.Field("threads", info.n_threads);
       text.Field("deterministic", info.deterministic);
       text.Field("batch_invariant", info.batch_invariant);
     } else {

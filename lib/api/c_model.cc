@@ -28,6 +28,21 @@ void TellOpened(const Model& model) {
       static_cast<long long>(file.weight_bytes()), model.device().info().description.c_str());
 }
 
+Status ThreadsOf(const kvc_model_params& p, ThreadOptions* out) {
+  if (p.n_threads < 0 || p.n_threads > kMaxThreads)
+    return Error(Code::kInvalid, "n_threads is %d; it is 0 (all) to %d", p.n_threads, kMaxThreads);
+  out->n_threads = p.n_threads;
+  if (p.executor == nullptr) return {};
+  kvc_executor executor;
+  KVC_RETURN_IF_ERROR(CopyIn(p.executor, "executor", &executor));
+  if (p.n_threads != 0) return Error(Code::kInvalid, "n_threads is %d beside an executor", p.n_threads);
+  if (executor.run == nullptr) return NullError("executor.run");
+  if (executor.n_threads < 1 || executor.n_threads > kMaxThreads)
+    return Error(Code::kInvalid, "executor.n_threads is %d; it is 1 to %d", executor.n_threads, kMaxThreads);
+  out->host = {executor.n_threads, executor.context, executor.run};
+  return {};
+}
+
 // The common part of the ways to open a model. watch: of a loader, else null.
 template <typename Opener>
 kvc_status OpenModel(const char* device, const kvc_model_params* params, CallState* watch,
@@ -37,12 +52,11 @@ kvc_status OpenModel(const char* device, const kvc_model_params* params, CallSta
   return Guard([&]() -> Status {
     kvc_model_params p;
     KVC_RETURN_IF_ERROR(CopyIn(params, "params", &p));
-    if (p.n_threads < 0 || p.n_threads > 1024)
-      return Error(Code::kInvalid, "n_threads is %d; it is 0 (all) to 1024", p.n_threads);
     if (p.memory_limit < 0) return Error(Code::kInvalid, "memory_limit is negative");
     ModelParams model_params;
+    KVC_RETURN_IF_ERROR(ThreadsOf(p, &model_params.threads));
     model_params.device = device == nullptr ? "auto" : device;
-    model_params.n_threads = p.n_threads, model_params.memory_limit = p.memory_limit;
+    model_params.memory_limit = p.memory_limit;
     model_params.watch = watch;
     auto model = open(model_params);
     if (!model.ok()) return model.status();

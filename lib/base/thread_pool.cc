@@ -1,5 +1,6 @@
 #include "lib/base/thread_pool.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -8,12 +9,12 @@
 #include <vector>
 
 #include "lib/base/log.h"
+#include "lib/base/processors.h"
 #include "lib/base/system_thread.h"
 
 namespace kvc {
 namespace {
 
-constexpr int kMaxThreads = 1024;
 constexpr auto kSpin = std::chrono::microseconds(50);
 
 inline void Pause() {
@@ -208,12 +209,9 @@ Result<std::unique_ptr<ThreadPool>> ThreadPool::Create(int n_threads) {
     return Error(Code::kInvalid, "threads: %d is outside 0 (one per processor) to %d", n_threads,
                  kMaxThreads);
   }
-  const int online = static_cast<int>(std::thread::hardware_concurrency());  // 0 = unknown
-  const int wanted = n_threads > 0 ? n_threads
-                                   : (online < 1             ? 1
-                                      : online < kMaxThreads ? online
-                                                             : kMaxThreads);
-  auto pool = std::make_unique<Pool>(wanted <= online, wanted - 1);
+  const Processors processors = UsableProcessors();
+  const int wanted = n_threads > 0 ? n_threads : std::min(processors.fast, kMaxThreads);
+  auto pool = std::make_unique<Pool>(wanted <= processors.allowed, wanted - 1);
   if (pool->n_threads() < wanted)
     Log(kLogWarning, "%d threads instead of %d: the system gives no more", pool->n_threads(), wanted);
   return std::unique_ptr<ThreadPool>(std::move(pool));

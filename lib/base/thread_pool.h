@@ -8,10 +8,12 @@
 
 namespace kvc {
 
+constexpr int kMaxThreads = 1024;  // that a pool may be asked for
+
 class ThreadPool {
  public:
-  // n_threads counts the calling thread; 0 = one per online processor. Fewer are used when threads cannot be
-  // made.
+  // n_threads counts the calling thread; 0 = one per fast processor that the process may use (processors.h).
+  // Fewer are used when threads cannot be made.
   static Result<std::unique_ptr<ThreadPool>> Create(int n_threads);
   virtual ~ThreadPool() = default;
   virtual int n_threads() const = 0;

@@ -10,6 +10,12 @@ namespace {
 
 constexpr int64_t kMaxPages = 1 << 24;
 
+// The newest tokens without a gap, and those that the next one sees.
+bool HoldsWindow(const std::vector<int32_t>& positions, int32_t window, int32_t n_tokens) {
+  const int32_t n = static_cast<int32_t>(positions.size());
+  return n >= std::min(n_tokens, window - 1) && (n == 0 || positions[0] == n_tokens - n);
+}
+
 Status Damaged() { return Error(Code::kBadModel, "damaged: the pages of a head do not fit together"); }
 
 }  // namespace
@@ -75,9 +81,14 @@ Status KvCache::CheckHead(Stream* stream, int32_t head, int32_t n_tokens, int32_
   bool good = n_tokens == 0 || n > 0;  // a head of a sequence that has begun is never empty
   for (size_t i = 0; good && i < positions.size(); ++i)
     good = positions[i] > (i == 0 ? -1 : positions[i - 1]) && positions[i] < n_tokens;
-  // What came since the last change is there.
-  good = good && positions.end() - std::lower_bound(positions.begin(), positions.end(), changed_at) ==
-                     n_tokens - changed_at;
+  const int32_t window = layout_->window(head / layout_->n_kv_heads);
+  if (window > 0) {
+    good = good && view_.rotated[head] != 0 && n == Len(head - head % layout_->n_kv_heads) &&
+           HoldsWindow(positions, window, n_tokens);
+  } else {  // what came since the last change is there
+    good = good && positions.end() - std::lower_bound(positions.begin(), positions.end(), changed_at) ==
+                       n_tokens - changed_at;
+  }
   std::vector<uint8_t> page, ranks_seen(static_cast<size_t>(n), 0);
   int32_t last = -1;
   for (int kind = 0; good && kind < 2; ++kind) {
@@ -102,6 +113,7 @@ Status KvCache::CheckHead(Stream* stream, int32_t head, int32_t n_tokens, int32_
       };
       if (kind == 0) {
         const int32_t position = number(f.positions + 4 * at);
+        good = good && (window == 0 || position > last);  // pages go by their order
         scattered_ = scattered_ || position < last;
         last = position;
       }

@@ -131,7 +131,7 @@ int32_t KvCache::FormatAs(uint8_t stored, int32_t head, int kind) const {
   const HeadFormat& h = layout_->heads[static_cast<size_t>(head)];
   if (kind == 0) return MainFormat(h, stored);
   if (kind == 1) return RingFormat(h, stored);
-  return stored == kStoredMain ? layout_->directions : -1;
+  return stored == kStoredMain && IsCoded(head) ? layout_->directions : -1;
 }
 
 // The ring's list has one place; its count is whether there is a page.
@@ -220,17 +220,21 @@ CodeRatios KvCache::Ratios(int32_t n_tokens) const {
   CodeRatios sum;
   if (layout_->directions < 0 || n_tokens <= 0) return sum;
   const double extra = 2.0 / layout_->head_dim, all = 2.0 * layout_->n_kv_heads * n_tokens;
+  int32_t n_layers = 0;
   for (int32_t layer = 0; layer < layout_->n_layers; ++layer) {
     double coded = 0, plain = 0, directions = 0;
+    if (!IsCoded(layer * layout_->n_kv_heads)) continue;
+    ++n_layers;
     for (int32_t i = layer * layout_->n_kv_heads; i < (layer + 1) * layout_->n_kv_heads; ++i) {
       const bool codes = stored(i) == kStoredMain;
       coded += codes ? 2.0 * view_.len[i] : 0;
       plain += 2.0 * (codes ? RingLen(view_, i) : view_.len[i]);
       directions += view_.book_len[2 * i] + view_.book_len[2 * i + 1];
     }
-    sum.paper += (directions * (1 + extra) + plain) / all / layout_->n_layers;
-    sum.exact += (directions + coded * extra + plain) / all / layout_->n_layers;
+    sum.paper += (directions * (1 + extra) + plain) / all;
+    sum.exact += (directions + coded * extra + plain) / all;
   }
+  sum.paper /= std::max(n_layers, 1), sum.exact /= std::max(n_layers, 1);
   return sum;
 }
 
@@ -261,7 +265,8 @@ KvCache::Needs KvCache::NeedsOf(int32_t head, int32_t n, bool writes_all) const 
   needs.pages[0] = PagesFor(main + leaving);
   // Where entries will be stored next, though perhaps not by these n: whoever has room for more steps looks
   // no further.
-  needs.first_written[0] = writes_all ? 0 : main / layout_->page_slots;
+  const bool slides = layout_->window(head / layout_->n_kv_heads) > 0;  // those heads only take entries
+  needs.first_written[0] = writes_all && !slides ? 0 : main / layout_->page_slots;
   needs.pages[1] = has_ring;
   if (FormatOf(head, 2) < 0) return needs;
   for (int which = 0; which < 2; ++which) {
@@ -415,8 +420,7 @@ Status KvCache::EnsureSteps(Stream* stream, int32_t n, bool writes_all) {
   // For how many steps there is room: until some head begins a page, or its ring is full.
   int32_t room = layout_->page_slots;
   for (int32_t i = 0; i < layout_->n_heads_total() && room > n; ++i) {
-    if (layout_->directions >= 0 && stored(i) == kStoredMain)
-      room = std::max(std::min(room, StepsToSettle(i) - 1), n);
+    if (IsCoded(i) && stored(i) == kStoredMain) room = std::max(std::min(room, StepsToSettle(i) - 1), n);
     while (room > n) {
       const Needs needs = NeedsOf(i, room, false);
       if (needs.pages[0] <= n_pages_[i] && needs.pages[2] <= n_books_[2 * i] &&
@@ -451,6 +455,42 @@ void KvCache::TrimHead(int32_t head, const Needs& needs) {
 void KvCache::Trim() {
   for (int32_t i = 0; i < layout_->n_heads_total(); ++i) TrimHead(i, NeedsNow(i));
   ready_ = 0;
+}
+
+// ---- windows ----
+
+// Whole pages of what is older than the window and its slack go, oldest first: the others keep their order
+// and their places in their pages.
+void KvCache::LeaveWindow(int32_t layer) {
+  const int32_t window = layout_->window(layer), slots = layout_->page_slots;
+  if (window == 0) return;
+  for (int32_t i = layer * layout_->n_kv_heads; i < (layer + 1) * layout_->n_kv_heads; ++i) {
+    const int32_t beyond = Len(i) - window - layout_->window_slack,
+                  n = std::min(std::max(beyond, 0), view_.len[i]) / slots;
+    if (n == 0) continue;
+    const PageList list = List(i, 0);
+    PageArena& arena = Arena(FormatOf(i, 0));
+    arena.Release(list.ids, static_cast<size_t>(n));
+    std::copy(list.ids + n, list.ids + *list.n, list.ids);
+    *list.n -= n;
+    view_.len[i] -= n * slots;
+    bytes_ -= n * arena.page_bytes();
+  }
+}
+
+void KvCache::LeaveWindows() {
+  for (size_t layer = 0; layer < layout_->windows.size(); ++layer) LeaveWindow(static_cast<int32_t>(layer));
+}
+
+int32_t KvCache::LeastTokens(int32_t n_tokens) const {
+  int32_t least = 0;
+  for (size_t layer = 0; layer < layout_->windows.size(); ++layer) {
+    const int32_t first = n_tokens - Len(static_cast<int32_t>(layer) * layout_->n_kv_heads);
+    // The next token sees as many before it as the window holds beside itself.
+    if (layout_->windows[layer] > 0 && first > 0)
+      least = std::max(least, first + layout_->windows[layer] - 1);
+  }
+  return least;
 }
 
 // ---- fewer entries ----

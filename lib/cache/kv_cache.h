@@ -66,19 +66,25 @@ class KvCache {
   // n tokens were appended. scattered: entries were removed, so slots are out of order; several: more of them
   // than came, so that pages may have become free.
   void Stepped(int32_t n, bool scattered, bool several);
+  // Before tokens come, when nothing can fail any more: gives back what layers with windows do not need for
+  // them.
+  void LeaveWindows();
   // Removes the entries of positions >= n_tokens. Strong: on failure nothing changed.
   Status RewindTo(Stream* stream, int32_t n_tokens);
   // Drops all but the newest n entries of one head. Only caches without rings, codebooks and removals.
   Status KeepNewest(Stream* stream, int32_t head, int32_t n);
   // Gives back pages without entries.
   void Trim();
+  // The fewest tokens a sequence of n_tokens can be taken back to, beside none at all: what left a window
+  // does not come back.
+  int32_t LeastTokens(int32_t n_tokens) const;
   Status Positions(Stream* stream, int32_t head, std::vector<int32_t>* positions) const;
 
   // ---- whole layers ----
   // Replaces a layer by the marked entries of kv. Strong: on failure nothing changed.
   struct StoreSpec {
     int32_t layer;
-    const LayerBuffers* kv;
+    LayerView from;
     KeyTurning turning;
     const uint8_t* rotated;          // [G] of the new records
     DevicePtr<const uint8_t> marks;  // [G, stride], null: all
@@ -89,7 +95,7 @@ class KvCache {
   };
   Status Store(Stream* stream, const StoreSpec& spec, DeviceBuffer<uint8_t>* scratch);
   // Appends the entries [first[g], len) of every head.
-  Status AppendFrom(Stream* stream, int32_t layer, const LayerBuffers& kv, const KeyTurning& turning,
+  Status AppendFrom(Stream* stream, int32_t layer, const LayerView& kv, const KeyTurning& turning,
                     const int32_t* first, DeviceBuffer<uint8_t>* scratch);
 
   // The whole cache as bytes. RestoreFrom trusts nothing: kBadModel when the parts do not fit together, this
@@ -143,6 +149,8 @@ class KvCache {
   Status Widen(int32_t pages, int32_t books);
   void Point();
   void TrimHead(int32_t head, const Needs& needs);
+  void LeaveWindow(int32_t layer);
+  bool IsCoded(int32_t head) const { return layout_->main(head).coding == EntryCoding::kCodebook; }
   void ReleaseHead(int32_t head);
   void Reset(int32_t head);
   template <typename Archive>

@@ -103,7 +103,7 @@ class KvCache::Replacement {
 void KvCache::ChoosePlain(const StoreSpec& spec, std::vector<int32_t>* directions,
                           std::vector<uint8_t>* stored) const {
   const int32_t g = layout_->n_kv_heads, together = Deciding();
-  for (int32_t begin = 0; layout_->directions >= 0 && begin < g; begin += together) {
+  for (int32_t begin = 0; IsCoded(spec.layer * g) && begin < g; begin += together) {
     int64_t codes = 0, plain = 0;
     for (int32_t i = begin; i < begin + together; ++i) {
       const int32_t head = spec.layer * g + i, pages = PagesFor(spec.kept[i]);
@@ -127,13 +127,16 @@ Status KvCache::Store(Stream* stream, const StoreSpec& spec, DeviceBuffer<uint8_
   Device* device = arenas_->device();
   const DeviceMemory memory{device, meter()};
   const int32_t g = layout_->n_kv_heads, first = spec.layer * g;
-  const LayerView& from = spec.kv->view();
+  const LayerView& from = spec.from;
+  const bool coded = IsCoded(first);
   int64_t n_codes = 0;
   for (int32_t i = 0; i < g; ++i)
     n_codes = layout_->layer_books ? n_codes + spec.kept[i] : std::max<int64_t>(n_codes, spec.kept[i]);
-  KVC_RETURN_IF_ERROR(scratch->Reserve(memory, device->CodeBytes(*layout_, n_codes), "codes of one layer"));
+  // Keys that share scales take room by the page, whatever n_codes.
+  KVC_RETURN_IF_ERROR(
+      scratch->Reserve(memory, device->CodeBytes(*layout_, coded ? n_codes : 0), "codes of one layer"));
   std::vector<int32_t> directions(2 * static_cast<size_t>(g), 0);
-  if (layout_->directions >= 0) {
+  if (coded) {
     KVC_RETURN_IF_ERROR(device->CodeLayer(stream, {layout_.get(), spec.layer, from, spec.turning, spec.marks,
                                                    spec.stride, scratch->raw(), n_codes, directions.data()}));
   }
@@ -195,18 +198,18 @@ Status KvCache::Store(Stream* stream, const StoreSpec& spec, DeviceBuffer<uint8_
   return {};
 }
 
-Status KvCache::AppendFrom(Stream* stream, int32_t layer, const LayerBuffers& kv, const KeyTurning& turning,
+Status KvCache::AppendFrom(Stream* stream, int32_t layer, const LayerView& kv, const KeyTurning& turning,
                            const int32_t* first, DeviceBuffer<uint8_t>* scratch) {
   Device* device = arenas_->device();
   const int32_t g = layout_->n_kv_heads;
   int32_t n_new = 0;
-  for (int32_t i = 0; i < g; ++i) n_new = std::max(n_new, kv.view().len[i] - first[i]);
+  for (int32_t i = 0; i < g; ++i) n_new = std::max(n_new, kv.len[i] - first[i]);
   KVC_RETURN_IF_ERROR(scratch->Reserve({device, meter()}, device->AppendScratchBytes(*layout_),
                                        "entries that leave the residual"));
   KVC_RETURN_IF_ERROR(EnsureHeads(stream, layer * g, (layer + 1) * g, n_new, false));
-  KVC_RETURN_IF_ERROR(
-      device->AppendLayer(stream, {&view_, layer, kv.view(), turning, first, scratch->raw()}));
+  KVC_RETURN_IF_ERROR(device->AppendLayer(stream, {&view_, layer, kv, turning, first, scratch->raw()}));
   for (int32_t i = 0; i < g; ++i) TrimHead(layer * g + i, NeedsNow(layer * g + i));
+  LeaveWindow(layer);
   ready_ = 0;
   return {};
 }

@@ -17,6 +17,9 @@ struct AllocateInput {
   int32_t table_alpha;                   // CoKV: alpha stored with the table, 0 = none
   Span<const int64_t> entry_bytes = {};  // [L, G] of one more entry, where bytes are shared; else empty
   int64_t candidate_bytes = 0;           // to share
+  // The layers that share the budget, by their numbers in the model; empty: those are all of it. [n_layers]
+  Span<const int32_t> layers = {};
+  int32_t LayerAt(int32_t i) const { return layers.empty() ? i : layers[static_cast<size_t>(i)]; }
 };
 
 }  // namespace kvc

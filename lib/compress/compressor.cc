@@ -48,6 +48,9 @@ Compressor::Compressor(StoragePlan plan, const AttentionRule& rule) : plan_(std:
   for (std::vector<int32_t>* v : {&layer_counts_, &layer_kept_, &layer_slots_, &layer_drop_})
     v->assign(static_cast<size_t>(plan_.shape().n_kv_heads), 0);
   in_cache_ = policy().positions == PositionMode::kInCache;
+  if (plan_.sharing_layers().size() < layers) {
+    for (size_t i = 0; i < layers; ++i) slides_.push_back(plan_.slides(static_cast<int32_t>(i)) ? 1 : 0);
+  }
   if (!plan_.reobserves()) return;
   ring_start_.assign(layers, 0);
   ring_len_.assign(layers, 0);
@@ -58,9 +61,11 @@ Result<std::unique_ptr<Compressor>> Compressor::Make(StoragePlan plan, const Att
   std::unique_ptr<Compressor> c(new Compressor(std::move(plan), rule));
   if (!c->plan_.reobserves()) return c;
   const ModelShape& shape = c->plan_.shape();
-  KVC_RETURN_IF_ERROR(c->ring_.Allocate(
-      memory, int64_t{shape.n_layers} * c->policy().Int(OptionId::kWindow) * shape.n_heads * shape.head_dim,
-      "window queries"));
+  KVC_RETURN_IF_ERROR(c->ring_.Allocate(memory,
+                                        static_cast<int64_t>(c->plan_.sharing_layers().size()) *
+                                            c->policy().Int(OptionId::kWindow) * shape.n_heads *
+                                            shape.head_dim,
+                                        "window queries"));
   return c;
 }
 
@@ -108,11 +113,13 @@ void Compressor::Rewind(int32_t n) {
 Status Compressor::KeepLengths(Device* device, Stream* stream, const KvCache& cache, bool in_cache,
                                int32_t n_tokens) {
   const ModelShape& shape = plan_.shape();
-  for (int32_t layer = 0; in_cache && !in_cache_ && plan_.reobserves() && layer < shape.n_layers; ++layer) {
+  const bool turns = in_cache && !in_cache_ && plan_.reobserves();
+  for (int32_t layer = 0; turns && layer < shape.n_layers; ++layer) {
+    if (slides(layer)) continue;
     QueryRingArgs args{};
     args.kind = QueryRingArgs::kDropRotation;
     args.ring_rows = policy().Int(OptionId::kWindow);
-    args.ring = ring_.at() + int64_t{layer} * args.ring_rows * shape.n_heads * shape.head_dim;
+    args.ring = RingAt(layer);
     args.start = ring_start_[static_cast<size_t>(layer)], args.len = ring_len_[static_cast<size_t>(layer)];
     args.n_heads = shape.n_heads, args.n_kv_heads = shape.n_kv_heads, args.head_dim = shape.head_dim;
     args.turning = turning(layer), args.newest = n_tokens - 1;
@@ -127,6 +134,21 @@ Status Compressor::KeepLengths(Device* device, Stream* stream, const KvCache& ca
 void Compressor::HoldLengths(const KvCache& cache) {
   step_stale_ = true;
   for (size_t i = 0; i < held_.size(); ++i) held_[i] = std::max(2, cache.Len(static_cast<int32_t>(i)));
+}
+
+DevicePtr<float> Compressor::RingAt(int32_t layer) const {
+  const ModelShape& shape = plan_.shape();
+  return ring_.at() +
+         int64_t{plan_.PlaceOf(layer)} * policy().Int(OptionId::kWindow) * shape.n_heads * shape.head_dim;
+}
+
+int32_t Compressor::LongestHead(const KvCache& cache) const {
+  int32_t longest = 0;
+  for (const int32_t layer : plan_.sharing_layers()) {
+    for (int32_t g = 0; g < plan_.shape().n_kv_heads; ++g)
+      longest = std::max(longest, cache.Len(layer * plan_.shape().n_kv_heads + g));
+  }
+  return longest;
 }
 
 // ---- rules of the moment ----

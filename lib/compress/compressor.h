@@ -62,6 +62,9 @@ class Compressor {
   const StoragePlan& plan() const { return plan_; }
   const Policy& policy() const { return plan_.policy(); }
   int64_t bytes() const { return ring_.bytes(); }
+  // Whether a layer holds its window, and the policy has no say in it. [L], or null: none does.
+  bool slides(int32_t layer) const { return !slides_.empty() && slides_[static_cast<size_t>(layer)] != 0; }
+  const std::vector<uint8_t>& sliding_layers() const { return slides_; }
 
   // ---- prompts ----
   // Before a prompt that brings the sequence to n_tokens tokens: budgets and needs.
@@ -92,11 +95,12 @@ class Compressor {
 
   // ---- steps ----
   // For Device::Step; valid as long as the compressor stays where it is.
-  const StepPlan& step_plan() { return mutable_step_plan(); }
-  StepPlan& mutable_step_plan() {
+  const StepPlan& step_plan() {
     if (step_stale_) MakeStepPlan();
     return step_;
   }
+  // The same; the attention of the newest token goes to `attention`, null: nowhere.
+  const StepPlan& StepPlanWith(DevicePtr<float> attention, int64_t stride);
   // Whether a step may write any entry, not only the newest.
   bool writes_all() const {
     return plan_.n_aux() > 0 || plan_.evicts_at_steps() || plan_.reobserves() || keep_lengths_;
@@ -110,8 +114,8 @@ class Compressor {
   // again.
   Status Reobserve(const LayerWork& work, int32_t layer, LayerBuffers* kv, ObservedBuffers* observed,
                    KvCache* cache);
-  // Entries of the longest head that Reobserve loads, 0: it does not.
-  int32_t ReobservedEntries(const KvCache& cache) const { return plan_.reobserves() ? cache.MaxLen() : 0; }
+  // Entries of the longest head that Reobserve may load, or that is turned: of layers that do not slide.
+  int32_t LongestHead(const KvCache& cache) const;
 
   // ---- the end of the context ----
   // From now on every head of a sequence of n_tokens holds what it holds: an older entry (never the first
@@ -150,7 +154,12 @@ class Compressor {
   size_t At(int32_t layer, int32_t g) const {
     return static_cast<size_t>(layer * plan_.shape().n_kv_heads + g);
   }
-  KeyTurning turning(int32_t layer) const { return {rule_.ropes[layer], rule_.pairing, in_cache_}; }
+  KeyTurning turning(int32_t layer) const {
+    return {rule_.ropes[layer], rule_.pairing, in_cache_ && !slides(layer)};
+  }
+  DevicePtr<float> RingAt(int32_t layer) const;
+  Status StoreWindow(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
+                     const std::vector<int32_t>& n_before, KvCache* cache);
   SelectRule SelectRuleNow() const;
   MergeRule MergeRuleNow() const;
   ScoreProgram PromptProgram() const;
@@ -184,15 +193,16 @@ class Compressor {
   std::vector<int32_t> caps_;    // [L, G] entries at decode
   std::vector<int32_t> held_;    // [L, G] entries at most, where keep_lengths_
   bool in_cache_ = false, keep_lengths_ = false, changed_ = false, scored_ = false, reduces_all_ = false;
+  std::vector<uint8_t> slides_;                 // [L], or empty
   std::vector<std::vector<float>> all_scores_;  // [L * G] of candidates, while layers are compared
   std::vector<int32_t> layer_counts_, layer_kept_, layer_slots_, layer_drop_;  // [G] of the layer at hand
   std::vector<uint8_t> layer_all_see_;                                         // [G]
   std::vector<uint8_t>
-      loaded_rotated_;  // [G] of the layer at hand: whether its heads' stored keys are rotated
-  StepPlan step_;
-  bool step_stale_ = true;                      // caps, lengths or rules changed since it was made
-  std::vector<int32_t> step_caps_;              // [L, G]
-  DeviceBuffer<float> ring_;                    // reobserve: [L, w, H, D] newest queries
+      loaded_rotated_;              // [G] of the layer at hand: whether its heads' stored keys are rotated
+  StepPlan step_, sliding_step_;    // of layers, of those that slide
+  bool step_stale_ = true;          // caps, lengths or rules changed since it was made
+  std::vector<int32_t> step_caps_;  // [L, G]
+  DeviceBuffer<float> ring_;        // reobserve: [layers that do not slide, w, H, D] newest queries
   std::vector<int32_t> ring_start_, ring_len_;  // [L]
 };
 

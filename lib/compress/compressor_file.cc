@@ -19,9 +19,16 @@ Status Compressor::CheckRestored(bool slides) const {
     sane = sane && held_[i] >= 2 && held_[i] <= kUnbounded;
   }
   const int32_t rows = ring_len_.empty() ? 0 : policy().Int(OptionId::kWindow);
-  for (size_t i = 0; i < ring_len_.size(); ++i)  // all layers push once per token
-    sane = sane && ring_len_[i] >= 0 && ring_len_[i] <= rows && ring_len_[i] == ring_len_[0] &&
-           ring_start_[i] >= 0 && ring_start_[i] < rows;
+  int32_t pushed = -1;  // all layers push once per token, but those that slide
+  for (size_t i = 0; i < ring_len_.size(); ++i) {
+    sane = sane && ring_len_[i] >= 0 && ring_len_[i] <= rows && ring_start_[i] >= 0 && ring_start_[i] < rows;
+    if (this->slides(static_cast<int32_t>(i))) {
+      sane = sane && ring_len_[i] == 0 && ring_start_[i] == 0;
+    } else {
+      sane = sane && (pushed < 0 || ring_len_[i] == pushed);
+      pushed = ring_len_[i];
+    }
+  }
   return sane ? Status() : Error(Code::kBadModel, "damaged: budgets out of range");
 }
 

@@ -68,7 +68,7 @@ struct Scorer {
   // What else there is to know. Functions may be null: none, no, the usual.
   int32_t (*n_aux)(const Policy& policy) = nullptr;  // f32 side values per cached entry
   // Rows of queries to record for a prompt of n tokens.
-  int32_t (*window_rows)(const Policy& policy, int32_t n, int32_t budget) = nullptr;
+  int32_t (*window_rows)(const Policy& policy, int32_t n) = nullptr;
   void (*select)(const Policy& policy,
                  SelectRule* out) = nullptr;  // beside the protected part; usual: the best
   void (*history)(const Policy& policy, HistoryRule* out) = nullptr;

@@ -18,7 +18,10 @@ Status Compressor::BeginPrompt(int32_t n_tokens, PromptNeeds* needs) {
   KVC_RETURN_IF_ERROR(plan_.PlanSlots(n_tokens, &slots));
   budget_ = budget;
   protect_ = part;
-  for (size_t i = 0; i < slots.size(); ++i) counts_[i] = std::max(slots[i] - n_protected(), 0);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const bool slide = slides(static_cast<int32_t>(i) / plan_.shape().n_kv_heads);
+    counts_[i] = slide ? 0 : std::max(slots[i] - n_protected(), 0);
+  }
   // At decode a head may grow to what its budget is without the prompt's length as a limit.
   if (n_tokens <= budget) KVC_RETURN_IF_ERROR(plan_.PlanSlots(kUnbounded, &slots));
   caps_ = slots;
@@ -28,7 +31,7 @@ Status Compressor::BeginPrompt(int32_t n_tokens, PromptNeeds* needs) {
   const Scorer& scorer = *policy().scorer;
   needs->column_sums = (scorer.needs & kNeedsColumnSums) != 0 || plan_.merge_sums() >= 0;
   needs->reread = (scorer.needs & kNeedsReread) != 0;
-  if (scorer.window_rows != nullptr) needs->window_rows = scorer.window_rows(policy(), n_tokens, budget_);
+  if (scorer.window_rows != nullptr) needs->window_rows = scorer.window_rows(policy(), n_tokens);
   return {};
 }
 
@@ -47,7 +50,7 @@ Status Compressor::LoadLayer(const LayerWork& work, int32_t layer, int32_t n_new
   for (int32_t i = 0; i < g; ++i) {
     const int32_t head = layer * g + i, len = cache.Len(head);
     loaded_rotated_[static_cast<size_t>(i)] = cache.rotated(head);
-    if (!keep_lengths_ || n_new == kNothingComes) continue;
+    if (!keep_lengths_ || n_new == kNothingComes || slides(layer)) continue;
     drop[static_cast<size_t>(i)] = std::max(std::min(len + n_new - held_[At(layer, i)], len - kSinks), 0);
     changed_ = changed_ || drop[static_cast<size_t>(i)] > 0;
     // Sessions that slide count in slots from now on: keys lose the rotation of their position.
@@ -71,7 +74,7 @@ Status Compressor::ChooseCounts(LayerChoice* c) {
   const size_t g = static_cast<size_t>(plan_.shape().n_kv_heads);
   for (size_t i = 0; i < g; ++i) c->counts[i] = counts_[At(c->layer, static_cast<int32_t>(i))];
   if (waits_for_all_layers()) return {};
-  if (!policy().allocator->dynamic || c->layer < policy().Int(OptionId::kAdaSkip)) return {};
+  if (!policy().allocator->dynamic || plan_.PlaceOf(c->layer) < policy().Int(OptionId::kAdaSkip)) return {};
   std::vector<int32_t> candidates(g);
   for (size_t i = 0; i < g; ++i) candidates[i] = std::max(c->kv.len()[i] - n_protected(), 0);
   if (*std::max_element(candidates.begin(), candidates.end()) == 0) return {};
@@ -143,7 +146,7 @@ Status Compressor::PushPromptQueries(const LayerChoice& c) {
   QueryRingArgs args{};
   args.kind = QueryRingArgs::kPush;
   args.ring_rows = policy().Int(OptionId::kWindow);
-  args.ring = ring_.at() + int64_t{c.layer} * args.ring_rows * shape.n_heads * shape.head_dim;
+  args.ring = RingAt(c.layer);
   args.start = ring_start_[layer], args.len = ring_len_[layer];
   args.n = std::min(c.observed.n_rows, args.ring_rows);
   args.rows = c.observed.queries() + int64_t{c.observed.n_rows - args.n} * shape.n_heads * shape.head_dim;
@@ -171,7 +174,8 @@ Status Compressor::StoreMarked(const LayerChoice& c, KvCache* cache) {
     if (cache->Len(head) > 0 && cache->stored(head) != kStoredPlainAll) c.all_see[i] = 0;
   }
   KvCache::StoreSpec spec{};
-  spec.layer = c.layer, spec.kv = &c.kv, spec.turning = turning(c.layer), spec.rotated = rotated.data();
+  spec.layer = c.layer, spec.from = c.kv.view(), spec.turning = turning(c.layer),
+  spec.rotated = rotated.data();
   spec.kept = c.kept.data(), spec.stride = b.stride, spec.all_see = c.all_see.data();
   if (c.marked) spec.marks = b.marks.at();
   if (c.marked && plan_.query_heads_see_their_own()) spec.seen = b.seen.at();
@@ -206,6 +210,8 @@ Status Compressor::FitLayer(LayerChoice* c, KvCache* cache) {
 Status Compressor::StoreLayer(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
                               const ObservedBuffers& observed, bool compress,
                               const std::vector<int32_t>& n_before, KvCache* cache) {
+  scored_ = false;
+  if (slides(layer)) return StoreWindow(work, layer, kv, n_before, cache);
   const size_t g = static_cast<size_t>(plan_.shape().n_kv_heads);
   compress = compress && (reduces_all_ || !waits_for_all_layers());
   const bool keeps_all = policy().keeps_all(),
@@ -217,7 +223,8 @@ Status Compressor::StoreLayer(const LayerWork& work, int32_t layer, const LayerB
   // What was there stays as it is: only the new entries are written.
   if (had_entries && plan_.n_aux() == 0 && !plan_.codebook() && !keep_lengths_ && (!compress || keeps_all)) {
     KVC_RETURN_IF_ERROR(PushPromptQueries(c));
-    return cache->AppendFrom(work.stream, layer, kv, turning(layer), n_before.data(), &work.choice->codes);
+    return cache->AppendFrom(work.stream, layer, kv.view(), turning(layer), n_before.data(),
+                             &work.choice->codes);
   }
   const int32_t longest = kv.Longest();
   KVC_RETURN_IF_ERROR(ReservePrompt(work.memory(), longest, work.choice));
@@ -244,11 +251,37 @@ Status Compressor::StoreLayer(const LayerWork& work, int32_t layer, const LayerB
   return limited ? FitLayer(&c, cache) : Status();
 }
 
+// A layer with a window takes the newest tokens as they are: what leaves the window was the last to be of use
+// there, and says nothing about what stays. What is cached and stays is not written again, for that would
+// round it again.
+Status Compressor::StoreWindow(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
+                               const std::vector<int32_t>& n_before, KvCache* cache) {
+  const int32_t n = kv.len()[0], n_new = n - n_before[0], held = cache->layout().HeldOf(layer, n);
+  if (n_before[0] > 0 && n_new < held) {
+    return cache->AppendFrom(work.stream, layer, kv.view(), turning(layer), n_before.data(),
+                             &work.choice->codes);
+  }
+  std::fill(layer_kept_.begin(), layer_kept_.end(), held);
+  KvCache::StoreSpec spec{};
+  spec.layer = layer, spec.turning = turning(layer);
+  spec.from = kv.view();
+  spec.from.keys = spec.from.keys + int64_t{n - held} * spec.from.head_dim;
+  spec.from.values = spec.from.values + int64_t{n - held} * spec.from.head_dim;
+  spec.from.positions = spec.from.positions + int64_t{n - held};
+  spec.from.aux = {}, spec.from.seen = {};
+  spec.from.n_aux = 0, spec.from.has_seen = false;
+  spec.from.len = layer_kept_.data();
+  const std::vector<uint8_t> rotated(layer_kept_.size(), 1);
+  spec.rotated = rotated.data(), spec.kept = layer_kept_.data();
+  return cache->Store(work.stream, spec, &work.choice->codes);
+}
+
 // ---- layers compared (methods.md 2.18) ----
 
 Status Compressor::AddScores(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
                              const ObservedBuffers& observed) {
   KVC_RETURN_IF_ERROR(ReservePrompt(work.memory(), kv.Longest(), work.choice));
+  all_scores_.resize(counts_.size());
   std::fill(layer_all_see_.begin(), layer_all_see_.end(), uint8_t{1});
   KVC_RETURN_IF_ERROR(Score({work, layer, kv, observed, layer_counts_, layer_kept_, layer_all_see_}));
   for (size_t g = 0; g < kv.len().size(); ++g) {
@@ -258,7 +291,7 @@ Status Compressor::AddScores(const LayerWork& work, int32_t layer, const LayerBu
         work.choice->scores.at() + static_cast<int64_t>(g) * work.choice->stride + protect_.n_sink;
     KVC_RETURN_IF_ERROR(
         work.device->Read(work.stream, from.As<const uint8_t>(), scores.data(), 4 * int64_t{n}));
-    all_scores_.push_back(std::move(scores));
+    all_scores_[At(layer, static_cast<int32_t>(g))] = std::move(scores);
   }
   return {};
 }
@@ -281,6 +314,7 @@ void Compressor::ChooseAcrossLayers() {
   int64_t ties = budget;
   for (const uint32_t bits : all) ties -= bits > worst;
   for (size_t i = 0; i < all_scores_.size(); ++i) {
+    if (slides(static_cast<int32_t>(i) / plan_.shape().n_kv_heads)) continue;
     int32_t count = 0, tied = 0;
     for (const float score : all_scores_[i])
       count += OrderedBits(score) > worst, tied += OrderedBits(score) == worst;

@@ -5,9 +5,17 @@
 
 namespace kvc {
 
+const StepPlan& Compressor::StepPlanWith(DevicePtr<float> attention, int64_t stride) {
+  if (step_stale_) MakeStepPlan();
+  for (StepPlan* plan : {&step_, &sliding_step_})
+    plan->attention = attention, plan->attention_stride = stride;
+  return step_;
+}
+
 void Compressor::MakeStepPlan() {
   step_stale_ = false;
-  step_ = {};
+  step_ = sliding_step_ = {};
+  if (!slides_.empty()) step_.slides = slides_.data(), step_.of_sliding = &sliding_step_;
   step_.in_cache = in_cache_;
   step_.merge = MergeRuleNow();
   if (keep_lengths_) step_.held = held_.data(), step_.n_sinks = kSinks;
@@ -35,6 +43,7 @@ void Compressor::MakeStepPlan() {
   if (!plan_.reobserves()) return;
   step_.ring = ring_.at();
   step_.ring_rows = policy().Int(OptionId::kWindow);
+  step_.ring_places = plan_.places().data();
   step_.ring_start = ring_start_.data(), step_.ring_len = ring_len_.data();
   step_.ends_later = true;
 }
@@ -43,6 +52,7 @@ void Compressor::MakeStepPlan() {
 // budget.
 Status Compressor::Reobserve(const LayerWork& work, int32_t layer, LayerBuffers* kv,
                              ObservedBuffers* observed, KvCache* cache) {
+  if (slides(layer)) return {};
   const ModelShape& shape = plan_.shape();
   const int32_t g = shape.n_kv_heads, slack = policy().Int(OptionId::kSlack);
   bool over[1024], any = false;
@@ -55,7 +65,7 @@ Status Compressor::Reobserve(const LayerWork& work, int32_t layer, LayerBuffers*
   QueryRingArgs ring{};
   ring.kind = QueryRingArgs::kView;
   ring.ring_rows = policy().Int(OptionId::kWindow);
-  ring.ring = ring_.at() + int64_t{layer} * ring.ring_rows * shape.n_heads * shape.head_dim;
+  ring.ring = RingAt(layer);
   ring.start = ring_start_[at], ring.len = ring_len_[at];
   ring.rows = observed->queries();
   ring.n = std::min({ring.len, ring.ring_rows, *std::min_element(kv->len().begin(), kv->len().end())});

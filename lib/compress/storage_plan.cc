@@ -46,6 +46,19 @@ StoragePlan::StoragePlan(const Policy& policy, const ModelShape& shape, HeadScor
       shape_(shape),
       head_scores_(std::move(scores)),
       ranks_(slides || policy.positions == PositionMode::kInCache) {
+  const size_t n_scores = head_scores_.values.size() / static_cast<size_t>(std::max(shape_.n_layers, 1));
+  for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
+    places_.push_back(static_cast<int32_t>(sharing_.size()));
+    if (this->slides(layer)) continue;
+    sharing_.push_back(layer);
+    const auto row = head_scores_.values.begin() + static_cast<std::ptrdiff_t>(n_scores) * layer;
+    sharing_scores_.insert(sharing_scores_.end(), row, row + static_cast<std::ptrdiff_t>(n_scores));
+  }
+  if (sharing_.size() < places_.size()) {
+    // Who scores by all rows of a text reads all of it again, from its first token.
+    const int32_t rows = ReplayRows(shape_.max_tokens);
+    window_slack_ = kTakenBack + (rows < shape_.max_tokens ? rows : 0);
+  }
   if (policy.keeps_all()) return;
   const Scorer& scorer = *policy.scorer;
   scorer_aux_ = n_aux_ = scorer.n_aux == nullptr ? 0 : scorer.n_aux(policy);
@@ -69,6 +82,14 @@ Status StoragePlan::Validate() const {
                  shape_.head_dim);
   }
   if (policy_.keeps_all()) return {};
+  if (sharing_.empty()) {
+    return Error(
+        Code::kUnsupported,
+        "every layer of this model attends to its newest %d tokens only and holds no more than those: there "
+        "is nothing that %s could compress (use policy full, or max_tokens up to %d)",
+        *std::max_element(shape_.windows.begin(), shape_.windows.end()), policy_.method->name,
+        *std::min_element(shape_.windows.begin(), shape_.windows.end()));
+  }
   const size_t per_kv_head = static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads),
                per_head = static_cast<size_t>(shape_.n_layers * shape_.n_heads);
   if (policy_.wants_head_scores()) {
@@ -100,19 +121,20 @@ Status StoragePlan::Validate() const {
   return PlanSlots(kUnbounded, &slots);
 }
 
-// [L, G]; a table per query head is averaged over the groups (methods.md 2.10).
+// Of the layers that share the budget, [., G]; a table per query head is averaged over the groups
+// (methods.md 2.10).
 std::vector<double> StoragePlan::ScoresPerKvHead() const {
-  const size_t n = static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads),
-               group = head_scores_.values.size() / n;
+  const size_t n = sharing_.size() * static_cast<size_t>(shape_.n_kv_heads),
+               group = n == 0 ? 0 : sharing_scores_.size() / n;
   std::vector<double> scores(n, 0.0);
-  for (size_t i = 0; i < n * group; ++i)
-    scores[i / group] += head_scores_.values[i] / static_cast<double>(group);
+  for (size_t i = 0; i < n * group; ++i) scores[i / group] += sharing_scores_[i] / static_cast<double>(group);
   return scores;
 }
 
-// kv=mixed, [L, G].
+// kv=mixed, of the same heads.
 std::vector<int32_t> StoragePlan::BitsOfHeads() const {
   const std::vector<double> scores = ScoresPerKvHead();
+  if (scores.empty()) return {};
   if (!policy_.levels.empty()) return BitsByLevels(scores, policy_.levels);
   const std::vector<bool> high = HighPrecisionHeads(scores, policy_.Int(OptionId::kMedianMode) == 1);
   std::vector<int32_t> bits(scores.size());
@@ -191,6 +213,19 @@ class Layouter {
     return head;
   }
 
+  // Heads of layers with windows: nobody chooses from what they hold, so an entry is its key, value and
+  // position. Mixed precisions are a question of worth, which these heads are not asked: they get the best
+  // there is.
+  HeadFormat OfWindow() {
+    for (PageFormat* f : {&entry_, &raw_}) f->n_aux = 0, f->seen_masks = f->ranks = false;
+    const int32_t kv = policy_.Int(OptionId::kKv);
+    if (kv == kStoreInt8 || kv == kStoreInt4) return OfBits(kv == kStoreInt8 ? 8 : 4);
+    if (kv != kStoreMixed) return Plain();
+    int32_t bits = policy_.levels.empty() ? policy_.Int(OptionId::kHighBits) : 4;
+    for (const BitsLevel& level : policy_.levels) bits = std::max(bits, level.bits);
+    return OfBits(bits);
+  }
+
   CacheLayout Finish(std::vector<HeadFormat> heads) {
     layout_.heads = std::move(heads);
     return std::move(layout_);
@@ -224,7 +259,7 @@ class Layouter {
 
 CacheLayout StoragePlan::LayoutFor(int32_t page_slots) const {
   Layouter make(*this, page_slots, ranks_);
-  const size_t n = static_cast<size_t>(shape_.n_kv_heads_total());
+  const size_t g = static_cast<size_t>(shape_.n_kv_heads), n = sharing_.size() * g;
   const int32_t kv = policy_.Int(OptionId::kKv);
   std::vector<HeadFormat> heads;
   if (codebook()) {
@@ -234,7 +269,20 @@ CacheLayout StoragePlan::LayoutFor(int32_t page_slots) const {
   } else {
     heads.assign(n, kv == kStoreInt8 ? make.OfBits(8) : kv == kStoreInt4 ? make.OfBits(4) : make.Plain());
   }
-  return make.Finish(std::move(heads));
+  if (sharing_.size() == places_.size()) return make.Finish(std::move(heads));
+  const HeadFormat window = make.OfWindow();
+  std::vector<HeadFormat> all;
+  for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
+    const auto first = heads.begin() + static_cast<std::ptrdiff_t>(g) * PlaceOf(layer);
+    if (slides(layer)) {
+      all.insert(all.end(), g, window);
+    } else {
+      all.insert(all.end(), first, first + static_cast<std::ptrdiff_t>(g));
+    }
+  }
+  CacheLayout layout = make.Finish(std::move(all));
+  layout.windows = shape_.windows, layout.window_slack = window_slack_;
+  return layout;
 }
 
 // Whether an entry may be kept for some query heads of a group only (SpindleKV).
@@ -262,19 +310,39 @@ int32_t StoragePlan::BudgetFor(int32_t n_tokens) const {
   }
   if (policy_.table.empty() || policy_.allocator->needs != kNeedsTable) return n_tokens;
   int64_t sum = 0;
-  for (int32_t slots : policy_.table) sum += slots;
-  return static_cast<int32_t>(sum / static_cast<int64_t>(policy_.table.size()));
+  for (size_t i = 0; i < policy_.table.size(); ++i)
+    sum += slides(static_cast<int32_t>(i) / shape_.n_kv_heads) ? 0 : policy_.table[i];
+  return static_cast<int32_t>(sum / (static_cast<int64_t>(sharing_.size()) * shape_.n_kv_heads));
 }
 
 AllocateInput StoragePlan::AllocationFor(int32_t budget, int32_t n_tokens) const {
   const Protected p = ProtectFor(budget);
-  return {policy_, shape_.n_layers,       shape_.n_heads,      shape_.n_kv_heads, n_tokens,
-          budget,  p.n_sink + p.n_recent, head_scores_.values, head_scores_.alpha};
+  AllocateInput in{policy_,
+                   static_cast<int32_t>(sharing_.size()),
+                   shape_.n_heads,
+                   shape_.n_kv_heads,
+                   n_tokens,
+                   budget,
+                   p.n_sink + p.n_recent,
+                   sharing_scores_,
+                   head_scores_.alpha};
+  if (sharing_.size() < places_.size()) in.layers = sharing_;
+  return in;
+}
+
+// What heads of layers with windows hold of n tokens.
+void StoragePlan::FillWindows(int32_t n_tokens, std::vector<int32_t>* slots) const {
+  for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
+    if (!slides(layer)) continue;
+    std::fill_n(slots->begin() + std::ptrdiff_t{layer} * shape_.n_kv_heads, shape_.n_kv_heads,
+                std::min(n_tokens, shape_.windows[static_cast<size_t>(layer)] + window_slack_));
+  }
 }
 
 Status StoragePlan::PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) const {
   const size_t n_heads = static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads);
   slots->assign(n_heads, n_tokens);
+  FillWindows(n_tokens, slots);
   if (policy_.keeps_all()) return {};
   const AllocateInput in = AllocationFor(BudgetFor(n_tokens), n_tokens);
   if (n_tokens <= in.n_protected) return {};
@@ -283,11 +351,19 @@ Status StoragePlan::PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) con
     return PlanFor(in, slots);
   }
   const Status status = ValidateSlots(policy_, in.budget);
+  const CacheLayout layout = LayoutFor(PageSlots(n_tokens));
+  if (!status.ok() && sharing_.size() < places_.size()) {
+    return Error(Code::kInvalid,
+                 "budget_bytes = %.0f is %d slots per KV head of the %zu layers that see all tokens, for the "
+                 "windows of "
+                 "the other %zu take %lld bytes: %s",
+                 policy_.budget, in.budget, sharing_.size(), places_.size() - sharing_.size(),
+                 static_cast<long long>(WindowBytes(layout, n_tokens)), status.message().c_str());
+  }
   if (!status.ok()) {
     return Error(Code::kInvalid, "budget_bytes = %.0f is %d slots per KV head of this model: %s",
                  policy_.budget, in.budget, status.message().c_str());
   }
-  const CacheLayout layout = LayoutFor(PageSlots(n_tokens));
   KVC_RETURN_IF_ERROR(policy_.allocator->shares_bytes ? PlanBytes(layout, in, slots) : PlanFor(in, slots));
   const double bytes = static_cast<double>(BytesOf(layout, in, *slots));
   if (bytes <= policy_.budget) return {};
@@ -296,14 +372,18 @@ Status StoragePlan::PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) con
 }
 
 Status StoragePlan::PlanFor(const AllocateInput& in, std::vector<int32_t>* slots) const {
-  KVC_RETURN_IF_ERROR(policy_.allocator->plan(in, slots->data()));
-  for (int32_t& s : *slots) s = std::min(s + in.n_protected, in.n);
+  const size_t g = static_cast<size_t>(shape_.n_kv_heads);
+  std::vector<int32_t> counts(sharing_.size() * g);
+  KVC_RETURN_IF_ERROR(policy_.allocator->plan(in, counts.data()));
+  FillWindows(in.n, slots);
+  for (size_t i = 0; i < counts.size(); ++i)
+    (*slots)[static_cast<size_t>(sharing_[i / g]) * g + i % g] = std::min(counts[i] + in.n_protected, in.n);
   return {};
 }
 
 int32_t StoragePlan::ReplayRows(int32_t n_tokens) const {
   if (policy_.keeps_all() || policy_.scorer->window_rows == nullptr) return 0;
-  return policy_.scorer->window_rows(policy_, n_tokens, BudgetFor(n_tokens));
+  return policy_.scorer->window_rows(policy_, n_tokens);
 }
 
 Status StoragePlan::SetBudget(int32_t slots, int32_t n_tokens) {
@@ -344,12 +424,13 @@ int64_t StoragePlan::BytesOf(const CacheLayout& layout, const AllocateInput& in,
     return HeadBytes(layout, static_cast<int32_t>(head), StoredSlots(in.n, in.n_protected, n));
   };
   // Heads among which the slots may go to any.
-  const size_t group =
-      policy_.allocator->across_layers ? slots.size() : static_cast<size_t>(shape_.n_kv_heads);
-  int64_t bytes = 0;
-  for (size_t first = 0; first < slots.size(); first += group) {
+  const size_t g = static_cast<size_t>(shape_.n_kv_heads), n_heads = sharing_.size() * g,
+               group = policy_.allocator->across_layers ? n_heads : g;
+  int64_t bytes = WindowBytes(layout, in.n);
+  for (size_t first = 0; first < n_heads; first += group) {
     int64_t planned = 0, everything = 0, main = 0, tails = 0, page = 0;
-    for (size_t i = first; i < first + group; ++i) {
+    for (size_t at = first; at < first + group; ++at) {
+      const size_t i = static_cast<size_t>(sharing_[at / g]) * g + at % g;
       const int32_t head = static_cast<int32_t>(i);
       planned += bytes_of(i, slots[i]);
       everything += bytes_of(i, in.n);
@@ -367,12 +448,22 @@ int64_t StoragePlan::BytesOf(const CacheLayout& layout, const AllocateInput& in,
   return bytes;
 }
 
+int64_t StoragePlan::WindowBytes(const CacheLayout& layout, int32_t n_tokens) const {
+  int64_t bytes = 0;
+  for (int32_t head = 0; head < layout.n_heads_total(); ++head) {
+    const int32_t layer = head / shape_.n_kv_heads;
+    if (slides(layer)) bytes += HeadBytes(layout, head, layout.MostHeldOf(layer, n_tokens));
+  }
+  return bytes;
+}
+
 // Small pages where equal shares of the bytes are few slots; the same for every prompt of a session.
 int32_t StoragePlan::PageSlotsForBytes() const {
   const CacheLayout layout = LayoutFor(KeysByChannel(policy_) ? kLeastBlock : 16);
-  double bytes = 0;
-  for (int32_t i = 0; i < shape_.n_kv_heads_total(); ++i)
-    bytes += static_cast<double>(HeadBytes(layout, i, kSmallBudget));
+  double bytes = static_cast<double>(WindowBytes(layout, kUnbounded));
+  for (int32_t i = 0; i < shape_.n_kv_heads_total(); ++i) {
+    if (!slides(i / shape_.n_kv_heads)) bytes += static_cast<double>(HeadBytes(layout, i, kSmallBudget));
+  }
   return bytes > policy_.budget ? 16 : 64;
 }
 
@@ -382,7 +473,10 @@ int32_t StoragePlan::SlotsForBytes(const CacheLayout& layout, int32_t n_tokens) 
   const auto fits = [&](int32_t budget, int32_t n) {
     const AllocateInput in = AllocationFor(budget, n);
     const bool equal = policy_.allocator->shares_bytes || budget <= in.n_protected || n <= in.n_protected;
-    if (equal || !PlanFor(in, &slots).ok()) std::fill(slots.begin(), slots.end(), std::min(budget, n));
+    if (equal || !PlanFor(in, &slots).ok()) {
+      std::fill(slots.begin(), slots.end(), std::min(budget, n));
+      FillWindows(n, &slots);
+    }
     return static_cast<double>(BytesOf(layout, in, slots)) <= policy_.budget;
   };
   if (!fits(n_tokens, n_tokens))
@@ -400,10 +494,13 @@ Status StoragePlan::PlanBytes(const CacheLayout& layout, AllocateInput in,
                               std::vector<int32_t>* slots) const {
   const int64_t total = static_cast<int64_t>(std::min(policy_.budget, 35184372088831.0));  // 2^45 - 1
   std::fill(slots->begin(), slots->end(), in.n);
+  FillWindows(in.n, slots);
   if (BytesOf(layout, in, *slots) <= total) return {};
-  std::vector<int64_t> cost(layout.heads.size());
-  for (size_t i = 0; i < cost.size(); ++i)
-    cost[i] = PageBytes(layout, static_cast<int32_t>(i)) / layout.page_slots;
+  std::vector<int64_t> cost;
+  for (const int32_t layer : sharing_) {
+    for (int32_t g = 0; g < shape_.n_kv_heads; ++g)
+      cost.push_back(PageBytes(layout, layer * shape_.n_kv_heads + g) / layout.page_slots);
+  }
   in.entry_bytes = cost;
   in.candidate_bytes = LargestThat(total, [&](int64_t bytes) {
     in.candidate_bytes = bytes;

@@ -11,6 +11,10 @@ namespace kvc {
 
 struct ModelShape {
   int32_t n_layers = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0;
+  // Of layers that attend to their newest tokens only: how many those are. They keep these, whatever the
+  // policy, and have no part in its budget. [L], 0: the layer is the policy's; empty: all are.
+  std::vector<int32_t> windows;
+  int32_t max_tokens = 0;  // of a session; 0: any number
   int32_t group() const { return n_heads / n_kv_heads; }
   int32_t n_kv_heads_total() const { return n_layers * n_kv_heads; }
 };
@@ -34,6 +38,18 @@ class StoragePlan {
   const Policy& policy() const { return policy_; }
   const ModelShape& shape() const { return shape_; }
   const HeadScores& head_scores() const { return head_scores_; }
+  // Layers with a window of their own, and the others, which share the budget.
+  bool slides(int32_t layer) const {
+    return !shape_.windows.empty() && shape_.windows[static_cast<size_t>(layer)] > 0;
+  }
+  const std::vector<int32_t>& sharing_layers() const { return sharing_; }
+  // Which of those a layer is; of a layer that slides: how many of them are before it.
+  int32_t PlaceOf(int32_t layer) const { return places_[static_cast<size_t>(layer)]; }
+  const std::vector<int32_t>& places() const { return places_; }
+  // Entries behind its window that a layer keeps, so that as many tokens can be taken back (at least
+  // kTakenBack), or run again by a compression.
+  int32_t window_slack() const { return window_slack_; }
+  static constexpr int32_t kTakenBack = 32;
 
   // Side values of an entry: the scorer's own first.
   int32_t n_aux() const { return n_aux_; }
@@ -78,6 +94,10 @@ class StoragePlan {
   Status Validate() const;
   AllocateInput AllocationFor(int32_t budget, int32_t n_tokens) const;
   Status PlanFor(const AllocateInput& in, std::vector<int32_t>* slots) const;
+  void FillWindows(int32_t n_tokens, std::vector<int32_t>* slots) const;
+  // Of layers with windows, at most as tokens come: what budget_bytes leaves to the others does not change
+  // then.
+  int64_t WindowBytes(const CacheLayout& layout, int32_t n_tokens) const;
   Status PlanBytes(const CacheLayout& layout, AllocateInput in, std::vector<int32_t>* slots) const;
   int64_t BytesOf(const CacheLayout& layout, const AllocateInput& in,
                   const std::vector<int32_t>& slots) const;
@@ -89,6 +109,9 @@ class StoragePlan {
   Policy policy_;
   ModelShape shape_;
   HeadScores head_scores_;
+  std::vector<int32_t> sharing_, places_;
+  std::vector<double> sharing_scores_;  // of those layers
+  int32_t window_slack_ = 0;
   int32_t n_aux_ = 0, scorer_aux_ = 0, merge_sums_ = -1, merge_counts_ = -1;
   bool ranks_ = false;  // entries carry their place
 

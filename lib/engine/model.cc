@@ -24,7 +24,7 @@ void ListRopes(const ModelConfig& c, std::vector<Rope>* ropes, std::vector<int32
 
 template <typename OpenFile>
 Result<std::shared_ptr<const Model>> Model::Build(const ModelParams& params, OpenFile&& open) {
-  Result<std::unique_ptr<Device>> device = OpenDevice(params.device, params.n_threads);
+  Result<std::unique_ptr<Device>> device = OpenDevice(params.device, params.threads);
   if (!device.ok()) return device.status();
   auto meter = std::make_shared<MemoryMeter>(params.memory_limit);
   Result<std::unique_ptr<ModelFile>> file = open(meter.get());
@@ -75,9 +75,20 @@ Result<std::shared_ptr<const Model>> Model::OpenMemory(const uint8_t* data, int6
   return Build(params, [&](MemoryMeter* meter) { return ModelFile::OpenMemory(data, n_bytes, meter); });
 }
 
-ModelShape Model::shape() const {
+// Within its window a layer is like any other.
+ModelShape Model::shape(int32_t max_tokens, bool goes_on) const {
   const ModelConfig& c = config();
-  return {c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim};
+  ModelShape shape;
+  shape.n_layers = c.n_layers, shape.n_heads = c.n_heads, shape.n_kv_heads = c.n_kv_heads,
+  shape.head_dim = c.head_dim, shape.max_tokens = max_tokens;
+  bool any = false;
+  for (const LayerConfig& layer : c.layers) {
+    const bool slides = layer.attention_window > 0 && (goes_on || layer.attention_window < max_tokens);
+    shape.windows.push_back(slides ? layer.attention_window : 0);
+    any = any || slides;
+  }
+  if (!any) shape.windows.clear();
+  return shape;
 }
 
 AttentionRule Model::attention_rule() const {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/host_threads.h"
 #include "lib/base/memory_meter.h"
 #include "lib/engine/executor.h"
 #include "lib/model/tokenizer.h"
@@ -12,7 +13,7 @@ namespace kvc {
 
 struct ModelParams {
   std::string device = "auto";
-  int32_t n_threads = 0;       // 0 = all online processors
+  ThreadOptions threads;
   int64_t memory_limit = 0;    // 0 = none
   CallState* watch = nullptr;  // hears how far opening is, and can cancel it; null = nobody
 };
@@ -33,7 +34,8 @@ class Model {
   const std::shared_ptr<MemoryMeter>& meter() const { return meter_; }
   const Device& device() const { return *device_; }
   Executor* executor() const { return executor_.get(); }
-  ModelShape shape() const;
+  // As a session of so many tokens sees it. goes_on: it may pass them (on_full).
+  ModelShape shape(int32_t max_tokens, bool goes_on) const;
   AttentionRule attention_rule() const;
   // The scores a policy asks for: the caller's, or the named or first fitting table of the file; empty when
   // it needs none.

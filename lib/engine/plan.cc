@@ -69,9 +69,10 @@ int32_t InMain(const CacheLayout& layout, int32_t head, int32_t slots, int32_t n
 }
 
 // Pages of n entries, before they are whole ones.
-double PagesOf(const CacheLayout& layout, const Growth& growth, int32_t n) {
+double PagesOf(const CacheLayout& layout, const Growth& growth, size_t head, int32_t n) {
   const double page = layout.page_slots;
-  return growth.spread && n > 0 ? n / page + (page - 1) / (2 * page) : std::ceil(n / page);
+  const bool spread = growth.spread && layout.window(static_cast<int32_t>(head) / layout.n_kv_heads) == 0;
+  return spread && n > 0 ? n / page + (page - 1) / (2 * page) : std::ceil(n / page);
 }
 
 // limited: the prompt's pages are counted already.
@@ -80,7 +81,7 @@ void CountHead(const CacheLayout& layout, const Growth& growth, size_t i, bool l
   const int32_t now = InMain(layout, head, slots, slots);
   // The page of an entry is there before it comes, and entries leave behind it.
   const int32_t end = growth.n_steps <= 0 ? now : InMain(layout, head, slots, growth.Last(i) + 1);
-  double at_prompt = PagesOf(layout, growth, now), at_end = PagesOf(layout, growth, end);
+  double at_prompt = PagesOf(layout, growth, i, now), at_end = PagesOf(layout, growth, i, end);
   // Where the last page ends is not known either.
   if (limited) at_prompt = 0, at_end = std::ceil((end - now) / static_cast<double>(layout.page_slots));
   const HeadFormat& format = layout.heads[i];
@@ -91,21 +92,23 @@ void CountHead(const CacheLayout& layout, const Growth& growth, size_t i, bool l
                std::ceil((last - slots) / static_cast<double>(layout.page_slots)));
   if (format.plain >= 0 && !limited) {
     // Codes are there only where they take less than vectors do; their arenas may be.
-    count->Add(layout.formats[static_cast<size_t>(format.plain)].bytes, PagesOf(layout, growth, slots),
-               PagesOf(layout, growth, last));
+    count->Add(layout.formats[static_cast<size_t>(format.plain)].bytes, PagesOf(layout, growth, i, slots),
+               PagesOf(layout, growth, i, last));
     count->Add(PageBytes(layout, head), 0, 0), count->Add(RingBytes(layout, head), 0, 0);
     return count->Add(DirectionBytes(layout), 0, 0);
   }
   count->Add(PageBytes(layout, head), at_prompt, at_end);
   if (RingBytes(layout, head) > 0 && !limited) count->Add(RingBytes(layout, head), 1, 1);
   // Codebooks: as if no two vectors shared a direction.
-  if (layout.directions >= 0) count->Add(DirectionBytes(layout), 2 * at_prompt, 2 * at_end);
+  if (layout.main(head).coding == EntryCoding::kCodebook)
+    count->Add(DirectionBytes(layout), 2 * at_prompt, 2 * at_end);
 }
 
 // Whether the limit makes the layer of heads [first, first + G) smaller than its slots. Counts what is left
 // of it.
 bool CountLimited(const CacheLayout& layout, const Growth& growth, size_t first, PageCount* count) {
-  if (growth.layer_limit <= 0) return false;
+  if (growth.layer_limit <= 0 || layout.window(static_cast<int32_t>(first) / layout.n_kv_heads) > 0)
+    return false;
   double planned = 0;
   int64_t least = 0;
   for (size_t i = first; i < first + static_cast<size_t>(layout.n_kv_heads); ++i) {
@@ -113,7 +116,7 @@ bool CountLimited(const CacheLayout& layout, const Growth& growth, size_t first,
     const int64_t beside = HeadBytes(layout, head, 0);
     const int64_t page = HeadBytes(layout, head, layout.page_slots) - beside;
     planned +=
-        PagesOf(layout, growth, growth.slots[i]) * static_cast<double>(page) + static_cast<double>(beside);
+        PagesOf(layout, growth, i, growth.slots[i]) * static_cast<double>(page) + static_cast<double>(beside);
     least += HeadBytes(layout, head, growth.n_least);
   }
   const int64_t unlimited = static_cast<int64_t>(std::ceil(planned)),
@@ -139,7 +142,12 @@ int64_t FullBytes(const CacheLayout& layout, const Policy& policy, int64_t n) {
   format.type = kv <= static_cast<int32_t>(KvType::kBf16) ? static_cast<KvType>(kv) : KvType::kF16;
   format.d = layout.head_dim, format.slots = layout.page_slots;
   format.Lay();
-  return int64_t{layout.n_heads_total()} * ((n + format.slots - 1) / format.slots) * format.bytes;
+  int64_t pages = 0;
+  for (int32_t layer = 0; layer < layout.n_layers; ++layer) {
+    const int64_t held = layout.window(layer) == 0 ? n : layout.HeldOf(layer, static_cast<int32_t>(n));
+    pages += layout.n_kv_heads * ((held + format.slots - 1) / format.slots);
+  }
+  return pages * format.bytes;
 }
 
 }  // namespace
@@ -173,10 +181,11 @@ class Planner {
       // Every layer in full, and one of them a second time while it is reduced.
       Growth whole = growth;
       whole.spread = false;
-      std::fill(whole.slots.begin(), whole.slots.end(), n_prompt_);
+      for (size_t i = 0; i < whole.slots.size(); ++i)
+        whole.slots[i] = layout_.HeldOf(static_cast<int32_t>(i) / layout_.n_kv_heads, n_prompt_);
       const int64_t bytes = CountPages(layout_, whole).PromptBytes();
       plan.cache_bytes_peak =
-          bytes + std::max(layer_bytes, std::min(bytes / layout_.n_layers, plan.cache_bytes_prompt));
+          bytes + std::max(layer_bytes, std::min(LargestLayer(whole.slots), plan.cache_bytes_prompt));
     }
     KVC_RETURN_IF_ERROR(PlanSteps(growth, &step_workspace));
     plan.workspace_bytes = std::max(prompt_workspace, step_workspace);
@@ -197,7 +206,7 @@ class Planner {
 
   // The session itself: records, and the residual of its newest token.
   Status Create(const Policy& policy) {
-    KVC_RETURN_IF_ERROR(Session::CheckParams(model_, policy, params_));
+    KVC_RETURN_IF_ERROR(Session::CheckParams(params_));
     params_.max_tokens = Session::EffectiveMaxTokens(model_, policy, params_);
     if (n_prompt_ < 1 || n_prompt_ > params_.max_tokens) {
       return Error(Code::kInvalid, "the prompt to plan for has %d tokens; it may have 1 to max_tokens=%d",
@@ -206,7 +215,7 @@ class Planner {
     Result<HeadScores> scores = model_.ScoresFor(policy);
     if (!scores.ok()) return scores.status();
     Result<std::unique_ptr<Compressor>> compressor =
-        Compressor::Create(policy, model_.shape(), std::move(scores.value()),
+        Compressor::Create(policy, Session::ShapeOf(model_, policy, params_), std::move(scores.value()),
                            params_.on_full == OnFull::kSlide, model_.attention_rule(), memory_);
     if (!compressor.ok()) return compressor.status();
     compressor_ = std::move(compressor.value());
@@ -235,7 +244,18 @@ class Planner {
     PromptNeeds needs;
     KVC_RETURN_IF_ERROR(compressor.BeginPrompt(n_prompt_, &needs));
     KVC_RETURN_IF_ERROR(plan.PlanSlots(n_prompt_, slots));
-    for (int32_t& s : *slots) s = plan.StoredSlots(n_prompt_, compressor.n_protected(), s);
+    const Policy& policy = plan.policy();
+    const bool by_steps =
+        !policy.keeps_all() && policy.reducer->by_steps != nullptr && policy.reducer->by_steps(policy);
+    for (size_t i = 0; i < slots->size(); ++i) {
+      const int32_t layer = static_cast<int32_t>(i) / config().n_kv_heads;
+      int32_t& s = (*slots)[i];
+      if (!plan.slides(layer)) {
+        s = plan.StoredSlots(n_prompt_, compressor.n_protected(), s);
+      } else if (by_steps) {
+        s = layout_.MostHeldOf(layer, n_prompt_);
+      }
+    }
     PromptRequest request;
     request.n = n_prompt_, request.window_rows = needs.window_rows, request.column_sums = needs.column_sums;
     request.n_aux = plan.n_aux();
@@ -265,6 +285,7 @@ class Planner {
     const size_t g = static_cast<size_t>(config().n_kv_heads);
     for (size_t first = 0; first < slots.size(); first += g) {
       int64_t sum = 0;
+      if (compressor_->slides(static_cast<int32_t>(first / g))) continue;
       for (size_t i = first; i < first + g; ++i) {
         sum += slots[i];
         most = std::max<int64_t>(most, slots[i]);
@@ -274,18 +295,44 @@ class Planner {
     return most;
   }
 
+  // Of a head that shares the budget.
+  int32_t LeastSlots(const std::vector<int32_t>& slots) const {
+    int32_t least = n_prompt_;
+    for (size_t i = 0; i < slots.size(); ++i) {
+      if (layout_.window(static_cast<int32_t>(i) / layout_.n_kv_heads) == 0)
+        least = std::min(least, slots[i]);
+    }
+    return least;
+  }
+
+  int64_t LargestLayer(const std::vector<int32_t>& slots) const {
+    int64_t largest = 0;
+    for (int32_t layer = 0; layer < layout_.n_layers; ++layer) {
+      int64_t bytes = 0;
+      for (int32_t i = layer * layout_.n_kv_heads; i < (layer + 1) * layout_.n_kv_heads; ++i)
+        bytes += HeadBytes(layout_, i, slots[static_cast<size_t>(i)]);
+      largest = std::max(largest, bytes);
+    }
+    return largest;
+  }
+
   Growth GrowthOf(const std::vector<int32_t>& slots) const {
     const Policy& p = compressor_->policy();
     Growth growth;
     growth.slots = slots;
     growth.n_steps = params_.max_tokens - n_prompt_;
-    growth.spread = p.allocator != nullptr && p.allocator->dynamic &&
-                    *std::min_element(slots.begin(), slots.end()) < n_prompt_;
+    growth.spread = p.allocator != nullptr && p.allocator->dynamic && LeastSlots(slots) < n_prompt_;
     const bool grows = p.keeps_all() || p.decode == DecodeMode::kGrow;
     if (grows && params_.max_tokens == kMaxContext) growth.n_steps = 0;  // no end was named
     growth.caps = compressor_->caps();
     const int32_t slack = p.decode == DecodeMode::kReobserve ? p.Int(OptionId::kSlack) : 0;
-    for (int32_t& cap : growth.caps) cap = grows ? kMaxContext : cap + slack;
+    for (size_t i = 0; i < growth.caps.size(); ++i) {
+      // A page leaves a window when it is filled beyond what the window holds.
+      const int32_t layer = static_cast<int32_t>(i) / layout_.n_kv_heads;
+      growth.caps[i] = layout_.window(layer) > 0 ? layout_.MostHeldOf(layer, kMaxContext)
+                       : grows                   ? kMaxContext
+                                                 : growth.caps[i] + slack;
+    }
     growth.layer_limit = compressor_->plan().LayerLimit();
     growth.n_least = std::min(compressor_->n_protected(), n_prompt_);
     return growth;
@@ -302,10 +349,12 @@ class Planner {
     KVC_RETURN_IF_ERROR(w.step.ReserveHeads(network, 1, memory));
     KVC_RETURN_IF_ERROR(Sampler(params_.sampler).Reserve(memory, config().vocab_size, &w.sample_weights));
     if (growth.n_steps > 0) {
-      const int32_t begin = *std::max_element(growth.slots.begin(), growth.slots.end());
-      int32_t longest = begin, ring_slots = 0;
+      int32_t longest = 0, ring_slots = 0, begin = 0,
+              shared = 0;  // the last two: of layers that do not slide
       for (size_t i = 0; i < growth.slots.size(); ++i) {
         longest = std::max(longest, growth.Last(i) + 1);
+        if (layout_.window(static_cast<int32_t>(i) / layout_.n_kv_heads) == 0)
+          begin = std::max(begin, growth.slots[i]), shared = std::max(shared, growth.Last(i) + 1);
         ring_slots = std::max(ring_slots, layout_.ring_slots(static_cast<int32_t>(i)));
       }
       StepShape shape{};
@@ -316,7 +365,7 @@ class Planner {
       KVC_RETURN_IF_ERROR(w.step.ReserveAttention(network, shape, memory));
       const int64_t end = std::min<int64_t>(int64_t{n_prompt_} + growth.n_steps, kMaxPosition);
       for (int64_t fed = n_prompt_ + 1, more = 0; fed <= end; fed += std::max<int64_t>(more, 1)) {
-        const int64_t at = std::min<int64_t>(begin + fed - n_prompt_, longest);
+        const int64_t at = std::min<int64_t>(begin + fed - n_prompt_, shared);
         KVC_RETURN_IF_ERROR(ReserveSteps(executor(), memory, *compressor_, static_cast<int32_t>(at),
                                          ring_slots, static_cast<int32_t>(fed), &w));
         more = std::min(end - fed, std::max<int64_t>(64, fed / 64));

@@ -31,7 +31,10 @@ Status PromptJob::Begin(const DeviceMemory& memory, Workspace* workspace) {
   request.sink = this;
   bool again = false;
   int32_t n_aux = 0;
+  slides_ = takers_[0].compressor->sliding_layers();
   for (Taker& t : takers_) {
+    for (size_t i = 0; i < slides_.size(); ++i)
+      slides_[i] = slides_[i] != 0 && t.compressor->slides(static_cast<int32_t>(i)) ? 1 : 0;
     KVC_RETURN_IF_ERROR(t.compressor->BeginPrompt(first_position_ + n, &t.needs));
     request.window_rows = std::max(request.window_rows, t.needs.window_rows);
     request.column_sums = request.column_sums || t.needs.column_sums;
@@ -41,6 +44,7 @@ Status PromptJob::Begin(const DeviceMemory& memory, Workspace* workspace) {
     request.max_cached = std::max(request.max_cached, t.cache->MaxLen());
     request.seen_masks = request.seen_masks || (t.cache->layout().seen_masks && request.max_cached > 0);
   }
+  if (!slides_.empty()) request.slides = slides_.data();
   if (again) {
     KVC_RETURN_IF_ERROR(MakeReread(model_, tokens_, first_position_ + n, &reread_));
     request.reread = &reread_;

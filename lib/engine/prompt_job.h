@@ -60,6 +60,7 @@ class PromptJob final : public PromptSink {
   LayerBuffers copy_;  // of several takers each may change its own
   ObservedBuffers copied_;
   std::vector<int32_t> n_before_;
+  std::vector<uint8_t> slides_;     // [L] layers that slide for every taker, or empty
   Workspace* workspace_ = nullptr;  // during Advance
   int64_t workspace_peak_ = 0;
 };

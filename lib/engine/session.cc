@@ -43,26 +43,16 @@ int32_t Session::EffectiveMaxTokens(const Model& model, const Policy& policy, co
   return IsEndless(policy) ? kMaxContext : model.config().max_tokens;
 }
 
-Status Session::CheckParams(const Model& model, const Policy& policy, const SessionParams& params) {
+Status Session::CheckParams(const SessionParams& params) {
   if (params.max_tokens < 0 || params.max_tokens > kMaxContext) {
     return Error(Code::kInvalid, "max_tokens is %d; it is 0 (the model's context) to %d", params.max_tokens,
                  kMaxContext);
   }
-  KVC_RETURN_IF_ERROR(CheckSampling(params.sampler));
-  // Within its window a layer is like any other.
-  const std::vector<LayerConfig>& layers = model.config().layers;
-  const int32_t reach = params.max_tokens > 0 ? std::min(params.max_tokens, model.config().max_tokens)
-                                              : model.config().max_tokens;
-  for (size_t i = 0; i < layers.size() && !policy.keeps_all(); ++i) {
-    const int32_t window = layers[i].attention_window;
-    if (window <= 0 || window >= reach) continue;
-    return Error(
-        Code::kUnsupported,
-        "layer %zu attends to the newest %d tokens only; models with such layers are not compressed (use "
-        "policy full, or max_tokens up to %d)",
-        i, window, window);
-  }
-  return {};
+  return CheckSampling(params.sampler);
+}
+
+ModelShape Session::ShapeOf(const Model& model, const Policy& policy, const SessionParams& params) {
+  return model.shape(EffectiveMaxTokens(model, policy, params), params.on_full != OnFull::kError);
 }
 
 Result<CacheLayout> Session::LayoutOf(const StoragePlan& plan, const SessionParams& params,
@@ -87,11 +77,11 @@ Result<std::unique_ptr<Session>> Session::Create(std::shared_ptr<const Model> mo
 Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const Model> model,
                                                            const Policy& policy, HeadScores scores,
                                                            const SessionParams& params, int32_t page_slots) {
-  KVC_RETURN_IF_ERROR(CheckParams(*model, policy, params));
+  KVC_RETURN_IF_ERROR(CheckParams(params));
   Executor* executor = model->executor();
   Result<std::unique_ptr<Compressor>> compressor =
-      Compressor::Create(policy, model->shape(), std::move(scores), params.on_full == OnFull::kSlide,
-                         model->attention_rule(), executor->memory());
+      Compressor::Create(policy, ShapeOf(*model, policy, params), std::move(scores),
+                         params.on_full == OnFull::kSlide, model->attention_rule(), executor->memory());
   if (!compressor.ok()) return compressor.status();
   std::unique_ptr<Session> s(new Session(std::move(model), params));
   s->params_.max_tokens = EffectiveMaxTokens(*s->model_, policy, params);
@@ -365,9 +355,10 @@ SessionStats Session::Stats() const {
   stats.stop_token = stop_token_;
   stats.cache_bytes = cache_->bytes();
   stats.cache_bytes_peak = std::max(cache_bytes_peak_, stats.cache_bytes);
-  const int64_t heads = int64_t{c.n_layers} * c.n_kv_heads;
   stats.cache_bytes_full = FullCacheBytes(n_tokens_);
-  stats.n_slots = cache_->TotalEntries(), stats.n_slots_full = heads * n_tokens_;
+  stats.n_slots = cache_->TotalEntries();
+  for (int32_t layer = 0; layer < c.n_layers; ++layer)
+    stats.n_slots_full += int64_t{c.n_kv_heads} * cache_->layout().HeldOf(layer, n_tokens_);
   stats.workspace_bytes = workspace_peak_;
   stats.weight_bytes = model_->file().weight_bytes();
   stats.prefill_seconds = prefill_seconds_, stats.compress_seconds = compress_seconds_,

@@ -180,7 +180,8 @@ class Session {
   static Result<std::unique_ptr<Session>> CreateWithScores(std::shared_ptr<const Model> model,
                                                            const Policy& policy, HeadScores scores,
                                                            const SessionParams& params, int32_t page_slots);
-  static Status CheckParams(const Model& model, const Policy& policy, const SessionParams& params);
+  static Status CheckParams(const SessionParams& params);
+  static ModelShape ShapeOf(const Model& model, const Policy& policy, const SessionParams& params);
   static Policy ChosenPolicy(const Policy* policy);
   static int32_t EffectiveMaxTokens(const Model& model, const Policy& policy, const SessionParams& params);
   static Result<CacheLayout> LayoutOf(const StoragePlan& plan, const SessionParams& params,
@@ -241,8 +242,8 @@ class Session {
   static Result<std::unique_ptr<Session>> ReadFrom(std::shared_ptr<const Model> model,
                                                    Span<const uint8_t> bytes);
   void NotePeaks(int64_t cache_bytes, int64_t workspace_bytes);
-  // Of n tokens of every head, uncompressed, in pages as this session has them: what is compared is what was
-  // dropped, not how much of a page is empty.
+  // Of n tokens, uncompressed (of layers with windows what those hold), in pages as this session has them:
+  // what is compared is what was dropped, not how much of a page is empty.
   int64_t FullCacheBytes(int64_t n) const;
 
   std::shared_ptr<const Model> model_;

@@ -11,8 +11,9 @@ namespace kvc {
 namespace {
 
 constexpr char kMagic[4] = {'K', 'V', 'C', 'S'};
-constexpr uint32_t kSessionFileVersion = 5;  // conversations, more ways to choose
-constexpr uint32_t kOldestVersion = 4;       // the cache as pages of one layout; older ones are refused
+constexpr uint32_t kSessionFileVersion =
+    6;                                  // 5 where no layer has a window: heads that do not begin at token 0
+constexpr uint32_t kOldestVersion = 4;  // the cache as pages of one layout; older ones are refused
 constexpr int64_t kMaxText = 1 << 30;
 
 struct FileHeader {
@@ -162,8 +163,8 @@ Status Session::SaveTo(ByteSink* sink) {
   if (!lease.ok()) return lease.status();
   Stream* stream = lease.value()->stream.get();
   ArchiveWriter out(sink);
-  FileHeader header{
-      {kMagic[0], kMagic[1], kMagic[2], kMagic[3]}, kSessionFileVersion, model_->file().fingerprint()};
+  const uint32_t version = cache_->layout().windows.empty() ? kSessionFileVersion - 1 : kSessionFileVersion;
+  FileHeader header{{kMagic[0], kMagic[1], kMagic[2], kMagic[3]}, version, model_->file().fingerprint()};
   KVC_RETURN_IF_ERROR(ArchiveValue(out, header));
   std::string policy = DescribePolicy(compressor_->policy());
   Policy given = compressor_->policy();

@@ -61,6 +61,13 @@ Status Session::Rewind(int32_t n) {
                  "rewind by %d: an older entry was dropped, merged or quantised %d tokens ago", n,
                  n_tokens_ - changed_at_);
   }
+  if (fed > 0 && n_tokens_ > fed && n_tokens_ - fed < cache_->LeastTokens(n_tokens_)) {
+    return Error(
+        Code::kUnsupported,
+        "rewind by %d: layers that attend to their newest tokens only do not hold what they would need; this "
+        "session can be taken back by %d",
+        n, n_tokens_ - cache_->LeastTokens(n_tokens_) + (pending_ >= 0));
+  }
   if (fed > 0) {
     Result<Executor::Lease> lease = executor()->Acquire();
     if (!lease.ok()) return lease.status();
@@ -96,8 +103,16 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
     if (freed != nullptr) *freed = 0;
     return {};
   }
+  taker.cache->LeaveWindows();
   const int32_t rows =
       std::min(compressor_->plan().ReplayRows(n_tokens_), static_cast<int32_t>(tokens_.size()));
+  if (rows > 0 && rows < n_tokens_ && n_tokens_ - rows < taker.cache->LeastTokens(n_tokens_)) {
+    return Error(
+        Code::kUnsupported,
+        "policy %s compresses by its newest %d tokens, which would have to be read again, and after a rewind "
+        "layers with windows do not hold what comes before them: read at least %d tokens first",
+        compressor_->policy().method->name, rows, cache_->LeastTokens(n_tokens_) - (n_tokens_ - rows));
+  }
   if (rows > 0) {
     KVC_RETURN_IF_ERROR(taker.cache->RewindTo(workspace.stream.get(), n_tokens_ - rows));
     taker.compressor->Rewind(rows);
@@ -125,7 +140,7 @@ Status Session::ReduceBySideValues(Workspace* w, int32_t n_tokens, PromptJob::Ta
   KVC_RETURN_IF_ERROR(taker->compressor->BeginPrompt(n_tokens, &taker->needs));
   const ModelConfig& c = model_->config();
   const DeviceMemory memory = executor()->memory();
-  const int64_t entries = std::max(taker->cache->MaxLen(), 1);
+  const int64_t entries = std::max(taker->compressor->LongestHead(*taker->cache), 1);
   KVC_RETURN_IF_ERROR(w->layer.Reserve(memory, c.n_kv_heads, c.head_dim, entries, entries,
                                        compressor_->plan().n_aux(), taker->cache->layout().seen_masks));
   KVC_RETURN_IF_ERROR(w->observed.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries, 0, true,
@@ -134,6 +149,7 @@ Status Session::ReduceBySideValues(Workspace* w, int32_t n_tokens, PromptJob::Ta
   const LayerWork work = executor()->WorkOf(w);
   Compressor& compressor = *taker->compressor;
   for (int layer = 0; compressor.waits_for_all_layers() && layer < c.n_layers; ++layer) {
+    if (compressor.slides(layer)) continue;
     KVC_RETURN_IF_ERROR(CheckCancel("compression"));
     KVC_RETURN_IF_ERROR(w->observed.Clear(w->stream.get(), executor()->device()));
     KVC_RETURN_IF_ERROR(compressor.LoadLayer(work, layer, 0, *taker->cache, &w->layer));
@@ -141,6 +157,7 @@ Status Session::ReduceBySideValues(Workspace* w, int32_t n_tokens, PromptJob::Ta
   }
   if (compressor.waits_for_all_layers()) compressor.ChooseAcrossLayers();
   for (int layer = 0; layer < c.n_layers; ++layer) {
+    if (compressor.slides(layer)) continue;
     KVC_RETURN_IF_ERROR(CheckCancel("compression"));
     KVC_RETURN_IF_ERROR(w->observed.Clear(w->stream.get(), executor()->device()));
     KVC_RETURN_IF_ERROR(taker->compressor->LoadLayer(work, layer, 0, *taker->cache, &w->layer));
@@ -176,7 +193,7 @@ Status Session::MaskHeads(Span<const uint8_t> keep, int32_t window) {
   Result<std::unique_ptr<KvCache>> masked = cache_->Fork();
   if (!masked.ok()) return masked.status();
   for (size_t i = 0; i < keep.size(); ++i) {
-    if (keep[i] != 0) continue;
+    if (keep[i] != 0 || compressor_->slides(static_cast<int32_t>(i) / c.n_kv_heads)) continue;
     KVC_RETURN_IF_ERROR(
         masked.value()->KeepNewest(lease.value()->stream.get(), static_cast<int32_t>(i), window));
   }

@@ -140,7 +140,10 @@ Status Session::ReadOn(int64_t* chunks) {
   }
   undo.session = nullptr;
   if (waiting_->at < n) return {};
-  if (waiting_->by_rows) cache_->Trim();  // steps take more than the prompt needs
+  if (waiting_->by_rows) {  // steps take more than the prompt needs
+    cache_->LeaveWindows();
+    cache_->Trim();
+  }
   in_answer_ = waiting_->begins_answer;
   waiting_.reset();
   return {};

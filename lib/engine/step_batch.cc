@@ -94,7 +94,7 @@ Status StepRunner::ReserveSession(const StepWish& wish) {
   s.ReserveTokens(wish.tokens.size());
   KVC_RETURN_IF_ERROR(s.ReserveHidden());
   KVC_RETURN_IF_ERROR(s.cache_->EnsureSteps(w.stream.get(), n, compressor.writes_all()));
-  KVC_RETURN_IF_ERROR(ReserveSteps(executor_, memory, compressor, s.cache_->MaxLen() + n,
+  KVC_RETURN_IF_ERROR(ReserveSteps(executor_, memory, compressor, compressor.LongestHead(*s.cache_) + n,
                                    s.cache_->ring_slots(), s.n_tokens_ + n, &w));
   if (!s.observe_) return {};
   const int64_t stride = RoundUp(s.cache_->MaxLen() + n);
@@ -167,9 +167,9 @@ Status StepRunner::Feed(Span<StepWish> group) {
     Session& s = *group[i].session;
     ends_later = ends_later || s.compressor_->ends_later();
     dropped_[i].store(false, std::memory_order_relaxed);
-    StepPlan& plan = s.compressor_->mutable_step_plan();
-    plan.attention = s.observe_ ? s.attention_.at() : DevicePtr<float>();
-    plan.attention_stride = s.attention_stride_;
+    s.cache_->LeaveWindows();
+    const StepPlan& plan =
+        s.compressor_->StepPlanWith(s.observe_ ? s.attention_.at() : DevicePtr<float>(), s.attention_stride_);
     for (int32_t t = 0; t < n; ++t) {
       w.rows.push_back({&s.cache_->view(), &plan, s.n_tokens_ + t, &dropped_[i]});
       w.tokens.push_back(group[i].tokens[static_cast<size_t>(t)]);

@@ -7,8 +7,9 @@
 
 namespace kvc {
 
-// What steps of a session take beside the network's buffers, with heads of at most `longest` entries, the new
-// ones included, of a sequence of n_tokens. memory: the executor's, or one that only counts.
+// What steps of a session take beside the network's buffers, with heads (of layers that do not slide) of at
+// most `longest` entries, the new ones included, of a sequence of n_tokens. memory: the executor's, or one
+// that only counts.
 Status ReserveSteps(Executor* executor, const DeviceMemory& memory, const Compressor& compressor,
                     int32_t longest, int32_t ring_slots, int32_t n_tokens, Workspace* w);
 // Makes a shape large enough for such a session's attention. Leaves its number of rows.

@@ -92,7 +92,7 @@ double PromptRun::progress() const {
 }
 
 KeyTurning PromptRun::turning() const {
-  return {network_.ropes[layer_], network_.config->rope_pairing, request_.positions_in_cache};
+  return {network_.ropes[layer_], network_.config->rope_pairing, request_.positions_in_cache && !Slides()};
 }
 
 Status PromptRun::Embed(Stream* stream) {
@@ -112,7 +112,7 @@ Status PromptRun::Advance(Stream* stream, ChunkBuffers* buffers) {
     if (layer_ == 0) KVC_RETURN_IF_ERROR(Embed(stream));
     KVC_RETURN_IF_ERROR(request_.sink->BeginLayer(layer_, &kv_));
     base_ = kv_.len();
-    KVC_RETURN_IF_ERROR(observed_.Clear(stream, network_.device));
+    if (!Slides()) KVC_RETURN_IF_ERROR(observed_.Clear(stream, network_.device));
   }
   const bool again = part_ > 0;
   const int32_t begin = !again       ? 0
@@ -157,13 +157,13 @@ Status PromptRun::Chunk(Stream* stream, const Rows& rows, ChunkBuffers* b) {
       stream, {&weights.shape, &w, x, rows.n, b->q_.at(), b->k_.at(), b->v_.at(), b->network_.raw()}));
   KVC_RETURN_IF_ERROR(device.Place(stream, {kv_.view(), where, c.n_heads, request_.first_position, turning(),
                                             b->q_.at(), b->k_.at(), b->v_.at(), b->place_.raw()}));
-  if (!rows.reread) KVC_RETURN_IF_ERROR(RecordWindow(stream, rows, b));
-  const bool columns = request_.column_sums || request_.reread != nullptr;
+  if (!rows.reread && !Slides()) KVC_RETURN_IF_ERROR(RecordWindow(stream, rows, b));
+  const bool columns = (rows.reread || request_.column_sums) && !Slides();
   KVC_RETURN_IF_ERROR(device.AttendPrompt(
       stream, {kv_.view(), where, c.n_heads, c.layers[static_cast<size_t>(layer_)].attention_window,
                network_.AttentionScale(), b->q_.at(), b->attended_.at(),
                columns ? b->lse_.at() : DevicePtr<float>(), kPromptChunk, c.attention_cap}));
-  if (rows.reread || request_.column_sums) KVC_RETURN_IF_ERROR(FoldColumns(stream, rows, b));
+  if (columns) KVC_RETURN_IF_ERROR(FoldColumns(stream, rows, b));
   // Of the last layer only the last token goes on to the logits.
   const bool last_layer = layer_ + 1 == c.n_layers;
   const int32_t skip = !last_layer ? 0 : rows.row + rows.n == request_.n ? rows.n - 1 : rows.n;

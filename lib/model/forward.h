@@ -54,7 +54,9 @@ struct PromptRequest {
   int32_t first_position = 0;       // of tokens[0] in the logical sequence
   int32_t max_cached = 0;           // longest head of the cache
   bool positions_in_cache = false;  // RoPE at the slot index of each head instead of the original position
-  int32_t window_rows = 0;          // newest query rows to record
+  const uint8_t* slides =
+      nullptr;              // [L] layers of which nothing is recorded, at original positions; null: none
+  int32_t window_rows = 0;  // newest query rows to record
   bool column_sums = false;
   const Reread* reread = nullptr;  // null: none
   bool seen_masks = false;         // the cache may hold entries that only some query heads see
@@ -105,6 +107,7 @@ class PromptRun {
   Status RecordWindow(Stream* stream, const Rows& rows, ChunkBuffers* b);
   Status FoldColumns(Stream* stream, const Rows& rows, ChunkBuffers* b);
   KeyTurning turning() const;
+  bool Slides() const { return request_.slides != nullptr && request_.slides[layer_] != 0; }
 
   Network network_;
   PromptRequest request_;

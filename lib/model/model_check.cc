@@ -29,7 +29,11 @@ constexpr TensorRole kLayerRoles[] = {TensorRole::kAttentionNorm,
                                       TensorRole::kFfnPostNorm,
                                       TensorRole::kKeyBias,
                                       TensorRole::kValueBias,
-                                      TensorRole::kOutputBias};
+                                      TensorRole::kOutputBias,
+                                      TensorRole::kRouter,
+                                      TensorRole::kExpertGate,
+                                      TensorRole::kExpertUp,
+                                      TensorRole::kExpertDown};
 constexpr TensorRole kModelRoles[] = {TensorRole::kEmbedding, TensorRole::kFinalNorm,
                                       TensorRole::kOutputHead};
 constexpr int kRoleNumbers = 64;  // above every role's number
@@ -151,6 +155,17 @@ Status CheckScales(const ModelConfig& c) {
   return {};
 }
 
+// Without experts nothing else is said of them.
+Status CheckExperts(const ModelConfig& c) {
+  static_assert(int64_t{kMaxExperts} * std::max(kMaxFfn, kMaxHidden) <= INT32_MAX, "rows of a stack");
+  KVC_RETURN_IF_ERROR(CheckRange("n_experts", c.n_experts, 0, kMaxExperts));
+  KVC_RETURN_IF_ERROR(
+      CheckRange("the number of experts of a token", c.n_chosen, c.n_experts > 0 ? 1 : 0, c.n_experts));
+  if (c.normalise_experts && c.n_experts == 0)
+    return Error(Code::kBadModel, "normalise_experts without experts");
+  return {};
+}
+
 Status CheckLayers(const ModelConfig& c) {
   const int64_t n_ropes = static_cast<int64_t>(c.more_ropes.size()) + 1;
   KVC_RETURN_IF_ERROR(CheckCount("the model", n_ropes, kMaxRopes, "ropes"));
@@ -243,7 +258,8 @@ Status CheckPatterns(const TokenizerView& view) {
 
 Status CheckShape(const TensorEntry& t, const ModelConfig& config) {
   const std::string title = TensorTitle(t.role, t.layer);
-  const Weight& w = t.weight;
+  Weight w = t.weight;
+  w.stack = StackOf(config, t.role);
   int32_t rows = 0, cols = 0;
   if (!TensorShape(config, t.role, &rows, &cols)) {
     return Error(Code::kBadModel, "%s: the config has no such tensor", title.c_str());
@@ -349,6 +365,7 @@ Status CheckConfig(const ModelConfig& c) {
                  static_cast<double>(FLT_MIN));
   }
   KVC_RETURN_IF_ERROR(CheckScales(c));
+  KVC_RETURN_IF_ERROR(CheckExperts(c));
   return CheckLayers(c);
 }
 

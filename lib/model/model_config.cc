@@ -15,7 +15,7 @@ bool ModelConfig::fits_version_1() const {
                      attention_scale == 0 && attention_cap == 0 && logit_cap == 0;
   const bool one_rope = rope.scaling != RopeScaling::kDivisors && rope.rotated == 0 && more_ropes.empty();
   return plain && one_rope && norms_before && !norms_after && !wide_qk_norm &&
-         activation == Activation::kSilu && !layers_differ();
+         activation == Activation::kSilu && n_experts == 0 && !layers_differ();
 }
 
 const char* TensorRoleName(TensorRole role) {
@@ -60,6 +60,14 @@ const char* TensorRoleName(TensorRole role) {
       return "up";
     case TensorRole::kDown:
       return "down";
+    case TensorRole::kRouter:
+      return "router";
+    case TensorRole::kExpertGate:
+      return "expert_gate";
+    case TensorRole::kExpertUp:
+      return "expert_up";
+    case TensorRole::kExpertDown:
+      return "expert_down";
   }
   return "unknown";
 }
@@ -103,11 +111,26 @@ bool TensorShape(const ModelConfig& config, TensorRole role, int32_t* rows, int3
       return config.qk_norm && shape(1, config.wide_qk_norm ? kv : config.head_dim);
     case TensorRole::kGate:
     case TensorRole::kUp:
-      return shape(config.ffn_size, hidden);
+      return config.n_experts == 0 && shape(config.ffn_size, hidden);
     case TensorRole::kDown:
-      return shape(hidden, config.ffn_size);
+      return config.n_experts == 0 && shape(hidden, config.ffn_size);
+    case TensorRole::kRouter:
+      return config.n_experts > 0 && shape(config.n_experts, hidden);
+    case TensorRole::kExpertGate:
+    case TensorRole::kExpertUp:
+      return config.n_experts > 0 && shape(config.n_experts * config.ffn_size, hidden);
+    case TensorRole::kExpertDown:
+      return config.n_experts > 0 && shape(config.n_experts * hidden, config.ffn_size);
   }
   return false;
+}
+
+bool IsStackRole(TensorRole role) {
+  return role == TensorRole::kExpertGate || role == TensorRole::kExpertUp || role == TensorRole::kExpertDown;
+}
+
+int32_t StackOf(const ModelConfig& config, TensorRole role) {
+  return IsStackRole(role) ? config.n_experts : 1;
 }
 
 bool IsVectorRole(TensorRole role) {

@@ -39,6 +39,9 @@ struct ModelConfig {
   bool norms_before = true, norms_after = false;
   bool wide_qk_norm = false;  // with qk_norm: over all heads of a token together
   Activation activation = Activation::kSilu;
+  // A mixture of experts in every layer, each with ffn_size; n_chosen of them work on a token. 0: none.
+  int32_t n_experts = 0, n_chosen = 0;
+  bool normalise_experts = false;      // the weights of those chosen are divided by their sum
   std::vector<RopeConfig> more_ropes;  // of layers that have one of their own
   // [n_layers], or empty: every layer has sliding_window, rope and activation. ModelFile fills it.
   std::vector<LayerConfig> layers;
@@ -78,12 +81,20 @@ enum class TensorRole : uint16_t {
   kUp = 32,
   kDown = 33,
   kFfnPostNorm = 34,
+  kRouter = 40,
+  kExpertGate = 41,  // these three are stacks: expert 0's rows, then expert 1's, ..
+  kExpertUp = 42,
+  kExpertDown = 43,
 };
 const char* TensorRoleName(TensorRole role);  // "embedding", "attention_norm", ...; never null
 
-// The shape a role must have under a config: [rows, cols]; vectors are [1, n]. False: the config has no such
-// tensor.
+// The shape a role must have under a config: [rows, cols], of stacks all rows; vectors are [1, n]. False: the
+// config has no such tensor.
 bool TensorShape(const ModelConfig& config, TensorRole role, int32_t* rows, int32_t* cols);
+// Stacks hold a matrix for each expert.
+bool IsStackRole(TensorRole role);
+// How many matrices a tensor of this role holds: the experts of stacks, else 1.
+int32_t StackOf(const ModelConfig& config, TensorRole role);
 // Norms and biases are always f32; matrices may be any WeightType.
 bool IsVectorRole(TensorRole role);
 

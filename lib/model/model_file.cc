@@ -126,6 +126,9 @@ class VerifiedFile final : public ModelFile {
       if (watch != nullptr) KVC_RETURN_IF_ERROR(watch->Check("opening"));
       if (owner[i] != nullptr) {
         KVC_RETURN_IF_ERROR(ScanTensor(*owner[i]));
+        // Rows are read once more at most, to be packed: until then the process need not have them in memory,
+        // or the highest it ever takes would be the file and the packed weights.
+        if (file_.mapped() && owner[i]->weight.layout == WeightLayout::kRowMajor) Drop(*owner[i]);
       } else if (Hash64(data_ + s.offset, s.size) != s.checksum) {
         return Mismatch(Format("section %zu", i), static_cast<int64_t>(s.offset),
                         static_cast<int64_t>(s.size));

@@ -65,6 +65,11 @@ void DescribeVersion2(const ModelConfig& c, JsonWriter* json) {
   json->Field("attention_scale", c.attention_scale);
   json->Field("attention_cap", c.attention_cap);
   json->Field("logit_cap", c.logit_cap);
+  if (c.n_experts > 0) {
+    json->Field("n_experts", c.n_experts);
+    json->Field("n_chosen", c.n_chosen);
+    json->Field("normalise_experts", c.normalise_experts);
+  }
   json->Key("more_ropes").BeginArray();
   for (const RopeConfig& rope : c.more_ropes) DescribeRope(rope, c.rope_pairing, json);
   json->EndArray();
@@ -178,8 +183,13 @@ void DescribeTensor(const TensorEntry& t, JsonWriter* json) {
 std::string DescribeModelFile(const ModelFile& file) {
   std::string text;
   JsonWriter json(&text);
-  int64_t n_parameters = 0;
-  for (const TensorEntry& t : file.tensors()) n_parameters += int64_t{t.weight.rows} * t.weight.cols;
+  const ModelConfig& config = file.config();
+  int64_t n_parameters = 0, n_active = 0;
+  for (const TensorEntry& t : file.tensors()) {
+    const int64_t n = int64_t{t.weight.rows} * t.weight.cols;
+    n_parameters += n;
+    n_active += IsStackRole(t.role) ? n / config.n_experts * config.n_chosen : n;
+  }
   json.BeginObject();
   json.Field("version", static_cast<int64_t>(file.version()));
   json.Field("fingerprint", Hex(file.fingerprint()));
@@ -188,6 +198,7 @@ std::string DescribeModelFile(const ModelFile& file) {
   json.Field("file_bytes", file.file_bytes());
   json.Field("weight_bytes", file.weight_bytes());
   json.Field("n_parameters", n_parameters);
+  if (config.n_experts > 0) json.Field("n_parameters_active", n_active);
   DescribeConfig(file.config(), &json);
   DescribeTokenizer(file.tokenizer(), &json);
   DescribeTurnFormat(file.turn_format(), &json);

@@ -60,6 +60,8 @@ Status DirectoryReader::ReadConfig(const schema::Config& from, ModelConfig* c) {
   c->attention_cap = from.attention_cap(), c->logit_cap = from.logit_cap();
   c->norms_before = !from.no_norms_before(), c->norms_after = from.norms_after();
   c->wide_qk_norm = from.wide_qk_norm(), c->activation = static_cast<Activation>(from.activation());
+  c->n_experts = from.n_experts(), c->n_chosen = from.n_chosen();
+  c->normalise_experts = from.normalise_experts();
   c->rope_pairing = static_cast<RopePairing>(from.rope()->pairing());
   KVC_RETURN_IF_ERROR(ReadRope(*from.rope(), &c->rope));
   return ReadLayers(from, c);

@@ -42,6 +42,7 @@ void FeedVersion2(const ModelConfig& c, Feed* feed) {
   for (const RopeConfig& rope : c.more_ropes) FeedRope(rope, feed);
   feed->Values(uint64_t{c.layers.size()});
   for (const LayerConfig& layer : c.layers) feed->Values(layer.attention_window, layer.rope);
+  if (c.n_experts > 0) feed->Values(c.n_experts, c.n_chosen, c.normalise_experts);
 }
 
 }  // namespace

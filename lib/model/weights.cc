@@ -36,9 +36,9 @@ class Preparer {
   Preparer(const Tensors& tensors, const Place& place, int32_t layer)
       : tensors_(tensors), place_(place), layer_(layer) {}
 
-  // Roles with the same columns, rows behind each other; biases [i] 0: none.
+  // Roles with the same columns, rows behind each other; biases [i] 0: none. stack: matrices in each tensor.
   void Fill(std::initializer_list<TensorRole> roles, std::initializer_list<TensorRole> biases, Matrix* out,
-            MatrixUse use = MatrixUse::kProducts) {
+            MatrixUse use = MatrixUse::kProducts, int32_t stack = 1) {
     std::vector<const TensorEntry*> entries;
     std::vector<Weight> weights;
     std::vector<DevicePtr<const float>> vectors;
@@ -46,6 +46,7 @@ class Preparer {
       entries.push_back(tensors_.Find(role, layer_));
       if (entries.back() == nullptr) return Miss(role);
       weights.push_back(entries.back()->weight);
+      weights.back().stack = stack;
     }
     for (TensorRole role : biases) {
       vectors.emplace_back();
@@ -103,8 +104,15 @@ Status PrepareLayer(const Tensors& tensors, const ModelConfig& config, int32_t l
   p.Fill(R::kKeyNorm, config.qk_norm, &out->key_norm);
   p.Fill({R::kQuery, R::kKey, R::kValue}, {R::kQueryBias, R::kKeyBias, R::kValueBias}, &out->qkv);
   p.Fill({R::kOutput}, {R::kOutputBias}, &out->output);
-  p.Fill({R::kGate, R::kUp}, {}, &out->gate_up);
-  p.Fill({R::kDown}, {}, &out->down);
+  if (config.n_experts > 0) {
+    p.Fill({R::kRouter}, {}, &out->router);
+    p.Fill({R::kExpertGate, R::kExpertUp}, {}, &out->gate_up, MatrixUse::kProducts, config.n_experts);
+    p.Fill({R::kExpertDown}, {}, &out->down, MatrixUse::kProducts, config.n_experts);
+    out->normalise_experts = config.normalise_experts;
+  } else {
+    p.Fill({R::kGate, R::kUp}, {}, &out->gate_up);
+    p.Fill({R::kDown}, {}, &out->down);
+  }
   out->activation = config.activation, out->wide_norms = config.wide_qk_norm;
   return p.status();
 }
@@ -160,6 +168,8 @@ Result<Weights> Weights::Prepare(const ModelFile& file, Device* device, MemoryMe
   w.shape.n_heads = config.n_heads, w.shape.n_kv_heads = config.n_kv_heads,
   w.shape.head_dim = config.head_dim;
   w.shape.norm_eps = static_cast<float>(config.norm_eps);
+  w.shape.n_experts = config.n_experts, w.shape.n_chosen = config.n_chosen;
+  KVC_RETURN_IF_ERROR(device->Supports(w.shape));
   Preparer p(tensors, place, -1);
   p.Fill({TensorRole::kEmbedding}, {}, &w.embedding,
          config.tied_head ? MatrixUse::kProducts : MatrixUse::kRows);

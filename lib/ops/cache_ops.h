@@ -2,6 +2,7 @@
 // that say in which pages of which arena the entries of every KV head lie. address = base of the format's
 // arena + page id * bytes. L layers, G KV heads a layer; head i = layer * G + kv_head.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -32,8 +33,22 @@ struct CacheLayout {
   bool seen_masks = false;   // an entry is seen by some query heads of its group only (SpindleKV)
   bool layer_books = false;  // the heads of a layer share a pair of codebooks, held by the first
   int32_t directions = -1;   // format of codebook pages, -1: there are none
+  // Heads of a layer with a window hold its newest entries, in order, as vectors: window_slack more than the
+  // window, and of what is older only what shares a page with those. 0: its heads are as their method wants
+  // them.
+  std::vector<int32_t> windows;  // [L] tokens, or empty: none has one
+  int32_t window_slack = 0;
   std::vector<PageFormat> formats;
   std::vector<HeadFormat> heads;  // [L * G]
+
+  int32_t window(int32_t layer) const { return windows.empty() ? 0 : windows[static_cast<size_t>(layer)]; }
+  // What a head of a layer with a window holds of n entries after a prompt, and at most as tokens come.
+  int32_t HeldOf(int32_t layer, int32_t n) const {
+    return window(layer) == 0 ? n : std::min(n, window(layer) + window_slack);
+  }
+  int32_t MostHeldOf(int32_t layer, int32_t n) const {
+    return window(layer) == 0 ? n : std::min(n, window(layer) + window_slack + page_slots - 1);
+  }
 
   const PageFormat& main(int32_t head) const {
     return formats[static_cast<size_t>(heads[static_cast<size_t>(head)].main)];

@@ -32,6 +32,7 @@ struct DeviceInfo {
   std::string description;  // processor, instruction set, threads
   std::vector<std::string>
       instruction_sets;         // that operations could use here, best first; empty: they have no names
+  int n_threads = 0;            // of this process that compute; 0: none do
   bool deterministic = true;    // the same input gives the same bits
   bool batch_invariant = true;  // a row gives the same bits alone and in a batch
   WeightType activations = WeightType::kF32;
@@ -66,6 +67,8 @@ class Device {
   virtual Status Zero(Stream* s, DeviceBytes at, int64_t bytes) = 0;
 
   // ---- weights ----
+  // kUnsupported, by name: what a network of this shape needs and the device has not.
+  virtual Status Supports(const NetworkShape&) const { return {}; }
   // Makes the device's own form of tensors [rows, cols] of a file. Tensors whose PreparedBytes are 0 are used
   // as they lie and stay valid for the life of the matrix; the others are not read again. biases[i], prepared
   // before, null: none.

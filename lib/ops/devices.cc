@@ -10,13 +10,13 @@ CpuMaker KVC_CPU_MAKER();
 
 namespace {
 
-Result<std::unique_ptr<Device>> CreateCpu(const std::string& spec, int n_threads) {
+Result<std::unique_ptr<Device>> CreateCpu(const std::string& spec, const ThreadOptions& threads) {
   if (spec != "cpu")
     return Error(Code::kInvalid, "device \"%.32s\": there is one cpu; write \"cpu\"", spec.c_str());
 #if defined(KVC_CPU_MAKER)
-  if (const CpuMaker make = KVC_CPU_MAKER()) return make(n_threads);
+  if (const CpuMaker make = KVC_CPU_MAKER()) return make(threads);
 #endif
-  return cpu::CpuDevice::Create(n_threads);
+  return cpu::CpuDevice::Create(threads);
 }
 
 const DeviceKind kKinds[] = {
@@ -37,7 +37,7 @@ WeightLayout PreferredLayout() {
   return BestKernels().prefers_panels ? WeightLayout::kPanels16 : WeightLayout::kRowMajor;
 }
 
-Result<std::unique_ptr<Device>> OpenDevice(const std::string& spec, int n_threads) {
+Result<std::unique_ptr<Device>> OpenDevice(const std::string& spec, const ThreadOptions& threads) {
   const bool automatic = spec.empty() || spec == "auto";
   const std::string name = spec.substr(0, spec.find(':'));
   Status last = Error(Code::kUnsupported, "this build has no device");
@@ -45,7 +45,7 @@ Result<std::unique_ptr<Device>> OpenDevice(const std::string& spec, int n_thread
   for (const DeviceKind& kind : DeviceKinds()) {
     names += (names.empty() ? "" : ", ") + std::string(kind.name);
     if (automatic ? !kind.automatic : name != kind.name) continue;
-    Result<std::unique_ptr<Device>> made = kind.create(automatic ? kind.name : spec, n_threads);
+    Result<std::unique_ptr<Device>> made = kind.create(automatic ? kind.name : spec, threads);
     if (made.ok() || !automatic) return made;
     last = made.status();
   }

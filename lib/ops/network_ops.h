@@ -26,6 +26,7 @@ struct Matrix {
     DevicePtr<const float> bias;
   };
   int32_t n_parts = 0, cols = 0;
+  int32_t stack = 1;  // of every part: matrices of rows / stack rows each
   Part parts[kMaxParts];
   DeviceBytes memory;  // [bytes] of the device's own form; null where the tensors are used as they lie
   int64_t bytes = 0;
@@ -51,8 +52,10 @@ struct LayerMatrices {
   DevicePtr<const float> query_norm, key_norm;                // [D] per head, null: none
   Matrix qkv;                                                 // query, key, value
   Matrix output;
-  Matrix gate_up;  // gate, up
+  Matrix gate_up;  // gate, up; of all experts where there are some
   Matrix down;
+  Matrix router;                   // where there are experts: a logit for each
+  bool normalise_experts = false;  // the weights of the chosen experts add up to 1
   Activation activation = Activation::kSilu;
   bool wide_norms = false;  // query_norm [H * D] and key_norm [G * D] are over all heads of a token together
 };
@@ -60,6 +63,9 @@ struct LayerMatrices {
 struct NetworkShape {
   int32_t hidden = 0, ffn = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0, vocab = 0;
   float norm_eps = 1e-5f;
+  // A mixture of experts, each with ffn; a token's feed-forward part is what its chosen ones give, by weights
+  // that are the softmax over all logits of the router. 0: one feed-forward part, of all tokens.
+  int32_t n_experts = 0, n_chosen = 0;
 };
 
 // Row i of the table by token. scale: of every element.
@@ -82,7 +88,8 @@ struct ProjectArgs {
   DeviceBytes scratch;
 };
 
-// x += output(attended); x += ffn(norm(x)).
+// x += output(attended); x += ffn(norm(x)). Experts: those with the largest logits are chosen, of equal ones
+// the one with the lower number; what they give is added in the order of their numbers.
 struct FinishArgs {
   const NetworkShape* shape;
   const LayerMatrices* w;

@@ -49,14 +49,21 @@ struct StepPlan {
   int32_t n_sinks = 0;
   bool in_cache = false;  // positions are counted in slots from the first dropped entry on
 
-  DevicePtr<float> ring;  // [L, ring_rows, H, D]: the newest queries, null: not kept
+  DevicePtr<float> ring;  // [layers, ring_rows, H, D]: the newest queries, null: not kept
   int32_t ring_rows = 0;
+  const int32_t* ring_places = nullptr;  // [L] which of the ring's layers is a layer's; null: its own number
   int32_t *ring_start = nullptr, *ring_len = nullptr;  // [L] of the oldest row kept; rows kept
   bool ends_later = false;                             // the limit `held` and settling wait for EndStep
 
   DevicePtr<float> attention;  // [L, H, attention_stride]: the attention of the newest token, by ascending
                                // position; or null
   int64_t attention_stride = 0;
+
+  // Layers that only take entries (CacheLayout::windows) have a plan of their own.
+  const uint8_t* slides = nullptr;  // [L] or null: none
+  const StepPlan* of_sliding = nullptr;
+
+  int32_t RingPlace(int32_t layer) const { return ring_places == nullptr ? layer : ring_places[layer]; }
 };
 
 struct StepRow {
@@ -66,6 +73,12 @@ struct StepRow {
   // Set, never cleared, when an entry was dropped or merged.
   std::atomic<bool>* dropped = nullptr;
 };
+
+// What a row's session wants of a layer.
+inline const StepPlan& PlanOf(const StepRow& row, int32_t layer) {
+  const StepPlan& plan = *row.plan;
+  return plan.slides != nullptr && plan.slides[layer] != 0 ? *plan.of_sliding : plan;
+}
 
 // What an operation that turns keys at every step looks up: cos and sin of positions [D], cos first, of 0 ..
 // kFineAngles and of the multiples of kFineAngles (those without the rope's factor).
@@ -111,8 +124,8 @@ struct StepArgs {
 
 // Whether a row leaves nothing behind but its entry, so that the next one of its session sees what was there
 // and that.
-inline bool OnlyAppends(const StepRow& row) {
-  const StepPlan& plan = *row.plan;
+inline bool OnlyAppends(const StepRow& row, int32_t layer) {
+  const StepPlan& plan = PlanOf(row, layer);
   if (plan.n_instrs > 0 || plan.needs_attention || plan.evicts || plan.held != nullptr || plan.ring ||
       plan.ends_later || plan.attention)
     return false;
@@ -127,7 +140,7 @@ inline bool OnlyAppends(const StepRow& row) {
 inline int32_t EndOfWave(const StepArgs& a, int32_t first, bool appending) {
   const auto follows = [&](int32_t r) {
     for (int32_t i = first; i < r; ++i) {
-      if (a.rows[i].cache == a.rows[r].cache) return !appending || !OnlyAppends(a.rows[r]);
+      if (a.rows[i].cache == a.rows[r].cache) return !appending || !OnlyAppends(a.rows[r], a.layer);
     }
     return false;
   };

@@ -12,13 +12,15 @@ enum class WeightLayout : uint8_t { kRowMajor = 0, kPanels16 = 1 };
 
 // A matrix [rows, cols]; row r makes output r. int8/int4: value = code * scale[r, c / group], codes two's
 // complement (int4: two a byte, low nibble first, -8..7), scales f16 [rows, cols / group]. So in row major;
-// weight_panels.h says how panels hold the same values.
+// weight_panels.h says how panels hold the same values. A stack is `stack` matrices of rows / stack rows
+// each, one behind the other: the experts of a layer.
 struct Weight {
   WeightType type = WeightType::kF32;
   WeightLayout layout = WeightLayout::kRowMajor;
   int32_t rows = 0, cols = 0, group = 0;
   const void* data = nullptr;
   const uint16_t* scales = nullptr;
+  int32_t stack = 1;
 };
 
 inline int64_t WeightRowBytes(WeightType type, int64_t cols) {  // without scales

@@ -93,6 +93,7 @@ const PanelFormat& PanelFormatOf(WeightType type) { return kFormats[static_cast<
 
 bool FitsPanels(const Weight& w) {
   if (w.type > WeightType::kInt4 || w.rows <= 0 || w.cols <= 0) return false;
+  if (w.stack > 1 && w.rows / w.stack % kPanelLanes != 0) return false;
   const bool codes = w.type == WeightType::kInt8 || w.type == WeightType::kInt4;
   if (!codes) return w.group == 0;
   return w.group > 0 && w.cols % w.group == 0 && w.group % PanelFormatOf(w.type).columns == 0;
@@ -113,6 +114,16 @@ Weight PanelsAt(const Weight& from, uint8_t* to) {
   Weight w = ShapeInPanels(from);
   w.data = to;
   if (w.group > 0) w.scales = reinterpret_cast<const uint16_t*>(to + PlaceOf(w).scales_offset);
+  return w;
+}
+
+// Rows of a matrix, and its panels, follow each other in a stack as in one tall matrix.
+Weight MatrixOf(const Weight& stack, int32_t i) {
+  Weight w = stack;
+  w.stack = 1, w.rows = stack.rows / stack.stack;
+  const int64_t row = int64_t{i} * w.rows;
+  w.data = static_cast<const uint8_t*>(stack.data) + row * WeightRowBytes(w.type, w.cols);
+  if (w.group > 0) w.scales = stack.scales + row * (w.cols / w.group);
   return w;
 }
 

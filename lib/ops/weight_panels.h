@@ -34,7 +34,7 @@ struct PanelFormat {
 };
 
 const PanelFormat& PanelFormatOf(WeightType type);
-// Whether the panels of its type can hold a weight of this shape.
+// Whether the panels of its type can hold a weight of this shape. Each matrix of a stack has whole panels.
 bool FitsPanels(const Weight& w);
 
 inline int32_t PanelsOf(int32_t rows) { return (rows + kPanelLanes - 1) / kPanelLanes; }
@@ -58,10 +58,12 @@ WeightPlace PlaceOf(const Weight& w);
 
 // The shape of `w` in panels, without data.
 inline Weight ShapeInPanels(const Weight& w) {
-  return {w.type, WeightLayout::kPanels16, w.rows, w.cols, w.group, nullptr, nullptr};
+  return {w.type, WeightLayout::kPanels16, w.rows, w.cols, w.group, nullptr, nullptr, w.stack};
 }
 // The same with its data at `to` [PlaceOf(result).n_bytes], 64-byte aligned.
 Weight PanelsAt(const Weight& from, uint8_t* to);
+// Matrix i of a stack, where it lies in it.
+Weight MatrixOf(const Weight& stack, int32_t i);
 // Panel p of the elements or codes of a row-major weight to [PanelBytes], its scales to [PanelScales].
 void PackElements(const Weight& from, int32_t p, uint8_t* to);
 void PackScales(const Weight& from, int32_t p, uint16_t* to);

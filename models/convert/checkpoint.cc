@@ -6,8 +6,10 @@
 #include <tuple>
 
 #include "lib/model/model_check.h"
+#include "models/convert/expert_tensors.h"
 #include "models/convert/gguf.h"
 #include "models/convert/gguf_blocks.h"
+#include "models/convert/packed_linear.h"
 
 namespace kvc {
 namespace {
@@ -33,6 +35,12 @@ constexpr TensorName kHfNames[] = {
     {"model.layers.%.mlp.gate_proj.weight", R::kGate},
     {"model.layers.%.mlp.up_proj.weight", R::kUp},
     {"model.layers.%.mlp.down_proj.weight", R::kDown},
+    {"model.layers.%.mlp.gate.weight", R::kRouter},
+    {"model.layers.%.mlp.experts.#.gate_proj.weight", R::kExpertGate},
+    {"model.layers.%.mlp.experts.#.up_proj.weight", R::kExpertUp},
+    {"model.layers.%.mlp.experts.#.down_proj.weight", R::kExpertDown},
+    {"model.layers.%.mlp.experts.gate_up_proj", R::kExpertGate, TensorName::kStackedGateUp},
+    {"model.layers.%.mlp.experts.down_proj", R::kExpertDown},
     // Frequencies that old checkpoints store; they follow from rope_theta.
     {"model.layers.%.self_attn.rotary_emb.inv_freq", R{}, TensorName::kIgnored},
     {"model.rotary_emb.inv_freq", R{}, TensorName::kIgnored},
@@ -59,6 +67,14 @@ constexpr TensorName kGgufNames[] = {
     {"blk.%.ffn_gate.weight", R::kGate},
     {"blk.%.ffn_up.weight", R::kUp},
     {"blk.%.ffn_down.weight", R::kDown},
+    {"blk.%.ffn_gate_inp.weight", R::kRouter},
+    {"blk.%.ffn_gate_exps.weight", R::kExpertGate},
+    {"blk.%.ffn_up_exps.weight", R::kExpertUp},
+    {"blk.%.ffn_down_exps.weight", R::kExpertDown},
+    // As files of 2023 and early 2024 have them.
+    {"blk.%.ffn_gate.#.weight", R::kExpertGate},
+    {"blk.%.ffn_up.#.weight", R::kExpertUp},
+    {"blk.%.ffn_down.#.weight", R::kExpertDown},
     // Judged with the metadata, before the tensors are bound.
     {"rope_freqs.weight", R{}, TensorName::kIgnored},
     {"rope_factors_long.weight", R{}, TensorName::kIgnored},
@@ -76,19 +92,27 @@ bool IsQueryOrKey(R role) {
 
 constexpr R kBiasRoles[] = {R::kQueryBias, R::kKeyBias, R::kValueBias, R::kOutputBias};
 
-// Whether name is pattern with a number in place of '%'; *layer is that number, or -1.
-bool Matches(const char* pattern, const std::string& name, int32_t* layer) {
-  *layer = -1;
-  const char* hole = std::strchr(pattern, '%');
-  if (hole == nullptr) return name == pattern;
-  const size_t before = static_cast<size_t>(hole - pattern), after = std::strlen(hole + 1);
-  if (name.size() <= before + after || name.compare(0, before, pattern, before) != 0) return false;
-  if (name.compare(name.size() - after, after, hole + 1) != 0) return false;
-  const std::string digits = name.substr(before, name.size() - before - after);
-  if (digits.size() > 6 || digits.find_first_not_of("0123456789") != std::string::npos) return false;
-  if (digits.size() > 1 && digits[0] == '0') return false;
-  *layer = std::stoi(digits);
-  return true;
+// A number of at most six digits at *at, without zeros in front; *at goes behind it.
+bool TakeNumber(const std::string& name, size_t* at, int32_t* number) {
+  const size_t first = *at;
+  *number = 0;
+  for (; *at < name.size() && name[*at] >= '0' && name[*at] <= '9' && *at - first < 6; ++*at)
+    *number = *number * 10 + (name[*at] - '0');
+  return *at > first && (name[first] != '0' || *at == first + 1);
+}
+
+// Whether name is pattern with numbers in place of '%' and '#'; they are *layer and *expert, or -1.
+bool Matches(const char* pattern, const std::string& name, int32_t* layer, int32_t* expert) {
+  *layer = *expert = -1;
+  size_t at = 0;
+  for (const char* p = pattern; *p != '\0'; ++p) {
+    if (*p == '%' || *p == '#') {
+      if (!TakeNumber(name, &at, *p == '%' ? layer : expert)) return false;
+    } else if (at >= name.size() || name[at++] != *p) {
+      return false;
+    }
+  }
+  return at == name.size();
 }
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
@@ -97,12 +121,11 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-// The shape as [rows, cols]; vectors become [1, n].
-bool AsMatrix(const FoundTensor& tensor, bool vector, int64_t* rows, int64_t* cols) {
-  if (tensor.shape.size() != (vector ? 1 : 2)) return false;
-  *rows = vector ? 1 : tensor.shape[0];
-  *cols = tensor.shape.back();
-  return true;
+// [cols] of vectors, [experts, rows, cols] of stacks, else [rows, cols].
+std::vector<int64_t> ShapeOf(const ModelConfig& config, TensorRole role, int32_t rows, int32_t cols) {
+  if (IsVectorRole(role)) return {cols};
+  if (!IsStackRole(role)) return {rows, cols};
+  return {config.n_experts, rows / config.n_experts, cols};
 }
 
 Status CheckShape(const FoundTensor& tensor, const ModelConfig& config, TensorRole role,
@@ -112,13 +135,10 @@ Status CheckShape(const FoundTensor& tensor, const ModelConfig& config, TensorRo
     return Error(Code::kUnsupported, "%s: tensor %s does not belong to a model of this configuration",
                  where.c_str(), tensor.name.c_str());
   }
-  int64_t r = 0, c = 0;
-  if (!AsMatrix(tensor, IsVectorRole(role), &r, &c) || r != rows || c != cols) {
-    const std::string wanted = IsVectorRole(role) ? Format("[%d]", cols) : Format("[%d, %d]", rows, cols);
-    return Error(Code::kBadModel, "%s: tensor %s has shape %s, the configuration says %s", where.c_str(),
-                 tensor.name.c_str(), ShapeText(tensor.shape).c_str(), wanted.c_str());
-  }
-  return {};
+  const std::vector<int64_t> wanted = ShapeOf(config, role, rows, cols);
+  if (tensor.shape == wanted) return {};
+  return Error(Code::kBadModel, "%s: tensor %s has shape %s, the configuration says %s", where.c_str(),
+               tensor.name.c_str(), ShapeText(tensor.shape).c_str(), ShapeText(wanted).c_str());
 }
 
 // The rotation pairs dimensions (j, j + D/2) of a head. Where a source pairs (j, j + n/2) among the first n
@@ -148,6 +168,7 @@ SourceTensor Bound(const FoundTensor& tensor, const ModelConfig& config, TensorR
                    int32_t row = 0) {
   SourceTensor out;
   out.role = role, out.layer = layer, out.type = tensor.type, out.file = tensor.file, out.name = tensor.name;
+  out.packed = tensor.packed;
   TensorShape(config, role, &out.rows, &out.cols);
   out.runs.push_back({tensor.offset + row * SourceBytes(tensor.type, out.cols), out.rows});
   if ((role == R::kQuery || role == R::kKey) && SpreadsPairs(config)) SpreadPairs(config, &out);
@@ -201,6 +222,30 @@ Status BindPackedQkv(const FoundTensor& tensor, int32_t layer, const std::string
   return {};
 }
 
+// Gate and up of every expert.
+Status BindStackedGateUp(const FoundTensor& tensor, int32_t layer, const std::string& where,
+                         Checkpoint* checkpoint) {
+  const ModelConfig& c = checkpoint->content.config;
+  const std::vector<int64_t> wanted = {c.n_experts, int64_t{2} * c.ffn_size, c.hidden_size};
+  if (c.n_experts == 0 || tensor.shape != wanted) {
+    return Error(Code::kBadModel, "%s: tensor %s has shape %s, the configuration says %s", where.c_str(),
+                 tensor.name.c_str(), ShapeText(tensor.shape).c_str(),
+                 c.n_experts == 0 ? "no experts" : ShapeText(wanted).c_str());
+  }
+  const int64_t row_bytes = SourceBytes(tensor.type, c.hidden_size);
+  int64_t row = 0;
+  SourceTensor parts[2] = {Bound(tensor, c, R::kExpertGate, layer), Bound(tensor, c, R::kExpertUp, layer)};
+  for (SourceTensor& part : parts) part.runs.clear();
+  for (int32_t e = 0; e < c.n_experts; ++e) {
+    for (SourceTensor& part : parts) {
+      part.runs.push_back({tensor.offset + row * row_bytes, c.ffn_size});
+      row += c.ffn_size;
+    }
+  }
+  for (SourceTensor& part : parts) checkpoint->tensors.push_back(std::move(part));
+  return {};
+}
+
 // A bias that one layer has, or that the configuration promises, all layers must have.
 bool HasBias(const Checkpoint& checkpoint, R bias) {
   if (checkpoint.biases.has_value())
@@ -210,16 +255,18 @@ bool HasBias(const Checkpoint& checkpoint, R bias) {
 }
 
 Status BindOne(const BindRules& rules, const FoundTensor& tensor, const std::string& where,
-               Checkpoint* checkpoint) {
+               Checkpoint* checkpoint, ExpertTensors* experts) {
   const ModelConfig& config = checkpoint->content.config;
   for (const TensorName& row : rules.names) {
-    int32_t layer = -1;
-    if (!Matches(row.pattern, tensor.name, &layer)) continue;
+    int32_t layer = -1, expert = -1;
+    if (!Matches(row.pattern, tensor.name, &layer, &expert)) continue;
     if (row.use == TensorName::kIgnored) return {};
     if (layer >= config.n_layers) {
       return Error(Code::kBadModel, "%s: tensor %s: the configuration has only %d layers", where.c_str(),
                    tensor.name.c_str(), config.n_layers);
     }
+    if (expert >= 0) return experts->Add(tensor, row, layer, expert);
+    if (row.use == TensorName::kStackedGateUp) return BindStackedGateUp(tensor, layer, where, checkpoint);
     if (row.use == TensorName::kPackedQkv) return BindPackedQkv(tensor, layer, where, checkpoint);
     if (row.use == TensorName::kFusedQkv)
       return BindFused(tensor, {R::kQuery, R::kKey, R::kValue}, layer, where, checkpoint);
@@ -234,6 +281,7 @@ Status BindOne(const BindRules& rules, const FoundTensor& tensor, const std::str
     if (checkpoint->biases.has_value() &&
         std::count(std::begin(kBiasRoles), std::end(kBiasRoles), row.role) > 0 &&
         !HasBias(*checkpoint, row.role)) {
+      if (tensor.all_zero) return {};
       return Error(Code::kUnsupported, "%s: tensor %s: the configuration has no such bias", where.c_str(),
                    tensor.name.c_str());
     }
@@ -248,6 +296,7 @@ Status BindOne(const BindRules& rules, const FoundTensor& tensor, const std::str
     checkpoint->tensors.push_back(std::move(bound));
     return {};
   }
+  if (tensor.all_zero) return {};
   return Error(Code::kUnsupported, "%s: tensor %s has no place in a %s model", where.c_str(),
                tensor.name.c_str(), config.architecture.c_str());
 }
@@ -258,6 +307,11 @@ int OrderOf(const SourceTensor& tensor) {  // embedding, the layers, then the re
 
 }  // namespace
 
+Checkpoint::Checkpoint() = default;
+Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
+Checkpoint::~Checkpoint() = default;
+
 const char* SourceTypeName(SourceType type) {
   switch (type) {
     case SourceType::kF32:
@@ -266,6 +320,18 @@ const char* SourceTypeName(SourceType type) {
       return "f16";
     case SourceType::kBf16:
       return "bf16";
+    case SourceType::kI32:
+      return "i32";
+    case SourceType::kNear128:
+    case SourceType::kNear64:
+    case SourceType::kNear32:
+      return "4 bits";
+    case SourceType::kFar128:
+    case SourceType::kFar64:
+    case SourceType::kFar32:
+      return "4 bits with zeros";
+    case SourceType::kUnordered4:
+      return "4 bits by g_idx";
     default: {
       const BlockFormat* format = BlockFormatOf(type);
       return format == nullptr ? "?" : GgmlTypeName(format->number);
@@ -281,7 +347,7 @@ int32_t SourceBlock(SourceType type) {
 int64_t SourceBytes(SourceType type, int64_t n_elements) {
   const BlockFormat* format = BlockFormatOf(type);
   if (format != nullptr) return n_elements / format->elements * format->bytes;
-  return n_elements * (type == SourceType::kF32 ? 4 : 2);
+  return n_elements * (type == SourceType::kF16 || type == SourceType::kBf16 ? 2 : 4);
 }
 
 std::vector<TensorName> HfTensorNames(const std::vector<TensorName>& family) {
@@ -298,7 +364,10 @@ std::vector<TensorName> GgufTensorNames(const std::vector<TensorName>& family) {
 
 Status BindTensors(const BindRules& rules, const std::vector<FoundTensor>& found, const std::string& where,
                    Checkpoint* checkpoint) {
-  for (const FoundTensor& tensor : found) KVC_RETURN_IF_ERROR(BindOne(rules, tensor, where, checkpoint));
+  ExpertTensors experts(checkpoint->content.config, where);
+  for (const FoundTensor& tensor : found)
+    KVC_RETURN_IF_ERROR(BindOne(rules, tensor, where, checkpoint, &experts));
+  KVC_RETURN_IF_ERROR(experts.Stack(&checkpoint->tensors));
   return CompleteTensors(where, checkpoint);
 }
 

@@ -12,7 +12,9 @@
 
 namespace kvc {
 
-// How elements are stored in a source; from kQ4_0 on blocks of GGUF (gguf_blocks.h).
+// How elements are stored in a source; from kQ4_0 on blocks of GGUF (gguf_blocks.h). Those behind them are
+// what is made of packed weights (packed_linear.h) before they are converted: groups of so many columns with
+// a scale and codes that fit four bits or do not, and values one by one where the groups are not neighbours.
 enum class SourceType : uint8_t {
   kF32,
   kF16,
@@ -29,11 +31,21 @@ enum class SourceType : uint8_t {
   kQ6_K,
   kIq4Nl,
   kIq4Xs,
-  kMxfp4
+  kMxfp4,
+  kNear128,
+  kNear64,
+  kNear32,
+  kFar128,
+  kFar64,
+  kFar32,
+  kUnordered4,
+  kI32,  // only in packed weights
 };
 const char* SourceTypeName(SourceType type);               // "bf16", "Q4_K", ...
 int32_t SourceBlock(SourceType type);                      // elements of one block: 1, 32 or 256
 int64_t SourceBytes(SourceType type, int64_t n_elements);  // n_elements a multiple of the block
+
+struct PackedLinear;
 
 // A tensor as a source names it. shape slowest first.
 struct FoundTensor {
@@ -42,6 +54,8 @@ struct FoundTensor {
   std::vector<int64_t> shape;
   const SourceFile* file = nullptr;
   int64_t offset = 0, n_bytes = 0;
+  const PackedLinear* packed = nullptr;  // where it comes from; its offset is 0 then
+  bool all_zero = false;                 // a bias beside packed weights that says nothing
 };
 
 // A tensor of the model: rows gathered from runs of rows of the source.
@@ -49,6 +63,8 @@ struct SourceTensor {
   struct Run {
     int64_t offset;  // of the first row, from the start of the file
     int32_t rows;
+    const SourceFile* file = nullptr;      // null: the tensor's
+    const PackedLinear* packed = nullptr;  // likewise; the offset counts in its rows as they are read
   };
   TensorRole role{};
   int32_t layer = -1;
@@ -58,13 +74,19 @@ struct SourceTensor {
   std::vector<Run> runs;
   std::string name;
   float add = 0;  // to every element of a vector
+  const PackedLinear* packed = nullptr;
 };
 
 struct Checkpoint {
+  Checkpoint();
+  Checkpoint(Checkpoint&&) noexcept;
+  Checkpoint& operator=(Checkpoint&&) noexcept;
+  ~Checkpoint();
   std::string kind;  // "hugging face", "gguf", "llama2.c"
   ModelFileContent content;
   std::vector<SourceTensor> tensors;
   std::vector<std::unique_ptr<SourceFile>> files;
+  std::vector<std::unique_ptr<PackedLinear>> packed;
   InputFiles inputs;  // everything that was read for it
   std::vector<std::string> warnings;
   // The biases the configuration promises in every layer. Absent: the configuration does not say, the tensors
@@ -72,11 +94,13 @@ struct Checkpoint {
   std::optional<std::vector<TensorRole>> biases;
 };
 
-// One way a source names a tensor: '%' stands for the layer number.
+// One way a source names a tensor: '%' stands for the layer number, '#' for that of an expert whose matrices
+// are tensors of their own.
 struct TensorName {
   // kPackedQkv: the rows of each KV head's group together: its query heads, its key, its value. kFusedQkv:
-  // all queries, all keys, all values. kFusedGateUp: gate, up.
-  enum Use : uint8_t { kTensor, kIgnored, kPackedQkv, kFusedQkv, kFusedGateUp };
+  // all queries, all keys, all values. kFusedGateUp: gate, up. kStackedGateUp: gate, up of every expert,
+  // [experts, rows of both, columns].
+  enum Use : uint8_t { kTensor, kIgnored, kPackedQkv, kFusedQkv, kFusedGateUp, kStackedGateUp };
   const char* pattern;
   TensorRole role;
   Use use = kTensor;

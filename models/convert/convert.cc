@@ -9,6 +9,7 @@
 #include "lib/ops/devices.h"
 #include "models/convert/head_scores_json.h"
 #include "models/convert/output_file.h"
+#include "models/convert/packed_linear.h"
 #include "models/convert/printable.h"
 #include "models/convert/sources.h"
 #include "models/convert/weight_codec.h"
@@ -44,6 +45,8 @@ Result<Checkpoint> ReadSource(const std::string& source, int32_t context) {
 WeightTarget TargetOf(const SourceTensor& tensor, const ConvertOptions& options) {
   if (IsVectorRole(tensor.role)) return {WeightType::kF32, 0};
   const WeightTarget kept = KeptAs(tensor.type);
+  const bool codes = options.weights == WeightChoice::kInt8 || options.weights == WeightChoice::kInt4;
+  if (codes && tensor.role == TensorRole::kRouter) return kept;
   switch (options.weights) {
     case WeightChoice::kKeep:
       return kept;
@@ -64,6 +67,12 @@ WeightTarget TargetOf(const SourceTensor& tensor, const ConvertOptions& options)
   return kept;
 }
 
+// What n rows of a tensor take in the source.
+int64_t BytesInFile(const SourceTensor& tensor, int64_t n) {
+  if (tensor.packed != nullptr) return n * (tensor.packed->n_bytes / tensor.packed->rows);
+  return SourceBytes(tensor.type, n * tensor.cols);
+}
+
 // Streams one tensor after the other from the source into the writer, in blocks of whole rows.
 class TensorStream {
  public:
@@ -82,11 +91,12 @@ class TensorStream {
     for (const SourceTensor::Run& run : tensor.runs) {
       for (int64_t done = 0; done < run.rows;) {
         const int64_t n_rows = std::min<int64_t>(max_rows, run.rows - done);
-        KVC_RETURN_IF_ERROR(tensor.file->Read(run.offset + done * row_bytes, in_.data(), n_rows * row_bytes));
+        KVC_RETURN_IF_ERROR(Read(tensor, run, done, n_rows, row_bytes));
         KVC_RETURN_IF_ERROR(Block(tensor, target, row, n_rows));
         done += n_rows, row += n_rows;
-        report_->bytes_read += n_rows * row_bytes;
-        if (!after_block(n_rows * row_bytes)) return Error(Code::kCancelled, "converting was cancelled");
+        const int64_t n_bytes = BytesInFile(tensor, n_rows);
+        report_->bytes_read += n_bytes;
+        if (!after_block(n_bytes)) return Error(Code::kCancelled, "converting was cancelled");
       }
     }
     KVC_RETURN_IF_ERROR(Write(scales_.data(), static_cast<int64_t>(scales_.size()) * 2));
@@ -95,6 +105,26 @@ class TensorStream {
   }
 
  private:
+  // Rows [first, first + n) of a run into in_.
+  Status Read(const SourceTensor& tensor, const SourceTensor::Run& run, int64_t first, int64_t n,
+              int64_t row_bytes) {
+    const PackedLinear* packed = run.packed == nullptr ? tensor.packed : run.packed;
+    if (packed == nullptr) {
+      const SourceFile& file = run.file == nullptr ? *tensor.file : *run.file;
+      return file.Read(run.offset + first * row_bytes, in_.data(), n * row_bytes);
+    }
+    KVC_RETURN_IF_ERROR(packed_.Load(*packed));
+    packed_.Rows(run.offset / row_bytes + first, n, in_.data());
+    report_->peak_buffer_bytes = std::max(report_->peak_buffer_bytes, BufferBytes());
+    return {};
+  }
+
+  int64_t BufferBytes() const {
+    return static_cast<int64_t>(in_.capacity() + (values_.capacity() + stored_.capacity()) * 4 +
+                                out_.capacity() + scales_.capacity() * 2) +
+           packed_.bytes();
+  }
+
   void Reserve(const SourceTensor& tensor, const WeightTarget& target, int64_t max_rows) {
     const size_t n = static_cast<size_t>(max_rows) * static_cast<size_t>(tensor.cols);
     in_.resize(static_cast<size_t>(SourceBytes(tensor.type, static_cast<int64_t>(n))));
@@ -105,9 +135,7 @@ class TensorStream {
     scales_.resize(target.group == 0
                        ? 0
                        : static_cast<size_t>(tensor.rows) * static_cast<size_t>(tensor.cols / target.group));
-    const size_t bytes = in_.capacity() + (values_.capacity() + stored_.capacity()) * 4 + out_.capacity() +
-                         scales_.capacity() * 2;
-    report_->peak_buffer_bytes = std::max(report_->peak_buffer_bytes, static_cast<int64_t>(bytes));
+    report_->peak_buffer_bytes = std::max(report_->peak_buffer_bytes, BufferBytes());
   }
 
   Status Write(const void* data, int64_t n_bytes) {
@@ -127,7 +155,7 @@ class TensorStream {
       found = types.end() - 1;
     }
     ++found->n_tensors;
-    found->bytes_read += SourceBytes(tensor.type, int64_t{tensor.rows} * tensor.cols);
+    found->bytes_read += BytesInFile(tensor, tensor.rows);
     found->bytes_written += bytes_out;
     found->squares += squares_, found->lost_squares += lost_squares_;
   }
@@ -192,6 +220,7 @@ class TensorStream {
 
   ModelWriter* writer_;
   ConvertReport* report_;
+  PackedReader packed_;
   std::vector<uint8_t> in_, out_;
   std::vector<float> values_, stored_;
   double squares_ = 0, lost_squares_ = 0;  // of the tensor: its values, and what they differ by once stored
@@ -240,7 +269,8 @@ bool Packs(const SourceTensor& tensor, const TensorPlan& plan, const ConvertOpti
            const ModelConfig& config) {
   if (options.layout == WeightLayout::kRowMajor || IsVectorRole(tensor.role)) return false;
   if (tensor.role == TensorRole::kEmbedding && !config.tied_head) return false;
-  return FitsPanels({plan.type, WeightLayout::kRowMajor, plan.rows, plan.cols, plan.group, nullptr, nullptr});
+  return FitsPanels({plan.type, WeightLayout::kRowMajor, plan.rows, plan.cols, plan.group, nullptr, nullptr,
+                     StackOf(config, plan.role)});
 }
 
 std::vector<TensorPlan> PlanTensors(const ConvertOptions& options, Checkpoint* checkpoint,
@@ -251,7 +281,8 @@ std::vector<TensorPlan> PlanTensors(const ConvertOptions& options, Checkpoint* c
     const WeightTarget target = TargetOf(tensor, options);
     const bool wanted_codes =
         options.weights == WeightChoice::kInt8 || options.weights == WeightChoice::kInt4;
-    if (wanted_codes && !IsVectorRole(tensor.role) && target.group == 0) ++n_kept;
+    if (wanted_codes && !IsVectorRole(tensor.role) && tensor.role != TensorRole::kRouter && target.group == 0)
+      ++n_kept;
     targets->push_back(target);
     plans.push_back({tensor.role, tensor.layer, target.type, tensor.rows, tensor.cols, target.group});
     if (Packs(tensor, plans.back(), options, checkpoint->content.config))
@@ -308,8 +339,7 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
   if (!writer.ok()) return writer.status();
   ConvertProgress progress;
   progress.tensors_total = report->n_tensors;
-  for (const SourceTensor& t : checkpoint.tensors)
-    progress.bytes_total += SourceBytes(t.type, int64_t{t.rows} * t.cols);
+  for (const SourceTensor& t : checkpoint.tensors) progress.bytes_total += BytesInFile(t, t.rows);
   const auto after_block = [&](int64_t n_bytes) {
     progress.bytes_done += n_bytes;
     return options.progress == nullptr || options.progress(progress);

@@ -21,6 +21,7 @@ namespace kvc {
 //           that none divides stays as kKeep has it
 //   kInt4   as kInt8, except that embedding and output head become int8: they are few of the weights and the
 //   first to suffer
+//   The matrix that chooses experts stays as kKeep has it in both.
 enum class WeightChoice { kKeep, kF32, kBf16, kInt8, kInt4 };
 
 struct ConvertProgress {

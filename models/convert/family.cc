@@ -54,6 +54,42 @@ Status ReadGgufWindows(GgufMetadata* metadata, const std::string& prefix, int32_
   return {};
 }
 
+Status ReadHfExperts(const JsonObject& object, const Family& family, ModelConfig* c) {
+  if (family.experts != Family::kAlways) return {};
+  const char* count = object.Has("num_local_experts") ? "num_local_experts" : "num_experts";
+  for (const char* key : {count, "num_experts_per_tok"}) {
+    if (!object.Has(key)) return Error(Code::kBadModel, "%s: %s is missing", object.where().c_str(), key);
+  }
+  KVC_RETURN_IF_ERROR(object.Int(count, 1, kMaxExperts, &c->n_experts));
+  KVC_RETURN_IF_ERROR(object.Int("num_experts_per_tok", 1, c->n_experts, &c->n_chosen));
+  KVC_RETURN_IF_ERROR(object.Int("moe_intermediate_size", 1, kMaxFfn, &c->ffn_size));
+  c->normalise_experts = family.normalise_experts;
+  return object.Bool("norm_topk_prob", &c->normalise_experts);
+}
+
+Status ReadGgufExperts(GgufMetadata* metadata, const std::string& prefix, const Family& family,
+                       ModelConfig* c) {
+  KVC_RETURN_IF_ERROR(metadata->Int(prefix + "expert_count", 0, kMaxExperts, &c->n_experts));
+  KVC_RETURN_IF_ERROR(metadata->Int(prefix + "expert_used_count", 0, kMaxExperts, &c->n_chosen));
+  if (c->n_experts > 0 && family.experts == Family::kNone) {
+    return Error(Code::kUnsupported, "%s: a mixture of %d experts is not supported in architecture %s",
+                 metadata->where().c_str(), c->n_experts, family.gguf);
+  }
+  if (c->n_experts == 0 && family.experts == Family::kAlways) {
+    return Error(Code::kBadModel, "%s: %sexpert_count is missing", metadata->where().c_str(), prefix.c_str());
+  }
+  if (c->n_experts == 0) {
+    c->n_chosen = 0;
+    return {};
+  }
+  if (c->n_chosen < 1 || c->n_chosen > c->n_experts) {
+    return Error(Code::kBadModel, "%s: %sexpert_used_count is %d, outside 1 to %d", metadata->where().c_str(),
+                 prefix.c_str(), c->n_chosen, c->n_experts);
+  }
+  c->normalise_experts = family.normalise_experts;
+  return metadata->Int(prefix + "expert_feed_forward_length", 1, kMaxFfn, &c->ffn_size);
+}
+
 void SettleLayers(ModelConfig* c) {
   c->sliding_window = 0;
   if (c->layers.empty() || c->layers_differ()) return;

@@ -28,6 +28,9 @@ struct Family {
   bool ropes_by_type = false;  // layers that slide have a rope of their own
   double local_theta = 0;      // its theta where nothing says; 0: that of the others
   double default_theta = 10000;
+  // Mixtures of experts: none, all its models, or (in GGUF) those that say so.
+  enum Experts : uint8_t { kNone, kAlways, kSomeGguf } experts = kNone;
+  bool normalise_experts = false;  // where config.json does not say, and in GGUF
   // Names of tensors that come before the common ones.
   std::vector<TensorName> hf_names, gguf_names;
   // Members of config.json that `read` understands and other families refuse.
@@ -48,6 +51,11 @@ void SlideButEvery(int32_t period, std::vector<bool>* layers);
 // The same from GGUF: windows of c->sliding_window in the layers that its metadata marks, by a list or a
 // period; without either in all but every `period`-th.
 Status ReadGgufWindows(GgufMetadata* metadata, const std::string& prefix, int32_t period, ModelConfig* c);
+// Experts of config.json: their number, how many work on a token, their size (moe_intermediate_size where
+// that is there), norm_topk_prob. kBadModel, kUnsupported name what is missing or not supported.
+Status ReadHfExperts(const JsonObject& object, const Family& family, ModelConfig* c);
+Status ReadGgufExperts(GgufMetadata* metadata, const std::string& prefix, const Family& family,
+                       ModelConfig* c);
 // A config whose layers are all alike says so in its own fields.
 void SettleLayers(ModelConfig* c);
 

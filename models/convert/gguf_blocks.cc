@@ -1,6 +1,7 @@
 #include "models/convert/gguf_blocks.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 
 #include "lib/base/half.h"
@@ -172,14 +173,37 @@ constexpr BlockFormat kFormats[] = {
     {S::kMxfp4, 39, 32, 17, 32, false, -12, 12, UnpackMxfp4},
 };
 
+// What is made of packed weights: a scale, then a byte a code.
+void UnpackBytes(const uint8_t* in, BlockCodes* out, int32_t n) {
+  out->scale[0] = Half(in);
+  std::memcpy(out->code, in + 2, static_cast<size_t>(n));
+}
+template <int32_t n>
+void UnpackBytes(const uint8_t* in, BlockCodes* out) {
+  UnpackBytes(in, out, n);
+}
+
+constexpr BlockFormat kPackedFormats[] = {
+    {S::kNear128, 0, 128, 130, 128, false, -8, 7, UnpackBytes<128>},
+    {S::kNear64, 0, 64, 66, 64, false, -8, 7, UnpackBytes<64>},
+    {S::kNear32, 0, 32, 34, 32, false, -8, 7, UnpackBytes<32>},
+    {S::kFar128, 0, 128, 130, 128, false, -15, 15, UnpackBytes<128>},
+    {S::kFar64, 0, 64, 66, 64, false, -15, 15, UnpackBytes<64>},
+    {S::kFar32, 0, 32, 34, 32, false, -15, 15, UnpackBytes<32>},
+};
+
 }  // namespace
 
 Span<const BlockFormat> BlockFormats() { return {kFormats, std::size(kFormats)}; }
 
 const BlockFormat* BlockFormatOf(SourceType type) {
-  const auto* found = std::find_if(std::begin(kFormats), std::end(kFormats),
-                                   [type](const BlockFormat& f) { return f.type == type; });
-  return found == std::end(kFormats) ? nullptr : found;
+  for (const Span<const BlockFormat> formats :
+       {BlockFormats(), Span<const BlockFormat>(kPackedFormats, std::size(kPackedFormats))}) {
+    const auto* found =
+        std::find_if(formats.begin(), formats.end(), [type](const BlockFormat& f) { return f.type == type; });
+    if (found != formats.end()) return found;
+  }
+  return nullptr;
 }
 
 }  // namespace kvc

@@ -1,5 +1,5 @@
-// The quantised blocks of GGUF: whole numbers that share scales. One row a type; every other place reads the
-// row.
+// The quantised blocks of GGUF, and those that packed weights become: whole numbers that share scales. One
+// row a type; every other place reads the row.
 #pragma once
 #include <cstdint>
 
@@ -30,6 +30,6 @@ struct BlockFormat {
 
 // Null: elements of this type stand alone.
 const BlockFormat* BlockFormatOf(SourceType type);
-Span<const BlockFormat> BlockFormats();
+Span<const BlockFormat> BlockFormats();  // of GGUF
 
 }  // namespace kvc

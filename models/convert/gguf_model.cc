@@ -156,14 +156,7 @@ Status ReadShape(GgufMetadata* metadata, const std::string& arch, ModelConfig* c
   KVC_RETURN_IF_ERROR(metadata->Int(p + "context_length", 1, kMaxContext, &c->max_tokens));
   KVC_RETURN_IF_ERROR(metadata->Int(p + "attention.sliding_window", 0, kMaxContext, &c->sliding_window));
   KVC_RETURN_IF_ERROR(metadata->Number(p + "attention.layer_norm_rms_epsilon", 0, 1, &c->norm_eps));
-  KVC_RETURN_IF_ERROR(metadata->Int(p + "vocab_size", 1, kMaxVocab, &c->vocab_size));
-  int32_t n_experts = 0, n_used = 0;
-  KVC_RETURN_IF_ERROR(metadata->Int(p + "expert_count", 0, INT32_MAX, &n_experts));
-  KVC_RETURN_IF_ERROR(metadata->Int(p + "expert_used_count", 0, INT32_MAX, &n_used));
-  if (n_experts > 0)
-    return Error(Code::kUnsupported, "%s: a mixture of %d experts is not supported",
-                 metadata->where().c_str(), n_experts);
-  return {};
+  return metadata->Int(p + "vocab_size", 1, kMaxVocab, &c->vocab_size);
 }
 
 // "llama, qwen2, ..."
@@ -190,6 +183,7 @@ Result<ModelConfig> ReadConfig(GgufMetadata* metadata, const Family** found) {
   c.norms_before = family.norms_before, c.norms_after = family.norms_after;
   c.activation = family.activation, c.rope_pairing = family.gguf_pairing;
   KVC_RETURN_IF_ERROR(ReadShape(metadata, arch, &c));
+  KVC_RETURN_IF_ERROR(ReadGgufExperts(metadata, arch + ".", family, &c));
   KVC_RETURN_IF_ERROR(ReadRope(metadata, family, &c));
   c.layers.assign(static_cast<size_t>(c.n_layers), {c.sliding_window, 0});
   if (family.read_gguf != nullptr) KVC_RETURN_IF_ERROR(family.read_gguf(metadata, arch + ".", &c));

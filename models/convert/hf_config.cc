@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lib/model/model_check.h"
+#include "models/convert/family.h"
 
 namespace kvc {
 namespace {
@@ -17,6 +18,10 @@ constexpr Refused kRefused[] = {
     {"num_experts", 0},
     {"num_local_experts", 0},
     {"n_routed_experts", 0},
+    {"n_shared_experts", 0},
+    {"shared_expert_intermediate_size", 0},
+    {"mlp_only_layers", 0},
+    {"decoder_sparse_step", 1},
     {"partial_rotary_factor", 1},
     {"rotary_pct", 1},
     {"attn_logit_softcapping", 0},
@@ -33,7 +38,6 @@ constexpr Refused kRefused[] = {
     {"mlp_bias", 0},
     {"bias", 0},
     {"use_qk_norm", 0},
-    {"quantization_config", 0},
     {"kv_lora_rank", 0},
     {"no_rope_layers", 0},
     {"no_rope_layer_interval", 0},
@@ -101,6 +105,11 @@ constexpr const char* kKnown[] = {
     "output_hidden_states",
     "id2label",
     "label2id",
+    "num_experts_per_tok",
+    "quantization_config",
+    "router_aux_loss_coef",
+    "router_jitter_noise",
+    "output_router_logits",
     "unsloth_version",
     "unsloth_fixed",
 };
@@ -118,10 +127,8 @@ struct Missing {
   const char* text;
 };
 constexpr Missing kMissing[] = {
-    {"Moe", "mixtures of experts are not supported; a dense model of the same family may be"},
-    {"Mixtral", "mixtures of experts are not supported; try Mistral"},
-    {"GptOss", "mixtures of experts are not supported; try Qwen3"},
-    {"OlmoeFor", "mixtures of experts are not supported; try Olmo2"},
+    {"Moe", "its mixture of experts is not supported; try Qwen3Moe, or a dense model of the same family"},
+    {"GptOss", "attention sinks and its experts are not supported; try Qwen3Moe"},
     {"DeepseekV",
      "mixtures of experts are not supported; try the distilled models, which are Qwen2 and Llama"},
     {"Mamba", "state spaces are not supported"},
@@ -323,6 +330,7 @@ Result<HfConfig> ParseHfConfig(Span<const uint8_t> text, const std::string& wher
   c.rope_pairing = family.hf_pairing;
   c.tied_head = family.tied_head, config.says_tied = object.Has("tie_word_embeddings");
   KVC_RETURN_IF_ERROR(ReadShape(object, &c));
+  KVC_RETURN_IF_ERROR(ReadHfExperts(object, family, &c));
   KVC_RETURN_IF_ERROR(ReadActivation(object, family, &c));
   KVC_RETURN_IF_ERROR(ReadWindows(object, family, &c));
   KVC_RETURN_IF_ERROR(ReadHfRopes(object, family, options, &c, &config.warnings));
@@ -331,6 +339,16 @@ Result<HfConfig> ParseHfConfig(Span<const uint8_t> text, const std::string& wher
   if (options.context > 0) c.max_tokens = std::min(c.max_tokens, options.context);
   KVC_RETURN_IF_ERROR(ReadSpecialTokens(object, &config));
   KVC_RETURN_IF_ERROR(ReadBiases(object, family, &config));
+  if (const Json* packed = object.Find("quantization_config")) {
+    if (!packed->is_object())
+      return Error(Code::kBadModel, "%s: quantization_config must be an object", where.c_str());
+    const JsonObject settings(*packed, where + ": quantization_config");
+    if (!settings.Has("quant_method"))
+      return Error(Code::kUnsupported, "%s: quant_method is missing", settings.where().c_str());
+    auto scheme = ReadPackedScheme(settings);
+    if (!scheme.ok()) return scheme.status();
+    config.packed = scheme.value();
+  }
   return config;
 }
 

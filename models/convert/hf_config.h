@@ -6,6 +6,7 @@
 #include "models/convert/checkpoint.h"
 #include "models/convert/hf_rope.h"
 #include "models/convert/json.h"
+#include "models/convert/packed_linear.h"
 
 namespace kvc {
 
@@ -15,6 +16,7 @@ struct HfConfig {
   std::vector<int32_t> eos;        // one or several
   std::vector<TensorRole> biases;  // that every layer has
   const Family* family = nullptr;
+  PackedScheme packed;
   bool says_tied = false;             // whether the output head is the embedding
   std::vector<std::string> warnings;  // settings that were not recognised, by name; what was chosen
 };

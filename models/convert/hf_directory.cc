@@ -91,6 +91,31 @@ Status ReadWeights(const std::string& directory, Checkpoint* out, std::vector<Fo
                directory.c_str());
 }
 
+// Packed weights among what was found. Older checkpoints say how they are packed in a file of its own.
+Status Unpack(const std::string& directory, PackedScheme scheme, Checkpoint* out,
+              std::vector<FoundTensor>* found) {
+  const std::string path = directory + "/quantize_config.json";
+  if (scheme.kind == PackedScheme::kNone && FileExists(path)) {
+    auto text = ReadInput(path, kMaxConfigBytes, out);
+    if (!text.ok()) return text.status();
+    auto json = ParseJson(BytesOf(text.value()), path);
+    if (!json.ok()) return json.status();
+    auto read = ReadPackedScheme(JsonObject(json.value(), path));
+    if (!read.ok()) return read.status();
+    scheme = read.value();
+  }
+  if (scheme.kind != PackedScheme::kNone) {
+    const Status status = CollectPacked(scheme, found, &out->packed);
+    if (!status.ok()) return Status(status.code(), directory + ": " + status.message());
+  }
+  for (const FoundTensor& tensor : *found) {
+    if (tensor.type != SourceType::kI32) continue;
+    return Error(Code::kUnsupported, "%s: tensor %s: dtype I32 is not supported; supported: F32, F16, BF16",
+                 tensor.file->path().c_str(), tensor.name.c_str());
+  }
+  return {};
+}
+
 bool HasTensor(const BindRules& rules, TensorRole role, const std::vector<FoundTensor>& found) {
   return std::any_of(found.begin(), found.end(), [&](const FoundTensor& tensor) {
     return std::any_of(rules.names.begin(), rules.names.end(), [&](const TensorName& name) {
@@ -241,6 +266,7 @@ Result<Checkpoint> ReadHfDirectory(const std::string& directory, int32_t context
   out.biases = config.biases;
   std::vector<FoundTensor> found;
   KVC_RETURN_IF_ERROR(ReadWeights(directory, &out, &found));
+  KVC_RETURN_IF_ERROR(Unpack(directory, config.packed, &out, &found));
   const BindRules rules{HfTensorNames(config.family->hf_names), config.family->norms_less_one};
   if (!config.says_tied && !HasTensor(rules, TensorRole::kOutputHead, found))
     out.content.config.tied_head = true;

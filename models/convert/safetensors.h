@@ -24,7 +24,8 @@ struct SafetensorsEntry {
 Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(Span<const uint8_t> json, int64_t data_bytes,
                                                              const std::string& where);
 
-// Reads the header of `file` and appends its tensors. kUnsupported: a dtype other than F32, F16, BF16.
+// Reads the header of `file` and appends its tensors. kUnsupported: a dtype other than F32, F16, BF16
+// and, for packed weights, I32.
 Status ReadSafetensors(const SourceFile& file, std::vector<FoundTensor>* found);
 
 }  // namespace kvc

@@ -79,6 +79,7 @@ void DecodeBlocks(const BlockFormat& format, const uint8_t* in, int64_t n, float
 
 WeightTarget KeptAs(SourceType type) {
   const BlockFormat* format = BlockFormatOf(type);
+  if (type == SourceType::kUnordered4) return {WeightType::kInt8, 32};
   if (format == nullptr) {
     return {type == SourceType::kF32   ? WeightType::kF32
             : type == SourceType::kF16 ? WeightType::kF16
@@ -96,7 +97,8 @@ bool KeepsCodes(SourceType type, const WeightTarget& target) {
 
 bool IsExact(SourceType type, const WeightTarget& target) {
   const BlockFormat* format = BlockFormatOf(type);
-  if (format == nullptr) return target.type == WeightType::kF32 || target == KeptAs(type);
+  if (format == nullptr)
+    return target.type == WeightType::kF32 || (target.group == 0 && target == KeptAs(type));
   if (target.type == WeightType::kF32) return true;
   // A block with one scale has it as f16, but for MXFP4's powers of two.
   return KeepsCodes(type, target) && format->elements == format->group && type != SourceType::kMxfp4;
@@ -105,6 +107,7 @@ bool IsExact(SourceType type, const WeightTarget& target) {
 int64_t FirstNotFiniteElement(SourceType type, const uint8_t* in, int64_t n) {
   switch (type) {
     case SourceType::kF32:
+    case SourceType::kUnordered4:
       return FirstNotFinite(WeightType::kF32, in, n);
     case SourceType::kF16:
       return FirstNotFinite(WeightType::kF16, in, n);
@@ -118,6 +121,7 @@ int64_t FirstNotFiniteElement(SourceType type, const uint8_t* in, int64_t n) {
 void DecodeElements(SourceType type, const uint8_t* in, int64_t n, float* out) {
   switch (type) {
     case SourceType::kF32:
+    case SourceType::kUnordered4:
       std::memcpy(out, in, static_cast<size_t>(n) * 4);
       return;
     case SourceType::kF16:

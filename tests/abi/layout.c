@@ -7,10 +7,17 @@
 #define KVC_SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), #type " changed size")
 #define KVC_AT(type, field, bytes) _Static_assert(offsetof(type, field) == (bytes), #type "." #field " moved")
 
-KVC_SIZE(kvc_model_params, 16);
+KVC_SIZE(kvc_executor, 24);
+KVC_AT(kvc_executor, struct_size, 0);
+KVC_AT(kvc_executor, n_threads, 4);
+KVC_AT(kvc_executor, context, 8);
+KVC_AT(kvc_executor, run, 16);
+
+KVC_SIZE(kvc_model_params, 24);
 KVC_AT(kvc_model_params, struct_size, 0);
 KVC_AT(kvc_model_params, n_threads, 4);
 KVC_AT(kvc_model_params, memory_limit, 8);
+KVC_AT(kvc_model_params, executor, 16);
 
 KVC_SIZE(kvc_model_info, 64);
 KVC_AT(kvc_model_info, struct_size, 0);

@@ -52,7 +52,7 @@ class Caller {
 kvc_model* OpenTiny(Caller& call, int32_t which = TEST_MODEL_TINY) {
   int64_t n = 0;
   const uint8_t* bytes = test_model_bytes(which, &n);
-  kvc_model_params params = {sizeof params, 1, 0};
+  kvc_model_params params = {sizeof params, 1, 0, nullptr};
   kvc_model* model = nullptr;
   call("open", [&] { return kvc_model_open_memory(bytes, n, nullptr, &params, &model); });
   return model;
@@ -130,26 +130,24 @@ std::vector<int32_t> RunAll(kvc_model* model, const char* spec, const std::strin
   return tokens;
 }
 
-class EachAllocationFails : public testing::TestWithParam<const char*> {};
-
-TEST_P(EachAllocationFails, AndTheRunGoesOn) {
+void ExpectRunGoesOn(int32_t which, const char* spec) {
   Caller no_fault(nullptr);
-  kvc_model* model = OpenTiny(no_fault, TEST_MODEL_INT8);
+  kvc_model* model = OpenTiny(no_fault, which);
   // Thousands of saved sessions: in memory where the system has such a folder, for each waits for its disk.
   const std::string memory = "/dev/shm/kvc-faults-" + std::to_string(::getpid());
   std::error_code no_memory_folder;
   std::filesystem::create_directory(memory, no_memory_folder);
   const std::string folder = no_memory_folder ? test_path("faults") : memory, path = folder + "/s.kvcs";
   std::filesystem::create_directories(folder);
-  const std::vector<int32_t> expected = RunAll(model, GetParam(), path);
+  const std::vector<int32_t> expected = RunAll(model, spec, path);
   const int64_t before = kvc::test::HeapAllocations(), bytes_before = kvc::test::HeapBytes();
-  RunAll(model, GetParam(), path);
+  RunAll(model, spec, path);
   const int64_t n = kvc::test::HeapAllocations() - before;
   EXPECT_EQ(kvc::test::HeapBytes(), bytes_before) << "a run leaves nothing behind";
   for (const HeapFault::Mode mode : {HeapFault::kOne, HeapFault::kAllFrom}) {
     const int64_t stride = kvc::test::EveryNth(23) * (mode == HeapFault::kOne ? 1 : 5);
-    for (int64_t k = 0; k < n && !HasFailure(); k += stride) {
-      const std::vector<int32_t> tokens = RunAll(model, GetParam(), path, k, mode);
+    for (int64_t k = 0; k < n && !testing::Test::HasFailure(); k += stride) {
+      const std::vector<int32_t> tokens = RunAll(model, spec, path, k, mode);
       ASSERT_EQ(tokens, expected) << "allocation " << k << " of " << n << ", mode " << mode;
       const auto files = std::filesystem::directory_iterator(folder);
       ASSERT_EQ(std::distance(begin(files), end(files)), 1) << "a temporary file was left";
@@ -158,8 +156,22 @@ TEST_P(EachAllocationFails, AndTheRunGoesOn) {
   EXPECT_EQ(kvc::test::HeapBytes(), bytes_before);
   kvc_model_close(model);
   std::filesystem::remove_all(folder);
-  RecordProperty("allocations", std::to_string(n));
+  testing::Test::RecordProperty("allocations", std::to_string(n));
 }
+
+class EachAllocationFails : public testing::TestWithParam<const char*> {};
+
+TEST_P(EachAllocationFails, AndTheRunGoesOn) { ExpectRunGoesOn(TEST_MODEL_INT8, GetParam()); }
+
+// Layers with windows hold theirs through it all.
+class EachAllocationFailsWithWindows : public testing::TestWithParam<const char*> {};
+
+TEST_P(EachAllocationFailsWithWindows, AndTheRunGoesOn) { ExpectRunGoesOn(TEST_MODEL_WINDOWS, GetParam()); }
+
+INSTANTIATE_TEST_SUITE_P(Policies, EachAllocationFailsWithWindows,
+                         testing::Values("full", "cokv-document:budget=32,window=8",
+                                         "snapkv:budget=32,window=8,kv=int8,quant_group=16,decode=reobserve",
+                                         "spindlekv:budget=32,window=8"));
 
 INSTANTIATE_TEST_SUITE_P(Policies, EachAllocationFails,
                          testing::Values("full", "cokv:budget=32,window=8", "h2o:budget=32",

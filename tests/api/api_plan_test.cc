@@ -16,6 +16,7 @@ struct Case {
   double
       tolerance;  // of the cache; heads that share a budget by the prompt end somewhere in their last pages
   bool upper_bound;  // codebooks: how much vectors share is not known before
+  int32_t model = TEST_MODEL_WIDE;
 };
 
 std::vector<int32_t> Prompt(int n) {
@@ -32,7 +33,7 @@ struct Opened {
   Opened(int32_t which, const Case& c, int64_t limit, bool with_session = true) {
     int64_t n = 0;
     const uint8_t* bytes = test_model_bytes(which, &n);
-    const kvc_model_params model_params = {sizeof model_params, 2, limit};
+    const kvc_model_params model_params = {sizeof model_params, 2, limit, nullptr};
     kvc_session_params params = {};
     params.struct_size = sizeof params, params.max_tokens = c.max_tokens;
     status = kvc_model_open_memory(bytes, n, nullptr, &model_params, &model);
@@ -86,7 +87,7 @@ class PlanHolds : public testing::TestWithParam<Case> {};
 
 TEST_P(PlanHolds, ForCacheAndWorkspace) {
   const Case& c = GetParam();
-  Opened o(TEST_MODEL_WIDE, c, 0);
+  Opened o(c.model, c, 0);
   ASSERT_EQ(o.status, KVC_OK) << kvc_last_error();
   std::vector<int32_t> slots;
   const kvc_plan plan = PlanOf(o, c, &slots);
@@ -121,20 +122,20 @@ TEST_P(PlanHolds, AsAMemoryLimit) {
   const Case& c = GetParam();
   kvc_plan plan = {};
   {
-    Opened o(TEST_MODEL_WIDE, c, 0, /*with_session=*/false);
+    Opened o(c.model, c, 0, /*with_session=*/false);
     std::vector<int32_t> slots;
     plan = PlanOf(o, c, &slots);
   }
   const int64_t enough =
       plan.total_bytes_peak + static_cast<int64_t>(static_cast<double>(plan.cache_bytes_peak) * c.tolerance);
   {
-    Opened o(TEST_MODEL_WIDE, c, enough);
+    Opened o(c.model, c, enough);
     ASSERT_EQ(o.status, KVC_OK) << kvc_last_error();
     EXPECT_EQ(Use(o.session, c), KVC_OK) << kvc_last_error();
   }
   if (c.upper_bound) return;
   const int64_t beside_weights = plan.total_bytes_peak - plan.weight_bytes;
-  Opened o(TEST_MODEL_WIDE, c,
+  Opened o(c.model, c,
            plan.total_bytes_peak - beside_weights / 20 -
                static_cast<int64_t>(static_cast<double>(plan.cache_bytes_peak) * c.tolerance));
   kvc_status status = o.status;
@@ -178,7 +179,16 @@ const std::vector<Case> kCases = {
     {"pyramidkv:budget=64,window=16", 500, 700, 0, false},
     {"ada-snapkv:budget=64,window=16", 500, 700, 0.1, false},
     {"ada-snapkv:budget=256,window=16", 1000, 1100, 0.05, false},
-    {"spindlekv:budget=64,window=16", 500, 600, 0, true}};
+    {"spindlekv:budget=64,window=16", 500, 600, 0, true},
+    // Layers that hold their windows do so in pages, and which page is full is not counted.
+    {"full", 500, 700, 0.1, false, TEST_MODEL_WINDOWS},
+    {"full:kv=int8,quant_group=32,key_axis=channel", 20, 700, 0.1, false, TEST_MODEL_WINDOWS},
+    {"snapkv:budget=64,window=16", 500, 700, 0.1, false, TEST_MODEL_WINDOWS},
+    {"snapkv:budget_bytes=300KiB,window=16", 500, 700, 0.1, false, TEST_MODEL_WINDOWS},
+    {"h2o:budget=100", 500, 600, 0.1, false, TEST_MODEL_WINDOWS},
+    {"cokv:budget=64,window=16,kv=mixed", 500, 700, 0.1, false, TEST_MODEL_WINDOWS},
+    {"kvzip:budget=64", 500, 600, 0.15, false, TEST_MODEL_WINDOWS},
+    {"spindlekv:budget=64,window=16", 500, 600, 0.1, true, TEST_MODEL_WINDOWS}};
 
 std::vector<Case> Cases() {
   std::vector<Case> some;
@@ -193,7 +203,7 @@ TEST(Plan, StopsAtTheLimitOfALayer) {
   constexpr int kLayers = 4;
   const auto plan_of = [](const std::string& spec, int prompt, int max_tokens) {
     const Case c{spec.c_str(), prompt, max_tokens, 0, true};
-    Opened o(TEST_MODEL_WIDE, c, 0, false);
+    Opened o(c.model, c, 0, false);
     EXPECT_EQ(o.status, KVC_OK) << kvc_last_error();
     std::vector<int32_t> slots;
     return PlanOf(o, c, &slots);
@@ -215,7 +225,7 @@ TEST(Plan, StopsAtTheLimitOfALayer) {
       if (percent >= 200) {
         EXPECT_EQ(plan.total_bytes_peak, free.total_bytes_peak) << "no layer is that large";
       }
-      Opened o(TEST_MODEL_WIDE, c,
+      Opened o(c.model, c,
                plan.total_bytes_peak);  // the plan is enough, also while layers are fitted
       ASSERT_EQ(o.status, KVC_OK) << kvc_last_error();
       const std::vector<int32_t> prompt = Prompt(c.prompt);
@@ -237,7 +247,7 @@ TEST(Plan, TakesNothing) {
   std::vector<int32_t> slots;
   int64_t weights = 0;
   {
-    Opened o(TEST_MODEL_WIDE, c, 0, false);
+    Opened o(c.model, c, 0, false);
     plan = PlanOf(o, c, &slots);
     weights = plan.weight_bytes;
   }
@@ -251,11 +261,11 @@ TEST(MemoryLimit, IsSharedByTheSessionsOfAModel) {
   const Case c{"full", 200, 300, 0, false};
   int64_t one = 0;
   {
-    Opened o(TEST_MODEL_WIDE, c, 0, false);
+    Opened o(c.model, c, 0, false);
     std::vector<int32_t> slots;
     one = PlanOf(o, c, &slots).total_bytes_peak;
   }
-  Opened o(TEST_MODEL_WIDE, c, one);
+  Opened o(c.model, c, one);
   ASSERT_EQ(o.status, KVC_OK);
   ASSERT_EQ(Use(o.session, c), KVC_OK) << kvc_last_error();
   kvc_session* second = nullptr;

@@ -139,6 +139,17 @@ struct FileWeight {
 constexpr WeightType kTypes[] = {WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8,
                                  WeightType::kInt4};
 
+// What has no fast version is said when a model is opened.
+TEST_F(DeviceParity, ExpertsAreRefusedByName) {
+  NetworkShape shape;
+  EXPECT_TRUE(devices_[1]->Supports(shape).ok());
+  shape.n_experts = 8, shape.n_chosen = 2;
+  EXPECT_TRUE(devices_[0]->Supports(shape).ok());
+  const Status status = devices_[1]->Supports(shape);
+  EXPECT_EQ(Code::kUnsupported, status.code());
+  EXPECT_NE(std::string::npos, status.message().find("a mixture of 8 experts"));
+}
+
 TEST_F(DeviceParity, LayerOfEveryWeightType) {
   for (const WeightType type : kTypes) {
     for (const int32_t n : {1, 2, 3, 7, 8, 9, 33, 70}) {

@@ -11,7 +11,7 @@ CpuMaker DeviceUnderTest();
 CpuMaker DeviceUnderTest() {
   const char* wanted = std::getenv("KVC_TEST_DEVICE");
   if (wanted == nullptr || *wanted == '\0' || std::string(wanted) == "cpu") return nullptr;
-  return [](int n_threads) { return CreateCuda(std::getenv("KVC_TEST_DEVICE"), n_threads); };
+  return [](const ThreadOptions& threads) { return CreateCuda(std::getenv("KVC_TEST_DEVICE"), threads); };
 }
 
 }  // namespace kvc

@@ -29,7 +29,7 @@ std::shared_ptr<const Model> OpenOn(const char* device) {
     return test::TinyModelBytes(options);
   }();
   ModelParams params;
-  params.device = device, params.n_threads = 2;
+  params.device = device, params.threads = 2;
   auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
   EXPECT_TRUE(model.ok()) << model.status().message();
   return model.value();

@@ -154,8 +154,8 @@ CpuMaker FencedCpu() {
 
 namespace test {
 
-Result<std::unique_ptr<Device>> NewFencedDevice(int n_threads) {
-  Result<std::unique_ptr<ThreadPool>> pool = ThreadPool::Create(n_threads);
+Result<std::unique_ptr<Device>> NewFencedDevice(const ThreadOptions& threads) {
+  Result<std::unique_ptr<ThreadPool>> pool = CreatePool(threads);
   if (!pool.ok()) return pool.status();
   return std::unique_ptr<Device>(new FencedDevice(std::move(pool.value())));
 }

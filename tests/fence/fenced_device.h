@@ -15,7 +15,7 @@ CpuMaker FencedCpu();
 
 namespace test {
 
-Result<std::unique_ptr<Device>> NewFencedDevice(int n_threads);
+Result<std::unique_ptr<Device>> NewFencedDevice(const ThreadOptions& threads);
 
 }  // namespace test
 }  // namespace kvc

@@ -94,7 +94,12 @@ kvc::test::TinyModelOptions Shape(Input* in) {
   o.qk_norm = (flags & 0x08) != 0, o.query_key_value_bias = (flags & 0x10) != 0;
   o.output_bias = (flags & 0x20) != 0, o.tied_head = (flags & 0x40) != 0;
   if ((flags & 0x80) != 0) o.rope_pairing = kvc::RopePairing::kInterleaved;
-  o.n_layers = 1 + in->Byte() % 2;
+  const uint8_t layers = in->Byte();
+  o.n_layers = 1 + layers % 2;
+  if (layers >= 128) {
+    o.n_experts = 1 + layers % 7, o.n_chosen = 1 + layers % o.n_experts;
+    o.normalise_experts = layers % 4 < 2;
+  }
   o.n_kv_heads = 1 + in->Byte() % 2;
   o.n_heads = o.n_kv_heads * (1 + in->Byte() % 40);
   o.head_dim = 8 * (1 + in->Byte() % 4);
@@ -150,6 +155,8 @@ void ChangeConfig(Input* in, kvc::ModelConfig* c) {
   else if (which < 238)
     c->layers.assign(static_cast<size_t>(in->Byte() % 4), {in->Byte() % 20, in->Byte() % 4 - 1}),
         c->more_ropes.resize(in->Byte() % 3);
+  else if (which < 240)
+    c->n_experts = in->Byte() % 8, c->n_chosen = in->Byte() % 8, c->normalise_experts = which == 239;
   else if (which < 242)
     c->logit_cap = static_cast<float>(in->Real()), c->wide_qk_norm = true;
   else
@@ -219,7 +226,7 @@ void ChangeTensor(Input* in, bool fit, RawModelFile* raw) {
       t.layer = in->Number();
       break;
     default:
-      t.role = static_cast<kvc::TensorRole>(in->Byte() % 40);
+      t.role = static_cast<kvc::TensorRole>(in->Byte() % 48);
   }
   kvc::Weight w;
   w.type = t.type, w.rows = t.rows, w.cols = t.cols, w.group = t.group;

@@ -27,11 +27,24 @@ inline std::vector<float> LogitsOf(Session& s) {
   return logits;
 }
 
+// Of layers without windows: which page of a window goes when is a matter of the calls that fed its tokens.
+inline int64_t SlotsSeen(const Session& s) {
+  const ModelConfig& c = s.model().config();
+  int64_t slots = s.Stats().n_slots;
+  std::vector<int32_t> kept;
+  for (int layer = 0; layer < c.n_layers; ++layer) {
+    for (int g = 0; c.layers[static_cast<size_t>(layer)].attention_window > 0 && g < c.n_kv_heads; ++g) {
+      KVC_REQUIRE(s.Kept(layer, g, &kept).ok());
+      slots -= static_cast<int64_t>(kept.size());
+    }
+  }
+  return slots;
+}
+
 inline Seen Look(Session& s) {
-  const SessionStats stats = s.Stats();
   const std::vector<float> logits = LogitsOf(s);
   const uint64_t hash = logits.empty() ? 0 : Hash64(logits.data(), logits.size() * sizeof(float));
-  return {stats.n_slots, stats.n_slots_full, hash};
+  return {SlotsSeen(s), s.figures().n_tokens, hash};
 }
 
 inline bool Same(const Seen& a, const Seen& b) {
@@ -48,7 +61,7 @@ inline bool HasFiniteLogits(Session& s) {
 inline void CheckCache(Session& s, bool finite = true) {
   const ModelConfig& c = s.model().config();
   const SessionStats stats = s.Stats();
-  const int64_t n_tokens = stats.n_slots_full / (int64_t{c.n_layers} * c.n_kv_heads);
+  const int32_t n_tokens = s.figures().n_tokens;
   KVC_REQUIRE(stats.stop_token >= -1 && stats.stop_token < c.vocab_size);
   int64_t slots = 0;
   std::vector<int32_t> kept;
@@ -57,6 +70,10 @@ inline void CheckCache(Session& s, bool finite = true) {
       KVC_REQUIRE(s.Kept(layer, g, &kept).ok());
       slots += static_cast<int64_t>(kept.size());
       KVC_REQUIRE(n_tokens == 0 || !kept.empty());
+      const int32_t window = c.layers[static_cast<size_t>(layer)].attention_window;
+      if (window > 0 && window < s.params().max_tokens)  // as the windows of the models here are
+        KVC_REQUIRE(static_cast<int32_t>(kept.size()) >= std::min(n_tokens, window - 1) &&
+                    (kept.empty() || n_tokens - kept[0] == static_cast<int32_t>(kept.size())));
       for (size_t i = 0; i < kept.size(); ++i)
         KVC_REQUIRE(kept[i] > (i == 0 ? -1 : kept[i - 1]) && kept[i] < n_tokens);
     }

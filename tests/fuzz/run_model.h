@@ -33,7 +33,7 @@ class ModelRun {
   // choice: which policy, which of the ways to go on.
   static void Run(const AlignedBytes& bytes, uint8_t choice) {
     ModelParams params;
-    params.n_threads = 1, params.memory_limit = int64_t{64} << 20;
+    params.threads = 1, params.memory_limit = int64_t{64} << 20;
     auto opened = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
     if (!opened.ok()) return Refused(opened.status(), "model in memory: ");
     const std::shared_ptr<const Model> model = opened.value();

@@ -46,6 +46,12 @@ const Kind kKinds[] = {{"full", kvc::OnFull::kError},
                        {"spindlekv:budget=24,window=8", kvc::OnFull::kEvict},
                        {"snapkv:budget=24,window=8,pos_mode=incache", kvc::OnFull::kEvict},
                        {"snapkv:budget=24,window=8,decode=reobserve", kvc::OnFull::kEvict}};
+// The same on a model whose first layer attends to its newest tokens only.
+const Kind kWindowKinds[] = {{"full", kvc::OnFull::kError},
+                             {"h2o:budget=24,kv=int8,quant_group=8,residual=4", kvc::OnFull::kError},
+                             {"snapkv:budget=24,window=8,decode=reobserve,slack=3", kvc::OnFull::kSlide},
+                             {"spindlekv:budget=24,window=8", kvc::OnFull::kEvict}};
+constexpr uint8_t kFirstWindowKind = 236;  // of the first byte
 
 template <typename T>
 T Must(kvc::Result<T> result) {
@@ -59,16 +65,22 @@ void Must(const kvc::Status& status) {
 
 struct World {
   kvc::test::TempFolder folder;
-  kvc::test::AlignedBytes model_bytes = kvc::test::TinyModelBytes({});
+  const kvc::test::AlignedBytes model_bytes;
   std::shared_ptr<const kvc::Model> model;
   std::vector<Bytes> saved;
 
-  World() {
+  static kvc::test::AlignedBytes ModelBytes(bool windows) {
+    kvc::test::TinyModelOptions options;
+    if (windows) options.layers = {{10, 0}, {0, 0}};
+    return kvc::test::TinyModelBytes(options);
+  }
+
+  World(kvc::Span<const Kind> kinds, bool windows) : model_bytes(ModelBytes(windows)) {
     kvc::ModelParams params;
-    params.n_threads = 1;
+    params.threads = 1;
     model =
         Must(kvc::Model::OpenMemory(model_bytes.data(), static_cast<int64_t>(model_bytes.size()), params));
-    for (const Kind& kind : kKinds) {
+    for (const Kind& kind : kinds) {
       const kvc::Policy policy = Must(kvc::ParsePolicy(kind.policy));
       kvc::SessionParams session_params;
       session_params.on_full = kind.on_full;
@@ -175,9 +187,11 @@ void GoOn(std::unique_ptr<kvc::Session> session, const std::string& path, const 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static World world;
   if (size == 0) return 0;
-  Bytes bytes = world.saved[data[0] % std::size(kKinds)];
+  static World plain({kKinds, std::size(kKinds)}, false),
+      with_windows({kWindowKinds, std::size(kWindowKinds)}, true);
+  const World& world = data[0] >= kFirstWindowKind && data[0] < 247 ? with_windows : plain;
+  Bytes bytes = world.saved[data[0] % world.saved.size()];
   bytes.resize(bytes.size() - sizeof(uint64_t));
   ++data, --size;
   for (size_t at = 0; at + kRecord <= size && !bytes.empty(); at += kRecord) {

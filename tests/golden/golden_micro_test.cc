@@ -34,8 +34,9 @@ class Micro {
     HeadScores scores;
     scores.values = GoldenScores(c["options"]);
     scale_ = static_cast<float>(1 / std::sqrt(static_cast<double>(in_.d)));
-    auto compressor = Compressor::Create(policy.value(), {in_.layers, in_.n_q, in_.n_kv, in_.d}, scores,
-                                         false, {ropes_.data(), RopePairing::kHalf, scale_}, memory_.own());
+    auto compressor =
+        Compressor::Create(policy.value(), {in_.layers, in_.n_q, in_.n_kv, in_.d, {}, 0}, scores, false,
+                           {ropes_.data(), RopePairing::kHalf, scale_}, memory_.own());
     EXPECT_TRUE(compressor.ok()) << compressor.status().message();
     compressor_ = std::move(compressor.value());
     const StoragePlan& plan = compressor_->plan();
@@ -283,7 +284,7 @@ class Micro {
 
   void Reobserve(int layer) {
     if (!compressor_->ends_later()) return;
-    const int32_t entries = compressor_->ReobservedEntries(*cache_),
+    const int32_t entries = compressor_->LongestHead(*cache_),
                   rows = compressor_->policy().Int(OptionId::kWindow);
     LayerBuffers kv;
     ObservedBuffers observed;

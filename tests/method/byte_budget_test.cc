@@ -52,7 +52,7 @@ void Live(const Policy& policy, Session& s, int64_t budget) {
   ASSERT_TRUE(s.Prefill(TinyPrompt(kPrompt, 7), true).ok());
   holds("a prompt");
   const bool shares = policy.allocator->shares_bytes;
-  if (shares && s.Stats().n_slots < int64_t{kHeads} * kPrompt) {
+  if (shares && s.Stats().n_slots < s.Stats().n_slots_full) {
     EXPECT_GE(s.Stats().cache_bytes, budget * 85 / 100);
   }
   Steps(s, 7);
@@ -144,6 +144,47 @@ TEST(ByteBudgetOfSlidingSessions, HoldsAfterAPrompt) {
       EXPECT_LE(made.value()->Stats().cache_bytes, budget);
     }
   }
+}
+
+// Where layers hold windows of their own those take their part first, and what they take does not pass it.
+TEST(ByteBudgetOfWindows, HoldsWhatWindowsLeave) {
+  static const test::AlignedBytes bytes = [] {
+    test::TinyModelOptions options;
+    options.n_layers = 4, options.n_heads = 6, options.n_kv_heads = 3, options.head_dim = 16,
+    options.hidden_size = 48;
+    options.layers = {{24, 0}, {0, 0}, {24, 0}, {0, 0}};
+    return test::TinyModelBytes(options);
+  }();
+  const auto model = test::OpenTiny(bytes);
+  int ran = 0;
+  for (int i = 0; i < MethodCount(); ++i) {
+    const Method& method = *GetMethod(i);
+    if (method.scorer == nullptr || method.allocator->needs == kNeedsTable) continue;
+    for (const char* storage : {",kv=f32", ",kv=int4,quant_group=8,residual=4"}) {
+      for (const int64_t budget : {150000, 220000, 500000}) {
+        const std::string spec = Spec(method, storage, budget);
+        const Result<Policy> policy = ParsePolicy(spec.c_str());
+        if (!policy.ok()) continue;
+        SCOPED_TRACE(spec);
+        auto made = Session::Create(model, &policy.value(), {});
+        if (!made.ok()) {
+          EXPECT_EQ(made.status().code(), Code::kInvalid) << made.status().message();
+          continue;
+        }
+        Live(policy.value(), *made.value(), budget);
+        if (HasFatalFailure()) return;
+        ++ran;
+      }
+    }
+  }
+  EXPECT_GE(ran, 60);
+  const Result<Policy> policy = ParsePolicy("snapkv:budget_bytes=30000,window=8,kv=f32");
+  ASSERT_TRUE(policy.ok());
+  const Status refused = Session::Create(model, &policy.value(), {}).status();
+  EXPECT_EQ(refused.code(), Code::kInvalid);
+  for (const char* part : {"budget_bytes = 30000 is 0 slots per KV head of the 2 layers that see all tokens",
+                           "the windows of the other 2 take", "bytes"})
+    EXPECT_NE(refused.message().find(part), std::string::npos) << refused.message();
 }
 
 INSTANTIATE_TEST_SUITE_P(Methods, ByteBudget, testing::Range(0, MethodCount()), [](const auto& index) {

@@ -40,7 +40,7 @@ struct Bound {
     HeadScores scores;
     scores.values.assign(p.head_scores.begin(), p.head_scores.end());
     if (scores.values.empty()) scores.values.assign(9, 0.5);
-    auto made = StoragePlan::Create(p, {3, 6, 3, 16}, scores, false);
+    auto made = StoragePlan::Create(p, {3, 6, 3, 16, {}, 0}, scores, false);
     EXPECT_TRUE(made.ok()) << made.status().message();
     return made.value();
   }

@@ -15,7 +15,8 @@ enum {
   TEST_MODEL_WIDE = 3, /* 4 layers, 8 heads, 4 KV heads, head size 32, hidden 128: a prompt takes a while */
   TEST_MODEL_STOPPING = 4, /* as TINY, every second byte and <eos> end the answer */
   TEST_MODEL_INT8 = 5,     /* as TINY with int8 weights */
-  TEST_MODEL_COUNT = 6
+  TEST_MODEL_WINDOWS = 6,  /* as WIDE, layers 0 and 2 attend to their newest 24 tokens only */
+  TEST_MODEL_COUNT = 7
 };
 
 /* 64-byte aligned bytes that live until the end of the process. */

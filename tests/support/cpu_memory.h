@@ -183,17 +183,18 @@ class CpuMemory {
       }
     }
     const KeyTurning turning{&none, RopePairing::kHalf, false};
-    return cache->Store(
-        stream(),
-        {layer, &kv, turning, rotated.data(), mark_buffer.at(), seen_buffer.at(), from.capacity, kept.data()},
-        &codes);
+    return cache->Store(stream(),
+                        {layer, kv.view(), turning, rotated.data(), mark_buffer.at(), seen_buffer.at(),
+                         from.capacity, kept.data()},
+                        &codes);
   }
   Status AppendFrom(KvCache* cache, int32_t layer, const HostLayer& from, const std::vector<int32_t>& first) {
     const Rope none = Rope::None(from.head_dim);
     LayerBuffers kv;
     Upload(from, &kv);
     DeviceBuffer<uint8_t> scratch;
-    return cache->AppendFrom(stream(), layer, kv, {&none, RopePairing::kHalf, false}, first.data(), &scratch);
+    return cache->AppendFrom(stream(), layer, kv.view(), {&none, RopePairing::kHalf, false}, first.data(),
+                             &scratch);
   }
   // Removes the entries of heads [0, G) of one layer whose mark [G, stride] is 0, by ascending position.
   void Evict(KvCache* cache, int32_t layer, const std::vector<uint8_t>& marks, int64_t stride,

@@ -93,7 +93,9 @@ ModelFileContent TinyModelContent(const TinyModelOptions& o) {
   c.n_layers = o.n_layers, c.n_heads = o.n_heads, c.n_kv_heads = o.n_kv_heads, c.head_dim = o.head_dim;
   c.hidden_size = o.hidden_size, c.ffn_size = o.ffn_size, c.vocab_size = o.vocab_size;
   c.max_tokens = o.max_tokens, c.sliding_window = o.sliding_window;
+  c.n_experts = o.n_experts, c.n_chosen = o.n_chosen, c.normalise_experts = o.normalise_experts;
   c.rope = o.rope, c.rope_pairing = o.rope_pairing, c.qk_norm = o.qk_norm, c.tied_head = o.tied_head;
+  c.layers = o.layers;
   content.tokenizer = ByteTokenizer(o.vocab_size);
   if (o.head_scores) {
     HeadScoreTable table;
@@ -123,7 +125,7 @@ std::vector<TensorPlan> TinyModelTensors(const TinyModelOptions& o) {
         --plan.group;
     }
     const Weight shape{plan.type, WeightLayout::kRowMajor, plan.rows, plan.cols, plan.group, nullptr,
-                       nullptr};
+                       nullptr,   StackOf(config, role)};
     if (!IsVectorRole(role) && FitsPanels(shape)) plan.layout = o.layout;
     plans.push_back(plan);
   };
@@ -132,7 +134,8 @@ std::vector<TensorPlan> TinyModelTensors(const TinyModelOptions& o) {
     for (TensorRole role :
          {TensorRole::kAttentionNorm, TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue,
           TensorRole::kOutput, TensorRole::kQueryNorm, TensorRole::kKeyNorm, TensorRole::kFfnNorm,
-          TensorRole::kGate, TensorRole::kUp, TensorRole::kDown}) {
+          TensorRole::kGate, TensorRole::kUp, TensorRole::kDown, TensorRole::kRouter, TensorRole::kExpertGate,
+          TensorRole::kExpertUp, TensorRole::kExpertDown}) {
       add(role, layer);
     }
     if (o.query_key_value_bias) {

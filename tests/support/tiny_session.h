@@ -16,7 +16,7 @@ namespace kvc::test {
 // bytes outlive the model.
 inline std::shared_ptr<const Model> OpenTiny(const AlignedBytes& bytes, int n_threads = 2) {
   ModelParams params;
-  params.n_threads = n_threads;
+  params.threads = n_threads;
   auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
   EXPECT_TRUE(model.ok()) << model.status().message();
   return model.value();

@@ -209,19 +209,37 @@ class Program(unittest.TestCase):
         words = self.both()[:-2]
         code, out, err = self.compare(*words, "--small", self.model, "--json", self.path("out.json"), self.model)
         self.assertEqual(code, 0, err)
-        for cell in compare_llama.CELLS:
+        cells = [cell for cell in compare_llama.CELLS if not cell.named]
+        for cell in cells:
             rates = "200.0 (200.0, 200.0) | llama.cpp, fa on | 100.0 (100.0, 100.0) | 2.00 | 2.00 | 5 : "
             self.assertIn(f"| tiny | {cell.name} | {rates}", out)
         self.assertIn("Worst ratio of bests: 2.000", out)
         with open(self.path("out.json"), encoding="utf-8") as file:
             written = json.load(file)
         self.assertEqual(written["worst_ratio"], 2)
-        self.assertEqual([cell["cell"] for cell in written["cells"]], [cell.name for cell in compare_llama.CELLS])
+        self.assertEqual([cell["cell"] for cell in written["cells"]], [cell.name for cell in cells])
         self.assertEqual(written["checks"][0]["prompt_tokens"], [1, 2])
         runs = [call for call in self.calls("peer/bin") if "-d 4096" in call]
         self.assertEqual([re.search("-fa (on|off)", run).group(1) for run in runs], ["off", "on"] * 2)
         self.assertIn("-p 0 -n 64 -d 4096", runs[0])
         self.assertIn("--prompt 1 --gen 64 --depth 4096", [c for c in self.calls("kvc") if "--depth 4096" in c][0])
+
+    def test_a_quantised_cache_is_held_against_their_quantised_cache(self):
+        words = self.both()[:-1] + ["decode-4096-int8"]
+        code, out, err = self.compare(*words, self.model)
+        self.assertEqual(code, 0, err)
+        self.assertIn("| tiny | decode-4096-int8 | 200.0 (200.0, 200.0) | llama.cpp, fa on | 100.0", out)
+        timed = [call for call in self.calls("peer/bin") if "-d 4096" in call]
+        self.assertEqual(len(timed), 2, "theirs takes quantised values with flash attention only")
+        self.assertIn("-fa on -t", timed[0])
+        self.assertIn("-ctk q8_0 -ctv q8_0", timed[0])
+        self.assertIn("--policy full:kv=int8", [call for call in self.calls("kvc") if "--depth 4096" in call][0])
+
+    def test_beside_neighbours(self):
+        code, out, err = self.compare(*self.both(), "--busy", "2", self.model)
+        self.assertEqual(code, 0, err)
+        self.assertIn("| tiny, 2 busy | decode-0 |", out)
+        self.assertEqual(self.compare("--busy", "-1", self.model)[0], 2)
 
     def test_builds_that_do_not_tell_their_passes_made_one_less(self):
         kvc = self.engine("kvc", ["kvc"], rate=64)
@@ -268,7 +286,7 @@ class Program(unittest.TestCase):
         words = ["--kvc", new, "--against", old, "--against", older, "--rounds", "1"]
         code, out, err = self.compare(*words, self.model)
         self.assertEqual(code, 0, err)
-        for cell in compare_llama.RECALL_CELLS + compare_llama.CELLS:
+        for cell in [c for c in compare_llama.RECALL_CELLS + compare_llama.CELLS if not c.named]:
             self.assertEqual(len(re.findall(rf"\| {cell.name} \| 98.0 [^|]*\| build [12] \|", out)), 2, out)
         self.assertIn("Worst ratio of bests: 0.980", out)
         self.assertIn("build 2: " + older, err)

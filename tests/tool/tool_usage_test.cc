@@ -7,8 +7,8 @@
 
 namespace {
 
-const char* const kCommands[] = {"convert", "inspect", "verify", "tokenize", "run", "kept",
-                                 "plan",    "methods", "eval",   "bench",    "demo"};
+const char* const kCommands[] = {"convert", "inspect", "verify", "tokenize", "run",   "kept", "plan",
+                                 "methods", "eval",    "tune",   "report",   "bench", "demo"};
 
 TEST(ToolHelp, ListsEveryCommand) {
   const ProgramResult result = RunKvc({"--help"});

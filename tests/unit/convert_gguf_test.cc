@@ -15,9 +15,9 @@ std::vector<std::pair<TensorRole, int32_t>> FileOrder(const ModelFile& file) {
   using R = TensorRole;
   std::vector<std::pair<R, int32_t>> order = {{R::kEmbedding, -1}, {R::kFinalNorm, -1}, {R::kOutputHead, -1}};
   for (int32_t i = 0; i < file.config().n_layers; ++i) {
-    for (const R role :
-         {R::kAttentionNorm, R::kQuery, R::kKey, R::kValue, R::kOutput, R::kQueryBias, R::kKeyBias,
-          R::kValueBias, R::kQueryNorm, R::kKeyNorm, R::kFfnNorm, R::kGate, R::kUp, R::kDown}) {
+    for (const R role : {R::kAttentionNorm, R::kQuery, R::kKey, R::kValue, R::kOutput, R::kQueryBias,
+                         R::kKeyBias, R::kValueBias, R::kQueryNorm, R::kKeyNorm, R::kFfnNorm, R::kGate,
+                         R::kUp, R::kDown, R::kRouter, R::kExpertGate, R::kExpertUp, R::kExpertDown}) {
       order.push_back({role, i});
     }
   }
@@ -79,7 +79,21 @@ INSTANTIATE_TEST_SUITE_P(
     All, GgufFixtures,
     testing::Values(Case{"qwen2_q8_0", "qwen2", RopePairing::kHalf, WeightType::kInt8, true},
                     Case{"llama_q4_0", "llama", RopePairing::kInterleaved, WeightType::kInt4, false},
-                    Case{"qwen3_mixed", "qwen3", RopePairing::kHalf, WeightType::kF16, true}));
+                    Case{"qwen3_mixed", "qwen3", RopePairing::kHalf, WeightType::kF16, true},
+                    Case{"qwen3moe_mixed", "qwen3moe", RopePairing::kHalf, WeightType::kInt8, true},
+                    Case{"llama_single_experts", "llama", RopePairing::kInterleaved, WeightType::kInt4,
+                         true}));
+
+TEST(ConvertGguf, ExpertsOfMetadata) {
+  for (const char* name : {"qwen3moe_mixed", "llama_single_experts"}) {
+    ScratchDirectory scratch;
+    ASSERT_TRUE(Convert(kData + name + ".gguf", scratch / "a.kvc", {}, nullptr).ok());
+    const auto file = OpenModel(scratch / "a.kvc");
+    EXPECT_EQ(file->config().n_experts, 3);
+    EXPECT_EQ(file->config().n_chosen, 2);
+    EXPECT_TRUE(file->config().normalise_experts);
+  }
+}
 
 TEST(ConvertGguf, TokenizerOfMetadata) {
   ScratchDirectory scratch;
@@ -223,7 +237,7 @@ Status ConvertEdited(const std::string& name, const std::string& from, const std
 
 TEST(ConvertGguf, WhatIsNotSupportedIsNamed) {
   ExpectError(ConvertEdited("qwen2_q8_0", Text("qwen2"), Text("bloom")), Code::kUnsupported,
-              {"architecture bloom", "llama, qwen2, qwen3, gemma"});
+              {"architecture bloom", "llama, qwen2, qwen3, qwen3moe, gemma"});
   ExpectError(ConvertEdited("qwen2_q8_0", Text("gpt2"), Text("bert")), Code::kUnsupported,
               {"tokenizer model 'bert'"});
   ExpectError(ConvertEdited("qwen2_q8_0", "pre" + Raw<uint32_t>(8) + Text("qwen2"),

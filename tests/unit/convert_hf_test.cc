@@ -213,8 +213,9 @@ TEST(ConvertHf, ArchitecturesAndSettingsThatAreNotSupportedAreNamed) {
               {"config.json",
                "architecture BloomForCausalLM is not supported; supported: LlamaForCausalLM, "
                "MistralForCausalLM"});
-  ExpectError(ParseConfig(SmallConfig("MixtralForCausalLM")), Code::kUnsupported,
-              {"MixtralForCausalLM is not supported: mixtures of experts are not supported; try Mistral"});
+  ExpectError(
+      ParseConfig(SmallConfig("Qwen2MoeForCausalLM")), Code::kUnsupported,
+      {"Qwen2MoeForCausalLM is not supported: its mixture of experts is not supported; try Qwen3Moe"});
   ExpectError(ParseConfig(SmallConfig("Qwen3NextForCausalLM")), Code::kUnsupported, {"linear attention"});
   ExpectError(ParseConfig(With(llama, {{"hidden_act", "gelu"}})), Code::kUnsupported, {"hidden_act gelu"});
   ExpectError(ParseConfig(With(llama, {{"num_local_experts", 8}})), Code::kUnsupported,
@@ -222,8 +223,8 @@ TEST(ConvertHf, ArchitecturesAndSettingsThatAreNotSupportedAreNamed) {
   ExpectError(ParseConfig(With(llama, {{"partial_rotary_factor", 0.5}})), Code::kUnsupported,
               {"partial_rotary_factor = 0.5"});
   ExpectError(ParseConfig(With(llama, {{"mlp_bias", true}})), Code::kUnsupported, {"mlp_bias = true"});
-  ExpectError(ParseConfig(With(llama, {{"quantization_config", {{"quant_method", "gptq"}}}})),
-              Code::kUnsupported, {"quantization_config", "gptq"});
+  ExpectError(ParseConfig(With(llama, {{"quantization_config", {{"quant_method", "bitsandbytes"}}}})),
+              Code::kUnsupported, {"quantization_config", "bitsandbytes quantised are not supported"});
   ExpectError(ParseConfig(With(llama, {{"head_dim", 12}})), Code::kUnsupported, {"head size 12"});
   ExpectError(ParseConfig(With(llama, {{"rope_scaling", {{"rope_type", "ntk"}, {"factor", 2}}}})),
               Code::kUnsupported, {"ntk", "default, linear, llama3, yarn, longrope"});

@@ -13,7 +13,7 @@ static int64_t n_meetings = 0;
 
 CpuMaker CountedCpu();
 CpuMaker CountedCpu() {
-  return [](int) -> Result<std::unique_ptr<Device>> {
+  return [](const ThreadOptions&) -> Result<std::unique_ptr<Device>> {
     return std::unique_ptr<Device>(
         new cpu::CpuDevice(std::make_unique<test::CountingPool>(&n_meetings), BestKernels()));
   };

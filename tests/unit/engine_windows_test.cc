@@ -44,28 +44,65 @@ std::vector<int32_t> Tokens(int32_t n) {
   return ids;
 }
 
-TEST(Windows, CompressionIsRefusedByLayerAndAllowedWithinTheWindow) {
-  const auto model = MixedModel();
-  ASSERT_NE(model, nullptr);
+// Where every layer slides there is nothing to compress; within the window they are layers like others.
+TEST(Windows, CompressionIsRefusedWhereEveryLayerSlides) {
+  test::TinyModelOptions options;
+  options.sliding_window = kWindow;
+  const test::AlignedBytes bytes = test::TinyModelBytes(options);
+  const auto model = test::OpenTiny(bytes);
   for (const char* spec : {"snapkv:budget=8,window=4", "streaming:budget=8", "cokv:budget=8,window=4"}) {
     for (const int32_t max_tokens : {0, kWindow + 1, 256}) {
       const auto refused = NewSession(model, spec, max_tokens);
       ASSERT_FALSE(refused.ok()) << spec;
       EXPECT_EQ(refused.status().code(), Code::kUnsupported);
-      EXPECT_NE(refused.status().message().find("layer 0 attends to the newest 12 tokens only"),
-                std::string::npos)
+      EXPECT_NE(
+          refused.status().message().find("every layer of this model attends to its newest 12 tokens only"),
+          std::string::npos)
           << refused.status().message();
       const Result<Policy> policy = ParsePolicy(spec);
       SessionParams params;
       params.max_tokens = max_tokens;
       EXPECT_EQ(Session::Plan(model, &policy.value(), params, 5).status().code(), Code::kUnsupported);
     }
+    if (std::string(spec).rfind("streaming", 0) == 0) continue;  // counts beyond any window
     const auto session = NewSession(model, spec, kWindow);
     ASSERT_TRUE(session.ok()) << session.status().message();
     EXPECT_TRUE(session.value()->Prefill(Tokens(kWindow - 1), true).ok());
     int32_t token = -1;
     EXPECT_TRUE(session.value()->Step(&token).ok());
   }
+  auto full = NewSession(model, "full:kv=mixed,scores=tiny-ssv,quant_group=8", 0);
+  ASSERT_TRUE(full.ok()) << full.status().message();
+  ASSERT_TRUE(full.value()->Prefill(Tokens(100), true).ok());
+  test::Steps(*full.value(), 200);
+  EXPECT_LE(full.value()->Stats().n_slots, 4 * (kWindow + 32 + 64));
+}
+
+// What left a window does not come back: a rewind that would need it says how far it can go, and can go
+// there.
+TEST(Windows, RewindGoesAsFarAsWindowsReach) {
+  const auto model = MixedModel();
+  ASSERT_NE(model, nullptr);
+  const auto session = NewSession(model, "full:kv=f32", 0);
+  ASSERT_TRUE(session.ok());
+  Session& s = *session.value();
+  const std::vector<int32_t> ids = Tokens(200);
+  ASSERT_TRUE(s.Prefill({ids.data(), 150}, true).ok());
+  test::FeedTokens(s, {ids.begin() + 150, ids.begin() + 155});
+  const int32_t most = 32 + 1 + 5;  // the newest token shows as many as the window less itself
+  const Status refused = s.Rewind(most + 1);
+  EXPECT_EQ(refused.code(), Code::kUnsupported);
+  EXPECT_NE(refused.message().find("can be taken back by " + std::to_string(most)), std::string::npos)
+      << refused.message();
+  const Status status = s.Rewind(most);
+  ASSERT_TRUE(status.ok()) << status.message();
+  ASSERT_TRUE(s.Prefill({ids.data() + 155 - most, 20}, false).ok());
+  test::FeedTokens(s, {ids.begin() + 155 - most + 20, ids.begin() + 200});
+  const auto fresh = NewSession(model, "full:kv=f32", 0);
+  ASSERT_TRUE(fresh.ok() && fresh.value()->Prefill({ids.data(), 1}, true).ok());
+  test::FeedTokens(*fresh.value(), {ids.begin() + 1, ids.begin() + 200});
+  const std::vector<float> a = test::LogitsOf(s), b = test::LogitsOf(*fresh.value());
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-5) << i;
 }
 
 TEST(Windows, APromptAndItsTokensOneByOneGiveTheSameLogits) {

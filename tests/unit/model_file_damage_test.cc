@@ -246,6 +246,18 @@ const Rule kConfigRules[] = {
        Config(r).layers = {{0, 0}, {7, 0}, {0, 0}};
      },
      "layer_windows has 3 and layer_ropes 3 entries for 2 layers"},
+    {"experts", [](RawModelFile* r) { Config(r).n_experts = 1025; }, "n_experts is 1025, outside 0 to 1024"},
+    {"negative experts", [](RawModelFile* r) { Config(r).n_experts = -1; }, "n_experts is -1"},
+    {"chosen of nothing", [](RawModelFile* r) { Config(r).n_chosen = 1; },
+     "the number of experts of a token is 1, outside 0 to 0"},
+    {"none chosen", [](RawModelFile* r) { Config(r).n_experts = 4; },
+     "the number of experts of a token is 0, outside 1 to 4"},
+    {"more chosen than there are", [](RawModelFile* r) { Config(r).n_experts = 4, Config(r).n_chosen = 5; },
+     "the number of experts of a token is 5, outside 1 to 4"},
+    {"normalised nothing", [](RawModelFile* r) { Config(r).normalise_experts = true; },
+     "normalise_experts without experts"},
+    {"experts that are not there", [](RawModelFile* r) { Config(r).n_experts = 4, Config(r).n_chosen = 2; },
+     "tensor gate of layer 0: the config has no such tensor"},
     {"long name", [](RawModelFile* r) { Config(r).name.assign(70000, 'x'); },
      "name has 70000 bytes, the limit is 65536"},
 };

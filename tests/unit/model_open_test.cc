@@ -70,7 +70,7 @@ TEST(ModelOpen, ALimitNamesTheFileAndWhatWasWanted) {
   const AlignedBytes bytes = raw.Build();
   const auto open = [&](int64_t limit) {
     ModelParams params;
-    params.n_threads = 1, params.memory_limit = limit;
+    params.threads = 1, params.memory_limit = limit;
     return Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
   };
   const auto model = open(0);

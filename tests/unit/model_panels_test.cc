@@ -163,12 +163,13 @@ TEST(PackedFile, PreparingStopsAtTheLimit) {
   }
 }
 
-// The file's pages go as their panels come: together they never take much more than one of the two.
+// The file's pages go as soon as they are verified, and again as their panels come: together they never take
+// much more than one of the two. The embedding is a quarter of the file and is packed first.
 TEST(PackedFile, PreparingAMappedFileDoesNotHoldItTwice) {
   if (test::kSanitized) GTEST_SKIP() << "sanitizers hold memory of their own";
   const test::TempFolder folder;
   TinyModelOptions o;
-  o.type = WeightType::kBf16, o.n_layers = 12, o.hidden_size = 256, o.ffn_size = 4096;
+  o.type = WeightType::kBf16, o.n_layers = 12, o.hidden_size = 256, o.ffn_size = 4096, o.vocab_size = 48000;
   ASSERT_TRUE(test::WriteTinyModel(o, folder / "m.kvc").ok());
   const auto device = std::move(OpenDevice("cpu", 1).value());
   int64_t file_bytes = 0;
@@ -180,7 +181,7 @@ TEST(PackedFile, PreparingAMappedFileDoesNotHoldItTwice) {
     const auto weights = Weights::Prepare(*file, device.get(), &meter);
     ASSERT_TRUE(weights.ok());
     EXPECT_LT(meter.used(), file_bytes * 102 / 100);  // pages at the ends of tensors stay
-    EXPECT_LT(meter.peak(), file_bytes * 120 / 100);
+    EXPECT_LT(meter.peak(), file_bytes * 130 / 100);  // while it is packed, the embedding stands twice
   }
   const int64_t growth = test::PeakGrowth([&] {
     const auto file = std::move(ModelFile::Open(folder / "m.kvc", nullptr).value());
@@ -188,7 +189,7 @@ TEST(PackedFile, PreparingAMappedFileDoesNotHoldItTwice) {
     if (!weights.ok()) std::abort();
   });
   ASSERT_GT(growth, 0);
-  EXPECT_LT(growth, file_bytes * 140 / 100);
+  EXPECT_LT(growth, file_bytes * 115 / 100);
 }
 
 TEST(PackedFile, AnyChangedByteIsRefused) {

@@ -20,7 +20,7 @@ import xxhash
 from gguf import GGMLQuantizationType as Type
 from gguf import TokenType
 
-LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN = 2, 32, 4, 2, 8, 64
+LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, EXPERTS = 2, 32, 4, 2, 8, 64, 3
 
 
 def byte_alphabet():
@@ -76,8 +76,10 @@ def sentencepiece(w):
     return len(tokens)
 
 
-def make(folder, name, arch, tokenizer, types, biases=False, qk_norm=False, tied=True, rope_freqs=None):
-    """types: of the matrices, used in turn."""
+def make(
+    folder, name, arch, tokenizer, types, biases=False, qk_norm=False, tied=True, rope_freqs=None, experts=None
+):
+    """types: of the matrices, used in turn. experts: "stacked", or "single" as files of 2023 have them."""
     rng = np.random.default_rng(sum(name.encode()))
     path = os.path.join(folder, name)
     w = gguf.GGUFWriter(path + ".gguf", arch)
@@ -93,6 +95,9 @@ def make(folder, name, arch, tokenizer, types, biases=False, qk_norm=False, tied
     w.add_layer_norm_rms_eps(1e-5)
     w.add_rope_freq_base(500000.0)
     w.add_rope_dimension_count(HEAD_DIM)
+    if experts:
+        w.add_expert_count(EXPERTS)
+        w.add_expert_used_count(2)
     vocab = tokenizer(w)
     w.add_vocab_size(vocab)
     values, count = [], [0]
@@ -112,6 +117,16 @@ def make(folder, name, arch, tokenizer, types, biases=False, qk_norm=False, tied
 
     def vector(tensor_name, n):
         tensor(tensor_name, (n,), Type.F32)
+
+    def mixture(b):
+        tensor(b + "ffn_gate_inp.weight", (EXPERTS, HIDDEN), Type.F32)
+        for role, rows, cols in [("gate", FFN, HIDDEN), ("up", FFN, HIDDEN), ("down", HIDDEN, FFN)]:
+            if experts == "stacked":
+                tensor(f"{b}ffn_{role}_exps.weight", (EXPERTS, rows, cols), types[count[0] % len(types)])
+                count[0] += 1
+            else:
+                for expert in range(EXPERTS):
+                    matrix(f"{b}ffn_{role}.{expert}.weight", rows, cols)
 
     q, kv = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
     matrix("token_embd.weight", vocab, HIDDEN)
@@ -135,6 +150,9 @@ def make(folder, name, arch, tokenizer, types, biases=False, qk_norm=False, tied
             vector(b + "attn_q_norm.weight", HEAD_DIM)
             vector(b + "attn_k_norm.weight", HEAD_DIM)
         vector(b + "ffn_norm.weight", HIDDEN)
+        if experts:
+            mixture(b)
+            continue
         matrix(b + "ffn_gate.weight", FFN, HIDDEN)
         matrix(b + "ffn_up.weight", FFN, HIDDEN)
         matrix(b + "ffn_down.weight", HIDDEN, FFN)
@@ -261,6 +279,16 @@ def main():
         [Type.BF16, Type.F16, Type.F32, Type.Q8_0, Type.Q4_0],
         qk_norm=True,
     )
+    make(
+        folder,
+        "qwen3moe_mixed",
+        "qwen3moe",
+        lambda w: byte_level(w, "qwen2"),
+        [Type.Q4_0, Type.Q8_0],
+        qk_norm=True,
+        experts="stacked",
+    )
+    make(folder, "llama_single_experts", "llama", sentencepiece, [Type.Q4_0], experts="single")
     make(
         folder,
         "llama3_scaled",

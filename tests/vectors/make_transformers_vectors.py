@@ -299,6 +299,54 @@ MODELS.update({
 })
 
 
+# Mixtures of experts. Sizes of experts are not those of dense layers, and not all multiples of 16.
+MODELS.update({
+    "mixtral": {
+        **family("MixtralForCausalLM", "mixtral"),
+        **shape(32, 4, 2, 16, 48),
+        "rope_theta": 1000000.0,
+        "sliding_window": None,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "output_router_logits": False,
+        "router_aux_loss_coef": 0.02,
+    },
+    "qwen3moe": {
+        **family("Qwen3MoeForCausalLM", "qwen3_moe"),
+        **shape(32, 4, 2, 16, 80, dtype="bfloat16"),
+        "rope_theta": 1000000.0,
+        "num_experts": 12,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 16,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "use_sliding_window": False,
+        "sliding_window": None,
+    },
+    "qwen3moe_plain_weights": {
+        **family("Qwen3MoeForCausalLM", "qwen3_moe"),
+        **shape(32, 2, 1, 16, 80, tied=True),
+        "rope_theta": 1000000.0,
+        "num_experts": 5,
+        "num_experts_per_tok": 5,
+        "moe_intermediate_size": 24,
+        "norm_topk_prob": False,
+    },
+    "olmoe": {
+        **family("OlmoeForCausalLM", "olmoe"),
+        **shape(32, 4, 4, None, 24),
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "clip_qkv": None,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "norm_topk_prob": False,
+        "pad_token_id": 258,
+    },
+})
+
+
 # Tokens a model is converted for, where that is not all it was trained for.
 CONTEXTS = {"phi3_longrope_short": 256}
 
@@ -353,11 +401,28 @@ def random_weights(model, rng):
         elif "embed_tokens" in name or "lm_head" in name:
             x *= 2 / np.sqrt(tensor.shape[1])
         else:
-            x *= (2 if "q_proj" in name or "k_proj" in name else 1) / np.sqrt(tensor.shape[1])
+            clear = "q_proj" in name or "k_proj" in name or name.endswith("mlp.gate.weight")
+            x *= (2 if clear else 1) / np.sqrt(tensor.shape[-1])
         state[name] = torch.tensor(x, dtype=torch.float32)
     if model.config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
     return state
+
+
+def published(name, tensor, kind):
+    """transformers holds the experts of a layer together; checkpoints have a tensor for each."""
+    if ".mlp.experts." not in name:
+        return {name.replace(".mlp.gate.", ".block_sparse_moe.gate.") if kind == "mixtral" else name: tensor}
+    layer, role = name.split(".mlp.experts.")
+    halves = {"gate_up_proj": ["gate_proj", "up_proj"], "down_proj": ["down_proj"]}[role]
+    out = {}
+    for expert in range(len(tensor)):
+        for half, part in zip(halves, tensor[expert].chunk(len(halves))):
+            own = f"mlp.experts.{expert}.{half}"
+            if kind == "mixtral":
+                own = f"block_sparse_moe.experts.{expert}." + {"gate": "w1", "up": "w3", "down": "w2"}[half[:-5]]
+            out[f"{layer}.{own}.weight"] = part.contiguous()
+    return out
 
 
 def load(folder):
@@ -403,8 +468,11 @@ def write_checkpoint(path, settings, rng):
     empty = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(path))
     dtype = DTYPES[settings["torch_dtype"]]
     state = {name: x.to(dtype).contiguous() for name, x in random_weights(empty, rng).items()}
-    save_file(state, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
+    names = [published(name, x, config["model_type"]) for name, x in state.items()]
+    save_file({k: v for n in names for k, v in n.items()}, os.path.join(path, "model.safetensors"),
+              metadata={"format": "pt"})
     model = load(path)
+    assert set(state) <= set(model.state_dict())
     for key, tensor in model.state_dict().items():
         assert key not in state or torch.equal(tensor, state[key].float()), key
     return model

@@ -134,7 +134,11 @@ void SvgPage::Add(const LineChart& chart) {
   Title(chart.title);
   const Range xs = RangeOf(chart.series, true, 0), ys = RangeOf(chart.series, false, chart.mark * 1.2);
   const double top = height_ + kTop, plot_height = 200, bottom = top + plot_height, right = kWidth - kRight;
-  const auto x_at = [&](double x) { return kLeft + (x - xs.low) / (xs.high - xs.low) * (right - kLeft); };
+  const auto x_at = [&](double x) {
+    const double share = chart.x_is_bytes ? std::log(x / xs.low) / std::log(xs.high / xs.low)
+                                          : (x - xs.low) / (xs.high - xs.low);
+    return kLeft + share * (right - kLeft);
+  };
   const auto y_at = [&](double y) { return bottom - (y - ys.low) / (ys.high - ys.low) * plot_height; };
   const double y_step = RoundStep(ys.high - ys.low, 5), x_step = RoundStep(xs.high - xs.low, 8);
   // Counted, because adding a small step to a large number may not change it.
@@ -145,10 +149,12 @@ void SvgPage::Add(const LineChart& chart) {
                     y_at(y), y_at(y));
     body_ += Label(kLeft - 8, y_at(y) + 4, Number(std::fabs(y) < 1e-12 ? 0 : y), "end", "small");
   }
-  for (int i = 0; i <= kMostTicks && (x_first + i) * x_step <= xs.high + 1e-9; ++i) {
+  for (int i = 0; !chart.x_is_bytes && i <= kMostTicks && (x_first + i) * x_step <= xs.high + 1e-9; ++i) {
     const double x = (x_first + i) * x_step;
     body_ += Label(x_at(x), bottom + 14, Number(x), "middle", "small");
   }
+  for (double x = std::exp2(std::ceil(std::log2(xs.low))); chart.x_is_bytes && x <= xs.high; x *= 2)
+    body_ += Label(x_at(x), bottom + 14, FormatBytes(static_cast<int64_t>(x)), "middle", "small");
   body_ += Format("<rect class=\"frame\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", kLeft,
                   top, right - kLeft, plot_height);
   if (chart.mark > 0) {
@@ -162,6 +168,9 @@ void SvgPage::Add(const LineChart& chart) {
     std::string points;
     for (size_t k = 0; k < s.x.size(); ++k) points += Format("%.1f,%.1f ", x_at(s.x[k]), y_at(s.y[k]));
     body_ += Format("<polyline class=\"line s%d\" points=\"%s\"/>\n", colour, points.c_str());
+    for (size_t k = 0; chart.x_is_bytes && k < s.x.size(); ++k)  // a series may have a single point
+      body_ += Format("<circle class=\"line s%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"/>\n", colour, x_at(s.x[k]),
+                      y_at(s.y[k]));
     const double y = top + 12 + 16 * static_cast<double>(i);
     body_ += Format("<line class=\"line s%d\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", colour,
                     right + 8, right + 24, y - 4, y - 4);

@@ -25,6 +25,7 @@ struct LineChart {
   std::vector<Series> series;
   double mark = 0;  // a dashed level; 0 = none
   std::string mark_name;
+  bool x_is_bytes = false;  // x above 0, on a logarithmic scale
 };
 
 class SvgPage {

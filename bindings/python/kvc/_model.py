@@ -133,7 +133,8 @@ def session_params(max_tokens: int, on_full: str, top_k: int, top_p: float, temp
 class Model(Owner):
     """Weights and a tokenizer. It does not change, any thread may use it, and sessions keep it alive.
 
-    device: one of devices(), None = the best. threads: of the CPU, the caller's included, 0 = all. memory_limit: bytes,
+    device: one of devices(), None = the best. threads: of the CPU, the caller's included, 0 = all fast ones
+    that the process may use. memory_limit: bytes,
     0 = none; past it OutOfMemoryError. FileError: cannot be read. BadModelError: damaged."""
 
     def __init__(self, path: Path, device: str | None = None, *, threads: int = 0, memory_limit: int = 0) -> None:

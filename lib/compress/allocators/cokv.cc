@@ -11,7 +11,8 @@ namespace {
 Status AlphaOf(const AllocateInput& in, int32_t n_players, int32_t* alpha) {
   const int32_t wanted = in.policy.Int(OptionId::kAlpha);
   if (wanted >= 0) {
-    if (wanted < 1 || wanted >= n_players) {
+    if (wanted < 1 ||
+        (n_players > 1 && wanted >= n_players)) {  // a single head gets the average, whatever alpha
       return Error(Code::kInvalid, "alpha = %d, but this model has %d KV heads: 1 .. %d is allowed", wanted,
                    n_players, n_players - 1);
     }

@@ -24,7 +24,7 @@ inline Status RejectEmptyHeads(const AllocateInput& in, const int32_t* counts) {
     return Error(Code::kInvalid,
                  "layer %d, KV head %d would keep nothing: this policy protects no recent entries, so every "
                  "head needs at least 1 slot",
-                 i / in.n_kv_heads, i % in.n_kv_heads);
+                 in.LayerAt(i / in.n_kv_heads), i % in.n_kv_heads);
   }
   return {};
 }
@@ -64,8 +64,9 @@ inline Status CheckHeadScores(const AllocateInput& in, int32_t per_layer, double
     const double score = in.head_scores[i];
     if (std::isfinite(score) && score >= least) continue;
     return Error(
-        Code::kInvalid, "head score of layer %d, head %d is %s: %s", static_cast<int>(i) / per_layer,
-        static_cast<int>(i) % per_layer, std::isfinite(score) ? "negative" : "not a number",
+        Code::kInvalid, "head score of layer %d, head %d is %s: %s",
+        in.LayerAt(static_cast<int32_t>(i) / per_layer), static_cast<int>(i) % per_layer,
+        std::isfinite(score) ? "negative" : "not a number",
         std::isfinite(score) ? "this allocator needs scores of 0 or more" : "the head has no sample");
   }
   return {};

@@ -9,7 +9,7 @@ namespace {
 constexpr OptionId kOptions[] = {OptionId::kNSink, OptionId::kFuturePositions, OptionId::kGqaAgg};
 
 Protected Protect(const Policy& policy, int32_t) { return {policy.Int(OptionId::kNSink), 1}; }
-int32_t Rows(const Policy&, int32_t n, int32_t) { return n; }
+int32_t Rows(const Policy&, int32_t n) { return n; }
 
 void Program(const Policy& policy, int32_t, ScoreProgram* p) {
   const int32_t n_sink = policy.Int(OptionId::kNSink);

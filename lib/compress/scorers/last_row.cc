@@ -8,7 +8,7 @@ namespace {
 constexpr OptionId kOptions[] = {OptionId::kProtectLast, OptionId::kTovaScope};
 
 Protected Protect(const Policy& policy, int32_t) { return {0, policy.Flag(OptionId::kProtectLast) ? 1 : 0}; }
-int32_t Rows(const Policy&, int32_t, int32_t) { return 1; }
+int32_t Rows(const Policy&, int32_t) { return 1; }
 bool OneSet(const Policy& policy) { return policy.Int(OptionId::kTovaScope) == 0; }
 
 void Program(const Policy& policy, int32_t, ScoreProgram* p) {

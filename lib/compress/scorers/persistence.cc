@@ -24,7 +24,7 @@ int32_t AuxCount(const Policy& policy) {
   return 1 + rule.words();
 }
 
-int32_t Rows(const Policy& policy, int32_t, int32_t) { return policy.Int(OptionId::kHistory); }
+int32_t Rows(const Policy& policy, int32_t) { return policy.Int(OptionId::kHistory); }
 
 Protected Protect(const Policy& policy, int32_t) {
   const int32_t recent = policy.Int(OptionId::kRecent);

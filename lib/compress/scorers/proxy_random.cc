@@ -17,7 +17,7 @@ Protected Protect(const Policy& policy, int32_t) {
   return {policy.Int(OptionId::kNSink), recent < 0 ? kDefaultRecent : recent};
 }
 
-int32_t Rows(const Policy& policy, int32_t n, int32_t) {
+int32_t Rows(const Policy& policy, int32_t n) {
   const int32_t rows = policy.Int(OptionId::kProxyRows);
   return rows < 0 ? std::max(32, n / 100) : rows;
 }

@@ -7,7 +7,7 @@ namespace kvc {
 inline Protected ProtectWindow(const Policy& policy, int32_t) { return {0, policy.Int(OptionId::kWindow)}; }
 // Scorers that look at no attention: what was just fed stays.
 inline Protected ProtectNewest(const Policy&, int32_t) { return {0, 1}; }
-inline int32_t WindowRows(const Policy& policy, int32_t, int32_t) { return policy.Int(OptionId::kWindow); }
+inline int32_t WindowRows(const Policy& policy, int32_t) { return policy.Int(OptionId::kWindow); }
 inline int32_t WindowResidual(const Policy& policy) { return policy.Int(OptionId::kWindow); }
 
 inline Pooling PoolingOf(const Policy& policy) {

@@ -8,11 +8,11 @@ namespace {
 
 constexpr OptionId kOptions[] = {OptionId::kWindow, OptionId::kNSink, OptionId::kRamp};
 
-int32_t Rows(const Policy& policy, int32_t, int32_t) { return policy.Int(OptionId::kWindow) + 1; }
+int32_t Rows(const Policy& policy, int32_t) { return policy.Int(OptionId::kWindow) + 1; }
 bool OneSet(const Policy&) { return true; }
 
 void Program(const Policy& policy, int32_t, ScoreProgram* p) {
-  p->rows.n_rows = Rows(policy, 0, 0);
+  p->rows.n_rows = Rows(policy, 0);
   p->rows.weight = RowWeight::kRamp;
   p->rows.ramp = static_cast<float>(policy.Real(OptionId::kRamp));
   p->Add(ScoreOp::kRows);

@@ -20,7 +20,7 @@ int32_t Recent(const Policy& policy) {
 bool DecodePrior(const Policy& policy) { return policy.Flag(OptionId::kAhaDecodePrior); }
 int32_t AuxCount(const Policy& policy) { return DecodePrior(policy) ? 3 : 1; }
 Protected Protect(const Policy& policy, int32_t) { return {0, Recent(policy)}; }
-int32_t Rows(const Policy& policy, int32_t n, int32_t) {
+int32_t Rows(const Policy& policy, int32_t n) {
   return policy.Int(OptionId::kAhaRows) == 1 ? n : Recent(policy);
 }
 

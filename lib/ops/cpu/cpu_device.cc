@@ -7,6 +7,7 @@ namespace kvc::cpu {
 CpuDevice::CpuDevice(std::unique_ptr<ThreadPool> pool, const KernelTable& kernels)
     : pool_(std::move(pool)), kernels_(kernels) {
   info_.name = "cpu";
+  info_.n_threads = pool_->n_threads();
   info_.description = Format("%d threads, %s", pool_->n_threads(), kernels.name);
   const KernelTable* tables[8];
   const int n_tables = RunnableKernels(tables, 8);
@@ -14,8 +15,8 @@ CpuDevice::CpuDevice(std::unique_ptr<ThreadPool> pool, const KernelTable& kernel
   info_.granule = PageBytes();
 }
 
-Result<std::unique_ptr<Device>> CpuDevice::Create(int n_threads) {
-  Result<std::unique_ptr<ThreadPool>> pool = ThreadPool::Create(n_threads);
+Result<std::unique_ptr<Device>> CpuDevice::Create(const ThreadOptions& threads) {
+  Result<std::unique_ptr<ThreadPool>> pool = CreatePool(threads);
   if (!pool.ok()) return pool.status();
   return std::unique_ptr<Device>(new CpuDevice(std::move(pool.value()), BestKernels()));
 }

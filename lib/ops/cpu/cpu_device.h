@@ -1,7 +1,7 @@
 // The processor as a device: its memory is the host's, its stream the caller's thread with the workers of a
 // pool.
 #pragma once
-#include "lib/base/thread_pool.h"
+#include "lib/base/host_threads.h"
 #include "lib/ops/cpu/kernel_table.h"
 #include "lib/ops/device.h"
 
@@ -10,7 +10,7 @@ namespace kvc::cpu {
 class CpuDevice : public Device {
  public:
   // n_threads: 0 = one per online processor.
-  static Result<std::unique_ptr<Device>> Create(int n_threads);
+  static Result<std::unique_ptr<Device>> Create(const ThreadOptions& threads);
   CpuDevice(std::unique_ptr<ThreadPool> pool, const KernelTable& kernels);
 
   const DeviceInfo& info() const override { return info_; }

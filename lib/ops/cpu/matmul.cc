@@ -5,6 +5,7 @@
 
 #include "lib/base/limits.h"
 #include "lib/ops/cpu/raw.h"
+#include "lib/ops/weight_panels.h"
 
 namespace kvc {
 namespace {
@@ -72,24 +73,27 @@ MatMulArgs RoundRows(const OpContext& ctx, int32_t group, const float* x, int64_
 // The parts of a run, cut into tiles. Neighbouring items share their weights.
 class Tiles {
  public:
-  Tiles(const OpContext& ctx, const Run& run, const MatMulArgs& x, bool aligned,
-        const Hook<const OutputTile&>& finish)
+  Tiles(const OpContext& ctx, const Run& run, const MatMulArgs& x, Span<const StackSlice> slices,
+        bool aligned, const Hook<const OutputTile&>& finish)
       : ctx_(ctx),
         run_(run),
         x_(x),
+        all_{0, 0, x.n},
+        slices_(slices.empty() ? Span<const StackSlice>(&all_, 1) : slices),
         aligned_(aligned),
-        finish_(finish),
-        n_token_tiles_((x.n + kTokenTile - 1) / kTokenTile) {}
+        finish_(finish) {}
 
   void Multiply() {
-    const int64_t cols = run_.parts[0].w.cols, products = cols * std::min(x_.n, kTokenTile);
+    int32_t most = 0;  // tokens of a task
+    for (const StackSlice& slice : slices_) most = std::max(most, std::min(slice.tokens, kTokenTile));
+    const int64_t cols = run_.parts[0].w.cols, products = cols * most;
     while (row_tile_ > kMinRowTile && Count() < kEnoughTasks && row_tile_ / 2 * products >= kMinTask)
       row_tile_ /= 2;
     int64_t rows = 0;
-    for (int32_t i = 0; i < run_.n_parts; ++i) rows += run_.parts[i].w.rows;
+    for (int32_t i = 0; i < run_.n_parts; ++i) rows += RowsOf(i);
     const int64_t items = Count();
     const auto one = [this](int64_t item, int) { Item(item); };
-    if (rows * products < kMinTask) {
+    if (rows * cols * std::min(x_.n, kTokenTile) < kMinTask) {
       for (int64_t i = 0; i < items; ++i) one(i, 0);
     } else {
       ctx_.pool->ParallelFor(items, one);
@@ -97,30 +101,43 @@ class Tiles {
   }
 
  private:
-  int64_t TilesOf(int32_t part) const { return (run_.parts[part].w.rows + row_tile_ - 1) / row_tile_; }
-  int64_t Count() const {
+  // Of one matrix of a stack.
+  int32_t RowsOf(int32_t part) const { return run_.parts[part].w.rows / run_.parts[part].w.stack; }
+  int64_t TilesOf(int32_t part) const { return (RowsOf(part) + row_tile_ - 1) / row_tile_; }
+  int64_t RowTiles() const {
     int64_t tiles = 0;
     for (int32_t i = 0; i < (aligned_ ? 1 : run_.n_parts); ++i) tiles += TilesOf(i);
-    return tiles * n_token_tiles_;
+    return tiles;
+  }
+  static int64_t TokenTiles(const StackSlice& slice) { return (slice.tokens + kTokenTile - 1) / kTokenTile; }
+  int64_t Count() const {
+    int64_t tiles = 0;
+    for (const StackSlice& slice : slices_) tiles += TokenTiles(slice);
+    return tiles * RowTiles();
   }
 
   void Item(int64_t item) const {
+    const int64_t row_tiles = RowTiles();
+    const StackSlice* slice = slices_.begin();
+    for (; item >= row_tiles * TokenTiles(*slice); ++slice) item -= row_tiles * TokenTiles(*slice);
     OutputTile tile;
-    tile.token = static_cast<int32_t>(item % n_token_tiles_) * kTokenTile;
-    tile.tokens = std::min(x_.n - tile.token, kTokenTile);
-    int64_t at = item / n_token_tiles_;
+    const int32_t first = static_cast<int32_t>(item % TokenTiles(*slice)) * kTokenTile;
+    tile.token = slice->token + first, tile.tokens = std::min(slice->tokens - first, kTokenTile);
+    int64_t at = item / TokenTiles(*slice);
     int32_t part = 0;
     while (!aligned_ && at >= TilesOf(part)) at -= TilesOf(part++);
     tile.row = static_cast<int32_t>(at) * row_tile_;
-    tile.rows = std::min(run_.parts[part].w.rows - tile.row, row_tile_);
-    for (int32_t i = part; i < (aligned_ ? run_.n_parts : part + 1); ++i) Do(run_.parts[i], tile);
+    tile.rows = std::min(RowsOf(part) - tile.row, row_tile_);
+    for (int32_t i = part; i < (aligned_ ? run_.n_parts : part + 1); ++i)
+      Do(run_.parts[i], slice->matrix, tile);
     finish_(tile);
   }
 
-  void Do(const Part& part, const OutputTile& tile) const {
+  void Do(const Part& part, int32_t matrix, const OutputTile& tile) const {
     MatMulArgs a = x_;
-    const Weight& w = part.w;
-    a.w = &w, a.bias = part.bias, a.y_stride = part.y_stride, a.y = part.y + tile.token * part.y_stride;
+    const Weight w = MatrixOf(part.w, matrix);
+    a.w = &w, a.bias = part.bias == nullptr ? nullptr : part.bias + int64_t{matrix} * w.rows;
+    a.y_stride = part.y_stride, a.y = part.y + tile.token * part.y_stride;
     a.row_begin = tile.row, a.row_end = tile.row + tile.rows, a.n = tile.tokens;
     a.x += tile.token * a.x_stride;
     if (HasCodes(w)) {
@@ -133,15 +150,16 @@ class Tiles {
   const OpContext& ctx_;
   const Run& run_;
   const MatMulArgs x_;
+  const StackSlice all_;
+  const Span<const StackSlice> slices_;
   const bool aligned_;
   const Hook<const OutputTile&>& finish_;
-  const int32_t n_token_tiles_;
   int32_t row_tile_ = kRowTile;
 };
 
 // What follows a product whose parts were not multiplied together.
 void FinishRows(const OpContext& ctx, const MatrixProduct& p) {
-  const int32_t rows = p.matrix->parts[0].rows;
+  const int32_t rows = p.matrix->parts[0].rows / p.matrix->stack;
   const auto one = [&](int64_t t, int) { p.finish({0, rows, static_cast<int32_t>(t), 1}); };
   if (p.n > 1 && int64_t{p.n} * rows >= kMinTask) return ctx.pool->ParallelFor(p.n, one);
   for (int32_t t = 0; t < p.n; ++t) one(t, 0);
@@ -159,14 +177,14 @@ void MatMul(const OpContext& ctx, const Weight& w, const float* bias, const floa
   Run run;
   run.Add({w, bias, y, y_stride});
   const MatMulArgs rounded = RoundRows(ctx, run.group, x, x_stride, w.cols, n, {}, scratch);
-  Tiles(ctx, run, rounded, false, {}).Multiply();
+  Tiles(ctx, run, rounded, {}, false, {}).Multiply();
 }
 
 Weight PartOf(const Matrix& m, int32_t part) {
   const Matrix::Part& p = m.parts[part];
   Weight w;
   w.type = p.type, w.layout = p.layout, w.rows = p.rows, w.cols = m.cols, w.group = p.group;
-  w.data = Raw(p.data), w.scales = Raw(p.scales);
+  w.data = Raw(p.data), w.scales = Raw(p.scales), w.stack = m.stack;
   return w;
 }
 
@@ -179,12 +197,12 @@ void Multiply(const OpContext& ctx, const MatrixProduct& p) {
   for (int32_t i = 0; i < m.n_parts;) {
     Run run;
     for (; i < m.n_parts && run.Takes(PartOf(m, i)); ++i)
-      run.Add({PartOf(m, i), Raw(m.parts[i].bias), p.y[i], m.parts[i].rows});
+      run.Add({PartOf(m, i), Raw(m.parts[i].bias), p.y[i], m.parts[i].rows / m.stack});
     joined = run.n_parts == m.n_parts;
     const MatMulArgs x = RoundRows(ctx, run.group, p.x, m.cols, m.cols, p.n, make_row, p.scratch);
     make_row = {};
     const Hook<const OutputTile&> none;
-    Tiles(ctx, run, x, p.aligned && joined, joined ? p.finish : none).Multiply();
+    Tiles(ctx, run, x, p.slices, p.aligned && joined, joined ? p.finish : none).Multiply();
   }
   if (!joined && p.finish) FinishRows(ctx, p);
 }

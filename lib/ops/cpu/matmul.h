@@ -1,5 +1,6 @@
 // Products spread over threads. What an output is does not depend on how the work was cut.
 #pragma once
+#include "lib/base/span.h"
 #include "lib/base/thread_pool.h"
 #include "lib/ops/cpu/kernel_table.h"
 #include "lib/ops/network_ops.h"
@@ -42,12 +43,19 @@ struct OutputTile {
   int32_t row, rows, token, tokens;
 };
 
+// Rows [token, token + tokens) of activations, which matrix `matrix` of a stack multiplies.
+struct StackSlice {
+  int32_t matrix, token, tokens;
+};
+
 // A product of every part of a matrix with the same rows of activations, each part to an output of its own.
 struct MatrixProduct {
   const Matrix* matrix;
   const float* x;  // [n, cols]
   int32_t n;
   float* y[Matrix::kMaxParts];  // [n, rows of part i]
+  // Of a stack: which of its matrices multiplies which rows, together all of them. Empty: the only one, all.
+  Span<const StackSlice> slices;
   // Makes row i of x, called once for each, on any thread; then the row is rounded where the weights have
   // codes.
   Hook<int64_t> make_row;
@@ -59,6 +67,6 @@ struct MatrixProduct {
 };
 void Multiply(const OpContext& ctx, const MatrixProduct& product);
 
-Weight PartOf(const Matrix& m, int32_t part);
+Weight PartOf(const Matrix& m, int32_t part);  // of a stack: all of it
 
 }  // namespace kvc

@@ -1,115 +1,11 @@
 // The parts of a layer around its attention. Bytes: every weight once per call, whatever the rows; flops 2 a
-// weight and row.
-#include <algorithm>
-#include <cstring>
-
+// weight and row. Of experts see experts.cc.
 #include "lib/ops/cpu/cpu_device.h"
-#include "lib/ops/cpu/matmul.h"
-#include "lib/ops/cpu/raw.h"
+#include "lib/ops/cpu/experts.h"
+#include "lib/ops/cpu/layer_math.h"
 #include "lib/ops/cpu/sample.h"
 
 namespace kvc::cpu {
-namespace {
-
-int64_t Align(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
-// Scratch of n rows: a normed row, the ffn's two halves, and what products need.
-struct Rows {
-  float *norm, *gate, *up;
-  void* product;
-  static int64_t Bytes(const NetworkShape& s, int64_t n) {
-    const int32_t widest = std::max({s.hidden, s.ffn, s.n_heads * s.head_dim});
-    return Align(4 * n * s.hidden) + 2 * Align(4 * n * s.ffn) +
-           MatMulScratchBytes(static_cast<int32_t>(n), widest);
-  }
-  Rows(const NetworkShape& s, int64_t n, uint8_t* at) {
-    norm = reinterpret_cast<float*>(at), at += Align(4 * n * s.hidden);
-    gate = reinterpret_cast<float*>(at), at += Align(4 * n * s.ffn);
-    up = reinterpret_cast<float*>(at), at += Align(4 * n * s.ffn);
-    product = at;
-  }
-};
-
-class LayerMath {
- public:
-  LayerMath(const KernelTable& kernels, ThreadPool* pool, const NetworkShape& shape, int32_t n,
-            DeviceBytes scratch)
-      : kernels_(kernels), ops_{&kernels, pool}, shape_(shape), n_(n), rows_(shape, n, Raw(scratch)) {}
-
-  const Rows& rows() const { return rows_; }
-
-  void Norm(const float* x, DevicePtr<const float> weight, float* y, int64_t i) const {
-    kernels_.rms_norm(x + i * shape_.hidden, Raw(weight), shape_.norm_eps, shape_.hidden,
-                      y + i * shape_.hidden);
-  }
-
-  // A product with the norm of x, which each row gets where it is rounded; with x where there is no norm.
-  void NormProduct(const float* x, DevicePtr<const float> weight, MatrixProduct* p) const {
-    if (!weight) {
-      p->x = x;
-      return Product(p);
-    }
-    const auto norm = [&](int64_t i) { Norm(x, weight, rows_.norm, i); };
-    p->x = rows_.norm, p->make_row = norm;
-    Product(p);
-  }
-
-  void Product(MatrixProduct* p) const {
-    p->n = n_, p->scratch = rows_.product;
-    Multiply(ops_, *p);
-  }
-
-  // wide: one norm over all heads of a token.
-  void HeadNorms(float* x, int32_t heads, bool wide, DevicePtr<const float> weight) const {
-    if (!weight) return;
-    const int32_t n_norms = wide ? 1 : heads, n = wide ? heads * shape_.head_dim : shape_.head_dim;
-    const auto one = [&](int64_t i, int) {
-      for (int32_t h = 0; h < n_norms; ++h) {
-        float* v = x + (i * n_norms + h) * n;
-        kernels_.rms_norm(v, Raw(weight), shape_.norm_eps, n, v);
-      }
-    };
-    ForRows(one);
-  }
-
-  // x += scale * m(y), or scale * norm of it where there is a norm behind the block.
-  void AddProduct(const Matrix& m, const float* y, DevicePtr<const float> post_norm, float scale,
-                  float* x) const {
-    float* out = rows_.norm;
-    const auto add = [&](const OutputTile& t) {
-      for (int64_t i = t.token; i < t.token + t.tokens; ++i) {
-        const int64_t at = i * shape_.hidden + t.row;
-        scale == 1.0f ? kernels_.add(out + at, t.rows, x + at)
-                      : kernels_.axpy(scale, out + at, t.rows, x + at);
-      }
-    };
-    MatrixProduct p{};
-    p.matrix = &m, p.x = y, p.y[0] = out;
-    if (!post_norm) p.finish = add;
-    Product(&p);
-    if (!post_norm) return;
-    ForRows([&](int64_t i, int) {
-      Norm(out, post_norm, out, i);
-      add({0, shape_.hidden, static_cast<int32_t>(i), 1});
-    });
-  }
-
- private:
-  // One row is not worth a barrier.
-  template <typename F>
-  void ForRows(const F& f) const {
-    if (n_ == 1) return f(0, 0);
-    ops_.pool->ParallelFor(n_, f);
-  }
-
-  const KernelTable& kernels_;
-  const OpContext ops_;
-  const NetworkShape& shape_;
-  const int32_t n_;
-  const Rows rows_;
-};
-
-}  // namespace
 
 int64_t CpuDevice::NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows) const {
   return Rows::Bytes(shape, n_rows);
@@ -147,6 +43,10 @@ Status CpuDevice::Finish(Stream*, const FinishArgs& a) {
   const Rows& rows = math.rows();
   float* x = Raw(a.x);
   math.AddProduct(a.w->output, Raw(a.attended), a.w->attention_post_norm, a.scale, x);
+  if (a.shape->n_experts > 0) {
+    AddExperts(math, *a.w, a.scale, x);
+    return {};
+  }
   const int64_t ffn = a.shape->ffn;
   const auto activation = a.w->activation == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul;
   const auto activate = [&](const OutputTile& t) {

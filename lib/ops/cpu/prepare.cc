@@ -36,7 +36,7 @@ Status CpuDevice::Prepare(Span<const Weight> tensors, Span<const DevicePtr<const
     AskForHugePages(Raw(out->memory), bytes);  // weights stream past once a token
   }
   out->n_parts = static_cast<int32_t>(tensors.size());
-  out->cols = tensors[0].cols;
+  out->cols = tensors[0].cols, out->stack = tensors[0].stack;
   uint8_t* at = Raw(out->memory);
   for (size_t i = 0; i < tensors.size(); ++i) {
     Weight w = tensors[i];

@@ -166,7 +166,7 @@ class Wave {
   }
   StepScratch::HeadTask& Task(int32_t row, int32_t g) const { return s_.heads[int64_t{row} * g_ + g]; }
   HeadPages Pages(int32_t row, int32_t g) const { return {kernels_, *a_.rows[row].cache, a_.layer * g_ + g}; }
-  const StepPlan& Plan(int32_t row) const { return *a_.rows[row].plan; }
+  const StepPlan& Plan(int32_t row) const { return PlanOf(a_.rows[row], a_.layer); }
   float* Query(int32_t row, int32_t g) const {
     return Raw(a_.q) + (int64_t{row} * a_.n_heads + g * group_) * d_;
   }
@@ -186,13 +186,14 @@ class Wave {
     float* cos = s_.angles + int64_t{r} * d_;
     a_.rope->Angles(row.position, cos, cos + d_ / 2);
     new (&s_.row_open[r]) std::atomic<int32_t>(g_);
-    const StepPlan& plan = *row.plan;
+    const StepPlan& plan = Plan(r);
     if (!plan.ring) return;
     // Sessions that count in slots keep queries without rotation: their slot changes with every dropped
     // entry.
     int32_t &start = plan.ring_start[a_.layer], &n = plan.ring_len[a_.layer];
-    float* to = Raw(plan.ring) +
-                (int64_t{a_.layer} * plan.ring_rows + (start + n) % plan.ring_rows) * a_.n_heads * d_;
+    float* to =
+        Raw(plan.ring) +
+        (int64_t{plan.RingPlace(a_.layer)} * plan.ring_rows + (start + n) % plan.ring_rows) * a_.n_heads * d_;
     std::memcpy(to, Query(r, 0), static_cast<size_t>(a_.n_heads) * static_cast<size_t>(d_) * sizeof(float));
     for (int32_t h = 0; !plan.in_cache && h < a_.n_heads; ++h)
       kernels_.rope(to + int64_t{h} * d_, cos, cos + d_ / 2, d_, a_.pairing);
@@ -209,7 +210,7 @@ class Wave {
     std::copy_n(Query(r, g), int64_t{group_} * d_, q);
     if (Turns(pages)) {
       pages.Append(k, v, row.position);
-      angles_.Turn(kernels_, a_.pairing, row.plan->in_cache ? pages.len() - 1 : row.position, q, group_);
+      angles_.Turn(kernels_, a_.pairing, Plan(r).in_cache ? pages.len() - 1 : row.position, q, group_);
       return;
     }
     for (int32_t j = 0; j < group_; ++j)

@@ -261,16 +261,12 @@ Status CpuDevice::EndStep(Stream*, const StepArgs& a) {
   const StepScratch scratch(a.shape, pool_->n_threads(), Raw(a.scratch));
   for (int32_t r = 0; r < a.n_rows; ++r) {
     const CacheLayout& layout = *a.rows[r].cache->layout;
-    for (int32_t g = 0; a.rows[r].plan->ends_later && g < layout.n_kv_heads; ++g) {
-      const HeadUpdate update{kernels_,
-                              *a.rows[r].plan,
-                              a,
-                              a.rows[r],
-                              g,
-                              HeadPages(kernels_, *a.rows[r].cache, a.layer * layout.n_kv_heads + g),
-                              nullptr,
-                              nullptr,
-                              scratch.Lines(0, layout.head_dim)};
+    const StepPlan& plan = PlanOf(a.rows[r], a.layer);
+    for (int32_t g = 0; plan.ends_later && g < layout.n_kv_heads; ++g) {
+      const HeadUpdate update{
+          kernels_,  plan,    a,
+          a.rows[r], g,       HeadPages(kernels_, *a.rows[r].cache, a.layer * layout.n_kv_heads + g),
+          nullptr,   nullptr, scratch.Lines(0, layout.head_dim)};
       update.End();
     }
   }

@@ -10,6 +10,7 @@ const Family& Llama() {
     // llama.cpp reorders the rows of queries and keys so that neighbours are rotated together.
     f.gguf_pairing = RopePairing::kInterleaved;
     f.biases = Biases::kOptionalAll;
+    f.experts = Family::kSomeGguf, f.normalise_experts = true;  // Mixtral
     return f;
   }();
   return family;

@@ -1,4 +1,4 @@
-// Qwen 2, 2.5 and 3.
+// Qwen 2, 2.5 and 3, and 3 with experts.
 #include "lib/base/limits.h"
 #include "models/convert/family.h"
 
@@ -12,6 +12,12 @@ Status FromLayerOn(const JsonObject& object, const ModelConfig&, std::vector<boo
   KVC_RETURN_IF_ERROR(object.Bool("use_sliding_window", &on));
   KVC_RETURN_IF_ERROR(object.Int("max_window_layers", 0, INT32_MAX, &first));
   for (size_t i = 0; on && i < layers->size(); ++i) (*layers)[i] = i >= static_cast<size_t>(first);
+  return {};
+}
+
+// llama.cpp divides by the sum whatever the model; every published one says so too.
+Status ReadMoeGguf(GgufMetadata*, const std::string&, ModelConfig* c) {
+  c->normalise_experts = true;
   return {};
 }
 
@@ -34,6 +40,20 @@ const Family& Qwen3() {
     f.name = f.gguf = "qwen3", f.hf = "Qwen3ForCausalLM";
     f.biases = Biases::kOptionalAll, f.qk_norm = true;
     f.slides = FromLayerOn;
+    return f;
+  }();
+  return family;
+}
+
+const Family& Qwen3Moe() {
+  static const Family family = [] {
+    Family f;
+    f.name = f.gguf = "qwen3moe", f.hf = "Qwen3MoeForCausalLM";
+    f.biases = Biases::kOptionalAll, f.qk_norm = true;
+    f.slides = FromLayerOn;
+    f.experts = Family::kAlways;
+    f.settings = {"num_experts", "num_local_experts", "moe_intermediate_size", "norm_topk_prob"};
+    f.read_gguf = ReadMoeGguf;
     return f;
   }();
   return family;

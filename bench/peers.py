@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""libkvc beside llama.cpp on this machine, with one command: fetches and builds llama.cpp, makes models of random
+weights in the shapes people run, measures both in turns (compare_llama.py), prints a table and draws a picture.
+
+Everything it makes lies in --out; a second call measures again at once."""
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from xml.sax.saxutils import escape
+
+import compare_llama
+import llama_cpp
+import pairing
+import shapes
+
+ROOT = compare_llama.ROOT
+DOCUMENT = os.path.join(ROOT, "docs", "performance.md")
+PICTURE = os.path.join(ROOT, "docs", "peers.svg")
+KEPT = os.path.join(ROOT, "bench", "results", "peers.json")
+BEGIN, END = "<!-- peers: written by ./dev bench peers --publish -->", "<!-- peers: end -->"
+EXAMPLES = """examples:
+  ./dev bench peers                                    # 0.5B shape, Q8_0, Q4_0 and BF16: about an hour
+  ./dev bench peers --types q8_0 --cells decode-0,decode-4096,decode-32768-budget
+  ./dev bench peers --shapes 1b --types q4_0 --rounds 9 --threads 1
+  ./dev bench peers --busy 1 --cells prefill-512,decode-0    # beside a program that takes a core
+  ./dev bench peers --peer ~/llama.cpp/build/bin       # a llama.cpp of your own
+The machine should do nothing else meanwhile; the table says whether it did."""
+
+
+# ---- the picture ----
+
+STYLE = (
+    "text{font:13px sans-serif;fill:#222}.k{fill:#2a6f97}.p{fill:#c9ada7}.a{stroke:#999}"
+    "@media(prefers-color-scheme:dark){text{fill:#ddd}.k{fill:#61a5c2}.p{fill:#8d7b77}}"
+)
+ROW, BAR, LEFT, WIDTH, RIGHT = 44, 15, 250, 420, 120
+
+
+def picture(results):
+    """An SVG: for every cell our bar above theirs, both in parts of the longer one, with the rates and the ratio."""
+    pairs = [pair for result in results for pair in result.pairs()]
+    height = ROW * len(pairs) + 40
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + RIGHT} {height}" role="img">',
+        f"<title>Tokens a second, libkvc beside llama.cpp</title><style>{STYLE}</style>",
+        f'<rect class="k" x="{LEFT}" y="8" width="12" height="12"/><text x="{LEFT + 18}" y="19">libkvc</text>',
+        f'<rect class="p" x="{LEFT + 90}" y="8" width="12" height="12"/><text x="{LEFT + 108}" y="19">llama.cpp</text>',
+        f'<text x="{LEFT + 200}" y="19">tokens a second, best run</text>',
+    ]
+    for row, pair in enumerate(pairs):
+        ours, theirs = pair.ours.series.best, pair.other.series.best
+        top, longest = 34 + ROW * row, max(ours, theirs)
+        name = escape(f"{pair.model} {pair.cell}")
+        out.append(f'<text x="{LEFT - 10}" y="{top + 20}" text-anchor="end">{name}</text>')
+        for line, (kind, rate) in enumerate((("k", ours), ("p", theirs))):
+            y, length = top + line * (BAR + 1), max(1, round(WIDTH * 0.85 * rate / longest))
+            out.append(f'<rect class="{kind}" x="{LEFT}" y="{y}" width="{length}" height="{BAR}"/>')
+            out.append(f'<text x="{LEFT + length + 6}" y="{y + 12}">{rate:.4g}</text>')
+        out.append(f'<text x="{LEFT + WIDTH + RIGHT - 8}" y="{top + 20}" text-anchor="end">× {pair.ratio:.2f}</text>')
+    return "\n".join(out + ["</svg>", ""])
+
+
+# ---- what is kept ----
+
+
+def results_of(document):
+    """The results that compare_llama.py wrote."""
+    return [
+        pairing.Result(
+            cell["model"],
+            cell["cell"],
+            [
+                pairing.Side(
+                    side["name"],
+                    [pairing.Series(s["label"], [pairing.Run(**run) for run in s["runs"]]) for s in side["settings"]],
+                )
+                for side in cell["sides"]
+            ],
+        )
+        for cell in document["cells"]
+    ]
+
+
+def section(document):
+    """The part of docs/performance.md between the marks, from the kept numbers alone."""
+    lines = [BEGIN, "", f"Measured on {document['n_processors']} cores of {document['processor']}:"]
+    lines += [f"`{run['command']}` ({run['date'][:10]})," for run in document["commands"]]
+    lines[-1] = lines[-1][:-1] + "."
+    if document["peer_note"]:
+        lines.append(f"llama.cpp was {document['peer_note']}.")
+    lines += ["Tokens a second as best (median, worst); MiB is the peak of the process, ours : theirs.", ""]
+    lines += [pairing.table(results_of(document)), "", "![libkvc beside llama.cpp](peers.svg)", "", END]
+    return "\n".join(lines)
+
+
+def with_section(text, document):
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise compare_llama.Failure(f"the marks {BEGIN} and {END} are not there once each")
+    return text[: text.index(BEGIN)] + section(document) + text[text.index(END) + len(END) :]
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def write(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def publish(document):
+    write(KEPT, json.dumps(document, indent=1) + "\n")
+    write(PICTURE, picture(results_of(document)))
+    write(DOCUMENT, with_section(read(DOCUMENT), document))
+
+
+def check():
+    """Whether the page and the picture say what was measured and kept."""
+    document = json.loads(read(KEPT))
+    wrong = [
+        path
+        for path, expected in (
+            (DOCUMENT, with_section(read(DOCUMENT), document)),
+            (PICTURE, picture(results_of(document))),
+        )
+        if read(path) != expected
+    ]
+    for path in wrong:
+        compare_llama.say(f"peers: {os.path.relpath(path, ROOT)} does not say what bench/results/peers.json holds")
+    return 1 if wrong else 0
+
+
+# ---- the program ----
+
+
+def names(known):
+    def parse(text):
+        for name in text.split(","):
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"no {name!r}; there are {', '.join(known)}")
+        return text.split(",")
+
+    return parse
+
+
+def parse(words):
+    parser = argparse.ArgumentParser(
+        prog="./dev bench peers",
+        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    cells = [cell.name for cell in compare_llama.CELLS]
+    parser.add_argument("--peer", metavar="DIR", help="a built llama.cpp, instead of fetching and building it")
+    parser.add_argument("--shapes", type=names(shapes.SHAPES), default=["0.5b"], metavar="A,B", help="[0.5b] and 1b")
+    parser.add_argument(
+        "--types",
+        type=names(shapes.TYPES),
+        default=["q8_0", "q4_0", "bf16"],
+        metavar="A,B",
+        help=", ".join(shapes.TYPES),
+    )
+    parser.add_argument("--cells", type=names(cells), metavar="A,B", help=f"of {', '.join(cells)} [the short ones]")
+    parser.add_argument("--rounds", default="5", metavar="N", help="runs of each in every cell [5]")
+    parser.add_argument("--threads", default=str(os.cpu_count() or 1), metavar="N", help="[all]")
+    parser.add_argument("--busy", default="0", metavar="N", help="beside N other processes that take a core each")
+    parser.add_argument("--kvc", default=os.path.join(ROOT, "build", "bin", "kvc"), metavar="FILE")
+    parser.add_argument("--out", default=os.path.join(ROOT, "build", "peers"), metavar="DIR", help="[build/peers]")
+    parser.add_argument("--add", action="store_true", help="to the table of earlier calls, instead of a new one")
+    parser.add_argument("--publish", action="store_true", help="into docs/performance.md, peers.svg, bench/results")
+    parser.add_argument("--check", action="store_true", help="measures nothing; do page and picture say what was kept?")
+    return parser.parse_args(words)
+
+
+def model_files(arguments):
+    files = []
+    for shape in arguments.shapes:
+        for kind in arguments.types:
+            path = os.path.join(arguments.out, f"{shape}-{kind}.gguf")
+            if not os.path.exists(path):
+                compare_llama.say(f"making {path}")
+                shapes.write(path + ".part", shape, kind)
+                os.replace(path + ".part", path)
+            files.append(path)
+    return files
+
+
+def merged(old, new):
+    """The new document, with those cells of the old one that were not measured again, in the order of the old."""
+    at = {(cell["model"], cell["cell"]): cell for cell in new["cells"]}
+    cells = [at.pop((cell["model"], cell["cell"]), cell) for cell in old["cells"]]
+    return {**new, "commands": old["commands"] + new["commands"], "cells": cells + list(at.values())}
+
+
+def measure(arguments, words_of_user):
+    models = model_files(arguments)
+    note, peer = "", arguments.peer
+    if not peer:
+        peer, note = llama_cpp.get(os.path.join(arguments.out, "llama.cpp"), models[0], compare_llama.say)
+    result = os.path.join(arguments.out, "result.json")
+    words = ["--kvc", arguments.kvc, "--peer", peer, "--work", arguments.out, "--json", result]
+    words += ["--rounds", arguments.rounds, "--threads", arguments.threads, "--busy", arguments.busy]
+    words += ["--cells", ",".join(arguments.cells)] if arguments.cells else []
+    code = compare_llama.main(words + models)
+    if code not in (0, 1):
+        return code
+    document = json.loads(read(result))
+    shown = [word for word in words_of_user if word not in ("--publish", "--add")]
+    command = " ".join(["./dev bench peers", shlex.join(shown)]).strip()
+    document["commands"] = [{"command": command, "date": document["date"]}]
+    del document["command"]  # of compare_llama.py, with the paths of this machine
+    for checked in document["checks"]:
+        checked["model"] = os.path.basename(checked["model"])
+    document.update(peer_note=note)
+    kept = os.path.join(arguments.out, "peers.json")
+    if arguments.add and os.path.exists(kept):
+        document = merged(json.loads(read(kept)), document)
+    write(kept, json.dumps(document, indent=1) + "\n")
+    write(os.path.join(arguments.out, "peers.svg"), picture(results_of(document)))
+    print(f"\nEverything: {kept}, the picture: {os.path.join(arguments.out, 'peers.svg')}")
+    if arguments.publish:
+        publish(document)
+    return 0
+
+
+def main(words):
+    arguments = parse(words)
+    try:
+        return check() if arguments.check else measure(arguments, words)
+    except (compare_llama.Failure, llama_cpp.Failure, OSError, ImportError) as failure:
+        compare_llama.say(f"peers: {failure}")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

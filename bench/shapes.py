@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""GGUF files with random weights in the shapes of models people run, to measure speed and memory with: what a pass
+costs does not depend on what the weights are. Needs numpy and PyPI's gguf. shapes.py 0.5b q8_0 OUT.gguf
+
+Rows are drawn block by block from one pool of normal blocks, so making a file costs no more than writing it; the same
+shape and type give the same bytes."""
+
+import dataclasses
+import math
+import sys
+
+TYPES = ("q8_0", "q4_0", "bf16", "f16")
+POOL, BLOCK = 1 << 16, 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What a Llama-like model with tied embeddings is made of."""
+
+    layers: int
+    hidden: int
+    feed_forward: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocabulary: int
+    context: int
+    theta: float
+
+
+SHAPES = {
+    "0.5b": Shape(24, 896, 4864, 14, 2, 64, 151936, 32768, 1e6),  # Qwen2.5-0.5B
+    "1b": Shape(16, 2048, 8192, 32, 8, 64, 128256, 131072, 5e5),  # Llama-3.2-1B
+    "tiny": Shape(2, 64, 128, 4, 2, 32, 512, 4096, 1e4),  # for tests
+}
+
+
+def matrices(shape):
+    """(name, rows, columns, standard deviation) in the order of the file."""
+    q, kv, deep = shape.heads * shape.head_size, shape.kv_heads * shape.head_size, (2 * shape.layers) ** -0.5
+    yield "token_embd", shape.vocabulary, shape.hidden, 0.02
+    for layer in range(shape.layers):
+        for name, rows, columns, scale in (
+            ("attn_q", q, shape.hidden, 1), ("attn_k", kv, shape.hidden, 1), ("attn_v", kv, shape.hidden, 1),
+            ("attn_output", shape.hidden, q, deep), ("ffn_gate", shape.feed_forward, shape.hidden, 1),
+            ("ffn_up", shape.feed_forward, shape.hidden, 1), ("ffn_down", shape.hidden, shape.feed_forward, deep),
+        ):  # fmt: skip
+            yield f"blk.{layer}.{name}", rows, columns, scale * columns**-0.5
+
+
+def norms(shape):
+    yield "output_norm"
+    for layer in range(shape.layers):
+        yield f"blk.{layer}.attn_norm"
+        yield f"blk.{layer}.ffn_norm"
+
+
+def byte_tokens():
+    """The characters that stand for the 256 bytes in byte-level vocabularies (GPT-2)."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    spare = iter(range(256, 512))
+    return [chr(byte if byte in plain else next(spare)) for byte in range(256)]
+
+
+def write_tokenizer(writer, shape):
+    """Byte-level BPE: the bytes, pairs of small letters, a filler for the rest of the vocabulary, two marks."""
+    from gguf import TokenType  # noqa: PLC0415
+
+    letters = "etaoinshrdlu"
+    merges = [(a, b) for a in letters for b in letters]
+    tokens = byte_tokens() + [a + b for a, b in merges]
+    tokens += [f"[{i}]" for i in range(shape.vocabulary - 2 - len(tokens))] + ["<|begin|>", "<|end|>"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("llama-bpe")
+    writer.add_token_list(tokens)
+    writer.add_token_types([TokenType.NORMAL] * (shape.vocabulary - 2) + [TokenType.CONTROL] * 2)
+    writer.add_token_merges([f"{a} {b}" for a, b in merges])
+    writer.add_bos_token_id(shape.vocabulary - 2)
+    writer.add_eos_token_id(shape.vocabulary - 1)
+    writer.add_add_bos_token(False)
+
+
+def write(path, name, kind, seed=1):
+    """Writes the shape of that name with matrices of that type."""
+    import gguf  # noqa: PLC0415: only those who make models need it
+    import numpy as np  # noqa: PLC0415
+
+    shape, wanted = SHAPES[name], gguf.GGMLQuantizationType[kind.upper()]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name(f"random {name}")
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.hidden)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.feed_forward)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_key_length(shape.head_size)
+    writer.add_value_length(shape.head_size)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(shape.theta)
+    writer.add_rope_dimension_count(shape.head_size)
+    writer.add_vocab_size(shape.vocabulary)
+    writer.add_quantization_version(2)
+    writer.add_file_type(gguf.LlamaFileType[("MOSTLY_" + kind).upper()])
+    write_tokenizer(writer, shape)
+
+    block, n_bytes = gguf.GGML_QUANT_SIZES[wanted]
+    for matrix, rows, columns, _ in matrices(shape):
+        size = rows * columns // block * n_bytes
+        writer.add_tensor_info(f"{matrix}.weight", (rows, columns), np.dtype(np.float32), size, raw_dtype=wanted)
+    for vector in norms(shape):
+        writer.add_tensor_info(f"{vector}.weight", (shape.hidden,), np.dtype(np.float32), 4 * shape.hidden)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+
+    pool = np.random.default_rng(seed).standard_normal((POOL, BLOCK), dtype=np.float32)
+    encoded = {}
+    for n, (_, rows, columns, deviation) in enumerate(matrices(shape)):
+        if deviation not in encoded:
+            encoded[deviation] = gguf.quants.quantize(pool * np.float32(deviation), wanted)
+        pick = np.random.default_rng([seed, n]).integers(0, POOL, (rows, columns // BLOCK), dtype=np.uint16)
+        writer.write_tensor_data(encoded[deviation][pick].reshape(rows, -1))
+    for n, _ in enumerate(norms(shape)):
+        writer.write_tensor_data(
+            (1 + 0.1 * np.random.default_rng([seed, POOL, n]).standard_normal(shape.hidden)).astype(np.float32)
+        )
+    writer.close()
+
+
+def n_parameters(name):
+    shape = SHAPES[name]
+    return sum(math.prod(m[1:3]) for m in matrices(shape)) + shape.hidden * sum(1 for _ in norms(shape))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4 or sys.argv[1] not in SHAPES or sys.argv[2] not in TYPES:
+        sys.exit(f"usage: shapes.py {'|'.join(SHAPES)} {'|'.join(TYPES)} OUT.gguf")
+    write(sys.argv[3], sys.argv[1], sys.argv[2])

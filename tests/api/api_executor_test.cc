@@ -1,0 +1,116 @@
+// kvc_executor: a model on the program's own threads computes what it computes on libkvc's.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kvc/kvc.h"
+#include "tests/support/c_support.h"
+
+namespace {
+
+struct Counted {
+  std::atomic<int> jobs{0}, calls{0};
+  bool parallel = true;
+};
+
+void RunJob(void* context, int32_t n, void (*work)(void* job, int32_t i), void* job) {
+  auto* counted = static_cast<Counted*>(context);
+  ++counted->jobs, counted->calls += n;
+  std::vector<std::thread> threads;
+  for (int32_t i = 0; i < n; ++i) {
+    if (counted->parallel)
+      threads.emplace_back(work, job, i);
+    else
+      work(job, i);
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+kvc_status Open(const kvc_executor* executor, int32_t n_threads, kvc_model** out) {
+  int64_t n = 0;
+  const uint8_t* bytes = test_model_bytes(TEST_MODEL_WIDE, &n);
+  const kvc_model_params params = {sizeof params, n_threads, 0, executor};
+  return kvc_model_open_memory(bytes, n, "cpu", &params, out);
+}
+
+// 24 tokens behind a prompt of 200.
+std::vector<int32_t> Answer(kvc_model* model) {
+  kvc_policy* policy = nullptr;
+  kvc_session* session = nullptr;
+  EXPECT_EQ(kvc_policy_create("snapkv:budget=40,window=8", &policy), KVC_OK);
+  EXPECT_EQ(kvc_session_create(model, policy, nullptr, &session), KVC_OK) << kvc_last_error();
+  std::vector<int32_t> prompt(200), tokens(24);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i * 37 % 251);
+  EXPECT_EQ(kvc_session_prefill(session, prompt.data(), 200), KVC_OK) << kvc_last_error();
+  for (int32_t& token : tokens) EXPECT_EQ(kvc_session_step(session, &token), KVC_OK) << kvc_last_error();
+  kvc_session_close(session);
+  kvc_policy_close(policy);
+  return tokens;
+}
+
+TEST(Executor, ComputesWhatOwnThreadsCompute) {
+  kvc_model* own = nullptr;
+  ASSERT_EQ(Open(nullptr, 2, &own), KVC_OK) << kvc_last_error();
+  const std::vector<int32_t> expected = Answer(own);
+  kvc_model_close(own);
+  for (const bool parallel : {true, false}) {
+    for (const int32_t n_threads : {1, 2, 7}) {
+      Counted counted;
+      counted.parallel = parallel;
+      kvc_model* model = nullptr;
+      {
+        const kvc_executor executor = {sizeof executor, n_threads, &counted, RunJob};
+        ASSERT_EQ(Open(&executor, 0, &model), KVC_OK) << kvc_last_error();
+      }  // copied
+      EXPECT_EQ(Answer(model), expected) << n_threads;
+      kvc_model_close(model);
+      EXPECT_EQ(counted.jobs > 0, n_threads > 1);
+      EXPECT_GE(counted.calls, 2 * counted.jobs);
+      EXPECT_LE(counted.calls, n_threads * counted.jobs);
+    }
+  }
+}
+
+TEST(Executor, SessionsOnSeveralThreadsShareIt) {
+  Counted counted;
+  const kvc_executor executor = {sizeof executor, 3, &counted, RunJob};
+  kvc_model* model = nullptr;
+  ASSERT_EQ(Open(&executor, 0, &model), KVC_OK) << kvc_last_error();
+  const std::vector<int32_t> alone = Answer(model);
+  std::vector<std::vector<int32_t>> answers(3);
+  std::vector<std::thread> threads;
+  for (auto& answer : answers) threads.emplace_back([&] { answer = Answer(model); });
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& answer : answers) EXPECT_EQ(answer, alone);
+  kvc_model_close(model);
+}
+
+TEST(Executor, WhatIsNoneIsRefused) {
+  Counted counted;
+  const kvc_executor good = {sizeof good, 2, &counted, RunJob};
+  struct Case {
+    kvc_executor executor;
+    int32_t n_threads;
+    const char* said;
+  };
+  const Case cases[] = {
+      {{0, 2, &counted, RunJob}, 0, "struct_size"},
+      {{sizeof good, 0, &counted, RunJob}, 0, "executor.n_threads is 0"},
+      {{sizeof good, -1, &counted, RunJob}, 0, "executor.n_threads is -1"},
+      {{sizeof good, 1025, &counted, RunJob}, 0, "executor.n_threads is 1025"},
+      {{sizeof good, 2, &counted, nullptr}, 0, "executor.run is NULL"},
+      {good, 2, "n_threads is 2 beside an executor"},
+  };
+  for (const Case& c : cases) {
+    kvc_model* model = nullptr;
+    EXPECT_EQ(Open(&c.executor, c.n_threads, &model), KVC_E_INVALID) << c.said;
+    EXPECT_NE(std::string(kvc_last_error()).find(c.said), std::string::npos) << kvc_last_error();
+    EXPECT_EQ(model, nullptr);
+  }
+  EXPECT_EQ(counted.jobs, 0);
+}
+
+}  // namespace

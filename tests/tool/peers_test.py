@@ -1,0 +1,137 @@
+"""bench/peers.py and bench/shapes.py: the page and the picture say what was kept; shapes are those of the models whose
+names they have; llama.cpp's source package is checked before it is used."""
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+import compare_llama  # noqa: E402
+import llama_cpp  # noqa: E402
+import pairing  # noqa: E402
+import peers  # noqa: E402
+import shapes  # noqa: E402
+
+
+def document(*cells, date="2026-01-02T03:04:05"):
+    """A document as compare_llama.py writes it, with two runs of each side: (model, cell, ours, theirs)."""
+    results = [
+        pairing.Result(
+            model,
+            cell,
+            [
+                pairing.Side(name, [pairing.Series(name, [pairing.Run(rate, 2**20), pairing.Run(rate, 2**20)])])
+                for name, rate in (("kvc", ours), ("llama.cpp", theirs))
+            ],
+        )
+        for model, cell, ours, theirs in cells
+    ]
+    return {
+        "date": date, "processor": "<P & Q>", "n_processors": 2, "threads": 2, "peer_note": "built so",
+        "commands": [{"command": "./dev bench peers", "date": date}],
+        "cells": [result.document() for result in results],
+    }  # fmt: skip
+
+
+class Published(unittest.TestCase):
+    def test_page_and_picture_say_what_was_kept(self):
+        err = io.StringIO()
+        with contextlib.redirect_stderr(err):
+            code = peers.check()
+        self.assertEqual(code, 0, err.getvalue())
+
+    def test_the_kept_numbers_hold_no_path_of_a_machine(self):
+        with open(peers.KEPT, encoding="utf-8") as file:
+            kept = json.load(file)
+        for run in kept["commands"]:
+            self.assertTrue(run["command"].startswith("./dev bench peers"), run)
+        self.assertFalse([word for word in json.dumps(kept).split() if word.strip('"').startswith("/")], "paths")
+
+    def test_section(self):
+        text = peers.section(document(("m", "decode-0", 30, 20), ("m", "decode-4096", 9, 1)))
+        self.assertIn("`./dev bench peers` (2026-01-02).\nllama.cpp was built so.", text)
+        self.assertIn("| m | decode-0 | 30.0 (30.0, 30.0) | llama.cpp | 20.0 (20.0, 20.0) | 1.50 |", text)
+        self.assertIn("| 9.00 | 9.00 | 1 : 1 | yes |", text)
+
+    def test_only_the_part_between_the_marks_changes(self):
+        page = f"before\n{peers.BEGIN}\nold\n{peers.END}\nafter\n"
+        new = peers.with_section(page, document(("m", "c", 1, 1)))
+        self.assertTrue(new.startswith("before\n" + peers.BEGIN) and new.endswith(peers.END + "\nafter\n"))
+        self.assertNotIn("old", new)
+        with self.assertRaises(compare_llama.Failure):
+            peers.with_section(page + peers.END, document(("m", "c", 1, 1)))
+
+    def test_cells_of_an_earlier_call_stay(self):
+        old = document(("m", "a", 1, 1), ("m", "b", 2, 1))
+        both = peers.merged(old, document(("m", "b", 3, 1), ("m", "c", 4, 1), date="2026-02-02T00:00:00"))
+        got = [(r.cell, r.sides[0].series.best) for r in peers.results_of(both)]
+        self.assertEqual(got, [("a", 1), ("b", 3), ("c", 4)])
+        self.assertEqual([run["date"][:7] for run in both["commands"]], ["2026-01", "2026-02"])
+
+    def test_the_picture_is_in_proportion(self):
+        root = xml.etree.ElementTree.fromstring(peers.picture(peers.results_of(document(("<m>", "c", 30, 10)))))
+        space = "{http://www.w3.org/2000/svg}"
+        bars = [float(r.get("width")) for r in root.iter(space + "rect") if r.get("height") == str(peers.BAR)]
+        self.assertEqual(len(bars), 2)
+        self.assertAlmostEqual(bars[0] / bars[1], 3, delta=0.05)
+        texts = ["".join(text.itertext()) for text in root.iter(space + "text")]
+        self.assertIn("<m> c", texts)
+        self.assertIn("× 3.00", texts)
+
+
+class Shapes(unittest.TestCase):
+    def test_parameters_are_those_of_the_models(self):
+        # Qwen2.5-0.5B has 494,032,768, of which 24 x (896 + 128 + 128) are biases; Llama-3.2-1B has 1,235,814,400.
+        self.assertEqual(shapes.n_parameters("0.5b"), 494032768 - 24 * (896 + 128 + 128))
+        self.assertEqual(shapes.n_parameters("1b"), 1235814400)
+
+    def test_file_is_what_kvc_converts(self):
+        if importlib.util.find_spec("gguf") is None:
+            self.skipTest("PyPI's gguf is not here; ./dev bench peers installs it")
+        if KVC is None:
+            self.skipTest("no kvc program given")
+        with tempfile.TemporaryDirectory() as folder:
+            for kind in shapes.TYPES:
+                source, out = os.path.join(folder, "s.gguf"), os.path.join(folder, "s.kvc")
+                shapes.write(source, "tiny", kind)
+                compare_llama.run([KVC, "convert", source, out])
+                told, _ = compare_llama.document([KVC, "inspect", out, "--json"])
+                self.assertEqual(told["n_parameters"], shapes.n_parameters("tiny"))
+                os.remove(out)
+
+
+class Program(unittest.TestCase):
+    def test_bad_words_are_named(self):
+        for words, expected in ((["--types", "q9"], "no 'q9'"), (["--cells", "decode"], "no 'decode'")):
+            err = io.StringIO()
+            with contextlib.redirect_stderr(err), self.assertRaises(SystemExit) as end:
+                peers.main(words)
+            self.assertEqual(end.exception.code, 2)
+            self.assertIn(expected, err.getvalue())
+
+    def test_another_archive_is_not_taken(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "a.tar.gz")
+            self.assertFalse(llama_cpp.checked(path))
+            with open(path, "wb") as file:
+                file.write(b"not it")
+            self.assertFalse(llama_cpp.checked(path))
+
+    def test_a_command_that_fails_is_shown_with_its_words(self):
+        with tempfile.TemporaryDirectory() as folder:
+            log = os.path.join(folder, "log")
+            with self.assertRaisesRegex(llama_cpp.Failure, "no sources\n(.|\n)*ended with 3"):
+                llama_cpp.ran(["sh", "-c", "echo no sources; exit 3"], log)
+
+
+KVC = sys.argv.pop(1) if len(sys.argv) > 1 and os.sep in sys.argv[1] else None
+
+if __name__ == "__main__":
+    unittest.main()

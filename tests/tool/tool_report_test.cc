@@ -1,0 +1,70 @@
+// kvc report on the recall model: a page that parses as XML, needs nothing from elsewhere, and renders.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/tool/run_program.h"
+
+namespace {
+
+const char* const kTasks = KVC_SOURCE_DIR "/samples/data/recall_demo.jsonl";
+
+// An XML parser of others, with what the page must hold.
+const char* const kParse = R"(
+import sys, xml.etree.ElementTree as tree
+root = tree.parse(sys.argv[1]).getroot()
+svg = '{http://www.w3.org/2000/svg}'
+tags = [e.tag for e in root.iter()]
+assert root.tag == 'html', root.tag
+assert not {t for t in tags if t.split('}')[-1] in ('script', 'link', 'img', 'iframe', 'object', 'image', 'use')}
+for e in root.iter():
+    for name, value in e.attrib.items():
+        assert name not in ('src', 'href', 'srcset') and not name.startswith('on'), name
+        assert 'url(' not in value, value
+curves = [len(e.attrib['points'].split()) for e in root.iter(svg + 'polyline')]
+assert curves == [2, 1] * 3, curves
+text = [e for e in root.iter('div') if e.attrib.get('class') == 'text'][0]
+wanted = ''.join(''.join(e.itertext()) for e in text.iter('b'))
+kept = [e for e in text.iter('span')]
+print(len(''.join(text.itertext())), len(kept), wanted)
+)";
+
+TEST(ToolReport, WritesOnePageThatRenders) {
+  const TemporaryFolder folder;
+  const std::string page = folder.Path("report.html");
+  const ProgramResult run =
+      RunKvc({"report", KVC_RECALL, "--data", kTasks, "--limit", "2", "--policy", "cokv", "--policy",
+              "snapkv:budget=64,window=8", "--budgets", "96,32", "--focus", "32", "-o", page});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const ProgramResult parsed = RunProgram("/usr/bin/env", {"python3", "-c", kParse, page});
+  ASSERT_EQ(parsed.exit_code, 0) << parsed.err;
+  EXPECT_NE(parsed.out.find("code of"), std::string::npos) << parsed.out;  // what is asked for is marked
+  const std::string html = ReadWholeFile(page);
+  for (const char* part : {"budget=96", "budget=32", "prefers-color-scheme:dark", "Where the answer stands"})
+    EXPECT_NE(html.find(part), std::string::npos) << part;
+  const ProgramResult browser = RunShell(
+      "command -v chromium || exit 77; cd \"$3\"; HOME=\"$3\" timeout 120 chromium --headless --no-sandbox "
+      "--disable-gpu --enable-logging=stderr --log-level=0 --host-resolver-rules='MAP * ~NOTFOUND' "
+      "--window-size=1100,3000 --screenshot=\"$3/page.png\" \"file://$2\"",
+      {page, std::filesystem::path(page).parent_path().string()});
+  if (browser.exit_code == 77)
+    GTEST_SKIP() << "rendering was not tried: there is no chromium (Debian: chromium)";
+  EXPECT_EQ(browser.exit_code, 0) << browser.err;
+  EXPECT_EQ(browser.err.find("CONSOLE"), std::string::npos) << browser.err;
+  EXPECT_EQ(ReadWholeFile(folder.Path("page.png")).substr(1, 3), "PNG");
+}
+
+TEST(ToolReport, WhatIsWrongIsSaid) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(RunKvc({"report", KVC_RECALL, "--data", kTasks, "--policy", "cokv"}).exit_code, 2);  // no --out
+  const ProgramResult spared =
+      RunKvc({"report", KVC_RECALL, "--data", kTasks, "--policy", "cokv", "-o", kTasks});
+  EXPECT_EQ(spared.exit_code, 2);
+  EXPECT_NE(spared.err.find("the output must be another file"), std::string::npos) << spared.err;
+  const ProgramResult small = RunKvc({"report", KVC_RECALL, "--data", kTasks, "--policy", "snapkv:window=8",
+                                      "--budgets", "4", "-o", folder.Path("r.html")});
+  EXPECT_EQ(small.exit_code, 1);
+  EXPECT_NE(small.err.find("snapkv:window=8"), std::string::npos) << small.err;
+}
+
+}  // namespace

@@ -1,0 +1,152 @@
+// kvc eval --suite on miniature files of the published form, and on tasks that are made.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <sstream>
+
+#include "tests/tool/run_program.h"
+
+namespace {
+
+using Json = nlohmann::json;
+
+// What the model says after a prompt, so that the expected answers of a file can be made right or wrong.
+std::string Continuation(const std::string& prompt, int n_tokens) {
+  const ProgramResult run =
+      RunKvc({"run", KVC_RECALL, "--prompt", prompt, "--max-tokens", std::to_string(n_tokens), "--json"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  return run.Json()["text"];
+}
+
+Json Suite(const std::string& name, const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {"eval", KVC_RECALL, "--suite", name, "--json"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const ProgramResult run = RunKvc(arguments);
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  return run.exit_code == 0 ? run.Json()["results"] : Json::array();
+}
+
+const char* const kFacts =
+    "The code of Robin is 386. The code of Nina is 417. It rained all day long in the town.";
+
+TEST(ToolSuite, RulerFilesAsPublished) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder.Path("niah_single_1"));
+  const Json robin = {
+      {"index", 0}, {"input", std::string(kFacts) + "\nThe code of Robin is"}, {"outputs", {"386"}}};
+  Json both = robin;  // half of what is expected is said
+  both["outputs"] = {"386", "not said"};
+  folder.Write("niah_single_1/validation.jsonl", robin.dump() + "\n" + both.dump() + "\n");
+  const Json parts = {
+      {"input", kFacts}, {"answer_prefix", " The code of Nina is"}, {"outputs", {"nothing", "417"}}};
+  folder.Write("qa_1.jsonl", parts.dump() + "\n\n");
+  for (const char* protocol : {"prompt", "ask"}) {
+    const Json rows = Suite("ruler", {"--data", folder.Path(""), "--protocol", protocol, "--policy", "full",
+                                      "--policy", "streaming:budget=8"});
+    ASSERT_EQ(rows.size(), 4u);
+    EXPECT_EQ(rows[0]["kind"], "niah_single_1");
+    EXPECT_EQ(rows[0]["metric"], "match-all");
+    EXPECT_EQ(rows[0]["scores"], (Json{1.0, 0.5})) << protocol;
+    EXPECT_EQ(rows[0]["score"], 0.75);
+    EXPECT_LT(rows[1]["score"], 0.75);
+    EXPECT_LT(rows[1]["cache_bytes"], rows[0]["cache_bytes"]);
+    EXPECT_EQ(rows[2]["kind"], "qa_1");
+    EXPECT_EQ(rows[2]["metric"], "match-part");
+    EXPECT_EQ(rows[2]["score"], 1.0);
+    EXPECT_EQ(rows[2]["protocol"], protocol);
+  }
+  EXPECT_EQ(Suite("ruler", {"--data", folder.Path(""), "--tasks", "qa_1"}).size(), 1u);
+}
+
+// The metric and the length of an answer are those of the task; the form of the prompt is the file's.
+TEST(ToolSuite, LongBenchFilesAsPublished) {
+  const TemporaryFolder folder;
+  const Json line = {{"input", "The code of Robin is"},
+                     {"context", kFacts},
+                     {"answers", {"none", "386"}},
+                     {"all_classes", nullptr},
+                     {"dataset", "qasper"},
+                     {"language", "en"},
+                     {"_id", "1"},
+                     {"length", 20}};
+  Json classes = line;
+  classes["all_classes"] = {"386", "38", "417"};  // "38" is part of the right one and does not count
+  classes["answers"] = {"386"};
+  std::filesystem::create_directories(folder.Path("config"));
+  std::filesystem::create_directories(folder.Path("data"));
+  folder.Write("config/dataset2prompt.json",
+               Json{{"qasper", "{{x}} {context} {input}"}, {"trec", "{context} {input}"}}.dump());
+  folder.Write("config/dataset2maxlen.json", Json{{"qasper", 6}, {"trec", 4}}.dump());
+  folder.Write("data/qasper.jsonl", line.dump() + "\n");
+  folder.Write("data/trec.jsonl", classes.dump() + "\n");
+  folder.Write("data/dureader.jsonl", line.dump() + "\n");
+  const Json rows = Suite("longbench", {"--data", folder.Path("data"), "--policy", "full"});
+  ASSERT_EQ(rows.size(), 2u);
+  // F1 of the answer that was given, which is known from a plain run of the same prompt.
+  const std::string said = Continuation("{x} " + std::string(kFacts) + " The code of Robin is", 6);
+  ASSERT_EQ(said.rfind(" 386.", 0), 0u) << said;
+  std::istringstream words(said);
+  int n = 0;
+  for (std::string word; words >> word;) n += word != "The" && word != "a" && word != "the";
+  EXPECT_EQ(rows[0]["metric"], "f1");
+  EXPECT_NEAR(rows[0]["score"].get<double>(), 2.0 / (n + 1), 1e-9) << said;
+  EXPECT_EQ(rows[1]["metric"], "classification");
+  EXPECT_EQ(rows[1]["score"], 1.0);
+  const ProgramResult segmented = RunKvc(
+      {"eval", KVC_RECALL, "--suite", "longbench", "--data", folder.Path("data"), "--tasks", "dureader"});
+  EXPECT_EQ(segmented.exit_code, 1);
+  EXPECT_NE(segmented.err.find("Chinese words"), std::string::npos) << segmented.err;
+}
+
+TEST(ToolSuite, LongPromptsAreCutInTheMiddle) {
+  const TemporaryFolder folder;
+  std::string prose;
+  for (int i = 0; i < 1200; ++i) prose += " It rained.";
+  const Json line = {{"input", prose + "\nThe code of Robin is"}, {"outputs", {"386"}}};
+  const Json rows = Suite("ruler", {"--data", folder.Write("qa_2.jsonl", line.dump() + "\n")});
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0]["slots_per_head"], 1024 - 32);
+}
+
+TEST(ToolSuite, MadeTasksRunAndRepeat) {
+  const std::vector<std::string> more = {
+      "--tasks", "niah_single_1,fwe", "--items", "1",        "--length",
+      "700",     "--policy",          "full",    "--policy", "snapkv:budget=64,window=8"};
+  const Json rows = Suite("ruler", more);
+  ASSERT_EQ(rows.size(), 4u);
+  for (const Json& row : rows) {
+    EXPECT_EQ(row["n"], 1);
+    EXPECT_GE(row["score"], 0.0);
+    EXPECT_LE(row["score"], 1.0);
+  }
+  EXPECT_GT(rows[0]["slots_per_head"], 400);
+  EXPECT_EQ(rows[1]["slots_per_head"], 64);
+  const Json again = Suite("ruler", more);
+  for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(again[i]["scores"], rows[i]["scores"]);
+}
+
+TEST(ToolSuite, WhatIsWrongIsSaid) {
+  const TemporaryFolder folder;
+  const auto expect = [&](const std::vector<std::string>& more, int exit_code, const std::string& message) {
+    std::vector<std::string> arguments = {"eval", KVC_RECALL};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ProgramResult run = RunKvc(arguments);
+    EXPECT_EQ(run.exit_code, exit_code) << run.err;
+    EXPECT_NE(run.err.find(message), std::string::npos) << run.err;
+  };
+  expect({"--suite", "longbench"}, 2, "needs --data");
+  expect({"--suite", "glue"}, 2, "--suite");
+  expect({"--suite", "ruler", "--length", "2000"}, 2, "the model's context has 1024 tokens");
+  expect({"--suite", "ruler", "--tasks", "niah_single_2"}, 1, "which has to be given");
+  expect({"--suite", "ruler", "--tasks", "chess"}, 2, "--tasks chess");
+  expect({"--suite", "ruler", "--data", folder.Path("none")}, 1, "none");
+  expect({"--suite", "ruler", "--data", folder.Write("vt.jsonl", "{\"input\": \"a\"}\n")}, 1,
+         "vt.jsonl:1: expected at least one answer under \"outputs\"");
+  expect({"--suite", "ruler", "--data", folder.Write("cwe.jsonl", "{\"input\": 1, \"outputs\": [\"x\"]}\n")},
+         1, "cwe.jsonl:1: expected a text under \"input\"");
+  expect({"--suite", "longbench", "--data", folder.Path("vt.jsonl")}, 1, "dataset2prompt.json");
+  expect({"--items", "3", "--data", "x"}, 2, "--suite");
+}
+
+}  // namespace

@@ -1,0 +1,140 @@
+#include "tools/suite/run.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "tools/score/random.h"
+#include "tools/suite/read.h"
+#include "tools/suite/ruler.h"
+#include "tools/suite/utf8.h"
+
+namespace kvc::tool {
+namespace {
+
+// Both ends of a text that is too long, as many tokens as there is room for.
+TokenList CutMiddle(const TokenList& tokens, size_t room) {
+  if (tokens.size() <= room) return tokens;
+  const std::ptrdiff_t head = static_cast<std::ptrdiff_t>((room + 1) / 2),
+                       tail = static_cast<std::ptrdiff_t>(room / 2);
+  TokenList cut(tokens.begin(), tokens.begin() + head);
+  cut.insert(cut.end(), tokens.end() - tail, tokens.end());
+  return cut;
+}
+
+struct ItemTokens {
+  TokenList prompt, question;  // question: what is fed after the compression; empty: nothing
+};
+
+ItemTokens TokensOf(const Model& model, const SuiteItem& item, TaskProtocol protocol, int32_t n_answer) {
+  ItemTokens out;
+  const size_t context = static_cast<size_t>(model.info().max_tokens);
+  out.prompt =
+      model.TokenizePrompt(protocol == TaskProtocol::kAsk ? item.context : item.context + item.question);
+  if (protocol == TaskProtocol::kAsk && !item.question.empty())
+    out.question = model.TokenizeAfter(out.prompt, item.question);
+  const size_t taken = out.question.size() + static_cast<size_t>(n_answer);
+  if (taken + 2 > context) throw Failure("a question and its answer do not fit the model's context");
+  out.prompt = CutMiddle(out.prompt, context - taken);
+  return out;
+}
+
+std::string AnswerThatCounts(const SuiteTask& task, const std::string& answer) {
+  if (!task.first_line) return answer;
+  const size_t begin = std::min(answer.find_first_not_of('\n'), answer.size());
+  return SplitAt(answer.substr(begin), '\n')[0];
+}
+
+}  // namespace
+
+double SuiteRow::mean() const {
+  return Ratio(std::accumulate(scores.begin(), scores.end(), 0.0), static_cast<double>(scores.size()));
+}
+
+std::vector<SuiteTask> SuiteTasks(const SuiteOptions& options, const Model& model) {
+  std::vector<SuiteTask> tasks;
+  for (const std::string& path : options.data) {
+    for (SuiteTask& task :
+         options.name == "ruler" ? ReadRuler(path, options.tasks) : ReadLongBench(path, options.tasks))
+      tasks.push_back(std::move(task));
+  }
+  if (!options.data.empty()) return tasks;
+  if (options.name != "ruler") throw UsageError("--suite longbench needs --data with the published files");
+  RulerOptions ruler;
+  ruler.length = options.length > 0 ? options.length : model.info().max_tokens;
+  if (ruler.length > model.info().max_tokens)
+    throw UsageError(
+        Format("--length %d: the model's context has %d tokens", ruler.length, model.info().max_tokens));
+  ruler.n_items = options.limit > 0 ? std::min(options.limit, options.n_items) : options.n_items;
+  ruler.seed = static_cast<uint64_t>(options.seed);
+  if (!options.essay.empty()) ruler.essay = ReadFile(options.essay);
+  const TokenCounter count = [&](const std::string& text) {
+    return static_cast<int64_t>(model.TokenizePrompt(text).size());
+  };
+  for (const RulerTask& known : RulerTasks()) {
+    const bool wanted = options.tasks.empty()
+                            ? !known.needs_essay || !ruler.essay.empty()
+                            : std::count(options.tasks.begin(), options.tasks.end(), known.name) > 0;
+    if (wanted) tasks.push_back(MakeRulerTask(known.name, ruler, count));
+  }
+  for (const std::string& name : options.tasks) {
+    const bool made =
+        std::any_of(tasks.begin(), tasks.end(), [&](const SuiteTask& t) { return t.name == name; });
+    if (!made) throw UsageError("--tasks " + name + ": no task of RULER that can be made");
+  }
+  return tasks;
+}
+
+std::vector<SuiteRow> RunSuiteTask(const Model& model, const std::vector<Policy>& policies,
+                                   TaskProtocol protocol, const SuiteTask& task, int32_t limit) {
+  std::vector<SuiteRow> rows;
+  std::vector<PromptOnce> prompts;
+  prompts.reserve(policies.size());
+  std::vector<PromptOnce*> together;
+  for (const Policy& policy : policies) {
+    SuiteRow row;
+    row.spec = policy.spec(), row.policy = policy.Describe();
+    row.task = task.name, row.file = task.file, row.metric = MetricName(task.metric);
+    rows.push_back(std::move(row));
+    prompts.emplace_back(model, policy, DefaultSessionParams());
+    together.push_back(&prompts.back());
+  }
+  const size_t n = limit > 0 ? std::min(task.items.size(), static_cast<size_t>(limit)) : task.items.size();
+  Progress progress(task.name);
+  for (size_t i = 0; i < n; ++i) {
+    progress.Update(static_cast<double>(i), static_cast<double>(n), Format("item %zu of %zu", i + 1, n));
+    const SuiteItem& item = task.items[i];
+    const ItemTokens tokens = TokensOf(model, item, protocol, task.max_tokens);
+    PromptOnce::StartTogether(together, tokens.prompt);
+    for (size_t p = 0; p < policies.size(); ++p) {
+      SuiteRow& row = rows[p];
+      AddPrompt(prompts[p].prompt_stats(), &row.sums);
+      Session* session = tokens.question.empty() ? prompts[p].base() : prompts[p].Ask(tokens.question);
+      const double before = session->Stats().decode_seconds;
+      const Generation answer = Generate(session, task.max_tokens, {});
+      row.sums.n_steps += static_cast<int64_t>(answer.tokens.size());
+      row.sums.step_seconds += answer.stats.decode_seconds - before;
+      row.scores.push_back(
+          ScoreAnswer(task.metric, AnswerThatCounts(task, answer.text), item.expected, item.classes));
+    }
+  }
+  return rows;
+}
+
+Interval BootstrapInterval(const std::vector<double>& values, uint64_t seed) {
+  constexpr uint32_t kResamples = 2000, kTag = 0x4253;
+  if (values.empty()) return {};
+  std::vector<double> means;
+  for (uint32_t r = 0; r < kResamples; ++r) {
+    double sum = 0;
+    std::array<uint32_t, 4> words{};
+    for (uint32_t i = 0; i < values.size(); ++i) {
+      if (i % 4 == 0) words = PhiloxWords(r, i / 4, 0, kTag, seed);
+      sum += values[static_cast<size_t>(uint64_t{words[i % 4]} * values.size() >> 32)];
+    }
+    means.push_back(sum / static_cast<double>(values.size()));
+  }
+  std::sort(means.begin(), means.end());
+  return {means[kResamples / 40], means[kResamples - 1 - kResamples / 40]};
+}
+
+}  // namespace kvc::tool
