@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <charconv>
 #include <clocale>
 #include <cmath>
 #include <limits>
@@ -50,6 +51,38 @@ TEST(JsonText, RandomBytesAlwaysParse) {
     }
     EXPECT_TRUE(Parsed(text).is_string());
   }
+}
+
+template <typename T>
+void ExpectLikeToChars(T value) {
+  if (!std::isfinite(value)) return;
+  char expected[64];
+  std::string text;
+  AppendJsonNumber(&text, value);
+  EXPECT_EQ(text, std::string(expected, std::to_chars(expected, expected + sizeof(expected), value).ptr));
+}
+
+TEST(JsonText, NumbersAreWhatToCharsWrites) {
+  for (uint32_t i = 0; i < 2000; ++i) {
+    const auto words = Philox(i, 2, 0, 0, 5);
+    double d;
+    std::memcpy(&d, &words[2], 8);
+    ExpectLikeToChars(BitsToFloat(words[0]));
+    ExpectLikeToChars(d);
+    ExpectLikeToChars(static_cast<double>(words[1]) / 1000);
+    ExpectLikeToChars(std::ldexp(static_cast<double>(words[3]), static_cast<int>(words[1] % 80) - 40));
+  }
+  for (int e = -30; e <= 30; ++e) {
+    for (const double digits : {1.0, 1.5, 9.99, 1.2345678901234567, -3.0}) {
+      ExpectLikeToChars(digits * std::pow(10.0, e));
+      ExpectLikeToChars(static_cast<float>(digits * std::pow(10.0, e)));
+    }
+  }
+  for (const double d :
+       {0.0, -0.0, 5e-324, std::numeric_limits<double>::max(), std::numeric_limits<double>::min()})
+    ExpectLikeToChars(d);
+  for (const float f : {0.0f, 1e-45f, std::numeric_limits<float>::max(), std::numeric_limits<float>::min()})
+    ExpectLikeToChars(f);
 }
 
 TEST(JsonText, NumbersReadBackExactly) {

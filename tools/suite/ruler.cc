@@ -373,7 +373,7 @@ MakeItem MakerOf(const std::string& name, const RulerOptions& options, const Tok
   if (name == "cwe") {
     const bool is_short = options.length < 4096;
     const size_t most = std::size(kNouns) * std::size(kAdjectives);
-    return [is_short, most](size_t size, Draws draws) {
+    return [is_short](size_t size, Draws draws) {
       if (size > most) throw std::invalid_argument("cwe: there are no words for contexts as long");
       return CommonWordsItem(size, is_short, draws);
     };
