@@ -13,7 +13,7 @@ namespace {
 
 struct ConvertCommand {
   std::string source, output, weights = "keep", pack = "none", name;
-  std::vector<std::string> head_scores;
+  std::vector<std::string> head_scores, adapters;
   int32_t group = 32, context = 0;
   bool json = false;
 };
@@ -35,6 +35,15 @@ std::vector<std::string> WeightNames() {
   return names;
 }
 
+// PATH or PATH=STRENGTH.
+LoraChoice ParseAdapter(const std::string& text) {
+  const size_t sign = text.rfind('=');
+  if (sign == std::string::npos || sign == 0) return {text, 1};
+  float strength = 0;
+  if (!CLI::detail::lexical_cast(text.substr(sign + 1), strength)) return {text, 1};  // a name with '=' in it
+  return {text.substr(0, sign), strength};
+}
+
 ConvertOptions MakeConvertOptions(const ConvertCommand& command, const CancelOnSignal& cancel,
                                   Progress* progress) {
   ConvertOptions options;
@@ -44,6 +53,7 @@ ConvertOptions MakeConvertOptions(const ConvertCommand& command, const CancelOnS
   options.group = command.group, options.context = command.context;
   options.layout = LayoutFor(command.pack).value();  // of the list that the option is checked against
   options.head_score_files = command.head_scores;
+  for (const std::string& adapter : command.adapters) options.adapters.push_back(ParseAdapter(adapter));
   options.name = command.name;
   options.progress = [&cancel, progress](const ConvertProgress& at) {
     progress->Update(static_cast<double>(at.bytes_done), static_cast<double>(at.bytes_total),
@@ -62,7 +72,7 @@ std::string TypesTable(const ConvertReport& report) {
   Table table({"in the source", "matrices", "stored as", "bytes", "loss"}, "lrlrr");
   bool changed = false;
   for (const ConvertedType& t : report.types) {
-    changed = changed || t.source != t.stored;
+    changed = changed || t.source != t.stored || !t.exact();
     table.AddRow({t.source, Format("%d", t.n_tensors), StoredAs(t), FormatBytes(t.bytes_written),
                   t.exact() ? "none" : Format("%.3f %%", 100 * t.Loss())});
   }
@@ -92,6 +102,7 @@ Json ReportJson(const ConvertCommand& command, const ConvertReport& report) {
               {"weights", command.weights},
               {"n_tensors", report.n_tensors},
               {"n_packed", report.n_packed},
+              {"n_adapted", report.n_adapted},
               {"types", TypesJson(report)},
               {"bytes_read", report.bytes_read},
               {"bytes_written", report.bytes_written},
@@ -118,6 +129,9 @@ int RunConvert(const ConvertCommand& command, Signals* signals) {
                  Printable(command.output).c_str(), Printable(report.name).c_str(),
                  report.architecture.c_str(), report.kind.c_str(), report.n_tensors,
                  FormatBytes(report.bytes_written).c_str(), FormatBytes(report.bytes_read).c_str()));
+    for (size_t i = 0; i < report.n_adapted.size(); ++i)
+      Print(Format("  %s: added to %d matrices\n", Printable(command.adapters[i]).c_str(),
+                   report.n_adapted[i]));
     Print(TypesTable(report));
   }
   return kExitGood;
@@ -153,6 +167,11 @@ Action AddConvert(CLI::App* app) {
       ->type_name("TARGET");
   AddInputs(app, "--head-scores", &command->head_scores,
             "JSON with head scores to store; again for more tables");
+  AddInputs(
+      app, "--lora", &command->adapters,
+      "A LoRA adapter to add to the weights: a folder of PEFT, or GGUF for a GGUF model; =S behind it scales "
+      "it. Again for more")
+      ->type_name("PATH[=S]");
   app->add_option("--name", command->name, "The model's name, instead of the source's own")
       ->type_name("TEXT");
   app->add_flag("--json", command->json, "One JSON document on stdout");

@@ -368,6 +368,7 @@ Status BindTensors(const BindRules& rules, const std::vector<FoundTensor>& found
   for (const FoundTensor& tensor : found)
     KVC_RETURN_IF_ERROR(BindOne(rules, tensor, where, checkpoint, &experts));
   KVC_RETURN_IF_ERROR(experts.Stack(&checkpoint->tensors));
+  checkpoint->found = found;
   return CompleteTensors(where, checkpoint);
 }
 

@@ -85,6 +85,7 @@ struct Checkpoint {
   std::string kind;  // "hugging face", "gguf", "llama2.c"
   ModelFileContent content;
   std::vector<SourceTensor> tensors;
+  std::vector<FoundTensor> found;  // what tensors were bound from; empty where a source has no names
   std::vector<std::unique_ptr<SourceFile>> files;
   std::vector<std::unique_ptr<PackedLinear>> packed;
   InputFiles inputs;  // everything that was read for it

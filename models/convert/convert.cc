@@ -8,6 +8,7 @@
 #include "lib/model/model_check.h"
 #include "lib/ops/devices.h"
 #include "models/convert/head_scores_json.h"
+#include "models/convert/lora.h"
 #include "models/convert/output_file.h"
 #include "models/convert/packed_linear.h"
 #include "models/convert/printable.h"
@@ -42,9 +43,11 @@ Result<Checkpoint> ReadSource(const std::string& source, int32_t context) {
   return ReadLlama2c(source);
 }
 
-WeightTarget TargetOf(const SourceTensor& tensor, const ConvertOptions& options) {
+WeightTarget TargetOf(const SourceTensor& tensor, const ConvertOptions& options, bool changes) {
   if (IsVectorRole(tensor.role)) return {WeightType::kF32, 0};
-  const WeightTarget kept = KeptAs(tensor.type);
+  WeightTarget kept = KeptAs(tensor.type);
+  // Four bits were chosen for the values that an adapter has changed: rounded to them again it would be lost.
+  if (changes && kept.group != 0) kept = {WeightType::kInt8, 32};
   const bool codes = options.weights == WeightChoice::kInt8 || options.weights == WeightChoice::kInt4;
   if (codes && tensor.role == TensorRole::kRouter) return kept;
   switch (options.weights) {
@@ -76,7 +79,8 @@ int64_t BytesInFile(const SourceTensor& tensor, int64_t n) {
 // Streams one tensor after the other from the source into the writer, in blocks of whole rows.
 class TensorStream {
  public:
-  TensorStream(ModelWriter* writer, ConvertReport* report) : writer_(writer), report_(report) {}
+  TensorStream(ModelWriter* writer, LoraMerge* lora, ConvertReport* report)
+      : writer_(writer), lora_(lora), report_(report) {}
 
   // after_block(bytes of the source): false stops with kCancelled.
   template <typename F>
@@ -84,6 +88,7 @@ class TensorStream {
     const int64_t row_bytes = SourceBytes(tensor.type, tensor.cols);
     const int64_t max_rows =
         std::min<int64_t>(tensor.rows, std::max<int64_t>(1, kBlockElements / tensor.cols));
+    changes_ = lora_->Changes(tensor);
     Reserve(tensor, target, max_rows);
     squares_ = lost_squares_ = 0;
     const int64_t written = report_->bytes_written;
@@ -92,7 +97,7 @@ class TensorStream {
       for (int64_t done = 0; done < run.rows;) {
         const int64_t n_rows = std::min<int64_t>(max_rows, run.rows - done);
         KVC_RETURN_IF_ERROR(Read(tensor, run, done, n_rows, row_bytes));
-        KVC_RETURN_IF_ERROR(Block(tensor, target, row, n_rows));
+        KVC_RETURN_IF_ERROR(Block(tensor, target, {run, done, row, n_rows}));
         done += n_rows, row += n_rows;
         const int64_t n_bytes = BytesInFile(tensor, n_rows);
         report_->bytes_read += n_bytes;
@@ -105,6 +110,12 @@ class TensorStream {
   }
 
  private:
+  // Rows [first, first + n) of a run, the first of them row `row` of the tensor.
+  struct Rows {
+    const SourceTensor::Run& run;
+    int64_t first, row, n;
+  };
+
   // Rows [first, first + n) of a run into in_.
   Status Read(const SourceTensor& tensor, const SourceTensor::Run& run, int64_t first, int64_t n,
               int64_t row_bytes) {
@@ -122,20 +133,25 @@ class TensorStream {
   int64_t BufferBytes() const {
     return static_cast<int64_t>(in_.capacity() + (values_.capacity() + stored_.capacity()) * 4 +
                                 out_.capacity() + scales_.capacity() * 2) +
-           packed_.bytes();
+           packed_.bytes() + lora_->bytes();
   }
 
   void Reserve(const SourceTensor& tensor, const WeightTarget& target, int64_t max_rows) {
     const size_t n = static_cast<size_t>(max_rows) * static_cast<size_t>(tensor.cols);
     in_.resize(static_cast<size_t>(SourceBytes(tensor.type, static_cast<int64_t>(n))));
     values_.resize(n);
-    stored_.resize(IsExact(tensor.type, target) ? 0 : n);
+    stored_.resize(Exact(tensor, target) ? 0 : n);
     out_.resize(static_cast<size_t>(max_rows) *
                 static_cast<size_t>(WeightRowBytes(target.type, tensor.cols)));
     scales_.resize(target.group == 0
                        ? 0
                        : static_cast<size_t>(tensor.rows) * static_cast<size_t>(tensor.cols / target.group));
     report_->peak_buffer_bytes = std::max(report_->peak_buffer_bytes, BufferBytes());
+  }
+
+  // Whether what is written is what was read, or what an adapter made of it.
+  bool Exact(const SourceTensor& tensor, const WeightTarget& target) const {
+    return changes_ ? target.type == WeightType::kF32 : IsExact(tensor.type, target);
   }
 
   Status Write(const void* data, int64_t n_bytes) {
@@ -160,17 +176,19 @@ class TensorStream {
     found->squares += squares_, found->lost_squares += lost_squares_;
   }
 
-  // n_rows rows of in_, the first of them row `row` of the tensor.
-  Status Block(const SourceTensor& tensor, const WeightTarget& target, int64_t row, int64_t n_rows) {
-    const int64_t n = n_rows * tensor.cols, out_bytes = n_rows * WeightRowBytes(target.type, tensor.cols);
+  // The rows that stand in in_.
+  Status Block(const SourceTensor& tensor, const WeightTarget& target, const Rows& rows) {
+    const int64_t row = rows.row, n = rows.n * tensor.cols,
+                  out_bytes = rows.n * WeightRowBytes(target.type, tensor.cols);
     const int64_t no_number = FirstNotFiniteElement(tensor.type, in_.data(), n);
     if (no_number >= 0) return BadElement(tensor, row, no_number, "is not a finite number");
-    if (tensor.add == 0 && target == KeptAs(tensor.type) && target.group == 0)
+    if (tensor.add == 0 && !changes_ && target == KeptAs(tensor.type) && target.group == 0)
       return Write(in_.data(), out_bytes);
     uint16_t* scales = target.group == 0 ? nullptr : scales_.data() + row * (tensor.cols / target.group);
-    const bool exact = IsExact(tensor.type, target), keeps_codes = KeepsCodes(tensor.type, target);
+    const bool exact = Exact(tensor, target), keeps_codes = !changes_ && KeepsCodes(tensor.type, target);
     if (!exact || !keeps_codes) DecodeElements(tensor.type, in_.data(), n, values_.data());
     for (int64_t i = 0; tensor.add != 0 && i < n; ++i) values_[static_cast<size_t>(i)] += tensor.add;
+    if (changes_) KVC_RETURN_IF_ERROR(Adapt(tensor, rows));
     if (target.type == WeightType::kF32) return Write(values_.data(), out_bytes);
     const int64_t bad = keeps_codes ? KeepCodes(tensor.type, target, in_.data(), n, out_.data(), scales)
                                     : Encode(target, n, scales);
@@ -182,6 +200,14 @@ class TensorStream {
     return Write(out_.data(), out_bytes);
   }
 
+  // What adapters add to values_.
+  Status Adapt(const SourceTensor& tensor, const Rows& rows) {
+    KVC_RETURN_IF_ERROR(lora_->Add(tensor, rows.run, rows.first, rows.n, values_.data()));
+    report_->peak_buffer_bytes = std::max(report_->peak_buffer_bytes, BufferBytes());
+    const int64_t bad = FirstNotFinite(WeightType::kF32, values_.data(), rows.n * tensor.cols);
+    return bad < 0 ? Status() : BadElement(tensor, rows.row, bad, "with the adapter is too large");
+  }
+
   // values_ into out_; the index of the first that cannot be coded, or -1.
   int64_t Encode(const WeightTarget& target, int64_t n, uint16_t* scales) {
     switch (target.type) {
@@ -191,8 +217,12 @@ class TensorStream {
         return EncodeInt4(values_.data(), n, target.group, out_.data(), scales);
       default: {
         uint16_t* out = reinterpret_cast<uint16_t*>(out_.data());
-        for (int64_t i = 0; i < n; ++i) out[i] = FloatToBf16(values_[static_cast<size_t>(i)]);
-        return FirstNotFinite(WeightType::kBf16, out, n);
+        const bool half = target.type == WeightType::kF16;
+        for (int64_t i = 0; i < n; ++i) {
+          const float value = values_[static_cast<size_t>(i)];
+          out[i] = half ? FloatToF16(value) : FloatToBf16(value);
+        }
+        return FirstNotFinite(target.type, out, n);
       }
     }
   }
@@ -219,7 +249,9 @@ class TensorStream {
   }
 
   ModelWriter* writer_;
+  LoraMerge* lora_;
   ConvertReport* report_;
+  bool changes_ = false;  // an adapter changes the tensor
   PackedReader packed_;
   std::vector<uint8_t> in_, out_;
   std::vector<float> values_, stored_;
@@ -240,12 +272,28 @@ Status ReadHeadScores(const ConvertOptions& options, Checkpoint* checkpoint) {
   return {};
 }
 
+Status ReadAdapters(const ConvertOptions& options, Checkpoint* checkpoint, LoraMerge* lora,
+                    ConvertReport* report) {
+  for (const LoraChoice& choice : options.adapters) {
+    auto pairs = ReadLora(choice, checkpoint);
+    if (!pairs.ok()) return pairs.status();
+    report->n_adapted.push_back(static_cast<int32_t>(pairs.value().size()));
+    KVC_RETURN_IF_ERROR(lora->Bind(std::move(pairs.value()), *checkpoint, choice.path));
+  }
+  return {};
+}
+
 Status CheckOptions(const std::string& source, const std::string& out_path, const ConvertOptions& options) {
   if (options.group != 32 && options.group != 64 && options.group != 128) {
     return Error(Code::kInvalid, "group is %d; allowed: 32, 64, 128", options.group);
   }
   if (options.context < 0 || options.context > kMaxContext)
     return Error(Code::kInvalid, "context is %d; allowed: 0 to %d", options.context, kMaxContext);
+  for (const LoraChoice& choice : options.adapters) {
+    if (choice.strength >= -100 && choice.strength <= 100) continue;
+    return Error(Code::kInvalid, "%s: strength %g; allowed: -100 to 100", choice.path.c_str(),
+                 double{choice.strength});
+  }
   InputFiles inputs;  // those that are known before anything is read
   inputs.Add(source);
   for (const std::string& path : options.head_score_files) inputs.Add(path);
@@ -262,6 +310,8 @@ void Describe(const std::string& source, const ConvertOptions& options, Checkpoi
   content.created_by =
       Format("kvc %d.%d.%d", KVC_VERSION / 10000, KVC_VERSION / 100 % 100, KVC_VERSION % 100);
   content.source = checkpoint->kind + ": " + base;
+  for (const LoraChoice& choice : options.adapters)
+    content.source += " + " + Printable(BaseName(choice.path));
 }
 
 // Matrices that are multiplied; of a table that is only looked up few rows are ever read.
@@ -273,12 +323,12 @@ bool Packs(const SourceTensor& tensor, const TensorPlan& plan, const ConvertOpti
                      StackOf(config, plan.role)});
 }
 
-std::vector<TensorPlan> PlanTensors(const ConvertOptions& options, Checkpoint* checkpoint,
-                                    std::vector<WeightTarget>* targets) {
+std::vector<TensorPlan> PlanTensors(const ConvertOptions& options, const LoraMerge& lora,
+                                    Checkpoint* checkpoint, std::vector<WeightTarget>* targets) {
   std::vector<TensorPlan> plans;
   int32_t n_kept = 0;
   for (const SourceTensor& tensor : checkpoint->tensors) {
-    const WeightTarget target = TargetOf(tensor, options);
+    const WeightTarget target = TargetOf(tensor, options, lora.Changes(tensor));
     const bool wanted_codes =
         options.weights == WeightChoice::kInt8 || options.weights == WeightChoice::kInt4;
     if (wanted_codes && !IsVectorRole(tensor.role) && tensor.role != TensorRole::kRouter && target.group == 0)
@@ -323,10 +373,12 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
   if (!read.ok()) return read.status();
   Checkpoint& checkpoint = read.value();
   KVC_RETURN_IF_ERROR(ReadHeadScores(options, &checkpoint));
+  LoraMerge lora;
+  KVC_RETURN_IF_ERROR(ReadAdapters(options, &checkpoint, &lora, report));
   KVC_RETURN_IF_ERROR(checkpoint.inputs.CheckOutput(out_path));
   Describe(source, options, &checkpoint);
   std::vector<WeightTarget> targets;
-  std::vector<TensorPlan> plans = PlanTensors(options, &checkpoint, &targets);
+  std::vector<TensorPlan> plans = PlanTensors(options, lora, &checkpoint, &targets);
   report->kind = checkpoint.kind, report->architecture = checkpoint.content.config.architecture;
   report->name = checkpoint.content.config.name, report->n_tensors = static_cast<int32_t>(plans.size());
   for (const TensorPlan& plan : plans) report->n_packed += plan.layout != WeightLayout::kRowMajor;
@@ -344,7 +396,7 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
     progress.bytes_done += n_bytes;
     return options.progress == nullptr || options.progress(progress);
   };
-  TensorStream stream(writer.value().get(), report);
+  TensorStream stream(writer.value().get(), &lora, report);
   for (size_t i = 0; i < targets.size(); ++i) {
     KVC_RETURN_IF_ERROR(stream.Convert(checkpoint.tensors[i], targets[i], after_block));
     ++progress.tensors_done;

@@ -29,13 +29,20 @@ struct ConvertProgress {
   int64_t bytes_done = 0, bytes_total = 0;  // of the source's tensors
 };
 
+// An adapter that is added to the weights, times strength: a folder of PEFT, or GGUF (lora.h).
+struct LoraChoice {
+  std::string path;
+  float strength = 1;  // -100 to 100
+};
+
 struct ConvertOptions {
   WeightChoice weights = WeightChoice::kKeep;
   int32_t group = 32;                             // 32, 64 or 128
   WeightLayout layout = WeightLayout::kRowMajor;  // panels: of every matrix that is multiplied and fits
   std::vector<std::string> head_score_files;      // JSON (head_scores_json.h), stored in this order
   int32_t context = 0;  // tokens the model is wanted for, at most those it was trained for; 0: all
-  std::string name;     // empty: the source's own, or that of the file or directory
+  std::vector<LoraChoice> adapters;  // what they change is rounded again, codes become int8 in groups of 32
+  std::string name;                  // empty: the source's own, or that of the file or directory
   // Called often; false stops with kCancelled. May be null.
   std::function<bool(const ConvertProgress&)> progress;
 };
@@ -58,6 +65,7 @@ struct ConvertReport {
   int64_t bytes_read = 0, bytes_written = 0;  // tensors alone
   int64_t peak_buffer_bytes = 0;              // taken at once for tensor data
   int32_t n_packed = 0;                       // tensors in panels
+  std::vector<int32_t> n_adapted;             // matrices changed, one number an adapter
   std::vector<ConvertedType> types;
   std::vector<std::string> warnings;
 };
