@@ -1,10 +1,10 @@
 // The cases of the kernel parity tests, with their data; bench/op_bench measures the same ones.
 #pragma once
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/base/half.h"
@@ -55,7 +55,7 @@ inline const char* TypeName(WeightType type) { return InfoOf(type).name; }
 inline double HalfAt(const uint8_t* p) { return HalfValue(static_cast<uint16_t>(p[0] | p[1] << 8)); }
 
 // Column c of a block as GGML's documentation of its blocks says, apart from lib/ops/weight_blocks.h.
-inline double Q4KValue(const uint8_t* block, int32_t c) {
+inline std::pair<double, double> Q4KParts(const uint8_t* block, int32_t c) {
   const uint8_t* q = block + 4;
   const int32_t j = c / 32;
   int scale = q[j] & 63, least = q[j + 4] & 63;
@@ -64,7 +64,7 @@ inline double Q4KValue(const uint8_t* block, int32_t c) {
     least = q[j + 4] >> 4 | (q[j] >> 6) << 4;
   }
   const int byte = block[16 + c / 64 * 32 + c % 32], code = c / 32 % 2 == 0 ? byte & 0xf : byte >> 4;
-  return HalfAt(block) * scale * code - HalfAt(block + 2) * least;
+  return {HalfAt(block) * scale * code, HalfAt(block + 2) * least};  // its value is their difference
 }
 inline double Q6KValue(const uint8_t* block, int32_t c) {
   const uint8_t *low = block + c / 128 * 64, *high = block + 128 + c / 128 * 32;
@@ -170,7 +170,7 @@ class MatMulData {
       case WeightType::kInt8:
         return static_cast<int8_t>(data_[static_cast<size_t>(i)]) * Scale(row, col);
       case WeightType::kQ4K:
-        return Q4KValue(BlockAt(row, col), col % 256);
+        return Q4KParts(BlockAt(row, col), col % 256).first - Q4KParts(BlockAt(row, col), col % 256).second;
       case WeightType::kQ6K:
         return Q6KValue(BlockAt(row, col), col % 256);
       case WeightType::kInt4:
@@ -182,11 +182,9 @@ class MatMulData {
   }
   // The sum of the sizes of what WeightValue is the difference of.
   double WeightSize(int32_t row, int32_t col) const {
-    const double value = std::fabs(WeightValue(row, col));
-    if (shape.type != WeightType::kQ4K) return value;
-    std::vector<uint8_t> zeros(BlockAt(row, col), BlockAt(row, col) + 144);
-    std::fill(zeros.begin() + 16, zeros.end(), uint8_t{0});  // every code
-    return value + 2 * std::fabs(Q4KValue(zeros.data(), col % 256));
+    if (shape.type != WeightType::kQ4K) return std::fabs(WeightValue(row, col));
+    const auto [product, least] = Q4KParts(BlockAt(row, col), col % 256);
+    return std::fabs(product) + std::fabs(least);
   }
   double Activation(int32_t token, int32_t col) const {
     const size_t i = static_cast<size_t>(token) * static_cast<size_t>(shape.cols) + static_cast<size_t>(col);

@@ -31,7 +31,14 @@ struct BlockPanels {
   static constexpr int32_t kScales = 64, kLeast = kScales + kGroups * kLanes;   // bytes, in a block of 16 rows
   static constexpr int32_t kCodes = Codes::kHasLeast ? kLeast + kGroups * kLanes : kLeast;
   static constexpr int32_t kGroupBytes = 64 * Codes::kLines * kUnits;
-  static constexpr int32_t kBytes = kCodes + kGroups * kGroupBytes;
+  static constexpr int32_t kBytes = kCodes + kGroups * kGroupBytes, kPage = 4096;
+
+  // Asks for the lines that come a page after these: few tokens wait for memory, and processors stop asking by
+  // themselves where a page ends.
+  template <int T, int lines>
+  static void Ask(const uint8_t* at) {
+    for (int i = 0; T <= 2 && i < lines; ++i) __builtin_prefetch(at + kPage + 64 * i, 0, 2);
+  }
 
   // Adds the products of group g of a block to dot; x has the columns of the block.
   template <int T>
@@ -39,10 +46,13 @@ struct BlockPanels {
                     I (*dot)[kTileVectors16]) {
     for (int32_t u = 0; u < kUnits; ++u) {
       PanelWords w[kTileVectors16][Codes::kWords];
+#pragma GCC unroll 4
       for (int v = 0; v < kTileVectors16; ++v) {
         const uint8_t* at = block[v / kVectors] + kCodes + g * kGroupBytes + u * 64 * Codes::kLines;
+        Ask<T, Codes::kLines>(at);
         Codes::Load(at + v % kVectors * 4 * kWidth, w[v]);
       }
+#pragma GCC unroll 4
       for (int i = 0; i < Codes::kWords; ++i) {
         for (int t = 0; t < T; ++t) {
           const PanelWords token = x.At(t, (g * kUnits + u) * Codes::kWords + i);
@@ -60,6 +70,7 @@ struct BlockPanels {
     const int32_t groups = a.w->cols / Codes::kGroup;
     TokenWords<T> words;
     words.Stage(x, a.w->cols, kColumns);
+    for (int p = 0; p < kTilePanels; ++p) Ask<T, kCodes / 64>(block[p]);
     F d[kTileVectors16], least[kTileVectors16];
     for (int v = 0; v < kTileVectors16; ++v) {
       const uint16_t* halves = reinterpret_cast<const uint16_t*>(block[v / kVectors]) + v % kVectors * kWidth;
