@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lib/base/half.h"
@@ -55,7 +54,10 @@ inline const char* TypeName(WeightType type) { return InfoOf(type).name; }
 inline double HalfAt(const uint8_t* p) { return HalfValue(static_cast<uint16_t>(p[0] | p[1] << 8)); }
 
 // Column c of a block as GGML's documentation of its blocks says, apart from lib/ops/weight_blocks.h.
-inline std::pair<double, double> Q4KParts(const uint8_t* block, int32_t c) {
+struct Difference {
+  double product, least;
+};
+inline Difference Q4KParts(const uint8_t* block, int32_t c) {
   const uint8_t* q = block + 4;
   const int32_t j = c / 32;
   int scale = q[j] & 63, least = q[j + 4] & 63;
@@ -170,7 +172,7 @@ class MatMulData {
       case WeightType::kInt8:
         return static_cast<int8_t>(data_[static_cast<size_t>(i)]) * Scale(row, col);
       case WeightType::kQ4K:
-        return Q4KParts(BlockAt(row, col), col % 256).first - Q4KParts(BlockAt(row, col), col % 256).second;
+        return Q4KParts(BlockAt(row, col), col % 256).product - Q4KParts(BlockAt(row, col), col % 256).least;
       case WeightType::kQ6K:
         return Q6KValue(BlockAt(row, col), col % 256);
       case WeightType::kInt4:
@@ -183,8 +185,8 @@ class MatMulData {
   // The sum of the sizes of what WeightValue is the difference of.
   double WeightSize(int32_t row, int32_t col) const {
     if (shape.type != WeightType::kQ4K) return std::fabs(WeightValue(row, col));
-    const auto [product, least] = Q4KParts(BlockAt(row, col), col % 256);
-    return std::fabs(product) + std::fabs(least);
+    const Difference parts = Q4KParts(BlockAt(row, col), col % 256);
+    return std::fabs(parts.product) + std::fabs(parts.least);
   }
   double Activation(int32_t token, int32_t col) const {
     const size_t i = static_cast<size_t>(token) * static_cast<size_t>(shape.cols) + static_cast<size_t>(col);
