@@ -53,8 +53,7 @@ void MatMuls() {
   for (const MatMulCase& c : LargeMatMulCases()) {
     MatMulData data(c);
     const double products = 1.0 * c.rows * c.cols * c.n;
-    const double bytes =
-        1.0 * c.rows * WeightRowBytes(c.type, c.cols) + (c.group > 0 ? 2.0 * c.rows * c.cols / c.group : 0);
+    const double bytes = static_cast<double>(PlaceOf(data.weight()).n_bytes);
     for (const KernelTable* table : Tables()) {
       MeasureShare(std::string("matmul ") + table->name + " " + data.Name(), 2 * products,
                    c.group > 0 ? g_limits.dot : g_limits.fma, bytes, [&] { table->matmul(data.args); });
@@ -77,13 +76,15 @@ constexpr LayerShape kLayerShapes[] = {
     {"1B output", WeightType::kInt4, 2048, 2048},   {"1B gate up", WeightType::kInt4, 16384, 2048},
     {"1B down", WeightType::kInt4, 2048, 8192},     {"1B head", WeightType::kInt4, 128256, 2048},
     {"0.5B gate up", WeightType::kBf16, 9728, 896}, {"0.5B gate up", WeightType::kF16, 9728, 896},
-    {"0.5B gate up", WeightType::kF32, 9728, 896},
+    {"0.5B gate up", WeightType::kF32, 9728, 896},  {"1B gate up", WeightType::kQ4K, 16384, 2048},
+    {"1B down", WeightType::kQ4K, 2048, 8192},      {"1B gate up", WeightType::kQ6K, 16384, 2048},
+    {"1B down", WeightType::kQ6K, 2048, 8192},      {"1B head", WeightType::kQ6K, 128256, 2048},
 };
 
 void ProductsOf(const LayerShape& shape, int32_t n) {
   constexpr int64_t kBeyondCaches = 96 << 20;
-  const bool codes = shape.type == WeightType::kInt8 || shape.type == WeightType::kInt4;
-  const int32_t group = codes ? 32 : 0;
+  const bool codes = HasCodes(shape.type);
+  const int32_t group = GroupFor(shape.type);
   MatMulData data({shape.type, shape.rows, shape.cols, group, n});
   const PackedWeight packed(data.weight());
   const Weight plain = data.weight();
@@ -98,7 +99,7 @@ void ProductsOf(const LayerShape& shape, int32_t n) {
       more.emplace_back(static_cast<size_t>(place.n_bytes) + 64);
       uint8_t* at = more.back().data() + (64 - reinterpret_cast<uintptr_t>(more.back().data()) % 64) % 64;
       std::memcpy(at, w.data, static_cast<size_t>(place.data_bytes));
-      if (codes) std::memcpy(at + place.scales_offset, w.scales, static_cast<size_t>(place.scales_bytes));
+      if (place.scales_bytes > 0) std::memcpy(at + place.scales_offset, w.scales, static_cast<size_t>(place.scales_bytes));
       w.data = at, w.scales = reinterpret_cast<const uint16_t*>(at + place.scales_offset);
       of.push_back(w);
     }

@@ -2,15 +2,16 @@
 """GGUF files with random weights in the shapes of models people run, to measure speed and memory with: what a pass
 costs does not depend on what the weights are. Needs numpy and PyPI's gguf. shapes.py 0.5b q8_0 OUT.gguf
 
-Rows are drawn block by block from one pool of normal blocks, so making a file costs no more than writing it; the same
-shape and type give the same bytes."""
+Rows are drawn block by block from one pool of normal blocks (of random codes in K-quants), so making a file costs no
+more than writing it; the same shape and type give the same bytes."""
 
 import dataclasses
 import math
 import sys
 
-TYPES = ("q8_0", "q4_0", "bf16", "f16")
+TYPES = ("q8_0", "q4_0", "q4_k", "bf16", "f16")
 POOL, BLOCK = 1 << 16, 32
+K_POOL, K_BLOCK = 1 << 13, 256  # of q4_k and q6_k
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +47,36 @@ def matrices(shape):
             ("ffn_up", shape.feed_forward, shape.hidden, 1), ("ffn_down", shape.hidden, shape.feed_forward, deep),
         ):  # fmt: skip
             yield f"blk.{layer}.{name}", rows, columns, scale * columns**-0.5
+
+
+def type_of(shape, kind, name, columns):
+    """The type of a matrix in a file of that kind. q4_k: as llama.cpp mixes Q4_K_M, and what it takes for columns
+    that are no multiple of 256."""
+    if kind != "q4_k":
+        return kind
+    part, layer = name.split(".")[-1], int((name.split(".") + ["0"])[1]) if "." in name else 0
+    n = shape.layers
+    better = layer < n // 8 or layer >= 7 * n // 8 or (layer - n // 8) % 3 == 2
+    wanted = "q6_k" if part == "token_embd" or (part in ("attn_v", "ffn_down") and better) else "q4_k"
+    if columns % K_BLOCK == 0:
+        return wanted
+    return "q8_0" if wanted == "q6_k" else "q5_0"
+
+
+def k_blocks(kind, deviation, random):
+    """Blocks of random codes and scales, for which gguf has no encoder. Values have about that deviation."""
+    import numpy as np  # noqa: PLC0415
+
+    blocks = random.integers(0, 256, (K_POOL, 144 if kind == "q4_k" else 210), dtype=np.uint8)
+    half = np.array([deviation / (36 * 4.6), 7.5 * deviation / (36 * 4.6)] if kind == "q4_k" else
+                    [deviation / (18.5 * 74)], dtype=np.float16).view(np.uint8)  # fmt: skip
+    if kind == "q4_k":  # least values in the middle of the codes: around zero
+        blocks[:, :4] = half
+        blocks[:, 8:12] = blocks[:, 4:8]
+        blocks[:, 12:16] = (blocks[:, 12:16] & 15) * 17
+    else:
+        blocks[:, 208:] = half
+    return blocks
 
 
 def norms(shape):
@@ -85,7 +116,9 @@ def write(path, name, kind, seed=1):
     import gguf  # noqa: PLC0415: only those who make models need it
     import numpy as np  # noqa: PLC0415
 
-    shape, wanted = SHAPES[name], gguf.GGMLQuantizationType[kind.upper()]
+    shape = SHAPES[name]
+    types = {matrix: type_of(shape, kind, matrix, columns) for matrix, _, columns, _ in matrices(shape)}
+    numbers = {matrix: gguf.GGMLQuantizationType[of.upper()] for matrix, of in types.items()}
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name(f"random {name}")
     writer.add_context_length(shape.context)
@@ -101,13 +134,13 @@ def write(path, name, kind, seed=1):
     writer.add_rope_dimension_count(shape.head_size)
     writer.add_vocab_size(shape.vocabulary)
     writer.add_quantization_version(2)
-    writer.add_file_type(gguf.LlamaFileType[("MOSTLY_" + kind).upper()])
+    writer.add_file_type(gguf.LlamaFileType["MOSTLY_" + {"q4_k": "q4_k_m"}.get(kind, kind).upper()])
     write_tokenizer(writer, shape)
 
-    block, n_bytes = gguf.GGML_QUANT_SIZES[wanted]
     for matrix, rows, columns, _ in matrices(shape):
-        size = rows * columns // block * n_bytes
-        writer.add_tensor_info(f"{matrix}.weight", (rows, columns), np.dtype(np.float32), size, raw_dtype=wanted)
+        block, n_bytes = gguf.GGML_QUANT_SIZES[numbers[matrix]]
+        size, number = rows * columns // block * n_bytes, numbers[matrix]
+        writer.add_tensor_info(f"{matrix}.weight", (rows, columns), np.dtype(np.float32), size, raw_dtype=number)
     for vector in norms(shape):
         writer.add_tensor_info(f"{vector}.weight", (shape.hidden,), np.dtype(np.float32), 4 * shape.hidden)
     writer.write_header_to_file()
@@ -116,11 +149,18 @@ def write(path, name, kind, seed=1):
 
     pool = np.random.default_rng(seed).standard_normal((POOL, BLOCK), dtype=np.float32)
     encoded = {}
-    for n, (_, rows, columns, deviation) in enumerate(matrices(shape)):
-        if deviation not in encoded:
-            encoded[deviation] = gguf.quants.quantize(pool * np.float32(deviation), wanted)
-        pick = np.random.default_rng([seed, n]).integers(0, POOL, (rows, columns // BLOCK), dtype=np.uint16)
-        writer.write_tensor_data(encoded[deviation][pick].reshape(rows, -1))
+    for n, (matrix, rows, columns, deviation) in enumerate(matrices(shape)):
+        key = types[matrix], deviation
+        k_type = types[matrix] in ("q4_k", "q6_k")
+        if key not in encoded:
+            encoded[key] = (
+                k_blocks(types[matrix], deviation, np.random.default_rng([seed, K_POOL]))
+                if k_type
+                else gguf.quants.quantize(pool * np.float32(deviation), numbers[matrix])
+            )
+        blocks, of_row = (K_POOL, columns // K_BLOCK) if k_type else (POOL, columns // BLOCK)
+        pick = np.random.default_rng([seed, n]).integers(0, blocks, (rows, of_row), dtype=np.uint16)
+        writer.write_tensor_data(encoded[key][pick].reshape(rows, -1))
     for n, _ in enumerate(norms(shape)):
         writer.write_tensor_data(
             (1 + 0.1 * np.random.default_rng([seed, POOL, n]).standard_normal(shape.hidden)).astype(np.float32)

@@ -1,10 +1,14 @@
 // Weights as kernels read them: row major, rows behind each other, codes and then scales, every tensor at a
-// multiple of 256 bytes. What a file has in panels is laid in rows again. Uploaded by pieces of a few MiB, so
+// multiple of 256 bytes. What a file has in panels is laid in rows again, and blocks of GGUF become int8, whose
+// products there are. Uploaded by pieces of a few MiB, so
 // that no second copy of a model is ever in the host's memory.
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "cuda/cuda_device.h"
+#include "lib/base/half.h"
+#include "lib/ops/weight_blocks.h"
 #include "lib/ops/weight_panels.h"
 
 namespace kvc::cuda {
@@ -14,7 +18,7 @@ constexpr int64_t kPiece = 4 << 20;
 
 int64_t Align(int64_t n) { return (n + 255) / 256 * 256; }
 int64_t CodeBytesOf(const Weight& w) { return int64_t{w.rows} * WeightRowBytes(w.type, w.cols); }
-int64_t ScaleBytesOf(const Weight& w) { return w.group > 0 ? int64_t{2} * w.rows * (w.cols / w.group) : 0; }
+int64_t ScaleBytesOf(const Weight& w) { return 2 * w.rows * RowScales(w); }
 int64_t BytesOf(const Weight& w) { return Align(CodeBytesOf(w)) + Align(ScaleBytesOf(w)); }
 
 Status Upload(uint8_t* to, const void* from, int64_t bytes) {
@@ -27,19 +31,66 @@ Status Upload(uint8_t* to, const void* from, int64_t bytes) {
   return {};
 }
 
+// The form of a weight here, without data.
+Weight FormOf(const Weight& w) {
+  return {HasBlocks(w.type) ? WeightType::kInt8 : w.type, WeightLayout::kRowMajor, w.rows, w.cols, w.group,
+          nullptr, nullptr};
+}
+
+// A group of a block as int8. Without least values the codes stay, else the largest becomes 127. False: no f16
+// holds the scale.
+bool CodeGroup(const Weight& w, const WeightBlock& block, int32_t g, int8_t* codes, uint16_t* scale) {
+  const int8_t* from = block.code + g * w.group;
+  float values[kBlockColumns], top = 0;
+  for (int32_t i = 0; i < w.group; ++i) {
+    values[i] = block.scale[g] * static_cast<float>(from[i]) - block.least[g];
+    top = std::max(top, std::fabs(values[i]));
+  }
+  const bool keeps = w.type == WeightType::kQ6K;
+  *scale = FloatToF16(keeps ? block.scale[g] : top == 0 ? 1.0f : top / 127);
+  if (*scale == 0 && !keeps) *scale = 1;  // the smallest f16
+  const float rounded = F16ToFloat(*scale);
+  if (!std::isfinite(rounded)) return false;
+  for (int32_t i = 0; i < w.group; ++i) {
+    const float code = keeps ? static_cast<float>(from[i]) : std::nearbyint(values[i] / rounded);
+    codes[i] = static_cast<int8_t>(std::clamp(code, -127.0f, 127.0f));
+  }
+  return true;
+}
+
+// Row r as FormOf has it.
+Status ReadRow(const Weight& w, int32_t r, uint8_t* codes, uint16_t* scales) {
+  if (!HasBlocks(w.type)) {
+    UnpackRow(w, r, codes, scales);
+    return {};
+  }
+  WeightBlock block;
+  for (int32_t b = 0; b < w.cols / kBlockColumns; ++b) {
+    ReadBlock(w, r, b, &block);
+    for (int32_t g = 0; g < kBlockColumns / w.group; ++g, codes += w.group, ++scales) {
+      if (!CodeGroup(w, block, g, reinterpret_cast<int8_t*>(codes), scales)) {
+        return Error(Code::kUnsupported, "weights of type %s with scales beyond f16 do not run on CUDA",
+                     InfoOf(w.type).name);
+      }
+    }
+  }
+  return {};
+}
+
 Status UploadRows(const Weight& w, uint8_t* codes, uint8_t* scales) {
-  if (w.layout == WeightLayout::kRowMajor) {
+  if (!HasBlocks(w.type) && w.layout == WeightLayout::kRowMajor) {
     KVC_RETURN_IF_ERROR(Upload(codes, w.data, CodeBytesOf(w)));
     return Upload(scales, w.scales, ScaleBytesOf(w));
   }
-  const int64_t row_bytes = WeightRowBytes(w.type, w.cols), row_scales = w.group > 0 ? w.cols / w.group : 0;
+  const Weight form = FormOf(w);
+  const int64_t row_bytes = WeightRowBytes(form.type, w.cols), row_scales = RowScales(form);
   const int32_t at_once = static_cast<int32_t>(std::clamp<int64_t>(kPiece / row_bytes, 1, w.rows));
   std::vector<uint8_t> rows(static_cast<size_t>(at_once * row_bytes));
   std::vector<uint16_t> factors(static_cast<size_t>(at_once * row_scales + 1));
   for (int32_t r = 0; r < w.rows; r += at_once) {
     const int32_t n = std::min(at_once, w.rows - r);
     for (int32_t i = 0; i < n; ++i)
-      UnpackRow(w, r + i, rows.data() + i * row_bytes, factors.data() + i * row_scales);
+      KVC_RETURN_IF_ERROR(ReadRow(w, r + i, rows.data() + i * row_bytes, factors.data() + i * row_scales));
     KVC_RETURN_IF_ERROR(Upload(codes + r * row_bytes, rows.data(), n * row_bytes));
     KVC_RETURN_IF_ERROR(Upload(scales + 2 * r * row_scales, factors.data(), 2 * n * row_scales));
     KVC_RETURN_IF_ERROR(Check(cudaStreamSynchronize(nullptr), "weights for the device"));
@@ -51,7 +102,7 @@ Status UploadRows(const Weight& w, uint8_t* codes, uint8_t* scales) {
 
 int64_t CudaDevice::PreparedBytes(Span<const Weight> tensors, MatrixUse) const {
   int64_t bytes = 0;
-  for (const Weight& w : tensors) bytes += BytesOf(w);
+  for (const Weight& w : tensors) bytes += BytesOf(FormOf(w));
   return bytes;
 }
 
@@ -65,9 +116,9 @@ Status CudaDevice::Prepare(Span<const Weight> tensors, Span<const DevicePtr<cons
   out->cols = tensors[0].cols;
   uint8_t* at = At(out->memory);
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const Weight& w = tensors[i];
+    const Weight w = FormOf(tensors[i]);
     uint8_t *codes = at, *scales = at + Align(CodeBytesOf(w));
-    Status status = UploadRows(w, codes, scales);
+    Status status = UploadRows(tensors[i], codes, scales);
     if (status.ok()) status = Check(cudaStreamSynchronize(nullptr), "weights for the device");
     if (!status.ok()) {
       Free(out->memory, bytes);

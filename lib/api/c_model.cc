@@ -12,12 +12,13 @@ struct kvc_loader {
 namespace kvc {
 namespace {
 
-// The type of most bytes of the weights: norms are f32 in every file.
+// The type of most weights: norms are f32 in every file.
 const char* MainWeightType(const ModelFile& file) {
-  int64_t bytes[5] = {};
+  int64_t weights[kWeightTypeCount] = {};
   for (const TensorEntry& tensor : file.tensors())
-    bytes[static_cast<size_t>(tensor.weight.type)] += int64_t{tensor.weight.rows} * tensor.weight.cols;
-  return WeightTypeName(static_cast<WeightType>(std::max_element(bytes, bytes + 5) - bytes));
+    weights[static_cast<size_t>(tensor.weight.type)] += int64_t{tensor.weight.rows} * tensor.weight.cols;
+  return WeightTypeName(
+      static_cast<WeightType>(std::max_element(weights, weights + kWeightTypeCount) - weights));
 }
 
 void TellOpened(const Model& model) {

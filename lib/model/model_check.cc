@@ -256,6 +256,36 @@ Status CheckPatterns(const TokenizerView& view) {
   return CheckCount("the tokenizer", n_bytes, kMaxPatternBytes, "bytes of patterns");
 }
 
+// The columns that share a scale, as the type of a matrix wants them.
+Status CheckGroups(const Weight& w, const std::string& title) {
+  if (!HasCodes(w.type) && w.group != 0) {
+    return Error(Code::kBadModel, "%s: group %d, type %s has none", title.c_str(), w.group,
+                 WeightTypeName(w.type));
+  }
+  if (!HasCodes(w.type)) return {};
+  if (HasBlocks(w.type)) {
+    const WeightTypeInfo& info = InfoOf(w.type);
+    if (w.group != info.group) {
+      return Error(Code::kBadModel, "%s: group %d, those of %s are %d", title.c_str(), w.group, info.name,
+                   info.group);
+    }
+    if (w.cols % info.block == 0) return {};
+    return Error(Code::kBadModel, "%s: %d columns, blocks of %s have %d", title.c_str(), w.cols, info.name,
+                 info.block);
+  }
+  if (w.group < kMinWeightGroup || w.group > kMaxWeightGroup) {
+    return Error(Code::kUnsupported, "%s: groups of %d columns, the range is %d to %d", title.c_str(),
+                 w.group, kMinWeightGroup, kMaxWeightGroup);
+  }
+  if (w.cols % w.group != 0) {
+    return Error(Code::kBadModel, "%s: group %d does not divide %d columns", title.c_str(), w.group, w.cols);
+  }
+  if (w.type == WeightType::kInt4 && w.group % 2 != 0) {
+    return Error(Code::kBadModel, "%s: group %d is odd, int4 has two codes a byte", title.c_str(), w.group);
+  }
+  return {};
+}
+
 Status CheckShape(const TensorEntry& t, const ModelConfig& config) {
   const std::string title = TensorTitle(t.role, t.layer);
   Weight w = t.weight;
@@ -268,7 +298,7 @@ Status CheckShape(const TensorEntry& t, const ModelConfig& config) {
     return Error(Code::kBadModel, "%s: shape [%d, %d], the config needs [%d, %d]", title.c_str(), w.rows,
                  w.cols, rows, cols);
   }
-  if (w.type > WeightType::kInt4) {
+  if (static_cast<size_t>(w.type) >= kWeightTypeCount) {
     return Error(Code::kUnsupported, "%s: weight type %d is not known", title.c_str(),
                  static_cast<int>(w.type));
   }
@@ -279,21 +309,7 @@ Status CheckShape(const TensorEntry& t, const ModelConfig& config) {
     return Error(Code::kBadModel, "%s: type %s, norms and biases are f32", title.c_str(),
                  WeightTypeName(w.type));
   }
-  const bool coded = w.type == WeightType::kInt8 || w.type == WeightType::kInt4;
-  if (!coded && w.group != 0) {
-    return Error(Code::kBadModel, "%s: group %d, type %s has none", title.c_str(), w.group,
-                 WeightTypeName(w.type));
-  }
-  if (coded && (w.group < kMinWeightGroup || w.group > kMaxWeightGroup)) {
-    return Error(Code::kUnsupported, "%s: groups of %d columns, the range is %d to %d", title.c_str(),
-                 w.group, kMinWeightGroup, kMaxWeightGroup);
-  }
-  if (coded && w.cols % w.group != 0) {
-    return Error(Code::kBadModel, "%s: group %d does not divide %d columns", title.c_str(), w.group, w.cols);
-  }
-  if (w.type == WeightType::kInt4 && w.group % 2 != 0) {
-    return Error(Code::kBadModel, "%s: group %d is odd, int4 has two codes a byte", title.c_str(), w.group);
-  }
+  KVC_RETURN_IF_ERROR(CheckGroups(w, title));
   if (w.layout == WeightLayout::kPanels16 && (IsVectorRole(t.role) || !FitsPanels(w))) {
     return Error(Code::kBadModel, "%s: type %s in groups of %d columns does not lie in panels", title.c_str(),
                  WeightTypeName(w.type), w.group);
@@ -465,19 +481,7 @@ std::string TensorTitle(TensorRole role, int32_t layer) {
 }
 
 const char* WeightTypeName(WeightType type) {
-  switch (type) {
-    case WeightType::kF32:
-      return "f32";
-    case WeightType::kF16:
-      return "f16";
-    case WeightType::kBf16:
-      return "bf16";
-    case WeightType::kInt8:
-      return "int8";
-    case WeightType::kInt4:
-      return "int4";
-  }
-  return "unknown";
+  return static_cast<size_t>(type) < kWeightTypeCount ? InfoOf(type).name : "unknown";
 }
 
 const char* WeightLayoutName(WeightLayout layout) {
@@ -521,6 +525,8 @@ int64_t FirstNotFinite(WeightType type, const void* data, int64_t n_elements) {
       return FirstWithExponent(data, n_elements, uint16_t{0x7f80});
     case WeightType::kInt8:
     case WeightType::kInt4:
+    case WeightType::kQ4K:
+    case WeightType::kQ6K:
       return -1;
   }
   return -1;

@@ -31,7 +31,7 @@ Status CheckTensors(const std::vector<TensorEntry>& tensors, const ModelConfig& 
 
 // "tensor query of layer 3", "tensor embedding"
 std::string TensorTitle(TensorRole role, int32_t layer);
-const char* WeightTypeName(WeightType type);  // "f32", "f16", "bf16", "int8", "int4"; never null
+const char* WeightTypeName(WeightType type);  // of kWeightTypes; never null
 
 const char* WeightLayoutName(WeightLayout layout);  // "rows", "panels16"; never null
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lib/ops/weight_blocks.h"
+
 namespace kvc {
 
 // The part of this block that lies in [begin, end) of the section holds elements of `type`.
@@ -14,9 +16,27 @@ void TensorScan::Scan(WeightType type, int64_t begin, int64_t end, const uint8_t
   if (found >= 0) *first = (from - begin) / element + found;
 }
 
+// The halves of blocks that lie in this block of bytes. They are at even offsets, and blocks of bytes at
+// multiples of 4, so none is cut.
+void TensorScan::ScanHalves(const uint8_t* bytes, int64_t n_bytes) {
+  const BlockHalves halves = HalvesOf(tensor_.weight.type, tensor_.weight.layout);
+  const int64_t end = std::min(position_ + n_bytes, layout_.data_bytes);
+  for (int64_t b = position_ / halves.stride; b * halves.stride < end && bad_scale_ < 0; ++b) {
+    const int64_t first = b * halves.stride + halves.offset;
+    const int64_t from = std::max(first, position_), to = std::min(first + 2 * halves.count, end);
+    if (from >= to) continue;
+    const int64_t found = FirstNotFinite(WeightType::kF16, bytes + (from - position_), (to - from) / 2);
+    if (found >= 0) bad_scale_ = b * halves.count + (from - first) / 2 + found;
+  }
+}
+
 void TensorScan::Update(const uint8_t* bytes, int64_t n_bytes) {
   hasher_.Update(bytes, static_cast<size_t>(n_bytes));
-  Scan(tensor_.weight.type, 0, layout_.data_bytes, bytes, n_bytes, &bad_value_);
+  if (HasBlocks(tensor_.weight.type)) {
+    ScanHalves(bytes, n_bytes);
+  } else {
+    Scan(tensor_.weight.type, 0, layout_.data_bytes, bytes, n_bytes, &bad_value_);
+  }
   if (layout_.scales_bytes > 0) {
     Scan(WeightType::kF16, layout_.scales_offset, layout_.n_bytes, bytes, n_bytes, &bad_scale_);
   }
@@ -25,6 +45,17 @@ void TensorScan::Update(const uint8_t* bytes, int64_t n_bytes) {
 
 Status TensorScan::CheckFinite() const {
   if (bad_value_ < 0 && bad_scale_ < 0) return {};
+  const std::string title = TensorTitle(tensor_.role, tensor_.layer);
+  if (HasBlocks(tensor_.weight.type)) {
+    const Weight& w = tensor_.weight;
+    const int64_t of_block = HalvesOf(w.type, w.layout).count, block = bad_scale_ / of_block;
+    const int64_t of_row = w.cols / kBlockColumns;
+    const bool panels = w.layout == WeightLayout::kPanels16;
+    const int64_t row =
+        panels ? block / of_row * kPanelLanes + bad_scale_ % of_block % kPanelLanes : block / of_row;
+    return Error(Code::kBadModel, "%s: the scale at row %lld, block %lld is NaN or infinite", title.c_str(),
+                 static_cast<long long>(row), static_cast<long long>(block % of_row));
+  }
   const bool is_value = bad_value_ >= 0;
   const int64_t index = is_value ? bad_value_ : bad_scale_;
   const int64_t columns = is_value ? tensor_.weight.cols : tensor_.weight.cols / tensor_.weight.group;
@@ -34,7 +65,7 @@ Status TensorScan::CheckFinite() const {
     column = index / kPanelLanes % columns;
   }
   return Error(Code::kBadModel, "%s: the %s at row %lld, %s %lld is NaN or infinite",
-               TensorTitle(tensor_.role, tensor_.layer).c_str(), is_value ? "value" : "scale",
+               title.c_str(), is_value ? "value" : "scale",
                static_cast<long long>(row), is_value ? "column" : "group", static_cast<long long>(column));
 }
 

@@ -15,13 +15,14 @@ class TensorScan {
   // The next bytes of the section, in order; every call but the last one brings a multiple of 4 bytes.
   void Update(const uint8_t* bytes, int64_t n_bytes);
   uint64_t checksum() const { return hasher_.Digest(); }
-  // kBadModel naming tensor, row and column of the first value, or group of the first scale, that is not
-  // finite.
+  // kBadModel naming tensor, row and column of the first value, or group or block of the first scale, that is
+  // not finite.
   Status CheckFinite() const;
 
  private:
   void Scan(WeightType type, int64_t begin, int64_t end, const uint8_t* bytes, int64_t n_bytes,
             int64_t* first) const;
+  void ScanHalves(const uint8_t* bytes, int64_t n_bytes);
   const TensorEntry& tensor_;
   const WeightPlace layout_;
   Hasher64 hasher_;

@@ -1,19 +1,42 @@
 // What kernels compute on: plain views, no ownership.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 namespace kvc {
 
-// Numbers are those of the model file (models/kvc_model.fbs).
-enum class WeightType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kInt8 = 3, kInt4 = 4 };
+// Numbers are those of the model file (models/kvc_model.fbs); q4_k and q6_k are blocks of GGUF
+// (lib/ops/weight_blocks.h).
+enum class WeightType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kInt8 = 3, kInt4 = 4, kQ4K = 5, kQ6K = 6 };
 // How the rows of a weight lie in memory: one after the other, or as lanes of panels
 // (lib/ops/weight_panels.h).
 enum class WeightLayout : uint8_t { kRowMajor = 0, kPanels16 = 1 };
 
+// What sets one type apart from another, by number. A row is blocks of so many elements and bytes, scales of
+// int8 and int4 apart. group: columns that share a scale, where the type says it.
+struct WeightTypeInfo {
+  const char* name;
+  int32_t block, block_bytes, panel_bytes;  // panel_bytes: what a block of one row takes in panels
+  bool codes, scales_apart;                 // codes multiply activations in groups, rounded to int8
+  int32_t group;
+};
+constexpr WeightTypeInfo kWeightTypes[] = {
+    {"f32", 1, 4, 4, false, false, 0},        {"f16", 1, 2, 2, false, false, 0},
+    {"bf16", 1, 2, 2, false, false, 0},       {"int8", 1, 1, 1, true, true, 0},
+    {"int4", 2, 1, 1, true, true, 0},         {"q4_k", 256, 144, 148, true, false, 32},
+    {"q6_k", 256, 210, 212, true, false, 16},
+};
+constexpr size_t kWeightTypeCount = sizeof(kWeightTypes) / sizeof(kWeightTypes[0]);
+constexpr const WeightTypeInfo& InfoOf(WeightType type) { return kWeightTypes[static_cast<size_t>(type)]; }
+inline bool HasCodes(WeightType type) { return InfoOf(type).codes; }
+// Blocks with scales of their own: q4_k, q6_k.
+inline bool HasBlocks(WeightType type) { return HasCodes(type) && !InfoOf(type).scales_apart; }
+
 // A matrix [rows, cols]; row r makes output r. int8/int4: value = code * scale[r, c / group], codes two's
-// complement (int4: two a byte, low nibble first, -8..7), scales f16 [rows, cols / group]. So in row major;
-// weight_panels.h says how panels hold the same values. A stack is `stack` matrices of rows / stack rows
-// each, one behind the other: the experts of a layer.
+// complement (int4: two a byte, low nibble first, -8..7), scales f16 [rows, cols / group]. q4_k and q6_k: the
+// blocks of GGUF, with their scales in them, group as the type says. So in row major; weight_panels.h says how
+// panels hold the same values. A stack is `stack` matrices of rows / stack rows each, one behind the other:
+// the experts of a layer.
 struct Weight {
   WeightType type = WeightType::kF32;
   WeightLayout layout = WeightLayout::kRowMajor;
@@ -23,19 +46,10 @@ struct Weight {
   int32_t stack = 1;
 };
 
-inline int64_t WeightRowBytes(WeightType type, int64_t cols) {  // without scales
-  switch (type) {
-    case WeightType::kF32:
-      return cols * 4;
-    case WeightType::kF16:
-    case WeightType::kBf16:
-      return cols * 2;
-    case WeightType::kInt8:
-      return cols;
-    case WeightType::kInt4:
-      return (cols + 1) / 2;
-  }
-  return 0;
+// Of a row in row major, without scales that lie apart.
+inline int64_t WeightRowBytes(WeightType type, int64_t cols) {
+  const WeightTypeInfo& info = InfoOf(type);
+  return (cols + info.block - 1) / info.block * info.block_bytes;
 }
 
 // How one K or V vector of the cache is stored. int8/int4: methods.md 4.3, symmetric, groups of `group`

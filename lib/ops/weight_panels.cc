@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lib/ops/weight_blocks.h"
+
 namespace kvc {
 namespace {
 
@@ -85,27 +87,30 @@ constexpr PanelFormat kFormats[] = {
     {"bf16x16", WeightType::kBf16, 1, PackPlain<uint16_t>, UnpackPlain<uint16_t>},
     {"int8x16", WeightType::kInt8, 4, PackInt8, UnpackInt8},
     {"int4x16", WeightType::kInt4, 8, PackInt4, UnpackInt4},
+    {"q4_kx16", WeightType::kQ4K, 256, PackQ4K, UnpackQ4K},
+    {"q6_kx16", WeightType::kQ6K, 256, PackQ6K, UnpackQ6K},
 };
+static_assert(sizeof(kFormats) / sizeof(kFormats[0]) == kWeightTypeCount, "a row a type");
 
 }  // namespace
 
 const PanelFormat& PanelFormatOf(WeightType type) { return kFormats[static_cast<size_t>(type)]; }
 
 bool FitsPanels(const Weight& w) {
-  if (w.type > WeightType::kInt4 || w.rows <= 0 || w.cols <= 0) return false;
+  if (static_cast<size_t>(w.type) >= kWeightTypeCount || w.rows <= 0 || w.cols <= 0) return false;
   if (w.stack > 1 && w.rows / w.stack % kPanelLanes != 0) return false;
-  const bool codes = w.type == WeightType::kInt8 || w.type == WeightType::kInt4;
-  if (!codes) return w.group == 0;
+  if (!HasCodes(w.type)) return w.group == 0;
+  if (HasBlocks(w.type)) return w.group == InfoOf(w.type).group && w.cols % InfoOf(w.type).block == 0;
   return w.group > 0 && w.cols % w.group == 0 && w.group % PanelFormatOf(w.type).columns == 0;
 }
 
 WeightPlace PlaceOf(const Weight& w) {
   WeightPlace place;
-  place.data_bytes = WeightRowBytes(w.type, w.cols) * StoredRows(w);
+  place.data_bytes = StoredRowBytes(w) * StoredRows(w);
   place.n_bytes = place.data_bytes;
-  if (w.group <= 0) return place;
+  if (RowScales(w) == 0) return place;
   place.scales_offset = (place.data_bytes + 63) / 64 * 64;
-  place.scales_bytes = StoredRows(w) * (w.cols / w.group) * 2;
+  place.scales_bytes = StoredRows(w) * RowScales(w) * 2;
   place.n_bytes = place.scales_offset + place.scales_bytes;
   return place;
 }
@@ -113,7 +118,7 @@ WeightPlace PlaceOf(const Weight& w) {
 Weight PanelsAt(const Weight& from, uint8_t* to) {
   Weight w = ShapeInPanels(from);
   w.data = to;
-  if (w.group > 0) w.scales = reinterpret_cast<const uint16_t*>(to + PlaceOf(w).scales_offset);
+  if (RowScales(w) > 0) w.scales = reinterpret_cast<const uint16_t*>(to + PlaceOf(w).scales_offset);
   return w;
 }
 
@@ -122,8 +127,8 @@ Weight MatrixOf(const Weight& stack, int32_t i) {
   Weight w = stack;
   w.stack = 1, w.rows = stack.rows / stack.stack;
   const int64_t row = int64_t{i} * w.rows;
-  w.data = static_cast<const uint8_t*>(stack.data) + row * WeightRowBytes(w.type, w.cols);
-  if (w.group > 0) w.scales = stack.scales + row * (w.cols / w.group);
+  w.data = static_cast<const uint8_t*>(stack.data) + row * StoredRowBytes(w);
+  if (RowScales(w) > 0) w.scales = stack.scales + row * RowScales(w);
   return w;
 }
 
@@ -132,19 +137,19 @@ void PackElements(const Weight& from, int32_t p, uint8_t* to) {
 }
 
 void PackScales(const Weight& from, int32_t p, uint16_t* to) {
-  const int32_t groups = from.group > 0 ? from.cols / from.group : 0;
-  for (int32_t g = 0; g < groups; ++g) {
+  const int64_t groups = RowScales(from);
+  for (int64_t g = 0; g < groups; ++g) {
     for (int32_t i = 0; i < kPanelLanes; ++i) {
       const int64_t r = int64_t{p} * kPanelLanes + i;
-      to[int64_t{g} * kPanelLanes + i] = r < from.rows ? from.scales[r * groups + g] : uint16_t{0};
+      to[g * kPanelLanes + i] = r < from.rows ? from.scales[r * groups + g] : uint16_t{0};
     }
   }
 }
 
-// Panels of codes are multiples of 64 bytes, so nothing lies between codes and scales.
+// Panels of codes are multiples of 64 bytes, so nothing lies between codes and scales apart from them.
 void PackPanel(const Weight& from, int32_t p, uint8_t* to) {
   PackElements(from, p, to + p * PanelBytes(from));
-  if (from.group <= 0) return;
+  if (RowScales(from) == 0) return;
   uint16_t* scales = reinterpret_cast<uint16_t*>(to + PlaceOf(ShapeInPanels(from)).scales_offset);
   PackScales(from, p, scales + p * PanelScales(from));
 }
@@ -152,8 +157,8 @@ void PackPanel(const Weight& from, int32_t p, uint8_t* to) {
 void UnpackRow(const Weight& w, int32_t r, uint8_t* data, uint16_t* scales) {
   const int32_t p = r / kPanelLanes, lane = r % kPanelLanes;
   PanelFormatOf(w.type).unpack(static_cast<const uint8_t*>(w.data) + p * PanelBytes(w), w.cols, lane, data);
-  const uint16_t* in = w.scales + p * PanelScales(w) + lane;
-  for (int32_t g = 0; w.group > 0 && g < w.cols / w.group; ++g) scales[g] = in[int64_t{g} * kPanelLanes];
+  for (int64_t g = 0; g < RowScales(w); ++g)
+    scales[g] = w.scales[p * PanelScales(w) + g * kPanelLanes + lane];
 }
 
 }  // namespace kvc

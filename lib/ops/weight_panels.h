@@ -7,7 +7,9 @@
 //   f32, f16, bf16   [cols][16 rows] elements
 //   int8             [cols / 4][16 rows][4 columns] bytes, code + 128
 //   int4             [cols / 8][16 rows][4] bytes, code + 8 in four bits: columns 0 to 3 of eight below, 4 to
-//   7 above scales           [cols / group][16 rows] f16 a panel, apart from the codes
+//                    7 above
+//   scales           of int8 and int4: [cols / group][16 rows] f16 a panel, apart from the codes
+//   q4_k, q6_k       [cols / 256] blocks of 16 rows, each with its scales before its codes (weight_blocks.h)
 // Codes are unsigned because processors multiply unsigned by signed bytes; the excess is taken off by the sum
 // of the activations of a group. One geometry serves every instruction set: 16 lanes are one vector of
 // AVX-512, two of AVX2, four of NEON, and a file packed on one machine is mapped by all.
@@ -38,10 +40,19 @@ const PanelFormat& PanelFormatOf(WeightType type);
 bool FitsPanels(const Weight& w);
 
 inline int32_t PanelsOf(int32_t rows) { return (rows + kPanelLanes - 1) / kPanelLanes; }
-// Bytes of elements or codes of one panel, and of all; scales (numbers of f16) of one panel, and of all.
-inline int64_t PanelBytes(const Weight& w) { return kPanelLanes * WeightRowBytes(w.type, w.cols); }
-inline int64_t PanelScales(const Weight& w) {
-  return w.group > 0 ? int64_t{kPanelLanes} * (w.cols / w.group) : 0;
+// Scales of a row that lie apart from its codes.
+inline int64_t RowScales(const Weight& w) {
+  return InfoOf(w.type).scales_apart && w.group > 0 ? w.cols / w.group : 0;
+}
+// Bytes of elements or codes of one panel; scales (numbers of f16) of one panel.
+inline int64_t PanelBytes(const Weight& w) {
+  const WeightTypeInfo& info = InfoOf(w.type);
+  return kPanelLanes * ((int64_t{w.cols} + info.block - 1) / info.block * info.panel_bytes);
+}
+inline int64_t PanelScales(const Weight& w) { return kPanelLanes * RowScales(w); }
+// What a row takes in the layout of w, scales apart not counted.
+inline int64_t StoredRowBytes(const Weight& w) {
+  return w.layout == WeightLayout::kRowMajor ? WeightRowBytes(w.type, w.cols) : PanelBytes(w) / kPanelLanes;
 }
 
 // Rows as they count in a layout: those of whole panels.
@@ -69,7 +80,7 @@ void PackElements(const Weight& from, int32_t p, uint8_t* to);
 void PackScales(const Weight& from, int32_t p, uint16_t* to);
 // Both, to where they belong in a whole weight at `to`.
 void PackPanel(const Weight& from, int32_t p, uint8_t* to);
-// Row r of panels as a row-major weight has it: WeightRowBytes(type, cols) bytes, cols / group scales.
+// Row r of panels as a row-major weight has it: WeightRowBytes(type, cols) bytes, RowScales(w) scales.
 void UnpackRow(const Weight& w, int32_t r, uint8_t* data, uint16_t* scales);
 
 }  // namespace kvc

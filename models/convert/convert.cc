@@ -143,9 +143,8 @@ class TensorStream {
     stored_.resize(Exact(tensor, target) ? 0 : n);
     out_.resize(static_cast<size_t>(max_rows) *
                 static_cast<size_t>(WeightRowBytes(target.type, tensor.cols)));
-    scales_.resize(target.group == 0
-                       ? 0
-                       : static_cast<size_t>(tensor.rows) * static_cast<size_t>(tensor.cols / target.group));
+    scales_.resize(static_cast<size_t>(tensor.rows) *
+                   static_cast<size_t>(RowScales({target.type, {}, tensor.rows, tensor.cols, target.group})));
     report_->peak_buffer_bytes = std::max(report_->peak_buffer_bytes, BufferBytes());
   }
 
@@ -182,9 +181,8 @@ class TensorStream {
                   out_bytes = rows.n * WeightRowBytes(target.type, tensor.cols);
     const int64_t no_number = FirstNotFiniteElement(tensor.type, in_.data(), n);
     if (no_number >= 0) return BadElement(tensor, row, no_number, "is not a finite number");
-    if (tensor.add == 0 && !changes_ && target == KeptAs(tensor.type) && target.group == 0)
-      return Write(in_.data(), out_bytes);
-    uint16_t* scales = target.group == 0 ? nullptr : scales_.data() + row * (tensor.cols / target.group);
+    if (tensor.add == 0 && !changes_ && KeepsBytes(tensor.type, target)) return Write(in_.data(), out_bytes);
+    uint16_t* scales = scales_.empty() ? nullptr : scales_.data() + row * (tensor.cols / target.group);
     const bool exact = Exact(tensor, target), keeps_codes = !changes_ && KeepsCodes(tensor.type, target);
     if (!exact || !keeps_codes) DecodeElements(tensor.type, in_.data(), n, values_.data());
     for (int64_t i = 0; tensor.add != 0 && i < n; ++i) values_[static_cast<size_t>(i)] += tensor.add;

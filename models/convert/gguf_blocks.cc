@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "lib/base/half.h"
+#include "lib/ops/weight_blocks.h"
 
 namespace kvc {
 namespace {
@@ -109,40 +110,28 @@ void UnpackQ3K(const uint8_t* in, BlockCodes* out) {
   }
 }
 
-// Scales and least values of eight groups, six bits each.
-void SixBitScales(const uint8_t* in, BlockCodes* out) {
-  const float d = Half(in), least = Half(in + 2);
-  const uint8_t* s = in + 4;
-  for (int32_t g = 0; g < 8; ++g) {
-    const int scale = g < 4 ? s[g] & 63 : (s[g + 4] & 15) | (s[g - 4] >> 6) << 4;
-    const int low = g < 4 ? s[g + 4] & 63 : s[g + 4] >> 4 | (s[g] >> 6) << 4;
-    out->scale[g] = d * static_cast<float>(scale);
-    out->offset[g] = -(least * static_cast<float>(low));
-  }
-}
-
-void UnpackQ4K(const uint8_t* in, BlockCodes* out) {
-  SixBitScales(in, out);
-  Nibbles(in + 16, 256, 32, out->code);
+// Those that the model file has too (lib/ops/weight_blocks.h).
+template <WeightType type>
+void UnpackKept(const uint8_t* in, BlockCodes* out) {
+  WeightBlock block;
+  ReadBlockOf(type, in, &block);
+  std::memcpy(out->code, block.code, sizeof(block.code));
+  for (int32_t g = 0; g < kBlockColumns / InfoOf(type).group; ++g)
+    out->scale[g] = block.scale[g], out->offset[g] = -block.least[g];
 }
 
 void UnpackQ5K(const uint8_t* in, BlockCodes* out) {
-  SixBitScales(in, out);
+  const float d = Half(in), least = Half(in + 2);
+  uint8_t scale[8], low[8];
+  ReadSixBits(in + 4, scale, low);
+  for (int32_t g = 0; g < 8; ++g) {
+    out->scale[g] = d * static_cast<float>(scale[g]);
+    out->offset[g] = -(least * static_cast<float>(low[g]));
+  }
   Nibbles(in + 48, 256, 32, out->code);
   const uint8_t* fifth = in + 16;
   for (int32_t i = 0; i < 256; ++i)
     out->code[i] = static_cast<int8_t>(out->code[i] | (fifth[i % 32] >> (i / 32) & 1) << 4);
-}
-
-void UnpackQ6K(const uint8_t* in, BlockCodes* out) {
-  const uint8_t *low = in, *high = in + 128, *scales = in + 192;
-  const float d = Half(in + 208);
-  for (int32_t g = 0; g < 16; ++g) out->scale[g] = d * static_cast<float>(static_cast<int8_t>(scales[g]));
-  Nibbles(low, 256, 64, out->code);
-  for (int32_t i = 0; i < 256; ++i) {
-    const int two = high[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
-    out->code[i] = static_cast<int8_t>((out->code[i] | two << 4) - 32);
-  }
 }
 
 void UnpackIq4Xs(const uint8_t* in, BlockCodes* out) {
@@ -165,9 +154,9 @@ constexpr BlockFormat kFormats[] = {
     {S::kQ8_0, 8, 32, 34, 32, false, -128, 127, UnpackQ8_0},
     {S::kQ2_K, 10, 256, 84, 16, true, 0, 3, UnpackQ2K},
     {S::kQ3_K, 11, 256, 110, 16, false, -4, 3, UnpackQ3K},
-    {S::kQ4_K, 12, 256, 144, 32, true, 0, 15, UnpackQ4K},
+    {S::kQ4_K, 12, 256, 144, 32, true, 0, 15, UnpackKept<WeightType::kQ4K>},
     {S::kQ5_K, 13, 256, 176, 32, true, 0, 31, UnpackQ5K},
-    {S::kQ6_K, 14, 256, 210, 16, false, -32, 31, UnpackQ6K},
+    {S::kQ6_K, 14, 256, 210, 16, false, -32, 31, UnpackKept<WeightType::kQ6K>},
     {S::kIq4Nl, 20, 32, 18, 32, false, -127, 113, UnpackIq4Nl},
     {S::kIq4Xs, 23, 256, 136, 32, false, -127, 113, UnpackIq4Xs},
     {S::kMxfp4, 39, 32, 17, 32, false, -12, 12, UnpackMxfp4},

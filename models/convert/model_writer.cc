@@ -38,6 +38,13 @@ void FillPieces(int32_t vocab_size, TokenizerSpec* spec) {
   spec->piece_kinds.resize(n, PieceKind::kUnused);
 }
 
+// The oldest version of the container that can hold all of this.
+uint32_t VersionFor(const ModelConfig& config, const std::vector<TensorEntry>& entries) {
+  const auto newer = [](const TensorEntry& t) { return HasBlocks(t.weight.type); };
+  if (std::any_of(entries.begin(), entries.end(), newer)) return 3;
+  return config.fits_version_1() ? 1 : 2;
+}
+
 class FileWriter final : public ModelWriter {
  public:
   FileWriter(std::unique_ptr<AtomicFile> file, std::string path, ModelFileContent content,
@@ -98,7 +105,7 @@ class FileWriter final : public ModelWriter {
       return Error(Code::kInternal, "%s: the directory changed its size", path_.c_str());
     }
     ContainerHeader header;
-    header.version = content_.config.fits_version_1() ? 1 : kModelFileVersion;
+    header.version = VersionFor(content_.config, entries_);
     header.directory_bytes = directory.size();
     header.file_bytes = static_cast<uint64_t>(file_->size());
     header.directory_hash = Hash64(directory.data(), directory.size());
@@ -158,7 +165,8 @@ class FileWriter final : public ModelWriter {
     plans_[index_].plain_checksum = scan.checksum();
     Weight from = rows.weight;
     from.data = rows_.data();
-    from.scales = reinterpret_cast<const uint16_t*>(rows_.data() + plain_.scales_offset);
+    if (plain_.scales_bytes > 0)
+      from.scales = reinterpret_cast<const uint16_t*>(rows_.data() + plain_.scales_offset);
     position_ = 0, packs_ = false;
     std::vector<uint8_t> panel(static_cast<size_t>(PanelBytes(from)));
     for (int32_t p = 0; p < PanelsOf(from.rows); ++p) {

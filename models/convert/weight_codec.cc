@@ -79,6 +79,8 @@ void DecodeBlocks(const BlockFormat& format, const uint8_t* in, int64_t n, float
 
 WeightTarget KeptAs(SourceType type) {
   const BlockFormat* format = BlockFormatOf(type);
+  if (type == SourceType::kQ4_K) return {WeightType::kQ4K, InfoOf(WeightType::kQ4K).group};
+  if (type == SourceType::kQ6_K) return {WeightType::kQ6K, InfoOf(WeightType::kQ6K).group};
   if (type == SourceType::kUnordered4) return {WeightType::kInt8, 32};
   if (format == nullptr) {
     return {type == SourceType::kF32   ? WeightType::kF32
@@ -90,16 +92,20 @@ WeightTarget KeptAs(SourceType type) {
   return {format->least >= -8 && format->most <= 7 ? WeightType::kInt4 : WeightType::kInt8, format->group};
 }
 
+bool KeepsBytes(SourceType type, const WeightTarget& target) {
+  return target == KeptAs(type) && (BlockFormatOf(type) == nullptr || HasBlocks(target.type)) &&
+         type != SourceType::kUnordered4;
+}
+
 bool KeepsCodes(SourceType type, const WeightTarget& target) {
   const BlockFormat* format = BlockFormatOf(type);
-  return format != nullptr && !format->has_offset && target == KeptAs(type);
+  return format != nullptr && !format->has_offset && target == KeptAs(type) && !HasBlocks(target.type);
 }
 
 bool IsExact(SourceType type, const WeightTarget& target) {
   const BlockFormat* format = BlockFormatOf(type);
-  if (format == nullptr)
-    return target.type == WeightType::kF32 || (target.group == 0 && target == KeptAs(type));
-  if (target.type == WeightType::kF32) return true;
+  if (target.type == WeightType::kF32 || KeepsBytes(type, target)) return true;
+  if (format == nullptr) return false;
   // A block with one scale has it as f16, but for MXFP4's powers of two.
   return KeepsCodes(type, target) && format->elements == format->group && type != SourceType::kMxfp4;
 }
@@ -144,6 +150,10 @@ void DecodeStored(const WeightTarget& from, const uint8_t* codes, const uint16_t
       return DecodeElements(SourceType::kF16, codes, n, out);
     case WeightType::kBf16:
       return DecodeElements(SourceType::kBf16, codes, n, out);
+    case WeightType::kQ4K:
+      return DecodeElements(SourceType::kQ4_K, codes, n, out);
+    case WeightType::kQ6K:
+      return DecodeElements(SourceType::kQ6_K, codes, n, out);
     case WeightType::kInt8:
     case WeightType::kInt4:
       break;

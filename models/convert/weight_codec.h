@@ -41,6 +41,8 @@ void DecodeStored(const WeightTarget& from, const uint8_t* codes, const uint16_t
 int64_t EncodeInt8(const float* x, int64_t n, int32_t group, uint8_t* codes, uint16_t* scales);
 int64_t EncodeInt4(const float* x, int64_t n, int32_t group, uint8_t* codes, uint16_t* scales);
 
+// Whether the model file has the source's bytes as they are.
+bool KeepsBytes(SourceType type, const WeightTarget& target);
 // Whether KeepCodes goes from blocks of this type to the target.
 bool KeepsCodes(SourceType type, const WeightTarget& target);
 // The codes of blocks as the target has them, and their scales rounded to f16, which most are. Returns the

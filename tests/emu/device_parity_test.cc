@@ -118,7 +118,7 @@ struct FileWeight {
   Weight w;
   FileWeight(WeightType type, int32_t rows, int32_t cols, int32_t group, std::mt19937* random) {
     w.type = type, w.rows = rows, w.cols = cols;
-    w.group = type == WeightType::kInt8 || type == WeightType::kInt4 ? group : 0;
+    w.group = !HasCodes(type) ? 0 : HasBlocks(type) ? InfoOf(type).group : group;
     data.resize(static_cast<size_t>(rows * WeightRowBytes(type, cols)));
     std::normal_distribution<float> normal(0, 0.2f);
     for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<uint8_t>((*random)());
@@ -128,7 +128,15 @@ struct FileWeight {
       if (type == WeightType::kF16) reinterpret_cast<uint16_t*>(data.data())[i] = FloatToF16(v);
       if (type == WeightType::kBf16) reinterpret_cast<uint16_t*>(data.data())[i] = FloatToBf16(v);
     }
-    if (w.group > 0) {
+    const WeightTypeInfo& info = InfoOf(type);
+    for (size_t at = 0; HasBlocks(type) && at < data.size(); at += static_cast<size_t>(info.block_bytes)) {
+      const bool q4 = type == WeightType::kQ4K;
+      for (size_t i = 0; i < (q4 ? 2u : 1u); ++i) {
+        const uint16_t half = FloatToF16(i == 0 ? 0.0005f : 0.004f);
+        std::memcpy(&data[at + (q4 ? 0 : 208) + 2 * i], &half, 2);
+      }
+    }
+    if (info.scales_apart) {
       scales.resize(static_cast<size_t>(rows * (cols / group)));
       for (uint16_t& s : scales) s = FloatToF16(0.01f + 0.01f * static_cast<float>((*random)() % 8));
     }
@@ -136,8 +144,8 @@ struct FileWeight {
   }
 };
 
-constexpr WeightType kTypes[] = {WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8,
-                                 WeightType::kInt4};
+constexpr WeightType kTypes[] = {WeightType::kF32,  WeightType::kF16, WeightType::kBf16, WeightType::kInt8,
+                                 WeightType::kInt4, WeightType::kQ4K, WeightType::kQ6K};
 
 // What has no fast version is said when a model is opened.
 TEST_F(DeviceParity, ExpertsAreRefusedByName) {
@@ -197,8 +205,9 @@ TEST_F(DeviceParity, LayerOfEveryWeightType) {
           if (used->memory) d.Free(used->memory, used->bytes);
         }
       }
-      // The processor rounds activations to eight bits in front of weights of eight and four bits.
-      const double tolerance = type == WeightType::kInt8 || type == WeightType::kInt4 ? 0.1 : 2e-5;
+      // The processor rounds activations to eight bits in front of weights with codes; the other device
+      // makes int8 of blocks besides.
+      const double tolerance = HasCodes(type) ? 0.1 : 2e-5;
       const std::string what =
           "type " + std::to_string(static_cast<int>(type)) + ", rows " + std::to_string(n);
       pair_->ExpectNear(qs, tolerance, what + ", queries");

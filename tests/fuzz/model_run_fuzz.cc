@@ -90,7 +90,7 @@ class Input {
 kvc::test::TinyModelOptions Shape(Input* in) {
   kvc::test::TinyModelOptions o;
   const uint8_t flags = in->Byte();
-  o.type = static_cast<kvc::WeightType>(flags % 5);
+  o.type = static_cast<kvc::WeightType>(flags % kvc::kWeightTypeCount);
   o.qk_norm = (flags & 0x08) != 0, o.query_key_value_bias = (flags & 0x10) != 0;
   o.output_bias = (flags & 0x20) != 0, o.tied_head = (flags & 0x40) != 0;
   if ((flags & 0x80) != 0) o.rope_pairing = kvc::RopePairing::kInterleaved;
@@ -108,6 +108,7 @@ kvc::test::TinyModelOptions Shape(Input* in) {
   if (o.type == kvc::WeightType::kInt8 || o.type == kvc::WeightType::kInt4) {
     o.hidden_size = (o.hidden_size + 7) / 8 * 8, o.ffn_size = (o.ffn_size + 7) / 8 * 8;
   }
+  if (kvc::HasBlocks(o.type)) o.hidden_size = 256;
   o.vocab_size = 259 + in->Byte() % 10;
   o.sliding_window = in->Byte() % 5 == 0 ? 1 + in->Byte() % 20 : 0;
   o.max_tokens = 30 + in->Byte();
@@ -214,7 +215,7 @@ void ChangeTensor(Input* in, bool fit, RawModelFile* raw) {
   kvc::TensorPlan& t = raw->tensors[at];
   switch (in->Byte() % 5) {
     case 0:
-      t.type = static_cast<kvc::WeightType>(in->Byte() % 6);
+      t.type = static_cast<kvc::WeightType>(in->Byte() % (kvc::kWeightTypeCount + 1));
       break;
     case 1:
       t.group = in->Number();
@@ -230,7 +231,7 @@ void ChangeTensor(Input* in, bool fit, RawModelFile* raw) {
   }
   kvc::Weight w;
   w.type = t.type, w.rows = t.rows, w.cols = t.cols, w.group = t.group;
-  if (!fit || w.rows < 1 || w.cols < 1 || w.group < 0 || int64_t{w.rows} * w.cols > 65536) return;
+  if (!fit || static_cast<size_t>(w.type) >= kvc::kWeightTypeCount || w.rows < 1 || w.cols < 1 || w.group < 0 || int64_t{w.rows} * w.cols > 65536) return;
   if (w.group > 0 && w.cols % w.group != 0) return;
   std::vector<uint8_t>& bytes = raw->section_bytes[at];
   const kvc::WeightPlace layout = kvc::PlaceOf(w);

@@ -49,9 +49,31 @@ inline double HalfValue(uint16_t h) {
 }
 inline double Bf16Value(uint16_t h) { return BitsToFloat(static_cast<uint32_t>(h) << 16); }
 
-inline const char* TypeName(WeightType type) {
-  static const char* const kNames[] = {"f32", "f16", "bf16", "int8", "int4"};
-  return kNames[static_cast<int>(type)];
+inline const char* TypeName(WeightType type) { return InfoOf(type).name; }
+
+inline double HalfAt(const uint8_t* p) { return HalfValue(static_cast<uint16_t>(p[0] | p[1] << 8)); }
+
+// Column c of a block as GGML's documentation of its blocks says, apart from lib/ops/weight_blocks.h.
+struct Difference {
+  double product, least;
+};
+inline Difference Q4KParts(const uint8_t* block, int32_t c) {
+  const uint8_t* q = block + 4;
+  const int32_t j = c / 32;
+  int scale = q[j] & 63, least = q[j + 4] & 63;
+  if (j >= 4) {
+    scale = (q[j + 4] & 0xf) | (q[j - 4] >> 6) << 4;
+    least = q[j + 4] >> 4 | (q[j] >> 6) << 4;
+  }
+  const int byte = block[16 + c / 64 * 32 + c % 32], code = c / 32 % 2 == 0 ? byte & 0xf : byte >> 4;
+  return {HalfAt(block) * scale * code, HalfAt(block + 2) * least};  // its value is their difference
+}
+inline double Q6KValue(const uint8_t* block, int32_t c) {
+  const uint8_t *low = block + c / 128 * 64, *high = block + 128 + c / 128 * 32;
+  const int l = c % 32, quarter = c % 128 / 32;
+  const int byte = low[l + quarter % 2 * 32], nibble = quarter < 2 ? byte & 0xf : byte >> 4;
+  const int code = (nibble | (high[l] >> (2 * quarter) & 3) << 4) - 32;
+  return HalfAt(block + 208) * static_cast<int8_t>(block[192 + c / 16]) * code;
 }
 
 struct MatMulCase {
@@ -72,7 +94,17 @@ inline std::vector<MatMulCase> MatMulCases() {
       cases.push_back({type, 19, 3 * group, group, group % 64 == 0 ? 2 : 3});
     for (int32_t n : {1, 2, 49}) cases.push_back({type, 130, 1056, 32, n});
   }
+  for (WeightType type : {WeightType::kQ4K, WeightType::kQ6K}) {
+    const int32_t group = InfoOf(type).group;
+    for (int32_t n = 1; n <= 9; ++n) cases.push_back({type, 37, 512, group, n});
+    for (int32_t n : {1, 2, 49}) cases.push_back({type, 130, 768, group, n});
+  }
   return cases;
+}
+
+// The columns that share a scale, in tests of every type.
+inline int32_t GroupFor(WeightType type) {
+  return !HasCodes(type) ? 0 : HasBlocks(type) ? InfoOf(type).group : 32;
 }
 
 // Shapes whose speed matters: a layer's product of a step and of a prompt, and a matrix beyond the caches.
@@ -80,10 +112,10 @@ inline std::vector<MatMulCase> LargeMatMulCases() {
   std::vector<MatMulCase> cases;
   for (WeightType type :
        {WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
-    const bool codes = type == WeightType::kInt8 || type == WeightType::kInt4;
-    for (int32_t n : {1, 256}) cases.push_back({type, 512, 1024, codes ? 32 : 0, n});
-    if (codes) cases.push_back({type, 512, 1024, 128, 256});
-    cases.push_back({type, 8192, 4096, codes ? 32 : 0, 1});
+    const int32_t group = GroupFor(type);
+    for (int32_t n : {1, 256}) cases.push_back({type, 512, 1024, group, n});
+    if (group > 0) cases.push_back({type, 512, 1024, 128, 256});
+    cases.push_back({type, 8192, 4096, group, 1});
   }
   return cases;
 }
@@ -103,8 +135,9 @@ class MatMulData {
       for (int64_t i = 0; i < count; ++i) SetFloat(i, random.Uniform(-1, 1));
     } else {
       for (uint8_t& b : data_) b = static_cast<uint8_t>(random.Bits() >> 33);
-      for (int64_t i = 0; i < count / c.group; ++i)
+      for (int64_t i = 0; InfoOf(c.type).scales_apart && i < count / c.group; ++i)
         scales_.push_back(FloatToF16(random.Uniform(0.001f, 0.01f)));
+      if (HasBlocks(c.type)) SetBlockScales(&random);
       for (int64_t i = 0; i < int64_t{c.n} * c.cols; ++i)
         xq_.push_back(static_cast<int8_t>(random.Bits() % 255 - 127));
       xs_ = random.Floats(int64_t{c.n} * c.cols / c.group, 0.001f, 0.02f);
@@ -138,12 +171,22 @@ class MatMulData {
         return Bf16Value(half);
       case WeightType::kInt8:
         return static_cast<int8_t>(data_[static_cast<size_t>(i)]) * Scale(row, col);
+      case WeightType::kQ4K:
+        return Q4KParts(BlockAt(row, col), col % 256).product - Q4KParts(BlockAt(row, col), col % 256).least;
+      case WeightType::kQ6K:
+        return Q6KValue(BlockAt(row, col), col % 256);
       case WeightType::kInt4:
         break;
     }
     const int row_bytes = (shape.cols + 1) / 2;
     const int nibble = data_[static_cast<size_t>(row * row_bytes + col / 2)] >> (col % 2 * 4) & 15;
     return (nibble >= 8 ? nibble - 16 : nibble) * Scale(row, col);
+  }
+  // The sum of the sizes of what WeightValue is the difference of.
+  double WeightSize(int32_t row, int32_t col) const {
+    if (shape.type != WeightType::kQ4K) return std::fabs(WeightValue(row, col));
+    const Difference parts = Q4KParts(BlockAt(row, col), col % 256);
+    return std::fabs(parts.product) + std::fabs(parts.least);
   }
   double Activation(int32_t token, int32_t col) const {
     const size_t i = static_cast<size_t>(token) * static_cast<size_t>(shape.cols) + static_cast<size_t>(col);
@@ -168,6 +211,23 @@ class MatMulData {
       std::memcpy(&data_[static_cast<size_t>(i) * 4], &f, 4);
     } else {
       std::memcpy(&data_[static_cast<size_t>(i) * 2], &half, 2);
+    }
+  }
+  const uint8_t* BlockAt(int32_t row, int32_t col) const {
+    const WeightTypeInfo& info = InfoOf(shape.type);
+    const int64_t block = int64_t{row} * (shape.cols / info.block) + col / info.block;
+    return data_.data() + block * info.block_bytes;
+  }
+  // The halves of blocks, of either sign; the bytes around them are any.
+  void SetBlockScales(Random* random) {
+    const WeightTypeInfo& info = InfoOf(shape.type);
+    for (size_t at = 0; at < data_.size(); at += static_cast<size_t>(info.block_bytes)) {
+      const bool q4 = shape.type == WeightType::kQ4K;
+      for (size_t i = 0; i < (q4 ? 2u : 1u); ++i) {
+        const float size = q4 ? 0.001f : 0.0003f;
+        const uint16_t half = FloatToF16(random->Uniform(-size / 2, size));
+        std::memcpy(&data_[at + (q4 ? 0 : 208) + 2 * i], &half, 2);
+      }
     }
   }
   double Scale(int32_t row, int32_t col) const {

@@ -34,8 +34,8 @@ TEST(MatMulParity, EveryTokenAndSplitGivesTheSameBits) {
            piece = piece % 7 + 1) {  // tokens in pieces of 1 to 7, rows in three uneven parts
         MatMulArgs a = data.args;
         a.n = std::min(piece, c.n - t);
-        a.x += int64_t{t} * c.cols, a.xq += int64_t{t} * c.cols, a.xs += int64_t{t} * groups,
-            a.y += int64_t{t} * c.rows;
+        a.x += int64_t{t} * c.cols, a.xq += int64_t{t} * c.cols, a.xs += int64_t{t} * groups;
+        a.sums += int64_t{t} * groups, a.y += int64_t{t} * c.rows;
         const int32_t cuts[] = {0, c.rows / 5, c.rows - c.rows / 3, c.rows};
         for (int part = 0; part < 3; ++part) {
           a.row_begin = cuts[part], a.row_end = cuts[part + 1];

@@ -20,6 +20,12 @@ std::vector<MatMulCase> PanelCases() {
       cases.push_back({type, rows, 288, group, rows % 5 + 1});
     for (int32_t n : {10, 11, 12, 13, 23, 24, 25}) cases.push_back({type, 40, 96, group, n});
   }
+  for (WeightType type : {WeightType::kQ4K, WeightType::kQ6K}) {
+    const int32_t group = GroupFor(type);
+    for (int32_t rows : {1, 15, 16, 17, 31, 32, 33, 48, 64})
+      cases.push_back({type, rows, 256 * (rows % 3 + 1), group, rows % 5 + 1});
+    for (int32_t n : {10, 11, 12, 13, 23, 24, 25}) cases.push_back({type, 40, 256, group, n});
+  }
   return cases;
 }
 
@@ -88,8 +94,9 @@ TEST(PanelParity, EveryTokenAndSplitGivesTheSameBits) {
 }
 
 TEST(PanelParity, NothingOutsideTheRowsIsWrittenAndNoBiasAddsNothing) {
-  for (WeightType type : {WeightType::kF32, WeightType::kInt8, WeightType::kInt4}) {
-    MatMulData data({type, 40, 64, type == WeightType::kF32 ? 0 : 32, 2});
+  for (WeightType type :
+       {WeightType::kF32, WeightType::kInt8, WeightType::kInt4, WeightType::kQ4K, WeightType::kQ6K}) {
+    MatMulData data({type, 40, 256, GroupFor(type), 2});
     const PackedWeight packed(data.weight());
     for (const KernelTable* table : Tables()) {
       MatMulArgs a = Packed(data, packed);
@@ -135,6 +142,36 @@ TEST(PanelParity, ExtremeCodesDoNotOverflow) {
   }
 }
 
+// Every byte of the blocks 255, d and least 1: the greatest scales and codes there are.
+TEST(PanelParity, ExtremeBlocksDoNotOverflow) {
+  for (WeightType type : {WeightType::kQ4K, WeightType::kQ6K}) {
+    const WeightTypeInfo& info = InfoOf(type);
+    const bool q4 = type == WeightType::kQ4K;
+    std::vector<uint8_t> blocks(static_cast<size_t>(16 * info.block_bytes), 255);
+    for (size_t at = 0; at < blocks.size(); at += static_cast<size_t>(info.block_bytes)) {
+      for (size_t i = 0; i < (q4 ? 2u : 1u); ++i) {
+        blocks[at + (q4 ? 0 : 208) + 2 * i] = 0;
+        blocks[at + (q4 ? 1 : 209) + 2 * i] = 0x3c;
+      }
+      for (size_t i = 0; !q4 && i < 16; ++i) blocks[at + 192 + i] = 0x80;  // -128
+    }
+    const PackedWeight packed({type, WeightLayout::kRowMajor, 16, 256, info.group, blocks.data(), nullptr});
+    // A column: 63 * 15 - 63, and -128 * 31.
+    const int value = q4 ? 63 * 14 : -128 * 31;
+    for (int sign : {-127, 127}) {
+      const std::vector<int8_t> x(256, static_cast<int8_t>(sign));
+      const std::vector<float> xs(static_cast<size_t>(256 / info.group), 1);
+      const std::vector<int32_t> sums(xs.size(), sign * info.group);
+      for (const KernelTable* table : Tables()) {
+        std::vector<float> y(16, NAN);
+        table->matmul_panels({&packed.weight, nullptr, x.data(), xs.data(), nullptr, y.data(), 256, 16, 1, 0,
+                              16, sums.data()});
+        for (float got : y) ASSERT_EQ(static_cast<float>(value * sign * 256), got) << table->name;
+      }
+    }
+  }
+}
+
 TEST(PanelParity, ARowLooksTheSameInEitherLayout) {
   for (const MatMulCase& c : PanelCases()) {
     if (c.n > 3) continue;
@@ -157,7 +194,7 @@ TEST(Panels, UnpackingGivesBackWhatWasPacked) {
     const Weight& w = data.weight();
     const PackedWeight packed(w);
     const size_t row_bytes = static_cast<size_t>(WeightRowBytes(c.type, c.cols));
-    const size_t groups = c.group > 0 ? static_cast<size_t>(c.cols / c.group) : 0;
+    const size_t groups = static_cast<size_t>(RowScales(w));
     std::vector<uint8_t> row(row_bytes);
     std::vector<uint16_t> scales(groups);
     for (int32_t r = 0; r < c.rows; ++r) {
@@ -193,6 +230,31 @@ TEST(Panels, LieWhereTheFormatSays) {
   for (int i = 0; i < 128; ++i) EXPECT_EQ(i == 3 * 4 + 3 ? 0xd8 : 0x88, bytes[i]) << i;
 }
 
+// The same of blocks: one number of each kind in row 3 of a block, and the byte where it must be.
+TEST(Panels, OfBlocksLieWhereTheFormatSays) {
+  std::vector<uint8_t> q4(16 * 144, 0), q6(16 * 210, 0);
+  uint8_t* block = q4.data() + 3 * 144;
+  block[0] = 1, block[3] = 2;        // d, least
+  block[4] = 5, block[8] = 6;        // scale and least of group 0
+  block[16 + 32 + 6] = 0x70;         // column 64 + 32 + 6: code 7
+  const PackedWeight p4({WeightType::kQ4K, WeightLayout::kRowMajor, 16, 256, 32, q4.data(), nullptr});
+  std::vector<uint8_t> expected(16 * 148, 0);
+  expected[2 * 3] = 1, expected[32 + 2 * 3 + 1] = 2;
+  expected[64 + 3] = 5, expected[64 + 128 + 3] = 6;
+  expected[320 + 102 / 8 * 64 + 3 * 4 + 2] = 0x70;  // column 102: 6 of eight, the third of the upper four
+  EXPECT_EQ(0, std::memcmp(expected.data(), p4.weight.data, expected.size()));
+  block = q6.data() + 3 * 210;
+  block[64 + 9] = 0xb0;              // column 128 + 64 + 9: low bits 11
+  block[128 + 32 + 9] = 2 << 4;      // its high bits: 2
+  block[192 + 12] = 0x85, block[208] = 1;
+  const PackedWeight p6({WeightType::kQ6K, WeightLayout::kRowMajor, 16, 256, 16, q6.data(), nullptr});
+  expected.assign(16 * 212, 0);
+  expected[2 * 3] = 1, expected[64 + 12 * 16 + 3] = 0x85;
+  uint8_t* three = expected.data() + 320 + 12 * 192 + 3 * 4;  // group 12, column 9 of it
+  three[64 + 1] = 11, three[128 + 1] = 2 << 4;
+  EXPECT_EQ(0, std::memcmp(expected.data(), p6.weight.data, expected.size()));
+}
+
 TEST(Panels, HoldWholeUnitsOnly) {
   const auto fits = [](WeightType type, int32_t cols, int32_t group) {
     return FitsPanels({type, WeightLayout::kRowMajor, 5, cols, group, nullptr, nullptr});
@@ -204,6 +266,11 @@ TEST(Panels, HoldWholeUnitsOnly) {
   EXPECT_TRUE(fits(WeightType::kInt4, 48, 24));
   EXPECT_FALSE(fits(WeightType::kInt4, 40, 20));
   EXPECT_FALSE(fits(WeightType::kInt4, 0, 8));
+  EXPECT_TRUE(fits(WeightType::kQ4K, 512, 32));
+  EXPECT_FALSE(fits(WeightType::kQ4K, 512, 16));
+  EXPECT_FALSE(fits(WeightType::kQ4K, 384, 32));
+  EXPECT_TRUE(fits(WeightType::kQ6K, 256, 16));
+  EXPECT_FALSE(fits(WeightType::kQ6K, 256, 32));
 }
 
 }  // namespace

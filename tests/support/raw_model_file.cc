@@ -23,13 +23,15 @@ RawModelFile RawModelFile::Tiny(const TinyModelOptions& options) {
     bytes.insert(bytes.begin() + layout.data_bytes, static_cast<size_t>(gap), uint8_t{0});
     if (plan.layout == WeightLayout::kPanels16) {
       plan.plain_checksum = Hash64(bytes.data(), bytes.size());
-      weight.data = bytes.data(),
-      weight.scales = reinterpret_cast<const uint16_t*>(bytes.data() + layout.scales_offset);
+      weight.data = bytes.data();
+      if (layout.scales_bytes > 0)
+        weight.scales = reinterpret_cast<const uint16_t*>(bytes.data() + layout.scales_offset);
       std::vector<uint8_t> panels(static_cast<size_t>(PlaceOf(ShapeInPanels(weight)).n_bytes));
       for (int32_t p = 0; p < PanelsOf(weight.rows); ++p) PackPanel(weight, p, panels.data());
       bytes = std::move(panels);
     }
     raw.section_bytes.push_back(std::move(bytes));
+    if (HasBlocks(plan.type)) raw.version = 3;
   }
   return raw;
 }

@@ -71,6 +71,27 @@ void PutCodes(const TensorPlan& t, float amplitude, uint64_t seed, std::vector<u
   }
 }
 
+// Blocks of values around zero: scales of either size and sign, and the codes of TinyModel's bell.
+void PutBlocks(const TensorPlan& t, float amplitude, uint64_t seed, std::vector<uint8_t>* out) {
+  const WeightTypeInfo& info = InfoOf(t.type);
+  const bool q4 = t.type == WeightType::kQ4K;
+  const int64_t n_blocks = int64_t{t.rows} * t.cols / info.block;
+  for (int64_t b = 0; b < n_blocks; ++b) {
+    const auto byte = [&](int64_t i) { return static_cast<int>((Draw(t, b * 256 + i, seed) + 1) * 128) & 255; };
+    std::vector<uint8_t> block(static_cast<size_t>(info.block_bytes));
+    for (size_t i = 0; i < block.size(); ++i) block[i] = static_cast<uint8_t>(byte(static_cast<int64_t>(i)));
+    const float d = amplitude / (q4 ? 63 * 7.5f : 32 * 90.0f);
+    const uint16_t halves[2] = {FloatToF16(d), FloatToF16(q4 ? 7.5f * d : 0)};
+    std::memcpy(block.data() + (q4 ? 0 : 208), halves, q4 ? 4 : 2);
+    // q4_k: the least value of a group is about the middle of its codes away, so that they are around zero.
+    for (size_t g = 0; q4 && g < 4; ++g) {
+      block[8 + g] = static_cast<uint8_t>(block[4 + g] ^ (g & 1));
+      block[12 + g] = static_cast<uint8_t>((block[12 + g] & 15) * 17);
+    }
+    out->insert(out->end(), block.begin(), block.end());
+  }
+}
+
 }  // namespace
 
 void AlignedBytes::Free::operator()(uint8_t* p) const { ::operator delete (p, std::align_val_t{64}); }
@@ -118,7 +139,9 @@ std::vector<TensorPlan> TinyModelTensors(const TinyModelOptions& o) {
   const auto add = [&](TensorRole role, int32_t layer) {
     TensorPlan plan{role, layer};
     if (!TensorShape(config, role, &plan.rows, &plan.cols)) return;
-    if (!IsVectorRole(role)) plan.type = o.type;
+    if (!IsVectorRole(role) && (!HasBlocks(o.type) || plan.cols % InfoOf(o.type).block == 0))
+      plan.type = o.type;
+    if (HasBlocks(plan.type)) plan.group = InfoOf(plan.type).group;
     if (plan.type == WeightType::kInt8 || plan.type == WeightType::kInt4) {
       plan.group = std::min(o.group, plan.cols);
       while (plan.cols % plan.group != 0 || (plan.type == WeightType::kInt4 && plan.group % 2 != 0))
@@ -154,8 +177,8 @@ std::vector<uint8_t> TinyTensorBytes(const TinyModelOptions& o, const TensorPlan
   const float amplitude = o.weight_scale * std::sqrt(3.0f / static_cast<float>(t.cols));
   const int64_t n = int64_t{t.rows} * t.cols;
   std::vector<uint8_t> out;
-  if (t.type == WeightType::kInt8 || t.type == WeightType::kInt4) {
-    PutCodes(t, amplitude, o.seed, &out);
+  if (HasCodes(t.type)) {
+    HasBlocks(t.type) ? PutBlocks(t, amplitude, o.seed, &out) : PutCodes(t, amplitude, o.seed, &out);
     return out;
   }
   const bool is_bias = t.role >= TensorRole::kQueryBias && t.role <= TensorRole::kOutputBias;

@@ -16,7 +16,7 @@ struct TinyModelOptions {
   int32_t vocab_size =
       262;  // >= 259: the 256 bytes, then <bos> 256, <eos> 257, <pad> 258, then unused pieces
   int32_t max_tokens = 4096, sliding_window = 0;
-  WeightType type = WeightType::kF32;  // of all matrices
+  WeightType type = WeightType::kF32;  // of all matrices; f32 where blocks do not divide the columns
   int32_t group = 16;                  // int8, int4: clipped to the largest divisor of the columns below it
   WeightLayout layout = WeightLayout::kRowMajor;  // of all matrices that fit it
   bool qk_norm = false, query_key_value_bias = false, output_bias = false, tied_head = false;

@@ -14,6 +14,7 @@
 #include "lib/base/half.h"
 #include "lib/model/model_file.h"
 #include "models/convert/convert.h"
+#include "models/convert/weight_codec.h"
 #include "tests/support/tiny_model.h"
 
 namespace kvc {
@@ -182,6 +183,13 @@ inline const TensorEntry* FindTensor(const ModelFile& file, TensorRole role, int
 
 // Every value of a weight as f32, by the definition in lib/ops/tensor.h.
 inline std::vector<float> Values(const Weight& w) {
+  if (HasBlocks(w.type)) {  // which tests/unit/convert_gguf_blocks_test.cc compares with the package gguf
+    const SourceType source = w.type == WeightType::kQ4K ? SourceType::kQ4_K : SourceType::kQ6_K;
+    std::vector<float> values(static_cast<size_t>(w.rows) * static_cast<size_t>(w.cols));
+    DecodeElements(source, static_cast<const uint8_t*>(w.data), static_cast<int64_t>(values.size()),
+                   values.data());
+    return values;
+  }
   std::vector<float> out;
   const auto* bytes = static_cast<const uint8_t*>(w.data);
   for (int64_t i = 0; i < int64_t{w.rows} * w.cols; ++i) {
@@ -207,6 +215,9 @@ inline std::vector<float> Values(const Weight& w) {
         value = static_cast<float>(nibble < 8 ? nibble : nibble - 16) * F16ToFloat(w.scales[i / w.group]);
         break;
       }
+      case WeightType::kQ4K:
+      case WeightType::kQ6K:
+        break;
     }
     out.push_back(value);
   }

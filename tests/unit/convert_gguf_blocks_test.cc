@@ -70,8 +70,17 @@ TEST(GgufBlocks, WhatIsKeptOfEveryType) {
     std::vector<uint8_t> codes(static_cast<size_t>(WeightRowBytes(target.type, n)));
     std::vector<uint16_t> scales(static_cast<size_t>(n / target.group));
     DecodeElements(format.type, blocks.data(), n, values.data());
+    const bool keeps_bytes = format.type == SourceType::kQ4_K || format.type == SourceType::kQ6_K;
+    EXPECT_EQ(KeepsBytes(format.type, target), keeps_bytes);
     const bool keeps = KeepsCodes(format.type, target);
-    EXPECT_EQ(keeps, !format.has_offset);
+    EXPECT_EQ(keeps, !format.has_offset && !keeps_bytes);
+    if (keeps_bytes) {
+      EXPECT_TRUE(IsExact(format.type, target));
+      ASSERT_EQ(codes.size(), blocks.size());
+      DecodeStored(target, blocks.data(), nullptr, n, stored.data());
+      EXPECT_EQ(stored, values);
+      continue;
+    }
     ASSERT_EQ(keeps ? KeepCodes(format.type, target, blocks.data(), n, codes.data(), scales.data())
                     : EncodeInt8(values.data(), n, target.group, codes.data(), scales.data()),
               -1);
@@ -200,6 +209,11 @@ TEST(GgufBlocks, AFileThatMixesThemAll) {
     const BlockFormat& format = FormatOf(hashes[t.name]["type"]);
     const Weight& w = FindTensor(*kept, t.role, t.layer)->weight;
     EXPECT_TRUE((WeightTarget{w.type, w.group}) == KeptAs(format.type)) << t.name;
+    if (!HasBlocks(w.type)) continue;
+    const std::vector<float> values = Values(w);
+    EXPECT_EQ(Format("%016llx", static_cast<unsigned long long>(Hash64(values.data(), values.size() * 4))),
+              hashes[t.name]["hash"].get<std::string>())
+        << t.name;
   }
   for (const ConvertedType& t : report.types) {
     EXPECT_LT(t.Loss(), 0.008) << t.source;

@@ -25,14 +25,15 @@ using test::AlignedBytes;
 using test::RawModelFile;
 using test::TinyModelOptions;
 
-constexpr WeightType kTypes[] = {WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8,
-                                 WeightType::kInt4};
+constexpr WeightType kTypes[] = {WeightType::kF32,  WeightType::kF16, WeightType::kBf16, WeightType::kInt8,
+                                 WeightType::kInt4, WeightType::kQ4K, WeightType::kQ6K};
 
 TinyModelOptions Tiny(WeightType type, WeightLayout layout) {
   TinyModelOptions o;
   o.type = type, o.layout = layout, o.query_key_value_bias = true, o.tied_head = true;
   o.head_dim = 8, o.n_heads = 3, o.n_kv_heads = 1, o.hidden_size = 40,
   o.group = 8;  // rows that fill no panel
+  if (HasBlocks(type)) o.hidden_size = o.ffn_size = 256;
   return o;
 }
 
@@ -60,7 +61,7 @@ void ExpectSameTensors(const ModelFile& plain, const ModelFile& packed) {
     }
     EXPECT_EQ(plain.tensors()[i].checksum, packed.tensors()[i].plain_checksum);
     const size_t bytes = static_cast<size_t>(WeightRowBytes(a.type, a.cols)),
-                 groups = a.group > 0 ? static_cast<size_t>(a.cols / a.group) : 0;
+                 groups = static_cast<size_t>(RowScales(a));
     std::vector<uint8_t> row(bytes);
     std::vector<uint16_t> scales(groups);
     for (int32_t r = 0; r < a.rows; ++r) {
@@ -194,6 +195,7 @@ TEST(PackedFile, PreparingAMappedFileDoesNotHoldItTwice) {
 
 TEST(PackedFile, AnyChangedByteIsRefused) {
   for (WeightType type : kTypes) {
+    if (HasBlocks(type)) continue;  // too large for this, and bytes are bytes
     TinyModelOptions o = Tiny(type, WeightLayout::kPanels16);
     o.n_layers = 1, o.hidden_size = 8, o.ffn_size = 8, o.vocab_size = 259;
     AlignedBytes bytes = test::TinyModelBytes(o);
@@ -230,6 +232,22 @@ TEST(PackedFile, ClaimsThatDoNotHoldAreRefused) {
                                      WeightLayout::kRowMajor;  // panels of 262 rows have more bytes
                                }).code());
   }
+  for (WeightType type : {WeightType::kQ4K, WeightType::kQ6K}) {
+    for (int32_t group : {0, 8, 64}) {
+      RawModelFile raw = RawModelFile::Tiny(Tiny(type, WeightLayout::kRowMajor));
+      raw.tensors[0].group = group;
+      const Status status = OpenStatus(raw.Build());
+      EXPECT_EQ(Code::kBadModel, status.code());
+      const char* why = type == WeightType::kQ4K ? "those of q4_k are 32" : "those of q6_k are 16";
+      EXPECT_NE(std::string::npos, status.message().find(why)) << status.message();
+    }
+  }
+  const Status blocks = Changed(WeightType::kF32, [](RawModelFile* raw) {
+    raw->tensors[0].type = WeightType::kQ4K, raw->tensors[0].group = 32;
+  });
+  EXPECT_EQ(Code::kBadModel, blocks.code());
+  EXPECT_NE(std::string::npos, blocks.message().find("40 columns, blocks of q4_k have 256"))
+      << blocks.message();
   const Status norm =
       Changed(WeightType::kF32, [](RawModelFile* raw) { raw->tensors[1].layout = WeightLayout::kPanels16; });
   EXPECT_EQ(Code::kBadModel, norm.code());
@@ -253,6 +271,44 @@ TEST(PackedFile, ANumberThatIsNoneIsFoundWhereItStands) {
   const Status scale = OpenStatus(raw.Build());
   EXPECT_NE(std::string::npos, scale.message().find("the scale at row 25, group 3 is NaN"))
       << scale.message();
+}
+
+// The halves of blocks, in either layout; nothing else of a block is taken for one.
+TEST(PackedFile, AHalfOfABlockThatIsNoneIsFoundWhereItStands) {
+  const uint16_t infinite = 0xfc00;
+  const auto change = [&](WeightType type, WeightLayout layout, size_t at) {
+    TinyModelOptions o = Tiny(type, layout);
+    o.hidden_size = 512;
+    RawModelFile raw = RawModelFile::Tiny(o);
+    std::memcpy(&raw.section_bytes[0][at], &infinite, 2);
+    return OpenStatus(raw.Build()).message();
+  };
+  constexpr auto kRows = WeightLayout::kRowMajor, kPanels = WeightLayout::kPanels16;
+  const struct {
+    WeightType type;
+    WeightLayout layout;
+    size_t at;
+    const char* where;
+  } cases[] = {{WeightType::kQ4K, kRows, (2 * 37 + 1) * 144, "row 37, block 1 "},
+               {WeightType::kQ4K, kRows, (2 * 261 + 0) * 144 + 2, "row 261, block 0 "},
+               {WeightType::kQ6K, kRows, (2 * 37 + 1) * 210 + 208, "row 37, block 1 "},
+               {WeightType::kQ4K, kPanels, (2 * 2 + 1) * 16 * 148 + 2 * 5, "row 37, block 1 "},
+               {WeightType::kQ4K, kPanels, (2 * 2 + 0) * 16 * 148 + 32 + 2 * 5, "row 37, block 0 "},
+               {WeightType::kQ6K, kPanels, (2 * 16 + 1) * 16 * 212 + 2 * 4, "row 260, block 1 "}};
+  for (const auto& c : cases) {
+    const std::string message = change(c.type, c.layout, c.at);
+    EXPECT_NE(std::string::npos, message.find("the scale at " + std::string(c.where))) << message;
+  }
+  EXPECT_EQ("", change(WeightType::kQ4K, kRows, (2 * 37 + 1) * 144 + 4));
+  EXPECT_EQ("", change(WeightType::kQ6K, kPanels, (2 * 16 + 1) * 16 * 212 + 64));
+}
+
+// What needs no block is written as before, so that older readers read it.
+TEST(PackedFile, BlocksNeedVersionThree) {
+  for (WeightType type : kTypes) {
+    const auto file = Open(test::TinyModelBytes(Tiny(type, WeightLayout::kRowMajor)));
+    EXPECT_EQ(HasBlocks(type) ? 3u : 1u, file->version()) << static_cast<int>(type);
+  }
 }
 
 std::string FileBytes(const std::string& path) {

@@ -39,7 +39,8 @@ struct Kind {
   int32_t group;
 };
 constexpr Kind kF32{WeightType::kF32, 0}, kBf16{WeightType::kBf16, 0}, kF16{WeightType::kF16, 0},
-    kInt8{WeightType::kInt8, 32}, kInt8Wide{WeightType::kInt8, 64}, kInt4{WeightType::kInt4, 32};
+    kInt8{WeightType::kInt8, 32}, kInt8Wide{WeightType::kInt8, 64}, kInt4{WeightType::kInt4, 32},
+    kQ4K{WeightType::kQ4K, 32}, kQ6K{WeightType::kQ6K, 16};
 
 // Of query, key, value, output, gate, up, down.
 using Kinds = std::array<Kind, 7>;
@@ -51,7 +52,10 @@ const Kinds kKinds[] = {
     All(kInt8),
     All(kInt4),
     {kInt8, kInt4, kF32, kInt4, kInt8, kInt4, kBf16},           // one rounding serves all of each matrix
-    {kInt8, kInt8Wide, kInt8, kF16, kInt8Wide, kInt4, kInt8}};  // more than one is needed
+    {kInt8, kInt8Wide, kInt8, kF16, kInt8Wide, kInt4, kInt8},   // more than one is needed
+    All(kQ4K),
+    All(kQ6K),
+    {kQ4K, kQ4K, kQ6K, kQ4K, kQ4K, kQ4K, kQ6K}};  // as files mix them
 
 // A layer of random weights.
 class Layer {
@@ -59,6 +63,7 @@ class Layer {
   Layer(TestDevice* device, const Kinds& kinds, bool norms) : device_(device) {
     shape.hidden = 192, shape.ffn = 320, shape.n_heads = 8, shape.n_kv_heads = 2, shape.head_dim = 24,
     shape.vocab = 70;
+    if (HasBlocks(kinds[0].type)) shape.hidden = 256, shape.ffn = 512, shape.head_dim = 32;
     const int32_t queries = shape.n_heads * shape.head_dim, keys = shape.n_kv_heads * shape.head_dim;
     // Every input is a multiple of the groups.
     Fill({{kinds[0], queries}, {kinds[1], keys}, {kinds[2], keys}}, shape.hidden, &w.qkv);
@@ -175,7 +180,7 @@ TEST(Network, PreparedWeightsGiveTheReferencesNumbers) {
 }
 
 TEST(Network, ThreadsMeetFourTimesALayerBesideAttention) {
-  for (const Kind& kind : {kF32, kInt8, kInt4}) {
+  for (const Kind& kind : {kF32, kInt8, kInt4, kQ4K}) {
     int64_t runs = 0;
     TestDevice device(BestKernels(), &runs);
     const Layer layer(&device, All(kind), false);
@@ -191,8 +196,8 @@ TEST(Network, ThreadsMeetFourTimesALayerBesideAttention) {
 TEST(Prepare, StoredPanelsAndRowsForLookUpStayWhereTheyAre) {
   int64_t runs = 0;
   TestDevice device(BestKernels(), &runs);
-  for (const Kind& kind : {kF32, kBf16, kInt8, kInt4}) {
-    const MatMulData data({kind.type, 40, 64, kind.group, 1});
+  for (const Kind& kind : {kF32, kBf16, kInt8, kInt4, kQ4K, kQ6K}) {
+    const MatMulData data({kind.type, 40, 256, kind.group, 1});
     const parity::PackedWeight packed(data.weight());
     Matrix m;
     EXPECT_EQ(0, device.PreparedBytes({&packed.weight, 1}, MatrixUse::kProducts));
@@ -231,17 +236,17 @@ TEST(Prepare, FailsWithoutMemoryAndHoldsNothing) {
 
 TEST(Prepare, AMatrixInPanelsIsATableToo) {
   for (const KernelTable* table : parity::Tables()) {
-    for (const Kind& kind : {kF32, kF16, kBf16, kInt8, kInt4}) {
+    for (const Kind& kind : {kF32, kF16, kBf16, kInt8, kInt4, kQ4K, kQ6K}) {
       int64_t runs = 0;
       TestDevice device(*table, &runs);
-      const MatMulData data({kind.type, 70, 64, kind.group, 1});
+      const MatMulData data({kind.type, 70, 256, kind.group, 1});
       Matrix packed, plain;
       ASSERT_TRUE(device.Prepare({&data.weight(), 1}, {}, MatrixUse::kProducts, &packed).ok());
       ASSERT_TRUE(device.Prepare({&data.weight(), 1}, {}, MatrixUse::kRows, &plain).ok());
       NetworkShape shape;
-      shape.hidden = 64;
+      shape.hidden = 256;
       const int32_t tokens[] = {69, 0, 17, 15, 16, 69};
-      std::vector<float> a(6 * 64, NAN), b(6 * 64, NAN);
+      std::vector<float> a(6 * 256, NAN), b(6 * 256, NAN);
       ASSERT_TRUE(device.Embed(nullptr, {&shape, &packed, tokens, 6, 3.0f, AddressOf(a.data())}).ok());
       ASSERT_TRUE(device.Embed(nullptr, {&shape, &plain, tokens, 6, 3.0f, AddressOf(b.data())}).ok());
       EXPECT_EQ(a, b) << table->name;

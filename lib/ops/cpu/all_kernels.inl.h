@@ -7,19 +7,15 @@
 #include "lib/ops/cpu/panels.inl.h"
 #include "lib/ops/cpu/panels_float.inl.h"
 #include "lib/ops/cpu/panels_int.inl.h"
+#include "lib/ops/cpu/panels_block.inl.h"
+#include "lib/ops/cpu/matmul_codes.inl.h"
 #include "lib/ops/cpu/codec.inl.h"
 #include "lib/ops/cpu/attention.inl.h"
 #include "lib/ops/cpu/attend_tile.inl.h"
 
-void MatMul(const MatMulArgs& a) {
-  const bool codes = a.w->type == WeightType::kInt8 || a.w->type == WeightType::kInt4;
-  codes ? MatMulInt(a) : MatMulFloat(a);
-}
+void MatMul(const MatMulArgs& a) { a.w->group > 0 ? MatMulCodes(a) : MatMulFloat(a); }
 
-void MatMulPanels(const MatMulArgs& a) {
-  const bool codes = a.w->type == WeightType::kInt8 || a.w->type == WeightType::kInt4;
-  codes ? CodePanelMatMul(a) : FloatPanelMatMul(a);
-}
+void MatMulPanels(const MatMulArgs& a) { a.w->group > 0 ? MatMulCodePanels(a) : FloatPanelMatMul(a); }
 
 constexpr KernelTable Table(const char* name) {
   KernelTable t{};

@@ -1,4 +1,4 @@
-// AVX-512 with VNNI: products of int8 and int4 weights by bytes.
+// AVX-512 with VNNI: products of weights with codes by bytes.
 #include "lib/ops/cpu/tables.h"
 
 #if defined(__AVX512VNNI__)
@@ -14,15 +14,13 @@ namespace {
 #include "lib/ops/cpu/matmul_int.inl.h"
 #include "lib/ops/cpu/panels.inl.h"
 #include "lib/ops/cpu/panels_int.inl.h"
+#include "lib/ops/cpu/panels_block.inl.h"
+#include "lib/ops/cpu/matmul_codes.inl.h"
 
-void MatMul(const MatMulArgs& a) {
-  const bool codes = a.w->type == WeightType::kInt8 || a.w->type == WeightType::kInt4;
-  codes ? MatMulInt(a) : kAvx512Table.matmul(a);
-}
+void MatMul(const MatMulArgs& a) { a.w->group > 0 ? MatMulCodes(a) : kAvx512Table.matmul(a); }
 
 void MatMulPanels(const MatMulArgs& a) {
-  const bool codes = a.w->type == WeightType::kInt8 || a.w->type == WeightType::kInt4;
-  codes ? CodePanelMatMul(a) : kAvx512Table.matmul_panels(a);
+  a.w->group > 0 ? MatMulCodePanels(a) : kAvx512Table.matmul_panels(a);
 }
 
 constexpr KernelTable Table() {

@@ -1,4 +1,4 @@
-// Advanced SIMD with the dot product instructions of Armv8.2: products of int8 and int4 weights.
+// Advanced SIMD with the dot product instructions of Armv8.2: products of weights with codes.
 #include "lib/ops/cpu/tables.h"
 
 #if defined(__ARM_FEATURE_DOTPROD)
@@ -13,15 +13,13 @@ namespace {
 #include "lib/ops/cpu/matmul_int.inl.h"
 #include "lib/ops/cpu/panels.inl.h"
 #include "lib/ops/cpu/panels_int.inl.h"
+#include "lib/ops/cpu/panels_block.inl.h"
+#include "lib/ops/cpu/matmul_codes.inl.h"
 
-void MatMul(const MatMulArgs& a) {
-  const bool codes = a.w->type == WeightType::kInt8 || a.w->type == WeightType::kInt4;
-  codes ? MatMulInt(a) : kNeonTable.matmul(a);
-}
+void MatMul(const MatMulArgs& a) { a.w->group > 0 ? MatMulCodes(a) : kNeonTable.matmul(a); }
 
 void MatMulPanels(const MatMulArgs& a) {
-  const bool codes = a.w->type == WeightType::kInt8 || a.w->type == WeightType::kInt4;
-  codes ? CodePanelMatMul(a) : kNeonTable.matmul_panels(a);
+  a.w->group > 0 ? MatMulCodePanels(a) : kNeonTable.matmul_panels(a);
 }
 
 constexpr KernelTable Table() {

@@ -12,8 +12,9 @@ namespace kvc {
 
 // y[t * y_stride + r] = dot(x[t], w[r]) (+ bias[r]) for t in [0, n), r in [row_begin, row_end).
 // Each value depends on x[t] and w[r] alone: bit-equal for any n and any split of the rows.
-// int8/int4 weights multiply int8 activations: xq, xs, sums from quantize_row with group = w->group; integer
-// dot per group, then f32 sum over groups in order (dot * (xs * scale)). For those types x is not read.
+// Weights with codes multiply int8 activations: xq, xs, sums from quantize_row with group = w->group; integer
+// dot per group, then f32 sum over groups in order (dot * (xs * scale)); with q4_k, after the product of each
+// group, less (sum of its activations * xs) * its least value. For those types x is not read.
 // Weights in panels: row_begin is a multiple of 16.
 struct MatMulArgs {
   const Weight* w;
@@ -24,7 +25,7 @@ struct MatMulArgs {
   float* y;
   int64_t x_stride, y_stride;
   int32_t n, row_begin, row_end;
-  const int32_t* sums = nullptr;  // [n, cols / group] dense: of the codes xq of a group; for panels
+  const int32_t* sums = nullptr;  // [n, cols / group] dense: of the codes xq of a group; for panels, q4_k
 };
 
 // The bit of query head j of a group in masks of who sees an entry. Groups beyond 32 have none (seen is null

@@ -21,8 +21,6 @@ constexpr int64_t kMinTask = 32 * 1024;
 
 int64_t Align64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-bool HasCodes(const Weight& w) { return w.type == WeightType::kInt8 || w.type == WeightType::kInt4; }
-
 struct Part {
   Weight w;
   const float* bias;
@@ -34,9 +32,9 @@ struct Part {
 struct Run {
   Part parts[Matrix::kMaxParts];
   int32_t n_parts = 0, group = 0;  // group 0: no part has codes
-  bool Takes(const Weight& w) const { return !HasCodes(w) || group == 0 || w.group == group; }
+  bool Takes(const Weight& w) const { return !HasCodes(w.type) || group == 0 || w.group == group; }
   void Add(const Part& part) {
-    if (HasCodes(part.w)) group = part.w.group;
+    if (HasCodes(part.w.type)) group = part.w.group;
     parts[n_parts++] = part;
   }
 };
@@ -140,7 +138,7 @@ class Tiles {
     a.y_stride = part.y_stride, a.y = part.y + tile.token * part.y_stride;
     a.row_begin = tile.row, a.row_end = tile.row + tile.rows, a.n = tile.tokens;
     a.x += tile.token * a.x_stride;
-    if (HasCodes(w)) {
+    if (HasCodes(w.type)) {
       const int64_t groups = w.cols / w.group;
       a.xq += int64_t{tile.token} * w.cols, a.xs += tile.token * groups, a.sums += tile.token * groups;
     }

@@ -12,8 +12,8 @@ struct OpContext {
   ThreadPool* pool = nullptr;
 };
 
-// Bytes of scratch a product needs for n rows of `cols` (activations of int8/int4 weights, whose groups have
-// kMinWeightGroup columns at least); 64-byte aligned.
+// Bytes of scratch a product needs for n rows of `cols` (activations of weights with codes, whose groups
+// have kMinWeightGroup columns at least); 64-byte aligned.
 int64_t MatMulScratchBytes(int32_t n, int32_t cols);
 
 // y[n, rows] = x[n, cols] * w^T (+ bias). y_stride and x_stride in floats.

@@ -97,6 +97,9 @@ inline F LoadI8N(const int8_t* p, int n) {
   for (int i = 0; i < n; ++i) all[i] = p[i];
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(all))));
 }
+inline F LoadI8(const uint8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
 inline void StoreI8N(int8_t* p, int n, F x) {  // x: whole numbers in [-128, 127]
   const I words = _mm256_cvtps_epi32(x);
   const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
@@ -109,6 +112,16 @@ inline I SetI(int32_t x) { return _mm256_set1_epi32(x); }
 inline I LoadI(const int32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 inline void StoreI(int32_t* p, I x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x); }
 inline I And(I a, I b) { return _mm256_and_si256(a, b); }
+inline I Or(I a, I b) { return _mm256_or_si256(a, b); }
+// Bits of 16 moved up or down: those that come from a neighbouring byte are the caller's to mask.
+template <int n>
+inline I BitsUp(I x) {
+  return _mm256_slli_epi16(x, n);
+}
+template <int n>
+inline I BitsDown(I x) {
+  return _mm256_srli_epi16(x, n);
+}
 inline I HighNibbles(I bytes) { return _mm256_srli_epi16(bytes, 4); }  // those of the next byte above them
 inline I HighBytes(I bytes) { return _mm256_srli_epi16(bytes, 8); }
 inline I EvenCodes(I bytes) {

@@ -69,6 +69,9 @@ inline void StoreBf16N(uint16_t* p, int n, F x) {
 inline F LoadI8N(const int8_t* p, int n) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(First(n), p)));
 }
+inline F LoadI8(const uint8_t* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
 inline void StoreI8N(int8_t* p, int n, F x) {  // x: whole numbers in [-128, 127]
   _mm_mask_storeu_epi8(p, First(n), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
 }
@@ -77,6 +80,16 @@ inline I SetI(int32_t x) { return _mm512_set1_epi32(x); }
 inline I LoadI(const int32_t* p) { return _mm512_loadu_si512(p); }
 inline void StoreI(int32_t* p, I x) { _mm512_storeu_si512(p, x); }
 inline I And(I a, I b) { return _mm512_and_si512(a, b); }
+inline I Or(I a, I b) { return _mm512_or_si512(a, b); }
+// Bits of 16 moved up or down: those that come from a neighbouring byte are the caller's to mask.
+template <int n>
+inline I BitsUp(I x) {
+  return _mm512_slli_epi16(x, n);
+}
+template <int n>
+inline I BitsDown(I x) {
+  return _mm512_srli_epi16(x, n);
+}
 inline I HighNibbles(I bytes) { return _mm512_srli_epi16(bytes, 4); }  // those of the next byte above them
 inline I HighBytes(I bytes) { return _mm512_srli_epi16(bytes, 8); }
 inline I EvenCodes(I bytes) {

@@ -80,6 +80,12 @@ inline F LoadI8N(const int8_t* p, int n) {
   for (int i = 0; i < n; ++i) all[i] = p[i];
   return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vld1_s8(all)))));
 }
+inline F LoadI8(const uint8_t* p) {
+  uint32_t four;
+  __builtin_memcpy(&four, p, 4);
+  const int8x8_t bytes = vreinterpret_s8_u32(vdup_n_u32(four));
+  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
+}
 inline void StoreI8N(int8_t* p, int n, F x) {  // x: whole numbers in [-128, 127]
   const int16x4_t halves = vmovn_s32(vcvtq_s32_f32(x));
   int8_t all[8];
@@ -91,6 +97,16 @@ inline I SetI(int32_t x) { return vdupq_n_s32(x); }
 inline I LoadI(const int32_t* p) { return vld1q_s32(p); }
 inline void StoreI(int32_t* p, I x) { vst1q_s32(p, x); }
 inline I And(I a, I b) { return vandq_s32(a, b); }
+inline I Or(I a, I b) { return vorrq_s32(a, b); }
+// Bits moved up or down: those that come from a neighbouring byte elsewhere are the caller's to mask.
+template <int n>
+inline I BitsUp(I x) {
+  return vreinterpretq_s32_u8(vshlq_n_u8(vreinterpretq_u8_s32(x), n));
+}
+template <int n>
+inline I BitsDown(I x) {
+  return vreinterpretq_s32_u8(vshrq_n_u8(vreinterpretq_u8_s32(x), n));
+}
 inline I HighNibbles(I bytes) { return vreinterpretq_s32_u8(vshrq_n_u8(vreinterpretq_u8_s32(bytes), 4)); }
 inline I HighBytes(I bytes) { return vreinterpretq_s32_u16(vshrq_n_u16(vreinterpretq_u16_s32(bytes), 8)); }
 inline I EvenCodes(I bytes) {  // widened to 16 bits

@@ -6,10 +6,14 @@
 
 namespace kvc {
 
+namespace ref {
+void MatMul(const MatMulArgs& a);  // of what has no faster kernel
+}
+
 extern const KernelTable kAvx2Table;
 extern const KernelTable kAvx512Table;
-extern const KernelTable kAvx512VnniTable;  // int8 and int4 weights only; the rest is that of kAvx512Table
+extern const KernelTable kAvx512VnniTable;  // weights with codes only; the rest is that of kAvx512Table
 extern const KernelTable kNeonTable;
-extern const KernelTable kNeonDotTable;  // int8 and int4 weights only; the rest is that of kNeonTable
+extern const KernelTable kNeonDotTable;  // weights with codes only; the rest is that of kNeonTable
 
 }  // namespace kvc

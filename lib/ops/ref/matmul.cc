@@ -4,6 +4,7 @@
 
 #include "lib/base/half.h"
 #include "lib/ops/ref/ref_kernels.h"
+#include "lib/ops/weight_blocks.h"
 #include "lib/ops/weight_panels.h"
 
 namespace kvc::ref {
@@ -95,12 +96,43 @@ void CodeRow(const MatMulArgs& a, int32_t r) {
   }
 }
 
+// As GGUF's readers do: the product rounded to f32, then the difference.
+void BlocksOfRow(const Weight& w, int32_t r, float* out) {
+  WeightBlock block;
+  for (int32_t b = 0; b < w.cols / kBlockColumns; ++b) {
+    ReadBlock(w, r, b, &block);
+    for (int32_t c = 0; c < kBlockColumns; ++c) {
+      const float value = block.scale[c / w.group] * static_cast<float>(block.code[c]);
+      *out++ = value - block.least[c / w.group];
+    }
+  }
+}
+
+// Of every group the product, then what its least value takes off, each rounded to f32 and added in order.
+void BlockRow(const MatMulArgs& a, int32_t r) {
+  const Weight& w = *a.w;
+  const int32_t groups = w.cols / w.group, block_groups = kBlockColumns / w.group;
+  for (int32_t t = 0; t < a.n; ++t) a.y[t * a.y_stride + r] = 0;
+  WeightBlock block;
+  for (int32_t g = 0; g < groups; ++g) {
+    const int32_t i = g % block_groups;
+    if (i == 0) ReadBlock(w, r, g / block_groups, &block);
+    for (int32_t t = 0; t < a.n; ++t) {
+      const int64_t at = int64_t{t} * groups + g;
+      const int32_t dot = CodeDot(a.xq + at * w.group, block.code + i * w.group, w.group);
+      float* y = a.y + t * a.y_stride + r;
+      *y += static_cast<float>(dot) * (a.xs[at] * block.scale[i]);
+      if (w.type == WeightType::kQ4K) *y -= (static_cast<float>(a.sums[at]) * a.xs[at]) * block.least[i];
+    }
+  }
+}
+
 }  // namespace
 
 void MatMul(const MatMulArgs& a) {
-  const bool codes = a.w->type == WeightType::kInt8 || a.w->type == WeightType::kInt4;
+  const auto row = HasBlocks(a.w->type) ? BlockRow : HasCodes(a.w->type) ? CodeRow : FloatRow;
   for (int32_t r = a.row_begin; r < a.row_end; ++r) {
-    codes ? CodeRow(a, r) : FloatRow(a, r);
+    row(a, r);
     if (a.bias == nullptr) continue;
     for (int32_t t = 0; t < a.n; ++t) a.y[t * a.y_stride + r] += a.bias[r];
   }
@@ -123,7 +155,8 @@ void QuantizeRow(const float* x, int32_t cols, int32_t group, int8_t* codes, flo
 }
 
 void WeightRow(const Weight& w, int32_t row, float* out) {
-  if (w.type != WeightType::kInt8 && w.type != WeightType::kInt4) return WidenRow(w, row, 0, w.cols, out);
+  if (HasBlocks(w.type)) return BlocksOfRow(w, row, out);
+  if (!HasCodes(w.type)) return WidenRow(w, row, 0, w.cols, out);
   for (int32_t c = 0; c < w.cols; ++c)
     out[c] = static_cast<float>(Code(w, row, c)) * ScaleOf(w, row, c / w.group);
 }

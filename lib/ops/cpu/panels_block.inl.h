@@ -1,0 +1,128 @@
+// Panels of q4_k and q6_k (lib/ops/weight_blocks.h) times int8 activations: the products of panels_int.inl.h,
+// whose scales are made of those of the block on the way, and are exact. A group's sum is exact; product and
+// sum of its f32 are rounded apart, in the order of the reference: bit-equal to it.
+#pragma once
+
+// Four columns of 16 rows, from the lines of a unit.
+struct Q4KPanels {
+  static constexpr int kLines = 1, kWords = 2, kExcess = 0, kGroup = 32;
+  static constexpr bool kHasLeast = true;
+  static void Load(const uint8_t* at, PanelWords* words) { Int4Panels::Load(at, words); }
+};
+
+struct Q6KPanels {
+  static constexpr int kLines = 3, kWords = 4, kExcess = 32, kGroup = 16;
+  static constexpr bool kHasLeast = false;
+  static void Load(const uint8_t* at, PanelWords* words) {
+    const I low = SetI(0x0f0f0f0f), high = SetI(0x30303030);
+    I line[kLines];
+    for (int i = 0; i < kLines; ++i) line[i] = LoadI(reinterpret_cast<const int32_t*>(at + 64 * i));
+    words[0] = WordsOf(Or(And(line[0], low), And(BitsUp<4>(line[2]), high)));
+    words[1] = WordsOf(Or(And(HighNibbles(line[0]), low), And(BitsUp<2>(line[2]), high)));
+    words[2] = WordsOf(Or(And(line[1], low), And(line[2], high)));
+    words[3] = WordsOf(Or(And(HighNibbles(line[1]), low), And(BitsDown<2>(line[2]), high)));
+  }
+};
+
+template <typename Codes>
+struct BlockPanels {
+  static constexpr int32_t kColumns = 256, kGroups = kColumns / Codes::kGroup;  // of a block
+  static constexpr int32_t kUnits = Codes::kGroup / (4 * Codes::kWords);        // of a group
+  static constexpr int32_t kScales = 64, kLeast = kScales + kGroups * kLanes;   // bytes, in a block of 16 rows
+  static constexpr int32_t kCodes = Codes::kHasLeast ? kLeast + kGroups * kLanes : kLeast;
+  static constexpr int32_t kGroupBytes = 64 * Codes::kLines * kUnits;
+  static constexpr int32_t kBytes = kCodes + kGroups * kGroupBytes, kPage = 4096;
+
+  // Asks for the lines that come a page after these: few tokens wait for memory, and processors stop asking by
+  // themselves where a page ends.
+  template <int T, int lines>
+  static void Ask(const uint8_t* at) {
+    for (int i = 0; T <= 2 && i < lines; ++i) __builtin_prefetch(at + kPage + 64 * i, 0, 2);
+  }
+
+  // Adds the products of group g of a block to dot; x has the columns of the block.
+  template <int T>
+  static void Group(const TokenWords<T>& x, const uint8_t* const* block, int32_t g,
+                    I (*dot)[kTileVectors16]) {
+    for (int32_t u = 0; u < kUnits; ++u) {
+      PanelWords w[kTileVectors16][Codes::kWords];
+#pragma GCC unroll 4
+      for (int v = 0; v < kTileVectors16; ++v) {
+        const uint8_t* at = block[v / kVectors] + kCodes + g * kGroupBytes + u * 64 * Codes::kLines;
+        Ask<T, Codes::kLines>(at);
+        Codes::Load(at + v % kVectors * 4 * kWidth, w[v]);
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < Codes::kWords; ++i) {
+        for (int t = 0; t < T; ++t) {
+          const PanelWords token = x.At(t, (g * kUnits + u) * Codes::kWords + i);
+          for (int v = 0; v < kTileVectors16; ++v) dot[t][v] = AddProducts(dot[t][v], w[v][i], token);
+        }
+      }
+    }
+  }
+
+  // Adds what the groups of a block give. x: rows of activations from the block's columns on; xs, xsums: of
+  // its first group. Those of the next token are cols and groups further.
+  template <int T>
+  static void Block(const MatMulArgs& a, const uint8_t* const* block, const int8_t* x, const float* xs,
+                    const int32_t* xsums, F (*sums)[kTileVectors16]) {
+    const int32_t groups = a.w->cols / Codes::kGroup;
+    TokenWords<T> words;
+    words.Stage(x, a.w->cols, kColumns);
+    for (int p = 0; p < kTilePanels; ++p) Ask<T, kCodes / 64>(block[p]);
+    F d[kTileVectors16], least[kTileVectors16];
+    for (int v = 0; v < kTileVectors16; ++v) {
+      const uint16_t* halves = reinterpret_cast<const uint16_t*>(block[v / kVectors]) + v % kVectors * kWidth;
+      d[v] = LoadF16(halves);
+      if (Codes::kHasLeast) least[v] = LoadF16(halves + kLanes);
+    }
+    for (int32_t g = 0; g < kGroups; ++g) {
+      I dot[T][kTileVectors16];
+      for (int t = 0; t < T; ++t) {
+        const I start = Codes::kExcess == 0 ? SetI(0) : SetI(-Codes::kExcess * xsums[t * groups + g]);
+        for (int v = 0; v < kTileVectors16; ++v) dot[t][v] = start;
+      }
+      Group<T>(words, block, g, dot);
+      F scale[kTileVectors16], low[kTileVectors16];
+      for (int v = 0; v < kTileVectors16; ++v) {
+        const uint8_t* at = block[v / kVectors] + kScales + g * kLanes + v % kVectors * kWidth;
+        scale[v] = Mul(d[v], LoadI8(at));
+        if (Codes::kHasLeast) low[v] = Mul(least[v], LoadI8(at + (kLeast - kScales)));
+      }
+      for (int t = 0; t < T; ++t) {
+        const F factor = Set(xs[t * groups + g]);
+        for (int v = 0; v < kTileVectors16; ++v)
+          sums[t][v] = Add(sums[t][v], Mul(ToFloat(dot[t][v]), Mul(factor, scale[v])));
+        if (!Codes::kHasLeast) continue;
+        const F taken = Set(static_cast<float>(xsums[t * groups + g]) * xs[t * groups + g]);
+        for (int v = 0; v < kTileVectors16; ++v) sums[t][v] = Sub(sums[t][v], Mul(taken, low[v]));
+      }
+    }
+  }
+
+  template <int T>
+  static void Tile(const MatMulArgs& a, int32_t token, int32_t row) {
+    const TilePanels at(a, row);
+    const int32_t cols = a.w->cols, groups = cols / Codes::kGroup, blocks = cols / kColumns;
+    const uint8_t* block[kTilePanels];
+    for (int p = 0; p < kTilePanels; ++p)
+      block[p] = static_cast<const uint8_t*>(a.w->data) + at.panel[p] * blocks * kBytes;
+    F sums[T][kTileVectors16];
+    for (int t = 0; t < T; ++t) {
+      for (int v = 0; v < kTileVectors16; ++v) sums[t][v] = Zero();
+    }
+    const int64_t group = int64_t{token} * groups;
+    for (int32_t b = 0; b < blocks; ++b) {
+      Block<T>(a, block, a.xq + int64_t{token} * cols + b * kColumns, a.xs + group + b * kGroups,
+               a.sums + group + b * kGroups, sums);
+      for (int p = 0; p < kTilePanels; ++p) block[p] += kBytes;
+    }
+    for (int t = 0; t < T; ++t) StoreTile(a, token + t, row, sums[t]);
+  }
+};
+
+inline void BlockPanelMatMul(const MatMulArgs& a) {
+  a.w->type == WeightType::kQ4K ? PanelTokens<BlockPanels<Q4KPanels>, kCodeTileTokens>(a, 0)
+                                : PanelTokens<BlockPanels<Q6KPanels>, kCodeTileTokens>(a, 0);
+}
