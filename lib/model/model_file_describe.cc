@@ -143,9 +143,11 @@ void DescribeTurnFormat(const TurnFormat& t, JsonWriter* json) {
   if (t.first_user_prefix) json->Field("first_user_prefix", *t.first_user_prefix);
   if (t.user_prefix_after_system) json->Field("user_prefix_after_system", *t.user_prefix_after_system);
   if (t.answer_prefix) json->Field("answer_prefix", *t.answer_prefix);
-  json->Field("trim", int32_t{t.trim});
-  json->Field("system_turns", kSystemTurnsNames[static_cast<size_t>(t.system_turns)]);
-  json->Field("bos_in_marks", t.bos_in_marks);
+  if (!t.empty()) {
+    json->Field("trim", int32_t{t.trim});
+    json->Field("system_turns", kSystemTurnsNames[static_cast<size_t>(t.system_turns)]);
+    json->Field("bos_in_marks", t.bos_in_marks);
+  }
   json->EndObject();
 }
 

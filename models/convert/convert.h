@@ -24,6 +24,8 @@ namespace kvc {
 //   The matrix that chooses experts stays as kKeep has it in both.
 enum class WeightChoice { kKeep, kF32, kBf16, kInt8, kInt4 };
 
+struct ConvertPlan;  // convert_plan.h
+
 struct ConvertProgress {
   int32_t tensors_done = 0, tensors_total = 0;
   int64_t bytes_done = 0, bytes_total = 0;  // of the source's tensors
@@ -36,6 +38,9 @@ struct ConvertOptions {
   std::vector<std::string> head_score_files;      // JSON (head_scores_json.h), stored in this order
   int32_t context = 0;  // tokens the model is wanted for, at most those it was trained for; 0: all
   std::string name;     // empty: the source's own, or that of the file or directory
+  bool dry_run = false;  // reads what there is to know, tells it to `planned`, and writes nothing
+  // Told once, before anything is written. May be null.
+  std::function<void(const ConvertPlan&)> planned;
   // Called often; false stops with kCancelled. May be null.
   std::function<bool(const ConvertProgress&)> progress;
 };

@@ -57,8 +57,13 @@ Result<std::string> RenderMessages(const jinja::Template& parsed, const ChatTemp
   jinja::Variables variables;
   std::vector<jinja::Value> list;
   for (const ChatMessage& m : messages) {
-    list.push_back(jinja::Dict({{jinja::Text("role"), jinja::Text(kRoleNames[m.role])},
-                                {jinja::Text("content"), jinja::Text(m.text)}}));
+    jinja::Value content = jinja::Text(m.text);
+    if (chat.parts) {
+      content = jinja::List({jinja::Dict(
+          {{jinja::Text("type"), jinja::Text("text")}, {jinja::Text("text"), std::move(content)}})});
+    }
+    list.push_back(jinja::Dict(
+        {{jinja::Text("role"), jinja::Text(kRoleNames[m.role])}, {jinja::Text("content"), std::move(content)}}));
   }
   variables.emplace_back("messages", jinja::List(std::move(list)));
   variables.emplace_back("add_generation_prompt", jinja::Bool(answer));
@@ -105,6 +110,7 @@ class Compiler {
       notes_->push_back("the chat template writes the day's date; the file keeps that of its conversion");
     }
     if (!first.ok()) return Refusal(first.status().message());
+    if (first.value().find(kWords[0]) == std::string::npos) chat_.parts = true;
     format_.bos_in_marks = true;
     KVC_RETURN_IF_ERROR(ReadTurns());
     ReadSystem();
@@ -270,7 +276,7 @@ class Compiler {
     return {};
   }
 
-  const ChatTemplate& chat_;
+  ChatTemplate chat_;
   const std::tm& today_;
   std::vector<std::string>* const notes_;
   const std::tm* date_ = nullptr;

@@ -12,6 +12,7 @@ namespace kvc {
 // A chat template with the texts of the tokens that it may name; empty: the model has none.
 struct ChatTemplate {
   std::string text, bos, eos, unk, pad;
+  bool parts = false;  // it wants what is said as a list of parts, [{"type": "text", "text": ..}]
 };
 
 struct ChatMessage {

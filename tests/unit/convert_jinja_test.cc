@@ -82,7 +82,7 @@ TEST(ConvertJinja, ConversationsAreWhatTransformersMakesOfThem) {
   const std::tm today = Today();
   int n = 0;
   for (const auto& [name, all] : vectors.items()) {
-    const ChatTemplate chat{ReadText(name + ".jinja"), all["bos"], all["eos"], "", ""};
+    const ChatTemplate chat{ReadText(name + ".jinja"), all["bos"], all["eos"], "", "", all["parts"]};
     for (const Json& talk : all["conversations"]) {
       std::vector<ChatMessage> messages;
       for (const Json& m : talk["messages"]) {

@@ -140,7 +140,7 @@ std::vector<int32_t> Fed(const Tokenizer& tokenizer, const TurnFormat& format,
 const std::map<std::string, std::string> kRefused = {
     {"refused_rounds", "depend on the place of a turn"},
     {"refused_repeats", "writes twice what the user says"},
-    {"refused_shouts", "leaves out or changes what the user says"},
+    {"refused_changes", "leaves out or changes what the user says"},
     {"refused_includes", "line 1: \"include\" is not supported; its marks look like those of ChatML"},
 };
 

@@ -26,6 +26,7 @@ TOKENS = {
     "style_glm4": (None, "<|endoftext|>"), "style_command": ("<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>"),
     "style_openchat": ("<s>", "<|end_of_turn|>"), "style_olmo": ("<|endoftext|>", "<|endoftext|>"),
 }
+PARTS = ("smolvlm",)  # templates that want what is said as a list of parts
 TODAY = datetime.datetime(2025, 3, 4, 15, 6, 7)
 
 
@@ -68,7 +69,8 @@ def render_conversations(folder):
             tokenizer_object=tokenizers.Tokenizer(tokenizers.models.BPE()), bos_token=bos, eos_token=eos)
         talks = []
         for talk in conversations():
-            messages = [{"role": role, "content": text} for role, text in talk]
+            messages = [{"role": role, "content": [{"type": "text", "text": text}] if name in PARTS else text}
+                        for role, text in talk]
             answer = talk[-1][0] == "user"
             try:
                 text = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False,
@@ -76,7 +78,7 @@ def render_conversations(folder):
             except Exception:  # the template's own refusals, and what its language has not
                 text = None
             talks.append({"messages": talk, "answer": answer, "text": text})
-        out[name] = {"bos": bos or "", "eos": eos or "", "conversations": talks}
+        out[name] = {"bos": bos or "", "eos": eos or "", "parts": name in PARTS, "conversations": talks}
     return out
 
 

@@ -67,7 +67,7 @@ NodePtr Parser::Statement(const std::string& name) {
     NodePtr node = New(name == "break" ? Node::kBreak : Node::kContinue);
     return ExpectEndOfTag() ? std::move(node) : nullptr;
   }
-  return Fail("\"" + name.substr(0, 40) + "\" is not supported here");
+  return Fail("\"" + name.substr(0, 40) + "\" is not supported");
 }
 
 NodePtr Parser::If() {
