@@ -93,9 +93,11 @@ Json TypesJson(const ConvertReport& report) {
 bool Check(const ConvertCommand& command, Json* json) {
   const ReferenceCheck check =
       CheckAgainst(command.output, ReadJson(command.check_against), command.check_against);
-  const bool good = check.n_same == check.n_rows && (command.tolerance == 0 || check.distance <= command.tolerance);
+  const bool good =
+      check.n_same == check.n_rows && (command.tolerance == 0 || check.distance <= command.tolerance);
   if (json != nullptr) {
-    (*json)["check"] = {{"n_rows", check.n_rows}, {"n_same", check.n_same}, {"distance", check.distance}, {"good", good}};
+    (*json)["check"] = {
+        {"n_rows", check.n_rows}, {"n_same", check.n_same}, {"distance", check.distance}, {"good", good}};
   } else {
     Print(Format("against %s: the worst logit differs by %.3g; %d of %d rows have the same largest one\n",
                  Printable(command.check_against).c_str(), check.distance, check.n_same, check.n_rows));
@@ -170,9 +172,11 @@ Action AddConvert(CLI::App* app) {
   AddOutput(app, "OUT", &command->output, "The model file to write (.kvc); links are followed");
   app->add_flag("--dry-run", command->dry_run, "Only say what would be made; OUT may be left out");
   AddInput(app, "--check-against", &command->check_against,
-           "JSON with tokens and the logits that another program has after them: says how far the model file's are "
+           "JSON with tokens and the logits that another program has after them: says how far the model "
+           "file's are "
            "from these, and fails where another token is the largest");
-  app->add_option("--tolerance", command->tolerance, "With --check-against: fail beyond this distance of a logit too")
+  app->add_option("--tolerance", command->tolerance,
+                  "With --check-against: fail beyond this distance of a logit too")
       ->check(Real(0, 1e9))
       ->needs("--check-against")
       ->type_name("X");

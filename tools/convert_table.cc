@@ -14,7 +14,8 @@ constexpr int64_t kContexts[] = {4096, 32768, 131072};
 constexpr const char* kSystemTurns[] = {"anywhere", "first", "none"};
 
 std::string TokenizerText(const ConvertPlan& plan) {
-  return std::string(plan.tokenizer == TokenizerKind::kByteLevelBpe ? "byte-level BPE" : "SentencePiece BPE") +
+  return std::string(plan.tokenizer == TokenizerKind::kByteLevelBpe ? "byte-level BPE"
+                                                                    : "SentencePiece BPE") +
          ", " + FormatCount(plan.n_pieces) + " pieces";
 }
 
@@ -54,7 +55,8 @@ std::string PlanTable(const ConvertPlan& plan) {
     table.AddRow({"matrices in " + t.source, Format("%d, stored as %s", t.n_tensors, t.stored.c_str()) +
                                                  (t.group > 0 ? Format(", groups of %d", t.group) : "")});
   }
-  table.AddRow({"size", FormatBytes(plan.bytes_written) + ", " + FormatBytes(plan.bytes_read) + " in the source"});
+  table.AddRow(
+      {"size", FormatBytes(plan.bytes_written) + ", " + FormatBytes(plan.bytes_read) + " in the source"});
   table.AddRow({"tokenizer", TokenizerText(plan)});
   table.AddRow({"turn format", TurnsText(plan.turn_format)});
   table.AddRow({"here", KernelsText(plan)});
@@ -116,7 +118,7 @@ ReferenceCheck CheckAgainst(const std::string& model_path, const Json& document,
   const Json rows = given[0].is_array() ? given : Json::array({given});
   if (rows.size() > tokens->size()) throw Failure(path + ": more rows of logits than tokens");
   const Model model(model_path, "auto", 0, 0);
-  Session session(model, Policy("full"), DefaultSessionParams());
+  Session session(model, Policy("full:kv=f32"), DefaultSessionParams());  // what the weights alone do
   ReferenceCheck check;
   const size_t before = tokens->size() - rows.size();
   std::vector<float> logits;

@@ -1,4 +1,5 @@
-// What a conversion will make, as `kvc convert` tells it; and a converted model against logits that somebody else has.
+// What a conversion will make, as `kvc convert` tells it; and a converted model against logits that somebody
+// else has.
 #pragma once
 #include <string>
 
@@ -15,8 +16,8 @@ struct ReferenceCheck {
   int32_t n_rows = 0, n_same = 0;  // rows of logits, and those whose largest is that of the reference
   double distance = 0;             // of the worst logit
 };
-// document: {"tokens": [..] (or "ids"), "logits": [[V], ..]}: those after each of the last tokens, or one row after
-// the last. path: where it is from. Throws Failure.
+// document: {"tokens": [..] (or "ids"), "logits": [[V], ..]}: those after each of the last tokens, or one row
+// after the last. path: where it is from. Throws Failure.
 ReferenceCheck CheckAgainst(const std::string& model_path, const Json& document, const std::string& path);
 
 }  // namespace kvc::tool

@@ -44,8 +44,8 @@ std::string StateOf(const fs::path& source) {
   const auto add = [&](const fs::path& path) {
     const auto size = fs::file_size(path, error);
     const auto time = fs::last_write_time(path, error).time_since_epoch().count();
-    entries.push_back(Format("%s %lld %lld\n", path.filename().u8string().c_str(), static_cast<long long>(size),
-                             static_cast<long long>(time)));
+    entries.push_back(Format("%s %lld %lld\n", path.filename().u8string().c_str(),
+                             static_cast<long long>(size), static_cast<long long>(time)));
   };
   if (!fs::is_directory(source, error)) {
     add(source);
@@ -69,8 +69,8 @@ bool NeedsConverting(const fs::path& path) {
 }
 
 [[noreturn]] void FailWithWayOut(const std::string& what) {
-  throw Failure(what +
-                "\nKVC_CACHE names another folder for converted models; kvc convert writes one where you say");
+  throw Failure(
+      what + "\nKVC_CACHE names another folder for converted models; kvc convert writes one where you say");
 }
 
 // What earlier states of the same source have left.

@@ -10,10 +10,10 @@ namespace kvc::tool {
 // none of these is set.
 std::string CacheFolder();
 
-// The model file for `path`: itself, or, where it is a GGUF file or a folder, what that was converted into the
-// first time; again where it has changed since (name, sizes, times) or the program has. Says on stderr what it does,
-// with progress. Throws Failure, with the way out, where the folder cannot be made or written, or the source cannot
-// be converted.
+// The model file for `path`: itself, or, where it is a GGUF file or a folder, what that was converted into
+// the first time; again where it has changed since (name, sizes, times) or the program has. Says on stderr
+// what it does, with progress. Throws Failure, with the way out, where the folder cannot be made or written,
+// or the source cannot be converted.
 std::string ModelFileFor(const std::string& path, Signals* signals);
 
 }  // namespace kvc::tool

@@ -271,7 +271,7 @@ class Session {
   bool keeps_tokens_ = false,
        rewound_ = false;  // rewound: hidden_ is that of a token that is gone
   bool finished_ = false;
-  bool in_answer_ = false;  // the assistant's turn was begun, and nothing was said since
+  bool in_answer_ = false;     // the assistant's turn was begun, and nothing was said since
   bool after_system_ = false;  // what was read last is a system text
   int64_t cache_bytes_peak_ = 0, workspace_peak_ = 0;
   double prefill_seconds_ = 0, compress_seconds_ = 0, decode_seconds_ = 0;

@@ -110,7 +110,10 @@ Status Session::ArchiveFields(Archive& a, Stream* stream) {
 template <typename Archive>
 Status Session::ArchiveConversation(Archive& a) {
   KVC_RETURN_IF_ERROR(sampler_.Archive(a, model_->config().vocab_size));
-  uint8_t turn = in_answer_ ? kInAnswer : after_system_ ? kAfterSystem : 0, has_marks = marks_ != nullptr ? 1 : 0;
+  uint8_t turn = in_answer_      ? kInAnswer
+                 : after_system_ ? kAfterSystem
+                                 : 0,
+          has_marks = marks_ != nullptr ? 1 : 0;
   KVC_RETURN_IF_ERROR(ArchiveValue(a, turn));
   KVC_RETURN_IF_ERROR(ArchiveValue(a, has_marks));
   if (turn > kAfterSystem) return Error(Code::kBadModel, "damaged: whose turn it is");

@@ -33,11 +33,12 @@ Status CheckSystem(const TurnFormat& file, const TurnMarks& marks, Role role, co
   const bool fits = file.system_turns == SystemTurns::kAnywhere ||
                     (file.system_turns == SystemTurns::kFirst && place.first);
   if (fits) return {};
-  return Error(Code::kUnsupported,
-               file.system_turns == SystemTurns::kNone
-                   ? "this model's chat template has no system text: say it in the user's first message, or set "
-                     "marks for it (kvc_session_set_turn_marks)"
-                   : "this model's chat template has a system text at the start of a conversation only");
+  return Error(
+      Code::kUnsupported,
+      file.system_turns == SystemTurns::kNone
+          ? "this model's chat template has no system text: say it in the user's first message, or set "
+            "marks for it (kvc_session_set_turn_marks)"
+          : "this model's chat template has a system text at the start of a conversation only");
 }
 
 // The text without the white space that the model's chat template takes away.
@@ -85,8 +86,7 @@ Status TurnMarks::Set(Role role, const char* prefix, const char* suffix) {
 }
 
 bool TurnMarks::Any(const TurnFormat& file) const {
-  return !file.empty() ||
-         std::any_of(own_.begin(), own_.end(), [](const OwnMarks& own) { return own.set; });
+  return !file.empty() || std::any_of(own_.begin(), own_.end(), [](const OwnMarks& own) { return own.set; });
 }
 
 std::string TurnMarks::Prefix(const TurnFormat& file, Role role, const TurnPlace& place) const {

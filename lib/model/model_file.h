@@ -47,12 +47,13 @@ constexpr uint8_t kTrimAll = 127;
 // How a chat turn is written around what is said; all may be empty (no chat format).
 struct TurnFormat {
   std::string system_prefix, system_suffix, user_prefix, user_suffix, assistant_prefix, assistant_suffix;
-  // Instead of those above: of the message that a conversation begins with, of a user's message behind a system
-  // text, where the assistant is to answer.
+  // Instead of those above: of the message that a conversation begins with, of a user's message behind a
+  // system text, where the assistant is to answer.
   std::optional<std::string> first_system_prefix, first_user_prefix, user_prefix_after_system, answer_prefix;
   uint8_t trim = 0;  // TurnTrim
   SystemTurns system_turns = SystemTurns::kAnywhere;
-  bool bos_in_marks = false;  // no BOS but what the marks begin with, whatever the tokenizer adds to other texts
+  bool bos_in_marks =
+      false;  // no BOS but what the marks begin with, whatever the tokenizer adds to other texts
   bool empty() const {
     return system_prefix.empty() && system_suffix.empty() && user_prefix.empty() && user_suffix.empty() &&
            assistant_prefix.empty() && assistant_suffix.empty();

@@ -36,8 +36,8 @@ struct ConvertOptions {
   int32_t group = 32;                             // 32, 64 or 128
   WeightLayout layout = WeightLayout::kRowMajor;  // panels: of every matrix that is multiplied and fits
   std::vector<std::string> head_score_files;      // JSON (head_scores_json.h), stored in this order
-  int32_t context = 0;  // tokens the model is wanted for, at most those it was trained for; 0: all
-  std::string name;     // empty: the source's own, or that of the file or directory
+  int32_t context = 0;   // tokens the model is wanted for, at most those it was trained for; 0: all
+  std::string name;      // empty: the source's own, or that of the file or directory
   bool dry_run = false;  // reads what there is to know, tells it to `planned`, and writes nothing
   // Told once, before anything is written. May be null.
   std::function<void(const ConvertPlan&)> planned;

@@ -30,7 +30,8 @@ ConvertPlan MakeConvertPlan(const Checkpoint& checkpoint, const std::vector<Weig
                             const std::vector<TensorPlan>& plans) {
   const ModelFileContent& content = checkpoint.content;
   ConvertPlan plan;
-  plan.kind = checkpoint.kind, plan.architecture = content.config.architecture, plan.name = content.config.name;
+  plan.kind = checkpoint.kind, plan.architecture = content.config.architecture,
+  plan.name = content.config.name;
   plan.config = content.config, plan.turn_format = content.turn_format;
   plan.tokenizer = content.tokenizer.kind;
   plan.n_pieces = static_cast<int64_t>(content.tokenizer.pieces.size());

@@ -38,10 +38,10 @@ bool EndsWith(const std::string& text, const std::string& part) {
 
 std::string CommonStart(const std::string& a, const std::string& b) {
   const size_t n = std::min(a.size(), b.size());
-  return a.substr(0, static_cast<size_t>(std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(n),
-                                                       b.begin())
-                                             .first -
-                                         a.begin()));
+  return a.substr(
+      0,
+      static_cast<size_t>(
+          std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(n), b.begin()).first - a.begin()));
 }
 
 std::string CommonEnd(const std::string& a, const std::string& b) {
@@ -62,8 +62,8 @@ Result<std::string> RenderMessages(const jinja::Template& parsed, const ChatTemp
       content = jinja::List({jinja::Dict(
           {{jinja::Text("type"), jinja::Text("text")}, {jinja::Text("text"), std::move(content)}})});
     }
-    list.push_back(jinja::Dict(
-        {{jinja::Text("role"), jinja::Text(kRoleNames[m.role])}, {jinja::Text("content"), std::move(content)}}));
+    list.push_back(jinja::Dict({{jinja::Text("role"), jinja::Text(kRoleNames[m.role])},
+                                {jinja::Text("content"), std::move(content)}}));
   }
   variables.emplace_back("messages", jinja::List(std::move(list)));
   variables.emplace_back("add_generation_prompt", jinja::Bool(answer));
@@ -81,9 +81,11 @@ Result<std::string> RenderMessages(const jinja::Template& parsed, const ChatTemp
 std::string Nearest(const std::string& text) {
   constexpr struct {
     const char *mark, *name;
-  } kFamilies[] = {{"<|im_start|>", "ChatML"},     {"<|start_header_id|>", "Llama 3"}, {"<<SYS>>", "Llama 2"},
-                   {"[INST]", "Mistral"},          {"<start_of_turn>", "Gemma"},       {"<|user|>", "Zephyr or Phi-3"},
-                   {"<|start_of_role|>", "Granite"}, {"USER:", "Vicuna"},                {"### Instruction", "Alpaca"}};
+  } kFamilies[] = {{"<|im_start|>", "ChatML"},       {"<|start_header_id|>", "Llama 3"},
+                   {"<<SYS>>", "Llama 2"},           {"[INST]", "Mistral"},
+                   {"<start_of_turn>", "Gemma"},     {"<|user|>", "Zephyr or Phi-3"},
+                   {"<|start_of_role|>", "Granite"}, {"USER:", "Vicuna"},
+                   {"### Instruction", "Alpaca"}};
   for (const auto& family : kFamilies) {
     if (text.find(family.mark) != std::string::npos) return family.name;
   }
@@ -188,7 +190,8 @@ class Compiler {
       return;
     }
     const Segments& s = cut.value();
-    if (s[2] != to_assistant_ || s[4] != to_assistant_ || s[3] != to_user_ || s[5] != to_user_ || s[6] != end_) {
+    if (s[2] != to_assistant_ || s[4] != to_assistant_ || s[3] != to_user_ || s[5] != to_user_ ||
+        s[6] != end_) {
       no_system_ = "it changes the marks of other turns";
       return;
     }
@@ -262,8 +265,10 @@ class Compiler {
     std::vector<const char*> talks = {"u", "uau", "uauau"};
     if (format_.system_turns != SystemTurns::kNone) talks.insert(talks.end(), {"su", "suau", "suauau"});
     if (format_.system_turns == SystemTurns::kAnywhere) talks.insert(talks.end(), {"uasu", "suasuau"});
-    const std::pair<const char*, const char*> around[] = {
-        {"", ""}, {kBefore, kBehind}, {"first line\n\n", "\n  last: \xC3\xA9 {x} \"y\""}, {"\xE3\x80\x80", "\r\n"}};
+    const std::pair<const char*, const char*> around[] = {{"", ""},
+                                                          {kBefore, kBehind},
+                                                          {"first line\n\n", "\n  last: \xC3\xA9 {x} \"y\""},
+                                                          {"\xE3\x80\x80", "\r\n"}};
     for (const char* roles : talks) {
       for (const auto& [before, behind] : around) {
         const Messages messages = Talk(roles, before, behind);
@@ -329,8 +334,8 @@ Result<TurnFormat> CompileTurnFormat(const ChatTemplate& chat, const std::tm& to
   return Status(Code::kUnsupported, format.status().message() + "; its marks look like those of " + nearest);
 }
 
-Result<std::string> RenderChat(const ChatTemplate& chat, const std::vector<ChatMessage>& messages, bool answer,
-                               const std::tm* date) {
+Result<std::string> RenderChat(const ChatTemplate& chat, const std::vector<ChatMessage>& messages,
+                               bool answer, const std::tm* date) {
   auto parsed = jinja::Template::Parse(chat.text);
   if (!parsed.ok()) return parsed.status();
   return RenderMessages(parsed.value(), chat, messages, answer, date);

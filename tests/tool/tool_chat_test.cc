@@ -58,7 +58,8 @@ TEST(Chat, ATurnIsWhatItsMarksSay) {
 }
 
 // kvc run of the folder hf, with the cache of converted models in `cache`.
-ProgramResult RunWithCache(const TemporaryFolder& folder, const std::string& model, const std::string& cache) {
+ProgramResult RunWithCache(const TemporaryFolder& folder, const std::string& model,
+                           const std::string& cache) {
   return RunShell("KVC_CACHE=\"$3\" \"$1\" run \"$2\" --prompt 'The code of Ada is' --max-tokens 4 --json",
                   {model, folder.Path(cache)});
 }
@@ -81,8 +82,9 @@ TEST(Chat, AFolderIsConvertedOnceIntoTheCache) {
   const ProgramResult third = RunWithCache(folder, source, "deep/cache");
   EXPECT_NE(third.err.find("converting"), std::string::npos) << third.err;
   EXPECT_EQ(RunShell("ls \"$2\" | wc -l", {folder.Path("deep/cache")}).out, "1\n");
-  const ProgramResult chat = RunShell("echo hello | KVC_CACHE=\"$3\" \"$1\" chat \"$2\" --max-tokens 3 --json",
-                                      {source, folder.Path("deep/cache")});
+  const ProgramResult chat =
+      RunShell("echo hello | KVC_CACHE=\"$3\" \"$1\" chat \"$2\" --max-tokens 3 --json",
+               {source, folder.Path("deep/cache")});
   ASSERT_EQ(chat.exit_code, 0) << chat.err;
   EXPECT_EQ(chat.err.find("converting"), std::string::npos) << chat.err;
 }
@@ -91,8 +93,9 @@ TEST(Chat, AGgufFileIsConvertedOnceIntoTheCache) {
   const TemporaryFolder folder;
   const std::string source = std::string(KVC_SOURCE_DIR) + "/tests/data/reference_gguf/smollm3.gguf";
   for (const bool first : {true, false}) {
-    const ProgramResult run = RunShell("XDG_CACHE_HOME=\"$3\" KVC_CACHE= \"$1\" run \"$2\" --tokens \"$4\" --max-tokens 2",
-                                       {source, folder.Path("xdg"), folder.Write("ids.json", "[1, 2, 3]")});
+    const ProgramResult run =
+        RunShell("XDG_CACHE_HOME=\"$3\" KVC_CACHE= \"$1\" run \"$2\" --tokens \"$4\" --max-tokens 2",
+                 {source, folder.Path("xdg"), folder.Write("ids.json", "[1, 2, 3]")});
     ASSERT_EQ(run.exit_code, 0) << run.err;
     EXPECT_EQ(run.err.find("converting") != std::string::npos, first) << run.err;
   }
@@ -106,8 +109,8 @@ TEST(Chat, ACacheThatCannotBeWrittenSaysWhereElse) {
   const ProgramResult run = RunWithCache(folder, folder.Path("hf"), "plain/cache");
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_NE(run.err.find("KVC_CACHE names another folder"), std::string::npos) << run.err;
-  const ProgramResult nowhere =
-      RunShell("env -u KVC_CACHE -u XDG_CACHE_HOME -u HOME \"$1\" run \"$2\" --prompt x", {folder.Path("hf")});
+  const ProgramResult nowhere = RunShell(
+      "env -u KVC_CACHE -u XDG_CACHE_HOME -u HOME \"$1\" run \"$2\" --prompt x", {folder.Path("hf")});
   EXPECT_EQ(nowhere.exit_code, 1);
   EXPECT_NE(nowhere.err.find("KVC_CACHE"), std::string::npos) << nowhere.err;
 }

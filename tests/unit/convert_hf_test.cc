@@ -406,7 +406,8 @@ TEST(ConvertHf, SpecialTokensAndTurns) {
 
 // One that marks turns with `mark`, and begins with BOS.
 std::string PlainTemplate(const std::string& mark) {
-  return "{{ bos_token }}{% for m in messages %}" + mark + "{{ m.role + ':' + m.content + eos_token }}{% endfor %}";
+  return "{{ bos_token }}{% for m in messages %}" + mark +
+         "{{ m.role + ':' + m.content + eos_token }}{% endfor %}";
 }
 
 TEST(ConvertHf, TheChatTemplateIsFoundWhereTransformersFindsIt) {
@@ -419,8 +420,10 @@ TEST(ConvertHf, TheChatTemplateIsFoundWhereTransformersFindsIt) {
   };
   const std::string own = json{{"chat_template", PlainTemplate("1")}}.dump();
   EXPECT_EQ(prefix({{"tokenizer_config.json", own}}), "<bos>1user:");
-  EXPECT_EQ(prefix({{"tokenizer_config.json", own}, {"chat_template.jinja", PlainTemplate("2")}}), "<bos>2user:");
-  EXPECT_EQ(prefix({{"tokenizer_config.json", own}, {"chat_template.json", json{{"chat_template", PlainTemplate("3")}}.dump()}}),
+  EXPECT_EQ(prefix({{"tokenizer_config.json", own}, {"chat_template.jinja", PlainTemplate("2")}}),
+            "<bos>2user:");
+  EXPECT_EQ(prefix({{"tokenizer_config.json", own},
+                    {"chat_template.json", json{{"chat_template", PlainTemplate("3")}}.dump()}}),
             "<bos>3user:");
   const json several = {{{"name", "tool_use"}, {"template", PlainTemplate("4")}},
                         {{"name", "default"}, {"template", PlainTemplate("5")}}};
@@ -433,15 +436,18 @@ TEST(ConvertHf, TheChatTemplateIsFoundWhereTransformersFindsIt) {
 
 TEST(ConvertHf, AChatTemplateThatCannotBeKeptIsANote) {
   const json config = SmallConfig("LlamaForCausalLM");
-  for (const char* text : {"{% include 'x' %}", "{{ unclosed", "{% for m in messages %}{{ m.content }}{{ loop.index }}{% endfor %}"}) {
+  for (const char* text : {"{% include 'x' %}", "{{ unclosed",
+                           "{% for m in messages %}{{ m.content }}{{ loop.index }}{% endfor %}"}) {
     std::unique_ptr<ModelFile> file;
     ConvertReport report;
     ASSERT_TRUE(ConvertSmall(config, SmallTensors("BF16"),
-                             {{"tokenizer_config.json", json{{"chat_template", text}}.dump()}}, &file, &report)
+                             {{"tokenizer_config.json", json{{"chat_template", text}}.dump()}}, &file,
+                             &report)
                     .ok());
     EXPECT_TRUE(file->turn_format().empty());
     ASSERT_EQ(report.warnings.size(), 1u);
-    EXPECT_NE(report.warnings[0].find("the turn format stays empty"), std::string::npos) << report.warnings[0];
+    EXPECT_NE(report.warnings[0].find("the turn format stays empty"), std::string::npos)
+        << report.warnings[0];
   }
 }
 

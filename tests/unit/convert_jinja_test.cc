@@ -1,4 +1,5 @@
-// Templates against Jinja itself and transformers (tests/vectors/make_template_vectors.py), and what hostile ones cost.
+// Templates against Jinja itself and transformers (tests/vectors/make_template_vectors.py), and what hostile
+// ones cost.
 #include <gtest/gtest.h>
 
 #include <ctime>
@@ -135,27 +136,34 @@ TEST(ConvertJinja, WhatIsNotSupportedIsNamedWithItsLine) {
 }
 
 TEST(ConvertJinja, HostileTemplatesEnd) {
-  ExpectRefused("{% for a in range(1000000) %}{% for b in range(1000000) %}{% endfor %}{% endfor %}", "too many steps");
-  ExpectRefused("{% for a in range(1000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}", "too many steps");
-  ExpectRefused("{% set ns = namespace(s='x') %}{% for a in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-                "too long");
+  ExpectRefused("{% for a in range(1000000) %}{% for b in range(1000000) %}{% endfor %}{% endfor %}",
+                "too many steps");
+  ExpectRefused("{% for a in range(1000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+                "too many steps");
+  ExpectRefused(
+      "{% set ns = namespace(s='x') %}{% for a in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+      "too long");
   ExpectRefused("{{ 'x' * 100000000000 }}", "too long");
   ExpectRefused("{{ [0] * 900000000000000000 }}", "too long");
-  ExpectRefused("{% for a in range(99999) %}{{ 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx' }}{% endfor %}", "too much");
+  ExpectRefused("{% for a in range(99999) %}{{ 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx' }}{% endfor %}",
+                "too much");
   ExpectRefused("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "nested too deeply");
   ExpectRefused("{% set ns = namespace(l=[]) %}{% for a in range(9999) %}{% set ns.l = [ns.l] %}{% endfor %}",
                 "nested too deeply");
   ExpectRefused("{% set ns = namespace() %}{% set ns.me = ns %}", "nested too deeply");
   ExpectRefused("{% set ns = namespace() %}{% set ns.me = [ns] %}", "nested too deeply");
-  ExpectRefused("{% set ns = namespace(l=[1]) %}{% for a in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}"
-                "{{ ns.l }}",
-                "too long");
-  ExpectRefused("{% set ns = namespace(l=[1]) %}{% for a in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}"
-                "{{ ns.l | tojson }}",
-                "too long");
-  ExpectRefused("{% set ns = namespace(l=[1]) %}{% for a in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}"
-                "{{ ns.l == [ns.l[0], ns.l[0]] }}{% set m = [ns.l[0], [ns.l[0][0], ns.l[0][1]]] %}{{ m == ns.l }}",
-                "too many steps");
+  ExpectRefused(
+      "{% set ns = namespace(l=[1]) %}{% for a in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}"
+      "{{ ns.l }}",
+      "too long");
+  ExpectRefused(
+      "{% set ns = namespace(l=[1]) %}{% for a in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}"
+      "{{ ns.l | tojson }}",
+      "too long");
+  ExpectRefused(
+      "{% set ns = namespace(l=[1]) %}{% for a in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}"
+      "{{ ns.l == [ns.l[0], ns.l[0]] }}{% set m = [ns.l[0], [ns.l[0][0], ns.l[0][1]]] %}{{ m == ns.l }}",
+      "too many steps");
   ExpectRefused("{{ " + Repeated("(", 5000) + "1" + Repeated(")", 5000) + " }}", "nested too deeply");
   ExpectRefused("{{ " + Repeated("not ", 5000) + "1 }}", "nested too deeply");
   ExpectRefused("{{ 1" + Repeated(" + 1", 5000) + " }}", "nested too deeply");

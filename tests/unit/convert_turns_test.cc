@@ -191,9 +191,10 @@ TEST(ConvertTurns, WhatCannotBeSaidIsNamed) {
 
 TEST(ConvertTurns, TheMarksOfKnownTemplates) {
   const TurnFormat qwen = FormatOf("qwen_25");
-  EXPECT_EQ(qwen.first_user_prefix,
-            "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
-            "<|im_start|>user\n");
+  EXPECT_EQ(
+      qwen.first_user_prefix,
+      "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+      "<|im_start|>user\n");
   EXPECT_EQ(qwen.user_prefix, "<|im_start|>user\n");
   EXPECT_EQ(qwen.assistant_prefix, "<|im_start|>assistant\n");
   EXPECT_EQ(qwen.assistant_suffix, "<|im_end|>\n");
@@ -241,10 +242,14 @@ TEST(ConvertTurns, ModelsWithoutSystemTextsSaySo) {
     place.first = true;
     TurnMarks marks;
     const std::string text = "be brief";
-    EXPECT_EQ(EncodeTurn(*made.tokenizer, format.value(), marks, Role::kSystem, BytesOfText(text), place, &ids).code(),
-              Code::kUnsupported);
+    EXPECT_EQ(
+        EncodeTurn(*made.tokenizer, format.value(), marks, Role::kSystem, BytesOfText(text), place, &ids)
+            .code(),
+        Code::kUnsupported);
     ASSERT_TRUE(marks.Set(Role::kSystem, "S:", "\n").ok());  // of the caller's own
-    EXPECT_TRUE(EncodeTurn(*made.tokenizer, format.value(), marks, Role::kSystem, BytesOfText(text), place, &ids).ok());
+    EXPECT_TRUE(
+        EncodeTurn(*made.tokenizer, format.value(), marks, Role::kSystem, BytesOfText(text), place, &ids)
+            .ok());
   }
   std::vector<std::string> notes;
   ASSERT_TRUE(Compiled("style_granite", &notes).ok());

@@ -1,4 +1,5 @@
-// A file's turn format in a session: first marks, a user's text behind the system's, the answer's mark, white space.
+// A file's turn format in a session: first marks, a user's text behind the system's, the answer's mark, white
+// space.
 #include <gtest/gtest.h>
 
 #include <string>

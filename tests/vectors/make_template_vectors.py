@@ -40,16 +40,19 @@ class FixedDate(datetime.datetime):
 
 def conversations():
     """Lists of (role, text), all but two ending with a user."""
-    s, u, v, a, w = "You answer briefly.", "What is the capital of France?", "And of Peru?", "Paris.", "Lima, by the sea."
+    s, u, v = "You answer briefly.", "What is the capital of France?", "And of Peru?"
+    a, w = "Paris.", "Lima, by the sea."
     yield [("user", u)]
     yield [("system", s), ("user", u)]
     yield [("user", u), ("assistant", a), ("user", v)]
     yield [("system", s), ("user", u), ("assistant", a), ("user", v)]
-    yield [("system", s), ("user", u), ("assistant", a), ("user", v), ("assistant", w), ("user", "Thanks!\nWhich is larger?")]
+    yield [("system", s), ("user", u), ("assistant", a), ("user", v), ("assistant", w),
+           ("user", "Thanks!\nWhich is larger?")]
     yield [("user", "  padded on both sides \n"), ("assistant", "\n so is this "), ("user", "\tand this\u3000")]
-    yield [("system", " \n padded system \n"), ("user", "\n padded user\n\n"), ("assistant", " yes \n"), ("user", " on ")]
-    yield [("user", "Grüße, 世界 🌍: {{ not.a.template }} {% nor this %} \"quoted\" 'too'"), ("assistant", "def f(x):\n    return x\n"),
-           ("user", "1\n2\n\n3")]
+    yield [("system", " \n padded system \n"), ("user", "\n padded user\n\n"), ("assistant", " yes \n"),
+           ("user", " on ")]
+    yield [("user", "Grüße, 世界 🌍: {{ not.a.template }} {% nor this %} \"quoted\" 'too'"),
+           ("assistant", "def f(x):\n    return x\n"), ("user", "1\n2\n\n3")]
     yield [("user", u), ("assistant", a), ("user", v), ("assistant", w), ("user", u), ("assistant", a), ("user", "0")]
     yield [("user", u), ("assistant", a), ("system", s), ("user", v)]
     yield [("user", u), ("assistant", a)]

@@ -31,9 +31,7 @@ Range RangeOf(int64_t n, const bool given[3], const int64_t parts[3]) {
   return r;
 }
 
-std::string Types(const Value& a, const Value& b) {
-  return std::string(TypeName(a)) + " and " + TypeName(b);
-}
+std::string Types(const Value& a, const Value& b) { return std::string(TypeName(a)) + " and " + TypeName(b); }
 
 }  // namespace
 

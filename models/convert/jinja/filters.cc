@@ -117,7 +117,7 @@ bool End(const Invocation& i) {
   Bound bound;
   std::vector<Value> items;
   if (!i.Bind({}, &bound) || !i.run->Walk(i.in, &items)) return false;
-  *i.out = items.empty()        ? Undefined("an item of an empty list")
+  *i.out = items.empty()       ? Undefined("an item of an empty list")
            : i.name == "first" ? items.front()
                                : items.back();
   return true;
@@ -369,14 +369,14 @@ constexpr struct {
   const char* name;
   bool (*filter)(const Invocation& i);
 } kFilters[] = {
-    {"trim", Trim},         {"upper", ChangeCase},    {"lower", ChangeCase}, {"capitalize", ChangeCase},
-    {"title", ChangeCase},  {"string", AsText},       {"safe", AsText},      {"length", Length},
-    {"count", Length},      {"replace", ReplaceIn},   {"join", Join},        {"default", Default},
-    {"d", Default},         {"first", End},           {"last", End},         {"list", AsList},
-    {"reverse", Reverse},   {"items", Items},         {"sort", Sort},        {"dictsort", SortDict},
-    {"unique", Unique},     {"map", Map},             {"select", Select},    {"reject", Select},
-    {"selectattr", Select}, {"rejectattr", Select},   {"tojson", ToJson},    {"indent", Indent},
-    {"int", ToNumber},      {"float", ToNumber},      {"abs", Absolute},     {"sum", Reduce},
+    {"trim", Trim},         {"upper", ChangeCase},  {"lower", ChangeCase}, {"capitalize", ChangeCase},
+    {"title", ChangeCase},  {"string", AsText},     {"safe", AsText},      {"length", Length},
+    {"count", Length},      {"replace", ReplaceIn}, {"join", Join},        {"default", Default},
+    {"d", Default},         {"first", End},         {"last", End},         {"list", AsList},
+    {"reverse", Reverse},   {"items", Items},       {"sort", Sort},        {"dictsort", SortDict},
+    {"unique", Unique},     {"map", Map},           {"select", Select},    {"reject", Select},
+    {"selectattr", Select}, {"rejectattr", Select}, {"tojson", ToJson},    {"indent", Indent},
+    {"int", ToNumber},      {"float", ToNumber},    {"abs", Absolute},     {"sum", Reduce},
     {"min", Reduce},        {"max", Reduce},
 };
 

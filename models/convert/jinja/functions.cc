@@ -90,22 +90,53 @@ bool FormatDate(Interpreter* run, const Arguments& arguments, Value* out) {
     };
     const int hour = t.tm_hour % 12 == 0 ? 12 : t.tm_hour % 12;
     switch (format[i]) {
-      case 'Y': number(t.tm_year + 1900, 4); break;
-      case 'y': number(t.tm_year % 100, 2); break;
-      case 'm': number(t.tm_mon + 1, 2); break;
-      case 'd': number(t.tm_mday, 2); break;
-      case 'H': number(t.tm_hour, 2); break;
-      case 'I': number(hour, 2); break;
-      case 'M': number(t.tm_min, 2); break;
-      case 'S': number(t.tm_sec, 2); break;
-      case 'j': number(t.tm_yday + 1, 3); break;
-      case 'B': text += kMonths[t.tm_mon]; break;
-      case 'b': text += std::string(kMonths[t.tm_mon]).substr(0, 3); break;
-      case 'A': text += kDays[t.tm_wday]; break;
-      case 'a': text += std::string(kDays[t.tm_wday]).substr(0, 3); break;
-      case 'p': text += t.tm_hour < 12 ? "AM" : "PM"; break;
-      case '%': text += '%'; break;
-      default: return run->Fail(std::string("strftime_now: %") + format[i] + " is not supported");
+      case 'Y':
+        number(t.tm_year + 1900, 4);
+        break;
+      case 'y':
+        number(t.tm_year % 100, 2);
+        break;
+      case 'm':
+        number(t.tm_mon + 1, 2);
+        break;
+      case 'd':
+        number(t.tm_mday, 2);
+        break;
+      case 'H':
+        number(t.tm_hour, 2);
+        break;
+      case 'I':
+        number(hour, 2);
+        break;
+      case 'M':
+        number(t.tm_min, 2);
+        break;
+      case 'S':
+        number(t.tm_sec, 2);
+        break;
+      case 'j':
+        number(t.tm_yday + 1, 3);
+        break;
+      case 'B':
+        text += kMonths[t.tm_mon];
+        break;
+      case 'b':
+        text += std::string(kMonths[t.tm_mon]).substr(0, 3);
+        break;
+      case 'A':
+        text += kDays[t.tm_wday];
+        break;
+      case 'a':
+        text += std::string(kDays[t.tm_wday]).substr(0, 3);
+        break;
+      case 'p':
+        text += t.tm_hour < 12 ? "AM" : "PM";
+        break;
+      case '%':
+        text += '%';
+        break;
+      default:
+        return run->Fail(std::string("strftime_now: %") + format[i] + " is not supported");
     }
   }
   return run->GiveText(std::move(text), out);

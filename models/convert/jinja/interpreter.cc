@@ -104,8 +104,8 @@ bool Interpreter::Walk(const Value& value, std::vector<Value>* items) {
       const std::string& text = value.text();
       if (!Charge(text.size())) return false;
       for (size_t i = 0, n; i < text.size(); i += n) {
-        n = std::max<size_t>(
-            1, Utf8Length(reinterpret_cast<const uint8_t*>(text.data()) + i, text.size() - i));
+        n = std::max<size_t>(1,
+                             Utf8Length(reinterpret_cast<const uint8_t*>(text.data()) + i, text.size() - i));
         items->push_back(Text(text.substr(i, n)));
       }
       return true;

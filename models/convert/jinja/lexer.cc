@@ -210,8 +210,8 @@ class Lexer {
       return {};
     }
     size_t length = 1;
-    length = std::max<size_t>(1, Utf8Length(reinterpret_cast<const uint8_t*>(source_.data()) + at_,
-                                            source_.size() - at_));
+    length = std::max<size_t>(
+        1, Utf8Length(reinterpret_cast<const uint8_t*>(source_.data()) + at_, source_.size() - at_));
     return Error(Code::kUnsupported, "line %d: unexpected \"%s\" in a tag", line_,
                  source_.substr(at_, length).c_str());
   }
@@ -221,9 +221,8 @@ class Lexer {
     size_t n = at_;
     bool real = false;
     const auto take_digits = [&] {
-      while (n < source_.size() &&
-             (IsDigit(source_[n]) ||
-              (source_[n] == '_' && n + 1 < source_.size() && IsDigit(source_[n + 1])))) {
+      while (n < source_.size() && (IsDigit(source_[n]) || (source_[n] == '_' && n + 1 < source_.size() &&
+                                                            IsDigit(source_[n + 1])))) {
         if (source_[n] != '_') digits += source_[n];
         ++n;
       }

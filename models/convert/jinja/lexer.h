@@ -1,5 +1,5 @@
-// A template's text cut into tokens, by Jinja's rules for white space around tags (trim_blocks, lstrip_blocks,
-// no newline kept at the end: the settings of transformers).
+// A template's text cut into tokens, by Jinja's rules for white space around tags (trim_blocks,
+// lstrip_blocks, no newline kept at the end: the settings of transformers).
 #pragma once
 #include <string>
 #include <vector>

@@ -32,14 +32,14 @@ struct Node {
     kConcat,       // all
     kConditional,  // kids[0] if kids[1] else kids[2] (may be null)
     // Statements. kids:
-    kBlock,        // statements, in order
-    kText,         // `text`
-    kOutput,       // an expression
-    kIf,           // condition, block, condition, block .., block of else (may be null)
-    kFor,          // target, what it walks through, condition (may be null), body, block of else (may be null)
-    kSet,          // target, expression
-    kSetBlock,     // target, filters (kFilter upon kFilter, innermost without input; may be null), body
-    kMacro,        // `text`, parameters `names`; body, then a default for each parameter, or null
+    kBlock,     // statements, in order
+    kText,      // `text`
+    kOutput,    // an expression
+    kIf,        // condition, block, condition, block .., block of else (may be null)
+    kFor,       // target, what it walks through, condition (may be null), body, block of else (may be null)
+    kSet,       // target, expression
+    kSetBlock,  // target, filters (kFilter upon kFilter, innermost without input; may be null), body
+    kMacro,     // `text`, parameters `names`; body, then a default for each parameter, or null
     kFilterBlock,  // filters, body
     kWith,         // body, then target, expression, target, expression ..
     kGeneration,   // body

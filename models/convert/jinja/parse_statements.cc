@@ -56,8 +56,12 @@ NodePtr Parser::Statement(const std::string& name) {
   constexpr struct {
     const char* name;
     NodePtr (Parser::*parse)();
-  } kStatements[] = {{"if", &Parser::If},       {"for", &Parser::For},   {"set", &Parser::Set},
-                     {"macro", &Parser::Macro}, {"with", &Parser::With}, {"filter", &Parser::FilterBlock},
+  } kStatements[] = {{"if", &Parser::If},
+                     {"for", &Parser::For},
+                     {"set", &Parser::Set},
+                     {"macro", &Parser::Macro},
+                     {"with", &Parser::With},
+                     {"filter", &Parser::FilterBlock},
                      {"generation", &Parser::Generation}};
   for (const auto& statement : kStatements) {
     if (name == statement.name) return (this->*statement.parse)();

@@ -166,8 +166,7 @@ NodePtr ExpressionParser::Compare() {
   node->kids.push_back(std::move(first));
   for (;;) {
     std::string op = Now().text;
-    const bool sign =
-        Now().type == Token::kOperator && IsOneOf(op, {"==", "!=", "<", "<=", ">", ">="});
+    const bool sign = Now().type == Token::kOperator && IsOneOf(op, {"==", "!=", "<", "<=", ">", ">="});
     if (sign) {
       Next();
     } else if (TakeName("in")) {
@@ -399,8 +398,7 @@ NodePtr ExpressionParser::Test(NodePtr node) {
   if (!ExpectName(&test->text) || !Add(test.get(), std::move(node))) return nullptr;
   const Token::Type type = Now().type;
   const bool value = type == Token::kString || type == Token::kInt || type == Token::kFloat || Sees("[") ||
-                     Sees("{") ||
-                     (type == Token::kName && !IsOneOf(Now().text, {"else", "or", "and", "is"}));
+                     Sees("{") || (type == Token::kName && !IsOneOf(Now().text, {"else", "or", "and", "is"}));
   if (SeesName("is")) return Fail("a test of a test");
   if (Sees("(")) {
     if (!Arguments(test.get())) return nullptr;

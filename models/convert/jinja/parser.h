@@ -1,5 +1,5 @@
-// Tokens to a tree. What Jinja has and conversations do not need (include, import, extends, block, call, do) is
-// refused by name.
+// Tokens to a tree. What Jinja has and conversations do not need (include, import, extends, block, call, do)
+// is refused by name.
 #pragma once
 #include <algorithm>
 #include <memory>

@@ -16,7 +16,7 @@ namespace kvc::jinja {
 
 constexpr size_t kMaxTemplateBytes = 1 << 20;
 constexpr size_t kMaxTextBytes = 1 << 20;  // of the output, and of every text on the way
-constexpr int64_t kMaxSteps = 1 << 20;     // nodes visited, items walked through, 64 bytes of text each
+constexpr int64_t kMaxSteps = 1 << 18;     // nodes visited, items walked through, 64 bytes of text each
 
 using Variables = std::vector<std::pair<std::string, Value>>;
 

@@ -13,9 +13,7 @@ bool IsIterable(const Value& v) {
          v.is(Kind::kUndefined) || v.is(Kind::kLoop);
 }
 
-bool IsCallable(const Value& v) {
-  return v.is(Kind::kFunction) || v.is(Kind::kMethod) || v.is(Kind::kMacro);
-}
+bool IsCallable(const Value& v) { return v.is(Kind::kFunction) || v.is(Kind::kMethod) || v.is(Kind::kMacro); }
 
 constexpr struct {
   const char* name;
@@ -33,8 +31,7 @@ constexpr struct {
     {"string", [](const Value& v) { return v.is(Kind::kString); }},
     {"mapping", [](const Value& v) { return v.is(Kind::kDict); }},
     {"iterable", IsIterable},
-    {"sequence",
-     [](const Value& v) { return v.IsSequence() || v.is(Kind::kDict) || v.is(Kind::kString); }},
+    {"sequence", [](const Value& v) { return v.IsSequence() || v.is(Kind::kDict) || v.is(Kind::kString); }},
     {"callable", IsCallable},
 };
 
@@ -43,7 +40,7 @@ struct Relation {
   const char* op;
 };
 constexpr Relation kRelations[] = {
-    {"eq", "=="}, {"==", "=="}, {"equalto", "=="}, {"ne", "!="}, {"!=", "!="},       {"lt", "<"},
+    {"eq", "=="}, {"==", "=="}, {"equalto", "=="}, {"ne", "!="}, {"!=", "!="},         {"lt", "<"},
     {"<", "<"},   {"le", "<="}, {"<=", "<="},      {"gt", ">"},  {"greaterthan", ">"}, {">", ">"},
     {"ge", ">="}, {">=", ">="}, {"lessthan", "<"}, {"in", "in"}, {"sameas", "is"},
 };

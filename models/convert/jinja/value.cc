@@ -136,9 +136,7 @@ class JsonPrinter {
 }  // namespace
 
 const std::string& Value::text() const { return object == nullptr ? Nothing().text : object->text; }
-const std::vector<Value>& Value::items() const {
-  return object == nullptr ? Nothing().items : object->items;
-}
+const std::vector<Value>& Value::items() const { return object == nullptr ? Nothing().items : object->items; }
 const std::vector<std::pair<Value, Value>>& Value::pairs() const {
   return object == nullptr ? Nothing().pairs : object->pairs;
 }
