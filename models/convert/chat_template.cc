@@ -1,5 +1,6 @@
 #include "models/convert/chat_template.h"
 
+#include <algorithm>
 #include <ctime>
 
 #include "models/convert/printable.h"
@@ -25,6 +26,21 @@ std::string TemplateIn(const Json& value) {
     if (first.empty()) first = text->get<std::string>();
   }
   return first;
+}
+
+// The special token that an assistant's turn ends with ends an answer, whatever else the source calls its end.
+void StopAt(const std::string& assistant_suffix, TokenizerSpec* spec) {
+  int32_t longest = -1;
+  for (size_t i = 0; i < spec->pieces.size(); ++i) {
+    const std::string& piece = spec->pieces[i];
+    const bool begins = spec->piece_kinds[i] == PieceKind::kControl && !piece.empty() &&
+                        assistant_suffix.compare(0, piece.size(), piece) == 0;
+    if (begins && (longest < 0 || piece.size() > spec->pieces[static_cast<size_t>(longest)].size()))
+      longest = static_cast<int32_t>(i);
+  }
+  std::vector<int32_t>& stops = spec->stop_tokens;
+  if (longest >= 0 && longest != spec->bos && std::count(stops.begin(), stops.end(), longest) == 0)
+    stops.push_back(longest);
 }
 
 }  // namespace
@@ -55,6 +71,7 @@ void KeepChatTemplate(const ChatTemplate& chat, Checkpoint* out) {
   const std::time_t now = std::time(nullptr);
   auto format = CompileTurnFormat(chat, *std::gmtime(&now), &out->warnings);
   if (format.ok()) {
+    StopAt(format.value().assistant_suffix, &out->content.tokenizer);
     out->content.turn_format = std::move(format.value());
   } else {
     out->warnings.push_back(Printable(format.status().message()) + "; the turn format stays empty");

@@ -233,8 +233,11 @@ Status ReadSpecialTokens(const std::string& directory, const HfConfig& config, b
     if (bos >= 0) spec->bos = bos;
     if (eos >= 0) spec->eos = eos;
     KVC_RETURN_IF_ERROR(ReadChatTemplate(directory, object, out));
-  } else if (config.bos >= 0) {
-    spec->add_bos = true;  // nobody says otherwise, and a model that has a BOS was trained behind it
+  } else {
+    if (config.bos >= 0)
+      spec->add_bos = true;  // nobody says otherwise, and a model that has a BOS was trained behind it
+    const Json nothing = Json::object();
+    KVC_RETURN_IF_ERROR(ReadChatTemplate(directory, JsonObject(nothing, directory), out));
   }
   if (FileExists(generation_path)) {
     auto text = ReadInput(generation_path, kMaxConfigBytes, out);

@@ -434,6 +434,17 @@ TEST(ConvertHf, TheChatTemplateIsFoundWhereTransformersFindsIt) {
             "none");
 }
 
+TEST(ConvertHf, TheEndOfAnAssistantsTurnEndsAnAnswer) {
+  const json config = SmallConfig("LlamaForCausalLM");
+  const std::string text =
+      "{% for m in messages %}{{ m.role + ':' + m.content }}<|im_end|>\n{% endfor %}";
+  std::unique_ptr<ModelFile> file;
+  ASSERT_TRUE(ConvertSmall(config, SmallTensors("BF16"), {{"chat_template.jinja", text}}, &file).ok());
+  EXPECT_EQ(file->turn_format().assistant_suffix, "<|im_end|>\n");
+  const std::vector<int32_t> stops = file->tokenizer_spec().stop_tokens;
+  EXPECT_EQ(std::count(stops.begin(), stops.end(), 259), 1);
+}
+
 TEST(ConvertHf, AChatTemplateThatCannotBeKeptIsANote) {
   const json config = SmallConfig("LlamaForCausalLM");
   for (const char* text : {"{% include 'x' %}", "{{ unclosed",
