@@ -28,7 +28,8 @@ std::string TemplateIn(const Json& value) {
   return first;
 }
 
-// The special token that an assistant's turn ends with ends an answer, whatever else the source calls its end.
+// The special token that an assistant's turn ends with ends an answer, whatever else the source calls its
+// end.
 void StopAt(const std::string& assistant_suffix, TokenizerSpec* spec) {
   int32_t longest = -1;
   for (size_t i = 0; i < spec->pieces.size(); ++i) {

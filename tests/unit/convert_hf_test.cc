@@ -436,8 +436,7 @@ TEST(ConvertHf, TheChatTemplateIsFoundWhereTransformersFindsIt) {
 
 TEST(ConvertHf, TheEndOfAnAssistantsTurnEndsAnAnswer) {
   const json config = SmallConfig("LlamaForCausalLM");
-  const std::string text =
-      "{% for m in messages %}{{ m.role + ':' + m.content }}<|im_end|>\n{% endfor %}";
+  const std::string text = "{% for m in messages %}{{ m.role + ':' + m.content }}<|im_end|>\n{% endfor %}";
   std::unique_ptr<ModelFile> file;
   ASSERT_TRUE(ConvertSmall(config, SmallTensors("BF16"), {{"chat_template.jinja", text}}, &file).ok());
   EXPECT_EQ(file->turn_format().assistant_suffix, "<|im_end|>\n");

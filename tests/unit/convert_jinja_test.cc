@@ -148,6 +148,10 @@ TEST(ConvertJinja, HostileTemplatesEnd) {
   ExpectRefused("{% for a in range(99999) %}{{ 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx' }}{% endfor %}",
                 "too much");
   ExpectRefused("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "nested too deeply");
+  ExpectRefused(
+      "{% macro m() %}{{ " + Repeated("[", 150) + "m()" + Repeated("]", 150) + " }}{% endmacro %}{{ m() }}",
+      "nested too deeply");
+  ExpectRefused("{{ ('a,' * 400000).split(',') | length }}", "too many steps");
   ExpectRefused("{% set ns = namespace(l=[]) %}{% for a in range(9999) %}{% set ns.l = [ns.l] %}{% endfor %}",
                 "nested too deeply");
   ExpectRefused("{% set ns = namespace() %}{% set ns.me = ns %}", "nested too deeply");

@@ -8,6 +8,8 @@
 namespace kvc::jinja {
 namespace {
 
+constexpr int kMaxExpressionDepth = 1000;
+
 // Where Python's slices begin and end: indices into n items.
 struct Range {
   int64_t begin, end, step;
@@ -38,6 +40,14 @@ std::string Types(const Value& a, const Value& b) { return std::string(TypeName(
 bool Interpreter::Evaluate(const Node& node, Value* out) {
   line_ = node.line;
   if (!Charge(1)) return false;
+  if (expression_depth_ >= kMaxExpressionDepth) return Fail("the template is nested too deeply");
+  ++expression_depth_;
+  const bool good = EvaluateNode(node, out);
+  --expression_depth_;
+  return good;
+}
+
+bool Interpreter::EvaluateNode(const Node& node, Value* out) {
   Value a, b;
   switch (node.type) {
     case Node::kConstant:

@@ -61,7 +61,8 @@ class Interpreter {
   bool Print(const std::string& text);
   bool Assign(const Node& target, const Value& value);
 
-  bool Evaluate(const Node& node, Value* out);
+  bool Evaluate(const Node& node, Value* out);  // counts its depth, macros within macros included
+  bool EvaluateNode(const Node& node, Value* out);
   bool EvaluateAll(const Node& node, size_t first, std::vector<Value>* out);
   bool EvaluateArguments(const Node& node, Arguments* arguments);
   bool EvaluateCompare(const Node& node, Value* out);
@@ -79,7 +80,7 @@ class Interpreter {
   std::shared_ptr<Scope> scope_, globals_;
   std::string* out_ = nullptr;
   int64_t steps_ = kMaxSteps;
-  int depth_ = 0, line_ = 0;
+  int depth_ = 0, expression_depth_ = 0, line_ = 0;
   Status status_;
 };
 

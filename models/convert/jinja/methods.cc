@@ -34,6 +34,14 @@ bool StripText(const Invocation& i) {
   return i.run->GiveText(Strip(i.self.text(), set, i.name != "rstrip", i.name != "lstrip"), i.out);
 }
 
+// Values are larger than texts: charged before they are made.
+bool GiveTexts(const Invocation& i, std::vector<std::string> texts) {
+  if (!i.run->Charge(texts.size())) return false;
+  std::vector<Value> values;
+  for (std::string& text : texts) values.push_back(Text(std::move(text)));
+  return i.run->Give(List(std::move(values)), i.out);
+}
+
 bool SplitText(const Invocation& i) {
   std::vector<const Value*> bound;
   if (!i.Bind({"sep", "maxsplit"}, &bound)) return false;
@@ -51,20 +59,14 @@ bool SplitText(const Invocation& i) {
   }
   if (separator.empty() && i.name == "rsplit") return i.run->Fail("rsplit at white space is not supported");
   if (!i.run->Charge(1 + i.self.text().size() / 8)) return false;
-  std::vector<Value> parts;
-  for (std::string& part : i.name == "split" ? Split(i.self.text(), separator, max_parts)
-                                             : SplitFromRight(i.self.text(), separator, max_parts))
-    parts.push_back(Text(std::move(part)));
-  return i.run->Give(List(std::move(parts)), i.out);
+  return GiveTexts(i, i.name == "split" ? Split(i.self.text(), separator, max_parts)
+                                        : SplitFromRight(i.self.text(), separator, max_parts));
 }
 
 bool SplitTextLines(const Invocation& i) {
   std::vector<const Value*> bound;
   if (!i.Bind({"keepends"}, &bound) || !i.run->Charge(1 + i.self.text().size() / 8)) return false;
-  std::vector<Value> lines;
-  for (std::string& line : SplitLines(i.self.text(), bound[0] != nullptr && Truth(*bound[0])))
-    lines.push_back(Text(std::move(line)));
-  return i.run->Give(List(std::move(lines)), i.out);
+  return GiveTexts(i, SplitLines(i.self.text(), bound[0] != nullptr && Truth(*bound[0])));
 }
 
 // startswith and endswith; a tuple has several.

@@ -14,7 +14,7 @@
 
 namespace kvc::jinja {
 
-constexpr size_t kMaxTemplateBytes = 1 << 20;
+constexpr size_t kMaxTemplateBytes = 1 << 18;
 constexpr size_t kMaxTextBytes = 1 << 20;  // of the output, and of every text on the way
 constexpr int64_t kMaxSteps = 1 << 18;     // nodes visited, items walked through, 64 bytes of text each
 
