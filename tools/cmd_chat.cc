@@ -191,7 +191,7 @@ const Chat::Command Chat::kCommands[] = {
     {nullptr, nullptr, nullptr, nullptr}};
 
 int Run(const ChatOptions& options, Signals* signals) {
-  const Model model = OpenModel(options.model);
+  const Model model = OpenModel(options.model, signals);
   if (options.session.on_full != "slide") NoteBeyondTraining(model, options.session.context);
   Chat(options, model, signals).Run();
   return kExitGood;
@@ -216,6 +216,7 @@ Action AddChat(CLI::App* app) {
   AddContextOptions(app, &options->session);
   app->add_flag("--json", options->json, "A line of JSON a turn on stdout");
   app->footer(
+      "A GGUF file or a Hugging Face folder is converted once, into a cache folder ($KVC_CACHE).\n"
       "Lines of standard input are what the user says; those that begin with a slash are commands\n"
       "(/help). Ctrl-C stops an answer, a second one or Ctrl-D ends.\n"
       "--on-full is slide unless said otherwise: a conversation goes on for ever.");

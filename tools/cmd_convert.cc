@@ -3,6 +3,8 @@
 
 #include "models/convert/convert.h"
 #include "tools/command.h"
+#include "tools/convert_table.h"
+#include "tools/files.h"
 #include "tools/kvc_handles.h"
 #include "tools/options.h"
 #include "tools/output.h"
@@ -14,8 +16,10 @@ namespace {
 struct ConvertCommand {
   std::string source, output, weights = "keep", pack = "none", name;
   std::vector<std::string> head_scores, adapters;
+  std::string check_against;
   int32_t group = 32, context = 0;
-  bool json = false;
+  double tolerance = 0;
+  bool json = false, dry_run = false;
 };
 
 struct NamedChoice {
@@ -55,6 +59,7 @@ ConvertOptions MakeConvertOptions(const ConvertCommand& command, const CancelOnS
   options.head_score_files = command.head_scores;
   for (const std::string& adapter : command.adapters) options.adapters.push_back(ParseAdapter(adapter));
   options.name = command.name;
+  options.dry_run = command.dry_run;
   options.progress = [&cancel, progress](const ConvertProgress& at) {
     progress->Update(static_cast<double>(at.bytes_done), static_cast<double>(at.bytes_total),
                      Format("tensor %d of %d", at.tensors_done, at.tensors_total));
@@ -94,6 +99,22 @@ Json TypesJson(const ConvertReport& report) {
   return types;
 }
 
+// The converted model against logits of the same model elsewhere. False: they are not near enough.
+bool Check(const ConvertCommand& command, Json* json) {
+  const ReferenceCheck check =
+      CheckAgainst(command.output, ReadJson(command.check_against), command.check_against);
+  const bool good =
+      check.n_same == check.n_rows && (command.tolerance == 0 || check.distance <= command.tolerance);
+  if (json != nullptr) {
+    (*json)["check"] = {
+        {"n_rows", check.n_rows}, {"n_same", check.n_same}, {"distance", check.distance}, {"good", good}};
+  } else {
+    Print(Format("against %s: the worst logit differs by %.3g; %d of %d rows have the same largest one\n",
+                 Printable(command.check_against).c_str(), check.distance, check.n_same, check.n_rows));
+  }
+  return good;
+}
+
 Json ReportJson(const ConvertCommand& command, const ConvertReport& report) {
   return Json{{"output", command.output},
               {"kind", report.kind},
@@ -110,20 +131,38 @@ Json ReportJson(const ConvertCommand& command, const ConvertReport& report) {
 }
 
 int RunConvert(const ConvertCommand& command, Signals* signals) {
+  if (command.output.empty() && !command.dry_run) throw UsageError("OUT is needed, or --dry-run");
+  if (command.dry_run && !command.check_against.empty())
+    throw UsageError("--check-against needs a model file, and --dry-run makes none");
   signals->RemoveTemporariesOf(command.output);
   const CancelOnSignal cancel(signals);
   ConvertReport report;
   Progress progress("converting");
-  const Status status =
-      Convert(command.source, command.output, MakeConvertOptions(command, cancel, &progress), &report);
+  ConvertOptions options = MakeConvertOptions(command, cancel, &progress);
+  Json plan;
+  options.planned = [&](const ConvertPlan& known) {
+    plan = PlanJson(known);
+    if (command.json) return;
+    Print(PlanTable(known) + "\n");
+    FlushOutput();
+  };
+  const Status status = Convert(command.source, command.output, options, &report);
   progress.Clear();
   if (!status.ok()) {
     throw Failure("cannot convert: " + status.message() + " (" +
                   kvc_status_name(static_cast<kvc_status>(status.code())) + ")");
   }
   for (const std::string& warning : report.warnings) Note("kvc: note: " + warning);
+  if (command.dry_run) {
+    if (command.json) PrintJson(plan);
+    return kExitGood;
+  }
+  bool good = true;
   if (command.json) {
-    PrintJson(ReportJson(command, report));
+    Json out = ReportJson(command, report);
+    out["plan"] = plan;
+    if (!command.check_against.empty()) good = Check(command, &out);
+    PrintJson(out);
   } else {
     Print(Format("%s: %s (%s, %s), %d tensors, %s of weights, %s in the source\n",
                  Printable(command.output).c_str(), Printable(report.name).c_str(),
@@ -133,8 +172,9 @@ int RunConvert(const ConvertCommand& command, Signals* signals) {
       Print(Format("  %s: added to %d matrices\n", Printable(command.adapters[i]).c_str(),
                    report.n_adapted[i]));
     Print(TypesTable(report));
+    if (!command.check_against.empty()) good = Check(command, nullptr);
   }
-  return kExitGood;
+  return good ? kExitGood : kExitFailed;
 }
 
 }  // namespace
@@ -143,7 +183,17 @@ Action AddConvert(CLI::App* app) {
   const auto command = std::make_shared<ConvertCommand>();
   AddInput(app, "SRC", &command->source, "A Hugging Face directory, a GGUF file or a llama2.c checkpoint")
       ->required();
-  AddOutput(app, "OUT", &command->output, "The model file to write (.kvc); links are followed")->required();
+  AddOutput(app, "OUT", &command->output, "The model file to write (.kvc); links are followed");
+  app->add_flag("--dry-run", command->dry_run, "Only say what would be made; OUT may be left out");
+  AddInput(app, "--check-against", &command->check_against,
+           "JSON with tokens and the logits that another program has after them: says how far the model "
+           "file's are "
+           "from these, and fails where another token is the largest");
+  app->add_option("--tolerance", command->tolerance,
+                  "With --check-against: fail beyond this distance of a logit too")
+      ->check(Real(0, 1e9))
+      ->needs("--check-against")
+      ->type_name("X");
   app->add_option("--weights", command->weights, "How matrices are stored: keep, f32, bf16, int8 or int4")
       ->check(CLI::IsMember(WeightNames()).description(""))
       ->capture_default_str()

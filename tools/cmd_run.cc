@@ -243,7 +243,7 @@ Json ComparisonJson(const Answers& run, const Answers& full) {
 
 int Run(const RunOptions& options, Signals* signals) {
   const Policy policy = MakePolicy(options.policy, options.tables);
-  const Model model = OpenModel(options.model);
+  const Model model = OpenModel(options.model, signals);
   const TokenList prompt = ReadPrompt(options.prompt, model);
   if (options.session.on_full != "slide") NoteBeyondTraining(model, options.session.context);
   CancelOnSignal cancel(signals);

@@ -1,6 +1,7 @@
 #include "tools/conversation.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "tools/output.h"
 #include "tools/watch.h"
@@ -10,9 +11,11 @@ namespace {
 
 bool HasTurns(const Json& about) {
   const auto format = about.find("turn_format");
-  return format != about.end() && std::any_of(format->begin(), format->end(), [](const Json& mark) {
-           return !mark.get<std::string>().empty();
-         });
+  if (format == about.end()) return false;
+  constexpr const char* kMarks[] = {"system_prefix", "system_suffix",    "user_prefix",
+                                    "user_suffix",   "assistant_prefix", "assistant_suffix"};
+  return std::any_of(std::begin(kMarks), std::end(kMarks),
+                     [&](const char* mark) { return format->value(mark, "") != ""; });
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "tools/files.h"
+#include "tools/model_cache.h"
 
 namespace kvc::tool {
 
@@ -137,6 +138,12 @@ void AddModelOptions(CLI::App* app, ModelOptions* options, const std::string& pa
 
 Model OpenModel(const ModelOptions& options) {
   return Model(options.path, options.device, options.threads, options.memory_limit);
+}
+
+Model OpenModel(const ModelOptions& options, Signals* signals) {
+  ModelOptions found = options;
+  found.path = ModelFileFor(options.path, signals);
+  return OpenModel(found);
 }
 
 int32_t ThreadsUsed(const ModelOptions& options) {

@@ -6,6 +6,7 @@
 
 #include "tools/command.h"
 #include "tools/kvc_handles.h"
+#include "tools/signals.h"
 
 namespace kvc::tool {
 
@@ -30,6 +31,8 @@ struct ModelOptions {
 // path_option: "FILE" makes the model a positional argument, "--model" a named one.
 void AddModelOptions(CLI::App* app, ModelOptions* options, const std::string& path_option = "FILE");
 Model OpenModel(const ModelOptions& options);
+// The same of what is no model file yet (model_cache.h).
+Model OpenModel(const ModelOptions& options, Signals* signals);
 int32_t ThreadsUsed(const ModelOptions& options);  // 0 resolved to the processors of this machine
 
 // The caller's own head scores or slots; every policy of a command gets them.

@@ -237,7 +237,8 @@ KVC_API kvc_status  kvc_session_enqueue(kvc_session *session, const int32_t *tok
  * KVC_ANSWER: the assistant's mark comes behind it, and steps give the answer; the tokens are read as by prefill, so
  * what is kept of the conversation stays within the budget. Without it they are read as by append. KVC_QUEUE: they are
  * only queued (kvc_session_enqueue). max_tokens bounds a conversation unless on_full lets it go on for ever.
- * KVC_E_UNSUPPORTED: the file has no marks (kvc_model_describe, turn_format). A failure changes nothing.  [sess] */
+ * KVC_E_UNSUPPORTED: the file has no marks (kvc_model_describe, turn_format), or none for a system text here. A failure
+ * changes nothing.  [sess] */
 KVC_API kvc_status  kvc_session_say(kvc_session *session, int32_t role, const uint8_t *text, int32_t n_text,
                                     int32_t flags);
 /* Marks of the caller's for a role instead of the file's, at most 64 KiB each: for files without, and for templates of

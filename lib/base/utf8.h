@@ -50,6 +50,13 @@ inline bool IsUtf8(const std::string& s) {
   return Utf8RunEnd(reinterpret_cast<const uint8_t*>(s.data()), s.size(), 0, &valid) == s.size() && valid;
 }
 
+// What Python's str.strip takes away.
+inline bool IsWhiteSpace(int32_t c) {
+  return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+         c == 0x3000;
+}
+
 // Appends a valid code point.
 inline void AppendUtf8(int32_t code_point, std::string* out) {
   const auto put = [out](int32_t byte) { out->push_back(static_cast<char>(byte)); };

@@ -171,6 +171,7 @@ class Session {
     int32_t first = 0, step = 0;             // tokens of the first part, of the others
     int32_t at = 0;                          // tokens that were read
     bool begins_answer = false;              // of the session, once it has been read
+    bool ends_system = false;                // likewise
     std::unique_ptr<Session> before;         // what was, where there are several parts
     std::unique_ptr<PromptJob> job;          // the part at hand
     int32_t n_part = 0;                      // tokens of the caller in it
@@ -270,7 +271,8 @@ class Session {
   bool keeps_tokens_ = false,
        rewound_ = false;  // rewound: hidden_ is that of a token that is gone
   bool finished_ = false;
-  bool in_answer_ = false;  // the assistant's turn was begun, and nothing was said since
+  bool in_answer_ = false;     // the assistant's turn was begun, and nothing was said since
+  bool after_system_ = false;  // what was read last is a system text
   int64_t cache_bytes_peak_ = 0, workspace_peak_ = 0;
   double prefill_seconds_ = 0, compress_seconds_ = 0, decode_seconds_ = 0;
   std::unique_ptr<WaitingPrompt> waiting_;

@@ -12,9 +12,10 @@ namespace {
 
 constexpr char kMagic[4] = {'K', 'V', 'C', 'S'};
 constexpr uint32_t kSessionFileVersion =
-    6;                                  // 5 where no layer has a window: heads that do not begin at token 0
+    6;  // 5 where no layer has a window (heads that do not begin at token 0) and no system text is the last
 constexpr uint32_t kOldestVersion = 4;  // the cache as pages of one layout; older ones are refused
 constexpr int64_t kMaxText = 1 << 30;
+constexpr uint8_t kInAnswer = 1, kAfterSystem = 2;  // whose turn it is; 0: anybody's
 
 struct FileHeader {
   char magic[4];
@@ -109,10 +110,14 @@ Status Session::ArchiveFields(Archive& a, Stream* stream) {
 template <typename Archive>
 Status Session::ArchiveConversation(Archive& a) {
   KVC_RETURN_IF_ERROR(sampler_.Archive(a, model_->config().vocab_size));
-  uint8_t in_answer = in_answer_ ? 1 : 0, has_marks = marks_ != nullptr ? 1 : 0;
-  KVC_RETURN_IF_ERROR(ArchiveValue(a, in_answer));
+  uint8_t turn = in_answer_      ? kInAnswer
+                 : after_system_ ? kAfterSystem
+                                 : 0,
+          has_marks = marks_ != nullptr ? 1 : 0;
+  KVC_RETURN_IF_ERROR(ArchiveValue(a, turn));
   KVC_RETURN_IF_ERROR(ArchiveValue(a, has_marks));
-  in_answer_ = in_answer != 0;
+  if (turn > kAfterSystem) return Error(Code::kBadModel, "damaged: whose turn it is");
+  in_answer_ = turn == kInAnswer, after_system_ = turn == kAfterSystem;
   if (has_marks == 0) return {};
   if (marks_ == nullptr) marks_ = std::make_unique<TurnMarks>();
   return marks_->Archive(a);
@@ -163,7 +168,8 @@ Status Session::SaveTo(ByteSink* sink) {
   if (!lease.ok()) return lease.status();
   Stream* stream = lease.value()->stream.get();
   ArchiveWriter out(sink);
-  const uint32_t version = cache_->layout().windows.empty() ? kSessionFileVersion - 1 : kSessionFileVersion;
+  const bool newest = !cache_->layout().windows.empty() || (after_system_ && !in_answer_);
+  const uint32_t version = newest ? kSessionFileVersion : kSessionFileVersion - 1;
   FileHeader header{{kMagic[0], kMagic[1], kMagic[2], kMagic[3]}, version, model_->file().fingerprint()};
   KVC_RETURN_IF_ERROR(ArchiveValue(out, header));
   std::string policy = DescribePolicy(compressor_->policy());

@@ -108,12 +108,13 @@ Status Session::Say(Role role, Span<const uint8_t> text, bool answer, bool queue
   KVC_RETURN_IF_ERROR(FinishPrompt());
   TurnPlace place;
   place.first = held() == 0, place.after_answer = in_answer_ && held() > 0, place.answer = answer;
+  place.after_system = after_system_ && held() > 0;
   place.newest_token = pending_ >= 0 ? pending_ : sampler_.newest();
   std::vector<int32_t> tokens;
   KVC_RETURN_IF_ERROR(EncodeTurn(model_->tokenizer(), model_->file().turn_format(),
                                  marks_ == nullptr ? TurnMarks() : *marks_, role, text, place, &tokens));
   KVC_RETURN_IF_ERROR(Enqueue(tokens, /*compress=*/answer));
-  waiting_->begins_answer = answer;
+  waiting_->begins_answer = answer, waiting_->ends_system = role == Role::kSystem && !answer;
   return queue ? Status() : FinishPrompt();
 }
 
@@ -144,7 +145,7 @@ Status Session::ReadOn(int64_t* chunks) {
     cache_->LeaveWindows();
     cache_->Trim();
   }
-  in_answer_ = waiting_->begins_answer;
+  in_answer_ = waiting_->begins_answer, after_system_ = waiting_->ends_system;
   waiting_.reset();
   return {};
 }

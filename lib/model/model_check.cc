@@ -417,6 +417,16 @@ Status CheckTurnFormat(const TurnFormat& turns) {
                                   &turns.user_suffix, &turns.assistant_prefix, &turns.assistant_suffix}) {
     KVC_RETURN_IF_ERROR(CheckText("a marker of the turn format", *text));
   }
+  for (const std::optional<std::string>* text : {&turns.first_system_prefix, &turns.first_user_prefix,
+                                                 &turns.user_prefix_after_system, &turns.answer_prefix}) {
+    if (text->has_value()) KVC_RETURN_IF_ERROR(CheckText("a marker of the turn format", **text));
+  }
+  if ((turns.trim & ~kTrimAll) != 0)
+    return Error(Code::kUnsupported, "turn format: trim is %d, this version knows bits up to %d", turns.trim,
+                 kTrimAll);
+  if (turns.system_turns > SystemTurns::kNone)
+    return Error(Code::kUnsupported, "turn format: system_turns is %d, this version knows 0 to 2",
+                 static_cast<int>(turns.system_turns));
   return {};
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,9 +29,35 @@ struct TensorEntry {
       0;  // in panels: of the section that row major would make of it, as its writer says
 };
 
-// How a chat turn is written around user text; all may be empty (no chat format).
+// Where in a conversation a system text may stand.
+enum class SystemTurns : uint8_t { kAnywhere = 0, kFirst = 1, kNone = 2 };
+
+// What of a text is taken away before it is said: white space at its start, at its end.
+enum TurnTrim : uint8_t {
+  kTrimSystemStart = 1,
+  kTrimSystemEnd = 2,
+  kTrimUserStart = 4,
+  kTrimUserEnd = 8,
+  kTrimAssistantStart = 16,
+  kTrimAssistantEnd = 32,
+  kTrimUserStartAfterSystem = 64,  // instead of kTrimUserStart
+};
+constexpr uint8_t kTrimAll = 127;
+
+// How a chat turn is written around what is said; all may be empty (no chat format).
 struct TurnFormat {
   std::string system_prefix, system_suffix, user_prefix, user_suffix, assistant_prefix, assistant_suffix;
+  // Instead of those above: of the message that a conversation begins with, of a user's message behind a
+  // system text, where the assistant is to answer.
+  std::optional<std::string> first_system_prefix, first_user_prefix, user_prefix_after_system, answer_prefix;
+  uint8_t trim = 0;  // TurnTrim
+  SystemTurns system_turns = SystemTurns::kAnywhere;
+  bool bos_in_marks =
+      false;  // no BOS but what the marks begin with, whatever the tokenizer adds to other texts
+  bool empty() const {
+    return system_prefix.empty() && system_suffix.empty() && user_prefix.empty() && user_suffix.empty() &&
+           assistant_prefix.empty() && assistant_suffix.empty();
+  }
 };
 
 class ModelFile {

@@ -129,6 +129,8 @@ void DescribeTokenizer(const TokenizerView& t, JsonWriter* json) {
   json->EndObject();
 }
 
+constexpr const char* kSystemTurnsNames[] = {"anywhere", "first", "none"};
+
 void DescribeTurnFormat(const TurnFormat& t, JsonWriter* json) {
   json->Key("turn_format").BeginObject();
   json->Field("system_prefix", t.system_prefix);
@@ -137,6 +139,15 @@ void DescribeTurnFormat(const TurnFormat& t, JsonWriter* json) {
   json->Field("user_suffix", t.user_suffix);
   json->Field("assistant_prefix", t.assistant_prefix);
   json->Field("assistant_suffix", t.assistant_suffix);
+  if (t.first_system_prefix) json->Field("first_system_prefix", *t.first_system_prefix);
+  if (t.first_user_prefix) json->Field("first_user_prefix", *t.first_user_prefix);
+  if (t.user_prefix_after_system) json->Field("user_prefix_after_system", *t.user_prefix_after_system);
+  if (t.answer_prefix) json->Field("answer_prefix", *t.answer_prefix);
+  if (!t.empty()) {
+    json->Field("trim", int32_t{t.trim});
+    json->Field("system_turns", kSystemTurnsNames[static_cast<size_t>(t.system_turns)]);
+    json->Field("bos_in_marks", t.bos_in_marks);
+  }
   json->EndObject();
 }
 

@@ -129,7 +129,17 @@ Status DirectoryReader::ReadTurnFormat(const schema::TurnFormat& from, TurnForma
   KVC_RETURN_IF_ERROR(ReadText(from.user_prefix(), kName, &t->user_prefix));
   KVC_RETURN_IF_ERROR(ReadText(from.user_suffix(), kName, &t->user_suffix));
   KVC_RETURN_IF_ERROR(ReadText(from.assistant_prefix(), kName, &t->assistant_prefix));
-  return ReadText(from.assistant_suffix(), kName, &t->assistant_suffix);
+  KVC_RETURN_IF_ERROR(ReadText(from.assistant_suffix(), kName, &t->assistant_suffix));
+  const auto optional = [&](const flatbuffers::String* text, std::optional<std::string>* out) {
+    return text == nullptr ? Status() : ReadText(text, kName, &out->emplace());
+  };
+  KVC_RETURN_IF_ERROR(optional(from.first_system_prefix(), &t->first_system_prefix));
+  KVC_RETURN_IF_ERROR(optional(from.first_user_prefix(), &t->first_user_prefix));
+  KVC_RETURN_IF_ERROR(optional(from.user_prefix_after_system(), &t->user_prefix_after_system));
+  KVC_RETURN_IF_ERROR(optional(from.answer_prefix(), &t->answer_prefix));
+  t->trim = from.trim(), t->bos_in_marks = from.bos_in_marks();
+  t->system_turns = static_cast<SystemTurns>(from.system_turns());
+  return {};
 }
 
 Status DirectoryReader::ReadHeadScores(const schema::HeadScores& from, HeadScoreTable* t) {

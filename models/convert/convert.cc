@@ -7,6 +7,7 @@
 #include "lib/base/half.h"
 #include "lib/model/model_check.h"
 #include "lib/ops/devices.h"
+#include "models/convert/convert_plan.h"
 #include "models/convert/head_scores_json.h"
 #include "models/convert/lora.h"
 #include "models/convert/output_file.h"
@@ -68,12 +69,6 @@ WeightTarget TargetOf(const SourceTensor& tensor, const ConvertOptions& options,
     if (tensor.cols % group == 0) return {int4 && !table ? WeightType::kInt4 : WeightType::kInt8, group};
   }
   return kept;
-}
-
-// What n rows of a tensor take in the source.
-int64_t BytesInFile(const SourceTensor& tensor, int64_t n) {
-  if (tensor.packed != nullptr) return n * (tensor.packed->n_bytes / tensor.packed->rows);
-  return SourceBytes(tensor.type, n * tensor.cols);
 }
 
 // Streams one tensor after the other from the source into the writer, in blocks of whole rows.
@@ -295,7 +290,7 @@ Status CheckOptions(const std::string& source, const std::string& out_path, cons
   InputFiles inputs;  // those that are known before anything is read
   inputs.Add(source);
   for (const std::string& path : options.head_score_files) inputs.Add(path);
-  return inputs.CheckOutput(out_path);
+  return options.dry_run ? Status() : inputs.CheckOutput(out_path);
 }
 
 void Describe(const std::string& source, const ConvertOptions& options, Checkpoint* checkpoint) {
@@ -367,13 +362,14 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
   if (report == nullptr) report = &unused;
   *report = {};
   KVC_RETURN_IF_ERROR(CheckOptions(source, out_path, options));
+  const bool writes = !options.dry_run;
   auto read = ReadSource(source, options.context);
   if (!read.ok()) return read.status();
   Checkpoint& checkpoint = read.value();
   KVC_RETURN_IF_ERROR(ReadHeadScores(options, &checkpoint));
   LoraMerge lora;
   KVC_RETURN_IF_ERROR(ReadAdapters(options, &checkpoint, &lora, report));
-  KVC_RETURN_IF_ERROR(checkpoint.inputs.CheckOutput(out_path));
+  if (writes) KVC_RETURN_IF_ERROR(checkpoint.inputs.CheckOutput(out_path));
   Describe(source, options, &checkpoint);
   std::vector<WeightTarget> targets;
   std::vector<TensorPlan> plans = PlanTensors(options, lora, &checkpoint, &targets);
@@ -385,6 +381,8 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
   if (!content.ok()) return Status(content.code(), source + ": " + content.message());
   const Status tokenizer = TryTokenizer(checkpoint.content.tokenizer);
   if (!tokenizer.ok()) return Status(tokenizer.code(), source + ": tokenizer: " + tokenizer.message());
+  if (options.planned != nullptr) options.planned(MakeConvertPlan(checkpoint, targets, plans));
+  if (!writes) return {};
   auto writer = ModelWriter::Create(out_path, std::move(checkpoint.content), std::move(plans));
   if (!writer.ok()) return writer.status();
   ConvertProgress progress;

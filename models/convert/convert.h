@@ -12,9 +12,10 @@
 namespace kvc {
 
 // How matrices are stored. Norms and biases are f32 always.
-//   kKeep   as the source has them: F32, F16, BF16, Q4_K, Q6_K unchanged; other blocks of GGUF become codes of
-//           the same values where int8 or int4 holds them (scales of Q3_K and IQ4_XS round to f16), those with
-//           a least value int8
+//   kKeep   as the source has them: F32, F16, BF16, Q4_K, Q6_K unchanged; other blocks of GGUF become codes
+//   of
+//           the same values where int8 or int4 holds them (scales of Q3_K and IQ4_XS round to f16), those
+//           with a least value int8
 //   kInt8   groups of `group` columns, or of the largest smaller power of two from 32 on that divides them; a
 //   matrix
 //           that none divides stays as kKeep has it
@@ -22,6 +23,8 @@ namespace kvc {
 //   first to suffer
 //   The matrix that chooses experts stays as kKeep has it in both.
 enum class WeightChoice { kKeep, kF32, kBf16, kInt8, kInt4 };
+
+struct ConvertPlan;  // convert_plan.h
 
 struct ConvertProgress {
   int32_t tensors_done = 0, tensors_total = 0;
@@ -42,6 +45,9 @@ struct ConvertOptions {
   int32_t context = 0;  // tokens the model is wanted for, at most those it was trained for; 0: all
   std::vector<LoraChoice> adapters;  // what they change is rounded again, codes become int8 in groups of 32
   std::string name;                  // empty: the source's own, or that of the file or directory
+  bool dry_run = false;              // reads what there is to know, tells it to `planned`, and writes nothing
+  // Told once, before anything is written. May be null.
+  std::function<void(const ConvertPlan&)> planned;
   // Called often; false stops with kCancelled. May be null.
   std::function<bool(const ConvertProgress&)> progress;
 };

@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/convert/chat_template.h"
 #include "models/convert/family.h"
 #include "models/convert/gguf_metadata.h"
 #include "models/convert/gguf_tensors.h"
 #include "models/convert/gguf_tokenizer.h"
 #include "models/convert/sources.h"
-#include "models/convert/turn_format.h"
 
 namespace kvc {
 namespace {
@@ -227,9 +227,7 @@ Result<Checkpoint> ReadGguf(const std::string& path, int32_t context) {
   out.content.tokenizer = std::move(tokenizer.value());
   std::string chat;
   KVC_RETURN_IF_ERROR(metadata.String("tokenizer.chat_template", &chat));
-  out.content.turn_format = RecognizeTurnFormat(chat);
-  if (!chat.empty() && out.content.turn_format.user_prefix.empty())
-    out.warnings.push_back("the chat template is of no known family; the turn format stays empty");
+  KeepChatTemplate(ChatTemplateOf(std::move(chat), out.content.tokenizer), &out);
   return out;
 }
 

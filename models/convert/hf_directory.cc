@@ -4,12 +4,12 @@
 #include <map>
 #include <set>
 
+#include "models/convert/chat_template.h"
 #include "models/convert/hf_config.h"
 #include "models/convert/safetensors.h"
 #include "models/convert/sources.h"
 #include "models/convert/tokenizer_hf.h"
 #include "models/convert/tokenizer_sentencepiece.h"
-#include "models/convert/turn_format.h"
 
 namespace kvc {
 namespace {
@@ -188,6 +188,20 @@ void AddStop(int32_t id, TokenizerSpec* spec) {
     spec->stop_tokens.push_back(id);
 }
 
+// A special token that the tokenizer's configuration says is none is none to its chat template either.
+Status ReadChatTemplate(const std::string& directory, const JsonObject& config, Checkpoint* out) {
+  auto text = FindChatTemplate(directory, &config.json(), out);
+  if (!text.ok()) return text.status();
+  ChatTemplate chat = ChatTemplateOf(std::move(text.value()), out->content.tokenizer);
+  const std::pair<const char*, std::string*> tokens[] = {
+      {"bos_token", &chat.bos}, {"eos_token", &chat.eos}, {"unk_token", &chat.unk}, {"pad_token", &chat.pad}};
+  for (const auto& [name, token] : tokens) {
+    if (config.json().contains(name) && !config.Has(name)) token->clear();
+  }
+  KeepChatTemplate(chat, out);
+  return {};
+}
+
 // Which files say what about special tokens, the later the stronger: the tokenizer, config.json,
 // tokenizer_config.json for BOS and EOS; all of them, and generation_config.json, for stop tokens.
 Status ReadSpecialTokens(const std::string& directory, const HfConfig& config, bool is_sentencepiece,
@@ -218,20 +232,12 @@ Status ReadSpecialTokens(const std::string& directory, const HfConfig& config, b
     const int32_t bos = TokenNamed(object, "bos_token", *spec), eos = TokenNamed(object, "eos_token", *spec);
     if (bos >= 0) spec->bos = bos;
     if (eos >= 0) spec->eos = eos;
-    std::string chat;
-    const Json* chat_template = object.Find("chat_template");
-    if (chat_template != nullptr && chat_template->is_string()) chat = chat_template->get<std::string>();
-    if (chat_template == nullptr && FileExists(directory + "/chat_template.jinja")) {
-      auto file = ReadInput(directory + "/chat_template.jinja", kMaxConfigBytes, out);
-      if (!file.ok()) return file.status();
-      chat = std::move(file.value());
-    }
-    out->content.turn_format = RecognizeTurnFormat(chat);
-    if (!chat.empty() && out->content.turn_format.user_prefix.empty()) {
-      out->warnings.push_back("the chat template is of no known family; the turn format stays empty");
-    }
-  } else if (config.bos >= 0) {
-    spec->add_bos = true;  // nobody says otherwise, and a model that has a BOS was trained behind it
+    KVC_RETURN_IF_ERROR(ReadChatTemplate(directory, object, out));
+  } else {
+    if (config.bos >= 0)
+      spec->add_bos = true;  // nobody says otherwise, and a model that has a BOS was trained behind it
+    const Json nothing = Json::object();
+    KVC_RETURN_IF_ERROR(ReadChatTemplate(directory, JsonObject(nothing, directory), out));
   }
   if (FileExists(generation_path)) {
     auto text = ReadInput(generation_path, kMaxConfigBytes, out);

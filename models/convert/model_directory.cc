@@ -66,8 +66,15 @@ Offset<schema::TurnFormat> BuildTurnFormat(const TurnFormat& t, FlatBufferBuilde
   const auto user_prefix = b->CreateString(t.user_prefix), user_suffix = b->CreateString(t.user_suffix);
   const auto assistant_prefix = b->CreateString(t.assistant_prefix);
   const auto assistant_suffix = b->CreateString(t.assistant_suffix);
+  const auto optional = [b](const std::optional<std::string>& text) {
+    return text ? b->CreateString(*text) : Offset<flatbuffers::String>();
+  };
+  const auto first_system = optional(t.first_system_prefix), first_user = optional(t.first_user_prefix);
+  const auto after_system = optional(t.user_prefix_after_system), answer = optional(t.answer_prefix);
   return schema::CreateTurnFormat(*b, system_prefix, system_suffix, user_prefix, user_suffix,
-                                  assistant_prefix, assistant_suffix);
+                                  assistant_prefix, assistant_suffix, first_system, first_user, after_system,
+                                  answer, t.trim, static_cast<schema::SystemTurns>(t.system_turns),
+                                  t.bos_in_marks);
 }
 
 Offset<schema::HeadScores> BuildHeadScores(const HeadScoreTable& t, FlatBufferBuilder* b) {

@@ -19,7 +19,8 @@ def prepare(source, folder):
     config = os.path.join(folder, "my-model", "tokenizer_config.json")
     with open(config, encoding="utf-8") as file:
         settings = json.load(file)
-    settings["chat_template"] = "<|im_start|> <|im_end|>"
+    with open(os.path.join(source, "tests", "data", "templates", "chatml.jinja"), encoding="utf-8") as file:
+        settings["chat_template"] = file.read()
     with open(config, "w", encoding="utf-8") as file:
         json.dump(settings, file)
     with open(os.path.join(source, "samples", "data", "recall_demo.jsonl"), encoding="utf-8") as file:

@@ -32,7 +32,8 @@ std::vector<Json> Turns(const ProgramResult& result) {
 std::string WithTurns(const TemporaryFolder& folder) {
   const ProgramResult made = RunShell(
       "mkdir \"$3/hf\" && cp \"$2\"/models/recall/* \"$3/hf\" 2>/dev/null; "
-      "printf '%s' '{\"chat_template\": \"<|im_start|> <|im_end|>\"}' > \"$3/hf/tokenizer_config.json\" && "
+      "printf '{}' > \"$3/hf/tokenizer_config.json\" && "
+      "cp \"$2\"/tests/data/templates/chatml.jinja \"$3/hf/chat_template.jinja\" && "
       "\"$1\" convert \"$3/hf\" \"$3/turns.kvc\"",
       {KVC_SOURCE_DIR, folder.Path("")});
   EXPECT_EQ(made.exit_code, 0) << made.err;
@@ -54,6 +55,64 @@ TEST(Chat, ATurnIsWhatItsMarksSay) {
   EXPECT_EQ(turns[0]["tokens"], run.Json()["tokens"]);
   EXPECT_EQ(turns[0]["user"], "hello");
   EXPECT_FALSE(turns[0]["stopped"]);
+}
+
+// kvc run of the folder hf, with the cache of converted models in `cache`.
+ProgramResult RunWithCache(const TemporaryFolder& folder, const std::string& model,
+                           const std::string& cache) {
+  return RunShell("KVC_CACHE=\"$3\" \"$1\" run \"$2\" --prompt 'The code of Ada is' --max-tokens 4 --json",
+                  {model, folder.Path(cache)});
+}
+
+TEST(Chat, AFolderIsConvertedOnceIntoTheCache) {
+  const TemporaryFolder folder;
+  const std::string made = WithTurns(folder), source = folder.Path("hf");
+  const ProgramResult first = RunWithCache(folder, source, "deep/cache");
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_NE(first.err.find("converting"), std::string::npos) << first.err;
+  const ProgramResult second = RunWithCache(folder, source, "deep/cache");
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_EQ(second.err.find("converting"), std::string::npos) << second.err;
+  const ProgramResult file =
+      RunKvc({"run", made, "--prompt", "The code of Ada is", "--max-tokens", "4", "--json"});
+  EXPECT_EQ(first.Json()["tokens"], file.Json()["tokens"]);
+  EXPECT_EQ(second.Json()["tokens"], file.Json()["tokens"]);
+  // A source that has changed is converted again, in place of what it was.
+  RunShell("touch -d '2001-01-01' \"$2/config.json\"", {source});
+  const ProgramResult third = RunWithCache(folder, source, "deep/cache");
+  EXPECT_NE(third.err.find("converting"), std::string::npos) << third.err;
+  EXPECT_EQ(RunShell("ls \"$2\" | wc -l", {folder.Path("deep/cache")}).out, "1\n");
+  const ProgramResult chat =
+      RunShell("echo hello | KVC_CACHE=\"$3\" \"$1\" chat \"$2\" --max-tokens 3 --json",
+               {source, folder.Path("deep/cache")});
+  ASSERT_EQ(chat.exit_code, 0) << chat.err;
+  EXPECT_EQ(chat.err.find("converting"), std::string::npos) << chat.err;
+}
+
+TEST(Chat, AGgufFileIsConvertedOnceIntoTheCache) {
+  const TemporaryFolder folder;
+  const std::string source = std::string(KVC_SOURCE_DIR) + "/tests/data/reference_gguf/smollm3.gguf";
+  for (const bool first : {true, false}) {
+    const ProgramResult run =
+        RunShell("XDG_CACHE_HOME=\"$3\" KVC_CACHE= \"$1\" run \"$2\" --tokens \"$4\" --max-tokens 2",
+                 {source, folder.Path("xdg"), folder.Write("ids.json", "[1, 2, 3]")});
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(run.err.find("converting") != std::string::npos, first) << run.err;
+  }
+  EXPECT_EQ(RunShell("ls \"$2/kvc\" | wc -l", {folder.Path("xdg")}).out, "1\n");
+}
+
+TEST(Chat, ACacheThatCannotBeWrittenSaysWhereElse) {
+  const TemporaryFolder folder;
+  WithTurns(folder);
+  folder.Write("plain", "a file");
+  const ProgramResult run = RunWithCache(folder, folder.Path("hf"), "plain/cache");
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_NE(run.err.find("KVC_CACHE names another folder"), std::string::npos) << run.err;
+  const ProgramResult nowhere = RunShell(
+      "env -u KVC_CACHE -u XDG_CACHE_HOME -u HOME \"$1\" run \"$2\" --prompt x", {folder.Path("hf")});
+  EXPECT_EQ(nowhere.exit_code, 1);
+  EXPECT_NE(nowhere.err.find("KVC_CACHE"), std::string::npos) << nowhere.err;
 }
 
 TEST(Chat, GoesOnWithTextWhereAModelHasNoTurns) {

@@ -1,7 +1,6 @@
 // Hugging Face directories: architectures, shards, settings, special tokens; what is not supported is named.
 #include "models/convert/hf_config.h"
 
-#include "models/convert/turn_format.h"
 #include "tests/unit/convert_fixture.h"
 
 namespace kvc {
@@ -403,10 +402,63 @@ TEST(ConvertHf, SpecialTokensAndTurns) {
               Code::kBadModel, {"generation_config.json", "9999"});
   ExpectError(ConvertSmall(config, tensors, {{"tokenizer_config.json", R"({"add_eos_token": true})"}}),
               Code::kUnsupported, {"add_eos_token"});
-  EXPECT_EQ(RecognizeTurnFormat("'[INST] ' + m + ' [/INST]'").user_suffix, " [/INST]");
-  EXPECT_EQ(RecognizeTurnFormat("<|start_header_id|> <|end_header_id|> <|eot_id|>").assistant_prefix,
-            "<|start_header_id|>assistant<|end_header_id|>\n\n");
-  EXPECT_TRUE(RecognizeTurnFormat("something else").user_prefix.empty());
+}
+
+// One that marks turns with `mark`, and begins with BOS.
+std::string PlainTemplate(const std::string& mark) {
+  return "{{ bos_token }}{% for m in messages %}" + mark +
+         "{{ m.role + ':' + m.content + eos_token }}{% endfor %}";
+}
+
+TEST(ConvertHf, TheChatTemplateIsFoundWhereTransformersFindsIt) {
+  const json config = SmallConfig("LlamaForCausalLM");
+  const TestTensors tensors = SmallTensors("BF16");
+  const auto prefix = [&](const std::map<std::string, std::string>& files) {
+    std::unique_ptr<ModelFile> file;
+    EXPECT_TRUE(ConvertSmall(config, tensors, files, &file).ok());
+    return file->turn_format().first_user_prefix.value_or("none");
+  };
+  const std::string own = json{{"chat_template", PlainTemplate("1")}}.dump();
+  EXPECT_EQ(prefix({{"tokenizer_config.json", own}}), "<bos>1user:");
+  EXPECT_EQ(prefix({{"tokenizer_config.json", own}, {"chat_template.jinja", PlainTemplate("2")}}),
+            "<bos>2user:");
+  EXPECT_EQ(prefix({{"tokenizer_config.json", own},
+                    {"chat_template.json", json{{"chat_template", PlainTemplate("3")}}.dump()}}),
+            "<bos>3user:");
+  const json several = {{{"name", "tool_use"}, {"template", PlainTemplate("4")}},
+                        {{"name", "default"}, {"template", PlainTemplate("5")}}};
+  EXPECT_EQ(prefix({{"tokenizer_config.json", json{{"chat_template", several}}.dump()}}), "<bos>5user:");
+  // A token that is said to be none is none.
+  EXPECT_EQ(prefix({{"tokenizer_config.json",
+                     json{{"chat_template", PlainTemplate("6")}, {"bos_token", nullptr}}.dump()}}),
+            "none");
+}
+
+TEST(ConvertHf, TheEndOfAnAssistantsTurnEndsAnAnswer) {
+  const json config = SmallConfig("LlamaForCausalLM");
+  const std::string text = "{% for m in messages %}{{ m.role + ':' + m.content }}<|im_end|>\n{% endfor %}";
+  std::unique_ptr<ModelFile> file;
+  ASSERT_TRUE(ConvertSmall(config, SmallTensors("BF16"), {{"chat_template.jinja", text}}, &file).ok());
+  EXPECT_EQ(file->turn_format().assistant_suffix, "<|im_end|>\n");
+  const std::vector<int32_t> stops = file->tokenizer_spec().stop_tokens;
+  EXPECT_EQ(std::count(stops.begin(), stops.end(), 259), 1);
+}
+
+TEST(ConvertHf, AChatTemplateThatCannotBeKeptIsANote) {
+  const json config = SmallConfig("LlamaForCausalLM");
+  for (const char* text : {"{% include 'x' %}", "{{ unclosed",
+                           "{% for m in messages %}{{ m.content }}{{ loop.index }}{% endfor %}"}) {
+    std::unique_ptr<ModelFile> file;
+    ConvertReport report;
+    ASSERT_TRUE(ConvertSmall(config, SmallTensors("BF16"),
+                             {{"tokenizer_config.json", json{{"chat_template", text}}.dump()}}, &file,
+                             &report)
+                    .ok());
+    EXPECT_TRUE(file->turn_format().empty());
+    ASSERT_EQ(report.warnings.size(), 1u);
+    EXPECT_NE(report.warnings[0].find("the turn format stays empty"), std::string::npos)
+        << report.warnings[0];
+  }
 }
 
 }  // namespace

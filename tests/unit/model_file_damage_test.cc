@@ -307,6 +307,12 @@ const Rule kTokenizerRules[] = {
      "1025 stop tokens, the limit is 1024"},
     {"turn", [](RawModelFile* r) { r->content.turn_format.user_prefix.assign(65537, 'a'); },
      "turn format has 65537"},
+    {"answer", [](RawModelFile* r) { r->content.turn_format.answer_prefix = std::string(65537, 'a'); },
+     "turn format has 65537"},
+    {"trim", [](RawModelFile* r) { r->content.turn_format.trim = 128; }, "trim is 128"},
+    {"system turns",
+     [](RawModelFile* r) { r->content.turn_format.system_turns = static_cast<SystemTurns>(3); },
+     "system_turns is 3"},
 };
 
 const Rule kScoreRules[] = {

@@ -124,7 +124,9 @@ TEST(ModelFile, ContentOfEveryFieldSurvives) {
   t.ignore_merges = t.nfc = t.add_space_prefix = t.remove_extra_spaces = t.byte_fallback = true;
   t.add_bos = false, t.bos = -1, t.eos = 5, t.unk = 6, t.pad = -1;
   t.stop_tokens = {5, 7};
-  c.turn_format = {"a", "b", "c", "d", "e", std::string("f\0", 2)};
+  c.turn_format = {"a", "b", "c", "d", "e", std::string("f\0", 2), "g", "", std::nullopt, "i"};
+  c.turn_format.trim = kTrimAll, c.turn_format.system_turns = SystemTurns::kFirst;
+  c.turn_format.bos_in_marks = true;
   c.head_scores[0].note = "why", c.head_scores[0].seed = -3, c.head_scores[0].n_samples = int64_t{1} << 40;
   c.head_scores[0].budget = 128, c.head_scores[0].alpha = 9;
   const auto file = OpenBytes(raw.Build());
@@ -162,6 +164,13 @@ TEST(ModelFile, ContentOfEveryFieldSurvives) {
   EXPECT_EQ(file->turn_format().user_suffix, "d");
   EXPECT_EQ(file->turn_format().assistant_prefix, "e");
   EXPECT_EQ(file->turn_format().assistant_suffix, std::string("f\0", 2));
+  EXPECT_EQ(file->turn_format().first_system_prefix, "g");
+  EXPECT_EQ(file->turn_format().first_user_prefix, "");
+  EXPECT_EQ(file->turn_format().user_prefix_after_system, std::nullopt);
+  EXPECT_EQ(file->turn_format().answer_prefix, "i");
+  EXPECT_EQ(file->turn_format().trim, kTrimAll);
+  EXPECT_EQ(file->turn_format().system_turns, SystemTurns::kFirst);
+  EXPECT_TRUE(file->turn_format().bos_in_marks);
   const HeadScoreTable& table = file->head_scores()[0];
   EXPECT_EQ(table.note, "why");
   EXPECT_EQ(table.seed, -3);

@@ -1,0 +1,76 @@
+#include "models/convert/convert_plan.h"
+
+#include <algorithm>
+
+#include "lib/model/model_check.h"
+#include "lib/ops/weight_panels.h"
+#include "models/convert/packed_linear.h"
+
+namespace kvc {
+namespace {
+
+// Rows of it are looked up, and no more, where the output head is another matrix.
+bool IsMultiplied(const TensorPlan& plan, const ModelConfig& config) {
+  return !IsVectorRole(plan.role) && (plan.role != TensorRole::kEmbedding || config.tied_head);
+}
+
+int64_t BytesStored(const TensorPlan& plan) {
+  const int64_t scales = plan.group == 0 ? 0 : int64_t{plan.rows} * (plan.cols / plan.group) * 2;
+  return plan.rows * WeightRowBytes(plan.type, plan.cols) + scales;
+}
+
+}  // namespace
+
+int64_t BytesInFile(const SourceTensor& tensor, int64_t n) {
+  if (tensor.packed != nullptr) return n * (tensor.packed->n_bytes / tensor.packed->rows);
+  return SourceBytes(tensor.type, n * tensor.cols);
+}
+
+ConvertPlan MakeConvertPlan(const Checkpoint& checkpoint, const std::vector<WeightTarget>& targets,
+                            const std::vector<TensorPlan>& plans) {
+  const ModelFileContent& content = checkpoint.content;
+  ConvertPlan plan;
+  plan.kind = checkpoint.kind, plan.architecture = content.config.architecture,
+  plan.name = content.config.name;
+  plan.config = content.config, plan.turn_format = content.turn_format;
+  plan.tokenizer = content.tokenizer.kind;
+  plan.n_pieces = static_cast<int64_t>(content.tokenizer.pieces.size());
+  plan.warnings = checkpoint.warnings;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const TensorPlan& t = plans[i];
+    const SourceTensor& source = checkpoint.tensors[i];
+    const int64_t read = BytesInFile(source, source.rows), written = BytesStored(t);
+    plan.n_parameters += int64_t{t.rows} * t.cols;
+    plan.bytes_read += read, plan.bytes_written += written;
+    if (IsVectorRole(t.role)) continue;
+    if (IsMultiplied(t, content.config)) {
+      ++plan.n_multiplied;
+      plan.n_fast += FitsPanels({t.type, WeightLayout::kRowMajor, t.rows, t.cols, t.group, nullptr, nullptr,
+                                 StackOf(content.config, t.role)});
+    }
+    const std::string from = SourceTypeName(source.type), to = WeightTypeName(targets[i].type);
+    auto found = std::find_if(plan.types.begin(), plan.types.end(), [&](const ConvertedType& known) {
+      return known.source == from && known.stored == to && known.group == targets[i].group;
+    });
+    if (found == plan.types.end()) {
+      plan.types.push_back({from, to, targets[i].group});
+      found = plan.types.end() - 1;
+    }
+    ++found->n_tensors;
+    found->bytes_read += read, found->bytes_written += written;
+  }
+  return plan;
+}
+
+int64_t CacheBytes(const ModelConfig& config, int64_t n_tokens, int64_t budget) {
+  int64_t slots = 0;
+  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
+    const int32_t window = config.layers.empty() ? config.sliding_window
+                                                 : config.layers[static_cast<size_t>(layer)].attention_window;
+    const int64_t most = window > 0 ? window : budget > 0 ? budget : n_tokens;
+    slots += std::min(n_tokens, most) * config.n_kv_heads;
+  }
+  return slots * config.head_dim * 2 * 2;  // keys and values, two bytes each
+}
+
+}  // namespace kvc

@@ -1,0 +1,97 @@
+// A file's turn format in a session: first marks, a user's text behind the system's, the answer's mark, white
+// space.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/support/tiny_session.h"
+
+namespace kvc {
+namespace {
+
+using test::NewSession;
+
+// As Llama 2's: the system text stands within the first user's turn.
+std::shared_ptr<const Model> Nested() {
+  static const test::AlignedBytes bytes = [] {
+    test::TinyModelOptions options;
+    ModelFileContent content = test::TinyModelContent(options);
+    TurnFormat& f = content.turn_format;
+    f.system_prefix = "<bos>[S:", f.system_suffix = ":S]";
+    f.user_prefix = "<pad>U:", f.user_suffix = ";", f.user_prefix_after_system = "";
+    f.first_user_prefix = "<bos>U:", f.assistant_prefix = " A:", f.answer_prefix = "A?";
+    f.assistant_suffix = "<eos>";
+    f.trim = kTrimUserStart | kTrimUserEnd | kTrimAssistantEnd, f.bos_in_marks = true;
+    f.system_turns = SystemTurns::kFirst;
+    return test::TinyModelBytes(options, content);
+  }();
+  static const std::shared_ptr<const Model> model = test::OpenTiny(bytes);
+  return model;
+}
+
+using Tokens = std::vector<int32_t>;
+
+Tokens Text(const std::string& text) {
+  Tokens tokens;
+  for (const char c : text) tokens.push_back(static_cast<uint8_t>(c));
+  return tokens;
+}
+
+Tokens operator+(Tokens a, const Tokens& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const Tokens kBos{256}, kEos{257}, kPad{258};
+
+Status Say(Session* session, Role role, const std::string& text, bool answer = false) {
+  return session->Say(role, {reinterpret_cast<const uint8_t*>(text.data()), text.size()}, answer, false);
+}
+
+void ExpectSame(Session* said, const Tokens& tokens) {
+  std::unique_ptr<Session> hand = NewSession(Nested(), "full");
+  ASSERT_TRUE(hand->Prefill({tokens.data(), tokens.size()}, true).ok());
+  test::ExpectNearLogits(*said, *hand, 1e-4f);
+}
+
+TEST(EngineTurns, ASystemTextMayStandWithinTheUsersTurn) {
+  std::unique_ptr<Session> session = NewSession(Nested(), "full");
+  ASSERT_TRUE(Say(session.get(), Role::kSystem, " kind ").ok());
+  ASSERT_TRUE(Say(session.get(), Role::kUser, " hi ", true).ok());
+  ExpectSame(session.get(), kBos + Text("[S: kind :S] hi;A?"));
+  ASSERT_TRUE(session->Accept('x').ok());
+  ASSERT_TRUE(Say(session.get(), Role::kUser, " on ", true).ok());
+  ExpectSame(session.get(), (kBos + Text("[S: kind :S] hi;A?x")) + kEos + kPad + Text("U:on;A?"));
+}
+
+TEST(EngineTurns, AConversationMayBeginOtherwiseThanItGoesOn) {
+  std::unique_ptr<Session> session = NewSession(Nested(), "full");
+  ASSERT_TRUE(Say(session.get(), Role::kUser, "\n hi").ok());
+  ASSERT_TRUE(Say(session.get(), Role::kAssistant, " so \xC2\xA0\n").ok());
+  ASSERT_TRUE(Say(session.get(), Role::kUser, "on", true).ok());
+  ExpectSame(session.get(), (kBos + Text("U:hi; A: so")) + kEos + kPad + Text("U:on;A?"));
+  const Status late = Say(session.get(), Role::kSystem, "now");
+  EXPECT_EQ(late.code(), Code::kUnsupported);
+  EXPECT_NE(late.message().find("at the start of a conversation only"), std::string::npos) << late.message();
+  session->Reset();
+  ASSERT_TRUE(Say(session.get(), Role::kUser, "again", true).ok());
+  ExpectSame(session.get(), kBos + Text("U:again;A?"));
+}
+
+TEST(EngineTurns, WhatWasSaidLastIsKnownToForksAndSavedSessions) {
+  std::unique_ptr<Session> session = NewSession(Nested(), "full");
+  ASSERT_TRUE(Say(session.get(), Role::kSystem, "kind").ok());
+  const test::TempFolder folder;
+  ASSERT_TRUE(session->Save(folder / "s").ok());
+  auto fork = session->Fork();
+  ASSERT_TRUE(fork.ok());
+  auto restored = Session::Restore(Nested(), folder / "s");
+  ASSERT_TRUE(restored.ok()) << restored.status().message();
+  for (Session* s : {fork.value().get(), restored.value().get()}) {
+    ASSERT_TRUE(Say(s, Role::kUser, "hi", true).ok());
+    ExpectSame(s, kBos + Text("[S:kind:S]hi;A?"));
+  }
+}
+
+}  // namespace
+}  // namespace kvc

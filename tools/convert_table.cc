@@ -1,0 +1,148 @@
+#include "tools/convert_table.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tools/command.h"
+#include "tools/files.h"
+
+namespace kvc::tool {
+namespace {
+
+constexpr int64_t kBudget = 1024;  // slots a KV head, of the example
+constexpr int64_t kContexts[] = {4096, 32768, 131072};
+constexpr const char* kSystemTurns[] = {"anywhere", "first", "none"};
+
+std::string TokenizerText(const ConvertPlan& plan) {
+  return std::string(plan.tokenizer == TokenizerKind::kByteLevelBpe ? "byte-level BPE"
+                                                                    : "SentencePiece BPE") +
+         ", " + FormatCount(plan.n_pieces) + " pieces";
+}
+
+std::string TurnsText(const TurnFormat& turns) {
+  if (turns.empty()) return "none: the model goes on with text";
+  const std::string system = turns.system_turns == SystemTurns::kAnywhere ? "anywhere"
+                             : turns.system_turns == SystemTurns::kFirst  ? "at the start"
+                                                                          : "nowhere";
+  return Json(turns.user_prefix).dump() + " .. " + Json(turns.user_suffix).dump() + ", answers behind " +
+         Json(turns.answer_prefix.value_or(turns.assistant_prefix)).dump() + ", system texts " + system;
+}
+
+std::string KernelsText(const ConvertPlan& plan) {
+  std::string sets;
+  for (int32_t i = 0; i < kvc_device_count() && sets.empty(); ++i) {
+    const Json device = DeviceJson(i);
+    if (device.value("name", "") != "cpu") continue;
+    for (const Json& name : device.value("instruction_sets", Json::array()))
+      sets += (sets.empty() ? "" : ", ") + name.get<std::string>();
+  }
+  if (plan.n_fast == plan.n_multiplied) return "fast kernels for all matrices (" + sets + ")";
+  return Format("fast kernels for %d of %d matrices", plan.n_fast, plan.n_multiplied) + " (" + sets +
+         "); the others are of shapes or types that only the slow ones take";
+}
+
+}  // namespace
+
+std::string PlanTable(const ConvertPlan& plan) {
+  const ModelConfig& c = plan.config;
+  Table table({"model", Printable(plan.name)}, "lw");
+  table.AddRow({"architecture", Printable(plan.architecture) + " (" + plan.kind + "), " +
+                                    FormatParameters(plan.n_parameters) + " parameters"});
+  table.AddRow({"layers", Format("%d of %d heads, %d KV heads of %d", c.n_layers, c.n_heads, c.n_kv_heads,
+                                 c.head_dim)});
+  table.AddRow({"trained context", FormatCount(c.max_tokens) + " tokens"});
+  for (const ConvertedType& t : plan.types) {
+    table.AddRow({"matrices in " + t.source, Format("%d, stored as %s", t.n_tensors, t.stored.c_str()) +
+                                                 (t.group > 0 ? Format(", groups of %d", t.group) : "")});
+  }
+  table.AddRow(
+      {"size", FormatBytes(plan.bytes_written) + ", " + FormatBytes(plan.bytes_read) + " in the source"});
+  table.AddRow({"tokenizer", TokenizerText(plan)});
+  table.AddRow({"turn format", TurnsText(plan.turn_format)});
+  table.AddRow({"here", KernelsText(plan)});
+  Table cache({"cache (f16) of", "uncompressed", Format("budget=%d", static_cast<int>(kBudget))}, "rrr");
+  for (const int64_t n : kContexts) {
+    cache.AddRow({FormatCount(n) + " tokens" + (n > c.max_tokens ? " (not trained for)" : ""),
+                  FormatBytes(CacheBytes(c, n, 0)), FormatBytes(CacheBytes(c, n, kBudget))});
+  }
+  return table.Text() + "\n" + cache.Text();
+}
+
+Json PlanJson(const ConvertPlan& plan) {
+  const ModelConfig& c = plan.config;
+  Json types = Json::array(), caches = Json::array();
+  for (const ConvertedType& t : plan.types) {
+    types.push_back({{"source", t.source},
+                     {"type", t.stored},
+                     {"group", t.group},
+                     {"n_tensors", t.n_tensors},
+                     {"bytes_read", t.bytes_read},
+                     {"bytes_written", t.bytes_written}});
+  }
+  for (const int64_t n : kContexts) {
+    caches.push_back({{"n_tokens", n},
+                      {"cache_bytes_full", CacheBytes(c, n, 0)},
+                      {"budget", kBudget},
+                      {"cache_bytes", CacheBytes(c, n, kBudget)}});
+  }
+  return Json{{"kind", plan.kind},
+              {"architecture", plan.architecture},
+              {"name", plan.name},
+              {"n_parameters", plan.n_parameters},
+              {"n_layers", c.n_layers},
+              {"n_heads", c.n_heads},
+              {"n_kv_heads", c.n_kv_heads},
+              {"head_dim", c.head_dim},
+              {"trained_context", c.max_tokens},
+              {"types", types},
+              {"bytes_read", plan.bytes_read},
+              {"bytes_written", plan.bytes_written},
+              {"tokenizer", TokenizerText(plan)},
+              {"has_turn_format", !plan.turn_format.empty()},
+              {"system_turns", kSystemTurns[static_cast<size_t>(plan.turn_format.system_turns)]},
+              {"n_matrices", plan.n_multiplied},
+              {"n_fast", plan.n_fast},
+              {"caches", caches},
+              {"warnings", plan.warnings}};
+}
+
+ReferenceCheck CheckAgainst(const std::string& model_path, const Json& document, const std::string& path) {
+  const Json* tokens = nullptr;
+  for (const char* name : {"tokens", "ids"}) {
+    if (tokens == nullptr && document.is_object() && document.contains(name)) tokens = &document[name];
+  }
+  if (tokens == nullptr || !tokens->is_array() || tokens->empty() || !document.contains("logits") ||
+      !document["logits"].is_array() || document["logits"].empty())
+    throw Failure(path + ": {\"tokens\": [..], \"logits\": [[..], ..]} expected");
+  const Json& given = document["logits"];
+  const Json rows = given[0].is_array() ? given : Json::array({given});
+  if (rows.size() > tokens->size()) throw Failure(path + ": more rows of logits than tokens");
+  const Model model(model_path, "auto", 0, 0);
+  Session session(model, Policy("full:kv=f32"), DefaultSessionParams());  // what the weights alone do
+  ReferenceCheck check;
+  const size_t before = tokens->size() - rows.size();
+  std::vector<float> logits;
+  for (size_t i = 0; i < tokens->size(); ++i) {
+    if (!(*tokens)[i].is_number_integer()) throw Failure(path + ": a token is no whole number");
+    session.Prefill({(*tokens)[i].get<int32_t>()});
+    if (i < before) continue;
+    const Json& row = rows[i - before];
+    if (!row.is_array() || row.size() != static_cast<size_t>(model.info().vocab_size))
+      throw Failure(path + Format(": row %zu of the logits has %zu numbers, the vocabulary %d", i - before,
+                                  row.size(), model.info().vocab_size));
+    session.GetLogits(&logits);
+    std::vector<double> wanted;
+    for (const Json& x : row) {
+      if (!x.is_number()) throw Failure(path + ": a logit is no number");
+      wanted.push_back(x.get<double>());
+    }
+    for (size_t k = 0; k < wanted.size(); ++k)
+      check.distance = std::max(check.distance, std::fabs(wanted[k] - static_cast<double>(logits[k])));
+    const auto best = std::max_element(wanted.begin(), wanted.end()) - wanted.begin();
+    check.n_same += std::max_element(logits.begin(), logits.end()) - logits.begin() == best;
+    ++check.n_rows;
+  }
+  return check;
+}
+
+}  // namespace kvc::tool

@@ -1,0 +1,19 @@
+// Models as people have them: what is no model file yet is converted once, into a folder of the user's.
+#pragma once
+#include <string>
+
+#include "tools/signals.h"
+
+namespace kvc::tool {
+
+// $KVC_CACHE, else $XDG_CACHE_HOME/kvc, else ~/.cache/kvc (Windows: %LOCALAPPDATA%\kvc). Throws Failure where
+// none of these is set.
+std::string CacheFolder();
+
+// The model file for `path`: itself, or, where it is a GGUF file or a folder, what that was converted into
+// the first time; again where it has changed since (name, sizes, times) or the program has. Says on stderr
+// what it does, with progress. Throws Failure, with the way out, where the folder cannot be made or written,
+// or the source cannot be converted.
+std::string ModelFileFor(const std::string& path, Signals* signals);
+
+}  // namespace kvc::tool
