@@ -97,6 +97,21 @@ void Explainer::Observe(Session* full, const TokenList& fed, size_t first) {
   }
 }
 
+// Where in the prompt those entries stand that are kept when the question comes.
+void Explainer::CountParts(const Session* policy, ExplainSums* sums) const {
+  const kvc_model_info& info = model_.info();
+  ++sums->n_questions;
+  for (int32_t i = 0; policy != nullptr && i < model_.n_kv_heads_total(); ++i) {
+    for (const int32_t position : policy->Kept(i / info.n_kv_heads, i % info.n_kv_heads)) {
+      const size_t part = static_cast<size_t>(position) * kParts / n_prompt_,
+                   begin = (part * n_prompt_ + kParts - 1) / kParts,
+                   end = ((part + 1) * n_prompt_ + kParts - 1) / kParts;
+      sums->kept[part] += 1.0 / static_cast<double>(end - begin) / model_.n_kv_heads_total();
+    }
+  }
+  for (size_t part = 0; policy == nullptr && part < kParts; ++part) sums->kept[part] += 1;
+}
+
 // The policy is fed the same tokens: what it drops between them counts.
 void Explainer::Compare(Session* policy, const TokenList& fed, size_t first, ExplainSums* sums) {
   std::optional<Session> session;
@@ -124,6 +139,7 @@ void Explainer::Question(Session* full, const std::vector<Session*>& policies, c
   n_prompt_ = static_cast<size_t>(full->Stats().n_prompt);
   for (size_t p = 0; p < policies.size(); ++p) {
     (*sums_)[p].layers.resize(layers_.size());
+    CountParts(policies[p], &(*sums_)[p]);
     Compare(policies[p], fed, first, &(*sums_)[p]);
   }
 }

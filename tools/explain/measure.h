@@ -8,10 +8,14 @@
 
 namespace kvc::tool {
 
+constexpr size_t kParts = 10;  // of a prompt, for the share that is kept of each
+
 // Sums over queries of one policy; a query is a token whose successor is a token of an answer.
 struct ExplainSums {
   int64_t n_queries = 0;
   std::vector<LayerLoss> layers;  // [L]
+  std::vector<double> kept = std::vector<double>(kParts);  // share of a part's entries, mean over heads; over questions
+  int64_t n_questions = 0;
 };
 
 // Of the full cache, over the same queries.
@@ -37,6 +41,7 @@ class Explainer {
   // Attention of one query over the full cache, where slots are positions: [L][H][entries].
   using Query = std::vector<std::vector<std::vector<float>>>;
   void Observe(Session* full, const TokenList& fed, size_t first);
+  void CountParts(const Session* policy, ExplainSums* sums) const;
   void Compare(Session* policy, const TokenList& fed, size_t first, ExplainSums* sums);
 
   const Model& model_;

@@ -118,6 +118,12 @@ std::vector<double> Concentration(const ExplainKind& kind) {
   return values;
 }
 
+std::vector<double> KeptByPosition(const ExplainSums& sums) {
+  std::vector<double> kept = sums.kept;
+  for (double& v : kept) v /= static_cast<double>(std::max<int64_t>(sums.n_questions, 1));
+  return kept;
+}
+
 std::string ShortName(const std::string& spec) {
   constexpr size_t kMost = 24;
   return spec.size() <= kMost ? spec : spec.substr(0, kMost - 2) + "..";
@@ -126,7 +132,9 @@ std::string ShortName(const std::string& spec) {
 }  // namespace
 
 Json ExplainRowJson(const ExplainSums& sums) {
-  Json out{{"n_queries", sums.n_queries}, {"relative_loss", RelativeLayers(sums)}};
+  Json out{{"n_queries", sums.n_queries},
+           {"relative_loss", RelativeLayers(sums)},
+           {"kept_by_position", KeptByPosition(sums)}};
   for (const Measure& m : kMeasures) out[m.name] = LayersOf(sums, m.of);
   return out;
 }
@@ -180,6 +188,15 @@ void PrintExplanation(const Explanation& explanation) {
   Print(Format("\nattention of the most attended %g %% of the entries, over the heads of a layer\n",
                100 * explanation.top_share) +
         heads.Text());
+  std::vector<std::string> parts = {"policy", "kind"};
+  for (size_t i = 1; i <= kParts; ++i) parts.push_back(std::to_string(i));
+  Table kept(parts, "ll" + std::string(kParts, 'r'));
+  for (const ExplainRow& row : explanation.rows) {
+    std::vector<std::string> cells = {row.spec, row.kind};
+    for (const double share : KeptByPosition(row.sums)) cells.push_back(FormatPercent(share));
+    kept.AddRow(cells);
+  }
+  Print("\nkept of every tenth of the prompt, mean over heads\n" + kept.Text());
   const std::vector<Correlation> correlations = Correlations(explanation);
   if (correlations.empty()) return;
   Table ranks({"kind", "measure", "policies", "with accuracy", "with KL"}, "llrrr");
@@ -200,6 +217,7 @@ std::string ExplainPicture(const Explanation& explanation) {
     LineChart loss{kind.kind + ": L1 eviction loss", "layer", "loss", {}, 0, ""},
         bound{kind.kind + ": bound of the loss", "layer", "bound", {}, 0, ""},
         retained{kind.kind + ": attention that stays", "layer", "share", {}, 0, ""},
+        kept{kind.kind + ": kept of every tenth of the prompt", "tenth", "share", {}, 0, ""},
         against{kind.kind + ": loss and accuracy", "loss / output, mean over layers", "accuracy", {}, 0, ""};
     against.is_scatter = true;
     for (const ExplainRow& row : explanation.rows) {
@@ -210,9 +228,12 @@ std::string ExplainPicture(const Explanation& explanation) {
       loss.series.push_back({name, x, LayersOf(row.sums, kMeasures[0].of)});
       bound.series.push_back({name, x, LayersOf(row.sums, kMeasures[1].of)});
       retained.series.push_back({name, x, LayersOf(row.sums, kMeasures[3].of)});
+      std::vector<double> tenths;
+      for (size_t i = 1; i <= kParts; ++i) tenths.push_back(static_cast<double>(i));
+      kept.series.push_back({name, tenths, KeptByPosition(row.sums)});
       against.series.push_back({name, {Mean(RelativeLayers(row.sums))}, {row.accuracy}});
     }
-    for (const LineChart& chart : {loss, bound, retained, against}) page.Add(chart);
+    for (const LineChart& chart : {loss, bound, retained, kept, against}) page.Add(chart);
   }
   return page.Text();
 }

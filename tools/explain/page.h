@@ -28,7 +28,8 @@ struct Explanation {
   std::vector<ExplainKind> kinds;
 };
 
-// {"n_queries", "loss": [L], "relative_loss", "bound", "bound_by_head", "retained"}, means over queries.
+// {"n_queries", "loss": [L], "relative_loss", "bound", "bound_by_head", "retained"}, means over queries, and
+// "kept_by_position" [kParts].
 Json ExplainRowJson(const ExplainSums& sums);
 // {"top_share", "concentration": [{kind, values [L][H]}], "rank_correlation": [..]}.
 Json ExplainJson(const Explanation& explanation);
