@@ -40,7 +40,8 @@ def explain(program, arguments):
     found = {(c["kind"], c["measure"]): c for c in document["explain"]["rank_correlation"]}
     for kind in (*EXPLAINED_KINDS, "all"):
         for against in ("accuracy", "kl"):
-            cells = [f"{found[(kind, m)][against]:+.2f}" for m in MEASURES]
+            values = [found[(kind, m)][against] for m in MEASURES]
+            cells = ["–" if v is None else f"{v:+.2f}" for v in values]
             lines.append(f"| {kind}, {against} | " + " | ".join(cells) + " |")
     return lines + ["", *by_layer(document, policies), "", *by_position(document, policies), ""]
 

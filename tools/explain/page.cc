@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "tools/score/estimators.h"
 #include "tools/score/svg.h"
@@ -94,8 +95,18 @@ std::vector<std::pair<std::string, std::vector<Point>>> PointsByKind(const Expla
 struct Correlation {
   std::string kind, measure;
   size_t n_policies = 0;
-  double with_accuracy = 0, with_kl = 0;
+  std::optional<double> with_accuracy, with_kl;  // nothing: all policies have the same number
 };
+
+std::optional<double> RankCorrelation(const std::vector<double>& a, const std::vector<double>& b) {
+  for (const std::vector<double>* values : {&a, &b}) {
+    if (std::all_of(values->begin(), values->end(), [&](double v) { return v == values->front(); })) return {};
+  }
+  return Spearman(a, b);
+}
+
+Json OrNull(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+std::string OrDash(const std::optional<double>& value) { return value ? Format("%+.2f", *value) : "-"; }
 
 std::vector<Correlation> Correlations(const Explanation& explanation) {
   std::vector<Correlation> out;
@@ -106,7 +117,8 @@ std::vector<Correlation> Correlations(const Explanation& explanation) {
     for (const char* name : {"loss", "relative_loss", "bound", "bound_by_head", "retained"}) {
       std::vector<double> values;
       for (const Point& p : points) values.push_back(p.measures.at(name));
-      out.push_back({kind, name, points.size(), Spearman(values, accuracy), Spearman(values, kl)});
+      out.push_back({kind, name, points.size(), RankCorrelation(values, accuracy),
+                     RankCorrelation(values, kl)});
     }
   }
   return out;
@@ -153,8 +165,8 @@ Json ExplainJson(const Explanation& explanation) {
     correlations.push_back({{"kind", c.kind},
                             {"measure", c.measure},
                             {"n_policies", c.n_policies},
-                            {"accuracy", c.with_accuracy},
-                            {"kl", c.with_kl}});
+                            {"accuracy", OrNull(c.with_accuracy)},
+                            {"kl", OrNull(c.with_kl)}});
   }
   return Json{{"top_share", explanation.top_share},
               {"concentration", std::move(concentration)},
@@ -201,8 +213,8 @@ void PrintExplanation(const Explanation& explanation) {
   if (correlations.empty()) return;
   Table ranks({"kind", "measure", "policies", "with accuracy", "with KL"}, "llrrr");
   for (const Correlation& c : correlations) {
-    ranks.AddRow({c.kind, c.measure, std::to_string(c.n_policies), Format("%+.2f", c.with_accuracy),
-                  Format("%+.2f", c.with_kl)});
+    ranks.AddRow({c.kind, c.measure, std::to_string(c.n_policies), OrDash(c.with_accuracy),
+                  OrDash(c.with_kl)});
   }
   Print("\nrank correlation (Spearman) over the policies that drop something\n" + ranks.Text());
 }
