@@ -5,10 +5,12 @@
 #include <memory>
 
 #include "tools/command.h"
+#include "tools/explain/page.h"
 #include "tools/files.h"
 #include "tools/options.h"
 #include "tools/output.h"
 #include "tools/quality.h"
+#include "tools/signals.h"
 #include "tools/suite/run.h"
 
 namespace kvc::tool {
@@ -21,7 +23,9 @@ struct EvalOptions {
   std::string protocol, text_protocol = "stream";
   int32_t limit = 0, window = 0;
   SuiteOptions suite;
-  bool json = false, csv = false;
+  bool json = false, csv = false, explain = false;
+  double top_share = 0.05;
+  std::string picture;
 };
 
 using TaskCounts = std::vector<std::array<int64_t, 2>>;  // of each task: answered right, asked
@@ -31,6 +35,7 @@ struct EvalRow {
   std::string spec, policy, kind, protocol, file;  // policy as it was asked for, and its canonical text
   QualitySums sums;
   TaskCounts by_task = {};
+  ExplainSums explain = {};
 };
 
 std::vector<const Policy*> Pointers(const std::vector<Policy>& policies) {
@@ -47,20 +52,46 @@ std::vector<EvalRow> MakeRows(const std::vector<Policy>& policies, const std::st
   return rows;
 }
 
+// The rows of one kind of a file; kinds of the same name of several files stay apart.
+void AddExplained(const std::vector<EvalRow>& rows, const ConcentrationSums& concentration,
+                  Explanation* explanation) {
+  std::string name = rows[0].kind;
+  for (const ExplainKind& other : explanation->kinds) {
+    if (other.kind == name) name += " of " + rows[0].file;
+  }
+  for (const EvalRow& row : rows) {
+    const double kl = Ratio(row.sums.kl, static_cast<double>(row.sums.n_compared));
+    explanation->rows.push_back({row.spec, row.policy, name, row.sums.accuracy(), kl, row.explain});
+  }
+  explanation->kinds.push_back({name, concentration});
+}
+
 void EvalTasks(const EvalOptions& options, const Model& model, const std::vector<Policy>& policies,
-               const std::string& file, std::vector<EvalRow>* rows) {
+               const std::string& file, std::vector<EvalRow>* rows, Explanation* explanation) {
   TaskEvaluator evaluator(model, Pointers(policies),
                           options.protocol == "ask" ? TaskProtocol::kAsk : TaskProtocol::kPrompt);
   const std::vector<Task> tasks = TasksThatFit(model, evaluator, file, options.limit);
   std::vector<std::string> kinds;  // in the order they appear
   std::map<std::string, std::vector<QualitySums>> sums;
   std::map<std::string, std::vector<TaskCounts>> by_task;
+  std::optional<Explainer> explainer;
+  std::map<std::string, std::vector<ExplainSums>> explained;
+  std::map<std::string, ConcentrationSums> concentration;
+  if (options.explain) {
+    explainer.emplace(model, options.model.path, options.top_share);
+    evaluator.ShowTo(&*explainer);
+  }
   Progress progress(file);
   for (size_t i = 0; i < tasks.size(); ++i) {
     progress.Update(static_cast<double>(i), static_cast<double>(tasks.size()),
                     Format("task %zu of %zu", i + 1, tasks.size()));
     const auto [entry, is_new] = sums.try_emplace(tasks[i].kind, policies.size());
     if (is_new) kinds.push_back(tasks[i].kind);
+    if (explainer) {
+      std::vector<ExplainSums>& sums_of_kind = explained[tasks[i].kind];
+      sums_of_kind.resize(policies.size());
+      explainer->Count(&sums_of_kind, &concentration[tasks[i].kind]);
+    }
     const std::vector<QualitySums> before = entry->second;
     evaluator.Run(tasks[i], &entry->second);
     std::vector<TaskCounts>& counts = by_task[tasks[i].kind];
@@ -72,7 +103,9 @@ void EvalTasks(const EvalOptions& options, const Model& model, const std::vector
   for (const std::string& kind : kinds) {
     std::vector<EvalRow> own = MakeRows(policies, kind, options.protocol, file);
     for (size_t p = 0; p < own.size(); ++p) own[p].sums = sums[kind][p], own[p].by_task = by_task[kind][p];
+    for (size_t p = 0; explainer && p < own.size(); ++p) own[p].explain = explained[kind][p];
     rows->insert(rows->end(), own.begin(), own.end());
+    if (explainer) AddExplained(own, concentration[kind], explanation);
   }
 }
 
@@ -130,6 +163,7 @@ Json RowJson(const EvalRow& row, int32_t n_heads) {
       {"step_seconds", when(sums.n_steps > 0, Ratio(sums.step_seconds, static_cast<double>(sums.n_steps)))}};
   if (!row.by_task.empty())
     out["right_by_task"] = row.by_task;  // [[right, questions], ...]: for paired comparisons
+  if (row.explain.n_queries > 0) out["explain"] = ExplainRowJson(row.explain);
   return out;
 }
 
@@ -167,13 +201,13 @@ std::string CsvCell(const Json& value) {
 void PrintCsv(const Json& results) {
   std::string text;
   for (const auto& [key, value] : results[0].items()) {
-    if (!value.is_array()) text += (text.empty() ? "" : ",") + key;
+    if (!value.is_structured()) text += (text.empty() ? "" : ",") + key;
   }
   text += "\n";
   for (const Json& row : results) {
     std::string line;
     for (const auto& [key, value] : row.items()) {
-      if (!value.is_array()) line += (line.empty() ? "" : ",") + CsvCell(value);
+      if (!value.is_structured()) line += (line.empty() ? "" : ",") + CsvCell(value);
     }
     text += line + "\n";
   }
@@ -273,7 +307,14 @@ int EvalSuite(const EvalOptions& options, const std::vector<Policy>& policies, c
   return kExitGood;
 }
 
-int Eval(EvalOptions options) {
+int Eval(EvalOptions options, Signals* signals) {
+  if (options.explain && (options.data.empty() || !options.suite.name.empty()))
+    throw UsageError("--explain is about tasks: it needs --data TASKS.jsonl, and is no part of --suite");
+  std::vector<std::string> inputs = options.data;
+  inputs.insert(inputs.end(), options.texts.begin(), options.texts.end());
+  inputs.push_back(options.model.path);
+  CheckOutputs(inputs, {options.picture});
+  if (!options.picture.empty()) signals->RemoveTemporariesOf(options.picture);
   if (options.suite.name.empty() && options.data.empty() && options.texts.empty())
     throw UsageError("eval needs --data TASKS.jsonl, --text F.txt or --suite");
   std::vector<Policy> policies;
@@ -295,11 +336,15 @@ int Eval(EvalOptions options) {
                             window, model.info().max_tokens));
   }
   std::vector<EvalRow> rows;
-  for (const std::string& file : options.data) EvalTasks(options, model, policies, file, &rows);
+  Explanation explanation{model.info().n_layers, model.info().n_heads, options.top_share, {}, {}};
+  for (const std::string& file : options.data)
+    EvalTasks(options, model, policies, file, &rows, &explanation);
   for (const std::string& file : options.texts) EvalText(options, model, policies, window, file, &rows);
+  if (!options.picture.empty()) WriteTextFile(options.picture, ExplainPicture(explanation));
   const int32_t n_heads = model.n_kv_heads_total();
   if (!options.json && !options.csv) {
     PrintTable(rows, n_heads);
+    if (options.explain) PrintExplanation(explanation);
     return kExitGood;
   }
   Json results = Json::array();
@@ -309,6 +354,7 @@ int Eval(EvalOptions options) {
   } else {
     Json out{{"results", results}};
     out.update(HowToRepeat(options, tables, model, window));
+    if (options.explain) out["explain"] = ExplainJson(explanation);
     PrintJson(out);
   }
   return kExitGood;
@@ -344,6 +390,20 @@ void AddSuiteOptions(CLI::App* app, SuiteOptions* options) {
       ->type_name("N");
 }
 
+void AddExplainOptions(CLI::App* app, EvalOptions* options) {
+  CLI::Option* explain = app->add_flag(
+      "--explain", options->explain,
+      "With --data: per layer, what evicting changes in the attention output, its bound, the attention that "
+      "stays and how concentrated it was; and whether that tells accuracy");
+  AddOutput(app, "--picture", &options->picture, "Draw what --explain measured (SVG)")->needs(explain);
+  app->add_option("--top-share", options->top_share,
+                  "Share of the most attended entries that concentration is measured at")
+      ->check(CLI::Range(0.001, 1.0).description(""))
+      ->capture_default_str()
+      ->needs(explain)
+      ->type_name("X");
+}
+
 }  // namespace
 
 Action AddEval(CLI::App* app) {
@@ -374,9 +434,10 @@ Action AddEval(CLI::App* app) {
       ->check(AtLeast(0))
       ->type_name("N");
   AddSuiteOptions(app, &options->suite);
+  AddExplainOptions(app, options.get());
   CLI::Option* json = app->add_flag("--json", options->json, "One JSON document on stdout");
   app->add_flag("--csv", options->csv, "A table with commas on stdout")->excludes(json);
-  return [options](Signals*) { return Eval(*options); };
+  return [options](Signals* signals) { return Eval(*options, signals); };
 }
 
 }  // namespace kvc::tool

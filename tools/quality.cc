@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tools/explain/measure.h"
+
 namespace kvc::tool {
 namespace {
 
@@ -138,9 +140,20 @@ void TaskEvaluator::Start(const TokenList& prompt, std::vector<QualitySums>* sum
     if (own) together.push_back(&*own);
   }
   PromptOnce::StartTogether(together, prompt);
+  if (explainer_ != nullptr) explainer_->NewPrompt();
   for (size_t p = 0; p < prompts_.size(); ++p) {
     AddPrompt((prompts_[p] ? *prompts_[p] : reference_).prompt_stats(), &(*sums)[p]);
   }
+}
+
+// Queries are the tokens whose successors are the answer: the last of the question, and of the answer all but the last.
+void TaskEvaluator::Show(const TokenList& asked, const TokenList& answer) {
+  TokenList fed = protocol_ == TaskProtocol::kAsk ? asked : TokenList();
+  const size_t first = fed.empty() ? 0 : fed.size() - 1;
+  if (!answer.empty()) fed.insert(fed.end(), answer.begin(), answer.end() - 1);
+  std::vector<Session*> policies;
+  for (std::optional<PromptOnce>& own : prompts_) policies.push_back(own ? own->base() : nullptr);
+  explainer_->Question(reference_.base(), policies, fed, first);
 }
 
 bool TaskEvaluator::Fits(const Task& task) const {
@@ -192,6 +205,7 @@ std::vector<std::vector<AnswerTrace>> TaskEvaluator::Run(const Task& task, std::
       whole.insert(whole.end(), asked.begin(), asked.end());
       Start(whole, sums);
     }
+    if (explainer_ != nullptr) Show(asked, answer);
     QualitySums reference_sums;
     const AnswerTrace reference =
         Answer(ask ? reference_.Ask(asked) : reference_.base(), answer, &reference_sums);

@@ -13,6 +13,8 @@
 
 namespace kvc::tool {
 
+class Explainer;
+
 // How a question meets the compressed context.
 enum class TaskProtocol {
   kAsk,     // the context is compressed, then the question is fed: the compressor does not know it
@@ -68,16 +70,20 @@ class TaskEvaluator {
   bool Fits(const Task& task) const;
   // Whether an answer has tokens that count in this protocol.
   bool Counts(const Question& question) const;
+  // From now on every question is shown to this one too (tools/explain/measure.h), policies in their order.
+  void ShowTo(Explainer* explainer) { explainer_ = explainer; }
   // Adds to sums[p] for every policy. Returns the answers of each policy to each question,
   // [policy][question].
   std::vector<std::vector<AnswerTrace>> Run(const Task& task, std::vector<QualitySums>* sums);
 
  private:
   void Start(const TokenList& prompt, std::vector<QualitySums>* sums);
+  void Show(const TokenList& asked, const TokenList& answer);
   AnswerTrace Answer(Session* session, const TokenList& answer, QualitySums* sums);
 
   const Model& model_;
   const TaskProtocol protocol_;
+  Explainer* explainer_ = nullptr;
   Policy full_;
   PromptOnce reference_;
   std::vector<std::optional<PromptOnce>>

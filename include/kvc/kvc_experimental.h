@@ -29,6 +29,10 @@ kvc_status kvc_session_observe_attention(kvc_session* session, int32_t on);
  * KVC_E_UNSUPPORTED). Shape [n_out].  [sess] */
 kvc_status kvc_session_get_attention(kvc_session* session, int32_t layer, int32_t head, float* p,
                                      int32_t cap_p, int32_t* n_out);
+/* Values of a KV head as attention reads them (merged, decoded), ascending position: [entries][D], f32, the
+ * entries those of kvc_session_get_kept. n_out counts floats.  [sess] */
+kvc_status kvc_session_get_values(kvc_session* session, int32_t layer, int32_t kv_head, float* values,
+                                  int32_t cap_values, int32_t* n_out);
 
 /* What codebooks leave of the cache, as a share of the vectors of all tokens: by the formula that SpindleKV's
  * paper reports (its equation 15), and exactly; cache_bytes / cache_bytes_full of the statistics is what it

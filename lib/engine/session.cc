@@ -348,6 +348,29 @@ Status Session::Attention(int layer, int32_t head, std::vector<float>* p) const 
                                     4 * int64_t{n});
 }
 
+Status Session::Values(int32_t layer, int32_t kv_head, std::vector<float>* values) const {
+  const ModelConfig& c = model_->config();
+  Result<Executor::Lease> lease = executor()->Acquire();
+  if (!lease.ok()) return lease.status();
+  Workspace& w = *lease.value();
+  const int64_t entries = std::max(cache_->MaxLen(), 1);
+  KVC_RETURN_IF_ERROR(w.layer.Reserve(executor()->memory(), c.n_kv_heads, c.head_dim, entries, entries,
+                                      compressor_->plan().n_aux(), cache_->layout().seen_masks));
+  LoadArgs args{};
+  args.cache = &cache_->view(), args.layer = layer, args.to = w.layer.view();
+  args.turning = {executor()->network().ropes[layer], c.rope_pairing, false};
+  args.scratch = w.layer.order(), args.scratch_entries = w.layer.max_cached();
+  Status status = executor()->device()->LoadLayer(w.stream.get(), args);
+  if (status.ok()) {
+    const int64_t width = c.head_dim, n = w.layer.len()[static_cast<size_t>(kv_head)];
+    values->resize(static_cast<size_t>(n * width));
+    const DevicePtr<float> from = w.layer.view().values + kv_head * w.layer.view().capacity * width;
+    status = executor()->device()->Read(w.stream.get(), from.As<uint8_t>(), values->data(), 4 * n * width);
+  }
+  w.FreePromptBuffers();
+  return status;
+}
+
 SessionStats Session::Stats() const {
   SessionStats stats;
   const ModelConfig& c = model_->config();

@@ -136,6 +136,8 @@ class Session {
   // head], by rank.
   void ObserveAttention(bool on) { observe_ = on; }
   Status Attention(int layer, int32_t head, std::vector<float>* p) const;
+  // Values of a KV head as attention reads them, [entries, D], ascending position.
+  Status Values(int32_t layer, int32_t kv_head, std::vector<float>* values) const;
   Status Save(const std::string& path);
   Status SaveTo(ByteSink* sink);
   static Result<std::unique_ptr<Session>> Restore(std::shared_ptr<const Model> model,

@@ -1,6 +1,8 @@
 // The attention of the newest token, as kvc_session_observe_attention keeps it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "tests/support/tiny_session.h"
@@ -28,6 +30,54 @@ TEST(Observe, AttentionIsADistributionOverTheEntriesOfTheHead) {
         EXPECT_NEAR(std::accumulate(p.begin(), p.end(), 0.0), 1.0, 1e-5);
       }
     }
+  }
+}
+
+// Values are those that were stored: what a policy keeps is what the full cache has there.
+TEST(Observe, ValuesOfWhatIsKeptAreThoseOfTheFullCache) {
+  const auto full = Fed("full:kv=f32");
+  for (const char* spec : {"snapkv:budget=24,window=8,kv=f32", "h2o:budget=24,kv=f32",
+                           "snapkv:budget=24,window=8,pos_mode=incache,kv=f32"}) {
+    SCOPED_TRACE(spec);
+    const auto session = Fed(spec);
+    int n_differ = 0;
+    for (int32_t i = 0; i < 4; ++i) {
+      std::vector<float> all, kept;
+      std::vector<int32_t> positions;
+      ASSERT_TRUE(full->Values(i / 2, i % 2, &all).ok());
+      ASSERT_TRUE(session->Values(i / 2, i % 2, &kept).ok());
+      ASSERT_TRUE(session->Kept(i / 2, i % 2, &positions).ok());
+      const size_t d = all.size() / 60;
+      ASSERT_EQ(all.size(), 60 * d);
+      ASSERT_EQ(kept.size(), positions.size() * d);
+      ASSERT_LT(positions.size(), 60u);
+      for (size_t k = 0; k < positions.size(); ++k) {
+        for (size_t j = 0; j < d; ++j) {
+          EXPECT_EQ(kept[k * d + j], all[static_cast<size_t>(positions[k]) * d + j]);
+          n_differ += kept[k * d + j] != all[j];
+        }
+      }
+    }
+    EXPECT_GT(n_differ, 0) << "entries that are all alike would prove nothing";
+  }
+}
+
+TEST(Observe, MergedAndCodedValuesAreReadAsAttentionReadsThem) {
+  const auto full = Fed("full:kv=f32"), merged = Fed("weightedkv:budget=24,kv=f32"),
+             dropped = Fed("weightedkv:budget=24,wkv_merge=0,kv=f32"),
+             coded = Fed("full:kv=int8,quant_group=16,residual=0");
+  std::vector<float> of_full, of_merged, of_dropped, of_coded;
+  std::vector<int32_t> a, b;
+  ASSERT_TRUE(full->Values(0, 0, &of_full).ok() && merged->Values(0, 0, &of_merged).ok() &&
+              dropped->Values(0, 0, &of_dropped).ok() && coded->Values(0, 0, &of_coded).ok());
+  ASSERT_TRUE(merged->Kept(0, 0, &a).ok() && dropped->Kept(0, 0, &b).ok());
+  EXPECT_EQ(a, b);
+  EXPECT_NE(of_merged, of_dropped);
+  ASSERT_EQ(of_coded.size(), of_full.size());
+  for (size_t i = 0; i < of_full.size(); i += 16) {
+    const auto [low, high] = std::minmax_element(&of_full[i], &of_full[i] + 16);
+    const float step = std::max(std::fabs(*low), std::fabs(*high)) / 127;
+    for (size_t j = i; j < i + 16; ++j) EXPECT_NEAR(of_coded[j], of_full[j], 0.51f * step + 1e-6f);
   }
 }
 

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <numeric>
+
+#include <nlohmann/json.hpp>
 
 #include "tests/golden/golden_files.h"
 #include "tools/command.h"
@@ -250,6 +253,15 @@ TEST(ScoreEstimators, StandardisedSlicesCountTheSame) {
   double squares = 0;
   for (const double s : scores) squares += s * s;
   EXPECT_NEAR(squares / 6, 1, 1e-9);
+}
+
+// tests/vectors/make_rank_vectors.py: lists with and without ties.
+TEST(ScoreEstimators, RankCorrelationsAreThoseOfSciPy) {
+  std::ifstream in(KVC_TEST_DATA "/reference/ranks.json");
+  const nlohmann::json rows = nlohmann::json::parse(in)["spearman"];
+  ASSERT_GT(rows.size(), 40u);
+  for (const auto& row : rows)
+    EXPECT_NEAR(Spearman(row[0].get<Values>(), row[1].get<Values>()), row[2].get<double>(), 1e-12) << row;
 }
 
 TEST(ScoreEstimators, RanksAndOverlap) {

@@ -167,8 +167,10 @@ void SvgPage::Add(const LineChart& chart) {
     const int colour = static_cast<int>(i) % kColours;
     std::string points;
     for (size_t k = 0; k < s.x.size(); ++k) points += Format("%.1f,%.1f ", x_at(s.x[k]), y_at(s.y[k]));
-    body_ += Format("<polyline class=\"line s%d\" points=\"%s\"/>\n", colour, points.c_str());
-    for (size_t k = 0; chart.x_is_bytes && k < s.x.size(); ++k)  // a series may have a single point
+    if (!chart.is_scatter)
+      body_ += Format("<polyline class=\"line s%d\" points=\"%s\"/>\n", colour, points.c_str());
+    const bool dots = chart.x_is_bytes || chart.is_scatter;  // a series may have a single point
+    for (size_t k = 0; dots && k < s.x.size(); ++k)
       body_ += Format("<circle class=\"line s%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"/>\n", colour, x_at(s.x[k]),
                       y_at(s.y[k]));
     const double y = top + 12 + 16 * static_cast<double>(i);

@@ -26,6 +26,7 @@ struct LineChart {
   double mark = 0;  // a dashed level; 0 = none
   std::string mark_name;
   bool x_is_bytes = false;  // x above 0, on a logarithmic scale
+  bool is_scatter = false;  // points without lines
 };
 
 class SvgPage {

@@ -1,0 +1,101 @@
+"""kvc eval, and what it measured: kept, so that nothing is measured twice."""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+import threading
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SHARD = 4  # tasks measured together, by one thread
+
+
+def combined(rows):
+    """One row over several shards: counts are added, means weighted by what they are over."""
+    n, prompts = sum(r["n"] for r in rows), sum(r["n_prompts"] for r in rows)
+    out = dict(rows[0], n=n, n_prompts=prompts)
+    for key in ("cache_bytes", "slots_per_head", "prefill_seconds"):
+        out[key] = sum(r[key] * r["n_prompts"] for r in rows) / prompts
+    full = sum(r["slots_per_head"] * r["n_prompts"] / r["cache_share"] for r in rows)
+    out["cache_share"] = out["slots_per_head"] * prompts / full
+    if n:
+        out["accuracy"] = sum(r["accuracy"] * r["n"] for r in rows) / n
+    compared = sum(r["n_compared"] for r in rows)
+    for key in ("kl", "top1"):
+        if compared:
+            out[key] = sum((r[key] or 0) * r["n_compared"] for r in rows) / compared
+    steps = [r["step_seconds"] for r in rows if r["step_seconds"] is not None]
+    out["step_seconds"] = sum(steps) / len(steps) if steps else None
+    out["right_by_task"] = [counts for r in rows for counts in r["right_by_task"]]
+    return out
+
+
+class Program:
+    def __init__(self, arguments):
+        self.path, self.model = arguments.program, arguments.model
+        self.kept = os.path.join(ROOT, "build", "quality")
+        os.makedirs(self.kept, exist_ok=True)
+        self.identity = hashlib.sha256(open(self.path, "rb").read() + open(self.model, "rb").read())
+        self.writing = threading.Lock()
+
+    def run(self, what, policies, words):
+        listed = [word for policy in policies for word in ("--policy", policy)]
+        done = subprocess.run(
+            [self.path, "eval", self.model, *words, *listed, "--json"], capture_output=True, text=True
+        )
+        if done.returncode != 0:
+            raise SystemExit(f"{what} failed:\n{done.stderr}")
+        return json.loads(done.stdout)
+
+    def place(self, *about):
+        identity = self.identity.copy()
+        identity.update(repr(about).encode())
+        return os.path.join(self.kept, identity.hexdigest()[:24] + ".json")
+
+    def write(self, path, document):
+        with open(path + ".part", "w", encoding="utf-8") as file:
+            json.dump(document, file)
+        os.replace(path + ".part", path)
+
+    def evaluate(self, what, policies, *words):
+        """The results of kvc eval, one row a policy (and kind)."""
+        return self.document(what, policies, *words)["results"]
+
+    def document(self, what, policies, *words):
+        files = [open(word, "rb").read() for word in words if os.path.isfile(word)]
+        path = self.place(policies, [w for w in words if not os.path.isfile(w)], files)
+        if not os.path.exists(path):
+            begin = time.time()
+            self.write(path, self.run(what, policies, words))
+            print(f"{what}: {time.time() - begin:.0f} s", flush=True)
+        return json.load(open(path, encoding="utf-8"))
+
+    def shard(self, what, policies, tasks, protocol):
+        """{policy: row} over a few tasks of one kind."""
+        path = self.place("shard", protocol, tasks)
+        known = json.load(open(path, encoding="utf-8")) if os.path.exists(path) else {}
+        missing = [p for p in dict.fromkeys(policies) if p not in known]
+        if missing:
+            with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
+                file.write(tasks)
+                file.flush()
+                words = ("--data", file.name, "--protocol", protocol, "--threads", "1")
+                rows = self.run(what, missing, words)["results"]
+            known.update(zip(missing, rows))
+            with self.writing:
+                self.write(path, known)
+        return known
+
+    def tasks(self, what, policies, path, protocol, limit):
+        """Rows of policies over the first tasks of a file of one kind."""
+        with open(path, encoding="utf-8") as file:
+            lines = file.readlines()[:limit]
+        shards = ["".join(lines[i : i + SHARD]) for i in range(0, len(lines), SHARD)]
+        begin = time.time()
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+            parts = list(threads.map(lambda tasks: self.shard(what, policies, tasks, protocol), shards))
+        print(f"{what}, {len(lines)} contexts, {len(policies)} policies: {time.time() - begin:.0f} s", flush=True)
+        return [combined([part[policy] for part in parts]) for policy in policies]

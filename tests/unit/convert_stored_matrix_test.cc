@@ -1,0 +1,82 @@
+// Output projections read back from model files of every weight type and layout.
+#include "models/convert/stored_matrix.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "lib/base/half.h"
+#include "lib/model/model_file.h"
+#include "tests/support/tiny_model.h"
+
+namespace kvc {
+namespace {
+
+std::vector<std::vector<float>> Projections(WeightType type, WeightLayout layout) {
+  test::TinyModelOptions options;
+  options.type = type, options.layout = layout;
+  const test::AlignedBytes bytes = test::TinyModelBytes(options);
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("stored_matrix" + std::to_string(static_cast<int>(type)) + "_" +
+                             std::to_string(static_cast<int>(layout)) + ".kvc"))
+                               .string();
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  auto read = ReadOutputProjections(path);
+  std::filesystem::remove(path);
+  EXPECT_TRUE(read.ok()) << read.status().message();
+  return read.ok() ? read.value() : std::vector<std::vector<float>>();
+}
+
+// An element by the definition of lib/ops/tensor.h.
+float ElementOf(const Weight& w, size_t i) {
+  const uint8_t* bytes = static_cast<const uint8_t*>(w.data);
+  const uint16_t* halves = static_cast<const uint16_t*>(w.data);
+  switch (w.type) {
+    case WeightType::kF32:
+      return static_cast<const float*>(w.data)[i];
+    case WeightType::kF16:
+      return F16ToFloat(halves[i]);
+    case WeightType::kBf16:
+      return Bf16ToFloat(halves[i]);
+    case WeightType::kInt8:
+      return static_cast<float>(static_cast<int8_t>(bytes[i])) * F16ToFloat(w.scales[i / static_cast<size_t>(w.group)]);
+    case WeightType::kInt4:
+      break;
+  }
+  const int nibble = bytes[i / 2] >> (i % 2 * 4) & 15;
+  return static_cast<float>(nibble < 8 ? nibble : nibble - 16) * F16ToFloat(w.scales[i / static_cast<size_t>(w.group)]);
+}
+
+TEST(StoredMatrix, IsWhatTheFileHoldsInEveryTypeAndInPanels) {
+  for (const WeightType type :
+       {WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
+    SCOPED_TRACE(static_cast<int>(type));
+    test::TinyModelOptions options;
+    options.type = type;
+    const test::AlignedBytes bytes = test::TinyModelBytes(options);
+    const auto file = ModelFile::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), nullptr);
+    ASSERT_TRUE(file.ok());
+    const std::vector<std::vector<float>> found = Projections(type, WeightLayout::kRowMajor);
+    ASSERT_EQ(found.size(), 2u);
+    int n_compared = 0;
+    for (const TensorEntry& tensor : file.value()->tensors()) {
+      if (tensor.role != TensorRole::kOutput) continue;
+      ASSERT_EQ(tensor.weight.type, type);
+      const std::vector<float>& matrix = found[static_cast<size_t>(tensor.layer)];
+      ASSERT_EQ(matrix.size(), static_cast<size_t>(tensor.weight.rows) * static_cast<size_t>(tensor.weight.cols));
+      for (size_t i = 0; i < matrix.size(); ++i) ASSERT_EQ(matrix[i], ElementOf(tensor.weight, i));
+      ++n_compared;
+    }
+    EXPECT_EQ(n_compared, 2);
+    EXPECT_EQ(found, Projections(type, WeightLayout::kPanels16));
+  }
+}
+
+TEST(StoredMatrix, WhatIsNoModelFileIsAnError) {
+  EXPECT_EQ(ReadOutputProjections("/nowhere/model.kvc").status().code(), Code::kIo);
+}
+
+}  // namespace
+}  // namespace kvc
