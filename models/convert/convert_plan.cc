@@ -15,8 +15,8 @@ bool IsMultiplied(const TensorPlan& plan, const ModelConfig& config) {
 }
 
 int64_t BytesStored(const TensorPlan& plan) {
-  const int64_t scales = plan.group == 0 ? 0 : int64_t{plan.rows} * (plan.cols / plan.group) * 2;
-  return plan.rows * WeightRowBytes(plan.type, plan.cols) + scales;
+  const int64_t scales = RowScales({plan.type, WeightLayout::kRowMajor, plan.rows, plan.cols, plan.group});
+  return plan.rows * (WeightRowBytes(plan.type, plan.cols) + 2 * scales);
 }
 
 }  // namespace

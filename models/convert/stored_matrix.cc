@@ -8,7 +8,7 @@ namespace kvc {
 namespace {
 
 std::vector<float> Widened(const Weight& w) {
-  const size_t cols = static_cast<size_t>(w.cols), n_scales = w.group > 0 ? cols / w.group : 0,
+  const size_t cols = static_cast<size_t>(w.cols), n_scales = static_cast<size_t>(RowScales(w)),
                row_bytes = static_cast<size_t>(WeightRowBytes(w.type, w.cols));
   std::vector<float> out(static_cast<size_t>(w.rows) * cols);
   std::vector<uint8_t> unpacked(row_bytes);
