@@ -99,7 +99,8 @@ void ProductsOf(const LayerShape& shape, int32_t n) {
       more.emplace_back(static_cast<size_t>(place.n_bytes) + 64);
       uint8_t* at = more.back().data() + (64 - reinterpret_cast<uintptr_t>(more.back().data()) % 64) % 64;
       std::memcpy(at, w.data, static_cast<size_t>(place.data_bytes));
-      if (place.scales_bytes > 0) std::memcpy(at + place.scales_offset, w.scales, static_cast<size_t>(place.scales_bytes));
+      if (place.scales_bytes > 0)
+        std::memcpy(at + place.scales_offset, w.scales, static_cast<size_t>(place.scales_bytes));
       w.data = at, w.scales = reinterpret_cast<const uint16_t*>(at + place.scales_offset);
       of.push_back(w);
     }

@@ -12,9 +12,10 @@
 namespace kvc {
 
 // How matrices are stored. Norms and biases are f32 always.
-//   kKeep   as the source has them: F32, F16, BF16, Q4_K, Q6_K unchanged; other blocks of GGUF become codes of
-//           the same values where int8 or int4 holds them (scales of Q3_K and IQ4_XS round to f16), those with
-//           a least value int8
+//   kKeep   as the source has them: F32, F16, BF16, Q4_K, Q6_K unchanged; other blocks of GGUF become codes
+//   of
+//           the same values where int8 or int4 holds them (scales of Q3_K and IQ4_XS round to f16), those
+//           with a least value int8
 //   kInt8   groups of `group` columns, or of the largest smaller power of two from 32 on that divides them; a
 //   matrix
 //           that none divides stays as kKeep has it

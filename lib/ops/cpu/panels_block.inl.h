@@ -28,13 +28,13 @@ template <typename Codes>
 struct BlockPanels {
   static constexpr int32_t kColumns = 256, kGroups = kColumns / Codes::kGroup;  // of a block
   static constexpr int32_t kUnits = Codes::kGroup / (4 * Codes::kWords);        // of a group
-  static constexpr int32_t kScales = 64, kLeast = kScales + kGroups * kLanes;   // bytes, in a block of 16 rows
+  static constexpr int32_t kScales = 64, kLeast = kScales + kGroups * kLanes;  // bytes, in a block of 16 rows
   static constexpr int32_t kCodes = Codes::kHasLeast ? kLeast + kGroups * kLanes : kLeast;
   static constexpr int32_t kGroupBytes = 64 * Codes::kLines * kUnits;
   static constexpr int32_t kBytes = kCodes + kGroups * kGroupBytes, kPage = 4096;
 
-  // Asks for the lines that come a page after these: few tokens wait for memory, and processors stop asking by
-  // themselves where a page ends.
+  // Asks for the lines that come a page after these: few tokens wait for memory, and processors stop asking
+  // by themselves where a page ends.
   template <int T, int lines>
   static void Ask(const uint8_t* at) {
     for (int i = 0; T <= 2 && i < lines; ++i) __builtin_prefetch(at + kPage + 64 * i, 0, 2);
