@@ -1,6 +1,7 @@
-// Panels of q4_k and q6_k (lib/ops/weight_blocks.h) times int8 activations. Codes are small and not negative, so
-// that instruction sets without dot products of bytes add pairs of products in 16 bits. The scales are made of those of the block on the way, and are exact. A group's sum is exact; product and
-// sum of its f32 are rounded apart, in the order of the reference: bit-equal to it.
+// Panels of q4_k and q6_k (lib/ops/weight_blocks.h) times int8 activations. Codes are small and not negative,
+// so that instruction sets without dot products of bytes add pairs of products in 16 bits. A group's sum is
+// exact, and so is the scale made of that of the block and the group's; product and sum in f32 are rounded
+// apart, in the order of the reference: bit-equal to it. What a group costs stands in weight_blocks.h.
 #pragma once
 
 // A unit is some lines of a panel: kWords times four columns of 16 rows, bytes up to kMost.
