@@ -84,6 +84,9 @@ __global__ void __launch_bounds__(kWarps* kWarp) gemv(const Product p, int32_t f
       return RowsOf<WeightType::kInt8, N>(p, w, row, first_token);
     case WeightType::kInt4:
       return RowsOf<WeightType::kInt4, N>(p, w, row, first_token);
+    case WeightType::kQ4K:
+    case WeightType::kQ6K:
+      return;  // prepare.cc makes int8 of them
   }
 }
 

@@ -1,7 +1,7 @@
 // Weights as kernels read them: row major, rows behind each other, codes and then scales, every tensor at a
-// multiple of 256 bytes. What a file has in panels is laid in rows again, and blocks of GGUF become int8, whose
-// products there are. Uploaded by pieces of a few MiB, so
-// that no second copy of a model is ever in the host's memory.
+// multiple of 256 bytes. What a file has in panels is laid in rows again, and blocks of GGUF become int8,
+// whose products there are. Uploaded by pieces of a few MiB, so that no second copy of a model is ever in the
+// host's memory.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -33,12 +33,17 @@ Status Upload(uint8_t* to, const void* from, int64_t bytes) {
 
 // The form of a weight here, without data.
 Weight FormOf(const Weight& w) {
-  return {HasBlocks(w.type) ? WeightType::kInt8 : w.type, WeightLayout::kRowMajor, w.rows, w.cols, w.group,
-          nullptr, nullptr};
+  return {HasBlocks(w.type) ? WeightType::kInt8 : w.type,
+          WeightLayout::kRowMajor,
+          w.rows,
+          w.cols,
+          w.group,
+          nullptr,
+          nullptr};
 }
 
-// A group of a block as int8. Without least values the codes stay, else the largest becomes 127. False: no f16
-// holds the scale.
+// A group of a block as int8. Without least values the codes stay, else the largest becomes 127. False: no
+// f16 holds the scale.
 bool CodeGroup(const Weight& w, const WeightBlock& block, int32_t g, int8_t* codes, uint16_t* scale) {
   const int8_t* from = block.code + g * w.group;
   float values[kBlockColumns], top = 0;

@@ -64,9 +64,9 @@ Status TensorScan::CheckFinite() const {
     row = index / (columns * kPanelLanes) * kPanelLanes + index % kPanelLanes;
     column = index / kPanelLanes % columns;
   }
-  return Error(Code::kBadModel, "%s: the %s at row %lld, %s %lld is NaN or infinite",
-               title.c_str(), is_value ? "value" : "scale",
-               static_cast<long long>(row), is_value ? "column" : "group", static_cast<long long>(column));
+  return Error(Code::kBadModel, "%s: the %s at row %lld, %s %lld is NaN or infinite", title.c_str(),
+               is_value ? "value" : "scale", static_cast<long long>(row), is_value ? "column" : "group",
+               static_cast<long long>(column));
 }
 
 }  // namespace kvc

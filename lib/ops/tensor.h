@@ -34,9 +34,9 @@ inline bool HasBlocks(WeightType type) { return HasCodes(type) && !InfoOf(type).
 
 // A matrix [rows, cols]; row r makes output r. int8/int4: value = code * scale[r, c / group], codes two's
 // complement (int4: two a byte, low nibble first, -8..7), scales f16 [rows, cols / group]. q4_k and q6_k: the
-// blocks of GGUF, with their scales in them, group as the type says. So in row major; weight_panels.h says how
-// panels hold the same values. A stack is `stack` matrices of rows / stack rows each, one behind the other:
-// the experts of a layer.
+// blocks of GGUF, with their scales in them, group as the type says. So in row major; weight_panels.h says
+// how panels hold the same values. A stack is `stack` matrices of rows / stack rows each, one behind the
+// other: the experts of a layer.
 struct Weight {
   WeightType type = WeightType::kF32;
   WeightLayout layout = WeightLayout::kRowMajor;

@@ -16,8 +16,7 @@ constexpr int32_t kQ6Panel = kPanelLanes * InfoOf(WeightType::kQ6K).panel_bytes;
 constexpr int32_t kQ4Groups = 8, kQ6Groups = 16;
 // Of a block of 16 rows: what lies where.
 constexpr int32_t kScales = kLine, kQ4Least = kScales + kQ4Groups * kPanelLanes,
-                  kQ4Codes = kQ4Least + kQ4Groups * kPanelLanes,
-                  kQ6Codes = kScales + kQ6Groups * kPanelLanes;
+                  kQ4Codes = kQ4Least + kQ4Groups * kPanelLanes, kQ6Codes = kScales + kQ6Groups * kPanelLanes;
 static_assert(kQ4Codes + 32 * kLine == kQ4Panel && kQ6Codes + 48 * kLine == kQ6Panel, "whole lines");
 
 float Half(const uint8_t* p) { return F16ToFloat(static_cast<uint16_t>(p[0] | p[1] << 8)); }
@@ -109,7 +108,8 @@ void WriteLane(const uint8_t* in, int32_t lane, uint8_t* at, const Q4*) {
   for (const uint8_t* codes = in + 16; codes < in + kQ4Bytes; codes += 32) {  // 64 columns
     for (int32_t shift = 0; shift < 8; shift += 4) {
       for (int32_t i = 0; i < 32; i += 8, line += kLine) {
-        const uint32_t first = Word(codes + i) >> shift & kLow4, second = Word(codes + i + 4) >> shift & kLow4;
+        const uint32_t first = Word(codes + i) >> shift & kLow4,
+                       second = Word(codes + i + 4) >> shift & kLow4;
         SetWord(line, first | second << 4);
       }
     }

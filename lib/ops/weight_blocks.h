@@ -4,18 +4,18 @@
 //   q4_k   f16 d, f16 least; 12 bytes with a scale s and a least value m of 6 bits for each group of 32; 128
 //          bytes of codes, four bits: of each 64 columns the first 32 below, the others above.
 //          value = d s code - least m, codes 0 to 15. 144 bytes: 4.5 bits a weight
-//   q6_k   128 bytes of the low four bits (of each 128 columns the first 64 below, the others above), 64 of the
-//          high two, 16 scales int8, one for each group of 16, f16 d.
+//   q6_k   128 bytes of the low four bits (of each 128 columns the first 64 below, the others above), 64 of
+//          the high two, 16 scales int8, one for each group of 16, f16 d.
 //          value = d s code, codes -32 to 31. 210 bytes: 6.5625 bits a weight
 //
-// In panels a block of 16 rows has the same numbers, so that one vector load brings those of 16 rows, and what
-// belongs to a block of columns lies together: one stream from memory.
+// In panels a block of 16 rows has the same numbers, so that one vector load brings those of 16 rows, and
+// what belongs to a block of columns lies together: one stream from memory.
 //
-//   q4_k   f16 d [16], f16 least [16]; u8 s [8][16], u8 m [8][16]; codes [32][16 rows][4] as in panels of int4,
-//          but 0 to 15: 37 lines of 64 bytes, 4.625 bits a weight, 2.8 % more than the block
+//   q4_k   f16 d [16], f16 least [16]; u8 s [8][16], u8 m [8][16]; codes [32][16 rows][4] as in panels of
+//          int4, but 0 to 15: 37 lines of 64 bytes, 4.625 bits a weight, 2.8 % more than the block
 //   q6_k   f16 d [16], zeros to a line; int8 s [16][16]; for each group of 16 columns three lines: two of the
-//          low bits like int4, one of the high ones, byte j of a row with columns j, 4 + j, 8 + j, 12 + j from
-//          its lowest bits on; codes + 32: 53 lines, 6.625 bits, 1 % more
+//          low bits like int4, one of the high ones, byte j of a row with columns j, 4 + j, 8 + j, 12 + j
+//          from its lowest bits on; codes + 32: 53 lines, 6.625 bits, 1 % more
 //
 // Integer operations are those of int4 and int8: 2 a weight and row of activations. A group costs besides 4
 // operations in f32 a vector of sums (to float, two products, a sum), those of q4_k 2 more (a product, a
@@ -44,8 +44,8 @@ void ReadBlockOf(WeightType type, const uint8_t* block, WeightBlock* out);
 // Scales and least values of eight groups, six bits each, in 12 bytes: also those of Q5_K.
 void ReadSixBits(const uint8_t* in, uint8_t* scale, uint8_t* least);
 
-// Where the f16 of a block, or of a block of 16 rows in panels, lie: those who check that they are finite look
-// there.
+// Where the f16 of a block, or of a block of 16 rows in panels, lie: those who check that they are finite
+// look there.
 struct BlockHalves {
   int64_t stride, offset, count;  // bytes of a block, bytes, f16
 };

@@ -164,6 +164,7 @@ TEST_F(DeviceParity, LayerOfEveryWeightType) {
       NetworkShape shape;
       shape.hidden = 96, shape.ffn = 160, shape.n_heads = 6, shape.n_kv_heads = 2, shape.head_dim = 24,
       shape.vocab = 130;
+      if (HasBlocks(type)) shape.hidden = shape.ffn = 256, shape.n_heads = 8, shape.head_dim = 32;
       const int32_t q_rows = shape.n_heads * shape.head_dim, kv_rows = shape.n_kv_heads * shape.head_dim;
       const FileWeight q(type, q_rows, shape.hidden, 32, &random_),
           k(type, kv_rows, shape.hidden, 32, &random_), v(type, kv_rows, shape.hidden, 32, &random_),

@@ -231,7 +231,9 @@ void ChangeTensor(Input* in, bool fit, RawModelFile* raw) {
   }
   kvc::Weight w;
   w.type = t.type, w.rows = t.rows, w.cols = t.cols, w.group = t.group;
-  if (!fit || static_cast<size_t>(w.type) >= kvc::kWeightTypeCount || w.rows < 1 || w.cols < 1 || w.group < 0 || int64_t{w.rows} * w.cols > 65536) return;
+  if (!fit || static_cast<size_t>(w.type) >= kvc::kWeightTypeCount || w.rows < 1 || w.cols < 1 ||
+      w.group < 0 || int64_t{w.rows} * w.cols > 65536)
+    return;
   if (w.group > 0 && w.cols % w.group != 0) return;
   std::vector<uint8_t>& bytes = raw->section_bytes[at];
   const kvc::WeightPlace layout = kvc::PlaceOf(w);

@@ -234,9 +234,9 @@ TEST(Panels, LieWhereTheFormatSays) {
 TEST(Panels, OfBlocksLieWhereTheFormatSays) {
   std::vector<uint8_t> q4(16 * 144, 0), q6(16 * 210, 0);
   uint8_t* block = q4.data() + 3 * 144;
-  block[0] = 1, block[3] = 2;        // d, least
-  block[4] = 5, block[8] = 6;        // scale and least of group 0
-  block[16 + 32 + 6] = 0x70;         // column 64 + 32 + 6: code 7
+  block[0] = 1, block[3] = 2;  // d, least
+  block[4] = 5, block[8] = 6;  // scale and least of group 0
+  block[16 + 32 + 6] = 0x70;   // column 64 + 32 + 6: code 7
   const PackedWeight p4({WeightType::kQ4K, WeightLayout::kRowMajor, 16, 256, 32, q4.data(), nullptr});
   std::vector<uint8_t> expected(16 * 148, 0);
   expected[2 * 3] = 1, expected[32 + 2 * 3 + 1] = 2;
@@ -244,8 +244,8 @@ TEST(Panels, OfBlocksLieWhereTheFormatSays) {
   expected[320 + 102 / 8 * 64 + 3 * 4 + 2] = 0x70;  // column 102: 6 of eight, the third of the upper four
   EXPECT_EQ(0, std::memcmp(expected.data(), p4.weight.data, expected.size()));
   block = q6.data() + 3 * 210;
-  block[64 + 9] = 0xb0;              // column 128 + 64 + 9: low bits 11
-  block[128 + 32 + 9] = 2 << 4;      // its high bits: 2
+  block[64 + 9] = 0xb0;          // column 128 + 64 + 9: low bits 11
+  block[128 + 32 + 9] = 2 << 4;  // its high bits: 2
   block[192 + 12] = 0x85, block[208] = 1;
   const PackedWeight p6({WeightType::kQ6K, WeightLayout::kRowMajor, 16, 256, 16, q6.data(), nullptr});
   expected.assign(16 * 212, 0);

@@ -77,7 +77,9 @@ void PutBlocks(const TensorPlan& t, float amplitude, uint64_t seed, std::vector<
   const bool q4 = t.type == WeightType::kQ4K;
   const int64_t n_blocks = int64_t{t.rows} * t.cols / info.block;
   for (int64_t b = 0; b < n_blocks; ++b) {
-    const auto byte = [&](int64_t i) { return static_cast<int>((Draw(t, b * 256 + i, seed) + 1) * 128) & 255; };
+    const auto byte = [&](int64_t i) {
+      return static_cast<int>((Draw(t, b * 256 + i, seed) + 1) * 128) & 255;
+    };
     std::vector<uint8_t> block(static_cast<size_t>(info.block_bytes));
     for (size_t i = 0; i < block.size(); ++i) block[i] = static_cast<uint8_t>(byte(static_cast<int64_t>(i)));
     const float d = amplitude / (q4 ? 63 * 7.5f : 32 * 90.0f);

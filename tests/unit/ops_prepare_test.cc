@@ -51,8 +51,8 @@ const Kinds kKinds[] = {
     All(kF16),
     All(kInt8),
     All(kInt4),
-    {kInt8, kInt4, kF32, kInt4, kInt8, kInt4, kBf16},           // one rounding serves all of each matrix
-    {kInt8, kInt8Wide, kInt8, kF16, kInt8Wide, kInt4, kInt8},   // more than one is needed
+    {kInt8, kInt4, kF32, kInt4, kInt8, kInt4, kBf16},          // one rounding serves all of each matrix
+    {kInt8, kInt8Wide, kInt8, kF16, kInt8Wide, kInt4, kInt8},  // more than one is needed
     All(kQ4K),
     All(kQ6K),
     {kQ4K, kQ4K, kQ6K, kQ4K, kQ4K, kQ4K, kQ6K}};  // as files mix them

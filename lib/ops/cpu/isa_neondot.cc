@@ -18,9 +18,7 @@ namespace {
 
 void MatMul(const MatMulArgs& a) { a.w->group > 0 ? MatMulCodes(a) : kNeonTable.matmul(a); }
 
-void MatMulPanels(const MatMulArgs& a) {
-  a.w->group > 0 ? MatMulCodePanels(a) : kNeonTable.matmul_panels(a);
-}
+void MatMulPanels(const MatMulArgs& a) { a.w->group > 0 ? MatMulCodePanels(a) : kNeonTable.matmul_panels(a); }
 
 constexpr KernelTable Table() {
   KernelTable t{};

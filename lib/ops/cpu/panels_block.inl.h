@@ -1,26 +1,31 @@
-// Panels of q4_k and q6_k (lib/ops/weight_blocks.h) times int8 activations: the products of panels_int.inl.h,
-// whose scales are made of those of the block on the way, and are exact. A group's sum is exact; product and
-// sum of its f32 are rounded apart, in the order of the reference: bit-equal to it.
+// Panels of q4_k and q6_k (lib/ops/weight_blocks.h) times int8 activations. Codes are small and not negative,
+// so that instruction sets without dot products of bytes add pairs of products in 16 bits. A group's sum is
+// exact, and so is the scale made of that of the block and the group's; product and sum in f32 are rounded
+// apart, in the order of the reference: bit-equal to it. What a group costs stands in weight_blocks.h.
 #pragma once
 
-// Four columns of 16 rows, from the lines of a unit.
+// A unit is some lines of a panel: kWords times four columns of 16 rows, bytes up to kMost.
 struct Q4KPanels {
-  static constexpr int kLines = 1, kWords = 2, kExcess = 0, kGroup = 32;
+  static constexpr int kLines = 1, kWords = 2, kMost = 15, kExcess = 0, kGroup = 32;
   static constexpr bool kHasLeast = true;
-  static void Load(const uint8_t* at, PanelWords* words) { Int4Panels::Load(at, words); }
+  static void Load(const uint8_t* at, I* words) {
+    const I bytes = LoadI(reinterpret_cast<const int32_t*>(at)), low = SetI(0x0f0f0f0f);
+    words[0] = And(bytes, low);
+    words[1] = And(HighNibbles(bytes), low);
+  }
 };
 
 struct Q6KPanels {
-  static constexpr int kLines = 3, kWords = 4, kExcess = 32, kGroup = 16;
+  static constexpr int kLines = 3, kWords = 4, kMost = 63, kExcess = 32, kGroup = 16;
   static constexpr bool kHasLeast = false;
-  static void Load(const uint8_t* at, PanelWords* words) {
+  static void Load(const uint8_t* at, I* words) {
     const I low = SetI(0x0f0f0f0f), high = SetI(0x30303030);
     I line[kLines];
     for (int i = 0; i < kLines; ++i) line[i] = LoadI(reinterpret_cast<const int32_t*>(at + 64 * i));
-    words[0] = WordsOf(Or(And(line[0], low), And(BitsUp<4>(line[2]), high)));
-    words[1] = WordsOf(Or(And(HighNibbles(line[0]), low), And(BitsUp<2>(line[2]), high)));
-    words[2] = WordsOf(Or(And(line[1], low), And(line[2], high)));
-    words[3] = WordsOf(Or(And(HighNibbles(line[1]), low), And(BitsDown<2>(line[2]), high)));
+    words[0] = Or(And(line[0], low), And(BitsUp<4>(line[2]), high));
+    words[1] = Or(And(HighNibbles(line[0]), low), And(BitsUp<2>(line[2]), high));
+    words[2] = Or(And(line[1], low), And(line[2], high));
+    words[3] = Or(And(HighNibbles(line[1]), low), And(BitsDown<2>(line[2]), high));
   }
 };
 
@@ -28,35 +33,50 @@ template <typename Codes>
 struct BlockPanels {
   static constexpr int32_t kColumns = 256, kGroups = kColumns / Codes::kGroup;  // of a block
   static constexpr int32_t kUnits = Codes::kGroup / (4 * Codes::kWords);        // of a group
-  static constexpr int32_t kScales = 64, kLeast = kScales + kGroups * kLanes;   // bytes, in a block of 16 rows
+  static constexpr int32_t kScales = 64, kLeast = kScales + kGroups * kLanes;  // bytes, in a block of 16 rows
   static constexpr int32_t kCodes = Codes::kHasLeast ? kLeast + kGroups * kLanes : kLeast;
   static constexpr int32_t kGroupBytes = 64 * Codes::kLines * kUnits;
   static constexpr int32_t kBytes = kCodes + kGroups * kGroupBytes, kPage = 4096;
 
-  // Asks for the lines that come a page after these: few tokens wait for memory, and processors stop asking by
-  // themselves where a page ends.
+  // Asks for the lines that come a page after these: few tokens wait for memory, and processors stop asking
+  // by themselves where a page ends.
   template <int T, int lines>
   static void Ask(const uint8_t* at) {
     for (int i = 0; T <= 2 && i < lines; ++i) __builtin_prefetch(at + kPage + 64 * i, 0, 2);
   }
 
-  // Adds the products of group g of a block to dot; x has the columns of the block.
+  // Adds the products of group g of a block to dot. x: of the block's first column; that of the next token is
+  // stride further. Where sums have 16 bits they hold so many words, then go to dot.
   template <int T>
-  static void Group(const TokenWords<T>& x, const uint8_t* const* block, int32_t g,
+  static void Group(const int8_t* x, int64_t stride, const uint8_t* const* block, int32_t g,
                     I (*dot)[kTileVectors16]) {
+    constexpr int kHeld = 32767 / (2 * 127 * Codes::kMost);
+    I narrow[T][kTileVectors16];
+#pragma GCC unroll 4
     for (int32_t u = 0; u < kUnits; ++u) {
-      PanelWords w[kTileVectors16][Codes::kWords];
+      I w[kTileVectors16][Codes::kWords];
 #pragma GCC unroll 4
       for (int v = 0; v < kTileVectors16; ++v) {
         const uint8_t* at = block[v / kVectors] + kCodes + g * kGroupBytes + u * 64 * Codes::kLines;
-        Ask<T, Codes::kLines>(at);
+        if (v % kVectors == 0) Ask<T, Codes::kLines>(at);
         Codes::Load(at + v % kVectors * 4 * kWidth, w[v]);
       }
 #pragma GCC unroll 4
       for (int i = 0; i < Codes::kWords; ++i) {
+        const int32_t word = u * Codes::kWords + i;
         for (int t = 0; t < T; ++t) {
-          const PanelWords token = x.At(t, (g * kUnits + u) * Codes::kWords + i);
-          for (int v = 0; v < kTileVectors16; ++v) dot[t][v] = AddProducts(dot[t][v], w[v][i], token);
+          int32_t four;
+          __builtin_memcpy(&four, x + t * stride + g * Codes::kGroup + 4 * word, 4);
+          const I token = SetI(four);
+          for (int v = 0; v < kTileVectors16; ++v) {
+            if constexpr (kNarrowSums) {
+              const I products = PairProducts(w[v][i], token);
+              narrow[t][v] = word % kHeld == 0 ? products : AddNarrow(narrow[t][v], products);
+              if ((word + 1) % kHeld == 0) dot[t][v] = AddPairs(dot[t][v], narrow[t][v]);
+            } else {
+              dot[t][v] = DotWords(dot[t][v], token, w[v][i]);
+            }
+          }
         }
       }
     }
@@ -68,8 +88,6 @@ struct BlockPanels {
   static void Block(const MatMulArgs& a, const uint8_t* const* block, const int8_t* x, const float* xs,
                     const int32_t* xsums, F (*sums)[kTileVectors16]) {
     const int32_t groups = a.w->cols / Codes::kGroup;
-    TokenWords<T> words;
-    words.Stage(x, a.w->cols, kColumns);
     for (int p = 0; p < kTilePanels; ++p) Ask<T, kCodes / 64>(block[p]);
     F d[kTileVectors16], least[kTileVectors16];
     for (int v = 0; v < kTileVectors16; ++v) {
@@ -83,7 +101,7 @@ struct BlockPanels {
         const I start = Codes::kExcess == 0 ? SetI(0) : SetI(-Codes::kExcess * xsums[t * groups + g]);
         for (int v = 0; v < kTileVectors16; ++v) dot[t][v] = start;
       }
-      Group<T>(words, block, g, dot);
+      Group<T>(x, a.w->cols, block, g, dot);
       F scale[kTileVectors16], low[kTileVectors16];
       for (int v = 0; v < kTileVectors16; ++v) {
         const uint8_t* at = block[v / kVectors] + kScales + g * kLanes + v % kVectors * kWidth;

@@ -159,3 +159,10 @@ inline I LoadWords(const int8_t* codes) {
   return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
 }
 inline void StoreActivations(const int8_t* codes, int32_t* words) { StoreI(words, LoadWords(codes)); }
+// Sums of two products of a byte from 0 to 63 and a signed one, in 16 bits; how they add, and become 32 bits.
+constexpr bool kNarrowSums = true;
+inline I PairProducts(I codes, I x) { return _mm256_maddubs_epi16(codes, x); }
+inline I AddNarrow(I a, I b) { return _mm256_add_epi16(a, b); }
+inline I AddPairs(I sum, I pairs) {
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}

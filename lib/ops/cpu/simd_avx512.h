@@ -126,6 +126,7 @@ inline void Transpose(F* r) {
 // bits.
 #if defined(__AVX512VNNI__)
 constexpr int kUnit = 4;
+constexpr bool kNarrowSums = false;
 constexpr bool kBiased =
     true;  // activations + 128 are unsigned; the excess 128 * sum(codes) is taken off beforehand
 inline I DotWords(I sum, I weights, I x) {
@@ -145,4 +146,11 @@ inline I LoadWords(const int8_t* codes) {
   return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)));
 }
 inline void StoreActivations(const int8_t* codes, int32_t* words) { StoreI(words, LoadWords(codes)); }
+// Sums of two products of a byte from 0 to 63 and a signed one, in 16 bits; how they add, and become 32 bits.
+constexpr bool kNarrowSums = true;
+inline I PairProducts(I codes, I x) { return _mm512_maddubs_epi16(codes, x); }
+inline I AddNarrow(I a, I b) { return _mm512_add_epi16(a, b); }
+inline I AddPairs(I sum, I pairs) {
+  return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+}
 #endif

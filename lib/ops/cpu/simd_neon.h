@@ -131,6 +131,7 @@ inline void Transpose(F* r) {
 
 // Integer products, a lane a row: a word holds four codes of a row.
 constexpr int kUnit = 4;
+constexpr bool kNarrowSums = false;
 constexpr bool kBiased = false;
 inline I DotWords(I sum, I weights, I x) {
   const int8x16_t w = vreinterpretq_s8_s32(weights), v = vreinterpretq_s8_s32(x);
