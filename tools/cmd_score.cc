@@ -1,6 +1,7 @@
 // kvc score: what every KV head is worth, measured on tasks.
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <numeric>
 
@@ -29,6 +30,7 @@ struct ScoreCommand {
               variant = "both", mask_experiment;
   std::vector<int32_t> alpha_budgets, alphas;
   int64_t seed = 1;
+  double epsilon = 0, delta = 0.05;  // epsilon 0: no bound was asked for
   bool resume = false, with_offset = false, json = false;
 };
 
@@ -44,11 +46,16 @@ void Settle(ScoreCommand* c) {
   c->examples.max_answer = IsTextMetric(c->evaluator.metric) ? c->evaluator.max_answer : 0;
   if (c->examples.ask && c->examples.split > 0) throw UsageError("--split is for --protocol prompt");
   const bool sharded = c->scorer.shard.count > 1;
+  if (c->epsilon > 0 && (c->method != "ssv" || c->scorer.estimate.variant != Variant::kLeft || c->plan.balanced))
+    throw UsageError(
+        "--epsilon bounds means of independent samples: it needs --method ssv --variant left, without --balanced");
+  if (c->epsilon > 0 && c->scorer.samples > 0)
+    throw UsageError("--epsilon says how many --samples there are: give one of the two");
   if (c->method == "headkv-r2") {
     if (sharded || c->resume) throw UsageError("headkv-r2 takes one short pass: no --shard, no --resume");
     if (!c->examples.ask) throw UsageError("headkv-r2 needs --protocol ask");
   }
-  if (sharded && c->method == "ssv" && c->scorer.samples == 0) {
+  if (sharded && c->method == "ssv" && c->scorer.samples == 0 && c->epsilon == 0) {
     throw UsageError("--shard needs --samples: the stopping rule must see all samples");
   }
   if (sharded && (!c->alpha_budgets.empty() || !c->mask_experiment.empty())) {
@@ -85,6 +92,23 @@ void SettlePlan(const Model& model, ScoreCommand* c) {
   if (c->scorer.estimate.variant == Variant::kPooled && (plan.sizes.size() != 1 || 2 * plan.sizes[0] != n)) {
     throw UsageError(
         Format("--variant pooled needs --sizes %d, half of the heads: other sizes mix two slices", n / 2));
+  }
+}
+
+// --epsilon as a number of samples, the same for every shard and resumed run.
+void SettleError(ScoreCommand* c) {
+  if (c->epsilon == 0) return;
+  const int32_t n = c->plan.n_players(), n_sizes = static_cast<int32_t>(c->plan.sizes.size());
+  const int64_t needed = SamplesForError(c->epsilon, c->delta, n_sizes, n);
+  // The smallest size has a player least often; told before it is counted.
+  const int32_t smallest = *std::min_element(c->plan.sizes.begin(), c->plan.sizes.end());
+  const int64_t about = needed * n / smallest / c->plan.runs;
+  c->scorer.samples = about > kMostSamples ? kMostSamples + 1 : SamplesToReach(c->plan, needed);
+  if (c->scorer.samples > kMostSamples) {
+    throw UsageError(Format(
+        "--epsilon %g, --delta %g: every head must be in %lld coalitions of each size, about %lld samples of each; at "
+        "most %d are possible",
+        c->epsilon, c->delta, static_cast<long long>(needed), static_cast<long long>(about), kMostSamples));
   }
 }
 
@@ -286,6 +310,11 @@ int ScoreCoalitions(const ScoreCommand& c, const Model& model, const ExampleSet&
   const ScoreReport report = MakeReport(c.plan, done, c.scorer.estimate);
   Json out =
       ScoreJson(c.plan, what, c.scorer.estimate, report, c.name.empty() ? "ssv-" + examples.dataset : c.name);
+  if (c.epsilon > 0) {
+    out["epsilon"] = c.epsilon, out["delta"] = c.delta;
+    out["samples_with_a_head"] = SamplesForError(c.epsilon, c.delta, static_cast<int32_t>(c.plan.sizes.size()),
+                                                 c.plan.n_players());
+  }
   AddExperiments(c, model, examples, report.scores, &evaluator, &out);
   WriteJsonFile(c.out, out);
   if (c.json) {
@@ -325,6 +354,7 @@ int ScoreWith(ScoreCommand c, Signals* signals, Team* team) {
   const Model model = OpenModel(c.model);
   SettlePlan(model, &c);
   CheckExperiments(c);
+  SettleError(&c);
   CheckSamples(c);
   const ExampleSet examples = ReadExamples(model, c.examples);
   if (c.plan.draw_examples >= static_cast<int32_t>(examples.examples.size())) c.plan.draw_examples = 0;
@@ -404,6 +434,17 @@ void AddSamplingPlan(CLI::App* app, ScoreCommand* c) {
       ->check(Whole(1, kMostSamples))
       ->capture_default_str()
       ->type_name("N");
+  CLI::Option* epsilon =
+      app->add_option("--epsilon", c->epsilon,
+                      "As many samples as it takes for every score to be within this of its value, with a "
+                      "probability of 1 - --delta (utilities are 0 to 1; --variant left)")
+          ->check(Real(1e-4, 2))
+          ->type_name("X");
+  app->add_option("--delta", c->delta, "Of --epsilon: how often it may fail")
+      ->check(Real(1e-9, 0.999))
+      ->capture_default_str()
+      ->needs(epsilon)
+      ->type_name("X");
   app->add_option("--min-spearman", c->scorer.min_spearman,
                   "Rank correlation the runs must reach too; 0.9 is a good one")
       ->check(Real(0, 1))

@@ -1,5 +1,7 @@
 // kvc score-plot: pictures of head scores.
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 
 #include "tools/command.h"
@@ -97,6 +99,25 @@ void AddMaskCurves(const std::vector<ScoreFile>& files, SvgPage* page) {
   page->Add(chart);
 }
 
+// How far the heads of each slice are apart: their scores, best first (figure of CoKV's appendix B.3).
+void AddSlices(const std::vector<ScoreFile>& files, SvgPage* page) {
+  for (const ScoreFile& file : files) {
+    if (!file.json.contains("slices")) continue;
+    LineChart chart{file.name + ": scores of every slice, best first", "rank of the head", "score", {}, 0, ""};
+    for (const Json& slice : file.json["slices"]) {
+      const std::string where = file.path + ": \"slices\"";
+      if (!slice.is_object()) throw Failure(where + " has an entry that is no object");
+      const int64_t size = WholeMember(slice, "size", where, 1, INT32_MAX, 0);
+      int32_t n_layers = 0, n_heads = 0;
+      Series series{Format("size %lld", static_cast<long long>(size)), {}, FlatScores(slice, where, &n_layers, &n_heads)};
+      std::sort(series.y.begin(), series.y.end(), std::greater<double>());
+      for (size_t i = 1; i <= series.y.size(); ++i) series.x.push_back(static_cast<double>(i));
+      chart.series.push_back(std::move(series));
+    }
+    page->Add(chart);
+  }
+}
+
 // Slots of every head under CoKV (HeadKV-R2 for its scores), as the library would give them.
 void AddBudgets(const PlotCommand& command, const std::vector<ScoreFile>& files, SvgPage* page) {
   if (command.budgets.empty()) return;
@@ -137,6 +158,7 @@ int Plot(const PlotCommand& command, Signals* signals) {
   }
   AddConvergence(files, &page);
   AddMaskCurves(files, &page);
+  AddSlices(files, &page);
   AddBudgets(command, files, &page);
   WriteTextFile(command.out, page.Text());
   Print(Format("%s: %zu score files drawn\n", Printable(command.out).c_str(), files.size()));

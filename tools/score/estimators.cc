@@ -172,6 +172,11 @@ std::vector<double> EstimateScores(const std::vector<SizeSums>& sizes, const Est
   return total;
 }
 
+int64_t SamplesForError(double epsilon, double delta, int32_t n_sizes, int32_t n_players) {
+  const double union_of = 2.0 * n_sizes * n_players;
+  return static_cast<int64_t>(std::ceil(2 / (epsilon * epsilon) * std::log(union_of / delta)));
+}
+
 int64_t SamplesNeeded(int32_t n_players, int32_t size, Variant variant) {
   const double n = n_players, absent = 1 - size / n;
   const double rest =

@@ -194,6 +194,17 @@ Json ScoreJson(const ScorePlan& plan, const MeasuredWhat& what, const EstimateOp
     out["lowest_overlap"] = Rounded(last.overlap);
     out["convergence"] = ConvergenceJson(report.convergence);
   }
+  if (!report.slices.empty()) {
+    out["slices"] = Json::array();
+    for (size_t s = 0; s < report.slices.size(); ++s) {
+      double squares = 0;
+      for (const double value : report.slices[s]) squares += value * value;
+      const double deviation = std::sqrt(squares / static_cast<double>(report.slices[s].size()));
+      out["slices"].push_back({{"size", plan.sizes[s]},
+                               {"deviation", Rounded(deviation)},
+                               {"scores", NestedScores(report.slices[s], plan.n_layers)}});
+    }
+  }
   if (report.by_run.size() > 1) {
     out["scores_by_run"] = Json::array();
     for (const std::vector<double>& scores : report.by_run)

@@ -200,6 +200,25 @@ int32_t SamplesToTellApart(const ScorePlan& plan, const EstimateOptions& options
   }
 }
 
+int32_t SamplesToReach(const ScorePlan& plan, int64_t needed) {
+  std::vector<std::vector<int64_t>> counts(plan.sizes.size(),
+                                           std::vector<int64_t>(static_cast<size_t>(plan.n_players())));
+  for (int32_t sample = 0; sample < kMostSamples; ++sample) {
+    int64_t least = INT64_MAX;
+    for (size_t s = 0; s < counts.size(); ++s) {
+      for (int32_t run = 0; run < plan.runs; ++run) {
+        const Coalition members =
+            CoalitionOf(plan, {static_cast<uint32_t>(run), static_cast<uint32_t>(plan.sizes[s]),
+                               static_cast<uint32_t>(sample)});
+        for (size_t i = 0; i < members.size(); ++i) counts[s][i] += members[i];
+      }
+      least = std::min(least, *std::min_element(counts[s].begin(), counts[s].end()));
+    }
+    if (least >= needed) return sample + 1;
+  }
+  return kMostSamples + 1;
+}
+
 ScoreReport MakeReport(const ScorePlan& plan, const WorkResults& results, const EstimateOptions& options) {
   if (plan.exact) return ExactReport(plan, results);
   for (int32_t run = 0; run < plan.runs; ++run) {
@@ -223,6 +242,11 @@ ScoreReport MakeReport(const ScorePlan& plan, const WorkResults& results, const 
       report.n_samples[i] = std::min(report.n_samples[i], sums[i].n_samples);
     }
     report.by_run.push_back(EstimateScores(sums, options));
+    report.slices.resize(sums.size(), std::vector<double>(report.scores.size()));
+    for (size_t s = 0; s < sums.size(); ++s) {
+      const std::vector<double> slice = EstimateScores({sums[s]}, {options.variant, true, false});
+      for (size_t i = 0; i < slice.size(); ++i) report.slices[s][i] += slice[i] / plan.runs;
+    }
     for (size_t i = 0; i < report.scores.size(); ++i) report.scores[i] += report.by_run.back()[i] / plan.runs;
   }
   ConvergencePoint point;

@@ -58,10 +58,15 @@ struct ConvergencePoint {
 // there are no scores, whatever is measured. Sampled plans only.
 int32_t SamplesToTellApart(const ScorePlan& plan, const EstimateOptions& options);
 
+// The fewest samples of each size and run with which every player is in `needed` coalitions of each size, of all runs
+// together. kMostSamples + 1: more than that. Sampled plans only.
+int32_t SamplesToReach(const ScorePlan& plan, int64_t needed);
+
 struct ScoreReport {
   std::vector<double> scores;               // [N], mean of the runs
   std::vector<std::vector<double>> by_run;  // [run][N]
   std::vector<int64_t> n_samples;           // of each size, least of the runs
+  std::vector<std::vector<double>> slices;  // [size][N], centred, mean of the runs; sampled plans
   int64_t n_items = 0;
   std::vector<ConvergencePoint> convergence;  // empty with one run
   double full = 0, none = 0;                  // exact only: U of all players, of none
