@@ -274,7 +274,8 @@ def head_budgets(program, arguments):
 
 
 def transfer(program, arguments):
-    return [f"{arguments.contexts} contexts a kind, protocol ask.", "", *transfer_section(program, arguments.contexts), ""]
+    section = transfer_section(program, arguments.contexts)
+    return [f"{arguments.contexts} contexts a kind, protocol ask.", "", *section, ""]
 
 
 def every_method(program, arguments, protocol, kinds):

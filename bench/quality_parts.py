@@ -139,8 +139,8 @@ def equal_bytes(program, arguments):
 def against_whole(program, what, whole, parts, arguments):
     """Accuracy of a method and of it without each of its parts; the differences on the same contexts."""
     lines = [
-        f"{arguments.contexts} contexts a kind; accuracy, bytes, and in brackets the 95 % interval of the difference to "
-        f"the whole method on the same contexts. *ask*: mean over {', '.join(ASK_KINDS)}; *prompt*: over "
+        f"{arguments.contexts} contexts a kind; accuracy, bytes, and in brackets the 95 % interval of the difference "
+        f"to the whole method on the same contexts. *ask*: mean over {', '.join(ASK_KINDS)}; *prompt*: over "
         f"{', '.join(quality.PROMPT_KINDS)}.",
         "",
         "| protocol, slots | " + whole + " | " + " | ".join(name for name, _ in parts) + " |",

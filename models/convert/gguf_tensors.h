@@ -7,8 +7,8 @@
 
 namespace kvc {
 
-// Reads the header, more of the file each time until it is whole. As ParseGguf; kUnsupported: one of more than
-// half a gigabyte.
+// Reads the header, more of the file each time until it is whole. As ParseGguf; kUnsupported: one of more
+// than half a gigabyte.
 Result<GgufHeader> ReadGgufHeader(const SourceFile& file);
 // Where each tensor lies, checked against the file and against one another.
 Status LocateGgufTensors(const GgufHeader& header, const SourceFile& file, std::vector<FoundTensor>* found);
