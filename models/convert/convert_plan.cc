@@ -70,7 +70,7 @@ int64_t CacheBytes(const ModelConfig& config, int64_t n_tokens, int64_t budget) 
     const int64_t most = window > 0 ? window : budget > 0 ? budget : n_tokens;
     slots += std::min(n_tokens, most) * config.n_kv_heads;
   }
-  return slots * config.head_dim * 2 * 2;  // keys and values, two bytes each
+  return slots * (config.head_dim * 2 * 2 + 4);  // keys and values of two bytes an element, and the position
 }
 
 }  // namespace kvc

@@ -419,15 +419,15 @@ TEST(ConvertHf, TheChatTemplateIsFoundWhereTransformersFindsIt) {
     return file->turn_format().first_user_prefix.value_or("none");
   };
   const std::string own = json{{"chat_template", PlainTemplate("1")}}.dump();
-  EXPECT_EQ(prefix({{"tokenizer_config.json", own}}), "<bos>1user:");
+  EXPECT_EQ(prefix({{"tokenizer_config.json", own}}), "<|bos|>1user:");
   EXPECT_EQ(prefix({{"tokenizer_config.json", own}, {"chat_template.jinja", PlainTemplate("2")}}),
-            "<bos>2user:");
+            "<|bos|>2user:");
   EXPECT_EQ(prefix({{"tokenizer_config.json", own},
                     {"chat_template.json", json{{"chat_template", PlainTemplate("3")}}.dump()}}),
-            "<bos>3user:");
+            "<|bos|>3user:");
   const json several = {{{"name", "tool_use"}, {"template", PlainTemplate("4")}},
                         {{"name", "default"}, {"template", PlainTemplate("5")}}};
-  EXPECT_EQ(prefix({{"tokenizer_config.json", json{{"chat_template", several}}.dump()}}), "<bos>5user:");
+  EXPECT_EQ(prefix({{"tokenizer_config.json", json{{"chat_template", several}}.dump()}}), "<|bos|>5user:");
   // A token that is said to be none is none.
   EXPECT_EQ(prefix({{"tokenizer_config.json",
                      json{{"chat_template", PlainTemplate("6")}, {"bos_token", nullptr}}.dump()}}),

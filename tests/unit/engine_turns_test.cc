@@ -49,13 +49,13 @@ Status Say(Session* session, Role role, const std::string& text, bool answer = f
 }
 
 void ExpectSame(Session* said, const Tokens& tokens) {
-  std::unique_ptr<Session> hand = NewSession(Nested(), "full");
+  std::unique_ptr<Session> hand = NewSession(Nested(), "full:kv=f32");
   ASSERT_TRUE(hand->Prefill({tokens.data(), tokens.size()}, true).ok());
   test::ExpectNearLogits(*said, *hand, 1e-4f);
 }
 
 TEST(EngineTurns, ASystemTextMayStandWithinTheUsersTurn) {
-  std::unique_ptr<Session> session = NewSession(Nested(), "full");
+  std::unique_ptr<Session> session = NewSession(Nested(), "full:kv=f32");
   ASSERT_TRUE(Say(session.get(), Role::kSystem, " kind ").ok());
   ASSERT_TRUE(Say(session.get(), Role::kUser, " hi ", true).ok());
   ExpectSame(session.get(), kBos + Text("[S: kind :S] hi;A?"));
@@ -65,7 +65,7 @@ TEST(EngineTurns, ASystemTextMayStandWithinTheUsersTurn) {
 }
 
 TEST(EngineTurns, AConversationMayBeginOtherwiseThanItGoesOn) {
-  std::unique_ptr<Session> session = NewSession(Nested(), "full");
+  std::unique_ptr<Session> session = NewSession(Nested(), "full:kv=f32");
   ASSERT_TRUE(Say(session.get(), Role::kUser, "\n hi").ok());
   ASSERT_TRUE(Say(session.get(), Role::kAssistant, " so \xC2\xA0\n").ok());
   ASSERT_TRUE(Say(session.get(), Role::kUser, "on", true).ok());
@@ -79,7 +79,7 @@ TEST(EngineTurns, AConversationMayBeginOtherwiseThanItGoesOn) {
 }
 
 TEST(EngineTurns, WhatWasSaidLastIsKnownToForksAndSavedSessions) {
-  std::unique_ptr<Session> session = NewSession(Nested(), "full");
+  std::unique_ptr<Session> session = NewSession(Nested(), "full:kv=f32");
   ASSERT_TRUE(Say(session.get(), Role::kSystem, "kind").ok());
   const test::TempFolder folder;
   ASSERT_TRUE(session->Save(folder / "s").ok());
