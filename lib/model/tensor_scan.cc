@@ -30,10 +30,24 @@ void TensorScan::ScanHalves(const uint8_t* bytes, int64_t n_bytes) {
   }
 }
 
+// Bytes in which panels have six bits: a reader that took more would disagree with one that does not.
+void TensorScan::ScanSixBits(const uint8_t* bytes, int64_t n_bytes) {
+  const SixBitBytes six = SixBitBytesOfPanels();
+  const int64_t stride = HalvesOf(tensor_.weight.type, tensor_.weight.layout).stride;
+  const int64_t end = std::min(position_ + n_bytes, layout_.data_bytes);
+  for (int64_t b = position_ / stride; b * stride < end && bad_byte_ < 0; ++b) {
+    const int64_t from = std::max(b * stride + six.begin, position_),
+                  to = std::min(b * stride + six.end, end);
+    for (int64_t i = from; i < to && bad_byte_ < 0; ++i) bad_byte_ = bytes[i - position_] > six.most ? i : -1;
+  }
+}
+
 void TensorScan::Update(const uint8_t* bytes, int64_t n_bytes) {
   hasher_.Update(bytes, static_cast<size_t>(n_bytes));
   if (HasBlocks(tensor_.weight.type)) {
     ScanHalves(bytes, n_bytes);
+    if (tensor_.weight.type == WeightType::kQ4K && tensor_.weight.layout == WeightLayout::kPanels16)
+      ScanSixBits(bytes, n_bytes);
   } else {
     Scan(tensor_.weight.type, 0, layout_.data_bytes, bytes, n_bytes, &bad_value_);
   }
@@ -44,8 +58,12 @@ void TensorScan::Update(const uint8_t* bytes, int64_t n_bytes) {
 }
 
 Status TensorScan::CheckFinite() const {
-  if (bad_value_ < 0 && bad_scale_ < 0) return {};
+  if (bad_value_ < 0 && bad_scale_ < 0 && bad_byte_ < 0) return {};
   const std::string title = TensorTitle(tensor_.role, tensor_.layer);
+  if (bad_byte_ >= 0) {
+    return Error(Code::kBadModel, "%s: byte %lld of its panels, a scale of six bits, has more", title.c_str(),
+                 static_cast<long long>(bad_byte_));
+  }
   if (HasBlocks(tensor_.weight.type)) {
     const Weight& w = tensor_.weight;
     const int64_t of_block = HalvesOf(w.type, w.layout).count, block = bad_scale_ / of_block;

@@ -227,6 +227,8 @@ BlockHalves HalvesOf(WeightType type, WeightLayout layout) {
   return q4 ? BlockHalves{kQ4Panel, 0, 2 * kPanelLanes} : BlockHalves{kQ6Panel, 0, kPanelLanes};
 }
 
+SixBitBytes SixBitBytesOfPanels() { return {kScales, kQ4Codes, 63}; }
+
 void PackQ4K(const Weight& from, int32_t row, uint8_t* to) {
   PackBlocks<Q4>(from, row, kQ4Bytes, kQ4Panel, to);
 }

@@ -50,6 +50,13 @@ struct BlockHalves {
   int64_t stride, offset, count;  // bytes of a block, bytes, f16
 };
 BlockHalves HalvesOf(WeightType type, WeightLayout layout);
+// Bytes [begin, end) of a block of 16 rows of q4_k in panels, its scales and least values, are at most
+// `most`.
+struct SixBitBytes {
+  int64_t begin, end;
+  uint8_t most;
+};
+SixBitBytes SixBitBytesOfPanels();
 
 // PanelFormat's functions (weight_panels.h).
 void PackQ4K(const Weight& from, int32_t row, uint8_t* to);

@@ -299,6 +299,11 @@ TEST(PackedFile, AHalfOfABlockThatIsNoneIsFoundWhereItStands) {
     const std::string message = change(c.type, c.layout, c.at);
     EXPECT_NE(std::string::npos, message.find("the scale at " + std::string(c.where))) << message;
   }
+  // infinite as two bytes of scales of six bits: 0x00, then 0xfc.
+  EXPECT_NE(std::string::npos, change(WeightType::kQ4K, kPanels, 3 * 16 * 148 + 64)
+                                   .find("byte 7169 of its panels, a scale of six bits, has more"));
+  EXPECT_NE(std::string::npos, change(WeightType::kQ4K, kPanels, 3 * 16 * 148 + 318).find("byte 7423 of"));
+  EXPECT_EQ("", change(WeightType::kQ4K, kPanels, 3 * 16 * 148 + 320));
   EXPECT_EQ("", change(WeightType::kQ4K, kRows, (2 * 37 + 1) * 144 + 4));
   EXPECT_EQ("", change(WeightType::kQ6K, kPanels, (2 * 16 + 1) * 16 * 212 + 64));
 }
