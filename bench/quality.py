@@ -250,11 +250,10 @@ def text_section(program, windows):
 EQUAL_WORDS = "Each beside the smallest of the other's caches that takes no fewer bytes; in brackets 95 % intervals."
 
 
-def introduction(arguments):
+def introduction():
     out = [
-        f"Written by `./dev bench quality --contexts {arguments.contexts} --compare {arguments.compare} "
-        f"--grid {arguments.grid} --windows {arguments.windows}`; the sections “What agrees” and “A token of "
-        "the caller's own” are kept in `bench/results_notes.md`.",
+        "Written by `./dev bench quality`, parts of it at different times (`--only`): every part says how many contexts it "
+        "is over. The sections “What agrees” and “A token of the caller's own” are kept in `bench/results_notes.md`.",
         "",
         "Model `models/recall` (5.2 M parameters, 6 layers × 4 KV heads), f16 cache, greedy, held-out contexts of "
         "about 900 tokens. Protocol *ask*: the question is not known when the context is compressed; *prompt*: it is "
@@ -338,7 +337,7 @@ def page(program, arguments):
     standing = {}
     if arguments.only and os.path.exists(arguments.out):
         standing = sections_of(open(arguments.out, encoding="utf-8").read())
-    out = ["# Results", "", *introduction(arguments)]
+    out = ["# Results", "", *introduction()]
     for name, heading, lines in PARTS:
         if not arguments.only or name in arguments.only:
             print(f"-- {name}", flush=True)
