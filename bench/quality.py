@@ -236,8 +236,9 @@ def text_section(program, windows):
     columns = []
     for text in texts:
         path = os.path.join(ROOT, "bench", "data", "text", text)
-        rows = program.evaluate(f"text {text}", [p for _, p in policies], "--text", path, "--limit", str(windows))
-        columns.append(rows)
+        words = ("--text", path, "--limit", str(windows), "--threads", "1")
+        columns.append((f"text {text}", [p for _, p in policies], *words))
+    columns = program.several(columns)
     for i, (name, _) in enumerate(policies):
         cells = [f"{column[i]['perplexity']:.2f}" for column in columns] + [cache_kib(column[i] for column in columns)]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")

@@ -153,7 +153,7 @@ def equal_bytes(program, arguments):
     table = rows_by_kind(program, "bytes", policies, "ask", ASK_KINDS, arguments.contexts)
     lines = [
         f"`budget_bytes`, protocol *ask*, {arguments.contexts} contexts of each of {', '.join(ASK_KINDS)}: mean "
-        "accuracy, the slots a head has for it, and the bytes that were used.",
+        "accuracy, the slots a head has for it, and the bytes that were used: whole pages, so uniform budgets leave some.",
         "",
         "| method | " + " | ".join(f"{size} | slots, used" for size in BYTES) + " |",
         "|---|" + "---|---|" * len(BYTES),
@@ -199,20 +199,21 @@ def against_whole(program, what, whole, parts, arguments):
 
 def merging(program, arguments):
     lines = against_whole(program, "merging", "weightedkv", [("values dropped", ",wkv_merge=0")], arguments)
-    return lines + ["", *merged_text(program, arguments)]
+    return lines + merged_text(program, arguments)
 
 
 def merged_text(program, arguments):
     names = sorted(os.listdir(os.path.join(quality.ROOT, "bench", "data", "text")))
     cases = [(c, more) for c in (64, 128, 256) for more in ("", ",wkv_merge=0")]
     policies = [quality.spec("weightedkv", c) + more for c, more in cases]
-    columns = []
+    calls = []
     for name in names:
         path = os.path.join(quality.ROOT, "bench", "data", "text", name)
         words = ("--text", path, "--limit", str(arguments.windows), "--threads", "1")
-        columns.append(program.evaluate(f"merging {name}", policies, *words))
+        calls.append((f"merging {name}", policies, *words))
+    columns = program.several(calls)
     lines = [
-        f"Perplexity, token by token ({arguments.windows} windows of every text):",
+        f"Perplexity, token by token (windows of every text: {arguments.windows}):",
         "",
         "| slots | values | " + " | ".join(name.split(".")[0] for name in names) + " | cache |",
         "|---|---|" + "---|" * (len(names) + 1),
