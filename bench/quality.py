@@ -259,8 +259,7 @@ def introduction():
         "Model `models/recall` (5.2 M parameters, 6 layers × 4 KV heads), f16 cache, greedy, held-out contexts of "
         "about 900 tokens. Protocol *ask*: the question is not known when the context is compressed; *prompt*: it is "
         "part of the compressed prompt, and the first answer token does not count. Accuracy in percent, intervals by "
-        f"bootstrap over contexts. Times: {platform.machine()}, one thread each of {os.cpu_count()} processors, shared "
-        "with other work.",
+        f"bootstrap over contexts. Times: {platform.machine()}, {os.cpu_count()} processors, shared with other work.",
         "",
     ]
     return out + open(os.path.join(ROOT, "bench", "results_notes.md"), encoding="utf-8").read().splitlines() + [""]
@@ -288,7 +287,7 @@ def every_method(program, arguments, protocol, kinds):
 
 def ask_tables(program, arguments):
     out, table = every_method(program, arguments, "ask", ASK_KINDS)
-    out += ["### Time at 64 slots", "", "Prefill of one context, scoring and compaction included; one decode step.", ""]
+    out += ["### Time at 64 slots", "", "One thread. Prefill of one context, scoring and compaction included; one decode step.", ""]
     return out + timing_table(table, ["full", *METHODS], ASK_KINDS, 64) + [""]
 
 
