@@ -253,8 +253,8 @@ EQUAL_WORDS = "Each beside the smallest of the other's caches that takes no fewe
 
 def introduction():
     out = [
-        "Written by `./dev bench quality`, parts of it at different times (`--only`): every part says how many contexts it "
-        "is over. The sections “What agrees” and “A token of the caller's own” are kept in `bench/results_notes.md`.",
+        "Written by `./dev bench quality`, parts of it at different times (`--only`): every part says how many contexts "
+        "it is over. The sections “What agrees” and “A token of the caller's own” are kept in `bench/results_notes.md`.",
         "",
         "Model `models/recall` (5.2 M parameters, 6 layers × 4 KV heads), f16 cache, greedy, held-out contexts of "
         "about 900 tokens. Protocol *ask*: the question is not known when the context is compressed; *prompt*: it is "
@@ -273,7 +273,8 @@ def head_budgets(program, arguments):
 
 
 def transfer(program, arguments):
-    return [f"{arguments.contexts} contexts a kind, protocol ask.", "", *transfer_section(program, arguments.contexts), ""]
+    lines = [f"{arguments.contexts} contexts a kind, protocol ask.", ""]
+    return lines + transfer_section(program, arguments.contexts) + [""]
 
 
 def every_method(program, arguments, protocol, kinds):
@@ -287,7 +288,8 @@ def every_method(program, arguments, protocol, kinds):
 
 def ask_tables(program, arguments):
     out, table = every_method(program, arguments, "ask", ASK_KINDS)
-    out += ["### Time at 64 slots", "", "One thread. Prefill of one context, scoring and compaction included; one decode step.", ""]
+    words = "One thread. Prefill of one context, scoring and compaction included; one decode step."
+    out += ["### Time at 64 slots", "", words, ""]
     return out + timing_table(table, ["full", *METHODS], ASK_KINDS, 64) + [""]
 
 
@@ -365,7 +367,7 @@ def main():
         os.nice(19 - os.nice(0))
     lines = page(Program(arguments), arguments)
     with open(arguments.out, "w", encoding="utf-8") as file:
-        file.write("\n".join(lines))
+        file.write("\n".join(lines).rstrip() + "\n")
     print(f"{arguments.out}: {len(lines)} lines")
     return 0
 

@@ -153,7 +153,8 @@ def equal_bytes(program, arguments):
     table = rows_by_kind(program, "bytes", policies, "ask", ASK_KINDS, arguments.contexts)
     lines = [
         f"`budget_bytes`, protocol *ask*, {arguments.contexts} contexts of each of {', '.join(ASK_KINDS)}: mean "
-        "accuracy, the slots a head has for it, and the bytes that were used: whole pages, so uniform budgets leave some.",
+        "accuracy, the slots a head has for it, and the bytes that were used: whole pages, so uniform budgets leave "
+        "some.",
         "",
         "| method | " + " | ".join(f"{size} | slots, used" for size in BYTES) + " |",
         "|---|" + "---|---|" * len(BYTES),
@@ -173,8 +174,8 @@ def equal_bytes(program, arguments):
 def against_whole(program, what, whole, parts, arguments):
     """Accuracy of a method and of it without each of its parts; the differences on the same contexts."""
     lines = [
-        f"{arguments.contexts} contexts a kind; accuracy, bytes, and in brackets the 95 % interval of the difference to "
-        f"the whole method on the same contexts. *ask*: mean over {', '.join(ASK_KINDS)}; *prompt*: over "
+        f"{arguments.contexts} contexts a kind; accuracy, bytes, and in brackets the 95 % interval of the difference "
+        f"to the whole method on the same contexts. *ask*: mean over {', '.join(ASK_KINDS)}; *prompt*: over "
         f"{', '.join(quality.PROMPT_KINDS)}.",
         "",
         "| protocol, slots | " + whole + " | " + " | ".join(name for name, _ in parts) + " |",

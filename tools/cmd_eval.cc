@@ -337,8 +337,7 @@ int Eval(EvalOptions options, Signals* signals) {
   }
   std::vector<EvalRow> rows;
   Explanation explanation{model.info().n_layers, model.info().n_heads, options.top_share, {}, {}};
-  for (const std::string& file : options.data)
-    EvalTasks(options, model, policies, file, &rows, &explanation);
+  for (const std::string& file : options.data) EvalTasks(options, model, policies, file, &rows, &explanation);
   for (const std::string& file : options.texts) EvalText(options, model, policies, window, file, &rows);
   if (!options.picture.empty()) WriteTextFile(options.picture, ExplainPicture(explanation));
   const int32_t n_heads = model.n_kv_heads_total();

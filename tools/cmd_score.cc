@@ -46,9 +46,11 @@ void Settle(ScoreCommand* c) {
   c->examples.max_answer = IsTextMetric(c->evaluator.metric) ? c->evaluator.max_answer : 0;
   if (c->examples.ask && c->examples.split > 0) throw UsageError("--split is for --protocol prompt");
   const bool sharded = c->scorer.shard.count > 1;
-  if (c->epsilon > 0 && (c->method != "ssv" || c->scorer.estimate.variant != Variant::kLeft || c->plan.balanced))
+  if (c->epsilon > 0 &&
+      (c->method != "ssv" || c->scorer.estimate.variant != Variant::kLeft || c->plan.balanced))
     throw UsageError(
-        "--epsilon bounds means of independent samples: it needs --method ssv --variant left, without --balanced");
+        "--epsilon bounds means of independent samples: it needs --method ssv --variant left, without "
+        "--balanced");
   if (c->epsilon > 0 && c->scorer.samples > 0)
     throw UsageError("--epsilon says how many --samples there are: give one of the two");
   if (c->method == "headkv-r2") {
@@ -106,7 +108,8 @@ void SettleError(ScoreCommand* c) {
   c->scorer.samples = about > kMostSamples ? kMostSamples + 1 : SamplesToReach(c->plan, needed);
   if (c->scorer.samples > kMostSamples) {
     throw UsageError(Format(
-        "--epsilon %g, --delta %g: every head must be in %lld coalitions of each size, about %lld samples of each; at "
+        "--epsilon %g, --delta %g: every head must be in %lld coalitions of each size, about %lld samples of "
+        "each; at "
         "most %d are possible",
         c->epsilon, c->delta, static_cast<long long>(needed), static_cast<long long>(about), kMostSamples));
   }
@@ -312,8 +315,8 @@ int ScoreCoalitions(const ScoreCommand& c, const Model& model, const ExampleSet&
       ScoreJson(c.plan, what, c.scorer.estimate, report, c.name.empty() ? "ssv-" + examples.dataset : c.name);
   if (c.epsilon > 0) {
     out["epsilon"] = c.epsilon, out["delta"] = c.delta;
-    out["samples_with_a_head"] = SamplesForError(c.epsilon, c.delta, static_cast<int32_t>(c.plan.sizes.size()),
-                                                 c.plan.n_players());
+    out["samples_with_a_head"] =
+        SamplesForError(c.epsilon, c.delta, static_cast<int32_t>(c.plan.sizes.size()), c.plan.n_players());
   }
   AddExperiments(c, model, examples, report.scores, &evaluator, &out);
   WriteJsonFile(c.out, out);

@@ -103,13 +103,16 @@ void AddMaskCurves(const std::vector<ScoreFile>& files, SvgPage* page) {
 void AddSlices(const std::vector<ScoreFile>& files, SvgPage* page) {
   for (const ScoreFile& file : files) {
     if (!file.json.contains("slices")) continue;
-    LineChart chart{file.name + ": scores of every slice, best first", "rank of the head", "score", {}, 0, ""};
+    LineChart chart{
+        file.name + ": scores of every slice, best first", "rank of the head", "score", {}, 0, ""};
     for (const Json& slice : file.json["slices"]) {
       const std::string where = file.path + ": \"slices\"";
       if (!slice.is_object()) throw Failure(where + " has an entry that is no object");
       const int64_t size = WholeMember(slice, "size", where, 1, INT32_MAX, 0);
       int32_t n_layers = 0, n_heads = 0;
-      Series series{Format("size %lld", static_cast<long long>(size)), {}, FlatScores(slice, where, &n_layers, &n_heads)};
+      Series series{Format("size %lld", static_cast<long long>(size)),
+                    {},
+                    FlatScores(slice, where, &n_layers, &n_heads)};
       std::sort(series.y.begin(), series.y.end(), std::greater<double>());
       for (size_t i = 1; i <= series.y.size(); ++i) series.x.push_back(static_cast<double>(i));
       chart.series.push_back(std::move(series));

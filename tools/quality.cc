@@ -146,7 +146,8 @@ void TaskEvaluator::Start(const TokenList& prompt, std::vector<QualitySums>* sum
   }
 }
 
-// Queries are the tokens whose successors are the answer: the last of the question, and of the answer all but the last.
+// Queries are the tokens whose successors are the answer: the last of the question, and of the answer all but
+// the last.
 void TaskEvaluator::Show(const TokenList& asked, const TokenList& answer) {
   TokenList fed = protocol_ == TaskProtocol::kAsk ? asked : TokenList();
   const size_t first = fed.empty() ? 0 : fed.size() - 1;

@@ -1,4 +1,5 @@
-// kvc eval --explain on the recall model: the bounds hold on real inputs, and what is printed, written and drawn.
+// kvc eval --explain on the recall model: the bounds hold on real inputs, and what is printed, written and
+// drawn.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,9 +15,27 @@ constexpr size_t kLayers = 6, kQueryHeads = 8;
 const char* const kTasks = KVC_SOURCE_DIR "/samples/data/recall_demo.jsonl";
 
 std::vector<std::string> Arguments(const std::string& protocol) {
-  return {"eval", KVC_RECALL, "--data", kTasks, "--limit", "1", "--protocol", protocol, "--explain", "--policy", "full",
-          "--policy", "streaming:budget=32", "--policy", "snapkv-w8:budget=64", "--policy", "cokv:budget=96",
-          "--policy", "h2o:budget=64", "--policy", "ada-snapkv:budget=64,window=8"};
+  return {"eval",
+          KVC_RECALL,
+          "--data",
+          kTasks,
+          "--limit",
+          "1",
+          "--protocol",
+          protocol,
+          "--explain",
+          "--policy",
+          "full",
+          "--policy",
+          "streaming:budget=32",
+          "--policy",
+          "snapkv-w8:budget=64",
+          "--policy",
+          "cokv:budget=96",
+          "--policy",
+          "h2o:budget=64",
+          "--policy",
+          "ada-snapkv:budget=64,window=8"};
 }
 
 double Sum(const Json& values) {
@@ -90,17 +109,16 @@ TEST(ToolExplain, PrintsTablesAndDraws) {
   arguments.insert(arguments.end(), {"--picture", picture, "--top-share", "0.1"});
   const ProgramResult run = RunKvc(arguments);
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  for (const char* part : {"L1 loss", "bound by head", "retained", "most attended 10 %", "every tenth of the prompt",
-                           "rank correlation (Spearman)", "relative_loss"})
+  for (const char* part : {"L1 loss", "bound by head", "retained", "most attended 10 %",
+                           "every tenth of the prompt", "rank correlation (Spearman)", "relative_loss"})
     EXPECT_NE(run.out.find(part), std::string::npos) << part;
   const ProgramResult parsed = RunProgram(
-      "/usr/bin/env",
-      {"python3", "-c",
-       "import sys, xml.etree.ElementTree as t\n"
-       "e = list(t.parse(sys.argv[1]).getroot().iter())\n"
-       "n = lambda tag: sum(x.tag.endswith('}' + tag) for x in e)\n"
-       "print(n('polyline'), n('circle'), sum(x.tag.endswith('}title') for x in e))",
-       picture});
+      "/usr/bin/env", {"python3", "-c",
+                       "import sys, xml.etree.ElementTree as t\n"
+                       "e = list(t.parse(sys.argv[1]).getroot().iter())\n"
+                       "n = lambda tag: sum(x.tag.endswith('}' + tag) for x in e)\n"
+                       "print(n('polyline'), n('circle'), sum(x.tag.endswith('}title') for x in e))",
+                       picture});
   ASSERT_EQ(parsed.exit_code, 0) << parsed.err;
   EXPECT_EQ(parsed.out, "24 6 48\n");  // four charts of six policies, one of points; a heat map of 6 x 8
 }
@@ -112,7 +130,8 @@ TEST(ToolExplain, WhatIsWrongIsSaid) {
   EXPECT_EQ(RunKvc({"eval", KVC_RECALL, "--suite", "ruler", "--explain"}).exit_code, 2);
   EXPECT_EQ(RunKvc({"eval", KVC_RECALL, "--data", kTasks, "--picture", folder.Path("p.svg")}).exit_code, 2);
   EXPECT_EQ(RunKvc({"eval", KVC_RECALL, "--data", kTasks, "--explain", "--top-share", "0"}).exit_code, 2);
-  const ProgramResult spared = RunKvc({"eval", KVC_RECALL, "--data", kTasks, "--explain", "--picture", kTasks});
+  const ProgramResult spared =
+      RunKvc({"eval", KVC_RECALL, "--data", kTasks, "--explain", "--picture", kTasks});
   EXPECT_EQ(spared.exit_code, 2);
   EXPECT_NE(spared.err.find("the output must be another file"), std::string::npos) << spared.err;
 }

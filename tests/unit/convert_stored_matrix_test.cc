@@ -17,10 +17,10 @@ std::vector<std::vector<float>> Projections(WeightType type, WeightLayout layout
   test::TinyModelOptions options;
   options.type = type, options.layout = layout;
   const test::AlignedBytes bytes = test::TinyModelBytes(options);
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("stored_matrix" + std::to_string(static_cast<int>(type)) + "_" +
-                             std::to_string(static_cast<int>(layout)) + ".kvc"))
-                               .string();
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("stored_matrix" + std::to_string(static_cast<int>(type)) +
+                                                 "_" + std::to_string(static_cast<int>(layout)) + ".kvc"))
+          .string();
   std::ofstream(path, std::ios::binary)
       .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   auto read = ReadOutputProjections(path);
@@ -41,12 +41,14 @@ float ElementOf(const Weight& w, size_t i) {
     case WeightType::kBf16:
       return Bf16ToFloat(halves[i]);
     case WeightType::kInt8:
-      return static_cast<float>(static_cast<int8_t>(bytes[i])) * F16ToFloat(w.scales[i / static_cast<size_t>(w.group)]);
+      return static_cast<float>(static_cast<int8_t>(bytes[i])) *
+             F16ToFloat(w.scales[i / static_cast<size_t>(w.group)]);
     case WeightType::kInt4:
       break;
   }
   const int nibble = bytes[i / 2] >> (i % 2 * 4) & 15;
-  return static_cast<float>(nibble < 8 ? nibble : nibble - 16) * F16ToFloat(w.scales[i / static_cast<size_t>(w.group)]);
+  return static_cast<float>(nibble < 8 ? nibble : nibble - 16) *
+         F16ToFloat(w.scales[i / static_cast<size_t>(w.group)]);
 }
 
 TEST(StoredMatrix, IsWhatTheFileHoldsInEveryTypeAndInPanels) {
@@ -65,7 +67,8 @@ TEST(StoredMatrix, IsWhatTheFileHoldsInEveryTypeAndInPanels) {
       if (tensor.role != TensorRole::kOutput) continue;
       ASSERT_EQ(tensor.weight.type, type);
       const std::vector<float>& matrix = found[static_cast<size_t>(tensor.layer)];
-      ASSERT_EQ(matrix.size(), static_cast<size_t>(tensor.weight.rows) * static_cast<size_t>(tensor.weight.cols));
+      ASSERT_EQ(matrix.size(),
+                static_cast<size_t>(tensor.weight.rows) * static_cast<size_t>(tensor.weight.cols));
       for (size_t i = 0; i < matrix.size(); ++i) ASSERT_EQ(matrix[i], ElementOf(tensor.weight, i));
       ++n_compared;
     }

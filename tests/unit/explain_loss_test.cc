@@ -1,4 +1,5 @@
-// The eviction loss of kvc eval --explain: what it must be by hand and by a softmax over what is kept, and its bound.
+// The eviction loss of kvc eval --explain: what it must be by hand and by a softmax over what is kept, and
+// its bound.
 #include "tools/explain/loss.h"
 
 #include <gtest/gtest.h>

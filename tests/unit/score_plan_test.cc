@@ -140,11 +140,13 @@ TEST(ScorePlan, SamplesToReachAreTheFewestThatDo) {
 TEST(ScorePlan, SlicesAreThePartsOfTheScores) {
   const ScorePlan plan = Plan();
   for (const Variant variant : {Variant::kLeft, Variant::kBoth, Variant::kRegression}) {
-    const ScoreReport report = MakeReport(plan, Measure(plan, WorkItems(plan, 0, 200)), {variant, true, false});
+    const ScoreReport report =
+        MakeReport(plan, Measure(plan, WorkItems(plan, 0, 200)), {variant, true, false});
     ASSERT_EQ(report.slices.size(), plan.sizes.size());
     for (size_t i = 0; i < report.scores.size(); ++i) {
       double mean = 0;
-      for (const std::vector<double>& slice : report.slices) mean += slice[i] / static_cast<double>(plan.sizes.size());
+      for (const std::vector<double>& slice : report.slices)
+        mean += slice[i] / static_cast<double>(plan.sizes.size());
       EXPECT_NEAR(mean, report.scores[i], 1e-12);
     }
   }

@@ -92,8 +92,8 @@ LayerLoss LossOf(const LayerValues& layer, const std::vector<std::vector<float>>
 
 double TopShare(std::vector<float> p, double share) {
   if (p.empty()) return 0;
-  const size_t count =
-      std::clamp<size_t>(static_cast<size_t>(std::llround(share * static_cast<double>(p.size()))), 1, p.size());
+  const size_t count = std::clamp<size_t>(
+      static_cast<size_t>(std::llround(share * static_cast<double>(p.size()))), 1, p.size());
   std::nth_element(p.begin(), p.begin() + static_cast<ptrdiff_t>(count) - 1, p.end(), std::greater<float>());
   const double top = std::accumulate(p.begin(), p.begin() + static_cast<ptrdiff_t>(count), 0.0),
                all = std::accumulate(p.begin(), p.end(), 0.0);

@@ -1,6 +1,6 @@
 // What evicting entries of one layer changes in what its attention adds to the network: the L1 eviction loss
-// of Ada-KV (Feng et al., arXiv 2407.11550, definition 3.1), its bound (theorem 3.2), the attention that stays,
-// and how concentrated it was. docs/quality.md says what they mean.
+// of Ada-KV (Feng et al., arXiv 2407.11550, definition 3.1), its bound (theorem 3.2), the attention that
+// stays, and how concentrated it was. docs/quality.md says what they mean.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -32,18 +32,19 @@ class LayerValues {
   const int32_t n_heads_, n_kv_heads_;
   const size_t head_dim_;
   size_t hidden_ = 0;
-  std::vector<float> transposed_;                // [H * D, hidden]
-  std::vector<std::vector<float>> values_;       // [G]
+  std::vector<float> transposed_;                 // [H * D, hidden]
+  std::vector<std::vector<float>> values_;        // [G]
   std::vector<std::vector<double>> known_norms_;  // [H][n_known]
-  std::vector<double> largest_;                  // [H]
+  std::vector<double> largest_;                   // [H]
 };
 
 struct LayerLoss {
-  double loss = 0;           // || y - y' ||_1 behind W_O; y' over what is kept, its probabilities made to sum to 1
-  double output = 0;         // || y ||_1
-  double bound_by_head = 0;  // sum over heads of 2 (1 - S_h) V_h: S_h what is kept of the attention, V_h their norm
-  double bound = 0;          // the paper's: V_h the largest of all heads. loss <= bound_by_head <= bound
-  double retained = 0;       // mean of S_h over heads
+  double loss = 0;    // || y - y' ||_1 behind W_O; y' over what is kept, its probabilities made to sum to 1
+  double output = 0;  // || y ||_1
+  double bound_by_head =
+      0;             // sum over heads of 2 (1 - S_h) V_h: S_h what is kept of the attention, V_h their norm
+  double bound = 0;  // the paper's: V_h the largest of all heads. loss <= bound_by_head <= bound
+  double retained = 0;  // mean of S_h over heads
 };
 
 // p [H][n of the head's KV head]: attention of one query; kept [G][n]: 1 where an entry is.

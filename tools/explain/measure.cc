@@ -39,9 +39,10 @@ std::vector<float> ValuesOf(const Session& session, int32_t layer, int32_t kv_he
   return values;
 }
 
-// [G][n] whether a query at position n - 1 sees an entry: what was kept before it came, and its own, whatever is
-// dropped behind it.
-std::vector<std::vector<uint8_t>> Visible(const Session& session, size_t layer, int32_t n_kv_heads, size_t n) {
+// [G][n] whether a query at position n - 1 sees an entry: what was kept before it came, and its own, whatever
+// is dropped behind it.
+std::vector<std::vector<uint8_t>> Visible(const Session& session, size_t layer, int32_t n_kv_heads,
+                                          size_t n) {
   std::vector<std::vector<uint8_t>> visible;
   for (int32_t g = 0; g < n_kv_heads; ++g) {
     visible.emplace_back(n);
@@ -82,7 +83,8 @@ void Explainer::Observe(Session* full, const TokenList& fed, size_t first) {
     for (int32_t layer = 0; layer < info.n_layers; ++layer) {
       for (int32_t head = 0; head < info.n_heads; ++head) {
         std::vector<float> p = AttentionOf(session, layer, head, n);
-        if (p.size() != n) throw Failure("--explain: the model has layers that attend to their newest tokens only");
+        if (p.size() != n)
+          throw Failure("--explain: the model has layers that attend to their newest tokens only");
         full_->top[static_cast<size_t>(layer * info.n_heads + head)] += TopShare(p, top_share_);
         query[static_cast<size_t>(layer)].push_back(std::move(p));
       }

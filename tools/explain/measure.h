@@ -14,7 +14,8 @@ constexpr size_t kParts = 10;  // of a prompt, for the share that is kept of eac
 struct ExplainSums {
   int64_t n_queries = 0;
   std::vector<LayerLoss> layers;  // [L]
-  std::vector<double> kept = std::vector<double>(kParts);  // share of a part's entries, mean over heads; over questions
+  std::vector<double> kept =
+      std::vector<double>(kParts);  // share of a part's entries, mean over heads; over questions
   int64_t n_questions = 0;
 };
 
@@ -26,15 +27,15 @@ struct ConcentrationSums {
 
 class Explainer {
  public:
-  // path: the model's file. top_share: of the entries, for the concentration. Failure where a layer attends to
-  // its newest tokens only.
+  // path: the model's file. top_share: of the entries, for the concentration. Failure where a layer attends
+  // to its newest tokens only.
   Explainer(const Model& model, const std::string& path, double top_share);
   // What is asked next counts for these, policies[p] for policy p. Kept by the caller.
   void Count(std::vector<ExplainSums>* policies, ConcentrationSums* full) { sums_ = policies, full_ = full; }
   // A new prompt: what is known of the last one's values is forgotten.
   void NewPrompt() { n_prompt_ = 0; }
-  // The full cache and those of the policies after one prompt (null: the policy is the full cache); `fed` is what
-  // follows it, and queries are its tokens from `first` on. The sessions stay as they are.
+  // The full cache and those of the policies after one prompt (null: the policy is the full cache); `fed` is
+  // what follows it, and queries are its tokens from `first` on. The sessions stay as they are.
   void Question(Session* full, const std::vector<Session*>& policies, const TokenList& fed, size_t first);
 
  private:

@@ -100,7 +100,8 @@ struct Correlation {
 
 std::optional<double> RankCorrelation(const std::vector<double>& a, const std::vector<double>& b) {
   for (const std::vector<double>* values : {&a, &b}) {
-    if (std::all_of(values->begin(), values->end(), [&](double v) { return v == values->front(); })) return {};
+    if (std::all_of(values->begin(), values->end(), [&](double v) { return v == values->front(); }))
+      return {};
   }
   return Spearman(a, b);
 }
@@ -117,8 +118,8 @@ std::vector<Correlation> Correlations(const Explanation& explanation) {
     for (const char* name : {"loss", "relative_loss", "bound", "bound_by_head", "retained"}) {
       std::vector<double> values;
       for (const Point& p : points) values.push_back(p.measures.at(name));
-      out.push_back({kind, name, points.size(), RankCorrelation(values, accuracy),
-                     RankCorrelation(values, kl)});
+      out.push_back(
+          {kind, name, points.size(), RankCorrelation(values, accuracy), RankCorrelation(values, kl)});
     }
   }
   return out;
@@ -213,8 +214,8 @@ void PrintExplanation(const Explanation& explanation) {
   if (correlations.empty()) return;
   Table ranks({"kind", "measure", "policies", "with accuracy", "with KL"}, "llrrr");
   for (const Correlation& c : correlations) {
-    ranks.AddRow({c.kind, c.measure, std::to_string(c.n_policies), OrDash(c.with_accuracy),
-                  OrDash(c.with_kl)});
+    ranks.AddRow(
+        {c.kind, c.measure, std::to_string(c.n_policies), OrDash(c.with_accuracy), OrDash(c.with_kl)});
   }
   Print("\nrank correlation (Spearman) over the policies that drop something\n" + ranks.Text());
 }

@@ -48,8 +48,9 @@ std::vector<double> EstimateScores(const std::vector<SizeSums>& sizes, const Est
 // Samples of a size after which all of N players are most likely (99 %) in some coalition.
 int64_t SamplesNeeded(int32_t n_players, int32_t size, Variant variant);
 
-// Samples with a player that every slice needs so that, with a probability of 1 - delta, no mean over such samples of
-// any of n_players (kLeft, offset included) is further than epsilon from its sliced Shapley value: Hoeffding for u in
+// Samples with a player that every slice needs so that, with a probability of 1 - delta, no mean over such
+// samples of any of n_players (kLeft, offset included) is further than epsilon from its sliced Shapley value:
+// Hoeffding for u in
 // [-1, 1] and a union over n_sizes slices and the players (theorem 1 of CoKV; methods.md 3.5).
 int64_t SamplesForError(double epsilon, double delta, int32_t n_sizes, int32_t n_players);
 

@@ -58,8 +58,8 @@ struct ConvergencePoint {
 // there are no scores, whatever is measured. Sampled plans only.
 int32_t SamplesToTellApart(const ScorePlan& plan, const EstimateOptions& options);
 
-// The fewest samples of each size and run with which every player is in `needed` coalitions of each size, of all runs
-// together. kMostSamples + 1: more than that. Sampled plans only.
+// The fewest samples of each size and run with which every player is in `needed` coalitions of each size, of
+// all runs together. kMostSamples + 1: more than that. Sampled plans only.
 int32_t SamplesToReach(const ScorePlan& plan, int64_t needed);
 
 struct ScoreReport {
