@@ -236,8 +236,9 @@ def text_section(program, windows):
     columns = []
     for text in texts:
         path = os.path.join(ROOT, "bench", "data", "text", text)
-        rows = program.evaluate(f"text {text}", [p for _, p in policies], "--text", path, "--limit", str(windows))
-        columns.append(rows)
+        words = ("--text", path, "--limit", str(windows), "--threads", "1")
+        columns.append((f"text {text}", [p for _, p in policies], *words))
+    columns = program.several(columns)
     for i, (name, _) in enumerate(policies):
         cells = [f"{column[i]['perplexity']:.2f}" for column in columns] + [cache_kib(column[i] for column in columns)]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
@@ -250,17 +251,15 @@ def text_section(program, windows):
 EQUAL_WORDS = "Each beside the smallest of the other's caches that takes no fewer bytes; in brackets 95 % intervals."
 
 
-def introduction(arguments):
+def introduction():
     out = [
-        f"Written by `./dev bench quality --contexts {arguments.contexts} --compare {arguments.compare} "
-        f"--grid {arguments.grid} --windows {arguments.windows}`; the sections “What agrees” and “A token of "
-        "the caller's own” are kept in `bench/results_notes.md`.",
+        "Written by `./dev bench quality`, parts of it at different times (`--only`): every part says how many contexts "
+        "it is over. The sections “What agrees” and “A token of the caller's own” are kept in `bench/results_notes.md`.",
         "",
         "Model `models/recall` (5.2 M parameters, 6 layers × 4 KV heads), f16 cache, greedy, held-out contexts of "
         "about 900 tokens. Protocol *ask*: the question is not known when the context is compressed; *prompt*: it is "
         "part of the compressed prompt, and the first answer token does not count. Accuracy in percent, intervals by "
-        f"bootstrap over contexts. Times: {platform.machine()}, one thread each of {os.cpu_count()} processors, shared "
-        "with other work.",
+        f"bootstrap over contexts. Times: {platform.machine()}, {os.cpu_count()} processors, shared with other work.",
         "",
     ]
     return out + open(os.path.join(ROOT, "bench", "results_notes.md"), encoding="utf-8").read().splitlines() + [""]
@@ -274,8 +273,8 @@ def head_budgets(program, arguments):
 
 
 def transfer(program, arguments):
-    section = transfer_section(program, arguments.contexts)
-    return [f"{arguments.contexts} contexts a kind, protocol ask.", "", *section, ""]
+    lines = [f"{arguments.contexts} contexts a kind, protocol ask.", ""]
+    return lines + transfer_section(program, arguments.contexts) + [""]
 
 
 def every_method(program, arguments, protocol, kinds):
@@ -289,7 +288,8 @@ def every_method(program, arguments, protocol, kinds):
 
 def ask_tables(program, arguments):
     out, table = every_method(program, arguments, "ask", ASK_KINDS)
-    out += ["### Time at 64 slots", "", "Prefill of one context, scoring and compaction included; one decode step.", ""]
+    words = "One thread. Prefill of one context, scoring and compaction included; one decode step."
+    out += ["### Time at 64 slots", "", words, ""]
     return out + timing_table(table, ["full", *METHODS], ASK_KINDS, 64) + [""]
 
 
@@ -339,7 +339,7 @@ def page(program, arguments):
     standing = {}
     if arguments.only and os.path.exists(arguments.out):
         standing = sections_of(open(arguments.out, encoding="utf-8").read())
-    out = ["# Results", "", *introduction(arguments)]
+    out = ["# Results", "", *introduction()]
     for name, heading, lines in PARTS:
         if not arguments.only or name in arguments.only:
             print(f"-- {name}", flush=True)
@@ -367,7 +367,7 @@ def main():
         os.nice(19 - os.nice(0))
     lines = page(Program(arguments), arguments)
     with open(arguments.out, "w", encoding="utf-8") as file:
-        file.write("\n".join(lines))
+        file.write("\n".join(lines).rstrip() + "\n")
     print(f"{arguments.out}: {len(lines)} lines")
     return 0
 

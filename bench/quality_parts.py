@@ -43,7 +43,41 @@ def explain(program, arguments):
             values = [found[(kind, m)][against] for m in MEASURES]
             cells = ["–" if v is None else f"{v:+.2f}" for v in values]
             lines.append(f"| {kind}, {against} | " + " | ".join(cells) + " |")
-    return lines + ["", *by_layer(document, policies), "", *by_position(document, policies), ""]
+    lines += ["", *of_layers(document, policies), "", *by_layer(document, policies)]
+    return lines + ["", *by_position(document, policies), ""]
+
+
+def ranks(values):
+    """Equal values share their mean rank."""
+    ordered = sorted(values)
+    return [ordered.index(v) + (ordered.count(v) - 1) / 2 for v in values]
+
+
+def rank_correlation(a, b):
+    a, b = ranks(a), ranks(b)
+    middle = (len(a) - 1) / 2
+    products = [sum((x - middle) * (y - middle) for x, y in zip(*pair)) for pair in ((a, b), (a, a), (b, b))]
+    return products[0] / (products[1] * products[2]) ** 0.5
+
+
+def of_layers(document, policies):
+    rows, n = document["results"], len(policies)
+    kinds = [rows[k * n : (k + 1) * n] for k in range(len(EXPLAINED_KINDS))]
+    accuracy = [mean(kind[i]["accuracy"] for kind in kinds) for i in range(n)]
+    layers = range(len(rows[0]["explain"]["loss"]))
+    lines = [
+        "The same for the layers alone: means over the kinds, with accuracy.",
+        "",
+        "| measure | " + " | ".join(f"layer {i}" for i in layers) + " |",
+        "|---|" + "---|" * len(layers),
+    ]
+    for measure in ("loss", "bound", "retained"):
+        cells = []
+        for i in layers:
+            values = [mean(kind[p]["explain"][measure][i] for kind in kinds) for p in range(n)]
+            cells.append(f"{rank_correlation(values, accuracy):+.2f}")
+        lines.append(f"| {measure} | " + " | ".join(cells) + " |")
+    return lines
 
 
 def of_budget(document, policies, budget):
@@ -119,7 +153,8 @@ def equal_bytes(program, arguments):
     table = rows_by_kind(program, "bytes", policies, "ask", ASK_KINDS, arguments.contexts)
     lines = [
         f"`budget_bytes`, protocol *ask*, {arguments.contexts} contexts of each of {', '.join(ASK_KINDS)}: mean "
-        "accuracy, the slots a head has for it, and the bytes that were used.",
+        "accuracy, the slots a head has for it, and the bytes that were used: whole pages, so uniform budgets leave "
+        "some.",
         "",
         "| method | " + " | ".join(f"{size} | slots, used" for size in BYTES) + " |",
         "|---|" + "---|---|" * len(BYTES),
@@ -165,20 +200,21 @@ def against_whole(program, what, whole, parts, arguments):
 
 def merging(program, arguments):
     lines = against_whole(program, "merging", "weightedkv", [("values dropped", ",wkv_merge=0")], arguments)
-    return lines + ["", *merged_text(program, arguments)]
+    return lines + merged_text(program, arguments)
 
 
 def merged_text(program, arguments):
     names = sorted(os.listdir(os.path.join(quality.ROOT, "bench", "data", "text")))
     cases = [(c, more) for c in (64, 128, 256) for more in ("", ",wkv_merge=0")]
     policies = [quality.spec("weightedkv", c) + more for c, more in cases]
-    columns = []
+    calls = []
     for name in names:
         path = os.path.join(quality.ROOT, "bench", "data", "text", name)
         words = ("--text", path, "--limit", str(arguments.windows), "--threads", "1")
-        columns.append(program.evaluate(f"merging {name}", policies, *words))
+        calls.append((f"merging {name}", policies, *words))
+    columns = program.several(calls)
     lines = [
-        f"Perplexity, token by token ({arguments.windows} windows of every text):",
+        f"Perplexity, token by token (windows of every text: {arguments.windows}):",
         "",
         "| slots | values | " + " | ".join(name.split(".")[0] for name in names) + " | cache |",
         "|---|---|" + "---|" * (len(names) + 1),

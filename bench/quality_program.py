@@ -64,6 +64,11 @@ class Program:
         """The results of kvc eval, one row a policy (and kind)."""
         return self.document(what, policies, *words)["results"]
 
+    def several(self, calls):
+        """The results of several calls of evaluate, by the processors there are."""
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+            return list(threads.map(lambda call: self.evaluate(*call), calls))
+
     def document(self, what, policies, *words):
         files = [open(word, "rb").read() for word in words if os.path.isfile(word)]
         path = self.place(policies, [w for w in words if not os.path.isfile(w)], files)

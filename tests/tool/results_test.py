@@ -35,6 +35,47 @@ class Results(unittest.TestCase):
                 self.assertIn(interval, known, f"{path} quotes an interval that no table has")
         self.assertGreaterEqual(n_quoted, 3)
 
+    def part(self, heading):
+        return read("docs/results.md").split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+
+    def note(self, title):
+        return " ".join(read("bench/results_notes.md").split(f"* **{title}", 1)[1].split("\n* ", 1)[0].split())
+
+    def test_rank_correlations_in_prose_are_those_of_the_tables(self):
+        rows = {}
+        for line in self.part("Does the eviction loss tell accuracy?").splitlines():
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            rows.setdefault(cells[0], cells[1:])
+        loss, _, bound, _, stays = rows["all, accuracy"]
+        layers = [rows[measure] for measure in ("loss", "bound", "retained")]
+        note = self.note("Does Ada-KV's eviction loss")
+        self.assertEqual(re.findall(r"[+-]0\.\d\d", note)[:3], [loss, bound, stays])
+        self.assertEqual(re.findall(r"[+-]0\.\d\d", note)[3:6], [row[1] for row in layers])
+        others = [float(cell) for row in layers for cell in row[:1] + row[2:]]
+        self.assertEqual(re.findall(r"[+-]0\.\d\d", note)[6:], [f"{min(others):+.2f}", f"{max(others):+.2f}"])
+
+    def test_what_prose_says_of_merging_is_what_the_table_has(self):
+        cells = {"merged": [], "dropped": []}
+        for kind, numbers in re.findall(r"^\| \d+ \| (merged|dropped) \|(.*)\|[^|]*\|$", self.part(
+                "Merging against dropping (WeightedKV)"), re.M):  # fmt: skip
+            cells[kind] += [float(number) for number in numbers.split("|")]
+        lower = sum(d < m for d, m in zip(cells["dropped"], cells["merged"]))
+        self.assertIn(f"in {lower} of {len(cells['merged'])} cells", self.note("Merging against dropping"))
+
+    def test_what_prose_says_of_positions_is_what_the_table_has(self):
+        part = self.part("Does the eviction loss tell accuracy?").split("every tenth", 1)[1]
+        tenths = {
+            row[0]: [float(cell) for cell in row[1].split("|")]
+            for row in re.findall(r"^\| (\S+) \|(.*)\|$", part, re.M)
+            if row[0] in ("h2o", "ahakv")
+        }
+        note = self.note("Parts of AhaKV")
+        self.assertIn(f"keeps {tenths['h2o'][0]} %", note)
+        self.assertIn(f"{tenths['h2o'][8]} % of the ninth", note)
+        self.assertEqual(tenths["h2o"][:9], sorted(tenths["h2o"][:9], reverse=True))
+        first = tenths["ahakv"][:9]
+        self.assertIn(f"`ahakv` {min(first)} to {max(first)} % of each of the first nine", note)
+
     def test_every_budget_of_the_comparison_says_what_equal_bytes_give(self):
         section = read("docs/results.md").split("### CoKV and HeadKV at equal bytes", 1)[1].split("\n### ", 1)[0]
         rows = re.findall(r"^\| (\d+) \| (\d+) KiB \| .*? \| (\d+) \| (\d+) KiB \|", section, re.M)

@@ -65,6 +65,36 @@ TEST(ToolScore, ShardsKillsAndResumptionGiveTheSameBits) {
   EXPECT_NE(other.err.find("seed is 1, here 2"), std::string::npos) << other.err;
 }
 
+// As many samples as the bound asks for; slices in the file, and drawn.
+TEST(ToolScore, SamplesByABoundOfTheError) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> common = {"score",     KVC_RECALL, "--data",  kTasks, "--limit",         "1",
+                                           "--utility", "nll",      "--sizes", "6,12", "--draw-examples", "1",
+                                           "--delta",   "0.5"};
+  std::vector<std::string> good = common;
+  good.insert(good.end(), {"--variant", "left", "--epsilon", "1.2", "--out", folder.Path("s.json")});
+  ExpectGood(RunKvc(good));
+  const Json scores = Json::parse(ReadWholeFile(folder.Path("s.json")));
+  EXPECT_EQ(scores["samples_with_a_head"], 8);  // 2 / 1.44 * ln(2 * 2 * 24 / 0.5), rounded up
+  EXPECT_GE(scores["samples_per_size"], 16);    // a head is in a quarter of the coalitions of six; two runs
+  ASSERT_EQ(scores["slices"].size(), 2u);
+  EXPECT_EQ(scores["slices"][1]["size"], 12);
+  ExpectGood(RunKvc({"score-plot", folder.Path("s.json"), "--out", folder.Path("s.svg")}));
+  EXPECT_NE(ReadWholeFile(folder.Path("s.svg")).find("size 12"), std::string::npos);
+  const std::vector<std::vector<std::string>> wrong = {
+      {"--epsilon", "1"},  // --variant both
+      {"--variant", "left", "--epsilon", "1", "--balanced"},
+      {"--variant", "left", "--epsilon", "1", "--samples", "9"},
+      {"--variant", "left", "--epsilon", "0.001"},  // 10 million
+      {"--variant", "left"}};                       // --delta alone
+  for (const std::vector<std::string>& options : wrong) {
+    std::vector<std::string> arguments = common;
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    arguments.insert(arguments.end(), {"--out", folder.Path("x.json")});
+    EXPECT_EQ(RunKvc(arguments).exit_code, 2) << options.back();
+  }
+}
+
 TEST(ToolScore, SharesPrefillAndWeightPasses) {
   const TemporaryFolder folder;
   const ProgramResult run = RunKvc(Score(folder.Path("s.json"), {"--json"}));

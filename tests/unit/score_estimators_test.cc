@@ -255,6 +255,40 @@ TEST(ScoreEstimators, StandardisedSlicesCountTheSame) {
   EXPECT_NEAR(squares / 6, 1, 1e-9);
 }
 
+// methods.md 3.5: the numbers it prints, and what they promise, in games whose values are known.
+TEST(ScoreEstimators, EnoughSamplesKeepEveryScoreWithinItsBound) {
+  EXPECT_EQ(SamplesForError(0.05, 0.05, 4, 1), 4061);
+  EXPECT_EQ(SamplesForError(0.05, 0.05, 4, 256), 8497);
+  const int n = 6;
+  const double epsilon = 0.5, delta = 0.2;
+  const int64_t needed = SamplesForError(epsilon, delta, 2, n);
+  int n_broken = 0, n_far = 0;
+  for (uint32_t trial = 0; trial < 100; ++trial) {
+    // Utilities of 0 and 1 only: as far apart as they can be.
+    Values utility = RandomGame(n, 100 + trial);
+    for (double& u : utility) u = u < 0.5 ? 0 : 1;
+    const std::vector<SizeSums> exact = {Enumerated(utility, n, 2), Enumerated(utility, n, 3)};
+    std::vector<SizeSums> drawn;
+    for (const int size : {2, 3}) {
+      int samples = static_cast<int>(needed);
+      for (;; ++samples) {
+        drawn.push_back(Sampled(utility, n, size, samples, trial, 7));
+        const std::vector<int64_t>& counts = drawn.back().n_in;
+        if (*std::min_element(counts.begin(), counts.end()) >= needed) break;
+        drawn.pop_back();
+      }
+    }
+    const EstimateOptions options{Variant::kLeft, false, false};
+    const Values found = EstimateScores(drawn, options), truth = EstimateScores(exact, options);
+    double worst = 0;
+    for (size_t i = 0; i < truth.size(); ++i) worst = std::max(worst, std::fabs(found[i] - truth[i]));
+    n_broken += worst > epsilon;
+    n_far += worst > epsilon / 10;
+  }
+  EXPECT_LE(n_broken, 20);  // of 100, delta = 0.2
+  EXPECT_GT(n_far, 10) << "errors that are always near 0 would prove nothing";
+}
+
 // tests/vectors/make_rank_vectors.py: lists with and without ties.
 TEST(ScoreEstimators, RankCorrelationsAreThoseOfSciPy) {
   std::ifstream in(KVC_TEST_DATA "/reference/ranks.json");

@@ -114,6 +114,44 @@ TEST(ScorePlan, TellsHowManySamplesAreNeeded) {
   }
 }
 
+TEST(ScorePlan, SamplesToReachAreTheFewestThatDo) {
+  const ScorePlan plan = Plan();
+  for (const int64_t needed : {1, 7, 60}) {
+    const int32_t samples = SamplesToReach(plan, needed);
+    const auto least = [&](int32_t n) {
+      int64_t lowest = INT64_MAX;
+      for (const int32_t size : plan.sizes) {
+        std::vector<int64_t> counts(static_cast<size_t>(plan.n_players()));
+        for (const WorkKey& key : WorkItems(plan, 0, static_cast<uint32_t>(n))) {
+          const Coalition members = CoalitionOf(plan, key);
+          for (size_t i = 0; key.size == static_cast<uint32_t>(size) && i < members.size(); ++i)
+            counts[i] += members[i];
+        }
+        lowest = std::min(lowest, *std::min_element(counts.begin(), counts.end()));
+      }
+      return lowest;
+    };
+    EXPECT_GE(least(samples), needed);
+    EXPECT_LT(least(samples - 1), needed);
+  }
+}
+
+// The mean of the slices is the score without what all heads share.
+TEST(ScorePlan, SlicesAreThePartsOfTheScores) {
+  const ScorePlan plan = Plan();
+  for (const Variant variant : {Variant::kLeft, Variant::kBoth, Variant::kRegression}) {
+    const ScoreReport report =
+        MakeReport(plan, Measure(plan, WorkItems(plan, 0, 200)), {variant, true, false});
+    ASSERT_EQ(report.slices.size(), plan.sizes.size());
+    for (size_t i = 0; i < report.scores.size(); ++i) {
+      double mean = 0;
+      for (const std::vector<double>& slice : report.slices)
+        mean += slice[i] / static_cast<double>(plan.sizes.size());
+      EXPECT_NEAR(mean, report.scores[i], 1e-12);
+    }
+  }
+}
+
 // Filled in another order, or merged from parts, the sums are the same bits.
 TEST(ScorePlan, ReportsDoNotDependOnTheOrderOfWork) {
   const ScorePlan plan = Plan();
