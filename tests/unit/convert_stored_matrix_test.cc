@@ -8,14 +8,23 @@
 
 #include "lib/base/half.h"
 #include "lib/model/model_file.h"
+#include "lib/ops/weight_blocks.h"
 #include "tests/support/tiny_model.h"
 
 namespace kvc {
 namespace {
 
-std::vector<std::vector<float>> Projections(WeightType type, WeightLayout layout) {
+// Rows of whole blocks.
+test::TinyModelOptions Options(WeightType type, WeightLayout layout) {
   test::TinyModelOptions options;
+  options.hidden_size = 256, options.ffn_size = 256, options.n_heads = 8, options.n_kv_heads = 2,
+  options.head_dim = 32;
   options.type = type, options.layout = layout;
+  return options;
+}
+
+std::vector<std::vector<float>> Projections(WeightType type, WeightLayout layout) {
+  const test::TinyModelOptions options = Options(type, layout);
   const test::AlignedBytes bytes = test::TinyModelBytes(options);
   const std::string path =
       (std::filesystem::temp_directory_path() / ("stored_matrix" + std::to_string(static_cast<int>(type)) +
@@ -45,6 +54,14 @@ float ElementOf(const Weight& w, size_t i) {
              F16ToFloat(w.scales[i / static_cast<size_t>(w.group)]);
     case WeightType::kInt4:
       break;
+    case WeightType::kQ4K:
+    case WeightType::kQ6K: {
+      WeightBlock block;
+      const int32_t row = static_cast<int32_t>(i) / w.cols, column = static_cast<int32_t>(i) % w.cols;
+      ReadBlock(w, row, column / kBlockColumns, &block);
+      const int32_t at = column % kBlockColumns, group = at / w.group;
+      return block.scale[group] * static_cast<float>(block.code[at]) - block.least[group];
+    }
   }
   const int nibble = bytes[i / 2] >> (i % 2 * 4) & 15;
   return static_cast<float>(nibble < 8 ? nibble : nibble - 16) *
@@ -52,12 +69,10 @@ float ElementOf(const Weight& w, size_t i) {
 }
 
 TEST(StoredMatrix, IsWhatTheFileHoldsInEveryTypeAndInPanels) {
-  for (const WeightType type :
-       {WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
+  for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kBf16, WeightType::kInt8,
+                                WeightType::kInt4, WeightType::kQ4K, WeightType::kQ6K}) {
     SCOPED_TRACE(static_cast<int>(type));
-    test::TinyModelOptions options;
-    options.type = type;
-    const test::AlignedBytes bytes = test::TinyModelBytes(options);
+    const test::AlignedBytes bytes = test::TinyModelBytes(Options(type, WeightLayout::kRowMajor));
     const auto file = ModelFile::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), nullptr);
     ASSERT_TRUE(file.ok());
     const std::vector<std::vector<float>> found = Projections(type, WeightLayout::kRowMajor);
