@@ -1,5 +1,6 @@
 #include "tools/model_cache.h"
 
+#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
