@@ -139,7 +139,7 @@ Status DirectoryReader::ReadTurnFormat(const schema::TurnFormat& from, TurnForma
   KVC_RETURN_IF_ERROR(optional(from.answer_prefix(), &t->answer_prefix));
   t->trim = from.trim(), t->bos_in_marks = from.bos_in_marks();
   t->system_turns = static_cast<SystemTurns>(from.system_turns());
-  return {};
+  return CheckTurnFormat(*t);
 }
 
 Status DirectoryReader::ReadHeadScores(const schema::HeadScores& from, HeadScoreTable* t) {

@@ -309,10 +309,10 @@ const Rule kTokenizerRules[] = {
      "turn format has 65537"},
     {"answer", [](RawModelFile* r) { r->content.turn_format.answer_prefix = std::string(65537, 'a'); },
      "turn format has 65537"},
-    {"trim", [](RawModelFile* r) { r->content.turn_format.trim = 128; }, "trim is 128"},
+    {"trim", [](RawModelFile* r) { r->content.turn_format.trim = 128; }, "trim is 128", Code::kUnsupported},
     {"system turns",
      [](RawModelFile* r) { r->content.turn_format.system_turns = static_cast<SystemTurns>(3); },
-     "system_turns is 3"},
+     "system_turns is 3", Code::kUnsupported},
 };
 
 const Rule kScoreRules[] = {
