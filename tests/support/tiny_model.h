@@ -22,7 +22,7 @@ struct TinyModelOptions {
   bool qk_norm = false, query_key_value_bias = false, output_bias = false, tied_head = false;
   RopeConfig rope;
   RopePairing rope_pairing = RopePairing::kHalf;
-  std::vector<LayerConfig> layers;  // [n_layers] windows and ropes, or empty: all alike
+  std::vector<LayerConfig> layers;      // [n_layers] windows and ropes, or empty: all alike
   int32_t n_experts = 0, n_chosen = 0;  // of ffn_size each
   bool normalise_experts = false;
   bool head_scores = true;  // a table "tiny-ssv", estimator "ssv", [L, G], values in [0, 1)
