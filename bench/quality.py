@@ -253,8 +253,9 @@ EQUAL_WORDS = "Each beside the smallest of the other's caches that takes no fewe
 
 def introduction():
     out = [
-        "Written by `./dev bench quality`, parts of it at different times (`--only`): every part says how many contexts "
-        "it is over. The sections “What agrees” and “A token of the caller's own” are kept in `bench/results_notes.md`.",
+        "Written by `./dev bench quality`, parts of it at different times (`--only`): every part says how many "
+        "contexts it is over. The sections “What agrees” and “A token of the caller's own” are kept in "
+        "`bench/results_notes.md`.",
         "",
         "Model `models/recall` (5.2 M parameters, 6 layers × 4 KV heads), f16 cache, greedy, held-out contexts of "
         "about 900 tokens. Protocol *ask*: the question is not known when the context is compressed; *prompt*: it is "
