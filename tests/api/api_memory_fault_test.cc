@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -268,9 +269,33 @@ TEST(MemoryFault, StepsThatKeepTheirAttentionCanBeRepeated) {
         call("attention", [&] { return kvc_session_get_attention(session, 1, 3, p, 200, &n); });
         seen->insert(seen->end(), p, p + n);
       }
+      static float values[10000];  // what the test takes itself would fail too
+      int32_t n = 0;
+      call("values", [&] { return kvc_session_get_values(session, 1, 1, values, 10000, &n); });
+      seen->insert(seen->end(), values, values + std::min(n, 256));
       kvc_session_close(session);
     });
   }
+  kvc_model_close(model);
+}
+
+TEST(ExperimentalValues, SaysWhatIsWrong) {
+  Caller no_fault(nullptr);
+  kvc_model* model = OpenTiny(no_fault);
+  kvc_session* session = OpenSession(no_fault, model, "full");
+  const std::vector<int32_t> prompt = Prompt(10, 1);
+  ASSERT_EQ(kvc_session_prefill(session, prompt.data(), 10), KVC_OK);
+  float values[10 * 16];
+  int32_t n = 0;
+  EXPECT_EQ(kvc_session_get_values(session, 2, 0, values, 160, &n), KVC_E_INVALID);
+  EXPECT_EQ(kvc_session_get_values(session, 0, 2, values, 160, &n), KVC_E_INVALID);
+  EXPECT_EQ(kvc_session_get_values(session, -1, 0, values, 160, &n), KVC_E_INVALID);
+  EXPECT_EQ(kvc_session_get_values(nullptr, 0, 0, values, 160, &n), KVC_E_INVALID);
+  EXPECT_EQ(n, 0);
+  EXPECT_EQ(kvc_session_get_values(session, 0, 0, values, 159, &n), KVC_E_BUFFER_TOO_SMALL);
+  EXPECT_EQ(n, 160);
+  EXPECT_EQ(kvc_session_get_values(session, 0, 0, values, n, &n), KVC_OK);
+  kvc_session_close(session);
   kvc_model_close(model);
 }
 
