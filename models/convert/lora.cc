@@ -55,7 +55,8 @@ Status LoraMerge::Bind(std::vector<LoraPair> pairs, const Checkpoint& checkpoint
     target.begin = matrix.offset, target.end = matrix.offset + rows * target.row_bytes;
     target.pairs.push_back(std::move(pair));
   }
-  for (const auto& [origin, target] : targets_) {
+  for (const auto& entry : targets_) {
+    const Target& target = entry.second;  // a structured binding could not be captured below (C++17)
     const bool used =
         std::any_of(checkpoint.tensors.begin(), checkpoint.tensors.end(), [&](const SourceTensor& tensor) {
           return std::any_of(tensor.runs.begin(), tensor.runs.end(),
