@@ -359,6 +359,7 @@ int ParseOptions(int argc, char** argv, Options* options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // into a file or a pipe, too: the whole takes minutes
   Options options;
   if (const int exit = ParseOptions(argc, argv, &options); exit != 0) return exit - 1;
   const bool quick = options.quick;
