@@ -36,14 +36,7 @@ struct BlockPanels {
   static constexpr int32_t kScales = 64, kLeast = kScales + kGroups * kLanes;  // bytes, in a block of 16 rows
   static constexpr int32_t kCodes = Codes::kHasLeast ? kLeast + kGroups * kLanes : kLeast;
   static constexpr int32_t kGroupBytes = 64 * Codes::kLines * kUnits;
-  static constexpr int32_t kBytes = kCodes + kGroups * kGroupBytes, kPage = 4096;
-
-  // Asks for the lines that come a page after these: few tokens wait for memory, and processors stop asking
-  // by themselves where a page ends.
-  template <int T, int lines>
-  static void Ask(const uint8_t* at) {
-    for (int i = 0; T <= 2 && i < lines; ++i) __builtin_prefetch(at + kPage + 64 * i, 0, 2);
-  }
+  static constexpr int32_t kBytes = kCodes + kGroups * kGroupBytes;
 
   // Adds the products of group g of a block to dot. x: of the block's first column; that of the next token is
   // stride further. Where sums have 16 bits they hold so many words, then go to dot.
@@ -58,7 +51,7 @@ struct BlockPanels {
 #pragma GCC unroll 4
       for (int v = 0; v < kTileVectors16; ++v) {
         const uint8_t* at = block[v / kVectors] + kCodes + g * kGroupBytes + u * 64 * Codes::kLines;
-        if (v % kVectors == 0) Ask<T, Codes::kLines>(at);
+        if (v % kVectors == 0) AskAhead<T, Codes::kLines>(at);
         Codes::Load(at + v % kVectors * 4 * kWidth, w[v]);
       }
 #pragma GCC unroll 4
@@ -88,7 +81,7 @@ struct BlockPanels {
   static void Block(const MatMulArgs& a, const uint8_t* const* block, const int8_t* x, const float* xs,
                     const int32_t* xsums, F (*sums)[kTileVectors16]) {
     const int32_t groups = a.w->cols / Codes::kGroup;
-    for (int p = 0; p < kTilePanels; ++p) Ask<T, kCodes / 64>(block[p]);
+    for (int p = 0; p < kTilePanels; ++p) AskAhead<T, kCodes / 64>(block[p]);
     F d[kTileVectors16], least[kTileVectors16];
     for (int v = 0; v < kTileVectors16; ++v) {
       const uint16_t* halves = reinterpret_cast<const uint16_t*>(block[v / kVectors]) + v % kVectors * kWidth;

@@ -19,8 +19,11 @@ struct FloatPanels {
     }
     for (int32_t k = begin; k < end; ++k) {
       F w[kTileVectors16];
-      for (int v = 0; v < kTileVectors16; ++v)
-        w[v] = Type::Wide(data[v / kVectors] + int64_t{k} * kLanes + v % kVectors * kWidth);
+      for (int v = 0; v < kTileVectors16; ++v) {
+        const typename Type::T* at = data[v / kVectors] + int64_t{k} * kLanes;
+        if (v % kVectors == 0) AskAhead<T, 1>(at);
+        w[v] = Type::Wide(at + v % kVectors * kWidth);
+      }
       for (int t = 0; t < T; ++t) {
         const F one = Set(x[t * a.x_stride + k]);
         for (int v = 0; v < kTileVectors16; ++v) acc[t][v] = Fma(one, w[v], acc[t][v]);

@@ -94,8 +94,11 @@ struct CodePanels {
     int32_t line = 0;
     do {
       PanelWords w[kTileVectors16][Codes::kWords];
-      for (int v = 0; v < kTileVectors16; ++v)
-        Codes::Load(codes[v / kVectors] + 64 * int64_t{line} + v % kVectors * 4 * kWidth, w[v]);
+      for (int v = 0; v < kTileVectors16; ++v) {
+        const uint8_t* at = codes[v / kVectors] + 64 * int64_t{line};
+        if (v % kVectors == 0) AskAhead<T, 1>(at);
+        Codes::Load(at + v % kVectors * 4 * kWidth, w[v]);
+      }
       for (int i = 0; i < Codes::kWords; ++i) {
         for (int t = 0; t < T; ++t) {
           const PanelWords token = x.At(t, line * Codes::kWords + i);
