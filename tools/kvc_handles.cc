@@ -42,11 +42,13 @@ void Check(kvc_status status, const std::string& doing) {
                       doing + ": " + (text.empty() ? "failed" : text) + " (" + kvc_status_name(status) + ")");
 }
 
-Model::Model(const std::string& path, const std::string& device, int32_t threads, int64_t memory_limit) {
+Model::Model(const std::string& path, const std::string& device, int32_t threads, int64_t memory_limit,
+             bool trusted) {
   kvc_model_params params = {};
   params.struct_size = sizeof params;
   params.n_threads = threads;
   params.memory_limit = memory_limit;
+  params.trusted = trusted ? 1 : 0;
   kvc_model* model = nullptr;
   kvc_loader* loader = nullptr;
   Check(kvc_loader_create(&loader), "cannot open " + path);

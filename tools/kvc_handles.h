@@ -37,8 +37,10 @@ struct CloseHandle {
 
 class Model {
  public:
-  // threads 0 = as many as libkvc takes by itself; memory_limit in bytes, 0 = none. Shows how far opening is.
-  Model(const std::string& path, const std::string& device, int32_t threads, int64_t memory_limit);
+  // threads 0 = as many as libkvc takes by itself; memory_limit in bytes, 0 = none; trusted as in
+  // kvc_model_params. Shows how far opening is.
+  Model(const std::string& path, const std::string& device, int32_t threads, int64_t memory_limit,
+        bool trusted = false);
   kvc_model* get() const { return handle_.get(); }
   const kvc_model_info& info() const { return info_; }
   int32_t n_kv_heads_total() const { return info_.n_layers * info_.n_kv_heads; }

@@ -134,10 +134,12 @@ void AddModelOptions(CLI::App* app, ModelOptions* options, const std::string& pa
       ->type_name("D");
   AddBytesOption(app, "--memory-limit", &options->memory_limit,
                  "Refuse to take more for weights, caches and workspace: 512MiB");
+  app->add_flag("--trusted", options->trusted,
+                "Open without reading all of the weights first: for a file that was opened before");
 }
 
 Model OpenModel(const ModelOptions& options) {
-  return Model(options.path, options.device, options.threads, options.memory_limit);
+  return Model(options.path, options.device, options.threads, options.memory_limit, options.trusted);
 }
 
 Model OpenModel(const ModelOptions& options, Signals* signals) {

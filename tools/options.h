@@ -27,6 +27,7 @@ struct ModelOptions {
   std::string path, device = "auto";
   int32_t threads = 0;
   int64_t memory_limit = 0;
+  bool trusted = false;
 };
 // path_option: "FILE" makes the model a positional argument, "--model" a named one.
 void AddModelOptions(CLI::App* app, ModelOptions* options, const std::string& path_option = "FILE");

@@ -119,12 +119,15 @@ public sealed class ModelParams {
   public int Threads { get; set; }
   /// <summary>Bytes of weights, tokenizer, caches and workspace; past it: Status.Memory. 0: no limit.</summary>
   public long MemoryLimit { get; set; }
+  /// <summary>The bytes of the weights are not verified: a file that was verified before opens at once.</summary>
+  public bool Trusted { get; set; }
 
   internal static kvc_model_params Raw(ModelParams from) {
     kvc_model_params raw = new kvc_model_params();
     if (from != null) {
       raw.n_threads = from.Threads;
       raw.memory_limit = from.MemoryLimit;
+      raw.trusted = from.Trusted ? 1 : 0;
     }
     return raw;
   }

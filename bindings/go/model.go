@@ -16,6 +16,7 @@ type ModelOptions struct {
 	Device      string // "auto" ("") or a name of Devices
 	Threads     int32  // of the CPU, the caller's included; 0 = all fast ones that the process may use
 	MemoryLimit int64  // bytes; 0 = none. Past it: ErrMemory
+	Trusted     bool   // the bytes of the weights are not verified: opens at once what was verified before
 }
 
 // flat gives what the library takes; release must be called after the call.
@@ -31,6 +32,9 @@ func (o *ModelOptions) flat() (device *byte, params flat.Kvc_model_params, relea
 	params = flat.NewKvc_model_params()
 	params.SetN_threads(o.Threads)
 	params.SetMemory_limit(o.MemoryLimit)
+	if o.Trusted {
+		params.SetTrusted(1)
+	}
 	return device, params, func() { flat.DeleteKvc_model_params(params) }, nil
 }
 

@@ -61,6 +61,11 @@ typedef struct kvc_model_params {
                               (affinity, control groups), slow ones of big.LITTLE not counted */
   int64_t memory_limit;    /* bytes of weights, tokenizer, caches, workspace; 0 = none. Past it: KVC_E_MEMORY */
   const kvc_executor* executor;  /* NULL = libkvc makes threads; else n_threads must be 0 */
+  int32_t trusted;         /* 0 = everything in the file is verified; 1 = all but the bytes of the weights, which would
+                              be read once for that: for a file that was verified before and that nobody else writes.
+                              Opening takes no time in proportion to its size then; what is damaged there makes
+                              wrong numbers, or KVC_E_BAD_MODEL of a later call, and nothing worse */
+  int32_t reserved;        /* 0 */
 } kvc_model_params;
 
 typedef struct kvc_model_info {
@@ -148,7 +153,7 @@ KVC_API kvc_status  kvc_device_describe(int32_t index, char *json, int32_t cap_j
 KVC_API kvc_status  kvc_device_measure(int32_t index, double *out_bytes_per_second);
 
 /* Opens a model file. device: "auto" (or NULL) or "cpu". params may be NULL. Everything in the file is
- * verified before use. KVC_E_IO cannot read; KVC_E_BAD_MODEL damaged or newer file; KVC_E_UNSUPPORTED no
+ * verified before use (see trusted). KVC_E_IO cannot read; KVC_E_BAD_MODEL damaged or newer file; KVC_E_UNSUPPORTED no
  * such device or a weight type this build has no kernel for; KVC_E_MEMORY.  [any] */
 KVC_API kvc_status  kvc_model_open(const char *path, const char *device,
                                    const kvc_model_params *params, kvc_model **out_model);

@@ -60,19 +60,22 @@ Status Model::Init(CallState* watch) {
 }
 
 Result<std::shared_ptr<const Model>> Model::Open(const std::string& path, const ModelParams& params) {
-  return Build(params, [&](MemoryMeter* meter) { return ModelFile::Open(path, meter, params.watch); });
+  return Build(
+      params, [&](MemoryMeter* meter) { return ModelFile::Open(path, meter, params.watch, params.trusted); });
 }
 
 Result<std::shared_ptr<const Model>> Model::OpenFd(int fd, int64_t offset, int64_t n_bytes,
                                                    const ModelParams& params) {
   return Build(params, [&](MemoryMeter* meter) {
-    return ModelFile::OpenFd(fd, offset, n_bytes, meter, params.watch);
+    return ModelFile::OpenFd(fd, offset, n_bytes, meter, params.watch, params.trusted);
   });
 }
 
 Result<std::shared_ptr<const Model>> Model::OpenMemory(const uint8_t* data, int64_t n_bytes,
                                                        const ModelParams& params) {
-  return Build(params, [&](MemoryMeter* meter) { return ModelFile::OpenMemory(data, n_bytes, meter); });
+  return Build(params, [&](MemoryMeter* meter) {
+    return ModelFile::OpenMemory(data, n_bytes, meter, params.trusted);
+  });
 }
 
 // Within its window a layer is like any other.

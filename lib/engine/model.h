@@ -15,6 +15,7 @@ struct ModelParams {
   std::string device = "auto";
   ThreadOptions threads;
   int64_t memory_limit = 0;    // 0 = none
+  bool trusted = false;        // the bytes of the weights are not verified
   CallState* watch = nullptr;  // hears how far opening is, and can cancel it; null = nobody
 };
 

@@ -33,9 +33,9 @@ class VerifiedFile final : public ModelFile {
   // name goes in front of every message. The bytes are file's, or data[n_bytes] of the caller.
   static Result<std::unique_ptr<ModelFile>> Create(const std::string& name, MappedFile file,
                                                    const uint8_t* data, int64_t n_bytes, MemoryMeter* meter,
-                                                   CallState* watch) {
+                                                   CallState* watch, bool trusted) {
     std::unique_ptr<VerifiedFile> model(new VerifiedFile(name, std::move(file), data, n_bytes));
-    KVC_RETURN_IF_ERROR(Prefix(name, model->Verify(meter, watch)));
+    KVC_RETURN_IF_ERROR(Prefix(name, model->Verify(meter, watch, trusted)));
     return std::unique_ptr<ModelFile>(std::move(model));
   }
 
@@ -60,7 +60,7 @@ class VerifiedFile final : public ModelFile {
   VerifiedFile(const std::string& name, MappedFile file, const uint8_t* data, int64_t n_bytes)
       : name_(name), file_(std::move(file)), data_(data), n_bytes_(n_bytes) {}
 
-  Status Verify(MemoryMeter* meter, CallState* watch) {
+  Status Verify(MemoryMeter* meter, CallState* watch, bool trusted) {
     KVC_RETURN_IF_ERROR(DecodeHeader(data_, n_bytes_, &header_));
     const int64_t directory_bytes = static_cast<int64_t>(header_.directory_bytes);
     KVC_RETURN_IF_ERROR(
@@ -72,7 +72,8 @@ class VerifiedFile final : public ModelFile {
     }
     KVC_RETURN_IF_ERROR(Classify(CheckSections(data_, header_, content_.sections)));
     KVC_RETURN_IF_ERROR(Classify(BindTensors()));
-    KVC_RETURN_IF_ERROR(Classify(ScanSections(watch)));
+    if (!trusted) KVC_RETURN_IF_ERROR(Classify(ScanSections(watch)));
+    if (watch != nullptr) watch->SetProgress(kVerifyShare);
     fingerprint_ = Fingerprint(content_.config, content_.tokenizer, content_.tensors);
     return {};
   }
@@ -164,11 +165,11 @@ class VerifiedFile final : public ModelFile {
 };
 
 Result<std::unique_ptr<ModelFile>> Verified(const std::string& name, Result<MappedFile> file,
-                                            MemoryMeter* meter, CallState* watch) {
+                                            MemoryMeter* meter, CallState* watch, bool trusted) {
   if (!file.ok()) return file.status();
   const uint8_t* data = file.value().data();
   const int64_t n_bytes = file.value().size();
-  return VerifiedFile::Create(name, std::move(file.value()), data, n_bytes, meter, watch);
+  return VerifiedFile::Create(name, std::move(file.value()), data, n_bytes, meter, watch, trusted);
 }
 
 }  // namespace
@@ -176,18 +177,18 @@ Result<std::unique_ptr<ModelFile>> Verified(const std::string& name, Result<Mapp
 Status ModelFile::Fault(const Status& status) const { return Prefix(name(), Classify(status)); }
 
 Result<std::unique_ptr<ModelFile>> ModelFile::Open(const std::string& path, MemoryMeter* meter,
-                                                   CallState* watch) {
-  return Verified(path, MappedFile::Open(path, meter), meter, watch);
+                                                   CallState* watch, bool trusted) {
+  return Verified(path, MappedFile::Open(path, meter), meter, watch, trusted);
 }
 
 Result<std::unique_ptr<ModelFile>> ModelFile::OpenFd(int fd, int64_t offset, int64_t n_bytes,
-                                                     MemoryMeter* meter, CallState* watch) {
+                                                     MemoryMeter* meter, CallState* watch, bool trusted) {
   const std::string name = Format("descriptor %d at byte %lld", fd, static_cast<long long>(offset));
-  return Verified(name, MappedFile::FromFd(fd, offset, n_bytes, name, meter), meter, watch);
+  return Verified(name, MappedFile::FromFd(fd, offset, n_bytes, name, meter), meter, watch, trusted);
 }
 
 Result<std::unique_ptr<ModelFile>> ModelFile::OpenMemory(const uint8_t* data, int64_t n_bytes,
-                                                         MemoryMeter* meter) {
+                                                         MemoryMeter* meter, bool trusted) {
   if (n_bytes < 0 || (data == nullptr && n_bytes > 0)) {
     return Error(Code::kInvalid, "model in memory: no data, or %lld bytes of it",
                  static_cast<long long>(n_bytes));
@@ -195,7 +196,7 @@ Result<std::unique_ptr<ModelFile>> ModelFile::OpenMemory(const uint8_t* data, in
   if (reinterpret_cast<uintptr_t>(data) % 64 != 0) {
     return Error(Code::kInvalid, "model in memory: its address is not a multiple of 64");
   }
-  return VerifiedFile::Create("model in memory", MappedFile(), data, n_bytes, meter, nullptr);
+  return VerifiedFile::Create("model in memory", MappedFile(), data, n_bytes, meter, nullptr, trusted);
 }
 
 }  // namespace kvc

@@ -67,16 +67,19 @@ class ModelFile {
   // say truncated, damaged, newer version or unsupported, and what and where. meter (may be null) is charged
   // for what is read or copied into memory, not for mappings. kIo cannot read; kBadModel truncated, damaged
   // or newer; kUnsupported a value this version does not know; kMemory. watch (may be null) hears which share
-  // of the file has been verified, times kVerifyShare, and can cancel.
+  // of the file has been verified, times kVerifyShare, and can cancel. trusted: checksums of sections and
+  // values of tensors are not looked at, everything else is; whoever computes with weights bears any bytes in
+  // them.
   static Result<std::unique_ptr<ModelFile>> Open(const std::string& path, MemoryMeter* meter,
-                                                 CallState* watch = nullptr);
+                                                 CallState* watch = nullptr, bool trusted = false);
   // n_bytes from offset, 0 = to the end. The descriptor may be closed after the call. Where offset is no
   // multiple of 64, the file is read into memory, as its weights would not be aligned.
   static Result<std::unique_ptr<ModelFile>> OpenFd(int fd, int64_t offset, int64_t n_bytes,
-                                                   MemoryMeter* meter, CallState* watch = nullptr);
+                                                   MemoryMeter* meter, CallState* watch = nullptr,
+                                                   bool trusted = false);
   // data: 64-byte aligned (else kInvalid), valid and unchanged while the object lives.
   static Result<std::unique_ptr<ModelFile>> OpenMemory(const uint8_t* data, int64_t n_bytes,
-                                                       MemoryMeter* meter);
+                                                       MemoryMeter* meter, bool trusted = false);
   virtual ~ModelFile() = default;
 
   virtual const std::string& name() const = 0;  // the path, or what stands for it in messages

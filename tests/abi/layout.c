@@ -13,11 +13,13 @@ KVC_AT(kvc_executor, n_threads, 4);
 KVC_AT(kvc_executor, context, 8);
 KVC_AT(kvc_executor, run, 16);
 
-KVC_SIZE(kvc_model_params, 24);
+KVC_SIZE(kvc_model_params, 32);
 KVC_AT(kvc_model_params, struct_size, 0);
 KVC_AT(kvc_model_params, n_threads, 4);
 KVC_AT(kvc_model_params, memory_limit, 8);
 KVC_AT(kvc_model_params, executor, 16);
+KVC_AT(kvc_model_params, trusted, 24);
+KVC_AT(kvc_model_params, reserved, 28);
 
 KVC_SIZE(kvc_model_info, 64);
 KVC_AT(kvc_model_info, struct_size, 0);

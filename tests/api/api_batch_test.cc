@@ -33,7 +33,7 @@ class Batch : public testing::Test {
   void SetUp() override {
     int64_t n = 0;
     const uint8_t* bytes = test_model_bytes(TEST_MODEL_TINY, &n);
-    const kvc_model_params params = {sizeof params, 2, 0, nullptr};
+    const kvc_model_params params = {sizeof params, 2, 0, nullptr, 0, 0};
     ASSERT_EQ(kvc_model_open_memory(bytes, n, nullptr, &params, &model_), KVC_OK) << kvc_last_error();
   }
   void TearDown() override {

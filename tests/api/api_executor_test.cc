@@ -32,7 +32,7 @@ void RunJob(void* context, int32_t n, void (*work)(void* job, int32_t i), void* 
 kvc_status Open(const kvc_executor* executor, int32_t n_threads, kvc_model** out) {
   int64_t n = 0;
   const uint8_t* bytes = test_model_bytes(TEST_MODEL_WIDE, &n);
-  const kvc_model_params params = {sizeof params, n_threads, 0, executor};
+  const kvc_model_params params = {sizeof params, n_threads, 0, executor, 0, 0};
   return kvc_model_open_memory(bytes, n, "cpu", &params, out);
 }
 

@@ -50,7 +50,7 @@ class Log : public testing::Test {
 kvc_model* OpenTiny(int32_t n_threads = 1, int64_t memory_limit = 0) {
   int64_t n = 0;
   const uint8_t* bytes = test_model_bytes(TEST_MODEL_TINY, &n);
-  const kvc_model_params params = {sizeof params, n_threads, memory_limit, nullptr};
+  const kvc_model_params params = {sizeof params, n_threads, memory_limit, nullptr, 0, 0};
   kvc_model* model = nullptr;
   EXPECT_EQ(kvc_model_open_memory(bytes, n, nullptr, &params, &model), KVC_OK) << kvc_last_error();
   return model;
@@ -138,7 +138,7 @@ TEST_F(Log, MaxTokensBeyondTheTrainedContext) {
 TEST_F(Log, AMemoryLimitThatRefuses) {
   int64_t n = 0;
   const uint8_t* bytes = test_model_bytes(TEST_MODEL_TINY, &n);
-  kvc_model_params params = {sizeof params, 1, 1000, nullptr};
+  kvc_model_params params = {sizeof params, 1, 1000, nullptr, 0, 0};
   kvc_model* model = nullptr;
   EXPECT_EQ(kvc_model_open_memory(bytes, n, nullptr, &params, &model), KVC_E_MEMORY);
   const std::string line = Expect({KVC_LOG_WARNING}, "of the limit of 1000");

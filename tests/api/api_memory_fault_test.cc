@@ -53,7 +53,7 @@ class Caller {
 kvc_model* OpenTiny(Caller& call, int32_t which = TEST_MODEL_TINY) {
   int64_t n = 0;
   const uint8_t* bytes = test_model_bytes(which, &n);
-  kvc_model_params params = {sizeof params, 1, 0, nullptr};
+  kvc_model_params params = {sizeof params, 1, 0, nullptr, 0, 0};
   kvc_model* model = nullptr;
   call("open", [&] { return kvc_model_open_memory(bytes, n, nullptr, &params, &model); });
   return model;

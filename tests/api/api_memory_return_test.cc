@@ -92,7 +92,7 @@ void Generate(kvc_session* session, int n) {
 // restored; all of them open together.
 void Talk(const std::string& path, const std::string& saved, const std::vector<int32_t>& prompt) {
   kvc_model* model = nullptr;
-  const kvc_model_params params = {sizeof params, 2, 0, nullptr};
+  const kvc_model_params params = {sizeof params, 2, 0, nullptr, 0, 0};
   kvc_session *sessions[kSessions] = {}, *forks[kSessions] = {}, *restored = nullptr;
   ASSERT_EQ(kvc_model_open(path.c_str(), nullptr, &params, &model), KVC_OK) << kvc_last_error();
   for (size_t i = 0; i < kSessions; ++i) {

@@ -44,11 +44,11 @@ static void model_params(void) {
   int64_t n = 0;
   const uint8_t* bytes = test_model_bytes(TEST_MODEL_TINY, &n);
   kvc_model* model = NULL;
-  kvc_model_params params = {sizeof params, 1, 0, NULL};
+  kvc_model_params params = {sizeof params, 1, 0, NULL, 0, 0};
   struct {
     kvc_model_params known;
     int64_t later;
-  } newer = {{0, 1, 0, NULL}, 0};
+  } newer = {{0, 1, 0, NULL, 0, 0}, 0};
 
   params.struct_size = 0;
   CHECK_FAILS(kvc_model_open_memory(bytes, n, NULL, &params, &model), KVC_E_INVALID, "struct_size is 0");

@@ -33,7 +33,7 @@ struct Opened {
   Opened(int32_t which, const Case& c, int64_t limit, bool with_session = true) {
     int64_t n = 0;
     const uint8_t* bytes = test_model_bytes(which, &n);
-    const kvc_model_params model_params = {sizeof model_params, 2, limit, nullptr};
+    const kvc_model_params model_params = {sizeof model_params, 2, limit, nullptr, 0, 0};
     kvc_session_params params = {};
     params.struct_size = sizeof params, params.max_tokens = c.max_tokens;
     status = kvc_model_open_memory(bytes, n, nullptr, &model_params, &model);

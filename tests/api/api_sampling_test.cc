@@ -19,7 +19,7 @@ class Sampling : public testing::Test {
   void SetUp() override {
     int64_t n = 0;
     const uint8_t* bytes = test_model_bytes(TEST_MODEL_TINY, &n);
-    const kvc_model_params params = {sizeof params, 1, 0, nullptr};
+    const kvc_model_params params = {sizeof params, 1, 0, nullptr, 0, 0};
     ASSERT_EQ(kvc_model_open_memory(bytes, n, nullptr, &params, &model_), KVC_OK);
     kvc_session* session = Fed({sizeof(kvc_session_params), 0, 0, 0, 0, 0, 0});
     logits_.resize(kVocab);

@@ -28,7 +28,7 @@ class StepHeap : public testing::TestWithParam<Case> {};
 TEST_P(StepHeap, IsLeftAlone) {
   int64_t n = 0;
   const uint8_t* bytes = test_model_bytes(TEST_MODEL_WIDE, &n);
-  kvc_model_params model_params = {sizeof model_params, 2, 0, nullptr};
+  kvc_model_params model_params = {sizeof model_params, 2, 0, nullptr, 0, 0};
   kvc_model* model = nullptr;
   ASSERT_EQ(kvc_model_open_memory(bytes, n, nullptr, &model_params, &model), KVC_OK);
   kvc_session_params params = {sizeof params, 0, 0, 0, 0, GetParam().temperature, 1};

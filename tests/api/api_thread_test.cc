@@ -24,7 +24,7 @@ std::vector<int32_t> Prompt(int n, uint32_t seed) {
 kvc_model* OpenWide(int n_threads) {
   int64_t n = 0;
   const uint8_t* bytes = test_model_bytes(TEST_MODEL_WIDE, &n);
-  const kvc_model_params params = {sizeof params, n_threads, 0, nullptr};
+  const kvc_model_params params = {sizeof params, n_threads, 0, nullptr, 0, 0};
   kvc_model* model = nullptr;
   EXPECT_EQ(kvc_model_open_memory(bytes, n, nullptr, &params, &model), KVC_OK) << kvc_last_error();
   return model;
@@ -174,7 +174,7 @@ TEST(Threads, ASecondCallOnAWorkingSessionIsBusy) {
 class CancelRecall : public testing::Test {
  protected:
   void SetUp() override {
-    const kvc_model_params params = {sizeof params, 2, 0, nullptr};
+    const kvc_model_params params = {sizeof params, 2, 0, nullptr, 0, 0};
     ASSERT_EQ(kvc_model_open(test_recall_path(KVC_SOURCE_DIR), nullptr, &params, &model_), KVC_OK)
         << kvc_last_error();
     for (size_t i = 0; i < prompt_.size(); ++i) prompt_[i] = static_cast<int32_t>(i * 7919 % 500) + 20;

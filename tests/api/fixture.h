@@ -16,7 +16,7 @@ enum { FIXTURE_LAYERS = 2, FIXTURE_KV_HEADS = 2, FIXTURE_VOCAB = 262, FIXTURE_BO
 static inline kvc_model* open_model(int32_t which) {
   int64_t n = 0;
   const uint8_t* bytes = test_model_bytes(which, &n);
-  kvc_model_params params = {sizeof params, 1, 0, NULL};
+  kvc_model_params params = {sizeof params, 1, 0, NULL, 0, 0};
   kvc_model* model = NULL;
   if (kvc_model_open_memory(bytes, n, NULL, &params, &model) != KVC_OK) abort();
   return model;

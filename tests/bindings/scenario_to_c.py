@@ -89,7 +89,7 @@ class Program:
     # A step each: the call that gives a status, then how its outcome is compared (or None).
     def open(self, s):
         out = self.handle("model", s["as"])
-        self.lines.append("    kvc_model_params params = {sizeof params, 2, 0, NULL};")
+        self.lines.append("    kvc_model_params params = {sizeof params, 2, 0, NULL, 0, 0};")
         return f"kvc_model_open(in_folder({quoted(s['path'])}), \"cpu\", &params, &{out})", None
 
     def load(self, s):

@@ -112,9 +112,9 @@ class Plan(NamedTuple):
     slots: Any  # of every KV head after the prompt, [layers, KV heads], int32
 
 
-def _model_params(threads: int, memory_limit: int) -> Any:
+def _model_params(threads: int, memory_limit: int, trusted: bool) -> Any:
     params = _flat.kvc_model_params()
-    params.n_threads, params.memory_limit = threads, memory_limit
+    params.n_threads, params.memory_limit, params.trusted = threads, memory_limit, int(trusted)
     return params
 
 
@@ -134,11 +134,13 @@ class Model(Owner):
     """Weights and a tokenizer. It does not change, any thread may use it, and sessions keep it alive.
 
     device: one of devices(), None = the best. threads: of the CPU, the caller's included, 0 = all fast ones
-    that the process may use. memory_limit: bytes,
-    0 = none; past it OutOfMemoryError. FileError: cannot be read. BadModelError: damaged."""
+    that the process may use. memory_limit: bytes, 0 = none; past it OutOfMemoryError. trusted: the bytes of the weights
+    are not verified, so that a file which was verified before opens at once. FileError: cannot be read. BadModelError:
+    damaged."""
 
-    def __init__(self, path: Path, device: str | None = None, *, threads: int = 0, memory_limit: int = 0) -> None:
-        self._open(_flat.kvc_model_open(os.fsencode(path), device, _model_params(threads, memory_limit)))
+    def __init__(self, path: Path, device: str | None = None, *, threads: int = 0, memory_limit: int = 0,
+                 trusted: bool = False) -> None:
+        self._open(_flat.kvc_model_open(os.fsencode(path), device, _model_params(threads, memory_limit, trusted)))
 
     def _open(self, pointer: Any, memory: object = None) -> None:
         self._handle = Handle(self, pointer, _flat.kvc_model_close, memory=memory)
@@ -147,19 +149,20 @@ class Model(Owner):
 
     @classmethod
     def from_fd(cls, fd: int, offset: int = 0, size: int = 0, device: str | None = None, *, threads: int = 0,
-                memory_limit: int = 0) -> Model:
+                memory_limit: int = 0, trusted: bool = False) -> Model:
         """From a part of an open file: size bytes from offset, 0 = to its end. It may be closed afterwards."""
         model = cls.__new__(cls)
-        model._open(_flat.kvc_model_open_fd(fd, offset, size, device, _model_params(threads, memory_limit)))
+        model._open(_flat.kvc_model_open_fd(fd, offset, size, device, _model_params(threads, memory_limit, trusted)))
         return model
 
     @classmethod
-    def from_memory(cls, data: Any, device: str | None = None, *, threads: int = 0, memory_limit: int = 0) -> Model:
+    def from_memory(cls, data: Any, device: str | None = None, *, threads: int = 0, memory_limit: int = 0,
+                    trusted: bool = False) -> Model:
         """From bytes, a mmap or any other buffer, which must not change while the model or a session of it is open. It
         is used where it is when it begins at a multiple of 64 bytes, as a mmap does, else copied once."""
         model = cls.__new__(cls)
         kept = _aligned(memoryview(data).cast("B"))
-        model._open(_flat.kvc_model_open_memory(kept, device, _model_params(threads, memory_limit)), kept)
+        model._open(_flat.kvc_model_open_memory(kept, device, _model_params(threads, memory_limit, trusted)), kept)
         return model
 
     def close(self) -> None:
@@ -264,14 +267,17 @@ class Loader(Owner):
         """Ends an open that runs. Models that were opened stay open."""
         self._handle.close()
 
-    def open(self, path: Path, device: str | None = None, *, threads: int = 0, memory_limit: int = 0) -> Model:
+    def open(self, path: Path, device: str | None = None, *, threads: int = 0, memory_limit: int = 0,
+             trusted: bool = False) -> Model:
         """As Model(path)."""
-        return self._made(_flat.kvc_loader_open, os.fsencode(path), device, _model_params(threads, memory_limit))
+        params = _model_params(threads, memory_limit, trusted)
+        return self._made(_flat.kvc_loader_open, os.fsencode(path), device, params)
 
     def open_fd(self, fd: int, offset: int = 0, size: int = 0, device: str | None = None, *, threads: int = 0,
-                memory_limit: int = 0) -> Model:
+                memory_limit: int = 0, trusted: bool = False) -> Model:
         """As Model.from_fd."""
-        return self._made(_flat.kvc_loader_open_fd, fd, offset, size, device, _model_params(threads, memory_limit))
+        params = _model_params(threads, memory_limit, trusted)
+        return self._made(_flat.kvc_loader_open_fd, fd, offset, size, device, params)
 
     def _made(self, function: Any, *arguments: Any) -> Model:
         model = Model.__new__(Model)

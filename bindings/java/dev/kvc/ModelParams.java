@@ -5,6 +5,7 @@ public final class ModelParams {
   private String device;
   private int threads;
   private long memoryLimit;
+  private boolean trusted;
 
   /** All defaults. */
   public ModelParams() {}
@@ -42,6 +43,18 @@ public final class ModelParams {
     return this;
   }
 
+  /**
+   * Opens without reading all of the weights first.
+   *
+   * @param trusted whether the file was verified before (opened without this) and nobody else writes it; false, the
+   *     default: everything in it is verified
+   * @return this
+   */
+  public ModelParams trusted(boolean trusted) {
+    this.trusted = trusted;
+    return this;
+  }
+
   interface Call {
     void on(byte[] device, kvc_model_params params);
   }
@@ -51,6 +64,7 @@ public final class ModelParams {
       if (params != null) {
         raw.setN_threads(params.threads);
         raw.setMemory_limit(params.memoryLimit);
+        raw.setTrusted(params.trusted ? 1 : 0);
       }
       call.on(params == null ? null : Utf8.name(params.device, "device"), raw);
     }
