@@ -4,22 +4,11 @@
 #include <unordered_map>
 
 #include "lib/model/model_config.h"
-#include "lib/model/tokenizer_patterns.h"
+#include "models/convert/pre_tokenizers.h"
 #include "models/convert/tokenizer_pieces.h"
 
 namespace kvc {
 namespace {
-
-struct PreTokenizer {
-  const char* name;  // tokenizer.ggml.pre
-  const char* pattern;
-  bool ignore_merges, nfc, add_bos;
-};
-constexpr PreTokenizer kPreTokenizers[] = {
-    {"gpt-2", kPatternGpt2, false, false, false},  {"llama-bpe", kPatternLlama3, true, false, true},
-    {"llama3", kPatternLlama3, true, false, true}, {"llama-v3", kPatternLlama3, true, false, true},
-    {"qwen2", kPatternQwen2, false, true, false},
-};
 
 // tokenizer.ggml.token_type
 Status KindOf(const std::string& where, int64_t type, size_t id, PieceKind* kind) {
@@ -90,14 +79,12 @@ Status ReadByteLevel(GgufMetadata* metadata, const std::vector<std::string>& pri
   spec->kind = TokenizerKind::kByteLevelBpe;
   std::string pre;
   KVC_RETURN_IF_ERROR(metadata->String("tokenizer.ggml.pre", &pre));
-  const PreTokenizer* known = std::find_if(std::begin(kPreTokenizers), std::end(kPreTokenizers),
-                                           [&](const PreTokenizer& p) { return pre == p.name; });
-  if (known == std::end(kPreTokenizers)) {
-    return Error(Code::kUnsupported,
-                 "%s: the pre-tokenizer '%.60s' is not supported; supported: gpt-2, llama-bpe, qwen2",
-                 metadata->where().c_str(), pre.c_str());
+  const PreTokenizerRules* known = FindPreTokenizer(pre);
+  if (known == nullptr) {
+    return Error(Code::kUnsupported, "%s: the pre-tokenizer '%.60s' is not supported; supported: %s",
+                 metadata->where().c_str(), pre.c_str(), PreTokenizerNames().c_str());
   }
-  spec->patterns = {known->pattern};
+  spec->patterns.assign(known->patterns.begin(), known->patterns.end());
   spec->ignore_merges = known->ignore_merges, spec->nfc = known->nfc, spec->add_bos = known->add_bos;
   for (size_t i = 0; i < printed.size(); ++i) {
     if (spec->piece_kinds[i] == PieceKind::kUnused) {
