@@ -208,8 +208,13 @@ Status CheckPieces(const TokenizerView& view, int64_t n_pieces) {
                    kMaxPieceBytes);
     }
     const PieceKind kind = view.Kind(i);
-    if (kind > PieceKind::kUnused) {
+    const int strips = view.Strips(i);
+    if (kind > PieceKind::kUnused || strips > (kStripLeft | kStripRight)) {
       return Error(Code::kUnsupported, "tokenizer piece %zu has kind %d, which is not known", i,
+                   view.piece_kinds[i]);
+    }
+    if (strips != 0 && kind != PieceKind::kControl && kind != PieceKind::kUserDefined) {
+      return Error(Code::kBadModel, "tokenizer piece %zu, of kind %d, cannot take white space along", i,
                    static_cast<int>(kind));
     }
     if (end == begin && kind != PieceKind::kUnused && kind != PieceKind::kControl &&

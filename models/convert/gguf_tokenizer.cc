@@ -133,6 +133,20 @@ Status ReadSentencePieceLike(GgufMetadata* metadata, const std::vector<std::stri
   return metadata->Bool("tokenizer.ggml.remove_extra_whitespaces", &spec->remove_extra_spaces);
 }
 
+// The tokens of Phi-3's chats take the white space behind them along. GGUF has no place for that; llama.cpp goes
+// by the name of the model.
+void StripAsPhi3(GgufMetadata* metadata, TokenizerSpec* spec) {
+  std::string architecture;
+  if (!metadata->String("general.architecture", &architecture).ok() || architecture != "phi3") return;
+  spec->piece_strips.assign(spec->pieces.size(), 0);
+  for (size_t i = 0; i < spec->pieces.size(); ++i) {
+    const std::string& piece = spec->pieces[i];
+    const bool control = spec->piece_kinds[i] == PieceKind::kControl;
+    const bool plain = piece == "<s>" || piece == "<unk>" || piece == "<|endoftext|>";
+    if (control && !plain) spec->piece_strips[i] = kStripRight;
+  }
+}
+
 Status ReadSpecialTokens(GgufMetadata* metadata, TokenizerSpec* spec) {
   const int64_t last = static_cast<int64_t>(spec->pieces.size()) - 1;
   KVC_RETURN_IF_ERROR(metadata->Int("tokenizer.ggml.bos_token_id", 0, last, &spec->bos));
@@ -176,6 +190,7 @@ Result<TokenizerSpec> ReadGgufTokenizer(GgufMetadata* metadata) {
     KVC_RETURN_IF_ERROR(ReadByteLevel(metadata, *printed, &spec));
   } else if (model == "llama") {
     KVC_RETURN_IF_ERROR(ReadSentencePieceLike(metadata, *printed, &spec));
+    StripAsPhi3(metadata, &spec);
   } else {
     return Error(Code::kUnsupported,
                  "%s: the tokenizer model '%.60s' is not supported; supported: gpt2, llama",

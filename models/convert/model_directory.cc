@@ -40,16 +40,15 @@ Offset<schema::Config> BuildConfig(const ModelConfig& c, FlatBufferBuilder* b) {
 }
 
 Offset<schema::Tokenizer> BuildTokenizer(const TokenizerSpec& t, FlatBufferBuilder* b) {
-  std::vector<uint8_t> bytes, kinds;
+  std::vector<uint8_t> bytes;
   std::vector<uint32_t> ends;
   for (const std::string& piece : t.pieces) {
     bytes.insert(bytes.end(), piece.begin(), piece.end());
     ends.push_back(static_cast<uint32_t>(bytes.size()));
   }
-  for (PieceKind kind : t.piece_kinds) kinds.push_back(static_cast<uint8_t>(kind));
   const auto piece_bytes = b->CreateVector(bytes);
   const auto piece_ends = b->CreateVector(ends);
-  const auto piece_kinds = b->CreateVector(kinds);
+  const auto piece_kinds = b->CreateVector(FlatPieceKinds(t));
   const auto scores = b->CreateVector(t.scores);
   const auto merges = b->CreateVector(t.merges);
   const auto patterns = b->CreateVectorOfStrings(t.patterns);
