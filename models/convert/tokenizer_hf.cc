@@ -316,9 +316,14 @@ Status HfReader::ReadAddedTokens() {
       return Unsupported("the added token \"" + content +
                          "\", not special, in a model that puts a space before the text,");
     }
-    PieceKind kind = special ? PieceKind::kControl : PieceKind::kUserDefined;
+    // Gemma's runs of "▁" stand for themselves there; runs of spaces are merged to them.
+    const std::string bytes = byte_level_ ? content : UndoSpaceSymbol(content);
+    const bool spaces = !byte_level_ && bytes.find_first_not_of(' ') == std::string::npos;
+    PieceKind kind = special  ? PieceKind::kControl
+                     : spaces ? PieceKind::kNormal
+                              : PieceKind::kUserDefined;
     if (content == unk_ && !byte_level_) kind = PieceKind::kUnknown;
-    KVC_RETURN_IF_ERROR(SetPiece(id, content, byte_level_ ? content : UndoSpaceSymbol(content), kind));
+    KVC_RETURN_IF_ERROR(SetPiece(id, content, bytes, kind));
     if (kind == PieceKind::kUnknown || (!lstrip && !rstrip)) continue;
     const auto i = static_cast<size_t>(id);
     if (spec_.piece_strips.size() <= i) spec_.piece_strips.resize(i + 1);

@@ -62,8 +62,10 @@ void ExpectSums(const std::string& family, const TokenizerSpec& spec, const std:
   ASSERT_GE(strings.size(), 2000u);
   const std::shared_ptr<const Tokenizer> tokenizer = MakeTokenizer(spec);
   ASSERT_NE(tokenizer, nullptr);
-  int failures = 0;
+  int failures = 0, checked = 0;
   for (size_t i = 0; i < strings.size() && failures < 10; ++i) {
+    if (sums[i] == "-") continue;
+    ++checked;
     const std::string plain = Checksum(Encode(*tokenizer, strings[i])),
                       special = Checksum(Encode(*tokenizer, strings[i], kParseSpecial));
     const std::string got = plain + (special == plain ? "" : " " + special);
@@ -71,6 +73,7 @@ void ExpectSums(const std::string& family, const TokenizerSpec& spec, const std:
                             << i + 1,
         failures += got != sums[i];
   }
+  EXPECT_TRUE(failures > 0 || checked >= 2000) << checked;
 }
 
 std::vector<uint8_t> LittleEndian(const std::vector<int32_t>& values) {

@@ -229,6 +229,19 @@ TEST(TokenizerPatterns, HonestOnesAreFarFromTheLimit) {
   }
 }
 
+// As Oniguruma has them: also before and behind a line end within the text.
+TEST(TokenizerPatterns, LinesHaveEnds) {
+  TokenizerSpec spec = SmallByteLevel();
+  spec.pieces.push_back("\nb"), spec.piece_kinds.push_back(PieceKind::kNormal);
+  spec.merges.insert(spec.merges.end(), {'\n', 'b'});
+  for (const char* pattern : {"b$", "b(?=\\n|\\z)"}) {
+    spec.patterns = {pattern};
+    EXPECT_EQ(Encode(*MakeTokenizer(spec), "ab\nab"), std::vector<int32_t>({'a', 'b', '\n', 'a', 'b'})) << pattern;
+  }
+  spec.patterns = {"^b"};
+  EXPECT_EQ(Encode(*MakeTokenizer(spec), "ab\nb"), std::vector<int32_t>({256, '\n', 'b'}));
+}
+
 TEST(TokenizerPatterns, EmptyMatchesAndGapsCutButLoseNothing) {
   TokenizerSpec spec = SmallByteLevel();
   for (const char* pattern : {"x*", "(?=b)", "q", "$", "^", "a\\Kb|(?<=a)b", "\\s|", "[^\\sb]", "(?i:B)"}) {
