@@ -2,6 +2,7 @@
 // the files), from tokenizer.json and, under each of its names, from GGUF.
 #include "models/convert/gguf_tokenizer.h"
 
+#include <algorithm>
 #include <set>
 
 #include "models/convert/json.h"
@@ -172,6 +173,20 @@ TEST(PreTokenizers, EachNameHasOneFamily) {
   }
   EXPECT_EQ(listed, tested);
   EXPECT_EQ(std::set<std::string>(listed.begin(), listed.end()).size(), listed.size());
+}
+
+TEST(ModelsDocument, EveryTokenizerHasItsRow) {
+  const std::string document = ReadTestFile(std::string(KVC_SOURCE_DIR) + "/docs/models.md");
+  const Json families = ReadJson(kFamilies + "families.json");
+  for (const auto& [family, names] : families.items()) {
+    const std::vector<std::string> sums = Lines(kFamilies + family + ".sums");
+    const auto n = static_cast<int64_t>(sums.size()) - std::count(sums.begin(), sums.end(), "-");
+    std::string row = "\n| " + family + " | " + std::to_string(n) + " | 0 | ";
+    for (const Json& name : names)
+      row += (name == names.front() ? "`" : ", `") + name.get<std::string>() + "`";
+    row += names.empty() ? "- | " : " | ";
+    EXPECT_NE(document.find(row), std::string::npos) << row;
+  }
 }
 
 // Texts on which a pattern that looks twice at what it has seen would take hours.
