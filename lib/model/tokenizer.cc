@@ -92,7 +92,8 @@ Status TokenizerBase::EncodeParts(Span<const uint8_t> text, Span<const TextRange
   size_t plain = 0;
   const auto encode_plain = [&](size_t end) -> Status {
     if (plain == end) return ids->status();
-    const bool begins = plain > 0 || (flags & kContinue) == 0;
+    const bool first = plain == 0;
+    const bool begins = first ? (flags & kContinue) == 0 : view_.space_prefix != SpacePrefix::kFirst;
     KVC_RETURN_IF_ERROR(EncodePlain(text.subspan(plain, end - plain), begins, work.get(), ids));
     return ids->status();
   };

@@ -22,12 +22,20 @@ enum class PieceKind : uint8_t {
 // Added tokens that take the white space of the text next to them along (Phi).
 constexpr uint8_t kStripLeft = 1, kStripRight = 2;
 
+// Where add_space_prefix puts its space.
+enum class SpacePrefix : uint8_t {
+  kAlways = 0,       // before a text, and behind each special token within it
+  kUnlessSpace = 1,  // the same, but not where a space stands (Metaspace "always")
+  kFirst = 2,        // as kUnlessSpace, but only where the whole text begins (Metaspace "first")
+};
+
 struct TokenizerRules {
   TokenizerKind kind = TokenizerKind::kByteLevelBpe;
   bool ignore_merges =
       false;         // byte-level BPE: a whole word in the vocabulary is taken before merging (Llama 3)
   bool nfc = false;  // normalise to NFC first (Qwen)
   bool add_space_prefix = false;     // SentencePiece: a space goes before the text
+  SpacePrefix space_prefix = SpacePrefix::kAlways;
   bool remove_extra_spaces = false;  // SentencePiece: runs of spaces become one, ends are trimmed
   bool byte_fallback = false;        // SentencePiece: unknown characters become byte pieces
   bool add_bos = true;               // whether a prompt starts with BOS

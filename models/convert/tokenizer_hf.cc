@@ -193,10 +193,11 @@ Status HfReader::ReadPreTokenizer() {
       const bool never = scheme == "never" || !prefix;
       if (symbol != kSpaceSymbol || split)
         return Unsupported("the pre-tokenizer Metaspace with split or another symbol");
-      // Metaspace leaves a text alone that begins with a space; "first" depends on where special tokens
-      // stand.
-      if (!never) return Unsupported("the pre-tokenizer Metaspace with prepend_scheme " + scheme);
+      if (!never && ((scheme != "always" && scheme != "first") || spec_.add_space_prefix))
+        return Unsupported("the pre-tokenizer Metaspace with prepend_scheme " + scheme + " here");
       spaces_replaced_ = true;
+      spec_.add_space_prefix = spec_.add_space_prefix || !never;
+      if (!never) spec_.space_prefix = scheme == "first" ? SpacePrefix::kFirst : SpacePrefix::kUnlessSpace;
     } else {
       return Unsupported("the pre-tokenizer " + type);
     }

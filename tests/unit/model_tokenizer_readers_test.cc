@@ -106,7 +106,7 @@ TEST(ReadHfTokenizer, RefusesByName) {
               Code::kUnsupported, "</s>");
   ExpectError(Changed("llama_hf",
                       [](Json& j) {
-                        j["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", "first"}};
+                        j["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", "first"}, {"split", false}};
                       }),
               Code::kUnsupported, "Metaspace");
 }

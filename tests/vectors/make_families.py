@@ -155,7 +155,11 @@ class Pieces:
             if all(x in vocab for x in (*m, "".join(m))) and tuple(m) not in merges
         ]
         t.model = models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
-        t.normalizer = self.normalizer
+        j = json.loads(t.to_str())
+        j["normalizer"] = None
+        t = Tokenizer.from_str(json.dumps(j))
+        if self.normalizer:
+            t.normalizer = self.normalizer
         if self.pre_tokenizer:
             t.pre_tokenizer = self.pre_tokenizer
         t.add_special_tokens(added(names[:3]))
@@ -235,6 +239,17 @@ FAMILIES = {
         None,
         strip=True,
         tokens=added(["<|endoftext|>"]) + added(["<|user|>", "<|assistant|>", "<|end|>"], rstrip=True),
+    ),
+    "mistral-v3": Pieces(
+        None,
+        pre_tokenizers.Metaspace("▁", "first", split=False),
+        strip=True,
+        tokens=added(["[INST]", "[/INST]"]),
+    ),
+    "llama-2-always": Pieces(
+        None,
+        pre_tokenizers.Metaspace("▁", "always", split=False),
+        strip=True,
     ),
     "splits": Family(  # what is in no family above
         [],
