@@ -395,7 +395,8 @@ Status CheckTokenizer(const TokenizerView& view, int64_t n_pieces) {
     return Error(Code::kUnsupported, "tokenizer kind %d is not known", static_cast<int>(view.kind));
   }
   if (view.space_prefix > SpacePrefix::kFirst) {
-    return Error(Code::kUnsupported, "the tokenizer has the rule %d for the space before a text, which is not known",
+    return Error(Code::kUnsupported,
+                 "the tokenizer has the rule %d for the space before a text, which is not known",
                  static_cast<int>(view.space_prefix));
   }
   if (view.space_prefix != SpacePrefix::kAlways && !view.add_space_prefix)

@@ -1,5 +1,5 @@
-// Pre-tokenizer patterns as the tokenizer.json files of their families write them. For converters whose source
-// stores only a name, and for the matcher, which knows that these take linear time.
+// Pre-tokenizer patterns as the tokenizer.json files of their families write them. For converters whose
+// source stores only a name, and for the matcher, which knows that these take linear time.
 //
 // They were written for Oniguruma or Rust's regex crate; tokenizer_regex.h says how they are read here
 // (Unicode properties, `\s`, `$`). Possessive quantifiers, `(?i:...)` and lookahead mean the same in all
@@ -25,9 +25,8 @@ constexpr char kPatternQwen2[] =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 // Marks go with letters. Comes with NFC.
-constexpr char kPatternQwen35[] =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|)"
-    R"( ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr char kPatternQwen35[] = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|)"
+                                  R"( ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 // GPT-4o: a word ends where a small letter meets a capital, and keeps its contraction.
 constexpr char kPatternO200k[] =

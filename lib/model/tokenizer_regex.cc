@@ -159,8 +159,8 @@ Status PreTokenizer::Pattern::Compile(size_t index, std::string_view pattern) {
   pcre2_set_parens_nest_limit(context.get(), 100);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  const uint32_t options =
-      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | (linear != nullptr ? 0 : PCRE2_AUTO_CALLOUT);
+  const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
+                           (linear != nullptr ? 0 : PCRE2_AUTO_CALLOUT);
   code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(), options, &error, &offset,
                        context.get());
   if (code == nullptr) {

@@ -34,7 +34,7 @@ struct TokenizerRules {
   bool ignore_merges =
       false;         // byte-level BPE: a whole word in the vocabulary is taken before merging (Llama 3)
   bool nfc = false;  // normalise to NFC first (Qwen)
-  bool add_space_prefix = false;     // SentencePiece: a space goes before the text
+  bool add_space_prefix = false;  // SentencePiece: a space goes before the text
   SpacePrefix space_prefix = SpacePrefix::kAlways;
   bool remove_extra_spaces = false;  // SentencePiece: runs of spaces become one, ends are trimmed
   bool byte_fallback = false;        // SentencePiece: unknown characters become byte pieces

@@ -133,8 +133,8 @@ Status ReadSentencePieceLike(GgufMetadata* metadata, const std::vector<std::stri
   return metadata->Bool("tokenizer.ggml.remove_extra_whitespaces", &spec->remove_extra_spaces);
 }
 
-// The tokens of Phi-3's chats take the white space behind them along. GGUF has no place for that; llama.cpp goes
-// by the name of the model.
+// The tokens of Phi-3's chats take the white space behind them along. GGUF has no place for that; llama.cpp
+// goes by the name of the model.
 void StripAsPhi3(GgufMetadata* metadata, TokenizerSpec* spec) {
   std::string architecture;
   if (!metadata->String("general.architecture", &architecture).ok() || architecture != "phi3") return;

@@ -55,10 +55,9 @@ Offset<schema::Tokenizer> BuildTokenizer(const TokenizerSpec& t, FlatBufferBuild
   const auto merges = b->CreateVector(t.merges);
   const auto patterns = b->CreateVectorOfStrings(t.patterns);
   const auto stop_tokens = b->CreateVector(t.stop_tokens);
-  return schema::CreateTokenizer(*b, kind, piece_bytes, piece_ends,
-                                 piece_kinds, scores, merges, patterns, t.ignore_merges, t.nfc,
-                                 t.add_space_prefix, t.remove_extra_spaces, t.byte_fallback, t.bos, t.eos,
-                                 t.unk, t.pad, stop_tokens, t.add_bos);
+  return schema::CreateTokenizer(*b, kind, piece_bytes, piece_ends, piece_kinds, scores, merges, patterns,
+                                 t.ignore_merges, t.nfc, t.add_space_prefix, t.remove_extra_spaces,
+                                 t.byte_fallback, t.bos, t.eos, t.unk, t.pad, stop_tokens, t.add_bos);
 }
 
 Offset<schema::TurnFormat> BuildTurnFormat(const TurnFormat& t, FlatBufferBuilder* b) {

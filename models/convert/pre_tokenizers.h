@@ -11,7 +11,7 @@ struct PreTokenizerRules {
   bool ignore_merges, nfc, add_bos;
 };
 
-const std::vector<PreTokenizerRules>& KnownPreTokenizers();  // in the order of pre_tokenizers.list
+const std::vector<PreTokenizerRules>& KnownPreTokenizers();          // in the order of pre_tokenizers.list
 const PreTokenizerRules* FindPreTokenizer(const std::string& name);  // null: not known
 std::string PreTokenizerNames();                                     // "gpt-2, phi-2, ..."
 

@@ -219,7 +219,8 @@ Status HfReader::ReadSplit(const Json& part) {
   // Gemma cuts at spaces, of which its normalizer has left none.
   if (spaces_replaced_ && split.regex.empty() && split.plain == " ") return {};
   auto isolating = IsolatingPattern(split);
-  if (!isolating.ok()) return Error(isolating.status().code(), "%s: %s", kWhere, isolating.status().message().c_str());
+  if (!isolating.ok())
+    return Error(isolating.status().code(), "%s: %s", kWhere, isolating.status().message().c_str());
   spec_.patterns.push_back(isolating.value());
   return {};
 }
@@ -320,9 +321,7 @@ Status HfReader::ReadAddedTokens() {
     // Gemma's runs of "▁" stand for themselves there; runs of spaces are merged to them.
     const std::string bytes = byte_level_ ? content : UndoSpaceSymbol(content);
     const bool spaces = !byte_level_ && bytes.find_first_not_of(' ') == std::string::npos;
-    PieceKind kind = special  ? PieceKind::kControl
-                     : spaces ? PieceKind::kNormal
-                              : PieceKind::kUserDefined;
+    PieceKind kind = special ? PieceKind::kControl : spaces ? PieceKind::kNormal : PieceKind::kUserDefined;
     if (content == unk_ && !byte_level_) kind = PieceKind::kUnknown;
     KVC_RETURN_IF_ERROR(SetPiece(id, content, bytes, kind));
     if (kind == PieceKind::kUnknown || (!lstrip && !rstrip)) continue;

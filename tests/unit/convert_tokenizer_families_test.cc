@@ -1,5 +1,5 @@
-// Tokenizers in the style of every family against the PyPI package tokenizers (tests/vectors/make_families.py states
-// the files), from tokenizer.json and, under each of its names, from GGUF.
+// Tokenizers in the style of every family against the PyPI package tokenizers (tests/vectors/make_families.py
+// states the files), from tokenizer.json and, under each of its names, from GGUF.
 #include "models/convert/gguf_tokenizer.h"
 
 #include <algorithm>
@@ -70,8 +70,8 @@ void ExpectSums(const std::string& family, const TokenizerSpec& spec, const std:
     const std::string plain = Checksum(Encode(*tokenizer, strings[i])),
                       special = Checksum(Encode(*tokenizer, strings[i], kParseSpecial));
     const std::string got = plain + (special == plain ? "" : " " + special);
-    EXPECT_EQ(got, sums[i]) << source << ", string " << i + 1 << ": make_families.py --explain " << family << " "
-                            << i + 1,
+    EXPECT_EQ(got, sums[i]) << source << ", string " << i + 1 << ": make_families.py --explain " << family
+                            << " " << i + 1,
         failures += got != sums[i];
   }
   EXPECT_TRUE(failures > 0 || checked >= 2000) << checked;
@@ -98,7 +98,8 @@ GgufHeader AsGguf(const Json& json, const std::string& pre) {
   std::vector<std::string> tokens(vocab.size() + json["added_tokens"].size());
   std::vector<int32_t> types(tokens.size(), 1);
   size_t n = 0;
-  for (const auto& [token, id] : vocab.items()) tokens[id.get<size_t>()] = token, n = std::max(n, id.get<size_t>() + 1);
+  for (const auto& [token, id] : vocab.items())
+    tokens[id.get<size_t>()] = token, n = std::max(n, id.get<size_t>() + 1);
   for (const Json& token : json["added_tokens"]) {
     const auto id = token["id"].get<size_t>();
     tokens[id] = token["content"].get<std::string>();

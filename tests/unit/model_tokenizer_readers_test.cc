@@ -104,11 +104,12 @@ TEST(ReadHfTokenizer, RefusesByName) {
                         j["added_tokens"][2]["special"] = false, j["added_tokens"][2]["normalized"] = true;
                       }),
               Code::kUnsupported, "</s>");
-  ExpectError(Changed("llama_hf",
-                      [](Json& j) {
-                        j["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", "first"}, {"split", false}};
-                      }),
-              Code::kUnsupported, "Metaspace");
+  ExpectError(
+      Changed("llama_hf",
+              [](Json& j) {
+                j["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", "first"}, {"split", false}};
+              }),
+      Code::kUnsupported, "Metaspace");
 }
 
 TEST(ReadHfTokenizer, RefusesDamage) {

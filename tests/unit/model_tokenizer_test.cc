@@ -236,7 +236,8 @@ TEST(TokenizerPatterns, LinesHaveEnds) {
   spec.merges.insert(spec.merges.end(), {'\n', 'b'});
   for (const char* pattern : {"b$", "b(?=\\n|\\z)"}) {
     spec.patterns = {pattern};
-    EXPECT_EQ(Encode(*MakeTokenizer(spec), "ab\nab"), std::vector<int32_t>({'a', 'b', '\n', 'a', 'b'})) << pattern;
+    EXPECT_EQ(Encode(*MakeTokenizer(spec), "ab\nab"), std::vector<int32_t>({'a', 'b', '\n', 'a', 'b'}))
+        << pattern;
   }
   spec.patterns = {"^b"};
   EXPECT_EQ(Encode(*MakeTokenizer(spec), "ab\nb"), std::vector<int32_t>({256, '\n', 'b'}));

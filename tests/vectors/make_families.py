@@ -232,7 +232,9 @@ FAMILIES = {
     "bloom": Family(["bloom", "poro-chat", "gpt3-finnish"], [split(BLOOM)]),
     "viking": Family(["viking"], [split(BLOOM), DIGITS]),
     "phi-4": Family(
-        [], [split(LLAMA3, "removed", True)], tokens=added(["<|im_start|>", "<|im_end|>", "<|im_sep|>"], lstrip=True, rstrip=True)
+        [],
+        [split(LLAMA3, "removed", True)],
+        tokens=added(["<|im_start|>", "<|im_end|>", "<|im_sep|>"], lstrip=True, rstrip=True),
     ),
     "phi-3": Pieces(
         normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]),
