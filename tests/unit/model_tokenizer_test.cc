@@ -69,6 +69,11 @@ TEST(TokenizerCreate, RefusesInconsistentSpecs) {
                 Code::kUnsupported);
   ExpectRefused(with([](Spec s) { s->kind = static_cast<TokenizerKind>(7); }), "tokenizer kind 7",
                 Code::kUnsupported);
+  ExpectRefused(with([](Spec s) { s->piece_strips = {4}; }), "piece 0 has kind 64", Code::kUnsupported);
+  ExpectRefused(with([](Spec s) { s->piece_strips = {kStripLeft}; }), "cannot take white space along");
+  ExpectRefused(with([](Spec s) { s->space_prefix = SpacePrefix::kFirst; }), "no such space");
+  ExpectRefused(with([](Spec s) { s->space_prefix = static_cast<SpacePrefix>(3); }), "rule 3",
+                Code::kUnsupported);
   ExpectRefused(with([](Spec s) { s->pieces[257] = ""; }), "piece 257 is empty");
   ExpectRefused(with([](Spec s) { s->pieces[257] = std::string(5000, 'x'); }), "5000 bytes");
   ExpectRefused(with([](Spec s) { s->pieces[257] = "ab"; }), "pieces 256 and 257 are both \"ab\"");
