@@ -3,6 +3,9 @@
 // Bytes that are not valid UTF-8 are kept: each maximal run of them is a word of its own, and the text before
 // and after is split as if it ended there. (Libraries that take text would have put U+FFFD there before they
 // saw it.)
+#include <algorithm>
+#include <string>
+
 #include "lib/base/utf8.h"
 #include "lib/model/tokenizer_impl.h"
 #include "lib/model/tokenizer_merge.h"
@@ -13,6 +16,8 @@ namespace kvc {
 namespace {
 
 constexpr size_t kFreeTextBytes = 256 * 1024;  // the normal form of longer texts counts against the meter
+
+constexpr size_t kInvalidBytes = 64 * 1024;  // of a run that is no text, rewritten at a time
 
 class ByteLevelTokenizer final : public TokenizerBase {
  public:
@@ -34,6 +39,7 @@ class ByteLevelTokenizer final : public TokenizerBase {
     Merger merger;
   };
   Status EncodeText(Span<const uint8_t> text, Work* work, TokenList* ids) const;
+  void EncodeInvalid(Span<const uint8_t> bytes, Work* work, TokenList* ids) const;
   void EncodeWord(const uint8_t* word, size_t size, Work* work, TokenList* ids) const;
   void MergeBytes(const uint8_t* bytes, size_t size, Work* work, TokenList* ids) const;
 
@@ -74,7 +80,7 @@ Status ByteLevelTokenizer::EncodePlain(Span<const uint8_t> text, bool, EncodeWor
     if (valid) {
       KVC_RETURN_IF_ERROR(EncodeText(text.subspan(begin, end - begin), work, ids));
     } else {
-      EncodeWord(text.data() + begin, end - begin, work, ids);
+      EncodeInvalid(text.subspan(begin, end - begin), work, ids);
     }
     begin = end;
   }
@@ -89,6 +95,24 @@ Status ByteLevelTokenizer::EncodeText(Span<const uint8_t> text, Work* work, Toke
   return pre_tokenizer_->Split(text, &work->scratch, [&](TextRange word) {
     EncodeWord(text.data() + word.begin, word.end - word.begin, work, ids);
   });
+}
+
+// Vocabularies trained on text have no piece for bytes that no text has: there stands U+FFFD.
+void ByteLevelTokenizer::EncodeInvalid(Span<const uint8_t> bytes, Work* work, TokenList* ids) const {
+  const auto known = [this](uint8_t b) { return byte_ids_[b] >= 0; };
+  if (std::all_of(bytes.begin(), bytes.end(), known))
+    return EncodeWord(bytes.data(), bytes.size(), work, ids);
+  for (size_t begin = 0; begin < bytes.size(); begin += kInvalidBytes) {
+    std::string shown;
+    for (const uint8_t b : bytes.subspan(begin, std::min(kInvalidBytes, bytes.size() - begin))) {
+      if (known(b)) {
+        shown += static_cast<char>(b);
+      } else {
+        shown += kReplacementChar;
+      }
+    }
+    EncodeWord(reinterpret_cast<const uint8_t*>(shown.data()), shown.size(), work, ids);
+  }
 }
 
 void ByteLevelTokenizer::EncodeWord(const uint8_t* word, size_t size, Work* work, TokenList* ids) const {

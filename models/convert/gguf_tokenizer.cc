@@ -90,11 +90,10 @@ Status ReadByteLevel(GgufMetadata* metadata, const std::vector<std::string>& pri
     if (spec->piece_kinds[i] == PieceKind::kUnused) {
       spec->pieces.emplace_back();  // a name that only fills the place
     } else if (spec->piece_kinds[i] == PieceKind::kNormal) {
+      // Command R has some outside the alphabet, which no text can become.
       auto piece = UndoByteAlphabet(printed[i]);
-      if (!piece.ok())
-        return Error(Code::kBadModel, "%s: token %zu: %s", metadata->where().c_str(), i,
-                     piece.status().message().c_str());
-      spec->pieces.push_back(std::move(piece.value()));
+      if (!piece.ok()) spec->piece_kinds[i] = PieceKind::kUnused;
+      spec->pieces.push_back(piece.ok() ? std::move(piece.value()) : printed[i]);
     } else {
       spec->pieces.push_back(printed[i]);
     }
