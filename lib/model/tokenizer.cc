@@ -180,8 +180,8 @@ Status TokenizerBase::BytePieces(PieceKind kind, int32_t* byte_ids) const {
     byte_ids[piece[0]] = static_cast<int32_t>(i);
   }
   for (int b = 0; b < 256; ++b) {
-    const bool never_in_utf8 = b == 0xC0 || b == 0xC1 || b >= 0xF5;
-    if (byte_ids[b] >= 0 || (kind == PieceKind::kNormal && never_in_utf8)) continue;
+    const bool in_no_text = b == 0xC0 || b == 0xC1 || b >= 0xF1;
+    if (byte_ids[b] >= 0 || (kind == PieceKind::kNormal && in_no_text)) continue;
     return Error(Code::kBadModel, "the tokenizer has no piece for the byte 0x%02X", b);
   }
   return {};

@@ -4,6 +4,7 @@
 // and after is split as if it ended there. (Libraries that take text would have put U+FFFD there before they
 // saw it.)
 #include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "lib/base/utf8.h"
@@ -46,6 +47,7 @@ class ByteLevelTokenizer final : public TokenizerBase {
   PieceTable words_;  // normal pieces; empty where words are not looked up whole
   MergeTable merges_;
   int32_t byte_ids_[256] = {};
+  bool lacks_bytes_ = false;
   std::unique_ptr<PreTokenizer> pre_tokenizer_;
 };
 
@@ -57,6 +59,7 @@ Status ByteLevelTokenizer::Init() {
   KVC_RETURN_IF_ERROR(charge_.Add(meter_, sizeof *this, "the tokenizer"));
   KVC_RETURN_IF_ERROR(words_.Build(view_, {PieceKind::kNormal}, meter_));
   KVC_RETURN_IF_ERROR(BytePieces(PieceKind::kNormal, byte_ids_));
+  lacks_bytes_ = std::count(std::begin(byte_ids_), std::end(byte_ids_), -1) > 0;
   KVC_RETURN_IF_ERROR(merges_.FindResults(view_, words_, meter_));
   if (!view_.ignore_merges) words_.Free();
   KVC_RETURN_IF_ERROR(merges_.Build(meter_));
@@ -97,7 +100,7 @@ Status ByteLevelTokenizer::EncodeText(Span<const uint8_t> text, Work* work, Toke
   });
 }
 
-// Vocabularies trained on text have no piece for bytes that no text has: there stands U+FFFD.
+// Vocabularies trained on text have no piece for bytes that no text had: there stands U+FFFD.
 void ByteLevelTokenizer::EncodeInvalid(Span<const uint8_t> bytes, Work* work, TokenList* ids) const {
   const auto known = [this](uint8_t b) { return byte_ids_[b] >= 0; };
   if (std::all_of(bytes.begin(), bytes.end(), known))
@@ -116,6 +119,14 @@ void ByteLevelTokenizer::EncodeInvalid(Span<const uint8_t> bytes, Work* work, To
 }
 
 void ByteLevelTokenizer::EncodeWord(const uint8_t* word, size_t size, Work* work, TokenList* ids) const {
+  // What has no piece falls out of a text, as in the package.
+  std::string known;
+  if (lacks_bytes_ && !std::all_of(word, word + size, [this](uint8_t b) { return byte_ids_[b] >= 0; })) {
+    std::copy_if(word, word + size, std::back_inserter(known),
+                 [this](uint8_t b) { return byte_ids_[b] >= 0; });
+    if (known.empty()) return;
+    word = reinterpret_cast<const uint8_t*>(known.data()), size = known.size();
+  }
   if (view_.ignore_merges) {
     const int32_t id = words_.Find(word, size);
     if (id >= 0) return ids->Push(id);

@@ -157,14 +157,15 @@ TEST(TokenizerEncode, BosIsAddedWhereTheModelHasOne) {
   EXPECT_EQ(ids, (std::vector<int32_t>{'a'}));
 }
 
-// Vocabularies trained on text lack what no UTF-8 has; U+FFFD stands for it.
+// Vocabularies trained on text lack what it did not have: in text it falls out, else U+FFFD stands for it.
 TEST(TokenizerEncode, BytesThatNoTextHasMayBeMissing) {
   TokenizerSpec spec = SmallByteLevel();
-  for (const size_t b : {0xC0, 0xC1, 0xF5, 0xFF})
+  for (const size_t b : {0xC0, 0xC1, 0xF1, 0xF5, 0xFF})
     spec.pieces[b] = "", spec.piece_kinds[b] = PieceKind::kUnused;
   const auto tokenizer = MakeTokenizer(spec);
   EXPECT_EQ(Encode(*tokenizer, "ab\xC0\x80"), std::vector<int32_t>({256, 0xEF, 0xBF, 0xBD, 0x80}));
   EXPECT_EQ(Encode(*tokenizer, std::string(100000, '\xFF')).size(), 300000u);
+  EXPECT_EQ(Encode(*tokenizer, "a\xF1\x80\x81\x82"), std::vector<int32_t>({'a', 0x80, 0x81, 0x82}));
   EXPECT_EQ(Encode(*tokenizer, "a\xFE"), std::vector<int32_t>({'a', 0xFE}));
 }
 
