@@ -208,8 +208,13 @@ Status CheckPieces(const TokenizerView& view, int64_t n_pieces) {
                    kMaxPieceBytes);
     }
     const PieceKind kind = view.Kind(i);
-    if (kind > PieceKind::kUnused) {
+    const int strips = view.Strips(i);
+    if (kind > PieceKind::kUnused || strips > (kStripLeft | kStripRight)) {
       return Error(Code::kUnsupported, "tokenizer piece %zu has kind %d, which is not known", i,
+                   view.piece_kinds[i]);
+    }
+    if (strips != 0 && kind != PieceKind::kControl && kind != PieceKind::kUserDefined) {
+      return Error(Code::kBadModel, "tokenizer piece %zu, of kind %d, cannot take white space along", i,
                    static_cast<int>(kind));
     }
     if (end == begin && kind != PieceKind::kUnused && kind != PieceKind::kControl &&
@@ -389,6 +394,13 @@ Status CheckTokenizer(const TokenizerView& view, int64_t n_pieces) {
   if (view.kind != TokenizerKind::kByteLevelBpe && view.kind != TokenizerKind::kSentencePieceBpe) {
     return Error(Code::kUnsupported, "tokenizer kind %d is not known", static_cast<int>(view.kind));
   }
+  if (view.space_prefix > SpacePrefix::kFirst) {
+    return Error(Code::kUnsupported,
+                 "the tokenizer has the rule %d for the space before a text, which is not known",
+                 static_cast<int>(view.space_prefix));
+  }
+  if (view.space_prefix != SpacePrefix::kAlways && !view.add_space_prefix)
+    return Error(Code::kBadModel, "the tokenizer has a rule for the space before a text, and no such space");
   KVC_RETURN_IF_ERROR(CheckPieces(view, n_pieces));
   KVC_RETURN_IF_ERROR(CheckScores(view));
   KVC_RETURN_IF_ERROR(CheckMerges(view));

@@ -105,7 +105,8 @@ Status DirectoryReader::ReadLayers(const schema::Config& from, ModelConfig* c) {
 }
 
 Status ReadTokenizer(const schema::Tokenizer& from, TokenizerView* t) {
-  t->kind = static_cast<TokenizerKind>(from.kind());
+  const auto kind = static_cast<uint8_t>(from.kind());
+  t->kind = static_cast<TokenizerKind>(kind % 16), t->space_prefix = static_cast<SpacePrefix>(kind / 16);
   t->piece_bytes = ViewOf(from.piece_bytes()), t->piece_ends = ViewOf(from.piece_ends());
   t->piece_kinds = {reinterpret_cast<const uint8_t*>(from.piece_kinds()->Data()), from.piece_kinds()->size()};
   t->scores = ViewOf(from.scores()), t->merges = ViewOf(from.merges());

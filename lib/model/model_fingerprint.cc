@@ -55,8 +55,9 @@ uint64_t Fingerprint(const ModelConfig& c, const TokenizerView& t, const std::ve
               c.rope.beta_slow, c.rope.attention_factor, c.rope.original_max_tokens, c.rope.scaling);
   feed.Values(c.rope_pairing, c.qk_norm, c.tied_head);
   if (!c.fits_version_1()) FeedVersion2(c, &feed);
-  feed.Values(t.kind, t.ignore_merges, t.nfc, t.add_space_prefix, t.remove_extra_spaces, t.byte_fallback,
-              t.add_bos, t.bos, t.eos, t.unk, t.pad);
+  const int kind = static_cast<int>(t.kind) + 16 * static_cast<int>(t.space_prefix);
+  feed.Values(static_cast<uint8_t>(kind), t.ignore_merges, t.nfc, t.add_space_prefix, t.remove_extra_spaces,
+              t.byte_fallback, t.add_bos, t.bos, t.eos, t.unk, t.pad);
   feed.Values(uint64_t{t.n_pieces()});
   for (size_t i = 0; i < t.n_pieces(); ++i) feed.Vector(t.Piece(i));
   feed.Vector(t.piece_kinds);

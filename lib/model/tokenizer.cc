@@ -13,6 +13,35 @@ namespace {
 constexpr size_t kMaxEncodedText = INT32_MAX;         // bytes
 constexpr char kUnknownSurface[] = " \xE2\x81\x87 ";  // " ⁇ ": what SentencePiece prints for unknown
 
+// White_Space of Unicode.
+bool IsSpace(int32_t c) {
+  return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+         c == 0x3000;
+}
+
+// Where the white space that starts at `at` ends.
+size_t SpacesAfter(Span<const uint8_t> text, size_t at) {
+  int32_t c = 0;
+  for (size_t n; at < text.size(); at += n) {
+    n = Utf8Length(text.data() + at, text.size() - at, &c);
+    if (n == 0 || !IsSpace(c)) break;
+  }
+  return at;
+}
+
+// Where the white space that ends at `at` starts, not before `first`.
+size_t SpacesBefore(Span<const uint8_t> text, size_t first, size_t at) {
+  while (at > first) {
+    size_t begin = at - 1;
+    while (begin > first && at - begin < 3 && (text[begin] & 0xC0) == 0x80) --begin;
+    int32_t c = 0;
+    if (Utf8Length(text.data() + begin, at - begin, &c) != at - begin || !IsSpace(c)) break;
+    at = begin;
+  }
+  return at;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerView& view, MemoryMeter* meter) {
@@ -63,7 +92,8 @@ Status TokenizerBase::EncodeParts(Span<const uint8_t> text, Span<const TextRange
   size_t plain = 0;
   const auto encode_plain = [&](size_t end) -> Status {
     if (plain == end) return ids->status();
-    const bool begins = plain > 0 || (flags & kContinue) == 0;
+    const bool first = plain == 0;
+    const bool begins = first ? (flags & kContinue) == 0 : view_.space_prefix != SpacePrefix::kFirst;
     KVC_RETURN_IF_ERROR(EncodePlain(text.subspan(plain, end - plain), begins, work.get(), ids));
     return ids->status();
   };
@@ -77,9 +107,12 @@ Status TokenizerBase::EncodeParts(Span<const uint8_t> text, Span<const TextRange
       ++at;
       continue;
     }
-    KVC_RETURN_IF_ERROR(encode_plain(at));
+    const uint8_t strips = view_.Strips(static_cast<size_t>(id));
+    KVC_RETURN_IF_ERROR(encode_plain((strips & kStripLeft) != 0 ? SpacesBefore(text, plain, at) : at));
     ids->Push(id);
-    plain = at += size;
+    at += size;
+    if ((strips & kStripRight) != 0) at = SpacesAfter(text, at);
+    plain = at;
   }
   return encode_plain(text.size());
 }
@@ -147,7 +180,9 @@ Status TokenizerBase::BytePieces(PieceKind kind, int32_t* byte_ids) const {
     byte_ids[piece[0]] = static_cast<int32_t>(i);
   }
   for (int b = 0; b < 256; ++b) {
-    if (byte_ids[b] < 0) return Error(Code::kBadModel, "the tokenizer has no piece for the byte 0x%02X", b);
+    const bool in_no_text = b == 0xC0 || b == 0xC1 || b >= 0xF1;
+    if (byte_ids[b] >= 0 || (kind == PieceKind::kNormal && in_no_text)) continue;
+    return Error(Code::kBadModel, "the tokenizer has no piece for the byte 0x%02X", b);
   }
   return {};
 }

@@ -3,6 +3,10 @@
 // Bytes that are not valid UTF-8 are kept: each maximal run of them is a word of its own, and the text before
 // and after is split as if it ended there. (Libraries that take text would have put U+FFFD there before they
 // saw it.)
+#include <algorithm>
+#include <iterator>
+#include <string>
+
 #include "lib/base/utf8.h"
 #include "lib/model/tokenizer_impl.h"
 #include "lib/model/tokenizer_merge.h"
@@ -13,6 +17,8 @@ namespace kvc {
 namespace {
 
 constexpr size_t kFreeTextBytes = 256 * 1024;  // the normal form of longer texts counts against the meter
+
+constexpr size_t kInvalidBytes = 64 * 1024;  // of a run that is no text, rewritten at a time
 
 class ByteLevelTokenizer final : public TokenizerBase {
  public:
@@ -34,12 +40,14 @@ class ByteLevelTokenizer final : public TokenizerBase {
     Merger merger;
   };
   Status EncodeText(Span<const uint8_t> text, Work* work, TokenList* ids) const;
+  void EncodeInvalid(Span<const uint8_t> bytes, Work* work, TokenList* ids) const;
   void EncodeWord(const uint8_t* word, size_t size, Work* work, TokenList* ids) const;
   void MergeBytes(const uint8_t* bytes, size_t size, Work* work, TokenList* ids) const;
 
   PieceTable words_;  // normal pieces; empty where words are not looked up whole
   MergeTable merges_;
   int32_t byte_ids_[256] = {};
+  bool lacks_bytes_ = false;
   std::unique_ptr<PreTokenizer> pre_tokenizer_;
 };
 
@@ -51,6 +59,7 @@ Status ByteLevelTokenizer::Init() {
   KVC_RETURN_IF_ERROR(charge_.Add(meter_, sizeof *this, "the tokenizer"));
   KVC_RETURN_IF_ERROR(words_.Build(view_, {PieceKind::kNormal}, meter_));
   KVC_RETURN_IF_ERROR(BytePieces(PieceKind::kNormal, byte_ids_));
+  lacks_bytes_ = std::count(std::begin(byte_ids_), std::end(byte_ids_), -1) > 0;
   KVC_RETURN_IF_ERROR(merges_.FindResults(view_, words_, meter_));
   if (!view_.ignore_merges) words_.Free();
   KVC_RETURN_IF_ERROR(merges_.Build(meter_));
@@ -74,7 +83,7 @@ Status ByteLevelTokenizer::EncodePlain(Span<const uint8_t> text, bool, EncodeWor
     if (valid) {
       KVC_RETURN_IF_ERROR(EncodeText(text.subspan(begin, end - begin), work, ids));
     } else {
-      EncodeWord(text.data() + begin, end - begin, work, ids);
+      EncodeInvalid(text.subspan(begin, end - begin), work, ids);
     }
     begin = end;
   }
@@ -91,7 +100,33 @@ Status ByteLevelTokenizer::EncodeText(Span<const uint8_t> text, Work* work, Toke
   });
 }
 
+// Vocabularies trained on text have no piece for bytes that no text had: there stands U+FFFD.
+void ByteLevelTokenizer::EncodeInvalid(Span<const uint8_t> bytes, Work* work, TokenList* ids) const {
+  const auto known = [this](uint8_t b) { return byte_ids_[b] >= 0; };
+  if (std::all_of(bytes.begin(), bytes.end(), known))
+    return EncodeWord(bytes.data(), bytes.size(), work, ids);
+  for (size_t begin = 0; begin < bytes.size(); begin += kInvalidBytes) {
+    std::string shown;
+    for (const uint8_t b : bytes.subspan(begin, std::min(kInvalidBytes, bytes.size() - begin))) {
+      if (known(b)) {
+        shown += static_cast<char>(b);
+      } else {
+        shown += kReplacementChar;
+      }
+    }
+    EncodeWord(reinterpret_cast<const uint8_t*>(shown.data()), shown.size(), work, ids);
+  }
+}
+
 void ByteLevelTokenizer::EncodeWord(const uint8_t* word, size_t size, Work* work, TokenList* ids) const {
+  // What has no piece falls out of a text, as in the package.
+  std::string known;
+  if (lacks_bytes_ && !std::all_of(word, word + size, [this](uint8_t b) { return byte_ids_[b] >= 0; })) {
+    std::copy_if(word, word + size, std::back_inserter(known),
+                 [this](uint8_t b) { return byte_ids_[b] >= 0; });
+    if (known.empty()) return;
+    word = reinterpret_cast<const uint8_t*>(known.data()), size = known.size();
+  }
   if (view_.ignore_merges) {
     const int32_t id = words_.Find(word, size);
     if (id >= 0) return ids->Push(id);

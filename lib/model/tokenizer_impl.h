@@ -39,7 +39,7 @@ class TokenizerBase : public Tokenizer {
   size_t TokenAt(Span<const uint8_t> text, size_t at, size_t trusted, int32_t* id) const;
   PieceKind KindOf(int32_t id) const { return view_.Kind(static_cast<size_t>(id)); }
   // byte_ids[b]: the piece of the single byte b, among the pieces of a kind. A byte without one, or with two:
-  // kBadModel.
+  // kBadModel; normal ones may lack bytes of no character in use (-1).
   Status BytePieces(PieceKind kind, int32_t* byte_ids) const;
   // Where the part of a word of more than kMaxWordBytes that starts at `begin` ends.
   size_t PartEnd(const uint8_t* bytes, size_t begin) const;

@@ -16,9 +16,56 @@ namespace {
 // Oniguruma's \s: tab to carriage return, next line, and every separator.
 constexpr char kSpaceSet[] = R"(\t-\r\x{85}\p{Z})";
 
-// Patterns known to be linear: each of their parts is tried once for each character, whatever the text. The
-// last two are those of Digits.
-constexpr std::string_view kLinear[] = {kPatternGpt2, kPatternLlama3, kPatternQwen2, R"(\p{N})", R"(\p{N}+)"};
+// Patterns known to be linear: each of their parts is tried once for each character, whatever the text.
+// Where what stands there is not, `run` finds the same words and is.
+struct LinearPattern {
+  std::string_view written, run;
+  constexpr LinearPattern(const char* pattern) : written(pattern), run(pattern) {}
+  constexpr LinearPattern(const char* pattern, const char* same) : written(pattern), run(same) {}
+};
+constexpr LinearPattern kLinear[] = {
+    kPatternGpt2,
+    kPatternLlama3,
+    kPatternQwen2,
+    kPatternQwen35,
+    kPatternO200k,
+    kPatternTekken,
+    kPatternHanKana,
+    kPatternDeepSeek3,
+    kPatternLineEnd,
+    kPatternDeepSeekCoderLetters,
+    kPatternDeepSeekCoderSigns,
+    kPatternDeepSeekLetters,
+    kPatternDeepSeekSigns,
+    // A run of spaces that reaches no end is looked at from its first space only: if it fails there, it fails
+    // behind.
+    {kPatternSpacesAtEnd, R"((?<!\s)\s+$)"},
+    kPatternHanHangul,
+    kPatternSeedCoder,
+    kPatternBailing,
+    {kPatternBloom, kPatternBloomFlat},
+    kPatternBloomFlat,
+    kPatternDigit,
+    kPatternDigits,
+    kPatternThreeDigits,
+};
+
+// Some files have line ends themselves where others write \\r and \\n.
+std::string SpellOutLineEnds(std::string_view pattern) {
+  std::string out;
+  for (const char c : pattern) {
+    if (c == '\r' || c == '\n') out += '\\';
+    out += c == '\r' ? 'r' : c == '\n' ? 'n' : c;
+  }
+  return out;
+}
+
+const LinearPattern* FindLinear(std::string_view pattern) {
+  const std::string spelled = SpellOutLineEnds(pattern);
+  const auto* known = std::find_if(std::begin(kLinear), std::end(kLinear),
+                                   [&](const LinearPattern& p) { return p.written == spelled; });
+  return known == std::end(kLinear) ? nullptr : known;
+}
 
 // For one match of a linear pattern, which goes over a run of spaces at most a few times.
 constexpr uint64_t kMatchSteps = 1000000, kMatchStepsPerByte = 16;
@@ -103,8 +150,8 @@ Status PreTokenizer::Pattern::Compile(size_t index, std::string_view pattern) {
   const std::string text(pattern);
   if (pattern.empty()) return Error(Code::kBadModel, "tokenizer pattern %zu is empty", index);
   if (!IsUtf8(text)) return Error(Code::kBadModel, "tokenizer pattern %zu is not UTF-8", index);
-  const bool linear = std::find(std::begin(kLinear), std::end(kLinear), pattern) != std::end(kLinear);
-  const std::string spelled = SpellOutSpaces(pattern);
+  const LinearPattern* linear = FindLinear(pattern);
+  const std::string spelled = SpellOutSpaces(linear != nullptr ? linear->run : pattern);
   std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(
       pcre2_compile_context_create(nullptr), &pcre2_compile_context_free);
   if (context == nullptr) return NoMemory();
@@ -112,8 +159,8 @@ Status PreTokenizer::Pattern::Compile(size_t index, std::string_view pattern) {
   pcre2_set_parens_nest_limit(context.get(), 100);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  const uint32_t options =
-      PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | (linear ? 0 : PCRE2_AUTO_CALLOUT);
+  const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
+                           (linear != nullptr ? 0 : PCRE2_AUTO_CALLOUT);
   code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(), options, &error, &offset,
                        context.get());
   if (code == nullptr) {

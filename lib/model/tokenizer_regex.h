@@ -14,9 +14,9 @@
 
 namespace kvc {
 
-// Patterns are read as Oniguruma reads them: properties and \d are Unicode, and \s is White_Space. PCRE2's
-// own \s counts U+180E as a space, which Unicode gave up, so \s and \S are spelled out as a class before
-// compiling (inside a negated or mixed class \S stays PCRE2's).
+// Patterns are read as Oniguruma reads them: properties and \d are Unicode, ^ and $ are the ends of lines,
+// and \s is White_Space. PCRE2's own \s counts U+180E as a space, which Unicode gave up, so \s and \S are
+// spelled out as a class before compiling (inside a negated or mixed class \S stays PCRE2's).
 //
 // Patterns come from files that others made, and backtracking takes any time. Those of tokenizer_patterns.h
 // are known to take time linear in the text; in others every move of the matcher is counted, and together

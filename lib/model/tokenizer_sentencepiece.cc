@@ -128,7 +128,10 @@ Status SentencePieceTokenizer::EncodePlain(Span<const uint8_t> in, bool begins, 
   size_t at = 0;
   while (squeeze && begins && at < in.size() && in[at] == ' ') ++at;
   if (at == in.size()) return {};
-  if (view_.add_space_prefix && begins) PutSpace(work, ids);
+  const bool has_space =
+      in[at] == ' ' || (in.size() - at >= 3 && std::equal(kSpaceSymbol, kSpaceSymbol + 3, in.data() + at));
+  if (view_.add_space_prefix && begins && !(has_space && view_.space_prefix != SpacePrefix::kAlways))
+    PutSpace(work, ids);
   bool after_space = squeeze && begins;
   while (at < in.size()) {
     const size_t length = Utf8Length(in.data() + at, in.size() - at);

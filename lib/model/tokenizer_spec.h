@@ -19,12 +19,23 @@ enum class PieceKind : uint8_t {
   kUnused = 5
 };
 
+// Added tokens that take the white space of the text next to them along (Phi).
+constexpr uint8_t kStripLeft = 1, kStripRight = 2;
+
+// Where add_space_prefix puts its space.
+enum class SpacePrefix : uint8_t {
+  kAlways = 0,       // before a text, and behind each special token within it
+  kUnlessSpace = 1,  // the same, but not where a space stands (Metaspace "always")
+  kFirst = 2,        // as kUnlessSpace, but only where the whole text begins (Metaspace "first")
+};
+
 struct TokenizerRules {
   TokenizerKind kind = TokenizerKind::kByteLevelBpe;
   bool ignore_merges =
       false;         // byte-level BPE: a whole word in the vocabulary is taken before merging (Llama 3)
   bool nfc = false;  // normalise to NFC first (Qwen)
-  bool add_space_prefix = false;     // SentencePiece: a space goes before the text
+  bool add_space_prefix = false;  // SentencePiece: a space goes before the text
+  SpacePrefix space_prefix = SpacePrefix::kAlways;
   bool remove_extra_spaces = false;  // SentencePiece: runs of spaces become one, ends are trimmed
   bool byte_fallback = false;        // SentencePiece: unknown characters become byte pieces
   bool add_bos = true;               // whether a prompt starts with BOS
@@ -38,6 +49,7 @@ struct TokenizerSpec : TokenizerRules {
   // without a piece: kUnused and empty.
   std::vector<std::string> pieces;
   std::vector<PieceKind> piece_kinds;  // same size as pieces
+  std::vector<uint8_t> piece_strips;   // kStripLeft and kStripRight of the first pieces; behind its end none
   std::vector<float> scores;           // SentencePiece: merge priority per piece; else empty
   std::vector<int32_t> merges;  // pairs (left id, right id), best first. SentencePiece: empty, or, from a
                                 // tokenizer.json, these decide instead of scores
@@ -50,13 +62,14 @@ struct TokenizerSpec : TokenizerRules {
 struct TokenizerView : TokenizerRules {
   Span<const uint8_t> piece_bytes;  // all pieces, one after the other
   Span<const uint32_t> piece_ends;  // piece i is piece_bytes[ends[i - 1], ends[i])
-  Span<const uint8_t> piece_kinds;  // PieceKind of each
+  Span<const uint8_t> piece_kinds;  // of each: PieceKind + 16 * strips
   Span<const float> scores;
   Span<const int32_t> merges, stop_tokens;
   std::vector<std::string_view> patterns;
 
   size_t n_pieces() const { return piece_ends.size(); }
-  PieceKind Kind(size_t id) const { return static_cast<PieceKind>(piece_kinds[id]); }
+  PieceKind Kind(size_t id) const { return static_cast<PieceKind>(piece_kinds[id] % 16); }
+  uint8_t Strips(size_t id) const { return piece_kinds[id] / 16; }
   // The ends are looked at each time: in a mapping they may change after they were checked, and then a piece
   // is empty or another one, but never outside.
   Span<const uint8_t> Piece(size_t id) const {
@@ -66,6 +79,9 @@ struct TokenizerView : TokenizerRules {
   }
   TokenizerSpec ToSpec() const;
 };
+
+// TokenizerView::piece_kinds of a spec.
+std::vector<uint8_t> FlatPieceKinds(const TokenizerSpec& spec);
 
 // A spec as flat arrays, for those who need a view of one.
 class FlatTokenizer {

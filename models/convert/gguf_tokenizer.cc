@@ -4,22 +4,11 @@
 #include <unordered_map>
 
 #include "lib/model/model_config.h"
-#include "lib/model/tokenizer_patterns.h"
+#include "models/convert/pre_tokenizers.h"
 #include "models/convert/tokenizer_pieces.h"
 
 namespace kvc {
 namespace {
-
-struct PreTokenizer {
-  const char* name;  // tokenizer.ggml.pre
-  const char* pattern;
-  bool ignore_merges, nfc, add_bos;
-};
-constexpr PreTokenizer kPreTokenizers[] = {
-    {"gpt-2", kPatternGpt2, false, false, false},  {"llama-bpe", kPatternLlama3, true, false, true},
-    {"llama3", kPatternLlama3, true, false, true}, {"llama-v3", kPatternLlama3, true, false, true},
-    {"qwen2", kPatternQwen2, false, true, false},
-};
 
 // tokenizer.ggml.token_type
 Status KindOf(const std::string& where, int64_t type, size_t id, PieceKind* kind) {
@@ -90,24 +79,21 @@ Status ReadByteLevel(GgufMetadata* metadata, const std::vector<std::string>& pri
   spec->kind = TokenizerKind::kByteLevelBpe;
   std::string pre;
   KVC_RETURN_IF_ERROR(metadata->String("tokenizer.ggml.pre", &pre));
-  const PreTokenizer* known = std::find_if(std::begin(kPreTokenizers), std::end(kPreTokenizers),
-                                           [&](const PreTokenizer& p) { return pre == p.name; });
-  if (known == std::end(kPreTokenizers)) {
-    return Error(Code::kUnsupported,
-                 "%s: the pre-tokenizer '%.60s' is not supported; supported: gpt-2, llama-bpe, qwen2",
-                 metadata->where().c_str(), pre.c_str());
+  const PreTokenizerRules* known = FindPreTokenizer(pre);
+  if (known == nullptr) {
+    return Error(Code::kUnsupported, "%s: the pre-tokenizer '%.60s' is not supported; supported: %s",
+                 metadata->where().c_str(), pre.c_str(), PreTokenizerNames().c_str());
   }
-  spec->patterns = {known->pattern};
+  spec->patterns.assign(known->patterns.begin(), known->patterns.end());
   spec->ignore_merges = known->ignore_merges, spec->nfc = known->nfc, spec->add_bos = known->add_bos;
   for (size_t i = 0; i < printed.size(); ++i) {
     if (spec->piece_kinds[i] == PieceKind::kUnused) {
       spec->pieces.emplace_back();  // a name that only fills the place
     } else if (spec->piece_kinds[i] == PieceKind::kNormal) {
+      // Command R has some outside the alphabet, which no text can become.
       auto piece = UndoByteAlphabet(printed[i]);
-      if (!piece.ok())
-        return Error(Code::kBadModel, "%s: token %zu: %s", metadata->where().c_str(), i,
-                     piece.status().message().c_str());
-      spec->pieces.push_back(std::move(piece.value()));
+      if (!piece.ok()) spec->piece_kinds[i] = PieceKind::kUnused;
+      spec->pieces.push_back(piece.ok() ? std::move(piece.value()) : printed[i]);
     } else {
       spec->pieces.push_back(printed[i]);
     }
@@ -144,6 +130,20 @@ Status ReadSentencePieceLike(GgufMetadata* metadata, const std::vector<std::stri
   spec->byte_fallback = n_bytes > 0;
   KVC_RETURN_IF_ERROR(metadata->Bool("tokenizer.ggml.add_space_prefix", &spec->add_space_prefix));
   return metadata->Bool("tokenizer.ggml.remove_extra_whitespaces", &spec->remove_extra_spaces);
+}
+
+// The tokens of Phi-3's chats take the white space behind them along. GGUF has no place for that; llama.cpp
+// goes by the name of the model.
+void StripAsPhi3(GgufMetadata* metadata, TokenizerSpec* spec) {
+  std::string architecture;
+  if (!metadata->String("general.architecture", &architecture).ok() || architecture != "phi3") return;
+  spec->piece_strips.assign(spec->pieces.size(), 0);
+  for (size_t i = 0; i < spec->pieces.size(); ++i) {
+    const std::string& piece = spec->pieces[i];
+    const bool control = spec->piece_kinds[i] == PieceKind::kControl;
+    const bool plain = piece == "<s>" || piece == "<unk>" || piece == "<|endoftext|>";
+    if (control && !plain) spec->piece_strips[i] = kStripRight;
+  }
 }
 
 Status ReadSpecialTokens(GgufMetadata* metadata, TokenizerSpec* spec) {
@@ -189,6 +189,7 @@ Result<TokenizerSpec> ReadGgufTokenizer(GgufMetadata* metadata) {
     KVC_RETURN_IF_ERROR(ReadByteLevel(metadata, *printed, &spec));
   } else if (model == "llama") {
     KVC_RETURN_IF_ERROR(ReadSentencePieceLike(metadata, *printed, &spec));
+    StripAsPhi3(metadata, &spec);
   } else {
     return Error(Code::kUnsupported,
                  "%s: the tokenizer model '%.60s' is not supported; supported: gpt2, llama",

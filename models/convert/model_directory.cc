@@ -40,24 +40,24 @@ Offset<schema::Config> BuildConfig(const ModelConfig& c, FlatBufferBuilder* b) {
 }
 
 Offset<schema::Tokenizer> BuildTokenizer(const TokenizerSpec& t, FlatBufferBuilder* b) {
-  std::vector<uint8_t> bytes, kinds;
+  std::vector<uint8_t> bytes;
   std::vector<uint32_t> ends;
   for (const std::string& piece : t.pieces) {
     bytes.insert(bytes.end(), piece.begin(), piece.end());
     ends.push_back(static_cast<uint32_t>(bytes.size()));
   }
-  for (PieceKind kind : t.piece_kinds) kinds.push_back(static_cast<uint8_t>(kind));
+  const int number = static_cast<int>(t.kind) + 16 * static_cast<int>(t.space_prefix);
+  const auto kind = static_cast<schema::TokenizerKind>(number);
   const auto piece_bytes = b->CreateVector(bytes);
   const auto piece_ends = b->CreateVector(ends);
-  const auto piece_kinds = b->CreateVector(kinds);
+  const auto piece_kinds = b->CreateVector(FlatPieceKinds(t));
   const auto scores = b->CreateVector(t.scores);
   const auto merges = b->CreateVector(t.merges);
   const auto patterns = b->CreateVectorOfStrings(t.patterns);
   const auto stop_tokens = b->CreateVector(t.stop_tokens);
-  return schema::CreateTokenizer(*b, static_cast<schema::TokenizerKind>(t.kind), piece_bytes, piece_ends,
-                                 piece_kinds, scores, merges, patterns, t.ignore_merges, t.nfc,
-                                 t.add_space_prefix, t.remove_extra_spaces, t.byte_fallback, t.bos, t.eos,
-                                 t.unk, t.pad, stop_tokens, t.add_bos);
+  return schema::CreateTokenizer(*b, kind, piece_bytes, piece_ends, piece_kinds, scores, merges, patterns,
+                                 t.ignore_merges, t.nfc, t.add_space_prefix, t.remove_extra_spaces,
+                                 t.byte_fallback, t.bos, t.eos, t.unk, t.pad, stop_tokens, t.add_bos);
 }
 
 Offset<schema::TurnFormat> BuildTurnFormat(const TurnFormat& t, FlatBufferBuilder* b) {

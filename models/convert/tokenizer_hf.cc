@@ -6,6 +6,7 @@
 #include "lib/model/model_config.h"
 #include "lib/model/tokenizer_patterns.h"
 #include "models/convert/json.h"
+#include "models/convert/tokenizer_hf_split.h"
 #include "models/convert/tokenizer_pieces.h"
 
 namespace kvc {
@@ -174,7 +175,7 @@ Status HfReader::ReadPreTokenizer() {
     } else if (type == "Digits") {
       bool individual = false;
       KVC_RETURN_IF_ERROR(object.Bool("individual_digits", &individual));
-      spec_.patterns.push_back(individual ? R"(\p{N})" : R"(\p{N}+)");
+      spec_.patterns.push_back(individual ? kPatternDigit : kPatternDigits);
     } else if (type == "ByteLevel") {
       bool prefix = true, use_regex = true;
       KVC_RETURN_IF_ERROR(object.Bool("add_prefix_space", &prefix));
@@ -192,10 +193,11 @@ Status HfReader::ReadPreTokenizer() {
       const bool never = scheme == "never" || !prefix;
       if (symbol != kSpaceSymbol || split)
         return Unsupported("the pre-tokenizer Metaspace with split or another symbol");
-      // Metaspace leaves a text alone that begins with a space; "first" depends on where special tokens
-      // stand.
-      if (!never) return Unsupported("the pre-tokenizer Metaspace with prepend_scheme " + scheme);
+      if (!never && ((scheme != "always" && scheme != "first") || spec_.add_space_prefix))
+        return Unsupported("the pre-tokenizer Metaspace with prepend_scheme " + scheme + " here");
       spaces_replaced_ = true;
+      spec_.add_space_prefix = spec_.add_space_prefix || !never;
+      if (!never) spec_.space_prefix = scheme == "first" ? SpacePrefix::kFirst : SpacePrefix::kUnlessSpace;
     } else {
       return Unsupported("the pre-tokenizer " + type);
     }
@@ -205,52 +207,21 @@ Status HfReader::ReadPreTokenizer() {
   return {};
 }
 
-// Escapes and class operators that Oniguruma, for which the patterns are written, reads in another way than
-// PCRE2.
-Status CheckPattern(const std::string& pattern) {
-  bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i], next = i + 1 < pattern.size() ? pattern[i + 1] : '\0';
-    if (c == '\\') {
-      if (std::string("hHwWbBXRGKNOyYQEgk").find(next) != std::string::npos && next != '\0') {
-        return Unsupported(std::string("\\") + next + " in a pre-tokenizer pattern");
-      }
-      ++i;
-    } else if (in_class && ((c == '&' && next == '&') || (c == '[' && next != ':'))) {
-      return Unsupported("a nested class in a pre-tokenizer pattern");
-    } else if (in_class && c == '[') {
-      const size_t end = pattern.find(":]", i);  // a class by name, such as [:alpha:]
-      if (end == std::string::npos) return Unsupported("a nested class in a pre-tokenizer pattern");
-      i = end + 1;
-    } else if (!in_class && c == '[') {
-      in_class = true;
-      if (next == '^') ++i;
-    } else if (in_class && c == ']') {
-      in_class = false;
-    }
-  }
-  return {};
-}
-
 Status HfReader::ReadSplit(const Json& part) {
   const JsonObject object(part, std::string(kWhere) + ": pre_tokenizer Split");
-  std::string behavior, regex, plain;
-  bool invert = false;
-  KVC_RETURN_IF_ERROR(object.String("behavior", &behavior));
-  KVC_RETURN_IF_ERROR(object.Bool("invert", &invert));
-  if (behavior != "Isolated" || invert)
-    return Unsupported("the pre-tokenizer Split with behavior " + behavior);
+  HfSplit split;
+  KVC_RETURN_IF_ERROR(object.String("behavior", &split.behavior));
+  KVC_RETURN_IF_ERROR(object.Bool("invert", &split.invert));
   const Json* pattern = object.Find("pattern");
   if (pattern == nullptr || !pattern->is_object()) return Bad("a Split without a pattern");
-  KVC_RETURN_IF_ERROR(JsonObject(*pattern, object.where()).String("Regex", &regex));
-  KVC_RETURN_IF_ERROR(JsonObject(*pattern, object.where()).String("String", &plain));
-  for (char c : plain) {
-    if (std::string(R"(\^$.[]|()?*+{}-#)").find(c) != std::string::npos) regex += '\\';
-    regex += c;
-  }
-  if (regex.empty()) return Bad("a Split with an empty pattern");
-  if (plain.empty()) KVC_RETURN_IF_ERROR(CheckPattern(regex));
-  spec_.patterns.push_back(regex);
+  KVC_RETURN_IF_ERROR(JsonObject(*pattern, object.where()).String("Regex", &split.regex));
+  KVC_RETURN_IF_ERROR(JsonObject(*pattern, object.where()).String("String", &split.plain));
+  // Gemma cuts at spaces, of which its normalizer has left none.
+  if (spaces_replaced_ && split.regex.empty() && split.plain == " ") return {};
+  auto isolating = IsolatingPattern(split);
+  if (!isolating.ok())
+    return Error(isolating.status().code(), "%s: %s", kWhere, isolating.status().message().c_str());
+  spec_.patterns.push_back(isolating.value());
   return {};
 }
 
@@ -327,24 +298,36 @@ Status HfReader::ReadAddedTokens() {
     const JsonObject object(token, std::string(kWhere) + ": an added token");
     int64_t id = -1;
     std::string content;
-    bool special = false, single_word = false, lstrip = false, rstrip = false;
+    bool special = false, normalized = false, single_word = false, lstrip = false, rstrip = false;
     KVC_RETURN_IF_ERROR(object.Int("id", int64_t{0}, int64_t{kMaxVocab} - 1, &id));
     KVC_RETURN_IF_ERROR(object.String("content", &content));
     KVC_RETURN_IF_ERROR(object.Bool("special", &special));
+    KVC_RETURN_IF_ERROR(object.Bool("normalized", &normalized));
     KVC_RETURN_IF_ERROR(object.Bool("single_word", &single_word));
     KVC_RETURN_IF_ERROR(object.Bool("lstrip", &lstrip));
     KVC_RETURN_IF_ERROR(object.Bool("rstrip", &rstrip));
     if (content.empty()) return Bad("an added token is empty");
-    if (single_word || lstrip || rstrip) {
-      return Unsupported("single_word, lstrip or rstrip of the added token \"" + content + "\"");
+    if (single_word) return Unsupported("single_word of the added token \"" + content + "\"");
+    if (!special && !byte_level_ && (lstrip || rstrip || (spec_.add_space_prefix && !normalized))) {
+      // Cut out of the text before its spaces count (Phi-3's "</s>"): special in all but name, and it counts
+      // where special tokens do.
+      if (normalized) return Unsupported("lstrip or rstrip of the added token \"" + content + "\"");
+      special = true;
     }
     if (!special && spec_.add_space_prefix) {
       return Unsupported("the added token \"" + content +
                          "\", not special, in a model that puts a space before the text,");
     }
-    PieceKind kind = special ? PieceKind::kControl : PieceKind::kUserDefined;
+    // Gemma's runs of "▁" stand for themselves there; runs of spaces are merged to them.
+    const std::string bytes = byte_level_ ? content : UndoSpaceSymbol(content);
+    const bool spaces = !byte_level_ && bytes.find_first_not_of(' ') == std::string::npos;
+    PieceKind kind = special ? PieceKind::kControl : spaces ? PieceKind::kNormal : PieceKind::kUserDefined;
     if (content == unk_ && !byte_level_) kind = PieceKind::kUnknown;
-    KVC_RETURN_IF_ERROR(SetPiece(id, content, byte_level_ ? content : UndoSpaceSymbol(content), kind));
+    KVC_RETURN_IF_ERROR(SetPiece(id, content, bytes, kind));
+    if (kind == PieceKind::kUnknown || (!lstrip && !rstrip)) continue;
+    const auto i = static_cast<size_t>(id);
+    if (spec_.piece_strips.size() <= i) spec_.piece_strips.resize(i + 1);
+    spec_.piece_strips[i] = static_cast<uint8_t>((lstrip ? kStripLeft : 0) | (rstrip ? kStripRight : 0));
   }
   return {};
 }

@@ -124,6 +124,8 @@ TEST(ModelFile, ContentOfEveryFieldSurvives) {
   t.ignore_merges = t.nfc = t.add_space_prefix = t.remove_extra_spaces = t.byte_fallback = true;
   t.add_bos = false, t.bos = -1, t.eos = 5, t.unk = 6, t.pad = -1;
   t.stop_tokens = {5, 7};
+  t.space_prefix = SpacePrefix::kFirst;
+  t.piece_strips.resize(257), t.piece_strips[256] = kStripLeft | kStripRight;
   c.turn_format = {"a", "b", "c", "d", "e", std::string("f\0", 2), "g", "", std::nullopt, "i"};
   c.turn_format.trim = kTrimAll, c.turn_format.system_turns = SystemTurns::kFirst;
   c.turn_format.bos_in_marks = true;
@@ -158,6 +160,8 @@ TEST(ModelFile, ContentOfEveryFieldSurvives) {
   EXPECT_EQ(got.unk, 6);
   EXPECT_EQ(got.pad, -1);
   EXPECT_EQ(got.stop_tokens, t.stop_tokens);
+  EXPECT_EQ(got.space_prefix, SpacePrefix::kFirst);
+  EXPECT_EQ(got.piece_strips, t.piece_strips);
   EXPECT_EQ(file->turn_format().system_prefix, "a");
   EXPECT_EQ(file->turn_format().system_suffix, "b");
   EXPECT_EQ(file->turn_format().user_prefix, "c");
@@ -361,6 +365,12 @@ TEST(ModelFile, FingerprintCoversWhatDecidesTheOutput) {
   other["piece"] = plain, other["piece"].content.tokenizer.pieces[3] = "zz";
   other["merge"] = plain, other["merge"].content.tokenizer.merges = {1, 2};
   other["bos"] = plain, other["bos"].content.tokenizer.add_bos = false;
+  other["strip"] = plain, other["strip"].content.tokenizer.piece_strips.resize(257, 0);
+  other["strip"].content.tokenizer.piece_strips[256] = kStripRight;
+  TokenizerSpec& spaces = (other["space"] = plain).content.tokenizer;
+  spaces.add_space_prefix = true, spaces.space_prefix = SpacePrefix::kUnlessSpace;
+  other["always"] = plain, other["always"].content.tokenizer.add_space_prefix = true;
+  EXPECT_NE(FingerprintOf(other["space"]), FingerprintOf(other["always"]));
   for (const auto& [name, raw] : same) EXPECT_EQ(FingerprintOf(raw), fingerprint) << name;
   for (const auto& [name, raw] : other) EXPECT_NE(FingerprintOf(raw), fingerprint) << name;
 }

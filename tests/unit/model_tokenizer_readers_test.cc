@@ -84,20 +84,32 @@ TEST(ReadHfTokenizer, RefusesByName) {
   refused([](Json& j) { j["model"]["dropout"] = 0.1; }, "dropout");
   refused([](Json& j) { j["model"]["continuing_subword_prefix"] = "##"; }, "continuing_subword_prefix");
   refused([](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, "end_of_word_suffix");
-  refused([](Json& j) { j["added_tokens"][0]["lstrip"] = true; }, "lstrip");
+  refused([](Json& j) { j["added_tokens"][0]["single_word"] = true; }, "single_word");
+  refused(
+      [](Json& j) {
+        j["pre_tokenizer"]["pretokenizers"][0] = {
+            {"type", "Split"}, {"pattern", {{"Regex", "a+"}}}, {"behavior", "Removed"}, {"invert", true}};
+      },
+      "may leave text out");
+  refused([](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "MergedWithNext"; },
+          "not one character");
   ExpectError(Changed("llama3",
                       [](Json& j) {
                         std::swap(j["post_processor"]["processors"][1]["single"][0],
                                   j["post_processor"]["processors"][1]["single"][1]);
                       }),
               Code::kUnsupported, "behind the text");
-  ExpectError(Changed("llama_hf", [](Json& j) { j["added_tokens"][2]["special"] = false; }),
-              Code::kUnsupported, "</s>");
   ExpectError(Changed("llama_hf",
                       [](Json& j) {
-                        j["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", "first"}};
+                        j["added_tokens"][2]["special"] = false, j["added_tokens"][2]["normalized"] = true;
                       }),
-              Code::kUnsupported, "Metaspace");
+              Code::kUnsupported, "</s>");
+  ExpectError(
+      Changed("llama_hf",
+              [](Json& j) {
+                j["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", "first"}, {"split", false}};
+              }),
+      Code::kUnsupported, "Metaspace");
 }
 
 TEST(ReadHfTokenizer, RefusesDamage) {
@@ -133,6 +145,36 @@ TEST(ReadHfTokenizer, FreeIdsBecomeUnusedPieces) {
   EXPECT_EQ(spec.value().pieces.size(), 1501u);
   EXPECT_EQ(spec.value().piece_kinds[1450], PieceKind::kUnused);
   EXPECT_EQ(Encode(*MakeTokenizer(spec.value()), "<far>", kParseSpecial), std::vector<int32_t>{1500});
+}
+
+// Phi-3's "</s>" is no special token by name, but is cut out of the text as those are.
+TEST(ReadHfTokenizer, TokensBeforeTheSpaceRulesAreSpecial) {
+  const auto spec = Changed("llama_hf", [](Json& j) {
+    j["added_tokens"][2]["special"] = false, j["added_tokens"][2]["rstrip"] = true;
+  });
+  ASSERT_TRUE(spec.ok()) << spec.status().message();
+  EXPECT_EQ(spec.value().piece_kinds[2], PieceKind::kControl);
+  EXPECT_EQ(spec.value().piece_strips, std::vector<uint8_t>({0, 0, kStripRight}));
+  const auto tokenizer = MakeTokenizer(spec.value());
+  EXPECT_EQ(Encode(*tokenizer, "</s> \n\t\xE3\x80\x80</s>", kParseSpecial), std::vector<int32_t>({2, 2}));
+}
+
+TEST(ReadHfTokenizer, WhiteSpaceGoesWithTheToken) {
+  const auto spec = Changed("qwen2", [](Json& j) {
+    for (Json& token : j["added_tokens"]) token["lstrip"] = true;
+  });
+  ASSERT_TRUE(spec.ok()) << spec.status().message();
+  const auto tokenizer = MakeTokenizer(spec.value());
+  const std::vector<int32_t> tight = Encode(*tokenizer, "a<|im_end|>", kParseSpecial);
+  EXPECT_EQ(Encode(*tokenizer, "a \xC2\xA0\xE2\x80\x83\n<|im_end|>", kParseSpecial), tight);
+  EXPECT_EQ(Encode(*tokenizer, " \t<|im_end|>", kParseSpecial), std::vector<int32_t>{tight.back()});
+  // A byte that ends a space elsewhere ends none here.
+  EXPECT_EQ(Encode(*tokenizer, "a\x80<|im_end|>", kParseSpecial).size(), tight.size() + 1);
+  EXPECT_EQ(Encode(*tokenizer, "a <|im_end|>"), Encode(*MakeTestTokenizer("qwen2"), "a <|im_end|>"));
+  // The flags survive a view, which is what a model file holds.
+  const FlatTokenizer flat(spec.value());
+  EXPECT_EQ(flat.view().ToSpec().piece_strips, spec.value().piece_strips);
+  EXPECT_EQ(flat.view().ToSpec().piece_kinds, spec.value().piece_kinds);
 }
 
 TEST(ReadHfTokenizer, PlainSplitPatternsAreQuoted) {

@@ -69,6 +69,11 @@ TEST(TokenizerCreate, RefusesInconsistentSpecs) {
                 Code::kUnsupported);
   ExpectRefused(with([](Spec s) { s->kind = static_cast<TokenizerKind>(7); }), "tokenizer kind 7",
                 Code::kUnsupported);
+  ExpectRefused(with([](Spec s) { s->piece_strips = {4}; }), "piece 0 has kind 64", Code::kUnsupported);
+  ExpectRefused(with([](Spec s) { s->piece_strips = {kStripLeft}; }), "cannot take white space along");
+  ExpectRefused(with([](Spec s) { s->space_prefix = SpacePrefix::kFirst; }), "no such space");
+  ExpectRefused(with([](Spec s) { s->space_prefix = static_cast<SpacePrefix>(3); }), "rule 3",
+                Code::kUnsupported);
   ExpectRefused(with([](Spec s) { s->pieces[257] = ""; }), "piece 257 is empty");
   ExpectRefused(with([](Spec s) { s->pieces[257] = std::string(5000, 'x'); }), "5000 bytes");
   ExpectRefused(with([](Spec s) { s->pieces[257] = "ab"; }), "pieces 256 and 257 are both \"ab\"");
@@ -152,6 +157,18 @@ TEST(TokenizerEncode, BosIsAddedWhereTheModelHasOne) {
   EXPECT_EQ(ids, (std::vector<int32_t>{'a'}));
 }
 
+// Vocabularies trained on text lack what it did not have: in text it falls out, else U+FFFD stands for it.
+TEST(TokenizerEncode, BytesThatNoTextHasMayBeMissing) {
+  TokenizerSpec spec = SmallByteLevel();
+  for (const size_t b : {0xC0, 0xC1, 0xF1, 0xF5, 0xFF})
+    spec.pieces[b] = "", spec.piece_kinds[b] = PieceKind::kUnused;
+  const auto tokenizer = MakeTokenizer(spec);
+  EXPECT_EQ(Encode(*tokenizer, "ab\xC0\x80"), std::vector<int32_t>({256, 0xEF, 0xBF, 0xBD, 0x80}));
+  EXPECT_EQ(Encode(*tokenizer, std::string(100000, '\xFF')).size(), 300000u);
+  EXPECT_EQ(Encode(*tokenizer, "a\xF1\x80\x81\x82"), std::vector<int32_t>({'a', 0x80, 0x81, 0x82}));
+  EXPECT_EQ(Encode(*tokenizer, "a\xFE"), std::vector<int32_t>({'a', 0xFE}));
+}
+
 TEST(TokenizerEncode, SameBytesTwiceInDifferentRolesAreAllowed) {
   TokenizerSpec spec =
       SmallByteLevel();  // as vocabularies have them that list runs of spaces as added tokens too
@@ -227,6 +244,20 @@ TEST(TokenizerPatterns, HonestOnesAreFarFromTheLimit) {
     const std::string text = Repeat(unit, kMegabyte / 4);
     EXPECT_EQ(Decode(*MakeTokenizer(spec), Encode(*MakeTokenizer(spec), text)), text) << unit;
   }
+}
+
+// As Oniguruma has them: also before and behind a line end within the text.
+TEST(TokenizerPatterns, LinesHaveEnds) {
+  TokenizerSpec spec = SmallByteLevel();
+  spec.pieces.push_back("\nb"), spec.piece_kinds.push_back(PieceKind::kNormal);
+  spec.merges.insert(spec.merges.end(), {'\n', 'b'});
+  for (const char* pattern : {"b$", "b(?=\\n|\\z)"}) {
+    spec.patterns = {pattern};
+    EXPECT_EQ(Encode(*MakeTokenizer(spec), "ab\nab"), std::vector<int32_t>({'a', 'b', '\n', 'a', 'b'}))
+        << pattern;
+  }
+  spec.patterns = {"^b"};
+  EXPECT_EQ(Encode(*MakeTokenizer(spec), "ab\nb"), std::vector<int32_t>({256, '\n', 'b'}));
 }
 
 TEST(TokenizerPatterns, EmptyMatchesAndGapsCutButLoseNothing) {

@@ -397,6 +397,58 @@ def strings():
     return list(dict.fromkeys(out))
 
 
+FAMILY_TOKENS = [
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|im_sep|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<think>",
+    "<s>",
+    "</s>",
+    "[INST]",
+    "<start_of_turn>",
+    "<end_of_turn>",
+    "<table>",
+    "|||IP_ADDRESS|||",
+]
+
+
+def family_strings():
+    """What families differ in, beyond strings(): case and contractions, digits beside signs, spaces around tokens."""
+    r = random.Random(20240301)
+    out = [
+        s.encode()
+        for s in (
+            "it\u2019s IT\u2019S it'S I'LL we'Re 'T's'\u017f 'd've DON'T'S\u017f x'\u017f",
+            "HTTPServer iPhone McDonald aB Ab AbC ABc\u0301D\u0301e \u01c5ungla \u01c8\u01cb \u02b0h \u00aa\u00ba",
+            "\u00c9t\u00c9 \u0130I\u0131i \u1e9e\u00df \u03a3\u03c3\u03c2 \u0416\u0436 \u10d0\u1c90 \u13a0\uab70 \U00010400\U00010428",
+            "a/b//c/\n/\r\n//\n\n/ http://x.y/z/ ./ ../ !/\n",
+            "1234567.89e-10 1,234,567 0x1F 3rd 2nd \u0663\u0664\u0665\u0666 \u00bd\u00b2\u2167 \u4e00\u4e8c123\u4e09",
+            "(a|b|c)|(d) [x] {y} ||| ((( ))) .,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c|(",
+            "end of line   \n  x  \r\n   \r y \t\n\n\n\t z   ",
+            "   ",
+            "x   ",
+            "x \u3000 \u2003\u0085 ",
+            "#include<x>\n\t#define F(x)\t((x)+1)\\\n;;--**//",
+            "\u3042\u30a2\u6f22\u5b57\u3131\uac00\ud7a3\ud7b0\u0800\u4e00\u9fa5\u9fa6\u3400 \U00020000",
+            "\u0915\u094d\u0937 \u0939\u093f\u0928\u094d\u0926\u0940 \u0e01\u0e33 \u0bae\u0bca\u0bb4\u0bbf e\u0301\u0323X\u0301x",
+            "$100 +5 -3 <=> ~x ^y `z` \u20ac50 \u00a35 \u00b11 \u00d72 \u2264\u2265\u2260",
+        )
+    ]
+    spaces = [" ", "  ", "\n", "\t", "\r\n", "\u3000", "\u00a0", "\u0085", "\u200b", ""]
+    for token in FAMILY_TOKENS:
+        for before in ("", " ", "\n", "a", "a ", "a \n\u3000"):
+            for after in ("", " ", "\n\n", "b", " b", "\u3000 b"):
+                out.append((before + token + after).encode())
+    parts = FAMILY_TOKENS + ["user", "Hi!", "42", "\u4f60\u597d", "iOS", "\u2581", "'S"] * 2
+    for _ in range(250):
+        out.append("".join(r.choice(parts) + r.choice(spaces) for _ in range(r.randrange(2, 7))).encode())
+    return list(dict.fromkeys(out))
+
+
 def escape(b):
     """UTF-8 as it is, everything else and the unprintable as \\xNN; a backslash twice."""
     out = []
