@@ -137,6 +137,10 @@ class LayerMath {
 }  // namespace
 
 Status CudaDevice::Supports(const NetworkShape& shape) const {
+  if (shape.layer_norms || shape.parallel_blocks) {
+    return Error(Code::kUnsupported, "a model with %s does not run on cuda yet; use \"cpu\"",
+                 shape.layer_norms ? "layer norms" : "parallel blocks");
+  }
   if (shape.n_experts == 0) return {};
   return Error(Code::kUnsupported, "a mixture of %d experts does not run on cuda yet; use \"cpu\"",
                shape.n_experts);

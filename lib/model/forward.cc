@@ -281,7 +281,7 @@ Status Heads(const Network& network, Stream* stream, const DevicePtr<float>* x, 
   }
   return network.device->Logits(
       stream, {&w.shape, w.final_norm, &w.output_head, n > 1 ? b->picked_.at() : x[0], n, c.logit_scale,
-               b->logits_.at(), b->network_.raw(), c.logit_cap});
+               b->logits_.at(), b->network_.raw(), c.logit_cap, w.final_norm_bias});
 }
 
 }  // namespace kvc

@@ -30,12 +30,14 @@ constexpr TensorRole kLayerRoles[] = {TensorRole::kAttentionNorm,
                                       TensorRole::kKeyBias,
                                       TensorRole::kValueBias,
                                       TensorRole::kOutputBias,
+                                      TensorRole::kAttentionNormBias,
+                                      TensorRole::kFfnNormBias,
                                       TensorRole::kRouter,
                                       TensorRole::kExpertGate,
                                       TensorRole::kExpertUp,
                                       TensorRole::kExpertDown};
 constexpr TensorRole kModelRoles[] = {TensorRole::kEmbedding, TensorRole::kFinalNorm,
-                                      TensorRole::kOutputHead};
+                                      TensorRole::kOutputHead, TensorRole::kFinalNormBias};
 constexpr int kRoleNumbers = 64;  // above every role's number
 
 bool IsLayerRole(TensorRole role) {
@@ -152,6 +154,12 @@ Status CheckScales(const ModelConfig& c) {
   if (!c.norms_before && !c.norms_after)
     return Error(Code::kBadModel, "the layers have norms neither before nor after");
   if (c.wide_qk_norm && !c.qk_norm) return Error(Code::kBadModel, "wide_qk_norm without qk_norm");
+  if (c.own_qk_norms && (!c.qk_norm || c.wide_qk_norm))
+    return Error(Code::kBadModel, "own_qk_norms without qk_norm, or with wide_qk_norm");
+  if (c.layer_norms && (!c.norms_before || c.norms_after || c.wide_qk_norm))
+    return Error(Code::kUnsupported, "layer norms behind the blocks or over all heads are not supported");
+  if (c.parallel_blocks && (!c.norms_before || c.norms_after || c.n_experts > 0))
+    return Error(Code::kUnsupported, "parallel blocks with norms behind them or experts are not supported");
   return {};
 }
 

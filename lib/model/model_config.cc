@@ -15,8 +15,10 @@ bool ModelConfig::fits_version_1() const {
                      attention_scale == 0 && attention_cap == 0 && logit_cap == 0;
   const bool one_rope = rope.scaling != RopeScaling::kDivisors && rope.rotated == 0 && more_ropes.empty();
   return plain && one_rope && norms_before && !norms_after && !wide_qk_norm &&
-         activation == Activation::kSilu && n_experts == 0 && !layers_differ();
+         activation == Activation::kSilu && n_experts == 0 && !layers_differ() && fits_version_3();
 }
+
+bool ModelConfig::fits_version_3() const { return !layer_norms && !own_qk_norms && !parallel_blocks; }
 
 const char* TensorRoleName(TensorRole role) {
   switch (role) {
@@ -26,6 +28,8 @@ const char* TensorRoleName(TensorRole role) {
       return "final_norm";
     case TensorRole::kOutputHead:
       return "output_head";
+    case TensorRole::kFinalNormBias:
+      return "final_norm_bias";
     case TensorRole::kAttentionNorm:
       return "attention_norm";
     case TensorRole::kQuery:
@@ -50,8 +54,12 @@ const char* TensorRoleName(TensorRole role) {
       return "key_norm";
     case TensorRole::kAttentionPostNorm:
       return "attention_post_norm";
+    case TensorRole::kAttentionNormBias:
+      return "attention_norm_bias";
     case TensorRole::kFfnPostNorm:
       return "ffn_post_norm";
+    case TensorRole::kFfnNormBias:
+      return "ffn_norm_bias";
     case TensorRole::kFfnNorm:
       return "ffn_norm";
     case TensorRole::kGate:
@@ -88,8 +96,14 @@ bool TensorShape(const ModelConfig& config, TensorRole role, int32_t* rows, int3
     case TensorRole::kOutputBias:
       return shape(1, hidden);
     case TensorRole::kAttentionNorm:
-    case TensorRole::kFfnNorm:
       return config.norms_before && shape(1, hidden);
+    case TensorRole::kFfnNorm:
+      return config.norms_before && !config.parallel_blocks && shape(1, hidden);
+    case TensorRole::kFinalNormBias:
+    case TensorRole::kAttentionNormBias:
+      return config.layer_norms && shape(1, hidden);
+    case TensorRole::kFfnNormBias:
+      return config.layer_norms && !config.parallel_blocks && shape(1, hidden);
     case TensorRole::kAttentionPostNorm:
     case TensorRole::kFfnPostNorm:
       return config.norms_after && shape(1, hidden);
@@ -106,8 +120,10 @@ bool TensorShape(const ModelConfig& config, TensorRole role, int32_t* rows, int3
     case TensorRole::kValueBias:
       return shape(1, kv);
     case TensorRole::kQueryNorm:
+      if (config.own_qk_norms) return config.qk_norm && shape(config.n_heads, config.head_dim);
       return config.qk_norm && shape(1, config.wide_qk_norm ? q : config.head_dim);
     case TensorRole::kKeyNorm:
+      if (config.own_qk_norms) return config.qk_norm && shape(config.n_kv_heads, config.head_dim);
       return config.qk_norm && shape(1, config.wide_qk_norm ? kv : config.head_dim);
     case TensorRole::kGate:
     case TensorRole::kUp:
@@ -146,6 +162,9 @@ bool IsVectorRole(TensorRole role) {
     case TensorRole::kOutputBias:
     case TensorRole::kQueryNorm:
     case TensorRole::kKeyNorm:
+    case TensorRole::kFinalNormBias:
+    case TensorRole::kAttentionNormBias:
+    case TensorRole::kFfnNormBias:
       return true;
     default:
       return false;

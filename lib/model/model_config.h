@@ -38,6 +38,10 @@ struct ModelConfig {
   // Norms in front of attention and feed-forward part, and of what these add. One of the two at least.
   bool norms_before = true, norms_after = false;
   bool wide_qk_norm = false;  // with qk_norm: over all heads of a token together
+  bool own_qk_norms = false;  // with qk_norm: every head has weights of its own
+  // Norms take the mean off and have biases, those of queries and keys apart; else all are RMS norms.
+  bool layer_norms = false;
+  bool parallel_blocks = false;  // attention and feed-forward part read the same norm of the same x
   Activation activation = Activation::kSilu;
   // A mixture of experts in every layer, each with ffn_size; n_chosen of them work on a token. 0: none.
   int32_t n_experts = 0, n_chosen = 0;
@@ -47,8 +51,9 @@ struct ModelConfig {
   std::vector<LayerConfig> layers;
   // Whether windows or ropes differ from layer to layer.
   bool layers_differ() const;
-  // Whether a file of version 1 can hold it.
+  // Whether a file of version 1 can hold it, or one below version 4.
   bool fits_version_1() const;
+  bool fits_version_3() const;
 };
 
 // Per-head scores for head-budget methods, measured offline (methods.md 3).
@@ -64,6 +69,7 @@ enum class TensorRole : uint16_t {
   kEmbedding = 1,
   kFinalNorm = 2,
   kOutputHead = 3,
+  kFinalNormBias = 4,
   kAttentionNorm = 10,
   kQuery = 11,
   kKey = 12,
@@ -76,11 +82,13 @@ enum class TensorRole : uint16_t {
   kQueryNorm = 19,
   kKeyNorm = 20,
   kAttentionPostNorm = 21,
+  kAttentionNormBias = 22,
   kFfnNorm = 30,
   kGate = 31,
   kUp = 32,
   kDown = 33,
   kFfnPostNorm = 34,
+  kFfnNormBias = 35,
   kRouter = 40,
   kExpertGate = 41,  // these three are stacks: expert 0's rows, then expert 1's, ..
   kExpertUp = 42,
@@ -88,8 +96,8 @@ enum class TensorRole : uint16_t {
 };
 const char* TensorRoleName(TensorRole role);  // "embedding", "attention_norm", ...; never null
 
-// The shape a role must have under a config: [rows, cols], of stacks all rows; vectors are [1, n]. False: the
-// config has no such tensor.
+// The shape a role must have under a config: [rows, cols], of stacks all rows; vectors are [1, n], or n of each of
+// [rows] heads. False: the config has no such tensor.
 bool TensorShape(const ModelConfig& config, TensorRole role, int32_t* rows, int32_t* cols);
 // Stacks hold a matrix for each expert.
 bool IsStackRole(TensorRole role);

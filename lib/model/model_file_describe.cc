@@ -59,6 +59,11 @@ void DescribeVersion2(const ModelConfig& c, JsonWriter* json) {
   json->Field("norms_before", c.norms_before);
   json->Field("norms_after", c.norms_after);
   json->Field("wide_qk_norm", c.wide_qk_norm);
+  if (!c.fits_version_3()) {
+    json->Field("layer_norms", c.layer_norms);
+    json->Field("own_qk_norms", c.own_qk_norms);
+    json->Field("parallel_blocks", c.parallel_blocks);
+  }
   json->Field("embedding_scale", c.embedding_scale);
   json->Field("residual_scale", c.residual_scale);
   json->Field("logit_scale", c.logit_scale);

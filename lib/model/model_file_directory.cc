@@ -62,6 +62,8 @@ Status DirectoryReader::ReadConfig(const schema::Config& from, ModelConfig* c) {
   c->wide_qk_norm = from.wide_qk_norm(), c->activation = static_cast<Activation>(from.activation());
   c->n_experts = from.n_experts(), c->n_chosen = from.n_chosen();
   c->normalise_experts = from.normalise_experts();
+  c->layer_norms = from.layer_norms(), c->own_qk_norms = from.own_qk_norms();
+  c->parallel_blocks = from.parallel_blocks();
   c->rope_pairing = static_cast<RopePairing>(from.rope()->pairing());
   KVC_RETURN_IF_ERROR(ReadRope(*from.rope(), &c->rope));
   return ReadLayers(from, c);

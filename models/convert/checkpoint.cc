@@ -82,8 +82,9 @@ constexpr TensorName kGgufNames[] = {
 };
 
 bool IsNorm(R role) {
-  return IsVectorRole(role) && role != R::kQueryBias && role != R::kKeyBias && role != R::kValueBias &&
-         role != R::kOutputBias;
+  constexpr R kNorms[] = {R::kFinalNorm, R::kAttentionNorm,     R::kFfnNorm,    R::kQueryNorm,
+                          R::kKeyNorm,   R::kAttentionPostNorm, R::kFfnPostNorm};
+  return std::count(std::begin(kNorms), std::end(kNorms), role) > 0;
 }
 
 bool IsQueryOrKey(R role) {
@@ -121,9 +122,9 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-// [cols] of vectors, [experts, rows, cols] of stacks, else [rows, cols].
+// [cols] of vectors, [heads, cols] of those of every head, [experts, rows, cols] of stacks, else [rows, cols].
 std::vector<int64_t> ShapeOf(const ModelConfig& config, TensorRole role, int32_t rows, int32_t cols) {
-  if (IsVectorRole(role)) return {cols};
+  if (IsVectorRole(role) && rows == 1) return {cols};
   if (!IsStackRole(role)) return {rows, cols};
   return {config.n_experts, rows / config.n_experts, cols};
 }
@@ -157,6 +158,18 @@ void SpreadPairs(const ModelConfig& c, SourceTensor* t) {
       add(0, n / 2), add(n, rest), add(n / 2, n / 2), add(n + rest, rest);
     }
   }
+}
+
+// The same of elements of a vector that belongs to heads.
+std::vector<int32_t> SpreadOrder(const ModelConfig& c, int32_t cols) {
+  const int32_t d = c.head_dim, n = c.rope.RotatedOf(d), rest = (d - n) / 2;
+  std::vector<int32_t> order;
+  for (int32_t head = 0; head < cols; head += d) {
+    for (const auto& [first, count] : {std::pair(0, n / 2), {n, rest}, {n / 2, n / 2}, {n + rest, rest}}) {
+      for (int32_t i = 0; i < count; ++i) order.push_back(head + first + i);
+    }
+  }
+  return order;
 }
 
 bool SpreadsPairs(const ModelConfig& c) {
@@ -287,11 +300,6 @@ Status BindOne(const BindRules& rules, const FoundTensor& tensor, const std::str
     }
     KVC_RETURN_IF_ERROR(CheckShape(tensor, config, row.role, where));
     SourceTensor bound = Bound(tensor, config, row.role, layer);
-    if (IsVectorRole(row.role) && IsQueryOrKey(row.role) && SpreadsPairs(config)) {
-      return Error(
-          Code::kUnsupported, "%s: tensor %s in a model that rotates %d of %d dimensions is not supported",
-          where.c_str(), tensor.name.c_str(), config.rope.RotatedOf(config.head_dim), config.head_dim);
-    }
     if (rules.norms_less_one && IsNorm(row.role)) bound.add = 1;
     checkpoint->tensors.push_back(std::move(bound));
     return {};
@@ -368,6 +376,10 @@ Status BindTensors(const BindRules& rules, const std::vector<FoundTensor>& found
   for (const FoundTensor& tensor : found)
     KVC_RETURN_IF_ERROR(BindOne(rules, tensor, where, checkpoint, &experts));
   KVC_RETURN_IF_ERROR(experts.Stack(&checkpoint->tensors));
+  const ModelConfig& config = checkpoint->content.config;
+  for (SourceTensor& tensor : checkpoint->tensors) {
+    if (IsQueryOrKey(tensor.role) && SpreadsPairs(config)) tensor.order = SpreadOrder(config, tensor.cols);
+  }
   checkpoint->found = found;
   return CompleteTensors(where, checkpoint);
 }

@@ -74,6 +74,8 @@ struct SourceTensor {
   std::vector<Run> runs;
   std::string name;
   float add = 0;  // to every element of a vector
+  // Of vectors: element i of a row is element order[i] of the source's. Empty: as it comes.
+  std::vector<int32_t> order;
   const PackedLinear* packed = nullptr;
 };
 
@@ -95,8 +97,8 @@ struct Checkpoint {
   std::optional<std::vector<TensorRole>> biases;
 };
 
-// One way a source names a tensor: '%' stands for the layer number, '#' for that of an expert whose matrices
-// are tensors of their own.
+// One way a source names a tensor: '%' stands for the layer number, '#' for that of an expert, or of a head,
+// whose part is a tensor of its own.
 struct TensorName {
   // kPackedQkv: the rows of each KV head's group together: its query heads, its key, its value. kFusedQkv:
   // all queries, all keys, all values. kFusedGateUp: gate, up. kStackedGateUp: gate, up of every expert,

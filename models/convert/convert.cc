@@ -176,10 +176,11 @@ class TensorStream {
                   out_bytes = rows.n * WeightRowBytes(target.type, tensor.cols);
     const int64_t no_number = FirstNotFiniteElement(tensor.type, in_.data(), n);
     if (no_number >= 0) return BadElement(tensor, row, no_number, "is not a finite number");
-    if (tensor.add == 0 && !changes_ && KeepsBytes(tensor.type, target)) return Write(in_.data(), out_bytes);
+    if (tensor.add == 0 && tensor.order.empty() && !changes_ && KeepsBytes(tensor.type, target)) return Write(in_.data(), out_bytes);
     uint16_t* scales = scales_.empty() ? nullptr : scales_.data() + row * (tensor.cols / target.group);
     const bool exact = Exact(tensor, target), keeps_codes = !changes_ && KeepsCodes(tensor.type, target);
     if (!exact || !keeps_codes) DecodeElements(tensor.type, in_.data(), n, values_.data());
+    if (!tensor.order.empty()) Reorder(tensor, rows.n);
     for (int64_t i = 0; tensor.add != 0 && i < n; ++i) values_[static_cast<size_t>(i)] += tensor.add;
     if (changes_) KVC_RETURN_IF_ERROR(Adapt(tensor, rows));
     if (target.type == WeightType::kF32) return Write(values_.data(), out_bytes);
@@ -191,6 +192,16 @@ class TensorStream {
     }
     if (!exact) Measure(target, scales, n);
     return Write(out_.data(), out_bytes);
+  }
+
+  // Elements of n rows of values_ as the model has them.
+  void Reorder(const SourceTensor& tensor, int64_t n) {
+    const std::vector<float> row_before = values_;
+    for (int64_t i = 0; i < n * tensor.cols; ++i) {
+      const int64_t first = i / tensor.cols * tensor.cols;
+      values_[static_cast<size_t>(i)] =
+          row_before[static_cast<size_t>(first + tensor.order[static_cast<size_t>(i - first)])];
+    }
   }
 
   // What adapters add to values_.

@@ -36,7 +36,8 @@ Offset<schema::Config> BuildConfig(const ModelConfig& c, FlatBufferBuilder* b) {
                               c.norm_eps, rope, c.qk_norm, c.tied_head, c.embedding_scale, c.residual_scale,
                               c.logit_scale, c.attention_scale, c.attention_cap, c.logit_cap, !c.norms_before,
                               c.norms_after, c.wide_qk_norm, static_cast<schema::Activation>(c.activation),
-                              more_ropes, windows, layer_ropes, c.n_experts, c.n_chosen, c.normalise_experts);
+                              more_ropes, windows, layer_ropes, c.n_experts, c.n_chosen, c.normalise_experts,
+                              c.layer_norms, c.own_qk_norms, c.parallel_blocks);
 }
 
 Offset<schema::Tokenizer> BuildTokenizer(const TokenizerSpec& t, FlatBufferBuilder* b) {

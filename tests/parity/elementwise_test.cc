@@ -51,6 +51,32 @@ TEST(ElementwiseParity, RmsNorm) {
   });
 }
 
+// Rows far from zero too: the mean is taken off before anything is squared.
+TEST(ElementwiseParity, LayerNorm) {
+  for (const float middle : {0.0f, 40.0f}) {
+    ForEach([middle](const KernelTable& t, int32_t n, const std::string& name) {
+      Random random(static_cast<uint64_t>(n));
+      const std::vector<float> x = random.Floats(n, middle - 3, middle + 3), weight = random.Floats(n, 0.5f, 2),
+                               bias = random.Floats(n);
+      double mean = 0, square = 0;
+      for (float v : x) mean += static_cast<double>(v) / n;
+      for (float v : x) square += (v - mean) * (v - mean);
+      const double scale = 1 / std::sqrt(square / n + 1e-5f);
+      for (const float* b : {static_cast<const float*>(nullptr), bias.data()}) {
+        std::vector<float> y(static_cast<size_t>(n) + 1, kGuard), in_place = Guarded(x);
+        t.layer_norm(x.data(), weight.data(), b, 1e-5f, n, y.data());
+        for (size_t i = 0; i < x.size(); ++i) {
+          const double want = (x[i] - mean) * scale * weight[i] + (b == nullptr ? 0 : b[i]);
+          ASSERT_NEAR(want, y[i], 4e-5) << name << " at " << i;
+        }
+        ASSERT_EQ(kGuard, y.back()) << name;
+        t.layer_norm(in_place.data(), weight.data(), b, 1e-5f, n, in_place.data());
+        EXPECT_EQ(y, in_place) << name;
+      }
+    });
+  }
+}
+
 TEST(ElementwiseParity, Rope) {
   for (const KernelTable* table : Tables()) {
     for (int32_t d = 8; d <= 256; d += 8) {
@@ -176,6 +202,8 @@ TEST(ElementwiseParity, ABadNumberIsNotHidden) {
     EXPECT_TRUE(std::isnan(table->dot(x.data(), weight.data(), 40))) << table->name;
     std::vector<float> y(40);
     table->rms_norm(x.data(), weight.data(), 1e-5f, 40, y.data());
+    EXPECT_TRUE(std::isnan(y[0])) << table->name;
+    table->layer_norm(x.data(), weight.data(), nullptr, 1e-5f, 40, y.data());
     EXPECT_TRUE(std::isnan(y[0])) << table->name;
     table->silu_mul(x.data(), weight.data(), 40, y.data());
     EXPECT_TRUE(std::isnan(y[33])) << table->name;

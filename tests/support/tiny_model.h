@@ -2,6 +2,7 @@
 // everywhere.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ struct TinyModelOptions {
   bool head_scores = true;  // a table "tiny-ssv", estimator "ssv", [L, G], values in [0, 1)
   float weight_scale = 1;   // matrices are uniform with deviation weight_scale / sqrt(cols)
   uint64_t seed = 1;
+  std::function<void(ModelConfig*)> change;  // of what the options above do not say
 };
 
 // 64-byte aligned bytes, as ModelFile::OpenMemory and kvc_model_open_memory want them.

@@ -100,7 +100,7 @@ TEST(ModelFileDamage, ANewerVersionNamesBothNumbers) {
   const AlignedBytes bytes = raw.Build();
   const Status status = OpenStatus(bytes, bytes.size());
   EXPECT_EQ(status.code(), Code::kBadModel);
-  EXPECT_NE(status.message().find("newer version: the file has version 7, this library reads up to 3"),
+  EXPECT_NE(status.message().find("newer version: the file has version 7, this library reads up to 4"),
             std::string::npos)
       << status.message();
 }
@@ -363,6 +363,24 @@ const Rule kTensorRules[] = {
        r->section_bytes.emplace_back(64);
      },
      "tensor key_norm of layer 1: the config has no such tensor"},
+    {"norms without their biases", [](RawModelFile* r) { Config(r).layer_norms = true; },
+     "tensor final_norm_bias is missing"},
+    {"layer norms behind the blocks",
+     [](RawModelFile* r) { Config(r).layer_norms = Config(r).norms_after = true; },
+     "layer norms behind the blocks or over all heads are not supported", Code::kUnsupported},
+    {"bias of a norm that has none",
+     [](RawModelFile* r) {
+       r->tensors.push_back({TensorRole::kFfnNormBias, 1, WeightType::kF32, 1, 32, 0});
+       r->section_bytes.emplace_back(128);
+     },
+     "tensor ffn_norm_bias of layer 1: the config has no such tensor"},
+    {"own norms of heads without norms", [](RawModelFile* r) { Config(r).own_qk_norms = true; },
+     "own_qk_norms without qk_norm"},
+    {"a norm that parallel blocks have not", [](RawModelFile* r) { Config(r).parallel_blocks = true; },
+     "tensor ffn_norm of layer 0: the config has no such tensor"},
+    {"parallel blocks with norms behind them",
+     [](RawModelFile* r) { Config(r).parallel_blocks = Config(r).norms_after = true; },
+     "parallel blocks with norms behind them or experts are not supported", Code::kUnsupported},
     {"shape",
      [](RawModelFile* r) {
        TensorPlan* t = Find(r, TensorRole::kQuery, 1);

@@ -265,6 +265,34 @@ TEST(ModelFile, FingerprintOfVersion2) {
   expect_new([](ModelConfig* c) { c->layers[0].rope = 0; });
 }
 
+// What only version 4 has raises the version, survives and tells models apart.
+TEST(ModelFile, LayerNormsNeedVersion4) {
+  std::set<uint64_t> seen;
+  const auto written = [&seen](const std::function<void(ModelConfig*)>& change) {
+    test::TinyModelOptions options;
+    options.qk_norm = true;
+    options.change = change;
+    const TempFolder folder;
+    const Status status = test::WriteTinyModel(options, folder / "m.kvc");
+    EXPECT_TRUE(status.ok()) << status.message();
+    MemoryMeter meter(0);
+    auto file = ModelFile::Open(folder / "m.kvc", &meter);
+    EXPECT_TRUE(file.ok()) << file.status().message();
+    EXPECT_TRUE(seen.insert(file.value()->fingerprint()).second);
+    return std::pair(file.value()->version(), file.value()->config());
+  };
+  EXPECT_EQ(written([](ModelConfig*) {}).first, 1u);
+  const auto norms = written([](ModelConfig* c) { c->layer_norms = true; });
+  EXPECT_EQ(norms.first, 4u);
+  EXPECT_TRUE(norms.second.layer_norms && !norms.second.own_qk_norms && !norms.second.parallel_blocks);
+  const auto own = written([](ModelConfig* c) { c->own_qk_norms = true; });
+  EXPECT_EQ(own.first, 4u);
+  EXPECT_TRUE(!own.second.layer_norms && own.second.own_qk_norms && !own.second.parallel_blocks);
+  const auto parallel = written([](ModelConfig* c) { c->parallel_blocks = true; });
+  EXPECT_EQ(parallel.first, 4u);
+  EXPECT_TRUE(!parallel.second.layer_norms && !parallel.second.own_qk_norms && parallel.second.parallel_blocks);
+}
+
 TEST(ModelFile, OpensAPathAndARangeOfADescriptor) {
   const TempFolder folder;
   const AlignedBytes bytes = test::TinyModelBytes({});

@@ -298,7 +298,6 @@ MODELS.update({
     },
 })
 
-
 # Mixtures of experts. Sizes of experts are not those of dense layers, and not all multiples of 16.
 MODELS.update({
     "mixtral": {
@@ -343,6 +342,21 @@ MODELS.update({
         "num_experts_per_tok": 3,
         "norm_topk_prob": False,
         "pad_token_id": 258,
+    },
+})
+
+
+# Layer norms; a quarter of each head rotates where nothing says.
+STABLELM = family("StableLmForCausalLM", "stablelm", layer_norm_eps=1e-5, rope_theta=10000.0)
+MODELS.update({
+    "stablelm": {**STABLELM, **shape(64, 4, 4, None, 48), "partial_rotary_factor": 0.25},
+    "stablelm2": {**STABLELM, **shape(64, 4, 2, None, 48, tied=True), "use_qkv_bias": True, "layer_norm_eps": 1e-3},
+    "stablelm2_12b": {
+        **STABLELM,
+        **shape(64, 4, 2, None, 48, dtype="bfloat16"),
+        "partial_rotary_factor": 0.5,
+        "qk_layernorm": True,
+        "use_parallel_residual": True,
     },
 })
 

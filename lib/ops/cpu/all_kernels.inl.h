@@ -25,6 +25,7 @@ constexpr KernelTable Table(const char* name) {
   t.prefers_panels = true;
   t.quantize_row = QuantizeRow;
   t.rms_norm = RmsNorm;
+  t.layer_norm = LayerNorm;
   t.rope = ApplyRope;
   t.silu_mul = SiluMul;
   t.gelu_mul = GeluMul;

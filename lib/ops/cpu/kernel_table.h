@@ -110,6 +110,8 @@ struct KernelTable {
                        int32_t* sums);
   // y = x / sqrt(mean(x^2) + eps) * weight. y may be x.
   void (*rms_norm)(const float* x, const float* weight, float eps, int32_t n, float* y);
+  // y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias, bias null: none. y may be x.
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps, int32_t n, float* y);
   // In place rotation of one vector [D] by the angles whose cos and sin [D/2] are given.
   void (*rope)(float* x, const float* cos, const float* sin, int32_t d, RopePairing pairing);
   void (*silu_mul)(const float* gate, const float* up, int32_t n,

@@ -29,6 +29,19 @@ void RmsNorm(const float* x, const float* weight, float eps, int32_t n, float* y
   for (int32_t i = 0; i < n; ++i) y[i] = x[i] * scale * weight[i];
 }
 
+// The mean in double: what is left once it is taken off may be small beside it.
+void LayerNorm(const float* x, const float* weight, const float* bias, float eps, int32_t n, float* y) {
+  double sum = 0, squares = 0;
+  for (int32_t i = 0; i < n; ++i) sum += double{x[i]};
+  const double mean = sum / n;
+  for (int32_t i = 0; i < n; ++i) squares += (double{x[i]} - mean) * (double{x[i]} - mean);
+  const double scale = 1 / std::sqrt(squares / n + double{eps});
+  for (int32_t i = 0; i < n; ++i) {
+    const float normed = static_cast<float>((double{x[i]} - mean) * scale);
+    y[i] = bias == nullptr ? normed * weight[i] : normed * weight[i] + bias[i];
+  }
+}
+
 void ApplyRope(float* x, const float* cos, const float* sin, int32_t d, RopePairing pairing) {
   const int32_t half = d / 2;
   for (int32_t j = 0; j < half; ++j) {
