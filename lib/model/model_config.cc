@@ -18,7 +18,12 @@ bool ModelConfig::fits_version_1() const {
          activation == Activation::kSilu && n_experts == 0 && !layers_differ() && fits_version_3();
 }
 
-bool ModelConfig::fits_version_3() const { return !layer_norms && !own_qk_norms && !parallel_blocks; }
+bool ModelConfig::fits_version_3() const {
+  const bool whole = rope.whole_ramp && std::all_of(more_ropes.begin(), more_ropes.end(),
+                                                    [](const RopeConfig& r) { return r.whole_ramp; });
+  return whole && !layer_norms && !own_qk_norms && !parallel_blocks && !attention_sinks &&
+         activation != Activation::kClampedSwiglu;
+}
 
 const char* TensorRoleName(TensorRole role) {
   switch (role) {
@@ -56,6 +61,8 @@ const char* TensorRoleName(TensorRole role) {
       return "attention_post_norm";
     case TensorRole::kAttentionNormBias:
       return "attention_norm_bias";
+    case TensorRole::kAttentionSinks:
+      return "attention_sinks";
     case TensorRole::kFfnPostNorm:
       return "ffn_post_norm";
     case TensorRole::kFfnNormBias:
@@ -76,6 +83,14 @@ const char* TensorRoleName(TensorRole role) {
       return "expert_up";
     case TensorRole::kExpertDown:
       return "expert_down";
+    case TensorRole::kRouterBias:
+      return "router_bias";
+    case TensorRole::kExpertGateBias:
+      return "expert_gate_bias";
+    case TensorRole::kExpertUpBias:
+      return "expert_up_bias";
+    case TensorRole::kExpertDownBias:
+      return "expert_down_bias";
   }
   return "unknown";
 }
@@ -137,6 +152,15 @@ bool TensorShape(const ModelConfig& config, TensorRole role, int32_t* rows, int3
       return config.n_experts > 0 && shape(config.n_experts * config.ffn_size, hidden);
     case TensorRole::kExpertDown:
       return config.n_experts > 0 && shape(config.n_experts * hidden, config.ffn_size);
+    case TensorRole::kAttentionSinks:
+      return config.attention_sinks && shape(1, config.n_heads);
+    case TensorRole::kRouterBias:
+      return config.n_experts > 0 && shape(1, config.n_experts);
+    case TensorRole::kExpertGateBias:
+    case TensorRole::kExpertUpBias:
+      return config.n_experts > 0 && shape(config.n_experts, config.ffn_size);
+    case TensorRole::kExpertDownBias:
+      return config.n_experts > 0 && shape(config.n_experts, hidden);
   }
   return false;
 }
@@ -165,10 +189,22 @@ bool IsVectorRole(TensorRole role) {
     case TensorRole::kFinalNormBias:
     case TensorRole::kAttentionNormBias:
     case TensorRole::kFfnNormBias:
+    case TensorRole::kAttentionSinks:
       return true;
     default:
-      return false;
+      return role >= TensorRole::kRouterBias && role <= TensorRole::kExpertDownBias;
   }
+}
+
+bool IsBiasRole(TensorRole role) {
+  return (role >= TensorRole::kQueryBias && role <= TensorRole::kOutputBias) ||
+         (role >= TensorRole::kRouterBias && role <= TensorRole::kExpertDownBias);
+}
+
+bool IsVersion4Role(TensorRole role) {
+  return role == TensorRole::kFinalNormBias || role == TensorRole::kAttentionNormBias ||
+         role == TensorRole::kAttentionSinks || role == TensorRole::kFfnNormBias ||
+         (role >= TensorRole::kRouterBias && role <= TensorRole::kExpertDownBias);
 }
 
 }  // namespace kvc

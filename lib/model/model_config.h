@@ -41,6 +41,9 @@ struct ModelConfig {
   bool own_qk_norms = false;  // with qk_norm: every head has weights of its own
   // Norms take the mean off and have biases, those of queries and keys apart; else all are RMS norms.
   bool layer_norms = false;
+  // Every softmax of attention has one more logit, a learnt one of each query head, without a value.
+  bool attention_sinks = false;
+  float activation_gain = 0, activation_limit = 0;  // of Activation::kClampedSwiglu, else 0
   bool parallel_blocks = false;  // attention and feed-forward part read the same norm of the same x
   Activation activation = Activation::kSilu;
   // A mixture of experts in every layer, each with ffn_size; n_chosen of them work on a token. 0: none.
@@ -83,6 +86,7 @@ enum class TensorRole : uint16_t {
   kKeyNorm = 20,
   kAttentionPostNorm = 21,
   kAttentionNormBias = 22,
+  kAttentionSinks = 23,
   kFfnNorm = 30,
   kGate = 31,
   kUp = 32,
@@ -93,17 +97,25 @@ enum class TensorRole : uint16_t {
   kExpertGate = 41,  // these three are stacks: expert 0's rows, then expert 1's, ..
   kExpertUp = 42,
   kExpertDown = 43,
+  kRouterBias = 44,
+  kExpertGateBias = 45,  // one row of each expert
+  kExpertUpBias = 46,
+  kExpertDownBias = 47,
 };
 const char* TensorRoleName(TensorRole role);  // "embedding", "attention_norm", ...; never null
 
-// The shape a role must have under a config: [rows, cols], of stacks all rows; vectors are [1, n], or n of each of
-// [rows] heads. False: the config has no such tensor.
+// The shape a role must have under a config: [rows, cols], of stacks all rows; vectors are [1, n], or n of
+// each of [rows] heads or experts. False: the config has no such tensor.
 bool TensorShape(const ModelConfig& config, TensorRole role, int32_t* rows, int32_t* cols);
 // Stacks hold a matrix for each expert.
 bool IsStackRole(TensorRole role);
 // How many matrices a tensor of this role holds: the experts of stacks, else 1.
 int32_t StackOf(const ModelConfig& config, TensorRole role);
-// Norms and biases are always f32; matrices may be any WeightType.
+// Norms, biases and sinks are always f32; matrices may be any WeightType.
 bool IsVectorRole(TensorRole role);
+// There in all layers or in none, the config does not say.
+bool IsBiasRole(TensorRole role);
+// Files of versions below 4 have no such tensors.
+bool IsVersion4Role(TensorRole role);
 
 }  // namespace kvc

@@ -46,7 +46,9 @@ void FeedVersion2(const ModelConfig& c, Feed* feed) {
 }
 
 void FeedVersion4(const ModelConfig& c, Feed* feed) {
-  feed->Values(c.layer_norms, c.own_qk_norms, c.parallel_blocks);
+  feed->Values(c.layer_norms, c.own_qk_norms, c.parallel_blocks, c.attention_sinks, c.activation_gain,
+               c.activation_limit, c.rope.whole_ramp);
+  for (const RopeConfig& rope : c.more_ropes) feed->Values(rope.whole_ramp);
 }
 
 }  // namespace

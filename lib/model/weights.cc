@@ -108,12 +108,14 @@ Status PrepareLayer(const Tensors& tensors, const ModelConfig& config, int32_t l
   p.Fill(R::kFfnPostNorm, config.norms_after, &out->ffn_post_norm);
   p.Fill(R::kQueryNorm, config.qk_norm, &out->query_norm);
   p.Fill(R::kKeyNorm, config.qk_norm, &out->key_norm);
+  p.Fill(R::kAttentionSinks, config.attention_sinks, &out->sinks);
   p.Fill({R::kQuery, R::kKey, R::kValue}, {R::kQueryBias, R::kKeyBias, R::kValueBias}, &out->qkv);
   p.Fill({R::kOutput}, {R::kOutputBias}, &out->output);
   if (config.n_experts > 0) {
-    p.Fill({R::kRouter}, {}, &out->router);
-    p.Fill({R::kExpertGate, R::kExpertUp}, {}, &out->gate_up, MatrixUse::kProducts, config.n_experts);
-    p.Fill({R::kExpertDown}, {}, &out->down, MatrixUse::kProducts, config.n_experts);
+    p.Fill({R::kRouter}, {R::kRouterBias}, &out->router);
+    p.Fill({R::kExpertGate, R::kExpertUp}, {R::kExpertGateBias, R::kExpertUpBias}, &out->gate_up,
+           MatrixUse::kProducts, config.n_experts);
+    p.Fill({R::kExpertDown}, {R::kExpertDownBias}, &out->down, MatrixUse::kProducts, config.n_experts);
     out->normalise_experts = config.normalise_experts;
   } else {
     p.Fill({R::kGate, R::kUp}, {}, &out->gate_up);
@@ -121,6 +123,7 @@ Status PrepareLayer(const Tensors& tensors, const ModelConfig& config, int32_t l
   }
   out->activation = config.activation, out->wide_norms = config.wide_qk_norm;
   out->own_norms = config.own_qk_norms;
+  out->activation_gain = config.activation_gain, out->activation_limit = config.activation_limit;
   return p.status();
 }
 
@@ -177,6 +180,8 @@ Result<Weights> Weights::Prepare(const ModelFile& file, Device* device, MemoryMe
   w.shape.norm_eps = static_cast<float>(config.norm_eps);
   w.shape.n_experts = config.n_experts, w.shape.n_chosen = config.n_chosen;
   w.shape.layer_norms = config.layer_norms, w.shape.parallel_blocks = config.parallel_blocks;
+  w.shape.attention_sinks = config.attention_sinks;
+  w.shape.clamped_activation = config.activation == Activation::kClampedSwiglu;
   KVC_RETURN_IF_ERROR(device->Supports(w.shape));
   Preparer p(tensors, place, -1);
   p.Fill({TensorRole::kEmbedding}, {}, &w.embedding,

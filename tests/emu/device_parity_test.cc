@@ -158,9 +158,13 @@ TEST_F(DeviceParity, ExpertsAreRefusedByName) {
   EXPECT_NE(std::string::npos, status.message().find("a mixture of 8 experts"));
 }
 
-TEST_F(DeviceParity, LayerNormsAndParallelBlocksAreRefusedByName) {
+TEST_F(DeviceParity, WhatOtherNetworksNeedIsRefusedByName) {
   NetworkShape norms, parallel;
   norms.layer_norms = true, parallel.parallel_blocks = true;
+  NetworkShape sinks, clamped;
+  sinks.attention_sinks = clamped.clamped_activation = true;
+  EXPECT_NE(std::string::npos, devices_[1]->Supports(clamped).message().find("a clamped activation"));
+  EXPECT_NE(std::string::npos, devices_[1]->Supports(sinks).message().find("attention sinks"));
   EXPECT_TRUE(devices_[0]->Supports(norms).ok() && devices_[0]->Supports(parallel).ok());
   EXPECT_EQ(Code::kUnsupported, devices_[1]->Supports(norms).code());
   EXPECT_NE(std::string::npos, devices_[1]->Supports(norms).message().find("layer norms"));

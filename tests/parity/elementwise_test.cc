@@ -56,8 +56,8 @@ TEST(ElementwiseParity, LayerNorm) {
   for (const float middle : {0.0f, 40.0f}) {
     ForEach([middle](const KernelTable& t, int32_t n, const std::string& name) {
       Random random(static_cast<uint64_t>(n));
-      const std::vector<float> x = random.Floats(n, middle - 3, middle + 3), weight = random.Floats(n, 0.5f, 2),
-                               bias = random.Floats(n);
+      const std::vector<float> x = random.Floats(n, middle - 3, middle + 3),
+                               weight = random.Floats(n, 0.5f, 2), bias = random.Floats(n);
       double mean = 0, square = 0;
       for (float v : x) mean += static_cast<double>(v) / n;
       for (float v : x) square += (v - mean) * (v - mean);
@@ -150,6 +150,36 @@ TEST(ElementwiseParity, SiluMul) {
     EXPECT_EQ(0, y[3]);
     EXPECT_EQ(89, y[4]);
     EXPECT_EQ(1e30f, y[5]);
+  }
+}
+
+// Gates and ups on both sides of the limit, and far beyond it.
+TEST(ElementwiseParity, ClampedMul) {
+  const float kGain = 1.702f, kLimit = 7;
+  const auto want = [&](float gate, float up) {
+    const double limit = double{kLimit}, g = std::min(double{gate}, limit),
+                 u = std::min(std::max(double{up}, -limit), limit);
+    return (u + 1) * g / (1 + std::exp(-static_cast<double>(kGain) * g));
+  };
+  ForEach([&](const KernelTable& t, int32_t n, const std::string& name) {
+    Random random(static_cast<uint64_t>(n));
+    std::vector<float> gate = random.Floats(n, -20, 20);
+    const std::vector<float> up = random.Floats(n, -20, 20);
+    std::vector<double> wanted;
+    for (size_t i = 0; i < gate.size(); ++i) wanted.push_back(want(gate[i], up[i]));
+    gate = Guarded(gate);
+    t.clamped_mul(gate.data(), up.data(), kGain, kLimit, n, gate.data());
+    ExpectEach(wanted, gate, 1e-5, name);
+  });
+  for (const KernelTable* table : Tables()) {
+    const float gate[] = {-1e30f, -200, 0, 7, 8, 1e30f}, up[] = {1, 1, 1, 7, 1e30f, -1e30f};
+    float y[6];
+    table->clamped_mul(gate, up, kGain, kLimit, 6, y);
+    for (int i = 0; i < 2; ++i) EXPECT_LE(std::fabs(y[i]), 1e-30f) << table->name << " " << gate[i];
+    EXPECT_EQ(y[2], 0) << table->name;
+    EXPECT_NEAR(y[3], want(7, 7), 1e-4) << table->name;
+    EXPECT_EQ(y[4], y[3]) << table->name;
+    EXPECT_NEAR(y[5], want(7, -7), 1e-4) << table->name;
   }
 }
 

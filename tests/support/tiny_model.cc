@@ -162,7 +162,7 @@ std::vector<TensorPlan> TinyModelTensors(const TinyModelOptions& o) {
           TensorRole::kOutput, TensorRole::kQueryNorm, TensorRole::kKeyNorm, TensorRole::kFfnNorm,
           TensorRole::kGate, TensorRole::kUp, TensorRole::kDown, TensorRole::kRouter, TensorRole::kExpertGate,
           TensorRole::kExpertUp, TensorRole::kExpertDown, TensorRole::kAttentionNormBias,
-          TensorRole::kFfnNormBias}) {
+          TensorRole::kFfnNormBias, TensorRole::kAttentionSinks}) {
       add(role, layer);
     }
     if (o.query_key_value_bias) {
@@ -190,7 +190,10 @@ std::vector<uint8_t> TinyTensorBytes(const TinyModelOptions& o, const TensorPlan
   const bool is_bias = name.size() > 5 && name.compare(name.size() - 5, 5, "_bias") == 0;
   for (int64_t i = 0; i < n; ++i) {
     const float u = Draw(t, i, o.seed);
-    const float value = is_bias ? 0.1f * u : IsVectorRole(t.role) ? 1 + 0.25f * u : amplitude * u;
+    const float value = t.role == TensorRole::kAttentionSinks ? 2 * u + o.sink_shift
+                        : is_bias                             ? 0.1f * u
+                        : IsVectorRole(t.role)                ? 1 + 0.25f * u
+                                                              : amplitude * u;
     if (t.type == WeightType::kF32) Put(&out, value);
     if (t.type == WeightType::kF16) Put(&out, FloatToF16(value));
     if (t.type == WeightType::kBf16) Put(&out, FloatToBf16(value));

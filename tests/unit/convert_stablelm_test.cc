@@ -1,5 +1,5 @@
-// StableLM on its way into a model file: what config.json may leave out, norms that every head has of its own, and
-// biases whose dimensions change places with those of the rows beside them.
+// StableLM on its way into a model file: what config.json may leave out, norms that every head has of its
+// own, and biases whose dimensions change places with those of the rows beside them.
 #include "tests/unit/convert_fixture.h"
 
 namespace kvc {
@@ -45,7 +45,8 @@ Status ConvertIt(const nlohmann::json& config, const TestTensors& tensors,
   return status;
 }
 
-// A quarter of 8 dimensions turns: (0, 1). They are to stand where a rotation over the whole head has its first pair.
+// A quarter of 8 dimensions turns: (0, 1). They are to stand where a rotation over the whole head has its
+// first pair.
 std::vector<float> Spread(const std::vector<float>& v) {
   std::vector<float> out;
   for (size_t head = 0; head < v.size(); head += kHeadDim) {
@@ -66,8 +67,10 @@ TEST(ConvertStableLm, DefaultsAndBiases) {
   EXPECT_EQ(file->version(), 4u);
   for (int i = 0; i < kTestLayers; ++i) {
     const std::string a = Block(i) + "self_attn.";
-    EXPECT_EQ(Values(FindTensor(*file, R::kQueryBias, i)->weight), Spread(Values(tensors.at(a + "q_proj.bias"))));
-    EXPECT_EQ(Values(FindTensor(*file, R::kKeyBias, i)->weight), Spread(Values(tensors.at(a + "k_proj.bias"))));
+    EXPECT_EQ(Values(FindTensor(*file, R::kQueryBias, i)->weight),
+              Spread(Values(tensors.at(a + "q_proj.bias"))));
+    EXPECT_EQ(Values(FindTensor(*file, R::kKeyBias, i)->weight),
+              Spread(Values(tensors.at(a + "k_proj.bias"))));
     EXPECT_EQ(Values(FindTensor(*file, R::kValueBias, i)->weight), Values(tensors.at(a + "v_proj.bias")));
     EXPECT_EQ(Values(FindTensor(*file, R::kFfnNormBias, i)->weight),
               Values(tensors.at(Block(i) + "post_attention_layernorm.bias")));
@@ -94,15 +97,17 @@ TEST(ConvertStableLm, WhatDoesNotFitIsNamed) {
     change(&tensors);
     return ConvertIt(Config(heads, true), tensors);
   };
-  ExpectError(broken(false, [](TestTensors* t) { t->erase(Block(1) + "input_layernorm.bias"); }), Code::kBadModel,
-              {"attention_norm_bias of layer 1 is missing"});
-  ExpectError(broken(false, [](TestTensors* t) { t->erase(Block(1) + "self_attn.k_proj.bias"); }), Code::kBadModel,
-              {"key_bias of layer 1 is missing"});
-  ExpectError(broken(true, [](TestTensors* t) { t->erase(Block(0) + "self_attn.q_layernorm.norms.2.weight"); }),
-              Code::kBadModel, {"self_attn.q_layernorm.norms.*.weight", "that of head 2 is missing"});
+  ExpectError(broken(false, [](TestTensors* t) { t->erase(Block(1) + "input_layernorm.bias"); }),
+              Code::kBadModel, {"attention_norm_bias of layer 1 is missing"});
+  ExpectError(broken(false, [](TestTensors* t) { t->erase(Block(1) + "self_attn.k_proj.bias"); }),
+              Code::kBadModel, {"key_bias of layer 1 is missing"});
+  ExpectError(
+      broken(true, [](TestTensors* t) { t->erase(Block(0) + "self_attn.q_layernorm.norms.2.weight"); }),
+      Code::kBadModel, {"self_attn.q_layernorm.norms.*.weight", "that of head 2 is missing"});
   ExpectError(broken(true,
                      [](TestTensors* t) {
-                       (*t)[Block(0) + "self_attn.k_layernorm.norms.2.weight"] = MakeTensor("F32", {kHeadDim}, 9);
+                       (*t)[Block(0) + "self_attn.k_layernorm.norms.2.weight"] =
+                           MakeTensor("F32", {kHeadDim}, 9);
                      }),
               Code::kBadModel, {"k_layernorm.norms.2", "only 2 heads"});
   ExpectError(broken(true,

@@ -29,6 +29,7 @@ constexpr KernelTable Table(const char* name) {
   t.rope = ApplyRope;
   t.silu_mul = SiluMul;
   t.gelu_mul = GeluMul;
+  t.clamped_mul = ClampedMul;
   t.add = AddTo;
   t.soft_cap = SoftCap;
   t.dot = Dot;

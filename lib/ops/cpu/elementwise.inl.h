@@ -60,7 +60,8 @@ inline float SquaresAbout(float mean, const float* x, int32_t n) {
   return squares;
 }
 
-inline void LayerNorm(const float* x, const float* weight, const float* bias, float eps, int32_t n, float* y) {
+inline void LayerNorm(const float* x, const float* weight, const float* bias, float eps, int32_t n,
+                      float* y) {
   const float size = static_cast<float>(n), mean = SumOf(x, n) / size;
   const F middle = Set(mean), scale = Set(1.0f / __builtin_sqrtf(SquaresAbout(mean, x, n) / size + eps));
   for (int32_t i = 0; i < n; i += kWidth) {
@@ -140,6 +141,21 @@ inline void SoftCap(float cap, int32_t n, float* x) {
   if (i < n) StoreN(x + i, n - i, Capped(LoadN(x + i, n - i), cap));
 }
 
+// The clamp keeps the argument of Exp from its upper end; below it the result is 0.
+inline F Clamped(F gate, F up, float gain, float limit) {
+  const F most = Set(limit), g = Min(most, gate), u = Max(Sub(Zero(), most), Min(most, up));
+  const F scaled = Mul(Set(gain), g);
+  const F y = Div(g, Add(Set(1.0f), Exp(Sub(Zero(), scaled))));
+  return Mul(Add(u, Set(1.0f)), ZeroWhereBelow(scaled, Set(-88.0f), y));
+}
+
+inline void ClampedMul(const float* gate, const float* up, float gain, float limit, int32_t n, float* y) {
+  for (int32_t i = 0; i < n; i += kWidth) {
+    const int m = Least(kWidth, n - i);
+    StoreN(y + i, m, Clamped(LoadN(gate + i, m), LoadN(up + i, m), gain, limit));
+  }
+}
+
 inline float Largest(const float* x, int32_t n) {
   F top = Set(-kInfinity);
   int32_t i = 0;
@@ -149,8 +165,10 @@ inline float Largest(const float* x, int32_t n) {
   return result;
 }
 
-inline void Softmax(float* x, int32_t n) {
-  const float top = Largest(x, n);
+// With one more logit, where there is a sink, whose share is left out.
+inline void SoftmaxBeside(const float* sink, float* x, int32_t n) {
+  float top = Largest(x, n);
+  if (sink != nullptr && *sink > top) top = *sink;
   if (top == -kInfinity) {
     for (int32_t i = 0; i < n; ++i) x[i] = 0;
     return;
@@ -168,10 +186,13 @@ inline void Softmax(float* x, int32_t n) {
     StoreN(x + i, n - i, Exp(Sub(LoadN(x + i, n - i), shift)));
     for (int32_t j = i; j < n; ++j) sum += x[j];
   }
+  if (sink != nullptr) sum += ExpOf(*sink - top);
   const F total = Set(sum);
   for (i = 0; i + kWidth <= n; i += kWidth) Store(x + i, Div(Load(x + i), total));
   if (i < n) StoreN(x + i, n - i, Div(LoadN(x + i, n - i), total));
 }
+
+inline void Softmax(float* x, int32_t n) { SoftmaxBeside(nullptr, x, n); }
 
 inline float LargestAbs(const float* x, int32_t n) {
   F top = Zero();

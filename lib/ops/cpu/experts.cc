@@ -52,12 +52,9 @@ void RunExperts(const LayerMath& math, const LayerMatrices& w, const Wave& wave,
     std::memcpy(r.gathered + i * hidden, h + r.tokens[wave.begin + i] * hidden,
                 static_cast<size_t>(hidden) * sizeof(float));
   };
-  const auto activation =
-      w.activation == Activation::kSilu ? math.kernels().silu_mul : math.kernels().gelu_mul;
   const auto activate = [&](const OutputTile& t) {
     for (int64_t i = t.token; i < t.token + t.tokens; ++i) {
-      float* gate = r.gate + i * ffn + t.row;
-      activation(gate, r.up + i * ffn + t.row, t.rows, gate);
+      math.Activate(w, r.up + i * ffn + t.row, t.rows, r.gate + i * ffn + t.row);
     }
   };
   MatrixProduct halves{};

@@ -22,6 +22,7 @@ constexpr KernelTable kReference = {
     ref::ApplyRope,
     ref::SiluMul,
     ref::GeluMul,
+    ref::ClampedMul,
     ref::Add,
     ref::SoftCap,
     ref::Dot,
@@ -53,6 +54,7 @@ KernelTable FillMissing(KernelTable table, const KernelTable& below) {
   fill(table.rope, below.rope);
   fill(table.silu_mul, below.silu_mul);
   fill(table.gelu_mul, below.gelu_mul);
+  fill(table.clamped_mul, below.clamped_mul);
   fill(table.add, below.add);
   fill(table.soft_cap, below.soft_cap);
   fill(table.dot, below.dot);

@@ -48,6 +48,8 @@ struct PrefillAttentionArgs {
   const uint32_t* seen = nullptr;  // [S]
   uint32_t seen_bit = 0;
   float cap = 0;  // z = cap * tanh(z / cap) for the scaled logits z; 0: as they are. So below
+  // One more logit of every row, which has no value; in lse too. Null: none.
+  const float* sink = nullptr;
 };
 
 // Attention probabilities of some rows of one query head: p[i, t] = softmax over t < visible[i] of gain[i] *
@@ -64,6 +66,7 @@ struct ScoreRowsArgs {
   const uint32_t* seen = nullptr;  // [S]
   uint32_t seen_bit = 0;
   float cap = 0;
+  const float* sink = nullptr;  // one more logit of every row, times gain[i]; what it gets is nobody's
 };
 
 // With p(i, t) = exp(scale * q_i.k_t - lse[i]) for the rows i that see key t, t in [key_begin, key_end):
@@ -117,7 +120,10 @@ struct KernelTable {
   void (*silu_mul)(const float* gate, const float* up, int32_t n,
                    float* y);  // y = gate / (1 + exp(-gate)) * up; y may be gate
   void (*gelu_mul)(const float* gate, const float* up, int32_t n,
-                   float* y);                        // y = gelu(gate) * up, by tanh; y may be gate
+                   float* y);  // y = gelu(gate) * up, by tanh; y may be gate
+  // With gate cut off above the limit and up at both sides: y = (up + 1) * gate / (1 + exp(-gain * gate)); y
+  // may be gate.
+  void (*clamped_mul)(const float* gate, const float* up, float gain, float limit, int32_t n, float* y);
   void (*add)(const float* x, int32_t n, float* y);  // y += x
   void (*soft_cap)(float cap, int32_t n, float* x);  // x = cap * tanh(x / cap)
   float (*dot)(const float* a, const float* b, int32_t n);

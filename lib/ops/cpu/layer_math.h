@@ -108,6 +108,18 @@ class LayerMath {
     ForRows(one);
   }
 
+  // gate [n] becomes the activation of gate and up.
+  void Activate(const LayerMatrices& w, const float* up, int32_t n, float* gate) const {
+    switch (w.activation) {
+      case Activation::kSilu:
+        return kernels_.silu_mul(gate, up, n, gate);
+      case Activation::kGeluTanh:
+        return kernels_.gelu_mul(gate, up, n, gate);
+      case Activation::kClampedSwiglu:
+        return kernels_.clamped_mul(gate, up, w.activation_gain, w.activation_limit, n, gate);
+    }
+  }
+
   // x += scale * m(y), or scale * norm of it where there is a norm behind the block.
   void AddProduct(const Matrix& m, const float* y, DevicePtr<const float> post_norm, float scale,
                   float* x) const {

@@ -52,11 +52,9 @@ Status CpuDevice::Finish(Stream*, const FinishArgs& a) {
     return {};
   }
   const int64_t ffn = a.shape->ffn;
-  const auto activation = a.w->activation == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul;
   const auto activate = [&](const OutputTile& t) {
     for (int64_t i = t.token; i < t.token + t.tokens; ++i) {
-      float* gate = rows.gate + i * ffn + t.row;
-      activation(gate, rows.up + i * ffn + t.row, t.rows, gate);
+      math.Activate(*a.w, rows.up + i * ffn + t.row, t.rows, rows.gate + i * ffn + t.row);
     }
   };
   MatrixProduct p{};

@@ -64,6 +64,14 @@ void GeluMul(const float* gate, const float* up, int32_t n, float* y) {
   }
 }
 
+void ClampedMul(const float* gate, const float* up, float gain, float limit, int32_t n, float* y) {
+  for (int32_t i = 0; i < n; ++i) {
+    const float g = gate[i] > limit ? limit : gate[i], low = up[i] > limit ? limit : up[i],
+                u = low < -limit ? -limit : low;
+    y[i] = (u + 1.0f) * (g / (1.0f + std::exp(-gain * g)));
+  }
+}
+
 void SoftCap(float cap, int32_t n, float* x) {
   for (int32_t i = 0; i < n; ++i) x[i] = Capped(x[i], cap);
 }

@@ -1,5 +1,5 @@
-// StableLM 3B, StableLM 2 and 12B: layer norms with biases, a quarter of each head rotates. 12B has norms of its own
-// for every query and key head, and blocks side by side.
+// StableLM 3B, StableLM 2 and 12B: layer norms with biases, a quarter of each head rotates. 12B has norms of
+// its own for every query and key head, and blocks side by side.
 #include "models/convert/family.h"
 
 namespace kvc {
