@@ -137,6 +137,13 @@ class LayerMath {
 }  // namespace
 
 Status CudaDevice::Supports(const NetworkShape& shape) const {
+  const char* missing = shape.attention_sinks      ? "attention sinks"
+                        : shape.clamped_activation ? "a clamped activation"
+                        : shape.layer_norms        ? "layer norms"
+                        : shape.parallel_blocks    ? "parallel blocks"
+                                                   : nullptr;
+  if (missing != nullptr)
+    return Error(Code::kUnsupported, "a model with %s does not run on cuda yet; use \"cpu\"", missing);
   if (shape.n_experts == 0) return {};
   return Error(Code::kUnsupported, "a mixture of %d experts does not run on cuda yet; use \"cpu\"",
                shape.n_experts);

@@ -22,7 +22,8 @@ struct AttentionRule {
   const Rope* const* ropes = nullptr;  // [L]
   RopePairing pairing = RopePairing::kHalf;
   float scale = 1;
-  float cap = 0;  // 0: none
+  float cap = 0;                                  // 0: none
+  const DevicePtr<const float>* sinks = nullptr;  // [L] of each layer's query heads [H], or null
 };
 
 // Buffers to choose entries in, for layers of heads of at most `longest` entries.

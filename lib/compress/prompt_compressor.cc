@@ -64,9 +64,10 @@ Status Compressor::LoadLayer(const LayerWork& work, int32_t layer, int32_t n_new
 Status Compressor::Score(const LayerChoice& c) const {
   const ScoreProgram program = PromptProgram();
   const ChoiceBuffers& b = *c.work.choice;
-  return c.work.device->Score(c.work.stream, {&program, c.kv.view(), c.observed.view(), plan_.shape().n_heads,
-                                              rule_.scale, b.scores.at(), b.per_head.at(), b.stride,
-                                              b.scratch.raw(), rule_.cap, turning(c.layer)});
+  return c.work.device->Score(
+      c.work.stream, {&program, c.kv.view(), c.observed.view(), plan_.shape().n_heads, rule_.scale,
+                      b.scores.at(), b.per_head.at(), b.stride, b.scratch.raw(), rule_.cap, turning(c.layer),
+                      rule_.sinks == nullptr ? DevicePtr<const float>() : rule_.sinks[c.layer]});
 }
 
 // Candidates of every head of the layer, where scores decide (methods.md 2.11).

@@ -53,6 +53,7 @@ Status Model::Init(CallState* watch) {
   for (int32_t rope : rope_of_layer) rope_of_layer_.push_back(&ropes_[static_cast<size_t>(rope)]);
   std::vector<const Rope*> ropes;
   for (const Rope& rope : ropes_) ropes.push_back(&rope);
+  for (const LayerMatrices& layer : weights_.layers) sinks_of_layer_.push_back(layer.sinks);
   const Network network{&config(), &weights_, rope_of_layer_.data(), device_.get()};
   executor_ =
       std::make_unique<Executor>(device_.get(), meter_, network, std::move(ropes), std::move(rope_of_layer));
@@ -96,7 +97,7 @@ ModelShape Model::shape(int32_t max_tokens, bool goes_on) const {
 
 AttentionRule Model::attention_rule() const {
   return {rope_of_layer_.data(), config().rope_pairing, executor_->network().AttentionScale(),
-          config().attention_cap};
+          config().attention_cap, config().attention_sinks ? sinks_of_layer_.data() : nullptr};
 }
 
 Result<HeadScores> Model::ScoresFor(const Policy& policy) const {

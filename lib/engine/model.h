@@ -57,6 +57,7 @@ class Model {
   Weights weights_;
   std::vector<Rope> ropes_;                 // those of the config, and none where a layer wants none
   std::vector<const Rope*> rope_of_layer_;  // [L]
+  std::vector<DevicePtr<const float>> sinks_of_layer_;  // [L]
   std::unique_ptr<Executor> executor_;
 };
 

@@ -162,7 +162,7 @@ Status PromptRun::Chunk(Stream* stream, const Rows& rows, ChunkBuffers* b) {
   KVC_RETURN_IF_ERROR(device.AttendPrompt(
       stream, {kv_.view(), where, c.n_heads, c.layers[static_cast<size_t>(layer_)].attention_window,
                network_.AttentionScale(), b->q_.at(), b->attended_.at(),
-               columns ? b->lse_.at() : DevicePtr<float>(), kPromptChunk, c.attention_cap}));
+               columns ? b->lse_.at() : DevicePtr<float>(), kPromptChunk, c.attention_cap, w.sinks}));
   if (columns) KVC_RETURN_IF_ERROR(FoldColumns(stream, rows, b));
   // Of the last layer only the last token goes on to the logits.
   const bool last_layer = layer_ + 1 == c.n_layers;
@@ -258,6 +258,7 @@ Status RunSteps(const Network& network, Stream* stream, const int32_t* tokens, c
     if (angles != nullptr) args.angles = angles[layer];
     args.q = b->q_.at(), args.k = b->k_.at(), args.v = b->v_.at(), args.out = b->attended_.at();
     args.shape = shape, args.scratch = b->attention_.raw(), args.cap = c.attention_cap;
+    args.sinks = w.sinks;
     KVC_RETURN_IF_ERROR(device.Step(stream, args));
     if (sink != nullptr) KVC_RETURN_IF_ERROR(sink->AfterAttention(layer, args));
     KVC_RETURN_IF_ERROR(device.Finish(
@@ -281,7 +282,7 @@ Status Heads(const Network& network, Stream* stream, const DevicePtr<float>* x, 
   }
   return network.device->Logits(
       stream, {&w.shape, w.final_norm, &w.output_head, n > 1 ? b->picked_.at() : x[0], n, c.logit_scale,
-               b->logits_.at(), b->network_.raw(), c.logit_cap});
+               b->logits_.at(), b->network_.raw(), c.logit_cap, w.final_norm_bias});
 }
 
 }  // namespace kvc

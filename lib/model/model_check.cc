@@ -30,12 +30,19 @@ constexpr TensorRole kLayerRoles[] = {TensorRole::kAttentionNorm,
                                       TensorRole::kKeyBias,
                                       TensorRole::kValueBias,
                                       TensorRole::kOutputBias,
+                                      TensorRole::kAttentionNormBias,
+                                      TensorRole::kFfnNormBias,
+                                      TensorRole::kAttentionSinks,
+                                      TensorRole::kRouterBias,
+                                      TensorRole::kExpertGateBias,
+                                      TensorRole::kExpertUpBias,
+                                      TensorRole::kExpertDownBias,
                                       TensorRole::kRouter,
                                       TensorRole::kExpertGate,
                                       TensorRole::kExpertUp,
                                       TensorRole::kExpertDown};
-constexpr TensorRole kModelRoles[] = {TensorRole::kEmbedding, TensorRole::kFinalNorm,
-                                      TensorRole::kOutputHead};
+constexpr TensorRole kModelRoles[] = {TensorRole::kEmbedding, TensorRole::kFinalNorm, TensorRole::kOutputHead,
+                                      TensorRole::kFinalNormBias};
 constexpr int kRoleNumbers = 64;  // above every role's number
 
 bool IsLayerRole(TensorRole role) {
@@ -44,7 +51,6 @@ bool IsLayerRole(TensorRole role) {
 bool IsModelRole(TensorRole role) {
   return std::find(std::begin(kModelRoles), std::end(kModelRoles), role) != std::end(kModelRoles);
 }
-bool IsBias(TensorRole role) { return role >= TensorRole::kQueryBias && role <= TensorRole::kOutputBias; }
 
 Status CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return {};
@@ -147,11 +153,23 @@ Status CheckScales(const ModelConfig& c) {
   KVC_RETURN_IF_ERROR(CheckScale("attention_scale", c.attention_scale, true));
   KVC_RETURN_IF_ERROR(CheckScale("attention_cap", c.attention_cap, true));
   KVC_RETURN_IF_ERROR(CheckScale("logit_cap", c.logit_cap, true));
-  if (c.activation > Activation::kGeluTanh)
+  KVC_RETURN_IF_ERROR(CheckScale("activation_gain", c.activation_gain, true));
+  KVC_RETURN_IF_ERROR(CheckScale("activation_limit", c.activation_limit, true));
+  const bool clamped = c.activation == Activation::kClampedSwiglu;
+  if (clamped != (c.activation_gain != 0) || clamped != (c.activation_limit != 0))
+    return Error(Code::kBadModel,
+                 "activation_gain and activation_limit are for a clamped activation, which needs them");
+  if (c.activation > Activation::kClampedSwiglu)
     return Error(Code::kUnsupported, "activation %d is not known", static_cast<int>(c.activation));
   if (!c.norms_before && !c.norms_after)
     return Error(Code::kBadModel, "the layers have norms neither before nor after");
   if (c.wide_qk_norm && !c.qk_norm) return Error(Code::kBadModel, "wide_qk_norm without qk_norm");
+  if (c.own_qk_norms && (!c.qk_norm || c.wide_qk_norm))
+    return Error(Code::kBadModel, "own_qk_norms without qk_norm, or with wide_qk_norm");
+  if (c.layer_norms && (!c.norms_before || c.norms_after || c.wide_qk_norm))
+    return Error(Code::kUnsupported, "layer norms behind the blocks or over all heads are not supported");
+  if (c.parallel_blocks && (!c.norms_before || c.norms_after || c.n_experts > 0))
+    return Error(Code::kUnsupported, "parallel blocks with norms behind them or experts are not supported");
   return {};
 }
 
@@ -343,9 +361,9 @@ Status CheckComplete(const std::vector<bool>& seen, const ModelConfig& config) {
       else if (absent < 0)
         absent = layer;
     }
-    if (n_present == n_layers || (IsBias(role) && n_present == 0)) continue;
+    if (n_present == n_layers || (IsBiasRole(role) && n_present == 0)) continue;
     return Error(Code::kBadModel, "%s is missing%s", TensorTitle(role, absent).c_str(),
-                 IsBias(role) ? ", other layers have it" : "");
+                 IsBiasRole(role) ? ", other layers have it" : "");
   }
   return {};
 }

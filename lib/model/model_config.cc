@@ -15,7 +15,14 @@ bool ModelConfig::fits_version_1() const {
                      attention_scale == 0 && attention_cap == 0 && logit_cap == 0;
   const bool one_rope = rope.scaling != RopeScaling::kDivisors && rope.rotated == 0 && more_ropes.empty();
   return plain && one_rope && norms_before && !norms_after && !wide_qk_norm &&
-         activation == Activation::kSilu && n_experts == 0 && !layers_differ();
+         activation == Activation::kSilu && n_experts == 0 && !layers_differ() && fits_version_3();
+}
+
+bool ModelConfig::fits_version_3() const {
+  const bool whole = rope.whole_ramp && std::all_of(more_ropes.begin(), more_ropes.end(),
+                                                    [](const RopeConfig& r) { return r.whole_ramp; });
+  return whole && !layer_norms && !own_qk_norms && !parallel_blocks && !attention_sinks &&
+         activation != Activation::kClampedSwiglu;
 }
 
 const char* TensorRoleName(TensorRole role) {
@@ -26,6 +33,8 @@ const char* TensorRoleName(TensorRole role) {
       return "final_norm";
     case TensorRole::kOutputHead:
       return "output_head";
+    case TensorRole::kFinalNormBias:
+      return "final_norm_bias";
     case TensorRole::kAttentionNorm:
       return "attention_norm";
     case TensorRole::kQuery:
@@ -50,8 +59,14 @@ const char* TensorRoleName(TensorRole role) {
       return "key_norm";
     case TensorRole::kAttentionPostNorm:
       return "attention_post_norm";
+    case TensorRole::kAttentionNormBias:
+      return "attention_norm_bias";
+    case TensorRole::kAttentionSinks:
+      return "attention_sinks";
     case TensorRole::kFfnPostNorm:
       return "ffn_post_norm";
+    case TensorRole::kFfnNormBias:
+      return "ffn_norm_bias";
     case TensorRole::kFfnNorm:
       return "ffn_norm";
     case TensorRole::kGate:
@@ -68,6 +83,14 @@ const char* TensorRoleName(TensorRole role) {
       return "expert_up";
     case TensorRole::kExpertDown:
       return "expert_down";
+    case TensorRole::kRouterBias:
+      return "router_bias";
+    case TensorRole::kExpertGateBias:
+      return "expert_gate_bias";
+    case TensorRole::kExpertUpBias:
+      return "expert_up_bias";
+    case TensorRole::kExpertDownBias:
+      return "expert_down_bias";
   }
   return "unknown";
 }
@@ -88,8 +111,14 @@ bool TensorShape(const ModelConfig& config, TensorRole role, int32_t* rows, int3
     case TensorRole::kOutputBias:
       return shape(1, hidden);
     case TensorRole::kAttentionNorm:
-    case TensorRole::kFfnNorm:
       return config.norms_before && shape(1, hidden);
+    case TensorRole::kFfnNorm:
+      return config.norms_before && !config.parallel_blocks && shape(1, hidden);
+    case TensorRole::kFinalNormBias:
+    case TensorRole::kAttentionNormBias:
+      return config.layer_norms && shape(1, hidden);
+    case TensorRole::kFfnNormBias:
+      return config.layer_norms && !config.parallel_blocks && shape(1, hidden);
     case TensorRole::kAttentionPostNorm:
     case TensorRole::kFfnPostNorm:
       return config.norms_after && shape(1, hidden);
@@ -106,8 +135,10 @@ bool TensorShape(const ModelConfig& config, TensorRole role, int32_t* rows, int3
     case TensorRole::kValueBias:
       return shape(1, kv);
     case TensorRole::kQueryNorm:
+      if (config.own_qk_norms) return config.qk_norm && shape(config.n_heads, config.head_dim);
       return config.qk_norm && shape(1, config.wide_qk_norm ? q : config.head_dim);
     case TensorRole::kKeyNorm:
+      if (config.own_qk_norms) return config.qk_norm && shape(config.n_kv_heads, config.head_dim);
       return config.qk_norm && shape(1, config.wide_qk_norm ? kv : config.head_dim);
     case TensorRole::kGate:
     case TensorRole::kUp:
@@ -121,6 +152,15 @@ bool TensorShape(const ModelConfig& config, TensorRole role, int32_t* rows, int3
       return config.n_experts > 0 && shape(config.n_experts * config.ffn_size, hidden);
     case TensorRole::kExpertDown:
       return config.n_experts > 0 && shape(config.n_experts * hidden, config.ffn_size);
+    case TensorRole::kAttentionSinks:
+      return config.attention_sinks && shape(1, config.n_heads);
+    case TensorRole::kRouterBias:
+      return config.n_experts > 0 && shape(1, config.n_experts);
+    case TensorRole::kExpertGateBias:
+    case TensorRole::kExpertUpBias:
+      return config.n_experts > 0 && shape(config.n_experts, config.ffn_size);
+    case TensorRole::kExpertDownBias:
+      return config.n_experts > 0 && shape(config.n_experts, hidden);
   }
   return false;
 }
@@ -146,10 +186,25 @@ bool IsVectorRole(TensorRole role) {
     case TensorRole::kOutputBias:
     case TensorRole::kQueryNorm:
     case TensorRole::kKeyNorm:
+    case TensorRole::kFinalNormBias:
+    case TensorRole::kAttentionNormBias:
+    case TensorRole::kFfnNormBias:
+    case TensorRole::kAttentionSinks:
       return true;
     default:
-      return false;
+      return role >= TensorRole::kRouterBias && role <= TensorRole::kExpertDownBias;
   }
+}
+
+bool IsBiasRole(TensorRole role) {
+  return (role >= TensorRole::kQueryBias && role <= TensorRole::kOutputBias) ||
+         (role >= TensorRole::kRouterBias && role <= TensorRole::kExpertDownBias);
+}
+
+bool IsVersion4Role(TensorRole role) {
+  return role == TensorRole::kFinalNormBias || role == TensorRole::kAttentionNormBias ||
+         role == TensorRole::kAttentionSinks || role == TensorRole::kFfnNormBias ||
+         (role >= TensorRole::kRouterBias && role <= TensorRole::kExpertDownBias);
 }
 
 }  // namespace kvc

@@ -38,6 +38,13 @@ struct ModelConfig {
   // Norms in front of attention and feed-forward part, and of what these add. One of the two at least.
   bool norms_before = true, norms_after = false;
   bool wide_qk_norm = false;  // with qk_norm: over all heads of a token together
+  bool own_qk_norms = false;  // with qk_norm: every head has weights of its own
+  // Norms take the mean off and have biases, those of queries and keys apart; else all are RMS norms.
+  bool layer_norms = false;
+  // Every softmax of attention has one more logit, a learnt one of each query head, without a value.
+  bool attention_sinks = false;
+  float activation_gain = 0, activation_limit = 0;  // of Activation::kClampedSwiglu, else 0
+  bool parallel_blocks = false;  // attention and feed-forward part read the same norm of the same x
   Activation activation = Activation::kSilu;
   // A mixture of experts in every layer, each with ffn_size; n_chosen of them work on a token. 0: none.
   int32_t n_experts = 0, n_chosen = 0;
@@ -47,8 +54,9 @@ struct ModelConfig {
   std::vector<LayerConfig> layers;
   // Whether windows or ropes differ from layer to layer.
   bool layers_differ() const;
-  // Whether a file of version 1 can hold it.
+  // Whether a file of version 1 can hold it, or one below version 4.
   bool fits_version_1() const;
+  bool fits_version_3() const;
 };
 
 // Per-head scores for head-budget methods, measured offline (methods.md 3).
@@ -64,6 +72,7 @@ enum class TensorRole : uint16_t {
   kEmbedding = 1,
   kFinalNorm = 2,
   kOutputHead = 3,
+  kFinalNormBias = 4,
   kAttentionNorm = 10,
   kQuery = 11,
   kKey = 12,
@@ -76,26 +85,37 @@ enum class TensorRole : uint16_t {
   kQueryNorm = 19,
   kKeyNorm = 20,
   kAttentionPostNorm = 21,
+  kAttentionNormBias = 22,
+  kAttentionSinks = 23,
   kFfnNorm = 30,
   kGate = 31,
   kUp = 32,
   kDown = 33,
   kFfnPostNorm = 34,
+  kFfnNormBias = 35,
   kRouter = 40,
   kExpertGate = 41,  // these three are stacks: expert 0's rows, then expert 1's, ..
   kExpertUp = 42,
   kExpertDown = 43,
+  kRouterBias = 44,
+  kExpertGateBias = 45,  // one row of each expert
+  kExpertUpBias = 46,
+  kExpertDownBias = 47,
 };
 const char* TensorRoleName(TensorRole role);  // "embedding", "attention_norm", ...; never null
 
-// The shape a role must have under a config: [rows, cols], of stacks all rows; vectors are [1, n]. False: the
-// config has no such tensor.
+// The shape a role must have under a config: [rows, cols], of stacks all rows; vectors are [1, n], or n of
+// each of [rows] heads or experts. False: the config has no such tensor.
 bool TensorShape(const ModelConfig& config, TensorRole role, int32_t* rows, int32_t* cols);
 // Stacks hold a matrix for each expert.
 bool IsStackRole(TensorRole role);
 // How many matrices a tensor of this role holds: the experts of stacks, else 1.
 int32_t StackOf(const ModelConfig& config, TensorRole role);
-// Norms and biases are always f32; matrices may be any WeightType.
+// Norms, biases and sinks are always f32; matrices may be any WeightType.
 bool IsVectorRole(TensorRole role);
+// There in all layers or in none, the config does not say.
+bool IsBiasRole(TensorRole role);
+// Files of versions below 4 have no such tensors.
+bool IsVersion4Role(TensorRole role);
 
 }  // namespace kvc

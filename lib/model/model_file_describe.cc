@@ -39,6 +39,7 @@ void DescribeRope(const RopeConfig& r, RopePairing pairing, JsonWriter* json) {
   if (r.scaling == RopeScaling::kYarn) {
     json->Field("beta_fast", r.beta_fast);
     json->Field("beta_slow", r.beta_slow);
+    if (!r.whole_ramp) json->Field("whole_ramp", false);
   }
   if (r.scaling == RopeScaling::kYarn || r.scaling == RopeScaling::kDivisors)
     json->Field("attention_factor", r.attention_factor);
@@ -55,10 +56,22 @@ void DescribeRope(const RopeConfig& r, RopePairing pairing, JsonWriter* json) {
 // What only some families have, where they have it.
 void DescribeVersion2(const ModelConfig& c, JsonWriter* json) {
   if (c.fits_version_1()) return;
-  json->Field("activation", c.activation == Activation::kSilu ? "silu" : "gelu_tanh");
+  json->Field("activation", c.activation == Activation::kSilu       ? "silu"
+                            : c.activation == Activation::kGeluTanh ? "gelu_tanh"
+                                                                    : "clamped_swiglu");
+  if (c.activation == Activation::kClampedSwiglu) {
+    json->Field("activation_gain", c.activation_gain);
+    json->Field("activation_limit", c.activation_limit);
+  }
   json->Field("norms_before", c.norms_before);
   json->Field("norms_after", c.norms_after);
   json->Field("wide_qk_norm", c.wide_qk_norm);
+  if (!c.fits_version_3()) {
+    json->Field("layer_norms", c.layer_norms);
+    json->Field("own_qk_norms", c.own_qk_norms);
+    json->Field("parallel_blocks", c.parallel_blocks);
+    json->Field("attention_sinks", c.attention_sinks);
+  }
   json->Field("embedding_scale", c.embedding_scale);
   json->Field("residual_scale", c.residual_scale);
   json->Field("logit_scale", c.logit_scale);

@@ -62,6 +62,9 @@ Status DirectoryReader::ReadConfig(const schema::Config& from, ModelConfig* c) {
   c->wide_qk_norm = from.wide_qk_norm(), c->activation = static_cast<Activation>(from.activation());
   c->n_experts = from.n_experts(), c->n_chosen = from.n_chosen();
   c->normalise_experts = from.normalise_experts();
+  c->layer_norms = from.layer_norms(), c->own_qk_norms = from.own_qk_norms();
+  c->parallel_blocks = from.parallel_blocks(), c->attention_sinks = from.attention_sinks();
+  c->activation_gain = from.activation_gain(), c->activation_limit = from.activation_limit();
   c->rope_pairing = static_cast<RopePairing>(from.rope()->pairing());
   KVC_RETURN_IF_ERROR(ReadRope(*from.rope(), &c->rope));
   return ReadLayers(from, c);
@@ -73,7 +76,7 @@ Status DirectoryReader::ReadRope(const schema::Rope& from, RopeConfig* r) {
   r->low_freq_factor = from.low_freq_factor(), r->high_freq_factor = from.high_freq_factor();
   r->beta_fast = from.beta_fast(), r->beta_slow = from.beta_slow();
   r->attention_factor = from.attention_factor(), r->original_max_tokens = from.original_max_tokens();
-  r->rotated = from.rotated();
+  r->rotated = from.rotated(), r->whole_ramp = from.whole_ramp();
   const Span<const float> divisors = ViewOf(from.divisors());
   KVC_RETURN_IF_ERROR(CheckCount("rope", static_cast<int64_t>(divisors.size()), kMaxHeadDim / 2, "divisors"));
   KVC_RETURN_IF_ERROR(Copies(static_cast<int64_t>(divisors.size() * sizeof(float))));

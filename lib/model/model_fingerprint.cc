@@ -45,6 +45,12 @@ void FeedVersion2(const ModelConfig& c, Feed* feed) {
   if (c.n_experts > 0) feed->Values(c.n_experts, c.n_chosen, c.normalise_experts);
 }
 
+void FeedVersion4(const ModelConfig& c, Feed* feed) {
+  feed->Values(c.layer_norms, c.own_qk_norms, c.parallel_blocks, c.attention_sinks, c.activation_gain,
+               c.activation_limit, c.rope.whole_ramp);
+  for (const RopeConfig& rope : c.more_ropes) feed->Values(rope.whole_ramp);
+}
+
 }  // namespace
 
 uint64_t Fingerprint(const ModelConfig& c, const TokenizerView& t, const std::vector<TensorEntry>& tensors) {
@@ -55,6 +61,7 @@ uint64_t Fingerprint(const ModelConfig& c, const TokenizerView& t, const std::ve
               c.rope.beta_slow, c.rope.attention_factor, c.rope.original_max_tokens, c.rope.scaling);
   feed.Values(c.rope_pairing, c.qk_norm, c.tied_head);
   if (!c.fits_version_1()) FeedVersion2(c, &feed);
+  if (!c.fits_version_3()) FeedVersion4(c, &feed);
   const int kind = static_cast<int>(t.kind) + 16 * static_cast<int>(t.space_prefix);
   feed.Values(static_cast<uint8_t>(kind), t.ignore_merges, t.nfc, t.add_space_prefix, t.remove_extra_spaces,
               t.byte_fallback, t.add_bos, t.bos, t.eos, t.unk, t.pad);

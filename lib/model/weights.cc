@@ -97,23 +97,33 @@ Status PrepareLayer(const Tensors& tensors, const ModelConfig& config, int32_t l
   using R = TensorRole;
   Preparer p(tensors, place, layer);
   p.Fill(R::kAttentionNorm, config.norms_before, &out->attention_norm);
-  p.Fill(R::kFfnNorm, config.norms_before, &out->ffn_norm);
+  p.Fill(R::kAttentionNormBias, config.layer_norms, &out->attention_norm_bias);
+  if (config.parallel_blocks) {
+    out->ffn_norm = out->attention_norm, out->ffn_norm_bias = out->attention_norm_bias;
+  } else {
+    p.Fill(R::kFfnNorm, config.norms_before, &out->ffn_norm);
+    p.Fill(R::kFfnNormBias, config.layer_norms, &out->ffn_norm_bias);
+  }
   p.Fill(R::kAttentionPostNorm, config.norms_after, &out->attention_post_norm);
   p.Fill(R::kFfnPostNorm, config.norms_after, &out->ffn_post_norm);
   p.Fill(R::kQueryNorm, config.qk_norm, &out->query_norm);
   p.Fill(R::kKeyNorm, config.qk_norm, &out->key_norm);
+  p.Fill(R::kAttentionSinks, config.attention_sinks, &out->sinks);
   p.Fill({R::kQuery, R::kKey, R::kValue}, {R::kQueryBias, R::kKeyBias, R::kValueBias}, &out->qkv);
   p.Fill({R::kOutput}, {R::kOutputBias}, &out->output);
   if (config.n_experts > 0) {
-    p.Fill({R::kRouter}, {}, &out->router);
-    p.Fill({R::kExpertGate, R::kExpertUp}, {}, &out->gate_up, MatrixUse::kProducts, config.n_experts);
-    p.Fill({R::kExpertDown}, {}, &out->down, MatrixUse::kProducts, config.n_experts);
+    p.Fill({R::kRouter}, {R::kRouterBias}, &out->router);
+    p.Fill({R::kExpertGate, R::kExpertUp}, {R::kExpertGateBias, R::kExpertUpBias}, &out->gate_up,
+           MatrixUse::kProducts, config.n_experts);
+    p.Fill({R::kExpertDown}, {R::kExpertDownBias}, &out->down, MatrixUse::kProducts, config.n_experts);
     out->normalise_experts = config.normalise_experts;
   } else {
     p.Fill({R::kGate, R::kUp}, {}, &out->gate_up);
     p.Fill({R::kDown}, {}, &out->down);
   }
   out->activation = config.activation, out->wide_norms = config.wide_qk_norm;
+  out->own_norms = config.own_qk_norms;
+  out->activation_gain = config.activation_gain, out->activation_limit = config.activation_limit;
   return p.status();
 }
 
@@ -169,11 +179,15 @@ Result<Weights> Weights::Prepare(const ModelFile& file, Device* device, MemoryMe
   w.shape.head_dim = config.head_dim;
   w.shape.norm_eps = static_cast<float>(config.norm_eps);
   w.shape.n_experts = config.n_experts, w.shape.n_chosen = config.n_chosen;
+  w.shape.layer_norms = config.layer_norms, w.shape.parallel_blocks = config.parallel_blocks;
+  w.shape.attention_sinks = config.attention_sinks;
+  w.shape.clamped_activation = config.activation == Activation::kClampedSwiglu;
   KVC_RETURN_IF_ERROR(device->Supports(w.shape));
   Preparer p(tensors, place, -1);
   p.Fill({TensorRole::kEmbedding}, {}, &w.embedding,
          config.tied_head ? MatrixUse::kProducts : MatrixUse::kRows);
   p.Fill(TensorRole::kFinalNorm, true, &w.final_norm);
+  p.Fill(TensorRole::kFinalNormBias, config.layer_norms, &w.final_norm_bias);
   if (!config.tied_head) p.Fill({TensorRole::kOutputHead}, {}, &w.output_head);
   KVC_RETURN_IF_ERROR(p.status());
   if (config.tied_head) w.output_head = w.embedding;

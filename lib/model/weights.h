@@ -42,7 +42,7 @@ class PreparedMemory {
 struct Weights {
   NetworkShape shape;
   Matrix embedding, output_head;
-  DevicePtr<const float> final_norm;
+  DevicePtr<const float> final_norm, final_norm_bias;
   std::vector<LayerMatrices> layers;
   PreparedMemory memory;
   int64_t replaced_bytes = 0;  // of tensors of the file that are not read any more

@@ -44,20 +44,27 @@ struct Vector {
   int64_t bytes = 0;
 };
 
-enum class Activation : uint8_t { kSilu = 0, kGeluTanh = 1 };
+// kClampedSwiglu, gate and up cut off at a limit: (up + 1) * gate * sigmoid(gain * gate).
+enum class Activation : uint8_t { kSilu = 0, kGeluTanh = 1, kClampedSwiglu = 2 };
 
 struct LayerMatrices {
   DevicePtr<const float> attention_norm, ffn_norm;            // [hidden]; null: none
   DevicePtr<const float> attention_post_norm, ffn_post_norm;  // of what a block adds; null: none
   DevicePtr<const float> query_norm, key_norm;                // [D] per head, null: none
-  Matrix qkv;                                                 // query, key, value
+  // Of layer norms. Null: attention_norm and ffn_norm are RMS norms, and so are those of heads.
+  DevicePtr<const float> attention_norm_bias, ffn_norm_bias;
+  Matrix qkv;  // query, key, value
   Matrix output;
   Matrix gate_up;  // gate, up; of all experts where there are some
   Matrix down;
   Matrix router;                   // where there are experts: a logit for each
   bool normalise_experts = false;  // the weights of the chosen experts add up to 1
   Activation activation = Activation::kSilu;
+  float activation_gain = 0, activation_limit = 0;  // kClampedSwiglu
+  // [H] logits that join every softmax of the layer's attention and have no value; null: none.
+  DevicePtr<const float> sinks;
   bool wide_norms = false;  // query_norm [H * D] and key_norm [G * D] are over all heads of a token together
+  bool own_norms = false;   // query_norm [H, D] and key_norm [G, D]: every head has its own
 };
 
 struct NetworkShape {
@@ -66,6 +73,9 @@ struct NetworkShape {
   // A mixture of experts, each with ffn; a token's feed-forward part is what its chosen ones give, by weights
   // that are the softmax over all logits of the router. 0: one feed-forward part, of all tokens.
   int32_t n_experts = 0, n_chosen = 0;
+  bool attention_sinks = false, clamped_activation = false;
+  bool layer_norms = false;      // every norm takes the mean off; those with a bias in LayerMatrices add it
+  bool parallel_blocks = false;  // the feed-forward part reads x as it was before the attention's output
 };
 
 // Row i of the table by token. scale: of every element.
@@ -88,8 +98,9 @@ struct ProjectArgs {
   DeviceBytes scratch;
 };
 
-// x += output(attended); x += ffn(norm(x)). Experts: those with the largest logits are chosen, of equal ones
-// the one with the lower number; what they give is added in the order of their numbers.
+// x += output(attended); x += ffn(norm(x)), where parallel_blocks of x before the first. Experts: those with
+// the largest logits are chosen, of equal ones the one with the lower number; what they give is added in the
+// order of their numbers.
 struct FinishArgs {
   const NetworkShape* shape;
   const LayerMatrices* w;
@@ -111,6 +122,7 @@ struct LogitsArgs {
   DevicePtr<float> logits;
   DeviceBytes scratch;
   float cap = 0;  // logits = cap * tanh(logits / cap) once scaled; 0: as they are
+  DevicePtr<const float> final_norm_bias = {};  // of a layer norm
 };
 
 // What is added to a token's logit; -infinity: it is never chosen.

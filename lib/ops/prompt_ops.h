@@ -38,6 +38,8 @@ struct PromptAttentionArgs {
   DevicePtr<float> lse;  // [H, lse_stride] log sum exp of every row, null: not wanted
   int64_t lse_stride;
   float cap = 0;  // scaled logits z become cap * tanh(z / cap); 0: they stay
+  // [H] logits that join the softmax of every row of a query head, and its lse; null: none.
+  DevicePtr<const float> sinks = {};
 };
 
 // What the rows of a chunk look at, over the entries [0, base[g] + limit): into [G, capacity] += the group

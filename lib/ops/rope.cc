@@ -31,8 +31,9 @@ Rope::Rope(const RopeConfig& c, int32_t head_dim)
   if (c.scaling == RopeScaling::kDivisors && c.attention_factor > 0) attention_factor_ = c.attention_factor;
   double low = 0, high = 0;
   if (c.scaling == RopeScaling::kYarn) {
-    low = std::fmax(std::floor(YarnDimension(c, n, c.beta_fast)), 0);
-    high = std::fmin(std::ceil(YarnDimension(c, n, c.beta_slow)), n - 1);
+    low = YarnDimension(c, n, c.beta_fast), high = YarnDimension(c, n, c.beta_slow);
+    if (c.whole_ramp) low = std::floor(low), high = std::ceil(high);
+    low = std::fmax(low, 0), high = std::fmin(high, n - 1);
     if (low == high) high += 0.001;
     attention_factor_ = c.attention_factor > 0 ? c.attention_factor
                         : c.factor > 1         ? 0.1 * std::log(c.factor) + 1

@@ -18,6 +18,7 @@ struct RopeConfig {
   double beta_fast = 32, beta_slow = 1;              // yarn
   double attention_factor = 0;  // yarn, divisors: scale of cos and sin; 0: 0.1 ln(factor) + 1; 1 of divisors
   int32_t original_max_tokens = 0;  // llama3, yarn
+  bool whole_ramp = true;           // yarn: its ends are rounded outwards to whole dimensions
   int32_t rotated = 0;          // dimensions that turn, an even number; 0: all. The others stay as they are
   std::vector<float> divisors;  // divisors: of each frequency, [rotated / 2]
   int32_t RotatedOf(int32_t head_dim) const { return rotated > 0 ? rotated : head_dim; }

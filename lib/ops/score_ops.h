@@ -140,6 +140,8 @@ struct ScoreArgs {
   DeviceBytes scratch;
   float cap = 0;            // scaled logits z become cap * tanh(z / cap); 0: they stay
   KeyTurning turning = {};  // of the recorded queries (kExpected)
+  // [H] logits that join every softmax, times the row's factor where it has one; null: none.
+  DevicePtr<const float> sinks = {};
 };
 
 // ---- choosing ----

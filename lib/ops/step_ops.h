@@ -120,6 +120,8 @@ struct StepArgs {
   StepShape shape;
   DeviceBytes scratch;  // StepScratchBytes(shape)
   float cap = 0;        // scaled logits z become cap * tanh(z / cap); 0: they stay
+  // [H] logits that join every softmax, times the row's factor where it has one; null: none.
+  DevicePtr<const float> sinks = {};
 };
 
 // Whether a row leaves nothing behind but its entry, so that the next one of its session sees what was there

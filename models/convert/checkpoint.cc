@@ -82,15 +82,14 @@ constexpr TensorName kGgufNames[] = {
 };
 
 bool IsNorm(R role) {
-  return IsVectorRole(role) && role != R::kQueryBias && role != R::kKeyBias && role != R::kValueBias &&
-         role != R::kOutputBias;
+  constexpr R kNorms[] = {R::kFinalNorm, R::kAttentionNorm,     R::kFfnNorm,    R::kQueryNorm,
+                          R::kKeyNorm,   R::kAttentionPostNorm, R::kFfnPostNorm};
+  return std::count(std::begin(kNorms), std::end(kNorms), role) > 0;
 }
 
 bool IsQueryOrKey(R role) {
   return role == R::kQueryBias || role == R::kKeyBias || role == R::kQueryNorm || role == R::kKeyNorm;
 }
-
-constexpr R kBiasRoles[] = {R::kQueryBias, R::kKeyBias, R::kValueBias, R::kOutputBias};
 
 // A number of at most six digits at *at, without zeros in front; *at goes behind it.
 bool TakeNumber(const std::string& name, size_t* at, int32_t* number) {
@@ -121,9 +120,10 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-// [cols] of vectors, [experts, rows, cols] of stacks, else [rows, cols].
+// [cols] of vectors, [heads, cols] of those of every head, [experts, rows, cols] of stacks, else [rows,
+// cols].
 std::vector<int64_t> ShapeOf(const ModelConfig& config, TensorRole role, int32_t rows, int32_t cols) {
-  if (IsVectorRole(role)) return {cols};
+  if (IsVectorRole(role) && rows == 1) return {cols};
   if (!IsStackRole(role)) return {rows, cols};
   return {config.n_experts, rows / config.n_experts, cols};
 }
@@ -157,6 +157,18 @@ void SpreadPairs(const ModelConfig& c, SourceTensor* t) {
       add(0, n / 2), add(n, rest), add(n / 2, n / 2), add(n + rest, rest);
     }
   }
+}
+
+// The same of elements of a vector that belongs to heads.
+std::vector<int32_t> SpreadOrder(const ModelConfig& c, int32_t cols) {
+  const int32_t d = c.head_dim, n = c.rope.RotatedOf(d), rest = (d - n) / 2;
+  std::vector<int32_t> order;
+  for (int32_t head = 0; head < cols; head += d) {
+    for (const auto& [first, count] : {std::pair(0, n / 2), {n, rest}, {n / 2, n / 2}, {n + rest, rest}}) {
+      for (int32_t i = 0; i < count; ++i) order.push_back(head + first + i);
+    }
+  }
+  return order;
 }
 
 bool SpreadsPairs(const ModelConfig& c) {
@@ -246,6 +258,37 @@ Status BindStackedGateUp(const FoundTensor& tensor, int32_t layer, const std::st
   return {};
 }
 
+// Rows of gate and up in turn, or elements of their biases.
+Status BindInterleavedGateUp(const FoundTensor& tensor, TensorRole gate, int32_t layer,
+                             const std::string& where, Checkpoint* checkpoint) {
+  const ModelConfig& c = checkpoint->content.config;
+  const bool bias = IsVectorRole(gate);
+  std::vector<int64_t> wanted = {c.n_experts, int64_t{2} * c.ffn_size};
+  if (!bias) wanted.push_back(c.hidden_size);
+  if (c.n_experts == 0 || tensor.shape != wanted) {
+    return Error(Code::kBadModel, "%s: tensor %s has shape %s, the configuration says %s", where.c_str(),
+                 tensor.name.c_str(), ShapeText(tensor.shape).c_str(),
+                 c.n_experts == 0 ? "no experts" : ShapeText(wanted).c_str());
+  }
+  for (const int32_t half : {0, 1}) {
+    const R role = bias ? (half == 0 ? R::kExpertGateBias : R::kExpertUpBias)
+                        : (half == 0 ? R::kExpertGate : R::kExpertUp);
+    SourceTensor part = Bound(tensor, c, role, layer);
+    if (bias) {
+      part.source_cols = 2 * c.ffn_size;
+      for (int32_t i = 0; i < c.ffn_size; ++i) part.order.push_back(2 * i + half);
+    } else {
+      const int64_t row_bytes = SourceBytes(tensor.type, c.hidden_size);
+      part.runs.clear();
+      for (int64_t e = 0; e < c.n_experts; ++e)
+        part.runs.push_back(
+            {tensor.offset + (2 * e * c.ffn_size + half) * row_bytes, c.ffn_size, nullptr, nullptr, 2});
+    }
+    checkpoint->tensors.push_back(std::move(part));
+  }
+  return {};
+}
+
 // A bias that one layer has, or that the configuration promises, all layers must have.
 bool HasBias(const Checkpoint& checkpoint, R bias) {
   if (checkpoint.biases.has_value())
@@ -267,6 +310,14 @@ Status BindOne(const BindRules& rules, const FoundTensor& tensor, const std::str
     }
     if (expert >= 0) return experts->Add(tensor, row, layer, expert);
     if (row.use == TensorName::kStackedGateUp) return BindStackedGateUp(tensor, layer, where, checkpoint);
+    if (row.use == TensorName::kInterleavedGateUp)
+      return BindInterleavedGateUp(tensor, row.role, layer, where, checkpoint);
+    if (row.use == TensorName::kTransposed) {
+      return Error(Code::kUnsupported,
+                   "%s: tensor %s: experts stored columns first are not supported; take the "
+                   "checkpoint with MXFP4",
+                   where.c_str(), tensor.name.c_str());
+    }
     if (row.use == TensorName::kPackedQkv) return BindPackedQkv(tensor, layer, where, checkpoint);
     if (row.use == TensorName::kFusedQkv)
       return BindFused(tensor, {R::kQuery, R::kKey, R::kValue}, layer, where, checkpoint);
@@ -278,20 +329,13 @@ Status BindOne(const BindRules& rules, const FoundTensor& tensor, const std::str
           "%s is not used: the configuration ties the output head to the embedding", tensor.name.c_str()));
       return {};
     }
-    if (checkpoint->biases.has_value() &&
-        std::count(std::begin(kBiasRoles), std::end(kBiasRoles), row.role) > 0 &&
-        !HasBias(*checkpoint, row.role)) {
+    if (checkpoint->biases.has_value() && IsBiasRole(row.role) && !HasBias(*checkpoint, row.role)) {
       if (tensor.all_zero) return {};
       return Error(Code::kUnsupported, "%s: tensor %s: the configuration has no such bias", where.c_str(),
                    tensor.name.c_str());
     }
     KVC_RETURN_IF_ERROR(CheckShape(tensor, config, row.role, where));
     SourceTensor bound = Bound(tensor, config, row.role, layer);
-    if (IsVectorRole(row.role) && IsQueryOrKey(row.role) && SpreadsPairs(config)) {
-      return Error(
-          Code::kUnsupported, "%s: tensor %s in a model that rotates %d of %d dimensions is not supported",
-          where.c_str(), tensor.name.c_str(), config.rope.RotatedOf(config.head_dim), config.head_dim);
-    }
     if (rules.norms_less_one && IsNorm(row.role)) bound.add = 1;
     checkpoint->tensors.push_back(std::move(bound));
     return {};
@@ -322,6 +366,8 @@ const char* SourceTypeName(SourceType type) {
       return "bf16";
     case SourceType::kI32:
       return "i32";
+    case SourceType::kU8:
+      return "u8";
     case SourceType::kNear128:
     case SourceType::kNear64:
     case SourceType::kNear32:
@@ -347,6 +393,7 @@ int32_t SourceBlock(SourceType type) {
 int64_t SourceBytes(SourceType type, int64_t n_elements) {
   const BlockFormat* format = BlockFormatOf(type);
   if (format != nullptr) return n_elements / format->elements * format->bytes;
+  if (type == SourceType::kU8) return n_elements;
   return n_elements * (type == SourceType::kF16 || type == SourceType::kBf16 ? 2 : 4);
 }
 
@@ -368,6 +415,10 @@ Status BindTensors(const BindRules& rules, const std::vector<FoundTensor>& found
   for (const FoundTensor& tensor : found)
     KVC_RETURN_IF_ERROR(BindOne(rules, tensor, where, checkpoint, &experts));
   KVC_RETURN_IF_ERROR(experts.Stack(&checkpoint->tensors));
+  const ModelConfig& config = checkpoint->content.config;
+  for (SourceTensor& tensor : checkpoint->tensors) {
+    if (IsQueryOrKey(tensor.role) && SpreadsPairs(config)) tensor.order = SpreadOrder(config, tensor.cols);
+  }
   checkpoint->found = found;
   return CompleteTensors(where, checkpoint);
 }
@@ -387,9 +438,8 @@ Status CompleteTensors(const std::string& where, Checkpoint* checkpoint) {
   }
   const Status complete = CheckTensors(entries, config);
   if (!complete.ok()) return Status(complete.code(), where + ": " + complete.message());
-  for (const R bias : kBiasRoles) {
-    if (!checkpoint->biases.has_value() || !HasBias(*checkpoint, bias) || have.count({0, bias}) != 0)
-      continue;
+  for (const R bias : checkpoint->biases.value_or(std::vector<R>())) {
+    if (have.count({0, bias}) != 0) continue;
     return Error(Code::kBadModel, "%s: %s is missing, the configuration promises it", where.c_str(),
                  TensorTitle(bias, 0).c_str());
   }

@@ -39,7 +39,8 @@ enum class SourceType : uint8_t {
   kFar64,
   kFar32,
   kUnordered4,
-  kI32,  // only in packed weights
+  kI32,  // these two only in packed weights
+  kU8,
 };
 const char* SourceTypeName(SourceType type);               // "bf16", "Q4_K", ...
 int32_t SourceBlock(SourceType type);                      // elements of one block: 1, 32 or 256
@@ -65,6 +66,7 @@ struct SourceTensor {
     int32_t rows;
     const SourceFile* file = nullptr;      // null: the tensor's
     const PackedLinear* packed = nullptr;  // likewise; the offset counts in its rows as they are read
+    int32_t step = 1;                      // rows of the source from one to the next
   };
   TensorRole role{};
   int32_t layer = -1;
@@ -74,6 +76,9 @@ struct SourceTensor {
   std::vector<Run> runs;
   std::string name;
   float add = 0;  // to every element of a vector
+  // Of vectors: element i of a row is element order[i] of the source's. Empty: as it comes.
+  std::vector<int32_t> order;
+  int32_t source_cols = 0;  // where order leaves some out; 0: cols
   const PackedLinear* packed = nullptr;
 };
 
@@ -95,13 +100,24 @@ struct Checkpoint {
   std::optional<std::vector<TensorRole>> biases;
 };
 
-// One way a source names a tensor: '%' stands for the layer number, '#' for that of an expert whose matrices
-// are tensors of their own.
+// One way a source names a tensor: '%' stands for the layer number, '#' for that of an expert, or of a head,
+// whose part is a tensor of its own.
 struct TensorName {
   // kPackedQkv: the rows of each KV head's group together: its query heads, its key, its value. kFusedQkv:
   // all queries, all keys, all values. kFusedGateUp: gate, up. kStackedGateUp: gate, up of every expert,
   // [experts, rows of both, columns].
-  enum Use : uint8_t { kTensor, kIgnored, kPackedQkv, kFusedQkv, kFusedGateUp, kStackedGateUp };
+  // kInterleavedGateUp: the same, a row of gate and one of up taking turns, or elements of their biases.
+  // kTransposed: is refused.
+  enum Use : uint8_t {
+    kTensor,
+    kIgnored,
+    kPackedQkv,
+    kFusedQkv,
+    kFusedGateUp,
+    kStackedGateUp,
+    kInterleavedGateUp,
+    kTransposed
+  };
   const char* pattern;
   TensorRole role;
   Use use = kTensor;
@@ -109,6 +125,11 @@ struct TensorName {
 // Those of a family, then the common ones.
 std::vector<TensorName> HfTensorNames(const std::vector<TensorName>& family);
 std::vector<TensorName> GgufTensorNames(const std::vector<TensorName>& family);
+
+constexpr TensorRole kAttentionBiasRoles[] = {TensorRole::kQueryBias, TensorRole::kKeyBias,
+                                              TensorRole::kValueBias, TensorRole::kOutputBias};
+constexpr TensorRole kExpertBiasRoles[] = {TensorRole::kRouterBias, TensorRole::kExpertGateBias,
+                                           TensorRole::kExpertUpBias, TensorRole::kExpertDownBias};
 
 struct BindRules {
   std::vector<TensorName> names;

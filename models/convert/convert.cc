@@ -11,7 +11,7 @@
 #include "models/convert/head_scores_json.h"
 #include "models/convert/lora.h"
 #include "models/convert/output_file.h"
-#include "models/convert/packed_linear.h"
+#include "models/convert/packed_mxfp4.h"
 #include "models/convert/printable.h"
 #include "models/convert/sources.h"
 #include "models/convert/weight_codec.h"
@@ -80,7 +80,7 @@ class TensorStream {
   // after_block(bytes of the source): false stops with kCancelled.
   template <typename F>
   Status Convert(const SourceTensor& tensor, const WeightTarget& target, F&& after_block) {
-    const int64_t row_bytes = SourceBytes(tensor.type, tensor.cols);
+    const int64_t row_bytes = SourceBytes(tensor.type, ColsIn(tensor));
     const int64_t max_rows =
         std::min<int64_t>(tensor.rows, std::max<int64_t>(1, kBlockElements / tensor.cols));
     changes_ = lora_->Changes(tensor);
@@ -105,6 +105,10 @@ class TensorStream {
   }
 
  private:
+  static int32_t ColsIn(const SourceTensor& tensor) {
+    return tensor.source_cols > 0 ? tensor.source_cols : tensor.cols;
+  }
+
   // Rows [first, first + n) of a run, the first of them row `row` of the tensor.
   struct Rows {
     const SourceTensor::Run& run;
@@ -119,6 +123,9 @@ class TensorStream {
       const SourceFile& file = run.file == nullptr ? *tensor.file : *run.file;
       return file.Read(run.offset + first * row_bytes, in_.data(), n * row_bytes);
     }
+    if (packed->scheme.kind == PackedScheme::kMxfp4)
+      return ReadMxfp4Rows(*packed, run.offset / row_bytes + first * run.step, n, run.step, &blocks_,
+                           in_.data());
     KVC_RETURN_IF_ERROR(packed_.Load(*packed));
     packed_.Rows(run.offset / row_bytes + first, n, in_.data());
     report_->peak_buffer_bytes = std::max(report_->peak_buffer_bytes, BufferBytes());
@@ -126,13 +133,14 @@ class TensorStream {
   }
 
   int64_t BufferBytes() const {
-    return static_cast<int64_t>(in_.capacity() + (values_.capacity() + stored_.capacity()) * 4 +
-                                out_.capacity() + scales_.capacity() * 2) +
+    return static_cast<int64_t>(in_.capacity() + blocks_.capacity() +
+                                (values_.capacity() + stored_.capacity()) * 4 + out_.capacity() +
+                                scales_.capacity() * 2) +
            packed_.bytes() + lora_->bytes();
   }
 
   void Reserve(const SourceTensor& tensor, const WeightTarget& target, int64_t max_rows) {
-    const size_t n = static_cast<size_t>(max_rows) * static_cast<size_t>(tensor.cols);
+    const size_t n = static_cast<size_t>(max_rows) * static_cast<size_t>(ColsIn(tensor));
     in_.resize(static_cast<size_t>(SourceBytes(tensor.type, static_cast<int64_t>(n))));
     values_.resize(n);
     stored_.resize(Exact(tensor, target) ? 0 : n);
@@ -172,14 +180,16 @@ class TensorStream {
 
   // The rows that stand in in_.
   Status Block(const SourceTensor& tensor, const WeightTarget& target, const Rows& rows) {
-    const int64_t row = rows.row, n = rows.n * tensor.cols,
+    const int64_t row = rows.row, n_in = rows.n * ColsIn(tensor), n = rows.n * tensor.cols,
                   out_bytes = rows.n * WeightRowBytes(target.type, tensor.cols);
-    const int64_t no_number = FirstNotFiniteElement(tensor.type, in_.data(), n);
-    if (no_number >= 0) return BadElement(tensor, row, no_number, "is not a finite number");
-    if (tensor.add == 0 && !changes_ && KeepsBytes(tensor.type, target)) return Write(in_.data(), out_bytes);
+    const int64_t no_number = FirstNotFiniteElement(tensor.type, in_.data(), n_in);
+    if (no_number >= 0) return BadElement(tensor, row, no_number, "is not a finite number", ColsIn(tensor));
+    if (tensor.add == 0 && tensor.order.empty() && !changes_ && KeepsBytes(tensor.type, target))
+      return Write(in_.data(), out_bytes);
     uint16_t* scales = scales_.empty() ? nullptr : scales_.data() + row * (tensor.cols / target.group);
     const bool exact = Exact(tensor, target), keeps_codes = !changes_ && KeepsCodes(tensor.type, target);
-    if (!exact || !keeps_codes) DecodeElements(tensor.type, in_.data(), n, values_.data());
+    if (!exact || !keeps_codes) DecodeElements(tensor.type, in_.data(), n_in, values_.data());
+    if (!tensor.order.empty()) Reorder(tensor, rows.n);
     for (int64_t i = 0; tensor.add != 0 && i < n; ++i) values_[static_cast<size_t>(i)] += tensor.add;
     if (changes_) KVC_RETURN_IF_ERROR(Adapt(tensor, rows));
     if (target.type == WeightType::kF32) return Write(values_.data(), out_bytes);
@@ -191,6 +201,15 @@ class TensorStream {
     }
     if (!exact) Measure(target, scales, n);
     return Write(out_.data(), out_bytes);
+  }
+
+  // Elements of n rows of values_ as the model has them.
+  void Reorder(const SourceTensor& tensor, int64_t n) {
+    const std::vector<float> row_before = values_;
+    for (int64_t i = 0; i < n * tensor.cols; ++i) {
+      const int64_t row = i / tensor.cols, at = tensor.order[static_cast<size_t>(i % tensor.cols)];
+      values_[static_cast<size_t>(i)] = row_before[static_cast<size_t>(row * ColsIn(tensor) + at)];
+    }
   }
 
   // What adapters add to values_.
@@ -235,10 +254,13 @@ class TensorStream {
 
   // Of the rows from `row` on, the element with this index.
   static Status BadElement(const SourceTensor& tensor, int64_t row, int64_t index, const char* why) {
+    return BadElement(tensor, row, index, why, tensor.cols);
+  }
+  static Status BadElement(const SourceTensor& tensor, int64_t row, int64_t index, const char* why,
+                           int32_t cols) {
     return Error(Code::kBadModel, "%s: tensor %s: row %lld, column %lld: the value %s",
-                 tensor.file->path().c_str(), tensor.name.c_str(),
-                 static_cast<long long>(row + index / tensor.cols),
-                 static_cast<long long>(index % tensor.cols), why);
+                 tensor.file->path().c_str(), tensor.name.c_str(), static_cast<long long>(row + index / cols),
+                 static_cast<long long>(index % cols), why);
   }
 
   ModelWriter* writer_;
@@ -246,7 +268,7 @@ class TensorStream {
   ConvertReport* report_;
   bool changes_ = false;  // an adapter changes the tensor
   PackedReader packed_;
-  std::vector<uint8_t> in_, out_;
+  std::vector<uint8_t> in_, out_, blocks_;  // blocks_: of MXFP4 as they were read
   std::vector<float> values_, stored_;
   double squares_ = 0, lost_squares_ = 0;  // of the tensor: its values, and what they differ by once stored
   std::vector<uint16_t> scales_;           // of the whole tensor: they follow its codes

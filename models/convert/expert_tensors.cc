@@ -11,6 +11,11 @@ std::string NameOfAll(const char* pattern, int32_t layer) {
   return name;
 }
 
+// How many parts a tensor of this role, which has so many rows, is made of.
+int32_t PartsOf(const ModelConfig& config, TensorRole role, int32_t rows) {
+  return IsVectorRole(role) ? rows : StackOf(config, role);
+}
+
 // Packed codes of any size are read as those that need more.
 SourceType Wider(SourceType a, SourceType b) {
   using S = SourceType;
@@ -29,18 +34,20 @@ Status ExpertTensors::Add(const FoundTensor& tensor, const TensorName& name, int
     return Error(Code::kUnsupported, "%s: tensor %s does not belong to a model of this configuration",
                  where_.c_str(), tensor.name.c_str());
   }
-  if (expert >= config_.n_experts) {
-    return Error(Code::kBadModel, "%s: tensor %s: the configuration has only %d experts", where_.c_str(),
-                 tensor.name.c_str(), config_.n_experts);
+  const bool vector = IsVectorRole(name.role);
+  const int32_t parts = PartsOf(config_, name.role, rows);
+  if (expert >= parts) {
+    return Error(Code::kBadModel, "%s: tensor %s: the configuration has only %d %s", where_.c_str(),
+                 tensor.name.c_str(), parts, vector ? "heads" : "experts");
   }
-  rows /= config_.n_experts;
-  if (tensor.shape != std::vector<int64_t>{rows, cols}) {
+  rows /= parts;
+  if (tensor.shape != (vector ? std::vector<int64_t>{cols} : std::vector<int64_t>{rows, cols})) {
     return Error(Code::kBadModel, "%s: tensor %s has another shape than the configuration says: [%d, %d]",
                  where_.c_str(), tensor.name.c_str(), rows, cols);
   }
   Experts& experts = by_role_[{layer, name.role}];
   experts.pattern = name.pattern;
-  experts.found.resize(static_cast<size_t>(config_.n_experts));
+  experts.found.resize(static_cast<size_t>(parts));
   FoundTensor& place = experts.found[static_cast<size_t>(expert)];
   if (place.file != nullptr)
     return Error(Code::kBadModel, "%s: tensor %s stands twice", where_.c_str(), tensor.name.c_str());
@@ -57,8 +64,8 @@ Status ExpertTensors::Stack(std::vector<SourceTensor>* tensors) const {
     stack.type = found[0].type;
     for (size_t e = 0; e < found.size(); ++e) {
       if (found[e].file == nullptr) {
-        return Error(Code::kBadModel, "%s: tensor %s: that of expert %zu is missing", where_.c_str(),
-                     stack.name.c_str(), e);
+        return Error(Code::kBadModel, "%s: tensor %s: that of %s %zu is missing", where_.c_str(),
+                     stack.name.c_str(), IsVectorRole(stack.role) ? "head" : "expert", e);
       }
       stack.type = Wider(stack.type, found[e].type);
       if (stack.type != found[e].type && stack.type != Wider(found[e].type, stack.type)) {
@@ -66,7 +73,8 @@ Status ExpertTensors::Stack(std::vector<SourceTensor>* tensors) const {
                      where_.c_str(), stack.name.c_str(), SourceTypeName(found[0].type),
                      SourceTypeName(found[e].type));
       }
-      stack.runs.push_back({found[e].offset, stack.rows / config_.n_experts, found[e].file, found[e].packed});
+      const int32_t rows = stack.rows / PartsOf(config_, stack.role, stack.rows);
+      stack.runs.push_back({found[e].offset, rows, found[e].file, found[e].packed});
     }
     stack.file = found[0].file, stack.packed = found[0].packed;
     tensors->push_back(std::move(stack));

@@ -1,4 +1,5 @@
-// Experts whose matrices are tensors of their own, in whatever order and files, become stacks.
+// Experts whose matrices are tensors of their own, and norms of single heads, in whatever order and files,
+// become stacks.
 #pragma once
 #include <map>
 #include <string>
@@ -12,8 +13,9 @@ namespace kvc {
 class ExpertTensors {
  public:
   ExpertTensors(const ModelConfig& config, std::string where) : config_(config), where_(std::move(where)) {}
-  // The matrix of an expert, found by a name with '#'; the layer is one of the config's. kBadModel: there are
-  // fewer experts, it was there before, or has another shape; kUnsupported: the config has no experts.
+  // The matrix of an expert or the norm of a head, found by a name with '#'; the layer is one of the
+  // config's. kBadModel: there are fewer of them, it was there before, or has another shape; kUnsupported:
+  // the config has none.
   Status Add(const FoundTensor& tensor, const TensorName& name, int32_t layer, int32_t expert);
   // Appends a tensor for each stack. kBadModel: an expert is missing; kUnsupported: those of a stack are of
   // different types.

@@ -1,6 +1,8 @@
 // A family of models: what its sources call things, and what its layers are made of. A new one of known parts
 // is a file in families/ and a line in families.list.
 #pragma once
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "models/convert/checkpoint.h"
@@ -10,8 +12,9 @@
 namespace kvc {
 
 // Which projections have biases: none, those of queries, keys and values; or these, or all four, where
-// config.json says attention_bias.
-enum class Biases : uint8_t { kNone, kQkv, kOptionalQkv, kOptionalAll };
+// config.json says attention_bias; or the three where it says use_qkv_bias; or all four unless it says no,
+// and those of router and experts.
+enum class Biases : uint8_t { kNone, kQkv, kOptionalQkv, kOptionalAll, kUseQkv, kAllAndExperts };
 
 struct Family {
   const char* name = nullptr;  // as in the model file
@@ -21,6 +24,8 @@ struct Family {
   Biases biases = Biases::kNone;
   bool qk_norm = false, wide_qk_norm = false;
   bool norms_before = true, norms_after = false;
+  bool layer_norms = false;  // not RMS norms, and with biases
+  bool attention_sinks = false;
   bool norms_less_one = false;                // safetensors hold what is added to 1
   Activation activation = Activation::kSilu;  // where config.json does not say
   double rotated_share = 1;    // of a head; 0: config.json may say (partial_rotary_factor), 1: all
@@ -40,6 +45,8 @@ struct Family {
   // What is the family's own, after everything else. layers [n_layers] is filled.
   Status (*read)(const JsonObject& object, ModelConfig* c) = nullptr;
   Status (*read_gguf)(GgufMetadata* metadata, const std::string& prefix, ModelConfig* c) = nullptr;
+  // What GGUF says by the tensors that are there, not by its metadata.
+  void (*settle_gguf)(const std::function<bool(const char*)>& has, ModelConfig* c) = nullptr;
 };
 
 const std::vector<const Family*>& Families();  // in the order of families.list

@@ -105,6 +105,7 @@ Result<ModelConfig> ReadConfig(GgufMetadata* metadata, const Family** found) {
   KVC_RETURN_IF_ERROR(metadata->String("general.name", &c.name));
   c.qk_norm = family.qk_norm, c.wide_qk_norm = family.wide_qk_norm;
   c.norms_before = family.norms_before, c.norms_after = family.norms_after;
+  c.layer_norms = family.layer_norms, c.attention_sinks = family.attention_sinks;
   c.activation = family.activation, c.rope_pairing = family.gguf_pairing;
   KVC_RETURN_IF_ERROR(ReadShape(metadata, arch, &c));
   KVC_RETURN_IF_ERROR(ReadGgufExperts(metadata, arch + ".", family, &c));
@@ -218,8 +219,15 @@ Result<Checkpoint> ReadGguf(const std::string& path, int32_t context) {
     c.vocab_size = static_cast<int32_t>(embedding->shape[0]);
   }
   c.tied_head = named("output.weight") == found.end();
+  if (family->settle_gguf != nullptr)
+    family->settle_gguf([&](const char* name) { return named(name) != found.end(); }, &c);
   KVC_RETURN_IF_ERROR(ReadRopeTensors(found, context, &out));
   SettleLayers(&c);
+  // Others may have biases or not; without these it is another model.
+  if (family->biases == Biases::kAllAndExperts) {
+    out.biases.emplace(std::begin(kAttentionBiasRoles), std::end(kAttentionBiasRoles));
+    out.biases->insert(out.biases->end(), std::begin(kExpertBiasRoles), std::end(kExpertBiasRoles));
+  }
   if (context > 0) c.max_tokens = std::min(c.max_tokens, context);
   KVC_RETURN_IF_ERROR(BindTensors({GgufTensorNames(family->gguf_names)}, found, path, &out));
   auto tokenizer = ReadGgufTokenizer(&metadata);

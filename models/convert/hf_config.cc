@@ -128,14 +128,12 @@ struct Missing {
 };
 constexpr Missing kMissing[] = {
     {"Moe", "its mixture of experts is not supported; try Qwen3Moe, or a dense model of the same family"},
-    {"GptOss", "attention sinks and its experts are not supported; try Qwen3Moe"},
     {"DeepseekV",
      "mixtures of experts are not supported; try the distilled models, which are Qwen2 and Llama"},
     {"Mamba", "state spaces are not supported"},
     {"Hybrid", "state spaces are not supported; try a model of the family without them"},
     {"Lfm2", "convolutions between the layers are not supported; try Qwen3 or Gemma3"},
     {"Qwen3Next", "linear attention is not supported; try Qwen3"},
-    {"StableLm", "layer norms with biases are not supported; try Qwen3 or Llama"},
     {"ForConditionalGeneration", "images and sound are not supported; try the text model of the family"},
     {"Cohere", "blocks side by side are not supported; try Qwen3 or Llama"},
 };
@@ -277,16 +275,25 @@ Status ReadSpecialTokens(const JsonObject& object, HfConfig* config) {
 }
 
 Status ReadBiases(const JsonObject& object, const Family& family, HfConfig* config) {
-  // The default of the GLM configurations is true, of all others false.
-  bool on = family.biases == Biases::kOptionalQkv;
+  // The default of the configurations of GLM and gpt-oss is true, of all others false.
+  const bool experts = family.biases == Biases::kAllAndExperts;
+  bool on = family.biases == Biases::kOptionalQkv || experts;
   KVC_RETURN_IF_ERROR(object.Bool("attention_bias", &on));
-  if (on && family.biases == Biases::kNone) {
+  if (on && (family.biases == Biases::kNone || family.biases == Biases::kUseQkv)) {
     return Error(Code::kUnsupported, "%s: attention_bias is not supported in a %s model",
                  object.where().c_str(), family.name);
   }
+  if (family.biases == Biases::kUseQkv) {
+    on = false;
+    KVC_RETURN_IF_ERROR(object.Bool("use_qkv_bias", &on));
+  }
   if (family.biases == Biases::kQkv || on)
     config->biases = {TensorRole::kQueryBias, TensorRole::kKeyBias, TensorRole::kValueBias};
-  if (family.biases == Biases::kOptionalAll && on) config->biases.push_back(TensorRole::kOutputBias);
+  if ((family.biases == Biases::kOptionalAll || experts) && on)
+    config->biases.push_back(TensorRole::kOutputBias);
+  if (experts) {
+    for (const TensorRole role : kExpertBiasRoles) config->biases.push_back(role);
+  }
   return {};
 }
 
@@ -327,6 +334,7 @@ Result<HfConfig> ParseHfConfig(Span<const uint8_t> text, const std::string& wher
   c.norm_eps = 1e-6;
   c.qk_norm = family.qk_norm, c.wide_qk_norm = family.wide_qk_norm;
   c.norms_before = family.norms_before, c.norms_after = family.norms_after;
+  c.layer_norms = family.layer_norms, c.attention_sinks = family.attention_sinks;
   c.rope_pairing = family.hf_pairing;
   c.tied_head = family.tied_head, config.says_tied = object.Has("tie_word_embeddings");
   KVC_RETURN_IF_ERROR(ReadShape(object, &c));

@@ -7,6 +7,7 @@
 #include "models/convert/chat_template.h"
 #include "models/convert/hf_config.h"
 #include "models/convert/safetensors.h"
+#include "models/convert/packed_mxfp4.h"
 #include "models/convert/sources.h"
 #include "models/convert/tokenizer_hf.h"
 #include "models/convert/tokenizer_sentencepiece.h"
@@ -105,13 +106,15 @@ Status Unpack(const std::string& directory, PackedScheme scheme, Checkpoint* out
     scheme = read.value();
   }
   if (scheme.kind != PackedScheme::kNone) {
-    const Status status = CollectPacked(scheme, found, &out->packed);
+    const Status status = scheme.kind == PackedScheme::kMxfp4 ? CollectMxfp4(found, &out->packed)
+                                                              : CollectPacked(scheme, found, &out->packed);
     if (!status.ok()) return Status(status.code(), directory + ": " + status.message());
   }
   for (const FoundTensor& tensor : *found) {
-    if (tensor.type != SourceType::kI32) continue;
-    return Error(Code::kUnsupported, "%s: tensor %s: dtype I32 is not supported; supported: F32, F16, BF16",
-                 tensor.file->path().c_str(), tensor.name.c_str());
+    if (tensor.type != SourceType::kI32 && tensor.type != SourceType::kU8) continue;
+    return Error(Code::kUnsupported, "%s: tensor %s: dtype %s is not supported; supported: F32, F16, BF16",
+                 tensor.file->path().c_str(), tensor.name.c_str(),
+                 tensor.type == SourceType::kI32 ? "I32" : "U8");
   }
   return {};
 }

@@ -16,10 +16,7 @@ Status ReadYarn(const JsonObject& rope, RopeConfig* r) {
   KVC_RETURN_IF_ERROR(rope.Number("beta_fast", 1e-3, 1e6, &r->beta_fast));
   KVC_RETURN_IF_ERROR(rope.Number("beta_slow", 1e-3, 1e6, &r->beta_slow));
   KVC_RETURN_IF_ERROR(rope.Number("attention_factor", 1e-3, 1e3, &r->attention_factor));
-  bool truncate = true;
-  KVC_RETURN_IF_ERROR(rope.Bool("truncate", &truncate));
-  if (!truncate)
-    return Error(Code::kUnsupported, "%s: truncate = false is not supported", rope.where().c_str());
+  KVC_RETURN_IF_ERROR(rope.Bool("truncate", &r->whole_ramp));
   double scale = 0, scale_all = 0;
   KVC_RETURN_IF_ERROR(rope.Number("mscale", 0, 1e3, &scale));
   KVC_RETURN_IF_ERROR(rope.Number("mscale_all_dim", 0, 1e3, &scale_all));

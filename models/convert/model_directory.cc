@@ -14,7 +14,7 @@ Offset<schema::Rope> BuildRope(const RopeConfig& r, RopePairing pairing, FlatBuf
   return schema::CreateRope(*b, static_cast<schema::RopePairing>(pairing),
                             static_cast<schema::RopeScaling>(r.scaling), r.theta, r.factor, r.low_freq_factor,
                             r.high_freq_factor, r.beta_fast, r.beta_slow, r.attention_factor,
-                            r.original_max_tokens, r.rotated, divisors);
+                            r.original_max_tokens, r.rotated, divisors, r.whole_ramp);
 }
 
 Offset<schema::Config> BuildConfig(const ModelConfig& c, FlatBufferBuilder* b) {
@@ -31,12 +31,13 @@ Offset<schema::Config> BuildConfig(const ModelConfig& c, FlatBufferBuilder* b) {
     windows = b->CreateVector(window_list), layer_ropes = b->CreateVector(rope_list);
   }
   const auto name = b->CreateString(c.name), architecture = b->CreateString(c.architecture);
-  return schema::CreateConfig(*b, name, architecture, c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim,
-                              c.hidden_size, c.ffn_size, c.vocab_size, c.max_tokens, c.sliding_window,
-                              c.norm_eps, rope, c.qk_norm, c.tied_head, c.embedding_scale, c.residual_scale,
-                              c.logit_scale, c.attention_scale, c.attention_cap, c.logit_cap, !c.norms_before,
-                              c.norms_after, c.wide_qk_norm, static_cast<schema::Activation>(c.activation),
-                              more_ropes, windows, layer_ropes, c.n_experts, c.n_chosen, c.normalise_experts);
+  return schema::CreateConfig(
+      *b, name, architecture, c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.hidden_size, c.ffn_size,
+      c.vocab_size, c.max_tokens, c.sliding_window, c.norm_eps, rope, c.qk_norm, c.tied_head,
+      c.embedding_scale, c.residual_scale, c.logit_scale, c.attention_scale, c.attention_cap, c.logit_cap,
+      !c.norms_before, c.norms_after, c.wide_qk_norm, static_cast<schema::Activation>(c.activation),
+      more_ropes, windows, layer_ropes, c.n_experts, c.n_chosen, c.normalise_experts, c.layer_norms,
+      c.own_qk_norms, c.parallel_blocks, c.attention_sinks, c.activation_gain, c.activation_limit);
 }
 
 Offset<schema::Tokenizer> BuildTokenizer(const TokenizerSpec& t, FlatBufferBuilder* b) {

@@ -40,6 +40,8 @@ void FillPieces(int32_t vocab_size, TokenizerSpec* spec) {
 
 // The oldest version of the container that can hold all of this.
 uint32_t VersionFor(const ModelConfig& config, const std::vector<TensorEntry>& entries) {
+  const auto newest = [](const TensorEntry& t) { return IsVersion4Role(t.role); };
+  if (!config.fits_version_3() || std::any_of(entries.begin(), entries.end(), newest)) return 4;
   const auto newer = [](const TensorEntry& t) { return HasBlocks(t.weight.type); };
   if (std::any_of(entries.begin(), entries.end(), newer)) return 3;
   return config.fits_version_1() ? 1 : 2;

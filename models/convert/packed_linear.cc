@@ -180,10 +180,15 @@ Result<PackedScheme> ReadPackedScheme(const JsonObject& object) {
   PackedScheme scheme;
   std::string method = "gptq";
   KVC_RETURN_IF_ERROR(object.String("quant_method", &method));
+  if (method == "mxfp4") {
+    scheme.kind = PackedScheme::kMxfp4;
+    return scheme;
+  }
   if (method != "gptq" && method != "awq") {
-    return Error(Code::kUnsupported,
-                 "%s: weights that %.40s quantised are not supported; supported: gptq and awq with 4 bits",
-                 object.where().c_str(), method.c_str());
+    return Error(
+        Code::kUnsupported,
+        "%s: weights that %.40s quantised are not supported; supported: gptq and awq with 4 bits, mxfp4",
+        object.where().c_str(), method.c_str());
   }
   KVC_RETURN_IF_ERROR(method == "gptq" ? ReadGptq(object, &scheme) : ReadAwq(object, &scheme));
   return scheme;

@@ -13,9 +13,9 @@ namespace kvc {
 
 // How a checkpoint is quantised: quantization_config of config.json, or quantize_config.json of older ones.
 struct PackedScheme {
-  enum Kind : uint8_t { kNone, kGptq, kAwq } kind = kNone;
-  int32_t group_size = 128;  // columns; -1: all of a row
-  int32_t zero_step = 0;     // what is added to a stored zero, modulo 16: 1 in GPTQ's first format
+  enum Kind : uint8_t { kNone, kGptq, kAwq, kMxfp4 } kind = kNone;  // kMxfp4: packed_mxfp4.h
+  int32_t group_size = 128;                                         // columns; -1: all of a row
+  int32_t zero_step = 0;  // what is added to a stored zero, modulo 16: 1 in GPTQ's first format
 };
 // kUnsupported names the method or setting that is not supported.
 Result<PackedScheme> ReadPackedScheme(const JsonObject& object);

@@ -145,6 +145,8 @@ Status ReadSafetensors(const SourceFile& file, std::vector<FoundTensor>* found) 
       tensor.type = SourceType::kBf16;
     else if (entry.dtype == "I32")
       tensor.type = SourceType::kI32;
+    else if (entry.dtype == "U8")
+      tensor.type = SourceType::kU8;
     else
       return Error(Code::kUnsupported, "%s: tensor %s: dtype %s is not supported; supported: F32, F16, BF16",
                    where.c_str(), entry.name.c_str(), entry.dtype.c_str());

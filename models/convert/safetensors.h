@@ -25,7 +25,7 @@ Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(Span<const uint8_t>
                                                              const std::string& where);
 
 // Reads the header of `file` and appends its tensors. kUnsupported: a dtype other than F32, F16, BF16
-// and, for packed weights, I32.
+// and, for packed weights, I32 and U8.
 Status ReadSafetensors(const SourceFile& file, std::vector<FoundTensor>* found);
 
 }  // namespace kvc

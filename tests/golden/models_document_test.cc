@@ -39,7 +39,7 @@ double DistanceOf(const std::string& folder) {
   const std::vector<int32_t> ids = reference["ids"];
   test::TempFolder scratch;
   ConvertOptions options;
-  options.context = reference.value("context", 0);
+  options.context = reference.value("context", 0), options.weights = WeightChoice::kF32;
   EXPECT_TRUE(Convert(folder, scratch / "m.kvc", options, nullptr).ok()) << folder;
   const auto model = Model::Open(scratch / "m.kvc", {});
   EXPECT_TRUE(model.ok()) << folder;

@@ -61,6 +61,68 @@ TEST(PrefillAttentionParity, AgreesWithDouble) {
   }
 }
 
+// One more logit below, among and far above the others: its share is nobody's, and it is in the lse.
+TEST(PrefillAttentionParity, ASinkTakesItsShare) {
+  for (const RowsCase& c : RowsCases()) {
+    const RowsData data(c);
+    const Expected without = Attention(data);
+    for (const float sink : {-30.0f, 0.5f, 25.0f}) {
+      for (const KernelTable* table : Tables()) {
+        std::vector<float> out(data.q.size(), 5), lse(static_cast<size_t>(c.n_q));
+        PrefillAttentionArgs a = data.Prefill(out.data(), lse.data());
+        a.sink = &sink;
+        table->prefill_attention(a);
+        for (int32_t i = 0; i < c.n_q; ++i) {
+          const double all = std::exp(without.lse[static_cast<size_t>(i)]),
+                       sum = all + std::exp(double{sink});
+          ASSERT_NEAR(std::log(sum), lse[static_cast<size_t>(i)], kTolerance)
+              << Name(table, c) << " " << sink;
+          for (int32_t j = 0; j < c.d; ++j) {
+            ASSERT_NEAR(without.out[static_cast<size_t>(i * c.d + j)] * all / sum,
+                        out[static_cast<size_t>(i * data.stride + j)], kTolerance)
+                << Name(table, c) << " row " << i << " sink " << sink;
+          }
+        }
+      }
+    }
+  }
+}
+
+// With a factor on the row's logits, which is on the sink too; keys that are not seen leave it all to the
+// others.
+TEST(ScoreRowsParity, ASinkTakesItsShare) {
+  constexpr uint32_t kBit = 2;
+  for (const RowsCase& c : RowsCases()) {
+    const RowsData data(c);
+    const std::vector<int32_t> visible(static_cast<size_t>(c.n_q), data.n_keys);
+    std::vector<float> gain;
+    for (int32_t i = 0; i < c.n_q; ++i) gain.push_back(0.5f + 0.25f * static_cast<float>(i % 5));
+    std::vector<uint32_t> seen(static_cast<size_t>(data.n_keys), ~0u);
+    for (size_t t = 1; t < seen.size(); t += 3) seen[t] = ~kBit;
+    for (const float sink : {-30.0f, 0.5f, 12.0f}) {
+      for (const KernelTable* table : Tables()) {
+        std::vector<float> p(static_cast<size_t>(c.n_q) * data.n_keys, 9);
+        ScoreRowsArgs a{data.q.data(), data.k.data(), visible.data(), gain.data(), p.data(),  data.stride,
+                        data.n_keys,   c.n_q,         data.n_keys,    c.d,         data.scale};
+        a.cap = c.cap, a.sink = &sink, a.seen = seen.data(), a.seen_bit = kBit;
+        table->score_rows(a);
+        for (int32_t i = 0; i < c.n_q; ++i) {
+          const double factor = double{gain[static_cast<size_t>(i)]};
+          double sum = std::exp(factor * sink);
+          for (int32_t t = 0; t < data.n_keys; ++t)
+            sum += (seen[static_cast<size_t>(t)] & kBit) != 0 ? std::exp(data.Logit(i, t, factor)) : 0;
+          for (int32_t t = 0; t < data.n_keys; ++t) {
+            const bool hidden = (seen[static_cast<size_t>(t)] & kBit) == 0;
+            ASSERT_NEAR(hidden ? 0 : std::exp(data.Logit(i, t, factor)) / sum,
+                        p[static_cast<size_t>(i) * data.n_keys + static_cast<size_t>(t)], 1e-5)
+                << Name(table, c) << " row " << i << " key " << t << " sink " << sink;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(PrefillAttentionParity, CutsOfThePromptGiveTheSameBits) {
   for (const RowsCase& c : RowsCases()) {
     const RowsData data(c);

@@ -51,6 +51,32 @@ TEST(ElementwiseParity, RmsNorm) {
   });
 }
 
+// Rows far from zero too: the mean is taken off before anything is squared.
+TEST(ElementwiseParity, LayerNorm) {
+  for (const float middle : {0.0f, 40.0f}) {
+    ForEach([middle](const KernelTable& t, int32_t n, const std::string& name) {
+      Random random(static_cast<uint64_t>(n));
+      const std::vector<float> x = random.Floats(n, middle - 3, middle + 3),
+                               weight = random.Floats(n, 0.5f, 2), bias = random.Floats(n);
+      double mean = 0, square = 0;
+      for (float v : x) mean += static_cast<double>(v) / n;
+      for (float v : x) square += (v - mean) * (v - mean);
+      const double scale = 1 / std::sqrt(square / n + 1e-5f);
+      for (const float* b : {static_cast<const float*>(nullptr), bias.data()}) {
+        std::vector<float> y(static_cast<size_t>(n) + 1, kGuard), in_place = Guarded(x);
+        t.layer_norm(x.data(), weight.data(), b, 1e-5f, n, y.data());
+        for (size_t i = 0; i < x.size(); ++i) {
+          const double want = (x[i] - mean) * scale * weight[i] + (b == nullptr ? 0 : b[i]);
+          ASSERT_NEAR(want, y[i], 4e-5) << name << " at " << i;
+        }
+        ASSERT_EQ(kGuard, y.back()) << name;
+        t.layer_norm(in_place.data(), weight.data(), b, 1e-5f, n, in_place.data());
+        EXPECT_EQ(y, in_place) << name;
+      }
+    });
+  }
+}
+
 TEST(ElementwiseParity, Rope) {
   for (const KernelTable* table : Tables()) {
     for (int32_t d = 8; d <= 256; d += 8) {
@@ -127,6 +153,36 @@ TEST(ElementwiseParity, SiluMul) {
   }
 }
 
+// Gates and ups on both sides of the limit, and far beyond it.
+TEST(ElementwiseParity, ClampedMul) {
+  const float kGain = 1.702f, kLimit = 7;
+  const auto want = [&](float gate, float up) {
+    const double limit = double{kLimit}, g = std::min(double{gate}, limit),
+                 u = std::min(std::max(double{up}, -limit), limit);
+    return (u + 1) * g / (1 + std::exp(-static_cast<double>(kGain) * g));
+  };
+  ForEach([&](const KernelTable& t, int32_t n, const std::string& name) {
+    Random random(static_cast<uint64_t>(n));
+    std::vector<float> gate = random.Floats(n, -20, 20);
+    const std::vector<float> up = random.Floats(n, -20, 20);
+    std::vector<double> wanted;
+    for (size_t i = 0; i < gate.size(); ++i) wanted.push_back(want(gate[i], up[i]));
+    gate = Guarded(gate);
+    t.clamped_mul(gate.data(), up.data(), kGain, kLimit, n, gate.data());
+    ExpectEach(wanted, gate, 1e-5, name);
+  });
+  for (const KernelTable* table : Tables()) {
+    const float gate[] = {-1e30f, -200, 0, 7, 8, 1e30f}, up[] = {1, 1, 1, 7, 1e30f, -1e30f};
+    float y[6];
+    table->clamped_mul(gate, up, kGain, kLimit, 6, y);
+    for (int i = 0; i < 2; ++i) EXPECT_LE(std::fabs(y[i]), 1e-30f) << table->name << " " << gate[i];
+    EXPECT_EQ(y[2], 0) << table->name;
+    EXPECT_NEAR(y[3], want(7, 7), 1e-4) << table->name;
+    EXPECT_EQ(y[4], y[3]) << table->name;
+    EXPECT_NEAR(y[5], want(7, -7), 1e-4) << table->name;
+  }
+}
+
 TEST(ElementwiseParity, DotAxpyAdd) {
   ForEach([](const KernelTable& t, int32_t n, const std::string& name) {
     Random random(static_cast<uint64_t>(n));
@@ -176,6 +232,8 @@ TEST(ElementwiseParity, ABadNumberIsNotHidden) {
     EXPECT_TRUE(std::isnan(table->dot(x.data(), weight.data(), 40))) << table->name;
     std::vector<float> y(40);
     table->rms_norm(x.data(), weight.data(), 1e-5f, 40, y.data());
+    EXPECT_TRUE(std::isnan(y[0])) << table->name;
+    table->layer_norm(x.data(), weight.data(), nullptr, 1e-5f, 40, y.data());
     EXPECT_TRUE(std::isnan(y[0])) << table->name;
     table->silu_mul(x.data(), weight.data(), 40, y.data());
     EXPECT_TRUE(std::isnan(y[33])) << table->name;

@@ -227,6 +227,7 @@ struct TokenInput {
   RopePairing pairing = RopePairing::kHalf;
   float scale = 1;
   int32_t window = 0;
+  std::vector<float> sinks = {};  // [H], or empty: none
 };
 
 class TokenStep {
@@ -244,6 +245,8 @@ class TokenStep {
     Device* device = memory_->device();
     FillAngles(*in.rope);
     DeviceBuffer<float> q = memory_->Upload(in.q), k = memory_->Upload(in.k), v = memory_->Upload(in.v), out;
+    DeviceBuffer<float> sinks;
+    if (!in.sinks.empty()) sinks = memory_->Upload(in.sinks);
     EXPECT_TRUE(out.Allocate(memory_->own(), q.size(), "test").ok());
     const StepRow row{&cache.view(), &plan, in.position, &dropped};
     StepArgs args{};
@@ -251,6 +254,7 @@ class TokenStep {
     args.scale = in.scale, args.window = in.window, args.rope = in.rope, args.pairing = in.pairing;
     args.angles = {fine_.at(), coarse_.at()};
     args.q = q.at(), args.k = k.at(), args.v = v.at(), args.out = out.at();
+    if (!in.sinks.empty()) args.sinks = sinks.at();
     args.shape = {1,
                   args.n_heads,
                   layout.n_kv_heads,

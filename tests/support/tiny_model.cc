@@ -119,6 +119,7 @@ ModelFileContent TinyModelContent(const TinyModelOptions& o) {
   c.n_experts = o.n_experts, c.n_chosen = o.n_chosen, c.normalise_experts = o.normalise_experts;
   c.rope = o.rope, c.rope_pairing = o.rope_pairing, c.qk_norm = o.qk_norm, c.tied_head = o.tied_head;
   c.layers = o.layers;
+  if (o.change) o.change(&c);
   content.tokenizer = ByteTokenizer(o.vocab_size);
   if (o.head_scores) {
     HeadScoreTable table;
@@ -160,7 +161,8 @@ std::vector<TensorPlan> TinyModelTensors(const TinyModelOptions& o) {
          {TensorRole::kAttentionNorm, TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue,
           TensorRole::kOutput, TensorRole::kQueryNorm, TensorRole::kKeyNorm, TensorRole::kFfnNorm,
           TensorRole::kGate, TensorRole::kUp, TensorRole::kDown, TensorRole::kRouter, TensorRole::kExpertGate,
-          TensorRole::kExpertUp, TensorRole::kExpertDown}) {
+          TensorRole::kExpertUp, TensorRole::kExpertDown, TensorRole::kAttentionNormBias,
+          TensorRole::kFfnNormBias, TensorRole::kAttentionSinks}) {
       add(role, layer);
     }
     if (o.query_key_value_bias) {
@@ -170,6 +172,7 @@ std::vector<TensorPlan> TinyModelTensors(const TinyModelOptions& o) {
     if (o.output_bias) add(TensorRole::kOutputBias, layer);
   }
   add(TensorRole::kFinalNorm, -1);
+  add(TensorRole::kFinalNormBias, -1);
   add(TensorRole::kOutputHead, -1);
   return plans;
 }
@@ -183,10 +186,14 @@ std::vector<uint8_t> TinyTensorBytes(const TinyModelOptions& o, const TensorPlan
     HasBlocks(t.type) ? PutBlocks(t, amplitude, o.seed, &out) : PutCodes(t, amplitude, o.seed, &out);
     return out;
   }
-  const bool is_bias = t.role >= TensorRole::kQueryBias && t.role <= TensorRole::kOutputBias;
+  const std::string name = TensorRoleName(t.role);
+  const bool is_bias = name.size() > 5 && name.compare(name.size() - 5, 5, "_bias") == 0;
   for (int64_t i = 0; i < n; ++i) {
     const float u = Draw(t, i, o.seed);
-    const float value = is_bias ? 0.1f * u : IsVectorRole(t.role) ? 1 + 0.25f * u : amplitude * u;
+    const float value = t.role == TensorRole::kAttentionSinks ? 2 * u + o.sink_shift
+                        : is_bias                             ? 0.1f * u
+                        : IsVectorRole(t.role)                ? 1 + 0.25f * u
+                                                              : amplitude * u;
     if (t.type == WeightType::kF32) Put(&out, value);
     if (t.type == WeightType::kF16) Put(&out, FloatToF16(value));
     if (t.type == WeightType::kBf16) Put(&out, FloatToBf16(value));

@@ -2,6 +2,7 @@
 // everywhere.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,8 +27,10 @@ struct TinyModelOptions {
   int32_t n_experts = 0, n_chosen = 0;  // of ffn_size each
   bool normalise_experts = false;
   bool head_scores = true;  // a table "tiny-ssv", estimator "ssv", [L, G], values in [0, 1)
+  float sink_shift = 0;     // of attention sinks, where `change` asks for some
   float weight_scale = 1;   // matrices are uniform with deviation weight_scale / sqrt(cols)
   uint64_t seed = 1;
+  std::function<void(ModelConfig*)> change;  // of what the options above do not say
 };
 
 // 64-byte aligned bytes, as ModelFile::OpenMemory and kvc_model_open_memory want them.

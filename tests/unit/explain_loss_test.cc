@@ -133,6 +133,17 @@ TEST(ExplainLoss, ReachesItsBoundWhereWhatGoesIsTheOppositeOfWhatStays) {
   EXPECT_DOUBLE_EQ(found.bound_by_head, 1.5);
 }
 
+// Half of the attention is a sink's: it is neither kept nor lost, and what is kept grows by less.
+TEST(ExplainLoss, AnAttentionSinkKeepsItsShare) {
+  LayerValues layer(1, 1, 1, {3});
+  layer.Set(0, {1, -1}, 0);
+  const LayerLoss found = LossOf(layer, {{0.375f, 0.125f}}, {{1, 0}});
+  EXPECT_DOUBLE_EQ(found.output, 0.75);
+  EXPECT_DOUBLE_EQ(found.retained, 0.875);
+  EXPECT_DOUBLE_EQ(found.loss, 3 * (0.375 / 0.875 - 0.25));
+  EXPECT_DOUBLE_EQ(found.bound, 0.75);
+}
+
 TEST(ExplainLoss, KeepingAllLosesNothing) {
   for (const Shape& shape : kShapes) {
     const Random r(shape, 3, 1.1, 1);

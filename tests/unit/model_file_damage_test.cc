@@ -100,7 +100,7 @@ TEST(ModelFileDamage, ANewerVersionNamesBothNumbers) {
   const AlignedBytes bytes = raw.Build();
   const Status status = OpenStatus(bytes, bytes.size());
   EXPECT_EQ(status.code(), Code::kBadModel);
-  EXPECT_NE(status.message().find("newer version: the file has version 7, this library reads up to 3"),
+  EXPECT_NE(status.message().find("newer version: the file has version 7, this library reads up to 4"),
             std::string::npos)
       << status.message();
 }
@@ -170,19 +170,25 @@ const Rule kConfigRules[] = {
      [](RawModelFile* r) { Config(r).rope.scaling = RopeScaling::kLinear, Config(r).rope.factor = 1e-308; },
      "no finite rotation of dimension"},
     {"attention factor",
-     [](RawModelFile* r) { Config(r).rope = {1e4, RopeScaling::kYarn, 8, 1, 4, 32, 1, 1e-30, 8192, 0, {}}; },
+     [](RawModelFile* r) {
+       Config(r).rope = {1e4, RopeScaling::kYarn, 8, 1, 4, 32, 1, 1e-30, 8192, true, 0, {}};
+     },
      "cos and sin are scaled by 1e-30, outside 0.001 to 1000"},
     {"factor",
      [](RawModelFile* r) { Config(r).rope.scaling = RopeScaling::kLinear, Config(r).rope.factor = -1; },
      "rope factor is -1"},
     {"llama3",
-     [](RawModelFile* r) { Config(r).rope = {1e4, RopeScaling::kLlama3, 8, 4, 4, 32, 1, 0, 8192, 0, {}}; },
+     [](RawModelFile* r) {
+       Config(r).rope = {1e4, RopeScaling::kLlama3, 8, 4, 4, 32, 1, 0, 8192, true, 0, {}};
+     },
      "high_freq_factor 4 is not above"},
     {"yarn",
-     [](RawModelFile* r) { Config(r).rope = {1e4, RopeScaling::kYarn, 8, 1, 4, 1, 32, 0, 8192, 0, {}}; },
+     [](RawModelFile* r) {
+       Config(r).rope = {1e4, RopeScaling::kYarn, 8, 1, 4, 1, 32, 0, 8192, true, 0, {}};
+     },
      "beta_fast 1 is below"},
     {"yarn length",
-     [](RawModelFile* r) { Config(r).rope = {1e4, RopeScaling::kYarn, 8, 1, 4, 32, 1, 0, 0, 0, {}}; },
+     [](RawModelFile* r) { Config(r).rope = {1e4, RopeScaling::kYarn, 8, 1, 4, 32, 1, 0, 0, true, 0, {}}; },
      "original_max_tokens is 0"},
     {"scaling", [](RawModelFile* r) { Config(r).rope.scaling = static_cast<RopeScaling>(9); },
      "unsupported: RoPE scaling 9", Code::kUnsupported},
@@ -363,6 +369,64 @@ const Rule kTensorRules[] = {
        r->section_bytes.emplace_back(64);
      },
      "tensor key_norm of layer 1: the config has no such tensor"},
+    {"sinks missing", [](RawModelFile* r) { Config(r).attention_sinks = true; },
+     "tensor attention_sinks of layer 0 is missing"},
+    {"sinks of a model without",
+     [](RawModelFile* r) {
+       r->tensors.push_back({TensorRole::kAttentionSinks, 1, WeightType::kF32, 1, 4, 0});
+       r->section_bytes.emplace_back(16);
+     },
+     "tensor attention_sinks of layer 1: the config has no such tensor"},
+    {"shape of sinks",
+     [](RawModelFile* r) {
+       Config(r).attention_sinks = true;
+       for (int32_t layer : {0, 1}) {
+         r->tensors.push_back({TensorRole::kAttentionSinks, layer, WeightType::kF32, 1, 3, 0});
+         r->section_bytes.emplace_back(12);
+       }
+     },
+     "tensor attention_sinks of layer 0: shape [1, 3], the config needs [1, 4]"},
+    {"a sink that is not finite",
+     [](RawModelFile* r) {
+       Config(r).attention_sinks = true;
+       for (int32_t layer : {0, 1}) {
+         r->tensors.push_back({TensorRole::kAttentionSinks, layer, WeightType::kF32, 1, 4, 0});
+         r->section_bytes.emplace_back(16);
+       }
+       SetFloat(r, TensorRole::kAttentionSinks, 1, 2, kInf);
+     },
+     "tensor attention_sinks of layer 1: the value at row 0, column 2 is NaN or infinite"},
+    {"a clamped activation without its limit",
+     [](RawModelFile* r) {
+       Config(r).activation = Activation::kClampedSwiglu, Config(r).activation_gain = 1;
+     },
+     "activation_gain and activation_limit are for a clamped activation"},
+    {"a limit of another activation", [](RawModelFile* r) { Config(r).activation_limit = 7; },
+     "activation_gain and activation_limit are for a clamped activation"},
+    {"bias of experts that are not there",
+     [](RawModelFile* r) {
+       r->tensors.push_back({TensorRole::kExpertUpBias, 1, WeightType::kF32, 1, 64, 0});
+       r->section_bytes.emplace_back(256);
+     },
+     "tensor expert_up_bias of layer 1: the config has no such tensor"},
+    {"norms without their biases", [](RawModelFile* r) { Config(r).layer_norms = true; },
+     "tensor final_norm_bias is missing"},
+    {"layer norms behind the blocks",
+     [](RawModelFile* r) { Config(r).layer_norms = Config(r).norms_after = true; },
+     "layer norms behind the blocks or over all heads are not supported", Code::kUnsupported},
+    {"bias of a norm that has none",
+     [](RawModelFile* r) {
+       r->tensors.push_back({TensorRole::kFfnNormBias, 1, WeightType::kF32, 1, 32, 0});
+       r->section_bytes.emplace_back(128);
+     },
+     "tensor ffn_norm_bias of layer 1: the config has no such tensor"},
+    {"own norms of heads without norms", [](RawModelFile* r) { Config(r).own_qk_norms = true; },
+     "own_qk_norms without qk_norm"},
+    {"a norm that parallel blocks have not", [](RawModelFile* r) { Config(r).parallel_blocks = true; },
+     "tensor ffn_norm of layer 0: the config has no such tensor"},
+    {"parallel blocks with norms behind them",
+     [](RawModelFile* r) { Config(r).parallel_blocks = Config(r).norms_after = true; },
+     "parallel blocks with norms behind them or experts are not supported", Code::kUnsupported},
     {"shape",
      [](RawModelFile* r) {
        TensorPlan* t = Find(r, TensorRole::kQuery, 1);

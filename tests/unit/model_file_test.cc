@@ -115,7 +115,7 @@ TEST(ModelFile, ContentOfEveryFieldSurvives) {
   c.config.name = "n\xc3\xa4me", c.config.sliding_window = 77, c.config.max_tokens = 123,
   c.config.norm_eps = 1.25e-6;
   c.config.rope_pairing = RopePairing::kInterleaved;
-  c.config.rope = {5e5, RopeScaling::kLlama3, 8, 1.5, 4.5, 31, 2, 0.5, 8192, 0, {}};
+  c.config.rope = {5e5, RopeScaling::kLlama3, 8, 1.5, 4.5, 31, 2, 0.5, 8192, true, 0, {}};
   TokenizerSpec& t = c.tokenizer;
   t.kind = TokenizerKind::kSentencePieceBpe;
   t.scores.assign(t.pieces.size(), -1.5f);
@@ -267,6 +267,52 @@ TEST(ModelFile, FingerprintOfVersion2) {
   expect_new([](ModelConfig* c) { c->more_ropes.push_back({}); });
   expect_new([](ModelConfig* c) { c->layers[0].attention_window = 3; });
   expect_new([](ModelConfig* c) { c->layers[0].rope = 0; });
+}
+
+// What only version 4 has raises the version, survives and tells models apart.
+TEST(ModelFile, WhatNeedsVersion4) {
+  std::set<uint64_t> seen;
+  const auto written = [&seen](const std::function<void(ModelConfig*)>& change) {
+    test::TinyModelOptions options;
+    options.qk_norm = true;
+    options.change = change;
+    const TempFolder folder;
+    const Status status = test::WriteTinyModel(options, folder / "m.kvc");
+    EXPECT_TRUE(status.ok()) << status.message();
+    MemoryMeter meter(0);
+    auto file = ModelFile::Open(folder / "m.kvc", &meter);
+    EXPECT_TRUE(file.ok()) << file.status().message();
+    EXPECT_TRUE(seen.insert(file.value()->fingerprint()).second);
+    return std::pair(file.value()->version(), file.value()->config());
+  };
+  EXPECT_EQ(written([](ModelConfig*) {}).first, 1u);
+  const auto norms = written([](ModelConfig* c) { c->layer_norms = true; });
+  EXPECT_EQ(norms.first, 4u);
+  EXPECT_TRUE(norms.second.layer_norms && !norms.second.own_qk_norms && !norms.second.parallel_blocks);
+  const auto own = written([](ModelConfig* c) { c->own_qk_norms = true; });
+  EXPECT_EQ(own.first, 4u);
+  EXPECT_TRUE(!own.second.layer_norms && own.second.own_qk_norms && !own.second.parallel_blocks);
+  const auto sinks = written([](ModelConfig* c) { c->attention_sinks = true; });
+  EXPECT_EQ(sinks.first, 4u);
+  EXPECT_TRUE(sinks.second.attention_sinks && !sinks.second.layer_norms);
+  const auto clamped = written([](ModelConfig* c) {
+    c->activation = Activation::kClampedSwiglu, c->activation_gain = 1.5f, c->activation_limit = 6;
+  });
+  EXPECT_EQ(clamped.first, 4u);
+  EXPECT_EQ(clamped.second.activation, Activation::kClampedSwiglu);
+  EXPECT_EQ(clamped.second.activation_gain, 1.5f);
+  EXPECT_EQ(clamped.second.activation_limit, 6);
+  const auto ramp = written([](ModelConfig* c) {
+    c->rope.scaling = RopeScaling::kYarn, c->rope.factor = 4, c->rope.original_max_tokens = 64;
+    c->rope.whole_ramp = false;
+  });
+  EXPECT_EQ(ramp.first, 4u);
+  EXPECT_FALSE(ramp.second.rope.whole_ramp);
+  EXPECT_TRUE(clamped.second.rope.whole_ramp);
+  const auto parallel = written([](ModelConfig* c) { c->parallel_blocks = true; });
+  EXPECT_EQ(parallel.first, 4u);
+  EXPECT_TRUE(!parallel.second.layer_norms && !parallel.second.own_qk_norms &&
+              parallel.second.parallel_blocks);
 }
 
 TEST(ModelFile, OpensAPathAndARangeOfADescriptor) {

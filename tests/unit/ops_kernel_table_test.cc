@@ -17,8 +17,8 @@ TEST(KernelTable, EveryTableIsCompleteAndTheReferenceComesFirst) {
   EXPECT_STREQ("ref", tables[0]->name);
   EXPECT_EQ(&ReferenceKernels(), tables[0]);
   for (const KernelTable* t : tables) {
-    EXPECT_TRUE(t->matmul && t->quantize_row && t->rms_norm && t->rope && t->silu_mul && t->add && t->dot &&
-                t->axpy && t->softmax)
+    EXPECT_TRUE(t->matmul && t->quantize_row && t->rms_norm && t->layer_norm && t->clamped_mul && t->rope &&
+                t->silu_mul && t->add && t->dot && t->axpy && t->softmax)
         << t->name;
     EXPECT_TRUE(t->prefill_attention && t->score_rows && t->column_sums && t->column_maxima &&
                 t->attend_tile && t->encode_vectors && t->decode_vectors && t->weight_row)

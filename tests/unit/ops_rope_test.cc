@@ -40,6 +40,27 @@ TEST(Rope, FarAndNegativePositionsKeepTheirPrecision) {
   }
 }
 
+// YaRN's ramp runs from the dimension that turns beta_fast times to the one that turns beta_slow times: 8.7
+// and 17.2 here. Rounded outwards it begins at 8 and ends at 18.
+TEST(Rope, TheEndsOfYarnsRampAreRoundedOrNot) {
+  RopeConfig c;
+  c.theta = 150000, c.scaling = RopeScaling::kYarn, c.factor = 32, c.original_max_tokens = 4096;
+  const auto end = [&](double turns) {
+    return 64 * std::log(4096 / (turns * 2 * 3.14159265358979)) / (2 * std::log(150000.0));
+  };
+  for (const bool whole : {true, false}) {
+    c.whole_ramp = whole;
+    const double low = whole ? std::floor(end(32)) : end(32), high = whole ? std::ceil(end(1)) : end(1);
+    const Rope rope(c, 64);
+    for (int32_t j = 0; j < 32; ++j) {
+      const double plain = std::pow(150000.0, -2.0 * j / 64),
+                   share = std::min(std::max((j - low) / (high - low), 0.0), 1.0);
+      EXPECT_NEAR(rope.frequencies()[static_cast<size_t>(j)], plain / 32 * share + plain * (1 - share), 1e-12)
+          << j;
+    }
+  }
+}
+
 // Of a part of each head the frequencies are those of a head of that size; the rest stands still, whatever
 // the factor, and turning back undoes it all.
 TEST(Rope, APartOfAHead) {

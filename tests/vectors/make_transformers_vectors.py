@@ -14,6 +14,7 @@ import json
 import os
 import sys
 
+import mxfp4
 import numpy as np
 import torch
 import transformers
@@ -298,7 +299,6 @@ MODELS.update({
     },
 })
 
-
 # Mixtures of experts. Sizes of experts are not those of dense layers, and not all multiples of 16.
 MODELS.update({
     "mixtral": {
@@ -344,6 +344,49 @@ MODELS.update({
         "norm_topk_prob": False,
         "pad_token_id": 258,
     },
+})
+
+
+# Layer norms; a quarter of each head rotates where nothing says.
+STABLELM = family("StableLmForCausalLM", "stablelm", layer_norm_eps=1e-5, rope_theta=10000.0)
+MODELS.update({
+    "stablelm": {**STABLELM, **shape(64, 4, 4, None, 48), "partial_rotary_factor": 0.25},
+    "stablelm2": {**STABLELM, **shape(64, 4, 2, None, 48, tied=True), "use_qkv_bias": True, "layer_norm_eps": 1e-3},
+    "stablelm2_12b": {
+        **STABLELM,
+        **shape(64, 4, 2, None, 48, dtype="bfloat16"),
+        "partial_rotary_factor": 0.5,
+        "qk_layernorm": True,
+        "use_parallel_residual": True,
+    },
+})
+
+# Attention sinks, and experts in MXFP4 with biases. The limit is one that some values pass.
+GPT_OSS = {
+    **family("GptOssForCausalLM", "gpt_oss", rms_norm_eps=1e-5, attention_bias=True),
+    "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]},
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "sliding_window": 24,
+    "swiglu_limit": 1.5,
+    "rope_theta": 150000.0,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 128,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+    },
+}
+MODELS.update({
+    "gpt_oss": {
+        **GPT_OSS,
+        **shape(64, 4, 2, 16, 32, dtype="bfloat16"),
+        "num_hidden_layers": 4,
+        "layer_types": [SLIDES, SEES_ALL, SLIDES, SEES_ALL],
+    },
+    "gpt_oss_one_kv_head": {**GPT_OSS, **shape(32, 8, 1, 8, 64), "num_experts_per_tok": 4, "swiglu_limit": 7.0},
 })
 
 
@@ -398,10 +441,12 @@ def random_weights(model, rng):
             x *= 0.5
         elif "norm" in name:  # Gemma's are kept less one
             x = (0 if "gemma" in model.config.model_type else 1) + 0.2 * x
+        elif name.endswith("sinks"):
+            x += 1
         elif "embed_tokens" in name or "lm_head" in name:
             x *= 2 / np.sqrt(tensor.shape[1])
         else:
-            clear = "q_proj" in name or "k_proj" in name or name.endswith("mlp.gate.weight")
+            clear = "q_proj" in name or "k_proj" in name or name.endswith(("mlp.gate.weight", "router.weight"))
             x *= (2 if clear else 1) / np.sqrt(tensor.shape[-1])
         state[name] = torch.tensor(x, dtype=torch.float32)
     if model.config.tie_word_embeddings:
@@ -411,6 +456,8 @@ def random_weights(model, rng):
 
 def published(name, tensor, kind):
     """transformers holds the experts of a layer together; checkpoints have a tensor for each."""
+    if kind == "gpt_oss":
+        return mxfp4.published(name, tensor)
     if ".mlp.experts." not in name:
         return {name.replace(".mlp.gate.", ".block_sparse_moe.gate.") if kind == "mixtral" else name: tensor}
     layer, role = name.split(".mlp.experts.")
@@ -425,7 +472,9 @@ def published(name, tensor, kind):
     return out
 
 
-def load(folder):
+def load(folder, kind=None):
+    if kind == "gpt_oss":
+        return mxfp4.load(folder)
     return transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
     ).eval()
@@ -468,10 +517,12 @@ def write_checkpoint(path, settings, rng):
     empty = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(path))
     dtype = DTYPES[settings["torch_dtype"]]
     state = {name: x.to(dtype).contiguous() for name, x in random_weights(empty, rng).items()}
+    if config["model_type"] == "gpt_oss":
+        mxfp4.round_experts(state)
     names = [published(name, x, config["model_type"]) for name, x in state.items()]
     save_file({k: v for n in names for k, v in n.items()}, os.path.join(path, "model.safetensors"),
               metadata={"format": "pt"})
-    model = load(path)
+    model = load(path, config["model_type"])
     assert set(state) <= set(model.state_dict())
     for key, tensor in model.state_dict().items():
         assert key not in state or torch.equal(tensor, state[key].float()), key

@@ -20,11 +20,12 @@ import transformers
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "oracle"))
 import llama  # noqa: E402
+import mxfp4  # noqa: E402
 import pipeline  # noqa: E402
 
 BUDGET, WINDOW, PROMPT, FOLLOWS = 28, 8, 120, 30
 LOOKS = [1, 2, 30]  # tokens behind the prompt
-NAMES = ["hf_gemma2", "hf_gemma3", "hf_gemma3_by_type", "hf_exaone4", "hf_olmo3", "hf_ministral"]
+NAMES = ["hf_gemma2", "hf_gemma3", "hf_gemma3_by_type", "hf_exaone4", "hf_olmo3", "hf_ministral", "hf_gpt_oss"]
 JUNK = 77.0  # scores of heads that nobody asks
 
 
@@ -59,11 +60,11 @@ def cases(rng, layers, n_q, n_kv, slides):
 
 
 class Layer(llama.Layer):
-    """Rows of attention with the scale and the cap of the model."""
+    """Rows of attention with the scale, the cap and the sinks of the model."""
 
-    def __init__(self, q, k, v, scale, cap):
+    def __init__(self, q, k, v, scale, cap, sinks):
         super().__init__(q, k, v, None)
-        self.scale, self.cap = scale, cap
+        self.scale, self.cap, self.sinks = scale, cap, sinks
 
     def P(self, rows=None, gain=None):
         assert gain is None
@@ -72,17 +73,25 @@ class Layer(llama.Layer):
         z = self.Q[:, rows] @ keys.transpose(0, 2, 1) * self.scale
         if self.cap is not None:
             z = self.cap * np.tanh(z / self.cap)
-        return llama.softmax(np.where(np.arange(self.n) <= rows[:, None], z, -np.inf))
+        z = np.where(np.arange(self.n) <= rows[:, None], z, -np.inf)
+        if self.sinks is None:
+            return llama.softmax(z)
+        sinks = np.broadcast_to(self.sinks[:, None, None], (*z.shape[:2], 1))
+        return llama.softmax(np.concatenate([z, sinks], -1))[..., :-1]
 
 
 class Watched:
     """A model of transformers whose attention can be looked at, and told what each KV head may see."""
 
     def __init__(self, folder):
-        self.model = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager"
-        ).eval()
-        self.seen, self.hidden = {}, {}  # by layer: q, k, v, scale, cap; [n_kv, n, n] what is hidden beside the mask
+        if "gpt_oss" in folder:
+            self.model = mxfp4.load(folder)
+        else:
+            self.model = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, attn_implementation="eager"
+            ).eval()
+        # By layer: q, k, v, scale, cap, sinks; [n_kv, n, n] what is hidden beside the mask.
+        self.seen, self.hidden = {}, {}
         module = importlib.import_module(type(self.model).__module__)
         eager = module.eager_attention_forward
 
@@ -90,6 +99,8 @@ class Watched:
             i = layer.layer_idx
             scale = more.get("scaling")
             self.seen[i] = [x[0].double().numpy() for x in (query, key, value)] + [scale, more.get("softcap")]
+            sinks = getattr(layer, "sinks", None)
+            self.seen[i].append(None if sinks is None else sinks.double().numpy())
             if i in self.hidden:
                 group = query.shape[1] // key.shape[1]
                 extra = np.repeat(np.where(self.hidden[i], -np.inf, 0), group, 0)
@@ -116,8 +127,7 @@ def make(root, name, seed):
     watched.logits(ids[:PROMPT], {})
     prompt = dict(watched.seen)
     n_q, n_kv = prompt[0][0].shape[0], prompt[0][1].shape[0]
-    scales = [p[3] for p in prompt.values()]
-    layers = [Layer(*prompt[i][:3], scales[i], prompt[i][4]) for i in range(n_layers) if not slides[i]]
+    layers = [Layer(*prompt[i][:3], *prompt[i][3:]) for i in range(n_layers) if not slides[i]]
     out = {}
     for case, (spec, method, options, table) in cases(rng, n_layers, n_q, n_kv, slides).items():
         _, report, _ = pipeline.compress(method, layers, BUDGET, **options)

@@ -64,14 +64,16 @@ LayerLoss LossOf(const LayerValues& layer, const std::vector<std::vector<float>>
   for (int32_t head = 0; head < layer.n_heads(); ++head) {
     const size_t h = static_cast<size_t>(head), g = static_cast<size_t>(head / layer.group());
     const std::vector<float>& values = layer.values(static_cast<int32_t>(g));
-    double all = 0, stays = 0;  // all: 1 but for rounding
+    double all = 0, stays = 0;
     for (size_t t = 0; t < p[h].size(); ++t) {
       all += static_cast<double>(p[h][t]);
       if (kept[g][t] != 0) stays += static_cast<double>(p[h][t]);
     }
-    const double retained = all > 0 ? stays / all : 1;
+    // What is missing to 1, beyond rounding, is an attention sink's, and stays with it.
+    constexpr double kRounding = 1e-4;
+    const double total = all < 1 - kRounding ? 1 : all, retained = (stays + (total - all)) / total;
     for (size_t t = 0; t < p[h].size(); ++t) {
-      const double was = all > 0 ? static_cast<double>(p[h][t]) / all : 0;
+      const double was = static_cast<double>(p[h][t]) / total;
       // Where nothing is kept of what a head looks at, its output is gone.
       const double is = kept[g][t] != 0 && retained > 0 ? was / retained : 0;
       for (size_t i = 0; i < d; ++i) {

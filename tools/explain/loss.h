@@ -41,10 +41,10 @@ class LayerValues {
 struct LayerLoss {
   double loss = 0;    // || y - y' ||_1 behind W_O; y' over what is kept, its probabilities made to sum to 1
   double output = 0;  // || y ||_1
-  double bound_by_head =
-      0;             // sum over heads of 2 (1 - S_h) V_h: S_h what is kept of the attention, V_h their norm
-  double bound = 0;  // the paper's: V_h the largest of all heads. loss <= bound_by_head <= bound
-  double retained = 0;  // mean of S_h over heads
+  double bound_by_head = 0;  // sum over heads of 2 (1 - S_h) V_h: S_h what is kept of the attention (an
+                             // attention sink is), V_h their norm
+  double bound = 0;          // the paper's: V_h the largest of all heads. loss <= bound_by_head <= bound
+  double retained = 0;       // mean of S_h over heads
 };
 
 // p [H][n of the head's KV head]: attention of one query; kept [G][n]: 1 where an entry is.

@@ -25,9 +25,11 @@ constexpr KernelTable Table(const char* name) {
   t.prefers_panels = true;
   t.quantize_row = QuantizeRow;
   t.rms_norm = RmsNorm;
+  t.layer_norm = LayerNorm;
   t.rope = ApplyRope;
   t.silu_mul = SiluMul;
   t.gelu_mul = GeluMul;
+  t.clamped_mul = ClampedMul;
   t.add = AddTo;
   t.soft_cap = SoftCap;
   t.dot = Dot;

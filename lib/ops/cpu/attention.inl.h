@@ -201,7 +201,8 @@ inline void PrefillAttention(const PrefillAttentionArgs& a) {
   for (int32_t row0 = 0; row0 < a.n_q; row0 += kRowBlock) {
     const int32_t rows = Least(kRowBlock, a.n_q - row0);
     for (int32_t i = 0; i < rows; ++i) {
-      run.m[i] = -kInfinity, run.l[i] = 0;
+      // A sink has been seen before the first key.
+      run.m[i] = a.sink != nullptr ? *a.sink : -kInfinity, run.l[i] = a.sink != nullptr ? 1 : 0;
       for (int32_t j = 0; j < a.d; j += kWidth) {
         StoreN(a.out + (row0 + i) * a.out_stride + j, Least(kWidth, a.d - j), Zero());
       }
@@ -241,7 +242,8 @@ inline void ScoreRows(const ScoreRowsArgs& a) {
     }
     for (int32_t i = row0; i < row0 + rows; ++i) {
       float* p = a.p + i * a.p_stride;
-      Softmax(p, a.visible[i]);
+      const float sink = a.sink == nullptr ? 0 : a.gain != nullptr ? a.gain[i] * *a.sink : *a.sink;
+      SoftmaxBeside(a.sink != nullptr ? &sink : nullptr, p, a.visible[i]);
       for (int32_t t = a.visible[i]; t < a.n_keys; ++t) p[t] = 0;
     }
   }

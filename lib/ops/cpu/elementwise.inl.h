@@ -37,6 +37,40 @@ inline void RmsNorm(const float* x, const float* weight, float eps, int32_t n, f
   if (i < n) StoreN(y + i, n - i, Mul(Mul(LoadN(x + i, n - i), scale), LoadN(weight + i, n - i)));
 }
 
+inline float SumOf(const float* x, int32_t n) {
+  F s0 = Zero(), s1 = Zero();
+  int32_t i = 0;
+  for (; i + 2 * kWidth <= n; i += 2 * kWidth) s0 = Add(s0, Load(x + i)), s1 = Add(s1, Load(x + i + kWidth));
+  for (; i + kWidth <= n; i += kWidth) s0 = Add(s0, Load(x + i));
+  if (i < n) s1 = Add(s1, LoadN(x + i, n - i));
+  return Sum(Add(s0, s1));
+}
+
+// Squares of what is left once the mean is taken off; lanes beyond the end are 0 and would not be.
+inline float SquaresAbout(float mean, const float* x, int32_t n) {
+  const F middle = Set(mean);
+  F s0 = Zero();
+  int32_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) {
+    const F off = Sub(Load(x + i), middle);
+    s0 = Fma(off, off, s0);
+  }
+  float squares = Sum(s0);
+  for (; i < n; ++i) squares += (x[i] - mean) * (x[i] - mean);
+  return squares;
+}
+
+inline void LayerNorm(const float* x, const float* weight, const float* bias, float eps, int32_t n,
+                      float* y) {
+  const float size = static_cast<float>(n), mean = SumOf(x, n) / size;
+  const F middle = Set(mean), scale = Set(1.0f / __builtin_sqrtf(SquaresAbout(mean, x, n) / size + eps));
+  for (int32_t i = 0; i < n; i += kWidth) {
+    const int m = Least(kWidth, n - i);
+    const F normed = Mul(Mul(Sub(LoadN(x + i, m), middle), scale), LoadN(weight + i, m));
+    StoreN(y + i, m, bias == nullptr ? normed : Add(normed, LoadN(bias + i, m)));
+  }
+}
+
 // The interleaved pairing is that of few models and not worth shuffles.
 inline void ApplyRope(float* x, const float* cos, const float* sin, int32_t d, RopePairing pairing) {
   const int32_t half = d / 2;
@@ -107,6 +141,21 @@ inline void SoftCap(float cap, int32_t n, float* x) {
   if (i < n) StoreN(x + i, n - i, Capped(LoadN(x + i, n - i), cap));
 }
 
+// The clamp keeps the argument of Exp from its upper end; below it the result is 0.
+inline F Clamped(F gate, F up, float gain, float limit) {
+  const F most = Set(limit), g = Min(most, gate), u = Max(Sub(Zero(), most), Min(most, up));
+  const F scaled = Mul(Set(gain), g);
+  const F y = Div(g, Add(Set(1.0f), Exp(Sub(Zero(), scaled))));
+  return Mul(Add(u, Set(1.0f)), ZeroWhereBelow(scaled, Set(-88.0f), y));
+}
+
+inline void ClampedMul(const float* gate, const float* up, float gain, float limit, int32_t n, float* y) {
+  for (int32_t i = 0; i < n; i += kWidth) {
+    const int m = Least(kWidth, n - i);
+    StoreN(y + i, m, Clamped(LoadN(gate + i, m), LoadN(up + i, m), gain, limit));
+  }
+}
+
 inline float Largest(const float* x, int32_t n) {
   F top = Set(-kInfinity);
   int32_t i = 0;
@@ -116,8 +165,10 @@ inline float Largest(const float* x, int32_t n) {
   return result;
 }
 
-inline void Softmax(float* x, int32_t n) {
-  const float top = Largest(x, n);
+// With one more logit, where there is a sink, whose share is left out.
+inline void SoftmaxBeside(const float* sink, float* x, int32_t n) {
+  float top = Largest(x, n);
+  if (sink != nullptr && *sink > top) top = *sink;
   if (top == -kInfinity) {
     for (int32_t i = 0; i < n; ++i) x[i] = 0;
     return;
@@ -135,10 +186,13 @@ inline void Softmax(float* x, int32_t n) {
     StoreN(x + i, n - i, Exp(Sub(LoadN(x + i, n - i), shift)));
     for (int32_t j = i; j < n; ++j) sum += x[j];
   }
+  if (sink != nullptr) sum += ExpOf(*sink - top);
   const F total = Set(sum);
   for (i = 0; i + kWidth <= n; i += kWidth) Store(x + i, Div(Load(x + i), total));
   if (i < n) StoreN(x + i, n - i, Div(LoadN(x + i, n - i), total));
 }
+
+inline void Softmax(float* x, int32_t n) { SoftmaxBeside(nullptr, x, n); }
 
 inline float LargestAbs(const float* x, int32_t n) {
   F top = Zero();

@@ -52,12 +52,9 @@ void RunExperts(const LayerMath& math, const LayerMatrices& w, const Wave& wave,
     std::memcpy(r.gathered + i * hidden, h + r.tokens[wave.begin + i] * hidden,
                 static_cast<size_t>(hidden) * sizeof(float));
   };
-  const auto activation =
-      w.activation == Activation::kSilu ? math.kernels().silu_mul : math.kernels().gelu_mul;
   const auto activate = [&](const OutputTile& t) {
     for (int64_t i = t.token; i < t.token + t.tokens; ++i) {
-      float* gate = r.gate + i * ffn + t.row;
-      activation(gate, r.up + i * ffn + t.row, t.rows, gate);
+      math.Activate(w, r.up + i * ffn + t.row, t.rows, r.gate + i * ffn + t.row);
     }
   };
   MatrixProduct halves{};
@@ -98,7 +95,7 @@ void AddExperts(const LayerMath& math, const LayerMatrices& w, float scale, floa
   const Rows& r = math.rows();
   MatrixProduct router{};
   router.matrix = &w.router, router.y[0] = r.routes;
-  math.NormProduct(x, w.ffn_norm, &router);
+  math.NormProduct(x, w.ffn_norm, w.ffn_norm_bias, &router);
   math.ForRows([&](int64_t i, int) {
     Route(math.kernels(), s.n_experts, s.n_chosen, w.normalise_experts, r.routes + i * s.n_experts,
           r.chosen + i * s.n_chosen, r.weights + i * s.n_chosen);

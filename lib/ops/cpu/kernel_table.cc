@@ -18,9 +18,11 @@ constexpr KernelTable kReference = {
     ref::MatMul,
     ref::QuantizeRow,
     ref::RmsNorm,
+    ref::LayerNorm,
     ref::ApplyRope,
     ref::SiluMul,
     ref::GeluMul,
+    ref::ClampedMul,
     ref::Add,
     ref::SoftCap,
     ref::Dot,
@@ -48,9 +50,11 @@ KernelTable FillMissing(KernelTable table, const KernelTable& below) {
   fill(table.matmul_panels, below.matmul_panels);
   fill(table.quantize_row, below.quantize_row);
   fill(table.rms_norm, below.rms_norm);
+  fill(table.layer_norm, below.layer_norm);
   fill(table.rope, below.rope);
   fill(table.silu_mul, below.silu_mul);
   fill(table.gelu_mul, below.gelu_mul);
+  fill(table.clamped_mul, below.clamped_mul);
   fill(table.add, below.add);
   fill(table.soft_cap, below.soft_cap);
   fill(table.dot, below.dot);

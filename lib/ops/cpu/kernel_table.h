@@ -48,6 +48,8 @@ struct PrefillAttentionArgs {
   const uint32_t* seen = nullptr;  // [S]
   uint32_t seen_bit = 0;
   float cap = 0;  // z = cap * tanh(z / cap) for the scaled logits z; 0: as they are. So below
+  // One more logit of every row, which has no value; in lse too. Null: none.
+  const float* sink = nullptr;
 };
 
 // Attention probabilities of some rows of one query head: p[i, t] = softmax over t < visible[i] of gain[i] *
@@ -64,6 +66,7 @@ struct ScoreRowsArgs {
   const uint32_t* seen = nullptr;  // [S]
   uint32_t seen_bit = 0;
   float cap = 0;
+  const float* sink = nullptr;  // one more logit of every row, times gain[i]; what it gets is nobody's
 };
 
 // With p(i, t) = exp(scale * q_i.k_t - lse[i]) for the rows i that see key t, t in [key_begin, key_end):
@@ -110,12 +113,17 @@ struct KernelTable {
                        int32_t* sums);
   // y = x / sqrt(mean(x^2) + eps) * weight. y may be x.
   void (*rms_norm)(const float* x, const float* weight, float eps, int32_t n, float* y);
+  // y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias, bias null: none. y may be x.
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps, int32_t n, float* y);
   // In place rotation of one vector [D] by the angles whose cos and sin [D/2] are given.
   void (*rope)(float* x, const float* cos, const float* sin, int32_t d, RopePairing pairing);
   void (*silu_mul)(const float* gate, const float* up, int32_t n,
                    float* y);  // y = gate / (1 + exp(-gate)) * up; y may be gate
   void (*gelu_mul)(const float* gate, const float* up, int32_t n,
-                   float* y);                        // y = gelu(gate) * up, by tanh; y may be gate
+                   float* y);  // y = gelu(gate) * up, by tanh; y may be gate
+  // With gate cut off above the limit and up at both sides: y = (up + 1) * gate / (1 + exp(-gain * gate)); y
+  // may be gate.
+  void (*clamped_mul)(const float* gate, const float* up, float gain, float limit, int32_t n, float* y);
   void (*add)(const float* x, int32_t n, float* y);  // y += x
   void (*soft_cap)(float cap, int32_t n, float* x);  // x = cap * tanh(x / cap)
   float (*dot)(const float* a, const float* b, int32_t n);

@@ -69,18 +69,21 @@ class LayerMath {
   const NetworkShape& shape() const { return shape_; }
   int32_t n() const { return n_; }
 
-  void Norm(const float* x, DevicePtr<const float> weight, float* y, int64_t i) const {
-    kernels_.rms_norm(x + i * shape_.hidden, Raw(weight), shape_.norm_eps, shape_.hidden,
-                      y + i * shape_.hidden);
+  // bias: of layer norms only.
+  void Norm(const float* x, DevicePtr<const float> weight, DevicePtr<const float> bias, float* y,
+            int64_t i) const {
+    NormOf(x + i * shape_.hidden, Raw(weight), bias ? Raw(bias) : nullptr, shape_.hidden,
+           y + i * shape_.hidden);
   }
 
   // A product with the norm of x, which each row gets where it is rounded; with x where there is no norm.
-  void NormProduct(const float* x, DevicePtr<const float> weight, MatrixProduct* p) const {
+  void NormProduct(const float* x, DevicePtr<const float> weight, DevicePtr<const float> bias,
+                   MatrixProduct* p) const {
     if (!weight) {
       p->x = x;
       return Product(p);
     }
-    const auto norm = [&](int64_t i) { Norm(x, weight, rows_.norm, i); };
+    const auto norm = [&](int64_t i) { Norm(x, weight, bias, rows_.norm, i); };
     p->x = rows_.norm, p->make_row = norm;
     Product(p);
   }
@@ -91,17 +94,30 @@ class LayerMath {
     Multiply(ops_, *p);
   }
 
-  // wide: one norm over all heads of a token.
-  void HeadNorms(float* x, int32_t heads, bool wide, DevicePtr<const float> weight) const {
+  // One norm of every head, or over all heads of a token.
+  void HeadNorms(float* x, int32_t heads, const LayerMatrices& w, DevicePtr<const float> weight) const {
     if (!weight) return;
+    const bool wide = w.wide_norms;
     const int32_t n_norms = wide ? 1 : heads, n = wide ? heads * shape_.head_dim : shape_.head_dim;
     const auto one = [&](int64_t i, int) {
       for (int32_t h = 0; h < n_norms; ++h) {
         float* v = x + (i * n_norms + h) * n;
-        kernels_.rms_norm(v, Raw(weight), shape_.norm_eps, n, v);
+        NormOf(v, Raw(weight) + (w.own_norms ? h * n : 0), nullptr, n, v);
       }
     };
     ForRows(one);
+  }
+
+  // gate [n] becomes the activation of gate and up.
+  void Activate(const LayerMatrices& w, const float* up, int32_t n, float* gate) const {
+    switch (w.activation) {
+      case Activation::kSilu:
+        return kernels_.silu_mul(gate, up, n, gate);
+      case Activation::kGeluTanh:
+        return kernels_.gelu_mul(gate, up, n, gate);
+      case Activation::kClampedSwiglu:
+        return kernels_.clamped_mul(gate, up, w.activation_gain, w.activation_limit, n, gate);
+    }
   }
 
   // x += scale * m(y), or scale * norm of it where there is a norm behind the block.
@@ -118,7 +134,7 @@ class LayerMath {
 
   // Row i of x += scale * row i of out, or of its norm, which is left there.
   void AddRow(float* out, int64_t i, DevicePtr<const float> post_norm, float scale, float* x) const {
-    if (post_norm) Norm(out, post_norm, out, i);
+    if (post_norm) Norm(out, post_norm, {}, out, i);
     Add(out, {0, shape_.hidden, static_cast<int32_t>(i), 1}, scale, x);
   }
 
@@ -130,6 +146,11 @@ class LayerMath {
   }
 
  private:
+  void NormOf(const float* x, const float* weight, const float* bias, int32_t n, float* y) const {
+    shape_.layer_norms ? kernels_.layer_norm(x, weight, bias, shape_.norm_eps, n, y)
+                       : kernels_.rms_norm(x, weight, shape_.norm_eps, n, y);
+  }
+
   void Add(const float* out, const OutputTile& t, float scale, float* x) const {
     for (int64_t i = t.token; i < t.token + t.tokens; ++i) {
       const int64_t at = i * shape_.hidden + t.row;

@@ -32,9 +32,9 @@ Status CpuDevice::Project(Stream*, const ProjectArgs& a) {
   MatrixProduct p{};
   p.matrix = &a.w->qkv;
   p.y[0] = Raw(a.q), p.y[1] = Raw(a.k), p.y[2] = Raw(a.v);
-  math.NormProduct(Raw(a.x), a.w->attention_norm, &p);
-  math.HeadNorms(p.y[0], a.shape->n_heads, a.w->wide_norms, a.w->query_norm);
-  math.HeadNorms(p.y[1], a.shape->n_kv_heads, a.w->wide_norms, a.w->key_norm);
+  math.NormProduct(Raw(a.x), a.w->attention_norm, a.w->attention_norm_bias, &p);
+  math.HeadNorms(p.y[0], a.shape->n_heads, *a.w, a.w->query_norm);
+  math.HeadNorms(p.y[1], a.shape->n_kv_heads, *a.w, a.w->key_norm);
   return {};
 }
 
@@ -42,23 +42,26 @@ Status CpuDevice::Finish(Stream*, const FinishArgs& a) {
   const LayerMath math(kernels_, pool_.get(), *a.shape, a.n, a.scratch);
   const Rows& rows = math.rows();
   float* x = Raw(a.x);
-  math.AddProduct(a.w->output, Raw(a.attended), a.w->attention_post_norm, a.scale, x);
+  const auto add_attended = [&] {
+    math.AddProduct(a.w->output, Raw(a.attended), a.w->attention_post_norm, a.scale, x);
+  };
+  // Beside the attention the feed-forward part reads x first; its halves are not touched by what follows.
+  if (!a.shape->parallel_blocks) add_attended();
   if (a.shape->n_experts > 0) {
     AddExperts(math, *a.w, a.scale, x);
     return {};
   }
   const int64_t ffn = a.shape->ffn;
-  const auto activation = a.w->activation == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul;
   const auto activate = [&](const OutputTile& t) {
     for (int64_t i = t.token; i < t.token + t.tokens; ++i) {
-      float* gate = rows.gate + i * ffn + t.row;
-      activation(gate, rows.up + i * ffn + t.row, t.rows, gate);
+      math.Activate(*a.w, rows.up + i * ffn + t.row, t.rows, rows.gate + i * ffn + t.row);
     }
   };
   MatrixProduct p{};
   p.matrix = &a.w->gate_up, p.y[0] = rows.gate, p.y[1] = rows.up;
   p.aligned = true, p.finish = activate;
-  math.NormProduct(x, a.w->ffn_norm, &p);
+  math.NormProduct(x, a.w->ffn_norm, a.w->ffn_norm_bias, &p);
+  if (a.shape->parallel_blocks) add_attended();
   math.AddProduct(a.w->down, rows.gate, a.w->ffn_post_norm, a.scale, x);
   return {};
 }
@@ -76,7 +79,7 @@ Status CpuDevice::Logits(Stream*, const LogitsArgs& a) {
   MatrixProduct p{};
   p.matrix = a.head, p.y[0] = logits;
   if (a.scale != 1.0f || a.cap > 0) p.finish = scale;
-  math.NormProduct(Raw(a.x), a.final_norm, &p);
+  math.NormProduct(Raw(a.x), a.final_norm, a.final_norm_bias, &p);
   return {};
 }
 

@@ -63,6 +63,7 @@ Status CpuDevice::AttendPrompt(Stream*, const PromptAttentionArgs& a) {
     t.n_q = std::min(kQueryBlock, n - row);
     t.first_visible = a.rows.base[g] + a.rows.offset + row;
     t.d = d, t.window = a.window, t.scale = a.scale, t.cap = a.cap;
+    t.sink = a.sinks ? Raw(a.sinks) + h : nullptr;
     kernels_.prefill_attention(t);
   });
   return {};

@@ -117,7 +117,8 @@ void ExpectedAttention(const KernelTable& kernels, const ExpectedArgs& a) {
     logits[t] = a.scale * logits[t] + 0.5f * a.scale * a.scale * variance;
     most = std::max(most, logits[t]);
   }
-  double sum = 0;
+  if (a.sink != nullptr) most = std::max(most, *a.sink);
+  double sum = a.sink != nullptr ? double{std::exp(*a.sink - most)} : 0;
   for (int32_t t = 0; t < a.n_keys; ++t) {
     a.out[t] = t < a.n_sink ? 0.0f : std::exp(logits[t] - most);
     sum += double{a.out[t]};

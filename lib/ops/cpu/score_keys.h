@@ -31,6 +31,7 @@ struct ExpectedArgs {
   KeyTurning turning;
   float* spread;  // scratch [2 * n_keys]
   float* out;     // [n_keys]: probabilities over the entries behind the first n_sink, 0 for those
+  const float* sink = nullptr;  // one more logit
 };
 void ExpectedAttention(const KernelTable& kernels, const ExpectedArgs& args);
 

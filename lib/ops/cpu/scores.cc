@@ -73,6 +73,8 @@ class Program {
   int32_t Total(int32_t g) const { return Positions(g)[Len(g) - 1] + 1; }  // tokens of the sequence
   int32_t RowsUsed() const { return std::min(a_.program->rows.n_rows, a_.observed.n_rows); }
 
+  const float* Sink(int32_t h) const { return a_.sinks ? Raw(a_.sinks) + h : nullptr; }
+
   // Probabilities of n recorded rows from `first`, oldest = 0, of query head h: p [n, stride].
   void Rows(int32_t first, int32_t n, int32_t h, const float* gain, float* p) const {
     const int32_t d = kv_.head_dim, g = h / group_;
@@ -88,6 +90,7 @@ class Program {
     args.seen_bit = SeenBit(h % group_);
     args.p = p, args.p_stride = a_.stride;
     args.n_q = n, args.n_keys = Len(g), args.d = d, args.scale = a_.scale, args.cap = a_.cap;
+    args.sink = Sink(h);
     kernels_.score_rows(args);
   }
 
@@ -127,6 +130,7 @@ class Program {
       e.keys = Raw(kv_.keys) + g * kv_.capacity * kv_.head_dim, e.positions = Positions(g);
       e.n_keys = Len(g), e.d = kv_.head_dim, e.n_sink = i.head, e.n_future = i.size, e.scale = a_.scale;
       e.turning = a_.turning, e.spread = lines_.pair + thread * 2 * a_.stride, e.out = Query(h);
+      e.sink = Sink(h);
       ExpectedAttention(kernels_, e);
     });
   }

@@ -309,8 +309,10 @@ class Wave {
     const StepScratch::HeadTask& task = Task(r, g);
     const HeadPages pages = Pages(r, g);
     for (int32_t j = 0; j < group_; ++j) {
-      float m = -std::numeric_limits<float>::infinity(), l = 0;
+      const float* sink = a_.sinks ? Raw(a_.sinks) + g * group_ + j : nullptr;
+      float m = sink != nullptr ? *sink : -std::numeric_limits<float>::infinity(), l = 0;
       for (int32_t i = 0; i < task.n_items; ++i) m = std::max(m, Partial(task.first_item + i)[j]);
+      if (sink != nullptr) l = std::exp(*sink - m);
       float* out = Raw(a_.out) + (int64_t{r} * a_.n_heads + g * group_ + j) * d_;
       std::fill(out, out + d_, 0.0f);
       for (int32_t i = 0; i < task.n_items; ++i) {
@@ -327,17 +329,18 @@ class Wave {
       pages.ForRuns([&](int32_t first, int32_t n, const Slot&) {
         for (int32_t i = first; i < first + n; ++i) p[i] = std::exp(p[i] - m) * inverse;
       });
-      if (Plan(r).gain_length > 0) Sharpen(r, pages, p);
+      const float nobodys = sink != nullptr ? std::exp(*sink - m) * inverse : 0.0f;
+      if (Plan(r).gain_length > 0) Sharpen(r, pages, nobodys, p);
     }
   }
 
-  // softmax(gain z) from softmax(z): its power, normalised.
-  void Sharpen(int32_t r, const HeadPages& pages, float* p) const {
+  // softmax(gain z) from softmax(z): its power, normalised together with that of what a sink has.
+  void Sharpen(int32_t r, const HeadPages& pages, float nobodys, float* p) const {
     const StepPlan& plan = Plan(r);
     const float gain =
         LengthGain(a_.rows[r].position + 1, plan.gain_length, plan.gain_scaled, plan.gain_floor, d_);
     if (gain == 1.0f) return;
-    double sum = 0;
+    double sum = nobodys > 0 ? static_cast<double>(std::pow(nobodys, gain)) : 0;
     pages.ForRuns([&](int32_t first, int32_t n, const Slot&) {
       for (int32_t i = first; i < first + n; ++i)
         p[i] = std::pow(p[i], gain), sum += static_cast<double>(p[i]);

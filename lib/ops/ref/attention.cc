@@ -90,7 +90,8 @@ void PrefillAttention(const PrefillAttentionArgs& a) {
     const int32_t end = a.first_visible + i + 1;
     const int32_t begin = a.window > 0 && end > a.window ? end - a.window : 0;
     float* out = a.out + i * a.out_stride;
-    float m = -INFINITY, l = 0;
+    // A sink has been seen before the first key.
+    float m = a.sink != nullptr ? *a.sink : -INFINITY, l = a.sink != nullptr ? 1 : 0;
     for (int32_t j = 0; j < a.d; ++j) out[j] = 0;
     AttendTileArgs tile{};
     tile.q = a.q + i * a.q_stride;
@@ -113,6 +114,19 @@ void PrefillAttention(const PrefillAttentionArgs& a) {
   }
 }
 
+namespace {
+
+// Softmax of x and one more logit.
+void SoftmaxBeside(float sink, float* x, int32_t n) {
+  float top = sink;
+  for (int32_t i = 0; i < n; ++i) top = x[i] > top ? x[i] : top;
+  float sum = std::exp(sink - top);
+  for (int32_t i = 0; i < n; ++i) sum += x[i] = std::exp(x[i] - top);
+  for (int32_t i = 0; i < n; ++i) x[i] /= sum;
+}
+
+}  // namespace
+
 void ScoreRows(const ScoreRowsArgs& a) {
   for (int32_t i = 0; i < a.n_q; ++i) {
     const float factor = a.gain != nullptr ? a.gain[i] * a.scale : a.scale;
@@ -121,7 +135,8 @@ void ScoreRows(const ScoreRowsArgs& a) {
       p[t] = IsSeen(a.seen, a.seen_bit, t)
                  ? Capped(factor * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d), a.cap)
                  : -INFINITY;
-    Softmax(p, a.visible[i]);
+    const float gain = a.gain != nullptr ? a.gain[i] : 1;
+    a.sink != nullptr ? SoftmaxBeside(gain * *a.sink, p, a.visible[i]) : Softmax(p, a.visible[i]);
     for (int32_t t = a.visible[i]; t < a.n_keys; ++t) p[t] = 0;
   }
 }

@@ -29,6 +29,19 @@ void RmsNorm(const float* x, const float* weight, float eps, int32_t n, float* y
   for (int32_t i = 0; i < n; ++i) y[i] = x[i] * scale * weight[i];
 }
 
+// The mean in double: what is left once it is taken off may be small beside it.
+void LayerNorm(const float* x, const float* weight, const float* bias, float eps, int32_t n, float* y) {
+  double sum = 0, squares = 0;
+  for (int32_t i = 0; i < n; ++i) sum += double{x[i]};
+  const double mean = sum / n;
+  for (int32_t i = 0; i < n; ++i) squares += (double{x[i]} - mean) * (double{x[i]} - mean);
+  const double scale = 1 / std::sqrt(squares / n + double{eps});
+  for (int32_t i = 0; i < n; ++i) {
+    const float normed = static_cast<float>((double{x[i]} - mean) * scale);
+    y[i] = bias == nullptr ? normed * weight[i] : normed * weight[i] + bias[i];
+  }
+}
+
 void ApplyRope(float* x, const float* cos, const float* sin, int32_t d, RopePairing pairing) {
   const int32_t half = d / 2;
   for (int32_t j = 0; j < half; ++j) {
@@ -48,6 +61,14 @@ void GeluMul(const float* gate, const float* up, int32_t n, float* y) {
   for (int32_t i = 0; i < n; ++i) {
     const float g = gate[i], inner = 0.79788456f * (g + 0.044715f * g * g * g);
     y[i] = 0.5f * g * (1.0f + std::tanh(inner)) * up[i];
+  }
+}
+
+void ClampedMul(const float* gate, const float* up, float gain, float limit, int32_t n, float* y) {
+  for (int32_t i = 0; i < n; ++i) {
+    const float g = gate[i] > limit ? limit : gate[i], low = up[i] > limit ? limit : up[i],
+                u = low < -limit ? -limit : low;
+    y[i] = (u + 1.0f) * (g / (1.0f + std::exp(-gain * g)));
   }
 }
 

@@ -14,9 +14,11 @@ void QuantizeRow(const float* x, int32_t cols, int32_t group, int8_t* codes, flo
 void WeightRow(const Weight& w, int32_t row, float* out);
 
 void RmsNorm(const float* x, const float* weight, float eps, int32_t n, float* y);
+void LayerNorm(const float* x, const float* weight, const float* bias, float eps, int32_t n, float* y);
 void ApplyRope(float* x, const float* cos, const float* sin, int32_t d, RopePairing pairing);
 void SiluMul(const float* gate, const float* up, int32_t n, float* y);
 void GeluMul(const float* gate, const float* up, int32_t n, float* y);
+void ClampedMul(const float* gate, const float* up, float gain, float limit, int32_t n, float* y);
 void Add(const float* x, int32_t n, float* y);
 float Dot(const float* a, const float* b, int32_t n);
 void Axpy(float a, const float* x, int32_t n, float* y);
