@@ -161,8 +161,8 @@ double MullNeon() {
 
 #endif
 
-// Sums of 256 MiB, so that no compiler may skip the reading; once for each width of registers. Lines are asked
-// for a page ahead, where prefetchers stop.
+// Sums of 256 MiB, so that no compiler may skip the reading; once for each width of registers. Lines are
+// asked for a page ahead, where prefetchers stop.
 using Reader = uint64_t (*)(const uint64_t* p, const uint64_t* end);
 
 __attribute__((always_inline)) inline uint64_t SumOf(const uint64_t* p, const uint64_t* end) {

@@ -109,7 +109,17 @@ kvc::test::TinyModelOptions Shape(Input* in) {
     o.hidden_size = (o.hidden_size + 7) / 8 * 8, o.ffn_size = (o.ffn_size + 7) / 8 * 8;
   }
   if (kvc::HasBlocks(o.type)) o.hidden_size = 256;
-  o.vocab_size = 259 + in->Byte() % 10;
+  const uint8_t parts = in->Byte();
+  o.vocab_size = 259 + parts % 10;
+  o.change = [parts](kvc::ModelConfig* c) {
+    c->layer_norms = parts / 10 % 3 == 1, c->attention_sinks = parts / 10 % 5 >= 3;
+    c->own_qk_norms = c->qk_norm && parts / 10 % 2 == 1,
+    c->parallel_blocks = c->n_experts == 0 && parts >= 160;
+    if (parts / 10 % 7 == 6) {
+      c->activation = kvc::Activation::kClampedSwiglu;
+      c->activation_gain = 1.7f, c->activation_limit = 7;
+    }
+  };
   o.sliding_window = in->Byte() % 5 == 0 ? 1 + in->Byte() % 20 : 0;
   o.max_tokens = 30 + in->Byte();
   return o;
@@ -152,7 +162,7 @@ void ChangeConfig(Input* in, kvc::ModelConfig* c) {
   else if (which < 228)
     c->attention_cap = static_cast<float>(in->Real()), c->embedding_scale = static_cast<float>(in->Real());
   else if (which < 232)
-    c->activation = static_cast<kvc::Activation>(in->Byte() % 3), c->rope.rotated = in->Byte() % 40;
+    c->activation = static_cast<kvc::Activation>(in->Byte() % 4), c->rope.rotated = in->Byte() % 40;
   else if (which < 238)
     c->layers.assign(static_cast<size_t>(in->Byte() % 4), {in->Byte() % 20, in->Byte() % 4 - 1}),
         c->more_ropes.resize(in->Byte() % 3);
@@ -161,7 +171,7 @@ void ChangeConfig(Input* in, kvc::ModelConfig* c) {
   else if (which < 242)
     c->logit_cap = static_cast<float>(in->Real()), c->wide_qk_norm = true;
   else
-    c->rope = {1e4, static_cast<kvc::RopeScaling>(which % 4), 4, 1, 4, 32, 1, 0, 64, 0, {}};
+    c->rope = {1e4, static_cast<kvc::RopeScaling>(which % 4), 4, 1, 4, 32, 1, 0, 64, which % 3 != 0, 0, {}};
 }
 
 void ChangeTokenizer(Input* in, kvc::TokenizerSpec* t) {
