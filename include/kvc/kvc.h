@@ -260,13 +260,15 @@ KVC_API kvc_status  kvc_session_trim(kvc_session *session, int32_t budget, int64
  * needs it. KVC_E_BAD_MODEL: no logit is a finite number.  [sess] */
 KVC_API kvc_status  kvc_session_step(kvc_session *session, int32_t *out_token);
 /* As step called *n_out times, 1 to cap_tokens, or 0 where the answer is complete: the same tokens, text and cache,
- * greedy and sampled. The draft, tokens that the answer may go on with (n_draft 0 .., of which 31 are looked at),
- * decides only how many come from one pass over the weights: as many as it foresaw, and one more. What it foresaw
- * wrongly leaves no trace. A draft comes from kvc_draft_lookup, or from steps of a session that holds the same in a
- * smaller cache; a wrong one costs time only. On a device that is not batch_invariant (kvc_device_describe) rounding
- * may turn a near tie, as it may in batches there. It is not looked at, and one token comes, where a step does more
- * than append: methods that evict or watch at steps, quantised caches, max_tokens reached. What step may fail with,
- * this may, with *n_out 0; KVC_E_INVALID also for cap_tokens below 1 and ids that are none.  [sess] */
+ * greedy and sampled. Where the answer ends behind them that may be seen already, as by one more step: stop_token of
+ * the statistics says so, and the next call gives none. The draft, tokens that the answer may go on with (n_draft 0 ..,
+ * of which 31 are looked at), decides only how many come from one pass over the weights: as many as it foresaw, and
+ * one more. What it foresaw wrongly leaves no trace. A draft comes from kvc_draft_lookup, or from steps of a session
+ * that holds the same in a smaller cache; a wrong one costs time only. On a device that is not batch_invariant
+ * (kvc_device_describe) rounding may turn a near tie, as it may in batches there. It is not looked at, and one token
+ * comes, where a step does more than append: methods that evict or watch at steps, quantised caches, max_tokens
+ * reached. What step may fail with, this may, with *n_out 0; KVC_E_INVALID also for cap_tokens below 1 and ids that
+ * are none.  [sess] */
 KVC_API kvc_status  kvc_session_step_draft(kvc_session *session, const int32_t *draft, int32_t n_draft,
                                            int32_t *tokens, int32_t cap_tokens, int32_t *n_out);
 /* A draft from the text itself (prompt lookup): the tokens, at most cap_draft, that followed the newest earlier place

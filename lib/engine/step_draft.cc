@@ -80,7 +80,7 @@ Status StepRunner::ChooseDrafted(StepWish* wish) {
       break;
     }
     s.Took(&token);
-    if (token == StepWish::kNone) break;
+    if (token == StepWish::kNone) break;  // behind tokens: as if the step that finds the end had been, too
     wish->chosen[(*wish->n_chosen)++] = token;
     if (i == n_drafted || token != wish->tokens[static_cast<size_t>(waited + i)]) break;
     s.Fed(wish->tokens.subspan(static_cast<size_t>(waited + i), 1), false);

@@ -146,6 +146,13 @@ inline Status FeedDraft(uint8_t argument, Played* played) {
     if (one.code() == Code::kMemory) return status;
     KVC_REQUIRE(one.ok() && token == tokens[static_cast<size_t>(i)]);
   }
+  if (plain.ok() && status.ok() && n > 0 &&
+      s.Stats().stop_token >= 0) {  // the stop behind them was seen, too
+    int32_t token = 0;
+    const Status one = plain.value()->Step(&token);
+    if (one.code() == Code::kMemory) return status;
+    KVC_REQUIRE(one.ok() && token == -1);
+  }
   if (plain.ok() && status.ok() && n > 0) KVC_REQUIRE(Same(Look(s), Look(*plain.value())));
   return status;
 }

@@ -189,6 +189,45 @@ TEST(StepDraft, StopsAtAStopToken) {
   ExpectNearLogits(*drafted, *plain, 0.0f);
 }
 
+// One behind tokens that were foreseen is seen in the same pass: that is so many plain steps, and the one
+// that gives no token.
+TEST(StepDraft, StopsBehindARightToken) {
+  const auto model = OpenTwoLayers();
+  const auto watched = Endless(model, "full");
+  std::vector<int32_t> answer;
+  std::vector<float> wanted,
+      logits(static_cast<size_t>(model->config().vocab_size));  // bias that makes it stop
+  for (int i = 0; i < 16; ++i) {
+    ASSERT_TRUE(watched->Fork().value()->ReadLogits(logits.data()).ok());
+    const float stop = logits[kEos];
+    logits[kEos] = -INFINITY;
+    wanted.push_back(*std::max_element(logits.begin(), logits.end()) - stop);
+    answer.push_back(PlainSteps(*watched, 1).at(0));
+  }
+  size_t at = 0;
+  while (at + 1 < wanted.size() && wanted[at + 1] > wanted[at] - 0.01f) ++at;
+  ASSERT_LT(at + 1, wanted.size());
+  const float bias = (wanted[at] + wanted[at + 1]) / 2;
+  const auto plain = Endless(model, "full"), drafted = Endless(model, "full");
+  for (Session* s : {plain.get(), drafted.get()}) {
+    PlainSteps(*s, static_cast<int>(at));
+    ASSERT_TRUE(s->SetBias({&kEos, 1}, &bias).ok());
+  }
+  int32_t tokens[8], n = -1;
+  ASSERT_TRUE(drafted->StepDraft(std::vector<int32_t>{answer[at], answer[at + 1]}, tokens, 8, &n).ok());
+  ASSERT_EQ(n, 1);
+  EXPECT_EQ(tokens[0], answer[at]);
+  EXPECT_EQ(drafted->Stats().stop_token, kEos);
+  EXPECT_EQ(PlainSteps(*plain, 2), std::vector<int32_t>{answer[at]});
+  EXPECT_EQ(plain->Stats().stop_token, kEos);
+  EXPECT_EQ(drafted->figures().n_tokens, plain->figures().n_tokens);
+  EXPECT_EQ(TextOf(*drafted), TextOf(*plain));
+  ExpectSameKept(*drafted, *plain);
+  ExpectNearLogits(*drafted, *plain, 0.0f);
+  ASSERT_TRUE(drafted->StepDraft(std::vector<int32_t>{answer[at]}, tokens, 8, &n).ok());
+  EXPECT_EQ(n, 0);
+}
+
 TEST(StepDraft, RefusesWhatItCannotRead) {
   const auto model = OpenTwoLayers();
   const auto session = Endless(model, "full");
