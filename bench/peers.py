@@ -177,6 +177,7 @@ def parse(words):
 
 def model_files(arguments):
     files = []
+    os.makedirs(arguments.out, exist_ok=True)
     for shape in arguments.shapes:
         for kind in arguments.types:
             path = os.path.join(arguments.out, f"{shape}-{kind}.gguf")

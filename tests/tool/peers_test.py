@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import unittest
+import unittest.mock as mock
 import xml.etree.ElementTree
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -105,6 +106,19 @@ class Shapes(unittest.TestCase):
                 told, _ = compare_llama.document([KVC, "inspect", out, "--json"])
                 self.assertEqual(told["n_parameters"], shapes.n_parameters("tiny"))
                 os.remove(out)
+
+
+class FirstCall(unittest.TestCase):
+    def test_folder_of_its_files_is_made(self):
+        def write(path, shape, kind):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(shape + kind)
+
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(shapes, "write", write):
+            out = os.path.join(folder, "not", "there")
+            made = peers.model_files(peers.parse(["--out", out, "--types", "q4_0,bf16"]))
+            self.assertEqual(sorted(os.listdir(out)), ["0.5b-bf16.gguf", "0.5b-q4_0.gguf"])
+            self.assertEqual(made, [os.path.join(out, "0.5b-q4_0.gguf"), os.path.join(out, "0.5b-bf16.gguf")])
 
 
 class Program(unittest.TestCase):
