@@ -69,6 +69,24 @@ __attribute__((target("avx2,fma"))) double Fma256() {
   return 2.0 * 8 * kChains * kRounds;
 }
 
+#if __has_include(<avxvnniintrin.h>)  // GCC 11, clang 12
+#define KVC_BENCH_AVXVNNI
+__attribute__((target("avx2,avxvnni"))) double Dot256Vnni() {
+  __m256i sum[kChains];
+#pragma GCC unroll 12
+  for (int i = 0; i < kChains; ++i) sum[i] = _mm256_set1_epi32(i);
+  const __m256i x = _mm256_set1_epi32(g_int_sink), y = _mm256_set1_epi32(0x01020304);
+  for (int round = 0; round < kRounds; ++round) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kChains; ++i) sum[i] = _mm256_dpbusd_avx_epi32(sum[i], x, y);
+  }
+#pragma GCC unroll 12
+  for (int i = 1; i < kChains; ++i) sum[0] = _mm256_add_epi32(sum[0], sum[i]);
+  g_int_sink = _mm_cvtsi128_si32(_mm256_castsi256_si128(sum[0]));
+  return 2.0 * 32 * kChains * kRounds;
+}
+#endif
+
 __attribute__((target("avx512f,avx512vnni"))) double Dot512() {
   __m512i sum[kChains];
 #pragma GCC unroll 12
@@ -205,6 +223,9 @@ Limits MeasureLimits() {
     out.read = std::max(out.read, ReadRate(Read256));
     out.fma = Rate(Fma256), out.dot = Rate(Dot256);
   }
+#if defined(KVC_BENCH_AVXVNNI)
+  if (processor.avxvnni) out.dot = std::max(out.dot, Rate(Dot256Vnni));
+#endif
   if (processor.avx512) {
     out.read = std::max(out.read, ReadRate(Read512));
     out.fma = std::max(out.fma, Rate(Fma512));

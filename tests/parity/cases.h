@@ -41,6 +41,10 @@ inline std::vector<const KernelTable*> Tables() {
   return {tables, tables + n};
 }
 
+// Those, and on x86 the products of AVX-VNNI in AVX-512's encoding where the processor has that one
+// (avxvnni_evex.cc, linked to the tests that call this).
+std::vector<const KernelTable*> ProductTables();
+
 // The value of a half by its definition, apart from lib/base/half.h.
 inline double HalfValue(uint16_t h) {
   const int exponent = h >> 10 & 31, mantissa = h & 1023;

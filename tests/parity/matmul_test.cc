@@ -12,7 +12,7 @@ TEST(MatMulParity, AgreesWithDouble) {
   for (const MatMulCase& c : MatMulCases()) {
     if (c.n > 100) continue;  // the next test ties these to n = 1
     MatMulData data(c);
-    for (const KernelTable* table : Tables()) {
+    for (const KernelTable* table : ProductTables()) {
       data.y.assign(data.y.size(), NAN);
       table->matmul(data.args);
       ExpectNearDouble(data, table->name);
@@ -24,7 +24,7 @@ TEST(MatMulParity, AgreesWithDouble) {
 TEST(MatMulParity, EveryTokenAndSplitGivesTheSameBits) {
   for (const MatMulCase& c : MatMulCases()) {
     MatMulData data(c);
-    for (const KernelTable* table : Tables()) {
+    for (const KernelTable* table : ProductTables()) {
       table->matmul(data.args);
       const std::vector<float> whole = data.y;
       data.y.assign(data.y.size(), NAN);
@@ -55,7 +55,7 @@ TEST(MatMulParity, CodesGiveTheBitsOfTheReference) {
     MatMulData data(c);
     ReferenceKernels().matmul(data.args);
     const std::vector<float> reference = data.y;
-    for (const KernelTable* table : Tables()) {
+    for (const KernelTable* table : ProductTables()) {
       data.y.assign(data.y.size(), NAN);
       table->matmul(data.args);
       ASSERT_EQ(0, std::memcmp(reference.data(), data.y.data(), reference.size() * 4))
@@ -67,7 +67,7 @@ TEST(MatMulParity, CodesGiveTheBitsOfTheReference) {
 TEST(MatMulParity, NoRowsTouchNothingAndNoBiasAddsNothing) {
   for (WeightType type : {WeightType::kF32, WeightType::kInt8}) {
     MatMulData data({type, 8, 64, type == WeightType::kInt8 ? 32 : 0, 2});
-    for (const KernelTable* table : Tables()) {
+    for (const KernelTable* table : ProductTables()) {
       table->matmul(data.args);
       const float with = data.y[3];
       MatMulArgs a = data.args;
@@ -91,7 +91,7 @@ TEST(MatMulParity, ExtremeCodesDoNotOverflow) {
     const float one = 1;
     for (int sign : {-127, 127}) {
       const std::vector<int8_t> x(static_cast<size_t>(cols), static_cast<int8_t>(sign));
-      for (const KernelTable* table : Tables()) {
+      for (const KernelTable* table : ProductTables()) {
         std::vector<float> y(16, NAN);
         table->matmul({&w, nullptr, x.data(), &one, nullptr, y.data(), cols, 16, 1, 0, 16});
         for (float value : y) ASSERT_EQ(static_cast<float>(low * sign * cols), value) << table->name;
@@ -104,7 +104,7 @@ TEST(WeightRowParity, IsTheRow) {
   for (const MatMulCase& c : MatMulCases()) {
     if (c.n != 3) continue;
     const MatMulData data(c);
-    for (const KernelTable* table : Tables()) {
+    for (const KernelTable* table : ProductTables()) {
       std::vector<float> row(static_cast<size_t>(c.cols));
       table->weight_row(data.weight(), c.rows - 2, row.data());
       for (int32_t k = 0; k < c.cols; ++k) {

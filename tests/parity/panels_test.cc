@@ -39,7 +39,7 @@ TEST(PanelParity, AgreesWithDouble) {
   for (const MatMulCase& c : PanelCases()) {
     MatMulData data(c);
     const PackedWeight packed(data.weight());
-    for (const KernelTable* table : Tables()) {
+    for (const KernelTable* table : ProductTables()) {
       data.y.assign(data.y.size(), NAN);
       table->matmul_panels(Packed(data, packed));
       ExpectNearDouble(data, table->name);
@@ -55,7 +55,7 @@ TEST(PanelParity, CodesGiveTheBitsOfTheReferenceInRowMajor) {
     const PackedWeight packed(data.weight());
     ReferenceKernels().matmul(data.args);
     const std::vector<float> reference = data.y;
-    for (const KernelTable* table : Tables()) {
+    for (const KernelTable* table : ProductTables()) {
       data.y.assign(data.y.size(), NAN);
       table->matmul_panels(Packed(data, packed));
       ASSERT_EQ(0, std::memcmp(reference.data(), data.y.data(), reference.size() * 4))
@@ -68,7 +68,7 @@ TEST(PanelParity, EveryTokenAndSplitGivesTheSameBits) {
   for (const MatMulCase& c : PanelCases()) {
     MatMulData data(c);
     const PackedWeight packed(data.weight());
-    for (const KernelTable* table : Tables()) {
+    for (const KernelTable* table : ProductTables()) {
       table->matmul_panels(Packed(data, packed));
       const std::vector<float> whole = data.y;
       data.y.assign(data.y.size(), NAN);
@@ -98,7 +98,7 @@ TEST(PanelParity, NothingOutsideTheRowsIsWrittenAndNoBiasAddsNothing) {
        {WeightType::kF32, WeightType::kInt8, WeightType::kInt4, WeightType::kQ4K, WeightType::kQ6K}) {
     MatMulData data({type, 40, 256, GroupFor(type), 2});
     const PackedWeight packed(data.weight());
-    for (const KernelTable* table : Tables()) {
+    for (const KernelTable* table : ProductTables()) {
       MatMulArgs a = Packed(data, packed);
       a.bias = nullptr;
       table->matmul_panels(a);
@@ -130,7 +130,7 @@ TEST(PanelParity, ExtremeCodesDoNotOverflow) {
         for (int sign : {-127, 127}) {
           const std::vector<int8_t> x(static_cast<size_t>(cols), static_cast<int8_t>(sign));
           const int32_t sum = sign * cols;
-          for (const KernelTable* table : Tables()) {
+          for (const KernelTable* table : ProductTables()) {
             std::vector<float> y(16, NAN);
             table->matmul_panels(
                 {&packed.weight, nullptr, x.data(), &one, nullptr, y.data(), cols, 16, 1, 0, 16, &sum});
@@ -162,7 +162,7 @@ TEST(PanelParity, ExtremeBlocksDoNotOverflow) {
       const std::vector<int8_t> x(256, static_cast<int8_t>(sign));
       const std::vector<float> xs(static_cast<size_t>(256 / info.group), 1);
       const std::vector<int32_t> sums(xs.size(), sign * info.group);
-      for (const KernelTable* table : Tables()) {
+      for (const KernelTable* table : ProductTables()) {
         std::vector<float> y(16, NAN);
         table->matmul_panels({&packed.weight, nullptr, x.data(), xs.data(), nullptr, y.data(), 256, 16, 1, 0,
                               16, sums.data()});
@@ -177,7 +177,7 @@ TEST(PanelParity, ARowLooksTheSameInEitherLayout) {
     if (c.n > 3) continue;
     const MatMulData data(c);
     const PackedWeight packed(data.weight());
-    for (const KernelTable* table : Tables()) {
+    for (const KernelTable* table : ProductTables()) {
       std::vector<float> row(static_cast<size_t>(c.cols)), packed_row(row.size());
       for (int32_t r = 0; r < c.rows; r += 5) {
         table->weight_row(data.weight(), r, row.data());

@@ -1,4 +1,5 @@
 # Flags of the files that are compiled for one instruction set. On other processors these files make empty tables.
+include(CheckCXXCompilerFlag)
 set(KVC_ISA_DIR ${CMAKE_CURRENT_LIST_DIR})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(KVC_AVX2 -mavx2 -mfma -mf16c)
@@ -6,6 +7,10 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(KVC_AVX512 ${KVC_AVX2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -Wno-uninitialized
     $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   set_source_files_properties(${KVC_ISA_DIR}/isa_avx2.cc PROPERTIES COMPILE_OPTIONS "${KVC_AVX2}")
+  check_cxx_compiler_flag(-mavxvnni KVC_HAS_AVXVNNI)  # GCC 11, clang 12
+  if(KVC_HAS_AVXVNNI)
+    set_source_files_properties(${KVC_ISA_DIR}/isa_avxvnni.cc PROPERTIES COMPILE_OPTIONS "${KVC_AVX2};-mavxvnni")
+  endif()
   set_source_files_properties(${KVC_ISA_DIR}/isa_avx512.cc PROPERTIES COMPILE_OPTIONS "${KVC_AVX512}")
   set_source_files_properties(${KVC_ISA_DIR}/isa_avx512vnni.cc PROPERTIES COMPILE_OPTIONS "${KVC_AVX512};-mavx512vnni")
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$" AND NOT APPLE)  # Apple's all have dot products

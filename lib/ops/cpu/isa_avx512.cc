@@ -7,6 +7,7 @@
 namespace kvc {
 namespace {
 
+#include "lib/ops/cpu/simd_vnni.h"
 #include "lib/ops/cpu/simd_avx512.h"
 #include "lib/ops/cpu/simd_x86.h"
 // The kernels are written once over the names of the files above.

@@ -73,7 +73,7 @@ KernelTable FillMissing(KernelTable table, const KernelTable& below) {
   return table;
 }
 
-constexpr int kMaxTables = 4;
+constexpr int kMaxTables = 5;
 
 // What this build has and this processor runs, each table above the one it extends.
 struct Tables {
@@ -88,6 +88,7 @@ struct Tables {
     [[maybe_unused]] const ProcessorFeatures has = ThisProcessor();
 #if defined(__x86_64__)
     Add(kAvx2Table, has.avx2, kReference);
+    Add(kAvxVnniTable, has.avxvnni && kAvx2Table.name != nullptr, table[n - 1]);
     Add(kAvx512Table, has.avx512, kReference);
     Add(kAvx512VnniTable, has.avx512vnni && kAvx512Table.name != nullptr, table[n - 1]);
 #elif defined(__aarch64__)

@@ -14,7 +14,8 @@ namespace kvc {
 
 struct ProcessorFeatures {
   bool avx2 = false;        // with FMA and F16C
-  bool avx512 = false;      // F, BW, DQ, VL
+  bool avxvnni = false;     // besides
+  bool avx512 = false;      // F, BW, DQ, VL, besides AVX2
   bool avx512vnni = false;  // besides
   bool neon_dot = false;
 };
@@ -34,6 +35,8 @@ inline ProcessorFeatures ThisProcessor() {
   out.avx2 = has_fma_avx_f16c && saves_256 && bit(b, 5);
   out.avx512 = out.avx2 && saves_512 && bit(b, 16) && bit(b, 17) && bit(b, 30) && bit(b, 31);
   out.avx512vnni = out.avx512 && bit(c, 11);
+  const unsigned subleaves = a;
+  if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0) out.avxvnni = out.avx2 && bit(a, 4);
 #elif defined(__aarch64__) && defined(__APPLE__)
   out.neon_dot = true;  // from the first one on
 #elif defined(__aarch64__)

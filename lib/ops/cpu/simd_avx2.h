@@ -150,8 +150,24 @@ inline void Transpose(F* r) {
   }
 }
 
-// Integer products, a lane a row. A word holds kUnit codes of a row, widened to 16 bits: sums of bytes would
-// saturate.
+// Integer products, a lane a row. A word holds kUnit codes of a row: four bytes with VNNI, in either encoding; else
+// two widened to 16 bits, as sums of bytes would saturate.
+#if defined(__AVXVNNI__) || defined(__AVX512VNNI__)
+constexpr int kUnit = 4;
+constexpr bool kNarrowSums = false;
+constexpr bool kBiased = true;  // activations + 128 are unsigned; the excess 128 * sum(codes) is taken off beforehand
+inline I DotWords(I sum, I weights, I x) {
+  sum = Dot4Bytes(sum, x, weights);
+  asm("" : "+x"(sum));  // keeps the sum in one register: GCC 12 else copies it twice a product
+  return sum;
+}
+inline I LoadWords(const int8_t* codes) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+}
+inline void StoreActivations(const int8_t* codes, int32_t* words) {
+  StoreI(words, FlipSigns(LoadWords(codes)));
+}
+#else
 constexpr int kUnit = 2;
 constexpr bool kBiased = false;
 inline I DotWords(I sum, I weights, I x) { return _mm256_add_epi32(sum, _mm256_madd_epi16(x, weights)); }
@@ -166,3 +182,4 @@ inline I AddNarrow(I a, I b) { return _mm256_add_epi16(a, b); }
 inline I AddPairs(I sum, I pairs) {
   return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
+#endif

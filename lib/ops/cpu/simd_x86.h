@@ -13,13 +13,13 @@ inline void ExpandNibbles(const int8_t* in, int8_t* codes) {
 }
 
 // Adds the products of 32 codes to eight sums.
-#if defined(__AVX512VNNI__)
+#if defined(__AVXVNNI__) || defined(__AVX512VNNI__)
 constexpr bool kShiftedDot =
     true;  // codes of the weight + 128 are unsigned: the result is too large by 128 * sum(x)
 inline __m256i Dot32(__m256i sum, const int8_t* w, const int8_t* x) {
   const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
-  return _mm256_dpbusd_epi32(sum, _mm256_xor_si256(codes, _mm256_set1_epi8(-128)),
-                             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+  return Dot4Bytes(sum, _mm256_xor_si256(codes, _mm256_set1_epi8(-128)),
+                   _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
 }
 #else
 constexpr bool kShiftedDot = false;

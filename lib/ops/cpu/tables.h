@@ -11,6 +11,7 @@ void MatMul(const MatMulArgs& a);  // of what has no faster kernel
 }
 
 extern const KernelTable kAvx2Table;
+extern const KernelTable kAvxVnniTable;  // weights with codes only; the rest is that of kAvx2Table
 extern const KernelTable kAvx512Table;
 extern const KernelTable kAvx512VnniTable;  // weights with codes only; the rest is that of kAvx512Table
 extern const KernelTable kNeonTable;

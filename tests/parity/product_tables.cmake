@@ -1,0 +1,8 @@
+# What the tests of products with weights run besides (cases.h). After isa.cmake, which knows the flags.
+foreach(test matmul_test panels_test)
+  target_sources(${test} PRIVATE ${CMAKE_CURRENT_LIST_DIR}/product_tables.cc ${CMAKE_CURRENT_LIST_DIR}/avxvnni_evex.cc)
+endforeach()
+if(KVC_AVX2)
+  set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/avxvnni_evex.cc PROPERTIES
+    COMPILE_OPTIONS "${KVC_AVX2};-mavx512vnni;-mavx512vl")
+endif()
