@@ -159,6 +159,24 @@ __attribute__((target("arch=armv8.2-a+dotprod"))) double DotNeon() {
   return 2.0 * 16 * kChains * kRounds;
 }
 
+// smmla: 32 products, of two rows of eight with two others.
+__attribute__((target("arch=armv8.2-a+i8mm"))) double MatrixNeon() {
+  int32x4_t sum[kChains];
+#pragma GCC unroll 12
+  for (int i = 0; i < kChains; ++i) sum[i] = vdupq_n_s32(i);
+  const int8x16_t x = vdupq_n_s8(static_cast<int8_t>(g_int_sink)), y = vdupq_n_s8(3);
+  for (int round = 0; round < kRounds; ++round) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kChains; ++i) {
+      __asm__("smmla %0.4s, %1.16b, %2.16b" : "+w"(sum[i]) : "w"(x), "w"(y));
+    }
+  }
+#pragma GCC unroll 12
+  for (int i = 1; i < kChains; ++i) sum[0] = vaddq_s32(sum[0], sum[i]);
+  g_int_sink = vgetq_lane_s32(sum[0], 0);
+  return 2.0 * 32 * kChains * kRounds;
+}
+
 double MullNeon() {
   int32x4_t sum[kChains];
 #pragma GCC unroll 12
@@ -234,6 +252,7 @@ Limits MeasureLimits() {
 #elif defined(__aarch64__)
   out.fma = Rate(FmaNeon);
   out.dot = processor.neon_dot ? Rate(DotNeon) : Rate(MullNeon);
+  if (processor.neon_i8mm) out.dot = std::max(out.dot, Rate(MatrixNeon));
 #else
   (void)processor;
 #endif

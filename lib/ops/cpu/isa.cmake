@@ -13,6 +13,13 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   endif()
   set_source_files_properties(${KVC_ISA_DIR}/isa_avx512.cc PROPERTIES COMPILE_OPTIONS "${KVC_AVX512}")
   set_source_files_properties(${KVC_ISA_DIR}/isa_avx512vnni.cc PROPERTIES COMPILE_OPTIONS "${KVC_AVX512};-mavx512vnni")
-elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$" AND NOT APPLE)  # Apple's all have dot products
-  set_source_files_properties(${KVC_ISA_DIR}/isa_neondot.cc PROPERTIES COMPILE_OPTIONS "-march=armv8.2-a+dotprod")
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  if(NOT APPLE)  # Apple's all have dot products
+    set_source_files_properties(${KVC_ISA_DIR}/isa_neondot.cc PROPERTIES COMPILE_OPTIONS "-march=armv8.2-a+dotprod")
+  endif()
+  check_cxx_compiler_flag(-march=armv8.2-a+dotprod+i8mm KVC_HAS_I8MM)
+  if(KVC_HAS_I8MM)
+    set_source_files_properties(${KVC_ISA_DIR}/isa_neoni8mm.cc PROPERTIES
+      COMPILE_OPTIONS "-march=armv8.2-a+dotprod+i8mm")
+  endif()
 endif()

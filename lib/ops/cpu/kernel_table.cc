@@ -94,6 +94,7 @@ struct Tables {
 #elif defined(__aarch64__)
     Add(kNeonTable, true, kReference);
     Add(kNeonDotTable, kNeonTable.name != nullptr && has.neon_dot, table[n - 1]);
+    Add(kNeonI8mmTable, kNeonDotTable.name != nullptr && has.neon_dot && has.neon_i8mm, table[n - 1]);
 #endif
   }
 };

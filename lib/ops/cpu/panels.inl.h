@@ -51,3 +51,39 @@ inline void PanelTokens(const MatMulArgs& a, int32_t token) {
   }
   if constexpr (T > 1) PanelTokens<Panels, (T > 8 ? 8 : T > 4 ? 4 : T / 2)>(a, token);
 }
+
+// Where products come two tokens by two rows (smmla): half as many of them, for even numbers of tokens. A group's
+// sum is the same integer.
+template <int T>
+constexpr bool kInPairs = kPairProducts && T % 2 == 0;
+
+// The sums of T tokens, two by two, over columns that PairSums::Add is given eight at a time.
+template <int T>
+class PairSums {
+ public:
+  PairSums() {
+    for (auto& token : sums_) {
+      for (auto& vector : token) vector[0] = vector[1] = SetI(0);
+    }
+  }
+  // words(v, i): the i-th of the two words of vector v. x: eight columns of the first token.
+  template <typename Words>
+  void Add(const int8_t* x, int64_t stride, const Words& words) {
+    for (int pair = 0; pair < T / 2; ++pair) {
+      const int8_t* token = x + 2 * pair * stride;
+      for (int v = 0; v < kTileVectors16; ++v)
+        AddPairProducts(sums_[pair][v], words(v, 0), words(v, 1), token, token + stride);
+    }
+  }
+  void AddTo(I (*dot)[kTileVectors16]) const {
+    for (int pair = 0; pair < T / 2; ++pair) {
+      for (int v = 0; v < kTileVectors16; ++v) {
+        dot[2 * pair][v] = AddI(dot[2 * pair][v], OfFirst(sums_[pair][v]));
+        dot[2 * pair + 1][v] = AddI(dot[2 * pair + 1][v], OfSecond(sums_[pair][v]));
+      }
+    }
+  }
+
+ private:
+  I sums_[T / 2][kTileVectors16][2];
+};

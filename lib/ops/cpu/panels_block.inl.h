@@ -38,11 +38,30 @@ struct BlockPanels {
   static constexpr int32_t kGroupBytes = 64 * Codes::kLines * kUnits;
   static constexpr int32_t kBytes = kCodes + kGroups * kGroupBytes;
 
+  template <int T>
+  static void GroupInPairs(const int8_t* x, int64_t stride, const uint8_t* const* block, int32_t g,
+                           I (*dot)[kTileVectors16]) {
+    PairSums<T> sums;
+    for (int32_t u = 0; u < kUnits; ++u) {
+      I w[kTileVectors16][Codes::kWords];
+      for (int v = 0; v < kTileVectors16; ++v) {
+        const uint8_t* at = block[v / kVectors] + kCodes + g * kGroupBytes + u * 64 * Codes::kLines;
+        if (v % kVectors == 0) AskAhead<T, Codes::kLines>(at);
+        Codes::Load(at + v % kVectors * 4 * kWidth, w[v]);
+      }
+      const int8_t* columns = x + g * Codes::kGroup + 4 * u * Codes::kWords;
+      for (int word = 0; word < Codes::kWords; word += 2)
+        sums.Add(columns + 4 * word, stride, [&](int v, int i) { return w[v][word + i]; });
+    }
+    sums.AddTo(dot);
+  }
+
   // Adds the products of group g of a block to dot. x: of the block's first column; that of the next token is
   // stride further. Where sums have 16 bits they hold so many words, then go to dot.
   template <int T>
   static void Group(const int8_t* x, int64_t stride, const uint8_t* const* block, int32_t g,
                     I (*dot)[kTileVectors16]) {
+    if constexpr (kInPairs<T>) return GroupInPairs<T>(x, stride, block, g, dot);
     constexpr int kHeld = 32767 / (2 * 127 * Codes::kMost);
     I narrow[T][kTileVectors16];
 #pragma GCC unroll 4
@@ -136,4 +155,11 @@ struct BlockPanels {
 inline void BlockPanelMatMul(const MatMulArgs& a) {
   a.w->type == WeightType::kQ4K ? PanelTokens<BlockPanels<Q4KPanels>, kCodeTileTokens>(a, 0)
                                 : PanelTokens<BlockPanels<Q6KPanels>, kCodeTileTokens>(a, 0);
+}
+
+// Panels of any codes.
+inline bool IsBlocks(const Weight& w) { return w.type == WeightType::kQ4K || w.type == WeightType::kQ6K; }
+
+inline void MatMulCodePanels(const MatMulArgs& a) {
+  IsBlocks(*a.w) ? BlockPanelMatMul(a) : CodePanelMatMul(a);
 }

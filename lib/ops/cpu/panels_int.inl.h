@@ -76,6 +76,8 @@ class TokenWords {
     }
     return words;
   }
+  const int8_t* Columns(int32_t word) const { return x_ + 4 * word; }  // of the first token; kUnit 4
+  int64_t stride() const { return stride_; }
 
  private:
   const int8_t* x_ = nullptr;
@@ -87,10 +89,33 @@ template <typename Codes>
 struct CodePanels {
   static constexpr int kTokens = kCodeTileTokens;
 
+  // The same by pairs of tokens: a step is as many lines as have two words.
+  template <int T>
+  static void PieceInPairs(const TokenWords<T>& x, const uint8_t* const* codes, int32_t lines,
+                           I (*dot)[kTileVectors16]) {
+    constexpr int kLines = 2 / Codes::kWords;
+    PairSums<T> sums;
+    for (int32_t line = 0; line < lines; line += kLines) {
+      PanelWords w[kTileVectors16][2];
+      for (int v = 0; v < kTileVectors16; ++v) {
+        for (int i = 0; i < kLines; ++i) {
+          const uint8_t* at = codes[v / kVectors] + 64 * int64_t{line + i};
+          if (v % kVectors == 0) AskAhead<T, 1>(at);
+          Codes::Load(at + v % kVectors * 4 * kWidth, &w[v][i]);
+        }
+      }
+      sums.Add(x.Columns(line * Codes::kWords), x.stride(), [&](int v, int i) { return w[v][i].part[0]; });
+    }
+    sums.AddTo(dot);
+  }
+
   // Adds the products of a piece of a group, in lines of 64 bytes of every panel.
   template <int T>
   static void Piece(const TokenWords<T>& x, const uint8_t* const* codes, int32_t lines,
                     I (*dot)[kTileVectors16]) {
+    if constexpr (kInPairs<T>) {
+      if (lines * Codes::kWords % 2 == 0) return PieceInPairs<T>(x, codes, lines, dot);
+    }
     int32_t line = 0;
     do {
       PanelWords w[kTileVectors16][Codes::kWords];

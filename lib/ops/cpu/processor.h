@@ -5,7 +5,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#elif defined(__aarch64__) && !defined(__APPLE__)
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
@@ -18,6 +20,7 @@ struct ProcessorFeatures {
   bool avx512 = false;      // F, BW, DQ, VL, besides AVX2
   bool avx512vnni = false;  // besides
   bool neon_dot = false;
+  bool neon_i8mm = false;
 };
 
 inline ProcessorFeatures ThisProcessor() {
@@ -39,8 +42,13 @@ inline ProcessorFeatures ThisProcessor() {
   if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0) out.avxvnni = out.avx2 && bit(a, 4);
 #elif defined(__aarch64__) && defined(__APPLE__)
   out.neon_dot = true;  // from the first one on
+  int has = 0;
+  size_t size = sizeof(has);
+  out.neon_i8mm = sysctlbyname("hw.optional.arm.FEAT_I8MM", &has, &size, nullptr, 0) == 0 && has != 0;
 #elif defined(__aarch64__)
   out.neon_dot = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+  constexpr unsigned long kI8mm = 1ul << 13;  // HWCAP2_I8MM, which older headers do not name
+  out.neon_i8mm = (getauxval(AT_HWCAP2) & kI8mm) != 0;
 #endif
   return out;
 }

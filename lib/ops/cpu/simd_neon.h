@@ -143,6 +143,22 @@ inline I DotWords(I sum, I weights, I x) {
   return vaddq_s32(sum, vpaddq_s32(low, high));
 #endif
 }
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr bool kPairProducts = true;
+// sums {r0 t0, r0 t1, r1 t0, r1 t1} of rows 0, 1 (sums[0]) and 2, 3 (sums[1]) += products of eight columns of four
+// rows, two words a row, with those of two tokens.
+inline void AddPairProducts(I* sums, I words, I next_words, const int8_t* token, const int8_t* next_token) {
+  const int8x16_t x = vcombine_s8(vld1_s8(token), vld1_s8(next_token));
+  sums[0] = vmmlaq_s32(sums[0], vreinterpretq_s8_s32(vzip1q_s32(words, next_words)), x);
+  sums[1] = vmmlaq_s32(sums[1], vreinterpretq_s8_s32(vzip2q_s32(words, next_words)), x);
+}
+// Those of one token, a lane a row.
+inline I OfFirst(const I* sums) { return vuzp1q_s32(sums[0], sums[1]); }
+inline I OfSecond(const I* sums) { return vuzp2q_s32(sums[0], sums[1]); }
+inline I AddI(I a, I b) { return vaddq_s32(a, b); }
+#else
+constexpr bool kPairProducts = false;
+#endif
 inline I LoadWords(const int8_t* codes) { return vreinterpretq_s32_s8(vld1q_s8(codes)); }
 inline void StoreActivations(const int8_t* codes, int32_t* words) { StoreI(words, LoadWords(codes)); }
 

@@ -2,6 +2,8 @@
 // file.
 #pragma once
 
+constexpr bool kPairProducts = false;  // of two tokens with two rows by one instruction
+
 // 16 bytes -> 32 codes, low nibble first.
 inline void ExpandNibbles(const int8_t* in, int8_t* codes) {
   const __m128i pairs = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in)), low = _mm_set1_epi8(15),
