@@ -15,9 +15,23 @@ namespace {
 #include "lib/ops/cpu/panels_int.inl.h"
 #include "lib/ops/cpu/panels_block.inl.h"
 
-// One token has no other to be paired with.
+// Pairs of tokens here; the last of an odd number, as every single one, by dot products.
 void MatMulPanels(const MatMulArgs& a) {
-  a.w->group > 0 && a.n > 1 ? MatMulCodePanels(a) : kNeonDotTable.matmul_panels(a);
+  const int32_t paired = a.w->group > 0 ? a.n / 2 * 2 : 0;
+  if (paired > 0) {
+    MatMulArgs pairs = a;
+    pairs.n = paired;
+    MatMulCodePanels(pairs);
+  }
+  if (paired == a.n) return;
+  MatMulArgs rest = a;
+  rest.n -= paired;
+  if (paired > 0) {
+    const int64_t groups = a.w->cols / a.w->group;
+    rest.xq += int64_t{paired} * a.w->cols, rest.xs += paired * groups, rest.y += paired * a.y_stride;
+    if (rest.sums != nullptr) rest.sums += paired * groups;
+  }
+  kNeonDotTable.matmul_panels(rest);
 }
 
 constexpr KernelTable Table() {

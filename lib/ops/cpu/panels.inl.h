@@ -42,6 +42,9 @@ inline void StoreTile(const MatMulArgs& a, int32_t token, int32_t row, const F* 
   }
 }
 
+// The last token of an odd number has none to be paired with: it is left out.
+constexpr int kLeastTokens = kPairProducts ? 2 : 1;
+
 // Tiles of T tokens from `token` on, then of fewer.
 template <typename Panels, int T>
 inline void PanelTokens(const MatMulArgs& a, int32_t token) {
@@ -49,7 +52,7 @@ inline void PanelTokens(const MatMulArgs& a, int32_t token) {
     for (int32_t row = a.row_begin; row < a.row_end; row += kTilePanels * kLanes)
       Panels::template Tile<T>(a, token, row);
   }
-  if constexpr (T > 1) PanelTokens<Panels, (T > 8 ? 8 : T > 4 ? 4 : T / 2)>(a, token);
+  if constexpr (T > kLeastTokens) PanelTokens<Panels, (T > 8 ? 8 : T > 4 ? 4 : T / 2)>(a, token);
 }
 
 // Where products come two tokens by two rows (smmla): half as many of them, for even numbers of tokens. A group's
