@@ -12,7 +12,7 @@ constexpr int kTileVectors = 4,
 constexpr int kTileHeads = 4;  // query heads of a cached tile: 4 entries x 4 heads
 constexpr int kPanelVectors = 2, kPanelTokens = 6;  // int8: 2 vectors of rows x 6 tokens
 constexpr int kTilePanels = 2, kFloatTileTokens = 12,
-              kCodeTileTokens = 6;  // panels: 24 sums; 12 of codes, 12 of groups
+              kCodeTileTokens = 8;  // panels: 24 sums; 16 of codes, 16 of groups, of which some wait in memory
 
 inline __mmask16 First(int n) { return static_cast<__mmask16>((1u << n) - 1); }
 
