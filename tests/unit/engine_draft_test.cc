@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "lib/engine/lookup.h"
-#include "tests/support/heap_faults.h"
 #include "tests/support/tiny_session.h"
 
 namespace kvc {
@@ -243,38 +242,6 @@ TEST(StepDraft, RefusesWhatItCannotRead) {
   session->call().ClearCancel();
   const auto plain = Endless(model, "full");
   EXPECT_EQ(PlainSteps(*session, 5), PlainSteps(*plain, 5));
-}
-
-// Each allocation fails once; the session is then as after the tokens that were given, and goes on.
-TEST(StepDraft, GoesOnAfterEveryFailedAllocation) {
-  const auto model = OpenTwoLayers();
-  const std::vector<int32_t> answer = PlainSteps(*Endless(model, "full"), kAnswer);
-  for (int64_t fault = 0; fault < 200; ++fault) {
-    const auto session = Endless(model, "full");
-    int32_t tokens[12], n = 0;
-    Status status;
-    bool failed = false;
-    {
-      test::HeapFault heap(fault, test::HeapFault::kOne);
-      try {
-        status = session->StepDraft(DraftOf(answer, 0, {9, 6}), tokens, 12, &n);
-      } catch (const std::bad_alloc&) {
-        status = Error(Code::kMemory, "heap");
-      }
-      failed = heap.fired();
-    }
-    ASSERT_EQ(n, session->Stats().n_answer) << "no token is lost, at " << fault;
-    ASSERT_EQ(n == 0, !status.ok());
-    std::vector<int32_t> got(answer.begin(), answer.begin() + n);
-    while (got.size() < answer.size()) {
-      int32_t token = -1;
-      ASSERT_TRUE(session->Step(&token).ok());
-      got.push_back(token);
-    }
-    ASSERT_EQ(got, answer) << fault;
-    if (!failed) return;
-  }
-  FAIL() << "more allocations than expected";
 }
 
 // The rule of lookup.h by its words: the longest suffix first, the newest place first.
