@@ -2,20 +2,19 @@
 #pragma once
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <memory>
 #include <string>
 
-#include "lib/base/file_names.h"
 #include "lib/engine/model.h"
 #include "models/convert/convert.h"
+#include "tests/support/tiny_model.h"
 
 namespace kvc::test {
 
 inline std::shared_ptr<const Model> RecallF32() {
+  static const TempFolder folder;  // gone after the model: Windows keeps files that are mapped
   static const std::shared_ptr<const Model> model = [] {
-    const std::string path =
-        std::string(KVC_BINARY_DIR) + "/tests/golden_recall_f32_" + std::to_string(ProcessNumber()) + ".kvc";
+    const std::string path = folder / "recall_f32.kvc";
     ConvertOptions options;
     options.weights = WeightChoice::kF32;
     ConvertReport report;
@@ -23,7 +22,6 @@ inline std::shared_ptr<const Model> RecallF32() {
     EXPECT_TRUE(status.ok()) << status.message();
     auto opened = Model::Open(path, {});
     EXPECT_TRUE(opened.ok()) << opened.status().message();
-    std::filesystem::remove(path);
     return opened.ok() ? opened.value() : nullptr;
   }();
   return model;
