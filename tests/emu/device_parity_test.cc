@@ -158,19 +158,6 @@ TEST_F(DeviceParity, ExpertsAreRefusedByName) {
   EXPECT_NE(std::string::npos, status.message().find("a mixture of 8 experts"));
 }
 
-TEST_F(DeviceParity, WhatOtherNetworksNeedIsRefusedByName) {
-  NetworkShape norms, parallel;
-  norms.layer_norms = true, parallel.parallel_blocks = true;
-  NetworkShape sinks, clamped;
-  sinks.attention_sinks = clamped.clamped_activation = true;
-  EXPECT_NE(std::string::npos, devices_[1]->Supports(clamped).message().find("a clamped activation"));
-  EXPECT_NE(std::string::npos, devices_[1]->Supports(sinks).message().find("attention sinks"));
-  EXPECT_TRUE(devices_[0]->Supports(norms).ok() && devices_[0]->Supports(parallel).ok());
-  EXPECT_EQ(Code::kUnsupported, devices_[1]->Supports(norms).code());
-  EXPECT_NE(std::string::npos, devices_[1]->Supports(norms).message().find("layer norms"));
-  EXPECT_NE(std::string::npos, devices_[1]->Supports(parallel).message().find("parallel blocks"));
-}
-
 TEST_F(DeviceParity, LayerOfEveryWeightType) {
   for (const WeightType type : kTypes) {
     for (const int32_t n : {1, 2, 3, 7, 8, 9, 33, 70}) {
