@@ -1,16 +1,30 @@
 // A layer's rows of activations and what is done with them, by Project, Finish and Logits.
 #pragma once
 #include "cuda/cuda_device.h"
+#include "cuda/experts.h"
 #include "cuda/network.h"
 
 namespace kvc::cuda {
 
-// Scratch of n rows.
+// Scratch of n rows. Where there are experts, the halves are those of all pairs of a row and one of its
+// experts (experts.h), and besides there are:
 struct Rows {
   float *norm, *gate, *up;
+  float *given, *routes, *weights;  // [pairs, hidden]; [n, n_experts] logits of the router; of pairs
+  int32_t *chosen, *places, *tokens;
+  ExpertTile* tiles;
 
+  // Pairs of a tile: a step reads an expert once for up to so many rows.
+  static int32_t TileOf(int64_t n) {
+    return n > kMostGemvRows ? kExpertTile : n > 3 ? 4 : n > 1 ? 2 : 1;
+  }
   Rows(const NetworkShape& s, int64_t n, uint8_t* memory) {
-    Take(memory, n * s.hidden, &norm), Take(memory, n * s.ffn, &gate), Take(memory, n * s.ffn, &up);
+    const bool experts = s.n_experts > 0;
+    const int64_t pairs = experts ? n * s.n_chosen : n, more = experts ? pairs : 0;
+    Take(memory, n * s.hidden, &norm), Take(memory, pairs * s.ffn, &gate), Take(memory, pairs * s.ffn, &up);
+    Take(memory, more * s.hidden, &given), Take(memory, n * s.n_experts, &routes);
+    Take(memory, more, &weights), Take(memory, more, &chosen), Take(memory, more, &places);
+    Take(memory, more, &tokens), Take(memory, more, &tiles);
   }
   static int64_t Bytes(const NetworkShape& s, int64_t n) { return Rows(s, n, nullptr).bytes_; }
 
@@ -58,15 +72,32 @@ class LayerMath {
   // y[i]: of each part.
   Status Multiply(const Matrix& m, const float* x, float* const* y, bool adds = false, float scale = 1,
                   float cap = 0) const {
-    Product p{};
-    p.n_parts = m.n_parts, p.cols = m.cols, p.n = n_, p.x = x, p.adds = adds, p.scale = scale, p.cap = cap;
-    for (int i = 0; i < m.n_parts; ++i) {
-      const Matrix::Part& part = m.parts[i];
-      p.parts[i] = {At(part.data), At(part.scales), At(part.bias), y[i], part.rows,
-                    p.rows,        part.group,      part.type,     0};
-      p.rows += part.rows;
-    }
+    Product p = Of(m, x, y);
+    p.adds = adds, p.scale = scale, p.cap = cap;
     return Check(n_ <= kMostGemvRows ? Gemv(p, stream_) : Gemm(p, stream_), "a product");
+  }
+  // Which experts work on which rows, by the router's logits of x.
+  Status Route(const LayerMatrices& w, const float* x) const {
+    float* const logits[] = {rows_.routes};
+    KVC_RETURN_IF_ERROR(Multiply(w.router, x, logits));
+    const RouteParams p{n_,          shape_.n_experts, shape_.n_chosen, w.normalise_experts, rows_.routes,
+                        rows_.weights, rows_.chosen,   rows_.places,    rows_.tokens,        rows_.tiles,
+                        n_tiles(),   Rows::TileOf(n_)};
+    return Check(cuda::Route(p, stream_), "the choice of experts");
+  }
+  // y[i] [pairs, ..] of rows of x that tokens names, null: of a row for each pair.
+  Status MultiplyExperts(const Matrix& m, const float* x, const int32_t* tokens, float* const* y) const {
+    Product p = Of(m, x, y);
+    p.tiles = rows_.tiles, p.n_tiles = n_tiles(), p.tokens = tokens;
+    return Check(n_ <= kMostGemvRows ? GemvExperts(p, Rows::TileOf(n_), stream_) : Gemm(p, stream_),
+                 "a product of experts");
+  }
+  // x += scale * what the experts of each row give, or scale * the norm of that.
+  Status AddGiven(DevicePtr<const float> post_norm, float scale, float* x) const {
+    const CombineParams p{n_,           shape_.n_chosen,           shape_.hidden, rows_.given, rows_.weights,
+                          rows_.places, post_norm ? rows_.norm : x, !post_norm,    scale};
+    KVC_RETURN_IF_ERROR(Check(Combine(p, stream_), "a sum of experts"));
+    return post_norm ? AddNorm(rows_.norm, post_norm, scale, x) : Status();
   }
   // gate [values] becomes the activation of gate and up.
   Status Activate(const LayerMatrices& w, int64_t values) const {
@@ -87,6 +118,22 @@ class LayerMath {
   NormParams Of(const float* x, DevicePtr<const float> weight, DevicePtr<const float> bias, int32_t n,
                 float* y) const {
     return {x, At(weight), At(bias), n, 1, shape_.norm_eps, shape_.layer_norms, y, false, 1};
+  }
+  int32_t n_tiles() const {
+    return static_cast<int32_t>(
+        MostExpertTiles(int64_t{n_} * shape_.n_chosen, shape_.n_experts, Rows::TileOf(n_)));
+  }
+  Product Of(const Matrix& m, const float* x, float* const* y) const {
+    Product p{};
+    p.n_parts = m.n_parts, p.cols = m.cols, p.n = n_, p.x = x, p.scale = 1;
+    for (int i = 0; i < m.n_parts; ++i) {
+      const Matrix::Part& part = m.parts[i];
+      const int32_t n_rows = part.rows / m.stack;
+      p.parts[i] = {At(part.data), At(part.scales), At(part.bias), y[i], n_rows,
+                    p.rows,        part.group,      part.type,     0};
+      p.rows += n_rows;
+    }
+    return p;
   }
   Status Run(const NormParams& p, int64_t rows) const { return Check(NormRows(p, rows, stream_), "a norm"); }
 

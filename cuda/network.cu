@@ -19,13 +19,23 @@ __global__ void embed(const EmbedParams p) {
     row[j] = WeightElement(p.table, p.cols, token, j) * p.scale;
 }
 
+// x += scale * what the experts of each row give. Bytes: of the experts those that some row has chosen.
+Status AddExperts(const LayerMath& math, const FinishArgs& a, float* x) {
+  const LayerMatrices& w = *a.w;
+  const Rows& rows = math.rows();
+  float *const halves[] = {rows.gate, rows.up}, *const given[] = {rows.given};
+  const float* h = w.ffn_norm ? rows.norm : x;
+  if (w.ffn_norm) KVC_RETURN_IF_ERROR(math.Norm(x, w.ffn_norm, w.ffn_norm_bias, rows.norm));
+  KVC_RETURN_IF_ERROR(math.Route(w, h));
+  KVC_RETURN_IF_ERROR(math.MultiplyExperts(w.gate_up, h, rows.tokens, halves));
+  KVC_RETURN_IF_ERROR(math.Activate(w, int64_t{a.n} * a.shape->n_chosen * a.shape->ffn));
+  KVC_RETURN_IF_ERROR(math.MultiplyExperts(w.down, rows.gate, nullptr, given));
+  return math.AddGiven(w.ffn_post_norm, a.scale, x);
+}
+
 }  // namespace
 
-Status CudaDevice::Supports(const NetworkShape& shape) const {
-  if (shape.n_experts == 0) return {};
-  return Error(Code::kUnsupported, "a mixture of %d experts does not run on cuda yet; use \"cpu\"",
-               shape.n_experts);
-}
+Status CudaDevice::Supports(const NetworkShape& shape) const { return CheckHeadSize(shape.head_dim); }
 
 int64_t CudaDevice::NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows) const {
   return Rows::Bytes(shape, n_rows);
@@ -68,6 +78,7 @@ Status CudaDevice::Finish(Stream* s, const FinishArgs& a) {
   };
   // Beside the attention the feed-forward part reads x first; its halves are not touched by what follows.
   if (!a.shape->parallel_blocks) KVC_RETURN_IF_ERROR(add_attended());
+  if (a.shape->n_experts > 0) return AddExperts(math, a, x);
   KVC_RETURN_IF_ERROR(math.NormProduct(w.gate_up, x, w.ffn_norm, w.ffn_norm_bias, halves));
   KVC_RETURN_IF_ERROR(math.Activate(w, int64_t{a.n} * a.shape->ffn));
   if (a.shape->parallel_blocks) KVC_RETURN_IF_ERROR(add_attended());
