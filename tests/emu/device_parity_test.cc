@@ -8,6 +8,18 @@
 namespace kvc {
 namespace {
 
+// What does not run is said when a model is opened.
+TEST_F(DeviceParity, HeadsThatAreTooWideAreRefusedByName) {
+  NetworkShape shape;
+  shape.head_dim = 256;
+  EXPECT_TRUE(devices_[1]->Supports(shape).ok());
+  shape.head_dim = 258;
+  EXPECT_TRUE(devices_[0]->Supports(shape).ok());
+  const Status status = devices_[1]->Supports(shape);
+  EXPECT_EQ(Code::kUnsupported, status.code());
+  EXPECT_NE(std::string::npos, status.message().find("heads of 258 dimensions"));
+}
+
 TEST_F(DeviceParity, LayerOfEveryWeightType) {
   for (const WeightType type : kTypes) {
     for (const int32_t n : {1, 2, 3, 7, 8, 9, 33, 70}) {

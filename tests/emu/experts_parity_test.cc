@@ -36,6 +36,8 @@ class FileLayer {
       std::fill_n(values + static_cast<size_t>(unused_) * size, size, NAN);
     }
   }
+  // Its router gives every expert what its bias says.
+  void ForgetRouter() { std::fill(router_.data.begin(), router_.data.end(), uint8_t{0}); }
   std::vector<float> RouterBias(std::vector<float> bias) const {
     bias[static_cast<size_t>(unused_)] = -1e30f;
     return bias;
@@ -72,7 +74,9 @@ class ExpertsParity : public DeviceParity {
     const NetworkShape& s = layer.shape;
     const auto size = [](int64_t rows, int64_t width) { return static_cast<size_t>(rows * width); };
     const auto norm = pair_->Copy(Random(size(1, s.hidden)));
-    const auto router = pair_->Copy(layer.RouterBias(Random(size(1, s.n_experts))));
+    std::vector<float> bias = Random(size(1, s.n_experts));
+    for (float& z : bias) z = rounds_router_ ? std::floor(z) : z;
+    const auto router = pair_->Copy(layer.RouterBias(bias));
     const auto gate = pair_->Copy(Random(size(s.n_experts, s.ffn))),
                up = pair_->Copy(Random(size(s.n_experts, s.ffn))),
                down = pair_->Copy(Random(size(s.n_experts, s.hidden)));
@@ -98,6 +102,7 @@ class ExpertsParity : public DeviceParity {
     }
     return x;
   }
+  bool rounds_router_ = false;
 };
 
 TEST_F(ExpertsParity, EveryWeightType) {
@@ -124,6 +129,14 @@ TEST_F(ExpertsParity, OtherShapes) {
       pair_->blocks.clear();
     }
   }
+}
+
+// Of equal logits the lower numbers.
+TEST_F(ExpertsParity, Ties) {
+  FileLayer layer({WeightType::kF32, 24, 16, 150, 9}, &random_);
+  layer.ForgetRouter();
+  rounds_router_ = true;
+  for (const int32_t n : {1, 2, 20}) pair_->ExpectNear(Run(layer, n), 2e-5, "rows " + std::to_string(n));
 }
 
 // Pairs have other places in other orders of warps; nothing of what they give shows it.
