@@ -1,4 +1,5 @@
-// What the experts of each row give together, added in the order of their numbers. Bytes: pairs * width, once.
+// What the experts of each row give together, added in the order of their numbers. Bytes: pairs * width,
+// once.
 #include "cuda/experts.h"
 
 namespace kvc::cuda {

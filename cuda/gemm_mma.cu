@@ -32,7 +32,8 @@ KVC_DEVICE bool ScalesLater(const Part& w) { return w.group > 0 && w.group % kDe
 KVC_DEVICE bool IsOnePart(const Part& w) { return w.type == WeightType::kBf16 || ScalesLater(w); }
 
 // first: row of the stack with which the matrix begins.
-KVC_DEVICE void LoadWeights(const Product& p, const Part& w, int32_t first, int32_t row0, int32_t k0, Tiles* s) {
+KVC_DEVICE void LoadWeights(const Product& p, const Part& w, int32_t first, int32_t row0, int32_t k0,
+                            Tiles* s) {
   const bool later = ScalesLater(w), one = IsOnePart(w);
   // Eight neighbours of a row a thread at a time.
   for (int i = ThreadOfBlock(); i < kRows * kDepth / 8; i += kThreads) {
@@ -58,10 +59,10 @@ KVC_DEVICE void LoadWeights(const Product& p, const Part& w, int32_t first, int3
     }
   }
   for (int r = ThreadOfBlock(); later && r < kRows; r += kThreads)
-    s->scale[r] = row0 + r < w.rows
-                      ? HalfBits(w.scales[static_cast<int64_t>(first + row0 + r) * (p.cols / w.group) +
-                                          k0 / w.group])
-                      : 0.0f;
+    s->scale[r] =
+        row0 + r < w.rows
+            ? HalfBits(w.scales[static_cast<int64_t>(first + row0 + r) * (p.cols / w.group) + k0 / w.group])
+            : 0.0f;
 }
 
 KVC_DEVICE void LoadTokens(const Product& p, const TokenTile& tile, int32_t k0, Tiles* s) {
@@ -132,8 +133,7 @@ __global__ void __launch_bounds__(kThreads) gemm_mma(const Product p) {
   for (int m = 0; m < 2; ++m) {
     for (int n = 0; n < 4; ++n) {
       for (int i = 0; i < 4; ++i) {
-        const int32_t row = row0 + my_row + m * 16 + u + i / 2 * 8,
-                      token = my_token + n * 8 + 2 * v + i % 2;
+        const int32_t row = row0 + my_row + m * 16 + u + i / 2 * 8, token = my_token + n * 8 + 2 * v + i % 2;
         if (row < w.rows && token < mine.n)
           StoreOutput(p, w, first_row, w.first + row, mine.first + token, sum[m][n][i]);
       }

@@ -15,9 +15,7 @@ struct Rows {
   ExpertTile* tiles;
 
   // Pairs of a tile: a step reads an expert once for up to so many rows.
-  static int32_t TileOf(int64_t n) {
-    return n > kMostGemvRows ? kExpertTile : n > 3 ? 4 : n > 1 ? 2 : 1;
-  }
+  static int32_t TileOf(int64_t n) { return n > kMostGemvRows ? kExpertTile : n > 3 ? 4 : n > 1 ? 2 : 1; }
   Rows(const NetworkShape& s, int64_t n, uint8_t* memory) {
     const bool experts = s.n_experts > 0;
     const int64_t pairs = experts ? n * s.n_chosen : n, more = experts ? pairs : 0;
@@ -57,14 +55,15 @@ class LayerMath {
   // One norm of every head, or over all heads of a token.
   Status HeadNorms(float* x, int32_t heads, const LayerMatrices& w, DevicePtr<const float> weight) const {
     if (!weight) return {};
-    const int32_t n_norms = w.wide_norms ? 1 : heads, n = w.wide_norms ? heads * shape_.head_dim : shape_.head_dim;
+    const int32_t n_norms = w.wide_norms ? 1 : heads,
+                  n = w.wide_norms ? heads * shape_.head_dim : shape_.head_dim;
     NormParams p = Of(x, weight, {}, n, x);
     if (w.own_norms) p.n_weights = n_norms;
     return Run(p, int64_t{n_} * n_norms);
   }
   // A product with the norm of x, or with x where there is no norm.
-  Status NormProduct(const Matrix& m, const float* x, DevicePtr<const float> weight, DevicePtr<const float> bias,
-                     float* const* y, float scale = 1, float cap = 0) const {
+  Status NormProduct(const Matrix& m, const float* x, DevicePtr<const float> weight,
+                     DevicePtr<const float> bias, float* const* y, float scale = 1, float cap = 0) const {
     if (!weight) return Multiply(m, x, y, false, scale, cap);
     KVC_RETURN_IF_ERROR(Norm(x, weight, bias, rows_.norm));
     return Multiply(m, rows_.norm, y, false, scale, cap);
@@ -80,9 +79,9 @@ class LayerMath {
   Status Route(const LayerMatrices& w, const float* x) const {
     float* const logits[] = {rows_.routes};
     KVC_RETURN_IF_ERROR(Multiply(w.router, x, logits));
-    const RouteParams p{n_,          shape_.n_experts, shape_.n_chosen, w.normalise_experts, rows_.routes,
-                        rows_.weights, rows_.chosen,   rows_.places,    rows_.tokens,        rows_.tiles,
-                        n_tiles(),   Rows::TileOf(n_)};
+    const RouteParams p{n_,           shape_.n_experts, shape_.n_chosen, w.normalise_experts,
+                        rows_.routes, rows_.weights,    rows_.chosen,    rows_.places,
+                        rows_.tokens, rows_.tiles,      n_tiles(),       Rows::TileOf(n_)};
     return Check(cuda::Route(p, stream_), "the choice of experts");
   }
   // y[i] [pairs, ..] of rows of x that tokens names, null: of a row for each pair.
@@ -94,15 +93,21 @@ class LayerMath {
   }
   // x += scale * what the experts of each row give, or scale * the norm of that.
   Status AddGiven(DevicePtr<const float> post_norm, float scale, float* x) const {
-    const CombineParams p{n_,           shape_.n_chosen,           shape_.hidden, rows_.given, rows_.weights,
-                          rows_.places, post_norm ? rows_.norm : x, !post_norm,    scale};
+    const CombineParams p{n_,
+                          shape_.n_chosen,
+                          shape_.hidden,
+                          rows_.given,
+                          rows_.weights,
+                          rows_.places,
+                          post_norm ? rows_.norm : x,
+                          !post_norm,
+                          scale};
     KVC_RETURN_IF_ERROR(Check(Combine(p, stream_), "a sum of experts"));
     return post_norm ? AddNorm(rows_.norm, post_norm, scale, x) : Status();
   }
   // gate [values] becomes the activation of gate and up.
   Status Activate(const LayerMatrices& w, int64_t values) const {
-    const ActivateParams p{rows_.gate,   rows_.up,          values,
-                           w.activation, w.activation_gain, w.activation_limit};
+    const ActivateParams p{rows_.gate, rows_.up, values, w.activation, w.activation_gain, w.activation_limit};
     return Check(cuda::Activate(p, stream_), "an activation");
   }
   // x += scale * m(y), or scale * norm of it where there is a norm behind the block.

@@ -53,7 +53,8 @@ Status CudaDevice::Embed(Stream* s, const EmbedArgs& a) {
                       tokens,
                       a.scale,
                       At(a.x)};
-  return Check(KVC_LAUNCH(embed, dim3(static_cast<unsigned>(a.n)), dim3(128), 0, StreamOf(s), p), "embedding");
+  return Check(KVC_LAUNCH(embed, dim3(static_cast<unsigned>(a.n)), dim3(128), 0, StreamOf(s), p),
+               "embedding");
 }
 
 Status CudaDevice::Project(Stream* s, const ProjectArgs& a) {

@@ -32,8 +32,8 @@ constexpr int32_t kMostGemvRows = 8;
 cudaError_t Gemv(Product p, cudaStream_t stream);
 // The same with tiles of 1, 2 or 4 pairs: of the experts those that the tiles name are read, no others.
 cudaError_t GemvExperts(Product p, int32_t tile, cudaStream_t stream);
-// Many rows, or tiles of kExpertTile pairs: tiles in shared memory, on the tensor cores where weights have 16 bits or fewer. Flops: 2 * n *
-// rows * cols.
+// Many rows, or tiles of kExpertTile pairs: tiles in shared memory, on the tensor cores where weights have 16
+// bits or fewer. Flops: 2 * n * rows * cols.
 cudaError_t Gemm(const Product& p, cudaStream_t stream);
 cudaError_t GemmF32(const Product& p, cudaStream_t stream);
 cudaError_t GemmMma(Product p, cudaStream_t stream);

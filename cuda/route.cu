@@ -20,7 +20,8 @@ KVC_DEVICE void RouteRow(const RouteParams& p, int32_t i, uint32_t* bits, BlockS
   all = BlockSum(all, s->floats);
   const auto is_chosen = [&](int32_t e) {
     int32_t before = 0;
-    for (int32_t f = 0; f < p.n_experts; ++f) before += bits[f] > bits[e] || (bits[f] == bits[e] && f < e) ? 1 : 0;
+    for (int32_t f = 0; f < p.n_experts; ++f)
+      before += bits[f] > bits[e] || (bits[f] == bits[e] && f < e) ? 1 : 0;
     return before < p.n_chosen;
   };
   BlockCompact(p.n_experts, s, is_chosen, [&](int32_t e, int32_t place) {
@@ -31,7 +32,8 @@ KVC_DEVICE void RouteRow(const RouteParams& p, int32_t i, uint32_t* bits, BlockS
   float sum = 0;
   for (int32_t j = 0; j < p.n_chosen; ++j) sum += weights[j];
   __syncthreads();
-  for (int32_t j = ThreadOfBlock(); j < p.n_chosen; j += BlockThreads()) weights[j] = __fdiv_rn(weights[j], sum);
+  for (int32_t j = ThreadOfBlock(); j < p.n_chosen; j += BlockThreads())
+    weights[j] = __fdiv_rn(weights[j], sum);
 }
 
 // starts [n_experts]: scratch. Which of its expert's places a pair gets is chance where warps race; what an
@@ -48,7 +50,8 @@ KVC_DEVICE void GroupPairs(const RouteParams& p, int32_t* starts, BlockSpace* s)
     int32_t more_pairs = 0, more_tiles = 0;
     const int32_t first = pairs + BlockPrefix(n, s->ints, &more_pairs),
                   tile = tiles + BlockPrefix((n + p.tile - 1) / p.tile, s->ints, &more_tiles);
-    for (int32_t at = 0, j = tile; at < n; at += p.tile, ++j) p.tiles[j] = {e, first + at, min(p.tile, n - at)};
+    for (int32_t at = 0, j = tile; at < n; at += p.tile, ++j)
+      p.tiles[j] = {e, first + at, min(p.tile, n - at)};
     if (e < p.n_experts) starts[e] = first;
     pairs += more_pairs, tiles += more_tiles;
   }
@@ -81,8 +84,7 @@ __global__ void __launch_bounds__(kBlock) group_pairs(const RouteParams p) {
 
 cudaError_t Route(const RouteParams& p, cudaStream_t stream) {
   const size_t shared = static_cast<size_t>(p.n_experts) * sizeof(int32_t);
-  const cudaError_t e =
-      KVC_LAUNCH(route, dim3(static_cast<unsigned>(p.n)), dim3(kBlock), shared, stream, p);
+  const cudaError_t e = KVC_LAUNCH(route, dim3(static_cast<unsigned>(p.n)), dim3(kBlock), shared, stream, p);
   if (e != cudaSuccess || p.n == 1) return e;
   return KVC_LAUNCH(group_pairs, dim3(1), dim3(kBlock), shared, stream, p);
 }

@@ -11,8 +11,8 @@ BUILD = sys.argv.pop(1) if len(sys.argv) > 1 else "build-cuda"
 KVC = os.path.join(BUILD, "bin", "kvc")
 ARCHITECTURES = ["80", "87", "90"]
 # Kernels that live from bandwidth or the multipliers: no spills.
-WITHOUT_LOCAL_MEMORY = ["gemv", "gemm_mma", "gemm_f32", "attend_step", "attend_prompt", "fold_columns", "step_append",
-                        "join_segments", "norm_rows"]
+WITHOUT_LOCAL_MEMORY = ["gemv", "gemv_experts", "gemm_mma", "gemm_f32", "combine", "attend_step", "attend_prompt",
+                        "fold_columns", "step_append", "join_segments", "norm_rows"]
 MOST_BYTES = 25_000_000
 
 

@@ -91,11 +91,11 @@ class ExpertsParity : public DeviceParity {
                      biases ? up.at[i] : DevicePtr<float>(), biases ? down.at[i] : DevicePtr<float>()},
                     &w);
       w.ffn_norm = norm.at[i], w.normalise_experts = biases;
-      if (biases) w.activation = Activation::kClampedSwiglu, w.activation_gain = 1.702f, w.activation_limit = 1;
+      if (biases)
+        w.activation = Activation::kClampedSwiglu, w.activation_gain = 1.702f, w.activation_limit = 1;
       if (n % 3 == 0) w.ffn_post_norm = norm.at[i];
       const DeviceBytes scratch = pair_->Scratch(i, d.NetworkScratchBytes(s, n));
-      EXPECT_TRUE(
-          d.Finish(streams_[i].get(), {&s, &w, attended.at[i], n, 0.5f, x.at[i], scratch}).ok());
+      EXPECT_TRUE(d.Finish(streams_[i].get(), {&s, &w, attended.at[i], n, 0.5f, x.at[i], scratch}).ok());
       EXPECT_TRUE(
           d.Read(streams_[i].get(), x.at[i].As<const uint8_t>(), std::vector<uint8_t>(4).data(), 4).ok());
       FileLayer::Free(&d, w);

@@ -39,8 +39,7 @@ std::shared_ptr<const Model> OpenOn(const char* device, const test::AlignedBytes
 void ExpectSame(const test::AlignedBytes& bytes, const char* policy) {
   ::unsetenv("KVC_TEST_DEVICE");  // "cpu" is the processor here
   std::unique_ptr<Session> sessions[2];
-  for (int i = 0; i < 2; ++i)
-    sessions[i] = test::NewSession(OpenOn(i == 0 ? "cpu" : kOther, bytes), policy);
+  for (int i = 0; i < 2; ++i) sessions[i] = test::NewSession(OpenOn(i == 0 ? "cpu" : kOther, bytes), policy);
   ASSERT_NE(sessions[0]->model().device().info().name, sessions[1]->model().device().info().name);
   const auto compare = [&](const char* when) {
     SCOPED_TRACE(when);

@@ -1,6 +1,6 @@
 // Logits and greedy continuations against other engines: transformers in float32, for a small checkpoint of
-// every kind of network; llama.cpp for stories260k. tests/vectors says how the vectors of tests/data/reference
-// were made.
+// every kind of network; llama.cpp for stories260k. tests/vectors says how the vectors of
+// tests/data/reference were made.
 #include <filesystem>
 
 #include "tests/golden/reference_vectors.h"

@@ -26,7 +26,8 @@ inline Json ReadReference(const std::string& name) {
   return Json::parse(in);
 }
 
-inline std::shared_ptr<const Model> Converted(const std::string& source, WeightChoice weights, int32_t context = 0) {
+inline std::shared_ptr<const Model> Converted(const std::string& source, WeightChoice weights,
+                                              int32_t context = 0) {
   test::TempFolder folder;
   ConvertOptions options;
   options.weights = weights, options.context = context;
