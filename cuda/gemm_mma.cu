@@ -130,8 +130,11 @@ __global__ void __launch_bounds__(kThreads) gemm_mma(const Product p) {
       }
     }
   }
+  KVC_UNROLL
   for (int m = 0; m < 2; ++m) {
+    KVC_UNROLL
     for (int n = 0; n < 4; ++n) {
+      KVC_UNROLL
       for (int i = 0; i < 4; ++i) {
         const int32_t row = row0 + my_row + m * 16 + u + i / 2 * 8, token = my_token + n * 8 + 2 * v + i % 2;
         if (row < w.rows && token < mine.n)

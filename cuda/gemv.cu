@@ -27,39 +27,48 @@ struct Gathered {
   KVC_DEVICE bool Has(int t) const { return t < n; }
 };
 
-// r0: among the rows of all matrices of the part.
+// r0: among the rows of all matrices of the part. Four columns at a time are taken to all rows and tokens, so
+// that no more of x than those stays in registers.
 template <WeightType T, int N, typename X>
 KVC_DEVICE void RowsByVectors(const Product& p, const Part& w, int32_t r0, int32_t n_rows, const X& x,
                               float (&sum)[kRows][N]) {
   constexpr int kColumns = VectorOf<T>::kColumns;
-  const int64_t row_vectors = p.cols / kColumns;
+  constexpr bool kScales = T == WeightType::kInt8 || T == WeightType::kInt4;
+  const int64_t row_vectors = p.cols / kColumns, row_scales = kScales ? p.cols / w.group : 0;
+  const bool one_scale = !kScales || w.group % kColumns == 0;
   const uint4* rows = reinterpret_cast<const uint4*>(w.data);
   for (int32_t c = Lane() * kColumns; c < p.cols; c += kWarp * kColumns) {
     uint4 v[kRows];
+    float part[kRows][N] = {};
+    KVC_UNROLL
     for (int r = 0; r < kRows; ++r)
       v[r] = __ldcs(rows + (r0 + min(r, n_rows - 1)) * row_vectors + c / kColumns);
+    KVC_UNROLL
+    for (int i = 0; i < kColumns / 4; ++i) {
+      float4 y[N];
+      KVC_UNROLL
+      for (int t = 0; t < N; ++t) y[t] = reinterpret_cast<const float4*>(x.Row(t) + c)[i];
+      KVC_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        float a[4];
+        UnpackFour<T>(v[r], i, a);
+        if (!one_scale) {
+          const uint16_t* scales = w.scales + (r0 + min(r, n_rows - 1)) * row_scales;
+          KVC_UNROLL
+          for (int j = 0; j < 4; ++j) a[j] *= HalfBits(scales[(c + 4 * i + j) / w.group]);
+        }
+        KVC_UNROLL
+        for (int t = 0; t < N; ++t)
+          part[r][t] += a[0] * y[t].x + a[1] * y[t].y + a[2] * y[t].z + a[3] * y[t].w;
+      }
+    }
+    KVC_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      float a[kColumns];
-      Unpack<T>(v[r], a);
-      float factor = 1;
-      if (T == WeightType::kInt8 || T == WeightType::kInt4) {
-        const uint16_t* scales =
-            w.scales + static_cast<int64_t>(r0 + min(r, n_rows - 1)) * (p.cols / w.group);
-        if (w.group % kColumns == 0) {
-          factor = HalfBits(scales[c / w.group]);
-        } else {
-          for (int i = 0; i < kColumns; ++i) a[i] *= HalfBits(scales[(c + i) / w.group]);
-        }
-      }
-      for (int t = 0; t < N; ++t) {
-        float part = 0;
-        const float4* at = reinterpret_cast<const float4*>(x.Row(t) + c);
-        for (int i = 0; i < kColumns / 4; ++i) {
-          const float4 y = at[i];
-          part += a[4 * i] * y.x + a[4 * i + 1] * y.y + a[4 * i + 2] * y.z + a[4 * i + 3] * y.w;
-        }
-        sum[r][t] += part * factor;
-      }
+      const float factor = kScales && one_scale
+                               ? HalfBits(w.scales[(r0 + min(r, n_rows - 1)) * row_scales + c / w.group])
+                               : 1.0f;
+      KVC_UNROLL
+      for (int t = 0; t < N; ++t) sum[r][t] += part[r][t] * factor;
     }
   }
 }
@@ -72,13 +81,17 @@ KVC_DEVICE void RowsOf(const Product& p, const Part& w, int32_t r0, const X& x) 
     RowsByVectors<T, N>(p, w, first, n_rows, x, sum);
   } else {
     for (int32_t c = Lane(); c < p.cols; c += kWarp) {
+      KVC_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const float v = WeightElement(w, p.cols, first + min(r, n_rows - 1), c);
+        KVC_UNROLL
         for (int t = 0; t < N; ++t) sum[r][t] += v * x.Row(t)[c];
       }
     }
   }
+  KVC_UNROLL
   for (int r = 0; r < kRows; ++r) {
+    KVC_UNROLL
     for (int t = 0; t < N; ++t) {
       const float y = WarpSum(sum[r][t]);
       if (Lane() == 0 && r < n_rows && x.Has(t))
@@ -121,6 +134,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) gemv_experts(const Product p) {
   if (tile.n == 0) return;
   Gathered<N> x;
   x.expert = tile.expert, x.n = tile.n, x.first = tile.first;
+  KVC_UNROLL
   for (int t = 0; t < N; ++t) {
     const int32_t pair = tile.first + min(t, tile.n - 1);
     x.x[t] = p.x + static_cast<int64_t>(p.tokens != nullptr ? p.tokens[pair] : pair) * p.cols;

@@ -113,27 +113,30 @@ struct VectorOf {
                                                            : 8;
 };
 
-// kColumns elements from 16 bytes, without their scale.
+// Elements 4 i .. 4 i + 3 of the 16 bytes, without their scale.
 template <WeightType T>
-KVC_DEVICE void Unpack(const uint4& v, float* w) {
+KVC_DEVICE void UnpackFour(const uint4& v, int i, float (&w)[4]) {
   const unsigned words[4] = {v.x, v.y, v.z, v.w};
-  for (int i = 0; i < 4; ++i) {
-    if (T == WeightType::kF32) w[i] = __uint_as_float(words[i]);
-    if (T == WeightType::kBf16) {
-      w[2 * i] = __uint_as_float(words[i] << 16);
-      w[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+  if (T == WeightType::kF32) {
+    KVC_UNROLL
+    for (int j = 0; j < 4; ++j) w[j] = __uint_as_float(words[j]);
+  }
+  if (T == WeightType::kBf16 || T == WeightType::kF16) {
+    KVC_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const unsigned word = words[2 * i % 4 + j / 2];
+      const uint16_t half = static_cast<uint16_t>(j % 2 == 0 ? word & 0xffffu : word >> 16);
+      w[j] = T == WeightType::kBf16 ? BfBits(half) : HalfBits(half);
     }
-    if (T == WeightType::kF16) {
-      w[2 * i] = HalfBits(static_cast<uint16_t>(words[i] & 0xffffu));
-      w[2 * i + 1] = HalfBits(static_cast<uint16_t>(words[i] >> 16));
-    }
-    if (T == WeightType::kInt8) {
-      for (int j = 0; j < 4; ++j) w[4 * i + j] = static_cast<float>(static_cast<int8_t>(words[i] >> (8 * j)));
-    }
-    if (T == WeightType::kInt4) {
-      for (int j = 0; j < 8; ++j)
-        w[8 * i + j] = static_cast<float>(static_cast<int8_t>((words[i] >> (4 * j)) << 4) >> 4);
-    }
+  }
+  if (T == WeightType::kInt8) {
+    KVC_UNROLL
+    for (int j = 0; j < 4; ++j) w[j] = static_cast<float>(static_cast<int8_t>(words[i % 4] >> (8 * j)));
+  }
+  if (T == WeightType::kInt4) {
+    KVC_UNROLL
+    for (int j = 0; j < 4; ++j)
+      w[j] = static_cast<float>(static_cast<int8_t>((words[i / 2 % 4] >> (i % 2 * 16 + 4 * j)) << 4) >> 4);
   }
 }
 
