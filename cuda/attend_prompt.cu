@@ -19,6 +19,7 @@ struct AttendParams {
   const float* q;
   float *out, *lse;
   int64_t lse_stride;
+  const float* sinks;  // [H], null: none
 };
 
 // Shared memory: q, acc [tile, D], k, v [tile, D + 1], p [tile, tile].
@@ -47,7 +48,8 @@ __global__ void __launch_bounds__(kThreads) attend_prompt(const AttendParams a) 
                 block_begin = a.window > 0 && first_visible + 1 > a.window ? first_visible + 1 - a.window : 0;
   const uint32_t bit = h % group < 32 ? 1u << (h % group) : 0;
   const int64_t head = g * a.layer.capacity;
-  float m = -Infinity(), l = 0;
+  // A sink has been seen before the first key.
+  float m = a.sinks != nullptr ? a.sinks[h] : -Infinity(), l = m == -Infinity() ? 0.0f : 1.0f;
   for (int32_t key0 = block_begin; key0 < block_end; key0 += tile) {
     const int32_t n = min(tile, block_end - key0);
     __syncthreads();
@@ -177,7 +179,7 @@ Status CudaDevice::AttendPrompt(Stream* s, const PromptAttentionArgs& a) {
                        tile,          a.scale,
                        a.cap,         At(a.q),
                        At(a.out),     At(a.lse),
-                       a.lse_stride};
+                       a.lse_stride,  At(a.sinks)};
   KVC_RETURN_IF_ERROR(packet.Send());
   const dim3 grid(static_cast<unsigned>((a.rows.n + tile - 1) / tile), static_cast<unsigned>(a.n_heads));
   return Check(KVC_LAUNCH(attend_prompt, grid, dim3(kThreads),

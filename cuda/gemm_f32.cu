@@ -12,10 +12,12 @@ struct Tiles {
   float x[kDepth][kTokens + kPad];
 };
 
+template <bool kExperts>
 __global__ void __launch_bounds__(kThreads) gemm_f32(const Product p) {
   KVC_SHARED(Tiles, s);
-  const int32_t row0 = static_cast<int32_t>(blockIdx.x) * kRows,
-                token0 = static_cast<int32_t>(blockIdx.y) * kTokens;
+  const TokenTile mine = TileOf<kExperts>(p, static_cast<int32_t>(blockIdx.y), kTokens);
+  if (kExperts && mine.n <= 0) return;
+  const int32_t row0 = static_cast<int32_t>(blockIdx.x) * kRows;
   const int me = ThreadOfBlock(), my_row = me % 16 * 4, my_token = me / 16 * 4;
   float sum[4][4] = {};
   for (int32_t k0 = 0; k0 < p.cols; k0 += kDepth) {
@@ -24,15 +26,13 @@ __global__ void __launch_bounds__(kThreads) gemm_f32(const Product p) {
       float v = 0;
       if (row < p.rows && k0 + k < p.cols) {
         const Part& part = PartAt(p, row);
-        v = WeightElement(part, p.cols, row - part.first, k0 + k);
+        v = WeightElement(part, p.cols, (kExperts ? mine.FirstRow(part) : 0) + row - part.first, k0 + k);
       }
       s->w[k][r] = v;
     }
     for (int i = me; i < kTokens * kDepth; i += kThreads) {
       const int32_t t = i / kDepth, k = i % kDepth;
-      s->x[k][t] = token0 + t < p.n && k0 + k < p.cols
-                       ? p.x[static_cast<int64_t>(token0 + t) * p.cols + k0 + k]
-                       : 0.0f;
+      s->x[k][t] = t < mine.n && k0 + k < p.cols ? p.x[mine.RowOfX(t) * p.cols + k0 + k] : 0.0f;
     }
     __syncthreads();
     for (int k = 0; k < kDepth; ++k) {
@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(kThreads) gemm_f32(const Product p) {
     if (row >= p.rows) continue;
     const Part& part = PartAt(p, row);
     for (int j = 0; j < 4; ++j) {
-      if (token0 + my_token + j < p.n) StoreOutput(p, part, row, token0 + my_token + j, sum[i][j]);
+      if (my_token + j < mine.n)
+        StoreOutput(p, part, kExperts ? mine.FirstRow(part) : 0, row, mine.first + my_token + j, sum[i][j]);
     }
   }
 }
@@ -59,8 +60,9 @@ __global__ void __launch_bounds__(kThreads) gemm_f32(const Product p) {
 
 cudaError_t GemmF32(const Product& p, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((p.rows + kRows - 1) / kRows),
-                  static_cast<unsigned>((p.n + kTokens - 1) / kTokens));
-  return KVC_LAUNCH(gemm_f32, grid, dim3(kThreads), sizeof(Tiles), stream, p);
+                  static_cast<unsigned>(TileBlocks(p, kTokens)));
+  if (p.tiles != nullptr) return KVC_LAUNCH(gemm_f32<true>, grid, dim3(kThreads), sizeof(Tiles), stream, p);
+  return KVC_LAUNCH(gemm_f32<false>, grid, dim3(kThreads), sizeof(Tiles), stream, p);
 }
 
 }  // namespace kvc::cuda

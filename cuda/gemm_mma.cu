@@ -31,14 +31,16 @@ KVC_DEVICE bool ScalesLater(const Part& w) { return w.group > 0 && w.group % kDe
 // Whether a weight is one bf16.
 KVC_DEVICE bool IsOnePart(const Part& w) { return w.type == WeightType::kBf16 || ScalesLater(w); }
 
-KVC_DEVICE void LoadWeights(const Product& p, const Part& w, int32_t row0, int32_t k0, Tiles* s) {
+// first: row of the stack with which the matrix begins.
+KVC_DEVICE void LoadWeights(const Product& p, const Part& w, int32_t first, int32_t row0, int32_t k0,
+                            Tiles* s) {
   const bool later = ScalesLater(w), one = IsOnePart(w);
   // Eight neighbours of a row a thread at a time.
   for (int i = ThreadOfBlock(); i < kRows * kDepth / 8; i += kThreads) {
-    const int32_t r = i / (kDepth / 8), k = i % (kDepth / 8) * 8, row = row0 + r;
+    const int32_t r = i / (kDepth / 8), k = i % (kDepth / 8) * 8, row = first + row0 + r;
     for (int j = 0; j < 8; ++j) {
       float v = 0;
-      if (row < w.rows && k0 + k + j < p.cols) {
+      if (row0 + r < w.rows && k0 + k + j < p.cols) {
         const int32_t c = k0 + k + j;
         if (!later) {
           v = WeightElement(w, p.cols, row, c);
@@ -57,17 +59,19 @@ KVC_DEVICE void LoadWeights(const Product& p, const Part& w, int32_t row0, int32
     }
   }
   for (int r = ThreadOfBlock(); later && r < kRows; r += kThreads)
-    s->scale[r] = row0 + r < w.rows
-                      ? HalfBits(w.scales[static_cast<int64_t>(row0 + r) * (p.cols / w.group) + k0 / w.group])
-                      : 0.0f;
+    s->scale[r] =
+        row0 + r < w.rows
+            ? HalfBits(w.scales[static_cast<int64_t>(first + row0 + r) * (p.cols / w.group) + k0 / w.group])
+            : 0.0f;
 }
 
-KVC_DEVICE void LoadTokens(const Product& p, int32_t token0, int32_t k0, Tiles* s) {
+KVC_DEVICE void LoadTokens(const Product& p, const TokenTile& tile, int32_t k0, Tiles* s) {
   for (int i = ThreadOfBlock(); i < kTokens * kDepth / 4; i += kThreads) {
     const int32_t t = i / (kDepth / 4), k = i % (kDepth / 4) * 4;
-    const float* x = p.x + static_cast<int64_t>(token0 + t) * p.cols + k0 + k;
+    const bool there = t < tile.n;
+    const float* x = there ? p.x + tile.RowOfX(t) * p.cols + k0 + k : nullptr;
     for (int j = 0; j < 4; ++j) {
-      const float v = token0 + t < p.n && k0 + k + j < p.cols ? x[j] : 0.0f;
+      const float v = there && k0 + k + j < p.cols ? x[j] : 0.0f;
       Split(v, &s->x[0][t][k + j], &s->x[1][t][k + j]);
     }
   }
@@ -79,19 +83,22 @@ KVC_DEVICE uint32_t PairAt(const uint16_t (*tile)[kStride], int row, int k) {
   return pair;
 }
 
+template <bool kExperts>
 __global__ void __launch_bounds__(kThreads) gemm_mma(const Product p) {
   KVC_SHARED(Tiles, s);
+  const TokenTile mine = TileOf<kExperts>(p, static_cast<int32_t>(blockIdx.y), kTokens);
+  if (kExperts && mine.n <= 0) return;
   const Part& w = PartOfBlock(p, static_cast<int32_t>(blockIdx.x));
   const int32_t row0 = (static_cast<int32_t>(blockIdx.x) - w.first_block) * kRows,
-                token0 = static_cast<int32_t>(blockIdx.y) * kTokens;
+                first_row = kExperts ? mine.FirstRow(w) : 0;
   const int my_row = WarpOfBlock() % 2 * 32, my_token = WarpOfBlock() / 2 * 32, u = Lane() / 4,
             v = Lane() % 4;
   const bool later = ScalesLater(w), one = IsOnePart(w);
   float sum[2][4][4] = {};
   for (int32_t k0 = 0; k0 < p.cols; k0 += kDepth) {
     __syncthreads();
-    LoadWeights(p, w, row0, k0, s);
-    LoadTokens(p, token0, k0, s);
+    LoadWeights(p, w, first_row, row0, k0, s);
+    LoadTokens(p, mine, k0, s);
     __syncthreads();
     float tile[2][4][4] = {};
     for (int k = 0; k < kDepth; k += 16) {
@@ -123,12 +130,15 @@ __global__ void __launch_bounds__(kThreads) gemm_mma(const Product p) {
       }
     }
   }
+  KVC_UNROLL
   for (int m = 0; m < 2; ++m) {
+    KVC_UNROLL
     for (int n = 0; n < 4; ++n) {
+      KVC_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const int32_t row = row0 + my_row + m * 16 + u + i / 2 * 8,
-                      token = token0 + my_token + n * 8 + 2 * v + i % 2;
-        if (row < w.rows && token < p.n) StoreOutput(p, w, w.first + row, token, sum[m][n][i]);
+        const int32_t row = row0 + my_row + m * 16 + u + i / 2 * 8, token = my_token + n * 8 + 2 * v + i % 2;
+        if (row < w.rows && token < mine.n)
+          StoreOutput(p, w, first_row, w.first + row, mine.first + token, sum[m][n][i]);
       }
     }
   }
@@ -138,8 +148,9 @@ __global__ void __launch_bounds__(kThreads) gemm_mma(const Product p) {
 
 cudaError_t GemmMma(Product p, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(NumberBlocks(&p, kRows)),
-                  static_cast<unsigned>((p.n + kTokens - 1) / kTokens));
-  return KVC_LAUNCH(gemm_mma, grid, dim3(kThreads), sizeof(Tiles), stream, p);
+                  static_cast<unsigned>(TileBlocks(p, kTokens)));
+  if (p.tiles != nullptr) return KVC_LAUNCH(gemm_mma<true>, grid, dim3(kThreads), sizeof(Tiles), stream, p);
+  return KVC_LAUNCH(gemm_mma<false>, grid, dim3(kThreads), sizeof(Tiles), stream, p);
 }
 
 cudaError_t Gemm(const Product& p, cudaStream_t stream) {

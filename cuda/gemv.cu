@@ -9,88 +9,148 @@ namespace {
 
 constexpr int kWarps = 4, kRows = 4;
 
-template <WeightType T, int N>
-KVC_DEVICE void RowsByVectors(const Product& p, const Part& w, int32_t r0, int32_t n_rows, const float* x,
+// The rows of x that a warp multiplies, N beside each other, and where the results go.
+struct Neighbours {
+  const float* x;
+  int32_t cols, first;
+  KVC_DEVICE const float* Row(int t) const { return x + static_cast<int64_t>(t) * cols; }
+  KVC_DEVICE int32_t FirstRow(const Part&) const { return 0; }
+  KVC_DEVICE bool Has(int) const { return true; }
+};
+// Those of one expert; where they are fewer the last one takes the place of the others.
+template <int N>
+struct Gathered {
+  const float* x[N];
+  int32_t expert, n, first;
+  KVC_DEVICE const float* Row(int t) const { return x[t]; }
+  KVC_DEVICE int32_t FirstRow(const Part& w) const { return expert * w.rows; }
+  KVC_DEVICE bool Has(int t) const { return t < n; }
+};
+
+// r0: among the rows of all matrices of the part. Four columns at a time are taken to all rows and tokens, so
+// that no more of x than those stays in registers.
+template <WeightType T, int N, typename X>
+KVC_DEVICE void RowsByVectors(const Product& p, const Part& w, int32_t r0, int32_t n_rows, const X& x,
                               float (&sum)[kRows][N]) {
   constexpr int kColumns = VectorOf<T>::kColumns;
-  const int64_t row_vectors = p.cols / kColumns;
+  constexpr bool kScales = T == WeightType::kInt8 || T == WeightType::kInt4;
+  const int64_t row_vectors = p.cols / kColumns, row_scales = kScales ? p.cols / w.group : 0;
+  const bool one_scale = !kScales || w.group % kColumns == 0;
   const uint4* rows = reinterpret_cast<const uint4*>(w.data);
   for (int32_t c = Lane() * kColumns; c < p.cols; c += kWarp * kColumns) {
     uint4 v[kRows];
+    float part[kRows][N] = {};
+    KVC_UNROLL
     for (int r = 0; r < kRows; ++r)
       v[r] = __ldcs(rows + (r0 + min(r, n_rows - 1)) * row_vectors + c / kColumns);
+    KVC_UNROLL
+    for (int i = 0; i < kColumns / 4; ++i) {
+      float4 y[N];
+      KVC_UNROLL
+      for (int t = 0; t < N; ++t) y[t] = reinterpret_cast<const float4*>(x.Row(t) + c)[i];
+      KVC_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        float a[4];
+        UnpackFour<T>(v[r], i, a);
+        if (!one_scale) {
+          const uint16_t* scales = w.scales + (r0 + min(r, n_rows - 1)) * row_scales;
+          KVC_UNROLL
+          for (int j = 0; j < 4; ++j) a[j] *= HalfBits(scales[(c + 4 * i + j) / w.group]);
+        }
+        KVC_UNROLL
+        for (int t = 0; t < N; ++t)
+          part[r][t] += a[0] * y[t].x + a[1] * y[t].y + a[2] * y[t].z + a[3] * y[t].w;
+      }
+    }
+    KVC_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      float a[kColumns];
-      Unpack<T>(v[r], a);
-      float factor = 1;
-      if (T == WeightType::kInt8 || T == WeightType::kInt4) {
-        const uint16_t* scales =
-            w.scales + static_cast<int64_t>(r0 + min(r, n_rows - 1)) * (p.cols / w.group);
-        if (w.group % kColumns == 0) {
-          factor = HalfBits(scales[c / w.group]);
-        } else {
-          for (int i = 0; i < kColumns; ++i) a[i] *= HalfBits(scales[(c + i) / w.group]);
-        }
-      }
-      for (int t = 0; t < N; ++t) {
-        float part = 0;
-        const float4* at = reinterpret_cast<const float4*>(x + static_cast<int64_t>(t) * p.cols + c);
-        for (int i = 0; i < kColumns / 4; ++i) {
-          const float4 y = at[i];
-          part += a[4 * i] * y.x + a[4 * i + 1] * y.y + a[4 * i + 2] * y.z + a[4 * i + 3] * y.w;
-        }
-        sum[r][t] += part * factor;
-      }
+      const float factor = kScales && one_scale
+                               ? HalfBits(w.scales[(r0 + min(r, n_rows - 1)) * row_scales + c / w.group])
+                               : 1.0f;
+      KVC_UNROLL
+      for (int t = 0; t < N; ++t) sum[r][t] += part[r][t] * factor;
     }
   }
 }
 
-template <WeightType T, int N>
-KVC_DEVICE void RowsOf(const Product& p, const Part& w, int32_t r0, int32_t first_token) {
-  const int32_t n_rows = min(kRows, w.rows - r0);
-  const float* x = p.x + static_cast<int64_t>(first_token) * p.cols;
+template <WeightType T, int N, typename X>
+KVC_DEVICE void RowsOf(const Product& p, const Part& w, int32_t r0, const X& x) {
+  const int32_t n_rows = min(kRows, w.rows - r0), first = x.FirstRow(w) + r0;
   float sum[kRows][N] = {};
   if (p.cols % VectorOf<T>::kColumns == 0) {
-    RowsByVectors<T, N>(p, w, r0, n_rows, x, sum);
+    RowsByVectors<T, N>(p, w, first, n_rows, x, sum);
   } else {
     for (int32_t c = Lane(); c < p.cols; c += kWarp) {
+      KVC_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        const float v = WeightElement(w, p.cols, r0 + min(r, n_rows - 1), c);
-        for (int t = 0; t < N; ++t) sum[r][t] += v * x[static_cast<int64_t>(t) * p.cols + c];
+        const float v = WeightElement(w, p.cols, first + min(r, n_rows - 1), c);
+        KVC_UNROLL
+        for (int t = 0; t < N; ++t) sum[r][t] += v * x.Row(t)[c];
       }
     }
   }
+  KVC_UNROLL
   for (int r = 0; r < kRows; ++r) {
+    KVC_UNROLL
     for (int t = 0; t < N; ++t) {
       const float y = WarpSum(sum[r][t]);
-      if (Lane() == 0 && r < n_rows) StoreOutput(p, w, w.first + r0 + r, first_token + t, y);
+      if (Lane() == 0 && r < n_rows && x.Has(t))
+        StoreOutput(p, w, x.FirstRow(w), w.first + r0 + r, x.first + t, y);
     }
   }
 }
 
-template <int N>
-__global__ void __launch_bounds__(kWarps* kWarp) gemv(const Product p, int32_t first_token) {
+template <int N, typename X>
+KVC_DEVICE void RowsOfBlock(const Product& p, const X& x) {
   const Part& w = PartOfBlock(p, static_cast<int32_t>(blockIdx.x));
   const int32_t row = ((static_cast<int32_t>(blockIdx.x) - w.first_block) * kWarps + WarpOfBlock()) * kRows;
   if (row >= w.rows) return;
   switch (w.type) {
     case WeightType::kF32:
-      return RowsOf<WeightType::kF32, N>(p, w, row, first_token);
+      return RowsOf<WeightType::kF32, N>(p, w, row, x);
     case WeightType::kF16:
-      return RowsOf<WeightType::kF16, N>(p, w, row, first_token);
+      return RowsOf<WeightType::kF16, N>(p, w, row, x);
     case WeightType::kBf16:
-      return RowsOf<WeightType::kBf16, N>(p, w, row, first_token);
+      return RowsOf<WeightType::kBf16, N>(p, w, row, x);
     case WeightType::kInt8:
-      return RowsOf<WeightType::kInt8, N>(p, w, row, first_token);
+      return RowsOf<WeightType::kInt8, N>(p, w, row, x);
     case WeightType::kInt4:
-      return RowsOf<WeightType::kInt4, N>(p, w, row, first_token);
+      return RowsOf<WeightType::kInt4, N>(p, w, row, x);
     case WeightType::kQ4K:
     case WeightType::kQ6K:
       return;  // prepare.cc makes int8 of them
   }
 }
 
+template <int N>
+__global__ void __launch_bounds__(kWarps* kWarp) gemv(const Product p, int32_t first_token) {
+  RowsOfBlock<N>(p, Neighbours{p.x + static_cast<int64_t>(first_token) * p.cols, p.cols, first_token});
+}
+
+// Block (rows, tile): up to N rows of x by rows of the matrices of the tile's expert.
+template <int N>
+__global__ void __launch_bounds__(kWarps* kWarp) gemv_experts(const Product p) {
+  const ExpertTile tile = p.tiles[blockIdx.y];
+  if (tile.n == 0) return;
+  Gathered<N> x;
+  x.expert = tile.expert, x.n = tile.n, x.first = tile.first;
+  KVC_UNROLL
+  for (int t = 0; t < N; ++t) {
+    const int32_t pair = tile.first + min(t, tile.n - 1);
+    x.x[t] = p.x + static_cast<int64_t>(p.tokens != nullptr ? p.tokens[pair] : pair) * p.cols;
+  }
+  RowsOfBlock<N>(p, x);
+}
+
 }  // namespace
+
+cudaError_t GemvExperts(Product p, int32_t tile, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(NumberBlocks(&p, kWarps * kRows)), static_cast<unsigned>(p.n_tiles)),
+      block(kWarps * kWarp);
+  if (tile == 1) return KVC_LAUNCH(gemv_experts<1>, grid, block, 0, stream, p);
+  if (tile == 2) return KVC_LAUNCH(gemv_experts<2>, grid, block, 0, stream, p);
+  return KVC_LAUNCH(gemv_experts<4>, grid, block, 0, stream, p);
+}
 
 cudaError_t Gemv(Product p, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(NumberBlocks(&p, kWarps * kRows))), block(kWarps * kWarp);

@@ -11,12 +11,15 @@
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+// In front of a loop over an array of registers: one that stays a loop takes the array to local memory.
+#define KVC_UNROLL _Pragma("unroll")
 #define KVC_DEVICE __device__ __forceinline__
 // Dynamic shared memory, 16-byte aligned.
 #define KVC_SHARED(T, name)                                   \
   extern __shared__ __align__(16) unsigned char kvc_shared[]; \
   T* const name = reinterpret_cast<T*>(kvc_shared)
 #else
+#define KVC_UNROLL
 #define KVC_DEVICE inline
 #define KVC_SHARED(T, name) T* const name = reinterpret_cast<T*>(::kvc::emu::block->shared)
 #endif

@@ -118,7 +118,7 @@ Status CudaDevice::Prepare(Span<const Weight> tensors, Span<const DevicePtr<cons
   KVC_RETURN_IF_ERROR(Allocate(bytes, "weights", &out->memory));
   out->bytes = bytes;
   out->n_parts = static_cast<int32_t>(tensors.size());
-  out->cols = tensors[0].cols;
+  out->cols = tensors[0].cols, out->stack = tensors[0].stack;
   uint8_t* at = At(out->memory);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Weight w = FormOf(tensors[i]);

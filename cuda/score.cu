@@ -23,6 +23,7 @@ struct ScoreParams {
   float *scores, *per_head, *registers;  // registers 1 .. 3: [G, 3, stride]
   float *row_max, *row_sum;              // [H, rows used]
   const float *weight, *gain;            // [rows used]; gain null: 1
+  const float* sinks;                    // [H], null: none
   int64_t stride;
   int32_t first, end;  // instructions of this launch
 };
@@ -48,7 +49,7 @@ KVC_DEVICE const float* QueryOf(const ScoreParams& p, int32_t h, int32_t i) {
   return p.queries + (static_cast<int64_t>(p.n_observed - p.rows_used + i) * p.n_heads + h) * p.layer.d;
 }
 
-// Block (i, h): largest logit of row i of query head h, and the sum of exponentials.
+// Block (i, h): largest logit of row i of query head h, a sink's included, and the sum of exponentials.
 __global__ void row_normalisers(const ScoreParams p) {
   KVC_SHARED(float, q);
   __shared__ float shared[kBlock / kWarp];
@@ -65,8 +66,11 @@ __global__ void row_normalisers(const ScoreParams p) {
     if (z > m) l = m == -Infinity() ? 0.0f : l * expf(m - z), m = z;
     l += expf(z - m);
   }
-  const float most = BlockMax(m, shared);
+  float sink = -Infinity();
+  if (p.sinks != nullptr) sink = p.gain != nullptr ? p.gain[i] * p.sinks[h] : p.sinks[h];
+  const float most = fmaxf(BlockMax(m, shared), sink);
   l = BlockSum(m == -Infinity() ? 0.0f : l * expf(m - most), shared);
+  if (sink != -Infinity()) l += expf(sink - most);
   if (ThreadOfBlock() != 0) return;
   p.row_max[static_cast<int64_t>(h) * p.rows_used + i] = most;
   p.row_sum[static_cast<int64_t>(h) * p.rows_used + i] = l;
@@ -340,7 +344,7 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   p.layer = LayerOf(a.layer, &packet);
   p.program = program;
   p.n_heads = a.n_heads, p.n_observed = a.observed.n_rows, p.n_new = a.observed.n_new, p.rows_used = rows;
-  p.scale = a.scale, p.cap = a.cap;
+  p.scale = a.scale, p.cap = a.cap, p.sinks = At(a.sinks);
   p.queries = At(a.observed.queries), p.sums = At(a.observed.sums), p.maxima = At(a.observed.maxima);
   p.scores = At(a.scores), p.per_head = At(a.per_head), p.registers = reinterpret_cast<float*>(At(a.scratch));
   p.stride = a.stride;
@@ -353,6 +357,7 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   KeyScores keys{};
   keys.layer = p.layer, keys.turn = TurnOf(a.turning, &packet), keys.longest = longest;
   keys.n_heads = a.n_heads, keys.n_rows = a.observed.n_rows, keys.scale = a.scale, keys.queries = p.queries;
+  keys.sinks = p.sinks;
   keys.per_head = p.per_head, keys.stride = a.stride;
   keys.line = p.registers + (kRegisters - 1) * a.stride, keys.line_step = kRegisters * a.stride;
   keys.sums = reinterpret_cast<double*>(packet.Room<uint8_t>(KeyScoreRoom(a)));

@@ -302,13 +302,15 @@ __global__ void __launch_bounds__(kBlock) probabilities(const KeyScores k, int32
   float* p = k.per_head + h * k.stride;
   float most = -Infinity();
   for (int32_t t = n_sink + ThreadOfBlock(); t < n; t += BlockThreads()) most = fmaxf(most, p[t]);
-  most = BlockMax(most, space.floats);
+  const float sink = k.sinks != nullptr ? k.sinks[h] : -Infinity();
+  most = fmaxf(BlockMax(most, space.floats), sink);
   double sum = 0;
   for (int32_t t = ThreadOfBlock(); t < n; t += BlockThreads()) {
     p[t] = t < n_sink ? 0.0f : expf(p[t] - most);
     sum += static_cast<double>(p[t]);
   }
   sum = BlockSum(sum, space.doubles);
+  if (sink != -Infinity()) sum += static_cast<double>(expf(sink - most));
   for (int32_t t = ThreadOfBlock(); t < n; t += BlockThreads())
     p[t] = sum > 0 ? static_cast<float>(static_cast<double>(p[t]) / sum) : 0.0f;
 }

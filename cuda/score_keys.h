@@ -17,6 +17,7 @@ struct KeyScores {
   int32_t n_heads, n_rows, longest;
   float scale;
   const float* queries;  // [rows, H, D]
+  const float* sinks;    // [H], null: none
   float *out, *line;     // of KV head g at + g * step; line: scratch
   int64_t out_step, line_step;
   float* per_head;  // [H, stride], what kExpected writes; the others write `out`

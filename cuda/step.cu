@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
 }
 
 // Block (h, r): joins the segments of a query head in order, and turns its logits into probabilities: those
-// of softmax(gain * z), as powers of those of softmax(z).
+// of softmax(gain * z), as powers of those of softmax(z), normalised together with that of what a sink has.
 __global__ void __launch_bounds__(kThreads) join_segments(const StepParams p) {
   __shared__ double doubles[kThreads / kWarp];
   const int32_t h = static_cast<int32_t>(blockIdx.x), r = static_cast<int32_t>(blockIdx.y), d = p.d,
@@ -67,8 +67,10 @@ __global__ void __launch_bounds__(kThreads) join_segments(const StepParams p) {
   const auto part = [&](int32_t x) {
     return p.partial + static_cast<int64_t>(own.first + x) * group * (d + 2);
   };
-  float m = -Infinity(), l = 0;
+  const float sink = p.sinks != nullptr ? p.sinks[h] : -Infinity();
+  float m = sink;
   for (int32_t x = 0; x < own.n; ++x) m = fmaxf(m, part(x)[i]);
+  float l = sink == -Infinity() ? 0.0f : expf(sink - m);
   for (int32_t x = 0; x < own.n; ++x) {
     if (part(x)[group + i] != 0.0f) l += expf(part(x)[i] - m) * part(x)[group + i];
   }
@@ -95,6 +97,7 @@ __global__ void __launch_bounds__(kThreads) join_segments(const StepParams p) {
   }
   if (row.gain == 1.0f) return;
   all = BlockSum(all, doubles);
+  if (sink != -Infinity()) all += static_cast<double>(powf(expf(sink - m) * inverse, row.gain));
   const float factor = all > 0 ? static_cast<float>(1 / all) : 0.0f;
   for (int32_t x = ThreadOfBlock(); x < pages.len(); x += BlockThreads()) line[pages.Physical(x)] *= factor;
 }
@@ -253,7 +256,7 @@ class Wave {
     KVC_RETURN_IF_ERROR(packet.Begin(s_, bytes, room));
     StepParams p{};
     p.n_rows = n_, p.n_heads = a_.n_heads, p.n_kv_heads = g, p.d = d, p.window = a_.window,
-    p.scale = a_.scale, p.cap = a_.cap;
+    p.scale = a_.scale, p.cap = a_.cap, p.sinks = At(a_.sinks);
     p.turn = TurnOf(a_.rope, a_.pairing, false, &packet);
     p.q = At(a_.q) + int64_t{first_} * a_.n_heads * d, p.k = At(a_.k) + int64_t{first_} * g * d;
     p.v = At(a_.v) + int64_t{first_} * g * d, p.out = At(a_.out) + int64_t{first_} * a_.n_heads * d;

@@ -58,6 +58,7 @@ struct StepParams {
   const RowParams* rows;
   int32_t n_rows, n_heads, n_kv_heads, d, window;
   float scale, cap;
+  const float* sinks;  // [H], null: none
   Turn turn;
   float *q, *k;  // [rows, H, D], [rows, G, D]
   const float* v;

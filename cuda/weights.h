@@ -15,6 +15,12 @@ struct Part {
   int32_t first_block;  // of the kernel, whose blocks are each of one part
 };
 
+// Pairs [first, first + n) of a token and an expert that works on it, all of one expert; n 0: none.
+struct ExpertTile {
+  int32_t expert, first, n;
+};
+constexpr int32_t kExpertTile = 64;  // pairs of one at most, where there are many rows
+
 // A product of a matrix with n rows of x.
 struct Product {
   Part parts[Matrix::kMaxParts];
@@ -22,7 +28,31 @@ struct Product {
   const float* x;    // [n, cols]
   bool adds;         // y += scale * result instead of y = scale * result
   float scale, cap;  // cap: of the scaled result (gpu.h)
+  // Of experts: parts are stacks of matrices with `rows` rows each, rows of y are pairs. null: one matrix.
+  const ExpertTile* tiles;  // [n_tiles]
+  int32_t n_tiles;
+  const int32_t* tokens;  // of pairs, the rows of x; null: x has a row for each pair
 };
+
+// The rows of y that a block makes, which expert does, and where x has them.
+struct TokenTile {
+  int32_t first, n, expert;
+  const int32_t* tokens;
+  KVC_DEVICE int64_t RowOfX(int32_t t) const { return tokens != nullptr ? tokens[first + t] : first + t; }
+  // Row of a part's stack with which the matrix of the expert begins.
+  KVC_DEVICE int32_t FirstRow(const Part& w) const { return expert * w.rows; }
+};
+template <bool kExperts>
+KVC_DEVICE TokenTile TileOf(const Product& p, int32_t block, int32_t size) {
+  if (!kExperts) return {block * size, min(size, p.n - block * size), 0, nullptr};
+  const int32_t blocks = kExpertTile / size, at = block % blocks * size;
+  const ExpertTile tile = p.tiles[block / blocks];
+  return {tile.first + at, min(size, tile.n - at), tile.expert, p.tokens};
+}
+// How many blocks the rows of y are for kernels that make so many in each.
+inline int32_t TileBlocks(const Product& p, int32_t size) {
+  return p.tiles != nullptr ? p.n_tiles * (kExpertTile / size) : (p.n + size - 1) / size;
+}
 
 // Numbers the blocks of a kernel that does so many rows of a part in each. Returns how many there are.
 inline int32_t NumberBlocks(Product* p, int32_t rows_of_block) {
@@ -45,9 +75,11 @@ KVC_DEVICE const Part& PartAt(const Product& p, int32_t row) {
   return p.parts[i];
 }
 
-KVC_DEVICE void StoreOutput(const Product& p, const Part& part, int32_t row, int32_t token, float value) {
+// first: row of the part's stack with which the matrix begins.
+KVC_DEVICE void StoreOutput(const Product& p, const Part& part, int32_t first, int32_t row, int32_t token,
+                            float value) {
   const int32_t r = row - part.first;
-  if (part.bias != nullptr) value += part.bias[r];
+  if (part.bias != nullptr) value += part.bias[first + r];
   float* y = part.y + static_cast<int64_t>(token) * part.rows + r;
   value = Capped(value * p.scale, p.cap);
   *y = p.adds ? *y + value : value;
@@ -81,27 +113,30 @@ struct VectorOf {
                                                            : 8;
 };
 
-// kColumns elements from 16 bytes, without their scale.
+// Elements 4 i .. 4 i + 3 of the 16 bytes, without their scale.
 template <WeightType T>
-KVC_DEVICE void Unpack(const uint4& v, float* w) {
+KVC_DEVICE void UnpackFour(const uint4& v, int i, float (&w)[4]) {
   const unsigned words[4] = {v.x, v.y, v.z, v.w};
-  for (int i = 0; i < 4; ++i) {
-    if (T == WeightType::kF32) w[i] = __uint_as_float(words[i]);
-    if (T == WeightType::kBf16) {
-      w[2 * i] = __uint_as_float(words[i] << 16);
-      w[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+  if (T == WeightType::kF32) {
+    KVC_UNROLL
+    for (int j = 0; j < 4; ++j) w[j] = __uint_as_float(words[j]);
+  }
+  if (T == WeightType::kBf16 || T == WeightType::kF16) {
+    KVC_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const unsigned word = words[2 * i % 4 + j / 2];
+      const uint16_t half = static_cast<uint16_t>(j % 2 == 0 ? word & 0xffffu : word >> 16);
+      w[j] = T == WeightType::kBf16 ? BfBits(half) : HalfBits(half);
     }
-    if (T == WeightType::kF16) {
-      w[2 * i] = HalfBits(static_cast<uint16_t>(words[i] & 0xffffu));
-      w[2 * i + 1] = HalfBits(static_cast<uint16_t>(words[i] >> 16));
-    }
-    if (T == WeightType::kInt8) {
-      for (int j = 0; j < 4; ++j) w[4 * i + j] = static_cast<float>(static_cast<int8_t>(words[i] >> (8 * j)));
-    }
-    if (T == WeightType::kInt4) {
-      for (int j = 0; j < 8; ++j)
-        w[8 * i + j] = static_cast<float>(static_cast<int8_t>((words[i] >> (4 * j)) << 4) >> 4);
-    }
+  }
+  if (T == WeightType::kInt8) {
+    KVC_UNROLL
+    for (int j = 0; j < 4; ++j) w[j] = static_cast<float>(static_cast<int8_t>(words[i % 4] >> (8 * j)));
+  }
+  if (T == WeightType::kInt4) {
+    KVC_UNROLL
+    for (int j = 0; j < 4; ++j)
+      w[j] = static_cast<float>(static_cast<int8_t>((words[i / 2 % 4] >> (i % 2 * 16 + 4 * j)) << 4) >> 4);
   }
 }
 

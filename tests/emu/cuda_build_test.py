@@ -11,8 +11,11 @@ BUILD = sys.argv.pop(1) if len(sys.argv) > 1 else "build-cuda"
 KVC = os.path.join(BUILD, "bin", "kvc")
 ARCHITECTURES = ["80", "87", "90"]
 # Kernels that live from bandwidth or the multipliers: no spills.
-WITHOUT_LOCAL_MEMORY = ["gemv", "gemm_mma", "gemm_f32", "attend_step", "attend_prompt", "fold_columns", "step_append",
-                        "join_segments", "norm_rows"]
+WITHOUT_LOCAL_MEMORY = ["gemv", "gemv_experts", "gemm_mma", "gemm_f32", "combine", "attend_step", "attend_prompt",
+                        "fold_columns", "step_append", "join_segments", "norm_rows"]
+# Those that turn keys have a frame for sines of angles that are too large for the short way (40 bytes), and what is
+# kept around that call.
+TURNING = {"attend_step": 64, "step_append": 40}
 MOST_BYTES = 25_000_000
 
 
@@ -46,7 +49,8 @@ class CudaBuild(unittest.TestCase):
                     found[name] += 1
                     local = int(re.search(r"LOCAL:(\d+)", numbers).group(1))
                     stack = int(re.search(r"STACK:(\d+)", numbers).group(1))
-                    self.assertEqual((0, 0), (local, stack), f"{function}: {numbers}")
+                    self.assertEqual(0, local, f"{function}: {numbers}")
+                    self.assertLessEqual(stack, TURNING.get(name, 0), f"{function}: {numbers}")
         for name, n in found.items():
             self.assertGreaterEqual(n, len(ARCHITECTURES), name)
 

@@ -21,13 +21,14 @@ constexpr char kOther[] = "cuda";
 #endif
 constexpr float kLogits = 1e-4f;
 
-std::shared_ptr<const Model> OpenOn(const char* device) {
-  static const test::AlignedBytes bytes = [] {
-    test::TinyModelOptions options;
-    options.n_layers = 2, options.n_heads = 6, options.n_kv_heads = 2, options.head_dim = 16,
-    options.hidden_size = 48;
-    return test::TinyModelBytes(options);
-  }();
+test::TinyModelOptions TwoLayers() {
+  test::TinyModelOptions options;
+  options.n_layers = 2, options.n_heads = 6, options.n_kv_heads = 2, options.head_dim = 16,
+  options.hidden_size = 48;
+  return options;
+}
+
+std::shared_ptr<const Model> OpenOn(const char* device, const test::AlignedBytes& bytes) {
   ModelParams params;
   params.device = device, params.threads = 2;
   auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
@@ -35,12 +36,10 @@ std::shared_ptr<const Model> OpenOn(const char* device) {
   return model.value();
 }
 
-class MethodParity : public testing::TestWithParam<const char*> {};
-
-TEST_P(MethodParity, KeepsTheSame) {
+void ExpectSame(const test::AlignedBytes& bytes, const char* policy) {
   ::unsetenv("KVC_TEST_DEVICE");  // "cpu" is the processor here
   std::unique_ptr<Session> sessions[2];
-  for (int i = 0; i < 2; ++i) sessions[i] = test::NewSession(OpenOn(i == 0 ? "cpu" : kOther), GetParam());
+  for (int i = 0; i < 2; ++i) sessions[i] = test::NewSession(OpenOn(i == 0 ? "cpu" : kOther, bytes), policy);
   ASSERT_NE(sessions[0]->model().device().info().name, sessions[1]->model().device().info().name);
   const auto compare = [&](const char* when) {
     SCOPED_TRACE(when);
@@ -57,6 +56,19 @@ TEST_P(MethodParity, KeepsTheSame) {
   compare("more steps");
 }
 
+std::string NameOf(const testing::TestParamInfo<const char*>& p) {
+  std::string name = p.param;
+  for (char& ch : name) ch = std::isalnum(static_cast<unsigned char>(ch)) != 0 ? ch : '_';
+  return name;
+}
+
+class MethodParity : public testing::TestWithParam<const char*> {};
+
+TEST_P(MethodParity, KeepsTheSame) {
+  static const test::AlignedBytes bytes = test::TinyModelBytes(TwoLayers());
+  ExpectSame(bytes, GetParam());
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Policies, MethodParity,
     testing::Values("keydiff:budget=24,kv=f32", "lagkv:budget=24,kv=f32,lag=8",
@@ -67,11 +79,41 @@ INSTANTIATE_TEST_SUITE_P(
                     "spindlekv:budget=24,kv=f32,window=8,tail=8,spindle_code=always,theta_k=0.6,theta_v=0.6",
                     "spindlekv:budget=24,kv=f32,window=8,tail=8,spindle_code=always,theta_k=0.6,theta_v=0.6,"
                     "spindle_magnitude=0"),
-    [](const auto& p) {
-      std::string name = p.param;
-      for (char& ch : name) ch = std::isalnum(static_cast<unsigned char>(ch)) != 0 ? ch : '_';
-      return name;
-    });
+    NameOf);
+
+// Sinks join every softmax that a method sees.
+class SinkParity : public testing::TestWithParam<const char*> {};
+
+TEST_P(SinkParity, KeepsTheSame) {
+  static const test::AlignedBytes bytes = [] {
+    test::TinyModelOptions options = TwoLayers();
+    options.sink_shift = 1;
+    options.change = [](ModelConfig* c) { c->attention_sinks = true; };
+    return test::TinyModelBytes(options);
+  }();
+  ExpectSame(bytes, GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, SinkParity,
+                         testing::Values("snapkv:budget=24,kv=f32,window=8", "h2o:budget=24,kv=f32",
+                                         "tova:budget=24,kv=f32", "kvzip:budget=24,kv=f32",
+                                         "expected-attention:budget=24,kv=f32,future_positions=64",
+                                         "ahakv:budget=24,kv=f32,recent=8,aha_decode_i=logical"),
+                         NameOf);
+
+// Layers of other families.
+TEST(LayerParity, LayerNormsParallelBlocksAndNormsOfEveryHead) {
+  test::TinyModelOptions options = TwoLayers();
+  options.query_key_value_bias = options.output_bias = options.qk_norm = true;
+  options.change = [](ModelConfig* c) { c->layer_norms = c->parallel_blocks = c->own_qk_norms = true; };
+  ExpectSame(test::TinyModelBytes(options), "snapkv:budget=24,kv=f32,window=8");
+}
+
+TEST(LayerParity, MixtureOfExperts) {
+  test::TinyModelOptions options = TwoLayers();
+  options.n_experts = 12, options.n_chosen = 3, options.normalise_experts = true;
+  ExpectSame(test::TinyModelBytes(options), "snapkv:budget=24,kv=f32,window=8");
+}
 
 }  // namespace
 }  // namespace kvc

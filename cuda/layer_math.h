@@ -1,0 +1,151 @@
+// A layer's rows of activations and what is done with them, by Project, Finish and Logits.
+#pragma once
+#include "cuda/cuda_device.h"
+#include "cuda/experts.h"
+#include "cuda/network.h"
+
+namespace kvc::cuda {
+
+// Scratch of n rows. Where there are experts, the halves are those of all pairs of a row and one of its
+// experts (experts.h), and besides there are:
+struct Rows {
+  float *norm, *gate, *up;
+  float *given, *routes, *weights;  // [pairs, hidden]; [n, n_experts] logits of the router; of pairs
+  int32_t *chosen, *places, *tokens;
+  ExpertTile* tiles;
+
+  // Pairs of a tile: a step reads an expert once for up to so many rows.
+  static int32_t TileOf(int64_t n) { return n > kMostGemvRows ? kExpertTile : n > 3 ? 4 : n > 1 ? 2 : 1; }
+  Rows(const NetworkShape& s, int64_t n, uint8_t* memory) {
+    const bool experts = s.n_experts > 0;
+    const int64_t pairs = experts ? n * s.n_chosen : n, more = experts ? pairs : 0;
+    Take(memory, n * s.hidden, &norm), Take(memory, pairs * s.ffn, &gate), Take(memory, pairs * s.ffn, &up);
+    Take(memory, more * s.hidden, &given), Take(memory, n * s.n_experts, &routes);
+    Take(memory, more, &weights), Take(memory, more, &chosen), Take(memory, more, &places);
+    Take(memory, more, &tokens), Take(memory, more, &tiles);
+  }
+  static int64_t Bytes(const NetworkShape& s, int64_t n) { return Rows(s, n, nullptr).bytes_; }
+
+ private:
+  template <typename T>
+  void Take(uint8_t* memory, int64_t n, T** out) {
+    *out = memory == nullptr ? nullptr : reinterpret_cast<T*>(memory + bytes_);
+    bytes_ += (n * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
+  }
+  int64_t bytes_ = 0;
+};
+
+class LayerMath {
+ public:
+  LayerMath(Stream* s, const NetworkShape& shape, int32_t n, DeviceBytes scratch)
+      : stream_(StreamOf(s)), shape_(shape), n_(n), rows_(shape, n, At(scratch)) {}
+
+  const Rows& rows() const { return rows_; }
+
+  // y [n, hidden]; bias: of layer norms only.
+  Status Norm(const float* x, DevicePtr<const float> weight, DevicePtr<const float> bias, float* y) const {
+    return Run(Of(x, weight, bias, shape_.hidden, y), n_);
+  }
+  // y += scale * the norm of x.
+  Status AddNorm(const float* x, DevicePtr<const float> weight, float scale, float* y) const {
+    NormParams p = Of(x, weight, {}, shape_.hidden, y);
+    p.adds = true, p.scale = scale;
+    return Run(p, n_);
+  }
+  // One norm of every head, or over all heads of a token.
+  Status HeadNorms(float* x, int32_t heads, const LayerMatrices& w, DevicePtr<const float> weight) const {
+    if (!weight) return {};
+    const int32_t n_norms = w.wide_norms ? 1 : heads,
+                  n = w.wide_norms ? heads * shape_.head_dim : shape_.head_dim;
+    NormParams p = Of(x, weight, {}, n, x);
+    if (w.own_norms) p.n_weights = n_norms;
+    return Run(p, int64_t{n_} * n_norms);
+  }
+  // A product with the norm of x, or with x where there is no norm.
+  Status NormProduct(const Matrix& m, const float* x, DevicePtr<const float> weight,
+                     DevicePtr<const float> bias, float* const* y, float scale = 1, float cap = 0) const {
+    if (!weight) return Multiply(m, x, y, false, scale, cap);
+    KVC_RETURN_IF_ERROR(Norm(x, weight, bias, rows_.norm));
+    return Multiply(m, rows_.norm, y, false, scale, cap);
+  }
+  // y[i]: of each part.
+  Status Multiply(const Matrix& m, const float* x, float* const* y, bool adds = false, float scale = 1,
+                  float cap = 0) const {
+    Product p = Of(m, x, y);
+    p.adds = adds, p.scale = scale, p.cap = cap;
+    return Check(n_ <= kMostGemvRows ? Gemv(p, stream_) : Gemm(p, stream_), "a product");
+  }
+  // Which experts work on which rows, by the router's logits of x.
+  Status Route(const LayerMatrices& w, const float* x) const {
+    float* const logits[] = {rows_.routes};
+    KVC_RETURN_IF_ERROR(Multiply(w.router, x, logits));
+    const RouteParams p{n_,           shape_.n_experts, shape_.n_chosen, w.normalise_experts,
+                        rows_.routes, rows_.weights,    rows_.chosen,    rows_.places,
+                        rows_.tokens, rows_.tiles,      n_tiles(),       Rows::TileOf(n_)};
+    return Check(cuda::Route(p, stream_), "the choice of experts");
+  }
+  // y[i] [pairs, ..] of rows of x that tokens names, null: of a row for each pair.
+  Status MultiplyExperts(const Matrix& m, const float* x, const int32_t* tokens, float* const* y) const {
+    Product p = Of(m, x, y);
+    p.tiles = rows_.tiles, p.n_tiles = n_tiles(), p.tokens = tokens;
+    return Check(n_ <= kMostGemvRows ? GemvExperts(p, Rows::TileOf(n_), stream_) : Gemm(p, stream_),
+                 "a product of experts");
+  }
+  // x += scale * what the experts of each row give, or scale * the norm of that.
+  Status AddGiven(DevicePtr<const float> post_norm, float scale, float* x) const {
+    const CombineParams p{n_,
+                          shape_.n_chosen,
+                          shape_.hidden,
+                          rows_.given,
+                          rows_.weights,
+                          rows_.places,
+                          post_norm ? rows_.norm : x,
+                          !post_norm,
+                          scale};
+    KVC_RETURN_IF_ERROR(Check(Combine(p, stream_), "a sum of experts"));
+    return post_norm ? AddNorm(rows_.norm, post_norm, scale, x) : Status();
+  }
+  // gate [values] becomes the activation of gate and up.
+  Status Activate(const LayerMatrices& w, int64_t values) const {
+    const ActivateParams p{rows_.gate, rows_.up, values, w.activation, w.activation_gain, w.activation_limit};
+    return Check(cuda::Activate(p, stream_), "an activation");
+  }
+  // x += scale * m(y), or scale * norm of it where there is a norm behind the block.
+  Status AddProduct(const Matrix& m, const float* y, DevicePtr<const float> post_norm, float scale,
+                    float* x) const {
+    if (!post_norm) return Multiply(m, y, &x, true, scale);
+    float* out = rows_.norm;
+    KVC_RETURN_IF_ERROR(Multiply(m, y, &out));
+    return AddNorm(out, post_norm, scale, x);
+  }
+
+ private:
+  NormParams Of(const float* x, DevicePtr<const float> weight, DevicePtr<const float> bias, int32_t n,
+                float* y) const {
+    return {x, At(weight), At(bias), n, 1, shape_.norm_eps, shape_.layer_norms, y, false, 1};
+  }
+  int32_t n_tiles() const {
+    return static_cast<int32_t>(
+        MostExpertTiles(int64_t{n_} * shape_.n_chosen, shape_.n_experts, Rows::TileOf(n_)));
+  }
+  Product Of(const Matrix& m, const float* x, float* const* y) const {
+    Product p{};
+    p.n_parts = m.n_parts, p.cols = m.cols, p.n = n_, p.x = x, p.scale = 1;
+    for (int i = 0; i < m.n_parts; ++i) {
+      const Matrix::Part& part = m.parts[i];
+      const int32_t n_rows = part.rows / m.stack;
+      p.parts[i] = {At(part.data), At(part.scales), At(part.bias), y[i], n_rows,
+                    p.rows,        part.group,      part.type,     0};
+      p.rows += n_rows;
+    }
+    return p;
+  }
+  Status Run(const NormParams& p, int64_t rows) const { return Check(NormRows(p, rows, stream_), "a norm"); }
+
+  cudaStream_t stream_;
+  const NetworkShape& shape_;
+  const int32_t n_;
+  const Rows rows_;
+};
+
+}  // namespace kvc::cuda
