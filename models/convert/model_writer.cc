@@ -39,7 +39,9 @@ void FillPieces(int32_t vocab_size, TokenizerSpec* spec) {
 }
 
 // The oldest version of the container that can hold all of this.
-uint32_t VersionFor(const ModelConfig& config, const std::vector<TensorEntry>& entries) {
+uint32_t VersionFor(const ModelConfig& config, const TokenizerSpec& tokenizer,
+                    const std::vector<TensorEntry>& entries) {
+  if (!tokenizer.begin_tokens.empty()) return 5;
   const auto newest = [](const TensorEntry& t) { return IsVersion4Role(t.role); };
   if (!config.fits_version_3() || std::any_of(entries.begin(), entries.end(), newest)) return 4;
   const auto newer = [](const TensorEntry& t) { return HasBlocks(t.weight.type); };
@@ -107,7 +109,7 @@ class FileWriter final : public ModelWriter {
       return Error(Code::kInternal, "%s: the directory changed its size", path_.c_str());
     }
     ContainerHeader header;
-    header.version = VersionFor(content_.config, entries_);
+    header.version = VersionFor(content_.config, content_.tokenizer, entries_);
     header.directory_bytes = directory.size();
     header.file_bytes = static_cast<uint64_t>(file_->size());
     header.directory_hash = Hash64(directory.data(), directory.size());

@@ -93,5 +93,33 @@ TEST(EngineTurns, WhatWasSaidLastIsKnownToForksAndSavedSessions) {
   }
 }
 
+// Several tokens before a text come where BOS would, once, whether the marks or the tokenizer say them.
+TEST(EngineTurns, ManyTokensMayBeginAConversation) {
+  test::TinyModelOptions options;
+  ModelFileContent content = test::TinyModelContent(options);
+  content.tokenizer.begin_tokens = {256, 258}, content.tokenizer.add_bos = true;
+  TurnFormat& f = content.turn_format;
+  f.user_prefix = "U:", f.assistant_prefix = "A:";
+  const test::AlignedBytes bytes = test::TinyModelBytes(options, content);
+  f.first_user_prefix = "<bos><pad>U:", f.bos_in_marks = true;
+  const test::AlignedBytes marked = test::TinyModelBytes(options, content);
+  const Tokens all = kBos + kPad + Text("U:hi");
+  for (const test::AlignedBytes* file : {&bytes, &marked}) {
+    for (const char* own : {"", "U:", "<bos><pad>U:"}) {
+      const auto model = test::OpenTiny(*file);
+      std::unique_ptr<Session> session = NewSession(model, "full:kv=f32"),
+                               hand = NewSession(model, "full:kv=f32");
+      if (*own != 0) ASSERT_TRUE(session->SetTurnMarks(Role::kUser, own, "").ok());
+      ASSERT_TRUE(Say(session.get(), Role::kUser, "hi").ok());
+      ASSERT_TRUE(hand->Prefill({all.data(), all.size()}, true).ok());
+      EXPECT_EQ(session->Stats().n_prompt, hand->Stats().n_prompt) << own;
+      test::ExpectNearLogits(*session, *hand, 1e-4f);
+      ASSERT_TRUE(Say(session.get(), Role::kUser, "ho").ok());
+      EXPECT_EQ(session->Stats().n_prompt, hand->Stats().n_prompt + (*own == '<' ? 6 : 4))
+          << "only at the start";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvc
