@@ -200,7 +200,10 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
   if (!tokenizer.ok()) return Status(tokenizer.code(), source + ": tokenizer: " + tokenizer.message());
   if (options.planned != nullptr) options.planned(MakeConvertPlan(checkpoint, targets, plans));
   if (!writes) return {};
-  auto writer = ModelWriter::Create(out_path, std::move(checkpoint.content), std::move(plans));
+  const auto pool = ThreadPool::Create(0);
+  if (!pool.ok()) return pool.status();
+  auto writer =
+      ModelWriter::Create(out_path, std::move(checkpoint.content), std::move(plans), pool.value().get());
   if (!writer.ok()) return writer.status();
   ConvertProgress progress;
   progress.tensors_total = report->n_tensors;
@@ -209,10 +212,9 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
     progress.bytes_done += n_bytes;
     return options.progress == nullptr || options.progress(progress);
   };
-  auto stream = TensorStream::Create(writer.value().get(), &lora, report);
-  if (!stream.ok()) return stream.status();
+  TensorStream stream(writer.value().get(), &lora, pool.value().get(), report);
   for (size_t i = 0; i < targets.size(); ++i) {
-    KVC_RETURN_IF_ERROR(stream.value()->Convert(checkpoint.tensors[i], targets[i], after_block));
+    KVC_RETURN_IF_ERROR(stream.Convert(checkpoint.tensors[i], targets[i], after_block));
     ++progress.tensors_done;
   }
   return writer.value()->Finish();

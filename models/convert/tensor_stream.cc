@@ -69,15 +69,6 @@ void Measure(const float* x, const float* y, int64_t n, double* all_squares, dou
 
 }  // namespace
 
-Result<std::unique_ptr<TensorStream>> TensorStream::Create(ModelWriter* writer, LoraMerge* lora,
-                                                           ConvertReport* report) {
-  std::unique_ptr<TensorStream> stream(new TensorStream(writer, lora, report));
-  auto pool = ThreadPool::Create(0);
-  if (!pool.ok()) return pool.status();
-  stream->pool_ = std::move(pool.value());
-  return stream;
-}
-
 int64_t TensorStream::Part::bytes() const {
   return static_cast<int64_t>(in.capacity() + out.capacity() + read.capacity() +
                               (values.capacity() + stored.capacity()) * sizeof(float));

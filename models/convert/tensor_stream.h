@@ -3,7 +3,6 @@
 // there are.
 #pragma once
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "lib/base/thread_pool.h"
@@ -16,9 +15,9 @@ namespace kvc {
 
 class TensorStream {
  public:
-  // All three live longer. report: what was read, written and lost is added to it.
-  static Result<std::unique_ptr<TensorStream>> Create(ModelWriter* writer, LoraMerge* lora,
-                                                      ConvertReport* report);
+  // All of them live longer. report: what was read, written and lost is added to it.
+  TensorStream(ModelWriter* writer, LoraMerge* lora, ThreadPool* pool, ConvertReport* report)
+      : writer_(writer), lora_(lora), pool_(pool), report_(report) {}
   // after_block(bytes of the source): false stops with kCancelled.
   Status Convert(const SourceTensor& tensor, const WeightTarget& target,
                  const std::function<bool(int64_t)>& after_block);
@@ -39,8 +38,6 @@ class TensorStream {
     int64_t bytes() const;
   };
 
-  TensorStream(ModelWriter* writer, LoraMerge* lora, ConvertReport* report)
-      : writer_(writer), lora_(lora), report_(report) {}
   int64_t BufferBytes() const;
   void Reserve(const SourceTensor& tensor, const WeightTarget& target, int64_t rows, int64_t n_parts);
   bool IsSerial(const SourceTensor& tensor) const;
@@ -55,8 +52,8 @@ class TensorStream {
 
   ModelWriter* writer_;
   LoraMerge* lora_;
+  ThreadPool* pool_;
   ConvertReport* report_;
-  std::unique_ptr<ThreadPool> pool_;
   bool changes_ = false;  // an adapter changes the tensor
   PackedReader packed_;
   std::vector<Part> parts_;

@@ -122,12 +122,12 @@ Json Template(const std::vector<std::string>& names, Json ids) {
 }
 
 TEST(ReadHfTokenizer, SeveralTokensMayStandBeforeAText) {
-  const auto read = [](Json processors) {
+  const auto read = [](const std::vector<Json>& processors) {
     return Changed("qwen2", [&](Json& j) {
       j["post_processor"] = {{"type", "Sequence"}, {"processors", processors}};
     });
   };
-  const auto begins = [&](Json processors) {
+  const auto begins = [&](const std::vector<Json>& processors) {
     const auto spec = read(processors);
     EXPECT_TRUE(spec.ok()) << spec.status().message();
     EXPECT_TRUE(spec.value().add_bos);

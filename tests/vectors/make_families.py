@@ -82,9 +82,9 @@ class Family:
 
     left_out = None
 
-    def __init__(self, pre, steps, use_regex=False, nfc=False, ignore_merges=False, begin=(), tokens=(), begin_ids=None):
+    def __init__(self, pre, steps, use_regex=False, nfc=False, ignore_merges=False, begin=(), tokens=(), ids_of=None):
         self.pre, self.steps, self.use_regex, self.nfc = pre, steps, use_regex, nfc
-        self.ignore_merges, self.begin, self.tokens, self.begin_ids = ignore_merges, begin, list(tokens), begin_ids or {}
+        self.ignore_merges, self.begin, self.tokens, self.ids_of = ignore_merges, begin, list(tokens), ids_of or {}
 
     def make(self, lines):
         t = Tokenizer(models.BPE())
@@ -104,7 +104,7 @@ class Family:
             (t.add_special_tokens if token.special else t.add_tokens)([token])
         t.post_processor = processors.ByteLevel(trim_offsets=False)
         if self.begin:
-            tokens = {b: self.begin_ids.get(b, [b]) for b in self.begin}
+            tokens = {b: self.ids_of.get(b, [b]) for b in self.begin}
             special = [{"id": b, "ids": [t.token_to_id(x) for x in xs], "tokens": xs} for b, xs in tokens.items()]
             begin = processors.TemplateProcessing(single=[*self.begin, "$A"], special_tokens=special)
             t.post_processor = processors.Sequence([t.post_processor, begin])
@@ -269,7 +269,7 @@ FAMILIES = {
         ],
         begin=["<b>", "<a>"],
         tokens=added(["<a>", "<b>"]),
-        begin_ids={"<b>": ["<b>", "<a>"]},  # a name that stands for two tokens
+        ids_of={"<b>": ["<b>", "<a>"]},  # a name that stands for two tokens
     ),
     "gemma": Pieces(
         normalizers.Replace(" ", "▁"),
