@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """How fast `kvc convert` is and what memory it takes, on random weights in the shapes of models people run.
 
-    convert_speed.py KVC FOLDER [--shape 0.5b] [--runs 3] [--only bf16]
+    convert_speed.py KVC FOLDER [--runs 3] [--only bf16]
 
 Makes the sources in FOLDER where they are not there yet (up to 1 GB each), reads each once so that it lies in the page
-cache, and prints, of the fastest of the runs: bytes of the source a second, and the largest resident size, beside what
-is promised, the largest tensor as it is stored and 64 MiB. The time has everything in it, also the wait until the file
-is on the disk; with FOLDER in memory (/dev/shm) there is none. Needs numpy and gguf."""
+cache, and prints, of the fastest of the runs: seconds, also those of all processors together, bytes of the source a
+second, and the largest resident size, beside what is promised, the largest tensor as it is stored and 64 MiB. The time
+has everything in it, also the wait until the file is on the disk; with FOLDER in memory (/dev/shm) there is none. Needs
+numpy and gguf."""
 
 import argparse
 import json
@@ -16,14 +17,14 @@ import time
 
 import shapes
 
-# source, options, what becomes of it
+# shape, type of the source, options, what becomes of it
 CASES = (
-    ("bf16", (), "bf16"),
-    ("bf16", ("--weights", "int8"), "int8"),
-    ("bf16", ("--pack", "native"), "bf16, packed"),
-    ("bf16", ("--weights", "int8", "--pack", "native"), "int8, packed"),
-    ("q8_0", ("--pack", "native"), "int8, packed"),
-    ("q4_k", ("--pack", "native"), "Q4_K and Q6_K, packed"),
+    ("0.5b", "bf16", (), "bf16"),
+    ("0.5b", "bf16", ("--weights", "int8"), "int8"),
+    ("0.5b", "bf16", ("--pack", "native"), "bf16, packed"),
+    ("0.5b", "bf16", ("--weights", "int8", "--pack", "native"), "int8, packed"),
+    ("0.5b", "q8_0", ("--pack", "native"), "int8, packed"),
+    ("1b", "q4_k", ("--pack", "native"), "Q4_K, Q6_K, packed"),
 )
 HF_NAMES = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
             "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
@@ -91,13 +92,13 @@ def source_of(folder, shape, kind):
 
 
 def run(command):
-    """(seconds, bytes resident at most) of a command that must succeed."""
+    """(seconds, those of processors, bytes resident at most) of a command that must succeed."""
     begin = time.perf_counter()
     child = os.posix_spawn(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_CLOSE, 1)])
     _, status, usage = os.wait4(child, 0)
     if status != 0:
         sys.exit(f"{' '.join(command)}: failed")
-    return time.perf_counter() - begin, usage.ru_maxrss << 10
+    return time.perf_counter() - begin, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10
 
 
 def largest_tensor(kvc, path):
@@ -112,21 +113,21 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("kvc")
     parser.add_argument("folder")
-    parser.add_argument("--shape", default="0.5b", choices=list(shapes.SHAPES))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", default=None, help="sources of this kind")
     options = parser.parse_args()
     kvc, out = os.path.abspath(options.kvc), os.path.join(options.folder, "out.kvc")
-    print("| source | becomes | source MB | written MB | seconds | MB/s | peak MiB | promised MiB |")
-    print("|---|---|---|---|---|---|---|---|")
-    for kind, more, becomes in CASES:
+    print("| source | becomes | MB read | MB written | seconds | of processors | MB/s | peak MiB | promised MiB |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for shape, kind, more, becomes in CASES:
         if options.only not in (None, kind):
             continue
-        path, n_bytes = source_of(options.folder, options.shape, kind)
-        seconds, peak = min(run([kvc, "convert", path, out, *more]) for _ in range(options.runs))
+        path, n_bytes = source_of(options.folder, shape, kind)
+        seconds, busy, peak = min(run([kvc, "convert", path, out, *more]) for _ in range(options.runs))
         promised = largest_tensor(kvc, out) + MOST_BESIDE
-        print(f"| {kind} | {becomes} | {n_bytes / 1e6:.0f} | {os.path.getsize(out) / 1e6:.0f} | {seconds:.2f} | "
-              f"{n_bytes / 1e6 / seconds:.0f} | {peak / 2**20:.0f} | {promised / 2**20:.0f} |", flush=True)  # fmt: skip
+        read, written = n_bytes / 1e6, os.path.getsize(out) / 1e6
+        print(f"| {shape}, {kind} | {becomes} | {read:.0f} | {written:.0f} | {seconds:.2f} | {busy:.2f} | "
+              f"{read / seconds:.0f} | {peak / 2**20:.0f} | {promised / 2**20:.0f} |", flush=True)  # fmt: skip
         os.remove(out)
 
 

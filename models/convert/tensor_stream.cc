@@ -14,7 +14,7 @@ namespace {
 
 // Of a part, or one row when that is longer, and of parts: their number is that of no machine, so that sums
 // come out the same on all.
-constexpr int64_t kPartElements = 1 << 18, kParts = 8;
+constexpr int64_t kPartElements = 1 << 17, kParts = 8;
 
 int32_t ColsIn(const SourceTensor& tensor) {
   return tensor.source_cols > 0 ? tensor.source_cols : tensor.cols;
@@ -58,12 +58,18 @@ int64_t Encode(const WeightTarget& target, const float* values, int64_t n, uint8
 
 // What n values x lost as y.
 void Measure(const float* x, const float* y, int64_t n, double* all_squares, double* all_lost) {
-  constexpr int64_t kRun = 64;  // summed in f32
+  constexpr int64_t kRun = 64, kLanes = 8;  // summed in f32, in lanes that are added up last
   for (int64_t at = 0; at < n; at += kRun) {
-    float squares = 0, lost = 0;
-    for (int64_t i = at; i < std::min(at + kRun, n); ++i)
-      squares += x[i] * x[i], lost += (x[i] - y[i]) * (x[i] - y[i]);
-    *all_squares += double{squares}, *all_lost += double{lost};
+    const int64_t end = std::min(at + kRun, n);
+    float squares[kLanes] = {}, lost[kLanes] = {};
+    for (int64_t i = at; i < end; i += kLanes) {
+      const int64_t lanes = std::min(kLanes, end - i);
+      for (int64_t j = 0; j < lanes; ++j) {
+        const float apart = x[i + j] - y[i + j];
+        squares[j] += x[i + j] * x[i + j], lost[j] += apart * apart;
+      }
+    }
+    for (int64_t j = 0; j < kLanes; ++j) *all_squares += double{squares[j]}, *all_lost += double{lost[j]};
   }
 }
 
@@ -112,8 +118,9 @@ void TensorStream::Reserve(const SourceTensor& tensor, const WeightTarget& targe
 Status TensorStream::Convert(const SourceTensor& tensor, const WeightTarget& target,
                              const std::function<bool(int64_t)>& after_block) {
   changes_ = lora_->Changes(tensor);
-  const int64_t n_parts = IsSerial(tensor) ? 1 : kParts,
-                part_rows = std::min<int64_t>(tensor.rows, std::max<int64_t>(1, kPartElements / tensor.cols));
+  const int64_t part_rows = std::min<int64_t>(tensor.rows, std::max<int64_t>(1, kPartElements / tensor.cols));
+  const int64_t n_parts =
+      IsSerial(tensor) ? 1 : std::min<int64_t>(kParts, (tensor.rows + part_rows - 1) / part_rows);
   Reserve(tensor, target, part_rows, n_parts);
   squares_ = lost_squares_ = 0;
   const int64_t written = report_->bytes_written;

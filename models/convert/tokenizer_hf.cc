@@ -410,14 +410,14 @@ Status HfReader::TemplateIds(const Json& part, const Json& token, std::vector<in
   std::string name;
   KVC_RETURN_IF_ERROR(JsonObject(token, where).String("id", &name));
   const auto all = part.find("special_tokens");
-  const auto found = all != part.end() && all->is_object() ? all->find(name) : part.end();
-  if (found == part.end() || (all != part.end() && found == all->end())) {
+  if (all == part.end() || !all->is_object() || !all->contains(name)) {
     if (Id(name) < 0) return Bad("the post-processor adds \"" + name + "\", which is not in the vocab");
     ids->push_back(Id(name));
     return {};
   }
-  const auto list = found->is_object() ? found->find("ids") : found->end();
-  if (!found->is_object() || list == found->end() || !list->is_array())
+  const Json& about = (*all)[name];
+  const auto list = about.is_object() ? about.find("ids") : about.end();
+  if (list == about.end() || !list->is_array())
     return Bad("the post-processor has no ids for \"" + name + "\"");
   for (const Json& id : *list) {
     const int64_t number = id.is_number_integer() ? id.get<int64_t>() : -1;

@@ -8,6 +8,7 @@
 
 #include "lib/base/half.h"
 #include "lib/engine/session.h"
+#include "lib/model/model_check.h"
 #include "lib/model/model_file.h"
 #include "lib/ops/weight_blocks.h"
 #include "models/convert/convert.h"
