@@ -148,7 +148,8 @@ TEST(BlocksPerplexity, IsThatOfTheSameWeightsInF32) {
   ASSERT_TRUE(status.ok()) << status.message();
   const auto from = std::move(ModelFile::Open(folder / "m.kvc", nullptr).value());
   std::vector<int32_t> ids;
-  for (const Json& prompt : ReadGolden("model/full.json")["prompts"]) {
+  const Json golden = ReadGolden("model/full.json");
+  for (const Json& prompt : golden["prompts"]) {
     if (prompt["name"] == "prose1") ids = prompt["ids"].get<std::vector<int32_t>>();
   }
   ASSERT_GE(ids.size(), kTokens);
