@@ -331,9 +331,11 @@ int Eval(EvalOptions options, Signals* signals) {
   constexpr int32_t kLongestDefaultWindow = 2048;
   const int32_t window =
       options.window > 0 ? options.window : std::min(model.info().max_tokens, kLongestDefaultWindow);
-  if (!options.texts.empty() && (window < 2 || window > model.info().max_tokens)) {
-    throw UsageError(Format("--window %d: a window of text has 2 to %d tokens, the context of the model",
-                            window, model.info().max_tokens));
+  // What a text begins with, and a token to tell.
+  const int32_t least = std::max(2, static_cast<int32_t>(model.begin_tokens().size()) + 1);
+  if (!options.texts.empty() && (window < least || window > model.info().max_tokens)) {
+    throw UsageError(Format("--window %d: a window of text has %d to %d tokens, the context of the model",
+                            window, least, model.info().max_tokens));
   }
   std::vector<EvalRow> rows;
   Explanation explanation{model.info().n_layers, model.info().n_heads, options.top_share, {}, {}};

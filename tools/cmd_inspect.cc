@@ -73,7 +73,8 @@ std::string TokenizerText(const Json& about) {
   Table table({"tokenizer", Text(tokenizer, "kind")}, "ll");
   table.AddRow({"pieces, merges", FormatCount(Number(tokenizer, "n_pieces")) + ", " +
                                       FormatCount(Number(tokenizer, "n_merges"))});
-  table.AddRow({"begin, end", Text(tokenizer, "bos") + ", " + Text(tokenizer, "eos")});
+  const char* begin = tokenizer.contains("begin_tokens") ? "begin_tokens" : "bos";
+  table.AddRow({"begin, end", Text(tokenizer, begin) + ", " + Text(tokenizer, "eos")});
   table.AddRow({"stop tokens", Text(tokenizer, "stop_tokens")});
   table.AddRow({"prompts start with BOS", tokenizer.value("add_bos", false) ? "yes" : "no"});
   bool any = false;

@@ -67,6 +67,7 @@ Model::Model(const std::string& path, const std::string& device, int32_t threads
   Check(kvc_model_get_info(model, &info_), "cannot read the description of " + path);
   const Json about = Describe();
   if (about.contains("tokenizer")) add_bos_ = about["tokenizer"].value("add_bos", true);
+  begin_ = Tokenize("", KVC_ADD_BOS);
 }
 
 Json Model::Describe() const {
@@ -91,13 +92,13 @@ TokenList Model::Tokenize(const std::string& text, int32_t flags) const {
 
 TokenList Model::TokenizePrompt(const std::string& text) const {
   TokenList tokens = Tokenize(text, add_bos_ ? KVC_ADD_BOS : 0);
-  if (tokens.empty() && info_.bos_token >= 0) tokens.push_back(info_.bos_token);
+  if (tokens.empty()) tokens = begin_;
   if (tokens.empty()) throw Failure("the prompt is empty and this model has no BOS token to start from");
   return tokens;
 }
 
 TokenList Model::TokenizeAfter(const TokenList& prompt, const std::string& text) const {
-  const bool begins = prompt.empty() || (prompt.size() == 1 && prompt[0] == info_.bos_token);
+  const bool begins = prompt.empty() || prompt == begin_;
   return Tokenize(text, begins ? 0 : KVC_CONTINUE);
 }
 

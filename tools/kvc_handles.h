@@ -47,9 +47,12 @@ class Model {
   Json Describe() const;
   std::vector<float> HeadScores(int32_t index) const;
   TokenList Tokenize(const std::string& text, int32_t flags) const;
-  // A prompt as its model expects it: BOS first where the tokenizer adds one; an empty prompt is BOS alone.
+  // What a text begins with: BOS, or several tokens, or none.
+  const TokenList& begin_tokens() const { return begin_; }
+  // A prompt as its model expects it: begin_tokens first where the tokenizer adds them; an empty prompt is
+  // these.
   TokenList TokenizePrompt(const std::string& text) const;
-  // Text behind a prompt. Behind an empty one, which is BOS alone, it begins.
+  // Text behind a prompt. Behind an empty one, which is begin_tokens alone, it begins.
   TokenList TokenizeAfter(const TokenList& prompt, const std::string& text) const;
   std::string Detokenize(const TokenList& tokens) const;
 
@@ -57,6 +60,7 @@ class Model {
   std::unique_ptr<kvc_model, CloseHandle> handle_;
   kvc_model_info info_{};
   bool add_bos_ = true;
+  TokenList begin_;
 };
 
 class Policy {

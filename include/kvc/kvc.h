@@ -188,6 +188,7 @@ KVC_API kvc_status  kvc_model_get_head_scores(const kvc_model *model, int32_t in
 
 /* Text to token ids and back. Invalid UTF-8 is kept byte for byte where the vocabulary can, else replaced by U+FFFD.
  * Special tokens in text are text unless KVC_PARSE_SPECIAL. A token id out of range is KVC_E_INVALID.
+ * KVC_ADD_BOS: what begins a text comes first, bos_token or, in some models, several tokens of which that is one.
  * KVC_CONTINUE (not with KVC_ADD_BOS): the text goes on behind one that was tokenized before, so no space is put
  * before it. The ids of both are those of the whole text where no token spans the border, as before a space behind a
  * letter. Spaces that a tokenizer trims from the end of the text before are lost: begin the new one with them.

@@ -134,12 +134,19 @@ Status EncodeTurn(const Tokenizer& tokenizer, const TurnFormat& file, const Turn
   ids->resize(before + list.size());
   list.CopyTo(ids->data() + before);
   if (ids->size() == before) return {};
-  const int32_t first = (*ids)[before], bos = tokenizer.spec().bos;
-  // A mark may begin with BOS itself, and the caller may have fed the token that ended the answer.
-  const bool bos_twice =
-      (flags & kAddBos) != 0 && ids->size() > before + 1 && first == bos && (*ids)[before + 1] == bos;
-  const bool ended = place.after_answer && first == place.newest_token && tokenizer.IsStop(first);
-  if (bos_twice || ended) ids->erase(ids->begin() + static_cast<std::ptrdiff_t>(before));
+  const auto begin = ids->begin() + static_cast<std::ptrdiff_t>(before);
+  // A mark may begin with BOS, or all that stands for it, itself; and the caller may have fed the token that
+  // ended the answer.
+  const Span<const int32_t> bos = tokenizer.begin_tokens();
+  const auto n_bos = static_cast<std::ptrdiff_t>(bos.size());
+  const bool bos_twice = (flags & kAddBos) != 0 && n_bos > 0 && ids->end() - begin >= 2 * n_bos &&
+                         std::equal(bos.begin(), bos.end(), begin + n_bos);
+  const bool ended = place.after_answer && *begin == place.newest_token && tokenizer.IsStop(*begin);
+  if (bos_twice) {
+    ids->erase(begin, begin + n_bos);
+  } else if (ended) {
+    ids->erase(begin);
+  }
   return {};
 }
 

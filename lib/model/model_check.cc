@@ -430,6 +430,9 @@ Status CheckTokenizer(const TokenizerView& view, int64_t n_pieces) {
   const auto n_stop_tokens = static_cast<int64_t>(view.stop_tokens.size());
   KVC_RETURN_IF_ERROR(CheckCount("the tokenizer", n_stop_tokens, kMaxStopTokens, "stop tokens"));
   for (int32_t id : view.stop_tokens) KVC_RETURN_IF_ERROR(CheckRange("stop token", id, 0, n_pieces - 1));
+  const auto n_begin_tokens = static_cast<int64_t>(view.begin_tokens.size());
+  KVC_RETURN_IF_ERROR(CheckCount("the tokenizer", n_begin_tokens, kMaxBeginTokens, "begin tokens"));
+  for (int32_t id : view.begin_tokens) KVC_RETURN_IF_ERROR(CheckRange("begin token", id, 0, n_pieces - 1));
   return {};
 }
 

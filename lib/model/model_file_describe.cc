@@ -139,6 +139,11 @@ void DescribeTokenizer(const TokenizerView& t, JsonWriter* json) {
   for (int32_t id : t.stop_tokens) json->Value(id);
   json->EndArray();
   json->Field("add_bos", t.add_bos);
+  if (!t.begin_tokens.empty()) {
+    json->Key("begin_tokens").BeginArray();
+    for (int32_t id : t.begin_tokens) json->Value(id);
+    json->EndArray();
+  }
   json->EndObject();
 }
 

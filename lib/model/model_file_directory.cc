@@ -113,7 +113,7 @@ Status ReadTokenizer(const schema::Tokenizer& from, TokenizerView* t) {
   t->piece_bytes = ViewOf(from.piece_bytes()), t->piece_ends = ViewOf(from.piece_ends());
   t->piece_kinds = {reinterpret_cast<const uint8_t*>(from.piece_kinds()->Data()), from.piece_kinds()->size()};
   t->scores = ViewOf(from.scores()), t->merges = ViewOf(from.merges());
-  t->stop_tokens = ViewOf(from.stop_tokens());
+  t->stop_tokens = ViewOf(from.stop_tokens()), t->begin_tokens = ViewOf(from.begin_tokens());
   if (from.patterns() != nullptr) {
     KVC_RETURN_IF_ERROR(CheckCount("the tokenizer", from.patterns()->size(), kMaxPatterns, "patterns"));
     for (const flatbuffers::String* pattern : *from.patterns())

@@ -74,6 +74,7 @@ uint64_t Fingerprint(const ModelConfig& c, const TokenizerView& t, const std::ve
   for (const std::string_view& pattern : t.patterns)
     feed.Vector(Span<const char>(pattern.data(), pattern.size()));
   feed.Vector(t.stop_tokens);
+  if (!t.begin_tokens.empty()) feed.Vector(t.begin_tokens);
   std::vector<const TensorEntry*> order;
   for (const TensorEntry& tensor : tensors) order.push_back(&tensor);
   std::sort(order.begin(), order.end(), [](const TensorEntry* a, const TensorEntry* b) {

@@ -63,7 +63,11 @@ Status Tokenizer::Encode(Span<const uint8_t> text, uint32_t flags, std::vector<i
 }
 
 TokenizerBase::TokenizerBase(const TokenizerView& view, MemoryMeter* meter)
-    : view_(view), meter_(meter), stop_tokens_(view.stop_tokens.begin(), view.stop_tokens.end()) {
+    : view_(view),
+      meter_(meter),
+      stop_tokens_(view.stop_tokens.begin(), view.stop_tokens.end()),
+      begin_tokens_(view.begin_tokens.begin(), view.begin_tokens.end()) {
+  if (begin_tokens_.empty() && view.bos >= 0) begin_tokens_.push_back(view.bos);
   std::sort(stop_tokens_.begin(), stop_tokens_.end());
 }
 
@@ -87,7 +91,9 @@ Status TokenizerBase::EncodeParts(Span<const uint8_t> text, Span<const TextRange
   if (text.size() > kMaxEncodedText) {
     return Error(Code::kInvalid, "the text has %zu bytes, the limit is %zu", text.size(), kMaxEncodedText);
   }
-  if ((flags & kAddBos) != 0 && view_.bos >= 0) ids->Push(view_.bos);
+  if ((flags & kAddBos) != 0) {
+    for (const int32_t id : begin_tokens_) ids->Push(id);
+  }
   const std::unique_ptr<EncodeWork> work = StartWork(text.size());
   size_t plain = 0;
   const auto encode_plain = [&](size_t end) -> Status {

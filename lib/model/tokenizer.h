@@ -16,7 +16,7 @@ namespace kvc {
 
 // Flags of Encode; the numbers are those of kvc.h.
 enum EncodeFlags : uint32_t {
-  kAddBos = 1,        // BOS first, when the model has one
+  kAddBos = 1,        // what begins a text first (begin_tokens), when the model has that
   kParseSpecial = 2,  // special tokens written in the text become their ids; otherwise they are text
   // The text goes on behind one that was encoded before: what a tokenizer does only where a text begins is
   // not done (SentencePiece: the space before it; where extra spaces are removed, a space at its start
@@ -53,6 +53,8 @@ class Tokenizer {
   // at the start).
   virtual Status Decode(Span<const int32_t> ids, std::string* text) const = 0;
   virtual bool IsStop(int32_t id) const = 0;
+  // What kAddBos puts before a text: BOS, or several tokens, or none. Lives as long as the tokenizer.
+  virtual Span<const int32_t> begin_tokens() const = 0;
   virtual const TokenizerView& spec() const = 0;
   virtual int64_t bytes() const = 0;  // of its tables, as counted by the meter
 };

@@ -23,6 +23,7 @@ class TokenizerBase : public Tokenizer {
   Span<const uint8_t> Piece(int32_t id) const override;
   Status Decode(Span<const int32_t> ids, std::string* text) const override;
   bool IsStop(int32_t id) const override;
+  Span<const int32_t> begin_tokens() const override { return begin_tokens_; }
   const TokenizerView& spec() const override { return view_; }
   int64_t bytes() const override { return charge_.bytes() + special_tokens_.bytes() + user_tokens_.bytes(); }
 
@@ -55,6 +56,7 @@ class TokenizerBase : public Tokenizer {
  private:
   Status CheckIds(Span<const int32_t> ids) const;
   std::vector<int32_t> stop_tokens_;  // ascending
+  std::vector<int32_t> begin_tokens_;
 };
 
 std::unique_ptr<TokenizerBase> NewByteLevelTokenizer(const TokenizerView& view, MemoryMeter* meter);

@@ -21,6 +21,7 @@ TokenizerSpec TokenizerView::ToSpec() const {
   spec.merges.assign(merges.begin(), merges.end());
   spec.patterns.assign(patterns.begin(), patterns.end());
   spec.stop_tokens.assign(stop_tokens.begin(), stop_tokens.end());
+  spec.begin_tokens.assign(begin_tokens.begin(), begin_tokens.end());
   return spec;
 }
 
@@ -44,6 +45,7 @@ FlatTokenizer::FlatTokenizer(const TokenizerSpec& spec) : spec_(spec) {
   static_cast<TokenizerRules&>(view_) = spec_;
   view_.piece_bytes = bytes_, view_.piece_ends = ends_, view_.piece_kinds = kinds_;
   view_.scores = spec_.scores, view_.merges = spec_.merges, view_.stop_tokens = spec_.stop_tokens;
+  view_.begin_tokens = spec_.begin_tokens;
   view_.patterns.assign(spec_.patterns.begin(), spec_.patterns.end());
 }
 

@@ -56,6 +56,7 @@ struct TokenizerSpec : TokenizerRules {
   std::vector<std::string> patterns;  // byte-level BPE: pre-tokenizer regular expressions, applied one after
                                       // the other (each isolates its matches)
   std::vector<int32_t> stop_tokens;   // eos and other ends of turn
+  std::vector<int32_t> begin_tokens;  // what stands before a prompt where bos would; empty: bos
 };
 
 // The same in flat arrays that lie elsewhere, such as the directory of a mapped file. Does not own.
@@ -64,7 +65,7 @@ struct TokenizerView : TokenizerRules {
   Span<const uint32_t> piece_ends;  // piece i is piece_bytes[ends[i - 1], ends[i])
   Span<const uint8_t> piece_kinds;  // of each: PieceKind + 16 * strips
   Span<const float> scores;
-  Span<const int32_t> merges, stop_tokens;
+  Span<const int32_t> merges, stop_tokens, begin_tokens;
   std::vector<std::string_view> patterns;
 
   size_t n_pieces() const { return piece_ends.size(); }

@@ -289,6 +289,34 @@ Status BindInterleavedGateUp(const FoundTensor& tensor, TensorRole gate, int32_t
   return {};
 }
 
+// Matrices of experts stored columns first, the rows of the roles in turn.
+Status BindColumnsFirst(const FoundTensor& tensor, std::initializer_list<TensorRole> roles, int32_t layer,
+                        const std::string& where, Checkpoint* checkpoint) {
+  const ModelConfig& c = checkpoint->content.config;
+  const auto n_roles = static_cast<int32_t>(roles.size());
+  int32_t rows = 0, cols = 0;
+  std::vector<int64_t> wanted;
+  if (c.n_experts > 0 && TensorShape(c, *roles.begin(), &rows, &cols))
+    wanted = {c.n_experts, cols, int64_t{n_roles} * (rows / c.n_experts)};
+  if (wanted.empty() || tensor.shape != wanted || SourceBlock(tensor.type) != 1) {
+    return Error(Code::kBadModel, "%s: tensor %s has shape %s, the configuration says %s", where.c_str(),
+                 tensor.name.c_str(), ShapeText(tensor.shape).c_str(),
+                 wanted.empty() ? "no experts" : ShapeText(wanted).c_str());
+  }
+  const int64_t element = SourceBytes(tensor.type, 1), column = wanted[2] * element;
+  int64_t first = tensor.offset;
+  for (const R role : roles) {
+    SourceTensor part = Bound(tensor, c, role, layer);
+    part.runs.clear();
+    for (int64_t e = 0; e < c.n_experts; ++e) {
+      part.runs.push_back({first + e * cols * column, rows / c.n_experts, nullptr, nullptr, n_roles, column});
+    }
+    checkpoint->tensors.push_back(std::move(part));
+    first += element;
+  }
+  return {};
+}
+
 // A bias that one layer has, or that the configuration promises, all layers must have.
 bool HasBias(const Checkpoint& checkpoint, R bias) {
   if (checkpoint.biases.has_value())
@@ -312,12 +340,10 @@ Status BindOne(const BindRules& rules, const FoundTensor& tensor, const std::str
     if (row.use == TensorName::kStackedGateUp) return BindStackedGateUp(tensor, layer, where, checkpoint);
     if (row.use == TensorName::kInterleavedGateUp)
       return BindInterleavedGateUp(tensor, row.role, layer, where, checkpoint);
-    if (row.use == TensorName::kTransposed) {
-      return Error(Code::kUnsupported,
-                   "%s: tensor %s: experts stored columns first are not supported; take the "
-                   "checkpoint with MXFP4",
-                   where.c_str(), tensor.name.c_str());
-    }
+    if (row.use == TensorName::kColumnsFirst)
+      return BindColumnsFirst(tensor, {row.role}, layer, where, checkpoint);
+    if (row.use == TensorName::kInterleavedColumnsFirst)
+      return BindColumnsFirst(tensor, {R::kExpertGate, R::kExpertUp}, layer, where, checkpoint);
     if (row.use == TensorName::kPackedQkv) return BindPackedQkv(tensor, layer, where, checkpoint);
     if (row.use == TensorName::kFusedQkv)
       return BindFused(tensor, {R::kQuery, R::kKey, R::kValue}, layer, where, checkpoint);

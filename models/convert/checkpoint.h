@@ -67,6 +67,9 @@ struct SourceTensor {
     const SourceFile* file = nullptr;      // null: the tensor's
     const PackedLinear* packed = nullptr;  // likewise; the offset counts in its rows as they are read
     int32_t step = 1;                      // rows of the source from one to the next
+    // Of a matrix that is stored columns first: bytes from one column to the next; the elements of a column
+    // are neighbours, or `step` apart. 0: rows are stored one after the other.
+    int64_t column_bytes = 0;
   };
   TensorRole role{};
   int32_t layer = -1;
@@ -107,7 +110,7 @@ struct TensorName {
   // all queries, all keys, all values. kFusedGateUp: gate, up. kStackedGateUp: gate, up of every expert,
   // [experts, rows of both, columns].
   // kInterleavedGateUp: the same, a row of gate and one of up taking turns, or elements of their biases.
-  // kTransposed: is refused.
+  // kColumnsFirst: [experts, columns, rows]. kInterleavedColumnsFirst: the same of gate and up in turn.
   enum Use : uint8_t {
     kTensor,
     kIgnored,
@@ -116,7 +119,8 @@ struct TensorName {
     kFusedGateUp,
     kStackedGateUp,
     kInterleavedGateUp,
-    kTransposed
+    kColumnsFirst,
+    kInterleavedColumnsFirst
   };
   const char* pattern;
   TensorRole role;

@@ -4,22 +4,20 @@
 #include <cstring>
 
 #include "include/kvc/kvc.h"
-#include "lib/base/half.h"
 #include "lib/model/model_check.h"
 #include "lib/ops/devices.h"
 #include "models/convert/convert_plan.h"
 #include "models/convert/head_scores_json.h"
 #include "models/convert/lora.h"
 #include "models/convert/output_file.h"
-#include "models/convert/packed_mxfp4.h"
 #include "models/convert/printable.h"
 #include "models/convert/sources.h"
+#include "models/convert/tensor_stream.h"
 #include "models/convert/weight_codec.h"
 
 namespace kvc {
 namespace {
 
-constexpr int64_t kBlockElements = 1 << 20;  // converted at a time, or one row when that is longer
 constexpr int64_t kMaxHeadScoreBytes = 1 << 26;
 
 Result<Checkpoint> ReadSource(const std::string& source, int32_t context) {
@@ -70,209 +68,6 @@ WeightTarget TargetOf(const SourceTensor& tensor, const ConvertOptions& options,
   }
   return kept;
 }
-
-// Streams one tensor after the other from the source into the writer, in blocks of whole rows.
-class TensorStream {
- public:
-  TensorStream(ModelWriter* writer, LoraMerge* lora, ConvertReport* report)
-      : writer_(writer), lora_(lora), report_(report) {}
-
-  // after_block(bytes of the source): false stops with kCancelled.
-  template <typename F>
-  Status Convert(const SourceTensor& tensor, const WeightTarget& target, F&& after_block) {
-    const int64_t row_bytes = SourceBytes(tensor.type, ColsIn(tensor));
-    const int64_t max_rows =
-        std::min<int64_t>(tensor.rows, std::max<int64_t>(1, kBlockElements / tensor.cols));
-    changes_ = lora_->Changes(tensor);
-    Reserve(tensor, target, max_rows);
-    squares_ = lost_squares_ = 0;
-    const int64_t written = report_->bytes_written;
-    int64_t row = 0;
-    for (const SourceTensor::Run& run : tensor.runs) {
-      for (int64_t done = 0; done < run.rows;) {
-        const int64_t n_rows = std::min<int64_t>(max_rows, run.rows - done);
-        KVC_RETURN_IF_ERROR(Read(tensor, run, done, n_rows, row_bytes));
-        KVC_RETURN_IF_ERROR(Block(tensor, target, {run, done, row, n_rows}));
-        done += n_rows, row += n_rows;
-        const int64_t n_bytes = BytesInFile(tensor, n_rows);
-        report_->bytes_read += n_bytes;
-        if (!after_block(n_bytes)) return Error(Code::kCancelled, "converting was cancelled");
-      }
-    }
-    KVC_RETURN_IF_ERROR(Write(scales_.data(), static_cast<int64_t>(scales_.size()) * 2));
-    if (!IsVectorRole(tensor.role)) Count(tensor, target, report_->bytes_written - written);
-    return {};
-  }
-
- private:
-  static int32_t ColsIn(const SourceTensor& tensor) {
-    return tensor.source_cols > 0 ? tensor.source_cols : tensor.cols;
-  }
-
-  // Rows [first, first + n) of a run, the first of them row `row` of the tensor.
-  struct Rows {
-    const SourceTensor::Run& run;
-    int64_t first, row, n;
-  };
-
-  // Rows [first, first + n) of a run into in_.
-  Status Read(const SourceTensor& tensor, const SourceTensor::Run& run, int64_t first, int64_t n,
-              int64_t row_bytes) {
-    const PackedLinear* packed = run.packed == nullptr ? tensor.packed : run.packed;
-    if (packed == nullptr) {
-      const SourceFile& file = run.file == nullptr ? *tensor.file : *run.file;
-      return file.Read(run.offset + first * row_bytes, in_.data(), n * row_bytes);
-    }
-    if (packed->scheme.kind == PackedScheme::kMxfp4)
-      return ReadMxfp4Rows(*packed, run.offset / row_bytes + first * run.step, n, run.step, &blocks_,
-                           in_.data());
-    KVC_RETURN_IF_ERROR(packed_.Load(*packed));
-    packed_.Rows(run.offset / row_bytes + first, n, in_.data());
-    report_->peak_buffer_bytes = std::max(report_->peak_buffer_bytes, BufferBytes());
-    return {};
-  }
-
-  int64_t BufferBytes() const {
-    return static_cast<int64_t>(in_.capacity() + blocks_.capacity() +
-                                (values_.capacity() + stored_.capacity()) * 4 + out_.capacity() +
-                                scales_.capacity() * 2) +
-           packed_.bytes() + lora_->bytes();
-  }
-
-  void Reserve(const SourceTensor& tensor, const WeightTarget& target, int64_t max_rows) {
-    const size_t n = static_cast<size_t>(max_rows) * static_cast<size_t>(ColsIn(tensor));
-    in_.resize(static_cast<size_t>(SourceBytes(tensor.type, static_cast<int64_t>(n))));
-    values_.resize(n);
-    stored_.resize(Exact(tensor, target) ? 0 : n);
-    out_.resize(static_cast<size_t>(max_rows) *
-                static_cast<size_t>(WeightRowBytes(target.type, tensor.cols)));
-    scales_.resize(static_cast<size_t>(tensor.rows) *
-                   static_cast<size_t>(RowScales({target.type, {}, tensor.rows, tensor.cols, target.group})));
-    report_->peak_buffer_bytes = std::max(report_->peak_buffer_bytes, BufferBytes());
-  }
-
-  // Whether what is written is what was read, or what an adapter made of it.
-  bool Exact(const SourceTensor& tensor, const WeightTarget& target) const {
-    return changes_ ? target.type == WeightType::kF32 : IsExact(tensor.type, target);
-  }
-
-  Status Write(const void* data, int64_t n_bytes) {
-    report_->bytes_written += n_bytes;
-    return writer_->Append(data, n_bytes);
-  }
-
-  void Count(const SourceTensor& tensor, const WeightTarget& target, int64_t bytes_out) {
-    std::vector<ConvertedType>& types = report_->types;
-    const auto same = [&](const ConvertedType& t) {
-      return t.source == SourceTypeName(tensor.type) && t.stored == WeightTypeName(target.type) &&
-             t.group == target.group;
-    };
-    auto found = std::find_if(types.begin(), types.end(), same);
-    if (found == types.end()) {
-      types.push_back({SourceTypeName(tensor.type), WeightTypeName(target.type), target.group});
-      found = types.end() - 1;
-    }
-    ++found->n_tensors;
-    found->bytes_read += BytesInFile(tensor, tensor.rows);
-    found->bytes_written += bytes_out;
-    found->squares += squares_, found->lost_squares += lost_squares_;
-  }
-
-  // The rows that stand in in_.
-  Status Block(const SourceTensor& tensor, const WeightTarget& target, const Rows& rows) {
-    const int64_t row = rows.row, n_in = rows.n * ColsIn(tensor), n = rows.n * tensor.cols,
-                  out_bytes = rows.n * WeightRowBytes(target.type, tensor.cols);
-    const int64_t no_number = FirstNotFiniteElement(tensor.type, in_.data(), n_in);
-    if (no_number >= 0) return BadElement(tensor, row, no_number, "is not a finite number", ColsIn(tensor));
-    if (tensor.add == 0 && tensor.order.empty() && !changes_ && KeepsBytes(tensor.type, target))
-      return Write(in_.data(), out_bytes);
-    uint16_t* scales = scales_.empty() ? nullptr : scales_.data() + row * (tensor.cols / target.group);
-    const bool exact = Exact(tensor, target), keeps_codes = !changes_ && KeepsCodes(tensor.type, target);
-    if (!exact || !keeps_codes) DecodeElements(tensor.type, in_.data(), n_in, values_.data());
-    if (!tensor.order.empty()) Reorder(tensor, rows.n);
-    for (int64_t i = 0; tensor.add != 0 && i < n; ++i) values_[static_cast<size_t>(i)] += tensor.add;
-    if (changes_) KVC_RETURN_IF_ERROR(Adapt(tensor, rows));
-    if (target.type == WeightType::kF32) return Write(values_.data(), out_bytes);
-    const int64_t bad = keeps_codes ? KeepCodes(tensor.type, target, in_.data(), n, out_.data(), scales)
-                                    : Encode(target, n, scales);
-    if (bad >= 0) {
-      const std::string why = Format("or one of its group is too large for %s", WeightTypeName(target.type));
-      return BadElement(tensor, row, bad, why.c_str());
-    }
-    if (!exact) Measure(target, scales, n);
-    return Write(out_.data(), out_bytes);
-  }
-
-  // Elements of n rows of values_ as the model has them.
-  void Reorder(const SourceTensor& tensor, int64_t n) {
-    const std::vector<float> row_before = values_;
-    for (int64_t i = 0; i < n * tensor.cols; ++i) {
-      const int64_t row = i / tensor.cols, at = tensor.order[static_cast<size_t>(i % tensor.cols)];
-      values_[static_cast<size_t>(i)] = row_before[static_cast<size_t>(row * ColsIn(tensor) + at)];
-    }
-  }
-
-  // What adapters add to values_.
-  Status Adapt(const SourceTensor& tensor, const Rows& rows) {
-    KVC_RETURN_IF_ERROR(lora_->Add(tensor, rows.run, rows.first, rows.n, values_.data()));
-    report_->peak_buffer_bytes = std::max(report_->peak_buffer_bytes, BufferBytes());
-    const int64_t bad = FirstNotFinite(WeightType::kF32, values_.data(), rows.n * tensor.cols);
-    return bad < 0 ? Status() : BadElement(tensor, rows.row, bad, "with the adapter is too large");
-  }
-
-  // values_ into out_; the index of the first that cannot be coded, or -1.
-  int64_t Encode(const WeightTarget& target, int64_t n, uint16_t* scales) {
-    switch (target.type) {
-      case WeightType::kInt8:
-        return EncodeInt8(values_.data(), n, target.group, out_.data(), scales);
-      case WeightType::kInt4:
-        return EncodeInt4(values_.data(), n, target.group, out_.data(), scales);
-      default: {
-        uint16_t* out = reinterpret_cast<uint16_t*>(out_.data());
-        const bool half = target.type == WeightType::kF16;
-        for (int64_t i = 0; i < n; ++i) {
-          const float value = values_[static_cast<size_t>(i)];
-          out[i] = half ? FloatToF16(value) : FloatToBf16(value);
-        }
-        return FirstNotFinite(target.type, out, n);
-      }
-    }
-  }
-
-  // What values_ lost in out_.
-  void Measure(const WeightTarget& target, const uint16_t* scales, int64_t n) {
-    DecodeStored(target, out_.data(), scales, n, stored_.data());
-    constexpr int64_t kRun = 64;  // summed in f32
-    for (int64_t at = 0; at < n; at += kRun) {
-      const float *x = &values_[static_cast<size_t>(at)], *y = &stored_[static_cast<size_t>(at)];
-      float squares = 0, lost = 0;
-      for (int64_t i = 0; i < std::min(kRun, n - at); ++i)
-        squares += x[i] * x[i], lost += (x[i] - y[i]) * (x[i] - y[i]);
-      squares_ += double{squares}, lost_squares_ += double{lost};
-    }
-  }
-
-  // Of the rows from `row` on, the element with this index.
-  static Status BadElement(const SourceTensor& tensor, int64_t row, int64_t index, const char* why) {
-    return BadElement(tensor, row, index, why, tensor.cols);
-  }
-  static Status BadElement(const SourceTensor& tensor, int64_t row, int64_t index, const char* why,
-                           int32_t cols) {
-    return Error(Code::kBadModel, "%s: tensor %s: row %lld, column %lld: the value %s",
-                 tensor.file->path().c_str(), tensor.name.c_str(), static_cast<long long>(row + index / cols),
-                 static_cast<long long>(index % cols), why);
-  }
-
-  ModelWriter* writer_;
-  LoraMerge* lora_;
-  ConvertReport* report_;
-  bool changes_ = false;  // an adapter changes the tensor
-  PackedReader packed_;
-  std::vector<uint8_t> in_, out_, blocks_;  // blocks_: of MXFP4 as they were read
-  std::vector<float> values_, stored_;
-  double squares_ = 0, lost_squares_ = 0;  // of the tensor: its values, and what they differ by once stored
-  std::vector<uint16_t> scales_;           // of the whole tensor: they follow its codes
-};
 
 Status ReadHeadScores(const ConvertOptions& options, Checkpoint* checkpoint) {
   ModelFileContent& content = checkpoint->content;
@@ -405,7 +200,10 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
   if (!tokenizer.ok()) return Status(tokenizer.code(), source + ": tokenizer: " + tokenizer.message());
   if (options.planned != nullptr) options.planned(MakeConvertPlan(checkpoint, targets, plans));
   if (!writes) return {};
-  auto writer = ModelWriter::Create(out_path, std::move(checkpoint.content), std::move(plans));
+  const auto pool = ThreadPool::Create(0);
+  if (!pool.ok()) return pool.status();
+  auto writer =
+      ModelWriter::Create(out_path, std::move(checkpoint.content), std::move(plans), pool.value().get());
   if (!writer.ok()) return writer.status();
   ConvertProgress progress;
   progress.tensors_total = report->n_tensors;
@@ -414,7 +212,7 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
     progress.bytes_done += n_bytes;
     return options.progress == nullptr || options.progress(progress);
   };
-  TensorStream stream(writer.value().get(), &lora, report);
+  TensorStream stream(writer.value().get(), &lora, pool.value().get(), report);
   for (size_t i = 0; i < targets.size(); ++i) {
     KVC_RETURN_IF_ERROR(stream.Convert(checkpoint.tensors[i], targets[i], after_block));
     ++progress.tensors_done;

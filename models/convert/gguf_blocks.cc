@@ -147,19 +147,19 @@ void UnpackIq4Xs(const uint8_t* in, BlockCodes* out) {
 
 using S = SourceType;
 constexpr BlockFormat kFormats[] = {
-    {S::kQ4_0, 2, 32, 18, 32, false, -8, 7, UnpackQ4_0},
-    {S::kQ4_1, 3, 32, 20, 32, true, 0, 15, UnpackQ4_1},
-    {S::kQ5_0, 6, 32, 22, 32, false, -16, 15, UnpackQ5_0},
-    {S::kQ5_1, 7, 32, 24, 32, true, 0, 31, UnpackQ5_1},
-    {S::kQ8_0, 8, 32, 34, 32, false, -128, 127, UnpackQ8_0},
-    {S::kQ2_K, 10, 256, 84, 16, true, 0, 3, UnpackQ2K},
-    {S::kQ3_K, 11, 256, 110, 16, false, -4, 3, UnpackQ3K},
-    {S::kQ4_K, 12, 256, 144, 32, true, 0, 15, UnpackKept<WeightType::kQ4K>},
-    {S::kQ5_K, 13, 256, 176, 32, true, 0, 31, UnpackQ5K},
-    {S::kQ6_K, 14, 256, 210, 16, false, -32, 31, UnpackKept<WeightType::kQ6K>},
-    {S::kIq4Nl, 20, 32, 18, 32, false, -127, 113, UnpackIq4Nl},
-    {S::kIq4Xs, 23, 256, 136, 32, false, -127, 113, UnpackIq4Xs},
-    {S::kMxfp4, 39, 32, 17, 32, false, -12, 12, UnpackMxfp4},
+    {S::kQ4_0, 2, 32, 18, 32, false, -8, 7, 0, 1, UnpackQ4_0},
+    {S::kQ4_1, 3, 32, 20, 32, true, 0, 15, 0, 2, UnpackQ4_1},
+    {S::kQ5_0, 6, 32, 22, 32, false, -16, 15, 0, 1, UnpackQ5_0},
+    {S::kQ5_1, 7, 32, 24, 32, true, 0, 31, 0, 2, UnpackQ5_1},
+    {S::kQ8_0, 8, 32, 34, 32, false, -128, 127, 0, 1, UnpackQ8_0},
+    {S::kQ2_K, 10, 256, 84, 16, true, 0, 3, 80, 2, UnpackQ2K},
+    {S::kQ3_K, 11, 256, 110, 16, false, -4, 3, 108, 1, UnpackQ3K},
+    {S::kQ4_K, 12, 256, 144, 32, true, 0, 15, 0, 2, UnpackKept<WeightType::kQ4K>},
+    {S::kQ5_K, 13, 256, 176, 32, true, 0, 31, 0, 2, UnpackQ5K},
+    {S::kQ6_K, 14, 256, 210, 16, false, -32, 31, 208, 1, UnpackKept<WeightType::kQ6K>},
+    {S::kIq4Nl, 20, 32, 18, 32, false, -127, 113, 0, 1, UnpackIq4Nl},
+    {S::kIq4Xs, 23, 256, 136, 32, false, -127, 113, 0, 1, UnpackIq4Xs},
+    {S::kMxfp4, 39, 32, 17, 32, false, -12, 12, 0, 0, UnpackMxfp4},
 };
 
 // What is made of packed weights: a scale, then a byte a code.
@@ -173,12 +173,12 @@ void UnpackBytes(const uint8_t* in, BlockCodes* out) {
 }
 
 constexpr BlockFormat kPackedFormats[] = {
-    {S::kNear128, 0, 128, 130, 128, false, -8, 7, UnpackBytes<128>},
-    {S::kNear64, 0, 64, 66, 64, false, -8, 7, UnpackBytes<64>},
-    {S::kNear32, 0, 32, 34, 32, false, -8, 7, UnpackBytes<32>},
-    {S::kFar128, 0, 128, 130, 128, false, -15, 15, UnpackBytes<128>},
-    {S::kFar64, 0, 64, 66, 64, false, -15, 15, UnpackBytes<64>},
-    {S::kFar32, 0, 32, 34, 32, false, -15, 15, UnpackBytes<32>},
+    {S::kNear128, 0, 128, 130, 128, false, -8, 7, 0, 1, UnpackBytes<128>},
+    {S::kNear64, 0, 64, 66, 64, false, -8, 7, 0, 1, UnpackBytes<64>},
+    {S::kNear32, 0, 32, 34, 32, false, -8, 7, 0, 1, UnpackBytes<32>},
+    {S::kFar128, 0, 128, 130, 128, false, -15, 15, 0, 1, UnpackBytes<128>},
+    {S::kFar64, 0, 64, 66, 64, false, -15, 15, 0, 1, UnpackBytes<64>},
+    {S::kFar32, 0, 32, 34, 32, false, -15, 15, 0, 1, UnpackBytes<32>},
 };
 
 }  // namespace

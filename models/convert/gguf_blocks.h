@@ -25,6 +25,8 @@ struct BlockFormat {
   int32_t group;            // elements that share a scale
   bool has_offset;
   int8_t least, most;  // codes
+  uint8_t halves,
+      n_halves;  // the byte at which its f16 stand, on which all scales and offsets hang; 0: others do
   void (*unpack)(const uint8_t* block, BlockCodes* out);
 };
 

@@ -146,6 +146,24 @@ void StripAsPhi3(GgufMetadata* metadata, TokenizerSpec* spec) {
   }
 }
 
+// What GLM's texts begin with. GGUF has one place for it, in which files have another token, or none, and
+// llama.cpp puts that one there, or nothing. Whether a text begins so, they say.
+void BeginAsGlm(GgufMetadata* metadata, TokenizerSpec* spec) {
+  std::string pre;
+  if (!metadata->String("tokenizer.ggml.pre", &pre).ok()) return;
+  const PreTokenizerRules* known = FindPreTokenizer(pre);
+  if (known == nullptr || !known->glm) return;
+  std::vector<int32_t> ids;
+  for (const char* name : {"[gMASK]", "<sop>"}) {
+    const auto piece = std::find(spec->pieces.begin(), spec->pieces.end(), name);
+    const auto id = piece - spec->pieces.begin();
+    if (piece == spec->pieces.end() || spec->piece_kinds[static_cast<size_t>(id)] != PieceKind::kControl)
+      return;
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  spec->bos = ids.front(), spec->begin_tokens = std::move(ids);
+}
+
 Status ReadSpecialTokens(GgufMetadata* metadata, TokenizerSpec* spec) {
   const int64_t last = static_cast<int64_t>(spec->pieces.size()) - 1;
   KVC_RETURN_IF_ERROR(metadata->Int("tokenizer.ggml.bos_token_id", 0, last, &spec->bos));
@@ -196,6 +214,7 @@ Result<TokenizerSpec> ReadGgufTokenizer(GgufMetadata* metadata) {
                  metadata->where().c_str(), model.c_str());
   }
   KVC_RETURN_IF_ERROR(ReadSpecialTokens(metadata, &spec));
+  BeginAsGlm(metadata, &spec);
   return spec;
 }
 

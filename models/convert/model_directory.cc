@@ -56,9 +56,12 @@ Offset<schema::Tokenizer> BuildTokenizer(const TokenizerSpec& t, FlatBufferBuild
   const auto merges = b->CreateVector(t.merges);
   const auto patterns = b->CreateVectorOfStrings(t.patterns);
   const auto stop_tokens = b->CreateVector(t.stop_tokens);
+  const auto begin_tokens =
+      t.begin_tokens.empty() ? Offset<flatbuffers::Vector<int32_t>>() : b->CreateVector(t.begin_tokens);
   return schema::CreateTokenizer(*b, kind, piece_bytes, piece_ends, piece_kinds, scores, merges, patterns,
                                  t.ignore_merges, t.nfc, t.add_space_prefix, t.remove_extra_spaces,
-                                 t.byte_fallback, t.bos, t.eos, t.unk, t.pad, stop_tokens, t.add_bos);
+                                 t.byte_fallback, t.bos, t.eos, t.unk, t.pad, stop_tokens, t.add_bos,
+                                 begin_tokens);
 }
 
 Offset<schema::TurnFormat> BuildTurnFormat(const TurnFormat& t, FlatBufferBuilder* b) {

@@ -17,6 +17,8 @@ namespace {
 constexpr int64_t kBlockBytes =
     256 * 1024;  // bytes collected before they are hashed and written; a multiple of 64
 
+constexpr int64_t kPackBytes = 4 << 20;  // of panels made before they are written
+
 int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 TensorEntry EntryOf(const TensorPlan& plan) {
@@ -39,7 +41,9 @@ void FillPieces(int32_t vocab_size, TokenizerSpec* spec) {
 }
 
 // The oldest version of the container that can hold all of this.
-uint32_t VersionFor(const ModelConfig& config, const std::vector<TensorEntry>& entries) {
+uint32_t VersionFor(const ModelConfig& config, const TokenizerSpec& tokenizer,
+                    const std::vector<TensorEntry>& entries) {
+  if (!tokenizer.begin_tokens.empty()) return 5;
   const auto newest = [](const TensorEntry& t) { return IsVersion4Role(t.role); };
   if (!config.fits_version_3() || std::any_of(entries.begin(), entries.end(), newest)) return 4;
   const auto newer = [](const TensorEntry& t) { return HasBlocks(t.weight.type); };
@@ -50,8 +54,9 @@ uint32_t VersionFor(const ModelConfig& config, const std::vector<TensorEntry>& e
 class FileWriter final : public ModelWriter {
  public:
   FileWriter(std::unique_ptr<AtomicFile> file, std::string path, ModelFileContent content,
-             std::vector<TensorPlan> plans, std::vector<TensorEntry> entries)
-      : file_(std::move(file)),
+             std::vector<TensorPlan> plans, std::vector<TensorEntry> entries, ThreadPool* pool)
+      : pool_(pool),
+        file_(std::move(file)),
         path_(std::move(path)),
         content_(std::move(content)),
         plans_(std::move(plans)),
@@ -107,7 +112,7 @@ class FileWriter final : public ModelWriter {
       return Error(Code::kInternal, "%s: the directory changed its size", path_.c_str());
     }
     ContainerHeader header;
-    header.version = VersionFor(content_.config, entries_);
+    header.version = VersionFor(content_.config, content_.tokenizer, entries_);
     header.directory_bytes = directory.size();
     header.file_bytes = static_cast<uint64_t>(file_->size());
     header.directory_hash = Hash64(directory.data(), directory.size());
@@ -170,10 +175,20 @@ class FileWriter final : public ModelWriter {
     if (plain_.scales_bytes > 0)
       from.scales = reinterpret_cast<const uint16_t*>(rows_.data() + plain_.scales_offset);
     position_ = 0, packs_ = false;
-    std::vector<uint8_t> panel(static_cast<size_t>(PanelBytes(from)));
-    for (int32_t p = 0; p < PanelsOf(from.rows); ++p) {
-      PackElements(from, p, panel.data());
-      KVC_RETURN_IF_ERROR(Collect(panel.data(), PanelBytes(from)));
+    const int64_t panel = PanelBytes(from), n_panels = PanelsOf(from.rows),
+                  batch = std::min(n_panels, std::max<int64_t>(1, kPackBytes / panel));
+    std::vector<uint8_t> panels(static_cast<size_t>(batch * panel));
+    for (int64_t first = 0; first < n_panels; first += batch) {
+      const int64_t n = std::min(batch, n_panels - first);
+      const auto pack = [&](int64_t i, int) {
+        PackElements(from, static_cast<int32_t>(first + i), panels.data() + i * panel);
+      };
+      if (pool_ != nullptr) {
+        pool_->ParallelFor(n, pack);
+      } else {
+        for (int64_t i = 0; i < n; ++i) pack(i, 0);
+      }
+      KVC_RETURN_IF_ERROR(Collect(panels.data(), n * panel));
     }
     std::vector<uint16_t> scales(static_cast<size_t>(PanelScales(from)));
     for (int32_t p = 0; p < PanelsOf(from.rows) && !scales.empty(); ++p) {
@@ -194,6 +209,11 @@ class FileWriter final : public ModelWriter {
 
   Status Collect(const uint8_t* bytes, int64_t n_bytes) {
     while (n_bytes > 0) {
+      if (n_collected_ == 0 && n_bytes >= kBlockBytes) {
+        KVC_RETURN_IF_ERROR(WriteBytes(bytes, kBlockBytes));
+        position_ += kBlockBytes, bytes += kBlockBytes, n_bytes -= kBlockBytes;
+        continue;
+      }
       const int64_t n = std::min(n_bytes, kBlockBytes - n_collected_);
       std::memcpy(block_.data() + n_collected_, bytes, static_cast<size_t>(n));
       n_collected_ += n, position_ += n, bytes += n, n_bytes -= n;
@@ -203,12 +223,17 @@ class FileWriter final : public ModelWriter {
   }
 
   Status WriteBlock() {
-    scan_->Update(block_.data(), n_collected_);
-    KVC_RETURN_IF_ERROR(file_->Write(block_.data(), n_collected_));
+    KVC_RETURN_IF_ERROR(WriteBytes(block_.data(), n_collected_));
     n_collected_ = 0;
     return {};
   }
 
+  Status WriteBytes(const uint8_t* bytes, int64_t n_bytes) {
+    scan_->Update(bytes, n_bytes);
+    return file_->Write(bytes, n_bytes);
+  }
+
+  ThreadPool* const pool_;
   const std::unique_ptr<AtomicFile> file_;
   const std::string path_;
   const ModelFileContent content_;
@@ -249,7 +274,7 @@ Status CompleteContent(ModelFileContent* content, const std::vector<TensorPlan>&
 }
 
 Result<std::unique_ptr<ModelWriter>> ModelWriter::Create(const std::string& path, ModelFileContent content,
-                                                         std::vector<TensorPlan> tensors) {
+                                                         std::vector<TensorPlan> tensors, ThreadPool* pool) {
   std::vector<TensorEntry> entries;
   for (const TensorPlan& plan : tensors) entries.push_back(EntryOf(plan));
   const Status status = CompleteContent(&content, tensors);
@@ -257,7 +282,7 @@ Result<std::unique_ptr<ModelWriter>> ModelWriter::Create(const std::string& path
   Result<std::unique_ptr<AtomicFile>> file = AtomicFile::Create(path);
   if (!file.ok()) return file.status();
   auto writer = std::make_unique<FileWriter>(std::move(file.value()), path, std::move(content),
-                                             std::move(tensors), std::move(entries));
+                                             std::move(tensors), std::move(entries), pool);
   KVC_RETURN_IF_ERROR(writer->Begin());
   return std::unique_ptr<ModelWriter>(std::move(writer));
 }

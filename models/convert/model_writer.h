@@ -7,6 +7,7 @@
 
 #include "lib/base/span.h"
 #include "lib/base/status.h"
+#include "lib/base/thread_pool.h"
 #include "lib/model/model_file.h"
 
 namespace kvc {
@@ -38,9 +39,11 @@ Status CompleteContent(ModelFileContent* content, const std::vector<TensorPlan>&
 class ModelWriter {
  public:
   // All tensors are announced first, in the order they will be written; the directory's size then is known.
-  // CompleteContent is called. kIo: the file cannot be created.
+  // CompleteContent is called. pool, which lives longer, packs panels; null: the caller does. kIo: the file
+  // cannot be created.
   static Result<std::unique_ptr<ModelWriter>> Create(const std::string& path, ModelFileContent content,
-                                                     std::vector<TensorPlan> tensors);
+                                                     std::vector<TensorPlan> tensors,
+                                                     ThreadPool* pool = nullptr);
   virtual ~ModelWriter() = default;
   // Appends to the tensor now being written, in pieces of any size: first all codes or elements [rows, cols]
   // in file form, then (int8, int4) all scales f16 [rows, cols / group]. The next tensor starts when this one

@@ -5,11 +5,16 @@
 namespace kvc {
 namespace {
 
-enum Flag : unsigned { kIgnoreMerges = 1, kNfc = 2, kAddBos = 4 };
+enum Flag : unsigned { kIgnoreMerges = 1, kNfc = 2, kAddBos = 4, kGlm = 8 };
 
 template <typename... Patterns>
 PreTokenizerRules Rules(const char* name, unsigned flags, Patterns... patterns) {
-  return {name, {patterns...}, (flags & kIgnoreMerges) != 0, (flags & kNfc) != 0, (flags & kAddBos) != 0};
+  return {name,
+          {patterns...},
+          (flags & kIgnoreMerges) != 0,
+          (flags & kNfc) != 0,
+          (flags & kAddBos) != 0,
+          (flags & kGlm) != 0};
 }
 
 }  // namespace

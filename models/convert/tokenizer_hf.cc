@@ -72,6 +72,7 @@ class HfReader {
   Status MergeSide(const std::string& written, size_t index);
   Status ReadPostProcessor();
   Status ReadTemplate(const Json& part);
+  Status TemplateIds(const Json& part, const Json& token, std::vector<int32_t>* ids);
   void FindSpecialTokens();
   int32_t Id(const std::string& written) const {
     const auto found = ids_.find(written);
@@ -82,8 +83,9 @@ class HfReader {
   TokenizerSpec spec_;
   int64_t id_limit_ = 0;
   std::unordered_map<std::string, int32_t> ids_;  // as the file writes them
+  std::vector<int32_t> begin_;                    // what the post-processor puts before a text
   std::string unk_;
-  bool byte_level_ = false, spaces_replaced_ = false, fuse_unk_ = false;
+  bool byte_level_ = false, spaces_replaced_ = false, fuse_unk_ = false, template_seen_ = false;
 };
 
 Result<TokenizerSpec> HfReader::Read() {
@@ -395,31 +397,64 @@ Status HfReader::ReadPostProcessor() {
       return Unsupported("the post-processor " + type);
     }
   }
+  spec_.add_bos = !begin_.empty();
+  if (begin_.empty()) return {};
+  spec_.bos = begin_.front();
+  if (begin_.size() > 1) spec_.begin_tokens = std::move(begin_);
   return {};
 }
 
-// {"single": [{"SpecialToken": {"id": "<s>", ...}}, {"Sequence": {"id": "A", ...}}], ...}: at most one token,
-// in front.
+// The ids that {"id": "<s>", ...} stands for: "special_tokens" says, {"<s>": {"ids": [1], ...}}.
+Status HfReader::TemplateIds(const Json& part, const Json& token, std::vector<int32_t>* ids) {
+  const std::string where = std::string(kWhere) + ": post_processor";
+  std::string name;
+  KVC_RETURN_IF_ERROR(JsonObject(token, where).String("id", &name));
+  const auto all = part.find("special_tokens");
+  if (all == part.end() || !all->is_object() || !all->contains(name)) {
+    if (Id(name) < 0) return Bad("the post-processor adds \"" + name + "\", which is not in the vocab");
+    ids->push_back(Id(name));
+    return {};
+  }
+  const Json& about = (*all)[name];
+  const auto list = about.is_object() ? about.find("ids") : about.end();
+  if (list == about.end() || !list->is_array())
+    return Bad("the post-processor has no ids for \"" + name + "\"");
+  for (const Json& id : *list) {
+    const int64_t number = id.is_number_integer() ? id.get<int64_t>() : -1;
+    if (number < 0 || number >= static_cast<int64_t>(spec_.pieces.size()))
+      return Bad("the post-processor adds \"" + name + "\", whose ids are not in the vocab");
+    ids->push_back(static_cast<int32_t>(number));
+  }
+  return {};
+}
+
+// {"single": [{"SpecialToken": {"id": "<s>", ...}}, {"Sequence": {"id": "A", ...}}], ...}: tokens in front. A
+// template behind another takes what that one added for texts of their own.
 Status HfReader::ReadTemplate(const Json& part) {
   const auto single = part.find("single");
   if (single == part.end() || !single->is_array()) return Bad("the post-processor has no template");
+  if (template_seen_) return Unsupported("a post-processor of several templates");
+  template_seen_ = true;
   bool text_seen = false;
   for (const Json& item : *single) {
     if (!item.is_object()) return Bad("the post-processor has a damaged template");
     if (item.contains("Sequence")) {
+      if (text_seen) return Unsupported("a post-processor that repeats the text");
       text_seen = true;
       continue;
     }
     const auto token = item.find("SpecialToken");
     if (token == item.end() || !token->is_object()) return Bad("the post-processor has a damaged template");
-    std::string name;
-    KVC_RETURN_IF_ERROR(JsonObject(*token, std::string(kWhere) + ": post_processor").String("id", &name));
-    if (text_seen) return Unsupported("a post-processor that adds \"" + name + "\" behind the text");
-    if (spec_.add_bos) return Unsupported("a post-processor that adds more than one token before the text");
-    if (Id(name) < 0) return Bad("the post-processor adds \"" + name + "\", which is not in the vocab");
-    spec_.bos = Id(name);
-    spec_.add_bos = true;
+    if (text_seen) {
+      std::string name;
+      KVC_RETURN_IF_ERROR(JsonObject(*token, std::string(kWhere) + ": post_processor").String("id", &name));
+      return Unsupported("a post-processor that adds \"" + name + "\" behind the text");
+    }
+    KVC_RETURN_IF_ERROR(TemplateIds(part, *token, &begin_));
   }
+  if (begin_.size() > size_t{kMaxBeginTokens})
+    return Unsupported("a post-processor that adds more than " + std::to_string(kMaxBeginTokens) +
+                       " tokens before the text");
   return {};
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "lib/base/half.h"
 #include "lib/model/model_check.h"
@@ -16,22 +15,29 @@ uint16_t Read16(const uint8_t* p) { return static_cast<uint16_t>(p[0] | p[1] << 
 
 // Codes of one group into q; false: not finite, or the scale exceeds f16.
 bool EncodeGroup(const float* x, int32_t group, float limit, int8_t* q, uint16_t* scale_bits) {
-  float max = 0;
-  bool finite = true;
+  // Sizes are ordered as their bits are; so the loop vectorises.
+  int32_t max_bits = 0;
   for (int32_t i = 0; i < group; ++i) {
-    const float size = std::fabs(x[i]);
-    finite &= size <= std::numeric_limits<float>::max();
-    max = size > max ? size : max;
+    int32_t size;
+    std::memcpy(&size, x + i, sizeof(size));
+    size &= 0x7fffffff;
+    max_bits = size > max_bits ? size : max_bits;
   }
-  if (!finite) return false;
+  if (max_bits >= 0x7f800000) return false;
+  const float max = BitsToFloat(static_cast<uint32_t>(max_bits));
   uint16_t bits = max == 0 ? FloatToF16(1.0f) : FloatToF16(max / limit);
   if (bits == 0) bits = 1;  // the smallest f16: coarse, but not a division by zero
   const float scale = F16ToFloat(bits);
   if (!std::isfinite(scale)) return false;
   constexpr float kRound = 12582912;  // 1.5 * 2^23: adding it leaves no room for a fraction, half to even
+  // Rounded first, at most 2 * limit as f16 goes, then clamped as whole numbers: without jumps both loops
+  // vectorise.
+  const int32_t most = static_cast<int32_t>(limit);
+  int32_t codes[kMaxGroup];
+  for (int32_t i = 0; i < group; ++i) codes[i] = static_cast<int32_t>((x[i] / scale + kRound) - kRound);
   for (int32_t i = 0; i < group; ++i) {
-    const float v = x[i] / scale, low = v < limit ? v : limit, clamped = low > -limit ? low : -limit;
-    q[i] = static_cast<int8_t>(static_cast<int32_t>((clamped + kRound) - kRound));
+    const int32_t low = codes[i] < most ? codes[i] : most;
+    q[i] = static_cast<int8_t>(low > -most ? low : -most);
   }
   *scale_bits = bits;
   return true;
@@ -51,6 +57,14 @@ bool IsFinite(const BlockFormat& format, const BlockCodes& block) {
 }
 
 int64_t FirstBadBlock(const BlockFormat& format, const uint8_t* in, int64_t n) {
+  if (format.n_halves > 0) {  // all else are whole numbers of few bits
+    for (int64_t at = 0; at < n; at += format.elements, in += format.bytes) {
+      for (int i = 0; i < format.n_halves; ++i) {
+        if ((Read16(in + format.halves + 2 * i) & 0x7c00) == 0x7c00) return at;
+      }
+    }
+    return -1;
+  }
   BlockCodes block;
   for (int64_t at = 0; at < n; at += format.elements, in += format.bytes) {
     format.unpack(in, &block);

@@ -199,7 +199,7 @@ void ChangeTokenizer(Input* in, kvc::TokenizerSpec* t) {
       t->patterns.push_back(in->Text(40));
       break;
     case 6:
-      t->stop_tokens.push_back(in->Number());
+      (at % 2 == 0 ? t->stop_tokens : t->begin_tokens).push_back(in->Number());
       break;
     case 7:
       t->nfc = !t->nfc, t->ignore_merges = at % 2 == 0;

@@ -104,6 +104,7 @@ void Fuzz(const uint8_t* data, size_t size) {
         if (at >= 64 && at < 128) spec.pieces[256 + at % 7] = text.substr(i, bytes[i + 1] % 8);
         if (at >= 128 && at < 192) spec.piece_kinds[256 + at % 7] = static_cast<PieceKind>(bytes[i + 1] % 8);
         if (at >= 192) spec.bos = bytes[i + 1] * 3 - 200;
+        if (at >= 240) spec.begin_tokens.push_back(bytes[i + 1] * 3 - 200);
       }
       return EncodeText(spec, text, false);
   }

@@ -56,6 +56,19 @@ std::string Checksum(const std::vector<int32_t>& ids) {
   return text;
 }
 
+// What the package puts before a text, with special tokens.
+void ExpectBegins(const std::string& family, const TokenizerSpec& spec) {
+  const Json begins = Json::parse(ReadTestFile(kFamilies + "begins.json"));
+  const std::vector<int32_t> ids = begins[family].get<std::vector<int32_t>>();
+  const std::shared_ptr<const Tokenizer> tokenizer = MakeTokenizer(spec);
+  ASSERT_NE(tokenizer, nullptr);
+  EXPECT_EQ(spec.add_bos, !ids.empty()) << family;
+  if (!ids.empty()) {
+    EXPECT_EQ(Encode(*tokenizer, "", kAddBos), ids) << family;
+    EXPECT_EQ(spec.begin_tokens.size(), ids.size() > 1 ? ids.size() : 0);
+  }
+}
+
 void ExpectSums(const std::string& family, const TokenizerSpec& spec, const std::string& source) {
   static const std::vector<std::string> strings = Strings();
   const std::vector<std::string> sums = Lines(kFamilies + family + ".sums");
@@ -140,6 +153,7 @@ TEST_P(TokenizerFamilies, AgreeWithTheLibrary) {
   const auto spec = ReadHfTokenizer(ReadTestFile(kFamilies + GetParam() + ".json"));
   ASSERT_TRUE(spec.ok()) << spec.status().message();
   ExpectSums(GetParam(), spec.value(), "tokenizer.json");
+  ExpectBegins(GetParam(), spec.value());
 }
 
 // The names of one family are the same rules; each of them says so in GGUF.
@@ -164,6 +178,37 @@ TEST_P(TokenizerFamilies, AgreeFromGguf) {
 
 INSTANTIATE_TEST_SUITE_P(All, TokenizerFamilies, testing::ValuesIn(Families()),
                          [](const auto& test) { return TestName(test.param); });
+
+// GGUF has one place for what begins a text, and llama.cpp's converter writes another token there for GLM-4.
+TEST(PreTokenizers, GlmBeginsTextsWithTwoTokens) {
+  const Json json = ReadJson(kFamilies + "glm4.json");
+  const auto own = ReadHfTokenizer(json.dump());
+  ASSERT_TRUE(own.ok()) << own.status().message();
+  const std::vector<int32_t> ids = own.value().begin_tokens;
+  ASSERT_EQ(ids.size(), 2u);
+  EXPECT_EQ(own.value().pieces[static_cast<size_t>(ids[0])], "[gMASK]");
+  EXPECT_EQ(own.value().pieces[static_cast<size_t>(ids[1])], "<sop>");
+  for (const char* pre : {"glm4", "glm5", "chatglm-bpe", "dbrx"}) {
+    for (const bool adds : {false, true}) {
+      GgufHeader header = AsGguf(json, pre);
+      GgufValue& bos = header.metadata["tokenizer.ggml.bos_token_id"];
+      bos.type = GgufType::kU32, bos.numbers = LittleEndian({3});
+      GgufValue& add = header.metadata["tokenizer.ggml.add_bos_token"];
+      add.type = GgufType::kBool, add.numbers = {static_cast<uint8_t>(adds)};
+      GgufMetadata metadata(header, "x.gguf");
+      const auto spec = ReadGgufTokenizer(&metadata);
+      ASSERT_TRUE(spec.ok()) << spec.status().message();
+      const bool glm = std::string(pre) != "dbrx";
+      EXPECT_EQ(spec.value().begin_tokens, glm ? ids : std::vector<int32_t>()) << pre;
+      EXPECT_EQ(spec.value().bos, glm ? ids[0] : 3) << pre;
+      EXPECT_EQ(spec.value().add_bos, adds) << pre;
+    }
+  }
+  GgufHeader without = AsGguf(ReadJson(kFamilies + "smollm3.json"), "glm4");
+  GgufMetadata metadata(without, "x.gguf");
+  EXPECT_TRUE(ReadGgufTokenizer(&metadata).value().begin_tokens.empty())
+      << "its vocabulary has no such tokens";
+}
 
 TEST(PreTokenizers, EachNameHasOneFamily) {
   std::multiset<std::string> listed, tested;

@@ -110,6 +110,9 @@ TestTokenizer TokenizerFor(const Json& all) {
   };
   spec->bos = id(all["bos"]), spec->eos = id(all["eos"]), spec->add_bos = spec->bos >= 0;
   if (spec->eos >= 0) spec->stop_tokens = {spec->eos};
+  // GLM's, which its template writes itself.
+  if (id("[gMASK]") >= 0 && id("<sop>") >= 0)
+    spec->begin_tokens = {id("[gMASK]"), id("<sop>")}, spec->add_bos = true;
   out.flat = std::make_unique<FlatTokenizer>(*spec);
   auto tokenizer = Tokenizer::Create(out.flat->view(), nullptr);
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().message();

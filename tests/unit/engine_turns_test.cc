@@ -93,5 +93,36 @@ TEST(EngineTurns, WhatWasSaidLastIsKnownToForksAndSavedSessions) {
   }
 }
 
+// Several tokens before a text come where BOS would, once, whether the marks or the tokenizer say them.
+TEST(EngineTurns, ManyTokensMayBeginAConversation) {
+  test::TinyModelOptions options;
+  ModelFileContent content = test::TinyModelContent(options);
+  content.tokenizer.begin_tokens = {256, 258}, content.tokenizer.add_bos = true;
+  TurnFormat& f = content.turn_format;
+  f.user_prefix = "U:", f.assistant_prefix = "A:";
+  const test::AlignedBytes bytes = test::TinyModelBytes(options, content);
+  f.first_user_prefix = "<bos><pad>U:", f.bos_in_marks = true;
+  const test::AlignedBytes marked = test::TinyModelBytes(options, content);
+  for (const test::AlignedBytes* file : {&bytes, &marked}) {
+    for (const char* own : {"", "U:", "<bos><pad>U:"}) {
+      SCOPED_TRACE(own);
+      const auto model = test::OpenTiny(*file);
+      std::unique_ptr<Session> said = NewSession(model, "full:kv=f32"),
+                               hand = NewSession(model, "full:kv=f32");
+      if (*own != 0) {
+        ASSERT_TRUE(said->SetTurnMarks(Role::kUser, own, "").ok());
+      }
+      ASSERT_TRUE(Say(said.get(), Role::kUser, "hi", true).ok());
+      const Tokens first = kBos + kPad + Text("U:hiA:");
+      ASSERT_TRUE(hand->Prefill({first.data(), first.size()}, true).ok());
+      test::ExpectNearLogits(*said, *hand, 1e-4f);
+      ASSERT_TRUE(Say(said.get(), Role::kUser, "ho", true).ok());  // no text begins here
+      const Tokens second = (*own == '<' ? kBos + kPad : Tokens()) + Text("U:hoA:");
+      ASSERT_TRUE(hand->Prefill({second.data(), second.size()}, false).ok());
+      test::ExpectNearLogits(*said, *hand, 1e-4f);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvc

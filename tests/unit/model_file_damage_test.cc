@@ -100,7 +100,7 @@ TEST(ModelFileDamage, ANewerVersionNamesBothNumbers) {
   const AlignedBytes bytes = raw.Build();
   const Status status = OpenStatus(bytes, bytes.size());
   EXPECT_EQ(status.code(), Code::kBadModel);
-  EXPECT_NE(status.message().find("newer version: the file has version 7, this library reads up to 4"),
+  EXPECT_NE(status.message().find("newer version: the file has version 7, this library reads up to 5"),
             std::string::npos)
       << status.message();
 }
@@ -303,6 +303,14 @@ const Rule kTokenizerRules[] = {
        Tok(r).stop_tokens = {1, -1};
      },
      "stop token is -1"},
+    {"begin",
+     [](RawModelFile* r) {
+       Tok(r).begin_tokens = {1, 262};
+     },
+     "begin token is 262, outside 0 to 261"},
+    {"negative begin", [](RawModelFile* r) { Tok(r).begin_tokens = {-1}; }, "begin token is -1"},
+    {"begin tokens", [](RawModelFile* r) { Tok(r).begin_tokens.assign(17, 1); },
+     "17 begin tokens, the limit is 16"},
     {"patterns", [](RawModelFile* r) { Tok(r).patterns.assign(17, "a"); }, "17 patterns, the limit is 16"},
     {"pattern", [](RawModelFile* r) { Tok(r).patterns.assign(2, std::string(2049, 'a')); },
      "4098 bytes of patterns, the limit is 4096"},

@@ -315,6 +315,24 @@ TEST(ModelFile, WhatNeedsVersion4) {
               parallel.second.parallel_blocks);
 }
 
+// Several tokens before a text: older readers, who would put BOS there, refuse the file, and no other file.
+TEST(ModelFile, WhatNeedsVersion5) {
+  std::set<uint64_t> seen;
+  for (const std::vector<int32_t>& ids :
+       {std::vector<int32_t>(), {256, 65}, {65, 256}, {65}, std::vector<int32_t>(kMaxBeginTokens, 7)}) {
+    test::TinyModelOptions options;
+    ModelFileContent content = test::TinyModelContent(options);
+    content.tokenizer.begin_tokens = ids;
+    const auto file = OpenBytes(test::TinyModelBytes(options, content));
+    ASSERT_NE(file, nullptr);
+    EXPECT_EQ(file->version(), ids.empty() ? 1u : 5u);
+    EXPECT_EQ(file->tokenizer_spec().begin_tokens, ids);
+    EXPECT_TRUE(seen.insert(file->fingerprint()).second) << "they decide what is computed";
+  }
+  EXPECT_EQ(seen.count(FingerprintOf(RawModelFile::Tiny({}))), 1u)
+      << "of files that have none it is as it was";
+}
+
 TEST(ModelFile, OpensAPathAndARangeOfADescriptor) {
   const TempFolder folder;
   const AlignedBytes bytes = test::TinyModelBytes({});

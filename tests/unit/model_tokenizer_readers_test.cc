@@ -112,6 +112,50 @@ TEST(ReadHfTokenizer, RefusesByName) {
       Code::kUnsupported, "Metaspace");
 }
 
+// A template of the post-processor: what stands before the text, by name, and ids of the names.
+Json Template(const std::vector<std::string>& names, Json ids) {
+  Json single = Json::array(), special = Json::object();
+  for (const std::string& name : names) single.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
+  single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+  for (const auto& [name, list] : ids.items()) special[name] = {{"id", name}, {"ids", list}};
+  return {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", special}};
+}
+
+TEST(ReadHfTokenizer, SeveralTokensMayStandBeforeAText) {
+  const auto read = [](const std::vector<Json>& processors) {
+    return Changed("qwen2", [&](Json& j) {
+      j["post_processor"] = {{"type", "Sequence"}, {"processors", processors}};
+    });
+  };
+  const auto begins = [&](const std::vector<Json>& processors) {
+    const auto spec = read(processors);
+    EXPECT_TRUE(spec.ok()) << spec.status().message();
+    EXPECT_TRUE(spec.value().add_bos);
+    EXPECT_EQ(spec.value().bos, spec.value().begin_tokens.empty() ? 7 : spec.value().begin_tokens[0]);
+    return spec.value().begin_tokens;
+  };
+  using Ids = std::vector<int32_t>;
+  EXPECT_EQ(begins({Template({"a", "b"}, {{"a", {5}}, {"b", {3}}})}), (Ids{5, 3}));
+  EXPECT_EQ(begins({Template({"a"}, {{"a", {5, 6}}})}), (Ids{5, 6}));
+  EXPECT_EQ(begins({Template({"a"}, {{"a", {7}}})}), Ids()) << "one is BOS";
+  EXPECT_EQ(begins({Template(std::vector<std::string>(16, "a"), {{"a", {5}}})}), Ids(16, 5));
+  const Json plain = {{"type", "ByteLevel"}};
+  EXPECT_EQ(read({plain}).value().begin_tokens, Ids());
+  EXPECT_FALSE(read({plain}).value().add_bos);
+  ExpectError(read({Template(std::vector<std::string>(17, "a"), {{"a", {5}}})}), Code::kUnsupported,
+              "more than 16 tokens before the text");
+  ExpectError(read({Template({"a"}, {{"a", {1 << 20}}})}), Code::kBadModel, "not in the vocab");
+  ExpectError(read({Template({"a"}, {{"a", {-1}}})}), Code::kBadModel, "not in the vocab");
+  ExpectError(read({Template({"a"}, {{"a", {"x"}}})}), Code::kBadModel, "not in the vocab");
+  ExpectError(read({Template({"a"}, {{"a", 5}})}), Code::kBadModel, "no ids for \"a\"");
+  ExpectError(read({Template({"no such"}, Json::object())}), Code::kBadModel, "\"no such\", which is not in");
+  ExpectError(read({Template({"a"}, {{"a", {5}}}), Template({"b"}, {{"b", {3}}})}), Code::kUnsupported,
+              "several templates");
+  Json twice = Template({}, Json::object());
+  twice["single"].push_back(twice["single"][0]);
+  ExpectError(read({twice}), Code::kUnsupported, "repeats the text");
+}
+
 TEST(ReadHfTokenizer, RefusesDamage) {
   const auto bad = [](auto change, const char* words) {
     ExpectError(Changed("gpt2", change), Code::kBadModel, words);

@@ -7,7 +7,8 @@
 Normalizer, pre-tokenizer, post-processor, decoder, options and added tokens are those of the tokenizer.json that the
 family publishes; the vocabulary is a small one, trained on the prose of CORPUS_DIR and the sentences of
 tokenizer_strings.py. Writes families/NAME.json, families/NAME.sums, families/families.json (which names of GGUF's
-tokenizer.ggml.pre a family stands for) and families/strings.txt, the strings beyond strings.txt.
+tokenizer.ggml.pre a family stands for), families/begins.json (the ids with which a family's texts begin) and
+families/strings.txt, the strings beyond strings.txt.
 
 Line i of NAME.sums is about string i, of strings.txt and then of families/strings.txt: the FNV-1a sum (32 bits, of the
 little-endian 32-bit ids) of its ids without special tokens parsed, and, where it differs, that with them; or - for a
@@ -81,9 +82,9 @@ class Family:
 
     left_out = None
 
-    def __init__(self, pre, steps, use_regex=False, nfc=False, ignore_merges=False, bos=None, tokens=()):
+    def __init__(self, pre, steps, use_regex=False, nfc=False, ignore_merges=False, begin=(), tokens=(), ids_of=None):
         self.pre, self.steps, self.use_regex, self.nfc = pre, steps, use_regex, nfc
-        self.ignore_merges, self.bos, self.tokens = ignore_merges, bos, list(tokens)
+        self.ignore_merges, self.begin, self.tokens, self.ids_of = ignore_merges, begin, list(tokens), ids_of or {}
 
     def make(self, lines):
         t = Tokenizer(models.BPE())
@@ -102,10 +103,10 @@ class Family:
         for token in self.tokens:
             (t.add_special_tokens if token.special else t.add_tokens)([token])
         t.post_processor = processors.ByteLevel(trim_offsets=False)
-        if self.bos:
-            begin = processors.TemplateProcessing(
-                single=[self.bos, "$A"], special_tokens=[(self.bos, t.token_to_id(self.bos))]
-            )
+        if self.begin:
+            tokens = {b: self.ids_of.get(b, [b]) for b in self.begin}
+            special = [{"id": b, "ids": [t.token_to_id(x) for x in xs], "tokens": xs} for b, xs in tokens.items()]
+            begin = processors.TemplateProcessing(single=[*self.begin, "$A"], special_tokens=special)
             t.post_processor = processors.Sequence([t.post_processor, begin])
         return t
 
@@ -183,6 +184,8 @@ class Pieces:
 
 
 IM = added(["<|im_start|>", "<|im_end|>"])
+GLM_BEGINS = ["[gMASK]", "<sop>"]
+GLM = added(["[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>", "<|system|>", "<|user|>", "<|assistant|>"])
 THINK = added(["<think>", "</think>"], special=False)
 FAMILIES = {
     "gpt-2": Family(
@@ -208,19 +211,19 @@ FAMILIES = {
         ["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
         [split(LLAMA3)],
         ignore_merges=True,
-        bos="<|begin_of_text|>",
+        begin=["<|begin_of_text|>"],
         tokens=added(["<|begin_of_text|>", "<|eot_id|>"]),
     ),
-    "smollm3": Family(
-        ["smaug-bpe", "glm4", "glm5"], [split(LLAMA3)], ignore_merges=True, tokens=IM + THINK
-    ),
-    "dbrx": Family(["chatglm-bpe", "dbrx"], [split(LLAMA3, "removed", True)], tokens=IM),
+    "smollm3": Family(["smaug-bpe"], [split(LLAMA3)], ignore_merges=True, tokens=IM + THINK),
+    "glm4": Family(["glm4", "glm5"], [split(LLAMA3)], ignore_merges=True, begin=GLM_BEGINS, tokens=GLM),
+    "chatglm": Family(["chatglm-bpe"], [split(LLAMA3)], begin=GLM_BEGINS, tokens=GLM),
+    "dbrx": Family(["dbrx"], [split(LLAMA3, "removed", True)], tokens=IM),
     "qwen2": Family(["qwen2", "deepseek-r1-qwen", "megrez"], [split(QWEN2)], nfc=True, tokens=IM + THINK),
     "qwen35": Family(["qwen35"], [split(QWEN35)], nfc=True, tokens=IM + THINK),
     "stablelm2": Family(["stablelm2", "hunyuan", "solar-open", "grok-2"], [split(QWEN2)]),
     "gpt-4o": Family(["gpt-4o", "llama4", "kanana2", "minimax-m2"], [split(O200K, "removed", True)]),
     "tekken": Family(
-        ["tekken"], [split(TEKKEN)], ignore_merges=True, bos="<s>", tokens=added(["<s>", "</s>", "[INST]"])
+        ["tekken"], [split(TEKKEN)], ignore_merges=True, begin=["<s>"], tokens=added(["<s>", "</s>", "[INST]"])
     ),
     "deepseek-llm": Family(["deepseek-llm"], [split(p) for p in DEEPSEEK_LLM] + [DIGITS]),
     "deepseek-coder": Family(["deepseek-coder"], [split(p) for p in DEEPSEEK_CODER] + [DIGITS]),
@@ -264,6 +267,9 @@ FAMILIES = {
             pre_tokenizers.Split("中", "contiguous"),
             pre_tokenizers.Digits(individual_digits=False),
         ],
+        begin=["<b>", "<a>"],
+        tokens=added(["<a>", "<b>"]),
+        ids_of={"<b>": ["<b>", "<a>"]},  # a name that stands for two tokens
     ),
     "gemma": Pieces(
         normalizers.Replace(" ", "▁"),
@@ -322,6 +328,9 @@ def main(corpus_dir, out, *names):
                     continue
                 ids, special = checksum(oracle.encode(s, False)), checksum(oracle.encode(s, True))
                 f.write(ids + (" " + special if special != ids else "") + "\n")
+    begins = {name: Tokenizer.from_file(out + "/%s.json" % name).encode("").ids for name in FAMILIES}
+    with open(out + "/begins.json", "w", encoding="utf-8") as f:
+        f.write("{\n" + ",\n".join(' "%s": %s' % (name, json.dumps(ids)) for name, ids in begins.items()) + "\n}\n")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ sys.path[:0] = [LLAMA_CPP, os.path.join(LLAMA_CPP, "gguf-py")]
 
 import conversion  # noqa: E402
 import gguf  # noqa: E402
+import torch  # noqa: E402
 
 
 def write_vocabulary(model):
@@ -33,10 +34,29 @@ def write_vocabulary(model):
     w.add_eos_token_id(257)
 
 
+def stack_norms(kind):
+    """StableLM's norms of every head: the converter stacks them and then returns from a generator, which loses them."""
+    plain, found = kind.modify_tensors, {}
+
+    def modify(model, tensor, name, layer):
+        stack, _, head = name.partition(".norms.")
+        if not head:
+            yield from plain(model, tensor, name, layer)
+            return
+        norms = found.setdefault(stack, {})
+        norms[int(head.split(".")[0])] = tensor
+        if len(norms) == model.hparams["num_attention_heads" if "q_layernorm" in stack else "num_key_value_heads"]:
+            yield from plain(model, torch.stack([norms[h] for h in sorted(norms)]), stack + ".weight", layer)
+
+    kind.modify_tensors = modify
+
+
 for name in sys.argv[4:]:
     source = os.path.join(REFERENCE, "hf_" + name)
     with open(os.path.join(source, "config.json"), encoding="utf-8") as file:
         architecture = json.load(file)["architectures"][0]
     kind = conversion.get_model_class(architecture)
     kind.set_vocab = write_vocabulary
+    if architecture == "StableLmForCausalLM":
+        stack_norms(kind)
     kind(Path(source), gguf.LlamaFileType.ALL_F32, Path(OUT) / (name + ".gguf")).write()

@@ -388,7 +388,9 @@ MODELS.update({
     },
     "gpt_oss_one_kv_head": {**GPT_OSS, **shape(32, 8, 1, 8, 64), "num_experts_per_tok": 4, "swiglu_limit": 7.0},
 })
-
+# As it is saved after training: experts as transformers holds them, columns first.
+MODELS["gpt_oss_16_bits"] = {**GPT_OSS, **shape(64, 4, 2, 16, 48, dtype="bfloat16")}
+del MODELS["gpt_oss_16_bits"]["quantization_config"]
 
 # Tokens a model is converted for, where that is not all it was trained for.
 CONTEXTS = {"phi3_longrope_short": 256}
@@ -458,7 +460,7 @@ def published(name, tensor, kind):
     """transformers holds the experts of a layer together; checkpoints have a tensor for each."""
     if kind == "gpt_oss":
         return mxfp4.published(name, tensor)
-    if ".mlp.experts." not in name:
+    if ".mlp.experts." not in name or kind == "gpt_oss in 16 bits":
         return {name.replace(".mlp.gate.", ".block_sparse_moe.gate.") if kind == "mixtral" else name: tensor}
     layer, role = name.split(".mlp.experts.")
     halves = {"gate_up_proj": ["gate_proj", "up_proj"], "down_proj": ["down_proj"]}[role]
@@ -517,12 +519,14 @@ def write_checkpoint(path, settings, rng):
     empty = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(path))
     dtype = DTYPES[settings["torch_dtype"]]
     state = {name: x.to(dtype).contiguous() for name, x in random_weights(empty, rng).items()}
-    if config["model_type"] == "gpt_oss":
+    kind = config["model_type"]
+    kind += " in 16 bits" if kind == "gpt_oss" and "quantization_config" not in config else ""
+    if kind == "gpt_oss":
         mxfp4.round_experts(state)
-    names = [published(name, x, config["model_type"]) for name, x in state.items()]
+    names = [published(name, x, kind) for name, x in state.items()]
     save_file({k: v for n in names for k, v in n.items()}, os.path.join(path, "model.safetensors"),
               metadata={"format": "pt"})
-    model = load(path, config["model_type"])
+    model = load(path, kind)
     assert set(state) <= set(model.state_dict())
     for key, tensor in model.state_dict().items():
         assert key not in state or torch.equal(tensor, state[key].float()), key
@@ -546,8 +550,7 @@ def make_small(folder, name, settings, seed):
     if name in CONTEXTS:
         reference["context"] = CONTEXTS[name]
     write_json(os.path.join(path, "logits.json"), reference)
-    spread = float(last_logits(model, ids).std())
-    print(f"{name}: spread of the logits {spread:.3g}, smallest gap {min(gap):.3g}")
+    print(f"{name}: spread of the logits {float(last_logits(model, ids).std()):.3g}, smallest gap {min(gap):.3g}")
 
 
 def make_recall(root, out):

@@ -156,7 +156,9 @@ KeptContext MeasureKept(const Model& model, const Policy& policy, const Task& ta
   std::string all;
   TokenList group;
   double most = 0;
-  for (size_t i = !tokens.empty() && tokens[0] == model.info().bos_token ? 1 : 0; i < tokens.size(); ++i) {
+  const TokenList& begin = model.begin_tokens();
+  const bool starts = tokens.size() >= begin.size() && std::equal(begin.begin(), begin.end(), tokens.begin());
+  for (size_t i = starts ? begin.size() : 0; i < tokens.size(); ++i) {
     group.push_back(tokens[i]);
     most = std::max(most, share[i]);
     const std::string text = model.Detokenize(group);

@@ -54,8 +54,8 @@ const Family& GptOss() {
         {"model.layers.%.mlp.experts.down_proj_blocks", R::kExpertDown},
         {"model.layers.%.mlp.experts.down_proj_bias", R::kExpertDownBias},
         // Without MXFP4 they are stored columns first.
-        {"model.layers.%.mlp.experts.gate_up_proj", R::kExpertGate, TensorName::kTransposed},
-        {"model.layers.%.mlp.experts.down_proj", R::kExpertDown, TensorName::kTransposed}};
+        {"model.layers.%.mlp.experts.gate_up_proj", R::kExpertGate, TensorName::kInterleavedColumnsFirst},
+        {"model.layers.%.mlp.experts.down_proj", R::kExpertDown, TensorName::kColumnsFirst}};
     f.gguf_names = {
         {"blk.%.attn_sinks.weight", R::kAttentionSinks}, {"blk.%.post_attention_norm.weight", R::kFfnNorm},
         {"blk.%.ffn_gate_inp.bias", R::kRouterBias},     {"blk.%.ffn_gate_exps.bias", R::kExpertGateBias},
