@@ -99,7 +99,9 @@ TEST(EngineExperts, APlanIsWhatIsTaken) {
   Steps(*session, 4);
   const int64_t peak = model->meter()->peak();
   EXPECT_LE(peak, plan.value().total_bytes_peak);
-  EXPECT_GE(static_cast<double>(peak), 0.94 * static_cast<double>(plan.value().total_bytes_peak));
+  // A plan counts two granules of memory for each arena, which a small session may not have begun.
+  const int64_t begun = peak + 2 * model->device().info().granule;
+  EXPECT_GE(static_cast<double>(begun), 0.95 * static_cast<double>(plan.value().total_bytes_peak));
 }
 
 }  // namespace
