@@ -11,6 +11,7 @@ numpy and gguf."""
 
 import argparse
 import json
+import multiprocessing
 import os
 import sys
 import time
@@ -83,8 +84,13 @@ def source_of(folder, shape, kind):
     """The path of a source, made where it is missing, and its bytes; in the page cache."""
     path = os.path.join(folder, f"{shape}-{kind}" + ("" if kind == "bf16" else ".gguf"))
     weights = os.path.join(path, "model.safetensors") if kind == "bf16" else path
-    if not os.path.exists(weights):
-        write_hf(path, shape) if kind == "bf16" else shapes.write(path, shape, kind)
+    if not os.path.exists(weights):  # by another process: what is measured is born with the resident size of this one
+        make = (write_hf, (path, shape)) if kind == "bf16" else (shapes.write, (path, shape, kind))
+        maker = multiprocessing.get_context("fork").Process(target=make[0], args=make[1])
+        maker.start()
+        maker.join()
+        if maker.exitcode != 0:
+            sys.exit(f"{path} could not be made")
     with open(weights, "rb") as file:
         while file.read(1 << 24):
             pass
@@ -94,7 +100,8 @@ def source_of(folder, shape, kind):
 def run(command):
     """(seconds, those of processors, bytes resident at most) of a command that must succeed."""
     begin = time.perf_counter()
-    child = os.posix_spawn(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_CLOSE, 1)])
+    child = os.posix_spawn(command[0], command, os.environ, file_actions=[
+        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])  # fmt: skip
     _, status, usage = os.wait4(child, 0)
     if status != 0:
         sys.exit(f"{' '.join(command)}: failed")

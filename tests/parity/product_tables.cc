@@ -12,7 +12,8 @@ std::vector<const KernelTable*> ProductTables() {
   std::vector<const KernelTable*> tables = Tables();
 #if defined(__x86_64__)
   const auto has = [&](const char* name) {
-    return std::any_of(tables.begin(), tables.end(), [&](auto* t) { return std::strcmp(t->name, name) == 0; });
+    return std::any_of(tables.begin(), tables.end(),
+                       [&](auto* t) { return std::strcmp(t->name, name) == 0; });
   };
   static KernelTable evex;
   if (has("avx512vnni")) {

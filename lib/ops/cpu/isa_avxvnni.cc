@@ -1,5 +1,5 @@
-// AVX2 with AVX-VNNI (Alder Lake, Zen 5 and later): products of weights with codes by bytes. Written over either
-// encoding of the products, so that its test runs on processors that have AVX-512's only.
+// AVX2 with AVX-VNNI (Alder Lake, Zen 5 and later): products of weights with codes by bytes. Written over
+// either encoding of the products, so that its test runs on processors that have AVX-512's only.
 #include "lib/ops/cpu/tables.h"
 
 #if defined(__AVX2__) && (defined(__AVXVNNI__) || defined(__AVX512VNNI__))
@@ -21,9 +21,7 @@ namespace {
 
 void MatMul(const MatMulArgs& a) { a.w->group > 0 ? MatMulCodes(a) : kAvx2Table.matmul(a); }
 
-void MatMulPanels(const MatMulArgs& a) {
-  a.w->group > 0 ? MatMulCodePanels(a) : kAvx2Table.matmul_panels(a);
-}
+void MatMulPanels(const MatMulArgs& a) { a.w->group > 0 ? MatMulCodePanels(a) : kAvx2Table.matmul_panels(a); }
 
 constexpr KernelTable Table() {
   KernelTable t{};

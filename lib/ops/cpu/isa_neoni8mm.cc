@@ -1,5 +1,5 @@
-// Advanced SIMD with products of 8-bit matrices (Armv8.6; Cortex-X2 and A710, Neoverse V1 and N2, Apple M2, and
-// later): products of weights with codes, of several tokens two by two.
+// Advanced SIMD with products of 8-bit matrices (Armv8.6; Cortex-X2 and A710, Neoverse V1 and N2, Apple M2,
+// and later): products of weights with codes, of several tokens two by two.
 #include "lib/ops/cpu/tables.h"
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)

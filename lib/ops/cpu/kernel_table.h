@@ -151,9 +151,9 @@ struct KernelTable {
 };
 
 const KernelTable& ReferenceKernels();
-// The fastest table this processor can run; KVC_ISA = ref | avx2 | avxvnni | avx512 | avx512vnni | neon | neondot
-// | neoni8mm in the environment chooses a slower one (for tests and for reports of a wrong result). Every field
-// is set.
+// The fastest table this processor can run; KVC_ISA = ref | avx2 | avxvnni | avx512 | avx512vnni | neon |
+// neondot | neoni8mm in the environment chooses a slower one (for tests and for reports of a wrong result).
+// Every field is set.
 const KernelTable& BestKernels();
 // All tables this build has and this processor can run, reference first; for parity tests and benchmarks.
 int RunnableKernels(const KernelTable** tables, int cap);

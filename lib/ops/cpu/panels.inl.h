@@ -14,8 +14,8 @@
 constexpr int kLanes = 16, kVectors = kLanes / kWidth;
 constexpr int kTileVectors16 = kTilePanels * kVectors;
 
-// Asks for the lines that come a page after these. Up to eight tokens wait for memory, and processors stop asking
-// by themselves where a page ends. Products of a prompt, whose tiles are as large, lose nothing by it.
+// Asks for the lines that come a page after these. Up to eight tokens wait for memory, and processors stop
+// asking by themselves where a page ends. Products of a prompt, whose tiles are as large, lose nothing by it.
 constexpr int32_t kPage = 4096;
 template <int T, int lines>
 inline void AskAhead(const void* at) {
@@ -55,10 +55,10 @@ inline void PanelTokens(const MatMulArgs& a, int32_t token) {
   if constexpr (T > kLeastTokens) PanelTokens<Panels, (T > 8 ? 8 : T > 4 ? 4 : T / 2)>(a, token);
 }
 
-// Where products come two tokens by two rows (smmla): half as many of them, for even numbers of tokens. A group's
-// sum is the same integer.
+// Where products come two tokens by two rows (smmla): half as many of them, for even numbers of tokens. A
+// group's sum is the same integer.
 template <int T>
-constexpr bool kInPairs = kPairProducts && T % 2 == 0;
+constexpr bool kInPairs = kPairProducts&& T % 2 == 0;
 
 // The sums of T tokens, two by two, over columns that PairSums::Add is given eight at a time.
 template <int T>

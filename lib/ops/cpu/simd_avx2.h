@@ -123,13 +123,7 @@ inline I BitsDown(I x) {
   return _mm256_srli_epi16(x, n);
 }
 inline I HighNibbles(I bytes) { return _mm256_srli_epi16(bytes, 4); }  // those of the next byte above them
-inline I HighBytes(I bytes) { return _mm256_srli_epi16(bytes, 8); }
-inline I EvenCodes(I bytes) {
-  return _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8);
-}  // widened to 16 bits
-inline I OddCodes(I bytes) { return _mm256_srai_epi16(bytes, 8); }
 inline I FlipSigns(I bytes) { return _mm256_xor_si256(bytes, _mm256_set1_epi8(-128)); }
-constexpr bool kUnsignedCodes = true;  // as products of panels take them
 inline I Negative(I x) { return _mm256_sub_epi32(_mm256_setzero_si256(), x); }
 inline F ToFloat(I x) { return _mm256_cvtepi32_ps(x); }
 inline I AsI(F x) { return _mm256_castps_si256(x); }
@@ -150,17 +144,22 @@ inline void Transpose(F* r) {
   }
 }
 
-// Integer products, a lane a row. A word holds kUnit codes of a row: four bytes with VNNI, in either encoding; else
-// two widened to 16 bits, as sums of bytes would saturate.
+// Integer products, a lane a row. A word holds kUnit codes of a row: four bytes with VNNI, in either
+// encoding; else two widened to 16 bits, as sums of bytes would saturate.
 #if defined(__AVXVNNI__) || defined(__AVX512VNNI__)
 constexpr int kUnit = 4;
 constexpr bool kNarrowSums = false;
-constexpr bool kBiased = true;  // activations + 128 are unsigned; the excess 128 * sum(codes) is taken off beforehand
+constexpr bool kUnsignedCodes = true;  // as products of panels take them
+using CodeWord = I;
+inline I CodeWordOf(I bytes) { return bytes; }
+constexpr bool kBiased =
+    true;  // activations + 128 are unsigned; the excess 128 * sum(codes) is taken off beforehand
 inline I DotWords(I sum, I weights, I x) {
   sum = Dot4Bytes(sum, x, weights);
   asm("" : "+x"(sum));  // keeps the sum in one register: GCC 12 else copies it twice a product
   return sum;
 }
+inline I AddProducts(I sum, I codes, I x) { return DotWords(sum, x, codes); }
 inline I LoadWords(const int8_t* codes) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
 }
@@ -178,8 +177,25 @@ inline void StoreActivations(const int8_t* codes, int32_t* words) { StoreI(words
 // Sums of two products of a byte from 0 to 63 and a signed one, in 16 bits; how they add, and become 32 bits.
 constexpr bool kNarrowSums = true;
 inline I PairProducts(I codes, I x) { return _mm256_maddubs_epi16(codes, x); }
-inline I AddNarrow(I a, I b) { return _mm256_add_epi16(a, b); }
+inline I AddNarrow(I sum, I products) {
+  sum = _mm256_add_epi16(sum, products);
+  asm("" : "+x"(sum));  // one after the other: GCC 12 else begins all products and has no registers for them
+  return sum;
+}
 inline I AddPairs(I sum, I pairs) {
   return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+constexpr bool kUnsignedCodes = false;
+// Signed codes as bytes without sign beside what has their signs: x takes these, and a sum of two products,
+// 128 * 127 each at most, just fits in 16 bits. Activations are never -128 (KernelTable::quantize_row), codes
+// may be.
+struct CodeWord {
+  I size, signs;
+};
+inline CodeWord CodeWordOf(I bytes) { return {_mm256_abs_epi8(bytes), bytes}; }
+inline I AddProducts(I sum, const CodeWord& codes, I x) {
+  sum = AddPairs(sum, PairProducts(codes.size, _mm256_sign_epi8(x, codes.signs)));
+  asm("" : "+x"(sum));  // as above
+  return sum;
 }
 #endif

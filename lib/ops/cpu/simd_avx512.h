@@ -12,7 +12,8 @@ constexpr int kTileVectors = 4,
 constexpr int kTileHeads = 4;  // query heads of a cached tile: 4 entries x 4 heads
 constexpr int kPanelVectors = 2, kPanelTokens = 6;  // int8: 2 vectors of rows x 6 tokens
 constexpr int kTilePanels = 2, kFloatTileTokens = 12,
-              kCodeTileTokens = 8;  // panels: 24 sums; 16 of codes, 16 of groups, of which some wait in memory
+              kCodeTileTokens =
+                  8;  // panels: 24 sums; 16 of codes, 16 of groups, of which some wait in memory
 
 inline __mmask16 First(int n) { return static_cast<__mmask16>((1u << n) - 1); }
 
@@ -91,13 +92,7 @@ inline I BitsDown(I x) {
   return _mm512_srli_epi16(x, n);
 }
 inline I HighNibbles(I bytes) { return _mm512_srli_epi16(bytes, 4); }  // those of the next byte above them
-inline I HighBytes(I bytes) { return _mm512_srli_epi16(bytes, 8); }
-inline I EvenCodes(I bytes) {
-  return _mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8);
-}  // widened to 16 bits
-inline I OddCodes(I bytes) { return _mm512_srai_epi16(bytes, 8); }
 inline I FlipSigns(I bytes) { return _mm512_xor_si512(bytes, _mm512_set1_epi8(-128)); }
-constexpr bool kUnsignedCodes = true;  // as products of panels take them
 inline I Negative(I x) { return _mm512_sub_epi32(_mm512_setzero_si512(), x); }
 inline F ToFloat(I x) { return _mm512_cvtepi32_ps(x); }
 inline I AsI(F x) { return _mm512_castps_si512(x); }
@@ -127,6 +122,9 @@ inline void Transpose(F* r) {
 #if defined(__AVX512VNNI__)
 constexpr int kUnit = 4;
 constexpr bool kNarrowSums = false;
+constexpr bool kUnsignedCodes = true;  // as products of panels take them
+using CodeWord = I;
+inline I CodeWordOf(I bytes) { return bytes; }
 constexpr bool kBiased =
     true;  // activations + 128 are unsigned; the excess 128 * sum(codes) is taken off beforehand
 inline I DotWords(I sum, I weights, I x) {
@@ -134,6 +132,7 @@ inline I DotWords(I sum, I weights, I x) {
   asm("" : "+v"(sum));  // keeps the sum in one register: GCC 12 else copies it twice a product
   return sum;
 }
+inline I AddProducts(I sum, I codes, I x) { return DotWords(sum, x, codes); }
 inline I LoadWords(const int8_t* codes) { return _mm512_loadu_si512(codes); }
 inline void StoreActivations(const int8_t* codes, int32_t* words) {
   StoreI(words, _mm512_xor_si512(_mm512_loadu_si512(codes), _mm512_set1_epi8(-128)));
@@ -149,8 +148,25 @@ inline void StoreActivations(const int8_t* codes, int32_t* words) { StoreI(words
 // Sums of two products of a byte from 0 to 63 and a signed one, in 16 bits; how they add, and become 32 bits.
 constexpr bool kNarrowSums = true;
 inline I PairProducts(I codes, I x) { return _mm512_maddubs_epi16(codes, x); }
-inline I AddNarrow(I a, I b) { return _mm512_add_epi16(a, b); }
+inline I AddNarrow(I sum, I products) {
+  sum = _mm512_add_epi16(sum, products);
+  asm("" : "+v"(sum));  // one after the other: GCC 12 else begins all products and has no registers for them
+  return sum;
+}
 inline I AddPairs(I sum, I pairs) {
   return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+}
+constexpr bool kUnsignedCodes = false;
+// Signed codes as bytes without sign and which were negative: see simd_avx2.h.
+struct CodeWord {
+  I size;
+  __mmask64 negative;
+};
+inline CodeWord CodeWordOf(I bytes) { return {_mm512_abs_epi8(bytes), _mm512_movepi8_mask(bytes)}; }
+inline I AddProducts(I sum, const CodeWord& codes, I x) {
+  const I signed_x = _mm512_mask_sub_epi8(x, codes.negative, _mm512_setzero_si512(), x);
+  sum = AddPairs(sum, PairProducts(codes.size, signed_x));
+  asm("" : "+v"(sum));  // as above
+  return sum;
 }
 #endif

@@ -108,11 +108,6 @@ inline I BitsDown(I x) {
   return vreinterpretq_s32_u8(vshrq_n_u8(vreinterpretq_u8_s32(x), n));
 }
 inline I HighNibbles(I bytes) { return vreinterpretq_s32_u8(vshrq_n_u8(vreinterpretq_u8_s32(bytes), 4)); }
-inline I HighBytes(I bytes) { return vreinterpretq_s32_u16(vshrq_n_u16(vreinterpretq_u16_s32(bytes), 8)); }
-inline I EvenCodes(I bytes) {  // widened to 16 bits
-  return vreinterpretq_s32_s16(vshrq_n_s16(vshlq_n_s16(vreinterpretq_s16_s32(bytes), 8), 8));
-}
-inline I OddCodes(I bytes) { return vreinterpretq_s32_s16(vshrq_n_s16(vreinterpretq_s16_s32(bytes), 8)); }
 inline I FlipSigns(I bytes) { return veorq_s32(bytes, vdupq_n_s32(static_cast<int32_t>(0x80808080u))); }
 constexpr bool kUnsignedCodes = false;  // products take signed bytes
 inline I Negative(I x) { return vnegq_s32(x); }
@@ -143,10 +138,13 @@ inline I DotWords(I sum, I weights, I x) {
   return vaddq_s32(sum, vpaddq_s32(low, high));
 #endif
 }
+using CodeWord = I;
+inline I CodeWordOf(I bytes) { return bytes; }
+inline I AddProducts(I sum, I codes, I x) { return DotWords(sum, codes, x); }
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 constexpr bool kPairProducts = true;
-// sums {r0 t0, r0 t1, r1 t0, r1 t1} of rows 0, 1 (sums[0]) and 2, 3 (sums[1]) += products of eight columns of four
-// rows, two words a row, with those of two tokens.
+// sums {r0 t0, r0 t1, r1 t0, r1 t1} of rows 0, 1 (sums[0]) and 2, 3 (sums[1]) += products of eight columns of
+// four rows, two words a row, with those of two tokens.
 inline void AddPairProducts(I* sums, I words, I next_words, const int8_t* token, const int8_t* next_token) {
   const int8x16_t x = vcombine_s8(vld1_s8(token), vld1_s8(next_token));
   sums[0] = vmmlaq_s32(sums[0], vreinterpretq_s8_s32(vzip1q_s32(words, next_words)), x);

@@ -16,6 +16,7 @@ extern const KernelTable kAvx512Table;
 extern const KernelTable kAvx512VnniTable;  // weights with codes only; the rest is that of kAvx512Table
 extern const KernelTable kNeonTable;
 extern const KernelTable kNeonDotTable;  // weights with codes only; the rest is that of kNeonTable
-extern const KernelTable kNeonI8mmTable;  // weights with codes in panels only; the rest is that of kNeonDotTable
+extern const KernelTable
+    kNeonI8mmTable;  // weights with codes in panels only; the rest is that of kNeonDotTable
 
 }  // namespace kvc
