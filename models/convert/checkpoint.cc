@@ -194,22 +194,26 @@ Status CheckRows(const FoundTensor& tensor, int64_t rows, int32_t cols, const st
                static_cast<long long>(rows), cols);
 }
 
-// Rows of several roles behind each other.
+// Rows of several roles behind each other, or the elements of their vectors.
 Status BindFused(const FoundTensor& tensor, std::initializer_list<TensorRole> roles, int32_t layer,
                  const std::string& where, Checkpoint* checkpoint) {
   const ModelConfig& c = checkpoint->content.config;
-  int32_t all = 0, rows = 0, cols = 0;
+  const bool vectors = IsVectorRole(*roles.begin());
+  std::vector<SourceTensor> parts;
+  int64_t all = 0;
   for (const TensorRole role : roles) {
-    TensorShape(c, role, &rows, &cols);
-    all += rows;
+    parts.push_back(Bound(tensor, c, role, layer, vectors ? 0 : static_cast<int32_t>(all)));
+    SourceTensor& part = parts.back();
+    if (vectors) part.runs.front().offset += SourceBytes(tensor.type, all);
+    all += vectors ? part.cols : part.rows;
   }
-  KVC_RETURN_IF_ERROR(CheckRows(tensor, all, c.hidden_size, where));
-  int32_t row = 0;
-  for (const TensorRole role : roles) {
-    checkpoint->tensors.push_back(Bound(tensor, c, role, layer, row));
-    TensorShape(c, role, &rows, &cols);
-    row += rows;
+  if (!vectors) {
+    KVC_RETURN_IF_ERROR(CheckRows(tensor, all, c.hidden_size, where));
+  } else if (tensor.shape != std::vector<int64_t>{all}) {
+    return Error(Code::kBadModel, "%s: tensor %s has shape %s, the configuration says [%lld]", where.c_str(),
+                 tensor.name.c_str(), ShapeText(tensor.shape).c_str(), static_cast<long long>(all));
   }
+  for (SourceTensor& part : parts) checkpoint->tensors.push_back(std::move(part));
   return {};
 }
 
@@ -346,7 +350,9 @@ Status BindOne(const BindRules& rules, const FoundTensor& tensor, const std::str
       return BindColumnsFirst(tensor, {R::kExpertGate, R::kExpertUp}, layer, where, checkpoint);
     if (row.use == TensorName::kPackedQkv) return BindPackedQkv(tensor, layer, where, checkpoint);
     if (row.use == TensorName::kFusedQkv)
-      return BindFused(tensor, {R::kQuery, R::kKey, R::kValue}, layer, where, checkpoint);
+      return row.role == R::kQueryBias
+                 ? BindFused(tensor, {R::kQueryBias, R::kKeyBias, R::kValueBias}, layer, where, checkpoint)
+                 : BindFused(tensor, {R::kQuery, R::kKey, R::kValue}, layer, where, checkpoint);
     // Some files have both in one under the name that others have one under.
     if (row.use == TensorName::kFusedGateUp)
       return BindFused(tensor, {R::kGate, R::kUp}, layer, where, checkpoint);

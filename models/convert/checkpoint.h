@@ -107,10 +107,10 @@ struct Checkpoint {
 // whose part is a tensor of its own.
 struct TensorName {
   // kPackedQkv: the rows of each KV head's group together: its query heads, its key, its value. kFusedQkv:
-  // all queries, all keys, all values. kFusedGateUp: gate, up. kStackedGateUp: gate, up of every expert,
-  // [experts, rows of both, columns].
-  // kInterleavedGateUp: the same, a row of gate and one of up taking turns, or elements of their biases.
-  // kColumnsFirst: [experts, columns, rows]. kInterleavedColumnsFirst: the same of gate and up in turn.
+  // all queries, all keys, all values, or elements of their biases. kFusedGateUp: gate, up. kStackedGateUp:
+  // gate, up of every expert, [experts, rows of both, columns]. kInterleavedGateUp: the same, a row of gate
+  // and one of up taking turns, or elements of their biases. kColumnsFirst: [experts, columns, rows].
+  // kInterleavedColumnsFirst: the same of gate and up in turn.
   enum Use : uint8_t {
     kTensor,
     kIgnored,

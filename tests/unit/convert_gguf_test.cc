@@ -267,6 +267,13 @@ TEST(ConvertGguf, WhatIsNotSupportedIsNamed) {
   ExpectError(ConvertEdited("llama_q4_0", Text("b"), Text("a")), Code::kBadModel, {"tokenizer"});
 }
 
+// Biases of queries, keys and values in one: 32, 16 and 16.
+TEST(ConvertGguf, FusedVectorsOfAnotherLength) {
+  const auto bias = [](uint64_t n) { return "blk.0.attn_qkv.bias" + Raw<uint32_t>(1) + Raw<uint64_t>(n); };
+  ExpectError(ConvertEdited("../reference_gguf/glm_chat_fused", bias(64), bias(63)), Code::kBadModel,
+              {"blk.0.attn_qkv.bias", "shape [63]", "[64]"});
+}
+
 TEST(ConvertGguf, TensorsBeyondOrOverEachOther) {
   const auto info = [](uint64_t rows, uint64_t offset) {
     return "blk.0.attn_k.weight" + Raw<uint32_t>(2) + Raw<uint64_t>(32) + Raw<uint64_t>(rows) +

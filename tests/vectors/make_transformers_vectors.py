@@ -29,6 +29,8 @@ MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
 QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
 
+GLM = {"rope_theta": 10000.0, "partial_rotary_factor": 0.5, "attention_bias": True, "pad_token_id": 258}
+
 
 def shape(hidden, heads, kv_heads, head_dim, ffn, tied=False, dtype="float32"):
     sizes = {
@@ -256,22 +258,16 @@ MODELS.update({
         },
         "layer_types": [SLIDES, SLIDES, SLIDES, SEES_ALL],
     },
-    "glm": {
+    "glm": {**family("GlmForCausalLM", "glm"), **shape(32, 4, 2, 16, 48), **GLM},
+    # What llama.cpp's converter, which knows GLM-4 of 2024 as "chatglm", does not read is as it assumes.
+    "glm_chat": {
         **family("GlmForCausalLM", "glm"),
-        **shape(32, 4, 2, 16, 48),
-        "rope_theta": 10000.0,
-        "partial_rotary_factor": 0.5,
-        "attention_bias": True,
-        "pad_token_id": 258,
+        **shape(32, 4, 2, 8, 48),
+        "rms_norm_eps": 1e-5,
+        **GLM,
+        "seq_length": 512,
     },
-    "glm4": {
-        **family("Glm4ForCausalLM", "glm4"),
-        **shape(32, 4, 2, 16, 48),
-        "rope_theta": 10000.0,
-        "partial_rotary_factor": 0.5,
-        "attention_bias": True,
-        "pad_token_id": 258,
-    },
+    "glm4": {**family("Glm4ForCausalLM", "glm4"), **shape(32, 4, 2, 16, 48), **GLM},
     "exaone4": {
         **family("Exaone4ForCausalLM", "exaone4"),
         **shape(32, 4, 2, 16, 48),

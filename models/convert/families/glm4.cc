@@ -23,7 +23,9 @@ Family Base() {
 const Family& Glm() {
   static const Family family = [] {
     Family f = Base();
-    f.name = "glm", f.hf = "GlmForCausalLM";
+    f.name = "glm", f.hf = "GlmForCausalLM", f.gguf = "chatglm";
+    f.gguf_names.push_back({"blk.%.attn_qkv.weight", R::kQuery, TensorName::kFusedQkv});
+    f.gguf_names.push_back({"blk.%.attn_qkv.bias", R::kQueryBias, TensorName::kFusedQkv});
     return f;
   }();
   return family;
