@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/emu/emulator.h"
+#include "tests/emu/races.h"
 
 #include <sys/mman.h>
 
@@ -38,7 +39,6 @@ struct Fiber {
   Thread thread;
   ctx::fcontext_t context = nullptr;
   State state = State::kNew;
-  unsigned n_meetings = 0;  // of its warp
 };
 
 // What the lanes of a warp hand each other; two, so that the slowest may still read while the first writes
@@ -70,7 +70,8 @@ class Runner {
       Fiber& f = fibers_[i];
       f.thread.index = {i % b->dim.x, i / b->dim.x % b->dim.y, i / b->dim.x / b->dim.y};
       f.thread.lane = i % 32, f.thread.warp = i / 32;
-      f.state = State::kNew, f.n_meetings = 0;
+      f.thread.meetings = 0;
+      f.state = State::kNew;
     }
     for (unsigned w = 0; w < n_warps; ++w)
       warps_[w].alive = std::min(32u, n_ - w * 32), warps_[w].ready = warps_[w].alive, warps_[w].waiting = 0;
@@ -86,6 +87,7 @@ class Runner {
       }
       if (at_block > 0 && at_block + n_done == n_) {
         OpenBarrier(n_warps);
+        ++b->barriers;
         at_block = 0;
         moved = true;
       }
@@ -94,10 +96,15 @@ class Runner {
     return true;
   }
 
+  races::Range stacks() const {
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(stacks_);
+    return {begin, begin + kStackBytes * kMostThreads};
+  }
+
   const void* Exchange(unsigned mask, const void* mine, size_t bytes) {
     Fiber& f = Current();
     Warp& w = warps_[f.thread.warp];
-    uint8_t* values = w.values[f.n_meetings++ & 1];
+    uint8_t* values = w.values[f.thread.meetings++ & 1];
     std::memcpy(values + f.thread.lane * bytes, mine, bytes);
     if (mask != ~0u) std::abort();  // kernels meet as whole warps
     f.state = State::kAtWarp;
@@ -230,6 +237,10 @@ bool RunGrid(const char* name, dim3 grid, dim3 dim, size_t shared, const std::fu
 #endif
   bool good = true;
   current = &OfThread();
+#if defined(KVC_EMU_RACES)
+  races::BeginLaunch(name, current->stacks(),
+                     {reinterpret_cast<uintptr_t>(at), reinterpret_cast<uintptr_t>(at) + shared});
+#endif
   for (unsigned i = 0; i < n && good; ++i) {
     // Orders that a device could take: forward, backward, or with a stride that meets every block once.
     unsigned b = i;
@@ -241,7 +252,7 @@ bool RunGrid(const char* name, dim3 grid, dim3 dim, size_t shared, const std::fu
     }
     Block one;
     one.index = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
-    one.dim = dim, one.grid = grid, one.shared = at;
+    one.dim = dim, one.grid = grid, one.shared = at, one.number = b;
     std::memset(at, 0xff, shared);
     good = current->RunBlock(&one, kernel, options.order == 0 ? 0 : b + 1);
     if (!good)
@@ -252,6 +263,9 @@ bool RunGrid(const char* name, dim3 grid, dim3 dim, size_t shared, const std::fu
   __asan_unpoison_memory_region(memory.get(), shared + 16);
 #endif
   block = nullptr;
+#if defined(KVC_EMU_RACES)
+  good = races::EndLaunch() == 0 && good;
+#endif
   return good;
 }
 

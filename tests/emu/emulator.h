@@ -17,7 +17,7 @@ Options& GetOptions();
 // The device forgets that a launch has failed; tests of failures end with it.
 void Recover();
 
-// False: a block cannot go on.
+// False: a block cannot go on, or threads race (races.h).
 bool RunGrid(const char* name, dim3 grid, dim3 block, size_t shared, const std::function<void()>& kernel);
 
 }  // namespace kvc::emu

@@ -31,10 +31,12 @@ namespace kvc::emu {
 struct Thread {
   dim3 index;
   unsigned lane = 0, warp = 0;
+  unsigned meetings = 0;  // of its warp
 };
 struct Block {
   dim3 index, dim, grid;
-  uint8_t* shared = nullptr;  // dynamic, of exactly the size that was asked for
+  uint8_t* shared = nullptr;          // dynamic, of exactly the size that was asked for
+  unsigned number = 0, barriers = 0;  // in the grid; that its threads have passed
 };
 extern thread_local Thread* self;
 extern thread_local Block* block;
@@ -75,12 +77,10 @@ T __ldcs(const T* p) {
   return *p;
 }
 
-// Fibers of one thread never run at once: a plain addition is an atomic one.
+// Whole numbers only: what floats add up to would depend on the order.
 template <typename T>
 T atomicAdd(T* at, T x) {
-  const T old = *at;
-  *at = old + x;
-  return old;
+  return __atomic_fetch_add(at, x, __ATOMIC_RELAXED);
 }
 
 inline unsigned __float_as_uint(float x) { return kvc::FloatToBits(x); }

@@ -1,0 +1,215 @@
+#include "tests/emu/races.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "tests/emu/emulator.h"
+
+#include <link.h>
+#include <unistd.h>
+
+namespace kvc::emu::races {
+namespace {
+
+constexpr uint32_t kManyBlocks = ~0u;
+constexpr uint16_t kManyWarps = 0xffff, kManyLanes = 0xffff;
+constexpr uintptr_t kPageBytes = 4096;
+
+// Who has accessed a byte since all that came before it was ordered before it: one thread, or lanes that have
+// not met, warps that no barrier parts, blocks.
+struct Party {
+  uint32_t launch = 0;  // 0: nobody
+  uint32_t block = 0, barriers = 0, meetings = 0;
+  uint16_t warp = 0, lane = 0;
+  uint32_t place = 0;  // in the program, of the last of them
+};
+
+enum Kind { kReads, kWrites, kAtomics, kKinds };
+struct Page {
+  std::array<std::unique_ptr<std::array<Party, kPageBytes>>, kKinds> parties;
+  Party* Of(Kind kind, uintptr_t at) const {
+    return parties[kind] == nullptr ? nullptr : &(*parties[kind])[at % kPageBytes];
+  }
+  Party* Make(Kind kind, uintptr_t at) {
+    if (parties[kind] == nullptr) parties[kind].reset(new std::array<Party, kPageBytes>());
+    return Of(kind, at);
+  }
+};
+
+// Kernels run one at a time, on whichever thread waits for them, under the emulated machine's mutex.
+struct Detector {
+  std::unordered_map<uintptr_t, Page> pages;
+  uint32_t launch = 0;
+  bool on = false;
+  const char* kernel = nullptr;
+  Range stacks, shared, own;
+  uintptr_t program = 0;
+  std::set<std::pair<uint32_t, uint32_t>> told;
+  int found = 0;
+};
+
+Detector& The() {
+  static Detector* detector = new Detector();  // the last launches come as the process ends
+  return *detector;
+}
+
+// Whether `a` happened before `me`, an access of now. per_block: memory that every block has for itself.
+bool Before(const Party& a, const Party& me, bool per_block) {
+  if (a.launch != me.launch) return true;
+  if (a.block != me.block) return per_block;
+  if (a.barriers != me.barriers) return true;
+  if (a.warp != me.warp) return false;
+  return a.lane == me.lane || a.meetings != me.meetings;
+}
+
+// The party of both, where neither is before the other.
+void Join(const Party& me, Party* a) {
+  a->place = me.place;
+  if (a->block != me.block) {
+    a->block = kManyBlocks;
+  } else if (a->warp != me.warp) {
+    a->warp = kManyWarps;
+  } else {
+    a->lane = kManyLanes;
+  }
+}
+
+std::string Place(uint32_t place) {
+  char command[160];
+  std::snprintf(command, sizeof command, "addr2line -Cpe /proc/%d/exe 0x%x 2>/dev/null", ::getpid(),
+                place - 1);
+  std::string text;
+  if (FILE* lines = ::popen(command, "r")) {
+    char line[512];
+    while (std::fgets(line, sizeof line, lines) != nullptr) text += line;
+    ::pclose(lines);
+  }
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text.empty() ? "?" : text;
+}
+
+std::string Who(const Party& a) {
+  if (a.block == kManyBlocks) return "several blocks";
+  std::string text = "block " + std::to_string(a.block);
+  if (a.warp == kManyWarps) return text + ", several warps";
+  text += ", warp " + std::to_string(a.warp);
+  return text + (a.lane == kManyLanes ? ", several lanes" : ", lane " + std::to_string(a.lane));
+}
+
+void Tell(const Party& a, Kind kind, const Party& me, Kind mine, uintptr_t at, bool per_block) {
+  static const char* const kNames[] = {"read", "written", "added to"};
+  Detector& d = The();
+  ++d.found;
+  if (!d.told.insert({a.place, me.place}).second) return;
+  std::fprintf(stderr, "emulator: %s: race at %s %#zx\n  %s by %s: %s\n  %s by %s: %s\n", d.kernel,
+               per_block ? "shared" : "global", static_cast<size_t>(at), kNames[kind], Who(a).c_str(),
+               Place(a.place).c_str(), kNames[mine], Who(me).c_str(), Place(me.place).c_str());
+}
+
+void AccessByte(Page* page, uintptr_t at, Kind kind, const Party& me, bool per_block) {
+  for (const Kind other : {kReads, kWrites, kAtomics}) {
+    if (other == kind && kind != kWrites) continue;
+    Party* a = page->Of(other, at);
+    if (a == nullptr) continue;
+    if (!Before(*a, me, per_block)) Tell(*a, other, me, kind, at, per_block);
+    if (kind == kWrites) a->launch = 0;
+  }
+  Party* a = page->Make(kind, at);
+  if (Before(*a, me, per_block)) {
+    *a = me;
+  } else {
+    Join(me, a);
+  }
+}
+
+void Access(const void* address, size_t n, Kind kind, const void* from) {
+  Detector& d = The();
+  const uintptr_t first = reinterpret_cast<uintptr_t>(address);
+  if (!d.on || self == nullptr || d.stacks.holds(first)) return;
+  const bool per_block = d.shared.holds(first) || d.own.holds(first);
+  const Party me = {d.launch,
+                    block->number,
+                    block->barriers,
+                    self->meetings,
+                    static_cast<uint16_t>(self->warp),
+                    static_cast<uint16_t>(self->lane),
+                    static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from) - d.program)};
+  for (uintptr_t at = first; at < first + n;) {
+    Page* page = &d.pages[at / kPageBytes];
+    for (const uintptr_t end = std::min(first + n, (at / kPageBytes + 1) * kPageBytes); at < end; ++at)
+      AccessByte(page, at, kind, me, per_block);
+  }
+}
+
+// Where the program lies, and the calling thread's own memory in it.
+int OfProgram(dl_phdr_info* info, size_t, void* out) {
+  Detector* d = static_cast<Detector*>(out);
+  d->program = info->dlpi_addr;
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    if (info->dlpi_phdr[i].p_type != PT_TLS) continue;
+    d->own.begin = reinterpret_cast<uintptr_t>(info->dlpi_tls_data);
+    d->own.end = d->own.begin + info->dlpi_phdr[i].p_memsz;
+  }
+  return 1;  // the first is the program
+}
+
+}  // namespace
+
+void BeginLaunch(const char* kernel, Range stacks, Range shared) {
+  Detector& d = The();
+  ++d.launch;
+  d.kernel = kernel, d.stacks = stacks, d.shared = shared, d.found = 0, d.on = true;
+  d.told.clear();
+  ::dl_iterate_phdr(OfProgram, &d);
+}
+
+int EndLaunch() {
+  The().on = false;
+  return The().found;
+}
+
+}  // namespace kvc::emu::races
+
+// What -fsanitize=thread calls; nothing of it is ThreadSanitizer's.
+using kvc::emu::races::Access;
+using kvc::emu::races::kAtomics;
+using kvc::emu::races::kReads;
+using kvc::emu::races::kWrites;
+
+extern "C" {
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_vptr_read(void**) {}
+void __tsan_read_range(void* at, size_t n) { Access(at, n, kReads, __builtin_return_address(0)); }
+void __tsan_write_range(void* at, size_t n) { Access(at, n, kWrites, __builtin_return_address(0)); }
+#define KVC_ACCESS(bytes)                                                                                 \
+  void __tsan_read##bytes(void* at) { Access(at, bytes, kReads, __builtin_return_address(0)); }           \
+  void __tsan_write##bytes(void* at) { Access(at, bytes, kWrites, __builtin_return_address(0)); }         \
+  void __tsan_unaligned_read##bytes(void* at) { Access(at, bytes, kReads, __builtin_return_address(0)); } \
+  void __tsan_unaligned_write##bytes(void* at) { Access(at, bytes, kWrites, __builtin_return_address(0)); }
+KVC_ACCESS(1)
+KVC_ACCESS(2)
+KVC_ACCESS(4)
+KVC_ACCESS(8)
+KVC_ACCESS(16)
+// Kernels only add; host code beside them takes and gives references.
+#define KVC_ATOMIC(bits, T)                                                                                 \
+  T __tsan_atomic##bits##_fetch_add(volatile T* at, T x, int) {                                             \
+    Access(const_cast<T*>(at), bits / 8, kAtomics, __builtin_return_address(0));                            \
+    return __atomic_fetch_add(at, x, __ATOMIC_SEQ_CST);                                                     \
+  }                                                                                                         \
+  T __tsan_atomic##bits##_load(const volatile T* at, int) { return __atomic_load_n(at, __ATOMIC_SEQ_CST); } \
+  void __tsan_atomic##bits##_store(volatile T* at, T x, int) { __atomic_store_n(at, x, __ATOMIC_SEQ_CST); }
+KVC_ATOMIC(8, unsigned char)
+KVC_ATOMIC(32, unsigned)
+KVC_ATOMIC(64, unsigned long long)
+}

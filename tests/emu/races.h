@@ -1,0 +1,24 @@
+// Races of kernels: two accesses to a byte of memory that threads share, of which one writes and not both are
+// atomic, and that nothing orders. Threads of a block are ordered by its barriers, lanes of a warp by their
+// meetings, blocks of a launch by nothing; launches follow each other. What is found does not depend on the
+// order in which the emulator happens to run threads. Only in builds with KVC_EMU_RACES, whose kernels are
+// compiled with -fsanitize=thread: that tells of every access, and races.cc, instead of ThreadSanitizer,
+// listens.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace kvc::emu::races {
+
+struct Range {
+  uintptr_t begin = 0, end = 0;
+  bool holds(uintptr_t at) const { return begin <= at && at < end; }
+};
+
+// stacks: of the threads, which nobody shares. shared: the dynamic shared memory of every block in turn;
+// static shared memory is the host thread's own, and found.
+void BeginLaunch(const char* kernel, Range stacks, Range shared);
+// The races of the launch; each pair of places in the source was told of on stderr, once a launch.
+int EndLaunch();
+
+}  // namespace kvc::emu::races

@@ -1,0 +1,123 @@
+// Races that are there are found, each kind of them, and order that is there is seen.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+
+#include "cuda/gpu.h"
+#include "tests/emu/emulator.h"
+
+namespace kvc::cuda {
+namespace {
+
+class RacesTest : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    emu::GetOptions().order = GetParam();
+    ASSERT_EQ(cudaSuccess, cudaMalloc(&memory_, 1 << 14));
+    ASSERT_EQ(cudaSuccess, cudaMemsetAsync(memory_, 0, 1 << 14, nullptr));
+  }
+  void TearDown() override {
+    emu::Recover();
+    cudaFree(memory_);
+    emu::GetOptions() = {};
+  }
+  // What is said of a kernel's launch; empty: it went well.
+  template <typename Kernel>
+  std::string Run(Kernel* kernel, int blocks, int threads, size_t shared = 0) {
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(cudaSuccess, KVC_LAUNCH(kernel, dim3(blocks), dim3(threads), shared, nullptr, memory()));
+    const bool good = cudaStreamSynchronize(nullptr) == cudaSuccess;
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(good, said.empty()) << said;
+    emu::Recover();
+    return said;
+  }
+  int32_t* memory() { return static_cast<int32_t*>(memory_); }
+  void* memory_ = nullptr;
+};
+INSTANTIATE_TEST_SUITE_P(Orders, RacesTest, testing::Values(0, 1, 2));
+
+bool Has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+__global__ void barrier_missing(int32_t* x) {
+  KVC_SHARED(int32_t, shared);
+  shared[ThreadOfBlock()] = x[ThreadOfBlock()];
+  x[ThreadOfBlock()] = shared[BlockThreads() - 1 - ThreadOfBlock()];
+}
+__global__ void barrier_there(int32_t* x) {
+  KVC_SHARED(int32_t, shared);
+  shared[ThreadOfBlock()] = x[ThreadOfBlock()];
+  __syncthreads();
+  x[ThreadOfBlock()] = shared[BlockThreads() - 1 - ThreadOfBlock()];
+}
+TEST_P(RacesTest, OfWarpsThatNoBarrierParts) {
+  const std::string said = Run(barrier_missing, 1, 96, 96 * 4);
+  EXPECT_TRUE(Has(said, "race at shared")) << said;
+  EXPECT_TRUE(Has(said, "races_test.cc")) << said;
+  EXPECT_EQ("", Run(barrier_there, 1, 96, 96 * 4));
+}
+
+// The second barrier of a loop: what was read may be written again.
+__global__ void read_then_written(int32_t* x) {
+  __shared__ int32_t one;
+  for (int i = 0; i < 3; ++i) {
+    if (ThreadOfBlock() == 0) one = i;
+    __syncthreads();
+    x[ThreadOfBlock()] += one;
+  }
+}
+__global__ void read_waited_for(int32_t* x) {
+  __shared__ int32_t one;
+  for (int i = 0; i < 3; ++i) {
+    if (ThreadOfBlock() == 0) one = i;
+    __syncthreads();
+    x[ThreadOfBlock()] += one;
+    __syncthreads();
+  }
+}
+TEST_P(RacesTest, OfWhatOthersStillRead) {
+  EXPECT_TRUE(Has(Run(read_then_written, 1, 64), "race at shared"));
+  EXPECT_EQ("", Run(read_waited_for, 1, 64));
+}
+
+__global__ void lanes_apart(int32_t* x) {
+  x[Lane()] = Lane();
+  x[32 + Lane()] = x[Lane() ^ 1];
+}
+__global__ void lanes_meet(int32_t* x) {
+  x[Lane()] = Lane();
+  __syncwarp();
+  x[32 + Lane()] = x[Lane() ^ 1];
+}
+TEST_P(RacesTest, OfLanesThatHaveNotMet) {
+  EXPECT_TRUE(Has(Run(lanes_apart, 1, 32), "race at global"));
+  EXPECT_EQ("", Run(lanes_meet, 1, 32));
+}
+
+__global__ void blocks_write_one(int32_t* x) {
+  if (ThreadOfBlock() == 0) x[0] = static_cast<int32_t>(blockIdx.x);
+}
+__global__ void blocks_write_bytes(int32_t* x) {
+  if (ThreadOfBlock() == 0) reinterpret_cast<uint8_t*>(x)[blockIdx.x] = 1;
+}
+__global__ void blocks_read_one(int32_t* x) { x[1 + blockIdx.x * BlockThreads() + ThreadOfBlock()] = x[0]; }
+TEST_P(RacesTest, OfBlocks) {
+  EXPECT_TRUE(Has(Run(blocks_write_one, 3, 32), "written by block"));
+  EXPECT_EQ("", Run(blocks_write_one, 1, 32));
+  EXPECT_EQ("", Run(blocks_write_bytes, 3, 32));  // beside each other
+  EXPECT_EQ("", Run(blocks_read_one, 3, 64));
+}
+
+__global__ void blocks_add(int32_t* x) { atomicAdd(x, 1); }
+__global__ void blocks_add_and_read(int32_t* x) {
+  atomicAdd(x, 1);
+  if (ThreadOfBlock() == 0) x[1 + blockIdx.x] = x[0];
+}
+TEST_P(RacesTest, OfAtomicsWithWhatIsNone) {
+  EXPECT_EQ("", Run(blocks_add, 3, 64));
+  EXPECT_TRUE(Has(Run(blocks_add_and_read, 2, 64), "added to by block"));
+}
+
+}  // namespace
+}  // namespace kvc::cuda
