@@ -122,8 +122,9 @@ KVC_DEVICE void RowsOfBlock(const Product& p, const X& x) {
   }
 }
 
+// Four rows of x need more than the 128 registers that ptxas would leave a thread.
 template <int N>
-__global__ void __launch_bounds__(kWarps* kWarp) gemv(const Product p, int32_t first_token) {
+__global__ void __launch_bounds__(kWarps* kWarp, N == 4 ? 3 : 0) gemv(const Product p, int32_t first_token) {
   RowsOfBlock<N>(p, Neighbours{p.x + static_cast<int64_t>(first_token) * p.cols, p.cols, first_token});
 }
 
