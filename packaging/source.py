@@ -1,7 +1,8 @@
 """All of the library as plain files, for build systems that are not CMake (a Rust -sys crate, Bazel, a vendored
 copy):
 
-  sources.json   every file to compile with its language, definitions and flags, by processor where they differ;
+  sources.json   every file to compile with its language, definitions and flags, by processor where they differ (a
+                 compiler that does not know these compiles the file without them: it is an empty table then);
                  "system" is posix or windows where a file is for one of them
   build.sh       the same as a loop over cc and c++: libkvc.a
   include/, lib/, generated/, third_party/, samples/c/"""
@@ -29,6 +30,9 @@ cd "$(dirname "$0")"
 out=${1:-build}
 mkdir -p "$out"
 rm -f "$out"/*.o
+knows() {  # the compiler these flags
+  ${CXX:-c++} "$@" -x c++ -c /dev/null -o "$out/knows.o" 2>/dev/null && rm "$out/knows.o"
+}
 @COMMANDS@
 ${AR:-ar} rcs "$out/libkvc.a" "$out"/*.o
 """
@@ -99,6 +103,7 @@ def shell(rows):
             lines.append('extra=')
             for processor, flags in row["flags_by_processor"].items():
                 lines.append(f'[ "$processor" != {processor} ] || extra="{" ".join(flags)}"')
+            lines.append('knows $extra || extra=')
             extra = " $extra"
         lines.append(f'{" ".join(words)}{extra} -c {row["file"]} -o "$out/{target}"')
     return "\n".join(lines)

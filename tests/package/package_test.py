@@ -8,7 +8,8 @@ Usage: package_test.py PART --build FOLDER --source FOLDER ...
   neighbour     beside other versions of PCRE2, utf8proc and FlatBuffers, shared and static
   subproject    FetchContent: only the two libraries, nothing of the parent changes
   archives      packaging/archive.py: the same files, the same bytes
-  sbom          packaging/sbom.py"""
+  sbom          packaging/sbom.py
+  source_flags  what the source package compiles files with: those for instruction sets have flags of their own"""
 import argparse
 import json
 import os
@@ -200,6 +201,19 @@ def test_archives(at):
         start = data.find(b"c/lib.so" * 1000)
         expect(library.compress_type == zipfile.ZIP_STORED and start % 16384 == 0, f"lib.so starts at {start}")
         expect(entries[0].compress_type == zipfile.ZIP_DEFLATED, "the rest is compressed")
+
+
+def test_source_flags(at):
+    sys.path.insert(0, os.path.join(at.args.source, "packaging"))
+    import source  # noqa: PLC0415
+
+    files = {name for name in os.listdir(os.path.join(at.args.source, "lib/ops/cpu")) if re.match(r"isa_.*\.cc", name)}
+    arm = {name for name in files if "neon" in name}
+    for processor, wanted in (("x86_64", files - arm), ("aarch64", arm - {"isa_neon.cc"})):
+        isa, third = source.flags_of(processor)
+        expect(set(isa) == wanted, f"{processor}: files with flags are {sorted(isa)}, not {sorted(wanted)}")
+        expect(all(isa.values()), f"{processor}: no flags: {isa}")
+        expect({name for _, name, _ in third} == {"pcre2", "utf8proc"}, f"{processor}: parts are missing")
 
 
 def test_sbom(at):

@@ -7,7 +7,9 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(KVC_AVX512 ${KVC_AVX2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -Wno-uninitialized
     $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   set_source_files_properties(${KVC_ISA_DIR}/isa_avx2.cc PROPERTIES COMPILE_OPTIONS "${KVC_AVX2}")
-  check_cxx_compiler_flag(-mavxvnni KVC_HAS_AVXVNNI)  # GCC 11, clang 12
+  if(NOT DEFINED KVC_HAS_AVXVNNI)
+    check_cxx_compiler_flag(-mavxvnni KVC_HAS_AVXVNNI)  # GCC 11, clang 12
+  endif()
   if(KVC_HAS_AVXVNNI)
     set_source_files_properties(${KVC_ISA_DIR}/isa_avxvnni.cc PROPERTIES COMPILE_OPTIONS "${KVC_AVX2};-mavxvnni")
   endif()
@@ -17,7 +19,9 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   if(NOT APPLE)  # Apple's all have dot products
     set_source_files_properties(${KVC_ISA_DIR}/isa_neondot.cc PROPERTIES COMPILE_OPTIONS "-march=armv8.2-a+dotprod")
   endif()
-  check_cxx_compiler_flag(-march=armv8.2-a+dotprod+i8mm KVC_HAS_I8MM)
+  if(NOT DEFINED KVC_HAS_I8MM)
+    check_cxx_compiler_flag(-march=armv8.2-a+dotprod+i8mm KVC_HAS_I8MM)
+  endif()
   if(KVC_HAS_I8MM)
     set_source_files_properties(${KVC_ISA_DIR}/isa_neoni8mm.cc PROPERTIES
       COMPILE_OPTIONS "-march=armv8.2-a+dotprod+i8mm")
