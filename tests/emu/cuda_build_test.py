@@ -24,7 +24,7 @@ def run(*command, **more):
 
 
 def tool(name):
-    for folder in [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]:
+    for folder in [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda", "build-tools/nvidia/cu13"]:
         path = os.path.join(folder, "bin", name)
         if os.path.exists(path):
             return path
