@@ -3,6 +3,7 @@
 #
 # Groups are dissolved first: a group whose name became local would still be dropped by the final link in favour of the
 # group of that name in somebody else's object, and our references would point at nothing.
+cmake_policy(VERSION 3.25)
 file(STRINGS ${HEADER} declarations REGEX "^KVC_API ")
 set(roots "")
 foreach(declaration IN LISTS declarations)
