@@ -143,7 +143,7 @@ double EditSimilarity(const std::string& answer, const std::string& truth) {
 // RULER reads control characters as ends of lines, and looks for the expected text in any case.
 std::string Plain(const std::string& answer) {
   std::string text = answer;
-  for (char& c : text) c = c >= 0 && c < 32 ? '\n' : c;
+  for (char& c : text) c = static_cast<unsigned char>(c) < 32 ? '\n' : c;
   return LowerCase(text);
 }
 
