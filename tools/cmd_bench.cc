@@ -26,10 +26,10 @@ struct BenchOptions {
 };
 
 // Bytes per second that n_threads read from memory, each its own part of a buffer larger than any cache,
-// asking for lines a page ahead as the library does. The best of some rounds.
+// asking for lines a page ahead as the library does. The best of a few rounds.
 double ReadBandwidth(int32_t n_threads) {
   constexpr size_t kBytes = size_t{256} << 20, kAhead = 4096 / sizeof(uint64_t);
-  constexpr int kRounds = 5;
+  constexpr int kRounds = 3;
   const std::vector<uint64_t> buffer(kBytes / sizeof(uint64_t), 1);
   std::vector<uint64_t> sums(static_cast<size_t>(n_threads));
   double best = 0;
@@ -121,18 +121,20 @@ Measured MeasureOnce(const BenchOptions& options, Session* session, const TokenL
 struct BenchResult {
   double prefill_seconds = 0, compress_seconds = 0, first_token_seconds = 0, step_seconds = 0,
          step_median = 0, cache_bytes_mean = 0;
-  double bandwidth = 0;
+  double bandwidth = 0, bandwidth_fraction = 0;
   int64_t bytes_per_step = 0, decode_passes = 0, process_bytes_peak = 0;
   kvc_session_stats stats{};
   BatchResult together;
   std::vector<DraftSpeed> drafts;
 };
 
-// Medians over the repetitions.
+// Medians over the repetitions. What memory gives is measured behind each, and compared with the steps of
+// that one: other work on a machine comes and goes.
 BenchResult Measure(const BenchOptions& options, const Model& model, const Policy& policy,
                     const TokenList& tokens) {
-  std::vector<double> prefill, compress, first, step, medians;
+  std::vector<double> prefill, compress, first, step, medians, bandwidth, fraction;
   BenchResult result;
+  const int64_t weights = WeightBytesPerStep(model);
   kvc_session_params params = DefaultSessionParams();
   params.max_tokens = static_cast<int32_t>(tokens.size()) + 2 * options.gen + kMostDrafted + 3;
   Session session(model, policy, params);
@@ -150,6 +152,11 @@ BenchResult Measure(const BenchOptions& options, const Model& model, const Polic
     result.cache_bytes_mean = one.cache_bytes_mean;
     result.stats = one.stats;
     result.decode_passes = one.n_fed;
+    result.bytes_per_step = weights + static_cast<int64_t>(one.cache_bytes_mean);
+    if (i == 1) result.process_bytes_peak = ProcessBytesPeak();  // before the next line takes its buffer
+    bandwidth.push_back(ReadBandwidth(ThreadsUsed(options.model)));
+    fraction.push_back(
+        Ratio(Ratio(static_cast<double>(result.bytes_per_step), step.back()), bandwidth.back()));
   }
   if (!options.draft.empty()) result.drafts = MeasureDrafts(&session, options.draft, options.repeat);
   result.prefill_seconds = Median(prefill);
@@ -157,9 +164,8 @@ BenchResult Measure(const BenchOptions& options, const Model& model, const Polic
   result.first_token_seconds = Median(first);
   result.step_seconds = Median(step);
   result.step_median = Median(medians);
-  result.process_bytes_peak = ProcessBytesPeak();  // before the next line takes its buffer
-  result.bandwidth = ReadBandwidth(ThreadsUsed(options.model));
-  result.bytes_per_step = WeightBytesPerStep(model) + static_cast<int64_t>(result.cache_bytes_mean);
+  result.bandwidth = Median(bandwidth);
+  result.bandwidth_fraction = Median(fraction);
   return result;
 }
 
@@ -179,9 +185,7 @@ Json ResultJson(const BenchOptions& options, const BenchResult& result, const Po
               {"workspace_bytes", result.stats.workspace_bytes},
               {"weight_bytes", result.stats.weight_bytes},
               {"process_bytes_peak", result.process_bytes_peak},
-              {"bandwidth_fraction",
-               decoded(Ratio(Ratio(static_cast<double>(result.bytes_per_step), result.step_seconds),
-                             result.bandwidth))},
+              {"bandwidth_fraction", decoded(result.bandwidth_fraction)},
               {"read_bandwidth_bytes_per_second", result.bandwidth},
               {"bytes_per_step", result.bytes_per_step},
               {"prefill_seconds", result.prefill_seconds},
@@ -218,8 +222,8 @@ void PrintResult(const BenchOptions& options, const BenchResult& result, const P
   table.AddRow({"read bandwidth", Format("%.1f GB/s", result.bandwidth / 1e9)});
   if (options.gen > 0) {
     const double used = Ratio(static_cast<double>(result.bytes_per_step), result.step_seconds);
-    table.AddRow({"  used by a step",
-                  Format("%.1f GB/s, ", used / 1e9) + FormatPercent(Ratio(used, result.bandwidth))});
+    table.AddRow(
+        {"  used by a step", Format("%.1f GB/s, ", used / 1e9) + FormatPercent(result.bandwidth_fraction)});
   }
   Print(Format("%s\nprompt %d, generated %d, depth %d, %d threads, median of %d\n", policy.Describe().c_str(),
                options.prompt, options.gen, options.depth, ThreadsUsed(options.model), options.repeat) +

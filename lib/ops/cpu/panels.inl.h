@@ -12,28 +12,38 @@
 #pragma once
 
 constexpr int kLanes = 16, kVectors = kLanes / kWidth;
-constexpr int kTileVectors16 = kTilePanels * kVectors;
 
-// Asks for the lines that come a page after these. Up to eight tokens wait for memory, and processors stop
-// asking by themselves where a page ends. Products of a prompt, whose tiles are as large, lose nothing by it.
-constexpr int32_t kPage = 4096;
+// One token's products wait for memory. What gets most of it is tuned for each instruction set: panels read
+// side by side (kBlockStreams, kStreams), and lines asked for kAheadBytes before they are worked on, to be in
+// cache 4 - kAheadLevel then. Processors do not ask by themselves beyond the end of a page. Up to eight
+// tokens wait alike; products of a prompt, whose tiles are as large, lose nothing without it.
 template <int T, int lines>
-inline void AskAhead(const void* at) {
+inline void AskFor(const void* at) {
   for (int i = 0; T <= 8 && i < lines; ++i)
-    __builtin_prefetch(static_cast<const uint8_t*>(at) + kPage + 64 * i, 0, 2);
+    __builtin_prefetch(static_cast<const uint8_t*>(at) + 64 * i, 0, kAheadLevel);
 }
 
-// Where the panels of a tile lie. Panels beyond the last row repeat the last one; nothing of them is stored.
+// From byte `at` of a panel to what is to be asked for then. Behind the end of one lies the next of the same
+// tile of P, which was read beside it: what comes is the panel that the next tile has in its place.
+template <int P>
+inline int64_t AheadOf(int64_t at, int64_t panel_bytes) {
+  return at + kAheadBytes < panel_bytes ? kAheadBytes : kAheadBytes + (P - 1) * panel_bytes;
+}
+
+// Where the P panels of a tile lie. Panels beyond the last row repeat the last one; nothing of them is
+// stored.
+template <int P>
 struct TilePanels {
-  int64_t panel[kTilePanels];
+  int64_t panel[P];
   TilePanels(const MatMulArgs& a, int32_t row) {
-    for (int p = 0; p < kTilePanels; ++p) panel[p] = Least(row / kLanes + p, (a.row_end - 1) / kLanes);
+    for (int p = 0; p < P; ++p) panel[p] = Least(row / kLanes + p, (a.row_end - 1) / kLanes);
   }
 };
 
+template <int P>
 inline void StoreTile(const MatMulArgs& a, int32_t token, int32_t row, const F* sums) {
   float* y = a.y + token * a.y_stride + row;
-  for (int v = 0; v < kTileVectors16; ++v) {
+  for (int v = 0; v < P * kVectors; ++v) {
     const int n = Least(kWidth, a.row_end - row - v * kWidth);
     if (n <= 0) break;
     F sum = sums[v];
@@ -49,8 +59,11 @@ constexpr int kLeastTokens = kPairProducts ? 2 : 1;
 template <typename Panels, int T>
 inline void PanelTokens(const MatMulArgs& a, int32_t token) {
   for (; token + T <= a.n; token += T) {
-    for (int32_t row = a.row_begin; row < a.row_end; row += kTilePanels * kLanes)
-      Panels::template Tile<T>(a, token, row);
+    int32_t row = a.row_begin;
+    constexpr int kPanels = T == 1 ? Panels::kPanels : kTilePanels;
+    for (; row + kPanels * kLanes <= a.row_end; row += kPanels * kLanes)
+      Panels::template Tile<T, kPanels>(a, token, row);
+    for (; row < a.row_end; row += kTilePanels * kLanes) Panels::template Tile<T, kTilePanels>(a, token, row);
   }
   if constexpr (T > kLeastTokens) PanelTokens<Panels, (T > 8 ? 8 : T > 4 ? 4 : T / 2)>(a, token);
 }
@@ -61,7 +74,7 @@ template <int T>
 constexpr bool kInPairs = kPairProducts&& T % 2 == 0;
 
 // The sums of T tokens, two by two, over columns that PairSums::Add is given eight at a time.
-template <int T>
+template <int T, int P>
 class PairSums {
  public:
   PairSums() {
@@ -74,13 +87,13 @@ class PairSums {
   void Add(const int8_t* x, int64_t stride, const Words& words) {
     for (int pair = 0; pair < T / 2; ++pair) {
       const int8_t* token = x + 2 * pair * stride;
-      for (int v = 0; v < kTileVectors16; ++v)
+      for (int v = 0; v < P * kVectors; ++v)
         AddPairProducts(sums_[pair][v], words(v, 0), words(v, 1), token, token + stride);
     }
   }
-  void AddTo(I (*dot)[kTileVectors16]) const {
+  void AddTo(I (*dot)[P * kVectors]) const {
     for (int pair = 0; pair < T / 2; ++pair) {
-      for (int v = 0; v < kTileVectors16; ++v) {
+      for (int v = 0; v < P * kVectors; ++v) {
         dot[2 * pair][v] = AddI(dot[2 * pair][v], OfFirst(sums_[pair][v]));
         dot[2 * pair + 1][v] = AddI(dot[2 * pair + 1][v], OfSecond(sums_[pair][v]));
       }
@@ -88,5 +101,5 @@ class PairSums {
   }
 
  private:
-  I sums_[T / 2][kTileVectors16][2];
+  I sums_[T / 2][P * kVectors][2];
 };

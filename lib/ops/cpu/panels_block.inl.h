@@ -31,6 +31,7 @@ struct Q6KPanels {
 
 template <typename Codes>
 struct BlockPanels {
+  static constexpr int kPanels = kBlockStreams;                                 // of one token's tile
   static constexpr int32_t kColumns = 256, kGroups = kColumns / Codes::kGroup;  // of a block
   static constexpr int32_t kUnits = Codes::kGroup / (4 * Codes::kWords);        // of a group
   static constexpr int32_t kScales = 64, kLeast = kScales + kGroups * kLanes;  // bytes, in a block of 16 rows
@@ -38,15 +39,15 @@ struct BlockPanels {
   static constexpr int32_t kGroupBytes = 64 * Codes::kLines * kUnits;
   static constexpr int32_t kBytes = kCodes + kGroups * kGroupBytes;
 
-  template <int T>
+  template <int T, int P>
   static void GroupInPairs(const int8_t* x, int64_t stride, const uint8_t* const* block, int32_t g,
-                           I (*dot)[kTileVectors16]) {
-    PairSums<T> sums;
+                           int64_t ahead, I (*dot)[P * kVectors]) {
+    PairSums<T, P> sums;
     for (int32_t u = 0; u < kUnits; ++u) {
-      I w[kTileVectors16][Codes::kWords];
-      for (int v = 0; v < kTileVectors16; ++v) {
+      I w[P * kVectors][Codes::kWords];
+      for (int v = 0; v < P * kVectors; ++v) {
         const uint8_t* at = block[v / kVectors] + kCodes + g * kGroupBytes + u * 64 * Codes::kLines;
-        if (v % kVectors == 0) AskAhead<T, Codes::kLines>(at);
+        if (v % kVectors == 0) AskFor<T, Codes::kLines>(at + ahead);
         Codes::Load(at + v % kVectors * 4 * kWidth, w[v]);
       }
       const int8_t* columns = x + g * Codes::kGroup + 4 * u * Codes::kWords;
@@ -58,19 +59,19 @@ struct BlockPanels {
 
   // Adds the products of group g of a block to dot. x: of the block's first column; that of the next token is
   // stride further. Where sums have 16 bits they hold so many words, then go to dot.
-  template <int T>
-  static void Group(const int8_t* x, int64_t stride, const uint8_t* const* block, int32_t g,
-                    I (*dot)[kTileVectors16]) {
-    if constexpr (kInPairs<T>) return GroupInPairs<T>(x, stride, block, g, dot);
+  template <int T, int P>
+  static void Group(const int8_t* x, int64_t stride, const uint8_t* const* block, int32_t g, int64_t ahead,
+                    I (*dot)[P * kVectors]) {
+    if constexpr (kInPairs<T>) return GroupInPairs<T, P>(x, stride, block, g, ahead, dot);
     constexpr int kHeld = 32767 / (2 * 127 * Codes::kMost);
-    I narrow[T][kTileVectors16];
+    I narrow[T][P * kVectors];
 #pragma GCC unroll 4
     for (int32_t u = 0; u < kUnits; ++u) {
-      I w[kTileVectors16][Codes::kWords];
+      I w[P * kVectors][Codes::kWords];
 #pragma GCC unroll 4
-      for (int v = 0; v < kTileVectors16; ++v) {
+      for (int v = 0; v < P * kVectors; ++v) {
         const uint8_t* at = block[v / kVectors] + kCodes + g * kGroupBytes + u * 64 * Codes::kLines;
-        if (v % kVectors == 0) AskAhead<T, Codes::kLines>(at);
+        if (v % kVectors == 0) AskFor<T, Codes::kLines>(at + ahead);
         Codes::Load(at + v % kVectors * 4 * kWidth, w[v]);
       }
 #pragma GCC unroll 4
@@ -80,7 +81,7 @@ struct BlockPanels {
           int32_t four;
           __builtin_memcpy(&four, x + t * stride + g * Codes::kGroup + 4 * word, 4);
           const I token = SetI(four);
-          for (int v = 0; v < kTileVectors16; ++v) {
+          for (int v = 0; v < P * kVectors; ++v) {
             if constexpr (kNarrowSums) {
               const I products = PairProducts(w[v][i], token);
               narrow[t][v] = word % kHeld == 0 ? products : AddNarrow(narrow[t][v], products);
@@ -96,59 +97,60 @@ struct BlockPanels {
 
   // Adds what the groups of a block give. x: rows of activations from the block's columns on; xs, xsums: of
   // its first group. Those of the next token are cols and groups further.
-  template <int T>
+  template <int T, int P>
   static void Block(const MatMulArgs& a, const uint8_t* const* block, const int8_t* x, const float* xs,
-                    const int32_t* xsums, F (*sums)[kTileVectors16]) {
+                    const int32_t* xsums, int64_t ahead, F (*sums)[P * kVectors]) {
     const int32_t groups = a.w->cols / Codes::kGroup;
-    for (int p = 0; p < kTilePanels; ++p) AskAhead<T, kCodes / 64>(block[p]);
-    F d[kTileVectors16], least[kTileVectors16];
-    for (int v = 0; v < kTileVectors16; ++v) {
+    for (int p = 0; p < P; ++p) AskFor<T, kCodes / 64>(block[p] + ahead);
+    F d[P * kVectors], least[P * kVectors];
+    for (int v = 0; v < P * kVectors; ++v) {
       const uint16_t* halves = reinterpret_cast<const uint16_t*>(block[v / kVectors]) + v % kVectors * kWidth;
       d[v] = LoadF16(halves);
       if (Codes::kHasLeast) least[v] = LoadF16(halves + kLanes);
     }
     for (int32_t g = 0; g < kGroups; ++g) {
-      I dot[T][kTileVectors16];
+      I dot[T][P * kVectors];
       for (int t = 0; t < T; ++t) {
         const I start = Codes::kExcess == 0 ? SetI(0) : SetI(-Codes::kExcess * xsums[t * groups + g]);
-        for (int v = 0; v < kTileVectors16; ++v) dot[t][v] = start;
+        for (int v = 0; v < P * kVectors; ++v) dot[t][v] = start;
       }
-      Group<T>(x, a.w->cols, block, g, dot);
-      F scale[kTileVectors16], low[kTileVectors16];
-      for (int v = 0; v < kTileVectors16; ++v) {
+      Group<T, P>(x, a.w->cols, block, g, ahead, dot);
+      F scale[P * kVectors], low[P * kVectors];
+      for (int v = 0; v < P * kVectors; ++v) {
         const uint8_t* at = block[v / kVectors] + kScales + g * kLanes + v % kVectors * kWidth;
         scale[v] = Mul(d[v], LoadI8(at));
         if (Codes::kHasLeast) low[v] = Mul(least[v], LoadI8(at + (kLeast - kScales)));
       }
       for (int t = 0; t < T; ++t) {
         const F factor = Set(xs[t * groups + g]);
-        for (int v = 0; v < kTileVectors16; ++v)
+        for (int v = 0; v < P * kVectors; ++v)
           sums[t][v] = Add(sums[t][v], Mul(ToFloat(dot[t][v]), Mul(factor, scale[v])));
         if (!Codes::kHasLeast) continue;
         const F taken = Set(static_cast<float>(xsums[t * groups + g]) * xs[t * groups + g]);
-        for (int v = 0; v < kTileVectors16; ++v) sums[t][v] = Sub(sums[t][v], Mul(taken, low[v]));
+        for (int v = 0; v < P * kVectors; ++v) sums[t][v] = Sub(sums[t][v], Mul(taken, low[v]));
       }
     }
   }
 
-  template <int T>
+  template <int T, int P>
   static void Tile(const MatMulArgs& a, int32_t token, int32_t row) {
-    const TilePanels at(a, row);
+    const TilePanels<P> at(a, row);
     const int32_t cols = a.w->cols, groups = cols / Codes::kGroup, blocks = cols / kColumns;
-    const uint8_t* block[kTilePanels];
-    for (int p = 0; p < kTilePanels; ++p)
+    const uint8_t* block[P];
+    for (int p = 0; p < P; ++p)
       block[p] = static_cast<const uint8_t*>(a.w->data) + at.panel[p] * blocks * kBytes;
-    F sums[T][kTileVectors16];
+    F sums[T][P * kVectors];
     for (int t = 0; t < T; ++t) {
-      for (int v = 0; v < kTileVectors16; ++v) sums[t][v] = Zero();
+      for (int v = 0; v < P * kVectors; ++v) sums[t][v] = Zero();
     }
     const int64_t group = int64_t{token} * groups;
     for (int32_t b = 0; b < blocks; ++b) {
-      Block<T>(a, block, a.xq + int64_t{token} * cols + b * kColumns, a.xs + group + b * kGroups,
-               a.sums + group + b * kGroups, sums);
-      for (int p = 0; p < kTilePanels; ++p) block[p] += kBytes;
+      Block<T, P>(a, block, a.xq + int64_t{token} * cols + b * kColumns, a.xs + group + b * kGroups,
+                  a.sums + group + b * kGroups, AheadOf<P>(int64_t{b} * kBytes, int64_t{blocks} * kBytes),
+                  sums);
+      for (int p = 0; p < P; ++p) block[p] += kBytes;
     }
-    for (int t = 0; t < T; ++t) StoreTile(a, token + t, row, sums[t]);
+    for (int t = 0; t < T; ++t) StoreTile<P>(a, token + t, row, sums[t]);
   }
 };
 

@@ -7,46 +7,49 @@ constexpr int32_t kSumBlock = 256;  // columns of a partial sum: errors grow wit
 
 template <typename Type>
 struct FloatPanels {
-  static constexpr int kTokens = kFloatTileTokens;
+  static constexpr int kTokens = kFloatTileTokens, kPanels = kStreams;
+  static constexpr int64_t kColumnBytes = kLanes * sizeof(typename Type::T);
 
   // Adds columns [begin, end) to the sums of T tokens.
-  template <int T>
+  template <int T, int P>
   static void Block(const MatMulArgs& a, const typename Type::T* const* data, const float* x, int32_t begin,
-                    int32_t end, F (*sums)[kTileVectors16]) {
-    F acc[T][kTileVectors16];
+                    int32_t end, F (*sums)[P * kVectors]) {
+    F acc[T][P * kVectors];
     for (int t = 0; t < T; ++t) {
-      for (int v = 0; v < kTileVectors16; ++v) acc[t][v] = Zero();
+      for (int v = 0; v < P * kVectors; ++v) acc[t][v] = Zero();
     }
+    const int64_t panel_bytes = int64_t{a.w->cols} * kColumnBytes;
     for (int32_t k = begin; k < end; ++k) {
-      F w[kTileVectors16];
-      for (int v = 0; v < kTileVectors16; ++v) {
+      const int64_t ahead = AheadOf<P>(k * kColumnBytes, panel_bytes);
+      F w[P * kVectors];
+      for (int v = 0; v < P * kVectors; ++v) {
         const typename Type::T* at = data[v / kVectors] + int64_t{k} * kLanes;
-        if (v % kVectors == 0) AskAhead<T, 1>(at);
+        if (v % kVectors == 0) AskFor<T, 1>(reinterpret_cast<const uint8_t*>(at) + ahead);
         w[v] = Type::Wide(at + v % kVectors * kWidth);
       }
       for (int t = 0; t < T; ++t) {
         const F one = Set(x[t * a.x_stride + k]);
-        for (int v = 0; v < kTileVectors16; ++v) acc[t][v] = Fma(one, w[v], acc[t][v]);
+        for (int v = 0; v < P * kVectors; ++v) acc[t][v] = Fma(one, w[v], acc[t][v]);
       }
     }
     for (int t = 0; t < T; ++t) {
-      for (int v = 0; v < kTileVectors16; ++v) sums[t][v] = Add(sums[t][v], acc[t][v]);
+      for (int v = 0; v < P * kVectors; ++v) sums[t][v] = Add(sums[t][v], acc[t][v]);
     }
   }
 
-  template <int T>
+  template <int T, int P>
   static void Tile(const MatMulArgs& a, int32_t token, int32_t row) {
-    const TilePanels at(a, row);
-    const typename Type::T* data[kTilePanels];
-    for (int p = 0; p < kTilePanels; ++p)
+    const TilePanels<P> at(a, row);
+    const typename Type::T* data[P];
+    for (int p = 0; p < P; ++p)
       data[p] = static_cast<const typename Type::T*>(a.w->data) + at.panel[p] * a.w->cols * kLanes;
-    F sums[T][kTileVectors16];
+    F sums[T][P * kVectors];
     for (int t = 0; t < T; ++t) {
-      for (int v = 0; v < kTileVectors16; ++v) sums[t][v] = Zero();
+      for (int v = 0; v < P * kVectors; ++v) sums[t][v] = Zero();
     }
     for (int32_t begin = 0; begin < a.w->cols; begin += kSumBlock)
-      Block<T>(a, data, a.x + token * a.x_stride, begin, Least(begin + kSumBlock, a.w->cols), sums);
-    for (int t = 0; t < T; ++t) StoreTile(a, token + t, row, sums[t]);
+      Block<T, P>(a, data, a.x + token * a.x_stride, begin, Least(begin + kSumBlock, a.w->cols), sums);
+    for (int t = 0; t < T; ++t) StoreTile<P>(a, token + t, row, sums[t]);
   }
 };
 

@@ -36,27 +36,29 @@ inline I TokenWord(const int8_t* x) {
 
 template <typename Codes>
 struct CodePanels {
+  static constexpr int kPanels = kStreams;
   static constexpr int32_t kColumns = 4 * Codes::kWords;  // of a line
 
-  // A line of every panel of the tile.
-  template <int T>
-  static void Load(const uint8_t* const* codes, int64_t line, typename Codes::Word (*w)[Codes::kWords]) {
-    for (int v = 0; v < kTileVectors16; ++v) {
+  // A line of every panel of the tile; ahead: from there to the one to be asked for.
+  template <int T, int P>
+  static void Load(const uint8_t* const* codes, int64_t line, int64_t ahead,
+                   typename Codes::Word (*w)[Codes::kWords]) {
+    for (int v = 0; v < P * kVectors; ++v) {
       const uint8_t* at = codes[v / kVectors] + 64 * line;
-      if (v % kVectors == 0) AskAhead<T, 1>(at);
+      if (v % kVectors == 0) AskFor<T, 1>(at + ahead);
       Codes::Load(at + v % kVectors * 4 * kWidth, w[v]);
     }
   }
 
   // The products of a group by pairs of tokens: a step is as many lines as have two words.
-  template <int T>
+  template <int T, int P>
   static void GroupInPairs(const int8_t* x, int64_t stride, const uint8_t* const* codes, int32_t lines,
-                           I (*dot)[kTileVectors16]) {
+                           int64_t ahead, I (*dot)[P * kVectors]) {
     constexpr int kLines = 2 / Codes::kWords;
-    PairSums<T> sums;
+    PairSums<T, P> sums;
     for (int32_t line = 0; line < lines; line += kLines) {
-      typename Codes::Word w[kLines][kTileVectors16][Codes::kWords];
-      for (int i = 0; i < kLines; ++i) Load<T>(codes, line + i, w[i]);
+      typename Codes::Word w[kLines][P * kVectors][Codes::kWords];
+      for (int i = 0; i < kLines; ++i) Load<T, P>(codes, line + i, ahead, w[i]);
       sums.Add(x + kColumns * line, stride,
                [&](int v, int i) { return w[i / Codes::kWords][v][i % Codes::kWords]; });
     }
@@ -64,19 +66,19 @@ struct CodePanels {
   }
 
   // Those of so many lines added up in 16 bits, then in dot.
-  template <int T, int kLines>
+  template <int T, int P, int kLines>
   static void NarrowLines(const int8_t* x, int64_t stride, const uint8_t* const* codes, int32_t line,
-                          I (*dot)[kTileVectors16]) {
-    I narrow[T][kTileVectors16];
+                          int64_t ahead, I (*dot)[P * kVectors]) {
+    I narrow[T][P * kVectors];
 #pragma GCC unroll 8
     for (int l = 0; l < kLines; ++l) {
-      typename Codes::Word w[kTileVectors16][Codes::kWords];
-      Load<T>(codes, line + l, w);
+      typename Codes::Word w[P * kVectors][Codes::kWords];
+      Load<T, P>(codes, line + l, ahead, w);
 #pragma GCC unroll 2
       for (int i = 0; i < Codes::kWords; ++i) {
         for (int t = 0; t < T; ++t) {
           const I token = TokenWord(x + t * stride + kColumns * (line + l) + 4 * i);
-          for (int v = 0; v < kTileVectors16; ++v) {
+          for (int v = 0; v < P * kVectors; ++v) {
             const I products = PairProducts(w[v][i], token);
             narrow[t][v] = l + i == 0 ? products : AddNarrow(narrow[t][v], products);
           }
@@ -84,72 +86,74 @@ struct CodePanels {
       }
     }
     for (int t = 0; t < T; ++t) {
-      for (int v = 0; v < kTileVectors16; ++v) dot[t][v] = AddPairs(dot[t][v], narrow[t][v]);
+      for (int v = 0; v < P * kVectors; ++v) dot[t][v] = AddPairs(dot[t][v], narrow[t][v]);
     }
   }
 
   // Adds the products of a group, in lines of 64 bytes of every panel. x: its activations of the first token;
   // those of the next are stride further.
-  template <int T>
+  template <int T, int P>
   static void Group(const int8_t* x, int64_t stride, const uint8_t* const* codes, int32_t lines,
-                    I (*dot)[kTileVectors16]) {
+                    int64_t ahead, I (*dot)[P * kVectors]) {
     if constexpr (kInPairs<T>) {
-      if (lines * Codes::kWords % 2 == 0) return GroupInPairs<T>(x, stride, codes, lines, dot);
+      if (lines * Codes::kWords % 2 == 0) return GroupInPairs<T, P>(x, stride, codes, lines, ahead, dot);
     }
     int32_t line = 0;
     if constexpr (Codes::kHeld > 0) {
       constexpr int kLines = Codes::kHeld / Codes::kWords;
-      for (; line + kLines <= lines; line += kLines) NarrowLines<T, kLines>(x, stride, codes, line, dot);
-      for (; line < lines; ++line) NarrowLines<T, 1>(x, stride, codes, line, dot);
+      for (; line + kLines <= lines; line += kLines)
+        NarrowLines<T, P, kLines>(x, stride, codes, line, ahead, dot);
+      for (; line < lines; ++line) NarrowLines<T, P, 1>(x, stride, codes, line, ahead, dot);
     } else {
       do {
-        typename Codes::Word w[kTileVectors16][Codes::kWords];
-        Load<T>(codes, line, w);
+        typename Codes::Word w[P * kVectors][Codes::kWords];
+        Load<T, P>(codes, line, ahead, w);
         for (int i = 0; i < Codes::kWords; ++i) {
           for (int t = 0; t < T; ++t) {
             const I token = TokenWord(x + t * stride + kColumns * line + 4 * i);
-            for (int v = 0; v < kTileVectors16; ++v) dot[t][v] = AddProducts(dot[t][v], w[v][i], token);
+            for (int v = 0; v < P * kVectors; ++v) dot[t][v] = AddProducts(dot[t][v], w[v][i], token);
           }
         }
       } while (++line < lines);
     }
   }
 
-  template <int T>
+  template <int T, int P>
   static void Tile(const MatMulArgs& a, int32_t token, int32_t row) {
-    const TilePanels at(a, row);
+    const TilePanels<P> at(a, row);
     const int32_t cols = a.w->cols, group = a.w->group, groups = cols / group;
-    const uint8_t* codes[kTilePanels];
-    const uint16_t* scales[kTilePanels];
-    for (int p = 0; p < kTilePanels; ++p) {
-      codes[p] = static_cast<const uint8_t*>(a.w->data) + at.panel[p] * (cols / kColumns) * 64;
+    const int64_t panel_bytes = int64_t{cols / kColumns} * 64;
+    const uint8_t* codes[P];
+    const uint16_t* scales[P];
+    for (int p = 0; p < P; ++p) {
+      codes[p] = static_cast<const uint8_t*>(a.w->data) + at.panel[p] * panel_bytes;
       scales[p] = a.w->scales + at.panel[p] * groups * kLanes;
     }
     const int8_t* x = a.xq + int64_t{token} * cols;
-    F sums[T][kTileVectors16];
+    F sums[T][P * kVectors];
     for (int t = 0; t < T; ++t) {
-      for (int v = 0; v < kTileVectors16; ++v) sums[t][v] = Zero();
+      for (int v = 0; v < P * kVectors; ++v) sums[t][v] = Zero();
     }
     for (int32_t g = 0; g < groups; ++g) {
-      I dot[T][kTileVectors16];
+      I dot[T][P * kVectors];
       for (int t = 0; t < T; ++t) {
         const I start =
             Codes::kExcess == 0 ? SetI(0) : SetI(-Codes::kExcess * a.sums[int64_t{token + t} * groups + g]);
-        for (int v = 0; v < kTileVectors16; ++v) dot[t][v] = start;
+        for (int v = 0; v < P * kVectors; ++v) dot[t][v] = start;
       }
       const int32_t lines = group / kColumns;
-      Group<T>(x + g * group, cols, codes, lines, dot);
-      for (int p = 0; p < kTilePanels; ++p) codes[p] += 64 * int64_t{lines};
-      F scale[kTileVectors16];
-      for (int v = 0; v < kTileVectors16; ++v)
+      Group<T, P>(x + g * group, cols, codes, lines, AheadOf<P>(int64_t{g} * lines * 64, panel_bytes), dot);
+      for (int p = 0; p < P; ++p) codes[p] += 64 * int64_t{lines};
+      F scale[P * kVectors];
+      for (int v = 0; v < P * kVectors; ++v)
         scale[v] = LoadF16(scales[v / kVectors] + int64_t{g} * kLanes + v % kVectors * kWidth);
       for (int t = 0; t < T; ++t) {
         const F xs = Set(a.xs[int64_t{token + t} * groups + g]);
-        for (int v = 0; v < kTileVectors16; ++v)
+        for (int v = 0; v < P * kVectors; ++v)
           sums[t][v] = Add(sums[t][v], Mul(ToFloat(dot[t][v]), Mul(xs, scale[v])));
       }
     }
-    for (int t = 0; t < T; ++t) StoreTile(a, token + t, row, sums[t]);
+    for (int t = 0; t < T; ++t) StoreTile<P>(a, token + t, row, sums[t]);
   }
 };
 

@@ -14,6 +14,7 @@ constexpr int kPanelVectors = 2, kPanelTokens = 6;  // int8: 2 vectors of rows x
 constexpr int kTilePanels = 2, kFloatTileTokens = 12,
               kCodeTileTokens =
                   8;  // panels: 24 sums; 16 of codes, 16 of groups, of which some wait in memory
+constexpr int kBlockStreams = 4, kStreams = 2, kAheadBytes = 2048, kAheadLevel = 3;
 
 inline __mmask16 First(int n) { return static_cast<__mmask16>((1u << n) - 1); }
 
