@@ -42,9 +42,13 @@ bool SpinUntil(F&& done) {
 // worker joins by adding one while the job is open; the caller closes it when no item is left and waits for
 // those inside only, so a worker that the system has not woken costs nothing. A job's fields change only
 // while it is closed and empty.
+//
+// Every thread has a range of the items, which it takes one by one, so that it walks through memory; then it
+// takes what is left of the others' ranges.
 class Workers {
  public:
-  Workers(bool spin, int most) : spin_(spin), workers_(static_cast<size_t>(most)) {}
+  Workers(bool spin, int most)
+      : spin_(spin), workers_(static_cast<size_t>(most)), ranges_(static_cast<size_t>(most) + 1) {}
   ~Workers() {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -72,8 +76,12 @@ class Workers {
       for (int64_t i = 0; i < n_items; ++i) fn(context, i, 0);
       return;
     }
-    fn_ = fn, context_ = context, n_items_ = n_items;
-    next_.store(0, std::memory_order_relaxed);
+    fn_ = fn, context_ = context;
+    for (int64_t i = 0, n = n_threads(); i < n; ++i) {
+      Range& range = ranges_[static_cast<size_t>(i)];
+      range.next.store(n_items * i / n, std::memory_order_relaxed);
+      range.end = n_items * (i + 1) / n;
+    }
     state_.store((state_.load(std::memory_order_relaxed) & ~kLow) + kGeneration + kOpen);
     if (sleepers_.load() > 0) {
       { std::lock_guard<std::mutex> lock(mutex_); }
@@ -96,6 +104,10 @@ class Workers {
     Workers* pool = nullptr;
     int index = 0;
     SystemThread thread;
+  };
+  struct alignas(64) Range {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
   };
   static constexpr uint64_t kInside = 0xffff, kOpen = 0x10000, kLow = 0x1ffff, kGeneration = 0x20000;
 
@@ -132,21 +144,22 @@ class Workers {
   }
 
   void Work(int thread) {
-    for (;;) {
-      const int64_t item = next_.fetch_add(1, std::memory_order_relaxed);
-      if (item >= n_items_) return;
-      fn_(context_, item, thread);
+    for (int i = 0, n = n_threads(); i < n; ++i) {
+      Range& range = ranges_[static_cast<size_t>((thread + i) % n)];
+      while (range.next.load(std::memory_order_relaxed) < range.end) {
+        const int64_t item = range.next.fetch_add(1, std::memory_order_relaxed);
+        if (item < range.end) fn_(context_, item, thread);
+      }
     }
   }
 
   const bool spin_;
   std::vector<Worker> workers_;
+  std::vector<Range> ranges_;  // of every thread, the caller's first
   int n_workers_ = 0;
 
   void (*fn_)(void*, int64_t, int) = nullptr;
   void* context_ = nullptr;
-  int64_t n_items_ = 0;
-  alignas(64) std::atomic<int64_t> next_{0};
   alignas(64) std::atomic<uint64_t> state_{0};
   alignas(64) std::atomic<bool> running_{false};
   std::atomic<bool> stop_{false}, caller_waits_{false};
