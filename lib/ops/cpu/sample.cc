@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "lib/base/ordered_bits.h"
@@ -19,21 +20,38 @@ constexpr float kNever = -std::numeric_limits<float>::infinity();
 inline float FiniteOrNever(float x) { return x - x == 0.0f ? x : kNever; }
 inline uint32_t Key(float logit) { return OrderedBits(FiniteOrNever(logit)); }
 
-int32_t ArgMax(const float* x, int32_t n) {
-  constexpr int32_t kLanes = 16;
-  float most[kLanes];
-  std::fill(most, most + kLanes, kNever);
-  int32_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int32_t j = 0; j < kLanes; ++j) {
-      const float value = FiniteOrNever(x[i + j]);
-      most[j] = value > most[j] ? value : most[j];
-    }
+constexpr int32_t kLeast = std::numeric_limits<int32_t>::min();
+
+// Ascending with the logit; what is no number, or infinite, is below all. Without branches and comparisons
+// that could trap, so that compilers make vectors of it.
+inline int32_t Order(float x) {
+  x += 0.0f;  // one zero
+  int32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  const int32_t never = -static_cast<int32_t>((bits & 0x7f800000) == 0x7f800000);
+  return ((bits ^ ((bits >> 31) & 0x7fffffff)) & ~never) | (kLeast & never);
+}
+
+int32_t MostOf(const float* x, int32_t n) {
+  int32_t most = kLeast;
+  for (int32_t i = 0; i < n; ++i) {
+    const int32_t order = Order(x[i]);
+    most = order > most ? order : most;
   }
-  float best = *std::max_element(most, most + kLanes);
-  for (; i < n; ++i) best = std::max(best, FiniteOrNever(x[i]));
-  if (best == kNever) return -1;
-  return static_cast<int32_t>(std::find(x, x + n, best) - x);
+  return most;
+}
+
+// The first of the largest; -1: none is a number.
+int32_t ArgMax(const float* x, int32_t n) {
+  constexpr int32_t kBlock = 1024;
+  int32_t best = kLeast, at = -1;
+  for (int32_t i = 0; i < n; i += kBlock) {
+    const int32_t most = MostOf(x + i, std::min(kBlock, n - i));
+    if (most > best) best = most, at = i;
+  }
+  if (at < 0) return at;
+  while (Order(x[at]) != best) ++at;
+  return at;
 }
 
 // The likeliest tokens: all whose key is above, and of those with just this key the first `n_equal`.
