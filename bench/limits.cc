@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench/clock.h"
+#include "lib/base/side_by_side.h"
 #include "lib/ops/cpu/processor.h"
 
 #if defined(__x86_64__)
@@ -197,36 +198,21 @@ double MullNeon() {
 
 #endif
 
-// Sums of 256 MiB, so that no compiler may skip the reading; once for each width of registers. Lines are
-// asked for a page ahead, where prefetchers stop.
-using Reader = uint64_t (*)(const uint64_t* p, const uint64_t* end);
+// Sums of 256 MiB, so that no compiler may skip the reading; once for each width of registers.
+using Reader = uint64_t (*)(const uint64_t* p, int64_t n);
 
-__attribute__((always_inline)) inline uint64_t SumOf(const uint64_t* p, const uint64_t* end) {
-  uint64_t sum[32] = {};
-  for (; p != end; p += 32) {
-    for (int line = 0; line < 32; line += 8) __builtin_prefetch(p + 512 + line, 0, 2);
-    for (int i = 0; i < 32; ++i) sum[i] += p[i];
-  }
-  uint64_t all = 0;
-  for (const uint64_t s : sum) all += s;
-  return all;
-}
-
-uint64_t Read(const uint64_t* p, const uint64_t* end) { return SumOf(p, end); }
+uint64_t Read(const uint64_t* p, int64_t n) { return SumSideBySide(p, n); }
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) uint64_t Read256(const uint64_t* p, const uint64_t* end) {
-  return SumOf(p, end);
-}
-__attribute__((target("avx512f"))) uint64_t Read512(const uint64_t* p, const uint64_t* end) {
-  return SumOf(p, end);
+__attribute__((target("avx2"))) uint64_t Read256(const uint64_t* p, int64_t n) { return SumSideBySide(p, n); }
+__attribute__((target("avx512f"))) uint64_t Read512(const uint64_t* p, int64_t n) {
+  return SumSideBySide(p, n);
 }
 #endif
 
 double ReadRate(Reader reader) {
   constexpr size_t kWords = size_t{256} << 17;  // 256 MiB
   static const std::vector<uint64_t> buffer(kWords, 1);
-  const double seconds =
-      BestSeconds(0.5, [&] { g_word_sink = reader(buffer.data(), buffer.data() + kWords); });
+  const double seconds = BestSeconds(0.5, [&] { g_word_sink = reader(buffer.data(), kWords); });
   return 8.0 * kWords / seconds;
 }
 

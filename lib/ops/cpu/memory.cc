@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 
+#include "lib/base/side_by_side.h"
 #include "lib/base/system_memory.h"
 #include "lib/ops/cpu/cpu_device.h"
 #include "lib/ops/cpu/raw.h"
@@ -38,13 +39,13 @@ void CpuDevice::Free(DeviceBytes at, int64_t bytes) {
 }
 
 // The best of several passes of all threads over a block that no cache holds; other work on the machine makes
-// some slow. Lines are asked for a page ahead, as the products with weights do: prefetchers stop where a page
-// ends, and what they bring alone is no limit.
+// some slow.
 Result<double> CpuDevice::MeasureBandwidth() {
-  constexpr int64_t kBytes = 256 << 20, kPart = 1 << 20, kWords = kPart / 8, kAhead = 4096 / 8;
-  constexpr int kPasses = 8, kSums = 8;
+  constexpr int64_t kBytes = 256 << 20, kPart = 1 << 20, kWords = kPart / 8;
+  constexpr int kPasses = 8;
   DeviceBytes memory;
   KVC_RETURN_IF_ERROR(Allocate(kBytes, "a measurement", &memory));
+  AskForHugePages(Raw(memory), kBytes);  // as weights in panels lie in them
   uint64_t* block = reinterpret_cast<uint64_t*>(Raw(memory));
   std::atomic<uint64_t> sum{0};
   double best = 0;
@@ -54,12 +55,7 @@ Result<double> CpuDevice::MeasureBandwidth() {
       uint64_t* at = block + part * kWords;
       if (pass == 0)
         std::fill_n(at, kWords, uint64_t{1});  // pages that nothing was written to are all the same one
-      uint64_t sums[kSums] = {};
-      for (int64_t i = 0; i < kWords; i += kSums) {
-        __builtin_prefetch(at + i + kAhead, 0, 2);
-        for (int j = 0; j < kSums; ++j) sums[j] += at[i + j];
-      }
-      for (uint64_t s : sums) sum.fetch_add(s, std::memory_order_relaxed);
+      sum.fetch_add(SumSideBySide(at, kWords), std::memory_order_relaxed);
     });
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     if (pass > 0) best = std::max(best, static_cast<double>(kBytes) / seconds.count());
