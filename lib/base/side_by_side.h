@@ -5,7 +5,7 @@
 namespace kvc {
 
 // The sum of n words, n a multiple of 256: four parts are read side by side, lines asked for half a page
-// ahead, as products with weights do (lib/ops/cpu/panels.inl.h). One part after the other gives a seventh
+// ahead, as products with weights do (lib/ops/cpu/panels.inl.h). One part after the other gives an eighth
 // less.
 __attribute__((always_inline)) inline uint64_t SumSideBySide(const uint64_t* at, int64_t n) {
   constexpr int kParts = 4, kLine = 8;
