@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "lib/base/ordered_bits.h"
@@ -18,25 +17,19 @@ constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 // NaN and infinities rank below every number.
 inline float FiniteOrNever(float x) { return x - x == 0.0f ? x : kNever; }
-inline uint32_t Key(float logit) { return OrderedBits(FiniteOrNever(logit)); }
-
-constexpr int32_t kLeast = std::numeric_limits<int32_t>::min();
-
-// Ascending with the logit; what is no number, or infinite, is below all. Without branches and comparisons
-// that could trap, so that compilers make vectors of it.
-inline int32_t Order(float x) {
-  x += 0.0f;  // one zero
-  int32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  const int32_t never = -static_cast<int32_t>((bits & 0x7f800000) == 0x7f800000);
-  return ((bits ^ ((bits >> 31) & 0x7fffffff)) & ~never) | (kLeast & never);
+// OrderedBits(FiniteOrNever(logit)), in whole numbers alone: of comparisons that could trap compilers make no
+// vectors.
+inline uint32_t Key(float logit) {
+  constexpr uint32_t kInfinity = 0xff800000u, kNeverKey = ~kInfinity;
+  const uint32_t key = OrderedBits(logit);
+  return key == kInfinity ? kNeverKey : key;
 }
 
-int32_t MostOf(const float* x, int32_t n) {
-  int32_t most = kLeast;
+uint32_t LargestKey(const float* x, int32_t n) {
+  uint32_t most = 0;
   for (int32_t i = 0; i < n; ++i) {
-    const int32_t order = Order(x[i]);
-    most = order > most ? order : most;
+    const uint32_t key = Key(x[i]);
+    most = key > most ? key : most;
   }
   return most;
 }
@@ -44,13 +37,14 @@ int32_t MostOf(const float* x, int32_t n) {
 // The first of the largest; -1: none is a number.
 int32_t ArgMax(const float* x, int32_t n) {
   constexpr int32_t kBlock = 1024;
-  int32_t best = kLeast, at = -1;
+  uint32_t best = Key(kNever);
+  int32_t at = -1;
   for (int32_t i = 0; i < n; i += kBlock) {
-    const int32_t most = MostOf(x + i, std::min(kBlock, n - i));
+    const uint32_t most = LargestKey(x + i, std::min(kBlock, n - i));
     if (most > best) best = most, at = i;
   }
   if (at < 0) return at;
-  while (Order(x[at]) != best) ++at;
+  while (Key(x[at]) != best) ++at;
   return at;
 }
 
