@@ -1,4 +1,5 @@
 // The activation between the two products of a feed-forward part.
+#include "cuda/launch.h"
 #include "cuda/network.h"
 
 namespace kvc::cuda {
@@ -28,7 +29,7 @@ __global__ void __launch_bounds__(kThreads) activate(const ActivateParams p) {
 
 }  // namespace
 
-cudaError_t Activate(const ActivateParams& p, cudaStream_t stream) {
+cudaError_t Activate(const ActivateParams& p, CudaStream& stream) {
   return KVC_LAUNCH(activate, dim3(static_cast<unsigned>((p.n + kThreads - 1) / kThreads)), dim3(kThreads), 0,
                     stream, p);
 }

@@ -3,6 +3,7 @@
 // values are read once a tile of rows.
 #include <cmath>
 
+#include "cuda/launch.h"
 #include "cuda/layer_params.h"
 
 namespace kvc::cuda {

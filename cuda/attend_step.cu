@@ -6,6 +6,7 @@
 // entry and takes every number of its key for up to two query heads; for the sum of values a thread has a
 // dimension and takes every value for all of them. Blocks are small, so that several on a multiprocessor keep
 // reads on their way while others compute.
+#include "cuda/launch.h"
 #include "cuda/step_params.h"
 
 namespace kvc::cuda {
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(kThreads) attend_step(const StepParams p) {
 }
 
 template <int H>
-cudaError_t AttendHeads(const StepParams& p, int32_t n_items, cudaStream_t stream) {
+cudaError_t AttendHeads(const StepParams& p, int32_t n_items, CudaStream& stream) {
   const int32_t group = p.n_heads / p.n_kv_heads;
   const dim3 grid(static_cast<unsigned>(n_items), static_cast<unsigned>((group + H - 1) / H)),
       block(kThreads);
@@ -141,7 +142,7 @@ cudaError_t AttendHeads(const StepParams& p, int32_t n_items, cudaStream_t strea
 
 }  // namespace
 
-cudaError_t AttendSegments(const StepParams& p, int32_t n_items, cudaStream_t stream) {
+cudaError_t AttendSegments(const StepParams& p, int32_t n_items, CudaStream& stream) {
   const int32_t group = p.n_heads / p.n_kv_heads;
   if (group == 1) return AttendHeads<1>(p, n_items, stream);
   if (group == 2) return AttendHeads<2>(p, n_items, stream);

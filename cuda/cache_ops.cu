@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "cuda/head_ops.h"
+#include "cuda/launch.h"
 #include "cuda/layer_params.h"
 
 namespace kvc::cuda {
@@ -51,40 +52,52 @@ __global__ void __launch_bounds__(kBlock) leave(const LeaveParams p) {
       pages, [&](int32_t x) { return gone[x] != 0; }, room, &space);
 }
 
-int64_t StrideOf(const CacheView& c, int32_t first, int32_t n) {
-  int64_t stride = 1;
+int64_t LongestOf(const CacheView& c, int32_t first, int32_t n) {
+  int64_t longest = 1;
   for (int32_t h = first; h < first + n; ++h)
-    stride = std::max<int64_t>(stride, c.len[h] + c.layout->ring_slots(h));
-  return (stride + 15) / 16 * 16;
+    longest = std::max<int64_t>(longest, c.len[h] + c.layout->ring_slots(h));
+  return longest;
 }
 
+struct LeaveBytes {
+  int64_t n, stride, sort_stride;
+  // marks: by which the entries go.
+  LeaveBytes(int64_t heads, int64_t longest, bool marks)
+      : n(heads), stride((longest + 15) / 16 * 16), sort_stride(marks ? PowerOfTwoFrom(stride) : 0) {}
+  int64_t all() const {
+    return Packet::Size<int32_t>(3 * n * stride) + Packet::Size<uint64_t>(n * sort_stride) +
+           Packet::Size<uint8_t>(n * stride);
+  }
+};
+
+// scratch: LeaveBytes for at least as many entries; null: in the packet.
 Status Leave(Stream* s, const CacheView& cache, int32_t first, int32_t n, LeaveParams p,
-             const KeyTurning* turning, const bool* heads) {
-  const int64_t stride = StrideOf(cache, first, n);
-  int64_t sort_stride = p.marks == nullptr ? 0 : 1;
-  while (p.marks != nullptr && sort_stride < stride) sort_stride *= 2;
+             const KeyTurning* turning, const bool* heads, uint8_t* scratch, int64_t scratch_bytes) {
+  const LeaveBytes bytes(n, LongestOf(cache, first, n), p.marks != nullptr);
   CacheRecords records(cache, first, n, 0);
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(
       s, records.Bytes() + (turning == nullptr ? 0 : TurnBytes(turning->rope)) + Packet::Size<int32_t>(n),
-      Packet::Size<int32_t>(3 * n * stride) + Packet::Size<uint64_t>(n * sort_stride) +
-          Packet::Size<uint8_t>(n * stride)));
+      scratch == nullptr ? bytes.all() : 0));
   p.cache = records.Write(&packet);
   if (turning != nullptr) p.turn = TurnOf(*turning, &packet), p.drops_rotation = turning->in_cache;
   if (heads != nullptr) {
     int32_t* which = packet.Add<int32_t>(n, &p.heads);
     for (int32_t i = 0; i < n; ++i) which[i] = heads[i] ? 1 : 0;
   }
-  p.stride = stride, p.sort_stride = sort_stride;
-  p.lists = packet.Room<int32_t>(3 * n * stride);
-  p.keys = packet.Room<uint64_t>(n * sort_stride);
-  p.gone = packet.Room<uint8_t>(n * stride);
+  p.stride = bytes.stride, p.sort_stride = bytes.sort_stride;
+  if (scratch == nullptr) scratch = packet.Room<uint8_t>(bytes.all()), scratch_bytes = bytes.all();
+  Scratch parts(scratch, scratch_bytes);
+  p.lists = parts.Take<int32_t>(3 * n * p.stride);
+  p.keys = parts.Take<uint64_t>(n * p.sort_stride);
+  p.gone = parts.Take<uint8_t>(n * p.stride);
+  KVC_RETURN_IF_ERROR(parts.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
   KVC_RETURN_IF_ERROR(
       Check(KVC_LAUNCH(leave, dim3(static_cast<unsigned>(n)), dim3(kBlock),
                        2 * static_cast<size_t>(cache.layout->head_dim) * sizeof(float), StreamOf(s), p),
             "removing entries"));
-  return records.ReadBack(static_cast<CudaStream*>(s));
+  return records.ReadBack(&StreamOf(s));
 }
 
 struct KeepParams {
@@ -169,17 +182,20 @@ Status CudaDevice::Rewind(Stream* s, const RewindArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   LeaveParams p{};
   p.n_tokens = a.n_tokens;
-  return Leave(s, *a.cache, 0, a.cache->layout->n_heads_total(), p, nullptr, nullptr);
+  return Leave(s, *a.cache, 0, a.cache->layout->n_heads_total(), p, nullptr, nullptr, nullptr, 0);
 }
 
-int64_t CudaDevice::EvictScratchBytes(int32_t, int64_t) const { return 0; }
+int64_t CudaDevice::EvictScratchBytes(int32_t n_kv_heads, int64_t stride) const {
+  return LeaveBytes(n_kv_heads, stride, true).all();
+}
 
 Status CudaDevice::Evict(Stream* s, const EvictArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   const int32_t heads = a.cache->layout->n_kv_heads;
   LeaveParams p{};
   p.marks = At(a.marks), p.marks_stride = a.stride;
-  return Leave(s, *a.cache, a.layer * heads, heads, p, &a.turning, a.heads);
+  return Leave(s, *a.cache, a.layer * heads, heads, p, &a.turning, a.heads, At(a.scratch),
+               EvictScratchBytes(heads, a.stride));
 }
 
 Status CudaDevice::KeepNewest(Stream* s, const KeepNewestArgs& a) {
@@ -228,7 +244,7 @@ Status CudaDevice::Positions(Stream* s, const PositionsArgs& a) {
   KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(list_positions, dim3(static_cast<unsigned>((n + 127) / 128)),
                                        dim3(128), 0, StreamOf(s), cache, out),
                             "positions"));
-  KVC_RETURN_IF_ERROR(static_cast<CudaStream*>(s)->Fetch(out, a.positions, int64_t{4} * n));
+  KVC_RETURN_IF_ERROR(StreamOf(s).Fetch(out, a.positions, int64_t{4} * n));
   std::sort(a.positions, a.positions + n);
   return {};
 }

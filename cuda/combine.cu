@@ -1,6 +1,7 @@
 // What the experts of each row give together, added in the order of their numbers. Bytes: pairs * width,
 // once.
 #include "cuda/experts.h"
+#include "cuda/launch.h"
 
 namespace kvc::cuda {
 namespace {
@@ -21,7 +22,7 @@ __global__ void __launch_bounds__(kThreads) combine(const CombineParams p) {
 
 }  // namespace
 
-cudaError_t Combine(const CombineParams& p, cudaStream_t stream) {
+cudaError_t Combine(const CombineParams& p, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>((p.width + kThreads - 1) / kThreads), static_cast<unsigned>(p.n));
   return KVC_LAUNCH(combine, grid, dim3(kThreads), 0, stream, p);
 }

@@ -2,6 +2,7 @@
 // is found eight bits at a time, each time by one kernel over the heads and one over their counts
 // (methods.md 2.11).
 #include "cuda/block.h"
+#include "cuda/launch.h"
 #include "cuda/layer_params.h"
 
 namespace kvc::cuda {
@@ -117,31 +118,29 @@ Status CudaDevice::CountBest(Stream* s, const CountBestArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   const int32_t heads = a.layer.n_kv_heads;
   Packet packet;
-  KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer),
-                                   Packet::Size<double>(heads) + Packet::Size<int64_t>(heads) +
-                                       Packet::Size<int32_t>(int64_t{heads} * 256) +
-                                       Packet::Size<uint32_t>(1)));
+  KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer)));
   CountParams p{};
   p.layer = LayerOf(a.layer, &packet);
   p.protect = a.protect, p.scores = At(a.scores), p.stride = a.stride, p.total = a.total, p.locked = a.locked;
   p.average = a.average, p.concentrated = a.concentrated;
-  p.factor = packet.Room<double>(heads);
-  p.counts = packet.Room<int64_t>(heads);
-  p.histogram = packet.Room<int32_t>(int64_t{heads} * 256);
-  p.prefix = packet.Room<uint32_t>(1);
+  Scratch scratch(At(a.scratch), SelectScratchBytes(heads, a.stride));
+  p.factor = scratch.Take<double>(heads);
+  p.counts = scratch.Take<int64_t>(heads);
+  p.histogram = scratch.Take<int32_t>(int64_t{heads} * 256);
+  p.prefix = scratch.Take<uint32_t>(1);
+  KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
-  const cudaStream_t stream = StreamOf(s);
+  CudaStream& stream = StreamOf(s);
   const dim3 grid(static_cast<unsigned>(heads)), block(kBlock);
-  KVC_RETURN_IF_ERROR(
-      Check(cudaMemsetAsync(p.counts, 0, static_cast<size_t>(heads) * 8, stream), "selection"));
-  KVC_RETURN_IF_ERROR(Check(cudaMemsetAsync(p.prefix, 0, 4, stream), "selection"));
+  KVC_RETURN_IF_ERROR(stream.Clear(p.counts, int64_t{8} * heads, "selection"));
+  KVC_RETURN_IF_ERROR(stream.Clear(p.prefix, 4, "selection"));
   if (a.concentrated)
     KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(concentrate, grid, block, 0, stream, p), "selection"));
   for (p.shift = 24; p.shift >= 0; p.shift -= 8) {
     KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(count_range, grid, block, 0, stream, p), "selection"));
     KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(close_range, dim3(1), block, 0, stream, p), "selection"));
   }
-  return static_cast<CudaStream*>(s)->Fetch(p.counts, a.counts, int64_t{8} * heads);
+  return StreamOf(s).Fetch(p.counts, a.counts, int64_t{8} * heads);
 }
 
 }  // namespace kvc::cuda

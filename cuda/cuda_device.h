@@ -17,7 +17,7 @@ template <typename T>
 DevicePtr<T> AddressOf(T* p) {
   return DevicePtr<T>::FromNumber(reinterpret_cast<uintptr_t>(p));
 }
-inline cudaStream_t StreamOf(Stream* s) { return static_cast<CudaStream*>(s)->stream(); }
+inline CudaStream& StreamOf(Stream* s) { return *static_cast<CudaStream*>(s); }
 
 constexpr int32_t kMostHeadSize = 256;  // what tiles of entries in shared memory allow
 
@@ -62,16 +62,16 @@ class CudaDevice final : public Device {
   Status AttendPrompt(Stream* s, const PromptAttentionArgs& args) override;
   Status FoldColumns(Stream* s, const ColumnArgs& args) override;
 
-  int64_t ScoreScratchBytes(int32_t n_kv_heads, int64_t stride) const override;
+  int64_t ScoreScratchBytes(const ScoreShape& shape) const override;
   Status Score(Stream* s, const ScoreArgs& args) override;
   Status Select(Stream* s, const SelectArgs& args) override;
   Status SelectByQueryHead(Stream* s, const SelectByQueryHeadArgs& args) override;
   Status Unmark(Stream* s, const UnmarkArgs& args) override;
   Status CountBest(Stream* s, const CountBestArgs& args) override;
-  int64_t SelectScratchBytes(int64_t stride) const override;
+  int64_t SelectScratchBytes(int32_t n_kv_heads, int64_t stride) const override;
   Status Merge(Stream* s, const MergeArgs& args) override;
 
-  int64_t CodeBytes(const CacheLayout& layout, int64_t n_codes) const override;
+  int64_t StoreScratchBytes(const CacheLayout& layout, int64_t entries, int64_t n_codes) const override;
   int64_t LoadScratchBytes(int32_t n_kv_heads, int64_t entries) const override;
   int64_t AppendScratchBytes(const CacheLayout& layout) const override;
   Status LoadLayer(Stream* s, const LoadArgs& args) override;
@@ -92,7 +92,8 @@ class CudaDevice final : public Device {
   Status Evict(Stream* s, const EvictArgs& args) override;
 
  private:
-  CudaDevice(int number, const Driver& driver) : number_(number), driver_(driver) {}
+  CudaDevice(int number, const Driver& driver, bool graphs)
+      : number_(number), driver_(driver), graphs_(graphs) {}
   Status CheckHeadSize(int32_t d) const {
     if (d <= kMostHeadSize) return {};
     return Error(Code::kUnsupported, "device \"%s\": heads of %d dimensions; at most %d, use \"cpu\"",
@@ -103,6 +104,7 @@ class CudaDevice final : public Device {
 
   const int number_;
   const Driver& driver_;
+  const bool graphs_;
   DeviceInfo info_;
   cudaStream_t stream_ = nullptr;
 };

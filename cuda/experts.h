@@ -1,5 +1,6 @@
 // Which experts work on which rows, and what they give together.
 #pragma once
+#include "cuda/stream.h"
 #include "cuda/weights.h"
 
 namespace kvc::cuda {
@@ -23,7 +24,7 @@ inline int64_t MostExpertTiles(int64_t pairs, int32_t n_experts, int32_t tile) {
   return pairs < most ? pairs : most;
 }
 // As lib/ops/cpu/experts.h. The host is not asked.
-cudaError_t Route(const RouteParams& p, cudaStream_t stream);
+cudaError_t Route(const RouteParams& p, CudaStream& stream);
 
 // y [n, width] = sums of weights * rows of `given` [pairs, width] by place; or y += scale * those.
 struct CombineParams {
@@ -34,6 +35,6 @@ struct CombineParams {
   bool adds;
   float scale;
 };
-cudaError_t Combine(const CombineParams& p, cudaStream_t stream);
+cudaError_t Combine(const CombineParams& p, CudaStream& stream);
 
 }  // namespace kvc::cuda

@@ -1,5 +1,6 @@
 // Products with many rows of activations and weights in f32, in f32. A block makes 64 outputs of 32 tokens;
 // weights are decoded where they enter shared memory, once a tile.
+#include "cuda/launch.h"
 #include "cuda/network.h"
 
 namespace kvc::cuda {
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) gemm_f32(const Product p) {
 
 }  // namespace
 
-cudaError_t GemmF32(const Product& p, cudaStream_t stream) {
+cudaError_t GemmF32(const Product& p, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>((p.rows + kRows - 1) / kRows),
                   static_cast<unsigned>(TileBlocks(p, kTokens)));
   if (p.tiles != nullptr) return KVC_LAUNCH(gemm_f32<true>, grid, dim3(kThreads), sizeof(Tiles), stream, p);

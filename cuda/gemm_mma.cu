@@ -6,6 +6,7 @@
 // changes within 32 columns). Low times low is left out. What is lost is 2^-17 of a product: kept sets and
 // logits stay those of f32 sums. Scales of groups are taken to the sums of 32 columns. Flops: 2 * n * rows *
 // cols, twice (three times) on the tensor cores.
+#include "cuda/launch.h"
 #include "cuda/network.h"
 
 namespace kvc::cuda {
@@ -146,14 +147,14 @@ __global__ void __launch_bounds__(kThreads) gemm_mma(const Product p) {
 
 }  // namespace
 
-cudaError_t GemmMma(Product p, cudaStream_t stream) {
+cudaError_t GemmMma(Product p, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>(NumberBlocks(&p, kRows)),
                   static_cast<unsigned>(TileBlocks(p, kTokens)));
   if (p.tiles != nullptr) return KVC_LAUNCH(gemm_mma<true>, grid, dim3(kThreads), sizeof(Tiles), stream, p);
   return KVC_LAUNCH(gemm_mma<false>, grid, dim3(kThreads), sizeof(Tiles), stream, p);
 }
 
-cudaError_t Gemm(const Product& p, cudaStream_t stream) {
+cudaError_t Gemm(const Product& p, CudaStream& stream) {
   for (int i = 0; i < p.n_parts; ++i) {
     if (p.parts[i].type == WeightType::kF32) return GemmF32(p, stream);
   }

@@ -2,6 +2,7 @@
 // a time, so that what is read of x serves all of them: 16 bytes of int4 meet 128 bytes of x, which would
 // make the first-level cache the limit with one row. Every output adds its columns in the same order whatever
 // the other rows are.
+#include "cuda/launch.h"
 #include "cuda/network.h"
 
 namespace kvc::cuda {
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) gemv_experts(const Product p) {
 
 }  // namespace
 
-cudaError_t GemvExperts(Product p, int32_t tile, cudaStream_t stream) {
+cudaError_t GemvExperts(Product p, int32_t tile, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>(NumberBlocks(&p, kWarps * kRows)), static_cast<unsigned>(p.n_tiles)),
       block(kWarps * kWarp);
   if (tile == 1) return KVC_LAUNCH(gemv_experts<1>, grid, block, 0, stream, p);
@@ -153,7 +154,7 @@ cudaError_t GemvExperts(Product p, int32_t tile, cudaStream_t stream) {
   return KVC_LAUNCH(gemv_experts<4>, grid, block, 0, stream, p);
 }
 
-cudaError_t Gemv(Product p, cudaStream_t stream) {
+cudaError_t Gemv(Product p, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>(NumberBlocks(&p, kWarps * kRows))), block(kWarps * kWarp);
   for (int32_t t = 0; t < p.n;) {
     const int32_t left = p.n - t;

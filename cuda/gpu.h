@@ -175,30 +175,4 @@ KVC_DEVICE int32_t BlockPrefix(int32_t x, int32_t* shared, int32_t* total) {
   return before + sum - x;
 }
 
-// ---- launching ----
-// Shared memory beyond 48 KiB is asked for once a kernel (a device keeps it for the function).
-#if defined(__CUDACC__)
-template <typename... Params, typename... Args>
-cudaError_t LaunchOn(const char*, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
-                     cudaStream_t stream, Args&&... args) {
-  if (shared > (48u << 10)) {
-    const cudaError_t e =
-        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
-    if (e != cudaSuccess) return e;
-  }
-  kernel<<<grid, block, shared, stream>>>(static_cast<Params>(args)...);
-  return cudaGetLastError();
-}
-#else
-template <typename... Params, typename... Args>
-cudaError_t LaunchOn(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
-                     cudaStream_t stream, Args... args) {
-  return emu::Launch(name, grid, block, shared, stream, [=] { kernel(static_cast<Params>(args)...); });
-}
-#endif
-
 }  // namespace kvc::cuda
-
-#define KVC_LAUNCH(kernel, grid, block, shared, stream, ...) \
-  ::kvc::cuda::LaunchOn(#kernel, kernel, grid, block, shared, stream, __VA_ARGS__)

@@ -142,7 +142,7 @@ class LayerMath {
   }
   Status Run(const NormParams& p, int64_t rows) const { return Check(NormRows(p, rows, stream_), "a norm"); }
 
-  cudaStream_t stream_;
+  CudaStream& stream_;
   const NetworkShape& shape_;
   const int32_t n_;
   const Rows rows_;

@@ -2,6 +2,7 @@
 // a block a head where they follow each other. Bytes: every entry once in each form.
 #include "cuda/head_ops.h"
 
+#include "cuda/launch.h"
 #include "cuda/layer_params.h"
 
 namespace kvc::cuda {
@@ -257,9 +258,25 @@ int32_t Longest(const CacheView& c, int32_t layer) {
   return longest;
 }
 
+// Directions and references of all heads.
+int64_t AllCodes(const CacheLayout& layout, int64_t n_codes) {
+  if (layout.directions < 0) return 0;
+  return (layout.layer_books ? 1 : layout.n_kv_heads) * CodesBytes(n_codes, layout.head_dim);
+}
+
+// Slots of a page whose keys share scales; 0: no format has any.
+int32_t SharedSlots(const CacheLayout& layout) {
+  int32_t slots = 0;
+  for (const PageFormat& f : layout.formats)
+    slots = f.coding == EntryCoding::kKeyChannels ? std::max(slots, f.slots) : slots;
+  return slots;
+}
+
 }  // namespace
 
-int64_t CudaDevice::LoadScratchBytes(int32_t, int64_t) const { return 0; }
+int64_t CudaDevice::LoadScratchBytes(int32_t n_kv_heads, int64_t entries) const {
+  return Packet::Size<uint64_t>(n_kv_heads * PowerOfTwoFrom(entries));
+}
 
 Status CudaDevice::LoadLayer(Stream* s, const LoadArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
@@ -267,13 +284,11 @@ Status CudaDevice::LoadLayer(Stream* s, const LoadArgs& a) {
   for (int32_t g = 0; g < heads; ++g)
     a.to.len[g] = HeadLen(*a.cache, a.layer * heads + g) - (a.drop == nullptr ? 0 : a.drop[g]);
   if (longest == 0) return {};
-  int64_t sort_stride = 1;
-  while (sort_stride < longest) sort_stride *= 2;
+  const int64_t sort_stride = PowerOfTwoFrom(longest);
   CacheRecords records(*a.cache, a.layer * heads, heads, 0);
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(
-      s, records.Bytes() + LayerBytes(a.to) + TurnBytes(a.turning.rope) + Packet::Size<int32_t>(heads),
-      Packet::Size<uint64_t>(heads * sort_stride)));
+      s, records.Bytes() + LayerBytes(a.to) + TurnBytes(a.turning.rope) + Packet::Size<int32_t>(heads)));
   LoadParams p{};
   p.cache = records.Write(&packet);
   p.to = LayerOf(a.to, &packet);
@@ -281,9 +296,11 @@ Status CudaDevice::LoadLayer(Stream* s, const LoadArgs& a) {
   p.turns_rotated = a.turns_rotated, p.n_sink = a.n_sink;
   int32_t* drop = packet.Add<int32_t>(heads, &p.drop);
   for (int32_t g = 0; g < heads; ++g) drop[g] = a.drop == nullptr ? 0 : a.drop[g];
-  p.keys = packet.Room<uint64_t>(heads * sort_stride), p.sort_stride = sort_stride;
+  Scratch scratch(At(a.scratch), LoadScratchBytes(heads, a.scratch_entries));
+  p.keys = scratch.Take<uint64_t>(heads * sort_stride), p.sort_stride = sort_stride;
+  KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
-  const cudaStream_t stream = StreamOf(s);
+  CudaStream& stream = StreamOf(s);
   KVC_RETURN_IF_ERROR(
       Check(KVC_LAUNCH(order_entries, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, stream, p),
             "loading entries"));
@@ -292,9 +309,10 @@ Status CudaDevice::LoadLayer(Stream* s, const LoadArgs& a) {
                "loading entries");
 }
 
-int64_t CudaDevice::CodeBytes(const CacheLayout& layout, int64_t n_codes) const {
+int64_t CudaDevice::StoreScratchBytes(const CacheLayout& layout, int64_t entries, int64_t n_codes) const {
   const int64_t heads = layout.n_kv_heads;
-  return layout.directions >= 0 ? (layout.layer_books ? 1 : heads) * CodesBytes(n_codes, layout.head_dim) : 0;
+  return AllCodes(layout, n_codes) + Packet::Size<int32_t>(heads * entries) + Packet::Size<int32_t>(heads) +
+         Packet::Size<float>(heads * SharedSlots(layout) * layout.head_dim);
 }
 
 Status CudaDevice::StoreLayer(Stream* s, const StoreArgs& a) {
@@ -302,25 +320,24 @@ Status CudaDevice::StoreLayer(Stream* s, const StoreArgs& a) {
   const int32_t heads = a.from.n_kv_heads, d = a.from.head_dim;
   const int64_t longest = *std::max_element(a.from.len, a.from.len + heads);
   if (longest == 0) return {};
-  int32_t block_slots = 0;
-  for (const PageFormat& f : a.cache->layout->formats)
-    block_slots = f.coding == EntryCoding::kKeyChannels ? std::max(block_slots, f.slots) : block_slots;
+  const int32_t block_slots = SharedSlots(*a.cache->layout);
   CacheRecords records(*a.cache, a.layer * heads, heads, 0);
   Packet packet;
-  KVC_RETURN_IF_ERROR(packet.Begin(s, records.Bytes() + LayerBytes(a.from) + TurnBytes(a.turning.rope),
-                                   Packet::Size<int32_t>(heads * longest) + Packet::Size<int32_t>(heads) +
-                                       Packet::Size<float>(int64_t{heads} * block_slots * d)));
+  KVC_RETURN_IF_ERROR(packet.Begin(s, records.Bytes() + LayerBytes(a.from) + TurnBytes(a.turning.rope)));
   StoreParams p{};
   p.cache = records.Write(&packet);
   p.from = LayerOf(a.from, &packet);
   p.turn = TurnOf(a.turning, &packet);
   p.marks = At(a.marks), p.seen = At(a.seen), p.stride = a.stride;
-  p.places = packet.Room<int32_t>(heads * longest), p.places_stride = longest;
-  p.counts = packet.Room<int32_t>(heads);
-  p.block = packet.Room<float>(int64_t{heads} * block_slots * d), p.block_slots = block_slots;
   p.codes = At(a.codes), p.codes_stride = CodesBytes(a.n_codes, d), p.n_codes = a.n_codes;
+  const int64_t coded = AllCodes(*a.cache->layout, a.n_codes);
+  Scratch scratch(At(a.codes) + coded, StoreScratchBytes(*a.cache->layout, longest, a.n_codes) - coded);
+  p.places = scratch.Take<int32_t>(heads * longest), p.places_stride = longest;
+  p.counts = scratch.Take<int32_t>(heads);
+  p.block = scratch.Take<float>(int64_t{heads} * block_slots * d), p.block_slots = block_slots;
+  KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
-  const cudaStream_t stream = StreamOf(s);
+  CudaStream& stream = StreamOf(s);
   const dim3 grid(static_cast<unsigned>(heads)), block(kBlock);
   KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(list_marked, grid, block, 0, stream, p), "storing entries"));
   KVC_RETURN_IF_ERROR(
@@ -347,15 +364,16 @@ Status CudaDevice::CodeLayer(Stream* s, const CodeArgs& a) {
   p.theta[0] = format.theta_key, p.theta[1] = format.theta_value;
   p.n_directions = packet.Room<int32_t>(2 * heads);
   KVC_RETURN_IF_ERROR(packet.Send());
-  KVC_RETURN_IF_ERROR(Check(cudaMemsetAsync(p.n_directions, 0, static_cast<size_t>(heads) * 8, StreamOf(s)),
-                            "coding entries"));
+  KVC_RETURN_IF_ERROR(StreamOf(s).Clear(p.n_directions, int64_t{8} * heads, "coding entries"));
   KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(code_layer, dim3(p.shared ? 1u : static_cast<unsigned>(heads)),
                                        dim3(kBlock), 0, StreamOf(s), p),
                             "coding entries"));
-  return static_cast<CudaStream*>(s)->Fetch(p.n_directions, a.n_directions, int64_t{8} * heads);
+  return StreamOf(s).Fetch(p.n_directions, a.n_directions, int64_t{8} * heads);
 }
 
-int64_t CudaDevice::AppendScratchBytes(const CacheLayout&) const { return 0; }
+int64_t CudaDevice::AppendScratchBytes(const CacheLayout& layout) const {
+  return layout.n_kv_heads * SettleBytes(layout);
+}
 
 Status CudaDevice::AppendLayer(Stream* s, const AppendArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
@@ -369,20 +387,19 @@ Status CudaDevice::AppendLayer(Stream* s, const AppendArgs& a) {
   const int64_t room = SettleBytes(layout);
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(
-      s, records.Bytes() + LayerBytes(a.from) + TurnBytes(a.turning.rope) + Packet::Size<int32_t>(heads),
-      Packet::Size<uint8_t>(heads * room)));
+      s, records.Bytes() + LayerBytes(a.from) + TurnBytes(a.turning.rope) + Packet::Size<int32_t>(heads)));
   AppendParams p{};
   p.cache = records.Write(&packet);
   p.from = LayerOf(a.from, &packet);
   p.turn = TurnOf(a.turning, &packet);
   p.first = packet.Copy(a.first, heads);
-  p.rooms = packet.Room<uint8_t>(heads * room), p.room_bytes = room;
+  p.rooms = At(a.scratch), p.room_bytes = room;
   KVC_RETURN_IF_ERROR(packet.Send());
   KVC_RETURN_IF_ERROR(Check(
       KVC_LAUNCH(append_entries, dim3(layout.layer_books ? 1u : static_cast<unsigned>(heads)), dim3(kBlock),
                  3 * static_cast<size_t>(layout.head_dim) * sizeof(float), StreamOf(s), p),
       "appending entries"));
-  return records.ReadBack(static_cast<CudaStream*>(s));
+  return records.ReadBack(&StreamOf(s));
 }
 
 }  // namespace kvc::cuda

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -103,7 +104,9 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
   const CUmemAllocationProp p = Properties(number);
   if (driver->granularity(&granule, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS || granule == 0)
     return Unsupported(spec, "it has no virtual memory");
-  std::unique_ptr<CudaDevice> device(new CudaDevice(number, *driver));
+  const char* graphs = std::getenv("KVC_CUDA_GRAPHS");
+  std::unique_ptr<CudaDevice> device(
+      new CudaDevice(number, *driver, graphs == nullptr || std::strcmp(graphs, "0") != 0));
   device->info_.name = Format("%s:%d", spec.substr(0, colon).c_str(), number);
   device->info_.description =
       Format("%.80s, %d multiprocessors, compute capability %d.%d, %.1f GiB", properties.name,
@@ -123,7 +126,7 @@ CudaDevice::~CudaDevice() {
 
 Result<std::unique_ptr<Stream>> CudaDevice::NewStream() {
   KVC_RETURN_IF_ERROR(Enter());
-  std::unique_ptr<CudaStream> stream(new CudaStream());
+  std::unique_ptr<CudaStream> stream(new CudaStream(graphs_));
   KVC_RETURN_IF_ERROR(stream->Create(stream_));
   return std::unique_ptr<Stream>(std::move(stream));
 }
@@ -206,29 +209,25 @@ void CudaDevice::Decommit(DeviceBytes at, int64_t bytes) {
 
 Status CudaDevice::Write(Stream* s, DeviceBytes to, const void* from, int64_t bytes) {
   KVC_RETURN_IF_ERROR(Enter());
-  if (bytes <= 0) return {};
-  return Check(cudaMemcpyAsync(At(to), from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, StreamOf(s)),
-               "writing to the device");
+  return StreamOf(s).Copy(At(to), from, bytes, cudaMemcpyHostToDevice, "writing to the device");
 }
 
 Status CudaDevice::Read(Stream* s, DevicePtr<const uint8_t> from, void* to, int64_t bytes) {
   KVC_RETURN_IF_ERROR(Enter());
-  return static_cast<CudaStream*>(s)->Fetch(At(from), to, bytes);
+  return StreamOf(s).Fetch(At(from), to, bytes);
 }
 
 Status CudaDevice::Copy(Stream* s, Span<const PageCopy> copies) {
   KVC_RETURN_IF_ERROR(Enter());
   for (const PageCopy& c : copies)
-    KVC_RETURN_IF_ERROR(Check(cudaMemcpyAsync(At(c.to), At(c.from), static_cast<size_t>(c.bytes),
-                                              cudaMemcpyDeviceToDevice, StreamOf(s)),
-                              "copying on the device"));
+    KVC_RETURN_IF_ERROR(
+        StreamOf(s).Copy(At(c.to), At(c.from), c.bytes, cudaMemcpyDeviceToDevice, "copying on the device"));
   return {};
 }
 
 Status CudaDevice::Zero(Stream* s, DeviceBytes at, int64_t bytes) {
   KVC_RETURN_IF_ERROR(Enter());
-  if (bytes <= 0) return {};
-  return Check(cudaMemsetAsync(At(at), 0, static_cast<size_t>(bytes), StreamOf(s)), "clearing on the device");
+  return StreamOf(s).Clear(At(at), bytes, "clearing on the device");
 }
 
 // A large copy moves every byte twice; the best of several.

@@ -1,6 +1,7 @@
 // Merging in a layer at full length, a block a head.
 #include "cuda/merge_dropped.h"
 
+#include "cuda/launch.h"
 #include "cuda/layer_params.h"
 
 namespace kvc::cuda {
@@ -51,20 +52,18 @@ __global__ void __launch_bounds__(kBlock) merge_values(const MergeParams p) {
 Status CudaDevice::Merge(Stream* s, const MergeArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   const int64_t heads = a.layer.n_kv_heads;
-  int64_t sort_stride = 1;
-  while (sort_stride < a.stride) sort_stride *= 2;
+  const int64_t sort_stride = PowerOfTwoFrom(a.stride);
   Packet packet;
-  KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer),
-                                   Packet::Size<int32_t>(heads * (2 * a.stride + 1)) +
-                                       Packet::Size<float>(heads * a.stride) +
-                                       Packet::Size<uint64_t>(heads * sort_stride)));
+  KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer)));
   MergeParams p{};
   p.layer = LayerOf(a.layer, &packet);
   p.rule = a.rule, p.first_head = static_cast<int32_t>(a.layer_index * heads);
   p.marks = At(a.marks), p.stride = a.stride, p.sort_stride = sort_stride;
-  p.links = packet.Room<int32_t>(heads * (2 * a.stride + 1));
-  p.lines = packet.Room<float>(heads * a.stride);
-  p.keys = packet.Room<uint64_t>(heads * sort_stride);
+  Scratch scratch(At(a.scratch), SelectScratchBytes(a.layer.n_kv_heads, a.stride));
+  p.links = scratch.Take<int32_t>(heads * (2 * a.stride + 1));
+  p.lines = scratch.Take<float>(heads * a.stride);
+  p.keys = scratch.Take<uint64_t>(heads * sort_stride);
+  KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
   return Check(KVC_LAUNCH(merge_values, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, StreamOf(s), p),
                "merging");

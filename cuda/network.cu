@@ -1,5 +1,6 @@
 // The parts of a layer around its attention. Bytes of a step: every weight once. Norms and activations are
 // kernels of their own; sums and biases ride in the products.
+#include "cuda/launch.h"
 #include "cuda/layer_math.h"
 
 namespace kvc::cuda {

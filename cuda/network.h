@@ -1,5 +1,6 @@
 // Products and rows, for the parts of a layer (layer_math.h).
 #pragma once
+#include "cuda/stream.h"
 #include "cuda/weights.h"
 
 namespace kvc::cuda {
@@ -14,7 +15,7 @@ struct NormParams {
   bool adds;
   float scale;
 };
-cudaError_t NormRows(const NormParams& p, int64_t rows, cudaStream_t stream);
+cudaError_t NormRows(const NormParams& p, int64_t rows, CudaStream& stream);
 
 // gate [n] becomes the activation of gate and up.
 struct ActivateParams {
@@ -24,18 +25,18 @@ struct ActivateParams {
   Activation activation;
   float gain, limit;
 };
-cudaError_t Activate(const ActivateParams& p, cudaStream_t stream);
+cudaError_t Activate(const ActivateParams& p, CudaStream& stream);
 
 // A few rows: every weight is read once for up to four of them. Byte model: rows * cols weights, x from the
 // caches.
 constexpr int32_t kMostGemvRows = 8;
-cudaError_t Gemv(Product p, cudaStream_t stream);
+cudaError_t Gemv(Product p, CudaStream& stream);
 // The same with tiles of 1, 2 or 4 pairs: of the experts those that the tiles name are read, no others.
-cudaError_t GemvExperts(Product p, int32_t tile, cudaStream_t stream);
+cudaError_t GemvExperts(Product p, int32_t tile, CudaStream& stream);
 // Many rows, or tiles of kExpertTile pairs: tiles in shared memory, on the tensor cores where weights have 16
 // bits or fewer. Flops: 2 * n * rows * cols.
-cudaError_t Gemm(const Product& p, cudaStream_t stream);
-cudaError_t GemmF32(const Product& p, cudaStream_t stream);
-cudaError_t GemmMma(Product p, cudaStream_t stream);
+cudaError_t Gemm(const Product& p, CudaStream& stream);
+cudaError_t GemmF32(const Product& p, CudaStream& stream);
+cudaError_t GemmMma(Product p, CudaStream& stream);
 
 }  // namespace kvc::cuda

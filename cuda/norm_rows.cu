@@ -1,4 +1,5 @@
 // RMS and layer norms. Bytes: a row is read from the caches behind its first pass.
+#include "cuda/launch.h"
 #include "cuda/network.h"
 
 namespace kvc::cuda {
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) norm_rows(const NormParams p) {
 
 }  // namespace
 
-cudaError_t NormRows(const NormParams& p, int64_t rows, cudaStream_t stream) {
+cudaError_t NormRows(const NormParams& p, int64_t rows, CudaStream& stream) {
   return KVC_LAUNCH(norm_rows, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, stream, p);
 }
 

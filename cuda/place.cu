@@ -2,6 +2,7 @@
 // v once.
 #include <cstring>
 
+#include "cuda/launch.h"
 #include "cuda/layer_params.h"
 
 namespace kvc::cuda {

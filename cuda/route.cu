@@ -2,6 +2,7 @@
 // launched for as many tiles as there can be, and find in device memory whose each is.
 #include "cuda/block.h"
 #include "cuda/experts.h"
+#include "cuda/launch.h"
 
 namespace kvc::cuda {
 namespace {
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(kBlock) group_pairs(const RouteParams p) {
 
 }  // namespace
 
-cudaError_t Route(const RouteParams& p, cudaStream_t stream) {
+cudaError_t Route(const RouteParams& p, CudaStream& stream) {
   const size_t shared = static_cast<size_t>(p.n_experts) * sizeof(int32_t);
   const cudaError_t e = KVC_LAUNCH(route, dim3(static_cast<unsigned>(p.n)), dim3(kBlock), shared, stream, p);
   if (e != cudaSuccess || p.n == 1) return e;

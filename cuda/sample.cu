@@ -5,6 +5,7 @@
 
 #include "cuda/block.h"
 #include "cuda/cuda_device.h"
+#include "cuda/launch.h"
 #include "lib/base/philox.h"
 
 namespace kvc::cuda {
@@ -217,7 +218,7 @@ Status CudaDevice::Sample(Stream* s, const SampleArgs& a) {
   p.token = packet.Room<int32_t>(1);
   KVC_RETURN_IF_ERROR(packet.Send());
   KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(sample, dim3(1), dim3(kThreads), 0, StreamOf(s), p), "sampling"));
-  return static_cast<CudaStream*>(s)->Fetch(p.token, a.token, 4);
+  return StreamOf(s).Fetch(p.token, a.token, 4);
 }
 
 }  // namespace kvc::cuda

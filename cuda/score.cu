@@ -6,6 +6,7 @@
 
 #include "cuda/block.h"
 #include "cuda/history.h"
+#include "cuda/launch.h"
 #include "cuda/layer_params.h"
 #include "cuda/score_keys.h"
 
@@ -325,8 +326,9 @@ bool BeginsLaunch(ScoreOp op) {
 
 }  // namespace
 
-int64_t CudaDevice::ScoreScratchBytes(int32_t n_kv_heads, int64_t stride) const {
-  return int64_t{4} * kRegisters * n_kv_heads * stride;
+int64_t CudaDevice::ScoreScratchBytes(const ScoreShape& s) const {
+  return Packet::Size<float>(int64_t{kRegisters} * s.n_kv_heads * s.stride) +
+         2 * Packet::Size<float>(int64_t{s.n_heads} * s.n_rows) + KeyScoreBytes(s);
 }
 
 Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
@@ -338,31 +340,34 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   const int32_t longest = *std::max_element(a.layer.len, a.layer.len + heads);
   Packet packet;
   KVC_RETURN_IF_ERROR(
-      packet.Begin(s, LayerBytes(a.layer) + 2 * Packet::Size<float>(rows) + TurnBytes(a.turning.rope),
-                   2 * Packet::Size<float>(int64_t{a.n_heads} * rows) + KeyScoreRoom(a)));
+      packet.Begin(s, LayerBytes(a.layer) + 2 * Packet::Size<float>(rows) + TurnBytes(a.turning.rope)));
   ScoreParams p{};
   p.layer = LayerOf(a.layer, &packet);
   p.program = program;
   p.n_heads = a.n_heads, p.n_observed = a.observed.n_rows, p.n_new = a.observed.n_new, p.rows_used = rows;
   p.scale = a.scale, p.cap = a.cap, p.sinks = At(a.sinks);
   p.queries = At(a.observed.queries), p.sums = At(a.observed.sums), p.maxima = At(a.observed.maxima);
-  p.scores = At(a.scores), p.per_head = At(a.per_head), p.registers = reinterpret_cast<float*>(At(a.scratch));
+  p.scores = At(a.scores), p.per_head = At(a.per_head);
+  const ScoreShape shape{&program, a.n_heads, heads, a.layer.head_dim, a.observed.n_rows, a.stride};
+  Scratch scratch(At(a.scratch), ScoreScratchBytes(shape));
+  p.registers = scratch.Take<float>(int64_t{kRegisters} * heads * a.stride);
   p.stride = a.stride;
   float* weight = packet.Add<float>(rows, &p.weight);
   float* gain = packet.Add<float>(rows, &p.gain);
   FillRowFactors(rule, rows, longest, a.layer.head_dim, weight, gain);
   if (rule.gain == RowGain::kNone) p.gain = nullptr;
-  p.row_max = packet.Room<float>(int64_t{a.n_heads} * rows);
-  p.row_sum = packet.Room<float>(int64_t{a.n_heads} * rows);
+  p.row_max = scratch.Take<float>(int64_t{a.n_heads} * rows);
+  p.row_sum = scratch.Take<float>(int64_t{a.n_heads} * rows);
   KeyScores keys{};
   keys.layer = p.layer, keys.turn = TurnOf(a.turning, &packet), keys.longest = longest;
   keys.n_heads = a.n_heads, keys.n_rows = a.observed.n_rows, keys.scale = a.scale, keys.queries = p.queries;
   keys.sinks = p.sinks;
   keys.per_head = p.per_head, keys.stride = a.stride;
   keys.line = p.registers + (kRegisters - 1) * a.stride, keys.line_step = kRegisters * a.stride;
-  keys.sums = reinterpret_cast<double*>(packet.Room<uint8_t>(KeyScoreRoom(a)));
+  keys.sums = reinterpret_cast<double*>(scratch.Take<uint8_t>(KeyScoreBytes(shape)));
+  KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
-  const cudaStream_t stream = StreamOf(s);
+  CudaStream& stream = StreamOf(s);
   const dim3 block(kBlock), row_grid(static_cast<unsigned>(rows), static_cast<unsigned>(a.n_heads));
   const size_t d = static_cast<size_t>(a.layer.head_dim) * sizeof(float);
   const auto normalise = [&](const float* gains_of_rows) {

@@ -3,6 +3,7 @@
 #include "cuda/score_keys.h"
 
 #include "cuda/block.h"
+#include "cuda/launch.h"
 
 namespace kvc::cuda {
 namespace {
@@ -315,23 +316,22 @@ __global__ void __launch_bounds__(kBlock) probabilities(const KeyScores k, int32
     p[t] = sum > 0 ? static_cast<float>(static_cast<double>(p[t]) / sum) : 0.0f;
 }
 
-int32_t Longest(const LayerView& layer) { return *std::max_element(layer.len, layer.len + layer.n_kv_heads); }
 dim3 Grid(int32_t x, int32_t y) { return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y)); }
 size_t Floats(int64_t n) { return static_cast<size_t>(n) * sizeof(float); }
 
-cudaError_t KeyCosines(const KeyScores& k, cudaStream_t stream) {
+cudaError_t KeyCosines(const KeyScores& k, CudaStream& stream) {
   const dim3 grid = Grid(Parts(k.longest, kBlock), k.layer.n_heads);
   const cudaError_t e = KVC_LAUNCH(sum_directions, grid, dim3(kBlock), 0, stream, k);
   return e != cudaSuccess ? e : KVC_LAUNCH(cosines, grid, dim3(kBlock), Floats(k.layer.d), stream, k);
 }
 
-cudaError_t LagRanks(const KeyScores& k, const ScoreInstr& i, cudaStream_t stream) {
+cudaError_t LagRanks(const KeyScores& k, const ScoreInstr& i, CudaStream& stream) {
   const int32_t ranked = std::max((k.longest - i.head) / i.size - 1, 1);
   return KVC_LAUNCH(lag_ranks, Grid(ranked, k.layer.n_heads), dim3(kBlock), Floats(2 * k.layer.d), stream, k,
                     i.head, i.size);
 }
 
-cudaError_t ExpectedAttention(const KeyScores& k, const ScoreInstr& i, cudaStream_t stream) {
+cudaError_t ExpectedAttention(const KeyScores& k, const ScoreInstr& i, CudaStream& stream) {
   const int32_t d = k.layer.d;
   cudaError_t e = KVC_LAUNCH(mean_rotation, Grid(k.layer.n_heads, 1), dim3(kBlock), 0, stream, k, i.size);
   if (e == cudaSuccess && k.n_rows > 0)
@@ -349,22 +349,22 @@ cudaError_t ExpectedAttention(const KeyScores& k, const ScoreInstr& i, cudaStrea
 
 }  // namespace
 
-int64_t KeyScoreRoom(const ScoreArgs& a) {
-  const int64_t d = a.layer.head_dim, heads = a.layer.n_kv_heads, all = a.n_heads;
+int64_t KeyScoreBytes(const ScoreShape& s) {
+  const int64_t d = s.head_dim, heads = s.n_kv_heads, all = s.n_heads;
   int64_t bytes = 0;
-  for (int32_t i = 0; i < a.program->n; ++i) {
+  for (int32_t i = 0; i < s.program->n; ++i) {
     int64_t need = 0;
-    if (a.program->code[i].op == ScoreOp::kKeyCosine)
-      need = Packet::Size<double>(heads * Parts(Longest(a.layer), kBlock) * d);
-    if (a.program->code[i].op == ScoreOp::kExpected)
-      need = Packet::Size<double>(all * Parts(a.observed.n_rows, kBlock) * (d + 1)) +
+    if (s.program->code[i].op == ScoreOp::kKeyCosine)
+      need = Packet::Size<double>(heads * Parts(s.stride, kBlock) * d);
+    if (s.program->code[i].op == ScoreOp::kExpected)
+      need = Packet::Size<double>(all * Parts(s.n_rows, kBlock) * (d + 1)) +
              Packet::Size<float>((heads + all + all * d) * d);
     bytes = std::max(bytes, need);
   }
   return bytes;
 }
 
-cudaError_t ScoreKeys(const KeyScores& k, const ScoreInstr& i, cudaStream_t stream) {
+cudaError_t ScoreKeys(const KeyScores& k, const ScoreInstr& i, CudaStream& stream) {
   if (i.op == ScoreOp::kKeyCosine) return KeyCosines(k, stream);
   return i.op == ScoreOp::kLag ? LagRanks(k, i, stream) : ExpectedAttention(k, i, stream);
 }

@@ -8,8 +8,8 @@ namespace kvc::cuda {
 constexpr bool IsOfKeys(ScoreOp op) {
   return op == ScoreOp::kKeyCosine || op == ScoreOp::kLag || op == ScoreOp::kExpected;
 }
-// Scratch that these instructions of a program want, beside its packet.
-int64_t KeyScoreRoom(const ScoreArgs& a);
+// Scratch that these instructions of a program want.
+int64_t KeyScoreBytes(const ScoreShape& s);
 
 struct KeyScores {
   LayerParams layer;
@@ -22,9 +22,9 @@ struct KeyScores {
   int64_t out_step, line_step;
   float* per_head;  // [H, stride], what kExpected writes; the others write `out`
   int64_t stride;
-  double* sums;  // KeyScoreRoom
+  double* sums;  // KeyScoreBytes
 };
 
-cudaError_t ScoreKeys(const KeyScores& k, const ScoreInstr& i, cudaStream_t stream);
+cudaError_t ScoreKeys(const KeyScores& k, const ScoreInstr& i, CudaStream& stream);
 
 }  // namespace kvc::cuda

@@ -1,6 +1,7 @@
 // What every head of a layer keeps, a block a head.
 #include "cuda/select_line.h"
 
+#include "cuda/launch.h"
 #include "cuda/layer_params.h"
 
 namespace kvc::cuda {
@@ -96,15 +97,23 @@ __global__ void __launch_bounds__(kBlock) unmark(const UnmarkParams p) {
 
 }  // namespace
 
-int64_t CudaDevice::SelectScratchBytes(int64_t) const { return 0; }
+// Merging takes most.
+int64_t CudaDevice::SelectScratchBytes(int32_t n_kv_heads, int64_t stride) const {
+  const int64_t heads = n_kv_heads;
+  const int64_t merge = Packet::Size<int32_t>(heads * (2 * stride + 1)) +
+                        Packet::Size<float>(heads * stride) +
+                        Packet::Size<uint64_t>(heads * PowerOfTwoFrom(stride)),
+                count = Packet::Size<double>(heads) + Packet::Size<int64_t>(heads) +
+                        Packet::Size<int32_t>(heads * 256) + Packet::Size<uint32_t>(1);
+  return std::max(merge, count);
+}
 
 Status CudaDevice::Select(Stream* s, const SelectArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   const int32_t heads = a.layer.n_kv_heads;
   const bool draws = a.rule.kind == SelectKind::kDraw;
   Packet packet;
-  KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer) + 2 * Packet::Size<int32_t>(heads),
-                                   draws ? Packet::Size<float>(heads * a.stride) : 0));
+  KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer) + 2 * Packet::Size<int32_t>(heads)));
   SelectParams p{};
   p.layer = LayerOf(a.layer, &packet);
   p.rule = a.rule, p.first_head = a.layer_index * heads;
@@ -112,7 +121,9 @@ Status CudaDevice::Select(Stream* s, const SelectArgs& a) {
   int32_t* n_random = packet.Add<int32_t>(heads, &p.n_random);
   for (int32_t g = 0; g < heads; ++g) n_random[g] = DrawnCount(a.rule, a.counts[g]);
   p.scores = At(a.scores), p.marks = At(a.marks), p.stride = a.stride;
-  if (draws) p.lines = packet.Room<float>(heads * a.stride);
+  Scratch scratch(At(a.scratch), SelectScratchBytes(heads, a.stride));
+  if (draws) p.lines = scratch.Take<float>(heads * a.stride);
+  KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
   return Check(KVC_LAUNCH(select_topk, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, StreamOf(s), p),
                "selection");
@@ -122,19 +133,20 @@ Status CudaDevice::SelectByQueryHead(Stream* s, const SelectByQueryHeadArgs& a) 
   KVC_RETURN_IF_ERROR(Enter());
   const int32_t heads = a.layer.n_kv_heads;
   Packet packet;
-  KVC_RETURN_IF_ERROR(
-      packet.Begin(s, LayerBytes(a.layer) + Packet::Size<int32_t>(heads), Packet::Size<int32_t>(heads)));
+  KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer) + Packet::Size<int32_t>(heads)));
   QuerySelectParams p{};
   p.layer = LayerOf(a.layer, &packet);
   p.group = a.n_heads / heads, p.n_recent = a.n_recent;
   p.counts = packet.Copy(a.counts, heads);
   p.per_head = At(a.per_head), p.marks = At(a.marks), p.seen = At(a.seen), p.stride = a.stride;
-  p.kept = packet.Room<int32_t>(heads);
+  Scratch scratch(At(a.scratch), SelectScratchBytes(heads, a.stride));
+  p.kept = scratch.Take<int32_t>(heads);
+  KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
   KVC_RETURN_IF_ERROR(Check(
       KVC_LAUNCH(select_by_query_head, dim3(static_cast<unsigned>(heads)), dim3(kBlock), 0, StreamOf(s), p),
       "selection"));
-  return static_cast<CudaStream*>(s)->Fetch(p.kept, a.kept, int64_t{4} * heads);
+  return StreamOf(s).Fetch(p.kept, a.kept, int64_t{4} * heads);
 }
 
 Status CudaDevice::Unmark(Stream* s, const UnmarkArgs& a) {

@@ -1,43 +1,17 @@
-// What an operation tells its kernels beyond a few numbers: records, page ids, programs. The host writes a
-// packet into pinned memory, one copy in front of the kernels brings it to the device. Packets follow each
-// other in a ring that starts over when the stream has been waited for.
+// What an operation tells its kernels beyond a few numbers: records, page ids, programs; and the scratch that
+// it was given.
 #pragma once
-#include <cuda_runtime.h>
-
 #include <cstring>
 
-#include "lib/base/status.h"
-#include "lib/ops/device.h"
+#include "cuda/stream.h"
 
 namespace kvc::cuda {
 
-// An error of the runtime as one of ours.
-Status Check(cudaError_t e, const char* what);
-
-// All streams of a device are one of the GPU's: pages go from one session to another, and forks share them,
-// so the order between sessions is that of their calls. What is a stream's own is where its packets lie.
-class CudaStream final : public Stream {
- public:
-  ~CudaStream() override;
-  Status Create(cudaStream_t stream);
-
-  cudaStream_t stream() const { return stream_; }
-  // Everything issued so far has happened.
-  Status Wait(const char* what);
-
-  // Room for a packet: *host to be written before Send, *device its address there. `room`: bytes behind it
-  // that are on the device alone, scratch for the kernels that the packet is for.
-  Status Begin(int64_t bytes, int64_t room, uint8_t** host, uint8_t** device);
-  Status Send();
-  // bytes [device, ..) into `to`; waits.
-  Status Fetch(const void* device, void* to, int64_t bytes);
-
- private:
-  Status Grow(int64_t bytes);
-  cudaStream_t stream_ = nullptr;
-  uint8_t *host_ = nullptr, *device_ = nullptr;
-  int64_t size_ = 0, used_ = 0, packet_ = 0, packet_bytes_ = 0;
-};
+inline int64_t PowerOfTwoFrom(int64_t n) {
+  int64_t p = 1;
+  while (p < n) p *= 2;
+  return p;
+}
 
 // Writes a packet: Add in the order in which Size counted.
 class Packet {
@@ -84,6 +58,27 @@ class Packet {
   CudaStream* stream_ = nullptr;
   uint8_t *host_ = nullptr, *device_ = nullptr;
   int64_t bytes_ = 0, at_ = 0, room_ = 0, end_ = 0;
+};
+
+// Takes parts of the scratch that an operation was given, as Packet::Size counts them.
+class Scratch {
+ public:
+  Scratch(uint8_t* at, int64_t bytes) : at_(at), left_(bytes) {}
+  template <typename T>
+  T* Take(int64_t n) {
+    left_ -= Packet::Size<T>(n);
+    T* part = reinterpret_cast<T*>(at_);
+    at_ += Packet::Size<T>(n);
+    return part;
+  }
+  // Sizes come from two places, what is asked for beforehand and what is taken: they may not part.
+  Status Check() const {
+    return left_ >= 0 ? Status() : Error(Code::kDevice, "an operation has no room for its work: a defect");
+  }
+
+ private:
+  uint8_t* at_;
+  int64_t left_;
 };
 
 }  // namespace kvc::cuda

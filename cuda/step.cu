@@ -10,6 +10,7 @@
 #include <cmath>
 #include <vector>
 
+#include "cuda/launch.h"
 #include "cuda/step_params.h"
 
 namespace kvc::cuda {
@@ -210,10 +211,25 @@ class HostRecords {
   const int32_t layer_;
 };
 
+// What the kernels of a wave leave for each other.
+struct StepBytes {
+  int64_t heads, group, d, items, stride, settle;  // heads: of all rows
+  bool attention, mean, updates;
+
+  int64_t sort_stride() const { return PowerOfTwoFrom(stride); }
+  int64_t update() const { return (UpdateBytes(stride, sort_stride(), settle) + 255) / 256 * 256; }
+  int64_t all() const {
+    return Packet::Size<float>(heads * group * d) + Packet::Size<float>(items * group * (d + 2)) +
+           (attention ? Packet::Size<float>(heads * group * stride) : 0) +
+           (mean ? Packet::Size<float>(heads * stride) : 0) +
+           (updates ? Packet::Size<uint8_t>(heads * update()) : 0);
+  }
+};
+
 class Wave {
  public:
-  Wave(Stream* s, const StepArgs& a, int32_t first, int32_t end, bool end_only)
-      : s_(s), a_(a), first_(first), n_(end - first), end_only_(end_only) {}
+  Wave(const Device& device, Stream* s, const StepArgs& a, int32_t first, int32_t end, bool end_only)
+      : device_(device), s_(s), a_(a), first_(first), n_(end - first), end_only_(end_only) {}
 
   Status Run() {
     const StepRow* rows = a_.rows + first_;
@@ -239,21 +255,15 @@ class Wave {
     if (!end_only_) Cut();
     stride = (stride + 3) / 4 * 4;
     attention = attention && !end_only_, mean = mean && !end_only_;
-    int64_t sort_stride = 1;
-    while (sort_stride < stride) sort_stride *= 2;
     const int64_t n_items = static_cast<int64_t>(items_.size()), heads = int64_t{n_} * g;
-    const int64_t update = (UpdateBytes(stride, sort_stride, settle) + 255) / 256 * 256;
     int64_t bytes = Packet::Size<RowParams>(n_) + n_ * Packet::Size<float>(d) + TurnBytes(a_.rope) +
                     Packet::Size<Segment>(n_items) + Packet::Size<HeadSegments>(heads) +
                     2 * n_ * Packet::Size<int32_t>(g);
     for (int32_t r = 0; r < n_; ++r) bytes += records_[static_cast<size_t>(r)].Bytes();
-    const int64_t room = Packet::Size<float>(heads * group * d) +
-                         Packet::Size<float>(n_items * group * (d + 2)) +
-                         (attention ? Packet::Size<float>(heads * group * stride) : 0) +
-                         (mean ? Packet::Size<float>(heads * stride) : 0) +
-                         (updates ? Packet::Size<uint8_t>(heads * update) : 0);
+    const StepBytes own{heads, group, d, n_items, stride, settle, attention, mean, updates};
+    Scratch scratch(At(a_.scratch), device_.StepScratchBytes(a_.shape));
     Packet packet;
-    KVC_RETURN_IF_ERROR(packet.Begin(s_, bytes, room));
+    KVC_RETURN_IF_ERROR(packet.Begin(s_, bytes));
     StepParams p{};
     p.n_rows = n_, p.n_heads = a_.n_heads, p.n_kv_heads = g, p.d = d, p.window = a_.window,
     p.scale = a_.scale, p.cap = a_.cap, p.sinks = At(a_.sinks);
@@ -265,11 +275,13 @@ class Wave {
     for (int32_t r = 0; r < n_; ++r) KVC_RETURN_IF_ERROR(WriteRow(r, &packet, to + r));
     p.items = packet.Copy(items_.data(), n_items);
     p.heads = packet.Copy(heads_.data(), static_cast<int64_t>(heads_.size()));
-    p.turned = packet.Room<float>(heads * group * d);
-    p.partial = packet.Room<float>(n_items * group * (d + 2));
-    if (attention) p.logits = packet.Room<float>(heads * group * stride);
-    if (mean) p.mean = packet.Room<float>(heads * stride);
-    if (updates) p.update = {packet.Room<uint8_t>(heads * update), update, stride, sort_stride};
+    p.turned = scratch.Take<float>(heads * group * d);
+    p.partial = scratch.Take<float>(n_items * group * (d + 2));
+    if (attention) p.logits = scratch.Take<float>(heads * group * stride);
+    if (mean) p.mean = scratch.Take<float>(heads * stride);
+    if (updates)
+      p.update = {scratch.Take<uint8_t>(heads * own.update()), own.update(), stride, own.sort_stride()};
+    KVC_RETURN_IF_ERROR(scratch.Check());
     KVC_RETURN_IF_ERROR(packet.Send());
     if (!end_only_) KVC_RETURN_IF_ERROR(Attend(p, attention));
     if (updates) KVC_RETURN_IF_ERROR(Check(UpdateHeads(p, end_only_, one, StreamOf(s_)), "a step"));
@@ -285,7 +297,7 @@ class Wave {
   const StepPlan& Plan(int32_t r) const { return PlanOf(a_.rows[first_ + r], a_.layer); }
 
   Status Attend(const StepParams& p, bool attention) const {
-    const cudaStream_t stream = StreamOf(s_);
+    CudaStream& stream = StreamOf(s_);
     const unsigned g = static_cast<unsigned>(p.n_kv_heads), h = static_cast<unsigned>(p.n_heads),
                    n = static_cast<unsigned>(n_);
     KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(step_append, dim3(g, n), dim3(kThreads),
@@ -359,6 +371,7 @@ class Wave {
     return {};
   }
 
+  const Device& device_;
   Stream* s_;
   const StepArgs& a_;
   const int32_t first_, n_;
@@ -381,17 +394,28 @@ Status CudaDevice::FillAngles(Stream* s, const AngleArgs& a) {
     a.rope->Angles((a.first + i) * a.every, row, row + d / 2, a.unit ? 0 : 1);
   }
   KVC_RETURN_IF_ERROR(Write(s, a.out.As<uint8_t>(), rows.data(), static_cast<int64_t>(rows.size()) * 4));
-  return static_cast<CudaStream*>(s)->Wait("the device");
+  return StreamOf(s).Wait("the device");
 }
 
-int64_t CudaDevice::StepScratchBytes(const StepShape&) const { return 0; }
+int64_t CudaDevice::StepScratchBytes(const StepShape& s) const {
+  StepBytes bytes{};
+  bytes.heads = int64_t{s.n_rows} * s.n_kv_heads, bytes.group = s.n_heads / s.n_kv_heads,
+  bytes.d = s.head_dim;
+  const int64_t longest = s.longest + s.ring_slots;
+  bytes.items = MostSegments(bytes.heads * longest, bytes.heads);
+  bytes.stride = (longest + 3) / 4 * 4;
+  bytes.attention = bytes.mean = s.any_attention;
+  bytes.updates = s.any_update || s.ring_slots > 0;
+  bytes.settle = s.append_bytes / s.n_kv_heads;
+  return bytes.all();
+}
 
 Status CudaDevice::Step(Stream* s, const StepArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   KVC_RETURN_IF_ERROR(CheckHeadSize(a.rope->head_dim()));
   for (int32_t first = 0; first < a.n_rows;) {
     const int32_t end = EndOfWave(a, first, /*appending=*/false);
-    KVC_RETURN_IF_ERROR(Wave(s, a, first, end, false).Run());
+    KVC_RETURN_IF_ERROR(Wave(*this, s, a, first, end, false).Run());
     first = end;
   }
   return {};
@@ -400,7 +424,7 @@ Status CudaDevice::Step(Stream* s, const StepArgs& a) {
 Status CudaDevice::EndStep(Stream* s, const StepArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   for (int32_t r = 0; r < a.n_rows; ++r) {
-    if (PlanOf(a.rows[r], a.layer).ends_later) KVC_RETURN_IF_ERROR(Wave(s, a, r, r + 1, true).Run());
+    if (PlanOf(a.rows[r], a.layer).ends_later) KVC_RETURN_IF_ERROR(Wave(*this, s, a, r, r + 1, true).Run());
   }
   return {};
 }

@@ -15,6 +15,11 @@ inline int32_t SegmentOf(int64_t entries) {
                               : even > kMostSegment ? kMostSegment
                                                     : even);
 }
+// At most so many segments have `entries` entries of so many heads, whose entries lie in up to three runs.
+inline int64_t MostSegments(int64_t entries, int64_t heads) {
+  constexpr int64_t kEven = 256 + 256 * kTile / kLeastSegment;  // SegmentOf rounds down first
+  return (entries / kMostSegment > kEven ? entries / kMostSegment : kEven) + 3 * heads;
+}
 
 struct RowParams {
   CacheLayer cache;
@@ -74,9 +79,9 @@ struct StepParams {
 };
 
 // The attention of all segments into `partial`, and logits where they are wanted.
-cudaError_t AttendSegments(const StepParams& p, int32_t n_items, cudaStream_t stream);
+cudaError_t AttendSegments(const StepParams& p, int32_t n_items, CudaStream& stream);
 // What the method does after the attention; `end_only`: just the limit and settling. one: a block a row, its
 // heads in order.
-cudaError_t UpdateHeads(const StepParams& p, bool end_only, bool one, cudaStream_t stream);
+cudaError_t UpdateHeads(const StepParams& p, bool end_only, bool one, CudaStream& stream);
 
 }  // namespace kvc::cuda

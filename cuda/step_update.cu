@@ -2,6 +2,7 @@
 // reduction, the limit of a full context, entries that leave the ring. A block a head; passes over the
 // entries where they lie, sorting only for reductions by more than one. As lib/ops/cpu/step_update.cc.
 #include "cuda/history.h"
+#include "cuda/launch.h"
 #include "cuda/step_params.h"
 
 namespace kvc::cuda {
@@ -302,7 +303,7 @@ __global__ void __launch_bounds__(kBlock) update_heads(const StepParams p, bool 
 
 }  // namespace
 
-cudaError_t UpdateHeads(const StepParams& p, bool end_only, bool one, cudaStream_t stream) {
+cudaError_t UpdateHeads(const StepParams& p, bool end_only, bool one, CudaStream& stream) {
   const dim3 grid(one ? 1u : static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows));
   return KVC_LAUNCH(update_heads, grid, dim3(kBlock), 2 * static_cast<size_t>(p.d) * sizeof(float), stream, p,
                     end_only, one);

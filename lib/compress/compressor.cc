@@ -6,20 +6,23 @@ namespace kvc {
 
 // ---- buffers ----
 
-Status ChoiceBuffers::Reserve(const DeviceMemory& memory, const StoragePlan& plan, int64_t longest) {
+Status ChoiceBuffers::Reserve(const DeviceMemory& memory, const StoragePlan& plan,
+                              const ScoreProgram& program, int64_t longest) {
   const ModelShape& shape = plan.shape();
   const int64_t wanted = (std::max<int64_t>(longest, shape.head_dim) + 15) / 16 * 16, g = shape.n_kv_heads;
   const bool wants_seen = plan.query_heads_see_their_own();
-  if (wanted <= stride && (!wants_seen || seen.size() >= g * stride)) return {};
   const int64_t n = std::max(wanted, stride);
-  stride = 0;  // until everything is there
   const Device& device = *memory.device;
+  const int32_t rows = static_cast<int32_t>(std::min<int64_t>(plan.ReplayRows(StoragePlan::kUnbounded), n));
+  const int64_t bytes = std::max(
+      {device.ScoreScratchBytes({&program, shape.n_heads, shape.n_kv_heads, shape.head_dim, rows, n}),
+       device.SelectScratchBytes(shape.n_kv_heads, n), device.EvictScratchBytes(shape.n_kv_heads, n)});
+  if (n == stride && scratch.size() >= bytes && (!wants_seen || seen.size() >= g * n)) return {};
+  stride = 0;  // until everything is there
   KVC_RETURN_IF_ERROR(scores.Reserve(memory, g * n, "token scores"));
   KVC_RETURN_IF_ERROR(per_head.Reserve(memory, shape.n_heads * n, "token scores"));
   KVC_RETURN_IF_ERROR(marks.Reserve(memory, g * n, "token scores"));
   if (wants_seen) KVC_RETURN_IF_ERROR(seen.Reserve(memory, g * n, "token scores"));
-  const int64_t bytes = std::max({device.ScoreScratchBytes(shape.n_kv_heads, n), device.SelectScratchBytes(n),
-                                  device.EvictScratchBytes(shape.n_kv_heads, n)});
   KVC_RETURN_IF_ERROR(scratch.Reserve(memory, bytes, "token scores"));
   stride = n;
   return {};
@@ -173,6 +176,7 @@ MergeRule Compressor::MergeRuleNow() const {
 // The scorer's program, behind the accumulation of what merging needs and the scorer itself does not keep.
 ScoreProgram Compressor::PromptProgram() const {
   ScoreProgram program;
+  if (policy().keeps_all()) return program;
   if (plan_.merge_sums() >= plan_.scorer_aux()) {
     program.Add(ScoreOp::kSums, 1);
     program.Add(ScoreOp::kLoad, 2, plan_.merge_sums());

@@ -29,7 +29,9 @@ struct AttentionRule {
 // Buffers to choose entries in, for layers of heads of at most `longest` entries.
 class ChoiceBuffers {
  public:
-  Status Reserve(const DeviceMemory& memory, const StoragePlan& plan, int64_t longest);
+  // For layers of at most `longest` entries that this program scores.
+  Status Reserve(const DeviceMemory& memory, const StoragePlan& plan, const ScoreProgram& program,
+                 int64_t longest);
   void Free();
   int64_t bytes() const;
 
@@ -71,6 +73,8 @@ class Compressor {
   // Before a prompt that brings the sequence to n_tokens tokens: budgets and needs.
   Status BeginPrompt(int32_t n_tokens, PromptNeeds* needs);
   Status ReservePrompt(const DeviceMemory& memory, int32_t longest, ChoiceBuffers* choice) const;
+  // What scoring, choosing and storing a layer of so many entries need.
+  Status ReserveChoice(const DeviceMemory& memory, int64_t longest, ChoiceBuffers* choice) const;
   // Fills kv with what is cached of a layer, keys as the prompt's attention needs them, and makes room for
   // n_new tokens where heads hold their lengths; kNothingComes: as it is.
   static constexpr int32_t kNothingComes = -1;

@@ -36,7 +36,11 @@ Status Compressor::BeginPrompt(int32_t n_tokens, PromptNeeds* needs) {
 }
 
 Status Compressor::ReservePrompt(const DeviceMemory& memory, int32_t longest, ChoiceBuffers* choice) const {
-  return policy().keeps_all() && !keep_lengths_ ? Status() : choice->Reserve(memory, plan_, longest);
+  return policy().keeps_all() && !keep_lengths_ ? Status() : ReserveChoice(memory, longest, choice);
+}
+
+Status Compressor::ReserveChoice(const DeviceMemory& memory, int64_t longest, ChoiceBuffers* choice) const {
+  return choice->Reserve(memory, plan_, PromptProgram(), longest);
 }
 
 Status Compressor::LoadLayer(const LayerWork& work, int32_t layer, int32_t n_new, const KvCache& cache,

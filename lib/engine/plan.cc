@@ -271,8 +271,8 @@ class Planner {
     KVC_RETURN_IF_ERROR(run.Begin(executor()->network(), request, memory_));
     KVC_RETURN_IF_ERROR(compressor.ReservePrompt(
         memory_, n_prompt_ + (needs.reread ? reread.LongestSegment() : 0), &w.choice));
-    KVC_RETURN_IF_ERROR(w.choice.codes.Reserve(
-        memory_, executor()->device()->CodeBytes(layout_, MostCodes(*slots)), "codes of one layer"));
+    const int64_t codes = executor()->device()->StoreScratchBytes(layout_, n_prompt_, MostCodes(*slots));
+    KVC_RETURN_IF_ERROR(w.choice.codes.Reserve(memory_, codes, "codes of one layer"));
     *layer_bytes = run.layer_bytes();
     *workspace = w.bytes() + run.bytes() - run.layer_bytes();
     compressor_ = std::move(fork.value());
@@ -361,6 +361,7 @@ class Planner {
       shape.n_rows = 1;
       GrowShape(*executor(), layout_, longest, ring_slots, &shape);
       shape.any_attention = compressor_->step_plan().needs_attention;
+      shape.any_update = compressor_->step_plan().Updates();
       KVC_RETURN_IF_ERROR(w.step.Reserve(network, 1, memory));
       KVC_RETURN_IF_ERROR(w.step.ReserveAttention(network, shape, memory));
       const int64_t end = std::min<int64_t>(int64_t{n_prompt_} + growth.n_steps, kMaxPosition);

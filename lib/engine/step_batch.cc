@@ -50,7 +50,7 @@ Status ReserveSteps(Executor* executor, const DeviceMemory& memory, const Compre
   }
   if (!compressor.ends_later()) return {};
   const int32_t entries = RoundUp(longest + kHeadroom);
-  KVC_RETURN_IF_ERROR(w->choice.Reserve(memory, compressor.plan(), int64_t{entries} + ring_slots));
+  KVC_RETURN_IF_ERROR(compressor.ReserveChoice(memory, int64_t{entries} + ring_slots, &w->choice));
   KVC_RETURN_IF_ERROR(
       w->layer.Reserve(memory, c.n_kv_heads, c.head_dim, entries, entries, compressor.plan().n_aux(), false));
   return w->observed.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries,
@@ -150,7 +150,9 @@ StepShape StepRunner::ShapeOf(Span<const StepWish> group) const {
     const Session& s = *wish.session;
     shape.n_rows += n;
     GrowShape(*executor_, s.cache_->layout(), s.cache_->MaxLen() + n, s.cache_->ring_slots(), &shape);
-    shape.any_attention = shape.any_attention || s.observe_ || s.compressor_->step_plan().needs_attention;
+    const StepPlan& plan = s.compressor_->step_plan();
+    shape.any_attention = shape.any_attention || s.observe_ || plan.needs_attention;
+    shape.any_update = shape.any_update || plan.Updates();
   }
   return shape;
 }

@@ -244,6 +244,7 @@ Status RunSteps(const Network& network, Stream* stream, const int32_t* tokens, c
   const ModelConfig& c = *network.config;
   const Weights& weights = *network.weights;
   Device& device = *network.device;
+  Gathering gathering(stream);
   KVC_RETURN_IF_ERROR(
       device.Embed(stream, {&weights.shape, &weights.embedding, tokens, n, c.embedding_scale, b->x_.at()}));
   for (int layer = 0; layer < c.n_layers; ++layer) {
@@ -264,7 +265,7 @@ Status RunSteps(const Network& network, Stream* stream, const int32_t* tokens, c
     KVC_RETURN_IF_ERROR(device.Finish(
         stream, {&weights.shape, &w, b->attended_.at(), n, c.residual_scale, b->x_.at(), b->network_.raw()}));
   }
-  return {};
+  return gathering.Issue();
 }
 
 Status Heads(const Network& network, Stream* stream, const DevicePtr<float>* x, int32_t n, StepBuffers* b) {

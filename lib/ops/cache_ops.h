@@ -150,9 +150,8 @@ struct StoreArgs {
   DevicePtr<const uint8_t> marks;  // [G, stride]; null: all
   DevicePtr<const uint32_t> seen;  // [G, stride]; null: all see all
   int64_t stride;
-  DeviceBytes
-      codes;  // CodeBytes: what CodeLayer left, where heads have codebooks; scratch, where keys share scales
-  int64_t n_codes;  // as in CodeArgs
+  DeviceBytes codes;  // StoreScratchBytes: what CodeLayer left, where heads have codebooks; and scratch
+  int64_t n_codes;    // as in CodeArgs
 };
 
 // Appends the entries [first[g], len[g]) of a layer behind what is cached, as steps would.
@@ -175,7 +174,7 @@ struct CodeArgs {
   KeyTurning turning;
   DevicePtr<const uint8_t> marks;
   int64_t stride;
-  DeviceBytes codes;  // CodeBytes
+  DeviceBytes codes;  // StoreScratchBytes
   int64_t n_codes;    // entries that are marked at most, of a head or of those that share books
   int32_t* n_directions;
 };

@@ -25,6 +25,28 @@ namespace kvc {
 class Stream {
  public:
   virtual ~Stream() = default;
+  // From Gather to Issue operations may be kept back, to go to the device together; those that hand something
+  // back on the host do not wait for Issue. Until then nobody else may get what they work on: memory that
+  // they read or write is given to others behind Issue only.
+  virtual void Gather() {}
+  virtual Status Issue() { return {}; }
+};
+
+// Gathers for the time of its life.
+class Gathering {
+ public:
+  explicit Gathering(Stream* stream) : stream_(stream) { stream_->Gather(); }
+  ~Gathering() { static_cast<void>(Issue()); }
+  Gathering(const Gathering&) = delete;
+  Gathering& operator=(const Gathering&) = delete;
+  Status Issue() {
+    Stream* const stream = stream_;
+    stream_ = nullptr;
+    return stream == nullptr ? Status() : stream->Issue();
+  }
+
+ private:
+  Stream* stream_;
 };
 
 struct DeviceInfo {
@@ -95,18 +117,19 @@ class Device {
   virtual Status FoldColumns(Stream* s, const ColumnArgs& args) = 0;
 
   // ---- methods, over one layer ----
-  virtual int64_t ScoreScratchBytes(int32_t n_kv_heads, int64_t stride) const = 0;
+  virtual int64_t ScoreScratchBytes(const ScoreShape& shape) const = 0;
   virtual Status Score(Stream* s, const ScoreArgs& args) = 0;
   virtual Status Select(Stream* s, const SelectArgs& args) = 0;
   virtual Status SelectByQueryHead(Stream* s, const SelectByQueryHeadArgs& args) = 0;
   virtual Status Unmark(Stream* s, const UnmarkArgs& args) = 0;
   virtual Status CountBest(Stream* s, const CountBestArgs& args) = 0;
-  virtual int64_t SelectScratchBytes(
-      int64_t stride) const = 0;  // of Select, SelectByQueryHead, CountBest, Merge
+  // Of Select, SelectByQueryHead, CountBest, Merge.
+  virtual int64_t SelectScratchBytes(int32_t n_kv_heads, int64_t stride) const = 0;
   virtual Status Merge(Stream* s, const MergeArgs& args) = 0;
 
   // ---- the cache ----
-  virtual int64_t CodeBytes(const CacheLayout& layout, int64_t n_codes) const = 0;
+  // What CodeLayer leaves, and scratch of StoreLayer, for heads of at most so many entries in LayerView.
+  virtual int64_t StoreScratchBytes(const CacheLayout& layout, int64_t entries, int64_t n_codes) const = 0;
   virtual int64_t LoadScratchBytes(int32_t n_kv_heads, int64_t entries) const = 0;
   virtual int64_t AppendScratchBytes(const CacheLayout& layout) const = 0;
   virtual Status LoadLayer(Stream* s, const LoadArgs& args) = 0;

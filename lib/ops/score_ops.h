@@ -127,6 +127,14 @@ struct ScoreProgram {
   }
 };
 
+// What the scratch of scoring depends on; all but the program may be larger than they turn out.
+struct ScoreShape {
+  const ScoreProgram* program;
+  int32_t n_heads, n_kv_heads, head_dim;
+  int32_t n_rows;  // recorded
+  int64_t stride;
+};
+
 // Runs a program over one layer. scores [G, stride]: register 0 at the end. per_head [H, stride]: Q, for
 // methods whose query heads choose for themselves.
 struct ScoreArgs {
@@ -137,7 +145,7 @@ struct ScoreArgs {
   float scale;  // of the attention logits
   DevicePtr<float> scores, per_head;
   int64_t stride;
-  DeviceBytes scratch;
+  DeviceBytes scratch;      // ScoreScratchBytes
   float cap = 0;            // scaled logits z become cap * tanh(z / cap); 0: they stay
   KeyTurning turning = {};  // of the recorded queries (kExpected)
   // [H] logits that join every softmax, times the row's factor where it has one; null: none.

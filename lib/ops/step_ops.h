@@ -63,6 +63,11 @@ struct StepPlan {
   const uint8_t* slides = nullptr;  // [L] or null: none
   const StepPlan* of_sliding = nullptr;
 
+  // Whether it does more with a step's attention than look at it.
+  bool Updates() const {
+    return n_instrs > 0 || evicts || held != nullptr || ends_later ||
+           (of_sliding != nullptr && of_sliding->Updates());
+  }
   int32_t RingPlace(int32_t layer) const { return ring_places == nullptr ? layer : ring_places[layer]; }
 };
 
@@ -102,6 +107,7 @@ struct StepShape {
   int64_t longest;                 // entries of main of the longest head beside the slots of its ring
   int64_t append_bytes;            // AppendScratchBytes, the largest
   bool any_attention;              // whether some plan needs or keeps it
+  bool any_update;                 // whether some plan Updates()
 };
 
 // Rows of one session follow each other; every row sees what the ones before it left.

@@ -172,7 +172,8 @@ TEST_F(DeviceParity, ScoresWithoutAttention) {
           a.layer.keys = keys.at[i], a.layer.values = values.at[i], a.layer.positions = at.at[i];
           a.observed.n_rows = kRows, a.observed.n_new = kRows, a.observed.queries = queries.at[i];
           a.scores = scores.at[i], a.per_head = per_head.at[i];
-          a.scratch = pair_->Scratch(i, devices_[i]->ScoreScratchBytes(kHeads, kStride));
+          a.scratch = pair_->Scratch(
+              i, devices_[i]->ScoreScratchBytes({&program, a.n_heads, kHeads, d, kRows, kStride}));
           a.turning = {&rope, d == 16 ? RopePairing::kInterleaved : RopePairing::kHalf, in_cache};
           ASSERT_TRUE(devices_[i]->Score(streams_[i].get(), a).ok());
         }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cuda/block.h"
-#include "cuda/gpu.h"
+#include "cuda/launch.h"
 #include "tests/emu/emulator.h"
 
 namespace kvc::cuda {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cuda/gpu.h"
+#include "cuda/launch.h"
 #include "tests/emu/emulator.h"
 
 namespace kvc::cuda {

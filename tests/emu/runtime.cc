@@ -172,14 +172,18 @@ void Recover() {
   The().error = cudaSuccess;
 }
 
+bool Refuses(const char* name, dim3 grid, dim3 dim, size_t shared) {
+  if (dim.x * dim.y * dim.z <= 1024 && grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.y <= 65535 &&
+      grid.z <= 65535 && shared <= (99 << 10))
+    return false;
+  std::fprintf(stderr, "emulator: %s: a device would refuse this launch\n", name);
+  return true;
+}
+
 cudaError_t Launch(const char* name, dim3 grid, dim3 dim, size_t shared, cudaStream_t stream,
                    std::function<void()> kernel) {
   const Lock lock(The().mutex);
-  if (dim.x * dim.y * dim.z > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 ||
-      grid.z > 65535 || shared > (99 << 10)) {
-    std::fprintf(stderr, "emulator: %s: a device would refuse this launch\n", name);
-    return cudaErrorInvalidValue;
-  }
+  if (Refuses(name, grid, dim, shared)) return cudaErrorInvalidValue;
   return Enqueue(stream, [=] {
     if (The().error == cudaSuccess && !RunGrid(name, grid, dim, shared, kernel))
       The().error = cudaErrorLaunchFailure;

@@ -288,7 +288,7 @@ class Micro {
                   rows = compressor_->policy().Int(OptionId::kWindow);
     LayerBuffers kv;
     ObservedBuffers observed;
-    ASSERT_TRUE(choice_.Reserve(memory_.own(), compressor_->plan(), cache_->MaxSlots()).ok());
+    ASSERT_TRUE(compressor_->ReserveChoice(memory_.own(), cache_->MaxSlots(), &choice_).ok());
     ASSERT_TRUE(
         kv.Reserve(memory_.own(), in_.n_kv, in_.d, entries, entries, compressor_->plan().n_aux(), false)
             .ok());

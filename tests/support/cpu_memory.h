@@ -263,6 +263,7 @@ class TokenStep {
                   cache.ring_slots(),
                   int64_t{cache.MaxSlots()} + 1,
                   device->AppendScratchBytes(layout),
+                  true,
                   true};
     DeviceBuffer<uint8_t> scratch;
     EXPECT_TRUE(scratch.Allocate(memory_->own(), device->StepScratchBytes(args.shape), "test").ok());

@@ -59,7 +59,8 @@ Ints Ada(const std::vector<std::vector<float>>& scores, int32_t b, const AdaOpti
   layer.n_kv_heads = n_heads, layer.capacity = stride, layer.len = len.data();
   const DeviceBuffer<float> line = memory.Upload(padded);
   DeviceBuffer<uint8_t> scratch;
-  EXPECT_TRUE(scratch.Allocate(memory.own(), memory.device()->SelectScratchBytes(stride), "test").ok());
+  EXPECT_TRUE(
+      scratch.Allocate(memory.own(), memory.device()->SelectScratchBytes(n_heads, stride), "test").ok());
   std::vector<int64_t> best(scores.size(), -1);
   EXPECT_TRUE(
       memory.device()

@@ -19,7 +19,8 @@ struct OneHead {
   explicit OneHead(size_t n) : len(static_cast<int32_t>(n)), stride((len + 15) / 16 * 16 + 16) {
     layer.n_kv_heads = 1, layer.head_dim = 1, layer.capacity = stride, layer.len = &len;
     Device* device = memory().device();
-    const int64_t bytes = std::max(device->SelectScratchBytes(stride), device->ScoreScratchBytes(1, stride));
+    const int64_t bytes = std::max(device->SelectScratchBytes(1, stride),
+                                   device->ScoreScratchBytes({nullptr, 1, 1, 1, 0, stride}));
     EXPECT_TRUE(scratch.Allocate(memory().own(), bytes, "test").ok());
   }
   static test::CpuMemory& memory() {

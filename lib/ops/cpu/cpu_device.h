@@ -45,16 +45,16 @@ class CpuDevice : public Device {
   Status AttendPrompt(Stream* s, const PromptAttentionArgs& args) override;
   Status FoldColumns(Stream* s, const ColumnArgs& args) override;
 
-  int64_t ScoreScratchBytes(int32_t n_kv_heads, int64_t stride) const override;
+  int64_t ScoreScratchBytes(const ScoreShape& shape) const override;
   Status Score(Stream* s, const ScoreArgs& args) override;
   Status Select(Stream* s, const SelectArgs& args) override;
   Status SelectByQueryHead(Stream* s, const SelectByQueryHeadArgs& args) override;
   Status Unmark(Stream* s, const UnmarkArgs& args) override;
   Status CountBest(Stream* s, const CountBestArgs& args) override;
-  int64_t SelectScratchBytes(int64_t stride) const override;
+  int64_t SelectScratchBytes(int32_t n_kv_heads, int64_t stride) const override;
   Status Merge(Stream* s, const MergeArgs& args) override;
 
-  int64_t CodeBytes(const CacheLayout& layout, int64_t n_codes) const override;
+  int64_t StoreScratchBytes(const CacheLayout& layout, int64_t entries, int64_t n_codes) const override;
   int64_t LoadScratchBytes(int32_t n_kv_heads, int64_t entries) const override;
   int64_t AppendScratchBytes(const CacheLayout& layout) const override;
   Status LoadLayer(Stream* s, const LoadArgs& args) override;

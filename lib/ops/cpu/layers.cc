@@ -163,7 +163,7 @@ Status CpuDevice::StoreLayer(Stream*, const StoreArgs& a) {
   return {};
 }
 
-int64_t CpuDevice::CodeBytes(const CacheLayout& layout, int64_t n_codes) const {
+int64_t CpuDevice::StoreScratchBytes(const CacheLayout& layout, int64_t, int64_t n_codes) const {
   const int64_t heads = layout.n_kv_heads, d = layout.head_dim;
   if (layout.directions >= 0)
     return 4 * (layout.layer_books ? 1 : heads) * Codes::Floats(n_codes, layout.head_dim);

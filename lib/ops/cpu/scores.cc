@@ -306,8 +306,8 @@ class Program {
 
 }  // namespace
 
-int64_t CpuDevice::ScoreScratchBytes(int32_t n_kv_heads, int64_t stride) const {
-  return 4 * Lines::Floats(n_kv_heads, pool_->n_threads(), stride);
+int64_t CpuDevice::ScoreScratchBytes(const ScoreShape& shape) const {
+  return 4 * Lines::Floats(shape.n_kv_heads, pool_->n_threads(), shape.stride);
 }
 
 Status CpuDevice::Score(Stream*, const ScoreArgs& args) {

@@ -57,7 +57,7 @@ void SelectEntries(const SelectLine& in) {
           in.mark + in.rule.protect.n_sink);
 }
 
-int64_t CpuDevice::SelectScratchBytes(int64_t stride) const {
+int64_t CpuDevice::SelectScratchBytes(int32_t, int64_t stride) const {
   return pool_->n_threads() * Scratch::Bytes(stride);
 }
 

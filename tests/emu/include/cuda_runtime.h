@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <utility>
 
 #include "lib/base/half.h"
 
@@ -102,8 +103,22 @@ enum cudaError_t {
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 struct CUstream_st;
 struct CUevent_st;
+struct CUgraph_st;
+struct CUgraphNode_st;
+struct CUgraphExec_st;
 using cudaStream_t = CUstream_st*;
 using cudaEvent_t = CUevent_st*;
+using cudaGraph_t = CUgraph_st*;
+using cudaGraphNode_t = CUgraphNode_st*;
+using cudaGraphExec_t = CUgraphExec_st*;
+// In the order of CUDA's, whose names gridDim and blockDim are words of the language here.
+struct cudaKernelNodeParams {
+  void* func;
+  dim3 grid, block;
+  unsigned sharedMemBytes;
+  void** kernelParams;
+  void** extra;
+};
 enum { cudaStreamNonBlocking = 1, cudaHostAllocDefault = 0 };
 struct cudaDeviceProp {
   char name[256];
@@ -133,12 +148,43 @@ cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t);
 cudaError_t cudaEventSynchronize(cudaEvent_t);
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t);
 cudaError_t cudaEventDestroy(cudaEvent_t);
+cudaError_t cudaLaunchKernel(const void*, dim3 grid, dim3 block, void** params, size_t shared, cudaStream_t);
+cudaError_t cudaGraphCreate(cudaGraph_t*, unsigned flags);
+cudaError_t cudaGraphDestroy(cudaGraph_t);
+cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t*, cudaGraph_t, const cudaGraphNode_t* before, size_t n,
+                                   const cudaKernelNodeParams*);
+cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t*, cudaGraph_t, const cudaGraphNode_t* before, size_t n,
+                                     void*, const void*, size_t, cudaMemcpyKind);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t, unsigned long long flags);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
+cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t, cudaGraphNode_t, const cudaKernelNodeParams*);
+cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t, cudaGraphNode_t, void*, const void*, size_t,
+                                               cudaMemcpyKind);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t);
 }
 
 namespace kvc::emu {
 
-// Queues the kernel on its stream; it runs when somebody waits for what the stream has done.
-cudaError_t Launch(const char* name, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-                   std::function<void()> kernel);
+// What the runtime knows of a kernel: nvcc would tell it when the program starts.
+struct KernelForm {
+  const char* name;
+  size_t n_params;
+  const size_t* sizes;
+  void (*call)(const void* function, void* const* params);
+};
+void Describe(const void* function, const KernelForm& form);
+
+template <typename... Params, size_t... I>
+void CallWith(const void* function, void* const* params, std::index_sequence<I...>) {
+  reinterpret_cast<void (*)(Params...)>(const_cast<void*>(function))(*static_cast<Params*>(params[I])...);
+}
+template <typename... Params>
+void Describe(void (*kernel)(Params...), const char* name) {
+  static constexpr size_t sizes[] = {sizeof(Params)...};
+  Describe(reinterpret_cast<const void*>(kernel),
+           {name, sizeof...(Params), sizes, [](const void* function, void* const* params) {
+              CallWith<std::remove_cv_t<Params>...>(function, params, std::index_sequence_for<Params...>());
+            }});
+}
 
 }  // namespace kvc::emu

@@ -1,0 +1,159 @@
+#include "cuda/launch_graphs.h"
+
+#include <utility>
+
+namespace kvc::cuda {
+namespace {
+
+constexpr size_t kMostGraphs = 128, kMostSeen = 64;
+
+cudaKernelNodeParams NodeParams(LaunchList* list, size_t i, std::vector<void*>* pointers) {
+  const Launch& launch = (*list)[i];
+  return {const_cast<void*>(launch.kernel.function),
+          launch.grid,
+          launch.block,
+          static_cast<unsigned>(launch.shared),
+          list->ParamsOf(i, pointers),
+          nullptr};
+}
+
+uint64_t HashOf(const LaunchList& list, bool copies) {
+  uint64_t hash = copies ? 1 : 2;
+  for (size_t i = 0; i < list.size(); ++i)
+    hash = (hash ^ reinterpret_cast<uintptr_t>(list[i].kernel.function)) * 0x9E3779B97F4A7C15u;
+  return hash;
+}
+
+}  // namespace
+
+LaunchGraphs::~LaunchGraphs() {
+  for (Graph& graph : graphs_) Destroy(&graph);
+}
+
+void LaunchGraphs::Destroy(Graph* graph) {
+  if (graph->exec != nullptr) cudaGraphExecDestroy(graph->exec);
+  if (graph->graph != nullptr) cudaGraphDestroy(graph->graph);
+  graph->exec = nullptr, graph->graph = nullptr;
+}
+
+LaunchGraphs::Graph* LaunchGraphs::Find(int32_t piece, const LaunchList& list, const PacketCopy& copy) {
+  for (Graph& graph : graphs_) {
+    if (graph.piece == piece && (graph.copy.bytes > 0) == (copy.bytes > 0) && graph.list.HasKernelsOf(list))
+      return &graph;
+  }
+  return nullptr;
+}
+
+bool LaunchGraphs::CameBefore(int32_t piece, const LaunchList& list, const PacketCopy& copy) {
+  const Seen now{piece, HashOf(list, copy.bytes > 0)};
+  for (const Seen& seen : seen_) {
+    if (seen.piece == now.piece && seen.hash == now.hash) return true;
+  }
+  if (seen_.size() < kMostSeen) {
+    seen_.push_back(now);
+  } else {
+    seen_[next_seen_++ % kMostSeen] = now;
+  }
+  return false;
+}
+
+// In a line: the order of a stream.
+cudaError_t LaunchGraphs::Build(Graph* graph) {
+  cudaError_t e = cudaGraphCreate(&graph->graph, 0);
+  cudaGraphNode_t last = nullptr;
+  const auto add = [&](auto make) {
+    if (e != cudaSuccess) return;
+    cudaGraphNode_t node = nullptr;
+    e = make(&node, last == nullptr ? nullptr : &last, last == nullptr ? size_t{0} : size_t{1});
+    last = node;
+  };
+  if (graph->copy.bytes > 0) {
+    add([&](cudaGraphNode_t* node, const cudaGraphNode_t* before, size_t n) {
+      return cudaGraphAddMemcpyNode1D(node, graph->graph, before, n, graph->copy.to, graph->copy.from,
+                                      graph->copy.bytes, cudaMemcpyHostToDevice);
+    });
+    graph->copy_node = last;
+  }
+  graph->nodes.reserve(graph->list.size());
+  for (size_t i = 0; i < graph->list.size(); ++i) {
+    const cudaKernelNodeParams p = NodeParams(&graph->list, i, &pointers_);
+    add([&](cudaGraphNode_t* node, const cudaGraphNode_t* before, size_t n) {
+      return cudaGraphAddKernelNode(node, graph->graph, before, n, &p);
+    });
+    graph->nodes.push_back(last);
+  }
+  if (e == cudaSuccess) e = cudaGraphInstantiate(&graph->exec, graph->graph, 0);
+  return e;
+}
+
+cudaError_t LaunchGraphs::Update(Graph* graph, LaunchList* list, const PacketCopy& copy) {
+  cudaError_t e = cudaSuccess;
+  const PacketCopy& was = graph->copy;
+  if (copy.bytes > 0 && (copy.to != was.to || copy.from != was.from || copy.bytes != was.bytes))
+    e = cudaGraphExecMemcpyNodeSetParams1D(graph->exec, graph->copy_node, copy.to, copy.from, copy.bytes,
+                                           cudaMemcpyHostToDevice);
+  for (size_t i = 0; e == cudaSuccess && i < list->size(); ++i) {
+    if (list->IsAsIn(graph->list, i)) continue;
+    const cudaKernelNodeParams p = NodeParams(list, i, &pointers_);
+    e = cudaGraphExecKernelNodeSetParams(graph->exec, graph->nodes[i], &p);
+  }
+  graph->copy = copy;
+  std::swap(graph->list, *list);
+  return e;
+}
+
+cudaError_t LaunchGraphs::LaunchAll(cudaStream_t stream, LaunchList* list, const PacketCopy& copy,
+                                    const char** what) {
+  *what = "records for the device";
+  if (copy.bytes > 0) {
+    const cudaError_t e = cudaMemcpyAsync(copy.to, copy.from, copy.bytes, cudaMemcpyHostToDevice, stream);
+    if (e != cudaSuccess) return e;
+  }
+  for (size_t i = 0; i < list->size(); ++i) {
+    const Launch& launch = (*list)[i];
+    *what = launch.kernel.name;
+    const cudaError_t e = cudaLaunchKernel(launch.kernel.function, launch.grid, launch.block,
+                                           list->ParamsOf(i, &pointers_), launch.shared, stream);
+    if (e != cudaSuccess) return e;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t LaunchGraphs::Run(cudaStream_t stream, int32_t piece, LaunchList* list, const PacketCopy& copy,
+                              const char** what) {
+  if (!enabled_ || list->size() < 2) return LaunchAll(stream, list, copy, what);
+  Graph* graph = Find(piece, *list, copy);
+  cudaError_t e = cudaSuccess;
+  if (graph != nullptr) {
+    e = Update(graph, list, copy);
+  } else {
+    if (!CameBefore(piece, *list, copy)) return LaunchAll(stream, list, copy, what);
+    if (graphs_.size() >= kMostGraphs) {
+      cudaStreamSynchronize(stream);  // it may be running
+      Destroy(&graphs_.front());
+      graphs_.erase(graphs_.begin());
+    }
+    graphs_.emplace_back();
+    graph = &graphs_.back();
+    graph->piece = piece, graph->copy = copy;
+    std::swap(graph->list, *list);
+    e = Build(graph);
+  }
+  if (e == cudaSuccess) {
+    ++n_replayed_;
+    *what = "a graph of kernels";
+    return cudaGraphLaunch(graph->exec, stream);
+  }
+  // The device has no room for it, or cannot change it: nothing of it has been issued, and it goes the plain
+  // way, as everything from here on.
+  cudaGetLastError();
+  enabled_ = false;
+  std::swap(graph->list, *list);
+  cudaStreamSynchronize(stream);
+  for (Graph& each : graphs_) Destroy(&each);
+  e = LaunchAll(stream, list, copy, what);
+  graphs_.clear();
+  return e;
+}
+
+}  // namespace kvc::cuda

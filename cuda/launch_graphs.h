@@ -1,0 +1,67 @@
+// Pieces of a step as graphs of the runtime: the same kernels in the same order, once more, cost the host one
+// call. What differs from the last time (grids that grow with the cache, addresses) is set in the graph.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "cuda/launches.h"
+
+namespace kvc::cuda {
+
+// What the host wrote for the kernels of a piece, to be copied in front of them; bytes 0: nothing.
+struct PacketCopy {
+  uint8_t* to;
+  const uint8_t* from;
+  size_t bytes;
+};
+
+class LaunchGraphs {
+ public:
+  // Launches of a piece at most. The first piece is what the GPU waits for while the host makes it, so pieces
+  // are short against a step, which has a dozen launches a layer.
+  static constexpr size_t kPiece = 64;
+
+  explicit LaunchGraphs(bool enabled) : enabled_(enabled) {}
+  ~LaunchGraphs();
+  LaunchGraphs(const LaunchGraphs&) = delete;
+  LaunchGraphs& operator=(const LaunchGraphs&) = delete;
+
+  // Issues the copy and the launches. piece: which of the pieces gathered at once. The kernels that a piece
+  // had the last time become a graph; those that come for the first time are launched one by one, and so is
+  // everything when the device has no room for graphs. *what: what failed.
+  cudaError_t Run(cudaStream_t stream, int32_t piece, LaunchList* list, const PacketCopy& copy,
+                  const char** what);
+
+  int64_t n_replayed() const { return n_replayed_; }  // pieces that were a graph
+
+ private:
+  struct Graph {
+    int32_t piece;
+    LaunchList list;  // as the graph has it
+    PacketCopy copy;
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    cudaGraphNode_t copy_node = nullptr;
+    std::vector<cudaGraphNode_t> nodes;
+  };
+  // Kernels that came once.
+  struct Seen {
+    int32_t piece;
+    uint64_t hash;
+  };
+  static void Destroy(Graph* graph);
+  Graph* Find(int32_t piece, const LaunchList& list, const PacketCopy& copy);
+  bool CameBefore(int32_t piece, const LaunchList& list, const PacketCopy& copy);
+  cudaError_t Build(Graph* graph);
+  cudaError_t Update(Graph* graph, LaunchList* list, const PacketCopy& copy);
+  cudaError_t LaunchAll(cudaStream_t stream, LaunchList* list, const PacketCopy& copy, const char** what);
+
+  bool enabled_;
+  std::vector<Graph> graphs_;  // oldest first
+  std::vector<Seen> seen_;     // a ring
+  size_t next_seen_ = 0;
+  std::vector<void*> pointers_;
+  int64_t n_replayed_ = 0;
+};
+
+}  // namespace kvc::cuda

@@ -1,0 +1,109 @@
+#include "cuda/stream.h"
+
+#include <algorithm>
+
+namespace kvc::cuda {
+namespace {
+
+// Rings grow until the packets of a step fit, so that no step waits for room and every step's lie where those
+// of the last one lay.
+constexpr int64_t kFirstBytes = 256 << 10, kMostBytes = 64 << 20;
+
+}  // namespace
+
+Status Check(cudaError_t e, const char* what) {
+  if (e == cudaSuccess) return {};
+  const Code code = e == cudaErrorMemoryAllocation ? Code::kMemory : Code::kDevice;
+  return Error(code, "%s: %s", what, cudaGetErrorString(e));
+}
+
+Status CudaStream::Create(cudaStream_t stream) {
+  stream_ = stream;
+  return Grow(kFirstBytes);
+}
+
+CudaStream::~CudaStream() {
+  if (stream_ == nullptr) return;
+  cudaStreamSynchronize(stream_);
+  cudaFree(device_);
+  cudaFreeHost(host_);
+}
+
+Status CudaStream::Issue() {
+  gathers_ = false;
+  return Flush();
+}
+
+// One copy brings all packets of the kept launches, and what lies between them; nothing that is on its way
+// reads what it overwrites.
+cudaError_t CudaStream::SendKept() {
+  PacketCopy copy{device_ + sent_, host_ + sent_, 0};
+  if (written_ > sent_) copy.bytes = static_cast<size_t>(written_ - sent_);
+  sent_ = used_;
+  const cudaError_t e = graphs_.Run(stream_, gathers_ ? piece_++ : 0, &kept_, copy, &failed_);
+  kept_.Clear();
+  return e;
+}
+
+Status CudaStream::Wait(const char* what) {
+  const Status status = Flush();
+  used_ = sent_ = written_ = 0;
+  const Status waited = Check(cudaStreamSynchronize(stream_), what);
+  return status.ok() ? waited : status;
+}
+
+Status CudaStream::Grow(int64_t bytes) {
+  void *host = nullptr, *device = nullptr;
+  KVC_RETURN_IF_ERROR(
+      Check(cudaHostAlloc(&host, static_cast<size_t>(bytes), cudaHostAllocDefault), "memory for records"));
+  const Status status = Check(cudaMalloc(&device, static_cast<size_t>(bytes)), "memory for records");
+  if (!status.ok()) {
+    cudaFreeHost(host);
+    cudaGetLastError();
+    return status;
+  }
+  cudaFree(device_);
+  cudaFreeHost(host_);
+  host_ = static_cast<uint8_t*>(host), device_ = static_cast<uint8_t*>(device);
+  size_ = bytes;
+  return {};
+}
+
+Status CudaStream::Begin(int64_t bytes, int64_t room, uint8_t** host, uint8_t** device) {
+  const int64_t all = (bytes + room + 255) / 256 * 256;
+  if (used_ + all > size_) {
+    KVC_RETURN_IF_ERROR(Wait("the device"));
+    const Status grown = all > size_ || grows_ ? Grow(2 * std::max(all, size_)) : Status();
+    if (!grown.ok() && all > size_) return grown;
+    grows_ = grown.ok() && size_ < kMostBytes;  // else the ring that is there starts over
+  }
+  packet_ = used_, packet_bytes_ = bytes;
+  used_ += all;
+  *host = host_ + packet_, *device = device_ + packet_;
+  return {};
+}
+
+Status CudaStream::Send() {
+  if (packet_bytes_ > 0) written_ = packet_ + packet_bytes_;
+  return gathers_ ? Status() : Flush();
+}
+
+Status CudaStream::Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, const char* what) {
+  if (bytes <= 0) return {};
+  KVC_RETURN_IF_ERROR(Flush());
+  return Check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream_), what);
+}
+
+Status CudaStream::Clear(void* at, int64_t bytes, const char* what) {
+  if (bytes <= 0) return {};
+  KVC_RETURN_IF_ERROR(Flush());
+  return Check(cudaMemsetAsync(at, 0, static_cast<size_t>(bytes), stream_), what);
+}
+
+Status CudaStream::Fetch(const void* device, void* to, int64_t bytes) {
+  if (bytes <= 0) return {};
+  KVC_RETURN_IF_ERROR(Copy(to, device, bytes, cudaMemcpyDeviceToHost, "reading the device"));
+  return Wait("the device");
+}
+
+}  // namespace kvc::cuda

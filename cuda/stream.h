@@ -1,0 +1,65 @@
+// What a caller sends to the GPU, in order. The host writes a packet for an operation into pinned memory, a
+// copy in front of the kernels brings it to the device; packets follow each other in a ring that starts over
+// when the stream has been waited for. Between Gather and Issue packets and launches are kept back, and go
+// out in pieces of one copy and a graph of kernels (launch_graphs.h).
+#pragma once
+#include "cuda/launch_graphs.h"
+#include "lib/base/status.h"
+#include "lib/ops/device.h"
+
+namespace kvc::cuda {
+
+// An error of the runtime as one of ours.
+Status Check(cudaError_t e, const char* what);
+
+// All streams of a device are one of the GPU's: pages go from one session to another, and forks share them,
+// so the order between sessions is that of their calls. What is a stream's own is where its packets lie, and
+// what it keeps back.
+class CudaStream final : public Stream {
+ public:
+  explicit CudaStream(bool graphs) : graphs_(graphs) {}
+  ~CudaStream() override;
+  Status Create(cudaStream_t stream);
+
+  void Gather() override { gathers_ = true, piece_ = 0; }
+  Status Issue() override;
+
+  // Everything launched so far has happened.
+  Status Wait(const char* what);
+
+  // Room for a packet: *host to be written before Send, *device its address there. `room`: bytes behind it
+  // that are on the device alone, for what the host reads back.
+  Status Begin(int64_t bytes, int64_t room, uint8_t** host, uint8_t** device);
+  Status Send();
+  // bytes [device, ..) into `to`; waits.
+  Status Fetch(const void* device, void* to, int64_t bytes);
+  Status Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, const char* what);
+  Status Clear(void* at, int64_t bytes, const char* what);
+
+  // By KVC_LAUNCH (launch.h).
+  template <typename... Params>
+  cudaError_t Launch(const Kernel& kernel, dim3 grid, dim3 block, size_t shared,
+                     const std::tuple<Params...>& values) {
+    kept_.Add(kernel, grid, block, shared, values);
+    return gathers_ && kept_.size() < LaunchGraphs::kPiece ? cudaSuccess : SendKept();
+  }
+
+  const LaunchGraphs& graphs() const { return graphs_; }
+
+ private:
+  Status Grow(int64_t bytes);
+  cudaError_t SendKept();
+  Status Flush() { return Check(SendKept(), failed_); }
+
+  cudaStream_t stream_ = nullptr;
+  uint8_t *host_ = nullptr, *device_ = nullptr;
+  int64_t size_ = 0, used_ = 0, packet_ = 0, packet_bytes_ = 0;
+  int64_t sent_ = 0, written_ = 0;  // packets in front of sent_ are on their way; written_: end of the newest
+  bool gathers_ = false, grows_ = true;
+  int32_t piece_ = 0;
+  LaunchList kept_;
+  LaunchGraphs graphs_;
+  const char* failed_ = "";
+};
+
+}  // namespace kvc::cuda

@@ -1,0 +1,190 @@
+// Kernels by their addresses, and graphs of them. Nodes run as late as what they wait for lets them, those
+// that were added last first: a graph that forgot an edge gives other results.
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "tests/emu/emulator.h"
+
+namespace kvc::emu {
+namespace {
+
+// A launch or a copy, with parameters of its own.
+struct Work {
+  const void* function = nullptr;  // null: a copy
+  dim3 grid, block;
+  size_t shared = 0;
+  std::vector<std::vector<unsigned char>> params;
+  void* to = nullptr;
+  const void* from = nullptr;
+  size_t bytes = 0;
+};
+
+std::mutex forms_mutex;
+std::map<const void*, KernelForm>& Forms() {
+  static auto* forms = new std::map<const void*, KernelForm>();
+  return *forms;
+}
+const KernelForm* FormOf(const void* function) {
+  const std::lock_guard<std::mutex> lock(forms_mutex);
+  const auto it = Forms().find(function);
+  return it == Forms().end() ? nullptr : &it->second;
+}
+
+cudaError_t SetKernel(const void* function, dim3 grid, dim3 block, size_t shared, void* const* params,
+                      Work* work) {
+  const KernelForm* form = FormOf(function);
+  if (form == nullptr || Refuses(form->name, grid, block, shared)) return cudaErrorInvalidValue;
+  work->function = function, work->grid = grid, work->block = block, work->shared = shared;
+  work->params.clear();
+  for (size_t i = 0; i < form->n_params; ++i) {
+    const auto* bytes = static_cast<const unsigned char*>(params[i]);
+    work->params.emplace_back(bytes, bytes + form->sizes[i]);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t Issue(const Work& work, cudaStream_t stream) {
+  if (work.function == nullptr)
+    return cudaMemcpyAsync(work.to, work.from, work.bytes, cudaMemcpyHostToDevice, stream);
+  const KernelForm form = *FormOf(work.function);
+  const void* function = work.function;
+  return Launch(form.name, work.grid, work.block, work.shared, stream,
+                [form, function, params = work.params] {
+                  std::vector<void*> pointers;
+                  for (const auto& param : params)
+                    pointers.push_back(const_cast<unsigned char*>(param.data()));
+                  form.call(function, pointers.data());
+                });
+}
+
+}  // namespace
+
+Calls& GetCalls() {
+  static Calls calls;
+  return calls;
+}
+
+void Describe(const void* function, const KernelForm& form) {
+  const std::lock_guard<std::mutex> lock(forms_mutex);
+  Forms().emplace(function, form);
+}
+
+}  // namespace kvc::emu
+
+using kvc::emu::Issue;
+using kvc::emu::SetKernel;
+using kvc::emu::Work;
+
+struct CUgraphNode_st {
+  Work work;
+  std::vector<CUgraphNode_st*> before;
+};
+struct CUgraph_st {
+  std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
+};
+struct CUgraphExec_st {
+  struct Step {
+    CUgraphNode_st* node;
+    Work work;
+  };
+  std::vector<Step> steps;
+  Step* Of(cudaGraphNode_t node) {
+    for (Step& step : steps) {
+      if (step.node == node) return &step;
+    }
+    return nullptr;
+  }
+};
+
+namespace {
+
+cudaError_t AddNode(cudaGraph_t graph, const cudaGraphNode_t* before, size_t n, Work work,
+                    cudaGraphNode_t* out) {
+  auto node = std::make_unique<CUgraphNode_st>();
+  node->work = std::move(work);
+  node->before.assign(before, before + n);
+  *out = node.get();
+  graph->nodes.push_back(std::move(node));
+  return cudaSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** params, size_t shared,
+                             cudaStream_t stream) {
+  ++kvc::emu::GetCalls().launches;
+  Work work;
+  const cudaError_t e = SetKernel(function, grid, block, shared, params, &work);
+  return e != cudaSuccess ? e : Issue(work, stream);
+}
+
+cudaError_t cudaGraphCreate(cudaGraph_t* out, unsigned) {
+  *out = new CUgraph_st();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* out, cudaGraph_t graph, const cudaGraphNode_t* before,
+                                   size_t n, const cudaKernelNodeParams* p) {
+  Work work;
+  const cudaError_t e = SetKernel(p->func, p->grid, p->block, p->sharedMemBytes, p->kernelParams, &work);
+  return e != cudaSuccess ? e : AddNode(graph, before, n, std::move(work), out);
+}
+cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* out, cudaGraph_t graph, const cudaGraphNode_t* before,
+                                     size_t n, void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  Work work;
+  work.to = to, work.from = from, work.bytes = bytes;
+  return AddNode(graph, before, n, std::move(work), out);
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsigned long long) {
+  int64_t& left = kvc::emu::GetOptions().graphs;
+  if (left <= 0) return cudaErrorMemoryAllocation;
+  --left;
+  auto exec = std::make_unique<CUgraphExec_st>();
+  while (exec->steps.size() < graph->nodes.size()) {
+    const size_t done = exec->steps.size();
+    for (size_t i = graph->nodes.size(); i-- > 0 && exec->steps.size() == done;) {
+      CUgraphNode_st* node = graph->nodes[i].get();
+      bool ready = exec->Of(node) == nullptr;
+      for (CUgraphNode_st* other : node->before) ready = ready && exec->Of(other) != nullptr;
+      if (ready) exec->steps.push_back({node, node->work});
+    }
+    if (exec->steps.size() == done) return cudaErrorInvalidValue;  // a circle
+  }
+  *out = exec.release();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete exec;
+  return cudaSuccess;
+}
+// A node stays what it is: another kernel is refused here, though some devices would take it.
+cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+                                             const cudaKernelNodeParams* p) {
+  CUgraphExec_st::Step* step = exec->Of(node);
+  if (step == nullptr || step->work.function != p->func) return cudaErrorInvalidValue;
+  return SetKernel(p->func, p->grid, p->block, p->sharedMemBytes, p->kernelParams, &step->work);
+}
+cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t exec, cudaGraphNode_t node, void* to,
+                                               const void* from, size_t bytes, cudaMemcpyKind) {
+  CUgraphExec_st::Step* step = exec->Of(node);
+  if (step == nullptr || step->work.function != nullptr) return cudaErrorInvalidValue;
+  step->work.to = to, step->work.from = from, step->work.bytes = bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  ++kvc::emu::GetCalls().graphs;
+  for (const CUgraphExec_st::Step& step : exec->steps) {
+    const cudaError_t e = Issue(step.work, stream);
+    if (e != cudaSuccess) return e;
+  }
+  return cudaSuccess;
+}
+
+}  // extern "C"
