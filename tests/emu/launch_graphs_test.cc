@@ -16,15 +16,19 @@ namespace kvc::cuda {
 namespace {
 
 // x[i] = x[i] * 3 + add[i], so that every order of launches gives something else.
-__global__ void step_on(int32_t* x, const int32_t* add) {
+__global__ void step_on(uint32_t* x, const uint32_t* add) {
   const int32_t i = static_cast<int32_t>(blockIdx.x);
   if (ThreadOfBlock() == 0) x[i] = x[i] * 3 + add[i];
 }
-__global__ void negate(int32_t* x) {
-  if (ThreadOfBlock() == 0) x[blockIdx.x] = -x[blockIdx.x];
+__global__ void negate(uint32_t* x) {
+  if (ThreadOfBlock() == 0) x[blockIdx.x] = 0u - x[blockIdx.x];
 }
 
 constexpr int kMost = 9;
+
+uint32_t Added(uint32_t seed, int launch, int32_t i) {
+  return seed + 7 * static_cast<uint32_t>(launch) + static_cast<uint32_t>(i);
+}
 
 class LaunchGraphsTest : public testing::Test {
  protected:
@@ -32,7 +36,7 @@ class LaunchGraphsTest : public testing::Test {
     ASSERT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&real_, cudaStreamNonBlocking));
     void* at = nullptr;
     ASSERT_EQ(cudaSuccess, cudaMalloc(&at, kMost * sizeof(int32_t)));
-    x_ = static_cast<int32_t*>(at);
+    x_ = static_cast<uint32_t*>(at);
     emu::GetCalls() = {};
   }
   void TearDown() override {
@@ -42,21 +46,21 @@ class LaunchGraphsTest : public testing::Test {
   }
 
   // One step of `launches` launches, each with a packet, over n numbers; and what it should give.
-  void Step(CudaStream* stream, int launches, int32_t n, int32_t seed, bool also_negates = false) {
+  void Step(CudaStream* stream, int launches, int32_t n, uint32_t seed, bool also_negates = false) {
     Gathering gathering(stream);
     for (int k = 0; k < launches; ++k) {
       Packet packet;
-      ASSERT_TRUE(packet.Begin(stream, Packet::Size<int32_t>(n)).ok());
-      const int32_t* on_device = nullptr;
-      int32_t* add = packet.Add<int32_t>(n, &on_device);
-      for (int32_t i = 0; i < n; ++i) add[i] = seed + 7 * k + i;
+      ASSERT_TRUE(packet.Begin(stream, Packet::Size<uint32_t>(n)).ok());
+      const uint32_t* on_device = nullptr;
+      uint32_t* add = packet.Add<uint32_t>(n, &on_device);
+      for (int32_t i = 0; i < n; ++i) add[i] = Added(seed, k, i);
       ASSERT_TRUE(packet.Send().ok());
       ASSERT_EQ(cudaSuccess,
                 KVC_LAUNCH(step_on, dim3(static_cast<unsigned>(n)), dim3(32), 0, *stream, x_, on_device));
-      for (int32_t i = 0; i < n; ++i) expected_[i] = expected_[i] * 3 + seed + 7 * k + i;
+      for (int32_t i = 0; i < n; ++i) expected_[i] = expected_[i] * 3 + Added(seed, k, i);
       if (!also_negates || k % 2 == 0) continue;
       ASSERT_EQ(cudaSuccess, KVC_LAUNCH(negate, dim3(static_cast<unsigned>(n)), dim3(32), 0, *stream, x_));
-      for (int32_t i = 0; i < n; ++i) expected_[i] = -expected_[i];
+      for (int32_t i = 0; i < n; ++i) expected_[i] = 0u - expected_[i];
     }
     ASSERT_TRUE(gathering.Issue().ok());
   }
@@ -72,15 +76,15 @@ class LaunchGraphsTest : public testing::Test {
   }
 
   cudaStream_t real_ = nullptr;
-  int32_t* x_ = nullptr;
+  uint32_t* x_ = nullptr;
   uint32_t expected_[kMost];
 };
 
 TEST_F(LaunchGraphsTest, KernelsThatComeAgainAreOneCall) {
   CudaStream stream(true);
   Begin(&stream);
-  for (int step = 0; step < 6; ++step) {
-    Step(&stream, 10, 4 + step % 3, 100 * step);
+  for (uint32_t step = 0; step < 6; ++step) {
+    Step(&stream, 10, 4 + static_cast<int32_t>(step % 3), 100 * step);
     ExpectExpected(&stream);
   }
   EXPECT_EQ(emu::GetCalls().launches, 10) << "the first time alone";
@@ -92,7 +96,7 @@ TEST_F(LaunchGraphsTest, KernelsThatComeAgainAreOneCall) {
 TEST_F(LaunchGraphsTest, StepsWithoutAWaitBetween) {
   CudaStream stream(true);
   Begin(&stream);
-  for (int step = 0; step < 5; ++step) Step(&stream, 6, kMost, 1000 * step);
+  for (uint32_t step = 0; step < 5; ++step) Step(&stream, 6, kMost, 1000 * step);
   ExpectExpected(&stream);
   EXPECT_EQ(emu::GetCalls().graphs, 4);
 }
@@ -101,7 +105,7 @@ TEST_F(LaunchGraphsTest, LongStepsGoInPieces) {
   CudaStream stream(true);
   Begin(&stream);
   constexpr int kLaunches = 2 * static_cast<int>(LaunchGraphs::kPiece) + 5;
-  for (int step = 0; step < 4; ++step) {
+  for (uint32_t step = 0; step < 4; ++step) {
     Step(&stream, kLaunches, 3, step);
     ExpectExpected(&stream);
   }
@@ -112,8 +116,8 @@ TEST_F(LaunchGraphsTest, LongStepsGoInPieces) {
 TEST_F(LaunchGraphsTest, SeveralFormsOfAStepInTurns) {
   CudaStream stream(true);
   Begin(&stream);
-  for (int step = 0; step < 9; ++step) {
-    Step(&stream, 4 + step % 3, 5, step, step % 2 == 0);
+  for (uint32_t step = 0; step < 9; ++step) {
+    Step(&stream, 4 + static_cast<int>(step % 3), 5, step, step % 2 == 0);
     ExpectExpected(&stream);
   }
   EXPECT_EQ(emu::GetCalls().graphs, 3) << "six forms, three of them twice";
@@ -123,20 +127,19 @@ TEST_F(LaunchGraphsTest, SeveralFormsOfAStepInTurns) {
 TEST_F(LaunchGraphsTest, PacketsThatDoNotFit) {
   CudaStream stream(true);
   Begin(&stream);
-  for (int step = 0; step < 4; ++step) {
+  for (uint32_t step = 0; step < 4; ++step) {
     Gathering gathering(&stream);
     for (int k = 0; k < 7; ++k) {
       Packet packet;
       constexpr int64_t kLong = 20000;
-      ASSERT_TRUE(packet.Begin(&stream, Packet::Size<int32_t>(kLong)).ok());
-      const int32_t* on_device = nullptr;
-      int32_t* add = packet.Add<int32_t>(kLong, &on_device);
-      for (int32_t i = 0; i < kMost; ++i) add[kLong - kMost + i] = step + k + i;
+      ASSERT_TRUE(packet.Begin(&stream, Packet::Size<uint32_t>(kLong)).ok());
+      const uint32_t* on_device = nullptr;
+      uint32_t* add = packet.Add<uint32_t>(kLong, &on_device);
+      for (int32_t i = 0; i < kMost; ++i) add[kLong - kMost + i] = Added(step, k, i);
       ASSERT_TRUE(packet.Send().ok());
       ASSERT_EQ(cudaSuccess,
                 KVC_LAUNCH(step_on, dim3(kMost), dim3(32), 0, stream, x_, on_device + (kLong - kMost)));
-      for (int32_t i = 0; i < kMost; ++i)
-        expected_[i] = expected_[i] * 3 + static_cast<uint32_t>(step + k + i);
+      for (int32_t i = 0; i < kMost; ++i) expected_[i] = expected_[i] * 3 + Added(step, k, i);
     }
     ASSERT_TRUE(gathering.Issue().ok());
     ExpectExpected(&stream);
@@ -148,7 +151,7 @@ TEST_F(LaunchGraphsTest, WithoutRoomForGraphsLaunchesGoOneByOne) {
   CudaStream stream(true);
   Begin(&stream);
   emu::GetOptions().graphs = 1;
-  for (int step = 0; step < 4; ++step) {
+  for (uint32_t step = 0; step < 4; ++step) {
     Step(&stream, 5, 4, step);
     Step(&stream, 5, 4, step, true);
     ExpectExpected(&stream);
