@@ -270,7 +270,7 @@ class Wave {
     p.turn = TurnOf(a_.rope, a_.pairing, false, &packet);
     p.q = At(a_.q) + int64_t{first_} * a_.n_heads * d, p.k = At(a_.k) + int64_t{first_} * g * d;
     p.v = At(a_.v) + int64_t{first_} * g * d, p.out = At(a_.out) + int64_t{first_} * a_.n_heads * d;
-    p.stride = stride;
+    p.stride = attention || updates ? stride : 0;  // a launch that stays as it was is not sent anew
     RowParams* to = packet.Add<RowParams>(n_, &p.rows);
     for (int32_t r = 0; r < n_; ++r) KVC_RETURN_IF_ERROR(WriteRow(r, &packet, to + r));
     p.items = packet.Copy(items_.data(), n_items);
