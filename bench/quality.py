@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Measures what every method costs in quality on models/recall and writes docs/results.md. Standard library only.
+"""Measures what every method costs in quality on models/recall, and in one part on models/relate, and writes
+docs/results.md. Standard library only.
 
   bench/quality.py [--program build/bin/kvc] [--model build/models/recall.kvc] [--out docs/results.md]
                    [--contexts 8] [--compare 24] [--grid 4] [--windows 1] [--only PART,...]
@@ -20,6 +21,7 @@ import sys
 import tempfile
 
 import quality_parts
+import quality_relate
 from quality_program import Program
 from quality_tables import (
     ASK_KINDS,
@@ -320,6 +322,7 @@ PARTS = (
     ("ahakv", "Parts of AhaKV", quality_parts.ahakv),
     ("ask", "Protocol ask, every method", ask_tables),
     ("prompt", "Protocol prompt, every method", prompt_tables),
+    ("relate", "A second model", quality_relate.relate),
     ("grid", "Needle grid, 64 slots, protocol ask", needle_grid),
     ("text", "Perplexity, token by token with eviction at every step", perplexity),
 )
@@ -354,6 +357,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=os.path.join(ROOT, "build", "bin", "kvc"))
     parser.add_argument("--model", default=os.path.join(ROOT, "build", "models", "recall.kvc"))
+    parser.add_argument("--relate", default=os.path.join(ROOT, "build", "models", "relate.kvc"))
     parser.add_argument("--out", default=os.path.join(ROOT, "docs", "results.md"))
     parser.add_argument("--contexts", type=int, default=8, help="contexts of every kind for every method")
     parser.add_argument("--compare", type=int, default=24, help="contexts a kind for head budgets")

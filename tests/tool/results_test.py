@@ -1,6 +1,7 @@
 """What the documents say of results is what their tables hold: every interval in brackets that prose quotes stands in a
 table of docs/results.md, and the page has the notes as they are kept."""
 
+import json
 import os
 import re
 import unittest
@@ -40,6 +41,24 @@ class Results(unittest.TestCase):
 
     def note(self, title):
         return " ".join(read("bench/results_notes.md").split(f"* **{title}", 1)[1].split("\n* ", 1)[0].split())
+
+    def test_what_prose_says_of_the_second_model_is_what_its_tables_have(self):
+        cells = set(re.findall(r"\*\*(\d+\.\d)\*\*", self.part("A second model")))
+        for title, least in (("A second model", 12), ("Shapley values against heads alone", 9)):
+            quoted = re.findall(r"(?<![.\d])\d+\.\d(?!\d)", self.note(title))
+            self.assertGreaterEqual(len(quoted), least)
+            for number in quoted:
+                self.assertIn(number, cells, f"{title} quotes a number that no table has")
+
+    def test_scores_of_the_second_model_in_prose_are_those_of_its_files(self):
+        names = ("head_scores", "scores/leftout")
+        scores = [json.loads(read(f"models/relate/{name}.json"))["scores"] for name in names]
+        best = [max(score for layer in table for score in layer) for table in scores]
+        note = self.note("Shapley values against heads alone")
+        self.assertEqual(re.findall(r"(?<=\s)\.\d{3}", note), [f"{score:.3f}"[1:] for score in best])
+        for table in scores:  # the four of layer 1 before all others
+            flat = [score for layer in table for score in layer]
+            self.assertEqual(sorted(sorted(range(16), key=flat.__getitem__)[-4:]), [4, 5, 6, 7])
 
     def test_rank_correlations_in_prose_are_those_of_the_tables(self):
         rows = {}
