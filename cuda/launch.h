@@ -29,21 +29,6 @@ cudaError_t LaunchOn(const char* name, void (*kernel)(Params...), dim3 grid, dim
                        std::tuple<Params...>(static_cast<Params>(args)...));
 }
 
-// On a stream of the runtime, at once.
-template <typename... Params, typename... Args>
-cudaError_t LaunchOn(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
-                     cudaStream_t stream, Args&&... args) {
-  const cudaError_t e = PrepareKernel(kernel, name, shared);
-  if (e != cudaSuccess) return e;
-  std::tuple<Params...> values(static_cast<Params>(args)...);
-  return std::apply(
-      [&](Params&... value) {
-        void* params[] = {&value...};
-        return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, params, shared, stream);
-      },
-      values);
-}
-
 }  // namespace kvc::cuda
 
 #define KVC_LAUNCH(kernel, grid, block, shared, stream, ...) \

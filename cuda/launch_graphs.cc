@@ -1,11 +1,12 @@
 #include "cuda/launch_graphs.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace kvc::cuda {
 namespace {
 
-constexpr size_t kMostGraphs = 128, kMostSeen = 64;
+constexpr size_t kMostGraphs = 192;
 
 cudaKernelNodeParams NodeParams(LaunchList* list, size_t i, std::vector<void*>* pointers) {
   const Launch& launch = (*list)[i];
@@ -15,13 +16,6 @@ cudaKernelNodeParams NodeParams(LaunchList* list, size_t i, std::vector<void*>* 
           static_cast<unsigned>(launch.shared),
           list->ParamsOf(i, pointers),
           nullptr};
-}
-
-uint64_t HashOf(const LaunchList& list, bool copies) {
-  uint64_t hash = copies ? 1 : 2;
-  for (size_t i = 0; i < list.size(); ++i)
-    hash = (hash ^ reinterpret_cast<uintptr_t>(list[i].kernel.function)) * 0x9E3779B97F4A7C15u;
-  return hash;
 }
 
 }  // namespace
@@ -44,21 +38,29 @@ LaunchGraphs::Graph* LaunchGraphs::Find(int32_t piece, const LaunchList& list, c
   return nullptr;
 }
 
-bool LaunchGraphs::CameBefore(int32_t piece, const LaunchList& list, const PacketCopy& copy) {
-  const Seen now{piece, HashOf(list, copy.bytes > 0)};
-  for (const Seen& seen : seen_) {
-    if (seen.piece == now.piece && seen.hash == now.hash) return true;
+// Makes room by the oldest whose kernels did not come again, else by the oldest graph.
+LaunchGraphs::Graph* LaunchGraphs::Add(cudaStream_t stream, int32_t piece, LaunchList* list,
+                                       const PacketCopy& copy) {
+  if (graphs_.size() >= kMostGraphs) {
+    auto old = std::find_if(graphs_.begin(), graphs_.end(), [](const Graph& g) { return g.exec == nullptr; });
+    if (old == graphs_.end()) {
+      old = graphs_.begin();
+      cudaStreamSynchronize(stream);  // it may be running
+      Destroy(&*old);
+    }
+    graphs_.erase(old);
   }
-  if (seen_.size() < kMostSeen) {
-    seen_.push_back(now);
-  } else {
-    seen_[next_seen_++ % kMostSeen] = now;
-  }
-  return false;
+  graphs_.emplace_back();
+  Graph* graph = &graphs_.back();
+  graph->piece = piece, graph->copy = copy;
+  std::swap(graph->list, *list);
+  return graph;
 }
 
 // In a line: the order of a stream.
-cudaError_t LaunchGraphs::Build(Graph* graph) {
+cudaError_t LaunchGraphs::Build(Graph* graph, LaunchList* list, const PacketCopy& copy) {
+  graph->copy = copy;
+  std::swap(graph->list, *list);
   cudaError_t e = cudaGraphCreate(&graph->graph, 0);
   cudaGraphNode_t last = nullptr;
   const auto add = [&](auto make) {
@@ -123,22 +125,8 @@ cudaError_t LaunchGraphs::Run(cudaStream_t stream, int32_t piece, LaunchList* li
                               const char** what) {
   if (!enabled_ || list->size() < 2) return LaunchAll(stream, list, copy, what);
   Graph* graph = Find(piece, *list, copy);
-  cudaError_t e = cudaSuccess;
-  if (graph != nullptr) {
-    e = Update(graph, list, copy);
-  } else {
-    if (!CameBefore(piece, *list, copy)) return LaunchAll(stream, list, copy, what);
-    if (graphs_.size() >= kMostGraphs) {
-      cudaStreamSynchronize(stream);  // it may be running
-      Destroy(&graphs_.front());
-      graphs_.erase(graphs_.begin());
-    }
-    graphs_.emplace_back();
-    graph = &graphs_.back();
-    graph->piece = piece, graph->copy = copy;
-    std::swap(graph->list, *list);
-    e = Build(graph);
-  }
+  if (graph == nullptr) return LaunchAll(stream, &Add(stream, piece, list, copy)->list, copy, what);
+  cudaError_t e = graph->exec == nullptr ? Build(graph, list, copy) : Update(graph, list, copy);
   if (e == cudaSuccess) {
     ++n_replayed_;
     *what = "a graph of kernels";
@@ -151,9 +139,8 @@ cudaError_t LaunchGraphs::Run(cudaStream_t stream, int32_t piece, LaunchList* li
   std::swap(graph->list, *list);
   cudaStreamSynchronize(stream);
   for (Graph& each : graphs_) Destroy(&each);
-  e = LaunchAll(stream, list, copy, what);
   graphs_.clear();
-  return e;
+  return LaunchAll(stream, list, copy, what);
 }
 
 }  // namespace kvc::cuda

@@ -27,7 +27,7 @@ class LaunchGraphs {
   LaunchGraphs& operator=(const LaunchGraphs&) = delete;
 
   // Issues the copy and the launches. piece: which of the pieces gathered at once. The kernels that a piece
-  // had the last time become a graph; those that come for the first time are launched one by one, and so is
+  // had before become a graph; those that come for the first time are launched one by one, and so is
   // everything when the device has no room for graphs. *what: what failed.
   cudaError_t Run(cudaStream_t stream, int32_t piece, LaunchList* list, const PacketCopy& copy,
                   const char** what);
@@ -37,29 +37,24 @@ class LaunchGraphs {
  private:
   struct Graph {
     int32_t piece;
-    LaunchList list;  // as the graph has it
+    LaunchList list;  // as they came the last time
     PacketCopy copy;
     cudaGraph_t graph = nullptr;
-    cudaGraphExec_t exec = nullptr;
+    cudaGraphExec_t exec = nullptr;  // null: its kernels came once
     cudaGraphNode_t copy_node = nullptr;
     std::vector<cudaGraphNode_t> nodes;
   };
-  // Kernels that came once.
-  struct Seen {
-    int32_t piece;
-    uint64_t hash;
-  };
   static void Destroy(Graph* graph);
   Graph* Find(int32_t piece, const LaunchList& list, const PacketCopy& copy);
-  bool CameBefore(int32_t piece, const LaunchList& list, const PacketCopy& copy);
-  cudaError_t Build(Graph* graph);
+  // One that came once, of `list`, which is empty then.
+  Graph* Add(cudaStream_t stream, int32_t piece, LaunchList* list, const PacketCopy& copy);
+  // Both leave in *list what the graph had before.
+  cudaError_t Build(Graph* graph, LaunchList* list, const PacketCopy& copy);
   cudaError_t Update(Graph* graph, LaunchList* list, const PacketCopy& copy);
   cudaError_t LaunchAll(cudaStream_t stream, LaunchList* list, const PacketCopy& copy, const char** what);
 
   bool enabled_;
   std::vector<Graph> graphs_;  // oldest first
-  std::vector<Seen> seen_;     // a ring
-  size_t next_seen_ = 0;
   std::vector<void*> pointers_;
   int64_t n_replayed_ = 0;
 };

@@ -359,9 +359,7 @@ class Planner {
       }
       StepShape shape{};
       shape.n_rows = 1;
-      GrowShape(*executor(), layout_, longest, ring_slots, &shape);
-      shape.any_attention = compressor_->step_plan().needs_attention;
-      shape.any_update = compressor_->step_plan().Updates();
+      GrowShape(*executor(), layout_, compressor_->step_plan(), longest, ring_slots, &shape);
       KVC_RETURN_IF_ERROR(w.step.Reserve(network, 1, memory));
       KVC_RETURN_IF_ERROR(w.step.ReserveAttention(network, shape, memory));
       const int64_t end = std::min<int64_t>(int64_t{n_prompt_} + growth.n_steps, kMaxPosition);

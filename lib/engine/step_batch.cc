@@ -57,14 +57,16 @@ Status ReserveSteps(Executor* executor, const DeviceMemory& memory, const Compre
                              compressor.policy().Int(OptionId::kWindow), false, false);
 }
 
-void GrowShape(const Executor& executor, const CacheLayout& layout, int32_t longest, int32_t ring_slots,
-               StepShape* shape) {
+void GrowShape(const Executor& executor, const CacheLayout& layout, const StepPlan& plan, int32_t longest,
+               int32_t ring_slots, StepShape* shape) {
   const ModelConfig& c = *executor.network().config;
   shape->n_heads = c.n_heads, shape->n_kv_heads = c.n_kv_heads, shape->head_dim = c.head_dim;
   shape->page_slots = std::max(shape->page_slots, layout.page_slots);
   shape->ring_slots = std::max(shape->ring_slots, ring_slots);
   shape->longest = std::max<int64_t>(shape->longest, RoundUp(longest + ring_slots) + kHeadroom);
   shape->append_bytes = std::max(shape->append_bytes, executor.device()->AppendScratchBytes(layout));
+  shape->any_attention = shape->any_attention || plan.needs_attention;
+  shape->any_update = shape->any_update || plan.Updates();
 }
 
 Status StepRunner::Reserve(Span<StepWish> wishes) {
@@ -149,10 +151,9 @@ StepShape StepRunner::ShapeOf(Span<const StepWish> group) const {
     if (n == 0) continue;
     const Session& s = *wish.session;
     shape.n_rows += n;
-    GrowShape(*executor_, s.cache_->layout(), s.cache_->MaxLen() + n, s.cache_->ring_slots(), &shape);
-    const StepPlan& plan = s.compressor_->step_plan();
-    shape.any_attention = shape.any_attention || s.observe_ || plan.needs_attention;
-    shape.any_update = shape.any_update || plan.Updates();
+    GrowShape(*executor_, s.cache_->layout(), s.compressor_->step_plan(), s.cache_->MaxLen() + n,
+              s.cache_->ring_slots(), &shape);
+    shape.any_attention = shape.any_attention || s.observe_;
   }
   return shape;
 }

@@ -13,8 +13,8 @@ namespace kvc {
 Status ReserveSteps(Executor* executor, const DeviceMemory& memory, const Compressor& compressor,
                     int32_t longest, int32_t ring_slots, int32_t n_tokens, Workspace* w);
 // Makes a shape large enough for such a session's attention. Leaves its number of rows.
-void GrowShape(const Executor& executor, const CacheLayout& layout, int32_t longest, int32_t ring_slots,
-               StepShape* shape);
+void GrowShape(const Executor& executor, const CacheLayout& layout, const StepPlan& plan, int32_t longest,
+               int32_t ring_slots, StepShape* shape);
 
 class StepRunner final : public StepSink {
  public:

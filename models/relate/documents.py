@@ -50,6 +50,14 @@ class Prose:
         return out
 
 
+def mingled(r, facts, prose):
+    """Facts and sentences of prose in a drawn order, each kind in its own: (whether it is a fact, piece)."""
+    order = [1] * len(facts) + [0] * len(prose)
+    r.shuffle(order)
+    facts, prose = iter(facts), iter(prose)
+    for is_fact in order: yield is_fact, next(facts if is_fact else prose)
+
+
 class Documents:
     """Makes rows: ids, loss weights, spans of answers [(kind, first, end)], starts of sentences."""
 
@@ -133,12 +141,7 @@ class Documents:
             left -= len(q) + len(a)
             chosen.append((kind, q, a))
         ids, w, spans, starts = [BOS], [0.], [], [0]
-        prose = self.prose.sentences(r, left)
-        order = [1] * len(facts) + [0] * len(prose)
-        r.shuffle(order)
-        facts, prose = iter(facts), iter(prose)
-        for is_fact in order:
-            piece = next(facts if is_fact else prose)
+        for is_fact, piece in mingled(r, facts, self.prose.sentences(r, left)):
             starts.append(len(ids))
             ids += piece
             w += [0.] * len(piece)

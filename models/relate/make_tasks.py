@@ -28,11 +28,7 @@ def make(docs, kind, tokens, questions):
     asked = [(docs.tok.decode(q), docs.tok.decode(a)) for k, q, a in asked if k == kind]
     left = tokens - sum(map(len, facts))
     if len(asked) < questions or left < 0: return None
-    prose = docs.prose.sentences(r, left)
-    order = [1] * len(facts) + [0] * len(prose)
-    r.shuffle(order)
-    facts, prose, ids = iter(facts), iter(prose), []
-    for is_fact in order: ids += next(facts if is_fact else prose)
+    ids = sum((piece for _, piece in documents.mingled(r, facts, docs.prose.sentences(r, left))), [])
     return docs.tok.decode(ids), r.sample(asked, questions)
 
 

@@ -26,7 +26,6 @@ pencil quilt ribbon saddle table umbrella violin wagon bottle castle drum emeral
 iron jewel knife lantern map nest oven piano rope sword trumpet vase whistle anchor banner cradle dagger
 egg fiddle goblet harp idol jug lamp mask net oar pipe ring shield tower""".split()
 COLORS = "red blue green yellow white black brown purple silver golden grey pink".split()
-NUMBERS = "one two three four five six".split()
 # Of every relation, the ways to say it; a value follows.
 FORMS = {"thing": ("{} has the", "{} owns the", "{} keeps the"),
          "city": ("{} lives in", "{} dwells in", "The home of {} is in"),
@@ -38,7 +37,9 @@ COLOR_OF, THING_OF = "The {} is", "The thing of {} is"
 KINDS = ("recall", "paraphrase", "latest", "join", "thing", "code", "copy")
 VALUES = {"thing": THINGS, "city": CITIES, "color": COLORS}
 OF_FORMS = {w for forms in (*FORMS.values(), JOINS.values()) for f in forms for w in f.split() if w != "{}"}
-WORDS = NAMES + CITIES + THINGS + COLORS + NUMBERS + sorted(OF_FORMS | {"found", "coin", "coins", "are"})
+# Of counts, which no question asks for any more: the tokenizer was made with them, in this order.
+COUNTING, NUMBERS = {"found", "coin", "coins", "are"}, "one two three four five six".split()
+WORDS = NAMES + CITIES + THINGS + COLORS + NUMBERS + sorted(OF_FORMS | COUNTING)
 
 
 class Maker:

@@ -1,13 +1,10 @@
 """Trains the byte-level BPE of `relate` (2,048 pieces, every word of the tasks one piece): vocab.py CORPUS OUT."""
 import glob
-import os
 import sys
 
-sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "recall"))
-import bpe  # noqa: E402
-import tasks  # noqa: E402
+import tasks
+from documents import bpe
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 corpus, out = sys.argv[1:3]
 text = "".join(open(f, encoding="utf-8", errors="replace").read().replace("\r\n", "\n")
                for f in sorted(glob.glob(corpus + "/*.txt")))

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cuda/block.h"
-#include "cuda/launch.h"
 #include "tests/emu/emulator.h"
+#include "tests/emu/launch_at_once.h"
 
 namespace kvc::cuda {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "cuda/launch.h"
 #include "tests/emu/emulator.h"
+#include "tests/emu/launch_at_once.h"
 
 namespace kvc::cuda {
 namespace {
