@@ -1,21 +1,24 @@
-// Causal attention of a prompt's rows, one query head and a tile of rows a block, in f32: logits, running
-// softmax and the sum of values stay in shared memory. Flops: 4 * rows * entries * D a query head; keys and
-// values are read once a tile of rows.
+// Causal attention of a prompt's rows on the tensor cores, one query head and 64 rows a block, 16 of them a
+// warp. A warp holds its queries, their logits with a tile of keys and the sum of values in registers
+// (queries of more than 128 dimensions are read again for every tile); keys and values are split into shared
+// memory, once for all rows of a block. Flops: 4 * rows * entries * D a query head, of which the tensor cores
+// make three products each (split_tiles.h). Bytes: keys and values once a block, from the second-level cache.
 #include <cmath>
 
+#include "cuda/head_dims.h"
 #include "cuda/launch.h"
 #include "cuda/layer_params.h"
+#include "cuda/split_tiles.h"
 
 namespace kvc::cuda {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr size_t kMostShared = 96 << 10;
+constexpr int kThreads = 128, kRows = 64;
 
 struct AttendParams {
   LayerParams layer;
   const int32_t* base;  // [G]
-  int32_t offset, n, n_heads, window, tile;
+  int32_t offset, n, n_heads, window;
   float scale, cap;
   const float* q;
   float *out, *lse;
@@ -23,146 +26,152 @@ struct AttendParams {
   const float* sinks;  // [H], null: none
 };
 
-// Shared memory: q, acc [tile, D], k, v [tile, D + 1], p [tile, tile].
-int64_t SharedFloats(int32_t tile, int32_t d) {
-  return 2 * int64_t{tile} * d + 2 * int64_t{tile} * (d + 1) + tile * tile;
-}
-
-__global__ void __launch_bounds__(kThreads) attend_prompt(const AttendParams a) {
-  KVC_SHARED(float, shared);
-  const int32_t d = a.layer.d, tile = a.tile, h = static_cast<int32_t>(blockIdx.y),
-                group = a.n_heads / a.layer.n_heads, g = h / group;
-  // Later rows see more: they go first.
-  const int32_t row0 = (static_cast<int32_t>(gridDim.x) - 1 - static_cast<int32_t>(blockIdx.x)) * tile;
-  const int32_t rows = min(tile, a.n - row0), first_visible = a.base[g] + a.offset + row0;
-  float *q = shared, *acc = q + tile * d, *k = acc + tile * d, *v = k + tile * (d + 1),
-        *p = v + tile * (d + 1);
-  for (int32_t i = ThreadOfBlock(); i < tile * d; i += kThreads) {
-    const int32_t r = i / d;
-    q[i] = r < rows ? a.q[(static_cast<int64_t>(row0 + r) * a.n_heads + h) * d + i % d] : 0.0f;
-    acc[i] = 0;
-  }
-  // Lanes of a row stand beside each other.
-  const int32_t lanes = kThreads / tile, r = ThreadOfBlock() / lanes, lane = ThreadOfBlock() % lanes;
-  const int32_t end = first_visible + r + 1, begin = a.window > 0 && end > a.window ? end - a.window : 0;
-  const int32_t block_end = first_visible + rows,
-                block_begin = a.window > 0 && first_visible + 1 > a.window ? first_visible + 1 - a.window : 0;
-  const uint32_t bit = h % group < 32 ? 1u << (h % group) : 0;
-  const int64_t head = g * a.layer.capacity;
-  // A sink has been seen before the first key.
-  float m = a.sinks != nullptr ? a.sinks[h] : -Infinity(), l = m == -Infinity() ? 0.0f : 1.0f;
-  for (int32_t key0 = block_begin; key0 < block_end; key0 += tile) {
-    const int32_t n = min(tile, block_end - key0);
-    __syncthreads();
-    for (int32_t i = ThreadOfBlock(); i < tile * d; i += kThreads) {
-      const int32_t t = i / d, j = i % d;
-      const int64_t at = (head + key0 + t) * d + j;
-      k[t * (d + 1) + j] = t < n ? a.layer.keys[at] : 0.0f;
-      v[t * (d + 1) + j] = t < n ? a.layer.values[at] : 0.0f;
-    }
-    __syncthreads();
-    float top = -Infinity();
-    for (int32_t t = lane; t < tile; t += lanes) {
-      const int32_t key = key0 + t;
-      bool seen = t < n && r < rows && key >= begin && key < end;
-      if (seen && a.layer.has_seen) seen = (a.layer.seen[head + key] & bit) != 0;
-      float z = -Infinity();
-      if (seen) {
-        z = 0;
-        for (int32_t j = 0; j < d; ++j) z += q[r * d + j] * k[t * (d + 1) + j];
-        z = Capped(z * a.scale, a.cap);
-      }
-      p[r * tile + t] = z;
-      top = fmaxf(top, z);
-    }
-    for (int i = lanes / 2; i > 0; i /= 2) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, i, lanes));
-    const float next = fmaxf(m, top), keep = m == -Infinity() ? 0.0f : expf(m - next);
-    float sum = 0;
-    for (int32_t t = lane; t < tile; t += lanes) {
-      const float z = p[r * tile + t], e = z == -Infinity() ? 0.0f : expf(z - next);
-      p[r * tile + t] = e;
-      sum += e;
-    }
-    for (int i = lanes / 2; i > 0; i /= 2) sum += __shfl_xor_sync(kAllLanes, sum, i, lanes);
-    l = l * keep + sum, m = next;
-    __syncwarp();
-    for (int32_t j = lane; j < d; j += lanes) {
-      float s = acc[r * d + j] * keep;
-      for (int32_t t = 0; t < n; ++t) s += p[r * tile + t] * v[t * (d + 1) + j];
-      acc[r * d + j] = s;
-    }
-  }
-  if (r >= rows) return;
-  for (int32_t j = lane; j < d; j += lanes)
-    a.out[(static_cast<int64_t>(row0 + r) * a.n_heads + h) * d + j] = __fdiv_rn(acc[r * d + j], l);
-  if (lane == 0 && a.lse != nullptr) a.lse[h * a.lse_stride + row0 + r] = m + logf(l);
-}
-
-struct FoldParams {
-  LayerParams layer;
-  const int32_t* base;
-  int32_t offset, n, n_heads, limit, tile;
-  float scale, cap;
-  const float *q, *lse;
-  int64_t lse_stride;
-  float* into;
-  bool maxima;
+template <int kDims>
+struct KeysAndValues {
+  static constexpr int kKeys = kDims <= 64 ? 64 : kDims <= 128 ? 32 : 16;
+  SplitTile<kKeys, kDims> keys, values;
 };
 
-// A tile of entries of one KV head a block: its column sums (or maxima) over all rows of all query heads of
-// the group. Shared memory: k, q [tile, D + 1], p [tile, tile].
-__global__ void __launch_bounds__(kThreads) fold_columns(const FoldParams a) {
-  KVC_SHARED(float, shared);
-  const int32_t d = a.layer.d, tile = a.tile, g = static_cast<int32_t>(blockIdx.y),
-                group = a.n_heads / a.layer.n_heads;
-  const int32_t key0 = static_cast<int32_t>(blockIdx.x) * tile, first_visible = a.base[g] + a.offset;
-  const int32_t keys_end = a.base[g] + a.limit;
-  if (key0 >= keys_end) return;
-  const int32_t n = min(tile, keys_end - key0);
-  float *k = shared, *q = k + tile * (d + 1), *p = q + tile * (d + 1);
-  const int64_t head = g * a.layer.capacity;
-  for (int32_t i = ThreadOfBlock(); i < tile * d; i += kThreads)
-    k[i / d * (d + 1) + i % d] = i / d < n ? a.layer.keys[(head + key0 + i / d) * d + i % d] : 0.0f;
-  const int32_t t = ThreadOfBlock();  // of a column, for those below tile
-  float total = t < n ? a.into[head + key0 + t] : 0.0f;
-  const float weight = a.maxima ? 1.0f : 1.0f / static_cast<float>(group);
-  for (int32_t h = g * group; h < (g + 1) * group; ++h) {
-    float sum = 0;
-    const int32_t first_row = max(0, key0 - first_visible) / tile * tile;
-    for (int32_t row0 = first_row; row0 < a.n; row0 += tile) {
-      __syncthreads();
-      for (int32_t i = ThreadOfBlock(); i < tile * d; i += kThreads)
-        q[i / d * (d + 1) + i % d] =
-            row0 + i / d < a.n ? a.q[(static_cast<int64_t>(row0 + i / d) * a.n_heads + h) * d + i % d] : 0.0f;
-      __syncthreads();
-      for (int32_t i = ThreadOfBlock(); i < tile * tile; i += kThreads) {
-        const int32_t row = row0 + i / tile, c = i % tile;
-        float e = 0;
-        if (row < a.n && c < n && key0 + c <= first_visible + row) {
-          float z = 0;
-          for (int32_t j = 0; j < d; ++j) z += q[i / tile * (d + 1) + j] * k[c * (d + 1) + j];
-          e = expf(Capped(a.scale * z, a.cap) - a.lse[h * a.lse_stride + row]);
-        }
-        p[i] = e;
-      }
-      __syncthreads();
-      for (int32_t i = 0; t < n && i < tile; ++i) {
-        if (a.maxima) {
-          total = fmaxf(total, p[i * tile + t]);
-        } else {
-          sum += p[i * tile + t];
-        }
-      }
+// The two rows of which a lane has numbers: u and u + 8 of its warp.
+struct TwoRows {
+  int32_t begin[2], end[2];  // what they see
+  float m[2], l[2];          // greatest logit; the lane's share of the sum of exponentials
+};
+
+// Logits of a tile, which begins with entry key0: scaled, and -infinity where a row does not see the entry.
+// seen: of the tile, null: whatever is in range.
+template <int kTiles>
+KVC_DEVICE void MaskLogits(const AttendParams& a, const TwoRows& rows, int32_t key0, const uint32_t* seen,
+                           uint32_t bit, float (&z)[kTiles][4]) {
+  KVC_UNROLL
+  for (int j = 0; j < kTiles; ++j) {
+    KVC_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int32_t at = 8 * j + Lane() % 4 * 2 + i % 2, key = key0 + at;
+      const bool in = key >= rows.begin[i / 2] && key < rows.end[i / 2];
+      const bool sees = in && (seen == nullptr || (seen[at] & bit) != 0);
+      z[j][i] = sees ? Capped(z[j][i] * a.scale, a.cap) : -Infinity();
     }
-    total = a.maxima ? total : total + weight * sum;
   }
-  if (t < n) a.into[head + key0 + t] = total;
 }
 
-int32_t TileOf(int32_t d, int64_t (*floats)(int32_t, int32_t)) {
-  int32_t tile = 32;
-  while (tile > 4 && floats(tile, d) * sizeof(float) > kMostShared) tile /= 2;
-  return tile;
+// Logits become exponentials; `acc`, a sum of values with those of earlier tiles, goes with the greatest
+// logit.
+template <int kTiles, int kSums>
+KVC_DEVICE void SoftmaxOfTile(TwoRows* rows, float (&z)[kTiles][4], float (&acc)[kSums][4]) {
+  KVC_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    float top = -Infinity();
+    KVC_UNROLL
+    for (int j = 0; j < kTiles; ++j) top = fmaxf(top, fmaxf(z[j][2 * half], z[j][2 * half + 1]));
+    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+    const float m = rows->m[half], next = fmaxf(m, top), keep = m == -Infinity() ? 0.0f : expf(m - next);
+    float sum = 0;
+    KVC_UNROLL
+    for (int j = 0; j < kTiles; ++j) {
+      KVC_UNROLL
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        z[j][i] = z[j][i] == -Infinity() ? 0.0f : expf(z[j][i] - next);
+        sum += z[j][i];
+      }
+    }
+    rows->l[half] = rows->l[half] * keep + sum, rows->m[half] = next;
+    KVC_UNROLL
+    for (int j = 0; j < kSums; ++j) acc[j][2 * half] *= keep, acc[j][2 * half + 1] *= keep;
+  }
+}
+
+template <int kDims>
+__global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams a) {
+  constexpr int kKeys = KeysAndValues<kDims>::kKeys, kSteps = kDims / 16;
+  constexpr bool kHeld = kDims <= 128;
+  KVC_SHARED(KeysAndValues<kDims>, tile);
+  const int32_t d = a.layer.d, h = static_cast<int32_t>(blockIdx.y), group = a.n_heads / a.layer.n_heads,
+                g = h / group;
+  // Later rows see more: they go first.
+  const int32_t row0 = (static_cast<int32_t>(gridDim.x) - 1 - static_cast<int32_t>(blockIdx.x)) * kRows,
+                my_row0 = row0 + WarpOfBlock() * 16;
+  const int64_t row_stride = static_cast<int64_t>(a.n_heads) * d,
+                first = (static_cast<int64_t>(my_row0) * a.n_heads + h) * d;
+  const FloatRows queries{a.q + first, row_stride, a.n - my_row0, d};
+  SplitLeft held[kHeld ? kSteps : 1];
+  KVC_UNROLL
+  for (int k = 0; kHeld && k < kSteps; ++k) held[k] = queries.Left(16 * k);
+  const int32_t rows = min(kRows, a.n - row0), first_visible = a.base[g] + a.offset + row0;
+  const int32_t block_end = first_visible + rows,
+                block_begin = a.window > 0 && first_visible + 1 > a.window ? first_visible + 1 - a.window : 0;
+  // A sink has been seen before the first key.
+  const float sink = a.sinks != nullptr ? a.sinks[h] : -Infinity();
+  TwoRows mine;
+  for (int half = 0; half < 2; ++half) {
+    mine.end[half] = a.base[g] + a.offset + my_row0 + Lane() / 4 + 8 * half + 1;
+    mine.begin[half] = a.window > 0 && mine.end[half] > a.window ? mine.end[half] - a.window : 0;
+    mine.end[half] = min(mine.end[half], block_end);
+    mine.m[half] = sink, mine.l[half] = sink == -Infinity() || Lane() % 4 > 0 ? 0.0f : 1.0f;
+  }
+  const uint32_t bit = h % group < 32 ? 1u << (h % group) : 0;
+  const int64_t head = g * a.layer.capacity;
+  float acc[kDims / 8][4] = {};
+  for (int32_t key0 = block_begin; key0 < block_end; key0 += kKeys) {
+    const int32_t n = min(kKeys, block_end - key0);
+    const int64_t at = (head + key0) * d;
+    __syncthreads();
+    tile->keys.Load({a.layer.keys + at, d, n, d});
+    tile->values.Load({a.layer.values + at, d, n, d});
+    __syncthreads();
+    if (key0 >= first_visible + WarpOfBlock() * 16 + 16) continue;  // no row of the warp sees it
+    float z[kKeys / 8][4] = {};
+    KVC_UNROLL
+    for (int k = 0; k < kSteps; ++k) {
+      const SplitLeft q = kHeld ? held[kHeld ? k : 0] : queries.Left(16 * k);
+      KVC_UNROLL
+      for (int j = 0; j < kKeys / 16; ++j) {
+        SplitRight keys[2];
+        tile->keys.RowsRight(16 * j, 16 * k, keys);
+        MmaSplit(z[2 * j], q, keys[0]);
+        MmaSplit(z[2 * j + 1], q, keys[1]);
+      }
+    }
+    MaskLogits(a, mine, key0, a.layer.has_seen ? a.layer.seen + head + key0 : nullptr, bit, z);
+    SoftmaxOfTile(&mine, z, acc);
+    KVC_UNROLL
+    for (int k = 0; k < kKeys / 16; ++k) {
+      SplitLeft p;
+      KVC_UNROLL
+      for (int i = 0; i < 4; ++i)
+        SplitPair(z[2 * k + i / 2][i % 2 * 2], z[2 * k + i / 2][i % 2 * 2 + 1], &p.high[i], &p.low[i]);
+      KVC_UNROLL
+      for (int j = 0; j < kSteps; ++j) {
+        SplitRight values[2];
+        tile->values.ColumnsRight(16 * k, 16 * j, values);
+        MmaSplit(acc[2 * j], p, values[0]);
+        MmaSplit(acc[2 * j + 1], p, values[1]);
+      }
+    }
+  }
+  KVC_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    float l = mine.l[half];
+    l += __shfl_xor_sync(kAllLanes, l, 1);
+    l += __shfl_xor_sync(kAllLanes, l, 2);
+    const int32_t r = Lane() / 4 + 8 * half;
+    if (my_row0 + r >= a.n) continue;
+    float* out = a.out + first + r * row_stride;
+    KVC_UNROLL
+    for (int j = 0; j < kDims / 8; ++j) {
+      const int32_t c = 8 * j + Lane() % 4 * 2;
+      if (c < d) out[c] = __fdiv_rn(acc[j][2 * half], l);
+      if (c + 1 < d) out[c + 1] = __fdiv_rn(acc[j][2 * half + 1], l);
+    }
+    if (Lane() % 4 == 0 && a.lse != nullptr) a.lse[h * a.lse_stride + my_row0 + r] = mine.m[half] + logf(l);
+  }
+}
+
+template <int kDims>
+cudaError_t Attend(const AttendParams& p, CudaStream& stream) {
+  const dim3 grid(static_cast<unsigned>((p.n + kRows - 1) / kRows), static_cast<unsigned>(p.n_heads));
+  return KVC_LAUNCH(attend_prompt<kDims>, grid, dim3(kThreads), sizeof(KeysAndValues<kDims>), stream, p);
 }
 
 }  // namespace
@@ -170,46 +179,20 @@ int32_t TileOf(int32_t d, int64_t (*floats)(int32_t, int32_t)) {
 Status CudaDevice::AttendPrompt(Stream* s, const PromptAttentionArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   KVC_RETURN_IF_ERROR(CheckHeadSize(a.layer.head_dim));
-  const int32_t heads = a.layer.n_kv_heads, d = a.layer.head_dim, tile = TileOf(d, SharedFloats);
+  const int32_t heads = a.layer.n_kv_heads;
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer) + Packet::Size<int32_t>(heads)));
   const LayerParams layer = LayerOf(a.layer, &packet);
   const AttendParams p{layer,         packet.Copy(a.rows.base, heads),
                        a.rows.offset, a.rows.n,
                        a.n_heads,     a.window,
-                       tile,          a.scale,
-                       a.cap,         At(a.q),
-                       At(a.out),     At(a.lse),
-                       a.lse_stride,  At(a.sinks)};
+                       a.scale,       a.cap,
+                       At(a.q),       At(a.out),
+                       At(a.lse),     a.lse_stride,
+                       At(a.sinks)};
   KVC_RETURN_IF_ERROR(packet.Send());
-  const dim3 grid(static_cast<unsigned>((a.rows.n + tile - 1) / tile), static_cast<unsigned>(a.n_heads));
-  return Check(KVC_LAUNCH(attend_prompt, grid, dim3(kThreads),
-                          static_cast<size_t>(SharedFloats(tile, d)) * sizeof(float), StreamOf(s), p),
+  return Check(ForHeadDims(layer.d, [&](auto dims) { return Attend<dims>(p, StreamOf(s)); }),
                "attention of a prompt");
-}
-
-Status CudaDevice::FoldColumns(Stream* s, const ColumnArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
-  const int32_t heads = a.layer.n_kv_heads, d = a.layer.head_dim, tile = TileOf(d, SharedFloats);
-  const int32_t longest = *std::max_element(a.rows.base, a.rows.base + heads) + a.limit;
-  if (longest <= 0) return {};
-  Packet packet;
-  KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer) + Packet::Size<int32_t>(heads)));
-  const LayerParams layer = LayerOf(a.layer, &packet);
-  const FoldParams p{layer,         packet.Copy(a.rows.base, heads),
-                     a.rows.offset, a.rows.n,
-                     a.n_heads,     a.limit,
-                     tile,          a.scale,
-                     a.cap,         At(a.q),
-                     At(a.lse),     a.lse_stride,
-                     At(a.into),    a.maxima};
-  KVC_RETURN_IF_ERROR(packet.Send());
-  const dim3 grid(static_cast<unsigned>((longest + tile - 1) / tile), static_cast<unsigned>(heads));
-  const size_t shared = (2 * static_cast<size_t>(tile) * static_cast<size_t>(d + 1) +
-                         static_cast<size_t>(tile) * static_cast<size_t>(tile)) *
-                        sizeof(float);
-  return Check(KVC_LAUNCH(fold_columns, grid, dim3(kThreads), shared, StreamOf(s), p),
-               "attention by columns");
 }
 
 }  // namespace kvc::cuda

@@ -40,12 +40,22 @@ KVC_DEVICE float HalfBits(uint16_t h) { return __half2float(__ushort_as_half(h))
 KVC_DEVICE uint16_t ToHalfBits(float f) { return __half_as_ushort(__float2half_rn(f)); }
 KVC_DEVICE float BfBits(uint16_t h) { return __uint_as_float(static_cast<unsigned>(h) << 16); }
 KVC_DEVICE uint16_t ToBfBits(float f) { return __bfloat16_as_ushort(__float2bfloat16_rn(f)); }
+// Of two numbers, the first in the lower half.
+KVC_DEVICE uint32_t ToBfPair(float a, float b) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof bits);
+  return bits;
+}
 KVC_DEVICE float Infinity() { return __int_as_float(0x7f800000); }
 #else
 KVC_DEVICE float HalfBits(uint16_t h) { return F16ToFloat(h); }
 KVC_DEVICE uint16_t ToHalfBits(float f) { return FloatToF16(f); }
 KVC_DEVICE float BfBits(uint16_t h) { return Bf16ToFloat(h); }
 KVC_DEVICE uint16_t ToBfBits(float f) { return FloatToBf16(f); }
+KVC_DEVICE uint32_t ToBfPair(float a, float b) {
+  return FloatToBf16(a) | static_cast<uint32_t>(FloatToBf16(b)) << 16;
+}
 KVC_DEVICE float Infinity() { return INFINITY; }
 #endif
 
@@ -85,16 +95,59 @@ KVC_DEVICE void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&
   std::memcpy(mine.a, a, sizeof mine.a);
   std::memcpy(mine.b, b, sizeof mine.b);
   const Fragments* all = static_cast<const Fragments*>(emu::Exchange(kAllLanes, &mine, sizeof mine));
-  const auto half = [](uint32_t pair, int k) { return BfBits(static_cast<uint16_t>(pair >> (k % 2 * 16))); };
-  for (int i = 0; i < 4; ++i) {
-    const int row = Lane() / 4 + i / 2 * 8, column = Lane() % 4 * 2 + i % 2;
-    float sum = 0;
-    for (int k = 0; k < 16; ++k) {
-      const Fragments &fa = all[row % 8 * 4 + k % 8 / 2], &fb = all[column * 4 + k % 8 / 2];
-      sum += half(fa.a[row / 8 + k / 8 * 2], k) * half(fb.b[k / 8], k);
+  // Rows of a, columns of b that are mine.
+  float left[2][16], right[2][16];
+  for (int i = 0; i < 8; ++i) {
+    for (int j = 0; j < 2; ++j) {
+      const uint32_t pa = all[Lane() / 4 * 4 + i % 4].a[i / 4 * 2 + j],
+                     pb = all[(Lane() % 4 * 2 + j) * 4 + i % 4].b[i / 4];
+      left[j][2 * i] = __uint_as_float(pa << 16), left[j][2 * i + 1] = __uint_as_float(pa & 0xffff0000u);
+      right[j][2 * i] = __uint_as_float(pb << 16), right[j][2 * i + 1] = __uint_as_float(pb & 0xffff0000u);
     }
+  }
+  for (int i = 0; i < 4; ++i) {
+    float sum = 0;
+    for (int k = 0; k < 16; ++k) sum += left[i / 2][k] * right[i % 2][k];
     c[i] += sum;
   }
+}
+#endif
+
+// Four numbers of 16 bits, eight bytes aligned to as many.
+#if defined(__CUDACC__)
+KVC_DEVICE void StoreFour(uint16_t* at, uint2 v) { *reinterpret_cast<uint2*>(at) = v; }
+#else
+KVC_DEVICE void StoreFour(uint16_t* at, uint2 v) { std::memcpy(at, &v, sizeof v); }
+#endif
+
+// Four matrices of 8 x 8 numbers of 16 bits from shared memory (PTX: ldmatrix.x4): lane l gives the address
+// of row l % 8 of matrix l / 8, 16-byte aligned, and gets of every matrix the pair (l / 4, 2 (l % 4)); of the
+// transposed one with kTransposed.
+#if defined(__CUDACC__)
+template <bool kTransposed>
+KVC_DEVICE void LoadMatrices(uint32_t (&m)[4], const uint16_t* row) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(at)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(at)
+                 : "memory");
+  }
+}
+#else
+template <bool kTransposed>
+KVC_DEVICE void LoadMatrices(uint32_t (&m)[4], const uint16_t* row) {
+  uint16_t mine[8];
+  for (int i = 0; i < 8; ++i) mine[i] = row[i];
+  const uint16_t* all = static_cast<const uint16_t*>(emu::Exchange(kAllLanes, mine, sizeof mine));
+  const int r = Lane() / 4, c = Lane() % 4 * 2;
+  const int low = kTransposed ? c * 8 + r : r * 8 + c, high = kTransposed ? low + 8 : low + 1;
+  for (int i = 0; i < 4; ++i) m[i] = all[i * 64 + low] | static_cast<uint32_t>(all[i * 64 + high]) << 16;
 }
 #endif
 

@@ -1,0 +1,140 @@
+// What the rows of a prompt give each entry: column sums (or maxima) of their attention, on the tensor cores.
+// A block has 64 entries of a KV head, 16 of them a warp, whose keys are the left factor and stay in
+// registers (keys of more than 128 dimensions are read again for every tile); the rows of all query heads of
+// the group go by in shared memory. A lane adds what it has of an entry, and the four of an entry meet at the
+// end: the same order every time. Flops: 2 * rows * entries * D a query head, three products each
+// (split_tiles.h).
+#include <algorithm>
+#include <cmath>
+
+#include "cuda/head_dims.h"
+#include "cuda/launch.h"
+#include "cuda/layer_params.h"
+#include "cuda/split_tiles.h"
+
+namespace kvc::cuda {
+namespace {
+
+constexpr int kThreads = 128, kEntries = 64;
+
+struct FoldParams {
+  LayerParams layer;
+  const int32_t* base;
+  int32_t offset, n, n_heads, limit;
+  float scale, cap;
+  const float *q, *lse;
+  int64_t lse_stride;
+  float* into;
+};
+
+template <int kDims>
+using QueryTile = SplitTile<kDims <= 64 ? 64 : 32, kDims>;
+
+// What a tile of rows gives the lane's entries u and u + 8. row0: the first of them; sees_from: the first row
+// that sees the entry.
+template <bool kMaxima, int kTiles>
+KVC_DEVICE void FoldTile(const FoldParams& a, const float* lse, int32_t row0, const int32_t (&sees_from)[2],
+                         const float (&z)[kTiles][4], float (&sum)[2]) {
+  KVC_UNROLL
+  for (int j = 0; j < kTiles; ++j) {
+    KVC_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int32_t row = row0 + 8 * j + Lane() % 4 * 2 + i % 2;
+      const bool sees = row < a.n && row >= sees_from[i / 2];
+      const float e = sees ? expf(Capped(a.scale * z[j][i], a.cap) - lse[row]) : 0.0f;
+      sum[i / 2] = kMaxima ? fmaxf(sum[i / 2], e) : sum[i / 2] + e;
+    }
+  }
+}
+
+template <int kDims, bool kMaxima>
+__global__ void __launch_bounds__(kThreads, 2) fold_columns(const FoldParams a) {
+  constexpr int kRows = kDims <= 64 ? 64 : 32, kSteps = kDims / 16;
+  constexpr bool kHeld = kDims <= 128;
+  KVC_SHARED(QueryTile<kDims>, tile);
+  const int32_t d = a.layer.d, g = static_cast<int32_t>(blockIdx.y), group = a.n_heads / a.layer.n_heads;
+  const int32_t key0 = static_cast<int32_t>(blockIdx.x) * kEntries, first_visible = a.base[g] + a.offset;
+  const int32_t keys_end = a.base[g] + a.limit;
+  if (key0 >= keys_end) return;
+  const int32_t my_key0 = key0 + WarpOfBlock() * 16;
+  const int64_t head = g * a.layer.capacity;
+  const FloatRows keys{a.layer.keys + (head + my_key0) * d, d, keys_end - my_key0, d};
+  SplitLeft held[kHeld ? kSteps : 1];
+  KVC_UNROLL
+  for (int k = 0; kHeld && k < kSteps; ++k) held[k] = keys.Left(16 * k);
+  const int32_t sees_from[2] = {my_key0 + Lane() / 4 - first_visible,
+                                my_key0 + Lane() / 4 + 8 - first_visible};
+  const int32_t first_row = max(0, key0 - first_visible) / kRows * kRows;
+  const float weight = 1.0f / static_cast<float>(group);
+  float total[2] = {};
+  for (int32_t h = g * group; h < (g + 1) * group; ++h) {
+    float sum[2] = {};
+    for (int32_t row0 = first_row; row0 < a.n; row0 += kRows) {
+      __syncthreads();
+      tile->Load({a.q + (static_cast<int64_t>(row0) * a.n_heads + h) * d, static_cast<int64_t>(a.n_heads) * d,
+                  min(kRows, a.n - row0), d});
+      __syncthreads();
+      float z[kRows / 8][4] = {};
+      KVC_UNROLL
+      for (int k = 0; k < kSteps; ++k) {
+        const SplitLeft left = kHeld ? held[kHeld ? k : 0] : keys.Left(16 * k);
+        KVC_UNROLL
+        for (int j = 0; j < kRows / 16; ++j) {
+          SplitRight rows[2];
+          tile->RowsRight(16 * j, 16 * k, rows);
+          MmaSplit(z[2 * j], left, rows[0]);
+          MmaSplit(z[2 * j + 1], left, rows[1]);
+        }
+      }
+      FoldTile<kMaxima>(a, a.lse + h * a.lse_stride, row0, sees_from, z, sum);
+    }
+    KVC_UNROLL
+    for (int half = 0; half < 2; ++half)
+      total[half] = kMaxima ? fmaxf(total[half], sum[half]) : total[half] + weight * sum[half];
+  }
+  KVC_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    KVC_UNROLL
+    for (int i = 1; i <= 2; i *= 2) {
+      const float other = __shfl_xor_sync(kAllLanes, total[half], i);
+      total[half] = kMaxima ? fmaxf(total[half], other) : total[half] + other;
+    }
+    const int32_t key = my_key0 + Lane() / 4 + 8 * half;
+    if (Lane() % 4 > 0 || key >= keys_end) continue;
+    float* into = a.into + head + key;
+    *into = kMaxima ? fmaxf(*into, total[half]) : *into + total[half];
+  }
+}
+
+template <int kDims, bool kMaxima>
+cudaError_t Fold(const FoldParams& p, int32_t longest, CudaStream& stream) {
+  const dim3 grid(static_cast<unsigned>((longest + kEntries - 1) / kEntries),
+                  static_cast<unsigned>(p.layer.n_heads));
+  return KVC_LAUNCH((fold_columns<kDims, kMaxima>), grid, dim3(kThreads), sizeof(QueryTile<kDims>), stream,
+                    p);
+}
+
+}  // namespace
+
+Status CudaDevice::FoldColumns(Stream* s, const ColumnArgs& a) {
+  KVC_RETURN_IF_ERROR(Enter());
+  const int32_t heads = a.layer.n_kv_heads;
+  const int32_t longest = *std::max_element(a.rows.base, a.rows.base + heads) + a.limit;
+  if (longest <= 0) return {};
+  Packet packet;
+  KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer) + Packet::Size<int32_t>(heads)));
+  const LayerParams layer = LayerOf(a.layer, &packet);
+  const FoldParams p{layer,         packet.Copy(a.rows.base, heads),
+                     a.rows.offset, a.rows.n,
+                     a.n_heads,     a.limit,
+                     a.scale,       a.cap,
+                     At(a.q),       At(a.lse),
+                     a.lse_stride,  At(a.into)};
+  KVC_RETURN_IF_ERROR(packet.Send());
+  const auto fold = [&](auto dims) {
+    return a.maxima ? Fold<dims, true>(p, longest, StreamOf(s)) : Fold<dims, false>(p, longest, StreamOf(s));
+  };
+  return Check(ForHeadDims(layer.d, fold), "attention by columns");
+}
+
+}  // namespace kvc::cuda

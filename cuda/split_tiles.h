@@ -1,0 +1,110 @@
+// Numbers of f32 for the tensor cores: each is two of bf16, high + low, 16 bits of mantissa. Of a product of
+// two, low times low is left out: what is lost is about 2^-17 of it, so that kept sets and logits stay those
+// of sums in f32.
+#pragma once
+#include "cuda/gpu.h"
+
+namespace kvc::cuda {
+
+KVC_DEVICE void SplitPair(float a, float b, uint32_t* high, uint32_t* low) {
+  *high = ToBfPair(a, b);
+  *low = ToBfPair(a - __uint_as_float(*high << 16), b - __uint_as_float(*high & 0xffff0000u));
+}
+
+// Fragments of MmaBf16.
+struct SplitLeft {
+  uint32_t high[4], low[4];
+};
+struct SplitRight {
+  uint32_t high[2], low[2];
+};
+KVC_DEVICE void MmaSplit(float (&c)[4], const SplitLeft& a, const SplitRight& b) {
+  MmaBf16(c, a.low, b.high);
+  MmaBf16(c, a.high, b.low);
+  MmaBf16(c, a.high, b.high);
+}
+
+// Rows of f32 in global memory, `d` numbers each. Numbers from d on, and rows from n on, are zero.
+struct FloatRows {
+  const float* first;
+  int64_t stride;
+  int32_t n, d;
+
+  KVC_DEVICE void Pair(int32_t r, int32_t c, float* a, float* b) const {
+    const float* at = first + r * stride + c;
+    *a = r < n && c < d ? at[0] : 0.0f;
+    *b = r < n && c + 1 < d ? at[1] : 0.0f;
+  }
+  // Columns c .. c + 3, c a multiple of four.
+  KVC_DEVICE float4 Four(int32_t r, int32_t c) const {
+    float4 x = {0, 0, 0, 0};
+    if (r >= n || c >= d) return x;
+    if (d % 4 == 0) return *reinterpret_cast<const float4*>(first + r * stride + c);
+    Pair(r, c, &x.x, &x.y);
+    Pair(r, c + 2, &x.z, &x.w);
+    return x;
+  }
+  // Of rows 0 .. 15, columns k .. k + 15: the left factor of a product.
+  KVC_DEVICE SplitLeft Left(int32_t k) const {
+    SplitLeft left;
+    KVC_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      float a, b;
+      Pair(Lane() / 4 + i % 2 * 8, k + Lane() % 4 * 2 + i / 2 * 8, &a, &b);
+      SplitPair(a, b, &left.high[i], &left.low[i]);
+    }
+    return left;
+  }
+};
+
+// Rows in shared memory. They start four banks apart, so that the rows of a matrix meet no bank twice.
+template <int kRows, int kDims>
+struct SplitTile {
+  alignas(16) uint16_t high[kRows][kDims + 8];
+  alignas(16) uint16_t low[kRows][kDims + 8];
+
+  // Columns c .. c + 3 of row r.
+  KVC_DEVICE void Put(int r, int c, const float4& x) {
+    uint2 h, l;
+    SplitPair(x.x, x.y, &h.x, &l.x);
+    SplitPair(x.z, x.w, &h.y, &l.y);
+    StoreFour(&high[r][c], h);
+    StoreFour(&low[r][c], l);
+  }
+  // By all threads of a block.
+  KVC_DEVICE void Load(const FloatRows& rows) {
+    for (int i = ThreadOfBlock(); i < kRows * kDims / 4; i += BlockThreads()) {
+      const int r = i / (kDims / 4), c = i % (kDims / 4) * 4;
+      Put(r, c, rows.Four(r, c));
+    }
+  }
+  // Left factor: rows r .. r + 15, columns k .. k + 15; its lower halves where asked for.
+  KVC_DEVICE void RowsLeft(int r, int k, bool with_low, SplitLeft* left) const {
+    const int row = r + Lane() % 16, column = k + Lane() / 16 * 8;
+    LoadMatrices<false>(left->high, &high[row][column]);
+    if (with_low) LoadMatrices<false>(left->low, &low[row][column]);
+  }
+  // Right factors of a product with the transposed tile: rows r .. r + 7 and r + 8 .. r + 15, columns k .. k
+  // + 15 of the tile.
+  KVC_DEVICE void RowsRight(int r, int k, SplitRight (&right)[2]) const {
+    const int row = r + Lane() % 8 + Lane() / 16 * 8, column = k + Lane() / 8 % 2 * 8;
+    Right<false>(row, column, right);
+  }
+  // Right factors of a product with the tile: columns c .. c + 7 and c + 8 .. c + 15, rows k .. k + 15.
+  KVC_DEVICE void ColumnsRight(int k, int c, SplitRight (&right)[2]) const {
+    const int row = k + Lane() % 16, column = c + Lane() / 16 * 8;
+    Right<true>(row, column, right);
+  }
+
+ private:
+  template <bool kTransposed>
+  KVC_DEVICE void Right(int row, int column, SplitRight (&right)[2]) const {
+    uint32_t h[4], l[4];
+    LoadMatrices<kTransposed>(h, &high[row][column]);
+    LoadMatrices<kTransposed>(l, &low[row][column]);
+    KVC_UNROLL
+    for (int i = 0; i < 4; ++i) right[i / 2].high[i % 2] = h[i], right[i / 2].low[i % 2] = l[i];
+  }
+};
+
+}  // namespace kvc::cuda
