@@ -2,7 +2,8 @@
 // warp. A warp holds its queries, their logits with a tile of keys and the sum of values in registers
 // (queries of more than 128 dimensions are read again for every tile); keys and values are split into shared
 // memory, once for all rows of a block. Flops: 4 * rows * entries * D a query head, of which the tensor cores
-// make three products each (split_tiles.h). Bytes: keys and values once a block, from the second-level cache.
+// make three products each, of halves of f16 (split_tiles.h): queries, keys and values beyond 65504 are
+// infinite, as they are in pages of f16. Bytes: keys and values once a block, from the second-level cache.
 #include <cmath>
 
 #include "cuda/head_dims.h"
@@ -14,6 +15,8 @@ namespace kvc::cuda {
 namespace {
 
 constexpr int kThreads = 128, kRows = 64;
+// What the products with values have of a probability: f16 has nothing below 2^-25, and long prompts need it.
+constexpr float kShare = 16384;
 
 struct AttendParams {
   LayerParams layer;
@@ -29,7 +32,7 @@ struct AttendParams {
 template <int kDims>
 struct KeysAndValues {
   static constexpr int kKeys = kDims <= 64 ? 64 : kDims <= 128 ? 32 : 16;
-  SplitTile<kKeys, kDims> keys, values;
+  SplitTile<F16Halves, kKeys, kDims> keys, values;
 };
 
 // The two rows of which a lane has numbers: u and u + 8 of its warp.
@@ -97,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
   const FloatRows queries{a.q + first, row_stride, a.n - my_row0, d};
   SplitLeft held[kHeld ? kSteps : 1];
   KVC_UNROLL
-  for (int k = 0; kHeld && k < kSteps; ++k) held[k] = queries.Left(16 * k);
+  for (int k = 0; kHeld && k < kSteps; ++k) held[k] = queries.Left<F16Halves>(16 * k);
   const int32_t rows = min(kRows, a.n - row0), first_visible = a.base[g] + a.offset + row0;
   const int32_t block_end = first_visible + rows,
                 block_begin = a.window > 0 && first_visible + 1 > a.window ? first_visible + 1 - a.window : 0;
@@ -124,13 +127,13 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
     float z[kKeys / 8][4] = {};
     KVC_UNROLL
     for (int k = 0; k < kSteps; ++k) {
-      const SplitLeft q = kHeld ? held[kHeld ? k : 0] : queries.Left(16 * k);
+      const SplitLeft q = kHeld ? held[kHeld ? k : 0] : queries.Left<F16Halves>(16 * k);
       KVC_UNROLL
       for (int j = 0; j < kKeys / 16; ++j) {
         SplitRight keys[2];
         tile->keys.RowsRight(16 * j, 16 * k, keys);
-        MmaSplit(z[2 * j], q, keys[0]);
-        MmaSplit(z[2 * j + 1], q, keys[1]);
+        MmaSplit<F16Halves>(z[2 * j], q, keys[0]);
+        MmaSplit<F16Halves>(z[2 * j + 1], q, keys[1]);
       }
     }
     MaskLogits(a, mine, key0, a.layer.has_seen ? a.layer.seen + head + key0 : nullptr, bit, z);
@@ -140,13 +143,14 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
       SplitLeft p;
       KVC_UNROLL
       for (int i = 0; i < 4; ++i)
-        SplitPair(z[2 * k + i / 2][i % 2 * 2], z[2 * k + i / 2][i % 2 * 2 + 1], &p.high[i], &p.low[i]);
+        SplitPair<F16Halves>(kShare * z[2 * k + i / 2][i % 2 * 2], kShare * z[2 * k + i / 2][i % 2 * 2 + 1],
+                             &p.high[i], &p.low[i]);
       KVC_UNROLL
       for (int j = 0; j < kSteps; ++j) {
         SplitRight values[2];
         tile->values.ColumnsRight(16 * k, 16 * j, values);
-        MmaSplit(acc[2 * j], p, values[0]);
-        MmaSplit(acc[2 * j + 1], p, values[1]);
+        MmaSplit<F16Halves>(acc[2 * j], p, values[0]);
+        MmaSplit<F16Halves>(acc[2 * j + 1], p, values[1]);
       }
     }
   }
@@ -161,8 +165,8 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
     KVC_UNROLL
     for (int j = 0; j < kDims / 8; ++j) {
       const int32_t c = 8 * j + Lane() % 4 * 2;
-      if (c < d) out[c] = __fdiv_rn(acc[j][2 * half], l);
-      if (c + 1 < d) out[c + 1] = __fdiv_rn(acc[j][2 * half + 1], l);
+      if (c < d) out[c] = __fdiv_rn(acc[j][2 * half], kShare * l);
+      if (c + 1 < d) out[c + 1] = __fdiv_rn(acc[j][2 * half + 1], kShare * l);
     }
     if (Lane() % 4 == 0 && a.lse != nullptr) a.lse[h * a.lse_stride + my_row0 + r] = mine.m[half] + logf(l);
   }

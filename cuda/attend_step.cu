@@ -1,131 +1,170 @@
 // The attention of a step over one segment of one head, for all query heads of the group. Byte model: every
 // key and value of the segment once; flops 4 * D * group an entry.
 //
-// Tiles of 32 entries are decoded into shared memory as f32, a warp an entry at a time: its lanes read 16
-// bytes each of the key and the value, which lie behind each other in a page. For the logits a lane has an
-// entry and takes every number of its key for up to two query heads; for the sum of values a thread has a
-// dimension and takes every value for all of them. Blocks are small, so that several on a multiprocessor keep
-// reads on their way while others compute.
+// Tiles of 32 entries are decoded into shared memory as f32 (read_tile.h); the next one is on its way while a
+// tile is worked on. For the logits a lane has an entry and takes its key, four numbers at a time, for up to
+// two query heads; for the sum of values a thread has a dimension and takes every value for all of them.
+// Blocks are small, so that several on a multiprocessor compute while others wait.
 #include "cuda/launch.h"
+#include "cuda/read_tile.h"
 #include "cuda/step_params.h"
 
 namespace kvc::cuda {
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / kWarp;
+constexpr int kThreads = kTileThreads, kWarps = kTileWarps;
 
-// Shared memory: q [heads, D], k, v [tile, D + 1], p [heads, tile], m, l, keep [heads].
+// Of a block: StepShared.
 int64_t SharedFloats(int32_t heads, int32_t d) {
-  return int64_t{heads} * d + 2 * int64_t{kTile} * (d + 1) + int64_t{heads} * kTile + 3 * heads;
+  return (heads + 2 * int64_t{kTile}) * TileStride(d) + int64_t{heads} * kTile + 3 * heads;
 }
 
-// One vector of an entry by the lanes of a warp, 16 bytes at a time where its form has them.
-KVC_DEVICE void LoadVector(const Pages& pages, const Slot& s, int which, float* x) {
-  const PageFormat& f = *s.f;
-  const bool halves =
-      f.coding != EntryCoding::kCodebook && (f.type == KvType::kF16 || f.type == KvType::kBf16);
-  if (!halves || f.d % 8 != 0) {
-    for (int32_t j = Lane(); j < f.d; j += kWarp) x[j] = pages.Element(s, which, j);
-    return;
+// Products of a row with one or more others, all in shared memory.
+template <int N>
+KVC_DEVICE void DotRows(const float* row, const float* others, int32_t step, int32_t d, float (&sum)[N]) {
+  int32_t j = 0;
+  for (; j + 4 <= d; j += 4) {
+    const float4 a = *reinterpret_cast<const float4*>(row + j);
+    KVC_UNROLL
+    for (int i = 0; i < N; ++i) {
+      const float4 b = *reinterpret_cast<const float4*>(others + i * step + j);
+      sum[i] += a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w;
+    }
   }
-  const uint4* from = reinterpret_cast<const uint4*>(which == 0 ? s.key() : s.value());
-  for (int32_t c = Lane(); c < f.d / 8; c += kWarp) {
-    const uint4 v = from[c];
-    const unsigned words[4] = {v.x, v.y, v.z, v.w};
-    for (int i = 0; i < 4; ++i) {
-      const uint16_t low = static_cast<uint16_t>(words[i] & 0xffffu),
-                     high = static_cast<uint16_t>(words[i] >> 16);
-      x[8 * c + 2 * i] = f.type == KvType::kF16 ? HalfBits(low) : BfBits(low);
-      x[8 * c + 2 * i + 1] = f.type == KvType::kF16 ? HalfBits(high) : BfBits(high);
+  for (; j < d; ++j) {
+    KVC_UNROLL
+    for (int i = 0; i < N; ++i) sum[i] += row[j] * others[i * step + j];
+  }
+}
+
+// acc += value * weights, which are as many neighbours in shared memory.
+template <int H>
+KVC_DEVICE void AddHeads(const float* weights, float value, float (&acc)[H]) {
+  if constexpr (H % 4 == 0) {
+    KVC_UNROLL
+    for (int h = 0; h < H; h += 4) {
+      const float4 w = *reinterpret_cast<const float4*>(weights + h);
+      acc[h] += w.x * value, acc[h + 1] += w.y * value, acc[h + 2] += w.z * value, acc[h + 3] += w.w * value;
+    }
+  } else {
+    KVC_UNROLL
+    for (int h = 0; h < H; ++h) acc[h] += weights[h] * value;
+  }
+}
+
+// A block's shared memory.
+struct StepShared {
+  float *q, *k, *v;     // [heads, stride], [tile, stride]
+  float* e;             // [tile, heads]: exponentials; 0 for heads that are none
+  float *m, *l, *keep;  // [heads]: greatest logit, sum of exponentials, what earlier tiles are multiplied by
+  KVC_DEVICE StepShared(float* shared, int heads, int32_t stride)
+      : q(shared),
+        k(q + heads * stride),
+        v(k + kTile * stride),
+        e(v + kTile * stride),
+        m(e + heads * kTile),
+        l(m + heads),
+        keep(l + heads) {}
+};
+
+// Of the tile's n entries from `at` on, for query heads [first, first + n_heads) of the group: logits, where
+// they are wanted, and their exponentials. A lane an entry, a warp every fourth query head.
+template <int H>
+KVC_DEVICE void ExponentialsOfTile(const StepParams& p, const RowParams& row, const Pages& pages, int32_t at,
+                                   int32_t n, int32_t first, int32_t n_heads, int64_t head0,
+                                   const StepShared& s) {
+  constexpr int kHeadsOfWarp = (H + kWarps - 1) / kWarps;
+  const int32_t t = Lane(), stride = TileStride(p.d);
+  uint32_t seen = 0;
+  if (t < n) {
+    const Slot slot = pages.At(at + t);
+    seen = slot.f->seen_masks ? slot.seen() >> first : ~0u;
+    if (p.window > 0 && slot.position() <= row.position - p.window) seen = 0;
+  }
+  float sum[kHeadsOfWarp] = {};
+  if (WarpOfBlock() < H) DotRows(s.k + t * stride, s.q + WarpOfBlock() * stride, kWarps * stride, p.d, sum);
+  KVC_UNROLL
+  for (int x = 0; x < kHeadsOfWarp; ++x) {
+    const int h = WarpOfBlock() + x * kWarps;
+    if (h >= n_heads) continue;
+    const float logit = (seen >> h & 1) != 0 ? Capped(sum[x] * p.scale, p.cap) : -Infinity();
+    if (p.logits != nullptr && t < n) p.logits[(head0 + h) * p.stride + at + t] = logit;
+    const float m = s.m[h], top = fmaxf(m, WarpMax(logit)),
+                e = logit == -Infinity() ? 0.0f : expf(logit - top);
+    const float all = WarpSum(e);
+    s.e[t * H + h] = e;
+    __syncwarp();
+    if (t == 0) {
+      const float keep = m == -Infinity() ? 0.0f : expf(m - top);
+      s.keep[h] = keep, s.l[h] = s.l[h] * keep + all, s.m[h] = top;
     }
   }
 }
 
 // Block (item, chunk): query heads [first, first + n) of the group, n <= H. C: dimensions of a thread.
 template <int H, int C>
-__global__ void __launch_bounds__(kThreads) attend_step(const StepParams p) {
+__global__ void __launch_bounds__(kThreads, C == 1 ? 3 : 2) attend_step(const StepParams p) {
   KVC_SHARED(float, shared);
   const Segment item = p.items[blockIdx.x];
-  const int32_t d = p.d, group = p.n_heads / p.n_kv_heads, g = item.head,
+  const int32_t d = p.d, stride = TileStride(d), group = p.n_heads / p.n_kv_heads, g = item.head,
                 first = static_cast<int32_t>(blockIdx.y) * H, n_heads = min(H, group - first);
   const RowParams& row = p.rows[item.row];
   const Pages pages(row.cache, g);
-  float *q = shared, *k = q + H * d, *v = k + kTile * (d + 1), *z = v + kTile * (d + 1), *m = z + H * kTile,
-        *l = m + H, *keep = l + H;
+  const StepShared s(shared, H, stride);
+  const TileReader reader(pages, s.k, s.v);
+  FetchedBatch fetched;
+  int32_t n = min(kTile, item.end - item.begin);
+  if (reader.HasVectors(item.begin, n)) reader.Fetch(item.begin, n, 0, &fetched);
   const int64_t head0 = static_cast<int64_t>(item.row) * p.n_heads + g * group + first;
   for (int32_t i = ThreadOfBlock(); i < H * d; i += kThreads)
-    q[i] = i / d < n_heads ? p.turned[head0 * d + i] : 0.0f;
-  for (int32_t i = ThreadOfBlock(); i < H; i += kThreads) m[i] = -Infinity(), l[i] = 0;
+    s.q[i / d * stride + i % d] = i / d < n_heads ? p.turned[head0 * d + i] : 0.0f;
+  for (int32_t i = ThreadOfBlock(); i < H * kTile; i += kThreads)
+    s.e[i] = 0;  // and stays for heads that are none
+  for (int32_t i = ThreadOfBlock(); i < H; i += kThreads) s.m[i] = -Infinity(), s.l[i] = 0, s.keep[i] = 0;
   const bool turns = pages.head().rotated == 0;
-  float acc[H][C] = {};
-  for (int32_t at = item.begin; at < item.end; at += kTile) {
-    const int32_t n = min(kTile, item.end - at);
-    __syncthreads();
-    for (int32_t t = WarpOfBlock(); t < kTile; t += kWarps) {
-      if (t < n) {
-        const Slot s = pages.At(at + t);
-        LoadVector(pages, s, 0, k + t * (d + 1));
-        LoadVector(pages, s, 1, v + t * (d + 1));
-        __syncwarp();
-        for (int32_t j = Lane(); turns && j < d / 2; j += kWarp)
-          TurnPairAt(p.turn, row.in_cache ? s.rank() : s.position(), d, j, k + t * (d + 1));
-      } else {
-        for (int32_t j = Lane(); j < d; j += kWarp) k[t * (d + 1) + j] = v[t * (d + 1) + j] = 0;
-      }
+  float acc[C][H] = {};
+  for (int32_t at = item.begin, batch = 0; at < item.end;) {
+    // One batch of a tile, mostly all of it; the next is on its way while the tile is worked on.
+    n = min(kTile, item.end - at);
+    if (batch == 0) __syncthreads();
+    const bool vectors = reader.HasVectors(at, n), complete = !vectors || batch + 1 == reader.Batches();
+    if (vectors) {
+      reader.Put(at, n, batch, fetched);
+    } else {
+      reader.PutElements(at, n);
     }
+    if (complete && turns) reader.TurnKeys(at, n, p.turn, row.in_cache);
+    const int32_t tile = at, following = complete ? at + kTile : at,
+                  n_following = min(kTile, item.end - following);
+    batch = complete ? 0 : batch + 1, at = following;
+    if (n_following > 0 && reader.HasVectors(following, n_following))
+      reader.Fetch(following, n_following, batch, &fetched);
+    if (!complete) continue;
     __syncthreads();
-    {
-      // A lane an entry, a warp every fourth query head.
-      const int32_t t = Lane();
-      uint32_t seen = 0;
-      if (t < n) {
-        const Slot s = pages.At(at + t);
-        seen = s.f->seen_masks ? s.seen() >> first : ~0u;
-        if (p.window > 0 && s.position() <= row.position - p.window) seen = 0;
-      }
-      float sum[(H + kWarps - 1) / kWarps] = {};
-      for (int32_t j = 0; j < d; ++j) {
-        const float key = k[t * (d + 1) + j];
-        for (int x = 0; x < (H + kWarps - 1) / kWarps; ++x) {
-          const int h = WarpOfBlock() + x * kWarps;
-          if (h < H) sum[x] += q[h * d + j] * key;
-        }
-      }
-      for (int x = 0; x < (H + kWarps - 1) / kWarps; ++x) {
-        const int h = WarpOfBlock() + x * kWarps;
-        if (h >= n_heads) continue;
-        const float logit = (seen >> h & 1) != 0 ? Capped(sum[x] * p.scale, p.cap) : -Infinity();
-        if (p.logits != nullptr && t < n) p.logits[(head0 + h) * p.stride + at + t] = logit;
-        const float next = fmaxf(m[h], WarpMax(logit)), e = logit == -Infinity() ? 0.0f : expf(logit - next);
-        const float all = WarpSum(e);
-        z[h * kTile + t] = e;
-        __syncwarp();
-        if (t == 0) {
-          keep[h] = m[h] == -Infinity() ? 0.0f : expf(m[h] - next);
-          l[h] = l[h] * keep[h] + all;
-          m[h] = next;
-        }
-      }
-    }
+    ExponentialsOfTile<H>(p, row, pages, tile, n, first, n_heads, head0, s);
     __syncthreads();
+    KVC_UNROLL
     for (int c = 0; c < C; ++c) {
       const int32_t j = ThreadOfBlock() + c * kThreads;
       if (j >= d) continue;
-      for (int h = 0; h < H; ++h) acc[h][c] *= h < n_heads ? keep[h] : 0.0f;
+      KVC_UNROLL
+      for (int h = 0; h < H; ++h) acc[c][h] *= s.keep[h];
       for (int32_t t = 0; t < n; ++t) {
-        const float value = v[t * (d + 1) + j];
-        for (int h = 0; h < H; ++h) acc[h][c] += (h < n_heads ? z[h * kTile + t] : 0.0f) * value;
+        const float value = s.v[t * stride + j];
+        AddHeads(s.e + t * H, value, acc[c]);
       }
     }
   }
   __syncthreads();
   float* part = p.partial + static_cast<int64_t>(blockIdx.x) * group * (d + 2);
   for (int32_t h = ThreadOfBlock(); h < n_heads; h += kThreads)
-    part[first + h] = m[h], part[group + first + h] = l[h];
+    part[first + h] = s.m[h], part[group + first + h] = s.l[h];
+  KVC_UNROLL
   for (int c = 0; c < C; ++c) {
     const int32_t j = ThreadOfBlock() + c * kThreads;
-    for (int h = 0; h < H && j < d; ++h) {
-      if (h < n_heads) part[2 * group + static_cast<int64_t>(first + h) * d + j] = acc[h][c];
+    KVC_UNROLL
+    for (int h = 0; h < H; ++h) {
+      if (h < n_heads && j < d) part[2 * group + static_cast<int64_t>(first + h) * d + j] = acc[c][h];
     }
   }
 }

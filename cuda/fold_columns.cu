@@ -28,7 +28,7 @@ struct FoldParams {
 };
 
 template <int kDims>
-using QueryTile = SplitTile<kDims <= 64 ? 64 : 32, kDims>;
+using QueryTile = SplitTile<F16Halves, kDims <= 64 ? 64 : 32, kDims>;
 
 // What a tile of rows gives the lane's entries u and u + 8. row0: the first of them; sees_from: the first row
 // that sees the entry.
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, 2) fold_columns(const FoldParams a) 
   const FloatRows keys{a.layer.keys + (head + my_key0) * d, d, keys_end - my_key0, d};
   SplitLeft held[kHeld ? kSteps : 1];
   KVC_UNROLL
-  for (int k = 0; kHeld && k < kSteps; ++k) held[k] = keys.Left(16 * k);
+  for (int k = 0; kHeld && k < kSteps; ++k) held[k] = keys.Left<F16Halves>(16 * k);
   const int32_t sees_from[2] = {my_key0 + Lane() / 4 - first_visible,
                                 my_key0 + Lane() / 4 + 8 - first_visible};
   const int32_t first_row = max(0, key0 - first_visible) / kRows * kRows;
@@ -77,13 +77,13 @@ __global__ void __launch_bounds__(kThreads, 2) fold_columns(const FoldParams a) 
       float z[kRows / 8][4] = {};
       KVC_UNROLL
       for (int k = 0; k < kSteps; ++k) {
-        const SplitLeft left = kHeld ? held[kHeld ? k : 0] : keys.Left(16 * k);
+        const SplitLeft left = kHeld ? held[kHeld ? k : 0] : keys.Left<F16Halves>(16 * k);
         KVC_UNROLL
         for (int j = 0; j < kRows / 16; ++j) {
           SplitRight rows[2];
           tile->RowsRight(16 * j, 16 * k, rows);
-          MmaSplit(z[2 * j], left, rows[0]);
-          MmaSplit(z[2 * j + 1], left, rows[1]);
+          MmaSplit<F16Halves>(z[2 * j], left, rows[0]);
+          MmaSplit<F16Halves>(z[2 * j + 1], left, rows[1]);
         }
       }
       FoldTile<kMaxima>(a, a.lse + h * a.lse_stride, row0, sees_from, z, sum);

@@ -19,8 +19,8 @@ constexpr int kThreads = 128, kRows = 128, kTokens = 64, kDepth = 32;
 constexpr int kMine = 4;  // 16-byte vectors of a stage that a thread reads of either, at most
 
 struct Stage {
-  SplitTile<kRows, kDepth> w;
-  SplitTile<kTokens, kDepth> x;
+  SplitTile<Bf16Halves, kRows, kDepth> w;
+  SplitTile<Bf16Halves, kTokens, kDepth> x;
   float scale[kRows];
 };
 

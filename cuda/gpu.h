@@ -41,6 +41,12 @@ KVC_DEVICE uint16_t ToHalfBits(float f) { return __half_as_ushort(__float2half_r
 KVC_DEVICE float BfBits(uint16_t h) { return __uint_as_float(static_cast<unsigned>(h) << 16); }
 KVC_DEVICE uint16_t ToBfBits(float f) { return __bfloat16_as_ushort(__float2bfloat16_rn(f)); }
 // Of two numbers, the first in the lower half.
+KVC_DEVICE uint32_t ToHalfPair(float a, float b) {
+  const __half2 pair = __floats2half2_rn(a, b);
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof bits);
+  return bits;
+}
 KVC_DEVICE uint32_t ToBfPair(float a, float b) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
   uint32_t bits;
@@ -53,6 +59,9 @@ KVC_DEVICE float HalfBits(uint16_t h) { return F16ToFloat(h); }
 KVC_DEVICE uint16_t ToHalfBits(float f) { return FloatToF16(f); }
 KVC_DEVICE float BfBits(uint16_t h) { return Bf16ToFloat(h); }
 KVC_DEVICE uint16_t ToBfBits(float f) { return FloatToBf16(f); }
+KVC_DEVICE uint32_t ToHalfPair(float a, float b) {
+  return FloatToF16(a) | static_cast<uint32_t>(FloatToF16(b)) << 16;
+}
 KVC_DEVICE uint32_t ToBfPair(float a, float b) {
   return FloatToBf16(a) | static_cast<uint32_t>(FloatToBf16(b)) << 16;
 }
@@ -74,7 +83,7 @@ KVC_DEVICE uint64_t SelectionKeyOf(float score, uint32_t index) {
 // Logits z as cap * tanh(z / cap); cap 0: as they are.
 KVC_DEVICE float Capped(float z, float cap) { return cap > 0 ? cap * tanhf(__fdiv_rn(z, cap)) : z; }
 
-// ---- products of small matrices by a warp (PTX: mma.m16n8k16, row.col, bf16 -> f32) ----
+// ---- products of small matrices by a warp (PTX: mma.m16n8k16, row.col, bf16 or f16 -> f32) ----
 // c [16, 8] += a [16, 16] * b [16, 8]; of every pair of 16-bit numbers the lower half is the lower column (a)
 // or row (b). Lane l, u = l / 4, v = l % 4: a = (u, 2v), (u + 8, 2v), (u, 2v + 8), (u + 8, 2v + 8); b = (2v,
 // u), (2v + 8, u); c = (u, 2v), (u, 2v + 1), (u + 8, 2v), (u + 8, 2v + 1).
@@ -86,30 +95,41 @@ KVC_DEVICE void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+KVC_DEVICE void MmaHalf(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
 #else
-KVC_DEVICE void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+// number: of 16 bits.
+template <typename F>
+KVC_DEVICE void MmaOf(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], F&& number) {
   struct Fragments {
-    uint32_t a[4], b[2];
+    float a[4][2], b[2][2];
   };
   Fragments mine;
-  std::memcpy(mine.a, a, sizeof mine.a);
-  std::memcpy(mine.b, b, sizeof mine.b);
-  const Fragments* all = static_cast<const Fragments*>(emu::Exchange(kAllLanes, &mine, sizeof mine));
-  // Rows of a, columns of b that are mine.
-  float left[2][16], right[2][16];
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < 4; ++i) {
     for (int j = 0; j < 2; ++j) {
-      const uint32_t pa = all[Lane() / 4 * 4 + i % 4].a[i / 4 * 2 + j],
-                     pb = all[(Lane() % 4 * 2 + j) * 4 + i % 4].b[i / 4];
-      left[j][2 * i] = __uint_as_float(pa << 16), left[j][2 * i + 1] = __uint_as_float(pa & 0xffff0000u);
-      right[j][2 * i] = __uint_as_float(pb << 16), right[j][2 * i + 1] = __uint_as_float(pb & 0xffff0000u);
+      mine.a[i][j] = number(static_cast<uint16_t>(a[i] >> (16 * j)));
+      if (i < 2) mine.b[i][j] = number(static_cast<uint16_t>(b[i] >> (16 * j)));
     }
   }
+  const Fragments* all = static_cast<const Fragments*>(emu::Exchange(kAllLanes, &mine, sizeof mine));
   for (int i = 0; i < 4; ++i) {
+    const Fragments *row = all + Lane() / 4 * 4, *column = all + (Lane() % 4 * 2 + i % 2) * 4;
     float sum = 0;
-    for (int k = 0; k < 16; ++k) sum += left[i / 2][k] * right[i % 2][k];
+    for (int k = 0; k < 16; ++k)
+      sum += row[k % 8 / 2].a[k / 8 * 2 + i / 2][k % 2] * column[k % 8 / 2].b[k / 8][k % 2];
     c[i] += sum;
   }
+}
+KVC_DEVICE void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  MmaOf(c, a, b, [](uint16_t x) { return BfBits(x); });
+}
+KVC_DEVICE void MmaHalf(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  MmaOf(c, a, b, [](uint16_t x) { return HalfBits(x); });
 }
 #endif
 

@@ -1,27 +1,46 @@
-// Numbers of f32 for the tensor cores: each is two of bf16, high + low, 16 bits of mantissa. Of a product of
-// two, low times low is left out: what is lost is about 2^-17 of it, so that kept sets and logits stay those
-// of sums in f32.
+// Numbers of f32 for the tensor cores: each is the sum of two of 16 bits, high + low. Of a product of two,
+// low times low is left out. Two of bf16 have 16 bits of mantissa and f32's range: what is lost is about
+// 2^-17 of a product. Two of f16 have 22 bits, nothing below 2^-25, and are infinite beyond 65504.
 #pragma once
 #include "cuda/gpu.h"
 
 namespace kvc::cuda {
 
+struct Bf16Halves {
+  KVC_DEVICE static uint32_t Pair(float a, float b) { return ToBfPair(a, b); }
+  KVC_DEVICE static float First(uint32_t pair) { return __uint_as_float(pair << 16); }
+  KVC_DEVICE static float Second(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+  KVC_DEVICE static void Mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    MmaBf16(c, a, b);
+  }
+};
+struct F16Halves {
+  KVC_DEVICE static uint32_t Pair(float a, float b) { return ToHalfPair(a, b); }
+  KVC_DEVICE static float First(uint32_t pair) { return HalfBits(static_cast<uint16_t>(pair & 0xffffu)); }
+  KVC_DEVICE static float Second(uint32_t pair) { return HalfBits(static_cast<uint16_t>(pair >> 16)); }
+  KVC_DEVICE static void Mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    MmaHalf(c, a, b);
+  }
+};
+
+template <typename Halves>
 KVC_DEVICE void SplitPair(float a, float b, uint32_t* high, uint32_t* low) {
-  *high = ToBfPair(a, b);
-  *low = ToBfPair(a - __uint_as_float(*high << 16), b - __uint_as_float(*high & 0xffff0000u));
+  *high = Halves::Pair(a, b);
+  *low = Halves::Pair(a - Halves::First(*high), b - Halves::Second(*high));
 }
 
-// Fragments of MmaBf16.
+// Fragments of a product by a warp (gpu.h).
 struct SplitLeft {
   uint32_t high[4], low[4];
 };
 struct SplitRight {
   uint32_t high[2], low[2];
 };
+template <typename Halves>
 KVC_DEVICE void MmaSplit(float (&c)[4], const SplitLeft& a, const SplitRight& b) {
-  MmaBf16(c, a.low, b.high);
-  MmaBf16(c, a.high, b.low);
-  MmaBf16(c, a.high, b.high);
+  Halves::Mma(c, a.low, b.high);
+  Halves::Mma(c, a.high, b.low);
+  Halves::Mma(c, a.high, b.high);
 }
 
 // Rows of f32 in global memory, `d` numbers each. Numbers from d on, and rows from n on, are zero.
@@ -45,20 +64,21 @@ struct FloatRows {
     return x;
   }
   // Of rows 0 .. 15, columns k .. k + 15: the left factor of a product.
+  template <typename Halves>
   KVC_DEVICE SplitLeft Left(int32_t k) const {
     SplitLeft left;
     KVC_UNROLL
     for (int i = 0; i < 4; ++i) {
       float a, b;
       Pair(Lane() / 4 + i % 2 * 8, k + Lane() % 4 * 2 + i / 2 * 8, &a, &b);
-      SplitPair(a, b, &left.high[i], &left.low[i]);
+      SplitPair<Halves>(a, b, &left.high[i], &left.low[i]);
     }
     return left;
   }
 };
 
 // Rows in shared memory. They start four banks apart, so that the rows of a matrix meet no bank twice.
-template <int kRows, int kDims>
+template <typename Halves, int kRows, int kDims>
 struct SplitTile {
   alignas(16) uint16_t high[kRows][kDims + 8];
   alignas(16) uint16_t low[kRows][kDims + 8];
@@ -66,8 +86,8 @@ struct SplitTile {
   // Columns c .. c + 3 of row r.
   KVC_DEVICE void Put(int r, int c, const float4& x) {
     uint2 h, l;
-    SplitPair(x.x, x.y, &h.x, &l.x);
-    SplitPair(x.z, x.w, &h.y, &l.y);
+    SplitPair<Halves>(x.x, x.y, &h.x, &l.x);
+    SplitPair<Halves>(x.z, x.w, &h.y, &l.y);
     StoreFour(&high[r][c], h);
     StoreFour(&low[r][c], l);
   }

@@ -3,12 +3,13 @@
 #include "cuda/head_ops.h"
 #include "cuda/layer_params.h"
 #include "cuda/merge_dropped.h"
+#include "cuda/read_tile.h"
 
 namespace kvc::cuda {
 
 // Entries of a head that one block of the attention reads: short ones where there are few in all, for a
 // device has some hundred places for blocks; a multiple of a tile.
-constexpr int32_t kTile = 32, kLeastSegment = 64, kMostSegment = 1024;
+constexpr int32_t kLeastSegment = 64, kMostSegment = 1024;
 inline int32_t SegmentOf(int64_t entries) {
   const int64_t even = (entries / 256 + kTile - 1) / kTile * kTile;
   return static_cast<int32_t>(even < kLeastSegment  ? kLeastSegment

@@ -66,6 +66,49 @@ __global__ void warp_functions(int64_t* out) {
   out[ThreadOfBlock()] = bad;
 }
 
+// A product of 16 x 16 by 16 x 8 whole numbers, its factors by LoadMatrices: out is the product as it should
+// be minus what the warp has. b lies as [k, n] and is loaded transposed, or as [n, k] and is not.
+template <bool kHalf, bool kTransposed>
+__global__ void multiply(int32_t* wrong) {
+  KVC_SHARED(uint16_t, shared);
+  uint16_t *a = shared, *b = shared + 16 * 16;  // [16, 16], [16, 16] of which 8 columns are used
+  const auto number = [](int x) {
+    return kHalf ? ToHalfBits(static_cast<float>(x)) : ToBfBits(static_cast<float>(x));
+  };
+  for (int i = Lane(); i < 256; i += kWarp) a[i] = number(i % 23 - 11), b[i] = number(i % 19 - 9);
+  __syncwarp();
+  uint32_t left[4], right[4];
+  LoadMatrices<false>(left, a + Lane() % 16 * 16 + Lane() / 16 * 8);
+  const int row = kTransposed ? Lane() % 16 : Lane() % 8 + Lane() / 16 * 8,
+            column = kTransposed ? Lane() / 16 * 8 : Lane() / 8 % 2 * 8;
+  LoadMatrices<kTransposed>(right, b + row * 16 + column);
+  float c[4] = {1, 2, 3, 4};
+  const uint32_t first[2] = {right[0], right[1]};
+  if (kHalf) {
+    MmaHalf(c, left, first);
+  } else {
+    MmaBf16(c, left, first);
+  }
+  for (int i = 0; i < 4; ++i) {
+    const int m = Lane() / 4 + i / 2 * 8, n = Lane() % 4 * 2 + i % 2;
+    int sum = i + 1;
+    for (int k = 0; k < 16; ++k)
+      sum += ((m * 16 + k) % 23 - 11) * ((kTransposed ? k * 16 + n : n * 16 + k) % 19 - 9);
+    if (c[i] != static_cast<float>(sum)) atomicAdd(wrong, 1);
+  }
+}
+
+TEST_P(EmulatorTest, WarpsMultiply) {
+  int32_t* wrong = Device<int32_t>(1);
+  *wrong = 0;
+  for (const auto kernel :
+       {multiply<false, false>, multiply<false, true>, multiply<true, false>, multiply<true, true>})
+    ASSERT_EQ(cudaSuccess, KVC_LAUNCH(kernel, dim3(1), dim3(32), 1024, stream_, wrong));
+  ASSERT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+  EXPECT_EQ(0, *wrong);
+  cudaFree(wrong);
+}
+
 TEST_P(EmulatorTest, WarpsExchange) {
   int64_t* out = Device<int64_t>(64);
   ASSERT_EQ(cudaSuccess, KVC_LAUNCH(warp_functions, dim3(1), dim3(64), 0, stream_, out));

@@ -64,6 +64,10 @@ inline void __syncwarp(unsigned mask = ~0u) {
 }
 
 template <typename T>
+T __shfl_sync(unsigned mask, T value, int from) {
+  return static_cast<const T*>(kvc::emu::Exchange(mask, &value, sizeof(T)))[from % 32];
+}
+template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int other, int width = 32) {
   const T* all = static_cast<const T*>(kvc::emu::Exchange(mask, &value, sizeof(T)));
   const int me = static_cast<int>(kvc::emu::self->lane), to = me ^ other;

@@ -1,0 +1,154 @@
+// Tiles of entries of a head as f32 in shared memory, by the 128 threads of a block. Where a page's form has
+// whole vectors of 16 bytes, a lane reads one of them at a time and a warp eight at once, so that enough
+// bytes are on their way: 4 KiB a warp. They can be fetched while the tile before is worked on, and put in
+// place after.
+#pragma once
+#include "cuda/pages.h"
+#include "cuda/turning.h"
+#include "cuda/weights.h"
+
+namespace kvc::cuda {
+
+constexpr int kTile = 32, kTileWarps = 4, kTileThreads = kTileWarps * kWarp;
+
+// Rows of a tile start at multiples of 16 bytes, and four banks apart.
+constexpr int32_t TileStride(int32_t d) { return (d + 3) / 4 * 4 + 4; }
+
+// What a lane has read of a tile: a batch of vectors, and the scale of each where it has one.
+constexpr int kBatch = 8;
+struct FetchedBatch {
+  uint4 bytes[kBatch];
+  uint16_t scale[kBatch];
+};
+
+// How a warp reads its entries of a tile, eight beside each other: in passes of 32 vectors, of several
+// entries together where they are short, in several rounds where they are long.
+class TileReader {
+ public:
+  KVC_DEVICE TileReader(const Pages& pages, float* keys, float* values)
+      : pages_(pages), f_(pages.format()), keys_(keys), values_(values), stride_(TileStride(f_.d)) {
+    const int columns = ColumnsOfVector();
+    vectors_ = columns > 0 && f_.d % columns == 0 && f_.coding != EntryCoding::kCodebook &&
+               (!HasScales() || f_.group % columns == 0);
+    of_vector_ = vectors_ ? f_.d / columns : 1;
+    const int32_t of_entry = 2 * of_vector_;
+    rounds_ = (of_entry + kWarp - 1) / kWarp;
+    together_ = min(of_entry < kWarp ? kWarp / of_entry : 1, kMine);
+    entry_ = rounds_ > 1 ? 0 : Lane() / of_entry;
+    vector_ = rounds_ > 1 ? Lane() : Lane() % of_entry;
+  }
+
+  // Whether the tile of n entries is read by whole vectors.
+  KVC_DEVICE bool HasVectors(int32_t at, int32_t n) const { return vectors_ && at + n <= pages_.main_len(); }
+  KVC_DEVICE int32_t Batches() const {
+    return ((kMine + together_ - 1) / together_ * rounds_ + kBatch - 1) / kBatch;
+  }
+  KVC_DEVICE void Fetch(int32_t at, int32_t n, int32_t batch, FetchedBatch* fetched) const {
+    // Every lane finds one entry of the tile.
+    Slot mine{nullptr, &f_, 0};
+    if (Lane() < n) mine = pages_.Main(at + Lane());
+    KVC_UNROLL
+    for (int i = 0; i < kBatch; ++i) {
+      const Place p = PlaceOf(batch * kBatch + i);
+      Slot s{nullptr, &f_, __shfl_sync(kAllLanes, mine.index, p.entry)};
+      s.page = reinterpret_cast<uint8_t*>(
+          __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(mine.page), p.entry));
+      if (!p.there || p.entry >= n) continue;
+      const bool is_key = p.vector < of_vector_;
+      const int32_t v = is_key ? p.vector : p.vector - of_vector_;
+      fetched->bytes[i] = __ldcs(reinterpret_cast<const uint4*>(is_key ? s.key() : s.value()) + v);
+      if (HasScales() && !(is_key && f_.coding == EntryCoding::kKeyChannels))
+        fetched->scale[i] = (is_key ? s.key_scales() : s.value_scales())[v * ColumnsOfVector() / f_.group];
+    }
+  }
+  KVC_DEVICE void Put(int32_t at, int32_t n, int32_t batch, const FetchedBatch& fetched) const {
+    KVC_UNROLL
+    for (int i = 0; i < kBatch; ++i) {
+      const Place p = PlaceOf(batch * kBatch + i);
+      if (!p.there || p.entry >= n) continue;
+      const bool is_key = p.vector < of_vector_;
+      const int32_t c = (is_key ? p.vector : p.vector - of_vector_) * ColumnsOfVector();
+      float* to = (is_key ? keys_ : values_) + p.entry * stride_ + c;
+      const uint16_t* channels = is_key && f_.coding == EntryCoding::kKeyChannels
+                                     ? pages_.Main(at + p.entry).channel_scales() + c
+                                     : nullptr;
+      const float scale = HasScales() && channels == nullptr ? HalfBits(fetched.scale[i]) : 1.0f;
+      switch (f_.type) {
+        case KvType::kF32:
+          Decode<WeightType::kF32>(fetched.bytes[i], scale, nullptr, to);
+          break;
+        case KvType::kF16:
+          Decode<WeightType::kF16>(fetched.bytes[i], scale, nullptr, to);
+          break;
+        case KvType::kBf16:
+          Decode<WeightType::kBf16>(fetched.bytes[i], scale, nullptr, to);
+          break;
+        case KvType::kInt8:
+          Decode<WeightType::kInt8>(fetched.bytes[i], scale, channels, to);
+          break;
+        case KvType::kInt4:
+          Decode<WeightType::kInt4>(fetched.bytes[i], scale, channels, to);
+          break;
+      }
+    }
+  }
+  // Number by number: rings, codebooks, and what is no whole vectors.
+  KVC_DEVICE void PutElements(int32_t at, int32_t n) const {
+    for (int32_t t = WarpOfBlock() * kMine; t < min(n, (WarpOfBlock() + 1) * kMine); ++t) {
+      const Slot s = pages_.At(at + t);
+      for (int32_t j = Lane(); j < f_.d; j += kWarp) {
+        keys_[t * stride_ + j] = pages_.Element(s, 0, j);
+        values_[t * stride_ + j] = pages_.Element(s, 1, j);
+      }
+    }
+  }
+  // The warp turns the keys that it has put there, to positions or ranks.
+  KVC_DEVICE void TurnKeys(int32_t at, int32_t n, const Turn& turn, bool in_cache) const {
+    __syncwarp();
+    for (int32_t t = WarpOfBlock() * kMine; t < min(n, (WarpOfBlock() + 1) * kMine); ++t) {
+      const Slot s = pages_.At(at + t);
+      for (int32_t j = Lane(); j < f_.d / 2; j += kWarp)
+        TurnPairAt(turn, in_cache ? s.rank() : s.position(), f_.d, j, keys_ + t * stride_);
+    }
+  }
+
+ private:
+  static constexpr int32_t kMine = kTile / kTileWarps;
+  struct Place {
+    int32_t entry, vector;  // of the tile; of the entry, its key's first
+    bool there;
+  };
+
+  KVC_DEVICE bool HasScales() const { return f_.type == KvType::kInt8 || f_.type == KvType::kInt4; }
+  KVC_DEVICE int ColumnsOfVector() const {
+    return f_.type == KvType::kF32 ? 4 : f_.type == KvType::kInt8 ? 16 : f_.type == KvType::kInt4 ? 32 : 8;
+  }
+  KVC_DEVICE Place PlaceOf(int32_t pass) const {
+    const int32_t group = rounds_ > 1 ? pass / rounds_ : pass, e = group * together_ + entry_;
+    const int32_t vector = vector_ + (rounds_ > 1 ? pass % rounds_ * kWarp : 0);
+    return {min(WarpOfBlock() * kMine + e, kTile - 1), vector,
+            e < kMine && entry_ < together_ && vector < 2 * of_vector_};
+  }
+  // channels: a scale for every column, null: `scale` for all.
+  template <WeightType T>
+  KVC_DEVICE static void Decode(const uint4& bytes, float scale, const uint16_t* channels, float* to) {
+    KVC_UNROLL
+    for (int i = 0; i < VectorOf<T>::kColumns / 4; ++i) {
+      float x[4];
+      UnpackFour<T>(bytes, i, x);
+      KVC_UNROLL
+      for (int j = 0; j < 4; ++j) x[j] *= channels != nullptr ? HalfBits(channels[4 * i + j]) : scale;
+      reinterpret_cast<float4*>(to)[i] = {x[0], x[1], x[2], x[3]};
+    }
+  }
+
+  const Pages& pages_;
+  const PageFormat& f_;
+  float *keys_, *values_;
+  int32_t stride_;
+  bool vectors_;
+  int32_t of_vector_;  // 16-byte vectors of a key or a value
+  int32_t rounds_, together_, entry_, vector_;
+};
+
+}  // namespace kvc::cuda
