@@ -1,7 +1,6 @@
-// Score programs (lib/ops/score_ops.h) over one layer. The recorded rows are read against the keys twice: for
-// the normaliser of every row, and to sum what the rows see, pooled, a tile of entries with its neighbours at
-// a time; no probabilities are stored. The rest passes over lines, a block a KV head. Flops: 4 * rows *
-// entries * D a query head.
+// Score programs (lib/ops/score_ops.h) over one layer. What recorded rows see is score_rows.h; where it is
+// pooled row by row before it is summed, sum_pooled_rows does that, a tile of entries with its neighbours at
+// a time. The rest passes over lines, a block a KV head.
 #include <algorithm>
 
 #include "cuda/block.h"
@@ -9,6 +8,7 @@
 #include "cuda/launch.h"
 #include "cuda/layer_params.h"
 #include "cuda/score_keys.h"
+#include "cuda/score_rows.h"
 
 namespace kvc::cuda {
 namespace {
@@ -50,33 +50,6 @@ KVC_DEVICE const float* QueryOf(const ScoreParams& p, int32_t h, int32_t i) {
   return p.queries + (static_cast<int64_t>(p.n_observed - p.rows_used + i) * p.n_heads + h) * p.layer.d;
 }
 
-// Block (i, h): largest logit of row i of query head h, a sink's included, and the sum of exponentials.
-__global__ void row_normalisers(const ScoreParams p) {
-  KVC_SHARED(float, q);
-  __shared__ float shared[kBlock / kWarp];
-  const int32_t i = static_cast<int32_t>(blockIdx.x), h = static_cast<int32_t>(blockIdx.y),
-                g = h / (p.n_heads / p.layer.n_heads), n = Visible(p, g, i);
-  const int64_t head = g * p.layer.capacity;
-  for (int32_t j = ThreadOfBlock(); j < p.layer.d; j += BlockThreads()) q[j] = QueryOf(p, h, i)[j];
-  __syncthreads();
-  const float factor = p.gain != nullptr ? p.gain[i] * p.scale : p.scale;
-  float m = -Infinity(), l = 0;
-  for (int32_t t = ThreadOfBlock(); t < n; t += BlockThreads()) {
-    if (!Sees(p, h, head + t)) continue;
-    const float z = Capped(factor * LogitOf(p, q, head + t), p.cap);
-    if (z > m) l = m == -Infinity() ? 0.0f : l * expf(m - z), m = z;
-    l += expf(z - m);
-  }
-  float sink = -Infinity();
-  if (p.sinks != nullptr) sink = p.gain != nullptr ? p.gain[i] * p.sinks[h] : p.sinks[h];
-  const float most = fmaxf(BlockMax(m, shared), sink);
-  l = BlockSum(m == -Infinity() ? 0.0f : l * expf(m - most), shared);
-  if (sink != -Infinity()) l += expf(sink - most);
-  if (ThreadOfBlock() != 0) return;
-  p.row_max[static_cast<int64_t>(h) * p.rows_used + i] = most;
-  p.row_sum[static_cast<int64_t>(h) * p.rows_used + i] = l;
-}
-
 // Probability of entry t for row i; 0 where it is not seen.
 KVC_DEVICE float ProbabilityOf(const ScoreParams& p, int32_t h, int32_t g, int32_t i, int32_t t,
                                const float* q, const float* gain) {
@@ -101,14 +74,13 @@ KVC_DEVICE float PoolAround(const Pooling& pool, const float* x, int32_t n, int3
 
 // Block (tile, h): the weighted sum of the rows' probabilities, pooled row by row, of 128 entries. Shared
 // memory: a row of queries, and probabilities of the entries with their neighbours.
-__global__ void sum_rows(const ScoreParams p) {
+__global__ void sum_pooled_rows(const ScoreParams p) {
   KVC_SHARED(float, q);
   float* line = q + p.layer.d;
   const int32_t h = static_cast<int32_t>(blockIdx.y), g = h / (p.n_heads / p.layer.n_heads),
                 n = p.layer.len[g];
   const RowRule& rule = p.program.rows;
-  const bool pools = rule.pool.kernel > 1;
-  const int32_t t0 = static_cast<int32_t>(blockIdx.x) * kBlock, half = pools ? (rule.pool.kernel - 1) / 2 : 0;
+  const int32_t t0 = static_cast<int32_t>(blockIdx.x) * kBlock, half = (rule.pool.kernel - 1) / 2;
   if (t0 >= n) return;
   const int32_t columns = max(n - rule.n_pool_tail, 0), first = t0 - half, width = kBlock + 2 * half;
   const int32_t t = t0 + ThreadOfBlock();
@@ -120,14 +92,19 @@ __global__ void sum_rows(const ScoreParams p) {
     for (int32_t x = ThreadOfBlock(); x < width; x += BlockThreads())
       line[x] = first + x < n ? ProbabilityOf(p, h, g, i, first + x, q, p.gain) : 0.0f;
     __syncthreads();
-    if (!pools) {
-      sum += p.weight[i] * line[ThreadOfBlock()];
-    } else if (t < columns) {
+    if (t < columns) {
       const int32_t shift = max(first, 0);  // what lies before the first entry is not there
       sum += p.weight[i] * PoolAround(rule.pool, line + (shift - first), columns - shift, t - shift);
     }
   }
   if (t < n) p.per_head[h * p.stride + t] = sum;
+}
+
+cudaError_t SumPooledRows(const ScoreParams& p, int32_t longest, CudaStream& stream) {
+  const dim3 grid(static_cast<unsigned>((longest + kBlock - 1) / kBlock), static_cast<unsigned>(p.n_heads));
+  const int32_t width = kBlock + 2 * ((p.program.rows.pool.kernel - 1) / 2);
+  return KVC_LAUNCH(sum_pooled_rows, grid, dim3(kBlock),
+                    static_cast<size_t>(p.layer.d + width) * sizeof(float), stream, p);
 }
 
 class Lines {
@@ -324,11 +301,14 @@ bool BeginsLaunch(ScoreOp op) {
   return op == ScoreOp::kRows || op == ScoreOp::kLayerMean || op == ScoreOp::kHistory || IsOfKeys(op);
 }
 
+int32_t RowsUsed(const ScoreShape& s) { return std::min(s.program->rows.n_rows, s.n_rows); }
+
 }  // namespace
 
 int64_t CudaDevice::ScoreScratchBytes(const ScoreShape& s) const {
   return Packet::Size<float>(int64_t{kRegisters} * s.n_kv_heads * s.stride) +
-         2 * Packet::Size<float>(int64_t{s.n_heads} * s.n_rows) + KeyScoreBytes(s);
+         2 * Packet::Size<float>(int64_t{s.n_heads} * s.n_rows) +
+         Packet::Size<float>(RowPartialFloats(s.n_heads, RowsUsed(s), s.stride)) + KeyScoreBytes(s);
 }
 
 Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
@@ -358,6 +338,13 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   if (rule.gain == RowGain::kNone) p.gain = nullptr;
   p.row_max = scratch.Take<float>(int64_t{a.n_heads} * rows);
   p.row_sum = scratch.Take<float>(int64_t{a.n_heads} * rows);
+  RowScores seen{};
+  seen.layer = p.layer, seen.n_heads = a.n_heads, seen.n = rows, seen.longest = longest, seen.scale = a.scale;
+  seen.cap = a.cap, seen.weight = p.weight, seen.sinks = p.sinks, seen.row_max = p.row_max,
+  seen.row_sum = p.row_sum;
+  seen.queries = p.queries + static_cast<int64_t>(p.n_observed - rows) * a.n_heads * a.layer.head_dim;
+  seen.partial = scratch.Take<float>(RowPartialFloats(a.n_heads, rows, a.stride));
+  seen.per_head = p.per_head, seen.stride = a.stride;
   KeyScores keys{};
   keys.layer = p.layer, keys.turn = TurnOf(a.turning, &packet), keys.longest = longest;
   keys.n_heads = a.n_heads, keys.n_rows = a.observed.n_rows, keys.scale = a.scale, keys.queries = p.queries;
@@ -368,13 +355,7 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   KVC_RETURN_IF_ERROR(scratch.Check());
   KVC_RETURN_IF_ERROR(packet.Send());
   CudaStream& stream = StreamOf(s);
-  const dim3 block(kBlock), row_grid(static_cast<unsigned>(rows), static_cast<unsigned>(a.n_heads));
-  const size_t d = static_cast<size_t>(a.layer.head_dim) * sizeof(float);
-  const auto normalise = [&](const float* gains_of_rows) {
-    ScoreParams n = p;
-    n.gain = gains_of_rows;
-    return rows == 0 ? Status() : Check(KVC_LAUNCH(row_normalisers, row_grid, block, d, stream, n), "scores");
-  };
+  const dim3 block(kBlock);
   for (int32_t at = 0; at < program.n;) {
     const ScoreInstr& instr = program.code[at];
     const ScoreOp op = instr.op;
@@ -386,18 +367,17 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
       continue;
     }
     if (op == ScoreOp::kRows) {
-      KVC_RETURN_IF_ERROR(normalise(p.gain));
-      const int32_t half = rule.pool.kernel > 1 ? (rule.pool.kernel - 1) / 2 : 0;
-      const dim3 grid(static_cast<unsigned>((longest + kBlock - 1) / kBlock),
-                      static_cast<unsigned>(a.n_heads));
+      seen.gain = p.gain;
+      KVC_RETURN_IF_ERROR(Check(NormaliseRows(seen, stream), "scores"));
       KVC_RETURN_IF_ERROR(
-          Check(KVC_LAUNCH(sum_rows, grid, block, d + static_cast<size_t>(kBlock + 2 * half) * sizeof(float),
-                           stream, p),
-                "scores"));
+          Check(rule.pool.kernel > 1 ? SumPooledRows(p, longest, stream) : SumRows(seen, stream), "scores"));
       ++at;
       continue;
     }
-    if (op == ScoreOp::kHistory) KVC_RETURN_IF_ERROR(normalise(nullptr));
+    if (op == ScoreOp::kHistory) {
+      seen.gain = nullptr;
+      KVC_RETURN_IF_ERROR(Check(NormaliseRows(seen, stream), "scores"));
+    }
     int32_t end = at + 1;
     while (end < program.n && !BeginsLaunch(program.code[end].op)) ++end;
     p.first = at, p.end = end;

@@ -12,7 +12,7 @@ KVC = os.path.join(BUILD, "bin", "kvc")
 ARCHITECTURES = ["80", "87", "90"]
 # Kernels that live from bandwidth or the multipliers: no spills.
 WITHOUT_LOCAL_MEMORY = ["gemv", "gemv_experts", "gemm_mma", "gemm_f32", "combine", "attend_step", "attend_prompt",
-                        "fold_columns", "step_append", "join_segments", "norm_rows"]
+                        "fold_columns", "normalise_segments", "sum_seen", "step_append", "join_segments", "norm_rows"]
 # Those that turn keys have a frame for sines of angles that are too large for the short way (40 bytes), and what is
 # kept around that call.
 TURNING = {"attend_step": 64, "step_append": 40}

@@ -225,6 +225,53 @@ TEST_F(DeviceParity, ScoresWithoutAttention) {
   }
 }
 
+// What recorded rows see: heads of different lengths, entries that query heads do not see, sinks, rows that
+// are sharpened, more rows than a tile has.
+TEST_F(DeviceParity, ScoresOfRows) {
+  constexpr int kHeads = 3, kGroup = 2, kLens[kHeads] = {600, 341, 70}, kCapacity = 620, kStride = 608;
+  const size_t entries = static_cast<size_t>(kHeads * kCapacity);
+  for (const int32_t d : {6, 16, 64, 96, 128, 256}) {
+    for (const int32_t rows : {5, 70}) {
+      const bool seen = d % 64 == 0, sinks = rows == 5, gain = d == 16 || d == 128;
+      std::vector<int32_t> positions(entries), len(kLens, kLens + kHeads);
+      std::vector<uint32_t> masks(entries);
+      for (size_t i = 0; i < entries; ++i) {
+        positions[i] = static_cast<int32_t>(i % kCapacity);
+        // The newest, those that were just read, are seen by all.
+        const bool old = positions[i] + rows < kLens[i / kCapacity];
+        masks[i] = old ? static_cast<uint32_t>(random_()) : ~0u;
+      }
+      const auto keys = pair_->Copy(Random(entries * static_cast<size_t>(d))), values = keys;
+      const auto queries = pair_->Copy(Random(static_cast<size_t>(rows * kHeads * kGroup * d)));
+      const auto at = pair_->Copy(positions);
+      const auto mask = pair_->Copy(masks);
+      const auto sink = pair_->Copy(Random(kHeads * kGroup, 2));
+      ScoreProgram program;
+      program.rows.n_rows = rows - 1;  // the newest of those that were recorded
+      if (gain) program.rows.gain = RowGain::kLogLength, program.rows.gain_length = 64;
+      program.Add(ScoreOp::kRows);
+      const auto scores = pair_->Copy(std::vector<float>(kHeads * kStride));
+      const auto per_head = pair_->Copy(std::vector<float>(kHeads * kGroup * kStride));
+      for (int i = 0; i < 2; ++i) {
+        ScoreArgs a{};
+        a.program = &program, a.n_heads = kHeads * kGroup, a.scale = 0.25f, a.stride = kStride;
+        a.layer.n_kv_heads = kHeads, a.layer.head_dim = d, a.layer.capacity = kCapacity,
+        a.layer.len = len.data();
+        a.layer.keys = keys.at[i], a.layer.values = values.at[i], a.layer.positions = at.at[i];
+        a.layer.has_seen = seen, a.layer.seen = mask.at[i];
+        a.observed.n_rows = rows, a.observed.n_new = rows, a.observed.queries = queries.at[i];
+        a.scores = scores.at[i], a.per_head = per_head.at[i];
+        if (sinks) a.sinks = sink.at[i];
+        a.scratch = pair_->Scratch(
+            i, devices_[i]->ScoreScratchBytes({&program, a.n_heads, kHeads, d, rows, kStride}));
+        ASSERT_TRUE(devices_[i]->Score(streams_[i].get(), a).ok());
+      }
+      pair_->ExpectNear(per_head, 1e-5, "head size " + std::to_string(d) + ", rows " + std::to_string(rows));
+      pair_->blocks.clear();
+    }
+  }
+}
+
 // The same token from the same logits, whatever cuts them.
 TEST_F(DeviceParity, Sampling) {
   int same = 0, all = 0;

@@ -207,6 +207,10 @@ KVC_ACCESS(16)
     Access(const_cast<T*>(at), bits / 8, kAtomics, __builtin_return_address(0));                            \
     return __atomic_fetch_add(at, x, __ATOMIC_SEQ_CST);                                                     \
   }                                                                                                         \
+  T __tsan_atomic##bits##_fetch_sub(volatile T* at, T x, int) {                                             \
+    Access(const_cast<T*>(at), bits / 8, kAtomics, __builtin_return_address(0));                            \
+    return __atomic_fetch_sub(at, x, __ATOMIC_SEQ_CST);                                                     \
+  }                                                                                                         \
   T __tsan_atomic##bits##_load(const volatile T* at, int) { return __atomic_load_n(at, __ATOMIC_SEQ_CST); } \
   void __tsan_atomic##bits##_store(volatile T* at, T x, int) { __atomic_store_n(at, x, __ATOMIC_SEQ_CST); }
 KVC_ATOMIC(8, unsigned char)

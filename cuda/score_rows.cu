@@ -1,0 +1,219 @@
+// What recorded rows see of every entry, in two readings of the keys on the tensor cores: for the normaliser
+// of every row, and for the weighted sum of what the rows see; no probabilities are stored. In both a warp
+// has 16 entries, whose keys are the left factor, and the rows of the group's query heads go by in shared
+// memory, halves of f16 (split_tiles.h). Flops: 4 * rows * entries * D a query head, three products each.
+// Bytes: every key once a query head, from the caches of the device.
+#include "cuda/score_rows.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cuda/head_dims.h"
+#include "cuda/launch.h"
+#include "cuda/split_tiles.h"
+
+namespace kvc::cuda {
+namespace {
+
+constexpr int kThreads = 128, kWarps = kThreads / kWarp, kEntries = 64;
+constexpr int32_t kSegment = 4 * kEntries;  // entries of a block that normalises
+
+template <int kDims>
+struct RowTile {
+  static constexpr int kRows = kDims <= 64 ? 64 : 32;
+  SplitTile<F16Halves, kRows, kDims> queries;
+  float m[kWarps][kRows], l[kWarps][kRows];
+};
+
+// A greatest logit and the sum of exponentials below it.
+struct Normaliser {
+  float m = -Infinity(), l = 0;
+  KVC_DEVICE void Add(float m2, float l2) {
+    if (m2 == -Infinity()) return;
+    const float top = fmaxf(m, m2);
+    l = (m == -Infinity() ? 0.0f : l * expf(m - top)) + l2 * expf(m2 - top);
+    m = top;
+  }
+};
+
+template <int kDims>
+KVC_DEVICE void LoadRows(const RowScores& r, int32_t h, int32_t row0, RowTile<kDims>* s) {
+  const int32_t d = r.layer.d;
+  __syncthreads();
+  s->queries.Load({r.queries + (static_cast<int64_t>(row0) * r.n_heads + h) * d,
+                   static_cast<int64_t>(r.n_heads) * d, min(RowTile<kDims>::kRows, r.n - row0), d});
+  __syncthreads();
+}
+
+// z [entries, rows]: lane's entries u and u + 8, rows 8 j + 2 v and the next.
+template <int kDims, int kTiles>
+KVC_DEVICE void Products(const FloatRows& keys, const RowTile<kDims>& s, float (&z)[kTiles][4]) {
+  KVC_UNROLL
+  for (int k = 0; k < kDims / 16; ++k) {
+    const SplitLeft left = keys.Left<F16Halves>(16 * k);
+    KVC_UNROLL
+    for (int j = 0; j < kTiles / 2; ++j) {
+      SplitRight rows[2];
+      s.queries.RowsRight(16 * j, 16 * k, rows);
+      MmaSplit<F16Halves>(z[2 * j], left, rows[0]);
+      MmaSplit<F16Halves>(z[2 * j + 1], left, rows[1]);
+    }
+  }
+}
+
+// The logit of a product, -infinity where the row does not see the entry.
+struct RowView {
+  const RowScores& r;
+  int32_t g, key0, row0;  // of the warp's entries, of the tile's rows
+  uint32_t bit;           // of the query head in masks
+  KVC_DEVICE int32_t Key(int i) const { return key0 + Lane() / 4 + i / 2 * 8; }
+  KVC_DEVICE int32_t Row(int j, int i) const { return row0 + 8 * j + Lane() % 4 * 2 + i % 2; }
+  KVC_DEVICE float Logit(int32_t key, int32_t row, float product) const {
+    if (row >= r.n || key >= r.Visible(g, row)) return -Infinity();
+    if (r.layer.has_seen && (r.layer.seen[g * r.layer.capacity + key] & bit) == 0) return -Infinity();
+    const float factor = r.gain != nullptr ? r.gain[row] * r.scale : r.scale;
+    return Capped(factor * product, r.cap);
+  }
+};
+
+KVC_DEVICE uint32_t BitOf(const RowScores& r, int32_t h) {
+  const int32_t j = h % (r.n_heads / r.layer.n_heads);
+  return j < 32 ? 1u << j : 0u;
+}
+
+KVC_DEVICE FloatRows KeysFrom(const RowScores& r, int32_t g, int32_t key0) {
+  const int32_t d = r.layer.d;
+  return {r.layer.keys + (g * r.layer.capacity + key0) * d, d, r.layer.len[g] - key0, d};
+}
+
+// Block (segment, g): of every row of the group's query heads, over the segment's entries, into partial
+// [segment, H, n].
+template <int kDims>
+__global__ void __launch_bounds__(kThreads, 2) normalise_segments(const RowScores r) {
+  constexpr int kRows = RowTile<kDims>::kRows, kTiles = kRows / 8;
+  KVC_SHARED(RowTile<kDims>, s);
+  const int32_t g = static_cast<int32_t>(blockIdx.y), group = r.n_heads / r.layer.n_heads,
+                segment = static_cast<int32_t>(blockIdx.x),
+                end = min((segment + 1) * kSegment, r.layer.len[g]);
+  for (int32_t h = g * group; h < (g + 1) * group; ++h) {
+    for (int32_t row0 = 0; row0 < r.n; row0 += kRows) {
+      LoadRows(r, h, row0, s);
+      Normaliser mine[kTiles][2];
+      for (int32_t key0 = segment * kSegment + WarpOfBlock() * 16; key0 < end; key0 += kEntries) {
+        float z[kTiles][4] = {};
+        Products(KeysFrom(r, g, key0), *s, z);
+        const RowView view{r, g, key0, row0, BitOf(r, h)};
+        KVC_UNROLL
+        for (int j = 0; j < kTiles; ++j) {
+          KVC_UNROLL
+          for (int i = 0; i < 4; ++i) mine[j][i % 2].Add(view.Logit(view.Key(i), view.Row(j, i), z[j][i]), 1);
+        }
+      }
+      KVC_UNROLL
+      for (int j = 0; j < kTiles; ++j) {
+        KVC_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          Normaliser& all = mine[j][i];
+          for (int other = 4; other < kWarp; other *= 2) {
+            const float m = __shfl_xor_sync(kAllLanes, all.m, other),
+                        l = __shfl_xor_sync(kAllLanes, all.l, other);
+            all.Add(m, l);
+          }
+          const int row = 8 * j + Lane() % 4 * 2 + i;
+          if (Lane() / 4 == 0) s->m[WarpOfBlock()][row] = all.m, s->l[WarpOfBlock()][row] = all.l;
+        }
+      }
+      __syncthreads();
+      for (int32_t i = ThreadOfBlock(); i < min(kRows, r.n - row0); i += kThreads) {
+        Normaliser all;
+        for (int w = 0; w < kWarps; ++w) all.Add(s->m[w][i], s->l[w][i]);
+        float* at = r.partial + 2 * ((static_cast<int64_t>(segment) * r.n_heads + h) * r.n + row0 + i);
+        at[0] = all.m, at[1] = all.l;
+      }
+    }
+  }
+}
+
+// Block h: segments in their order, and the sink.
+__global__ void join_normalisers(const RowScores r) {
+  const int32_t h = static_cast<int32_t>(blockIdx.x), g = h / (r.n_heads / r.layer.n_heads),
+                segments = (r.layer.len[g] + kSegment - 1) / kSegment;
+  for (int32_t i = ThreadOfBlock(); i < r.n; i += kThreads) {
+    Normaliser all;
+    for (int32_t segment = 0; segment < segments; ++segment) {
+      const float* at = r.partial + 2 * ((static_cast<int64_t>(segment) * r.n_heads + h) * r.n + i);
+      all.Add(at[0], at[1]);
+    }
+    if (r.sinks != nullptr) all.Add(r.gain != nullptr ? r.gain[i] * r.sinks[h] : r.sinks[h], 1);
+    r.row_max[static_cast<int64_t>(h) * r.n + i] = all.m;
+    r.row_sum[static_cast<int64_t>(h) * r.n + i] = all.l;
+  }
+}
+
+// Block (64 entries, g). The four lanes of an entry meet at the end of a query head: the same order every
+// time.
+template <int kDims>
+__global__ void __launch_bounds__(kThreads, 2) sum_seen(const RowScores r) {
+  constexpr int kRows = RowTile<kDims>::kRows, kTiles = kRows / 8;
+  KVC_SHARED(RowTile<kDims>, s);
+  const int32_t g = static_cast<int32_t>(blockIdx.y), group = r.n_heads / r.layer.n_heads,
+                len = r.layer.len[g], key0 = static_cast<int32_t>(blockIdx.x) * kEntries + WarpOfBlock() * 16;
+  if (static_cast<int32_t>(blockIdx.x) * kEntries >= len) return;
+  for (int32_t h = g * group; h < (g + 1) * group; ++h) {
+    float sum[2] = {};
+    for (int32_t row0 = 0; row0 < r.n; row0 += kRows) {
+      LoadRows(r, h, row0, s);
+      float z[kTiles][4] = {};
+      Products(KeysFrom(r, g, key0), *s, z);
+      const RowView view{r, g, key0, row0, BitOf(r, h)};
+      KVC_UNROLL
+      for (int j = 0; j < kTiles; ++j) {
+        KVC_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const int32_t row = view.Row(j, i);
+          const float logit = view.Logit(view.Key(i), row, z[j][i]);
+          if (logit == -Infinity()) continue;
+          const int64_t at = static_cast<int64_t>(h) * r.n + row;
+          sum[i / 2] += r.weight[row] * __fdiv_rn(expf(logit - r.row_max[at]), r.row_sum[at]);
+        }
+      }
+    }
+    KVC_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      sum[half] += __shfl_xor_sync(kAllLanes, sum[half], 1);
+      sum[half] += __shfl_xor_sync(kAllLanes, sum[half], 2);
+      const int32_t key = key0 + Lane() / 4 + 8 * half;
+      if (Lane() % 4 == 0 && key < len) r.per_head[h * r.stride + key] = sum[half];
+    }
+  }
+}
+
+dim3 Grid(const RowScores& r, int32_t entries) {
+  return dim3(static_cast<unsigned>((r.longest + entries - 1) / entries),
+              static_cast<unsigned>(r.layer.n_heads));
+}
+
+}  // namespace
+
+int64_t RowPartialFloats(int32_t n_heads, int32_t n, int64_t stride) {
+  return 2 * ((stride + kSegment - 1) / kSegment) * n_heads * n;
+}
+
+cudaError_t NormaliseRows(const RowScores& r, CudaStream& stream) {
+  if (r.n == 0 || r.longest == 0) return cudaSuccess;
+  const cudaError_t e = ForHeadDims(r.layer.d, [&](auto dims) {
+    return KVC_LAUNCH(normalise_segments<dims>, Grid(r, kSegment), dim3(kThreads), sizeof(RowTile<dims>),
+                      stream, r);
+  });
+  if (e != cudaSuccess) return e;
+  return KVC_LAUNCH(join_normalisers, dim3(static_cast<unsigned>(r.n_heads)), dim3(kThreads), 0, stream, r);
+}
+
+cudaError_t SumRows(const RowScores& r, CudaStream& stream) {
+  if (r.longest == 0) return cudaSuccess;
+  return ForHeadDims(r.layer.d, [&](auto dims) {
+    return KVC_LAUNCH(sum_seen<dims>, Grid(r, kEntries), dim3(kThreads), sizeof(RowTile<dims>), stream, r);
+  });
+}
+
+}  // namespace kvc::cuda
