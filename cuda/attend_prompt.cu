@@ -67,9 +67,8 @@ KVC_DEVICE void SoftmaxOfTile(TwoRows* rows, float (&z)[kTiles][4], float (&acc)
     float top = -Infinity();
     KVC_UNROLL
     for (int j = 0; j < kTiles; ++j) top = fmaxf(top, fmaxf(z[j][2 * half], z[j][2 * half + 1]));
-    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
-    const float m = rows->m[half], next = fmaxf(m, top), keep = m == -Infinity() ? 0.0f : expf(m - next);
+    const float m = rows->m[half], next = fmaxf(m, QuadMax(top)),
+                keep = m == -Infinity() ? 0.0f : expf(m - next);
     float sum = 0;
     KVC_UNROLL
     for (int j = 0; j < kTiles; ++j) {
@@ -88,7 +87,6 @@ KVC_DEVICE void SoftmaxOfTile(TwoRows* rows, float (&z)[kTiles][4], float (&acc)
 template <int kDims>
 __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams a) {
   constexpr int kKeys = KeysAndValues<kDims>::kKeys, kSteps = kDims / 16;
-  constexpr bool kHeld = kDims <= 128;
   KVC_SHARED(KeysAndValues<kDims>, tile);
   const int32_t d = a.layer.d, h = static_cast<int32_t>(blockIdx.y), group = a.n_heads / a.layer.n_heads,
                 g = h / group;
@@ -97,10 +95,7 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
                 my_row0 = row0 + WarpOfBlock() * 16;
   const int64_t row_stride = static_cast<int64_t>(a.n_heads) * d,
                 first = (static_cast<int64_t>(my_row0) * a.n_heads + h) * d;
-  const FloatRows queries{a.q + first, row_stride, a.n - my_row0, d};
-  SplitLeft held[kHeld ? kSteps : 1];
-  KVC_UNROLL
-  for (int k = 0; kHeld && k < kSteps; ++k) held[k] = queries.Left<F16Halves>(16 * k);
+  const LeftRows<F16Halves, kDims> queries({a.q + first, row_stride, a.n - my_row0, d});
   const int32_t rows = min(kRows, a.n - row0), first_visible = a.base[g] + a.offset + row0;
   const int32_t block_end = first_visible + rows,
                 block_begin = a.window > 0 && first_visible + 1 > a.window ? first_visible + 1 - a.window : 0;
@@ -125,17 +120,7 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
     __syncthreads();
     if (key0 >= first_visible + WarpOfBlock() * 16 + 16) continue;  // no row of the warp sees it
     float z[kKeys / 8][4] = {};
-    KVC_UNROLL
-    for (int k = 0; k < kSteps; ++k) {
-      const SplitLeft q = kHeld ? held[kHeld ? k : 0] : queries.Left<F16Halves>(16 * k);
-      KVC_UNROLL
-      for (int j = 0; j < kKeys / 16; ++j) {
-        SplitRight keys[2];
-        tile->keys.RowsRight(16 * j, 16 * k, keys);
-        MmaSplit<F16Halves>(z[2 * j], q, keys[0]);
-        MmaSplit<F16Halves>(z[2 * j + 1], q, keys[1]);
-      }
-    }
+    tile->keys.TimesRows(queries, z);
     MaskLogits(a, mine, key0, a.layer.has_seen ? a.layer.seen + head + key0 : nullptr, bit, z);
     SoftmaxOfTile(&mine, z, acc);
     KVC_UNROLL
@@ -156,9 +141,7 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
   }
   KVC_UNROLL
   for (int half = 0; half < 2; ++half) {
-    float l = mine.l[half];
-    l += __shfl_xor_sync(kAllLanes, l, 1);
-    l += __shfl_xor_sync(kAllLanes, l, 2);
+    const float l = QuadSum(mine.l[half]);
     const int32_t r = Lane() / 4 + 8 * half;
     if (my_row0 + r >= a.n) continue;
     float* out = a.out + first + r * row_stride;

@@ -49,8 +49,7 @@ KVC_DEVICE void FoldTile(const FoldParams& a, const float* lse, int32_t row0, co
 
 template <int kDims, bool kMaxima>
 __global__ void __launch_bounds__(kThreads, 2) fold_columns(const FoldParams a) {
-  constexpr int kRows = kDims <= 64 ? 64 : 32, kSteps = kDims / 16;
-  constexpr bool kHeld = kDims <= 128;
+  constexpr int kRows = kDims <= 64 ? 64 : 32;
   KVC_SHARED(QueryTile<kDims>, tile);
   const int32_t d = a.layer.d, g = static_cast<int32_t>(blockIdx.y), group = a.n_heads / a.layer.n_heads;
   const int32_t key0 = static_cast<int32_t>(blockIdx.x) * kEntries, first_visible = a.base[g] + a.offset;
@@ -58,10 +57,7 @@ __global__ void __launch_bounds__(kThreads, 2) fold_columns(const FoldParams a) 
   if (key0 >= keys_end) return;
   const int32_t my_key0 = key0 + WarpOfBlock() * 16;
   const int64_t head = g * a.layer.capacity;
-  const FloatRows keys{a.layer.keys + (head + my_key0) * d, d, keys_end - my_key0, d};
-  SplitLeft held[kHeld ? kSteps : 1];
-  KVC_UNROLL
-  for (int k = 0; kHeld && k < kSteps; ++k) held[k] = keys.Left<F16Halves>(16 * k);
+  const LeftRows<F16Halves, kDims> keys({a.layer.keys + (head + my_key0) * d, d, keys_end - my_key0, d});
   const int32_t sees_from[2] = {my_key0 + Lane() / 4 - first_visible,
                                 my_key0 + Lane() / 4 + 8 - first_visible};
   const int32_t first_row = max(0, key0 - first_visible) / kRows * kRows;
@@ -75,17 +71,7 @@ __global__ void __launch_bounds__(kThreads, 2) fold_columns(const FoldParams a) 
                   min(kRows, a.n - row0), d});
       __syncthreads();
       float z[kRows / 8][4] = {};
-      KVC_UNROLL
-      for (int k = 0; k < kSteps; ++k) {
-        const SplitLeft left = kHeld ? held[kHeld ? k : 0] : keys.Left<F16Halves>(16 * k);
-        KVC_UNROLL
-        for (int j = 0; j < kRows / 16; ++j) {
-          SplitRight rows[2];
-          tile->RowsRight(16 * j, 16 * k, rows);
-          MmaSplit<F16Halves>(z[2 * j], left, rows[0]);
-          MmaSplit<F16Halves>(z[2 * j + 1], left, rows[1]);
-        }
-      }
+      tile->TimesRows(keys, z);
       FoldTile<kMaxima>(a, a.lse + h * a.lse_stride, row0, sees_from, z, sum);
     }
     KVC_UNROLL
@@ -94,15 +80,11 @@ __global__ void __launch_bounds__(kThreads, 2) fold_columns(const FoldParams a) 
   }
   KVC_UNROLL
   for (int half = 0; half < 2; ++half) {
-    KVC_UNROLL
-    for (int i = 1; i <= 2; i *= 2) {
-      const float other = __shfl_xor_sync(kAllLanes, total[half], i);
-      total[half] = kMaxima ? fmaxf(total[half], other) : total[half] + other;
-    }
+    const float all = kMaxima ? QuadMax(total[half]) : QuadSum(total[half]);
     const int32_t key = my_key0 + Lane() / 4 + 8 * half;
     if (Lane() % 4 > 0 || key >= keys_end) continue;
     float* into = a.into + head + key;
-    *into = kMaxima ? fmaxf(*into, total[half]) : *into + total[half];
+    *into = kMaxima ? fmaxf(*into, all) : *into + all;
   }
 }
 

@@ -200,6 +200,19 @@ KVC_DEVICE float WarpMax(float x) {
   return WarpFold(x, [](float a, float b) { return fmaxf(a, b); });
 }
 
+// f over the four lanes 4 i .. 4 i + 3, which have a row of a product (above): the same on each.
+template <typename F>
+KVC_DEVICE float QuadFold(float x, F f) {
+  x = f(x, __shfl_xor_sync(kAllLanes, x, 1));
+  return f(x, __shfl_xor_sync(kAllLanes, x, 2));
+}
+KVC_DEVICE float QuadSum(float x) {
+  return QuadFold(x, [](float a, float b) { return a + b; });
+}
+KVC_DEVICE float QuadMax(float x) {
+  return QuadFold(x, [](float a, float b) { return fmaxf(a, b); });
+}
+
 // ---- a block; `shared` has room for one value a warp, and is free again when the call returns ----
 template <typename T>
 KVC_DEVICE T BlockSum(T x, T* shared) {

@@ -92,8 +92,10 @@ class Pages {
         break;
     }
     const bool channels = which == 0 && s.f->coding == EntryCoding::kKeyChannels;
-    const uint16_t scale =
-        channels ? s.channel_scales()[j] : (which == 0 ? s.key_scales() : s.value_scales())[j / s.f->group];
+    // Not (a ? b : c)[j / n]: GCC 12 with its sanitizer of undefined behaviour divides in one of the branches
+    // only.
+    const uint16_t* scales = channels ? s.channel_scales() : which == 0 ? s.key_scales() : s.value_scales();
+    const uint16_t scale = scales[channels ? j : j / s.f->group];
     const int code = s.f->type == KvType::kInt8
                          ? static_cast<int8_t>(codes[j])
                          : static_cast<int8_t>(codes[j / 2] << (j % 2 == 0 ? 4 : 0)) >> 4;

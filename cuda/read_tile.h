@@ -27,10 +27,13 @@ class TileReader {
  public:
   KVC_DEVICE TileReader(const Pages& pages, float* keys, float* values)
       : pages_(pages), f_(pages.format()), keys_(keys), values_(values), stride_(TileStride(f_.d)) {
-    const int columns = ColumnsOfVector();
-    vectors_ = columns > 0 && f_.d % columns == 0 && f_.coding != EntryCoding::kCodebook &&
-               (!HasScales() || f_.group % columns == 0);
-    of_vector_ = vectors_ ? f_.d / columns : 1;
+    columns_ = f_.type == KvType::kF32    ? 4
+               : f_.type == KvType::kInt8 ? 16
+               : f_.type == KvType::kInt4 ? 32
+                                          : 8;
+    vectors_ = f_.d % columns_ == 0 && f_.coding != EntryCoding::kCodebook &&
+               (!HasScales() || f_.group % columns_ == 0);
+    of_vector_ = vectors_ ? f_.d / columns_ : 1;
     const int32_t of_entry = 2 * of_vector_;
     rounds_ = (of_entry + kWarp - 1) / kWarp;
     together_ = min(of_entry < kWarp ? kWarp / of_entry : 1, kMine);
@@ -50,15 +53,16 @@ class TileReader {
     KVC_UNROLL
     for (int i = 0; i < kBatch; ++i) {
       const Place p = PlaceOf(batch * kBatch + i);
-      Slot s{nullptr, &f_, __shfl_sync(kAllLanes, mine.index, p.entry)};
-      s.page = reinterpret_cast<uint8_t*>(
-          __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(mine.page), p.entry));
+      const int32_t index = __shfl_sync(kAllLanes, mine.index, p.entry);
+      const auto page = __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(mine.page), p.entry);
       if (!p.there || p.entry >= n) continue;
+      const Slot s{reinterpret_cast<uint8_t*>(page), &f_, index};
       const bool is_key = p.vector < of_vector_;
       const int32_t v = is_key ? p.vector : p.vector - of_vector_;
       fetched->bytes[i] = __ldcs(reinterpret_cast<const uint4*>(is_key ? s.key() : s.value()) + v);
-      if (HasScales() && !(is_key && f_.coding == EntryCoding::kKeyChannels))
-        fetched->scale[i] = (is_key ? s.key_scales() : s.value_scales())[v * ColumnsOfVector() / f_.group];
+      if (!HasScales() || (is_key && f_.coding == EntryCoding::kKeyChannels)) continue;
+      const uint16_t* scales = is_key ? s.key_scales() : s.value_scales();
+      fetched->scale[i] = scales[v * columns_ / f_.group];
     }
   }
   KVC_DEVICE void Put(int32_t at, int32_t n, int32_t batch, const FetchedBatch& fetched) const {
@@ -67,7 +71,7 @@ class TileReader {
       const Place p = PlaceOf(batch * kBatch + i);
       if (!p.there || p.entry >= n) continue;
       const bool is_key = p.vector < of_vector_;
-      const int32_t c = (is_key ? p.vector : p.vector - of_vector_) * ColumnsOfVector();
+      const int32_t c = (is_key ? p.vector : p.vector - of_vector_) * columns_;
       float* to = (is_key ? keys_ : values_) + p.entry * stride_ + c;
       const uint16_t* channels = is_key && f_.coding == EntryCoding::kKeyChannels
                                      ? pages_.Main(at + p.entry).channel_scales() + c
@@ -120,9 +124,6 @@ class TileReader {
   };
 
   KVC_DEVICE bool HasScales() const { return f_.type == KvType::kInt8 || f_.type == KvType::kInt4; }
-  KVC_DEVICE int ColumnsOfVector() const {
-    return f_.type == KvType::kF32 ? 4 : f_.type == KvType::kInt8 ? 16 : f_.type == KvType::kInt4 ? 32 : 8;
-  }
   KVC_DEVICE Place PlaceOf(int32_t pass) const {
     const int32_t group = rounds_ > 1 ? pass / rounds_ : pass, e = group * together_ + entry_;
     const int32_t vector = vector_ + (rounds_ > 1 ? pass % rounds_ * kWarp : 0);
@@ -147,7 +148,7 @@ class TileReader {
   float *keys_, *values_;
   int32_t stride_;
   bool vectors_;
-  int32_t of_vector_;  // 16-byte vectors of a key or a value
+  int32_t columns_, of_vector_;  // of 16 bytes; 16-byte vectors of a key or a value
   int32_t rounds_, together_, entry_, vector_;
 };
 

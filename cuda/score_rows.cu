@@ -45,22 +45,6 @@ KVC_DEVICE void LoadRows(const RowScores& r, int32_t h, int32_t row0, RowTile<kD
   __syncthreads();
 }
 
-// z [entries, rows]: lane's entries u and u + 8, rows 8 j + 2 v and the next.
-template <int kDims, int kTiles>
-KVC_DEVICE void Products(const FloatRows& keys, const RowTile<kDims>& s, float (&z)[kTiles][4]) {
-  KVC_UNROLL
-  for (int k = 0; k < kDims / 16; ++k) {
-    const SplitLeft left = keys.Left<F16Halves>(16 * k);
-    KVC_UNROLL
-    for (int j = 0; j < kTiles / 2; ++j) {
-      SplitRight rows[2];
-      s.queries.RowsRight(16 * j, 16 * k, rows);
-      MmaSplit<F16Halves>(z[2 * j], left, rows[0]);
-      MmaSplit<F16Halves>(z[2 * j + 1], left, rows[1]);
-    }
-  }
-}
-
 // The logit of a product, -infinity where the row does not see the entry.
 struct RowView {
   const RowScores& r;
@@ -101,7 +85,8 @@ __global__ void __launch_bounds__(kThreads, 2) normalise_segments(const RowScore
       Normaliser mine[kTiles][2];
       for (int32_t key0 = segment * kSegment + WarpOfBlock() * 16; key0 < end; key0 += kEntries) {
         float z[kTiles][4] = {};
-        Products(KeysFrom(r, g, key0), *s, z);
+        const FloatRows keys = KeysFrom(r, g, key0);
+        s->queries.TimesRows([&](int k) { return keys.Left<F16Halves>(k); }, z);
         const RowView view{r, g, key0, row0, BitOf(r, h)};
         KVC_UNROLL
         for (int j = 0; j < kTiles; ++j) {
@@ -159,12 +144,13 @@ __global__ void __launch_bounds__(kThreads, 2) sum_seen(const RowScores r) {
   const int32_t g = static_cast<int32_t>(blockIdx.y), group = r.n_heads / r.layer.n_heads,
                 len = r.layer.len[g], key0 = static_cast<int32_t>(blockIdx.x) * kEntries + WarpOfBlock() * 16;
   if (static_cast<int32_t>(blockIdx.x) * kEntries >= len) return;
+  const FloatRows keys = KeysFrom(r, g, key0);
   for (int32_t h = g * group; h < (g + 1) * group; ++h) {
     float sum[2] = {};
     for (int32_t row0 = 0; row0 < r.n; row0 += kRows) {
       LoadRows(r, h, row0, s);
       float z[kTiles][4] = {};
-      Products(KeysFrom(r, g, key0), *s, z);
+      s->queries.TimesRows([&](int k) { return keys.Left<F16Halves>(k); }, z);
       const RowView view{r, g, key0, row0, BitOf(r, h)};
       KVC_UNROLL
       for (int j = 0; j < kTiles; ++j) {
@@ -180,10 +166,9 @@ __global__ void __launch_bounds__(kThreads, 2) sum_seen(const RowScores r) {
     }
     KVC_UNROLL
     for (int half = 0; half < 2; ++half) {
-      sum[half] += __shfl_xor_sync(kAllLanes, sum[half], 1);
-      sum[half] += __shfl_xor_sync(kAllLanes, sum[half], 2);
+      const float all = QuadSum(sum[half]);
       const int32_t key = key0 + Lane() / 4 + 8 * half;
-      if (Lane() % 4 == 0 && key < len) r.per_head[h * r.stride + key] = sum[half];
+      if (Lane() % 4 == 0 && key < len) r.per_head[h * r.stride + key] = all;
     }
   }
 }

@@ -77,6 +77,25 @@ struct FloatRows {
   }
 };
 
+// The left factor of many products: 16 rows, in registers up to 128 dimensions, read again for each beyond.
+template <typename Halves, int kDims>
+class LeftRows {
+ public:
+  KVC_DEVICE explicit LeftRows(const FloatRows& rows) : rows_(rows) {
+    KVC_UNROLL
+    for (int k = 0; kHeld && k < kDims / 16; ++k) held_[k] = rows.Left<Halves>(16 * k);
+  }
+  // Columns k .. k + 15.
+  KVC_DEVICE SplitLeft operator()(int k) const {
+    return kHeld ? held_[kHeld ? k / 16 : 0] : rows_.Left<Halves>(k);
+  }
+
+ private:
+  static constexpr bool kHeld = kDims <= 128;
+  FloatRows rows_;
+  SplitLeft held_[kHeld ? kDims / 16 : 1];
+};
+
 // Rows in shared memory. They start four banks apart, so that the rows of a matrix meet no bank twice.
 template <typename Halves, int kRows, int kDims>
 struct SplitTile {
@@ -103,6 +122,21 @@ struct SplitTile {
     const int row = r + Lane() % 16, column = k + Lane() / 16 * 8;
     LoadMatrices<false>(left->high, &high[row][column]);
     if (with_low) LoadMatrices<false>(left->low, &low[row][column]);
+  }
+  // z [16, kRows] += left [16, kDims] * the transposed tile; left(k): its columns k .. k + 15.
+  template <typename Left>
+  KVC_DEVICE void TimesRows(const Left& left, float (&z)[kRows / 8][4]) const {
+    KVC_UNROLL
+    for (int k = 0; k < kDims; k += 16) {
+      const SplitLeft a = left(k);
+      KVC_UNROLL
+      for (int r = 0; r < kRows; r += 16) {
+        SplitRight rows[2];
+        RowsRight(r, k, rows);
+        MmaSplit<Halves>(z[r / 8], a, rows[0]);
+        MmaSplit<Halves>(z[r / 8 + 1], a, rows[1]);
+      }
+    }
   }
   // Right factors of a product with the transposed tile: rows r .. r + 7 and r + 8 .. r + 15, columns k .. k
   // + 15 of the tile.

@@ -50,13 +50,16 @@ cudaError_t Issue(const Work& work, cudaStream_t stream) {
     return cudaMemcpyAsync(work.to, work.from, work.bytes, cudaMemcpyHostToDevice, stream);
   const KernelForm form = *FormOf(work.function);
   const void* function = work.function;
+  // Not made by the threads themselves: those of a block that cannot go on never end.
+  struct Params {
+    decltype(work.params) values;
+    std::vector<void*> pointers;
+  };
+  auto params = std::make_shared<Params>();
+  params->values = work.params;
+  for (auto& value : params->values) params->pointers.push_back(value.data());
   return Launch(form.name, work.grid, work.block, work.shared, stream,
-                [form, function, params = work.params] {
-                  std::vector<void*> pointers;
-                  for (const auto& param : params)
-                    pointers.push_back(const_cast<unsigned char*>(param.data()));
-                  form.call(function, pointers.data());
-                });
+                [form, function, params] { form.call(function, params->pointers.data()); });
 }
 
 }  // namespace
