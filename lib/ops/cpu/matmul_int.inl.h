@@ -3,7 +3,7 @@
 // Rows are lanes: a panel of kPanelRows rows is turned, a chunk of columns at a time, into words [chunk /
 // kUnit][rows] on the stack, so that one vector multiplies kUnit codes of every row by the same codes of one
 // token. A group's integer sum is exact; the sums of the groups are added in f32 in order, product and sum
-// rounded apart: bit-equal to the reference. One or two tokens do without turning: four rows at a time, codes
+// rounded once: bit-equal to the reference. One or two tokens do without turning: four rows at a time, codes
 // in lanes, the same integers and the same f32 sums. Model, per panel: rows * cols * 2 * n integer
 // operations; rows * cols * (1 or 1/2) bytes + 2 / group of a byte a code, read once; turning a panel costs
 // about as much as multiplying it by 4 tokens.
@@ -121,8 +121,8 @@ inline void MultiplyPanel(const MatMulArgs& a, const Panel& panel, int32_t t, in
     for (int j = 0; j < T; ++j) {
       const F scale = Set(a.xs[static_cast<int64_t>(t + j) * groups + begin / w.group + g]);
       for (int v = 0; v < kPanelVectors; ++v) {
-        const F step = Mul(ToFloat(dot[j][v]), Mul(scale, Load(&panel.scales[g][v * kWidth])));
-        sum[j][v] = Add(sum[j][v], step);
+        const F both = Mul(scale, Load(&panel.scales[g][v * kWidth]));
+        sum[j][v] = Fma(ToFloat(dot[j][v]), both, sum[j][v]);
       }
     }
   }
@@ -164,7 +164,8 @@ inline void MatMulIntPlain(const MatMulArgs& a) {
         }
         float scale[kWidth];
         Store(scale, LoadF16N(w.scales + static_cast<int64_t>(r) * groups + g, 1));
-        sum += static_cast<float>(dot) * (a.xs[static_cast<int64_t>(t) * groups + g] * scale[0]);
+        const float both = a.xs[static_cast<int64_t>(t) * groups + g] * scale[0];
+        sum = __builtin_fmaf(static_cast<float>(dot), both, sum);
       }
       a.y[t * a.y_stride + r] = a.bias != nullptr ? sum + a.bias[r] : sum;
     }

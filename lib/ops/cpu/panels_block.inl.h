@@ -1,7 +1,7 @@
 // Panels of q4_k and q6_k (lib/ops/weight_blocks.h) times int8 activations. Codes are small and not negative,
 // so that instruction sets without dot products of bytes add pairs of products in 16 bits. A group's sum is
 // exact, and so is the scale made of that of the block and the group's; product and sum in f32 are rounded
-// apart, in the order of the reference: bit-equal to it. What a group costs stands in weight_blocks.h.
+// once, in the order of the reference: bit-equal to it. What a group costs stands in weight_blocks.h.
 #pragma once
 
 // A unit is some lines of a panel: kWords times four columns of 16 rows, bytes up to kMost.
@@ -124,10 +124,10 @@ struct BlockPanels {
       for (int t = 0; t < T; ++t) {
         const F factor = Set(xs[t * groups + g]);
         for (int v = 0; v < P * kVectors; ++v)
-          sums[t][v] = Add(sums[t][v], Mul(ToFloat(dot[t][v]), Mul(factor, scale[v])));
+          sums[t][v] = Fma(ToFloat(dot[t][v]), Mul(factor, scale[v]), sums[t][v]);
         if (!Codes::kHasLeast) continue;
         const F taken = Set(static_cast<float>(xsums[t * groups + g]) * xs[t * groups + g]);
-        for (int v = 0; v < P * kVectors; ++v) sums[t][v] = Sub(sums[t][v], Mul(taken, low[v]));
+        for (int v = 0; v < P * kVectors; ++v) sums[t][v] = NegFma(taken, low[v], sums[t][v]);
       }
     }
   }

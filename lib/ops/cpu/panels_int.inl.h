@@ -1,6 +1,6 @@
 // Panels of int8 and int4 codes times int8 activations. Sums of a group are exact; the excess of unsigned
 // codes, kExcess times the sum of the group's activations, is what they start from. The groups are added in
-// f32 in order, product and sum rounded apart: bit-equal to the reference. What four columns cost without
+// f32 in order, product and sum rounded once: bit-equal to the reference. What four columns cost without
 // products of four bytes stands in docs/performance.md, "Instruction sets".
 #pragma once
 
@@ -150,7 +150,7 @@ struct CodePanels {
       for (int t = 0; t < T; ++t) {
         const F xs = Set(a.xs[int64_t{token + t} * groups + g]);
         for (int v = 0; v < P * kVectors; ++v)
-          sums[t][v] = Add(sums[t][v], Mul(ToFloat(dot[t][v]), Mul(xs, scale[v])));
+          sums[t][v] = Fma(ToFloat(dot[t][v]), Mul(xs, scale[v]), sums[t][v]);
       }
     }
     for (int t = 0; t < T; ++t) StoreTile<P>(a, token + t, row, sums[t]);

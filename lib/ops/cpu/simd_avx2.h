@@ -31,6 +31,7 @@ inline F Div(F a, F b) { return _mm256_div_ps(a, b); }
 inline F Max(F a, F b) { return _mm256_max_ps(a, b); }  // b where one is NaN
 inline F Min(F a, F b) { return _mm256_min_ps(a, b); }
 inline F Fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+inline F NegFma(F a, F b, F c) { return _mm256_fnmadd_ps(a, b, c); }  // c - a b
 inline F Abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 inline F Round(F a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline F TimesPow2(F a, F n) {  // n: whole numbers in [-126, 127]

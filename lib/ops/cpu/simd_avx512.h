@@ -31,6 +31,7 @@ inline F Div(F a, F b) { return _mm512_div_ps(a, b); }
 inline F Max(F a, F b) { return _mm512_max_ps(a, b); }  // b where one is NaN
 inline F Min(F a, F b) { return _mm512_min_ps(a, b); }
 inline F Fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+inline F NegFma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a b
 inline F Abs(F a) { return _mm512_abs_ps(a); }
 inline F Round(F a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline F TimesPow2(F a, F n) { return _mm512_scalef_ps(a, n); }

@@ -36,6 +36,7 @@ inline F Div(F a, F b) { return vdivq_f32(a, b); }
 inline F Max(F a, F b) { return vmaxq_f32(a, b); }  // NaN where one is NaN
 inline F Min(F a, F b) { return vminq_f32(a, b); }
 inline F Fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
+inline F NegFma(F a, F b, F c) { return vfmsq_f32(c, a, b); }  // c - a b
 inline F Abs(F a) { return vabsq_f32(a); }
 inline F Round(F a) { return vrndnq_f32(a); }
 inline F TimesPow2(F a, F n) {  // n: whole numbers in [-126, 127]
@@ -181,7 +182,6 @@ inline void AddRows4(const int8_t* const* w, const int8_t* x, int32_t n, int32_t
     for (int32_t j = 0; j < n; j += 16) part[i] = DotWords(part[i], LoadWords(w[i] + j), LoadWords(x + j));
   }
   const I dot = vpaddq_s32(vpaddq_s32(part[0], part[1]), vpaddq_s32(part[2], part[3]));
-  const F step =
-      vmulq_f32(vcvtq_f32_s32(vaddq_s32(dot, vdupq_n_s32(start))), vmulq_n_f32(vld1q_f32(scale), factor));
-  vst1q_f32(sum, vaddq_f32(vld1q_f32(sum), step));
+  const F value = vcvtq_f32_s32(vaddq_s32(dot, vdupq_n_s32(start)));
+  vst1q_f32(sum, vfmaq_f32(vld1q_f32(sum), value, vmulq_n_f32(vld1q_f32(scale), factor)));
 }

@@ -47,6 +47,6 @@ inline void AddRows4(const int8_t* const* w, const int8_t* x, int32_t n, int32_t
   const __m256i all = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
   const __m128i dot = _mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
   const __m128 value = _mm_cvtepi32_ps(_mm_add_epi32(dot, _mm_set1_epi32(start)));
-  const __m128 step = _mm_mul_ps(value, _mm_mul_ps(_mm_set1_ps(factor), _mm_loadu_ps(scale)));
-  _mm_storeu_ps(sum, _mm_add_ps(_mm_loadu_ps(sum), step));
+  const __m128 both = _mm_mul_ps(_mm_set1_ps(factor), _mm_loadu_ps(scale));
+  _mm_storeu_ps(sum, _mm_fmadd_ps(value, both, _mm_loadu_ps(sum)));
 }

@@ -91,7 +91,8 @@ void CodeRow(const MatMulArgs& a, int32_t r) {
         if (t == 0 || w.group > kBlock) RowCodes(w, r, begin, n, row);
         dot += CodeDot(a.xq + int64_t{t} * w.cols + begin, row, n);
       }
-      a.y[t * a.y_stride + r] += static_cast<float>(dot) * (a.xs[int64_t{t} * groups + g] * scale);
+      float* y = a.y + t * a.y_stride + r;
+      *y = std::fma(static_cast<float>(dot), a.xs[int64_t{t} * groups + g] * scale, *y);
     }
   }
 }
@@ -108,7 +109,7 @@ void BlocksOfRow(const Weight& w, int32_t r, float* out) {
   }
 }
 
-// Of every group the product, then what its least value takes off, each rounded to f32 and added in order.
+// Of every group the product, then what its least value takes off, each added in order and rounded once.
 void BlockRow(const MatMulArgs& a, int32_t r) {
   const Weight& w = *a.w;
   const int32_t groups = w.cols / w.group, block_groups = kBlockColumns / w.group;
@@ -121,8 +122,9 @@ void BlockRow(const MatMulArgs& a, int32_t r) {
       const int64_t at = int64_t{t} * groups + g;
       const int32_t dot = CodeDot(a.xq + at * w.group, block.code + i * w.group, w.group);
       float* y = a.y + t * a.y_stride + r;
-      *y += static_cast<float>(dot) * (a.xs[at] * block.scale[i]);
-      if (w.type == WeightType::kQ4K) *y -= (static_cast<float>(a.sums[at]) * a.xs[at]) * block.least[i];
+      *y = std::fma(static_cast<float>(dot), a.xs[at] * block.scale[i], *y);
+      const float taken = static_cast<float>(a.sums[at]) * a.xs[at];
+      if (w.type == WeightType::kQ4K) *y = std::fma(-taken, block.least[i], *y);
     }
   }
 }
