@@ -9,7 +9,7 @@
 namespace kvc::cpu {
 namespace {
 
-constexpr int32_t kQueryBlock = 32;  // query rows of one work item
+constexpr int32_t kQueryBlock = 64;  // query rows of one work item
 constexpr int64_t kKeyBlock = 512;   // keys of one work item of columns
 
 }  // namespace
