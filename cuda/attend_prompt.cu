@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
     mine.end[half] = min(mine.end[half], block_end);
     mine.m[half] = sink, mine.l[half] = sink == -Infinity() || Lane() % 4 > 0 ? 0.0f : 1.0f;
   }
-  const uint32_t bit = h % group < 32 ? 1u << (h % group) : 0;
+  const uint32_t bit = SeenBit(h, group);
   const int64_t head = g * a.layer.capacity;
   float acc[kDims / 8][4] = {};
   for (int32_t key0 = block_begin; key0 < block_end; key0 += kKeys) {

@@ -18,7 +18,15 @@ struct LayerParams {
   float* aux;
   uint32_t* seen;
   const int32_t* len;  // [G]
+
+  // Whether query head `bit` sees an entry.
+  KVC_DEVICE bool Sees(int64_t entry, uint32_t bit) const { return !has_seen || (seen[entry] & bit) != 0; }
 };
+// Of query head h in masks of a group of so many; masks have 32.
+KVC_DEVICE uint32_t SeenBit(int32_t h, int32_t group) {
+  const int32_t j = h % group;
+  return j < 32 ? 1u << j : 0u;
+}
 
 inline int64_t LayerBytes(const LayerView& v) { return Packet::Size<int32_t>(v.n_kv_heads); }
 inline LayerParams LayerOf(const LayerView& v, Packet* packet) {

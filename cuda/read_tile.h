@@ -57,12 +57,10 @@ class TileReader {
       const auto page = __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(mine.page), p.entry);
       if (!p.there || p.entry >= n) continue;
       const Slot s{reinterpret_cast<uint8_t*>(page), &f_, index};
-      const bool is_key = p.vector < of_vector_;
-      const int32_t v = is_key ? p.vector : p.vector - of_vector_;
-      fetched->bytes[i] = __ldcs(reinterpret_cast<const uint4*>(is_key ? s.key() : s.value()) + v);
-      if (!HasScales() || (is_key && f_.coding == EntryCoding::kKeyChannels)) continue;
-      const uint16_t* scales = is_key ? s.key_scales() : s.value_scales();
-      fetched->scale[i] = scales[v * columns_ / f_.group];
+      fetched->bytes[i] = __ldcs(reinterpret_cast<const uint4*>(p.is_key ? s.key() : s.value()) + p.vector);
+      if (!HasScales() || (p.is_key && f_.coding == EntryCoding::kKeyChannels)) continue;
+      const uint16_t* scales = p.is_key ? s.key_scales() : s.value_scales();
+      fetched->scale[i] = scales[p.vector * columns_ / f_.group];
     }
   }
   KVC_DEVICE void Put(int32_t at, int32_t n, int32_t batch, const FetchedBatch& fetched) const {
@@ -70,10 +68,9 @@ class TileReader {
     for (int i = 0; i < kBatch; ++i) {
       const Place p = PlaceOf(batch * kBatch + i);
       if (!p.there || p.entry >= n) continue;
-      const bool is_key = p.vector < of_vector_;
-      const int32_t c = (is_key ? p.vector : p.vector - of_vector_) * columns_;
-      float* to = (is_key ? keys_ : values_) + p.entry * stride_ + c;
-      const uint16_t* channels = is_key && f_.coding == EntryCoding::kKeyChannels
+      const int32_t c = p.vector * columns_;
+      float* to = (p.is_key ? keys_ : values_) + p.entry * stride_ + c;
+      const uint16_t* channels = p.is_key && f_.coding == EntryCoding::kKeyChannels
                                      ? pages_.Main(at + p.entry).channel_scales() + c
                                      : nullptr;
       const float scale = HasScales() && channels == nullptr ? HalfBits(fetched.scale[i]) : 1.0f;
@@ -119,15 +116,16 @@ class TileReader {
  private:
   static constexpr int32_t kMine = kTile / kTileWarps;
   struct Place {
-    int32_t entry, vector;  // of the tile; of the entry, its key's first
-    bool there;
+    int32_t entry, vector;  // of the tile; of the key or the value
+    bool is_key, there;
   };
 
   KVC_DEVICE bool HasScales() const { return f_.type == KvType::kInt8 || f_.type == KvType::kInt4; }
   KVC_DEVICE Place PlaceOf(int32_t pass) const {
     const int32_t group = rounds_ > 1 ? pass / rounds_ : pass, e = group * together_ + entry_;
     const int32_t vector = vector_ + (rounds_ > 1 ? pass % rounds_ * kWarp : 0);
-    return {min(WarpOfBlock() * kMine + e, kTile - 1), vector,
+    const bool is_key = vector < of_vector_;
+    return {min(WarpOfBlock() * kMine + e, kTile - 1), is_key ? vector : vector - of_vector_, is_key,
             e < kMine && entry_ < together_ && vector < 2 * of_vector_};
   }
   // channels: a scale for every column, null: `scale` for all.

@@ -15,18 +15,12 @@ namespace {
 
 constexpr int kRegisters = 4;
 
-struct ScoreParams {
-  LayerParams layer;
+struct ScoreParams : RowScores {
   ScoreProgram program;
-  int32_t n_heads, n_observed, n_new, rows_used;
-  float scale, cap;
-  const float *queries, *sums, *maxima;
-  float *scores, *per_head, *registers;  // registers 1 .. 3: [G, 3, stride]
-  float *row_max, *row_sum;              // [H, rows used]
-  const float *weight, *gain;            // [rows used]; gain null: 1
-  const float* sinks;                    // [H], null: none
-  int64_t stride;
-  int32_t first, end;  // instructions of this launch
+  int32_t n_new;
+  const float *sums, *maxima;
+  float *scores, *registers;  // registers 1 .. 3: [G, 3, stride]
+  int32_t first, end;         // instructions of this launch
 };
 
 KVC_DEVICE float LogitOf(const ScoreParams& p, const float* q, int64_t entry) {
@@ -36,25 +30,16 @@ KVC_DEVICE float LogitOf(const ScoreParams& p, const float* q, int64_t entry) {
   return z;
 }
 
-KVC_DEVICE bool Sees(const ScoreParams& p, int32_t h, int64_t entry) {
-  if (!p.layer.has_seen) return true;
-  const int32_t j = h % (p.n_heads / p.layer.n_heads);
-  return (p.layer.seen[entry] & (j < 32 ? 1u << j : 0u)) != 0;
-}
-
-// Row i of those used: entries it sees.
-KVC_DEVICE int32_t Visible(const ScoreParams& p, int32_t g, int32_t i) {
-  return p.layer.len[g] - p.rows_used + 1 + i;
-}
 KVC_DEVICE const float* QueryOf(const ScoreParams& p, int32_t h, int32_t i) {
-  return p.queries + (static_cast<int64_t>(p.n_observed - p.rows_used + i) * p.n_heads + h) * p.layer.d;
+  return p.queries + (static_cast<int64_t>(i) * p.n_heads + h) * p.layer.d;
 }
 
 // Probability of entry t for row i; 0 where it is not seen.
 KVC_DEVICE float ProbabilityOf(const ScoreParams& p, int32_t h, int32_t g, int32_t i, int32_t t,
                                const float* q, const float* gain) {
-  const int64_t entry = g * p.layer.capacity + t, row = static_cast<int64_t>(h) * p.rows_used + i;
-  if (t < 0 || t >= Visible(p, g, i) || !Sees(p, h, entry)) return 0;
+  const int64_t entry = g * p.layer.capacity + t, row = static_cast<int64_t>(h) * p.n + i;
+  if (t < 0 || t >= p.Visible(g, i)) return 0;
+  if (!p.layer.Sees(entry, SeenBit(h, p.n_heads / p.layer.n_heads))) return 0;
   const float factor = gain != nullptr ? gain[i] * p.scale : p.scale, l = p.row_sum[row];
   return l > 0 ? __fdiv_rn(expf(Capped(factor * LogitOf(p, q, entry), p.cap) - p.row_max[row]), l) : 0.0f;
 }
@@ -85,7 +70,7 @@ __global__ void sum_pooled_rows(const ScoreParams p) {
   const int32_t columns = max(n - rule.n_pool_tail, 0), first = t0 - half, width = kBlock + 2 * half;
   const int32_t t = t0 + ThreadOfBlock();
   float sum = 0;
-  for (int32_t i = 0; i < p.rows_used; ++i) {
+  for (int32_t i = 0; i < p.n; ++i) {
     __syncthreads();
     for (int32_t j = ThreadOfBlock(); j < p.layer.d; j += BlockThreads()) q[j] = QueryOf(p, h, i)[j];
     __syncthreads();
@@ -100,8 +85,8 @@ __global__ void sum_pooled_rows(const ScoreParams p) {
   if (t < n) p.per_head[h * p.stride + t] = sum;
 }
 
-cudaError_t SumPooledRows(const ScoreParams& p, int32_t longest, CudaStream& stream) {
-  const dim3 grid(static_cast<unsigned>((longest + kBlock - 1) / kBlock), static_cast<unsigned>(p.n_heads));
+cudaError_t SumPooledRows(const ScoreParams& p, CudaStream& stream) {
+  const dim3 grid(static_cast<unsigned>((p.longest + kBlock - 1) / kBlock), static_cast<unsigned>(p.n_heads));
   const int32_t width = kBlock + 2 * ((p.program.rows.pool.kernel - 1) / 2);
   return KVC_LAUNCH(sum_pooled_rows, grid, dim3(kBlock),
                     static_cast<size_t>(p.layer.d + width) * sizeof(float), stream, p);
@@ -201,7 +186,7 @@ class Lines {
     return __fdiv_rn(sum, static_cast<float>(end - first));
   }
   KVC_DEVICE void DoQuery(const ScoreInstr& i) const {
-    const float rows = static_cast<float>(p_.rows_used), inverse = __fdiv_rn(1.0f, rows);
+    const float rows = static_cast<float>(p_.n), inverse = __fdiv_rn(1.0f, rows);
     for (int32_t h = g_ * group_; h < (g_ + 1) * group_; ++h) {
       float* q = Query(h);
       Each(n_, [&](int32_t t) {
@@ -213,8 +198,8 @@ class Lines {
   }
   KVC_DEVICE void History() const {
     Each(n_, [&](int32_t t) {
-      for (int32_t i = 0; i < p_.rows_used; ++i) {
-        const int32_t visible = Visible(p_, g_, i);
+      for (int32_t i = 0; i < p_.n; ++i) {
+        const int32_t visible = p_.Visible(g_, i);
         if (t >= visible) continue;
         float mean = 0;
         for (int32_t h = g_ * group_; h < (g_ + 1) * group_; ++h)
@@ -324,9 +309,11 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   ScoreParams p{};
   p.layer = LayerOf(a.layer, &packet);
   p.program = program;
-  p.n_heads = a.n_heads, p.n_observed = a.observed.n_rows, p.n_new = a.observed.n_new, p.rows_used = rows;
+  p.n_heads = a.n_heads, p.n = rows, p.longest = longest, p.n_new = a.observed.n_new;
   p.scale = a.scale, p.cap = a.cap, p.sinks = At(a.sinks);
-  p.queries = At(a.observed.queries), p.sums = At(a.observed.sums), p.maxima = At(a.observed.maxima);
+  const float* queries = At(a.observed.queries);
+  p.queries = queries + static_cast<int64_t>(a.observed.n_rows - rows) * a.n_heads * a.layer.head_dim;
+  p.sums = At(a.observed.sums), p.maxima = At(a.observed.maxima);
   p.scores = At(a.scores), p.per_head = At(a.per_head);
   const ScoreShape shape{&program, a.n_heads, heads, a.layer.head_dim, a.observed.n_rows, a.stride};
   Scratch scratch(At(a.scratch), ScoreScratchBytes(shape));
@@ -338,16 +325,10 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
   if (rule.gain == RowGain::kNone) p.gain = nullptr;
   p.row_max = scratch.Take<float>(int64_t{a.n_heads} * rows);
   p.row_sum = scratch.Take<float>(int64_t{a.n_heads} * rows);
-  RowScores seen{};
-  seen.layer = p.layer, seen.n_heads = a.n_heads, seen.n = rows, seen.longest = longest, seen.scale = a.scale;
-  seen.cap = a.cap, seen.weight = p.weight, seen.sinks = p.sinks, seen.row_max = p.row_max,
-  seen.row_sum = p.row_sum;
-  seen.queries = p.queries + static_cast<int64_t>(p.n_observed - rows) * a.n_heads * a.layer.head_dim;
-  seen.partial = scratch.Take<float>(RowPartialFloats(a.n_heads, rows, a.stride));
-  seen.per_head = p.per_head, seen.stride = a.stride;
+  p.partial = scratch.Take<float>(RowPartialFloats(a.n_heads, rows, a.stride));
   KeyScores keys{};
   keys.layer = p.layer, keys.turn = TurnOf(a.turning, &packet), keys.longest = longest;
-  keys.n_heads = a.n_heads, keys.n_rows = a.observed.n_rows, keys.scale = a.scale, keys.queries = p.queries;
+  keys.n_heads = a.n_heads, keys.n_rows = a.observed.n_rows, keys.scale = a.scale, keys.queries = queries;
   keys.sinks = p.sinks;
   keys.per_head = p.per_head, keys.stride = a.stride;
   keys.line = p.registers + (kRegisters - 1) * a.stride, keys.line_step = kRegisters * a.stride;
@@ -367,16 +348,16 @@ Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
       continue;
     }
     if (op == ScoreOp::kRows) {
-      seen.gain = p.gain;
-      KVC_RETURN_IF_ERROR(Check(NormaliseRows(seen, stream), "scores"));
+      KVC_RETURN_IF_ERROR(Check(NormaliseRows(p, stream), "scores"));
       KVC_RETURN_IF_ERROR(
-          Check(rule.pool.kernel > 1 ? SumPooledRows(p, longest, stream) : SumRows(seen, stream), "scores"));
+          Check(rule.pool.kernel > 1 ? SumPooledRows(p, stream) : SumRows(p, stream), "scores"));
       ++at;
       continue;
     }
     if (op == ScoreOp::kHistory) {
-      seen.gain = nullptr;
-      KVC_RETURN_IF_ERROR(Check(NormaliseRows(seen, stream), "scores"));
+      RowScores plain = p;
+      plain.gain = nullptr;
+      KVC_RETURN_IF_ERROR(Check(NormaliseRows(plain, stream), "scores"));
     }
     int32_t end = at + 1;
     while (end < program.n && !BeginsLaunch(program.code[end].op)) ++end;

@@ -54,16 +54,11 @@ struct RowView {
   KVC_DEVICE int32_t Row(int j, int i) const { return row0 + 8 * j + Lane() % 4 * 2 + i % 2; }
   KVC_DEVICE float Logit(int32_t key, int32_t row, float product) const {
     if (row >= r.n || key >= r.Visible(g, row)) return -Infinity();
-    if (r.layer.has_seen && (r.layer.seen[g * r.layer.capacity + key] & bit) == 0) return -Infinity();
+    if (!r.layer.Sees(g * r.layer.capacity + key, bit)) return -Infinity();
     const float factor = r.gain != nullptr ? r.gain[row] * r.scale : r.scale;
     return Capped(factor * product, r.cap);
   }
 };
-
-KVC_DEVICE uint32_t BitOf(const RowScores& r, int32_t h) {
-  const int32_t j = h % (r.n_heads / r.layer.n_heads);
-  return j < 32 ? 1u << j : 0u;
-}
 
 KVC_DEVICE FloatRows KeysFrom(const RowScores& r, int32_t g, int32_t key0) {
   const int32_t d = r.layer.d;
@@ -87,7 +82,7 @@ __global__ void __launch_bounds__(kThreads, 2) normalise_segments(const RowScore
         float z[kTiles][4] = {};
         const FloatRows keys = KeysFrom(r, g, key0);
         s->queries.TimesRows([&](int k) { return keys.Left<F16Halves>(k); }, z);
-        const RowView view{r, g, key0, row0, BitOf(r, h)};
+        const RowView view{r, g, key0, row0, SeenBit(h, group)};
         KVC_UNROLL
         for (int j = 0; j < kTiles; ++j) {
           KVC_UNROLL
@@ -151,7 +146,7 @@ __global__ void __launch_bounds__(kThreads, 2) sum_seen(const RowScores r) {
       LoadRows(r, h, row0, s);
       float z[kTiles][4] = {};
       s->queries.TimesRows([&](int k) { return keys.Left<F16Halves>(k); }, z);
-      const RowView view{r, g, key0, row0, BitOf(r, h)};
+      const RowView view{r, g, key0, row0, SeenBit(h, group)};
       KVC_UNROLL
       for (int j = 0; j < kTiles; ++j) {
         KVC_UNROLL
