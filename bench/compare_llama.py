@@ -344,8 +344,7 @@ def neighbours(count):
 
 
 def measured(arguments, model, cells, sides):
-    """sides: (name, contenders). All cells of one model."""
-    results = []
+    """sides: (name, contenders). The result of every cell of one model, as soon as it is there."""
     for cell in cells:
         if cell.name not in arguments.cells if arguments.cells else cell.named:
             continue
@@ -359,15 +358,14 @@ def measured(arguments, model, cells, sides):
         pause = functools.partial(rest, arguments.pause, arguments.patience)
         with neighbours(arguments.busy):
             pairing.take_turns(cell, contenders, result, arguments.rounds, arguments.max_rounds, pause, say)
-        results.append(result)
-    return results
+        yield result
 
 
 def short_name(path):
     return os.path.splitext(os.path.basename(os.path.normpath(path)))[0]
 
 
-def against_llama(arguments):
+def against_llama(arguments, keep):
     peers = peer_programs(arguments.peer)
     checks, results = [], []
     for gguf in [arguments.small] * bool(arguments.small) + arguments.models:
@@ -388,11 +386,13 @@ def against_llama(arguments):
             for flash_attention in ("off", "on")
         ]
         sides = [("kvc", [Kvc("kvc", arguments.kvc, model, *common)]), ("llama.cpp", llama)]
-        results += measured(arguments, short_name(gguf), CELLS, sides)
+        for result in measured(arguments, short_name(gguf), CELLS, sides):
+            results.append(result)
+            keep(checks, results)
     return checks, results
 
 
-def against_builds(arguments):
+def against_builds(arguments, keep):
     builds = [arguments.kvc] + arguments.against
     names = ["kvc"] + [f"build {i + 1}" * (len(arguments.against) > 1) or "before" for i in range(len(builds) - 1)]
     for name, path in zip(names, builds):
@@ -406,7 +406,9 @@ def against_builds(arguments):
             (name, [Kvc(name, build, file, arguments.threads, arguments.repeat)])
             for name, build, file in zip(names, builds, files)
         ]
-        results += measured(arguments, short_name(source), cells, sides)
+        for result in measured(arguments, short_name(source), cells, sides):
+            results.append(result)
+            keep(checks, results)
     return checks, results
 
 
@@ -474,19 +476,11 @@ def parse(words):
     return arguments
 
 
-def compare(arguments, words):
+def compare(arguments, words, kept):
     arguments.kvc = program(arguments.kvc, "give another with --kvc")
     arguments.against = [program(path, "--against") for path in arguments.against or []]
-    checks, results = against_builds(arguments) if arguments.against else against_llama(arguments)
-    worst = pairing.worst_ratio(results)
-    if worst is None:
-        raise Failure("none of these cells belongs to these models")
-    print(pairing.table(results))
-    print(
-        f"\nWorst ratio of bests: {worst.ratio:.3f}, {worst.model} {worst.cell} against {worst.other.name} "
-        f"(quiet: {worst.verdict})"
-    )
-    if arguments.json:
+
+    def keep(checks, results):
         out = {
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "command": shlex.join(["bench/compare_llama.py", *words]),
@@ -495,11 +489,25 @@ def compare(arguments, words):
             "threads": arguments.threads,
             "checks": checks,
             "cells": [result.document() for result in results],
-            "worst_ratio": worst.ratio,
+            "worst_ratio": pairing.worst_ratio(results).ratio,
         }
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(out, file, indent=1)
-            file.write("\n")
+        if arguments.json:
+            with open(arguments.json + ".part", "w", encoding="utf-8") as file:
+                json.dump(out, file, indent=1)
+                file.write("\n")
+            os.replace(arguments.json + ".part", arguments.json)
+        if kept:
+            kept(out)
+
+    _, results = against_builds(arguments, keep) if arguments.against else against_llama(arguments, keep)
+    worst = pairing.worst_ratio(results)
+    if worst is None:
+        raise Failure("none of these cells belongs to these models")
+    print(pairing.table(results))
+    print(
+        f"\nWorst ratio of bests: {worst.ratio:.3f}, {worst.model} {worst.cell} against {worst.other.name} "
+        f"(quiet: {worst.verdict})"
+    )
     if arguments.least is not None and worst.ratio < arguments.least:
         again = "" if worst.verdict == "yes" else "; the machine was not quiet: measure again, with more --max-rounds"
         say(f"compare_llama: {worst.ratio:.3f} is below {arguments.least}{again}")
@@ -507,10 +515,11 @@ def compare(arguments, words):
     return 0
 
 
-def main(words):
+def main(words, kept=None):
+    """kept(document): called behind every cell with all there is so far, so that nothing is lost with a run."""
     arguments = parse(words)
     try:
-        return compare(arguments, words)
+        return compare(arguments, words, kept)
     except (Failure, OSError) as failure:
         say(f"compare_llama: {failure}")
         return 2

@@ -108,9 +108,11 @@ def read(path):
 
 
 def write(path, text):
+    """What was there stays until the new text is there in full."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
+    with open(path + ".part", "w", encoding="utf-8") as file:
         file.write(text)
+    os.replace(path + ".part", path)
 
 
 def publish(document):
@@ -201,30 +203,40 @@ def measure(arguments, words_of_user):
     note, peer = "", arguments.peer
     if not peer:
         peer, note = llama_cpp.get(os.path.join(arguments.out, "llama.cpp"), models[0], compare_llama.say)
-    result = os.path.join(arguments.out, "result.json")
-    words = ["--kvc", arguments.kvc, "--peer", peer, "--work", arguments.out, "--json", result]
+    words = ["--kvc", arguments.kvc, "--peer", peer, "--work", arguments.out]
     words += ["--rounds", arguments.rounds, "--threads", arguments.threads, "--busy", arguments.busy]
     words += ["--cells", ",".join(arguments.cells)] if arguments.cells else []
-    code = compare_llama.main(words + models)
+    shown = [word for word in words_of_user if word not in ("--publish", "--add")]
+    table = Table(arguments, " ".join(["./dev bench peers", shlex.join(shown)]).strip(), note)
+    code = compare_llama.main(words + models, table.keep)
+    if table.document is None:
+        return code
+    print(f"\nEverything: {table.kept}, the picture: {table.picture}")
     if code not in (0, 1):
         return code
-    document = json.loads(read(result))
-    shown = [word for word in words_of_user if word not in ("--publish", "--add")]
-    command = " ".join(["./dev bench peers", shlex.join(shown)]).strip()
-    document["commands"] = [{"command": command, "date": document["date"]}]
-    del document["command"]  # of compare_llama.py, with the paths of this machine
-    for checked in document["checks"]:
-        checked["model"] = os.path.basename(checked["model"])
-    document.update(peer_note=note)
-    kept = os.path.join(arguments.out, "peers.json")
-    if arguments.add and os.path.exists(kept):
-        document = merged(json.loads(read(kept)), document)
-    write(kept, json.dumps(document, indent=1) + "\n")
-    write(os.path.join(arguments.out, "peers.svg"), picture(results_of(document)))
-    print(f"\nEverything: {kept}, the picture: {os.path.join(arguments.out, 'peers.svg')}")
     if arguments.publish:
-        publish(document)
+        publish(table.document)
     return 0
+
+
+class Table:
+    """What was measured, with what earlier calls did where it is added to that; written behind every cell."""
+
+    def __init__(self, arguments, command, note):
+        self.kept, self.picture = (os.path.join(arguments.out, name) for name in ("peers.json", "peers.svg"))
+        self.earlier = json.loads(read(self.kept)) if arguments.add and os.path.exists(self.kept) else None
+        self.command, self.note, self.document = command, note, None
+
+    def keep(self, document):
+        document["commands"] = [{"command": self.command, "date": document["date"]}]
+        del document["command"]  # of compare_llama.py, with the paths of this machine
+        document["checks"] = [
+            {**checked, "model": os.path.basename(checked["model"])} for checked in document["checks"]
+        ]
+        document.update(peer_note=self.note)
+        self.document = merged(self.earlier, document) if self.earlier else document
+        write(self.kept, json.dumps(self.document, indent=1) + "\n")
+        write(self.picture, picture(results_of(self.document)))
 
 
 def main(words):

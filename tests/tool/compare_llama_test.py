@@ -224,6 +224,19 @@ class Program(unittest.TestCase):
         self.assertIn("-p 0 -n 64 -d 4096", runs[0])
         self.assertIn("--prompt 1 --gen 64 --depth 4096", [c for c in self.calls("kvc") if "--depth 4096" in c][0])
 
+    def test_what_was_measured_is_handed_over_behind_every_cell(self):
+        words, seen = [*self.both()[:-1], "decode-0,decode-4096", self.model], []
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            code = compare_llama.main(
+                ["--pause", "0", "--work", self.path("work"), "--json", self.path("out.json"), *words],
+                lambda document: seen.append((document, json.load(open(self.path("out.json"), encoding="utf-8")))),
+            )
+        self.assertEqual(code, 0)
+        for n, (document, written) in enumerate(seen, 1):
+            self.assertEqual(document, written)
+            self.assertEqual([cell["cell"] for cell in document["cells"]], ["decode-0", "decode-4096"][:n])
+        self.assertEqual(len(seen), 2)
+
     def test_a_quantised_cache_is_held_against_their_quantised_cache(self):
         words = self.both()[:-1] + ["decode-4096-int8"]
         code, out, err = self.compare(*words, self.model)

@@ -1,6 +1,7 @@
 """bench/peers.py and bench/shapes.py: the page and the picture say what was kept; shapes are those of the models whose
 names they have; llama.cpp's source package is checked before it is used."""
 
+import argparse
 import contextlib
 import importlib.util
 import io
@@ -54,6 +55,22 @@ class Published(unittest.TestCase):
         for run in kept["commands"]:
             self.assertTrue(run["command"].startswith("./dev bench peers"), run)
         self.assertFalse([word for word in json.dumps(kept).split() if word.strip('"').startswith("/")], "paths")
+
+    def test_a_run_that_is_cut_off_keeps_its_cells_beside_the_earlier_ones(self):
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = argparse.Namespace(out=folder, add=True)
+            for date, *cells in (("2026-01-02", ("m", "a", 2, 1)), ("2026-01-03", ("m", "b", 3, 1), ("m", "a", 4, 1))):
+                table = peers.Table(arguments, "./dev bench peers", "built so")
+                for n in range(1, len(cells) + 1):  # what a run hands over behind every cell; it never comes to its end
+                    handed = document(*cells[:n], date=date)
+                    table.keep({**handed, "command": "bench/x.py /a", "checks": [{"model": "/a/m"}]})
+                    with open(os.path.join(folder, "peers.json"), encoding="utf-8") as file:
+                        kept = json.load(file)
+            self.assertEqual([(r.cell, r.sides[0].series.best) for r in peers.results_of(kept)], [("a", 4), ("b", 3)])
+            self.assertEqual([c["date"] for c in kept["commands"]], ["2026-01-02", "2026-01-03"])
+            self.assertEqual(kept["checks"], [{"model": "m"}])
+            self.assertNotIn("command", kept)
+            self.assertTrue(os.path.exists(os.path.join(folder, "peers.svg")))
 
     def test_section(self):
         text = peers.section(document(("m", "decode-0", 30, 20), ("m", "decode-4096", 9, 1)))
