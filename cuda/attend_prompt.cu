@@ -24,7 +24,7 @@ struct AttendParams {
   int32_t offset, n, n_heads, window;
   float scale, cap;
   const float* q;
-  float *out, *lse;
+  float *out, *lse;  // out null: not wanted
   int64_t lse_stride;
   const float* sinks;  // [H], null: none
 };
@@ -116,13 +116,14 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
     const int64_t at = (head + key0) * d;
     __syncthreads();
     tile->keys.Load({a.layer.keys + at, d, n, d});
-    tile->values.Load({a.layer.values + at, d, n, d});
+    if (a.out != nullptr) tile->values.Load({a.layer.values + at, d, n, d});
     __syncthreads();
     if (key0 >= first_visible + WarpOfBlock() * 16 + 16) continue;  // no row of the warp sees it
     float z[kKeys / 8][4] = {};
     tile->keys.TimesRows(queries, z);
     MaskLogits(a, mine, key0, a.layer.has_seen ? a.layer.seen + head + key0 : nullptr, bit, z);
     SoftmaxOfTile(&mine, z, acc);
+    if (a.out == nullptr) continue;
     KVC_UNROLL
     for (int k = 0; k < kKeys / 16; ++k) {
       SplitLeft p;
@@ -144,12 +145,13 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
     const float l = QuadSum(mine.l[half]);
     const int32_t r = Lane() / 4 + 8 * half;
     if (my_row0 + r >= a.n) continue;
-    float* out = a.out + first + r * row_stride;
+    const int64_t at = first + r * row_stride;
+    const int32_t end = a.out != nullptr ? d : 0;
     KVC_UNROLL
     for (int j = 0; j < kDims / 8; ++j) {
       const int32_t c = 8 * j + Lane() % 4 * 2;
-      if (c < d) out[c] = __fdiv_rn(acc[j][2 * half], kShare * l);
-      if (c + 1 < d) out[c + 1] = __fdiv_rn(acc[j][2 * half + 1], kShare * l);
+      if (c < end) a.out[at + c] = __fdiv_rn(acc[j][2 * half], kShare * l);
+      if (c + 1 < end) a.out[at + c + 1] = __fdiv_rn(acc[j][2 * half + 1], kShare * l);
     }
     if (Lane() % 4 == 0 && a.lse != nullptr) a.lse[h * a.lse_stride + my_row0 + r] = mine.m[half] + logf(l);
   }

@@ -34,7 +34,7 @@ struct PromptAttentionArgs {
   int32_t n_heads, window;
   float scale;
   DevicePtr<const float> q;
-  DevicePtr<float> out;  // [n, H, D]
+  DevicePtr<float> out;  // [n, H, D]; null: only lse is wanted
   DevicePtr<float> lse;  // [H, lse_stride] log sum exp of every row, null: not wanted
   int64_t lse_stride;
   float cap = 0;  // scaled logits z become cap * tanh(z / cap); 0: they stay

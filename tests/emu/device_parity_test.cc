@@ -140,6 +140,7 @@ TEST_F(DeviceParity, AttentionOfPrompts) {
     const auto q = pair_->Copy(Random(static_cast<size_t>(rows * n_heads * c.d)));
     const auto out = pair_->Copy(Random(static_cast<size_t>(rows * n_heads * c.d)));
     const auto lse = pair_->Copy(Random(static_cast<size_t>(n_heads * rows)));
+    const auto lse_alone = pair_->Copy(Random(static_cast<size_t>(n_heads * rows)));
     const auto sums = pair_->Copy(std::vector<float>(static_cast<size_t>(c.heads * capacity), 0.5f));
     const auto maxima = pair_->Copy(std::vector<float>(static_cast<size_t>(c.heads * capacity), 0.001f));
     const auto seen = pair_->Copy(masks);
@@ -156,6 +157,19 @@ TEST_F(DeviceParity, AttentionOfPrompts) {
                                      {layer, all, n_heads, c.window, 0.3f, q.at[i], out.at[i], lse.at[i],
                                       rows, 0, c.sinks ? sinks.at[i] : DevicePtr<float>()})
                       .ok());
+      ASSERT_TRUE(devices_[i]
+                      ->AttendPrompt(streams_[i].get(), {layer,
+                                                         all,
+                                                         n_heads,
+                                                         c.window,
+                                                         0.3f,
+                                                         q.at[i],
+                                                         {},
+                                                         lse_alone.at[i],
+                                                         rows,
+                                                         0,
+                                                         c.sinks ? sinks.at[i] : DevicePtr<float>()})
+                      .ok());
       if (c.seen || c.window > 0) continue;
       ASSERT_TRUE(devices_[i]
                       ->FoldColumns(streams_[i].get(), {layer, all, n_heads, rows, 0.3f, q.at[i], lse.at[i],
@@ -169,6 +183,7 @@ TEST_F(DeviceParity, AttentionOfPrompts) {
     const std::string what = "head size " + std::to_string(c.d) + (c.sinks ? ", sinks" : "");
     pair_->ExpectNear(out, 1e-5, what);
     pair_->ExpectNear(lse, 1e-5, what + ", log sum exp");
+    pair_->ExpectNear(lse_alone, 1e-5, what + ", log sum exp alone");
     pair_->ExpectNear(sums, 1e-5, what + ", column sums");
     pair_->ExpectNear(maxima, 1e-5, what + ", column maxima");
     pair_->blocks.clear();

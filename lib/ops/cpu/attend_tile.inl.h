@@ -124,7 +124,7 @@ inline void AttendHeads(const AttendTileArgs& a, int32_t head) {
     TileLogits<Type, G>(a, head, entry, n, &tile);
     bool any = false;
     for (int h = 0; h < G; ++h) any |= WeighTile(a, head + h, entry, n, tile.z[h], &tile.keep[h]);
-    if (!any) continue;
+    if (!any || a.acc == nullptr) continue;
     int32_t j = 0;
     for (; j + kValueVectors * kWidth <= a.d; j += kValueVectors * kWidth) {
       TileValues<Type, G, kValueVectors>(a, head, entry, n, j, tile);

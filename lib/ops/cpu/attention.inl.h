@@ -187,7 +187,7 @@ inline void PrefillTile(const PrefillAttentionArgs& a, int32_t row0, int32_t row
     Hide(a.seen, a.seen_bit, key, to, tile->z[i]);
     Weigh(tile->z[i], a.scale, a.cap, from, to, &run->m[i], &run->l[i], &run->keep[i]);
   }
-  for (int32_t i = begin; i < end; i += kTileRows) {
+  for (int32_t i = begin; i < end && a.out != nullptr; i += kTileRows) {
     const int32_t n = Least(kTileRows, end - i);
     AddValues<kTileRows>(n, tile->z + i, run->keep + i, a.v + static_cast<int64_t>(key) * a.d,
                          Least(kTileKeys, EndKey(a, row0 + i + n - 1) - key), a.d,
@@ -203,7 +203,7 @@ inline void PrefillAttention(const PrefillAttentionArgs& a) {
     for (int32_t i = 0; i < rows; ++i) {
       // A sink has been seen before the first key.
       run.m[i] = a.sink != nullptr ? *a.sink : -kInfinity, run.l[i] = a.sink != nullptr ? 1 : 0;
-      for (int32_t j = 0; j < a.d; j += kWidth) {
+      for (int32_t j = 0; j < a.d && a.out != nullptr; j += kWidth) {
         StoreN(a.out + (row0 + i) * a.out_stride + j, Least(kWidth, a.d - j), Zero());
       }
     }
@@ -212,10 +212,10 @@ inline void PrefillAttention(const PrefillAttentionArgs& a) {
       PrefillTile(a, row0, rows, key, &tile, &run);
     }
     for (int32_t i = 0; i < rows; ++i) {
-      float* out = a.out + (row0 + i) * a.out_stride;
-      for (int32_t j = 0; j < a.d; j += kWidth) {
+      for (int32_t j = 0; j < a.d && a.out != nullptr; j += kWidth) {
+        float* out = a.out + (row0 + i) * a.out_stride + j;
         const int n = Least(kWidth, a.d - j);
-        StoreN(out + j, n, Div(LoadN(out + j, n), Set(run.l[i])));
+        StoreN(out, n, Div(LoadN(out, n), Set(run.l[i])));
       }
       if (a.lse != nullptr) a.lse[row0 + i] = run.m[i] + __builtin_logf(run.l[i]);
     }

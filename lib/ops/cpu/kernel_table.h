@@ -40,7 +40,7 @@ struct PrefillAttentionArgs {
   const float* q;  // row i at q + i * q_stride, [D]
   const float* k;  // [S, D] dense
   const float* v;  // [S, D] dense
-  float* out;      // row i at out + i * out_stride, [D]
+  float* out;      // row i at out + i * out_stride, [D]; null: only lse is wanted
   float* lse;      // [n_q] or null
   int64_t q_stride, out_stride;
   int32_t n_q, first_visible, d, window;
@@ -94,7 +94,7 @@ struct AttendTileArgs {
   const void* v;
   const uint8_t* visible;  // [g][visible_stride] or null
   float* logits;           // [g][logits_stride] or null
-  float *m, *l, *acc;      // [g], [g], [g, D]
+  float *m, *l, *acc;      // [g], [g], [g, D] or null
   int64_t visible_stride, logits_stride;
   KvType type;
   int32_t n, g, d;

@@ -10,7 +10,7 @@ namespace kvc::cpu {
 namespace {
 
 constexpr int32_t kQueryBlock = 64;  // query rows of one work item
-constexpr int64_t kKeyBlock = 512;   // keys of one work item of columns
+constexpr int64_t kKeyBlock = 128;   // keys of one work item of columns
 
 }  // namespace
 
@@ -55,7 +55,7 @@ Status CpuDevice::AttendPrompt(Stream*, const PromptAttentionArgs& a) {
                   h = static_cast<int32_t>(item % a.n_heads), row = block * kQueryBlock, g = h / group;
     const int64_t at = (int64_t{row} * a.n_heads + h) * d;
     PrefillAttentionArgs t{};
-    t.q = Raw(a.q) + at, t.out = Raw(a.out) + at;
+    t.q = Raw(a.q) + at, t.out = a.out ? Raw(a.out) + at : nullptr;
     t.q_stride = t.out_stride = int64_t{a.n_heads} * d;
     t.k = Raw(kv.keys) + g * kv.capacity * d, t.v = Raw(kv.values) + g * kv.capacity * d;
     t.lse = a.lse ? Raw(a.lse) + h * a.lse_stride + row : nullptr;

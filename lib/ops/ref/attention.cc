@@ -72,7 +72,7 @@ void AttendPart(const AttendTileArgs& a, int32_t h, int32_t begin, int32_t end) 
   for (int32_t t = begin; t < end; ++t) {
     const float p = std::exp(z[t - begin] - m);
     a.l[h] += p;
-    BlendStored(keep, p, a.type, a.v, t, a.d, a.acc + int64_t{h} * a.d);
+    if (a.acc != nullptr) BlendStored(keep, p, a.type, a.v, t, a.d, a.acc + int64_t{h} * a.d);
     keep = 1;
   }
 }
@@ -89,10 +89,10 @@ void PrefillAttention(const PrefillAttentionArgs& a) {
   for (int32_t i = 0; i < a.n_q; ++i) {
     const int32_t end = a.first_visible + i + 1;
     const int32_t begin = a.window > 0 && end > a.window ? end - a.window : 0;
-    float* out = a.out + i * a.out_stride;
+    float* out = a.out != nullptr ? a.out + i * a.out_stride : nullptr;
     // A sink has been seen before the first key.
     float m = a.sink != nullptr ? *a.sink : -INFINITY, l = a.sink != nullptr ? 1 : 0;
-    for (int32_t j = 0; j < a.d; ++j) out[j] = 0;
+    for (int32_t j = 0; j < a.d && out != nullptr; ++j) out[j] = 0;
     AttendTileArgs tile{};
     tile.q = a.q + i * a.q_stride;
     tile.m = &m, tile.l = &l, tile.acc = out;
@@ -109,7 +109,7 @@ void PrefillAttention(const PrefillAttentionArgs& a) {
       tile.visible = a.seen != nullptr ? visible : nullptr;
       AttendTile(tile);
     }
-    for (int32_t j = 0; j < a.d; ++j) out[j] /= l;
+    for (int32_t j = 0; j < a.d && out != nullptr; ++j) out[j] /= l;
     if (a.lse != nullptr) a.lse[i] = m + std::log(l);
   }
 }
