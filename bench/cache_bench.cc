@@ -190,11 +190,13 @@ double PrefillSeconds(const std::string& model, const char* spec, int n) {
 
 // Window methods: scoring and compaction as a share of prefill. Column-sum methods pay inside the pass, a
 // second Q.K of every chunk: their extra time over a full prefill just before, as a share of attention, which
-// is what prefill takes beyond the linear part of short prompts. cokv-document reads the prompt twice.
+// is what prefill takes beyond the linear part of short prompts. cokv-document reads the prompt
+// twice, or looks twice.
 void CompressionCost(const std::string& model, int n) {
   constexpr int kShort = 256, kRounds = 5;
   for (const char* spec : {"snapkv:budget=128,window=32", "cokv:budget=128", "ada-snapkv:budget=128",
-                           "h2o:budget=128", "weightedkv:budget=128", "cokv-document:budget=128"}) {
+                           "h2o:budget=128", "weightedkv:budget=128", "cokv-document:budget=128",
+                           "cokv-document:budget=128,reread=own,reread_part=512"}) {
     std::vector<double> shares, extras, prefills, attention;
     for (int i = 0; i < kRounds; ++i) {
       const double full = PrefillSeconds(model, "full", n);

@@ -21,6 +21,7 @@ import sys
 import tempfile
 
 import quality_parts
+import quality_readings
 import quality_relate
 from quality_program import Program
 from quality_tables import (
@@ -323,6 +324,7 @@ PARTS = (
     ("ask", "Protocol ask, every method", ask_tables),
     ("prompt", "Protocol prompt, every method", prompt_tables),
     ("relate", "A second model", quality_relate.relate),
+    ("readings", "Cheaper second readings", quality_readings.readings),
     ("grid", "Needle grid, 64 slots, protocol ask", needle_grid),
     ("text", "Perplexity, token by token with eviction at every step", perplexity),
 )

@@ -14,7 +14,7 @@ namespace kvc {
 struct PromptNeeds {
   int32_t window_rows = 0;
   bool column_sums = false;
-  bool reread = false;
+  SecondReading reading;
 };
 
 // How keys are turned, and how large attention logits are: the same for all sessions of a model.

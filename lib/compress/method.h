@@ -25,8 +25,7 @@ enum Needs : uint32_t {
   kNeedsWindow = 1,
   kNeedsColumnSums = 2,
   kNeedsHeadScores = 4,
-  kNeedsTable = 8,
-  kNeedsReread = 16
+  kNeedsTable = 8
 };
 
 // Attention that a scorer accumulates in its side values, which merging can use: nothing; the sum, in 0; the
@@ -40,6 +39,20 @@ struct StepScoring {
   StepInstr instrs[kMaxStepInstrs];
   bool needs_attention = false;
   bool gain = false, gain_scaled = false, gain_floor = false;  // StepPlan's, with the budget as its length
+};
+
+// Parts of a second reading that see only themselves are multiples of this.
+constexpr int32_t kRereadPartStep = 256;
+
+// How a prompt is read a second time.
+struct SecondReading {
+  bool wanted = false;
+  bool own = false;  // by its own queries, instead of running its tokens again
+  int32_t part = 0;  // tokens of a part that sees only itself; 0: everything is seen
+  double share = 1;  // of the parts
+  bool operator==(const SecondReading& o) const {
+    return wanted == o.wanted && own == o.own && part == o.part && share == o.share;
+  }
 };
 
 // A static list of options.
@@ -69,6 +82,7 @@ struct Scorer {
   int32_t (*n_aux)(const Policy& policy) = nullptr;  // f32 side values per cached entry
   // Rows of queries to record for a prompt of n tokens.
   int32_t (*window_rows)(const Policy& policy, int32_t n) = nullptr;
+  SecondReading (*reading)(const Policy& policy) = nullptr;
   void (*select)(const Policy& policy,
                  SelectRule* out) = nullptr;  // beside the protected part; usual: the best
   void (*history)(const Policy& policy, HistoryRule* out) = nullptr;

@@ -132,6 +132,14 @@ Status CheckKeyAxis(const Policy& policy) {
   return {};
 }
 
+// Rows of a part stand behind what they see, which is not what their head holds.
+Status CheckReading(const Policy& policy) {
+  if (policy.Int(OptionId::kRereadPart) == 0 || policy.positions == PositionMode::kOriginal) return {};
+  return Error(Code::kInvalid,
+               "reread_part moves queries behind their part, and pos_mode=incache counts entries of a head: "
+               "use pos_mode=original or reread_part=0");
+}
+
 // What one range per option cannot say.
 Status CheckValues(const Policy& policy, const std::vector<OptionId>& used) {
   for (int i = 0; i < kOptionCount; ++i) {
@@ -144,6 +152,10 @@ Status CheckValues(const Policy& policy, const std::vector<OptionId>& used) {
       return Error(Code::kInvalid, "%s = %d is even: a kernel has a middle, 1, 3, 5 .. 255",
                    GetOption(id).key, policy.Int(id));
     }
+  }
+  if (Uses(used, OptionId::kRereadPart) && policy.Int(OptionId::kRereadPart) % kRereadPartStep != 0) {
+    return Error(Code::kInvalid, "reread_part = %d is no multiple of %d", policy.Int(OptionId::kRereadPart),
+                 kRereadPartStep);
   }
   for (const OptionId id : {OptionId::kHighBits, OptionId::kLowBits}) {
     const int32_t bits = policy.Int(id);
@@ -220,6 +232,7 @@ Status ValidatePolicy(const Policy& policy) {
   KVC_RETURN_IF_ERROR(CheckTables(policy));
   if (Uses(OptionsOf(policy), OptionId::kKeyAxis)) KVC_RETURN_IF_ERROR(CheckKeyAxis(policy));
   if (policy.keeps_all()) return {};
+  if (Uses(OptionsOf(policy), OptionId::kRereadPart)) KVC_RETURN_IF_ERROR(CheckReading(policy));
   KVC_RETURN_IF_ERROR(CheckAllocator(policy));
   KVC_RETURN_IF_ERROR(CheckRounding(policy));
   KVC_RETURN_IF_ERROR(CheckReducer(policy));

@@ -30,7 +30,7 @@ Status Compressor::BeginPrompt(int32_t n_tokens, PromptNeeds* needs) {
   }
   const Scorer& scorer = *policy().scorer;
   needs->column_sums = (scorer.needs & kNeedsColumnSums) != 0 || plan_.merge_sums() >= 0;
-  needs->reread = (scorer.needs & kNeedsReread) != 0;
+  if (scorer.reading != nullptr) needs->reading = scorer.reading(policy());
   if (scorer.window_rows != nullptr) needs->window_rows = scorer.window_rows(policy(), n_tokens);
   return {};
 }

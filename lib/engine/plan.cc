@@ -260,17 +260,16 @@ class Planner {
     request.n = n_prompt_, request.window_rows = needs.window_rows, request.column_sums = needs.column_sums;
     request.n_aux = plan.n_aux();
     Reread reread;
-    if (needs.reread) {
-      KVC_RETURN_IF_ERROR(
-          MakeReread(model_, std::vector<int32_t>(static_cast<size_t>(n_prompt_)), n_prompt_, &reread));
+    if (needs.reading.wanted) {
+      KVC_RETURN_IF_ERROR(MakeReread(
+          model_, needs.reading, std::vector<int32_t>(static_cast<size_t>(n_prompt_)), n_prompt_, &reread));
       request.reread = &reread;
     }
     Workspace w;
     PromptRun run;
     KVC_RETURN_IF_ERROR(w.chunk.Reserve(executor()->network(), request, memory_));
     KVC_RETURN_IF_ERROR(run.Begin(executor()->network(), request, memory_));
-    KVC_RETURN_IF_ERROR(compressor.ReservePrompt(
-        memory_, n_prompt_ + (needs.reread ? reread.LongestSegment() : 0), &w.choice));
+    KVC_RETURN_IF_ERROR(compressor.ReservePrompt(memory_, n_prompt_ + reread.Behind(), &w.choice));
     const int64_t codes = executor()->device()->StoreScratchBytes(layout_, n_prompt_, MostCodes(*slots));
     KVC_RETURN_IF_ERROR(w.choice.codes.Reserve(memory_, codes, "codes of one layer"));
     *layer_bytes = run.layer_bytes();

@@ -29,7 +29,7 @@ Status PromptJob::Begin(const DeviceMemory& memory, Workspace* workspace) {
   request = {};
   request.tokens = tokens_.data(), request.n = n, request.first_position = first_position_,
   request.sink = this;
-  bool again = false;
+  SecondReading reading;
   int32_t n_aux = 0;
   slides_ = takers_[0].compressor->sliding_layers();
   for (Taker& t : takers_) {
@@ -38,15 +38,15 @@ Status PromptJob::Begin(const DeviceMemory& memory, Workspace* workspace) {
     KVC_RETURN_IF_ERROR(t.compressor->BeginPrompt(first_position_ + n, &t.needs));
     request.window_rows = std::max(request.window_rows, t.needs.window_rows);
     request.column_sums = request.column_sums || t.needs.column_sums;
-    again = again || t.needs.reread;
+    if (t.needs.reading.wanted) reading = t.needs.reading;
     n_aux = std::max(n_aux, t.compressor->plan().n_aux());
     request.positions_in_cache = t.compressor->in_cache();
     request.max_cached = std::max(request.max_cached, t.cache->MaxLen());
     request.seen_masks = request.seen_masks || (t.cache->layout().seen_masks && request.max_cached > 0);
   }
   if (!slides_.empty()) request.slides = slides_.data();
-  if (again) {
-    KVC_RETURN_IF_ERROR(MakeReread(model_, tokens_, first_position_ + n, &reread_));
+  if (reading.wanted) {
+    KVC_RETURN_IF_ERROR(MakeReread(model_, reading, tokens_, first_position_ + n, &reread_));
     request.reread = &reread_;
   }
   const bool several = takers_.size() > 1;
@@ -57,10 +57,10 @@ Status PromptJob::Begin(const DeviceMemory& memory, Workspace* workspace) {
   KVC_RETURN_IF_ERROR(run_.Begin(network, request, memory));
   if (!several) return {};
   const ModelConfig& c = *network.config;
-  const int64_t entries = n + (again ? reread_.LongestSegment() : 0);
+  const int64_t entries = n + reread_.Behind();
   KVC_RETURN_IF_ERROR(copy_.Reserve(memory, c.n_kv_heads, c.head_dim, entries, 0, n_aux, false));
   return copied_.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries,
-                         std::min(request.window_rows, n), request.column_sums, again);
+                         std::min(request.window_rows, n), request.column_sums, reading.wanted);
 }
 
 Status PromptJob::Advance(Workspace* workspace) {

@@ -23,6 +23,7 @@ class PromptJob final : public PromptSink {
     double compress_seconds = 0;
     int64_t peak_bytes = 0;  // pages and the layer at full length
   };
+  // Takers that want the prompt read a second time want the same reading.
   // tokens stand at first_position and behind. Brings every taker's compressor to the prompt.
   PromptJob(const Model& model, Executor* executor, std::vector<int32_t> tokens, int32_t first_position,
             std::vector<Taker> takers);

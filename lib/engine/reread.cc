@@ -1,7 +1,10 @@
 #include "lib/engine/reread.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
+
+#include "lib/model/forward.h"
 
 namespace kvc {
 namespace {
@@ -11,26 +14,75 @@ constexpr int32_t kLead = 8;  // tokens of the part before that say where a part
 // A segment is as long as the context has room, but the weights are streamed once for each. A prompt that
 // fills the context is read in short ones that pass its end by as much.
 constexpr int32_t kShortest = 64, kLongest = 2048;
+constexpr int32_t kSampled = 256;  // tokens of a part of which not all are read, and which sees everything
+
+// Queries of a part are remembered by whole chunks.
+static_assert(kRereadPartStep % kPromptChunk == 0, "a part ends where a chunk ends");
+
+// Whether part i is among those read: they are spread evenly, and the first is.
+bool IsRead(double share, int32_t i) {
+  const auto before = [&](int32_t k) { return std::ceil(k * share - 1e-9); };
+  return before(i + 1) > before(i);
+}
+
+// Tokens of a part.
+int32_t PartOf(const SecondReading& reading, int32_t n, int32_t room, int32_t before) {
+  if (reading.part > 0) return std::min(reading.part, std::max(n, 1));
+  if (reading.own) return std::max(n, 1);
+  const int32_t part = std::max(std::clamp(room, kShortest, kLongest) - before, kShortest / 2);
+  return reading.share < 1 ? std::min(part, kSampled) : part;
+}
+
+// The part's own rows, each as far as a chunk goes: they see what they stand behind and those before them.
+void AddOwn(int32_t begin, int32_t end, const SecondReading& reading, Reread* reread) {
+  const int32_t n_chunks = (end - begin + kPromptChunk - 1) / kPromptChunk;
+  for (int32_t i = 0; i < n_chunks; ++i) {
+    const int32_t at = begin + i * kPromptChunk;
+    if (!reread->local && !IsRead(reading.share, i)) continue;
+    reread->parts.push_back({at, std::min(at + kPromptChunk, end), begin, end});
+  }
+}
+
+void AddAgain(Span<const int32_t> tokens, const std::vector<int32_t>& instruction, int32_t begin, int32_t end,
+              Reread* reread) {
+  const int32_t row = static_cast<int32_t>(reread->tokens.size());
+  reread->tokens.insert(reread->tokens.end(), instruction.begin(), instruction.end());
+  reread->tokens.insert(reread->tokens.end(), tokens.begin() + std::max(begin - kLead, 0),
+                        tokens.begin() + end);
+  const int32_t rows_end = static_cast<int32_t>(reread->tokens.size());
+  if (reread->local) {
+    reread->parts.push_back({row, rows_end, begin, end});
+  } else {
+    reread->parts.push_back({row, rows_end, 0, static_cast<int32_t>(tokens.size())});
+  }
+}
 
 }  // namespace
 
-Status MakeReread(const Model& model, Span<const int32_t> tokens, int32_t n_tokens, Reread* reread) {
+Status MakeReread(const Model& model, const SecondReading& reading, Span<const int32_t> tokens,
+                  int32_t n_tokens, Reread* reread) {
+  *reread = {};
+  reread->own = reading.own, reread->local = reading.part > 0;
   std::vector<int32_t> instruction;
   const std::string text = kInstruction;
-  KVC_RETURN_IF_ERROR(model.tokenizer().Encode({reinterpret_cast<const uint8_t*>(text.data()), text.size()},
-                                               kContinue, &instruction));
+  if (!reading.own)
+    KVC_RETURN_IF_ERROR(model.tokenizer().Encode({reinterpret_cast<const uint8_t*>(text.data()), text.size()},
+                                                 kContinue, &instruction));
   const int32_t n = static_cast<int32_t>(tokens.size()),
-                room = std::clamp(model.config().max_tokens - n_tokens, kShortest, kLongest),
                 before = static_cast<int32_t>(instruction.size()) + kLead,
-                part = std::max(room - before, kShortest / 2);
-  *reread = {};
-  reread->tokens.reserve(static_cast<size_t>(n) +
-                         static_cast<size_t>(n / part + 1) * static_cast<size_t>(before));
-  for (int32_t begin = 0; begin < n; begin += part) {
-    reread->tokens.insert(reread->tokens.end(), instruction.begin(), instruction.end());
-    for (int32_t i = std::max(begin - kLead, 0); i < std::min(begin + part, n); ++i)
-      reread->tokens.push_back(tokens[static_cast<size_t>(i)]);
-    reread->ends.push_back(static_cast<int32_t>(reread->tokens.size()));
+                part = PartOf(reading, n, model.config().max_tokens - n_tokens, before),
+                n_parts = (n + part - 1) / part;
+  if (!reading.own)
+    reread->tokens.reserve(static_cast<size_t>(n) +
+                           static_cast<size_t>(n_parts) * static_cast<size_t>(before));
+  for (int32_t i = 0; i < n_parts; ++i) {
+    const int32_t begin = i * part, end = std::min(begin + part, n);
+    if (!IsRead(reading.share, i)) continue;
+    if (reading.own) {
+      AddOwn(begin, end, reading, reread);
+    } else {
+      AddAgain(tokens, instruction, begin, end, reread);
+    }
   }
   return {};
 }

@@ -145,7 +145,7 @@ Status Session::ReduceBySideValues(Workspace* w, int32_t n_tokens, PromptJob::Ta
   KVC_RETURN_IF_ERROR(w->layer.Reserve(memory, c.n_kv_heads, c.head_dim, entries, entries,
                                        compressor_->plan().n_aux(), taker->cache->layout().seen_masks));
   KVC_RETURN_IF_ERROR(w->observed.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries, 0, true,
-                                          taker->needs.reread));
+                                          taker->needs.reading.wanted));
   w->observed.n_rows = w->observed.n_new = 0;
   const LayerWork work = executor()->WorkOf(w);
   Compressor& compressor = *taker->compressor;

@@ -286,8 +286,8 @@ void Session::Commit(PromptJob::Taker* taker) {
   NotePeaks(std::max(taker->peak_bytes, cache_->bytes()), 0);
 }
 
-// Sessions whose policies read a prompt in parts read it alone. What they hold goes again when another fails:
-// all were empty.
+// Sessions whose policies read a prompt in parts read it alone, and each kind of second reading has a pass of
+// its own. What sessions hold goes again when another fails: all were empty.
 Status Session::PrefillTogether(Span<Session* const> sessions, Span<const int32_t> tokens) {
   const int32_t n = static_cast<int32_t>(tokens.size());
   for (size_t i = 0; i < sessions.size(); ++i) {
@@ -295,20 +295,40 @@ Status Session::PrefillTogether(Span<Session* const> sessions, Span<const int32_
       return Error(Code::kInvalid, "session %zu has another model", i);
     KVC_RETURN_IF_ERROR(sessions[i]->CheckFirst(i, tokens));
   }
-  std::vector<Session*> together, alone;
+  struct Group {
+    SecondReading reading;
+    std::vector<Session*> sessions;
+  };
+  std::vector<Group> together;
+  std::vector<Session*> alone;
   for (Session* s : sessions) {
-    const bool in_parts = !s->compressor_->policy().keeps_all() && (s->ByChunks(n) || s->BySteps(n));
-    (in_parts ? alone : together).push_back(s);
+    const Policy& policy = s->compressor_->policy();
+    if (!policy.keeps_all() && (s->ByChunks(n) || s->BySteps(n))) {
+      alone.push_back(s);
+      continue;
+    }
+    const SecondReading reading = policy.keeps_all() || policy.scorer->reading == nullptr
+                                      ? SecondReading()
+                                      : policy.scorer->reading(policy);
+    size_t at = 0;
+    for (; at < together.size() && reading.wanted; ++at) {
+      SecondReading& other = together[at].reading;
+      if (!other.wanted) other = reading;
+      if (other == reading) break;
+    }
+    if (at == together.size()) together.push_back({reading, {}});
+    together[at].sessions.push_back(s);
   }
   struct Undo {  // also when memory ends
-    std::vector<Session*>* sessions;
+    Span<Session* const> sessions;
     ~Undo() {
-      for (size_t i = 0; sessions != nullptr && i < sessions->size(); ++i) (*sessions)[i]->Reset();
+      for (Session* s : sessions) s->Reset();
     }
-  } undo{&alone};
+  } undo{sessions};
   for (Session* s : alone) KVC_RETURN_IF_ERROR(s->Prefill(tokens, true));
-  KVC_RETURN_IF_ERROR(ReadTogether({together.data(), together.size()}, tokens));
-  undo.sessions = nullptr;
+  for (const Group& group : together)
+    KVC_RETURN_IF_ERROR(ReadTogether({group.sessions.data(), group.sessions.size()}, tokens));
+  undo.sessions = {};
   return {};
 }
 
@@ -351,7 +371,7 @@ Status Session::ReadTogether(Span<Session* const> sessions, Span<const int32_t> 
   for (size_t i = 0; i < sessions.size(); ++i) {
     const PromptJob::Taker& t = job.takers()[i];
     sessions[i]->prefill_seconds_ += network + (t.needs.column_sums ? job.extras().column_sums : 0) +
-                                     (t.needs.reread ? job.extras().reread : 0) + t.compress_seconds;
+                                     (t.needs.reading.wanted ? job.extras().reread : 0) + t.compress_seconds;
     sessions[i]->TakePart(&job, i, n);
   }
   workspace.FreePromptBuffers();

@@ -15,10 +15,8 @@ double Now() {
 
 // Rows of activations that are worked on at once.
 int32_t ChunkRows(const PromptRequest& r) {
-  return std::min(std::max(r.n, r.reread == nullptr ? 0 : r.reread->LongestSegment()), kPromptChunk);
+  return std::min(std::max(r.n, r.reread == nullptr ? 0 : r.reread->LongestPart()), kPromptChunk);
 }
-
-int64_t ChunksOf(int64_t n) { return (n + kPromptChunk - 1) / kPromptChunk; }
 
 }  // namespace
 
@@ -26,15 +24,6 @@ float Network::AttentionScale() const {
   return config->attention_scale > 0
              ? config->attention_scale
              : static_cast<float>(1.0 / std::sqrt(static_cast<double>(config->head_dim)));
-}
-
-int32_t Reread::LongestSegment() const {
-  int32_t longest = 0, begin = 0;
-  for (int32_t end : ends) {
-    longest = std::max(longest, end - begin);
-    begin = end;
-  }
-  return longest;
 }
 
 // ---- prompts ----
@@ -67,28 +56,31 @@ int64_t ChunkBuffers::bytes() const {
 Status PromptRun::Begin(const Network& network, const PromptRequest& r, const DeviceMemory& memory) {
   network_ = network, request_ = r;
   const ModelConfig& c = *network.config;
-  const int64_t again = r.reread == nullptr ? 0 : r.reread->LongestSegment(),
-                entries = int64_t{r.max_cached} + r.n + again,
-                rows = r.n + (r.reread == nullptr ? 0 : static_cast<int64_t>(r.reread->tokens.size()));
+  const Reread* again = r.reread;
+  const int64_t entries = int64_t{r.max_cached} + r.n + (again == nullptr ? 0 : again->Behind()),
+                rows = r.n + (again == nullptr ? 0 : static_cast<int64_t>(again->tokens.size()));
   KVC_RETURN_IF_ERROR(residual_.Reserve(memory, rows * c.hidden_size, "activations of the prompt"));
   KVC_RETURN_IF_ERROR(
       kv_.Reserve(memory, c.n_kv_heads, c.head_dim, entries, r.max_cached, r.n_aux, r.seen_masks));
   KVC_RETURN_IF_ERROR(observed_.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries,
-                                        std::min(r.window_rows, r.n), r.column_sums, r.reread != nullptr));
+                                        std::min(r.window_rows, r.n), r.column_sums, again != nullptr));
+  if (again != nullptr && again->local)
+    KVC_RETURN_IF_ERROR(seen_.Reserve(memory, *again, c.n_kv_heads, c.head_dim, r.seen_masks));
+  if (again != nullptr && again->own)
+    KVC_RETURN_IF_ERROR(
+        remembered_.Reserve(memory, again->Remembered(), c.n_heads, c.n_kv_heads, c.head_dim));
   observed_.n_new = r.n;
-  layer_ = part_ = at_ = 0;
-  chunks_done_ = 0, chunks_ = ChunksOf(r.n);
-  for (size_t i = 0; r.reread != nullptr && i < r.reread->ends.size(); ++i)
-    chunks_ += ChunksOf(r.reread->ends[i] - (i == 0 ? 0 : r.reread->ends[i - 1]));
-  chunks_ *= c.n_layers;
-  n_layers_ = c.n_layers;
+  tasks_ = TasksOf(r.n, again, kPromptChunk);
+  task_ = 0, layer_ = 0, n_layers_ = c.n_layers;
   return {};
 }
 
-void PromptRun::Free() { residual_.Free(), kv_.Free(), observed_.Free(); }
+void PromptRun::Free() { residual_.Free(), kv_.Free(), observed_.Free(), seen_.Free(), remembered_.Free(); }
 
 double PromptRun::progress() const {
-  return chunks_ == 0 ? 0 : static_cast<double>(chunks_done_) / static_cast<double>(chunks_);
+  if (n_layers_ < 1 || tasks_.empty()) return 0;
+  const double n = static_cast<double>(tasks_.size());
+  return (layer_ * n + static_cast<double>(task_)) / (n_layers_ * n);
 }
 
 KeyTurning PromptRun::turning() const {
@@ -100,7 +92,7 @@ Status PromptRun::Embed(Stream* stream) {
   EmbedArgs args{&w.shape,      &w.embedding, request_.tokens, request_.n, network_.config->embedding_scale,
                  residual_.at()};
   KVC_RETURN_IF_ERROR(network_.device->Embed(stream, args));
-  if (request_.reread == nullptr) return {};
+  if (request_.reread == nullptr || request_.reread->tokens.empty()) return {};
   args.tokens = request_.reread->tokens.data(), args.n = static_cast<int32_t>(request_.reread->tokens.size());
   args.x = residual_.at() + int64_t{request_.n} * network_.config->hidden_size;
   return network_.device->Embed(stream, args);
@@ -108,99 +100,139 @@ Status PromptRun::Embed(Stream* stream) {
 
 Status PromptRun::Advance(Stream* stream, ChunkBuffers* buffers) {
   if (done()) return {};
-  if (part_ == 0 && at_ == 0) {
-    if (layer_ == 0) KVC_RETURN_IF_ERROR(Embed(stream));
-    KVC_RETURN_IF_ERROR(request_.sink->BeginLayer(layer_, &kv_));
-    base_ = kv_.len();
-    if (!Slides()) KVC_RETURN_IF_ERROR(observed_.Clear(stream, network_.device));
-  }
-  const bool again = part_ > 0;
-  const int32_t begin = !again       ? 0
-                        : part_ == 1 ? 0
-                                     : request_.reread->ends[static_cast<size_t>(part_) - 2],
-                end = !again ? request_.n : request_.reread->ends[static_cast<size_t>(part_) - 1],
-                n = std::min(kPromptChunk, end - begin - at_);
-  // Segments of a second reading follow the prompt one at a time, each in the place of the one before.
-  const Rows rows{(again ? request_.n : 0) + begin + at_, n, (again ? request_.n : 0) + at_, again};
+  if (task_ == 0) KVC_RETURN_IF_ERROR(BeginLayer(stream));
+  const PromptTask& task = tasks_[task_];
   const double start = Now();
-  KVC_RETURN_IF_ERROR(Chunk(stream, rows, buffers));
-  if (again) extras_.reread += Now() - start;
-  at_ += n;
-  ++chunks_done_;
-  return at_ < end - begin ? Status() : EndOfPart(stream);
+  KVC_RETURN_IF_ERROR(task.part < 0 ? ReadFirst(stream, task, buffers) : ReadAgain(stream, task, buffers));
+  if (task.part >= 0) extras_.reread += Now() - start;
+  ++task_;
+  return task_ < tasks_.size() ? Status() : EndLayer();
 }
 
-// Behind the last part the layer is complete.
-Status PromptRun::EndOfPart(Stream*) {
-  at_ = 0;
-  if (request_.reread != nullptr && part_ < static_cast<int32_t>(request_.reread->ends.size())) {
-    ++part_;
-    return {};
-  }
-  if (part_ > 0) {
-    for (size_t g = 0; g < base_.size(); ++g) kv_.view().len[g] = base_[g] + request_.n;
-  }
+Status PromptRun::BeginLayer(Stream* stream) {
+  if (layer_ == 0) KVC_RETURN_IF_ERROR(Embed(stream));
+  KVC_RETURN_IF_ERROR(request_.sink->BeginLayer(layer_, &kv_));
+  base_ = kv_.len();
+  return Slides() ? Status() : observed_.Clear(stream, network_.device);
+}
+
+// What stands behind the prompt goes.
+Status PromptRun::EndLayer() {
+  for (size_t g = 0; g < base_.size(); ++g) kv_.view().len[g] = base_[g] + request_.n;
   KVC_RETURN_IF_ERROR(request_.sink->EndLayer(layer_, &kv_, &observed_));
-  part_ = 0;
+  task_ = 0;
   ++layer_;
   return {};
 }
 
-Status PromptRun::Chunk(Stream* stream, const Rows& rows, ChunkBuffers* b) {
+Status PromptRun::ReadFirst(Stream* stream, const PromptTask& task, ChunkBuffers* b) {
+  const Rows rows{kv_.view(), {base_.data(), task.at, task.n}, request_.first_position, task.at};
+  KVC_RETURN_IF_ERROR(Project(stream, rows, b));
+  if (request_.reread != nullptr && request_.reread->own && !Slides())
+    KVC_RETURN_IF_ERROR(
+        remembered_.Store(stream, network_.device, {b->q_.at(), b->k_.at(), b->v_.at()}, task.at, task.n));
+  KVC_RETURN_IF_ERROR(Place(stream, rows, b));
+  if (!Slides()) KVC_RETURN_IF_ERROR(RecordWindow(stream, rows, b));
+  const bool columns = request_.column_sums && !Slides();
+  // Of the last layer only the last token goes on to the logits.
+  const bool last_layer = layer_ + 1 == n_layers_, last_row = task.at + task.n == request_.n;
+  KVC_RETURN_IF_ERROR(Attend(stream, rows, !last_layer || last_row, columns, b));
+  if (columns) {
+    const double start = Now();
+    KVC_RETURN_IF_ERROR(FoldColumns(stream, rows, task.at + task.n, observed_.sums(), false, b));
+    extras_.column_sums += Now() - start;
+  }
+  return Finish(stream, rows, !last_layer ? 0 : last_row ? task.n - 1 : task.n, b);
+}
+
+// Parts follow what they see one at a time, each in the place of the one before. The largest probabilities
+// count, over the prompt and what was cached before it only.
+Status PromptRun::ReadAgain(Stream* stream, const PromptTask& task, ChunkBuffers* b) {
+  const Reread& again = *request_.reread;
+  if (again.own && Slides()) return {};
+  const Reread::Part& part = again.parts[static_cast<size_t>(task.part)];
+  Device* device = network_.device;
+  Rows rows{kv_.view(), {base_.data(), request_.n + task.at, task.n}, request_.first_position, 0};
+  if (again.local) {
+    if (task.at == 0)
+      KVC_RETURN_IF_ERROR(seen_.Load(stream, device, part, base_, kv_.view(), observed_.maxima()));
+    rows.layer = seen_.view(), rows.where = {seen_.base(), task.at, task.n};
+    rows.first_position += part.last;
+  }
+  if (again.own) {
+    KVC_RETURN_IF_ERROR(
+        remembered_.Load(stream, device, {b->q_.at(), b->k_.at(), b->v_.at()}, part.begin + task.at, task.n));
+  } else {
+    rows.row = request_.n + part.begin + task.at;
+    KVC_RETURN_IF_ERROR(Project(stream, rows, b));
+  }
+  KVC_RETURN_IF_ERROR(Place(stream, rows, b));
+  const bool goes_on = !again.own && layer_ + 1 < n_layers_;
+  KVC_RETURN_IF_ERROR(Attend(stream, rows, goes_on, !Slides(), b));
+  if (!Slides())
+    KVC_RETURN_IF_ERROR(FoldColumns(stream, rows, again.local ? 0 : request_.n,
+                                    again.local ? seen_.maxima() : observed_.maxima(), true, b));
+  if (again.local && !Slides() && task.at + task.n == part.end - part.begin)
+    KVC_RETURN_IF_ERROR(seen_.Store(stream, device));
+  return goes_on ? Finish(stream, rows, 0, b) : Status();
+}
+
+// ---- a chunk of rows, operation by operation ----
+
+Status PromptRun::Project(Stream* stream, const Rows& rows, ChunkBuffers* b) {
+  const Weights& weights = *network_.weights;
+  const DevicePtr<float> x = residual_.at() + int64_t{rows.row} * network_.config->hidden_size;
+  return network_.device->Project(
+      stream, {&weights.shape, &weights.layers[static_cast<size_t>(layer_)], x, rows.where.n, b->q_.at(),
+               b->k_.at(), b->v_.at(), b->network_.raw()});
+}
+
+Status PromptRun::Place(Stream* stream, const Rows& rows, ChunkBuffers* b) {
+  return network_.device->Place(
+      stream, {rows.layer, rows.where, network_.config->n_heads, rows.first_position, turning(), b->q_.at(),
+               b->k_.at(), b->v_.at(), b->place_.raw()});
+}
+
+Status PromptRun::Attend(Stream* stream, const Rows& rows, bool goes_on, bool columns, ChunkBuffers* b) {
+  if (!goes_on && !columns) return {};
+  const ModelConfig& c = *network_.config;
+  const size_t layer = static_cast<size_t>(layer_);
+  return network_.device->AttendPrompt(
+      stream, {rows.layer, rows.where, c.n_heads, c.layers[layer].attention_window, network_.AttentionScale(),
+               b->q_.at(), goes_on ? b->attended_.at() : DevicePtr<float>(),
+               columns ? b->lse_.at() : DevicePtr<float>(), kPromptChunk, c.attention_cap,
+               network_.weights->layers[layer].sinks});
+}
+
+// skip: so many of the rows go no further.
+Status PromptRun::Finish(Stream* stream, const Rows& rows, int32_t skip, ChunkBuffers* b) {
   const ModelConfig& c = *network_.config;
   const Weights& weights = *network_.weights;
-  const LayerMatrices& w = weights.layers[static_cast<size_t>(layer_)];
-  Device& device = *network_.device;
-  const DevicePtr<float> x = residual_.at() + int64_t{rows.row} * c.hidden_size;
-  const PromptRows where{base_.data(), rows.offset, rows.n};
-  KVC_RETURN_IF_ERROR(device.Project(
-      stream, {&weights.shape, &w, x, rows.n, b->q_.at(), b->k_.at(), b->v_.at(), b->network_.raw()}));
-  KVC_RETURN_IF_ERROR(device.Place(stream, {kv_.view(), where, c.n_heads, request_.first_position, turning(),
-                                            b->q_.at(), b->k_.at(), b->v_.at(), b->place_.raw()}));
-  if (!rows.reread && !Slides()) KVC_RETURN_IF_ERROR(RecordWindow(stream, rows, b));
-  const bool columns = (rows.reread || request_.column_sums) && !Slides();
-  KVC_RETURN_IF_ERROR(device.AttendPrompt(
-      stream, {kv_.view(), where, c.n_heads, c.layers[static_cast<size_t>(layer_)].attention_window,
-               network_.AttentionScale(), b->q_.at(), b->attended_.at(),
-               columns ? b->lse_.at() : DevicePtr<float>(), kPromptChunk, c.attention_cap, w.sinks}));
-  if (columns) KVC_RETURN_IF_ERROR(FoldColumns(stream, rows, b));
-  // Of the last layer only the last token goes on to the logits.
-  const bool last_layer = layer_ + 1 == c.n_layers;
-  const int32_t skip = !last_layer ? 0 : rows.row + rows.n == request_.n ? rows.n - 1 : rows.n;
-  if (skip == rows.n) return {};
-  return device.Finish(
-      stream, {&weights.shape, &w, b->attended_.at() + int64_t{skip} * c.n_heads * c.head_dim, rows.n - skip,
-               c.residual_scale, x + int64_t{skip} * c.hidden_size, b->network_.raw()});
+  if (skip == rows.where.n) return {};
+  return network_.device->Finish(
+      stream,
+      {&weights.shape, &weights.layers[static_cast<size_t>(layer_)],
+       b->attended_.at() + int64_t{skip} * c.n_heads * c.head_dim, rows.where.n - skip, c.residual_scale,
+       residual_.at() + int64_t{rows.row + skip} * c.hidden_size, b->network_.raw()});
 }
 
 Status PromptRun::RecordWindow(Stream* stream, const Rows& rows, ChunkBuffers* b) {
-  const int32_t first = request_.n - observed_.n_rows, begin = std::max(0, first - rows.offset);
-  if (begin >= rows.n) return {};
+  const int32_t first = request_.n - observed_.n_rows, offset = rows.where.offset,
+                begin = std::max(0, first - offset), n = rows.where.n;
+  if (begin >= n) return {};
   const int64_t width = int64_t{network_.config->n_heads} * network_.config->head_dim;
-  const DevicePtr<float> to = observed_.queries() + (rows.offset + begin - first) * width,
+  const DevicePtr<float> to = observed_.queries() + (offset + begin - first) * width,
                          from = b->q_.at() + begin * width;
-  const PageCopy copy{to.As<uint8_t>(), from.As<uint8_t>(), 4 * width * (rows.n - begin)};
+  const PageCopy copy{to.As<uint8_t>(), from.As<uint8_t>(), 4 * width * (n - begin)};
   return network_.device->Copy(stream, {&copy, 1});
 }
 
-// What the rows look at: the prompt's own are summed, of those that read it again the largest counts, and
-// only over the prompt and what was cached before.
-Status PromptRun::FoldColumns(Stream* stream, const Rows& rows, ChunkBuffers* b) {
-  const double start = Now();
-  const Status status =
-      network_.device->FoldColumns(stream, {kv_.view(),
-                                            {base_.data(), rows.offset, rows.n},
-                                            network_.config->n_heads,
-                                            rows.reread ? request_.n : rows.offset + rows.n,
-                                            network_.AttentionScale(),
-                                            b->q_.at(),
-                                            b->lse_.at(),
-                                            kPromptChunk,
-                                            rows.reread ? observed_.maxima() : observed_.sums(),
-                                            rows.reread,
-                                            network_.config->attention_cap});
-  if (!rows.reread) extras_.column_sums += Now() - start;
-  return status;
+// What the rows look at, over the first base + limit entries.
+Status PromptRun::FoldColumns(Stream* stream, const Rows& rows, int32_t limit, DevicePtr<float> into,
+                              bool maxima, ChunkBuffers* b) {
+  return network_.device->FoldColumns(
+      stream, {rows.layer, rows.where, network_.config->n_heads, limit, network_.AttentionScale(), b->q_.at(),
+               b->lse_.at(), kPromptChunk, into, maxima, network_.config->attention_cap});
 }
 
 // ---- steps ----

@@ -7,6 +7,7 @@
 
 #include "lib/base/call_state.h"
 #include "lib/cache/layer_kv.h"
+#include "lib/model/reread.h"
 #include "lib/model/weights.h"
 
 namespace kvc {
@@ -30,14 +31,6 @@ class PromptSink {
   virtual Status BeginLayer(int layer, LayerBuffers* kv) = 0;
   // The layer is complete: kv holds cached and new entries, observed what was asked for.
   virtual Status EndLayer(int layer, LayerBuffers* kv, ObservedBuffers* observed) = 0;
-};
-
-// Tokens that are run behind a prompt only to see what they look at, in segments: each directly follows the
-// prompt and none sees another. Nothing of them is kept.
-struct Reread {
-  std::vector<int32_t> tokens;
-  std::vector<int32_t> ends;  // of every segment in tokens, ascending
-  int32_t LongestSegment() const;
 };
 
 constexpr int32_t kPromptChunk =
@@ -91,21 +84,33 @@ class PromptRun {
   }
   double progress() const;  // 0 .. 1, by chunks
   void Free();
-  int64_t bytes() const { return residual_.bytes() + layer_bytes() + observed_.bytes(); }
+  int64_t bytes() const {
+    return residual_.bytes() + layer_bytes() + observed_.bytes() + seen_.bytes() + remembered_.bytes();
+  }
   int64_t layer_bytes() const { return kv_.bytes(); }  // of the one layer at full length
   const PromptExtras& extras() const { return extras_; }
 
  private:
-  // Rows [row, row + n) of the residual, which stand at `offset` behind what was cached.
+  // Rows of the residual or of what is remembered, and where they stand: behind base entries of each head.
   struct Rows {
-    int32_t row, n, offset;
-    bool reread;
+    LayerView layer;
+    PromptRows where;
+    int32_t first_position;  // of the row with offset 0
+    int32_t row;
   };
   Status Embed(Stream* stream);
-  Status EndOfPart(Stream* stream);
-  Status Chunk(Stream* stream, const Rows& rows, ChunkBuffers* b);
+  Status BeginLayer(Stream* stream);
+  Status EndLayer();
+  Status ReadFirst(Stream* stream, const PromptTask& task, ChunkBuffers* b);
+  Status ReadAgain(Stream* stream, const PromptTask& task, ChunkBuffers* b);
+  Status Project(Stream* stream, const Rows& rows, ChunkBuffers* b);
+  Status Place(Stream* stream, const Rows& rows, ChunkBuffers* b);
+  // goes_on: something comes of the rows' attention; columns: it is folded.
+  Status Attend(Stream* stream, const Rows& rows, bool goes_on, bool columns, ChunkBuffers* b);
+  Status Finish(Stream* stream, const Rows& rows, int32_t skip, ChunkBuffers* b);
   Status RecordWindow(Stream* stream, const Rows& rows, ChunkBuffers* b);
-  Status FoldColumns(Stream* stream, const Rows& rows, ChunkBuffers* b);
+  Status FoldColumns(Stream* stream, const Rows& rows, int32_t limit, DevicePtr<float> into, bool maxima,
+                     ChunkBuffers* b);
   KeyTurning turning() const;
   bool Slides() const { return request_.slides != nullptr && request_.slides[layer_] != 0; }
 
@@ -114,12 +119,13 @@ class PromptRun {
   DeviceBuffer<float> residual_;
   LayerBuffers kv_;
   ObservedBuffers observed_;
+  SeenLayer seen_;             // by rows that do not see everything
+  RememberedRows remembered_;  // rows of the prompt that are read again as they are
   PromptExtras extras_;
   std::vector<int32_t> base_;  // [G] entries cached before the prompt
+  std::vector<PromptTask> tasks_;
+  size_t task_ = 0;  // of the layer, the next
   int32_t n_layers_ = -1, layer_ = 0;
-  int32_t part_ = 0;  // 0: the prompt; i: segment i - 1 of the second reading
-  int32_t at_ = 0;    // tokens of the part that are done
-  int64_t chunks_done_ = 0, chunks_ = 0;
 };
 
 // ---- steps ----

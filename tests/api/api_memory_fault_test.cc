@@ -181,6 +181,7 @@ INSTANTIATE_TEST_SUITE_P(Policies, EachAllocationFails,
                                          "snapkv:budget=32,window=8,kv=int8,quant_group=16",
                                          "snapkv:budget=32,window=8,decode=reobserve",
                                          "ada-snapkv:budget=32,window=8", "cokv-document:budget=32,window=8",
+                                         "reconstruct:budget=32,window=8,reread=own,reread_part=256",
                                          "weightedkv:budget=32,wkv_prefill=sequential"));
 
 // The same for a run that makes its calls through a Caller and notes what it sees, without memory of its own.

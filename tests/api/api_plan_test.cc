@@ -180,6 +180,10 @@ const std::vector<Case> kCases = {
     {"ada-snapkv:budget=64,window=16", 500, 700, 0.1, false},
     {"ada-snapkv:budget=256,window=16", 1000, 1100, 0.05, false},
     {"spindlekv:budget=64,window=16", 500, 600, 0, true},
+    {"reconstruct:budget=64", 600, 700, 0, false},
+    {"reconstruct:budget=64,reread_part=256", 600, 700, 0, false},
+    {"reconstruct:budget=64,reread=own", 600, 700, 0, false},
+    {"reconstruct:budget=64,reread=own,reread_part=256", 600, 700, 0, false},
     // Layers that hold their windows do so in pages, and which page is full is not counted.
     {"full", 500, 700, 0.1, false, TEST_MODEL_WINDOWS},
     {"full:kv=int8,quant_group=32,key_axis=channel", 20, 700, 0.1, false, TEST_MODEL_WINDOWS},

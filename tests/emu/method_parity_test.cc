@@ -97,6 +97,8 @@ TEST_P(SinkParity, KeepsTheSame) {
 INSTANTIATE_TEST_SUITE_P(Policies, SinkParity,
                          testing::Values("snapkv:budget=24,kv=f32,window=8", "h2o:budget=24,kv=f32",
                                          "tova:budget=24,kv=f32", "kvzip:budget=24,kv=f32",
+                                         "kvzip:budget=24,kv=f32,reread=own,reread_part=256",
+                                         "kvzip:budget=24,kv=f32,reread_part=256",
                                          "expected-attention:budget=24,kv=f32,future_positions=64",
                                          "ahakv:budget=24,kv=f32,recent=8,aha_decode_i=logical"),
                          NameOf);

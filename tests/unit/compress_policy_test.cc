@@ -166,6 +166,17 @@ TEST(Composition, KeyChannelsNeedPagesThatStay) {
             "f32, f16 or bf16");
 }
 
+TEST(Policy, ReadsPartsOfWholeChunksAtTheirOriginalPositions) {
+  EXPECT_EQ(Parsed("kvzip:budget=64,reread=own,reread_part=512").Int(OptionId::kRereadPart), 512);
+  EXPECT_EQ(Refusal("kvzip:budget=64,reread_part=100"), "reread_part = 100 is no multiple of 256");
+  EXPECT_EQ(Refusal("reconstruct:budget=64,reread_part=256,pos_mode=incache"),
+            "reread_part moves queries behind their part, and pos_mode=incache counts entries of a head: "
+            "use pos_mode=original or reread_part=0");
+  Parsed("reconstruct:budget=64,reread=own,pos_mode=incache");
+  EXPECT_NE(Refusal("kvzip:budget=64,reread_share=0").find("reread_share"), std::string::npos);
+  EXPECT_NE(Refusal("snapkv:budget=64,reread=own").find("reread"), std::string::npos);
+}
+
 TEST(Grammar, ValuesOutOfRange) {
   EXPECT_EQ(Refusal("snapkv:budget=0"), "budget = \"0\" is not allowed: slots per KV head, 1 .. 16777216");
   EXPECT_EQ(Refusal("snapkv:budget=16777217"),

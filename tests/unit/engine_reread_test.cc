@@ -8,6 +8,7 @@
 
 #include "lib/engine/reread.h"
 #include "lib/engine/session.h"
+#include "lib/model/forward.h"
 #include "tests/support/tiny_session.h"
 
 namespace kvc {
@@ -33,29 +34,89 @@ std::unique_ptr<Session> Make(const char* spec, const std::shared_ptr<const Mode
   return test::NewSession(model, spec, params);
 }
 
+constexpr SecondReading kAgain = {true};
+
 TEST(Reread, HasEveryTokenOnceBehindInstructionAndLead) {
   const std::vector<int32_t> ids = TinyPrompt(100);
   for (const int32_t context : {120, 200, 400}) {
     Reread reread;
-    ASSERT_TRUE(MakeReread(*Tiny(context), ids, 100, &reread).ok());
+    ASSERT_TRUE(MakeReread(*Tiny(context), kAgain, ids, 100, &reread).ok());
     const std::string instruction =
         "\n\nRepeat the previous text exactly:\n\n";  // the tiny model's tokens are bytes
-    ASSERT_GE(reread.ends.size(), 1u);
-    EXPECT_EQ(reread.ends.back(), static_cast<int32_t>(reread.tokens.size()));
-    EXPECT_EQ(reread.ends.size(), context == 400 ? 1u : context == 200 ? 2u : 4u);
-    size_t begin = 0, done = 0;
-    int32_t longest = 0;
-    for (int32_t end : reread.ends) {
-      longest = std::max(longest, end - static_cast<int32_t>(begin));
-      for (char c : instruction) EXPECT_EQ(reread.tokens[begin++], static_cast<uint8_t>(c));
-      for (size_t at = done < 8 ? 0 : done - 8; begin < static_cast<size_t>(end); ++at) {
-        EXPECT_EQ(reread.tokens[begin++], ids[at]);
-        done = std::max(done, at + 1);
+    EXPECT_FALSE(reread.own || reread.local);
+    EXPECT_EQ(reread.parts.size(), context == 400 ? 1u : context == 200 ? 2u : 4u);
+    size_t at = 0, done = 0;
+    for (const Reread::Part& part : reread.parts) {
+      EXPECT_EQ(part.begin, static_cast<int32_t>(at));
+      EXPECT_TRUE(part.first == 0 && part.last == 100);
+      for (char c : instruction) EXPECT_EQ(reread.tokens[at++], static_cast<uint8_t>(c));
+      for (size_t i = done < 8 ? 0 : done - 8; at < static_cast<size_t>(part.end); ++i) {
+        EXPECT_EQ(reread.tokens[at++], ids[i]);
+        done = std::max(done, i + 1);
       }
     }
+    EXPECT_EQ(at, reread.tokens.size());
     EXPECT_EQ(done, ids.size());
-    EXPECT_EQ(reread.LongestSegment(), longest);
-    EXPECT_LE(100 + longest, std::max(context, 100 + 37 + 8 + 32));
+    EXPECT_LE(100 + reread.Behind(), std::max(context, 100 + 37 + 8 + 32));
+  }
+}
+
+// However full the context: a part that sees only itself is as long as was asked for.
+TEST(Reread, PartsThatSeeThemselvesDoNotShrink) {
+  const std::vector<int32_t> ids = TinyPrompt(700);
+  Reread reread;
+  ASSERT_TRUE(MakeReread(*Tiny(700), {true, false, 256, 1}, ids, 700, &reread).ok());
+  ASSERT_EQ(reread.parts.size(), 3u);
+  EXPECT_EQ(reread.Behind(), 0);
+  EXPECT_EQ(reread.Remembered(), 0);
+  for (size_t i = 0; i < 3; ++i) {
+    const Reread::Part& part = reread.parts[i];
+    EXPECT_EQ(part.first, static_cast<int32_t>(i) * 256);
+    EXPECT_EQ(part.last, std::min(part.first + 256, 700));
+    const std::vector<int32_t> rows(reread.tokens.begin() + part.end - (part.last - part.first),
+                                    reread.tokens.begin() + part.end);
+    EXPECT_EQ(rows, std::vector<int32_t>(ids.begin() + part.first, ids.begin() + part.last));
+  }
+}
+
+TEST(Reread, OwnRowsComeByChunksAndRunNoTokens) {
+  const std::vector<int32_t> ids = TinyPrompt(1200);
+  Reread whole, parts;
+  ASSERT_TRUE(MakeReread(*Tiny(4096), {true, true, 0, 1}, ids, 1200, &whole).ok());
+  ASSERT_TRUE(MakeReread(*Tiny(4096), {true, true, 512, 1}, ids, 1200, &parts).ok());
+  EXPECT_TRUE(whole.tokens.empty() && parts.tokens.empty());
+  EXPECT_EQ(whole.Remembered(), 1200);
+  EXPECT_EQ(parts.Remembered(), 512);
+  EXPECT_EQ(whole.Behind(), kPromptChunk);
+  ASSERT_EQ(whole.parts.size(), 5u);
+  ASSERT_EQ(parts.parts.size(), 5u);
+  for (int32_t i = 0; i < 5; ++i) {
+    const Reread::Part &w = whole.parts[static_cast<size_t>(i)], &p = parts.parts[static_cast<size_t>(i)];
+    EXPECT_TRUE(w.begin == i * 256 && w.end == std::min(w.begin + 256, 1200) && w.last == 1200);
+    EXPECT_TRUE(p.begin == w.begin && p.end == w.end);
+    EXPECT_TRUE(p.first == i / 2 * 512 && p.last == std::min(p.first + 512, 1200));
+  }
+  // A part is read when the prompt has come to its end, the others behind the prompt.
+  std::vector<int32_t> order;
+  for (const PromptTask& task : TasksOf(1200, &parts, kPromptChunk)) order.push_back(task.part);
+  EXPECT_EQ(order, (std::vector<int32_t>{-1, -1, 0, 1, -1, -1, 2, 3, -1, 4}));
+  order.clear();
+  for (const PromptTask& task : TasksOf(1200, &whole, kPromptChunk)) order.push_back(task.part);
+  EXPECT_EQ(order, (std::vector<int32_t>{-1, -1, -1, -1, -1, 0, 1, 2, 3, 4}));
+}
+
+TEST(Reread, AShareOfThePartsIsSpreadEvenly) {
+  const std::vector<int32_t> ids = TinyPrompt(2560);  // ten parts
+  for (const bool own : {false, true}) {
+    for (const int32_t part : {0, 256}) {
+      for (const double share : {0.01, 0.1, 0.3, 0.5, 1.0}) {
+        Reread reread;
+        ASSERT_TRUE(MakeReread(*Tiny(4096), {true, own, part, share}, ids, 2560, &reread).ok());
+        if (share == 1 && !own && part == 0) continue;  // one long part, or two
+        EXPECT_EQ(reread.parts.size(), static_cast<size_t>(std::ceil(10 * share - 1e-9)))
+            << own << part << share;
+      }
+    }
   }
 }
 
@@ -65,15 +126,15 @@ std::vector<std::vector<double>> LargestByDecoding(std::shared_ptr<const Model> 
   auto full = Make("full:kv=f32", model, 4096);
   EXPECT_TRUE(full->Prefill(ids, true).ok());
   Reread reread;
-  EXPECT_TRUE(MakeReread(*model, ids, static_cast<int32_t>(ids.size()), &reread).ok());
+  EXPECT_TRUE(MakeReread(*model, kAgain, ids, static_cast<int32_t>(ids.size()), &reread).ok());
   std::vector<std::vector<double>> largest(kLayers * kKvHeads, std::vector<double>(ids.size(), 0.0));
   int32_t at = 0;
-  for (int32_t end : reread.ends) {
+  for (const Reread::Part& part : reread.parts) {
     auto fork = full->Fork();
     EXPECT_TRUE(fork.ok());
     Session* session = fork.value().get();
     session->ObserveAttention(true);
-    for (; at < end; ++at) {
+    for (; at < part.end; ++at) {
       EXPECT_TRUE(Session::FeedBatch({&session, 1}, &reread.tokens[static_cast<size_t>(at)]).ok());
       for (int layer = 0; layer < kLayers; ++layer) {
         for (int h = 0; h < kHeads; ++h) {
@@ -116,20 +177,59 @@ TEST(Reconstruct, KeepsWhatTheSecondReadingLooksAt) {
   }
 }
 
+constexpr const char* kReadings[] = {"", ",reread_part=256", ",reread=own", ",reread=own,reread_part=256",
+                                     ",reread_share=0.5"};
+
+std::vector<std::vector<int32_t>> AllKept(const Session& session) {
+  std::vector<std::vector<int32_t>> kept(kLayers * kKvHeads);
+  for (size_t i = 0; i < kept.size(); ++i)
+    EXPECT_TRUE(session.Kept(static_cast<int>(i) / kKvHeads, static_cast<int>(i) % kKvHeads, &kept[i]).ok());
+  return kept;
+}
+
+// One part that holds all of a first prompt sees what everybody sees.
+TEST(Reconstruct, APartThatHoldsThePromptIsTheWhole) {
+  const std::vector<int32_t> ids = TinyPrompt(250);
+  const auto model = Tiny(4096);
+  for (const std::string spec : {"reconstruct:budget=40,kv=f32", "reconstruct:budget=40,kv=f32,reread=own"}) {
+    auto whole = Make(spec.c_str(), model), part = Make((spec + ",reread_part=256").c_str(), model);
+    ASSERT_TRUE(whole->Prefill(ids, true).ok());
+    ASSERT_TRUE(part->Prefill(ids, true).ok());
+    EXPECT_EQ(AllKept(*whole), AllKept(*part)) << spec;
+  }
+}
+
+TEST(Reconstruct, ReadingsChooseDifferently) {
+  const std::vector<int32_t> ids = TinyPrompt(700);
+  const auto model = Tiny(4096);
+  std::vector<std::vector<std::vector<int32_t>>> seen;
+  for (const char* reading : kReadings) {
+    auto session = Make((std::string("reconstruct:budget=40,kv=f32") + reading).c_str(), model);
+    ASSERT_TRUE(session->Prefill(ids, true).ok());
+    const auto kept = AllKept(*session);
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), kept), 0) << reading << " changes nothing";
+    seen.push_back(kept);
+  }
+}
+
 TEST(Reconstruct, ReadingAgainLeavesNoTrace) {
   const std::vector<int32_t> ids = TinyPrompt(300);  // two chunks
   for (const int n_threads : {1, 2}) {
     const auto model = Tiny(4096, n_threads);
-    auto full = Make("full:kv=f32", model), all = Make("cokv-document:budget=300,kv=f32", model);
-    ASSERT_TRUE(full->Prefill(ids, true).ok());
-    ASSERT_TRUE(all->Prefill(ids, true).ok());
-    EXPECT_EQ(test::LogitsOf(*full), test::LogitsOf(*all));
-    EXPECT_EQ(all->Stats().n_slots, 300 * kLayers * kKvHeads);
-    for (int i = 0; i < 5; ++i) {
-      int32_t a = -1, b = -2;
-      ASSERT_TRUE(full->Step(&a).ok());
-      ASSERT_TRUE(all->Step(&b).ok());
-      EXPECT_EQ(a, b);
+    for (const char* reading : kReadings) {
+      SCOPED_TRACE(reading);
+      auto full = Make("full:kv=f32", model),
+           all = Make((std::string("cokv-document:budget=300,kv=f32") + reading).c_str(), model);
+      ASSERT_TRUE(full->Prefill(ids, true).ok());
+      ASSERT_TRUE(all->Prefill(ids, true).ok());
+      EXPECT_EQ(test::LogitsOf(*full), test::LogitsOf(*all));
+      EXPECT_EQ(all->Stats().n_slots, 300 * kLayers * kKvHeads);
+      for (int i = 0; i < 5; ++i) {
+        int32_t a = -1, b = -2;
+        ASSERT_TRUE(full->Step(&a).ok());
+        ASSERT_TRUE(all->Step(&b).ok());
+        EXPECT_EQ(a, b);
+      }
     }
   }
 }
@@ -139,6 +239,10 @@ TEST(Reconstruct, OnePassForManySessionsEqualsOneEach) {
   const auto model = Tiny();
   const std::vector<const char*> specs = {
       "full:kv=f32", "cokv-document:budget=40,kv=f32", "snapkv-w8:budget=40,kv=f32", "h2o:budget=40,kv=f32",
+      // Each kind of second reading has a pass of its own.
+      "cokv-document:budget=40,kv=f32,reread=own", "reconstruct:budget=40,kv=f32,reread=own",
+      "cokv-document:budget=40,kv=f32,reread=own,reread_part=256",
+      "cokv-document:budget=40,kv=f32,reread_part=256",
       // These read a prompt token by token, or in chunks.
       "cam:budget=40,kv=f32", "weightedkv:budget=40,wkv_prefill=sequential"};
   std::vector<std::unique_ptr<Session>> together;
@@ -151,29 +255,23 @@ TEST(Reconstruct, OnePassForManySessionsEqualsOneEach) {
   for (size_t i = 0; i < specs.size(); ++i) {
     auto alone = Make(specs[i], model);
     ASSERT_TRUE(alone->Prefill(ids, true).ok());
-    for (int layer = 0; layer < kLayers; ++layer) {
-      for (int g = 0; g < kKvHeads; ++g) {
-        std::vector<int32_t> a, b;
-        EXPECT_TRUE(alone->Kept(layer, g, &a).ok() && together[i]->Kept(layer, g, &b).ok());
-        EXPECT_EQ(a, b) << specs[i];
-      }
-    }
+    EXPECT_EQ(AllKept(*alone), AllKept(*together[i])) << specs[i];
     EXPECT_EQ(test::LogitsOf(*alone), test::LogitsOf(*together[i])) << specs[i];
   }
 }
 
 // A second prompt reads only itself again; what was kept before stays by what it was worth then or is now.
 TEST(Reconstruct, SecondPromptKeepsTheBudget) {
-  auto session = Make("snapkv:budget=30,window=4,scorer=reconstruct,kernel=1,kv=f32", Tiny(600));
-  ASSERT_TRUE(session->Prefill(TinyPrompt(100), true).ok());
-  ASSERT_TRUE(session->Prefill(TinyPrompt(80), true).ok());
-  for (int layer = 0; layer < kLayers; ++layer) {
-    for (int g = 0; g < kKvHeads; ++g) {
-      std::vector<int32_t> kept;
-      EXPECT_TRUE(session->Kept(layer, g, &kept).ok());
-      EXPECT_EQ(kept.size(), 30u);
-      EXPECT_LT(kept.front(), 100);
-      EXPECT_EQ(kept.back(), 179);
+  for (const char* reading : kReadings) {
+    auto session =
+        Make((std::string("snapkv:budget=30,window=4,scorer=reconstruct,kernel=1,kv=f32") + reading).c_str(),
+             Tiny(600));
+    ASSERT_TRUE(session->Prefill(TinyPrompt(100), true).ok());
+    ASSERT_TRUE(session->Prefill(TinyPrompt(80), true).ok());
+    for (const std::vector<int32_t>& kept : AllKept(*session)) {
+      EXPECT_EQ(kept.size(), 30u) << reading;
+      EXPECT_LT(kept.front(), 100) << reading;
+      EXPECT_EQ(kept.back(), 179) << reading;
     }
   }
 }

@@ -2,7 +2,7 @@
 // once more behind the instruction to repeat it. The largest probability that any row of the second reading,
 // in any query head of the group, gave the entry: KVzip's score (Kim et al., NeurIPS 2025, arXiv 2505.23416),
 // here with the softmax over everything the row sees. What it costs is another prefill whose rows all see the
-// whole prompt.
+// whole prompt; cheaper readings are the library's own (docs/methods.md 2.13).
 #include "lib/compress/policy.h"
 #include "lib/compress/scorers.h"
 #include "lib/compress/scorers/window_options.h"
@@ -10,9 +10,16 @@
 namespace kvc {
 namespace {
 
-constexpr OptionId kOptions[] = {OptionId::kWindow, OptionId::kKernel, OptionId::kPool, OptionId::kAvgEdge};
+constexpr OptionId kOptions[] = {OptionId::kWindow,     OptionId::kKernel, OptionId::kPool,
+                                 OptionId::kAvgEdge,    OptionId::kReread, OptionId::kRereadPart,
+                                 OptionId::kRereadShare};
 
 int32_t AuxCount(const Policy&) { return 1; }  // the largest probability of all readings so far
+
+SecondReading Reading(const Policy& policy) {
+  return {true, policy.Int(OptionId::kReread) == 1, policy.Int(OptionId::kRereadPart),
+          policy.Real(OptionId::kRereadShare)};
+}
 
 void Program(const Policy& policy, int32_t, ScoreProgram* p) {
   const int32_t w = policy.Int(OptionId::kWindow);
@@ -26,8 +33,8 @@ void Program(const Policy& policy, int32_t, ScoreProgram* p) {
 }
 
 constexpr Scorer Row() {
-  Scorer row{"reconstruct", kNeedsReread, kOptions, ProtectWindow, Program};
-  row.n_aux = AuxCount;
+  Scorer row{"reconstruct", kNeedsNothing, kOptions, ProtectWindow, Program};
+  row.n_aux = AuxCount, row.reading = Reading;
   return row;
 }
 

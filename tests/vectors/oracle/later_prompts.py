@@ -343,26 +343,50 @@ REDUCE = {
 # ---------------------------------------------------------------- the second reading of 2.13
 
 
-def segments(ids, n_tokens, instruction, max_tokens, lead=8, shortest=64, longest=2048):
-    """The tokens of a prompt again in parts, each behind the instruction and the `lead` tokens before it; a part is as
-    long as the context of max_tokens leaves room behind n_tokens."""
+def evenly(share, n):
+    """Which of n are taken."""
+    return [i for i in range(n) if math.ceil((i + 1) * share - 1e-9) > math.ceil(i * share - 1e-9)]
+
+
+def segments(ids, n_tokens, instruction, max_tokens, o, lead=8, shortest=64, longest=2048):
+    """[(tokens, own, first, last, position)]: the tokens of a prompt again in parts, each behind the instruction and
+    the `lead` tokens before it; a part is as long as the context of max_tokens leaves room behind n_tokens. own: rows
+    (begin, end) of the prompt instead of tokens. Rows see the tokens [first, last) of the prompt and the first 4
+    entries, or (first None) everything; position: of the first row."""
+    n, local, share = len(ids), o.get("part", 0), o.get("share", 1)
     room = min(max(max_tokens - n_tokens, shortest), longest)
-    part = max(room - len(instruction) - lead, shortest // 2)
-    return [list(instruction) + list(ids[max(b - lead, 0) : b + part]) for b in range(0, len(ids), part)]
+    size = local or max(room - len(instruction) - lead, shortest // 2)
+    if o.get("own") and not local:
+        size = 256
+    elif share < 1 and not local:
+        size = min(size, 256)
+    parts, out = range(0, n, size), []
+    for i in evenly(share, len(parts)):
+        begin, end = parts[i], min(parts[i] + size, n)
+        seen = (begin, end, n_tokens - n + end) if local else (None, None, n_tokens)
+        if o.get("own"):
+            out += [([], (b, min(b + 256, end)), *seen) for b in range(begin, end, 256)]
+        else:
+            out.append((list(instruction) + list(ids[max(begin - lead, 0) : end]), None, *seen))
+    return out
 
 
-def read_again(model, block, cache, x, n_tokens):
-    """Rows of one segment behind everything that the layer holds; they leave nothing but what they looked at. x: their
-    residuals. Returns their residuals after the layer."""
-    pos = np.arange(n_tokens, n_tokens + len(x))
-    Q, K, V = model.qkv(block, x, pos)
+def read_again(model, block, cache, x, n_new, first, last, position):
+    """Rows of one segment behind what they see; they leave nothing but what they looked at. x: their residuals. Returns
+    their residuals after the layer."""
+    Q, K, V = model.qkv(block, x, np.arange(position, position + len(x)))
     g, out = len(Q) // len(K), []
     for k, h in enumerate(cache.heads):
-        n = len(h.pos)
-        keys, values = np.concatenate([h.K, K[k]]), np.concatenate([h.V, V[k]])
+        base = len(h.pos) - n_new
+        if first is None:
+            seen = np.arange(len(h.pos))
+        else:
+            seen = np.concatenate([np.arange(min(4, base + first)), np.arange(base + first, base + last)])
+        n = len(seen)
+        keys, values = np.concatenate([h.K[seen], K[k]]), np.concatenate([h.V[seen], V[k]])
         z = Q[k * g : (k + 1) * g] @ keys.T * keys.shape[1] ** -0.5
         P = softmax(np.where(np.arange(len(keys)) <= n + np.arange(len(x))[:, None], z, -np.inf))
-        h.aux["most"] = np.maximum(h.aux["most"], P[:, :, :n].max((0, 1)))
+        h.aux["most"][seen] = np.maximum(h.aux["most"][seen], P[:, :, :n].max((0, 1)))
         out.append(P @ values)
     return model.finish_block(block, x, np.concatenate(out))
 
@@ -452,13 +476,15 @@ class Sequence:
         self.n += len(ids)
         plan, model = self.plan(), self.model
         x = model.embed[np.asarray(ids)]
-        again = segments(ids, self.n, self.instruction, self.max_tokens) if self.rereads else []
-        second = [model.embed[np.asarray(s)] for s in again]
+        again = segments(ids, self.n, self.instruction, self.max_tokens, self.o) if self.rereads else []
+        second = [model.embed[np.asarray(tokens, int)] for tokens, *_ in again]
         for i, (block, cache) in enumerate(zip(model.blocks, self.caches)):
             Q, K, V = model.qkv(block, x, pos)
             Y, rows = attend(cache, Q, K, V, pos)
+            for j, (_, own, *seen) in enumerate(again):
+                rows = second[j] if own is None else x[slice(*own)]
+                second[j] = read_again(model, block, cache, rows, len(ids), *seen)
             x = model.finish_block(block, x, Y)
-            second = [read_again(model, block, cache, s, self.n) for s in second]
             if self.method == "expected-attention":
                 turned = rotate(Q, -pos, model.theta).reshape(model.n_kv, -1, len(pos), model.d)
                 self.o.update(queries=turned, query_pos=pos)
