@@ -4,7 +4,7 @@ prompt takes with them."""
 import argparse
 
 import quality_tables as quality
-from quality_parts import mean, rows_by_kind, with_bytes
+from quality_parts import rows_by_kind, with_bytes
 from quality_program import Program
 from quality_relate import KINDS
 
@@ -16,11 +16,22 @@ READINGS = (
     ("run again, parts of 512", ",reread_part=512"),
     ("run again, parts of 256", ",reread_part=256"),
     ("own queries, see everything", ",reread=own"),
+    ("own queries, parts of 1,024", ",reread=own,reread_part=1024"),
     ("own queries, parts of 512", ",reread=own,reread_part=512"),
     ("own queries, parts of 256", ",reread=own,reread_part=256"),
 )
 SLOTS, BYTES, LONG_BYTES = (16, 32), ("200KiB", "400KiB"), ("800KiB",)
-METHODS, LONG_METHODS = ("kvzip", "cokv-document"), ("kvzip",)
+METHODS = ("kvzip", "cokv-document")
+TIMED_CONTEXTS = "4"
+
+
+def prompt_times(program, path, policy):
+    """What a prompt takes with every reading, beside a plain one, all in one run."""
+    policies = ["full"] + [policy + more for _, more in READINGS]
+    plain, *rows = program.evaluate(
+        "times of readings", policies, "--data", path, "--limit", TIMED_CONTEXTS, "--threads", "1"
+    )
+    return [row["prefill_seconds"] / plain["prefill_seconds"] for row in rows]
 
 
 def compared(program, what, columns, folder, kinds, contexts):
@@ -32,8 +43,7 @@ def compared(program, what, columns, folder, kinds, contexts):
         "| second reading | " + " | ".join(f"{heading} | difference" for heading, _ in columns) + " | prompt |",
         "|---|" + "---|" * (2 * len(columns) + 1),
     ]
-    plain = mean(row["prefill_seconds"] for row in full.values())
-    first = table[: len(columns)]
+    first, costs = table[: len(columns)], prompt_times(program, quality.data(kinds[0]), columns[0][1])
     for i, (name, _) in enumerate(READINGS):
         own, cells = table[i * len(columns) : (i + 1) * len(columns)], []
         for rows, published in zip(own, first):
@@ -42,8 +52,7 @@ def compared(program, what, columns, folder, kinds, contexts):
             difference = 100 * (accuracy - quality.mean_accuracy(published, kinds))
             interval = f"{difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]" if rows is not published else "–"
             cells += [f"{100 * accuracy:.1f}", interval]
-        seconds = mean(mean(row["prefill_seconds"] for row in rows.values()) for rows in own)
-        lines.append(f"| {name} | " + " | ".join(cells) + f" | {seconds / plain:.2f} × |")
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {costs[i]:.2f} × |")
     answered = f"{100 * quality.mean_accuracy(full, kinds):.1f}"
     return [f"{contexts} contexts a kind; the full cache answers {answered} %.", "", *lines, ""]
 
@@ -52,9 +61,9 @@ def readings(program, arguments):
     own = Program(argparse.Namespace(program=program.path, model=arguments.relate))
     lines = [
         "Protocol *ask*. Accuracy, and in brackets the 95 % interval of the difference to the published reading on "
-        "the same contexts. *prompt*: what a prompt takes, compression included, beside `full` in the same run, one "
-        "thread. These models are small, so attention is most of it; for the size of models people run see "
-        "[performance](performance.md#where-the-time-of-a-prompt-goes).",
+        f"the same contexts. *prompt*: what prompts of {TIMED_CONTEXTS} contexts take with the first column's policy, "
+        "compression included, beside `full` in the same run, one thread. These models are small, so attention is most "
+        "of it; for the size of models people run see [performance](performance.md#where-the-time-of-a-prompt-goes).",
         "",
         "### models/recall",
         "",
@@ -63,7 +72,7 @@ def readings(program, arguments):
     lines += compared(program, "readings", columns, "", quality.ASK_KINDS[:5], arguments.contexts)
     columns = [(f"{m}, {size}", with_bytes(m, size)) for m in METHODS for size in BYTES]
     lines += ["### models/relate", "", *compared(own, "readings", columns, "relate/", KINDS, arguments.contexts)]
-    columns = [(f"{m}, {size}", with_bytes(m, size)) for m in LONG_METHODS for size in LONG_BYTES]
+    columns = [(f"{m}, {size}", with_bytes(m, size)) for m in METHODS for size in LONG_BYTES]
     few = min(arguments.contexts, 8)
     lines += ["### models/relate, 3,900 tokens", ""]
     return lines + compared(own, "readings", columns, "relate_long/", KINDS, few)

@@ -60,6 +60,14 @@ class Results(unittest.TestCase):
             flat = [score for layer in table for score in layer]
             self.assertEqual(sorted(sorted(range(16), key=flat.__getitem__)[-4:]), [4, 5, 6, 7])
 
+    def test_what_prose_says_of_cheaper_readings_is_what_the_tables_have(self):
+        part, note = self.part("Cheaper second readings"), self.note("Cheaper second readings")
+        cells = set(re.findall(r"(?<![.\d])[+-]?\d+\.\d+(?!\d)", tables(part)))
+        quoted = re.findall(r"(?<![.\d])[+-]?\d+\.\d+(?!\d)", note)
+        self.assertGreaterEqual(len(quoted), 6)
+        for number in quoted:
+            self.assertIn(number, cells, "no table of this part has it")
+
     def test_rank_correlations_in_prose_are_those_of_the_tables(self):
         rows = {}
         for line in self.part("Does the eviction loss tell accuracy?").splitlines():
