@@ -35,11 +35,14 @@ struct Family {
   double default_theta = 10000;
   // Mixtures of experts: none, all its models, or (in GGUF) those that say so.
   enum Experts : uint8_t { kNone, kAlways, kSomeGguf } experts = kNone;
-  bool normalise_experts = false;  // where config.json does not say, and in GGUF
+  bool normalise_experts = false;              // where config.json does not say, and in GGUF
+  const char* ffn_size = "intermediate_size";  // config.json: the width of dense layers
   // Names of tensors that come before the common ones.
   std::vector<TensorName> hf_names, gguf_names;
   // Members of config.json that `read` understands and other families refuse.
   std::vector<const char*> settings;
+  // Refuses members of the family that are made of other parts, before anything else is read.
+  Status (*take)(const JsonObject& object) = nullptr;
   // Which layers slide where config.json has no layer_types: [n_layers], all false before. null: none.
   Status (*slides)(const JsonObject& object, const ModelConfig& c, std::vector<bool>* layers) = nullptr;
   // What is the family's own, after everything else. layers [n_layers] is filled.

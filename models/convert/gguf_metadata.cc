@@ -7,6 +7,11 @@ Status WrongType(const std::string& where, const std::string& key, const char* w
   return Error(Code::kBadModel, "%s: %s must be %s", where.c_str(), key.c_str(), wanted);
 }
 
+Status Differs(const std::string& where, const std::string& key) {
+  return Error(Code::kUnsupported, "%s: %s differs from layer to layer, which is not supported",
+               where.c_str(), key.c_str());
+}
+
 }  // namespace
 
 const GgufValue* GgufMetadata::Find(const std::string& key) {
@@ -18,12 +23,12 @@ const GgufValue* GgufMetadata::Find(const std::string& key) {
 Status GgufMetadata::Int(const std::string& key, int64_t min, int64_t max, int32_t* out) {
   const GgufValue* value = Find(key);
   if (value == nullptr) return {};
-  if (value->is_array)
-    return Error(Code::kUnsupported, "%s: %s differs from layer to layer, which is not supported",
-                 where_.c_str(), key.c_str());
-  if (value->n_whole() != 1 || value->type == GgufType::kBool)
-    return WrongType(where_, key, "a whole number");
+  const size_t n = value->n_whole();
+  if (n == 0 || value->type == GgufType::kBool) return WrongType(where_, key, "a whole number");
   const int64_t number = value->Whole(0);
+  for (size_t i = 1; i < n; ++i) {
+    if (value->Whole(i) != number) return Differs(where_, key);
+  }
   if (number < min || number > max) {
     return Error(Code::kBadModel, "%s: %s is %lld, outside %lld .. %lld", where_.c_str(), key.c_str(),
                  static_cast<long long>(number), static_cast<long long>(min), static_cast<long long>(max));
@@ -35,8 +40,12 @@ Status GgufMetadata::Int(const std::string& key, int64_t min, int64_t max, int32
 Status GgufMetadata::Number(const std::string& key, double min, double max, double* out) {
   const GgufValue* value = Find(key);
   if (value == nullptr) return {};
-  if (value->is_array || value->n_floating() != 1) return WrongType(where_, key, "a floating-point number");
+  const size_t n = value->n_floating();
+  if (n == 0) return WrongType(where_, key, "a floating-point number");
   const double number = value->Floating(0);
+  for (size_t i = 1; i < n; ++i) {
+    if (!(value->Floating(i) == number)) return Differs(where_, key);
+  }
   if (!(number >= min && number <= max)) {
     return Error(Code::kBadModel, "%s: %s is %g, outside %g .. %g", where_.c_str(), key.c_str(), number, min,
                  max);

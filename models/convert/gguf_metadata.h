@@ -9,7 +9,8 @@
 
 namespace kvc {
 
-// A key that is absent leaves the output as it was; one of another type or out of range is kBadModel.
+// A key that is absent leaves the output as it was; one of another type or out of range is kBadModel. A
+// number may be an array that says the same of every layer; one that does not is kUnsupported.
 class GgufMetadata {
  public:
   GgufMetadata(const GgufHeader& header, std::string where) : header_(header), where_(std::move(where)) {}

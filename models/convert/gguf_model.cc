@@ -7,6 +7,7 @@
 #include "models/convert/gguf_metadata.h"
 #include "models/convert/gguf_tensors.h"
 #include "models/convert/gguf_tokenizer.h"
+#include "models/convert/not_supported.h"
 #include "models/convert/sources.h"
 
 namespace kvc {
@@ -98,8 +99,9 @@ Result<ModelConfig> ReadConfig(GgufMetadata* metadata, const Family** found) {
   const std::string arch = c.architecture;
   *found = FindGgufFamily(arch);
   if (*found == nullptr) {
-    return Error(Code::kUnsupported, "%s: architecture %.60s is not supported; supported: %s",
-                 metadata->where().c_str(), arch.c_str(), SupportedArchitectures().c_str());
+    return Error(Code::kUnsupported, "%s: architecture %.60s is not supported%s; supported: %s",
+                 metadata->where().c_str(), arch.c_str(), WhyNotArchitecture(arch).c_str(),
+                 SupportedArchitectures().c_str());
   }
   const Family& family = **found;
   KVC_RETURN_IF_ERROR(metadata->String("general.name", &c.name));

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "lib/model/model_config.h"
+#include "models/convert/not_supported.h"
 #include "models/convert/pre_tokenizers.h"
 #include "models/convert/tokenizer_pieces.h"
 
@@ -81,8 +82,11 @@ Status ReadByteLevel(GgufMetadata* metadata, const std::vector<std::string>& pri
   KVC_RETURN_IF_ERROR(metadata->String("tokenizer.ggml.pre", &pre));
   const PreTokenizerRules* known = FindPreTokenizer(pre);
   if (known == nullptr) {
-    return Error(Code::kUnsupported, "%s: the pre-tokenizer '%.60s' is not supported; supported: %s",
-                 metadata->where().c_str(), pre.c_str(), PreTokenizerNames().c_str());
+    return Error(
+        Code::kUnsupported,
+        "%s: the pre-tokenizer '%.60s' is not supported: try the Hugging Face directory of the model, "
+        "whose tokenizer.json says its rules; supported: %s",
+        metadata->where().c_str(), pre.c_str(), PreTokenizerNames().c_str());
   }
   spec->patterns.assign(known->patterns.begin(), known->patterns.end());
   spec->ignore_merges = known->ignore_merges, spec->nfc = known->nfc, spec->add_bos = known->add_bos;
@@ -210,8 +214,8 @@ Result<TokenizerSpec> ReadGgufTokenizer(GgufMetadata* metadata) {
     StripAsPhi3(metadata, &spec);
   } else {
     return Error(Code::kUnsupported,
-                 "%s: the tokenizer model '%.60s' is not supported; supported: gpt2, llama",
-                 metadata->where().c_str(), model.c_str());
+                 "%s: the tokenizer model '%.60s' is not supported%s; supported: gpt2, llama",
+                 metadata->where().c_str(), model.c_str(), WhyNotTokenizer(model).c_str());
   }
   KVC_RETURN_IF_ERROR(ReadSpecialTokens(metadata, &spec));
   BeginAsGlm(metadata, &spec);

@@ -4,6 +4,7 @@
 
 #include "lib/model/model_check.h"
 #include "models/convert/family.h"
+#include "models/convert/not_supported.h"
 
 namespace kvc {
 namespace {
@@ -121,23 +122,6 @@ bool IsOff(const Json& value, double neutral) {
   return value.is_array() && value.empty();
 }
 
-// What is asked for most among what is not there, and what comes nearest.
-struct Missing {
-  const char* part;  // of the architecture's name
-  const char* text;
-};
-constexpr Missing kMissing[] = {
-    {"Moe", "its mixture of experts is not supported; try Qwen3Moe, or a dense model of the same family"},
-    {"DeepseekV",
-     "mixtures of experts are not supported; try the distilled models, which are Qwen2 and Llama"},
-    {"Mamba", "state spaces are not supported"},
-    {"Hybrid", "state spaces are not supported; try a model of the family without them"},
-    {"Lfm2", "convolutions between the layers are not supported; try Qwen3 or Gemma3"},
-    {"Qwen3Next", "linear attention is not supported; try Qwen3"},
-    {"ForConditionalGeneration", "images and sound are not supported; try the text model of the family"},
-    {"Cohere", "blocks side by side are not supported; try Qwen3 or Llama"},
-};
-
 Result<const Family*> FindFamily(const JsonObject& object) {
   const Json* list = object.Find("architectures");
   if (list == nullptr || !list->is_array() || list->size() != 1 || !(*list)[0].is_string()) {
@@ -145,14 +129,11 @@ Result<const Family*> FindFamily(const JsonObject& object) {
   }
   const std::string name = (*list)[0].get<std::string>();
   if (const Family* family = FindHfFamily(name)) return family;
-  std::string supported, why;
+  std::string supported;
   for (const Family* family : Families())
     supported += (supported.empty() ? "" : ", ") + std::string(family->hf);
-  for (const Missing& missing : kMissing) {
-    if (why.empty() && name.find(missing.part) != std::string::npos) why = std::string(": ") + missing.text;
-  }
   return Error(Code::kUnsupported, "%s: architecture %.80s is not supported%s; supported: %s",
-               object.where().c_str(), name.c_str(), why.c_str(), supported.c_str());
+               object.where().c_str(), name.c_str(), WhyNotArchitecture(name).c_str(), supported.c_str());
 }
 
 Status CheckSettings(const JsonObject& object, const Family& family, std::vector<std::string>* warnings) {
@@ -200,15 +181,15 @@ Status ReadActivation(const JsonObject& object, const Family& family, ModelConfi
   return {};
 }
 
-Status ReadShape(const JsonObject& object, ModelConfig* c) {
+Status ReadShape(const JsonObject& object, const Family& family, ModelConfig* c) {
   for (const char* key :
-       {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"}) {
+       {"hidden_size", "num_hidden_layers", "num_attention_heads", family.ffn_size, "vocab_size"}) {
     if (!object.Has(key)) return Error(Code::kBadModel, "%s: %s is missing", object.where().c_str(), key);
   }
   KVC_RETURN_IF_ERROR(object.Int("hidden_size", 1, kMaxHidden, &c->hidden_size));
   KVC_RETURN_IF_ERROR(object.Int("num_hidden_layers", 1, kMaxLayers, &c->n_layers));
   KVC_RETURN_IF_ERROR(object.Int("num_attention_heads", 1, kMaxHeads, &c->n_heads));
-  KVC_RETURN_IF_ERROR(object.Int("intermediate_size", 1, kMaxFfn, &c->ffn_size));
+  KVC_RETURN_IF_ERROR(object.Int(family.ffn_size, 1, kMaxFfn, &c->ffn_size));
   KVC_RETURN_IF_ERROR(object.Int("vocab_size", 1, kMaxVocab, &c->vocab_size));
   c->n_kv_heads = c->n_heads;
   KVC_RETURN_IF_ERROR(object.Int("num_key_value_heads", 1, kMaxHeads, &c->n_kv_heads));
@@ -251,7 +232,7 @@ Status ReadWindows(const JsonObject& object, const Family& family, ModelConfig* 
       const Json& type = (*types)[i];
       const std::string name =
           type.is_string() ? type.get<std::string>() : type.dump(-1, ' ', true).substr(0, 40);
-      if (name != "full_attention" && name != "sliding_attention") {
+      if (name != "full_attention" && name != "attention" && name != "sliding_attention") {
         return Error(Code::kUnsupported, "%s: layer type %.60s is not supported", object.where().c_str(),
                      name.c_str());
       }
@@ -328,6 +309,7 @@ Result<HfConfig> ParseHfConfig(Span<const uint8_t> text, const std::string& wher
   const Family& family = *found.value();
   HfConfig config;
   config.family = &family;
+  if (family.take != nullptr) KVC_RETURN_IF_ERROR(family.take(object));
   KVC_RETURN_IF_ERROR(CheckSettings(object, family, &config.warnings));
   ModelConfig& c = config.model;
   c.architecture = family.name;
@@ -337,7 +319,7 @@ Result<HfConfig> ParseHfConfig(Span<const uint8_t> text, const std::string& wher
   c.layer_norms = family.layer_norms, c.attention_sinks = family.attention_sinks;
   c.rope_pairing = family.hf_pairing;
   c.tied_head = family.tied_head, config.says_tied = object.Has("tie_word_embeddings");
-  KVC_RETURN_IF_ERROR(ReadShape(object, &c));
+  KVC_RETURN_IF_ERROR(ReadShape(object, family, &c));
   KVC_RETURN_IF_ERROR(ReadHfExperts(object, family, &c));
   KVC_RETURN_IF_ERROR(ReadActivation(object, family, &c));
   KVC_RETURN_IF_ERROR(ReadWindows(object, family, &c));

@@ -7,6 +7,7 @@
 #include "lib/model/tokenizer_patterns.h"
 #include "models/convert/json.h"
 #include "models/convert/tokenizer_hf_split.h"
+#include "models/convert/not_supported.h"
 #include "models/convert/tokenizer_pieces.h"
 
 namespace kvc {
@@ -119,7 +120,10 @@ Status HfReader::ReadModelOptions(const JsonObject& model) {
   std::string type = "BPE", prefix, suffix;
   double dropout = 0;
   KVC_RETURN_IF_ERROR(model.String("type", &type));
-  if (type != "BPE") return Unsupported("the model type " + type);
+  if (type != "BPE") {
+    return Error(Code::kUnsupported, "%s: the model type %.60s is not supported%s", kWhere, type.c_str(),
+                 WhyNotTokenizer(type).c_str());
+  }
   KVC_RETURN_IF_ERROR(model.Number("dropout", 0, 1, &dropout));
   if (dropout != 0) return Unsupported("dropout");
   KVC_RETURN_IF_ERROR(model.String("continuing_subword_prefix", &prefix));

@@ -16,6 +16,7 @@ import sys
 
 import mxfp4
 import numpy as np
+import reference_models
 import torch
 import transformers
 from safetensors.torch import save_file
@@ -387,6 +388,7 @@ MODELS.update({
 # As it is saved after training: experts as transformers holds them, columns first.
 MODELS["gpt_oss_16_bits"] = {**GPT_OSS, **shape(64, 4, 2, 16, 48, dtype="bfloat16")}
 del MODELS["gpt_oss_16_bits"]["quantization_config"]
+MODELS.update(reference_models.MODELS)
 
 # Tokens a model is converted for, where that is not all it was trained for.
 CONTEXTS = {"phi3_longrope_short": 256}
@@ -504,7 +506,7 @@ def write_checkpoint(path, settings, rng):
         "hidden_act": "silu",
         **settings,
         "vocab_size": VOCAB,
-        "max_position_embeddings": 512,
+        "max_position_embeddings": settings.get("max_position_embeddings", 512),
         "bos_token_id": BOS,
         "eos_token_id": EOS,
         "attention_dropout": 0.0,
