@@ -97,7 +97,7 @@ Status Leave(Stream* s, const CacheView& cache, int32_t first, int32_t n, LeaveP
       Check(KVC_LAUNCH(leave, dim3(static_cast<unsigned>(n)), dim3(kBlock),
                        2 * static_cast<size_t>(cache.layout->head_dim) * sizeof(float), StreamOf(s), p),
             "removing entries"));
-  return records.ReadBack(&StreamOf(s));
+  return records.ReadBack(&StreamOf(s), p.cache.heads);
 }
 
 struct KeepParams {

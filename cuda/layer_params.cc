@@ -1,7 +1,5 @@
 #include "cuda/layer_params.h"
 
-#include <vector>
-
 namespace kvc::cuda {
 
 int32_t CacheRecords::Ids(int32_t head) const {
@@ -11,8 +9,9 @@ int32_t CacheRecords::Ids(int32_t head) const {
 
 int32_t CacheRecords::BookIds(int32_t head, int which) const {
   const int32_t owner = c_.layout->book_owner(head),
-                slots = c_.layout->formats[static_cast<size_t>(c_.layout->directions)].slots;
-  return std::min((c_.book_len[owner * 2 + which] + more_ + slots - 1) / slots, c_.book_stride);
+                slots = c_.layout->formats[static_cast<size_t>(c_.layout->directions)].slots,
+                users = c_.layout->layer_books ? c_.layout->n_kv_heads : 1;
+  return std::min((c_.book_len[owner * 2 + which] + users * more_ + slots - 1) / slots, c_.book_stride);
 }
 
 int64_t CacheRecords::Bytes() const {
@@ -32,8 +31,9 @@ CacheLayer CacheRecords::Write(Packet* packet) {
   const size_t n_formats = layout.formats.size();
   Format* formats = packet->Add<Format>(static_cast<int64_t>(n_formats), &out.formats);
   for (size_t i = 0; i < n_formats; ++i) formats[i] = {layout.formats[i], At(c_.bases[i])};
-  Head* heads = packet->Add<Head>(n_, &heads_);
-  out.heads = const_cast<Head*>(heads_);
+  const Head* on_device = nullptr;
+  Head* heads = packet->Add<Head>(n_, &on_device);
+  out.heads = const_cast<Head*>(on_device);
   for (int32_t i = 0; i < n_; ++i) {
     const int32_t h = first_ + i, owner = layout.book_owner(h);
     const HeadFormat& format = layout.heads[static_cast<size_t>(h)];
@@ -60,20 +60,24 @@ CacheLayer CacheRecords::Write(Packet* packet) {
   return out;
 }
 
-Status CacheRecords::ReadBack(CudaStream* stream) const {
-  std::vector<Head> heads(static_cast<size_t>(n_));
-  KVC_RETURN_IF_ERROR(stream->Fetch(heads_, heads.data(), n_ * static_cast<int64_t>(sizeof(Head))));
-  for (int32_t i = 0; i < n_; ++i) {
-    const int32_t h = first_ + i;
-    const Head& from = heads[static_cast<size_t>(i)];
-    c_.len[h] = from.len;
-    c_.rotated[h] = from.rotated != 0 ? 1 : 0;
-    if (c_.ring != nullptr) {
-      c_.ring[h * kRingFields + kRingStart] = from.ring_start;
-      c_.ring[h * kRingFields + kRingLen] = from.ring_len;
+Status CacheRecords::ReadBack(CudaStream* stream, const Head* heads) const {
+  constexpr int32_t kAtOnce = 32;
+  Head read[kAtOnce];
+  for (int32_t at = 0; at < n_; at += kAtOnce) {
+    const int32_t n = std::min(kAtOnce, n_ - at);
+    KVC_RETURN_IF_ERROR(stream->Fetch(heads + at, read, n * static_cast<int64_t>(sizeof(Head))));
+    for (int32_t i = 0; i < n; ++i) {
+      const int32_t h = first_ + at + i;
+      const Head& from = read[i];
+      c_.len[h] = from.len;
+      c_.rotated[h] = from.rotated != 0 ? 1 : 0;
+      if (c_.ring != nullptr) {
+        c_.ring[h * kRingFields + kRingStart] = from.ring_start;
+        c_.ring[h * kRingFields + kRingLen] = from.ring_len;
+      }
+      for (int which = 0; has_books() && from.owner == at + i && which < 2; ++which)
+        c_.book_len[h * 2 + which] = from.book_len[which];
     }
-    for (int which = 0; has_books() && from.owner == i && which < 2; ++which)
-      c_.book_len[h * 2 + which] = from.book_len[which];
   }
   return {};
 }

@@ -55,17 +55,17 @@ inline Turn TurnOf(const KeyTurning& t, Packet* packet) {
   return TurnOf(t.rope, t.pairing, t.in_cache, packet);
 }
 
-// The records of heads [first, first + n) of a cache, with room in their tables for `more` entries of main
-// and as many directions.
+// The records of heads [first, first + n) of a cache, with room in their tables for `more` entries of main,
+// and for as many directions of every head that a book is shared by.
 class CacheRecords {
  public:
   CacheRecords(const CacheView& cache, int32_t first, int32_t n, int32_t more)
       : c_(cache), first_(first), n_(n), more_(more) {}
   int64_t Bytes() const;
-  // *heads: where kernels find, and may change, the records.
+  // heads of it: where kernels find, and may change, the records.
   CacheLayer Write(Packet* packet);
-  // Lengths as kernels left them, into the records of the host. Waits.
-  Status ReadBack(CudaStream* stream) const;
+  // Lengths as kernels left them in what Write gave, into the records of the host. Waits.
+  Status ReadBack(CudaStream* stream, const Head* heads) const;
 
  private:
   int32_t Ids(int32_t head) const;
@@ -74,7 +74,6 @@ class CacheRecords {
 
   const CacheView& c_;
   const int32_t first_, n_, more_;
-  const Head* heads_ = nullptr;  // on the device
 };
 
 }  // namespace kvc::cuda

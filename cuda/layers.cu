@@ -399,7 +399,7 @@ Status CudaDevice::AppendLayer(Stream* s, const AppendArgs& a) {
       KVC_LAUNCH(append_entries, dim3(layout.layer_books ? 1u : static_cast<unsigned>(heads)), dim3(kBlock),
                  3 * static_cast<size_t>(layout.head_dim) * sizeof(float), StreamOf(s), p),
       "appending entries"));
-  return records.ReadBack(&StreamOf(s));
+  return records.ReadBack(&StreamOf(s), p.cache.heads);
 }
 
 }  // namespace kvc::cuda

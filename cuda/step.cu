@@ -8,7 +8,6 @@
 // entry's place decides where one is missing (rings).
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "cuda/launch.h"
 #include "cuda/step_params.h"
@@ -239,7 +238,6 @@ class Wave {
     for (int32_t r = 0; r < n_; ++r) {
       // The kernels find the new entry counted, and ids for those that leave a ring.
       if (!end_only_) HostRecords(rows[r], a_.layer).Append();
-      records_.emplace_back(*rows[r].cache, a_.layer * g, g, RingSlots(layout(r)));
       const HostRecords host(rows[r], a_.layer);
       updates = updates || (end_only_ ? Plan(r).ends_later && host.HasEnd() : host.HasUpdate());
       attention = attention || Plan(r).needs_attention || Plan(r).attention;
@@ -252,14 +250,15 @@ class Wave {
       }
     }
     if (end_only_ && !updates) return {};
-    if (!end_only_) Cut();
     stride = (stride + 3) / 4 * 4;
     attention = attention && !end_only_, mean = mean && !end_only_;
-    const int64_t n_items = static_cast<int64_t>(items_.size()), heads = int64_t{n_} * g;
+    const int64_t heads = int64_t{n_} * g;
+    int64_t n_items = 0;
+    if (!end_only_) Cut([&](int32_t, int32_t, const Segment&) { ++n_items; });
     int64_t bytes = Packet::Size<RowParams>(n_) + n_ * Packet::Size<float>(d) + TurnBytes(a_.rope) +
                     Packet::Size<Segment>(n_items) + Packet::Size<HeadSegments>(heads) +
                     2 * n_ * Packet::Size<int32_t>(g);
-    for (int32_t r = 0; r < n_; ++r) bytes += records_[static_cast<size_t>(r)].Bytes();
+    for (int32_t r = 0; r < n_; ++r) bytes += Records(r).Bytes();
     const StepBytes own{heads, group, d, n_items, stride, settle, attention, mean, updates};
     Scratch scratch(At(a_.scratch), device_.StepScratchBytes(a_.shape));
     Packet packet;
@@ -273,8 +272,7 @@ class Wave {
     p.stride = attention || updates ? stride : 0;  // a launch that stays as it was is not sent anew
     RowParams* to = packet.Add<RowParams>(n_, &p.rows);
     for (int32_t r = 0; r < n_; ++r) KVC_RETURN_IF_ERROR(WriteRow(r, &packet, to + r));
-    p.items = packet.Copy(items_.data(), n_items);
-    p.heads = packet.Copy(heads_.data(), static_cast<int64_t>(heads_.size()));
+    if (!end_only_) WriteSegments(n_items, heads, &packet, &p);
     p.turned = scratch.Take<float>(heads * group * d);
     p.partial = scratch.Take<float>(n_items * group * (d + 2));
     if (attention) p.logits = scratch.Take<float>(heads * group * stride);
@@ -283,11 +281,11 @@ class Wave {
       p.update = {scratch.Take<uint8_t>(heads * own.update()), own.update(), stride, own.sort_stride()};
     KVC_RETURN_IF_ERROR(scratch.Check());
     KVC_RETURN_IF_ERROR(packet.Send());
-    if (!end_only_) KVC_RETURN_IF_ERROR(Attend(p, attention));
+    if (!end_only_) KVC_RETURN_IF_ERROR(Attend(p, static_cast<int32_t>(n_items), attention));
     if (updates) KVC_RETURN_IF_ERROR(Check(UpdateHeads(p, end_only_, one, StreamOf(s_)), "a step"));
     for (int32_t r = 0; r < n_; ++r) {
       if (HostRecords(rows[r], a_.layer).Follow(end_only_)) continue;
-      KVC_RETURN_IF_ERROR(records_[static_cast<size_t>(r)].ReadBack(&packet.stream()));
+      KVC_RETURN_IF_ERROR(Records(r).ReadBack(&packet.stream(), to[r].cache.heads));
     }
     return {};
   }
@@ -295,22 +293,27 @@ class Wave {
  private:
   const CacheLayout& layout(int32_t r) const { return *a_.rows[first_ + r].cache->layout; }
   const StepPlan& Plan(int32_t r) const { return PlanOf(a_.rows[first_ + r], a_.layer); }
+  CacheRecords Records(int32_t r) const {
+    const int32_t g = layout(r).n_kv_heads;
+    return {*a_.rows[first_ + r].cache, a_.layer * g, g, RingSlots(layout(r))};
+  }
 
-  Status Attend(const StepParams& p, bool attention) const {
+  Status Attend(const StepParams& p, int32_t n_items, bool attention) const {
     CudaStream& stream = StreamOf(s_);
     const unsigned g = static_cast<unsigned>(p.n_kv_heads), h = static_cast<unsigned>(p.n_heads),
                    n = static_cast<unsigned>(n_);
     KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(step_append, dim3(g, n), dim3(kThreads),
                                          2 * static_cast<size_t>(p.d) * sizeof(float), stream, p),
                               "a step"));
-    KVC_RETURN_IF_ERROR(Check(AttendSegments(p, static_cast<int32_t>(items_.size()), stream), "a step"));
+    KVC_RETURN_IF_ERROR(Check(AttendSegments(p, n_items, stream), "a step"));
     KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(join_segments, dim3(h, n), dim3(kThreads), 0, stream, p), "a step"));
     if (!attention) return {};
     return Check(KVC_LAUNCH(gather_attention, dim3(g, n), dim3(kThreads), 0, stream, p), "a step");
   }
 
-  // Segments of every head, its new entry included.
-  void Cut() {
+  // f(row, KV head, segment) for the segments of every head, its new entry included, in order.
+  template <typename F>
+  void Cut(F&& f) const {
     const int32_t g = layout(0).n_kv_heads;
     int64_t entries = 0;
     for (int32_t r = 0; r < n_; ++r) {
@@ -320,22 +323,31 @@ class Wave {
     for (int32_t r = 0; r < n_; ++r) {
       const CacheView& c = *a_.rows[first_ + r].cache;
       for (int32_t h = 0; h < g; ++h) {
-        const int32_t head = a_.layer * g + h, first_item = static_cast<int32_t>(items_.size());
+        const int32_t head = a_.layer * g + h, main = c.len[head];
         const auto cut = [&](int32_t first, int32_t end) {
           for (int32_t b = first; b < end; b += segment)
-            items_.push_back({r, h, b, std::min(b + segment, end)});
+            f(r, h, Segment{r, h, b, std::min(b + segment, end)});
         };
-        const int32_t main = c.len[head];
         cut(0, main);
-        if (RingFormat(c, head) >= 0 && RingLen(c, head) > 0) {
-          const int32_t slots = c.layout->ring_slots(head), start = c.ring[head * kRingFields + kRingStart],
-                        end = start + RingLen(c, head);
-          if (end > slots) cut(main, main + end - slots);
-          cut(main + start, main + std::min(end, slots));
-        }
-        heads_.push_back({first_item, static_cast<int32_t>(items_.size()) - first_item});
+        if (RingFormat(c, head) < 0 || RingLen(c, head) <= 0) continue;
+        const int32_t slots = c.layout->ring_slots(head), start = c.ring[head * kRingFields + kRingStart],
+                      end = start + RingLen(c, head);
+        if (end > slots) cut(main, main + end - slots);
+        cut(main + start, main + std::min(end, slots));
       }
     }
+  }
+
+  void WriteSegments(int64_t n_items, int64_t n_heads, Packet* packet, StepParams* p) const {
+    Segment* items = packet->Add<Segment>(n_items, &p->items);
+    HeadSegments* heads = packet->Add<HeadSegments>(n_heads, &p->heads);
+    for (int64_t i = 0; i < n_heads; ++i) heads[i] = {};
+    int32_t at = 0;
+    Cut([&](int32_t r, int32_t h, const Segment& segment) {
+      HeadSegments& of_head = heads[r * p->n_kv_heads + h];
+      if (of_head.n++ == 0) of_head.first = at;
+      items[at++] = segment;
+    });
   }
 
   Status WriteRow(int32_t r, Packet* packet, RowParams* to) {
@@ -343,7 +355,7 @@ class Wave {
     const StepPlan& plan = Plan(r);
     const int32_t g = layout(r).n_kv_heads, d = layout(r).head_dim;
     *to = {};
-    to->cache = records_[static_cast<size_t>(r)].Write(packet);
+    to->cache = Records(r).Write(packet);
     to->position = row.position;
     float* angles = packet->Add<float>(d, &to->angles);
     a_.rope->Angles(row.position, angles, angles + d / 2);
@@ -376,9 +388,6 @@ class Wave {
   const StepArgs& a_;
   const int32_t first_, n_;
   const bool end_only_;
-  std::vector<CacheRecords> records_;
-  std::vector<Segment> items_;
-  std::vector<HeadSegments> heads_;
 };
 
 }  // namespace
@@ -388,12 +397,17 @@ class Wave {
 Status CudaDevice::FillAngles(Stream* s, const AngleArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
   const int32_t d = a.rope->head_dim();
-  std::vector<float> rows(static_cast<size_t>(a.n) * static_cast<size_t>(d));
-  for (int64_t i = 0; i < a.n; ++i) {
-    float* row = rows.data() + i * d;
-    a.rope->Angles((a.first + i) * a.every, row, row + d / 2, a.unit ? 0 : 1);
+  KVC_RETURN_IF_ERROR(CheckHeadSize(d));
+  constexpr int32_t kAtOnce = 16;
+  float rows[kAtOnce * kMostHeadSize];
+  for (int64_t first = 0; first < a.n; first += kAtOnce) {
+    const int64_t n = std::min<int64_t>(kAtOnce, a.n - first);
+    for (int64_t i = 0; i < n; ++i) {
+      float* row = rows + i * d;
+      a.rope->Angles((a.first + first + i) * a.every, row, row + d / 2, a.unit ? 0 : 1);
+    }
+    KVC_RETURN_IF_ERROR(Write(s, (a.out + first * d).As<uint8_t>(), rows, 4 * n * d));
   }
-  KVC_RETURN_IF_ERROR(Write(s, a.out.As<uint8_t>(), rows.data(), static_cast<int64_t>(rows.size()) * 4));
   return StreamOf(s).Wait("the device");
 }
 

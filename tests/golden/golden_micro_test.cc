@@ -7,7 +7,7 @@
 
 #include "lib/compress/compressor.h"
 #include "tests/golden/golden_files.h"
-#include "tests/support/cpu_memory.h"
+#include "tests/support/test_device.h"
 
 namespace kvc {
 namespace {
@@ -329,7 +329,7 @@ class Micro {
 
   Inputs in_;
   Json case_;
-  test::CpuMemory memory_;
+  test::TestDevice memory_;
   Rope rope_;
   std::vector<const Rope*> ropes_;
   std::unique_ptr<Compressor> compressor_;

@@ -3,8 +3,9 @@
 
 #include <cmath>
 #include <random>
+#include <string>
 
-#include "tests/support/cpu_memory.h"
+#include "tests/support/test_device.h"
 
 namespace kvc {
 namespace {
@@ -17,7 +18,7 @@ constexpr float kScale = 0.25f;
 enum class KeyRotation { kStored, kByRank, kByPosition };
 
 struct Case {
-  const char* name;
+  std::string name;
   KvType type;
   int32_t group, dim, page_slots, tail_slots;
   bool ordered, seen;
@@ -25,6 +26,9 @@ struct Case {
   KeyRotation rotation;
   RopePairing pairing;
   bool key_channels = false;
+  int32_t longest = 900, steps = 40;  // of the heads in the beginning; that follow
+
+  int32_t quant_group() const { return type < KvType::kInt8 ? 0 : dim % 32 == 0 && dim > 32 ? 32 : 8; }
 };
 
 class AttendCases : public testing::TestWithParam<Case> {
@@ -37,8 +41,7 @@ class AttendCases : public testing::TestWithParam<Case> {
     layout.n_kv_heads = kHeads, layout.group = c.group, layout.head_dim = c.dim,
     layout.page_slots = c.page_slots;
     layout.seen_masks = c.seen, layout.ranks = c.rotation == KeyRotation::kByRank;
-    layout.type = c.type, layout.quant_group = c.type >= KvType::kInt8 ? 8 : 0,
-    layout.ring_slots = c.tail_slots;
+    layout.type = c.type, layout.quant_group = c.quant_group(), layout.ring_slots = c.tail_slots;
     if (c.key_channels) layout.coding = EntryCoding::kKeyChannels, layout.settle = c.page_slots;
     auto cache = KvCache::Create(layout.Make(), memory_.arenas());
     ASSERT_TRUE(cache.ok());
@@ -77,10 +80,10 @@ class AttendCases : public testing::TestWithParam<Case> {
   }
 
   // Heads of very different lengths: 1, some, many.
-  void Fill() {
+  test::HostLayer RandomLayer() {
     const Case& c = GetParam();
-    test::HostLayer kv(kHeads, c.dim, 900);
-    kv.len = {1, 77, 900};
+    test::HostLayer kv(kHeads, c.dim, c.longest);
+    kv.len = {1, 77, c.longest};
     for (int g = 0; g < kHeads; ++g) {
       const int32_t n = kv.len[static_cast<size_t>(g)];
       for (int32_t i = 0; i < n; ++i) {
@@ -90,9 +93,15 @@ class AttendCases : public testing::TestWithParam<Case> {
         kv.seen[kv.Entry(g, i)] = random_() | 1u << (random_() % static_cast<uint32_t>(c.group));
       }
     }
+    return kv;
+  }
+
+  void Fill() {
+    const Case& c = GetParam();
+    const test::HostLayer kv = RandomLayer();
     ASSERT_TRUE(memory_.Store(cache_.get(), 0, kv, nullptr, c.seen ? &kv.seen : nullptr).ok());
     for (int g = 0; g < kHeads; ++g) cache_->set_rotated(g, c.rotation == KeyRotation::kStored);
-    for (int step = 0; step < 40; ++step) {  // rings wrap, holes are filled
+    for (int step = 0; step < c.steps; ++step) {  // rings wrap, holes are filled
       ASSERT_TRUE(step_.Ensure(cache_.get(), false).ok());
       step_.Run(*cache_, Plan(), Token());
       step_.Done(cache_.get());
@@ -167,7 +176,7 @@ class AttendCases : public testing::TestWithParam<Case> {
 
   std::mt19937 random_{23};
   int32_t position_ = 1000;
-  test::CpuMemory memory_;
+  test::TestDevice memory_;
   std::unique_ptr<KvCache> cache_;
   Rope rope_;
   test::TokenStep step_{&memory_};
@@ -179,7 +188,8 @@ TEST_P(AttendCases, IsTheDenseSoftmax) {
   // Round 2 is nearly one-hot. From 3 on there are sinks, from 4 on rows are sharpened, in 5 without them.
   constexpr int32_t kGainLength = 200;
   for (int round = 0; round < 6 && !HasFatalFailure(); ++round) {
-    test::TokenInput in = Token(round == 2 ? 20.0f : 1.0f);
+    test::TokenInput in =
+        Token((round == 2 ? 20.0f : 1.0f) * std::min(1.0f, 8 / std::sqrt(static_cast<float>(c.dim))));
     if (round == 3 || round == 4) in.sinks = Random(kHeads * c.group, 3);
     const int64_t stride = cache_->MaxLen() + 1;
     DeviceBuffer<float> attention;
@@ -209,11 +219,12 @@ TEST_P(AttendCases, IsTheDenseSoftmax) {
 TEST_P(AttendCases, DoesNotDependOnThreadsOrOnWhatElseIsWanted) {
   Fill();
   const test::TokenInput in = Token();
-  test::CpuMemory one(1);
+  test::TestDevice one(1);
   test::TokenStep alone(&one);
   const auto run = [&](test::TokenStep& step, bool want_attention) {
     auto fork = cache_->Fork();
     EXPECT_TRUE(fork.ok() && step_.Ensure(fork.value().get(), false).ok());
+    memory_.Load(*fork.value(), 0);  // waits: what another stream reads is there
     const int64_t stride = cache_->MaxLen() + 1;
     DeviceBuffer<float> attention;
     EXPECT_TRUE(attention.Allocate(memory_.own(), kHeads * GetParam().group * stride, "test").ok());
@@ -225,6 +236,37 @@ TEST_P(AttendCases, DoesNotDependOnThreadsOrOnWhatElseIsWanted) {
   const Vector expected = run(alone, false);
   EXPECT_EQ(run(step_, false), expected);
   EXPECT_EQ(run(step_, true), expected);
+}
+
+// What is stored is what the reference makes of it, number by number. Keys that a page codes together:
+// KvCacheRandom.
+TEST_P(AttendCases, HoldsWhatTheReferenceCodes) {
+  const Case& c = GetParam();
+  test::HostLayer kv = RandomLayer();
+  ASSERT_TRUE(memory_.Store(cache_.get(), 0, kv, nullptr, c.seen ? &kv.seen : nullptr).ok());
+  test::HostLayer got = memory_.Load(*cache_, 0);
+  ASSERT_EQ(got.len, kv.len);
+  const auto round_trip = [](const VectorFormat& format, const Vector& x) {
+    std::vector<uint8_t> codes(static_cast<size_t>(CodeBytes(format.type, format.d)));
+    std::vector<uint16_t> scales(x.size());
+    Vector out(x.size());
+    ReferenceKernels().encode_vectors(format, x.data(), 1, codes.data(), scales.data());
+    ReferenceKernels().decode_vectors(format, codes.data(), scales.data(), 1, out.data());
+    return out;
+  };
+  const VectorFormat stored{c.type, c.dim, c.quant_group()}, ring{KvType::kF16, c.dim, 0};
+  for (int g = 0; g < kHeads; ++g) {
+    const int32_t n = kv.len[static_cast<size_t>(g)],
+                  whole = (n - std::min(n, c.tail_slots - c.page_slots)) / c.page_slots * c.page_slots,
+                  coded = c.key_channels ? whole : n - std::max(c.tail_slots - 1, 0);
+    for (int32_t i = 0; i < n; ++i) {
+      const VectorFormat& format = i < coded ? stored : ring;
+      ASSERT_EQ(got.Position(g, i), kv.Position(g, i));
+      ASSERT_EQ(got.ValueOf(g, i), round_trip(format, kv.ValueOf(g, i))) << "head " << g << " entry " << i;
+      if (c.key_channels && i < coded) continue;
+      ASSERT_EQ(got.KeyOf(g, i), round_trip(format, kv.KeyOf(g, i))) << "head " << g << " entry " << i;
+    }
+  }
 }
 
 constexpr KeyRotation kStored = KeyRotation::kStored, kRank = KeyRotation::kByRank,
@@ -247,7 +289,33 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"by_rank", KvType::kF16, 2, 16, 16, 0, true, false, 0, kRank, kHalf},
         Case{"by_rank_int8_tail", KvType::kInt8, 2, 16, 16, 5, true, false, 0, kRank, kPairs},
         Case{"by_position_seen", KvType::kF32, 2, 16, 16, 0, false, true, 0, kPosition, kPairs}),
-    [](const auto& kind) { return std::string(kind.param.name); });
+    [](const auto& kind) { return kind.param.name; });
+
+// Every size of a head that models have, and one that they have not, with every group and coding: instances
+// of kernels differ by them.
+std::vector<Case> Shapes() {
+  const std::pair<const char*, KvType> types[] = {{"f32", KvType::kF32},
+                                                  {"f16", KvType::kF16},
+                                                  {"bf16", KvType::kBf16},
+                                                  {"int8", KvType::kInt8},
+                                                  {"int4", KvType::kInt4}};
+  std::vector<Case> all;
+  for (const int32_t d : {64, 80, 128, 256}) {
+    for (int32_t group = 1; group <= 8; ++group) {
+      for (const auto& [name, type] : types) {
+        Case c{Format("%s_%d_of_%d", name, group, d), type, group, d, 64, type < KvType::kInt8 ? 0 : 9, false,
+               false, 0,
+               // Some turn keys when they read them.
+               group % 3 == 1 ? kPosition : kStored, kHalf};
+        c.longest = 130, c.steps = 1;
+        all.push_back(c);
+      }
+    }
+  }
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Shapes, AttendCases, testing::ValuesIn(Shapes()),
+                         [](const auto& kind) { return kind.param.name; });
 
 }  // namespace
 }  // namespace kvc

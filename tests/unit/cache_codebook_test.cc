@@ -4,7 +4,7 @@
 #include <cmath>
 #include <random>
 
-#include "tests/support/cpu_memory.h"
+#include "tests/support/test_device.h"
 
 namespace kvc {
 namespace {
@@ -31,7 +31,7 @@ test::UniformLayout CodebookLayout(int32_t n_layers, int32_t n_kv_heads) {
 // Codebooks: what is coded keeps its length and its direction up to theta, and forks do not see each other's
 // directions.
 TEST(KvCacheCodebook, DirectionsStayWithinTheta) {
-  test::CpuMemory memory(2, ReferenceKernels());
+  test::TestDevice memory(2, ReferenceKernels());
   test::TokenStep steps(&memory);
   const Rope none = Rope::None(kDim);
   auto made = KvCache::Create(CodebookLayout(1, 1).Make(), memory.arenas());
@@ -90,7 +90,7 @@ TEST(KvCacheCodebook, DirectionsStayWithinTheta) {
 // holds vectors from then on, with everything that it held.
 TEST(KvCacheCodebook, CodesAreThereOnlyWhereTheyAreSmaller) {
   for (const bool layer_books : {false, true}) {
-    test::CpuMemory memory;
+    test::TestDevice memory;
     test::TokenStep steps(&memory);
     const Rope none = Rope::None(kDim);
     constexpr int32_t kHeads = 2, kFirst = 40;
@@ -232,7 +232,7 @@ class KvCacheLayerBooks : public testing::Test {
     }
   }
 
-  test::CpuMemory memory_{2, ReferenceKernels()};
+  test::TestDevice memory_{2, ReferenceKernels()};
   test::TokenStep step_{&memory_};
   const Rope none_ = Rope::None(kDim);
 };
@@ -266,7 +266,7 @@ TEST(KvCacheSharedBooks, DoNotDependOnThreads) {
   const Rope none = Rope::None(kDim);
   std::vector<HostLayer> got;
   for (const int n_threads : {1, 4}) {
-    test::CpuMemory memory(n_threads, ReferenceKernels());
+    test::TestDevice memory(n_threads, ReferenceKernels());
     test::TokenStep step(&memory);
     test::UniformLayout layout = CodebookLayout(1, kKvHeads);
     layout.layer_books = true;

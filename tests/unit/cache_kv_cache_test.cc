@@ -7,7 +7,7 @@
 #include <cmath>
 #include <random>
 
-#include "tests/support/cpu_memory.h"
+#include "tests/support/test_device.h"
 #include "tests/support/emulated.h"
 
 namespace kvc {
@@ -415,7 +415,7 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
   }
 
   std::mt19937 random_{17};
-  test::CpuMemory memory_{2, ReferenceKernels()};
+  test::TestDevice memory_{2, ReferenceKernels()};
   test::TokenStep step_{&memory_};
   const Rope none_ = Rope::None(kDim);
 };
@@ -425,7 +425,8 @@ TEST_P(KvCacheRandom, HoldsWhatTheListsHold) {
   auto made = KvCache::Create(Layout(), memory_.arenas());
   ASSERT_TRUE(made.ok());
   pairs[0].cache = std::move(made.value());
-  for (int op = 0; op < 4000 / test::EveryNth(5) && !HasFatalFailure(); ++op) {
+  const int n_ops = test::OnAnotherDevice() ? 800 : 4000 / test::EveryNth(5);
+  for (int op = 0; op < n_ops && !HasFatalFailure(); ++op) {
     const size_t at = random_() % pairs.size();
     if (!Operate(pairs, at, op % 7 == 0)) continue;
     ASSERT_FALSE(HasFatalFailure()) << "operation " << op;
@@ -484,7 +485,7 @@ class KvCacheFork : public testing::TestWithParam<LateKind> {
   }
 
   std::mt19937 random_{3};
-  test::CpuMemory memory_{2, ReferenceKernels()};
+  test::TestDevice memory_{2, ReferenceKernels()};
   test::TokenStep step_{&memory_};
   const Rope none_ = Rope::None(kDim);
 };
@@ -527,7 +528,10 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST(KvCache, AStoreThatFindsNoMemoryChangesNothing) {
-  test::CpuMemory memory(2, ReferenceKernels(), 64 << 10);
+  // What 300 entries of two heads and the records take, and not 600.
+  const int64_t granule = test::TestDevice().device()->info().granule,
+                limit = std::max<int64_t>(64 << 10, granule + (32 << 10));
+  test::TestDevice memory(2, ReferenceKernels(), limit);
   test::UniformLayout layout;
   layout.n_kv_heads = 2, layout.head_dim = kDim, layout.page_slots = 16;
   auto made = KvCache::Create(layout.Make(), memory.arenas());

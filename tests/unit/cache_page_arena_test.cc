@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "lib/ops/cpu/raw.h"
-#include "tests/support/cpu_memory.h"
+#include "tests/support/test_device.h"
 
 namespace kvc {
 namespace {
@@ -28,7 +28,7 @@ class PageArenaTest : public testing::Test {
     return ids;
   }
 
-  test::CpuMemory memory_{1};
+  test::TestDevice memory_{1};
   const int64_t granule_ = memory_.device()->info().granule;
   std::shared_ptr<MemoryMeter> meter_;
 };
@@ -162,7 +162,7 @@ TEST_F(PageArenaTest, TheEndOfTheAddressesTakesNothing) {
 }
 
 TEST(PageArena, OneArenaForASizeOfPage) {
-  test::CpuMemory memory(1);
+  test::TestDevice memory(1);
   const std::shared_ptr<PageArena> small = memory.arenas()->Of(256).value(),
                                    large = memory.arenas()->Of(1024).value();
   EXPECT_NE(small, large);

@@ -9,7 +9,7 @@
 
 #include "lib/cache/page_arena.h"
 #include "lib/ops/cpu/raw.h"
-#include "tests/support/cpu_memory.h"
+#include "tests/support/test_device.h"
 #include "tests/support/process_memory.h"
 
 namespace {
@@ -42,7 +42,7 @@ class PageMemory : public testing::Test {
     return ids;
   }
 
-  test::CpuMemory memory_{1};
+  test::TestDevice memory_{1};
   const int64_t granule_ = memory_.device()->info().granule;
   std::shared_ptr<MemoryMeter> meter_;
 };

@@ -10,7 +10,7 @@
 
 #include "lib/compress/allocate.h"
 #include "lib/compress/budget.h"
-#include "tests/support/cpu_memory.h"
+#include "tests/support/test_device.h"
 
 namespace kvc {
 namespace {
@@ -43,7 +43,7 @@ int64_t Sum(const Ints& counts) { return std::accumulate(counts.begin(), counts.
 
 // Scores of the candidates alone: what is always kept beside them, at both ends, is far above.
 Ints Ada(const std::vector<std::vector<float>>& scores, int32_t b, const AdaOptions& options) {
-  static test::CpuMemory memory(2);
+  static test::TestDevice memory(2);
   constexpr Protected kKept = {2, 1};
   const int32_t n_heads = static_cast<int32_t>(scores.size()), m = static_cast<int32_t>(scores[0].size());
   const int64_t stride = m + 5;

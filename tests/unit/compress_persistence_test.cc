@@ -6,7 +6,7 @@
 
 #include "lib/compress/policy.h"
 #include "lib/compress/scorers.h"
-#include "tests/support/cpu_memory.h"
+#include "tests/support/test_device.h"
 
 namespace kvc {
 namespace {
@@ -18,7 +18,7 @@ TEST(Persistence, CountsTheRowsOfTheHistory) {
     const Result<Policy> policy =
         ParsePolicy(("scissorhands:budget=64,recent=4,drop=8,history=" + std::to_string(history)).c_str());
     ASSERT_TRUE(policy.ok()) << policy.status().message();
-    test::CpuMemory memory(1);
+    test::TestDevice memory(1);
     test::TokenStep step(&memory);
     const Rope none = Rope::None(kDim);
     test::UniformLayout layout;

@@ -9,10 +9,12 @@
 #include <random>
 
 #include "lib/base/philox.h"
-#include "tests/support/cpu_memory.h"
+#include "tests/support/test_device.h"
 
 namespace kvc {
 namespace {
+
+const ScoreProgram kNoProgram{};  // what scratch there is depends on rows alone
 
 // One head of a layer, and room for lines over it.
 struct OneHead {
@@ -20,11 +22,11 @@ struct OneHead {
     layer.n_kv_heads = 1, layer.head_dim = 1, layer.capacity = stride, layer.len = &len;
     Device* device = memory().device();
     const int64_t bytes = std::max(device->SelectScratchBytes(1, stride),
-                                   device->ScoreScratchBytes({nullptr, 1, 1, 1, 0, stride}));
+                                   device->ScoreScratchBytes({&kNoProgram, 1, 1, 1, 0, stride}));
     EXPECT_TRUE(scratch.Allocate(memory().own(), bytes, "test").ok());
   }
-  static test::CpuMemory& memory() {
-    static test::CpuMemory one(1);
+  static test::TestDevice& memory() {
+    static test::TestDevice one(1);
     return one;
   }
   // Behind the line stands what must not be looked at.

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <random>
 
-#include "tests/support/cpu_memory.h"
+#include "tests/support/test_device.h"
 
 namespace kvc {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
 
 int32_t Draw(const std::vector<float>& logits, SampleArgs args) {
-  static test::CpuMemory memory(1);
+  static test::TestDevice memory(1);
   const DeviceBuffer<float> x = memory.Upload(logits), weights = memory.Upload(logits);
   int32_t token = -2;
   args.logits = x.at(), args.n = static_cast<int32_t>(logits.size()), args.weights = weights.at(),

@@ -1,16 +1,20 @@
-// The processor as a device for tests of the parts below the engine: plain vectors into its memory and out of
-// it, whole layers, and one token through one layer. Everything goes through operations of the device.
+// A device for tests of the parts below the engine: plain vectors into its memory and out of it, whole
+// layers, and one token through one layer. Everything goes through operations of the device: the processor,
+// or the one that KVC_TEST_DEVICE names (tests/emu/device_under_test.cc).
 #pragma once
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lib/cache/kv_cache.h"
 #include "lib/ops/cpu/cpu_device.h"
+#include "lib/ops/devices.h"
 
 namespace kvc::test {
 
@@ -89,26 +93,33 @@ struct HostLayer {
   }
 };
 
-class CpuMemory {
- public:
-  explicit CpuMemory(int n_threads = 2, const KernelTable& kernels = BestKernels(), int64_t limit = 0)
-      : meter_(std::make_shared<MemoryMeter>(limit)),
-        device_(std::move(ThreadPool::Create(n_threads).value()), kernels),
-        stream_(std::move(device_.NewStream().value())),
-        arenas_(&device_, meter_) {}
+// Whether "cpu" is another device than the processor.
+inline bool OnAnotherDevice() {
+  const char* wanted = std::getenv("KVC_TEST_DEVICE");
+  return wanted != nullptr && *wanted != '\0' && std::string(wanted) != "cpu";
+}
 
-  Device* device() { return &device_; }
+class TestDevice {
+ public:
+  // Threads and kernels are the processor's.
+  explicit TestDevice(int n_threads = 2, const KernelTable& kernels = BestKernels(), int64_t limit = 0)
+      : meter_(std::make_shared<MemoryMeter>(limit)),
+        device_(Open(n_threads, kernels)),
+        stream_(std::move(device_->NewStream().value())),
+        arenas_(device_.get(), meter_) {}
+
+  Device* device() { return device_.get(); }
   Stream* stream() { return stream_.get(); }
   MemoryMeter* meter() { return meter_.get(); }
   PageArenas* arenas() { return &arenas_; }
-  DeviceMemory metered() { return {&device_, meter_.get()}; }
+  DeviceMemory metered() { return {device_.get(), meter_.get()}; }
   // What belongs to the test counts nowhere.
-  DeviceMemory own() { return {&device_, nullptr}; }
+  DeviceMemory own() { return {device_.get(), nullptr}; }
 
   template <typename T>
   void Write(DevicePtr<T> to, const std::vector<T>& x) {
     const int64_t bytes = static_cast<int64_t>(x.size() * sizeof(T));
-    EXPECT_TRUE(device_.Write(stream(), to.template As<uint8_t>(), x.data(), bytes).ok());
+    EXPECT_TRUE(device_->Write(stream(), to.template As<uint8_t>(), x.data(), bytes).ok());
   }
   template <typename T>
   DeviceBuffer<T> Upload(const std::vector<T>& x) {
@@ -121,7 +132,7 @@ class CpuMemory {
   std::vector<T> Read(DevicePtr<T> from, int64_t n) {
     std::vector<T> x(static_cast<size_t>(n));
     const int64_t bytes = n * static_cast<int64_t>(sizeof(T));
-    EXPECT_TRUE(device_.Read(stream(), from.template As<const uint8_t>(), x.data(), bytes).ok());
+    EXPECT_TRUE(device_->Read(stream(), from.template As<const uint8_t>(), x.data(), bytes).ok());
     return x;
   }
 
@@ -157,7 +168,7 @@ class CpuMemory {
     LoadArgs args{};
     args.cache = &cache.view(), args.layer = layer, args.to = kv.view(), args.turning.rope = &none;
     args.scratch = kv.order(), args.scratch_entries = kv.max_cached();
-    EXPECT_TRUE(device_.LoadLayer(stream(), args).ok());
+    EXPECT_TRUE(device_->LoadLayer(stream(), args).ok());
     return Download(kv);
   }
   // The marked entries of a layer, keys as they will be stored. marks, seen [G, capacity]: null all.
@@ -201,20 +212,25 @@ class CpuMemory {
              const std::vector<uint8_t>& heads, const KeyTurning& turning) {
     const int32_t g = cache->layout().n_kv_heads;
     DeviceBuffer<uint8_t> mark_buffer = Upload(marks), scratch;
-    ASSERT_TRUE(scratch.Allocate(own(), device_.EvictScratchBytes(g, stride), "test").ok());
+    ASSERT_TRUE(scratch.Allocate(own(), device_->EvictScratchBytes(g, stride), "test").ok());
     bool which[64] = {};
     std::copy(heads.begin(), heads.end(), which);
     ASSERT_TRUE(cache->EnsureSteps(stream(), 1, true).ok());
-    ASSERT_TRUE(
-        device_
-            .Evict(stream(), {&cache->view(), layer, mark_buffer.at(), stride, which, turning, scratch.raw()})
-            .ok());
+    ASSERT_TRUE(device_
+                    ->Evict(stream(),
+                            {&cache->view(), layer, mark_buffer.at(), stride, which, turning, scratch.raw()})
+                    .ok());
     cache->Stepped(0, true, false);
   }
 
  private:
+  static std::unique_ptr<Device> Open(int n_threads, const KernelTable& kernels) {
+    if (OnAnotherDevice()) return std::move(OpenDevice("cpu", n_threads).value());
+    return std::make_unique<cpu::CpuDevice>(std::move(ThreadPool::Create(n_threads).value()), kernels);
+  }
+
   const std::shared_ptr<MemoryMeter> meter_;
-  cpu::CpuDevice device_;
+  const std::unique_ptr<Device> device_;
   const std::unique_ptr<Stream> stream_;
   PageArenas arenas_;
 };
@@ -232,7 +248,7 @@ struct TokenInput {
 
 class TokenStep {
  public:
-  explicit TokenStep(CpuMemory* memory) : memory_(memory) {}
+  explicit TokenStep(TestDevice* memory) : memory_(memory) {}
 
   // Room for the token in every layer; once a token.
   Status Ensure(KvCache* cache, bool writes_all) {
@@ -294,7 +310,7 @@ class TokenStep {
         device->FillAngles(memory_->stream(), {&rope, 0, kFineAngles, kCoarse, true, coarse_.at()}).ok());
   }
 
-  CpuMemory* memory_;
+  TestDevice* memory_;
   DeviceBuffer<float> fine_, coarse_;
   const Rope* rope_ = nullptr;
 };

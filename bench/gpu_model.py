@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""What the CUDA backend's kernels should take on devices that nobody has run it on: the bytes and operations of each
+launch of a step and of a prompt, over the rates of the device. Predictions, not measurements; docs/cuda.md has the
+tables as this prints them (--write puts them there, a test compares).
+
+  time of a launch = max(bytes / (efficiency * bandwidth), operations / rate, least) + gap"""
+
+import dataclasses
+import os
+import sys
+
+from shapes import SHAPES, Shape
+
+PAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs", "cuda.md")
+BEGIN, END = "<!-- predictions: bench/gpu_model.py --write -->\n", "<!-- end of predictions -->\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """Rates that programs reach, not those of data sheets."""
+
+    bandwidth: float  # bytes per second of a copy
+    products: float  # operations per second of large products on the tensor cores, 16 bits
+    attention: float  # the same in the attention of a prompt
+    gap: float  # seconds between two kernels of a graph
+    least: float  # seconds of the shortest attention kernel
+
+
+DEVICES = {
+    "A100 80 GB": Device(1700e9, 240e12, 190e12, 1.3e-6, 4e-6),
+    "Orin AGX 64 GB": Device(178e9, 28e12, 20e12, 2.5e-6, 8e-6),
+}
+MODELS = {
+    "0.5B": SHAPES["0.5b"],
+    "1B": SHAPES["1b"],
+    "8B": Shape(32, 4096, 14336, 32, 8, 128, 128256, 131072, 5e5),
+}
+# Bytes of a weight, with one scale of 16 bits for 32 columns where there are codes.
+WEIGHTS = {"bf16": 2.0, "int8": 1 + 2 / 32, "int4": 0.5 + 2 / 32}
+EFFICIENCY = 0.9  # of the bandwidth, in kernels that read weights or the cache
+KV = 2  # bytes of a number in the cache: f16
+# Products of 16-bit halves for one of f32: activations are two halves and weights one; in attention both sides are two,
+# and low times low is left out.
+SPLIT_PRODUCTS, SPLIT_ATTENTION = 2, 3
+
+
+def step_kernels(shape, weight, entries):
+    """(name, bytes) of the launches of a layer in a step of one session, a dense layer of a Llama."""
+    wide, kv = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
+    b = WEIGHTS[weight]
+    return [
+        ("norm_rows", 0),
+        ("gemv q, k, v", b * shape.hidden * (wide + 2 * kv)),
+        ("step_append", 0),
+        ("attend_step", KV * 2 * kv * entries),
+        ("join_segments", 0),
+        ("gemv output", b * wide * shape.hidden),
+        ("norm_rows", 0),
+        ("gemv gate, up", b * 2 * shape.hidden * shape.feed_forward),
+        ("activate", 0),
+        ("gemv down", b * shape.feed_forward * shape.hidden),
+    ]
+
+
+def step_seconds(device, shape, weight, entries):
+    """Of one token: all layers, the embedding, the last norm and the output head, sampling."""
+    total = 3 * device.gap
+    for name, moved in step_kernels(shape, weight, entries):
+        least = device.least if name == "attend_step" else 0
+        total += shape.layers * (max(moved / (EFFICIENCY * device.bandwidth), least) + device.gap)
+    return total + WEIGHTS[weight] * shape.vocabulary * shape.hidden / (EFFICIENCY * device.bandwidth) + device.gap
+
+
+def prompt_seconds(device, shape, tokens):
+    """Products of every token with every weight of the layers, and causal attention."""
+    wide, kv = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
+    weights = shape.layers * shape.hidden * (2 * wide + 2 * kv + 3 * shape.feed_forward)
+    products = SPLIT_PRODUCTS * 2 * weights * tokens / device.products
+    attention = SPLIT_ATTENTION * shape.layers * 2 * wide * tokens * tokens / device.attention
+    return products + attention
+
+
+def digits(x):
+    """Three of them, without an exponent."""
+    return f"{float(f'{x:.3g}'):.10f}".rstrip("0").rstrip(".")
+
+
+def tables():
+    """Both tables as they stand in the page."""
+    lines = ["| predicted: tokens/s of one session | 8k, all kept | 32k, all kept | budget 1024, any length |",
+             "|---|---|---|---|"]
+    for device_name, device in DEVICES.items():
+        for model, shape in MODELS.items():
+            for weight in WEIGHTS:
+                cells = [digits(1 / step_seconds(device, shape, weight, n)) for n in (8192, 32768, 1024)]
+                lines.append(f"| {device_name}, {model} {weight} | " + " | ".join(cells) + " |")
+    lines += ["", "| predicted: seconds of a prompt | 1k | 8k | 32k |", "|---|---|---|---|"]
+    for device_name, device in DEVICES.items():
+        for model, shape in MODELS.items():
+            cells = [digits(prompt_seconds(device, shape, n)) for n in (1024, 8192, 32768)]
+            lines.append(f"| {device_name}, {model} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def page_with(text, table):
+    """The page with these tables between its marks."""
+    head, rest = text.split(BEGIN, 1)
+    return head + BEGIN + table + END + rest.split(END, 1)[1]
+
+
+def main(args):
+    """Prints the tables, or writes them into the page."""
+    if args != ["--write"]:
+        print(tables(), end="")
+        return
+    with open(PAGE, encoding="utf-8") as file:
+        text = file.read()
+    with open(PAGE, "w", encoding="utf-8") as file:
+        file.write(page_with(text, tables()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,52 @@
+"""The predictions of docs/cuda.md are what bench/gpu_model.py computes, and say so; the model keeps to what can be
+checked by hand."""
+
+import os
+import re
+import sys
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+import gpu_model  # noqa: E402
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+class Predictions(unittest.TestCase):
+    def test_the_page_has_what_the_model_says(self):
+        page = read("docs/cuda.md")
+        self.assertEqual(page, gpu_model.page_with(page, gpu_model.tables()))
+
+    def test_every_table_is_marked(self):
+        table = gpu_model.tables()
+        heads = re.findall(r"^\|[^\n]*\|\n\|---", table, re.M)
+        self.assertEqual(2, len(heads))
+        for head in heads:
+            self.assertTrue(head.startswith("| predicted: "), head)
+
+    def test_a_step_reads_every_weight_once(self):
+        shape = gpu_model.MODELS["8B"]
+        moved = sum(b for _, b in gpu_model.step_kernels(shape, "bf16", 0)) * shape.layers
+        embedding = shape.vocabulary * shape.hidden
+        self.assertEqual(8_030_261_248 - 2 * embedding - 266_240, moved / 2)  # all, the embeddings, the norms
+
+    def test_a_layer_has_as_many_launches_as_the_tests_count(self):
+        kernels = gpu_model.step_kernels(gpu_model.MODELS["1B"], "int8", 100)
+        self.assertIn(f"const int64_t plain = {len(kernels)} *", read("tests/emu/launch_graphs_test.cc"))
+        sources = "".join(read(f"cuda/{name}") for name in os.listdir(os.path.join(ROOT, "cuda")))
+        for name, _ in kernels:
+            self.assertRegex(sources, rf"\b{name.split()[0]}\b")
+
+    def test_the_cache_costs_its_bytes(self):
+        device, shape = gpu_model.DEVICES["A100 80 GB"], gpu_model.MODELS["8B"]
+        longer, shorter = (gpu_model.step_seconds(device, shape, "bf16", n) for n in (32768, 16384))
+        bytes_of = 16384 * shape.layers * shape.kv_heads * shape.head_size * 2 * 2
+        self.assertAlmostEqual(bytes_of / (gpu_model.EFFICIENCY * device.bandwidth), longer - shorter, places=12)
+
+
+if __name__ == "__main__":
+    unittest.main()
