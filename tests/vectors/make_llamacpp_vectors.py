@@ -1,32 +1,41 @@
 #!/usr/bin/env python3
-"""Makes stories260k_llamacpp.json and gguf_llamacpp.json in tests/data/reference: what llama.cpp computes.
+"""Makes stories260k_llamacpp.json, gguf_llamacpp.json and recall_quantised_llamacpp.* in tests/data/reference: what
+llama.cpp computes.
 
-  make_llamacpp_vectors.py ROOT LOGITS [GGUF]
+  make_llamacpp_vectors.py ROOT LOGITS RECALL [--gguf GGUF] [--only PART]
 
 ROOT    the root of the repository
 LOGITS  the program that llamacpp_logits.cc makes
+RECALL  the program recall_gguf of a build with tests (ninja recall_gguf)
 GGUF    where stories260k as GGUF is left (default: nowhere)
+PART    stories, files or recall
 
-Needs the PyPI packages numpy and gguf, and llama.cpp (made with commit 0c1e57098, as llama-cpp-python 0.3.36
+Needs the PyPI packages numpy, gguf and xxhash, and llama.cpp (made with commit 0c1e57098, as llama-cpp-python 0.3.36
 carries it), its target llama built with -DBUILD_SHARED_LIBS=OFF, and with it the program:
   c++ -std=c++17 -O2 -fopenmp -I LLAMA/include -I LLAMA/ggml/include llamacpp_logits.cc -o llamacpp_logits \\
       BUILD/src/libllama.a BUILD/ggml/src/libggml.a BUILD/ggml/src/libggml-cpu.a \\
       BUILD/ggml/src/libggml-base.a -lpthread -ldl -lm
-llama.cpp gets all weights as f32: with quantised ones it would round activations too.
+llama.cpp gets all weights as f32, as with quantised ones it rounds activations too; but for recall both.
 stories260k: ids are BOS and its greedy continuation; logits: the 20 largest after some prefixes (n tokens).
-The GGUF files of tests/data/convert: ids are random; logits: all of them after some prefixes."""
+The GGUF files of tests/data/convert: ids are random; logits: all of them after some prefixes.
+recall_quantised: models/recall in Q8_0, Q4_0 and Q4_K, ids a golden prompt of prose. The .bin has, file by file and prefix
+by prefix, the TOP tokens that are likeliest with the same weights as f32 (uint16), their log probabilities in f32 and
+behind them that of all other tokens together (float32), and the same of llama.cpp with the quantised file. KL
+divergences of these cells are at most those of whole distributions: how much of the probability is outside is printed."""
 
+import argparse
 import json
 import os
 import struct
 import subprocess
-import sys
 import tempfile
 
 import gguf
 import numpy as np
+import xxhash
 
 CONTINUATION, EVERY, BOS = 200, 3, 1
+RECALL_TYPES, RECALL_IDS, RECALL_FIRST, RECALL_EVERY, TOP = ("q8_0", "q4_0", "q4_k"), 512, 129, 3, 128
 GGUF_FILES, PREFIXES = ["llama_q4_0", "qwen2_q8_0", "qwen3_mixed", "llama3_scaled"], [1, 7, 64, 128]
 
 
@@ -177,12 +186,60 @@ def make_gguf_files(root, program, folder):
     write_reference(root, "gguf_llamacpp.json", models)
 
 
+def log_probabilities(rows):
+    rows = rows.astype(np.float64)
+    rows = rows - rows.max(axis=1, keepdims=True)
+    return rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
+
+
+def cells(row, top):
+    """Of these tokens, and of all others together."""
+    rest = np.delete(row, top)
+    return np.append(row[top], rest.max() + np.log(np.exp(rest - rest.max()).sum())).astype("<f4")
+
+
+def make_recall(root, program, recall, folder):
+    with open(os.path.join(root, "tests/data/goldens/model/full.json"), encoding="utf-8") as file:
+        ids = next(p["ids"] for p in json.load(file)["prompts"] if p["name"] == "prose1")[:RECALL_IDS]
+    files, out = {}, b""
+    for kind in RECALL_TYPES:
+        model, copy = os.path.join(folder, kind + ".gguf"), os.path.join(folder, kind + "_f32.gguf")
+        subprocess.run([recall, os.path.join(root, "models/recall"), kind, model], check=True)
+        copy_as_f32(model, copy)
+        with open(model, "rb") as file:
+            files[kind] = xxhash.xxh3_64_hexdigest(file.read())
+        plain, theirs = (log_probabilities(logits(program, path, ids, folder)) for path in (copy, model))
+        outside = []
+        for n in range(RECALL_FIRST, len(ids) + 1, RECALL_EVERY):
+            top = np.argsort(-plain[n - 1], kind="stable")[:TOP]
+            of_plain, of_theirs = cells(plain[n - 1], top), cells(theirs[n - 1], top)
+            outside.append(np.exp(of_plain[-1]))
+            out += top.astype("<u2").tobytes() + of_plain.tobytes() + of_theirs.tobytes()
+        apart = (np.exp(plain) * (plain - theirs)).sum(axis=1)[RECALL_FIRST - 1 :: RECALL_EVERY]
+        loss = -plain[np.arange(len(ids) - 1), ids[1:]].mean()
+        print(f"recall {kind}: perplexity {np.exp(loss):.4g}; KL of f32 and llama.cpp, all tokens {apart.mean():.4g}; "
+              f"outside of the {TOP} likeliest {np.mean(outside):.3g}")  # fmt: skip
+    write_reference(root, "recall_quantised_llamacpp.json", dict(ids=ids, every=RECALL_EVERY, top=TOP, files=files))
+    with open(os.path.join(root, "tests/data/reference/recall_quantised_llamacpp.bin"), "wb") as file:
+        file.write(out)
+
+
 def main():
-    root, program = sys.argv[1:3]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("root")
+    parser.add_argument("logits")
+    parser.add_argument("recall")
+    parser.add_argument("--gguf")
+    parser.add_argument("--only", choices=("stories", "files", "recall"))
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        model = sys.argv[3] if len(sys.argv) > 3 else os.path.join(folder, "stories260k.gguf")
-        make_stories(root, program, model, folder)
-        make_gguf_files(root, program, folder)
+        if options.only in (None, "stories"):
+            model = options.gguf or os.path.join(folder, "stories260k.gguf")
+            make_stories(options.root, options.logits, model, folder)
+        if options.only in (None, "files"):
+            make_gguf_files(options.root, options.logits, folder)
+        if options.only in (None, "recall"):
+            make_recall(options.root, options.logits, options.recall, folder)
 
 
 main()
