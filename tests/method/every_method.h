@@ -2,7 +2,9 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -74,6 +76,65 @@ inline Policy MethodPolicy(const Variant& variant, int budget, const std::string
     for (int i = 0; i < 9; ++i) policy.value().table.push_back(budget - 8 + i * 2);
   }
   return policy.value();
+}
+
+inline bool DropsSeveral(const Policy& policy) {
+  if (policy.keeps_all()) return false;
+  const auto& options = policy.scorer->options;
+  return std::find(options.begin(), options.end(), OptionId::kDrop) != options.end();
+}
+
+// Entries of a head that had so many, once it is reduced: Scissorhands drops half a budget at a time, as
+// often as it is beyond its budget (methods.md 2.5), all others drop what is beyond it.
+inline int64_t SlotsOfHead(const Policy& policy, int64_t n) {
+  const int64_t budget = static_cast<int64_t>(policy.budget);
+  if (!DropsSeveral(policy)) return std::min(n, budget);
+  while (n > budget) n -= budget / 2;
+  return n;
+}
+
+// Entries of all heads after a prompt of n tokens, each longer than any head's part: exactly what the policy
+// names (methods.md 1.8).
+inline int64_t SlotsOfPrompt(const Policy& policy, int64_t n) {
+  constexpr int64_t kHeads = kMethodLayers * kMethodKvHeads;
+  if (policy.keeps_all()) return kHeads * n;
+  if (!policy.table.empty()) return std::accumulate(policy.table.begin(), policy.table.end(), int64_t{0});
+  return kHeads * SlotsOfHead(policy, n);
+}
+
+// Entries of a KV head that each of its query heads sees of what is cached, [L * H], by the attention of one
+// more token: nothing else is zero there.
+inline std::vector<int64_t> SeenByQueryHeads(Session& s) {
+  auto probe = s.Fork();
+  EXPECT_TRUE(probe.ok()) << probe.status().message();
+  probe.value()->ObserveAttention(true);
+  FeedTokens(*probe.value(), {1});
+  std::vector<int64_t> seen;
+  std::vector<float> p;
+  for (int layer = 0; layer < s.model().config().n_layers; ++layer) {
+    for (int h = 0; h < s.model().config().n_heads; ++h) {
+      EXPECT_TRUE(probe.value()->Attention(layer, h, &p).ok());
+      seen.push_back(std::count_if(p.begin(), p.end(), [](float x) { return x > 0; }) - 1);
+    }
+  }
+  return seen;
+}
+
+// With a codebook the slots are those that a query head sees: the same for all of a layer, and of all layers
+// what the policy names, unless bytes for codebooks are bounded too.
+inline void ExpectSeenIsTheBudget(const Policy& policy, Session& s) {
+  const std::vector<int64_t> seen = SeenByQueryHeads(s);
+  const int64_t layers = s.model().config().n_layers, heads = s.model().config().n_heads;
+  for (int64_t i = 0; i < layers * heads; ++i)
+    ASSERT_EQ(seen[static_cast<size_t>(i)], seen[static_cast<size_t>(i / heads * heads)])
+        << "query head " << i;
+  const int64_t sum = std::accumulate(seen.begin(), seen.end(), int64_t{0});
+  const int64_t promised = layers * heads * static_cast<int64_t>(policy.budget);
+  if (policy.Real(OptionId::kSpindleMaxBytes) > 0) {
+    ASSERT_LE(sum, promised);
+  } else {
+    ASSERT_EQ(sum, promised);
+  }
 }
 
 inline std::unique_ptr<Session> MakeSession(const Policy* policy,

@@ -11,8 +11,10 @@
 namespace kvc {
 namespace {
 
+using test::DropsSeveral;
 using test::EveryMethod;
 using test::MethodPolicy;
+using test::SlotsOfHead;
 using test::TinyPrompt;
 using test::Variants;
 
@@ -26,11 +28,6 @@ std::vector<int64_t> SlotsOfLayers(const Session& s) {
   return slots;
 }
 
-bool DropsSeveral(const Policy& policy) {
-  const auto& options = policy.scorer->options;
-  return std::find(options.begin(), options.end(), OptionId::kDrop) != options.end();
-}
-
 // Slots that each length of the sequence shares anew between layers: what is compared is their sum.
 std::vector<int64_t> SlotsToCompare(const Session& s, const Policy& policy) {
   std::vector<int64_t> slots = SlotsOfLayers(s);
@@ -38,22 +35,26 @@ std::vector<int64_t> SlotsToCompare(const Session& s, const Policy& policy) {
   return {std::accumulate(slots.begin(), slots.end(), int64_t{0})};
 }
 
+int64_t Sum(const std::vector<int64_t>& slots) {
+  return std::accumulate(slots.begin(), slots.end(), int64_t{0});
+}
+
+constexpr int kPrompts[] = {3, 48, 1, 200, 7};
+
 // Twenty prompts of a few tokens, of as many as the budget, and of several times as many.
 void ExpectSameSlots(const Policy& policy, const std::string& extra) {
-  constexpr int kPrompts[] = {3, 48, 1, 200, 7};
   auto s = test::MakeSession(&policy);
   ASSERT_TRUE(s->Prefill(TinyPrompt(test::kMethodPrompt), true).ok());
   const std::vector<int64_t> first = SlotsToCompare(*s, policy);
+  ASSERT_EQ(Sum(first), test::SlotsOfPrompt(policy, test::kMethodPrompt)) << extra;
   for (int i = 0; i < 20; ++i) {
     const int n_steps = i % 4 * 3, n = kPrompts[i % 5];
     test::Steps(*s, n_steps);
-    // Scissorhands drops half a budget at a time, as often as a head is beyond its budget (methods.md 2.5).
     std::vector<int64_t> expected = DropsSeveral(policy) ? SlotsOfLayers(*s) : first;
     for (int64_t& slots : expected) {
       if (!DropsSeveral(policy)) break;
-      slots += test::kMethodKvHeads * ((n_steps > 0) + n);  // the last step's token is fed with the prompt
-      while (slots > test::kMethodKvHeads * test::kMethodBudget)
-        slots -= test::kMethodKvHeads * test::kMethodBudget / 2;
+      // The last step's token is fed with the prompt.
+      slots = test::kMethodKvHeads * SlotsOfHead(policy, slots / test::kMethodKvHeads + (n_steps > 0) + n);
     }
     const Status status = s->Prefill(TinyPrompt(n, static_cast<uint32_t>(i)), true);
     ASSERT_TRUE(status.ok()) << status.message();
@@ -62,15 +63,57 @@ void ExpectSameSlots(const Policy& policy, const std::string& extra) {
   }
 }
 
-TEST_P(EveryMethod, LaterPromptsEndAtTheSameSlots) {
+void ExpectSameSeen(const Policy& policy) {
+  auto s = test::MakeSession(&policy);
+  ASSERT_TRUE(s->Prefill(TinyPrompt(test::kMethodPrompt), true).ok());
+  for (int i = 0; i < 20; ++i) {
+    SCOPED_TRACE("before prompt " + std::to_string(i));
+    test::ExpectSeenIsTheBudget(policy, *s);
+    if (testing::Test::HasFatalFailure()) return;
+    test::Steps(*s, i % 4 * 3);
+    const Status status = s->Prefill(TinyPrompt(kPrompts[i % 5], static_cast<uint32_t>(i)), true);
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+}
+
+TEST_P(EveryMethod, LaterPromptsEndAtTheBudget) {
   const Policy policy = MethodPolicy(Which(), test::kMethodBudget);
-  // With a codebook query heads choose, and their KV head holds what any of them chose: see
-  // engine_query_head_sets_test.
-  if (policy.keeps_all() || policy.reducer->codebook) return;
+  if (policy.keeps_all()) return;
+  if (policy.reducer->codebook) return ExpectSameSeen(policy);
   ExpectSameSlots(policy, "");
   if (!policy.allocator->dynamic || policy.allocator->across_layers) return;
   for (const char* extra : {",ada_floor=0", ",ada_floor=0.5", ",ada_floor=1"})
     ExpectSameSlots(MethodPolicy(Which(), test::kMethodBudget, extra), extra);
+}
+
+// A long prompt whose parts are compressed before the next ones are read: each is a later prompt. The last
+// part may be a single token.
+TEST_P(EveryMethod, PartsOfAPromptEndAtTheBudget) {
+  const Policy whole = MethodPolicy(Which(), test::kMethodBudget);
+  if (whole.keeps_all()) return;
+  std::vector<std::string> extras = {""};
+  if (whole.allocator->dynamic && !whole.allocator->across_layers)
+    extras = {",ada_floor=0", ",ada_floor=0.5", ",ada_floor=1"};
+  for (const std::string& extra : extras) {
+    const Policy policy = MethodPolicy(Which(), test::kMethodBudget, ",compress_per_chunk=1" + extra);
+    for (const int n : {1025, 1060, 2100}) {
+      auto s = test::MakeSession(&policy);
+      const Status status = s->Prefill(TinyPrompt(n), true);
+      ASSERT_TRUE(status.ok()) << status.message();
+      if (policy.reducer->codebook) {
+        test::ExpectSeenIsTheBudget(policy, *s);
+        continue;
+      }
+      int64_t expected = test::SlotsOfPrompt(policy, 1024);
+      if (DropsSeveral(policy)) {
+        const int64_t heads = test::kMethodLayers * test::kMethodKvHeads;
+        int64_t head = 0;
+        for (int at = 0; at < n; at += 1024) head = SlotsOfHead(policy, head + std::min(1024, n - at));
+        expected = heads * head;
+      }
+      ASSERT_EQ(Sum(SlotsOfLayers(*s)), expected) << n << extra;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, EveryMethod, testing::Range(0, static_cast<int>(Variants().size())),

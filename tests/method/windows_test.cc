@@ -11,6 +11,7 @@
 namespace kvc {
 namespace {
 
+using test::DropsSeveral;
 using test::EveryMethod;
 using test::Steps;
 using test::TinyPrompt;
@@ -78,11 +79,6 @@ std::vector<int64_t> SharedSlots(const Session& s) {
 
 bool ReadsBySteps(const Policy& policy) {
   return !policy.keeps_all() && policy.reducer->by_steps != nullptr && policy.reducer->by_steps(policy);
-}
-
-bool DropsSeveral(const Policy& policy) {
-  const auto& options = policy.scorer->options;
-  return std::find(options.begin(), options.end(), OptionId::kDrop) != options.end();
 }
 
 class Windows : public EveryMethod {

@@ -250,23 +250,22 @@ def lag_scores(X, size):
 
 
 def reduce_lagkv(cache, i, rows, C, o, plan):
-    scores = []
     for h in cache.heads:
         n, sinks, size = len(h.pos), o["n_sink"], o["lag"]
-        S = 2.0 + np.arange(n)
+        S, ranked = 2.0 + np.arange(n), []
         parts = (n - sinks) // size
         if parts >= 2:
             inside = slice(sinks, sinks + parts * size)
-            both = (lag_scores(h.K[inside], size) + lag_scores(h.V[inside], size)) / 2
-            ranks = both.argsort(-1, kind="stable").argsort(-1, kind="stable") / size
+            ranked = (lag_scores(h.K[inside], size) + lag_scores(h.V[inside], size)) / 2
+            ranks = ranked.argsort(-1, kind="stable").argsort(-1, kind="stable") / size
             S[sinks : sinks + (parts - 1) * size] = ranks.ravel()
-            steps = np.diff(np.sort(both, -1), axis=-1) / np.sort(both, -1)[:, 1:]
-            cache.note(float(steps.min()))
-        scores.append(S)
-    for h, s in zip(cache.heads, scores):
-        n, sinks = len(h.pos), o["n_sink"]
-        c = max(C - sinks - 1, 0)
-        h.take(np.r_[0:sinks, sinks + M.top(c, s[sinks : n - 1]), n - 1] if n > C else np.arange(n))
+        if n <= C:
+            continue
+        kept = sinks + M.top(max(C - sinks - 1, 0), S[sinks : n - 1])
+        # Ranks are the same in every part, so how many of it stay is certain; which ones, its own scores say.
+        for p, of_part in enumerate(ranked):
+            note(cache, np.count_nonzero((kept - sinks) // size == p), of_part)
+        h.take(np.r_[0:sinks, kept, n - 1])
 
 
 def mean_rotation(first, n, d, theta):

@@ -13,6 +13,7 @@ from llama import Llama
 
 BUDGET, WINDOW = 32, 8
 PARTS = [("prompt", 300), ("feed", 3), ("prompt", 40), ("feed", 2), ("prompt", 3), ("feed", 2)]
+N_IDS = sum(n for _, n in PARTS)
 KEPT_AFTER = (2, 4, 5)  # parts
 # "\n\nRepeat the previous text exactly:\n\n" in the tokens of models/recall.
 INSTRUCTION = [201, 201, 52, 71, 386, 297, 266, 729, 88, 625, 1156, 1283, 477, 868, 322, 28, 620]
@@ -55,9 +56,9 @@ def cases(rng, L, n_q, n_kv):
         ),
         "reconstruct-share": (spec("reconstruct", ",reread_share=0.5"), "reconstruct", dict(share=0.5)),
         "kvzip-own-local": (
-            spec("kvzip", ",reread=own,reread_part=256"),
+            spec("kvzip", ",window=4,reread=own,reread_part=256"),
             "kvzip",
-            dict(w=1, own=True, part=256),
+            dict(w=4, own=True, part=256),
         ),
         "pyramidkv": (spec("pyramidkv", w), "pyramidkv", {}),
         "pyramidinfer": (spec("pyramidinfer", w), "pyramidinfer", {}),
@@ -70,6 +71,8 @@ def cases(rng, L, n_q, n_kv):
         "cokv-document": (spec("cokv-document"), "cokv-document", dict(scores=ssv, alpha=1, redistribute=1)),
         "kvzip": (spec("kvzip"), "kvzip", dict(w=1)),
         "knorm": (spec("knorm"), "knorm", {}),
+        # Every token but once: no key is as long as another.
+        "knorm-distinct": (spec("knorm"), "knorm", dict(ids=rng.permutation(np.arange(512, 1536))[:N_IDS].tolist())),
         "keydiff": (spec("keydiff"), "keydiff", {}),
         "lagkv": (spec("lagkv", ",lag=16"), "lagkv", dict(n_sink=4, lag=16)),
         "lagkv-wide": (spec("lagkv", ",lag=60,n_sink=2"), "lagkv", dict(n_sink=2, lag=60)),
@@ -90,7 +93,8 @@ def cases(rng, L, n_q, n_kv):
 
 def run(model, ids, method, options, max_tokens):
     """What is kept and the best logits after every part."""
-    options = {k: v for k, v in options.items() if k != "slots"}
+    ids = options.get("ids", ids)
+    options = {k: v for k, v in options.items() if k not in ("slots", "ids")}
     s = Sequence(model, method, BUDGET, options, INSTRUCTION, max_tokens)
     at, kept, margin, best = 0, [], [], []
     for number, (kind, n) in enumerate(PARTS):
@@ -113,7 +117,7 @@ def main():
         max_tokens = json.load(f)["max_position_embeddings"]
     with open(prompts, encoding="utf-8") as f:
         prose = next(p for p in json.load(f)["prompts"] if p["name"].startswith("prose"))
-    ids = prose["ids"][: sum(n for _, n in PARTS)]
+    ids = prose["ids"][:N_IDS]
     found = {}
     only = sys.argv[4:]  # names; the others stay as they are in OUT_FILE
     if only:
@@ -123,7 +127,7 @@ def main():
         if only and name not in only:
             continue
         found[name] = dict(policy=spec, **run(model, ids, method, options, max_tokens))
-        for key in ("scores", "slots"):
+        for key in ("scores", "slots", "ids"):
             if key in options:
                 found[name][key] = np.asarray(options[key]).ravel().tolist()
         least = min((m for part in found[name]["margin"] for m in part if m is not None), default=math.nan)
