@@ -1,6 +1,6 @@
-/* 10,000 sessions opened, fed, stepped and closed, and 200 models: over the second half of them the memory of the
- * process stays where it was, and what is allocated to the last few blocks.
- * Usage: endurance_c MODEL_OF_SESSIONS OTHER_MODEL */
+/* 10,000 sessions opened, fed, stepped and closed, and 200 models: over the second half of them the memory of
+ * the process stays where it was, and what is allocated to the last few blocks. Usage: endurance_c
+ * MODEL_OF_SESSIONS OTHER_MODEL */
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,8 +65,8 @@ int main(int argc, char** argv) {
   part(model, policy, argv[2], SESSIONS / 2, MODELS / 2);
   resident = resident_bytes() - resident;
   allocated = allocated_bytes() - allocated;
-  printf("grown by %lld KiB, %lld bytes of them allocated, in %d sessions and %d models\n", resident / 1024, allocated,
-         SESSIONS / 2, MODELS / 2);
+  printf("grown by %lld KiB, %lld bytes of them allocated, in %d sessions and %d models\n", resident / 1024,
+         allocated, SESSIONS / 2, MODELS / 2);
   kvc_policy_close(policy);
   kvc_model_close(model);
   /* A leak of 14 bytes a session, or of 700 a model, is more than that. */
