@@ -18,6 +18,22 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/kvc DESTINATION ${CMAKE_INSTALL_
 # What people read, and what others bind further languages with.
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE ${PROJECT_SOURCE_DIR}/README.md
   ${PROJECT_SOURCE_DIR}/CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# The list of parts (SPDX); what ships has the hashes of its files besides (packaging/package.py).
+find_package(Python3 QUIET COMPONENTS Interpreter)
+if(Python3_Interpreter_FOUND)
+  set(parts --name libkvc --version ${PROJECT_VERSION})
+  if(EXISTS "${KVC_THIRD_PARTY}/parts.json")
+    list(APPEND parts --third-party ${KVC_THIRD_PARTY})
+  endif()
+  if(TARGET kvc_tool)
+    list(APPEND parts --tools)
+  endif()
+  list(JOIN parts "]=] [=[" parts)
+  install(CODE "execute_process(COMMAND [=[${Python3_EXECUTABLE}]=] [=[${PROJECT_SOURCE_DIR}/packaging/sbom.py]=]
+    \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DOCDIR}\" [=[${parts}]=] COMMAND_ERROR_IS_FATAL ANY)")
+else()
+  message(STATUS "Python was not found: the list of parts (SPDX) is not installed")
+endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR}
   FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/samples DESTINATION ${CMAKE_INSTALL_DATADIR}/kvc

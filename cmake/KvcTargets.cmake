@@ -53,6 +53,12 @@ function(kvc_layer name)
   set_property(GLOBAL APPEND PROPERTY KVC_LAYERS kvc_${name})
 endfunction()
 
+# kvc_skipped_test(name reason): a test whose tools are not here, for the run to report.
+function(kvc_skipped_test name reason)
+  add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "skipped: ${reason}")
+  set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped: ")
+endfunction()
+
 # kvc_test(file.cc [libraries...]): one program a test file, registered with ctest.
 function(kvc_test file)
   get_filename_component(name ${file} NAME_WE)

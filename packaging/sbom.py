@@ -3,9 +3,11 @@
 the hash of every file.
 
 Usage: sbom.py OUT_FOLDER --name PACKAGE --version VERSION [--files FOLDER] [--third-party FOLDER] [--tools]
+       [--alone]
   --files FOLDER        the files of the package; their hashes stand in the document
   --third-party FOLDER  of third_party.py: exact versions; otherwise those of the installed packages, or none
-  --tools               the kvc program is inside, so its libraries are too"""
+  --tools               the kvc program is inside, so its libraries are too
+  --alone               nothing of third parties is inside"""
 import argparse
 import datetime
 import hashlib
@@ -102,15 +104,15 @@ def document(name, version, files, parts):
     return text
 
 
-def write(folder, name, version, files=None, third_party_folder=None, tools=False, more=()):
+def write(folder, name, version, files=None, third_party_folder=None, tools=False, more=(), alone=False):
     """LICENSE, NOTICE and sbom.spdx.json in folder, which may lie in files: the three are not listed themselves. more:
-    parts besides those of third_party_folder."""
+    parts besides those of third_party_folder. alone: there are none of either."""
     os.makedirs(folder, exist_ok=True)
     for own in ("LICENSE", "NOTICE", "sbom.spdx.json"):
         if os.path.exists(os.path.join(folder, own)):
             os.remove(os.path.join(folder, own))
     parts = [p for p in [*parts_of(third_party_folder), *more] if p["in_library"] or tools]
-    text = document(name, version, files, parts)
+    text = document(name, version, files, [] if alone else parts)
     for own in ("LICENSE", "NOTICE"):
         shutil.copyfile(os.path.join(ROOT, own), os.path.join(folder, own))
     with open(os.path.join(folder, "sbom.spdx.json"), "w", encoding="utf-8") as file:
@@ -126,8 +128,9 @@ def main():
     parser.add_argument("--files")
     parser.add_argument("--third-party")
     parser.add_argument("--tools", action="store_true")
+    parser.add_argument("--alone", action="store_true")
     args = parser.parse_args()
-    write(args.out, args.name, args.version, args.files, args.third_party, args.tools)
+    write(args.out, args.name, args.version, args.files, args.third_party, args.tools, alone=args.alone)
     return 0
 
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What a step costs in each language over C: run.py BUILD [--model MODEL] [--keep FOLDER]
+"""What a step costs in each language over C: run.py BUILD [--model MODEL] [--keep FOLDER] [--once]
 
 Wants the targets kvc, kvc_tool, kvc_jar, kvc_dll, kvc_go_module and kvc_python built in BUILD; a language that is not
 there is left out. MODEL is one with next to nothing in it where not given, whose steps are little but calls. The best
 of 20 rounds, three runs each in turns, all on one processor. FOLDER keeps the programs: a second call compiles nothing.
-Ends with 1 where a step costs more over C than it may, or the JVM's first call."""
+Ends with 1 where a step costs more over C than it may, or the JVM's first call. With --once each runs once and nothing
+is judged: whether all of them run."""
 import argparse
 import os
 import shutil
@@ -53,7 +54,7 @@ def go(build, folder):
 
 
 def python(build, _):
-    return ["env", f"PYTHONPATH={build}/bindings/python/package", "python3", os.path.join(HERE, "bench.py")]
+    return ["env", f"PYTHONPATH={build}/bindings/python/package", sys.executable, os.path.join(HERE, "bench.py")]
 
 
 LANGUAGES = {"C": (c, "lib/libkvc.so"), "Java": (java, "bindings/java/kvc.jar"),
@@ -92,11 +93,11 @@ def programs(build, top):
     return commands
 
 
-def measure(commands, model, build):
+def measure(commands, model, build, n_runs):
     environment = dict(os.environ, LD_LIBRARY_PATH=os.path.join(build, "lib"))
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # threads that wait for each other are no binding's cost
     best = {}
-    for _ in range(3):
+    for _ in range(n_runs):
         for language, command in commands.items():
             done = subprocess.run([*command, model, *language.split(", ")[1:]], env=environment, check=True, text=True,
                                   stdout=subprocess.PIPE)
@@ -110,13 +111,15 @@ def main():
     parser.add_argument("build")
     parser.add_argument("--model")
     parser.add_argument("--keep")
+    parser.add_argument("--once", action="store_true")
     options = parser.parse_args()
     build = os.path.abspath(options.build)
     with tempfile.TemporaryDirectory() as temporary:
         folder = os.path.abspath(options.keep or temporary)
         os.makedirs(folder, exist_ok=True)
         commands = programs(build, folder)
-        best = measure(commands, options.model or empty_model(build, folder), build)
+        best = measure(commands, options.model or empty_model(build, folder), build,
+                       1 if options.once else 3)
     _, c_step, c_opening = best["C"]
     too_much = []
     print("| language | a call that does nothing | a step | over C | first call and opening the model | over C |\n"
@@ -127,6 +130,8 @@ def main():
               f"| {opening:.1f} ms | {late:.1f} ms |")
         if over > MOST_OF_A_STEP.get(language, over) or late > MOST_OF_A_START.get(language, late):
             too_much.append(language)
+    if options.once:
+        return 0
     return f"more than it may be: {', '.join(too_much)}" if too_much else 0
 
 

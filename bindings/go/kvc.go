@@ -61,6 +61,7 @@ type Error struct {
 	cause   error  // of the context that ended the call
 }
 
+// Error is the message, with the name of the status behind it.
 func (e *Error) Error() string { return fmt.Sprintf("kvc: %s (%v)", e.Message, e.Status) }
 
 // Is makes errors.Is(err, kvc.ErrContextFull) work.

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The site: make_site.py OUT. Runs Doxygen over README.md, docs/, the headers and what classes the bindings have; a
-warning is an error."""
+"""The site: make_site.py OUT. Runs Doxygen over README.md, docs/, the headers, what classes the bindings have and what
+go doc says; a warning is an error, and so is a name of the headers without a text."""
+import glob
 import os
 import re
 import shutil
@@ -8,8 +9,30 @@ import subprocess
 import sys
 import tempfile
 
-PARTS = ["README.md", "docs", "include/kvc/kvc.h", "include/kvc/kvc.hpp", "bindings/java/dev", "bindings/csharp",
-         "bindings/python/kvc"]
+import go_page  # of this folder
+
+HEADERS = ["include/kvc/kvc.h", "include/kvc/kvc.hpp"]
+PARTS = ["README.md", "docs", *HEADERS, "bindings/java/dev", "bindings/csharp", "bindings/python/kvc"]
+# What a second run warns of, which makes no page: names without a text are pages without one otherwise.
+UNDOCUMENTED = """
+GENERATE_HTML          = NO
+GENERATE_XML           = YES
+EXTRACT_ALL            = NO
+EXCLUDE_SYMBOLS        = kvc::detail
+WARN_IF_UNDOCUMENTED   = YES
+"""
+
+
+def doxygen(settings, **values):
+    for name, value in values.items():
+        settings = settings.replace(f"@{name}@", value)
+    with tempfile.NamedTemporaryFile("w", suffix=".doxyfile", encoding="utf-8") as file:
+        file.write(settings)
+        file.flush()
+        done = subprocess.run(["doxygen", file.name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print(done.stdout, end="")
+    if done.returncode != 0:
+        sys.exit("the site has warnings")
 
 
 def main():
@@ -22,19 +45,14 @@ def main():
         version = re.search(r"project\(kvc VERSION ([\d.]+)", file.read()).group(1)
     with open("docs/site/Doxyfile.in", encoding="utf-8") as file:
         settings = file.read()
-    parts = " ".join(part for part in PARTS if os.path.exists(part))
-    for name, value in (("VERSION", version), ("OUT", out), ("INPUT", parts)):
-        settings = settings.replace(f"@{name}@", value)
-    with tempfile.NamedTemporaryFile("w", suffix=".doxyfile", encoding="utf-8") as file:
-        file.write(settings)
-        file.flush()
-        done = subprocess.run(["doxygen", file.name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    print(done.stdout, end="")
-    if done.returncode != 0:
-        sys.exit("the site has warnings")
-    for name in ("head-scores.svg", "head-scores-tasks.svg"):
-        if os.path.exists(f"docs/{name}"):
-            shutil.copy(f"docs/{name}", out)
+    with tempfile.TemporaryDirectory(prefix="kvc-site-") as folder:
+        doxygen(settings + UNDOCUMENTED, VERSION=version, OUT=folder, STRIP=root, INPUT=" ".join(HEADERS))
+        page = os.path.join(folder, "go-api.md")
+        with open(page, "w", encoding="utf-8") as file:
+            file.write(go_page.page("bindings/go"))
+        doxygen(settings, VERSION=version, OUT=out, STRIP=f"{root} {folder}", INPUT=" ".join([*PARTS, page]))
+    for picture in glob.glob("docs/*.svg"):  # a page may link to one that it does not show
+        shutil.copy(picture, out)
     print(f"{len([n for n in os.listdir(out) if n.endswith('.html')])} pages in {out}/index.html")
 
 

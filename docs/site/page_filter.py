@@ -17,13 +17,14 @@ def main():
         label, target = match.group(1), match.group(2)
         if re.match(r"[a-z]+:", target) or target.startswith("#"):
             return label if target.startswith("#") else match.group(0)
+        if target.endswith(".svg"):
+            return f'<a href="{target}">{label}</a>'
         name = os.path.relpath(os.path.join(folder, target.split("#")[0]), root)
         if name.endswith(".md") and (name.startswith("docs/") or name == "README.md"):
             return f"[{label}]({name})"
         return f"{label}" if label.strip("`") == name else f"{label} (`{name}`)"
 
     text = re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)", link, text)
-    text = re.sub(r"!\[([^\]]*)\]\(([^)\s]+)\)", lambda m: f"*{m.group(1)}*", text)
     text = re.sub(r"(?m)^```(?:console|sh|csharp|go|py|kotlin|groovy|cmake|python|java|c|cpp|json)?$",
                   lambda m: {"```c": "```{.c}", "```cpp": "```{.cpp}", "```java": "```{.java}", "```csharp": "```{.cs}",
                              "```python": "```{.py}", "```py": "```{.py}"}.get(m.group(0), "```"), text)

@@ -55,6 +55,7 @@ typedef struct kvc_executor {
   void (*run)(void* context, int32_t n, void (*work)(void* job, int32_t i), void* job);
 } kvc_executor;
 
+/* How a model is opened. */
 typedef struct kvc_model_params {
   int32_t struct_size;
   int32_t n_threads;       /* CPU threads, the caller's included; 0 = one for each processor that the process may use
@@ -68,15 +69,17 @@ typedef struct kvc_model_params {
   int32_t reserved;        /* 0 */
 } kvc_model_params;
 
+/* What a model is. */
 typedef struct kvc_model_info {
   int32_t struct_size;
-  int32_t n_layers, n_heads, n_kv_heads, head_dim, hidden_size, ffn_size, vocab_size;
+  int32_t n_layers, n_heads, n_kv_heads, head_dim, hidden_size, ffn_size, vocab_size;  /* its shape */
   int32_t max_tokens;      /* trained context */
   int32_t bos_token, eos_token;                      /* -1 = the model has none */
   int32_t n_head_scores;   /* head-score tables in the file */
-  int64_t weight_bytes, n_parameters;
+  int64_t weight_bytes, n_parameters;                /* of all tensors together */
 } kvc_model_info;
 
+/* How a session is created. */
 typedef struct kvc_session_params {
   int32_t struct_size;
   int32_t max_tokens;      /* prompt + answer; 0 = trained context of the model */
@@ -85,12 +88,13 @@ typedef struct kvc_session_params {
                               _SLIDE drop and count positions in slots, so that none leaves the trained context
                               (StreamingLLM). Both for steps and for prompts, up to 2^30 tokens. Prompts are read in
                               parts, each compressed when prefill is */
-  int32_t top_k;           /* these four: as in kvc_sampling */
-  float   top_p;
-  float   temperature;
-  int64_t seed;
+  int32_t top_k;           /* as in kvc_sampling */
+  float   top_p;           /* as in kvc_sampling */
+  float   temperature;     /* as in kvc_sampling */
+  int64_t seed;            /* as in kvc_sampling */
 } kvc_session_params;
 
+/* How a step chooses its token. */
 typedef struct kvc_sampling {
   int32_t struct_size;
   int32_t top_k;           /* 0 = off */
@@ -104,28 +108,31 @@ typedef struct kvc_sampling {
   int32_t reserved;        /* 0 */
 } kvc_sampling;
 
+/* What a session did and holds. */
 typedef struct kvc_session_stats {
   int32_t struct_size;
   int32_t n_prompt, n_answer, n_compactions;         /* tokens fed, tokens generated, times compressed */
   int64_t cache_bytes, cache_bytes_peak, cache_bytes_full;  /* held now, at most, under policy full */
-  int64_t workspace_bytes, weight_bytes;             /* buffers beside the cache, at most so far; weights */
-  int64_t n_slots, n_slots_full;                     /* cached entries over all heads; under policy full */
+  int64_t workspace_bytes, weight_bytes;             /* buffers beside the cache (most so far), weights */
+  int64_t n_slots, n_slots_full;                     /* cached entries over all heads, under policy full */
   double  prefill_seconds, compress_seconds, decode_seconds; /* compress is part of prefill */
   int32_t stop_token;      /* that ended the answer with KVC_TOKEN_NONE, until the next input; else -1 */
   int32_t reserved;        /* 0 */
   double  prompt_progress; /* share that is read of a prompt that kvc_session_enqueue queued, 0 to 1; 1 = none waits */
 } kvc_session_stats;
 
+/* How sessions step together. */
 typedef struct kvc_batch_params {
   int32_t struct_size;
   int32_t prompt_tokens;   /* of queued prompts that a call reads before its step, about so many; 0 = 256. A prompt
                               that arrives among running sessions delays each of their steps by no more than that */
 } kvc_batch_params;
 
+/* What a session would take. */
 typedef struct kvc_plan {
   int32_t struct_size;
   int32_t n_prompt;        /* tokens planned for */
-  int64_t weight_bytes, workspace_bytes;
+  int64_t weight_bytes, workspace_bytes;  /* as in kvc_session_stats */
   int64_t cache_bytes_peak;     /* during prefill: one full layer and the compressed ones */
   int64_t cache_bytes_prompt;   /* after prefill */
   int64_t cache_bytes_end;      /* at max_tokens */
@@ -208,7 +215,7 @@ KVC_API kvc_status  kvc_policy_describe(const kvc_policy *policy, char *text, in
  * "table" ([L, G], window included). In layer order, copied. [any] */
 KVC_API kvc_status  kvc_policy_set_head_scores(kvc_policy *policy, const float *scores, int32_t n_scores);
 KVC_API kvc_status  kvc_policy_set_table(kvc_policy *policy, const int32_t *slots, int32_t n_slots);
-KVC_API void        kvc_policy_close(kvc_policy *policy);
+KVC_API void        kvc_policy_close(kvc_policy *policy);  /* [any] sessions made with it stay as they are */
 KVC_API int32_t     kvc_method_count(void);                /* [any] */
 KVC_API const char *kvc_method_name(int32_t index);        /* [any] static; NULL past the end */
 /* One method as JSON: name, summary, source, options with key, kind, range, default, help.  [any] */
@@ -224,7 +231,7 @@ KVC_API kvc_status  kvc_session_plan(const kvc_model *model, const kvc_policy *p
  * the model (score table of another shape), KVC_E_NOT_FOUND when it needs scores the file has not. [model] */
 KVC_API kvc_status  kvc_session_create(kvc_model *model, const kvc_policy *policy,
                                        const kvc_session_params *params, kvc_session **out_session);
-KVC_API void        kvc_session_close(kvc_session *session);
+KVC_API void        kvc_session_close(kvc_session *session);    /* [sess] frees its cache; forks stay */
 /* Appends n_tokens (>= 1) and, when the policy asks, compresses. May be called again to go on: the new tokens attend
  * to what is cached. Any failure, KVC_E_CONTEXT_FULL, KVC_E_CANCELLED and KVC_E_MEMORY included, leaves the
  * session as it was.  [sess] */

@@ -30,12 +30,16 @@
 
 namespace kvc {
 
+// Ids of a model's vocabulary.
 using Tokens = std::vector<int32_t>;
 
 #ifndef KVC_NO_EXCEPTIONS
+// A call that failed; what() is the library's text.
 class Error : public std::runtime_error {
  public:
+  // Of what a function of kvc.h returned.
   Error(kvc_status status, const std::string& text) : std::runtime_error(text), status_(status) {}
+  // What kind of failure it was.
   kvc_status status() const { return status_; }
 
  private:
@@ -138,6 +142,7 @@ inline double device_measure(int32_t index) {
 // fn may be null: silent. What it may do: kvc.h.
 inline void set_log(int32_t min_level, kvc_log_fn fn, void* user) { kvc_set_log(min_level, fn, user); }
 
+// A compression method and its options. Sessions copy it.
 class Policy {
  public:
   explicit Policy(const std::string& spec) {
@@ -155,7 +160,9 @@ class Policy {
   void set_table(const std::vector<int32_t>& slots) {
     detail::check(kvc_policy_set_table(get(), slots.data(), detail::count(slots.size())));
   }
+  // For calls of kvc.h; it stays the object\'s.
   kvc_policy* get() const { return handle_.get(); }
+  // Whether it was opened, and not moved from.
   explicit operator bool() const { return handle_ != nullptr; }
   // Refuses an empty one, where NULL in the C API would mean to keep everything.
   bool given() const {
@@ -167,13 +174,16 @@ class Policy {
   std::unique_ptr<kvc_policy, detail::Close> handle_;
 };
 
+// What a session would take: see kvc_session_plan().
 struct Plan {
-  kvc_plan bytes;
+  kvc_plan bytes;              // of weights, workspace and cache
   std::vector<int32_t> slots;  // [L, G]
 };
 
+// Weights and a tokenizer. Any thread may use it; a session keeps what it needs of it alive.
 class Model {
  public:
+  // n_threads, memory_limit: 0 = as kvc_model_params says.
   explicit Model(const std::string& path, const std::string& device = "auto", int32_t n_threads = 0,
                  int64_t memory_limit = 0)
       : Model(path, device, make_params(n_threads, memory_limit)) {}
@@ -248,7 +258,9 @@ class Model {
       out.slots.clear();
     return out;
   }
+  // For calls of kvc.h; it stays the object\'s.
   kvc_model* get() const { return handle_.get(); }
+  // Whether it was opened, and not moved from.
   explicit operator bool() const { return handle_ != nullptr; }
 
  private:
@@ -291,18 +303,21 @@ class Loader {
   }
   void cancel() { detail::check(kvc_loader_cancel(get())); }
   void clear_cancel() { detail::check(kvc_loader_clear_cancel(get())); }
+  // For calls of kvc.h; it stays the object\'s.
   kvc_loader* get() const { return handle_.get(); }
 
  private:
   std::unique_ptr<kvc_loader, detail::Close> handle_;
 };
 
+// One cache, one sampler and one stream of text, for one thread at a time.
 class Session {
  public:
   // Keeps its model alive.
   explicit Session(const Model& model, const kvc_session_params& p = params<kvc_session_params>()) {
     create(model, nullptr, p);
   }
+  // With a policy, which is copied.
   Session(const Model& model, const Policy& policy,
           const kvc_session_params& p = params<kvc_session_params>()) {
     if (policy.given()) create(model, policy.get(), p);
@@ -377,6 +392,7 @@ class Session {
       if (last_status() != KVC_OK || (!text.empty() && !sink(text)) || token == KVC_TOKEN_NONE) return;
     }
   }
+  // The same, all of it.
   std::string generate(int32_t max_tokens) {
     std::string all;
     generate(max_tokens, [&](const std::string& text) {
@@ -434,7 +450,9 @@ class Session {
     if (!detail::check(kvc_session_save_memory(get(), out.data(), n, &n))) out.clear();
     return out;
   }
+  // For calls of kvc.h; it stays the object\'s.
   kvc_session* get() const { return handle_.get(); }
+  // Whether it was opened, and not moved from.
   explicit operator bool() const { return handle_ != nullptr; }
 
  private:

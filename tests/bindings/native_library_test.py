@@ -28,11 +28,11 @@ def java(vm, code, tests, folder):
         place = tempfile.mkdtemp(dir=folder)
         if library:
             shutil.copy(library, os.path.join(place, "libkvc_jni.so"))
-        return place, run([vm, f"-Djava.library.path={place}", "-cp", f"{bare}:{tests}", "LibraryTest"])
+        return place, run([vm, "-Xcheck:jni", f"-Djava.library.path={place}", "-cp", f"{bare}:{tests}", "LibraryTest"])
 
     def named(library):
         path = library or os.path.join(folder, "nowhere.so")
-        return path, run([vm, f"-Ddev.kvc.library={path}", "-cp", f"{code}:{tests}", "LibraryTest"])
+        return path, run([vm, "-Xcheck:jni", f"-Ddev.kvc.library={path}", "-cp", f"{code}:{tests}", "LibraryTest"])
 
     inside = {"in the JAR": code}
     # A path that no URL can spell as it is; and no JAR at all: the way of resources.
@@ -41,7 +41,7 @@ def java(vm, code, tests, folder):
     with zipfile.ZipFile(code) as jar:
         jar.extractall(inside["beside the classes"])
     return {"on the path": on_path, "named": named, **{
-        name: lambda library, place=place: ("", run([vm, "-cp", f"{place}:{tests}", "LibraryTest"]))
+        name: lambda library, place=place: ("", run([vm, "-Xcheck:jni", "-cp", f"{place}:{tests}", "LibraryTest"]))
         for name, place in inside.items()}}
 
 
@@ -63,7 +63,7 @@ def expect(case, output, count, *texts):
             sys.exit(f"{case}: '{text}' is not there {count} times in:\n{output}")
     if not last or not last[0].endswith(("Exception", "Error")):
         sys.exit(f"{case}: it did not come to its end:\n{output}")
-    print(f"{case}: {output.splitlines()[0]}")
+    print(f"{case}:\n{output}")
 
 
 def main():

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""./dev test --packages: builds every package, twice, compares the two, installs what came out into a folder of its
-own and uses it as a user would. Usage: built_packages_test.py ROOT [PART]...   the last line counts
+"""./dev test --packages: builds every package twice, the second time from nothing and under another path, compares the
+two, installs what came out into a folder of its own and uses it as a user would. The last line counts.
+Usage: built_packages_test.py ROOT [PART]...
 
   tar          linux-x86_64: reproducible; glibc floor; a C program with each library; a Go program with its module
   tar-aarch64  the same under qemu-aarch64, without Go; the size of libkvc.so
@@ -12,6 +13,9 @@ own and uses it as a user would. Usage: built_packages_test.py ROOT [PART]...   
   wheel        auditwheel says what its tag says; installed by pip, used by the tests of Python
   jar, nuget   a program in Java under the JVM, in C# under Mono; the library for 64-bit Arm loads under qemu-aarch64
   aar          its layout, of planted libraries; what is said without an NDK
+  a100         its toolchain file: every kernel is compiled for its GPU and no other (skipped without nvcc)
+  jetson-orin  its toolchain file: the library is built, and a C program with it runs under qemu-aarch64; kernels for
+               its GPU (skipped without nvcc for 64-bit Arm)
   unicode      utf8proc with the tables that are shipped answers as it does with all of them
   elf          check_elf.py finds planted faults"""
 import glob
@@ -30,12 +34,17 @@ import zipfile
 
 ROOT = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else os.getcwd()
 PROMPT = "Ada lives in Paris. Ada lives in"
+OTHER = []  # the folder of other_root
 QEMU = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
 ARM_CC = ["aarch64-linux-gnu-gcc", "-std=c99"]
 
 
 class Failure(Exception):
     pass
+
+
+class Skipped(Exception):
+    """What a part needs is not here."""
 
 
 def run(command, **kwargs):
@@ -50,29 +59,39 @@ def expect(condition, message):
         raise Failure(message)
 
 
+def other_root():
+    """The same sources under another path, where nothing is built yet; what is set up for both is lent. It stays for
+    all the kinds of one call."""
+    if not OTHER:
+        OTHER.append(tempfile.TemporaryDirectory(prefix="kvc-built-elsewhere-"))
+        root = OTHER[0].name
+        run(["git", "clone", "-q", "--no-checkout", ROOT, root])
+        for name in run(["git", "-C", ROOT, "ls-files", "-z"]).split("\0")[:-1]:
+            if os.path.lexists(os.path.join(ROOT, name)):  # as it is now, committed or not
+                os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
+                shutil.copy2(os.path.join(ROOT, name), os.path.join(root, name), follow_symlinks=False)
+        run(["git", "-C", root, "add", "-A"])
+        for name in ("build-third-party", "build-tools"):
+            os.symlink(os.path.join(ROOT, name), os.path.join(root, name))
+    return OTHER[0].name
+
+
 def make(*kinds):
-    """./dev package, twice: the second one has to give the same bytes. All but the objects of the compiler is made
-    anew: libraries and programs are linked, generated code and that of the languages compiled. Returns the files."""
-    out, build = os.path.join(ROOT, "out"), os.path.join(ROOT, "build-package")
+    """./dev package, here and, from nothing and without a cache of objects, in another folder: both have to give the
+    same bytes. Returns the files of this one."""
     versions = []
-    for _ in range(2):
-        linked = [path for part in ("lib/libkvc*", "lib/*.so", "bin/*", "kvc_merged.o", "bindings")
-                  for path in glob.glob(os.path.join(build, "*", part))]
-        for path in (out, os.path.join(build, "stage"), *linked):
-            if os.path.isdir(path):
-                shutil.rmtree(path)
-            elif os.path.lexists(path):
-                os.remove(path)
-        run([sys.executable, os.path.join(ROOT, "packaging/package.py"), *kinds])
-        files = {}
-        for path in sorted(glob.glob(os.path.join(out, "*"))):
-            with open(path, "rb") as file:
-                files[path] = file.read()
+    for root, more in ((ROOT, {}), (other_root(), {"CCACHE_DISABLE": "1"})):
+        out, files = os.path.join(root, "out"), {}
+        shutil.rmtree(out, ignore_errors=True)
+        run([sys.executable, os.path.join(root, "packaging/package.py"), *kinds], env=dict(os.environ, **more))
+        for name in sorted(os.listdir(out)):
+            with open(os.path.join(out, name), "rb") as file:
+                files[name] = file.read()
         versions.append(files)
     expect(versions[0] and versions[0].keys() == versions[1].keys(), f"{kinds}: other files the second time")
-    for path, content in versions[0].items():
-        expect(content == versions[1][path], f"{path}: other bytes the second time")
-    return list(versions[0])
+    for name, content in versions[0].items():
+        expect(content == versions[1][name], f"{name}: other bytes the second time")
+    return [os.path.join(ROOT, "out", name) for name in versions[0]]
 
 
 def unpack(path, folder):
@@ -140,7 +159,7 @@ def use_go(share, libraries, folder):
     environment = dict(models_of_bindings(folder), PKG_CONFIG_PATH=os.path.join(libraries, "pkgconfig"),
                        LD_LIBRARY_PATH=libraries, GOCACHE=os.path.join(folder, "go-cache"),
                        GOPATH=os.path.join(folder, "go"), GOFLAGS="-mod=mod", GOPROXY="off", GOTOOLCHAIN="local")
-    for own in ("LICENSE", "NOTICE", "go.mod"):
+    for own in ("LICENSE", "NOTICE", "go.mod", "sbom.spdx.json"):
         expect(os.path.exists(os.path.join(module, own)), f"{module} has no {own}")
     first_lines("go", "go", "main.go",
                 ["go mod init hello", f"go mod edit -require kvc.dev/kvc@v0.0.0 -replace kvc.dev/kvc={module}",
@@ -448,6 +467,47 @@ def test_elf(folder):
     run([*check, path, "2.28"])
 
 
+def architectures(folder, toolchain):
+    """What a build with the CUDA backend and this toolchain file compiles kernels for."""
+    run(["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DKVC_CUDA=ON", "-DKVC_TESTS=OFF", "-DKVC_TOOLS=OFF",
+         f"-DCMAKE_TOOLCHAIN_FILE={ROOT}/toolchains/{toolchain}.cmake",
+         f"-DKVC_THIRD_PARTY={ROOT}/build-third-party", "-DKVC_BINDINGS=OFF"])
+    with open(os.path.join(folder, "compile_commands.json"), encoding="utf-8") as file:
+        commands = [entry["command"] for entry in json.load(file) if "/cuda/" in entry["file"]]
+    expect(len(commands) > 5, f"{toolchain}: {len(commands)} files of kernels")
+    return {tuple(sorted(set(re.findall(r"(?:compute|sm)_\d+", command)))) for command in commands}
+
+
+def nvcc(*targets):
+    """Whether there is one, with the libraries of one of these targets."""
+    found = shutil.which("nvcc")
+    if not found or not any(os.path.isdir(os.path.join(os.path.dirname(found), "../targets", name))
+                            for name in targets):
+        raise Skipped(f"no nvcc with the libraries for {targets[0]} in PATH")
+
+
+def test_a100(folder):
+    nvcc("x86_64-linux")
+    found = architectures(folder, "a100")
+    expect(found == {("compute_80", "sm_80")}, f"kernels are compiled for {found}")
+
+
+def test_jetson_orin(folder):
+    build = os.path.join(ROOT, "build-package/jetson-orin")
+    run(["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DKVC_TESTS=OFF", "-DKVC_TOOLS=OFF", "-DKVC_BINDINGS=OFF",
+         f"-DCMAKE_TOOLCHAIN_FILE={ROOT}/toolchains/jetson-orin.cmake",
+         f"-DKVC_THIRD_PARTY={ROOT}/build-third-party"])
+    run(["ninja", "-C", build, "kvc"])
+    program = os.path.join(folder, "program")
+    libraries = os.path.join(build, "lib")
+    run([*ARM_CC, os.path.join(ROOT, "samples/c/run.c"), "-I", os.path.join(ROOT, "include"), "-L", libraries, "-lkvc",
+         f"-Wl,-rpath,{libraries}", "-o", program])
+    print(answer_with(program, model_of(any_kvc(), folder), QEMU).strip())
+    nvcc("aarch64-linux", "sbsa-linux")
+    found = architectures(os.path.join(folder, "cuda"), "jetson-orin")
+    expect(found == {("compute_87", "sm_87")}, f"kernels are compiled for {found}")
+
+
 def test_unicode(folder):
     """For every code point and every pair that composes, in a program compiled with each of the tables."""
     third_party = os.path.join(ROOT, "build-third-party")
@@ -471,21 +531,26 @@ def test_unicode(folder):
 
 PARTS = {"elf": test_elf, "unicode": test_unicode, "aar": test_aar, "source": test_source, "tar": test_tar,
          "deb": test_deb, "wheel": test_wheel, "tar-aarch64": test_tar_aarch64, "deb-arm64": test_deb_arm64,
-         "jar": test_jar, "nuget": test_nuget, "tar-musl": test_tar_musl}
+         "jar": test_jar, "nuget": test_nuget, "tar-musl": test_tar_musl, "a100": test_a100,
+         "jetson-orin": test_jetson_orin}
 
 
 def main():
     chosen = sys.argv[2:] or list(PARTS)
-    n_failed = 0
+    n_failed = n_skipped = 0
     for part in chosen:
         print(f"== {part}", flush=True)
         with tempfile.TemporaryDirectory(prefix="kvc-packages-") as folder:
             try:
                 PARTS[part](folder)
+            except Skipped as reason:
+                print(f"skipped: {part}: {reason}", flush=True)
+                n_skipped += 1
             except (Failure, subprocess.CalledProcessError) as error:
                 print(f"failed: {part}: {error}", flush=True)
                 n_failed += 1
-    print(f"{len(chosen) - n_failed} passed, {n_failed} failed")
+    tail = f", {n_skipped} skipped" if n_skipped else ""
+    print(f"{len(chosen) - n_failed - n_skipped} passed, {n_failed} failed{tail}")
     return 1 if n_failed else 0
 
 

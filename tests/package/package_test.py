@@ -3,10 +3,11 @@
 
 Usage: package_test.py PART --build FOLDER --source FOLDER ...
   install       what is there: docs, samples; kvc without MPI; libkvc.a and libkvc.so with nothing but kvc_* to see
+  swig          what is installed for further languages makes flat layers
   find_package  a project in plain C, shared and static
   pkg_config    cc with the flags of kvc and kvc-static, and a program without any shared library
   neighbour     beside other versions of PCRE2, utf8proc and FlatBuffers, shared and static
-  subproject    FetchContent: only the two libraries, nothing of the parent changes
+  subproject    FetchContent: only the two libraries, nothing of the parent changes, programs with both say the same
   archives      packaging/archive.py: the same files, the same bytes
   sbom          packaging/sbom.py
   source_flags  what the source package compiles files with: those for instruction sets have flags of their own"""
@@ -74,11 +75,12 @@ class Installed:
         return build
 
 
-def check_swig(at, share):
+def test_swig(at):
     """The installed interface, with nothing but the installed tree, makes flat layers whose C has what it includes."""
     if not shutil.which("swig"):
-        print("no swig: what is installed for further languages is not tried")
-        return
+        print("swig was not found")
+        sys.exit(77)
+    share = os.path.join(at.prefix, "share/kvc")
     include = os.path.join(at.prefix, "include")
     for language, *options in (["java"], ["csharp"], ["go", "-intgosize", "64"], ["python"]):
         code = os.path.join(at.folder, f"{language}.c")
@@ -91,12 +93,25 @@ def check_swig(at, share):
         expect(own and not missing, f"{language}: {missing} of {own} is not installed")
 
 
+def check_meta(folder, name, inside):
+    """LICENSE, NOTICE and an SPDX document of these parts."""
+    for own in ("LICENSE", "NOTICE"):
+        with open(os.path.join(folder, own), "rb") as installed:
+            expect(len(installed.read()) > 5000, f"{folder}/{own} is not whole")
+    with open(os.path.join(folder, "sbom.spdx.json"), encoding="utf-8") as file:
+        packages = json.load(file)["packages"]
+    expect(packages[0]["name"] == name and {part["name"] for part in packages[1:]} == inside,
+           f"{folder}: the parts are {[part['name'] for part in packages]}")
+
+
 def test_install(at):
     share = os.path.join(at.prefix, "share")
-    for path in ("doc/kvc/LICENSE", "doc/kvc/NOTICE", "doc/kvc/README.md", "doc/kvc/docs/porting.md",
-                 "kvc/samples/c/run.c", "kvc/kvc_model.fbs"):
+    check_meta(os.path.join(share, "doc/kvc"), "libkvc",
+               {"PCRE2", "utf8proc", "xxHash", "FlatBuffers", "CLI11", "nlohmann-json"})
+    if shutil.which("go") and shutil.which("swig"):
+        check_meta(os.path.join(share, "gocode/src/kvc.dev/kvc"), "kvc-go", set())
+    for path in ("doc/kvc/README.md", "doc/kvc/docs/porting.md", "kvc/samples/c/run.c", "kvc/kvc_model.fbs"):
         expect(os.path.exists(os.path.join(share, path)), f"share/{path} is not installed")
-    check_swig(at, os.path.join(share, "kvc"))
     mpi = [name for name in needed(at.kvc) if "mpi" in name]
     expect(not mpi, f"kvc needs {mpi}")
     foreign = [name for name in needed(os.path.join(at.libraries, "libkvc.so")) if not C_LIBRARY.match(name)]
@@ -165,6 +180,15 @@ def test_subproject(at):
     expect(not [c for c in commands if "-Werror" in c or "-Wall" in c], "our warnings are the parent's")
     expect(all("-O3" in c and "-std=c++17" in c for c in commands), "not optimised, or not C++17")
     print(f"{len(commands)} files of libkvc, nothing else")
+    # Quick to compile rather than to run, and by way of the cache where there is one.
+    cached = [os.path.join("/usr/lib/ccache", os.path.basename(path)) for path in (at.args.cc, at.args.cxx)]
+    cached = cached if all(map(os.path.exists, cached)) else [at.args.cc, at.args.cxx]
+    build = at.configure("subproject", "subproject-quick", f"-DKVC_SOURCE={at.args.source}",
+                         f"-DCMAKE_C_COMPILER={cached[0]}", f"-DCMAKE_CXX_COMPILER={cached[1]}",
+                         "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS_DEBUG=-O0", "-DCMAKE_CXX_FLAGS_DEBUG=-O0")
+    run([at.args.cmake, "--build", build, "--parallel", os.environ.get("KVC_JOBS", str(os.cpu_count() or 2))])
+    compare({f"FetchContent, kvc::{kind}": run([os.path.join(build, f"app_{kind}"), *at.arguments()])
+             for kind in ("kvc", "static")})
 
 
 def make_twice(at, name, *options):

@@ -171,6 +171,7 @@ class Model(Owner):
 
     @property
     def info(self) -> ModelInfo:
+        """The shape of the model, asked for once."""
         if self._info is None or self._handle.closing:
             raw = _flat.kvc_model_info()
             self._handle.call(_flat.kvc_model_get_info, raw)

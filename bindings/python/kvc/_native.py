@@ -147,7 +147,7 @@ def empty(kind: str, n: int) -> Any:
     return array.array(kind, bytes(4 * n))
 
 
-def fetch(kind: str, guess: int, call: Callable[[Any], int]) -> Any:
+def fetch(kind: str, guess: int, call: Callable[[Any], Any]) -> Any:
     """Elements whose number the library knows: into guess of them, and again where that is too few."""
     while True:
         into = empty(kind, guess)
@@ -157,7 +157,7 @@ def fetch(kind: str, guess: int, call: Callable[[Any], int]) -> Any:
         guess = n
 
 
-def fetch_bytes(guess: int, call: Callable[[Any], int]) -> bytes:
+def fetch_bytes(guess: int, call: Callable[[Any], Any]) -> bytes:
     while True:
         into = bytearray(guess)
         n = call(into)
@@ -167,7 +167,7 @@ def fetch_bytes(guess: int, call: Callable[[Any], int]) -> bytes:
         guess = n
 
 
-def fetch_text(call: Callable[[Any], int]) -> str:
+def fetch_text(call: Callable[[Any], Any]) -> str:
     return fetch_bytes(4096, call).decode("utf-8", "replace")
 
 
@@ -233,10 +233,13 @@ class Handle:
             return self.call(function, *arguments)
         result: list[Any] = []
         failure: list[BaseException] = []
-        done = threading.Lock()
+        begun, done = threading.Lock(), threading.Lock()
         done.acquire()
+        alone = False
 
         def work() -> None:
+            if not begun.acquire(blocking=False):
+                return  # interrupted before: nobody waits for the call, and it is not made
             try:
                 result.append(self.call(function, *arguments))
             except BaseException as failed:  # pylint: disable=broad-except
@@ -245,14 +248,18 @@ class Handle:
                 done.release()
 
         try:
-            threading.Thread(target=work, name="kvc", daemon=True).start()
-        except RuntimeError:  # no more threads to be had
-            return self.call(function, *arguments)
-        try:
-            done.acquire()
+            try:
+                threading.Thread(target=work, name="kvc", daemon=True).start()
+            except RuntimeError:  # no more threads to be had
+                alone = True
+            if not alone:
+                done.acquire()
         except BaseException:
-            self._stop(done)
+            if not begun.acquire(blocking=False):
+                self._stop(done)
             raise
+        if alone:
+            return self.call(function, *arguments)
         if failure:
             try:
                 raise failure[0]

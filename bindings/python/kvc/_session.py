@@ -9,7 +9,7 @@ from . import _flat
 from ._model import Model, Path, as_tokens
 from ._native import Handle, InvalidError, Owner, Status, empty, fetch, fetch_bytes, make_error
 
-READING = _flat.KVC_TOKEN_READING
+READING = _flat.KVC_TOKEN_READING  # of batch_step: the queued prompt is still being read
 _ROLES = {"system": _flat.KVC_ROLE_SYSTEM, "user": _flat.KVC_ROLE_USER, "assistant": _flat.KVC_ROLE_ASSISTANT}
 _SHORT = 16  # tokens that are read in about the time of a step: not worth a thread that Ctrl-C can end
 
@@ -176,6 +176,7 @@ class Session(Owner):
 
     @property
     def stats(self) -> Stats:
+        """What the session did and holds, as of now. BusyError while another thread computes with it."""
         raw = _flat.kvc_session_stats()
         self._handle.call(_flat.kvc_session_get_stats, raw)
         return Stats(*(getattr(raw, name) for name in Stats._fields))

@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"os/exec"
@@ -257,6 +258,36 @@ func TestNeverClosed(t *testing.T) {
 	}
 	runtime.GC()
 	runtime.GC()
+	longest := session(t, nil, nil)
+	must(t, longest.Prefill(ctx, tokens(t, strings.Repeat(story, 24))))
+	saved, err := longest.SaveBytes()
+	must(t, err)
+	if len(saved) < 3<<20 {
+		t.Fatalf("a session of %d bytes only", len(saved))
+	}
+	before := residentBytes(t)
+	for i := 0; i < 300; i++ { // more than a gigabyte, if nobody gave them back
+		_, err := model.RestoreBytes(saved)
+		must(t, err)
+		if i%20 == 19 {
+			runtime.GC()
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	if grown := residentBytes(t) - before; grown >= 300<<20 {
+		t.Fatalf("grown by %d MiB", grown>>20)
+	}
+}
+
+// residentBytes are those of this process in memory.
+func residentBytes(t *testing.T) int64 {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/statm")
+	must(t, err)
+	var size, resident int64
+	_, err = fmt.Sscan(string(text), &size, &resident)
+	must(t, err)
+	return resident * int64(os.Getpagesize())
 }
 
 func TestPanicWhileStreaming(t *testing.T) {

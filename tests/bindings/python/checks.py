@@ -3,10 +3,12 @@ import os
 import sys
 import unittest
 
-if os.environ.get("KVC_TEST_NO_NUMPY"):
+WITHOUT_NUMPY = bool(os.environ.get("KVC_TEST_NO_NUMPY"))
+if WITHOUT_NUMPY:
     sys.modules["numpy"] = None  # as where it is not installed
 
 import kvc  # pylint: disable=wrong-import-position
+from kvc import _native  # pylint: disable=wrong-import-position
 
 RECALL, STORIES = os.environ["KVC_RECALL"], os.environ["KVC_STORIES"]
 STORY = "Once upon a time there was a little girl who lived in a small house. She had a dog and a red ball. "
@@ -31,3 +33,11 @@ class Case(unittest.TestCase):
 
     def steps(self, session, n):
         return [session.step() for _ in range(n)]
+
+
+def main():
+    """Runs the tests of the program. What they say of arrays of numpy has not passed where there is none."""
+    if _native.numpy is None and not WITHOUT_NUMPY:
+        print("numpy was not found")
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1])

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import unittest
 
-from checks import STORIES, STORY, Case, kvc
+from checks import STORIES, STORY, Case, kvc, main
 from kvc import _flat, _native
 
 numpy = _native.numpy
@@ -288,4 +288,4 @@ class Sessions(Case):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    main()

@@ -9,8 +9,9 @@ import sys
 import threading
 import time
 import unittest
+import unittest.mock
 
-from checks import RECALL, STORIES, STORY, Case, kvc
+from checks import RECALL, STORIES, STORY, Case, kvc, main
 from kvc import _flat, _native
 
 
@@ -178,6 +179,24 @@ class Misuse(Case):
         self.interrupted(lambda: list(session.generate(max_tokens=10**9)))
         self.assertIsInstance(session.step(), int)
 
+    def test_keyboard_interrupt_while_the_thread_of_a_call_starts(self):
+        session = self.model.session(on_full="evict")
+        ids = self.model.prompt(STORY * 3000)
+        start = threading.Thread.start
+
+        def before(_):
+            raise KeyboardInterrupt
+
+        def behind(thread):
+            start(thread)
+            raise KeyboardInterrupt
+
+        for when in (before, behind):
+            with unittest.mock.patch.object(threading.Thread, "start", when), self.assertRaises(KeyboardInterrupt):
+                session.prefill(ids)
+            self.assertEqual(session.stats.n_prompt, 0)
+        session.prefill(ids[:40])
+
     def test_keyboard_interrupt_of_a_loader(self):
         with kvc.Loader() as loader:
             # Nothing of the library runs, as when it comes behind the last moment: the next call is not meant.
@@ -288,4 +307,4 @@ assert session.step() is not None
 
 
 if __name__ == "__main__":
-    unittest.main()
+    main()

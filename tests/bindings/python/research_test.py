@@ -8,8 +8,7 @@ import sys
 import tempfile
 import unittest
 
-from checks import RECALL, STORIES, kvc
-from kvc import _native
+from checks import RECALL, STORIES, WITHOUT_NUMPY, kvc, main
 
 KVC, SOURCE = sys.argv[1:]
 TASKS = os.path.join(SOURCE, "samples", "data", "recall_demo.jsonl")
@@ -35,6 +34,11 @@ class Research(unittest.TestCase):
             self.assertEqual(sum(len(head) for layer in kept for head in layer), 24 * 24)
             self.assertEqual(kept[0][0][-1], len(tokens) - 1)
 
+    @unittest.skipUnless(WITHOUT_NUMPY, "there is numpy")
+    def test_eval_without_numpy(self):
+        with self.assertRaisesRegex(ImportError, "needs numpy"):
+            kvc.eval(RECALL, TASKS, POLICIES)
+
     def same(self, own, rows):
         """One result of ours and the rows of a policy, one a kind of task."""
         def mean(field, weight):
@@ -52,14 +56,14 @@ class Research(unittest.TestCase):
             self.assertAlmostEqual(own.perplexity, rows[0]["perplexity"], 4)
             self.assertTrue(math.isnan(own.accuracy))
 
-    @unittest.skipUnless(_native.numpy, "kvc.eval needs numpy")
+    @unittest.skipIf(WITHOUT_NUMPY, "kvc.eval needs it")
     def test_eval_tasks(self):
         specs = [option for policy in POLICIES for option in ("--policy", policy)]
         results = tool("eval", RECALL, "--data", TASKS, *specs, "--limit", "2")["results"]
         for policy, own in zip(POLICIES, kvc.eval(RECALL, TASKS, POLICIES, limit=2)):
             self.same(own, [row for row in results if row["policy"] == own.policy or row["policy"] == policy])
 
-    @unittest.skipUnless(_native.numpy, "kvc.eval needs numpy")
+    @unittest.skipIf(WITHOUT_NUMPY, "kvc.eval needs it")
     def test_eval_text(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "story.txt")
@@ -71,7 +75,7 @@ class Research(unittest.TestCase):
             for row, own in zip(results, kvc.eval(STORIES, path, policies, window=64, limit=2)):
                 self.same(own, [row])
 
-    @unittest.skipUnless(_native.numpy, "kvc.eval needs numpy")
+    @unittest.skipIf(WITHOUT_NUMPY, "kvc.eval needs it")
     def test_tasks_as_objects(self):
         task = {"context": "The code of Nina is 417. " * 4, "questions": [{"question": " The code of Nina is",
                                                                           "answer": " 417."}]}
@@ -80,4 +84,4 @@ class Research(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    main()
