@@ -59,8 +59,8 @@ function(kvc_skipped_test name reason)
   set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped: ")
 endfunction()
 
-# kvc_test(file.cc [libraries...]): one program a test file, registered with ctest.
-function(kvc_test file)
+# kvc_test_program(file.cc [libraries...]): one program a test file. kvc_test: the same, and ctest runs it.
+function(kvc_test_program file)
   get_filename_component(name ${file} NAME_WE)
   add_executable(${name} ${file})
   target_link_libraries(${name} PRIVATE kvc_flags kvc_static GTest::gtest GTest::gtest_main ${ARGN})
@@ -73,5 +73,10 @@ function(kvc_test file)
     target_compile_definitions(${name} PRIVATE KVC_UNDER_QEMU)
     target_link_libraries(${name} PRIVATE ${CMAKE_DL_LIBS})
   endif()
+endfunction()
+
+function(kvc_test file)
+  kvc_test_program(${file} ${ARGN})
+  get_filename_component(name ${file} NAME_WE)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
 endfunction()

@@ -276,7 +276,8 @@ Status CheckPatterns(const TokenizerView& view) {
   KVC_RETURN_IF_ERROR(CheckCount("the tokenizer", n_patterns, kMaxPatterns, "patterns"));
   int64_t n_bytes = 0;
   for (const std::string_view& pattern : view.patterns) n_bytes += static_cast<int64_t>(pattern.size());
-  return CheckCount("the tokenizer", n_bytes, kMaxPatternBytes, "bytes of patterns");
+  KVC_RETURN_IF_ERROR(CheckCount("the tokenizer", n_bytes, kMaxPatternBytes, "bytes of patterns"));
+  return CheckRange("byte_patterns", view.n_byte_patterns, 0, n_patterns);
 }
 
 // The columns that share a scale, as the type of a matrix wants them.

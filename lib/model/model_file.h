@@ -17,7 +17,7 @@ namespace kvc {
 
 // Of opening a model: the rest is preparing its weights, which reads them once more.
 constexpr double kVerifyShare = 0.5;
-constexpr uint32_t kModelFileVersion = 5;  // newest container version this library reads
+constexpr uint32_t kModelFileVersion = 6;  // newest container version this library reads
 
 struct TensorEntry {
   TensorRole role{};

@@ -126,6 +126,7 @@ void DescribeTokenizer(const TokenizerView& t, JsonWriter* json) {
   json->Key("patterns").BeginArray();
   for (const std::string_view& pattern : t.patterns) json->Value(std::string(pattern));
   json->EndArray();
+  if (t.n_byte_patterns > 0) json->Field("byte_patterns", t.n_byte_patterns);
   json->Field("ignore_merges", t.ignore_merges);
   json->Field("nfc", t.nfc);
   json->Field("add_space_prefix", t.add_space_prefix);

@@ -119,6 +119,7 @@ Status ReadTokenizer(const schema::Tokenizer& from, TokenizerView* t) {
     for (const flatbuffers::String* pattern : *from.patterns())
       t->patterns.emplace_back(pattern->data(), pattern->size());
   }
+  t->n_byte_patterns = from.byte_patterns();
   t->ignore_merges = from.ignore_merges(), t->nfc = from.nfc();
   t->add_space_prefix = from.add_space_prefix(), t->remove_extra_spaces = from.remove_extra_spaces();
   t->byte_fallback = from.byte_fallback(), t->add_bos = from.add_bos();

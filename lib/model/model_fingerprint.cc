@@ -74,7 +74,8 @@ uint64_t Fingerprint(const ModelConfig& c, const TokenizerView& t, const std::ve
   for (const std::string_view& pattern : t.patterns)
     feed.Vector(Span<const char>(pattern.data(), pattern.size()));
   feed.Vector(t.stop_tokens);
-  if (!t.begin_tokens.empty()) feed.Vector(t.begin_tokens);
+  if (!t.begin_tokens.empty() || t.n_byte_patterns > 0) feed.Vector(t.begin_tokens);
+  if (t.n_byte_patterns > 0) feed.Values(t.n_byte_patterns);
   std::vector<const TensorEntry*> order;
   for (const TensorEntry& tensor : tensors) order.push_back(&tensor);
   std::sort(order.begin(), order.end(), [](const TensorEntry* a, const TensorEntry* b) {

@@ -67,7 +67,7 @@ Status ByteLevelTokenizer::Init() {
   KVC_RETURN_IF_ERROR(special_tokens_.Build(
       view_, {PieceKind::kControl, PieceKind::kUnknown, PieceKind::kUserDefined}, meter_));
   KVC_RETURN_IF_ERROR(user_tokens_.Build(view_, {PieceKind::kUserDefined}, meter_));
-  auto pre_tokenizer = PreTokenizer::Create(view_.patterns, meter_, &charge_);
+  auto pre_tokenizer = PreTokenizer::Create(view_.patterns, view_.n_byte_patterns, meter_, &charge_);
   if (!pre_tokenizer.ok()) return pre_tokenizer.status();
   pre_tokenizer_ = std::move(pre_tokenizer.value());
   return {};

@@ -48,6 +48,10 @@ constexpr LinearPattern kLinear[] = {
     kPatternDigit,
     kPatternDigits,
     kPatternThreeDigits,
+    kPatternPunctuation,
+    kPatternByteNumbers,
+    kPatternByteNumber,
+    kPatternThreeAsciiDigits,
 };
 
 // Some files have line ends themselves where others write \\r and \\n.
@@ -136,8 +140,8 @@ struct PreTokenizer::Pattern {
   pcre2_code* code = nullptr;
   ~Pattern() { pcre2_code_free(code); }
 
-  // `index` goes into messages.
-  Status Compile(size_t index, std::string_view pattern);
+  // `index` goes into messages. of_bytes: its subject is bytes, not characters.
+  Status Compile(size_t index, std::string_view pattern, bool of_bytes);
   int64_t bytes() const {
     size_t code_bytes = 0, jit_bytes = 0;
     pcre2_pattern_info(code, PCRE2_INFO_SIZE, &code_bytes);
@@ -146,12 +150,13 @@ struct PreTokenizer::Pattern {
   }
 };
 
-Status PreTokenizer::Pattern::Compile(size_t index, std::string_view pattern) {
+Status PreTokenizer::Pattern::Compile(size_t index, std::string_view pattern, bool of_bytes) {
   const std::string text(pattern);
   if (pattern.empty()) return Error(Code::kBadModel, "tokenizer pattern %zu is empty", index);
   if (!IsUtf8(text)) return Error(Code::kBadModel, "tokenizer pattern %zu is not UTF-8", index);
   const LinearPattern* linear = FindLinear(pattern);
-  const std::string spelled = SpellOutSpaces(linear != nullptr ? linear->run : pattern);
+  const std::string_view run = linear != nullptr ? linear->run : pattern;
+  const std::string spelled = of_bytes ? std::string(run) : SpellOutSpaces(run);
   std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(
       pcre2_compile_context_create(nullptr), &pcre2_compile_context_free);
   if (context == nullptr) return NoMemory();
@@ -159,8 +164,9 @@ Status PreTokenizer::Pattern::Compile(size_t index, std::string_view pattern) {
   pcre2_set_parens_nest_limit(context.get(), 100);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
-                           (linear != nullptr ? 0 : PCRE2_AUTO_CALLOUT);
+  const uint32_t subject = of_bytes ? PCRE2_NEVER_UTF | PCRE2_NEVER_UCP : PCRE2_UTF | PCRE2_UCP;
+  const uint32_t options =
+      subject | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | (linear != nullptr ? 0 : PCRE2_AUTO_CALLOUT);
   code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(), options, &error, &offset,
                        context.get());
   if (code == nullptr) {
@@ -223,12 +229,15 @@ PreTokenizer::PreTokenizer() = default;
 PreTokenizer::~PreTokenizer() = default;
 
 Result<std::unique_ptr<PreTokenizer>> PreTokenizer::Create(const std::vector<std::string_view>& patterns,
-                                                           MemoryMeter* meter, MeterCharge* charge) {
+                                                           int32_t n_byte_patterns, MemoryMeter* meter,
+                                                           MeterCharge* charge) {
   std::unique_ptr<PreTokenizer> result(new PreTokenizer);
   for (const std::string_view& pattern : patterns) {
     result->patterns_.push_back(std::make_unique<Pattern>());
     Pattern& compiled = *result->patterns_.back();
-    KVC_RETURN_IF_ERROR(compiled.Compile(result->patterns_.size() - 1, pattern));
+    const size_t index = result->patterns_.size() - 1;
+    const bool of_bytes = index + static_cast<size_t>(n_byte_patterns) >= patterns.size();
+    KVC_RETURN_IF_ERROR(compiled.Compile(index, pattern, of_bytes));
     KVC_RETURN_IF_ERROR(charge->Add(meter, compiled.bytes(), "the tokenizer's patterns"));
   }
   return result;

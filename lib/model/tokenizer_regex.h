@@ -27,8 +27,10 @@ class PreTokenizer {
 
   // kBadModel: not a regular expression; with the pattern, the place and PCRE2's reason. kUnsupported: it
   // refers back to what a group matched, whose cost no count shows. What PCRE2 takes is added to the charge.
+  // The last n_byte_patterns see bytes, and may cut within a character; to them a byte has no property.
   static Result<std::unique_ptr<PreTokenizer>> Create(const std::vector<std::string_view>& patterns,
-                                                      MemoryMeter* meter, MeterCharge* charge);
+                                                      int32_t n_byte_patterns, MemoryMeter* meter,
+                                                      MeterCharge* charge);
   ~PreTokenizer();
 
   // Match memory and the budget of one call of Encode. Not thread-safe; make one each.

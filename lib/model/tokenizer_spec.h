@@ -40,6 +40,7 @@ struct TokenizerRules {
   bool byte_fallback = false;        // SentencePiece: unknown characters become byte pieces
   bool add_bos = true;               // whether a prompt starts with BOS
   int32_t bos = -1, eos = -1, unk = -1, pad = -1;
+  int32_t n_byte_patterns = 0;  // the last so many patterns see bytes, not characters (Falcon)
 };
 
 // Owns its parts; easy to fill. What it may hold: CheckTokenizer (model_check.h).

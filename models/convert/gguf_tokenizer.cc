@@ -89,6 +89,7 @@ Status ReadByteLevel(GgufMetadata* metadata, const std::vector<std::string>& pri
         metadata->where().c_str(), pre.c_str(), PreTokenizerNames().c_str());
   }
   spec->patterns.assign(known->patterns.begin(), known->patterns.end());
+  spec->n_byte_patterns = known->n_byte_patterns;
   spec->ignore_merges = known->ignore_merges, spec->nfc = known->nfc, spec->add_bos = known->add_bos;
   for (size_t i = 0; i < printed.size(); ++i) {
     if (spec->piece_kinds[i] == PieceKind::kUnused) {

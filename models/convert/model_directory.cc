@@ -61,7 +61,7 @@ Offset<schema::Tokenizer> BuildTokenizer(const TokenizerSpec& t, FlatBufferBuild
   return schema::CreateTokenizer(*b, kind, piece_bytes, piece_ends, piece_kinds, scores, merges, patterns,
                                  t.ignore_merges, t.nfc, t.add_space_prefix, t.remove_extra_spaces,
                                  t.byte_fallback, t.bos, t.eos, t.unk, t.pad, stop_tokens, t.add_bos,
-                                 begin_tokens);
+                                 begin_tokens, t.n_byte_patterns);
 }
 
 Offset<schema::TurnFormat> BuildTurnFormat(const TurnFormat& t, FlatBufferBuilder* b) {

@@ -43,6 +43,7 @@ void FillPieces(int32_t vocab_size, TokenizerSpec* spec) {
 // The oldest version of the container that can hold all of this.
 uint32_t VersionFor(const ModelConfig& config, const TokenizerSpec& tokenizer,
                     const std::vector<TensorEntry>& entries) {
+  if (tokenizer.n_byte_patterns > 0) return 6;
   if (!tokenizer.begin_tokens.empty()) return 5;
   const auto newest = [](const TensorEntry& t) { return IsVersion4Role(t.role); };
   if (!config.fits_version_3() || std::any_of(entries.begin(), entries.end(), newest)) return 4;

@@ -5,7 +5,7 @@
 namespace kvc {
 namespace {
 
-enum Flag : unsigned { kIgnoreMerges = 1, kNfc = 2, kAddBos = 4, kGlm = 8 };
+enum Flag : unsigned { kIgnoreMerges = 1, kNfc = 2, kAddBos = 4, kGlm = 8, kTwoOfBytes = 16 };
 
 template <typename... Patterns>
 PreTokenizerRules Rules(const char* name, unsigned flags, Patterns... patterns) {
@@ -14,6 +14,7 @@ PreTokenizerRules Rules(const char* name, unsigned flags, Patterns... patterns) 
           (flags & kIgnoreMerges) != 0,
           (flags & kNfc) != 0,
           (flags & kAddBos) != 0,
+          (flags & kTwoOfBytes) != 0 ? 2 : 0,
           (flags & kGlm) != 0};
 }
 

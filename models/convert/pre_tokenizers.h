@@ -9,7 +9,8 @@ struct PreTokenizerRules {
   const char* name;
   std::vector<const char*> patterns;  // as TokenizerSpec::patterns
   bool ignore_merges, nfc, add_bos;
-  bool glm;  // a text begins with [gMASK] and <sop>, for which GGUF has one place only
+  int32_t n_byte_patterns;  // of TokenizerSpec
+  bool glm;                 // a text begins with [gMASK] and <sop>, for which GGUF has one place only
 };
 
 const std::vector<PreTokenizerRules>& KnownPreTokenizers();          // in the order of pre_tokenizers.list

@@ -64,6 +64,7 @@ class HfReader {
   Status ReadModelOptions(const JsonObject& model);
   Status ReadNormalizer();
   Status ReadPreTokenizer();
+  Status ReadBehindByteLevel(const JsonObject& object, const std::string& type);
   Status ReadSplit(const Json& part);
   Status ReadDecoder();
   Status ReadVocabulary(const JsonObject& model);
@@ -175,9 +176,16 @@ Status HfReader::ReadPreTokenizer() {
   for (const Json* part : parts) {
     const std::string type = TypeOf(*part);
     const JsonObject object(*part, std::string(kWhere) + ": pre_tokenizer " + type);
-    if (byte_level_) return Unsupported("the pre-tokenizer " + type + " behind ByteLevel");
-    if (type == "Split") {
+    if (byte_level_) {
+      KVC_RETURN_IF_ERROR(ReadBehindByteLevel(object, type));
+    } else if (type == "Split") {
       KVC_RETURN_IF_ERROR(ReadSplit(*part));
+    } else if (type == "Punctuation") {
+      std::string behavior = "Isolated";
+      KVC_RETURN_IF_ERROR(object.String("behavior", &behavior));
+      if (behavior != "Contiguous")
+        return Unsupported("the pre-tokenizer Punctuation with behavior " + behavior);
+      spec_.patterns.push_back(kPatternPunctuation);
     } else if (type == "Digits") {
       bool individual = false;
       KVC_RETURN_IF_ERROR(object.Bool("individual_digits", &individual));
@@ -210,6 +218,26 @@ Status HfReader::ReadPreTokenizer() {
   }
   if (!byte_level_ && !spec_.patterns.empty())
     return Unsupported("the pre-tokenizer Split or Digits without ByteLevel");
+  return {};
+}
+
+// What stands there sees the alphabet of bytes.
+Status HfReader::ReadBehindByteLevel(const JsonObject& object, const std::string& type) {
+  if (type == "Digits") {
+    bool individual = false;
+    KVC_RETURN_IF_ERROR(object.Bool("individual_digits", &individual));
+    spec_.patterns.push_back(individual ? kPatternByteNumber : kPatternByteNumbers);
+  } else {
+    std::string behavior, regex;
+    KVC_RETURN_IF_ERROR(object.String("behavior", &behavior));
+    const Json* pattern = object.Find("pattern");
+    if (pattern != nullptr && pattern->is_object())
+      KVC_RETURN_IF_ERROR(JsonObject(*pattern, object.where()).String("Regex", &regex));
+    if (type != "Split" || behavior != "Isolated" || regex != kPatternThreeAsciiDigits)
+      return Unsupported("the pre-tokenizer " + type + " behind ByteLevel");
+    spec_.patterns.push_back(regex);
+  }
+  ++spec_.n_byte_patterns;
   return {};
 }
 

@@ -202,7 +202,7 @@ void ChangeTokenizer(Input* in, kvc::TokenizerSpec* t) {
       (at % 2 == 0 ? t->stop_tokens : t->begin_tokens).push_back(in->Number());
       break;
     case 7:
-      t->nfc = !t->nfc, t->ignore_merges = at % 2 == 0;
+      t->nfc = !t->nfc, t->ignore_merges = at % 2 == 0, t->n_byte_patterns = static_cast<int32_t>(at % 3);
       break;
     case 8:
       t->add_space_prefix = at % 2 == 0, t->remove_extra_spaces = at % 3 == 0;

@@ -81,6 +81,7 @@ void Fuzz(const uint8_t* data, size_t size) {
       return EncodeText(spec, text, false);
     case 2:  // a pattern from anywhere, on a text that is the pattern
       if (byte_level) spec.patterns.assign(1, text.substr(0, 200));
+      if (byte_level) spec.n_byte_patterns = static_cast<int32_t>(text.size() % 2);
       return EncodeText(spec, text, false);
     case 3: {
       const auto read = ReadHfTokenizer(text);

@@ -1,5 +1,6 @@
-// The quantised types of GGUF: values against the package gguf's own dequantisation, bit for bit
-// (tests/vectors/make_convert_vectors.py), what becomes of them, and blocks that are no numbers.
+// The quantised types of GGUF: values against the package gguf's own dequantisation (tests/vectors/
+// make_convert_vectors.py) and ggml's (make_ggml_vectors.py), bit for bit, what becomes of them, and blocks
+// that are no numbers.
 #include "models/convert/gguf_blocks.h"
 
 #include "lib/base/hash.h"
@@ -27,9 +28,15 @@ const BlockFormat& FormatOf(const std::string& name) {
   throw std::runtime_error("no format " + name);
 }
 
-TEST(GgufBlocks, EveryTypeIsWhatThePackageDequantises) {
+std::string HashOf(const std::vector<float>& values) {
+  return Format("%016llx", static_cast<unsigned long long>(Hash64(values.data(), values.size() * 4)));
+}
+
+TEST(GgufBlocks, EveryTypeIsWhatThePackageAndGgmlDequantise) {
   const nlohmann::json all = nlohmann::json::parse(ReadAll(kData + "blocks.json"));
+  const nlohmann::json ggml = nlohmann::json::parse(ReadAll(kData + "ggml.json"));
   ASSERT_EQ(all.size(), BlockFormats().size());
+  ASSERT_EQ(ggml["blocks"].size(), BlockFormats().size());
   for (const auto& [name, entry] : all.items()) {
     SCOPED_TRACE(name);
     const BlockFormat& format = FormatOf(name);
@@ -42,6 +49,7 @@ TEST(GgufBlocks, EveryTypeIsWhatThePackageDequantises) {
     EXPECT_EQ(FirstNotFiniteElement(format.type, blocks.data(), n), -1);
     DecodeElements(format.type, blocks.data(), n, values.data());
     EXPECT_EQ(std::memcmp(values.data(), expected.data(), expected.size()), 0);
+    EXPECT_EQ(HashOf(values), ggml["blocks"][name].get<std::string>());
     BlockCodes block;
     for (int64_t b = 0; b < n / format.elements; ++b) {
       format.unpack(blocks.data() + b * format.bytes, &block);
@@ -186,7 +194,9 @@ constexpr MixedTensor kMixed[] = {
 
 TEST(GgufBlocks, AFileThatMixesThemAll) {
   const nlohmann::json hashes = nlohmann::json::parse(ReadAll(kData + "mixed.json"));
+  const nlohmann::json ggml = nlohmann::json::parse(ReadAll(kData + "ggml.json"))["mixed"];
   ASSERT_EQ(hashes.size(), std::size(kMixed));
+  ASSERT_EQ(ggml.size(), std::size(kMixed));
   ScratchDirectory scratch;
   ConvertOptions options;
   options.weights = WeightChoice::kF32;
@@ -196,10 +206,9 @@ TEST(GgufBlocks, AFileThatMixesThemAll) {
   for (const ConvertedType& t : report.types) EXPECT_TRUE(t.exact()) << t.source;
   const auto f32 = OpenModel(scratch / "f32.kvc");
   for (const MixedTensor& t : kMixed) {
-    const std::vector<float> values = Values(FindTensor(*f32, t.role, t.layer)->weight);
-    EXPECT_EQ(Format("%016llx", static_cast<unsigned long long>(Hash64(values.data(), values.size() * 4))),
-              hashes[t.name]["hash"].get<std::string>())
-        << t.name;
+    const std::string hash = HashOf(Values(FindTensor(*f32, t.role, t.layer)->weight));
+    EXPECT_EQ(hash, hashes[t.name]["hash"].get<std::string>()) << t.name;
+    EXPECT_EQ(hash, ggml[t.name].get<std::string>()) << t.name;
   }
   status = Convert(kData + "mixed.gguf", scratch / "kept.kvc", {}, &report);
   ASSERT_TRUE(status.ok()) << status.message();
@@ -210,10 +219,7 @@ TEST(GgufBlocks, AFileThatMixesThemAll) {
     const Weight& w = FindTensor(*kept, t.role, t.layer)->weight;
     EXPECT_TRUE((WeightTarget{w.type, w.group}) == KeptAs(format.type)) << t.name;
     if (!HasBlocks(w.type)) continue;
-    const std::vector<float> values = Values(w);
-    EXPECT_EQ(Format("%016llx", static_cast<unsigned long long>(Hash64(values.data(), values.size() * 4))),
-              hashes[t.name]["hash"].get<std::string>())
-        << t.name;
+    EXPECT_EQ(HashOf(Values(w)), hashes[t.name]["hash"].get<std::string>()) << t.name;
   }
   for (const ConvertedType& t : report.types) {
     EXPECT_LT(t.Loss(), 0.008) << t.source;

@@ -2,6 +2,7 @@
 // are neighbours; and packed layers that do not fit together.
 #include <functional>
 
+#include "lib/base/hash.h"
 #include "models/convert/packed_linear.h"
 #include "tests/unit/convert_fixture.h"
 
@@ -233,6 +234,35 @@ TEST(ConvertPacked, WiderGroups) {
     const Status status = ConvertPacked(config, tensors, nullptr, &file);
     ASSERT_TRUE(status.ok()) << status.message();
     EXPECT_EQ(Farthest(packed, *file, WeightType::kInt8, group == 64 ? 64 : 128), 0) << group;
+  }
+}
+
+// Checkpoints that AutoGPTQ and AutoAWQ packed (tests/vectors/make_packed_vectors.py): every matrix is to the
+// bit what they unpack. Their logits are those of transformers (reference_logits_test).
+TEST(ConvertPacked, WhatIsPackedElsewhereIsUnpackedAsThere) {
+  for (const std::string name : {"llama_gptq", "llama_gptq_act_order", "llama_awq"}) {
+    const std::string folder = std::string(KVC_TEST_DATA) + "/reference/hf_" + name;
+    const nlohmann::json hashes = nlohmann::json::parse(ReadAll(folder + "/logits.json"))["weights"];
+    ASSERT_EQ(hashes.size(), 2 * std::size(kLinears));
+    for (const WeightChoice weights : {WeightChoice::kF32, WeightChoice::kKeep}) {
+      // Groups that are not neighbours have no form of ours, and are coded anew.
+      if (weights == WeightChoice::kKeep && name == "llama_gptq_act_order") continue;
+      ScratchDirectory scratch;
+      ConvertOptions options;
+      options.weights = weights;
+      const Status status = Convert(folder, scratch / "out.kvc", options, nullptr);
+      ASSERT_TRUE(status.ok()) << name << ": " << status.message();
+      const auto file = OpenModel(scratch / "out.kvc");
+      for (int layer = 0; layer < 2; ++layer) {
+        for (const Linear& l : kLinears) {
+          const std::vector<float> values = Values(FindTensor(*file, l.role, layer)->weight);
+          EXPECT_EQ(
+              Format("%016llx", static_cast<unsigned long long>(Hash64(values.data(), values.size() * 4))),
+              hashes[NameOf(layer, l) + ".weight"].get<std::string>())
+              << name << ": " << NameOf(layer, l);
+        }
+      }
+    }
   }
 }
 

@@ -2,9 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cctype>
-#include <ctime>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -13,69 +10,12 @@
 #include "lib/engine/turns.h"
 #include "lib/model/model_check.h"
 #include "lib/model/tokenizer.h"
-#include "models/convert/turn_format.h"
+#include "tests/support/chat_templates.h"
 
 namespace kvc {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string ReadText(const std::string& name) {
-  std::ifstream in(std::string(KVC_TEST_DATA) + "/templates/" + name, std::ios::binary);
-  EXPECT_TRUE(in.good()) << name;
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-// The day of the vectors: 4 March 2025, 15:06:07.
-std::tm Today() {
-  std::tm t{};
-  t.tm_year = 125, t.tm_mon = 2, t.tm_mday = 4, t.tm_hour = 15, t.tm_min = 6, t.tm_sec = 7;
-  t.tm_wday = 2, t.tm_yday = 62;
-  return t;
-}
-
-const Json& Vectors() {
-  static const Json vectors = Json::parse(ReadText("conversations.json"));
-  return vectors;
-}
-
-ChatTemplate TemplateOf(const std::string& name) {
-  const Json& all = Vectors()[name];
-  return {ReadText(name + ".jinja"), all["bos"], all["eos"], "", ""};
-}
-
-Result<TurnFormat> Compiled(const std::string& name, std::vector<std::string>* notes) {
-  return CompileTurnFormat(TemplateOf(name), Today(), notes);
-}
-
-TurnFormat FormatOf(const std::string& name) {
-  std::vector<std::string> notes;
-  Result<TurnFormat> format = Compiled(name, &notes);
-  EXPECT_TRUE(format.ok()) << name << ": " << format.status().message();
-  return format.ok() ? format.value() : TurnFormat();
-}
-
-std::vector<ChatMessage> MessagesOf(const Json& talk) {
-  std::vector<ChatMessage> messages;
-  for (const Json& m : talk["messages"]) {
-    const std::string role = m[0];
-    messages.push_back({role == "system" ? ChatMessage::kSystem
-                        : role == "user" ? ChatMessage::kUser
-                                         : ChatMessage::kAssistant,
-                        m[1]});
-  }
-  return messages;
-}
-
-// Whether the format takes system texts where the conversation has them.
-bool Takes(const TurnFormat& format, const std::vector<ChatMessage>& messages) {
-  for (size_t i = 0; i < messages.size(); ++i) {
-    if (messages[i].role != ChatMessage::kSystem) continue;
-    if (format.system_turns == SystemTurns::kNone) return false;
-    if (format.system_turns == SystemTurns::kFirst && i > 0) return false;
-  }
-  return true;
-}
 
 struct TestTokenizer {
   TokenizerSpec spec;
@@ -149,27 +89,21 @@ const std::map<std::string, std::string> kRefused = {
 
 TEST(ConvertTurns, EveryTemplateGivesWhatTransformersGives) {
   int n_templates = 0, n_conversations = 0;
-  for (const auto& [name, all] : Vectors().items()) {
+  for (const auto& [name, all] : TemplateVectors().items()) {
     if (kRefused.count(name) != 0) continue;
     SCOPED_TRACE(name);
     const TurnFormat format = FormatOf(name);
     EXPECT_TRUE(CheckTurnFormat(format).ok());
     const TestTokenizer made = TokenizerFor(all);
     const Tokenizer& tokenizer = *made.tokenizer;
-    int n = 0;
-    for (const Json& talk : all["conversations"]) {
-      const std::vector<ChatMessage> messages = MessagesOf(talk);
-      if (!talk["answer"] || !talk["text"].is_string() || !Takes(format, messages)) continue;
-      std::string text = talk["text"];
-      // What the template says where nobody tells it the day, which is what a file keeps.
-      const size_t day = text.find("04 Mar 2025");
-      if (name == "style_llama3_dated" && day != std::string::npos) text.replace(day, 11, "26 Jul 2024");
-      EXPECT_EQ(WriteTurns(format, messages), text);
+    const std::vector<TemplateConversation> talks = ConversationsOf(name, format);
+    for (const TemplateConversation& talk : talks) {
+      EXPECT_EQ(WriteTurns(format, talk.messages), talk.text);
       std::vector<int32_t> ids;
-      ASSERT_TRUE(tokenizer.Encode(BytesOfText(text), kParseSpecial, &ids).ok());
-      EXPECT_EQ(Fed(tokenizer, format, messages), ids) << text;
-      ++n;
+      ASSERT_TRUE(tokenizer.Encode(BytesOfText(talk.text), kParseSpecial, &ids).ok());
+      EXPECT_EQ(Fed(tokenizer, format, talk.messages), ids) << talk.text;
     }
+    const int n = static_cast<int>(talks.size());
     EXPECT_GE(n, format.system_turns == SystemTurns::kNone ? 5 : 8);
     ++n_templates, n_conversations += n;
   }
@@ -180,14 +114,14 @@ TEST(ConvertTurns, EveryTemplateGivesWhatTransformersGives) {
 TEST(ConvertTurns, WhatCannotBeSaidIsNamed) {
   for (const auto& [name, why] : kRefused) {
     std::vector<std::string> notes;
-    const Result<TurnFormat> format = Compiled(name, &notes);
+    const Result<TurnFormat> format = CompiledTemplate(name, &notes);
     ASSERT_FALSE(format.ok()) << name;
     EXPECT_EQ(format.status().code(), Code::kUnsupported);
     EXPECT_NE(format.status().message().find(why), std::string::npos) << format.status().message();
   }
   std::vector<std::string> notes;
   const Result<TurnFormat> loops =
-      CompileTurnFormat({ReadText("refused_loops.jinja"), "", "", "", ""}, Today(), &notes);
+      CompileTurnFormat({ReadTemplate("refused_loops.jinja"), "", "", "", ""}, TemplateDay(), &notes);
   ASSERT_FALSE(loops.ok());
   EXPECT_NE(loops.status().message().find("too many steps"), std::string::npos) << loops.status().message();
 }
@@ -234,12 +168,12 @@ TEST(ConvertTurns, TheMarksOfKnownTemplates) {
 TEST(ConvertTurns, ModelsWithoutSystemTextsSaySo) {
   for (const char* name : {"style_gemma", "style_starcoder", "mistral_v2v3", "mistral_v3_tekken"}) {
     std::vector<std::string> notes;
-    const Result<TurnFormat> format = Compiled(name, &notes);
+    const Result<TurnFormat> format = CompiledTemplate(name, &notes);
     ASSERT_TRUE(format.ok()) << format.status().message();
     EXPECT_EQ(format.value().system_turns, SystemTurns::kNone) << name;
     ASSERT_EQ(notes.size(), 1u) << name;
     EXPECT_NE(notes[0].find("no system text"), std::string::npos) << notes[0];
-    const TestTokenizer made = TokenizerFor(Vectors()[name]);
+    const TestTokenizer made = TokenizerFor(TemplateVectors()[name]);
     std::vector<int32_t> ids;
     TurnPlace place;
     place.first = true;
@@ -255,14 +189,14 @@ TEST(ConvertTurns, ModelsWithoutSystemTextsSaySo) {
             .ok());
   }
   std::vector<std::string> notes;
-  ASSERT_TRUE(Compiled("style_granite", &notes).ok());
+  ASSERT_TRUE(CompiledTemplate("style_granite", &notes).ok());
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_NE(notes[0].find("day's date"), std::string::npos) << notes[0];
 }
 
 TEST(ConvertTurns, MarksOfTheCallersOwnComeWithTheTokenizersBos) {
   const TurnFormat format = FormatOf("qwen_25");
-  const TestTokenizer made = TokenizerFor(Vectors()["style_llama2"]);
+  const TestTokenizer made = TokenizerFor(TemplateVectors()["style_llama2"]);
   TurnMarks marks;
   ASSERT_TRUE(marks.Set(Role::kUser, "U:", "").ok());
   TurnPlace place;

@@ -100,7 +100,7 @@ TEST(ModelFileDamage, ANewerVersionNamesBothNumbers) {
   const AlignedBytes bytes = raw.Build();
   const Status status = OpenStatus(bytes, bytes.size());
   EXPECT_EQ(status.code(), Code::kBadModel);
-  EXPECT_NE(status.message().find("newer version: the file has version 7, this library reads up to 5"),
+  EXPECT_NE(status.message().find("newer version: the file has version 7, this library reads up to 6"),
             std::string::npos)
       << status.message();
 }
@@ -314,6 +314,8 @@ const Rule kTokenizerRules[] = {
     {"patterns", [](RawModelFile* r) { Tok(r).patterns.assign(17, "a"); }, "17 patterns, the limit is 16"},
     {"pattern", [](RawModelFile* r) { Tok(r).patterns.assign(2, std::string(2049, 'a')); },
      "4098 bytes of patterns, the limit is 4096"},
+    {"byte patterns", [](RawModelFile* r) { Tok(r).n_byte_patterns = 17; }, "byte_patterns is 17, outside 0"},
+    {"no byte patterns", [](RawModelFile* r) { Tok(r).n_byte_patterns = -1; }, "byte_patterns is -1"},
     {"long piece", [](RawModelFile* r) { Tok(r).pieces[260].assign(1025, 'a'); },
      "tokenizer piece 260 has 1025 bytes, the limit is 1024"},
     {"empty piece", [](RawModelFile* r) { Tok(r).pieces[65].clear(); }, "tokenizer piece 65 is empty"},

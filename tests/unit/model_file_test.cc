@@ -333,6 +333,22 @@ TEST(ModelFile, WhatNeedsVersion5) {
       << "of files that have none it is as it was";
 }
 
+// Patterns that see bytes: to older readers they would be patterns of characters.
+TEST(ModelFile, WhatNeedsVersion6) {
+  std::set<uint64_t> seen;
+  for (const int32_t n : {0, 1, 2}) {
+    test::TinyModelOptions options;
+    ModelFileContent content = test::TinyModelContent(options);
+    content.tokenizer.patterns = {"a", "b"};
+    content.tokenizer.n_byte_patterns = n;
+    const auto file = OpenBytes(test::TinyModelBytes(options, content));
+    ASSERT_NE(file, nullptr);
+    EXPECT_EQ(file->version(), n == 0 ? 1u : 6u);
+    EXPECT_EQ(file->tokenizer_spec().n_byte_patterns, n);
+    EXPECT_TRUE(seen.insert(file->fingerprint()).second) << "they decide what is computed";
+  }
+}
+
 TEST(ModelFile, OpensAPathAndARangeOfADescriptor) {
   const TempFolder folder;
   const AlignedBytes bytes = test::TinyModelBytes({});

@@ -93,6 +93,17 @@ TEST(ReadHfTokenizer, RefusesByName) {
       "may leave text out");
   refused([](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "MergedWithNext"; },
           "not one character");
+  const auto behind = [](Json part) {
+    return [part](Json& j) { j["pre_tokenizer"]["pretokenizers"].push_back(part); };
+  };
+  refused(behind({{"type", "Punctuation"}, {"behavior", "Contiguous"}}), "Punctuation behind ByteLevel");
+  refused(behind({{"type", "Split"}, {"pattern", {{"Regex", "[0-9]"}}}, {"behavior", "Isolated"}}),
+          "Split behind ByteLevel");
+  refused(
+      [](Json& j) {
+        j["pre_tokenizer"]["pretokenizers"][0] = {{"type", "Punctuation"}};
+      },
+      "Punctuation with behavior Isolated");
   ExpectError(Changed("llama3",
                       [](Json& j) {
                         std::swap(j["post_processor"]["processors"][1]["single"][0],

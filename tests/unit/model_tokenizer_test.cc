@@ -260,6 +260,24 @@ TEST(TokenizerPatterns, LinesHaveEnds) {
   EXPECT_EQ(Encode(*MakeTokenizer(spec), "ab\nb"), std::vector<int32_t>({256, '\n', 'b'}));
 }
 
+// The last patterns may see bytes: words end within characters then, and those before still see characters.
+TEST(TokenizerPatterns, OfBytes) {
+  TokenizerSpec spec = SmallByteLevel();
+  spec.pieces.push_back("\xC3\xA9"), spec.piece_kinds.push_back(PieceKind::kNormal);
+  spec.merges.insert(spec.merges.end(), {0xC3, 0xA9});
+  const auto ids = [&](std::vector<std::string> patterns, int32_t of_bytes) {
+    spec.patterns = std::move(patterns), spec.n_byte_patterns = of_bytes;
+    return Encode(*MakeTokenizer(spec), "\xC3\xA9 ab");
+  };
+  using Ids = std::vector<int32_t>;
+  EXPECT_EQ(ids({"\\xA9"}, 0), Ids({260, ' ', 256}));
+  EXPECT_EQ(ids({"\\xA9"}, 1), Ids({0xC3, 0xA9, ' ', 256}));
+  EXPECT_EQ(ids({"\\p{L}", "[\\x80-\\xFF]"}, 1), Ids({0xC3, 0xA9, ' ', 'a', 'b'}));
+  EXPECT_EQ(ids({"."}, 1), Ids({0xC3, 0xA9, ' ', 'a', 'b'}));
+  spec.patterns = {"(*UTF)a"};
+  ExpectRefused(spec, "not a regular expression");
+}
+
 TEST(TokenizerPatterns, EmptyMatchesAndGapsCutButLoseNothing) {
   TokenizerSpec spec = SmallByteLevel();
   for (const char* pattern : {"x*", "(?=b)", "q", "$", "^", "a\\Kb|(?<=a)b", "\\s|", "[^\\sb]", "(?i:B)"}) {

@@ -77,21 +77,24 @@ def added(names, special=True, **flags):
 
 
 class Family:
-    """Byte-level. steps: the pre-tokenizers before ByteLevel, which cuts as GPT-2 does where use_regex; pre: the names
-    in GGUF."""
+    """Byte-level. steps: the pre-tokenizers before ByteLevel, which cuts as GPT-2 does where use_regex; behind: those
+    that see its alphabet; pre: the names in GGUF."""
 
     left_out = None
 
-    def __init__(self, pre, steps, use_regex=False, nfc=False, ignore_merges=False, begin=(), tokens=(), ids_of=None):
+    def __init__(
+        self, pre, steps, use_regex=False, nfc=False, ignore_merges=False, begin=(), tokens=(), ids_of=None, behind=()
+    ):
         self.pre, self.steps, self.use_regex, self.nfc = pre, steps, use_regex, nfc
         self.ignore_merges, self.begin, self.tokens, self.ids_of = ignore_merges, begin, list(tokens), ids_of or {}
+        self.behind = list(behind)
 
     def make(self, lines):
         t = Tokenizer(models.BPE())
         if self.nfc:
             t.normalizer = normalizers.NFC()
         level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=self.use_regex)
-        t.pre_tokenizer = pre_tokenizers.Sequence(self.steps + [level]) if self.steps else level
+        t.pre_tokenizer = pre_tokenizers.Sequence(self.steps + [level] + self.behind) if self.steps else level
         t.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         t.train_from_iterator(
@@ -234,6 +237,13 @@ FAMILIES = {
     "bailingmoe": Family(["bailingmoe", "bailingmoe2", "llada-moe"], [split(BAILING)]),
     "bloom": Family(["bloom", "poro-chat", "gpt3-finnish"], [split(BLOOM)]),
     "viking": Family(["viking"], [split(BLOOM), DIGITS]),
+    "falcon": Family(
+        ["falcon"],
+        [pre_tokenizers.Punctuation("contiguous")],
+        use_regex=True,
+        behind=[pre_tokenizers.Digits(individual_digits=False), split("[0-9][0-9][0-9]")],
+        tokens=added([">>TITLE<<", ">>QUESTION<<", ">>ANSWER<<"]),
+    ),
     "phi-4": Family(
         [],
         [split(LLAMA3, "removed", True)],

@@ -14,17 +14,13 @@ import json
 import os
 import sys
 
-import mxfp4
 import numpy as np
 import reference_models
 import torch
-import transformers
-from safetensors.torch import save_file
+from checkpoints import BOS, load, write_checkpoint, write_json
 
-VOCAB, BOS, EOS = 260, 256, 257
 PREFIXES = [1, 7, 64, 150]
 SMALL_CONTINUATION, RECALL_CONTINUATION = 16, 64
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
@@ -390,94 +386,68 @@ MODELS["gpt_oss_16_bits"] = {**GPT_OSS, **shape(64, 4, 2, 16, 48, dtype="bfloat1
 del MODELS["gpt_oss_16_bits"]["quantization_config"]
 MODELS.update(reference_models.MODELS)
 
+# Windows in families whose members switch them on: some layers from one on, all of them, or those that do not rotate.
+MODELS.update({
+    "qwen3_window_from": {
+        **QWEN3,
+        **shape(32, 4, 2, 16, 48),
+        "num_hidden_layers": 3,
+        "rope_theta": 1000000.0,
+        "use_sliding_window": True,
+        "sliding_window": 24,
+        "max_window_layers": 1,
+    },
+    "qwen2_window_wide": {
+        **QWEN2,
+        **shape(32, 4, 1, None, 48),
+        "rope_theta": 10000.0,
+        "use_sliding_window": True,
+        "sliding_window": 100,
+        "max_window_layers": 0,
+    },
+    "qwen3moe_window": {
+        **family("Qwen3MoeForCausalLM", "qwen3_moe"),
+        **shape(32, 4, 2, 16, 80),
+        "num_hidden_layers": 3,
+        "rope_theta": 1000000.0,
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "norm_topk_prob": True,
+        "use_sliding_window": True,
+        "sliding_window": 24,
+        "max_window_layers": 1,
+    },
+    "mixtral_window": {
+        **family("MixtralForCausalLM", "mixtral"),
+        **shape(32, 4, 2, None, 48),
+        "rope_theta": 10000.0,
+        "sliding_window": 24,
+        "num_local_experts": 3,
+        "num_experts_per_tok": 2,
+    },
+    "smollm3_window": {
+        **family("SmolLM3ForCausalLM", "smollm3"),
+        **shape(32, 4, 2, None, 48, tied=True),
+        "num_hidden_layers": 4,
+        "rope_theta": 50000.0,
+        "no_rope_layer_interval": 2,
+        "use_sliding_window": True,
+        "sliding_window": 24,
+        "pad_token_id": 258,
+    },
+})
+
+# Not in transformers: a Llama under the names, and with the packed projections, that InternLM2 publishes.
+MODELS["internlm2"] = {
+    **family("InternLM2ForCausalLM", "internlm2", bias=False),
+    **shape(32, 4, 2, None, 48, dtype="float16"),
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1000000.0,
+}
+
 # Tokens a model is converted for, where that is not all it was trained for.
 CONTEXTS = {"phi3_longrope_short": 256}
-
-
-def write_json(path, value, indent=None):
-    with open(path, "w", encoding="utf-8") as out:
-        json.dump(value, out, ensure_ascii=False, indent=indent, separators=None if indent else (",", ":"))
-        out.write("\n")
-
-
-def tokenizer():
-    """The 256 bytes in GPT-2's spelling and four special tokens; no merges."""
-    keep = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    spare = iter(range(256, 512))
-    vocab = {chr(b if b in keep else next(spare)): b for b in range(256)}
-    names = ["<|bos|>", "<|eos|>", "<|im_start|>", "<|im_end|>"]
-    added = [
-        {
-            "id": 256 + i,
-            "content": name,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for i, name in enumerate(names)
-    ]
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
-        "pre_tokenizer": level,
-        "post_processor": None,
-        "decoder": level,
-        "model": {"type": "BPE", "vocab": vocab, "merges": []},
-    }
-
-
-def random_weights(model, rng):
-    """Activations keep their size, logits spread over several units, attention is far from uniform."""
-    state = {}
-    for name, tensor in model.state_dict().items():
-        x = rng.standard_normal(tuple(tensor.shape))
-        if name.endswith("bias"):
-            x *= 0.5
-        elif "norm" in name:  # Gemma's are kept less one
-            x = (0 if "gemma" in model.config.model_type else 1) + 0.2 * x
-        elif name.endswith("sinks"):
-            x += 1
-        elif "embed_tokens" in name or "lm_head" in name:
-            x *= 2 / np.sqrt(tensor.shape[1])
-        else:
-            clear = "q_proj" in name or "k_proj" in name or name.endswith(("mlp.gate.weight", "router.weight"))
-            x *= (2 if clear else 1) / np.sqrt(tensor.shape[-1])
-        state[name] = torch.tensor(x, dtype=torch.float32)
-    if model.config.tie_word_embeddings:
-        state.pop("lm_head.weight", None)
-    return state
-
-
-def published(name, tensor, kind):
-    """transformers holds the experts of a layer together; checkpoints have a tensor for each."""
-    if kind == "gpt_oss":
-        return mxfp4.published(name, tensor)
-    if ".mlp.experts." not in name or kind == "gpt_oss in 16 bits":
-        return {name.replace(".mlp.gate.", ".block_sparse_moe.gate.") if kind == "mixtral" else name: tensor}
-    layer, role = name.split(".mlp.experts.")
-    halves = {"gate_up_proj": ["gate_proj", "up_proj"], "down_proj": ["down_proj"]}[role]
-    out = {}
-    for expert in range(len(tensor)):
-        for half, part in zip(halves, tensor[expert].chunk(len(halves))):
-            own = f"mlp.experts.{expert}.{half}"
-            if kind == "mixtral":
-                own = f"block_sparse_moe.experts.{expert}." + {"gate": "w1", "up": "w3", "down": "w2"}[half[:-5]]
-            out[f"{layer}.{own}.weight"] = part.contiguous()
-    return out
-
-
-def load(folder, kind=None):
-    if kind == "gpt_oss":
-        return mxfp4.load(folder)
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
 
 
 def last_logits(model, ids):
@@ -498,37 +468,14 @@ def greedy(model, ids, count):
     return ids[-count:], [float(f"{g:.4g}") for g in gaps], last_logits(model, ids)
 
 
-def write_checkpoint(path, settings, rng):
-    os.makedirs(path, exist_ok=True)
-    config = {
-        "rms_norm_eps": 1e-6,
-        "num_hidden_layers": 2,
-        "hidden_act": "silu",
-        **settings,
-        "vocab_size": VOCAB,
-        "max_position_embeddings": settings.get("max_position_embeddings", 512),
-        "bos_token_id": BOS,
-        "eos_token_id": EOS,
-        "attention_dropout": 0.0,
-        "use_cache": True,
-    }
-    write_json(os.path.join(path, "config.json"), config, indent=1)
-    write_json(os.path.join(path, "tokenizer.json"), tokenizer())
-    empty = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(path))
-    dtype = DTYPES[settings["torch_dtype"]]
-    state = {name: x.to(dtype).contiguous() for name, x in random_weights(empty, rng).items()}
-    kind = config["model_type"]
-    kind += " in 16 bits" if kind == "gpt_oss" and "quantization_config" not in config else ""
-    if kind == "gpt_oss":
-        mxfp4.round_experts(state)
-    names = [published(name, x, kind) for name, x in state.items()]
-    save_file({k: v for n in names for k, v in n.items()}, os.path.join(path, "model.safetensors"),
-              metadata={"format": "pt"})
-    model = load(path, kind)
-    assert set(state) <= set(model.state_dict())
-    for key, tensor in model.state_dict().items():
-        assert key not in state or torch.equal(tensor, state[key].float()), key
-    return model
+def continued_reference(model, rng, least_gap=0.01):
+    """Logits of random ids and their continuation; None unless no rounding changes it and it has no special tokens."""
+    ids = [BOS] + rng.integers(0, 256, max(PREFIXES) - 1).tolist()
+    tokens, gap, after = greedy(model, ids, SMALL_CONTINUATION)
+    if min(gap) <= least_gap or max(tokens) >= BOS:
+        return None
+    logits = [{"n": n, "values": numbers(last_logits(model, ids[:n]))} for n in PREFIXES]
+    return {"ids": ids, "logits": logits, "continuation": tokens, "gap": gap, "after": numbers(after)}
 
 
 def make_small(folder, name, settings, seed):
@@ -537,18 +484,16 @@ def make_small(folder, name, settings, seed):
     for attempt in range(20):
         rng = np.random.default_rng([seed, attempt])
         model = write_checkpoint(path, settings, rng)
-        ids = [BOS] + rng.integers(0, 256, max(PREFIXES) - 1).tolist()
-        tokens, gap, after = greedy(model, ids, SMALL_CONTINUATION)
-        if min(gap) > 0.01 and max(tokens) < BOS:
+        reference = continued_reference(model, rng)
+        if reference is not None:
             break
     else:
         sys.exit(f"{name}: no clear continuation")
-    logits = [{"n": n, "values": numbers(last_logits(model, ids[:n]))} for n in PREFIXES]
-    reference = {"ids": ids, "logits": logits, "continuation": tokens, "gap": gap, "after": numbers(after)}
     if name in CONTEXTS:
         reference["context"] = CONTEXTS[name]
     write_json(os.path.join(path, "logits.json"), reference)
-    print(f"{name}: spread of the logits {float(last_logits(model, ids).std()):.3g}, smallest gap {min(gap):.3g}")
+    spread = float(last_logits(model, reference["ids"]).std())
+    print(f"{name}: spread of the logits {spread:.3g}, smallest gap {min(reference['gap']):.3g}")
 
 
 def make_recall(root, out):
@@ -595,4 +540,5 @@ def main():
             make_recall(root, os.path.join(folder, "recall_transformers.json"))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -15,6 +15,14 @@ Status FromLayerOn(const JsonObject& object, const ModelConfig&, std::vector<boo
   return {};
 }
 
+// The switch alone.
+Status AllWhereOn(const JsonObject& object, const ModelConfig&, std::vector<bool>* layers) {
+  bool on = false;
+  KVC_RETURN_IF_ERROR(object.Bool("use_sliding_window", &on));
+  layers->assign(layers->size(), on);
+  return {};
+}
+
 // llama.cpp divides by the sum whatever the model; every published one says so too.
 Status ReadMoeGguf(GgufMetadata*, const std::string&, ModelConfig* c) {
   c->normalise_experts = true;
@@ -50,7 +58,7 @@ const Family& Qwen3Moe() {
     Family f;
     f.name = f.gguf = "qwen3moe", f.hf = "Qwen3MoeForCausalLM";
     f.biases = Biases::kOptionalAll, f.qk_norm = true;
-    f.slides = FromLayerOn;
+    f.slides = AllWhereOn;
     f.experts = Family::kAlways;
     f.settings = {"num_experts", "num_local_experts", "moe_intermediate_size", "norm_topk_prob"};
     f.read_gguf = ReadMoeGguf;
