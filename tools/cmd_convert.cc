@@ -16,7 +16,7 @@ namespace {
 struct ConvertCommand {
   std::string source, output, weights = "keep", pack = "none", name;
   std::vector<std::string> head_scores, adapters;
-  std::string check_against;
+  std::string check_against, rope;
   int32_t group = 32, context = 0;
   double tolerance = 0;
   bool json = false, dry_run = false;
@@ -55,6 +55,8 @@ ConvertOptions MakeConvertOptions(const ConvertCommand& command, const CancelOnS
     if (command.weights == known.name) options.weights = known.choice;
   }
   options.group = command.group, options.context = command.context;
+  if (!command.rope.empty())
+    options.rope = ParseRopeExtension(command.rope).value();  // the option is checked
   options.layout = LayoutFor(command.pack).value();  // of the list that the option is checked against
   options.head_score_files = command.head_scores;
   for (const std::string& adapter : command.adapters) options.adapters.push_back(ParseAdapter(adapter));
@@ -209,6 +211,17 @@ Action AddConvert(CLI::App* app) {
       ->check(CLI::Range(0, 1 << 26).description(""))
       ->capture_default_str()
       ->type_name("N");
+  app->add_option(
+         "--rope", command->rope,
+         "Reach beyond what the model was trained for, F times as far, at a price that a note states: "
+         "yarn:F, linear:F, dynamic:F (with --context: for so many tokens), such as yarn:4")
+      ->check(CLI::Validator(
+          [](std::string& text) {
+            const auto parsed = ParseRopeExtension(text);
+            return parsed.ok() ? std::string() : parsed.status().message();
+          },
+          ""))
+      ->type_name("FORM:F");
   app->add_option("--pack", command->pack,
                   "Store matrices as processors multiply them, so that opening is a map: none, native or an "
                   "instruction set")
@@ -225,6 +238,11 @@ Action AddConvert(CLI::App* app) {
   app->add_option("--name", command->name, "The model's name, instead of the source's own")
       ->type_name("TEXT");
   app->add_flag("--json", command->json, "One JSON document on stdout");
+  app->footer(
+      "--rope takes the place of the scaling that SRC has. It changes what short prompts give, too (yarn\n"
+      "little, linear much unless the model was trained so; dynamic fits one length), and what longer\n"
+      "ones are worth has to be measured (kvc eval). Twice the context, and what that does to the model:\n"
+      "  kvc convert SRC long.kvc --rope yarn:2 --dry-run");
   return [command](Signals* signals) { return RunConvert(*command, signals); };
 }
 

@@ -41,6 +41,27 @@ std::string KernelsText(const ConvertPlan& plan) {
          "); the others are of shapes or types that only the slow ones take";
 }
 
+// Tokens it was trained for, and what an extension makes of them.
+int32_t TrainedTokens(const ConvertPlan& plan) {
+  return plan.extended.trained > 0 ? plan.extended.trained : plan.config.max_tokens;
+}
+
+std::string ContextText(const ConvertPlan& plan) {
+  const ExtendedRope& extended = plan.extended;
+  std::string text = FormatCount(TrainedTokens(plan)) + " tokens";
+  if (extended.by.kind == RopeExtension::kNone) return text;
+  text += ", " + FormatCount(plan.config.max_tokens) + " with " + RopeExtensionText(extended.by);
+  return extended.replaced.empty() ? text : text + " in place of " + extended.replaced;
+}
+
+Json ExtensionJson(const ConvertPlan& plan) {
+  if (plan.extended.by.kind == RopeExtension::kNone) return nullptr;
+  return {{"rope", RopeExtensionText(plan.extended.by)},
+          {"context", plan.config.max_tokens},
+          {"replaces", plan.extended.replaced},
+          {"consequences", RopeExtensionNotes(plan.extended)}};
+}
+
 }  // namespace
 
 std::string PlanTable(const ConvertPlan& plan) {
@@ -50,7 +71,7 @@ std::string PlanTable(const ConvertPlan& plan) {
                                     FormatParameters(plan.n_parameters) + " parameters"});
   table.AddRow({"layers", Format("%d of %d heads, %d KV heads of %d", c.n_layers, c.n_heads, c.n_kv_heads,
                                  c.head_dim)});
-  table.AddRow({"trained context", FormatCount(c.max_tokens) + " tokens"});
+  table.AddRow({"trained context", ContextText(plan)});
   for (const ConvertedType& t : plan.types) {
     table.AddRow({"matrices in " + t.source, Format("%d, stored as %s", t.n_tensors, t.stored.c_str()) +
                                                  (t.group > 0 ? Format(", groups of %d", t.group) : "")});
@@ -62,7 +83,7 @@ std::string PlanTable(const ConvertPlan& plan) {
   table.AddRow({"here", KernelsText(plan)});
   Table cache({"cache (f16) of", "uncompressed", Format("budget=%d", static_cast<int>(kBudget))}, "rrr");
   for (const int64_t n : kContexts) {
-    cache.AddRow({FormatCount(n) + " tokens" + (n > c.max_tokens ? " (not trained for)" : ""),
+    cache.AddRow({FormatCount(n) + " tokens" + (n > TrainedTokens(plan) ? " (not trained for)" : ""),
                   FormatBytes(CacheBytes(c, n, 0)), FormatBytes(CacheBytes(c, n, kBudget))});
   }
   return table.Text() + "\n" + cache.Text();
@@ -93,7 +114,8 @@ Json PlanJson(const ConvertPlan& plan) {
               {"n_heads", c.n_heads},
               {"n_kv_heads", c.n_kv_heads},
               {"head_dim", c.head_dim},
-              {"trained_context", c.max_tokens},
+              {"trained_context", TrainedTokens(plan)},
+              {"extension", ExtensionJson(plan)},
               {"types", types},
               {"bytes_read", plan.bytes_read},
               {"bytes_written", plan.bytes_written},

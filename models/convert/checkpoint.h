@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/convert/model_writer.h"
+#include "models/convert/rope_extension.h"
 #include "models/convert/source_file.h"
 
 namespace kvc {
@@ -96,6 +97,7 @@ struct Checkpoint {
   std::vector<FoundTensor> found;  // what tensors were bound from; empty where a source has no names
   std::vector<std::unique_ptr<SourceFile>> files;
   std::vector<std::unique_ptr<PackedLinear>> packed;
+  ExtendedRope extended;
   InputFiles inputs;  // everything that was read for it
   std::vector<std::string> warnings;
   // The biases the configuration promises in every layer. Absent: the configuration does not say, the tensors

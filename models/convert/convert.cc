@@ -20,14 +20,14 @@ namespace {
 
 constexpr int64_t kMaxHeadScoreBytes = 1 << 26;
 
-Result<Checkpoint> ReadSource(const std::string& source, int32_t context) {
-  if (DirectoryExists(source)) return ReadHfDirectory(source, context);
+Result<Checkpoint> ReadSource(const std::string& source, const RopeOptions& options) {
+  if (DirectoryExists(source)) return ReadHfDirectory(source, options);
   auto file = SourceFile::Open(source);
   if (!file.ok()) return file.status();
   uint8_t start[9] = {};
   KVC_RETURN_IF_ERROR(file.value()->Read(0, start, std::min<int64_t>(9, file.value()->size())));
   const auto begins = [&](const char* magic) { return std::memcmp(start, magic, std::strlen(magic)) == 0; };
-  if (begins("GGUF")) return ReadGguf(source, context);
+  if (begins("GGUF")) return ReadGguf(source, options);
   if (begins(kModelFileMagic)) return Error(Code::kInvalid, "%s: is a .kvc file already", source.c_str());
   if (begins("PK\3\4"))
     return Error(Code::kUnsupported, "%s: PyTorch files are not supported: save the weights as safetensors",
@@ -39,7 +39,23 @@ Result<Checkpoint> ReadSource(const std::string& source, int32_t context) {
   if (start[8] == '{')
     return Error(Code::kUnsupported,
                  "%s: a safetensors file alone lacks its configuration: give the directory", source.c_str());
-  return ReadLlama2c(source);
+  return ReadLlama2c(source, options);
+}
+
+// An extension of rotations has to have some, and says what it does.
+Status NoteExtension(const std::string& source, Checkpoint* checkpoint) {
+  const ExtendedRope& extended = checkpoint->extended;
+  if (extended.by.kind == RopeExtension::kNone) return {};
+  const std::vector<LayerConfig>& layers = checkpoint->content.config.layers;
+  const bool rotates =
+      layers.empty() ||
+      std::any_of(layers.begin(), layers.end(), [](const LayerConfig& layer) { return layer.rope == 0; });
+  if (!rotates) {
+    return Error(Code::kUnsupported, "%s: no layer rotates with its positions, so %s has nothing to extend",
+                 source.c_str(), RopeExtensionText(extended.by).c_str());
+  }
+  for (std::string& note : RopeExtensionNotes(extended)) checkpoint->warnings.push_back(std::move(note));
+  return {};
 }
 
 WeightTarget TargetOf(const SourceTensor& tensor, const ConvertOptions& options, bool changes) {
@@ -122,6 +138,8 @@ void Describe(const std::string& source, const ConvertOptions& options, Checkpoi
   content.source = checkpoint->kind + ": " + base;
   for (const LoraChoice& choice : options.adapters)
     content.source += " + " + Printable(BaseName(choice.path));
+  if (options.rope.kind != RopeExtension::kNone)
+    content.source += " + rope " + RopeExtensionText(options.rope);
 }
 
 // Matrices that are multiplied; of a table that is only looked up few rows are ever read.
@@ -180,9 +198,10 @@ Status Convert(const std::string& source, const std::string& out_path, const Con
   *report = {};
   KVC_RETURN_IF_ERROR(CheckOptions(source, out_path, options));
   const bool writes = !options.dry_run;
-  auto read = ReadSource(source, options.context);
+  auto read = ReadSource(source, {options.context, options.rope});
   if (!read.ok()) return read.status();
   Checkpoint& checkpoint = read.value();
+  KVC_RETURN_IF_ERROR(NoteExtension(source, &checkpoint));
   KVC_RETURN_IF_ERROR(ReadHeadScores(options, &checkpoint));
   LoraMerge lora;
   KVC_RETURN_IF_ERROR(ReadAdapters(options, &checkpoint, &lora, report));

@@ -8,6 +8,7 @@
 
 #include "lib/base/status.h"
 #include "lib/ops/tensor.h"
+#include "models/convert/rope_extension.h"
 
 namespace kvc {
 
@@ -43,6 +44,7 @@ struct ConvertOptions {
   WeightLayout layout = WeightLayout::kRowMajor;  // panels: of every matrix that is multiplied and fits
   std::vector<std::string> head_score_files;      // JSON (head_scores_json.h), stored in this order
   int32_t context = 0;  // tokens the model is wanted for, at most those it was trained for; 0: all
+  RopeExtension rope;   // more than it was trained for; with kDynamic, context tokens or the factor's
   std::vector<LoraChoice> adapters;  // what they change is rounded again, codes become int8 in groups of 32
   std::string name;                  // empty: the source's own, or that of the file or directory
   bool dry_run = false;              // reads what there is to know, tells it to `planned`, and writes nothing

@@ -32,7 +32,7 @@ ConvertPlan MakeConvertPlan(const Checkpoint& checkpoint, const std::vector<Weig
   ConvertPlan plan;
   plan.kind = checkpoint.kind, plan.architecture = content.config.architecture,
   plan.name = content.config.name;
-  plan.config = content.config, plan.turn_format = content.turn_format;
+  plan.config = content.config, plan.extended = checkpoint.extended, plan.turn_format = content.turn_format;
   plan.tokenizer = content.tokenizer.kind;
   plan.n_pieces = static_cast<int64_t>(content.tokenizer.pieces.size());
   plan.warnings = checkpoint.warnings;

@@ -18,6 +18,7 @@ struct ConvertPlan {
   std::vector<ConvertedType> types;           // of matrices; what is lost is not known yet
   int32_t n_multiplied = 0, n_fast = 0;       // matrices that are multiplied, and those the fast kernels take
   ModelConfig config;
+  ExtendedRope extended;
   TokenizerKind tokenizer{};
   int64_t n_pieces = 0;
   TurnFormat turn_format;

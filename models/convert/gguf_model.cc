@@ -195,7 +195,7 @@ bool MatchLlama3Factors(const std::vector<float>& factors, const ModelConfig& co
   return true;
 }
 
-Result<Checkpoint> ReadGguf(const std::string& path, int32_t context) {
+Result<Checkpoint> ReadGguf(const std::string& path, const RopeOptions& options) {
   Checkpoint out;
   out.kind = "gguf";
   auto file = SourceFile::Open(path);
@@ -223,14 +223,15 @@ Result<Checkpoint> ReadGguf(const std::string& path, int32_t context) {
   c.tied_head = named("output.weight") == found.end();
   if (family->settle_gguf != nullptr)
     family->settle_gguf([&](const char* name) { return named(name) != found.end(); }, &c);
-  KVC_RETURN_IF_ERROR(ReadRopeTensors(found, context, &out));
+  KVC_RETURN_IF_ERROR(ReadRopeTensors(found, options.context, &out));
+  KVC_RETURN_IF_ERROR(ExtendRope(options, path, &c, &out.extended));
   SettleLayers(&c);
   // Others may have biases or not; without these it is another model.
   if (family->biases == Biases::kAllAndExperts) {
     out.biases.emplace(std::begin(kAttentionBiasRoles), std::end(kAttentionBiasRoles));
     out.biases->insert(out.biases->end(), std::begin(kExpertBiasRoles), std::end(kExpertBiasRoles));
   }
-  if (context > 0) c.max_tokens = std::min(c.max_tokens, context);
+  if (options.context > 0) c.max_tokens = std::min(c.max_tokens, options.context);
   KVC_RETURN_IF_ERROR(BindTensors({GgufTensorNames(family->gguf_names)}, found, path, &out));
   auto tokenizer = ReadGgufTokenizer(&metadata);
   if (!tokenizer.ok()) return tokenizer.status();

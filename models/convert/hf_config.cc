@@ -299,7 +299,7 @@ Status ReadTokenIds(const JsonObject& object, const char* key, int32_t last, std
 }
 
 Result<HfConfig> ParseHfConfig(Span<const uint8_t> text, const std::string& where,
-                               const HfRopeOptions& options) {
+                               const RopeOptions& options) {
   auto json = ParseJson(text, where);
   if (!json.ok()) return json.status();
   if (!json.value().is_object()) return Error(Code::kBadModel, "%s: must be a JSON object", where.c_str());
@@ -323,7 +323,10 @@ Result<HfConfig> ParseHfConfig(Span<const uint8_t> text, const std::string& wher
   KVC_RETURN_IF_ERROR(ReadHfExperts(object, family, &c));
   KVC_RETURN_IF_ERROR(ReadActivation(object, family, &c));
   KVC_RETURN_IF_ERROR(ReadWindows(object, family, &c));
-  KVC_RETURN_IF_ERROR(ReadHfRopes(object, family, options, &c, &config.warnings));
+  HfRopeFindings ropes;
+  KVC_RETURN_IF_ERROR(ReadHfRopes(object, family, options, &c, &ropes));
+  config.warnings.insert(config.warnings.end(), ropes.notes.begin(), ropes.notes.end());
+  config.extended = ropes.extended;
   if (family.read != nullptr) KVC_RETURN_IF_ERROR(family.read(object, &c));
   SettleLayers(&c);
   if (options.context > 0) c.max_tokens = std::min(c.max_tokens, options.context);

@@ -17,6 +17,7 @@ struct HfConfig {
   std::vector<TensorRole> biases;  // that every layer has
   const Family* family = nullptr;
   PackedScheme packed;
+  ExtendedRope extended;
   bool says_tied = false;             // whether the output head is the embedding
   std::vector<std::string> warnings;  // settings that were not recognised, by name; what was chosen
 };
@@ -24,7 +25,7 @@ struct HfConfig {
 // kUnsupported names the architecture or setting that is not supported; kBadModel: damaged, or numbers out of
 // range.
 Result<HfConfig> ParseHfConfig(Span<const uint8_t> json, const std::string& where,
-                               const HfRopeOptions& options = {});
+                               const RopeOptions& options = {});
 
 // Appends the token ids of a member that holds one or a list of them, each at most `last`.
 Status ReadTokenIds(const JsonObject& object, const char* key, int32_t last, std::vector<int32_t>* ids);

@@ -259,7 +259,7 @@ Status ReadSpecialTokens(const std::string& directory, const HfConfig& config, b
 
 }  // namespace
 
-Result<Checkpoint> ReadHfDirectory(const std::string& directory, int32_t context) {
+Result<Checkpoint> ReadHfDirectory(const std::string& directory, const RopeOptions& options) {
   Checkpoint out;
   out.kind = "hugging face";
   const std::string config_path = directory + "/config.json";
@@ -267,11 +267,11 @@ Result<Checkpoint> ReadHfDirectory(const std::string& directory, int32_t context
   out.inputs.AddFolder(directory, kModelFileMagic);
   auto text = ReadInput(config_path, kMaxConfigBytes, &out);
   if (!text.ok()) return text.status();
-  auto parsed = ParseHfConfig(BytesOf(text.value()), config_path, {context});
+  auto parsed = ParseHfConfig(BytesOf(text.value()), config_path, options);
   if (!parsed.ok()) return parsed.status();
   HfConfig& config = parsed.value();
   out.content.config = config.model;
-  out.warnings = config.warnings;
+  out.warnings = config.warnings, out.extended = config.extended;
   out.biases = config.biases;
   std::vector<FoundTensor> found;
   KVC_RETURN_IF_ERROR(ReadWeights(directory, &out, &found));

@@ -45,9 +45,9 @@ Status ReadDivisors(const JsonObject& rope, const char* key, size_t n, std::vect
 struct Reading {
   const JsonObject& object;  // config.json
   const Family& family;
-  const HfRopeOptions& options;
+  const RopeOptions& options;
   ModelConfig* c;
-  std::vector<std::string>* notes;
+  HfRopeFindings* findings;
 };
 
 // Two sets of frequencies: one for texts up to the trained length, one for longer ones. transformers changes
@@ -69,7 +69,7 @@ Status ReadLongRope(const JsonObject& rope, const Reading& in, RopeConfig* r) {
   const size_t n = static_cast<size_t>(r->RotatedOf(c->head_dim) / 2);
   if (!is_long) c->max_tokens = std::min(c->max_tokens, trained);
   if (c->max_tokens > trained || in.options.context > 0) {
-    in.notes->push_back(
+    in.findings->notes.push_back(
         Format("LongRoPE has one set of frequencies up to %d tokens and another beyond: taken is the "
                "one for %s (--context chooses)",
                trained, is_long ? "longer texts, for texts of any length" : "shorter texts only"));
@@ -143,12 +143,30 @@ Status ReadRope(const JsonObject& rope, const Reading& in, RopeConfig* r) {
   }
   if (type == "default") return {};
   if (type == "dynamic") {  // beyond the trained length each token would turn all others anew
-    in.notes->push_back(Format("dynamic NTK scaling acts beyond %d tokens; the model is taken for as many",
-                               in.c->max_tokens));
+    double factor = 1;
+    if (!rope.Has("factor")) return Error(Code::kBadModel, "%s: factor is missing", rope.where().c_str());
+    KVC_RETURN_IF_ERROR(rope.Number("factor", 1, 1e6, &factor));
+    in.findings->dynamic = Format("dynamic:%g", factor);
     return {};
   }
   if (type == "longrope" || type == "su") return ReadLongRope(rope, in, r);
   return ReadScaled(type, rope, in, r);
+}
+
+// The rope of layers that see everything as it is wanted.
+Status Extend(const Reading& in) {
+  KVC_RETURN_IF_ERROR(ExtendRope(in.options, in.object.where(), in.c, &in.findings->extended));
+  const std::string& dynamic = in.findings->dynamic;
+  if (dynamic.empty()) return {};
+  if (in.options.extension.kind != RopeExtension::kNone) {
+    in.findings->extended.replaced = dynamic;
+    return {};
+  }
+  in.findings->notes.push_back(Format(
+      "dynamic NTK scaling acts beyond %d tokens, anew for every length; the model is taken for as many "
+      "(--rope %s --context N takes it for N)",
+      in.c->max_tokens, dynamic.c_str()));
+  return {};
 }
 
 // Rope of the layers that see everything, and of those that slide.
@@ -166,6 +184,7 @@ Status ReadByType(const Reading& in) {
                                : in.object.Find(parameters != nullptr ? "rope_parameters" : "rope_scaling");
   const Json* sliding = new_style ? by_type.Find("sliding_attention") : nullptr;
   if (full != nullptr) KVC_RETURN_IF_ERROR(ReadRope(JsonObject(*full, by_type.where()), in, &c->rope));
+  KVC_RETURN_IF_ERROR(Extend(in));
   if (in.family.local_theta == 0 && !new_style) local.theta = c->rope.theta;
   if (sliding != nullptr) KVC_RETURN_IF_ERROR(ReadRope(JsonObject(*sliding, by_type.where()), in, &local));
   if (local.theta == c->rope.theta && local.scaling == c->rope.scaling && local.scaling == RopeScaling::kNone)
@@ -177,9 +196,9 @@ Status ReadByType(const Reading& in) {
 
 }  // namespace
 
-Status ReadHfRopes(const JsonObject& object, const Family& family, const HfRopeOptions& options,
-                   ModelConfig* c, std::vector<std::string>* notes) {
-  const Reading in{object, family, options, c, notes};
+Status ReadHfRopes(const JsonObject& object, const Family& family, const RopeOptions& options, ModelConfig* c,
+                   HfRopeFindings* findings) {
+  const Reading in{object, family, options, c, findings};
   c->rope.theta = family.default_theta;
   KVC_RETURN_IF_ERROR(object.Number("rope_theta", 1, 1e12, &c->rope.theta));
   if (family.ropes_by_type) return ReadByType(in);
@@ -187,7 +206,9 @@ Status ReadHfRopes(const JsonObject& object, const Family& family, const HfRopeO
   const char* key = new_style ? "rope_parameters" : "rope_scaling";
   const Json* json = object.Find(key);
   static const Json kNothing = Json::object();
-  return ReadRope(JsonObject(json == nullptr ? kNothing : *json, object.where() + ": " + key), in, &c->rope);
+  const JsonObject rope(json == nullptr ? kNothing : *json, object.where() + ": " + key);
+  KVC_RETURN_IF_ERROR(ReadRope(rope, in, &c->rope));
+  return Extend(in);
 }
 
 }  // namespace kvc

@@ -2,16 +2,20 @@
 // type.
 #pragma once
 #include "models/convert/family.h"
+#include "models/convert/rope_extension.h"
 
 namespace kvc {
 
-struct HfRopeOptions {
-  int32_t context = 0;  // tokens the model is wanted for; 0: all it was trained for
+// What reading them found beside the configuration.
+struct HfRopeFindings {
+  ExtendedRope extended;
+  std::string dynamic;             // scaling that is done anew for every length, "dynamic:2"; empty: none
+  std::vector<std::string> notes;  // what was taken where a form depends on how long texts are (LongRoPE)
 };
 
-// Fills rope, more_ropes and max_tokens of `c`, whose layers have their windows. Where a form depends on how
-// long texts are (LongRoPE), what was taken is added to notes.
-Status ReadHfRopes(const JsonObject& object, const Family& family, const HfRopeOptions& options,
-                   ModelConfig* c, std::vector<std::string>* notes);
+// Fills rope, more_ropes and max_tokens of `c`, whose layers have their windows. An extension takes the place
+// of the scaling of layers that see everything, as rope_scaling in config.json does.
+Status ReadHfRopes(const JsonObject& object, const Family& family, const RopeOptions& options, ModelConfig* c,
+                   HfRopeFindings* findings);
 
 }  // namespace kvc

@@ -109,7 +109,7 @@ Result<Llama2cHeader> ParseLlama2cHeader(Span<const uint8_t> bytes, int64_t file
   return header;
 }
 
-Result<Checkpoint> ReadLlama2c(const std::string& path) {
+Result<Checkpoint> ReadLlama2c(const std::string& path, const RopeOptions& options) {
   Checkpoint out;
   out.kind = "llama2.c";
   auto file = SourceFile::Open(path);
@@ -128,7 +128,8 @@ Result<Checkpoint> ReadLlama2c(const std::string& path) {
     for (int32_t layer = part.per_layer ? 0 : -1; layer < (part.per_layer ? c.n_layers : 0); ++layer)
       AddTensor(part, layer, source, &out, &at);
   }
-  at += int64_t{4} * c.max_tokens * c.head_dim;
+  at += int64_t{4} * c.max_tokens * c.head_dim;  // of the length that the file has tables of angles for
+  KVC_RETURN_IF_ERROR(ExtendRope(options, path, &c, &out.extended));
   if (!c.tied_head) AddTensor({R::kOutputHead, false}, -1, source, &out, &at);
   KVC_RETURN_IF_ERROR(CompleteTensors(path, &out));
   auto tokenizer = FindTokenizer(path, c.vocab_size, &out.inputs);

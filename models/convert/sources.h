@@ -10,12 +10,12 @@ namespace kvc {
 constexpr char kModelFileMagic[] = "KVCM";  // how our own files begin (models/FORMAT.md)
 
 // config.json, model.safetensors or model.safetensors.index.json with its shards, tokenizer.json or
-// tokenizer.model. context: tokens the model is wanted for, 0: all it was trained for.
-Result<Checkpoint> ReadHfDirectory(const std::string& directory, int32_t context);
-Result<Checkpoint> ReadGguf(const std::string& path, int32_t context);
+// tokenizer.model.
+Result<Checkpoint> ReadHfDirectory(const std::string& directory, const RopeOptions& options);
+Result<Checkpoint> ReadGguf(const std::string& path, const RopeOptions& options);
 // A legacy llama2.c checkpoint; the tokenizer is looked for beside it: tok<vocabulary>.bin,
 // <name>_tokenizer.bin, tokenizer.bin.
-Result<Checkpoint> ReadLlama2c(const std::string& path);
+Result<Checkpoint> ReadLlama2c(const std::string& path, const RopeOptions& options);
 
 // The header of a llama2.c checkpoint: seven int32 and what follows from them.
 struct Llama2cHeader {

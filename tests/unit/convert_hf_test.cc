@@ -356,7 +356,9 @@ TEST(ConvertHf, LongRopeTakesTheSetForTheContext) {
                                                {"rope_scaling", rope}});
   const std::string text = config.dump();
   const Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size());
-  const auto parsed = [&](int32_t context) { return ParseHfConfig(bytes, "config.json", {context}).value(); };
+  const auto parsed = [&](int32_t context) {
+    return ParseHfConfig(bytes, "config.json", {context, {}}).value();
+  };
   EXPECT_EQ(parsed(0).model.rope.divisors, std::vector<float>({1, 2, 3, 4}));
   EXPECT_EQ(parsed(0).model.max_tokens, 4096);
   EXPECT_EQ(parsed(0).warnings.size(), 1u);
