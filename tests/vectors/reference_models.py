@@ -37,6 +37,8 @@ GRANITE4 = {
     "mamba_proj_bias": False,
 }
 
+FIRST_SEED = 43  # of the first of MODELS; each takes the next
+
 MODELS = {
     "granite4": GRANITE4,
     "granite4_nope": {
