@@ -20,7 +20,7 @@ LAYERS = {
     "lib/model": OPS + ["lib/cache"],
     "lib/engine": OPS + ["lib/cache", "lib/compress", "lib/model"],
     "lib/api": OPS + ["lib/cache", "lib/compress", "lib/model", "lib/engine"],
-    "models/convert": OPS + ["lib/model"],
+    "models/convert": OPS + ["lib/model", "lib/engine/cache_plan.h"],
     "tools": ["include/kvc", "models/convert"],
     "samples": ["include/kvc"],
     "bindings": ["include/kvc"],

@@ -13,6 +13,7 @@
 #include "tools/output.h"
 #include "tools/score/experiments.h"
 #include "tools/score/headkv.h"
+#include "tools/score/players.h"
 #include "tools/score/score_file.h"
 #include "tools/score/scorer.h"
 #include "tools/score/team.h"
@@ -78,6 +79,8 @@ void Settle(ScoreCommand* c) {
 void SettlePlan(const Model& model, ScoreCommand* c) {
   ScorePlan& plan = c->plan;
   plan.n_layers = model.info().n_layers, plan.n_kv_heads = model.info().n_kv_heads;
+  plan.layers = PlayingLayers(model);
+  if (plan.layers.size() == static_cast<size_t>(plan.n_layers)) plan.layers.clear();
   const int32_t n = plan.n_players();
   if (plan.exact) {
     if (n > kMostExactPlayers) {
@@ -168,14 +171,15 @@ Json MaskJson(const ScoreCommand& c, UtilityEvaluator* evaluator, const std::vec
   Json out{{"masked", counts}};
   for (const char* end : {"top", "bottom"}) {
     if (c.mask_experiment != "both" && c.mask_experiment != end) continue;
-    out[end] = MaskCurve(evaluator, scores, std::string(end) == "top", counts);
+    out[end] = MaskCurve(evaluator, c.plan, scores, std::string(end) == "top", counts);
   }
   return out;
 }
 
+// scores: [L, G].
 void AddExperiments(const ScoreCommand& c, const Model& model, const ExampleSet& examples,
                     const std::vector<double>& scores, UtilityEvaluator* evaluator, Json* out) {
-  if (!c.mask_experiment.empty()) (*out)["mask_curves"] = MaskJson(c, evaluator, scores);
+  if (!c.mask_experiment.empty()) (*out)["mask_curves"] = MaskJson(c, evaluator, OfPlayers(c.plan, scores));
   if (c.alpha_budgets.empty()) return;
   const std::vector<int32_t> alphas = Alphas(c);
   std::vector<AlphaChoice> choices;
@@ -212,7 +216,7 @@ void PrintAlphas(const Json& scores) {
   Print(Format("alpha %d is best on average and goes with the scores\n", scores["alpha"].get<int>()));
 }
 
-void PrintSummary(const Json& scores, const Json& cost, const std::string& out) {
+void PrintSummary(const Json& scores, const Json& cost, int32_t n_players, const std::string& out) {
   const double passes = cost["weight_passes"].get<double>(),
                alone = cost["weight_passes_alone"].get<double>();
   if (cost["evaluations"].get<int64_t>() > 0) {
@@ -224,9 +228,8 @@ void PrintSummary(const Json& scores, const Json& cost, const std::string& out) 
         FormatCount(cost["weight_passes_alone"].get<int64_t>()).c_str(), Ratio(alone, passes)));
   }
   if (scores.contains("mae_between_runs")) {
-    const int64_t n = scores["shape"][0].get<int64_t>() * scores["shape"][1].get<int64_t>();
     Print(Format("runs agree: MAE %.2g (the rule stops below %.2g), Spearman %.3f, same lowest heads %s\n",
-                 scores["mae_between_runs"].get<double>(), 1.0 / static_cast<double>(n),
+                 scores["mae_between_runs"].get<double>(), 1.0 / n_players,
                  scores["correlation_between_runs"].get<double>(),
                  FormatPercent(scores["lowest_overlap"].get<double>()).c_str()));
   }
@@ -237,7 +240,7 @@ void PrintSummary(const Json& scores, const Json& cost, const std::string& out) 
 
 int ScoreRetrieval(const ScoreCommand& c, const Model& model, const ExampleSet& examples) {
   Progress progress("scoring");
-  const RetrievalScores found = MeasureRetrieval(model, examples, [&](int32_t done) {
+  const RetrievalScores found = MeasureRetrieval(model, PlayingLayers(model), examples, [&](int32_t done) {
     progress.Update(done, static_cast<double>(examples.examples.size()),
                     Format("%d of %zu questions", done, examples.examples.size()));
   });
@@ -254,6 +257,7 @@ int ScoreRetrieval(const ScoreCommand& c, const Model& model, const ExampleSet& 
            {"shape", {model.info().n_layers, model.info().n_heads}},
            {"tool", "kvc " + LibraryVersion()},
            {"scores", NestedScores(found.scores, model.info().n_layers)}};
+  if (!c.plan.layers.empty()) out["layers"] = c.plan.layers;
   WriteJsonFile(c.out, out);
   if (c.json) {
     PrintJson(out);
@@ -318,13 +322,13 @@ int ScoreCoalitions(const ScoreCommand& c, const Model& model, const ExampleSet&
     out["samples_with_a_head"] =
         SamplesForError(c.epsilon, c.delta, static_cast<int32_t>(c.plan.sizes.size()), c.plan.n_players());
   }
-  AddExperiments(c, model, examples, report.scores, &evaluator, &out);
+  AddExperiments(c, model, examples, TableOf(c.plan, report.scores), &evaluator, &out);
   WriteJsonFile(c.out, out);
   if (c.json) {
     out["cost"] = cost, out["log"] = c.log;
     PrintJson(out);
   } else {
-    PrintSummary(out, cost, c.out);
+    PrintSummary(out, cost, c.plan.n_players(), c.out);
   }
   return kExitGood;
 }
@@ -366,6 +370,10 @@ int ScoreWith(ScoreCommand c, Signals* signals, Team* team) {
     UtilityEvaluator evaluator(model, full, examples, c.evaluator);
     team->Serve([&](const WorkChunk& chunk) { return MeasureChunk(c.plan, chunk, &evaluator); });
     return kExitGood;
+  }
+  if (!c.plan.layers.empty()) {
+    Note(Format("kvc: note: %zu of %d layers see all tokens: %d KV heads play; the others score 0",
+                c.plan.layers.size(), c.plan.n_layers, c.plan.n_players()));
   }
   if (team != nullptr) team->Begin();
   if (!c.given.empty()) return TryScores(c, model, examples);
@@ -520,6 +528,9 @@ Action AddScore(CLI::App* app) {
   AddInput(app, "--scores", &c->given,
            "Measure nothing: try --choose-alpha, --mask-experiment on these scores");
   app->add_flag("--json", c->json, "One JSON document on stdout");
+  app->footer(
+      "Scored are the heads of layers that see all tokens. Layers with a window keep their newest\n"
+      "whatever is masked: their heads score 0, and no method looks at it.");
   return [c](Signals* signals) { return Score(*c, signals); };
 }
 

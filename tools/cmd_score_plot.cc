@@ -9,6 +9,7 @@
 #include "tools/kvc_handles.h"
 #include "tools/options.h"
 #include "tools/output.h"
+#include "tools/score/players.h"
 #include "tools/score/score_file.h"
 #include "tools/score/svg.h"
 #include "tools/signals.h"
@@ -110,9 +111,11 @@ void AddSlices(const std::vector<ScoreFile>& files, SvgPage* page) {
       if (!slice.is_object()) throw Failure(where + " has an entry that is no object");
       const int64_t size = WholeMember(slice, "size", where, 1, INT32_MAX, 0);
       int32_t n_layers = 0, n_heads = 0;
-      Series series{Format("size %lld", static_cast<long long>(size)),
-                    {},
-                    FlatScores(slice, where, &n_layers, &n_heads)};
+      const std::vector<double> table = FlatScores(slice, where, &n_layers, &n_heads);
+      ScorePlan plan;
+      plan.n_layers = n_layers, plan.n_kv_heads = n_heads;
+      plan.layers = ScoredLayers(file.json, file.path, n_layers);
+      Series series{Format("size %lld", static_cast<long long>(size)), {}, OfPlayers(plan, table)};
       std::sort(series.y.begin(), series.y.end(), std::greater<double>());
       for (size_t i = 1; i <= series.y.size(); ++i) series.x.push_back(static_cast<double>(i));
       chart.series.push_back(std::move(series));

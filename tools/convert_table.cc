@@ -9,8 +9,9 @@
 namespace kvc::tool {
 namespace {
 
-constexpr int64_t kBudget = 1024;  // slots a KV head, of the example
-constexpr int64_t kContexts[] = {4096, 32768, 131072};
+constexpr int32_t kContexts[] = {4096, 32768, 131072};
+constexpr const char* kFull = "full";
+constexpr const char* kExample = "snapkv:budget=1024";  // what compressed is shown with
 constexpr const char* kSystemTurns[] = {"anywhere", "first", "none"};
 
 std::string TokenizerText(const ConvertPlan& plan) {
@@ -62,6 +63,37 @@ Json ExtensionJson(const ConvertPlan& plan) {
           {"consequences", RopeExtensionNotes(plan.extended)}};
 }
 
+std::string CacheText(const Result<int64_t>& bytes) {
+  return bytes.ok() ? FormatBytes(bytes.value()) : "refused";
+}
+
+// Prompts of several lengths, as `kvc plan` counts them; below, why a policy is refused.
+std::string CachesText(const ConvertPlan& plan) {
+  const ModelConfig& c = plan.config;
+  Table table({"cache (f16) of", "uncompressed", kExample}, "rrr");
+  std::string refusal;
+  for (const int32_t n : kContexts) {
+    const Result<int64_t> compressed = CacheBytes(c, kExample, n);
+    table.AddRow({FormatCount(n) + " tokens" + (n > TrainedTokens(plan) ? " (not trained for)" : ""),
+                  CacheText(CacheBytes(c, kFull, n)), CacheText(compressed)});
+    if (!compressed.ok()) refusal = "refused: " + compressed.status().message() + "\n";
+  }
+  return table.Text() + refusal;
+}
+
+Json CachesJson(const ModelConfig& c) {
+  Json caches = Json::array();
+  for (const int32_t n : kContexts) {
+    const Result<int64_t> full = CacheBytes(c, kFull, n), compressed = CacheBytes(c, kExample, n);
+    Json cache{{"n_tokens", n}, {"policy", kExample}};
+    cache["cache_bytes_full"] = full.ok() ? Json(full.value()) : Json();
+    cache["cache_bytes"] = compressed.ok() ? Json(compressed.value()) : Json();
+    if (!compressed.ok()) cache["refusal"] = compressed.status().message();
+    caches.push_back(std::move(cache));
+  }
+  return caches;
+}
+
 }  // namespace
 
 std::string PlanTable(const ConvertPlan& plan) {
@@ -81,17 +113,12 @@ std::string PlanTable(const ConvertPlan& plan) {
   table.AddRow({"tokenizer", TokenizerText(plan)});
   table.AddRow({"turn format", TurnsText(plan.turn_format)});
   table.AddRow({"here", KernelsText(plan)});
-  Table cache({"cache (f16) of", "uncompressed", Format("budget=%d", static_cast<int>(kBudget))}, "rrr");
-  for (const int64_t n : kContexts) {
-    cache.AddRow({FormatCount(n) + " tokens" + (n > TrainedTokens(plan) ? " (not trained for)" : ""),
-                  FormatBytes(CacheBytes(c, n, 0)), FormatBytes(CacheBytes(c, n, kBudget))});
-  }
-  return table.Text() + "\n" + cache.Text();
+  return table.Text() + "\n" + CachesText(plan);
 }
 
 Json PlanJson(const ConvertPlan& plan) {
   const ModelConfig& c = plan.config;
-  Json types = Json::array(), caches = Json::array();
+  Json types = Json::array();
   for (const ConvertedType& t : plan.types) {
     types.push_back({{"source", t.source},
                      {"type", t.stored},
@@ -99,12 +126,6 @@ Json PlanJson(const ConvertPlan& plan) {
                      {"n_tensors", t.n_tensors},
                      {"bytes_read", t.bytes_read},
                      {"bytes_written", t.bytes_written}});
-  }
-  for (const int64_t n : kContexts) {
-    caches.push_back({{"n_tokens", n},
-                      {"cache_bytes_full", CacheBytes(c, n, 0)},
-                      {"budget", kBudget},
-                      {"cache_bytes", CacheBytes(c, n, kBudget)}});
   }
   return Json{{"kind", plan.kind},
               {"architecture", plan.architecture},
@@ -124,7 +145,7 @@ Json PlanJson(const ConvertPlan& plan) {
               {"system_turns", kSystemTurns[static_cast<size_t>(plan.turn_format.system_turns)]},
               {"n_matrices", plan.n_multiplied},
               {"n_fast", plan.n_fast},
-              {"caches", caches},
+              {"caches", CachesJson(c)},
               {"warnings", plan.warnings}};
 }
 

@@ -79,22 +79,6 @@ Result<std::shared_ptr<const Model>> Model::OpenMemory(const uint8_t* data, int6
   });
 }
 
-// Within its window a layer is like any other.
-ModelShape Model::shape(int32_t max_tokens, bool goes_on) const {
-  const ModelConfig& c = config();
-  ModelShape shape;
-  shape.n_layers = c.n_layers, shape.n_heads = c.n_heads, shape.n_kv_heads = c.n_kv_heads,
-  shape.head_dim = c.head_dim, shape.max_tokens = max_tokens;
-  bool any = false;
-  for (const LayerConfig& layer : c.layers) {
-    const bool slides = layer.attention_window > 0 && (goes_on || layer.attention_window < max_tokens);
-    shape.windows.push_back(slides ? layer.attention_window : 0);
-    any = any || slides;
-  }
-  if (!any) shape.windows.clear();
-  return shape;
-}
-
 AttentionRule Model::attention_rule() const {
   return {rope_of_layer_.data(), config().rope_pairing, executor_->network().AttentionScale(),
           config().attention_cap, config().attention_sinks ? sinks_of_layer_.data() : nullptr};

@@ -35,8 +35,6 @@ class Model {
   const std::shared_ptr<MemoryMeter>& meter() const { return meter_; }
   const Device& device() const { return *device_; }
   Executor* executor() const { return executor_.get(); }
-  // As a session of so many tokens sees it. goes_on: it may pass them (on_full).
-  ModelShape shape(int32_t max_tokens, bool goes_on) const;
   AttentionRule attention_rule() const;
   // The scores a policy asks for: the caller's, or the named or first fitting table of the file; empty when
   // it needs none.

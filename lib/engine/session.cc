@@ -38,9 +38,10 @@ Policy Session::ChosenPolicy(const Policy* policy) {
   return full.value();
 }
 
-int32_t Session::EffectiveMaxTokens(const Model& model, const Policy& policy, const SessionParams& params) {
+int32_t Session::EffectiveMaxTokens(const ModelConfig& config, const Policy& policy,
+                                    const SessionParams& params) {
   if (params.max_tokens > 0) return params.max_tokens;
-  return IsEndless(policy) ? kMaxContext : model.config().max_tokens;
+  return IsEndless(policy) ? kMaxContext : config.max_tokens;
 }
 
 Status Session::CheckParams(const SessionParams& params) {
@@ -51,8 +52,21 @@ Status Session::CheckParams(const SessionParams& params) {
   return CheckSampling(params.sampler);
 }
 
-ModelShape Session::ShapeOf(const Model& model, const Policy& policy, const SessionParams& params) {
-  return model.shape(EffectiveMaxTokens(model, policy, params), params.on_full != OnFull::kError);
+// Within its window a layer is like any other.
+ModelShape Session::ShapeOf(const ModelConfig& c, const Policy& policy, const SessionParams& params) {
+  ModelShape shape;
+  shape.n_layers = c.n_layers, shape.n_heads = c.n_heads, shape.n_kv_heads = c.n_kv_heads,
+  shape.head_dim = c.head_dim, shape.max_tokens = EffectiveMaxTokens(c, policy, params);
+  const bool goes_on = params.on_full != OnFull::kError;
+  bool any = false;
+  for (size_t i = 0; i < static_cast<size_t>(c.n_layers); ++i) {
+    const int32_t window = c.layers.empty() ? c.sliding_window : c.layers[i].attention_window;
+    const bool slides = window > 0 && (goes_on || window < shape.max_tokens);
+    shape.windows.push_back(slides ? window : 0);
+    any = any || slides;
+  }
+  if (!any) shape.windows.clear();
+  return shape;
 }
 
 Result<CacheLayout> Session::LayoutOf(const StoragePlan& plan, const SessionParams& params,
@@ -80,11 +94,11 @@ Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const
   KVC_RETURN_IF_ERROR(CheckParams(params));
   Executor* executor = model->executor();
   Result<std::unique_ptr<Compressor>> compressor =
-      Compressor::Create(policy, ShapeOf(*model, policy, params), std::move(scores),
+      Compressor::Create(policy, ShapeOf(model->config(), policy, params), std::move(scores),
                          params.on_full == OnFull::kSlide, model->attention_rule(), executor->memory());
   if (!compressor.ok()) return compressor.status();
   std::unique_ptr<Session> s(new Session(std::move(model), params));
-  s->params_.max_tokens = EffectiveMaxTokens(*s->model_, policy, params);
+  s->params_.max_tokens = EffectiveMaxTokens(s->model_->config(), policy, params);
   s->compressor_ = std::move(compressor.value());
   s->keeps_tokens_ = s->compressor_->plan().ReplayRows(s->params_.max_tokens) > 0;
   Result<CacheLayout> layout = LayoutOf(s->compressor_->plan(), s->params_, page_slots);

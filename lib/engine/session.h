@@ -164,7 +164,7 @@ class Session {
 
  private:
   friend class StepRunner;
-  friend class Planner;
+  friend class CachePlanner;
   // A prompt that is being read: in one part, or in several, each compressed before the next when that is
   // asked (methods.md 1.9).
   struct WaitingPrompt {
@@ -184,9 +184,10 @@ class Session {
                                                            const Policy& policy, HeadScores scores,
                                                            const SessionParams& params, int32_t page_slots);
   static Status CheckParams(const SessionParams& params);
-  static ModelShape ShapeOf(const Model& model, const Policy& policy, const SessionParams& params);
+  static ModelShape ShapeOf(const ModelConfig& config, const Policy& policy, const SessionParams& params);
   static Policy ChosenPolicy(const Policy* policy);
-  static int32_t EffectiveMaxTokens(const Model& model, const Policy& policy, const SessionParams& params);
+  static int32_t EffectiveMaxTokens(const ModelConfig& config, const Policy& policy,
+                                    const SessionParams& params);
   static Result<CacheLayout> LayoutOf(const StoragePlan& plan, const SessionParams& params,
                                       int32_t page_slots);
   Status CheckTokens(Span<const int32_t> tokens) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lib/engine/cache_plan.h"
 #include "lib/model/model_check.h"
 #include "lib/ops/weight_panels.h"
 #include "models/convert/packed_linear.h"
@@ -62,15 +63,8 @@ ConvertPlan MakeConvertPlan(const Checkpoint& checkpoint, const std::vector<Weig
   return plan;
 }
 
-int64_t CacheBytes(const ModelConfig& config, int64_t n_tokens, int64_t budget) {
-  int64_t slots = 0;
-  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
-    const int32_t window = config.layers.empty() ? config.sliding_window
-                                                 : config.layers[static_cast<size_t>(layer)].attention_window;
-    const int64_t most = window > 0 ? window : budget > 0 ? budget : n_tokens;
-    slots += std::min(n_tokens, most) * config.n_kv_heads;
-  }
-  return slots * (config.head_dim * 2 * 2 + 4);  // keys and values of two bytes an element, and the position
+Result<int64_t> CacheBytes(const ModelConfig& config, const char* policy, int32_t n_tokens) {
+  return CacheBytesAfterPrompt(config, policy, n_tokens);
 }
 
 }  // namespace kvc

@@ -32,8 +32,8 @@ int64_t BytesInFile(const SourceTensor& tensor, int64_t n);
 ConvertPlan MakeConvertPlan(const Checkpoint& checkpoint, const std::vector<WeightTarget>& targets,
                             const std::vector<TensorPlan>& plans);
 
-// Bytes of the keys and values of n_tokens in f16, layers with a window holding that only; budget > 0: the
-// other layers hold at most so many slots a KV head.
-int64_t CacheBytes(const ModelConfig& config, int64_t n_tokens, int64_t budget);
+// What the cache holds after a prompt of n_tokens, as `kvc plan` counts it. kUnsupported: every layer has a
+// window, and the policy nothing to compress.
+Result<int64_t> CacheBytes(const ModelConfig& config, const char* policy, int32_t n_tokens);
 
 }  // namespace kvc

@@ -48,6 +48,13 @@ int32_t SlackOf(const Policy& policy, int32_t max_tokens = 4096) {
   return 32 + (rows < max_tokens ? rows : 0);
 }
 
+// Of a session with room for a long text: small where budgets are, at least a block of keys that share a
+// scale.
+int32_t PageSlotsOf(const Policy& policy) {
+  if (policy.keeps_all()) return 64;
+  return policy.quantises() && policy.Int(OptionId::kKeyAxis) == 1 ? 32 : 16;
+}
+
 // What the layers with windows hold: the newest without a gap, those of the window and at most so many more.
 void CheckWindows(const Session& s, int32_t n_tokens, int32_t most) {
   for (int layer = 0; layer < kLayers; ++layer) {
@@ -118,22 +125,63 @@ TEST_P(Windows, HoldTheirNewestAndTheOthersTheBudget) {
   }
 }
 
+// A page of the oldest goes when a token comes and all of it is behind the window and its slack.
 TEST_P(Windows, MemoryDoesNotGrowWithTheText) {
-  if (Which().method != "full") return;
+  const Policy policy = PolicyOf(Which());
+  const int32_t most = kWindow + SlackOf(policy), page = PageSlotsOf(policy);
   auto s = Make();
   ASSERT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
-  int64_t most = 0;
   const auto sliding_slots = [&] {
     const std::vector<int64_t> shared = SharedSlots(*s);
     return s->Stats().n_slots - shared[0] - shared[1];
   };
-  for (int i = 0; i < 300; ++i) {
-    Steps(*s, 1);
-    most = std::max(most, sliding_slots());
+  int64_t held = sliding_slots() / (2 * kKvHeads);
+  if (ReadsBySteps(policy)) {
+    EXPECT_GE(held, most);
+    EXPECT_LE(held, most + page);
+  } else {
+    EXPECT_EQ(held, std::min(kPrompt, most));
   }
-  EXPECT_LE(most, int64_t{2 * kKvHeads} * (kWindow + 32 + 64));
-  EXPECT_EQ(s->Stats().cache_bytes_full,
-            test::MakeSession(nullptr, Sliding())->Stats().cache_bytes_full + s->Stats().cache_bytes_full);
+  for (int i = 0; i < 150; ++i) {
+    test::FeedTokens(*s, TinyPrompt(1, static_cast<uint32_t>(i)));
+    held += 1 - std::max<int64_t>(held - most, 0) / page * page;
+    ASSERT_EQ(sliding_slots(), 2 * kKvHeads * held) << "after step " << i;
+    ASSERT_LE(held, most + page);
+  }
+}
+
+// What the full cache would hold, by hand: windows with their slack, in whole pages.
+TEST_P(Windows, FullCountsWindowsAndPages) {
+  const Policy policy = PolicyOf(Which());
+  SessionParams params;
+  params.max_tokens = 340;
+  const int64_t page = PageSlotsOf(policy), most = kWindow + SlackOf(policy, params.max_tokens),
+                element = policy.Int(OptionId::kKv) == static_cast<int32_t>(KvType::kF32) ? 4 : 2,
+                page_bytes = page * (2 * 16 * element + 4);  // key, value and position of each entry
+  const auto slots = [&](int64_t n) { return 2 * kKvHeads * (std::min(n, most) + n); };
+  const auto bytes = [&](int64_t n) {
+    return 2 * kKvHeads * ((std::min(n, most) + page - 1) / page + (n + page - 1) / page) * page_bytes;
+  };
+  auto s = Make(kBudget, 2, params);
+  EXPECT_EQ(s->Stats().n_slots_full, 0);
+  EXPECT_EQ(s->Stats().cache_bytes_full, 0);
+  ASSERT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
+  EXPECT_EQ(s->Stats().n_slots_full, slots(kPrompt));
+  EXPECT_EQ(s->Stats().cache_bytes_full, bytes(kPrompt));
+  if (policy.keeps_all() && !policy.quantises()) {
+    EXPECT_EQ(s->Stats().n_slots, slots(kPrompt));
+    EXPECT_EQ(s->Stats().cache_bytes, bytes(kPrompt));
+  }
+  int fed = kPrompt;
+  for (const int n : {200, params.max_tokens}) {
+    test::FeedTokens(*s, TinyPrompt(n - fed, 3));
+    fed = n;
+    EXPECT_EQ(s->Stats().n_slots_full, slots(n));
+    EXPECT_EQ(s->Stats().cache_bytes_full, bytes(n));
+  }
+  auto plan = Session::Plan(Sliding(), &policy, params, kPrompt);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan.value().cache_bytes_full, bytes(params.max_tokens));
 }
 
 TEST_P(Windows, FirstTokenIsThatOfTheFullCache) {

@@ -1,7 +1,10 @@
 // kvc chat, typed by a script.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 
+#include <cstring>
+#include <filesystem>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -100,6 +103,105 @@ TEST(Chat, AGgufFileIsConvertedOnceIntoTheCache) {
     EXPECT_EQ(run.err.find("converting") != std::string::npos, first) << run.err;
   }
   EXPECT_EQ(RunShell("ls \"$2/kvc\" | wc -l", {folder.Path("xdg")}).out, "1\n");
+}
+
+// A GGUF file with one more entry in its metadata. Its tensors stay at their places from the end of the
+// header: the entry takes a multiple of their alignment.
+std::string WithChatTemplate(const std::string& gguf, std::string text) {
+  constexpr size_t kCount = 16, kEntries = 24, kAlignment = 32;
+  const std::string key = "tokenizer.chat_template";
+  text += "{#";  // a comment fills up
+  while ((8 + key.size() + 4 + 8 + text.size() + 2) % kAlignment != 0) text += ".";
+  text += "#}";
+  const auto number = [](uint64_t n, size_t size) {
+    return std::string(reinterpret_cast<const char*>(&n), size);
+  };
+  uint64_t count = 0;
+  std::memcpy(&count, gguf.data() + kCount, sizeof count);
+  const std::string entry = number(key.size(), 8) + key + number(8, 4) + number(text.size(), 8) + text;
+  return gguf.substr(0, kCount) + number(count + 1, 8) + entry + gguf.substr(kEntries);
+}
+
+// The same model twice, as GGUF and as a Hugging Face folder, both with a chat template.
+constexpr const char* kTemplate =
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+    "'<|eos|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+std::string GgufWithTurns(const TemporaryFolder& folder) {
+  const std::string file = ReadWholeFile(KVC_SOURCE_DIR "/tests/data/reference_gguf/smollm3.gguf");
+  return folder.Write("talks.gguf", WithChatTemplate(file, kTemplate));
+}
+
+std::string ItsTwin(const TemporaryFolder& folder) {
+  RunShell("mkdir \"$3\" && cp \"$2\"/* \"$3\"",
+           {KVC_SOURCE_DIR "/tests/data/reference/hf_smollm3", folder.Path("twin")});
+  // The last token of the GGUF file is a merge.
+  Json tokenizer = Json::parse(ReadWholeFile(folder.Path("twin/tokenizer.json")));
+  tokenizer["added_tokens"].erase(3);
+  tokenizer["model"]["vocab"]["ab"] = 259, tokenizer["model"]["merges"] = {"a b"};
+  folder.Write("twin/tokenizer.json", tokenizer.dump());
+  folder.Write("twin/tokenizer_config.json", "{}");
+  folder.Write("twin/chat_template.jinja", kTemplate);
+  return folder.Path("twin");
+}
+
+TEST(Chat, AGgufFileTalksAsItsTemplateSays) {
+  const TemporaryFolder folder;
+  const std::string gguf = GgufWithTurns(folder), twin = ItsTwin(folder);
+  const auto chat = [&](const std::string& model, const std::string& cache) {
+    return RunShell(
+        "printf 'hello\\nmore\\n' | KVC_CACHE=\"$3\" \"$1\" chat \"$2\" --json --max-tokens 9 --system 'be "
+        "kind'",
+        {model, folder.Path(cache)});
+  };
+  // Which file it is, and since when.
+  const auto converted = [&] {
+    std::vector<int64_t> states;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.Path("cache"))) {
+      struct stat state = {};
+      EXPECT_EQ(stat(entry.path().c_str(), &state), 0);
+      states.push_back(static_cast<int64_t>(state.st_ino));
+      states.push_back(entry.last_write_time().time_since_epoch().count());
+    }
+    return states;
+  };
+  const ProgramResult first = chat(gguf, "cache");
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_NE(first.err.find("converting"), std::string::npos) << first.err;
+  EXPECT_EQ(first.err.find("not made for conversations"), std::string::npos) << first.err;
+  const std::vector<int64_t> state = converted();
+  ASSERT_EQ(state.size(), 2u) << "one file";
+  const ProgramResult again = chat(gguf, "cache"), other = chat(twin, "another");
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  ASSERT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_EQ(again.err.find("converting"), std::string::npos) << again.err;
+  EXPECT_EQ(converted(), state);
+  const std::vector<Json> turns = Turns(first), same = Turns(again), of_twin = Turns(other);
+  ASSERT_EQ(turns.size(), 2u);
+  ASSERT_EQ(same.size(), 2u);
+  ASSERT_EQ(of_twin.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_FALSE(turns[i]["tokens"].empty());
+    for (const std::vector<Json>& others : {same, of_twin}) {
+      EXPECT_EQ(turns[i]["tokens"], others[i]["tokens"]) << i;
+      EXPECT_EQ(turns[i]["text"], others[i]["text"]) << i;
+      EXPECT_EQ(turns[i]["stats"]["n_prompt"], others[i]["stats"]["n_prompt"]) << i;
+    }
+  }
+  // The first turn is what the template writes: marks are tokens, texts are bytes.
+  Json ids = Json::array();
+  for (const auto& [mark, text] : std::vector<std::pair<int, std::string>>{
+           {258, "system\nbe kind"}, {257, "\n"}, {258, "user\nhello"}, {257, "\n"}, {258, "assistant\n"}}) {
+    ids.push_back(mark);
+    for (const char byte : text) ids.push_back(static_cast<int>(byte));
+  }
+  const ProgramResult run =
+      RunShell("KVC_CACHE=\"$3\" \"$1\" run \"$2\" --json --max-tokens 9 --tokens \"$4\"",
+               {gguf, folder.Path("cache"), folder.Write("ids.json", ids.dump())});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.Json()["n_prompt"], turns[0]["stats"]["n_prompt"]);
+  EXPECT_EQ(run.Json()["tokens"], turns[0]["tokens"]);
 }
 
 TEST(Chat, ACacheThatCannotBeWrittenSaysWhereElse) {

@@ -167,6 +167,26 @@ TEST(ToolScore, RetrievalScoresOfQueryHeads) {
                      folder.Path("r.json")}));
 }
 
+// Layers that are not scored have no part in the mean that is taken off.
+TEST(ToolScore, AveragesTasksOfTheSameLayersOnly) {
+  const TemporaryFolder folder;
+  const std::string a =
+      folder.Write("a.json", R"({"estimator":"ssv","layers":[1],"samples":3,"scores":[[0,0],[3,6]]})");
+  const std::string b =
+      folder.Write("b.json", R"({"estimator":"ssv","layers":[1],"samples":4,"scores":[[0,0],[0,4]]})");
+  ExpectGood(RunKvc({"score-merge", "--average", a, b, "--out", folder.Path("m.json")}));
+  const Json mean = Json::parse(ReadWholeFile(folder.Path("m.json")));
+  EXPECT_EQ(mean["layers"], Json::parse("[1]"));
+  EXPECT_EQ(mean["scores"], Json::parse("[[0,0],[-1.75,1.75]]"));
+  for (const char* layers : {"[0,1]", "[1,0]", "[2]", "[]", "7"}) {
+    const std::string other = folder.Write(
+        "c.json", std::string(R"({"estimator":"ssv","scores":[[0,0],[0,4]],"layers":)") + layers + "}");
+    const ProgramResult bad = RunKvc({"score-merge", "--average", a, other, "--out", folder.Path("m.json")});
+    EXPECT_EQ(bad.exit_code, 1) << layers;
+    EXPECT_NE(bad.err.find("c.json"), std::string::npos) << bad.err;
+  }
+}
+
 TEST(ToolScore, AveragesTasks) {
   const TemporaryFolder folder;
   const std::string a =
@@ -178,6 +198,130 @@ TEST(ToolScore, AveragesTasks) {
   EXPECT_EQ(mean["dataset"], "*");
   EXPECT_EQ(mean["samples"], 7);
   EXPECT_EQ(mean["scores"], Json::parse("[[-1.5,-1],[-0.5,3]]"));
+}
+
+// recall as a model of a family whose layers differ: all but two have a window of 64 tokens.
+std::string WithWindows(const TemporaryFolder& folder) {
+  RunShell("mkdir \"$3\" && cp \"$2\"/*.json \"$2\"/model.safetensors \"$3\"",
+           {KVC_SOURCE_DIR "/models/recall", folder.Path("hf")});
+  Json config = Json::parse(ReadWholeFile(folder.Path("hf/config.json")));
+  config["architectures"] = {"MinistralForCausalLM"}, config["model_type"] = "ministral";
+  config["sliding_window"] = 64;
+  for (int layer = 0; layer < 6; ++layer)
+    config["layer_types"].push_back(layer == 1 || layer == 4 ? "full_attention" : "sliding_attention");
+  folder.Write("hf/config.json", config.dump());
+  ExpectGood(RunKvc({"convert", folder.Path("hf"), folder.Path("windows.kvc")}));
+  return folder.Path("windows.kvc");
+}
+
+// A question whose answer has left the windows when it comes.
+std::string OneFact(const TemporaryFolder& folder) {
+  const std::string all = ReadWholeFile(kTasks),
+                    prose = Json::parse(all.substr(0, all.find('\n')))["context"];
+  Json task;
+  task["context"] = prose.substr(0, 300) + " The code of Robin is 386. " + prose.substr(300, 500);
+  task["questions"].push_back({{"question", " The code of Robin is"}, {"answer", " 386."}});
+  return folder.Write("task.jsonl", task.dump());
+}
+
+// Zeros where a layer has a window, and only there.
+void ExpectPlayers(const Json& scores, size_t width) {
+  EXPECT_EQ(scores["layers"], (Json{1, 4}));
+  ASSERT_EQ(scores["scores"].size(), 6u);
+  for (size_t layer = 0; layer < 6; ++layer) {
+    const Json& row = scores["scores"][layer];
+    ASSERT_EQ(row.size(), width);
+    const bool zeros = std::all_of(row.begin(), row.end(), [](const Json& x) { return x == 0.0; });
+    EXPECT_EQ(zeros, layer != 1 && layer != 4) << layer;
+  }
+}
+
+TEST(ToolScore, HeadsOfLayersWithAWindowDoNotPlay) {
+  const TemporaryFolder folder;
+  const std::string model = WithWindows(folder), data = OneFact(folder);
+  const auto score = [&](const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"score", model,   "--data",        data, "--balanced", "--utility",
+                                          "nll",   "--out", folder.Path(out)};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return RunKvc(arguments);
+  };
+  const auto read = [&](const std::string& name) { return Json::parse(ReadWholeFile(folder.Path(name))); };
+  const ProgramResult exact = score("exact.json", {"--method", "exact", "--mask-experiment", "both"});
+  ExpectGood(exact);
+  EXPECT_NE(exact.err.find("2 of 6 layers see all tokens: 8 KV heads play"), std::string::npos) << exact.err;
+  const Json truth = read("exact.json");
+  ExpectPlayers(truth, 4);
+  // Shapley values share out exactly what the caches of the players are worth together.
+  double sum = 0;
+  for (const Json& row : truth["scores"]) {
+    for (const Json& x : row) sum += x.get<double>();
+  }
+  const double full = truth["utility_full"], none = truth["utility_none"];
+  EXPECT_NEAR(sum, full - none, 1e-7);
+  EXPECT_GT(full, none + 0.1);
+  EXPECT_EQ(truth["mask_curves"]["masked"].back(), 8);
+  EXPECT_NEAR(truth["mask_curves"]["top"].back().get<double>(), none, 1e-9);
+  EXPECT_NEAR(truth["mask_curves"]["bottom"].front().get<double>(), full, 1e-9);
+  // Every estimator, over the same players.
+  ExpectGood(score("s.json", {"--variant", "regression", "--samples", "24"}));
+  EXPECT_EQ(read("s.json")["sizes"], (Json{1, 2, 3, 4}));
+  for (const char* variant : {"left", "both", "regression"}) {
+    ExpectGood(RunKvc({"score-merge", folder.Path("s.json.log"), "--variant", variant, "--out",
+                       folder.Path("variant.json")}));
+    ExpectPlayers(read("variant.json"), 4);
+    for (const Json& slice : read("variant.json")["slices"])
+      EXPECT_EQ(slice["scores"][0], Json({0.0, 0.0, 0.0, 0.0}));
+  }
+  EXPECT_EQ(read("variant.json"), read("s.json"));
+  EXPECT_EQ(score("x.json", {"--sizes", "8", "--samples", "9"}).exit_code, 2);
+  // Shards and their merging, alpha, pictures, a model file, a policy by it.
+  const std::vector<std::string> half = {"--variant", "pooled", "--sizes", "4", "--samples", "24"};
+  ExpectGood(score("half.json", half));
+  ExpectPlayers(read("half.json"), 4);
+  std::vector<std::string> merge = {"score-merge", "--variant", "pooled", "--out",
+                                    folder.Path("merged.json")};
+  for (const char* shard : {"1", "2"}) {
+    std::vector<std::string> part = half;
+    part.insert(part.end(), {"--shard", std::string(shard) + "/2"});
+    ExpectGood(score("part.json", part));
+    merge.push_back(folder.Path("part.json." + std::string(shard) + "-of-2.log"));
+  }
+  ExpectGood(RunKvc(merge));
+  EXPECT_EQ(read("merged.json"), read("half.json"));
+  ExpectGood(
+      score("alpha.json", {"--scores", folder.Path("s.json"), "--choose-alpha", "32", "--alphas", "2,6"}));
+  ExpectGood(RunKvc({"score-plot", folder.Path("s.json"), "--out", folder.Path("s.svg"), "--model", model,
+                     "--budget", "32"}));
+  ExpectGood(RunKvc({"score-merge", "--average", folder.Path("s.json"), folder.Path("exact.json"), "--out",
+                     folder.Path("mean.json")}));
+  ExpectPlayers(read("mean.json"), 4);
+  ExpectGood(RunKvc(
+      {"convert", folder.Path("hf"), folder.Path("scored.kvc"), "--head-scores", folder.Path("mean.json")}));
+  ExpectGood(RunKvc({"run", folder.Path("scored.kvc"), "--prompt", "The code of Ada is 386.", "--policy",
+                     "cokv:budget=16,window=4,alpha=2", "--max-tokens", "2"}));
+}
+
+// Retrieval scores leave the same heads out: what those hold has other places than the text, so that they
+// would score for a sentence which has left their windows.
+TEST(ToolScore, HeadsOfLayersWithAWindowRetrieveNothing) {
+  const TemporaryFolder folder;
+  ExpectGood(RunKvc({"score", WithWindows(folder), "--data", OneFact(folder), "--method", "headkv-r2",
+                     "--out", folder.Path("r.json")}));
+  ExpectPlayers(Json::parse(ReadWholeFile(folder.Path("r.json"))), 8);
+}
+
+TEST(ToolScore, AModelOfWindowsAloneIsRefused) {
+  const TemporaryFolder folder;
+  const std::string model = folder.Path("windows.kvc");
+  ExpectGood(RunKvc({"convert", KVC_SOURCE_DIR "/tests/data/reference/hf_mistral_window", model}));
+  for (const char* method : {"ssv", "exact", "headkv-r2"}) {
+    const ProgramResult refused =
+        RunKvc({"score", model, "--data", kTasks, "--method", method, "--out", folder.Path("s.json")});
+    EXPECT_EQ(refused.exit_code, 1) << method;
+    EXPECT_NE(refused.err.find("every layer of this model attends to its newest tokens only"),
+              std::string::npos)
+        << refused.err;
+  }
 }
 
 TEST(ToolScore, SaysWhatIsWrong) {

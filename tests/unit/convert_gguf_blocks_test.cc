@@ -221,7 +221,22 @@ TEST(GgufBlocks, AFileThatMixesThemAll) {
     if (!HasBlocks(w.type)) continue;
     EXPECT_EQ(HashOf(Values(w)), hashes[t.name]["hash"].get<std::string>()) << t.name;
   }
+  // What is lost, by hand: the values that are stored against those of the file.
+  std::map<std::string, std::pair<double, double>> squares;
+  for (const MixedTensor& t : kMixed) {
+    const std::vector<float> wanted = Values(FindTensor(*f32, t.role, t.layer)->weight),
+                             got = Values(FindTensor(*kept, t.role, t.layer)->weight);
+    auto& [all, lost] = squares[hashes[t.name]["type"]];
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const double x = static_cast<double>(wanted[i]), apart = x - static_cast<double>(got[i]);
+      all += x * x, lost += apart * apart;
+    }
+  }
   for (const ConvertedType& t : report.types) {
+    ASSERT_EQ(squares.count(t.source), 1u) << t.source;
+    const auto& [all, lost] = squares[t.source];
+    EXPECT_NEAR(t.Loss(), std::sqrt(lost / all), 1e-6) << t.source;
+    EXPECT_EQ(t.exact(), lost == 0) << t.source;
     EXPECT_LT(t.Loss(), 0.008) << t.source;
     EXPECT_GT(t.n_tensors, 0) << t.source;
   }

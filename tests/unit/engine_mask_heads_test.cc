@@ -32,6 +32,31 @@ TEST(MaskHeads, MaskedHeadsKeepTheirNewest) {
   EXPECT_FALSE(session->Rewind(1).ok()) << "what is masked does not come back";
 }
 
+// A layer with a window holds its newest whatever is masked.
+TEST(MaskHeads, WindowsStayAsTheyAre) {
+  test::TinyModelOptions options;
+  options.layers = {{24, 0}, {0, 0}};
+  const test::AlignedBytes bytes = test::TinyModelBytes(options);
+  const auto session = test::FedSession(test::OpenTiny(bytes), "full", kPrompt);
+  constexpr int kHeld = 24 + 32;  // the window and what can be taken back
+  std::vector<int32_t> kept, newest(kWindow), held(kHeld), all(kPrompt);
+  std::iota(newest.begin(), newest.end(), kPrompt - kWindow);
+  std::iota(held.begin(), held.end(), kPrompt - kHeld);
+  std::iota(all.begin(), all.end(), 0);
+  ASSERT_TRUE(session->MaskHeads(std::vector<uint8_t>{0, 1, 1, 0}, kWindow).ok());
+  const std::vector<int32_t>* const wanted[] = {&held, &held, &all, &newest};
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_TRUE(session->Kept(i / 2, i % 2, &kept).ok());
+    EXPECT_EQ(kept, *wanted[i]) << i;
+  }
+  test::FeedTokens(*session, test::TinyPrompt(100, 3));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(session->Kept(0, i, &kept).ok());
+    EXPECT_EQ(kept.back(), kPrompt + 99);
+    EXPECT_GE(kept.size(), 24u);
+  }
+}
+
 // A masked head may have fewer entries than a policy always keeps; the next prompt takes it as it is.
 TEST(MaskHeads, PromptsGoOnAfterIt) {
   for (const char* spec : {"ada-snapkv:budget=40,window=8", "cokv:budget=40,window=8",

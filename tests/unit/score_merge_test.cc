@@ -113,6 +113,11 @@ TEST(ScoreMerge, HeadersThatMakeNoSenseAreRefused) {
   ExpectRefused(with("shape", {2.5, 3}), "shape");
   ExpectRefused(with("shape", {2, 3, 1}), "shape must be [layers, heads]");
   ExpectRefused(with("shape", "2x3"), "shape");
+  for (const Json& layers : {Json::array(), Json{0, 0}, Json{1, 0}})
+    ExpectRefused(with("layers", layers), "layers must be numbers of layers, ascending");
+  ExpectRefused(with("layers", {2}), "outside 0 .. 1");
+  ExpectRefused(with("layers", {-1}), "outside 0 .. 1");
+  ExpectRefused(with("layers", {1}), "coalitions have 1 to 2 of the 3 heads");
   ExpectRefused(with("sizes", Json::array()), "0 sizes");
   ExpectRefused(with("sizes", {1, 1}), "1 stands twice");
   ExpectRefused(with("sizes", {6}), "coalitions have 1 to 5 of the 6 heads");

@@ -10,7 +10,9 @@
 
 #include "tools/command.h"
 #include "tools/score/headkv.h"
+#include "tools/score/players.h"
 #include "tools/score/random.h"
+#include "tools/score/score_file.h"
 
 namespace kvc::tool {
 namespace {
@@ -199,6 +201,37 @@ TEST(HeadKv, StrongestEntriesInsideTheSpanCount) {
   EXPECT_NEAR(score, (.4 + .3) / 2, 1e-7);
   AddRetrieval({.5f, .1f, .3f, .1f}, {1, 3}, &score);  // one of the two strongest
   EXPECT_NEAR(score, (.4 + .3) / 2 + .3 / 2, 1e-7);
+}
+
+// Layers with a window: their heads are no players, keep their caches, and score 0.
+TEST(ScorePlan, HeadsOfLayersWithAWindowDoNotPlay) {
+  ScorePlan plan = Plan(4, 2);
+  plan.layers = {0, 3}, plan.sizes = {1, 2};
+  EXPECT_EQ(plan.n_players(), 4);
+  EXPECT_EQ(KeptHeads(plan, {1, 0, 0, 1}), (Coalition{1, 0, 1, 1, 1, 1, 0, 1}));
+  EXPECT_EQ(TableOf(plan, {1, 2, 3, 4}), (std::vector<double>{1, 2, 0, 0, 0, 0, 3, 4}));
+  EXPECT_EQ(OfPlayers(plan, {1, 2, 9, 9, 9, 9, 3, 4}), (std::vector<double>{1, 2, 3, 4}));
+  // The game is that of a model which has the players alone.
+  ScorePlan small = Plan(2, 2);
+  small.sizes = plan.sizes;
+  for (const bool exact : {false, true}) {
+    plan.exact = small.exact = exact;
+    plan.runs = small.runs = exact ? 1 : 2;
+    const std::vector<WorkKey> items = WorkItems(plan, 0, 40);
+    ASSERT_EQ(items.size(), WorkItems(small, 0, 40).size());
+    const WorkResults results = Measure(plan, items);
+    const ScoreReport report = MakeReport(plan, results, {});
+    EXPECT_EQ(report.scores, MakeReport(small, Measure(small, WorkItems(small, 0, 40)), {}).scores);
+    const Json file = ScoreJson(plan, {}, {}, report, "name");
+    EXPECT_EQ(file["layers"], Json({0, 3}));
+    EXPECT_EQ(file["shape"], Json({4, 2}));
+    EXPECT_EQ(file["scores"][1], Json({0.0, 0.0}));
+    EXPECT_EQ(file["scores"][2], Json({0.0, 0.0}));
+    EXPECT_EQ(file["scores"][3], ScoreJson(small, {}, {}, report, "name")["scores"][1]);
+  }
+  // Where all layers play no file says so.
+  EXPECT_EQ(KeptHeads(small, {1, 0, 0, 1}), (Coalition{1, 0, 0, 1}));
+  EXPECT_FALSE(LogHeader(small, {}).contains("layers"));
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ std::vector<double> UtilityEvaluator::Evaluate(const std::vector<Trial>& trials)
 std::unique_ptr<UtilityEvaluator::Sequence> UtilityEvaluator::Start(const Trial& trial, const Place& place) {
   std::optional<Session> fork = Prefilled(place.prefix)->Fork();
   if (!fork) throw Failure("this cache cannot be shared by forks");
-  const Coalition& keep = trial.coalition;
+  const Coalition& keep = trial.keep;
   if (!keep.empty()) {
     Check(
         kvc_session_mask_heads(fork->get(), keep.data(), static_cast<int32_t>(keep.size()), options_.window),

@@ -25,9 +25,10 @@ struct EvaluatorOptions {
       int64_t{1} << 30;  // bytes of prefilled prompts held at a time; more are prefilled again
 };
 
-// A coalition and the examples it is tried on; none named: all. An empty coalition masks nothing.
+// Which heads keep their caches, [L, G], and the examples that is tried on; none named: all. Empty: nothing
+// is masked.
 struct Trial {
-  Coalition coalition;
+  Coalition keep;
   std::vector<int32_t> examples;  // ascending
 };
 

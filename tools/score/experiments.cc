@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tools/score/players.h"
+
 namespace kvc::tool {
 
 std::vector<int32_t> WiderAlphaCandidates(int32_t n_players) {
@@ -59,10 +61,12 @@ Coalition WithoutPlayers(const std::vector<double>& scores, bool top, int32_t co
   return keep;
 }
 
-std::vector<double> MaskCurve(UtilityEvaluator* evaluator, const std::vector<double>& scores, bool top,
+std::vector<double> MaskCurve(UtilityEvaluator* evaluator, const ScorePlan& plan,
+                              const std::vector<double>& scores, bool top,
                               const std::vector<int32_t>& counts) {
   std::vector<Trial> trials;
-  for (const int32_t count : counts) trials.push_back({WithoutPlayers(scores, top, count), {}});
+  for (const int32_t count : counts)
+    trials.push_back({KeptHeads(plan, WithoutPlayers(scores, top, count)), {}});
   return evaluator->Evaluate(trials);
 }
 

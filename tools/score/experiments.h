@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tools/score/evaluator.h"
+#include "tools/score/score_plan.h"
 
 namespace kvc::tool {
 
@@ -20,8 +21,8 @@ struct AlphaChoice {
 // a small model few heads matter, and the best alpha is far beyond the published ones.
 std::vector<int32_t> WiderAlphaCandidates(int32_t n_players);
 
-// For a budget: the alpha of `candidates` whose CoKV policy gives the best mean utility; equal ones: the
-// smallest.
+// scores: [L, G]. For a budget: the alpha of `candidates` whose CoKV policy gives the best mean utility;
+// equal ones: the smallest.
 AlphaChoice ChooseAlpha(const Model& model, const ExampleSet& examples, const EvaluatorOptions& options,
                         const std::vector<double>& scores, int32_t budget, std::vector<int32_t> candidates,
                         const std::function<void()>& on_candidate);
@@ -30,8 +31,9 @@ AlphaChoice ChooseAlpha(const Model& model, const ExampleSet& examples, const Ev
 int32_t BestAlpha(const std::vector<AlphaChoice>& choices);
 Json AlphaJson(const std::vector<AlphaChoice>& choices);
 
-// Utilities with exactly the `count` highest (top) or lowest players masked, all others whole.
-std::vector<double> MaskCurve(UtilityEvaluator* evaluator, const std::vector<double>& scores, bool top,
+// Utilities with exactly the `count` highest (top) or lowest players masked, all others whole. scores: [N].
+std::vector<double> MaskCurve(UtilityEvaluator* evaluator, const ScorePlan& plan,
+                              const std::vector<double>& scores, bool top,
                               const std::vector<int32_t>& counts);
 Coalition WithoutPlayers(const std::vector<double>& scores, bool top, int32_t count);
 

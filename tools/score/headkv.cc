@@ -29,8 +29,9 @@ TokenSpan Locate(const Model& model, const ExampleSet& set, const Example& examp
 
 class RetrievalRun {
  public:
-  explicit RetrievalRun(const Model& model)
+  RetrievalRun(const Model& model, const std::vector<int32_t>& layers)
       : model_(model),
+        layers_(layers),
         logits_(static_cast<size_t>(model.info().vocab_size)),
         scores_(static_cast<size_t>(model.info().n_layers) * static_cast<size_t>(model.info().n_heads)) {}
 
@@ -63,8 +64,8 @@ class RetrievalRun {
 
   void AddStep(Session* session, TokenSpan span) {
     const int32_t n_heads = model_.info().n_heads;
-    for (size_t i = 0; i < scores_.size(); ++i) {
-      const int32_t layer = static_cast<int32_t>(i) / n_heads, head = static_cast<int32_t>(i) % n_heads;
+    for (int32_t i = 0; i < static_cast<int32_t>(layers_.size()) * n_heads; ++i) {
+      const int32_t layer = layers_[static_cast<size_t>(i / n_heads)], head = i % n_heads;
       int32_t n = 0;
       kvc_status status = kvc_session_get_attention(session->get(), layer, head, p_.data(),
                                                     static_cast<int32_t>(p_.size()), &n);
@@ -74,11 +75,12 @@ class RetrievalRun {
       }
       Check(status, "cannot read the attention");
       p_.resize(static_cast<size_t>(n));
-      AddRetrieval(p_, span, &scores_[i]);
+      AddRetrieval(p_, span, &scores_[static_cast<size_t>(layer * n_heads + head)]);
     }
   }
 
   const Model& model_;
+  const std::vector<int32_t>& layers_;
   std::vector<float> logits_, p_;
   std::vector<double> scores_;
 };
@@ -112,10 +114,10 @@ void AddRetrieval(const std::vector<float>& p, TokenSpan span, double* score) {
   }
 }
 
-RetrievalScores MeasureRetrieval(const Model& model, const ExampleSet& set,
-                                 const std::function<void(int32_t done)>& on_example) {
+RetrievalScores MeasureRetrieval(const Model& model, const std::vector<int32_t>& layers,
+                                 const ExampleSet& set, const std::function<void(int32_t done)>& on_example) {
   RetrievalScores total;
-  RetrievalRun run(model);
+  RetrievalRun run(model, layers);
   const Policy full("full");
   std::optional<Session> base;
   int32_t prefilled = -1;

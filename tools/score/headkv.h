@@ -9,15 +9,16 @@
 namespace kvc::tool {
 
 struct RetrievalScores {
-  std::vector<double> scores;  // [L][H] of query heads, mean over the counted examples
+  std::vector<double> scores;  // [L][H] of query heads, mean over the counted examples; 0 in other layers
   int32_t n_examples = 0;
   int32_t n_counted = 0;  // answered with an F1 above 0.5
 };
 
-// Examples must carry the question as `fed` (protocol ask). The needle is the example's own, or question and
-// answer read as one sentence. Throws Failure with the line when a needle is not in its context, and when no
-// example was answered.
-RetrievalScores MeasureRetrieval(const Model& model, const ExampleSet& examples,
+// Of the heads of `layers`, which see all tokens (players.h). Examples must carry the question as `fed`
+// (protocol ask). The needle is the example's own, or question and answer read as one sentence. Throws
+// Failure with the line when a needle is not in its context, and when no example was answered.
+RetrievalScores MeasureRetrieval(const Model& model, const std::vector<int32_t>& layers,
+                                 const ExampleSet& examples,
                                  const std::function<void(int32_t done)>& on_example);
 
 struct TokenSpan {

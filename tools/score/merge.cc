@@ -6,6 +6,7 @@
 #include "tools/command.h"
 #include "tools/files.h"
 #include "tools/kvc_handles.h"
+#include "tools/score/players.h"
 
 namespace kvc::tool {
 namespace {
@@ -58,24 +59,26 @@ Json AverageScores(const std::vector<std::pair<std::string, Json>>& files, const
   std::vector<double> total;
   std::vector<std::vector<double>> runs(2);
   bool all_have_runs = true;
-  int32_t n_layers = 0, n_heads = 0;
+  ScorePlan all;  // shape and players of them all
   int64_t n_samples = 0;
   Json parts = Json::array();
   const auto& [first_path, first] = files.at(0);
   for (const auto& [path, file] : files) {
     int32_t layers = 0, heads = 0;
     const std::vector<double> scores = FlatScores(file, path, &layers, &heads);
-    if (total.empty()) n_layers = layers, n_heads = heads;
-    if (layers != n_layers || heads != n_heads ||
+    const std::vector<int32_t> scored = ScoredLayers(file, path, layers);
+    if (total.empty()) all.n_layers = layers, all.n_kv_heads = heads, all.layers = scored;
+    if (layers != all.n_layers || heads != all.n_kv_heads || scored != all.layers ||
         TextMember(file, "fingerprint", path) != TextMember(first, "fingerprint", first_path) ||
         TextMember(file, "estimator", path) != TextMember(first, "estimator", first_path)) {
       throw Failure(path + ": scores of another model, shape or estimator than " + first_path);
     }
-    AddCentred(scores, files.size(), &total);
+    AddCentred(OfPlayers(all, scores), files.size(), &total);
     const std::vector<std::vector<double>> by_run = ScoresByRun(file, path);
     all_have_runs = all_have_runs && by_run.size() >= 2 && by_run[0].size() == scores.size() &&
                     by_run[1].size() == scores.size();
-    for (size_t run = 0; run < 2 && all_have_runs; ++run) AddCentred(by_run[run], files.size(), &runs[run]);
+    for (size_t run = 0; run < 2 && all_have_runs; ++run)
+      AddCentred(OfPlayers(all, by_run[run]), files.size(), &runs[run]);
     n_samples = std::min(kMostCounted, n_samples + WholeMember(file, "samples", path, 0, kMostCounted, 0));
     parts.push_back(TextMember(file, "dataset", path, Printable(path)));
   }
@@ -87,12 +90,13 @@ Json AverageScores(const std::vector<std::pair<std::string, Json>>& files, const
            {"dataset", "*"},
            {"parts", parts},
            {"note", "mean over " + parts.dump()},
-           {"shape", {n_layers, n_heads}},
+           {"shape", {all.n_layers, all.n_kv_heads}},
            {"utility", TextMember(first, "utility", first_path)},
            {"seed", WholeMember(first, "seed", first_path, INT64_MIN, INT64_MAX, 0)},
            {"samples", n_samples},
            {"tool", "kvc " + LibraryVersion()},
-           {"scores", NestedScores(total, n_layers)}};
+           {"scores", NestedScores(TableOf(all, total), all.n_layers)}};
+  if (!all.layers.empty()) out["layers"] = all.layers;
   if (all_have_runs) AddAgreement(runs, &out);
   return out;
 }

@@ -4,11 +4,13 @@
 #include <cfloat>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <numeric>
 
 #include "tools/command.h"
 #include "tools/files.h"
 #include "tools/kvc_handles.h"
+#include "tools/score/players.h"
 
 namespace kvc::tool {
 namespace {
@@ -23,14 +25,15 @@ bool FlagMember(const Json& object, const char* key, const std::string& where) {
   return object.at(key).get<bool>();
 }
 
-std::vector<int32_t> WholeList(const Json& object, const char* key, const std::string& where, int32_t most) {
+std::vector<int32_t> WholeList(const Json& object, const char* key, const std::string& where, int32_t least,
+                               int32_t most) {
   std::vector<int32_t> list;
   const std::string what = where + ": " + key;
   if (!object.at(key).is_array()) throw Failure(what + " must be a list of whole numbers");
   for (const Json& entry : object.at(key)) {
     const Json named{{"an entry", entry}};
-    list.push_back(static_cast<int32_t>(WholeMember(named, "an entry", what, 1, most, 0)));
-    if (list.back() == 0) throw Failure(what + " must be a list of whole numbers");
+    list.push_back(static_cast<int32_t>(WholeMember(named, "an entry", what, least, most, least - 1)));
+    if (list.back() < least) throw Failure(what + " must be a list of whole numbers");
   }
   return list;
 }
@@ -61,7 +64,7 @@ Variant ParseVariant(const std::string& name) {
 }
 
 Json LogHeader(const ScorePlan& plan, const MeasuredWhat& what) {
-  return Json{{"format", kLogFormat},
+  Json header{{"format", kLogFormat},
               {"method", what.method},
               {"model", what.model},
               {"fingerprint", what.fingerprint},  // of weights and tokenizer
@@ -81,6 +84,18 @@ Json LogHeader(const ScorePlan& plan, const MeasuredWhat& what) {
               {"max_prompt", what.max_prompt},
               {"max_answer", what.max_answer},
               {"first_line", what.first_line}};
+  if (!plan.layers.empty()) header["layers"] = plan.layers;
+  return header;
+}
+
+std::vector<int32_t> ScoredLayers(const Json& file, const std::string& path, int32_t n_layers) {
+  std::vector<int32_t> layers;
+  if (!file.contains("layers")) return layers;
+  layers = WholeList(file, "layers", path, 0, n_layers - 1);
+  if (layers.empty() ||
+      std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<int32_t>()) != layers.end())
+    throw Failure(path + ": layers must be numbers of layers, ascending");
+  return layers;
 }
 
 void ReadLogHeader(const Json& header, const std::string& path, ScorePlan* plan, MeasuredWhat* what) {
@@ -103,14 +118,15 @@ void ReadLogHeader(const Json& header, const std::string& path, ScorePlan* plan,
   what->max_prompt = whole("max_prompt", 0, INT32_MAX), what->max_answer = whole("max_answer", 0, INT32_MAX);
   what->n_examples = whole("n_examples", 1, INT32_MAX);
   what->first_line = FlagMember(header, "first_line", where);
-  const std::vector<int32_t> shape = WholeList(header, "shape", where, kMostPlayers);
+  const std::vector<int32_t> shape = WholeList(header, "shape", where, 1, kMostPlayers);
   if (shape.size() != 2) throw Failure(where + ": shape must be [layers, heads]");
   if (int64_t{shape[0]} * shape[1] > kMostPlayers)
     throw Failure(where +
                   Format(": %d x %d heads; at most %d are possible", shape[0], shape[1], kMostPlayers));
   plan->n_layers = shape[0], plan->n_kv_heads = shape[1];
+  plan->layers = ScoredLayers(header, where, plan->n_layers);
   plan->exact = what->method == "exact";
-  plan->sizes = WholeList(header, "sizes", where, kMostPlayers);
+  plan->sizes = WholeList(header, "sizes", where, 1, kMostPlayers);
   plan->runs = whole("runs", 1, kMostRuns), plan->balanced = FlagMember(header, "balanced", where);
   plan->draw_examples = whole("draw_examples", 0, INT32_MAX);
   plan->seed = static_cast<uint64_t>(WholeMember(header, "seed", where, INT64_MIN, INT64_MAX, 0));
@@ -180,6 +196,7 @@ Json ScoreJson(const ScorePlan& plan, const MeasuredWhat& what, const EstimateOp
       {"seed", static_cast<int64_t>(plan.seed)},
       {"samples", std::accumulate(report.n_samples.begin(), report.n_samples.end(), int64_t{0}) * plan.runs},
       {"tool", "kvc " + LibraryVersion()}};
+  if (!plan.layers.empty()) out["layers"] = plan.layers;
   if (!plan.exact) {
     out["sizes"] = plan.sizes;
     out["samples_per_size"] = per_size;
@@ -202,15 +219,15 @@ Json ScoreJson(const ScorePlan& plan, const MeasuredWhat& what, const EstimateOp
       const double deviation = std::sqrt(squares / static_cast<double>(report.slices[s].size()));
       out["slices"].push_back({{"size", plan.sizes[s]},
                                {"deviation", Rounded(deviation)},
-                               {"scores", NestedScores(report.slices[s], plan.n_layers)}});
+                               {"scores", NestedScores(TableOf(plan, report.slices[s]), plan.n_layers)}});
     }
   }
   if (report.by_run.size() > 1) {
     out["scores_by_run"] = Json::array();
     for (const std::vector<double>& scores : report.by_run)
-      out["scores_by_run"].push_back(NestedScores(scores, plan.n_layers));
+      out["scores_by_run"].push_back(NestedScores(TableOf(plan, scores), plan.n_layers));
   }
-  out["scores"] = NestedScores(report.scores, plan.n_layers);
+  out["scores"] = NestedScores(TableOf(plan, report.scores), plan.n_layers);
   return out;
 }
 

@@ -19,6 +19,10 @@ Json LogHeader(const ScorePlan& plan, const MeasuredWhat& what);
 // Back from a log. Throws Failure when the header is not one of this version.
 void ReadLogHeader(const Json& header, const std::string& path, ScorePlan* plan, MeasuredWhat* what);
 
+// The layers that are scored, as LogHeader and ScoreJson write them where not all are; empty: all. Throws
+// Failure when they are not ascending numbers of layers.
+std::vector<int32_t> ScoredLayers(const Json& file, const std::string& path, int32_t n_layers);
+
 Json ScoreJson(const ScorePlan& plan, const MeasuredWhat& what, const EstimateOptions& options,
                const ScoreReport& report, const std::string& name);
 

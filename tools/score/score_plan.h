@@ -11,13 +11,16 @@ namespace kvc::tool {
 
 struct ScorePlan {
   int32_t n_layers = 0, n_kv_heads = 0;
-  bool exact = false;  // all 2^N coalitions instead of samples
+  std::vector<int32_t> layers;  // whose heads play, ascending; empty: all (players.h)
+  bool exact = false;           // all 2^N coalitions instead of samples
   std::vector<int32_t> sizes;
   int32_t runs = 2;
   bool balanced = false;      // blocks of one permutation instead of one permutation a sample
   int32_t draw_examples = 0;  // each item is tried on so many examples of its own; 0 = on all
   uint64_t seed = 1;
-  int32_t n_players() const { return n_layers * n_kv_heads; }
+  int32_t n_players() const {
+    return (layers.empty() ? n_layers : static_cast<int32_t>(layers.size())) * n_kv_heads;
+  }
 };
 
 constexpr int32_t kMostExactPlayers = 16;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tools/command.h"
+#include "tools/score/players.h"
 
 namespace kvc::tool {
 namespace {
@@ -82,8 +83,9 @@ ChunkResults MeasureChunk(const ScorePlan& plan, const WorkChunk& chunk, Utility
   std::vector<Trial> trials;
   for (const WorkKey& key : chunk) {
     const std::vector<int32_t> examples = ExamplesOf(plan, key, evaluator->n_examples());
-    trials.push_back({CoalitionOf(plan, key), examples});
-    trials.push_back({Others(trials.back().coalition), examples});
+    const Coalition coalition = CoalitionOf(plan, key);
+    trials.push_back({KeptHeads(plan, coalition), examples});
+    trials.push_back({KeptHeads(plan, Others(coalition)), examples});
   }
   const std::vector<double> utility = evaluator->Evaluate(trials);
   const int32_t n_examples = plan.draw_examples > 0 ? plan.draw_examples : evaluator->n_examples();

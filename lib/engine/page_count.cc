@@ -1,0 +1,100 @@
+#include "lib/engine/page_count.h"
+
+#include "lib/cache/kv_cache.h"
+
+namespace kvc {
+namespace {
+
+// Entries of a head in main when it holds n, in a cache that began with `slots`.
+int32_t InMain(const CacheLayout& layout, int32_t head, int32_t slots, int32_t n) {
+  if (layout.main(head).coding != EntryCoding::kCodebook) return MainAfterStore(layout, head, n);
+  const int32_t late = n - slots, ring = layout.ring_slots(head),
+                settle = layout.heads[static_cast<size_t>(head)].settle;
+  return slots + (late < ring ? 0 : ((late - ring) / settle + 1) * settle);
+}
+
+// Pages of n entries, before they are whole ones.
+double PagesOf(const CacheLayout& layout, const Growth& growth, size_t head, int32_t n) {
+  const double page = layout.page_slots;
+  const bool spread = growth.spread && layout.window(static_cast<int32_t>(head) / layout.n_kv_heads) == 0;
+  return spread && n > 0 ? n / page + (page - 1) / (2 * page) : std::ceil(n / page);
+}
+
+// limited: the prompt's pages are counted already.
+void CountHead(const CacheLayout& layout, const Growth& growth, size_t i, bool limited, PageCount* count) {
+  const int32_t head = static_cast<int32_t>(i), slots = growth.slots[i];
+  const int32_t now = InMain(layout, head, slots, slots);
+  // The page of an entry is there before it comes, and entries leave behind it.
+  const int32_t end = growth.n_steps <= 0 ? now : InMain(layout, head, slots, growth.Last(i) + 1);
+  double at_prompt = PagesOf(layout, growth, i, now), at_end = PagesOf(layout, growth, i, end);
+  // Where the last page ends is not known either.
+  if (limited) at_prompt = 0, at_end = std::ceil((end - now) / static_cast<double>(layout.page_slots));
+  const HeadFormat& format = layout.heads[i];
+  const int32_t last = growth.n_steps <= 0 ? slots : growth.Last(i) + 1;
+  // Behind what the limit left either codes or vectors come.
+  if (format.plain >= 0 && limited)
+    count->Add(layout.formats[static_cast<size_t>(format.plain)].bytes, 0,
+               std::ceil((last - slots) / static_cast<double>(layout.page_slots)));
+  if (format.plain >= 0 && !limited) {
+    // Codes are there only where they take less than vectors do; their arenas may be.
+    count->Add(layout.formats[static_cast<size_t>(format.plain)].bytes, PagesOf(layout, growth, i, slots),
+               PagesOf(layout, growth, i, last));
+    count->Add(PageBytes(layout, head), 0, 0), count->Add(RingBytes(layout, head), 0, 0);
+    return count->Add(DirectionBytes(layout), 0, 0);
+  }
+  count->Add(PageBytes(layout, head), at_prompt, at_end);
+  if (RingBytes(layout, head) > 0 && !limited) count->Add(RingBytes(layout, head), 1, 1);
+  // Codebooks: as if no two vectors shared a direction.
+  if (layout.main(head).coding == EntryCoding::kCodebook)
+    count->Add(DirectionBytes(layout), 2 * at_prompt, 2 * at_end);
+}
+
+// Whether the limit makes the layer of heads [first, first + G) smaller than its slots. Counts what is left
+// of it.
+bool CountLimited(const CacheLayout& layout, const Growth& growth, size_t first, PageCount* count) {
+  if (growth.layer_limit <= 0 || layout.window(static_cast<int32_t>(first) / layout.n_kv_heads) > 0)
+    return false;
+  double planned = 0;
+  int64_t least = 0;
+  for (size_t i = first; i < first + static_cast<size_t>(layout.n_kv_heads); ++i) {
+    const int32_t head = static_cast<int32_t>(i);
+    const int64_t beside = HeadBytes(layout, head, 0);
+    const int64_t page = HeadBytes(layout, head, layout.page_slots) - beside;
+    planned +=
+        PagesOf(layout, growth, i, growth.slots[i]) * static_cast<double>(page) + static_cast<double>(beside);
+    least += HeadBytes(layout, head, growth.n_least);
+  }
+  const int64_t unlimited = static_cast<int64_t>(std::ceil(planned)),
+                most = std::max(growth.layer_limit, least);
+  if (unlimited <= most) return false;
+  count->AddLimited(most, unlimited);
+  return true;
+}
+
+}  // namespace
+
+PageCount CountPages(const CacheLayout& layout, const Growth& growth) {
+  PageCount count;
+  const size_t group = static_cast<size_t>(layout.n_kv_heads);
+  for (size_t first = 0; first < growth.slots.size(); first += group) {
+    const bool limited = CountLimited(layout, growth, first, &count);
+    for (size_t i = first; i < first + group; ++i) CountHead(layout, growth, i, limited, &count);
+  }
+  return count;
+}
+
+int64_t FullCacheBytes(const CacheLayout& layout, const Policy& policy, int64_t n) {
+  const int32_t kv = policy.Int(OptionId::kKv);
+  PageFormat format;
+  format.type = kv <= static_cast<int32_t>(KvType::kBf16) ? static_cast<KvType>(kv) : KvType::kF16;
+  format.d = layout.head_dim, format.slots = layout.page_slots;
+  format.Lay();
+  int64_t pages = 0;
+  for (int32_t layer = 0; layer < layout.n_layers; ++layer) {
+    const int64_t held = layout.window(layer) == 0 ? n : layout.HeldOf(layer, static_cast<int32_t>(n));
+    pages += layout.n_kv_heads * ((held + format.slots - 1) / format.slots);
+  }
+  return pages * format.bytes;
+}
+
+}  // namespace kvc
