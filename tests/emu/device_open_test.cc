@@ -1,11 +1,14 @@
 // What is said where the device cannot be had: a wrong number or name, no driver or an old one, no device,
 // one that is too old or has no virtual memory.
+#define KVC_EXPERIMENTAL
 #include <gtest/gtest.h>
 
 #include <string>
 
+#include "kvc/kvc_experimental.h"
 #include "lib/ops/devices.h"
 #include "tests/emu/emulator.h"
+#include "tests/support/tiny_model.h"
 
 namespace kvc {
 namespace {
@@ -92,6 +95,20 @@ TEST_F(OpenTest, NoMemoryForAStream) {
     EXPECT_EQ(stream.status().message(), "memory for records: out of memory");
     EXPECT_TRUE(device.value()->NewStream().ok());
   }
+}
+
+// What kvc bench compares steps with is the rate of the model's own device, not of the processor: its clock
+// stands still here, so that a copy of 128 MiB takes a millisecond.
+TEST(Measure, IsOfTheDeviceOfTheModel) {
+  const test::AlignedBytes bytes = test::TinyModelBytes({});
+  kvc_model* model = nullptr;
+  ASSERT_EQ(kvc_model_open_memory(bytes.data(), static_cast<int64_t>(bytes.size()), "emu", nullptr, &model),
+            KVC_OK)
+      << kvc_last_error();
+  double bytes_per_second = 0;
+  EXPECT_EQ(kvc_model_measure(model, &bytes_per_second), KVC_OK) << kvc_last_error();
+  EXPECT_EQ(bytes_per_second, 2.0 * (128 << 20) / (static_cast<double>(1.0f) * 1e-3));
+  kvc_model_close(model);
 }
 
 }  // namespace
