@@ -127,13 +127,13 @@ cudaError_t LaunchGraphs::Run(cudaStream_t stream, int32_t piece, LaunchList* li
   Graph* graph = Find(piece, *list, copy);
   if (graph == nullptr) return LaunchAll(stream, &Add(stream, piece, list, copy)->list, copy, what);
   cudaError_t e = graph->exec == nullptr ? Build(graph, list, copy) : Update(graph, list, copy);
+  if (e == cudaSuccess) e = cudaGraphLaunch(graph->exec, stream);
   if (e == cudaSuccess) {
     ++n_replayed_;
-    *what = "a graph of kernels";
-    return cudaGraphLaunch(graph->exec, stream);
+    return e;
   }
   // The device has no room for it, or cannot change it: nothing of it has been issued, and it goes the plain
-  // way, as everything from here on.
+  // way, as everything from here on. What broke the device breaks that too.
   cudaGetLastError();
   enabled_ = false;
   std::swap(graph->list, *list);

@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kThreads) sample(const SampleParams p) {
   }
   key = BlockMax(key, s.block.longs);
   const int32_t best = static_cast<int32_t>(0xFFFFFFFFu - static_cast<uint32_t>(key));
-  const float top = FiniteOrNever(p.logits[best]);
+  const float top = p.n > 0 ? FiniteOrNever(p.logits[best]) : -Infinity();
   if (top == -Infinity() || p.temperature <= 0) {
     if (ThreadOfBlock() == 0) *p.token = top == -Infinity() ? -1 : best;
     return;

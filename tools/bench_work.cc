@@ -1,11 +1,20 @@
 #include "tools/bench_work.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace kvc::tool {
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double Quantile(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  const double n = std::ceil(share * static_cast<double>(values.size()));
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(std::max(n, 1.0)) - 1;
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
 }
 
 double Median(std::vector<double> values) {

@@ -10,6 +10,8 @@ namespace kvc::tool {
 using Clock = std::chrono::steady_clock;
 
 double SecondsSince(Clock::time_point start);
+// The least value that a share of all values, above 0, are not above; of none: 0.
+double Quantile(std::vector<double> values, double share);
 double Median(std::vector<double> values);  // of none: 0
 double Mean(const std::vector<double>& values);
 

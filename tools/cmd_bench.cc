@@ -1,11 +1,12 @@
-// kvc bench: prefill and decode speed of one policy, beside the memory bandwidth this machine gives in the
+// kvc bench: prefill and decode speed of one policy, beside the memory bandwidth its device gives in the
 // same run, and of many sessions at once.
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <memory>
-#include <thread>
 
+#define KVC_EXPERIMENTAL
+#include "kvc/kvc_experimental.h"
 #include "tools/bench_batch.h"
 #include "tools/bench_draft.h"
 #include "tools/command.h"
@@ -25,37 +26,11 @@ struct BenchOptions {
   bool json = false;
 };
 
-// Bytes per second that n_threads read from memory, each its own part of a buffer larger than any cache, in
-// quarters side by side and asking for lines half a page ahead, as the library reads weights. The best of a
-// few rounds.
-double ReadBandwidth(int32_t n_threads) {
-  constexpr size_t kBytes = size_t{256} << 20, kAhead = 2048 / sizeof(uint64_t);
-  constexpr int kRounds = 3;
-  const std::vector<uint64_t> buffer(kBytes / sizeof(uint64_t), 1);
-  const size_t quarter = buffer.size() / static_cast<size_t>(n_threads) / 4 / 8 * 8;
-  std::vector<uint64_t> sums(static_cast<size_t>(n_threads));
-  double best = 0;
-  for (int round = 0; round < kRounds; ++round) {
-    const Clock::time_point start = Clock::now();
-    std::vector<std::thread> threads;
-    for (size_t t = 0; t < sums.size(); ++t) {
-      threads.emplace_back([&, t] {
-        uint64_t sum[8] = {};
-        const uint64_t* at = buffer.data() + t * 4 * quarter;
-        for (const uint64_t* end = at + quarter; at != end; at += 8) {
-          for (const uint64_t *p = at, *last = at + 3 * quarter; p <= last; p += quarter) {
-            __builtin_prefetch(p + kAhead, 0, 3);
-            for (int i = 0; i < 8; ++i) sum[i] += p[i];
-          }
-        }
-        for (const uint64_t s : sum) sums[t] += s;
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    best = std::max(best, static_cast<double>(32 * quarter * sums.size()) / SecondsSince(start));
-  }
-  // The sums decide something, so that no compiler may skip the reading.
-  return std::find(sums.begin(), sums.end(), 0) == sums.end() ? best : 0;
+// What the device of the model gives: what its steps have to be compared with.
+double ReadBandwidth(const Model& model) {
+  double bytes_per_second = 0;
+  Check(kvc_model_measure(model.get(), &bytes_per_second), "cannot measure the device");
+  return bytes_per_second;
 }
 
 // What the process has had in memory at most, mapped files included.
@@ -124,7 +99,7 @@ Measured MeasureOnce(const BenchOptions& options, Session* session, const TokenL
 
 struct BenchResult {
   double prefill_seconds = 0, compress_seconds = 0, first_token_seconds = 0, step_seconds = 0,
-         step_median = 0, cache_bytes_mean = 0;
+         step_median = 0, step_p99 = 0, cache_bytes_mean = 0;
   double bandwidth = 0, bandwidth_fraction = 0;
   int64_t bytes_per_step = 0, decode_passes = 0, process_bytes_peak = 0;
   kvc_session_stats stats{};
@@ -136,7 +111,7 @@ struct BenchResult {
 // that one: other work on a machine comes and goes.
 BenchResult Measure(const BenchOptions& options, const Model& model, const Policy& policy,
                     const TokenList& tokens) {
-  std::vector<double> prefill, compress, first, step, medians, bandwidth, fraction;
+  std::vector<double> prefill, compress, first, step, medians, all_steps, bandwidth, fraction;
   BenchResult result;
   const int64_t weights = WeightBytesPerStep(model);
   kvc_session_params params = DefaultSessionParams();
@@ -153,12 +128,13 @@ BenchResult Measure(const BenchOptions& options, const Model& model, const Polic
     first.push_back(one.first_token_seconds);
     step.push_back(Mean(one.steps));
     medians.push_back(Median(one.steps));
+    all_steps.insert(all_steps.end(), one.steps.begin(), one.steps.end());
     result.cache_bytes_mean = one.cache_bytes_mean;
     result.stats = one.stats;
     result.decode_passes = one.n_fed;
     result.bytes_per_step = weights + static_cast<int64_t>(one.cache_bytes_mean);
     if (i == 1) result.process_bytes_peak = ProcessBytesPeak();  // before the next line takes its buffer
-    bandwidth.push_back(ReadBandwidth(ThreadsUsed(options.model)));
+    bandwidth.push_back(ReadBandwidth(model));
     fraction.push_back(
         Ratio(Ratio(static_cast<double>(result.bytes_per_step), step.back()), bandwidth.back()));
   }
@@ -168,6 +144,7 @@ BenchResult Measure(const BenchOptions& options, const Model& model, const Polic
   result.first_token_seconds = Median(first);
   result.step_seconds = Median(step);
   result.step_median = Median(medians);
+  result.step_p99 = Quantile(all_steps, 0.99);
   result.bandwidth = Median(bandwidth);
   result.bandwidth_fraction = Median(fraction);
   return result;
@@ -195,6 +172,7 @@ Json ResultJson(const BenchOptions& options, const BenchResult& result, const Po
               {"prefill_seconds", result.prefill_seconds},
               {"step_seconds_mean", decoded(result.step_seconds)},
               {"step_seconds_median", decoded(result.step_median)},
+              {"step_seconds_p99", decoded(result.step_p99)},
               {"n_prompt", options.prompt},
               {"n_gen", options.gen},
               {"decode_passes", result.decode_passes},

@@ -326,7 +326,7 @@ KVC_API kvc_status  kvc_session_get_progress(const kvc_session *session, double 
 /* Token positions still cached for one head, ascending: shape [n_out].  [sess] */
 KVC_API kvc_status  kvc_session_get_kept(const kvc_session *session, int32_t layer, int32_t kv_head,
                                          int32_t *positions, int32_t cap_positions, int32_t *n_out);
-KVC_API kvc_status  kvc_session_reset(kvc_session *session);    /* [sess] empty cache, same policy, same seed */
+KVC_API kvc_status  kvc_session_reset(kvc_session *session); /* [sess] empty; same policy, seed; mends KVC_E_DEVICE */
 /* The running call, or else the next one that computes (prefill, append, step, accept, compress, trim, get_logits),
  * returns KVC_E_CANCELLED, which answers the request; clear_cancel withdraws one that came too late.  [any], also from
  * a signal handler */

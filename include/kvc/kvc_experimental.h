@@ -34,6 +34,12 @@ kvc_status kvc_session_get_attention(kvc_session* session, int32_t layer, int32_
 kvc_status kvc_session_get_values(kvc_session* session, int32_t layer, int32_t kv_head, float* values,
                                   int32_t cap_values, int32_t* n_out);
 
+/* Bytes per second that the model's device reads from its memory at best (a GPU: copies within it, both ways
+ * counted), measured now with what the model computes with: the limit that its steps have. Takes up to a
+ * second and 256 MiB of that memory, outside of memory_limit; no call of the model's sessions may run.  [any]
+ */
+kvc_status kvc_model_measure(kvc_model* model, double* out_bytes_per_second);
+
 /* What codebooks leave of the cache, as a share of the vectors of all tokens: by the formula that SpindleKV's
  * paper reports (its equation 15), and exactly; cache_bytes / cache_bytes_full of the statistics is what it
  * takes. KVC_E_UNSUPPORTED where the policy has no codebooks.  [sess] */

@@ -18,6 +18,17 @@ using kvc::Status;
 
 extern "C" {
 
+kvc_status kvc_model_measure(kvc_model* model, double* out_bytes_per_second) {
+  return Guard([&]() -> Status {
+    if (model == nullptr) return NullError("model");
+    if (out_bytes_per_second == nullptr) return NullError("out_bytes_per_second");
+    const kvc::Result<double> measured = model->model->executor()->device()->MeasureBandwidth();
+    if (!measured.ok()) return measured.status();
+    *out_bytes_per_second = measured.value();
+    return {};
+  });
+}
+
 kvc_status kvc_session_mask_heads(kvc_session* session, const uint8_t* keep, int32_t n_keep, int32_t window) {
   return GuardSession(session, [&](Session& s) -> Status {
     if (keep == nullptr || n_keep < 0) return NullError("keep");

@@ -121,7 +121,7 @@ void Session::Reset() {
   attention_stride_ = 0;
   n_tokens_ = n_prompt_ = n_answer_ = n_compactions_ = 0;
   pending_ = stop_token_ = -1;
-  finished_ = rewound_ = in_answer_ = after_system_ = false;
+  finished_ = rewound_ = in_answer_ = after_system_ = torn_ = false;
   sampler_.Forget();
   cache_bytes_peak_ = workspace_peak_ = 0;
   changed_at_ = 0;

@@ -274,6 +274,7 @@ class Session {
   bool keeps_tokens_ = false,
        rewound_ = false;  // rewound: hidden_ is that of a token that is gone
   bool finished_ = false;
+  bool torn_ = false;          // a step failed in its middle: some layers have its tokens, others not
   bool in_answer_ = false;     // the assistant's turn was begun, and nothing was said since
   bool after_system_ = false;  // what was read last is a system text
   int64_t cache_bytes_peak_ = 0, workspace_peak_ = 0;

@@ -12,7 +12,7 @@ void Session::CopyCounters(const Session& from) {
   changed_at_ = from.changed_at_;
   tokens_ = from.tokens_, keeps_tokens_ = from.keeps_tokens_;
   rewound_ = from.rewound_, in_answer_ = from.in_answer_;
-  after_system_ = from.after_system_;
+  after_system_ = from.after_system_, torn_ = from.torn_;
 }
 
 // `other` is a fork of this session from before something failed. Takes no memory.

@@ -124,6 +124,8 @@ Status Session::FinishPrompt() {
 }
 
 Status Session::ReadOn(int64_t* chunks) {
+  if (torn_)
+    return Error(Code::kDevice, "the device failed in the middle of a step: reset or close the session");
   if (waiting_ == nullptr) return {};
   call_.SetProgress(waiting_->Progress());
   struct Undo {  // also when memory ends

@@ -182,9 +182,14 @@ Status StepRunner::Feed(Span<StepWish> group) {
       s.attention_len_[h] = s.cache_->Len(static_cast<int32_t>(h)) + n;
   }
   if (w.rows.empty()) return {};
-  KVC_RETURN_IF_ERROR(RunSteps(executor_->network(), w.stream.get(), w.tokens.data(), w.rows.data(),
-                               static_cast<int32_t>(w.rows.size()), ShapeOf(group), w.angles.data(),
-                               ends_later ? this : nullptr, &w.step));
+  // Until the end some layers have the new tokens and others not.
+  for (const StepWish& wish : group) wish.session->torn_ = wish.session->torn_ || Rows(wish) > 0;
+  const Status ran = RunSteps(executor_->network(), w.stream.get(), w.tokens.data(), w.rows.data(),
+                              static_cast<int32_t>(w.rows.size()), ShapeOf(group), w.angles.data(),
+                              ends_later ? this : nullptr, &w.step);
+  // What a device lacks in the middle of a step is not cured by calling again, as kMemory promises.
+  if (ran.code() == Code::kMemory) return Error(Code::kDevice, "%s", ran.message().c_str());
+  KVC_RETURN_IF_ERROR(ran);
   // The residual of a session's last row becomes its own.
   const int64_t width = executor_->network().config->hidden_size;
   PageCopy copies[kMostRows];
@@ -204,6 +209,7 @@ Status StepRunner::Feed(Span<StepWish> group) {
     // By the device, or by a method that scored again.
     const bool changed = s.compressor_->TakeChanged(),
                dropped = dropped_[i].load(std::memory_order_relaxed) || changed;
+    s.torn_ = false;
     s.decode_seconds_ += seconds;
     s.cache_->Stepped(Rows(group[i]), dropped, dropped && s.compressor_->drops_several());
     s.Fed(group[i].tokens.subspan(0, group[i].tokens.size() - static_cast<size_t>(group[i].n_drafted)),

@@ -300,6 +300,18 @@ TEST(ExperimentalValues, SaysWhatIsWrong) {
   kvc_model_close(model);
 }
 
+TEST(ExperimentalMeasure, IsTheDeviceOfTheModel) {
+  Caller no_fault(nullptr);
+  kvc_model* model = OpenTiny(no_fault);
+  double bytes_per_second = 0;
+  EXPECT_EQ(kvc_model_measure(nullptr, &bytes_per_second), KVC_E_INVALID);
+  EXPECT_EQ(kvc_model_measure(model, nullptr), KVC_E_INVALID);
+  EXPECT_EQ(bytes_per_second, 0);
+  EXPECT_EQ(kvc_model_measure(model, &bytes_per_second), KVC_OK) << kvc_last_error();
+  EXPECT_GT(bytes_per_second, 0);
+  kvc_model_close(model);
+}
+
 TEST(MemoryFault, OpeningAModelFailsCleanly) {
   Caller no_fault(nullptr);
   kvc_model_close(OpenTiny(no_fault));

@@ -2,6 +2,7 @@
 // itself.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,8 @@
 namespace {
 
 // Emulated, so many that a page of 64 slots is filled.
-constexpr int kPrompt = 200, kWarm = 20, kSteps = kvc::test::kUnderQemu ? 70 : 200;
+const bool kEmulated = kvc::test::kUnderQemu || std::getenv("KVC_TEST_DEVICE") != nullptr;
+const int kPrompt = 200, kWarm = 20, kSteps = kEmulated ? 70 : 200;
 
 struct Case {
   const char* spec;

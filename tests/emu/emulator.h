@@ -6,11 +6,23 @@
 
 namespace kvc::emu {
 
+// Calls of the host that a device may refuse: for memory, of its own or pinned, for what lies behind pages,
+// and to start something.
+enum class Call { kAllocate, kPin, kCommit, kLaunchGraph, kLaunch, kCount };
+
 struct Options {
   int order = 0;                      // of blocks and warps: 0 as numbered, 1 backward, 2 scattered
   bool eager = false;                 // kernels run when they are launched instead of when somebody waits
   int64_t memory = int64_t{8} << 30;  // of the device
   int64_t graphs = int64_t{1} << 62;  // that can still be made
+  // What a program finds on the machine: CUDA's version of the driver (0: there is none), how many devices,
+  // their compute capability, times ten, and whether they have virtual memory.
+  int driver = 13000, devices = 1, capability = 80;
+  bool virtual_memory = true;
+  // One call of this kind is refused, after so many that are not. kCount: none is.
+  Call refused = Call::kCount;
+  int64_t refused_after = 0;
+  std::function<void(Call)> on_call;  // with every call of these kinds, before anything of it happens
 };
 // From KVC_EMU_ORDER, KVC_EMU_EAGER, KVC_EMU_MEMORY in the environment; tests may change it.
 Options& GetOptions();
@@ -18,8 +30,11 @@ Options& GetOptions();
 // Calls of the host so far.
 struct Calls {
   int64_t launches = 0, graphs = 0;  // of single kernels, of graphs
+  int64_t of[static_cast<int>(Call::kCount)] = {};
 };
 Calls& GetCalls();
+// Counts a call. False: this one is refused (Options::refused).
+bool Admits(Call call);
 
 // The device forgets that a launch has failed; tests of failures end with it.
 void Recover();

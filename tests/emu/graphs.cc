@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/emu/emulator.h"
+#include "tests/support/heap_pause.h"
 
 namespace kvc::emu {
 namespace {
@@ -69,8 +70,20 @@ Calls& GetCalls() {
   return calls;
 }
 
+bool Admits(Call call) {
+  static std::mutex mutex;  // threads of sessions call
+  const std::lock_guard<std::mutex> lock(mutex);
+  ++GetCalls().of[static_cast<int>(call)];
+  Options& options = GetOptions();
+  if (options.on_call) options.on_call(call);
+  if (options.refused != call || options.refused_after-- > 0) return true;
+  options.refused = Call::kCount;
+  return false;
+}
+
 void Describe(const void* function, const KernelForm& form) {
   const std::lock_guard<std::mutex> lock(forms_mutex);
+  const test::HeapPause pause;
   Forms().emplace(function, form);
 }
 
@@ -79,6 +92,7 @@ void Describe(const void* function, const KernelForm& form) {
 using kvc::emu::Issue;
 using kvc::emu::SetKernel;
 using kvc::emu::Work;
+using kvc::test::HeapPause;
 
 struct CUgraphNode_st {
   Work work;
@@ -119,13 +133,16 @@ extern "C" {
 
 cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** params, size_t shared,
                              cudaStream_t stream) {
+  const HeapPause pause;
   ++kvc::emu::GetCalls().launches;
+  if (!kvc::emu::Admits(kvc::emu::Call::kLaunch)) return cudaErrorLaunchOutOfResources;
   Work work;
   const cudaError_t e = SetKernel(function, grid, block, shared, params, &work);
   return e != cudaSuccess ? e : Issue(work, stream);
 }
 
 cudaError_t cudaGraphCreate(cudaGraph_t* out, unsigned) {
+  const HeapPause pause;
   *out = new CUgraph_st();
   return cudaSuccess;
 }
@@ -135,17 +152,20 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 }
 cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* out, cudaGraph_t graph, const cudaGraphNode_t* before,
                                    size_t n, const cudaKernelNodeParams* p) {
+  const HeapPause pause;
   Work work;
   const cudaError_t e = SetKernel(p->func, p->grid, p->block, p->sharedMemBytes, p->kernelParams, &work);
   return e != cudaSuccess ? e : AddNode(graph, before, n, std::move(work), out);
 }
 cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* out, cudaGraph_t graph, const cudaGraphNode_t* before,
                                      size_t n, void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  const HeapPause pause;
   Work work;
   work.to = to, work.from = from, work.bytes = bytes;
   return AddNode(graph, before, n, std::move(work), out);
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsigned long long) {
+  const HeapPause pause;
   int64_t& left = kvc::emu::GetOptions().graphs;
   if (left <= 0) return cudaErrorMemoryAllocation;
   --left;
@@ -170,6 +190,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
 // A node stays what it is: another kernel is refused here, though some devices would take it.
 cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
                                              const cudaKernelNodeParams* p) {
+  const HeapPause pause;
   CUgraphExec_st::Step* step = exec->Of(node);
   if (step == nullptr || step->work.function != p->func) return cudaErrorInvalidValue;
   return SetKernel(p->func, p->grid, p->block, p->sharedMemBytes, p->kernelParams, &step->work);
@@ -182,7 +203,9 @@ cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t exec, cudaGraphNo
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  const HeapPause pause;
   ++kvc::emu::GetCalls().graphs;
+  if (!kvc::emu::Admits(kvc::emu::Call::kLaunchGraph)) return cudaErrorMemoryAllocation;
   for (const CUgraphExec_st::Step& step : exec->steps) {
     const cudaError_t e = Issue(step.work, stream);
     if (e != cudaSuccess) return e;

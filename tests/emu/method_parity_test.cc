@@ -10,6 +10,9 @@
 
 #include "lib/engine/session.h"
 #include "tests/support/tiny_session.h"
+#if defined(KVC_EMU)
+#include "tests/emu/emulator.h"
+#endif
 
 namespace kvc {
 namespace {
@@ -116,6 +119,39 @@ TEST(LayerParity, MixtureOfExperts) {
   options.n_experts = 12, options.n_chosen = 3, options.normalise_experts = true;
   ExpectSame(test::TinyModelBytes(options), "snapkv:budget=24,kv=f32,window=8");
 }
+
+// Two runs give the same bits: logits after a prompt, after steps and after a second prompt; emulated, also
+// when blocks run in another order and everything happens at once.
+class TwoRuns : public testing::TestWithParam<const char*> {};
+
+TEST_P(TwoRuns, GiveTheSameBits) {
+  static const test::AlignedBytes bytes = test::TinyModelBytes(TwoLayers());
+  const auto run = [&] {
+    std::vector<std::vector<float>> logits;
+    const auto session = test::NewSession(OpenOn(kOther, bytes), GetParam());
+    EXPECT_TRUE(session->Prefill(test::TinyPrompt(150), true).ok());
+    logits.push_back(test::LogitsOf(*session));
+    test::FeedTokens(*session, test::TinyPrompt(24, 3));
+    logits.push_back(test::LogitsOf(*session));
+    EXPECT_TRUE(session->Prefill(test::TinyPrompt(70, 5), true).ok());
+    test::FeedTokens(*session, test::TinyPrompt(5, 9));
+    logits.push_back(test::LogitsOf(*session));
+    return logits;
+  };
+  const auto first = run();
+  EXPECT_EQ(run(), first);
+#if defined(KVC_EMU)
+  emu::GetOptions().order = 2, emu::GetOptions().eager = true;
+  EXPECT_EQ(run(), first);
+  emu::GetOptions() = {};
+#endif
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, TwoRuns,
+                         testing::Values("full", "full:kv=int4,quant_group=16", "snapkv:budget=24,window=8",
+                                         "ada-snapkv:budget=24,window=8", "h2o:budget=24",
+                                         "weightedkv:budget=24", "spindlekv:budget=24,window=8"),
+                         NameOf);
 
 }  // namespace
 }  // namespace kvc

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "tests/emu/emulator.h"
+#include "tests/support/heap_pause.h"
 
 struct CUstream_st {
   struct Task {
@@ -54,7 +55,15 @@ Machine& The() {
   static Machine* machine = new Machine();  // sessions may be closed as the process ends
   return *machine;
 }
-using Lock = std::lock_guard<std::recursive_mutex>;
+// A call of the runtime: one at a time. What it takes from the heap is a driver's business.
+class Lock {
+ public:
+  explicit Lock(std::recursive_mutex& mutex) : guard_(mutex) {}
+
+ private:
+  const std::lock_guard<std::recursive_mutex> guard_;
+  const test::HeapPause pause_;
+};
 
 CUstream_st* Of(cudaStream_t s) { return s == nullptr ? &The().null_stream : s; }
 
@@ -101,7 +110,8 @@ CUresult AddressFree(CUdeviceptr at, size_t bytes) {
 CUresult Create(CUmemGenericAllocationHandle* out, size_t bytes, const CUmemAllocationProp*,
                 unsigned long long) {
   const Lock lock(The().mutex);
-  if (The().used + static_cast<int64_t>(bytes) > GetOptions().memory) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!Admits(Call::kCommit) || The().used + static_cast<int64_t>(bytes) > GetOptions().memory)
+    return CUDA_ERROR_OUT_OF_MEMORY;
   The().used += static_cast<int64_t>(bytes);
   *out = The().next_handle++;
   The().physical[*out] = {bytes};
@@ -147,6 +157,7 @@ CUresult Unmap(CUdeviceptr at, size_t bytes) {
   return CUDA_SUCCESS;
 }
 CUresult Granularity(size_t* out, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
+  if (!GetOptions().virtual_memory) return CUDA_ERROR_NOT_SUPPORTED;
   *out = 64 << 10;
   return CUDA_SUCCESS;
 }
@@ -193,6 +204,7 @@ cudaError_t Launch(const char* name, dim3 grid, dim3 dim, size_t shared, cudaStr
 }  // namespace kvc::emu
 
 using kvc::emu::Enqueue;
+using kvc::emu::GetOptions;
 using kvc::emu::Lock;
 using kvc::emu::The;
 
@@ -204,6 +216,8 @@ const char* cudaGetErrorString(cudaError_t e) {
       return "no error";
     case cudaErrorMemoryAllocation:
       return "out of memory";
+    case cudaErrorLaunchOutOfResources:
+      return "too many resources requested for launch";
     case cudaErrorLaunchFailure:
       return "unspecified launch failure";
     default:
@@ -211,31 +225,35 @@ const char* cudaGetErrorString(cudaError_t e) {
   }
 }
 cudaError_t cudaGetDeviceCount(int* n) {
-  *n = 1;
-  return cudaSuccess;
+  *n = GetOptions().devices;
+  return *n > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
-cudaError_t cudaSetDevice(int d) { return d == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaSetDevice(int d) {
+  return d >= 0 && d < GetOptions().devices ? cudaSuccess : cudaErrorInvalidDevice;
+}
 cudaError_t cudaDriverGetVersion(int* v) {
-  *v = 13000;
+  *v = GetOptions().driver;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {};
   std::snprintf(p->name, sizeof p->name, "emulated");
-  p->totalGlobalMem = static_cast<size_t>(kvc::emu::GetOptions().memory);
-  p->major = 8, p->minor = 0, p->multiProcessorCount = 8;
+  p->totalGlobalMem = static_cast<size_t>(GetOptions().memory);
+  p->major = GetOptions().capability / 10, p->minor = GetOptions().capability % 10,
+  p->multiProcessorCount = 8;
   return cudaSuccess;
 }
 cudaError_t cudaGetLastError() { return The().error; }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   const Lock lock(The().mutex);
-  *total = static_cast<size_t>(kvc::emu::GetOptions().memory);
+  *total = static_cast<size_t>(GetOptions().memory);
   *free = *total - static_cast<size_t>(The().used);
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** out, size_t bytes) {
   const Lock lock(The().mutex);
-  if (The().used + static_cast<int64_t>(bytes) > kvc::emu::GetOptions().memory)
+  if (!kvc::emu::Admits(kvc::emu::Call::kAllocate) ||
+      The().used + static_cast<int64_t>(bytes) > GetOptions().memory)
     return cudaErrorMemoryAllocation;
   void* at = ::operator new (bytes, std::align_val_t{256}, std::nothrow);
   if (at == nullptr) return cudaErrorMemoryAllocation;
@@ -258,6 +276,7 @@ cudaError_t cudaFree(void* at) {
 }
 cudaError_t cudaHostAlloc(void** out, size_t bytes, unsigned) {
   const Lock lock(The().mutex);
+  if (!kvc::emu::Admits(kvc::emu::Call::kPin)) return cudaErrorMemoryAllocation;
   void* at = ::operator new (bytes, std::align_val_t{256}, std::nothrow);
   if (at == nullptr) return cudaErrorMemoryAllocation;
   The().pinned[reinterpret_cast<uintptr_t>(at)] = bytes;

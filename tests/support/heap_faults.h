@@ -5,7 +5,7 @@
 
 namespace kvc::test {
 
-// Allocations (every form of operator new, all threads) since the program started.
+// Allocations (every form of operator new, all threads, but in a HeapPause) since the program started.
 int64_t HeapAllocations();
 // Bytes that operator new has given out and not got back, now and at most since ResetHeapPeak.
 int64_t HeapBytes();

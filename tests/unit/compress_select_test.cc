@@ -24,6 +24,10 @@ struct OneHead {
     const int64_t bytes = std::max(device->SelectScratchBytes(1, stride),
                                    device->ScoreScratchBytes({&kNoProgram, 1, 1, 1, 0, stride}));
     EXPECT_TRUE(scratch.Allocate(memory().own(), bytes, "test").ok());
+    std::vector<int32_t> ascending(static_cast<size_t>(stride));
+    std::iota(ascending.begin(), ascending.end(), 0);
+    positions = memory().Upload(ascending);
+    layer.positions = positions.at();
   }
   static test::TestDevice& memory() {
     static test::TestDevice one(1);
@@ -40,6 +44,7 @@ struct OneHead {
   const int64_t stride;
   LayerView layer;
   DeviceBuffer<uint8_t> scratch;
+  DeviceBuffer<int32_t> positions;
 };
 
 std::vector<int32_t> Top(const std::vector<float>& scores, int32_t count) {

@@ -1,0 +1,139 @@
+"""The targets of the CUDA backend, T1 to T19, against what a run of gpu.py measured. They speak of an H200 and of
+models of a certain shape; what a run has not measured says what was missing, and is no success."""
+
+import dataclasses
+from typing import Callable, Optional
+
+H200 = "H200"
+BUDGET = "snapkv:budget=1024"
+SHAPES = {(32, 4096): "8B", (16, 2048): "1B"}  # layers, hidden
+OPERATIONS = "a benchmark of single operations"
+PEERS = "its comparator"
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A value as people read it, and whether it is good enough; None: only what was missing."""
+
+    text: str
+    met: Optional[bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """One row: what is wanted, and the function that finds it in the cells of a report."""
+
+    name: str
+    what: str
+    target: str
+    find: Callable
+
+
+def missing(what):
+    return lambda cells: Found(f"needs {what}", None)
+
+
+def kind_of(model):
+    """("8B", "bf16") of what kvc inspect says of a model; other shapes have no name here."""
+    config = model["config"]
+    weights = {tensor["type"] for tensor in model["tensors"] if tensor["role"] == "gate"}
+    return SHAPES.get((config["n_layers"], config["hidden_size"])), weights.pop() if len(weights) == 1 else None
+
+
+def chosen(cells, shape, weights, policy=None, least_prompt=0):
+    """The measured cells of a model, by prompt."""
+    found = [cell for cell in cells if cell["shape"] == shape and cell["weights"] in (weights or cell["weights"],)
+             and policy in (None, cell["policy"]) and cell["prompt"] >= least_prompt and "error" not in cell["result"]]
+    return sorted(found, key=lambda cell: cell["prompt"])
+
+
+def decode(shape, weights, rate, fraction):
+    """Steps at a budget of 1024: tokens per second, and of the copy bandwidth."""
+
+    def find(cells):
+        found = chosen(cells, shape, weights, BUDGET)
+        if not found:
+            return Found(f"needs {shape} {weights} at {BUDGET}", None)
+        got = found[0]["result"]
+        return Found(f"{got['decode_tokens_per_second']:.0f} tokens/s, {100 * got['bandwidth_fraction']:.0f} %",
+                     got["decode_tokens_per_second"] >= rate and got["bandwidth_fraction"] >= fraction)
+
+    return find
+
+
+def drift(cells):
+    """Steps at a fixed budget behind a prompt of 4k and one of 128k."""
+    for shape in ("8B", "1B"):
+        found = {cell["prompt"]: cell["result"]["step_seconds_median"] for cell in chosen(cells, shape, None, BUDGET)}
+        if 4096 in found and 131072 in found:
+            more = found[131072] / found[4096] - 1
+            return Found(f"{100 * more:+.1f} %", more <= 0.02)
+    return Found("needs prompts of 4096 and 131072 at a budget", None)
+
+
+def jitter(cells):
+    found = chosen(cells, "8B", None, BUDGET)
+    if not found:
+        return Found(f"needs 8B at {BUDGET}", None)
+    worst = max(cell["result"]["step_seconds_p99"] / cell["result"]["step_seconds_median"] for cell in found)
+    return Found(f"{worst:.3f}", worst <= 1.03)
+
+
+def prompt(cells):
+    found = [cell for cell in chosen(cells, "8B", "bf16", "full") if cell["prompt"] == 8192]
+    if not found:
+        return Found("needs 8B bf16 with a prompt of 8192", None)
+    return Found(f"{found[0]['result']['prefill_seconds']:.3f} s", found[0]["result"]["prefill_seconds"] <= 0.27)
+
+
+def share(cells):
+    """Of the time to the first token that compression takes, the worst of both shapes against its own bound."""
+    texts, met = [], True
+    for shape, bound in (("8B", 0.01), ("1B", 0.02)):
+        found = chosen(cells, shape, None, BUDGET, 8192)
+        if not found:
+            return Found(f"needs {shape} with a prompt of 8192 or more at {BUDGET}", None)
+        worst = max(cell["result"]["compress_seconds"] / cell["result"]["first_token_seconds"] for cell in found)
+        texts.append(f"{shape} {100 * worst:.2f} %")
+        met = met and worst <= bound
+    return Found(", ".join(texts), met)
+
+
+TARGETS = [
+    Target("T1", "decode attention, ragged, 256 MB or more", "90 % of the copy bandwidth", missing(OPERATIONS)),
+    Target("T2", "the same, 32 to 64 MB", "75 % of the copy bandwidth", missing(OPERATIONS)),
+    Target("T3", "ragged beside uniform, equal bytes", "1.05 or less", missing(OPERATIONS)),
+    Target("T4", "decode attention of one layer, budget 1024", "6.0 us or less", missing(OPERATIONS)),
+    Target("T5", "beside PyTorch, ragged, mean 8k", "5 times varlen attention", missing(PEERS)),
+    Target("T6", "pages of int8 and int4 beside bf16", "1.75 and 2.8 times", missing(OPERATIONS)),
+    Target("T7", "scores and victims of a step", "8 % of the attention kernel", missing(OPERATIONS)),
+    Target("T8", "append, rotate and evict", "0.5 us a layer", missing(OPERATIONS)),
+    Target("T9a", "step, 8B bf16", "250 tokens/s, 88 %", decode("8B", "bf16", 250, 0.88)),
+    Target("T9b8", "step, 8B int8", "430 tokens/s, 80 %", decode("8B", "int8", 430, 0.80)),
+    Target("T9b4", "step, 8B int4", "700 tokens/s, 70 %", decode("8B", "int4", 700, 0.70)),
+    Target("T9c", "step, 1B bf16", "1350 tokens/s, 78 %", decode("1B", "bf16", 1350, 0.78)),
+    Target("T10", "step behind 128k beside 4k, fixed budget", "2 % more", drift),
+    Target("T11", "step beside the research code", "5 times", missing(PEERS)),
+    Target("T12", "p99 of steps over their median, 8B", "1.03", jitter),
+    Target("T13", "prompt of 8k, 8B bf16", "0.27 s", prompt),
+    Target("T14", "attention of a prompt of 16k", "0.95 of PyTorch's flash backend", missing(PEERS)),
+    Target("T15a", "compression of the time to the first token", "8B 1 %, 1B 2 %", share),
+    Target("T15b", "column sums beside attention", "65 %", missing(OPERATIONS)),
+    Target("T16", "compression beside the research code", "10 times", missing(PEERS)),
+    Target("T17", "the best 1024 of 128k, 8 rows", "25 us", missing(OPERATIONS)),
+    Target("T18", "peak of memory, 8B bf16, 128k", "19 GB", missing("a measurement of the device's memory")),
+    Target("T19", "longest prompt in fixed memory", "0.95 of what is predicted", missing("a ladder of prompts")),
+]
+
+
+def judge(report):
+    """A row for every target: id, what, target, value, verdict. Cells are those of a model file on the device."""
+    rows, ours = [], H200 in report["device"]["description"]
+    for target in TARGETS:
+        found = target.find(report["cells"])
+        verdict = "not measured" if found.met is None else "met" if found.met else "missed"
+        if found.met is not None and not ours:
+            verdict = "no target on this device"
+        rows.append({"id": target.name, "what": target.what, "target": target.target, "value": found.text,
+                     "verdict": verdict})
+    return rows

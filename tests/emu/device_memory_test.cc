@@ -1,0 +1,306 @@
+// The device refuses something in the middle of a prompt, of a step or of a graph's launch: calls of every
+// kind that it may refuse, from the first to the last, while a second session of the model is alive. The
+// error is the documented one, nothing is left of what failed, called again it gives the same bits, and the
+// other session never notices.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/engine/session.h"
+#include "tests/emu/emulator.h"
+#include "tests/support/environment.h"
+#include "tests/support/tiny_session.h"
+
+namespace kvc {
+namespace {
+
+using emu::Call;
+
+constexpr int64_t kMostRuns = 24;  // of the calls of one kind: where there are more, some are left out
+
+// What two sessions gave in the course of a run.
+struct Seen {
+  std::vector<int32_t> tokens;
+  std::vector<float> logits, others;
+  bool operator==(const Seen& other) const {
+    return tokens == other.tokens && logits == other.logits && others == other.others;
+  }
+};
+
+class RefusedCalls : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    ModelParams params;
+    params.device = "emu", params.threads = 1;
+    auto model = Model::OpenMemory(bytes_.data(), static_cast<int64_t>(bytes_.size()), params);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    model_ = std::move(model.value());
+  }
+  void TearDown() override { emu::GetOptions() = {}; }
+
+  void Refuse(Call call, int64_t after) {
+    emu::GetOptions().refused = call, emu::GetOptions().refused_after = after;
+  }
+  static bool Pending() { return emu::GetOptions().refused != Call::kCount; }
+
+  // Repeats what is refused for want of memory: once, for one call is refused.
+  template <typename F>
+  void Repeat(const char* what, F&& call) {
+    const bool pending = Pending();
+    Status status = call();
+    if (!status.ok() && pending && !Pending()) {
+      ++refused_;
+      EXPECT_EQ(status.code(), Code::kMemory) << what << ": " << status.message();
+      status = call();
+    }
+    ASSERT_TRUE(status.ok()) << what << ": " << status.message();
+  }
+
+  // A prompt, steps, a second prompt, a fork and more steps; the other session steps in between.
+  void Run(Seen* seen) {
+    std::unique_ptr<Session> one = test::NewSession(model_, GetParam()), fork;
+    const auto steps = [&](Session& s, int n) {
+      for (int i = 0; i < n && !HasFatalFailure(); ++i) {
+        int32_t token = -2;
+        Repeat("step", [&] { return s.Step(&token); });
+        seen->tokens.push_back(token);
+      }
+    };
+    const auto logits = [&](Session& s, std::vector<float>* to) {
+      std::vector<float> x(static_cast<size_t>(model_->config().vocab_size));
+      Repeat("logits", [&] { return s.ReadLogits(x.data()); });
+      to->insert(to->end(), x.begin(), x.end());
+    };
+    const auto other = [&] {
+      int32_t token = -2;
+      const Status status = other_->Step(&token);
+      EXPECT_TRUE(status.ok() || (status.code() == Code::kMemory && !Pending())) << status.message();
+      if (!status.ok()) {
+        EXPECT_TRUE(other_->Step(&token).ok());
+      }
+      seen->others.push_back(static_cast<float>(token));
+    };
+    Repeat("prompt", [&] { return one->Prefill(test::TinyPrompt(50), true); });
+    other();
+    steps(*one, 3);
+    logits(*one, &seen->logits);
+    Repeat("another prompt", [&] { return one->Prefill(test::TinyPrompt(33, 3), true); });
+    other();
+    Repeat("fork", [&] {
+      auto forked = one->Fork();
+      if (forked.ok()) fork = std::move(forked.value());
+      return forked.status();
+    });
+    steps(*fork, 2);
+    steps(*one, 2);
+    other();
+    logits(*one, &seen->logits), logits(*fork, &seen->logits);
+  }
+
+  // A run beside a session of its own; the calls of the device in it.
+  Seen RunOnce(Call refused = Call::kCount, int64_t after = 0, int64_t* n_calls = nullptr) {
+    other_ = test::NewSession(model_, "h2o:budget=24");
+    EXPECT_TRUE(other_->Prefill(test::TinyPrompt(50, 9), true).ok());
+    refused_ = 0;
+    emu::GetCalls() = {};
+    if (refused != Call::kCount) Refuse(refused, after);
+    Seen seen;
+    Run(&seen);
+    if (n_calls != nullptr) std::copy_n(emu::GetCalls().of, static_cast<int>(Call::kCount), n_calls);
+    emu::GetOptions() = {};
+    const std::vector<float> logits = test::LogitsOf(*other_);
+    seen.others.insert(seen.others.end(), logits.begin(), logits.end());
+    other_.reset();
+    return seen;
+  }
+
+  const test::AlignedBytes bytes_ = test::TinyModelBytes({});
+  std::shared_ptr<const Model> model_;
+  std::unique_ptr<Session> other_;
+  int refused_ = 0;  // calls of sessions that said so
+};
+
+TEST_P(RefusedCalls, EveryRefusedCallCanBeRepeated) {
+  int64_t n[static_cast<int>(Call::kCount)] = {};
+  const Seen expected = RunOnce(Call::kCount, 0, n);
+  ASSERT_EQ(RunOnce(), expected) << "two runs";
+  const int64_t used = model_->meter()->used();
+  for (const Call call : {Call::kAllocate, Call::kCommit}) {
+    const int64_t calls = n[static_cast<int>(call)];
+    ASSERT_GT(calls, 0);
+    int said = 0;
+    for (int64_t k = 0; k < calls && !HasFailure(); k += calls / kMostRuns + 1) {
+      SCOPED_TRACE(testing::Message()
+                   << "call " << k << " of " << calls << ", kind " << static_cast<int>(call));
+      ASSERT_EQ(RunOnce(call, k), expected);
+      said += refused_;
+      ASSERT_EQ(model_->meter()->used(), used) << "nothing stays";
+    }
+    EXPECT_GT(said, 0);
+  }
+}
+
+// A graph that cannot be launched goes launch by launch: nobody hears of it.
+TEST_P(RefusedCalls, GraphsThatAreRefusedGoOneByOne) {
+  int64_t n[static_cast<int>(Call::kCount)] = {};
+  const Seen expected = RunOnce(Call::kCount, 0, n);
+  const int64_t graphs = n[static_cast<int>(Call::kLaunchGraph)];
+  ASSERT_GT(graphs, 0);
+  for (int64_t k = 0; k < graphs && !HasFailure(); k += graphs / kMostRuns + 1) {
+    SCOPED_TRACE(k);
+    ASSERT_EQ(RunOnce(Call::kLaunchGraph, k), expected);
+    EXPECT_EQ(refused_, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, RefusedCalls,
+                         testing::Values("full", "snapkv:budget=24,window=8,kv=int8,quant_group=16",
+                                         "weightedkv:budget=24"),
+                         [](const auto& policy) {
+                           const std::string name = policy.param;
+                           return name.substr(0, name.find(':'));
+                         });
+
+// A kernel that is not launched in the middle of a step: the session can only be reset or closed, the others
+// go on.
+TEST(DeviceFailure, AStepThatFailsInItsMiddleTearsItsSessionAlone) {
+  test::SetVariable("KVC_CUDA_GRAPHS", "0");  // every kernel is a call
+  const test::AlignedBytes bytes = test::TinyModelBytes({});
+  ModelParams params;
+  params.device = "emu";
+  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
+  ASSERT_TRUE(model.ok());
+  const auto fed = [&](const char* policy) {
+    auto session = test::NewSession(model.value(), policy);
+    EXPECT_TRUE(session->Prefill(test::TinyPrompt(60), true).ok());
+    return session;
+  };
+  const std::vector<int32_t> expected = test::Steps(*fed("h2o:budget=24"), 6);
+  int torn = 0;
+  for (int64_t k = 0; k < 40; k += 3) {
+    SCOPED_TRACE(k);
+    auto one = fed("h2o:budget=24"), other = fed("h2o:budget=24");
+    std::vector<int32_t> others = test::Steps(*other, 2);
+    int32_t token = 0;
+    ASSERT_TRUE(one->Step(&token).ok());
+    emu::GetOptions().refused = Call::kLaunch, emu::GetOptions().refused_after = k;
+    Status status = one->Step(&token);
+    const bool hit = emu::GetOptions().refused == Call::kCount;
+    emu::GetOptions() = {};
+    ASSERT_EQ(status.ok(), !hit);
+    if (hit) {
+      EXPECT_EQ(status.code(), Code::kDevice) << status.message();
+      EXPECT_NE(status.message().find("too many resources requested for launch"), std::string::npos);
+      status = one->Step(&token);
+      if (!status.ok()) {
+        ++torn;
+        EXPECT_EQ(status.code(), Code::kDevice);
+        const std::string says = "the device failed in the middle of a step: reset or close the session";
+        EXPECT_EQ(status.message(), says);
+        EXPECT_EQ(one->Prefill(test::TinyPrompt(5), true).message(), says);
+        EXPECT_EQ(one->Fork().status().message(), says);
+        EXPECT_EQ(one->Rewind(1).message(), says);
+        EXPECT_EQ(one->Accept(1).message(), says);
+      }
+    }
+    const std::vector<int32_t> more = test::Steps(*other, 4);
+    others.insert(others.end(), more.begin(), more.end());
+    EXPECT_EQ(others, expected) << "the other session goes on";
+    one->Reset();
+    ASSERT_TRUE(one->Prefill(test::TinyPrompt(60), true).ok());
+    EXPECT_EQ(test::Steps(*one, 6), expected) << "and after a reset this one";
+  }
+  EXPECT_GT(torn, 3);
+  test::SetVariable("KVC_CUDA_GRAPHS", nullptr);
+}
+
+// A prompt works on records of its own: what fails in it leaves the session as it was.
+TEST(DeviceFailure, APromptThatFailsLeavesTheSessionAsItWas) {
+  const test::AlignedBytes bytes = test::TinyModelBytes({});
+  ModelParams params;
+  params.device = "emu";
+  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
+  ASSERT_TRUE(model.ok());
+  const std::string policy = "snapkv:budget=24,window=8";
+  const auto run = [&](int64_t refused_after) {
+    auto session = test::NewSession(model.value(), policy);
+    EXPECT_TRUE(session->Prefill(test::TinyPrompt(60), true).ok());
+    std::vector<int32_t> tokens = test::Steps(*session, 3);
+    emu::GetCalls() = {};
+    if (refused_after >= 0)
+      emu::GetOptions().refused = Call::kLaunch, emu::GetOptions().refused_after = refused_after;
+    const Status status = session->Prefill(test::TinyPrompt(50, 3), true);
+    emu::GetOptions() = {};
+    EXPECT_EQ(status.ok(), refused_after < 0);
+    if (!status.ok()) {
+      EXPECT_EQ(status.code(), Code::kDevice);
+      EXPECT_TRUE(session->Prefill(test::TinyPrompt(50, 3), true).ok());
+    }
+    const std::vector<int32_t> more = test::Steps(*session, 3);
+    tokens.insert(tokens.end(), more.begin(), more.end());
+    return tokens;
+  };
+  const std::vector<int32_t> expected = run(-1);
+  const int64_t n = emu::GetCalls().of[static_cast<int>(Call::kLaunch)];
+  ASSERT_GT(n, 0);
+  run(-1);
+  for (int64_t k = 0; k < 20; k += 3) EXPECT_EQ(run(k), expected) << k;
+}
+
+// Cancelled while a step is on its way, between its pieces (a step of so many layers has two) and between
+// what is read back in it: the call says so, and repeated it gives what it would have given.
+TEST(DeviceFailure, ACancelDuringAReplay) {
+  test::TinyModelOptions options;
+  options.n_layers = 8;
+  const test::AlignedBytes bytes = test::TinyModelBytes(options);
+  ModelParams params;
+  params.device = "emu";
+  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
+  ASSERT_TRUE(model.ok());
+  for (const char* policy : {"full", "h2o:budget=24", "streaming:budget=24,kv=int8,quant_group=16"}) {
+    SCOPED_TRACE(policy);
+    const auto fed = [&] {
+      auto session = test::NewSession(model.value(), policy);
+      EXPECT_TRUE(session->Prefill(test::TinyPrompt(60), true).ok());
+      EXPECT_EQ(test::Steps(*session, 3).size(), 3u);  // from here on pieces are graphs
+      return session;
+    };
+    const auto whole = fed();
+    emu::GetCalls() = {};
+    const std::vector<int32_t> expected = test::Steps(*whole, 4);
+    const std::vector<float> logits = test::LogitsOf(*whole);
+    ASSERT_GE(emu::GetCalls().graphs, 8) << "two pieces a step";
+    int cancelled = 0;
+    for (int at = 0; at < 12 && !HasFailure(); ++at) {
+      SCOPED_TRACE(at);
+      const auto session = fed();
+      int calls = 0;
+      emu::GetOptions().on_call = [&](Call) {
+        if (calls++ == at) session->call().RequestCancel();
+      };
+      std::vector<int32_t> tokens;
+      while (tokens.size() < expected.size()) {
+        int32_t token = -2;
+        const Status status = session->Step(&token);
+        if (status.ok()) {
+          tokens.push_back(token);
+          continue;
+        }
+        ASSERT_EQ(status.code(), Code::kCancelled) << status.message();
+        session->call().ClearCancel();  // as the API does
+        ++cancelled;
+      }
+      emu::GetOptions() = {};
+      EXPECT_EQ(tokens, expected);
+      session->call().ClearCancel();  // one that came behind the last look
+      EXPECT_EQ(test::LogitsOf(*session), logits);
+    }
+    EXPECT_GT(cancelled, 6);
+  }
+}
+
+}  // namespace
+}  // namespace kvc

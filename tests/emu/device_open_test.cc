@@ -1,0 +1,115 @@
+// What is said where the device cannot be had: a wrong number or name, no driver or an old one, no device,
+// one that is too old or has no virtual memory.
+#define KVC_EXPERIMENTAL
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "kvc/kvc_experimental.h"
+#include "lib/ops/devices.h"
+#include "tests/emu/emulator.h"
+#include "tests/support/tiny_model.h"
+
+namespace kvc {
+namespace {
+
+class OpenTest : public testing::Test {
+ protected:
+  void TearDown() override { emu::GetOptions() = {}; }
+
+  static void ExpectRefused(const char* spec, Code code, const std::string& message) {
+    const Result<std::unique_ptr<Device>> device = OpenDevice(spec, 1);
+    ASSERT_FALSE(device.ok()) << spec;
+    EXPECT_EQ(device.status().code(), code) << spec;
+    EXPECT_EQ(device.status().message(), message);
+  }
+};
+
+TEST_F(OpenTest, Numbers) {
+  for (const char* spec : {"emu", "emu:0", "emu:000"}) {
+    const Result<std::unique_ptr<Device>> device = OpenDevice(spec, 1);
+    ASSERT_TRUE(device.ok()) << device.status().message();
+    EXPECT_EQ(device.value()->info().name, "emu:0");
+  }
+  ExpectRefused("emu:1", Code::kUnsupported, "device \"emu:1\": there are 1, counted from 0");
+  emu::GetOptions().devices = 2;
+  ASSERT_TRUE(OpenDevice("emu:1", 1).ok());
+  EXPECT_EQ(OpenDevice("emu:1", 1).value()->info().name, "emu:1");
+  ExpectRefused("emu:2", Code::kUnsupported, "device \"emu:2\": there are 2, counted from 0");
+  ExpectRefused("emu:999", Code::kUnsupported, "device \"emu:999\": there are 2, counted from 0");
+}
+
+TEST_F(OpenTest, WhatIsNoNumber) {
+  for (const std::string number : {"", "x", "-1", "+1", " 1", "1 ", "0x1", "1:0", "1000"}) {
+    const std::string spec = "emu:" + number;
+    ExpectRefused(spec.c_str(), Code::kInvalid, "device \"" + spec + "\": write \"cuda\" or \"cuda:N\"");
+  }
+  const std::string longest(100, '7');
+  ExpectRefused(("emu:" + longest).c_str(), Code::kInvalid,
+                "device \"emu:" + longest.substr(0, 28) + "\": write \"cuda\" or \"cuda:N\"");
+  ExpectRefused("emu2", Code::kInvalid, "device \"emu2\" is not known; use \"auto\" or one of: cpu, emu");
+}
+
+TEST_F(OpenTest, NoDriver) {
+  emu::GetOptions().driver = 0;
+  ExpectRefused("emu", Code::kUnsupported, "device \"emu\": this machine has no NVIDIA driver; use \"cpu\"");
+}
+
+TEST_F(OpenTest, AnOldDriver) {
+  emu::GetOptions().driver = 11080;
+  ExpectRefused("emu:0", Code::kUnsupported,
+                "device \"emu:0\": the NVIDIA driver is older than CUDA 12.0; use \"cpu\"");
+  emu::GetOptions().driver = 12000;
+  EXPECT_TRUE(OpenDevice("emu", 1).ok());
+}
+
+TEST_F(OpenTest, NoDevice) {
+  emu::GetOptions().devices = 0;
+  ExpectRefused("emu", Code::kUnsupported, "device \"emu\": the NVIDIA driver has no device; use \"cpu\"");
+}
+
+TEST_F(OpenTest, AnOldDevice) {
+  emu::GetOptions().capability = 75;
+  ExpectRefused("emu", Code::kUnsupported,
+                "device \"emu\": it is older than compute capability 8.0; use \"cpu\"");
+  emu::GetOptions().capability = 87;
+  const Result<std::unique_ptr<Device>> device = OpenDevice("emu", 1);
+  ASSERT_TRUE(device.ok());
+  EXPECT_NE(device.value()->info().description.find("compute capability 8.7"), std::string::npos);
+}
+
+TEST_F(OpenTest, NoVirtualMemory) {
+  emu::GetOptions().virtual_memory = false;
+  ExpectRefused("emu", Code::kUnsupported, "device \"emu\": it has no virtual memory; use \"cpu\"");
+}
+
+// What is refused leaves nothing behind: asked again, it is there.
+TEST_F(OpenTest, NoMemoryForAStream) {
+  const Result<std::unique_ptr<Device>> device = OpenDevice("emu", 1);
+  ASSERT_TRUE(device.ok());
+  for (const emu::Call call : {emu::Call::kAllocate, emu::Call::kPin}) {
+    emu::GetOptions().refused = call;
+    const Result<std::unique_ptr<Stream>> stream = device.value()->NewStream();
+    ASSERT_FALSE(stream.ok());
+    EXPECT_EQ(stream.status().code(), Code::kMemory);
+    EXPECT_EQ(stream.status().message(), "memory for records: out of memory");
+    EXPECT_TRUE(device.value()->NewStream().ok());
+  }
+}
+
+// What kvc bench compares steps with is the rate of the model's own device, not of the processor: its clock
+// stands still here, so that a copy of 128 MiB takes a millisecond.
+TEST(Measure, IsOfTheDeviceOfTheModel) {
+  const test::AlignedBytes bytes = test::TinyModelBytes({});
+  kvc_model* model = nullptr;
+  ASSERT_EQ(kvc_model_open_memory(bytes.data(), static_cast<int64_t>(bytes.size()), "emu", nullptr, &model),
+            KVC_OK)
+      << kvc_last_error();
+  double bytes_per_second = 0;
+  EXPECT_EQ(kvc_model_measure(model, &bytes_per_second), KVC_OK) << kvc_last_error();
+  EXPECT_EQ(bytes_per_second, 2.0 * (128 << 20) / (static_cast<double>(1.0f) * 1e-3));
+  kvc_model_close(model);
+}
+
+}  // namespace
+}  // namespace kvc

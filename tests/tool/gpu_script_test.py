@@ -1,0 +1,141 @@
+"""bench/gpu.py and its targets by known answers. gpu_script_test.py KVC runs the whole script with that program: on the
+emulated device where it has one, else on the processor."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+import gpu  # noqa: E402
+import gpu_targets  # noqa: E402
+
+KVC = None  # the program, from the command line
+COPIED = 2 * (128 << 20) / 1e-3  # bytes both ways in the millisecond that a copy takes on the emulated device
+
+
+def cell(shape="8B", weights="bf16", policy=gpu_targets.BUDGET, prompt=4096, **result):
+    good = {"decode_tokens_per_second": 260.0, "bandwidth_fraction": 0.9, "step_seconds_median": 0.004,
+            "step_seconds_p99": 0.0041, "prefill_seconds": 0.2, "compress_seconds": 0.001, "first_token_seconds": 0.3}
+    about = {"model": "m", "shape": shape, "weights": weights, "policy": policy, "prompt": prompt}
+    return about | {"result": good | result}
+
+
+def verdicts(*cells, device="NVIDIA H200, 132 multiprocessors"):
+    rows = gpu_targets.judge({"device": {"description": device}, "cells": list(cells)})
+    return {row["id"]: row["verdict"] for row in rows}, {row["id"]: row["value"] for row in rows}
+
+
+class Targets(unittest.TestCase):
+    def test_every_target_is_there_once_and_nothing_measured_is_no_success(self):
+        found, values = verdicts()
+        numbers = {int(re.match(r"T(\d+)", name).group(1)) for name in found}
+        self.assertEqual(sorted(numbers), list(range(1, 20)))
+        self.assertEqual(len(found), len(gpu_targets.TARGETS))
+        self.assertEqual(set(found.values()), {"not measured"})
+        self.assertTrue(all(value.startswith("needs ") for value in values.values()))
+
+    def test_steps(self):
+        for result, verdict in (({}, "met"), ({"bandwidth_fraction": 0.87}, "missed"),
+                                ({"decode_tokens_per_second": 249.0}, "missed")):
+            self.assertEqual(verdicts(cell(**result))[0]["T9a"], verdict)
+        self.assertEqual(verdicts(cell())[1]["T9a"], "260 tokens/s, 90 %")
+        self.assertEqual(verdicts(cell(weights="int8"))[0]["T9a"], "not measured")
+        self.assertEqual(verdicts(cell(weights="int8", decode_tokens_per_second=430.0))[0]["T9b8"], "met")
+        self.assertEqual(verdicts(cell(policy="full"))[0]["T9a"], "not measured")
+
+    def test_drift_jitter_prompts_and_compression(self):
+        near, far = cell(prompt=4096), cell(prompt=131072, step_seconds_median=0.00407)
+        self.assertEqual(verdicts(near, far)[0]["T10"], "met")
+        far["result"]["step_seconds_median"] = 0.0041
+        self.assertEqual((verdicts(near, far)[0]["T10"], verdicts(near, far)[1]["T10"]), ("missed", "+2.5 %"))
+        self.assertEqual(verdicts(near)[0]["T10"], "not measured")
+        self.assertEqual(verdicts(near)[0]["T12"], "met")
+        self.assertEqual(verdicts(cell(step_seconds_p99=0.005))[0]["T12"], "missed")
+        self.assertEqual(verdicts(cell(policy="full", prompt=8192))[0]["T13"], "met")
+        self.assertEqual(verdicts(cell(policy="full", prompt=8192, prefill_seconds=0.28))[0]["T13"], "missed")
+        both = cell(prompt=8192), cell("1B", prompt=8192, compress_seconds=0.005)
+        self.assertEqual(verdicts(*both)[0]["T15a"], "met")
+        self.assertEqual(verdicts(*both)[1]["T15a"], "8B 0.33 %, 1B 1.67 %")
+        self.assertEqual(verdicts(cell(prompt=8192, compress_seconds=0.004), both[1])[0]["T15a"], "missed")
+        self.assertEqual(verdicts(both[0])[0]["T15a"], "not measured")
+
+    def test_targets_are_of_one_device(self):
+        self.assertEqual(verdicts(cell(), device="NVIDIA A100")[0]["T9a"], "no target on this device")
+
+    def test_a_cell_that_failed_is_none(self):
+        self.assertEqual(verdicts(cell() | {"result": {"error": "no memory"}})[0]["T9a"], "not measured")
+
+
+class Commands(unittest.TestCase):
+    def dev(self, *args):
+        done = subprocess.run([os.path.join(ROOT, "dev"), "gpu", *args], capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    def test_tune_is_no_model(self):
+        code, said = self.dev("tune")
+        self.assertEqual(code, 1)
+        self.assertIn("nothing to tune yet", said)
+
+    def test_a_model_that_is_not_there(self):
+        self.assertEqual(self.dev("none.kvc"), (1, "dev: no model file 'none.kvc': ./dev gpu MODEL.kvc...\n"))
+
+
+class OnADevice(unittest.TestCase):
+    def setUp(self):
+        if KVC is None:
+            self.skipTest("no kvc program was named")
+        listed = subprocess.run([KVC, "devices", "--json", "--no-measure"], check=True, capture_output=True, text=True)
+        self.device = "emu" if "emu" in [entry["name"] for entry in json.loads(listed.stdout)] else "cpu"
+
+    def run_script(self, folder, *options):
+        model, out = os.path.join(folder, "tiny.kvc"), os.path.join(folder, "gpu.json")
+        source = os.path.join(ROOT, "models", "stories260k", "stories260K.bin")
+        subprocess.run([KVC, "convert", source, model], check=True, capture_output=True)
+        command = [sys.executable, os.path.join(ROOT, "bench", "gpu.py"), "--kvc", KVC, "--device", self.device]
+        command += ["--gen", "4", "--repeat", "1", "--out", out, *options, model]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done, out
+
+    def test_one_document_and_one_table(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done, out = self.run_script(folder, "--prompts", "24,4096")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(out, encoding="utf-8") as file:
+                report = json.load(file)
+            with open(os.path.splitext(out)[0] + ".md", encoding="utf-8") as file:
+                table = file.read()
+        self.assertIn(table, done.stdout)
+        self.assertEqual(table, gpu.table(report))
+        self.assertEqual(report["device"]["name"], self.device)
+        self.assertGreater(report["device"]["bytes_per_second"], 0)
+        self.assertRegex(report["commit"], r"^([0-9a-f]{40}\+?|unknown)$")
+        self.assertEqual([c["prompt"] for c in report["cells"]], [24, 4096] * 2)
+        for c in report["cells"]:
+            got = c["result"]
+            if c["prompt"] == 4096:
+                self.assertEqual(got, {"error": "the model was trained for 512 tokens"})
+                continue
+            if self.device == "emu":  # its clock stands still: it is the device's rate, not the processor's
+                self.assertEqual(got["read_bandwidth_bytes_per_second"], COPIED)
+            used = got["bytes_per_step"] / got["step_seconds_mean"]
+            share = used / got["read_bandwidth_bytes_per_second"]
+            self.assertAlmostEqual(got["bandwidth_fraction"] / share, 1, places=9)
+            self.assertGreaterEqual(got["step_seconds_p99"], got["step_seconds_median"])
+        self.assertEqual({row["verdict"] for row in report["targets"]}, {"not measured"})
+
+    def test_a_device_that_is_not_there(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done, _ = self.run_script(folder, "--device", "nothing")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("this build has no device nothing", done.stderr)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and os.path.exists(sys.argv[1]):
+        KVC = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
