@@ -206,7 +206,10 @@ void PrintComparison(const Answers& run, const Answers& full, bool questions,
 }
 
 Json AnswerJson(const Generation& answer) {
-  return Json{{"text", answer.text}, {"tokens", answer.tokens}, {"n_passes", answer.n_passes}};
+  return Json{{"text", answer.text},
+              {"tokens", answer.tokens},
+              {"n_passes", answer.n_passes},
+              {"n_drafted", answer.n_drafted}};
 }
 
 Json RunJson(const Answers& run, const RunOptions& options, const TokenList& prompt) {
@@ -218,7 +221,7 @@ Json RunJson(const Answers& run, const RunOptions& options, const TokenList& pro
            {"n_prompt", prompt.size()},    {"policy", run.policy},
            {"stats", StatsJson(stats)},    {"stats_after_prompt", StatsJson(run.after_prompt)},
            {"seed", options.session.seed}, {"n_passes", first.n_passes},
-           {"answers", Json::array()}};
+           {"n_drafted", first.n_drafted}, {"answers", Json::array()}};
   if (run.has_codes) out["code_ratio"] = {{"paper", run.code_ratio_paper}, {"exact", run.code_ratio_exact}};
   for (size_t i = 0; i < options.questions.size(); ++i) {
     Json answer = AnswerJson(run.answers[i]);

@@ -13,9 +13,10 @@ namespace kvc::tool {
 namespace {
 
 // The next tokens, at most cap; none: the answer is complete.
-TokenList NextTokens(Session* session, int32_t cap, Drafter* drafter) {
+TokenList NextTokens(Session* session, int32_t cap, Drafter* drafter, int32_t* n_drafted) {
   constexpr int32_t kMost = 32;
   const TokenList draft = drafter != nullptr ? drafter->Draft() : TokenList{};
+  *n_drafted += static_cast<int32_t>(draft.size());
   TokenList tokens = session->StepDraft(draft, std::min(cap, kMost));
   if (drafter != nullptr) drafter->Took(draft, tokens);
   return tokens;
@@ -31,7 +32,7 @@ Generation Generate(Session* session, int32_t max_tokens, const TextSink& sink, 
       out.cancelled = cancel != nullptr && cancel->received();
       if (out.cancelled) break;
       const TokenList tokens =
-          NextTokens(session, max_tokens - static_cast<int32_t>(out.tokens.size()), drafter);
+          NextTokens(session, max_tokens - static_cast<int32_t>(out.tokens.size()), drafter, &out.n_drafted);
       if (tokens.empty()) break;
       ++out.n_passes;
       out.tokens.insert(out.tokens.end(), tokens.begin(), tokens.end());

@@ -34,7 +34,8 @@ struct Generation {
   std::string text;
   kvc_session_stats stats{};  // of its session, afterwards
   bool cancelled = false;
-  int32_t n_passes = 0;  // over the weights: as many as tokens, fewer with drafts
+  int32_t n_passes = 0;   // over the weights: as many as tokens, fewer with drafts
+  int32_t n_drafted = 0;  // tokens of drafts; tokens.size() - n_passes of them were right
 };
 
 // Up to max_tokens tokens; each piece of text goes to the sink (may be empty) as soon as it is complete.

@@ -117,7 +117,7 @@ TEST_F(Log, AnUnknownInstructionSetIsIgnoredAloud) {
   setenv("KVC_ISA", "ref", 1);
   kvc_model_close(OpenTiny());
   const std::string line = Expect({KVC_LOG_INFO}, "opened");
-  EXPECT_EQ(line.substr(line.size() - 5), ", ref") << line;
+  EXPECT_NE(line.find(", ref"), std::string::npos) << line;
   before == nullptr ? unsetenv("KVC_ISA") : setenv("KVC_ISA", kept.c_str(), 1);
 }
 

@@ -156,6 +156,38 @@ TEST(PrefillAttentionParity, CutsOfThePromptGiveTheSameBits) {
   }
 }
 
+// Query heads that share a KV head: each has the bits that it has alone, whoever is with it.
+TEST(PrefillAttentionParity, HeadsTogetherGiveTheSameBits) {
+  for (const RowsCase& c : RowsCases()) {
+    for (const int32_t n_heads : {2, 7, 19}) {
+      const RowsData data(c);  // its keys and values
+      const int32_t stride = n_heads * c.d;
+      Random random(static_cast<uint64_t>(n_heads));
+      const std::vector<float> q = random.Floats(int64_t{c.n_q} * stride, -2, 2),
+                               sinks = random.Floats(n_heads);
+      std::vector<uint32_t> seen(static_cast<size_t>(data.n_keys));
+      for (size_t t = 0; t < seen.size(); ++t)  // every row sees itself
+        seen[t] = t % 7 == 3 && t < static_cast<size_t>(c.first_visible) ? 0xaaaaaaaau << (t % 2) : ~0u;
+      for (const KernelTable* table : Tables()) {
+        std::vector<float> out(q.size()), alone(q.size()), lse(static_cast<size_t>(n_heads * c.n_q)),
+            lse_alone(lse);
+        PrefillAttentionArgs a = data.Prefill(out.data(), lse.data());
+        a.q = q.data(), a.q_stride = a.out_stride = stride, a.n_heads = n_heads, a.lse_stride = c.n_q;
+        a.sink = sinks.data(), a.seen = seen.data(), a.seen_bit = 1;
+        table->prefill_attention(a);
+        for (int32_t h = 0; h < n_heads; ++h) {
+          PrefillAttentionArgs one = a;
+          one.q += h * c.d, one.out = alone.data() + h * c.d, one.lse = lse_alone.data() + h * c.n_q;
+          one.sink += h, one.seen_bit = 1u << h, one.n_heads = 1;
+          table->prefill_attention(one);
+        }
+        ASSERT_EQ(alone, out) << Name(table, c) << " heads " << n_heads;
+        ASSERT_EQ(lse_alone, lse) << Name(table, c) << " heads " << n_heads;
+      }
+    }
+  }
+}
+
 TEST(PrefillAttentionParity, HugeLogitsStayFinite) {
   RowsData data({20, 80, 16, 0});
   for (float& q : data.q) q *= 1000;

@@ -142,9 +142,13 @@ TEST(ToolRecall, DraftsChangeOnlyTheNumberOfPasses) {
       for (size_t i = 0; i < 2; ++i) {
         const Json& answer = plain["answers"][i];
         EXPECT_EQ(answer["n_passes"], answer["tokens"].size());
+        EXPECT_EQ(answer["n_drafted"], 0);
         for (const Json* other : {&looked_up, &drafted}) {
           EXPECT_EQ((*other)["answers"][i]["tokens"], answer["tokens"]) << policy;
           EXPECT_EQ((*other)["answers"][i]["text"], answer["text"]) << policy;
+          const int n_right =
+              static_cast<int>(answer["tokens"].size()) - (*other)["answers"][i]["n_passes"].get<int>();
+          EXPECT_LE(n_right, (*other)["answers"][i]["n_drafted"].get<int>()) << policy;
           if (sampling.empty()) {
             EXPECT_LT((*other)["answers"][i]["n_passes"], answer["n_passes"]) << policy;
           }

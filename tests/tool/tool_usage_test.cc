@@ -83,6 +83,7 @@ TEST(ToolUsage, WrongUseIsExitCodeTwo) {
       {"run", KVC_RECALL, "--max-tokens", "010"},  // ten to some, eight to others
       {"run", KVC_RECALL, "--max-tokens", "99999999999999999999"},
       {"run", KVC_RECALL, "--threads", "1025"},
+      {"run", KVC_RECALL, "--threads", "-1"},
       {"run", KVC_RECALL, "--temperature", "nan"},
       {"run", KVC_RECALL, "--top-p", "nan"},
       {"run", KVC_RECALL, "--top-p", "1.5"},

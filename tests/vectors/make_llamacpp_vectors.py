@@ -18,10 +18,11 @@ carries it), its target llama built with -DBUILD_SHARED_LIBS=OFF, and with it th
 llama.cpp gets all weights as f32, as with quantised ones it rounds activations too; but for recall both.
 stories260k: ids are BOS and its greedy continuation; logits: the 20 largest after some prefixes (n tokens).
 The GGUF files of tests/data/convert: ids are random; logits: all of them after some prefixes.
-recall_quantised: models/recall in Q8_0, Q4_0 and Q4_K, ids a golden prompt of prose. The .bin has, file by file and prefix
-by prefix, the TOP tokens that are likeliest with the same weights as f32 (uint16), their log probabilities in f32 and
-behind them that of all other tokens together (float32), and the same of llama.cpp with the quantised file. KL
-divergences of these cells are at most those of whole distributions: how much of the probability is outside is printed."""
+recall_quantised: models/recall in Q8_0, Q4_0 and Q4_K, ids a golden prompt of prose. The .bin has, file by file and
+prefix by prefix, the TOP tokens that are likeliest with the same weights as f32 (uint16), their log probabilities in
+f32 and behind them that of all other tokens together (float32), and the same of llama.cpp with the quantised file. KL
+divergences of these cells are at most those of whole distributions: how much of the probability is outside is
+printed."""
 
 import argparse
 import json

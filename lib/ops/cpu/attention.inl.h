@@ -4,11 +4,15 @@
 // [channel][key] on the stack, then every query row adds q[j] * kt[j] channel by channel. Values are taken as
 // they lie, channels in lanes. A row's arithmetic is the same whatever rows are with it, and tiles start at
 // multiples of 64 keys, so results do not depend on how the rows of a prompt are cut into calls. Model, per
-// pair of row and key: 4 D flops and one exp (14 operations); per 64 rows, keys and values are read once (8 D
-// bytes a key) and turning costs 1 / 16 of the products. Bound by the multipliers.
+// pair of row and key: 4 D flops and one exp (14 operations). Query heads that share a KV head take a tile of
+// keys one after the other: per 64 rows of all of them, keys and values come once from where they lie (8 D
+// bytes a key; the other heads find them in the second-level cache) and are turned once, which costs 1 / 16
+// of one head's products. Bound by the multipliers.
 #pragma once
 
 constexpr int32_t kTileKeys = 64, kTileChannels = 64, kRowBlock = 64;
+constexpr int32_t kTurnedBlocks = 2;   // of channels, kept for the next head: 128; stacks may be small
+constexpr int32_t kHeadsTogether = 8;  // whose sums stand on the stack
 
 // The query rows of one call, and the keys they meet.
 struct Rows {
@@ -19,12 +23,12 @@ struct Rows {
 };
 
 struct LogitTile {
-  alignas(64) float kt[kTileChannels][kTileKeys];
+  alignas(64) float kt[kTurnedBlocks][kTileChannels][kTileKeys];
   alignas(64) float z[kRowBlock][kTileKeys];
 };
 
 // kt[j][t] = k[key + t][channel + j]; zeros for keys at or beyond n_keys and channels beyond d.
-inline void TurnKeys(const Rows& r, int32_t key, int32_t n_keys, int32_t channel, LogitTile* tile) {
+inline void TurnKeys(const Rows& r, int32_t key, int32_t n_keys, int32_t channel, float (*kt)[kTileKeys]) {
   for (int32_t t = 0; t < kTileKeys; t += kWidth) {
     for (int32_t j = 0; j < Least(kTileChannels, r.d - channel); j += kWidth) {
       const int n = Least(kWidth, r.d - channel - j);
@@ -34,7 +38,7 @@ inline void TurnKeys(const Rows& r, int32_t key, int32_t n_keys, int32_t channel
         block[i] = key + t + i >= n_keys ? Zero() : n == kWidth ? Load(from) : LoadN(from, n);
       }
       Transpose(block);
-      for (int i = 0; i < kWidth; ++i) Store(&tile->kt[j + i][t], block[i]);
+      for (int i = 0; i < kWidth; ++i) Store(&kt[j + i][t], block[i]);
     }
   }
 }
@@ -71,18 +75,20 @@ inline void AddLogitsRest(const float* q, int64_t stride, int32_t rows, int32_t 
   }
 }
 
-// z[i][t] = q[row0 + i] . k[key + t] for rows [begin, end) of the block at row0; unscaled.
+// z[i][t] = q[row0 + i] . k[key + t] for rows [begin, end) of the block at row0; unscaled. turned: the last
+// call was for the same keys, which still lie in the tile as far as it holds all of their channels.
 inline void Logits(const Rows& r, int32_t row0, int32_t begin, int32_t end, int32_t key, int32_t n_keys,
-                   LogitTile* tile) {
+                   LogitTile* tile, bool turned = false) {
   for (int32_t channel = 0; channel < r.d; channel += kTileChannels) {
-    TurnKeys(r, key, n_keys, channel, tile);
+    auto* kt = tile->kt[channel / kTileChannels % kTurnedBlocks];
+    if (!turned || r.d > kTurnedBlocks * kTileChannels) TurnKeys(r, key, n_keys, channel, kt);
     const int32_t channels = Least(kTileChannels, r.d - channel);
     const float* q = r.q + row0 * r.stride + channel;
     int32_t i = begin;
     for (; i + kTileRows <= end; i += kTileRows) {
-      AddLogits<kTileRows>(q + i * r.stride, r.stride, channels, channel == 0, tile->kt, tile->z + i);
+      AddLogits<kTileRows>(q + i * r.stride, r.stride, channels, channel == 0, kt, tile->z + i);
     }
-    AddLogitsRest<kTileRows - 1>(q + i * r.stride, r.stride, end - i, channels, channel == 0, tile->kt,
+    AddLogitsRest<kTileRows - 1>(q + i * r.stride, r.stride, end - i, channels, channel == 0, kt,
                                  tile->z + i);
   }
 }
@@ -175,12 +181,13 @@ inline void Hide(const uint32_t* seen, uint32_t bit, int32_t key, int32_t n, flo
   }
 }
 
-inline void PrefillTile(const PrefillAttentionArgs& a, int32_t row0, int32_t rows, int32_t key,
-                        LogitTile* tile, Running* run) {
+// Not inlined: what GCC 12 makes of it inside of the loop over heads takes a fifth longer.
+__attribute__((noinline)) void PrefillTile(const PrefillAttentionArgs& a, int32_t row0, int32_t rows,
+                                           int32_t key, bool turned, LogitTile* tile, Running* run) {
   int32_t begin = Most(0, key - a.first_visible - row0), end = rows;  // rows that see a key of the tile
   while (end > begin && FirstKey(a, row0 + end - 1) >= key + kTileKeys) --end;
   const int32_t n_keys = EndKey(a, row0 + rows - 1);
-  Logits({a.q, a.q_stride, a.k, a.d}, row0, begin, end, key, n_keys, tile);
+  Logits({a.q, a.q_stride, a.k, a.d}, row0, begin, end, key, n_keys, tile, turned);
   for (int32_t i = begin; i < end; ++i) {
     const int32_t from = Most(0, FirstKey(a, row0 + i) - key),
                   to = Least(kTileKeys, EndKey(a, row0 + i) - key);
@@ -195,31 +202,46 @@ inline void PrefillTile(const PrefillAttentionArgs& a, int32_t row0, int32_t row
   }
 }
 
-inline void PrefillAttention(const PrefillAttentionArgs& a) {
-  LogitTile tile;
-  Running run;
-  for (int32_t row0 = 0; row0 < a.n_q; row0 += kRowBlock) {
-    const int32_t rows = Least(kRowBlock, a.n_q - row0);
-    for (int32_t i = 0; i < rows; ++i) {
-      // A sink has been seen before the first key.
-      run.m[i] = a.sink != nullptr ? *a.sink : -kInfinity, run.l[i] = a.sink != nullptr ? 1 : 0;
-      for (int32_t j = 0; j < a.d && a.out != nullptr; j += kWidth) {
-        StoreN(a.out + (row0 + i) * a.out_stride + j, Least(kWidth, a.d - j), Zero());
-      }
-    }
-    const int32_t end = EndKey(a, row0 + rows - 1);
-    for (int32_t key = FirstKey(a, row0) / kTileKeys * kTileKeys; key < end; key += kTileKeys) {
-      PrefillTile(a, row0, rows, key, &tile, &run);
-    }
-    for (int32_t i = 0; i < rows; ++i) {
-      for (int32_t j = 0; j < a.d && a.out != nullptr; j += kWidth) {
-        float* out = a.out + (row0 + i) * a.out_stride + j;
-        const int n = Least(kWidth, a.d - j);
-        StoreN(out, n, Div(LoadN(out, n), Set(run.l[i])));
-      }
-      if (a.lse != nullptr) a.lse[row0 + i] = run.m[i] + __builtin_logf(run.l[i]);
+inline void StartRows(const PrefillAttentionArgs& a, int32_t row0, int32_t rows, Running* run) {
+  for (int32_t i = 0; i < rows; ++i) {
+    // A sink has been seen before the first key.
+    run->m[i] = a.sink != nullptr ? *a.sink : -kInfinity, run->l[i] = a.sink != nullptr ? 1 : 0;
+    for (int32_t j = 0; j < a.d && a.out != nullptr; j += kWidth) {
+      StoreN(a.out + (row0 + i) * a.out_stride + j, Least(kWidth, a.d - j), Zero());
     }
   }
+}
+
+inline void FinishRows(const PrefillAttentionArgs& a, int32_t row0, int32_t rows, const Running& run) {
+  for (int32_t i = 0; i < rows; ++i) {
+    for (int32_t j = 0; j < a.d && a.out != nullptr; j += kWidth) {
+      float* out = a.out + (row0 + i) * a.out_stride + j;
+      const int n = Least(kWidth, a.d - j);
+      StoreN(out, n, Div(LoadN(out, n), Set(run.l[i])));
+    }
+    if (a.lse != nullptr) a.lse[row0 + i] = run.m[i] + __builtin_logf(run.l[i]);
+  }
+}
+
+// Heads [first, first + n), at most kHeadsTogether.
+inline void PrefillHeads(const PrefillAttentionArgs& a, int32_t first, int32_t n) {
+  LogitTile tile;
+  Running run[kHeadsTogether];
+  PrefillAttentionArgs head[kHeadsTogether];
+  for (int32_t h = 0; h < n; ++h) head[h] = HeadOf(a, first + h);
+  for (int32_t row0 = 0; row0 < a.n_q; row0 += kRowBlock) {
+    const int32_t rows = Least(kRowBlock, a.n_q - row0), end = EndKey(a, row0 + rows - 1);
+    for (int32_t h = 0; h < n; ++h) StartRows(head[h], row0, rows, &run[h]);
+    for (int32_t key = FirstKey(a, row0) / kTileKeys * kTileKeys; key < end; key += kTileKeys) {
+      for (int32_t h = 0; h < n; ++h) PrefillTile(head[h], row0, rows, key, h > 0, &tile, &run[h]);
+    }
+    for (int32_t h = 0; h < n; ++h) FinishRows(head[h], row0, rows, run[h]);
+  }
+}
+
+inline void PrefillAttention(const PrefillAttentionArgs& a) {
+  for (int32_t h = 0; h < a.n_heads; h += kHeadsTogether)
+    PrefillHeads(a, h, Least(kHeadsTogether, a.n_heads - h));
 }
 
 inline void ScoreRows(const ScoreRowsArgs& a) {
@@ -277,9 +299,10 @@ inline void Columns(const ColumnSumsArgs& a) {
     alignas(64) float column[kTileKeys] = {};
     const int32_t n = Least(kTileKeys, a.key_end - key);
     const int32_t first = Most(0, key - a.first_visible);  // the first row that sees a key of the tile
-    for (int32_t row0 = first / kRowBlock * kRowBlock; row0 < a.n_q; row0 += kRowBlock) {
+    const int32_t top = first / kRowBlock * kRowBlock;
+    for (int32_t row0 = top; row0 < a.n_q; row0 += kRowBlock) {
       const int32_t begin = Most(0, first - row0), end = Least(kRowBlock, a.n_q - row0);
-      Logits({a.q, a.q_stride, a.k, a.d}, row0, begin, end, key, key + n, &tile);
+      Logits({a.q, a.q_stride, a.k, a.d}, row0, begin, end, key, key + n, &tile, row0 > top);
       FoldColumns<kFold>(a, row0, begin, end, key, &tile, column);
     }
     for (int32_t t = 0; t < n; ++t) {

@@ -108,14 +108,24 @@ const Tables& AllTables() {
 
 const KernelTable& ReferenceKernels() { return AllTables().table[0]; }
 
+const char* WantedKernels() {
+  const char* wanted = std::getenv("KVC_ISA");
+  return wanted != nullptr && *wanted != 0 ? wanted : nullptr;
+}
+
 const KernelTable& BestKernels() {
   const Tables& all = AllTables();
-  if (const char* wanted = std::getenv("KVC_ISA")) {
+  if (const char* wanted = WantedKernels()) {
     for (int i = 0; i < all.n; ++i) {
       if (std::strcmp(all.table[i].name, wanted) == 0) return all.table[i];
     }
-    Log(kLogWarning, "KVC_ISA=%.32s is ignored: this build and processor have no such kernels; using %s",
-        wanted, all.table[all.n - 1].name);
+    char names[64] = "";  // of kMaxTables, each shorter than 12
+    for (int i = 0; i < all.n; ++i) {
+      if (i > 0) std::strcat(names, ", ");
+      std::strcat(names, all.table[i].name);
+    }
+    Log(kLogWarning, "KVC_ISA=%.32s is ignored: this build and processor have %s; using %s", wanted, names,
+        all.table[all.n - 1].name);
   }
   return all.table[all.n - 1];
 }

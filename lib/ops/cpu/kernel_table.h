@@ -32,10 +32,11 @@ struct MatMulArgs {
 // there).
 inline uint32_t SeenBit(int32_t j) { return j < 32 ? uint32_t{1} << j : 0; }
 
-// Causal attention of one query head over contiguous keys. Row i (token i of the block) sees keys [0,
-// first_visible + i] and, when window > 0, of these only the newest `window`. lse[i] = log sum exp of the
-// scaled logits (null: not wanted). Keys t with (seen[t] & seen_bit) == 0 are left out (null: none); a row
-// sees at least its own.
+// Causal attention of query heads that share a KV head over contiguous keys. Row i (token i of the block)
+// sees keys [0, first_visible + i] and, when window > 0, of these only the newest `window`. lse[i] = log sum
+// exp of the scaled logits (null: not wanted). Keys t with (seen[t] & seen_bit) == 0 are left out (null:
+// none); a row sees at least its own. What a head gets does not depend on how many are with it; pointers are
+// those of the first (HeadOf).
 struct PrefillAttentionArgs {
   const float* q;  // row i at q + i * q_stride, [D]
   const float* k;  // [S, D] dense
@@ -50,7 +51,19 @@ struct PrefillAttentionArgs {
   float cap = 0;  // z = cap * tanh(z / cap) for the scaled logits z; 0: as they are. So below
   // One more logit of every row, which has no value; in lse too. Null: none.
   const float* sink = nullptr;
+  int32_t n_heads = 1;
+  int64_t lse_stride = 0;  // from head to head
 };
+inline PrefillAttentionArgs HeadOf(const PrefillAttentionArgs& a, int32_t h) {
+  PrefillAttentionArgs one = a;
+  one.q += int64_t{h} * a.d;
+  if (a.out != nullptr) one.out += int64_t{h} * a.d;
+  if (a.lse != nullptr) one.lse += h * a.lse_stride;
+  if (a.sink != nullptr) one.sink += h;
+  one.seen_bit = h < 32 ? a.seen_bit << h : 0;
+  one.n_heads = 1;
+  return one;
+}
 
 // Attention probabilities of some rows of one query head: p[i, t] = softmax over t < visible[i] of gain[i] *
 // scale * q_i.k_t, 0 for t in [visible[i], S). seen as above.
@@ -155,6 +168,7 @@ const KernelTable& ReferenceKernels();
 // neondot | neoni8mm in the environment chooses a slower one (for tests and for reports of a wrong result).
 // Every field is set.
 const KernelTable& BestKernels();
+const char* WantedKernels();  // what KVC_ISA says; null: nothing
 // All tables this build has and this processor can run, reference first; for parity tests and benchmarks.
 int RunnableKernels(const KernelTable** tables, int cap);
 

@@ -1,5 +1,5 @@
 // Attention of prompts. Flops: 4 * rows * entries * D per query head, and the same again for columns; keys of
-// a layer are read once per block of rows.
+// a layer are read once per block of rows, by the heads of a group together.
 #include <algorithm>
 #include <cstring>
 
@@ -11,6 +11,15 @@ namespace {
 
 constexpr int32_t kQueryBlock = 64;  // query rows of one work item
 constexpr int64_t kKeyBlock = 128;   // keys of one work item of columns
+// Work items a thread at least, where there are heads to part: what a slow one leaves is for the others.
+constexpr int64_t kItemsAThread = 8;
+
+// Into how many items of about as many heads the query heads of a group go: the fewest that are enough for
+// all threads. n_whole: items if they stayed together, 1 ...
+int32_t PartsOfGroup(int32_t group, int64_t n_whole, int n_threads) {
+  const int64_t wanted = (kItemsAThread * n_threads + n_whole - 1) / n_whole;
+  return static_cast<int32_t>(std::clamp<int64_t>(wanted, 1, group));
+}
 
 }  // namespace
 
@@ -48,19 +57,23 @@ Status CpuDevice::Place(Stream*, const PlaceArgs& a) {
 Status CpuDevice::AttendPrompt(Stream*, const PromptAttentionArgs& a) {
   const LayerView& kv = a.layer;
   const int32_t d = kv.head_dim, group = a.n_heads / kv.n_kv_heads, n = a.rows.n,
-                blocks = (n + kQueryBlock - 1) / kQueryBlock;
-  pool_->ParallelFor(int64_t{blocks} * a.n_heads, [&](int64_t item, int) {
+                blocks = (n + kQueryBlock - 1) / kQueryBlock,
+                parts = PartsOfGroup(group, std::max(int64_t{blocks} * kv.n_kv_heads, int64_t{1}),
+                                     pool_->n_threads()),
+                a_block = kv.n_kv_heads * parts;  // items
+  pool_->ParallelFor(int64_t{blocks} * a_block, [&](int64_t item, int) {
     // Later blocks see more keys: they go first, so that threads end together.
-    const int32_t block = blocks - 1 - static_cast<int32_t>(item / a.n_heads),
-                  h = static_cast<int32_t>(item % a.n_heads), row = block * kQueryBlock, g = h / group;
+    const int32_t block = blocks - 1 - static_cast<int32_t>(item / a_block), row = block * kQueryBlock,
+                  g = static_cast<int32_t>(item % a_block) / parts, part = static_cast<int32_t>(item % parts),
+                  first = group * part / parts, h = g * group + first;
     const int64_t at = (int64_t{row} * a.n_heads + h) * d;
     PrefillAttentionArgs t{};
     t.q = Raw(a.q) + at, t.out = a.out ? Raw(a.out) + at : nullptr;
     t.q_stride = t.out_stride = int64_t{a.n_heads} * d;
     t.k = Raw(kv.keys) + g * kv.capacity * d, t.v = Raw(kv.values) + g * kv.capacity * d;
-    t.lse = a.lse ? Raw(a.lse) + h * a.lse_stride + row : nullptr;
-    t.seen = kv.has_seen ? Raw(kv.seen) + g * kv.capacity : nullptr, t.seen_bit = SeenBit(h % group);
-    t.n_q = std::min(kQueryBlock, n - row);
+    t.lse = a.lse ? Raw(a.lse) + h * a.lse_stride + row : nullptr, t.lse_stride = a.lse_stride;
+    t.seen = kv.has_seen ? Raw(kv.seen) + g * kv.capacity : nullptr, t.seen_bit = SeenBit(first);
+    t.n_q = std::min(kQueryBlock, n - row), t.n_heads = group * (part + 1) / parts - first;
     t.first_visible = a.rows.base[g] + a.rows.offset + row;
     t.d = d, t.window = a.window, t.scale = a.scale, t.cap = a.cap;
     t.sink = a.sinks ? Raw(a.sinks) + h : nullptr;

@@ -85,7 +85,9 @@ void AttendTile(const AttendTileArgs& a) {
   }
 }
 
-void PrefillAttention(const PrefillAttentionArgs& a) {
+namespace {
+
+void AttendRows(const PrefillAttentionArgs& a) {
   for (int32_t i = 0; i < a.n_q; ++i) {
     const int32_t end = a.first_visible + i + 1;
     const int32_t begin = a.window > 0 && end > a.window ? end - a.window : 0;
@@ -114,8 +116,6 @@ void PrefillAttention(const PrefillAttentionArgs& a) {
   }
 }
 
-namespace {
-
 // Softmax of x and one more logit.
 void SoftmaxBeside(float sink, float* x, int32_t n) {
   float top = sink;
@@ -126,6 +126,10 @@ void SoftmaxBeside(float sink, float* x, int32_t n) {
 }
 
 }  // namespace
+
+void PrefillAttention(const PrefillAttentionArgs& a) {
+  for (int32_t h = 0; h < a.n_heads; ++h) AttendRows(HeadOf(a, h));
+}
 
 void ScoreRows(const ScoreRowsArgs& a) {
   for (int32_t i = 0; i < a.n_q; ++i) {
