@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The site: make_site.py OUT. Runs Doxygen over README.md, docs/, the headers and what classes the bindings have; a
 warning is an error."""
+import glob
 import os
 import re
 import shutil
@@ -32,9 +33,10 @@ def main():
     print(done.stdout, end="")
     if done.returncode != 0:
         sys.exit("the site has warnings")
-    for name in ("head-scores.svg", "head-scores-tasks.svg"):
-        if os.path.exists(f"docs/{name}"):
-            shutil.copy(f"docs/{name}", out)
+    os.makedirs(os.path.join(out, "docs"), exist_ok=True)
+    for picture in glob.glob("docs/*.svg") + glob.glob("docs/*.png"):
+        shutil.copy(picture, out)
+        shutil.copy(picture, os.path.join(out, "docs"))  # for the README
     print(f"{len([n for n in os.listdir(out) if n.endswith('.html')])} pages in {out}/index.html")
 
 
