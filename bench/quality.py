@@ -301,6 +301,7 @@ PARTS = (
     ("readings", "Cheaper second readings", quality_readings.readings),
     ("grid", "Needle grid, 64 slots, protocol ask", needle_grid),
     ("text", "Perplexity, token by token with eviction at every step", quality_text.perplexity),
+    ("long", "Perplexity, windows of 4,096 tokens", quality_text.long_windows),
     ("once", "Perplexity behind a prompt that was compressed once", quality_text.compressed_once),
 )
 

@@ -116,20 +116,23 @@ def perplexity(program, arguments):
         "",
         *claims(columns, BUDGETS),
     ]
+    return [*lines, ""]
+
+
+def long_windows(program, arguments):
     own = Program(argparse.Namespace(program=program.path, model=arguments.relate))
-    few = max(n_windows * 1024 // LONG_WINDOW, 1)
+    few = max(arguments.windows * 1024 // LONG_WINDOW, 1)
     columns = own.texts("perplexity", [t for _, t in rows_of(LONG_BUDGETS)], TEXTS, "stream", few, LONG_WINDOW)
-    lines += [
-        "",
-        f"### models/relate, windows of {LONG_WINDOW:,} tokens",
-        "",
-        f"{few} windows of every text: {scored_tokens(columns)}.",
+    return [
+        f"Model `models/relate`, token by token, {few} windows of {LONG_WINDOW:,} tokens spread over each text: "
+        f"{scored_tokens(columns)}. *to full*: how much higher the perplexity is, geometric mean over the texts, in "
+        "brackets the 95 % interval (windows drawn again, the same for both); then one policy against another.",
         "",
         *table(rows_of(LONG_BUDGETS), columns),
         "",
         *claims(columns, LONG_BUDGETS),
+        "",
     ]
-    return [*lines, ""]
 
 
 def compressed_once(program, arguments):
