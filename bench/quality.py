@@ -3,7 +3,7 @@
 docs/results.md. Standard library only.
 
   bench/quality.py [--program build/bin/kvc] [--model build/models/recall.kvc] [--out docs/results.md]
-                   [--contexts 8] [--compare 24] [--grid 4] [--windows 1] [--only PART,...]
+                   [--contexts 8] [--compare 24] [--grid 4] [--windows 12] [--only PART,...]
 
 Tasks and texts are those of bench/data (held out from the model's training). All policies share one pass over each
 prompt, which compression never changes. Everything is deterministic but the times, which are of the machine it ran on.
@@ -20,9 +20,11 @@ import random
 import sys
 import tempfile
 
+import quality_bytes
 import quality_parts
 import quality_readings
 import quality_relate
+import quality_text
 from quality_program import Program
 from quality_tables import (
     ASK_KINDS,
@@ -40,7 +42,6 @@ from quality_tables import (
 )
 
 GRID_METHODS = ("streaming", "h2o", "snapkv-w8", "ada-snapkv", "cokv", "cokv-document")
-TEXT_METHODS = ("streaming", "h2o", "tova", "cam", "weightedkv", "ahakv")
 # The comparison of head budgets: on every question of these kinds. The last two read the document twice: with CoKV's
 # budgets, and with the same slots for every head.
 OF_ONE_PASS = ("snapkv-w8", "pyramidkv", "ada-snapkv", "headkv-r2", "cokv")
@@ -89,12 +90,12 @@ def accuracy_table(table, methods, kinds, budget):
 
 
 def timing_table(table, methods, kinds, budget):
-    lines = ["| method | prefill ms | step ms |", "|---|---|---|"]
+    lines = ["| method | prefill ms | step ms | cache |", "|---|---|---|---|"]
     for method in methods:
         rows = table[(method, budget if method != "full" else 0)].values()
         prefill = sum(r["prefill_seconds"] for r in rows) / len(rows)
         step = sum(r["step_seconds"] for r in rows) / len(rows)
-        lines.append(f"| {method} | {1e3 * prefill:.0f} | {1e3 * step:.2f} |")
+        lines.append(f"| {method} | {1e3 * prefill:.0f} | {1e3 * step:.2f} | {cache_kib(rows)} |")
     return lines
 
 
@@ -194,7 +195,7 @@ def transfer_section(program, contexts):
     return lines
 
 
-# ---- needle grid and texts ----
+# ---- needle grid ----
 
 
 def grid_tasks(folder, per_cell):
@@ -227,25 +228,6 @@ def grid_section(program, per_cell, budget=64):
         cells.setdefault(row["kind"], {})[names[i % len(names)]] = f"{percent(row)}, {cache_kib([row])}"
     lines = ["| context, depth | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
     return lines + [f"| {kind} | " + " | ".join(of[n] for n in names) + " |" for kind, of in cells.items()]
-
-
-def text_section(program, windows):
-    texts = sorted(os.listdir(os.path.join(ROOT, "bench", "data", "text")))
-    lines = [
-        "| policy | " + " | ".join(t.split(".")[0] for t in texts) + " | cache |",
-        "|---|" + "---|" * (len(texts) + 1),
-    ]
-    policies = [("full", "full")] + [(f"{m}, {c} slots", spec(m, c)) for c in (64, 128, 256) for m in TEXT_METHODS]
-    columns = []
-    for text in texts:
-        path = os.path.join(ROOT, "bench", "data", "text", text)
-        words = ("--text", path, "--limit", str(windows), "--threads", "1")
-        columns.append((f"text {text}", [p for _, p in policies], *words))
-    columns = program.several(columns)
-    for i, (name, _) in enumerate(policies):
-        cells = [f"{column[i]['perplexity']:.2f}" for column in columns] + [cache_kib(column[i] for column in columns)]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return lines
 
 
 # ---- the page ----
@@ -305,20 +287,12 @@ def needle_grid(program, arguments):
     return [f"{arguments.grid} contexts a cell.", "", *grid_section(program, arguments.grid), ""]
 
 
-def perplexity(program, arguments):
-    words = (
-        "Windows of the trained context that overlap by half; the second half is scored (the protocol of WeightedKV: 4 "
-        f"sinks, the newest half of the budget is kept). Windows of every text: {arguments.windows}."
-    )
-    return [words, "", *text_section(program, arguments.windows), ""]
-
-
 # Name for --only, heading, lines.
 PARTS = (
     ("heads", "Head budgets", head_budgets),
     ("transfer", f"Scores of one task on another, {TRANSFER_SLOTS} slots", transfer),
     ("explain", "Does the eviction loss tell accuracy?", quality_parts.explain),
-    ("bytes", "Every method at equal bytes", quality_parts.equal_bytes),
+    ("bytes", "Every method at equal bytes", quality_bytes.equal_bytes),
     ("merging", "Merging against dropping (WeightedKV)", quality_parts.merging),
     ("ahakv", "Parts of AhaKV", quality_parts.ahakv),
     ("ask", "Protocol ask, every method", ask_tables),
@@ -326,7 +300,9 @@ PARTS = (
     ("relate", "A second model", quality_relate.relate),
     ("readings", "Cheaper second readings", quality_readings.readings),
     ("grid", "Needle grid, 64 slots, protocol ask", needle_grid),
-    ("text", "Perplexity, token by token with eviction at every step", perplexity),
+    ("text", "Perplexity, token by token with eviction at every step", quality_text.perplexity),
+    ("long", "Perplexity, windows of 4,096 tokens", quality_text.long_windows),
+    ("once", "Perplexity behind a prompt that was compressed once", quality_text.compressed_once),
 )
 
 
@@ -364,7 +340,7 @@ def main():
     parser.add_argument("--contexts", type=int, default=8, help="contexts of every kind for every method")
     parser.add_argument("--compare", type=int, default=24, help="contexts a kind for head budgets")
     parser.add_argument("--grid", type=int, default=4, help="contexts of every cell of the needle grid")
-    parser.add_argument("--windows", type=int, default=1, help="windows of every text")
+    parser.add_argument("--windows", type=int, default=12, help="windows of every text")
     parser.add_argument("--only", type=lambda text: text.split(","), default=[], help="parts, by name")
     arguments = parser.parse_args()
     unknown = set(arguments.only) - {name for name, _, _ in PARTS}

@@ -3,6 +3,7 @@
 import os
 
 import quality_tables as quality
+import quality_text
 
 ASK_KINDS = ("niah_multi", "lives", "kv", "niah", "fewshot")
 BUDGETS = (32, 64, 128)
@@ -104,32 +105,59 @@ def by_layer(document, policies):
     return lines
 
 
+POSITIONS = os.path.join(quality.ROOT, "docs", "kept-positions.svg")
+
+
 def by_position(document, policies):
+    rows = []
+    for method, of in of_budget(document, policies, SHOWN_BUDGET):
+        tenths = [f"{100 * mean(r['explain']['kept_by_position'][i] for r in of):.1f}" for i in range(10)]
+        rows.append((method, tenths, quality.cache_kib(of)))
+    with open(POSITIONS, "w", encoding="utf-8") as file:
+        file.write(position_picture(rows))
+    return position_table(rows)
+
+
+def position_table(rows):
     lines = [
         f"Where in the context stands what is kept at {SHOWN_BUDGET} slots: percent of every tenth, mean over heads.",
         "",
-        "| method | " + " | ".join(str(i) for i in range(1, 11)) + " |",
-        "|---|" + "---|" * 10,
+        "| method | " + " | ".join(str(i) for i in range(1, 11)) + " | cache |",
+        "|---|" + "---|" * 11,
     ]
-    for method, rows in of_budget(document, policies, SHOWN_BUDGET):
-        cells = [f"{100 * mean(r['explain']['kept_by_position'][i] for r in rows):.1f}" for i in range(10)]
-        lines.append(f"| {method} | " + " | ".join(cells) + " |")
-    return lines
+    lines += [f"| {method} | " + " | ".join([*tenths, used]) + " |" for method, tenths, used in rows]
+    return [*lines, "", "![Share kept of every tenth of the context](kept-positions.svg)"]
 
 
-# ---- every method at equal bytes ----
-
-BYTES = ("240KiB", "480KiB")
-OF_BYTES = (
-    "streaming", "h2o", "tova", "scissorhands", "ahakv", "weightedkv", "snapkv-w8", "pyramidkv", "ada-snapkv",
-    "ada-pyramid", "headkv-r2", "cokv", "cokv-document", "kvzip", "knorm", "keydiff", "lagkv", "expected-attention",
-    "cokv-mixed",
-)  # fmt: skip
+POSITION_STYLE = (
+    "text{font:13px sans-serif;fill:#222}.c{fill:#0b5cad}.n{text-anchor:middle}"
+    "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.c{fill:#58a6ff}}"
+)
 
 
-def with_bytes(method, size):
-    text = quality.METHODS[method][0].format(c="BUDGET", half=4)
-    return text.replace("budget=BUDGET", "budget_bytes=" + size)
+def position_picture(rows):
+    """SVG: a line of ten cells for each method, the darker the more is kept."""
+    left, top, width, height = 150, 44, 56, 26
+    size = f"{left + 10 * width + 80} {top + height * len(rows) + 12}"
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" role="img">',
+        f"<title>Percent kept of every tenth of the context</title><style>{POSITION_STYLE}</style>",
+        f'<text x="{left}" y="16">percent kept of every tenth of the context, {SHOWN_BUDGET} slots</text>',
+        f'<text x="{left + 10 * width + 8}" y="36">cache</text>',
+    ]
+    out += [f'<text class="n" x="{left + (i + 0.5) * width:.0f}" y="36">{i + 1}</text>' for i in range(10)]
+    for row, (method, tenths, used) in enumerate(rows):
+        y = top + row * height
+        out.append(f'<text x="{left - 8}" y="{y + 17}" text-anchor="end">{method}</text>')
+        for i, tenth in enumerate(tenths):
+            at = f'x="{left + i * width}" y="{y}" width="{width - 2}" height="{height - 2}"'
+            out.append(f'<rect class="c" {at} opacity="{min(0.75, 0.05 * float(tenth)):.2f}"/>')
+            out.append(f'<text class="n" x="{left + (i + 0.5) * width - 1:.0f}" y="{y + 17}">{tenth}</text>')
+        out.append(f'<text x="{left + 10 * width + 8}" y="{y + 17}">{used}</text>')
+    return "\n".join([*out, "</svg>", ""])
+
+
+# ---- with a part of a method, and without ----
 
 
 def rows_by_kind(program, what, policies, protocol, kinds, contexts):
@@ -146,29 +174,6 @@ def rows_by_kind(program, what, policies, protocol, kinds, contexts):
 def accuracy_cell(rows, kinds):
     low, high = quality.bootstrap(rows, kinds)
     return f"{100 * quality.mean_accuracy(rows, kinds):.1f} [{100 * low:.0f}–{100 * high:.0f}]"
-
-
-def equal_bytes(program, arguments):
-    policies = [with_bytes(m, size) for m in OF_BYTES for size in BYTES]
-    table = rows_by_kind(program, "bytes", policies, "ask", ASK_KINDS, arguments.contexts)
-    lines = [
-        f"`budget_bytes`, protocol *ask*, {arguments.contexts} contexts of each of {', '.join(ASK_KINDS)}: mean "
-        "accuracy, the slots a head has for it, and the bytes that were used: whole pages, so uniform budgets leave "
-        "some.",
-        "",
-        "| method | " + " | ".join(f"{size} | slots, used" for size in BYTES) + " |",
-        "|---|" + "---|---|" * len(BYTES),
-    ]
-    for i, method in enumerate(OF_BYTES):
-        cells = []
-        for rows in table[i * len(BYTES) : (i + 1) * len(BYTES)]:
-            slots = mean(r["slots_per_head"] for r in rows.values())
-            cells += [accuracy_cell(rows, ASK_KINDS), f"{slots:.0f}, {quality.cache_kib(rows.values())}"]
-        lines.append(f"| {method} | " + " | ".join(cells) + " |")
-    return lines + [""]
-
-
-# ---- with a part of a method, and without ----
 
 
 def against_whole(program, what, whole, parts, arguments):
@@ -200,32 +205,7 @@ def against_whole(program, what, whole, parts, arguments):
 
 def merging(program, arguments):
     lines = against_whole(program, "merging", "weightedkv", [("values dropped", ",wkv_merge=0")], arguments)
-    return lines + merged_text(program, arguments)
-
-
-def merged_text(program, arguments):
-    names = sorted(os.listdir(os.path.join(quality.ROOT, "bench", "data", "text")))
-    cases = [(c, more) for c in (64, 128, 256) for more in ("", ",wkv_merge=0")]
-    policies = [quality.spec("weightedkv", c) + more for c, more in cases]
-    calls = []
-    for name in names:
-        path = os.path.join(quality.ROOT, "bench", "data", "text", name)
-        words = ("--text", path, "--limit", str(arguments.windows), "--threads", "1")
-        calls.append((f"merging {name}", policies, *words))
-    columns = program.several(calls)
-    lines = [
-        f"Perplexity, token by token (windows of every text: {arguments.windows}):",
-        "",
-        "| slots | values | " + " | ".join(name.split(".")[0] for name in names) + " | cache |",
-        "|---|---|" + "---|" * (len(names) + 1),
-    ]
-    for i, (budget, more) in enumerate(cases):
-        cells = [f"{column[i]['perplexity']:.3f}" for column in columns]
-        kind = "dropped" if more else "merged"
-        lines.append(
-            f"| {budget} | {kind} | " + " | ".join(cells) + f" | {quality.cache_kib(c[i] for c in columns)} |"
-        )
-    return lines + [""]
+    return lines + quality_text.merging(program, arguments.windows)
 
 
 def ahakv(program, arguments):

@@ -64,11 +64,6 @@ class Program:
         """The results of kvc eval, one row a policy (and kind)."""
         return self.document(what, policies, *words)["results"]
 
-    def several(self, calls):
-        """The results of several calls of evaluate, by the processors there are."""
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
-            return list(threads.map(lambda call: self.evaluate(*call), calls))
-
     def document(self, what, policies, *words):
         files = [open(word, "rb").read() for word in words if os.path.isfile(word)]
         path = self.place(policies, [w for w in words if not os.path.isfile(w)], files)
@@ -78,29 +73,42 @@ class Program:
             print(f"{what}: {time.time() - begin:.0f} s", flush=True)
         return json.load(open(path, encoding="utf-8"))
 
-    def shard(self, what, policies, tasks, protocol):
-        """{policy: row} over a few tasks of one kind."""
-        path = self.place("shard", protocol, tasks)
+    def rows(self, path, what, policies, words):
+        """{policy: row} of one kind of data, of which those that `path` has are not measured again."""
         known = json.load(open(path, encoding="utf-8")) if os.path.exists(path) else {}
         missing = [p for p in dict.fromkeys(policies) if p not in known]
         if missing:
-            with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
-                file.write(tasks)
-                file.flush()
-                words = ("--data", file.name, "--protocol", protocol, "--threads", "1")
-                rows = self.run(what, missing, words)["results"]
-            known.update(zip(missing, rows))
+            begin = time.time()
+            known.update(zip(missing, self.run(what, missing, words)["results"]))
             with self.writing:
                 self.write(path, known)
+            print(f"{what}, {len(missing)} policies: {time.time() - begin:.0f} s", flush=True)
         return known
+
+    def shard(self, what, policies, tasks, protocol):
+        """{policy: row} over a few tasks of one kind."""
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
+            file.write(tasks)
+            file.flush()
+            words = ("--data", file.name, "--protocol", protocol, "--threads", "1")
+            return self.rows(self.place("shard", protocol, tasks), what, policies, words)
+
+    def texts(self, what, policies, paths, protocol, n_windows, window=0):
+        """Rows of policies over windows of each text: [{policy: row}]."""
+        words = ("--text-protocol", protocol, "--windows", str(n_windows), "--window", str(window), "--threads", "1")
+
+        def of_text(path):
+            place = self.place("text", *words, open(path, "rb").read())
+            return self.rows(place, f"{what} {os.path.basename(path)}", policies, ("--text", path, *words))
+
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+            return list(threads.map(of_text, paths))
 
     def tasks(self, what, policies, path, protocol, limit):
         """Rows of policies over the first tasks of a file of one kind."""
         with open(path, encoding="utf-8") as file:
             lines = file.readlines()[:limit]
         shards = ["".join(lines[i : i + SHARD]) for i in range(0, len(lines), SHARD)]
-        begin = time.time()
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
             parts = list(threads.map(lambda tasks: self.shard(what, policies, tasks, protocol), shards))
-        print(f"{what}, {len(lines)} contexts, {len(policies)} policies: {time.time() - begin:.0f} s", flush=True)
         return [combined([part[policy] for part in parts]) for policy in policies]

@@ -4,7 +4,7 @@ prompt takes with them."""
 import argparse
 
 import quality_tables as quality
-from quality_parts import rows_by_kind, with_bytes
+from quality_parts import rows_by_kind
 from quality_program import Program
 from quality_relate import KINDS
 
@@ -35,13 +35,13 @@ def prompt_times(program, path, policy):
 
 
 def compared(program, what, columns, folder, kinds, contexts):
-    """A row for each reading: for every column (heading, policy) the accuracy, and the difference to the first."""
+    """A row for each reading: for every column (heading, policy) accuracy, difference to the first, bytes."""
     kinds = [f"{folder}{kind}" for kind in kinds]
     policies = ["full"] + [policy + more for _, more in READINGS for _, policy in columns]
     full, *table = rows_by_kind(program, what, policies, "ask", kinds, contexts)
     lines = [
-        "| second reading | " + " | ".join(f"{heading} | difference" for heading, _ in columns) + " | prompt |",
-        "|---|" + "---|" * (2 * len(columns) + 1),
+        "| second reading | " + " | ".join(f"{heading} | difference | cache" for heading, _ in columns) + " | prompt |",
+        "|---|" + "---|" * (3 * len(columns) + 1),
     ]
     first, costs = table[: len(columns)], prompt_times(program, quality.data(kinds[0]), columns[0][1])
     for i, (name, _) in enumerate(READINGS):
@@ -51,7 +51,7 @@ def compared(program, what, columns, folder, kinds, contexts):
             low, high = quality.bootstrap(rows, kinds, published)
             difference = 100 * (accuracy - quality.mean_accuracy(published, kinds))
             interval = f"{difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]" if rows is not published else "–"
-            cells += [f"{100 * accuracy:.1f}", interval]
+            cells += [f"{100 * accuracy:.1f}", interval, quality.cache_kib(rows.values())]
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {costs[i]:.2f} × |")
     answered = f"{100 * quality.mean_accuracy(full, kinds):.1f}"
     return [f"{contexts} contexts a kind; the full cache answers {answered} %.", "", *lines, ""]
@@ -70,9 +70,9 @@ def readings(program, arguments):
     ]
     columns = [(f"{m}, {c} slots", quality.spec(m, c)) for m in METHODS for c in SLOTS]
     lines += compared(program, "readings", columns, "", quality.ASK_KINDS[:5], arguments.contexts)
-    columns = [(f"{m}, {size}", with_bytes(m, size)) for m in METHODS for size in BYTES]
+    columns = [(f"{m}, {size}", quality.with_bytes(m, size)) for m in METHODS for size in BYTES]
     lines += ["### models/relate", "", *compared(own, "readings", columns, "relate/", KINDS, arguments.contexts)]
-    columns = [(f"{m}, {size}", with_bytes(m, size)) for m in METHODS for size in LONG_BYTES]
+    columns = [(f"{m}, {size}", quality.with_bytes(m, size)) for m in METHODS for size in LONG_BYTES]
     few = min(arguments.contexts, 8)
     lines += ["### models/relate, 3,900 tokens", ""]
     return lines + compared(own, "readings", columns, "relate_long/", KINDS, few)

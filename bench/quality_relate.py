@@ -4,7 +4,7 @@ head scores of several kinds are worth there."""
 import argparse
 
 import quality_tables as quality
-from quality_parts import mean, rows_by_kind, with_bytes
+from quality_parts import mean, rows_by_kind
 from quality_program import Program
 
 KINDS = ("recall", "paraphrase", "latest", "code")
@@ -18,7 +18,7 @@ TABLES = (("exact", "in every coalition (Shapley)"), ("alone", "alone"), ("lefto
 
 
 def methods(size):
-    return [("full", "full")] + [(m, with_bytes(m, size)) for m in METHODS]
+    return [("full", "full")] + [(m, quality.with_bytes(m, size)) for m in METHODS]
 
 
 def table(own, what, folder, named, contexts):
@@ -59,7 +59,7 @@ def relate(program, arguments):
         "together."
     )
     for size in BYTES[:3]:
-        named = [(words, with_bytes("cokv", size) + f",scores={name}") for name, words in TABLES]
-        named.append(("every head the same (snapkv-w8)", with_bytes("snapkv-w8", size)))
+        named = [(words, quality.with_bytes("cokv", size) + f",scores={name}") for name, words in TABLES]
+        named.append(("every head the same (snapkv-w8)", quality.with_bytes("snapkv-w8", size)))
         lines += ["", f"{size}:", "", *table(own, "head scores", "relate", named, contexts)]
     return lines + [""]

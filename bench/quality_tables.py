@@ -39,12 +39,22 @@ METHODS = {
     "expected-attention": ("expected-attention:budget={c}", 12),
     "cokv-mixed": ("cokv-mixed:budget={c}", 12),
 }
-COMPOSED = {"reconstruct": "snapkv-w8:budget={c},scorer=reconstruct,kernel=1"}
+COMPOSED = {
+    "reconstruct": "snapkv-w8:budget={c},scorer=reconstruct,kernel=1",
+    "kvzip-ada": "kvzip:budget={c},allocator=ada",
+}
+
+
+def template(method):
+    return COMPOSED[method] if method in COMPOSED else METHODS[method][0]
 
 
 def spec(method, budget):
-    text = COMPOSED[method] if method in COMPOSED else METHODS[method][0]
-    return text.format(c=budget, half=budget // 2)
+    return template(method).format(c=budget, half=budget // 2)
+
+
+def with_bytes(method, size):
+    return template(method).format(c="BUDGET", half=4).replace("budget=BUDGET", "budget_bytes=" + size)
 
 
 def fits(method, budget):

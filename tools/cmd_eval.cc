@@ -21,20 +21,22 @@ struct EvalOptions {
   TableOptions tables;
   std::vector<std::string> policies, data, texts;
   std::string protocol, text_protocol = "stream";
-  int32_t limit = 0, window = 0;
+  int32_t limit = 0, window = 0, n_windows = 0;
   SuiteOptions suite;
   bool json = false, csv = false, explain = false;
   double top_share = 0.05;
   std::string picture;
 };
 
-using TaskCounts = std::vector<std::array<int64_t, 2>>;  // of each task: answered right, asked
+using TaskCounts = std::vector<std::array<int64_t, 2>>;        // of each task: answered right, asked
+using WindowLosses = std::vector<std::pair<double, int64_t>>;  // of each window: nats, tokens scored
 
 // One line of the result: a policy on one kind of data.
 struct EvalRow {
   std::string spec, policy, kind, protocol, file;  // policy as it was asked for, and its canonical text
   QualitySums sums;
   TaskCounts by_task = {};
+  WindowLosses by_window = {};
   ExplainSums explain = {};
 };
 
@@ -48,7 +50,7 @@ std::vector<EvalRow> MakeRows(const std::vector<Policy>& policies, const std::st
                               const std::string& protocol, const std::string& file) {
   std::vector<EvalRow> rows;
   for (const Policy& policy : policies)
-    rows.push_back({policy.spec(), policy.Describe(), kind, protocol, file, {}, {}});
+    rows.push_back({policy.spec(), policy.Describe(), kind, protocol, file, {}});
   return rows;
 }
 
@@ -115,21 +117,26 @@ void EvalText(const EvalOptions& options, const Model& model, const std::vector<
   TextEvaluator evaluator(model, Pointers(policies),
                           options.text_protocol == "stream" ? TextProtocol::kStream : TextProtocol::kPrefix,
                           window);
-  int64_t n_windows = evaluator.CountWindows(tokens);
-  if (n_windows == 0)
+  const int64_t n_there = evaluator.CountWindows(tokens);
+  if (n_there == 0)
     throw Failure(
         Format("%s: %zu tokens are less than one window of %d", file.c_str(), tokens.size(), window));
-  if (options.limit > 0) n_windows = std::min<int64_t>(n_windows, options.limit);
-  std::vector<QualitySums> sums(policies.size());
+  const bool spread = options.n_windows > 0;
+  const int32_t most = spread ? options.n_windows : options.limit;
+  const int64_t n_windows = most > 0 ? std::min<int64_t>(n_there, most) : n_there;
+  std::vector<EvalRow> own = MakeRows(policies, "text", options.text_protocol, file);
   Progress progress(file);
   for (int64_t i = 0; i < n_windows; ++i) {
     progress.Update(
         static_cast<double>(i), static_cast<double>(n_windows),
         Format("window %lld of %lld", static_cast<long long>(i + 1), static_cast<long long>(n_windows)));
-    evaluator.Run(tokens, i, &sums);
+    std::vector<QualitySums> of_window(policies.size());
+    evaluator.Run(tokens, spread ? i * n_there / n_windows : i, &of_window);
+    for (size_t p = 0; p < own.size(); ++p) {
+      own[p].by_window.emplace_back(-of_window[p].log_likelihood, of_window[p].n_scored);
+      AddSums(of_window[p], &own[p].sums);
+    }
   }
-  std::vector<EvalRow> own = MakeRows(policies, "text", options.text_protocol, file);
-  for (size_t p = 0; p < own.size(); ++p) own[p].sums = sums[p];
   rows->insert(rows->end(), own.begin(), own.end());
 }
 
@@ -163,6 +170,7 @@ Json RowJson(const EvalRow& row, int32_t n_heads) {
       {"step_seconds", when(sums.n_steps > 0, Ratio(sums.step_seconds, static_cast<double>(sums.n_steps)))}};
   if (!row.by_task.empty())
     out["right_by_task"] = row.by_task;  // [[right, questions], ...]: for paired comparisons
+  if (!row.by_window.empty()) out["nll_by_window"] = row.by_window;  // [[nats, tokens], ...]: likewise
   if (row.explain.n_queries > 0) out["explain"] = ExplainRowJson(row.explain);
   return out;
 }
@@ -265,6 +273,7 @@ Json HowToRepeat(const EvalOptions& options, const Tables& tables, const Model& 
       {"protocol", options.protocol},
       {"text_protocol", options.text_protocol},
       {"window", window},
+      {"windows", options.n_windows},
       {"limit", options.limit},
       {"threads", ThreadsUsed(options.model)},
       {"temperature", 0},
@@ -429,6 +438,10 @@ Action AddEval(CLI::App* app) {
       ->capture_default_str()
       ->type_name("P");
   app->add_option("--window", options->window, "Tokens of a text window; 0 = trained context, at most 2048")
+      ->check(AtLeast(0))
+      ->type_name("N");
+  app->add_option("--windows", options->n_windows,
+                  "At most so many windows of a text, spread evenly over it; 0 = the first --limit")
       ->check(AtLeast(0))
       ->type_name("N");
   app->add_option("--limit", options->limit, "At most so many tasks or windows of a file; 0 = all")

@@ -51,8 +51,10 @@ def main():
         with open(page, "w", encoding="utf-8") as file:
             file.write(go_page.page("bindings/go"))
         doxygen(settings, VERSION=version, OUT=out, STRIP=f"{root} {folder}", INPUT=" ".join([*PARTS, page]))
-    for picture in glob.glob("docs/*.svg"):  # a page may link to one that it does not show
+    os.makedirs(os.path.join(out, "docs"), exist_ok=True)
+    for picture in glob.glob("docs/*.svg") + glob.glob("docs/*.png"):  # a page may link to one that it does not show
         shutil.copy(picture, out)
+        shutil.copy(picture, os.path.join(out, "docs"))  # where the README has it
     print(f"{len([n for n in os.listdir(out) if n.endswith('.html')])} pages in {out}/index.html")
 
 

@@ -2,6 +2,7 @@
 table of docs/results.md, and the page has the notes as they are kept."""
 
 import json
+import math
 import os
 import re
 import unittest
@@ -22,6 +23,29 @@ def tables(text):
 
 def prose(text):
     return "\n".join(line for line in text.splitlines() if not line.startswith("|"))
+
+
+def grid(text, columns=r".*"):
+    """{row: {column: cell}} of the first table of a text whose heading matches."""
+    found, heading = {}, None
+    for line in text.splitlines():
+        cells = [cell.strip().strip("*") for cell in line.strip().strip("|").split("|")]
+        if heading is None:
+            if line.startswith("|") and re.match(columns, line):
+                heading = cells
+        elif not line.startswith("|"):
+            break
+        elif not re.fullmatch(r"[|-]+ *", line.strip()):
+            found[cells[0]] = dict(zip(heading[1:], cells[1:]))
+    return found
+
+
+def first(cell):
+    """The number a cell begins with."""
+    return re.match(r"[+-]?\d+(?:\.\d+)?", cell).group()
+
+
+BY_SCORES, WITHOUT = ("headkv-r2", "cokv"), ("snapkv-w8", "pyramidkv", "ada-snapkv")
 
 
 class Results(unittest.TestCase):
@@ -68,6 +92,120 @@ class Results(unittest.TestCase):
         for number in quoted:
             self.assertIn(number, cells, "no table of this part has it")
 
+    def comparison(self, protocol):
+        """Of the comparison of head budgets: questions, accuracy of the full cache, its table, and its last line."""
+        text = self.part("Head budgets").split(f"### Protocol {protocol}: ", 1)[1].split("\n### ", 1)[0]
+        n, full = re.match(r"(\d+) questions, full cache (\S+) %", text).groups()
+        rows = {name.split()[0]: of for name, of in grid(text).items()}
+        shares = {name.split()[0]: re.search(r"\((\S+) %\)", name).group(1) for name in grid(text)}
+        return n, full, rows, shares, re.search(r"^Smallest of these budgets.*$", text, re.M).group()
+
+    def test_the_readme_says_what_the_comparison_has(self):
+        n, full, rows, shares, _ = self.comparison("ask")
+        said = re.search(
+            r"On ([\d,]+) held-out questions .*? to (\S+) % of its slots: full cache (\S+) % right, (.*?); at (\S+) % "
+            r"`cokv-document` is at (\S+) and the others between (\d+) and (\d+) ",
+            " ".join(read("README.md").split()),
+        )
+        self.assertEqual(said.group(1).replace(",", ""), n)
+        self.assertEqual(said.group(3), full)
+        (at,) = [slots for slots, share in shares.items() if float(share) == float(said.group(2))]
+        methods = re.findall(r"`(\S+)` (\d+\.\d)", said.group(4))
+        self.assertGreaterEqual(len(methods), 5)
+        for method, accuracy in methods:
+            self.assertEqual(accuracy, first(rows[at][method]), method)
+        (at,) = [slots for slots, share in shares.items() if share == said.group(5)]
+        self.assertEqual(said.group(6), first(rows[at]["cokv-document"]))
+        others = [float(first(rows[at][m])) for m in (*BY_SCORES, *WITHOUT)]
+        self.assertEqual((said.group(7), said.group(8)), (str(math.floor(min(others))), str(math.ceil(max(others)))))
+
+    def test_head_scores_say_what_the_comparison_has(self):
+        text = read("docs/head-scores.md").split("## What they are worth on held-out tasks", 1)[1].split("\n## ", 1)[0]
+        n, full, rows, shares, reached = self.comparison("ask")
+        words = " ".join(text.split())
+        self.assertIn(f"{int(n):,} questions of ", words)
+        self.assertIn(f"full cache {full}. ", words)
+        table = grid(text, r"\| slots per head")
+        self.assertEqual({name.split()[0] for name in table}, set(rows))
+        for name, of in table.items():
+            slots = name.split()[0]
+            self.assertEqual(name, f"{slots} ({shares[slots]} %)")
+            for method, cell in of.items():
+                if method.startswith("`"):
+                    self.assertEqual(first(cell), first(rows[slots][method.strip("`")]), (slots, method))
+        ahead = [float(first(of["cokv"])) - max(float(first(of[m])) for m in WITHOUT) for of in rows.values()]
+        self.assertIn(f"by {min(ahead):.0f} to {max(ahead):.0f} points", words)
+        best = rows["72"]["cokv − best other"]
+        self.assertIn("leads by " + best.split(" (")[0].lstrip("+").replace(" [", " points ["), words)
+        equal = self.part("Head budgets").split("### CoKV and HeadKV at equal bytes", 1)[1]
+        self.assertIn("bytes that is " + grid(equal)["72"]["difference"], words)
+        share = lambda method, line: re.search(rf"{method} \d+ slots \((\S+) %\)", line).group(1)
+        self.assertEqual(share("cokv", reached), share("headkv-r2", reached))
+        self.assertIn(f"at {share('cokv', reached)} % of the cache by `cokv` and `headkv-r2`, at "
+                      f"{share('cokv-document', reached)} % by `cokv-document`", words)  # fmt: skip
+        _, _, _, _, reached = self.comparison("prompt")
+        self.assertIn(f"at {share('cokv', reached)} % and {share('cokv-document', reached)} %.", words)
+
+    def test_what_prose_says_of_equal_bytes_is_what_its_table_has(self):
+        rows, note = grid(self.part("Every method at equal bytes")), self.note("At equal bytes")
+        named = re.findall(r"`([\w, -]+)` (?:has )?(\d+\.\d \[\d+–\d+\])", note)
+        self.assertGreaterEqual(len(named), 11)
+        for method, cell in named:
+            self.assertEqual(rows[method]["240KiB"], cell, method)
+        names = {method for method, _ in named}
+        below = [float(first(of["240KiB"])) for m, of in rows.items()
+                 if m not in names and ", " not in m and of["240KiB"] != "–"]  # fmt: skip
+        self.assertEqual(re.search(r"all others in f16 below (\d+)", note).group(1), str(math.floor(max(below)) + 1))
+        best = re.search(r"The frontier is (.*?), all in f16", note).group(1)
+        drawn = re.search(r"^The frontier, .*?: (.*)\.$", self.part("Every method at equal bytes"), re.M).group(1)
+        self.assertEqual(re.findall(r"`(\S+?)`", best), re.findall(r"(\S+) \(", drawn))
+        sizes, merging = ("240KiB", "480KiB", "960KiB"), self.note("Merging** (CaM")
+        said = [first(rows["cam"][s]) for s in sizes] + [first(rows["streaming"][s]) for s in sizes]
+        of_both = merging.split("answers", 1)[1].split(". The tables", 1)[0]
+        self.assertEqual(re.findall(r"\d+\.\d", of_both), said)
+
+    def test_what_prose_says_of_perplexity_is_what_its_table_has(self):
+        rows = {name: [float(x) for x in list(of.values())[:3]] for name, of in grid(self.part(
+            "Perplexity, token by token with eviction at every step")).items()}  # fmt: skip
+        note, words = self.note("Merging** (CaM"), ("none", "one", "two", "three")
+        lower = lambda one, other, c: [
+            a / b for a, b in zip(rows[f"{one}, {c} slots"], rows[f"{other}, {c} slots"]) if a < b
+        ]
+        cam = {c: lower("cam", "streaming", c) for c in (64, 128, 256)}
+        wkv = {c: words[len(lower("weightedkv", "h2o", c))] for c in (64, 128, 256)}
+        self.assertEqual(wkv[64], wkv[128])
+        self.assertIn(f"H2O's perplexity on {wkv[64]} books of three at 64 and 128 slots, on {wkv[256]} at 256", note)
+        counts = [words[len(cam[c])] for c in (64, 128, 256)]
+        self.assertIn("`streaming`'s on {} of three at 64, on {} at 128 and on {} at 256".format(*counts), note)
+        largest = max(1 - ratio for ratios in cam.values() for ratio in ratios)
+        self.assertIn(f"by no more than {100 * largest:.1f} %", note)
+        self.assertIn(f"({rows['full'][1]}, `streaming` at 128 slots {rows['streaming, 128 slots'][1]})", note)
+        means = [float(re.search(rf"^### {c} slots per .*?^\| cam \|.*?\*\*(\S+)\*\*", self.part(
+            "Protocol ask, every method"), re.M | re.S).group(1)) for c in (12, 16, 32, 64)]  # fmt: skip
+        self.assertIn(f"means of {min(means)} to {max(means)} % in *ask* up to 64 slots", note)
+
+    def test_the_frontier_named_and_drawn_is_that_of_the_table(self):
+        part = self.part("Every method at equal bytes")
+        points = [
+            (int(re.search(r"(\d+) KiB", of["slots, used of " + size]).group(1)), float(first(cell)), name)
+            for name, of in grid(part).items()
+            for size, cell in of.items()
+            if "slots, used of " + size in of and cell != "–"
+        ]
+        kept = re.search(r"Everything kept: (.*?)\.\n", part).group(1)
+        points += [(int(kib), float(accuracy), name) for name, accuracy, kib in
+                   re.findall(r"(full(?:, \w+)?): (\S+) \[.*?\], (\d+) KiB", kept)]  # fmt: skip
+        self.assertGreater(len(points), 100)
+        best = {p for p in points if not any(q[0] <= p[0] and q[1] >= p[1] and q[:2] != p[:2] for q in points)}
+        named = re.search(r"^The frontier, .*?: (.*)\.$", part, re.M).group(1)
+        named = {(int(k), float(a), n) for n, k, a in re.findall(r"([^()]+?) \((\d+) KiB, (\S+) %\)(?:, )?", named)}
+        self.assertEqual({p[:2] for p in named}, {p[:2] for p in best})
+        self.assertLessEqual(named, best)
+        drawn = re.findall(r"<circle [^>]*><title>(.*): (\d+) KiB, (\S+) %</title>", read("docs/accuracy-bytes.svg"))
+        self.assertEqual(sorted((int(k), float(a), n) for n, k, a in drawn), sorted(points))
+        written = re.findall(r'<text class="s" [^>]*>([^<\d][^<]*)</text>', read("docs/accuracy-bytes.svg"))
+        self.assertEqual(sorted(written), sorted(name for _, _, name in named))
+
     def test_rank_correlations_in_prose_are_those_of_the_tables(self):
         rows = {}
         for line in self.part("Does the eviction loss tell accuracy?").splitlines():
@@ -92,7 +230,7 @@ class Results(unittest.TestCase):
     def test_what_prose_says_of_positions_is_what_the_table_has(self):
         part = self.part("Does the eviction loss tell accuracy?").split("every tenth", 1)[1]
         tenths = {
-            row[0]: [float(cell) for cell in row[1].split("|")]
+            row[0]: [float(cell) for cell in row[1].split("|")[:10]]
             for row in re.findall(r"^\| (\S+) \|(.*)\|$", part, re.M)
             if row[0] in ("h2o", "ahakv")
         }
@@ -102,6 +240,13 @@ class Results(unittest.TestCase):
         self.assertEqual(tenths["h2o"][:9], sorted(tenths["h2o"][:9], reverse=True))
         first = tenths["ahakv"][:9]
         self.assertIn(f"`ahakv` {min(first)} to {max(first)} % of each of the first nine", note)
+
+    def test_the_picture_of_positions_is_that_of_the_table(self):
+        table = grid(self.part("Does the eviction loss tell accuracy?").split("every tenth", 1)[1])
+        self.assertGreaterEqual(len(table), 10)
+        shown = re.findall(r"<text [^>]*>([^<]*)</text>", read("docs/kept-positions.svg"))
+        at = shown.index("10") + 1
+        self.assertEqual(shown[at:], [text for name, of in table.items() for text in (name, *of.values())])
 
     def test_every_budget_of_the_comparison_says_what_equal_bytes_give(self):
         section = read("docs/results.md").split("### CoKV and HeadKV at equal bytes", 1)[1].split("\n### ", 1)[0]

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "tests/tool/run_program.h"
 
@@ -349,6 +350,39 @@ TEST(ToolRecall, EvalOfAText) {
     EXPECT_LT(small["cache_share"], 1.0);
     EXPECT_EQ(small["protocol"], protocol);
   }
+}
+
+// The losses of the windows make the perplexity, and --windows takes them from all over the text.
+TEST(ToolRecall, EvalOfATextByWindows) {
+  const TemporaryFolder folder;
+  std::string words;
+  for (int i = 0; i < 160; ++i) words += " " + std::to_string(i * i % 97);
+  const std::string text = folder.Write("text.txt", words);
+  const auto eval = [&](const std::string& file, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"eval",     KVC_RECALL,      "--text",   file, "--policy", "full",
+                                          "--policy", "h2o:budget=16", "--window", "64", "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return KvcJson(arguments)["results"];
+  };
+  const Json all = eval(text, {}), four = eval(text, {"--windows", "4"}),
+             first = eval(text, {"--limit", "2"});
+  const size_t n = all[0]["nll_by_window"].size();
+  ASSERT_GT(n, 5u);
+  for (size_t p = 0; p < 2; ++p) {
+    const Json& windows = all[p]["nll_by_window"];
+    double nats = 0;
+    for (const Json& window : windows) {
+      EXPECT_EQ(window[1], 32);  // the second half is scored
+      nats += window[0].get<double>();
+    }
+    EXPECT_EQ(all[p]["n"], 32 * n);
+    EXPECT_NEAR(all[p]["perplexity"].get<double>(), std::exp(nats / static_cast<double>(32 * n)), 1e-6);
+    ASSERT_EQ(four[p]["nll_by_window"].size(), 4u);
+    for (size_t i = 0; i < 4; ++i) EXPECT_EQ(four[p]["nll_by_window"][i], windows[i * n / 4]) << i;
+    EXPECT_EQ(first[p]["nll_by_window"], Json(Json::array({windows[0], windows[1]})));
+  }
+  EXPECT_NE(all[0]["nll_by_window"], all[1]["nll_by_window"]);
+  EXPECT_EQ(eval(text, {"--windows", "100000"})[1]["nll_by_window"], all[1]["nll_by_window"]);
 }
 
 TEST(ToolRecall, EvalAsCsv) {

@@ -1,0 +1,67 @@
+"""What bench/quality.py reckons from measurements, on ones whose answers are known."""
+
+import math
+import os
+import random
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench"))
+import quality_bytes
+import quality_text
+
+
+def row(losses, tokens=512):
+    return {"nll_by_window": [[nats, tokens] for nats in losses]}
+
+
+class Perplexity(unittest.TestCase):
+    def test_a_change_that_is_the_same_everywhere_has_no_interval(self):
+        windows = [[900.0 + 37 * i * i % 211 for i in range(12)], [1500.0 + i for i in range(12)]]
+        full = [row(w) for w in windows]
+        self.assertEqual(quality_text.change(full, full), (0, 0, 0))
+        more = [row([nats + 512 * 0.1 for nats in w]) for w in windows]
+        for found in quality_text.change(more, full):
+            self.assertAlmostEqual(found, 100 * math.expm1(0.1), places=9)
+
+    def test_pairs_cancel_what_windows_have_in_common(self):
+        rng = random.Random(3)
+        common = [rng.gauss(1800, 300) for _ in range(12)]
+        other = [nats + rng.gauss(5, 2) for nats in common]
+        whole, low, high = quality_text.change([row(other)], [row(common)])
+        self.assertLess(low, whole)
+        self.assertLess(whole, high)
+        self.assertGreater(low, 0)  # 5 nats of 512 tokens are seen, though windows differ by 300
+        self.assertLess(high, 2)
+
+    def test_intervals_hold_the_truth_about_as_often_as_they_say(self):
+        rng, held, n = random.Random(5), 0, 100
+        for _ in range(n):
+            common = [rng.gauss(1800, 300) for _ in range(12)]
+            rows = [row([nats + rng.gauss(5, 4) for nats in common])], [row(common)]
+            _, low, high = quality_text.change(*rows, draws=200)
+            held += low <= 100 * math.expm1(5 / 512) <= high
+        self.assertGreaterEqual(held, 80)  # 95 of very many windows, somewhat fewer of 12
+        self.assertLess(held, 100)
+
+
+class EqualBytes(unittest.TestCase):
+    def test_the_frontier_is_what_nobody_beats_with_as_few_bytes(self):
+        points = [(200, 50, "a"), (200, 60, "b"), (210, 60, "c"), (220, 59, "d"), (230, 61, "e"), (400, 61, "f")]
+        self.assertEqual([name for _, _, name in quality_bytes.frontier(points)], ["b", "e"])
+        rng = random.Random(2)
+        points = [(rng.randrange(100, 140), rng.randrange(100), str(i)) for i in range(200)]
+        best = quality_bytes.frontier(points)
+        for point in points:
+            better = [p for p in points if p[0] <= point[0] and p[1] >= point[1] and p[:2] != point[:2]]
+            self.assertEqual(any(p[:2] == point[:2] for p in best), not better)
+
+    def test_every_policy_of_the_table_is_its_own(self):
+        policies = [policy for _, _, of in quality_bytes.cases() for policy in of.values()]
+        self.assertEqual(len(policies), len(set(policies)))
+        for policy in policies:
+            self.assertEqual(policy.count("budget_bytes="), 0 if policy.startswith("full") else 1, policy)
+
+
+if __name__ == "__main__":
+    unittest.main()
