@@ -35,6 +35,20 @@ std::string Label(double x, double y, const std::string& text, const char* ancho
 
 std::string Number(double value) { return Format("%.3g", value); }
 
+// A name beside a chart, where there is room for some letters: policies go on a line further behind a colon
+// or a comma.
+std::vector<std::string> NameLines(const std::string& name) {
+  constexpr size_t kLetters = 17;
+  std::vector<std::string> lines(1);
+  for (size_t at = 0; at < name.size();) {
+    const size_t end = name.find_first_of(":,", at), n = std::min(end, name.size() - 1) + 1 - at;
+    if (!lines.back().empty() && lines.back().size() + n > kLetters) lines.emplace_back();
+    lines.back() += name.substr(at, n);
+    at += n;
+  }
+  return lines;
+}
+
 // A round step that cuts the range into about n parts.
 double RoundStep(double range, int n) {
   const double raw = std::max(range, 1e-12) / n, power = std::pow(10, std::floor(std::log10(raw)));
@@ -162,6 +176,7 @@ void SvgPage::Add(const LineChart& chart) {
                     y_at(chart.mark), y_at(chart.mark));
     body_ += Label(right - 4, y_at(chart.mark) - 4, chart.mark_name, "end", "small");
   }
+  double legend = top + 12;
   for (size_t i = 0; i < chart.series.size(); ++i) {
     const Series& s = chart.series[i];
     const int colour = static_cast<int>(i) % kColours;
@@ -173,14 +188,17 @@ void SvgPage::Add(const LineChart& chart) {
     for (size_t k = 0; dots && k < s.x.size(); ++k)
       body_ += Format("<circle class=\"line s%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"/>\n", colour, x_at(s.x[k]),
                       y_at(s.y[k]));
-    const double y = top + 12 + 16 * static_cast<double>(i);
     body_ += Format("<line class=\"line s%d\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", colour,
-                    right + 8, right + 24, y - 4, y - 4);
-    body_ += Label(right + 28, y, s.name, "start", "small");
+                    right + 8, right + 24, legend - 4, legend - 4);
+    for (const std::string& line : NameLines(s.name)) {
+      body_ += Label(right + 28, legend, line, "start", "small");
+      legend += 12;
+    }
+    legend += 4;
   }
   body_ += Label((kLeft + right) / 2, bottom + 28, chart.x_name, "middle", "small") +
            Label(16, top - 6, chart.y_name, "start", "small");
-  height_ = std::max(bottom, top + 16 * static_cast<double>(chart.series.size())) + 46;
+  height_ = std::max(bottom, legend - 12) + 46;
 }
 
 std::string SvgPage::Text() const {
