@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <regex>
 
+#include "tools/score/svg.h"
 #include "tools/suite/utf8.h"
 
 namespace kvc::tool {
@@ -79,6 +81,24 @@ TEST(ReportPage, ShowsWhatItWasGiven) {
   size_t rows = 0;
   for (size_t at = page.find("<tr>"); at != std::string::npos; at = page.find("<tr>", at + 1)) ++rows;
   EXPECT_EQ(rows, 1u + 1u + 3u + 1u + 2u);  // heads, the full cache, points, rows of the grid
+}
+
+TEST(Charts, LongNamesBesideThemGoOnBelow) {
+  LineChart chart;
+  chart.series = {{"cokv:budget=64", {1, 2}, {1, 2}}, {"ada-snapkv:window=8,ada_floor=0.5", {1, 2}, {2, 1}}};
+  SvgPage page;
+  page.Add(chart);
+  std::vector<std::string> names;
+  std::vector<double> heights;
+  const std::string text = page.Text();
+  const std::regex label(
+      "<text x=\"648.0\" y=\"([0-9.]+)\" text-anchor=\"start\" class=\"small\">([^<]*)</text>");
+  for (std::sregex_iterator at(text.begin(), text.end(), label), end; at != end; ++at)
+    heights.push_back(std::stod((*at)[1])), names.push_back((*at)[2]);
+  EXPECT_EQ(names, (std::vector<std::string>{"cokv:budget=64", "ada-snapkv:", "window=8,", "ada_floor=0.5"}));
+  ASSERT_EQ(heights.size(), 4u);
+  EXPECT_EQ(heights[1] - heights[0], 16);
+  EXPECT_EQ(heights[2] - heights[1], 12);
 }
 
 TEST(ReportPage, AnEmptyReportIsAPage) { EXPECT_EQ(Unbalanced(ReportHtml(Report())), ""); }
