@@ -18,6 +18,16 @@
 
 namespace kvc::test {
 
+// What is left of a vector that was stored, as the reference makes it.
+inline std::vector<float> RoundTrip(const VectorFormat& format, const std::vector<float>& x) {
+  std::vector<uint8_t> codes(static_cast<size_t>(CodeBytes(format.type, format.d)));
+  std::vector<uint16_t> scales(x.size());
+  std::vector<float> out(x.size());
+  ReferenceKernels().encode_vectors(format, x.data(), 1, codes.data(), scales.data());
+  ReferenceKernels().decode_vectors(format, codes.data(), scales.data(), 1, out.data());
+  return out;
+}
+
 // A cache whose heads are all alike.
 struct UniformLayout {
   int32_t n_layers = 1, n_kv_heads = 1, group = 1, head_dim = 0, page_slots = 64, n_aux = 0;

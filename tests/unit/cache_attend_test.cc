@@ -246,14 +246,6 @@ TEST_P(AttendCases, HoldsWhatTheReferenceCodes) {
   ASSERT_TRUE(memory_.Store(cache_.get(), 0, kv, nullptr, c.seen ? &kv.seen : nullptr).ok());
   test::HostLayer got = memory_.Load(*cache_, 0);
   ASSERT_EQ(got.len, kv.len);
-  const auto round_trip = [](const VectorFormat& format, const Vector& x) {
-    std::vector<uint8_t> codes(static_cast<size_t>(CodeBytes(format.type, format.d)));
-    std::vector<uint16_t> scales(x.size());
-    Vector out(x.size());
-    ReferenceKernels().encode_vectors(format, x.data(), 1, codes.data(), scales.data());
-    ReferenceKernels().decode_vectors(format, codes.data(), scales.data(), 1, out.data());
-    return out;
-  };
   const VectorFormat stored{c.type, c.dim, c.quant_group()}, ring{KvType::kF16, c.dim, 0};
   for (int g = 0; g < kHeads; ++g) {
     const int32_t n = kv.len[static_cast<size_t>(g)],
@@ -262,9 +254,10 @@ TEST_P(AttendCases, HoldsWhatTheReferenceCodes) {
     for (int32_t i = 0; i < n; ++i) {
       const VectorFormat& format = i < coded ? stored : ring;
       ASSERT_EQ(got.Position(g, i), kv.Position(g, i));
-      ASSERT_EQ(got.ValueOf(g, i), round_trip(format, kv.ValueOf(g, i))) << "head " << g << " entry " << i;
+      ASSERT_EQ(got.ValueOf(g, i), test::RoundTrip(format, kv.ValueOf(g, i)))
+          << "head " << g << " entry " << i;
       if (c.key_channels && i < coded) continue;
-      ASSERT_EQ(got.KeyOf(g, i), round_trip(format, kv.KeyOf(g, i))) << "head " << g << " entry " << i;
+      ASSERT_EQ(got.KeyOf(g, i), test::RoundTrip(format, kv.KeyOf(g, i))) << "head " << g << " entry " << i;
     }
   }
 }

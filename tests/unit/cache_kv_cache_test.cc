@@ -18,6 +18,7 @@ using test::HostLayer;
 constexpr int kLayers = 2, kHeads = 2, kGroup = 2, kDim = 8;
 constexpr float kScale = 0.25f;
 
+using test::RoundTrip;
 using Vector = std::vector<float>;
 
 struct Entry {
@@ -25,15 +26,6 @@ struct Entry {
   int32_t position;
   bool mixed = false;  // the value took in another one: not known to the last bit
 };
-
-Vector RoundTrip(const VectorFormat& format, const Vector& x) {
-  std::vector<uint8_t> codes(static_cast<size_t>(CodeBytes(format.type, format.d)));
-  std::vector<uint16_t> scales(x.size());
-  Vector out(x.size());
-  ReferenceKernels().encode_vectors(format, x.data(), 1, codes.data(), scales.data());
-  ReferenceKernels().decode_vectors(format, codes.data(), scales.data(), 1, out.data());
-  return out;
-}
 
 // What a cache must hold. The newest `tail` entries of a head are raw.
 struct Naive {
