@@ -32,6 +32,7 @@ class Shape:
 SHAPES = {
     "0.5b": Shape(24, 896, 4864, 14, 2, 64, 151936, 32768, 1e6),  # Qwen2.5-0.5B
     "1b": Shape(16, 2048, 8192, 32, 8, 64, 128256, 131072, 5e5),  # Llama-3.2-1B
+    "8b": Shape(32, 4096, 14336, 32, 8, 128, 128256, 131072, 5e5),  # Llama-3.1-8B, but for its own output head
     "tiny": Shape(2, 256, 512, 4, 2, 64, 512, 4096, 1e4),  # for tests
 }
 

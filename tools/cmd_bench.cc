@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 
 #define KVC_EXPERIMENTAL
 #include "kvc/kvc_experimental.h"
@@ -26,11 +27,19 @@ struct BenchOptions {
   bool json = false;
 };
 
-// What the device of the model gives: what its steps have to be compared with.
-double ReadBandwidth(const Model& model) {
-  double bytes_per_second = 0;
-  Check(kvc_model_measure(model.get(), &bytes_per_second), "cannot measure the device");
-  return bytes_per_second;
+// What the device of the model gives: what its steps have to be compared with. Other work on a machine takes
+// its share of the memory in turns of some milliseconds, from steps and from a measurement alike: it is
+// measured for as long as the steps took, `seconds`, and the median is what they could have had.
+double ReadBandwidth(const Model& model, double seconds) {
+  constexpr double kMost = 2;
+  std::vector<double> rates;
+  const Clock::time_point start = Clock::now();
+  do {
+    double bytes_per_second = 0;
+    Check(kvc_model_measure(model.get(), &bytes_per_second), "cannot measure the device");
+    rates.push_back(bytes_per_second);
+  } while (SecondsSince(start) < std::min(seconds, kMost));
+  return Median(rates);
 }
 
 // What the process has had in memory at most, mapped files included.
@@ -134,7 +143,7 @@ BenchResult Measure(const BenchOptions& options, const Model& model, const Polic
     result.decode_passes = one.n_fed;
     result.bytes_per_step = weights + static_cast<int64_t>(one.cache_bytes_mean);
     if (i == 1) result.process_bytes_peak = ProcessBytesPeak();  // before the next line takes its buffer
-    bandwidth.push_back(ReadBandwidth(model));
+    bandwidth.push_back(ReadBandwidth(model, std::accumulate(one.steps.begin(), one.steps.end(), 0.0)));
     fraction.push_back(
         Ratio(Ratio(static_cast<double>(result.bytes_per_step), step.back()), bandwidth.back()));
   }

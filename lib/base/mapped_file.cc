@@ -58,6 +58,10 @@ Result<MappedFile> MappedFile::FromFd(int fd, int64_t offset, int64_t n_bytes, c
   return file;
 }
 
+void MappedFile::AskForHugePages(int64_t offset, int64_t n_bytes) const {
+  if (mapped()) kvc::AskForHugePages(const_cast<uint8_t*>(data_) + offset, n_bytes);
+}
+
 int64_t MappedFile::Drop(int64_t offset, int64_t n_bytes) const {
   if (data_ == nullptr) return 0;
   const auto page = static_cast<uintptr_t>(PageBytes()), start = reinterpret_cast<uintptr_t>(data_ + offset),

@@ -29,6 +29,9 @@ class MappedFile {
   const uint8_t* data() const { return data_; }  // 64-byte aligned; null when empty
   int64_t size() const { return size_; }
   bool mapped() const { return map_ != nullptr; }
+  // [offset, offset + n_bytes) is going to be read over and over from one end to the other: large pages,
+  // where the system has them for files. A hint, to be given before the first reading.
+  void AskForHugePages(int64_t offset, int64_t n_bytes) const;
   // The caller will not soon read [offset, offset + n_bytes) again: the whole pages in it no longer take
   // memory. Returns how many bytes. From a mapping they come back when they are read after all; where the
   // file was read they are undefined from then on: for callers that have their own form of them.

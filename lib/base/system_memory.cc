@@ -37,9 +37,15 @@ void* MapBlock(int64_t n_bytes) {
 
 void UnmapBlock(void* block, int64_t n_bytes) { ::munmap(block, static_cast<size_t>(n_bytes)); }
 
+#if defined(MADV_HUGEPAGE)
+constexpr uintptr_t kHugePage = 2 << 20;
+int64_t HugePageBytes() { return kHugePage; }
+#else
+int64_t HugePageBytes() { return 0; }
+#endif
+
 void AskForHugePages([[maybe_unused]] void* at, [[maybe_unused]] int64_t n_bytes) {
 #if defined(MADV_HUGEPAGE)
-  constexpr uintptr_t kHugePage = 2 << 20;
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(at) + kHugePage - 1) / kHugePage * kHugePage;
   const uintptr_t end =
       (reinterpret_cast<uintptr_t>(at) + static_cast<uintptr_t>(n_bytes)) / kHugePage * kHugePage;

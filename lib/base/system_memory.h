@@ -31,7 +31,9 @@ constexpr bool kMapsBlocks = true;
 // Aligned to a page, or null where there is none to be had, or none are mapped: then the heap is the place.
 void* MapBlock(int64_t n_bytes);
 void UnmapBlock(void* block, int64_t n_bytes);
-// Fewer, larger pages for the inside of a block that is read over and over: a hint.
+// What a large page has and begins at a multiple of; 0: this system has none to be asked for.
+int64_t HugePageBytes();
+// Fewer, larger pages for the inside of a block, or of a mapped file, that is read over and over: a hint.
 void AskForHugePages(void* at, int64_t n_bytes);
 // Whole pages of a block: the memory goes, the addresses stay usable, what is there is undefined. False: it
 // stayed.

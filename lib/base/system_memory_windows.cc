@@ -49,6 +49,7 @@ void* MapBlock(int64_t n_bytes) {
 void UnmapBlock(void* block, int64_t) { VirtualFree(block, 0, MEM_RELEASE); }
 
 // Large pages take a privilege that programs do not have.
+int64_t HugePageBytes() { return 0; }
 void AskForHugePages(void*, int64_t) {}
 
 bool DropBlockPages(void* at, int64_t n_bytes) { return Discard(at, n_bytes); }

@@ -120,6 +120,7 @@ class VerifiedFile final : public ModelFile {
     std::vector<const TensorEntry*> owner(content_.sections.size());
     for (size_t i = 0; i < content_.tensors.size(); ++i)
       owner[content_.tensor_sections[i]] = &content_.tensors[i];
+    AskForHugePages();
     double scanned = 0;
     for (size_t i = 0; i < owner.size(); ++i) {
       const SectionEntry& s = content_.sections[i];
@@ -137,6 +138,16 @@ class VerifiedFile final : public ModelFile {
       if (watch != nullptr) watch->SetProgress(kVerifyShare * scanned / static_cast<double>(n_bytes_));
     }
     return {};
+  }
+
+  // Panels are multiplied where they lie: everything from the first to the last streams past once a token.
+  void AskForHugePages() const {
+    int64_t begin = n_bytes_, end = 0;
+    for (const TensorEntry& t : content_.tensors) {
+      if (t.weight.layout == WeightLayout::kRowMajor) continue;
+      begin = std::min(begin, t.offset), end = std::max(end, t.offset + t.size);
+    }
+    if (begin < end) file_.AskForHugePages(begin, end - begin);
   }
 
   Status ScanTensor(const TensorEntry& t) const {

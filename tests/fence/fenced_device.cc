@@ -61,6 +61,8 @@ class FencedDevice final : public cpu::CpuDevice {
     return CpuDevice::Zero(s, at, bytes);
   }
 
+  // Memory apart from what this one watches would not be seen.
+  Status AllocateWeights(int64_t bytes, DeviceBytes* out) override { return Allocate(bytes, "weights", out); }
   int64_t PreparedBytes(Span<const Weight> tensors, MatrixUse use) const override {
     int64_t bytes = 0;
     for (const Weight& w : tensors) {

@@ -93,6 +93,34 @@ TEST(PanelParity, EveryTokenAndSplitGivesTheSameBits) {
   }
 }
 
+// A processor chooses how panels are read (ProcessorFeatures::one_stream); here both ways, on any of them.
+TEST(PanelParity, HowPanelsAreReadDoesNotShow) {
+  for (const MatMulCase& c : PanelCases()) {
+    MatMulData data(c);
+    const PackedWeight packed(data.weight());
+    for (const KernelTable* table : ProductTables()) {
+      MatMulArgs a = Packed(data, packed);
+      std::vector<float> y[2];
+      for (bool one_stream : {false, true}) {
+        data.y.assign(data.y.size(), NAN);
+        a.one_stream = one_stream;
+        for (int32_t t = 0; t < c.n; ++t) {  // one token at a time, which is where it is looked at
+          a.n = 1, a.y = data.y.data() + t * c.rows, a.x = data.args.x + t * c.cols;
+          if (c.group > 0) {
+            const int64_t groups = c.cols / c.group;
+            a.xq = data.args.xq + t * c.cols, a.xs = data.args.xs + t * groups,
+            a.sums = data.args.sums + t * groups;
+          }
+          table->matmul_panels(a);
+        }
+        y[one_stream] = data.y;
+      }
+      ASSERT_EQ(0, std::memcmp(y[0].data(), y[1].data(), y[0].size() * 4))
+          << table->name << ": " << data.Name();
+    }
+  }
+}
+
 TEST(PanelParity, NothingOutsideTheRowsIsWrittenAndNoBiasAddsNothing) {
   for (WeightType type :
        {WeightType::kF32, WeightType::kInt8, WeightType::kInt4, WeightType::kQ4K, WeightType::kQ6K}) {

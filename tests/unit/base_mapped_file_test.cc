@@ -51,6 +51,22 @@ TEST(MappedFile, GivesTheBytesOfAnyRange) {
   ::close(fd);
 }
 
+TEST(MappedFile, AskingForHugePagesChangesNothingOfTheContent) {
+  const test::TempFolder folder;
+  std::string content(size_t{5} << 20, 'x');
+  for (size_t i = 0; i < content.size(); i += 4093) content[i] = static_cast<char>('a' + i % 23);
+  std::ofstream(folder / "f") << content;
+  MemoryMeter meter(0);
+  const auto file = MappedFile::Open(folder / "f", &meter);
+  ASSERT_TRUE(file.ok());
+  file.value().AskForHugePages(0, file.value().size());
+  file.value().AskForHugePages(1000, 1);  // nothing that would fill one
+  file.value().AskForHugePages(file.value().size(), 0);
+  EXPECT_EQ(Text(file.value()), content);
+  file.value().Drop(0, file.value().size());
+  EXPECT_EQ(Text(file.value()), content);
+}
+
 TEST(MappedFile, AnEmptyFileIsEmpty) {
   const test::TempFolder folder;
   std::ofstream(folder / "f").close();

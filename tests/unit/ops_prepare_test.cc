@@ -26,6 +26,8 @@ class TestDevice final : public cpu::CpuDevice {
     held += bytes;
     return CpuDevice::Allocate(bytes, what, out);
   }
+  // Memory apart from what this one watches would not be seen.
+  Status AllocateWeights(int64_t bytes, DeviceBytes* out) override { return Allocate(bytes, "weights", out); }
   void Free(DeviceBytes at, int64_t bytes) override {
     held -= bytes;
     CpuDevice::Free(at, bytes);

@@ -3,6 +3,7 @@
 #pragma once
 #include "lib/base/host_threads.h"
 #include "lib/ops/cpu/kernel_table.h"
+#include "lib/ops/cpu/weight_arena.h"
 #include "lib/ops/device.h"
 
 namespace kvc::cpu {
@@ -77,10 +78,15 @@ class CpuDevice : public Device {
   const KernelTable& kernels() const { return kernels_; }
   ThreadPool& pool() const { return *pool_; }
 
+ protected:
+  // For weights in panels. Given back by Free.
+  virtual Status AllocateWeights(int64_t bytes, DeviceBytes* out);
+
  private:
   std::unique_ptr<ThreadPool> pool_;
   const KernelTable& kernels_;
   DeviceInfo info_;
+  WeightArena weights_;
 };
 
 }  // namespace kvc::cpu

@@ -79,13 +79,15 @@ constexpr int kMaxTables = 5;
 struct Tables {
   KernelTable table[kMaxTables];
   int n = 0;
+  const ProcessorFeatures has = ThisProcessor();
 
   void Add(const KernelTable& t, bool runs, const KernelTable& below) {
-    if (runs && t.name != nullptr) table[n++] = FillMissing(t, below);
+    if (!runs || t.name == nullptr) return;
+    table[n] = FillMissing(t, below);
+    table[n++].one_stream = has.one_stream;
   }
   Tables() {
     table[n++] = kReference;
-    [[maybe_unused]] const ProcessorFeatures has = ThisProcessor();
 #if defined(__x86_64__)
     Add(kAvx2Table, has.avx2, kReference);
     Add(kAvxVnniTable, has.avxvnni && kAvx2Table.name != nullptr, table[n - 1]);

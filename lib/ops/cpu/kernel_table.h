@@ -26,6 +26,7 @@ struct MatMulArgs {
   int64_t x_stride, y_stride;
   int32_t n, row_begin, row_end;
   const int32_t* sums = nullptr;  // [n, cols / group] dense: of the codes xq of a group; for panels, q4_k
+  bool one_stream = false;        // how panels of one token are read; results do not depend on it
 };
 
 // The bit of query head j of a group in masks of who sees an entry. Groups beyond 32 have none (seen is null
@@ -161,6 +162,7 @@ struct KernelTable {
                            uint16_t* scales);
   void (*decode_key_block)(KvType type, const uint8_t* codes, const uint16_t* scales, int32_t n, int32_t d,
                            float* x);
+  bool one_stream = false;  // this processor's choice for MatMulArgs::one_stream
 };
 
 const KernelTable& ReferenceKernels();

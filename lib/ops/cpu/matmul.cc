@@ -43,7 +43,7 @@ struct Run {
 MatMulArgs RoundRows(const OpContext& ctx, int32_t group, const float* x, int64_t stride, int32_t cols,
                      int32_t n, const Hook<int64_t>& make_row, void* scratch) {
   MatMulArgs a{};
-  a.x = x, a.x_stride = stride, a.n = n;
+  a.x = x, a.x_stride = stride, a.n = n, a.one_stream = ctx.kernels->one_stream;
   const int32_t groups = group > 0 ? cols / group : 0;
   int8_t* codes = static_cast<int8_t*>(scratch);
   float* scales = reinterpret_cast<float*>(codes + Align64(int64_t{n} * cols));

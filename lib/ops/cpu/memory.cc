@@ -33,7 +33,13 @@ Status CpuDevice::Allocate(int64_t bytes, const char* what, DeviceBytes* out) {
   return Error(Code::kMemory, "no memory for %s: %lld bytes", what, static_cast<long long>(bytes));
 }
 
+Status CpuDevice::AllocateWeights(int64_t bytes, DeviceBytes* out) {
+  *out = AddressOf(weights_.Take(bytes));
+  return *out ? Status() : Allocate(bytes, "weights in panels", out);
+}
+
 void CpuDevice::Free(DeviceBytes at, int64_t bytes) {
+  if (weights_.Return(Raw(at), bytes)) return;
   if (bytes >= kLargeBlock) return UnmapBlock(Raw(at), bytes);
   ::operator delete (Raw(at), std::align_val_t{64});
 }

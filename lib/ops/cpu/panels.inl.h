@@ -15,21 +15,43 @@
 
 constexpr int kLanes = 16, kVectors = kLanes / kWidth;
 
-// One token's products wait for memory. What gets most of it is tuned for each instruction set: panels read
-// side by side (kBlockStreams, kStreams), and lines asked for kAheadBytes before they are worked on, to be in
-// cache 4 - kAheadLevel then. Processors do not ask by themselves beyond the end of a page. Up to eight
-// tokens wait alike; products of a prompt, whose tiles are as large, lose nothing without it.
-template <int T, int lines>
-inline void AskFor(const void* at) {
-  for (int i = 0; T <= 8 && i < lines; ++i)
-    __builtin_prefetch(static_cast<const uint8_t*>(at) + 64 * i, 0, kAheadLevel);
+// One token's products wait for memory. How most of it comes is a matter of the processor
+// (docs/performance.md, "How weights are read"): panels side by side or one after the other, and lines asked
+// for kFar bytes before they are worked on, to be in cache 4 - kFarLevel then. Processors do not ask by
+// themselves beyond the end of a page. Up to eight tokens wait alike; products of a prompt, whose tiles are
+// as large, lose nothing without it.
+struct SideBySide {
+  static constexpr int kBlockPanels = kBlockStreams, kPanels = kStreams, kFar = kAheadBytes,
+                       kFarLevel = kAheadLevel, kNear = 0;
+};
+// Where MatMulArgs::one_stream says so: a line comes to the second cache first, then to the nearest.
+struct InTurn {
+  static constexpr int kBlockPanels = 1, kPanels = 1, kFar = 1024, kFarLevel = 2, kNear = 256;
+};
+
+// Asks for what follows the lines at `line`: `ahead` bytes on (AheadOf).
+template <int T, int lines, typename Reading>
+inline void AskBeyond(const void* line, int64_t ahead) {
+  for (int i = 0; T <= 8 && i < lines; ++i) {
+    const uint8_t* at = static_cast<const uint8_t*>(line) + 64 * i;
+    __builtin_prefetch(at + ahead, 0, Reading::kFarLevel);
+    if (Reading::kNear > 0) __builtin_prefetch(at + Reading::kNear, 0, 3);
+  }
+}
+
+// Asks for the activations that are worked on soon, `bytes` at a time: a panel that streams past pushes those
+// of wide matrices out of the nearest cache before the next one needs them.
+template <int bytes, typename Reading>
+inline void AskForInput(const void* x) {
+  for (int i = 0; Reading::kNear > 0 && i < bytes; i += 64)
+    __builtin_prefetch(static_cast<const uint8_t*>(x) + Reading::kNear + i, 0, 3);
 }
 
 // From byte `at` of a panel to what is to be asked for then. Behind the end of one lies the next of the same
 // tile of P, which was read beside it: what comes is the panel that the next tile has in its place.
-template <int P>
+template <int P, typename Reading>
 inline int64_t AheadOf(int64_t at, int64_t panel_bytes) {
-  return at + kAheadBytes < panel_bytes ? kAheadBytes : kAheadBytes + (P - 1) * panel_bytes;
+  return at + Reading::kFar < panel_bytes ? Reading::kFar : Reading::kFar + (P - 1) * panel_bytes;
 }
 
 // Where the P panels of a tile lie. Panels beyond the last row repeat the last one; nothing of them is
@@ -57,15 +79,27 @@ inline void StoreTile(const MatMulArgs& a, int32_t token, int32_t row, const F* 
 // The last token of an odd number has none to be paired with: it is left out.
 constexpr int kLeastTokens = kPairProducts ? 2 : 1;
 
+// The rows of T tokens, kPanels at a time and then as many as a tile of a prompt has.
+template <typename Panels, int T, int kPanels, typename Reading>
+inline void PanelRows(const MatMulArgs& a, int32_t token) {
+  int32_t row = a.row_begin;
+  for (; row + kPanels * kLanes <= a.row_end; row += kPanels * kLanes)
+    Panels::template Tile<T, kPanels, Reading>(a, token, row);
+  for (; row < a.row_end; row += kTilePanels * kLanes)
+    Panels::template Tile<T, kTilePanels, Reading>(a, token, row);
+}
+
 // Tiles of T tokens from `token` on, then of fewer.
 template <typename Panels, int T>
 inline void PanelTokens(const MatMulArgs& a, int32_t token) {
   for (; token + T <= a.n; token += T) {
-    int32_t row = a.row_begin;
-    constexpr int kPanels = T == 1 ? Panels::kPanels : kTilePanels;
-    for (; row + kPanels * kLanes <= a.row_end; row += kPanels * kLanes)
-      Panels::template Tile<T, kPanels>(a, token, row);
-    for (; row < a.row_end; row += kTilePanels * kLanes) Panels::template Tile<T, kTilePanels>(a, token, row);
+    if constexpr (T > 1) {
+      PanelRows<Panels, T, kTilePanels, SideBySide>(a, token);
+    } else if (kMayReadInTurn && a.one_stream) {
+      PanelRows<Panels, T, Panels::template kPanels<InTurn>, InTurn>(a, token);
+    } else {
+      PanelRows<Panels, T, Panels::template kPanels<SideBySide>, SideBySide>(a, token);
+    }
   }
   if constexpr (T > kLeastTokens) PanelTokens<Panels, (T > 8 ? 8 : T > 4 ? 4 : T / 2)>(a, token);
 }

@@ -31,7 +31,8 @@ struct Q6KPanels {
 
 template <typename Codes>
 struct BlockPanels {
-  static constexpr int kPanels = kBlockStreams;                                 // of one token's tile
+  template <typename Reading>
+  static constexpr int kPanels = Reading::kBlockPanels;                         // of one token's tile
   static constexpr int32_t kColumns = 256, kGroups = kColumns / Codes::kGroup;  // of a block
   static constexpr int32_t kUnits = Codes::kGroup / (4 * Codes::kWords);        // of a group
   static constexpr int32_t kScales = 64, kLeast = kScales + kGroups * kLanes;  // bytes, in a block of 16 rows
@@ -39,7 +40,7 @@ struct BlockPanels {
   static constexpr int32_t kGroupBytes = 64 * Codes::kLines * kUnits;
   static constexpr int32_t kBytes = kCodes + kGroups * kGroupBytes;
 
-  template <int T, int P>
+  template <int T, int P, typename Reading>
   static void GroupInPairs(const int8_t* x, int64_t stride, const uint8_t* const* block, int32_t g,
                            int64_t ahead, I (*dot)[P * kVectors]) {
     PairSums<T, P> sums;
@@ -47,7 +48,7 @@ struct BlockPanels {
       I w[P * kVectors][Codes::kWords];
       for (int v = 0; v < P * kVectors; ++v) {
         const uint8_t* at = block[v / kVectors] + kCodes + g * kGroupBytes + u * 64 * Codes::kLines;
-        if (v % kVectors == 0) AskFor<T, Codes::kLines>(at + ahead);
+        if (v % kVectors == 0) AskBeyond<T, Codes::kLines, Reading>(at, ahead);
         Codes::Load(at + v % kVectors * 4 * kWidth, w[v]);
       }
       const int8_t* columns = x + g * Codes::kGroup + 4 * u * Codes::kWords;
@@ -59,10 +60,10 @@ struct BlockPanels {
 
   // Adds the products of group g of a block to dot. x: of the block's first column; that of the next token is
   // stride further. Where sums have 16 bits they hold so many words, then go to dot.
-  template <int T, int P>
+  template <int T, int P, typename Reading>
   static void Group(const int8_t* x, int64_t stride, const uint8_t* const* block, int32_t g, int64_t ahead,
                     I (*dot)[P * kVectors]) {
-    if constexpr (kInPairs<T>) return GroupInPairs<T, P>(x, stride, block, g, ahead, dot);
+    if constexpr (kInPairs<T>) return GroupInPairs<T, P, Reading>(x, stride, block, g, ahead, dot);
     constexpr int kHeld = 32767 / (2 * 127 * Codes::kMost);
     I narrow[T][P * kVectors];
 #pragma GCC unroll 4
@@ -71,7 +72,7 @@ struct BlockPanels {
 #pragma GCC unroll 4
       for (int v = 0; v < P * kVectors; ++v) {
         const uint8_t* at = block[v / kVectors] + kCodes + g * kGroupBytes + u * 64 * Codes::kLines;
-        if (v % kVectors == 0) AskFor<T, Codes::kLines>(at + ahead);
+        if (v % kVectors == 0) AskBeyond<T, Codes::kLines, Reading>(at, ahead);
         Codes::Load(at + v % kVectors * 4 * kWidth, w[v]);
       }
 #pragma GCC unroll 4
@@ -97,11 +98,14 @@ struct BlockPanels {
 
   // Adds what the groups of a block give. x: rows of activations from the block's columns on; xs, xsums: of
   // its first group. Those of the next token are cols and groups further.
-  template <int T, int P>
+  template <int T, int P, typename Reading>
   static void Block(const MatMulArgs& a, const uint8_t* const* block, const int8_t* x, const float* xs,
                     const int32_t* xsums, int64_t ahead, F (*sums)[P * kVectors]) {
     const int32_t groups = a.w->cols / Codes::kGroup;
-    for (int p = 0; p < P; ++p) AskFor<T, kCodes / 64>(block[p] + ahead);
+    for (int p = 0; p < P; ++p) AskBeyond<T, kCodes / 64, Reading>(block[p], ahead);
+    AskForInput<kColumns, Reading>(x);
+    AskForInput<4 * kGroups, Reading>(xs);
+    AskForInput<4 * kGroups, Reading>(xsums);
     F d[P * kVectors], least[P * kVectors];
     for (int v = 0; v < P * kVectors; ++v) {
       const uint16_t* halves = reinterpret_cast<const uint16_t*>(block[v / kVectors]) + v % kVectors * kWidth;
@@ -114,7 +118,7 @@ struct BlockPanels {
         const I start = Codes::kExcess == 0 ? SetI(0) : SetI(-Codes::kExcess * xsums[t * groups + g]);
         for (int v = 0; v < P * kVectors; ++v) dot[t][v] = start;
       }
-      Group<T, P>(x, a.w->cols, block, g, ahead, dot);
+      Group<T, P, Reading>(x, a.w->cols, block, g, ahead, dot);
       F scale[P * kVectors], low[P * kVectors];
       for (int v = 0; v < P * kVectors; ++v) {
         const uint8_t* at = block[v / kVectors] + kScales + g * kLanes + v % kVectors * kWidth;
@@ -132,7 +136,7 @@ struct BlockPanels {
     }
   }
 
-  template <int T, int P>
+  template <int T, int P, typename Reading>
   static void Tile(const MatMulArgs& a, int32_t token, int32_t row) {
     const TilePanels<P> at(a, row);
     const int32_t cols = a.w->cols, groups = cols / Codes::kGroup, blocks = cols / kColumns;
@@ -145,9 +149,9 @@ struct BlockPanels {
     }
     const int64_t group = int64_t{token} * groups;
     for (int32_t b = 0; b < blocks; ++b) {
-      Block<T, P>(a, block, a.xq + int64_t{token} * cols + b * kColumns, a.xs + group + b * kGroups,
-                  a.sums + group + b * kGroups, AheadOf<P>(int64_t{b} * kBytes, int64_t{blocks} * kBytes),
-                  sums);
+      Block<T, P, Reading>(a, block, a.xq + int64_t{token} * cols + b * kColumns, a.xs + group + b * kGroups,
+                           a.sums + group + b * kGroups,
+                           AheadOf<P, Reading>(int64_t{b} * kBytes, int64_t{blocks} * kBytes), sums);
       for (int p = 0; p < P; ++p) block[p] += kBytes;
     }
     for (int t = 0; t < T; ++t) StoreTile<P>(a, token + t, row, sums[t]);

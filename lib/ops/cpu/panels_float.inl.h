@@ -7,11 +7,13 @@ constexpr int32_t kSumBlock = 256;  // columns of a partial sum: errors grow wit
 
 template <typename Type>
 struct FloatPanels {
-  static constexpr int kTokens = kFloatTileTokens, kPanels = kStreams;
+  static constexpr int kTokens = kFloatTileTokens;
+  template <typename Reading>
+  static constexpr int kPanels = Reading::kPanels;
   static constexpr int64_t kColumnBytes = kLanes * sizeof(typename Type::T);
 
   // Adds columns [begin, end) to the sums of T tokens.
-  template <int T, int P>
+  template <int T, int P, typename Reading>
   static void Block(const MatMulArgs& a, const typename Type::T* const* data, const float* x, int32_t begin,
                     int32_t end, F (*sums)[P * kVectors]) {
     F acc[T][P * kVectors];
@@ -20,11 +22,11 @@ struct FloatPanels {
     }
     const int64_t panel_bytes = int64_t{a.w->cols} * kColumnBytes;
     for (int32_t k = begin; k < end; ++k) {
-      const int64_t ahead = AheadOf<P>(k * kColumnBytes, panel_bytes);
+      const int64_t ahead = AheadOf<P, Reading>(k * kColumnBytes, panel_bytes);
       F w[P * kVectors];
       for (int v = 0; v < P * kVectors; ++v) {
         const typename Type::T* at = data[v / kVectors] + int64_t{k} * kLanes;
-        if (v % kVectors == 0) AskFor<T, 1>(reinterpret_cast<const uint8_t*>(at) + ahead);
+        if (v % kVectors == 0) AskBeyond<T, 1, Reading>(at, ahead);
         w[v] = Type::Wide(at + v % kVectors * kWidth);
       }
       for (int t = 0; t < T; ++t) {
@@ -37,7 +39,7 @@ struct FloatPanels {
     }
   }
 
-  template <int T, int P>
+  template <int T, int P, typename Reading>
   static void Tile(const MatMulArgs& a, int32_t token, int32_t row) {
     const TilePanels<P> at(a, row);
     const typename Type::T* data[P];
@@ -48,7 +50,8 @@ struct FloatPanels {
       for (int v = 0; v < P * kVectors; ++v) sums[t][v] = Zero();
     }
     for (int32_t begin = 0; begin < a.w->cols; begin += kSumBlock)
-      Block<T, P>(a, data, a.x + token * a.x_stride, begin, Least(begin + kSumBlock, a.w->cols), sums);
+      Block<T, P, Reading>(a, data, a.x + token * a.x_stride, begin, Least(begin + kSumBlock, a.w->cols),
+                           sums);
     for (int t = 0; t < T; ++t) StoreTile<P>(a, token + t, row, sums[t]);
   }
 };

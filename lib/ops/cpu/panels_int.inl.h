@@ -36,29 +36,30 @@ inline I TokenWord(const int8_t* x) {
 
 template <typename Codes>
 struct CodePanels {
-  static constexpr int kPanels = kStreams;
+  template <typename Reading>
+  static constexpr int kPanels = Reading::kPanels;
   static constexpr int32_t kColumns = 4 * Codes::kWords;  // of a line
 
   // A line of every panel of the tile; ahead: from there to the one to be asked for.
-  template <int T, int P>
+  template <int T, int P, typename Reading>
   static void Load(const uint8_t* const* codes, int64_t line, int64_t ahead,
                    typename Codes::Word (*w)[Codes::kWords]) {
     for (int v = 0; v < P * kVectors; ++v) {
       const uint8_t* at = codes[v / kVectors] + 64 * line;
-      if (v % kVectors == 0) AskFor<T, 1>(at + ahead);
+      if (v % kVectors == 0) AskBeyond<T, 1, Reading>(at, ahead);
       Codes::Load(at + v % kVectors * 4 * kWidth, w[v]);
     }
   }
 
   // The products of a group by pairs of tokens: a step is as many lines as have two words.
-  template <int T, int P>
+  template <int T, int P, typename Reading>
   static void GroupInPairs(const int8_t* x, int64_t stride, const uint8_t* const* codes, int32_t lines,
                            int64_t ahead, I (*dot)[P * kVectors]) {
     constexpr int kLines = 2 / Codes::kWords;
     PairSums<T, P> sums;
     for (int32_t line = 0; line < lines; line += kLines) {
       typename Codes::Word w[kLines][P * kVectors][Codes::kWords];
-      for (int i = 0; i < kLines; ++i) Load<T, P>(codes, line + i, ahead, w[i]);
+      for (int i = 0; i < kLines; ++i) Load<T, P, Reading>(codes, line + i, ahead, w[i]);
       sums.Add(x + kColumns * line, stride,
                [&](int v, int i) { return w[i / Codes::kWords][v][i % Codes::kWords]; });
     }
@@ -66,14 +67,14 @@ struct CodePanels {
   }
 
   // Those of so many lines added up in 16 bits, then in dot.
-  template <int T, int P, int kLines>
+  template <int T, int P, int kLines, typename Reading>
   static void NarrowLines(const int8_t* x, int64_t stride, const uint8_t* const* codes, int32_t line,
                           int64_t ahead, I (*dot)[P * kVectors]) {
     I narrow[T][P * kVectors];
 #pragma GCC unroll 8
     for (int l = 0; l < kLines; ++l) {
       typename Codes::Word w[P * kVectors][Codes::kWords];
-      Load<T, P>(codes, line + l, ahead, w);
+      Load<T, P, Reading>(codes, line + l, ahead, w);
 #pragma GCC unroll 2
       for (int i = 0; i < Codes::kWords; ++i) {
         for (int t = 0; t < T; ++t) {
@@ -92,22 +93,23 @@ struct CodePanels {
 
   // Adds the products of a group, in lines of 64 bytes of every panel. x: its activations of the first token;
   // those of the next are stride further.
-  template <int T, int P>
+  template <int T, int P, typename Reading>
   static void Group(const int8_t* x, int64_t stride, const uint8_t* const* codes, int32_t lines,
                     int64_t ahead, I (*dot)[P * kVectors]) {
     if constexpr (kInPairs<T>) {
-      if (lines * Codes::kWords % 2 == 0) return GroupInPairs<T, P>(x, stride, codes, lines, ahead, dot);
+      if (lines * Codes::kWords % 2 == 0)
+        return GroupInPairs<T, P, Reading>(x, stride, codes, lines, ahead, dot);
     }
     int32_t line = 0;
     if constexpr (Codes::kHeld > 0) {
       constexpr int kLines = Codes::kHeld / Codes::kWords;
       for (; line + kLines <= lines; line += kLines)
-        NarrowLines<T, P, kLines>(x, stride, codes, line, ahead, dot);
-      for (; line < lines; ++line) NarrowLines<T, P, 1>(x, stride, codes, line, ahead, dot);
+        NarrowLines<T, P, kLines, Reading>(x, stride, codes, line, ahead, dot);
+      for (; line < lines; ++line) NarrowLines<T, P, 1, Reading>(x, stride, codes, line, ahead, dot);
     } else {
       do {
         typename Codes::Word w[P * kVectors][Codes::kWords];
-        Load<T, P>(codes, line, ahead, w);
+        Load<T, P, Reading>(codes, line, ahead, w);
         for (int i = 0; i < Codes::kWords; ++i) {
           for (int t = 0; t < T; ++t) {
             const I token = TokenWord(x + t * stride + kColumns * line + 4 * i);
@@ -118,7 +120,7 @@ struct CodePanels {
     }
   }
 
-  template <int T, int P>
+  template <int T, int P, typename Reading>
   static void Tile(const MatMulArgs& a, int32_t token, int32_t row) {
     const TilePanels<P> at(a, row);
     const int32_t cols = a.w->cols, group = a.w->group, groups = cols / group;
@@ -142,7 +144,9 @@ struct CodePanels {
         for (int v = 0; v < P * kVectors; ++v) dot[t][v] = start;
       }
       const int32_t lines = group / kColumns;
-      Group<T, P>(x + g * group, cols, codes, lines, AheadOf<P>(int64_t{g} * lines * 64, panel_bytes), dot);
+      AskForInput<1, Reading>(x + g * group);
+      Group<T, P, Reading>(x + g * group, cols, codes, lines,
+                           AheadOf<P, Reading>(int64_t{g} * lines * 64, panel_bytes), dot);
       for (int p = 0; p < P; ++p) codes[p] += 64 * int64_t{lines};
       F scale[P * kVectors];
       for (int v = 0; v < P * kVectors; ++v)

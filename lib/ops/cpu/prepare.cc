@@ -1,6 +1,5 @@
 // Weights as this processor's kernels like them: panels where the shape allows, as they lie where it does
 // not.
-#include "lib/base/system_memory.h"
 #include "lib/ops/cpu/cpu_device.h"
 #include "lib/ops/cpu/raw.h"
 #include "lib/ops/weight_panels.h"
@@ -31,9 +30,8 @@ Status CpuDevice::Prepare(Span<const Weight> tensors, Span<const DevicePtr<const
   *out = {};
   const int64_t bytes = PreparedBytes(tensors, use);
   if (bytes > 0) {
-    KVC_RETURN_IF_ERROR(Allocate(bytes, "weights in panels", &out->memory));
+    KVC_RETURN_IF_ERROR(AllocateWeights(bytes, &out->memory));
     out->bytes = bytes;
-    AskForHugePages(Raw(out->memory), bytes);  // weights stream past once a token
   }
   out->n_parts = static_cast<int32_t>(tensors.size());
   out->cols = tensors[0].cols, out->stack = tensors[0].stack;

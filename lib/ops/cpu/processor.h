@@ -19,6 +19,7 @@ struct ProcessorFeatures {
   bool avxvnni = false;     // besides
   bool avx512 = false;      // F, BW, DQ, VL, besides AVX2
   bool avx512vnni = false;  // besides
+  bool one_stream = false;  // reads memory faster in one stream than in several (AMD's)
   bool neon_dot = false;
   bool neon_i8mm = false;
 };
@@ -28,6 +29,7 @@ inline ProcessorFeatures ThisProcessor() {
 #if defined(__x86_64__)
   const auto bit = [](unsigned word, int n) { return (word >> n & 1) != 0; };
   unsigned a = 0, b = 0, c = 0, d = 0;
+  out.one_stream = __get_cpuid(0, &a, &b, &c, &d) != 0 && b == signature_AMD_ebx && c == signature_AMD_ecx;
   if (__get_cpuid(1, &a, &b, &c, &d) == 0 || !bit(c, 27))
     return out;  // OSXSAVE: the next question may be asked
   const bool has_fma_avx_f16c = bit(c, 12) && bit(c, 28) && bit(c, 29);

@@ -13,6 +13,7 @@ constexpr int kTileHeads = 2;  // query heads of a cached tile: 4 entries x 2 he
 constexpr int kPanelVectors = 2, kPanelTokens = 4;  // int8: 2 vectors of rows x 4 tokens
 constexpr int kTilePanels = 1, kFloatTileTokens = 6, kCodeTileTokens = 4;  // panels: 12 sums, 8 of codes
 constexpr int kBlockStreams = 2, kStreams = 2, kAheadBytes = 2048, kAheadLevel = 3;
+constexpr bool kMayReadInTurn = true;
 
 inline __m256i First(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));

@@ -15,6 +15,7 @@ constexpr int kTilePanels = 2, kFloatTileTokens = 12,
               kCodeTileTokens =
                   8;  // panels: 24 sums; 16 of codes, 16 of groups, of which some wait in memory
 constexpr int kBlockStreams = 4, kStreams = 2, kAheadBytes = 2048, kAheadLevel = 3;
+constexpr bool kMayReadInTurn = true;
 
 inline __mmask16 First(int n) { return static_cast<__mmask16>((1u << n) - 1); }
 

@@ -13,6 +13,7 @@ constexpr int kTileHeads = 4;  // query heads of a cached tile: 4 entries x 4 he
 constexpr int kPanelVectors = 4, kPanelTokens = 4;  // int8: 4 vectors of rows x 4 tokens
 constexpr int kTilePanels = 1, kFloatTileTokens = 6, kCodeTileTokens = 4;  // panels: 24 sums, 16 of codes
 constexpr int kBlockStreams = 1, kStreams = 1, kAheadBytes = 4096, kAheadLevel = 2;  // not tuned
+constexpr bool kMayReadInTurn = false;
 
 inline F Zero() { return vdupq_n_f32(0); }
 inline F Set(float x) { return vdupq_n_f32(x); }
