@@ -25,7 +25,7 @@ import quality_parts
 import quality_readings
 import quality_relate
 import quality_text
-from quality_program import Program
+from quality_program import Program, cost_of
 from quality_tables import (
     ASK_KINDS,
     BUDGETS,
@@ -239,7 +239,8 @@ EQUAL_WORDS = "Each beside the smallest of the other's caches that takes no fewe
 def introduction():
     out = [
         "Written by `./dev bench quality`, parts of it at different times (`--only`): every part says how many "
-        "contexts it is over. The sections “What agrees” and “A token of the caller's own” are kept in "
+        "contexts it is over, and parts since 2026-11-24 the command and what it took. Data and draws have fixed "
+        "seeds. The sections “What agrees” and “A token of the caller's own” are kept in "
         "`bench/results_notes.md`.",
         "",
         "Model `models/recall` (5.2 M parameters, 6 layers × 4 KV heads), f16 cache, greedy, held-out contexts of "
@@ -287,6 +288,8 @@ def needle_grid(program, arguments):
     return [f"{arguments.grid} contexts a cell.", "", *grid_section(program, arguments.grid), ""]
 
 
+SIZES = {"contexts": 8, "compare": 24, "grid": 4, "windows": 12}
+
 # Name for --only, heading, lines.
 PARTS = (
     ("heads", "Head budgets", head_budgets),
@@ -317,6 +320,15 @@ def sections_of(text):
     return out
 
 
+def made_by(name, arguments, costs):
+    """The command that makes a part, and what it took."""
+    sizes = "".join(
+        f" --{size} {getattr(arguments, size)}" for size, usual in SIZES.items() if getattr(arguments, size) != usual
+    )
+    took = cost_of(costs)
+    return [f"`./dev bench quality --only {name}{sizes}`" + (f": {took}." if took else "."), ""]
+
+
 def page(program, arguments):
     standing = {}
     if arguments.only and os.path.exists(arguments.out):
@@ -325,7 +337,9 @@ def page(program, arguments):
     for name, heading, lines in PARTS:
         if not arguments.only or name in arguments.only:
             print(f"-- {name}", flush=True)
-            out += [f"## {heading}", "", *lines(program, arguments)]
+            Program.used.clear()
+            body = lines(program, arguments)
+            out += [f"## {heading}", "", *made_by(name, arguments, Program.used), *body]
         elif heading in standing:
             out += [f"## {heading}", *standing[heading]]
     return out
@@ -337,10 +351,10 @@ def main():
     parser.add_argument("--model", default=os.path.join(ROOT, "build", "models", "recall.kvc"))
     parser.add_argument("--relate", default=os.path.join(ROOT, "build", "models", "relate.kvc"))
     parser.add_argument("--out", default=os.path.join(ROOT, "docs", "results.md"))
-    parser.add_argument("--contexts", type=int, default=8, help="contexts of every kind for every method")
-    parser.add_argument("--compare", type=int, default=24, help="contexts a kind for head budgets")
-    parser.add_argument("--grid", type=int, default=4, help="contexts of every cell of the needle grid")
-    parser.add_argument("--windows", type=int, default=12, help="windows of every text")
+    parser.add_argument("--contexts", type=int, default=SIZES["contexts"], help="contexts a kind for every method")
+    parser.add_argument("--compare", type=int, default=SIZES["compare"], help="contexts a kind for head budgets")
+    parser.add_argument("--grid", type=int, default=SIZES["grid"], help="contexts of every cell of the needle grid")
+    parser.add_argument("--windows", type=int, default=SIZES["windows"], help="windows of every text")
     parser.add_argument("--only", type=lambda text: text.split(","), default=[], help="parts, by name")
     arguments = parser.parse_args()
     unknown = set(arguments.only) - {name for name, _, _ in PARTS}

@@ -3,7 +3,9 @@
 import concurrent.futures
 import hashlib
 import json
+import math
 import os
+import platform
 import subprocess
 import tempfile
 import threading
@@ -33,12 +35,41 @@ def combined(rows):
     return out
 
 
+def content(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def processor():
+    """What this machine calls its processor."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "")
+    except OSError:
+        return platform.processor()
+
+
+def cost(seconds):
+    return {"seconds": seconds, "machine": processor()}
+
+
+def cost_of(costs):
+    """"N minutes of processor on MACHINE", of pieces as they were measured; "" when one does not say."""
+    if not costs or not all(costs):
+        return ""
+    minutes = math.ceil(sum(cost["seconds"] for cost in costs) / 60)
+    machines = " and ".join(sorted({cost["machine"] for cost in costs}))
+    return f"{minutes} {'minute' if minutes == 1 else 'minutes'} of processor on {machines}"
+
+
 class Program:
+    used = []  # what every piece that was asked for cost when it was measured, of all programs; emptied by whoever asks
+
     def __init__(self, arguments):
         self.path, self.model = arguments.program, arguments.model
         self.kept = os.path.join(ROOT, "build", "quality")
         os.makedirs(self.kept, exist_ok=True)
-        self.identity = hashlib.sha256(open(self.path, "rb").read() + open(self.model, "rb").read())
+        self.identity = hashlib.sha256(content(self.path) + content(self.model))
         self.writing = threading.Lock()
 
     def run(self, what, policies, words):
@@ -65,24 +96,30 @@ class Program:
         return self.document(what, policies, *words)["results"]
 
     def document(self, what, policies, *words):
-        files = [open(word, "rb").read() for word in words if os.path.isfile(word)]
+        files = [content(word) for word in words if os.path.isfile(word)]
         path = self.place(policies, [w for w in words if not os.path.isfile(w)], files)
         if not os.path.exists(path):
             begin = time.time()
-            self.write(path, self.run(what, policies, words))
+            measured = self.run(what, policies, words)
+            self.write(path, dict(measured, cost=cost(time.time() - begin)))
             print(f"{what}: {time.time() - begin:.0f} s", flush=True)
-        return json.load(open(path, encoding="utf-8"))
+        document = json.loads(content(path))
+        Program.used.append(document.get("cost"))
+        return document
 
     def rows(self, path, what, policies, words):
         """{policy: row} of one kind of data, of which those that `path` has are not measured again."""
-        known = json.load(open(path, encoding="utf-8")) if os.path.exists(path) else {}
+        known = json.loads(content(path)) if os.path.exists(path) else {}
         missing = [p for p in dict.fromkeys(policies) if p not in known]
         if missing:
             begin = time.time()
-            known.update(zip(missing, self.run(what, missing, words)["results"]))
+            measured = self.run(what, missing, words)["results"]
+            each = cost((time.time() - begin) / len(missing))
+            known.update((policy, dict(row, cost=each)) for policy, row in zip(missing, measured))
             with self.writing:
                 self.write(path, known)
             print(f"{what}, {len(missing)} policies: {time.time() - begin:.0f} s", flush=True)
+        Program.used += [known[policy].get("cost") for policy in dict.fromkeys(policies)]
         return known
 
     def shard(self, what, policies, tasks, protocol):
@@ -98,7 +135,7 @@ class Program:
         words = ("--text-protocol", protocol, "--windows", str(n_windows), "--window", str(window), "--threads", "1")
 
         def of_text(path):
-            place = self.place("text", *words, open(path, "rb").read())
+            place = self.place("text", *words, content(path))
             return self.rows(place, f"{what} {os.path.basename(path)}", policies, ("--text", path, *words))
 
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:

@@ -1,13 +1,18 @@
 """What bench/quality.py reckons from measurements, on ones whose answers are known."""
 
+import argparse
+import json
 import math
 import os
 import random
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench"))
+import quality
 import quality_bytes
+import quality_program
 import quality_text
 
 
@@ -43,6 +48,50 @@ class Perplexity(unittest.TestCase):
             held += low <= 100 * math.expm1(5 / 512) <= high
         self.assertGreaterEqual(held, 80)  # 95 of very many windows, somewhat fewer of 12
         self.assertLess(held, 100)
+
+
+class Provenance(unittest.TestCase):
+    """What a part of the page says of how it was made."""
+
+    def test_the_command_has_the_sizes_that_are_not_the_usual_ones(self):
+        usual = argparse.Namespace(contexts=8, compare=24, grid=4, windows=12)
+        costs = [{"seconds": 100, "machine": "B"}, {"seconds": 21, "machine": "A"}]
+        self.assertEqual(
+            quality.made_by("text", usual, costs),
+            ["`./dev bench quality --only text`: 3 minutes of processor on A and B.", ""],
+        )
+        usual.contexts, usual.compare = 16, 100
+        for unknown in ([], [None], [costs[0], None]):  # measured before it was kept
+            self.assertEqual(
+                quality.made_by("heads", usual, unknown),
+                ["`./dev bench quality --only heads --contexts 16 --compare 100`.", ""],
+            )
+
+    def test_what_a_piece_cost_is_kept_with_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model, text = os.path.join(folder, "m"), os.path.join(folder, "t")
+            for path in (model, text):
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write("x")
+            program = quality_program.Program(argparse.Namespace(program=sys.executable, model=model))
+            program.kept, calls = folder, []
+
+            def run(what, policies, words):
+                calls.append(list(policies))
+                return {"results": [{"policy": policy} for policy in policies]}
+
+            program.run = run
+            for wanted, n_calls in ((["a", "b"], 1), (["b", "c", "c"], 2), (["a", "b", "c"], 2)):
+                quality_program.Program.used.clear()
+                rows = program.texts("x", wanted, [text], "stream", 1)[0]
+                self.assertEqual(len(calls), n_calls)
+                self.assertEqual([rows[policy]["policy"] for policy in wanted], wanted)
+                self.assertEqual(
+                    json.dumps(quality_program.Program.used),
+                    json.dumps([rows[policy]["cost"] for policy in dict.fromkeys(wanted)]),
+                )
+                self.assertIn("minute of processor on", quality_program.cost_of(quality_program.Program.used))
+            self.assertEqual(calls, [["a", "b"], ["c"]])
 
 
 class EqualBytes(unittest.TestCase):
