@@ -25,7 +25,7 @@ LAYERS = {
     "samples": ["include/kvc"],
     "bindings": ["include/kvc"],
     "cuda": OPS,
-    "bench": ["include/kvc"] + OPS + ["lib/ops/cpu/*.h", "tests/parity", "tests/support"],
+    "bench": ["include/kvc"] + OPS + ["lib/cache", "lib/ops/cpu/*.h", "tests/parity", "tests/support"],
     "tests/api": ["include/kvc", "tests/support"],
     "tests/package": ["include/kvc"],
     "tests/emu": OPS + ["lib/ops/cpu/*.h", "lib/engine", "cuda", "tests/support"],

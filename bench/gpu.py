@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Speed of the CUDA backend on this machine's GPU: prompts and steps of models at several lengths and policies, as
-fractions of what the same device copies in the same run, and the targets they meet. Writes one JSON file and one table,
-after every cell, so that a run that is cut off has what it measured.
+fractions of what the same device copies in the same run, and the targets they meet; and single operations
+(bench/device_bench.cc). Writes one JSON file and one table, after every cell, so that a run that is cut off has what it
+measured.
 
   bench/gpu.py --kvc build-gpu/bin/kvc --out build-gpu/gpu.json MODEL.kvc [MODEL.kvc ...]
 """
@@ -73,6 +74,25 @@ def measure(args, model, about, policy, prompt):
     return cell | {"result": {"error": error} if error is not None else json.loads(out)}
 
 
+def operations(args):
+    """What single operations take, by the program beside kvc: [{operation, seconds, flops, bytes,
+    read_bytes_per_second}]; or why it cannot be said."""
+    program = os.path.join(os.path.dirname(args.kvc), "device_bench")
+    out, error = run([program, "--device", args.device, "--json", *(["--small"] if args.small else [])])
+    return [] if error else [json.loads(line) for line in out.splitlines()], error
+
+
+def operation_rows(report):
+    if report.get("operations_error"):
+        return ["", f"Single operations were not measured: {report['operations_error']}"]
+    lines = ["", "| operation | us | TFLOP/s | GB/s | of what is read |", "|---|---|---|---|---|"]
+    for row in report["operations"]:
+        seconds, rate = row["seconds"], row["bytes"] / row["seconds"]
+        lines.append(f"| {row['operation']} | {seconds * 1e6:.1f} | {row['flops'] / seconds / 1e12:.2f} | "
+                     f"{rate / 1e9:.1f} | {100 * rate / row['read_bytes_per_second']:.1f} % |")
+    return lines if report["operations"] else []
+
+
 def table(report):
     """The report for people."""
     device = report["device"]
@@ -95,6 +115,7 @@ def table(report):
     lines += ["", "| target | what | wanted | value | verdict |", "|---|---|---|---|---|"]
     lines += [f"| {row['id']} | {row['what']} | {row['target']} | {row['value']} | {row['verdict']} |"
               for row in report["targets"]]
+    lines += operation_rows(report)
     return "\n".join(lines) + "\n"
 
 
@@ -115,6 +136,7 @@ def options(argv):
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--gen", type=int, default=64, help="steps of a repetition")
     parser.add_argument("--prompts", type=lambda text: [int(n) for n in text.split(",")], default=PROMPTS)
+    parser.add_argument("--small", action="store_true", help="single operations once, over little (tests)")
     parser.add_argument("--out", default="build-gpu/gpu.json")
     return parser.parse_args(argv)
 
@@ -122,7 +144,7 @@ def options(argv):
 def main(argv=None):
     args = options(argv)
     device = device_of(args.kvc, args.device)
-    report = {"device": device, "commit": commit(), "clocks": {"before": clocks()}, "cells": []}
+    report = {"device": device, "commit": commit(), "clocks": {"before": clocks()}, "cells": [], "operations": []}
     failed = 0
     for model in args.models:
         about = json.loads(need([args.kvc, "inspect", model, "--json"]))
@@ -134,6 +156,9 @@ def main(argv=None):
                 report["cells"].append(cell)
                 write(report, args.out)
                 print(f"{cell['model']}  {policy}  prompt {prompt}: {error or 'measured'}", flush=True)
+    report["operations"], report["operations_error"] = operations(args)
+    failed += report["operations_error"] is not None
+    write(report, args.out)
     print(table(report), end="")
     return 1 if failed else 0
 

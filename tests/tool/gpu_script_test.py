@@ -71,6 +71,15 @@ class Targets(unittest.TestCase):
         self.assertEqual(verdicts(cell() | {"result": {"error": "no memory"}})[0]["T9a"], "not measured")
 
 
+class Operations(unittest.TestCase):
+    def test_rows_are_reckoned_from_seconds(self):
+        row = {"operation": "layer x", "seconds": 2e-3, "flops": 4e9, "bytes": 1e9, "read_bytes_per_second": 2e12}
+        lines = gpu.operation_rows({"operations": [row]})
+        self.assertEqual(lines[-1], "| layer x | 2000.0 | 2.00 | 500.0 | 25.0 % |")
+        self.assertEqual(gpu.operation_rows({"operations": []}), [])
+        self.assertIn("no memory", gpu.operation_rows({"operations": [], "operations_error": "no memory"})[-1])
+
+
 class Commands(unittest.TestCase):
     def dev(self, *args):
         done = subprocess.run([os.path.join(ROOT, "dev"), "gpu", *args], capture_output=True, text=True, check=False)
@@ -97,7 +106,7 @@ class OnADevice(unittest.TestCase):
         source = os.path.join(ROOT, "models", "stories260k", "stories260K.bin")
         subprocess.run([KVC, "convert", source, model], check=True, capture_output=True)
         command = [sys.executable, os.path.join(ROOT, "bench", "gpu.py"), "--kvc", KVC, "--device", self.device]
-        command += ["--gen", "4", "--repeat", "1", "--out", out, *options, model]
+        command += ["--gen", "4", "--repeat", "1", "--small", "--out", out, *options, model]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return done, out
 
@@ -127,6 +136,16 @@ class OnADevice(unittest.TestCase):
             self.assertAlmostEqual(got["bandwidth_fraction"] / share, 1, places=9)
             self.assertGreaterEqual(got["step_seconds_p99"], got["step_seconds_median"])
         self.assertEqual({row["verdict"] for row in report["targets"]}, {"not measured"})
+        self.assertIsNone(report["operations_error"])
+        kinds = {row["operation"].split(",")[0] for row in report["operations"]}
+        for kind in ("layer bf16", "finish q6_k", "logits int8", "attend prompt 128 rows of 128",
+                     "fold columns 16 rows of 16", "score 32 rows of 128 entries", "select of 128 entries", "store f16",
+                     "load int8", "step int4", "sample greedy", "sample temperature 0.8"):
+            self.assertIn(kind, kinds)
+        for row in report["operations"]:
+            self.assertEqual(row["device"], self.device)
+            self.assertIn(f"| {row['operation']} | ", table)
+            self.assertGreater(row["bytes"], 0)
 
     def test_a_device_that_is_not_there(self):
         with tempfile.TemporaryDirectory() as folder:

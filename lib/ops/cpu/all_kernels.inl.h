@@ -42,5 +42,6 @@ constexpr KernelTable Table(const char* name) {
   t.attend_tile = AttendTile;
   t.encode_vectors = EncodeVectors;
   t.decode_vectors = DecodeVectors;
+  t.decode_key_block = DecodeKeyBlock;
   return t;
 }

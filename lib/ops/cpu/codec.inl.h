@@ -29,8 +29,20 @@ inline void EncodeCodes(const VectorFormat& f, const float* x, uint8_t* out, uin
   }
 }
 
+// Groups of whole vectors, as heads of any usual size have: a step decodes every page it reads.
+template <bool wide>
+inline void DecodeWholeGroups(const VectorFormat& f, const uint8_t* in, const uint16_t* scales, float* x) {
+  for (int32_t g = 0; g * f.group < f.d; ++g) {
+    const F scale = SetF16(scales[g]);
+    for (int32_t i = g * f.group; i < (g + 1) * f.group; i += kWidth)
+      Store(x + i, Mul(wide ? LoadI8(in + i) : LoadI4(in + i / 2), scale));
+  }
+}
+
 inline void DecodeCodes(const VectorFormat& f, const uint8_t* in, const uint16_t* scales, float* x) {
   const bool wide = f.type == KvType::kInt8;
+  if (f.group % kWidth == 0)
+    return wide ? DecodeWholeGroups<true>(f, in, scales, x) : DecodeWholeGroups<false>(f, in, scales, x);
   for (int32_t g = 0; g * f.group < f.d; ++g) {
     float lanes[kWidth];
     Store(lanes, LoadF16N(scales + g, 1));
@@ -85,4 +97,23 @@ inline void DecodeVectors(const VectorFormat& f, const void* in, const uint16_t*
     const int m = static_cast<int>(count - i);
     if (m > 0) StoreN(x + i, m, f.type == KvType::kF16 ? LoadF16N(halves + i, m) : LoadBf16N(halves + i, m));
   }
+}
+
+// Rows of keys whose channels have scales: a vector of channels down the rows.
+template <bool wide>
+inline void DecodeKeyChannels(const uint8_t* codes, const uint16_t* scales, int32_t n, int32_t d, float* x) {
+  const int64_t row = wide ? d : d / 2;
+  for (int32_t c = 0; c < d; c += kWidth) {
+    const F scale = LoadF16(scales + c);
+    const uint8_t* at = codes + (wide ? c : c / 2);
+    for (int32_t i = 0; i < n; ++i)
+      Store(x + int64_t{i} * d + c, Mul(wide ? LoadI8(at + i * row) : LoadI4(at + i * row), scale));
+  }
+}
+
+inline void DecodeKeyBlock(KvType type, const uint8_t* codes, const uint16_t* scales, int32_t n, int32_t d,
+                           float* x) {
+  if (d % kWidth != 0) return ref::DecodeKeyBlock(type, codes, scales, n, d, x);
+  type == KvType::kInt8 ? DecodeKeyChannels<true>(codes, scales, n, d, x)
+                        : DecodeKeyChannels<false>(codes, scales, n, d, x);
 }

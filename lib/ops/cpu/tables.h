@@ -6,9 +6,11 @@
 
 namespace kvc {
 
-namespace ref {
-void MatMul(const MatMulArgs& a);  // of what has no faster kernel
-}
+namespace ref {  // of what has no faster kernel
+void MatMul(const MatMulArgs& a);
+void DecodeKeyBlock(KvType type, const uint8_t* codes, const uint16_t* scales, int32_t n, int32_t d,
+                    float* x);
+}  // namespace ref
 
 extern const KernelTable kAvx2Table;
 extern const KernelTable kAvxVnniTable;  // weights with codes only; the rest is that of kAvx2Table

@@ -1,0 +1,346 @@
+// Single operations of a device, the same ones on every kind of it: what a layer of the 1B shape does to a
+// prompt and at a step, and what methods do to it. Usage: device_bench [--device cpu|cuda] [--small] [--json]
+// [part of a name]. GFLOP/s counts 2 operations a product; GB/s what has to be read and written at least; the
+// share is of what the device reads in the same run (Device::MeasureBandwidth) and means something where an
+// operation waits for memory. --small: every operation once, over little.
+#include "bench/device_bench.h"
+
+#include <atomic>
+#include <cstring>
+
+#include "lib/cache/kv_cache.h"
+
+namespace {
+
+using namespace kvc;         // NOLINT: a program, not a header
+using namespace kvc::bench;  // NOLINT
+
+constexpr float kScale = 0.125f;
+
+NetworkShape ShapeOf(const DeviceBench& bench) {
+  NetworkShape s;
+  s.hidden = 2048, s.ffn = 8192, s.n_heads = 32, s.n_kv_heads = 8, s.head_dim = 64, s.vocab = 128256;
+  if (bench.small()) s.hidden = 256, s.ffn = 512, s.n_heads = 4, s.n_kv_heads = 2, s.vocab = 512;
+  return s;
+}
+
+// So many of something of `bytes` that all of them lie in no cache: a pass of a model comes by each once.
+int32_t Copies(const DeviceBench& bench, double bytes) {
+  constexpr double kBeyondCaches = 256 << 20;
+  return bench.small() ? 2 : static_cast<int32_t>(kBeyondCaches / bytes) + 1;
+}
+
+// The matrices of a layer, as often as there are layers; and what those of one take in a file.
+struct Network {
+  std::vector<LayerMatrices> layers;
+  double project_bytes = 0, finish_bytes = 0;
+
+  Network(DeviceBench* bench, const NetworkShape& s, RandomWeights* qkv, RandomWeights* rest) {
+    const int32_t q = s.n_heads * s.head_dim, kv = s.n_kv_heads * s.head_dim;
+    for (int32_t n = 1, i = 0; i < n; ++i) {
+      LayerMatrices w;
+      w.qkv = qkv->Make({q, kv, kv}, s.hidden);
+      w.output = rest->Make({s.hidden}, q);
+      w.gate_up = rest->Make({s.ffn, s.ffn}, s.hidden);
+      w.down = rest->Make({s.hidden}, s.ffn);
+      layers.push_back(w);
+      if (i > 0) continue;
+      project_bytes = qkv->bytes(), finish_bytes = rest->bytes();
+      n = Copies(*bench, finish_bytes);
+    }
+  }
+};
+
+// Bytes: every weight once a call. Flops: 2 a weight and row.
+void ProductsOf(DeviceBench* bench, WeightType type) {
+  const NetworkShape s = ShapeOf(*bench);
+  const int32_t q = s.n_heads * s.head_dim, kv = s.n_kv_heads * s.head_dim;
+  const std::string name = InfoOf(type).name;
+  RandomWeights qkv(bench, type), rest(bench, type), head(bench, type);
+  Network network(bench, s, &qkv, &rest);
+  const DeviceBuffer<float> norm = bench->Upload(bench->Floats(s.hidden));
+  for (LayerMatrices& w : network.layers) w.attention_norm = w.ffn_norm = norm.at();
+  const Matrix head_matrix = head.Make({s.vocab}, s.hidden);
+  size_t calls = 0;
+  const auto next = [&]() -> const LayerMatrices* {
+    return &network.layers[calls++ % network.layers.size()];
+  };
+  for (const int32_t n : {1, 8, bench->small() ? 16 : 512}) {
+    const DeviceBuffer<float> x = bench->Upload(bench->Floats(int64_t{n} * s.hidden)),
+                              attended = bench->Upload(bench->Floats(int64_t{n} * q)),
+                              keys = bench->Room<float>(int64_t{n} * kv),
+                              values = bench->Room<float>(int64_t{n} * kv),
+                              out = bench->Upload(bench->Floats(int64_t{n} * s.hidden)),
+                              logits = bench->Room<float>(s.vocab);
+    const DeviceBuffer<uint8_t> scratch = bench->Room<uint8_t>(bench->device()->NetworkScratchBytes(s, n));
+    const std::string rows = name + ", rows " + std::to_string(n);
+    const double products = 2.0 * n * s.hidden;
+    // A layer's finish pushes what its project reads out of the caches, as in a pass.
+    bench->Measure(
+        "layer " + rows, products * (2 * q + 2 * kv + 3.0 * s.ffn),
+        network.project_bytes + network.finish_bytes, [&] {
+          const LayerMatrices* w = next();
+          Check(bench->device()->Project(
+              bench->stream(), {&s, w, x.at(), n, attended.at(), keys.at(), values.at(), scratch.raw()}));
+          Check(bench->device()->Finish(bench->stream(),
+                                        {&s, w, attended.at(), n, 0, out.at(), scratch.raw()}));
+        });
+    bench->Measure("finish " + rows, products * (q + 3.0 * s.ffn), network.finish_bytes, [&] {
+      Check(bench->device()->Finish(bench->stream(),
+                                    {&s, next(), attended.at(), n, 0, out.at(), scratch.raw()}));
+    });
+    if (n > 1) continue;  // a prompt needs those of its last token
+    bench->Measure("logits " + rows, products * s.vocab, head.bytes(), [&] {
+      Check(bench->device()->Logits(bench->stream(),
+                                    {&s, norm.at(), &head_matrix, x.at(), n, 1, logits.at(), scratch.raw()}));
+    });
+  }
+}
+
+void Products(DeviceBench* bench) {
+  for (const WeightType type :
+       {WeightType::kBf16, WeightType::kInt8, WeightType::kInt4, WeightType::kQ4K, WeightType::kQ6K}) {
+    bool wanted = false;
+    for (const char* operation : {"layer ", "finish ", "logits "}) {
+      for (const char* rows : {"1", "8", "16", "512"})
+        wanted |= bench->Wants(std::string(operation) + InfoOf(type).name + ", rows " + rows);
+    }
+    if (wanted) ProductsOf(bench, type);
+  }
+}
+
+// A layer at full length as a prompt leaves it: keys, values, positions of `n` tokens.
+class Layer {
+ public:
+  Layer(DeviceBench* bench, int32_t n) : shape_(ShapeOf(*bench)) {
+    Check(buffers_.Reserve(bench->memory(), shape_.n_kv_heads, shape_.head_dim, n, n, 0, false));
+    const int64_t entries = int64_t{n} * shape_.n_kv_heads;
+    Device* device = bench->device();
+    const std::vector<float> x = bench->Floats(entries * shape_.head_dim);
+    std::vector<int32_t> positions(static_cast<size_t>(entries));
+    for (size_t i = 0; i < positions.size(); ++i)
+      positions[i] = static_cast<int32_t>(i % static_cast<size_t>(n));
+    const auto write = [&](DeviceBytes to, const void* from, int64_t bytes) {
+      Check(device->Write(bench->stream(), to, from, bytes));
+    };
+    write(view().keys.As<uint8_t>(), x.data(), 4 * entries * shape_.head_dim);
+    write(view().values.As<uint8_t>(), x.data(), 4 * entries * shape_.head_dim);
+    write(view().positions.As<uint8_t>(), positions.data(), 4 * entries);
+    std::fill_n(view().len, shape_.n_kv_heads, n);
+  }
+  const LayerView& view() const { return buffers_.view(); }
+  const LayerBuffers& buffers() const { return buffers_; }
+  // Keys and values, f32.
+  double bytes(int32_t n) const { return 8.0 * n * shape_.n_kv_heads * shape_.head_dim; }
+
+ private:
+  const NetworkShape shape_;
+  LayerBuffers buffers_;
+};
+
+// Flops: 4 D a pair of query and key that it sees, 2 D where only probabilities are made.
+void Prompts(DeviceBench* bench) {
+  const NetworkShape s = ShapeOf(*bench);
+  for (const int32_t n : {512, 4096}) {
+    const int32_t tokens = bench->small() ? n / 32 : n, rows = std::min(tokens, 512);
+    const std::string what = std::to_string(rows) + " rows of " + std::to_string(tokens);
+    if (!bench->Wants("attend prompt " + what) && !bench->Wants("fold columns " + what)) continue;
+    const Layer layer(bench, tokens);
+    const std::vector<int32_t> base(static_cast<size_t>(s.n_kv_heads), 0);
+    const DeviceBuffer<float> q = bench->Upload(bench->Floats(int64_t{rows} * s.n_heads * s.head_dim)),
+                              out = bench->Room<float>(int64_t{rows} * s.n_heads * s.head_dim),
+                              lse = bench->Room<float>(int64_t{rows} * s.n_heads),
+                              sums = bench->Upload(
+                                  std::vector<float>(static_cast<size_t>(tokens * s.n_kv_heads)));
+    const PromptRows newest{base.data(), tokens - rows, rows};
+    const double pairs = (tokens - rows + 0.5 * (rows + 1)) * rows * s.n_heads;
+    bench->Measure("attend prompt " + what, 4 * pairs * s.head_dim, layer.bytes(tokens), [&] {
+      Check(bench->device()->AttendPrompt(
+          bench->stream(), {layer.view(), newest, s.n_heads, 0, kScale, q.at(), out.at(), lse.at(), rows}));
+    });
+    bench->Measure("fold columns " + what, 2 * pairs * s.head_dim, layer.bytes(tokens) / 2, [&] {
+      Check(bench->device()->FoldColumns(bench->stream(), {layer.view(), newest, s.n_heads, tokens, kScale,
+                                                           q.at(), lse.at(), rows, sums.at(), false}));
+    });
+  }
+}
+
+// What SnapKV does to a layer: 32 rows looked at, pooled, the best chosen.
+void Scoring(DeviceBench* bench) {
+  const NetworkShape s = ShapeOf(*bench);
+  const int32_t n = bench->small() ? 128 : 4096, rows = 32, keep = n / 16;
+  const std::string what = std::to_string(n) + " entries";
+  if (!bench->Wants("score 32 rows of " + what) && !bench->Wants("select of " + what)) return;
+  const Layer layer(bench, n);
+  ScoreProgram program;
+  program.rows.n_rows = rows;
+  program.Add(ScoreOp::kRows);
+  ScoreInstr& pool = program.Add(ScoreOp::kPoolQ);
+  pool.pool.kernel = 7, pool.tail = rows;
+  program.Add(ScoreOp::kGroup).tail = rows;
+  const DeviceBuffer<float> queries = bench->Upload(bench->Floats(int64_t{rows} * s.n_heads * s.head_dim)),
+                            scores = bench->Room<float>(int64_t{n} * s.n_kv_heads),
+                            per_head = bench->Room<float>(int64_t{n} * s.n_heads);
+  ScoreArgs a{};
+  a.program = &program, a.layer = layer.view(), a.n_heads = s.n_heads, a.scale = kScale, a.stride = n;
+  a.observed.n_rows = a.observed.n_new = rows, a.observed.queries = queries.at();
+  a.scores = scores.at(), a.per_head = per_head.at();
+  const DeviceBuffer<uint8_t> scratch = bench->Room<uint8_t>(
+      bench->device()->ScoreScratchBytes({&program, s.n_heads, s.n_kv_heads, s.head_dim, rows, n}));
+  a.scratch = scratch.raw();
+  bench->Measure("score 32 rows of " + what, 2.0 * rows * n * s.n_heads * s.head_dim, layer.bytes(n) / 2,
+                 [&] { Check(bench->device()->Score(bench->stream(), a)); });
+
+  // The same scores again for those who ask for choosing alone.
+  const DeviceBuffer<float> given = bench->Upload(bench->Floats(int64_t{n} * s.n_kv_heads));
+  const DeviceBuffer<uint8_t> marks = bench->Room<uint8_t>(int64_t{n} * s.n_kv_heads),
+                              select_scratch =
+                                  bench->Room<uint8_t>(bench->device()->SelectScratchBytes(s.n_kv_heads, n));
+  const std::vector<int32_t> counts(static_cast<size_t>(s.n_kv_heads), keep);
+  SelectRule rule;
+  rule.protect = {4, rows};
+  bench->Measure("select of " + what, 0, 5.0 * n * s.n_kv_heads, [&] {
+    Check(bench->device()->Select(bench->stream(), {rule, layer.view(), 0, counts.data(), given.at(),
+                                                    marks.at(), n, select_scratch.raw()}));
+  });
+}
+
+std::shared_ptr<const CacheLayout> LayersOf(const NetworkShape& s, KvType type, int32_t n_layers) {
+  auto layout = std::make_shared<CacheLayout>();
+  layout->n_layers = n_layers, layout->n_kv_heads = s.n_kv_heads, layout->group = s.n_heads / s.n_kv_heads,
+  layout->head_dim = s.head_dim, layout->page_slots = 64;
+  PageFormat format;
+  format.coding = EntryCoding::kVectors, format.type = type, format.d = s.head_dim, format.slots = 64;
+  format.group = type == KvType::kInt8 || type == KvType::kInt4 ? 32 : 0;
+  format.Lay();
+  layout->formats.push_back(format);
+  layout->heads.assign(static_cast<size_t>(n_layers * s.n_kv_heads), HeadFormat());
+  for (HeadFormat& head : layout->heads) head.main = 0;
+  return layout;
+}
+
+// One token in layers whose heads have n entries: its own is appended, every entry is read once. Bytes:
+// those of the entries as they are stored.
+void StepOf(DeviceBench* bench, const NetworkShape& s, KvCache* cache, const std::string& name,
+            double bytes) {
+  Device* device = bench->device();
+  const int32_t d = s.head_dim;
+  const Rope rope({}, d);
+  constexpr int32_t kCoarse = 64;
+  const DeviceBuffer<float> fine = bench->Room<float>(int64_t{kFineAngles} * d),
+                            coarse = bench->Room<float>(int64_t{kCoarse} * d);
+  Check(device->FillAngles(bench->stream(), {&rope, 0, 1, kFineAngles, false, fine.at()}));
+  Check(device->FillAngles(bench->stream(), {&rope, 0, kFineAngles, kCoarse, true, coarse.at()}));
+  const DeviceBuffer<float> q = bench->Upload(bench->Floats(int64_t{s.n_heads} * d)),
+                            k = bench->Upload(bench->Floats(int64_t{s.n_kv_heads} * d)),
+                            v = bench->Upload(bench->Floats(int64_t{s.n_kv_heads} * d)),
+                            out = bench->Room<float>(int64_t{s.n_heads} * d);
+  const StepPlan plan{};
+  std::atomic<bool> dropped{false};
+  StepRow row{&cache->view(), &plan, cache->MaxLen(), &dropped};
+  StepArgs a{};
+  a.rows = &row, a.n_rows = 1, a.n_heads = s.n_heads, a.scale = kScale, a.rope = &rope;
+  a.pairing = RopePairing::kHalf, a.angles = {fine.at(), coarse.at()};
+  a.q = q.at(), a.k = k.at(), a.v = v.at(), a.out = out.at();
+  constexpr int32_t kMostSteps = 1 << 14;
+  a.shape = {1, s.n_heads, s.n_kv_heads, d, 64, 0, int64_t{cache->MaxSlots()} + kMostSteps, 0, false, false};
+  a.shape.append_bytes = device->AppendScratchBytes(cache->layout());
+  const DeviceBuffer<uint8_t> scratch = bench->Room<uint8_t>(device->StepScratchBytes(a.shape));
+  a.scratch = scratch.raw();
+  const int32_t n_layers = cache->layout().n_layers;
+  bench->Measure(name, 4.0 * n_layers * cache->MaxLen() * s.n_heads * d, bytes, [&] {
+    Check(cache->EnsureSteps(bench->stream(), 1, false));
+    for (a.layer = 0; a.layer < n_layers; ++a.layer) Check(device->Step(bench->stream(), a));
+    cache->Stepped(1, false, false);
+    ++row.position;
+  });
+}
+
+// What is kept of a layer goes to pages and comes back, and a step reads it.
+void Cache(DeviceBench* bench) {
+  const NetworkShape s = ShapeOf(*bench);
+  PageArenas arenas(bench->device(), std::make_shared<MemoryMeter>(0));
+  const int32_t n = bench->small() ? 128 : 8192;
+  const std::string what = std::to_string(n) + " entries";
+  const Layer layer(bench, n);
+  const KeyTurning turning{nullptr, RopePairing::kHalf, false};
+  const std::vector<uint8_t> rotated(static_cast<size_t>(s.n_kv_heads), 1);
+  const std::vector<int32_t> kept(static_cast<size_t>(s.n_kv_heads), n);
+  for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
+    const double about = (type == KvType::kF16    ? 4.0
+                          : type == KvType::kInt8 ? 2.0
+                                                  : 1.0) *
+                         n * s.n_kv_heads * s.head_dim;
+    const int32_t n_layers = Copies(*bench, about);
+    const auto layout = LayersOf(s, type, n_layers);
+    const std::string name = std::string(type == KvType::kF16    ? "f16"
+                                         : type == KvType::kInt8 ? "int8"
+                                                                 : "int4") +
+                             ", " + what;
+    if (!bench->Wants("store " + name) && !bench->Wants("load " + name) && !bench->Wants("step " + name))
+      continue;
+    std::unique_ptr<KvCache> cache = Taken(KvCache::Create(layout, &arenas));
+    DeviceBuffer<uint8_t> codes;
+    int32_t at = 0;
+    const auto store = [&] {
+      Check(cache->Store(bench->stream(), {at, layer.view(), turning, rotated.data(), {}, {}, n, kept.data()},
+                         &codes));
+      at = (at + 1) % n_layers;
+    };
+    for (int32_t i = 0; i < n_layers; ++i) store();
+    const double bytes = static_cast<double>(cache->bytes()) / n_layers;
+    bench->Measure("store " + name, 0, layer.bytes(n) + bytes, store);
+    LayerBuffers to;
+    Check(to.Reserve(bench->memory(), s.n_kv_heads, s.head_dim, n, n, 0, false));
+    LoadArgs load{};
+    load.cache = &cache->view(), load.to = to.view(), load.turning = turning;
+    load.scratch = to.order(), load.scratch_entries = to.max_cached();
+    bench->Measure("load " + name, 0, layer.bytes(n) + bytes, [&] {
+      Check(bench->device()->LoadLayer(bench->stream(), load));
+      load.layer = (load.layer + 1) % n_layers;
+    });
+    StepOf(bench, s, cache.get(), "step " + name + ", " + std::to_string(n_layers) + " layers",
+           bytes * n_layers);
+  }
+}
+
+void Sampling(DeviceBench* bench) {
+  const int32_t n = ShapeOf(*bench).vocab;
+  const DeviceBuffer<float> logits = bench->Upload(bench->Floats(n)), weights = bench->Room<float>(n);
+  int32_t token = 0;
+  SampleArgs a;
+  a.logits = logits.at(), a.weights = weights.at(), a.n = n, a.token = &token, a.seed = 1;
+  bench->Measure("sample greedy", 0, 4.0 * n, [&] { Check(bench->device()->Sample(bench->stream(), a)); });
+  a.temperature = 0.8f, a.top_p = 0.9f;
+  bench->Measure("sample temperature 0.8, top-p 0.9", 0, 4.0 * n, [&] {
+    ++a.draw;
+    Check(bench->device()->Sample(bench->stream(), a));
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  DeviceBenchOptions options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--small") {
+      options.small = true;
+    } else if (word == "--json") {
+      options.json = true;
+    } else if (word == "--device" && i + 1 < argc) {
+      options.device = argv[++i];
+    } else if (word.compare(0, 1, "-") == 0) {
+      Fail("usage: device_bench [--device NAME] [--small] [--json] [part of a name]");
+    } else {
+      options.filter = word;
+    }
+  }
+  DeviceBench bench(options);
+  Products(&bench);
+  Prompts(&bench);
+  Scoring(&bench);
+  Cache(&bench);
+  Sampling(&bench);
+  return 0;
+}

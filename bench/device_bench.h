@@ -1,0 +1,170 @@
+// What benchmarks of single operations are made of: a device, memory of it, and the time of a call.
+#pragma once
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/ops/device_buffer.h"
+#include "lib/ops/devices.h"
+#include "lib/ops/weight_panels.h"
+
+namespace kvc::bench {
+
+struct DeviceBenchOptions {
+  std::string device = "cpu", filter;
+  bool small = false, json = false;
+};
+
+[[noreturn]] inline void Fail(const std::string& why) {
+  std::fprintf(stderr, "device_bench: %s\n", why.c_str());
+  std::exit(1);
+}
+inline void Check(const Status& status) {
+  if (!status.ok()) Fail(status.message());
+}
+template <typename T>
+T Taken(Result<T> made) {
+  Check(made.status());
+  return std::move(made.value());
+}
+
+inline double WallSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+class DeviceBench {
+ public:
+  explicit DeviceBench(const DeviceBenchOptions& options)
+      : options_(options),
+        device_(Taken(OpenDevice(options.device, {}))),
+        stream_(Taken(device_->NewStream())) {
+    rate_ = Taken(device_->MeasureBandwidth());
+    if (!options_.json)
+      std::printf("%s: %.1f GB/s read\n%-46s %12s %12s %10s %7s\n", device_->info().description.c_str(),
+                  rate_ * 1e-9, "", "us", "GFLOP/s", "GB/s", "share");
+  }
+
+  Device* device() const { return device_.get(); }
+  Stream* stream() const { return stream_.get(); }
+  DeviceMemory memory() const { return {device_.get(), nullptr}; }
+  bool small() const { return options_.small; }
+  std::mt19937& random() { return random_; }
+
+  template <typename T>
+  DeviceBuffer<T> Upload(const std::vector<T>& x) {
+    DeviceBuffer<T> buffer = Room<T>(static_cast<int64_t>(x.size()));
+    Check(device_->Write(stream(), buffer.raw(), x.data(), static_cast<int64_t>(x.size() * sizeof(T))));
+    return buffer;
+  }
+  template <typename T>
+  DeviceBuffer<T> Room(int64_t n) {
+    DeviceBuffer<T> buffer;
+    Check(buffer.Allocate(memory(), std::max<int64_t>(n, 16), "a benchmark"));
+    return buffer;
+  }
+  std::vector<float> Floats(int64_t n) {
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    std::vector<float> x(static_cast<size_t>(n));
+    for (float& f : x) f = uniform(random_);
+    return x;
+  }
+
+  bool Wants(const std::string& name) const { return name.find(options_.filter) != std::string::npos; }
+
+  // The best of some batches of calls, each with one wait at its end, as passes of a model have.
+  template <typename F>
+  void Measure(const std::string& name, double flops, double bytes, F&& f) {
+    if (!Wants(name)) return;
+    const double least = options_.small ? 0 : 0.05;
+    f(), Wait();
+    double best = 1e9, spent = 0;
+    for (int batch = 1, n = 0; n < (options_.small ? 1 : 5) || spent < 5 * least; ++n) {
+      const double start = WallSeconds();
+      for (int i = 0; i < batch; ++i) f();
+      Wait();
+      const double took = WallSeconds() - start;
+      best = std::min(best, took / batch), spent += took;
+      if (took < least) batch *= 2, n = -1;
+    }
+    Print(name, best, flops, bytes);
+  }
+
+ private:
+  void Wait() {
+    if (!probe_.at()) probe_ = Room<uint8_t>(64);
+    uint8_t byte = 0;
+    Check(device_->Read(stream(), probe_.at(), &byte, 1));
+  }
+  void Print(const std::string& name, double seconds, double flops, double bytes) const {
+    if (options_.json) {
+      std::printf(
+          "{\"device\":\"%s\",\"operation\":\"%s\",\"seconds\":%.9g,\"flops\":%.9g,\"bytes\":%.9g,"
+          "\"read_bytes_per_second\":%.9g}\n",
+          device_->info().name.c_str(), name.c_str(), seconds, flops, bytes, rate_);
+    } else {
+      std::printf("%-46s %12.1f %12.1f %10.2f %5.1f %%\n", name.c_str(), seconds * 1e6,
+                  flops / seconds * 1e-9, bytes / seconds * 1e-9, 100 * bytes / seconds / rate_);
+    }
+    std::fflush(stdout);
+  }
+
+  const DeviceBenchOptions options_;
+  const std::unique_ptr<Device> device_;
+  const std::unique_ptr<Stream> stream_;
+  DeviceBuffer<uint8_t> probe_;
+  double rate_ = 0;
+  std::mt19937 random_{1};
+};
+
+// Random weights as a file has them, and what a device makes of them.
+class RandomWeights {
+ public:
+  RandomWeights(DeviceBench* bench, WeightType type) : bench_(bench), type_(type) {}
+  ~RandomWeights() {
+    for (const Matrix& m : made_) bench_->device()->Free(m.memory, m.bytes);
+  }
+  RandomWeights(const RandomWeights&) = delete;
+
+  // Tensors of so many rows, one behind the other.
+  Matrix Make(const std::vector<int32_t>& rows, int32_t cols) {
+    std::vector<Weight> parts;
+    for (const int32_t n : rows) parts.push_back(Random(n, cols));
+    const std::vector<DevicePtr<const float>> none(parts.size());
+    Matrix m;
+    Check(bench_->device()->Prepare(parts, none, MatrixUse::kProducts, &m));
+    if (m.bytes > 0) made_.push_back(m);
+    return m;
+  }
+  double bytes() const { return static_cast<double>(bytes_); }  // of all of them, as files have them
+
+ private:
+  Weight Random(int32_t rows, int32_t cols) {
+    Weight w;
+    w.type = type_, w.rows = rows, w.cols = cols;
+    w.group = !HasCodes(type_) ? 0 : HasBlocks(type_) ? InfoOf(type_).group : 32;
+    const WeightPlace place = PlaceOf(w);
+    bytes_ += place.n_bytes;
+    content_.emplace_back(static_cast<size_t>(place.n_bytes));
+    // Below 0x3c in every byte, halves are below 1, and numbers of bf16 and f32 below 2^-7.
+    for (uint8_t& byte : content_.back()) byte = static_cast<uint8_t>(bench_->random()() % 0x3c);
+    const uint8_t* at = content_.back().data();
+    w.data = at;
+    if (place.scales_bytes > 0) w.scales = reinterpret_cast<const uint16_t*>(at + place.scales_offset);
+    return w;
+  }
+
+  DeviceBench* const bench_;
+  const WeightType type_;
+  std::vector<Matrix> made_;
+  std::vector<std::vector<uint8_t>> content_;  // valid as long as the matrices: some are used as they lie
+  int64_t bytes_ = 0;
+};
+
+}  // namespace kvc::bench
