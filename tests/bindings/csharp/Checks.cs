@@ -1,4 +1,5 @@
-// The tests of C#: KvcTests.exe facade | misuse | shutdown | library | endurance, or scenario MODEL FILE FOLDER.
+// The tests of C#: KvcTests.exe facade | misuse | shutdown | library | endurance, or layout TABLE, or
+// scenario MODEL FILE FOLDER.
 using System;
 using System.Diagnostics;
 using System.IO;
@@ -18,6 +19,7 @@ static class Checks {
       case "shutdown": ProcessTest.Shutdown(); return 0;
       case "library": ProcessTest.LibraryMessage(); return 0;
       case "endurance": Test("memory stays", ProcessTest.Endurance); break;
+      case "layout": LayoutTest.Run(args[1]); break;
       case "scenario": return Scenario.Run(args[1], args[2], args[3]);
     }
     Console.WriteLine(passed + " passed, " + failed + " failed");
