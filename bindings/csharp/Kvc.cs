@@ -45,7 +45,7 @@ public sealed class Policy : IDisposable {
 }
 
 /// <summary>Weights and tokenizer. Never changes, and any number of threads may use it.</summary>
-public sealed class Model : IDisposable {
+public sealed partial class Model : IDisposable {
   private readonly ModelHandle handle;
 
   internal Model(ModelHandle handle) { this.handle = handle; }

@@ -6,7 +6,7 @@ using System.Text;
 
 namespace Kvc {
 /// <summary>The library itself: versions, devices, methods, log.</summary>
-public static class Library {
+public static partial class Library {
   private static volatile bool loaded;
 
   /// <summary>Version of the native library, such as "0.1.0".</summary>

@@ -9,7 +9,7 @@ namespace Kvc {
 /// <summary>One KV cache, one sampler, one stream of text. For one thread at a time, else Status.Busy. From any thread:
 /// Cancel, ClearCancel, Progress and Dispose. A CancellationToken cancels the call that runs, which then throws
 /// OperationCanceledException and leaves the session as it was.</summary>
-public sealed class Session : IDisposable {
+public sealed partial class Session : IDisposable {
   /// <summary>Of Step: the answer is complete. Of a Batch: no token.</summary>
   public const int NoToken = Flat.KVC_TOKEN_NONE;
 
@@ -122,7 +122,7 @@ public sealed class Session : IDisposable {
     return null;
   }
 
-#if NETSTANDARD2_1_OR_GREATER || NETSTANDARD2_1 || NETCOREAPP3_0_OR_GREATER || KVC_ASYNC_STREAMS
+#if NETSTANDARD2_1_OR_GREATER || NETSTANDARD2_1 || NETCOREAPP3_0_OR_GREATER || KVC_NETSTANDARD2_1
   /// <summary>As Generate, each step on a thread of the pool: await foreach over it. The token of WithCancellation
   /// counts as well.</summary>
   public IAsyncEnumerable<string> GenerateAsync(int maxTokens, CancellationToken cancel = default(CancellationToken)) {

@@ -1,4 +1,5 @@
-// The tests of C#: KvcTests.exe facade | misuse | shutdown | library | endurance, or scenario MODEL FILE FOLDER.
+// The tests of C#: KvcTests.exe facade | misuse | shutdown | library | endurance, or layout TABLE, or opening MODEL, or
+// scenario MODEL FILE FOLDER.
 using System;
 using System.Diagnostics;
 using System.IO;
@@ -18,6 +19,8 @@ static class Checks {
       case "shutdown": ProcessTest.Shutdown(); return 0;
       case "library": ProcessTest.LibraryMessage(); return 0;
       case "endurance": Test("memory stays", ProcessTest.Endurance); break;
+      case "opening": ProcessTest.Opening(args[1]); return 0;
+      case "layout": LayoutTest.Run(args[1]); break;
       case "scenario": return Scenario.Run(args[1], args[2], args[3]);
     }
     Console.WriteLine(passed + " passed, " + failed + " failed");
@@ -91,8 +94,9 @@ static class Checks {
     };
   }
 
-  internal static long ResidentBytes() {
-    string line = File.ReadAllLines("/proc/self/status").First(l => l.StartsWith("VmRSS:"));
+  /// A line of the process's status.
+  internal static long StatusBytes(string name) {
+    string line = File.ReadAllLines("/proc/self/status").First(l => l.StartsWith(name + ":"));
     return long.Parse(new string(line.Where(char.IsDigit).ToArray())) * 1024;
   }
 }

@@ -23,6 +23,7 @@ static class FacadeTest {
     Checks.Test("streams", Streams);
     Checks.Test("asynchronous streams", AsyncStreams);
     Checks.Test("prompts", Prompts);
+    Checks.Test("spans", Spans);
     Checks.Test("samplers", Samplers);
     Checks.Test("conversation", Conversation);
     Checks.Test("branches", Branches);
@@ -197,6 +198,46 @@ static class FacadeTest {
       slide.Prefill(tokens);
       Checks.Check(Checks.Text(slide, 60).Length > 0 && slide.Stats().Slots <= 24 * 41, "goes on and holds no more");
     }
+  }
+
+  private static void Spans() {
+    int[] all = Checks.LongPrompt(model, 302), tokens = all.Skip(1).Take(300).ToArray();
+    using (Session one = model.NewSession(policy))
+    using (Session span = model.NewSession(policy))
+    using (Session memory = model.NewSession(policy)) {
+      one.Prefill(tokens);
+      span.Append(new ReadOnlySpan<int>(all, 1, 100));
+      span.Append(new ReadOnlyMemory<int>(all, 101, 100));
+      span.Enqueue(new ReadOnlySpan<int>(all, 201, 100), false);
+      span.Compress();
+      Checks.Check(one.Kept(2, 1).SequenceEqual(span.Kept(2, 1)), "the same is kept of a span");
+      CancellationTokenSource source = new CancellationTokenSource();
+      memory.Prefill(new ReadOnlyMemory<int>(all, 1, 300), source.Token);
+      Checks.Check(one.Logits().SequenceEqual(memory.Logits()), "logits after memory");
+      memory.Reset();
+      source.Cancel();
+      Checks.Throwing<OperationCanceledException>(() => memory.Prefill(new ReadOnlyMemory<int>(all), source.Token));
+      memory.Prefill(new ReadOnlySpan<int>(all, 1, 300));
+      Checks.Check(one.Logits().SequenceEqual(memory.Logits()), "logits after a span");
+      int[] draft = Library.DraftLookup(tokens);
+      Checks.Check(draft.Length > 0 && draft.SequenceEqual(Library.DraftLookup(new ReadOnlySpan<int>(all, 1, 300))),
+          "the same draft");
+      int[] got = one.Step(draft);
+      Checks.Check(got.SequenceEqual(memory.Step(new ReadOnlySpan<int>(draft))), "the same steps");
+      Checks.Check(one.Step(new int[0]).SequenceEqual(memory.Step(default(ReadOnlySpan<int>))), "a draft of none");
+      Checks.Failing(Status.Invalid, () => memory.Prefill(default(ReadOnlySpan<int>)));
+    }
+    int[] words = model.Tokenize(string.Concat(Enumerable.Repeat("word ", 5000)));
+    Checks.Equal(model.Detokenize(words.Skip(3).ToArray()), model.Detokenize(new ReadOnlySpan<int>(words).Slice(3)));
+    Checks.Equal("", model.Detokenize(default(ReadOnlySpan<int>)));
+    IntPtr native = Marshal.AllocHGlobal(4 * words.Length);
+    Marshal.Copy(words, 0, native, words.Length);
+    Checks.Equal(model.Detokenize(words), DetokenizeAt(native, words.Length));
+    Marshal.FreeHGlobal(native);
+  }
+
+  private static unsafe string DetokenizeAt(IntPtr at, int n) {
+    return model.Detokenize(new ReadOnlySpan<int>(at.ToPointer(), n));
   }
 
   private static void Samplers() {

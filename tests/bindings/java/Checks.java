@@ -83,10 +83,11 @@ final class Checks {
     while (session.progress() >= 1) Thread.sleep(1);
   }
 
-  static long residentBytes() throws java.io.IOException {
+  /** A line of the process's status. */
+  static long statusBytes(String name) throws java.io.IOException {
     for (String line : Files.readAllLines(Paths.get("/proc/self/status"))) {
-      if (line.startsWith("VmRSS:")) return Long.parseLong(line.replaceAll("[^0-9]", "")) * 1024;
+      if (line.startsWith(name + ":")) return Long.parseLong(line.replaceAll("[^0-9]", "")) * 1024;
     }
-    throw new java.io.IOException("no VmRSS");
+    throw new java.io.IOException("no " + name);
   }
 }

@@ -32,9 +32,9 @@ public final class EnduranceTest {
       int[] tokens = model.tokenize("Once upon a time there was a little dog", Model.ADD_BOS);
       // What the VM compiles and the allocator keeps has come by then.
       part(model, policy, tokens);
-      long early = Checks.residentBytes();
+      long early = Checks.statusBytes("VmRSS");
       part(model, policy, tokens);
-      long grown = Checks.residentBytes() - early;
+      long grown = Checks.statusBytes("VmRSS") - early;
       System.out.println("grown by " + (grown >> 10) + " KiB in " + SESSIONS / 2 + " sessions and " + MODELS / 2
           + " models");
       // A leak of 110 bytes a session, or of 6 KiB a model, is more than that.

@@ -301,7 +301,7 @@ public final class MisuseTest {
       saved = session.save();
     }
     Checks.check(saved.length > 3 << 20, "a session of some size");
-    long before = Checks.residentBytes();
+    long before = Checks.statusBytes("VmRSS");
     for (int i = 0; i < 300; ++i) {
       model.restore(saved);
       if (i % 20 == 19) {
@@ -309,7 +309,7 @@ public final class MisuseTest {
         Thread.sleep(20);
       }
     }
-    long grown = Checks.residentBytes() - before;
+    long grown = Checks.statusBytes("VmRSS") - before;
     Checks.check(grown < 300L << 20, "grown by " + (grown >> 20) + " MiB");
   }
 }
