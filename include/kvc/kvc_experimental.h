@@ -29,6 +29,11 @@ kvc_status kvc_session_observe_attention(kvc_session* session, int32_t on);
  * KVC_E_UNSUPPORTED). Shape [n_out].  [sess] */
 kvc_status kvc_session_get_attention(kvc_session* session, int32_t layer, int32_t head, float* p,
                                      int32_t cap_p, int32_t* n_out);
+/* Keys of a KV head as attention reads them (decoded, with the rotation of their position, or of their place
+ * among the entries where the policy counts in slots), ascending position: [entries][D], f32, the entries
+ * those of kvc_session_get_kept. n_out counts floats.  [sess] */
+kvc_status kvc_session_get_keys(kvc_session* session, int32_t layer, int32_t kv_head, float* keys,
+                                int32_t cap_keys, int32_t* n_out);
 /* Values of a KV head as attention reads them (merged, decoded), ascending position: [entries][D], f32, the
  * entries those of kvc_session_get_kept. n_out counts floats.  [sess] */
 kvc_status kvc_session_get_values(kvc_session* session, int32_t layer, int32_t kv_head, float* values,

@@ -1,4 +1,4 @@
-// The attention of the newest token, as kvc_session_observe_attention keeps it.
+// The attention of the newest token, as kvc_session_observe_attention keeps it, and the cached vectors.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,19 +33,26 @@ TEST(Observe, AttentionIsADistributionOverTheEntriesOfTheHead) {
   }
 }
 
-// Values are those that were stored: what a policy keeps is what the full cache has there.
-TEST(Observe, ValuesOfWhatIsKeptAreThoseOfTheFullCache) {
+using Read = Status (Session::*)(int32_t, int32_t, std::vector<float>*) const;
+
+// Vectors are those that were stored: what a policy keeps is what the full cache has there.
+TEST(Observe, VectorsOfWhatIsKeptAreThoseOfTheFullCache) {
   const auto full = Fed("full:kv=f32");
-  for (const char* spec : {"snapkv:budget=24,window=8,kv=f32", "h2o:budget=24,kv=f32",
-                           "snapkv:budget=24,window=8,pos_mode=incache,kv=f32"}) {
+  const std::pair<Read, const char*> rows[] = {
+      {&Session::Values, "snapkv:budget=24,window=8,kv=f32"},
+      {&Session::Values, "h2o:budget=24,kv=f32"},
+      {&Session::Values, "snapkv:budget=24,window=8,pos_mode=incache,kv=f32"},
+      {&Session::Keys, "snapkv:budget=24,window=8,kv=f32"},
+      {&Session::Keys, "h2o:budget=24,kv=f32"}};
+  for (const auto& [read, spec] : rows) {
     SCOPED_TRACE(spec);
     const auto session = Fed(spec);
     int n_differ = 0;
     for (int32_t i = 0; i < 4; ++i) {
       std::vector<float> all, kept;
       std::vector<int32_t> positions;
-      ASSERT_TRUE(full->Values(i / 2, i % 2, &all).ok());
-      ASSERT_TRUE(session->Values(i / 2, i % 2, &kept).ok());
+      ASSERT_TRUE((*full.*read)(i / 2, i % 2, &all).ok());
+      ASSERT_TRUE((*session.*read)(i / 2, i % 2, &kept).ok());
       ASSERT_TRUE(session->Kept(i / 2, i % 2, &positions).ok());
       const size_t d = all.size() / 60;
       ASSERT_EQ(all.size(), 60 * d);
@@ -60,6 +67,48 @@ TEST(Observe, ValuesOfWhatIsKeptAreThoseOfTheFullCache) {
     }
     EXPECT_GT(n_differ, 0) << "entries that are all alike would prove nothing";
   }
+}
+
+// Whether b is a, turned by so many positions.
+void ExpectTurned(const float* a, const float* b, int64_t by) {
+  constexpr int32_t kDim = 16;
+  float cos[kDim / 2], sin[kDim / 2];
+  Rope(RopeConfig{}, kDim).Angles(by, cos, sin);
+  for (int32_t i = 0, j = kDim / 2; i < kDim / 2; ++i, ++j) {
+    const float length = std::hypot(a[i], a[j]);
+    EXPECT_NEAR(b[i], a[i] * cos[i] - a[j] * sin[i], 1e-5f * (1 + length));
+    EXPECT_NEAR(b[j], a[i] * sin[i] + a[j] * cos[i], 1e-5f * (1 + length));
+  }
+}
+
+TEST(Observe, KeysHaveTheRotationOfTheirPosition) {
+  const auto session = test::NewSession(test::OpenOneLayer(), "full:kv=f32");
+  ASSERT_TRUE(session->Prefill(std::vector<int32_t>(50, 7), true).ok());  // one token again and again
+  for (int32_t g = 0; g < 2; ++g) {
+    std::vector<float> keys;
+    ASSERT_TRUE(session->Keys(0, g, &keys).ok());
+    ASSERT_EQ(keys.size(), 50u * 16);
+    for (int32_t at = 0; at < 50; ++at) ExpectTurned(keys.data(), &keys[static_cast<size_t>(at) * 16], at);
+  }
+}
+
+TEST(Observe, KeysCountedInSlotsHaveTheRotationOfTheirSlot) {
+  const auto full = Fed("full:kv=f32"), session = Fed("snapkv:budget=24,window=8,pos_mode=incache,kv=f32");
+  int64_t n_moved = 0;
+  for (int32_t i = 0; i < 4; ++i) {
+    std::vector<float> all, kept;
+    std::vector<int32_t> positions;
+    ASSERT_TRUE(full->Keys(i / 2, i % 2, &all).ok());
+    ASSERT_TRUE(session->Keys(i / 2, i % 2, &kept).ok());
+    ASSERT_TRUE(session->Kept(i / 2, i % 2, &positions).ok());
+    ASSERT_EQ(kept.size(), positions.size() * 16);
+    for (size_t slot = 0; slot < positions.size(); ++slot) {
+      const int64_t by = static_cast<int64_t>(slot) - positions[slot];
+      ExpectTurned(&all[static_cast<size_t>(positions[slot]) * 16], &kept[slot * 16], by);
+      n_moved += by != 0;
+    }
+  }
+  EXPECT_GT(n_moved, 0);
 }
 
 TEST(Observe, MergedAndCodedValuesAreReadAsAttentionReadsThem) {
