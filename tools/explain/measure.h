@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tools/explain/loss.h"
+#include "tools/explain/spectrum.h"
 #include "tools/kvc_handles.h"
 
 namespace kvc::tool {
@@ -19,10 +20,12 @@ struct ExplainSums {
   int64_t n_questions = 0;
 };
 
-// Of the full cache, over the same queries.
-struct ConcentrationSums {
+// Sums over what the full cache holds.
+struct FullCacheSums {
   int64_t n_queries = 0;
-  std::vector<double> top;  // [L * H] TopShare
+  std::vector<double> top;  // [L * H] TopShare; over the same queries
+  int64_t n_prompts = 0;
+  std::vector<Spectrum> keys, values;  // [L] means over KV heads; over prompts
 };
 
 class Explainer {
@@ -31,7 +34,7 @@ class Explainer {
   // to its newest tokens only.
   Explainer(const Model& model, const std::string& path, double top_share);
   // What is asked next counts for these, policies[p] for policy p. Kept by the caller.
-  void Count(std::vector<ExplainSums>* policies, ConcentrationSums* full) { sums_ = policies, full_ = full; }
+  void Count(std::vector<ExplainSums>* policies, FullCacheSums* full) { sums_ = policies, full_ = full; }
   // A new prompt: what is known of the last one's values is forgotten.
   void NewPrompt() { n_prompt_ = 0; }
   // The full cache and those of the policies after one prompt (null: the policy is the full cache); `fed` is
@@ -42,6 +45,7 @@ class Explainer {
   // Attention of one query over the full cache, where slots are positions: [L][H][entries].
   using Query = std::vector<std::vector<std::vector<float>>>;
   void Observe(Session* full, const TokenList& fed, size_t first);
+  void AddSpectra(const Session& full) const;
   void CountParts(const Session* policy, ExplainSums* sums) const;
   void Compare(Session* policy, const TokenList& fed, size_t first, ExplainSums* sums);
 
@@ -50,7 +54,7 @@ class Explainer {
   std::vector<LayerValues> layers_;  // [L]
   std::vector<Query> queries_;
   std::vector<ExplainSums>* sums_ = nullptr;
-  ConcentrationSums* full_ = nullptr;
+  FullCacheSums* full_ = nullptr;
   size_t n_prompt_ = 0;  // entries whose values are those of the last question's prompt
 };
 
