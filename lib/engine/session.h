@@ -132,8 +132,8 @@ class Session {
   // The same first prompt for several empty sessions of one model, whatever their policies: one pass of the
   // network serves all, since compression never changes it (methods.md 1.5). On failure none has changed.
   static Status PrefillTogether(Span<Session* const> sessions, Span<const int32_t> tokens);
-  // Keeps the attention of every fed token from now on; Attention gives that of the newest, [entries of the
-  // head], by rank.
+  // Keeps the attention of every fed token from now on; Attention gives that of the newest, over what its
+  // head held when it came and its own entry, by ascending position, whatever has left since.
   void ObserveAttention(bool on) { observe_ = on; }
   Status Attention(int layer, int32_t head, std::vector<float>* p) const;
   // Keys, with the rotation they are attended with, or values of a KV head as attention reads them,

@@ -87,6 +87,10 @@ TEST(ToolExplain, BoundsHoldOnRealInputs) {
         EXPECT_EQ(loss == 0, full) << row["policy"];
         EXPECT_EQ(retained > 0.999999, full) << row["policy"];
         EXPECT_GT(retained, 0) << row["policy"];
+        const double similarity = e["attention_similarity"][l];
+        EXPECT_EQ(similarity == 1, full) << row["policy"];
+        EXPECT_GT(similarity, 0) << row["policy"];
+        EXPECT_LE(similarity, 1) << row["policy"];
       }
       // What is kept of every tenth adds up to what is kept.
       const double kept = Sum(e["kept_by_position"]) / 10;
@@ -134,9 +138,9 @@ TEST(ToolExplain, PrintsTablesAndDraws) {
   arguments.insert(arguments.end(), {"--picture", picture, "--top-share", "0.1"});
   const ProgramResult run = RunKvc(arguments);
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  for (const char* part :
-       {"L1 loss", "bound by head", "retained", "most attended 10 %", "singular values of the full cache",
-        "effective rank", "every tenth of the prompt", "rank correlation (Spearman)", "relative_loss"})
+  for (const char* part : {"L1 loss", "bound by head", "retained", "most attended 10 %", "similarity",
+                           "singular values of the full cache", "effective rank", "every tenth of the prompt",
+                           "rank correlation (Spearman)", "relative_loss"})
     EXPECT_NE(run.out.find(part), std::string::npos) << part;
   const ProgramResult parsed = RunProgram(
       "/usr/bin/env", {"python3", "-c",
@@ -146,8 +150,8 @@ TEST(ToolExplain, PrintsTablesAndDraws) {
                        "print(n('polyline'), n('circle'), sum(x.tag.endswith('}title') for x in e))",
                        picture});
   ASSERT_EQ(parsed.exit_code, 0) << parsed.err;
-  // Four charts of six policies, two of keys and values, one of points; a heat map of 6 x 8.
-  EXPECT_EQ(parsed.out, "28 6 48\n");
+  // Five charts of six policies, two of keys and values, one of points; a heat map of 6 x 8.
+  EXPECT_EQ(parsed.out, "34 6 48\n");
 }
 
 TEST(ToolExplain, WhatIsWrongIsSaid) {

@@ -33,6 +33,41 @@ TEST(Observe, AttentionIsADistributionOverTheEntriesOfTheHead) {
   }
 }
 
+// In the first layer the query is that of the full cache, whatever was dropped: its attention is that of the
+// full cache over what was there when it came, made to sum to 1. Step after step something is dropped behind
+// it.
+TEST(Observe, AttentionIsOverWhatWasThereBeforeAnythingLeft) {
+  for (const char* spec : {"h2o:budget=24,kv=f32", "tova:budget=24,kv=f32", "weightedkv:budget=24,kv=f32"}) {
+    SCOPED_TRACE(spec);
+    const auto full = Fed("full:kv=f32"), session = Fed(spec);
+    full->ObserveAttention(true), session->ObserveAttention(true);
+    int32_t own = 60;  // position of the next token
+    for (const int32_t token : {5, 90, 17}) {
+      std::vector<int32_t> before[2], after;
+      for (int32_t g = 0; g < 2; ++g) {
+        ASSERT_TRUE(session->Kept(0, g, &before[g]).ok());
+        before[g].push_back(own);
+      }
+      test::FeedTokens(*full, {token});
+      test::FeedTokens(*session, {token});
+      for (int head = 0; head < 4; ++head) {
+        std::vector<float> all, p;
+        ASSERT_TRUE(full->Attention(0, head, &all).ok());
+        ASSERT_TRUE(session->Attention(0, head, &p).ok());
+        const std::vector<int32_t>& there = before[head / 2];
+        ASSERT_EQ(p.size(), there.size());
+        double sum = 0;
+        for (const int32_t position : there) sum += static_cast<double>(all[static_cast<size_t>(position)]);
+        for (size_t i = 0; i < there.size(); ++i)
+          EXPECT_NEAR(p[i], static_cast<double>(all[static_cast<size_t>(there[i])]) / sum, 1e-5);
+        ASSERT_TRUE(session->Kept(0, head / 2, &after).ok());
+        EXPECT_NE(after, there) << "nothing was dropped";
+      }
+      ++own;
+    }
+  }
+}
+
 using Read = Status (Session::*)(int32_t, int32_t, std::vector<float>*) const;
 
 // Vectors are those that were stored: what a policy keeps is what the full cache has there.

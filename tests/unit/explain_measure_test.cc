@@ -98,5 +98,43 @@ TEST_F(ExplainMeasure, SpectraAreThoseOfWhatIsCachedOfEveryPrompt) {
   }
 }
 
+// In the first layer the query is that of the full cache, so a policy's attention is proportional to the full
+// cache's where entries are: the cosine is the root of the share of the squares that they have.
+TEST_F(ExplainMeasure, SimilarityOfTheFirstLayerIsTheShareOfWhatIsKept) {
+  for (const char* spec : {"weightedkv:budget=20", "h2o:budget=20", "snapkv:budget=20,window=8"}) {
+    SCOPED_TRACE(spec);
+    sums_ = std::vector<ExplainSums>(2);
+    const TokenList fed = {5, 6, 7};
+    Session full = Prefilled("full", Prompt(60, 1)), policy = Prefilled(spec, Prompt(60, 1));
+    explainer_->NewPrompt();
+    explainer_->Question(&full, {nullptr, &policy}, fed, 1);
+    double known = 0;
+    std::optional<Session> all = full.Fork(), own = policy.Fork();
+    ASSERT_TRUE(all && own);
+    EXPECT_EQ(kvc_session_observe_attention(all->get(), 1), KVC_OK);
+    for (size_t i = 0; i < fed.size(); ++i) {
+      std::vector<int32_t> kept[2] = {own->Kept(0, 0), own->Kept(0, 1)};
+      const int32_t n = 61 + static_cast<int32_t>(i);
+      for (Session* session : {&*all, &*own}) {
+        kvc_session* handle = session->get();
+        ASSERT_EQ(kvc_session_feed_batch(&handle, &fed[i], 1), KVC_OK);
+      }
+      for (int32_t head = 0; i >= 1 && head < 4; ++head) {
+        std::vector<float> p(static_cast<size_t>(n));
+        int32_t count = 0;
+        ASSERT_EQ(kvc_session_get_attention(all->get(), 0, head, p.data(), n, &count), KVC_OK);
+        const auto square = [](float x) { return static_cast<double>(x) * static_cast<double>(x); };
+        double squares = 0, of_kept = square(p.back());
+        for (const float x : p) squares += square(x);
+        for (const int32_t position : kept[head / 2]) of_kept += square(p[static_cast<size_t>(position)]);
+        known += std::sqrt(of_kept / squares) / 4;
+      }
+    }
+    EXPECT_NEAR(sums_[1].similarity[0], known, 1e-5);
+    EXPECT_LT(known, 1.99) << "of two queries";
+    EXPECT_EQ(sums_[0].similarity, std::vector<double>(2, 2));
+  }
+}
+
 }  // namespace
 }  // namespace kvc::tool

@@ -139,22 +139,44 @@ void Explainer::CountParts(const Session* policy, ExplainSums* sums) const {
   for (size_t part = 0; policy == nullptr && part < kParts; ++part) sums->kept[part] += 1;
 }
 
+// Of the newest fed token; full [H][n], there [G][n].
+double Explainer::Similarity(const Session& policy, size_t layer, const std::vector<std::vector<float>>& full,
+                             const std::vector<std::vector<uint8_t>>& there) const {
+  double sum = 0;
+  for (size_t h = 0; h < full.size(); ++h) {
+    const std::vector<uint8_t>& own = there[h * there.size() / full.size()];
+    const std::vector<float> p =
+        AttentionOf(policy, static_cast<int32_t>(layer), static_cast<int32_t>(h), own.size());
+    if (p.size() != static_cast<size_t>(std::count(own.begin(), own.end(), 1)))
+      throw Failure("--explain: a policy's attention is not over what it kept");
+    sum += AttentionSimilarity(full[h], p, own);
+  }
+  return sum / static_cast<double>(full.size());
+}
+
 // The policy is fed the same tokens: what it drops between them counts.
 void Explainer::Compare(Session* policy, const TokenList& fed, size_t first, ExplainSums* sums) {
   std::optional<Session> session;
-  if (policy != nullptr) session = Forked(policy);
+  if (policy != nullptr) {
+    session = Forked(policy);
+    Check(kvc_session_observe_attention(session->get(), 1), "cannot observe the attention");
+  }
   const int32_t n_kv_heads = model_.info().n_kv_heads;
   for (size_t i = 0; i < fed.size(); ++i) {
+    std::vector<std::vector<std::vector<uint8_t>>> there;  // [L][G][n]
     for (size_t layer = 0; i >= first && layer < layers_.size(); ++layer) {
       const std::vector<std::vector<float>>& p = queries_[i - first][layer];
       const std::vector<uint8_t> all(p[0].size(), 1);
-      Add(LossOf(layers_[layer], p,
-                 session ? Visible(*session, layer, n_kv_heads, all.size())
-                         : std::vector<std::vector<uint8_t>>(static_cast<size_t>(n_kv_heads), all)),
-          &sums->layers[layer]);
+      there.push_back(session ? Visible(*session, layer, n_kv_heads, all.size())
+                              : std::vector<std::vector<uint8_t>>(static_cast<size_t>(n_kv_heads), all));
+      Add(LossOf(layers_[layer], p, there[layer]), &sums->layers[layer]);
     }
     sums->n_queries += i >= first;
     if (session) Feed(&*session, fed[i]);
+    for (size_t layer = 0; layer < there.size(); ++layer) {
+      sums->similarity[layer] +=
+          session ? Similarity(*session, layer, queries_[i - first][layer], there[layer]) : 1;
+    }
   }
 }
 
@@ -167,6 +189,7 @@ void Explainer::Question(Session* full, const std::vector<Session*>& policies, c
   n_prompt_ = static_cast<size_t>(full->Stats().n_prompt);
   for (size_t p = 0; p < policies.size(); ++p) {
     (*sums_)[p].layers.resize(layers_.size());
+    (*sums_)[p].similarity.resize(layers_.size());
     CountParts(policies[p], &(*sums_)[p]);
     Compare(policies[p], fed, first, &(*sums_)[p]);
   }

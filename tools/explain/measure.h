@@ -14,7 +14,8 @@ constexpr size_t kParts = 10;  // of a prompt, for the share that is kept of eac
 // Sums over queries of one policy; a query is a token whose successor is a token of an answer.
 struct ExplainSums {
   int64_t n_queries = 0;
-  std::vector<LayerLoss> layers;  // [L]
+  std::vector<LayerLoss> layers;   // [L]
+  std::vector<double> similarity;  // [L] AttentionSimilarity of its own run, mean over heads; over queries
   std::vector<double> kept =
       std::vector<double>(kParts);  // share of a part's entries, mean over heads; over questions
   int64_t n_questions = 0;
@@ -47,6 +48,8 @@ class Explainer {
   void Observe(Session* full, const TokenList& fed, size_t first);
   void AddSpectra(const Session& full) const;
   void CountParts(const Session* policy, ExplainSums* sums) const;
+  double Similarity(const Session& policy, size_t layer, const std::vector<std::vector<float>>& full,
+                    const std::vector<std::vector<uint8_t>>& there) const;
   void Compare(Session* policy, const TokenList& fed, size_t first, ExplainSums* sums);
 
   const Model& model_;

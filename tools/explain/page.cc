@@ -41,6 +41,12 @@ std::vector<double> RelativeLayers(const ExplainSums& sums) {
   return values;
 }
 
+std::vector<double> SimilarityOf(const ExplainSums& sums) {
+  std::vector<double> values = sums.similarity;
+  for (double& v : values) v /= static_cast<double>(std::max<int64_t>(sums.n_queries, 1));
+  return values;
+}
+
 double Mean(const std::vector<double>& values) {
   double sum = 0;
   for (const double v : values) sum += v;
@@ -205,6 +211,7 @@ std::string ShortName(const std::string& spec) {
 Json ExplainRowJson(const ExplainSums& sums) {
   Json out{{"n_queries", sums.n_queries},
            {"relative_loss", RelativeLayers(sums)},
+           {"attention_similarity", SimilarityOf(sums)},
            {"kept_by_position", KeptByPosition(sums)}};
   for (const Measure& m : kMeasures) out[m.name] = LayersOf(sums, m.of);
   return out;
@@ -239,8 +246,9 @@ Json ExplainJson(const Explanation& explanation) {
 }
 
 void PrintExplanation(const Explanation& explanation) {
-  Table layers({"policy", "kind", "layer", "L1 loss", "of output", "bound by head", "bound", "retained"},
-               "llrrrrrr");
+  Table layers(
+      {"policy", "kind", "layer", "L1 loss", "of output", "bound by head", "bound", "retained", "similarity"},
+      "llrrrrrrr");
   for (const ExplainRow& row : explanation.rows) {
     const std::vector<double> relative = RelativeLayers(row.sums);
     for (size_t l = 0; l < row.sums.layers.size(); ++l) {
@@ -248,7 +256,8 @@ void PrintExplanation(const Explanation& explanation) {
         return Format("%.4g", LayersOf(row.sums, kMeasures[measure].of)[l]);
       };
       layers.AddRow({row.spec, row.kind, std::to_string(l), mean(0), FormatPercent(relative[l]), mean(2),
-                     mean(1), FormatPercent(LayersOf(row.sums, kMeasures[3].of)[l])});
+                     mean(1), FormatPercent(LayersOf(row.sums, kMeasures[3].of)[l]),
+                     Format("%.4f", SimilarityOf(row.sums)[l])});
     }
   }
   Print("\n" + layers.Text());
@@ -296,6 +305,7 @@ std::string ExplainPicture(const Explanation& explanation) {
     LineChart loss{kind.kind + ": L1 eviction loss", "layer", "loss", {}, 0, ""},
         bound{kind.kind + ": bound of the loss", "layer", "bound", {}, 0, ""},
         retained{kind.kind + ": attention that stays", "layer", "share", {}, 0, ""},
+        similarity{kind.kind + ": attention similarity", "layer", "cosine", {}, 0, ""},
         kept{kind.kind + ": kept of every tenth of the prompt", "tenth", "share", {}, 0, ""},
         against{kind.kind + ": loss and accuracy", "loss / output, mean over layers", "accuracy", {}, 0, ""};
     against.is_scatter = true;
@@ -307,12 +317,13 @@ std::string ExplainPicture(const Explanation& explanation) {
       loss.series.push_back({name, x, LayersOf(row.sums, kMeasures[0].of)});
       bound.series.push_back({name, x, LayersOf(row.sums, kMeasures[1].of)});
       retained.series.push_back({name, x, LayersOf(row.sums, kMeasures[3].of)});
+      similarity.series.push_back({name, x, SimilarityOf(row.sums)});
       std::vector<double> tenths;
       for (size_t i = 1; i <= kParts; ++i) tenths.push_back(static_cast<double>(i));
       kept.series.push_back({name, tenths, KeptByPosition(row.sums)});
       against.series.push_back({name, {Mean(RelativeLayers(row.sums))}, {row.accuracy}});
     }
-    for (const LineChart& chart : {loss, bound, retained, kept, against}) page.Add(chart);
+    for (const LineChart& chart : {loss, bound, retained, similarity, kept, against}) page.Add(chart);
   }
   return page.Text();
 }

@@ -28,8 +28,8 @@ struct Explanation {
   std::vector<ExplainKind> kinds;
 };
 
-// {"n_queries", "loss": [L], "relative_loss", "bound", "bound_by_head", "retained"}, means over queries, and
-// "kept_by_position" [kParts].
+// {"n_queries", "loss": [L], "relative_loss", "bound", "bound_by_head", "retained", "attention_similarity"},
+// means over queries, and "kept_by_position" [kParts].
 Json ExplainRowJson(const ExplainSums& sums);
 // {"top_share", "concentration": [{kind, "top" [L][H]}], "spectrum": [{kind, "keys", "values"}],
 // "rank_correlation": [..]}.
