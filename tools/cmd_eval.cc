@@ -55,8 +55,7 @@ std::vector<EvalRow> MakeRows(const std::vector<Policy>& policies, const std::st
 }
 
 // The rows of one kind of a file; kinds of the same name of several files stay apart.
-void AddExplained(const std::vector<EvalRow>& rows, const ConcentrationSums& concentration,
-                  Explanation* explanation) {
+void AddExplained(const std::vector<EvalRow>& rows, const FullCacheSums& full, Explanation* explanation) {
   std::string name = rows[0].kind;
   for (const ExplainKind& other : explanation->kinds) {
     if (other.kind == name) name += " of " + rows[0].file;
@@ -65,7 +64,7 @@ void AddExplained(const std::vector<EvalRow>& rows, const ConcentrationSums& con
     const double kl = Ratio(row.sums.kl, static_cast<double>(row.sums.n_compared));
     explanation->rows.push_back({row.spec, row.policy, name, row.sums.accuracy(), kl, row.explain});
   }
-  explanation->kinds.push_back({name, concentration});
+  explanation->kinds.push_back({name, full});
 }
 
 void EvalTasks(const EvalOptions& options, const Model& model, const std::vector<Policy>& policies,
@@ -78,7 +77,7 @@ void EvalTasks(const EvalOptions& options, const Model& model, const std::vector
   std::map<std::string, std::vector<TaskCounts>> by_task;
   std::optional<Explainer> explainer;
   std::map<std::string, std::vector<ExplainSums>> explained;
-  std::map<std::string, ConcentrationSums> concentration;
+  std::map<std::string, FullCacheSums> full;
   if (options.explain) {
     explainer.emplace(model, options.model.path, options.top_share);
     evaluator.ShowTo(&*explainer);
@@ -92,7 +91,7 @@ void EvalTasks(const EvalOptions& options, const Model& model, const std::vector
     if (explainer) {
       std::vector<ExplainSums>& sums_of_kind = explained[tasks[i].kind];
       sums_of_kind.resize(policies.size());
-      explainer->Count(&sums_of_kind, &concentration[tasks[i].kind]);
+      explainer->Count(&sums_of_kind, &full[tasks[i].kind]);
     }
     const std::vector<QualitySums> before = entry->second;
     evaluator.Run(tasks[i], &entry->second);
@@ -107,7 +106,7 @@ void EvalTasks(const EvalOptions& options, const Model& model, const std::vector
     for (size_t p = 0; p < own.size(); ++p) own[p].sums = sums[kind][p], own[p].by_task = by_task[kind][p];
     for (size_t p = 0; explainer && p < own.size(); ++p) own[p].explain = explained[kind][p];
     rows->insert(rows->end(), own.begin(), own.end());
-    if (explainer) AddExplained(own, concentration[kind], explanation);
+    if (explainer) AddExplained(own, full[kind], explanation);
   }
 }
 
@@ -404,7 +403,8 @@ void AddExplainOptions(CLI::App* app, EvalOptions* options) {
   CLI::Option* explain = app->add_flag(
       "--explain", options->explain,
       "With --data: per layer, what evicting changes in the attention output, its bound, the attention that "
-      "stays and how concentrated it was; and whether that tells accuracy");
+      "stays and how concentrated it was; whether that tells accuracy; and the singular values of what is "
+      "cached");
   AddOutput(app, "--picture", &options->picture, "Draw what --explain measured (SVG)")->needs(explain);
   app->add_option("--top-share", options->top_share,
                   "Share of the most attended entries that concentration is measured at")

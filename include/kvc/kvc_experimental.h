@@ -24,11 +24,16 @@ kvc_status kvc_session_prefill_together(kvc_session* const* sessions, int32_t n,
                                         int32_t n_tokens);
 /* on != 0: from now on the attention of every fed token is kept for kvc_session_get_attention.  [sess] */
 kvc_status kvc_session_observe_attention(kvc_session* session, int32_t on);
-/* Attention probabilities of the newest fed token over the cached entries of a query head's KV head,
- * ascending position; the positions are those of kvc_session_get_kept (heads that evicted at that step:
- * KVC_E_UNSUPPORTED). Shape [n_out].  [sess] */
+/* Attention probabilities of the newest fed token over what its query head's KV head held when it was fed and
+ * its own entry, ascending position: those of kvc_session_get_kept before it, less what leaves a layer's
+ * window with it, and its own. What was dropped behind it is there. Shape [n_out].  [sess] */
 kvc_status kvc_session_get_attention(kvc_session* session, int32_t layer, int32_t head, float* p,
                                      int32_t cap_p, int32_t* n_out);
+/* Keys of a KV head as attention reads them (decoded, with the rotation of their position, or of their place
+ * among the entries where the policy counts in slots), ascending position: [entries][D], f32, the entries
+ * those of kvc_session_get_kept. n_out counts floats.  [sess] */
+kvc_status kvc_session_get_keys(kvc_session* session, int32_t layer, int32_t kv_head, float* keys,
+                                int32_t cap_keys, int32_t* n_out);
 /* Values of a KV head as attention reads them (merged, decoded), ascending position: [entries][D], f32, the
  * entries those of kvc_session_get_kept. n_out counts floats.  [sess] */
 kvc_status kvc_session_get_values(kvc_session* session, int32_t layer, int32_t kv_head, float* values,

@@ -16,6 +16,25 @@ using kvc::NullError;
 using kvc::Session;
 using kvc::Status;
 
+namespace {
+
+kvc_status GetVectors(kvc_session* session, int32_t layer, int32_t kv_head,
+                      Status (Session::*read)(int32_t, int32_t, std::vector<float>*) const, const char* name,
+                      float* vectors, int32_t cap, int32_t* n_out) {
+  return GuardSession(session, [&](Session& s) -> Status {
+    const kvc::ModelConfig& c = s.model().config();
+    if (layer < 0 || layer >= c.n_layers || kv_head < 0 || kv_head >= c.n_kv_heads) {
+      return Error(Code::kInvalid, "layer %d, KV head %d: the model has %d layers of %d", layer, kv_head,
+                   c.n_layers, c.n_kv_heads);
+    }
+    std::vector<float> all;
+    KVC_RETURN_IF_ERROR((s.*read)(layer, kv_head, &all));
+    return CopyBuffer(all.data(), all.size(), name, vectors, cap, n_out);
+  });
+}
+
+}  // namespace
+
 extern "C" {
 
 kvc_status kvc_model_measure(kvc_model* model, double* out_bytes_per_second) {
@@ -72,18 +91,14 @@ kvc_status kvc_session_get_attention(kvc_session* session, int32_t layer, int32_
   });
 }
 
+kvc_status kvc_session_get_keys(kvc_session* session, int32_t layer, int32_t kv_head, float* keys,
+                                int32_t cap_keys, int32_t* n_out) {
+  return GetVectors(session, layer, kv_head, &Session::Keys, "keys", keys, cap_keys, n_out);
+}
+
 kvc_status kvc_session_get_values(kvc_session* session, int32_t layer, int32_t kv_head, float* values,
                                   int32_t cap_values, int32_t* n_out) {
-  return GuardSession(session, [&](Session& s) -> Status {
-    const kvc::ModelConfig& c = s.model().config();
-    if (layer < 0 || layer >= c.n_layers || kv_head < 0 || kv_head >= c.n_kv_heads) {
-      return Error(Code::kInvalid, "layer %d, KV head %d: the model has %d layers of %d", layer, kv_head,
-                   c.n_layers, c.n_kv_heads);
-    }
-    std::vector<float> all;
-    KVC_RETURN_IF_ERROR(s.Values(layer, kv_head, &all));
-    return CopyBuffer(all.data(), all.size(), "values", values, cap_values, n_out);
-  });
+  return GetVectors(session, layer, kv_head, &Session::Values, "values", values, cap_values, n_out);
 }
 
 kvc_status kvc_session_get_code_ratios(kvc_session* session, double* paper, double* exact) {

@@ -94,6 +94,10 @@ class Compressor {
   void EndAcrossLayers() { all_scores_.clear(), reduces_all_ = false; }
   // Positions of the prompt's rows count in slots.
   bool in_cache() const { return in_cache_; }
+  // How a layer's keys are turned when they are attended.
+  KeyTurning turning(int32_t layer) const {
+    return {rule_.ropes[layer], rule_.pairing, in_cache_ && !slides(layer)};
+  }
   // Whether the last StoreLayer scored: token scores [G, stride] are in choice->scores then. For tests and
   // reports.
   bool scored() const { return scored_; }
@@ -158,9 +162,6 @@ class Compressor {
                                                   const DeviceMemory& memory);
   size_t At(int32_t layer, int32_t g) const {
     return static_cast<size_t>(layer * plan_.shape().n_kv_heads + g);
-  }
-  KeyTurning turning(int32_t layer) const {
-    return {rule_.ropes[layer], rule_.pairing, in_cache_ && !slides(layer)};
   }
   DevicePtr<float> RingAt(int32_t layer) const;
   Status StoreWindow(const LayerWork& work, int32_t layer, const LayerBuffers& kv,

@@ -353,7 +353,6 @@ Status Session::Attention(int layer, int32_t head, std::vector<float>* p) const 
   if (attention_len_.empty() || attention_len_[static_cast<size_t>(kv_head)] == 0)
     return Error(Code::kInvalid, "no attention was kept: switch it on before the token is fed");
   const int32_t n = attention_len_[static_cast<size_t>(kv_head)];
-  if (n != cache_->Len(kv_head)) return Error(Code::kUnsupported, "the head has dropped entries since");
   Result<Executor::Lease> lease = executor()->Acquire();
   if (!lease.ok()) return lease.status();
   p->resize(static_cast<size_t>(n));
@@ -362,7 +361,8 @@ Status Session::Attention(int layer, int32_t head, std::vector<float>* p) const 
                                     4 * int64_t{n});
 }
 
-Status Session::Values(int32_t layer, int32_t kv_head, std::vector<float>* values) const {
+Status Session::Vectors(int32_t layer, int32_t kv_head, DevicePtr<float> LayerView::*which,
+                        std::vector<float>* vectors) const {
   const ModelConfig& c = model_->config();
   Result<Executor::Lease> lease = executor()->Acquire();
   if (!lease.ok()) return lease.status();
@@ -372,14 +372,14 @@ Status Session::Values(int32_t layer, int32_t kv_head, std::vector<float>* value
                                       compressor_->plan().n_aux(), cache_->layout().seen_masks));
   LoadArgs args{};
   args.cache = &cache_->view(), args.layer = layer, args.to = w.layer.view();
-  args.turning = {executor()->network().ropes[layer], c.rope_pairing, false};
+  args.turning = compressor_->turning(layer);
   args.scratch = w.layer.order(), args.scratch_entries = w.layer.max_cached();
   Status status = executor()->device()->LoadLayer(w.stream.get(), args);
   if (status.ok()) {
     const int64_t width = c.head_dim, n = w.layer.len()[static_cast<size_t>(kv_head)];
-    values->resize(static_cast<size_t>(n * width));
-    const DevicePtr<float> from = w.layer.view().values + kv_head * w.layer.view().capacity * width;
-    status = executor()->device()->Read(w.stream.get(), from.As<uint8_t>(), values->data(), 4 * n * width);
+    vectors->resize(static_cast<size_t>(n * width));
+    const DevicePtr<float> from = w.layer.view().*which + kv_head * w.layer.view().capacity * width;
+    status = executor()->device()->Read(w.stream.get(), from.As<uint8_t>(), vectors->data(), 4 * n * width);
   }
   w.FreePromptBuffers();
   return status;

@@ -132,12 +132,18 @@ class Session {
   // The same first prompt for several empty sessions of one model, whatever their policies: one pass of the
   // network serves all, since compression never changes it (methods.md 1.5). On failure none has changed.
   static Status PrefillTogether(Span<Session* const> sessions, Span<const int32_t> tokens);
-  // Keeps the attention of every fed token from now on; Attention gives that of the newest, [entries of the
-  // head], by rank.
+  // Keeps the attention of every fed token from now on; Attention gives that of the newest, over what its
+  // head held when it came and its own entry, by ascending position, whatever has left since.
   void ObserveAttention(bool on) { observe_ = on; }
   Status Attention(int layer, int32_t head, std::vector<float>* p) const;
-  // Values of a KV head as attention reads them, [entries, D], ascending position.
-  Status Values(int32_t layer, int32_t kv_head, std::vector<float>* values) const;
+  // Keys, with the rotation they are attended with, or values of a KV head as attention reads them,
+  // [entries, D], ascending position.
+  Status Keys(int32_t layer, int32_t kv_head, std::vector<float>* keys) const {
+    return Vectors(layer, kv_head, &LayerView::keys, keys);
+  }
+  Status Values(int32_t layer, int32_t kv_head, std::vector<float>* values) const {
+    return Vectors(layer, kv_head, &LayerView::values, values);
+  }
   Status Save(const std::string& path);
   Status SaveTo(ByteSink* sink);
   static Result<std::unique_ptr<Session>> Restore(std::shared_ptr<const Model> model,
@@ -194,6 +200,9 @@ class Session {
   Status CheckTokenIds(Span<const int32_t> tokens) const;
   Status CheckCancel(const char* what) const;
   Executor* executor() const { return model_->executor(); }
+  // One of the two kinds of vectors of a layer at full length.
+  Status Vectors(int32_t layer, int32_t kv_head, DevicePtr<float> LayerView::*which,
+                 std::vector<float>* vectors) const;
   int32_t held() const { return n_tokens_ + (pending_ >= 0); }
   // Side values hold what every token looked at, and entries that are quantised when they leave the residual
   // stay so.

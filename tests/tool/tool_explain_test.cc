@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kLayers = 6, kQueryHeads = 8;
+constexpr size_t kLayers = 6, kQueryHeads = 8, kHeadSize = 64;
 const char* const kTasks = KVC_SOURCE_DIR "/samples/data/recall_demo.jsonl";
 
 std::vector<std::string> Arguments(const std::string& protocol) {
@@ -44,6 +44,27 @@ double Sum(const Json& values) {
   return sum;
 }
 
+// Of means over matrices with kHeadSize columns, what holds for each of them.
+void ExpectSpectra(const Json& layers) {
+  for (const char* key : {"normalized", "top_energy", "top_sum", "effective_rank", "rank_90"})
+    ASSERT_EQ(layers[key].size(), kLayers) << key;
+  for (size_t l = 0; l < kLayers; ++l) {
+    const std::vector<double> normalized = layers["normalized"][l];
+    ASSERT_EQ(normalized.size(), kHeadSize);
+    EXPECT_DOUBLE_EQ(normalized[0], 1);
+    EXPECT_TRUE(std::is_sorted(normalized.rbegin(), normalized.rend()));
+    const double energy = layers["top_energy"][l], sum = layers["top_sum"][l],
+                 rank = layers["effective_rank"][l], rank_90 = layers["rank_90"][l];
+    EXPECT_GT(sum, 1.0 / kHeadSize);
+    EXPECT_GT(energy, sum);  // squares favour the largest
+    EXPECT_LT(energy, 1);
+    EXPECT_GE(rank, 1 / sum);  // what it would be if all were as large as the largest
+    EXPECT_LT(rank, kHeadSize);
+    EXPECT_GE(rank_90, 1);
+    EXPECT_LT(rank_90, 0.9 * kHeadSize);
+  }
+}
+
 TEST(ToolExplain, BoundsHoldOnRealInputs) {
   for (const char* protocol : {"ask", "prompt"}) {
     SCOPED_TRACE(protocol);
@@ -66,6 +87,10 @@ TEST(ToolExplain, BoundsHoldOnRealInputs) {
         EXPECT_EQ(loss == 0, full) << row["policy"];
         EXPECT_EQ(retained > 0.999999, full) << row["policy"];
         EXPECT_GT(retained, 0) << row["policy"];
+        const double similarity = e["attention_similarity"][l];
+        EXPECT_EQ(similarity == 1, full) << row["policy"];
+        EXPECT_GT(similarity, 0) << row["policy"];
+        EXPECT_LE(similarity, 1) << row["policy"];
       }
       // What is kept of every tenth adds up to what is kept.
       const double kept = Sum(e["kept_by_position"]) / 10;
@@ -80,6 +105,10 @@ TEST(ToolExplain, BoundsHoldOnRealInputs) {
         EXPECT_LE(share, 1.0000001);
       }
     }
+    ASSERT_EQ(about["spectrum"].size(), 1u);
+    EXPECT_EQ(about["spectrum"][0]["n_prompts"], out["results"][0]["n_prompts"]);
+    for (const char* which : {"keys", "values"}) ExpectSpectra(about["spectrum"][0][which]);
+    EXPECT_NE(about["spectrum"][0]["keys"], about["spectrum"][0]["values"]);
     ASSERT_EQ(about["rank_correlation"].size(), 5u);
     for (const Json& c : about["rank_correlation"]) {
       EXPECT_EQ(c["n_policies"], 5);  // the full cache has nothing to tell
@@ -109,8 +138,9 @@ TEST(ToolExplain, PrintsTablesAndDraws) {
   arguments.insert(arguments.end(), {"--picture", picture, "--top-share", "0.1"});
   const ProgramResult run = RunKvc(arguments);
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  for (const char* part : {"L1 loss", "bound by head", "retained", "most attended 10 %",
-                           "every tenth of the prompt", "rank correlation (Spearman)", "relative_loss"})
+  for (const char* part : {"L1 loss", "bound by head", "retained", "most attended 10 %", "similarity",
+                           "singular values of the full cache", "effective rank", "every tenth of the prompt",
+                           "rank correlation (Spearman)", "relative_loss"})
     EXPECT_NE(run.out.find(part), std::string::npos) << part;
   const ProgramResult parsed = RunProgram(
       "/usr/bin/env", {"python3", "-c",
@@ -120,7 +150,8 @@ TEST(ToolExplain, PrintsTablesAndDraws) {
                        "print(n('polyline'), n('circle'), sum(x.tag.endswith('}title') for x in e))",
                        picture});
   ASSERT_EQ(parsed.exit_code, 0) << parsed.err;
-  EXPECT_EQ(parsed.out, "24 6 48\n");  // four charts of six policies, one of points; a heat map of 6 x 8
+  // Five charts of six policies, two of keys and values, one of points; a heat map of 6 x 8.
+  EXPECT_EQ(parsed.out, "34 6 48\n");
 }
 
 TEST(ToolExplain, WhatIsWrongIsSaid) {

@@ -1,4 +1,4 @@
-// The attention of the newest token, as kvc_session_observe_attention keeps it.
+// The attention of the newest token, as kvc_session_observe_attention keeps it, and the cached vectors.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,19 +33,61 @@ TEST(Observe, AttentionIsADistributionOverTheEntriesOfTheHead) {
   }
 }
 
-// Values are those that were stored: what a policy keeps is what the full cache has there.
-TEST(Observe, ValuesOfWhatIsKeptAreThoseOfTheFullCache) {
+// In the first layer the query is that of the full cache, whatever was dropped: its attention is that of the
+// full cache over what was there when it came, made to sum to 1. Step after step something is dropped behind
+// it.
+TEST(Observe, AttentionIsOverWhatWasThereBeforeAnythingLeft) {
+  for (const char* spec : {"h2o:budget=24,kv=f32", "tova:budget=24,kv=f32", "weightedkv:budget=24,kv=f32"}) {
+    SCOPED_TRACE(spec);
+    const auto full = Fed("full:kv=f32"), session = Fed(spec);
+    full->ObserveAttention(true), session->ObserveAttention(true);
+    int32_t own = 60;  // position of the next token
+    for (const int32_t token : {5, 90, 17}) {
+      std::vector<int32_t> before[2], after;
+      for (int32_t g = 0; g < 2; ++g) {
+        ASSERT_TRUE(session->Kept(0, g, &before[g]).ok());
+        before[g].push_back(own);
+      }
+      test::FeedTokens(*full, {token});
+      test::FeedTokens(*session, {token});
+      for (int head = 0; head < 4; ++head) {
+        std::vector<float> all, p;
+        ASSERT_TRUE(full->Attention(0, head, &all).ok());
+        ASSERT_TRUE(session->Attention(0, head, &p).ok());
+        const std::vector<int32_t>& there = before[head / 2];
+        ASSERT_EQ(p.size(), there.size());
+        double sum = 0;
+        for (const int32_t position : there) sum += static_cast<double>(all[static_cast<size_t>(position)]);
+        for (size_t i = 0; i < there.size(); ++i)
+          EXPECT_NEAR(p[i], static_cast<double>(all[static_cast<size_t>(there[i])]) / sum, 1e-5);
+        ASSERT_TRUE(session->Kept(0, head / 2, &after).ok());
+        EXPECT_NE(after, there) << "nothing was dropped";
+      }
+      ++own;
+    }
+  }
+}
+
+using Read = Status (Session::*)(int32_t, int32_t, std::vector<float>*) const;
+
+// Vectors are those that were stored: what a policy keeps is what the full cache has there.
+TEST(Observe, VectorsOfWhatIsKeptAreThoseOfTheFullCache) {
   const auto full = Fed("full:kv=f32");
-  for (const char* spec : {"snapkv:budget=24,window=8,kv=f32", "h2o:budget=24,kv=f32",
-                           "snapkv:budget=24,window=8,pos_mode=incache,kv=f32"}) {
+  const std::pair<Read, const char*> rows[] = {
+      {&Session::Values, "snapkv:budget=24,window=8,kv=f32"},
+      {&Session::Values, "h2o:budget=24,kv=f32"},
+      {&Session::Values, "snapkv:budget=24,window=8,pos_mode=incache,kv=f32"},
+      {&Session::Keys, "snapkv:budget=24,window=8,kv=f32"},
+      {&Session::Keys, "h2o:budget=24,kv=f32"}};
+  for (const auto& [read, spec] : rows) {
     SCOPED_TRACE(spec);
     const auto session = Fed(spec);
     int n_differ = 0;
     for (int32_t i = 0; i < 4; ++i) {
       std::vector<float> all, kept;
       std::vector<int32_t> positions;
-      ASSERT_TRUE(full->Values(i / 2, i % 2, &all).ok());
-      ASSERT_TRUE(session->Values(i / 2, i % 2, &kept).ok());
+      ASSERT_TRUE((*full.*read)(i / 2, i % 2, &all).ok());
+      ASSERT_TRUE((*session.*read)(i / 2, i % 2, &kept).ok());
       ASSERT_TRUE(session->Kept(i / 2, i % 2, &positions).ok());
       const size_t d = all.size() / 60;
       ASSERT_EQ(all.size(), 60 * d);
@@ -60,6 +102,48 @@ TEST(Observe, ValuesOfWhatIsKeptAreThoseOfTheFullCache) {
     }
     EXPECT_GT(n_differ, 0) << "entries that are all alike would prove nothing";
   }
+}
+
+// Whether b is a, turned by so many positions.
+void ExpectTurned(const float* a, const float* b, int64_t by) {
+  constexpr int32_t kDim = 16;
+  float cos[kDim / 2], sin[kDim / 2];
+  Rope(RopeConfig{}, kDim).Angles(by, cos, sin);
+  for (int32_t i = 0, j = kDim / 2; i < kDim / 2; ++i, ++j) {
+    const float length = std::hypot(a[i], a[j]);
+    EXPECT_NEAR(b[i], a[i] * cos[i] - a[j] * sin[i], 1e-5f * (1 + length));
+    EXPECT_NEAR(b[j], a[i] * sin[i] + a[j] * cos[i], 1e-5f * (1 + length));
+  }
+}
+
+TEST(Observe, KeysHaveTheRotationOfTheirPosition) {
+  const auto session = test::NewSession(test::OpenOneLayer(), "full:kv=f32");
+  ASSERT_TRUE(session->Prefill(std::vector<int32_t>(50, 7), true).ok());  // one token again and again
+  for (int32_t g = 0; g < 2; ++g) {
+    std::vector<float> keys;
+    ASSERT_TRUE(session->Keys(0, g, &keys).ok());
+    ASSERT_EQ(keys.size(), 50u * 16);
+    for (int32_t at = 0; at < 50; ++at) ExpectTurned(keys.data(), &keys[static_cast<size_t>(at) * 16], at);
+  }
+}
+
+TEST(Observe, KeysCountedInSlotsHaveTheRotationOfTheirSlot) {
+  const auto full = Fed("full:kv=f32"), session = Fed("snapkv:budget=24,window=8,pos_mode=incache,kv=f32");
+  int64_t n_moved = 0;
+  for (int32_t i = 0; i < 4; ++i) {
+    std::vector<float> all, kept;
+    std::vector<int32_t> positions;
+    ASSERT_TRUE(full->Keys(i / 2, i % 2, &all).ok());
+    ASSERT_TRUE(session->Keys(i / 2, i % 2, &kept).ok());
+    ASSERT_TRUE(session->Kept(i / 2, i % 2, &positions).ok());
+    ASSERT_EQ(kept.size(), positions.size() * 16);
+    for (size_t slot = 0; slot < positions.size(); ++slot) {
+      const int64_t by = static_cast<int64_t>(slot) - positions[slot];
+      ExpectTurned(&all[static_cast<size_t>(positions[slot]) * 16], &kept[slot * 16], by);
+      n_moved += by != 0;
+    }
+  }
+  EXPECT_GT(n_moved, 0);
 }
 
 TEST(Observe, MergedAndCodedValuesAreReadAsAttentionReadsThem) {

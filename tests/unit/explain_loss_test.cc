@@ -169,6 +169,13 @@ TEST(ExplainLoss, NormsThatAreKnownAreThoseThatAreTakenAgain) {
   EXPECT_EQ(grown.LargestNorm(0), whole.LargestNorm(0));
 }
 
+TEST(ExplainLoss, SimilarityIsTheCosineWithNothingWhereAnEntryIsGone) {
+  EXPECT_EQ(AttentionSimilarity({0.5f, 0.25f, 0.25f}, {0.5f, 0.25f, 0.25f}, {1, 1, 1}), 1);
+  EXPECT_EQ(AttentionSimilarity({1, 0}, {1}, {0, 1}), 0);
+  EXPECT_DOUBLE_EQ(AttentionSimilarity({0.5f, 0.5f, 0}, {0.5f, 0.5f}, {1, 0, 1}), 0.5);  // 1/4 over sqrt(1/4)
+  EXPECT_EQ(AttentionSimilarity({0.5f, 0.5f}, {0, 0}, {1, 1}), 0) << "all of it is an attention sink's";
+}
+
 TEST(ExplainLoss, TopShareIsTheMassOfTheMostAttended) {
   const std::vector<float> p = {0.1f, 0.4f, 0.05f, 0.25f, 0.2f};
   EXPECT_NEAR(TopShare(p, 0.2), 0.4, 1e-7);

@@ -92,6 +92,18 @@ LayerLoss LossOf(const LayerValues& layer, const std::vector<std::vector<float>>
   return out;
 }
 
+double AttentionSimilarity(const std::vector<float>& full, const std::vector<float>& p,
+                           const std::vector<uint8_t>& there) {
+  double dot = 0, squares = 0, squares_full = 0;
+  size_t rank = 0;
+  for (size_t t = 0; t < full.size(); ++t) {
+    const double a = static_cast<double>(full[t]), b = there[t] != 0 ? static_cast<double>(p[rank++]) : 0.0;
+    dot += a * b, squares += b * b, squares_full += a * a;
+  }
+  const double both = std::sqrt(squares * squares_full);
+  return both > 0 ? std::min(dot / both, 1.0) : 0;
+}
+
 double TopShare(std::vector<float> p, double share) {
   if (p.empty()) return 0;
   const size_t count = std::clamp<size_t>(

@@ -51,6 +51,11 @@ struct LayerLoss {
 LayerLoss LossOf(const LayerValues& layer, const std::vector<std::vector<float>>& p,
                  const std::vector<std::vector<uint8_t>>& kept);
 
+// Cosine of the attention `full` and of p, which is over the entries that are there (1), ascending; what is
+// gone is 0 in it. Between 0 and 1; 0 where one of them is nothing.
+double AttentionSimilarity(const std::vector<float>& full, const std::vector<float>& p,
+                           const std::vector<uint8_t>& there);
+
 // Share of the attention p that the `share` (0 .. 1, at least one entry) most attended entries have.
 double TopShare(std::vector<float> p, double share);
 

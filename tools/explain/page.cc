@@ -41,6 +41,12 @@ std::vector<double> RelativeLayers(const ExplainSums& sums) {
   return values;
 }
 
+std::vector<double> SimilarityOf(const ExplainSums& sums) {
+  std::vector<double> values = sums.similarity;
+  for (double& v : values) v /= static_cast<double>(std::max<int64_t>(sums.n_queries, 1));
+  return values;
+}
+
 double Mean(const std::vector<double>& values) {
   double sum = 0;
   for (const double v : values) sum += v;
@@ -137,6 +143,64 @@ std::vector<double> KeptByPosition(const ExplainSums& sums) {
   return kept;
 }
 
+// Means over prompts, per layer.
+std::vector<Spectrum> SpectraOf(const std::vector<Spectrum>& sums, int64_t n_prompts) {
+  std::vector<Spectrum> means(sums.size());
+  for (size_t l = 0; l < sums.size(); ++l)
+    AddSpectrum(sums[l], 1 / static_cast<double>(std::max<int64_t>(n_prompts, 1)), &means[l]);
+  return means;
+}
+
+Json SpectraJson(const std::vector<Spectrum>& layers) {
+  Json out;
+  for (const Spectrum& s : layers) {
+    out["normalized"].push_back(s.normalized);
+    out["top_energy"].push_back(s.top_energy);
+    out["top_sum"].push_back(s.top_sum);
+    out["effective_rank"].push_back(s.effective_rank);
+    out["rank_90"].push_back(s.rank_90);
+  }
+  return out;
+}
+
+void PrintSpectra(const Explanation& explanation) {
+  Table table({"kind", "layer", "of", "largest, of squares", "largest, of sum", "effective rank",
+               "for 90 % of squares"},
+              "lrlrrrr");
+  for (const ExplainKind& kind : explanation.kinds) {
+    const std::vector<Spectrum> keys = SpectraOf(kind.sums.keys, kind.sums.n_prompts),
+                                values = SpectraOf(kind.sums.values, kind.sums.n_prompts);
+    for (size_t l = 0; l < keys.size(); ++l) {
+      for (const auto& [name, s] : {std::pair("keys", &keys[l]), std::pair("values", &values[l])}) {
+        table.AddRow({kind.kind, std::to_string(l), name, FormatPercent(s->top_energy),
+                      FormatPercent(s->top_sum), Format("%.1f", s->effective_rank),
+                      Format("%.1f", s->rank_90)});
+      }
+    }
+  }
+  Print("\nsingular values of the full cache, mean over KV heads and prompts\n" + table.Text());
+}
+
+void DrawSpectra(const ExplainKind& kind, SvgPage* page) {
+  LineChart curve{
+      kind.kind + ": singular values over the largest, mean over layers", "number", "share", {}, 0, ""},
+      rank{kind.kind + ": effective rank of what is cached", "layer", "rank", {}, 0, ""};
+  for (const auto& [name, sums] :
+       {std::pair("keys", &kind.sums.keys), std::pair("values", &kind.sums.values)}) {
+    const std::vector<Spectrum> layers = SpectraOf(*sums, kind.sums.n_prompts);
+    Spectrum mean;
+    Series ranks{name, {}, {}}, shares{name, {}, {}};
+    for (size_t l = 0; l < layers.size(); ++l) {
+      AddSpectrum(layers[l], 1 / static_cast<double>(layers.size()), &mean);
+      ranks.x.push_back(static_cast<double>(l)), ranks.y.push_back(layers[l].effective_rank);
+    }
+    for (size_t i = 1; i <= mean.normalized.size(); ++i) shares.x.push_back(static_cast<double>(i));
+    shares.y = mean.normalized;
+    curve.series.push_back(shares), rank.series.push_back(ranks);
+  }
+  page->Add(curve), page->Add(rank);
+}
+
 std::string ShortName(const std::string& spec) {
   constexpr size_t kMost = 24;
   return spec.size() <= kMost ? spec : spec.substr(0, kMost - 2) + "..";
@@ -147,13 +211,14 @@ std::string ShortName(const std::string& spec) {
 Json ExplainRowJson(const ExplainSums& sums) {
   Json out{{"n_queries", sums.n_queries},
            {"relative_loss", RelativeLayers(sums)},
+           {"attention_similarity", SimilarityOf(sums)},
            {"kept_by_position", KeptByPosition(sums)}};
   for (const Measure& m : kMeasures) out[m.name] = LayersOf(sums, m.of);
   return out;
 }
 
 Json ExplainJson(const Explanation& explanation) {
-  Json concentration = Json::array(), correlations = Json::array();
+  Json concentration = Json::array(), spectra = Json::array(), correlations = Json::array();
   for (const ExplainKind& kind : explanation.kinds) {
     const std::vector<double> values = Concentration(kind);
     Json layers = Json::array();
@@ -161,6 +226,11 @@ Json ExplainJson(const Explanation& explanation) {
       layers.push_back(std::vector<double>(at, at + explanation.n_heads));
     concentration.push_back(
         {{"kind", kind.kind}, {"n_queries", kind.sums.n_queries}, {"top", std::move(layers)}});
+    const int64_t n = kind.sums.n_prompts;
+    spectra.push_back({{"kind", kind.kind},
+                       {"n_prompts", n},
+                       {"keys", SpectraJson(SpectraOf(kind.sums.keys, n))},
+                       {"values", SpectraJson(SpectraOf(kind.sums.values, n))}});
   }
   for (const Correlation& c : Correlations(explanation)) {
     correlations.push_back({{"kind", c.kind},
@@ -171,12 +241,14 @@ Json ExplainJson(const Explanation& explanation) {
   }
   return Json{{"top_share", explanation.top_share},
               {"concentration", std::move(concentration)},
+              {"spectrum", std::move(spectra)},
               {"rank_correlation", std::move(correlations)}};
 }
 
 void PrintExplanation(const Explanation& explanation) {
-  Table layers({"policy", "kind", "layer", "L1 loss", "of output", "bound by head", "bound", "retained"},
-               "llrrrrrr");
+  Table layers(
+      {"policy", "kind", "layer", "L1 loss", "of output", "bound by head", "bound", "retained", "similarity"},
+      "llrrrrrrr");
   for (const ExplainRow& row : explanation.rows) {
     const std::vector<double> relative = RelativeLayers(row.sums);
     for (size_t l = 0; l < row.sums.layers.size(); ++l) {
@@ -184,7 +256,8 @@ void PrintExplanation(const Explanation& explanation) {
         return Format("%.4g", LayersOf(row.sums, kMeasures[measure].of)[l]);
       };
       layers.AddRow({row.spec, row.kind, std::to_string(l), mean(0), FormatPercent(relative[l]), mean(2),
-                     mean(1), FormatPercent(LayersOf(row.sums, kMeasures[3].of)[l])});
+                     mean(1), FormatPercent(LayersOf(row.sums, kMeasures[3].of)[l]),
+                     Format("%.4f", SimilarityOf(row.sums)[l])});
     }
   }
   Print("\n" + layers.Text());
@@ -201,6 +274,7 @@ void PrintExplanation(const Explanation& explanation) {
   Print(Format("\nattention of the most attended %g %% of the entries, over the heads of a layer\n",
                100 * explanation.top_share) +
         heads.Text());
+  PrintSpectra(explanation);
   std::vector<std::string> parts = {"policy", "kind"};
   for (size_t i = 1; i <= kParts; ++i) parts.push_back(std::to_string(i));
   Table kept(parts, "ll" + std::string(kParts, 'r'));
@@ -227,9 +301,11 @@ std::string ExplainPicture(const Explanation& explanation) {
                             100 * explanation.top_share),
                      "layer", "head", "", explanation.n_layers, explanation.n_heads, Concentration(kind),
                      false});
+    DrawSpectra(kind, &page);
     LineChart loss{kind.kind + ": L1 eviction loss", "layer", "loss", {}, 0, ""},
         bound{kind.kind + ": bound of the loss", "layer", "bound", {}, 0, ""},
         retained{kind.kind + ": attention that stays", "layer", "share", {}, 0, ""},
+        similarity{kind.kind + ": attention similarity", "layer", "cosine", {}, 0, ""},
         kept{kind.kind + ": kept of every tenth of the prompt", "tenth", "share", {}, 0, ""},
         against{kind.kind + ": loss and accuracy", "loss / output, mean over layers", "accuracy", {}, 0, ""};
     against.is_scatter = true;
@@ -241,12 +317,13 @@ std::string ExplainPicture(const Explanation& explanation) {
       loss.series.push_back({name, x, LayersOf(row.sums, kMeasures[0].of)});
       bound.series.push_back({name, x, LayersOf(row.sums, kMeasures[1].of)});
       retained.series.push_back({name, x, LayersOf(row.sums, kMeasures[3].of)});
+      similarity.series.push_back({name, x, SimilarityOf(row.sums)});
       std::vector<double> tenths;
       for (size_t i = 1; i <= kParts; ++i) tenths.push_back(static_cast<double>(i));
       kept.series.push_back({name, tenths, KeptByPosition(row.sums)});
       against.series.push_back({name, {Mean(RelativeLayers(row.sums))}, {row.accuracy}});
     }
-    for (const LineChart& chart : {loss, bound, retained, kept, against}) page.Add(chart);
+    for (const LineChart& chart : {loss, bound, retained, similarity, kept, against}) page.Add(chart);
   }
   return page.Text();
 }

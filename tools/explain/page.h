@@ -18,7 +18,7 @@ struct ExplainRow {
 // The full cache on one kind of data.
 struct ExplainKind {
   std::string kind;
-  ConcentrationSums sums;
+  FullCacheSums sums;
 };
 
 struct Explanation {
@@ -28,10 +28,11 @@ struct Explanation {
   std::vector<ExplainKind> kinds;
 };
 
-// {"n_queries", "loss": [L], "relative_loss", "bound", "bound_by_head", "retained"}, means over queries, and
-// "kept_by_position" [kParts].
+// {"n_queries", "loss": [L], "relative_loss", "bound", "bound_by_head", "retained", "attention_similarity"},
+// means over queries, and "kept_by_position" [kParts].
 Json ExplainRowJson(const ExplainSums& sums);
-// {"top_share", "concentration": [{kind, values [L][H]}], "rank_correlation": [..]}.
+// {"top_share", "concentration": [{kind, "top" [L][H]}], "spectrum": [{kind, "keys", "values"}],
+// "rank_correlation": [..]}.
 Json ExplainJson(const Explanation& explanation);
 void PrintExplanation(const Explanation& explanation);
 std::string ExplainPicture(const Explanation& explanation);  // SVG
