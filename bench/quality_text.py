@@ -124,7 +124,9 @@ def long_windows(program, arguments):
     few = max(arguments.windows * 1024 // LONG_WINDOW, 1)
     columns = own.texts("perplexity", [t for _, t in rows_of(LONG_BUDGETS)], TEXTS, "stream", few, LONG_WINDOW)
     return [
-        f"Model `models/relate`, token by token, {few} windows of {LONG_WINDOW:,} tokens spread over each text: "
+        f"Model `models/relate`, which was trained on made-up records and has never seen prose: what a cache does to a "
+        "context of this length, not how well a language is known. "
+        f"Token by token, {few} windows of {LONG_WINDOW:,} tokens spread over each text: "
         f"{scored_tokens(columns)}. *to full*: how much higher the perplexity is, geometric mean over the texts, in "
         "brackets the 95 % interval (windows drawn again, the same for both); then one policy against another.",
         "",

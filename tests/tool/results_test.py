@@ -164,22 +164,32 @@ class Results(unittest.TestCase):
         of_both = merging.split("answers", 1)[1].split(". The tables", 1)[0]
         self.assertEqual(re.findall(r"\d+\.\d", of_both), said)
 
+    def claims(self, part):
+        """{(slots, "one – other"): change over all texts, with its interval} of a part that compares perplexity."""
+        found = {}
+        for line in self.part(part).splitlines():
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if len(cells) == 7 and " – " in cells[1]:
+                found[cells[0], cells[1]] = cells[5]
+        return found
+
     def test_what_prose_says_of_perplexity_is_what_its_table_has(self):
-        rows = {name: [float(x) for x in list(of.values())[:3]] for name, of in grid(self.part(
-            "Perplexity, token by token with eviction at every step")).items()}  # fmt: skip
-        note, words = self.note("Merging** (CaM"), ("none", "one", "two", "three")
-        lower = lambda one, other, c: [
-            a / b for a, b in zip(rows[f"{one}, {c} slots"], rows[f"{other}, {c} slots"]) if a < b
-        ]
-        cam = {c: lower("cam", "streaming", c) for c in (64, 128, 256)}
-        wkv = {c: words[len(lower("weightedkv", "h2o", c))] for c in (64, 128, 256)}
-        self.assertEqual(wkv[64], wkv[128])
-        self.assertIn(f"H2O's perplexity on {wkv[64]} books of three at 64 and 128 slots, on {wkv[256]} at 256", note)
-        counts = [words[len(cam[c])] for c in (64, 128, 256)]
-        self.assertIn("`streaming`'s on {} of three at 64, on {} at 128 and on {} at 256".format(*counts), note)
-        largest = max(1 - ratio for ratios in cam.values() for ratio in ratios)
-        self.assertIn(f"by no more than {100 * largest:.1f} %", note)
-        self.assertIn(f"({rows['full'][1]}, `streaming` at 128 slots {rows['streaming, 128 slots'][1]})", note)
+        part = "Perplexity, token by token with eviction at every step"
+        note, claims = self.note("Merging** (CaM"), self.claims(part)
+        without_sign = lambda cell: cell.lstrip("+-")
+        self.assertIn("below H2O's by {} at 64 slots and {} at 128".format(
+            *(without_sign(claims[c, "weightedkv – h2o"]) for c in ("64", "128"))), note)  # fmt: skip
+        at_64, at_128 = (claims[c, "cam – streaming"] for c in ("64", "128"))
+        self.assertIn(f"is above by {without_sign(at_64)} at 64 and not different at 128 ({at_128})", note)
+        for cell, signs in ((claims["64", "weightedkv – h2o"], "--"), (claims["128", "weightedkv – h2o"], "--"),
+                            (at_64, "++"), (at_128, "-+")):  # fmt: skip
+            self.assertEqual("".join(re.search(r"\[(.)[\d.]+, (.)", cell).groups()), signs, cell)
+        n_windows, n_tokens = re.search(r"(\d+) windows .*: ([\d,]+) tokens of every text", self.part(part)).groups()
+        self.assertIn(f"over {n_windows} windows of each of three books, {n_tokens} tokens of each scored", note)
+        rows = {name: [float(x) for x in list(of.values())[:3]] for name, of in grid(self.part(part)).items()}
+        self.assertEqual(len(rows), 15)
+        for texts in zip(*rows.values()):  # "over 12 it is the best on all three"
+            self.assertEqual(min(texts), texts[0])
         means = [float(re.search(rf"^### {c} slots per .*?^\| cam \|.*?\*\*(\S+)\*\*", self.part(
             "Protocol ask, every method"), re.M | re.S).group(1)) for c in (12, 16, 32, 64)]  # fmt: skip
         self.assertIn(f"means of {min(means)} to {max(means)} % in *ask* up to 64 slots", note)
@@ -220,12 +230,20 @@ class Results(unittest.TestCase):
         self.assertEqual(re.findall(r"[+-]0\.\d\d", note)[6:], [f"{min(others):+.2f}", f"{max(others):+.2f}"])
 
     def test_what_prose_says_of_merging_is_what_the_table_has(self):
-        cells = {"merged": [], "dropped": []}
-        for kind, numbers in re.findall(r"^\| \d+ \| (merged|dropped) \|(.*)\|[^|]*\|$", self.part(
-                "Merging against dropping (WeightedKV)"), re.M):  # fmt: skip
-            cells[kind] += [float(number) for number in numbers.split("|")]
-        lower = sum(d < m for d, m in zip(cells["dropped"], cells["merged"]))
-        self.assertIn(f"in {lower} of {len(cells['merged'])} cells", self.note("Merging against dropping"))
+        note, claim = self.note("Merging against dropping"), "weightedkv, values dropped – weightedkv"
+        part = "Merging against dropping (WeightedKV)"
+        rows, claims = grid(self.part(part)), self.claims(part)
+        ahead = rows["ask, 32"]["values dropped"].split(" [")[0].lstrip("+")
+        self.assertIn(f"dropping is ahead by {ahead}", note)
+        for protocol, of in rows.items():
+            if protocol.startswith("prompt"):
+                self.assertTrue(of["values dropped"].startswith("+0.0 [+0.0, +0.0]"), protocol)
+        at_64, at_128 = (claims[c, claim].lstrip("-") for c in ("64", "128"))
+        self.assertIn(f"lower by {at_64} at 64 slots and by {at_128} at 128", note)
+        self.assertLess(max(float(claims[c, claim].split(" ")[0]) for c in ("64", "128")), 0)
+        self.assertIn("loses " + self.claims("Perplexity, windows of 4,096 tokens")["256", claim].lstrip("+"), note)
+        self.assertEqual(claims, {k: v for k, v in self.claims(
+            "Perplexity, token by token with eviction at every step").items() if k[1] == claim})  # fmt: skip
 
     def test_what_prose_says_of_positions_is_what_the_table_has(self):
         part = self.part("Does the eviction loss tell accuracy?").split("every tenth", 1)[1]
