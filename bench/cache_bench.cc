@@ -8,24 +8,22 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "bench/clock.h"
 #include "kvc/kvc.h"
 #include "tests/support/process_memory.h"
 #include "tests/support/tiny_model.h"
 
 namespace {
 
-int n_threads = 0;
+using kvc::bench::WallSeconds;
 
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+int n_threads = 0;
 
 // Of all threads: other work on the machine does not count.
 double ProcessorTime() {
@@ -78,9 +76,9 @@ class Run {
     std::vector<double> times;
     for (int i = 0; i < n; ++i) {
       int32_t token;
-      const double begin = Now();
+      const double begin = WallSeconds();
       Check(kvc_session_step(session_, &token), "step");
-      times.push_back(Now() - begin);
+      times.push_back(WallSeconds() - begin);
       if (token == KVC_TOKEN_NONE) {  // random weights came upon the stop token: go on with another
         const int32_t other = 5;
         Check(kvc_session_append(session_, &other, 1), "append");
@@ -269,9 +267,9 @@ void ForkCost(const std::string& model, int n) {
   std::vector<double> times;
   for (int i = 0; i < 21; ++i) {
     kvc_session* fork = nullptr;
-    const double begin = Now();
+    const double begin = WallSeconds();
     Check(kvc_session_fork(run.session(), &fork), "fork");
-    times.push_back(Now() - begin);
+    times.push_back(WallSeconds() - begin);
     kvc_session_close(fork);
   }
   std::printf("fork            %d tokens: %.3f ms (median), %lld cache bytes\n", n, 1e3 * Median(&times),

@@ -6,9 +6,9 @@
 #include "bench/device_bench.h"
 
 #include <atomic>
-#include <cstring>
 
 #include "lib/cache/kv_cache.h"
+#include "tests/support/uniform_layout.h"
 
 namespace {
 
@@ -129,7 +129,6 @@ class Layer {
     std::fill_n(view().len, shape_.n_kv_heads, n);
   }
   const LayerView& view() const { return buffers_.view(); }
-  const LayerBuffers& buffers() const { return buffers_; }
   // Keys and values, f32.
   double bytes(int32_t n) const { return 8.0 * n * shape_.n_kv_heads * shape_.head_dim; }
 
@@ -191,7 +190,7 @@ void Scoring(DeviceBench* bench) {
   bench->Measure("score 32 rows of " + what, 2.0 * rows * n * s.n_heads * s.head_dim, layer.bytes(n) / 2,
                  [&] { Check(bench->device()->Score(bench->stream(), a)); });
 
-  // The same scores again for those who ask for choosing alone.
+  // Of its own: what Score leaves is there only for who asked for both.
   const DeviceBuffer<float> given = bench->Upload(bench->Floats(int64_t{n} * s.n_kv_heads));
   const DeviceBuffer<uint8_t> marks = bench->Room<uint8_t>(int64_t{n} * s.n_kv_heads),
                               select_scratch =
@@ -203,20 +202,6 @@ void Scoring(DeviceBench* bench) {
     Check(bench->device()->Select(bench->stream(), {rule, layer.view(), 0, counts.data(), given.at(),
                                                     marks.at(), n, select_scratch.raw()}));
   });
-}
-
-std::shared_ptr<const CacheLayout> LayersOf(const NetworkShape& s, KvType type, int32_t n_layers) {
-  auto layout = std::make_shared<CacheLayout>();
-  layout->n_layers = n_layers, layout->n_kv_heads = s.n_kv_heads, layout->group = s.n_heads / s.n_kv_heads,
-  layout->head_dim = s.head_dim, layout->page_slots = 64;
-  PageFormat format;
-  format.coding = EntryCoding::kVectors, format.type = type, format.d = s.head_dim, format.slots = 64;
-  format.group = type == KvType::kInt8 || type == KvType::kInt4 ? 32 : 0;
-  format.Lay();
-  layout->formats.push_back(format);
-  layout->heads.assign(static_cast<size_t>(n_layers * s.n_kv_heads), HeadFormat());
-  for (HeadFormat& head : layout->heads) head.main = 0;
-  return layout;
 }
 
 // One token in layers whose heads have n entries: its own is appended, every entry is read once. Bytes:
@@ -247,12 +232,12 @@ void StepOf(DeviceBench* bench, const NetworkShape& s, KvCache* cache, const std
   a.shape.append_bytes = device->AppendScratchBytes(cache->layout());
   const DeviceBuffer<uint8_t> scratch = bench->Room<uint8_t>(device->StepScratchBytes(a.shape));
   a.scratch = scratch.raw();
-  const int32_t n_layers = cache->layout().n_layers;
+  const int32_t n_layers = cache->layout().n_layers, most = cache->MaxLen() + kMostSteps;
   bench->Measure(name, 4.0 * n_layers * cache->MaxLen() * s.n_heads * d, bytes, [&] {
     Check(cache->EnsureSteps(bench->stream(), 1, false));
     for (a.layer = 0; a.layer < n_layers; ++a.layer) Check(device->Step(bench->stream(), a));
     cache->Stepped(1, false, false);
-    ++row.position;
+    if (++row.position == most) Fail("more steps than there is room for");
   });
 }
 
@@ -266,20 +251,22 @@ void Cache(DeviceBench* bench) {
   const KeyTurning turning{nullptr, RopePairing::kHalf, false};
   const std::vector<uint8_t> rotated(static_cast<size_t>(s.n_kv_heads), 1);
   const std::vector<int32_t> kept(static_cast<size_t>(s.n_kv_heads), n);
-  for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
-    const double about = (type == KvType::kF16    ? 4.0
-                          : type == KvType::kInt8 ? 2.0
-                                                  : 1.0) *
-                         n * s.n_kv_heads * s.head_dim;
-    const int32_t n_layers = Copies(*bench, about);
-    const auto layout = LayersOf(s, type, n_layers);
-    const std::string name = std::string(type == KvType::kF16    ? "f16"
-                                         : type == KvType::kInt8 ? "int8"
-                                                                 : "int4") +
-                             ", " + what;
+  constexpr struct {
+    KvType type;
+    const char* name;
+    int32_t group;
+  } kKinds[] = {{KvType::kF16, "f16", 0}, {KvType::kInt8, "int8", 32}, {KvType::kInt4, "int4", 32}};
+  for (const auto& kind : kKinds) {
+    const double about = 2.0 * n * s.n_kv_heads * static_cast<double>(CodeBytes(kind.type, s.head_dim));
+    test::UniformLayout layout;
+    layout.n_layers = Copies(*bench, about), layout.n_kv_heads = s.n_kv_heads;
+    layout.group = s.n_heads / s.n_kv_heads, layout.head_dim = s.head_dim;
+    layout.type = kind.type, layout.quant_group = kind.group;
+    const int32_t n_layers = layout.n_layers;
+    const std::string name = std::string(kind.name) + ", " + what;
     if (!bench->Wants("store " + name) && !bench->Wants("load " + name) && !bench->Wants("step " + name))
       continue;
-    std::unique_ptr<KvCache> cache = Taken(KvCache::Create(layout, &arenas));
+    std::unique_ptr<KvCache> cache = Taken(KvCache::Create(layout.Make(), &arenas));
     DeviceBuffer<uint8_t> codes;
     int32_t at = 0;
     const auto store = [&] {

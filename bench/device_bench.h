@@ -1,7 +1,6 @@
 // What benchmarks of single operations are made of: a device, memory of it, and the time of a call.
 #pragma once
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -11,9 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "bench/clock.h"
 #include "lib/ops/device_buffer.h"
 #include "lib/ops/devices.h"
-#include "lib/ops/weight_panels.h"
+#include "tests/parity/cases.h"
 
 namespace kvc::bench {
 
@@ -33,10 +33,6 @@ template <typename T>
 T Taken(Result<T> made) {
   Check(made.status());
   return std::move(made.value());
-}
-
-inline double WallSeconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 class DeviceBench {
@@ -135,35 +131,25 @@ class RandomWeights {
   // Tensors of so many rows, one behind the other.
   Matrix Make(const std::vector<int32_t>& rows, int32_t cols) {
     std::vector<Weight> parts;
-    for (const int32_t n : rows) parts.push_back(Random(n, cols));
-    const std::vector<DevicePtr<const float>> none(parts.size());
+    for (const int32_t n : rows) {
+      content_.push_back(std::make_unique<parity::MatMulData>(
+          parity::MatMulCase{type_, n, cols, parity::GroupFor(type_), 1}));
+      parts.push_back(content_.back()->weight());
+      bytes_ += PlaceOf(parts.back()).n_bytes;
+    }
     Matrix m;
-    Check(bench_->device()->Prepare(parts, none, MatrixUse::kProducts, &m));
+    Check(bench_->device()->Prepare(parts, {}, MatrixUse::kProducts, &m));
     if (m.bytes > 0) made_.push_back(m);
     return m;
   }
   double bytes() const { return static_cast<double>(bytes_); }  // of all of them, as files have them
 
  private:
-  Weight Random(int32_t rows, int32_t cols) {
-    Weight w;
-    w.type = type_, w.rows = rows, w.cols = cols;
-    w.group = !HasCodes(type_) ? 0 : HasBlocks(type_) ? InfoOf(type_).group : 32;
-    const WeightPlace place = PlaceOf(w);
-    bytes_ += place.n_bytes;
-    content_.emplace_back(static_cast<size_t>(place.n_bytes));
-    // Below 0x3c in every byte, halves are below 1, and numbers of bf16 and f32 below 2^-7.
-    for (uint8_t& byte : content_.back()) byte = static_cast<uint8_t>(bench_->random()() % 0x3c);
-    const uint8_t* at = content_.back().data();
-    w.data = at;
-    if (place.scales_bytes > 0) w.scales = reinterpret_cast<const uint16_t*>(at + place.scales_offset);
-    return w;
-  }
-
   DeviceBench* const bench_;
   const WeightType type_;
   std::vector<Matrix> made_;
-  std::vector<std::vector<uint8_t>> content_;  // valid as long as the matrices: some are used as they lie
+  // Valid as long as the matrices: some are used as they lie.
+  std::vector<std::unique_ptr<parity::MatMulData>> content_;
   int64_t bytes_ = 0;
 };
 

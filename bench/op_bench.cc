@@ -118,6 +118,7 @@ void ProductsOf(const LayerShape& shape, int32_t n) {
           for (int32_t row = 0; row < w.rows; row += 64) {  // as the driver cuts it
             for (int32_t t = 0; t < n; t += 128) {
               MatMulArgs a = data.args;
+              a.one_stream = table->one_stream;
               a.w = &w, a.row_begin = row, a.row_end = std::min(row + 64, w.rows), a.n = std::min(n - t, 128);
               a.x += int64_t{t} * w.cols, a.y += int64_t{t} * w.rows;
               if (codes) {

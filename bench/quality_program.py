@@ -5,11 +5,12 @@ import hashlib
 import json
 import math
 import os
-import platform
 import subprocess
 import tempfile
 import threading
 import time
+
+import compare_llama
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SHARD = 4  # tasks measured together, by one thread
@@ -40,17 +41,8 @@ def content(path):
         return file.read()
 
 
-def processor():
-    """What this machine calls its processor."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "")
-    except OSError:
-        return platform.processor()
-
-
 def cost(seconds):
-    return {"seconds": seconds, "machine": processor()}
+    return {"seconds": seconds, "machine": compare_llama.processor()}
 
 
 def cost_of(costs):

@@ -18,18 +18,24 @@ using kvc::Status;
 
 namespace {
 
-kvc_status GetVectors(kvc_session* session, int32_t layer, int32_t kv_head,
-                      Status (Session::*read)(int32_t, int32_t, std::vector<float>*) const, const char* name,
-                      float* vectors, int32_t cap, int32_t* n_out) {
+// What a session says in numbers of one of the heads that every layer has `n_heads` of.
+struct OfHead {
+  const char* kind;
+  int32_t kvc::ModelConfig::*n_heads;
+  Status (Session::*read)(int32_t, int32_t, std::vector<float>*) const;
+};
+
+kvc_status GetNumbers(kvc_session* session, const OfHead& of, int32_t layer, int32_t head, const char* name,
+                      float* numbers, int32_t cap, int32_t* n_out) {
   return GuardSession(session, [&](Session& s) -> Status {
     const kvc::ModelConfig& c = s.model().config();
-    if (layer < 0 || layer >= c.n_layers || kv_head < 0 || kv_head >= c.n_kv_heads) {
-      return Error(Code::kInvalid, "layer %d, KV head %d: the model has %d layers of %d", layer, kv_head,
-                   c.n_layers, c.n_kv_heads);
+    if (layer < 0 || layer >= c.n_layers || head < 0 || head >= c.*of.n_heads) {
+      return Error(Code::kInvalid, "layer %d, %s %d: the model has %d layers of %d", layer, of.kind, head,
+                   c.n_layers, c.*of.n_heads);
     }
     std::vector<float> all;
-    KVC_RETURN_IF_ERROR((s.*read)(layer, kv_head, &all));
-    return CopyBuffer(all.data(), all.size(), name, vectors, cap, n_out);
+    KVC_RETURN_IF_ERROR((s.*of.read)(layer, head, &all));
+    return CopyBuffer(all.data(), all.size(), name, numbers, cap, n_out);
   });
 }
 
@@ -79,26 +85,20 @@ kvc_status kvc_session_observe_attention(kvc_session* session, int32_t on) {
 
 kvc_status kvc_session_get_attention(kvc_session* session, int32_t layer, int32_t head, float* p,
                                      int32_t cap_p, int32_t* n_out) {
-  return GuardSession(session, [&](Session& s) -> Status {
-    const kvc::ModelConfig& c = s.model().config();
-    if (layer < 0 || layer >= c.n_layers || head < 0 || head >= c.n_heads) {
-      return Error(Code::kInvalid, "layer %d, head %d: the model has %d layers of %d", layer, head,
-                   c.n_layers, c.n_heads);
-    }
-    std::vector<float> values;
-    KVC_RETURN_IF_ERROR(s.Attention(layer, head, &values));
-    return CopyBuffer(values.data(), values.size(), "p", p, cap_p, n_out);
-  });
+  const OfHead of{"head", &kvc::ModelConfig::n_heads, &Session::Attention};
+  return GetNumbers(session, of, layer, head, "p", p, cap_p, n_out);
 }
 
 kvc_status kvc_session_get_keys(kvc_session* session, int32_t layer, int32_t kv_head, float* keys,
                                 int32_t cap_keys, int32_t* n_out) {
-  return GetVectors(session, layer, kv_head, &Session::Keys, "keys", keys, cap_keys, n_out);
+  const OfHead of{"KV head", &kvc::ModelConfig::n_kv_heads, &Session::Keys};
+  return GetNumbers(session, of, layer, kv_head, "keys", keys, cap_keys, n_out);
 }
 
 kvc_status kvc_session_get_values(kvc_session* session, int32_t layer, int32_t kv_head, float* values,
                                   int32_t cap_values, int32_t* n_out) {
-  return GetVectors(session, layer, kv_head, &Session::Values, "values", values, cap_values, n_out);
+  const OfHead of{"KV head", &kvc::ModelConfig::n_kv_heads, &Session::Values};
+  return GetNumbers(session, of, layer, kv_head, "values", values, cap_values, n_out);
 }
 
 kvc_status kvc_session_get_code_ratios(kvc_session* session, double* paper, double* exact) {

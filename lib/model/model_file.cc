@@ -72,6 +72,7 @@ class VerifiedFile final : public ModelFile {
     }
     KVC_RETURN_IF_ERROR(Classify(CheckSections(data_, header_, content_.sections)));
     KVC_RETURN_IF_ERROR(Classify(BindTensors()));
+    AskForHugePages();
     if (!trusted) KVC_RETURN_IF_ERROR(Classify(ScanSections(watch)));
     if (watch != nullptr) watch->SetProgress(kVerifyShare);
     fingerprint_ = Fingerprint(content_.config, content_.tokenizer, content_.tensors);
@@ -120,7 +121,6 @@ class VerifiedFile final : public ModelFile {
     std::vector<const TensorEntry*> owner(content_.sections.size());
     for (size_t i = 0; i < content_.tensors.size(); ++i)
       owner[content_.tensor_sections[i]] = &content_.tensors[i];
-    AskForHugePages();
     double scanned = 0;
     for (size_t i = 0; i < owner.size(); ++i) {
       const SectionEntry& s = content_.sections[i];

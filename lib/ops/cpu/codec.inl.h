@@ -13,12 +13,10 @@ inline void EncodeCodes(const VectorFormat& f, const float* x, uint8_t* out, uin
     StoreF16N(&half, 1, Set(wanted < 65504.0f ? wanted : 65504.0f));
     if (half == 0) half = 0x3c00;
     scales[g] = half;
-    const F scale = LoadF16N(&half, 1);
-    float lanes[kWidth];
-    Store(lanes, scale);
+    const F scale = SetF16(half);
     for (int32_t i = 0; i < f.group; i += kWidth) {
       const int n = Least(kWidth, f.group - i);
-      const F codes = Codes(LoadN(in + i, n), Set(lanes[0]), Set(q_max));
+      const F codes = Codes(LoadN(in + i, n), scale, Set(q_max));
       int8_t bytes[kWidth];
       int8_t* to = wide ? reinterpret_cast<int8_t*>(out) + g * f.group + i : bytes;
       StoreI8N(to, n, codes);
@@ -44,9 +42,7 @@ inline void DecodeCodes(const VectorFormat& f, const uint8_t* in, const uint16_t
   if (f.group % kWidth == 0)
     return wide ? DecodeWholeGroups<true>(f, in, scales, x) : DecodeWholeGroups<false>(f, in, scales, x);
   for (int32_t g = 0; g * f.group < f.d; ++g) {
-    float lanes[kWidth];
-    Store(lanes, LoadF16N(scales + g, 1));
-    const F scale = Set(lanes[0]);
+    const F scale = SetF16(scales[g]);
     for (int32_t i = g * f.group; i < (g + 1) * f.group; i += kWidth) {
       const int n = Least(kWidth, (g + 1) * f.group - i);
       int8_t bytes[kWidth];

@@ -73,16 +73,8 @@ inline void StoreBf16N(uint16_t* p, int n, F x) {
 inline F LoadI8N(const int8_t* p, int n) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(First(n), p)));
 }
-inline F LoadI8(const uint8_t* p) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-}
-inline F LoadI4(const uint8_t* p) {  // two a byte, the lower half first, from -8 to 7
-  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)), low = _mm_set1_epi8(15);
-  const __m128i codes =
-      _mm_unpacklo_epi8(_mm_and_si128(bytes, low), _mm_and_si128(_mm_srli_epi16(bytes, 4), low));
-  const __m128i sign = _mm_set1_epi8(8);
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_sub_epi8(_mm_xor_si128(codes, sign), sign)));
-}
+inline F WidenI8(__m128i x) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x)); }
+inline F LoadI8(const uint8_t* p) { return WidenI8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
 inline F SetF16(uint16_t half) { return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<int16_t>(half))); }
 inline void StoreI8N(int8_t* p, int n, F x) {  // x: whole numbers in [-128, 127]
   _mm_mask_storeu_epi8(p, First(n), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));

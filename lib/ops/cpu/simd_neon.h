@@ -96,7 +96,7 @@ inline F LoadI4(const uint8_t* p) {  // two a byte, the lower half first, from -
   const int8x8_t codes = vreinterpret_s8_u8(vzip1_u8(vshl_n_u8(bytes, 4), vand_u8(bytes, vdup_n_u8(0xf0))));
   return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vshr_n_s8(codes, 4)))));
 }
-inline F SetF16(uint16_t half) { return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(half))); }
+inline F SetF16(uint16_t half) { return WidenF16(vdup_n_u16(half)); }
 inline void StoreI8N(int8_t* p, int n, F x) {  // x: whole numbers in [-128, 127]
   const int16x4_t halves = vmovn_s32(vcvtq_s32_f32(x));
   int8_t all[8];

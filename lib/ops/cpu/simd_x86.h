@@ -4,12 +4,23 @@
 
 constexpr bool kPairProducts = false;  // of two tokens with two rows by one instruction
 
+// The low nibbles as codes from -8 to 7.
+inline __m128i SignedNibbles(__m128i bytes) {
+  const __m128i sign = _mm_set1_epi8(8);
+  return _mm_sub_epi8(_mm_xor_si128(_mm_and_si128(bytes, _mm_set1_epi8(15)), sign), sign);
+}
+// Codes two a byte, low nibble first.
+inline F LoadI4(const uint8_t* p) {
+  int64_t pairs = 0;
+  __builtin_memcpy(&pairs, p, kWidth / 2);
+  const __m128i bytes = _mm_cvtsi64_si128(pairs);
+  return WidenI8(_mm_unpacklo_epi8(SignedNibbles(bytes), SignedNibbles(_mm_srli_epi16(bytes, 4))));
+}
+
 // 16 bytes -> 32 codes, low nibble first.
 inline void ExpandNibbles(const int8_t* in, int8_t* codes) {
-  const __m128i pairs = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in)), low = _mm_set1_epi8(15),
-                sign = _mm_set1_epi8(8);
-  const __m128i even = _mm_sub_epi8(_mm_xor_si128(_mm_and_si128(pairs, low), sign), sign);
-  const __m128i odd = _mm_sub_epi8(_mm_xor_si128(_mm_and_si128(_mm_srli_epi16(pairs, 4), low), sign), sign);
+  const __m128i pairs = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in));
+  const __m128i even = SignedNibbles(pairs), odd = SignedNibbles(_mm_srli_epi16(pairs, 4));
   const __m256i all = _mm256_set_m128i(_mm_unpackhi_epi8(even, odd), _mm_unpacklo_epi8(even, odd));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), all);  // one store: it is read again at once
 }
