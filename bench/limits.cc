@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bench/clock.h"
-#include "lib/base/side_by_side.h"
+#include "lib/base/sum_of_words.h"
 #include "lib/ops/cpu/processor.h"
 
 #if defined(__x86_64__)
@@ -201,11 +201,14 @@ double MullNeon() {
 // Sums of 256 MiB, so that no compiler may skip the reading; once for each width of registers.
 using Reader = uint64_t (*)(const uint64_t* p, int64_t n);
 
-uint64_t Read(const uint64_t* p, int64_t n) { return SumSideBySide(p, n); }
+const bool kOneStream = ThisProcessor().one_stream;
+uint64_t Read(const uint64_t* p, int64_t n) { return SumOfWords(p, n, kOneStream); }
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) uint64_t Read256(const uint64_t* p, int64_t n) { return SumSideBySide(p, n); }
+__attribute__((target("avx2"))) uint64_t Read256(const uint64_t* p, int64_t n) {
+  return SumOfWords(p, n, kOneStream);
+}
 __attribute__((target("avx512f"))) uint64_t Read512(const uint64_t* p, int64_t n) {
-  return SumSideBySide(p, n);
+  return SumOfWords(p, n, kOneStream);
 }
 #endif
 

@@ -231,7 +231,7 @@ Status CudaDevice::Zero(Stream* s, DeviceBytes at, int64_t bytes) {
 }
 
 // A large copy moves every byte twice; the best of several.
-Result<double> CudaDevice::MeasureBandwidth() {
+Result<double> CudaDevice::MeasureBandwidth(Span<const Matrix* const>) {
   constexpr int64_t kBytes = 128 << 20;
   DeviceBytes memory;
   KVC_RETURN_IF_ERROR(Allocate(2 * kBytes, "a measurement", &memory));

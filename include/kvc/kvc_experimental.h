@@ -39,9 +39,10 @@ kvc_status kvc_session_get_keys(kvc_session* session, int32_t layer, int32_t kv_
 kvc_status kvc_session_get_values(kvc_session* session, int32_t layer, int32_t kv_head, float* values,
                                   int32_t cap_values, int32_t* n_out);
 
-/* Bytes per second that the model's device reads from its memory at best (a GPU: copies within it, both ways
- * counted), measured now with what the model computes with: the limit that its steps have. Takes up to a
- * second and 256 MiB of that memory, outside of memory_limit; no call of the model's sessions may run.  [any]
+/* Bytes per second that the model's device reads from its memory, measured now: the limit that its steps have.
+ * The processor reads the model's weights where they lie, with the model's threads, the median of several
+ * passes; a GPU copies within its memory, both ways counted, the best of several, which takes up to 256 MiB
+ * outside of memory_limit. Takes up to a second; no call of the model's sessions may run.  [any]
  */
 kvc_status kvc_model_measure(kvc_model* model, double* out_bytes_per_second);
 

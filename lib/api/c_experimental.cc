@@ -47,7 +47,9 @@ kvc_status kvc_model_measure(kvc_model* model, double* out_bytes_per_second) {
   return Guard([&]() -> Status {
     if (model == nullptr) return NullError("model");
     if (out_bytes_per_second == nullptr) return NullError("out_bytes_per_second");
-    const kvc::Result<double> measured = model->model->executor()->device()->MeasureBandwidth();
+    const kvc::Network& network = model->model->executor()->network();
+    const std::vector<const kvc::Matrix*> weights = network.weights->Matrices();
+    const kvc::Result<double> measured = network.device->MeasureBandwidth({weights.data(), weights.size()});
     if (!measured.ok()) return measured.status();
     *out_bytes_per_second = measured.value();
     return {};

@@ -202,4 +202,14 @@ Result<Weights> Weights::Prepare(const ModelFile& file, Device* device, MemoryMe
   return w;
 }
 
+std::vector<const Matrix*> Weights::Matrices() const {
+  std::vector<const Matrix*> all;
+  for (const LayerMatrices& layer : layers) {
+    for (const Matrix* m : {&layer.qkv, &layer.output, &layer.router, &layer.gate_up, &layer.down})
+      all.push_back(m);
+  }
+  all.push_back(&output_head);
+  return all;
+}
+
 }  // namespace kvc

@@ -44,6 +44,8 @@ struct Weights {
   Matrix embedding, output_head;
   DevicePtr<const float> final_norm, final_norm_bias;
   std::vector<LayerMatrices> layers;
+  // Those that steps read.
+  std::vector<const Matrix*> Matrices() const;
   PreparedMemory memory;
   int64_t replaced_bytes = 0;  // of tensors of the file that are not read any more
 

@@ -78,8 +78,10 @@ class Device {
   virtual Status Commit(DeviceBytes at, int64_t bytes) = 0;
   virtual void Decommit(DeviceBytes at, int64_t bytes) = 0;
 
-  // Bytes per second that operations read from this memory at best. Takes up to a second and 256 MiB.
-  virtual Result<double> MeasureBandwidth() = 0;
+  // Bytes per second that operations read from this memory. The processor reads `weights`, all of them again
+  // and again, and says the median: what lies elsewhere may be faster or slower, as the system has its pages.
+  // Without them, and on other devices, up to 256 MiB are taken for it. Takes up to a second.
+  virtual Result<double> MeasureBandwidth(Span<const Matrix* const> weights = {}) = 0;
 
   // ---- copies ----
   virtual Status Write(Stream* s, DeviceBytes to, const void* from, int64_t bytes) = 0;

@@ -40,9 +40,9 @@ class FencedDevice final : public cpu::CpuDevice {
   void Unreserve(DeviceBytes at, int64_t) override { Fence::OfProcess().Release(Raw(at)); }
   Status Commit(DeviceBytes, int64_t) override { return {}; }
   void Decommit(DeviceBytes at, int64_t bytes) override { Fence::OfProcess().Forget(Raw(at), bytes); }
-  Result<double> MeasureBandwidth() override {
+  Result<double> MeasureBandwidth(Span<const Matrix* const> weights) override {
     const Fence::Inside inside;
-    return CpuDevice::MeasureBandwidth();
+    return CpuDevice::MeasureBandwidth(weights);
   }
   Status Write(Stream* s, DeviceBytes to, const void* from, int64_t bytes) override {
     const Fence::Inside inside;

@@ -90,6 +90,24 @@ TEST(AttendTileParity, AnEmptyOrHiddenTileChangesNothing) {
   }
 }
 
+TEST(AttendTileParity, WhatIsAskedForMeanwhileChangesNothing) {
+  for (const KernelTable* table : Tables()) {
+    AttendData data({KvType::kF16, 50, 7, 72});
+    table->attend_tile(data.Args(true, 0, 50));
+    const std::vector<float> m = data.m, l = data.l, acc = data.acc;
+    std::vector<uint8_t> next(5000);
+    for (const int64_t bytes : {int64_t{1}, int64_t{64}, int64_t{5000}}) {
+      data.Reset();
+      AttendTileArgs a = data.Args(true, 0, 50);
+      a.next_keys = {next.data(), bytes}, a.next_values = {next.data() + 5000 - bytes, bytes};
+      table->attend_tile(a);
+      EXPECT_EQ(m, data.m) << table->name;
+      EXPECT_EQ(l, data.l) << table->name;
+      EXPECT_EQ(acc, data.acc) << table->name;
+    }
+  }
+}
+
 TEST(AttendTileParity, AHeadsResultDoesNotDependOnTheOthers) {
   for (const KernelTable* table : Tables()) {
     AttendData all({KvType::kBf16, 50, 7, 64});

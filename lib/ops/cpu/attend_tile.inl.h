@@ -14,6 +14,13 @@ struct HeadTile {
   float keep[kTileHeads];
 };
 
+// Asks for the lines of `next` that are entry t's share while n are worked on, `step` at a time. Processors do
+// not do so beyond the end of a page of theirs, and runs of entries lie anywhere.
+inline void AskForShare(const AttendTileArgs::Next& next, int32_t t, int32_t step, int32_t n) {
+  const int64_t lines = (next.bytes + 63) / 64, end = lines * Least(t + step, n) / n;
+  for (int64_t i = lines * t / n; i < end; ++i) __builtin_prefetch(next.at + 64 * i, 0, 2);
+}
+
 // z[h][t] = q[head + h] . k[t], unscaled, for G heads and n entries from `entry`.
 template <typename Type, int G>
 inline void TileLogits(const AttendTileArgs& a, int32_t head, int32_t entry, int32_t n, HeadTile* tile) {
@@ -24,6 +31,7 @@ inline void TileLogits(const AttendTileArgs& a, int32_t head, int32_t entry, int
     for (int h = 0; h < G; ++h) {
       for (int e = 0; e < 4; ++e) acc[h][e] = Zero();
     }
+    if (head == 0) AskForShare(a.next_keys, entry + t, 4, a.n);
     const typename Type::T* key[4];
     for (int e = 0; e < 4; ++e) key[e] = k + static_cast<int64_t>(Least(t + e, n - 1)) * a.d;
     int32_t j = 0;
@@ -102,6 +110,7 @@ inline void TileValues(const AttendTileArgs& a, int32_t head, int32_t entry, int
     }
   }
   for (int32_t t = 0; t < n; ++t) {
+    if (head == 0 && j == 0 && t % 4 == 0) AskForShare(a.next_values, entry + t, 4, a.n);
     F value[V];
     const typename Type::T* from = v + static_cast<int64_t>(t) * a.d;
     for (int c = 0; c < V; ++c) value[c] = V == 1 ? Type::WideN(from, m) : Type::Wide(from + c * kWidth);

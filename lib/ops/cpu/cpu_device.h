@@ -19,7 +19,7 @@ class CpuDevice : public Device {
 
   Status Allocate(int64_t bytes, const char* what, DeviceBytes* out) override;
   void Free(DeviceBytes at, int64_t bytes) override;
-  Result<double> MeasureBandwidth() override;
+  Result<double> MeasureBandwidth(Span<const Matrix* const> weights) override;
   int64_t Reserve(int64_t bytes, DeviceBytes* out) override;
   void Unreserve(DeviceBytes at, int64_t bytes) override;
   Status Commit(DeviceBytes at, int64_t bytes) override;

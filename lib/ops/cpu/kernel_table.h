@@ -103,6 +103,11 @@ struct ColumnSumsArgs {
 // Entries with visible[h * visible_stride + slot] == 0 are left out (null: all are seen). logits: z of every
 // entry, wanted or null; an entry left out gets -inf.
 struct AttendTileArgs {
+  // Memory that is worked on next, asked for meanwhile; results do not depend on it.
+  struct Next {
+    const uint8_t* at = nullptr;
+    int64_t bytes = 0;
+  };
   const float* q;  // [g, D], rotated
   const void* k;   // [n, D] of `type`: f32, f16 or bf16
   const void* v;
@@ -114,6 +119,7 @@ struct AttendTileArgs {
   int32_t n, g, d;
   float scale;
   float cap = 0;
+  Next next_keys{}, next_values{};
 };
 
 struct KernelTable {

@@ -155,6 +155,15 @@ class Tiles {
   int32_t row_tile_ = kRowTile;
 };
 
+// Rows that one matrix multiplies. Parts that are aligned take turns, tile by tile, so that what follows finds
+// their outputs in cache. One token's do not: where memory is read somewhere else it pauses until it knows
+// that it streams, which took an eighth of such products (docs/performance.md, "How weights are read").
+int32_t MostTokens(const MatrixProduct& p) {
+  int32_t most = p.slices.empty() ? p.n : 0;
+  for (const StackSlice& slice : p.slices) most = std::max(most, slice.tokens);
+  return most;
+}
+
 // What follows a product whose parts were not multiplied together.
 void FinishRows(const OpContext& ctx, const MatrixProduct& p) {
   const int32_t rows = p.matrix->parts[0].rows / p.matrix->stack;
@@ -190,6 +199,8 @@ Weight PartOf(const Matrix& m, int32_t part) {
 void Multiply(const OpContext& ctx, const MatrixProduct& p) {
   const Matrix& m = *p.matrix;
   if (p.n <= 0) return;
+  const bool aligned = p.aligned && MostTokens(p) > 1;
+  const bool by_tiles = aligned || !p.aligned;  // so is what follows
   Hook<int64_t> make_row = p.make_row;
   bool joined = false;
   for (int32_t i = 0; i < m.n_parts;) {
@@ -200,9 +211,9 @@ void Multiply(const OpContext& ctx, const MatrixProduct& p) {
     const MatMulArgs x = RoundRows(ctx, run.group, p.x, m.cols, m.cols, p.n, make_row, p.scratch);
     make_row = {};
     const Hook<const OutputTile&> none;
-    Tiles(ctx, run, x, p.slices, p.aligned && joined, joined ? p.finish : none).Multiply();
+    Tiles(ctx, run, x, p.slices, aligned && joined, joined && by_tiles ? p.finish : none).Multiply();
   }
-  if (!joined && p.finish) FinishRows(ctx, p);
+  if (!(joined && by_tiles) && p.finish) FinishRows(ctx, p);
 }
 
 }  // namespace kvc

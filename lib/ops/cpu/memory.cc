@@ -5,11 +5,14 @@
 #include <chrono>
 #include <cstring>
 #include <new>
+#include <vector>
 
-#include "lib/base/side_by_side.h"
+#include "lib/base/sum_of_words.h"
 #include "lib/base/system_memory.h"
 #include "lib/ops/cpu/cpu_device.h"
+#include "lib/ops/cpu/matmul.h"
 #include "lib/ops/cpu/raw.h"
+#include "lib/ops/weight_panels.h"
 
 namespace kvc::cpu {
 namespace {
@@ -44,32 +47,85 @@ void CpuDevice::Free(DeviceBytes at, int64_t bytes) {
   ::operator delete (Raw(at), std::align_val_t{64});
 }
 
-// The best of several passes of all threads over a block that no cache holds; other work on the machine makes
-// some slow.
-Result<double> CpuDevice::MeasureBandwidth() {
-  constexpr int64_t kBytes = 256 << 20, kPart = 1 << 20, kWords = kPart / 8;
-  constexpr int kPasses = 8;
+namespace {
+
+// Memory that is read piece by piece, each by one thread.
+class Reading {
+ public:
+  Reading(ThreadPool* pool, bool one_stream) : pool_(pool), one_stream_(one_stream) {}
+
+  void Add(const uint8_t* at, int64_t bytes) {
+    for (bytes -= bytes % kWordBytes; bytes > 0; at += kPiece, bytes -= kPiece)
+      pieces_.push_back({at, std::min(bytes, kPiece)}), bytes_ += pieces_.back().bytes;
+  }
+  int64_t bytes() const { return bytes_; }
+  // Of its words.
+  uint64_t Sum() const {
+    std::atomic<uint64_t> sum{0};
+    pool_->ParallelFor(static_cast<int64_t>(pieces_.size()), [&](int64_t i, int) {
+      const Piece& piece = pieces_[static_cast<size_t>(i)];
+      sum.fetch_add(SumOfWords(piece.at, piece.bytes / 8, one_stream_), std::memory_order_relaxed);
+    });
+    return sum.load();
+  }
+  // The median of some passes: other work on the machine makes some slow.
+  double Rate() const {
+    using Clock = std::chrono::steady_clock;
+    constexpr int kLeast = 9, kMost = 1001;
+    double seconds[kMost];
+    int n = 0;
+    const Clock::time_point begin = Clock::now();
+    for (Clock::time_point at = begin, now; n < kLeast || (n < kMost && now - begin < kLong); at = now) {
+      Sum();
+      now = Clock::now();
+      seconds[n++] = std::chrono::duration<double>(now - at).count();
+    }
+    std::nth_element(seconds, seconds + n / 2, seconds + n);
+    return static_cast<double>(bytes_) / seconds[n / 2];
+  }
+
+ private:
+  static constexpr int64_t kPiece = 1 << 20, kWordBytes = 256 * 8;
+  static constexpr std::chrono::milliseconds kLong{50};
+  struct Piece {
+    const uint8_t* at;
+    int64_t bytes;
+  };
+  ThreadPool* const pool_;
+  const bool one_stream_;
+  std::vector<Piece> pieces_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace
+
+Result<double> CpuDevice::MeasureBandwidth(Span<const Matrix* const> weights) {
+  Reading reading(pool_.get(), kernels_.one_stream);
+  for (const Matrix* m : weights) {
+    for (int32_t part = 0; part < m->n_parts; ++part) {
+      const Weight w = PartOf(*m, part);
+      reading.Add(static_cast<const uint8_t*>(w.data), PlaceOf(w).data_bytes);
+    }
+  }
+  if (reading.bytes() > 0) return reading.Rate();
+  constexpr int64_t kBytes = 256 << 20, kPart = 1 << 20;
   DeviceBytes memory;
   KVC_RETURN_IF_ERROR(Allocate(kBytes, "a measurement", &memory));
-  AskForHugePages(Raw(memory), kBytes);  // as weights in panels lie in them
-  uint64_t* block = reinterpret_cast<uint64_t*>(Raw(memory));
-  std::atomic<uint64_t> sum{0};
-  double best = 0;
-  for (int pass = 0; pass <= kPasses; ++pass) {
-    const auto begin = std::chrono::steady_clock::now();
-    pool_->ParallelFor(kBytes / kPart, [&](int64_t part, int) {
-      uint64_t* at = block + part * kWords;
-      if (pass == 0)
-        std::fill_n(at, kWords, uint64_t{1});  // pages that nothing was written to are all the same one
-      sum.fetch_add(SumSideBySide(at, kWords), std::memory_order_relaxed);
-    });
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    if (pass > 0) best = std::max(best, static_cast<double>(kBytes) / seconds.count());
-  }
-  Free(memory, kBytes);
-  if (sum.load() != uint64_t{kBytes / 8} * (kPasses + 1))
+  struct Block {
+    ~Block() { device->Free(at, kBytes); }
+    CpuDevice* device;
+    DeviceBytes at;
+  };
+  const Block owner{this, memory};
+  uint8_t* block = Raw(memory);
+  AskForHugePages(block, kBytes);  // as weights in panels lie in them
+  // Pages that nothing was written to are all the same one.
+  pool_->ParallelFor(kBytes / kPart, [&](int64_t part, int) { std::memset(block + part * kPart, 1, kPart); });
+  reading.Add(block, kBytes);
+  const uint64_t sum = reading.Sum();
+  if (sum != uint64_t{kBytes / 8} * 0x0101010101010101)
     return Error(Code::kDevice, "memory does not hold what was written");
-  return best;
+  return reading.Rate();
 }
 
 // Address space only: nothing of it can be touched before Commit. Halved until the system agrees, which

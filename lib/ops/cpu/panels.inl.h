@@ -22,11 +22,11 @@ constexpr int kLanes = 16, kVectors = kLanes / kWidth;
 // as large, lose nothing without it.
 struct SideBySide {
   static constexpr int kBlockPanels = kBlockStreams, kPanels = kStreams, kFar = kAheadBytes,
-                       kFarLevel = kAheadLevel, kNear = 0;
+                       kFarLevel = kAheadLevel, kNear = 0, kInput = 0;
 };
 // Where MatMulArgs::one_stream says so: a line comes to the second cache first, then to the nearest.
 struct InTurn {
-  static constexpr int kBlockPanels = 1, kPanels = 1, kFar = 1024, kFarLevel = 2, kNear = 256;
+  static constexpr int kBlockPanels = 1, kPanels = 1, kFar = 768, kFarLevel = 2, kNear = 128, kInput = 256;
 };
 
 // Asks for what follows the lines at `line`: `ahead` bytes on (AheadOf).
@@ -43,8 +43,8 @@ inline void AskBeyond(const void* line, int64_t ahead) {
 // of wide matrices out of the nearest cache before the next one needs them.
 template <int bytes, typename Reading>
 inline void AskForInput(const void* x) {
-  for (int i = 0; Reading::kNear > 0 && i < bytes; i += 64)
-    __builtin_prefetch(static_cast<const uint8_t*>(x) + Reading::kNear + i, 0, 3);
+  for (int i = 0; Reading::kInput > 0 && i < bytes; i += 64)
+    __builtin_prefetch(static_cast<const uint8_t*>(x) + Reading::kInput + i, 0, 3);
 }
 
 // From byte `at` of a panel to what is to be asked for then. Behind the end of one lies the next of the same

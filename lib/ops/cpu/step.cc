@@ -263,9 +263,23 @@ class Wave {
       t.logits_stride = s_.z.stride;
       t.m = m, t.l = l, t.acc = acc;
       t.n = n, t.g = group_, t.d = d_, t.scale = a_.scale, t.cap = a_.cap;
-      kernels_.attend_tile(t);
       at += n;
+      if (at < it.end) {
+        AskFor(pages, at, it.end, &t);
+      } else if (item + 1 < n_items_) {
+        const StepScratch::Item& next = s_.items[item + 1];
+        AskFor(Pages(next.row, next.head), next.begin, next.end, &t);
+      }
+      kernels_.attend_tile(t);
     }
+  }
+
+  // What lies together from entry `at` on, end excluded.
+  static void AskFor(const HeadPages& pages, int32_t at, int32_t end, AttendTileArgs* t) {
+    const Slot s = pages.At(at);
+    const int64_t n = std::min(end - at, s.f->slots - s.index);
+    t->next_keys = {s.key(), n * s.f->key_bytes};
+    t->next_values = {s.value(), n * s.f->value_bytes};
   }
 
   // Keys and values where they lie, or decoded and turned into scratch.
