@@ -49,13 +49,14 @@ void CpuDevice::Free(DeviceBytes at, int64_t bytes) {
 
 namespace {
 
-// Memory that is read piece by piece, each by one thread.
+// Memory that is read piece by piece, each by one thread; of more than kEnough the beginning.
 class Reading {
  public:
   Reading(ThreadPool* pool, bool one_stream) : pool_(pool), one_stream_(one_stream) {}
 
   void Add(const uint8_t* at, int64_t bytes) {
-    for (bytes -= bytes % kWordBytes; bytes > 0; at += kPiece, bytes -= kPiece)
+    bytes = std::min(bytes - bytes % kWordBytes, kEnough - bytes_);
+    for (; bytes > 0; at += kPiece, bytes -= kPiece)
       pieces_.push_back({at, std::min(bytes, kPiece)}), bytes_ += pieces_.back().bytes;
   }
   int64_t bytes() const { return bytes_; }
@@ -68,14 +69,16 @@ class Reading {
     });
     return sum.load();
   }
-  // The median of some passes: other work on the machine makes some slow.
+  // The median of some passes: other work on the machine makes some slow. Slow memory gets fewer.
   double Rate() const {
     using Clock = std::chrono::steady_clock;
-    constexpr int kLeast = 9, kMost = 1001;
+    constexpr int kPasses = 9, kMost = 1001;
+    constexpr std::chrono::milliseconds kLong{50}, kTooLong{700};
     double seconds[kMost];
     int n = 0;
     const Clock::time_point begin = Clock::now();
-    for (Clock::time_point at = begin, now; n < kLeast || (n < kMost && now - begin < kLong); at = now) {
+    for (Clock::time_point at = begin, now = begin;
+         n == 0 || (n < kMost && now - begin < (n < kPasses ? kTooLong : kLong)); at = now) {
       Sum();
       now = Clock::now();
       seconds[n++] = std::chrono::duration<double>(now - at).count();
@@ -85,8 +88,7 @@ class Reading {
   }
 
  private:
-  static constexpr int64_t kPiece = 1 << 20, kWordBytes = 256 * 8;
-  static constexpr std::chrono::milliseconds kLong{50};
+  static constexpr int64_t kPiece = 1 << 20, kWordBytes = 256 * 8, kEnough = int64_t{2} << 30;
   struct Piece {
     const uint8_t* at;
     int64_t bytes;
