@@ -5,10 +5,8 @@
 // operation waits for memory. --small: every operation once, over little.
 #include "bench/device_bench.h"
 
-#include <atomic>
-
-#include "lib/cache/kv_cache.h"
-#include "tests/support/uniform_layout.h"
+#include "bench/device_layer.h"
+#include "bench/device_steps.h"
 
 namespace {
 
@@ -16,19 +14,6 @@ using namespace kvc;         // NOLINT: a program, not a header
 using namespace kvc::bench;  // NOLINT
 
 constexpr float kScale = 0.125f;
-
-NetworkShape ShapeOf(const DeviceBench& bench) {
-  NetworkShape s;
-  s.hidden = 2048, s.ffn = 8192, s.n_heads = 32, s.n_kv_heads = 8, s.head_dim = 64, s.vocab = 128256;
-  if (bench.small()) s.hidden = 256, s.ffn = 512, s.n_heads = 4, s.n_kv_heads = 2, s.vocab = 512;
-  return s;
-}
-
-// So many of something of `bytes` that all of them lie in no cache: a pass of a model comes by each once.
-int32_t Copies(const DeviceBench& bench, double bytes) {
-  constexpr double kBeyondCaches = 256 << 20;
-  return bench.small() ? 2 : static_cast<int32_t>(kBeyondCaches / bytes) + 1;
-}
 
 // The matrices of a layer, as often as there are layers; and what those of one take in a file.
 struct Network {
@@ -109,34 +94,6 @@ void Products(DeviceBench* bench) {
   }
 }
 
-// A layer at full length as a prompt leaves it: keys, values, positions of `n` tokens.
-class Layer {
- public:
-  Layer(DeviceBench* bench, int32_t n) : shape_(ShapeOf(*bench)) {
-    Check(buffers_.Reserve(bench->memory(), shape_.n_kv_heads, shape_.head_dim, n, n, 0, false));
-    const int64_t entries = int64_t{n} * shape_.n_kv_heads;
-    Device* device = bench->device();
-    const std::vector<float> x = bench->Floats(entries * shape_.head_dim);
-    std::vector<int32_t> positions(static_cast<size_t>(entries));
-    for (size_t i = 0; i < positions.size(); ++i)
-      positions[i] = static_cast<int32_t>(i % static_cast<size_t>(n));
-    const auto write = [&](DeviceBytes to, const void* from, int64_t bytes) {
-      Check(device->Write(bench->stream(), to, from, bytes));
-    };
-    write(view().keys.As<uint8_t>(), x.data(), 4 * entries * shape_.head_dim);
-    write(view().values.As<uint8_t>(), x.data(), 4 * entries * shape_.head_dim);
-    write(view().positions.As<uint8_t>(), positions.data(), 4 * entries);
-    std::fill_n(view().len, shape_.n_kv_heads, n);
-  }
-  const LayerView& view() const { return buffers_.view(); }
-  // Keys and values, f32.
-  double bytes(int32_t n) const { return 8.0 * n * shape_.n_kv_heads * shape_.head_dim; }
-
- private:
-  const NetworkShape shape_;
-  LayerBuffers buffers_;
-};
-
 // Flops: 4 D a pair of query and key that it sees, 2 D where only probabilities are made.
 void Prompts(DeviceBench* bench) {
   const NetworkShape s = ShapeOf(*bench);
@@ -164,12 +121,12 @@ void Prompts(DeviceBench* bench) {
   }
 }
 
-// What SnapKV does to a layer: 32 rows looked at, pooled, the best chosen.
+// What SnapKV scores a layer by: 32 rows looked at, pooled.
 void Scoring(DeviceBench* bench) {
   const NetworkShape s = ShapeOf(*bench);
-  const int32_t n = bench->small() ? 128 : 4096, rows = 32, keep = n / 16;
+  const int32_t n = bench->small() ? 128 : 4096, rows = 32;
   const std::string what = std::to_string(n) + " entries";
-  if (!bench->Wants("score 32 rows of " + what) && !bench->Wants("select of " + what)) return;
+  if (!bench->Wants("score 32 rows of " + what)) return;
   const Layer layer(bench, n);
   ScoreProgram program;
   program.rows.n_rows = rows;
@@ -189,106 +146,31 @@ void Scoring(DeviceBench* bench) {
   a.scratch = scratch.raw();
   bench->Measure("score 32 rows of " + what, 2.0 * rows * n * s.n_heads * s.head_dim, layer.bytes(n) / 2,
                  [&] { Check(bench->device()->Score(bench->stream(), a)); });
+}
 
-  // Of its own: what Score leaves is there only for who asked for both.
+// The best `keep` of scores of every head, the first four entries and the newest 32 among them.
+void SelectOf(DeviceBench* bench, const NetworkShape& s, int32_t n, int32_t keep) {
+  const std::string name = "select " + std::to_string(keep) + " of " + std::to_string(n) + " entries";
+  if (!bench->Wants(name)) return;
+  const Layer layer(bench, s, n);
   const DeviceBuffer<float> given = bench->Upload(bench->Floats(int64_t{n} * s.n_kv_heads));
   const DeviceBuffer<uint8_t> marks = bench->Room<uint8_t>(int64_t{n} * s.n_kv_heads),
-                              select_scratch =
+                              scratch =
                                   bench->Room<uint8_t>(bench->device()->SelectScratchBytes(s.n_kv_heads, n));
   const std::vector<int32_t> counts(static_cast<size_t>(s.n_kv_heads), keep);
   SelectRule rule;
-  rule.protect = {4, rows};
-  bench->Measure("select of " + what, 0, 5.0 * n * s.n_kv_heads, [&] {
-    Check(bench->device()->Select(bench->stream(), {rule, layer.view(), 0, counts.data(), given.at(),
-                                                    marks.at(), n, select_scratch.raw()}));
+  rule.protect = {4, 32};
+  bench->Measure(name, 0, 5.0 * n * s.n_kv_heads, [&] {
+    Check(bench->device()->Select(
+        bench->stream(), {rule, layer.view(), 0, counts.data(), given.at(), marks.at(), n, scratch.raw()}));
   });
 }
 
-// One token in layers whose heads have n entries: its own is appended, every entry is read once. Bytes:
-// those of the entries as they are stored.
-void StepOf(DeviceBench* bench, const NetworkShape& s, KvCache* cache, const std::string& name,
-            double bytes) {
-  Device* device = bench->device();
-  const int32_t d = s.head_dim;
-  const Rope rope({}, d);
-  constexpr int32_t kCoarse = 64;
-  const DeviceBuffer<float> fine = bench->Room<float>(int64_t{kFineAngles} * d),
-                            coarse = bench->Room<float>(int64_t{kCoarse} * d);
-  Check(device->FillAngles(bench->stream(), {&rope, 0, 1, kFineAngles, false, fine.at()}));
-  Check(device->FillAngles(bench->stream(), {&rope, 0, kFineAngles, kCoarse, true, coarse.at()}));
-  const DeviceBuffer<float> q = bench->Upload(bench->Floats(int64_t{s.n_heads} * d)),
-                            k = bench->Upload(bench->Floats(int64_t{s.n_kv_heads} * d)),
-                            v = bench->Upload(bench->Floats(int64_t{s.n_kv_heads} * d)),
-                            out = bench->Room<float>(int64_t{s.n_heads} * d);
-  const StepPlan plan{};
-  std::atomic<bool> dropped{false};
-  StepRow row{&cache->view(), &plan, cache->MaxLen(), &dropped};
-  StepArgs a{};
-  a.rows = &row, a.n_rows = 1, a.n_heads = s.n_heads, a.scale = kScale, a.rope = &rope;
-  a.pairing = RopePairing::kHalf, a.angles = {fine.at(), coarse.at()};
-  a.q = q.at(), a.k = k.at(), a.v = v.at(), a.out = out.at();
-  constexpr int32_t kMostSteps = 1 << 14;
-  a.shape = {1, s.n_heads, s.n_kv_heads, d, 64, 0, int64_t{cache->MaxSlots()} + kMostSteps, 0, false, false};
-  a.shape.append_bytes = device->AppendScratchBytes(cache->layout());
-  const DeviceBuffer<uint8_t> scratch = bench->Room<uint8_t>(device->StepScratchBytes(a.shape));
-  a.scratch = scratch.raw();
-  const int32_t n_layers = cache->layout().n_layers, most = cache->MaxLen() + kMostSteps;
-  bench->Measure(name, 4.0 * n_layers * cache->MaxLen() * s.n_heads * d, bytes, [&] {
-    Check(cache->EnsureSteps(bench->stream(), 1, false));
-    for (a.layer = 0; a.layer < n_layers; ++a.layer) Check(device->Step(bench->stream(), a));
-    cache->Stepped(1, false, false);
-    if (++row.position == most) Fail("more steps than there is room for");
-  });
-}
-
-// What is kept of a layer goes to pages and comes back, and a step reads it.
-void Cache(DeviceBench* bench) {
-  const NetworkShape s = ShapeOf(*bench);
-  PageArenas arenas(bench->device(), std::make_shared<MemoryMeter>(0));
-  const int32_t n = bench->small() ? 128 : 8192;
-  const std::string what = std::to_string(n) + " entries";
-  const Layer layer(bench, n);
-  const KeyTurning turning{nullptr, RopePairing::kHalf, false};
-  const std::vector<uint8_t> rotated(static_cast<size_t>(s.n_kv_heads), 1);
-  const std::vector<int32_t> kept(static_cast<size_t>(s.n_kv_heads), n);
-  constexpr struct {
-    KvType type;
-    const char* name;
-    int32_t group;
-  } kKinds[] = {{KvType::kF16, "f16", 0}, {KvType::kInt8, "int8", 32}, {KvType::kInt4, "int4", 32}};
-  for (const auto& kind : kKinds) {
-    const double about = 2.0 * n * s.n_kv_heads * static_cast<double>(CodeBytes(kind.type, s.head_dim));
-    test::UniformLayout layout;
-    layout.n_layers = Copies(*bench, about), layout.n_kv_heads = s.n_kv_heads;
-    layout.group = s.n_heads / s.n_kv_heads, layout.head_dim = s.head_dim;
-    layout.type = kind.type, layout.quant_group = kind.group;
-    const int32_t n_layers = layout.n_layers;
-    const std::string name = std::string(kind.name) + ", " + what;
-    if (!bench->Wants("store " + name) && !bench->Wants("load " + name) && !bench->Wants("step " + name))
-      continue;
-    std::unique_ptr<KvCache> cache = Taken(KvCache::Create(layout.Make(), &arenas));
-    DeviceBuffer<uint8_t> codes;
-    int32_t at = 0;
-    const auto store = [&] {
-      Check(cache->Store(bench->stream(), {at, layer.view(), turning, rotated.data(), {}, {}, n, kept.data()},
-                         &codes));
-      at = (at + 1) % n_layers;
-    };
-    for (int32_t i = 0; i < n_layers; ++i) store();
-    const double bytes = static_cast<double>(cache->bytes()) / n_layers;
-    bench->Measure("store " + name, 0, layer.bytes(n) + bytes, store);
-    LayerBuffers to;
-    Check(to.Reserve(bench->memory(), s.n_kv_heads, s.head_dim, n, n, 0, false));
-    LoadArgs load{};
-    load.cache = &cache->view(), load.to = to.view(), load.turning = turning;
-    load.scratch = to.order(), load.scratch_entries = to.max_cached();
-    bench->Measure("load " + name, 0, layer.bytes(n) + bytes, [&] {
-      Check(bench->device()->LoadLayer(bench->stream(), load));
-      load.layer = (load.layer + 1) % n_layers;
-    });
-    StepOf(bench, s, cache.get(), "step " + name + ", " + std::to_string(n_layers) + " layers",
-           bytes * n_layers);
-  }
+void Selection(DeviceBench* bench) {
+  NetworkShape s = ShapeOf(*bench);
+  SelectOf(bench, s, bench->small() ? 128 : 4096, bench->small() ? 48 : 256);
+  s.head_dim = 16;  // what is selected by has no keys
+  SelectOf(bench, s, bench->small() ? 512 : 131072, bench->small() ? 64 : 1024);
 }
 
 void Sampling(DeviceBench* bench) {
@@ -327,7 +209,9 @@ int main(int argc, char** argv) {
   Products(&bench);
   Prompts(&bench);
   Scoring(&bench);
-  Cache(&bench);
+  Selection(&bench);
+  CacheOperations(&bench);
+  StepAttention(&bench);
   Sampling(&bench);
   return 0;
 }

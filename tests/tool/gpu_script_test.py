@@ -25,8 +25,8 @@ def cell(shape="8B", weights="bf16", policy=gpu_targets.BUDGET, prompt=4096, **r
     return about | {"result": good | result}
 
 
-def verdicts(*cells, device="NVIDIA H200, 132 multiprocessors"):
-    rows = gpu_targets.judge({"device": {"description": device}, "cells": list(cells)})
+def verdicts(*cells, operations=(), device="NVIDIA H200, 132 multiprocessors"):
+    rows = gpu_targets.judge({"device": {"description": device}, "cells": list(cells), "operations": list(operations)})
     return {row["id"]: row["verdict"] for row in rows}, {row["id"]: row["value"] for row in rows}
 
 
@@ -69,6 +69,45 @@ class Targets(unittest.TestCase):
 
     def test_a_cell_that_failed_is_none(self):
         self.assertEqual(verdicts(cell() | {"result": {"error": "no memory"}})[0]["T9a"], "not measured")
+
+
+def operation(name, seconds, share=0.5):
+    """One that moves `share` of what is copied meanwhile."""
+    return {"operation": name, "seconds": seconds, "flops": 0, "bytes": share * 4e12 * seconds,
+            "read_bytes_per_second": 4e12}
+
+
+class OperationTargets(unittest.TestCase):
+    def expect(self, target, operations, verdict, value):
+        found, values = verdicts(operations=operations)
+        self.assertEqual((found[target], values[target]), (verdict, value))
+
+    def test_shares_of_the_copies(self):
+        for share, verdict in ((0.91, "met"), (0.89, "missed")):
+            ragged = operation("attend 16 of 4096 entries bf16, ragged", 1e-4, share)
+            self.expect("T1", [ragged], verdict, f"{100 * share:.0f} %")
+        self.expect("T2", [operation("attend 2 of 4096 entries bf16, ragged", 1e-5, 0.8)], "met", "80 %")
+        self.expect("T2", [ragged], "not measured", "needs the operation 'attend 2 of 4096 entries bf16, ragged'")
+
+    def test_ragged_beside_uniform_is_by_byte(self):
+        uniform = operation("attend 16 of 4096 entries bf16, uniform", 1e-4, 0.90)
+        self.expect("T3", [uniform, operation("attend 16 of 4096 entries bf16, ragged", 2e-4, 0.90)], "met", "1.000")
+        self.expect("T3", [uniform, operation("attend 16 of 4096 entries bf16, ragged", 1e-4, 0.85)], "missed", "1.059")
+
+    def test_times_of_a_layer_and_of_a_call(self):
+        self.expect("T4", [operation("attend 1 of 1024 entries bf16, uniform, 60 layers", 330e-6)], "met", "5.5 us")
+        self.expect("T4", [operation("attend 1 of 1024 entries bf16, uniform, 60 layers", 390e-6)], "missed", "6.5 us")
+        self.expect("T17", [operation("select 1024 of 131072 entries", 25.2e-6)], "missed", "25.2 us")
+
+    def test_times_beside_each_other(self):
+        pages = [operation(f"attend 16 of 4096 entries {kind}, uniform", seconds)
+                 for kind, seconds in (("bf16", 9e-5), ("int8", 5e-5), ("int4", 3e-5))]
+        self.expect("T6", pages, "met", "1.80 and 3.00 times")
+        self.expect("T6", pages[:2], "not measured", "needs the operation 'attend 16 of 4096 entries int4, uniform'")
+        pages[2]["seconds"] = 3.5e-5
+        self.expect("T6", pages, "missed", "1.80 and 2.57 times")
+        sums = [operation("attend prompt 512 rows of 4096", 1e-3), operation("fold columns 512 rows of 4096", 6e-4)]
+        self.expect("T15b", sums, "met", "60 %")
 
 
 class Operations(unittest.TestCase):
@@ -139,8 +178,10 @@ class OnADevice(unittest.TestCase):
         self.assertIsNone(report["operations_error"])
         kinds = {row["operation"].split(",")[0] for row in report["operations"]}
         for kind in ("layer bf16", "finish q6_k", "logits int8", "attend prompt 128 rows of 128",
-                     "fold columns 16 rows of 16", "score 32 rows of 128 entries", "select of 128 entries", "store f16",
-                     "load int8", "step int4", "sample greedy", "sample temperature 0.8"):
+                     "fold columns 16 rows of 16", "score 32 rows of 128 entries", "select 48 of 128 entries",
+                     "select 64 of 512 entries", "store f16", "load int8", "step int4", "attend 16 of 64 entries bf16",
+                     "attend 16 of 64 entries int8", "attend 16 of 64 entries int4", "attend 2 of 64 entries bf16",
+                     "attend 1 of 16 entries bf16", "sample greedy", "sample temperature 0.8"):
             self.assertIn(kind, kinds)
         for row in report["operations"]:
             self.assertEqual(row["device"], self.device)

@@ -1,0 +1,54 @@
+// A layer of the shape that single operations are measured on: as a prompt leaves it, full length.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "bench/device_bench.h"
+#include "lib/cache/layer_kv.h"
+
+namespace kvc::bench {
+
+inline NetworkShape ShapeOf(const DeviceBench& bench) {
+  NetworkShape s;
+  s.hidden = 2048, s.ffn = 8192, s.n_heads = 32, s.n_kv_heads = 8, s.head_dim = 64, s.vocab = 128256;
+  if (bench.small()) s.hidden = 256, s.ffn = 512, s.n_heads = 4, s.n_kv_heads = 2, s.vocab = 512;
+  return s;
+}
+
+// So many of something of `bytes` that all of them lie in no cache: a pass of a model comes by each once.
+inline int32_t Copies(const DeviceBench& bench, double bytes) {
+  constexpr double kBeyondCaches = 256 << 20;
+  return bench.small() ? 2 : static_cast<int32_t>(kBeyondCaches / bytes) + 1;
+}
+
+// A layer at full length as a prompt leaves it: keys, values, positions of `n` tokens.
+class Layer {
+ public:
+  Layer(DeviceBench* bench, int32_t n) : Layer(bench, ShapeOf(*bench), n) {}
+  Layer(DeviceBench* bench, const NetworkShape& shape, int32_t n) : shape_(shape) {
+    Check(buffers_.Reserve(bench->memory(), shape_.n_kv_heads, shape_.head_dim, n, n, 0, false));
+    const int64_t entries = int64_t{n} * shape_.n_kv_heads;
+    Device* device = bench->device();
+    const std::vector<float> x = bench->Floats(entries * shape_.head_dim);
+    std::vector<int32_t> positions(static_cast<size_t>(entries));
+    for (size_t i = 0; i < positions.size(); ++i)
+      positions[i] = static_cast<int32_t>(i % static_cast<size_t>(n));
+    const auto write = [&](DeviceBytes to, const void* from, int64_t bytes) {
+      Check(device->Write(bench->stream(), to, from, bytes));
+    };
+    write(view().keys.As<uint8_t>(), x.data(), 4 * entries * shape_.head_dim);
+    write(view().values.As<uint8_t>(), x.data(), 4 * entries * shape_.head_dim);
+    write(view().positions.As<uint8_t>(), positions.data(), 4 * entries);
+    std::fill_n(view().len, shape_.n_kv_heads, n);
+  }
+  const LayerView& view() const { return buffers_.view(); }
+  // Keys and values, f32.
+  double bytes(int32_t n) const { return 8.0 * n * shape_.n_kv_heads * shape_.head_dim; }
+
+ private:
+  const NetworkShape shape_;
+  LayerBuffers buffers_;
+};
+
+}  // namespace kvc::bench
