@@ -26,8 +26,9 @@ inline int32_t Copies(const DeviceBench& bench, double bytes) {
 class Layer {
  public:
   Layer(DeviceBench* bench, int32_t n) : Layer(bench, ShapeOf(*bench), n) {}
-  Layer(DeviceBench* bench, const NetworkShape& shape, int32_t n) : shape_(shape) {
-    Check(buffers_.Reserve(bench->memory(), shape_.n_kv_heads, shape_.head_dim, n, n, 0, false));
+  // n_aux: side values of an entry, 0.
+  Layer(DeviceBench* bench, const NetworkShape& shape, int32_t n, int32_t n_aux = 0) : shape_(shape) {
+    Check(buffers_.Reserve(bench->memory(), shape_.n_kv_heads, shape_.head_dim, n, n, n_aux, false));
     const int64_t entries = int64_t{n} * shape_.n_kv_heads;
     Device* device = bench->device();
     const std::vector<float> x = bench->Floats(entries * shape_.head_dim);
@@ -40,6 +41,7 @@ class Layer {
     write(view().keys.As<uint8_t>(), x.data(), 4 * entries * shape_.head_dim);
     write(view().values.As<uint8_t>(), x.data(), 4 * entries * shape_.head_dim);
     write(view().positions.As<uint8_t>(), positions.data(), 4 * entries);
+    if (n_aux > 0) Check(device->Zero(bench->stream(), view().aux.As<uint8_t>(), 4 * entries * n_aux));
     std::fill_n(view().len, shape_.n_kv_heads, n);
   }
   const LayerView& view() const { return buffers_.view(); }

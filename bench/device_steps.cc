@@ -15,7 +15,7 @@ constexpr float kScale = 0.125f;
 // One token of every session in layers that are there: its own entry is appended, every entry is read once.
 // Bytes: those of the entries as they are stored.
 void StepOf(DeviceBench* bench, const NetworkShape& s, Span<const std::unique_ptr<KvCache>> caches,
-            const std::string& name) {
+            const StepPlan& plan, const std::string& name) {
   Device* device = bench->device();
   const int32_t d = s.head_dim, n_rows = static_cast<int32_t>(caches.size());
   const CacheLayout& layout = caches[0]->layout();
@@ -30,7 +30,6 @@ void StepOf(DeviceBench* bench, const NetworkShape& s, Span<const std::unique_pt
                             k = bench->Upload(bench->Floats(kv_vectors * d)),
                             v = bench->Upload(bench->Floats(kv_vectors * d)),
                             out = bench->Room<float>(vectors * d);
-  const StepPlan plan{};
   std::atomic<bool> dropped{false};
   std::vector<StepRow> rows;
   double entries = 0, bytes = 0;
@@ -46,15 +45,17 @@ void StepOf(DeviceBench* bench, const NetworkShape& s, Span<const std::unique_pt
   a.pairing = RopePairing::kHalf, a.angles = {fine.at(), coarse.at()};
   a.q = q.at(), a.k = k.at(), a.v = v.at(), a.out = out.at();
   constexpr int32_t kMostSteps = 1 << 14;
-  a.shape = {n_rows, s.n_heads, s.n_kv_heads, d, 64, 0, int64_t{slots} + kMostSteps, 0, false, false};
+  a.shape = {
+      n_rows,        s.n_heads, s.n_kv_heads, d, 64, 0, int64_t{slots} + kMostSteps, 0, plan.needs_attention,
+      plan.Updates()};
   a.shape.append_bytes = device->AppendScratchBytes(layout);
   const DeviceBuffer<uint8_t> scratch = bench->Room<uint8_t>(device->StepScratchBytes(a.shape));
   a.scratch = scratch.raw();
   int32_t steps = 0;
   bench->Measure(name, 4.0 * entries * (s.n_heads / s.n_kv_heads) * d, bytes, [&] {
-    for (const auto& cache : caches) Check(cache->EnsureSteps(bench->stream(), 1, false));
+    for (const auto& cache : caches) Check(cache->EnsureSteps(bench->stream(), 1, plan.evicts));
     for (a.layer = 0; a.layer < layout.n_layers; ++a.layer) Check(device->Step(bench->stream(), a));
-    for (const auto& cache : caches) cache->Stepped(1, false, false);
+    for (const auto& cache : caches) cache->Stepped(1, plan.evicts, false);
     for (StepRow& row : rows) ++row.position;
     if (++steps == kMostSteps) Fail("more steps than there is room for");
   });
@@ -137,7 +138,7 @@ void CacheOperations(DeviceBench* bench) {
       Check(bench->device()->LoadLayer(bench->stream(), load));
       load.layer = (load.layer + 1) % n_layers;
     });
-    StepOf(bench, s, {caches.data(), caches.size()},
+    StepOf(bench, s, {caches.data(), caches.size()}, {},
            "step " + name + ", " + std::to_string(n_layers) + " layers");
   }
 }
@@ -151,32 +152,45 @@ void StepAttention(DeviceBench* bench) {
     int32_t sessions, mean;  // entries of a head
     Kind kind;
     bool ragged, layers;  // layers: as many as no cache holds, else one
+    bool dropping =
+        false;  // as H2O does: attention adds up, and what has least of it leaves for the new entry
   };
   for (const Case& c : {Case{16, 4096, bf16, false, false},
                         {16, 4096, bf16, true, false},
                         {16, 4096, int8, false, false},
                         {16, 4096, int4, false, false},
                         {2, 4096, bf16, true, false},
-                        {1, 1024, bf16, false, true}}) {
+                        {1, 1024, bf16, false, true},
+                        {1, 1024, bf16, false, true, true}}) {
     const int32_t mean = bench->small() ? c.mean / 64 : c.mean;
     const double about = 2.0 * mean * s.n_kv_heads * static_cast<double>(CodeBytes(c.kind.type, s.head_dim));
     const int32_t n_layers = c.layers ? Copies(*bench, about) : 1;
     const std::string name = "attend " + std::to_string(c.sessions) + " of " + std::to_string(mean) +
                              " entries " + c.kind.name + (c.ragged ? ", ragged" : ", uniform") +
+                             (c.dropping ? ", dropping" : "") +
                              (c.layers ? ", " + std::to_string(n_layers) + " layers" : "");
     if (!bench->Wants(name)) continue;
     const int32_t longest = c.ragged ? mean * static_cast<int32_t>(kRagged[0]) : mean;
-    const Layer layer(bench, s, longest);
+    const int32_t n_aux = c.dropping ? 1 : 0;
+    const Layer layer(bench, s, longest, n_aux);
     Filling filling(bench, layer, longest, s);
     std::vector<std::unique_ptr<KvCache>> caches;
     for (int32_t i = 0; i < c.sessions; ++i) {
-      caches.push_back(Taken(KvCache::Create(LayoutOf(s, c.kind, n_layers).Make(), &arenas)));
+      test::UniformLayout layout = LayoutOf(s, c.kind, n_layers);
+      layout.n_aux = n_aux;
+      caches.push_back(Taken(KvCache::Create(layout.Make(), &arenas)));
       std::vector<int32_t> kept(static_cast<size_t>(s.n_kv_heads), mean);
       for (size_t h = 0; c.ragged && h < kept.size(); ++h)  // another head is the longest in every session
         kept[(h + static_cast<size_t>(i)) % kept.size()] = static_cast<int32_t>(mean * kRagged[h]);
       for (int32_t at = 0; at < n_layers; ++at) filling.Store(caches.back().get(), at, kept);
     }
-    StepOf(bench, s, {caches.data(), caches.size()}, name);
+    const std::vector<int32_t> caps(static_cast<size_t>(n_layers * s.n_kv_heads), mean);
+    StepPlan plan;
+    if (c.dropping) {
+      plan.n_instrs = 1, plan.instrs[0].op = StepOp::kAddAttention;
+      plan.needs_attention = plan.evicts = true, plan.caps = caps.data(), plan.select.protect = {0, 1};
+    }
+    StepOf(bench, s, {caches.data(), caches.size()}, plan, name);
   }
 }
 

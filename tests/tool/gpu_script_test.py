@@ -99,6 +99,15 @@ class OperationTargets(unittest.TestCase):
         self.expect("T4", [operation("attend 1 of 1024 entries bf16, uniform, 60 layers", 390e-6)], "missed", "6.5 us")
         self.expect("T17", [operation("select 1024 of 131072 entries", 25.2e-6)], "missed", "25.2 us")
 
+    def test_what_dropping_takes(self):
+        plain = operation("attend 1 of 1024 entries bf16, uniform, 60 layers", 300e-6)
+        drops = operation("attend 1 of 1024 entries bf16, uniform, dropping, 60 layers", 321e-6)
+        self.expect("T7", [plain, drops], "met", "7.0 %")
+        self.expect("T4", [plain, drops], "met", "5.0 us")
+        self.expect("T4", [drops], "not measured", "needs the operation 'attend 1 of 1024 entries bf16, uniform'")
+        drops["seconds"] = 330e-6
+        self.expect("T7", [plain, drops], "missed", "10.0 %")
+
     def test_times_beside_each_other(self):
         pages = [operation(f"attend 16 of 4096 entries {kind}, uniform", seconds)
                  for kind, seconds in (("bf16", 9e-5), ("int8", 5e-5), ("int4", 3e-5))]
@@ -183,6 +192,8 @@ class OnADevice(unittest.TestCase):
                      "attend 16 of 64 entries int8", "attend 16 of 64 entries int4", "attend 2 of 64 entries bf16",
                      "attend 1 of 16 entries bf16", "sample greedy", "sample temperature 0.8"):
             self.assertIn(kind, kinds)
+        self.assertEqual([row["operation"] for row in report["operations"] if "dropping" in row["operation"]],
+                         ["attend 1 of 16 entries bf16, uniform, dropping, 2 layers"])
         for row in report["operations"]:
             self.assertEqual(row["device"], self.device)
             self.assertIn(f"| {row['operation']} | ", table)
