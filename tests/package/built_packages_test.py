@@ -123,14 +123,20 @@ def model_of(kvc, folder, before=()):
     return model
 
 
+def build(toolchain, target, *options, language="go"):
+    """A target of the build folder of a toolchain file, made as packages are, also where nothing was built before."""
+    code = "import sys, package; package.build(sys.argv[1], targets=sys.argv[2:3], language=sys.argv[3], " \
+           "options=sys.argv[4:])"
+    run([sys.executable, "-c", code, toolchain, target, language, *options], cwd=os.path.join(ROOT, "packaging"))
+    return os.path.join(ROOT, "build-package", toolchain)
+
+
 def any_kvc():
     """A kvc program of this machine, for a package that has none."""
-    release = os.path.join(ROOT, "build-package/release-linux-x86_64")
-    found = [path for path in (os.path.join(ROOT, "build/bin/kvc"), os.path.join(release, "bin/kvc"))
+    found = [path for path in (os.path.join(ROOT, "build/bin/kvc"),
+                               os.path.join(ROOT, "build-package/release-linux-x86_64/bin/kvc"))
              if os.path.exists(path)]
-    if not found:
-        run(["ninja", "-C", release, "bin/kvc"])
-    return found[0] if found else os.path.join(release, "bin/kvc")
+    return found[0] if found else os.path.join(build("release-linux-x86_64", "bin/kvc"), "bin/kvc")
 
 
 def models_of_bindings(folder):
@@ -493,13 +499,9 @@ def test_a100(folder):
 
 
 def test_jetson_orin(folder):
-    build = os.path.join(ROOT, "build-package/jetson-orin")
-    run(["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DKVC_TESTS=OFF", "-DKVC_TOOLS=OFF", "-DKVC_BINDINGS=OFF",
-         f"-DCMAKE_TOOLCHAIN_FILE={ROOT}/toolchains/jetson-orin.cmake",
-         f"-DKVC_THIRD_PARTY={ROOT}/build-third-party"])
-    run(["ninja", "-C", build, "kvc"])
+    libraries = os.path.join(build("jetson-orin", "kvc", "-DKVC_TOOLS=OFF",
+                                   f"-DKVC_THIRD_PARTY={ROOT}/build-third-party", language="OFF"), "lib")
     program = os.path.join(folder, "program")
-    libraries = os.path.join(build, "lib")
     run([*ARM_CC, os.path.join(ROOT, "samples/c/run.c"), "-I", os.path.join(ROOT, "include"), "-L", libraries, "-lkvc",
          f"-Wl,-rpath,{libraries}", "-o", program])
     print(answer_with(program, model_of(any_kvc(), folder), QEMU).strip())
