@@ -13,8 +13,6 @@ namespace {
 using namespace kvc;         // NOLINT: a program, not a header
 using namespace kvc::bench;  // NOLINT
 
-constexpr float kScale = 0.125f;
-
 // The matrices of a layer, as often as there are layers; and what those of one take in a file.
 struct Network {
   std::vector<LayerMatrices> layers;

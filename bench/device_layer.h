@@ -9,6 +9,8 @@
 
 namespace kvc::bench {
 
+constexpr float kScale = 0.125f;  // of attention logits
+
 inline NetworkShape ShapeOf(const DeviceBench& bench) {
   NetworkShape s;
   s.hidden = 2048, s.ffn = 8192, s.n_heads = 32, s.n_kv_heads = 8, s.head_dim = 64, s.vocab = 128256;

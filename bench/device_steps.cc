@@ -10,8 +10,6 @@ namespace kvc::bench {
 
 namespace {
 
-constexpr float kScale = 0.125f;
-
 // One token of every session in layers that are there: its own entry is appended, every entry is read once.
 // Bytes: those of the entries as they are stored.
 void StepOf(DeviceBench* bench, const NetworkShape& s, Span<const std::unique_ptr<KvCache>> caches,
@@ -33,10 +31,10 @@ void StepOf(DeviceBench* bench, const NetworkShape& s, Span<const std::unique_pt
   std::atomic<bool> dropped{false};
   std::vector<StepRow> rows;
   double entries = 0, bytes = 0;
-  int32_t longest = 0, slots = 0;
+  int32_t slots = 0;
   for (const auto& cache : caches) {
     rows.push_back({&cache->view(), &plan, cache->MaxLen(), &dropped});
-    longest = std::max(longest, cache->MaxLen()), slots = std::max(slots, cache->MaxSlots());
+    slots = std::max(slots, cache->MaxSlots());
     bytes += static_cast<double>(cache->bytes());
     for (int32_t head = 0; head < layout.n_layers * s.n_kv_heads; ++head) entries += cache->view().len[head];
   }
@@ -97,8 +95,7 @@ class Filling {
   DeviceBuffer<uint8_t> codes_;
 };
 
-// Of the mean, what the heads of a layer have: the longest half of all entries, the next half of the rest,
-// ...
+// Of the mean, what the heads of a layer have: the longest half of all entries, the next half of the rest.
 constexpr double kRagged[] = {4, 2, 1, 0.5, 0.25, 0.125, 0.0625, 0.0625};
 
 }  // namespace
@@ -152,8 +149,8 @@ void StepAttention(DeviceBench* bench) {
     int32_t sessions, mean;  // entries of a head
     Kind kind;
     bool ragged, layers;  // layers: as many as no cache holds, else one
-    bool dropping =
-        false;  // as H2O does: attention adds up, and what has least of it leaves for the new entry
+    // As H2O does: attention adds up, and what has least of it leaves for the new entry.
+    bool dropping = false;
   };
   for (const Case& c : {Case{16, 4096, bf16, false, false},
                         {16, 4096, bf16, true, false},

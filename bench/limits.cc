@@ -199,23 +199,22 @@ double MullNeon() {
 #endif
 
 // Sums of 256 MiB, so that no compiler may skip the reading; once for each width of registers.
-using Reader = uint64_t (*)(const uint64_t* p, int64_t n);
+using Reader = uint64_t (*)(const uint64_t* p, int64_t n, bool one_stream);
 
-const bool kOneStream = ThisProcessor().one_stream;
-uint64_t Read(const uint64_t* p, int64_t n) { return SumOfWords(p, n, kOneStream); }
+uint64_t Read(const uint64_t* p, int64_t n, bool one_stream) { return SumOfWords(p, n, one_stream); }
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) uint64_t Read256(const uint64_t* p, int64_t n) {
-  return SumOfWords(p, n, kOneStream);
+__attribute__((target("avx2"))) uint64_t Read256(const uint64_t* p, int64_t n, bool one_stream) {
+  return SumOfWords(p, n, one_stream);
 }
-__attribute__((target("avx512f"))) uint64_t Read512(const uint64_t* p, int64_t n) {
-  return SumOfWords(p, n, kOneStream);
+__attribute__((target("avx512f"))) uint64_t Read512(const uint64_t* p, int64_t n, bool one_stream) {
+  return SumOfWords(p, n, one_stream);
 }
 #endif
 
-double ReadRate(Reader reader) {
+double ReadRate(Reader reader, bool one_stream) {
   constexpr size_t kWords = size_t{256} << 17;  // 256 MiB
   static const std::vector<uint64_t> buffer(kWords, 1);
-  const double seconds = BestSeconds(0.5, [&] { g_word_sink = reader(buffer.data(), kWords); });
+  const double seconds = BestSeconds(0.5, [&] { g_word_sink = reader(buffer.data(), kWords, one_stream); });
   return 8.0 * kWords / seconds;
 }
 
@@ -223,18 +222,18 @@ double ReadRate(Reader reader) {
 
 Limits MeasureLimits() {
   Limits out;
-  out.read = ReadRate(Read);
   const ProcessorFeatures processor = ThisProcessor();
+  out.read = ReadRate(Read, processor.one_stream);
 #if defined(__x86_64__)
   if (processor.avx2) {
-    out.read = std::max(out.read, ReadRate(Read256));
+    out.read = std::max(out.read, ReadRate(Read256, processor.one_stream));
     out.fma = Rate(Fma256), out.dot = Rate(Dot256);
   }
 #if defined(KVC_BENCH_AVXVNNI)
   if (processor.avxvnni) out.dot = std::max(out.dot, Rate(Dot256Vnni));
 #endif
   if (processor.avx512) {
-    out.read = std::max(out.read, ReadRate(Read512));
+    out.read = std::max(out.read, ReadRate(Read512, processor.one_stream));
     out.fma = std::max(out.fma, Rate(Fma512));
   }
   if (processor.avx512vnni) out.dot = std::max(out.dot, Rate(Dot512));

@@ -68,6 +68,13 @@ MatMulArgs RoundRows(const OpContext& ctx, int32_t group, const float* x, int64_
   return a;
 }
 
+// Rows of activations that one matrix multiplies, the most of them.
+int32_t MostTokens(Span<const StackSlice> slices) {
+  int32_t most = 0;
+  for (const StackSlice& slice : slices) most = std::max(most, slice.tokens);
+  return most;
+}
+
 // The parts of a run, cut into tiles. Neighbouring items share their weights.
 class Tiles {
  public:
@@ -82,8 +89,7 @@ class Tiles {
         finish_(finish) {}
 
   void Multiply() {
-    int32_t most = 0;  // tokens of a task
-    for (const StackSlice& slice : slices_) most = std::max(most, std::min(slice.tokens, kTokenTile));
+    const int32_t most = std::min(MostTokens(slices_), kTokenTile);  // tokens of a task
     const int64_t cols = run_.parts[0].w.cols, products = cols * most;
     while (row_tile_ > kMinRowTile && Count() < kEnoughTasks && row_tile_ / 2 * products >= kMinTask)
       row_tile_ /= 2;
@@ -155,15 +161,6 @@ class Tiles {
   int32_t row_tile_ = kRowTile;
 };
 
-// Rows that one matrix multiplies. Parts that are aligned take turns, tile by tile, so that what follows finds
-// their outputs in cache. One token's do not: where memory is read somewhere else it pauses until it knows
-// that it streams, which took an eighth of such products (docs/performance.md, "How weights are read").
-int32_t MostTokens(const MatrixProduct& p) {
-  int32_t most = p.slices.empty() ? p.n : 0;
-  for (const StackSlice& slice : p.slices) most = std::max(most, slice.tokens);
-  return most;
-}
-
 // What follows a product whose parts were not multiplied together.
 void FinishRows(const OpContext& ctx, const MatrixProduct& p) {
   const int32_t rows = p.matrix->parts[0].rows / p.matrix->stack;
@@ -199,21 +196,23 @@ Weight PartOf(const Matrix& m, int32_t part) {
 void Multiply(const OpContext& ctx, const MatrixProduct& p) {
   const Matrix& m = *p.matrix;
   if (p.n <= 0) return;
-  const bool aligned = p.aligned && MostTokens(p) > 1;
-  const bool by_tiles = aligned || !p.aligned;  // so is what follows
+  // Aligned parts take turns, tile by tile, so that what follows finds their outputs in cache. One token's do
+  // not: where memory is read somewhere else it pauses until it knows that it streams, which took an eighth
+  // of such products (docs/performance.md, "How weights are read").
+  const bool whole = p.aligned && (p.slices.empty() ? p.n : MostTokens(p.slices)) == 1;
   Hook<int64_t> make_row = p.make_row;
-  bool joined = false;
+  bool by_tiles = false;  // what follows
   for (int32_t i = 0; i < m.n_parts;) {
     Run run;
     for (; i < m.n_parts && run.Takes(PartOf(m, i)); ++i)
       run.Add({PartOf(m, i), Raw(m.parts[i].bias), p.y[i], m.parts[i].rows / m.stack});
-    joined = run.n_parts == m.n_parts;
+    by_tiles = run.n_parts == m.n_parts && !whole;
     const MatMulArgs x = RoundRows(ctx, run.group, p.x, m.cols, m.cols, p.n, make_row, p.scratch);
     make_row = {};
     const Hook<const OutputTile&> none;
-    Tiles(ctx, run, x, p.slices, aligned && joined, joined && by_tiles ? p.finish : none).Multiply();
+    Tiles(ctx, run, x, p.slices, p.aligned && by_tiles, by_tiles ? p.finish : none).Multiply();
   }
-  if (!(joined && by_tiles) && p.finish) FinishRows(ctx, p);
+  if (!by_tiles && p.finish) FinishRows(ctx, p);
 }
 
 }  // namespace kvc

@@ -12,6 +12,7 @@
 #include "lib/ops/cpu/cpu_device.h"
 #include "lib/ops/cpu/matmul.h"
 #include "lib/ops/cpu/raw.h"
+#include "lib/ops/device_buffer.h"
 #include "lib/ops/weight_panels.h"
 
 namespace kvc::cpu {
@@ -111,15 +112,9 @@ Result<double> CpuDevice::MeasureBandwidth(Span<const Matrix* const> weights) {
   }
   if (reading.bytes() > 0) return reading.Rate();
   constexpr int64_t kBytes = 256 << 20, kPart = 1 << 20;
-  DeviceBytes memory;
-  KVC_RETURN_IF_ERROR(Allocate(kBytes, "a measurement", &memory));
-  struct Block {
-    ~Block() { device->Free(at, kBytes); }
-    CpuDevice* device;
-    DeviceBytes at;
-  };
-  const Block owner{this, memory};
-  uint8_t* block = Raw(memory);
+  DeviceBuffer<uint8_t> memory;
+  KVC_RETURN_IF_ERROR(memory.Allocate({this, nullptr}, kBytes, "a measurement"));
+  uint8_t* block = Raw(memory.raw());
   AskForHugePages(block, kBytes);  // as weights in panels lie in them
   // Pages that nothing was written to are all the same one.
   pool_->ParallelFor(kBytes / kPart, [&](int64_t part, int) { std::memset(block + part * kPart, 1, kPart); });
