@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "lib/base/heap_sort.h"
 #include "lib/compress/give_out.h"
 
 namespace kvc {
@@ -72,8 +73,10 @@ double OrderedScore(double score) { return std::isnan(score) ? -INFINITY : score
 std::vector<size_t> ByDescendingScore(Span<const double> scores) {
   std::vector<size_t> order(scores.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return OrderedScore(scores[a]) > OrderedScore(scores[b]); });
+  HeapSort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const double x = OrderedScore(scores[a]), y = OrderedScore(scores[b]);
+    return x != y ? x > y : a < b;
+  });
   return order;
 }
 

@@ -1,13 +1,13 @@
 #include "lib/compress/give_out.h"
 
-#include <algorithm>
+#include "lib/base/heap_sort.h"
 
 namespace kvc {
 
 // A share is full when rest * W / sum >= room. Filling one never makes another less full (rest / sum cannot
 // fall), so the full ones are a prefix of the order by W / room, and one walk replaces the repeated search.
 int64_t GiveOut(int64_t rest, std::vector<Share>& shares, std::vector<int64_t>& counts) {
-  std::sort(shares.begin(), shares.end(), [](const Share& a, const Share& b) {
+  HeapSort(shares.begin(), shares.end(), [](const Share& a, const Share& b) {
     const Wide left = a.weight * static_cast<Wide>(b.room), right = b.weight * static_cast<Wide>(a.room);
     return left != right ? left > right : a.index < b.index;
   });
@@ -30,7 +30,7 @@ int64_t GiveOut(int64_t rest, std::vector<Share>& shares, std::vector<int64_t>& 
     counts[share.index] += whole;
     rest -= whole * share.cost;
   }
-  std::sort(shares.begin(), shares.end(), [](const Share& a, const Share& b) {
+  HeapSort(shares.begin(), shares.end(), [](const Share& a, const Share& b) {
     return a.remainder != b.remainder ? a.remainder > b.remainder : a.index < b.index;
   });
   for (const Share& share : shares) {

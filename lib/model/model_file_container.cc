@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "lib/base/hash.h"
+#include "lib/base/heap_sort.h"
 #include "lib/model/model_file.h"
 
 namespace kvc {
@@ -103,7 +104,7 @@ Status CheckSections(const uint8_t* file, const ContainerHeader& header,
                      const std::vector<SectionEntry>& sections) {
   std::vector<size_t> order(sections.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(), [&sections](size_t a, size_t b) {
+  HeapSort(order.begin(), order.end(), [&sections](size_t a, size_t b) {
     return sections[a].offset != sections[b].offset ? sections[a].offset < sections[b].offset
                                                     : sections[a].size < sections[b].size;
   });

@@ -1,10 +1,10 @@
 #include "lib/model/model_fingerprint.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "lib/base/hash.h"
+#include "lib/base/heap_sort.h"
 
 namespace kvc {
 namespace {
@@ -78,7 +78,7 @@ uint64_t Fingerprint(const ModelConfig& c, const TokenizerView& t, const std::ve
   if (t.n_byte_patterns > 0) feed.Values(t.n_byte_patterns);
   std::vector<const TensorEntry*> order;
   for (const TensorEntry& tensor : tensors) order.push_back(&tensor);
-  std::sort(order.begin(), order.end(), [](const TensorEntry* a, const TensorEntry* b) {
+  HeapSort(order.begin(), order.end(), [](const TensorEntry* a, const TensorEntry* b) {
     return a->layer != b->layer ? a->layer < b->layer : a->role < b->role;
   });
   for (const TensorEntry* tensor : order) {

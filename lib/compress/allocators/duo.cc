@@ -3,6 +3,7 @@
 // makes the others' newest part longer.
 #include <numeric>
 
+#include "lib/base/heap_sort.h"
 #include "lib/compress/allocators.h"
 #include "lib/compress/allocators/plan.h"
 #include "lib/compress/budget.h"
@@ -37,8 +38,9 @@ Status Plan(const AllocateInput& in, int32_t* counts) {
   const std::vector<double> scores = ScoresOf(in);
   std::vector<int32_t> order(static_cast<size_t>(n));
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t x, int32_t y) {
-    return scores[static_cast<size_t>(x)] > scores[static_cast<size_t>(y)];
+  HeapSort(order.begin(), order.end(), [&](int32_t x, int32_t y) {
+    const double a = scores[static_cast<size_t>(x)], b = scores[static_cast<size_t>(y)];
+    return a != b ? a > b : x < y;
   });
   std::vector<uint64_t> weights(static_cast<size_t>(n), 1);
   std::vector<int32_t> caps(static_cast<size_t>(n), static_cast<int32_t>(m)), result(caps.size());

@@ -39,7 +39,16 @@ void SpreadDropped(const DroppedEntries& in, Values& values) {
   }
 }
 
-// The lowest average goes first, among equals the newest, each into its right neighbour that is still there.
+// The lowest average first, among equals the newest. Not a part of the template: every kind would bring a
+// sort of its own.
+inline void SortVictims(const DroppedEntries& in, int32_t* victims, int32_t n) {
+  std::sort(victims, victims + n, [&in](int32_t a, int32_t b) {
+    return SelectionKey(in.line[a], static_cast<uint32_t>(a)) <
+           SelectionKey(in.line[b], static_cast<uint32_t>(b));
+  });
+}
+
+// The victims go in that order, each into its right neighbour that is still there.
 template <typename Values>
 void MixDropped(const DroppedEntries& in, Values& values) {
   int32_t *victims = in.links, *next = victims + in.n, *previous = next + in.n;
@@ -49,10 +58,7 @@ void MixDropped(const DroppedEntries& in, Values& values) {
     next[e] = e + 1, previous[e] = e - 1;
     if (in.mark[e] == 0) victims[n_victims++] = e;
   }
-  std::sort(victims, victims + n_victims, [&](int32_t a, int32_t b) {
-    return SelectionKey(in.line[a], static_cast<uint32_t>(a)) <
-           SelectionKey(in.line[b], static_cast<uint32_t>(b));
-  });
+  SortVictims(in, victims, n_victims);
   for (int32_t i = 0; i < n_victims; ++i) {
     const int32_t e = victims[i], f = next[e];
     if (f < in.n) {
