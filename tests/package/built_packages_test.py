@@ -17,10 +17,13 @@ Usage: built_packages_test.py [PART]...
   a100         its toolchain file: every kernel is compiled for its GPU and no other (skipped without nvcc)
   jetson-orin  its toolchain file: the library is built, and a C program with it runs under qemu-aarch64; kernels for
                its GPU (skipped without nvcc for 64-bit Arm)
+  multiarch    the first commands of docs/boards.md, as they stand, in a Debian that has nothing else; its kvc
+               answers under qemu-aarch64 (skipped where nobody is root)
   unicode      utf8proc with the tables that are shipped answers as it does with all of them
   elf          check_elf.py finds planted faults"""
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -30,8 +33,8 @@ import tempfile
 
 from language_packages import test_aar, test_jar, test_nuget, test_wheel
 from packages import (
-    ARM_CC, Failure, QEMU, ROOT, Skipped, answer_with, any_kvc, build, check_meta, expect, first_lines, make,
-    model_of, models_of_bindings, run, unpack)
+    ARM_CC, Failure, QEMU, ROOT, Skipped, answer_with, any_kvc, build, check_meta, copy_sources, expect,
+    first_lines, make, model_of, models_of_bindings, run, unpack)
 
 
 def use_go(share, libraries, folder):
@@ -231,6 +234,30 @@ def test_jetson_orin(folder):
     expect(found == {("compute_87", "sm_87")}, f"kernels are compiled for {found}")
 
 
+def test_multiarch(folder):
+    if os.geteuid() != 0:
+        raise Skipped("a root of its own needs root")
+    with open(os.path.join(ROOT, "docs/boards.md"), encoding="utf-8") as file:
+        commands = re.search(r"```sh\n(sudo dpkg --add-architecture arm64.*?)```", file.read(), re.DOTALL).group(1)
+    with open(os.path.join(ROOT, ".ci/packages.txt"), encoding="utf-8") as file:
+        packages = [line.split()[1] for line in file if line.startswith("build ")]
+    sources, script = os.path.join(folder, "libkvc"), os.path.join(folder, "try.sh")
+    copy_sources(sources)
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(f"set -e\ncd /opt/libkvc\n{commands}\n"
+                   'kvc() { qemu-aarch64 -L /usr/aarch64-linux-gnu build-arm/bin/kvc "$@"; }\n'
+                   "kvc convert models/recall /tmp/recall.kvc\n"
+                   "kvc run /tmp/recall.kvc --policy cokv:budget=8,window=4 --max-tokens 4 "
+                   "--prompt 'The code of Robin is 386. The code of Robin is'\n")
+    codename = platform.freedesktop_os_release()["VERSION_CODENAME"]
+    said = run(["mmdebstrap", "--quiet", "--variant=apt", "--format=null", '--aptopt=APT::Get::Assume-Yes "true"',
+                "--include=" + ",".join(["sudo", "qemu-user", *packages]),
+                f"--customize-hook=copy-in {sources} {script} /opt",
+                '--customize-hook=chroot "$1" sh /opt/try.sh', codename, "-"])
+    expect(said.endswith("\n 386\n"), f"it says {said[-500:]}")
+    print("multiarch: 386")
+
+
 def test_unicode(folder):
     """For every code point and every pair that composes, in a program compiled with each of the tables."""
     third_party = os.path.join(ROOT, "build-third-party")
@@ -255,7 +282,7 @@ def test_unicode(folder):
 PARTS = {"elf": test_elf, "unicode": test_unicode, "aar": test_aar, "source": test_source, "tar": test_tar,
          "deb": test_deb, "wheel": test_wheel, "tar-aarch64": test_tar_aarch64, "deb-arm64": test_deb_arm64,
          "jar": test_jar, "nuget": test_nuget, "tar-musl": test_tar_musl, "a100": test_a100,
-         "jetson-orin": test_jetson_orin}
+         "jetson-orin": test_jetson_orin, "multiarch": test_multiarch}
 
 
 def main():

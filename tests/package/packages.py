@@ -37,18 +37,23 @@ def expect(condition, message):
         raise Failure(message)
 
 
+def copy_sources(root):
+    """All that git knows, as it is now, committed or not."""
+    run(["git", "clone", "-q", "--no-checkout", ROOT, root])
+    for name in run(["git", "-C", ROOT, "ls-files", "-z"]).split("\0")[:-1]:
+        if os.path.lexists(os.path.join(ROOT, name)):
+            os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
+            shutil.copy2(os.path.join(ROOT, name), os.path.join(root, name), follow_symlinks=False)
+    run(["git", "-C", root, "add", "-A"])
+
+
 def other_root():
     """The same sources under another path, where nothing is built yet; what is set up for both is lent. It stays for
     all the kinds of one call."""
     if not OTHER:
         OTHER.append(tempfile.TemporaryDirectory(prefix="kvc-built-elsewhere-"))
         root = OTHER[0].name
-        run(["git", "clone", "-q", "--no-checkout", ROOT, root])
-        for name in run(["git", "-C", ROOT, "ls-files", "-z"]).split("\0")[:-1]:
-            if os.path.lexists(os.path.join(ROOT, name)):  # as it is now, committed or not
-                os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
-                shutil.copy2(os.path.join(ROOT, name), os.path.join(root, name), follow_symlinks=False)
-        run(["git", "-C", root, "add", "-A"])
+        copy_sources(root)
         for name in ("build-third-party", "build-tools"):
             os.symlink(os.path.join(ROOT, name), os.path.join(root, name))
     return OTHER[0].name
