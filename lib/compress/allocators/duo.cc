@@ -39,8 +39,8 @@ Status Plan(const AllocateInput& in, int32_t* counts) {
   std::vector<int32_t> order(static_cast<size_t>(n));
   std::iota(order.begin(), order.end(), 0);
   HeapSort(order.begin(), order.end(), [&](int32_t x, int32_t y) {
-    const double a = scores[static_cast<size_t>(x)], b = scores[static_cast<size_t>(y)];
-    return a != b ? a > b : x < y;
+    const double left = scores[static_cast<size_t>(x)], right = scores[static_cast<size_t>(y)];
+    return left != right ? left > right : x < y;
   });
   std::vector<uint64_t> weights(static_cast<size_t>(n), 1);
   std::vector<int32_t> caps(static_cast<size_t>(n), static_cast<int32_t>(m)), result(caps.size());
