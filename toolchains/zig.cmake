@@ -53,9 +53,9 @@ if(CMAKE_SYSTEM_NAME STREQUAL Linux AND NOT KVC_ZIG_RUNTIME)
     -o ${probe}.so OUTPUT_VARIABLE said ERROR_VARIABLE said)
   string(REGEX MATCHALL "[^ ]*/lib(c\\+\\+|c\\+\\+abi|unwind|compiler_rt)\\.a" found "${said}")
   list(REMOVE_DUPLICATES found)
-  # Zig names what it compiles as it gets ready: without an order of ours libkvc.a would be other bytes the first time.
-  list(SORT found COMPARE FILE_BASENAME)
   set(KVC_ZIG_RUNTIME ${found} CACHE STRING "Archives of Zig's C++ runtime")
 endif()
 set(KVC_CXX_ARCHIVES ${KVC_ZIG_RUNTIME})
+# Zig names what it compiles as it gets ready: without an order of ours libkvc.a would be other bytes the first time.
+list(SORT KVC_CXX_ARCHIVES COMPARE FILE_BASENAME)
 set(KVC_MERGE_LINKER ${KVC_ZIG} ld.lld)
