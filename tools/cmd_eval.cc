@@ -1,5 +1,6 @@
 // kvc eval: several policies on tasks and texts, with everything needed to repeat it.
 #include <algorithm>
+#include <map>
 #include <array>
 #include <map>
 #include <memory>
@@ -242,7 +243,8 @@ Json SuiteRowJson(const SuiteRow& row, const EvalOptions& options, int32_t n_hea
               {"cache_share", Ratio(sums.slots, sums.slots_full)},
               {"prefill_seconds", sums.mean(sums.prefill_seconds)},
               {"step_seconds", Ratio(sums.step_seconds, static_cast<double>(sums.n_steps))},
-              {"scores", row.scores}};
+              {"scores", row.scores},
+              {"depths", row.depths}};
 }
 
 void PrintSuiteTable(const std::vector<SuiteRow>& rows, const EvalOptions& options, int32_t n_heads) {
@@ -262,6 +264,29 @@ void PrintSuiteTable(const std::vector<SuiteRow>& rows, const EvalOptions& optio
                   FormatSeconds(Ratio(sums.step_seconds, static_cast<double>(sums.n_steps)))});
   }
   Print(table.Text());
+}
+
+// Of every policy, the mean score in percent: depths down, lengths across.
+void PrintNeedleGrids(const std::vector<SuiteRow>& rows) {
+  std::vector<std::string> specs;
+  for (const SuiteRow& row : rows) {
+    if (std::count(specs.begin(), specs.end(), row.spec) == 0) specs.push_back(row.spec);
+  }
+  for (const std::string& spec : specs) {
+    std::vector<std::string> head = {"depth"};
+    std::map<double, std::vector<std::string>> cells;
+    for (const SuiteRow& row : rows) {
+      if (row.spec != spec) continue;
+      head.push_back(row.task.substr(row.task.find('_') + 1));
+      for (const auto& [depth, score] : MeanByDepth(row)) cells[depth].push_back(Format("%.0f", 100 * score));
+    }
+    Table table(head, std::string(head.size(), 'r'));
+    for (auto& [depth, line] : cells) {
+      line.insert(line.begin(), Format("%.0f %%", 100 * depth));
+      table.AddRow(line);
+    }
+    Print("\n" + spec + ", score by depth and tokens of the prompt\n" + table.Text());
+  }
 }
 
 Json HowToRepeat(const EvalOptions& options, const Tables& tables, const Model& model, int32_t window) {
@@ -292,12 +317,13 @@ int EvalSuite(const EvalOptions& options, const std::vector<Policy>& policies, c
   const TaskProtocol protocol = options.protocol == "ask" ? TaskProtocol::kAsk : TaskProtocol::kPrompt;
   std::vector<SuiteRow> rows;
   for (const SuiteTask& task : tasks) {
-    for (SuiteRow& row : RunSuiteTask(model, policies, protocol, task, options.limit))
+    for (SuiteRow& row : RunSuiteTask(model, policies, protocol, task, task.file.empty() ? 0 : options.limit))
       rows.push_back(std::move(row));
   }
   const int32_t n_heads = model.n_kv_heads_total();
   if (!options.json && !options.csv) {
     PrintSuiteTable(rows, options, n_heads);
+    if (options.suite.name == "needle") PrintNeedleGrids(rows);
     return kExitGood;
   }
   Json results = Json::array();
@@ -308,9 +334,10 @@ int EvalSuite(const EvalOptions& options, const std::vector<Policy>& policies, c
   }
   Json out{{"results", results}};
   out.update(HowToRepeat(options, tables, model, 0));
-  out["suite"] = {{"name", options.suite.name},     {"tasks", options.suite.tasks},
-                  {"length", options.suite.length}, {"items", options.suite.n_items},
-                  {"essay", options.suite.essay},   {"seed", options.suite.seed}};
+  out["suite"] = {{"name", options.suite.name},           {"tasks", options.suite.tasks},
+                  {"length", options.suite.length},       {"lengths", options.suite.lengths},
+                  {"items", ItemsOf(options.suite)},      {"essay", options.suite.essay},
+                  {"questions", options.suite.questions}, {"seed", options.suite.seed}};
   PrintJson(out);
   return kExitGood;
 }
@@ -370,27 +397,38 @@ int Eval(EvalOptions options, Signals* signals) {
 }
 
 void AddSuiteOptions(CLI::App* app, SuiteOptions* options) {
-  CLI::Option* suite =
-      app->add_option(
-             "--suite", options->name,
-             "A published benchmark: its files are --data (a folder or one of them), scored by its own "
-             "metrics. Without --data ruler's tasks are made here")
-          ->check(CLI::IsMember({"ruler", "longbench"}).description(""))
-          ->type_name("NAME");
+  CLI::Option* suite = app->add_option("--suite", options->name,
+                                       "A published benchmark, ruler or longbench: its files are --data (a "
+                                       "folder or one of them), scored "
+                                       "by its own metrics. Without --data ruler's tasks are made here. Or "
+                                       "needle: a sentence hidden at "
+                                       "eleven depths of prompts of several lengths")
+                           ->check(CLI::IsMember({"ruler", "longbench", "needle"}).description(""))
+                           ->type_name("NAME");
   app->add_option("--tasks", options->tasks, "Of the suite, such as niah_single_1,vt (none: all there are)")
       ->delimiter(',')
       ->needs(suite)
       ->type_name("NAME,...");
-  app->add_option("--items", options->n_items, "Prompts to make for each task")
+  app->add_option("--items", options->n_items,
+                  "Prompts to make for each task (none: 10), of needle for each length and depth (none: 1)")
       ->check(Whole(1, 100000))
-      ->capture_default_str()
       ->needs(suite)
       ->type_name("N");
   app->add_option("--length", options->length, "Tokens of prompts that are made; 0 = the model's context")
       ->check(AtLeast(0))
       ->needs(suite)
       ->type_name("N");
+  app->add_option("--lengths", options->lengths, "Of needle, instead of --length and its halves down to 256")
+      ->delimiter(',')
+      ->check(AtLeast(1))
+      ->needs(suite)
+      ->type_name("N,...");
   AddInput(app, "--essay", &options->essay, "Text to hide needles in, for tasks that are made with one")
+      ->needs(suite);
+  AddInputs(
+      app, "--questions", &options->questions,
+      "SQuAD (qa_1) or HotpotQA (qa_2) as published, for tasks that are made of their questions; again for "
+      "the other")
       ->needs(suite);
   app->add_option("--suite-seed", options->seed, "Of prompts that are made, and of the intervals")
       ->check(Whole(0, INT64_MAX))

@@ -156,6 +156,7 @@ TEST(ToolInputs, AnEmptyNameIsAnError) {
       {"eval", KVC_RECALL, "--data", ""},
       {"eval", KVC_RECALL, "--text", ""},
       {"eval", KVC_RECALL, "--suite", "ruler", "--essay", ""},
+      {"eval", KVC_RECALL, "--suite", "ruler", "--questions", ""},
       {"tune", KVC_RECALL, "--policy", "full", "--data", ""},
       {"tune", KVC_RECALL, "--policy", "full", "--data", "d", "--out", ""},
       {"demo", "--model", "", "--tasks", "x"},

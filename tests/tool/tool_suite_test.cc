@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "tests/support/question_sets.h"
 #include "tests/tool/run_program.h"
 
 namespace {
@@ -126,6 +127,41 @@ TEST(ToolSuite, MadeTasksRunAndRepeat) {
   for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(again[i]["scores"], rows[i]["scores"]);
 }
 
+TEST(ToolSuite, TasksAreMadeOfQuestionSets) {
+  const TemporaryFolder folder;
+  const Json rows = Suite(
+      "ruler", {"--questions", folder.Write("dev.json", kvc::SquadText(8, 5)), "--questions",
+                folder.Write("hotpot.json", kvc::HotpotText(3)), "--tasks", "qa_1,qa_2", "--items", "2"});
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0]["kind"], "qa_1");
+  EXPECT_EQ(rows[1]["kind"], "qa_2");
+  for (const Json& row : rows) {
+    EXPECT_EQ(row["metric"], "match-part");
+    EXPECT_EQ(row["n"], 2);
+    EXPECT_GT(row["slots_per_head"], 500) << "there is room for 1,024 tokens";
+  }
+}
+
+TEST(ToolSuite, NeedlesByDepthAndLength) {
+  const std::vector<std::string> more = {"--lengths", "512,300", "--items", "2", "--policy", "full"};
+  const Json rows = Suite("needle", more);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0]["kind"], "needle_300");
+  EXPECT_EQ(rows[1]["kind"], "needle_512");
+  EXPECT_LT(rows[1]["slots_per_head"], 512);
+  for (const Json& row : rows) {
+    ASSERT_EQ(row["scores"].size(), 22u);
+    ASSERT_EQ(row["depths"].size(), 22u);
+    for (size_t i = 0; i < 22; ++i) EXPECT_EQ(row["depths"][i], static_cast<double>(i / 2) / 10);
+  }
+  const ProgramResult run = RunKvc({"eval", KVC_RECALL, "--suite", "needle", "--limit", "1", "--policy",
+                                    "full", "--policy", "streaming:budget=32"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  for (const char* said :
+       {"full, score by depth and tokens of the prompt", "depth  256  512  1024", "\n 100 %"})
+    EXPECT_NE(run.out.find(said), std::string::npos) << said << run.out;
+}
+
 TEST(ToolSuite, WhatIsWrongIsSaid) {
   const TemporaryFolder folder;
   const auto expect = [&](const std::vector<std::string>& more, int exit_code, const std::string& message) {
@@ -147,6 +183,14 @@ TEST(ToolSuite, WhatIsWrongIsSaid) {
          1, "cwe.jsonl:1: expected a text under \"input\"");
   expect({"--suite", "longbench", "--data", folder.Path("vt.jsonl")}, 1, "dataset2prompt.json");
   expect({"--items", "3", "--data", "x"}, 2, "--suite");
+  expect({"--suite", "needle", "--data", "x"}, 2, "it has no --data");
+  expect({"--suite", "needle", "--lengths", "300,2000"}, 2,
+         "--lengths 2000: prompts have at most 1024 tokens");
+  expect({"--suite", "needle", "--lengths", "20"}, 1, "does not fit 20 tokens");
+  expect({"--suite", "ruler", "--tasks", "qa_2"}, 1,
+         "asks the questions of HotpotQA, which have to be given");
+  expect({"--suite", "ruler", "--questions", folder.Write("odd.json", "{}")}, 1,
+         "odd.json: expected \"data\"");
 }
 
 }  // namespace

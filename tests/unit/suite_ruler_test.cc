@@ -8,6 +8,7 @@
 #include <regex>
 #include <set>
 
+#include "tests/support/question_sets.h"
 #include "tools/suite/utf8.h"
 
 namespace kvc::tool {
@@ -20,6 +21,8 @@ RulerOptions Options(int32_t length) {
   options.length = length, options.n_items = 2, options.seed = 5;
   for (int i = 0; i < 50; ++i)
     options.essay += "It was late. Was it? He said so, and " + std::to_string(i) + " went on!\n";
+  options.questions = {ParseQuestionSet(SquadText(40, 40), "squad"),
+                       ParseQuestionSet(HotpotText(100), "hotpot")};
   return options;
 }
 
@@ -123,13 +126,45 @@ TEST(SuiteRuler, WordsOftenSaidAreTheExpectedOnes) {
   }
 }
 
+// The same needle in the same text, at the place that is asked for.
+TEST(SuiteRuler, NeedlesStandWhereTheyAreAskedFor) {
+  for (const bool has_essay : {false, true}) {
+    RulerOptions options = Options(1500);
+    if (!has_essay) options.essay.clear();
+    const SuiteTask task = MakeNeedleTask(options, {0, 0.3, 1}, CountWords);
+    EXPECT_EQ(task.name, "needle_1500");
+    ASSERT_EQ(task.items.size(), 6u);
+    for (size_t i = 0; i < 6; ++i) {
+      const SuiteItem& item = task.items[i];
+      const std::string head = "afterwards.\n", answer = item.expected[0] + ".";
+      ASSERT_EQ(item.expected.size(), 1u);
+      EXPECT_EQ(item.expected, task.items[i % 2].expected) << "as at depth 0";
+      EXPECT_EQ(item.question, task.items[i % 2].question);
+      EXPECT_EQ(CountText(item.context, answer), 1u);
+      EXPECT_LE(CountWords(item.context + item.question) + task.max_tokens, 1500);
+      const size_t begin = item.context.find(head) + head.size(),
+                   at = item.context.find("One of the special magic");
+      const double share =
+          static_cast<double>(at - begin) /
+          static_cast<double>(item.context.size() - begin - std::string("One of the").size());
+      EXPECT_EQ(item.depth, (std::vector<double>{0, 0.3, 1})[i / 2]);
+      EXPECT_NEAR(share, item.depth, 0.03) << has_essay << i;
+    }
+    EXPECT_NE(task.items[0].expected, task.items[1].expected);
+  }
+}
+
 TEST(SuiteRuler, RefusesWhatCannotBe) {
   RulerOptions options = Options(100);
   EXPECT_THROW(MakeRulerTask("niah_single_1", options, CountWords), std::invalid_argument);
   options = Options(2000);
   options.essay = " \n";
   EXPECT_THROW(MakeRulerTask("niah_multivalue", options, CountWords), std::invalid_argument);
+  options.questions.clear();
   EXPECT_THROW(MakeRulerTask("qa_1", options, CountWords), std::invalid_argument);
+  options.essay.clear();
+  for (const RulerTask& task : RulerTasks())
+    EXPECT_EQ(HasWhatItNeeds(task, options), task.needs == RulerNeeds::kNothing) << task.name;
   Metric metric;
   int32_t n = 0;
   EXPECT_TRUE(RulerRules("qa_2", &metric, &n));

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <set>
 #include <stdexcept>
 
-#include "tools/score/random.h"
+#include "tools/suite/draws.h"
 #include "tools/suite/ruler_words.h"
 #include "tools/suite/utf8.h"
 
@@ -17,43 +16,6 @@ using Texts = std::vector<std::string>;
 
 constexpr const char* kNoiseText =
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
-
-// Draws of one item: the same ones for every length that is tried.
-class Draws {
- public:
-  Draws(uint64_t seed, uint32_t task, uint32_t item) : seed_(seed), task_(task), item_(item) {}
-  uint32_t Word() {
-    if (used_ == 4) words_ = PhiloxWords(task_, item_, kTag, block_++, seed_), used_ = 0;
-    return words_[used_++];
-  }
-  uint32_t Below(uint32_t n) { return static_cast<uint32_t>(uint64_t{Word()} * n >> 32); }
-  template <typename T>
-  void Shuffle(std::vector<T>* list) {
-    for (size_t i = list->size(); i-- > 1;)
-      std::swap((*list)[i], (*list)[Below(static_cast<uint32_t>(i) + 1)]);
-  }
-  // k different numbers below n, in any order. k <= n.
-  std::vector<size_t> Sample(size_t n, size_t k) {
-    std::vector<size_t> all(n);
-    std::iota(all.begin(), all.end(), size_t{0});
-    for (size_t i = 0; i < k; ++i) std::swap(all[i], all[i + Below(static_cast<uint32_t>(n - i))]);
-    all.resize(k);
-    return all;
-  }
-  std::string Letters(int n, char first) {
-    std::string text;
-    for (int i = 0; i < n; ++i) text += static_cast<char>(first + static_cast<char>(Below(26)));
-    return text;
-  }
-
- private:
-  static constexpr uint32_t kTag = 0x524c;
-  const uint64_t seed_;
-  const uint32_t task_, item_;
-  uint32_t block_ = 0;
-  std::array<uint32_t, 4> words_{};
-  size_t used_ = 4;
-};
 
 std::string Join(const Texts& parts, const char* between) {
   std::string text;
@@ -130,19 +92,26 @@ Texts EssaySentences(const Texts& words, size_t n) {
   return sentences;
 }
 
-// Needles between the sentences of an essay, at different ones of forty depths.
-std::string HideInEssay(const Texts& sentences, const Texts& needles, Draws* draws) {
+// Where needles go, as shares of the text before them, ascending: different ones of forty, or the one that is
+// given.
+std::vector<double> DrawDepths(size_t n_needles, double depth, Draws* draws) {
   constexpr size_t kDepths = 40;
-  std::vector<size_t> depths = draws->Sample(kDepths, needles.size());
+  if (depth >= 0) return {depth};
+  std::vector<double> depths;
+  for (const size_t i : draws->Sample(kDepths, n_needles))
+    depths.push_back(std::nearbyint(static_cast<double>(i) * 100 / (kDepths - 1)) / 100);
   std::sort(depths.begin(), depths.end());
+  return depths;
+}
+
+// Needles between the sentences of an essay.
+std::string HideInEssay(const Texts& sentences, const Texts& needles, const std::vector<double>& depths) {
   Texts parts;
   size_t from = 0;
   for (size_t i = 0; i <= needles.size(); ++i) {
-    size_t to = sentences.size();
-    if (i < needles.size()) {
-      const double share = std::nearbyint(static_cast<double>(depths[i]) * 100 / (kDepths - 1)) / 100;
-      to = static_cast<size_t>(static_cast<double>(sentences.size()) * share);
-    }
+    const size_t to = i == needles.size()
+                          ? sentences.size()
+                          : static_cast<size_t>(static_cast<double>(sentences.size()) * depths[i]);
     for (size_t k = from; k < to; ++k) parts.push_back(sentences[k]);
     if (i < needles.size()) parts.push_back(needles[i]);
     from = std::max(from, to);
@@ -150,7 +119,8 @@ std::string HideInEssay(const Texts& sentences, const Texts& needles, Draws* dra
   return Join(parts, " ");
 }
 
-SuiteItem NeedleItem(const NeedleTask& task, const Texts& essay, size_t size, Draws draws) {
+// depth: of a task with one needle, the share of the text before it; below 0: drawn.
+SuiteItem NeedleItem(const NeedleTask& task, const Texts& essay, size_t size, double depth, Draws draws) {
   Texts keys, needles;
   std::vector<Texts> values;
   for (int k = 0; k < task.n_keys; ++k) {
@@ -169,7 +139,7 @@ SuiteItem NeedleItem(const NeedleTask& task, const Texts& essay, size_t size, Dr
       draws.Sample(static_cast<size_t>(task.n_keys), static_cast<size_t>(task.n_queries));
   std::string context;
   if (task.hay == Hay::kEssay) {
-    context = HideInEssay(EssaySentences(essay, size), needles, &draws);
+    context = HideInEssay(EssaySentences(essay, size), needles, DrawDepths(needles.size(), depth, &draws));
   } else {
     Texts lines(size, kNoiseText);
     for (std::string& line : lines) {
@@ -177,7 +147,8 @@ SuiteItem NeedleItem(const NeedleTask& task, const Texts& essay, size_t size, Dr
       const std::string key = DrawValue(task.key, &draws), value = DrawValue(task.value, &draws);
       line = Needle(task.value, key, value);
     }
-    std::vector<size_t> places = draws.Sample(size, needles.size());
+    std::vector<size_t> places = {static_cast<size_t>(static_cast<double>(size) * depth)};
+    if (depth < 0) places = draws.Sample(size, needles.size());
     std::sort(places.rbegin(), places.rend());
     for (size_t i = 0; i < needles.size(); ++i)
       lines.insert(lines.begin() + static_cast<std::ptrdiff_t>(places[i]), needles[i]);
@@ -347,16 +318,32 @@ const NeedleTask* FindNeedleTask(const std::string& name) {
   return nullptr;
 }
 
-// How an item of a task is made, and the smallest of its sizes.
+const QuestionSet* QuestionsOf(const std::string& name, const RulerOptions& options) {
+  const char* wanted = name == "qa_1" ? "SQuAD" : name == "qa_2" ? "HotpotQA" : "";
+  for (const QuestionSet& set : options.questions) {
+    if (set.name == wanted) return &set;
+  }
+  return nullptr;
+}
+
+// How an item of a task is made, the smallest of its sizes, and the largest where there is one.
 MakeItem MakerOf(const std::string& name, const RulerOptions& options, const TokenCounter& count,
-                 size_t* smallest) {
+                 size_t* smallest, size_t* largest) {
+  if (name == "qa_1" || name == "qa_2") {
+    const QuestionSet* set = QuestionsOf(name, options);
+    if (set == nullptr)
+      throw std::invalid_argument(name + " asks the questions of " + (name == "qa_1" ? "SQuAD" : "HotpotQA") +
+                                  ", which have to be given");
+    *smallest = 1, *largest = set->documents.size();
+    return [set](size_t size, Draws draws) { return QuestionItem(*set, size, draws); };
+  }
   *smallest = kHops + 1;
   if (const NeedleTask* task = FindNeedleTask(name)) {
     *smallest = static_cast<size_t>(task->n_keys * task->n_values);
     const Texts essay = SplitWords(options.essay);
     if (task->hay == Hay::kEssay && essay.empty())
       throw std::invalid_argument(name + " hides its needles in a text, which has to be given");
-    return [task, essay](size_t size, Draws draws) { return NeedleItem(*task, essay, size, draws); };
+    return [task, essay](size_t size, Draws draws) { return NeedleItem(*task, essay, size, -1, draws); };
   }
   if (name == "vt") {
     const int64_t room = std::min<int64_t>(500, options.length / 2);
@@ -384,16 +371,43 @@ MakeItem MakerOf(const std::string& name, const RulerOptions& options, const Tok
   return [vocabulary](size_t size, Draws draws) { return FrequentWordsItem(size, vocabulary, draws); };
 }
 
+uint32_t TagOf(const std::string& name) {
+  uint32_t tag = 0;
+  for (const char c : name) tag = tag * 31 + static_cast<unsigned char>(c);
+  return tag;
+}
+
+// The item of the largest size that leaves room for the answer.
+SuiteItem LongestItem(const SuiteTask& task, const RulerOptions& options, const TokenCounter& count,
+                      size_t smallest, size_t largest, const std::function<SuiteItem(size_t)>& make) {
+  const size_t size = LargestSize(smallest, [&](size_t n) {
+    if (n > largest) return false;
+    const SuiteItem item = make(n);
+    return count(item.context + item.question) + task.max_tokens <= options.length;
+  });
+  if (size == 0)
+    throw std::invalid_argument(task.name + ": its shortest text does not fit " +
+                                std::to_string(options.length) + " tokens");
+  return make(size);
+}
+
 }  // namespace
 
 const std::vector<RulerTask>& RulerTasks() {
   static const std::vector<RulerTask> tasks = [] {
     std::vector<RulerTask> all;
-    for (const NeedleTask& task : kNeedleTasks) all.push_back({task.name, task.hay == Hay::kEssay});
-    for (const char* name : {"vt", "cwe", "fwe"}) all.push_back({name, false});
+    for (const NeedleTask& task : kNeedleTasks)
+      all.push_back({task.name, task.hay == Hay::kEssay ? RulerNeeds::kEssay : RulerNeeds::kNothing});
+    for (const char* name : {"vt", "cwe", "fwe"}) all.push_back({name, RulerNeeds::kNothing});
+    for (const char* name : {"qa_1", "qa_2"}) all.push_back({name, RulerNeeds::kQuestions});
     return all;
   }();
   return tasks;
+}
+
+bool HasWhatItNeeds(const RulerTask& task, const RulerOptions& options) {
+  if (task.needs == RulerNeeds::kEssay) return !options.essay.empty();
+  return task.needs == RulerNeeds::kNothing || QuestionsOf(task.name, options) != nullptr;
 }
 
 bool RulerRules(const std::string& name, Metric* metric, int32_t* max_tokens) {
@@ -415,20 +429,34 @@ SuiteTask MakeRulerTask(const std::string& name, const RulerOptions& options, co
   SuiteTask task;
   task.name = name;
   RulerRules(name, &task.metric, &task.max_tokens);
-  size_t smallest = 0;
-  const MakeItem make = MakerOf(name, options, count, &smallest);
-  uint32_t tag = 0;
-  for (const char c : name) tag = tag * 31 + static_cast<unsigned char>(c);
+  size_t smallest = 0, largest = SIZE_MAX;
+  const MakeItem make = MakerOf(name, options, count, &smallest, &largest);
+  const uint32_t tag = TagOf(name);
   for (int32_t i = 0; i < options.n_items; ++i) {
     const Draws draws(options.seed, tag, static_cast<uint32_t>(i));
-    const size_t size = LargestSize(smallest, [&](size_t n) {
-      const SuiteItem item = make(n, draws);
-      return count(item.context + item.question) + task.max_tokens <= options.length;
-    });
-    if (size == 0)
-      throw std::invalid_argument(name + ": its shortest text does not fit " +
-                                  std::to_string(options.length) + " tokens");
-    task.items.push_back(make(size, draws));
+    task.items.push_back(
+        LongestItem(task, options, count, smallest, largest, [&](size_t size) { return make(size, draws); }));
+  }
+  return task;
+}
+
+SuiteTask MakeNeedleTask(const RulerOptions& options, const std::vector<double>& depths,
+                         const TokenCounter& count) {
+  SuiteTask task;
+  task.name = "needle_" + std::to_string(options.length);
+  const Texts essay = SplitWords(options.essay);
+  const NeedleTask& needle = *FindNeedleTask(essay.empty() ? "niah_single_1" : "niah_single_2");
+  RulerRules(needle.name, &task.metric, &task.max_tokens);
+  const uint32_t tag = TagOf(task.name);
+  for (const double depth : depths) {
+    for (int32_t i = 0; i < options.n_items; ++i) {
+      // The same key and value at every depth: what differs is the place.
+      const Draws draws(options.seed, tag, static_cast<uint32_t>(i));
+      task.items.push_back(LongestItem(task, options, count, 1, SIZE_MAX, [&](size_t size) {
+        return NeedleItem(needle, essay, size, depth, draws);
+      }));
+      task.items.back().depth = depth;
+    }
   }
   return task;
 }

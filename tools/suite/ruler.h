@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/suite/ruler_questions.h"
 #include "tools/suite/task.h"
 
 namespace kvc::tool {
@@ -14,22 +15,31 @@ struct RulerOptions {
   int32_t n_items = 0;
   uint64_t seed = 0;
   std::string essay;  // text to hide needles in; empty: tasks that need one cannot be made
+  std::vector<QuestionSet>
+      questions;  // SQuAD for qa_1, HotpotQA for qa_2; without one its task cannot be made
 };
 using TokenCounter = std::function<int64_t(const std::string& text)>;
 
+enum class RulerNeeds { kNothing, kEssay, kQuestions };
 struct RulerTask {
   const char* name;
-  bool needs_essay;
+  RulerNeeds needs;
 };
-// Every task that can be made; questions on texts (qa) come with a published data set only.
+// Every task that can be made.
 const std::vector<RulerTask>& RulerTasks();
+bool HasWhatItNeeds(const RulerTask& task, const RulerOptions& options);
 
 // Metric and answer length of a task by its published name, such as niah_single_1 or qa_2. false: no such
 // task.
 bool RulerRules(const std::string& name, Metric* metric, int32_t* max_tokens);
 
 // Prompts as long as options.length permits. Throws std::invalid_argument when not even the shortest fits, or
-// when an essay is missing.
+// when an essay or questions are missing.
 SuiteTask MakeRulerTask(const std::string& name, const RulerOptions& options, const TokenCounter& count);
+
+// One needle at each of these depths (shares of the text before it, 0 to 1), options.n_items times with other
+// keys and values: RULER's niah_single_2, or niah_single_1 without an essay.
+SuiteTask MakeNeedleTask(const RulerOptions& options, const std::vector<double>& depths,
+                         const TokenCounter& count);
 
 }  // namespace kvc::tool

@@ -44,35 +44,71 @@ std::string AnswerThatCounts(const SuiteTask& task, const std::string& answer) {
   return SplitAt(answer.substr(begin), '\n')[0];
 }
 
+// A task for each length, shortest first.
+std::vector<SuiteTask> NeedleTasks(const SuiteOptions& options, const RulerOptions& ruler,
+                                   const TokenCounter& count) {
+  constexpr int32_t kShortest = 256;
+  constexpr size_t kMostLengths = 5;
+  constexpr int kDepths = 10;
+  std::vector<int32_t> lengths = options.lengths;
+  if (lengths.empty()) lengths.push_back(ruler.length);
+  while (options.lengths.empty() && lengths.size() < kMostLengths && lengths.back() / 2 >= kShortest)
+    lengths.push_back(lengths.back() / 2);
+  std::sort(lengths.begin(), lengths.end());
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  if (lengths.back() > ruler.length)
+    throw UsageError(Format("--lengths %d: prompts have at most %d tokens", lengths.back(), ruler.length));
+  std::vector<double> depths;
+  for (int i = 0; i <= kDepths; ++i) depths.push_back(static_cast<double>(i) / kDepths);
+  std::vector<SuiteTask> tasks;
+  for (const int32_t length : lengths) {
+    RulerOptions of_length = ruler;
+    of_length.length = length;
+    tasks.push_back(MakeNeedleTask(of_length, depths, count));
+  }
+  return tasks;
+}
+
 }  // namespace
 
 double SuiteRow::mean() const {
   return Ratio(std::accumulate(scores.begin(), scores.end(), 0.0), static_cast<double>(scores.size()));
 }
 
+int32_t ItemsOf(const SuiteOptions& options) {
+  const int32_t wanted = options.n_items > 0 ? options.n_items : options.name == "needle" ? 1 : 10;
+  return options.limit > 0 ? std::min(options.limit, wanted) : wanted;
+}
+
 std::vector<SuiteTask> SuiteTasks(const SuiteOptions& options, const Model& model) {
   std::vector<SuiteTask> tasks;
+  if (options.name == "needle" && !(options.data.empty() && options.tasks.empty()))
+    throw UsageError("--suite needle is made here: it has no --data and no --tasks");
   for (const std::string& path : options.data) {
     for (SuiteTask& task :
          options.name == "ruler" ? ReadRuler(path, options.tasks) : ReadLongBench(path, options.tasks))
       tasks.push_back(std::move(task));
   }
   if (!options.data.empty()) return tasks;
-  if (options.name != "ruler") throw UsageError("--suite longbench needs --data with the published files");
+  if (options.name == "longbench")
+    throw UsageError("--suite longbench needs --data with the published files");
   RulerOptions ruler;
   ruler.length = options.length > 0 ? options.length : model.info().max_tokens;
   if (ruler.length > model.info().max_tokens)
     throw UsageError(
         Format("--length %d: the model's context has %d tokens", ruler.length, model.info().max_tokens));
-  ruler.n_items = options.limit > 0 ? std::min(options.limit, options.n_items) : options.n_items;
+  ruler.n_items = ItemsOf(options);
   ruler.seed = static_cast<uint64_t>(options.seed);
   if (!options.essay.empty()) ruler.essay = ReadFile(options.essay);
+  for (const std::string& path : options.questions)
+    ruler.questions.push_back(ParseQuestionSet(ReadFile(path), path));
   const TokenCounter count = [&](const std::string& text) {
     return static_cast<int64_t>(model.TokenizePrompt(text).size());
   };
+  if (options.name == "needle") return NeedleTasks(options, ruler, count);
   for (const RulerTask& known : RulerTasks()) {
     const bool wanted = options.tasks.empty()
-                            ? !known.needs_essay || !ruler.essay.empty()
+                            ? HasWhatItNeeds(known, ruler)
                             : std::count(options.tasks.begin(), options.tasks.end(), known.name) > 0;
     if (wanted) tasks.push_back(MakeRulerTask(known.name, ruler, count));
   }
@@ -113,11 +149,20 @@ std::vector<SuiteRow> RunSuiteTask(const Model& model, const std::vector<Policy>
       const Generation answer = Generate(session, task.max_tokens, {});
       row.sums.n_steps += static_cast<int64_t>(answer.tokens.size());
       row.sums.step_seconds += answer.stats.decode_seconds - before;
+      if (item.depth >= 0) row.depths.push_back(item.depth);
       row.scores.push_back(
           ScoreAnswer(task.metric, AnswerThatCounts(task, answer.text), item.expected, item.classes));
     }
   }
   return rows;
+}
+
+std::map<double, double> MeanByDepth(const SuiteRow& row) {
+  std::map<double, double> sums, counts;
+  for (size_t i = 0; i < row.depths.size(); ++i)
+    sums[row.depths[i]] += row.scores[i], ++counts[row.depths[i]];
+  for (auto& [depth, sum] : sums) sum /= counts[depth];
+  return sums;
 }
 
 Interval BootstrapInterval(const std::vector<double>& values, uint64_t seed) {

@@ -11,6 +11,7 @@ namespace kvc::tool {
 struct SuiteItem {
   std::string context, question;  // the prompt, in two parts: what is compressed before the question is known
   std::vector<std::string> expected, classes;
+  double depth = -1;  // share of the context before what answers; below 0: not known
 };
 
 struct SuiteTask {
