@@ -418,7 +418,7 @@ void AddSuiteOptions(CLI::App* app, SuiteOptions* options) {
       ->check(AtLeast(0))
       ->needs(suite)
       ->type_name("N");
-  app->add_option("--lengths", options->lengths, "Of needle, instead of --length and its halves down to 256")
+  app->add_option("--lengths", options->lengths, "Of needle, instead of --length and its halves down to 512")
       ->delimiter(',')
       ->check(AtLeast(1))
       ->needs(suite)

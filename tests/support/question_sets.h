@@ -31,11 +31,14 @@ inline std::string SquadText(int n_articles, int n_paragraphs) {
 inline std::string HotpotText(int n_questions) {
   nlohmann::json data = nlohmann::json::array();
   for (int q = 0; q < n_questions; ++q) {
-    nlohmann::json context = {{"Shared", {"Seen ", "often."}}};
+    nlohmann::json context = nlohmann::json::array();
+    const auto add = [&](const std::string& title, const std::string& first, const std::string& second) {
+      context.push_back(nlohmann::json::array({title, nlohmann::json::array({first, second})}));
+    };
+    add("Shared", "Seen ", "often.");
     for (int d = 1; d < 10; ++d) {
       const std::string id = std::to_string(q) + "." + std::to_string(d);
-      context.push_back(
-          {"Title " + id, {"First of " + id + ". ", d < 3 ? "It is yes " + id + "." : "Nothing."}});
+      add("Title " + id, "First of " + id + ". ", d < 3 ? "It is yes " + id + "." : "Nothing.");
     }
     data.push_back({{"question", "Which one is " + std::to_string(q) + "?"},
                     {"answer", "yes " + std::to_string(q) + ".1"},

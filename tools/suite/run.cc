@@ -47,7 +47,7 @@ std::string AnswerThatCounts(const SuiteTask& task, const std::string& answer) {
 // A task for each length, shortest first.
 std::vector<SuiteTask> NeedleTasks(const SuiteOptions& options, const RulerOptions& ruler,
                                    const TokenCounter& count) {
-  constexpr int32_t kShortest = 256;
+  constexpr int32_t kShortest = 512;
   constexpr size_t kMostLengths = 5;
   constexpr int kDepths = 10;
   std::vector<int32_t> lengths = options.lengths;
