@@ -143,12 +143,12 @@ TEST(ToolSuite, TasksAreMadeOfQuestionSets) {
 }
 
 TEST(ToolSuite, NeedlesByDepthAndLength) {
-  const std::vector<std::string> more = {"--lengths", "512,300", "--items", "2", "--policy", "full"};
+  const std::vector<std::string> more = {"--lengths", "320,300", "--items", "2", "--policy", "full"};
   const Json rows = Suite("needle", more);
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[0]["kind"], "needle_300");
-  EXPECT_EQ(rows[1]["kind"], "needle_512");
-  EXPECT_LT(rows[1]["slots_per_head"], 512);
+  EXPECT_EQ(rows[1]["kind"], "needle_320");
+  EXPECT_LT(rows[1]["slots_per_head"], 320);
   for (const Json& row : rows) {
     ASSERT_EQ(row["scores"].size(), 22u);
     ASSERT_EQ(row["depths"].size(), 22u);
