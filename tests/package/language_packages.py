@@ -96,7 +96,7 @@ def test_nuget(folder):
     environment = dict(models_of_bindings(folder), MONO_PATH=assembly, LD_LIBRARY_PATH=native)
     first_lines("csharp", "csharp", "Hello.cs", [f"mcs -r:{assembly}/Kvc.dll Hello.cs", "mono Hello.exe"], environment)
     load_on_arm(os.path.join(tree, "runtimes/linux-arm64/native/libkvc_csharp.so"), "CSharp_Kvc_kvc_version", folder)
-    use_dotnet(tree, folder, environment)
+    use_dotnet(tree, texts["version"], folder)
 
 
 def to_netstandard(assembly, out):
@@ -104,13 +104,29 @@ def to_netstandard(assembly, out):
                           cwd=os.path.join(ROOT, "packaging"), capture_output=True, text=True, check=False)
 
 
-def use_dotnet(tree, folder, environment):
+def restored(version):
+    """What NuGet writes for a program that refers to the package: where the host looks for its parts, in the folder of
+    restored packages."""
+    target = ".NETCoreApp,Version=v3.1"
+    natives = {f"runtimes/{system}/native/libkvc_csharp.so": {"rid": system, "assetType": "native"}
+               for system in ("linux-x64", "linux-arm64")}
+    return {"runtimeTarget": {"name": target, "signature": ""}, "compilationOptions": {},
+            "targets": {target: {
+                "KvcTests/1.0.0": {"dependencies": {"Kvc": version}, "runtime": {"KvcTests.dll": {}}},
+                f"Kvc/{version}": {"runtime": {"lib/netstandard2.1/Kvc.dll": {}}, "runtimeTargets": natives}}},
+            "libraries": {
+                "KvcTests/1.0.0": {"type": "project", "serviceable": False, "sha512": ""},
+                f"Kvc/{version}": {"type": "package", "serviceable": True, "sha512": "", "path": f"kvc/{version}"}}}
+
+
+def use_dotnet(tree, version, folder):
     """The tests of C#, compiled and made one of .NET Standard as Kvc.dll is, under .NET Core with the package's."""
     place, mono = os.path.join(folder, "dotnet"), os.path.join(folder, "mono")
     for made in (place, mono):
         os.mkdir(made)
+    packages = os.path.join(folder, "packages")
+    shutil.copytree(tree, os.path.join(packages, "kvc", version))
     shutil.copy(os.path.join(ROOT, "build-package/release-linux-x86_64/bindings/csharp/Kvc.dll"), mono)
-    shutil.copy(os.path.join(tree, "lib/netstandard2.1/Kvc.dll"), place)
     run(["mcs", "-langversion:7", "-unsafe", f"-r:{mono}/Kvc.dll", f"-out:{mono}/KvcTests.exe",
          *glob.glob(os.path.join(ROOT, "tests/bindings/csharp/*.cs"))])
     program = os.path.join(place, "KvcTests.dll")
@@ -118,12 +134,15 @@ def use_dotnet(tree, folder, environment):
     expect(done.returncode == 0, done.stderr)
     options = {"framework": {"name": "Microsoft.NETCore.App", "version": "3.1.0"},
                "configProperties": {"System.Globalization.Invariant": True}}
-    with open(os.path.join(place, "KvcTests.runtimeconfig.json"), "w", encoding="utf-8") as file:
-        json.dump({"runtimeOptions": options}, file)
-    dotnet = os.path.join(ROOT, "build-tools/dotnetcore2/bin/dotnet")
+    for name, content in (("runtimeconfig", {"runtimeOptions": options}), ("deps", restored(version))):
+        with open(os.path.join(place, f"KvcTests.{name}.json"), "w", encoding="utf-8") as file:
+            json.dump(content, file)
+    dotnet = [os.path.join(ROOT, "build-tools/dotnetcore2/bin/dotnet"), "exec", "--additionalprobingpath", packages,
+              program]
+    environment = models_of_bindings(folder)
     for test in ("facade", "misuse", "endurance"):
-        print(f".NET Core: {test}: {run([dotnet, program, test], env=environment).splitlines()[-1]}")
-    said = run([sys.executable, os.path.join(ROOT, "tests/bindings/run_scenario.py"), any_kvc(), ROOT, dotnet, program,
+        print(f".NET Core: {test}: {run([*dotnet, test], env=environment).splitlines()[-1]}")
+    said = run([sys.executable, os.path.join(ROOT, "tests/bindings/run_scenario.py"), any_kvc(), ROOT, *dotnet,
                 "scenario"], env=environment)
     print(f".NET Core: {said.splitlines()[-1]}")
     # What Mono has and .NET Core has not is found before it is shipped.

@@ -7,18 +7,18 @@
 namespace kvc::tool {
 namespace {
 
-[[noreturn]] void Refuse(const std::string& where, const char* expected) {
+[[noreturn]] void Refuse(const std::string& where, const std::string& expected) {
   throw Failure(where + ": expected " + expected);
 }
 
 const Json& Member(const Json& object, const char* key, const std::string& where) {
-  if (!object.is_object() || !object.contains(key)) Refuse(where, (std::string("\"") + key + "\"").c_str());
+  if (!object.is_object() || !object.contains(key)) Refuse(where, std::string("\"") + key + "\"");
   return object[key];
 }
 
 const Json& ListMember(const Json& object, const char* key, const std::string& where) {
   const Json& list = Member(object, key, where);
-  if (!list.is_array()) Refuse(where, (std::string("a list under \"") + key + "\"").c_str());
+  if (!list.is_array()) Refuse(where, std::string("a list under \"") + key + "\"");
   return list;
 }
 
