@@ -49,7 +49,9 @@ def build(toolchain, libdir="lib", options=(), targets=("all",), language="go"):
     print(f"building build-package/{toolchain}/", flush=True)
     run("cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DKVC_TESTS=OFF",
         f"-DCMAKE_TOOLCHAIN_FILE={ROOT}/toolchains/{toolchain}.cmake", "-DCMAKE_INSTALL_PREFIX=/usr",
-        f"-DCMAKE_INSTALL_LIBDIR={libdir}", "-DKVC_MPI=OFF", f"-DKVC_BINDINGS={language}", *options)
+        f"-DCMAKE_INSTALL_LIBDIR={libdir}", "-DKVC_MPI=OFF", f"-DKVC_BINDINGS={language}",
+        # A path of the build folder would leave its length behind where installing replaces it.
+        "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON", *options)
     jobs = os.environ.get("KVC_JOBS", str(os.cpu_count() or 2))
     run("ninja", "-C", folder, "-j", jobs, *targets)
     return folder
