@@ -397,12 +397,11 @@ int Eval(EvalOptions options, Signals* signals) {
 }
 
 void AddSuiteOptions(CLI::App* app, SuiteOptions* options) {
-  CLI::Option* suite = app->add_option("--suite", options->name,
-                                       "A published benchmark, ruler or longbench: its files are --data (a "
-                                       "folder or one of them), scored "
-                                       "by its own metrics. Without --data ruler's tasks are made here. Or "
-                                       "needle: a sentence hidden at "
-                                       "eleven depths of prompts of several lengths")
+  const char* help =
+      "A published benchmark, ruler or longbench: its files are --data (a folder or one of them), scored by "
+      "its own metrics. Without --data ruler's tasks are made here. Or needle: a sentence hidden at eleven "
+      "depths of prompts of several lengths";
+  CLI::Option* suite = app->add_option("--suite", options->name, help)
                            ->check(CLI::IsMember({"ruler", "longbench", "needle"}).description(""))
                            ->type_name("NAME");
   app->add_option("--tasks", options->tasks, "Of the suite, such as niah_single_1,vt (none: all there are)")

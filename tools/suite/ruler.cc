@@ -147,8 +147,12 @@ SuiteItem NeedleItem(const NeedleTask& task, const Texts& essay, size_t size, do
       const std::string key = DrawValue(task.key, &draws), value = DrawValue(task.value, &draws);
       line = Needle(task.value, key, value);
     }
-    std::vector<size_t> places = {static_cast<size_t>(static_cast<double>(size) * depth)};
-    if (depth < 0) places = draws.Sample(size, needles.size());
+    std::vector<size_t> places;
+    if (depth < 0) {
+      places = draws.Sample(size, needles.size());
+    } else {
+      places = {static_cast<size_t>(static_cast<double>(size) * depth)};
+    }
     std::sort(places.rbegin(), places.rend());
     for (size_t i = 0; i < needles.size(); ++i)
       lines.insert(lines.begin() + static_cast<std::ptrdiff_t>(places[i]), needles[i]);
