@@ -52,8 +52,8 @@ func allocatedBytes() int64 {
 	return int64(info.uordblks) + int64(info.hblkhd)
 }
 
-// liveBytes are those of Go's objects that are still in use. Cleanups run beside the program, and what waits for its own
-// is let go by a later collection only: the least of several counts.
+// liveBytes are those of Go's objects that are still in use. Cleanups run beside the program, and what waits for one is
+// let go by a later collection only: the least of several counts.
 func liveBytes() (live int64) {
 	for i := 0; i < 5; i++ {
 		var stats runtime.MemStats
