@@ -245,7 +245,9 @@ def test_multiarch(folder):
     copy_sources(sources)
     with open(script, "w", encoding="utf-8") as file:
         file.write(f"set -e\ncd /opt/libkvc\n{commands}\n"
-                   'kvc() { qemu-aarch64 -L /usr/aarch64-linux-gnu build-arm/bin/kvc "$@"; }\n'
+                   # The libraries of the cross compiler: its loader hangs with the C library of libc6:arm64.
+                   'kvc() { qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH=/usr/aarch64-linux-gnu/lib '
+                   'build-arm/bin/kvc "$@"; }\n'
                    "kvc convert models/recall /tmp/recall.kvc\n"
                    "kvc run /tmp/recall.kvc --policy cokv:budget=8,window=4 --max-tokens 4 "
                    "--prompt 'The code of Robin is 386. The code of Robin is'\n")
