@@ -1,5 +1,6 @@
 # Makes the Go module that users build: the facade, and the flat layer that SWIG generates.
-#   cmake -DSWIG=swig -DPYTHON=python3 -DVERSION=<of libkvc> -DSOURCE=<source tree> -DOUT=<folder> -P assemble.cmake
+#   cmake -DSWIG=swig -DPYTHON=python3 -DVERSION=<of libkvc> -DSOURCE=<source tree> -DOUT=<folder>
+#     [-DDATE=<seconds since 1970, else SOURCE_DATE_EPOCH or the last commit's>] -P assemble.cmake
 file(REMOVE_RECURSE ${OUT})
 set(flat ${OUT}/internal/flat)
 file(MAKE_DIRECTORY ${flat})
@@ -15,6 +16,9 @@ foreach(name flat_wrap.c log_ring.c)
   string(REPLACE "#include \"bindings/" "#include \"" text "${text}")
   file(WRITE ${flat}/${name} "${text}")
 endforeach()
+if(DATE)
+  set(ENV{SOURCE_DATE_EPOCH} ${DATE})
+endif()
 # Users get it as sources, with LICENSE, NOTICE and its list of files.
 execute_process(COMMAND ${PYTHON} ${SOURCE}/packaging/sbom.py ${OUT} --name kvc-go --version ${VERSION} --files ${OUT}
   --alone COMMAND_ERROR_IS_FATAL ANY)
