@@ -37,7 +37,7 @@ def test_wheel(folder):
     print(f"auditwheel: {tag}")
     environment = models_of_bindings(folder)
     system = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
-    run([system, "-m", "venv", os.path.join(folder, "venv")])
+    run([system, "-m", "venv", "--system-site-packages", os.path.join(folder, "venv")])  # numpy is the system's
     python = os.path.join(folder, "venv/bin/python")
     run([python, "-m", "pip", "install", "-q", "--no-index", "--disable-pip-version-check", path], env=environment)
     first_lines("python", "python", "main.py", [f"{python} main.py"], environment)
