@@ -1,6 +1,5 @@
 // kvc eval: several policies on tasks and texts, with everything needed to repeat it.
 #include <algorithm>
-#include <map>
 #include <array>
 #include <map>
 #include <memory>
@@ -266,17 +265,13 @@ void PrintSuiteTable(const std::vector<SuiteRow>& rows, const EvalOptions& optio
   Print(table.Text());
 }
 
-// Of every policy, the mean score in percent: depths down, lengths across.
-void PrintNeedleGrids(const std::vector<SuiteRow>& rows) {
-  std::vector<std::string> specs;
-  for (const SuiteRow& row : rows) {
-    if (std::count(specs.begin(), specs.end(), row.spec) == 0) specs.push_back(row.spec);
-  }
-  for (const std::string& spec : specs) {
+// Of every policy, the mean score in percent: depths down, lengths across. rows: [length][policy].
+void PrintNeedleGrids(const std::vector<SuiteRow>& rows, size_t n_policies) {
+  for (size_t p = 0; p < n_policies; ++p) {
     std::vector<std::string> head = {"depth"};
     std::map<double, std::vector<std::string>> cells;
-    for (const SuiteRow& row : rows) {
-      if (row.spec != spec) continue;
+    for (size_t i = p; i < rows.size(); i += n_policies) {
+      const SuiteRow& row = rows[i];
       head.push_back(row.task.substr(row.task.find('_') + 1));
       for (const auto& [depth, score] : MeanByDepth(row)) cells[depth].push_back(Format("%.0f", 100 * score));
     }
@@ -285,7 +280,7 @@ void PrintNeedleGrids(const std::vector<SuiteRow>& rows) {
       line.insert(line.begin(), Format("%.0f %%", 100 * depth));
       table.AddRow(line);
     }
-    Print("\n" + spec + ", score by depth and tokens of the prompt\n" + table.Text());
+    Print("\n" + rows[p].spec + ", score by depth and tokens of the prompt\n" + table.Text());
   }
 }
 
@@ -323,7 +318,7 @@ int EvalSuite(const EvalOptions& options, const std::vector<Policy>& policies, c
   const int32_t n_heads = model.n_kv_heads_total();
   if (!options.json && !options.csv) {
     PrintSuiteTable(rows, options, n_heads);
-    if (options.suite.name == "needle") PrintNeedleGrids(rows);
+    if (options.suite.name == "needle") PrintNeedleGrids(rows, policies.size());
     return kExitGood;
   }
   Json results = Json::array();

@@ -11,7 +11,7 @@ import xml.etree.ElementTree
 import zipfile
 
 from packages import (
-    ARM_CC, QEMU, ROOT, any_kvc, build, check_meta, expect, first_lines, make, models_of_bindings, run, unzip)
+    ARM_CC, QEMU, ROOT, any_kvc, check_meta, expect, first_lines, make, models_of_bindings, run, unzip)
 
 
 def load_on_arm(library, function, folder):

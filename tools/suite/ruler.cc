@@ -322,10 +322,14 @@ const NeedleTask* FindNeedleTask(const std::string& name) {
   return nullptr;
 }
 
-const QuestionSet* QuestionsOf(const std::string& name, const RulerOptions& options) {
-  const char* wanted = name == "qa_1" ? "SQuAD" : name == "qa_2" ? "HotpotQA" : "";
+// The data set whose questions a task asks; empty: none.
+std::string SetOf(const std::string& name) {
+  return name == "qa_1" ? "SQuAD" : name == "qa_2" ? "HotpotQA" : "";
+}
+
+const QuestionSet* FindQuestions(const std::string& name, const RulerOptions& options) {
   for (const QuestionSet& set : options.questions) {
-    if (set.name == wanted) return &set;
+    if (set.name == SetOf(name)) return &set;
   }
   return nullptr;
 }
@@ -333,10 +337,10 @@ const QuestionSet* QuestionsOf(const std::string& name, const RulerOptions& opti
 // How an item of a task is made, the smallest of its sizes, and the largest where there is one.
 MakeItem MakerOf(const std::string& name, const RulerOptions& options, const TokenCounter& count,
                  size_t* smallest, size_t* largest) {
-  if (name == "qa_1" || name == "qa_2") {
-    const QuestionSet* set = QuestionsOf(name, options);
+  if (!SetOf(name).empty()) {
+    const QuestionSet* set = FindQuestions(name, options);
     if (set == nullptr)
-      throw std::invalid_argument(name + " asks the questions of " + (name == "qa_1" ? "SQuAD" : "HotpotQA") +
+      throw std::invalid_argument(name + " asks the questions of " + SetOf(name) +
                                   ", which have to be given");
     *smallest = 1, *largest = set->documents.size();
     return [set](size_t size, Draws draws) { return QuestionItem(*set, size, draws); };
@@ -411,7 +415,7 @@ const std::vector<RulerTask>& RulerTasks() {
 
 bool HasWhatItNeeds(const RulerTask& task, const RulerOptions& options) {
   if (task.needs == RulerNeeds::kEssay) return !options.essay.empty();
-  return task.needs == RulerNeeds::kNothing || QuestionsOf(task.name, options) != nullptr;
+  return task.needs == RulerNeeds::kNothing || FindQuestions(task.name, options) != nullptr;
 }
 
 bool RulerRules(const std::string& name, Metric* metric, int32_t* max_tokens) {

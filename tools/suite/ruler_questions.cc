@@ -1,6 +1,7 @@
 #include "tools/suite/ruler_questions.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "tools/files.h"
 
@@ -57,9 +58,7 @@ void ReadParagraph(const Json& paragraph, const std::vector<size_t>& article, co
     const bool is_impossible = asked.contains("is_impossible") && asked["is_impossible"] == true;
     if (is_impossible || entry.answers.empty() || entry.question.empty()) continue;
     entry.needed = {own};
-    for (const size_t document : article) {
-      if (document != own) AddOnce(document, &entry.near);
-    }
+    std::remove_copy(article.begin(), article.end(), std::back_inserter(entry.near), own);
     set->entries.push_back(std::move(entry));
   }
 }
@@ -77,7 +76,7 @@ void ReadSquad(const Json& data, const std::string& path, QuestionSet* set) {
   for (const Json& article : data) {
     std::vector<size_t> numbers;
     for (const Json& paragraph : article["paragraphs"])
-      numbers.push_back(documents.Find(TextMember(paragraph, "context", path)));
+      AddOnce(documents.Find(TextMember(paragraph, "context", path)), &numbers);
     for (const Json& paragraph : article["paragraphs"])
       ReadParagraph(paragraph, numbers, documents, path, set);
   }
