@@ -13,7 +13,9 @@ import zipfile
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 OTHER = []  # the folder of other_root
 PROMPT = "Ada lives in Paris. Ada lives in"
-QEMU = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
+# Beside libc6:arm64 with the C library that belongs to the loader: toolchains/qemu-aarch64.cmake says why.
+QEMU = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu",
+        *(["-E", "LD_LIBRARY_PATH=/usr/aarch64-linux-gnu/lib"] if os.path.exists("/lib/ld-linux-aarch64.so.1") else [])]
 ARM_CC = ["aarch64-linux-gnu-gcc", "-std=c99"]
 
 
