@@ -12,6 +12,7 @@ import sys
 
 import archive
 import check_elf
+import emulate
 import package
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -168,6 +169,13 @@ def finish(name, folder, architecture, debian_version, upstream):
                control(name, architecture, debian_version, (n_bytes + 1023) // 1024, depends))
 
 
+def set_times(folder, when):
+    """dpkg-deb takes the date only from files that are newer: what was checked out earlier would keep its own."""
+    for place, folders, files in os.walk(folder, topdown=False):
+        for entry in (*files, *folders, ""):
+            os.utime(os.path.join(place, entry), (when, when), follow_symlinks=False)
+
+
 def make(architecture, toolchain, triplet):
     upstream = package.version()
     debian_version = f"{upstream}-{REVISION}"
@@ -179,7 +187,7 @@ def make(architecture, toolchain, triplet):
     if problems:
         sys.exit("\n".join(problems))
     folders = {name: os.path.join(stage, name) for name in DESCRIPTIONS}
-    emulator = [] if architecture == "amd64" else ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
+    emulator = [] if architecture == "amd64" else emulate.AARCH64
     page = man_page(os.path.join(tree, "bin/kvc"), upstream, lambda command: package.run(*emulator, *command))
     write_gzip(os.path.join(folders["kvc-tools"], "usr/share/man/man1/kvc.1.gz"), page)
     split(tree, folders, libdir)
@@ -188,6 +196,7 @@ def make(architecture, toolchain, triplet):
     written = []
     for name, folder in folders.items():
         finish(name, folder, architecture, debian_version, upstream)
+        set_times(folder, archive.source_date())
         out = os.path.join(package.OUT, f"{name}_{debian_version}_{architecture}.deb")
         subprocess.run(["dpkg-deb", "--root-owner-group", "-Zxz", "--build", folder, out], check=True,
                        stdout=subprocess.DEVNULL, env=dict(os.environ, SOURCE_DATE_EPOCH=str(archive.source_date())))

@@ -248,7 +248,7 @@ def test_multiarch(folder):
                    # The libraries of the cross compiler: its loader hangs with the C library of libc6:arm64.
                    'kvc() { qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH=/usr/aarch64-linux-gnu/lib '
                    'build-arm/bin/kvc "$@"; }\n'
-                   "kvc convert models/recall /tmp/recall.kvc\n"
+                   "kvc convert models/recall /tmp/recall.kvc --head-scores models/recall/head_scores.json\n"
                    "kvc run /tmp/recall.kvc --policy cokv:budget=8,window=4 --max-tokens 4 "
                    "--prompt 'The code of Robin is 386. The code of Robin is'\n")
     codename = platform.freedesktop_os_release()["VERSION_CODENAME"]

@@ -11,11 +11,11 @@ import tempfile
 import zipfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.append(os.path.join(ROOT, "packaging"))
+from emulate import AARCH64 as QEMU  # noqa: E402
+
 OTHER = []  # the folder of other_root
 PROMPT = "Ada lives in Paris. Ada lives in"
-# Beside libc6:arm64 with the C library that belongs to the loader: toolchains/qemu-aarch64.cmake says why.
-QEMU = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu",
-        *(["-E", "LD_LIBRARY_PATH=/usr/aarch64-linux-gnu/lib"] if os.path.exists("/lib/ld-linux-aarch64.so.1") else [])]
 ARM_CC = ["aarch64-linux-gnu-gcc", "-std=c99"]
 
 
@@ -40,12 +40,12 @@ def expect(condition, message):
 
 
 def copy_sources(root):
-    """All that git knows, as it is now, committed or not."""
+    """All that git knows, as it is now, committed or not, with the times of a fresh clone."""
     run(["git", "clone", "-q", "--no-checkout", ROOT, root])
     for name in run(["git", "-C", ROOT, "ls-files", "-z"]).split("\0")[:-1]:
         if os.path.lexists(os.path.join(ROOT, name)):
             os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
-            shutil.copy2(os.path.join(ROOT, name), os.path.join(root, name), follow_symlinks=False)
+            shutil.copy(os.path.join(ROOT, name), os.path.join(root, name), follow_symlinks=False)
     run(["git", "-C", root, "add", "-A"])
 
 
@@ -75,7 +75,11 @@ def make(*kinds):
         versions.append(files)
     expect(versions[0] and versions[0].keys() == versions[1].keys(), f"{kinds}: other files the second time")
     for name, content in versions[0].items():
-        expect(content == versions[1][name], f"{name}: other bytes the second time")
+        if content != versions[1][name]:
+            second = os.path.join(ROOT, "out", name + ".second")
+            with open(second, "wb") as file:
+                file.write(versions[1][name])
+            raise Failure(f"{name}: other bytes the second time: {second}")
     return [os.path.join(ROOT, "out", name) for name in versions[0]]
 
 
