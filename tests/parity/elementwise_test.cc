@@ -225,6 +225,19 @@ TEST(ElementwiseParity, Softmax) {
   });
 }
 
+TEST(ElementwiseParity, Weights) {
+  ForEach([](const KernelTable& t, int32_t n, const std::string& name) {
+    Random random(static_cast<uint64_t>(n));
+    std::vector<float> x = random.Floats(n, -30, 3);
+    if (n > 4) x[static_cast<size_t>(n) - 2] = -INFINITY;
+    std::vector<double> want;
+    for (float v : x) want.push_back(std::exp(static_cast<double>(v) - 3) * 0.25);
+    x = Guarded(x);
+    t.weights(3, 0.25f, n, x.data());
+    ExpectEach(want, x, 5e-6, name);
+  });
+}
+
 TEST(ElementwiseParity, ABadNumberIsNotHidden) {
   for (const KernelTable* table : Tables()) {
     std::vector<float> x(40, 1), weight(40, 1);
@@ -239,6 +252,9 @@ TEST(ElementwiseParity, ABadNumberIsNotHidden) {
     EXPECT_TRUE(std::isnan(y[33])) << table->name;
     table->softmax(x.data(), 40);
     EXPECT_TRUE(std::isnan(x[0])) << table->name;
+    x[33] = NAN;
+    table->weights(0, 1, 40, x.data());
+    EXPECT_TRUE(std::isnan(x[33])) << table->name;
   }
 }
 

@@ -191,6 +191,7 @@ TEST(ToolSuite, WhatIsWrongIsSaid) {
          "asks the questions of HotpotQA, which have to be given");
   expect({"--suite", "ruler", "--questions", folder.Write("odd.json", "{}")}, 1,
          "odd.json: expected \"data\"");
+  expect({"--suite", "needle", "--questions", folder.Path("odd.json")}, 2, "no --questions");
 }
 
 }  // namespace

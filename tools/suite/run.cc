@@ -82,8 +82,9 @@ int32_t ItemsOf(const SuiteOptions& options) {
 
 std::vector<SuiteTask> SuiteTasks(const SuiteOptions& options, const Model& model) {
   std::vector<SuiteTask> tasks;
-  if (options.name == "needle" && !(options.data.empty() && options.tasks.empty()))
-    throw UsageError("--suite needle is made here: it has no --data and no --tasks");
+  if (options.name == "needle" &&
+      !(options.data.empty() && options.tasks.empty() && options.questions.empty()))
+    throw UsageError("--suite needle is made here: it has no --data, no --tasks and no --questions");
   for (const std::string& path : options.data) {
     for (SuiteTask& task :
          options.name == "ruler" ? ReadRuler(path, options.tasks) : ReadLongBench(path, options.tasks))

@@ -35,6 +35,7 @@ constexpr KernelTable Table(const char* name) {
   t.dot = Dot;
   t.axpy = Axpy;
   t.softmax = Softmax;
+  t.weights = Weights;
   t.prefill_attention = PrefillAttention;
   t.score_rows = ScoreRows;
   t.column_sums = Columns<Fold::kSum>;

@@ -14,37 +14,46 @@ struct HeadTile {
   float keep[kTileHeads];
 };
 
-// Asks for the lines of `next` that are entry t's share while n are worked on, `step` at a time. Processors do
-// not do so beyond the end of a page of theirs, and runs of entries lie anywhere.
-inline void AskForShare(const AttendTileArgs::Next& next, int32_t t, int32_t step, int32_t n) {
-  const int64_t lines = (next.bytes + 63) / 64, end = lines * Least(t + step, n) / n;
-  for (int64_t i = lines * t / n; i < end; ++i) __builtin_prefetch(next.at + 64 * i, 0, 2);
-}
+constexpr int kTogether = 4;  // entries of a tile of logits, and between two looks ahead
+
+// Lines to ask for, in equal shares, while n entries are worked on. Processors do not do so beyond the end of
+// a page of theirs, and runs of entries lie anywhere.
+struct LinesAhead {
+  LinesAhead(const AttendTileArgs::Next& next, int32_t n)
+      : at(next.at), lines((next.bytes + 63) / 64), share((kTogether * lines + n - 1) / n) {}
+  void AskAt(int32_t entry) const {
+    const int64_t first = entry / kTogether * share, end = first + share < lines ? first + share : lines;
+    for (int64_t i = first; i < end; ++i) __builtin_prefetch(at + 64 * i, 0, 2);
+  }
+  const uint8_t* at;
+  int64_t lines, share;
+};
 
 // z[h][t] = q[head + h] . k[t], unscaled, for G heads and n entries from `entry`.
 template <typename Type, int G>
 inline void TileLogits(const AttendTileArgs& a, int32_t head, int32_t entry, int32_t n, HeadTile* tile) {
   const typename Type::T* k = static_cast<const typename Type::T*>(a.k) + static_cast<int64_t>(entry) * a.d;
   const float* q = a.q + static_cast<int64_t>(head) * a.d;
-  for (int32_t t = 0; t < n; t += 4) {
-    F acc[G][4];
+  const LinesAhead ahead(a.next_keys, a.n);
+  for (int32_t t = 0; t < n; t += kTogether) {
+    F acc[G][kTogether];
     for (int h = 0; h < G; ++h) {
-      for (int e = 0; e < 4; ++e) acc[h][e] = Zero();
+      for (int e = 0; e < kTogether; ++e) acc[h][e] = Zero();
     }
-    if (head == 0) AskForShare(a.next_keys, entry + t, 4, a.n);
-    const typename Type::T* key[4];
-    for (int e = 0; e < 4; ++e) key[e] = k + static_cast<int64_t>(Least(t + e, n - 1)) * a.d;
+    if (head == 0) ahead.AskAt(entry + t);
+    const typename Type::T* key[kTogether];
+    for (int e = 0; e < kTogether; ++e) key[e] = k + static_cast<int64_t>(Least(t + e, n - 1)) * a.d;
     int32_t j = 0;
     for (; j + kWidth <= a.d; j += kWidth) {
       F query[G];
       for (int h = 0; h < G; ++h) query[h] = Load(q + h * a.d + j);
-      for (int e = 0; e < 4; ++e) {
+      for (int e = 0; e < kTogether; ++e) {
         const F wide = Type::Wide(key[e] + j);
         for (int h = 0; h < G; ++h) acc[h][e] = Fma(query[h], wide, acc[h][e]);
       }
     }
     if (j < a.d) {
-      for (int e = 0; e < 4; ++e) {
+      for (int e = 0; e < kTogether; ++e) {
         const F wide = Type::WideN(key[e] + j, a.d - j);
         for (int h = 0; h < G; ++h) acc[h][e] = Fma(LoadN(q + h * a.d + j, a.d - j), wide, acc[h][e]);
       }
@@ -109,8 +118,9 @@ inline void TileValues(const AttendTileArgs& a, int32_t head, int32_t entry, int
       acc[h][c] = Mul(LoadN(from, m), Set(tile.keep[h]));
     }
   }
+  const LinesAhead ahead(a.next_values, a.n);
   for (int32_t t = 0; t < n; ++t) {
-    if (head == 0 && j == 0 && t % 4 == 0) AskForShare(a.next_values, entry + t, 4, a.n);
+    if (head == 0 && j == 0 && t % kTogether == 0) ahead.AskAt(entry + t);
     F value[V];
     const typename Type::T* from = v + static_cast<int64_t>(t) * a.d;
     for (int c = 0; c < V; ++c) value[c] = V == 1 ? Type::WideN(from, m) : Type::Wide(from + c * kWidth);

@@ -194,6 +194,13 @@ inline void SoftmaxBeside(const float* sink, float* x, int32_t n) {
 
 inline void Softmax(float* x, int32_t n) { SoftmaxBeside(nullptr, x, n); }
 
+inline void Weights(float most, float factor, int32_t n, float* x) {
+  const F shift = Set(most), times = Set(factor);
+  int32_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) Store(x + i, Mul(Exp(Sub(Load(x + i), shift)), times));
+  if (i < n) StoreN(x + i, n - i, Mul(Exp(Sub(LoadN(x + i, n - i), shift)), times));
+}
+
 inline float LargestAbs(const float* x, int32_t n) {
   F top = Zero();
   int32_t i = 0;

@@ -28,6 +28,7 @@ constexpr KernelTable kReference = {
     ref::Dot,
     ref::Axpy,
     ref::Softmax,
+    ref::Weights,
     ref::PrefillAttention,
     ref::ScoreRows,
     ref::ColumnSums,
@@ -60,6 +61,7 @@ KernelTable FillMissing(KernelTable table, const KernelTable& below) {
   fill(table.dot, below.dot);
   fill(table.axpy, below.axpy);
   fill(table.softmax, below.softmax);
+  fill(table.weights, below.weights);
   fill(table.prefill_attention, below.prefill_attention);
   fill(table.score_rows, below.score_rows);
   fill(table.column_sums, below.column_sums);

@@ -149,6 +149,7 @@ struct KernelTable {
   float (*dot)(const float* a, const float* b, int32_t n);
   void (*axpy)(float a, const float* x, int32_t n, float* y);  // y += a * x
   void (*softmax)(float* x, int32_t n);                        // in place; all -inf gives zeros
+  void (*weights)(float most, float factor, int32_t n, float* x);  // x = exp(x - most) * factor; most: finite
   void (*prefill_attention)(const PrefillAttentionArgs&);
   void (*score_rows)(const ScoreRowsArgs&);
   void (*column_sums)(const ColumnSumsArgs&);

@@ -340,8 +340,9 @@ class Wave {
       for (int32_t x = 0; x < d_; ++x) out[x] *= inverse;
       if (!WantsAttention(r)) continue;
       float* p = Attention(r, g * group_ + j);
+      const float most = l > 0 ? m : 0;  // where nothing is seen every logit is -inf
       pages.ForRuns([&](int32_t first, int32_t n, const Slot&) {
-        for (int32_t i = first; i < first + n; ++i) p[i] = std::exp(p[i] - m) * inverse;
+        kernels_.weights(most, inverse, n, p + first);
       });
       const float nobodys = sink != nullptr ? std::exp(*sink - m) * inverse : 0.0f;
       if (Plan(r).gain_length > 0) Sharpen(r, pages, nobodys, p);

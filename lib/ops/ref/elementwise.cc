@@ -88,4 +88,8 @@ void Softmax(float* x, int32_t n) {
   for (int32_t i = 0; i < n; ++i) x[i] /= sum;
 }
 
+void Weights(float most, float factor, int32_t n, float* x) {
+  for (int32_t i = 0; i < n; ++i) x[i] = std::exp(x[i] - most) * factor;
+}
+
 }  // namespace kvc::ref

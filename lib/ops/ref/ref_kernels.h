@@ -24,6 +24,7 @@ float Dot(const float* a, const float* b, int32_t n);
 void Axpy(float a, const float* x, int32_t n, float* y);
 void SoftCap(float cap, int32_t n, float* x);
 void Softmax(float* x, int32_t n);
+void Weights(float most, float factor, int32_t n, float* x);
 
 void PrefillAttention(const PrefillAttentionArgs& a);
 void ScoreRows(const ScoreRowsArgs& a);
