@@ -250,13 +250,15 @@ def test_multiarch(folder):
                    'build-arm/bin/kvc "$@"; }\n'
                    "kvc convert models/recall /tmp/recall.kvc --head-scores models/recall/head_scores.json\n"
                    "kvc run /tmp/recall.kvc --policy cokv:budget=8,window=4 --max-tokens 4 "
-                   "--prompt 'The code of Robin is 386. The code of Robin is'\n")
+                   "--prompt 'The code of Robin is 386. The code of Robin is' >/opt/said.txt\n")
     codename = platform.freedesktop_os_release()["VERSION_CODENAME"]
-    said = run(["mmdebstrap", "--quiet", "--variant=apt", "--format=null", '--aptopt=APT::Get::Assume-Yes "true"',
-                "--include=" + ",".join(["sudo", "qemu-user", *packages]),
-                f"--customize-hook=copy-in {sources} {script} /opt",
-                '--customize-hook=chroot "$1" sh /opt/try.sh', codename, "-"])
-    expect(said.endswith("\n 386\n"), f"it says {said[-500:]}")
+    run(["mmdebstrap", "--quiet", "--variant=apt", "--format=null", '--aptopt=APT::Get::Assume-Yes "true"',
+         "--include=" + ",".join(["sudo", "qemu-user", *packages]),
+         f"--customize-hook=copy-in {sources} {script} /opt", '--customize-hook=chroot "$1" sh /opt/try.sh',
+         f"--customize-hook=copy-out /opt/said.txt {folder}", codename, "-"])
+    with open(os.path.join(folder, "said.txt"), encoding="utf-8") as file:
+        said = file.read()
+    expect(said.strip() == "386", f"it says {said}")
     print("multiarch: 386")
 
 
