@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "tests/method/every_method.h"
+#include "tests/support/emulated.h"
 
 namespace kvc {
 namespace {
@@ -40,6 +41,7 @@ int64_t Sum(const std::vector<int64_t>& slots) {
 }
 
 constexpr int kPrompts[] = {3, 48, 1, 200, 7};
+constexpr int kLaterPrompts = 20 / test::EveryNth(2);
 
 // Twenty prompts of a few tokens, of as many as the budget, and of several times as many.
 void ExpectSameSlots(const Policy& policy, const std::string& extra) {
@@ -47,7 +49,7 @@ void ExpectSameSlots(const Policy& policy, const std::string& extra) {
   ASSERT_TRUE(s->Prefill(TinyPrompt(test::kMethodPrompt), true).ok());
   const std::vector<int64_t> first = SlotsToCompare(*s, policy);
   ASSERT_EQ(Sum(first), test::SlotsOfPrompt(policy, test::kMethodPrompt)) << extra;
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < kLaterPrompts; ++i) {
     const int n_steps = i % 4 * 3, n = kPrompts[i % 5];
     test::Steps(*s, n_steps);
     std::vector<int64_t> expected = DropsSeveral(policy) ? SlotsOfLayers(*s) : first;
@@ -66,7 +68,7 @@ void ExpectSameSlots(const Policy& policy, const std::string& extra) {
 void ExpectSameSeen(const Policy& policy) {
   auto s = test::MakeSession(&policy);
   ASSERT_TRUE(s->Prefill(TinyPrompt(test::kMethodPrompt), true).ok());
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < kLaterPrompts; ++i) {
     SCOPED_TRACE("before prompt " + std::to_string(i));
     test::ExpectSeenIsTheBudget(policy, *s);
     if (testing::Test::HasFatalFailure()) return;
