@@ -193,13 +193,13 @@ def make(architecture, toolchain, triplet):
     split(tree, folders, libdir)
     shlibs_files(folders["libkvc0"], upstream)
     os.makedirs(package.OUT, exist_ok=True)
-    written = []
+    written, when = [], archive.source_date()
     for name, folder in folders.items():
         finish(name, folder, architecture, debian_version, upstream)
-        set_times(folder, archive.source_date())
+        set_times(folder, when)
         out = os.path.join(package.OUT, f"{name}_{debian_version}_{architecture}.deb")
         subprocess.run(["dpkg-deb", "--root-owner-group", "-Zxz", "--build", folder, out], check=True,
-                       stdout=subprocess.DEVNULL, env=dict(os.environ, SOURCE_DATE_EPOCH=str(archive.source_date())))
+                       stdout=subprocess.DEVNULL, env=dict(os.environ, SOURCE_DATE_EPOCH=str(when)))
         print(f"out/{os.path.basename(out)} ({os.path.getsize(out)} bytes)", flush=True)
         written.append(out)
     return written

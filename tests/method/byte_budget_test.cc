@@ -96,7 +96,7 @@ TEST_P(ByteBudget, HoldsAfterWhateverCompresses) {
       const std::string spec = Spec(method, storage, budget);
       const Result<Policy> policy = ParsePolicy(spec.c_str());
       if (!policy.ok()) continue;
-      if (n_cases++ % test::EveryNth(7) != 0) continue;
+      if (n_cases++ % test::EveryNth(3) != 0) continue;
       SCOPED_TRACE(spec);
       auto made = Session::Create(Tiny(), &policy.value(), {});
       if (!made.ok()) {  // less than what is always kept, or no such combination
@@ -109,7 +109,7 @@ TEST_P(ByteBudget, HoldsAfterWhateverCompresses) {
       ++ran;
     }
   }
-  EXPECT_GE(ran, test::kUnderQemu ? 1 : 5);
+  EXPECT_GE(ran, test::kUnderQemu ? 2 : 5);
 }
 
 // A prompt one token longer than its chunks: the last one is compressed like the others.

@@ -43,7 +43,7 @@ int64_t Sum(const std::vector<int64_t>& slots) {
 constexpr int kPrompts[] = {3, 48, 1, 200, 7};
 constexpr int kLaterPrompts = 20 / test::EveryNth(2);
 
-// Twenty prompts of a few tokens, of as many as the budget, and of several times as many.
+// Prompts of a few tokens, of as many as the budget, and of several times as many.
 void ExpectSameSlots(const Policy& policy, const std::string& extra) {
   auto s = test::MakeSession(&policy);
   ASSERT_TRUE(s->Prefill(TinyPrompt(test::kMethodPrompt), true).ok());

@@ -33,7 +33,7 @@ import tempfile
 
 from language_packages import test_aar, test_jar, test_nuget, test_wheel
 from packages import (
-    ARM_CC, Failure, QEMU, ROOT, Skipped, answer_with, any_kvc, build, check_meta, copy_sources, expect,
+    ARM_CC, BESIDE_LIBC6, Failure, QEMU, ROOT, Skipped, answer_with, any_kvc, build, check_meta, copy_sources, expect,
     first_lines, make, model_of, models_of_bindings, run, unpack)
 
 
@@ -245,9 +245,8 @@ def test_multiarch(folder):
     copy_sources(sources)
     with open(script, "w", encoding="utf-8") as file:
         file.write(f"set -e\ncd /opt/libkvc\n{commands}\n"
-                   # The libraries of the cross compiler: its loader hangs with the C library of libc6:arm64.
-                   'kvc() { qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH=/usr/aarch64-linux-gnu/lib '
-                   'build-arm/bin/kvc "$@"; }\n'
+                   # Those commands install libc6:arm64.
+                   f'kvc() {{ {shlex.join(BESIDE_LIBC6)} build-arm/bin/kvc "$@"; }}\n'
                    "kvc convert models/recall /tmp/recall.kvc --head-scores models/recall/head_scores.json\n"
                    "kvc run /tmp/recall.kvc --policy cokv:budget=8,window=4 --max-tokens 4 "
                    "--prompt 'The code of Robin is 386. The code of Robin is' >/opt/said.txt\n")

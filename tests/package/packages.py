@@ -12,7 +12,7 @@ import zipfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.append(os.path.join(ROOT, "packaging"))
-from emulate import AARCH64 as QEMU  # noqa: E402
+from emulate import AARCH64 as QEMU, BESIDE_LIBC6  # noqa: E402,F401
 
 OTHER = []  # the folder of other_root
 PROMPT = "Ada lives in Paris. Ada lives in"
