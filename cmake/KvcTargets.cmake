@@ -1,4 +1,8 @@
 # Flags of everything we compile, and the functions that make a layer and a test.
+set(KVC_UNDER_QEMU OFF)  # tests run in QEMU's user mode (tests/support/emulated.h)
+if(CMAKE_CROSSCOMPILING AND CMAKE_CROSSCOMPILING_EMULATOR MATCHES "qemu")
+  set(KVC_UNDER_QEMU ON)
+endif()
 add_library(kvc_flags INTERFACE)
 target_include_directories(kvc_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(kvc_flags INTERFACE
@@ -68,7 +72,7 @@ function(kvc_test_program file)
     KVC_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
     KVC_BINARY_DIR="${PROJECT_BINARY_DIR}")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  if(CMAKE_CROSSCOMPILING AND CMAKE_CROSSCOMPILING_EMULATOR MATCHES "qemu")
+  if(KVC_UNDER_QEMU)
     target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/small_machine.c)
     target_compile_definitions(${name} PRIVATE KVC_UNDER_QEMU)
     target_link_libraries(${name} PRIVATE ${CMAKE_DL_LIBS})
