@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/emulated.h"
 #include "tests/tool/run_program.h"
 
 namespace {
@@ -35,6 +36,9 @@ std::string LargeCheckpoint(const TemporaryFolder& folder) {
 }
 
 TEST(ToolSignals, NoSignalLeavesATemporaryFile) {
+  // QEMU 7.2 ends of an assertion of its own, or waits for ever, when one of several threads takes the
+  // signal.
+  if (kvc::test::kUnderQemu) GTEST_SKIP() << "the emulator does not end of every signal";
   const TemporaryFolder folder, source;
   const std::string checkpoint = LargeCheckpoint(source), out = folder.Write("out.kvc", "the old output");
   const std::vector<std::string> arguments = {"convert", checkpoint, out, "--weights", "int4"};
