@@ -1,9 +1,10 @@
 # Flags of everything we compile, and the functions that make a layer and a test.
-set(KVC_UNDER_QEMU OFF)  # tests run in QEMU's user mode (tests/support/emulated.h)
-if(CMAKE_CROSSCOMPILING AND CMAKE_CROSSCOMPILING_EMULATOR MATCHES "qemu")
-  set(KVC_UNDER_QEMU ON)
-endif()
 add_library(kvc_flags INTERFACE)
+set(KVC_UNDER_QEMU OFF)  # the tests run in QEMU's user mode: tests/support/emulated.h, alike in every part of a program
+if(KVC_TESTS AND CMAKE_CROSSCOMPILING AND CMAKE_CROSSCOMPILING_EMULATOR MATCHES "qemu")
+  set(KVC_UNDER_QEMU ON)
+  target_compile_definitions(kvc_flags INTERFACE KVC_UNDER_QEMU)
+endif()
 target_include_directories(kvc_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(kvc_flags INTERFACE
   -ffunction-sections -fdata-sections  # what nobody calls does not ship
@@ -74,7 +75,6 @@ function(kvc_test_program file)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   if(KVC_UNDER_QEMU)
     target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/small_machine.c)
-    target_compile_definitions(${name} PRIVATE KVC_UNDER_QEMU)
     target_link_libraries(${name} PRIVATE ${CMAKE_DL_LIBS})
   endif()
 endfunction()

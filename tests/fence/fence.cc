@@ -8,14 +8,12 @@
 #include <cstring>
 #include <new>
 
+#include "tests/support/emulated.h"
+
 namespace kvc::test {
 namespace {
 
-#if defined(KVC_UNDER_QEMU)
-constexpr int64_t kMostAddresses = int64_t{1} << 32;  // QEMU 7.2 writes 24 bytes for every page of them
-#else
-constexpr int64_t kMostAddresses = int64_t{1} << 42;
-#endif
+constexpr int64_t kMostAddresses = int64_t{1} << (kUnderQemu ? 32 : 42);  // QEMU 7.2 writes 24 bytes a page
 constexpr int64_t kLeastAddresses = int64_t{1} << 26;
 constexpr int64_t kFilled = 1 << 16;  // larger blocks may never be used whole
 

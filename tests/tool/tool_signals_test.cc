@@ -36,9 +36,9 @@ std::string LargeCheckpoint(const TemporaryFolder& folder) {
 }
 
 TEST(ToolSignals, NoSignalLeavesATemporaryFile) {
-  // QEMU 7.2 ends of an assertion of its own, or waits for ever, when one of several threads takes the
-  // signal.
-  if (kvc::test::kUnderQemu) GTEST_SKIP() << "the emulator does not end of every signal";
+  if (kvc::test::kUnderQemu)
+    GTEST_SKIP()
+        << "QEMU 7.2 fails an assertion of its own, or waits for ever, where a thread takes a signal";
   const TemporaryFolder folder, source;
   const std::string checkpoint = LargeCheckpoint(source), out = folder.Write("out.kvc", "the old output");
   const std::vector<std::string> arguments = {"convert", checkpoint, out, "--weights", "int4"};

@@ -9,6 +9,7 @@
 #include <cerrno>
 
 #include "lib/base/thread_pool.h"
+#include "tests/support/emulated.h"
 
 namespace {
 std::atomic<int> g_threads_left{1 << 30};  // how many more threads the system gives
@@ -77,10 +78,10 @@ int SumUpTo(ThreadPool& pool, int n) {
 
 // The workers stay in the parent; in children and their children work goes on, and closing does not wait.
 TEST(ThreadPool, WorksAndClosesInForkedChildren) {
-#if defined(KVC_UNDER_QEMU)
-  GTEST_SKIP()
-      << "QEMU 7.2 fails an assertion of its own where the forked child of a program with threads makes one";
-#endif
+  if (test::kUnderQemu) {
+    GTEST_SKIP() << "QEMU 7.2 fails an assertion of its own where the forked child of a program with threads "
+                    "makes one";
+  }
   for (int threads : {1, 4}) {
     auto pool = MakePool(threads);
     EXPECT_EQ(SumUpTo(*pool, 20), 190);
