@@ -47,6 +47,6 @@ int main(int argc, char** argv) {
   allocated = AllocatedBytes() - allocated;
   std::cout << "grown by " << resident / 1024 << " KiB, " << allocated << " bytes of them allocated, in "
             << kSessions / 2 << " sessions and " << kModels / 2 << " models\n";
-  // A leak of 14 bytes a session, or of 700 a model, is more than that.
-  return resident < 1 << 20 && allocated < 64 << 10 ? 0 : 1;
+  // A leak of one byte a session, or of 41 a model, is more than that.
+  return resident < 1 << 20 && allocated < 4 << 10 ? 0 : 1;
 }
