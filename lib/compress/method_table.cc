@@ -1,5 +1,8 @@
 #include "lib/compress/method_table.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "lib/compress/allocators.h"
 #include "lib/compress/methods.h"
 #include "lib/compress/reducers.h"
@@ -29,6 +32,12 @@ constexpr const Reducer* kReducers[] = {
 #undef KVC_REDUCER
 };
 
+constexpr KnownElsewhere kElsewhere[] = {
+#define KVC_ELSEWHERE(name, what, nearest) {name, what, nearest},
+#include "lib/compress/elsewhere.list"
+#undef KVC_ELSEWHERE
+};
+
 template <typename Row, size_t n>
 Span<const Row* const> AsSpan(const Row* const (&rows)[n]) {
   return Span<const Row* const>(rows, n);
@@ -40,5 +49,28 @@ Span<const Method* const> Methods() { return AsSpan(kMethods); }
 Span<const Allocator* const> Allocators() { return AsSpan(kAllocators); }
 Span<const Scorer* const> Scorers() { return AsSpan(kScorers); }
 Span<const Reducer* const> Reducers() { return AsSpan(kReducers); }
+
+Span<const KnownElsewhere> Elsewhere() {
+  return Span<const KnownElsewhere>(kElsewhere, std::size(kElsewhere));
+}
+
+std::string PlainName(std::string_view name) {
+  constexpr std::string_view kEnding = "press";
+  std::string plain;
+  for (const char c : name.substr(0, 64)) {
+    if (c != '-' && c != '_') plain += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  const size_t end = plain.size() - std::min(plain.size(), kEnding.size());
+  if (end > 0 && plain.compare(end, std::string::npos, kEnding) == 0) plain.resize(end);
+  return plain;
+}
+
+const KnownElsewhere* FindElsewhere(std::string_view name) {
+  const std::string plain = PlainName(name);
+  for (const KnownElsewhere& known : kElsewhere) {
+    if (plain == known.name) return &known;
+  }
+  return nullptr;
+}
 
 }  // namespace kvc

@@ -1,6 +1,7 @@
 // The rows of all lists, and their names. A row is added by a file and a line in a .list; nothing else
 // changes.
 #pragma once
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -13,6 +14,19 @@ Span<const Method* const> Methods();
 Span<const Allocator* const> Allocators();
 Span<const Scorer* const> Scorers();
 Span<const Reducer* const> Reducers();
+
+// A published method that is not here, for the message that says so.
+struct KnownElsewhere {
+  const char* name;     // small letters and digits
+  const char* what;     // what it does instead
+  const char* nearest;  // a policy, to which a budget is added
+};
+Span<const KnownElsewhere> Elsewhere();
+// A method's name as people write it, without what does not matter: capitals, dashes, kvpress's ending
+// "Press". Its first 64 characters.
+std::string PlainName(std::string_view name);
+// By its name, plain or not. Null: unknown.
+const KnownElsewhere* FindElsewhere(std::string_view name);
 
 template <typename Row>
 const Row* FindRow(Span<const Row* const> rows, std::string_view name) {

@@ -152,6 +152,15 @@ Status SetOptions(const std::vector<Pair>& pairs, Policy* policy) {
   return {};
 }
 
+Status UnknownMethod(std::string_view name) {
+  const std::vector<std::string_view> names = RowNames(Methods());
+  const KnownElsewhere* known = FindElsewhere(name);
+  const std::string nearest(known != nullptr ? known->nearest : Nearest(PlainName(name), names));
+  return Error(Code::kNotFound, "there is no method \"%s\"%s%s; nearest is %s. There are %s",
+               Shown(name).c_str(), known != nullptr ? ": " : "", known != nullptr ? known->what : "",
+               nearest.c_str(), Join(names).c_str());
+}
+
 Policy FromMethod(const Method& method) {
   Policy policy;
   policy.method = &method;
@@ -176,11 +185,7 @@ Result<Policy> ParsePolicy(const char* spec) {
     return Error(Code::kInvalid,
                  "the policy is empty; write a method and its options, like snapkv:budget=128");
   const Method* method = FindRow(Methods(), name);
-  if (method == nullptr) {
-    const std::vector<std::string_view> names = RowNames(Methods());
-    return Error(Code::kNotFound, "there is no method \"%s\"; nearest is %s. There are %s",
-                 Shown(name).c_str(), std::string(Nearest(name, names)).c_str(), Join(names).c_str());
-  }
+  if (method == nullptr) return UnknownMethod(name);
   Policy policy = FromMethod(*method);
   std::vector<Pair> pairs;
   if (colon < text.size()) {

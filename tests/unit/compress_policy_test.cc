@@ -3,6 +3,8 @@
 
 #include <clocale>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "lib/compress/method_table.h"
@@ -50,6 +52,37 @@ TEST(Grammar, IgnoresTheLocale) {
   EXPECT_EQ(policy.budget, 0.05);
   EXPECT_NE(DescribePolicy(policy).find("budget_ratio=0.05,"), std::string::npos);
   std::setlocale(LC_NUMERIC, "C");
+}
+
+// What is published and not here is refused by what it does, with a policy that can be had.
+TEST(Grammar, MethodsKnownElsewhere) {
+  EXPECT_EQ(Refusal("quest:budget=64", Code::kNotFound).substr(0, 106),
+            "there is no method \"quest\": Quest reads fewer pages at every step and frees none; nearest is "
+            "snapkv. There");
+  for (const char* name : {"ThinKPress", "Q-Filters", "observed_attention", "ChunkKV"}) {
+    ASSERT_NE(FindElsewhere(name), nullptr) << name;
+    EXPECT_NE(Refusal(name, Code::kNotFound).find(FindElsewhere(name)->what), std::string::npos);
+  }
+  for (const char* name : {"", "press", "Press", "-", "quests", "snapkv"})
+    EXPECT_EQ(FindElsewhere(name), nullptr) << name;
+  for (const char* press : {"SnapKVPress", "KVzipPress", "TOVAPress", "LagKVPress", "KeyDiffPress",
+                            "KnormPress", "PyramidKVPress", "StreamingLLMPress", "DuoAttentionPress"}) {
+    const std::string refusal = Refusal(press, Code::kNotFound), plain = PlainName(press);
+    const std::string name = plain == "streamingllm"   ? "streaming"
+                             : plain == "duoattention" ? "duo-attention"
+                                                       : plain;
+    EXPECT_NE(refusal.find("; nearest is " + name + ". "), std::string::npos) << refusal;
+  }
+  std::ifstream file(KVC_SOURCE_DIR "/docs/methods.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  for (const KnownElsewhere& known : Elsewhere()) {
+    EXPECT_EQ(FindRow(Methods(), known.name), nullptr) << known.name << " is here";
+    std::string policy = known.nearest;
+    EXPECT_NE(page.find("`" + policy + "`"), std::string::npos) << policy << " is not in docs/methods.md";
+    if (policy.find("full") != 0)
+      policy += (policy.find(':') == std::string::npos ? ":" : ",") + std::string("budget=64");
+    EXPECT_TRUE(ParsePolicy(policy.c_str()).ok()) << policy;
+  }
 }
 
 TEST(Grammar, Refusals) {
