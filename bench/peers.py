@@ -171,7 +171,7 @@ def parse(words):
     parser.add_argument("--busy", default="0", metavar="N", help="beside N other processes that take a core each")
     parser.add_argument("--kvc", default=os.path.join(ROOT, "build", "bin", "kvc"), metavar="FILE")
     parser.add_argument("--out", default=os.path.join(ROOT, "build", "peers"), metavar="DIR", help="[build/peers]")
-    parser.add_argument("--add", action="store_true", help="to the table of earlier calls, instead of a new one")
+    parser.add_argument("--add", action="store_true", help="to the table in --out, else to the published one")
     parser.add_argument("--publish", action="store_true", help="into docs/performance.md, peers.svg, bench/results")
     parser.add_argument("--check", action="store_true", help="measures nothing; do page and picture say what was kept?")
     return parser.parse_args(words)
@@ -224,8 +224,20 @@ class Table:
 
     def __init__(self, arguments, command, note):
         self.kept, self.picture = (os.path.join(arguments.out, name) for name in ("peers.json", "peers.svg"))
-        self.earlier = json.loads(read(self.kept)) if arguments.add and os.path.exists(self.kept) else None
+        self.earlier = self.added_to() if arguments.add else None
         self.command, self.note, self.document = command, note, None
+
+    def added_to(self):
+        """What --add adds to: the table in --out, else the published one. Tables are of one kind of machine."""
+        kept = self.kept if os.path.exists(self.kept) else KEPT
+        if not os.path.exists(kept):
+            return None
+        document, here = json.loads(read(kept)), compare_llama.processor()
+        if document["processor"] != here:
+            raise compare_llama.Failure(
+                f"{kept} was measured on {document['processor']}, this is {here}: a table of its own (without --add)"
+            )
+        return document
 
     def keep(self, document):
         document["commands"] = [{"command": self.command, "date": document["date"]}]

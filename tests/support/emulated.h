@@ -13,5 +13,11 @@ constexpr bool kUnderQemu =
 // Of many cases of one kind the emulator gets every n-th: the kernels that differ there are in each of them.
 // A prime avoids the periods of what is counted.
 constexpr int EveryNth(int n) { return kUnderQemu ? n : 1; }
+// So many where time is short: a prompt of 900 tokens takes the model recall a fifth of a second, and
+// emulated a minute.
+template <typename T>
+constexpr T Fewer(T emulated, T otherwise) {
+  return kUnderQemu ? emulated : otherwise;
+}
 
 }  // namespace kvc::test

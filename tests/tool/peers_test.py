@@ -36,7 +36,7 @@ def document(*cells, date="2026-01-02T03:04:05"):
         for model, cell, ours, theirs in cells
     ]
     return {
-        "date": date, "processor": "<P & Q>", "n_processors": 2, "threads": 2, "peer_note": "built so",
+        "date": date, "processor": compare_llama.processor(), "n_processors": 2, "threads": 2, "peer_note": "built so",
         "commands": [{"command": "./dev bench peers", "date": date}],
         "cells": [result.document() for result in results],
     }  # fmt: skip
@@ -59,6 +59,9 @@ class Published(unittest.TestCase):
     def test_a_run_that_is_cut_off_keeps_its_cells_beside_the_earlier_ones(self):
         with tempfile.TemporaryDirectory() as folder:
             arguments = argparse.Namespace(out=folder, add=True)
+            with open(os.path.join(folder, "published.json"), "w", encoding="utf-8") as file:
+                json.dump(document(("m", "b", 1, 1), date="2026-01-01"), file)
+            self.enterContext(mock.patch.object(peers, "KEPT", file.name))
             for date, *cells in (("2026-01-02", ("m", "a", 2, 1)), ("2026-01-03", ("m", "b", 3, 1), ("m", "a", 4, 1))):
                 table = peers.Table(arguments, "./dev bench peers", "built so")
                 for n in range(1, len(cells) + 1):  # what a run hands over behind every cell; it never comes to its end
@@ -66,11 +69,19 @@ class Published(unittest.TestCase):
                     table.keep({**handed, "command": "bench/x.py /a", "checks": [{"model": "/a/m"}]})
                     with open(os.path.join(folder, "peers.json"), encoding="utf-8") as file:
                         kept = json.load(file)
-            self.assertEqual([(r.cell, r.sides[0].series.best) for r in peers.results_of(kept)], [("a", 4), ("b", 3)])
-            self.assertEqual([c["date"] for c in kept["commands"]], ["2026-01-02", "2026-01-03"])
+            self.assertEqual([(r.cell, r.sides[0].series.best) for r in peers.results_of(kept)], [("b", 3), ("a", 4)])
+            self.assertEqual([c["date"] for c in kept["commands"]], ["2026-01-01", "2026-01-02", "2026-01-03"])
             self.assertEqual(kept["checks"], [{"model": "m"}])
             self.assertNotIn("command", kept)
             self.assertTrue(os.path.exists(os.path.join(folder, "peers.svg")))
+
+    def test_nothing_is_added_to_a_table_of_another_machine(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "peers.json"), "w", encoding="utf-8") as file:
+                json.dump({**document(("m", "a", 1, 1)), "processor": "another"}, file)
+            peers.Table(argparse.Namespace(out=folder, add=False), "./dev bench peers", "")
+            with self.assertRaisesRegex(compare_llama.Failure, "measured on another, this is"):
+                peers.Table(argparse.Namespace(out=folder, add=True), "./dev bench peers", "")
 
     def test_section(self):
         text = peers.section(document(("m", "decode-0", 30, 20), ("m", "decode-4096", 9, 1)))

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "tests/support/emulated.h"
 #include "tests/tool/run_program.h"
+#include "tests/tool/short_tasks.h"
 
 namespace {
 
@@ -12,10 +14,17 @@ using Json = nlohmann::json;
 
 const char* const kTasks = KVC_SOURCE_DIR "/models/recall/tasks/train/niah_multi.jsonl";
 
+// Two of them, short.
+const std::string& Tasks() {
+  static const TemporaryFolder folder;
+  static const std::string path = ShortTasks(folder, kTasks, 2);
+  return path;
+}
+
 // A measurement small enough for a test: sizes that divide 24, so that eight balanced samples reach every
 // head.
 std::vector<std::string> Score(const std::string& out, const std::vector<std::string>& more) {
-  std::vector<std::string> arguments = {"score",   KVC_RECALL,  "--data", kTasks,      "--limit",
+  std::vector<std::string> arguments = {"score",   KVC_RECALL,  "--data", Tasks(),     "--limit",
                                         "1",       "--utility", "nll",    "--samples", "8",
                                         "--sizes", "3,12",      "--out",  out,         "--balanced"};
   arguments.insert(arguments.end(), more.begin(), more.end());
@@ -47,13 +56,16 @@ TEST(ToolScore, ShardsKillsAndResumptionGiveTheSameBits) {
   EXPECT_EQ(ReadWholeFile(folder.Path("killed.json")), whole);
 
   std::vector<std::string> merge = {"score-merge", "--out", folder.Path("merged.json")};
-  for (const char* shard : {"4", "2", "1", "3"}) {
-    ExpectGood(RunKvc(Score(folder.Path("part.json"), {"--shard", std::string(shard) + "/4"})));
-    merge.push_back(folder.Path("part.json." + std::string(shard) + "-of-4.log"));
+  const std::string shards = kvc::test::Fewer("2", "4");
+  for (const std::string shard : {"4", "2", "1", "3"}) {
+    if (shard > shards) continue;
+    ExpectGood(RunKvc(Score(folder.Path("part.json"), {"--shard", shard + "/" + shards})));
+    const std::string name = "part.json." + shard + "-of-" + shards + ".log";
+    merge.push_back(folder.Path(name));
     // A machine died while it wrote: the last line is cut, and done again.
     const std::string log = ReadWholeFile(merge.back());
-    folder.Write("part.json." + std::string(shard) + "-of-4.log", log.substr(0, log.size() - 30));
-    ExpectGood(RunKvc(Score(folder.Path("part.json"), {"--resume", "--shard", std::string(shard) + "/4"})));
+    folder.Write(name, log.substr(0, log.size() - 30));
+    ExpectGood(RunKvc(Score(folder.Path("part.json"), {"--resume", "--shard", shard + "/" + shards})));
     EXPECT_EQ(ReadWholeFile(merge.back()), log);
   }
   EXPECT_FALSE(Exists(folder.Path("part.json")));
@@ -68,9 +80,9 @@ TEST(ToolScore, ShardsKillsAndResumptionGiveTheSameBits) {
 // As many samples as the bound asks for; slices in the file, and drawn.
 TEST(ToolScore, SamplesByABoundOfTheError) {
   const TemporaryFolder folder;
-  const std::vector<std::string> common = {"score",     KVC_RECALL, "--data",  kTasks, "--limit",         "1",
-                                           "--utility", "nll",      "--sizes", "6,12", "--draw-examples", "1",
-                                           "--delta",   "0.5"};
+  const std::vector<std::string> common = {
+      "score", KVC_RECALL, "--data", Tasks(),           "--limit", "1",       "--utility",
+      "nll",   "--sizes",  "6,12",   "--draw-examples", "1",       "--delta", "0.5"};
   std::vector<std::string> good = common;
   good.insert(good.end(), {"--variant", "left", "--epsilon", "1.2", "--out", folder.Path("s.json")});
   ExpectGood(RunKvc(good));
@@ -151,7 +163,7 @@ TEST(ToolScore, ScoresGoIntoAModelFileAndAPicture) {
 
 TEST(ToolScore, RetrievalScoresOfQueryHeads) {
   const TemporaryFolder folder;
-  ExpectGood(RunKvc({"score", KVC_RECALL, "--data", kTasks, "--limit", "2", "--method", "headkv-r2", "--out",
+  ExpectGood(RunKvc({"score", KVC_RECALL, "--data", Tasks(), "--limit", "2", "--method", "headkv-r2", "--out",
                      folder.Path("r.json")}));
   const Json scores = Json::parse(ReadWholeFile(folder.Path("r.json")));
   EXPECT_EQ(scores["shape"], (Json{6, 8}));
@@ -316,7 +328,7 @@ TEST(ToolScore, AModelOfWindowsAloneIsRefused) {
   ExpectGood(RunKvc({"convert", KVC_SOURCE_DIR "/tests/data/reference/hf_mistral_window", model}));
   for (const char* method : {"ssv", "exact", "headkv-r2"}) {
     const ProgramResult refused =
-        RunKvc({"score", model, "--data", kTasks, "--method", method, "--out", folder.Path("s.json")});
+        RunKvc({"score", model, "--data", Tasks(), "--method", method, "--out", folder.Path("s.json")});
     EXPECT_EQ(refused.exit_code, 1) << method;
     EXPECT_NE(refused.err.find("every layer of this model attends to its newest tokens only"),
               std::string::npos)

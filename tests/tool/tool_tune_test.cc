@@ -3,7 +3,9 @@
 
 #include <cmath>
 
+#include "tests/support/emulated.h"
 #include "tests/tool/run_program.h"
+#include "tests/tool/short_tasks.h"
 
 namespace {
 
@@ -11,8 +13,15 @@ using Json = nlohmann::json;
 
 const char* const kTasks = KVC_SOURCE_DIR "/models/recall/tasks/train/niah.jsonl";  // 40, one question each
 
+// All of them, short.
+std::string Tasks() {
+  static const TemporaryFolder folder;
+  static const std::string path = ShortTasks(folder, kTasks, 40);
+  return path;
+}
+
 std::vector<std::string> Tune(const std::vector<std::string>& more) {
-  std::vector<std::string> arguments = {"tune", KVC_RECALL, "--data", kTasks};
+  std::vector<std::string> arguments = {"tune", KVC_RECALL, "--data", Tasks()};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -26,15 +35,16 @@ std::string Join(const std::vector<std::string>& words) {
 // full:kv=int8 is a candidate as it stands; streaming has dropped the code at every budget tried here.
 TEST(ToolTune, FindsTheSmallestThatKeepsThePromise) {
   const TemporaryFolder folder;
+  constexpr int kAll = kvc::test::Fewer(20, 40), kHeldOut = kAll * 3 / 5, kTuned = kAll - kHeldOut;
   const std::vector<std::string> arguments =
-      Tune({"--policy", "streaming", "--policy", "full:kv=int8", "--policy", "full", "--budgets", "128,64",
-            "--max-loss", "35%", "--confidence", "90%", "--held-out", "0.6", "--json", "--out",
-            folder.Path("policy.txt")});
+      Tune({"--policy", "streaming", "--policy", "full:kv=int8", "--policy", "full", "--budgets", "64,32",
+            "--max-loss", "35%", "--confidence", "90%", "--held-out", "0.6", "--limit", std::to_string(kAll),
+            "--json", "--out", folder.Path("policy.txt")});
   const ProgramResult run = RunKvc(arguments);
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const Json result = run.Json();
-  EXPECT_EQ(result["n_tune"], 16);
-  EXPECT_EQ(result["n_held_out"], 24);
+  EXPECT_EQ(result["n_tune"], kTuned);
+  EXPECT_EQ(result["n_held_out"], kHeldOut);
   EXPECT_EQ(result["bound"], "binomial");
   EXPECT_DOUBLE_EQ(result["level"].get<double>(), 0.1 / 3);
   EXPECT_EQ(ReadWholeFile(folder.Path("policy.txt")), result["policy"].get<std::string>() + "\n");
@@ -45,12 +55,12 @@ TEST(ToolTune, FindsTheSmallestThatKeepsThePromise) {
   EXPECT_EQ(large["verdict"], "failed");
   EXPECT_EQ(small["verdict"], "not tested");
   EXPECT_GT(large["cache_bytes"], small["cache_bytes"]);
-  EXPECT_LT(large["n_tasks"], 16);  // given up as soon as it could not pass any more
+  EXPECT_LT(large["n_tasks"], kTuned);  // given up as soon as it could not pass any more
   EXPECT_EQ(full["loss"], 0.0);
-  EXPECT_NEAR(full["p_value"].get<double>(), std::pow(0.65, 16), 1e-12);
+  EXPECT_NEAR(full["p_value"].get<double>(), std::pow(0.65, kTuned), 1e-12);
   EXPECT_LT(result["chosen"]["cache_bytes"], full["cache_bytes"]);
   const Json& held = result["held_out"];
-  EXPECT_EQ(held["n_tasks"], 24);
+  EXPECT_EQ(held["n_tasks"], kHeldOut);
   EXPECT_LE(held["violation_rate_low"], held["violation_rate"]);
   EXPECT_GE(held["violation_rate_high"], held["violation_rate"]);
   EXPECT_GE(held["accuracy_full"].get<double>(), 0.9);
@@ -87,7 +97,7 @@ TEST(ToolTune, SaysWhatItCannotPromise) {
       {{"--policy", "snapkv", "--max-loss", "120%"}, 2, "not in the range"},
       {{"--policy", "snapkv", "--max-loss", "x%"}, 2, "no number"},
       {{"--policy", "snapkv", "--metric", "bleu"}, 2, "--metric"},
-      {{"--policy", "snapkv", "--max-loss", "30%", "--out", kTasks}, 2, "the output must be another file"},
+      {{"--policy", "snapkv", "--max-loss", "30%", "--out", Tasks()}, 2, "the output must be another file"},
       {{}, 2, "--policy"}};
   for (const auto& c : cases) {
     const ProgramResult run = RunKvc(Tune(c.more));
