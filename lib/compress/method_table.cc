@@ -1,7 +1,6 @@
 #include "lib/compress/method_table.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "lib/compress/allocators.h"
 #include "lib/compress/methods.h"
@@ -39,8 +38,8 @@ constexpr KnownElsewhere kElsewhere[] = {
 };
 
 template <typename Row, size_t n>
-Span<const Row* const> AsSpan(const Row* const (&rows)[n]) {
-  return Span<const Row* const>(rows, n);
+Span<const Row> AsSpan(const Row (&rows)[n]) {
+  return Span<const Row>(rows, n);
 }
 
 }  // namespace
@@ -49,10 +48,7 @@ Span<const Method* const> Methods() { return AsSpan(kMethods); }
 Span<const Allocator* const> Allocators() { return AsSpan(kAllocators); }
 Span<const Scorer* const> Scorers() { return AsSpan(kScorers); }
 Span<const Reducer* const> Reducers() { return AsSpan(kReducers); }
-
-Span<const KnownElsewhere> Elsewhere() {
-  return Span<const KnownElsewhere>(kElsewhere, std::size(kElsewhere));
-}
+Span<const KnownElsewhere> Elsewhere() { return AsSpan(kElsewhere); }
 
 std::string PlainName(std::string_view name) {
   constexpr std::string_view kEnding = "press";

@@ -26,8 +26,10 @@ inline nlohmann::json ShortTask(nlohmann::json task) {
   return task;
 }
 
-// The first `limit` tasks of a file, short, in a file of the same name. Returns its path.
-inline std::string ShortTasks(const TemporaryFolder& folder, const std::string& path, int limit) {
+// The first `limit` tasks of a file, short, in a file of the same name that lasts as long as the program.
+// Returns its path.
+inline std::string ShortTasks(const std::string& path, int limit) {
+  static const TemporaryFolder folder;
   std::istringstream lines(ReadWholeFile(path));
   std::string tasks;
   for (std::string line; limit > 0 && std::getline(lines, line); --limit)

@@ -10,8 +10,7 @@
 namespace {
 
 std::vector<std::string> Score(const std::string& out, const std::vector<std::string>& more) {
-  static const TemporaryFolder folder;
-  static const std::string tasks = ShortTasks(folder, KVC_SOURCE_DIR "/samples/data/recall_demo.jsonl", 1);
+  static const std::string tasks = ShortTasks(KVC_SOURCE_DIR "/samples/data/recall_demo.jsonl", 1);
   std::vector<std::string> arguments = {KVC_PROGRAM, "score",   KVC_RECALL, "--data", tasks, "--utility",
                                         "nll",       "--sizes", "3,12",     "--out",  out,   "--balanced"};
   arguments.insert(arguments.end(), more.begin(), more.end());

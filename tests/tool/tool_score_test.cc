@@ -16,8 +16,7 @@ const char* const kTasks = KVC_SOURCE_DIR "/models/recall/tasks/train/niah_multi
 
 // Two of them, short.
 const std::string& Tasks() {
-  static const TemporaryFolder folder;
-  static const std::string path = ShortTasks(folder, kTasks, 2);
+  static const std::string path = ShortTasks(kTasks, 2);
   return path;
 }
 

@@ -14,9 +14,8 @@ using Json = nlohmann::json;
 const char* const kTasks = KVC_SOURCE_DIR "/models/recall/tasks/train/niah.jsonl";  // 40, one question each
 
 // All of them, short.
-std::string Tasks() {
-  static const TemporaryFolder folder;
-  static const std::string path = ShortTasks(folder, kTasks, 40);
+const std::string& Tasks() {
+  static const std::string path = ShortTasks(kTasks, 40);
   return path;
 }
 
