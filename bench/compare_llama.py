@@ -8,7 +8,8 @@ measured, or the two did not do the same work.
 
 Rates are tokens a second. A ratio above 1 says that kvc (the build of --kvc) is the faster one. A cell is called quiet
 when best and worst of either side differ by at most 5 %, and its best confirmed when a second run came within 2 % of
-it; both are printed. llama.cpp runs with and without flash attention, and the better of the two counts."""
+it; both are printed. llama.cpp runs with and without flash attention, and the better of the two counts; one that is
+beaten by 15 % behind two runs is not run again."""
 
 import argparse
 import contextlib

@@ -9,6 +9,7 @@ from typing import List, Optional
 QUIET = 0.05  # best and worst of a quiet machine differ by no more
 CONFIRMED = 0.02  # a best that no other run comes this close to may be an accident, or the one run left in peace
 DISTURBED = 0.10  # of the processors, by somebody else
+BEATEN, RUNS_TO_BE_BEATEN = 0.85, 2  # a setting below that part of its side's best behind so many runs is out
 
 
 @dataclasses.dataclass
@@ -91,7 +92,12 @@ class Side:
 
     @property
     def series(self):
-        return max(self.settings, key=lambda series: series.best)
+        return max((s for s in self.settings if s.runs), key=lambda series: series.best)
+
+    def beaten(self, series):
+        """Whether that setting cannot be the fastest any more but by a noise the table would not call quiet: with long
+        contexts every run of it would be minutes for nothing."""
+        return len(series.runs) >= RUNS_TO_BE_BEATEN and series.best < BEATEN * self.series.best
 
 
 @dataclasses.dataclass
@@ -173,14 +179,17 @@ class Pair:
 
 def take_turns(cell, contenders, result, rounds, max_rounds, rest, say):
     """A B A B ...: fills the series of the result, which lie in the order of the contenders; rest() comes before every
-    run. After `rounds` it goes on, up to max_rounds, as long as a best is not confirmed."""
-    settings = [series for side in result.sides for series in side.settings]
+    run. After `rounds` it goes on, up to max_rounds, as long as a best is not confirmed. A setting that another one of
+    its side has beaten takes no further turns."""
+    settings = [(side, series) for side in result.sides for series in side.settings]
     if len(settings) != len(contenders):
         raise ValueError(f"{len(contenders)} contenders for {len(settings)} series")
     for done in range(max(rounds, max_rounds)):
         if done >= rounds and result.confirmed:
             break
-        for series, contender in zip(settings, contenders):
+        for (side, series), contender in zip(settings, contenders):
+            if side.beaten(series):
+                continue
             rest()
             run = contender.measure(cell)
             series.runs.append(run)

@@ -49,6 +49,13 @@ class Statistics(unittest.TestCase):
         side = pairing.Side("llama.cpp", [series("fa off", 50, 60), series("fa on", 10, 61)])
         self.assertEqual(side.series.label, "fa on")
 
+    def test_a_setting_is_beaten_behind_two_runs(self):
+        fast, slow, close = series("on", 100, 90), series("off", 84, 80), series("other", 85, 1)
+        side = pairing.Side("llama.cpp", [fast, slow, close])
+        self.assertEqual([side.beaten(s) for s in side.settings], [False, True, False])
+        self.assertFalse(pairing.Side("llama.cpp", [fast, series("off", 1)]).beaten(series("off", 1)), "one run")
+        self.assertFalse(pairing.Side("kvc", [slow]).beaten(slow), "alone")
+
     def test_ratios(self):
         pair = result(series("kvc", 100, 80, 60), series("before", 50, 40, 10)).pairs()[0]
         self.assertEqual((pair.ratio, pair.ratio_of_medians), (2, 2))
@@ -77,8 +84,8 @@ class Statistics(unittest.TestCase):
 
 
 class Turns(unittest.TestCase):
-    def take(self, rates, rounds, max_rounds):
-        """rates: one list for every contender. The order of the runs by label, and the result."""
+    def take(self, rates, rounds, max_rounds, sides=("A", "B")):
+        """rates: one list for every contender; sides: their labels. The order of the runs by label, and the result."""
         order, rests = [], []
 
         class Contender:
@@ -89,8 +96,8 @@ class Turns(unittest.TestCase):
                 order.append(self.label)
                 return pairing.Run(next(self.values), 1)
 
-        contenders = [Contender("AB"[i], values) for i, values in enumerate(rates)]
-        taken = result(*(pairing.Series(c.label) for c in contenders))
+        contenders = [Contender(label, values) for label, values in zip("".join(sides), rates)]
+        taken = pairing.Result("m", "c", [pairing.Side(s, [pairing.Series(c) for c in s]) for s in sides])
         pairing.take_turns("c", contenders, taken, rounds, max_rounds, lambda: rests.append(1), lambda text: None)
         self.assertEqual(len(rests), len(order))
         return "".join(order), taken
@@ -99,6 +106,12 @@ class Turns(unittest.TestCase):
         order, taken = self.take([[1, 2, 3], [4, 5, 6]], 3, 0)
         self.assertEqual(order, "ABABAB")
         self.assertEqual([side.series.rates for side in taken.sides], [[1, 2, 3], [4, 5, 6]])
+
+    def test_a_beaten_setting_takes_no_further_turns(self):
+        order, taken = self.take([[9, 9, 9], [1, 2], [4, 4, 4]], 3, 0, ["A", "BC"])
+        self.assertEqual(order, "ABC" * 2 + "AC")
+        self.assertEqual([s.rates for s in taken.sides[1].settings], [[1, 2], [4, 4, 4]])
+        self.assertEqual(self.take([[9, 9, 9], [3.5, 2, 1], [4, 4, 4]], 3, 0, ["A", "BC"])[0], "ABC" * 3)
 
     def test_go_on_until_confirmed(self):
         self.assertEqual(self.take([[10, 5, 10, 1], [7, 7, 7, 1]], 2, 9)[0], "ABABAB")
