@@ -35,9 +35,9 @@ else()
   message(STATUS "Python was not found: the list of parts (SPDX) is not installed")
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR}
-  FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
+  FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.png")
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/samples DESTINATION ${CMAKE_INSTALL_DATADIR}/kvc
-  PATTERN "build*" EXCLUDE PATTERN "__pycache__" EXCLUDE PATTERN ".gitignore" EXCLUDE)
+  REGEX "/build(-[^/]*)?$" EXCLUDE PATTERN "__pycache__" EXCLUDE PATTERN ".gitignore" EXCLUDE)
 install(FILES ${PROJECT_SOURCE_DIR}/models/kvc_model.fbs DESTINATION ${CMAKE_INSTALL_DATADIR}/kvc)
 set(bindings ${PROJECT_SOURCE_DIR}/bindings)
 install(FILES ${bindings}/kvc.i ${bindings}/log_ring.h ${bindings}/log_ring.c ${bindings}/error_record.h
@@ -54,13 +54,18 @@ install(FILES ${PROJECT_BINARY_DIR}/kvcConfig.cmake ${PROJECT_BINARY_DIR}/kvcCon
   DESTINATION ${KVC_CMAKE_DIR})
 
 # What the archive leaves to the final link.
-set(KVC_PC_PRIVATE "-lm -lpthread")
-if(KVC_ARCHIVE_LANGUAGE STREQUAL CXX)
-  set(KVC_PC_PRIVATE "-lstdc++ ${KVC_PC_PRIVATE}")
-  if(KVC_THIRD_PARTY_ARCHIVES)
-    set(KVC_PC_PRIVATE "-lpcre2-8 -lutf8proc ${KVC_PC_PRIVATE}")
+get_target_property(left kvc_archive KVC_LEFT_TO_LINK)
+get_target_property(language kvc_archive LINKER_LANGUAGE)
+if(language STREQUAL CXX)
+  if(APPLE)
+    list(APPEND left c++)
+  else()
+    list(APPEND left stdc++)
   endif()
 endif()
+list(APPEND left m pthread)
+list(TRANSFORM left PREPEND -l REGEX "^[^/]")
+list(JOIN left " " KVC_PC_PRIVATE)
 # kvc.pc finds its prefix from its own place, so an installed tree can be moved.
 file(RELATIVE_PATH KVC_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" KVC_PC_PREFIX ${KVC_PC_PREFIX})

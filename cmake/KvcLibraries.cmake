@@ -76,6 +76,7 @@ endif()
 if(NOT KVC_MERGE_LINKER)  # a toolchain file may name another, with arguments
   set(KVC_MERGE_LINKER ${CMAKE_LINKER})
 endif()
+set(left "")  # to the program that links it: names of libraries, or paths
 set(inside ${KVC_THIRD_PARTY_ARCHIVES})
 list(FILTER inside INCLUDE REGEX "\\.a$")
 if(CMAKE_EXECUTABLE_FORMAT STREQUAL ELF AND KVC_BUNDLE AND NOT KVC_SANITIZE
@@ -100,13 +101,13 @@ if(CMAKE_EXECUTABLE_FORMAT STREQUAL ELF AND KVC_BUNDLE AND NOT KVC_SANITIZE
 else()  # no such linker here: a plain archive, linked as C++
   add_library(kvc_archive STATIC ${objects})
   set(KVC_ARCHIVE_LANGUAGE CXX)
-  target_link_libraries(kvc_archive PRIVATE $<BUILD_INTERFACE:${KVC_THIRD_PARTY_ARCHIVES}>)
-  if(NOT KVC_THIRD_PARTY)
-    target_link_libraries(kvc_archive PRIVATE $<INSTALL_INTERFACE:pcre2-8> $<INSTALL_INTERFACE:utf8proc>)
-  endif()
+  set(left ${KVC_THIRD_PARTY_ARCHIVES})
+  list(TRANSFORM left REPLACE "^.*/lib(pcre2-8|utf8proc)\\.[^/]*$" "\\1")  # wherever that system has them
+  target_link_libraries(kvc_archive PRIVATE $<BUILD_INTERFACE:${KVC_THIRD_PARTY_ARCHIVES}>
+    $<INSTALL_INTERFACE:${left}>)
 endif()
 set_target_properties(kvc_archive PROPERTIES OUTPUT_NAME kvc EXPORT_NAME static
-  LINKER_LANGUAGE ${KVC_ARCHIVE_LANGUAGE})
+  LINKER_LANGUAGE ${KVC_ARCHIVE_LANGUAGE} KVC_LEFT_TO_LINK "${left}")
 target_link_libraries(kvc_archive PRIVATE Threads::Threads $<$<PLATFORM_ID:Linux,Android>:m>)
 
 foreach(target kvc kvc_static kvc_archive)

@@ -56,7 +56,9 @@ class Chat {
     for (std::string line; !ends_ && ReadLine(terminal_, &line);) {
       try {
         Take(line);
-      } catch (const StatusFailure& failure) {
+      } catch (const OutputFailure&) {
+        throw;
+      } catch (const Failure& failure) {
         if (!terminal_) throw;  // a script wants to know
         Complain(failure.what());
       } catch (const UsageError& error) {
@@ -207,13 +209,16 @@ Action AddChat(CLI::App* app) {
   AddTableOptions(app, &options->tables);
   app->add_option("--system", options->system, "What the model is to be, said before everything else")
       ->type_name("TEXT");
-  AddInput(app, "--load", &options->load, "Go on with a conversation that /save kept");
+  CLI::Option* load = AddInput(app, "--load", &options->load,
+                               "Go on with a conversation that /save kept, as it was compressed");
   app->add_option("--max-tokens", options->max_tokens, "Most tokens of an answer")
       ->check(AtLeast(1))
       ->capture_default_str()
       ->type_name("N");
   AddSamplingOptions(app, &options->session);
   AddContextOptions(app, &options->session);
+  for (const char* own : {"--policy", "--head-scores", "--table", "--context", "--on-full", "--system"})
+    load->excludes(app->get_option(own));  // the file has them
   app->add_flag("--json", options->json, "A line of JSON a turn on stdout");
   app->footer(
       "A GGUF file or a Hugging Face folder is converted once, into a cache folder ($KVC_CACHE).\n"

@@ -19,6 +19,12 @@ class Failure : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Nobody hears any more: ends even what goes on behind other failures.
+class OutputFailure : public Failure {
+ public:
+  using Failure::Failure;
+};
+
 // Ends the command with kExitUsage: what was asked for cannot be meant.
 class UsageError : public std::runtime_error {
  public:

@@ -96,7 +96,10 @@ void Conversation::SetPolicy(const std::string& policy) {
 }
 
 void Conversation::Load(const std::string& path) {
-  session_ = std::make_unique<Session>(Session::Restore(model_, path));
+  auto session = std::make_unique<Session>(Session::Restore(model_, path));
+  if (options_.samples) session->SetSampling(Sampling(options_));
+  session_ = std::move(session);
+  policy_ = "of the loaded file";
   said_.clear();
   loaded_ = true;
 }

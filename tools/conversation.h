@@ -19,7 +19,7 @@ class Conversation {
                const SessionOptions& options);
   // Whether the model was made for conversations. If not, what is typed is continued as text.
   bool has_turns() const { return has_turns_; }
-  const std::string& policy() const { return policy_; }
+  const std::string& policy() const { return policy_; }  // in words where a file brought it
   kvc_session_stats Stats() const { return session_->Stats(); }
 
   struct Answer {
@@ -35,7 +35,8 @@ class Conversation {
   void SetPolicy(const std::string& policy);
   int64_t Trim(int32_t budget) { return session_->Trim(budget); }
   void Save(const std::string& path) const { session_->Save(path); }
-  // What was said before a file is not in it: a loaded conversation cannot be told again.
+  // What was said before a file is not in it: a loaded conversation cannot be told again. It is compressed
+  // and sampled as it was saved; options for sampling, where some were given, hold instead.
   void Load(const std::string& path);
 
  private:

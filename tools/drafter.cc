@@ -1,7 +1,5 @@
 #include "tools/drafter.h"
 
-#include <algorithm>
-
 namespace kvc::tool {
 
 void Drafter::Took(const TokenList& draft, const TokenList& tokens) {
@@ -11,11 +9,11 @@ void Drafter::Took(const TokenList& draft, const TokenList& tokens) {
   GoOn(draft, tokens, same);
 }
 
-TokenList LookupDrafter::Draft() {
+TokenList LookupDrafter::Make(int32_t most) {
   constexpr int32_t kGram = 3;
-  TokenList draft(static_cast<size_t>(length()));
+  TokenList draft(static_cast<size_t>(most));
   int32_t n = 0;
-  Check(kvc_draft_lookup(text_.data(), static_cast<int32_t>(text_.size()), kGram, draft.data(), length(), &n),
+  Check(kvc_draft_lookup(text_.data(), static_cast<int32_t>(text_.size()), kGram, draft.data(), most, &n),
         "look a draft up");
   draft.resize(static_cast<size_t>(n));
   return draft;
@@ -25,12 +23,16 @@ void LookupDrafter::GoOn(const TokenList&, const TokenList& tokens, int32_t) {
   text_.insert(text_.end(), tokens.begin(), tokens.end());
 }
 
-TokenList SessionDrafter::Draft() {
+TokenList SessionDrafter::Make(int32_t most) {
   TokenList draft;
-  while (static_cast<int32_t>(draft.size()) < length()) {
-    const std::optional<int32_t> token = session_->Step();
-    if (!token) break;
-    draft.push_back(*token);
+  try {
+    while (static_cast<int32_t>(draft.size()) < most) {
+      const std::optional<int32_t> token = session_->Step();
+      if (!token) break;
+      draft.push_back(*token);
+    }
+  } catch (const StatusFailure& failure) {
+    if (failure.status() != KVC_E_CONTEXT_FULL) throw;  // the answer may end before its context does
   }
   return draft;
 }

@@ -1,5 +1,7 @@
 // Drafts of an answer for kvc_session_step_draft: from the text, or from a session with a smaller cache.
 #pragma once
+#include <algorithm>
+
 #include "tools/kvc_handles.h"
 
 namespace kvc::tool {
@@ -9,12 +11,13 @@ class Drafter {
   // most: tokens of a draft. Less are made where drafts turn out wrong early.
   explicit Drafter(int32_t most) : most_(most), length_(most) {}
   virtual ~Drafter() = default;
-  virtual TokenList Draft() = 0;
+  // At most `cap` tokens: a pass gives one more than it checks.
+  TokenList Draft(int32_t cap) { return Make(std::min(length_, cap)); }
   // What came of a draft: the tokens of the answer.
   void Took(const TokenList& draft, const TokenList& tokens);
 
  protected:
-  int32_t length() const { return length_; }
+  virtual TokenList Make(int32_t most) = 0;
   // same: how many tokens from the first on are those of the draft.
   virtual void GoOn(const TokenList& draft, const TokenList& tokens, int32_t same) = 0;
 
@@ -27,9 +30,9 @@ class Drafter {
 class LookupDrafter final : public Drafter {
  public:
   LookupDrafter(int32_t most, TokenList prompt) : Drafter(most), text_(std::move(prompt)) {}
-  TokenList Draft() override;
 
  private:
+  TokenList Make(int32_t most) override;
   void GoOn(const TokenList& draft, const TokenList& tokens, int32_t same) override;
   TokenList text_;
 };
@@ -38,9 +41,9 @@ class LookupDrafter final : public Drafter {
 class SessionDrafter final : public Drafter {
  public:
   SessionDrafter(int32_t most, Session* session) : Drafter(most), session_(session) {}
-  TokenList Draft() override;
 
  private:
+  TokenList Make(int32_t most) override;
   void GoOn(const TokenList& draft, const TokenList& tokens, int32_t same) override;
   Session* const session_;
 };

@@ -15,9 +15,10 @@ namespace {
 // The next tokens, at most cap; none: the answer is complete.
 TokenList NextTokens(Session* session, int32_t cap, Drafter* drafter, int32_t* n_drafted) {
   constexpr int32_t kMost = 32;
-  const TokenList draft = drafter != nullptr ? drafter->Draft() : TokenList{};
+  cap = std::min(cap, kMost);
+  const TokenList draft = drafter != nullptr ? drafter->Draft(cap - 1) : TokenList{};
   *n_drafted += static_cast<int32_t>(draft.size());
-  TokenList tokens = session->StepDraft(draft, std::min(cap, kMost));
+  TokenList tokens = session->StepDraft(draft, cap);
   if (drafter != nullptr) drafter->Took(draft, tokens);
   return tokens;
 }
@@ -33,12 +34,12 @@ Generation Generate(Session* session, int32_t max_tokens, const TextSink& sink, 
       if (out.cancelled) break;
       const TokenList tokens =
           NextTokens(session, max_tokens - static_cast<int32_t>(out.tokens.size()), drafter, &out.n_drafted);
+      const std::string text = session->ReadText();  // behind the end too, for a character that was cut off
+      out.text += text;
+      if (sink && !text.empty()) sink(text);
       if (tokens.empty()) break;
       ++out.n_passes;
       out.tokens.insert(out.tokens.end(), tokens.begin(), tokens.end());
-      const std::string text = session->ReadText();
-      out.text += text;
-      if (sink && !text.empty()) sink(text);
     }
   } catch (const StatusFailure& failure) {
     if (failure.status() != KVC_E_CANCELLED) throw;

@@ -218,24 +218,33 @@ void AddContextOptions(CLI::App* app, SessionOptions* options) {
 }
 
 void AddSamplingOptions(CLI::App* app, SessionOptions* options) {
-  app->add_option("--temperature", options->temperature, "0 = greedy")->check(Real(0, 100))->type_name("X");
+  const auto said = [options](const std::string&) { options->samples = true; };
+  app->add_option("--temperature", options->temperature, "0 = greedy")
+      ->check(Real(0, 100))
+      ->type_name("X")
+      ->each(said);
   app->add_option("--top-p", options->top_p, "Sample from the likeliest tokens that sum to this; 0 = off")
       ->check(Real(0, 1))
-      ->type_name("X");
+      ->type_name("X")
+      ->each(said);
   app->add_option("--top-k", options->top_k, "Sample from so many likeliest tokens; 0 = off")
       ->check(AtLeast(0))
-      ->type_name("N");
+      ->type_name("N")
+      ->each(said);
   app->add_option("--min-p", options->min_p,
                   "Sample from tokens of at least this share of the likeliest one's probability; 0 = off")
       ->check(Real(0, 1))
-      ->type_name("X");
+      ->type_name("X")
+      ->each(said);
   app->add_option("--repeat-penalty", options->repeat_penalty,
                   "Make the newest 64 tokens less likely, about 1.1; 0 = off")
       ->check(Real(0, 100))
-      ->type_name("X");
+      ->type_name("X")
+      ->each(said);
   app->add_option("--seed", options->seed, "Of sampling; the same seed gives the same text")
       ->check(Whole(INT64_MIN, INT64_MAX))
-      ->type_name("N");
+      ->type_name("N")
+      ->each(said);
 }
 
 void NoteBeyondTraining(const Model& model, int64_t n_tokens) {

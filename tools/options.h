@@ -62,6 +62,7 @@ struct SessionOptions {
   std::string on_full = "error";
   double temperature = 0, top_p = 0, min_p = 0, repeat_penalty = 0;
   int64_t seed = 0;
+  bool samples = false;  // whether anything was said of sampling
 };
 void AddContextOptions(CLI::App* app, SessionOptions* options);   // --context --on-full
 void AddSamplingOptions(CLI::App* app, SessionOptions* options);  // --temperature --top-p --top-k --min-p ...

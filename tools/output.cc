@@ -18,7 +18,8 @@ void PrintJson(const Json& document) {
 }
 
 void FlushOutput() {
-  if (std::fflush(stdout) != 0 || std::ferror(stdout)) throw Failure("could not write all of the output");
+  if (std::fflush(stdout) != 0 || std::ferror(stdout))
+    throw OutputFailure("could not write all of the output");
 }
 
 void Complain(const std::string& text) { Note("kvc: " + text); }

@@ -315,8 +315,9 @@ KVC_API kvc_status  kvc_batch_step(kvc_session *const *sessions, int32_t n, cons
  * written), else KVC_TOKEN_NONE.  [sess] each */
 KVC_API kvc_status  kvc_batch_logits(kvc_session *const *sessions, int32_t n, const kvc_batch_params *params,
                                      float *logits, int64_t cap_logits, int32_t *out_tokens, kvc_status *out_statuses);
-/* Moves out text that is complete UTF-8; the bytes of a split character wait inside. KVC_E_BUFFER_TOO_SMALL: not even
- * the next character fits, *n_out has its bytes (at most 4).  [sess] */
+/* Moves out text that is complete UTF-8; the bytes of a split character wait inside. What cannot be completed, because
+ * the answer stopped (KVC_TOKEN_NONE), is U+FFFD then: read once more; a prompt drops it. KVC_E_BUFFER_TOO_SMALL: not
+ * even the next character fits, *n_out has its bytes (at most 4).  [sess] */
 KVC_API kvc_status  kvc_session_read_text(kvc_session *session, uint8_t *text, int32_t cap_text, int32_t *n_out);
 /* Logits [V] after the newest token, that the next step samples from. Feeds the last step's token first. [sess] */
 KVC_API kvc_status  kvc_session_get_logits(kvc_session *session, float *logits, int32_t cap_logits, int32_t *n_out);

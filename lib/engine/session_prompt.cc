@@ -179,6 +179,7 @@ Status Session::ReadRows(int64_t* chunks) {
   KVC_RETURN_IF_ERROR(FeedRows({rows.data(), rows.size()}));
   p.at += part;
   n_prompt_ += part;
+  text_.DropWaiting();
   stop_token_ = -1;
   finished_ = false;
   *chunks -= std::min<int64_t>(*chunks, model_->config().n_layers);
@@ -267,6 +268,7 @@ void Session::TakePart(PromptJob* job, size_t taker, int32_t n_given) {
   n_tokens_ += static_cast<int32_t>(tokens.size());
   n_prompt_ += n_given;
   Remember({tokens.data(), tokens.size()});
+  text_.DropWaiting();
   pending_ = stop_token_ = -1;
   finished_ = rewound_ = false;
   Commit(&job->takers()[taker]);

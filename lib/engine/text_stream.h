@@ -15,6 +15,8 @@ class TextStream {
   void Push(Span<const uint8_t> bytes);
   // No more bytes will come: what waits can never be completed and becomes U+FFFD.
   void Flush();
+  // The rest of a split character will not come, and what comes next is another text.
+  void DropWaiting() { pending_.clear(); }
   // Moves out at most cap bytes, never splitting a character; returns their number.
   int32_t Pull(uint8_t* out, int32_t cap);
   // Bytes that Pull could give now.

@@ -59,10 +59,10 @@ static int answer(kvc_session* session, int max_tokens) {
     const kvc_status status = kvc_session_step(session, &token);
     if (status == KVC_E_CANCELLED) break; /* by Ctrl-C */
     if (failed("generate", status)) return 1;
-    if (token == KVC_TOKEN_NONE) break;
     if (failed("read the text", kvc_session_read_text(session, text, sizeof text, &n_text))) return 1;
     fwrite(text, 1, (size_t)n_text, stdout);
     fflush(stdout);
+    if (token == KVC_TOKEN_NONE) break;
   }
   putchar('\n');
   fflush(stdout);

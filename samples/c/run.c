@@ -32,10 +32,10 @@ static int answer(kvc_session* session, int max_tokens) {
   int32_t token = 0, n_text = 0;
   for (int i = 0; i < max_tokens; ++i) {
     if (failed("generate", kvc_session_step(session, &token))) return 1;
-    if (token == KVC_TOKEN_NONE) break;
     if (failed("read the text", kvc_session_read_text(session, text, sizeof text, &n_text))) return 1;
     fwrite(text, 1, (size_t)n_text, stdout);
     fflush(stdout);
+    if (token == KVC_TOKEN_NONE) break;
   }
   putchar('\n');
   return 0;

@@ -6,6 +6,7 @@ Usage: package_test.py PART --build FOLDER --source FOLDER ...
   swig          what is installed for further languages makes flat layers
   find_package  a project in plain C, shared and static
   pkg_config    cc with the flags of kvc and kvc-static, and a program without any shared library
+  plain_archive what kvc-static.pc names of a build whose archive is not merged is all that a program needs
   neighbour     beside other versions of PCRE2, utf8proc and FlatBuffers, shared and static
   subproject    FetchContent: only the two libraries, nothing of the parent changes, programs with both say the same
   archives      packaging/archive.py: the same files, the same bytes
@@ -111,8 +112,15 @@ def test_install(at):
     module = os.path.join(share, "gocode/src/kvc.dev/kvc")
     if os.path.isdir(module):  # a build without Go says so in a skipped test
         check_meta(module, "kvc-go", set())
-    for path in ("doc/kvc/README.md", "doc/kvc/docs/porting.md", "kvc/samples/c/run.c", "kvc/kvc_model.fbs"):
+    for path in ("doc/kvc/README.md", "doc/kvc/docs/porting.md", "kvc/samples/c/run.c", "kvc/kvc_model.fbs",
+                 "kvc/samples/android/build.gradle.kts", "kvc/samples/android/app/build.gradle.kts"):
         expect(os.path.exists(os.path.join(share, path)), f"share/{path} is not installed")
+    for folder, _, names in os.walk(os.path.join(share, "doc/kvc")):
+        for name in (name for name in names if name.endswith(".md")):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                pictures = re.findall(r"!\[[^\]]*\]\(([^):]+)\)", file.read())
+            lost = [picture for picture in pictures if not os.path.exists(os.path.join(folder, picture))]
+            expect(not lost, f"{name}: {lost} is not installed")
     mpi = [name for name in needed(at.kvc) if "mpi" in name]
     expect(not mpi, f"kvc needs {mpi}")
     foreign = [name for name in needed(os.path.join(at.libraries, "libkvc.so")) if not C_LIBRARY.match(name)]
@@ -156,6 +164,25 @@ def test_pkg_config(at):
         expect(("libkvc.so.0" in linked) == (way == "shared"), f"{way}: the program needs {linked}")
         texts[f"pkg-config, {way}"] = run([built, *at.arguments()], env=environment)
     compare(texts)
+
+
+def test_plain_archive(at):
+    """Configured only: the objects are those of this build, as the archive of its tests and programs has them."""
+    inside = [os.path.join(root, name) for root, _, files in os.walk(at.args.build) for name in files
+              if name == "libkvc_internal.a"]
+    build = os.path.join(at.folder, "plain")
+    run([at.args.cmake, "-G", at.args.generator, "-S", at.args.source, "-B", build, "-DKVC_BUNDLE=OFF",
+         "-DKVC_TESTS=OFF", "-DKVC_TOOLS=OFF", "-DKVC_BINDINGS=OFF", f"-DCMAKE_C_COMPILER={at.args.cc}",
+         f"-DCMAKE_CXX_COMPILER={at.args.cxx}"])
+    with open(os.path.join(build, "kvc-static.pc"), encoding="utf-8") as file:
+        archive, *flags = shlex.split(re.search("^Libs: (.*)$", file.read(), re.M).group(1))
+    expect(archive == "${libdir}/libkvc.a", f"{archive} is not the archive")
+    built = os.path.join(at.folder, "plain-run")
+    run([at.args.cc, "-std=c99", f"-I{at.prefix}/include", at.program, "-o", built, *inside, *flags])
+    merged = at.configure("consumer", "build-merged", "-DKIND=static")
+    run([at.args.cmake, "--build", merged])
+    compare({"all that is named": run([built, *at.arguments()]),
+             "merged": run([os.path.join(merged, "consumer"), *at.arguments()])})
 
 
 def test_neighbour(at):

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "tests/support/emulated.h"
+#include "tests/support/process_memory.h"
 #include "tests/tool/run_program.h"
 
 namespace {
@@ -255,7 +255,7 @@ TEST(ToolOutput, WhatCannotBeWrittenIsAnError) {
 // program needs to start: between the two the C++ runtime has no memory for exceptions (its own pool, taken
 // at the start).
 TEST(ToolFailure, LittleMemoryIsSaid) {
-  if (KVC_SANITIZED) GTEST_SKIP() << "sanitizers need address space of their own";
+  if (kvc::test::kSanitized) GTEST_SKIP() << "sanitizers need address space of their own";
   if (kvc::test::kUnderQemu)
     GTEST_SKIP() << "the limit is the emulator's, which waits for ever without memory";
   const auto limited = [](int kib, const std::string& arguments) {

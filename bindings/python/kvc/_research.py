@@ -97,6 +97,7 @@ def eval(model: Models, data: Path | Iterable[Task], policies: Iterable[str | Po
     if numpy is None:
         raise ImportError("kvc.eval needs numpy")
     with _Opened(model) as opened:
+        policies = list(policies)
         specs = [_canonical(policy) for policy in policies]
         is_path = isinstance(data, (str, bytes, os.PathLike))
         if is_path and os.fsdecode(data).endswith(".txt"):  # type: ignore[arg-type]

@@ -68,11 +68,12 @@ class Session(Owner):
         if prompt is not None:
             self.read(prompt)
         for _ in range(max_tokens):
-            if self.step() is None:
-                return
-            text = self.read_text()
+            token = self.step()
+            text = self.read_text()  # behind the end too: a character that was cut off
             if text:
                 yield text
+            if token is None:
+                return
 
     def read(self, prompt: Any) -> None:
         """prefill with text or ids. Text begins with BOS where the session is empty and the model wants one; behind an
