@@ -20,13 +20,18 @@ std::string TokenizerText(const ConvertPlan& plan) {
          ", " + FormatCount(plan.n_pieces) + " pieces";
 }
 
+// Marks come from files: what is no UTF-8 is shown as U+FFFD.
+std::string Quoted(const std::string& mark) {
+  return Json(mark).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 std::string TurnsText(const TurnFormat& turns) {
   if (turns.empty()) return "none: the model goes on with text";
   const std::string system = turns.system_turns == SystemTurns::kAnywhere ? "anywhere"
                              : turns.system_turns == SystemTurns::kFirst  ? "at the start"
                                                                           : "nowhere";
-  return Json(turns.user_prefix).dump() + " .. " + Json(turns.user_suffix).dump() + ", answers behind " +
-         Json(turns.answer_prefix.value_or(turns.assistant_prefix)).dump() + ", system texts " + system;
+  return Quoted(turns.user_prefix) + " .. " + Quoted(turns.user_suffix) + ", answers behind " +
+         Quoted(turns.answer_prefix.value_or(turns.assistant_prefix)) + ", system texts " + system;
 }
 
 std::string KernelsText(const ConvertPlan& plan) {

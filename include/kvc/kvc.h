@@ -336,7 +336,8 @@ KVC_API kvc_status  kvc_session_clear_cancel(kvc_session *session);
 /* Same cache, own sampler and answer; costs no cache bytes until one of them writes.  [sess] */
 KVC_API kvc_status  kvc_session_fork(kvc_session *session, kvc_session **out_session);
 /* Removes the newest n_tokens exactly, while no older one was evicted or left its window since, and no side value (h2o)
- * watched them; else KVC_E_UNSUPPORTED and nothing changes. Next comes a prefill, an append or an accept.  [sess] */
+ * watched them; else KVC_E_UNSUPPORTED and nothing changes. Next comes a prefill, an append, an accept, or a say: whose
+ * turn it is goes back too, to what it was behind the last message that is there whole.  [sess] */
 KVC_API kvc_status  kvc_session_rewind(kvc_session *session, int32_t n_tokens);
 /* A session in a file: atomic, versioned, checksummed, bound to the model. A damaged or foreign file is an error and
  * changes nothing; a restored session continues bit-identically. A link at path is followed, also to a file that is

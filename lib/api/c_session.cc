@@ -302,7 +302,7 @@ kvc_status kvc_session_get_logits(kvc_session* session, float* logits, int32_t c
     const size_t n = static_cast<size_t>(s.model().config().vocab_size);
     KVC_RETURN_IF_ERROR(s.HasLogits());
     KVC_RETURN_IF_ERROR(kvc::CheckBuffer(n, "logits", logits, cap_logits, n_out));
-    return cap_logits == 0 ? s.FeedPending() : s.ReadLogits(logits);
+    return s.ReadLogits(cap_logits == 0 ? nullptr : logits);
   });
 }
 

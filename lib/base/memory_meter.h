@@ -18,9 +18,11 @@ class MemoryMeter {
   explicit MemoryMeter(int64_t limit, bool counting = false) : limit_(limit), counting_(counting) {}
   // Takes `bytes`, or fails with kMemory and takes nothing. limit 0 = none. Thread-safe.
   Status Take(int64_t bytes, const char* what) {
-    const int64_t before = used_.fetch_add(bytes, std::memory_order_relaxed);
-    if (limit_ > 0 && before + bytes > limit_) {
-      used_.fetch_sub(bytes, std::memory_order_relaxed);
+    int64_t before = used_.load(std::memory_order_relaxed);
+    while ((limit_ == 0 || before + bytes <= limit_) &&
+           !used_.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed)) {
+    }
+    if (limit_ > 0 && before + bytes > limit_) {  // nothing was taken, not for a moment: others may fit
       return Error(Code::kMemory, "%s needs %lld more bytes: %lld of the limit of %lld are in use", what,
                    static_cast<long long>(bytes), static_cast<long long>(before),
                    static_cast<long long>(limit_));

@@ -167,7 +167,7 @@ Status KvCache::SaveTo(ArchiveWriter& archive, Stream* stream) {
 }
 
 Status KvCache::RestoreFrom(ArchiveReader& archive, Stream* stream, int32_t n_tokens, int32_t changed_at,
-                            bool turns_keys) {
+                            bool turns_keys, bool one_set) {
   Clear();
   uint8_t scattered = 0;
   KVC_RETURN_IF_ERROR(ArchiveValue(archive, scattered));
@@ -176,7 +176,21 @@ Status KvCache::RestoreFrom(ArchiveReader& archive, Stream* stream, int32_t n_to
     KVC_RETURN_IF_ERROR(ArchiveHead(archive, stream, i, turns_keys));
   for (int32_t i = 0; i < layout_->n_heads_total(); ++i)
     KVC_RETURN_IF_ERROR(CheckHead(stream, i, n_tokens, changed_at));
-  return {};
+  return CheckLayers(one_set);
+}
+
+// What holds of all heads of a layer at once, and is looked up with one of them.
+Status KvCache::CheckLayers(bool one_set) const {
+  bool good = true;
+  for (int32_t i = 0; good && i < layout_->n_heads_total(); ++i) {
+    const int32_t first = i - i % layout_->n_kv_heads;
+    const bool alike = view_.len[i] == view_.len[first] && Len(i) == Len(first);
+    good = alike || (!one_set && layout_->window(i / layout_->n_kv_heads) == 0);
+    // Books are the first head's, and go when it holds vectors.
+    if (layout_->layer_books)
+      good = good && (view_.stored[i] == kStoredMain) == (view_.stored[first] == kStoredMain);
+  }
+  return good ? Status() : Damaged();
 }
 
 }  // namespace kvc

@@ -253,28 +253,35 @@ KvCache::Needs KvCache::NeedsNow(int32_t head) const {
   return needs;
 }
 
-KvCache::Needs KvCache::NeedsOf(int32_t head, int32_t n, bool writes_all) const {
-  const HeadFormat& format = layout_->heads[static_cast<size_t>(head)];
-  const bool has_ring = RingFormat(view_, head) >= 0;
-  const int32_t ring_len = RingLen(view_, head), main = view_.len[head];
+int32_t KvCache::LeavesRing(int32_t head, int32_t n) const {
+  if (RingFormat(view_, head) < 0) return n;
+  const int32_t settle = layout_->heads[static_cast<size_t>(head)].settle;
   // Blocks of keys are filled up: after a rewind main may end within one.
-  const int32_t filled = layout_->main(head).coding == EntryCoding::kKeyChannels ? main % format.settle : 0,
-                leaving =
-                    has_ring ? Leaving(ring_len, layout_->ring_slots(head), format.settle, filled, n) : n;
+  const bool blocks = layout_->main(head).coding == EntryCoding::kKeyChannels;
+  return Leaving(RingLen(view_, head), layout_->ring_slots(head), settle,
+                 blocks ? view_.len[head] % settle : 0, n);
+}
+
+KvCache::Needs KvCache::NeedsOf(int32_t head, int32_t n, bool writes_all) const {
+  const int32_t main = view_.len[head], leaving = LeavesRing(head, n);
   Needs needs{};
   needs.pages[0] = PagesFor(main + leaving);
   // Where entries will be stored next, though perhaps not by these n: whoever has room for more steps looks
   // no further.
   const bool slides = layout_->window(head / layout_->n_kv_heads) > 0;  // those heads only take entries
   needs.first_written[0] = writes_all && !slides ? 0 : main / layout_->page_slots;
-  needs.pages[1] = has_ring;
+  needs.pages[1] = RingFormat(view_, head) >= 0;
   if (FormatOf(head, 2) < 0) return needs;
+  // Every vector that settles may bring a direction of its own. Where the layer's heads share books, those of
+  // all of them: what a head holds decides when it settles.
+  int32_t coming = leaving;
+  if (layout_->layer_books) {
+    coming = 0;
+    for (int32_t i = head; layout_->book_owner(head) == head && i < head + layout_->n_kv_heads; ++i)
+      coming += LeavesRing(i, n);
+  }
   for (int which = 0; which < 2; ++which) {
-    // Every vector that settles may bring a direction of its own; books may be shared by heads that settle at
-    // once.
     const int32_t len = view_.book_len[2 * head + which];
-    int32_t coming = leaving;
-    if (layout_->layer_books) coming = layout_->book_owner(head) == head ? leaving * layout_->n_kv_heads : 0;
     needs.pages[2 + which] = PagesFor(len + coming);
     needs.first_written[2 + which] = len / layout_->page_slots;
   }
@@ -480,6 +487,17 @@ void KvCache::LeaveWindow(int32_t layer) {
 
 void KvCache::LeaveWindows() {
   for (size_t layer = 0; layer < layout_->windows.size(); ++layer) LeaveWindow(static_cast<int32_t>(layer));
+}
+
+int32_t KvCache::TokensBeforePageLeaves() const {
+  int32_t least = INT32_MAX;
+  for (size_t layer = 0; layer < layout_->windows.size(); ++layer) {
+    if (layout_->windows[layer] == 0) continue;
+    const int32_t len = Len(static_cast<int32_t>(layer) * layout_->n_kv_heads),
+                  beyond = len - layout_->windows[layer] - layout_->window_slack, slots = layout_->page_slots;
+    least = std::min(least, slots - (beyond > 0 ? beyond % slots : beyond));
+  }
+  return least;
 }
 
 int32_t KvCache::LeastTokens(int32_t n_tokens) const {

@@ -78,6 +78,9 @@ class KvCache {
   // The fewest tokens a sequence of n_tokens can be taken back to, beside none at all: what left a window
   // does not come back.
   int32_t LeastTokens(int32_t n_tokens) const;
+  // So many tokens can follow before LeaveWindows gives a page back, behind what it would give back now; at
+  // least 1, INT32_MAX without windows.
+  int32_t TokensBeforePageLeaves() const;
   Status Positions(Stream* stream, int32_t head, std::vector<int32_t>* positions) const;
 
   // ---- whole layers ----
@@ -101,9 +104,9 @@ class KvCache {
   // The whole cache as bytes. RestoreFrom trusts nothing: kBadModel when the parts do not fit together, this
   // cache's layout, or a sequence of n_tokens of which every head has all from `changed_at` on.
   Status SaveTo(ArchiveWriter& archive, Stream* stream);
-  // turns_keys: keys may be without rotation.
+  // turns_keys: keys may be without rotation. one_set: the heads of a layer hold the same entries.
   Status RestoreFrom(ArchiveReader& archive, Stream* stream, int32_t n_tokens, int32_t changed_at,
-                     bool turns_keys);
+                     bool turns_keys, bool one_set);
 
  private:
   KvCache(std::shared_ptr<const CacheLayout> layout, PageArenas* arenas);
@@ -129,6 +132,8 @@ class KvCache {
     bool copied;
   };
   int32_t& PageAt(const PageSlot& slot) const;
+  // Entries of a head that go from its ring to its pages before n more are there.
+  int32_t LeavesRing(int32_t head, int32_t n) const;
   // Pages a head needs before n more entries come, [kind]; of those it has, which will be written: from
   // first[kind] on.
   struct Needs {
@@ -158,6 +163,7 @@ class KvCache {
   template <typename Archive>
   Status ArchivePages(Archive& archive, Stream* stream, int32_t head, int kind);
   Status CheckLengths(int32_t head, bool turns_keys) const;
+  Status CheckLayers(bool one_set) const;
   Status CheckHead(Stream* stream, int32_t head, int32_t n_tokens, int32_t changed_at);
   MemoryMeter* meter() const { return arenas_->meter().get(); }
 

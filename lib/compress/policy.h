@@ -47,6 +47,7 @@ struct Policy {
   bool Flag(OptionId id) const { return options[static_cast<int>(id)] != 0; }
   bool keeps_all() const { return scorer == nullptr; }
   bool quantises() const;          // some head stores codes of 8 or 4 bits
+  bool stores_int4() const;        // some head may store codes of 4 bits
   bool wants_head_scores() const;  // for its budgets, or for its heads' precisions
 };
 

@@ -286,6 +286,13 @@ bool Policy::quantises() const {
   return levels.empty() ? Int(OptionId::kLowBits) < 16 : levels.back().bits < 16;
 }
 
+bool Policy::stores_int4() const {
+  const int32_t kv = Int(OptionId::kKv);
+  if (kv != kStoreMixed) return kv == kStoreInt4;
+  if (levels.empty()) return Int(OptionId::kLowBits) == 4;
+  return std::any_of(levels.begin(), levels.end(), [](const BitsLevel& level) { return level.bits == 4; });
+}
+
 bool Policy::wants_head_scores() const {
   if (Int(OptionId::kKv) == kStoreMixed) return true;
   return !keeps_all() && ((scorer->needs | allocator->needs | reducer->needs) & kNeedsHeadScores) != 0;

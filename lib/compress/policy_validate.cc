@@ -167,6 +167,11 @@ Status CheckValues(const Policy& policy, const std::vector<OptionId>& used) {
     return Error(Code::kInvalid, "high_bits = %d is below low_bits = %d", policy.Int(OptionId::kHighBits),
                  policy.Int(OptionId::kLowBits));
   }
+  const int32_t group = policy.Int(OptionId::kQuantGroup);
+  if (Uses(used, OptionId::kQuantGroup) && group % 2 != 0 && policy.stores_int4()) {
+    return Error(Code::kInvalid,
+                 "quant_group = %d is odd: int4 has two codes a byte, and a group whole bytes", group);
+  }
   if (Uses(used, OptionId::kDrop) && policy.Int(OptionId::kDrop) == 0)
     return Error(Code::kInvalid, "drop = 0 keeps no budget: 1 .. 1048576, or auto for half of the budget");
   KVC_RETURN_IF_ERROR(CheckLevels(policy.levels));

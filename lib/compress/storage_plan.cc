@@ -299,7 +299,9 @@ int32_t StoragePlan::BudgetFor(int32_t n_tokens) const {
     case BudgetKind::kSlots:
       return static_cast<int32_t>(policy_.budget);
     case BudgetKind::kRatio: {  // methods.md 1.1: C = max(w + 1, floor(rho n))
-      int32_t budget = std::max(1, static_cast<int32_t>(std::floor(policy_.budget * n_tokens)));
+      // 29 % of 100 are 29, and 28.999999999999996 in doubles.
+      const double share = policy_.budget * n_tokens * (1 + 1e-12);
+      int32_t budget = std::max(1, static_cast<int32_t>(std::floor(share)));
       const Protected p = ProtectFor(budget);
       return std::max(budget, p.n_sink + p.n_recent + 1);
     }
@@ -389,6 +391,10 @@ int32_t StoragePlan::ReplayRows(int32_t n_tokens) const {
 Status StoragePlan::SetBudget(int32_t slots, int32_t n_tokens) {
   if (policy_.keeps_all())
     return Error(Code::kUnsupported, "policy %s keeps everything: it has no rule to drop entries by",
+                 policy_.method->name);
+  if ((policy_.allocator->needs & kNeedsTable) != 0)
+    return Error(Code::kUnsupported,
+                 "policy %s has slots of its own for every head, and no average to change",
                  policy_.method->name);
   Policy changed = policy_;
   changed.budget_kind = BudgetKind::kSlots;

@@ -1,6 +1,7 @@
 #include "lib/engine/session.h"
 
 #include <algorithm>
+#include <new>
 
 #include "lib/engine/step_batch.h"
 
@@ -121,7 +122,8 @@ void Session::Reset() {
   attention_stride_ = 0;
   n_tokens_ = n_prompt_ = n_answer_ = n_compactions_ = 0;
   pending_ = stop_token_ = -1;
-  finished_ = rewound_ = in_answer_ = after_system_ = torn_ = false;
+  finished_ = rewound_ = torn_ = false;
+  turns_.clear();
   sampler_.Forget();
   cache_bytes_peak_ = workspace_peak_ = 0;
   changed_at_ = 0;
@@ -195,13 +197,14 @@ void Session::ReserveTokens(size_t more) {
     tokens_.reserve(2 * tokens_.size() + more + static_cast<size_t>(kTokenHeadroom));
 }
 
-// Of tokens that may be run again the newest are enough: the list stays short however long a session runs.
-// ReserveTokens made room.
+// Of tokens that may be run again the newest are enough, also behind the deepest rewind: the list is short
+// where entries go all the time. ReserveTokens made room.
 void Session::Remember(Span<const int32_t> tokens) {
   sampler_.Saw(tokens);
   if (!keeps_tokens_) return;
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  const size_t enough = static_cast<size_t>(compressor_->plan().ReplayRows(n_tokens_) + kTokenHeadroom);
+  const size_t enough = static_cast<size_t>(compressor_->plan().ReplayRows(n_tokens_) +
+                                            std::max(n_tokens_ - changed_at_, kTokenHeadroom));
   if (tokens_.size() >= 2 * enough)
     tokens_.erase(tokens_.begin(), tokens_.end() - static_cast<std::ptrdiff_t>(enough));
 }
@@ -229,6 +232,7 @@ Status Session::HasLogits() const {
 Status Session::ReadLogits(float* logits) {
   KVC_RETURN_IF_ERROR(FinishPrompt());
   KVC_RETURN_IF_ERROR(HasLogits());
+  if (logits == nullptr) return FeedPending();
   StepWish row;
   row.session = this, row.logits = logits;
   RunBatch({&row, 1}, 0);
@@ -255,11 +259,25 @@ Status Session::PrepareRow(StepWish* row, int64_t* chunks) {
   return {};
 }
 
+namespace {
+
+// Memory that ends in one row is that row's failure: what the others did is theirs.
+template <typename F>
+Status OfRow(F&& work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return Error(Code::kMemory, "no memory for a step of this session");
+  }
+}
+
+}  // namespace
+
 void Session::RunBatch(Span<StepWish> rows, int64_t chunks) {
   bool any = false;
   for (StepWish& row : rows) {
     row.token = StepWish::kNone;
-    row.status = row.session->PrepareRow(&row, &chunks);
+    row.status = OfRow([&] { return row.session->PrepareRow(&row, &chunks); });
     any = any || (row.status.ok() && !row.rests);
   }
   if (!any) return;
@@ -267,7 +285,11 @@ void Session::RunBatch(Span<StepWish> rows, int64_t chunks) {
   for (StepWish& row : rows) {
     if (row.rests || !row.status.ok()) continue;
     row.status = status;
-    if (row.status.ok() && row.chooses) row.session->Took(&row.token);
+    if (!row.status.ok() || !row.chooses) continue;
+    row.status = OfRow([&]() -> Status {
+      row.session->Took(&row.token);
+      return {};
+    });
   }
 }
 

@@ -66,7 +66,8 @@ class Session {
   static constexpr int64_t kAllChunks = INT64_MAX;
   // As ReadOn counts them: so many prompt tokens through all layers, at least one.
   static int64_t ChunksOf(const Model& model, int32_t n_tokens) {
-    return std::max<int64_t>((n_tokens + kPromptChunk - 1) / kPromptChunk, 1) * model.config().n_layers;
+    return std::max<int64_t>((int64_t{n_tokens} + kPromptChunk - 1) / kPromptChunk, 1) *
+           model.config().n_layers;
   }
   // policy null: keep everything.
   static Result<std::unique_ptr<Session>> Create(std::shared_ptr<const Model> model, const Policy* policy,
@@ -110,13 +111,11 @@ class Session {
   // kInvalid where there is nothing an answer, or `what`, could go on from; where there are no logits.
   Status CanGoOn(const char* what) const;
   Status HasLogits() const;
-  // Feeds the token of the last step, if it still waits.
-  Status FeedPending();
-  // [V] after the newest token, which is fed if it still waits.
+  // [V] after the newest token, which is fed if it still waits; null: that is all.
   Status ReadLogits(float* logits);
 
-  // The same cache and place in the answer, own sampler and text from here on. Costs no cache bytes until one
-  // of the two writes.
+  // The same cache and place in the answer, also within a character; own sampler and text from here on. Costs
+  // no cache bytes until one of the two writes.
   Result<std::unique_ptr<Session>> Fork();
   // Removes the newest n tokens (a token that Step gave and nothing fed yet is one of them). kUnsupported and
   // nothing changed when an older entry was dropped, merged or quantised since they came.
@@ -171,6 +170,13 @@ class Session {
  private:
   friend class StepRunner;
   friend class CachePlanner;
+  // kAnswer: the assistant's turn was begun, and nothing was said since. kAfterSystem: what was read last is
+  // a system text. As saved sessions have it.
+  enum class Turn : uint8_t { kNobodys = 0, kAnswer = 1, kAfterSystem = 2 };
+  struct TurnSpan {
+    int32_t from;
+    Turn turn;
+  };
   // A prompt that is being read: in one part, or in several, each compressed before the next when that is
   // asked (methods.md 1.9).
   struct WaitingPrompt {
@@ -178,8 +184,7 @@ class Session {
     bool compress = false, by_rows = false;  // by_rows: parts behind the first are steps
     int32_t first = 0, step = 0;             // tokens of the first part, of the others
     int32_t at = 0;                          // tokens that were read
-    bool begins_answer = false;              // of the session, once it has been read
-    bool ends_system = false;                // likewise
+    Turn turn = Turn::kNobodys;              // of the session, once it has been read
     std::unique_ptr<Session> before;         // what was, where there are several parts
     std::unique_ptr<PromptJob> job;          // the part at hand
     int32_t n_part = 0;                      // tokens of the caller in it
@@ -204,6 +209,9 @@ class Session {
   Status Vectors(int32_t layer, int32_t kv_head, DevicePtr<float> LayerView::*which,
                  std::vector<float>* vectors) const;
   int32_t held() const { return n_tokens_ + (pending_ >= 0); }
+  Turn turn() const { return turns_.empty() ? Turn::kNobodys : turns_.back().turn; }
+  void ReserveTurn();
+  void SetTurn(Turn turn);
   // Side values hold what every token looked at, and entries that are quantised when they leave the residual
   // stay so.
   bool CanTakeBack() const { return compressor_->plan().n_aux() == 0 && !cache_->HasRings(); }
@@ -234,6 +242,8 @@ class Session {
   // steps
   Status PrepareRow(StepWish* row, int64_t* chunks);
   Status MakeRoom();
+  // Feeds the token of the last step, if it still waits. No prompt waits.
+  Status FeedPending();
   Status CheckDraft(Span<const int32_t> draft, int32_t* tokens, int32_t* n);
   Status FeedRows(Span<const int32_t> tokens);
   void Fed(Span<const int32_t> tokens, bool dropped);
@@ -249,7 +259,8 @@ class Session {
   Status ArchiveFields(Archive& archive, Stream* stream);
   Status CheckRestored() const;
   template <typename Archive>
-  Status ArchiveConversation(Archive& archive);
+  Status ArchiveConversation(Archive& archive, bool turns);
+  Status TakeTurns(Span<const int32_t> spans);
   static Result<std::unique_ptr<Session>> ReadNamed(std::shared_ptr<const Model> model,
                                                     Span<const uint8_t> bytes, const char* name);
   static Result<std::unique_ptr<Session>> ReadFrom(std::shared_ptr<const Model> model,
@@ -278,14 +289,14 @@ class Session {
   int32_t pending_ = -1, stop_token_ = -1;
   int32_t changed_at_ =
       0;  // logical length when an entry was last dropped, merged or quantised: Rewind stops there
-  // The newest tokens fed, when the policy may have to run some again (Recompress).
+  // The newest tokens fed, when the policy may have to run some again (Recompress), however far Rewind goes.
   std::vector<int32_t> tokens_;
   bool keeps_tokens_ = false,
        rewound_ = false;  // rewound: hidden_ is that of a token that is gone
   bool finished_ = false;
-  bool torn_ = false;          // a step failed in its middle: some layers have its tokens, others not
-  bool in_answer_ = false;     // the assistant's turn was begun, and nothing was said since
-  bool after_system_ = false;  // what was read last is a system text
+  bool torn_ = false;  // a step failed in its middle: some layers have its tokens, others not
+  // Whose turn it was from so many tokens on, ascending; nobody's before the first. Rewind goes back in it.
+  std::vector<TurnSpan> turns_;
   int64_t cache_bytes_peak_ = 0, workspace_peak_ = 0;
   double prefill_seconds_ = 0, compress_seconds_ = 0, decode_seconds_ = 0;
   std::unique_ptr<WaitingPrompt> waiting_;

@@ -11,11 +11,11 @@ namespace kvc {
 namespace {
 
 constexpr char kMagic[4] = {'K', 'V', 'C', 'S'};
-constexpr uint32_t kSessionFileVersion =
-    6;  // 5 where no layer has a window (heads that do not begin at token 0) and no system text is the last
+// 6 where a rewind finds one turn only; 5 where besides no layer has a window (heads that do not begin at
+// token 0) and no system text is the last.
+constexpr uint32_t kSessionFileVersion = 7;
 constexpr uint32_t kOldestVersion = 4;  // the cache as pages of one layout; older ones are refused
 constexpr int64_t kMaxText = 1 << 30;
-constexpr uint8_t kInAnswer = 1, kAfterSystem = 2;  // whose turn it is; 0: anybody's
 
 struct FileHeader {
   char magic[4];
@@ -106,18 +106,32 @@ Status Session::ArchiveFields(Archive& a, Stream* stream) {
              : Error(Code::kBadModel, "damaged: whether room was made is said in two ways");
 }
 
+Status Session::TakeTurns(Span<const int32_t> spans) {
+  bool good = spans.size() % 2 == 0;
+  for (size_t i = 0; good && i < spans.size(); i += 2) {
+    good = spans[i] >= (i == 0 ? 0 : spans[i - 2] + 1) && spans[i] <= held() && spans[i + 1] >= 0 &&
+           spans[i + 1] <= static_cast<int32_t>(Turn::kAfterSystem);
+    if (good) turns_.push_back({spans[i], static_cast<Turn>(spans[i + 1])});
+  }
+  return good ? Status() : Error(Code::kBadModel, "damaged: whose turn it is");
+}
+
 // What sessions have had since format 5.
 template <typename Archive>
-Status Session::ArchiveConversation(Archive& a) {
+Status Session::ArchiveConversation(Archive& a, bool turns) {
   KVC_RETURN_IF_ERROR(sampler_.Archive(a, model_->config().vocab_size));
-  uint8_t turn = in_answer_      ? kInAnswer
-                 : after_system_ ? kAfterSystem
-                                 : 0,
-          has_marks = marks_ != nullptr ? 1 : 0;
-  KVC_RETURN_IF_ERROR(ArchiveValue(a, turn));
+  uint8_t now = static_cast<uint8_t>(turn()), has_marks = marks_ != nullptr ? 1 : 0;
+  KVC_RETURN_IF_ERROR(ArchiveValue(a, now));
   KVC_RETURN_IF_ERROR(ArchiveValue(a, has_marks));
-  if (turn > kAfterSystem) return Error(Code::kBadModel, "damaged: whose turn it is");
-  in_answer_ = turn == kInAnswer, after_system_ = turn == kAfterSystem;
+  // From, turn, and so on; files without have the last one, from the beginning.
+  std::vector<int32_t> spans;
+  for (const TurnSpan& span : turns_) spans.insert(spans.end(), {span.from, static_cast<int32_t>(span.turn)});
+  if (turns)
+    KVC_RETURN_IF_ERROR(ArchiveSequence(a, spans, kMaxPosition));
+  else
+    spans.assign({0, int32_t{now}});
+  if (Archive::kReading) KVC_RETURN_IF_ERROR(TakeTurns(spans));
+  if (static_cast<uint8_t>(turn()) != now) return Error(Code::kBadModel, "damaged: whose turn it is");
   if (has_marks == 0) return {};
   if (marks_ == nullptr) marks_ = std::make_unique<TurnMarks>();
   return marks_->Archive(a);
@@ -168,8 +182,9 @@ Status Session::SaveTo(ByteSink* sink) {
   if (!lease.ok()) return lease.status();
   Stream* stream = lease.value()->stream.get();
   ArchiveWriter out(sink);
-  const bool newest = !cache_->layout().windows.empty() || (after_system_ && !in_answer_);
-  const uint32_t version = newest ? kSessionFileVersion : kSessionFileVersion - 1;
+  const bool turns = turns_.size() > 1,
+             newer = !cache_->layout().windows.empty() || turn() == Turn::kAfterSystem;
+  const uint32_t version = kSessionFileVersion - (turns ? 0 : newer ? 1 : 2);
   FileHeader header{{kMagic[0], kMagic[1], kMagic[2], kMagic[3]}, version, model_->file().fingerprint()};
   KVC_RETURN_IF_ERROR(ArchiveValue(out, header));
   std::string policy = DescribePolicy(compressor_->policy());
@@ -186,7 +201,7 @@ Status Session::SaveTo(ByteSink* sink) {
   int32_t page_slots = cache_->layout().page_slots;
   KVC_RETURN_IF_ERROR(ArchiveValue(out, page_slots));
   KVC_RETURN_IF_ERROR(ArchiveFields(out, stream));
-  KVC_RETURN_IF_ERROR(ArchiveConversation(out));
+  KVC_RETURN_IF_ERROR(ArchiveConversation(out, turns));
   KVC_RETURN_IF_ERROR(cache_->SaveTo(out, stream));
   uint64_t digest = out.Digest();
   return sink->Write(&digest, static_cast<int64_t>(sizeof digest));
@@ -245,10 +260,10 @@ Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> 
   if (!made.ok()) return made.status();
   Session& s = *made.value();
   KVC_RETURN_IF_ERROR(s.ArchiveFields(in, stream));
-  if (version >= 5) KVC_RETURN_IF_ERROR(s.ArchiveConversation(in));
+  if (version >= 5) KVC_RETURN_IF_ERROR(s.ArchiveConversation(in, version >= 7));
   KVC_RETURN_IF_ERROR(s.CheckRestored());
-  KVC_RETURN_IF_ERROR(
-      s.cache_->RestoreFrom(in, stream, s.n_tokens_, s.changed_at_, s.compressor_->turns_keys()));
+  KVC_RETURN_IF_ERROR(s.cache_->RestoreFrom(in, stream, s.n_tokens_, s.changed_at_,
+                                            s.compressor_->turns_keys(), s.compressor_->plan().one_set()));
   if (in.left() != 0) return Error(Code::kBadModel, "damaged: there is something behind the end");
   return made;
 }

@@ -11,8 +11,8 @@ void Session::CopyCounters(const Session& from) {
   pending_ = from.pending_, stop_token_ = from.stop_token_, finished_ = from.finished_;
   changed_at_ = from.changed_at_;
   tokens_ = from.tokens_, keeps_tokens_ = from.keeps_tokens_;
-  rewound_ = from.rewound_, in_answer_ = from.in_answer_;
-  after_system_ = from.after_system_, torn_ = from.torn_;
+  rewound_ = from.rewound_, torn_ = from.torn_;
+  turns_ = from.turns_;
 }
 
 // `other` is a fork of this session from before something failed. Takes no memory.
@@ -22,9 +22,10 @@ void Session::TakeStateOf(Session& other) {
   hidden_ = std::move(other.hidden_);
   attention_len_.clear();
   std::vector<int32_t> tokens = std::move(other.tokens_);
-  other.tokens_.clear();
+  std::vector<TurnSpan> turns = std::move(other.turns_);
+  other.tokens_.clear(), other.turns_.clear();
   CopyCounters(other);
-  tokens_ = std::move(tokens);
+  tokens_ = std::move(tokens), turns_ = std::move(turns);
   sampler_.TakeTokens(&other.sampler_);
 }
 
@@ -46,6 +47,7 @@ Result<std::unique_ptr<Session>> Session::Fork() {
     KVC_RETURN_IF_ERROR(executor()->device()->Copy(stream, {&copy, 1}));
   }
   s->CopyCounters(*this);
+  s->text_.GoOnFrom(text_);
   s->sampler_ = sampler_;
   if (marks_ != nullptr) s->marks_ = std::make_unique<TurnMarks>(*marks_);
   s->cache_bytes_peak_ = cache_->bytes();
@@ -81,6 +83,7 @@ Status Session::Rewind(int32_t n) {
   pending_ = stop_token_ = -1;
   finished_ = false;
   rewound_ = true;
+  while (!turns_.empty() && turns_.back().from > held()) turns_.pop_back();
   return {};
 }
 

@@ -73,7 +73,8 @@ Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
   prompt->tokens.assign(tokens.begin(), tokens.end());
   prompt->compress = compress;
   prompt->first = given, prompt->step = kFullChunk;
-  prompt->begins_answer = in_answer_;
+  ReserveTurn();
+  prompt->turn = turn() == Turn::kAnswer ? Turn::kAnswer : Turn::kNobodys;
   bool several = n > params_.max_tokens;  // past max_tokens as many entries leave as come, a part at a time
   if (FitsAsRows(given, compress)) {
     prompt->by_rows = true, prompt->first = 0, prompt->step = kMostRows;
@@ -107,14 +108,14 @@ Status Session::SetTurnMarks(Role role, const char* prefix, const char* suffix) 
 Status Session::Say(Role role, Span<const uint8_t> text, bool answer, bool queue) {
   KVC_RETURN_IF_ERROR(FinishPrompt());
   TurnPlace place;
-  place.first = held() == 0, place.after_answer = in_answer_ && held() > 0, place.answer = answer;
-  place.after_system = after_system_ && held() > 0;
+  place.first = held() == 0, place.after_answer = turn() == Turn::kAnswer && held() > 0;
+  place.answer = answer, place.after_system = turn() == Turn::kAfterSystem && held() > 0;
   place.newest_token = pending_ >= 0 ? pending_ : sampler_.newest();
   std::vector<int32_t> tokens;
   KVC_RETURN_IF_ERROR(EncodeTurn(model_->tokenizer(), model_->file().turn_format(),
                                  marks_ == nullptr ? TurnMarks() : *marks_, role, text, place, &tokens));
   KVC_RETURN_IF_ERROR(Enqueue(tokens, /*compress=*/answer));
-  waiting_->begins_answer = answer, waiting_->ends_system = role == Role::kSystem && !answer;
+  waiting_->turn = answer ? Turn::kAnswer : role == Role::kSystem ? Turn::kAfterSystem : Turn::kNobodys;
   return queue ? Status() : FinishPrompt();
 }
 
@@ -147,9 +148,21 @@ Status Session::ReadOn(int64_t* chunks) {
     cache_->LeaveWindows();
     cache_->Trim();
   }
-  in_answer_ = waiting_->begins_answer, after_system_ = waiting_->ends_system;
+  SetTurn(waiting_->turn);
   waiting_.reset();
   return {};
+}
+
+void Session::ReserveTurn() {
+  if (turns_.size() == turns_.capacity()) turns_.reserve(2 * turns_.size() + 4);
+}
+
+// Behind a prompt, for which ReserveTurn made room. What no rewind reaches is forgotten.
+void Session::SetTurn(Turn now) {
+  if (now != turn()) turns_.push_back({held(), now});
+  const auto reached = std::find_if(turns_.begin(), turns_.end(),
+                                    [this](const TurnSpan& span) { return span.from > changed_at_; });
+  if (reached - turns_.begin() > 1) turns_.erase(turns_.begin(), reached - 1);
 }
 
 // The prompt was not read to its end: what was before comes back.
@@ -207,11 +220,14 @@ Status Session::ReadPart(int64_t* chunks) {
   prefill_seconds_ += Seconds() - begin;
   if (!p.job->done()) return {};
   const std::unique_ptr<PromptJob> job = std::move(p.job);
-  KVC_RETURN_IF_ERROR(job->CopyLastRow(&workspace, hidden_.raw()));
+  DeviceBuffer<float> newest;  // the session's own stays as it is until nothing can fail any more
+  KVC_RETURN_IF_ERROR(newest.Reserve(executor()->memory(), hidden_.size(), "the newest token"));
+  KVC_RETURN_IF_ERROR(job->CopyLastRow(&workspace, newest.raw()));
   job->FreeBuffers();
   KVC_RETURN_IF_ERROR(
       EndWholePrompt(&workspace, n_tokens_ + static_cast<int32_t>(job->tokens().size()), &job->takers()[0]));
   workspace.FreePromptBuffers();
+  hidden_ = std::move(newest);
   p.at += p.n_part;
   TakePart(job.get(), 0, p.n_part);
   return {};

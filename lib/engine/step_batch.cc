@@ -224,9 +224,13 @@ Status StepRunner::AfterAttention(int layer, const StepArgs& args) {
   const LayerWork work = executor_->WorkOf(&w);
   for (const StepWish& wish : group_) {
     Compressor& compressor = *wish.session->compressor_;
-    if (Rows(wish) > 0 && compressor.ends_later())
-      KVC_RETURN_IF_ERROR(
-          compressor.Reobserve(work, layer, &w.layer, &w.observed, wish.session->cache_.get()));
+    if (Rows(wish) == 0 || !compressor.ends_later()) continue;
+    // The room is there, for the largest of the group: each session lies in it as in its own.
+    KvCache* cache = wish.session->cache_.get();
+    KVC_RETURN_IF_ERROR(ReserveSteps(executor_, executor_->memory(), compressor,
+                                     compressor.LongestHead(*cache), cache->ring_slots(),
+                                     wish.session->n_tokens_, &w));
+    KVC_RETURN_IF_ERROR(compressor.Reobserve(work, layer, &w.layer, &w.observed, cache));
   }
   return executor_->device()->EndStep(w.stream.get(), args);
 }

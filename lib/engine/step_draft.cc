@@ -101,8 +101,9 @@ Status Session::CheckDraft(Span<const int32_t> draft, int32_t* tokens, int32_t* 
   std::copy(draft.begin(), draft.end(), fed.begin() + waited);
   row.tokens = {fed.data(), waited + draft.size()};
   row.n_drafted = static_cast<int32_t>(draft.size()), row.chosen = tokens, row.n_chosen = n;
-  KVC_RETURN_IF_ERROR(StepRunner(executor()).Run({&row, 1}, /*all=*/false));
-  return row.status.code() == Code::kMemory ? Status() : row.status;
+  const Status run = StepRunner(executor()).Run({&row, 1}, /*all=*/false);
+  const Status& status = run.ok() ? row.status : run;
+  return status.code() == Code::kMemory && *n == 0 ? Status() : status;
 }
 
 Status Session::StepDraft(Span<const int32_t> draft, int32_t* tokens, int32_t cap, int32_t* n) {
@@ -110,10 +111,12 @@ Status Session::StepDraft(Span<const int32_t> draft, int32_t* tokens, int32_t ca
   if (cap < 1) return Error(Code::kInvalid, "room for %d tokens: a step gives one or more", cap);
   KVC_RETURN_IF_ERROR(CheckTokenIds(draft));
   KVC_RETURN_IF_ERROR(FinishPrompt());
-  const int32_t room = params_.max_tokens - n_tokens_ - (pending_ >= 0),
-                most = std::min(cap - 1, kMostDrafted),
-                n_drafted = std::min(
-                    {static_cast<int32_t>(std::min<size_t>(draft.size(), kMostDrafted)), most, room});
+  // Rows of a pass see the pages that its first row sees: none leaves a window on the way, as with steps,
+  // whose sums are made page by page.
+  const int32_t waits = pending_ >= 0 ? 1 : 0,
+                room = std::min(params_.max_tokens - n_tokens_, cache_->TokensBeforePageLeaves()) - waits,
+                most = std::min({cap - 1, kMostDrafted, room}),
+                n_drafted = static_cast<int32_t>(std::min<int64_t>(static_cast<int64_t>(draft.size()), most));
   if (n_drafted > 0 && OnlyAppends()) {
     try {
       KVC_RETURN_IF_ERROR(CheckDraft(draft.subspan(0, static_cast<size_t>(n_drafted)), tokens, n));

@@ -24,6 +24,8 @@ class TextStream {
   // Bytes of the first character that Pull would give; 0: none waits.
   int32_t NextBytes() const;
   void Clear();
+  // The place that `other` has reached, within a character too; what is ready there is read there.
+  void GoOnFrom(const TextStream& other) { at_start_ = other.at_start_, pending_ = other.pending_; }
   // Unread text is complete characters, and what waits can become one: true but for what Archive read.
   bool IsWhole() const;
   // Unread text and waiting bytes, to a file or back.

@@ -94,6 +94,9 @@ Status ByteLevelTokenizer::EncodeText(Span<const uint8_t> text, Work* work, Toke
   if (view_.nfc) {
     MemoryMeter* meter = text.size() > kFreeTextBytes ? meter_ : nullptr;
     KVC_RETURN_IF_ERROR(NormalizeNfc(text, meter, &work->normalized, &text));
+    if (text.size() > size_t{INT32_MAX})  // it may be three times as long
+      return Error(Code::kInvalid, "the text has %zu bytes in normal form, the limit is %d", text.size(),
+                   INT32_MAX);
   }
   return pre_tokenizer_->Split(text, &work->scratch, [&](TextRange word) {
     EncodeWord(text.data() + word.begin, word.end - word.begin, work, ids);

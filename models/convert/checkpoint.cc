@@ -204,6 +204,11 @@ Status BindFused(const FoundTensor& tensor, std::initializer_list<TensorRole> ro
   for (const TensorRole role : roles) {
     parts.push_back(Bound(tensor, c, role, layer, vectors ? 0 : static_cast<int32_t>(all)));
     SourceTensor& part = parts.back();
+    if (vectors && (all % SourceBlock(tensor.type) != 0 || part.cols % SourceBlock(tensor.type) != 0)) {
+      return Error(Code::kUnsupported,
+                   "%s: tensor %s is several vectors, and blocks of %d elements go across them",
+                   where.c_str(), tensor.name.c_str(), SourceBlock(tensor.type));
+    }
     if (vectors) part.runs.front().offset += SourceBytes(tensor.type, all);
     all += vectors ? part.cols : part.rows;
   }

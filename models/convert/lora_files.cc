@@ -104,7 +104,7 @@ Result<std::vector<LoraPair>> Pair(const std::vector<FoundTensor>& found, const 
                    tensor.name.c_str());
     }
     if (tensor.shape.size() != 2 || tensor.shape[0] < 1 || tensor.shape[1] < 1 ||
-        tensor.type == SourceType::kI32)
+        tensor.type == SourceType::kI32 || tensor.type == SourceType::kU8)
       return Error(Code::kBadModel, "%s: tensor %.200s is no matrix", where.c_str(), tensor.name.c_str());
     LoraPair& pair = pairs[a.empty() ? b : a];
     (a.empty() ? pair.b : pair.a) = tensor;

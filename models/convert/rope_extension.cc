@@ -43,8 +43,9 @@ int32_t TrainedTokens(const ModelConfig& c, const RopeExtension& extension) {
     case RopeScaling::kYarn:
       return c.rope.original_max_tokens;
     case RopeScaling::kLinear:  // config.json has its length with or without the factor; more is not promised
-      return extension.kind == RopeExtension::kLinear ? static_cast<int32_t>(c.max_tokens / c.rope.factor)
-                                                      : 0;
+      return extension.kind == RopeExtension::kLinear
+                 ? static_cast<int32_t>(std::min<double>(c.max_tokens / c.rope.factor, kMaxContext))
+                 : 0;
     case RopeScaling::kDivisors:
       return 0;
   }

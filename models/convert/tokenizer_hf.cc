@@ -483,10 +483,10 @@ Status HfReader::ReadTemplate(const Json& part) {
       return Unsupported("a post-processor that adds \"" + name + "\" behind the text");
     }
     KVC_RETURN_IF_ERROR(TemplateIds(part, *token, &begin_));
+    if (begin_.size() > size_t{kMaxBeginTokens})  // now: every item may stand for a list of any length
+      return Unsupported("a post-processor that adds more than " + std::to_string(kMaxBeginTokens) +
+                         " tokens before the text");
   }
-  if (begin_.size() > size_t{kMaxBeginTokens})
-    return Unsupported("a post-processor that adds more than " + std::to_string(kMaxBeginTokens) +
-                       " tokens before the text");
   return {};
 }
 

@@ -270,4 +270,63 @@ TEST_F(Batch, AQueuedPromptIsTakenBackWhole) {
   EXPECT_EQ(kvc_session_enqueue(queued, &bad, 1, 1), KVC_E_INVALID) << "refused beforehand";
 }
 
+// How many logits there are is asked for at any time: the token of the last step is read once.
+TEST_F(Batch, LogitsAskedForInTheMiddleOfAPromptChangeNothing) {
+  const std::vector<int32_t> prompt = Prompt(600, 3);
+  kvc_session *asked = Fed(1), *left = Fed(1);
+  for (kvc_session* s : {asked, left}) {
+    Step(s);
+    ASSERT_EQ(kvc_session_enqueue(s, prompt.data(), 600, 1), KVC_OK);
+    const kvc_batch_params params = {sizeof params, 1};
+    int32_t token = 0, n = 0;
+    ASSERT_EQ(kvc_batch_step(&s, 1, &params, &token, nullptr), KVC_OK);
+    ASSERT_EQ(token, KVC_TOKEN_READING);
+    if (s == asked) ASSERT_EQ(kvc_session_get_logits(s, nullptr, 0, &n), KVC_OK) << kvc_last_error();
+  }
+  EXPECT_EQ(Step(asked), Step(left));
+  EXPECT_EQ(Logits(asked), Logits(left));
+  ExpectSameKept(asked, left);
+  int64_t n_bytes = 0;
+  ASSERT_EQ(kvc_session_save_memory(asked, nullptr, 0, &n_bytes), KVC_OK);
+  std::vector<uint8_t> bytes(static_cast<size_t>(n_bytes));
+  ASSERT_EQ(kvc_session_save_memory(asked, bytes.data(), n_bytes, &n_bytes), KVC_OK);
+  kvc_session* restored = nullptr;
+  ASSERT_EQ(kvc_session_restore_memory(model_, bytes.data(), n_bytes, &restored), KVC_OK) << kvc_last_error();
+  open_.push_back(restored);
+}
+
+TEST_F(Batch, AWholePromptMayBeReadInOneCall) {
+  const std::vector<int32_t> prompt = Prompt(900, 3);
+  kvc_session* session = Open("full:kv=f32");
+  ASSERT_EQ(kvc_session_enqueue(session, prompt.data(), 900, 1), KVC_OK);
+  const kvc_batch_params params = {sizeof params, INT32_MAX};
+  int32_t token = KVC_TOKEN_READING;
+  ASSERT_EQ(kvc_batch_step(&session, 1, &params, &token, nullptr), KVC_OK);
+  EXPECT_GE(token, 0);
+  EXPECT_EQ(Stats(session).n_prompt, 900);
+}
+
+// Scored again in a batch: each in room of its own size, whatever the others need.
+TEST_F(Batch, SessionsOfOtherLengthsAreScoredAlike) {
+  const char* const specs[] = {"snapkv:budget=600,window=8,decode=reobserve,slack=4",
+                               "snapkv:budget=32,window=8,decode=reobserve,slack=4"};
+  kvc_session *together[2], *alone[2];
+  for (int i = 0; i < 2; ++i) {
+    const std::vector<int32_t> prompt = Prompt(i == 0 ? 800 : 40, 5);
+    for (kvc_session** s : {&together[i], &alone[i]}) {
+      *s = Open(specs[i]);
+      ASSERT_EQ(kvc_session_prefill(*s, prompt.data(), static_cast<int32_t>(prompt.size())), KVC_OK);
+    }
+  }
+  for (int step = 0; step < kSteps; ++step) {
+    int32_t tokens[2];
+    ASSERT_EQ(kvc_batch_step(together, 2, nullptr, tokens, nullptr), KVC_OK) << kvc_last_error();
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_EQ(tokens[i], Step(alone[i])) << specs[i] << " step " << step;
+      ExpectSameKept(together[i], alone[i]);
+    }
+  }
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Logits(together[i]), Logits(alone[i]));
+}
+
 }  // namespace

@@ -30,22 +30,24 @@ struct Kind {
 
 // Prompts of 60 tokens and 8 steps; those with on_full have made room.
 constexpr int kPrompt = 60, kSteps = 8;
-const Kind kKinds[] = {{"full", kvc::OnFull::kError},
-                       {"snapkv:budget=24,window=8", kvc::OnFull::kError},
-                       {"h2o:budget=24", kvc::OnFull::kError},
-                       {"streaming:budget=24", kvc::OnFull::kError},
-                       {"scissorhands:budget=24,recent=4,drop=8,history=40", kvc::OnFull::kError},
-                       {"weightedkv:budget=24", kvc::OnFull::kError},
-                       {"cokv-mixed:budget=24,quant_group=8", kvc::OnFull::kError},
-                       {"spindlekv:budget=24,window=8", kvc::OnFull::kError},
-                       {"snapkv:budget=24,window=8,decode=reobserve,slack=3", kvc::OnFull::kError},
-                       {"full:kv=int8,quant_group=8,residual=4,key_axis=channel", kvc::OnFull::kError},
-                       {"tova:budget=24,kv=int4,quant_group=8,residual=4", kvc::OnFull::kEvict},
-                       {"full", kvc::OnFull::kSlide},
-                       {"cokv:budget=24,window=8", kvc::OnFull::kSlide},
-                       {"spindlekv:budget=24,window=8", kvc::OnFull::kEvict},
-                       {"snapkv:budget=24,window=8,pos_mode=incache", kvc::OnFull::kEvict},
-                       {"snapkv:budget=24,window=8,decode=reobserve", kvc::OnFull::kEvict}};
+const Kind kKinds[] = {
+    {"full", kvc::OnFull::kError},
+    {"snapkv:budget=24,window=8", kvc::OnFull::kError},
+    {"h2o:budget=24", kvc::OnFull::kError},
+    {"streaming:budget=24", kvc::OnFull::kError},
+    {"scissorhands:budget=24,recent=4,drop=8,history=40", kvc::OnFull::kError},
+    {"weightedkv:budget=24", kvc::OnFull::kError},
+    {"cokv-mixed:budget=24,quant_group=8", kvc::OnFull::kError},
+    {"spindlekv:budget=24,window=8", kvc::OnFull::kError},
+    {"snapkv:budget=24,window=8,decode=reobserve,slack=3", kvc::OnFull::kError},
+    {"full:kv=int8,quant_group=8,residual=4,key_axis=channel", kvc::OnFull::kError},
+    {"tova:budget=24,kv=int4,quant_group=8,residual=4", kvc::OnFull::kEvict},
+    {"full", kvc::OnFull::kSlide},
+    {"cokv:budget=24,window=8", kvc::OnFull::kSlide},
+    {"spindlekv:budget=24,window=8", kvc::OnFull::kEvict},
+    {"snapkv:budget=24,window=8,pos_mode=incache", kvc::OnFull::kEvict},
+    {"snapkv:budget=24,window=8,decode=reobserve", kvc::OnFull::kEvict},
+    {"spindlekv:budget=24,window=8,spindle_scope=layer,spindle_code=always", kvc::OnFull::kEvict}};
 // The same on a model whose first layer attends to its newest tokens only.
 const Kind kWindowKinds[] = {{"full", kvc::OnFull::kError},
                              {"h2o:budget=24,kv=int8,quant_group=8,residual=4", kvc::OnFull::kError},

@@ -290,5 +290,56 @@ TEST(KvCacheSharedBooks, DoNotDependOnThreads) {
   EXPECT_EQ(got[0].values, got[1].values);
 }
 
+// A head that holds less settles later: the books, which are the first head's, have room for what the others
+// bring meanwhile.
+TEST_F(KvCacheLayerBooks, HeadsMaySettleAtOtherTimes) {
+  std::unique_ptr<KvCache> cache = Make(true);
+  constexpr int32_t kSteps = 2 * 6 - 1;  // one less than rings have slots
+  for (int32_t t = 0; t < kSteps; ++t) Step(*cache, t, t);
+  // As where its entries left one by one, of which it had no others.
+  for (int layer = 0; layer < kLayers; ++layer)
+    cache->view().ring[layer * kKvHeads * kRingFields + kRingLen] = 2;
+  for (int32_t t = kSteps; t < kSteps + 8; ++t) Step(*cache, t, t);
+  EXPECT_GT(BookLen(*cache, 0, 1, 0), 4) << "more than a page of directions";
+  for (int layer = 0; layer < kLayers; ++layer) {
+    HostLayer got = memory_.Load(*cache, layer);
+    for (int g = 1; g < kKvHeads; ++g) {
+      ASSERT_EQ(got.len[static_cast<size_t>(g)], kSteps + 8);
+      for (int32_t t = 0; t < kSteps + 8; ++t) {
+        const Vector x = Random(t), y = got.KeyOf(g, t);
+        double xx = 0, yy = 0, xy = 0;
+        for (size_t i = 0; i < kDim; ++i)
+          xx += double{x[i]} * x[i], yy += double{y[i]} * y[i], xy += double{x[i]} * y[i];
+        ASSERT_GT(xy / std::sqrt(xx * yy), 0.9 - 1e-5) << layer << " " << g << " " << t;
+      }
+    }
+  }
+}
+
+// What a layer shares is asked of its first head, so heads of another kind are no cache.
+TEST_F(KvCacheLayerBooks, RestoredHeadsOfALayerAreAlike) {
+  test::UniformLayout layout;
+  layout.n_layers = 1, layout.n_kv_heads = 2, layout.head_dim = kDim, layout.page_slots = 4;
+  const auto shared = layout.Make();
+  const auto make = [&] { return std::move(KvCache::Create(shared, memory_.arenas()).value()); };
+  std::unique_ptr<KvCache> cache = make();
+  HostLayer kv(2, kDim, 9);
+  for (int32_t i = 0; i < 9; ++i) kv.Position(0, i) = kv.Position(1, i) = i;
+  kv.len = {9, 7};
+  ASSERT_TRUE(memory_.Store(cache.get(), 0, kv).ok());
+  MemorySink size(nullptr, 0);
+  ArchiveWriter counts(&size);
+  ASSERT_TRUE(cache->SaveTo(counts, memory_.stream()).ok());
+  std::vector<uint8_t> bytes(static_cast<size_t>(size.size()));
+  MemorySink sink(bytes.data(), size.size());
+  ArchiveWriter out(&sink);
+  ASSERT_TRUE(cache->SaveTo(out, memory_.stream()).ok());
+  for (const bool one_set : {false, true}) {
+    ArchiveReader in(bytes.data(), static_cast<int64_t>(bytes.size()));
+    const Status restored = make()->RestoreFrom(in, memory_.stream(), 9, 9, false, one_set);
+    EXPECT_EQ(restored.ok(), !one_set) << restored.message();
+  }
+}
+
 }  // namespace
 }  // namespace kvc

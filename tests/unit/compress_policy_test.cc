@@ -54,6 +54,13 @@ TEST(Grammar, IgnoresTheLocale) {
   std::setlocale(LC_NUMERIC, "C");
 }
 
+TEST(Grammar, FourBitsWantGroupsOfWholeBytes) {
+  for (const char* spec : {"full:kv=int4,quant_group=5", "cokv:budget=64,kv=mixed,quant_group=7"})
+    EXPECT_NE(Refusal(spec, Code::kInvalid).find("is odd: int4 has two codes a byte"), std::string::npos);
+  Parsed("full:kv=int8,quant_group=5");
+  Parsed("cokv:budget=64,kv=mixed,low_bits=8,quant_group=7");
+}
+
 // What is published and not here is refused by what it does, with a policy that can be had.
 TEST(Grammar, MethodsKnownElsewhere) {
   EXPECT_EQ(Refusal("quest:budget=64", Code::kNotFound).substr(0, 106),

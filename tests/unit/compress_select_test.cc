@@ -234,5 +234,28 @@ TEST(Philox, PublishedVectors) {
   EXPECT_EQ(ones[3], 0x6d5451fdu);
 }
 
+// Scores that are no numbers are the least there are: as many are drawn as among any others.
+TEST(Select, DrawsAsManyWhateverTheScoresAre) {
+  constexpr int32_t kEntries = 64, kCount = 20;
+  SelectRule rule;
+  rule.kind = SelectKind::kDraw, rule.random_share = 0.35, rule.seed = 3;
+  for (const int32_t n_nan : {0, 1, kEntries / 2, kEntries - 1, kEntries}) {
+    OneHead head(kEntries);
+    std::vector<float> scores(kEntries);
+    for (int32_t i = 0; i < kEntries; ++i)
+      scores[static_cast<size_t>(i)] = i < n_nan ? NAN : static_cast<float>(i % 7);
+    const DeviceBuffer<float> line = head.Line(scores);
+    const DeviceBuffer<uint8_t> marks =
+        head.memory().Upload(std::vector<uint8_t>(static_cast<size_t>(head.stride), 7));
+    ASSERT_TRUE(head.memory()
+                    .device()
+                    ->Select(head.memory().stream(), {rule, head.layer, 0, &kCount, line.at(), marks.at(),
+                                                      head.stride, head.scratch.raw()})
+                    .ok());
+    const std::vector<uint8_t> mark = head.memory().Read(marks.at(), kEntries);
+    EXPECT_EQ(std::count(mark.begin(), mark.end(), 1), KeptCount(rule, kEntries, kCount)) << n_nan;
+  }
+}
+
 }  // namespace
 }  // namespace kvc

@@ -272,6 +272,11 @@ TEST(ConvertGguf, FusedVectorsOfAnotherLength) {
   const auto bias = [](uint64_t n) { return "blk.0.attn_qkv.bias" + Raw<uint32_t>(1) + Raw<uint64_t>(n); };
   ExpectError(ConvertEdited("../reference_gguf/glm_chat_fused", bias(64), bias(63)), Code::kBadModel,
               {"blk.0.attn_qkv.bias", "shape [63]", "[64]"});
+  for (const auto& [type, block] : {std::pair(8, "32"), {2, "32"}}) {  // Q8_0, Q4_0
+    ExpectError(ConvertEdited("../reference_gguf/glm_chat_fused", bias(64) + Raw<uint32_t>(0),
+                              bias(64) + Raw<uint32_t>(static_cast<uint32_t>(type))),
+                Code::kUnsupported, {"blk.0.attn_qkv.bias", std::string("blocks of ") + block + " elements"});
+  }
 }
 
 TEST(ConvertGguf, TensorsBeyondOrOverEachOther) {

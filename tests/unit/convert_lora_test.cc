@@ -189,6 +189,18 @@ constexpr char kFirst[] = "base_model.model.model.layers.0.self_attn.q_proj.lora
 
 TEST_F(ChangedAdapter, UnchangedIsTaken) { EXPECT_EQ(Said(Code::kOk), ""); }
 
+TEST_F(ChangedAdapter, BytesAreNoMatrix) {
+  size_t at = 0;
+  for (auto& [name, tensor] : header_.items()) {
+    if (name == "__metadata__") continue;
+    const size_t n = tensor["shape"][0].get<size_t>() * tensor["shape"][1].get<size_t>();
+    tensor["dtype"] = "U8", tensor["data_offsets"] = {at, at + n};
+    at += n;
+  }
+  data_.assign(at, '\1');
+  EXPECT_NE(Said(Code::kBadModel).find("is no matrix"), std::string::npos);
+}
+
 TEST_F(ChangedAdapter, FormsThatAreNoSumAreRefusedByName) {
   const json plain = config_;
   for (const auto& [key, value] : std::vector<std::pair<std::string, json>>{

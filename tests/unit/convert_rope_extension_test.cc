@@ -143,6 +143,12 @@ TEST(ConvertRopeExtension, RefusesWhatItCannotDo) {
               {"no layer rotates", "yarn:4 has nothing to extend"});
 }
 
+TEST(ConvertRopeExtension, AFactorOfNextToNothingIsNoLength) {
+  const json tiny = {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 0.001}}},
+                     {"max_position_embeddings", 1 << 22}};
+  EXPECT_EQ(ParseWith(tiny, "linear:2").status().code(), Code::kInvalid);
+}
+
 TEST(ConvertRopeExtension, OfEverySource) {
   for (const std::string& source :
        {kReference + "hf_granite", std::string(KVC_TEST_DATA) + "/reference_gguf/granite.gguf", kStories}) {

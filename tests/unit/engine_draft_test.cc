@@ -68,8 +68,10 @@ std::string TextOf(Session& session) {
   return text;
 }
 
+enum class Saves { kNothing, kSome, kAll };  // passes: all that can be had by the draft
+
 void ExpectSameAsPlain(const std::shared_ptr<const Model>& model, const std::string& spec,
-                       const SessionParams& params, bool saves_passes, int n_prompt = kPrompt) {
+                       const SessionParams& params, Saves saves, int n_prompt = kPrompt) {
   SCOPED_TRACE(spec);
   const auto plain = Endless(model, spec, params, n_prompt), drafted = Endless(model, spec, params, n_prompt);
   const std::vector<int32_t> answer = PlainSteps(*plain, kAnswer);
@@ -82,14 +84,16 @@ void ExpectSameAsPlain(const std::shared_ptr<const Model>& model, const std::str
     const int32_t cap = std::min<int32_t>(40, static_cast<int32_t>(answer.size() - got.size()));
     ASSERT_TRUE(drafted->StepDraft(DraftOf(answer, got.size(), {length, right}), tokens, cap, &n).ok());
     ASSERT_GE(n, 1);
-    if (saves_passes) {
+    if (saves == Saves::kAll) {
       ASSERT_EQ(n, std::min({right + 1, cap, length + 1}));
     }
     got.insert(got.end(), tokens, tokens + n);
   }
   EXPECT_EQ(got, answer);
-  if (!saves_passes) {
+  if (saves == Saves::kNothing) {
     EXPECT_EQ(calls, static_cast<int>(answer.size()));
+  } else {
+    EXPECT_LT(calls, static_cast<int>(answer.size()));
   }
   EXPECT_EQ(TextOf(*drafted), TextOf(*plain));
   ExpectSameKept(*drafted, *plain);
@@ -106,7 +110,7 @@ TEST(StepDraft, IsSoManyPlainSteps) {
     for (const std::string spec :
          {"full", "full:kv=f32", "snapkv:budget=24,window=8", "cokv:budget=24,window=8",
           "ada-snapkv:budget=24,window=8", "snapkv:budget=24,window=8,pos_mode=incache"})
-      ExpectSameAsPlain(model, spec, params, true);
+      ExpectSameAsPlain(model, spec, params, Saves::kAll);
   }
 }
 
@@ -116,8 +120,45 @@ TEST(StepDraft, IsSoManyPlainStepsAcrossSegments) {
   for (const int n_prompt : {230, 500, 750}) {
     for (const std::string spec :
          {"full", "snapkv:budget=240,window=8", "snapkv:budget=240,window=8,pos_mode=incache"})
-      ExpectSameAsPlain(model, spec, Sampled(), true, n_prompt);
+      ExpectSameAsPlain(model, spec, Sampled(), Saves::kAll, n_prompt);
   }
+}
+
+// A page that leaves a window between two tokens leaves between the rows of a draft, too.
+TEST(StepDraft, IsSoManyPlainStepsWhereWindowsMoveOn) {
+  test::TinyModelOptions options;
+  options.sliding_window = 300;
+  const test::AlignedBytes bytes = test::TinyModelBytes(options);
+  const auto model = test::OpenTiny(bytes);
+  for (const int n_prompt : {600, 620, 640, 660})
+    ExpectSameAsPlain(model, "full", Sampled(), Saves::kSome, n_prompt);
+}
+
+// A draft costs time only: where its rows find no memory, a step does.
+TEST(StepDraft, IsAPlainStepWhereMemoryIsForOne) {
+  test::TinyModelOptions options;
+  options.vocab_size = 20000;
+  const test::AlignedBytes bytes = test::TinyModelBytes(options);
+  const auto open = [&](int64_t limit) {
+    ModelParams params;
+    params.threads = 1, params.memory_limit = limit;
+    auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
+    EXPECT_TRUE(model.ok()) << model.status().message();
+    return model.value();
+  };
+  const auto free = open(0);
+  const std::vector<int32_t> answer = PlainSteps(*Endless(free, "full"), 4);
+  const auto tight = open(free->meter()->peak());
+  const auto session = Endless(tight, "full");
+  std::vector<int32_t> got;
+  while (got.size() < answer.size()) {
+    int32_t tokens[32], n = 0;
+    const Status status = session->StepDraft(std::vector<int32_t>(31, 7), tokens, 32, &n);
+    ASSERT_TRUE(status.ok()) << status.message();
+    got.insert(got.end(), tokens, tokens + n);
+  }
+  got.resize(answer.size());
+  EXPECT_EQ(got, answer);
 }
 
 // Where a step changes more than the newest entry, drafts are left out.
@@ -127,7 +168,7 @@ TEST(StepDraft, IsOnePlainStepWhereEntriesLeave) {
        {"h2o:budget=24", "tova:budget=24", "streaming:budget=24",
         "snapkv:budget=24,window=8,kv=int8,quant_group=16", "cokv-document:budget=24",
         "snapkv:budget=24,window=8,decode=reobserve,slack=0", "spindlekv:budget=24,window=8"})
-    ExpectSameAsPlain(model, spec, Sampled(), false);
+    ExpectSameAsPlain(model, spec, Sampled(), Saves::kNothing);
 }
 
 TEST(StepDraft, EndsWhereTheContextDoes) {

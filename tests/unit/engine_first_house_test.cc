@@ -350,5 +350,92 @@ TEST(Saved, TakingBackMoreThanWasIsRefused) {
   EXPECT_EQ(restored.status().code(), Code::kBadModel);
 }
 
+// However far a session is taken back, it knows the tokens that its policy reads again.
+TEST(Rewind, GoesFurtherThanAnyHeadroom) {
+  const auto model = OpenTwoLayers();
+  constexpr int kAll = 2200, kBack = 1030;
+  const std::vector<int32_t> tokens = TinyPrompt(kAll);
+  const char* spec = "snapkv:budget=128,window=8,kv=f32";
+  const auto back = test::NewSession(model, spec), never = test::NewSession(model, spec);
+  ASSERT_TRUE(back->Prefill(tokens, false).ok());
+  ASSERT_TRUE(never->Prefill({tokens.data(), kAll - kBack}, false).ok());
+  ASSERT_TRUE(back->Rewind(kBack).ok());
+  auto restored = Restored(model, SavedBytes(*back));
+  ASSERT_TRUE(restored.ok()) << restored.status().message();
+  for (Session* s : {back.get(), never.get(), restored.value().get()})
+    ASSERT_TRUE(s->Recompress(0, nullptr).ok());
+  test::ExpectSameKept(*back, *never);
+  test::ExpectSameKept(*restored.value(), *never);
+}
+
+// The text of an answer that was cut within a character ends there.
+TEST(Text, APromptBeginsAnother) {
+  const auto model = OpenTwoLayers();
+  for (const int n : {1, 40}) {  // read as a row of a step, and by itself
+    const auto s = FedSession(model, "full", 20);
+    ASSERT_TRUE(s->Accept(0xE2).ok());
+    EXPECT_EQ(s->text().Available(), 0);
+    ASSERT_TRUE(s->Prefill(TinyPrompt(n), n > 1).ok());
+    ASSERT_TRUE(s->Accept('a').ok());
+    uint8_t text[8];
+    ASSERT_EQ(s->text().Pull(text, 8), 1) << n;
+    EXPECT_EQ(text[0], 'a');
+  }
+}
+
+TEST(Text, AForkGoesOnWithinACharacter) {
+  const auto s = FedSession(OpenTwoLayers(), "full", 20);
+  ASSERT_TRUE(s->Accept(0xC3).ok());
+  auto fork = s->Fork();
+  ASSERT_TRUE(fork.ok());
+  for (Session* one : {s.get(), fork.value().get()}) {
+    ASSERT_TRUE(one->Accept(0xA9).ok());
+    uint8_t text[8];
+    ASSERT_EQ(one->text().Pull(text, 8), 2);
+    EXPECT_EQ(std::string(reinterpret_cast<char*>(text), 2), "\xC3\xA9");
+  }
+}
+
+TEST(Extremes, ScoresThatMayLeaveAHeadWithNothingAreRefused) {
+  const auto model = OpenTwoLayers();
+  const auto create = [&](const char* spec) {
+    const Result<Policy> policy = ParsePolicy(spec);
+    EXPECT_TRUE(policy.ok()) << policy.status().message();
+    return Session::Create(model, &policy.value(), {}).status();
+  };
+  for (const char* spec :
+       {"h2o:budget=2,h2o_recent=0,allocator=global", "h2o:budget=8,h2o_recent=0,allocator=ada,ada_floor=0",
+        "tova:budget=8,tova_scope=kvhead,protect_last=0,allocator=ada,ada_floor=0"}) {
+    const Status refused = create(spec);
+    EXPECT_EQ(refused.code(), Code::kInvalid) << spec;
+    EXPECT_NE(refused.message().find("may be left with nothing"), std::string::npos) << refused.message();
+  }
+  EXPECT_TRUE(create("h2o:budget=8,h2o_recent=0,allocator=ada,ada_floor=0.5").ok());
+  EXPECT_TRUE(create("h2o:budget=8,h2o_recent=1,allocator=global").ok());
+}
+
+TEST(Extremes, AWholePercentOfAHundredTokensIsThatMany) {
+  const auto model = OpenTwoLayers();
+  for (int percent = 10; percent <= 100; ++percent) {
+    const auto s = FedSession(model, "snapkv:window=8,budget_ratio=" + std::to_string(percent) + "%", 100);
+    std::vector<int32_t> kept;
+    ASSERT_TRUE(s->Kept(0, 0, &kept).ok());
+    ASSERT_EQ(kept.size(), static_cast<size_t>(percent));
+  }
+}
+
+TEST(Extremes, ATableHasNoAverageToTrimTo) {
+  Policy policy = ParsePolicy("table").value();
+  policy.table.assign(4, 40);
+  auto s = Session::Create(OpenTwoLayers(), &policy, {});
+  ASSERT_TRUE(s.ok()) << s.status().message();
+  ASSERT_TRUE(s.value()->Prefill(TinyPrompt(100), true).ok());
+  int64_t freed = -1;
+  EXPECT_EQ(s.value()->Recompress(16, &freed).code(), Code::kUnsupported);
+  std::vector<int32_t> kept;
+  ASSERT_TRUE(s.value()->Kept(1, 1, &kept).ok());
+  EXPECT_EQ(kept.size(), 40u);
+}
+
 }  // namespace
 }  // namespace kvc

@@ -166,5 +166,25 @@ TEST(TextStream, ReadingForeverTakesNoMore) {
   EXPECT_LT(test::HeapBytes() - before, 64 << 10);
 }
 
+TEST(TextStream, AnotherTextBeginsWithItsOwnCharacters) {
+  TextStream stream(false);
+  Push(&stream, "a\xE2\x82");
+  EXPECT_EQ(Pull(&stream), "a");
+  stream.DropWaiting();
+  Push(&stream, "b");
+  EXPECT_EQ(Pull(&stream), "b");
+}
+
+// A fork goes on within the character and behind the first space; what is ready stays with the other.
+TEST(TextStream, GoesOnFromAnother) {
+  TextStream one(true), other(true);
+  Push(&one, " a\xE2\x82");
+  other.GoOnFrom(one);
+  Push(&other, "\xAC b");
+  EXPECT_EQ(Pull(&other), "\xE2\x82\xAC b");
+  Push(&one, "\xAC");
+  EXPECT_EQ(Pull(&one), "a\xE2\x82\xAC");
+}
+
 }  // namespace
 }  // namespace kvc

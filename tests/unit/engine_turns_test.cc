@@ -124,5 +124,29 @@ TEST(EngineTurns, ManyTokensMayBeginAConversation) {
   }
 }
 
+// To say something else instead: what was said before counts, in restored sessions too.
+TEST(EngineTurns, ARewindGoesBackInWhoseTurnItIs) {
+  const test::TempFolder folder;
+  for (const bool saved : {false, true}) {
+    std::unique_ptr<Session> session = NewSession(Nested(), "full:kv=f32");
+    ASSERT_TRUE(Say(session.get(), Role::kSystem, "kind").ok());
+    ASSERT_TRUE(Say(session.get(), Role::kUser, "hi", true).ok());
+    const int32_t turn = static_cast<int32_t>(Text("hi;A?").size());
+    if (saved) {
+      ASSERT_TRUE(session->Save(folder / "s").ok());
+      auto restored = Session::Restore(Nested(), folder / "s");
+      ASSERT_TRUE(restored.ok()) << restored.status().message();
+      session = std::move(restored.value());
+    }
+    ASSERT_TRUE(session->Accept('x').ok());
+    ASSERT_TRUE(session->Rewind(turn + 1).ok());
+    ASSERT_TRUE(Say(session.get(), Role::kUser, "ho", true).ok());
+    ExpectSame(session.get(), kBos + Text("[S:kind:S]ho;A?"));
+    ASSERT_TRUE(session->Rewind(turn + static_cast<int32_t>(Text("[S:kind:S]").size()) + 1).ok());
+    ASSERT_TRUE(Say(session.get(), Role::kUser, "anew", true).ok());
+    ExpectSame(session.get(), kBos + Text("U:anew;A?"));
+  }
+}
+
 }  // namespace
 }  // namespace kvc

@@ -150,6 +150,10 @@ TEST(ReadHfTokenizer, SeveralTokensMayStandBeforeAText) {
   EXPECT_EQ(begins({Template({"a"}, {{"a", {5, 6}}})}), (Ids{5, 6}));
   EXPECT_EQ(begins({Template({"a"}, {{"a", {7}}})}), Ids()) << "one is BOS";
   EXPECT_EQ(begins({Template(std::vector<std::string>(16, "a"), {{"a", {5}}})}), Ids(16, 5));
+  // Lists of any length, any number of times: what they make together is never made.
+  const Json many = std::vector<int32_t>(1000000, 5);
+  EXPECT_EQ(read({Template(std::vector<std::string>(1000000, "a"), {{"a", many}})}).status().code(),
+            Code::kUnsupported);
   const Json plain = {{"type", "ByteLevel"}};
   EXPECT_EQ(read({plain}).value().begin_tokens, Ids());
   EXPECT_FALSE(read({plain}).value().add_bos);

@@ -4,12 +4,21 @@
 #include "lib/compress/allocators/plan.h"
 
 namespace kvc {
+namespace {
+
+// A part of the average is every head's own.
+Status Plan(const AllocateInput& in, int32_t* counts) {
+  const double floor = in.policy.Real(OptionId::kAdaFloor);
+  return FillByScores(in, static_cast<int32_t>(floor * AverageOf(in) * (1 + 1e-12)), counts);
+}
+
+}  // namespace
 
 constexpr Allocator kAllocatorAda = {"ada",
                                      kNeedsNothing,
                                      true,
                                      {OptionId::kAdaFloor, OptionId::kAdaMode, OptionId::kAdaLocked,
                                       OptionId::kAdaNormalize, OptionId::kAdaSkip},
-                                     FillAverage};
+                                     Plan};
 
 }  // namespace kvc

@@ -3,12 +3,17 @@
 #include "lib/compress/allocators/plan.h"
 
 namespace kvc {
+namespace {
+
+Status Plan(const AllocateInput& in, int32_t* counts) { return FillByScores(in, /*sure=*/0, counts); }
+
+}  // namespace
 
 constexpr Allocator kAllocatorGlobal = {"global",
                                         kNeedsNothing,
                                         true,
                                         {},
-                                        FillAverage,
+                                        Plan,
                                         /*shares_bytes=*/false,
                                         /*per_query_head=*/false,
                                         /*across_layers=*/true};

@@ -42,6 +42,15 @@ inline Status FillAverage(const AllocateInput& in, int32_t* counts) {
   return FillLayers(in, std::vector<int32_t>(static_cast<size_t>(in.n_layers), AverageOf(in)), counts);
 }
 
+// Scores split what there is. sure: candidates that every head gets whatever its scores are.
+inline Status FillByScores(const AllocateInput& in, int32_t sure, int32_t* counts) {
+  if (in.n_protected > 0 || in.n <= AverageOf(in) || sure > 0) return FillAverage(in, counts);
+  return Error(Code::kInvalid,
+               "a head gets what its scores are worth and may be left with nothing: this policy protects no "
+               "recent entries, so allocator %s cannot be had with it",
+               in.policy.allocator->name);
+}
+
 inline Status FillHeads(const AllocateInput& in, const std::vector<int32_t>& per_head, int32_t* counts) {
   std::copy(per_head.begin(), per_head.end(), counts);
   return RejectEmptyHeads(in, counts);

@@ -227,7 +227,8 @@ inline void FinishRows(const PrefillAttentionArgs& a, int32_t row0, int32_t rows
 inline void PrefillHeads(const PrefillAttentionArgs& a, int32_t first, int32_t n) {
   LogitTile tile;
   Running run[kHeadsTogether];
-  PrefillAttentionArgs head[kHeadsTogether];
+  // Copies: the constructor would be an inline function of lib/.
+  PrefillAttentionArgs head[kHeadsTogether] = {a, a, a, a, a, a, a, a};
   for (int32_t h = 0; h < n; ++h) head[h] = HeadOf(a, first + h);
   for (int32_t row0 = 0; row0 < a.n_q; row0 += kRowBlock) {
     const int32_t rows = Least(kRowBlock, a.n_q - row0), end = EndKey(a, row0 + rows - 1);

@@ -55,7 +55,8 @@ struct PrefillAttentionArgs {
   int32_t n_heads = 1;
   int64_t lse_stride = 0;  // from head to head
 };
-inline PrefillAttentionArgs HeadOf(const PrefillAttentionArgs& a, int32_t h) {
+// Static: files of one instruction set have their own (common.inl.h).
+static inline PrefillAttentionArgs HeadOf(const PrefillAttentionArgs& a, int32_t h) {
   PrefillAttentionArgs one = a;
   one.q += int64_t{h} * a.d;
   if (a.out != nullptr) one.out += int64_t{h} * a.d;
@@ -147,8 +148,8 @@ struct KernelTable {
   void (*add)(const float* x, int32_t n, float* y);  // y += x
   void (*soft_cap)(float cap, int32_t n, float* x);  // x = cap * tanh(x / cap)
   float (*dot)(const float* a, const float* b, int32_t n);
-  void (*axpy)(float a, const float* x, int32_t n, float* y);  // y += a * x
-  void (*softmax)(float* x, int32_t n);                        // in place; all -inf gives zeros
+  void (*axpy)(float a, const float* x, int32_t n, float* y);      // y += a * x
+  void (*softmax)(float* x, int32_t n);                            // in place; all -inf gives zeros
   void (*weights)(float most, float factor, int32_t n, float* x);  // x = exp(x - most) * factor; most: finite
   void (*prefill_attention)(const PrefillAttentionArgs&);
   void (*score_rows)(const ScoreRowsArgs&);

@@ -171,10 +171,12 @@ void HeadPages::SettleCodes(float* scratch) const {
 void HeadPages::Remove(int32_t physical) const {
   if (f_->ranks) {
     const int32_t gone = At(physical).rank();
-    ForRuns([&](int32_t, int32_t n, const Slot& s) {
-      int32_t* ranks = &s.rank();
-      for (int32_t i = 0; i < n; ++i) ranks[i] -= ranks[i] > gone;
-    });
+    // Behind the newest nobody moves up: pages that forks share are not written.
+    if (gone < len() - 1)
+      ForRuns([&](int32_t, int32_t n, const Slot& s) {
+        int32_t* ranks = &s.rank();
+        for (int32_t i = 0; i < n; ++i) ranks[i] -= ranks[i] > gone;
+      });
   }
   if (physical < main_len()) {  // the last one takes its place
     const Slot last = Main(main_len() - 1);

@@ -18,14 +18,17 @@ void Draw(const SelectLine& in) {
   const int32_t first = in.rule.protect.n_sink, n_free = in.n - first - in.rule.protect.n_recent;
   MarkTop(in.scores + first, n_free, n_top, in.keys, in.mark + first);
   constexpr double kNever = -std::numeric_limits<double>::infinity();
+  constexpr float kLeast = -std::numeric_limits<float>::max();
   for (int32_t t = 0; t < n_free; ++t) {
     const double u = Uniform(
         Philox(in.head, static_cast<uint32_t>(in.positions[first + t]), 0, kSelectDraw, in.rule.seed)[0]);
     const double gumbel = u > 0 ? -std::log(-std::log(u)) : kNever;
-    // What the first part took goes below everything that is left.
-    in.line[t] = in.mark[first + t] != 0
-                     ? -std::numeric_limits<float>::max()
-                     : static_cast<float>(static_cast<double>(in.scores[first + t]) + gumbel);
+    // What the first part took goes below everything that is left, whatever that is: a score that is no
+    // number counts as the least one there is.
+    const float drawn = static_cast<float>(static_cast<double>(in.scores[first + t]) + gumbel);
+    in.line[t] = in.mark[first + t] != 0 ? -std::numeric_limits<float>::infinity()
+                 : drawn > kLeast        ? drawn
+                                         : kLeast;
   }
   uint8_t* drawn = reinterpret_cast<uint8_t*>(in.keys + in.n);
   MarkTop(in.line, n_free, std::min(n_random, n_free - n_top), in.keys, drawn);

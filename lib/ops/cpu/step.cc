@@ -228,7 +228,7 @@ class Wave {
         task.first_item = n_items_;
         const auto cut = [&](int32_t first, int32_t end) {
           for (int32_t b = first; b < end; b += StepScratch::kSegment)
-            s_.items[n_items_++] = {r, g, b, std::min(b + StepScratch::kSegment, end)};
+            s_.items[n_items_++] = {r, g, b, std::min(b + StepScratch::kSegment, end), pages.At(b)};
         };
         const int32_t to_come = EndOfRun(r) - 1 - r;  // entries of later rows, which only append
         cut(0, pages.main_len() - to_come);
@@ -251,7 +251,7 @@ class Wave {
     std::fill(l, l + int64_t{group_} * (d_ + 1), 0.0f);
     const int32_t slots = pages.format().slots, main = pages.main_len();
     for (int32_t at = it.begin; at < it.end;) {
-      const Slot s = pages.At(at);
+      const Slot s = at == it.begin ? it.first : pages.At(at);
       const int32_t n = std::min(it.end - at, at < main ? slots - s.index : pages.ring_slots());
       AttendTileArgs t{};
       const bool want = WantsAttention(it.row);
@@ -265,19 +265,18 @@ class Wave {
       t.n = n, t.g = group_, t.d = d_, t.scale = a_.scale, t.cap = a_.cap;
       at += n;
       if (at < it.end) {
-        AskFor(pages, at, it.end, &t);
+        AskFor(pages.At(at), it.end - at, &t);
       } else if (item + 1 < n_items_) {
         const StepScratch::Item& next = s_.items[item + 1];
-        AskFor(Pages(next.row, next.head), next.begin, next.end, &t);
+        AskFor(next.first, next.end - next.begin, &t);
       }
       kernels_.attend_tile(t);
     }
   }
 
-  // What lies together from entry `at` on, end excluded.
-  static void AskFor(const HeadPages& pages, int32_t at, int32_t end, AttendTileArgs* t) {
-    const Slot s = pages.At(at);
-    const int64_t n = std::min(end - at, s.f->slots - s.index);
+  // What lies together from a slot on, of `count` entries at most.
+  static void AskFor(const Slot& s, int32_t count, AttendTileArgs* t) {
+    const int64_t n = std::min(count, s.f->slots - s.index);
     t->next_keys = {s.key(), n * s.f->key_bytes};
     t->next_values = {s.value(), n * s.f->value_bytes};
   }
@@ -341,9 +340,8 @@ class Wave {
       if (!WantsAttention(r)) continue;
       float* p = Attention(r, g * group_ + j);
       const float most = l > 0 ? m : 0;  // where nothing is seen every logit is -inf
-      pages.ForRuns([&](int32_t first, int32_t n, const Slot&) {
-        kernels_.weights(most, inverse, n, p + first);
-      });
+      pages.ForRuns(
+          [&](int32_t first, int32_t n, const Slot&) { kernels_.weights(most, inverse, n, p + first); });
       const float nobodys = sink != nullptr ? std::exp(*sink - m) * inverse : 0.0f;
       if (Plan(r).gain_length > 0) Sharpen(r, pages, nobodys, p);
     }

@@ -22,6 +22,7 @@ struct StepScratch {
   static constexpr int32_t kSegment = 256;  // entries of one work item
   struct Item {
     int32_t row, head, begin, end;  // physical indices
+    Slot first;                     // of `begin`: other items look at it while this head may change
   };
   struct HeadTask {
     int64_t first_item;

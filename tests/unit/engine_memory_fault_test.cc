@@ -1,0 +1,112 @@
+// Memory that ends where several things are done at once: what was done is known, what was not is as it was.
+#include <gtest/gtest.h>
+
+#include <new>
+
+#include "lib/base/archive.h"
+#include "tests/support/heap_faults.h"
+#include "tests/support/tiny_session.h"
+
+namespace kvc {
+namespace {
+
+using test::HeapFault;
+using test::OpenTwoLayers;
+using test::TinyPrompt;
+
+constexpr int kMostFaults = 2000;
+
+std::vector<uint8_t> SavedBytes(Session& s) {
+  MemorySink size(nullptr, 0);
+  EXPECT_TRUE(s.SaveTo(&size).ok());
+  std::vector<uint8_t> bytes(static_cast<size_t>(size.size()));
+  MemorySink sink(bytes.data(), size.size());
+  EXPECT_TRUE(s.SaveTo(&sink).ok());
+  return bytes;
+}
+
+// A session whose next character finds the room for unread text full.
+std::vector<uint8_t> FullOfText(const std::shared_ptr<const Model>& model, int n_prompt) {
+  SessionParams params;
+  params.max_tokens = 64, params.on_full = OnFull::kEvict;
+  const auto s = test::FedSession(model, "full", n_prompt, params);
+  const float never[] = {-INFINITY, -INFINITY};
+  const int32_t stops[] = {256, 257};
+  EXPECT_TRUE(s->SetBias({stops, 2}, never).ok());
+  while (s->text().Available() < 4095) EXPECT_TRUE(s->Accept('a').ok());
+  return SavedBytes(*s);
+}
+
+// Of two sessions in a batch, in which memory ends anywhere: a token that was chosen is given, and a session
+// that says it had no memory can be stepped again.
+TEST(MemoryFault, NoRowOfABatchLosesItsToken) {
+  const auto model = OpenTwoLayers();
+  const std::vector<uint8_t> saved[] = {FullOfText(model, 20), FullOfText(model, 31)};
+  const auto restored = [&](int i) {
+    auto s = Session::RestoreFrom(model, {saved[i].data(), saved[i].size()});
+    EXPECT_TRUE(s.ok()) << s.status().message();
+    return std::move(s.value());
+  };
+  int32_t expected[2];
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(restored(i)->Step(&expected[i]).ok());
+  for (int fault = 0; fault < kMostFaults; ++fault) {
+    const std::unique_ptr<Session> sessions[] = {restored(0), restored(1)};
+    StepWish rows[2];
+    for (int i = 0; i < 2; ++i) rows[i].session = sessions[i].get();
+    bool failed = false;
+    {
+      HeapFault heap(fault, HeapFault::kOne);
+      try {
+        Session::RunBatch({rows, 2}, 0);
+      } catch (const std::bad_alloc&) {
+        for (StepWish& row : rows) row.status = Error(Code::kMemory, "heap");
+      }
+      failed = heap.fired();
+    }
+    for (int i = 0; i < 2; ++i) {
+      int32_t token = rows[i].token;
+      if (!rows[i].status.ok()) {
+        ASSERT_EQ(rows[i].status.code(), Code::kMemory);
+        ASSERT_TRUE(sessions[i]->Step(&token).ok());
+      }
+      ASSERT_EQ(token, expected[i]) << "row " << i << ", allocation " << fault;
+    }
+    if (!failed) return;
+  }
+  FAIL() << "more allocations than expected";
+}
+
+// A prompt that is chosen from across layers fails behind its last row, too: the logits are those of before.
+TEST(MemoryFault, APromptThatFailedLeavesTheLogits) {
+  const auto model = OpenTwoLayers();
+  const auto fed = [&] { return test::FedSession(model, "kvzip:budget=24", 60); };
+  const auto logits = [&](Session& s) {
+    std::vector<float> out(static_cast<size_t>(model->config().vocab_size));
+    EXPECT_TRUE(s.ReadLogits(out.data()).ok());
+    return out;
+  };
+  const std::vector<float> before = logits(*fed());
+  int n_failed = 0;
+  for (int fault = 0; fault < kMostFaults; ++fault) {
+    const auto session = fed();
+    Status status;
+    bool failed = false;
+    {
+      HeapFault heap(fault, HeapFault::kOne);
+      try {
+        status = session->Prefill(TinyPrompt(30, 9), true);
+      } catch (const std::bad_alloc&) {
+        status = Error(Code::kMemory, "heap");
+      }
+      failed = heap.fired();
+    }
+    if (!failed) break;
+    ASSERT_EQ(status.code(), Code::kMemory) << status.message();
+    ASSERT_EQ(logits(*session), before) << "allocation " << fault;
+    ++n_failed;
+  }
+  EXPECT_GT(n_failed, 10);
+}
+
+}  // namespace
+}  // namespace kvc
