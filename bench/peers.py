@@ -7,6 +7,7 @@ Everything it makes lies in --out; a second call measures again at once."""
 import argparse
 import json
 import os
+import re
 import shlex
 import sys
 from xml.sax.saxutils import escape
@@ -84,6 +85,49 @@ def results_of(document):
     ]
 
 
+# ---- what is aimed at ----
+
+PROMPTS = ("prefill-512", "prefill-2048")
+# (what, weights or "" for all, cells, least ratio of bests)
+AIMS = (
+    ("prompts of 512 and 2,048 tokens, Q8_0", "q8_0", PROMPTS, 3.5),
+    ("the same, Q4_0", "q4_0", PROMPTS, 2),
+    ("the same, Q4_K", "q4_k", PROMPTS, 2),
+    ("the same, BF16", "bf16", PROMPTS, 1.5),
+    ("a prompt of 8,192", "", ("prefill-8192",), 3),
+    ("steps from an empty cache", "", ("decode-0",), 1.1),
+    ("steps behind 4,096 tokens", "", ("decode-4096",), 1.5),
+    ("steps behind 8,192", "", ("decode-8192",), 1.9),
+    ("behind 4,096, int8 caches", "", ("decode-4096-int8",), 2),
+    ("behind 8,192, int8 caches", "", ("decode-8192-int8",), 2.5),
+    ("behind 32,768, ours with 1,024 slots a head", "", ("decode-32768-budget",), 6),
+)
+BUSY = re.compile(r", \d+ busy$")
+BUSY_RATIO, BUSY_OWN = 0.9, 0.5  # of the ratio at rest, of our own speed at rest
+
+
+def aims(results):
+    """Markdown: the least ratio of bests of the cells that belong together, beside what is aimed at."""
+    pairs = {(pair.model, pair.cell): pair for result in results for pair in result.pairs()}
+    rows = []
+    for what, weights, cells, least in AIMS:
+        alone = [(model, cell, p) for (model, cell), p in pairs.items() if not BUSY.search(model)]
+        own = [p for model, cell, p in alone if cell in cells and model.endswith(weights)]
+        if own:
+            rows.append((what, len(own), min(p.ratio for p in own), least))
+    beside = [(p, pairs[rest]) for (model, cell), p in pairs.items() if (rest := (BUSY.sub("", model), cell)) in pairs
+              and BUSY.search(model)]  # fmt: skip
+    if beside:
+        what = "beside a program that takes a core: the ratio, in parts of that at rest"
+        rows.append((what, len(beside), min(p.ratio / rest.ratio for p, rest in beside), BUSY_RATIO))
+        own = [p.ours.series.best / rest.ours.series.best for p, rest in beside]
+        rows.append(("the same: our speed, in parts of that at rest", len(own), min(own), BUSY_OWN))
+    lines = ["| aimed at | cells | least | aim | reached |", "|---|---|---|---|---|"]
+    for what, count, least, aim in rows:
+        lines.append(f"| {what} | {count} | {least:.2f} | {aim:g} | {'yes' if least >= aim else 'no'} |")
+    return "\n".join(lines) if rows else ""
+
+
 def section(document):
     """The part of docs/performance.md between the marks, from the kept numbers alone."""
     lines = [BEGIN, "", f"Measured on {document['n_processors']} cores of {document['processor']}:"]
@@ -92,7 +136,9 @@ def section(document):
     if document["peer_note"]:
         lines.append(f"llama.cpp was {document['peer_note']}.")
     lines += ["Tokens a second as best (median, worst); MiB is the peak of the process, ours : theirs.", ""]
-    lines += [pairing.table(results_of(document)), "", "![libkvc beside llama.cpp](peers.svg)", "", END]
+    results = results_of(document)
+    lines += [pairing.table(results), "", "Least ratios of bests:", "", aims(results), ""]
+    lines += ["![libkvc beside llama.cpp](peers.svg)", "", END]
     return "\n".join(lines)
 
 
@@ -211,7 +257,7 @@ def measure(arguments, words_of_user):
     code = compare_llama.main(words + models, table.keep)
     if table.document is None:
         return code
-    print(f"\nEverything: {table.kept}, the picture: {table.picture}")
+    print(f"\n{aims(results_of(table.document))}\n\nEverything: {table.kept}, the picture: {table.picture}")
     if code not in (0, 1):
         return code
     if arguments.publish:

@@ -28,7 +28,6 @@ struct EvalOptions {
   std::string picture;
 };
 
-using TaskCounts = std::vector<std::array<int64_t, 2>>;        // of each task: answered right, asked
 using WindowLosses = std::vector<std::pair<double, int64_t>>;  // of each window: nats, tokens scored
 
 // One line of the result: a policy on one kind of data.
@@ -142,7 +141,7 @@ void EvalText(const EvalOptions& options, const Model& model, const std::vector<
 // The fields of a row; what does not apply to its kind of data is null.
 Json RowJson(const EvalRow& row, int32_t n_heads) {
   const QualitySums& sums = row.sums;
-  const Interval interval = WilsonInterval(sums.n_right, sums.n);
+  const Interval interval = AccuracyInterval(row.by_task);
   const bool is_text = sums.n_scored > 0;
   const auto when = [](bool applies, double value) { return applies ? Json(value) : Json(nullptr); };
   const double compared = static_cast<double>(sums.n_compared);
@@ -180,7 +179,7 @@ void PrintTable(const std::vector<EvalRow>& rows, int32_t n_heads) {
               "lllrrrrrrrrrr");
   for (const EvalRow& row : rows) {
     const QualitySums& sums = row.sums;
-    const Interval interval = WilsonInterval(sums.n_right, sums.n);
+    const Interval interval = AccuracyInterval(row.by_task);
     const bool is_text = sums.n_scored > 0;
     const double compared = static_cast<double>(sums.n_compared);
     table.AddRow(
@@ -224,7 +223,7 @@ void PrintCsv(const Json& results) {
 // The fields of a row of a benchmark.
 Json SuiteRowJson(const SuiteRow& row, const EvalOptions& options, int32_t n_heads) {
   const QualitySums& sums = row.sums;
-  const Interval interval = BootstrapInterval(row.scores, static_cast<uint64_t>(options.suite.seed));
+  const Interval interval = BootstrapInterval(DrawnScores(row), static_cast<uint64_t>(options.suite.seed));
   return Json{{"policy", row.policy},
               {"suite", options.suite.name},
               {"kind", row.task},
@@ -252,7 +251,7 @@ void PrintSuiteTable(const std::vector<SuiteRow>& rows, const EvalOptions& optio
               "llrlrrrrrrr");
   for (const SuiteRow& row : rows) {
     const QualitySums& sums = row.sums;
-    const Interval interval = BootstrapInterval(row.scores, static_cast<uint64_t>(options.suite.seed));
+    const Interval interval = BootstrapInterval(DrawnScores(row), static_cast<uint64_t>(options.suite.seed));
     table.AddRow({row.spec, row.task, std::to_string(row.scores.size()), row.metric,
                   Format("%.2f", 100 * row.mean()),
                   Format("%.0f - %.0f", 100 * interval.low, 100 * interval.high),

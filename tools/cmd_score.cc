@@ -52,6 +52,9 @@ void Settle(ScoreCommand* c) {
     throw UsageError(
         "--epsilon bounds means of independent samples: it needs --method ssv --variant left, without "
         "--balanced");
+  if (c->epsilon > 0 && c->scorer.estimate.standardise)
+    throw UsageError(
+        "--epsilon is in units of the utility, and --standardise leaves none: give one of the two");
   if (c->epsilon > 0 && c->scorer.samples > 0)
     throw UsageError("--epsilon says how many --samples there are: give one of the two");
   if (c->method == "headkv-r2") {
@@ -119,7 +122,12 @@ void SettleError(ScoreCommand* c) {
 }
 
 std::vector<int32_t> Alphas(const ScoreCommand& c) {
-  return c.alphas.empty() ? WiderAlphaCandidates(c.plan.n_players()) : c.alphas;
+  if (c.alphas.empty()) return WiderAlphaCandidates(c.plan.n_players());
+  std::vector<int32_t> alphas(
+      c.alphas);  // ascending: of equal ones the smallest is the best (methods.md 3.10)
+  std::sort(alphas.begin(), alphas.end());
+  alphas.erase(std::unique(alphas.begin(), alphas.end()), alphas.end());
+  return alphas;
 }
 
 // Said before hours of work and not after them.
@@ -278,6 +286,11 @@ int TryScores(const ScoreCommand& c, const Model& model, const ExampleSet& examp
     throw Failure(Format("%s has scores of %d x %d heads, this model has %d x %d", c.given.c_str(), n_layers,
                          n_heads, c.plan.n_layers, c.plan.n_kv_heads));
   }
+  const std::string measured_on = TextMember(out, "fingerprint", c.given),
+                    here = model.Describe().value("fingerprint", "");
+  if (!measured_on.empty() && measured_on != here)
+    throw Failure(c.given + ": scores of another model: its fingerprint is " + measured_on + ", this one's " +
+                  here);
   const Policy full("full");
   UtilityEvaluator evaluator(model, full, examples, c.evaluator);
   AddExperiments(c, model, examples, scores, &evaluator, &out);
@@ -447,8 +460,9 @@ void AddSamplingPlan(CLI::App* app, ScoreCommand* c) {
       ->type_name("N");
   CLI::Option* epsilon =
       app->add_option("--epsilon", c->epsilon,
-                      "As many samples as it takes for every score to be within this of its value, with a "
-                      "probability of 1 - --delta (utilities are 0 to 1; --variant left)")
+                      "As many samples as it takes for every score, before its offset is taken off, to be "
+                      "within this of its value, with a probability of 1 - --delta (utilities are 0 to 1; "
+                      "--variant left)")
           ->check(Real(1e-4, 2))
           ->type_name("X");
   app->add_option("--delta", c->delta, "Of --epsilon: how often it may fail")

@@ -60,6 +60,14 @@ std::vector<double> Column(const Json& points, const char* key, const std::strin
   return values;
 }
 
+// Shape and players.
+ScorePlan PlanOf(const ScoreFile& file, int32_t n_layers, int32_t n_heads) {
+  ScorePlan plan;
+  plan.n_layers = n_layers, plan.n_kv_heads = n_heads;
+  plan.layers = ScoredLayers(file.json, file.path, n_layers);
+  return plan;
+}
+
 void AddConvergence(const std::vector<ScoreFile>& files, SvgPage* page) {
   LineChart mae{"Difference between two runs", "samples of each size and run", "MAE", {}, 0, ""};
   LineChart rank{
@@ -70,7 +78,8 @@ void AddConvergence(const std::vector<ScoreFile>& files, SvgPage* page) {
     const std::vector<double> x = Column(points, "samples", file.path);
     mae.series.push_back({file.name, x, Column(points, "mae", file.path)});
     rank.series.push_back({file.name, x, Column(points, "spearman", file.path)});
-    mae.mark = 1.0 / static_cast<double>(file.scores.size()), mae.mark_name = "1/N, the stopping rule";
+    mae.mark = 1.0 / PlanOf(file, file.n_layers, file.n_heads).n_players();
+    mae.mark_name = "1/N, the stopping rule";
   }
   page->Add(mae);
   page->Add(rank);
@@ -112,9 +121,7 @@ void AddSlices(const std::vector<ScoreFile>& files, SvgPage* page) {
       const int64_t size = WholeMember(slice, "size", where, 1, INT32_MAX, 0);
       int32_t n_layers = 0, n_heads = 0;
       const std::vector<double> table = FlatScores(slice, where, &n_layers, &n_heads);
-      ScorePlan plan;
-      plan.n_layers = n_layers, plan.n_kv_heads = n_heads;
-      plan.layers = ScoredLayers(file.json, file.path, n_layers);
+      const ScorePlan plan = PlanOf(file, n_layers, n_heads);
       Series series{Format("size %lld", static_cast<long long>(size)), {}, OfPlayers(plan, table)};
       std::sort(series.y.begin(), series.y.end(), std::greater<double>());
       for (size_t i = 1; i <= series.y.size(); ++i) series.x.push_back(static_cast<double>(i));

@@ -49,6 +49,11 @@ Generation Generate(Session* session, int32_t max_tokens, const TextSink& sink, 
   return out;
 }
 
+std::string FirstLine(const std::string& answer) {
+  const size_t begin = std::min(answer.find_first_not_of('\n'), answer.size());
+  return answer.substr(begin, std::min(answer.find('\n', begin), answer.size()) - begin);
+}
+
 PromptOnce::PromptOnce(const Model& model, const Policy& policy, const kvc_session_params& params)
     : base_(model, policy, params) {}
 

@@ -44,6 +44,9 @@ struct Generation {
 Generation Generate(Session* session, int32_t max_tokens, const TextSink& sink,
                     const CancelOnSignal* cancel = nullptr, Drafter* drafter = nullptr);
 
+// The first line of an answer that says anything, as LongBench takes it.
+std::string FirstLine(const std::string& answer);
+
 // Questions after one prompt. The prompt is processed and compressed once and forked for every question;
 // where the library cannot fork it is processed again, with the same answers.
 class PromptOnce {

@@ -28,7 +28,7 @@ double Divergence(const std::vector<float>& reference, const std::vector<float>&
     const double log_p = reference[i] - reference_sum, log_q = other[i] - other_sum;
     kl += std::exp(log_p) * (log_p - log_q);
   }
-  return std::max(0.0, kl);
+  return kl < 0 ? 0 : kl;  // what is no number stays none
 }
 
 // Returns the divergence.
@@ -78,13 +78,30 @@ void AddSums(const QualitySums& from, QualitySums* to) {
   to->cache_bytes_peak = std::max(to->cache_bytes_peak, from.cache_bytes_peak);
 }
 
-Interval WilsonInterval(int64_t n_right, int64_t n) {
-  if (n == 0) return {};
-  const double z = 1.959963984540054, count = static_cast<double>(n),
-               p = static_cast<double>(n_right) / count;
-  const double scale = 1 + z * z / count, middle = (p + z * z / (2 * count)) / scale;
-  const double half = z * std::sqrt(p * (1 - p) / count + z * z / (4 * count * count)) / scale;
+Interval WilsonInterval(double share, double n) {
+  if (n <= 0) return {};
+  const double z = 1.959963984540054, scale = 1 + z * z / n, middle = (share + z * z / (2 * n)) / scale;
+  const double half = z * std::sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / scale;
   return {std::max(0.0, middle - half), std::min(1.0, middle + half)};
+}
+
+Interval AccuracyInterval(const TaskCounts& by_task) {
+  double n_tasks = 0, right = 0, asked = 0;
+  for (const auto& [own_right, own_asked] : by_task) {
+    n_tasks += own_asked > 0;
+    right += static_cast<double>(own_right), asked += static_cast<double>(own_asked);
+  }
+  if (asked == 0) return {};
+  const double share = right / asked;
+  double squares = 0;  // of a ratio's residuals
+  for (const auto& [own_right, own_asked] : by_task) {
+    const double residual = static_cast<double>(own_right) - share * static_cast<double>(own_asked);
+    squares += residual * residual;
+  }
+  const double variance = squares / (asked * asked), of_one = share * (1 - share);
+  // All right or all wrong: how questions of a task hang together cannot be seen.
+  if (of_one <= 0) return WilsonInterval(share, n_tasks);
+  return WilsonInterval(share, of_one >= variance * asked ? asked : std::max(of_one / variance, n_tasks));
 }
 
 void AddPrompt(const kvc_session_stats& stats, QualitySums* sums) {

@@ -1,6 +1,7 @@
 // What compression costs: answers right, divergence from the full cache, perplexity. Used by kvc eval and kvc
 // demo.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -49,7 +50,12 @@ void AddSums(const QualitySums& from, QualitySums* to);
 void AddPrompt(const kvc_session_stats& stats,
                QualitySums* sums);  // bytes, slots and time after one more prompt
 
-Interval WilsonInterval(int64_t n_right, int64_t n);  // 95 %
+// 95 % of a share that was seen in n independent draws (Wilson, JASA 1927). n 0: all there is.
+Interval WilsonInterval(double share, double n);
+using TaskCounts = std::vector<std::array<int64_t, 2>>;  // of each task: answered right, asked
+// The same of the questions of several tasks, of which tasks are drawn independently and questions of a task
+// are not: as many draws as would spread as the tasks do, at least one a task and at most one a question.
+Interval AccuracyInterval(const TaskCounts& by_task);
 
 // What one question gave: the tokens generated and, before each, the logits they were picked from.
 struct AnswerTrace {

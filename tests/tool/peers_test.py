@@ -89,6 +89,19 @@ class Published(unittest.TestCase):
         self.assertIn("| m | decode-0 | 30.0 (30.0, 30.0) | llama.cpp | 20.0 (20.0, 20.0) | 1.50 |", text)
         self.assertIn("| 9.00 | 9.00 | 1 : 1 | yes |", text)
 
+    def test_aims(self):
+        text = peers.aims(peers.results_of(document(
+            ("0.5b-q8_0", "prefill-512", 36, 10), ("1b-q8_0", "prefill-2048", 34, 10), ("1b-bf16", "decode-0", 11, 10),
+            ("0.5b-q8_0", "decode-0", 30, 10), ("0.5b-q8_0, 1 busy", "decode-0", 15, 5), ("m", "other", 1, 9),
+        )))  # fmt: skip
+        self.assertEqual(text.splitlines()[2:], [
+            "| prompts of 512 and 2,048 tokens, Q8_0 | 2 | 3.40 | 3.5 | no |",
+            "| steps from an empty cache | 2 | 1.10 | 1.1 | yes |",
+            "| beside a program that takes a core: the ratio, in parts of that at rest | 1 | 1.00 | 0.9 | yes |",
+            "| the same: our speed, in parts of that at rest | 1 | 0.50 | 0.5 | yes |",
+        ])  # fmt: skip
+        self.assertEqual(peers.aims([]), "")
+
     def test_only_the_part_between_the_marks_changes(self):
         page = f"before\n{peers.BEGIN}\nold\n{peers.END}\nafter\n"
         new = peers.with_section(page, document(("m", "c", 1, 1)))

@@ -95,6 +95,7 @@ TEST(ToolScore, SamplesByABoundOfTheError) {
   const std::vector<std::vector<std::string>> wrong = {
       {"--epsilon", "1"},  // --variant both
       {"--variant", "left", "--epsilon", "1", "--balanced"},
+      {"--variant", "left", "--epsilon", "1", "--standardise"},
       {"--variant", "left", "--epsilon", "1", "--samples", "9"},
       {"--variant", "left", "--epsilon", "0.001"},  // 10 million
       {"--variant", "left"}};                       // --delta alone

@@ -171,6 +171,17 @@ TEST(ScoreMerge, ClaimsOfAHeaderTakeNothing) {
   }
 }
 
+// Shapley values count by their differences, retrieval scores by their ratios: these keep their offset.
+TEST(ScoreMerge, RetrievalScoresStayWhatTheyAre) {
+  const auto average = [](const char* estimator) {
+    const Json one{{"estimator", estimator}, {"scores", {{1, 2}, {3, 6}}}},
+        other{{"estimator", estimator}, {"scores", {{3, 2}, {1, 0}}}};
+    return AverageScores({{"a", one}, {"b", other}}, "")["scores"];
+  };
+  EXPECT_EQ(average("headkv-r2"), Json({{2.0, 2.0}, {2.0, 3.0}}));
+  EXPECT_EQ(average("ssv"), Json({{-0.25, -0.25}, {-0.25, 0.75}}));
+}
+
 TEST(ScoreMerge, ScoreFilesAreCheckedToo) {
   const Json good = ParseJsonText(R"({"estimator":"ssv","samples":3,"scores":[[1,2],[3,6]]})", "x");
   EXPECT_EQ(AverageScores({{"a", good}, {"b", good}}, "")["samples"], 6);
@@ -184,6 +195,7 @@ TEST(ScoreMerge, ScoreFilesAreCheckedToo) {
       EXPECT_NE(std::string(failure.what()).find(words), std::string::npos) << failure.what();
     }
   };
+  expect("utility", "nll", "utilities of another kind");
   expect("samples", -1, "b.json: samples is -1");
   expect("samples", "three", "b.json: samples must be a whole number");
   expect("samples", 1e300, "b.json: samples");

@@ -116,22 +116,29 @@ TEST(ScorePlan, TellsHowManySamplesAreNeeded) {
   }
 }
 
+// A score is the mean of what the runs say, each a mean itself: how many samples that is worth.
 TEST(ScorePlan, SamplesToReachAreTheFewestThatDo) {
-  const ScorePlan plan = Plan();
-  for (const int64_t needed : {1, 7, 60}) {
+  for (const auto& [needed, runs] : {std::pair(1, 2), {7, 2}, {60, 2}, {55, 5}}) {
+    ScorePlan plan = Plan();
+    plan.runs = runs;
     const int32_t samples = SamplesToReach(plan, needed);
     const auto least = [&](int32_t n) {
-      int64_t lowest = INT64_MAX;
+      double lowest = INFINITY;
       for (const int32_t size : plan.sizes) {
-        std::vector<int64_t> counts(static_cast<size_t>(plan.n_players()));
+        std::vector<std::vector<double>> counts(static_cast<size_t>(plan.n_players()),
+                                                std::vector<double>(static_cast<size_t>(plan.runs)));
         for (const WorkKey& key : WorkItems(plan, 0, static_cast<uint32_t>(n))) {
           const Coalition members = CoalitionOf(plan, key);
           for (size_t i = 0; key.size == static_cast<uint32_t>(size) && i < members.size(); ++i)
-            counts[i] += members[i];
+            counts[i][key.run] += members[i];
         }
-        lowest = std::min(lowest, *std::min_element(counts.begin(), counts.end()));
+        for (const std::vector<double>& of_runs : counts) {
+          double variance = 0;
+          for (const double count : of_runs) variance += 1 / (count * plan.runs * plan.runs);
+          lowest = std::min(lowest, 1 / variance);
+        }
       }
-      return lowest;
+      return lowest * (1 + 1e-12);
     };
     EXPECT_GE(least(samples), needed);
     EXPECT_LT(least(samples - 1), needed);

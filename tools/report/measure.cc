@@ -64,8 +64,9 @@ void AddToGrid(const Task& task, int range, const std::vector<AnswerTrace>& answ
   }
 }
 
-ReportPoint PointOf(const std::string& spec, const QualitySums& sums, int32_t n_heads) {
-  const Interval interval = WilsonInterval(sums.n_right, sums.n);
+ReportPoint PointOf(const std::string& spec, const QualitySums& sums, const TaskCounts& by_task,
+                    int32_t n_heads) {
+  const Interval interval = AccuracyInterval(by_task);
   ReportPoint point;
   point.spec = spec;
   point.cache_bytes = sums.mean(sums.cache_bytes);
@@ -112,11 +113,18 @@ void MeasureCurves(const Model& model, const std::vector<Task>& tasks, std::vect
   }
   TaskEvaluator evaluator(model, policies, TaskProtocol::kAsk);
   std::vector<QualitySums> sums(policies.size());
+  std::vector<TaskCounts> by_task(policies.size());
   Progress progress("report");
   for (size_t t = 0; t < tasks.size(); ++t) {
     progress.Update(static_cast<double>(t), static_cast<double>(tasks.size()),
                     Format("task %zu of %zu", t + 1, tasks.size()));
     const std::vector<std::vector<AnswerTrace>> answers = evaluator.Run(tasks[t], &sums);
+    for (size_t p = 0; p < policies.size(); ++p) {
+      std::array<int64_t, 2> counts{};
+      for (const AnswerTrace& answer : answers[p])
+        counts[0] += answer.counts && answer.right, counts[1] += answer.counts;
+      by_task[p].push_back(counts);
+    }
     for (const auto& [policy, grid] : grid_of)
       AddToGrid(tasks[t], ranges.Of(lengths[t]), answers[policy], &report->grids[grid]);
   }
@@ -125,11 +133,14 @@ void MeasureCurves(const Model& model, const std::vector<Task>& tasks, std::vect
       grid.accuracy[i] = Ratio(grid.accuracy[i], static_cast<double>(grid.counts[i]));
   }
   const int32_t n_heads = model.n_kv_heads_total();
-  report->full = PointOf("full", sums[0], n_heads);
+  report->full = PointOf("full", sums[0], by_task[0], n_heads);
   size_t next = 1;
   for (TuneLadder& ladder : *ladders) {
     ReportSeries series{WithoutBudget(ladder[0].policy.spec()), {}};
-    for (TuneRung& rung : ladder) series.points.push_back(PointOf(rung.policy.spec(), sums[next++], n_heads));
+    for (TuneRung& rung : ladder) {
+      series.points.push_back(PointOf(rung.policy.spec(), sums[next], by_task[next], n_heads));
+      ++next;
+    }
     report->series.push_back(std::move(series));
   }
 }

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "kvc/kvc_experimental.h"
+#include "tools/generate.h"
 
 namespace kvc::tool {
 
@@ -171,17 +172,22 @@ void UtilityEvaluator::TakeLogits(Sequence* s) {
   }
   s->next = greedy;
   s->written.push_back(greedy);
-  s->done = static_cast<int32_t>(s->written.size()) >= options_.max_answer ||
-            (options_.first_line && model_.Detokenize({greedy}).find('\n') != std::string::npos);
+  s->done = static_cast<int32_t>(s->written.size()) >= options_.max_answer;
+  if (!options_.first_line || s->done) return;
+  const std::string text = model_.Detokenize(s->written);  // a line begins with its text
+  s->done = text.find('\n', text.find_first_not_of('\n')) != std::string::npos;
 }
 
 double UtilityEvaluator::UtilityOf(const Sequence& s) const {
   if (options_.metric == Metric::kNll) {
-    return std::exp(s.log_likelihood / static_cast<double>(s.example.answer.size()));
+    const double likelihood = std::exp(s.log_likelihood / static_cast<double>(s.example.answer.size()));
+    if (!(likelihood >= 0 && likelihood <= 1.0001))  // no log is to hold it, and no mean
+      throw Failure("the model's logits are no numbers: an answer has no likelihood");
+    return likelihood;
   }
   if (options_.metric == Metric::kExact) return s.all_right ? 1 : 0;
   std::string text = model_.Detokenize(s.written);
-  if (options_.first_line) text = text.substr(0, text.find('\n'));
+  if (options_.first_line) text = FirstLine(text);
   return TextUtility(options_.metric, text, s.example.answers, s.example.classes);
 }
 

@@ -23,8 +23,11 @@ std::vector<std::vector<double>> ScoresByRun(const Json& file, const std::string
   return runs;
 }
 
-void AddCentred(const std::vector<double>& scores, size_t n_files, std::vector<double>* total) {
-  const double mean = std::accumulate(scores.begin(), scores.end(), 0.0) / static_cast<double>(scores.size());
+// What is centred has no offset: of scores that count by their differences (methods.md 3.10). Retrieval
+// scores count by their ratios.
+void AddPart(const std::vector<double>& scores, bool centred, size_t n_files, std::vector<double>* total) {
+  const double mean =
+      centred ? std::accumulate(scores.begin(), scores.end(), 0.0) / static_cast<double>(scores.size()) : 0;
   total->resize(scores.size());
   for (size_t i = 0; i < scores.size(); ++i) (*total)[i] += (scores[i] - mean) / static_cast<double>(n_files);
 }
@@ -63,6 +66,10 @@ Json AverageScores(const std::vector<std::pair<std::string, Json>>& files, const
   int64_t n_samples = 0;
   Json parts = Json::array();
   const auto& [first_path, first] = files.at(0);
+  const bool centred = TextMember(first, "estimator", first_path) != "headkv-r2";
+  const auto of_nll = [](const Json& file, const std::string& path) {
+    return TextMember(file, "utility", path) == "nll";
+  };
   for (const auto& [path, file] : files) {
     int32_t layers = 0, heads = 0;
     const std::vector<double> scores = FlatScores(file, path, &layers, &heads);
@@ -73,18 +80,21 @@ Json AverageScores(const std::vector<std::pair<std::string, Json>>& files, const
         TextMember(file, "estimator", path) != TextMember(first, "estimator", first_path)) {
       throw Failure(path + ": scores of another model, shape or estimator than " + first_path);
     }
-    AddCentred(OfPlayers(all, scores), files.size(), &total);
+    if (of_nll(file, path) != of_nll(first, first_path))
+      throw Failure(path + ": utilities of another kind than those of " + first_path +
+                    ": likelihoods (nll) and shares of right answers are not compared (methods.md 3.1)");
+    AddPart(OfPlayers(all, scores), centred, files.size(), &total);
     const std::vector<std::vector<double>> by_run = ScoresByRun(file, path);
     all_have_runs = all_have_runs && by_run.size() >= 2 && by_run[0].size() == scores.size() &&
                     by_run[1].size() == scores.size();
     for (size_t run = 0; run < 2 && all_have_runs; ++run)
-      AddCentred(OfPlayers(all, by_run[run]), files.size(), &runs[run]);
+      AddPart(OfPlayers(all, by_run[run]), centred, files.size(), &runs[run]);
     n_samples = std::min(kMostCounted, n_samples + WholeMember(file, "samples", path, 0, kMostCounted, 0));
     parts.push_back(TextMember(file, "dataset", path, Printable(path)));
   }
   Json out{{"name", name.empty() ? "ssv-average" : name},
            {"estimator", TextMember(first, "estimator", first_path, "ssv")},
-           {"variant", "mean of centred tasks"},
+           {"variant", centred ? "mean of centred tasks" : "mean of tasks"},
            {"model", TextMember(first, "model", first_path)},
            {"fingerprint", TextMember(first, "fingerprint", first_path)},
            {"dataset", "*"},

@@ -201,20 +201,26 @@ int32_t SamplesToTellApart(const ScorePlan& plan, const EstimateOptions& options
 }
 
 int32_t SamplesToReach(const ScorePlan& plan, int64_t needed) {
-  std::vector<std::vector<int64_t>> counts(plan.sizes.size(),
-                                           std::vector<int64_t>(static_cast<size_t>(plan.n_players())));
+  // Scores are means of the runs' means: of n_r samples a run they spread as those of R^2 / sum(1 / n_r)
+  // would.
+  const size_t n_players = static_cast<size_t>(plan.n_players());
+  std::vector<std::vector<int64_t>> counts(plan.sizes.size() * static_cast<size_t>(plan.runs),
+                                           std::vector<int64_t>(n_players));
   for (int32_t sample = 0; sample < kMostSamples; ++sample) {
-    int64_t least = INT64_MAX;
-    for (size_t s = 0; s < counts.size(); ++s) {
+    double least = INFINITY;
+    for (size_t s = 0; s < plan.sizes.size(); ++s) {
+      std::vector<double> inverse(n_players);
       for (int32_t run = 0; run < plan.runs; ++run) {
         const Coalition members =
             CoalitionOf(plan, {static_cast<uint32_t>(run), static_cast<uint32_t>(plan.sizes[s]),
                                static_cast<uint32_t>(sample)});
-        for (size_t i = 0; i < members.size(); ++i) counts[s][i] += members[i];
+        std::vector<int64_t>& own = counts[s * static_cast<size_t>(plan.runs) + static_cast<size_t>(run)];
+        for (size_t i = 0; i < n_players; ++i) inverse[i] += 1 / static_cast<double>(own[i] += members[i]);
       }
-      least = std::min(least, *std::min_element(counts[s].begin(), counts[s].end()));
+      least =
+          std::min(least, plan.runs * double{plan.runs} / *std::max_element(inverse.begin(), inverse.end()));
     }
-    if (least >= needed) return sample + 1;
+    if (least * (1 + 1e-12) >= static_cast<double>(needed)) return sample + 1;
   }
   return kMostSamples + 1;
 }

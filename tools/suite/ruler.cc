@@ -464,7 +464,7 @@ SuiteTask MakeNeedleTask(const RulerOptions& options, const std::vector<double>&
       task.items.push_back(LongestItem(task, options, count, 1, SIZE_MAX, [&](size_t size) {
         return NeedleItem(needle, essay, size, depth, draws);
       }));
-      task.items.back().depth = depth;
+      task.items.back().depth = depth, task.items.back().draw = i;
     }
   }
   return task;

@@ -39,9 +39,7 @@ ItemTokens TokensOf(const Model& model, const SuiteItem& item, TaskProtocol prot
 }
 
 std::string AnswerThatCounts(const SuiteTask& task, const std::string& answer) {
-  if (!task.first_line) return answer;
-  const size_t begin = std::min(answer.find_first_not_of('\n'), answer.size());
-  return SplitAt(answer.substr(begin), '\n')[0];
+  return task.first_line ? FirstLine(answer) : answer;
 }
 
 // A task for each length, shortest first.
@@ -151,6 +149,7 @@ std::vector<SuiteRow> RunSuiteTask(const Model& model, const std::vector<Policy>
       row.sums.n_steps += static_cast<int64_t>(answer.tokens.size());
       row.sums.step_seconds += answer.stats.decode_seconds - before;
       if (item.depth >= 0) row.depths.push_back(item.depth);
+      if (item.draw >= 0) row.draws.push_back(item.draw);
       row.scores.push_back(
           ScoreAnswer(task.metric, AnswerThatCounts(task, answer.text), item.expected, item.classes));
     }
@@ -166,9 +165,21 @@ std::map<double, double> MeanByDepth(const SuiteRow& row) {
   return sums;
 }
 
+std::vector<double> DrawnScores(const SuiteRow& row) {
+  if (row.draws.empty()) return row.scores;
+  std::map<int32_t, std::pair<double, double>> draws;  // sum, items
+  for (size_t i = 0; i < row.draws.size(); ++i)
+    draws[row.draws[i]].first += row.scores[i], ++draws[row.draws[i]].second;
+  std::vector<double> scores;
+  for (const auto& [draw, sums] : draws) scores.push_back(sums.first / sums.second);
+  return scores;
+}
+
 Interval BootstrapInterval(const std::vector<double>& values, uint64_t seed) {
   constexpr uint32_t kResamples = 2000, kTag = 0x4253;
   if (values.empty()) return {};
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  if (*least == *most) return WilsonInterval(*least, static_cast<double>(values.size()));
   std::vector<double> means;
   for (uint32_t r = 0; r < kResamples; ++r) {
     double sum = 0;

@@ -27,6 +27,7 @@ std::vector<SuiteTask> SuiteTasks(const SuiteOptions& options, const Model& mode
 struct SuiteRow {
   std::string spec, policy, task, metric, file;  // policy as it was asked for, and its canonical text
   std::vector<double> scores, depths;            // of each item; no depths where they are not known
+  std::vector<int32_t> draws;                    // of each item (SuiteItem); empty: each is one of its own
   QualitySums sums;
   double mean() const;
 };
@@ -39,7 +40,12 @@ std::vector<SuiteRow> RunSuiteTask(const Model& model, const std::vector<Policy>
 // Mean score of the items at each depth, ascending.
 std::map<double, double> MeanByDepth(const SuiteRow& row);
 
-// The 95 % interval of a mean by bootstrap over items, deterministic by seed.
+// Scores that were drawn independently: means over the items of a draw.
+std::vector<double> DrawnScores(const SuiteRow& row);
+
+// The 95 % interval of the mean of independent scores of 0 to 1 by bootstrap, deterministic by seed. Where
+// all are alike, of which drawing again knows no more, that of a share seen in so many draws
+// (WilsonInterval).
 Interval BootstrapInterval(const std::vector<double>& values, uint64_t seed);
 
 }  // namespace kvc::tool
