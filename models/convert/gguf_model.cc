@@ -53,7 +53,11 @@ Status ReadRope(GgufMetadata* metadata, const Family& family, ModelConfig* c) {
     return Error(Code::kUnsupported, "%s: RoPE scaling %.40s is not supported; supported: none, linear, yarn",
                  metadata->where().c_str(), type.c_str());
   r.scaling = RopeScaling::kYarn;
-  KVC_RETURN_IF_ERROR(metadata->Number(prefix + "scaling.yarn_attn_factor", 1e-3, 1e3, &r.attention_factor));
+  // llama.cpp multiplies YaRN's own factor by attn_factor, and takes what yarn_attn_factor says for nothing:
+  // it is computed anew when a model is loaded (llama_context).
+  if (r.attention_factor > 0) r.attention_factor *= r.factor > 1 ? 0.1 * std::log(r.factor) + 1 : 1;
+  double not_used = 0;
+  KVC_RETURN_IF_ERROR(metadata->Number(prefix + "scaling.yarn_attn_factor", 1e-3, 1e3, &not_used));
   KVC_RETURN_IF_ERROR(metadata->Number(prefix + "scaling.yarn_beta_fast", 1e-3, 1e6, &r.beta_fast));
   return metadata->Number(prefix + "scaling.yarn_beta_slow", 1e-3, 1e6, &r.beta_slow);
 }
@@ -195,6 +199,46 @@ bool MatchLlama3Factors(const std::vector<float>& factors, const ModelConfig& co
   return true;
 }
 
+namespace {
+
+// Files of llama-gguf-split: NAME-00001-of-00003.gguf has the metadata, and each its own tensors.
+Status LocateOtherParts(GgufMetadata* metadata, const std::string& path, Checkpoint* out,
+                        std::vector<FoundTensor>* found) {
+  int32_t n_parts = 1, part = 0;
+  KVC_RETURN_IF_ERROR(metadata->Int("split.count", 0, UINT16_MAX, &n_parts));
+  KVC_RETURN_IF_ERROR(metadata->Int("split.no", 0, UINT16_MAX, &part));
+  if (n_parts <= 1) return {};
+  const std::string end = Format("-00001-of-%05d.gguf", n_parts);
+  const bool named =
+      path.size() >= end.size() && path.compare(path.size() - end.size(), end.size(), end) == 0;
+  if (part != 0 || !named) {
+    return Error(Code::kUnsupported,
+                 "%s: is a part of a model in %d files (split.count): give the first, ...%s", path.c_str(),
+                 n_parts, end.c_str());
+  }
+  for (part = 1; part < n_parts; ++part) {
+    const std::string other =
+        path.substr(0, path.size() - end.size()) + Format("-%05d-of-%05d.gguf", part + 1, n_parts);
+    out->inputs.Add(other);
+    auto file = SourceFile::Open(other);
+    if (!file.ok()) return file.status();
+    auto header = ReadGgufHeader(*file.value());
+    if (!header.ok()) return header.status();
+    int32_t number = -1;
+    GgufMetadata own(header.value(), other);
+    KVC_RETURN_IF_ERROR(own.Int("split.no", 0, UINT16_MAX, &number));
+    if (number != part) {
+      return Error(Code::kBadModel, "%s: says it is part %d of a model, and should be part %d", other.c_str(),
+                   number, part);
+    }
+    KVC_RETURN_IF_ERROR(LocateGgufTensors(header.value(), *file.value(), found));
+    out->files.push_back(std::move(file.value()));
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<Checkpoint> ReadGguf(const std::string& path, const RopeOptions& options) {
   Checkpoint out;
   out.kind = "gguf";
@@ -206,12 +250,13 @@ Result<Checkpoint> ReadGguf(const std::string& path, const RopeOptions& options)
   auto header = ReadGgufHeader(source);
   if (!header.ok()) return header.status();
   GgufMetadata metadata(header.value(), path);
+  std::vector<FoundTensor> found;
+  KVC_RETURN_IF_ERROR(LocateGgufTensors(header.value(), source, &found));
+  KVC_RETURN_IF_ERROR(LocateOtherParts(&metadata, path, &out, &found));
   const Family* family = nullptr;
   auto config = ReadConfig(&metadata, &family);
   if (!config.ok()) return config.status();
   ModelConfig& c = out.content.config = std::move(config.value());
-  std::vector<FoundTensor> found;
-  KVC_RETURN_IF_ERROR(LocateGgufTensors(header.value(), source, &found));
   const auto named = [&](const char* name) {
     return std::find_if(found.begin(), found.end(), [&](const FoundTensor& t) { return t.name == name; });
   };

@@ -1,11 +1,13 @@
 #include "models/convert/gguf_tokenizer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_map>
 
 #include "lib/model/model_config.h"
 #include "models/convert/not_supported.h"
 #include "models/convert/pre_tokenizers.h"
+#include "models/convert/stop_names.h"
 #include "models/convert/tokenizer_pieces.h"
 
 namespace kvc {
@@ -169,6 +171,21 @@ void BeginAsGlm(GgufMetadata* metadata, TokenizerSpec* spec) {
   spec->bos = ids.front(), spec->begin_tokens = std::move(ids);
 }
 
+void AddStopsByName(TokenizerSpec* spec) {
+  const auto is_named = [](const std::string& piece) {
+    const auto same = [&](const char* name) { return piece == name; };
+    return std::any_of(std::begin(kStopNames), std::end(kStopNames), same) ||
+           std::any_of(std::begin(kMoreGgufStopNames), std::end(kMoreGgufStopNames), same);
+  };
+  const size_t most = static_cast<size_t>(kMaxStopTokens);  // pieces may all have one name
+  for (size_t i = 0; i < spec->pieces.size() && spec->stop_tokens.size() < most; ++i) {
+    const int32_t id = static_cast<int32_t>(i);
+    if (spec->piece_kinds[i] == PieceKind::kControl && is_named(spec->pieces[i]) &&
+        std::count(spec->stop_tokens.begin(), spec->stop_tokens.end(), id) == 0)
+      spec->stop_tokens.push_back(id);
+  }
+}
+
 Status ReadSpecialTokens(GgufMetadata* metadata, TokenizerSpec* spec) {
   const int64_t last = static_cast<int64_t>(spec->pieces.size()) - 1;
   KVC_RETURN_IF_ERROR(metadata->Int("tokenizer.ggml.bos_token_id", 0, last, &spec->bos));
@@ -183,6 +200,7 @@ Status ReadSpecialTokens(GgufMetadata* metadata, TokenizerSpec* spec) {
     if (id >= 0 && std::count(spec->stop_tokens.begin(), spec->stop_tokens.end(), id) == 0)
       spec->stop_tokens.push_back(id);
   }
+  AddStopsByName(spec);
   bool add_eos = false;
   KVC_RETURN_IF_ERROR(metadata->Bool("tokenizer.ggml.add_eos_token", &add_eos));
   if (add_eos)

@@ -143,22 +143,27 @@ Status AddTokens(const JsonObject& object, int32_t vocab_size, TokenizerSpec* sp
   if (added == nullptr || !added->is_object()) return {};
   for (const auto& [key, value] : added->items()) {
     const JsonObject token(value, object.where() + ": added_tokens_decoder " + key);
-    if (key.empty() || key.size() > 7 || key.find_first_not_of("0123456789") != std::string::npos ||
-        std::stoi(key) >= vocab_size) {
-      return Error(Code::kBadModel, "%s: no id in the vocabulary of %d", token.where().c_str(), vocab_size);
-    }
+    if (key.empty() || key.size() > 7 || key.find_first_not_of("0123456789") != std::string::npos)
+      return Error(Code::kBadModel, "%s: no id", token.where().c_str());
     const size_t id = static_cast<size_t>(std::stoi(key));
     std::string content;
     bool special = true;
     KVC_RETURN_IF_ERROR(token.String("content", &content));
     KVC_RETURN_IF_ERROR(token.Bool("special", &special));
+    if (id >= static_cast<size_t>(vocab_size)) {
+      if (special) continue;  // nobody can say it (DropBeyondVocabulary)
+      return Error(Code::kBadModel, "%s: no id in the vocabulary of %d", token.where().c_str(), vocab_size);
+    }
     while (spec->pieces.size() <= id) {
       spec->pieces.emplace_back();
       spec->piece_kinds.push_back(PieceKind::kUnused);
       spec->scores.push_back(0);
     }
     if (spec->pieces[id] == content) continue;
-    if (spec->piece_kinds[id] != PieceKind::kUnused) {
+    // Files keep places for tokens to come under names like [UNUSED_TOKEN_141] (InternLM 2).
+    const bool kept_free =
+        spec->piece_kinds[id] == PieceKind::kUnused || spec->pieces[id].rfind("[UNUSED", 0) == 0;
+    if (!kept_free) {
       return Error(Code::kBadModel, "%s: the id is taken by \"%.40s\"", token.where().c_str(),
                    spec->pieces[id].c_str());
     }
@@ -184,6 +189,30 @@ Result<TokenizerSpec> ReadTokenizerFile(const std::string& directory, bool* is_s
   const std::string &text = spec.status().message(), name = BaseName(path) + ": ";
   const size_t own = text.compare(0, name.size(), name) == 0 ? name.size() : 0;  // said with its folder here
   return Status(spec.status().code(), path + ": " + text.substr(own));
+}
+
+// Special tokens behind the last row of the embedding: a text model has those of its siblings that see (Gemma
+// 3's image token). They are no tokens of this one, and their names are text.
+void DropBeyondVocabulary(int32_t vocab_size, TokenizerSpec* spec, std::vector<std::string>* warnings) {
+  const size_t n = static_cast<size_t>(vocab_size);
+  if (spec->pieces.size() <= n || spec->piece_kinds.size() != spec->pieces.size()) return;
+  const bool special =
+      std::all_of(spec->piece_kinds.begin() + vocab_size, spec->piece_kinds.end(),
+                  [](PieceKind k) { return k == PieceKind::kControl || k == PieceKind::kUnused; });
+  const auto inside = [vocab_size](int32_t id) { return id < vocab_size; };
+  if (!special || !std::all_of(spec->merges.begin(), spec->merges.end(), inside) ||
+      !std::all_of(spec->begin_tokens.begin(), spec->begin_tokens.end(), inside))
+    return;  // refused by its number of pieces
+  warnings->push_back(
+      Format("%zu special tokens have no row in the embedding and are left out, the first is %.80s",
+             spec->pieces.size() - n, spec->pieces[n].c_str()));
+  if (spec->scores.size() == spec->pieces.size()) spec->scores.resize(n);
+  spec->pieces.resize(n), spec->piece_kinds.resize(n);
+  spec->piece_strips.resize(std::min(spec->piece_strips.size(), n));
+  std::vector<int32_t>& stops = spec->stop_tokens;
+  stops.erase(std::remove_if(stops.begin(), stops.end(), [&](int32_t id) { return !inside(id); }),
+              stops.end());
+  for (int32_t* id : {&spec->bos, &spec->eos, &spec->unk, &spec->pad}) *id = inside(*id) ? *id : -1;
 }
 
 void AddStop(int32_t id, TokenizerSpec* spec) {
@@ -284,6 +313,7 @@ Result<Checkpoint> ReadHfDirectory(const std::string& directory, const RopeOptio
   auto tokenizer = ReadTokenizerFile(directory, &is_sentencepiece, &out);
   if (!tokenizer.ok()) return tokenizer.status();
   out.content.tokenizer = std::move(tokenizer.value());
+  DropBeyondVocabulary(out.content.config.vocab_size, &out.content.tokenizer, &out.warnings);
   KVC_RETURN_IF_ERROR(ReadSpecialTokens(directory, config, is_sentencepiece, &out));
   return out;
 }

@@ -8,6 +8,7 @@
 #include "models/convert/json.h"
 #include "models/convert/tokenizer_hf_split.h"
 #include "models/convert/not_supported.h"
+#include "models/convert/stop_names.h"
 #include "models/convert/tokenizer_pieces.h"
 
 namespace kvc {
@@ -19,8 +20,6 @@ constexpr size_t kMaxTextBytes = size_t{256} << 20;
 
 // Names by which tokenizers that say no more are understood; config.json has the last word.
 constexpr const char* kBosNames[] = {"<s>", "<|begin_of_text|>", "<|bos|>", "<bos>"};
-constexpr const char* kStopNames[] = {"</s>",          "<|eos|>",    "<eos>",      "<|end_of_text|>",
-                                      "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>"};
 constexpr const char* kPadNames[] = {"<pad>", "<|pad|>", "[PAD]"};
 
 Status Unsupported(const std::string& what) {

@@ -206,6 +206,8 @@ TEST(ConvertExperts, SettingsAreReadOrRefused) {
   ExpectError(with("decoder_sparse_step", 2), Code::kUnsupported, {"decoder_sparse_step = 2"});
   ExpectError(with("shared_expert_intermediate_size", 64), Code::kUnsupported, {"shared_expert"});
   ExpectError(with("moe_intermediate_size", 24), Code::kBadModel, {"another shape"});
+  EXPECT_TRUE(with("use_qk_norm", true).ok()) << "as Qwen3-Coder says";
+  ExpectError(with("use_qk_norm", false), Code::kUnsupported, {"use_qk_norm = false"});
   // Dense tensors and none of the experts' settings.
   EXPECT_FALSE(ConvertMoe(SmallConfig("Qwen3MoeForCausalLM"), SmallTensors("F32")).ok());
 }

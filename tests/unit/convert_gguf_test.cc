@@ -300,5 +300,127 @@ TEST(ConvertGguf, TensorsBeyondOrOverEachOther) {
               {"truncated"});
 }
 
+// ---- files with more metadata, or in several parts
+
+std::string F32Entry(const std::string& key, float value) {
+  return Text(key) + Raw<uint32_t>(6) + Raw(value);
+}
+std::string TextEntry(const std::string& key, const std::string& text) {
+  return Text(key) + Raw<uint32_t>(8) + Text(text);
+}
+
+constexpr size_t kFixedHeader = 24;  // magic, version, numbers of tensors and of metadata
+
+// More metadata in front, and filling, so that tensors lie as far behind 32 as before. removed: bytes that
+// are gone from the header.
+std::string WithEntries(std::string bytes, const std::vector<std::string>& entries, size_t removed = 0) {
+  std::string more;
+  for (const std::string& entry : entries) more += entry;
+  const size_t filling =
+      (2 * 32 - (more.size() + TextEntry("filling", "").size() + 32 - removed % 32) % 32) % 32;
+  more += TextEntry("filling", std::string(filling, '.'));
+  uint64_t n = 0;
+  std::memcpy(&n, bytes.data() + 16, 8);
+  n += entries.size() + 1;
+  std::memcpy(&bytes[16], &n, 8);
+  return bytes.insert(kFixedHeader, more);
+}
+
+std::unique_ptr<ModelFile> ConvertedWith(const std::string& name, const std::vector<std::string>& entries,
+                                         Status* status = nullptr) {
+  ScratchDirectory scratch;
+  WriteAll(scratch / "x.gguf", WithEntries(ReadAll(kData + name + ".gguf"), entries));
+  const Status converted = Convert(scratch / "x.gguf", scratch / "out.kvc", {}, nullptr);
+  if (status != nullptr) *status = converted;
+  EXPECT_TRUE(status != nullptr || converted.ok()) << converted.message();
+  return converted.ok() ? OpenModel(scratch / "out.kvc") : nullptr;
+}
+
+// llama.cpp computes YaRN's factor itself, and multiplies it by attn_factor.
+TEST(ConvertGguf, YarnsFactorIsComputedAndMultiplied) {
+  const std::vector<std::string> yarn = {TextEntry("qwen3.rope.scaling.type", "yarn"),
+                                         F32Entry("qwen3.rope.scaling.factor", 4),
+                                         U32Entry("qwen3.rope.scaling.original_context_length", 32)};
+  const auto factor = [&](const std::string& entry) {
+    std::vector<std::string> entries(yarn);
+    entries.push_back(entry);
+    const auto file = ConvertedWith("qwen3_mixed", entries);
+    EXPECT_EQ(file->config().rope.scaling, RopeScaling::kYarn);
+    return file->config().rope.attention_factor;
+  };
+  EXPECT_EQ(factor(F32Entry("qwen3.rope.scaling.yarn_attn_factor", 0.8782f)), 0) << "0.1 ln 4 + 1";
+  EXPECT_NEAR(factor(F32Entry("qwen3.rope.scaling.attn_factor", 0.5f)), 0.5 * (0.1 * std::log(4.0) + 1),
+              1e-9);
+}
+
+// Qwen3-Coder's files say how wide the experts of every token are: they have none.
+TEST(ConvertGguf, NoExpertsForEveryToken) {
+  const std::string key = "qwen3moe.expert_shared_feed_forward_length";
+  ConvertedWith("qwen3moe_mixed", {U32Entry(key, 0)});
+  Status status;
+  ConvertedWith("qwen3moe_mixed", {U32Entry(key, 64)}, &status);
+  ExpectError(status, Code::kUnsupported, {key + " = 64"});
+}
+
+TEST(ConvertGguf, EndsOfTextAreStopsByTheirNames) {
+  const auto before = ConvertedWith("qwen2_q8_0", {});
+  for (size_t i = 0; i < before->tokenizer_spec().pieces.size(); ++i) {
+    const TokenizerSpec& spec = before->tokenizer_spec();
+    const bool stops =
+        std::count(spec.stop_tokens.begin(), spec.stop_tokens.end(), static_cast<int32_t>(i)) > 0;
+    if (spec.piece_kinds[i] == PieceKind::kControl && spec.pieces[i] == "<|endoftext|>") EXPECT_TRUE(stops);
+    if (spec.piece_kinds[i] != PieceKind::kControl) EXPECT_FALSE(stops) << spec.pieces[i];
+  }
+}
+
+// As llama-gguf-split leaves a model: metadata and some tensors in the first file, the last tensor in a
+// second.
+TEST(ConvertGguf, SeveralFilesAreOneModel) {
+  const std::string name = "qwen2_q8_0";
+  std::string first = ReadAll(kData + name + ".gguf");
+  const std::string last_tensor = "blk.1.ffn_down.weight";
+  const size_t at = first.find(Text(last_tensor));
+  ASSERT_NE(at, std::string::npos);
+  const size_t info_bytes = Text(last_tensor).size() + 4 + 2 * 8 + 4 + 8;
+  const std::string info = first.substr(at, info_bytes);
+  uint64_t offset = 0, n_tensors = 0;
+  std::memcpy(&offset, &info[info_bytes - 8], 8);
+  const auto whole = ConvertedWith(name, {});
+  const Weight& weight = FindTensor(*whole, TensorRole::kDown, 1)->weight;
+  const size_t n_bytes = static_cast<size_t>(weight.rows) * static_cast<size_t>(weight.cols) / 32 * 34;
+  const auto parsed = ParseGguf({reinterpret_cast<const uint8_t*>(first.data()), first.size()},
+                                static_cast<int64_t>(first.size()), "x");
+  ASSERT_TRUE(parsed.ok());
+  const size_t data = static_cast<size_t>(parsed.value().data_start);
+  const std::string tensor = first.substr(data + offset, n_bytes);
+  first.erase(at, info_bytes);
+  std::memcpy(&n_tensors, &first[8], 8);
+  --n_tensors;
+  std::memcpy(&first[8], &n_tensors, 8);
+  const auto part = [](uint16_t value) { return Raw<uint32_t>(2) + Raw(value); };
+  first = WithEntries(first, {Text("split.count") + part(2), Text("split.no") + part(0)}, info_bytes);
+  std::string second =
+      Header(1, 1) + Text("split.no") + part(1) + info.substr(0, info_bytes - 8) + Raw<uint64_t>(0);
+  second.resize((second.size() + 31) / 32 * 32, '\0');
+  second += tensor;
+  ScratchDirectory scratch;
+  WriteAll(scratch / "m-00001-of-00002.gguf", first);
+  WriteAll(scratch / "m-00002-of-00002.gguf", second);
+  const Status status = Convert(scratch / "m-00001-of-00002.gguf", scratch / "out.kvc", {}, nullptr);
+  ASSERT_TRUE(status.ok()) << status.message();
+  ExpectValues(name, *OpenModel(scratch / "out.kvc"));
+  ExpectError(Convert(scratch / "m-00002-of-00002.gguf", scratch / "b.kvc", {}, nullptr), Code::kUnsupported,
+              {"give the first"});
+  WriteAll(scratch / "other.gguf", first);
+  ExpectError(Convert(scratch / "other.gguf", scratch / "b.kvc", {}, nullptr), Code::kUnsupported,
+              {"split.count", "-00001-of-00002.gguf"});
+  WriteAll(scratch / "m-00002-of-00002.gguf", first);
+  ExpectError(Convert(scratch / "m-00001-of-00002.gguf", scratch / "b.kvc", {}, nullptr), Code::kBadModel,
+              {"says it is part 0", "should be part 1"});
+  std::filesystem::remove(scratch / "m-00002-of-00002.gguf");
+  ExpectError(Convert(scratch / "m-00001-of-00002.gguf", scratch / "b.kvc", {}, nullptr), Code::kNotFound,
+              {"m-00002-of-00002.gguf"});
+}
+
 }  // namespace
 }  // namespace kvc

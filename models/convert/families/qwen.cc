@@ -23,10 +23,23 @@ Status AllWhereOn(const JsonObject& object, const ModelConfig&, std::vector<bool
   return {};
 }
 
-// llama.cpp divides by the sum whatever the model; every published one says so too.
-Status ReadMoeGguf(GgufMetadata*, const std::string&, ModelConfig* c) {
+// Qwen3-Coder says what all of them have.
+Status ReadMoe(const JsonObject& object, ModelConfig*) {
+  bool norms = true;
+  KVC_RETURN_IF_ERROR(object.Bool("use_qk_norm", &norms));
+  if (norms) return {};
+  return Error(Code::kUnsupported, "%s: use_qk_norm = false is not supported", object.where().c_str());
+}
+
+// llama.cpp divides by the sum whatever the model; every published one says so too. Files of Qwen3-Coder say
+// that they have no experts for every token.
+Status ReadMoeGguf(GgufMetadata* metadata, const std::string& prefix, ModelConfig* c) {
   c->normalise_experts = true;
-  return {};
+  int32_t shared = 0;
+  KVC_RETURN_IF_ERROR(metadata->Int(prefix + "expert_shared_feed_forward_length", 0, INT32_MAX, &shared));
+  if (shared == 0) return {};
+  return Error(Code::kUnsupported, "%s: %sexpert_shared_feed_forward_length = %d is not supported",
+               metadata->where().c_str(), prefix.c_str(), shared);
 }
 
 }  // namespace
@@ -60,7 +73,9 @@ const Family& Qwen3Moe() {
     f.biases = Biases::kOptionalAll, f.qk_norm = true;
     f.slides = AllWhereOn;
     f.experts = Family::kAlways;
-    f.settings = {"num_experts", "num_local_experts", "moe_intermediate_size", "norm_topk_prob"};
+    f.settings = {"num_experts", "num_local_experts", "moe_intermediate_size", "norm_topk_prob",
+                  "use_qk_norm"};
+    f.read = ReadMoe;
     f.read_gguf = ReadMoeGguf;
     return f;
   }();
