@@ -72,7 +72,9 @@ Status LocateGgufTensors(const GgufHeader& header, const SourceFile& file, std::
     found->push_back(std::move(out));
   }
   std::vector<const FoundTensor*> order;
-  for (const FoundTensor& tensor : *found) order.push_back(&tensor);
+  for (const FoundTensor& tensor : *found) {
+    if (tensor.file == &file) order.push_back(&tensor);
+  }
   std::sort(order.begin(), order.end(),
             [](const FoundTensor* a, const FoundTensor* b) { return a->offset < b->offset; });
   for (size_t i = 1; i < order.size(); ++i) {

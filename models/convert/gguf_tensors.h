@@ -11,6 +11,7 @@ namespace kvc {
 // than half a gigabyte.
 Result<GgufHeader> ReadGgufHeader(const SourceFile& file);
 // Where each tensor lies, checked against the file and against one another.
+// Appended to *found, which may hold those of other files.
 Status LocateGgufTensors(const GgufHeader& header, const SourceFile& file, std::vector<FoundTensor>* found);
 
 }  // namespace kvc

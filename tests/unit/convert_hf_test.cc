@@ -498,7 +498,9 @@ std::string SentencePieceModel(const std::string& last) {
     model += field('\x0A', field('\x0A', piece) + std::string("\x15\0\0\0\0\x18", 6) + type);
   };
   add("<unk>", 2), add("<s>", 3), add("</s>", 3);
-  for (int byte = 0; byte < 256; ++byte) add(Format("<0x%02X>", byte), 6);
+  const char digits[] = "0123456789ABCDEF";
+  for (int byte = 0; byte < 256; ++byte)
+    add(std::string("<0x") + digits[byte / 16] + digits[byte % 16] + ">", 6);
   add(last, 4);
   model += field('\x12', std::string("\x18\x02\x98\x02\x01", 5));
   return model + field('\x1A', field('\x0A', "identity") + std::string("\x18\0\x20\0\x28\x01", 6));
