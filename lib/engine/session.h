@@ -111,6 +111,9 @@ class Session {
   // kInvalid where there is nothing an answer, or `what`, could go on from; where there are no logits.
   Status CanGoOn(const char* what) const;
   Status HasLogits() const;
+  // Feeds the token of the last step, if it still waits. No prompt does (reads_prompt): its first token comes
+  // next.
+  Status FeedPending();
   // [V] after the newest token, which is fed if it still waits; null: that is all.
   Status ReadLogits(float* logits);
 
@@ -242,8 +245,6 @@ class Session {
   // steps
   Status PrepareRow(StepWish* row, int64_t* chunks);
   Status MakeRoom();
-  // Feeds the token of the last step, if it still waits. No prompt waits.
-  Status FeedPending();
   Status CheckDraft(Span<const int32_t> draft, int32_t* tokens, int32_t* n);
   Status FeedRows(Span<const int32_t> tokens);
   void Fed(Span<const int32_t> tokens, bool dropped);

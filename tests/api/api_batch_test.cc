@@ -281,7 +281,8 @@ TEST_F(Batch, LogitsAskedForInTheMiddleOfAPromptChangeNothing) {
     int32_t token = 0, n = 0;
     ASSERT_EQ(kvc_batch_step(&s, 1, &params, &token, nullptr), KVC_OK);
     ASSERT_EQ(token, KVC_TOKEN_READING);
-    if (s == asked) ASSERT_EQ(kvc_session_get_logits(s, nullptr, 0, &n), KVC_OK) << kvc_last_error();
+    if (s != asked) continue;
+    ASSERT_EQ(kvc_session_get_logits(s, nullptr, 0, &n), KVC_OK) << kvc_last_error();
   }
   EXPECT_EQ(Step(asked), Step(left));
   EXPECT_EQ(Logits(asked), Logits(left));

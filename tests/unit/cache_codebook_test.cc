@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "lib/base/archive.h"
 #include "tests/support/test_device.h"
 
 namespace kvc {

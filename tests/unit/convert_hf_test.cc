@@ -468,11 +468,11 @@ TEST(ConvertHf, SpecialTokensBehindTheVocabularyAreLeftOut) {
   const json config = SmallConfig("LlamaForCausalLM");
   const TestTensors tensors = SmallTensors("BF16");
   const auto tokenizer = [&](bool special) {
-    json tokenizer = json::parse(SmallTokenizer());
-    json token = tokenizer["added_tokens"].back();
+    json text = json::parse(SmallTokenizer());
+    json token = text["added_tokens"].back();
     token["id"] = kVocab, token["content"] = "<image_soft_token>", token["special"] = special;
-    tokenizer["added_tokens"].push_back(token);
-    return std::map<std::string, std::string>{{"tokenizer.json", tokenizer.dump()}};
+    text["added_tokens"].push_back(token);
+    return std::map<std::string, std::string>{{"tokenizer.json", text.dump()}};
   };
   std::unique_ptr<ModelFile> plain, file;
   ConvertReport report;

@@ -18,7 +18,7 @@ TEST(Intervals, WilsonsKnownAnswers) {
   EXPECT_NEAR(WilsonInterval(0.75, 4).low, 0.3006, 1e-4);
   EXPECT_NEAR(WilsonInterval(0.75, 4).high, 0.9544, 1e-4);
   EXPECT_NEAR(WilsonInterval(1, 10).low, 0.7225, 1e-4);
-  EXPECT_EQ(WilsonInterval(1, 10).high, 1);
+  EXPECT_DOUBLE_EQ(WilsonInterval(1, 10).high, 1);
   EXPECT_EQ(WilsonInterval(0, 0).low, 0);
 }
 
