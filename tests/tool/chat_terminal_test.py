@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 
 KVC, MODEL = sys.argv[1:3]
 ARGUMENTS = [KVC, "chat", MODEL, "--policy", "snapkv:budget=64,window=8", "--max-tokens", "6"]
@@ -41,6 +42,10 @@ class Terminal:
         os.write(self.master, text.encode())
         return self.until(end)
 
+    def says(self, line, words):
+        came = self.type(line + "\n")
+        expect(words in came.partition("\n")[2], f"{line} says {words!r} and ends nothing", came)
+
 
 def expect(good, what, came):
     if not good:
@@ -65,13 +70,19 @@ def main():
     expect(MEMORY.findall(came) == memory[:1], f"the memory behind an answer is {memory[0]}", came)
     for line, words in (("/trim", "/trim N"), ("/polcy x", "did you mean /policy?"), ("/load /no/such", "/no/such"),
                         ("/policy snapkv:bugdet=3", "budget"), ("/policy nothing", "nothing")):  # fmt: skip
-        came = terminal.type(line + "\n")
-        expect(words in came.partition("\n")[2], f"{line} says what is wrong and ends nothing", came)
+        terminal.says(line, words)
     came = terminal.type(SECOND + "\n")
     expect(MEMORY.findall(came) == memory[1:], f"the memory behind an answer is {memory[1]}", came)
     came = terminal.type("a line\\\n", end="  ")  # goes on in the next
     came = terminal.type("and its end\n")
     expect(len(MEMORY.findall(came)) == 1, "one answer to two lines", came)
+    with tempfile.TemporaryDirectory() as folder:
+        other = "/policy snapkv:budget=24,window=4"
+        for line, words in ((f"/save {folder}/talk.kvcs", "saved to"), (f"/load {folder}/talk.kvcs", "loaded"),
+                            ("/policy", "policy of the loaded file ["), (other, "/forget begins anew"),
+                            ("/forget", "begun anew [0 tokens"),
+                            (other, "policy snapkv:budget=24,window=4 [")):  # fmt: skip
+            terminal.says(line, words)
     os.write(terminal.master, b"\x04")
     expect(terminal.program.wait() == 0, "Ctrl-D ends the conversation", terminal.program.returncode)
     out = terminal.program.stdout.read().decode()

@@ -250,6 +250,60 @@ TEST(Chat, CommandsChangeWhatIsKept) {
   EXPECT_NE(lost.err.find("what was said before a loaded file is not known"), std::string::npos) << lost.err;
 }
 
+// The file has them, and would win.
+TEST(Chat, ALoadedFileHasItsOwnOptions) {
+  const TemporaryFolder folder;
+  const std::string file = folder.Path("talk.kvcs");
+  ASSERT_EQ(Chat(KVC_RECALL, "The code of Ada is\n/save " + file + "\n", {"--max-tokens", "2"}).exit_code, 0);
+  const std::vector<std::vector<std::string>> cases = {{"--system", "s"},
+                                                       {"--policy", "full"},
+                                                       {"--context", "300"},
+                                                       {"--on-full", "evict"},
+                                                       {"--head-scores", "scores.json"},
+                                                       {"--table", "slots.json"}};
+  for (const std::vector<std::string>& given : cases) {
+    const ProgramResult chat = Chat(KVC_RECALL, "", {"--load", file, given[0], given[1]});
+    EXPECT_EQ(chat.exit_code, 2) << given[0];
+    for (const std::string& name : {std::string("--load"), given[0]})
+      EXPECT_NE(chat.err.find(name), std::string::npos) << chat.err;
+  }
+  const ProgramResult chat = Chat(KVC_RECALL, "/policy\n/stats\n", {"--load", file, "--max-tokens", "2"});
+  ASSERT_EQ(chat.exit_code, 0) << chat.err;
+  const size_t asked = chat.err.find("policy of the loaded file ["),
+               counted = chat.err.rfind("of the loaded file");
+  EXPECT_NE(asked, std::string::npos) << chat.err;
+  EXPECT_GT(counted, asked + 20) << chat.err;
+}
+
+// A loaded conversation is sampled as it was saved, or as the options say where there are some.
+TEST(Chat, ALoadedConversationIsSampledAsItWas) {
+  const TemporaryFolder folder;
+  const std::string file = folder.Path("talk.kvcs"), text = "The code of Ada is\n";
+  const std::vector<std::string> json = {"--json", "--max-tokens", "12"};
+  const auto chat = [&](const std::string& lines, std::vector<std::string> options) {
+    options.insert(options.end(), json.begin(), json.end());
+    const ProgramResult result = Chat(KVC_RECALL, lines, options);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return Turns(result);
+  };
+  const std::vector<std::string> sampled = {"--temperature", "1.5", "--seed", "5"};
+  const std::vector<Json> whole = chat(text + " and\n", sampled);
+  ASSERT_EQ(chat(text + "/save " + file + "\n", sampled).size(), 1u);
+  const auto loaded = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"--load", file});
+    const std::vector<Json> turns = chat(" and\n", options);
+    return turns.size() == 1 ? turns[0]["tokens"] : Json();
+  };
+  ASSERT_EQ(whole.size(), 2u);
+  const Json as_saved = loaded({}), greedy = loaded({"--temperature", "0"}),
+             otherwise = loaded({"--temperature", "1.5", "--seed", "6"});
+  EXPECT_EQ(as_saved, whole[1]["tokens"]);
+  EXPECT_NE(greedy, as_saved);
+  EXPECT_NE(otherwise, as_saved);
+  EXPECT_NE(otherwise, greedy);
+  EXPECT_EQ(loaded({"--top-k", "1"}), greedy);
+}
+
 TEST(Chat, APolicyTellsTheConversationAgain) {
   const std::string text = "The code of Robin is 386. The code of Ada is 215. The code of Robin is";
   const ProgramResult changed =

@@ -57,6 +57,9 @@ TEST(ToolRecall, VerifyRefusesAChangedByte) {
   const ProgramResult cut = RunKvc({"verify", folder.Write("cut.kvc", bytes.substr(0, bytes.size() / 3))});
   EXPECT_EQ(cut.exit_code, 1);
   EXPECT_NE(cut.err.find("truncated"), std::string::npos) << cut.err;
+  const ProgramResult trusted = RunKvc({"verify", folder.Path("changed.kvc"), "--trusted"});
+  EXPECT_EQ(trusted.exit_code, 2) << "it would say that the file is good";
+  EXPECT_NE(trusted.err.find("--trusted"), std::string::npos) << trusted.err;
 }
 
 TEST(ToolRecall, Tokenize) {
@@ -166,6 +169,36 @@ TEST(ToolRecall, DraftsChangeOnlyTheNumberOfPasses) {
   }
   EXPECT_EQ(RunKvc({"run", KVC_RECALL, "--prompt", "x", "--draft-policy", "full"}).exit_code, 2);
   EXPECT_EQ(RunKvc({"run", KVC_RECALL, "--prompt", "x", "--draft", "32"}).exit_code, 2);
+}
+
+// A draft goes no further than the answer may: the second cache is as full as the first.
+TEST(ToolRecall, DraftsEndWithTheContext) {
+  const TemporaryFolder folder;
+  const std::string prompt = folder.Write("context.txt", FirstTaskShort()["context"]);
+  const int n_prompt =
+      KvcJson({"run", KVC_RECALL, "--prompt-file", prompt, "--max-tokens", "0", "--json"})["n_prompt"];
+  const std::vector<std::string> looked_up = {"--draft", "8"},
+                                 drafted = {"--draft", "8", "--draft-policy", "snapkv:budget=40,window=8"};
+  for (const std::string policy : {"full", "cokv:budget=64"}) {
+    const auto with = [&](const std::string& max_tokens, std::vector<std::string> more) {
+      more.insert(more.begin(), {"run", KVC_RECALL, "--prompt-file", prompt, "--policy", policy, "--context",
+                                 std::to_string(n_prompt + 20), "--max-tokens", max_tokens});
+      return RunKvc(more);
+    };
+    const ProgramResult plain = with("20", {"--json"}), full = with("40", {});
+    ASSERT_EQ(plain.exit_code, 0) << plain.err;
+    ASSERT_EQ(plain.Json()["tokens"].size(), 20u);
+    EXPECT_NE(full.err.find("CONTEXT_FULL"), std::string::npos) << full.err;
+    for (std::vector<std::string> how : {looked_up, drafted}) {
+      const ProgramResult same = with("40", how);
+      EXPECT_EQ(same.out, full.out);
+      EXPECT_EQ(same.err, full.err);
+      how.push_back("--json");
+      const ProgramResult other = with("20", how);
+      ASSERT_EQ(other.exit_code, 0) << other.err;
+      EXPECT_EQ(other.Json()["tokens"], plain.Json()["tokens"]);
+    }
+  }
 }
 
 TEST(ToolRecall, EmptyPromptIsBosAndTokensAreTakenAsTheyAre) {
