@@ -20,6 +20,7 @@ static class FacadeTest {
     Checks.Test("loader", LoaderItself);
     Checks.Test("policies", Policies);
     Checks.Test("plan", Plans);
+    Checks.Test("a character that is cut off", CutOff);
     Checks.Test("streams", Streams);
     Checks.Test("asynchronous streams", AsyncStreams);
     Checks.Test("prompts", Prompts);
@@ -119,6 +120,27 @@ static class FacadeTest {
     Checks.Equal("400 24", plan.Prompt + " " + plan.Slots.Length);
     Checks.Check(plan.CacheBytesEnd < plan.CacheBytesFull && plan.TotalBytesPeak > plan.WeightBytes, "bytes");
     Checks.Equal(10, model.Plan(null, null, 10).Slots[0]);
+  }
+
+  // Of an answer that ends inside a character a sign is left, as no more of it can come; a prompt drops it.
+  private static void CutOff() {
+    int part = model.Tokenize("🐙")[0]; // its first byte
+    int end = model.Info().EosToken;
+    using (Session session = Checks.StoryOf(model, policy)) {
+      Only(session, part);
+      Checks.Equal("", Checks.Text(session, 1));
+      Only(session, end);
+      Checks.Equal("\ufffd", Checks.Text(session, 5));
+      session.Accept(part);
+      session.Prefill(new[] { part });
+      Checks.Equal("", Checks.Text(session, 5));
+    }
+  }
+
+  private static void Only(Session session, int token) {
+    int[] mask = new int[2048 / 32];
+    mask[token / 32] = 1 << token % 32;
+    session.SetTokenMask(mask);
   }
 
   private static void Streams() {

@@ -38,6 +38,7 @@ public final class FacadeTest {
     Checks.test("loader", FacadeTest::loader);
     Checks.test("policies", FacadeTest::policies);
     Checks.test("plan", FacadeTest::plan);
+    Checks.test("a character that is cut off", FacadeTest::cutOff);
     Checks.test("streams", FacadeTest::streams);
     Checks.test("prompts", FacadeTest::prompts);
     Checks.test("samplers", FacadeTest::samplers);
@@ -203,6 +204,27 @@ public final class FacadeTest {
       Checks.throwing(java.util.NoSuchElementException.class, pieces::next);
       Checks.equal(0L, session.generate(0).count());
     }
+  }
+
+  /** Of an answer that ends inside a character a sign is left, as no more of it can come; a prompt drops it. */
+  private static void cutOff() {
+    int part = model.tokenize("🐙", 0)[0]; // its first byte
+    int end = model.info().eosToken;
+    try (Session session = story()) {
+      only(session, part);
+      Checks.equal("", Checks.text(session, 1));
+      only(session, end);
+      Checks.equal("\ufffd", Checks.text(session, 5));
+      session.accept(part);
+      session.prefill(part);
+      Checks.equal("", Checks.text(session, 5));
+    }
+  }
+
+  private static void only(Session session, int token) {
+    int[] mask = new int[2048 / 32];
+    mask[token / 32] = 1 << token % 32;
+    session.setTokenMask(mask);
   }
 
   private static void prompts() {

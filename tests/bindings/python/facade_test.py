@@ -140,6 +140,20 @@ class Sessions(Case):
             self.assertTrue("".join(session.generate(None, 3)))
             self.assertTrue("".join(session.generate(self.model.tokenize(" And", goes_on=True), 3)))
 
+    def test_character_that_is_cut_off(self):
+        session = self.reading()
+        info = self.model.info
+
+        def generate(token, prompt=None):
+            mask = [0] * ((info.vocab_size + 31) // 32)
+            mask[token // 32] = 1 << token % 32
+            session.set_token_mask(mask)
+            return "".join(session.generate(prompt, 1))
+        part = int(self.model.tokenize("🐙")[0])  # its first byte
+        self.assertEqual([generate(part), generate(info.eos_token)], ["", "\ufffd"])
+        session.accept(part)
+        self.assertEqual(generate(info.eos_token, " And"), "")  # the prompt drops it
+
     def test_same_of_every_kind_of_array(self):
         ids = list(self.model.prompt(STORY))
         kinds = [ids, tuple(ids), array.array("i", ids), iter(ids)]
