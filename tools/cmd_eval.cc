@@ -360,8 +360,7 @@ int Eval(EvalOptions options, Signals* signals) {
   constexpr int32_t kLongestDefaultWindow = 2048;
   const int32_t window =
       options.window > 0 ? options.window : std::min(model.info().max_tokens, kLongestDefaultWindow);
-  // What a text begins with, and a token to tell.
-  const int32_t least = std::max(2, static_cast<int32_t>(model.begin_tokens().size()) + 1);
+  const int32_t least = TextEvaluator::ShortestWindow(model);
   if (!options.texts.empty() && (window < least || window > model.info().max_tokens)) {
     throw UsageError(Format("--window %d: a window of text has %d to %d tokens, the context of the model",
                             window, least, model.info().max_tokens));

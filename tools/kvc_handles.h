@@ -49,6 +49,8 @@ class Model {
   TokenList Tokenize(const std::string& text, int32_t flags) const;
   // What a text begins with: BOS, or several tokens, or none.
   const TokenList& begin_tokens() const { return begin_; }
+  // The same where the tokenizer adds them by itself, else nothing.
+  TokenList added_tokens() const { return add_bos_ ? begin_ : TokenList{}; }
   // A prompt as its model expects it: begin_tokens first where the tokenizer adds them; an empty prompt is
   // these.
   TokenList TokenizePrompt(const std::string& text) const;

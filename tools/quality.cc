@@ -244,21 +244,25 @@ std::vector<std::vector<AnswerTrace>> TaskEvaluator::Run(const Task& task, std::
 
 TextEvaluator::TextEvaluator(const Model& model, const std::vector<const Policy*>& policies,
                              TextProtocol protocol, int32_t window)
-    : model_(model), protocol_(protocol), window_(window) {
+    : model_(model), protocol_(protocol), window_(window), added_(model.added_tokens()) {
   sessions_.emplace_back(model, Policy("full"), DefaultSessionParams());
   for (const Policy* policy : policies) sessions_.emplace_back(model, *policy, DefaultSessionParams());
 }
 
+int32_t TextEvaluator::ShortestWindow(const Model& model) {
+  return std::max(2, 2 * static_cast<int32_t>(model.added_tokens().size()));
+}
+
 int64_t TextEvaluator::CountWindows(const TokenList& tokens) const {
   const int64_t n = static_cast<int64_t>(tokens.size()), stride = window_ / 2;
-  const int64_t body = window_ - static_cast<int64_t>(std::max(size_t{1}, model_.begin_tokens().size()));
+  const int64_t body = window_ - static_cast<int64_t>(added_.size());
   return n < body ? 0 : 1 + (n - body) / stride;
 }
 
 void TextEvaluator::Run(const TokenList& tokens, int64_t window_index, std::vector<QualitySums>* sums) {
   const int32_t half = window_ / 2;
   const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(window_index * half);
-  TokenList window = model_.TokenizePrompt("");  // what a text begins with
+  TokenList window = added_;
   window.insert(window.end(), begin, begin + (window_ - static_cast<int32_t>(window.size())));
   std::vector<std::vector<float>> logits(sessions_.size(),
                                          std::vector<float>(static_cast<size_t>(model_.info().vocab_size)));

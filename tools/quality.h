@@ -106,6 +106,8 @@ class TextEvaluator {
  public:
   TextEvaluator(const Model& model, const std::vector<const Policy*>& policies, TextProtocol protocol,
                 int32_t window);
+  // The shortest window: its second half, which is scored, is text alone and follows something.
+  static int32_t ShortestWindow(const Model& model);
   // tokens: a whole text without BOS. The number of windows it has.
   int64_t CountWindows(const TokenList& tokens) const;
   void Run(const TokenList& tokens, int64_t window_index, std::vector<QualitySums>* sums);
@@ -114,6 +116,7 @@ class TextEvaluator {
   const Model& model_;
   const TextProtocol protocol_;
   const int32_t window_;
+  const TokenList added_;          // what every window begins with, before its text
   std::vector<Session> sessions_;  // the full cache first, then one a policy
   bool used_ = false;
 };

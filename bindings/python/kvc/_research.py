@@ -180,16 +180,18 @@ def _score(sums: _Sums, reference: tuple[list[int], list[Any]], own: tuple[list[
 def _eval_text(model: Model, path: Path, policies: Iterable[str | Policy], limit: int, window: int) -> list[_Sums]:
     with open(path, "rb") as file:
         tokens = model.tokenize(file.read())
-    longest = 2048
-    window = window or min(model.info.max_tokens, longest)
-    half, body = window // 2, window - 1
+    begin = model.prompt("")  # nothing, where the model wants nothing before a text
+    longest, least, most = 2048, max(2, 2 * len(begin)), model.info.max_tokens
+    window = window or min(most, longest)
+    if not least <= window <= most:
+        raise ValueError(f"window {window}: a window of text has {least} to {most} tokens, the context of the model")
+    half, body = window // 2, window - len(begin)
     n_windows = 0 if len(tokens) < body else 1 + (len(tokens) - body) // half
     if n_windows == 0:
         raise ValueError(f"{os.fsdecode(path)}: {len(tokens)} tokens are less than one window of {window}")
     sums = [_Sums() for _ in policies]
-    begin = model.prompt("")
     for index in range(min(n_windows, limit or n_windows)):
-        text = [*begin, *tokens[index * half:index * half + window - len(begin)]]
+        text = [*begin, *tokens[index * half:index * half + body]]
         _score_window(model, text, half, list(policies), sums)
     return sums
 

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,45 @@ POLICIES = ("full", "cokv:budget=24,window=8", "snapkv:budget=24,window=8")
 def tool(*arguments):
     done = subprocess.run([KVC, *arguments, "--json"], stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout)
+
+
+def other_beginning(folder, change):
+    """recall, whose tokenizer puts something else before a text: change(config, tokenizer, tokenizer_config)."""
+    source = os.path.join(folder, change.__name__)
+    shutil.copytree(os.path.join(SOURCE, "models", "recall"), source, ignore=shutil.ignore_patterns("scores", "*.py"))
+    paths = [os.path.join(source, name) for name in ("config.json", "tokenizer.json", "tokenizer_config.json")]
+    contents = []
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            contents.append(json.load(file))
+    change(*contents)
+    for path, content in zip(paths, contents):
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+    subprocess.run([KVC, "convert", source, source + ".kvc"], stdout=subprocess.DEVNULL, check=True)
+    return source + ".kvc"
+
+
+def adds_nothing(_config, _tokenizer, about):
+    about["add_bos_token"] = False
+
+
+def has_no_bos(config, tokenizer, about):
+    del config["bos_token_id"], about["bos_token"]
+    about["add_bos_token"] = False
+    pieces = tokenizer["model"]["vocab"]
+    pieces["<|nothing|>"] = pieces.pop("<|bos|>")
+    tokenizer["added_tokens"][0]["content"] = "<|nothing|>"
+
+
+def adds_two(_config, tokenizer, about):
+    del about["add_bos_token"]
+    tokenizer["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [*({"SpecialToken": {"id": token, "type_id": 0}} for token in ("<|bos|>", "<|pad|>")),
+                   {"Sequence": {"id": "A", "type_id": 0}}],
+        "special_tokens": {token: {"id": token, "ids": [i], "tokens": [token]}
+                           for i, token in ((0, "<|bos|>"), (2, "<|pad|>"))}}
 
 
 class Research(unittest.TestCase):
@@ -74,6 +114,31 @@ class Research(unittest.TestCase):
             results = tool("eval", STORIES, "--text", path, *specs, "--window", "64", "--limit", "2")["results"]
             for row, own in zip(results, kvc.eval(STORIES, path, policies, window=64, limit=2)):
                 self.same(own, [row])
+
+    @unittest.skipIf(WITHOUT_NUMPY, "kvc.eval needs it")
+    def test_eval_text_of_every_beginning(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for n, change in ((95, adds_nothing), (96, adds_nothing), (95, has_no_bos), (96, has_no_bos),
+                              (93, adds_two), (94, adds_two)):  # one window and two
+                path = os.path.join(folder, "words.txt")
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write("".join(str(i * i % 7) for i in range(n)))  # a digit is a token
+                model = os.path.join(folder, change.__name__ + ".kvc")
+                if not os.path.exists(model):
+                    other_beginning(folder, change)
+                (row,) = tool("eval", model, "--text", path, "--policy", "snapkv:budget=16,window=4", "--window",
+                              "64")["results"]
+                (own,) = kvc.eval(model, path, ["snapkv:budget=16,window=4"], window=64)
+                self.same(own, [row])
+                self.assertEqual(own.n, 64 if n in (94, 96) else 32)
+                with self.assertRaisesRegex(ValueError, "window 1: a window of text has"):
+                    kvc.eval(model, path, ["full"], window=1)
+
+    @unittest.skipIf(WITHOUT_NUMPY, "kvc.eval needs it")
+    def test_policies_may_come_one_by_one(self):
+        task = {"context": "The code of Nina is 417. " * 4, "questions": [{"question": " The code of Nina is",
+                                                                          "answer": " 417."}]}
+        self.assertEqual(kvc.eval(RECALL, [task, task], iter(POLICIES)), kvc.eval(RECALL, [task, task], POLICIES))
 
     @unittest.skipIf(WITHOUT_NUMPY, "kvc.eval needs it")
     def test_tasks_as_objects(self):
