@@ -20,6 +20,7 @@ struct ReportCommand {
   TuneBudgets budgets;
   int32_t limit = 0, focus = 0;
   std::string out;
+  std::string line;  // that makes the page again
 };
 
 // From half of the longest context down to eight slots.
@@ -48,17 +49,6 @@ std::vector<size_t> ShownRungs(const Model& model, const std::vector<TuneLadder>
   return shown;
 }
 
-std::string CommandLine(const ReportCommand& command) {
-  std::string line = "kvc report " + command.model.path;
-  for (const std::string& file : command.data) line += " --data " + file;
-  for (const std::string& spec : command.policies) line += " --policy " + spec;
-  for (size_t i = 0; i < command.budgets.values.size(); ++i)
-    line += (i == 0 ? " --budgets " : ",") + Format("%g", command.budgets.values[i]);
-  if (command.limit > 0) line += Format(" --limit %d", command.limit);
-  if (command.focus > 0) line += Format(" --focus %d", command.focus);
-  return line + " --out " + command.out;
-}
-
 void AddFacts(const ReportCommand& command, const Model& model, const std::vector<Task>& tasks,
               int32_t longest, Report* report) {
   const kvc_model_info& info = model.info();
@@ -80,7 +70,7 @@ void AddFacts(const ReportCommand& command, const Model& model, const std::vecto
       {"tasks", Format("%zu contexts of up to %d tokens, %zu questions", tasks.size(), longest, n_questions)},
       {"program", Format("kvc %s, %d threads", LibraryVersion().c_str(), ThreadsUsed(command.model))}};
   report->n_layers = info.n_layers;
-  report->command = CommandLine(command);
+  report->command = command.line;
   if (!about.contains("head_scores")) return;
   int32_t index = 0;
   for (const Json& table : about["head_scores"]) {
@@ -149,7 +139,10 @@ Action AddReport(CLI::App* app) {
       ->check(AtLeast(0))
       ->type_name("N");
   AddOutput(app, "-o,--out", &command->out, "The page to write (HTML)")->required();
-  return [command](Signals* signals) { return MakeReport(*command, signals); };
+  return [command, app](Signals* signals) {
+    command->line = CommandLine(*app);
+    return MakeReport(*command, signals);
+  };
 }
 
 }  // namespace kvc::tool

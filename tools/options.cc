@@ -254,6 +254,43 @@ void NoteBeyondTraining(const Model& model, int64_t n_tokens) {
        " that this model was trained for: what it says past those is worth little");
 }
 
+namespace {
+
+std::string ForShell(const std::string& word) {
+  constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%_-+=:,./";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
+
+// What an option was given, each time that it has to be said.
+std::vector<std::string> ValuesOf(const CLI::Option& option) {
+  if (option.get_delimiter() == '\0') return option.results();
+  return {CLI::detail::join(option.results(), std::string(1, option.get_delimiter()))};
+}
+
+}  // namespace
+
+std::string CommandLine(const CLI::App& app) {
+  std::string line = "kvc " + app.get_name();
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0) continue;
+    const std::string name = option->nonpositional() ? option->get_name() : "";
+    if (option->get_items_expected_max() == 0) {  // a flag, which may also be given as --name=false
+      const std::string& value = option->results().back();
+      line += " " + name + (value == "true" ? "" : "=" + ForShell(value));
+      continue;
+    }
+    for (const std::string& value : ValuesOf(*option)) {
+      const bool like_option = !name.empty() && !value.empty() && value[0] == '-';
+      line += name.empty() ? " " : " " + name + (like_option ? "=" : " ");
+      line += ForShell(value);
+    }
+  }
+  return line;
+}
+
 kvc_session_params SessionParams(const SessionOptions& options) {
   kvc_session_params params = DefaultSessionParams();
   params.max_tokens = options.context;

@@ -71,6 +71,9 @@ kvc_sampling Sampling(const SessionOptions& options);
 // Says so when a session of so many tokens goes beyond what the model was trained for.
 void NoteBeyondTraining(const Model& model, int64_t n_tokens);
 
+// A subcommand with all that it was given, as a line for sh.
+std::string CommandLine(const CLI::App& app);
+
 // "512MiB", "2 GB", "65536": bytes. Throws UsageError.
 int64_t ParseBytes(const std::string& text);
 // "5%" or "0.05" of [low, high]: a share.

@@ -43,6 +43,34 @@ TEST(ToolReport, WritesOnePage) {
     EXPECT_NE(html.find(part), std::string::npos) << part;
 }
 
+// What is printed is given to a shell, in which kvc says the words that it gets.
+TEST(ToolReport, TheCommandIsTheOneThatWasGiven) {
+  const TemporaryFolder folder;
+  const std::string model = folder.Write("Ada's model.kvc", ReadWholeFile(KVC_RECALL)),
+                    tasks = folder.Write("$HOME & tasks.jsonl", ReadWholeFile(kTasks)),
+                    scores = folder.Path("head scores.json");
+  ASSERT_EQ(
+      RunShell("cp \"$2\" \"$3\"", {KVC_SOURCE_DIR "/models/recall/head_scores.json", scores}).exit_code, 0);
+  std::vector<std::string> given = {"report", model};
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"--threads", "1", "--device", "cpu", "--memory-limit", "512MiB", "--trusted"},
+           {"--data", tasks, "--data", kTasks, "--policy", "cokv"},
+           {"--policy", "snapkv:budget=64,window=8", "--head-scores", scores},
+           {"--budgets", "96,32", "--focus", "32", "--limit", "1", "--out", folder.Path("a page.html")}})
+    given.insert(given.end(), words.begin(), words.end());
+  const ProgramResult run = RunKvc(given);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const ProgramResult words = RunShell(
+      "kvc() { printf '%s\\n' \"$@\"; }; eval \"$(python3 -c '"
+      "import sys, xml.etree.ElementTree as tree\n"
+      "print(tree.parse(sys.argv[1]).getroot().findall(\".//pre\")[-1].text)' \"$2\")\"",
+      {folder.Path("a page.html")});
+  ASSERT_EQ(words.exit_code, 0) << words.err;
+  std::string wanted;
+  for (const std::string& word : given) wanted += word + "\n";
+  EXPECT_EQ(words.out, wanted);
+}
+
 TEST(ToolReport, WhatIsWrongIsSaid) {
   const TemporaryFolder folder;
   EXPECT_EQ(RunKvc({"report", KVC_RECALL, "--data", kTasks, "--policy", "cokv"}).exit_code, 2);  // no --out
