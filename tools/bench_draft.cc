@@ -1,5 +1,6 @@
 #include "tools/bench_draft.h"
 
+#include <cmath>
 #include <optional>
 
 #include "tools/command.h"
@@ -12,11 +13,21 @@ struct Round {
   double step, pass;
 };
 
+// From now on no stop token is chosen, by forks too: a draft cannot be checked beyond the end of an answer.
+void ForbidStopTokens(const Model& model, Session* session) {
+  const TokenList stops =
+      model.Describe().value("tokenizer", Json::object()).value("stop_tokens", TokenList{});
+  const std::vector<float> never(stops.size(), -INFINITY);
+  Check(kvc_session_set_logit_bias(session->get(), stops.data(), never.data(),
+                                   static_cast<int32_t>(stops.size())),
+        "cannot keep the answer from ending");
+}
+
 // Plain steps of one fork, then the same tokens as a draft for another. Nothing: the answer ended on the way.
 std::optional<Round> MeasureRound(Session* session, int32_t n_drafted) {
   std::optional<Session> plain = session->Fork(), drafted = session->Fork();
-  if (!plain || !drafted || !plain->Step() || !drafted->Step())
-    return std::nullopt;  // pages that both share are copied
+  if (!plain || !drafted) throw Failure("drafts are measured on forks, which this library does not make");
+  if (!plain->Step() || !drafted->Step()) return std::nullopt;  // pages that both share are copied
   TokenList answer;
   Clock::time_point start = Clock::now();
   for (int32_t i = 0; i <= n_drafted; ++i) {
@@ -37,13 +48,19 @@ std::optional<Round> MeasureRound(Session* session, int32_t n_drafted) {
 
 }  // namespace
 
-std::vector<DraftSpeed> MeasureDrafts(Session* session, const std::vector<int32_t>& lengths, int32_t repeat) {
+std::vector<DraftSpeed> MeasureDrafts(const Model& model, Session* session,
+                                      const std::vector<int32_t>& lengths, int32_t repeat) {
   std::vector<DraftSpeed> result;
   for (const int32_t n_drafted : lengths) {
     std::vector<double> step, pass, in_steps;
     for (int32_t i = 0; i <= repeat; ++i) {
-      const std::optional<Round> round = MeasureRound(session, n_drafted);
-      if (i == 0 || !round) continue;  // buffers that grow
+      std::optional<Round> round = MeasureRound(session, n_drafted);
+      if (!round) {
+        ForbidStopTokens(model, session);
+        round = MeasureRound(session, n_drafted);
+      }
+      if (!round) throw Failure(Format("the answer ended before a draft of %d tokens", n_drafted));
+      if (i == 0) continue;  // buffers that grow
       step.push_back(round->step);
       pass.push_back(round->pass);
       in_steps.push_back(Ratio(round->pass, round->step));

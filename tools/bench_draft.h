@@ -17,8 +17,10 @@ struct DraftSpeed {
   double best = 0;            // tokens a second where every draft is right, in times of plain steps
 };
 
-// The session goes on from where it is; drafts are the tokens that plain steps of a fork gave.
-std::vector<DraftSpeed> MeasureDrafts(Session* session, const std::vector<int32_t>& lengths, int32_t repeat);
+// The session goes on from where it is; drafts are the tokens that plain steps of a fork gave. Where the
+// answer would end among them, the session has no stop tokens any more.
+std::vector<DraftSpeed> MeasureDrafts(const Model& model, Session* session,
+                                      const std::vector<int32_t>& lengths, int32_t repeat);
 
 Json DraftsJson(const std::vector<DraftSpeed>& drafts);  // [lengths]
 std::string DraftText(const std::vector<DraftSpeed>& drafts);

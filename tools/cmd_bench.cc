@@ -147,7 +147,7 @@ BenchResult Measure(const BenchOptions& options, const Model& model, const Polic
     fraction.push_back(
         Ratio(Ratio(static_cast<double>(result.bytes_per_step), step.back()), bandwidth.back()));
   }
-  if (!options.draft.empty()) result.drafts = MeasureDrafts(&session, options.draft, options.repeat);
+  if (!options.draft.empty()) result.drafts = MeasureDrafts(model, &session, options.draft, options.repeat);
   result.prefill_seconds = Median(prefill);
   result.compress_seconds = Median(compress);
   result.first_token_seconds = Median(first);

@@ -471,11 +471,14 @@ TEST(ToolRecall, BenchGoesOnBehindStopTokens) {
   ASSERT_EQ(converted.exit_code, 0) << converted.err;
   EXPECT_EQ(KvcJson({"run", model, "--prompt", "It was", "--json"})["tokens"], Json::array());
   const Json prompt = KvcJson({"tokenize", model, "--text", "It was", "--bos", "--json"})["tokens"];
-  const Json result = KvcJson({"bench", model, "--tokens", folder.Write("prompt.json", prompt.dump()),
-                               "--gen", "64", "--repeat", "1", "--batch", "2", "--arrive", "9", "--json"});
+  const Json result =
+      KvcJson({"bench", model, "--tokens", folder.Write("prompt.json", prompt.dump()), "--gen", "64",
+               "--repeat", "1", "--batch", "2", "--arrive", "9", "--draft", "2,8", "--json"});
   EXPECT_EQ(result["decode_passes"], 64);
   EXPECT_EQ(result["batches"].size(), 1u);
   EXPECT_EQ(result["arrivals"].size(), 1u);
+  ASSERT_EQ(result["drafts"].size(), 2u);
+  for (const Json& draft : result["drafts"]) EXPECT_GT(draft["pass_seconds"].get<double>(), 0);
 }
 
 // A step reads about 256 tokens of a prompt that waits.
