@@ -130,12 +130,18 @@ type handle struct {
 	memory []byte              // that the library reads while this is open
 }
 
-// use gives the native handle, and done must follow; or ErrClosed.
+// use gives the native handle, and done must follow; or ErrClosed. It waits for nobody: a caller that uses the handle
+// already would wait for a close that waits for it. What cannot be had is being closed, as nothing else locks it.
 func (h *handle) use() (uintptr, error) {
 	if h == nil {
 		return 0, ErrClosed
 	}
-	h.using.RLock()
+	for !h.using.TryRLock() {
+		if h.closed.Load() {
+			return 0, ErrClosed
+		}
+		runtime.Gosched() // TryRLock promises less than it does: it may fail for no reason
+	}
 	if h.closed.Load() {
 		h.using.RUnlock()
 		return 0, ErrClosed
@@ -144,6 +150,15 @@ func (h *handle) use() (uintptr, error) {
 }
 
 func (h *handle) done() { h.using.RUnlock() }
+
+// ended says ErrClosed of a call that close has cancelled.
+func (h *handle) ended(err error) error {
+	err = checked(err)
+	if errors.Is(err, ErrCancelled) && h.closed.Load() {
+		return ErrClosed
+	}
+	return err
+}
 
 // close stops what runs, waits for it and frees.
 func (h *handle) close() {
@@ -167,7 +182,7 @@ func with(owner any, h *handle, call func(native uintptr) error) error {
 	}
 	defer runtime.KeepAlive(owner)
 	defer h.done()
-	return checked(call(native))
+	return h.ended(call(native))
 }
 
 // fits refuses a library whose functions and structs may be others than those this package was compiled for.

@@ -164,18 +164,7 @@ func (s *Session) alone(call func(native uintptr) error) error {
 		return errBusy
 	}
 	defer s.busy.Store(false)
-	return s.ended(call(native))
-}
-
-// ended says ErrClosed of a call that Close has ended.
-func (s *Session) ended(err error) error {
-	if err == nil {
-		return nil
-	}
-	if s.h.closed.Load() {
-		return ErrClosed
-	}
-	return checked(err)
+	return s.h.ended(call(native))
 }
 
 // until runs a call that ctx can end: at its Done comes cancel, and forget withdraws one that came too late.
@@ -509,8 +498,8 @@ type BatchOptions struct {
 }
 
 // BatchStep is a step of each session, all of one model, in one pass over the weights. tokens and errs get one entry a
-// session, TokenReading while a queued prompt is read; errs may be nil. A session that cannot go on does not stop the
-// others; err is for a batch that could not be.
+// session, TokenReading while a queued prompt is read; errs may be nil. A session that cannot go on has an *Error
+// there, or ErrClosed, and does not stop the others; err is for a batch that could not be.
 func BatchStep(sessions []*Session, options *BatchOptions, tokens []int32, errs []error) error {
 	return batch(sessions, options, tokens, errs,
 		func(natives []uintptr, params flat.Kvc_batch_params, statuses *int32) error {
@@ -575,7 +564,7 @@ func batch(sessions []*Session, options *BatchOptions, tokens []int32, errs []er
 		if errs != nil {
 			errs[i] = nil
 			if status != 0 {
-				errs[i] = sessions[i].ended(Status(status))
+				errs[i] = sessions[i].h.ended(&Error{Status: Status(status), Message: "the session cannot go on"})
 			}
 		}
 	}

@@ -43,10 +43,9 @@ func (s *Stream) step(native uintptr) error {
 	}
 	if out.token == TokenNone {
 		s.left = 0
-		return nil
 	}
 	var err error
-	s.text, err = s.session.readText(native)
+	s.text, err = s.session.readText(native) // behind the end too: a character that was cut off
 	return err
 }
 

@@ -177,6 +177,31 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// Of an answer that ends inside a character a sign is left, as no more of it can come; a prompt behind it drops it.
+func TestCharacterThatIsCutOff(t *testing.T) {
+	s := reading(t)
+	info, err := model.Info()
+	must(t, err)
+	only := func(token int32) {
+		mask := make([]int32, (info.VocabSize+31)/32)
+		mask[token/32] = 1 << (token % 32)
+		must(t, s.SetTokenMask(mask))
+	}
+	part := tokens(t, "🐙")[1] // behind BOS: its first byte
+	only(part)
+	if text := all(t, s.Generate(ctx, "", 1)); text != "" {
+		t.Errorf("%q of a part", text)
+	}
+	only(info.EOSToken)
+	if text := all(t, s.Generate(ctx, "", 5)); text != "\ufffd" {
+		t.Errorf("%q at the end", text)
+	}
+	must(t, s.Accept(ctx, part))
+	if text := all(t, s.Generate(ctx, " And", 5)); text != "" {
+		t.Errorf("%q behind a prompt", text)
+	}
+}
+
 func TestSampling(t *testing.T) {
 	s := reading(t)
 	info, err := model.Info()
@@ -305,6 +330,10 @@ func TestBatch(t *testing.T) {
 	must(t, one.Cancel())
 	must(t, kvc.BatchStep([]*kvc.Session{one, two}, nil, ids, errs))
 	wants(t, kvc.ErrCancelled, errs[0])
+	var failed *kvc.Error
+	if !errors.As(errs[0], &failed) || failed.Status != kvc.ErrCancelled || failed.Message == "" {
+		t.Error(errs[0])
+	}
 	if ids[1] != wanted[1] || errs[1] != nil {
 		t.Error(ids, errs)
 	}

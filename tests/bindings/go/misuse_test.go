@@ -194,6 +194,85 @@ func TestCloseWhileUsed(t *testing.T) {
 	}
 }
 
+// Close from another goroutine, while a loader opens a model.
+func TestCloseWhileOpening(t *testing.T) {
+	for round := 0; round < 20; round++ {
+		loader, err := kvc.NewLoader()
+		must(t, err)
+		ended := make(chan error, 1)
+		go func() {
+			for {
+				m, err := loader.Open(ctx, os.Getenv("KVC_RECALL"), nil)
+				if err != nil {
+					ended <- err
+					return
+				}
+				m.Close()
+			}
+		}()
+		for share := 1.0; share == 1; { // none runs yet
+			share, err = loader.Progress()
+			must(t, err)
+		}
+		must(t, loader.Close())
+		wants(t, kvc.ErrClosed, <-ended)
+	}
+}
+
+// A batch that has a session twice uses it already when it meets it again. A Close that comes in between waits for the
+// batch, which may not wait for the Close.
+func TestCloseBesideABatch(t *testing.T) {
+	others := make([]*kvc.Session, 200) // that take a while; a Close behind a failure would wait, too
+	for i := range others {
+		var err error
+		others[i], err = model.NewSession(nil, nil)
+		must(t, err)
+	}
+	for round := 0; round < 200; round++ {
+		s, err := model.NewSession(nil, nil)
+		must(t, err)
+		twice := append(append([]*kvc.Session{s}, others...), s)
+		begun, ended, closed := make(chan struct{}), make(chan error, 1), make(chan error, 1)
+		go func() {
+			close(begun)
+			ended <- kvc.BatchStep(twice, nil, make([]int32, len(twice)), nil)
+		}()
+		<-begun
+		go func() { closed <- s.Close() }()
+		for _, outcome := range []chan error{ended, closed} {
+			select {
+			case err := <-outcome:
+				if err != nil && !errors.Is(err, kvc.ErrBusy) && !errors.Is(err, kvc.ErrClosed) {
+					t.Fatal(err)
+				}
+			case <-time.After(time.Minute):
+				t.Fatal("the batch and the Close wait for each other")
+			}
+		}
+	}
+	for _, s := range others {
+		must(t, s.Close())
+	}
+}
+
+// Who uses what nobody closes is never told that it is closed.
+func TestManyUsers(t *testing.T) {
+	var users sync.WaitGroup
+	for i := 0; i < 8; i++ {
+		users.Add(1)
+		go func() {
+			defer users.Done()
+			for n := 0; n < 5000; n++ {
+				if _, err := model.Info(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}()
+	}
+	users.Wait()
+}
+
 func TestBusy(t *testing.T) {
 	s := session(t, nil, &kvc.SessionOptions{OnFull: kvc.OnFullEvict})
 	ids := tokens(t, strings.Repeat(story, 60))
