@@ -115,7 +115,8 @@ public sealed class LogLine {
 public sealed class ModelParams {
   /// <summary>"auto" (or null), or a name of Library.Devices.</summary>
   public string Device { get; set; }
-  /// <summary>Threads of the processor, the caller's included; 0: as many as there are processors online.</summary>
+  /// <summary>Threads of the processor, the caller's included; 0: one for each processor that the process may use
+  /// (affinity, control groups), slow ones of big.LITTLE not counted.</summary>
   public int Threads { get; set; }
   /// <summary>Bytes of weights, tokenizer, caches and workspace; past it: Status.Memory. 0: no limit.</summary>
   public long MemoryLimit { get; set; }

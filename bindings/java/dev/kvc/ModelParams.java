@@ -24,7 +24,8 @@ public final class ModelParams {
   /**
    * Threads of the processor, the caller's included.
    *
-   * @param threads how many; 0, the default: as many as there are processors online
+   * @param threads how many; 0, the default: one for each processor that the process may use (affinity, control
+   *     groups), slow ones of big.LITTLE not counted
    * @return this
    */
   public ModelParams threads(int threads) {
