@@ -70,15 +70,15 @@ struct LeaveBytes {
   }
 };
 
-// scratch: LeaveBytes for at least as many entries; null: in the packet.
+// scratch: LeaveBytes for at least as many entries.
 Status Leave(Stream* s, const CacheView& cache, int32_t first, int32_t n, LeaveParams p,
              const KeyTurning* turning, const bool* heads, uint8_t* scratch, int64_t scratch_bytes) {
   const LeaveBytes bytes(n, LongestOf(cache, first, n), p.marks != nullptr);
   CacheRecords records(cache, first, n, 0);
   Packet packet;
-  KVC_RETURN_IF_ERROR(packet.Begin(
-      s, records.Bytes() + (turning == nullptr ? 0 : TurnBytes(turning->rope)) + Packet::Size<int32_t>(n),
-      scratch == nullptr ? bytes.all() : 0));
+  KVC_RETURN_IF_ERROR(packet.Begin(s, records.Bytes() +
+                                          (turning == nullptr ? 0 : TurnBytes(turning->rope)) +
+                                          Packet::Size<int32_t>(n)));
   p.cache = records.Write(&packet);
   if (turning != nullptr) p.turn = TurnOf(*turning, &packet), p.drops_rotation = turning->in_cache;
   if (heads != nullptr) {
@@ -86,7 +86,6 @@ Status Leave(Stream* s, const CacheView& cache, int32_t first, int32_t n, LeaveP
     for (int32_t i = 0; i < n; ++i) which[i] = heads[i] ? 1 : 0;
   }
   p.stride = bytes.stride, p.sort_stride = bytes.sort_stride;
-  if (scratch == nullptr) scratch = packet.Room<uint8_t>(bytes.all()), scratch_bytes = bytes.all();
   Scratch parts(scratch, scratch_bytes);
   p.lists = parts.Take<int32_t>(3 * n * p.stride);
   p.keys = parts.Take<uint64_t>(n * p.sort_stride);
@@ -178,11 +177,17 @@ __global__ void query_ring(const RingParams p) {
 
 }  // namespace
 
+int64_t CudaDevice::RewindScratchBytes(int32_t n_kv_heads, int64_t stride) const {
+  return LeaveBytes(n_kv_heads, stride, false).all();
+}
+
 Status CudaDevice::Rewind(Stream* s, const RewindArgs& a) {
   KVC_RETURN_IF_ERROR(Enter());
+  const int32_t heads = a.cache->layout->n_kv_heads;
   LeaveParams p{};
   p.n_tokens = a.n_tokens;
-  return Leave(s, *a.cache, 0, a.cache->layout->n_heads_total(), p, nullptr, nullptr, nullptr, 0);
+  return Leave(s, *a.cache, a.layer * heads, heads, p, nullptr, nullptr, At(a.scratch),
+               RewindScratchBytes(heads, a.stride));
 }
 
 int64_t CudaDevice::EvictScratchBytes(int32_t n_kv_heads, int64_t stride) const {

@@ -78,6 +78,7 @@ class CudaDevice final : public Device {
   Status CodeLayer(Stream* s, const CodeArgs& args) override;
   Status StoreLayer(Stream* s, const StoreArgs& args) override;
   Status AppendLayer(Stream* s, const AppendArgs& args) override;
+  int64_t RewindScratchBytes(int32_t n_kv_heads, int64_t stride) const override;
   Status Rewind(Stream* s, const RewindArgs& args) override;
   Status KeepNewest(Stream* s, const KeepNewestArgs& args) override;
   Status StorePlain(Stream* s, const StorePlainArgs& args) override;

@@ -1,6 +1,7 @@
 #include "lib/cache/kv_cache.h"
 
 #include <algorithm>
+#include <cassert>
 
 namespace kvc {
 namespace {
@@ -516,9 +517,23 @@ int32_t KvCache::LeastTokens(int32_t n_tokens) const {
 Status KvCache::RewindTo(Stream* stream, int32_t n_tokens) {
   // Where slots are out of order, entries that stay take the place of those that go: they are written.
   if (scattered_) KVC_RETURN_IF_ERROR(EnsureHeads(stream, 0, layout_->n_heads_total(), 0, true));
-  KVC_RETURN_IF_ERROR(arenas_->device()->Rewind(stream, {&view_, n_tokens}));
+  Device* const device = arenas_->device();
+  const int32_t heads = layout_->n_kv_heads;
+  const int64_t stride = std::max(MaxSlots(), 1);
+  DeviceBuffer<uint8_t> scratch;
+  KVC_RETURN_IF_ERROR(scratch.Allocate({device, meter()}, device->RewindScratchBytes(heads, stride),
+                                       "taking entries back"));
+  for (int32_t layer = 0; layer < layout_->n_layers; ++layer)
+    KVC_RETURN_IF_ERROR(device->Rewind(stream, {&view_, layer, n_tokens, scratch.raw(), stride}));
   Trim();
   return {};
+}
+
+// Layers with windows may hold fewer, where all go.
+void KvCache::DropNewest(int32_t n) {
+  assert(InOrder());
+  for (int32_t i = 0; i < layout_->n_heads_total(); ++i) view_.len[i] = std::max(view_.len[i] - n, 0);
+  Trim();
 }
 
 Status KvCache::KeepNewest(Stream* stream, int32_t head, int32_t n) {

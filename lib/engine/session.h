@@ -295,7 +295,7 @@ class Session {
   bool keeps_tokens_ = false,
        rewound_ = false;  // rewound: hidden_ is that of a token that is gone
   bool finished_ = false;
-  bool torn_ = false;  // a step failed in its middle: some layers have its tokens, others not
+  bool torn_ = false;  // a step or a rewind failed in its middle: layers hold different tokens
   // Whose turn it was from so many tokens on, ascending; nobody's before the first. Rewind goes back in it.
   std::vector<TurnSpan> turns_;
   int64_t cache_bytes_peak_ = 0, workspace_peak_ = 0;

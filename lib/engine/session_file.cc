@@ -142,8 +142,7 @@ Status Session::ArchiveConversation(Archive& a, bool turns) {
 // 1. every counter is in a range in which counting on cannot overflow;
 // 2. tokens that will be fed are ids, and as many as the newest prompts can ask for;
 // 3. a session past its end makes room, and only one that may;
-// 4. since `changed_at` every head has every token (RewindTo takes them out by position), and before the
-// first token no
+// 4. since `changed_at` every head has every token (rewinds count on it), and before the first token no
 //    head has any;
 // 5. where entries are stored late, or side values watch every step, nothing can be taken back.
 Status Session::CheckRestored() const {

@@ -15,37 +15,50 @@ namespace {
 // was thrown on the way.
 class KeptRows {
  public:
-  KeptRows(KvCache* cache, const int32_t* n_tokens, Device* device, Stream* stream, DevicePtr<float> rows,
-           DeviceBuffer<float>* hidden)
+  KeptRows(KvCache* cache, const int32_t* n_tokens, bool* torn, Device* device, Stream* stream,
+           DevicePtr<float> rows, DeviceBuffer<float>* hidden)
       : cache_(cache),
         n_tokens_(n_tokens),
+        torn_(torn),
         device_(device),
         stream_(stream),
         rows_(rows),
         hidden_(hidden),
         begin_(*n_tokens) {}
   ~KeptRows() {
-    if (!settled_) (void)Settle();
+    if (!settled_ && !TakeBack().ok()) *torn_ = true;
   }
   KeptRows(const KeptRows&) = delete;
   KeptRows& operator=(const KeptRows&) = delete;
   // n_rows: that the pass had, of which the first n_fed counted as fed at its end.
   void SetRows(int32_t n_rows, int32_t n_fed) { n_rows_ = n_rows, begin_ = *n_tokens_ - n_fed; }
 
+  // On failure rows that nobody wanted are in the cache for good, and calling again cures nothing.
   Status Settle() {
     settled_ = true;
+    const Status status = TakeBack();
+    if (status.ok()) return {};
+    *torn_ = true;
+    return Error(Code::kDevice, "%s", status.message().c_str());
+  }
+
+ private:
+  Status TakeBack() {
     const int32_t kept = *n_tokens_ - begin_;
     if (kept > 0) {
       const PageCopy copy{hidden_->raw(), (rows_ + int64_t{kept - 1} * hidden_->size()).As<uint8_t>(),
                           4 * hidden_->size()};
       KVC_RETURN_IF_ERROR(device_->Copy(stream_, {&copy, 1}));
     }
-    return kept < n_rows_ ? cache_->RewindTo(stream_, *n_tokens_) : Status();
+    if (kept >= n_rows_) return {};
+    if (!cache_->InOrder()) return cache_->RewindTo(stream_, *n_tokens_);
+    cache_->DropNewest(n_rows_ - kept);
+    return {};
   }
 
- private:
   KvCache* const cache_;
   const int32_t* const n_tokens_;
+  bool* const torn_;
   Device* const device_;
   Stream* const stream_;
   const DevicePtr<float> rows_;
@@ -62,7 +75,8 @@ Status StepRunner::ChooseDrafted(StepWish* wish) {
   const ModelConfig& c = *executor_->network().config;
   const int32_t n_rows = static_cast<int32_t>(wish->tokens.size()), n_drafted = wish->n_drafted,
                 waited = n_rows - n_drafted;  // 1: the token of the step before was the first row
-  KeptRows kept(s.cache_.get(), &s.n_tokens_, executor_->device(), w.stream.get(), w.step.x(), &s.hidden_);
+  KeptRows kept(s.cache_.get(), &s.n_tokens_, &s.torn_, executor_->device(), w.stream.get(), w.step.x(),
+                &s.hidden_);
   kept.SetRows(n_rows, waited);
   DevicePtr<float> x[Session::kMostDrafted + 1];
   for (int32_t i = 0; i <= n_drafted; ++i)
@@ -85,7 +99,9 @@ Status StepRunner::ChooseDrafted(StepWish* wish) {
     if (i == n_drafted || token != wish->tokens[static_cast<size_t>(waited + i)]) break;
     s.Fed(wish->tokens.subspan(static_cast<size_t>(waited + i), 1), false);
   }
-  return kept.Settle();
+  const Status settled = kept.Settle();
+  if (!settled.ok()) *wish->n_chosen = 0;
+  return settled;
 }
 
 // The rows of a draft, if there is one to check. *n 0 and fine: there was not, or no memory for it.

@@ -179,10 +179,12 @@ struct CodeArgs {
   int32_t* n_directions;
 };
 
-// Removes the entries of positions >= n_tokens from every head; the records say what is left.
+// Removes the entries of positions >= n_tokens from the heads of a layer; the records say what is left.
 struct RewindArgs {
   const CacheView* cache;
-  int32_t n_tokens;
+  int32_t layer, n_tokens;
+  DeviceBytes scratch;  // RewindScratchBytes; stride: slots of the layer's longest head, its ring's included
+  int64_t stride;
 };
 
 // Positions of one head's entries into host memory, ascending.

@@ -138,6 +138,8 @@ class Device {
   virtual Status CodeLayer(Stream* s, const CodeArgs& args) = 0;
   virtual Status StoreLayer(Stream* s, const StoreArgs& args) = 0;
   virtual Status AppendLayer(Stream* s, const AppendArgs& args) = 0;
+  // 0: it needs none.
+  virtual int64_t RewindScratchBytes(int32_t n_kv_heads, int64_t stride) const = 0;
   virtual Status Rewind(Stream* s, const RewindArgs& args) = 0;
   virtual Status KeepNewest(Stream* s, const KeepNewestArgs& args) = 0;
   // Only devices that code entries need it.

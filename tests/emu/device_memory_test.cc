@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -250,6 +251,119 @@ TEST(DeviceFailure, APromptThatFailsLeavesTheSessionAsItWas) {
   for (int64_t k = 0; k < 20; k += 3) EXPECT_EQ(run(k), expected) << k;
 }
 
+// ---- drafts ----
+
+constexpr int32_t kEndOfText = 257;
+
+// Checks drafts of which the first tokens are right, on forks of one session.
+class DeviceDraft : public testing::Test {
+ protected:
+  static constexpr int kAnswer = 14, kDrafted = 8, kRight = 5;
+
+  void Open(const test::TinyModelOptions& options, int n_prompt) {
+    bytes_ = test::TinyModelBytes(options);
+    ModelParams params;
+    params.device = "emu", params.threads = 1;
+    auto model = Model::OpenMemory(bytes_.data(), static_cast<int64_t>(bytes_.size()), params);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    model_ = std::move(model.value());
+    base_ = test::NewSession(model_, "full");
+    ASSERT_TRUE(base_->Prefill(test::TinyPrompt(n_prompt), true).ok());
+    const float never[] = {-INFINITY};
+    ASSERT_TRUE(base_->SetBias({&kEndOfText, 1}, never).ok());
+    expected_ = test::Steps(*Fork(), kAnswer);
+    draft_.assign(expected_.begin(), expected_.begin() + kDrafted);
+    for (size_t i = kRight; i < draft_.size(); ++i) draft_[i] = (draft_[i] + 1) % 250;
+  }
+  void TearDown() override {
+    emu::GetOptions() = {};
+    test::SetVariable("KVC_CUDA_GRAPHS", nullptr);
+  }
+
+  std::unique_ptr<Session> Fork() {
+    auto fork = base_->Fork();
+    EXPECT_TRUE(fork.ok()) << fork.status().message();
+    return std::move(fork.value());
+  }
+  // What a call refused after so many others leaves. *hit: there was one.
+  Status Check(Session& session, Call refused, int64_t after, std::vector<int32_t>* tokens, bool* hit) {
+    int32_t chosen[kDrafted + 1], n = 0;
+    emu::GetOptions().refused = refused, emu::GetOptions().refused_after = after;
+    const Status status = session.StepDraft({draft_.data(), draft_.size()}, chosen, kDrafted + 1, &n);
+    *hit = emu::GetOptions().refused == Call::kCount;
+    emu::GetOptions() = {};
+    EXPECT_EQ(n == 0, !status.ok());
+    tokens->insert(tokens->end(), chosen, chosen + n);
+    return status;
+  }
+  void ExpectGoesOn(Session& session, std::vector<int32_t> tokens) {
+    const std::vector<int32_t> more = test::Steps(session, kAnswer - static_cast<int>(tokens.size()));
+    tokens.insert(tokens.end(), more.begin(), more.end());
+    EXPECT_EQ(tokens, expected_);
+  }
+
+  test::AlignedBytes bytes_;
+  std::shared_ptr<const Model> model_;
+  std::unique_ptr<Session> base_;
+  std::vector<int32_t> expected_, draft_;
+};
+
+// Heads so many and so long that looking for the rows by their positions would work in more memory than a
+// stream begins with.
+TEST_F(DeviceDraft, RowsAreTakenBackWithoutMemory) {
+  test::TinyModelOptions options;
+  options.n_layers = options.n_heads = options.n_kv_heads = 8;
+  Open(options, 330);
+  if (HasFatalFailure()) return;
+  for (const Call call : {Call::kPin, Call::kAllocate, Call::kCommit}) {
+    bool hit = true;
+    for (int64_t k = 0; hit && k < 40 && !HasFailure(); ++k) {
+      SCOPED_TRACE(testing::Message() << "call " << k << ", kind " << static_cast<int>(call));
+      const auto session = Fork();
+      std::vector<int32_t> tokens;
+      Status status = Check(*session, call, k, &tokens, &hit);
+      if (!status.ok()) {
+        ASSERT_EQ(status.code(), Code::kMemory) << status.message();
+        bool none = false;
+        status = Check(*session, Call::kCount, 0, &tokens, &none);
+        ASSERT_TRUE(status.ok()) << status.message();
+      }
+      EXPECT_GT(tokens.size(), 1u);
+      ExpectGoesOn(*session, tokens);
+    }
+    EXPECT_FALSE(hit) << "more calls than expected";
+  }
+}
+
+// Rows that cannot be taken back are no answer's: the session can only be reset or closed.
+TEST_F(DeviceDraft, ACopyThatFails) {
+  test::SetVariable("KVC_CUDA_GRAPHS", "0");
+  Open({}, 60);
+  if (HasFatalFailure()) return;
+  int torn = 0;
+  bool hit = true;
+  for (int64_t k = 0; hit && k < 200 && !HasFailure(); ++k) {
+    SCOPED_TRACE(k);
+    const auto session = Fork();
+    std::vector<int32_t> tokens;
+    const Status status = Check(*session, Call::kCopy, k, &tokens, &hit);
+    if (!status.ok()) {
+      ASSERT_EQ(status.code(), Code::kDevice) << status.message();
+      int32_t token = -2;
+      const Status next = session->Step(&token);
+      if (!next.ok()) {
+        ++torn;
+        EXPECT_EQ(next.message(), "the device failed in the middle of a step: reset or close the session");
+        continue;
+      }
+      tokens.push_back(token);
+    }
+    ExpectGoesOn(*session, tokens);
+  }
+  EXPECT_FALSE(hit) << "more copies than expected";
+  EXPECT_GT(torn, 1);
+}
+
 // Cancelled while a step is on its way, between its pieces (a step of so many layers has two) and between
 // what is read back in it: the call says so, and repeated it gives what it would have given.
 TEST(DeviceFailure, ACancelDuringAReplay) {
@@ -278,8 +392,8 @@ TEST(DeviceFailure, ACancelDuringAReplay) {
       SCOPED_TRACE(at);
       const auto session = fed();
       int calls = 0;
-      emu::GetOptions().on_call = [&](Call) {
-        if (calls++ == at) session->call().RequestCancel();
+      emu::GetOptions().on_call = [&](Call call) {
+        if (call != Call::kCopy && calls++ == at) session->call().RequestCancel();
       };
       std::vector<int32_t> tokens;
       while (tokens.size() < expected.size()) {

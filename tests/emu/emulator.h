@@ -7,8 +7,8 @@
 namespace kvc::emu {
 
 // Calls of the host that a device may refuse: for memory, of its own or pinned, for what lies behind pages,
-// and to start something.
-enum class Call { kAllocate, kPin, kCommit, kLaunchGraph, kLaunch, kCount };
+// to start something, and to copy.
+enum class Call { kAllocate, kPin, kCommit, kLaunchGraph, kLaunch, kCopy, kCount };
 
 struct Options {
   int order = 0;                      // of blocks and warps: 0 as numbered, 1 backward, 2 scattered

@@ -297,6 +297,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                             cudaStream_t stream) {
   const Lock lock(The().mutex);
   if (bytes == 0) return The().error;
+  if (!kvc::emu::Admits(kvc::emu::Call::kCopy)) return cudaErrorUnknown;
   if (kind == cudaMemcpyHostToDevice && !kvc::emu::Within(The().pinned, from)) {
     const std::string copy(static_cast<const char*>(from), bytes);
     return Enqueue(stream, [=] { std::memcpy(to, copy.data(), bytes); });

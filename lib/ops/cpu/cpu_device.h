@@ -62,6 +62,7 @@ class CpuDevice : public Device {
   Status CodeLayer(Stream* s, const CodeArgs& args) override;
   Status StoreLayer(Stream* s, const StoreArgs& args) override;
   Status AppendLayer(Stream* s, const AppendArgs& args) override;
+  int64_t RewindScratchBytes(int32_t, int64_t) const override { return 0; }
   Status Rewind(Stream* s, const RewindArgs& args) override;
   Status KeepNewest(Stream* s, const KeepNewestArgs& args) override;
   Status StorePlain(Stream* s, const StorePlainArgs& args) override;

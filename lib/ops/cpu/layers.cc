@@ -230,9 +230,9 @@ Status CpuDevice::AppendLayer(Stream*, const AppendArgs& a) {
 }
 
 Status CpuDevice::Rewind(Stream*, const RewindArgs& a) {
-  const int32_t n_heads = a.cache->layout->n_heads_total();
+  const int32_t n_heads = a.cache->layout->n_kv_heads;
   pool_->ParallelFor(n_heads, [&](int64_t item, int) {
-    const HeadPages pages(kernels_, *a.cache, static_cast<int32_t>(item));
+    const HeadPages pages(kernels_, *a.cache, a.layer * n_heads + static_cast<int32_t>(item));
     while (pages.ring_len() > 0 && pages.Ring(pages.ring_len() - 1).position() >= a.n_tokens)
       --pages.ring_len_ref();
     // From the highest slot down: what fills a gap has been looked at.
