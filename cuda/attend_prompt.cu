@@ -166,7 +166,7 @@ cudaError_t Attend(const AttendParams& p, CudaStream& stream) {
 }  // namespace
 
 Status CudaDevice::AttendPrompt(Stream* s, const PromptAttentionArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   KVC_RETURN_IF_ERROR(CheckHeadSize(a.layer.head_dim));
   const int32_t heads = a.layer.n_kv_heads;
   Packet packet;

@@ -182,7 +182,7 @@ int64_t CudaDevice::RewindScratchBytes(int32_t n_kv_heads, int64_t stride) const
 }
 
 Status CudaDevice::Rewind(Stream* s, const RewindArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const int32_t heads = a.cache->layout->n_kv_heads;
   LeaveParams p{};
   p.n_tokens = a.n_tokens;
@@ -195,7 +195,7 @@ int64_t CudaDevice::EvictScratchBytes(int32_t n_kv_heads, int64_t stride) const 
 }
 
 Status CudaDevice::Evict(Stream* s, const EvictArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const int32_t heads = a.cache->layout->n_kv_heads;
   LeaveParams p{};
   p.marks = At(a.marks), p.marks_stride = a.stride;
@@ -204,7 +204,7 @@ Status CudaDevice::Evict(Stream* s, const EvictArgs& a) {
 }
 
 Status CudaDevice::KeepNewest(Stream* s, const KeepNewestArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   if (a.n <= 0) return {};
   const int32_t slots = a.cache->layout->formats[static_cast<size_t>(MainFormat(*a.cache, a.head))].slots,
                 n_pages = (a.n + slots - 1) / slots;
@@ -219,7 +219,7 @@ Status CudaDevice::KeepNewest(Stream* s, const KeepNewestArgs& a) {
 }
 
 Status CudaDevice::StorePlain(Stream* s, const StorePlainArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const int32_t n = HeadLen(*a.cache, a.head);
   if (n <= 0) return {};
   const int32_t slots = a.cache->layout->formats[static_cast<size_t>(a.format)].slots,
@@ -237,7 +237,7 @@ Status CudaDevice::StorePlain(Stream* s, const StorePlainArgs& a) {
 }
 
 Status CudaDevice::Positions(Stream* s, const PositionsArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const int32_t n = HeadLen(*a.cache, a.head);
   if (n == 0) return {};
   CacheRecords records(*a.cache, a.head, 1, 0);
@@ -255,7 +255,7 @@ Status CudaDevice::Positions(Stream* s, const PositionsArgs& a) {
 }
 
 Status CudaDevice::QueryRing(Stream* s, const QueryRingArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const int32_t rows = a.kind == QueryRingArgs::kDropRotation ? a.len : a.n;
   if (rows <= 0) return {};
   Packet packet;

@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kBlock) close_range(const CountParams p) {
 }  // namespace
 
 Status CudaDevice::CountBest(Stream* s, const CountBestArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const int32_t heads = a.layer.n_kv_heads;
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer)));

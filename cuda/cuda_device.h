@@ -21,7 +21,10 @@ inline CudaStream& StreamOf(Stream* s) { return *static_cast<CudaStream*>(s); }
 
 constexpr int32_t kMostHeadSize = 256;  // what tiles of entries in shared memory allow
 
-struct Driver;  // memory.cc: the driver's functions for virtual memory
+// Every operation works in the context of its device.
+#define KVC_ENTER()                          \
+  const ::kvc::cuda::Current kvc_current(context_); \
+  KVC_RETURN_IF_ERROR(kvc_current.status())
 
 class CudaDevice final : public Device {
  public:
@@ -93,17 +96,16 @@ class CudaDevice final : public Device {
   Status Evict(Stream* s, const EvictArgs& args) override;
 
  private:
-  CudaDevice(int number, const Driver& driver, bool graphs)
-      : number_(number), driver_(driver), graphs_(graphs) {}
+  CudaDevice(int number, const Context& context, bool graphs)
+      : number_(number), context_(context), driver_(*context.driver), graphs_(graphs) {}
   Status CheckHeadSize(int32_t d) const {
     if (d <= kMostHeadSize) return {};
     return Error(Code::kUnsupported, "device \"%s\": heads of %d dimensions; at most %d, use \"cpu\"",
                  info_.name.c_str(), d, kMostHeadSize);
   }
-  // Every thread that calls has the device as its current one.
-  Status Enter() const { return Check(cudaSetDevice(number_), "the device"); }
 
   const int number_;
+  const Context context_;
   const Driver& driver_;
   const bool graphs_;
   DeviceInfo info_;

@@ -99,7 +99,7 @@ cudaError_t Fold(const FoldParams& p, int32_t longest, CudaStream& stream) {
 }  // namespace
 
 Status CudaDevice::FoldColumns(Stream* s, const ColumnArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const int32_t heads = a.layer.n_kv_heads;
   const int32_t longest = *std::max_element(a.rows.base, a.rows.base + heads) + a.limit;
   if (longest <= 0) return {};

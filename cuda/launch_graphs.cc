@@ -20,8 +20,11 @@ cudaKernelNodeParams NodeParams(LaunchList* list, size_t i, std::vector<void*>* 
 
 }  // namespace
 
-LaunchGraphs::~LaunchGraphs() {
+LaunchGraphs::~LaunchGraphs() { Clear(); }
+
+void LaunchGraphs::Clear() {
   for (Graph& graph : graphs_) Destroy(&graph);
+  graphs_.clear();
 }
 
 void LaunchGraphs::Destroy(Graph* graph) {
@@ -138,8 +141,7 @@ cudaError_t LaunchGraphs::Run(cudaStream_t stream, int32_t piece, LaunchList* li
   enabled_ = false;
   std::swap(graph->list, *list);
   cudaStreamSynchronize(stream);
-  for (Graph& each : graphs_) Destroy(&each);
-  graphs_.clear();
+  Clear();
   return LaunchAll(stream, list, copy, what);
 }
 

@@ -32,6 +32,8 @@ class LaunchGraphs {
   cudaError_t Run(cudaStream_t stream, int32_t piece, LaunchList* list, const PacketCopy& copy,
                   const char** what);
 
+  void Clear();  // when none of them runs
+
   int64_t n_replayed() const { return n_replayed_; }  // pieces that were a graph
 
  private:

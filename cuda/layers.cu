@@ -279,7 +279,7 @@ int64_t CudaDevice::LoadScratchBytes(int32_t n_kv_heads, int64_t entries) const 
 }
 
 Status CudaDevice::LoadLayer(Stream* s, const LoadArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const int32_t heads = a.to.n_kv_heads, longest = Longest(*a.cache, a.layer);
   for (int32_t g = 0; g < heads; ++g)
     a.to.len[g] = HeadLen(*a.cache, a.layer * heads + g) - (a.drop == nullptr ? 0 : a.drop[g]);
@@ -316,7 +316,7 @@ int64_t CudaDevice::StoreScratchBytes(const CacheLayout& layout, int64_t entries
 }
 
 Status CudaDevice::StoreLayer(Stream* s, const StoreArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const int32_t heads = a.from.n_kv_heads, d = a.from.head_dim;
   const int64_t longest = *std::max_element(a.from.len, a.from.len + heads);
   if (longest == 0) return {};
@@ -349,7 +349,7 @@ Status CudaDevice::StoreLayer(Stream* s, const StoreArgs& a) {
 }
 
 Status CudaDevice::CodeLayer(Stream* s, const CodeArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const int32_t heads = a.from.n_kv_heads;
   const HeadFormat& format = a.layout->heads[static_cast<size_t>(a.layer) * static_cast<size_t>(heads)];
   Packet packet;
@@ -376,7 +376,7 @@ int64_t CudaDevice::AppendScratchBytes(const CacheLayout& layout) const {
 }
 
 Status CudaDevice::AppendLayer(Stream* s, const AppendArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const int32_t heads = a.from.n_kv_heads;
   const CacheLayout& layout = *a.cache->layout;
   int32_t most = 0;

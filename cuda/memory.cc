@@ -1,8 +1,5 @@
-// Memory of the device. Blocks by cudaMalloc; arenas by the driver's virtual memory, whose addresses stay
-// while what is behind them comes and goes. The driver is asked for its functions at run time: a build with
-// this backend starts on machines that have none.
-#include <cuda.h>
-
+// A device is found, and its memory. Blocks by cudaMalloc; arenas by the driver's virtual memory, whose
+// addresses stay while what is behind them comes and goes.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -14,42 +11,7 @@
 
 namespace kvc::cuda {
 
-struct Driver {
-  CUresult (*reserve)(CUdeviceptr*, size_t, size_t, CUdeviceptr, unsigned long long) = nullptr;
-  CUresult (*free)(CUdeviceptr, size_t) = nullptr;
-  CUresult (*create)(CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*,
-                     unsigned long long) = nullptr;
-  CUresult (*release)(CUmemGenericAllocationHandle) = nullptr;
-  CUresult (*map)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long) = nullptr;
-  CUresult (*access)(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) = nullptr;
-  CUresult (*unmap)(CUdeviceptr, size_t) = nullptr;
-  CUresult (*granularity)(size_t*, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) = nullptr;
-};
-
 namespace {
-
-constexpr int kOldestDriver = 12000;  // CUDA 12.0
-
-template <typename F>
-bool Find(const char* name, F* function) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult status;
-  if (cudaGetDriverEntryPointByVersion(name, &found, kOldestDriver, cudaEnableDefault, &status) !=
-      cudaSuccess)
-    return false;
-  *function = reinterpret_cast<F>(found);
-  return found != nullptr;
-}
-
-const Driver* FindDriver() {
-  static Driver driver;
-  static const bool found = Find("cuMemAddressReserve", &driver.reserve) &&
-                            Find("cuMemAddressFree", &driver.free) && Find("cuMemCreate", &driver.create) &&
-                            Find("cuMemRelease", &driver.release) && Find("cuMemMap", &driver.map) &&
-                            Find("cuMemSetAccess", &driver.access) && Find("cuMemUnmap", &driver.unmap) &&
-                            Find("cuMemGetAllocationGranularity", &driver.granularity);
-  return found ? &driver : nullptr;
-}
 
 CUmemAllocationProp Properties(int number) {
   CUmemAllocationProp p = {};
@@ -59,8 +21,49 @@ CUmemAllocationProp Properties(int number) {
   return p;
 }
 
-Status Unsupported(const std::string& spec, const char* why) {
-  return Error(Code::kUnsupported, "device \"%.32s\": %s; use \"cpu\"", spec.c_str(), why);
+Status Unsupported(const std::string& spec, const std::string& why) {
+  return Error(Code::kUnsupported, "device \"%.32s\": %s; use \"cpu\"", spec.c_str(), why.c_str());
+}
+
+Status NumberIn(const std::string& spec, int* number) {
+  *number = 0;
+  const size_t colon = spec.find(':');
+  if (colon == std::string::npos) return {};
+  const std::string digits = spec.substr(colon + 1);
+  if (digits.empty() || digits.size() > 3 || digits.find_first_not_of("0123456789") != std::string::npos)
+    return Error(Code::kInvalid, "device \"%.32s\": write \"cuda\" or \"cuda:N\"", spec.c_str());
+  *number = std::atoi(digits.c_str());
+  return {};
+}
+
+// A runtime works with every driver of its major version, and with later ones.
+int OldestDriverOfRuntime() {
+  int runtime = 0;
+  if (cudaRuntimeGetVersion(&runtime) != cudaSuccess) return kOldestDriver;
+  return std::max(kOldestDriver, runtime / 1000 * 1000);
+}
+
+Status FindDevice(const std::string& spec, int number) {
+  int version = 0, count = 0;
+  if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0)
+    return Unsupported(spec, "this machine has no NVIDIA driver");
+  const int oldest = OldestDriverOfRuntime();
+  if (version < oldest)
+    return Unsupported(spec, Format("the NVIDIA driver is older than CUDA %d.0", oldest / 1000));
+  const cudaError_t e = cudaGetDeviceCount(&count);
+  if (e != cudaSuccess && e != cudaErrorNoDevice)
+    return Unsupported(spec, Format("the NVIDIA driver says \"%s\"", cudaGetErrorString(e)));
+  if (e == cudaErrorNoDevice || count == 0) return Unsupported(spec, "the NVIDIA driver has no device");
+  if (number >= count)
+    return Error(Code::kUnsupported, "device \"%.32s\": there are %d, counted from 0", spec.c_str(), count);
+  return {};
+}
+
+// What a call for memory said, if it failed: kMemory promises that it can be had later.
+Status NoMemory(cudaError_t e, const char* what, int64_t bytes) {
+  if (e != cudaErrorMemoryAllocation) return Check(e, what);
+  return Error(Code::kMemory, "no memory on the device for %s: %lld bytes", what,
+               static_cast<long long>(bytes));
 }
 
 }  // namespace
@@ -79,35 +82,25 @@ namespace kvc::cuda {
 
 Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
   int number = 0;
-  const size_t colon = spec.find(':');
-  if (colon != std::string::npos) {
-    const std::string digits = spec.substr(colon + 1);
-    if (digits.empty() || digits.size() > 3 || digits.find_first_not_of("0123456789") != std::string::npos)
-      return Error(Code::kInvalid, "device \"%.32s\": write \"cuda\" or \"cuda:N\"", spec.c_str());
-    number = std::atoi(digits.c_str());
-  }
-  int version = 0, count = 0;
-  if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0)
-    return Unsupported(spec, "this machine has no NVIDIA driver");
-  if (version < kOldestDriver) return Unsupported(spec, "the NVIDIA driver is older than CUDA 12.0");
-  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
-    return Unsupported(spec, "the NVIDIA driver has no device");
-  if (number >= count)
-    return Error(Code::kUnsupported, "device \"%.32s\": there are %d, counted from 0", spec.c_str(), count);
+  KVC_RETURN_IF_ERROR(NumberIn(spec, &number));
+  KVC_RETURN_IF_ERROR(FindDevice(spec, number));
   cudaDeviceProp properties;
-  KVC_RETURN_IF_ERROR(Check(cudaSetDevice(number), "the device"));
   KVC_RETURN_IF_ERROR(Check(cudaGetDeviceProperties(&properties, number), "the device"));
   if (properties.major < 8) return Unsupported(spec, "it is older than compute capability 8.0");
   const Driver* driver = FindDriver();
   if (driver == nullptr) return Unsupported(spec, "the NVIDIA driver has no virtual memory");
+  Context context;
+  KVC_RETURN_IF_ERROR(Context::Retain(driver, number, &context));
+  const Current current(context);
+  KVC_RETURN_IF_ERROR(current.status());
   size_t granule = 0;
   const CUmemAllocationProp p = Properties(number);
   if (driver->granularity(&granule, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS || granule == 0)
     return Unsupported(spec, "it has no virtual memory");
   const char* graphs = std::getenv("KVC_CUDA_GRAPHS");
   std::unique_ptr<CudaDevice> device(
-      new CudaDevice(number, *driver, graphs == nullptr || std::strcmp(graphs, "0") != 0));
-  device->info_.name = Format("%s:%d", spec.substr(0, colon).c_str(), number);
+      new CudaDevice(number, context, graphs == nullptr || std::strcmp(graphs, "0") != 0));
+  device->info_.name = Format("%s:%d", spec.substr(0, spec.find(':')).c_str(), number);
   device->info_.description =
       Format("%.80s, %d multiprocessors, compute capability %d.%d, %.1f GiB", properties.name,
              properties.multiProcessorCount, properties.major, properties.minor,
@@ -121,38 +114,41 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
 }
 
 CudaDevice::~CudaDevice() {
-  if (stream_ != nullptr && Enter().ok()) cudaStreamDestroy(stream_);
+  const Current current(context_);
+  if (stream_ != nullptr && current.ok()) cudaStreamDestroy(stream_);
 }
 
 Result<std::unique_ptr<Stream>> CudaDevice::NewStream() {
-  KVC_RETURN_IF_ERROR(Enter());
-  std::unique_ptr<CudaStream> stream(new CudaStream(graphs_));
+  KVC_ENTER();
+  std::unique_ptr<CudaStream> stream(new CudaStream(graphs_, context_));
   KVC_RETURN_IF_ERROR(stream->Create(stream_));
   return std::unique_ptr<Stream>(std::move(stream));
 }
 
 Status CudaDevice::Allocate(int64_t bytes, const char* what, DeviceBytes* out) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   void* at = nullptr;
   *out = {};
-  if (cudaMalloc(&at, static_cast<size_t>(bytes)) != cudaSuccess) {
+  const cudaError_t e = cudaMalloc(&at, static_cast<size_t>(bytes));
+  if (e != cudaSuccess) {
     cudaGetLastError();
-    return Error(Code::kMemory, "no memory on the device for %s: %lld bytes", what,
-                 static_cast<long long>(bytes));
+    return NoMemory(e, what, bytes);
   }
   *out = AddressOf(static_cast<uint8_t*>(at));
   return {};
 }
 
 void CudaDevice::Free(DeviceBytes at, int64_t) {
-  if (Enter().ok()) cudaFree(At(at));
+  const Current current(context_);
+  if (current.ok()) cudaFree(At(at));
 }
 
 // ---- arenas ----
 
 int64_t CudaDevice::Reserve(int64_t bytes, DeviceBytes* out) {
   *out = {};
-  if (!Enter().ok()) return 0;
+  const Current current(context_);
+  if (!current.ok()) return 0;
   const int64_t granule = info_.granule;
   size_t free = 0, total = 0;
   if (cudaMemGetInfo(&free, &total) == cudaSuccess && total > 0)
@@ -168,12 +164,13 @@ int64_t CudaDevice::Reserve(int64_t bytes, DeviceBytes* out) {
 }
 
 void CudaDevice::Unreserve(DeviceBytes at, int64_t bytes) {
-  if (Enter().ok()) driver_.free(static_cast<CUdeviceptr>(at.number()), static_cast<size_t>(bytes));
+  const Current current(context_);
+  if (current.ok()) driver_.free(static_cast<CUdeviceptr>(at.number()), static_cast<size_t>(bytes));
 }
 
 // One physical block a granule, so that any part can be given back.
 Status CudaDevice::Commit(DeviceBytes at, int64_t bytes) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const CUmemAllocationProp p = Properties(number_);
   CUmemAccessDesc access = {};
   access.location = p.location;
@@ -182,23 +179,23 @@ Status CudaDevice::Commit(DeviceBytes at, int64_t bytes) {
   for (int64_t done = 0; done < bytes; done += info_.granule) {
     const CUdeviceptr to = static_cast<CUdeviceptr>(at.number()) + static_cast<CUdeviceptr>(done);
     CUmemGenericAllocationHandle handle = 0;
-    bool good = driver_.create(&handle, granule, &p, 0) == CUDA_SUCCESS;
-    if (good) {
-      const bool mapped = driver_.map(to, granule, 0, handle, 0) == CUDA_SUCCESS;
+    CUresult e = driver_.create(&handle, granule, &p, 0);
+    if (e == CUDA_SUCCESS) {
+      const CUresult mapped = driver_.map(to, granule, 0, handle, 0);
       driver_.release(handle);  // it lives while it is mapped
-      good = mapped && driver_.access(to, granule, &access, 1) == CUDA_SUCCESS;
-      if (mapped && !good) driver_.unmap(to, granule);
+      e = mapped == CUDA_SUCCESS ? driver_.access(to, granule, &access, 1) : mapped;
+      if (mapped == CUDA_SUCCESS && e != CUDA_SUCCESS) driver_.unmap(to, granule);
     }
-    if (good) continue;
+    if (e == CUDA_SUCCESS) continue;
     Decommit(at, done);
-    return Error(Code::kMemory, "no memory on the device for the KV cache: %lld bytes",
-                 static_cast<long long>(bytes));
+    return NoMemory(static_cast<cudaError_t>(e), "the KV cache", bytes);
   }
   return {};
 }
 
 void CudaDevice::Decommit(DeviceBytes at, int64_t bytes) {
-  if (!Enter().ok()) return;
+  const Current current(context_);
+  if (!current.ok()) return;
   cudaDeviceSynchronize();  // kernels that are on their way may still read it
   for (int64_t done = 0; done < bytes; done += info_.granule)
     driver_.unmap(static_cast<CUdeviceptr>(at.number()) + static_cast<CUdeviceptr>(done),
@@ -208,17 +205,17 @@ void CudaDevice::Decommit(DeviceBytes at, int64_t bytes) {
 // ---- copies ----
 
 Status CudaDevice::Write(Stream* s, DeviceBytes to, const void* from, int64_t bytes) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   return StreamOf(s).Copy(At(to), from, bytes, cudaMemcpyHostToDevice, "writing to the device");
 }
 
 Status CudaDevice::Read(Stream* s, DevicePtr<const uint8_t> from, void* to, int64_t bytes) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   return StreamOf(s).Fetch(At(from), to, bytes);
 }
 
 Status CudaDevice::Copy(Stream* s, Span<const PageCopy> copies) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   for (const PageCopy& c : copies)
     KVC_RETURN_IF_ERROR(
         StreamOf(s).Copy(At(c.to), At(c.from), c.bytes, cudaMemcpyDeviceToDevice, "copying on the device"));
@@ -226,12 +223,13 @@ Status CudaDevice::Copy(Stream* s, Span<const PageCopy> copies) {
 }
 
 Status CudaDevice::Zero(Stream* s, DeviceBytes at, int64_t bytes) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   return StreamOf(s).Clear(At(at), bytes, "clearing on the device");
 }
 
 // A large copy moves every byte twice; the best of several.
 Result<double> CudaDevice::MeasureBandwidth(Span<const Matrix* const>) {
+  KVC_ENTER();
   constexpr int64_t kBytes = 128 << 20;
   DeviceBytes memory;
   KVC_RETURN_IF_ERROR(Allocate(2 * kBytes, "a measurement", &memory));

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kBlock) merge_values(const MergeParams p) {
 }  // namespace
 
 Status CudaDevice::Merge(Stream* s, const MergeArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const int64_t heads = a.layer.n_kv_heads;
   const int64_t sort_stride = PowerOfTwoFrom(a.stride);
   Packet packet;

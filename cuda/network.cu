@@ -43,7 +43,7 @@ int64_t CudaDevice::NetworkScratchBytes(const NetworkShape& shape, int32_t n_row
 }
 
 Status CudaDevice::Embed(Stream* s, const EmbedArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(s, Packet::Size<int32_t>(a.n)));
   const int32_t* tokens = packet.Copy(a.tokens, a.n);
@@ -59,7 +59,7 @@ Status CudaDevice::Embed(Stream* s, const EmbedArgs& a) {
 }
 
 Status CudaDevice::Project(Stream* s, const ProjectArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const LayerMath math(s, *a.shape, a.n, a.scratch);
   const LayerMatrices& w = *a.w;
   float* const y[] = {At(a.q), At(a.k), At(a.v)};
@@ -69,7 +69,7 @@ Status CudaDevice::Project(Stream* s, const ProjectArgs& a) {
 }
 
 Status CudaDevice::Finish(Stream* s, const FinishArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const LayerMath math(s, *a.shape, a.n, a.scratch);
   const LayerMatrices& w = *a.w;
   const Rows& rows = math.rows();
@@ -88,7 +88,7 @@ Status CudaDevice::Finish(Stream* s, const FinishArgs& a) {
 }
 
 Status CudaDevice::Logits(Stream* s, const LogitsArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const LayerMath math(s, *a.shape, a.n, a.scratch);
   float* const logits[] = {At(a.logits)};
   return math.NormProduct(*a.head, At(a.x), a.final_norm, a.final_norm_bias, logits, a.scale, a.cap);

@@ -52,7 +52,7 @@ __global__ void place(const PlaceParams p) {
 int64_t CudaDevice::PlaceScratchBytes(int32_t, int32_t) const { return 0; }
 
 Status CudaDevice::Place(Stream* s, const PlaceArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const int32_t heads = a.layer.n_kv_heads;
   Packet packet;
   KVC_RETURN_IF_ERROR(

@@ -113,6 +113,7 @@ int64_t CudaDevice::PreparedBytes(Span<const Weight> tensors, MatrixUse) const {
 
 Status CudaDevice::Prepare(Span<const Weight> tensors, Span<const DevicePtr<const float>> biases,
                            MatrixUse use, Matrix* out) {
+  KVC_ENTER();
   *out = {};
   const int64_t bytes = PreparedBytes(tensors, use);
   KVC_RETURN_IF_ERROR(Allocate(bytes, "weights", &out->memory));
@@ -145,6 +146,7 @@ Status CudaDevice::Prepare(Span<const Weight> tensors, Span<const DevicePtr<cons
 int64_t CudaDevice::PreparedVectorBytes(int32_t n) const { return Align(int64_t{4} * n); }
 
 Status CudaDevice::PrepareVector(const float* values, int32_t n, Vector* out) {
+  KVC_ENTER();
   *out = {};
   KVC_RETURN_IF_ERROR(Allocate(PreparedVectorBytes(n), "weights", &out->memory));
   out->bytes = PreparedVectorBytes(n);

@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kThreads) sample(const SampleParams p) {
 }  // namespace
 
 Status CudaDevice::Sample(Stream* s, const SampleArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const int64_t n_repeated = static_cast<int64_t>(a.repeated.size()),
                 n_biases = static_cast<int64_t>(a.biases.size()),
                 words = a.allowed == nullptr ? 0 : (a.n + 31) / 32;

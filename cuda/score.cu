@@ -297,7 +297,7 @@ int64_t CudaDevice::ScoreScratchBytes(const ScoreShape& s) const {
 }
 
 Status CudaDevice::Score(Stream* s, const ScoreArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const ScoreProgram& program = *a.program;
   KVC_RETURN_IF_ERROR(CheckHeadSize(a.layer.head_dim));
   const RowRule& rule = program.rows;

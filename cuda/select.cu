@@ -109,7 +109,7 @@ int64_t CudaDevice::SelectScratchBytes(int32_t n_kv_heads, int64_t stride) const
 }
 
 Status CudaDevice::Select(Stream* s, const SelectArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const int32_t heads = a.layer.n_kv_heads;
   const bool draws = a.rule.kind == SelectKind::kDraw;
   Packet packet;
@@ -130,7 +130,7 @@ Status CudaDevice::Select(Stream* s, const SelectArgs& a) {
 }
 
 Status CudaDevice::SelectByQueryHead(Stream* s, const SelectByQueryHeadArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const int32_t heads = a.layer.n_kv_heads;
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer) + Packet::Size<int32_t>(heads)));
@@ -150,7 +150,7 @@ Status CudaDevice::SelectByQueryHead(Stream* s, const SelectByQueryHeadArgs& a) 
 }
 
 Status CudaDevice::Unmark(Stream* s, const UnmarkArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const int32_t heads = a.layer.n_kv_heads;
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(s, 2 * Packet::Size<int32_t>(heads)));

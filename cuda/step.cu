@@ -395,7 +395,7 @@ class Wave {
 // Kernels make the angles they need themselves; the table is for the parts of a step that other backends look
 // up.
 Status CudaDevice::FillAngles(Stream* s, const AngleArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   const int32_t d = a.rope->head_dim();
   KVC_RETURN_IF_ERROR(CheckHeadSize(d));
   constexpr int32_t kAtOnce = 16;
@@ -425,7 +425,7 @@ int64_t CudaDevice::StepScratchBytes(const StepShape& s) const {
 }
 
 Status CudaDevice::Step(Stream* s, const StepArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   KVC_RETURN_IF_ERROR(CheckHeadSize(a.rope->head_dim()));
   for (int32_t first = 0; first < a.n_rows;) {
     const int32_t end = EndOfWave(a, first, /*appending=*/false);
@@ -436,7 +436,7 @@ Status CudaDevice::Step(Stream* s, const StepArgs& a) {
 }
 
 Status CudaDevice::EndStep(Stream* s, const StepArgs& a) {
-  KVC_RETURN_IF_ERROR(Enter());
+  KVC_ENTER();
   for (int32_t r = 0; r < a.n_rows; ++r) {
     if (PlanOf(a.rows[r], a.layer).ends_later) KVC_RETURN_IF_ERROR(Wave(*this, s, a, r, r + 1, true).Run());
   }

@@ -11,26 +11,24 @@ constexpr int64_t kFirstBytes = 256 << 10, kMostBytes = 64 << 20;
 
 }  // namespace
 
-Status Check(cudaError_t e, const char* what) {
-  if (e == cudaSuccess) return {};
-  const Code code = e == cudaErrorMemoryAllocation ? Code::kMemory : Code::kDevice;
-  return Error(code, "%s: %s", what, cudaGetErrorString(e));
-}
-
 Status CudaStream::Create(cudaStream_t stream) {
   stream_ = stream;
   return Grow(kFirstBytes);
 }
 
 CudaStream::~CudaStream() {
-  if (stream_ == nullptr) return;
+  const Current current(context_);
+  if (stream_ == nullptr || !current.ok()) return;
   cudaStreamSynchronize(stream_);
+  graphs_.Clear();
   cudaFree(device_);
   cudaFreeHost(host_);
 }
 
 Status CudaStream::Issue() {
   gathers_ = false;
+  const Current current(context_);
+  KVC_RETURN_IF_ERROR(current.status());
   return Flush();
 }
 

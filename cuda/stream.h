@@ -3,21 +3,18 @@
 // when the stream has been waited for. Between Gather and Issue packets and launches are kept back, and go
 // out in pieces of one copy and a graph of kernels (launch_graphs.h).
 #pragma once
+#include "cuda/driver.h"
 #include "cuda/launch_graphs.h"
-#include "lib/base/status.h"
 #include "lib/ops/device.h"
 
 namespace kvc::cuda {
 
-// An error of the runtime as one of ours.
-Status Check(cudaError_t e, const char* what);
-
 // All streams of a device are one of the GPU's: pages go from one session to another, and forks share them,
 // so the order between sessions is that of their calls. What is a stream's own is where its packets lie, and
-// what it keeps back.
+// what it keeps back. Operations that use it are in the device's context.
 class CudaStream final : public Stream {
  public:
-  explicit CudaStream(bool graphs) : graphs_(graphs) {}
+  explicit CudaStream(bool graphs, const Context& context = {}) : context_(context), graphs_(graphs) {}
   ~CudaStream() override;
   Status Create(cudaStream_t stream);
 
@@ -51,6 +48,7 @@ class CudaStream final : public Stream {
   cudaError_t SendKept();
   Status Flush() { return Check(SendKept(), failed_); }
 
+  const Context context_;
   cudaStream_t stream_ = nullptr;
   uint8_t *host_ = nullptr, *device_ = nullptr;
   int64_t size_ = 0, used_ = 0, packet_ = 0, packet_bytes_ = 0;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lib/engine/session.h"
+#include "lib/ops/devices.h"
 #include "tests/emu/emulator.h"
 #include "tests/support/environment.h"
 #include "tests/support/tiny_session.h"
@@ -249,6 +250,34 @@ TEST(DeviceFailure, APromptThatFailsLeavesTheSessionAsItWas) {
   ASSERT_GT(n, 0);
   run(-1);
   for (int64_t k = 0; k < 20; k += 3) EXPECT_EQ(run(k), expected) << k;
+}
+
+// Where a kernel has failed there may be memory, and waiting for more would not help.
+TEST(DeviceFailure, MemoryAfterAKernelThatFailed) {
+  const Result<std::unique_ptr<Device>> opened = OpenDevice("emu", 1);
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  Device& device = *opened.value();
+  const int64_t granule = device.info().granule;
+  DeviceBytes block, pages;
+  ASSERT_EQ(device.Reserve(granule, &pages), granule);
+  emu::Break();
+  Status status = device.Allocate(100, "a test", &block);
+  EXPECT_EQ(status.code(), Code::kDevice);
+  EXPECT_EQ(status.message(), "a test: unspecified launch failure");
+  status = device.Commit(pages, granule);
+  EXPECT_EQ(status.code(), Code::kDevice);
+  EXPECT_EQ(status.message(), "the KV cache: unspecified launch failure");
+  EXPECT_EQ(device.NewStream().status().code(), Code::kDevice);
+  emu::Recover();
+  emu::GetOptions().refused = Call::kAllocate;
+  EXPECT_EQ(device.Allocate(100, "a test", &block).code(), Code::kMemory);
+  emu::GetOptions().refused = Call::kCommit;
+  EXPECT_EQ(device.Commit(pages, granule).code(), Code::kMemory);
+  emu::GetOptions() = {};
+  EXPECT_TRUE(device.Allocate(100, "a test", &block).ok());
+  EXPECT_TRUE(device.Commit(pages, granule).ok());
+  device.Free(block, 100);
+  device.Decommit(pages, granule), device.Unreserve(pages, granule);
 }
 
 // ---- drafts ----

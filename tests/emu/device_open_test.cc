@@ -4,11 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <thread>
 
 #include "kvc/kvc_experimental.h"
 #include "lib/ops/devices.h"
 #include "tests/emu/emulator.h"
-#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
 
 namespace kvc {
 namespace {
@@ -56,6 +57,7 @@ TEST_F(OpenTest, NoDriver) {
 }
 
 TEST_F(OpenTest, AnOldDriver) {
+  emu::GetOptions().runtime = 12040;
   emu::GetOptions().driver = 11080;
   ExpectRefused("emu:0", Code::kUnsupported,
                 "device \"emu:0\": the NVIDIA driver is older than CUDA 12.0; use \"cpu\"");
@@ -63,9 +65,30 @@ TEST_F(OpenTest, AnOldDriver) {
   EXPECT_TRUE(OpenDevice("emu", 1).ok());
 }
 
+// A runtime of CUDA 13 does not work with drivers of CUDA 12, one of 12 with both.
+TEST_F(OpenTest, ADriverOlderThanTheRuntime) {
+  emu::GetOptions().runtime = 13010;
+  emu::GetOptions().driver = 12080;
+  ExpectRefused("emu", Code::kUnsupported,
+                "device \"emu\": the NVIDIA driver is older than CUDA 13.0; use \"cpu\"");
+  emu::GetOptions().driver = 13000;
+  EXPECT_TRUE(OpenDevice("emu", 1).ok()) << "a later one of the same major version";
+  emu::GetOptions().runtime = 12080;
+  EXPECT_TRUE(OpenDevice("emu", 1).ok());
+  emu::GetOptions().driver = 12020;
+  EXPECT_TRUE(OpenDevice("emu", 1).ok());
+}
+
 TEST_F(OpenTest, NoDevice) {
   emu::GetOptions().devices = 0;
   ExpectRefused("emu", Code::kUnsupported, "device \"emu\": the NVIDIA driver has no device; use \"cpu\"");
+}
+
+// Whatever else the driver has to say is said.
+TEST_F(OpenTest, ADriverThatDoesNotWork) {
+  emu::GetOptions().count_error = cudaErrorSystemNotReady;
+  ExpectRefused("emu", Code::kUnsupported,
+                "device \"emu\": the NVIDIA driver says \"system not yet initialized\"; use \"cpu\"");
 }
 
 TEST_F(OpenTest, AnOldDevice) {
@@ -94,6 +117,44 @@ TEST_F(OpenTest, NoMemoryForAStream) {
     EXPECT_EQ(stream.status().code(), Code::kMemory);
     EXPECT_EQ(stream.status().message(), "memory for records: out of memory");
     EXPECT_TRUE(device.value()->NewStream().ok());
+  }
+}
+
+// Threads that call have the context of their own device as before, or none.
+TEST_F(OpenTest, CallersKeepTheirContexts) {
+  emu::GetOptions().devices = 2;
+  const test::AlignedBytes bytes = test::TinyModelBytes({});
+  const auto use = [&](const char* spec, int own) {
+    const auto expect_own = [&](const char* what) { EXPECT_EQ(emu::CurrentContext(), own) << what; };
+    ModelParams params;
+    params.device = spec, params.threads = 1;
+    auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    expect_own("opening");
+    for (const char* policy : {"full", "h2o:budget=24", "snapkv:budget=24,window=8,kv=int8,quant_group=16"}) {
+      auto session = test::NewSession(model.value(), policy);
+      ASSERT_TRUE(session->Prefill(test::TinyPrompt(60), true).ok());
+      expect_own("a prompt");
+      EXPECT_EQ(test::Steps(*session, 4).size(), 4u);
+      expect_own("steps");
+      EXPECT_TRUE(test::AllFinite(test::LogitsOf(*session)));
+      session->Reset();
+      session.reset();
+      expect_own("closing");
+    }
+    model.value().reset();
+    expect_own("closing the model");
+  };
+  for (const char* spec : {"emu:0", "emu:1"}) {
+    for (const int own : {-1, 0, 1}) {
+      SCOPED_TRACE(testing::Message() << spec << " from a thread of device " << own);
+      std::thread([&] {
+        if (own >= 0) {
+          ASSERT_EQ(cudaSetDevice(own), cudaSuccess);
+        }
+        use(spec, own);
+      }).join();
+    }
   }
 }
 

@@ -15,9 +15,11 @@ struct Options {
   bool eager = false;                 // kernels run when they are launched instead of when somebody waits
   int64_t memory = int64_t{8} << 30;  // of the device
   int64_t graphs = int64_t{1} << 62;  // that can still be made
-  // What a program finds on the machine: CUDA's version of the driver (0: there is none), how many devices,
-  // their compute capability, times ten, and whether they have virtual memory.
-  int driver = 13000, devices = 1, capability = 80;
+  // What a program finds on the machine: CUDA's version of the driver (0: there is none) and of the program's
+  // own runtime, how many devices, what asking for them says beside that, their compute capability, times
+  // ten, and whether they have virtual memory.
+  int driver = 13000, runtime = 13000, devices = 1, capability = 80;
+  cudaError_t count_error = cudaSuccess;
   bool virtual_memory = true;
   // One call of this kind is refused, after so many that are not. kCount: none is.
   Call refused = Call::kCount;
@@ -36,8 +38,12 @@ Calls& GetCalls();
 // Counts a call. False: this one is refused (Options::refused).
 bool Admits(Call call);
 
-// The device forgets that a launch has failed; tests of failures end with it.
+// The device is as after a kernel that failed, until it forgets that; tests of failures end with Recover.
+void Break();
 void Recover();
+
+// The device whose context is the calling thread's, -1: it has none.
+int CurrentContext();
 
 // Whether a device would refuse a launch; says so.
 bool Refuses(const char* name, dim3 grid, dim3 block, size_t shared);

@@ -17,12 +17,16 @@
 #include "tests/emu/emulator.h"
 #include "tests/support/heap_pause.h"
 
+struct CUctx_st {
+  int device;
+};
 struct CUstream_st {
   struct Task {
     std::function<void()> run;
   };
   std::deque<Task> tasks;
   uint64_t issued = 0, done = 0;
+  int device = 0;
 };
 struct CUevent_st {
   CUstream_st* stream = nullptr;
@@ -38,6 +42,22 @@ struct Physical {
   bool held = true;
   int maps = 0;
 };
+
+constexpr int kMostDevices = 8, kMostContexts = 8;
+
+// A thread's: contexts are a stack, and where it is empty the runtime makes that of `device`.
+struct Contexts {
+  CUctx_st* at[kMostContexts] = {};
+  int n = 0, device = 0;
+  int Device() const { return n > 0 ? at[n - 1]->device : device; }
+};
+thread_local Contexts contexts;
+
+CUctx_st* PrimaryOf(int device) {
+  static CUctx_st all[kMostDevices];
+  all[device].device = device;
+  return &all[device];
+}
 
 struct Machine {
   std::recursive_mutex mutex;
@@ -63,6 +83,17 @@ class Lock {
  private:
   const std::lock_guard<std::recursive_mutex> guard_;
   const test::HeapPause pause_;
+};
+
+// Such a call that needs a context: the thread has one from then on.
+class InContext {
+ public:
+  InContext() : lock_(The().mutex) {
+    if (contexts.n == 0) contexts.at[contexts.n++] = PrimaryOf(contexts.device);
+  }
+
+ private:
+  const Lock lock_;
 };
 
 CUstream_st* Of(cudaStream_t s) { return s == nullptr ? &The().null_stream : s; }
@@ -97,6 +128,26 @@ bool Within(const std::map<uintptr_t, size_t>& blocks, const void* at) {
   return p < it->first + it->second;
 }
 
+CUresult Init(unsigned) { return CUDA_SUCCESS; }
+CUresult DeviceGet(CUdevice* out, int number) {
+  if (number < 0 || number >= GetOptions().devices) return CUDA_ERROR_INVALID_DEVICE;
+  *out = number;
+  return CUDA_SUCCESS;
+}
+CUresult PrimaryRetain(CUcontext* out, CUdevice device) {
+  *out = PrimaryOf(device);
+  return CUDA_SUCCESS;
+}
+CUresult PushCurrent(CUcontext context) {
+  if (context == nullptr || contexts.n == kMostContexts) return CUDA_ERROR_INVALID_CONTEXT;
+  contexts.at[contexts.n++] = context;
+  return CUDA_SUCCESS;
+}
+CUresult PopCurrent(CUcontext* out) {
+  if (contexts.n == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  *out = contexts.at[--contexts.n];
+  return CUDA_SUCCESS;
+}
 CUresult AddressReserve(CUdeviceptr* out, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
   void* at = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -110,6 +161,7 @@ CUresult AddressFree(CUdeviceptr at, size_t bytes) {
 CUresult Create(CUmemGenericAllocationHandle* out, size_t bytes, const CUmemAllocationProp*,
                 unsigned long long) {
   const Lock lock(The().mutex);
+  if (The().error != cudaSuccess) return CUDA_ERROR_LAUNCH_FAILED;
   if (!Admits(Call::kCommit) || The().used + static_cast<int64_t>(bytes) > GetOptions().memory)
     return CUDA_ERROR_OUT_OF_MEMORY;
   The().used += static_cast<int64_t>(bytes);
@@ -177,6 +229,13 @@ Options& GetOptions() {
   return options;
 }
 
+void Break() {
+  const Lock lock(The().mutex);
+  The().error = cudaErrorLaunchFailure;
+}
+
+int CurrentContext() { return contexts.n == 0 ? -1 : contexts.Device(); }
+
 void Recover() {
   const Lock lock(The().mutex);
   DrainAll();
@@ -193,8 +252,9 @@ bool Refuses(const char* name, dim3 grid, dim3 dim, size_t shared) {
 
 cudaError_t Launch(const char* name, dim3 grid, dim3 dim, size_t shared, cudaStream_t stream,
                    std::function<void()> kernel) {
-  const Lock lock(The().mutex);
+  const InContext call;
   if (Refuses(name, grid, dim, shared)) return cudaErrorInvalidValue;
+  if (stream != nullptr && stream->device != contexts.Device()) return cudaErrorInvalidResourceHandle;
   return Enqueue(stream, [=] {
     if (The().error == cudaSuccess && !RunGrid(name, grid, dim, shared, kernel))
       The().error = cudaErrorLaunchFailure;
@@ -205,7 +265,7 @@ cudaError_t Launch(const char* name, dim3 grid, dim3 dim, size_t shared, cudaStr
 
 using kvc::emu::Enqueue;
 using kvc::emu::GetOptions;
-using kvc::emu::Lock;
+using kvc::emu::InContext;
 using kvc::emu::The;
 
 extern "C" {
@@ -220,19 +280,34 @@ const char* cudaGetErrorString(cudaError_t e) {
       return "too many resources requested for launch";
     case cudaErrorLaunchFailure:
       return "unspecified launch failure";
+    case cudaErrorSystemNotReady:
+      return "system not yet initialized";
     default:
       return "error of the emulated device";
   }
 }
 cudaError_t cudaGetDeviceCount(int* n) {
   *n = GetOptions().devices;
+  if (GetOptions().count_error != cudaSuccess) return GetOptions().count_error;
   return *n > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 cudaError_t cudaSetDevice(int d) {
-  return d >= 0 && d < GetOptions().devices ? cudaSuccess : cudaErrorInvalidDevice;
+  if (d < 0 || d >= GetOptions().devices) return cudaErrorInvalidDevice;
+  kvc::emu::contexts.device = d;
+  const int top = kvc::emu::contexts.n == 0 ? kvc::emu::contexts.n++ : kvc::emu::contexts.n - 1;
+  kvc::emu::contexts.at[top] = kvc::emu::PrimaryOf(d);
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* d) {
+  *d = kvc::emu::contexts.Device();
+  return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* v) {
   *v = GetOptions().driver;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* v) {
+  *v = GetOptions().runtime;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
@@ -245,13 +320,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
 }
 cudaError_t cudaGetLastError() { return The().error; }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-  const Lock lock(The().mutex);
+  const InContext call;
   *total = static_cast<size_t>(GetOptions().memory);
   *free = *total - static_cast<size_t>(The().used);
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** out, size_t bytes) {
-  const Lock lock(The().mutex);
+  const InContext call;
+  if (The().error != cudaSuccess) return The().error;
   if (!kvc::emu::Admits(kvc::emu::Call::kAllocate) ||
       The().used + static_cast<int64_t>(bytes) > GetOptions().memory)
     return cudaErrorMemoryAllocation;
@@ -265,7 +341,7 @@ cudaError_t cudaMalloc(void** out, size_t bytes) {
 }
 cudaError_t cudaFree(void* at) {
   if (at == nullptr) return cudaSuccess;
-  const Lock lock(The().mutex);
+  const InContext call;
   kvc::emu::DrainAll();
   const auto it = The().device.find(reinterpret_cast<uintptr_t>(at));
   if (it == The().device.end()) return cudaErrorInvalidValue;
@@ -275,7 +351,8 @@ cudaError_t cudaFree(void* at) {
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** out, size_t bytes, unsigned) {
-  const Lock lock(The().mutex);
+  const InContext call;
+  if (The().error != cudaSuccess) return The().error;
   if (!kvc::emu::Admits(kvc::emu::Call::kPin)) return cudaErrorMemoryAllocation;
   void* at = ::operator new (bytes, std::align_val_t{256}, std::nothrow);
   if (at == nullptr) return cudaErrorMemoryAllocation;
@@ -285,7 +362,7 @@ cudaError_t cudaHostAlloc(void** out, size_t bytes, unsigned) {
 }
 cudaError_t cudaFreeHost(void* at) {
   if (at == nullptr) return cudaSuccess;
-  const Lock lock(The().mutex);
+  const InContext call;
   kvc::emu::DrainAll();
   The().pinned.erase(reinterpret_cast<uintptr_t>(at));
   ::operator delete (at, std::align_val_t{256});
@@ -295,7 +372,7 @@ cudaError_t cudaFreeHost(void* at) {
 // pageable memory the call waits, everything else happens with the stream.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-  const Lock lock(The().mutex);
+  const InContext call;
   if (bytes == 0) return The().error;
   if (!kvc::emu::Admits(kvc::emu::Call::kCopy)) return cudaErrorUnknown;
   if (kind == cudaMemcpyHostToDevice && !kvc::emu::Within(The().pinned, from)) {
@@ -310,30 +387,31 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   return e;
 }
 cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t stream) {
-  const Lock lock(The().mutex);
+  const InContext call;
   return Enqueue(stream, [=] { std::memset(at, value, bytes); });
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned) {
-  const Lock lock(The().mutex);
+  const InContext call;
   *out = new (std::nothrow) CUstream_st();
   if (*out == nullptr) return cudaErrorMemoryAllocation;
+  (*out)->device = kvc::emu::contexts.Device();
   The().streams[*out] = 1;
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
-  const Lock lock(The().mutex);
+  const InContext call;
   kvc::emu::Drain(s);
   The().streams.erase(s);
   delete s;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
-  const Lock lock(The().mutex);
+  const InContext call;
   kvc::emu::Drain(kvc::emu::Of(s));
   return The().error;
 }
 cudaError_t cudaDeviceSynchronize() {
-  const Lock lock(The().mutex);
+  const InContext call;
   kvc::emu::DrainAll();
   return The().error;
 }
@@ -342,12 +420,12 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned) {
   return *out == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
-  const Lock lock(The().mutex);
+  const InContext call;
   e->stream = kvc::emu::Of(s), e->at = e->stream->issued;
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
-  const Lock lock(The().mutex);
+  const InContext call;
   if (e->stream != nullptr) kvc::emu::DrainTo(e->stream, e->at);
   return The().error;
 }
@@ -362,6 +440,11 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* status) {
   static const std::map<std::string, void*> kAll = {
+      {"cuInit", reinterpret_cast<void*>(kvc::emu::Init)},
+      {"cuDeviceGet", reinterpret_cast<void*>(kvc::emu::DeviceGet)},
+      {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(kvc::emu::PrimaryRetain)},
+      {"cuCtxPushCurrent", reinterpret_cast<void*>(kvc::emu::PushCurrent)},
+      {"cuCtxPopCurrent", reinterpret_cast<void*>(kvc::emu::PopCurrent)},
       {"cuMemAddressReserve", reinterpret_cast<void*>(kvc::emu::AddressReserve)},
       {"cuMemAddressFree", reinterpret_cast<void*>(kvc::emu::AddressFree)},
       {"cuMemCreate", reinterpret_cast<void*>(kvc::emu::Create)},

@@ -5,10 +5,15 @@
 using CUdeviceptr = unsigned long long;
 using CUmemGenericAllocationHandle = unsigned long long;
 using CUdevice = int;
+struct CUctx_st;
+using CUcontext = CUctx_st*;
 enum CUresult {
   CUDA_SUCCESS = 0,
   CUDA_ERROR_INVALID_VALUE = 1,
   CUDA_ERROR_OUT_OF_MEMORY = 2,
+  CUDA_ERROR_INVALID_DEVICE = 101,
+  CUDA_ERROR_INVALID_CONTEXT = 201,
+  CUDA_ERROR_LAUNCH_FAILED = 719,
   CUDA_ERROR_NOT_SUPPORTED = 801,
 };
 enum CUmemAllocationType { CU_MEM_ALLOCATION_TYPE_PINNED = 1 };

@@ -100,14 +100,18 @@ using std::max;
 using std::min;
 
 // ---- the runtime ----
+#define CUDART_VERSION 13000
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
+  cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorInvalidResourceHandle = 400,
   cudaErrorLaunchOutOfResources = 701,
   cudaErrorLaunchFailure = 719,
+  cudaErrorSystemNotReady = 802,
   cudaErrorUnknown = 999,
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
@@ -139,7 +143,9 @@ extern "C" {
 const char* cudaGetErrorString(cudaError_t);
 cudaError_t cudaGetDeviceCount(int*);
 cudaError_t cudaSetDevice(int);
+cudaError_t cudaGetDevice(int*);
 cudaError_t cudaDriverGetVersion(int*);
+cudaError_t cudaRuntimeGetVersion(int*);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp*, int);
 cudaError_t cudaGetLastError();
 cudaError_t cudaMalloc(void**, size_t);

@@ -1,0 +1,51 @@
+#include "cuda/driver.h"
+
+namespace kvc::cuda {
+namespace {
+
+template <typename F>
+bool Find(const char* name, F* function) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult status;
+#if CUDART_VERSION < 12050  // has no other; what is asked for is as old in every driver that is taken
+  const cudaError_t e = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &status);
+#else
+  const cudaError_t e =
+      cudaGetDriverEntryPointByVersion(name, &found, kOldestDriver, cudaEnableDefault, &status);
+#endif
+  if (e != cudaSuccess) return false;
+  *function = reinterpret_cast<F>(found);
+  return found != nullptr;
+}
+
+}  // namespace
+
+const Driver* FindDriver() {
+  static Driver driver;
+  static const bool found =
+      Find("cuInit", &driver.init) && Find("cuDeviceGet", &driver.device) &&
+      Find("cuDevicePrimaryCtxRetain", &driver.retain) && Find("cuCtxPushCurrent", &driver.push) &&
+      Find("cuCtxPopCurrent", &driver.pop) && Find("cuMemAddressReserve", &driver.reserve) &&
+      Find("cuMemAddressFree", &driver.free) && Find("cuMemCreate", &driver.create) &&
+      Find("cuMemRelease", &driver.release) && Find("cuMemMap", &driver.map) &&
+      Find("cuMemSetAccess", &driver.access) && Find("cuMemUnmap", &driver.unmap) &&
+      Find("cuMemGetAllocationGranularity", &driver.granularity);
+  return found ? &driver : nullptr;
+}
+
+Status Check(cudaError_t e, const char* what) {
+  if (e == cudaSuccess) return {};
+  const Code code = e == cudaErrorMemoryAllocation ? Code::kMemory : Code::kDevice;
+  return Error(code, "%s: %s", what, cudaGetErrorString(e));
+}
+
+Status Context::Retain(const Driver* driver, int number, Context* out) {
+  CUdevice device = 0;
+  CUresult e = driver->init(0);
+  if (e == CUDA_SUCCESS) e = driver->device(&device, number);
+  if (e == CUDA_SUCCESS) e = driver->retain(&out->handle, device);
+  if (e == CUDA_SUCCESS) out->driver = driver;
+  return Check(e, "the device");
+}
+
+}  // namespace kvc::cuda

@@ -1,0 +1,67 @@
+// The driver, and whose its contexts are. Its functions are asked for at run time: a build with this backend
+// starts on machines that have none.
+#pragma once
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include "lib/base/status.h"
+
+namespace kvc::cuda {
+
+constexpr int kOldestDriver = 12000;  // CUDA 12.0
+
+struct Driver {
+  CUresult (*init)(unsigned) = nullptr;
+  CUresult (*device)(CUdevice*, int) = nullptr;
+  CUresult (*retain)(CUcontext*, CUdevice) = nullptr;
+  CUresult (*push)(CUcontext) = nullptr;
+  CUresult (*pop)(CUcontext*) = nullptr;
+  // Virtual memory.
+  CUresult (*reserve)(CUdeviceptr*, size_t, size_t, CUdeviceptr, unsigned long long) = nullptr;
+  CUresult (*free)(CUdeviceptr, size_t) = nullptr;
+  CUresult (*create)(CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*,
+                     unsigned long long) = nullptr;
+  CUresult (*release)(CUmemGenericAllocationHandle) = nullptr;
+  CUresult (*map)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long) = nullptr;
+  CUresult (*access)(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) = nullptr;
+  CUresult (*unmap)(CUdeviceptr, size_t) = nullptr;
+  CUresult (*granularity)(size_t*, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) = nullptr;
+};
+
+// Null: it lacks some of them.
+const Driver* FindDriver();
+
+// An error of the runtime as one of ours; those of the driver have the same numbers.
+Status Check(cudaError_t e, const char* what);
+inline Status Check(CUresult e, const char* what) { return Check(static_cast<cudaError_t>(e), what); }
+
+// The primary context of a device, which the runtime of every part of a process works in.
+struct Context {
+  const Driver* driver = nullptr;
+  CUcontext handle = nullptr;
+  // Retained for good, as the runtime does it: what it has loaded lies in there.
+  static Status Retain(const Driver* driver, int device, Context* out);
+};
+
+// For the time of its life the context is the thread's, whose own one it has again afterwards, or none:
+// programs around the library use other devices, and a context costs some hundred MiB where nobody had one.
+// A context without a driver: whatever the thread has.
+class Current {
+ public:
+  explicit Current(const Context& context)
+      : driver_(context.driver), error_(driver_ == nullptr ? CUDA_SUCCESS : driver_->push(context.handle)) {}
+  ~Current() {
+    CUcontext own = nullptr;
+    if (driver_ != nullptr && ok()) driver_->pop(&own);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+  bool ok() const { return error_ == CUDA_SUCCESS; }
+  Status status() const { return Check(error_, "the device"); }
+
+ private:
+  const Driver* const driver_;
+  const CUresult error_;
+};
+
+}  // namespace kvc::cuda
