@@ -165,6 +165,12 @@ cudaError_t Attend(const AttendParams& p, CudaStream& stream) {
 
 }  // namespace
 
+void AddAttendPromptKernels(KernelLoader* loader) {
+  ForEachHeadDims([&](auto dims) {
+    KVC_ADD(loader, attend_prompt<dims>, sizeof(KeysAndValues<dims>));
+  });
+}
+
 Status CudaDevice::AttendPrompt(Stream* s, const PromptAttentionArgs& a) {
   KVC_ENTER();
   KVC_RETURN_IF_ERROR(CheckHeadSize(a.layer.head_dim));

@@ -169,17 +169,34 @@ __global__ void __launch_bounds__(kThreads, C == 1 ? 3 : 2) attend_step(const St
   }
 }
 
+size_t SharedBytes(int32_t heads, int32_t d) {
+  return static_cast<size_t>(SharedFloats(heads, d)) * sizeof(float);
+}
+
+template <int H>
+void AddHeads(KernelLoader* loader) {
+  KVC_ADD(loader, (attend_step<H, 1>), SharedBytes(H, kThreads));
+  KVC_ADD(loader, (attend_step<H, 2>), SharedBytes(H, kMostHeadSize));
+}
+
 template <int H>
 cudaError_t AttendHeads(const StepParams& p, int32_t n_items, CudaStream& stream) {
   const int32_t group = p.n_heads / p.n_kv_heads;
   const dim3 grid(static_cast<unsigned>(n_items), static_cast<unsigned>((group + H - 1) / H)),
       block(kThreads);
-  const size_t shared = static_cast<size_t>(SharedFloats(H, p.d)) * sizeof(float);
+  const size_t shared = SharedBytes(H, p.d);
   if (p.d <= kThreads) return KVC_LAUNCH((attend_step<H, 1>), grid, block, shared, stream, p);
   return KVC_LAUNCH((attend_step<H, 2>), grid, block, shared, stream, p);
 }
 
 }  // namespace
+
+void AddAttendStepKernels(KernelLoader* loader) {
+  AddHeads<1>(loader);
+  AddHeads<2>(loader);
+  AddHeads<4>(loader);
+  AddHeads<8>(loader);
+}
 
 cudaError_t AttendSegments(const StepParams& p, int32_t n_items, CudaStream& stream) {
   const int32_t group = p.n_heads / p.n_kv_heads;

@@ -177,6 +177,14 @@ __global__ void query_ring(const RingParams p) {
 
 }  // namespace
 
+void AddCacheOpsKernels(KernelLoader* loader) {
+  KVC_ADD(loader, leave, 0);
+  KVC_ADD(loader, keep_newest, 0);
+  KVC_ADD(loader, store_plain, 0);
+  KVC_ADD(loader, list_positions, 0);
+  KVC_ADD(loader, query_ring, 0);
+}
+
 int64_t CudaDevice::RewindScratchBytes(int32_t n_kv_heads, int64_t stride) const {
   return LeaveBytes(n_kv_heads, stride, false).all();
 }

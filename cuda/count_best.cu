@@ -114,6 +114,12 @@ __global__ void __launch_bounds__(kBlock) close_range(const CountParams p) {
 
 }  // namespace
 
+void AddCountBestKernels(KernelLoader* loader) {
+  KVC_ADD(loader, concentrate, 0);
+  KVC_ADD(loader, count_range, 0);
+  KVC_ADD(loader, close_range, 0);
+}
+
 Status CudaDevice::CountBest(Stream* s, const CountBestArgs& a) {
   KVC_ENTER();
   const int32_t heads = a.layer.n_kv_heads;

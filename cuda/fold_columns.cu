@@ -98,6 +98,13 @@ cudaError_t Fold(const FoldParams& p, int32_t longest, CudaStream& stream) {
 
 }  // namespace
 
+void AddFoldColumnsKernels(KernelLoader* loader) {
+  ForEachHeadDims([&](auto dims) {
+    KVC_ADD(loader, (fold_columns<dims, true>), sizeof(QueryTile<dims>));
+    KVC_ADD(loader, (fold_columns<dims, false>), sizeof(QueryTile<dims>));
+  });
+}
+
 Status CudaDevice::FoldColumns(Stream* s, const ColumnArgs& a) {
   KVC_ENTER();
   const int32_t heads = a.layer.n_kv_heads;

@@ -59,6 +59,11 @@ __global__ void __launch_bounds__(kThreads) gemm_f32(const Product p) {
 
 }  // namespace
 
+void AddGemmF32Kernels(KernelLoader* loader) {
+  KVC_ADD(loader, gemm_f32<true>, sizeof(Tiles));
+  KVC_ADD(loader, gemm_f32<false>, sizeof(Tiles));
+}
+
 cudaError_t GemmF32(const Product& p, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>((p.rows + kRows - 1) / kRows),
                   static_cast<unsigned>(TileBlocks(p, kTokens)));

@@ -234,6 +234,12 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_mma(const Product p) {
 }
 
 template <WeightType T>
+void AddForms(KernelLoader* loader) {
+  KVC_ADD(loader, (gemm_mma<true, T>), 2 * sizeof(Stage));
+  KVC_ADD(loader, (gemm_mma<false, T>), 2 * sizeof(Stage));
+}
+
+template <WeightType T>
 cudaError_t LaunchMma(Product p, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>(NumberBlocks(&p, kRows)),
                   static_cast<unsigned>(TileBlocks(p, kTokens)));
@@ -254,6 +260,14 @@ cudaError_t EachPart(const Product& p, CudaStream& stream) {
 }
 
 }  // namespace
+
+void AddGemmMmaKernels(KernelLoader* loader) {
+  AddForms<WeightType::kInt8>(loader);
+  AddForms<WeightType::kInt4>(loader);
+  AddForms<WeightType::kBf16>(loader);
+  AddForms<WeightType::kF16>(loader);
+  AddForms<WeightType::kF32>(loader);
+}
 
 cudaError_t GemmMma(Product p, CudaStream& stream) {
   const WeightType form = FormOf(p.parts[0], p.cols);

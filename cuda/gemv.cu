@@ -146,6 +146,15 @@ __global__ void __launch_bounds__(kWarps* kWarp) gemv_experts(const Product p) {
 
 }  // namespace
 
+void AddGemvKernels(KernelLoader* loader) {
+  KVC_ADD(loader, gemv<1>, 0);
+  KVC_ADD(loader, gemv<2>, 0);
+  KVC_ADD(loader, gemv<4>, 0);
+  KVC_ADD(loader, gemv_experts<1>, 0);
+  KVC_ADD(loader, gemv_experts<2>, 0);
+  KVC_ADD(loader, gemv_experts<4>, 0);
+}
+
 cudaError_t GemvExperts(Product p, int32_t tile, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>(NumberBlocks(&p, kWarps * kRows)), static_cast<unsigned>(p.n_tiles)),
       block(kWarps * kWarp);

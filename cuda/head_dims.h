@@ -2,19 +2,34 @@
 // the next one.
 #pragma once
 #include <type_traits>
+#include <utility>
 
 #include "cuda/cuda_device.h"
 
 namespace kvc::cuda {
 
+using HeadDims = std::integer_sequence<int, 32, 64, 96, 128, kMostHeadSize>;
+
+template <typename F, int... kDims>
+void ForEachOf(std::integer_sequence<int, kDims...>, F&& f) {
+  (f(std::integral_constant<int, kDims>()), ...);
+}
+template <typename F>
+void ForEachHeadDims(F&& f) {
+  ForEachOf(HeadDims(), f);
+}
+
+// f for the one that heads of d dimensions take.
 template <typename F>
 cudaError_t ForHeadDims(int32_t d, F&& f) {
-  if (d <= 32) return f(std::integral_constant<int, 32>());
-  if (d <= 64) return f(std::integral_constant<int, 64>());
-  if (d <= 96) return f(std::integral_constant<int, 96>());
-  if (d <= 128) return f(std::integral_constant<int, 128>());
-  static_assert(kMostHeadSize == 256);
-  return f(std::integral_constant<int, 256>());
+  cudaError_t e = cudaErrorInvalidValue;
+  bool found = false;
+  ForEachHeadDims([&](auto dims) {
+    if (found || d > dims) return;
+    found = true;
+    e = f(dims);
+  });
+  return e;
 }
 
 }  // namespace kvc::cuda

@@ -274,6 +274,16 @@ int32_t SharedSlots(const CacheLayout& layout) {
 
 }  // namespace
 
+void AddLayersKernels(KernelLoader* loader) {
+  KVC_ADD(loader, order_entries, 0);
+  KVC_ADD(loader, load_entries, 0);
+  KVC_ADD(loader, list_marked, 0);
+  KVC_ADD(loader, store_entries, 0);
+  KVC_ADD(loader, store_shared, 0);
+  KVC_ADD(loader, code_layer, 0);
+  KVC_ADD(loader, append_entries, 0);
+}
+
 int64_t CudaDevice::LoadScratchBytes(int32_t n_kv_heads, int64_t entries) const {
   return Packet::Size<uint64_t>(n_kv_heads * PowerOfTwoFrom(entries));
 }

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "cuda/cuda_device.h"
+#include "cuda/kernels.h"
 #include "lib/ops/devices.h"
 
 namespace kvc::cuda {
@@ -59,6 +60,18 @@ Status FindDevice(const std::string& spec, int number) {
   return {};
 }
 
+// In the thread's context.
+Status LoadKernels(const std::string& spec) {
+  KernelLoader loader;
+  loader.AddAll();
+  const cudaError_t e = loader.error();
+  if (e != cudaSuccess) cudaGetLastError();
+  if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction ||
+      e == cudaErrorUnsupportedPtxVersion || e == cudaErrorJitCompilerNotFound)
+    return Unsupported(spec, Format("this build's kernels do not run there: %s", cudaGetErrorString(e)));
+  return Check(e, loader.last());
+}
+
 // What a call for memory said, if it failed: kMemory promises that it can be had later.
 Status NoMemory(cudaError_t e, const char* what, int64_t bytes) {
   if (e != cudaErrorMemoryAllocation) return Check(e, what);
@@ -97,6 +110,7 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
   const CUmemAllocationProp p = Properties(number);
   if (driver->granularity(&granule, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS || granule == 0)
     return Unsupported(spec, "it has no virtual memory");
+  KVC_RETURN_IF_ERROR(LoadKernels(spec));
   const char* graphs = std::getenv("KVC_CUDA_GRAPHS");
   std::unique_ptr<CudaDevice> device(
       new CudaDevice(number, context, graphs == nullptr || std::strcmp(graphs, "0") != 0));

@@ -49,6 +49,10 @@ __global__ void __launch_bounds__(kBlock) merge_values(const MergeParams p) {
 
 }  // namespace
 
+void AddMergeKernels(KernelLoader* loader) {
+  KVC_ADD(loader, merge_values, 0);
+}
+
 Status CudaDevice::Merge(Stream* s, const MergeArgs& a) {
   KVC_ENTER();
   const int64_t heads = a.layer.n_kv_heads;

@@ -36,6 +36,10 @@ Status AddExperts(const LayerMath& math, const FinishArgs& a, float* x) {
 
 }  // namespace
 
+void AddNetworkKernels(KernelLoader* loader) {
+  KVC_ADD(loader, embed, 0);
+}
+
 Status CudaDevice::Supports(const NetworkShape& shape) const { return CheckHeadSize(shape.head_dim); }
 
 int64_t CudaDevice::NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows) const {

@@ -49,6 +49,10 @@ __global__ void place(const PlaceParams p) {
 
 }  // namespace
 
+void AddPlaceKernels(KernelLoader* loader) {
+  KVC_ADD(loader, place, 0);
+}
+
 int64_t CudaDevice::PlaceScratchBytes(int32_t, int32_t) const { return 0; }
 
 Status CudaDevice::Place(Stream* s, const PlaceArgs& a) {

@@ -83,6 +83,11 @@ __global__ void __launch_bounds__(kBlock) group_pairs(const RouteParams p) {
 
 }  // namespace
 
+void AddRouteKernels(KernelLoader* loader) {
+  KVC_ADD(loader, route, 0);
+  KVC_ADD(loader, group_pairs, 0);
+}
+
 cudaError_t Route(const RouteParams& p, CudaStream& stream) {
   const size_t shared = static_cast<size_t>(p.n_experts) * sizeof(int32_t);
   const cudaError_t e = KVC_LAUNCH(route, dim3(static_cast<unsigned>(p.n)), dim3(kBlock), shared, stream, p);

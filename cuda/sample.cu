@@ -194,6 +194,10 @@ __global__ void __launch_bounds__(kThreads) sample(const SampleParams p) {
 
 }  // namespace
 
+void AddSampleKernels(KernelLoader* loader) {
+  KVC_ADD(loader, sample, 0);
+}
+
 Status CudaDevice::Sample(Stream* s, const SampleArgs& a) {
   KVC_ENTER();
   const int64_t n_repeated = static_cast<int64_t>(a.repeated.size()),

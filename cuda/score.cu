@@ -290,6 +290,11 @@ int32_t RowsUsed(const ScoreShape& s) { return std::min(s.program->rows.n_rows, 
 
 }  // namespace
 
+void AddScoreKernels(KernelLoader* loader) {
+  KVC_ADD(loader, sum_pooled_rows, 0);
+  KVC_ADD(loader, score_lines, 0);
+}
+
 int64_t CudaDevice::ScoreScratchBytes(const ScoreShape& s) const {
   return Packet::Size<float>(int64_t{kRegisters} * s.n_kv_heads * s.stride) +
          2 * Packet::Size<float>(int64_t{s.n_heads} * s.n_rows) +

@@ -349,6 +349,17 @@ cudaError_t ExpectedAttention(const KeyScores& k, const ScoreInstr& i, CudaStrea
 
 }  // namespace
 
+void AddScoreKeysKernels(KernelLoader* loader) {
+  KVC_ADD(loader, sum_directions, 0);
+  KVC_ADD(loader, cosines, 0);
+  KVC_ADD(loader, lag_ranks, 0);
+  KVC_ADD(loader, mean_rotation, 0);
+  KVC_ADD(loader, sum_queries, Floats(kTile * kMostHeadSize));
+  KVC_ADD(loader, covariances, Floats((1 + kTile) * kMostHeadSize));
+  KVC_ADD(loader, expected_logits, Floats(kTile * (kMostHeadSize + 1)));
+  KVC_ADD(loader, probabilities, 0);
+}
+
 int64_t KeyScoreBytes(const ScoreShape& s) {
   const int64_t d = s.head_dim, heads = s.n_kv_heads, all = s.n_heads;
   int64_t bytes = 0;

@@ -175,6 +175,14 @@ dim3 Grid(const RowScores& r, int32_t entries) {
 
 }  // namespace
 
+void AddScoreRowsKernels(KernelLoader* loader) {
+  KVC_ADD(loader, join_normalisers, 0);
+  ForEachHeadDims([&](auto dims) {
+    KVC_ADD(loader, normalise_segments<dims>, sizeof(RowTile<dims>));
+    KVC_ADD(loader, sum_seen<dims>, sizeof(RowTile<dims>));
+  });
+}
+
 int64_t RowPartialFloats(int32_t n_heads, int32_t n, int64_t stride) {
   return 2 * ((stride + kSegment - 1) / kSegment) * n_heads * n;
 }

@@ -97,6 +97,12 @@ __global__ void __launch_bounds__(kBlock) unmark(const UnmarkParams p) {
 
 }  // namespace
 
+void AddSelectKernels(KernelLoader* loader) {
+  KVC_ADD(loader, select_topk, 0);
+  KVC_ADD(loader, select_by_query_head, 0);
+  KVC_ADD(loader, unmark, 0);
+}
+
 // Merging takes most.
 int64_t CudaDevice::SelectScratchBytes(int32_t n_kv_heads, int64_t stride) const {
   const int64_t heads = n_kv_heads;

@@ -303,6 +303,10 @@ __global__ void __launch_bounds__(kBlock) update_heads(const StepParams p, bool 
 
 }  // namespace
 
+void AddStepUpdateKernels(KernelLoader* loader) {
+  KVC_ADD(loader, update_heads, 0);
+}
+
 cudaError_t UpdateHeads(const StepParams& p, bool end_only, bool one, CudaStream& stream) {
   const dim3 grid(one ? 1u : static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows));
   return KVC_LAUNCH(update_heads, grid, dim3(kBlock), 2 * static_cast<size_t>(p.d) * sizeof(float), stream, p,

@@ -106,6 +106,20 @@ TEST_F(OpenTest, NoVirtualMemory) {
   ExpectRefused("emu", Code::kUnsupported, "device \"emu\": it has no virtual memory; use \"cpu\"");
 }
 
+// A program that has neither code nor PTX for the device.
+TEST_F(OpenTest, NoKernels) {
+  emu::GetOptions().kernels_error = cudaErrorNoKernelImageForDevice;
+  ExpectRefused("emu", Code::kUnsupported,
+                "device \"emu\": this build's kernels do not run there: no kernel image is available for "
+                "execution on the device; use \"cpu\"");
+  emu::GetOptions().kernels_error = cudaErrorUnsupportedPtxVersion;
+  ExpectRefused("emu", Code::kUnsupported,
+                "device \"emu\": this build's kernels do not run there: the provided PTX was compiled with an "
+                "unsupported toolchain.; use \"cpu\"");
+  emu::GetOptions().kernels_error = cudaErrorMemoryAllocation;
+  ExpectRefused("emu", Code::kMemory, "activate: out of memory");
+}
+
 // What is refused leaves nothing behind: asked again, it is there.
 TEST_F(OpenTest, NoMemoryForAStream) {
   const Result<std::unique_ptr<Device>> device = OpenDevice("emu", 1);

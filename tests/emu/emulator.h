@@ -21,6 +21,7 @@ struct Options {
   int driver = 13000, runtime = 13000, devices = 1, capability = 80;
   cudaError_t count_error = cudaSuccess;
   bool virtual_memory = true;
+  cudaError_t kernels_error = cudaSuccess;  // of kernels that are asked for
   // One call of this kind is refused, after so many that are not. kCount: none is.
   Call refused = Call::kCount;
   int64_t refused_after = 0;
@@ -45,9 +46,9 @@ void Recover();
 // The device whose context is the calling thread's, -1: it has none.
 int CurrentContext();
 
-// Whether a device would refuse a launch; says so.
-bool Refuses(const char* name, dim3 grid, dim3 block, size_t shared);
-// Queues the kernel on its stream; it runs when somebody waits for what the stream has done.
+// Whether a device would refuse a launch of a kernel with so much shared memory at most; says so.
+bool Refuses(const char* name, dim3 grid, dim3 block, size_t shared, size_t most_shared);
+// Queues the kernel, which was not refused, on its stream; it runs when somebody waits for what the stream has done.
 cudaError_t Launch(const char* name, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
                    std::function<void()> kernel);
 

@@ -206,6 +206,37 @@ TEST_P(EmulatorTest, RefusesWhatADeviceRefuses) {
   cudaFree(x);
 }
 
+// A kernel is loaded by whoever opens the device; who forgets one would load it in the middle of a step.
+__global__ void forgotten(int32_t* x) { *x = 1; }
+
+TEST_P(EmulatorTest, RefusesKernelsThatNobodyMadeReady) {
+  int32_t* x = Device<int32_t>(1);
+  void* params[] = {&x};
+  const void* kernel = reinterpret_cast<const void*>(forgotten);
+  static bool made_ready = false;  // stays so
+  if (!made_ready) {
+    EXPECT_EQ(cudaErrorInvalidDeviceFunction, cudaLaunchKernel(kernel, dim3(1), dim3(1), params, 0, stream_));
+  }
+  made_ready = true;
+  KernelLoader loader;
+  KVC_ADD(&loader, forgotten, 0);
+  EXPECT_EQ(cudaSuccess, loader.error());
+  EXPECT_EQ(cudaSuccess, cudaLaunchKernel(kernel, dim3(1), dim3(1), params, 0, stream_));
+  // More shared memory than every kernel has is asked for once, and stays when others ask for less of it.
+  EXPECT_NE(cudaSuccess, cudaLaunchKernel(kernel, dim3(1), dim3(1), params, 60 << 10, stream_));
+  KVC_ADD(&loader, forgotten, 60 << 10);
+  EXPECT_EQ(cudaSuccess, cudaLaunchKernel(kernel, dim3(1), dim3(1), params, 60 << 10, stream_));
+  KVC_ADD(&loader, forgotten, 0);
+  EXPECT_EQ(cudaSuccess, cudaLaunchKernel(kernel, dim3(1), dim3(1), params, 60 << 10, stream_));
+  EXPECT_EQ(cudaSuccess, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 0));
+  EXPECT_NE(cudaSuccess, cudaLaunchKernel(kernel, dim3(1), dim3(1), params, 4, stream_));
+  EXPECT_EQ(cudaSuccess,
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 48 << 10));
+  ASSERT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+  EXPECT_EQ(1, *x);
+  cudaFree(x);
+}
+
 __global__ void half_a_barrier(int32_t* x) {
   if (Lane() < 16) __syncwarp();
   if (Lane() >= 16) __syncthreads();

@@ -1,5 +1,6 @@
 // Kernels by their addresses, and graphs of them. Nodes run as late as what they wait for lets them, those
 // that were added last first: a graph that forgot an edge gives other results.
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,12 +23,18 @@ struct Work {
   size_t bytes = 0;
 };
 
+// A kernel that was made ready: it has 48 KiB of shared memory, and up to 99 KiB where it asks for more.
+struct Ready : KernelForm {
+  size_t most_shared = 48 << 10;
+};
+constexpr size_t kMostShared = 99 << 10;
+
 std::mutex forms_mutex;
-std::map<const void*, KernelForm>& Forms() {
-  static auto* forms = new std::map<const void*, KernelForm>();
+std::map<const void*, Ready>& Forms() {
+  static auto* forms = new std::map<const void*, Ready>();
   return *forms;
 }
-const KernelForm* FormOf(const void* function) {
+Ready* FormOf(const void* function) {
   const std::lock_guard<std::mutex> lock(forms_mutex);
   const auto it = Forms().find(function);
   return it == Forms().end() ? nullptr : &it->second;
@@ -35,8 +42,12 @@ const KernelForm* FormOf(const void* function) {
 
 cudaError_t SetKernel(const void* function, dim3 grid, dim3 block, size_t shared, void* const* params,
                       Work* work) {
-  const KernelForm* form = FormOf(function);
-  if (form == nullptr || Refuses(form->name, grid, block, shared)) return cudaErrorInvalidValue;
+  const Ready* form = FormOf(function);
+  if (form == nullptr) {
+    std::fprintf(stderr, "emulator: a kernel that no KernelLoader has made ready\n");
+    return cudaErrorInvalidDeviceFunction;
+  }
+  if (Refuses(form->name, grid, block, shared, form->most_shared)) return cudaErrorInvalidValue;
   work->function = function, work->grid = grid, work->block = block, work->shared = shared;
   work->params.clear();
   for (size_t i = 0; i < form->n_params; ++i) {
@@ -84,7 +95,7 @@ bool Admits(Call call) {
 void Describe(const void* function, const KernelForm& form) {
   const std::lock_guard<std::mutex> lock(forms_mutex);
   const test::HeapPause pause;
-  Forms().emplace(function, form);
+  Forms().emplace(function, Ready{form});
 }
 
 }  // namespace kvc::emu
@@ -131,6 +142,19 @@ cudaError_t AddNode(cudaGraph_t graph, const cudaGraphNode_t* before, size_t n, 
 
 extern "C" {
 
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* out, const void* function) {
+  const cudaError_t e = kvc::emu::GetOptions().kernels_error;
+  if (e != cudaSuccess) return e;
+  *out = {};
+  return kvc::emu::FormOf(function) == nullptr ? cudaErrorInvalidDeviceFunction : cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute, int value) {
+  kvc::emu::Ready* ready = kvc::emu::FormOf(function);
+  if (ready == nullptr) return cudaErrorInvalidDeviceFunction;
+  if (value < 0 || static_cast<size_t>(value) > kvc::emu::kMostShared) return cudaErrorInvalidValue;
+  ready->most_shared = static_cast<size_t>(value);
+  return cudaSuccess;
+}
 cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** params, size_t shared,
                              cudaStream_t stream) {
   const HeapPause pause;

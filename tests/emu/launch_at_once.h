@@ -1,4 +1,4 @@
-// KVC_LAUNCH for tests that have a stream of the runtime and no CudaStream.
+// KVC_LAUNCH for tests that have kernels of their own, a stream of the runtime and no CudaStream.
 #pragma once
 #include "cuda/launch.h"
 
@@ -7,8 +7,9 @@ namespace kvc::cuda {
 template <typename... Params, typename... Args>
 cudaError_t LaunchOn(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
                      cudaStream_t stream, Args&&... args) {
-  const cudaError_t e = PrepareKernel(kernel, name, shared);
-  if (e != cudaSuccess) return e;
+  KernelLoader loader;
+  loader.Add(name, kernel, shared);
+  if (loader.error() != cudaSuccess) return loader.error();
   std::tuple<Params...> values(static_cast<Params>(args)...);
   return std::apply(
       [&](Params&... value) {

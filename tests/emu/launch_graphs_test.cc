@@ -33,6 +33,10 @@ uint32_t Added(uint32_t seed, int launch, int32_t i) {
 class LaunchGraphsTest : public testing::Test {
  protected:
   void SetUp() override {
+    KernelLoader loader;
+    KVC_ADD(&loader, step_on, 0);
+    KVC_ADD(&loader, negate, 0);
+    ASSERT_EQ(cudaSuccess, loader.error());
     ASSERT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&real_, cudaStreamNonBlocking));
     void* at = nullptr;
     ASSERT_EQ(cudaSuccess, cudaMalloc(&at, kMost * sizeof(int32_t)));

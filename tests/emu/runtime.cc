@@ -242,9 +242,9 @@ void Recover() {
   The().error = cudaSuccess;
 }
 
-bool Refuses(const char* name, dim3 grid, dim3 dim, size_t shared) {
+bool Refuses(const char* name, dim3 grid, dim3 dim, size_t shared, size_t most_shared) {
   if (dim.x * dim.y * dim.z <= 1024 && grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.y <= 65535 &&
-      grid.z <= 65535 && shared <= (99 << 10))
+      grid.z <= 65535 && shared <= most_shared)
     return false;
   std::fprintf(stderr, "emulator: %s: a device would refuse this launch\n", name);
   return true;
@@ -253,7 +253,6 @@ bool Refuses(const char* name, dim3 grid, dim3 dim, size_t shared) {
 cudaError_t Launch(const char* name, dim3 grid, dim3 dim, size_t shared, cudaStream_t stream,
                    std::function<void()> kernel) {
   const InContext call;
-  if (Refuses(name, grid, dim, shared)) return cudaErrorInvalidValue;
   if (stream != nullptr && stream->device != contexts.Device()) return cudaErrorInvalidResourceHandle;
   return Enqueue(stream, [=] {
     if (The().error == cudaSuccess && !RunGrid(name, grid, dim, shared, kernel))
@@ -280,6 +279,10 @@ const char* cudaGetErrorString(cudaError_t e) {
       return "too many resources requested for launch";
     case cudaErrorLaunchFailure:
       return "unspecified launch failure";
+    case cudaErrorNoKernelImageForDevice:
+      return "no kernel image is available for execution on the device";
+    case cudaErrorUnsupportedPtxVersion:
+      return "the provided PTX was compiled with an unsupported toolchain.";
     case cudaErrorSystemNotReady:
       return "system not yet initialized";
     default:

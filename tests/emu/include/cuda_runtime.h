@@ -106,8 +106,12 @@ enum cudaError_t {
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInsufficientDriver = 35,
+  cudaErrorInvalidDeviceFunction = 98,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorNoKernelImageForDevice = 209,
+  cudaErrorJitCompilerNotFound = 221,
+  cudaErrorUnsupportedPtxVersion = 222,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorLaunchOutOfResources = 701,
   cudaErrorLaunchFailure = 719,
@@ -139,6 +143,10 @@ struct cudaDeviceProp {
   size_t totalGlobalMem;
   int major, minor, multiProcessorCount;
 };
+struct cudaFuncAttributes {
+  size_t sharedSizeBytes;  // not dynamic
+};
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 extern "C" {
 const char* cudaGetErrorString(cudaError_t);
 cudaError_t cudaGetDeviceCount(int*);
@@ -164,6 +172,8 @@ cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t);
 cudaError_t cudaEventSynchronize(cudaEvent_t);
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t);
 cudaError_t cudaEventDestroy(cudaEvent_t);
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*);
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int);
 cudaError_t cudaLaunchKernel(const void*, dim3 grid, dim3 block, void** params, size_t shared, cudaStream_t);
 cudaError_t cudaGraphCreate(cudaGraph_t*, unsigned flags);
 cudaError_t cudaGraphDestroy(cudaGraph_t);

@@ -1,0 +1,24 @@
+#include "cuda/kernels.h"
+
+namespace kvc::cuda {
+
+void KernelLoader::AddAll() {
+#define KVC_ADD_FILE(File) Add##File##Kernels(this);
+  KVC_KERNEL_FILES(KVC_ADD_FILE)
+#undef KVC_ADD_FILE
+}
+
+// Attributes are asked for, which loads it. The limit of its shared memory is the function's, not a launch's:
+// it is set once, so that no other user of the device lowers it between a launch and the next.
+void KernelLoader::Load(const Kernel& kernel, size_t shared) {
+  constexpr size_t kOfEveryLaunch = 48 << 10;
+  if (error_ != cudaSuccess) return;
+  last_ = kernel.name;
+  cudaFuncAttributes attributes;
+  error_ = cudaFuncGetAttributes(&attributes, kernel.function);
+  if (error_ == cudaSuccess && attributes.sharedSizeBytes + shared > kOfEveryLaunch)
+    error_ = cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(shared));
+}
+
+}  // namespace kvc::cuda
