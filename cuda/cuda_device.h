@@ -89,6 +89,7 @@ class CudaDevice final : public Device {
 
   Status FillAngles(Stream* s, const AngleArgs& args) override;
   int64_t StepScratchBytes(const StepShape& shape) const override;
+  Status ReserveStep(Stream* s, Span<const StepRow> rows, const StepShape& shape) override;
   Status Step(Stream* s, const StepArgs& args) override;
   Status EndStep(Stream* s, const StepArgs& args) override;
   Status QueryRing(Stream* s, const QueryRingArgs& args) override;

@@ -225,6 +225,13 @@ struct StepBytes {
   }
 };
 
+// Of a wave's packet, beside the records of its caches.
+int64_t WaveBytes(int64_t n_rows, int32_t n_kv_heads, int32_t d, int64_t n_items) {
+  return Packet::Size<RowParams>(n_rows) + n_rows * Packet::Size<float>(d) + Packet::Size<double>(d / 2) +
+         Packet::Size<Segment>(n_items) + Packet::Size<HeadSegments>(n_rows * n_kv_heads) +
+         2 * n_rows * Packet::Size<int32_t>(n_kv_heads);
+}
+
 class Wave {
  public:
   Wave(const Device& device, Stream* s, const StepArgs& a, int32_t first, int32_t end, bool end_only)
@@ -255,9 +262,7 @@ class Wave {
     const int64_t heads = int64_t{n_} * g;
     int64_t n_items = 0;
     if (!end_only_) Cut([&](int32_t, int32_t, const Segment&) { ++n_items; });
-    int64_t bytes = Packet::Size<RowParams>(n_) + n_ * Packet::Size<float>(d) + TurnBytes(a_.rope) +
-                    Packet::Size<Segment>(n_items) + Packet::Size<HeadSegments>(heads) +
-                    2 * n_ * Packet::Size<int32_t>(g);
+    int64_t bytes = WaveBytes(n_, g, d, n_items);
     for (int32_t r = 0; r < n_; ++r) bytes += Records(r).Bytes();
     const StepBytes own{heads, group, d, n_items, stride, settle, attention, mean, updates};
     Scratch scratch(At(a_.scratch), device_.StepScratchBytes(a_.shape));
@@ -428,6 +433,26 @@ int64_t CudaDevice::StepScratchBytes(const StepShape& s) const {
   bytes.updates = s.any_update || s.ring_slots > 0;
   bytes.settle = s.append_bytes / s.n_kv_heads;
   return bytes.all();
+}
+
+// Rows of one session go one after the other, so that a wave has one of each at most.
+Status CudaDevice::ReserveStep(Stream* s, Span<const StepRow> rows, const StepShape& shape) {
+  KVC_ENTER();
+  const int32_t g = shape.n_kv_heads;
+  const int64_t heads = int64_t{shape.n_rows} * g, longest = shape.longest + shape.ring_slots;
+  int64_t bytes = WaveBytes(shape.n_rows, g, shape.head_dim, MostSegments(heads * longest, heads));
+  for (size_t first = 0; first < rows.size();) {
+    const CacheView& cache = *rows[first].cache;
+    size_t end = first + 1;
+    while (end < rows.size() && rows[end].cache == &cache) ++end;
+    const int32_t more = RingSlots(*cache.layout) + static_cast<int32_t>(end - first);
+    int64_t records = 0;
+    for (int32_t layer = 0; layer < cache.layout->n_layers; ++layer)
+      records = std::max(records, CacheRecords(cache, layer * g, g, more).Bytes());
+    bytes += records;
+    first = end;
+  }
+  return StreamOf(s).Reserve(bytes);
 }
 
 Status CudaDevice::Step(Stream* s, const StepArgs& a) {

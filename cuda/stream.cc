@@ -9,6 +9,8 @@ namespace {
 // of the last one lay.
 constexpr int64_t kFirstBytes = 256 << 10, kMostBytes = 64 << 20;
 
+int64_t Rounded(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
 }  // namespace
 
 Status CudaStream::Create(cudaStream_t stream) {
@@ -67,13 +69,20 @@ Status CudaStream::Grow(int64_t bytes) {
   return {};
 }
 
+Status CudaStream::Reserve(int64_t bytes) {
+  const int64_t all = Rounded(bytes);
+  if (all <= size_) return {};
+  KVC_RETURN_IF_ERROR(Wait("the device"));
+  const Status twice = Grow(2 * all);
+  return twice.code() == Code::kMemory ? Grow(all) : twice;
+}
+
 Status CudaStream::Begin(int64_t bytes, int64_t room, uint8_t** host, uint8_t** device) {
-  const int64_t all = (bytes + room + 255) / 256 * 256;
+  const int64_t all = Rounded(bytes + room);
+  KVC_RETURN_IF_ERROR(Reserve(all));
   if (used_ + all > size_) {
     KVC_RETURN_IF_ERROR(Wait("the device"));
-    const Status grown = all > size_ || grows_ ? Grow(2 * std::max(all, size_)) : Status();
-    if (!grown.ok() && all > size_) return grown;
-    grows_ = grown.ok() && size_ < kMostBytes;  // else the ring that is there starts over
+    grows_ = grows_ && size_ < kMostBytes && Grow(2 * size_).ok();  // else the ring starts over
   }
   packet_ = used_, packet_bytes_ = bytes;
   used_ += all;

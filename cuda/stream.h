@@ -24,6 +24,8 @@ class CudaStream final : public Stream {
   // Everything launched so far has happened.
   Status Wait(const char* what);
 
+  // Packets of so many bytes, `room` included, fit from here on.
+  Status Reserve(int64_t bytes);
   // Room for a packet: *host to be written before Send, *device its address there. `room`: bytes behind it
   // that are on the device alone, for what the host reads back.
   Status Begin(int64_t bytes, int64_t room, uint8_t** host, uint8_t** device);

@@ -126,6 +126,13 @@ Status StepRunner::ReserveShared(Span<StepWish> wishes) {
       KVC_RETURN_IF_ERROR(w.step.ReserveAttention(network, shape, memory));
       w.rows.reserve(static_cast<size_t>(shape.n_rows));
       w.tokens.reserve(static_cast<size_t>(shape.n_rows));
+      w.rows.clear();
+      for (const StepWish& wish : group) {
+        for (int32_t t = 0; t < Rows(wish); ++t)
+          w.rows.push_back({&wish.session->cache_->view(), nullptr, wish.session->n_tokens_ + t, nullptr});
+      }
+      KVC_RETURN_IF_ERROR(
+          executor_->device()->ReserveStep(w.stream.get(), {w.rows.data(), w.rows.size()}, shape));
     }
     left = left.subspan(group.size(), left.size() - group.size());
   }

@@ -151,6 +151,9 @@ class Device {
   // ---- steps ----
   virtual Status FillAngles(Stream* s, const AngleArgs& args) = 0;
   virtual int64_t StepScratchBytes(const StepShape& shape) const = 0;
+  // Before steps of these rows, of which nothing has happened: what their stream has to hold on the way to
+  // the device.
+  virtual Status ReserveStep(Stream*, Span<const StepRow>, const StepShape&) { return {}; }
   virtual Status Step(Stream* s, const StepArgs& args) = 0;
   // What plans with ends_later left to do in the layer.
   virtual Status EndStep(Stream* s, const StepArgs& args) = 0;

@@ -252,6 +252,66 @@ TEST(DeviceFailure, APromptThatFailsLeavesTheSessionAsItWas) {
   for (int64_t k = 0; k < 20; k += 3) EXPECT_EQ(run(k), expected) << k;
 }
 
+// A step of so many sessions that what the stream has to bring does not fit into its first memory.
+TEST(DeviceFailure, ManySessionsWithoutMemoryForTheirRecords) {
+  constexpr int kSessions = 220;
+  test::TinyModelOptions options;
+  options.n_layers = 1, options.n_heads = options.n_kv_heads = 8;
+  const test::AlignedBytes bytes = test::TinyModelBytes(options);
+  ModelParams params;
+  params.device = "emu", params.threads = 1;
+  const std::vector<int32_t> tokens = test::TinyPrompt(kSessions, 5);
+  int64_t calls[static_cast<int>(Call::kCount)] = {};
+  // The logits of some of the sessions; *refused: whether the call said so, and was repeated.
+  const auto run = [&](Call call, int64_t after, int64_t n, bool* refused) {
+    auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
+    EXPECT_TRUE(model.ok()) << model.status().message();
+    std::vector<std::unique_ptr<Session>> sessions;
+    sessions.push_back(test::NewSession(model.value(), "full"));
+    EXPECT_TRUE(sessions[0]->Prefill(test::TinyPrompt(200), true).ok());
+    std::vector<Session*> all = {sessions[0].get()};
+    while (sessions.size() < kSessions) {
+      auto fork = sessions[0]->Fork();
+      EXPECT_TRUE(fork.ok()) << fork.status().message();
+      sessions.push_back(std::move(fork.value()));
+      all.push_back(sessions.back().get());
+    }
+    emu::GetCalls() = {};
+    emu::GetOptions().refused = call, emu::GetOptions().refused_after = after;
+    emu::GetOptions().refused_calls = n;
+    Status status = Session::FeedBatch({all.data(), all.size()}, tokens.data());
+    emu::GetOptions() = {};
+    std::copy_n(emu::GetCalls().of, static_cast<int>(Call::kCount), calls);
+    *refused = !status.ok();
+    if (*refused) {
+      EXPECT_EQ(status.code(), Code::kMemory) << status.message();
+      status = Session::FeedBatch({all.data(), all.size()}, tokens.data());
+    }
+    EXPECT_TRUE(status.ok()) << status.message();
+    std::vector<float> logits;
+    for (const size_t i : {size_t{0}, size_t{1}, size_t{kSessions - 1}}) {
+      const std::vector<float> x = test::LogitsOf(*sessions[i]);
+      logits.insert(logits.end(), x.begin(), x.end());
+    }
+    return logits;
+  };
+  bool refused = false;
+  const std::vector<float> expected = run(Call::kCount, 0, 1, &refused);
+  ASSERT_FALSE(refused);
+  ASSERT_GT(calls[static_cast<int>(Call::kPin)], 0) << "the stream takes more memory";
+  EXPECT_EQ(run(Call::kPin, 0, 1, &refused), expected);
+  EXPECT_FALSE(refused) << "half of it is enough";
+  EXPECT_EQ(run(Call::kPin, 0, 1000, &refused), expected);
+  EXPECT_TRUE(refused);
+  run(Call::kCount, 0, 1, &refused);
+  const int64_t n = calls[static_cast<int>(Call::kAllocate)];
+  for (int64_t k = 0; k < n && !HasFailure(); k += n / 8 + 1) {
+    SCOPED_TRACE(k);
+    EXPECT_EQ(run(Call::kAllocate, k, 1000, &refused), expected);
+    EXPECT_TRUE(refused);
+  }
+}
+
 // Where a kernel has failed there may be memory, and waiting for more would not help.
 TEST(DeviceFailure, MemoryAfterAKernelThatFailed) {
   const Result<std::unique_ptr<Device>> opened = OpenDevice("emu", 1);

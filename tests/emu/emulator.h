@@ -22,9 +22,9 @@ struct Options {
   cudaError_t count_error = cudaSuccess;
   bool virtual_memory = true;
   cudaError_t kernels_error = cudaSuccess;  // of kernels that are asked for
-  // One call of this kind is refused, after so many that are not. kCount: none is.
+  // Calls of this kind are refused, so many in a row, after so many that are not. kCount: none is.
   Call refused = Call::kCount;
-  int64_t refused_after = 0;
+  int64_t refused_after = 0, refused_calls = 1;
   std::function<void(Call)> on_call;  // with every call of these kinds, before anything of it happens
 };
 // From KVC_EMU_ORDER, KVC_EMU_EAGER, KVC_EMU_MEMORY in the environment; tests may change it.

@@ -88,7 +88,7 @@ bool Admits(Call call) {
   Options& options = GetOptions();
   if (options.on_call) options.on_call(call);
   if (options.refused != call || options.refused_after-- > 0) return true;
-  options.refused = Call::kCount;
+  if (--options.refused_calls <= 0) options.refused = Call::kCount;
   return false;
 }
 
