@@ -166,9 +166,7 @@ cudaError_t Attend(const AttendParams& p, CudaStream& stream) {
 }  // namespace
 
 void AddAttendPromptKernels(KernelLoader* loader) {
-  ForEachHeadDims([&](auto dims) {
-    KVC_ADD(loader, attend_prompt<dims>, sizeof(KeysAndValues<dims>));
-  });
+  ForEachHeadDims([&](auto dims) { KVC_ADD(loader, attend_prompt<dims>, sizeof(KeysAndValues<dims>)); });
 }
 
 Status CudaDevice::AttendPrompt(Stream* s, const PromptAttentionArgs& a) {

@@ -76,9 +76,8 @@ Status Leave(Stream* s, const CacheView& cache, int32_t first, int32_t n, LeaveP
   const LeaveBytes bytes(n, LongestOf(cache, first, n), p.marks != nullptr);
   CacheRecords records(cache, first, n, 0);
   Packet packet;
-  KVC_RETURN_IF_ERROR(packet.Begin(s, records.Bytes() +
-                                          (turning == nullptr ? 0 : TurnBytes(turning->rope)) +
-                                          Packet::Size<int32_t>(n)));
+  KVC_RETURN_IF_ERROR(packet.Begin(
+      s, records.Bytes() + (turning == nullptr ? 0 : TurnBytes(turning->rope)) + Packet::Size<int32_t>(n)));
   p.cache = records.Write(&packet);
   if (turning != nullptr) p.turn = TurnOf(*turning, &packet), p.drops_rotation = turning->in_cache;
   if (heads != nullptr) {

@@ -22,7 +22,7 @@ inline CudaStream& StreamOf(Stream* s) { return *static_cast<CudaStream*>(s); }
 constexpr int32_t kMostHeadSize = 256;  // what tiles of entries in shared memory allow
 
 // Every operation works in the context of its device.
-#define KVC_ENTER()                          \
+#define KVC_ENTER()                                 \
   const ::kvc::cuda::Current kvc_current(context_); \
   KVC_RETURN_IF_ERROR(kvc_current.status())
 

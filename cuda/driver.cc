@@ -22,14 +22,14 @@ bool Find(const char* name, F* function) {
 
 const Driver* FindDriver() {
   static Driver driver;
-  static const bool found =
-      Find("cuInit", &driver.init) && Find("cuDeviceGet", &driver.device) &&
-      Find("cuDevicePrimaryCtxRetain", &driver.retain) && Find("cuCtxPushCurrent", &driver.push) &&
-      Find("cuCtxPopCurrent", &driver.pop) && Find("cuMemAddressReserve", &driver.reserve) &&
-      Find("cuMemAddressFree", &driver.free) && Find("cuMemCreate", &driver.create) &&
-      Find("cuMemRelease", &driver.release) && Find("cuMemMap", &driver.map) &&
-      Find("cuMemSetAccess", &driver.access) && Find("cuMemUnmap", &driver.unmap) &&
-      Find("cuMemGetAllocationGranularity", &driver.granularity);
+  static const bool found = Find("cuInit", &driver.init) && Find("cuDeviceGet", &driver.device) &&
+                            Find("cuDevicePrimaryCtxRetain", &driver.retain) &&
+                            Find("cuCtxPushCurrent", &driver.push) && Find("cuCtxPopCurrent", &driver.pop) &&
+                            Find("cuMemAddressReserve", &driver.reserve) &&
+                            Find("cuMemAddressFree", &driver.free) && Find("cuMemCreate", &driver.create) &&
+                            Find("cuMemRelease", &driver.release) && Find("cuMemMap", &driver.map) &&
+                            Find("cuMemSetAccess", &driver.access) && Find("cuMemUnmap", &driver.unmap) &&
+                            Find("cuMemGetAllocationGranularity", &driver.granularity);
   return found ? &driver : nullptr;
 }
 

@@ -103,7 +103,13 @@ KVC_DEVICE void MmaHalf(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 #else
-// number: of 16 bits.
+// What lies below f32's last bit is cut off, as tensor cores do.
+KVC_DEVICE float CutToFloat(double x) {
+  const float f = static_cast<float>(x);
+  return std::isfinite(f) && std::fabs(static_cast<double>(f)) > std::fabs(x) ? std::nextafter(f, 0.0f) : f;
+}
+// number: of 16 bits. A device aligns products to the largest of some of them, and cuts there already: here
+// the sum of all of them is exact, or as good as.
 template <typename F>
 KVC_DEVICE void MmaOf(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], F&& number) {
   struct Fragments {
@@ -119,10 +125,11 @@ KVC_DEVICE void MmaOf(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)
   const Fragments* all = static_cast<const Fragments*>(emu::Exchange(kAllLanes, &mine, sizeof mine));
   for (int i = 0; i < 4; ++i) {
     const Fragments *row = all + Lane() / 4 * 4, *column = all + (Lane() % 4 * 2 + i % 2) * 4;
-    float sum = 0;
+    double sum = static_cast<double>(c[i]);
     for (int k = 0; k < 16; ++k)
-      sum += row[k % 8 / 2].a[k / 8 * 2 + i / 2][k % 2] * column[k % 8 / 2].b[k / 8][k % 2];
-    c[i] += sum;
+      sum += static_cast<double>(row[k % 8 / 2].a[k / 8 * 2 + i / 2][k % 2]) *
+             static_cast<double>(column[k % 8 / 2].b[k / 8][k % 2]);
+    c[i] = CutToFloat(sum);
   }
 }
 KVC_DEVICE void MmaBf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {

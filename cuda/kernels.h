@@ -4,10 +4,11 @@
 #include "cuda/launches.h"
 
 // The files of kernels, each with a function AddStepKernels, say, that has its own.
-#define KVC_KERNEL_FILES(X)                                                                             \
-  X(Activate) X(AttendPrompt) X(AttendStep) X(CacheOps) X(Combine) X(CountBest) X(FoldColumns) X(GemmF32) \
-  X(GemmMma) X(Gemv) X(Layers) X(Merge) X(Network) X(NormRows) X(Place) X(Route) X(Sample) X(Score)     \
-  X(ScoreKeys) X(ScoreRows) X(Select) X(Step) X(StepUpdate)
+#define KVC_KERNEL_FILES(X)                                                                               \
+  X(Activate)                                                                                             \
+  X(AttendPrompt) X(AttendStep) X(CacheOps) X(Combine) X(CountBest) X(FoldColumns) X(GemmF32) X(GemmMma)  \
+      X(Gemv) X(Layers) X(Merge) X(Network) X(NormRows) X(Place) X(Route) X(Sample) X(Score) X(ScoreKeys) \
+          X(ScoreRows) X(Select) X(Step) X(StepUpdate)
 
 // shared: dynamic shared memory that it is launched with, at most; 0: little.
 #define KVC_ADD(loader, kernel, shared) (loader)->Add(#kernel, kernel, shared)

@@ -49,9 +49,7 @@ __global__ void __launch_bounds__(kBlock) merge_values(const MergeParams p) {
 
 }  // namespace
 
-void AddMergeKernels(KernelLoader* loader) {
-  KVC_ADD(loader, merge_values, 0);
-}
+void AddMergeKernels(KernelLoader* loader) { KVC_ADD(loader, merge_values, 0); }
 
 Status CudaDevice::Merge(Stream* s, const MergeArgs& a) {
   KVC_ENTER();

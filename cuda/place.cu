@@ -49,9 +49,7 @@ __global__ void place(const PlaceParams p) {
 
 }  // namespace
 
-void AddPlaceKernels(KernelLoader* loader) {
-  KVC_ADD(loader, place, 0);
-}
+void AddPlaceKernels(KernelLoader* loader) { KVC_ADD(loader, place, 0); }
 
 int64_t CudaDevice::PlaceScratchBytes(int32_t, int32_t) const { return 0; }
 

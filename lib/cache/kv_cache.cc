@@ -521,8 +521,8 @@ Status KvCache::RewindTo(Stream* stream, int32_t n_tokens) {
   const int32_t heads = layout_->n_kv_heads;
   const int64_t stride = std::max(MaxSlots(), 1);
   DeviceBuffer<uint8_t> scratch;
-  KVC_RETURN_IF_ERROR(scratch.Allocate({device, meter()}, device->RewindScratchBytes(heads, stride),
-                                       "taking entries back"));
+  KVC_RETURN_IF_ERROR(
+      scratch.Allocate({device, meter()}, device->RewindScratchBytes(heads, stride), "taking entries back"));
   for (int32_t layer = 0; layer < layout_->n_layers; ++layer)
     KVC_RETURN_IF_ERROR(device->Rewind(stream, {&view_, layer, n_tokens, scratch.raw(), stride}));
   Trim();

@@ -113,9 +113,10 @@ TEST_F(OpenTest, NoKernels) {
                 "device \"emu\": this build's kernels do not run there: no kernel image is available for "
                 "execution on the device; use \"cpu\"");
   emu::GetOptions().kernels_error = cudaErrorUnsupportedPtxVersion;
-  ExpectRefused("emu", Code::kUnsupported,
-                "device \"emu\": this build's kernels do not run there: the provided PTX was compiled with an "
-                "unsupported toolchain.; use \"cpu\"");
+  ExpectRefused(
+      "emu", Code::kUnsupported,
+      "device \"emu\": this build's kernels do not run there: the provided PTX was compiled with an "
+      "unsupported toolchain.; use \"cpu\"");
   emu::GetOptions().kernels_error = cudaErrorMemoryAllocation;
   ExpectRefused("emu", Code::kMemory, "activate: out of memory");
 }

@@ -48,7 +48,8 @@ int CurrentContext();
 
 // Whether a device would refuse a launch of a kernel with so much shared memory at most; says so.
 bool Refuses(const char* name, dim3 grid, dim3 block, size_t shared, size_t most_shared);
-// Queues the kernel, which was not refused, on its stream; it runs when somebody waits for what the stream has done.
+// Queues the kernel, which was not refused, on its stream; it runs when somebody waits for what the stream
+// has done.
 cudaError_t Launch(const char* name, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
                    std::function<void()> kernel);
 

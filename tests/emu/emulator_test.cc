@@ -2,6 +2,7 @@
 // that passes on it would say little.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <vector>
@@ -107,6 +108,38 @@ TEST_P(EmulatorTest, WarpsMultiply) {
   ASSERT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
   EXPECT_EQ(0, *wrong);
   cudaFree(wrong);
+}
+
+// c and n products of 2^-25 each, all with c's sign.
+__global__ void add_small(float c, int n, float* out) {
+  const auto number = [&](int column) {
+    return uint32_t{column < n ? ToHalfBits(std::copysign(std::ldexp(1.0f, -12), c)) : uint16_t{0}};
+  };
+  uint32_t a[4];
+  for (int i = 0; i < 4; ++i) {
+    const int column = Lane() % 4 * 2 + i / 2 * 8;
+    a[i] = number(column) | number(column + 1) << 16;
+  }
+  const uint32_t every = ToHalfBits(std::ldexp(1.0f, -13));
+  const uint32_t b[2] = {every | every << 16, every | every << 16};
+  float sum[4] = {c, c, c, c};
+  MmaHalf(sum, a, b);
+  for (int i = 0; i < 4; ++i) out[4 * Lane() + i] = sum[i];
+}
+
+// Tensor cores do not round: what does not make a whole last bit is lost, on both sides of zero.
+TEST_P(EmulatorTest, ProductsAreCutOff) {
+  const float bit = std::ldexp(1.0f, -23);
+  float* out = Device<float>(128);
+  for (const float sign : {1.0f, -1.0f}) {
+    for (const int n : {0, 1, 3, 4, 7, 8, 15, 16}) {
+      ASSERT_EQ(cudaSuccess, KVC_LAUNCH(add_small, dim3(1), dim3(32), 0, stream_, sign, n, out));
+      ASSERT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+      const float expected = sign * (1.0f + static_cast<float>(n / 4) * bit);
+      for (int i = 0; i < 128; ++i) EXPECT_EQ(expected, out[i]) << n;
+    }
+  }
+  cudaFree(out);
 }
 
 TEST_P(EmulatorTest, WarpsExchange) {
@@ -230,8 +263,7 @@ TEST_P(EmulatorTest, RefusesKernelsThatNobodyMadeReady) {
   EXPECT_EQ(cudaSuccess, cudaLaunchKernel(kernel, dim3(1), dim3(1), params, 60 << 10, stream_));
   EXPECT_EQ(cudaSuccess, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 0));
   EXPECT_NE(cudaSuccess, cudaLaunchKernel(kernel, dim3(1), dim3(1), params, 4, stream_));
-  EXPECT_EQ(cudaSuccess,
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 48 << 10));
+  EXPECT_EQ(cudaSuccess, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 48 << 10));
   ASSERT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
   EXPECT_EQ(1, *x);
   cudaFree(x);
