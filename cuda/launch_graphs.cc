@@ -1,7 +1,6 @@
 #include "cuda/launch_graphs.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace kvc::cuda {
 namespace {
@@ -42,8 +41,7 @@ LaunchGraphs::Graph* LaunchGraphs::Find(int32_t piece, const LaunchList& list, c
 }
 
 // Makes room by the oldest whose kernels did not come again, else by the oldest graph.
-LaunchGraphs::Graph* LaunchGraphs::Add(cudaStream_t stream, int32_t piece, LaunchList* list,
-                                       const PacketCopy& copy) {
+void LaunchGraphs::Add(cudaStream_t stream, int32_t piece, const LaunchList& list, const PacketCopy& copy) {
   if (graphs_.size() >= kMostGraphs) {
     auto old = std::find_if(graphs_.begin(), graphs_.end(), [](const Graph& g) { return g.exec == nullptr; });
     if (old == graphs_.end()) {
@@ -54,16 +52,13 @@ LaunchGraphs::Graph* LaunchGraphs::Add(cudaStream_t stream, int32_t piece, Launc
     graphs_.erase(old);
   }
   graphs_.emplace_back();
-  Graph* graph = &graphs_.back();
-  graph->piece = piece, graph->copy = copy;
-  std::swap(graph->list, *list);
-  return graph;
+  Graph& graph = graphs_.back();
+  graph.piece = piece, graph.copy = copy, graph.list = list;
 }
 
 // In a line: the order of a stream.
-cudaError_t LaunchGraphs::Build(Graph* graph, LaunchList* list, const PacketCopy& copy) {
-  graph->copy = copy;
-  std::swap(graph->list, *list);
+cudaError_t LaunchGraphs::Build(Graph* graph, const LaunchList& list, const PacketCopy& copy) {
+  graph->copy = copy, graph->list = list;
   cudaError_t e = cudaGraphCreate(&graph->graph, 0);
   cudaGraphNode_t last = nullptr;
   const auto add = [&](auto make) {
@@ -102,8 +97,7 @@ cudaError_t LaunchGraphs::Update(Graph* graph, LaunchList* list, const PacketCop
     const cudaKernelNodeParams p = NodeParams(list, i, &pointers_);
     e = cudaGraphExecKernelNodeSetParams(graph->exec, graph->nodes[i], &p);
   }
-  graph->copy = copy;
-  std::swap(graph->list, *list);
+  graph->copy = copy, graph->list = *list;
   return e;
 }
 
@@ -128,8 +122,11 @@ cudaError_t LaunchGraphs::Run(cudaStream_t stream, int32_t piece, LaunchList* li
                               const char** what) {
   if (!enabled_ || list->size() < 2) return LaunchAll(stream, list, copy, what);
   Graph* graph = Find(piece, *list, copy);
-  if (graph == nullptr) return LaunchAll(stream, &Add(stream, piece, list, copy)->list, copy, what);
-  cudaError_t e = graph->exec == nullptr ? Build(graph, list, copy) : Update(graph, list, copy);
+  if (graph == nullptr) {
+    Add(stream, piece, *list, copy);
+    return LaunchAll(stream, list, copy, what);
+  }
+  cudaError_t e = graph->exec == nullptr ? Build(graph, *list, copy) : Update(graph, list, copy);
   if (e == cudaSuccess) e = cudaGraphLaunch(graph->exec, stream);
   if (e == cudaSuccess) {
     ++n_replayed_;
@@ -139,7 +136,6 @@ cudaError_t LaunchGraphs::Run(cudaStream_t stream, int32_t piece, LaunchList* li
   // way, as everything from here on. What broke the device breaks that too.
   cudaGetLastError();
   enabled_ = false;
-  std::swap(graph->list, *list);
   cudaStreamSynchronize(stream);
   Clear();
   return LaunchAll(stream, list, copy, what);

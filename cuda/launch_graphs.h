@@ -48,10 +48,10 @@ class LaunchGraphs {
   };
   static void Destroy(Graph* graph);
   Graph* Find(int32_t piece, const LaunchList& list, const PacketCopy& copy);
-  // One that came once, of `list`, which is empty then.
-  Graph* Add(cudaStream_t stream, int32_t piece, LaunchList* list, const PacketCopy& copy);
-  // Both leave in *list what the graph had before.
-  cudaError_t Build(Graph* graph, LaunchList* list, const PacketCopy& copy);
+  // Lists are copied: that of the stream keeps the room it has, so that steps take nothing from the heap
+  // whichever pieces follow each other.
+  void Add(cudaStream_t stream, int32_t piece, const LaunchList& list, const PacketCopy& copy);
+  cudaError_t Build(Graph* graph, const LaunchList& list, const PacketCopy& copy);
   cudaError_t Update(Graph* graph, LaunchList* list, const PacketCopy& copy);
   cudaError_t LaunchAll(cudaStream_t stream, LaunchList* list, const PacketCopy& copy, const char** what);
 
