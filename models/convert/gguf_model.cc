@@ -53,11 +53,16 @@ Status ReadRope(GgufMetadata* metadata, const Family& family, ModelConfig* c) {
     return Error(Code::kUnsupported, "%s: RoPE scaling %.40s is not supported; supported: none, linear, yarn",
                  metadata->where().c_str(), type.c_str());
   r.scaling = RopeScaling::kYarn;
-  // llama.cpp multiplies YaRN's own factor by attn_factor, and takes what yarn_attn_factor says for nothing:
-  // it is computed anew when a model is loaded (llama_context).
+  // llama.cpp computes YaRN's own factor when it loads a model, and multiplies it by attn_factor
+  // (llama_context).
   if (r.attention_factor > 0) r.attention_factor *= r.factor > 1 ? 0.1 * std::log(r.factor) + 1 : 1;
-  double not_used = 0;
-  KVC_RETURN_IF_ERROR(metadata->Number(prefix + "scaling.yarn_attn_factor", 1e-3, 1e3, &not_used));
+  // Its converter writes here what config.json has as attention_factor, which stands in place of the computed
+  // one, or as attn_factor, which neither transformers nor llama.cpp look at. The latter takes a factor of 1
+  // and more back, as in DeepSeek-R1-0528-Qwen3-8B: it is below 1, where no attention_factor of an extension
+  // is.
+  double written = 0;
+  KVC_RETURN_IF_ERROR(metadata->Number(prefix + "scaling.yarn_attn_factor", 1e-3, 1e3, &written));
+  if (written >= 1 && r.attention_factor == 0) r.attention_factor = written;
   KVC_RETURN_IF_ERROR(metadata->Number(prefix + "scaling.yarn_beta_fast", 1e-3, 1e6, &r.beta_fast));
   return metadata->Number(prefix + "scaling.yarn_beta_slow", 1e-3, 1e6, &r.beta_slow);
 }

@@ -349,6 +349,7 @@ TEST(ConvertGguf, YarnsFactorIsComputedAndMultiplied) {
     return file->config().rope.attention_factor;
   };
   EXPECT_EQ(factor(F32Entry("qwen3.rope.scaling.yarn_attn_factor", 0.8782f)), 0) << "0.1 ln 4 + 1";
+  EXPECT_EQ(factor(F32Entry("qwen3.rope.scaling.yarn_attn_factor", 1.25f)), 1.25) << "in its place";
   EXPECT_NEAR(factor(F32Entry("qwen3.rope.scaling.attn_factor", 0.5f)), 0.5 * (0.1 * std::log(4.0) + 1),
               1e-9);
 }
