@@ -3,9 +3,9 @@
 namespace kvc::cuda {
 
 void KernelLoader::AddAll() {
-#define KVC_ADD_FILE(File) Add##File##Kernels(this);
-  KVC_KERNEL_FILES(KVC_ADD_FILE)
-#undef KVC_ADD_FILE
+#define KVC_KERNELS(File) Add##File##Kernels(this);
+#include "cuda/kernels.list"
+#undef KVC_KERNELS
 }
 
 // Attributes are asked for, which loads it. The limit of its shared memory is the function's, not a launch's:

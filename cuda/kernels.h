@@ -3,13 +3,6 @@
 #pragma once
 #include "cuda/launches.h"
 
-// The files of kernels, each with a function AddStepKernels, say, that has its own.
-#define KVC_KERNEL_FILES(X)                                                                               \
-  X(Activate)                                                                                             \
-  X(AttendPrompt) X(AttendStep) X(CacheOps) X(Combine) X(CountBest) X(FoldColumns) X(GemmF32) X(GemmMma)  \
-      X(Gemv) X(Layers) X(Merge) X(Network) X(NormRows) X(Place) X(Route) X(Sample) X(Score) X(ScoreKeys) \
-          X(ScoreRows) X(Select) X(Step) X(StepUpdate)
-
 // shared: dynamic shared memory that it is launched with, at most; 0: little.
 #define KVC_ADD(loader, kernel, shared) (loader)->Add(#kernel, kernel, shared)
 
@@ -35,8 +28,9 @@ class KernelLoader {
   const char* last_ = "";
 };
 
-#define KVC_DECLARE(File) void Add##File##Kernels(KernelLoader* loader);
-KVC_KERNEL_FILES(KVC_DECLARE)
-#undef KVC_DECLARE
+// Of each file of kernels.list.
+#define KVC_KERNELS(File) void Add##File##Kernels(KernelLoader* loader);
+#include "cuda/kernels.list"
+#undef KVC_KERNELS
 
 }  // namespace kvc::cuda
