@@ -260,7 +260,8 @@ KVC_API kvc_status  kvc_session_say(kvc_session *session, int32_t role, const ui
 KVC_API kvc_status  kvc_session_set_turn_marks(kvc_session *session, int32_t role, const char *prefix,
                                                const char *suffix);
 /* Compresses harder, to `budget` slots per KV head on average, and keeps that budget; one of bytes stays where it is
- * the smaller. *out_freed (may be NULL) gets the bytes.  [sess] */
+ * the smaller. *out_freed (may be NULL) gets the bytes. KVC_E_UNSUPPORTED: the policy keeps everything, or has a table
+ * of slots.  [sess] */
 KVC_API kvc_status  kvc_session_trim(kvc_session *session, int32_t budget, int64_t *out_freed);
 /* Generates one token, or KVC_TOKEN_NONE at a stop token: that one is in the statistics and not in the cache (accept
  * it, or begin the next prompt with it, where the next turn should see it). When max_tokens are held:
