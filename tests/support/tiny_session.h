@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/archive.h"
 #include "lib/engine/session.h"
 #include "tests/support/tiny_model.h"
 
@@ -88,6 +89,16 @@ inline std::vector<float> LogitsOf(Session& s) {
   const Status status = fork.ok() ? fork.value()->ReadLogits(logits.data()) : fork.status();
   EXPECT_TRUE(status.ok()) << status.message();
   return logits;
+}
+
+// In memory: the same bytes as in a file.
+inline std::vector<uint8_t> SavedBytes(Session& s) {
+  MemorySink size(nullptr, 0);
+  EXPECT_TRUE(s.SaveTo(&size).ok());
+  std::vector<uint8_t> bytes(static_cast<size_t>(size.size()));
+  MemorySink sink(bytes.data(), size.size());
+  EXPECT_TRUE(s.SaveTo(&sink).ok());
+  return bytes;
 }
 
 inline bool AllFinite(const std::vector<float>& values) {

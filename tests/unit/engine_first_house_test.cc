@@ -19,6 +19,7 @@ using test::FedSession;
 using test::LogitsOf;
 using test::NewSession;
 using test::OpenTwoLayers;
+using test::SavedBytes;
 using test::Steps;
 using test::TinyPrompt;
 
@@ -281,16 +282,6 @@ TEST(Memory, TokensThatMayBeReadAgainStayFew) {
 }
 
 // ---- saved sessions ----
-
-// In memory: the same bytes as in a file.
-std::vector<uint8_t> SavedBytes(Session& s) {
-  MemorySink size(nullptr, 0);
-  EXPECT_TRUE(s.SaveTo(&size).ok());
-  std::vector<uint8_t> bytes(static_cast<size_t>(size.size()));
-  MemorySink sink(bytes.data(), size.size());
-  EXPECT_TRUE(s.SaveTo(&sink).ok());
-  return bytes;
-}
 
 // With a checksum that fits.
 Result<std::unique_ptr<Session>> Restored(std::shared_ptr<const Model> model, std::vector<uint8_t> bytes) {

@@ -3,7 +3,6 @@
 
 #include <new>
 
-#include "lib/base/archive.h"
 #include "tests/support/heap_faults.h"
 #include "tests/support/tiny_session.h"
 
@@ -12,18 +11,10 @@ namespace {
 
 using test::HeapFault;
 using test::OpenTwoLayers;
+using test::SavedBytes;
 using test::TinyPrompt;
 
 constexpr int kMostFaults = 2000;
-
-std::vector<uint8_t> SavedBytes(Session& s) {
-  MemorySink size(nullptr, 0);
-  EXPECT_TRUE(s.SaveTo(&size).ok());
-  std::vector<uint8_t> bytes(static_cast<size_t>(size.size()));
-  MemorySink sink(bytes.data(), size.size());
-  EXPECT_TRUE(s.SaveTo(&sink).ok());
-  return bytes;
-}
 
 // A session whose next character finds the room for unread text full.
 std::vector<uint8_t> FullOfText(const std::shared_ptr<const Model>& model, int n_prompt) {
