@@ -107,10 +107,11 @@ Status Session::ArchiveFields(Archive& a, Stream* stream) {
 }
 
 Status Session::TakeTurns(Span<const int32_t> spans) {
+  const int64_t last = int64_t{n_tokens_} + 1;  // read, and looked at by CheckRestored only then
   bool good = spans.size() % 2 == 0;
   for (size_t i = 0; good && i < spans.size(); i += 2) {
-    good = spans[i] >= (i == 0 ? 0 : spans[i - 2] + 1) && spans[i] <= held() && spans[i + 1] >= 0 &&
-           spans[i + 1] <= static_cast<int32_t>(Turn::kAfterSystem);
+    good = spans[i] >= (i == 0 ? int64_t{0} : int64_t{spans[i - 2]} + 1) && spans[i] <= last &&
+           spans[i + 1] >= 0 && spans[i + 1] <= static_cast<int32_t>(Turn::kAfterSystem);
     if (good) turns_.push_back({spans[i], static_cast<Turn>(spans[i + 1])});
   }
   return good ? Status() : Error(Code::kBadModel, "damaged: whose turn it is");
@@ -155,6 +156,7 @@ Status Session::CheckRestored() const {
   for (double seconds : {prefill_seconds_, compress_seconds_, decode_seconds_})
     good = good && std::isfinite(seconds) && seconds >= 0;
   if (!good) return refuse("a count is out of range");
+  if (!turns_.empty() && turns_.back().from > held()) return refuse("whose turn it is");
   for (int32_t token : {pending_, stop_token_})
     good = good && token >= -1 && token < model_->config().vocab_size;
   good = good && (n_tokens_ > 0 || (pending_ < 0 && !finished_)) && CheckTokenIds(tokens_).ok();
