@@ -40,8 +40,8 @@ KVC_DEVICE void BlockSelectEntries(const LineToSelect& in, BlockSpace* s) {
     const double u = Uniform(
         Philox(in.head, static_cast<uint32_t>(in.positions[sink + t]), 0, kSelectDraw, in.rule.seed)[0]);
     const double gumbel = u > 0 ? -log(-log(u)) : -static_cast<double>(Infinity());
-    // What the first part took goes below everything that is left, whatever that is: a score that is no number
-    // counts as the least one there is.
+    // What the first part took goes below everything that is left, whatever that is: a score that is no
+    // number counts as the least one there is.
     const float drawn = static_cast<float>(static_cast<double>(scores[t]) + gumbel), least = -3.402823466e38f;
     in.line[t] = mark[t] != 0 ? -Infinity() : drawn > least ? drawn : least;
   }

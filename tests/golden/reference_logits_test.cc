@@ -11,9 +11,9 @@ namespace {
 // Where a checkpoint's weights become int8, activations are rounded to as many bits beside them.
 constexpr double kRoundedTolerance = 0.1;
 // Weights of 16 bits meet activations of as many on tensor cores (docs/cuda.md); a device that has them
-// declares that it is not batch-invariant. It was 5e-4 while the emulated ones added in f32, in a lucky order:
-// with sums that are exact but for their cut-off end InternLM 2's small model is 5.8e-4 away, with exact ones
-// 5.5e-4; what is lost is lost with the activations' 17th bit.
+// declares that it is not batch-invariant. It was 5e-4 while the emulated ones added in f32, in a lucky
+// order: with sums that are exact but for their cut-off end InternLM 2's small model is 5.8e-4 away, with
+// exact ones 5.5e-4; what is lost is lost with the activations' 17th bit.
 constexpr double kTensorCoreTolerance = 1e-3;
 
 std::vector<std::string> Checkpoints() {

@@ -217,8 +217,8 @@ int32_t SamplesToReach(const ScorePlan& plan, int64_t needed) {
         std::vector<int64_t>& own = counts[s * static_cast<size_t>(plan.runs) + static_cast<size_t>(run)];
         for (size_t i = 0; i < n_players; ++i) inverse[i] += 1 / static_cast<double>(own[i] += members[i]);
       }
-      least =
-          std::min(least, double{1} * plan.runs * plan.runs / *std::max_element(inverse.begin(), inverse.end()));
+      least = std::min(least,
+                       double{1} * plan.runs * plan.runs / *std::max_element(inverse.begin(), inverse.end()));
     }
     if (least * (1 + 1e-12) >= static_cast<double>(needed)) return sample + 1;
   }
