@@ -109,9 +109,9 @@ BUSY_RATIO, BUSY_OWN = 0.9, 0.5  # of the ratio at rest, of our own speed at res
 def aims(results):
     """Markdown: the least ratio of bests of the cells that belong together, beside what is aimed at."""
     pairs = {(pair.model, pair.cell): pair for result in results for pair in result.pairs()}
+    alone = [(model, cell, p) for (model, cell), p in pairs.items() if not BUSY.search(model)]
     rows = []
     for what, weights, cells, least in AIMS:
-        alone = [(model, cell, p) for (model, cell), p in pairs.items() if not BUSY.search(model)]
         own = [p for model, cell, p in alone if cell in cells and model.endswith(weights)]
         if own:
             rows.append((what, len(own), min(p.ratio for p in own), least))

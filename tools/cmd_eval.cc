@@ -92,13 +92,10 @@ void EvalTasks(const EvalOptions& options, const Model& model, const std::vector
       sums_of_kind.resize(policies.size());
       explainer->Count(&sums_of_kind, &full[tasks[i].kind]);
     }
-    const std::vector<QualitySums> before = entry->second;
-    evaluator.Run(tasks[i], &entry->second);
+    const std::vector<std::vector<AnswerTrace>> answers = evaluator.Run(tasks[i], &entry->second);
     std::vector<TaskCounts>& counts = by_task[tasks[i].kind];
     counts.resize(policies.size());
-    for (size_t p = 0; p < policies.size(); ++p) {
-      counts[p].push_back({entry->second[p].n_right - before[p].n_right, entry->second[p].n - before[p].n});
-    }
+    for (size_t p = 0; p < policies.size(); ++p) counts[p].push_back(CountsOf(answers[p]));
   }
   for (const std::string& kind : kinds) {
     std::vector<EvalRow> own = MakeRows(policies, kind, options.protocol, file);

@@ -123,8 +123,8 @@ void SettleError(ScoreCommand* c) {
 
 std::vector<int32_t> Alphas(const ScoreCommand& c) {
   if (c.alphas.empty()) return WiderAlphaCandidates(c.plan.n_players());
-  std::vector<int32_t> alphas(
-      c.alphas);  // ascending: of equal ones the smallest is the best (methods.md 3.10)
+  // Ascending: of equal ones the smallest is the best (methods.md 3.10).
+  std::vector<int32_t> alphas = c.alphas;
   std::sort(alphas.begin(), alphas.end());
   alphas.erase(std::unique(alphas.begin(), alphas.end()), alphas.end());
   return alphas;

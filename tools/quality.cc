@@ -124,6 +124,13 @@ TaskEvaluator::TaskEvaluator(const Model& model, const std::vector<const Policy*
   }
 }
 
+std::array<int64_t, 2> CountsOf(const std::vector<AnswerTrace>& answers) {
+  std::array<int64_t, 2> counts{};
+  for (const AnswerTrace& answer : answers)
+    counts[0] += answer.counts && answer.right, counts[1] += answer.counts;
+  return counts;
+}
+
 AnswerTrace TaskEvaluator::Answer(Session* session, const TokenList& answer, QualitySums* sums) {
   AnswerTrace trace;
   const double before = session->Stats().decode_seconds;

@@ -67,6 +67,8 @@ struct AnswerTrace {
   int64_t n_compared = 0;  // positions compared with the full cache
   double kl = 0;           // nats, summed over them
 };
+// What a task adds to its TaskCounts.
+std::array<int64_t, 2> CountsOf(const std::vector<AnswerTrace>& answers);
 
 // Runs tasks with several policies beside the full cache, the reference of divergence.
 class TaskEvaluator {

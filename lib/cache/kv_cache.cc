@@ -1,7 +1,6 @@
 #include "lib/cache/kv_cache.h"
 
 #include <algorithm>
-#include <cassert>
 
 namespace kvc {
 namespace {
@@ -529,11 +528,14 @@ Status KvCache::RewindTo(Stream* stream, int32_t n_tokens) {
   return {};
 }
 
-// Layers with windows may hold fewer, where all go.
-void KvCache::DropNewest(int32_t n) {
-  assert(InOrder());
+// The entries are the last ones of slots that are in order: lengths are all there is to do, and nothing
+// fails.
+Status KvCache::TakeBack(Stream* stream, int32_t n_tokens, int32_t n) {
+  if (HasRings() || scattered_) return RewindTo(stream, n_tokens);
+  // Layers with windows may hold fewer, where all go.
   for (int32_t i = 0; i < layout_->n_heads_total(); ++i) view_.len[i] = std::max(view_.len[i] - n, 0);
   Trim();
+  return {};
 }
 
 Status KvCache::KeepNewest(Stream* stream, int32_t head, int32_t n) {

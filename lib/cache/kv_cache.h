@@ -72,10 +72,8 @@ class KvCache {
   // Removes the entries of positions >= n_tokens. kMemory: nothing changed; kDevice: only a fork from before
   // is of use.
   Status RewindTo(Stream* stream, int32_t n_tokens);
-  // The same where every head has the entries of the newest n tokens. They are the last ones of slots that
-  // are in order, so that lengths are all there is to do: nothing fails.
-  bool InOrder() const { return !HasRings() && !scattered_; }
-  void DropNewest(int32_t n);
+  // The same, of a cache of n_tokens + n tokens in which every head has the entries of the newest n.
+  Status TakeBack(Stream* stream, int32_t n_tokens, int32_t n);
   // Drops all but the newest n entries of one head. Only caches without rings, codebooks and removals.
   Status KeepNewest(Stream* stream, int32_t head, int32_t n);
   // Gives back pages without entries.

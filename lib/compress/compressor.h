@@ -119,8 +119,9 @@ class Compressor {
   bool ends_later() const { return plan_.reobserves(); }
   // Whether a head that is above its length goes far below it.
   bool drops_several() const { return plan_.reobserves() || step_.select.kind == SelectKind::kLowest; }
-  // After a step's attention over a layer, where ends_later: heads above their budget score their entries
-  // again.
+  // After a step's attention over a layer, where ends_later: whether a head is above its budget by more than
+  // the slack, and then its entries scored again and those beyond the budget dropped.
+  bool IsOver(int32_t layer, const KvCache& cache) const;
   Status Reobserve(const LayerWork& work, int32_t layer, LayerBuffers* kv, ObservedBuffers* observed,
                    KvCache* cache);
   // Entries of the longest head that Reobserve may load, or that is turned: of layers that do not slide.
@@ -188,6 +189,7 @@ class Compressor {
   Status StoreMarked(const LayerChoice& c, KvCache* cache);
   Status FitLayer(LayerChoice* c, KvCache* cache);
   void MakeStepPlan();
+  bool IsOver(int32_t layer, int32_t head, const KvCache& cache) const;
   int32_t Cap(size_t i) const { return keep_lengths_ ? std::min(caps_[i], held_[i]) : caps_[i]; }
   Status CheckRestored(bool slides) const;
 

@@ -48,17 +48,27 @@ void Compressor::MakeStepPlan() {
   step_.ends_later = true;
 }
 
+bool Compressor::IsOver(int32_t layer, int32_t head, const KvCache& cache) const {
+  return cache.Len(layer * plan_.shape().n_kv_heads + head) >
+         Cap(At(layer, head)) + policy().Int(OptionId::kSlack);
+}
+
+bool Compressor::IsOver(int32_t layer, const KvCache& cache) const {
+  bool any = false;
+  for (int32_t i = 0; !slides(layer) && !any && i < plan_.shape().n_kv_heads; ++i)
+    any = IsOver(layer, i, cache);
+  return any;
+}
+
 // Window scores of the entries there are, with the stored rows; heads above budget + slack go back to their
 // budget.
 Status Compressor::Reobserve(const LayerWork& work, int32_t layer, LayerBuffers* kv,
                              ObservedBuffers* observed, KvCache* cache) {
-  if (slides(layer)) return {};
+  if (!IsOver(layer, *cache)) return {};
   const ModelShape& shape = plan_.shape();
-  const int32_t g = shape.n_kv_heads, slack = policy().Int(OptionId::kSlack);
-  bool over[1024], any = false;
-  for (int32_t i = 0; i < g; ++i)
-    any = (over[i] = cache->Len(layer * g + i) > Cap(At(layer, i)) + slack) || any;
-  if (!any) return {};
+  const int32_t g = shape.n_kv_heads;
+  bool over[1024];
+  for (int32_t i = 0; i < g; ++i) over[i] = IsOver(layer, i, *cache);
   const size_t at = static_cast<size_t>(layer);
   KVC_RETURN_IF_ERROR(LoadLayer(work, layer, kNothingComes, *cache, kv));
   // The newest rows, as they stand before the entries there are.

@@ -106,12 +106,12 @@ Status Session::ArchiveFields(Archive& a, Stream* stream) {
              : Error(Code::kBadModel, "damaged: whether room was made is said in two ways");
 }
 
+// They ascend; whether the session holds as many tokens as the last one says, CheckRestored asks.
 Status Session::TakeTurns(Span<const int32_t> spans) {
-  const int64_t last = int64_t{n_tokens_} + 1;  // read, and looked at by CheckRestored only then
   bool good = spans.size() % 2 == 0;
   for (size_t i = 0; good && i < spans.size(); i += 2) {
-    good = spans[i] >= (i == 0 ? int64_t{0} : int64_t{spans[i - 2]} + 1) && spans[i] <= last &&
-           spans[i + 1] >= 0 && spans[i + 1] <= static_cast<int32_t>(Turn::kAfterSystem);
+    good = spans[i] >= (i == 0 ? int64_t{0} : int64_t{spans[i - 2]} + 1) && spans[i + 1] >= 0 &&
+           spans[i + 1] <= static_cast<int32_t>(Turn::kAfterSystem);
     if (good) turns_.push_back({spans[i], static_cast<Turn>(spans[i + 1])});
   }
   return good ? Status() : Error(Code::kBadModel, "damaged: whose turn it is");

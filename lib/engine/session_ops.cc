@@ -74,13 +74,10 @@ Status Session::Rewind(int32_t n) {
   if (fed > 0) {
     Result<Executor::Lease> lease = executor()->Acquire();
     if (!lease.ok()) return lease.status();
-    if (cache_->InOrder()) {  // and every head has what came since changed_at_
-      cache_->DropNewest(fed);
-    } else {
-      const Status status = cache_->RewindTo(lease.value()->stream.get(), n_tokens_ - fed);
-      torn_ = status.code() == Code::kDevice;
-      KVC_RETURN_IF_ERROR(status);
-    }
+    // Every head has what came since changed_at_.
+    const Status status = cache_->TakeBack(lease.value()->stream.get(), n_tokens_ - fed, fed);
+    torn_ = status.code() == Code::kDevice;
+    KVC_RETURN_IF_ERROR(status);
     compressor_->Rewind(fed);
     n_tokens_ -= fed;
     sampler_.Rewind(fed);

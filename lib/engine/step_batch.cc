@@ -231,9 +231,9 @@ Status StepRunner::AfterAttention(int layer, const StepArgs& args) {
   const LayerWork work = executor_->WorkOf(&w);
   for (const StepWish& wish : group_) {
     Compressor& compressor = *wish.session->compressor_;
-    if (Rows(wish) == 0 || !compressor.ends_later()) continue;
-    // The room is there, for the largest of the group: each session lies in it as in its own.
     KvCache* cache = wish.session->cache_.get();
+    if (Rows(wish) == 0 || !compressor.ends_later() || !compressor.IsOver(layer, *cache)) continue;
+    // The room is there, for the largest of the group: each session lies in it as in its own.
     KVC_RETURN_IF_ERROR(ReserveSteps(executor_, executor_->memory(), compressor,
                                      compressor.LongestHead(*cache), cache->ring_slots(),
                                      wish.session->n_tokens_, &w));

@@ -50,10 +50,7 @@ class KeptRows {
                           4 * hidden_->size()};
       KVC_RETURN_IF_ERROR(device_->Copy(stream_, {&copy, 1}));
     }
-    if (kept >= n_rows_) return {};
-    if (!cache_->InOrder()) return cache_->RewindTo(stream_, *n_tokens_);
-    cache_->DropNewest(n_rows_ - kept);
-    return {};
+    return kept < n_rows_ ? cache_->TakeBack(stream_, *n_tokens_, n_rows_ - kept) : Status();
   }
 
   KvCache* const cache_;

@@ -179,10 +179,8 @@ void AddStopsByName(TokenizerSpec* spec) {
   };
   const size_t most = static_cast<size_t>(kMaxStopTokens);  // pieces may all have one name
   for (size_t i = 0; i < spec->pieces.size() && spec->stop_tokens.size() < most; ++i) {
-    const int32_t id = static_cast<int32_t>(i);
-    if (spec->piece_kinds[i] == PieceKind::kControl && is_named(spec->pieces[i]) &&
-        std::count(spec->stop_tokens.begin(), spec->stop_tokens.end(), id) == 0)
-      spec->stop_tokens.push_back(id);
+    if (spec->piece_kinds[i] == PieceKind::kControl && is_named(spec->pieces[i]))
+      AddStop(static_cast<int32_t>(i), spec);
   }
 }
 
@@ -196,10 +194,7 @@ Status ReadSpecialTokens(GgufMetadata* metadata, TokenizerSpec* spec) {
   int32_t end_of_turn = -1, end_of_message = -1;
   KVC_RETURN_IF_ERROR(metadata->Int("tokenizer.ggml.eot_token_id", 0, last, &end_of_turn));
   KVC_RETURN_IF_ERROR(metadata->Int("tokenizer.ggml.eom_token_id", 0, last, &end_of_message));
-  for (const int32_t id : {spec->eos, end_of_turn, end_of_message}) {
-    if (id >= 0 && std::count(spec->stop_tokens.begin(), spec->stop_tokens.end(), id) == 0)
-      spec->stop_tokens.push_back(id);
-  }
+  for (const int32_t id : {spec->eos, end_of_turn, end_of_message}) AddStop(id, spec);
   AddStopsByName(spec);
   bool add_eos = false;
   KVC_RETURN_IF_ERROR(metadata->Bool("tokenizer.ggml.add_eos_token", &add_eos));

@@ -9,6 +9,7 @@
 #include "models/convert/safetensors.h"
 #include "models/convert/packed_mxfp4.h"
 #include "models/convert/sources.h"
+#include "models/convert/stop_names.h"
 #include "models/convert/tokenizer_hf.h"
 #include "models/convert/tokenizer_sentencepiece.h"
 
@@ -213,11 +214,6 @@ void DropBeyondVocabulary(int32_t vocab_size, TokenizerSpec* spec, std::vector<s
   stops.erase(std::remove_if(stops.begin(), stops.end(), [&](int32_t id) { return !inside(id); }),
               stops.end());
   for (int32_t* id : {&spec->bos, &spec->eos, &spec->unk, &spec->pad}) *id = inside(*id) ? *id : -1;
-}
-
-void AddStop(int32_t id, TokenizerSpec* spec) {
-  if (id >= 0 && std::count(spec->stop_tokens.begin(), spec->stop_tokens.end(), id) == 0)
-    spec->stop_tokens.push_back(id);
 }
 
 // A special token that the tokenizer's configuration says is none is none to its chat template either.

@@ -1,5 +1,9 @@
 // Special tokens that end an answer, by the names under which tokenizers have them.
 #pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "lib/model/tokenizer_spec.h"
 
 namespace kvc {
 
@@ -10,5 +14,11 @@ constexpr const char* kStopNames[] = {"</s>",          "<|eos|>",    "<eos>",   
 constexpr const char* kMoreGgufStopNames[] = {"<|return|>", "<|call|>", "<end_of_turn>",
                                               "<\xEF\xBD\x9C"
                                               "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"};
+
+// Once each; an id below 0 is of a token that there is not.
+inline void AddStop(int32_t id, TokenizerSpec* spec) {
+  if (id >= 0 && std::count(spec->stop_tokens.begin(), spec->stop_tokens.end(), id) == 0)
+    spec->stop_tokens.push_back(id);
+}
 
 }  // namespace kvc

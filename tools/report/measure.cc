@@ -119,12 +119,7 @@ void MeasureCurves(const Model& model, const std::vector<Task>& tasks, std::vect
     progress.Update(static_cast<double>(t), static_cast<double>(tasks.size()),
                     Format("task %zu of %zu", t + 1, tasks.size()));
     const std::vector<std::vector<AnswerTrace>> answers = evaluator.Run(tasks[t], &sums);
-    for (size_t p = 0; p < policies.size(); ++p) {
-      std::array<int64_t, 2> counts{};
-      for (const AnswerTrace& answer : answers[p])
-        counts[0] += answer.counts && answer.right, counts[1] += answer.counts;
-      by_task[p].push_back(counts);
-    }
+    for (size_t p = 0; p < policies.size(); ++p) by_task[p].push_back(CountsOf(answers[p]));
     for (const auto& [policy, grid] : grid_of)
       AddToGrid(tasks[t], ranges.Of(lengths[t]), answers[policy], &report->grids[grid]);
   }

@@ -12,8 +12,8 @@ struct SuiteItem {
   std::string context, question;  // the prompt, in two parts: what is compressed before the question is known
   std::vector<std::string> expected, classes;
   double depth = -1;  // share of the context before what answers; below 0: not known
-  int32_t draw =
-      -1;  // items of one number are the same but for the depth; below 0: each is a draw of its own
+  // Items of one number are the same but for the depth; below 0: each is a draw of its own.
+  int32_t draw = -1;
 };
 
 struct SuiteTask {

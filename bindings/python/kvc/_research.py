@@ -177,7 +177,7 @@ def _score(sums: _Sums, reference: tuple[list[int], list[Any]], own: tuple[list[
     return own[0] == answer
 
 
-def _eval_text(model: Model, path: Path, policies: Iterable[str | Policy], limit: int, window: int) -> list[_Sums]:
+def _eval_text(model: Model, path: Path, policies: list[Any], limit: int, window: int) -> list[_Sums]:
     with open(path, "rb") as file:
         tokens = model.tokenize(file.read())
     begin = model.prompt("")  # nothing, where the model wants nothing before a text
@@ -192,7 +192,7 @@ def _eval_text(model: Model, path: Path, policies: Iterable[str | Policy], limit
     sums = [_Sums() for _ in policies]
     for index in range(min(n_windows, limit or n_windows)):
         text = [*begin, *tokens[index * half:index * half + body]]
-        _score_window(model, text, half, list(policies), sums)
+        _score_window(model, text, half, policies, sums)
     return sums
 
 
