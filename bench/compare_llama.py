@@ -344,6 +344,12 @@ def neighbours(count):
             process.wait()
 
 
+def conditions(arguments):
+    """What is unlike an idle machine of which every processor takes part, in the words of the table."""
+    threads = f"{arguments.threads} thread{'s' * (arguments.threads != 1)}"
+    return [threads] * (arguments.threads != os.cpu_count()) + [f"{arguments.busy} busy"] * (arguments.busy > 0)
+
+
 def measured(arguments, model, cells, sides):
     """sides: (name, contenders). The result of every cell of one model, as soon as it is there."""
     for cell in cells:
@@ -351,7 +357,7 @@ def measured(arguments, model, cells, sides):
             continue
         able = [(name, [c for c in contenders if c.can(cell)]) for name, contenders in sides]
         result = pairing.Result(
-            model + (f", {arguments.busy} busy" if arguments.busy else ""),
+            ", ".join([model, *conditions(arguments)]),
             cell.name,
             [pairing.Side(name, [pairing.Series(c.label) for c in contenders]) for name, contenders in able],
         )
@@ -384,7 +390,7 @@ def against_llama(arguments, keep):
         model = converted(arguments.kvc, gguf, arguments.work)
         llama = [
             Llama(f"llama.cpp, fa {flash_attention}", peers["llama-bench"], gguf, *common, flash_attention)
-            for flash_attention in ("off", "on")
+            for flash_attention in ([arguments.fa] if arguments.fa else ("off", "on"))
         ]
         sides = [("kvc", [Kvc("kvc", arguments.kvc, model, *common)]), ("llama.cpp", llama)]
         for result in measured(arguments, short_name(gguf), CELLS, sides):
@@ -462,6 +468,7 @@ def parse(words):
         metavar="A,B",
         help=f"of {', '.join(known)} [those that take no minutes]",
     )
+    parser.add_argument("--fa", choices=["on", "off"], help="of llama.cpp's two settings this one only [both]")
     parser.add_argument("--small", metavar="GGUF", help="a small model with whole weights; greedy answers must agree")
     parser.add_argument("--tokens", type=count, default=32, metavar="N", help="length of these answers [32]")
     parser.add_argument("--work", default=os.path.join(ROOT, "build", "compare"), metavar="DIR", help="where models go")

@@ -27,6 +27,7 @@ EXAMPLES = """examples:
   ./dev bench peers --types q8_0 --cells decode-0,decode-4096,decode-32768-budget
   ./dev bench peers --shapes 1b --types q4_0 --rounds 9 --threads 1
   ./dev bench peers --busy 1 --cells prefill-512,decode-0    # beside a program that takes a core
+  ./dev bench peers --threads 1 --cells prefill-512,decode-0 --add    # to the table of the calls before
   ./dev bench peers --peer ~/llama.cpp/build/bin       # a llama.cpp of your own
 The machine should do nothing else meanwhile; the table says whether it did."""
 
@@ -37,13 +38,14 @@ STYLE = (
     "text{font:13px sans-serif;fill:#222}.k{fill:#2a6f97}.p{fill:#c9ada7}.a{stroke:#999}"
     "@media(prefers-color-scheme:dark){text{fill:#ddd}.k{fill:#61a5c2}.p{fill:#8d7b77}}"
 )
-ROW, BAR, LEFT, WIDTH, RIGHT = 44, 15, 250, 420, 120
+ROW, TITLE, BAR, LEFT, WIDTH, RIGHT = 44, 34, 15, 270, 420, 120
 
 
-def picture(results):
-    """An SVG: for every cell our bar above theirs, both in parts of the longer one, with the rates and the ratio."""
-    pairs = [pair for result in results for pair in result.pairs()]
-    height = ROW * len(pairs) + 40
+def picture(tables):
+    """An SVG: for every cell our bar above theirs, both in parts of the longer one, with the rates and the ratio; a
+    line with the machine above the cells of each table."""
+    shown = [(table, [pair for result in results_of(table) for pair in result.pairs()]) for table in tables]
+    height = sum(ROW * len(pairs) + TITLE for _, pairs in shown) + 30
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + RIGHT} {height}" role="img">',
         f"<title>Tokens a second, libkvc beside llama.cpp</title><style>{STYLE}</style>",
@@ -51,20 +53,34 @@ def picture(results):
         f'<rect class="p" x="{LEFT + 90}" y="8" width="12" height="12"/><text x="{LEFT + 108}" y="19">llama.cpp</text>',
         f'<text x="{LEFT + 200}" y="19">tokens a second, best run</text>',
     ]
-    for row, pair in enumerate(pairs):
-        ours, theirs = pair.ours.series.best, pair.other.series.best
-        top, longest = 34 + ROW * row, max(ours, theirs)
-        name = escape(f"{pair.model} {pair.cell}")
-        out.append(f'<text x="{LEFT - 10}" y="{top + 20}" text-anchor="end">{name}</text>')
-        for line, (kind, rate) in enumerate((("k", ours), ("p", theirs))):
-            y, length = top + line * (BAR + 1), max(1, round(WIDTH * 0.85 * rate / longest))
-            out.append(f'<rect class="{kind}" x="{LEFT}" y="{y}" width="{length}" height="{BAR}"/>')
-            out.append(f'<text x="{LEFT + length + 6}" y="{y + 12}">{rate:.4g}</text>')
-        out.append(f'<text x="{LEFT + WIDTH + RIGHT - 8}" y="{top + 20}" text-anchor="end">× {pair.ratio:.2f}</text>')
+    top = 30
+    for table, pairs in shown:
+        out.append(f'<text x="{LEFT}" y="{top + 20}">{escape(machine(table))}</text>')
+        top += TITLE
+        for pair in pairs:
+            out += bars(pair, top)
+            top += ROW
     return "\n".join(out + ["</svg>", ""])
 
 
-# ---- what is kept ----
+def bars(pair, top):
+    """The elements of one cell."""
+    ours, theirs = pair.ours.series.best, pair.other.series.best
+    name = escape(f"{pair.model} {pair.cell}")
+    out = [f'<text x="{LEFT - 10}" y="{top + 20}" text-anchor="end">{name}</text>']
+    for line, (kind, rate) in enumerate((("k", ours), ("p", theirs))):
+        y, length = top + line * (BAR + 1), max(1, round(WIDTH * 0.85 * rate / max(ours, theirs)))
+        out.append(f'<rect class="{kind}" x="{LEFT}" y="{y}" width="{length}" height="{BAR}"/>')
+        out.append(f'<text x="{LEFT + length + 6}" y="{y + 12}">{rate:.4g}</text>')
+    out.append(f'<text x="{LEFT + WIDTH + RIGHT - 8}" y="{top + 20}" text-anchor="end">× {pair.ratio:.2f}</text>')
+    return out
+
+
+# ---- what is kept: a table for each kind of machine ----
+
+
+def machine(table):
+    return f"{table['n_processors']} cores of {table['processor']}"
 
 
 def results_of(document):
@@ -104,17 +120,24 @@ AIMS = (
 )
 BUSY = re.compile(r", \d+ busy$")
 BUSY_RATIO, BUSY_OWN = 0.9, 0.5  # of the ratio at rest, of our own speed at rest
+ONE_THREAD = ", 1 thread"
+TWO_THREADS = 1.9  # times one, where there are two processors
 
 
-def aims(results):
+def aims(table):
     """Markdown: the least ratio of bests of the cells that belong together, beside what is aimed at."""
-    pairs = {(pair.model, pair.cell): pair for result in results for pair in result.pairs()}
+    pairs = {(pair.model, pair.cell): pair for result in results_of(table) for pair in result.pairs()}
     alone = [(model, cell, p) for (model, cell), p in pairs.items() if not BUSY.search(model)]
     rows = []
     for what, weights, cells, least in AIMS:
-        own = [p for model, cell, p in alone if cell in cells and model.endswith(weights)]
+        own = [p for model, cell, p in alone if cell in cells and model.split(",")[0].endswith(weights)]
         if own:
             rows.append((what, len(own), min(p.ratio for p in own), least))
+    both = [(pairs[whole], p) for model, cell, p in alone if model.endswith(ONE_THREAD)
+            and (whole := (model.removesuffix(ONE_THREAD), cell)) in pairs and cell.startswith("prefill")]  # fmt: skip
+    if both and table["n_processors"] == 2:
+        own = [all_.ours.series.best / one.ours.series.best for all_, one in both]
+        rows.append(("prompts with two threads: our speed, in times of that with one", len(own), min(own), TWO_THREADS))
     beside = [(p, pairs[rest]) for (model, cell), p in pairs.items() if (rest := (BUSY.sub("", model), cell)) in pairs
               and BUSY.search(model)]  # fmt: skip
     if beside:
@@ -128,24 +151,24 @@ def aims(results):
     return "\n".join(lines) if rows else ""
 
 
-def section(document):
+def section(tables):
     """The part of docs/performance.md between the marks, from the kept numbers alone."""
-    lines = [BEGIN, "", f"Measured on {document['n_processors']} cores of {document['processor']}:"]
-    lines += [f"`{run['command']}` ({run['date'][:10]})," for run in document["commands"]]
-    lines[-1] = lines[-1][:-1] + "."
-    if document["peer_note"]:
-        lines.append(f"llama.cpp was {document['peer_note']}.")
-    lines += ["Tokens a second as best (median, worst); MiB is the peak of the process, ours : theirs.", ""]
-    results = results_of(document)
-    lines += [pairing.table(results), "", "Least ratios of bests:", "", aims(results), ""]
+    lines = [BEGIN, "", "Tokens a second as best (median, worst); MiB is the peak of the process, ours : theirs.", ""]
+    for table in tables:
+        lines += [f"### {machine(table)[0].upper()}{machine(table)[1:]}", ""]
+        lines += [f"`{run['command']}` ({run['date'][:10]})," for run in table["commands"]]
+        lines[-1] = lines[-1][:-1] + "."
+        if table["peer_note"]:
+            lines.append(f"llama.cpp was {table['peer_note']}.")
+        lines += ["", pairing.table(results_of(table)), "", "Least ratios of bests:", "", aims(table), ""]
     lines += ["![libkvc beside llama.cpp](peers.svg)", "", END]
     return "\n".join(lines)
 
 
-def with_section(text, document):
+def with_section(text, tables):
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise compare_llama.Failure(f"the marks {BEGIN} and {END} are not there once each")
-    return text[: text.index(BEGIN)] + section(document) + text[text.index(END) + len(END) :]
+    return text[: text.index(BEGIN)] + section(tables) + text[text.index(END) + len(END) :]
 
 
 def read(path):
@@ -161,20 +184,27 @@ def write(path, text):
     os.replace(path + ".part", path)
 
 
-def publish(document):
-    write(KEPT, json.dumps(document, indent=1) + "\n")
-    write(PICTURE, picture(results_of(document)))
-    write(DOCUMENT, with_section(read(DOCUMENT), document))
+def published():
+    """The tables that the page has."""
+    return json.loads(read(KEPT))["tables"] if os.path.exists(KEPT) else []
+
+
+def publish(table):
+    """In the place of the table of the same kind of machine, or behind the others."""
+    tables = list({**{machine(kept): kept for kept in published()}, machine(table): table}.values())
+    write(KEPT, json.dumps({"tables": tables}, indent=1) + "\n")
+    write(PICTURE, picture(tables))
+    write(DOCUMENT, with_section(read(DOCUMENT), tables))
 
 
 def check():
     """Whether the page and the picture say what was measured and kept."""
-    document = json.loads(read(KEPT))
+    tables = published()
     wrong = [
         path
         for path, expected in (
-            (DOCUMENT, with_section(read(DOCUMENT), document)),
-            (PICTURE, picture(results_of(document))),
+            (DOCUMENT, with_section(read(DOCUMENT), tables)),
+            (PICTURE, picture(tables)),
         )
         if read(path) != expected
     ]
@@ -215,9 +245,10 @@ def parse(words):
     parser.add_argument("--rounds", default="5", metavar="N", help="runs of each in every cell [5]")
     parser.add_argument("--threads", default=str(os.cpu_count() or 1), metavar="N", help="[all]")
     parser.add_argument("--busy", default="0", metavar="N", help="beside N other processes that take a core each")
+    parser.add_argument("--fa", choices=["on", "off"], help="of llama.cpp's settings this one only [both]")
     parser.add_argument("--kvc", default=os.path.join(ROOT, "build", "bin", "kvc"), metavar="FILE")
     parser.add_argument("--out", default=os.path.join(ROOT, "build", "peers"), metavar="DIR", help="[build/peers]")
-    parser.add_argument("--add", action="store_true", help="to the table in --out, else to the published one")
+    parser.add_argument("--add", action="store_true", help="to the table in --out, else this machine's published one")
     parser.add_argument("--publish", action="store_true", help="into docs/performance.md, peers.svg, bench/results")
     parser.add_argument("--check", action="store_true", help="measures nothing; do page and picture say what was kept?")
     return parser.parse_args(words)
@@ -252,12 +283,13 @@ def measure(arguments, words_of_user):
     words = ["--kvc", arguments.kvc, "--peer", peer, "--work", arguments.out]
     words += ["--rounds", arguments.rounds, "--threads", arguments.threads, "--busy", arguments.busy]
     words += ["--cells", ",".join(arguments.cells)] if arguments.cells else []
+    words += ["--fa", arguments.fa] if arguments.fa else []
     shown = [word for word in words_of_user if word not in ("--publish", "--add")]
     table = Table(arguments, " ".join(["./dev bench peers", shlex.join(shown)]).strip(), note)
     code = compare_llama.main(words + models, table.keep)
     if table.document is None:
         return code
-    print(f"\n{aims(results_of(table.document))}\n\nEverything: {table.kept}, the picture: {table.picture}")
+    print(f"\n{aims(table.document)}\n\nEverything: {table.kept}, the picture: {table.picture}")
     if code not in (0, 1):
         return code
     if arguments.publish:
@@ -274,14 +306,15 @@ class Table:
         self.command, self.note, self.document = command, note, None
 
     def added_to(self):
-        """What --add adds to: the table in --out, else the published one. Tables are of one kind of machine."""
-        kept = self.kept if os.path.exists(self.kept) else KEPT
-        if not os.path.exists(kept):
-            return None
-        document, here = json.loads(read(kept)), compare_llama.processor()
+        """What --add adds to: the table in --out, else this kind of machine's published one; None without either."""
+        here = compare_llama.processor()
+        if not os.path.exists(self.kept):
+            return next((table for table in published() if table["processor"] == here), None)
+        document = json.loads(read(self.kept))
         if document["processor"] != here:
             raise compare_llama.Failure(
-                f"{kept} was measured on {document['processor']}, this is {here}: a table of its own (without --add)"
+                f"{self.kept} was measured on {document['processor']}, this is {here}: a table of its own (without "
+                "--add, or with another --out)"
             )
         return document
 
@@ -294,7 +327,7 @@ class Table:
         document.update(peer_note=self.note)
         self.document = merged(self.earlier, document) if self.earlier else document
         write(self.kept, json.dumps(self.document, indent=1) + "\n")
-        write(self.picture, picture(results_of(self.document)))
+        write(self.picture, picture([self.document]))
 
 
 def main(words):

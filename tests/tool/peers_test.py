@@ -50,17 +50,36 @@ class Published(unittest.TestCase):
         self.assertEqual(code, 0, err.getvalue())
 
     def test_the_kept_numbers_hold_no_path_of_a_machine(self):
-        with open(peers.KEPT, encoding="utf-8") as file:
-            kept = json.load(file)
-        for run in kept["commands"]:
+        tables = peers.published()
+        self.assertEqual(len({peers.machine(table) for table in tables}), len(tables))
+        for run in (run for table in tables for run in table["commands"]):
             self.assertTrue(run["command"].startswith("./dev bench peers"), run)
-        self.assertFalse([word for word in json.dumps(kept).split() if word.strip('"').startswith("/")], "paths")
+        self.assertFalse([word for word in json.dumps(tables).split() if word.strip('"').startswith("/")], "paths")
+
+    def test_a_table_takes_the_place_of_its_machine_and_no_other(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("KEPT", "PICTURE", "DOCUMENT"):
+                self.enterContext(mock.patch.object(peers, name, os.path.join(folder, name)))
+            peers.write(peers.DOCUMENT, f"{peers.BEGIN}{peers.END}\n")
+            for processor, rate in (("A", 2), ("B", 3), ("A", 4)):
+                peers.publish({**document(("m", "c", rate, 1)), "processor": processor})
+                self.assertEqual(peers.check(), 0)
+            kept = [(peers.machine(t), peers.results_of(t)[0].sides[0].series.best) for t in peers.published()]
+            self.assertEqual(kept, [("2 cores of A", 4), ("2 cores of B", 3)])
+            page, drawn = peers.read(peers.DOCUMENT), peers.read(peers.PICTURE)
+            self.assertLess(page.index("### 2 cores of A"), page.index("### 2 cores of B"))
+            self.assertEqual([drawn.count(f"2 cores of {name}<") for name in "AB"], [1, 1])
+            peers.write(peers.KEPT, peers.read(peers.KEPT).replace("4", "5"))
+            with contextlib.redirect_stderr(io.StringIO()) as err:
+                self.assertEqual(peers.check(), 1)
+            self.assertEqual(err.getvalue().count("does not say what"), 2)
 
     def test_a_run_that_is_cut_off_keeps_its_cells_beside_the_earlier_ones(self):
         with tempfile.TemporaryDirectory() as folder:
             arguments = argparse.Namespace(out=folder, add=True)
             with open(os.path.join(folder, "published.json"), "w", encoding="utf-8") as file:
-                json.dump(document(("m", "b", 1, 1), date="2026-01-01"), file)
+                other = {**document(("m", "a", 9, 9)), "processor": "another"}
+                json.dump({"tables": [other, document(("m", "b", 1, 1), date="2026-01-01")]}, file)
             self.enterContext(mock.patch.object(peers, "KEPT", file.name))
             for date, *cells in (("2026-01-02", ("m", "a", 2, 1)), ("2026-01-03", ("m", "b", 3, 1), ("m", "a", 4, 1))):
                 table = peers.Table(arguments, "./dev bench peers", "built so")
@@ -83,32 +102,43 @@ class Published(unittest.TestCase):
             with self.assertRaisesRegex(compare_llama.Failure, "measured on another, this is"):
                 peers.Table(argparse.Namespace(out=folder, add=True), "./dev bench peers", "")
 
+    def test_a_machine_without_a_table_begins_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.enterContext(mock.patch.object(peers, "KEPT", os.path.join(folder, "published.json")))
+            arguments = argparse.Namespace(out=folder, add=True)
+            self.assertIsNone(peers.Table(arguments, "./dev bench peers", "").earlier)
+            with open(peers.KEPT, "w", encoding="utf-8") as file:
+                json.dump({"tables": [{**document(("m", "a", 1, 1)), "processor": "another"}]}, file)
+            self.assertIsNone(peers.Table(arguments, "./dev bench peers", "").earlier)
+
     def test_section(self):
-        text = peers.section(document(("m", "decode-0", 30, 20), ("m", "decode-4096", 9, 1)))
+        text = peers.section([document(("m", "decode-0", 30, 20), ("m", "decode-4096", 9, 1))])
         self.assertIn("`./dev bench peers` (2026-01-02).\nllama.cpp was built so.", text)
         self.assertIn("| m | decode-0 | 30.0 (30.0, 30.0) | llama.cpp | 20.0 (20.0, 20.0) | 1.50 |", text)
         self.assertIn("| 9.00 | 9.00 | 1 : 1 | yes |", text)
 
     def test_aims(self):
-        text = peers.aims(peers.results_of(document(
+        text = peers.aims(document(
             ("0.5b-q8_0", "prefill-512", 36, 10), ("1b-q8_0", "prefill-2048", 34, 10), ("1b-bf16", "decode-0", 11, 10),
             ("0.5b-q8_0", "decode-0", 30, 10), ("0.5b-q8_0, 1 busy", "decode-0", 15, 5), ("m", "other", 1, 9),
-        )))  # fmt: skip
+            ("0.5b-q8_0, 1 thread", "prefill-512", 18, 6), ("0.5b-q8_0, 1 thread", "decode-0", 15, 14),
+        ))  # fmt: skip
         self.assertEqual(text.splitlines()[2:], [
-            "| prompts of 512 and 2,048 tokens, Q8_0 | 2 | 3.40 | 3.5 | no |",
-            "| steps from an empty cache | 2 | 1.10 | 1.1 | yes |",
+            "| prompts of 512 and 2,048 tokens, Q8_0 | 3 | 3.00 | 3.5 | no |",
+            "| steps from an empty cache | 3 | 1.07 | 1.1 | no |",
+            "| prompts with two threads: our speed, in times of that with one | 1 | 2.00 | 1.9 | yes |",
             "| beside a program that takes a core: the ratio, in parts of that at rest | 1 | 1.00 | 0.9 | yes |",
             "| the same: our speed, in parts of that at rest | 1 | 0.50 | 0.5 | yes |",
         ])  # fmt: skip
-        self.assertEqual(peers.aims([]), "")
+        self.assertEqual(peers.aims(document()), "")
 
     def test_only_the_part_between_the_marks_changes(self):
         page = f"before\n{peers.BEGIN}\nold\n{peers.END}\nafter\n"
-        new = peers.with_section(page, document(("m", "c", 1, 1)))
+        new = peers.with_section(page, [document(("m", "c", 1, 1))])
         self.assertTrue(new.startswith("before\n" + peers.BEGIN) and new.endswith(peers.END + "\nafter\n"))
         self.assertNotIn("old", new)
         with self.assertRaises(compare_llama.Failure):
-            peers.with_section(page + peers.END, document(("m", "c", 1, 1)))
+            peers.with_section(page + peers.END, [document(("m", "c", 1, 1))])
 
     def test_cells_of_an_earlier_call_stay(self):
         old = document(("m", "a", 1, 1), ("m", "b", 2, 1))
@@ -118,7 +148,7 @@ class Published(unittest.TestCase):
         self.assertEqual([run["date"][:7] for run in both["commands"]], ["2026-01", "2026-02"])
 
     def test_the_picture_is_in_proportion(self):
-        root = xml.etree.ElementTree.fromstring(peers.picture(peers.results_of(document(("<m>", "c", 30, 10)))))
+        root = xml.etree.ElementTree.fromstring(peers.picture([document(("<m>", "c", 30, 10))]))
         space = "{http://www.w3.org/2000/svg}"
         bars = [float(r.get("width")) for r in root.iter(space + "rect") if r.get("height") == str(peers.BAR)]
         self.assertEqual(len(bars), 2)
@@ -126,6 +156,15 @@ class Published(unittest.TestCase):
         texts = ["".join(text.itertext()) for text in root.iter(space + "text")]
         self.assertIn("<m> c", texts)
         self.assertIn("× 3.00", texts)
+
+
+class Conditions(unittest.TestCase):
+    def test_what_is_unlike_an_idle_machine_stands_beside_the_model(self):
+        with mock.patch.object(os, "cpu_count", return_value=2):
+            said = [compare_llama.conditions(argparse.Namespace(threads=t, busy=b)) for t in (1, 2, 3) for b in (0, 1)]
+        self.assertEqual(said, [
+            ["1 thread"], ["1 thread", "1 busy"], [], ["1 busy"], ["3 threads"], ["3 threads", "1 busy"],
+        ])  # fmt: skip
 
 
 class Shapes(unittest.TestCase):
