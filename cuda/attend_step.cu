@@ -70,9 +70,10 @@ struct StepShared {
 // Of the tile's n entries from `at` on, for query heads [first, first + n_heads) of the group: logits, where
 // they are wanted, and their exponentials. A lane an entry, a warp every fourth query head.
 template <int H>
-KVC_DEVICE void ExponentialsOfTile(const StepParams& p, const RowParams& row, const Pages& pages, int32_t at,
+KVC_DEVICE void ExponentialsOfTile(const StepParams& p, const Segment& item, const Pages& pages, int32_t at,
                                    int32_t n, int32_t first, int32_t n_heads, int64_t head0,
                                    const StepShared& s) {
+  const RowParams& row = p.rows[item.row];
   constexpr int kHeadsOfWarp = (H + kWarps - 1) / kWarps;
   const int32_t t = Lane(), stride = TileStride(p.d);
   uint32_t seen = 0;
@@ -88,7 +89,8 @@ KVC_DEVICE void ExponentialsOfTile(const StepParams& p, const RowParams& row, co
     const int h = WarpOfBlock() + x * kWarps;
     if (h >= n_heads) continue;
     const float logit = (seen >> h & 1) != 0 ? Capped(sum[x] * p.scale, p.cap) : -Infinity();
-    if (p.logits != nullptr && t < n) p.logits[(head0 + h) * p.stride + at + t] = logit;
+    if (p.logits != nullptr && t < n)
+      p.logits[(head0 + h) * p.stride + p.Physical(item.row, item.head, pages, at + t)] = logit;
     const float m = s.m[h], top = fmaxf(m, WarpMax(logit)),
                 e = logit == -Infinity() ? 0.0f : expf(logit - top);
     const float all = WarpSum(e);
@@ -109,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, C == 1 ? 3 : 2) attend_step(const St
   const int32_t d = p.d, stride = TileStride(d), group = p.n_heads / p.n_kv_heads, g = item.head,
                 first = static_cast<int32_t>(blockIdx.y) * H, n_heads = min(H, group - first);
   const RowParams& row = p.rows[item.row];
-  const Pages pages(row.cache, g);
+  const Pages pages(row.read, g);
   const StepShared s(shared, H, stride);
   const TileReader reader(pages, s.k, s.v);
   FetchedBatch fetched;
@@ -141,7 +143,7 @@ __global__ void __launch_bounds__(kThreads, C == 1 ? 3 : 2) attend_step(const St
       reader.Fetch(following, n_following, batch, &fetched);
     if (!complete) continue;
     __syncthreads();
-    ExponentialsOfTile<H>(p, row, pages, tile, n, first, n_heads, head0, s);
+    ExponentialsOfTile<H>(p, item, pages, tile, n, first, n_heads, head0, s);
     __syncthreads();
     KVC_UNROLL
     for (int c = 0; c < C; ++c) {

@@ -115,6 +115,15 @@ __global__ void keep_newest(const KeepParams p) {
   if (f.ranks && ThreadOfBlock() == 0) to.rank() = i;
 }
 
+// Block i: the i-th page that keep_newest has filled.
+__global__ void keep_bounds(const KeepParams p) {
+  const Pages pages(p.cache, 0);
+  const PageFormat& f = pages.format();
+  BlockNoteBounds(pages, {p.cache.formats[pages.head().main].base +
+                              static_cast<int64_t>(p.to[static_cast<int32_t>(blockIdx.x)]) * f.bytes,
+                          &f, f.slots - 1});
+}
+
 // All entries of a head, decoded, into pages of another format: block i, the i-th entry, main before ring.
 __global__ void store_plain(const KeepParams p, int32_t format) {
   KVC_SHARED(float, x);
@@ -179,6 +188,7 @@ __global__ void query_ring(const RingParams p) {
 void AddCacheOpsKernels(KernelLoader* loader) {
   KVC_ADD(loader, leave, 0);
   KVC_ADD(loader, keep_newest, 0);
+  KVC_ADD(loader, keep_bounds, 0);
   KVC_ADD(loader, store_plain, 0);
   KVC_ADD(loader, list_positions, 0);
   KVC_ADD(loader, query_ring, 0);
@@ -213,15 +223,19 @@ Status CudaDevice::Evict(Stream* s, const EvictArgs& a) {
 Status CudaDevice::KeepNewest(Stream* s, const KeepNewestArgs& a) {
   KVC_ENTER();
   if (a.n <= 0) return {};
-  const int32_t slots = a.cache->layout->formats[static_cast<size_t>(MainFormat(*a.cache, a.head))].slots,
-                n_pages = (a.n + slots - 1) / slots;
+  const PageFormat& format = a.cache->layout->formats[static_cast<size_t>(MainFormat(*a.cache, a.head))];
+  const int32_t slots = format.slots, n_pages = (a.n + slots - 1) / slots;
   CacheRecords records(*a.cache, a.head, 1, 0);
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(s, records.Bytes() + Packet::Size<int32_t>(n_pages)));
   const CacheLayer cache = records.Write(&packet);
   const KeepParams p{cache, packet.Copy(a.pages, n_pages), a.n};
   KVC_RETURN_IF_ERROR(packet.Send());
-  return Check(KVC_LAUNCH(keep_newest, dim3(static_cast<unsigned>(a.n)), dim3(64), 0, StreamOf(s), p),
+  KVC_RETURN_IF_ERROR(
+      Check(KVC_LAUNCH(keep_newest, dim3(static_cast<unsigned>(a.n)), dim3(64), 0, StreamOf(s), p),
+            "keeping entries"));
+  if (!format.key_bounds || a.n < slots) return {};
+  return Check(KVC_LAUNCH(keep_bounds, dim3(static_cast<unsigned>(a.n / slots)), dim3(64), 0, StreamOf(s), p),
                "keeping entries");
 }
 

@@ -52,6 +52,41 @@ KVC_DEVICE void WriteMeta(const Slot& s, int32_t position, int32_t rank, const f
   for (int a = 0; a < s.f->n_aux; ++a) s.aux(a) = aux == nullptr ? 0.0f : aux[a * aux_stride];
 }
 
+// Where the page of a slot is full by what was written there, it takes the bounds of its keys: the greatest
+// and the least number in every channel, as PageFormat::bound_format() has them.
+KVC_DEVICE void PutBound(const PageFormat& f, uint8_t* page, int32_t i, float x) {
+  uint8_t* at = page + f.bounds;
+  if (f.type == KvType::kF16) {
+    reinterpret_cast<uint16_t*>(at)[i] = ToHalfBits(x);
+  } else if (f.type == KvType::kBf16) {
+    reinterpret_cast<uint16_t*>(at)[i] = ToBfBits(x);
+  } else {
+    reinterpret_cast<float*>(at)[i] = x;
+  }
+}
+KVC_DEVICE float BoundOf(const PageFormat& f, const uint8_t* page, int32_t i) {
+  const uint8_t* at = page + f.bounds;
+  if (f.type == KvType::kF16) return HalfBits(reinterpret_cast<const uint16_t*>(at)[i]);
+  if (f.type == KvType::kBf16) return BfBits(reinterpret_cast<const uint16_t*>(at)[i]);
+  return reinterpret_cast<const float*>(at)[i];
+}
+KVC_DEVICE void BlockNoteBounds(const Pages& pages, const Slot& written) {
+  const PageFormat& f = *written.f;
+  if (!f.key_bounds || written.index + 1 < f.slots) return;
+  __syncthreads();
+  for (int32_t j = ThreadOfBlock(); j < f.d; j += BlockThreads()) {
+    Slot s{written.page, written.f, 0};
+    float greatest = pages.Element(s, 0, j), least = greatest;
+    for (s.index = 1; s.index < f.slots; ++s.index) {
+      const float x = pages.Element(s, 0, j);
+      greatest = greatest < x ? x : greatest, least = x < least ? x : least;
+    }
+    PutBound(f, written.page, j, greatest);
+    PutBound(f, written.page, f.d + j, least);
+  }
+  __syncthreads();
+}
+
 // The newest entry, which the lengths count already: at the end of the ring, or of main where there is none.
 // k, v: for all threads to read.
 KVC_DEVICE void BlockWriteNewest(const Pages& pages, const float* k, const float* v, int32_t position) {
@@ -60,6 +95,7 @@ KVC_DEVICE void BlockWriteNewest(const Pages& pages, const float* k, const float
   WriteValue(s, v, ThreadOfBlock(), BlockThreads());
   if (ThreadOfBlock() == 0) WriteMeta(s, position, pages.len() - 1, nullptr, 0, ~0u);
   __syncthreads();
+  BlockNoteBounds(pages, s);
 }
 
 KVC_DEVICE void LeaveRing(const Pages& pages, int32_t n) {
@@ -93,6 +129,7 @@ KVC_DEVICE void SettleBlock(const Pages& pages, const HeadRoom& room) {
   }
   WriteKeyBlock(first, keys, slots, ThreadOfBlock(), BlockThreads());
   LeaveRing(pages, n);
+  BlockNoteBounds(pages, {first.page, first.f, slots - 1});
 }
 
 // Codes the oldest `settle` entries of a full ring.
@@ -140,6 +177,7 @@ KVC_DEVICE void BlockSettle(const Pages& pages, const HeadRoom& room, BlockSpace
     WriteValue(to, room.vectors + pages.format().d, ThreadOfBlock(), BlockThreads());
     if (ThreadOfBlock() == 0) CopyMeta(from, to);
     LeaveRing(pages, 1);
+    BlockNoteBounds(pages, to);
   }
 }
 
@@ -188,6 +226,13 @@ KVC_DEVICE void BlockRemove(const Pages& pages, Gone gone, const HeadRoom& room,
     if (pages.head().ring >= 0) pages.head().ring_len = ring_kept;
   }
   __syncthreads();
+  const int32_t slots = pages.format().slots;
+  for (int32_t i = 0, done = 0; pages.format().key_bounds && i < main - kept && room.holes[i] < kept; ++i) {
+    const int32_t end = (room.holes[i] / slots + 1) * slots;
+    if (end == done || end > kept) continue;
+    BlockNoteBounds(pages, pages.Main(end - 1));
+    done = end;
+  }
 }
 
 // Keys lose the rotation of their original position.

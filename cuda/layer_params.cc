@@ -24,7 +24,7 @@ int64_t CacheRecords::Bytes() const {
   return bytes;
 }
 
-CacheLayer CacheRecords::Write(Packet* packet) {
+CacheLayer CacheRecords::Write(Packet* packet, const Head** host) {
   const CacheLayout& layout = *c_.layout;
   CacheLayer out{};
   out.directions = layout.directions, out.first_head = first_, out.layer_books = layout.layer_books ? 1 : 0;
@@ -34,6 +34,7 @@ CacheLayer CacheRecords::Write(Packet* packet) {
   const Head* on_device = nullptr;
   Head* heads = packet->Add<Head>(n_, &on_device);
   out.heads = const_cast<Head*>(on_device);
+  if (host != nullptr) *host = heads;
   for (int32_t i = 0; i < n_; ++i) {
     const int32_t h = first_ + i, owner = layout.book_owner(h);
     const HeadFormat& format = layout.heads[static_cast<size_t>(h)];

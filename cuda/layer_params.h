@@ -62,8 +62,8 @@ class CacheRecords {
   CacheRecords(const CacheView& cache, int32_t first, int32_t n, int32_t more)
       : c_(cache), first_(first), n_(n), more_(more) {}
   int64_t Bytes() const;
-  // heads of it: where kernels find, and may change, the records.
-  CacheLayer Write(Packet* packet);
+  // heads of it: where kernels find, and may change, the records; *host: what is sent there.
+  CacheLayer Write(Packet* packet, const Head** host = nullptr);
   // Lengths as kernels left them in what Write gave, into the records of the host. Waits.
   Status ReadBack(CudaStream* stream, const Head* heads) const;
 

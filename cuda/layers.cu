@@ -150,7 +150,7 @@ __global__ void store_entries(const StoreParams p) {
             p.seen == nullptr ? ~0u : p.seen[g * p.stride + i]);
 }
 
-// Pages whose keys share scales, a head a block; and the directions of a codebook's head.
+// Pages whose keys share scales, a head a block; the directions of a codebook's head; and bounds.
 __global__ void __launch_bounds__(kBlock) store_shared(const StoreParams p) {
   const int32_t g = static_cast<int32_t>(blockIdx.x), d = p.from.d;
   const Pages pages(p.cache, g);
@@ -163,10 +163,10 @@ __global__ void __launch_bounds__(kBlock) store_shared(const StoreParams p) {
       }
     }
   }
-  if (pages.format().coding != EntryCoding::kKeyChannels) return;
   const int32_t slots = pages.format().slots;
   float* block = p.block + static_cast<int64_t>(g) * p.block_slots * d;
-  for (int32_t page = 0; page < pages.main_len(); page += slots) {
+  const bool channels = pages.format().coding == EntryCoding::kKeyChannels;
+  for (int32_t page = 0; channels && page < pages.main_len(); page += slots) {
     for (int32_t x = ThreadOfBlock(); x < slots * d; x += BlockThreads()) {
       const int32_t i = p.places[g * p.places_stride + page + x / d];
       block[x] = p.from.keys[(g * p.from.capacity + i) * d + x % d];
@@ -175,6 +175,8 @@ __global__ void __launch_bounds__(kBlock) store_shared(const StoreParams p) {
     WriteKeyBlock(pages.Main(page), block, slots, ThreadOfBlock(), BlockThreads());
     __syncthreads();
   }
+  for (int32_t end = slots; pages.format().key_bounds && end <= pages.main_len(); end += slots)
+    BlockNoteBounds(pages, pages.Main(end - 1));
 }
 
 struct CodeParams {
@@ -354,7 +356,10 @@ Status CudaDevice::StoreLayer(Stream* s, const StoreArgs& a) {
       Check(KVC_LAUNCH(store_entries, dim3(static_cast<unsigned>(longest), static_cast<unsigned>(heads)),
                        dim3(64), 2 * static_cast<size_t>(d) * sizeof(float), stream, p),
             "storing entries"));
-  if (block_slots == 0 && a.cache->layout->directions < 0) return {};
+  const std::vector<PageFormat>& formats = a.cache->layout->formats;
+  const bool bounds =
+      std::any_of(formats.begin(), formats.end(), [](const PageFormat& f) { return f.key_bounds; });
+  if (block_slots == 0 && a.cache->layout->directions < 0 && !bounds) return {};
   return Check(KVC_LAUNCH(store_shared, grid, block, 0, stream, p), "storing entries");
 }
 

@@ -214,14 +214,19 @@ class HostRecords {
 struct StepBytes {
   int64_t heads, group, d, items, stride, settle;  // heads: of all rows
   bool attention, mean, updates;
+  int64_t pages;  // that a head chooses from; 0: none does
 
   int64_t sort_stride() const { return PowerOfTwoFrom(stride); }
   int64_t update() const { return (UpdateBytes(stride, sort_stride(), settle) + 255) / 256 * 256; }
+  int64_t choice() const {
+    return 2 * Packet::Size<int32_t>(heads * pages) + Packet::Size<float>(heads * pages) +
+           Packet::Size<uint8_t>(heads * pages);
+  }
   int64_t all() const {
     return Packet::Size<float>(heads * group * d) + Packet::Size<float>(items * group * (d + 2)) +
            (attention ? Packet::Size<float>(heads * group * stride) : 0) +
            (mean ? Packet::Size<float>(heads * stride) : 0) +
-           (updates ? Packet::Size<uint8_t>(heads * update()) : 0);
+           (updates ? Packet::Size<uint8_t>(heads * update()) : 0) + choice();
   }
 };
 
@@ -229,7 +234,7 @@ struct StepBytes {
 int64_t WaveBytes(int64_t n_rows, int32_t n_kv_heads, int32_t d, int64_t n_items) {
   return Packet::Size<RowParams>(n_rows) + n_rows * Packet::Size<float>(d) + Packet::Size<double>(d / 2) +
          Packet::Size<Segment>(n_items) + Packet::Size<HeadSegments>(n_rows * n_kv_heads) +
-         2 * n_rows * Packet::Size<int32_t>(n_kv_heads);
+         3 * n_rows * Packet::Size<int32_t>(n_kv_heads) + n_rows * Packet::Size<Head>(n_kv_heads);
 }
 
 class Wave {
@@ -241,7 +246,7 @@ class Wave {
     const StepRow* rows = a_.rows + first_;
     const int32_t g = layout(0).n_kv_heads, d = layout(0).head_dim, group = a_.n_heads / g;
     bool attention = false, mean = false, updates = false, one = false;
-    int64_t stride = 1, settle = 0;
+    int64_t stride = 1, settle = 0, pages = 0;
     for (int32_t r = 0; r < n_; ++r) {
       // The kernels find the new entry counted, and ids for those that leave a ring.
       if (!end_only_) HostRecords(rows[r], a_.layer).Append();
@@ -254,6 +259,8 @@ class Wave {
       for (int32_t h = 0; h < g; ++h) {
         const int32_t head = a_.layer * g + h;
         stride = std::max<int64_t>(stride, rows[r].cache->len[head] + layout(r).ring_slots(head));
+        if (ReadPages(r, h) > 0)
+          pages = std::max<int64_t>(pages, rows[r].cache->len[head] / layout(r).main(head).slots + 1);
       }
     }
     if (end_only_ && !updates) return {};
@@ -264,7 +271,7 @@ class Wave {
     if (!end_only_) Cut([&](int32_t, int32_t, const Segment&) { ++n_items; });
     int64_t bytes = WaveBytes(n_, g, d, n_items);
     for (int32_t r = 0; r < n_; ++r) bytes += Records(r).Bytes();
-    const StepBytes own{heads, group, d, n_items, stride, settle, attention, mean, updates};
+    const StepBytes own{heads, group, d, n_items, stride, settle, attention, mean, updates, pages};
     Scratch scratch(At(a_.scratch), device_.StepScratchBytes(a_.shape));
     Packet packet;
     KVC_RETURN_IF_ERROR(packet.Begin(s_, bytes));
@@ -275,8 +282,13 @@ class Wave {
     p.q = At(a_.q) + int64_t{first_} * a_.n_heads * d, p.k = At(a_.k) + int64_t{first_} * g * d;
     p.v = At(a_.v) + int64_t{first_} * g * d, p.out = At(a_.out) + int64_t{first_} * a_.n_heads * d;
     p.stride = attention || updates ? stride : 0;  // a launch that stays as it was is not sent anew
+    p.choice.stride = pages;
+    p.choice.pages = scratch.Take<int32_t>(heads * pages),
+    p.choice.ids = scratch.Take<int32_t>(heads * pages);
+    p.choice.scores = scratch.Take<float>(heads * pages);
+    p.choice.marks = scratch.Take<uint8_t>(heads * pages);
     RowParams* to = packet.Add<RowParams>(n_, &p.rows);
-    for (int32_t r = 0; r < n_; ++r) KVC_RETURN_IF_ERROR(WriteRow(r, &packet, to + r));
+    for (int32_t r = 0; r < n_; ++r) KVC_RETURN_IF_ERROR(WriteRow(r, p.choice, &packet, to + r));
     if (!end_only_) WriteSegments(n_items, heads, &packet, &p);
     p.turned = scratch.Take<float>(heads * group * d);
     p.partial = scratch.Take<float>(n_items * group * (d + 2));
@@ -286,7 +298,7 @@ class Wave {
       p.update = {scratch.Take<uint8_t>(heads * own.update()), own.update(), stride, own.sort_stride()};
     KVC_RETURN_IF_ERROR(scratch.Check());
     KVC_RETURN_IF_ERROR(packet.Send());
-    if (!end_only_) KVC_RETURN_IF_ERROR(Attend(p, static_cast<int32_t>(n_items), attention));
+    if (!end_only_) KVC_RETURN_IF_ERROR(Attend(p, static_cast<int32_t>(n_items), attention, pages > 0));
     if (updates) KVC_RETURN_IF_ERROR(Check(UpdateHeads(p, end_only_, one, StreamOf(s_)), "a step"));
     for (int32_t r = 0; r < n_; ++r) {
       if (HostRecords(rows[r], a_.layer).Follow(end_only_)) continue;
@@ -303,13 +315,26 @@ class Wave {
     return {*a_.rows[first_ + r].cache, a_.layer * g, g, RingSlots(layout(r))};
   }
 
-  Status Attend(const StepParams& p, int32_t n_items, bool attention) const {
+  // Of main, by the attention of a row.
+  int32_t ReadPages(int32_t r, int32_t g) const {
+    const StepRow& row = a_.rows[first_ + r];
+    const int32_t head = a_.layer * row.cache->layout->n_kv_heads + g;
+    return end_only_ ? 0 : PagesRead(row, a_.layer, head, row.cache->len[head]);
+  }
+  int32_t ReadEntries(int32_t r, int32_t g) const {
+    const CacheView& c = *a_.rows[first_ + r].cache;
+    const int32_t head = a_.layer * c.layout->n_kv_heads + g;
+    return EntriesRead(ReadPages(r, g), c.layout->page_slots, c.len[head]);
+  }
+
+  Status Attend(const StepParams& p, int32_t n_items, bool attention, bool chooses) const {
     CudaStream& stream = StreamOf(s_);
     const unsigned g = static_cast<unsigned>(p.n_kv_heads), h = static_cast<unsigned>(p.n_heads),
                    n = static_cast<unsigned>(n_);
     KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(step_append, dim3(g, n), dim3(kThreads),
                                          2 * static_cast<size_t>(p.d) * sizeof(float), stream, p),
                               "a step"));
+    if (chooses) KVC_RETURN_IF_ERROR(Check(ChoosePages(p, stream), "a step"));
     KVC_RETURN_IF_ERROR(Check(AttendSegments(p, n_items, stream), "a step"));
     KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(join_segments, dim3(h, n), dim3(kThreads), 0, stream, p), "a step"));
     if (!attention) return {};
@@ -322,13 +347,14 @@ class Wave {
     const int32_t g = layout(0).n_kv_heads;
     int64_t entries = 0;
     for (int32_t r = 0; r < n_; ++r) {
-      for (int32_t h = 0; h < g; ++h) entries += HeadLen(*a_.rows[first_ + r].cache, a_.layer * g + h);
+      for (int32_t h = 0; h < g; ++h)
+        entries += ReadEntries(r, h) + RingLen(*a_.rows[first_ + r].cache, a_.layer * g + h);
     }
     const int32_t segment = SegmentOf(entries);
     for (int32_t r = 0; r < n_; ++r) {
       const CacheView& c = *a_.rows[first_ + r].cache;
       for (int32_t h = 0; h < g; ++h) {
-        const int32_t head = a_.layer * g + h, main = c.len[head];
+        const int32_t head = a_.layer * g + h, main = ReadEntries(r, h);
         const auto cut = [&](int32_t first, int32_t end) {
           for (int32_t b = first; b < end; b += segment)
             f(r, h, Segment{r, h, b, std::min(b + segment, end)});
@@ -355,12 +381,32 @@ class Wave {
     });
   }
 
-  Status WriteRow(int32_t r, Packet* packet, RowParams* to) {
+  // What attention reads of a row, the pages that will be chosen counted.
+  void WriteRead(int32_t r, const ChoiceRoom& room, const Head* heads, Packet* packet, RowParams* to) const {
+    to->read = to->cache;
+    const int32_t g = layout(r).n_kv_heads;
+    bool any = false;
+    for (int32_t h = 0; h < g; ++h) any = any || ReadPages(r, h) > 0;
+    if (!any) return;
+    to->reads_group = Plan(r).reads_group;
+    int32_t* n_pages = packet->Add<int32_t>(g, &to->n_pages);
+    const Head* on_device = nullptr;
+    Head* read = packet->Add<Head>(g, &on_device);
+    to->read.heads = const_cast<Head*>(on_device);
+    for (int32_t h = 0; h < g; ++h) {
+      n_pages[h] = ReadPages(r, h), read[h] = heads[h];
+      if (n_pages[h] > 0) read[h].len = ReadEntries(r, h), read[h].ids = room.ids + (r * g + h) * room.stride;
+    }
+  }
+
+  Status WriteRow(int32_t r, const ChoiceRoom& room, Packet* packet, RowParams* to) {
     const StepRow& row = a_.rows[first_ + r];
     const StepPlan& plan = Plan(r);
     const int32_t g = layout(r).n_kv_heads, d = layout(r).head_dim;
     *to = {};
-    to->cache = Records(r).Write(packet);
+    const Head* heads = nullptr;
+    to->cache = Records(r).Write(packet, &heads);
+    WriteRead(r, room, heads, packet, to);
     to->position = row.position;
     float* angles = packet->Add<float>(d, &to->angles);
     a_.rope->Angles(row.position, angles, angles + d / 2);
@@ -432,6 +478,7 @@ int64_t CudaDevice::StepScratchBytes(const StepShape& s) const {
   bytes.attention = bytes.mean = s.any_attention;
   bytes.updates = s.any_update || s.ring_slots > 0;
   bytes.settle = s.append_bytes / s.n_kv_heads;
+  bytes.pages = s.any_choice ? longest / kLeastReadPage + 1 : 0;
   return bytes.all();
 }
 

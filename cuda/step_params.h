@@ -24,6 +24,9 @@ inline int64_t MostSegments(int64_t entries, int64_t heads) {
 
 struct RowParams {
   CacheLayer cache;
+  CacheLayer read;         // what attention reads: the same, or heads with the pages that are chosen
+  const int32_t* n_pages;  // [G] that are chosen (PagesRead), 0: all; null: all of every head
+  GroupKind reads_group;
   int32_t position;
   const float* angles;  // [D] cos, sin of the position
   // Of the session's plan (StepPlan).
@@ -60,6 +63,15 @@ inline int64_t UpdateBytes(int64_t stride, int64_t sort_stride, int64_t settle) 
   return 16 * sort_stride + 4 * (7 * stride + 4) + (2 * stride + 15) / 16 * 16 + 64 + settle;
 }
 
+// Where pages are chosen: of every row's head `stride` numbers.
+struct ChoiceRoom {
+  int32_t* pages;  // which are read, ascending
+  int32_t* ids;    // theirs
+  float* scores;   // of all
+  uint8_t* marks;
+  int64_t stride;
+};
+
 struct StepParams {
   const RowParams* rows;
   int32_t n_rows, n_heads, n_kv_heads, d, window;
@@ -77,10 +89,23 @@ struct StepParams {
   const Segment* items;
   const HeadSegments* heads;  // [rows, G]
   UpdateRoom update;
+  ChoiceRoom choice;
+
+  // Of what attention reads at `at` of a head: its physical index.
+  KVC_DEVICE int32_t Physical(int32_t r, int32_t g, const Pages& read, int32_t at) const {
+    const RowParams& row = rows[r];
+    if (row.n_pages == nullptr || row.n_pages[g] == 0) return at;
+    if (at >= read.main_len()) return at + row.cache.heads[g].len - read.main_len();
+    const int32_t slots = read.format().slots;
+    return choice.pages[(static_cast<int64_t>(r) * n_kv_heads + g) * choice.stride + at / slots] * slots +
+           at % slots;
+  }
 };
 
 // The attention of all segments into `partial`, and logits where they are wanted.
 cudaError_t AttendSegments(const StepParams& p, int32_t n_items, CudaStream& stream);
+// The pages that the attention of every head reads, where it reads a part.
+cudaError_t ChoosePages(const StepParams& p, CudaStream& stream);
 // What the method does after the attention; `end_only`: just the limit and settling. one: a block a row, its
 // heads in order.
 cudaError_t UpdateHeads(const StepParams& p, bool end_only, bool one, CudaStream& stream);

@@ -147,6 +147,7 @@ struct Method {
   PositionMode positions;
   std::initializer_list<OptionDefault> defaults;  // where they differ from options.list
   bool budget_optional = false;  // without a budget: everything is kept, or the table is the budget
+  bool reads_pages = false;      // a step reads the pages that could matter; nothing leaves
 };
 
 }  // namespace kvc

@@ -308,6 +308,7 @@ std::vector<OptionId> OptionsOf(const Policy& policy) {
     use(OptionId::kChunkCompress);
     if (policy.decode == DecodeMode::kReobserve) use(OptionId::kSlack);
   }
+  if (policy.method->reads_pages) use(OptionId::kRead), use(OptionId::kReadSkip), use(OptionId::kGqaAgg);
   use(OptionId::kKv);
   const bool mixed = policy.Int(OptionId::kKv) == kStoreMixed;
   if (policy.quantises()) use(OptionId::kQuantGroup), use(OptionId::kKeyAxis), use(OptionId::kResidual);

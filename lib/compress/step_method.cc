@@ -19,6 +19,10 @@ void Compressor::MakeStepPlan() {
   step_.in_cache = in_cache_;
   step_.merge = MergeRuleNow();
   if (keep_lengths_) step_.held = held_.data(), step_.n_sinks = kSinks;
+  if (policy().method->reads_pages) {
+    step_.reads = policy().Int(OptionId::kRead), step_.reads_from = policy().Int(OptionId::kReadSkip);
+    step_.reads_group = static_cast<GroupKind>(policy().Int(OptionId::kGqaAgg));
+  }
   if (policy().keeps_all()) return;
   const Scorer& scorer = *policy().scorer;
   StepScoring scoring;

@@ -144,9 +144,9 @@ std::vector<int32_t> StoragePlan::BitsOfHeads() const {
 }
 
 int32_t StoragePlan::PageSlots(int32_t expected_tokens) const {
-  const int32_t slots = policy_.budget_kind == BudgetKind::kBytes   ? PageSlotsForBytes()
-                        : BudgetFor(expected_tokens) < kSmallBudget ? 16
-                                                                    : 64;
+  const int32_t slots = policy_.budget_kind == BudgetKind::kBytes ? PageSlotsForBytes()
+                        : policy_.method->reads_pages || BudgetFor(expected_tokens) < kSmallBudget ? 16
+                                                                                                   : 64;
   return KeysByChannel(policy_) ? std::max(slots, kLeastBlock) : slots;
 }
 
@@ -164,6 +164,7 @@ class Layouter {
     entry_.d = layout_.head_dim, entry_.n_aux = layout_.n_aux, entry_.seen_masks = layout_.seen_masks,
     entry_.ranks = ranks;
     entry_.slots = page_slots;
+    entry_.key_bounds = policy_.method->reads_pages;
     const int32_t kv = policy_.Int(OptionId::kKv);
     raw_ = entry_;
     raw_.type = kv <= kStoreBf16 ? static_cast<KvType>(kv) : KvType::kF16;
@@ -217,7 +218,7 @@ class Layouter {
   // position. Mixed precisions are a question of worth, which these heads are not asked: they get the best
   // there is.
   HeadFormat OfWindow() {
-    for (PageFormat* f : {&entry_, &raw_}) f->n_aux = 0, f->seen_masks = f->ranks = false;
+    for (PageFormat* f : {&entry_, &raw_}) f->n_aux = 0, f->seen_masks = f->ranks = f->key_bounds = false;
     const int32_t kv = policy_.Int(OptionId::kKv);
     if (kv == kStoreInt8 || kv == kStoreInt4) return OfBits(kv == kStoreInt8 ? 8 : 4);
     if (kv != kStoreMixed) return Plain();
@@ -242,7 +243,7 @@ class Layouter {
   }
   int32_t Ring(int32_t slots) {
     PageFormat f = raw_;
-    f.slots = slots;
+    f.slots = slots, f.key_bounds = false;
     return Format(f);
   }
   int32_t DefaultResidual() const {

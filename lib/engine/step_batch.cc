@@ -67,6 +67,7 @@ void GrowShape(const Executor& executor, const CacheLayout& layout, const StepPl
   shape->append_bytes = std::max(shape->append_bytes, executor.device()->AppendScratchBytes(layout));
   shape->any_attention = shape->any_attention || plan.needs_attention;
   shape->any_update = shape->any_update || plan.Updates();
+  shape->any_choice = shape->any_choice || plan.reads > 0;
 }
 
 Status StepRunner::Reserve(Span<StepWish> wishes) {

@@ -21,7 +21,7 @@ void PageFormat::Lay() {
     bytes = Align(at, 64);
     return;
   }
-  const bool codes = coding != EntryCoding::kCodebook && (type == KvType::kInt8 || type == KvType::kInt4);
+  const bool codes = coding != EntryCoding::kCodebook && coded();
   key_bytes = value_bytes =
       coding == EntryCoding::kCodebook ? static_cast<int64_t>(sizeof(CodedVector)) : CodeBytes(type, d);
   scale_bytes = codes ? int64_t{2} * (d / group) : 0;
@@ -35,6 +35,7 @@ void PageFormat::Lay() {
   rank = part(ranks ? 4 * n : 0);
   seen = part(seen_masks ? 4 * n : 0);
   aux = part(4 * n * n_aux);
+  bounds = part(key_bounds ? 2 * CodeBytes(bound_format().type, d) : 0);
   bytes = Align(at, 64);
 }
 

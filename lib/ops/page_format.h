@@ -22,20 +22,26 @@ struct PageFormat {
   int32_t d = 0, group = 0, slots = 0;  // group: of int8 and int4
   int32_t n_aux = 0;                    // f32 side values of an entry
   bool seen_masks = false, ranks = false;
+  // Whether a page that is full knows the greatest and the least number of its keys in every channel.
+  bool key_bounds = false;
 
   // Of one slot, and where each part begins in the page; every part at a multiple of 16 bytes.
   int64_t key_bytes = 0, value_bytes = 0;  // codes of one key, of one value
   int64_t scale_bytes = 0;                 // of one vector, 0: none
   int64_t keys = 0, values = 0, key_scales = 0, value_scales = 0, channel_scales = 0;
   int64_t positions = 0, rank = 0, seen = 0, aux = 0;  // int32, int32, uint32 [slots], f32 [n_aux, slots]
+  int64_t bounds = 0;                                  // [2, D] as bound_format(): the greatest, the least
   int64_t bytes = 0;                                   // a multiple of 64
 
   // Fills in the lower half from the upper.
   void Lay();
   VectorFormat vectors() const { return {type, d, group}; }
+  bool coded() const { return type == KvType::kInt8 || type == KvType::kInt4; }
+  // Bounds are numbers that keys have as they are read, so nothing is rounded.
+  VectorFormat bound_format() const { return {coded() ? KvType::kF32 : type, d, 0}; }
   bool operator==(const PageFormat& o) const {
     return coding == o.coding && type == o.type && d == o.d && group == o.group && slots == o.slots &&
-           n_aux == o.n_aux && seen_masks == o.seen_masks && ranks == o.ranks;
+           n_aux == o.n_aux && seen_masks == o.seen_masks && ranks == o.ranks && key_bounds == o.key_bounds;
   }
 };
 

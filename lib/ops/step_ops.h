@@ -2,6 +2,7 @@
 // session's method does with the attention it saw (methods.md 1.6). One operation, so that no length is
 // looked at between.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -59,6 +60,13 @@ struct StepPlan {
                                // position; or null
   int64_t attention_stride = 0;
 
+  // Of main a head's attention reads at most so many entries, by whole pages: the newest page and those whose
+  // bounds (PageFormat) allow the greatest logits, reduced over the group's query heads; 0: all of them.
+  // Pages of heads that turn keys when they are read are all read.
+  int32_t reads = 0;
+  int32_t reads_from = 0;  // layers before it read all
+  GroupKind reads_group = GroupKind::kMean;
+
   // Layers that only take entries (CacheLayout::windows) have a plan of their own.
   const uint8_t* slides = nullptr;  // [L] or null: none
   const StepPlan* of_sliding = nullptr;
@@ -68,6 +76,7 @@ struct StepPlan {
     return n_instrs > 0 || evicts || held != nullptr || ends_later ||
            (of_sliding != nullptr && of_sliding->Updates());
   }
+  int32_t ReadsOf(int32_t layer) const { return layer < reads_from ? 0 : reads; }
   int32_t RingPlace(int32_t layer) const { return ring_places == nullptr ? layer : ring_places[layer]; }
 };
 
@@ -83,6 +92,22 @@ struct StepRow {
 inline const StepPlan& PlanOf(const StepRow& row, int32_t layer) {
   const StepPlan& plan = *row.plan;
   return plan.slides != nullptr && plan.slides[layer] != 0 ? *plan.of_sliding : plan;
+}
+
+// Slots of pages that are chosen from, at least.
+constexpr int32_t kLeastReadPage = 16;
+// How many pages of a head with `len` entries in main a row's attention reads; 0: all of them.
+inline int32_t PagesRead(const StepRow& row, int32_t layer, int32_t head, int32_t len) {
+  const CacheView& c = *row.cache;
+  const int32_t reads = PlanOf(row, layer).ReadsOf(layer);
+  const PageFormat& f = c.layout->formats[static_cast<size_t>(MainFormat(c, head))];
+  if (reads == 0 || !f.key_bounds || c.rotated[head] == 0) return 0;
+  const int32_t most = std::max(reads / f.slots, 1);
+  return (len + f.slots - 1) / f.slots <= most ? 0 : most;
+}
+// The entries in so many of its pages, the last one among them.
+inline int32_t EntriesRead(int32_t n_pages, int32_t slots, int32_t len) {
+  return n_pages == 0 ? len : (n_pages - 1) * slots + (len - 1) % slots + 1;
 }
 
 // What an operation that turns keys at every step looks up: cos and sin of positions [D], cos first, of 0 ..
@@ -108,6 +133,7 @@ struct StepShape {
   int64_t append_bytes;            // AppendScratchBytes, the largest
   bool any_attention;              // whether some plan needs or keeps it
   bool any_update;                 // whether some plan Updates()
+  bool any_choice = false;         // whether some plan reads a part only
 };
 
 // Rows of one session follow each other; every row sees what the ones before it left.

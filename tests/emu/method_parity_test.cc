@@ -75,6 +75,7 @@ TEST_P(MethodParity, KeepsTheSame) {
 INSTANTIATE_TEST_SUITE_P(
     Policies, MethodParity,
     testing::Values("keydiff:budget=24,kv=f32", "lagkv:budget=24,kv=f32,lag=8",
+                    "quest:read=48,read_skip=0,kv=f32", "quest:read=64,read_skip=1,kv=f32,gqa_agg=mean",
                     "lagkv:budget=48,kv=f32,lag=60,n_sink=2",
                     "expected-attention:budget=24,kv=f32,future_positions=64",
                     "ahakv:budget=24,kv=f32,recent=8,aha_decode_i=logical",
@@ -149,8 +150,9 @@ TEST_P(TwoRuns, GiveTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(Policies, TwoRuns,
                          testing::Values("full", "full:kv=int4,quant_group=16", "snapkv:budget=24,window=8",
-                                         "ada-snapkv:budget=24,window=8", "h2o:budget=24",
-                                         "weightedkv:budget=24", "spindlekv:budget=24,window=8"),
+                                         "quest:read=48,read_skip=0", "ada-snapkv:budget=24,window=8",
+                                         "h2o:budget=24", "weightedkv:budget=24",
+                                         "spindlekv:budget=24,window=8"),
                          NameOf);
 
 }  // namespace

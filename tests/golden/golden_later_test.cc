@@ -120,6 +120,7 @@ INSTANTIATE_TEST_SUITE_P(All, LaterPrompts, testing::ValuesIn(Names()), [](const
 TEST(LaterPromptsTable, HasEveryMethod) {
   for (const Method* method : Methods()) {
     if (std::string(method->name) == "cokv-mixed") continue;  // cokv's slots, stored with rounding
+    if (method->reads_pages) continue;                        // holds what full does
     EXPECT_TRUE(Golden()["cases"].contains(method->name)) << method->name;
   }
 }

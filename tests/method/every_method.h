@@ -56,7 +56,8 @@ inline const std::vector<Variant>& Variants() {
 inline Policy MethodPolicy(const Variant& variant, int budget, const std::string& extra = "") {
   const std::string& name = variant.method;
   std::string spec = name + ":";
-  if (name != "full" && name != "table") spec += "budget=" + std::to_string(budget) + ",";
+  if (FindRow(Methods(), name)->allocator != nullptr && name != "table")
+    spec += "budget=" + std::to_string(budget) + ",";
   spec += variant.storage;
   if (name == "table") spec += ",window=8";
   const Method* method = FindRow(Methods(), name);

@@ -1,6 +1,7 @@
 // No method holds more than the full cache would for the same entries, after prompts and at every step,
 // however it stores them. What a method must know of an entry beside its key and value (accumulated
-// attention, its place, who sees it) comes on top, and a head has at least one page of each of its parts.
+// attention, its place, who sees it) or of a page (its bounds) comes on top, and a head has at least one page
+// of each of its parts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@ int64_t PlainBytes(const Policy& policy, int32_t page_slots, int32_t n, int64_t 
   PageFormat f;
   f.type = kv <= kStoreBf16 ? static_cast<KvType>(kv) : KvType::kF16;
   f.d = 16, f.slots = page_slots, f.n_aux = static_cast<int32_t>(side / 4);
+  f.key_bounds = policy.method->reads_pages;
   f.Lay();
   return (n + page_slots - 1) / page_slots * f.bytes;
 }

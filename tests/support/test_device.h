@@ -246,7 +246,8 @@ class TokenStep {
                   int64_t{cache.MaxSlots()} + 1,
                   device->AppendScratchBytes(layout),
                   true,
-                  true};
+                  true,
+                  plan.reads > 0};
     DeviceBuffer<uint8_t> scratch;
     EXPECT_TRUE(scratch.Allocate(memory_->own(), device->StepScratchBytes(args.shape), "test").ok());
     args.scratch = scratch.raw();

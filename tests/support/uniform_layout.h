@@ -17,6 +17,7 @@ struct UniformLayout {
   float theta_key = 0, theta_value = 0;
   bool layer_books = false, seen_masks = false, ranks = false;
   bool may_be_plain = false;  // codes only where they are smaller
+  bool key_bounds = false;
 
   std::shared_ptr<const CacheLayout> Make() const {
     auto layout = std::make_shared<CacheLayout>();
@@ -28,6 +29,7 @@ struct UniformLayout {
       PageFormat f;
       f.coding = how, f.type = as, f.d = head_dim, f.group = of, f.slots = slots;
       if (how != EntryCoding::kDirections) f.n_aux = n_aux, f.seen_masks = seen_masks, f.ranks = ranks;
+      f.key_bounds = key_bounds && slots == page_slots;
       f.Lay();
       layout->formats.push_back(f);
       return static_cast<int32_t>(layout->formats.size()) - 1;

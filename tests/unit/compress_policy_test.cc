@@ -63,14 +63,16 @@ TEST(Grammar, FourBitsWantGroupsOfWholeBytes) {
 
 // What is published and not here is refused by what it does, with a policy that can be had.
 TEST(Grammar, MethodsKnownElsewhere) {
-  EXPECT_EQ(Refusal("quest:budget=64", Code::kNotFound).substr(0, 106),
-            "there is no method \"quest\": Quest reads fewer pages at every step and frees none; nearest is "
-            "snapkv. There");
+  const std::string think = Refusal("think:budget=64", Code::kNotFound),
+                    expected =
+                        "there is no method \"think\": ThinK drops channels of keys, no entries; nearest is "
+                        "full:kv=int4,key_axis=channel. There";
+  EXPECT_EQ(think.substr(0, expected.size()), expected);
   for (const char* name : {"ThinKPress", "Q-Filters", "observed_attention", "ChunkKV"}) {
     ASSERT_NE(FindElsewhere(name), nullptr) << name;
     EXPECT_NE(Refusal(name, Code::kNotFound).find(FindElsewhere(name)->what), std::string::npos);
   }
-  for (const char* name : {"", "press", "Press", "-", "quests", "snapkv"})
+  for (const char* name : {"", "press", "Press", "-", "quest", "snapkv"})
     EXPECT_EQ(FindElsewhere(name), nullptr) << name;
   for (const char* press : {"SnapKVPress", "KVzipPress", "TOVAPress", "LagKVPress", "KeyDiffPress",
                             "KnormPress", "PyramidKVPress", "StreamingLLMPress", "DuoAttentionPress"}) {

@@ -110,7 +110,8 @@ TEST(StepDraft, IsSoManyPlainSteps) {
   for (const SessionParams& params : {SessionParams(), Sampled()}) {
     for (const std::string spec :
          {"full", "full:kv=f32", "snapkv:budget=24,window=8", "cokv:budget=24,window=8",
-          "ada-snapkv:budget=24,window=8", "snapkv:budget=24,window=8,pos_mode=incache"})
+          "quest:read=32,read_skip=0", "quest:read=48,read_skip=1,kv=f32", "ada-snapkv:budget=24,window=8",
+          "snapkv:budget=24,window=8,pos_mode=incache"})
       ExpectSameAsPlain(model, spec, params, Saves::kAll);
   }
 }

@@ -144,6 +144,7 @@ Status CpuDevice::StoreLayer(Stream*, const StoreArgs& a) {
       }
       pages.WriteMeta(s, from.positions(g)[i], rank, a.from.n_aux > 0 ? from.aux(0, g) + i : nullptr,
                       n_heads * a.from.capacity, seen == nullptr ? ~0u : seen[i]);
+      if (in_main && !channels) pages.NoteBounds(s);
       ++rank;
     }
     if (!channels) return;
@@ -158,6 +159,7 @@ Status CpuDevice::StoreLayer(Stream*, const StoreArgs& a) {
       const Slot first = pages.Main(page);
       kernels_.encode_key_block(first.f->type, block, n_block, d, first.key(), first.channel_scales());
       page += n_block, n_block = 0;
+      pages.NoteBounds(pages.Main(page - 1));
     }
   });
   return {};
@@ -251,6 +253,7 @@ Status CpuDevice::KeepNewest(Stream*, const KeepNewestArgs& a) {
     const Slot to{base + a.pages[i / f.slots] * f.bytes, &f, i % f.slots};
     head.CopyEntry(head.Main(head.main_len() - a.n + i), to);
     if (f.ranks) to.rank() = i;
+    head.NoteBounds(to);
   }
   return {};
 }

@@ -74,6 +74,20 @@ void HeadPages::CopyEntry(const Slot& from, const Slot& to) const {
   CopyMeta(from, to);
 }
 
+// Of a full page: the greatest and the least number of its keys in every channel.
+void HeadPages::TakeBounds(Slot s) const {
+  const int32_t d = s.f->d;
+  float bounds[2 * kMaxHeadSize], key[kMaxHeadSize], *greatest = bounds, *least = bounds + d;
+  for (s.index = 0; s.index < s.f->slots; ++s.index) {
+    ReadKeys(s, 1, key);
+    for (int32_t j = 0; j < d; ++j) {
+      greatest[j] = s.index == 0 ? key[j] : std::max(greatest[j], key[j]);
+      least[j] = s.index == 0 ? key[j] : std::min(least[j], key[j]);
+    }
+  }
+  kernels_->encode_vectors(s.f->bound_format(), bounds, 2, s.page + s.f->bounds, nullptr);
+}
+
 void HeadPages::Append(const float* k, const float* v, int32_t position) const {
   const int32_t rank = len();
   const Slot s = has_ring() ? Ring(ring_len()) : Main(main_len());
@@ -81,6 +95,7 @@ void HeadPages::Append(const float* k, const float* v, int32_t position) const {
   WriteValue(s, v);
   WriteMeta(s, position, rank, nullptr, 0, ~0u);
   ++(has_ring() ? ring_len_ref() : main_len_ref());
+  if (!has_ring()) NoteBounds(s);
 }
 
 void HeadPages::PushMain(const float* k, const float* v, const Slot& meta) const {
@@ -88,6 +103,7 @@ void HeadPages::PushMain(const float* k, const float* v, const Slot& meta) const
   WriteKey(s, k);
   WriteValue(s, v);
   CopyMeta(meta, s);
+  NoteBounds(s);
 }
 
 int64_t HeadPages::SettleFloats(const CacheLayout& layout) {
@@ -136,6 +152,7 @@ void HeadPages::SettleBlock(float* scratch) const {
   }
   kernels_->encode_key_block(f_->type, keys, slots, d, first.key(), first.channel_scales());
   main_len_ref() += n;
+  NoteBounds(Main(main_len() - 1));
   ring_start() = (ring_start() + n) % ring_slots();
   ring_len_ref() -= n;
 }
@@ -181,7 +198,8 @@ void HeadPages::Remove(int32_t physical) const {
   if (physical < main_len()) {  // the last one takes its place
     const Slot last = Main(main_len() - 1);
     if (physical != main_len() - 1) CopyEntry(last, Main(physical));
-    --main_len_ref();
+    const int32_t end = (physical / f_->slots + 1) * f_->slots;
+    if (end < main_len_ref()--) NoteBounds(Main(end - 1));
     return;
   }
   // The gap in the ring is closed from the newer side.

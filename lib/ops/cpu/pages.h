@@ -111,6 +111,10 @@ class HeadPages {
   void CopyMeta(const Slot& from, const Slot& to) const;
   // Codes and all, between slots of one format.
   void CopyEntry(const Slot& from, const Slot& to) const;
+  // Behind a write to a slot of main: where its page is full by it, the page takes the bounds of its keys.
+  void NoteBounds(const Slot& s) const {
+    if (s.f->key_bounds && s.index + 1 == s.f->slots) TakeBounds(s);
+  }
   // A new entry at the end of the ring, or of main where there is none.
   void Append(const float* k, const float* v, int32_t position) const;
   // Stores entries that left a full ring (methods.md 4.3). scratch: SettleFloats.
@@ -128,6 +132,7 @@ class HeadPages {
     return Raw(c_->bases[format]) + int64_t{id} * c_->layout->formats[static_cast<size_t>(format)].bytes;
   }
   void Decode(const Slot& s, int32_t n, int which, float* x) const;
+  void TakeBounds(Slot s) const;
   void PushMain(const float* k, const float* v, const Slot& meta) const;
   void SettleBlock(float* scratch) const;
   void SettleCodes(float* scratch) const;

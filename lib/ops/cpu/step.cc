@@ -16,6 +16,7 @@
 #include <new>
 
 #include "lib/ops/cpu/cpu_device.h"
+#include "lib/ops/cpu/read_pages.h"
 
 namespace kvc::cpu {
 namespace {
@@ -39,12 +40,15 @@ StepScratch::Sizes::Sizes(const StepShape& s) {
   // Lines of a method: sort keys, order, scores, one to spare, marks, links; two vectors; what settling
   // needs.
   lines = 9 * stride + 2 * d + (s.append_bytes / 4 + g - 1) / g;
+  parts = s.any_choice ? 2 * group * d : 0;
+  chosen = s.any_choice ? stride / kLeastReadPage + 1 : 0;
 }
 
 int64_t StepScratch::Bytes(const StepShape& s, int64_t threads) {
   const Sizes z(s);
   return Align(static_cast<int64_t>(sizeof(Item)) * z.items) + Align(4 * z.partial) + Align(4 * z.attention) +
-         threads * (Align(4 * z.tile) + Align(z.seen) + Align(4 * z.lines)) +
+         threads * (Align(4 * z.tile) + Align(z.seen) + Align(4 * z.lines) + Align(4 * z.parts)) +
+         Align(4 * s.n_rows * s.n_kv_heads * z.chosen) +
          Align(static_cast<int64_t>(sizeof(HeadTask)) * s.n_rows * s.n_kv_heads) + Align(4 * s.n_rows) +
          Align(4 * int64_t{s.n_rows} * s.head_dim) + Align(4 * int64_t{s.n_rows} * s.n_heads * s.head_dim);
 }
@@ -61,6 +65,8 @@ StepScratch::StepScratch(const StepShape& s, int64_t n_threads, uint8_t* at) : z
   tiles = take(n_threads * Align(4 * z.tile));
   seen = take(n_threads * Align(z.seen));
   lines = take(n_threads * Align(4 * z.lines));
+  parts = take(n_threads * Align(4 * z.parts));
+  chosen = reinterpret_cast<int32_t*>(take(4 * s.n_rows * s.n_kv_heads * z.chosen));
   heads = reinterpret_cast<HeadTask*>(take(static_cast<int64_t>(sizeof(HeadTask)) * s.n_rows * s.n_kv_heads));
   row_open = reinterpret_cast<std::atomic<int32_t>*>(take(4 * s.n_rows));
   angles = reinterpret_cast<float*>(take(4 * int64_t{s.n_rows} * s.head_dim));
@@ -69,6 +75,9 @@ StepScratch::StepScratch(const StepShape& s, int64_t n_threads, uint8_t* at) : z
 
 float* StepScratch::Tile(int thread) const {
   return reinterpret_cast<float*>(tiles + thread * Align(4 * z.tile));
+}
+float* StepScratch::Parts(int thread) const {
+  return reinterpret_cast<float*>(parts + thread * Align(4 * z.parts));
 }
 uint8_t* StepScratch::Seen(int thread) const { return seen + thread * Align(z.seen); }
 StepLines StepScratch::Lines(int thread, int32_t d) const {
@@ -129,13 +138,16 @@ class Wave {
 
   void Run() {
     const int64_t n_heads = int64_t{end_ - first_} * g_;
-    const auto append = [&](int64_t i, int) {
+    const auto append = [&](int64_t i, int thread) {
       const int32_t r = first_ + static_cast<int32_t>(i / g_), g = static_cast<int32_t>(i % g_);
       if (r > first_ && SameSession(r - 1, r)) return;  // the first of a run does all of it, in order
-      for (int32_t row = r; row < EndOfRun(r); ++row) Append(row, g);
+      for (int32_t row = r; row < EndOfRun(r); ++row) {
+        Append(row, g);
+        ChoosePages(row, g, thread);
+      }
     };
     for (int32_t r = first_; r < end_; ++r) PrepareRow(r);
-    if (n_heads * (group_ + 2) * d_ > kSerialWork * 16) {
+    if (a_.shape.any_choice || n_heads * (group_ + 2) * d_ > kSerialWork * 16) {
       pool_->ParallelFor(n_heads, append);
     } else {
       for (int64_t i = 0; i < n_heads; ++i) append(i, 0);
@@ -219,6 +231,27 @@ class Wave {
     pages.Append(k, v, row.position);
   }
 
+  // Behind an entry of its row: later rows of a run see other pages.
+  void ChoosePages(int32_t r, int32_t g, int thread) {
+    StepScratch::HeadTask& task = Task(r, g);
+    const HeadPages pages = Pages(r, g);
+    task.n_pages = PagesRead(a_.rows[r], a_.layer, a_.layer * g_ + g, pages.main_len());
+    if (task.n_pages == 0) return;
+    const PageChoice choice{
+        kernels_, pages, Plan(r).reads_group, Turned(r, g), group_, s_.Parts(thread), s_.Lines(thread, d_)};
+    choice.Choose(task.n_pages, s_.Chosen(int64_t{r} * g_ + g));
+    if (!WantsAttention(r)) return;
+    for (int32_t h = g * group_; h < (g + 1) * group_; ++h)
+      std::fill_n(Attention(r, h), pages.main_len(), -std::numeric_limits<float>::infinity());
+  }
+
+  // Of an item's index.
+  int32_t Physical(int32_t r, int32_t g, const HeadPages& pages, int32_t at) const {
+    if (Task(r, g).n_pages == 0 || at >= pages.main_len()) return at;
+    const int32_t slots = pages.format().slots;
+    return s_.Chosen(int64_t{r} * g_ + g)[at / slots] * slots + at % slots;
+  }
+
   void CutHeads() {
     n_items_ = 0;
     for (int32_t r = first_; r < end_; ++r) {
@@ -228,10 +261,11 @@ class Wave {
         task.first_item = n_items_;
         const auto cut = [&](int32_t first, int32_t end) {
           for (int32_t b = first; b < end; b += StepScratch::kSegment)
-            s_.items[n_items_++] = {r, g, b, std::min(b + StepScratch::kSegment, end), pages.At(b)};
+            s_.items[n_items_++] = {r, g, b, std::min(b + StepScratch::kSegment, end),
+                                    pages.At(Physical(r, g, pages, b))};
         };
         const int32_t to_come = EndOfRun(r) - 1 - r;  // entries of later rows, which only append
-        cut(0, pages.main_len() - to_come);
+        cut(0, EntriesRead(task.n_pages, pages.format().slots, pages.main_len() - to_come));
         const int32_t main = pages.main_len(), slots = pages.ring_slots(),
                       end = pages.ring_len() == 0 ? 0 : pages.ring_start() + pages.ring_len();
         if (end > slots) cut(main, main + end - slots);
@@ -251,7 +285,8 @@ class Wave {
     std::fill(l, l + int64_t{group_} * (d_ + 1), 0.0f);
     const int32_t slots = pages.format().slots, main = pages.main_len();
     for (int32_t at = it.begin; at < it.end;) {
-      const Slot s = at == it.begin ? it.first : pages.At(at);
+      const int32_t physical = Physical(it.row, it.head, pages, at);
+      const Slot s = at == it.begin ? it.first : pages.At(physical);
       const int32_t n = std::min(it.end - at, at < main ? slots - s.index : pages.ring_slots());
       AttendTileArgs t{};
       const bool want = WantsAttention(it.row);
@@ -259,13 +294,13 @@ class Wave {
       Vectors(pages, s, n, it.row, s_.Tile(thread), &t);
       t.visible = Visible(s, n, a_.rows[it.row].position, s_.Seen(thread));
       t.visible_stride = n;
-      t.logits = want ? Attention(it.row, it.head * group_) + at : nullptr;
+      t.logits = want ? Attention(it.row, it.head * group_) + physical : nullptr;
       t.logits_stride = s_.z.stride;
       t.m = m, t.l = l, t.acc = acc;
       t.n = n, t.g = group_, t.d = d_, t.scale = a_.scale, t.cap = a_.cap;
       at += n;
       if (at < it.end) {
-        AskFor(pages.At(at), it.end - at, &t);
+        AskFor(pages.At(Physical(it.row, it.head, pages, at)), it.end - at, &t);
       } else if (item + 1 < n_items_) {
         const StepScratch::Item& next = s_.items[item + 1];
         AskFor(next.first, next.end - next.begin, &t);

@@ -21,16 +21,17 @@ struct StepLines {
 struct StepScratch {
   static constexpr int32_t kSegment = 256;  // entries of one work item
   struct Item {
-    int32_t row, head, begin, end;  // physical indices
+    int32_t row, head, begin, end;  // physical indices; of main those among the pages that are read
     Slot first;                     // of `begin`: other items look at it while this head may change
   };
   struct HeadTask {
     int64_t first_item;
     int32_t n_items;
+    int32_t n_pages;            // of main that are read, in Chosen(); 0: all
     std::atomic<int32_t> open;  // items that have not ended
   };
   struct Sizes {
-    int64_t stride, items, partial, attention, tile, seen, lines;
+    int64_t stride, items, partial, attention, tile, seen, lines, parts, chosen;
     explicit Sizes(const StepShape& shape);
   };
 
@@ -39,12 +40,16 @@ struct StepScratch {
   float* Tile(int thread) const;
   uint8_t* Seen(int thread) const;
   StepLines Lines(int thread, int32_t d) const;
+  float* Parts(int thread) const;  // PageChoice::parts
+  // Of pages that are read, by a row's number times G + its head.
+  int32_t* Chosen(int64_t head) const { return chosen + head * z.chosen; }
 
   Sizes z;
   Item* items;
   float* partial;    // [items, group, 2 + D]: m, l, acc
   float* attention;  // [rows, H, stride] by physical index
-  uint8_t *tiles, *seen, *lines;
+  uint8_t *tiles, *seen, *lines, *parts;
+  int32_t* chosen;                 // [rows, G, pages]
   HeadTask* heads;                 // [rows, G]
   std::atomic<int32_t>* row_open;  // [rows] heads that have not ended
   float *angles, *turned;          // [rows, D], [rows, H, D]
