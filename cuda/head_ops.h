@@ -52,8 +52,8 @@ KVC_DEVICE void WriteMeta(const Slot& s, int32_t position, int32_t rank, const f
   for (int a = 0; a < s.f->n_aux; ++a) s.aux(a) = aux == nullptr ? 0.0f : aux[a * aux_stride];
 }
 
-// Where the page of a slot is full by what was written there, it takes the bounds of its keys: the greatest
-// and the least number in every channel, as PageFormat::bound_format() has them.
+// Number i of a page's bounds: the greatest of its keys in every channel, then the least, as
+// PageFormat::bound_format() has them.
 KVC_DEVICE void PutBound(const PageFormat& f, uint8_t* page, int32_t i, float x) {
   uint8_t* at = page + f.bounds;
   if (f.type == KvType::kF16) {
@@ -70,6 +70,7 @@ KVC_DEVICE float BoundOf(const PageFormat& f, const uint8_t* page, int32_t i) {
   if (f.type == KvType::kBf16) return BfBits(reinterpret_cast<const uint16_t*>(at)[i]);
   return reinterpret_cast<const float*>(at)[i];
 }
+// Where the page of a slot is full by what was written there, it takes the bounds of its keys.
 KVC_DEVICE void BlockNoteBounds(const Pages& pages, const Slot& written) {
   const PageFormat& f = *written.f;
   if (!f.key_bounds || written.index + 1 < f.slots) return;
