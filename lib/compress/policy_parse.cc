@@ -105,8 +105,9 @@ Status SettleBudget(const std::vector<Pair>& pairs, Policy* policy) {
   const Method& method = *policy->method;
   if (policy->budget_kind != BudgetKind::kNone) {
     if (method.allocator != nullptr) return {};
-    return Error(Code::kInvalid, "%s keeps everything, so it has no %s", method.name,
-                 BudgetKey(policy->budget_kind));
+    return Error(Code::kInvalid, "%s keeps everything, so it has no %s%s", method.name,
+                 BudgetKey(policy->budget_kind),
+                 method.reads_pages ? "; read=N says how many entries a step reads" : "");
   }
   if (method.allocator == nullptr || policy->allocator->needs & kNeedsTable) return {};
   const bool composed = std::any_of(pairs.begin(), pairs.end(),

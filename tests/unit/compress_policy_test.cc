@@ -61,6 +61,12 @@ TEST(Grammar, FourBitsWantGroupsOfWholeBytes) {
   Parsed("cokv:budget=64,kv=mixed,low_bits=8,quant_group=7");
 }
 
+TEST(Grammar, WhatReadsAPartHasNoBudget) {
+  EXPECT_EQ(Refusal("quest:budget=64", Code::kInvalid),
+            "quest keeps everything, so it has no budget; read=N says how many entries a step reads");
+  EXPECT_EQ(Refusal("full:budget=64", Code::kInvalid), "full keeps everything, so it has no budget");
+}
+
 // What is published and not here is refused by what it does, with a policy that can be had.
 TEST(Grammar, MethodsKnownElsewhere) {
   const std::string think = Refusal("think:budget=64", Code::kNotFound),
