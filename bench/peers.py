@@ -155,7 +155,7 @@ def section(tables):
     """The part of docs/performance.md between the marks, from the kept numbers alone."""
     lines = [BEGIN, "", "Tokens a second as best (median, worst); MiB is the peak of the process, ours : theirs.", ""]
     for table in tables:
-        lines += [f"### {machine(table)[0].upper()}{machine(table)[1:]}", ""]
+        lines += [f"### {machine(table)}", ""]
         lines += [f"`{run['command']}` ({run['date'][:10]})," for run in table["commands"]]
         lines[-1] = lines[-1][:-1] + "."
         if table["peer_note"]:

@@ -282,11 +282,8 @@ class Wave {
     p.q = At(a_.q) + int64_t{first_} * a_.n_heads * d, p.k = At(a_.k) + int64_t{first_} * g * d;
     p.v = At(a_.v) + int64_t{first_} * g * d, p.out = At(a_.out) + int64_t{first_} * a_.n_heads * d;
     p.stride = attention || updates ? stride : 0;  // a launch that stays as it was is not sent anew
-    p.choice.stride = pages;
-    p.choice.pages = scratch.Take<int32_t>(heads * pages),
-    p.choice.ids = scratch.Take<int32_t>(heads * pages);
-    p.choice.scores = scratch.Take<float>(heads * pages);
-    p.choice.marks = scratch.Take<uint8_t>(heads * pages);
+    p.choice = {scratch.Take<int32_t>(heads * pages), scratch.Take<int32_t>(heads * pages),
+                scratch.Take<float>(heads * pages), scratch.Take<uint8_t>(heads * pages), pages};
     RowParams* to = packet.Add<RowParams>(n_, &p.rows);
     for (int32_t r = 0; r < n_; ++r) KVC_RETURN_IF_ERROR(WriteRow(r, p.choice, &packet, to + r));
     if (!end_only_) WriteSegments(n_items, heads, &packet, &p);

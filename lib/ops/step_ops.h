@@ -98,10 +98,11 @@ inline const StepPlan& PlanOf(const StepRow& row, int32_t layer) {
 constexpr int32_t kLeastReadPage = 16;
 // How many pages of a head with `len` entries in main a row's attention reads; 0: all of them.
 inline int32_t PagesRead(const StepRow& row, int32_t layer, int32_t head, int32_t len) {
-  const CacheView& c = *row.cache;
   const int32_t reads = PlanOf(row, layer).ReadsOf(layer);
+  if (reads == 0) return 0;
+  const CacheView& c = *row.cache;
   const PageFormat& f = c.layout->formats[static_cast<size_t>(MainFormat(c, head))];
-  if (reads == 0 || !f.key_bounds || c.rotated[head] == 0) return 0;
+  if (!f.key_bounds || c.rotated[head] == 0) return 0;
   const int32_t most = std::max(reads / f.slots, 1);
   return (len + f.slots - 1) / f.slots <= most ? 0 : most;
 }

@@ -6,8 +6,7 @@ namespace kvc {
 constexpr Method kMethodQuest = {
     "quest",
     "Keeps every entry, and at every step each head reads only the pages that could matter to the query: "
-    "frees "
-    "nothing, reads less",
+    "frees nothing, reads less",
     "Tang et al., Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference (arXiv 2406.10774); "
     "methods.md 2.24",
     nullptr,
