@@ -105,6 +105,27 @@ __attribute__((target("avx512f,avx512vnni"))) double Dot512() {
   return 2.0 * 64 * kChains * kRounds;
 }
 
+#if __has_include(<avx512bf16intrin.h>)  // GCC 10, clang 9
+#define KVC_BENCH_AVX512BF16
+__attribute__((target("avx512f,avx512bf16"))) double Dot512Pairs() {
+  __m512 sum[kChains];
+#pragma GCC unroll 12
+  for (int i = 0; i < kChains; ++i) sum[i] = _mm512_set1_ps(static_cast<float>(i));
+  const __m512i x = _mm512_set1_epi32(g_int_sink), y = _mm512_set1_epi32(0x3f803f80);
+  for (int round = 0; round < kRounds; ++round) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kChains; ++i)
+      sum[i] = _mm512_dpbf16_ps(sum[i], reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(y));
+  }
+#pragma GCC unroll 12
+  for (int i = 1; i < kChains; ++i) sum[0] = _mm512_add_ps(sum[0], sum[i]);
+  float out[16];
+  _mm512_storeu_ps(out, sum[0]);
+  g_float_sink = out[0] * 0;
+  return 2.0 * 32 * kChains * kRounds;
+}
+#endif
+
 // Without dot products: bytes to pairs of 16 bits, those to 32, added.
 __attribute__((target("avx2"))) double Dot256() {
   __m256i sum[kChains];
@@ -237,6 +258,9 @@ Limits MeasureLimits() {
     out.fma = std::max(out.fma, Rate(Fma512));
   }
   if (processor.avx512vnni) out.dot = std::max(out.dot, Rate(Dot512));
+#if defined(KVC_BENCH_AVX512BF16)
+  if (processor.avx512bf16) out.pairs = Rate(Dot512Pairs);
+#endif
 #elif defined(__aarch64__)
   out.fma = Rate(FmaNeon);
   out.dot = processor.neon_dot ? Rate(DotNeon) : Rate(MullNeon);

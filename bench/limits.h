@@ -8,6 +8,7 @@ struct Limits {
   double fma = 0;   // f32 operations a second, two a multiply-add, in registers
   double dot =
       0;  // int8 operations a second, two a product, in registers: dot products, or what comes nearest
+  double pairs = 0;  // bf16 operations a second, in registers; 0: the processor has no products of bf16
 };
 
 // One thread, best of some runs each, by the processor time of the calling thread.

@@ -117,14 +117,9 @@ void ProductsOf(const LayerShape& shape, int32_t n) {
         for (const Weight& w : all[layout]) {
           for (int32_t row = 0; row < w.rows; row += 64) {  // as the driver cuts it
             for (int32_t t = 0; t < n; t += 128) {
-              MatMulArgs a = data.args;
+              MatMulArgs a = FromToken(data.args, t, std::min(n - t, 128));
               a.one_stream = table->one_stream;
-              a.w = &w, a.row_begin = row, a.row_end = std::min(row + 64, w.rows), a.n = std::min(n - t, 128);
-              a.x += int64_t{t} * w.cols, a.y += int64_t{t} * w.rows;
-              if (codes) {
-                const int64_t g = int64_t{t} * (w.cols / group);
-                a.xq += int64_t{t} * w.cols, a.xs += g, a.sums += g;
-              }
+              a.w = &w, a.row_begin = row, a.row_end = std::min(row + 64, w.rows);
               layout == 0 ? table->matmul(a) : table->matmul_panels(a);
             }
           }
@@ -134,12 +129,13 @@ void ProductsOf(const LayerShape& shape, int32_t n) {
     }
     const double ops = 2.0 * shape.rows * shape.cols * n * static_cast<double>(copies) * 1e-9;
     const double gb = static_cast<double>(bytes * copies) * 1e-9;
-    const double peak = codes ? g_limits.dot : g_limits.fma;
+    const double rows_peak = codes ? g_limits.dot : g_limits.fma;
+    const double peak = TakesPairs(*table, shape.type) ? g_limits.pairs : rows_peak;
     const double from_memory = copies > 1 ? gb * 1e9 : 0;
     std::printf("%-44s", name.c_str());
     if (!only_panels)
       std::printf(" rows %8.1f GOP/s %6.2f GB/s %5.1f %%  ", ops / best[0], gb / best[0],
-                  Percent(ops * 1e9, peak, from_memory, best[0]));
+                  Percent(ops * 1e9, rows_peak, from_memory, best[0]));
     std::printf(" panels %8.1f GOP/s %6.2f GB/s %5.1f %%", ops / best[1], gb / best[1],
                 Percent(ops * 1e9, peak, from_memory, best[1]));
     only_panels ? std::printf("\n") : std::printf("   x %.2f\n", best[0] / best[1]);
@@ -239,8 +235,10 @@ void Vectors() {
 int main(int argc, char** argv) {
   if (argc > 1) g_filter = argv[1];
   g_limits = MeasureLimits();
-  std::printf("one core here: %.1f GB/s read from memory, %.1f GFLOP/s f32, %.1f GOP/s int8\n",
+  std::printf("one core here: %.1f GB/s read from memory, %.1f GFLOP/s f32, %.1f GOP/s int8",
               g_limits.read * 1e-9, g_limits.fma * 1e-9, g_limits.dot * 1e-9);
+  if (g_limits.pairs > 0) std::printf(", %.1f GFLOP/s bf16", g_limits.pairs * 1e-9);
+  std::printf("\n");
   MatMuls();
   Layers();
   Attention();

@@ -10,6 +10,7 @@ function(set_source_files_properties path)
 endfunction()
 # No compiler is at hand to ask; build.sh asks the one that it is run with.
 set(KVC_HAS_AVXVNNI ON)
+set(KVC_HAS_AVX512BF16 ON)
 set(KVC_HAS_I8MM ON)
 include(${CMAKE_CURRENT_LIST_DIR}/../lib/ops/cpu/isa.cmake)
 set(KVC_REGEX_JIT ON)

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -13,6 +12,7 @@
 
 #include "kvc/kvc.h"
 #include "tests/support/c_support.h"
+#include "tests/support/environment.h"
 #include "tests/support/process_memory.h"
 
 namespace {
@@ -109,16 +109,14 @@ TEST_F(Log, NothingWithoutACallback) {
 }
 
 TEST_F(Log, AnUnknownInstructionSetIsIgnoredAloud) {
-  const char* before = std::getenv("KVC_ISA");
-  const std::string kept = before == nullptr ? "" : before;
-  setenv("KVC_ISA", "abacus", 1);
+  const kvc::test::KeptVariable kept("KVC_ISA");
+  kvc::test::SetVariable("KVC_ISA", "abacus");
   kvc_model_close(OpenTiny());
   Expect({KVC_LOG_WARNING, KVC_LOG_INFO}, "KVC_ISA=abacus");
-  setenv("KVC_ISA", "ref", 1);
+  kvc::test::SetVariable("KVC_ISA", "ref");
   kvc_model_close(OpenTiny());
   const std::string line = Expect({KVC_LOG_INFO}, "opened");
   EXPECT_NE(line.find(", ref"), std::string::npos) << line;
-  before == nullptr ? unsetenv("KVC_ISA") : setenv("KVC_ISA", kept.c_str(), 1);
 }
 
 TEST_F(Log, MaxTokensBeyondTheTrainedContext) {

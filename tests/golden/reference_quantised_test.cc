@@ -75,13 +75,17 @@ struct Distances {
   double error = 0;                                               // standard error of f32_ours - f32_llama
 };
 
+ModelParams OnTheProcessor() {
+  ModelParams params;
+  params.device = "cpu";  // whose kernels these are
+  return params;
+}
+
 // n of a position: the tokens in front of it.
 Distances Measure(const std::string& path, const Tokens& ids, const std::vector<size_t>& at,
                   const std::vector<Position>& positions) {
   Distances d;
-  ModelParams params;
-  params.device = "cpu";  // whose kernels these are
-  auto opened = Model::Open(path, params);
+  auto opened = Model::Open(path, OnTheProcessor());
   EXPECT_TRUE(opened.ok()) << opened.status().message();
   if (!opened.ok()) return d;
   const auto session = FullSession(opened.value());
@@ -105,8 +109,7 @@ Distances Measure(const std::string& path, const Tokens& ids, const std::vector<
 }
 
 TEST(ReferenceQuantised, IsWhatLlamaCppComputesAndNoFurtherFromF32) {
-  const char* before = std::getenv("KVC_ISA");
-  const std::string kept = before != nullptr ? before : "";
+  const test::KeptVariable kept("KVC_ISA");
   const Json about = ReadReference("recall_quantised_llamacpp.json");
   const Tokens ids = about["ids"];
   const size_t top = about["top"], every = about["every"];
@@ -142,7 +145,57 @@ TEST(ReferenceQuantised, IsWhatLlamaCppComputesAndNoFurtherFromF32) {
     }
   }
   EXPECT_TRUE(vectors.empty());
-  test::SetVariable("KVC_ISA", before != nullptr ? kept.c_str() : nullptr);
+}
+
+// Log probabilities behind every 16th token.
+std::vector<std::vector<float>> LogProbabilities(const std::string& path, const Tokens& ids) {
+  std::vector<std::vector<float>> all;
+  auto opened = Model::Open(path, OnTheProcessor());
+  EXPECT_TRUE(opened.ok()) << opened.status().message();
+  if (!opened.ok()) return all;
+  const auto session = FullSession(opened.value());
+  for (size_t read = 0; read + 16 <= ids.size(); read += 16) {
+    Prefill(*session, ids, read, read + 16);
+    all.push_back(test::LogitsOf(*session));
+    const double most = *std::max_element(all.back().begin(), all.back().end());
+    double sum = 0;
+    for (const float logit : all.back()) sum += std::exp(logit - most);
+    for (float& logit : all.back()) logit -= static_cast<float>(most + std::log(sum));
+  }
+  return all;
+}
+
+// Kernels that multiply bf16 by bf16 round activations to eight bits of mantissa: how far that takes the
+// model from the same weights with activations in f32.
+TEST(ReferenceQuantised, ActivationsInBf16StayNearThoseInF32) {
+  const KernelTable* tables[8];
+  const int n_tables = RunnableKernels(tables, 8);
+  const Tokens ids = ReadReference("recall_quantised_llamacpp.json")["ids"];
+  const test::TempFolder folder;
+  ConvertOptions options;
+  options.weights = WeightChoice::kBf16;
+  const Status status =
+      Convert(std::string(KVC_SOURCE_DIR) + "/models/recall", folder / "m.kvc", options, nullptr);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const test::KeptVariable kept("KVC_ISA");
+  std::vector<std::vector<float>> f32;
+  for (int t = 0; t < n_tables; ++t) {
+    if (tables[t]->round_row == nullptr) continue;
+    if (f32.empty()) {
+      test::SetVariable("KVC_ISA", "ref");
+      f32 = LogProbabilities(folder / "m.kvc", ids);
+    }
+    test::SetVariable("KVC_ISA", tables[t]->name);
+    const std::vector<std::vector<float>> ours = LogProbabilities(folder / "m.kvc", ids);
+    ASSERT_EQ(f32.size(), ours.size());
+    double mean = 0;
+    for (size_t i = 0; i < f32.size(); ++i)
+      mean += Divergence(f32[i], ours[i]) / static_cast<double>(f32.size());
+    RecordProperty(tables[t]->name, Format("%.3g", mean));
+    EXPECT_GT(mean, 0) << "nothing was rounded";
+    EXPECT_LE(mean, kMostApart) << tables[t]->name;
+  }
+  if (f32.empty()) GTEST_SKIP() << "no kernels here round activations to bf16";
 }
 
 }  // namespace

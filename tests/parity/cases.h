@@ -124,6 +124,20 @@ inline std::vector<MatMulCase> LargeMatMulCases() {
   return cases;
 }
 
+// Whether these kernels read rows of round_row for panels of this type.
+inline bool TakesPairs(const KernelTable& table, WeightType type) {
+  return type == WeightType::kBf16 && table.round_row != nullptr;
+}
+
+// The same product from token t on, for n tokens.
+inline MatMulArgs FromToken(MatMulArgs a, int32_t t, int32_t n) {
+  const int64_t groups = a.w->group > 0 ? a.w->cols / a.w->group : 0, cols = a.w->cols;
+  a.n = n, a.x += t * a.x_stride, a.y += t * a.y_stride;
+  if (a.xb != nullptr) a.xb += t * int64_t{PairedColumns(a.w->cols)};
+  if (groups > 0) a.xq += t * cols, a.xs += t * groups, a.sums += t * groups;
+  return a;
+}
+
 // A matrix product with its operands. Codes take all their values, the most negative too.
 class MatMulData {
  public:
@@ -150,11 +164,16 @@ class MatMulData {
         for (size_t j = i; j < i + static_cast<size_t>(c.group); ++j) sums_.back() += xq_[j];
       }
     }
+    for (int32_t t = 0; c.type == WeightType::kBf16 && t < c.n; ++t) {
+      for (int32_t k = 0; k < PairedColumns(c.cols); ++k)
+        xb_.push_back(k < c.cols ? FloatToBf16(x_[static_cast<size_t>(t) * c.cols + k]) : 0);
+    }
     weight_.data = data_.data(), weight_.scales = scales_.data();
     args.w = &weight_, args.x = x_.data(), args.xq = xq_.data(), args.xs = xs_.data(),
     args.bias = bias_.data();
     args.y = y.data(), args.x_stride = c.cols, args.y_stride = c.rows, args.n = c.n;
     args.row_begin = 0, args.row_end = c.rows, args.sums = sums_.data();
+    args.xb = xb_.empty() ? nullptr : xb_.data();
   }
   MatMulData(const MatMulData&) = delete;
 
@@ -192,8 +211,10 @@ class MatMulData {
     const Difference parts = Q4KParts(BlockAt(row, col), col % 256);
     return std::fabs(parts.product) + std::fabs(parts.least);
   }
-  double Activation(int32_t token, int32_t col) const {
+  // pairs: as round_row leaves it.
+  double Activation(int32_t token, int32_t col, bool pairs = false) const {
     const size_t i = static_cast<size_t>(token) * static_cast<size_t>(shape.cols) + static_cast<size_t>(col);
+    if (pairs) return Bf16Value(FloatToBf16(x_[i]));
     return shape.group == 0 ? x_[i] : xq_[i] * static_cast<double>(xs_[i / static_cast<size_t>(shape.group)]);
   }
   double Bias(int32_t row) const { return bias_[static_cast<size_t>(row)]; }
@@ -243,6 +264,7 @@ class MatMulData {
   std::vector<uint16_t> scales_;
   std::vector<float> x_, bias_, xs_;
   std::vector<int8_t> xq_;
+  std::vector<uint16_t> xb_;
   std::vector<int32_t> sums_;
 };
 

@@ -35,6 +35,11 @@ MatMulArgs Packed(const MatMulData& data, const PackedWeight& packed) {
   return a;
 }
 
+MatMulArgs WithoutPairs(MatMulArgs a) {
+  a.xb = nullptr;
+  return a;
+}
+
 TEST(PanelParity, AgreesWithDouble) {
   for (const MatMulCase& c : PanelCases()) {
     MatMulData data(c);
@@ -42,6 +47,11 @@ TEST(PanelParity, AgreesWithDouble) {
     for (const KernelTable* table : ProductTables()) {
       data.y.assign(data.y.size(), NAN);
       table->matmul_panels(Packed(data, packed));
+      ExpectNearDouble(data, table->name, TakesPairs(*table, c.type));
+      if (HasFatalFailure()) return;
+      if (!TakesPairs(*table, c.type)) continue;
+      data.y.assign(data.y.size(), NAN);
+      table->matmul_panels(WithoutPairs(Packed(data, packed)));
       ExpectNearDouble(data, table->name);
       if (HasFatalFailure()) return;
     }
@@ -72,14 +82,11 @@ TEST(PanelParity, EveryTokenAndSplitGivesTheSameBits) {
       table->matmul_panels(Packed(data, packed));
       const std::vector<float> whole = data.y;
       data.y.assign(data.y.size(), NAN);
-      const int32_t groups = c.group > 0 ? c.cols / c.group : 0, panels = PanelsOf(c.rows);
+      const int32_t panels = PanelsOf(c.rows);
       int32_t piece = 1;
       for (int32_t t = 0; t < c.n;
            piece = piece % 13 + 1) {  // tokens in pieces of 1 to 13, panels in three parts
-        MatMulArgs a = Packed(data, packed);
-        a.n = std::min(piece, c.n - t);
-        a.x += int64_t{t} * c.cols, a.xq += int64_t{t} * c.cols, a.xs += int64_t{t} * groups;
-        a.sums += int64_t{t} * groups, a.y += int64_t{t} * c.rows;
+        MatMulArgs a = FromToken(Packed(data, packed), t, std::min(piece, c.n - t));
         const int32_t cuts[] = {0, panels / 5 * kPanelLanes, (panels - panels / 3) * kPanelLanes, c.rows};
         for (int part = 0; part < 3; ++part) {
           a.row_begin = cuts[part], a.row_end = std::min(cuts[part + 1], c.rows);
@@ -93,24 +100,41 @@ TEST(PanelParity, EveryTokenAndSplitGivesTheSameBits) {
   }
 }
 
+// Ties, numbers beside them, the largest that does not become infinite, and what has no number; any length.
+TEST(PanelParity, RowsOfPairsAreRoundedToTheNearest) {
+  Random random(11);
+  std::vector<float> x;
+  for (uint32_t bits : {0x3f808000u, 0x3f818000u, 0x3f808001u, 0x3f807fffu, 0xbf808000u, 0x7f7f7fffu,
+                        0x7f7f8000u, 0x7f800000u, 0xff800000u, 0x7fc00001u, 0x80000000u})
+    x.push_back(BitsToFloat(bits));
+  while (x.size() < 77) x.push_back(random.Uniform(-3, 3));
+  for (const KernelTable* table : ProductTables()) {
+    if (table->round_row == nullptr) continue;
+    for (int32_t cols = 1; cols <= 77; ++cols) {
+      std::vector<uint16_t> out(80, 0x1234);
+      table->round_row(x.data(), cols, out.data());
+      for (int32_t k = 0; k < 80; ++k) {
+        const uint16_t want = k < cols                  ? FloatToBf16(x[static_cast<size_t>(k)])
+                              : k < PairedColumns(cols) ? uint16_t{0}
+                                                        : uint16_t{0x1234};
+        ASSERT_EQ(want, out[static_cast<size_t>(k)]) << table->name << ": " << k << " of " << cols;
+      }
+    }
+  }
+}
+
 // A processor chooses how panels are read (ProcessorFeatures::one_stream); here both ways, on any of them.
 TEST(PanelParity, HowPanelsAreReadDoesNotShow) {
   for (const MatMulCase& c : PanelCases()) {
     MatMulData data(c);
     const PackedWeight packed(data.weight());
     for (const KernelTable* table : ProductTables()) {
-      MatMulArgs a = Packed(data, packed);
       std::vector<float> y[2];
       for (bool one_stream : {false, true}) {
         data.y.assign(data.y.size(), NAN);
-        a.one_stream = one_stream;
         for (int32_t t = 0; t < c.n; ++t) {  // one token at a time, which is where it is looked at
-          a.n = 1, a.y = data.y.data() + t * c.rows, a.x = data.args.x + t * c.cols;
-          if (c.group > 0) {
-            const int64_t groups = c.cols / c.group;
-            a.xq = data.args.xq + t * c.cols, a.xs = data.args.xs + t * groups,
-            a.sums = data.args.sums + t * groups;
-          }
+          MatMulArgs a = FromToken(Packed(data, packed), t, 1);
+          a.one_stream = one_stream;
           table->matmul_panels(a);
         }
         y[one_stream] = data.y;
@@ -122,8 +146,8 @@ TEST(PanelParity, HowPanelsAreReadDoesNotShow) {
 }
 
 TEST(PanelParity, NothingOutsideTheRowsIsWrittenAndNoBiasAddsNothing) {
-  for (WeightType type :
-       {WeightType::kF32, WeightType::kInt8, WeightType::kInt4, WeightType::kQ4K, WeightType::kQ6K}) {
+  for (WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4,
+                          WeightType::kQ4K, WeightType::kQ6K}) {
     MatMulData data({type, 40, 256, GroupFor(type), 2});
     const PackedWeight packed(data.weight());
     for (const KernelTable* table : ProductTables()) {

@@ -39,7 +39,7 @@ TEST(Limits, KernelsCountOnThem) {
   EXPECT_LT(int64_t{kMaxWeightGroup} * 255 * 128, int64_t{INT32_MAX});
   // Scratch of a product has room for the scales of the smallest groups.
   const int64_t codes = 1024, scales = 1024 / kMinWeightGroup * static_cast<int64_t>(sizeof(float));
-  EXPECT_GE(MatMulScratchBytes(1, 1024), codes + scales);
+  EXPECT_GE(MatMulScratchBytes(ReferenceKernels(), 1, 1024), codes + scales);
 }
 
 }  // namespace

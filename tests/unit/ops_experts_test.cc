@@ -233,13 +233,14 @@ TEST(Experts, ALayerGivesWhatItsDefinitionSays) {
         CountingDevice device(*table, &runs);
         const Layer layer(&device, s, normalise);
         const std::vector<float> x = SomeRows(20), got = layer.Run(x, 0.5f);
-        const bool codes = s.group > 0;  // one of an activation may fall to the other side of a half
+        // A code of an activation may fall to the other side of a half; in bf16 each is off by up to 1/512.
+        const double tolerance = s.group > 0 ? 2e-3 : parity::TakesPairs(*table, s.type) ? 1e-2 : 2e-5;
         for (int32_t i = 0; i < 20; i += 3) {
           const std::vector<double> wanted = layer.Expected(&x[static_cast<size_t>(i) * kHidden], 0.5);
           double largest = 1;
           for (const double v : wanted) largest = std::max(largest, std::fabs(v));
           for (size_t j = 0; j < kHidden; ++j) {
-            ASSERT_NEAR(wanted[j], got[static_cast<size_t>(i) * kHidden + j], (codes ? 2e-3 : 2e-5) * largest)
+            ASSERT_NEAR(wanted[j], got[static_cast<size_t>(i) * kHidden + j], tolerance * largest)
                 << table->name << " row " << i << " column " << j;
           }
         }

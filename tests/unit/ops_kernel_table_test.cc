@@ -2,9 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <string>
-
 #include "tests/parity/cases.h"
 #include "tests/support/environment.h"
 
@@ -17,8 +14,8 @@ TEST(KernelTable, EveryTableIsCompleteAndTheReferenceComesFirst) {
   EXPECT_STREQ("ref", tables[0]->name);
   EXPECT_EQ(&ReferenceKernels(), tables[0]);
   for (const KernelTable* t : tables) {
-    EXPECT_TRUE(t->matmul && t->quantize_row && t->rms_norm && t->layer_norm && t->clamped_mul && t->rope &&
-                t->silu_mul && t->add && t->dot && t->axpy && t->softmax)
+    EXPECT_TRUE(t->matmul && t->matmul_panels && t->quantize_row && t->rms_norm && t->layer_norm &&
+                t->clamped_mul && t->rope && t->silu_mul && t->add && t->dot && t->axpy && t->softmax)
         << t->name;
     EXPECT_TRUE(t->prefill_attention && t->score_rows && t->column_sums && t->column_maxima &&
                 t->attend_tile && t->encode_vectors && t->decode_vectors && t->weight_row)
@@ -29,8 +26,7 @@ TEST(KernelTable, EveryTableIsCompleteAndTheReferenceComesFirst) {
 }
 
 TEST(KernelTable, TheEnvironmentChoosesAndNonsenseIsPassedOver) {
-  const char* before = std::getenv("KVC_ISA");
-  const std::string kept = before != nullptr ? before : "";
+  const test::KeptVariable kept("KVC_ISA");
   for (const KernelTable* t : parity::Tables()) {
     test::SetVariable("KVC_ISA", t->name);
     EXPECT_EQ(t, &BestKernels());
@@ -39,7 +35,6 @@ TEST(KernelTable, TheEnvironmentChoosesAndNonsenseIsPassedOver) {
   EXPECT_EQ(parity::Tables().back(), &BestKernels());
   test::SetVariable("KVC_ISA", nullptr);
   EXPECT_EQ(parity::Tables().back(), &BestKernels());
-  if (before != nullptr) test::SetVariable("KVC_ISA", kept.c_str());
 }
 
 }  // namespace

@@ -1,20 +1,29 @@
 // The driver that spreads a matrix product over threads.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <memory>
+
 #include "lib/ops/cpu/matmul.h"
+#include "lib/ops/cpu/raw.h"
 #include "tests/parity/cases.h"
 
 namespace kvc {
 namespace {
 
 struct Product {
-  Product(const parity::MatMulCase& c, int threads, const KernelTable* table, bool with_bias) : data(c) {
+  Product(const parity::MatMulCase& c, int threads, const KernelTable* table, bool with_bias,
+          bool in_panels = false)
+      : data(c) {
     const auto pool = std::move(ThreadPool::Create(threads).value());
-    std::vector<uint8_t> scratch(static_cast<size_t>(MatMulScratchBytes(c.n, c.cols)) + 128, 0xee);
+    const size_t bytes = static_cast<size_t>(MatMulScratchBytes(*table, c.n, c.cols));
+    std::vector<uint8_t> scratch(bytes + 128, 0xee);
     uint8_t* aligned = scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64);
-    MatMul({table, pool.get()}, data.weight(), with_bias ? data.args.bias : nullptr, data.args.x,
-           data.args.x_stride, c.n, data.y.data(), c.rows, aligned);
-    for (int i = 0; i < 32; ++i) EXPECT_EQ(0xee, aligned[MatMulScratchBytes(c.n, c.cols) + i]);
+    const parity::PackedWeight packed(data.weight());
+    MatMul({table, pool.get()}, in_panels ? packed.weight : data.weight(),
+           with_bias ? data.args.bias : nullptr, data.args.x, data.args.x_stride, c.n, data.y.data(), c.rows,
+           aligned);
+    for (size_t i = 0; i < 32; ++i) EXPECT_EQ(0xee, aligned[bytes + i]);
   }
   parity::MatMulData data;
 };
@@ -34,13 +43,20 @@ TEST(MatMul, TheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
+// In panels the driver rounds rows for kernels that multiply pairs of bf16; an odd row leaves a column over.
 TEST(MatMul, FloatWeightsGiveTheKernelsBitsOverTokenTiles) {
-  const parity::MatMulCase c{WeightType::kBf16, 300, 130, 0, 300};
-  for (const KernelTable* table : parity::Tables()) {
-    const Product whole(c, 3, table, true);
-    parity::MatMulData direct(c);
-    table->matmul(direct.args);
-    ASSERT_EQ(0, std::memcmp(whole.data.y.data(), direct.y.data(), direct.y.size() * 4)) << table->name;
+  for (int32_t cols : {130, 131}) {
+    const parity::MatMulCase c{WeightType::kBf16, 300, cols, 0, 300};
+    for (const KernelTable* table : parity::Tables()) {
+      for (bool in_panels : {false, true}) {
+        const Product whole(c, 3, table, true, in_panels);
+        parity::MatMulData direct(c);
+        const parity::PackedWeight packed(direct.weight());
+        if (in_panels) direct.args.w = &packed.weight;
+        (in_panels ? table->matmul_panels : table->matmul)(direct.args);
+        ASSERT_EQ(0, std::memcmp(whole.data.y.data(), direct.y.data(), direct.y.size() * 4)) << table->name;
+      }
+    }
   }
 }
 
@@ -60,6 +76,68 @@ TEST(MatMul, CodedWeightsRoundActivationsByHalfAStep) {
           ASSERT_NEAR(sum, data.y[static_cast<size_t>(t * c.rows + r)], bound);
         }
       }
+    }
+  }
+}
+
+// The bf16 part of a product that rounds no rows is what kernels without pairs make of it.
+void ExpectExactWhereAsked(const KernelTable& table, ThreadPool* pool, MatrixProduct product,
+                           const std::vector<float>& rounded) {
+  KernelTable without = table;
+  without.round_row = nullptr;
+  std::vector<float> y[2] = {rounded, rounded};
+  for (const bool exact : {false, true}) {
+    product.exact = exact, product.y[1] = y[exact].data();
+    Multiply({exact ? &table : &without, pool}, product);
+  }
+  EXPECT_EQ(y[0], y[1]) << table.name;
+  EXPECT_NE(rounded, y[0]) << table.name;
+}
+
+// Parts of one matrix that take their rows in three ways: each gets what it gets alone, and every row is made
+// once.
+TEST(MatMul, PartsOfDifferentTypesGetTheSameRows) {
+  constexpr int32_t kRows = 48, kCols = 67 * 32, kTokens = 21;
+  for (const KernelTable* table : parity::Tables()) {
+    parity::MatMulData whole({WeightType::kF32, 1, kCols, 0, kTokens});
+    std::vector<float> x(static_cast<size_t>(kTokens) * kCols), y[3];
+    const auto pool = std::move(ThreadPool::Create(3).value());
+    std::vector<uint8_t> scratch(static_cast<size_t>(MatMulScratchBytes(*table, kTokens, kCols)) + 64);
+    const auto aligned = [&] {
+      return scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64);
+    };
+    Matrix matrix;
+    matrix.cols = kCols;
+    MatrixProduct product{};
+    std::vector<std::unique_ptr<parity::MatMulData>> data;
+    std::vector<std::unique_ptr<parity::PackedWeight>> packed;
+    for (WeightType type : {WeightType::kInt8, WeightType::kBf16, WeightType::kInt4}) {
+      data.push_back(std::make_unique<parity::MatMulData>(
+          parity::MatMulCase{type, kRows, kCols, parity::GroupFor(type), 1}));
+      packed.push_back(std::make_unique<parity::PackedWeight>(data.back()->weight()));
+      const Weight& w = packed.back()->weight;
+      Matrix::Part& part = matrix.parts[matrix.n_parts];
+      part.type = w.type, part.layout = w.layout, part.rows = w.rows, part.group = w.group;
+      part.data = AddressOf(static_cast<const uint8_t*>(w.data)), part.scales = AddressOf(w.scales);
+      std::vector<float>& out = y[matrix.n_parts];
+      out.assign(static_cast<size_t>(kTokens) * kRows, NAN);
+      product.y[matrix.n_parts++] = out.data();
+    }
+    std::vector<std::atomic<int>> made(kTokens);
+    const auto make = [&](int64_t t) {
+      std::memcpy(x.data() + t * kCols, whole.args.x + t * kCols, kCols * 4);
+      ++made[static_cast<size_t>(t)];
+    };
+    product.matrix = &matrix, product.x = x.data(), product.n = kTokens, product.make_row = make;
+    product.scratch = aligned();
+    Multiply({table, pool.get()}, product);
+    for (const std::atomic<int>& n : made) EXPECT_EQ(1, n);
+    if (table->round_row != nullptr) ExpectExactWhereAsked(*table, pool.get(), product, y[1]);
+    for (int i = 0; i < matrix.n_parts; ++i) {
+      std::vector<float> alone(y[i].size(), NAN);
+      MatMul({table, pool.get()}, packed[static_cast<size_t>(i)]->weight, nullptr, whole.args.x, kCols,
+             kTokens, alone.data(), kRows, aligned());
+      ASSERT_EQ(0, std::memcmp(alone.data(), y[i].data(), alone.size() * 4)) << table->name << " part " << i;
     }
   }
 }

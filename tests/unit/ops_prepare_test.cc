@@ -175,8 +175,10 @@ TEST(Network, PreparedWeightsGiveTheReferencesNumbers) {
       EXPECT_EQ(table->prefers_panels, device.held > 0);
       const std::vector<float> got = layer.Run(x, 3);
       // A code of an activation may fall to the other side of a half: a step of 1/127 of one of 32 products.
+      // Where activations become bf16 each is off by up to 1/512 of itself.
+      const double tolerance = table->round_row != nullptr ? 5e-2 : 2e-2;
       for (size_t i = 0; i < wanted.size(); ++i)
-        ASSERT_NEAR(wanted[i], got[i], 2e-2) << table->name << " " << i;
+        ASSERT_NEAR(wanted[i], got[i], tolerance) << table->name << " " << i;
     }
   }
 }

@@ -94,7 +94,7 @@ void AddExperts(const LayerMath& math, const LayerMatrices& w, float scale, floa
   const NetworkShape& s = math.shape();
   const Rows& r = math.rows();
   MatrixProduct router{};
-  router.matrix = &w.router, router.y[0] = r.routes;
+  router.matrix = &w.router, router.y[0] = r.routes, router.exact = true;  // experts are chosen by it
   math.NormProduct(x, w.ffn_norm, w.ffn_norm_bias, &router);
   math.ForRows([&](int64_t i, int) {
     Route(math.kernels(), s.n_experts, s.n_chosen, w.normalise_experts, r.routes + i * s.n_experts,

@@ -15,6 +15,13 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   endif()
   set_source_files_properties(${KVC_ISA_DIR}/isa_avx512.cc PROPERTIES COMPILE_OPTIONS "${KVC_AVX512}")
   set_source_files_properties(${KVC_ISA_DIR}/isa_avx512vnni.cc PROPERTIES COMPILE_OPTIONS "${KVC_AVX512};-mavx512vnni")
+  if(NOT DEFINED KVC_HAS_AVX512BF16)
+    check_cxx_compiler_flag(-mavx512bf16 KVC_HAS_AVX512BF16)  # GCC 10, clang 9
+  endif()
+  if(KVC_HAS_AVX512BF16)
+    set_source_files_properties(${KVC_ISA_DIR}/isa_avx512bf16.cc PROPERTIES
+      COMPILE_OPTIONS "${KVC_AVX512};-mavx512vnni;-mavx512bf16")
+  endif()
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   if(NOT APPLE)  # Apple's all have dot products
     set_source_files_properties(${KVC_ISA_DIR}/isa_neondot.cc PROPERTIES COMPILE_OPTIONS "-march=armv8.2-a+dotprod")

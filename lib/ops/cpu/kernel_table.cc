@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "lib/base/log.h"
 #include "lib/ops/cpu/processor.h"
@@ -75,9 +76,10 @@ KernelTable FillMissing(KernelTable table, const KernelTable& below) {
   return table;
 }
 
-constexpr int kMaxTables = 5;
+constexpr int kMaxTables = 6;
 
-// What this build has and this processor runs, each table above the one it extends.
+// What this build has and this processor runs, each table above the one it extends, or, where it does not
+// pay, below.
 struct Tables {
   KernelTable table[kMaxTables];
   int n = 0;
@@ -87,6 +89,7 @@ struct Tables {
     if (!runs || t.name == nullptr) return;
     table[n] = FillMissing(t, below);
     table[n++].one_stream = has.one_stream;
+    if (t.pays != nullptr && !t.pays()) std::swap(table[n - 2], table[n - 1]);
   }
   Tables() {
     table[n++] = kReference;
@@ -95,6 +98,7 @@ struct Tables {
     Add(kAvxVnniTable, has.avxvnni && kAvx2Table.name != nullptr, table[n - 1]);
     Add(kAvx512Table, has.avx512, kReference);
     Add(kAvx512VnniTable, has.avx512vnni && kAvx512Table.name != nullptr, table[n - 1]);
+    Add(kAvx512Bf16Table, has.avx512bf16 && kAvx512VnniTable.name != nullptr, table[n - 1]);
 #elif defined(__aarch64__)
     Add(kNeonTable, true, kReference);
     Add(kNeonDotTable, kNeonTable.name != nullptr && has.neon_dot, table[n - 1]);
@@ -123,7 +127,7 @@ const KernelTable& BestKernels() {
     for (int i = 0; i < all.n; ++i) {
       if (std::strcmp(all.table[i].name, wanted) == 0) return all.table[i];
     }
-    char names[64] = "";  // of kMaxTables, each shorter than 12
+    char names[12 * kMaxTables] = "";  // each shorter than 11
     for (int i = 0; i < all.n; ++i) {
       if (i > 0) std::strcat(names, ", ");
       std::strcat(names, all.table[i].name);

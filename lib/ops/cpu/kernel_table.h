@@ -15,7 +15,7 @@ namespace kvc {
 // Weights with codes multiply int8 activations: xq, xs, sums from quantize_row with group = w->group; integer
 // dot per group, then f32 sum over groups in order (dot * (xs * scale)); with q4_k, after the product of each
 // group, less (sum of its activations * xs) * its least value. For those types x is not read.
-// Weights in panels: row_begin is a multiple of 16.
+// Weights in panels: row_begin is a multiple of 16. bf16 ones take xb for x where there is one.
 struct MatMulArgs {
   const Weight* w;
   const float* x;     // [n, cols], row stride x_stride
@@ -27,7 +27,10 @@ struct MatMulArgs {
   int32_t n, row_begin, row_end;
   const int32_t* sums = nullptr;  // [n, cols / group] dense: of the codes xq of a group; for panels, q4_k
   bool one_stream = false;        // how panels of one token are read; results do not depend on it
+  const uint16_t* xb = nullptr;   // [n, PairedColumns(cols)] dense: rows as round_row makes them; or null
 };
+// Columns of a row that is multiplied by pairs: behind an odd number stands a zero.
+static inline int32_t PairedColumns(int32_t cols) { return cols + cols % 2; }
 
 // The bit of query head j of a group in masks of who sees an entry. Groups beyond 32 have none (seen is null
 // there).
@@ -170,16 +173,22 @@ struct KernelTable {
                            uint16_t* scales);
   void (*decode_key_block)(KvType type, const uint8_t* codes, const uint16_t* scales, int32_t n, int32_t d,
                            float* x);
+  // A row for products with bf16 panels that multiply bf16 by bf16 (MatMulArgs::xb): rounded to nearest, ties
+  // to even, to out[PairedColumns(cols)]. Null: there are none.
+  void (*round_row)(const float* x, int32_t cols, uint16_t* out) = nullptr;
+  // Measures, in a fraction of a millisecond, whether this table is faster than what it extends. Null: it is.
+  bool (*pays)() = nullptr;
   bool one_stream = false;  // this processor's choice for MatMulArgs::one_stream
 };
 
 const KernelTable& ReferenceKernels();
-// The fastest table this processor can run; KVC_ISA = ref | avx2 | avxvnni | avx512 | avx512vnni | neon |
-// neondot | neoni8mm in the environment chooses a slower one (for tests and for reports of a wrong result).
-// Every field is set.
+// The fastest table this processor can run; KVC_ISA = ref | avx2 | avxvnni | avx512 | avx512vnni |
+// avx512bf16 | neon | neondot | neoni8mm in the environment chooses another one (for tests and for reports of
+// a wrong result). Every field is set.
 const KernelTable& BestKernels();
 const char* WantedKernels();  // what KVC_ISA says; null: nothing
-// All tables this build has and this processor can run, reference first; for parity tests and benchmarks.
+// All tables this build has and this processor can run, reference first, fastest last; for parity tests and
+// benchmarks.
 int RunnableKernels(const KernelTable** tables, int cap);
 
 }  // namespace kvc

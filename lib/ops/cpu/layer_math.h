@@ -34,7 +34,8 @@ struct Rows {
     constexpr int64_t kFew = 256;
     return s.n_experts == 0 ? n : std::max(n, std::min(n * s.n_chosen, kFew));
   }
-  Rows(const NetworkShape& s, int64_t n, uint8_t* memory) : pairs(PairsOf(s, n)), bytes(0) {
+  Rows(const KernelTable& kernels, const NetworkShape& s, int64_t n, uint8_t* memory)
+      : pairs(PairsOf(s, n)), bytes(0) {
     const bool experts = s.n_experts > 0;
     Take(memory, n * s.hidden, &norm), Take(memory, pairs * s.ffn, &gate), Take(memory, pairs * s.ffn, &up);
     Take(memory, experts ? pairs * s.hidden : 0, &gathered), Take(memory, experts ? n * s.hidden : 0, &sum);
@@ -45,10 +46,12 @@ struct Rows {
     uint8_t* rest;
     Take(memory, 0, &rest);
     product = rest;
-    bytes +=
-        MatMulScratchBytes(static_cast<int32_t>(pairs), std::max({s.hidden, s.ffn, s.n_heads * s.head_dim}));
+    bytes += MatMulScratchBytes(kernels, static_cast<int32_t>(pairs),
+                                std::max({s.hidden, s.ffn, s.n_heads * s.head_dim}));
   }
-  static int64_t Bytes(const NetworkShape& s, int64_t n) { return Rows(s, n, nullptr).bytes; }
+  static int64_t Bytes(const KernelTable& kernels, const NetworkShape& s, int64_t n) {
+    return Rows(kernels, s, n, nullptr).bytes;
+  }
 
  private:
   template <typename T>
@@ -62,7 +65,11 @@ class LayerMath {
  public:
   LayerMath(const KernelTable& kernels, ThreadPool* pool, const NetworkShape& shape, int32_t n,
             DeviceBytes scratch)
-      : kernels_(kernels), ops_{&kernels, pool}, shape_(shape), n_(n), rows_(shape, n, Raw(scratch)) {}
+      : kernels_(kernels),
+        ops_{&kernels, pool},
+        shape_(shape),
+        n_(n),
+        rows_(kernels, shape, n, Raw(scratch)) {}
 
   const Rows& rows() const { return rows_; }
   const KernelTable& kernels() const { return kernels_; }

@@ -28,29 +28,45 @@ struct Part {
   int64_t y_stride;
 };
 
-// Parts that take the same activations.
-struct Run {
+// Parts that take the same activations: as they are, or rounded in one way.
+class Run {
+ public:
+  explicit Run(bool rounds_pairs) : rounds_pairs_(rounds_pairs) {}
   Part parts[Matrix::kMaxParts];
   int32_t n_parts = 0, group = 0;  // group 0: no part has codes
-  bool Takes(const Weight& w) const { return !HasCodes(w.type) || group == 0 || w.group == group; }
+  bool pairs = false;              // a part takes rows as round_row makes them
+  bool Takes(const Weight& w) const {
+    return HasCodes(w.type) ? !pairs && (group == 0 || w.group == group) : !TakesPairs(w) || group == 0;
+  }
   void Add(const Part& part) {
     if (HasCodes(part.w.type)) group = part.w.group;
+    pairs = pairs || TakesPairs(part.w);
     parts[n_parts++] = part;
   }
+
+ private:
+  bool TakesPairs(const Weight& w) const {
+    return rounds_pairs_ && w.type == WeightType::kBf16 && w.layout != WeightLayout::kRowMajor;
+  }
+  bool rounds_pairs_;
 };
 
-// Activations of one run: x, and rounded to groups where there are codes.
-MatMulArgs RoundRows(const OpContext& ctx, int32_t group, const float* x, int64_t stride, int32_t cols,
-                     int32_t n, const Hook<int64_t>& make_row, void* scratch) {
+// Activations of one run: x, and as its weights take them.
+MatMulArgs RoundRows(const OpContext& ctx, const Run& run, const float* x, int64_t stride, int32_t n,
+                     const Hook<int64_t>& make_row, void* scratch) {
   MatMulArgs a{};
   a.x = x, a.x_stride = stride, a.n = n, a.one_stream = ctx.kernels->one_stream;
-  const int32_t groups = group > 0 ? cols / group : 0;
+  const int32_t cols = run.parts[0].w.cols, group = run.group, groups = group > 0 ? cols / group : 0;
   int8_t* codes = static_cast<int8_t*>(scratch);
   float* scales = reinterpret_cast<float*>(codes + Align64(int64_t{n} * cols));
   int32_t* sums = reinterpret_cast<int32_t*>(scales + int64_t{n} * groups);
+  uint16_t* pairs = static_cast<uint16_t*>(scratch);
+  assert(scratch != nullptr || (group == 0 && !run.pairs));
   if (group > 0) {
-    assert(group >= kMinWeightGroup && cols % group == 0 && scratch != nullptr);
+    assert(group >= kMinWeightGroup && cols % group == 0);
     a.xq = codes, a.xs = scales, a.sums = sums;
+  } else if (run.pairs) {
+    a.xb = pairs;
   } else if (!make_row) {
     return a;
   }
@@ -59,6 +75,7 @@ MatMulArgs RoundRows(const OpContext& ctx, int32_t group, const float* x, int64_
     if (group > 0)
       ctx.kernels->quantize_row(x + t * stride, cols, group, codes + t * cols, scales + t * groups,
                                 sums + t * groups);
+    if (run.pairs) ctx.kernels->round_row(x + t * stride, cols, pairs + t * PairedColumns(cols));
   };
   if (n > 1 && n * int64_t{cols} >= kMinTask) {
     ctx.pool->ParallelFor(n, one);
@@ -144,6 +161,7 @@ class Tiles {
     a.y_stride = part.y_stride, a.y = part.y + tile.token * part.y_stride;
     a.row_begin = tile.row, a.row_end = tile.row + tile.rows, a.n = tile.tokens;
     a.x += tile.token * a.x_stride;
+    if (run_.pairs) a.xb += int64_t{tile.token} * PairedColumns(w.cols);
     if (HasCodes(w.type)) {
       const int64_t groups = w.cols / w.group;
       a.xq += int64_t{tile.token} * w.cols, a.xs += tile.token * groups, a.sums += tile.token * groups;
@@ -171,16 +189,18 @@ void FinishRows(const OpContext& ctx, const MatrixProduct& p) {
 
 }  // namespace
 
-int64_t MatMulScratchBytes(int32_t n, int32_t cols) {
-  return Align64(int64_t{n} * cols) + Align64(int64_t{n} * (cols / kMinWeightGroup) * 8);
+int64_t MatMulScratchBytes(const KernelTable& kernels, int32_t n, int32_t cols) {
+  const int64_t codes = Align64(int64_t{n} * cols) + Align64(int64_t{n} * (cols / kMinWeightGroup) * 8);
+  const int64_t pairs = kernels.round_row == nullptr ? 0 : Align64(int64_t{n} * PairedColumns(cols) * 2);
+  return std::max(codes, pairs);
 }
 
 void MatMul(const OpContext& ctx, const Weight& w, const float* bias, const float* x, int64_t x_stride,
             int32_t n, float* y, int64_t y_stride, void* scratch) {
   if (n <= 0 || w.rows <= 0) return;
-  Run run;
+  Run run(ctx.kernels->round_row != nullptr);
   run.Add({w, bias, y, y_stride});
-  const MatMulArgs rounded = RoundRows(ctx, run.group, x, x_stride, w.cols, n, {}, scratch);
+  const MatMulArgs rounded = RoundRows(ctx, run, x, x_stride, n, {}, scratch);
   Tiles(ctx, run, rounded, {}, false, {}).Multiply();
 }
 
@@ -203,11 +223,11 @@ void Multiply(const OpContext& ctx, const MatrixProduct& p) {
   Hook<int64_t> make_row = p.make_row;
   bool by_tiles = false;  // what follows
   for (int32_t i = 0; i < m.n_parts;) {
-    Run run;
+    Run run(ctx.kernels->round_row != nullptr && !p.exact);
     for (; i < m.n_parts && run.Takes(PartOf(m, i)); ++i)
       run.Add({PartOf(m, i), Raw(m.parts[i].bias), p.y[i], m.parts[i].rows / m.stack});
     by_tiles = run.n_parts == m.n_parts && !whole;
-    const MatMulArgs x = RoundRows(ctx, run.group, p.x, m.cols, m.cols, p.n, make_row, p.scratch);
+    const MatMulArgs x = RoundRows(ctx, run, p.x, m.cols, p.n, make_row, p.scratch);
     make_row = {};
     const Hook<const OutputTile&> none;
     Tiles(ctx, run, x, p.slices, p.aligned && by_tiles, by_tiles ? p.finish : none).Multiply();

@@ -12,9 +12,9 @@ struct OpContext {
   ThreadPool* pool = nullptr;
 };
 
-// Bytes of scratch a product needs for n rows of `cols` (activations of weights with codes, whose groups
-// have kMinWeightGroup columns at least); 64-byte aligned.
-int64_t MatMulScratchBytes(int32_t n, int32_t cols);
+// Bytes of scratch a product with these kernels needs for n rows of `cols` (activations of weights with
+// codes, whose groups have kMinWeightGroup columns at least, or of bf16 ones); 64-byte aligned.
+int64_t MatMulScratchBytes(const KernelTable& kernels, int32_t n, int32_t cols);
 
 // y[n, rows] = x[n, cols] * w^T (+ bias). y_stride and x_stride in floats.
 void MatMul(const OpContext& ctx, const Weight& w, const float* bias, const float* x, int64_t x_stride,
@@ -57,12 +57,13 @@ struct MatrixProduct {
   // Of a stack: which of its matrices multiplies which rows, together all of them. Empty: the only one, all.
   Span<const StackSlice> slices;
   // Makes row i of x, called once for each, on any thread; then the row is rounded where the weights have
-  // codes.
+  // codes, or are bf16 in panels and the kernels round for those.
   Hook<int64_t> make_row;
   // What follows where outputs were just written; sees every output once. aligned: all parts have the same
   // rows, and those of a tile are complete in all of them.
   Hook<const OutputTile&> finish;
   bool aligned = false;
+  bool exact = false;  // rows are not rounded for weights that can do without
   void* scratch = nullptr;
 };
 void Multiply(const OpContext& ctx, const MatrixProduct& product);

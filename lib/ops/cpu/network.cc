@@ -8,7 +8,7 @@
 namespace kvc::cpu {
 
 int64_t CpuDevice::NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows) const {
-  return Rows::Bytes(shape, n_rows);
+  return Rows::Bytes(kernels_, shape, n_rows);
 }
 
 Status CpuDevice::Embed(Stream*, const EmbedArgs& a) {

@@ -19,6 +19,7 @@ struct ProcessorFeatures {
   bool avxvnni = false;     // besides
   bool avx512 = false;      // F, BW, DQ, VL, besides AVX2
   bool avx512vnni = false;  // besides
+  bool avx512bf16 = false;  // besides
   bool one_stream = false;  // reads memory faster in one stream than in several (AMD's)
   bool neon_dot = false;
   bool neon_i8mm = false;
@@ -41,7 +42,8 @@ inline ProcessorFeatures ThisProcessor() {
   out.avx512 = out.avx2 && saves_512 && bit(b, 16) && bit(b, 17) && bit(b, 30) && bit(b, 31);
   out.avx512vnni = out.avx512 && bit(c, 11);
   const unsigned subleaves = a;
-  if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0) out.avxvnni = out.avx2 && bit(a, 4);
+  if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0)
+    out.avxvnni = out.avx2 && bit(a, 4), out.avx512bf16 = out.avx512vnni && bit(a, 5);
 #elif defined(__aarch64__) && defined(__APPLE__)
   out.neon_dot = true;  // from the first one on
   int has = 0;

@@ -101,6 +101,24 @@ inline F ToFloat(I x) { return _mm512_cvtepi32_ps(x); }
 inline I AsI(F x) { return _mm512_castps_si512(x); }
 inline F AsF(I x) { return _mm512_castsi512_ps(x); }
 
+#if defined(__AVX512BF16__)
+// Two columns of 16 rows as they lie in panels, of 16 bits each -> a row's two side by side.
+inline I PairColumns(I columns) {
+  const I order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                                   21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  return _mm512_permutexvar_epi16(order, columns);
+}
+inline I LoadColumn(const uint16_t* p) {  // one column, and zeros for the other
+  return _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+// sum[i] += the two products of lane i, of bf16.
+inline F DotPairs(F sum, I a, I b) {
+  sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+  asm("" : "+v"(sum));  // as below
+  return sum;
+}
+#endif
+
 // r[i][j] -> r[j][i].
 inline void Transpose(F* r) {
   F t[16];

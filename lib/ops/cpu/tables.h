@@ -16,6 +16,8 @@ extern const KernelTable kAvx2Table;
 extern const KernelTable kAvxVnniTable;  // weights with codes only; the rest is that of kAvx2Table
 extern const KernelTable kAvx512Table;
 extern const KernelTable kAvx512VnniTable;  // weights with codes only; the rest is that of kAvx512Table
+extern const KernelTable
+    kAvx512Bf16Table;  // bf16 weights in panels only; the rest is that of kAvx512VnniTable
 extern const KernelTable kNeonTable;
 extern const KernelTable kNeonDotTable;  // weights with codes only; the rest is that of kNeonTable
 extern const KernelTable
