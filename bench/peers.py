@@ -118,28 +118,34 @@ AIMS = (
     ("behind 8,192, int8 caches", "", ("decode-8192-int8",), 2.5),
     ("behind 32,768, ours with 1,024 slots a head", "", ("decode-32768-budget",), 6),
 )
-BUSY = re.compile(r", \d+ busy$")
+BUSY, ONE_THREAD = r", \d+ busy$", ", 1 thread$"
 BUSY_RATIO, BUSY_OWN = 0.9, 0.5  # of the ratio at rest, of our own speed at rest
-ONE_THREAD = ", 1 thread"
 TWO_THREADS = 1.9  # times one, where there are two processors
 
 
 def aims(table):
     """Markdown: the least ratio of bests of the cells that belong together, beside what is aimed at."""
     pairs = {(pair.model, pair.cell): pair for result in results_of(table) for pair in result.pairs()}
-    alone = [(model, cell, p) for (model, cell), p in pairs.items() if not BUSY.search(model)]
+    days = {(cell["model"], cell["cell"]): cell["date"][:10] for cell in table["cells"]}
+
+    def whole(model, cell, without):
+        """The cell that one measured under conditions is held against; of the same day only, as machines of one name
+        differ and so do their neighbours."""
+        of = (re.sub(without, "", model), cell)
+        return pairs[of] if re.search(without, model) and of in pairs and days[of] == days[model, cell] else None
+
+    alone = [(model, cell, p) for (model, cell), p in pairs.items() if not re.search(BUSY, model)]
     rows = []
     for what, weights, cells, least in AIMS:
         own = [p for model, cell, p in alone if cell in cells and model.split(",")[0].endswith(weights)]
         if own:
             rows.append((what, len(own), min(p.ratio for p in own), least))
-    both = [(pairs[whole], p) for model, cell, p in alone if model.endswith(ONE_THREAD)
-            and (whole := (model.removesuffix(ONE_THREAD), cell)) in pairs and cell.startswith("prefill")]  # fmt: skip
+    prompts = [(model, cell, p) for model, cell, p in alone if cell.startswith("prefill")]
+    both = [(two, p) for model, cell, p in prompts if (two := whole(model, cell, ONE_THREAD))]
     if both and table["n_processors"] == 2:
         own = [all_.ours.series.best / one.ours.series.best for all_, one in both]
         rows.append(("prompts with two threads: our speed, in times of that with one", len(own), min(own), TWO_THREADS))
-    beside = [(p, pairs[rest]) for (model, cell), p in pairs.items() if (rest := (BUSY.sub("", model), cell)) in pairs
-              and BUSY.search(model)]  # fmt: skip
+    beside = [(p, rest) for (model, cell), p in pairs.items() if (rest := whole(model, cell, BUSY))]
     if beside:
         what = "beside a program that takes a core: the ratio, in parts of that at rest"
         rows.append((what, len(beside), min(p.ratio / rest.ratio for p, rest in beside), BUSY_RATIO))
@@ -151,6 +157,17 @@ def aims(table):
     return "\n".join(lines) if rows else ""
 
 
+def built(commands):
+    """How llama.cpp was built where there is something to say, by day: machines of one name differ."""
+    days = {}
+    for run in commands:
+        days.setdefault(run["note"], {})[run["date"][:10]] = None
+    if len(days) == 1:
+        return [f"llama.cpp was {note}." for note in days if note]
+    every = "built for all that the processor has"
+    return [f"On {', '.join(of)} llama.cpp was {note or every}." for note, of in days.items()]
+
+
 def section(tables):
     """The part of docs/performance.md between the marks, from the kept numbers alone."""
     lines = [BEGIN, "", "Tokens a second as best (median, worst); MiB is the peak of the process, ours : theirs.", ""]
@@ -158,8 +175,7 @@ def section(tables):
         lines += [f"### {machine(table)}", ""]
         lines += [f"`{run['command']}` ({run['date'][:10]})," for run in table["commands"]]
         lines[-1] = lines[-1][:-1] + "."
-        if table["peer_note"]:
-            lines.append(f"llama.cpp was {table['peer_note']}.")
+        lines += built(table["commands"])
         lines += ["", pairing.table(results_of(table)), "", "Least ratios of bests:", "", aims(table), ""]
     lines += ["![libkvc beside llama.cpp](peers.svg)", "", END]
     return "\n".join(lines)
@@ -319,12 +335,12 @@ class Table:
         return document
 
     def keep(self, document):
-        document["commands"] = [{"command": self.command, "date": document["date"]}]
+        document["commands"] = [{"command": self.command, "date": document["date"], "note": self.note}]
+        document["cells"] = [{**cell, "date": document["date"]} for cell in document["cells"]]
         del document["command"]  # of compare_llama.py, with the paths of this machine
         document["checks"] = [
             {**checked, "model": os.path.basename(checked["model"])} for checked in document["checks"]
         ]
-        document.update(peer_note=self.note)
         self.document = merged(self.earlier, document) if self.earlier else document
         write(self.kept, json.dumps(self.document, indent=1) + "\n")
         write(self.picture, picture([self.document]))

@@ -36,9 +36,9 @@ def document(*cells, date="2026-01-02T03:04:05"):
         for model, cell, ours, theirs in cells
     ]
     return {
-        "date": date, "processor": compare_llama.processor(), "n_processors": 2, "threads": 2, "peer_note": "built so",
-        "commands": [{"command": "./dev bench peers", "date": date}],
-        "cells": [result.document() for result in results],
+        "date": date, "processor": compare_llama.processor(), "n_processors": 2, "threads": 2,
+        "commands": [{"command": "./dev bench peers", "date": date, "note": "built so"}],
+        "cells": [{**result.document(), "date": date} for result in results],
     }  # fmt: skip
 
 
@@ -114,6 +114,10 @@ class Published(unittest.TestCase):
     def test_section(self):
         text = peers.section([document(("m", "decode-0", 30, 20), ("m", "decode-4096", 9, 1))])
         self.assertIn("`./dev bench peers` (2026-01-02).\nllama.cpp was built so.", text)
+        other = document(("m", "b", 1, 1), date="2026-01-03")
+        other["commands"][0]["note"] = ""
+        both = peers.section([peers.merged(document(("m", "a", 1, 1)), other)])
+        self.assertIn("On 2026-01-02 llama.cpp was built so.\nOn 2026-01-03 llama.cpp was built for all that", both)
         self.assertIn("| m | decode-0 | 30.0 (30.0, 30.0) | llama.cpp | 20.0 (20.0, 20.0) | 1.50 |", text)
         self.assertIn("| 9.00 | 9.00 | 1 : 1 | yes |", text)
 
@@ -131,6 +135,14 @@ class Published(unittest.TestCase):
             "| the same: our speed, in parts of that at rest | 1 | 0.50 | 0.5 | yes |",
         ])  # fmt: skip
         self.assertEqual(peers.aims(document()), "")
+
+    def test_our_own_speeds_are_compared_within_a_day(self):
+        whole = document(("q8_0", "prefill-512", 36, 10))
+        for condition in ("1 thread", "1 busy"):
+            of = [document((f"q8_0, {condition}", "prefill-512", 18, 6), date=f"2026-01-{day}") for day in ("02", "03")]
+            same, other = (peers.aims(peers.merged(whole, one)) for one in of)
+            self.assertIn("| 2.00 |" if condition == "1 thread" else "| 0.50 |", same)
+            self.assertFalse([line for line in other.splitlines() if "our speed" in line], other)
 
     def test_only_the_part_between_the_marks_changes(self):
         page = f"before\n{peers.BEGIN}\nold\n{peers.END}\nafter\n"
