@@ -21,6 +21,7 @@ import sys
 import tempfile
 
 import quality_bytes
+import quality_pages
 import quality_parts
 import quality_readings
 import quality_relate
@@ -302,6 +303,7 @@ PARTS = (
     ("prompt", "Protocol prompt, every method", prompt_tables),
     ("relate", "A second model", quality_relate.relate),
     ("readings", "Cheaper second readings", quality_readings.readings),
+    ("pages", "Choosing pages instead of dropping entries (Quest)", quality_pages.pages),
     ("grid", "Needle grid, 64 slots, protocol ask", needle_grid),
     ("text", "Perplexity, token by token with eviction at every step", quality_text.perplexity),
     ("long", "Perplexity, windows of 4,096 tokens", quality_text.long_windows),
