@@ -4,6 +4,7 @@
 #include <iterator>
 #include <unordered_map>
 
+#include "lib/base/hash.h"
 #include "lib/model/model_config.h"
 #include "models/convert/not_supported.h"
 #include "models/convert/pre_tokenizers.h"
@@ -60,7 +61,7 @@ Status ReadMerges(GgufMetadata* metadata, const std::vector<std::string>& printe
   KVC_RETURN_IF_ERROR(metadata->Strings("tokenizer.ggml.merges", &merges));
   if (merges == nullptr)
     return Error(Code::kBadModel, "%s: tokenizer.ggml.merges is missing", metadata->where().c_str());
-  std::unordered_map<std::string, int32_t> ids;
+  std::unordered_map<std::string, int32_t, SecretHash> ids;
   for (size_t i = 0; i < printed.size(); ++i) ids.emplace(printed[i], static_cast<int32_t>(i));
   spec->merges.reserve(merges->size() * 2);
   for (size_t i = 0; i < merges->size(); ++i) {

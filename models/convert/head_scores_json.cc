@@ -132,7 +132,7 @@ Status ParseOwn(const JsonObject& object, const ModelConfig& config, HeadScoreTa
 // One slice of CoKV's accumulators: adds its centred estimate plus the slice mean to `ssv` (methods.md 3.4,
 // `both`).
 Status AddSlice(const Json& json, const std::string& size_text, const std::string& at,
-                std::vector<double>* ssv, int64_t* samples) {
+                const HeadScoreTable& table, std::vector<double>* ssv, int64_t* samples) {
   const JsonObject slice(json, at);
   const size_t n = ssv->size();
   if (size_text.empty() || size_text.size() > 6 ||
@@ -148,7 +148,9 @@ Status AddSlice(const Json& json, const std::string& size_text, const std::strin
   for (int i = 0; i < 4; ++i) {
     const Json* value = slice.Find(kKeys[i]);
     if (value == nullptr) return Error(Code::kBadModel, "%s: %s is missing", at.c_str(), kKeys[i]);
-    KVC_RETURN_IF_ERROR(AppendNumbers(*value, at + ": " + kKeys[i], &part[i]));
+    const std::string at_part = at + ": " + kKeys[i];
+    KVC_RETURN_IF_ERROR(AppendNumbers(*value, at_part, &part[i]));
+    KVC_RETURN_IF_ERROR(CheckRows(*value, table.n_layers, table.n_columns, at_part));
     if (part[i].size() != n)
       return Error(Code::kBadModel, "%s: %s has %zu values for %zu heads", at.c_str(), kKeys[i],
                    part[i].size(), n);
@@ -185,7 +187,7 @@ Status ParseCokv(const JsonObject& object, const ModelConfig& config, std::vecto
     if (!slices.is_object() || slices.empty()) return Error(Code::kBadModel, "%s: no slices", at.c_str());
     std::vector<double> ssv(static_cast<size_t>(layers) * static_cast<size_t>(heads), 0.0);
     for (const auto& [size, slice] : slices.items())
-      KVC_RETURN_IF_ERROR(AddSlice(slice, size, at + ", size " + size, &ssv, &table.n_samples));
+      KVC_RETURN_IF_ERROR(AddSlice(slice, size, at + ", size " + size, table, &ssv, &table.n_samples));
     for (double& value : ssv) value /= static_cast<double>(slices.size());
     KVC_RETURN_IF_ERROR(SetScores(ssv, config, at, &table));
     tables->push_back(std::move(table));
@@ -209,7 +211,9 @@ Status ParsePublished(const JsonObject& object, const ModelConfig& config,
   const Json* scores = object.Find("scores");
   if (scores == nullptr) return Error(Code::kBadModel, "%s: scores are missing", object.where().c_str());
   std::vector<double> values;
-  KVC_RETURN_IF_ERROR(AppendNumbers(*scores, object.where() + ": scores", &values));
+  const std::string at = object.where() + ": scores";
+  KVC_RETURN_IF_ERROR(AppendNumbers(*scores, at, &values));
+  KVC_RETURN_IF_ERROR(CheckRows(*scores, table.n_layers, table.n_columns, at));
   KVC_RETURN_IF_ERROR(SetScores(values, config, object.where(), &table));
   tables->push_back(std::move(table));
   return {};

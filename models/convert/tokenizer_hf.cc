@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "lib/base/hash.h"
 #include "lib/model/model_config.h"
 #include "lib/model/tokenizer_patterns.h"
 #include "models/convert/json.h"
@@ -83,8 +84,8 @@ class HfReader {
   const JsonObject root_;
   TokenizerSpec spec_;
   int64_t id_limit_ = 0;
-  std::unordered_map<std::string, int32_t> ids_;  // as the file writes them
-  std::vector<int32_t> begin_;                    // what the post-processor puts before a text
+  std::unordered_map<std::string, int32_t, SecretHash> ids_;  // as the file writes them
+  std::vector<int32_t> begin_;                                // what the post-processor puts before a text
   std::string unk_;
   bool byte_level_ = false, spaces_replaced_ = false, fuse_unk_ = false, template_seen_ = false;
 };

@@ -134,6 +134,14 @@ TEST(ConvertHeadScores, CokvAccumulatorsGiveTheSlicedShapleyValue) {
   for (int i = 0; i < kPlayers; ++i)
     EXPECT_NEAR(tables.value()[0].scores[static_cast<size_t>(i)], expected[i], 1e-6) << i;
   ExpectError(Parse(file, Model(3, 6, 3)).status(), Code::kInvalid, {"task qa", "do not fit"});
+  const json flat = file["tasks"]["qa"]["2"]["coalition_sum"];
+  const json rows[] = {{{flat[0], flat[1]}, {flat[2], flat[3]}, {flat[4], flat[5]}},
+                       {{flat[0], flat[1], flat[2]}, {flat[3], flat[4], flat[5]}}};
+  file["tasks"]["qa"]["2"]["coalition_sum"] = rows[0];
+  EXPECT_TRUE(Parse(file, Model(3, 4, 2)).ok());
+  file["tasks"]["qa"]["2"]["coalition_sum"] = rows[1];
+  ExpectError(Parse(file, Model(3, 4, 2)).status(), Code::kInvalid, {"size 2: coalition_sum", "3 rows of 2"});
+  file["tasks"]["qa"]["2"]["coalition_sum"] = flat;
   file["tasks"]["qa"]["2"]["coalition_count"][4] = 0;
   ExpectError(Parse(file, Model(3, 4, 2)).status(), Code::kBadModel,
               {"task qa, size 2", "head 4", "not enough samples"});
@@ -160,6 +168,14 @@ TEST(ConvertHeadScores, HeadKvMeansAndLists) {
   ExpectError(Parse({{"0-0", {1.0}}, {"0-1", {1.0}}, {"1-0", {1.0}}, {"1-1", json::array()}}, model).status(),
               Code::kBadModel, {"head 1-1", "not enough samples"});
   ExpectError(Parse({{"0-0", {1.0}}, {"0-1", {1.0}}}, model).status(), Code::kInvalid, {"2 heads"});
+  ExpectError(Parse({{"format", "kvc-head-scores/1"},
+                     {"method", "HeadKV-R2"},
+                     {"layers", 2},
+                     {"query_heads", 2},
+                     {"scores", {{0.1, 0.2, 0.3}, {0.4}}}},
+                    model)
+                  .status(),
+              Code::kInvalid, {"2 rows of 2"});
   ExpectError(Parse({{"format", "kvc-head-scores/1"}, {"method", "Other"}}, model).status(),
               Code::kUnsupported, {"'Other'"});
 }

@@ -178,6 +178,18 @@ TEST(ConvertJinja, HostileTemplatesEnd) {
   ExpectRefused("{{ 9223372036854775807 + 1 }}", "too large");
   ExpectRefused("{{ 999999999999999999 * 999999999999999999 }}", "too large");
   ExpectRefused(std::string((1 << 20) + 1, 'x'), "limit");
+  // Copies of one text, filters that name filters, and work by the product of two sizes.
+  const std::string many = "{% set a = 'a' * 1048576 %}{% set b = 'a' * 524287 + 'b' %}";
+  for (const char* of :
+       {"([a] * 100000) | sort", "([a] * 100000) | unique | list", "a | map(*(['map'] * 20000)) | list",
+        "('\u00e9' * 524288).strip('\u00ea' * 524287 + '\u00e9')",
+        "('\u00e9' * 524288) | trim('\u00ea' * 524287 + '\u00e9')", "b in a", "a.find(b)", "a.rfind(b)",
+        "a.count(b)", "a.split(b)", "a.rsplit(b)", "a.replace(b, 'c')", "a | replace(b, 'c')",
+        "[a] * 100 == [a + ''] * 100",
+        "(' ' * 1048576) | int + (' ' * 1048576) | int + (' ' * 1048576) | int"})
+    ExpectRefused(many + "{{ " + of + " }}", "too many steps");
+  ExpectRefused("{{ 'a' | map(*(['map'] * 1500)) | list }}", "too many steps");
+  ExpectRefused("{{ 'a' | map('map') | list }}", "a filter expected");
 }
 
 }  // namespace

@@ -8,8 +8,6 @@
 namespace kvc::jinja {
 namespace {
 
-constexpr int kMaxExpressionDepth = 1000;
-
 // Where Python's slices begin and end: indices into n items.
 struct Range {
   int64_t begin, end, step;
@@ -40,11 +38,7 @@ std::string Types(const Value& a, const Value& b) { return std::string(TypeName(
 bool Interpreter::Evaluate(const Node& node, Value* out) {
   line_ = node.line;
   if (!Charge(1)) return false;
-  if (expression_depth_ >= kMaxExpressionDepth) return Fail("the template is nested too deeply");
-  ++expression_depth_;
-  const bool good = EvaluateNode(node, out);
-  --expression_depth_;
-  return good;
+  return Nested([&] { return EvaluateNode(node, out); });
 }
 
 bool Interpreter::EvaluateNode(const Node& node, Value* out) {
@@ -255,7 +249,7 @@ bool Interpreter::Sign(const Node& node, Value* out) {
 
 bool Interpreter::AreEqual(const Value& a, const Value& b, bool* equal) {
   *equal = Equal(a, b, &steps_);
-  return Charge(1 + std::min(a.text().size(), b.text().size()) / 64);
+  return Charge(1);
 }
 
 bool Interpreter::Compare(const Value& a, const Value& b, int* order) {
@@ -268,8 +262,9 @@ bool Interpreter::Compare(const Value& a, const Value& b, int* order) {
     return true;
   }
   if (a.is(Kind::kString) && b.is(Kind::kString)) {
+    if (!Charge(1 + std::min(a.text().size(), b.text().size()) / 64)) return false;
     *order = a.text().compare(b.text());
-    return Charge(1 + std::min(a.text().size(), b.text().size()) / 64);
+    return true;
   }
   if (a.IsSequence() && a.kind == b.kind) {
     for (size_t i = 0; i < std::min(a.items().size(), b.items().size()); ++i) {
@@ -287,8 +282,9 @@ bool Interpreter::Contains(const Value& all, const Value& item, bool* found) {
   *found = false;
   if (all.is(Kind::kString)) {
     if (!item.is(Kind::kString)) return Fail(std::string("a ") + TypeName(item) + " cannot be in a str");
+    if (!Charge(SearchSteps(all.text().size(), item.text().size()))) return false;
     *found = all.text().find(item.text()) != std::string::npos;
-    return Charge(1 + all.text().size() / 64);
+    return true;
   }
   std::vector<Value> items;
   if (!Walk(all, &items)) return false;

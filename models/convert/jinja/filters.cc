@@ -31,7 +31,7 @@ bool Trim(const Invocation& i) {
   std::string text, set;
   if (!i.Bind({"chars"}, &bound) || !i.Text(&text)) return false;
   const bool has_set = bound[0] != nullptr && !bound[0]->is(Kind::kNone);
-  if (has_set && !i.run->ToText(*bound[0], &set)) return false;
+  if (has_set && (!i.run->ToText(*bound[0], &set) || !i.run->Charge(set.size()))) return false;
   return i.run->GiveText(Strip(text, has_set ? &set : nullptr, true, true), i.out);
 }
 
@@ -80,7 +80,7 @@ bool ReplaceIn(const Invocation& i) {
   if (!i.Text(&text) || !i.run->ToText(*bound[0], &from) || !i.run->ToText(*bound[1], &to)) return false;
   const size_t places = text.size() / std::max<size_t>(from.size(), 1) + 1;
   if (places > kMaxTextBytes / std::max<size_t>(to.size(), 1)) return i.run->Fail("a text is too long");
-  if (!i.run->Charge(places * to.size() / 64)) return false;
+  if (!i.run->Charge(SearchSteps(text.size(), from.size()) + places * to.size() / 64)) return false;
   const bool all = bound[2] == nullptr || bound[2]->is(Kind::kNone);
   return i.run->GiveText(Replace(text, from, to, all ? -1 : bound[2]->number), i.out);
 }
@@ -149,13 +149,21 @@ bool Items(const Invocation& i) {
   return i.run->Give(Collection(Kind::kGenerator, std::move(items)), i.out);
 }
 
+// Charged before there is one more text.
+bool WithoutCase(const Invocation& i, Value* key) {
+  if (!key->is(Kind::kString)) return true;
+  if (!i.run->Charge(1 + key->text().size() / 64)) return false;
+  *key = Text(Lower(key->text()));
+  return true;
+}
+
 // Stable, by Python's order; texts without regard to case unless asked. What cannot be compared fails.
 bool SortValues(const Invocation& i, std::vector<Value>* items, const Value* by, bool with_case, bool down) {
   std::vector<std::pair<Value, Value>> keyed;
   for (Value& item : *items) {
     Value key = item;
     if (by != nullptr && !i.run->Item(item, *by, &key)) return false;
-    if (!with_case && key.is(Kind::kString)) key = Text(Lower(key.text()));
+    if (!with_case && !WithoutCase(i, &key)) return false;
     keyed.emplace_back(std::move(key), std::move(item));
   }
   bool good = true;
@@ -194,7 +202,7 @@ bool Unique(const Invocation& i) {
   for (const Value& item : items) {
     Value key = item;
     if (bound[1] != nullptr && !i.run->Item(item, *bound[1], &key)) return false;
-    if ((bound[0] == nullptr || !Truth(*bound[0])) && key.is(Kind::kString)) key = Text(Lower(key.text()));
+    if ((bound[0] == nullptr || !Truth(*bound[0])) && !WithoutCase(i, &key)) return false;
     bool known = false;
     if (!i.run->Contains(List(keys), key, &known)) return false;
     if (!known) keys.push_back(key), kept.push_back(item);
@@ -207,6 +215,7 @@ bool Map(const Invocation& i) {
   std::vector<Value> items, mapped;
   if (!i.run->Walk(i.in, &items)) return false;
   const Value *attribute = nullptr, *standard = nullptr;
+  if (!i.run->Charge(i.arguments.items.size() + i.arguments.named.size())) return false;
   Arguments rest = i.arguments;
   for (const auto& [name, value] : i.arguments.named) {
     if (name == "attribute") attribute = &value;
@@ -318,6 +327,7 @@ bool ToNumber(const Invocation& i) {
   double value = 0;
   bool good = i.in.IsNumber();
   if (good) value = i.in.AsDouble();
+  if (i.in.is(Kind::kString) && !i.run->Charge(1 + i.in.text().size() / 16)) return false;
   if (i.in.is(Kind::kString)) good = ReadDecimal(Strip(i.in.text(), nullptr, true, true), &value);
   if (!good) return *i.out = bound[0] != nullptr ? *bound[0] : whole ? Int(0) : Float(0), true;
   if (!whole) return i.run->Give(Float(value), i.out);
@@ -385,7 +395,7 @@ constexpr struct {
 bool ApplyFilter(Interpreter* run, const std::string& name, const Value& in, const Arguments& arguments,
                  Value* out) {
   for (const auto& known : kFilters) {
-    if (name == known.name) return known.filter({run, name, in, arguments, out});
+    if (name == known.name) return run->Nested([&] { return known.filter({run, name, in, arguments, out}); });
   }
   return run->Fail("the filter \"" + name + "\" is not supported");
 }

@@ -24,6 +24,8 @@ struct Arguments {
   std::vector<std::pair<std::string, Value>> named;
 };
 
+constexpr int kMaxExpressionDepth = 1000;
+
 class Interpreter {
  public:
   explicit Interpreter(const std::tm* date) : date_(date) {}
@@ -48,6 +50,15 @@ class Interpreter {
   // Arguments in the order of `names`; those that were not given are null. `what` is for messages.
   bool Bind(const std::string& what, const Arguments& arguments, const std::vector<const char*>& names,
             std::vector<const Value*>* bound);
+  // What f says, a level deeper; filters can name filters.
+  template <typename F>
+  bool Nested(const F& f) {
+    if (expression_depth_ >= kMaxExpressionDepth) return Fail("the template is nested too deeply");
+    ++expression_depth_;
+    const bool good = f();
+    --expression_depth_;
+    return good;
+  }
   const std::tm* date() const { return date_; }
 
  private:

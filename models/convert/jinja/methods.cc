@@ -30,7 +30,7 @@ bool StripText(const Invocation& i) {
   const std::string* set = nullptr;
   if (!i.Bind({"chars"}, &bound)) return false;
   if (bound[0] != nullptr && !bound[0]->is(Kind::kNone) && !i.TextOf(bound[0], &set)) return false;
-  if (!i.run->Charge(1 + i.self.text().size() / 8)) return false;
+  if (!i.run->Charge(1 + i.self.text().size() / 8 + (set != nullptr ? set->size() : 0))) return false;
   return i.run->GiveText(Strip(i.self.text(), set, i.name != "rstrip", i.name != "lstrip"), i.out);
 }
 
@@ -58,7 +58,8 @@ bool SplitText(const Invocation& i) {
     if (bound[1]->number >= 0) max_parts = static_cast<size_t>(bound[1]->number) + 1;
   }
   if (separator.empty() && i.name == "rsplit") return i.run->Fail("rsplit at white space is not supported");
-  if (!i.run->Charge(1 + i.self.text().size() / 8)) return false;
+  const size_t size = i.self.text().size();
+  if (!i.run->Charge(size / 16 + SearchSteps(size, separator.size()))) return false;
   return GiveTexts(i, i.name == "split" ? Split(i.self.text(), separator, max_parts)
                                         : SplitFromRight(i.self.text(), separator, max_parts));
 }
@@ -106,7 +107,8 @@ bool ReplaceText(const Invocation& i) {
   const int64_t limit = bound[2] == nullptr ? -1 : bound[2]->number;
   const size_t places = i.self.text().size() / std::max<size_t>(from->size(), 1) + 1;
   if (places > kMaxTextBytes / std::max<size_t>(to->size(), 1)) return i.run->Fail("a text is too long");
-  if (!i.run->Charge(1 + (i.self.text().size() + places * to->size()) / 64)) return false;
+  if (!i.run->Charge(SearchSteps(i.self.text().size(), from->size()) + places * to->size() / 64))
+    return false;
   return i.run->GiveText(Replace(i.self.text(), *from, *to, limit), i.out);
 }
 
@@ -114,7 +116,7 @@ bool FindText(const Invocation& i) {
   std::vector<const Value*> bound;
   const std::string* part = nullptr;
   if (!i.Bind({"sub"}, &bound) || !i.TextOf(bound[0], &part)) return false;
-  if (!i.run->Charge(1 + i.self.text().size() / 16)) return false;
+  if (!i.run->Charge(SearchSteps(i.self.text().size(), part->size()))) return false;
   if (i.name == "count") {
     const std::vector<std::string> parts =
         part->empty() ? std::vector<std::string>() : Split(i.self.text(), *part, 0);

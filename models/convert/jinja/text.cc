@@ -68,11 +68,18 @@ int64_t CountCharacters(const std::string& text) {
 
 std::string Strip(const std::string& text, const std::string* set, bool left, bool right) {
   const std::vector<size_t> starts = CharacterStarts(text);
+  std::vector<std::string> characters;  // of the set, in order
+  if (set != nullptr) {
+    const std::vector<size_t> places = CharacterStarts(*set);
+    for (size_t i = 0; i + 1 < places.size(); ++i)
+      characters.push_back(set->substr(places[i], places[i + 1] - places[i]));
+    std::sort(characters.begin(), characters.end());
+  }
   const auto goes = [&](size_t i) {
     size_t length;
     if (set == nullptr) return IsWhiteSpace(CodePointAt(text, starts[i], &length));
     const std::string character = text.substr(starts[i], starts[i + 1] - starts[i]);
-    return set->find(character) != std::string::npos;
+    return std::binary_search(characters.begin(), characters.end(), character);
   };
   size_t begin = 0, end = starts.size() - 1;
   while (left && begin < end && goes(begin)) ++begin;

@@ -11,6 +11,12 @@ bool IsAscii(const std::string& text);
 std::vector<size_t> CharacterStarts(const std::string& text);
 int64_t CountCharacters(const std::string& text);
 
+// Steps that looking for a part in a text may take, however often the part begins there and does not end: for
+// Interpreter::Charge. Of Split, SplitFromRight and Replace too.
+inline size_t SearchSteps(size_t text_bytes, size_t part_bytes) {
+  return 1 + text_bytes / 16 * (1 + part_bytes / 64);
+}
+
 // str.strip, lstrip, rstrip: of the characters in `set`, or white space where that is null.
 std::string Strip(const std::string& text, const std::string* set, bool left, bool right);
 // Of ASCII letters; others stay as they are.

@@ -239,7 +239,9 @@ bool Equal(const Value& a, const Value& b, int64_t* budget) {
     case Kind::kNone:
       return true;
     case Kind::kString:
-      return a.text() == b.text();
+      if (a.text().size() != b.text().size()) return false;
+      *budget -= static_cast<int64_t>(a.text().size() / 64);
+      return *budget >= 0 && a.text() == b.text();
     case Kind::kList:
     case Kind::kTuple:
       return EqualItems(a, b, budget);
