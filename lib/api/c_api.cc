@@ -196,9 +196,7 @@ kvc_status kvc_policy_create(const char* spec, kvc_policy** out_policy) {
     if (spec == nullptr) return NullError("spec");
     kvc::Result<kvc::Policy> policy = kvc::ParsePolicy(spec);
     if (!policy.ok()) return policy.status();
-    std::unique_ptr<kvc_policy> handle(new kvc_policy());
-    handle->policy = std::move(policy.value());
-    *out_policy = handle.release();
+    *out_policy = new kvc_policy(std::move(policy.value()));
     return {};
   });
 }
@@ -206,7 +204,7 @@ kvc_status kvc_policy_create(const char* spec, kvc_policy** out_policy) {
 kvc_status kvc_policy_describe(const kvc_policy* policy, char* text, int32_t cap_text, int32_t* n_out) {
   return Guard([&]() -> Status {
     if (policy == nullptr) return NullError("policy");
-    const std::string spec = kvc::DescribePolicy(policy->policy);
+    const std::string spec = kvc::DescribePolicy(policy->Copy());
     return CopyBuffer(spec.data(), spec.size(), "text", text, cap_text, n_out);
   });
 }
@@ -220,7 +218,7 @@ kvc_status kvc_policy_set_head_scores(kvc_policy* policy, const float* scores, i
       if (!(scores[i] > -1e30f && scores[i] < 1e30f))
         return Error(Code::kInvalid, "score %d is not a number", i);
     }
-    policy->policy.head_scores.assign(scores, scores + n_scores);
+    policy->Set(&kvc::Policy::head_scores, {scores, scores + n_scores});
     return {};
   });
 }
@@ -234,7 +232,7 @@ kvc_status kvc_policy_set_table(kvc_policy* policy, const int32_t* slots, int32_
       if (slots[i] < 1 || slots[i] > kvc::kMaxContext)
         return Error(Code::kInvalid, "slots %d is %d; it is 1 to %d", i, slots[i], kvc::kMaxContext);
     }
-    policy->policy.table.assign(slots, slots + n_slots);
+    policy->Set(&kvc::Policy::table, {slots, slots + n_slots});
     return {};
   });
 }

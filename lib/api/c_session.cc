@@ -33,6 +33,18 @@ Status ReadTokens(const int32_t* tokens, int32_t n, Span<const int32_t>* out) {
   return {};
 }
 
+// A copy of the caller's policy, or none.
+class PolicyCopy {
+ public:
+  explicit PolicyCopy(const kvc_policy* policy) {
+    if (policy != nullptr) copy_ = policy->Copy();
+  }
+  const Policy* get() const { return copy_ ? &*copy_ : nullptr; }
+
+ private:
+  std::optional<Policy> copy_;
+};
+
 void TellIfBeyondTraining(const Model& model, const Policy* policy, const SessionParams& params) {
   const bool counts_slots = policy != nullptr && !policy->keeps_all() &&
                             policy->decode == DecodeMode::kStep &&
@@ -130,7 +142,8 @@ kvc_status kvc_session_plan(const kvc_model* model, const kvc_policy* policy,
     KVC_RETURN_IF_ERROR(kvc::CheckOut(out_plan, "out_plan"));  // before slots are written
     kvc::SessionParams p;
     KVC_RETURN_IF_ERROR(kvc::ReadParams(params, &p));
-    auto plan = Session::Plan(model->model, policy == nullptr ? nullptr : &policy->policy, p, n_prompt);
+    const kvc::PolicyCopy chosen(policy);
+    auto plan = Session::Plan(model->model, chosen.get(), p, n_prompt);
     if (!plan.ok()) return plan.status();
     const kvc::SessionPlan& v = plan.value();
     kvc_plan out{};
@@ -154,10 +167,11 @@ kvc_status kvc_session_create(kvc_model* model, const kvc_policy* policy, const 
     if (model == nullptr) return NullError("model");
     kvc::SessionParams p;
     KVC_RETURN_IF_ERROR(kvc::ReadParams(params, &p));
-    auto session = Session::Create(model->model, policy == nullptr ? nullptr : &policy->policy, p);
+    const kvc::PolicyCopy chosen(policy);
+    auto session = Session::Create(model->model, chosen.get(), p);
     if (!session.ok()) return session.status();
     kvc::Wrap(std::move(session.value()), out_session);
-    kvc::TellIfBeyondTraining(*model->model, policy == nullptr ? nullptr : &policy->policy, p);
+    kvc::TellIfBeyondTraining(*model->model, chosen.get(), p);
     return {};
   });
 }

@@ -2,7 +2,10 @@
 #pragma once
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "kvc/kvc.h"
@@ -11,7 +14,21 @@
 struct kvc_model {
   std::shared_ptr<const kvc::Model> model;
 };
+// Any thread may set its head scores or table while others read it: they get copies, from before or behind.
 struct kvc_policy {
+  explicit kvc_policy(kvc::Policy made) : policy(std::move(made)) {}
+  kvc::Policy Copy() const {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return policy;
+  }
+  template <typename T>
+  void Set(std::vector<T> kvc::Policy::*field, std::vector<T> values) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    (policy.*field).swap(values);
+  }
+
+ private:
+  mutable std::mutex mutex;
   kvc::Policy policy;
 };
 struct kvc_session {
@@ -76,6 +93,9 @@ kvc_status GuardBatch(kvc_session* const* sessions, int32_t n, F&& f) noexcept {
       batch.begun.push_back(sessions[i]->session.get());
     }
     const Status status = f(Span<Session* const>(batch.begun.data(), batch.begun.size()));
+    for (Session* s : batch.begun) {
+      if (status.code() == Code::kCancelled) s->call().ClearCancel();  // one of them asked, all were answered
+    }
     for (int32_t i = 0; i < n; ++i) {
       if (sessions[i]->session->makes_room() != sessions[i]->told_full) TellFull(sessions[i]);
     }

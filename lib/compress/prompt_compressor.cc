@@ -54,12 +54,13 @@ Status Compressor::LoadLayer(const LayerWork& work, int32_t layer, int32_t n_new
   for (int32_t i = 0; i < g; ++i) {
     const int32_t head = layer * g + i, len = cache.Len(head);
     loaded_rotated_[static_cast<size_t>(i)] = cache.rotated(head);
-    if (!keep_lengths_ || n_new == kNothingComes || slides(layer)) continue;
-    drop[static_cast<size_t>(i)] = std::max(std::min(len + n_new - held_[At(layer, i)], len - kSinks), 0);
-    changed_ = changed_ || drop[static_cast<size_t>(i)] > 0;
+    if (!keep_lengths_ || slides(layer)) continue;
     // Sessions that slide count in slots from now on: keys lose the rotation of their position.
     args.turns_rotated = in_cache_;
     if (in_cache_) loaded_rotated_[static_cast<size_t>(i)] = 0;
+    if (n_new == kNothingComes) continue;
+    drop[static_cast<size_t>(i)] = std::max(std::min(len + n_new - held_[At(layer, i)], len - kSinks), 0);
+    changed_ = changed_ || drop[static_cast<size_t>(i)] > 0;
   }
   args.drop = drop.data(), args.n_sink = kSinks;
   return work.device->LoadLayer(work.stream, args);

@@ -183,7 +183,8 @@ Status Session::SaveTo(ByteSink* sink) {
   if (!lease.ok()) return lease.status();
   Stream* stream = lease.value()->stream.get();
   ArchiveWriter out(sink);
-  const bool turns = turns_.size() > 1,
+  // A turn from the beginning says itself, and so does one that no rewind can go behind.
+  const bool turns = turns_.size() > 1 || (!turns_.empty() && turns_[0].from > changed_at_),
              newer = !cache_->layout().windows.empty() || turn() == Turn::kAfterSystem;
   const uint32_t version = kSessionFileVersion - (turns ? 0 : newer ? 1 : 2);
   FileHeader header{{kMagic[0], kMagic[1], kMagic[2], kMagic[3]}, version, model_->file().fingerprint()};

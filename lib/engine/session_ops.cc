@@ -27,6 +27,7 @@ void Session::TakeStateOf(Session& other) {
   CopyCounters(other);
   tokens_ = std::move(tokens), turns_ = std::move(turns);
   sampler_.TakeTokens(&other.sampler_);
+  text_.GoOnFrom(other.text_);
 }
 
 Result<std::unique_ptr<Session>> Session::Fork() {
@@ -192,6 +193,10 @@ Status Session::MaskHeads(Span<const uint8_t> keep, int32_t window) {
   if (plan.evicts_at_steps() || plan.reobserves() || params_.on_full != OnFull::kError) {
     return Error(Code::kUnsupported,
                  "mask_heads: this session drops entries one by one, whatever a head was left with");
+  }
+  if (plan.one_set()) {
+    return Error(Code::kUnsupported,
+                 "mask_heads: all heads of a layer keep the same entries in this session");
   }
   KVC_RETURN_IF_ERROR(FinishPrompt());
   KVC_RETURN_IF_ERROR(FeedPending());

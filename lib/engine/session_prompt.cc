@@ -203,6 +203,8 @@ Status Session::ReadRows(int64_t* chunks) {
 
 Status Session::ReadPart(int64_t* chunks) {
   const double begin = Seconds();
+  // The token of the last step makes nobody leave; those behind it do.
+  if (waiting_->job == nullptr && held() == params_.max_tokens) KVC_RETURN_IF_ERROR(FeedPending());
   Result<Executor::Lease> lease = executor()->Acquire();
   if (!lease.ok()) return lease.status();
   Workspace& workspace = *lease.value();
@@ -378,7 +380,7 @@ Status Session::ReadTogether(Span<Session* const> sessions, Span<const int32_t> 
                 std::move(takers));
   KVC_RETURN_IF_ERROR(job.Begin(executor->memory(), &workspace));
   while (!job.done()) {
-    KVC_RETURN_IF_ERROR(first.CheckCancel("prefill"));
+    for (const Session* s : sessions) KVC_RETURN_IF_ERROR(s->CheckCancel("prefill"));
     KVC_RETURN_IF_ERROR(job.Advance(&workspace));
   }
   for (Session* s : sessions) KVC_RETURN_IF_ERROR(job.CopyLastRow(&workspace, s->hidden_.raw()));

@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#define KVC_EXPERIMENTAL
 #include "kvc/kvc.h"
+#include "kvc/kvc_experimental.h"
 #include "tests/support/c_support.h"
 
 namespace {
@@ -268,6 +270,19 @@ TEST_F(Batch, AQueuedPromptIsTakenBackWhole) {
   EXPECT_EQ(Stats(queued).n_slots, 0);
   const int32_t bad = 1 << 20;
   EXPECT_EQ(kvc_session_enqueue(queued, &bad, 1, 1), KVC_E_INVALID) << "refused beforehand";
+}
+
+// A request to any of the sessions ends the call for all, once.
+TEST_F(Batch, ACancelledPromptOfSeveralIsAnsweredOnce) {
+  const std::vector<int32_t> prompt = Prompt(60, 3);
+  kvc_session* const sessions[] = {Open("full"), Open("full")};
+  for (kvc_session* cancelled : sessions) {
+    ASSERT_EQ(kvc_session_cancel(cancelled), KVC_OK);
+    EXPECT_EQ(kvc_session_prefill_together(sessions, 2, prompt.data(), 60), KVC_E_CANCELLED);
+    for (kvc_session* session : sessions) EXPECT_EQ(Stats(session).n_prompt, 0);
+    EXPECT_EQ(kvc_session_prefill_together(sessions, 2, prompt.data(), 60), KVC_OK) << kvc_last_error();
+    for (kvc_session* session : sessions) ASSERT_EQ(kvc_session_reset(session), KVC_OK);
+  }
 }
 
 // How many logits there are is asked for at any time: the token of the last step is read once.

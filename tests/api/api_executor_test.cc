@@ -88,6 +88,61 @@ TEST(Executor, SessionsOnSeveralThreadsShareIt) {
   kvc_model_close(model);
 }
 
+// Cancels a session in its n-th job from now.
+struct Canceller {
+  kvc_session* session = nullptr;
+  int left = 0;
+};
+
+void RunAndCancel(void* context, int32_t n, void (*work)(void* job, int32_t i), void* job) {
+  auto* canceller = static_cast<Canceller*>(context);
+  for (int32_t i = 0; i < n; ++i) work(job, i);
+  if (canceller->session != nullptr && --canceller->left == 0) kvc_session_cancel(canceller->session);
+}
+
+std::string Text(kvc_session* session) {
+  uint8_t text[64];
+  int32_t n = 0;
+  EXPECT_EQ(kvc_session_read_text(session, text, 64, &n), KVC_OK) << kvc_last_error();
+  return std::string(reinterpret_cast<const char*>(text), static_cast<size_t>(n));
+}
+
+// Wherever a prompt that is read in parts ends: the first half of a character still waits for the other one.
+TEST(Executor, APromptThatIsCancelledAnywhereLeavesTheTextAsItWas) {
+  Canceller canceller;
+  const kvc_executor executor = {sizeof executor, 2, &canceller, RunAndCancel};
+  kvc_model* model = nullptr;
+  ASSERT_EQ(Open(&executor, 0, &model), KVC_OK) << kvc_last_error();
+  kvc_policy* policy = nullptr;
+  ASSERT_EQ(kvc_policy_create("streaming:budget=64", &policy), KVC_OK);
+  kvc_session_params params = {};
+  params.struct_size = sizeof params, params.max_tokens = 100, params.on_full = KVC_ON_FULL_EVICT;
+  std::vector<int32_t> prompt(150);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i * 37 % 251);
+  kvc_status status = KVC_E_CANCELLED;
+  int n_cancelled = 0;
+  for (int at = 1; status == KVC_E_CANCELLED; ++at) {
+    kvc_session* session = nullptr;
+    ASSERT_EQ(kvc_session_create(model, policy, &params, &session), KVC_OK) << kvc_last_error();
+    ASSERT_EQ(kvc_session_prefill(session, prompt.data(), 20), KVC_OK);
+    ASSERT_EQ(kvc_session_accept(session, 0xc3), KVC_OK);
+    ASSERT_EQ(Text(session), "");
+    canceller = {session, at};
+    status = kvc_session_prefill(session, prompt.data(), 150);
+    canceller = {};
+    if (status == KVC_E_CANCELLED) {
+      ++n_cancelled;
+      EXPECT_EQ(kvc_session_accept(session, 0xa9), KVC_OK);
+      EXPECT_EQ(Text(session), "\xc3\xa9") << "cancelled in job " << at;
+    }
+    kvc_session_close(session);
+  }
+  EXPECT_EQ(status, KVC_OK) << kvc_last_error();
+  EXPECT_GT(n_cancelled, 10);
+  kvc_policy_close(policy);
+  kvc_model_close(model);
+}
+
 TEST(Executor, WhatIsNoneIsRefused) {
   Counted counted;
   const kvc_executor good = {sizeof good, 2, &counted, RunJob};

@@ -122,6 +122,34 @@ TEST(Threads, ForksShareOneCacheAtOnce) {
   kvc_model_close(model);
 }
 
+// Who reads a policy while another thread sets it gets what was there before or behind.
+TEST(Threads, APolicyIsSetWhileSessionsAreMadeOfIt) {
+  kvc_model* model = OpenWide(1);
+  kvc_policy* policy = nullptr;
+  ASSERT_EQ(kvc_policy_create("cokv:budget=64,window=16", &policy), KVC_OK);
+  kvc_model_info info = {};
+  info.struct_size = sizeof info;
+  ASSERT_EQ(kvc_model_get_info(model, &info), KVC_OK);
+  const std::vector<float> scores(static_cast<size_t>(info.n_layers * info.n_kv_heads), 1);
+  ASSERT_EQ(kvc_policy_set_head_scores(policy, scores.data(), static_cast<int32_t>(scores.size())), KVC_OK);
+  std::atomic<bool> done{false};
+  std::thread setting([&] {
+    while (!done) kvc_policy_set_head_scores(policy, scores.data(), static_cast<int32_t>(scores.size()));
+  });
+  for (int i = 0; i < 50; ++i) {
+    kvc_session* session = nullptr;
+    ASSERT_EQ(kvc_session_create(model, policy, nullptr, &session), KVC_OK) << kvc_last_error();
+    kvc_session_close(session);
+    char text[512];
+    int32_t n = 0;
+    ASSERT_EQ(kvc_policy_describe(policy, text, sizeof text, &n), KVC_OK) << kvc_last_error();
+  }
+  done = true;
+  setting.join();
+  kvc_policy_close(policy);
+  kvc_model_close(model);
+}
+
 TEST(Threads, ASecondCallOnAWorkingSessionIsBusy) {
   kvc_model* model = OpenWide(1);
   kvc_session *session = Create(model, "h2o:budget=64"), *twin = Create(model, "h2o:budget=64");

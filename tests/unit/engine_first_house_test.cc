@@ -114,6 +114,40 @@ TEST(OnFullAgain, PartsAndStepsLeaveTheSameEntries) {
   }
 }
 
+// The token of the last step, which nobody has fed yet, is one of those that fit.
+TEST(OnFullAgain, APromptBehindAStepThatFillsTheContextKeepsAsMany) {
+  for (const OnFull on_full : {OnFull::kEvict, OnFull::kSlide}) {
+    const auto by_prompt = FedSession(OpenTwoLayers(), "full:kv=f32", 63, Limited(64, on_full)),
+               by_steps = FedSession(OpenTwoLayers(), "full:kv=f32", 63, Limited(64, on_full));
+    for (Session* session : {by_prompt.get(), by_steps.get()}) ASSERT_TRUE(session->Accept(7).ok());
+    const std::vector<int32_t> more = TinyPrompt(37, 5);
+    ASSERT_TRUE(by_prompt->Prefill(more, false).ok());
+    for (int32_t token : more) ASSERT_TRUE(by_steps->Accept(token).ok());
+    ASSERT_TRUE(by_steps->FeedPending().ok());
+    EXPECT_EQ(by_prompt->Stats().n_slots, 4 * 64);
+    ExpectSameKept(*by_prompt, *by_steps);
+  }
+}
+
+// Entries that are appended go round in the ring of a quantised cache, whose order is not that of its slots.
+TEST(OneSet, AppendedEntriesOfAQuantisedCacheAreTheSameForAllHeads) {
+  for (int n_more = 1; n_more <= 24; ++n_more) {
+    SCOPED_TRACE(n_more);
+    const auto session = FedSession(OpenTwoLayers(), "tova:budget=24,kv=int8,quant_group=8,residual=4", 60);
+    ASSERT_TRUE(session->Prefill(TinyPrompt(n_more, 3), false).ok());
+    for (int i = 0; i < 12; ++i) {
+      int32_t token = -1;
+      ASSERT_TRUE(session->Step(&token).ok());
+      ASSERT_TRUE(session->FeedPending().ok());
+      for (int32_t layer = 0; layer < 2; ++layer) {
+        std::vector<int32_t> first, other;
+        ASSERT_TRUE(session->Kept(layer, 0, &first).ok() && session->Kept(layer, 1, &other).ok());
+        ASSERT_EQ(first, other) << "layer " << layer << " behind step " << i;
+      }
+    }
+  }
+}
+
 TEST(OnFullAgain, WithoutRoomNothingFits) {
   const auto s = FedSession(OpenTwoLayers(), "full:kv=f32", 60, Limited(64, OnFull::kError));
   EXPECT_EQ(s->Prefill(TinyPrompt(5), true).code(), Code::kContextFull);

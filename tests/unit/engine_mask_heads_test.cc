@@ -85,7 +85,8 @@ TEST(MaskHeads, NothingMaskedChangesNothing) {
 TEST(MaskHeads, WhatCannotBeMaskedIsRefusedAndLeftAlone) {
   const std::vector<uint8_t> none(4, 0);
   for (const char* spec : {"full:kv=int8,quant_group=8,residual=4", "h2o:budget=40",
-                           "spindlekv:budget=40,window=8", "snapkv:budget=40,window=8,pos_mode=incache"}) {
+                           "spindlekv:budget=40,window=8", "snapkv:budget=40,window=8,pos_mode=incache",
+                           "pyramidinfer:budget=40,window=8", "tova:budget=40,decode=grow"}) {
     const auto session = Fed(spec);
     const int64_t slots = session->Stats().n_slots;
     const Status status = session->MaskHeads(none, kWindow);

@@ -60,6 +60,25 @@ TEST(OnFull, SlideOfACompressedCacheCountsInSlots) {
   }
 }
 
+// The step that makes room is looked at again behind its attention, when keys and queries count in slots
+// already.
+TEST(OnFull, TheStepThatMakesRoomIsObservedInSlots) {
+  const auto model = OpenOneLayer();
+  for (int budget = 12; budget <= 40; budget += 4) {
+    const std::string spec =
+        "snapkv:window=8,kv=f32,kernel=1,decode=reobserve,slack=0,budget=" + std::to_string(budget);
+    const auto slides = Fed(model, spec, OnFull::kSlide),
+               counts_in_slots = Fed(model, spec + ",pos_mode=incache", OnFull::kSlide);
+    for (uint32_t seed = 1; seed <= 20; ++seed) {
+      SCOPED_TRACE(spec + ", token of seed " + std::to_string(seed));
+      const auto one = std::move(slides->Fork().value()), other = std::move(counts_in_slots->Fork().value());
+      FeedTokens(*one, TinyPrompt(1, seed));
+      FeedTokens(*other, TinyPrompt(1, seed));
+      ExpectSameKept(*one, *other);
+    }
+  }
+}
+
 TEST(OnFull, EvictionKeepsOriginalPositions) {
   const auto session = Fed(OpenTwoLayers(), "snapkv:budget=24,window=8,kv=f32", OnFull::kEvict);
   const int64_t slots = session->Stats().n_slots;

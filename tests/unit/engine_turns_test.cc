@@ -148,5 +148,25 @@ TEST(EngineTurns, ARewindGoesBackInWhoseTurnItIs) {
   }
 }
 
+// The only turn there was may have begun behind something that was nobody's, which a rewind goes back to.
+TEST(EngineTurns, ARestoredSessionKnowsWhereItsOnlyTurnBegan) {
+  const test::TempFolder folder;
+  std::vector<std::unique_ptr<Session>> sessions;
+  sessions.push_back(NewSession(Nested(), "full:kv=f32"));
+  ASSERT_TRUE(sessions[0]->Prefill(test::TinyPrompt(9), false).ok());
+  ASSERT_TRUE(Say(sessions[0].get(), Role::kUser, "hi", true).ok());
+  ASSERT_TRUE(sessions[0]->Save(folder / "s").ok());
+  auto restored = Session::Restore(Nested(), folder / "s");
+  ASSERT_TRUE(restored.ok()) << restored.status().message();
+  sessions.push_back(std::move(restored.value()));
+  const int32_t turn = sessions[0]->Stats().n_prompt - 9;
+  for (const auto& session : sessions) {
+    ASSERT_TRUE(session->Rewind(turn).ok());
+    ASSERT_TRUE(Say(session.get(), Role::kUser, "ho", true).ok());
+  }
+  EXPECT_EQ(sessions[0]->Stats().n_prompt, sessions[1]->Stats().n_prompt);
+  test::ExpectNearLogits(*sessions[0], *sessions[1], 0.0f);
+}
+
 }  // namespace
 }  // namespace kvc

@@ -412,9 +412,11 @@ class Wave {
       return;
     }
     float* mean = Attention(r, 0);
-    const int32_t n = Pages(r, 0).len();
     GroupMean(r, 0, 0, a_.n_heads, mean);
-    for (int32_t h = 1; h < g_; ++h) std::copy_n(mean, n, Attention(r, h * group_));
+    for (int32_t h = 1; h < g_; ++h) {
+      float* own = Attention(r, h * group_);
+      Pages(r, 0).ForRuns([&](int32_t at, int32_t n, const Slot&) { std::copy_n(mean + at, n, own + at); });
+    }
     for (int32_t h = 0; h < g_; ++h) Update(r, h, -1, -1, thread);
   }
 
