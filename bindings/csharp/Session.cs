@@ -189,7 +189,8 @@ public sealed partial class Session : IDisposable {
   /// <summary>The same into an array of [vocabulary] or more. Returns how many were written.</summary>
   public int Logits(float[] into) {
     if (into == null) throw new ArgumentNullException("into");
-    if (Flat.kvc_session_get_logits(handle, into, into.Length, out int n) != Flat.KVC_OK) {
+    int status = Flat.kvc_session_get_logits(handle, into, into.Length, out int n);
+    if (status != Flat.KVC_OK || n > into.Length) {  // without room the library only counts
       throw new KvcException(Status.BufferTooSmall, "into: " + n + " are needed");
     }
     return n;

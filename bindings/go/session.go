@@ -384,6 +384,9 @@ func (s *Session) Logits(ctx context.Context, into []float32) (logits []float32,
 	if err != nil {
 		return nil, err
 	}
+	if int(n) > len(into) { // without room the library only counts
+		return nil, &Error{Status: ErrBufferTooSmall, Message: fmt.Sprintf("%d logits are needed", n)}
+	}
 	return into[:n], nil
 }
 

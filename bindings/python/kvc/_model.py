@@ -212,7 +212,7 @@ class Model(Owner):
         an endless conversation. The rest is set_sampling's."""
         from ._session import Session
         params = session_params(max_tokens, on_full, top_k, top_p, temperature, seed)
-        return Session(self, self._with_policy(policy, _flat.kvc_session_create, params))
+        return Session(self, self._handle, lambda: self._with_policy(policy, _flat.kvc_session_create, params))
 
     def plan(self, policy: Spec, n_prompt: int, *, max_tokens: int = 0, on_full: str = "error") -> Plan:
         """What a session for a prompt of so many tokens would take, without taking it."""
@@ -238,12 +238,13 @@ class Model(Owner):
     def restore(self, path: Path) -> Session:
         """Continues a session that Session.save wrote with this model."""
         from ._session import Session
-        return Session(self, self._handle.call(_flat.kvc_session_restore, os.fsencode(path)))
+        name = os.fsencode(path)
+        return Session(self, self._handle, lambda: self._handle.call(_flat.kvc_session_restore, name))
 
     def restore_memory(self, data: Any) -> Session:
         """Continues a session that Session.save_memory gave with this model."""
         from ._session import Session
-        return Session(self, self._handle.call(_flat.kvc_session_restore_memory, data))
+        return Session(self, self._handle, lambda: self._handle.call(_flat.kvc_session_restore_memory, data))
 
 
 def _aligned(data: memoryview) -> memoryview:

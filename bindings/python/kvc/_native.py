@@ -247,16 +247,21 @@ class Handle:
             finally:
                 done.release()
 
+        def wait() -> None:
+            # What was done is the state, the lock only wakes: a signal's exception can come right behind an acquire.
+            while not (result or failure):
+                done.acquire(timeout=0.1)
+
         try:
             try:
                 threading.Thread(target=work, name="kvc", daemon=True).start()
             except RuntimeError:  # no more threads to be had
                 alone = True
             if not alone:
-                done.acquire()
+                wait()
         except BaseException:
             if not begun.acquire(blocking=False):
-                self._stop(done)
+                self._stop(wait)
             raise
         if alone:
             return self.call(function, *arguments)
@@ -267,15 +272,18 @@ class Handle:
                 failure.clear()  # else the exception and this frame would keep each other alive
         return result[0]
 
-    def _stop(self, done: threading.Lock) -> None:
-        self._ask(self.cancel)
+    def _stop(self, wait: Callable[[], None]) -> None:
+        asked = False
         while True:
             try:
-                done.acquire()
-                break
+                if not asked:
+                    self._ask(self.cancel)
+                    asked = True
+                wait()
+                self._ask(self.clear_cancel)
+                return
             except BaseException:  # pylint: disable=broad-except
                 continue  # impatience: the call is ending already
-        self._ask(self.clear_cancel)
 
     def _ask(self, function: Callable[[Any], None] | None) -> None:
         try:

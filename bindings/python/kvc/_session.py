@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import array
 import os
-from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
 from . import _flat
 from ._model import Model, Path, as_tokens
@@ -52,10 +52,11 @@ def _role(role: str) -> int:
 class Session(Owner):
     """Made by Model.session, Model.restore, Model.restore_memory and fork. For one thread at a time."""
 
-    def __init__(self, model: Model, pointer: Any) -> None:
+    def __init__(self, model: Model, origin: Handle, make: Callable[[], Any]) -> None:
         self.model = model
-        self._handle = Handle(self, pointer, _flat.kvc_session_close, _flat.kvc_session_cancel,
-                              _flat.kvc_session_clear_cancel, model._handle.memory)
+        memory = origin.memory  # before make: a close in another thread takes it from origin, and make fails then
+        self._handle = Handle(self, make(), _flat.kvc_session_close, _flat.kvc_session_cancel,
+                              _flat.kvc_session_clear_cancel, memory)
         self._text = bytearray(1024)
 
     def close(self) -> None:
@@ -171,8 +172,9 @@ class Session(Owner):
         """Logits [vocab_size] that the next step chooses from, float32, into out where it is given."""
         into = empty("f", self.model.info.vocab_size) if out is None else out
         n = self._handle.call(_flat.kvc_session_get_logits, into)
-        if n > len(into):
-            raise make_error(Status.BUFFER_TOO_SMALL, f"out has {len(into)} elements, logits are {n}")
+        room = memoryview(into).nbytes // 4
+        if n > room:
+            raise make_error(Status.BUFFER_TOO_SMALL, f"out has {room} elements, logits are {n}")
         return into
 
     @property
@@ -205,7 +207,7 @@ class Session(Owner):
 
     def fork(self) -> Session:
         """A second session with the same cache, which costs nothing until one of them goes on."""
-        return Session(self.model, self._handle.call(_flat.kvc_session_fork))
+        return Session(self.model, self._handle, lambda: self._handle.call(_flat.kvc_session_fork))
 
     def rewind(self, n_tokens: int) -> None:
         """Takes the newest tokens back. UnsupportedError: an older one has been dropped since."""

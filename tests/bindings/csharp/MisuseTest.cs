@@ -76,6 +76,7 @@ static class MisuseTest {
       Checks.Failing(Status.BadModel, () => model.Restore(new byte[0]));
       Checks.Failing(Status.Invalid, () => new Policy(""));
       Checks.Failing(Status.BufferTooSmall, () => session.Logits(new float[7]));
+      Checks.Failing(Status.BufferTooSmall, () => session.Logits(new float[0]));
       Checks.Failing(Status.Io, () => Model.Open(""));
       session.SetTokenMask(new int[0]);
       session.SetLogitBias(new int[0], new float[0]);

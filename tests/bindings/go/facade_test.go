@@ -211,8 +211,10 @@ func TestSampling(t *testing.T) {
 	if len(logits) != int(info.VocabSize) {
 		t.Fatal(len(logits))
 	}
-	_, err = s.Logits(ctx, make([]float32, 3))
-	wants(t, kvc.ErrBufferTooSmall, err)
+	for _, short := range [][]float32{make([]float32, 3), {}, nil, logits[:0]} {
+		_, err = s.Logits(ctx, short)
+		wants(t, kvc.ErrBufferTooSmall, err)
+	}
 	best := int32(0)
 	for i := range logits {
 		if logits[i] > logits[best] {

@@ -89,6 +89,7 @@ public final class MisuseTest {
       Checks.failing(Status.BAD_MODEL, () -> model.restore(new byte[0]));
       Checks.failing(Status.INVALID, () -> Policy.of(""));
       Checks.failing(Status.BUFFER_TOO_SMALL, () -> session.logits(new float[7]));
+      Checks.failing(Status.BUFFER_TOO_SMALL, () -> session.logits(new float[0]));
       session.setTokenMask(new int[0]);
       session.setLogitBias(new int[0], new float[0]);
       Checks.check(session.step() >= 0, "and it goes on");

@@ -95,8 +95,12 @@ class Models(Case):
         with self.assertRaises(BufferError):
             mapped.close()
         session.prefill([1, 2, 3])
-        self.assertIsInstance(session.step(), int)
+        fork = session.fork()
         session.close()
+        with self.assertRaises(BufferError):
+            mapped.close()
+        self.assertIsInstance(fork.step(), int)
+        fork.close()
         mapped.close()
 
     def test_errors(self):
@@ -175,7 +179,10 @@ class Sessions(Case):
                 self.assertEqual(list(out), list(logits))
         with self.assertRaises(kvc.BufferTooSmallError):
             session.logits(array.array("f", bytes(4 * 7)))
+        with self.assertRaises(kvc.BufferTooSmallError):
+            session.logits(array.array("f"))
         if numpy:
+            self.assertEqual(session.logits(numpy.zeros((1, 2048), numpy.float32))[0].tolist(), logits.tolist())
             rows = numpy.zeros((2, 2048), numpy.float32)
             session.logits(rows[1])
             self.assertEqual(rows[1].tolist(), logits.tolist())

@@ -197,6 +197,29 @@ class Misuse(Case):
             self.assertEqual(session.stats.n_prompt, 0)
         session.prefill(ids[:40])
 
+    def test_keyboard_interrupt_when_the_end_of_a_call_was_seen(self):
+        session = self.model.session(on_full="evict")
+        impatience = [KeyboardInterrupt] * 3
+
+        class Lock:  # as if a signal came behind the lock and before what follows it
+            def __init__(self):
+                self.lock = made()
+
+            def acquire(self, *arguments, **named):
+                got = self.lock.acquire(*arguments, **named)
+                if "timeout" in named and got and impatience:
+                    raise impatience.pop()
+                return got
+
+            def release(self):
+                self.lock.release()
+
+        made = threading.Lock
+        with unittest.mock.patch.object(kvc._native.threading, "Lock", Lock), self.assertRaises(KeyboardInterrupt):
+            session._handle.call_long(lambda pointer: time.sleep(0.05))
+        self.assertLess(len(impatience), 3)
+        session.prefill([1] * 40)  # as if nothing had been
+
     def test_keyboard_interrupt_of_a_loader(self):
         with kvc.Loader() as loader:
             # Nothing of the library runs, as when it comes behind the last moment: the next call is not meant.

@@ -309,7 +309,8 @@ public final class Session implements AutoCloseable {
     Objects.requireNonNull(logits, "logits");
     int[] n = new int[1];
     int status = ref.get(h -> Flat.kvc_session_get_logits(h, logits, n));
-    if (status != Flat.KVC_OK) throw new KvcException(Status.of(status), "logits: " + n[0] + " are needed");
+    boolean fits = status == Flat.KVC_OK && n[0] <= logits.length; // without room the library only counts
+    if (!fits) throw new KvcException(Status.BUFFER_TOO_SMALL, "logits: " + n[0] + " are needed");
     return n[0];
   }
 
