@@ -24,6 +24,7 @@ struct DemoOptions {
 // A row of the demo: a name for people, the policy, what it gave.
 struct DemoPolicy {
   std::string name;
+  int32_t budget;  // slots per head; 0: all
   Policy policy;
   QualitySums sums;
 };
@@ -38,11 +39,11 @@ std::vector<DemoPolicy> DemoPolicies(const std::vector<int32_t>& budgets) {
                                  {"cokv", ",window=8"},
                                  {"cokv-document", ""}};
   std::vector<DemoPolicy> policies;
-  policies.push_back({"full", Policy("full"), {}});
+  policies.push_back({"full", 0, Policy("full"), {}});
   for (const int32_t budget : budgets) {
     for (const Method& method : kMethods) {
-      policies.push_back(
-          {method.name, Policy(Format("%s:budget=%d%s", method.name, budget, method.options)), {}});
+      const std::string spec = Format("%s:budget=%d%s", method.name, budget, method.options);
+      policies.push_back({method.name, budget, Policy(spec), {}});
     }
   }
   return policies;
@@ -95,9 +96,7 @@ void PrintAnswers(const Task& task, const std::vector<DemoPolicy>& policies,
   std::vector<std::string> head = {"question", "answer"};
   std::vector<size_t> shown;
   for (size_t p = 0; p < policies.size(); ++p) {
-    const bool of_budget =
-        policies[p].policy.Describe().find(Format("budget=%d", budget)) != std::string::npos;
-    if (p > 0 && !of_budget) continue;
+    if (p > 0 && policies[p].budget != budget) continue;
     shown.push_back(p);
     head.push_back(policies[p].name);
   }
@@ -203,7 +202,7 @@ Action AddDemo(CLI::App* app) {
   const auto options = std::make_shared<DemoOptions>();
   AddModelOptions(app, &options->model, "--model");
   AddInput(app, "--tasks", &options->tasks, "Contexts and questions, one JSON object a line")->required();
-  AddInput(app, "--stories", &options->stories, "A model that then tells a story");
+  CLI::Option* stories = AddInput(app, "--stories", &options->stories, "A model that then tells a story");
   app->add_option("--budget", options->budgets, "Slots per head; again for more budgets")
       ->allow_extra_args(false)
       ->check(AtLeast(1))
@@ -212,7 +211,7 @@ Action AddDemo(CLI::App* app) {
   app->add_option("--limit", options->limit, "At most so many contexts; 0 = all")
       ->check(AtLeast(0))
       ->type_name("N");
-  app->add_flag("--json", options->json, "The table as one JSON document on stdout");
+  app->add_flag("--json", options->json, "The table as one JSON document on stdout")->excludes(stories);
   return [options](Signals*) { return Demo(*options); };
 }
 

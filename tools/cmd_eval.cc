@@ -183,8 +183,8 @@ void PrintTable(const std::vector<EvalRow>& rows, int32_t n_heads) {
         {row.spec, row.kind, row.protocol, FormatCount(is_text ? sums.n_scored : sums.n),
          sums.n > 0 ? FormatPercent(sums.accuracy()) : "",
          sums.n > 0 ? Format("%.0f - %.0f %%", interval.low * 100, interval.high * 100) : "",
-         Format("%.4f", Ratio(sums.kl, compared)),
-         FormatPercent(Ratio(static_cast<double>(sums.n_same_top), compared)),
+         compared > 0 ? Format("%.4f", sums.kl / compared) : "",
+         compared > 0 ? FormatPercent(static_cast<double>(sums.n_same_top) / compared) : "",
          is_text ? Format("%.3f", sums.perplexity()) : "", Format("%.1f", sums.mean(sums.slots) / n_heads),
          FormatBytes(static_cast<int64_t>(sums.mean(sums.cache_bytes))),
          FormatSeconds(sums.mean(sums.prefill_seconds)),
@@ -336,6 +336,9 @@ int EvalSuite(const EvalOptions& options, const std::vector<Policy>& policies, c
 int Eval(EvalOptions options, Signals* signals) {
   if (options.explain && (options.data.empty() || !options.suite.name.empty()))
     throw UsageError("--explain is about tasks: it needs --data TASKS.jsonl, and is no part of --suite");
+  if (options.explain && options.csv && options.picture.empty())
+    throw UsageError(
+        "--csv has no room for what --explain measures: --json, a table, or with --picture FILE");
   std::vector<std::string> inputs = options.data;
   inputs.insert(inputs.end(), options.texts.begin(), options.texts.end());
   inputs.push_back(options.model.path);

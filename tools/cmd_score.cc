@@ -60,6 +60,12 @@ void Settle(ScoreCommand* c) {
   if (c->method == "headkv-r2") {
     if (sharded || c->resume) throw UsageError("headkv-r2 takes one short pass: no --shard, no --resume");
     if (!c->examples.ask) throw UsageError("headkv-r2 needs --protocol ask");
+    if (!c->alpha_budgets.empty() || !c->mask_experiment.empty()) {
+      throw UsageError(
+          "headkv-r2 counts what heads look at: --choose-alpha and --mask-experiment try its scores in a "
+          "second "
+          "run, with --scores");
+    }
   }
   if (sharded && c->method == "ssv" && c->scorer.samples == 0 && c->epsilon == 0) {
     throw UsageError("--shard needs --samples: the stopping rule must see all samples");

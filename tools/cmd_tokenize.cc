@@ -16,6 +16,9 @@ struct TokenizeOptions {
   bool bos = false, goes_on = false, special = false, pieces = false, json = false;
 };
 
+// Bytes that are no whole character are replaced where JSON is written (U+FFFD).
+std::string PieceOf(const Model& model, int32_t token) { return model.Detokenize({token}); }
+
 int Tokenize(const TokenizeOptions& options) {
   const Model model = OpenModel(options.model);
   const std::string text = options.file.empty() ? options.text : ReadFile(options.file, kMaxDataBytes);
@@ -23,14 +26,17 @@ int Tokenize(const TokenizeOptions& options) {
       model.Tokenize(text, (options.bos ? KVC_ADD_BOS : 0) | (options.goes_on ? KVC_CONTINUE : 0) |
                                (options.special ? KVC_PARSE_SPECIAL : 0));
   if (options.json) {
-    PrintJson(Json{{"tokens", tokens}, {"n_tokens", tokens.size()}});
+    Json out{{"tokens", tokens}, {"n_tokens", tokens.size()}};
+    for (const int32_t token : tokens)
+      if (options.pieces) out["pieces"].push_back(PieceOf(model, token));
+    PrintJson(out);
     return kExitGood;
   }
   if (options.pieces) {
     Table table({"id", "text"}, "rl");
     for (const int32_t token : tokens)
       table.AddRow({std::to_string(token),
-                    Json(model.Detokenize({token})).dump(-1, ' ', false, Json::error_handler_t::replace)});
+                    Json(PieceOf(model, token)).dump(-1, ' ', false, Json::error_handler_t::replace)});
     Print(table.Text());
     return kExitGood;
   }
@@ -51,7 +57,7 @@ Action AddTokenize(CLI::App* app) {
   app->add_flag("--continue", options->goes_on, "The text goes on behind another: no space before it")
       ->excludes(bos);
   app->add_flag("--special", options->special, "Special tokens written in the text become their ids");
-  app->add_flag("--pieces", options->pieces, "A table with the text of every token");
+  app->add_flag("--pieces", options->pieces, "The text of every token: a table, or with --json \"pieces\"");
   app->add_flag("--json", options->json, "{\"tokens\": [...]} on stdout");
   return [options](Signals*) { return Tokenize(*options); };
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 
 #include "tools/output.h"
 #include "tools/watch.h"
@@ -72,11 +73,16 @@ Conversation::Answer Conversation::Ask(const std::string& text, int32_t max_toke
 }
 
 void Conversation::SetSystem(const std::string& text) {
+  // Tried beside the conversation, with its policy: where it fails, that goes on as if nothing had been
+  // asked.
+  std::optional<Session> fork = session_->Fork();
+  auto session = fork ? std::make_unique<Session>(std::move(*fork)) : NewSession(policy_);
+  session->Reset();
+  if (!text.empty()) Read(session.get(), {KVC_ROLE_SYSTEM, text}, false);
+  session_ = std::move(session);
   system_ = text;
   said_.clear();
   loaded_ = false;
-  session_->Reset();
-  if (!system_.empty()) Read(session_.get(), {KVC_ROLE_SYSTEM, system_}, false);
 }
 
 void Conversation::Forget() { SetSystem(std::string(system_)); }

@@ -11,7 +11,8 @@ import sys
 import tempfile
 
 KVC, MODEL = sys.argv[1:3]
-ARGUMENTS = [KVC, "chat", MODEL, "--policy", "snapkv:budget=64,window=8", "--max-tokens", "6"]
+ARGUMENTS = [KVC, "chat", MODEL, "--policy", "snapkv:budget=64,window=8", "--max-tokens", "6", "--context", "1000"]
+ARGUMENTS += ["--on-full", "error"]
 FIRST = "The code of Robin is 386. The code of Zachary is 736. The code of Robin is"
 SECOND = " The code of Zachary is"
 MEMORY = re.compile(r"\[[0-9,]+ tokens in [^\]]*\]")
@@ -69,7 +70,8 @@ def main():
     came = terminal.type(FIRST + "\n")
     expect(MEMORY.findall(came) == memory[:1], f"the memory behind an answer is {memory[0]}", came)
     for line, words in (("/trim", "/trim N"), ("/polcy x", "did you mean /policy?"), ("/load /no/such", "/no/such"),
-                        ("/policy snapkv:bugdet=3", "budget"), ("/policy nothing", "nothing")):  # fmt: skip
+                        ("/policy snapkv:bugdet=3", "budget"), ("/policy nothing", "nothing"),
+                        (f"/system {'7q' * 1500}", "max_tokens")):  # fmt: skip
         terminal.says(line, words)
     came = terminal.type(SECOND + "\n")
     expect(MEMORY.findall(came) == memory[1:], f"the memory behind an answer is {memory[1]}", came)

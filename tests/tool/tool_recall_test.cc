@@ -71,6 +71,11 @@ TEST(ToolRecall, Tokenize) {
   EXPECT_EQ(with_bos["tokens"][0], 0);
   const ProgramResult line = RunKvc({"tokenize", KVC_RECALL, "--text", " The"});
   EXPECT_EQ(line.out, plain["tokens"][0].dump() + "\n");
+  const Json pieces = KvcJson({"tokenize", KVC_RECALL, "--text", " The code", "--pieces", "--json"});
+  std::string whole;
+  for (const Json& piece : pieces["pieces"]) whole += piece.get<std::string>();
+  EXPECT_EQ(whole, " The code");
+  EXPECT_FALSE(plain.contains("pieces"));
 }
 
 // methods.md 4.4 (b): the bytes of the cache after the prompt, which the first token adds nothing to.
@@ -536,6 +541,36 @@ TEST(ToolRecall, DemoTextForPeople) {
   for (const char* word : {"answers right", "share of the cache", "cokv", "streaming", "4 of 4"}) {
     EXPECT_NE(text.out.find(word), std::string::npos) << word;
   }
+}
+
+// One column a method: budgets whose numbers begin alike are not the same.
+TEST(ToolRecall, DemoShowsTheAnswersOfTheFirstBudget) {
+  const ProgramResult text = RunKvc(
+      {"demo", "--model", KVC_RECALL, "--tasks", ShortTasks(kTasks, 1), "--budget", "12", "--budget", "120"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  const size_t at = text.out.find("question ");
+  ASSERT_NE(at, std::string::npos) << text.out;
+  const std::string head = text.out.substr(at, text.out.find('\n', at) - at);
+  const size_t first = head.find(" streaming");
+  ASSERT_NE(first, std::string::npos) << head;
+  EXPECT_EQ(head.find(" streaming", first + 1), std::string::npos) << head;
+}
+
+// Where an answer is its first token alone, which the prompt has already chosen, nothing is compared.
+TEST(ToolRecall, EvalLeavesEmptyWhatWasNotCompared) {
+  const TemporaryFolder folder;
+  const std::string task =
+      folder.Write("one.jsonl",
+                   "{\"kind\": \"one\", \"context\": \" A word.\", \"questions\": [{\"question\": \" The\", "
+                   "\"answer\": \" word\"}]}\n");
+  const std::vector<std::string> eval = {"eval",       KVC_RECALL, "--data",   task,
+                                         "--protocol", "prompt",   "--policy", "full"};
+  std::vector<std::string> json = eval;
+  json.push_back("--json");
+  ASSERT_TRUE(KvcJson(json)["results"][0]["kl"].is_null());
+  const ProgramResult table = RunKvc(eval);
+  EXPECT_EQ(table.out.find("0.0000"), std::string::npos) << table.out;
+  EXPECT_EQ(table.out.find("0.0 %"), std::string::npos) << table.out;
 }
 
 // Right answers of 32, by a numpy implementation of the same methods: full 31, streaming 11, snapkv 13,

@@ -97,6 +97,16 @@ TEST(ToolUsage, WrongUseIsExitCodeTwo) {
        "9"},
       {"score", KVC_RECALL, "--data", "x", "--out", "o", "--sizes", "3,3"},
       {"score", KVC_RECALL, "--data", "x", "--out", "o", "--choose-alpha", "16", "--alphas", "24"},
+      {"score", KVC_RECALL, "--data", "x", "--out", "o", "--method", "headkv-r2", "--choose-alpha", "16"},
+      {"score", KVC_RECALL, "--data", "x", "--out", "o", "--method", "headkv-r2", "--mask-experiment",
+       "both"},
+      {"score-merge", "--average", "a.json", "b.json", "--out", "o", "--log", "l"},
+      {"score-merge", "--average", "a.json", "b.json", "--out", "o", "--variant", "both"},
+      {"score-merge", "--average", "a.json", "b.json", "--out", "o", "--standardise"},
+      {"score-merge", "--average", "a.json", "b.json", "--out", "o", "--with-offset"},
+      {"eval", KVC_RECALL, "--data", "x", "--explain", "--csv"},
+      {"demo", "--model", KVC_RECALL, "--tasks", KVC_SOURCE_DIR "/samples/data/recall_demo.jsonl", "--json",
+       "--stories", KVC_RECALL},
   };
   for (const std::vector<std::string>& arguments : wrong) {
     const ProgramResult result = RunKvc(arguments);
