@@ -186,9 +186,9 @@ Status KvCache::CheckLayers(bool one_set) const {
     const int32_t first = i - i % layout_->n_kv_heads;
     const bool alike = view_.len[i] == view_.len[first] && Len(i) == Len(first);
     good = alike || (!one_set && layout_->window(i / layout_->n_kv_heads) == 0);
-    // Books are the first head's, and go when it holds vectors.
+    // Books are the first head's, and go when it holds vectors: it is the last to do so.
     if (layout_->layer_books)
-      good = good && (view_.stored[i] == kStoredMain) == (view_.stored[first] == kStoredMain);
+      good = good && (view_.stored[i] != kStoredMain || view_.stored[first] == kStoredMain);
   }
   return good ? Status() : Damaged();
 }

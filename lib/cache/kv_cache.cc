@@ -303,21 +303,23 @@ int32_t KvCache::StepsToSettle(int32_t head) const {
 }
 
 // A head whose next codes may take it beyond what its vectors would take holds vectors from then on. That is
-// looked at whenever entries are about to be coded, so it depends on nothing but what the head holds.
+// looked at whenever entries are about to be coded, so it depends on nothing but what the head holds. Heads
+// that share books do so together; where memory ended between two of them the others follow.
 Status KvCache::EnsureCodesPay(Stream* stream, int32_t n) {
   if (layout_->directions < 0) return {};
   const int32_t together = Deciding();
   for (int32_t first = 0; first < layout_->n_heads_total(); first += together) {
     int64_t codes = 0, plain = 0;
-    bool settles = false;
+    bool settles = false, begun = false;
     for (int32_t i = first; i < first + together; ++i) {
       const int32_t format = layout_->heads[static_cast<size_t>(i)].plain_all;
+      begun = begun || (format >= 0 && stored(i) != kStoredMain);
       if (format < 0 || stored(i) != kStoredMain) continue;
       settles = settles || StepsToSettle(i) <= n;
       codes += BytesOf(i, NeedsOf(i, n, false));
       plain += PagesFor(Len(i) + n) * Arena(format).page_bytes();
     }
-    if (!settles || codes <= plain) continue;
+    if (!begun && (!settles || codes <= plain)) continue;
     for (int32_t i = first + together - 1; i >= first; --i) {  // who holds the books comes last
       if (stored(i) == kStoredMain) KVC_RETURN_IF_ERROR(MakePlain(stream, i));
     }

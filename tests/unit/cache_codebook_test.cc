@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <new>
 #include <random>
 
 #include "lib/base/archive.h"
+#include "lib/base/byte_sink.h"
+#include "tests/support/heap_faults.h"
 #include "tests/support/test_device.h"
 
 namespace kvc {
@@ -87,6 +90,46 @@ TEST(KvCacheCodebook, DirectionsStayWithinTheta) {
   EXPECT_EQ(memory.meter()->used(), 0);
 }
 
+std::vector<uint8_t> Saved(KvCache* cache, Stream* stream) {
+  std::vector<uint8_t> bytes;
+  for (int round = 0; round < 2; ++round) {  // counted, then written
+    MemorySink sink(bytes.data(), static_cast<int64_t>(bytes.size()));
+    ArchiveWriter out(&sink);
+    EXPECT_TRUE(cache->SaveTo(out, stream).ok());
+    bytes.resize(static_cast<size_t>(sink.size()));
+  }
+  return bytes;
+}
+
+// Room for a step of a fork, in which memory ends at every place once: what is left can be saved and read
+// back, and the next try makes of all heads what one without a fault makes of them.
+void ExpectTurnsTogether(test::TestDevice* memory, test::TokenStep* steps, KvCache* cache, int32_t n_tokens,
+                         StoredAs turned, const std::shared_ptr<const CacheLayout>& layout) {
+  for (int64_t fault = 0; fault < 200; ++fault) {
+    const auto fork = std::move(cache->Fork().value());
+    bool failed = false;
+    {
+      test::HeapFault heap(fault, test::HeapFault::kOne);
+      try {
+        (void)steps->Ensure(fork.get(), false);
+      } catch (const std::bad_alloc&) {
+      }
+      failed = heap.fired();
+    }
+    const std::vector<uint8_t> bytes = Saved(fork.get(), memory->stream());
+    const auto restored = std::move(KvCache::Create(layout, memory->arenas()).value());
+    ArchiveReader in(bytes.data(), static_cast<int64_t>(bytes.size()));
+    const Status status = restored->RestoreFrom(in, memory->stream(), n_tokens, n_tokens, true, false);
+    ASSERT_TRUE(status.ok()) << status.message() << ", allocation " << fault;
+    for (KvCache* again : {fork.get(), restored.get()}) {
+      ASSERT_TRUE(steps->Ensure(again, false).ok());
+      for (int32_t head = 0; head < layout->n_heads_total(); ++head) EXPECT_EQ(again->stored(head), turned);
+    }
+    if (!failed) return;
+  }
+  FAIL() << "more allocations than expected";
+}
+
 // Vectors that share directions are coded, others are not; and a head whose codes cease to pay while it grows
 // holds vectors from then on, with everything that it held.
 TEST(KvCacheCodebook, CodesAreThereOnlyWhereTheyAreSmaller) {
@@ -137,7 +180,12 @@ TEST(KvCacheCodebook, CodesAreThereOnlyWhereTheyAreSmaller) {
     for (int32_t t = kFirst; t < kFirst + 200; ++t) {
       const bool coded = cache->stored(0) == kStoredMain;
       got = memory.Load(*cache, 0);
+      const auto before = std::move(cache->Fork().value());
       ASSERT_TRUE(steps.Ensure(cache.get(), false).ok());
+      if (layer_books && coded && cache->stored(0) == kStoredPlain) {
+        ExpectTurnsTogether(&memory, &steps, before.get(), t, kStoredPlain, shared);
+        if (HasFatalFailure()) return;
+      }
       EXPECT_LE(cache->bytes(), vectors(t + 16)) << t << ": pages for as many steps as one of them holds";
       if (coded && cache->stored(0) == kStoredPlain) {
         was_plain = true;
