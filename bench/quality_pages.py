@@ -42,8 +42,8 @@ def pages(program, arguments):
     lines = [
         "Protocol *ask*: what is dropped is dropped before the question, pages are chosen anew at every step. "
         "*entries*: what a head reads at a step (Quest, but for its first two layers, which read everything), or "
-        "keeps. Accuracy, and in brackets 95 % intervals, of the lead on the same contexts. Quest saves time, not memory: it "
-        "holds the full cache and its pages' bounds.",
+        "keeps. Accuracy, and in brackets 95 % intervals, of the lead on the same contexts. Quest saves time, not "
+        "memory: it holds the full cache and its pages' bounds.",
         "",
         "### Pages on models/recall",
         "",
