@@ -19,8 +19,9 @@ struct Product {
     const size_t bytes = static_cast<size_t>(MatMulScratchBytes(*table, c.n, c.cols));
     std::vector<uint8_t> scratch(bytes + 128, 0xee);
     uint8_t* aligned = scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64);
-    const parity::PackedWeight packed(data.weight());
-    MatMul({table, pool.get()}, in_panels ? packed.weight : data.weight(),
+    std::unique_ptr<parity::PackedWeight> packed;  // not every shape has panels
+    if (in_panels) packed = std::make_unique<parity::PackedWeight>(data.weight());
+    MatMul({table, pool.get()}, in_panels ? packed->weight : data.weight(),
            with_bias ? data.args.bias : nullptr, data.args.x, data.args.x_stride, c.n, data.y.data(), c.rows,
            aligned);
     for (size_t i = 0; i < 32; ++i) EXPECT_EQ(0xee, aligned[bytes + i]);
