@@ -36,6 +36,7 @@ from quality_tables import (
     bootstrap,
     cache_kib,
     data,
+    difference_cell,
     fits,
     mean_accuracy,
     percent,
@@ -124,9 +125,8 @@ def comparison(program, protocol, kinds, contexts):
             low, high = bootstrap(rows[m], kinds)
             cells.append(f"{100 * means[m]:.1f} [{100 * low:.0f}–{100 * high:.0f}], {cache_kib(rows[m].values())}")
         best = max((m for m in OF_ONE_PASS if m != "cokv"), key=means.get)
-        low, high = bootstrap(rows["cokv"], kinds, rows[best])
         share = sum(r["cache_share"] for r in rows["cokv"].values()) / len(kinds)
-        cells.append(f"{100 * (means['cokv'] - means[best]):+.1f} [{100 * low:+.1f}, {100 * high:+.1f}] ({best})")
+        cells.append(f"{difference_cell(rows['cokv'], kinds, rows[best])} ({best})")
         lines.append(f"| {budget} ({100 * share:.1f} %) | " + " | ".join(cells) + " |")
     reached = []
     for m in COMPARED:
@@ -170,12 +170,8 @@ def equal_bytes(program, contexts):
             continue
         other = min(enough, key=lambda b: n_bytes(theirs, b))
         mine, against = table[(ours, budget)], table[(theirs, other)]
-        low, high = bootstrap(mine, kinds, against)
-        difference = 100 * (mean_accuracy(mine, kinds) - mean_accuracy(against, kinds))
-        lines.append(
-            "| " + " | ".join(cells(ours, budget) + cells(theirs, other))
-            + f" | {difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}] |"
-        )  # fmt: skip
+        both = [*cells(ours, budget), *cells(theirs, other), difference_cell(mine, kinds, against)]
+        lines.append("| " + " | ".join(both) + " |")
     return lines
 
 

@@ -27,11 +27,8 @@ def compared(program, folder, kinds, contexts):
         own, *others = table[i * (1 + len(DROPPING)) : (i + 1) * (1 + len(DROPPING))]
         cells = [str(n), accuracy_cell(own, kinds), quality.cache_kib(own.values())]
         for rows in others:
-            lead = 100 * (quality.mean_accuracy(own, kinds) - quality.mean_accuracy(rows, kinds))
-            low, high = quality.bootstrap(own, kinds, rows)
             cells.append(f"{100 * quality.mean_accuracy(rows, kinds):.1f}")
-            cells.append(f"{lead:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]")
-            cells.append(quality.cache_kib(rows.values()))
+            cells += [quality.difference_cell(own, kinds, rows), quality.cache_kib(rows.values())]
         lines.append("| " + " | ".join(cells) + " |")
     answered = f"{accuracy_cell(full, kinds)}, {quality.cache_kib(full.values())}"
     return [f"{contexts} contexts a kind; the full cache: {answered}.", "", *lines, ""]

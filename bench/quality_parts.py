@@ -194,11 +194,7 @@ def against_whole(program, what, whole, parts, arguments):
             best = quality.mean_accuracy(own[0], kinds)
             cells = [f"{100 * best:.1f}, {quality.cache_kib(own[0].values())}"]
             for rows in own[1:]:
-                low, high = quality.bootstrap(rows, kinds, own[0])
-                difference = 100 * (quality.mean_accuracy(rows, kinds) - best)
-                cells.append(
-                    f"{difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}], {quality.cache_kib(rows.values())}"
-                )
+                cells.append(f"{quality.difference_cell(rows, kinds, own[0])}, {quality.cache_kib(rows.values())}")
             lines.append(f"| {protocol}, {budget} | " + " | ".join(cells) + " |")
     return lines + [""]
 

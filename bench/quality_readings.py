@@ -48,9 +48,7 @@ def compared(program, what, columns, folder, kinds, contexts):
         own, cells = table[i * len(columns) : (i + 1) * len(columns)], []
         for rows, published in zip(own, first):
             accuracy = quality.mean_accuracy(rows, kinds)
-            low, high = quality.bootstrap(rows, kinds, published)
-            difference = 100 * (accuracy - quality.mean_accuracy(published, kinds))
-            interval = f"{difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]" if rows is not published else "–"
+            interval = quality.difference_cell(rows, kinds, published) if rows is not published else "–"
             cells += [f"{100 * accuracy:.1f}", interval, quality.cache_kib(rows.values())]
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {costs[i]:.2f} × |")
     answered = f"{100 * quality.mean_accuracy(full, kinds):.1f}"

@@ -63,8 +63,7 @@ void Settle(ScoreCommand* c) {
     if (!c->alpha_budgets.empty() || !c->mask_experiment.empty()) {
       throw UsageError(
           "headkv-r2 counts what heads look at: --choose-alpha and --mask-experiment try its scores in a "
-          "second "
-          "run, with --scores");
+          "second run, with --scores");
     }
   }
   if (sharded && c->method == "ssv" && c->scorer.samples == 0 && c->epsilon == 0) {

@@ -16,7 +16,7 @@ namespace {
 struct MergeCommand {
   std::vector<std::string> files;
   std::string out, name, variant = "both", log;
-  bool average = false, standardise = false, with_offset = false, given_variant = false, json = false;
+  bool average = false, standardise = false, with_offset = false, json = false;
 };
 
 Json MergeLogs(const MergeCommand& command) {
@@ -51,9 +51,6 @@ int Merge(const MergeCommand& command, Signals* signals) {
   CheckOutputs(command.files, {command.out, command.log});
   if (command.average && !command.log.empty())
     throw UsageError("--log joins logs: --average takes score files");
-  if (command.average && (command.given_variant || command.standardise || command.with_offset))
-    throw UsageError(
-        "--variant, --standardise and --with-offset estimate from logs: --average takes scores as they are");
   if (!command.log.empty() && FileExists(command.log))
     throw UsageError(command.log + " exists: a log is not written over; remove it, or name another");
   signals->RemoveTemporariesOf(command.out);
@@ -84,14 +81,14 @@ Action AddScoreMerge(CLI::App* app) {
   CLI::Option* variant =
       app->add_option("--variant", command->variant, "Estimator: both, left, pooled or regression");
   variant->check(CLI::IsMember(VariantNames()).description(""))->capture_default_str()->type_name("V");
-  app->add_flag("--standardise", command->standardise, "Every size counts the same");
-  app->add_flag("--with-offset", command->with_offset, "Add the offset that all heads share");
-  app->add_flag("--average", command->average, "Mean of the scores of several tasks");
+  CLI::Option* standardise =
+      app->add_flag("--standardise", command->standardise, "Every size counts the same");
+  CLI::Option* offset =
+      app->add_flag("--with-offset", command->with_offset, "Add the offset that all heads share");
+  app->add_flag("--average", command->average, "Mean of the scores of several tasks")
+      ->excludes(variant, standardise, offset);  // which estimate from logs
   app->add_flag("--json", command->json, "One JSON document on stdout");
-  return [command, variant](Signals* signals) {
-    command->given_variant = variant->count() > 0;
-    return Merge(*command, signals);
-  };
+  return [command](Signals* signals) { return Merge(*command, signals); };
 }
 
 }  // namespace kvc::tool

@@ -27,8 +27,10 @@ int Tokenize(const TokenizeOptions& options) {
                                (options.special ? KVC_PARSE_SPECIAL : 0));
   if (options.json) {
     Json out{{"tokens", tokens}, {"n_tokens", tokens.size()}};
-    for (const int32_t token : tokens)
-      if (options.pieces) out["pieces"].push_back(PieceOf(model, token));
+    if (options.pieces) {
+      Json& pieces = out["pieces"] = Json::array();
+      for (const int32_t token : tokens) pieces.push_back(PieceOf(model, token));
+    }
     PrintJson(out);
     return kExitGood;
   }

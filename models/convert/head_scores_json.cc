@@ -40,6 +40,13 @@ Status CheckRows(const Json& scores, int32_t n_layers, int32_t n_columns, const 
                  : Error(Code::kInvalid, "%s: must be %d rows of %d", at.c_str(), n_layers, n_columns);
 }
 
+// The numbers of a table whose shape is known.
+Status ReadRows(const Json& scores, int32_t n_layers, int32_t n_columns, const std::string& at,
+                std::vector<double>* out) {
+  KVC_RETURN_IF_ERROR(AppendNumbers(scores, at, out));
+  return CheckRows(scores, n_layers, n_columns, at);
+}
+
 Status SetScores(const std::vector<double>& values, const ModelConfig& config, const std::string& at,
                  HeadScoreTable* table) {
   const bool by_kv = table->n_columns == config.n_kv_heads, by_query = table->n_columns == config.n_heads;
@@ -124,8 +131,7 @@ Status ParseOwn(const JsonObject& object, const ModelConfig& config, HeadScoreTa
   const Json* scores = object.Find("scores");
   if (scores == nullptr) return Error(Code::kBadModel, "%s are missing", at.c_str());
   std::vector<double> values;
-  KVC_RETURN_IF_ERROR(AppendNumbers(*scores, at, &values));
-  KVC_RETURN_IF_ERROR(CheckRows(*scores, table->n_layers, table->n_columns, at));
+  KVC_RETURN_IF_ERROR(ReadRows(*scores, table->n_layers, table->n_columns, at, &values));
   return SetScores(values, config, at, table);
 }
 
@@ -148,9 +154,7 @@ Status AddSlice(const Json& json, const std::string& size_text, const std::strin
   for (int i = 0; i < 4; ++i) {
     const Json* value = slice.Find(kKeys[i]);
     if (value == nullptr) return Error(Code::kBadModel, "%s: %s is missing", at.c_str(), kKeys[i]);
-    const std::string at_part = at + ": " + kKeys[i];
-    KVC_RETURN_IF_ERROR(AppendNumbers(*value, at_part, &part[i]));
-    KVC_RETURN_IF_ERROR(CheckRows(*value, table.n_layers, table.n_columns, at_part));
+    KVC_RETURN_IF_ERROR(ReadRows(*value, table.n_layers, table.n_columns, at + ": " + kKeys[i], &part[i]));
     if (part[i].size() != n)
       return Error(Code::kBadModel, "%s: %s has %zu values for %zu heads", at.c_str(), kKeys[i],
                    part[i].size(), n);
@@ -211,9 +215,8 @@ Status ParsePublished(const JsonObject& object, const ModelConfig& config,
   const Json* scores = object.Find("scores");
   if (scores == nullptr) return Error(Code::kBadModel, "%s: scores are missing", object.where().c_str());
   std::vector<double> values;
-  const std::string at = object.where() + ": scores";
-  KVC_RETURN_IF_ERROR(AppendNumbers(*scores, at, &values));
-  KVC_RETURN_IF_ERROR(CheckRows(*scores, table.n_layers, table.n_columns, at));
+  KVC_RETURN_IF_ERROR(
+      ReadRows(*scores, table.n_layers, table.n_columns, object.where() + ": scores", &values));
   KVC_RETURN_IF_ERROR(SetScores(values, config, object.where(), &table));
   tables->push_back(std::move(table));
   return {};

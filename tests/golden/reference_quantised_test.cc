@@ -46,14 +46,21 @@ std::vector<Position> Take(size_t n, size_t top, std::string* bytes) {
   return all;
 }
 
+// What logits are more than log probabilities.
+double LogSum(const std::vector<float>& logits) {
+  const double most = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - most);
+  return most + std::log(sum);
+}
+
 // The same cells of logits.
 std::vector<double> Cells(const std::vector<float>& logits, const std::vector<uint16_t>& ids) {
-  const double most = *std::max_element(logits.begin(), logits.end());
-  double sum = 0, named = 0;
-  for (const float logit : logits) sum += std::exp(logit - most);
+  const double sum = LogSum(logits);
+  double named = 0;
   std::vector<double> cells;
   for (const uint16_t id : ids) {
-    cells.push_back(logits[id] - most - std::log(sum));
+    cells.push_back(logits[id] - sum);
     named += std::exp(cells.back());
   }
   cells.push_back(std::log(std::max(1 - named, 1e-300)));
@@ -157,10 +164,8 @@ std::vector<std::vector<float>> LogProbabilities(const std::string& path, const 
   for (size_t read = 0; read + 16 <= ids.size(); read += 16) {
     Prefill(*session, ids, read, read + 16);
     all.push_back(test::LogitsOf(*session));
-    const double most = *std::max_element(all.back().begin(), all.back().end());
-    double sum = 0;
-    for (const float logit : all.back()) sum += std::exp(logit - most);
-    for (float& logit : all.back()) logit -= static_cast<float>(most + std::log(sum));
+    const double sum = LogSum(all.back());
+    for (float& logit : all.back()) logit -= static_cast<float>(sum);
   }
   return all;
 }

@@ -2,7 +2,6 @@
 // nothing.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "tests/fence/fence.h"
 #include "tests/fence/fenced_device.h"
 #include "tests/support/emulated.h"
+#include "tests/support/environment.h"
 
 namespace kvc::test {
 namespace {
@@ -79,8 +79,8 @@ TEST_F(FenceDeathTest, WeightsAreCopiedBehindIt) {
 }
 
 TEST_F(FenceDeathTest, TheEnvironmentPutsItInFront) {
-  const char* before = std::getenv("KVC_TEST_FENCED");
-  setenv("KVC_TEST_FENCED", "1", 1);
+  const test::KeptVariable kept("KVC_TEST_FENCED");
+  test::SetVariable("KVC_TEST_FENCED", "1");
   for (const char* name : {"auto", "cpu"}) {
     Result<std::unique_ptr<Device>> device = OpenDevice(name, 1);
     ASSERT_TRUE(device.ok());
@@ -88,9 +88,8 @@ TEST_F(FenceDeathTest, TheEnvironmentPutsItInFront) {
     ASSERT_TRUE(block.Allocate({device.value().get(), nullptr}, 1, "test").ok());
     EXPECT_DEATH(Touch(block.at()), kOutside);
   }
-  unsetenv("KVC_TEST_FENCED");
+  test::SetVariable("KVC_TEST_FENCED", nullptr);
   EXPECT_EQ(nullptr, FencedCpu());
-  if (before != nullptr) setenv("KVC_TEST_FENCED", before, 1);
 }
 
 TEST_F(FenceTest, OperationsOfSeveralThreadsDoNotCloseItForEachOther) {
