@@ -10,8 +10,13 @@ namespace kvc {
 namespace {
 
 constexpr int32_t kDefaultResidual = 32;
-constexpr int32_t kLeastBlock = 32;    // tokens over which a channel shares a scale (methods.md 4.3)
-constexpr int32_t kSmallBudget = 256;  // below it pages have 16 slots (design.md 3)
+constexpr int32_t kLeastBlock = 32;  // tokens over which a channel shares a scale (methods.md 4.3)
+// Average budgets below which pages have 4 and 16 slots (design.md 3 has the second): at 12 slots a head,
+// pages of 16 would cost a third more than what was promised, and heads of their own length up to two thirds.
+constexpr int32_t kTinyBudget = 128, kSmallBudget = 256;
+// Of budget_bytes, what the newest entries may take that wait for their codes, where a policy leaves that
+// open.
+constexpr double kResidualShare = 1.0 / 8;
 
 bool KeysByChannel(const Policy& policy) {
   return policy.Int(OptionId::kKv) >= kStoreInt8 && policy.Int(OptionId::kKeyAxis) == 1;
@@ -71,8 +76,23 @@ StoragePlan::StoragePlan(const Policy& policy, const ModelShape& shape, HeadScor
 Result<StoragePlan> StoragePlan::Create(const Policy& policy, const ModelShape& shape, HeadScores scores,
                                         bool slides) {
   StoragePlan plan(policy, shape, std::move(scores), slides);
+  plan.SettleResidual();
   KVC_RETURN_IF_ERROR(plan.Validate());
   return plan;
+}
+
+int32_t DefaultResidual(const Policy& policy) {
+  const bool own = policy.scorer != nullptr && policy.scorer->residual != nullptr;
+  return own ? policy.scorer->residual(policy) : kDefaultResidual;
+}
+
+// methods.md 4.3. A number from here on, which outlives a change of the budget.
+void StoragePlan::SettleResidual() {
+  double& residual = policy_.options[static_cast<int>(OptionId::kResidual)];
+  if (residual >= 0 || policy_.budget_kind != BudgetKind::kBytes || !policy_.quantises()) return;
+  const double entry = 2.0 * shape_.head_dim * sizeof(uint16_t) * shape_.n_kv_heads_total(),
+               afforded = std::floor(kResidualShare * policy_.budget / entry);
+  residual = std::min(afforded, static_cast<double>(DefaultResidual(policy_)));
 }
 
 Status StoragePlan::Validate() const {
@@ -144,9 +164,15 @@ std::vector<int32_t> StoragePlan::BitsOfHeads() const {
 }
 
 int32_t StoragePlan::PageSlots(int32_t expected_tokens) const {
-  const int32_t slots = policy_.budget_kind == BudgetKind::kBytes ? PageSlotsForBytes()
-                        : policy_.method->reads_pages || BudgetFor(expected_tokens) < kSmallBudget ? 16
-                                                                                                   : 64;
+  const bool by_bytes = policy_.budget_kind == BudgetKind::kBytes;
+  const int32_t average = by_bytes ? 0 : BudgetFor(expected_tokens);
+  const auto below = [&](int32_t budget, int32_t slots) {
+    return by_bytes ? !BytesHold(budget, slots) : average < budget;
+  };
+  const int32_t slots = policy_.method->reads_pages                     ? 16
+                        : !policy_.keeps_all() && below(kTinyBudget, 4) ? 4
+                        : below(kSmallBudget, 16)                       ? 16
+                                                                        : 64;
   return KeysByChannel(policy_) ? std::max(slots, kLeastBlock) : slots;
 }
 
@@ -179,7 +205,7 @@ class Layouter {
     if (KeysByChannel(policy_)) f.coding = EntryCoding::kKeyChannels, head.settle = layout_.page_slots;
     const int32_t residual = policy_.Int(OptionId::kResidual);
     head.main = Format(f);
-    head.ring = Ring(head.settle + (residual >= 0 ? residual : DefaultResidual()));
+    head.ring = Ring(head.settle + (residual >= 0 ? residual : DefaultResidual(policy_)));
     return head;
   }
 
@@ -246,11 +272,6 @@ class Layouter {
     f.slots = slots, f.key_bounds = false;
     return Format(f);
   }
-  int32_t DefaultResidual() const {
-    const bool own = policy_.scorer != nullptr && policy_.scorer->residual != nullptr;
-    return own ? policy_.scorer->residual(policy_) : kDefaultResidual;
-  }
-
   const Policy& policy_;
   CacheLayout layout_;
   PageFormat entry_, raw_;
@@ -464,14 +485,16 @@ int64_t StoragePlan::WindowBytes(const CacheLayout& layout, int32_t n_tokens) co
   return bytes;
 }
 
-// Small pages where equal shares of the bytes are few slots; the same for every prompt of a session.
-int32_t StoragePlan::PageSlotsForBytes() const {
-  const CacheLayout layout = LayoutFor(KeysByChannel(policy_) ? kLeastBlock : 16);
+// Whether the bytes are as many slots for every head, in pages of that size; the same for every prompt of a
+// session.
+bool StoragePlan::BytesHold(int32_t budget, int32_t page_slots) const {
+  const CacheLayout layout =
+      LayoutFor(KeysByChannel(policy_) ? std::max(page_slots, kLeastBlock) : page_slots);
   double bytes = static_cast<double>(WindowBytes(layout, kUnbounded));
   for (int32_t i = 0; i < shape_.n_kv_heads_total(); ++i) {
-    if (!slides(i / shape_.n_kv_heads)) bytes += static_cast<double>(HeadBytes(layout, i, kSmallBudget));
+    if (!slides(i / shape_.n_kv_heads)) bytes += static_cast<double>(HeadBytes(layout, i, budget));
   }
-  return bytes > policy_.budget ? 16 : 64;
+  return bytes <= policy_.budget;
 }
 
 // The largest average budget whose slots fit the bytes. Where bytes are shared: the largest equal share.

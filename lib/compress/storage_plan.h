@@ -25,6 +25,10 @@ struct HeadScores {
   int32_t alpha = 0;           // chosen on validation; 0 = not
 };
 
+// The newest entries that wait for their codes where a policy leaves that open (residual=auto); with
+// budget_bytes no more than an eighth of the bytes: StoragePlan's policy has that number.
+int32_t DefaultResidual(const Policy& policy);
+
 class StoragePlan {
  public:
   static constexpr int32_t kUnbounded = 1 << 28;  // a length no prompt has
@@ -66,8 +70,8 @@ class StoragePlan {
   // Whether an entry may be kept for some query heads of a group only (SpindleKV).
   bool query_heads_see_their_own() const;
 
-  // Storage of every head; page_slots by the average budget (design.md 3). Entries carry their place where
-  // positions may be counted in slots.
+  // Storage of every head; page_slots by the average budget: 4 below 128, 16 below 256, otherwise 64. Entries
+  // carry their place where positions may be counted in slots.
   CacheLayout LayoutFor(int32_t page_slots) const;
   int32_t PageSlots(int32_t expected_tokens) const;
 
@@ -91,6 +95,7 @@ class StoragePlan {
 
  private:
   StoragePlan(const Policy& policy, const ModelShape& shape, HeadScores scores, bool slides);
+  void SettleResidual();
   Status Validate() const;
   AllocateInput AllocationFor(int32_t budget, int32_t n_tokens) const;
   Status PlanFor(const AllocateInput& in, std::vector<int32_t>* slots) const;
@@ -101,7 +106,7 @@ class StoragePlan {
   Status PlanBytes(const CacheLayout& layout, AllocateInput in, std::vector<int32_t>* slots) const;
   int64_t BytesOf(const CacheLayout& layout, const AllocateInput& in,
                   const std::vector<int32_t>& slots) const;
-  int32_t PageSlotsForBytes() const;
+  bool BytesHold(int32_t budget, int32_t page_slots) const;
   int32_t SlotsForBytes(const CacheLayout& layout, int32_t n_tokens) const;
   std::vector<double> ScoresPerKvHead() const;
   std::vector<int32_t> BitsOfHeads() const;

@@ -244,6 +244,10 @@ Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> 
   KVC_RETURN_IF_ERROR(ArchiveSequence(in, text, kMaxText));
   Result<Policy> policy = ParsePolicy(text.c_str());
   if (!policy.ok()) return policy.status();
+  // A number since budget_bytes bounds it; files from before have what it was then.
+  double& residual = policy.value().options[static_cast<int>(OptionId::kResidual)];
+  if (residual < 0 && policy.value().budget_kind == BudgetKind::kBytes)
+    residual = DefaultResidual(policy.value());
   HeadScores scores;
   SessionParams params;
   KVC_RETURN_IF_ERROR(ArchiveSequence(in, policy.value().table, kMaxContext));
@@ -252,7 +256,7 @@ Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> 
   KVC_RETURN_IF_ERROR(ArchiveParams(in, params));
   int32_t page_slots = 0;
   KVC_RETURN_IF_ERROR(ArchiveValue(in, page_slots));
-  if (page_slots != 16 && page_slots != 32 && page_slots != 64)
+  if (page_slots != 4 && page_slots != 16 && page_slots != 32 && page_slots != 64)
     return Error(Code::kBadModel, "damaged: pages of %d slots", page_slots);
   Result<Executor::Lease> lease = model->executor()->Acquire();
   if (!lease.ok()) return lease.status();

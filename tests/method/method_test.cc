@@ -70,10 +70,12 @@ TEST_P(EveryMethod, CacheBytesAreThePagesOfWhatIsKept) {
   ASSERT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
   int64_t n_aux = policy.keeps_all() || policy.scorer->n_aux == nullptr ? 0 : policy.scorer->n_aux(policy);
   if (!policy.keeps_all() && policy.reducer->kind == MergeKind::kSpread && n_aux == 0) n_aux = 1;
-  const int64_t page_slots = policy.keeps_all() && !policy.method->reads_pages ? 64 : 16;
+  static_assert(kBudget < 128, "pages of four slots");
+  const int64_t page_slots = policy.method->reads_pages ? 16 : policy.keeps_all() ? 64 : 4;
   const int64_t rank = policy.positions == PositionMode::kInCache ? 4 : 0;  // entries know their place
   const int64_t bounds = policy.method->reads_pages ? 2 * 16 * 4 : 0;
-  const int64_t page_bytes = (page_slots * (2 * 16 * 4 + 4 + rank + 4 * n_aux) + bounds + 63) / 64 * 64;
+  const int64_t parts = page_slots * (2 * 16 * 4 + 4 + rank + 4 * n_aux) + bounds;  // each of whole 16 bytes
+  const int64_t page_bytes = page_slots < 16 ? parts : (parts + 63) / 64 * 64;
   int64_t expected = 0;
   for (int layer = 0; layer < 3; ++layer) {
     for (int g = 0; g < 3; ++g) {

@@ -53,7 +53,7 @@ int32_t SlackOf(const Policy& policy, int32_t max_tokens = 4096) {
 int32_t PageSlotsOf(const Policy& policy) {
   if (policy.method->reads_pages) return 16;
   if (policy.keeps_all()) return 64;
-  return policy.quantises() && policy.Int(OptionId::kKeyAxis) == 1 ? 32 : 16;
+  return policy.quantises() && policy.Int(OptionId::kKeyAxis) == 1 ? 32 : 4;
 }
 
 // What the layers with windows hold: the newest without a gap, those of the window and at most so many more.
@@ -337,7 +337,8 @@ TEST_P(Windows, TheAverageIsOverTheLayersThatShare) {
   }
   const bool by_steps = ReadsBySteps(policy);  // page by page
   EXPECT_EQ(of_windows,
-            int64_t{2 * kKvHeads} * std::min(kPrompt, kWindow + SlackOf(policy) + (by_steps ? 15 : 0)));
+            int64_t{2 * kKvHeads} *
+                std::min(kPrompt, kWindow + SlackOf(policy) + (by_steps ? PageSlotsOf(policy) - 1 : 0)));
   const bool exact = policy.keeps_all() || !(policy.reducer->codebook || by_steps || DropsSeveral(policy));
   EXPECT_LE(s->Stats().n_slots, planned);
   if (!exact) return;

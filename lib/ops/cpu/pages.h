@@ -74,9 +74,13 @@ class HeadPages {
   void ForRuns(F&& f) const {
     for (int32_t at = 0; at < main_len(); at += f_->slots)
       f(at, std::min(f_->slots, main_len() - at), Main(at));
-    const int32_t slots = ring_slots(), end = ring_len() == 0 ? 0 : ring_start() + ring_len();
-    if (end > slots) f(main_len(), end - slots, RingSlot(0));
-    if (end > 0) f(main_len() + ring_start(), std::min(end, slots) - ring_start(), RingSlot(ring_start()));
+    ForRing([&](int32_t first, int32_t n) { f(first, n, RingSlot(first - main_len())); });
+  }
+  // The same for who looks at indices only: f(first, n) for adjacent ones, whatever pages they lie in.
+  template <typename F>
+  void ForSpans(F&& f) const {
+    if (main_len() > 0) f(0, main_len());
+    ForRing(f);
   }
   // The newest entry: entries come last, whatever leaves.
   int32_t NewestPosition() const;
@@ -128,6 +132,12 @@ class HeadPages {
   void DropRotation(const Rope& rope, RopePairing pairing, float* scratch) const;
 
  private:
+  template <typename F>
+  void ForRing(F&& f) const {
+    const int32_t slots = ring_slots(), end = ring_len() == 0 ? 0 : ring_start() + ring_len();
+    if (end > slots) f(main_len(), end - slots);
+    if (end > 0) f(main_len() + ring_start(), std::min(end, slots) - ring_start());
+  }
   uint8_t* Page(int32_t format, int32_t id) const {
     return Raw(c_->bases[format]) + int64_t{id} * c_->layout->formats[static_cast<size_t>(format)].bytes;
   }

@@ -35,8 +35,9 @@ StepScratch::Sizes::Sizes(const StepShape& s) {
   items = s.n_rows * g * (stride / kSegment + 3);
   partial = items * group * (d + 2);
   attention = s.any_attention ? s.n_rows * s.n_heads * stride : 0;
-  tile = 2 * int64_t{std::max(s.page_slots, s.ring_slots)} * d;
-  seen = group * std::max(s.page_slots, s.ring_slots);
+  const int32_t run = std::max({s.page_slots, s.ring_slots, kTile});
+  tile = 2 * int64_t{run} * d;
+  seen = group * run;
   // Lines of a method: sort keys, order, scores, one to spare, marks, links; two vectors; what settling
   // needs.
   lines = 9 * stride + 2 * d + (s.append_bytes / 4 + g - 1) / g;
@@ -95,6 +96,26 @@ StepLines StepScratch::Lines(int thread, int32_t d) const {
 }
 
 namespace {
+
+// n entries from a physical index on, of which `first` is the first; chosen pages are a run each.
+struct Entries {
+  const HeadPages& pages;
+  int32_t physical;
+  const Slot& first;
+  int32_t n;
+
+  bool in_one_page() const { return n <= first.f->slots - first.index; }
+  // Calls f(Slot, first entry, entries) for what lies together.
+  template <typename F>
+  void ForPages(F&& f) const {
+    for (int32_t i = 0; i < n;) {
+      const Slot s = i == 0 ? first : pages.At(physical + i);
+      const int32_t m = std::min(n - i, s.f->slots - s.index);
+      f(s, i, m);
+      i += m;
+    }
+  }
+};
 
 // cos and sin of a position from the tables.
 class Angles {
@@ -276,7 +297,7 @@ class Wave {
     }
   }
 
-  // A run of adjacent entries of one page, as attend_tile wants them.
+  // Entries of one page, or of several small ones, as attend_tile wants them.
   void Attend(int64_t item, int thread) {
     const StepScratch::Item& it = s_.items[item];
     const HeadPages pages = Pages(it.row, it.head);
@@ -287,12 +308,16 @@ class Wave {
     for (int32_t at = it.begin; at < it.end;) {
       const int32_t physical = Physical(it.row, it.head, pages, at);
       const Slot s = at == it.begin ? it.first : pages.At(physical);
-      const int32_t n = std::min(it.end - at, at < main ? slots - s.index : pages.ring_slots());
+      const int32_t run = at >= main                   ? pages.ring_slots()
+                          : slots < StepScratch::kTile ? StepScratch::kTile - at % StepScratch::kTile
+                                                       : slots - s.index,
+                    n = std::min(it.end - at, run);
       AttendTileArgs t{};
       const bool want = WantsAttention(it.row);
       t.q = Turned(it.row, it.head);
-      Vectors(pages, s, n, it.row, s_.Tile(thread), &t);
-      t.visible = Visible(s, n, a_.rows[it.row].position, s_.Seen(thread));
+      const Entries entries{pages, physical, s, n};
+      Vectors(entries, it.row, s_.Tile(thread), &t);
+      t.visible = Visible(entries, a_.rows[it.row].position, s_.Seen(thread));
       t.visible_stride = n;
       t.logits = want ? Attention(it.row, it.head * group_) + physical : nullptr;
       t.logits_stride = s_.z.stride;
@@ -316,39 +341,56 @@ class Wave {
     t->next_values = {s.value(), n * s.f->value_bytes};
   }
 
-  // Keys and values where they lie, or decoded and turned into scratch.
-  void Vectors(const HeadPages& pages, const Slot& s, int32_t n, int32_t row, float* tile,
-               AttendTileArgs* t) const {
-    const PageFormat& f = *s.f;
-    const bool plain =
-        f.coding == EntryCoding::kVectors && f.type != KvType::kInt8 && f.type != KvType::kInt4;
-    if (plain && !Turns(pages)) {
-      t->k = s.key(), t->v = s.value(), t->type = f.type;
+  // Keys and values where they lie, or brought together, decoded and turned in scratch.
+  void Vectors(const Entries& run, int32_t row, float* tile, AttendTileArgs* t) const {
+    const PageFormat& f = *run.first.f;
+    const bool turns = Turns(run.pages),
+               as_they_are = f.coding == EntryCoding::kVectors && !f.coded() && !turns;
+    t->type = as_they_are ? f.type : KvType::kF32;
+    if (as_they_are && run.in_one_page()) {
+      t->k = run.first.key(), t->v = run.first.value();
       return;
     }
-    float* values = tile + int64_t{n} * d_;
-    pages.ReadKeys(s, n, tile);
-    pages.ReadValues(s, n, values);
-    t->k = tile, t->v = values, t->type = KvType::kF32;
-    if (!Turns(pages)) return;
-    const int32_t* at = Plan(row).in_cache ? &s.rank() : &s.position();
-    for (int32_t i = 0; i < n; ++i) angles_.Turn(kernels_, a_.pairing, at[i], tile + int64_t{i} * d_, 1);
+    const int64_t bytes = as_they_are ? f.key_bytes : int64_t{4} * d_;
+    uint8_t *keys = reinterpret_cast<uint8_t*>(tile), *values = keys + run.n * bytes;
+    t->k = keys, t->v = values;
+    run.ForPages([&](const Slot& s, int32_t first, int32_t n) {
+      uint8_t *k = keys + first * bytes, *v = values + first * bytes;
+      if (as_they_are) {
+        std::memcpy(k, s.key(), static_cast<size_t>(n * bytes));
+        std::memcpy(v, s.value(), static_cast<size_t>(n * bytes));
+        return;
+      }
+      float* x = reinterpret_cast<float*>(k);
+      run.pages.ReadKeys(s, n, x);
+      run.pages.ReadValues(s, n, reinterpret_cast<float*>(v));
+      const int32_t* at = Plan(row).in_cache ? &s.rank() : &s.position();
+      for (int32_t i = 0; turns && i < n; ++i)
+        angles_.Turn(kernels_, a_.pairing, at[i], x + int64_t{i} * d_, 1);
+    });
   }
 
   // Bytes [group, n] for entries that some query heads do not see, or that the layer's window has left; null:
   // all seen.
-  const uint8_t* Visible(const Slot& s, int32_t n, int32_t newest, uint8_t* bytes) const {
-    const int32_t* positions = &s.position();
-    bool hidden = false;
-    for (int32_t i = 0; a_.window > 0 && i < n && !hidden; ++i) hidden = positions[i] <= newest - a_.window;
-    if (!s.f->seen_masks && !hidden) return nullptr;
-    const uint32_t* masks = s.f->seen_masks ? &s.seen() : nullptr;
-    for (int32_t j = 0; j < group_; ++j) {
-      for (int32_t i = 0; i < n; ++i) {
-        const bool by_head = masks == nullptr || (masks[i] >> j & 1) != 0;
-        bytes[int64_t{j} * n + i] = by_head && (a_.window <= 0 || positions[i] > newest - a_.window);
-      }
+  const uint8_t* Visible(const Entries& run, int32_t newest, uint8_t* bytes) const {
+    const auto left = [&](int32_t position) { return a_.window > 0 && position <= newest - a_.window; };
+    const bool by_head = run.first.f->seen_masks;
+    bool hidden = by_head;
+    if (!hidden && a_.window > 0) {
+      run.ForPages([&](const Slot& s, int32_t, int32_t n) {
+        hidden = hidden || std::any_of(&s.position(), &s.position() + n, left);
+      });
     }
+    if (!hidden) return nullptr;
+    run.ForPages([&](const Slot& s, int32_t first, int32_t n) {
+      const int32_t* positions = &s.position();
+      const uint32_t* masks = by_head ? &s.seen() : nullptr;
+      for (int32_t j = 0; j < group_; ++j) {
+        uint8_t* out = bytes + int64_t{j} * run.n + first;
+        for (int32_t i = 0; i < n; ++i)
+          out[i] = (masks == nullptr || (masks[i] >> j & 1) != 0) && !left(positions[i]);
+      }
+    });
     return bytes;
   }
 
@@ -375,8 +417,7 @@ class Wave {
       if (!WantsAttention(r)) continue;
       float* p = Attention(r, g * group_ + j);
       const float most = l > 0 ? m : 0;  // where nothing is seen every logit is -inf
-      pages.ForRuns(
-          [&](int32_t first, int32_t n, const Slot&) { kernels_.weights(most, inverse, n, p + first); });
+      pages.ForSpans([&](int32_t first, int32_t n) { kernels_.weights(most, inverse, n, p + first); });
       const float nobodys = sink != nullptr ? std::exp(*sink - m) * inverse : 0.0f;
       if (Plan(r).gain_length > 0) Sharpen(r, pages, nobodys, p);
     }
@@ -389,12 +430,12 @@ class Wave {
         LengthGain(a_.rows[r].position + 1, plan.gain_length, plan.gain_scaled, plan.gain_floor, d_);
     if (gain == 1.0f) return;
     double sum = nobodys > 0 ? static_cast<double>(std::pow(nobodys, gain)) : 0;
-    pages.ForRuns([&](int32_t first, int32_t n, const Slot&) {
+    pages.ForSpans([&](int32_t first, int32_t n) {
       for (int32_t i = first; i < first + n; ++i)
         p[i] = std::pow(p[i], gain), sum += static_cast<double>(p[i]);
     });
     const float inverse = sum > 0 ? static_cast<float>(1 / sum) : 0.0f;
-    pages.ForRuns([&](int32_t first, int32_t n, const Slot&) {
+    pages.ForSpans([&](int32_t first, int32_t n) {
       for (int32_t i = first; i < first + n; ++i) p[i] *= inverse;
     });
   }
@@ -415,7 +456,7 @@ class Wave {
     GroupMean(r, 0, 0, a_.n_heads, mean);
     for (int32_t h = 1; h < g_; ++h) {
       float* own = Attention(r, h * group_);
-      Pages(r, 0).ForRuns([&](int32_t at, int32_t n, const Slot&) { std::copy_n(mean + at, n, own + at); });
+      Pages(r, 0).ForSpans([&](int32_t at, int32_t n) { std::copy_n(mean + at, n, own + at); });
     }
     for (int32_t h = 0; h < g_; ++h) Update(r, h, -1, -1, thread);
   }
@@ -444,7 +485,7 @@ class Wave {
   // The mean attention of query heads [first, end) into `out`, which may be the line of the first.
   void GroupMean(int32_t r, int32_t g, int32_t first, int32_t end, float* out) const {
     const float count = static_cast<float>(end - first);
-    Pages(r, g).ForRuns([&](int32_t at, int32_t n, const Slot&) {
+    Pages(r, g).ForSpans([&](int32_t at, int32_t n) {
       for (int32_t h = first + 1; h < end; ++h)
         kernels_.add(Attention(r, h) + at, n, Attention(r, first) + at);
       const float* sum = Attention(r, first) + at;

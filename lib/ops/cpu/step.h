@@ -20,6 +20,7 @@ struct StepLines {
 
 struct StepScratch {
   static constexpr int32_t kSegment = 256;  // entries of one work item
+  static constexpr int32_t kTile = 16;  // entries that are attended together at least, of pages with fewer
   struct Item {
     int32_t row, head, begin, end;  // physical indices; of main those among the pages that are read
     Slot first;                     // of `begin`: other items look at it while this head may change
