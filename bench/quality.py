@@ -3,7 +3,7 @@
 docs/results.md. Standard library only.
 
   bench/quality.py [--program build/bin/kvc] [--model build/models/recall.kvc] [--out docs/results.md]
-                   [--contexts 8] [--compare 24] [--grid 4] [--windows 12] [--only PART,...]
+                   [--contexts 8] [--compare 100] [--grid 4] [--windows 12] [--only PART,...]
 
 Tasks and texts are those of bench/data (held out from the model's training). All policies share one pass over each
 prompt, which compression never changes. Everything is deterministic but the times, which are of the machine it ran on.
@@ -33,11 +33,12 @@ from quality_tables import (
     METHODS,
     PROMPT_KINDS,
     ROOT,
-    bootstrap,
+    accuracy_cell,
     cache_kib,
     data,
     difference_cell,
     fits,
+    interval,
     mean_accuracy,
     percent,
     spec,
@@ -82,11 +83,10 @@ def accuracy_table(table, methods, kinds, budget):
         rows = table.get((method, budget if method != "full" else 0))
         if rows is None:
             continue
-        low, high = bootstrap(rows, kinds)
         kib = sum(r["cache_bytes"] for r in rows.values()) / len(rows) / 1024
         share = sum(r["cache_share"] for r in rows.values()) / len(rows)
         cells = [method] + [percent(rows[k]) for k in kinds]
-        cells += [f"**{100 * mean_accuracy(rows, kinds):.1f}**", f"{100 * low:.0f} – {100 * high:.0f}"]
+        cells += [f"**{100 * mean_accuracy(rows, kinds):.1f}**", interval(rows, kinds)]
         lines.append("| " + " | ".join([*cells, f"{kib:.0f}", f"{100 * share:.1f} %"]) + " |")
     return lines
 
@@ -120,10 +120,7 @@ def comparison(program, protocol, kinds, contexts):
     for budget in COMPARED_BUDGETS:
         rows = {m: table[(m, budget)] for m in COMPARED}
         means = {m: mean_accuracy(rows[m], kinds) for m in COMPARED}
-        cells = []
-        for m in COMPARED:
-            low, high = bootstrap(rows[m], kinds)
-            cells.append(f"{100 * means[m]:.1f} [{100 * low:.0f}–{100 * high:.0f}], {cache_kib(rows[m].values())}")
+        cells = [f"{accuracy_cell(rows[m], kinds)}, {cache_kib(rows[m].values())}" for m in COMPARED]
         best = max((m for m in OF_ONE_PASS if m != "cokv"), key=means.get)
         share = sum(r["cache_share"] for r in rows["cokv"].values()) / len(kinds)
         cells.append(f"{difference_cell(rows['cokv'], kinds, rows[best])} ({best})")
@@ -155,9 +152,7 @@ def equal_bytes(program, contexts):
 
     def cells(method, budget):
         rows = table[(method, budget)]
-        low, high = bootstrap(rows, kinds)
-        accuracy = f"{100 * mean_accuracy(rows, kinds):.1f} [{100 * low:.0f}–{100 * high:.0f}]"
-        return [str(budget), cache_kib(rows.values()), accuracy]
+        return [str(budget), cache_kib(rows.values()), accuracy_cell(rows, kinds)]
 
     ours, theirs = EQUAL_METHODS
     lines = [
@@ -285,7 +280,7 @@ def needle_grid(program, arguments):
     return [f"{arguments.grid} contexts a cell.", "", *grid_section(program, arguments.grid), ""]
 
 
-SIZES = {"contexts": 8, "compare": 24, "grid": 4, "windows": 12}
+SIZES = {"contexts": 8, "compare": 100, "grid": 4, "windows": 12}
 
 # Name for --only, heading, lines.
 PARTS = (
@@ -298,6 +293,7 @@ PARTS = (
     ("ask", "Protocol ask, every method", ask_tables),
     ("prompt", "Protocol prompt, every method", prompt_tables),
     ("relate", "A second model", quality_relate.relate),
+    ("relate-bytes", "Every method at equal bytes on models/relate", quality_bytes.relate),
     ("readings", "Cheaper second readings", quality_readings.readings),
     ("pages", "Choosing pages instead of dropping entries (Quest)", quality_pages.pages),
     ("grid", "Needle grid, 64 slots, protocol ask", needle_grid),

@@ -1,15 +1,16 @@
-"""Every method at equal bytes, in docs/results.md, with its picture: accuracy over bytes, and which policies nobody
-beats with as few."""
+"""Every method at equal bytes on both models, in docs/results.md, with a picture of each: accuracy over bytes, and
+which policies nobody beats with as few."""
 
+import argparse
+import dataclasses
 import math
 import os
 
 import quality_tables as quality
-from quality_parts import ASK_KINDS, accuracy_cell, mean, rows_by_kind
+from quality_parts import ASK_KINDS, mean, rows_by_kind
+from quality_program import Program
+from quality_relate import KINDS
 
-SIZES = ("240KiB", "480KiB", "960KiB")
-# In fewer snapkv's window of 32 leaves nothing to choose, and kvzip, whose heads may be of any length, is refused.
-LEAST = {("snapkv", "f16"): "480KiB", ("kvzip", "int8"): "480KiB"}
 WHOLE = ("f16", "int8", "int4")
 METHODS = [m for m in quality.METHODS if m not in ("streaming-baseline", "cam-oneshot", "pyramidinfer", "ada-paper")]
 METHODS.insert(METHODS.index("kvzip") + 1, "kvzip-ada")
@@ -17,22 +18,44 @@ METHODS.insert(METHODS.index("kvzip") + 1, "kvzip-ada")
 IN_BITS = (
     "h2o", "snapkv-w8", "pyramidkv", "ada-snapkv", "headkv-r2", "cokv", "cokv-document", "kvzip", "keydiff",
 )  # fmt: skip
-PICTURE = os.path.join(quality.ROOT, "docs", "accuracy-bytes.svg")
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A model and its caches: the smallest is 3 % of the full one."""
+
+    kinds: tuple
+    named: tuple  # the same for who reads
+    tokens: int  # of a context
+    sizes: tuple
+    picture: str  # in docs
+    lowest: int  # KiB, where its axis begins
+    ticks: tuple
+
+
+RECALL = Setting(
+    ASK_KINDS, ASK_KINDS, 900, ("170KiB", "240KiB", "480KiB", "960KiB"), "accuracy-bytes.svg", 110, (170, 480, 1440, 4320)
+)
+RELATE = Setting(
+    tuple(f"relate/{kind}" for kind in KINDS), KINDS, 1000, ("63KiB", "100KiB", "200KiB", "400KiB"),
+    "accuracy-bytes-relate.svg", 45, (63, 200, 600, 1800),
+)  # fmt: skip
 
 
 def stored(kv):
     return "" if kv == "f16" else f",kv={kv}"
 
 
-def cases():
-    """[(name, kv, {size: policy})]; a policy that is whole as it stands has the size None."""
+def cases(program, setting):
+    """[(name, kv, {size: policy})]; a policy that is whole as it stands has the size None. Sizes in which a policy has no
+    room for what it always keeps are left out."""
     out = [("full", kv, {None: "full" + stored(kv).replace(",", ":")}) for kv in WHOLE]
     named = [(m, "mixed" if m == "cokv-mixed" else "f16") for m in METHODS]
     named += [(m, kv) for kv in WHOLE[1:] for m in IN_BITS]
     for method, kv in named:
         more = "" if kv == "mixed" else stored(kv)
-        sizes = SIZES[SIZES.index(LEAST.get((method, kv), SIZES[0])) :]
-        out.append((method, kv, {size: quality.with_bytes(method, size) + more for size in sizes}))
+        policies = {size: quality.with_bytes(method, size) + more for size in setting.sizes}
+        out.append((method, kv, {s: p for s, p in policies.items() if program.takes(p, setting.tokens)}))
     return out
 
 
@@ -50,42 +73,53 @@ def label(method, kv):
 
 
 def equal_bytes(program, arguments):
-    all_cases = cases()
+    return compared(program, arguments.contexts, RECALL)
+
+
+def relate(program, arguments):
+    own = Program(argparse.Namespace(program=program.path, model=arguments.relate))
+    return compared(own, arguments.contexts, RELATE)
+
+
+def compared(program, contexts, setting):
+    kinds, all_cases = setting.kinds, cases(program, setting)
     policies = [policy for _, _, of in all_cases for policy in of.values()]
-    table = dict(zip(policies, rows_by_kind(program, "bytes", policies, "ask", ASK_KINDS, arguments.contexts)))
+    table = dict(zip(policies, rows_by_kind(program, "bytes", policies, "ask", kinds, contexts)))
     points, lines = [], []
     for method, kv, of in all_cases:
         cells = []
-        for size in (None,) if None in of else SIZES:
+        for size in (None,) if None in of else setting.sizes:
             rows = table.get(of.get(size))
             if rows is None:
                 cells += ["–", "–"]
                 continue
             slots = mean(r["slots_per_head"] for r in rows.values())
-            cells += [accuracy_cell(rows, ASK_KINDS), f"{slots:.0f}, {quality.cache_kib(rows.values())}"]
+            cells += [quality.accuracy_cell(rows, kinds), f"{slots:.0f}, {quality.cache_kib(rows.values())}"]
             used = mean(r["cache_bytes"] for r in rows.values()) / 1024
-            points.append((round(used), round(100 * quality.mean_accuracy(rows, ASK_KINDS), 1), label(method, kv)))
+            points.append((round(used), round(100 * quality.mean_accuracy(rows, kinds), 1), label(method, kv)))
         if None in of:
             lines.append(f"{label(method, kv)}: {cells[0]}, {cells[1].split(', ')[1]}")
         else:
             lines.append(f"| {label(method, kv)} | " + " | ".join(cells) + " |")
     best = frontier(points)
-    with open(PICTURE, "w", encoding="utf-8") as file:
-        file.write(picture(points, best))
+    with open(os.path.join(quality.ROOT, "docs", setting.picture), "w", encoding="utf-8") as file:
+        file.write(picture(points, best, setting))
     names = ", ".join(f"{name} ({used} KiB, {accuracy:.1f} %)" for used, accuracy, name in best)
     whole = [line for line in lines if not line.startswith("|")]
     return [
-        f"`budget_bytes`, protocol *ask*, {arguments.contexts} contexts of each of {', '.join(ASK_KINDS)}: mean "
-        "accuracy, the slots a head has for it, and the bytes that were used: whole pages, so uniform budgets leave "
-        "some. In int8 and int4 (`kv=`) the same bytes hold more slots. Everything kept: " + "; ".join(whole) + ".",
+        f"`budget_bytes`, protocol *ask*, {contexts} contexts of each of {', '.join(setting.named)}: mean accuracy, the "
+        "slots a head has for it, and the bytes that were used; the smallest size is 3 % of the full cache. In int8 and "
+        "int4 (`kv=`) the same bytes hold more slots. –: no room for what is always kept. Everything kept: "
+        + "; ".join(whole)
+        + ".",
         "",
-        "| method | " + " | ".join(f"{size} | slots, used of {size}" for size in SIZES) + " |",
-        "|---|" + "---|---|" * len(SIZES),
+        "| method | " + " | ".join(f"{size} | slots, used of {size}" for size in setting.sizes) + " |",
+        "|---|" + "---|---|" * len(setting.sizes),
         *(line for line in lines if line.startswith("|")),
         "",
         f"The frontier, which nobody beats with as few bytes: {names}.",
         "",
-        "![Accuracy over the bytes of the cache](accuracy-bytes.svg)",
+        f"![Accuracy over the bytes of the cache]({setting.picture})",
         "",
     ]
 
@@ -93,7 +127,6 @@ def equal_bytes(program, arguments):
 # ---- the picture ----
 
 LEFT, TOP, WIDTH, HEIGHT, RIGHT, BOTTOM = 60, 60, 620, 400, 120, 50
-LOWEST = 150  # KiB
 STYLE = (
     "text{font:13px sans-serif;fill:#222}.s{font-size:11px}.a{stroke:#999}.f{fill:none;stroke:#c1121f;stroke-width:1.5}"
     ".f16{fill:#2a6f97}.int8{fill:#e09f3e}.int4{fill:#9a8c98}.mixed{fill:#52796f}"
@@ -102,9 +135,9 @@ STYLE = (
 )
 
 
-def picture(points, best):
+def picture(points, best, setting):
     """SVG: bytes on a logarithmic axis; the name of a point is its title, those of the frontier are written out."""
-    low, high = math.log(LOWEST), math.log(max(used for used, _, _ in points) * 1.1)
+    low, high = math.log(setting.lowest), math.log(max(used for used, _, _ in points) * 1.1)
     x = lambda used: LEFT + WIDTH * (math.log(used) - low) / (high - low)
     y = lambda accuracy: TOP + HEIGHT * (1 - accuracy / 100)
     out = [
@@ -117,7 +150,7 @@ def picture(points, best):
     ]
     for tick in (0, 20, 40, 60, 80, 100):
         out.append(f'<text class="s" x="{LEFT - 8}" y="{y(tick) + 4:.0f}" text-anchor="end">{tick}</text>')
-    for tick in (240, 480, 960, 1920, 3840):
+    for tick in setting.ticks:
         at = f'x="{x(tick):.0f}" y="{TOP + HEIGHT + 18}"'
         out.append(f'<text class="s" {at} text-anchor="middle">{tick}</text>')
     steps = "".join(f"{'ML'[i > 0]}{x(used):.1f} {y(accuracy):.1f}" for i, (used, accuracy, _) in enumerate(best))

@@ -4,7 +4,7 @@ that have dropped the rest."""
 import argparse
 
 import quality_tables as quality
-from quality_parts import accuracy_cell, rows_by_kind
+from quality_parts import rows_by_kind
 from quality_program import Program
 from quality_relate import KINDS
 
@@ -25,12 +25,12 @@ def compared(program, folder, kinds, contexts):
     ]
     for i, n in enumerate(READ):
         own, *others = table[i * (1 + len(DROPPING)) : (i + 1) * (1 + len(DROPPING))]
-        cells = [str(n), accuracy_cell(own, kinds), quality.cache_kib(own.values())]
+        cells = [str(n), quality.accuracy_cell(own, kinds), quality.cache_kib(own.values())]
         for rows in others:
             cells.append(f"{100 * quality.mean_accuracy(rows, kinds):.1f}")
             cells += [quality.difference_cell(own, kinds, rows), quality.cache_kib(rows.values())]
         lines.append("| " + " | ".join(cells) + " |")
-    answered = f"{accuracy_cell(full, kinds)}, {quality.cache_kib(full.values())}"
+    answered = f"{quality.accuracy_cell(full, kinds)}, {quality.cache_kib(full.values())}"
     return [f"{contexts} contexts a kind; the full cache: {answered}.", "", *lines, ""]
 
 

@@ -171,11 +171,6 @@ def rows_by_kind(program, what, policies, protocol, kinds, contexts):
     return table
 
 
-def accuracy_cell(rows, kinds):
-    low, high = quality.bootstrap(rows, kinds)
-    return f"{100 * quality.mean_accuracy(rows, kinds):.1f} [{100 * low:.0f}–{100 * high:.0f}]"
-
-
 def against_whole(program, what, whole, parts, arguments):
     """Accuracy of a method and of it without each of its parts; the differences on the same contexts."""
     lines = [

@@ -73,6 +73,14 @@ class Program:
             raise SystemExit(f"{what} failed:\n{done.stderr}")
         return json.loads(done.stdout)
 
+    def takes(self, policy, tokens):
+        """Whether the model takes a policy, for a prompt of so many tokens."""
+        words = [self.path, "plan", self.model, "--context", str(tokens), "--policy", policy, "--json"]
+        done = subprocess.run(words, capture_output=True, text=True)
+        if done.returncode not in (0, 1) or (done.returncode and "(INVALID)" not in done.stderr):
+            raise SystemExit(f"{policy}:\n{done.stderr}")
+        return done.returncode == 0
+
     def place(self, *about):
         identity = self.identity.copy()
         identity.update(repr(about).encode())

@@ -11,6 +11,7 @@ KINDS = ("recall", "paraphrase", "latest", "code")
 METHODS = (
     "streaming", "h2o", "snapkv-w8", "pyramidkv", "ada-snapkv", "keydiff", "cokv", "kvzip", "cokv-document",
 )  # fmt: skip
+ALPHA = 11  # what validation chose for the first of TABLES
 # Of a cache of about 2 MiB, and of one of 8 MiB.
 BYTES, LONG_BYTES = ("100KiB", "200KiB", "400KiB", "800KiB"), ("800KiB",)
 # Tables of the model file: of all coalitions of a head, of it alone, of the others without it.
@@ -30,11 +31,10 @@ def table(own, what, folder, named, contexts):
         "|---|" + "---|" * (len(KINDS) + 3),
     ]
     for (name, _), of in zip(named, rows):
-        low, high = quality.bootstrap(of, kinds)
         slots = mean(r["slots_per_head"] for r in of.values())
         cells = [name, *(quality.percent(of[k]) for k in kinds)]
         cells += [f"**{100 * quality.mean_accuracy(of, kinds):.1f}**"]
-        cells += [f"{100 * low:.0f} – {100 * high:.0f}", f"{slots:.0f}, {quality.cache_kib(of.values())}"]
+        cells += [quality.interval(of, kinds), f"{slots:.0f}, {quality.cache_kib(of.values())}"]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
@@ -59,7 +59,8 @@ def relate(program, arguments):
         "together."
     )
     for size in BYTES[:3]:
-        named = [(words, quality.with_bytes("cokv", size) + f",scores={name}") for name, words in TABLES]
+        cokv = quality.with_bytes("cokv", size) + f",alpha={ALPHA},scores="
+        named = [(words, cokv + name) for name, words in TABLES]
         named.append(("every head the same (snapkv-w8)", quality.with_bytes("snapkv-w8", size)))
         lines += ["", f"{size}:", "", *table(own, "head scores", "relate", named, contexts)]
     return lines + [""]

@@ -1,5 +1,6 @@
 """The methods of docs/results.md, and the numbers of its cells."""
 
+import math
 import os
 import random
 
@@ -90,6 +91,25 @@ def bootstrap(rows, kinds, other=None, draws=1000):
         means.append(total / len(kinds))
     means.sort()
     return means[int(0.025 * draws)], means[int(0.975 * draws)]
+
+
+def wilson(share, n, z=1.959964):
+    """95 % interval of a share seen in n draws (Wilson, JASA 1927)."""
+    middle, width = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return max((middle - width) / (1 + z * z / n), 0.0), min((middle + width) / (1 + z * z / n), 1.0)
+
+
+def interval(rows, kinds):
+    """95 % interval of the mean over kinds. Where every draw of contexts is the same, all right or all wrong, drawing
+    them again tells nothing: then Wilson's, the contexts being the draws."""
+    low, high = bootstrap(rows, kinds)
+    if low == high:
+        low, high = wilson(mean_accuracy(rows, kinds), sum(len(rows[kind]["right_by_task"]) for kind in kinds))
+    return f"{100 * low:.1f}–{100 * high:.1f}"
+
+
+def accuracy_cell(rows, kinds):
+    return f"{100 * mean_accuracy(rows, kinds):.1f} [{interval(rows, kinds)}]"
 
 
 def difference_cell(rows, kinds, other):

@@ -129,13 +129,13 @@ Status KvCache::Store(Stream* stream, const StoreSpec& spec, DeviceBuffer<uint8_
   const int32_t g = layout_->n_kv_heads, first = spec.layer * g;
   const LayerView& from = spec.from;
   const bool coded = IsCoded(first);
-  int64_t n_codes = 0;
-  for (int32_t i = 0; i < g; ++i)
+  int64_t n_codes = 0;  // of scratch and operation alike: other layers of the model may have codes
+  for (int32_t i = 0; coded && i < g; ++i)
     n_codes = layout_->layer_books ? n_codes + spec.kept[i] : std::max<int64_t>(n_codes, spec.kept[i]);
   // Keys that share scales take room by the page, whatever n_codes.
   const int64_t longest = *std::max_element(from.len, from.len + g);
-  KVC_RETURN_IF_ERROR(scratch->Reserve(
-      memory, device->StoreScratchBytes(*layout_, longest, coded ? n_codes : 0), "codes of one layer"));
+  KVC_RETURN_IF_ERROR(
+      scratch->Reserve(memory, device->StoreScratchBytes(*layout_, longest, n_codes), "codes of one layer"));
   std::vector<int32_t> directions(2 * static_cast<size_t>(g), 0);
   if (coded) {
     KVC_RETURN_IF_ERROR(device->CodeLayer(stream, {layout_.get(), spec.layer, from, spec.turning, spec.marks,

@@ -13,6 +13,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import quality
 import quality_bytes
 import quality_program
+import quality_tables
 import quality_text
 
 
@@ -54,17 +55,17 @@ class Provenance(unittest.TestCase):
     """What a part of the page says of how it was made."""
 
     def test_the_command_has_the_sizes_that_are_not_the_usual_ones(self):
-        usual = argparse.Namespace(contexts=8, compare=24, grid=4, windows=12)
+        usual = argparse.Namespace(contexts=8, compare=100, grid=4, windows=12)
         costs = [{"seconds": 100, "machine": "B"}, {"seconds": 21, "machine": "A"}]
         self.assertEqual(
             quality.made_by("text", usual, costs),
             ["`./dev bench quality --only text`: 3 minutes of processor on A and B.", ""],
         )
-        usual.contexts, usual.compare = 16, 100
+        usual.contexts, usual.compare = 16, 24
         for unknown in ([], [None], [costs[0], None]):  # measured before it was kept
             self.assertEqual(
                 quality.made_by("heads", usual, unknown),
-                ["`./dev bench quality --only heads --contexts 16 --compare 100`.", ""],
+                ["`./dev bench quality --only heads --contexts 16 --compare 24`.", ""],
             )
 
     def test_what_a_piece_cost_is_kept_with_it(self):
@@ -105,11 +106,38 @@ class EqualBytes(unittest.TestCase):
             better = [p for p in points if p[0] <= point[0] and p[1] >= point[1] and p[:2] != point[:2]]
             self.assertEqual(any(p[:2] == point[:2] for p in best), not better)
 
-    def test_every_policy_of_the_table_is_its_own(self):
-        policies = [policy for _, _, of in quality_bytes.cases() for policy in of.values()]
-        self.assertEqual(len(policies), len(set(policies)))
-        for policy in policies:
-            self.assertEqual(policy.count("budget_bytes="), 0 if policy.startswith("full") else 1, policy)
+    def test_every_policy_of_the_tables_is_its_own(self):
+        class TakesAll:
+            def takes(self, policy, tokens):
+                return True
+
+        class TakesLarge:
+            def takes(self, policy, tokens):
+                return "budget_bytes=63KiB" not in policy
+
+        for setting in (quality_bytes.RECALL, quality_bytes.RELATE):
+            policies = [policy for _, _, of in quality_bytes.cases(TakesAll(), setting) for policy in of.values()]
+            self.assertEqual(len(policies), len(set(policies)))
+            for policy in policies:
+                self.assertEqual(policy.count("budget_bytes="), 0 if policy.startswith("full") else 1, policy)
+        some = [of for _, _, of in quality_bytes.cases(TakesLarge(), quality_bytes.RELATE) if None not in of]
+        self.assertEqual({tuple(of) for of in some}, {quality_bytes.RELATE.sizes[1:]})
+
+
+class Intervals(unittest.TestCase):
+    def test_draws_that_are_all_alike_have_one_too(self):
+        rows = {kind: {"accuracy": 1.0, "right_by_task": [(4, 4)] * 8} for kind in "ab"}
+        self.assertEqual(quality_tables.interval(rows, "ab"), "80.6–100.0")  # 16 of 16, Wilson
+        rows["a"] = {"accuracy": 0.5, "right_by_task": [(4, 4), (0, 4)] * 4}
+        low, high = quality_tables.bootstrap(rows, "ab")
+        self.assertEqual(quality_tables.interval(rows, "ab"), f"{100 * low:.1f}–{100 * high:.1f}")
+        self.assertLess(low, high)
+
+    def test_known_values(self):
+        for share, n, low, high in ((0.0, 10, 0.0, 0.2775), (0.5, 20, 0.2993, 0.7007), (0.9, 40, 0.7695, 0.9604)):
+            found = quality_tables.wilson(share, n)
+            self.assertAlmostEqual(found[0], low, 4)
+            self.assertAlmostEqual(found[1], high, 4)
 
 
 if __name__ == "__main__":

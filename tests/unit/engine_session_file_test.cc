@@ -198,6 +198,29 @@ TEST(SessionFile, TheSameSessionGivesTheSameBytes) {
   EXPECT_EQ(Read(folder / "a"), Read(folder / "restored"));
 }
 
+// Before budget_bytes bounded it, a raw tail that was left open was the method's own: such files go on as
+// they were.
+TEST(SessionFile, AnOpenRawTailOfAnOlderFileIsTheMethodsOwn) {
+  const test::TempFolder folder;
+  const std::string path = folder / "s", number = "residual=32,", open = "residual=auto,";
+  const auto model = Tiny();
+  auto session = Fed(model, "snapkv:budget_bytes=24000,window=32,kv=int4,quant_group=8,residual=32", 90, 3);
+  ASSERT_TRUE(session->Save(path).ok());
+  std::string bytes = Read(path);
+  const size_t at = bytes.find(number), begin = bytes.find("snapkv:");
+  ASSERT_NE(at, std::string::npos);
+  bytes.replace(at, number.size(), open);
+  int64_t length = 0;
+  std::memcpy(&length, &bytes[begin - sizeof length], sizeof length);
+  length += static_cast<int64_t>(open.size() - number.size());
+  std::memcpy(&bytes[begin - sizeof length], &length, sizeof length);
+  WriteWithItsChecksum(path, bytes);
+  auto restored = Session::Restore(model, path);
+  ASSERT_TRUE(restored.ok()) << restored.status().message();
+  EXPECT_EQ(restored.value()->Stats().cache_bytes, session->Stats().cache_bytes);
+  EXPECT_EQ(Steps(*restored.value(), 8), Steps(*session, 8));
+}
+
 TEST(SessionFile, AFullDiskKeepsTheOldFile) {
   const test::TempFolder folder;
   const std::string path = folder / "s";
