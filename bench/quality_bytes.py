@@ -34,8 +34,9 @@ class Setting:
 
 
 RECALL = Setting(
-    ASK_KINDS, ASK_KINDS, 900, ("170KiB", "240KiB", "480KiB", "960KiB"), "accuracy-bytes.svg", 110, (170, 480, 1440, 4320)
-)
+    ASK_KINDS, ASK_KINDS, 900, ("170KiB", "240KiB", "480KiB", "960KiB"),
+    "accuracy-bytes.svg", 110, (170, 480, 1440, 4320),
+)  # fmt: skip
 RELATE = Setting(
     tuple(f"relate/{kind}" for kind in KINDS), KINDS, 1000, ("63KiB", "100KiB", "200KiB", "400KiB"),
     "accuracy-bytes-relate.svg", 45, (63, 200, 600, 1800),
@@ -47,8 +48,8 @@ def stored(kv):
 
 
 def cases(program, setting):
-    """[(name, kv, {size: policy})]; a policy that is whole as it stands has the size None. Sizes in which a policy has no
-    room for what it always keeps are left out."""
+    """[(name, kv, {size: policy})]; a policy that is whole as it stands has the size None. Sizes in which a policy has
+    no room for what it always keeps are left out."""
     out = [("full", kv, {None: "full" + stored(kv).replace(",", ":")}) for kv in WHOLE]
     named = [(m, "mixed" if m == "cokv-mixed" else "f16") for m in METHODS]
     named += [(m, kv) for kv in WHOLE[1:] for m in IN_BITS]
@@ -107,9 +108,9 @@ def compared(program, contexts, setting):
     names = ", ".join(f"{name} ({used} KiB, {accuracy:.1f} %)" for used, accuracy, name in best)
     whole = [line for line in lines if not line.startswith("|")]
     return [
-        f"`budget_bytes`, protocol *ask*, {contexts} contexts of each of {', '.join(setting.named)}: mean accuracy, the "
-        "slots a head has for it, and the bytes that were used; the smallest size is 3 % of the full cache. In int8 and "
-        "int4 (`kv=`) the same bytes hold more slots. –: no room for what is always kept. Everything kept: "
+        f"`budget_bytes`, protocol *ask*, {contexts} contexts of each of {', '.join(setting.named)}: mean accuracy, "
+        "the slots a head has for it, and the bytes that were used; the smallest size is 3 % of the full cache. In "
+        "int8 and int4 (`kv=`) the same bytes hold more slots. –: no room for what is always kept. Everything kept: "
         + "; ".join(whole)
         + ".",
         "",
