@@ -84,6 +84,18 @@ class Results(unittest.TestCase):
             flat = [score for layer in table for score in layer]
             self.assertEqual(sorted(sorted(range(16), key=flat.__getitem__)[-4:]), [4, 5, 6, 7])
 
+    def test_what_prose_says_of_quest_is_what_its_tables_have(self):
+        part, note = self.part("Choosing pages instead of dropping entries (Quest)"), self.note("Choosing pages**")
+        tables = [grid("### " + text) for text in part.split("### ")[1:]]
+        at_32 = [table["32"] for table in tables]
+        full = re.findall(r"the full cache: (\d+\.\d) \[.*?\], (\d+) KiB", part)
+        said = [first(row["quest"]) for row in at_32] + [accuracy for accuracy, _ in full]
+        said += [row["snapkv-w8"] for row in at_32]
+        kept = re.findall(r"^\| 32 \|(.*)\|$", part, re.M)
+        bytes_kept = [float(cells.split("|")[4].split()[0]) for cells in kept]
+        said += [f"{100 * n / float(whole):.1f}" for n, (_, whole) in zip(bytes_kept, full)]
+        self.assertEqual(re.findall(r"\d+\.\d", note), said)
+
     def test_what_prose_says_of_cheaper_readings_is_what_the_tables_have(self):
         part, note = self.part("Cheaper second readings"), self.note("Cheaper second readings")
         cells = set(re.findall(r"(?<![.\d])[+-]?\d+\.\d+(?!\d)", tables(part)))
@@ -148,7 +160,7 @@ class Results(unittest.TestCase):
 
     def test_what_prose_says_of_equal_bytes_is_what_its_table_has(self):
         rows, note = grid(self.part("Every method at equal bytes")), self.note("At equal bytes")
-        named = re.findall(r"`([\w, -]+)` (?:has )?(\d+\.\d \[\d+–\d+\])", note)
+        named = re.findall(r"`([\w, -]+)` (?:has )?(\d+\.\d \[[\d.]+–[\d.]+\])", note)
         self.assertGreaterEqual(len(named), 11)
         for method, cell in named:
             self.assertEqual(rows[method]["240KiB"], cell, method)
@@ -156,9 +168,19 @@ class Results(unittest.TestCase):
         below = [float(first(of["240KiB"])) for m, of in rows.items()
                  if m not in names and ", " not in m and of["240KiB"] != "–"]  # fmt: skip
         self.assertEqual(re.search(r"all others in f16 below (\d+)", note).group(1), str(math.floor(max(below)) + 1))
-        best = re.search(r"The frontier is (.*?), all in f16", note).group(1)
+        best = re.search(r"The frontier is (.*?): the last, in f16", note).group(1)
         drawn = re.search(r"^The frontier, .*?: (.*)\.$", self.part("Every method at equal bytes"), re.M).group(1)
-        self.assertEqual(re.findall(r"`(\S+?)`", best), re.findall(r"(\S+) \(", drawn))
+        self.assertEqual(re.findall(r"`(.+?)`", best), re.findall(r"([^()]+?) \(\d+ KiB, \S+ %\)(?:, )?", drawn))
+        few = self.note("3 % of the full cache's bytes")
+        here, there = rows, grid(self.part("Every method at equal bytes on models/relate"))
+        by_size = re.split(r"On `relate` \(63 KiB\)|At 100 KiB", few)
+        for text, table, size in zip(by_size, (here, there, there), ("170KiB", "63KiB", "100KiB")):
+            named = re.findall(r"`([\w, -]+)` (?:has )?(\d+\.\d \[[\d.]+–[\d.]+\])", text)
+            self.assertGreaterEqual(len(named), 1)
+            for method, cell in named:
+                self.assertEqual(table[method][size], cell, (method, size))
+            best = max(float(first(of[size])) for of in table.values() if of[size] != "–")
+            self.assertEqual(max(float(first(cell)) for _, cell in named), best, size)
         sizes, merging = ("240KiB", "480KiB", "960KiB"), self.note("Merging** (CaM")
         said = [first(rows["cam"][s]) for s in sizes] + [first(rows["streaming"][s]) for s in sizes]
         of_both = merging.split("answers", 1)[1].split(". The tables", 1)[0]
@@ -190,12 +212,19 @@ class Results(unittest.TestCase):
         self.assertEqual(len(rows), 15)
         for texts in zip(*rows.values()):  # "over 12 it is the best on all three"
             self.assertEqual(min(texts), texts[0])
-        means = [float(re.search(rf"^### {c} slots per .*?^\| cam \|.*?\*\*(\S+)\*\*", self.part(
-            "Protocol ask, every method"), re.M | re.S).group(1)) for c in (12, 16, 32, 64)]  # fmt: skip
-        self.assertIn(f"means of {min(means)} to {max(means)} % in *ask* up to 64 slots", note)
+        def means(method):
+            return [float(re.search(rf"^### {c} slots per .*?^\| {method} \|.*?\*\*(\S+)\*\*", self.part(
+                "Protocol ask, every method"), re.M | re.S).group(1)) for c in (12, 16, 32, 64)]  # fmt: skip
+
+        self.assertIn(f"means of {min(means('cam'))} to {max(means('cam'))} % in *ask* up to 64 slots", note)
+        self.assertIn(f"({min(means('cam-oneshot'))} to {max(means('cam-oneshot'))} %)", note)
 
     def test_the_frontier_named_and_drawn_is_that_of_the_table(self):
-        part = self.part("Every method at equal bytes")
+        for heading, picture in (("", "accuracy-bytes"), (" on models/relate", "accuracy-bytes-relate")):
+            with self.subTest(picture):
+                self.check_frontier(self.part("Every method at equal bytes" + heading), read(f"docs/{picture}.svg"))
+
+    def check_frontier(self, part, picture):
         points = [
             (int(re.search(r"(\d+) KiB", of["slots, used of " + size]).group(1)), float(first(cell)), name)
             for name, of in grid(part).items()
@@ -211,9 +240,9 @@ class Results(unittest.TestCase):
         named = {(int(k), float(a), n) for n, k, a in re.findall(r"([^()]+?) \((\d+) KiB, (\S+) %\)(?:, )?", named)}
         self.assertEqual({p[:2] for p in named}, {p[:2] for p in best})
         self.assertLessEqual(named, best)
-        drawn = re.findall(r"<circle [^>]*><title>(.*): (\d+) KiB, (\S+) %</title>", read("docs/accuracy-bytes.svg"))
+        drawn = re.findall(r"<circle [^>]*><title>(.*): (\d+) KiB, (\S+) %</title>", picture)
         self.assertEqual(sorted((int(k), float(a), n) for n, k, a in drawn), sorted(points))
-        written = re.findall(r'<text class="s" [^>]*>([^<\d][^<]*)</text>', read("docs/accuracy-bytes.svg"))
+        written = re.findall(r'<text class="s" [^>]*>([^<\d][^<]*)</text>', picture)
         self.assertEqual(sorted(written), sorted(name for _, _, name in named))
 
     def test_rank_correlations_in_prose_are_those_of_the_tables(self):
