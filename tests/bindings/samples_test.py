@@ -17,7 +17,7 @@ SOURCE, RECALL = os.environ["KVC_SOURCE"], os.environ["KVC_RECALL"]
 CHAT = [" The code of Robin is 386. The code of Zachary is 736. The code of Robin is", " The code of Zachary is"]
 CHAT_ANSWERS = [" 386.", " 736."]
 # What a compressed cache still knows: right answers, see the questions of samples/data/recall_demo.jsonl.
-ASK_OUTPUT = """901 tokens in 177 KiB instead of 5557
+ASK_OUTPUT = """901 tokens in 155 KiB instead of 5508
 The code of Zachary is 736
 The code of Nina is 417
 The code of Rosa is 115
