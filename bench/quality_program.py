@@ -14,6 +14,7 @@ import compare_llama
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SHARD = 4  # tasks measured together, by one thread
+TOGETHER = 6  # policies of a text
 
 
 def combined(rows):
@@ -107,16 +108,21 @@ class Program:
         Program.used.append(document.get("cost"))
         return document
 
+    @staticmethod
+    def known(path):
+        return json.loads(content(path)) if os.path.exists(path) else {}
+
     def rows(self, path, what, policies, words):
         """{policy: row} of one kind of data, of which those that `path` has are not measured again."""
-        known = json.loads(content(path)) if os.path.exists(path) else {}
+        known = self.known(path)
         missing = [p for p in dict.fromkeys(policies) if p not in known]
         if missing:
             begin = time.time()
             measured = self.run(what, missing, words)["results"]
             each = cost((time.time() - begin) / len(missing))
-            known.update((policy, dict(row, cost=each)) for policy, row in zip(missing, measured))
             with self.writing:
+                known = self.known(path)  # others may have measured other policies meanwhile
+                known.update((policy, dict(row, cost=each)) for policy, row in zip(missing, measured))
                 self.write(path, known)
             print(f"{what}, {len(missing)} policies: {time.time() - begin:.0f} s", flush=True)
         Program.used += [known[policy].get("cost") for policy in dict.fromkeys(policies)]
@@ -134,12 +140,17 @@ class Program:
         """Rows of policies over windows of each text: [{policy: row}]."""
         words = ("--text-protocol", protocol, "--windows", str(n_windows), "--window", str(window), "--threads", "1")
 
-        def of_text(path):
+        def measure(path, some):
             place = self.place("text", *words, content(path))
-            return self.rows(place, f"{what} {os.path.basename(path)}", policies, ("--text", path, *words))
+            return self.rows(place, f"{what} {os.path.basename(path)}", some, ("--text", path, *words))
 
+        # A few policies of a text at a time: methods differ in cost, and three texts do not share two processors evenly.
+        parts = [policies[i : i + TOGETHER] for i in range(0, len(policies), TOGETHER)]
+        jobs = [(path, part) for path in paths for part in parts]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
-            return list(threads.map(of_text, paths))
+            measured = list(threads.map(lambda job: measure(*job), jobs))
+        return [{k: v for rows in measured[i : i + len(parts)] for k, v in rows.items()}
+                for i in range(0, len(jobs), len(parts))]  # fmt: skip
 
     def tasks(self, what, policies, path, protocol, limit):
         """Rows of policies over the first tasks of a file of one kind."""

@@ -91,17 +91,21 @@ Result<HeadScores> Model::ScoresFor(const Policy& policy) const {
     scores.values.assign(policy.head_scores.begin(), policy.head_scores.end());
     return scores;
   }
-  const bool wants_query_heads = policy.allocator != nullptr && policy.allocator->per_query_head;
+  const bool wanted = policy.allocator != nullptr && policy.allocator->per_query_head,
+             shapes_differ = config().n_heads != config().n_kv_heads;
+  // Where every KV head has one query head, estimators tell the tables apart.
+  const auto of_query_heads = [&](const HeadScoreTable& table) {
+    return shapes_differ ? table.n_columns == config().n_heads : table.estimator == "headkv-r2";
+  };
   const HeadScoreTable* found = nullptr;
   for (const HeadScoreTable& table : file_->head_scores()) {
     if (!policy.scores_name.empty()) {
       if (table.name == policy.scores_name) found = &table;
       continue;
     }
-    const bool per_query = table.n_columns == config().n_heads && config().n_heads != config().n_kv_heads;
-    const bool better =
-        found == nullptr || (wants_query_heads && per_query && found->n_columns != config().n_heads);
-    if (better && (wants_query_heads || !per_query)) found = &table;
+    if (shapes_differ && of_query_heads(table) && !wanted) continue;
+    if (found == nullptr || (of_query_heads(table) == wanted && of_query_heads(*found) != wanted))
+      found = &table;
   }
   if (found == nullptr) return scores;
   scores.values.assign(found->scores.begin(), found->scores.end());

@@ -37,7 +37,8 @@ class Model {
   Executor* executor() const { return executor_.get(); }
   AttentionRule attention_rule() const;
   // The scores a policy asks for: the caller's, or the named or first fitting table of the file; empty when
-  // it needs none.
+  // it needs none, or there is none. Methods that read numbers of query heads (headkv-r2, duo-attention) get
+  // those where there are any.
   Result<HeadScores> ScoresFor(const Policy& policy) const;
 
  private:
