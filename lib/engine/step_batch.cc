@@ -20,6 +20,19 @@ int32_t Rows(const StepWish& wish) { return Works(wish) ? static_cast<int32_t>(w
 
 bool Chooses(const StepWish& wish) { return Works(wish) && (wish.chooses || wish.logits != nullptr); }
 
+// What the newest of n tokens looks at: what those before it left, and itself.
+int32_t SeenByLast(const StepPlan& plan, int32_t head, const KvCache& cache, int32_t n) {
+  const int32_t layer = head / cache.layout().n_kv_heads;
+  const StepPlan& own = plan.slides != nullptr && plan.slides[layer] != 0 ? *plan.of_sliding : plan;
+  int32_t len = cache.Len(head);
+  for (int32_t row = 1; row < n; ++row) {
+    ++len;
+    if (own.evicts) len = std::min(len, own.caps[head]);
+    if (own.held != nullptr && len > own.held[head]) --len;
+  }
+  return len + 1;
+}
+
 }  // namespace
 
 Status StepRunner::Run(Span<StepWish> wishes, bool all) {
@@ -185,9 +198,8 @@ Status StepRunner::Feed(Span<StepWish> group) {
       w.rows.push_back({&s.cache_->view(), &plan, s.n_tokens_ + t, &dropped_[i]});
       w.tokens.push_back(group[i].tokens[static_cast<size_t>(t)]);
     }
-    // What the newest token looks at is over what is there before anything leaves.
     for (size_t h = 0; s.observe_ && h < s.attention_len_.size(); ++h)
-      s.attention_len_[h] = s.cache_->Len(static_cast<int32_t>(h)) + n;
+      s.attention_len_[h] = SeenByLast(plan, static_cast<int32_t>(h), *s.cache_, n);
   }
   if (w.rows.empty()) return {};
   // Until the end some layers have the new tokens and others not.

@@ -68,6 +68,28 @@ TEST(Observe, AttentionIsOverWhatWasThereBeforeAnythingLeft) {
   }
 }
 
+// Tokens that are read together by a session that drops at every one: the newest sees what the others left.
+TEST(Observe, TokensReadTogetherLeaveTheAttentionOfTheLast) {
+  for (const char* spec : {"weightedkv:budget=24,wkv_prefill=sequential,kv=f32", "cam:budget=24,kv=f32",
+                           "cam:budget=61,kv=f32", "full:kv=f32"}) {
+    SCOPED_TRACE(spec);
+    const auto one_by_one = Fed(spec), together = Fed(spec);
+    one_by_one->ObserveAttention(true), together->ObserveAttention(true);
+    for (const int32_t token : {5, 90, 17}) test::FeedTokens(*one_by_one, {token});
+    const int32_t tokens[] = {5, 90, 17};
+    ASSERT_TRUE(together->Prefill({tokens, 3}, true).ok());
+    for (int layer = 0; layer < 2; ++layer) {
+      for (int head = 0; head < 4; ++head) {
+        std::vector<float> expected, p;
+        ASSERT_TRUE(one_by_one->Attention(layer, head, &expected).ok());
+        ASSERT_TRUE(together->Attention(layer, head, &p).ok());
+        ASSERT_EQ(p.size(), expected.size());
+        for (size_t i = 0; i < p.size(); ++i) EXPECT_NEAR(p[i], expected[i], 1e-5);
+      }
+    }
+  }
+}
+
 using Read = Status (Session::*)(int32_t, int32_t, std::vector<float>*) const;
 
 // Vectors are those that were stored: what a policy keeps is what the full cache has there.
