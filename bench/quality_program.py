@@ -144,7 +144,7 @@ class Program:
             place = self.place("text", *words, content(path))
             return self.rows(place, f"{what} {os.path.basename(path)}", some, ("--text", path, *words))
 
-        # A few policies of a text at a time: methods differ in cost, and three texts do not share two processors evenly.
+        # A few policies of a text at a time: methods differ in cost, and three texts do not share two processors.
         parts = [policies[i : i + TOGETHER] for i in range(0, len(policies), TOGETHER)]
         jobs = [(path, part) for path in paths for part in parts]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
