@@ -123,7 +123,7 @@ void Session::Reset() {
   n_tokens_ = n_prompt_ = n_answer_ = n_compactions_ = 0;
   pending_ = stop_token_ = -1;
   finished_ = rewound_ = torn_ = false;
-  turns_.clear();
+  turns_.clear(), answer_ends_.clear();
   sampler_.Forget();
   cache_bytes_peak_ = workspace_peak_ = 0;
   changed_at_ = 0;

@@ -180,6 +180,10 @@ class Session {
     int32_t from;
     Turn turn;
   };
+  // An answer that ended with the stop token `token`, the last of the first `at` tokens.
+  struct AnswerEnd {
+    int32_t at, token;
+  };
   // A prompt that is being read: in one part, or in several, each compressed before the next when that is
   // asked (methods.md 1.9).
   struct WaitingPrompt {
@@ -215,6 +219,10 @@ class Session {
   Turn turn() const { return turns_.empty() ? Turn::kNobodys : turns_.back().turn; }
   void ReserveTurn();
   void SetTurn(Turn turn);
+  // Before a prompt: whether an answer ends there, for who comes back to it.
+  void NoteAnswerEnd();
+  // The newest token there is; -1: unknown, and no end of an answer.
+  int32_t NewestToken() const;
   // Side values hold what every token looked at, and entries that are quantised when they leave the residual
   // stay so.
   bool CanTakeBack() const { return compressor_->plan().n_aux() == 0 && !cache_->HasRings(); }
@@ -260,8 +268,9 @@ class Session {
   Status ArchiveFields(Archive& archive, Stream* stream);
   Status CheckRestored() const;
   template <typename Archive>
-  Status ArchiveConversation(Archive& archive, bool turns);
+  Status ArchiveConversation(Archive& archive, uint32_t version);
   Status TakeTurns(Span<const int32_t> spans);
+  Status TakeAnswerEnds(Span<const int32_t> ends);
   static Result<std::unique_ptr<Session>> ReadNamed(std::shared_ptr<const Model> model,
                                                     Span<const uint8_t> bytes, const char* name);
   static Result<std::unique_ptr<Session>> ReadFrom(std::shared_ptr<const Model> model,
@@ -298,6 +307,7 @@ class Session {
   bool torn_ = false;  // a step or a rewind failed in its middle: layers hold different tokens
   // Whose turn it was from so many tokens on, ascending; nobody's before the first. Rewind goes back in it.
   std::vector<TurnSpan> turns_;
+  std::vector<AnswerEnd> answer_ends_;  // ascending, those that a rewind can reach
   int64_t cache_bytes_peak_ = 0, workspace_peak_ = 0;
   double prefill_seconds_ = 0, compress_seconds_ = 0, decode_seconds_ = 0;
   std::unique_ptr<WaitingPrompt> waiting_;

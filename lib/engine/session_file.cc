@@ -11,9 +11,9 @@ namespace kvc {
 namespace {
 
 constexpr char kMagic[4] = {'K', 'V', 'C', 'S'};
-// 6 where a rewind finds one turn only; 5 where besides no layer has a window (heads that do not begin at
-// token 0) and no system text is the last.
-constexpr uint32_t kSessionFileVersion = 7;
+// 7 where no rewind finds the end of an answer; 6 where besides it finds one turn only; 5 where besides no
+// layer has a window (heads that do not begin at token 0) and no system text is the last.
+constexpr uint32_t kSessionFileVersion = 8;
 constexpr uint32_t kOldestVersion = 4;  // the cache as pages of one layout; older ones are refused
 constexpr int64_t kMaxText = 1 << 30;
 
@@ -117,9 +117,20 @@ Status Session::TakeTurns(Span<const int32_t> spans) {
   return good ? Status() : Error(Code::kBadModel, "damaged: whose turn it is");
 }
 
+Status Session::TakeAnswerEnds(Span<const int32_t> ends) {
+  bool good = ends.size() % 2 == 0;
+  for (size_t i = 0; good && i < ends.size(); i += 2) {
+    good =
+        ends[i] > (i == 0 ? 0 : ends[i - 2]) && ends[i + 1] >= 0 && ends[i + 1] < model_->config().vocab_size;
+    if (good) answer_ends_.push_back({ends[i], ends[i + 1]});
+  }
+  return good ? Status() : Error(Code::kBadModel, "damaged: where answers end");
+}
+
 // What sessions have had since format 5.
 template <typename Archive>
-Status Session::ArchiveConversation(Archive& a, bool turns) {
+Status Session::ArchiveConversation(Archive& a, uint32_t version) {
+  const bool turns = version >= 7;
   KVC_RETURN_IF_ERROR(sampler_.Archive(a, model_->config().vocab_size));
   uint8_t now = static_cast<uint8_t>(turn()), has_marks = marks_ != nullptr ? 1 : 0;
   KVC_RETURN_IF_ERROR(ArchiveValue(a, now));
@@ -132,6 +143,10 @@ Status Session::ArchiveConversation(Archive& a, bool turns) {
   else
     spans.assign({0, int32_t{now}});
   if (Archive::kReading) KVC_RETURN_IF_ERROR(TakeTurns(spans));
+  std::vector<int32_t> ends;  // how many tokens there are then, the newest of them, and so on
+  for (const AnswerEnd& end : answer_ends_) ends.insert(ends.end(), {end.at, end.token});
+  if (version >= 8) KVC_RETURN_IF_ERROR(ArchiveSequence(a, ends, kMaxPosition));
+  if (Archive::kReading) KVC_RETURN_IF_ERROR(TakeAnswerEnds(ends));
   if (static_cast<uint8_t>(turn()) != now) return Error(Code::kBadModel, "damaged: whose turn it is");
   if (has_marks == 0) return {};
   if (marks_ == nullptr) marks_ = std::make_unique<TurnMarks>();
@@ -157,6 +172,7 @@ Status Session::CheckRestored() const {
     good = good && std::isfinite(seconds) && seconds >= 0;
   if (!good) return refuse("a count is out of range");
   if (!turns_.empty() && turns_.back().from > held()) return refuse("whose turn it is");
+  if (!answer_ends_.empty() && answer_ends_.back().at > held()) return refuse("where answers end");
   for (int32_t token : {pending_, stop_token_})
     good = good && token >= -1 && token < model_->config().vocab_size;
   good = good && (n_tokens_ > 0 || (pending_ < 0 && !finished_)) && CheckTokenIds(tokens_).ok();
@@ -186,7 +202,7 @@ Status Session::SaveTo(ByteSink* sink) {
   // A turn from the beginning says itself, and so does one that no rewind can go behind.
   const bool turns = turns_.size() > 1 || (!turns_.empty() && turns_[0].from > changed_at_),
              newer = !cache_->layout().windows.empty() || turn() == Turn::kAfterSystem;
-  const uint32_t version = kSessionFileVersion - (turns ? 0 : newer ? 1 : 2);
+  const uint32_t version = kSessionFileVersion - (!answer_ends_.empty() ? 0 : turns ? 1 : newer ? 2 : 3);
   FileHeader header{{kMagic[0], kMagic[1], kMagic[2], kMagic[3]}, version, model_->file().fingerprint()};
   KVC_RETURN_IF_ERROR(ArchiveValue(out, header));
   std::string policy = DescribePolicy(compressor_->policy());
@@ -203,7 +219,7 @@ Status Session::SaveTo(ByteSink* sink) {
   int32_t page_slots = cache_->layout().page_slots;
   KVC_RETURN_IF_ERROR(ArchiveValue(out, page_slots));
   KVC_RETURN_IF_ERROR(ArchiveFields(out, stream));
-  KVC_RETURN_IF_ERROR(ArchiveConversation(out, turns));
+  KVC_RETURN_IF_ERROR(ArchiveConversation(out, version));
   KVC_RETURN_IF_ERROR(cache_->SaveTo(out, stream));
   uint64_t digest = out.Digest();
   return sink->Write(&digest, static_cast<int64_t>(sizeof digest));
@@ -266,7 +282,7 @@ Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> 
   if (!made.ok()) return made.status();
   Session& s = *made.value();
   KVC_RETURN_IF_ERROR(s.ArchiveFields(in, stream));
-  if (version >= 5) KVC_RETURN_IF_ERROR(s.ArchiveConversation(in, version >= 7));
+  if (version >= 5) KVC_RETURN_IF_ERROR(s.ArchiveConversation(in, version));
   KVC_RETURN_IF_ERROR(s.CheckRestored());
   KVC_RETURN_IF_ERROR(s.cache_->RestoreFrom(in, stream, s.n_tokens_, s.changed_at_,
                                             s.compressor_->turns_keys(), s.compressor_->plan().one_set()));

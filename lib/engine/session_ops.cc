@@ -12,7 +12,7 @@ void Session::CopyCounters(const Session& from) {
   changed_at_ = from.changed_at_;
   tokens_ = from.tokens_, keeps_tokens_ = from.keeps_tokens_;
   rewound_ = from.rewound_, torn_ = from.torn_;
-  turns_ = from.turns_;
+  turns_ = from.turns_, answer_ends_ = from.answer_ends_;
 }
 
 // `other` is a fork of this session from before something failed. Takes no memory.
@@ -23,9 +23,10 @@ void Session::TakeStateOf(Session& other) {
   attention_len_.clear();
   std::vector<int32_t> tokens = std::move(other.tokens_);
   std::vector<TurnSpan> turns = std::move(other.turns_);
-  other.tokens_.clear(), other.turns_.clear();
+  std::vector<AnswerEnd> ends = std::move(other.answer_ends_);
+  other.tokens_.clear(), other.turns_.clear(), other.answer_ends_.clear();
   CopyCounters(other);
-  tokens_ = std::move(tokens), turns_ = std::move(turns);
+  tokens_ = std::move(tokens), turns_ = std::move(turns), answer_ends_ = std::move(ends);
   sampler_.TakeTokens(&other.sampler_);
   text_.GoOnFrom(other.text_);
 }
@@ -88,6 +89,7 @@ Status Session::Rewind(int32_t n) {
   finished_ = false;
   rewound_ = true;
   while (!turns_.empty() && turns_.back().from > held()) turns_.pop_back();
+  while (!answer_ends_.empty() && answer_ends_.back().at > held()) answer_ends_.pop_back();
   return {};
 }
 

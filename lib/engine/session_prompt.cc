@@ -74,6 +74,7 @@ Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
   prompt->compress = compress;
   prompt->first = given, prompt->step = kFullChunk;
   ReserveTurn();
+  NoteAnswerEnd();
   prompt->turn = turn() == Turn::kAnswer ? Turn::kAnswer : Turn::kNobodys;
   bool several = n > params_.max_tokens;  // past max_tokens as many entries leave as come, a part at a time
   if (FitsAsRows(given, compress)) {
@@ -110,7 +111,7 @@ Status Session::Say(Role role, Span<const uint8_t> text, bool answer, bool queue
   TurnPlace place;
   place.first = held() == 0, place.after_answer = turn() == Turn::kAnswer && held() > 0;
   place.answer = answer, place.after_system = turn() == Turn::kAfterSystem && held() > 0;
-  place.newest_token = pending_ >= 0 ? pending_ : sampler_.newest();
+  place.newest_token = NewestToken();
   std::vector<int32_t> tokens;
   KVC_RETURN_IF_ERROR(EncodeTurn(model_->tokenizer(), model_->file().turn_format(),
                                  marks_ == nullptr ? TurnMarks() : *marks_, role, text, place, &tokens));
@@ -163,6 +164,22 @@ void Session::SetTurn(Turn now) {
   const auto reached = std::find_if(turns_.begin(), turns_.end(),
                                     [this](const TurnSpan& span) { return span.from > changed_at_; });
   if (reached - turns_.begin() > 1) turns_.erase(turns_.begin(), reached - 1);
+}
+
+// Tokens are remembered for a while only, turns as long as there is a way back to them.
+void Session::NoteAnswerEnd() {
+  const int32_t newest = NewestToken();
+  if (turn() != Turn::kAnswer || newest < 0 || !model_->tokenizer().IsStop(newest)) return;
+  if (answer_ends_.empty() || answer_ends_.back().at < held()) answer_ends_.push_back({held(), newest});
+  answer_ends_.erase(answer_ends_.begin(),
+                     std::find_if(answer_ends_.begin(), answer_ends_.end(),
+                                  [this](const AnswerEnd& end) { return end.at >= changed_at_; }));
+}
+
+int32_t Session::NewestToken() const {
+  if (pending_ >= 0) return pending_;
+  if (sampler_.newest() >= 0) return sampler_.newest();
+  return !answer_ends_.empty() && answer_ends_.back().at == held() ? answer_ends_.back().token : -1;
 }
 
 // The prompt was not read to its end: what was before comes back.

@@ -148,6 +148,48 @@ TEST(EngineTurns, ARewindGoesBackInWhoseTurnItIs) {
   }
 }
 
+// The end of an answer is not said twice, however much was said since it was taken back to; of forks and
+// restored sessions too.
+TEST(EngineTurns, ARewindFindsTheEndOfAnAnswerFarBack) {
+  const test::TempFolder folder;
+  const auto begin = [&](bool ended) {
+    std::unique_ptr<Session> session = NewSession(Nested(), "full:kv=f32");
+    EXPECT_TRUE(Say(session.get(), Role::kUser, "hi", true).ok());
+    EXPECT_TRUE(session->Accept('x').ok());
+    if (ended) {
+      EXPECT_TRUE(session->Accept(kEos[0]).ok());
+    }
+    return session;
+  };
+  const std::string much(1500, 'm');
+  for (const bool ended : {true, false}) {
+    for (const char* way : {"here", "saved", "forked", "saved twice"}) {
+      SCOPED_TRACE(std::string(way) + (ended ? ", ended" : ", broken off"));
+      std::unique_ptr<Session> session = begin(ended);
+      const Tokens before = kBos + Text("U:hi;A?x");
+      const int32_t at = static_cast<int32_t>(before.size()) + ended;
+      ASSERT_TRUE(Say(session.get(), Role::kUser, much, true).ok());
+      ASSERT_TRUE(session->Accept('y').ok());
+      ASSERT_TRUE(session->Accept(kEos[0]).ok());
+      for (int times = way[0] != 's' ? 0 : way[5] == '\0' ? 1 : 2; times > 0; --times) {
+        ASSERT_TRUE(session->Save(folder / "s").ok());
+        auto restored = Session::Restore(Nested(), folder / "s");
+        ASSERT_TRUE(restored.ok()) << restored.status().message();
+        session = std::move(restored.value());
+      }
+      if (way[0] == 'f') {
+        auto fork = session->Fork();
+        ASSERT_TRUE(fork.ok());
+        session = std::move(fork.value());
+      }
+      const size_t held = (before + kEos + kPad + Text("U:" + much + ";A?y") + kEos).size();
+      ASSERT_TRUE(session->Rewind(static_cast<int32_t>(held) - at).ok());
+      ASSERT_TRUE(Say(session.get(), Role::kUser, "on", true).ok());
+      ExpectSame(session.get(), before + kEos + kPad + Text("U:on;A?"));
+    }
+  }
+}
+
 // The only turn there was may have begun behind something that was nobody's, which a rewind goes back to.
 TEST(EngineTurns, ARestoredSessionKnowsWhereItsOnlyTurnBegan) {
   const test::TempFolder folder;
