@@ -471,11 +471,12 @@ void KvCache::Trim() {
 // Whole pages of what is older than the window and its slack go, oldest first: the others keep their order
 // and their places in their pages.
 void KvCache::LeaveWindow(int32_t layer) {
-  const int32_t window = layout_->window(layer), slots = layout_->page_slots;
+  const int32_t window = layout_->window(layer), slots = layout_->page_slots,
+                together = layout_->leave_together();
   if (window == 0) return;
   for (int32_t i = layer * layout_->n_kv_heads; i < (layer + 1) * layout_->n_kv_heads; ++i) {
     const int32_t beyond = Len(i) - window - layout_->window_slack,
-                  n = std::min(std::max(beyond, 0), view_.len[i]) / slots;
+                  n = std::min(std::max(beyond, 0), view_.len[i]) / together * (together / slots);
     if (n == 0) continue;
     const PageList list = List(i, 0);
     PageArena& arena = Arena(FormatOf(i, 0));
@@ -496,8 +497,9 @@ int32_t KvCache::TokensBeforePageLeaves() const {
   for (size_t layer = 0; layer < layout_->windows.size(); ++layer) {
     if (layout_->windows[layer] == 0) continue;
     const int32_t len = Len(static_cast<int32_t>(layer) * layout_->n_kv_heads),
-                  beyond = len - layout_->windows[layer] - layout_->window_slack, slots = layout_->page_slots;
-    least = std::min(least, slots - (beyond > 0 ? beyond % slots : beyond));
+                  beyond = len - layout_->windows[layer] - layout_->window_slack,
+                  together = layout_->leave_together();
+    least = std::min(least, together - (beyond > 0 ? beyond % together : beyond));
   }
   return least;
 }

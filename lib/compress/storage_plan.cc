@@ -13,7 +13,7 @@ constexpr int32_t kDefaultResidual = 32;
 constexpr int32_t kLeastBlock = 32;  // tokens over which a channel shares a scale (methods.md 4.3)
 // Average budgets below which pages have 4 and 16 slots (design.md 3 has the second): at 12 slots a head,
 // pages of 16 would cost a third more than what was promised, and heads of their own length up to two thirds.
-constexpr int32_t kTinyBudget = 128, kSmallBudget = 256;
+constexpr int32_t kTinyBudget = 128, kSmallBudget = 256, kTinyPage = 4;
 // Of budget_bytes, what the newest entries may take that wait for their codes, where a policy leaves that
 // open.
 constexpr double kResidualShare = 1.0 / 8;
@@ -96,6 +96,9 @@ void StoragePlan::SettleResidual() {
 }
 
 Status StoragePlan::Validate() const {
+  if (shape_.page_slots > 0 && shape_.page_slots < LeastPageSlots())
+    return Error(Code::kInvalid, "pages of %d slots; this policy has %d at least", shape_.page_slots,
+                 LeastPageSlots());
   const int32_t group = policy_.Int(OptionId::kQuantGroup);
   if (policy_.quantises() && shape_.head_dim % group != 0) {
     return Error(Code::kInvalid, "quant_group=%d does not divide the head size %d of this model", group,
@@ -163,17 +166,22 @@ std::vector<int32_t> StoragePlan::BitsOfHeads() const {
   return bits;
 }
 
+int32_t StoragePlan::LeastPageSlots() const {
+  return KeysByChannel(policy_) ? kLeastBlock : policy_.method->reads_pages ? 16 : kTinyPage;
+}
+
 int32_t StoragePlan::PageSlots(int32_t expected_tokens) const {
+  if (shape_.page_slots > 0) return shape_.page_slots;
   const bool by_bytes = policy_.budget_kind == BudgetKind::kBytes;
   const int32_t average = by_bytes ? 0 : BudgetFor(expected_tokens);
   const auto below = [&](int32_t budget, int32_t slots) {
     return by_bytes ? !BytesHold(budget, slots) : average < budget;
   };
-  const int32_t slots = policy_.method->reads_pages                     ? 16
-                        : !policy_.keeps_all() && below(kTinyBudget, 4) ? 4
-                        : below(kSmallBudget, 16)                       ? 16
-                                                                        : 64;
-  return KeysByChannel(policy_) ? std::max(slots, kLeastBlock) : slots;
+  const int32_t slots = policy_.method->reads_pages                             ? 16
+                        : !policy_.keeps_all() && below(kTinyBudget, kTinyPage) ? kTinyPage
+                        : below(kSmallBudget, 16)                               ? 16
+                                                                                : 64;
+  return std::max(slots, LeastPageSlots());
 }
 
 namespace {
@@ -189,7 +197,7 @@ class Layouter {
     layout_.seen_masks = plan.query_heads_see_their_own();
     entry_.d = layout_.head_dim, entry_.n_aux = layout_.n_aux, entry_.seen_masks = layout_.seen_masks,
     entry_.ranks = ranks;
-    entry_.slots = page_slots;
+    entry_.slots = page_slots, entry_.packed = page_slots == kTinyPage;
     entry_.key_bounds = policy_.method->reads_pages;
     const int32_t kv = policy_.Int(OptionId::kKv);
     raw_ = entry_;

@@ -15,6 +15,7 @@ struct ModelShape {
   // policy, and have no part in its budget. [L], 0: the layer is the policy's; empty: all are.
   std::vector<int32_t> windows;
   int32_t max_tokens = 0;  // of a session; 0: any number
+  int32_t page_slots = 0;  // of a cache that has pages already; 0: as the budget wants them
   int32_t group() const { return n_heads / n_kv_heads; }
   int32_t n_kv_heads_total() const { return n_layers * n_kv_heads; }
 };
@@ -74,6 +75,7 @@ class StoragePlan {
   // carry their place where positions may be counted in slots.
   CacheLayout LayoutFor(int32_t page_slots) const;
   int32_t PageSlots(int32_t expected_tokens) const;
+  int32_t LeastPageSlots() const;
 
   // Average slots per KV head for a sequence of n tokens.
   int32_t BudgetFor(int32_t n_tokens) const;

@@ -16,7 +16,7 @@ Status CachePlanner::Create(const Policy& policy, HeadScores scores, const Atten
                          params_.on_full == OnFull::kSlide, rule, memory_);
   if (!compressor.ok()) return compressor.status();
   compressor_ = std::move(compressor.value());
-  Result<CacheLayout> layout = Session::LayoutOf(compressor_->plan(), params_, /*page_slots=*/0);
+  Result<CacheLayout> layout = Session::LayoutOf(compressor_->plan(), params_);
   if (!layout.ok()) return layout.status();
   layout_ = std::move(layout.value());
   return {};
@@ -26,9 +26,7 @@ Status CachePlanner::BeginPrompt(PromptNeeds* needs, std::vector<int32_t>* slots
   const StoragePlan& plan = compressor_->plan();
   KVC_RETURN_IF_ERROR(compressor_->BeginPrompt(n_prompt_, needs));
   KVC_RETURN_IF_ERROR(plan.PlanSlots(n_prompt_, slots));
-  const Policy& policy = plan.policy();
-  const bool by_steps =
-      !policy.keeps_all() && policy.reducer->by_steps != nullptr && policy.reducer->by_steps(policy);
+  const bool by_steps = BySteps();
   for (size_t i = 0; i < slots->size(); ++i) {
     const int32_t layer = static_cast<int32_t>(i) / config_.n_kv_heads;
     int32_t& s = (*slots)[i];
@@ -39,6 +37,15 @@ Status CachePlanner::BeginPrompt(PromptNeeds* needs, std::vector<int32_t>* slots
     }
   }
   return {};
+}
+
+bool CachePlanner::BySteps() const {
+  const Policy& policy = compressor_->policy();
+  return !policy.keeps_all() && policy.reducer->by_steps != nullptr && policy.reducer->by_steps(policy);
+}
+
+int32_t CachePlanner::TokensByRows() const {
+  return BySteps() ? n_prompt_ - std::clamp(compressor_->plan().BudgetFor(n_prompt_), 1, n_prompt_) : 0;
 }
 
 // Of a head that shares the budget.

@@ -87,7 +87,7 @@ int64_t FullCacheBytes(const CacheLayout& layout, const Policy& policy, int64_t 
   const int32_t kv = policy.Int(OptionId::kKv);
   PageFormat format;
   format.type = kv <= static_cast<int32_t>(KvType::kBf16) ? static_cast<KvType>(kv) : KvType::kF16;
-  format.d = layout.head_dim, format.slots = layout.page_slots;
+  format.d = layout.head_dim, format.slots = layout.page_slots, format.packed = layout.formats[0].packed;
   format.Lay();
   int64_t pages = 0;
   for (int32_t layer = 0; layer < layout.n_layers; ++layer) {

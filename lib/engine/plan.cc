@@ -34,6 +34,14 @@ class Planner : private CachePlanner {
     plan.cache_bytes_prompt = pages.PromptBytes();
     plan.cache_bytes_peak = plan.cache_bytes_prompt + layer_bytes + pages.FittingBytes();
     plan.cache_bytes_end = pages.EndBytes();
+    int64_t in_steps = plan.cache_bytes_end;
+    if (rows_ > 0) {  // the pages of all rows are there before the first of them comes
+      Growth wide = growth;
+      for (int32_t& slots : wide.slots) slots += rows_;
+      const int64_t bytes = CountPages(layout_, wide).PromptBytes();
+      plan.cache_bytes_peak = std::max(plan.cache_bytes_peak, bytes);
+      in_steps = std::max(in_steps, bytes + prompt_records_);
+    }
     if (compressor_->waits_for_all_layers()) {
       // Every layer in full, and one of them a second time while it is reduced.
       Growth whole = growth;
@@ -50,9 +58,9 @@ class Planner : private CachePlanner {
     // Arenas take their memory in whole granules; where a layer is replaced, its pages begin and end within
     // one.
     const int64_t granules = 2 * pages.n_arenas() * executor()->device()->info().granule;
-    plan.total_bytes_peak = plan.weight_bytes + model_.overhead_bytes() + session_bytes_ + granules +
-                            std::max(prompt_workspace + prompt_records_ + plan.cache_bytes_peak,
-                                     step_workspace + plan.cache_bytes_end);
+    plan.total_bytes_peak =
+        plan.weight_bytes + model_.overhead_bytes() + session_bytes_ + granules +
+        std::max(prompt_workspace + prompt_records_ + plan.cache_bytes_peak, step_workspace + in_steps);
     return plan;
   }
 
@@ -84,8 +92,10 @@ class Planner : private CachePlanner {
     std::swap(compressor_, fork.value());
     PromptNeeds needs;
     KVC_RETURN_IF_ERROR(BeginPrompt(&needs, slots));
+    rows_ = std::min(TokensByRows(), Session::kPromptRows);
     PromptRequest request;
-    request.n = n_prompt_, request.window_rows = needs.window_rows, request.column_sums = needs.column_sums;
+    request.n = n_prompt_ - TokensByRows(), request.window_rows = needs.window_rows,
+    request.column_sums = needs.column_sums;
     request.n_aux = compressor_->plan().n_aux();
     Reread reread;
     if (needs.reading.wanted) {
@@ -142,19 +152,20 @@ class Planner : private CachePlanner {
     const Network& network = executor()->network();
     KVC_RETURN_IF_ERROR(w.step.ReserveHeads(network, 1, memory));
     KVC_RETURN_IF_ERROR(Sampler(params_.sampler).Reserve(memory, config_.vocab_size, &w.sample_weights));
-    if (growth.n_steps > 0) {
+    const int32_t n_rows = std::max(rows_, 1);
+    if (growth.n_steps > 0 || rows_ > 0) {
       int32_t longest = 0, ring_slots = 0, begin = 0,
               shared = 0;  // the last two: of layers that do not slide
       for (size_t i = 0; i < growth.slots.size(); ++i) {
-        longest = std::max(longest, growth.Last(i) + 1);
+        longest = std::max({longest, growth.n_steps > 0 ? growth.Last(i) + 1 : 0, growth.slots[i] + rows_});
         if (layout_.window(static_cast<int32_t>(i) / layout_.n_kv_heads) == 0)
           begin = std::max(begin, growth.slots[i]), shared = std::max(shared, growth.Last(i) + 1);
         ring_slots = std::max(ring_slots, layout_.ring_slots(static_cast<int32_t>(i)));
       }
       StepShape shape{};
-      shape.n_rows = 1;
+      shape.n_rows = n_rows;
       GrowShape(*executor(), layout_, compressor_->step_plan(), longest, ring_slots, &shape);
-      KVC_RETURN_IF_ERROR(w.step.Reserve(network, 1, memory));
+      KVC_RETURN_IF_ERROR(w.step.Reserve(network, n_rows, memory));
       KVC_RETURN_IF_ERROR(w.step.ReserveAttention(network, shape, memory));
       const int64_t end = std::min<int64_t>(int64_t{n_prompt_} + growth.n_steps, kMaxPosition);
       for (int64_t fed = n_prompt_ + 1, more = 0; fed <= end; fed += std::max<int64_t>(more, 1)) {
@@ -174,6 +185,7 @@ class Planner : private CachePlanner {
   std::unique_ptr<KvCache> cache_;
   DeviceBuffer<float> hidden_;
   int64_t session_bytes_ = 0, prompt_records_ = 0;
+  int32_t rows_ = 0;  // at once, of the prompt; 0: it is read in one part
 };
 
 Result<SessionPlan> Session::Plan(const std::shared_ptr<const Model>& model, const Policy* policy,

@@ -70,10 +70,8 @@ ModelShape Session::ShapeOf(const ModelConfig& c, const Policy& policy, const Se
   return shape;
 }
 
-Result<CacheLayout> Session::LayoutOf(const StoragePlan& plan, const SessionParams& params,
-                                      int32_t page_slots) {
-  const int32_t slots = page_slots > 0 ? page_slots : plan.PageSlots(params.max_tokens);
-  CacheLayout layout = plan.LayoutFor(slots);
+Result<CacheLayout> Session::LayoutOf(const StoragePlan& plan, const SessionParams& params) {
+  CacheLayout layout = plan.LayoutFor(plan.PageSlots(params.max_tokens));
   if (KeysByChannel(layout) && (params.on_full != OnFull::kError || plan.evicts_at_steps())) {
     return Error(Code::kUnsupported,
                  "key_axis=channel codes the keys of many tokens together; on_full drops them one by one");
@@ -94,15 +92,17 @@ Result<std::unique_ptr<Session>> Session::CreateWithScores(std::shared_ptr<const
                                                            const SessionParams& params, int32_t page_slots) {
   KVC_RETURN_IF_ERROR(CheckParams(params));
   Executor* executor = model->executor();
+  ModelShape shape = ShapeOf(model->config(), policy, params);
+  shape.page_slots = page_slots;
   Result<std::unique_ptr<Compressor>> compressor =
-      Compressor::Create(policy, ShapeOf(model->config(), policy, params), std::move(scores),
-                         params.on_full == OnFull::kSlide, model->attention_rule(), executor->memory());
+      Compressor::Create(policy, shape, std::move(scores), params.on_full == OnFull::kSlide,
+                         model->attention_rule(), executor->memory());
   if (!compressor.ok()) return compressor.status();
   std::unique_ptr<Session> s(new Session(std::move(model), params));
   s->params_.max_tokens = EffectiveMaxTokens(s->model_->config(), policy, params);
   s->compressor_ = std::move(compressor.value());
   s->keeps_tokens_ = s->compressor_->plan().ReplayRows(s->params_.max_tokens) > 0;
-  Result<CacheLayout> layout = LayoutOf(s->compressor_->plan(), s->params_, page_slots);
+  Result<CacheLayout> layout = LayoutOf(s->compressor_->plan(), s->params_);
   if (!layout.ok()) return layout.status();
   Result<std::unique_ptr<KvCache>> cache =
       KvCache::Create(std::make_shared<const CacheLayout>(std::move(layout.value())), executor->arenas());

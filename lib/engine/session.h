@@ -169,6 +169,7 @@ class Session {
   void Reset();
   CallState& call() { return call_; }
   const Model& model() const { return *model_; }
+  static constexpr int32_t kPromptRows = 32;  // tokens of a prompt that are read as rows of a step at once
 
  private:
   friend class StepRunner;
@@ -192,6 +193,7 @@ class Session {
     int32_t first = 0, step = 0;             // tokens of the first part, of the others
     int32_t at = 0;                          // tokens that were read
     Turn turn = Turn::kNobodys;              // of the session, once it has been read
+    AnswerEnd behind{0, -1};                 // what it comes behind
     std::unique_ptr<Session> before;         // what was, where there are several parts
     std::unique_ptr<PromptJob> job;          // the part at hand
     int32_t n_part = 0;                      // tokens of the caller in it
@@ -206,8 +208,7 @@ class Session {
   static Policy ChosenPolicy(const Policy* policy);
   static int32_t EffectiveMaxTokens(const ModelConfig& config, const Policy& policy,
                                     const SessionParams& params);
-  static Result<CacheLayout> LayoutOf(const StoragePlan& plan, const SessionParams& params,
-                                      int32_t page_slots);
+  static Result<CacheLayout> LayoutOf(const StoragePlan& plan, const SessionParams& params);
   Status CheckTokens(Span<const int32_t> tokens) const;
   Status CheckTokenIds(Span<const int32_t> tokens) const;
   Status CheckCancel(const char* what) const;
@@ -219,8 +220,9 @@ class Session {
   Turn turn() const { return turns_.empty() ? Turn::kNobodys : turns_.back().turn; }
   void ReserveTurn();
   void SetTurn(Turn turn);
-  // Before a prompt: whether an answer ends there, for who comes back to it.
-  void NoteAnswerEnd();
+  // What ends before the next token; `at` 0: no answer does. And those that no rewind reaches any more.
+  AnswerEnd AnswerEndHere() const;
+  void ForgetAnswerEnds();
   // The newest token there is; -1: unknown, and no end of an answer.
   int32_t NewestToken() const;
   // Side values hold what every token looked at, and entries that are quantised when they leave the residual

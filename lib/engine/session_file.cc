@@ -11,8 +11,9 @@ namespace kvc {
 namespace {
 
 constexpr char kMagic[4] = {'K', 'V', 'C', 'S'};
-// 7 where no rewind finds the end of an answer; 6 where besides it finds one turn only; 5 where besides no
-// layer has a window (heads that do not begin at token 0) and no system text is the last.
+// 7 where no rewind finds the end of an answer and pages have 16 slots or more; 6 where besides it finds one
+// turn only; 5 where besides no layer has a window (heads that do not begin at token 0) and no system text is
+// the last.
 constexpr uint32_t kSessionFileVersion = 8;
 constexpr uint32_t kOldestVersion = 4;  // the cache as pages of one layout; older ones are refused
 constexpr int64_t kMaxText = 1 << 30;
@@ -199,10 +200,15 @@ Status Session::SaveTo(ByteSink* sink) {
   if (!lease.ok()) return lease.status();
   Stream* stream = lease.value()->stream.get();
   ArchiveWriter out(sink);
+  ForgetAnswerEnds();
   // A turn from the beginning says itself, and so does one that no rewind can go behind.
   const bool turns = turns_.size() > 1 || (!turns_.empty() && turns_[0].from > changed_at_),
-             newer = !cache_->layout().windows.empty() || turn() == Turn::kAfterSystem;
-  const uint32_t version = kSessionFileVersion - (!answer_ends_.empty() ? 0 : turns ? 1 : newer ? 2 : 3);
+             newer = !cache_->layout().windows.empty() || turn() == Turn::kAfterSystem,
+             tiny = cache_->layout().page_slots < 16;
+  const uint32_t version = kSessionFileVersion - (!answer_ends_.empty() || tiny ? 0
+                                                  : turns                       ? 1
+                                                  : newer                       ? 2
+                                                                                : 3);
   FileHeader header{{kMagic[0], kMagic[1], kMagic[2], kMagic[3]}, version, model_->file().fingerprint()};
   KVC_RETURN_IF_ERROR(ArchiveValue(out, header));
   std::string policy = DescribePolicy(compressor_->policy());

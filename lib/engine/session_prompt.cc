@@ -9,7 +9,6 @@ namespace {
 
 constexpr int32_t kCompressChunk = 1024;  // tokens of compress_per_chunk
 constexpr int32_t kFullChunk = 256;  // tokens of a prompt that are read before others leave, past max_tokens
-constexpr int32_t kMostRows = 32;    // tokens that are read as rows of a step at once
 
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -48,7 +47,7 @@ bool Session::FitsAsRows(int32_t n, bool compress) const {
   const bool plain = plan.n_aux() == 0 && !plan.codebook() && !plan.reobserves() &&
                      (!plan.evicts_at_steps() || plan.policy().keeps_all());
   const bool room = compressor_->keeps_lengths() || held() + n <= params_.max_tokens;
-  return appends && plain && room && n_tokens_ > 0 && n <= kMostRows;
+  return appends && plain && room && n_tokens_ > 0 && n <= kPromptRows;
 }
 
 // How the policy wants a prompt of n more tokens read that compresses.
@@ -74,11 +73,11 @@ Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
   prompt->compress = compress;
   prompt->first = given, prompt->step = kFullChunk;
   ReserveTurn();
-  NoteAnswerEnd();
+  prompt->behind = AnswerEndHere();
   prompt->turn = turn() == Turn::kAnswer ? Turn::kAnswer : Turn::kNobodys;
   bool several = n > params_.max_tokens;  // past max_tokens as many entries leave as come, a part at a time
   if (FitsAsRows(given, compress)) {
-    prompt->by_rows = true, prompt->first = 0, prompt->step = kMostRows;
+    prompt->by_rows = true, prompt->first = 0, prompt->step = kPromptRows;
     several = false;
   } else if (compress && !policy.keeps_all()) {
     if (ByChunks(given)) {
@@ -86,7 +85,7 @@ Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
     } else if (BySteps(given)) {
       // What the budget holds at once, then a token at a time (methods.md 2.9, 2.15).
       const int32_t room = compressor_->plan().BudgetFor(n) - held();
-      prompt->by_rows = true, prompt->first = std::clamp(room, 1, given), prompt->step = kMostRows;
+      prompt->by_rows = true, prompt->first = std::clamp(room, 1, given), prompt->step = kPromptRows;
     }
     several = several || prompt->first < given;
   }
@@ -149,6 +148,8 @@ Status Session::ReadOn(int64_t* chunks) {
     cache_->LeaveWindows();
     cache_->Trim();
   }
+  if (waiting_->behind.at > 0) answer_ends_.push_back(waiting_->behind);
+  ForgetAnswerEnds();
   SetTurn(waiting_->turn);
   waiting_.reset();
   return {};
@@ -156,6 +157,7 @@ Status Session::ReadOn(int64_t* chunks) {
 
 void Session::ReserveTurn() {
   if (turns_.size() == turns_.capacity()) turns_.reserve(2 * turns_.size() + 4);
+  if (answer_ends_.size() == answer_ends_.capacity()) answer_ends_.reserve(2 * answer_ends_.size() + 4);
 }
 
 // Behind a prompt, for which ReserveTurn made room. What no rewind reaches is forgotten.
@@ -167,10 +169,14 @@ void Session::SetTurn(Turn now) {
 }
 
 // Tokens are remembered for a while only, turns as long as there is a way back to them.
-void Session::NoteAnswerEnd() {
+Session::AnswerEnd Session::AnswerEndHere() const {
   const int32_t newest = NewestToken();
-  if (turn() != Turn::kAnswer || newest < 0 || !model_->tokenizer().IsStop(newest)) return;
-  if (answer_ends_.empty() || answer_ends_.back().at < held()) answer_ends_.push_back({held(), newest});
+  const bool ended = turn() == Turn::kAnswer && newest >= 0 && model_->tokenizer().IsStop(newest) &&
+                     (answer_ends_.empty() || answer_ends_.back().at < held());
+  return ended ? AnswerEnd{held(), newest} : AnswerEnd{0, -1};
+}
+
+void Session::ForgetAnswerEnds() {
   answer_ends_.erase(answer_ends_.begin(),
                      std::find_if(answer_ends_.begin(), answer_ends_.end(),
                                   [this](const AnswerEnd& end) { return end.at >= changed_at_; }));

@@ -27,7 +27,10 @@ int32_t SeenByLast(const StepPlan& plan, int32_t head, const KvCache& cache, int
   int32_t len = cache.Len(head);
   for (int32_t row = 1; row < n; ++row) {
     ++len;
-    if (own.evicts) len = std::min(len, own.caps[head]);
+    if (own.evicts && len > own.caps[head]) {
+      const Protected& part = own.select.protect;
+      len = KeptCount(own.select, len, std::max(own.caps[head] - part.n_sink - part.n_recent, 0));
+    }
     if (own.held != nullptr && len > own.held[head]) --len;
   }
   return len + 1;

@@ -34,20 +34,22 @@ struct CacheLayout {
   bool layer_books = false;  // the heads of a layer share a pair of codebooks, held by the first
   int32_t directions = -1;   // format of codebook pages, -1: there are none
   // Heads of a layer with a window hold its newest entries, in order, as vectors: window_slack more than the
-  // window, and of what is older only what shares a page with those. 0: its heads are as their method wants
-  // them.
+  // window, and of what is older fewer than leave together. 0: its heads are as their method wants them.
   std::vector<int32_t> windows;  // [L] tokens, or empty: none has one
   int32_t window_slack = 0;
   std::vector<PageFormat> formats;
   std::vector<HeadFormat> heads;  // [L * G]
 
   int32_t window(int32_t layer) const { return windows.empty() ? 0 : windows[static_cast<size_t>(layer)]; }
+  // Entries that leave a window together: whole pages, and of small ones several, so that a draft of some
+  // tokens can be taken back.
+  int32_t leave_together() const { return std::max(page_slots, 16); }
   // What a head of a layer with a window holds of n entries after a prompt, and at most as tokens come.
   int32_t HeldOf(int32_t layer, int32_t n) const {
     return window(layer) == 0 ? n : std::min(n, window(layer) + window_slack);
   }
   int32_t MostHeldOf(int32_t layer, int32_t n) const {
-    return window(layer) == 0 ? n : std::min(n, window(layer) + window_slack + page_slots - 1);
+    return window(layer) == 0 ? n : std::min(n, window(layer) + window_slack + leave_together() - 1);
   }
 
   const PageFormat& main(int32_t head) const {

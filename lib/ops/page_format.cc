@@ -36,7 +36,7 @@ void PageFormat::Lay() {
   seen = part(seen_masks ? 4 * n : 0);
   aux = part(4 * n * n_aux);
   bounds = part(key_bounds ? 2 * CodeBytes(bound_format().type, d) : 0);
-  bytes = slots < 16 ? at : Align(at, 64);  // parts are aligned; 64 bytes would be much of a small page
+  bytes = packed ? at : Align(at, 64);
 }
 
 }  // namespace kvc

@@ -24,6 +24,9 @@ struct PageFormat {
   bool seen_masks = false, ranks = false;
   // Whether a page that is full knows the greatest and the least number of its keys in every channel.
   bool key_bounds = false;
+  // Whether pages end where their last part does, at a multiple of 16 bytes and not of 64, which would be
+  // much of a small page. Other pages of saved sessions lie as they always did.
+  bool packed = false;
 
   // Of one slot, and where each part begins in the page; every part at a multiple of 16 bytes.
   int64_t key_bytes = 0, value_bytes = 0;  // codes of one key, of one value
@@ -31,7 +34,7 @@ struct PageFormat {
   int64_t keys = 0, values = 0, key_scales = 0, value_scales = 0, channel_scales = 0;
   int64_t positions = 0, rank = 0, seen = 0, aux = 0;  // int32, int32, uint32 [slots], f32 [n_aux, slots]
   int64_t bounds = 0;                                  // [2, D] as bound_format(): the greatest, the least
-  int64_t bytes = 0;                                   // a multiple of 64
+  int64_t bytes = 0;                                   // a multiple of 16
 
   // Fills in the lower half from the upper.
   void Lay();
@@ -41,7 +44,8 @@ struct PageFormat {
   VectorFormat bound_format() const { return {coded() ? KvType::kF32 : type, d, 0}; }
   bool operator==(const PageFormat& o) const {
     return coding == o.coding && type == o.type && d == o.d && group == o.group && slots == o.slots &&
-           n_aux == o.n_aux && seen_masks == o.seen_masks && ranks == o.ranks && key_bounds == o.key_bounds;
+           n_aux == o.n_aux && seen_masks == o.seen_masks && ranks == o.ranks && key_bounds == o.key_bounds &&
+           packed == o.packed;
   }
 };
 

@@ -22,7 +22,7 @@ int64_t PlainBytes(const Policy& policy, int32_t page_slots, int32_t n, int64_t 
   PageFormat f;
   f.type = kv <= kStoreBf16 ? static_cast<KvType>(kv) : KvType::kF16;
   f.d = 16, f.slots = page_slots, f.n_aux = static_cast<int32_t>(side / 4);
-  f.key_bounds = policy.method->reads_pages;
+  f.key_bounds = policy.method->reads_pages, f.packed = page_slots == 4;
   f.Lay();
   return (n + page_slots - 1) / page_slots * f.bytes;
 }

@@ -39,6 +39,23 @@ TEST(SmallBudgets, PagesFollowTheAverageBudget) {
   EXPECT_EQ(PageOf("snapkv-w8:budget=12,kv=int8,quant_group=16,key_axis=channel"), 32);
 }
 
+// Pages of 16 slots and more, and what lies beside them, are as saved sessions have always had them.
+TEST(SmallBudgets, OnlySmallPagesArePacked) {
+  for (const char* spec :
+       {"snapkv:budget=300,window=8,kv=int8,quant_group=16", "full:kv=int4,quant_group=16,residual=8",
+        "snapkv-w8:budget=200", "spindlekv:budget=300,tail=4", "kvzip:budget=12,kv=int4,quant_group=16",
+        "quest:read=64", "h2o:budget=12"}) {
+    SCOPED_TRACE(spec);
+    for (const int32_t slots : {16, 32, 64}) {
+      for (const PageFormat& format : PlanOf(spec).LayoutFor(slots).formats) EXPECT_EQ(format.bytes % 64, 0);
+    }
+    const CacheLayout layout = PlanOf("snapkv:budget=300,window=8,kv=int8,quant_group=16").LayoutFor(16);
+    // Nine raw entries: keys and values of 32 bytes, and positions.
+    EXPECT_EQ(layout.formats[static_cast<size_t>(layout.heads[0].ring)].bytes, (9 * 64 + 48 + 63) / 64 * 64);
+  }
+  EXPECT_EQ(PlanOf("snapkv-w8:budget=12").LayoutFor(4).formats[0].bytes, 4 * (2 * 2 * kDim + 4));
+}
+
 // What 128 and 256 slots of every head take is enough for the larger pages, and a byte less is not.
 TEST(SmallBudgets, BytesHaveThePagesOfTheirSlots) {
   const int64_t slot = 2 * 2 * kDim + 4, heads = kLayers * kKvHeads;  // keys, values, position

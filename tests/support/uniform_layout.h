@@ -29,7 +29,7 @@ struct UniformLayout {
       PageFormat f;
       f.coding = how, f.type = as, f.d = head_dim, f.group = of, f.slots = slots;
       if (how != EntryCoding::kDirections) f.n_aux = n_aux, f.seen_masks = seen_masks, f.ranks = ranks;
-      f.key_bounds = key_bounds && slots == page_slots;
+      f.key_bounds = key_bounds && slots == page_slots, f.packed = page_slots == 4;
       f.Lay();
       layout->formats.push_back(f);
       return static_cast<int32_t>(layout->formats.size()) - 1;

@@ -99,7 +99,8 @@ TEST(ToolConvert, WhereEveryLayerHasAWindowNothingIsCompressed) {
   const std::string source = kData + "/hf_mistral_window", out = folder.Path("out.kvc");
   const ProgramResult made = RunKvc({"convert", source, out, "--json"});
   ASSERT_EQ(made.exit_code, 0) << made.err;
-  for (const Json& cache : made.Json()["plan"]["caches"]) {
+  const Json document = made.Json();
+  for (const Json& cache : document["plan"]["caches"]) {
     const std::string n = std::to_string(cache["n_tokens"].get<int>());
     EXPECT_EQ(cache["cache_bytes_full"], Plan(out, n, "full")["cache_bytes_prompt"]) << n;
     EXPECT_TRUE(cache["cache_bytes"].is_null());

@@ -90,6 +90,25 @@ TEST(Observe, TokensReadTogetherLeaveTheAttentionOfTheLast) {
   }
 }
 
+// So with the token of the last step, which is fed before the next: some methods drop many at once.
+TEST(Observe, TheTokenOfTheLastStepComesFirst) {
+  for (const char* spec :
+       {"scissorhands:budget=40,kv=f32", "h2o:budget=24,kv=f32", "tova:budget=24,kv=f32"}) {
+    SCOPED_TRACE(spec);
+    const auto one_by_one = Fed(spec), together = Fed(spec);
+    one_by_one->ObserveAttention(true), together->ObserveAttention(true);
+    test::FeedTokens(*one_by_one, {5, 90});
+    ASSERT_TRUE(together->Accept(5).ok());
+    test::FeedTokens(*together, {90});
+    for (int head = 0; head < 8; ++head) {
+      std::vector<float> expected, p;
+      ASSERT_TRUE(one_by_one->Attention(head / 4, head % 4, &expected).ok());
+      ASSERT_TRUE(together->Attention(head / 4, head % 4, &p).ok());
+      EXPECT_EQ(p, expected);
+    }
+  }
+}
+
 using Read = Status (Session::*)(int32_t, int32_t, std::vector<float>*) const;
 
 // Vectors are those that were stored: what a policy keeps is what the full cache has there.

@@ -221,6 +221,59 @@ TEST(SessionFile, AnOpenRawTailOfAnOlderFileIsTheMethodsOwn) {
   EXPECT_EQ(Steps(*restored.value(), 8), Steps(*session, 8));
 }
 
+// The saved session, which holds nothing, becomes one with pages of so many slots.
+void ChangePages(const std::string& path, int32_t from, int32_t to) {
+  std::string bytes = Read(path);
+  const int32_t then[] = {from, 0, 0, 0, 0, -1};  // no token, and none pending
+  const std::string known(reinterpret_cast<const char*>(then), sizeof then);
+  const size_t at = bytes.find(known);
+  ASSERT_NE(at, std::string::npos);
+  ASSERT_EQ(bytes.find(known, at + 1), std::string::npos);
+  std::memcpy(&bytes[at], &to, sizeof to);
+  WriteWithItsChecksum(path, bytes);
+}
+
+// A session keeps the pages it was saved with, and its bytes are counted in those.
+TEST(SessionFile, BudgetsOfBytesHoldInPagesOfOlderFiles) {
+  const test::TempFolder folder;
+  const std::string path = folder / "s";
+  const auto model = Tiny();
+  for (const char* method : {"snapkv-w8", "cokv", "ada-snapkv", "kvzip"}) {
+    SCOPED_TRACE(method);
+    const int64_t budget = 12000;
+    const std::string spec = Format("%s:budget_bytes=%lld", method, static_cast<long long>(budget));
+    ASSERT_TRUE(test::NewSession(model, spec.c_str())->Save(path).ok());
+    ChangePages(path, 4, 16);
+    auto restored = Session::Restore(model, path);
+    ASSERT_TRUE(restored.ok()) << restored.status().message();
+    for (const int more : {90, 3, 40}) {
+      ASSERT_TRUE(restored.value()->Prefill(TinyPrompt(more), true).ok());
+      EXPECT_LE(restored.value()->Stats().cache_bytes, budget);
+      EXPECT_GT(restored.value()->Stats().cache_bytes, budget / 2);
+    }
+  }
+}
+
+// What the pages of a policy are made for counts on their size.
+TEST(SessionFile, PagesThatAPolicyNeverHasAreRefused) {
+  const test::TempFolder folder;
+  const std::string path = folder / "s";
+  const auto model = Tiny();
+  const std::pair<const char*, int32_t> cases[] = {
+      {"quest:read=32", 16}, {"snapkv:budget=40,kv=int8,quant_group=16,key_axis=channel", 32}};
+  for (const auto& [spec, slots] : cases) {
+    SCOPED_TRACE(spec);
+    ASSERT_TRUE(test::NewSession(model, spec)->Save(path).ok());
+    EXPECT_TRUE(Session::Restore(model, path).ok());
+    ChangePages(path, slots, 4);
+    const auto restored = Session::Restore(model, path);
+    ASSERT_FALSE(restored.ok());
+    EXPECT_EQ(restored.status().code(), Code::kBadModel);
+    EXPECT_NE(restored.status().message().find("pages of 4 slots"), std::string::npos)
+        << restored.status().message();
+  }
+}
+
 TEST(SessionFile, AFullDiskKeepsTheOldFile) {
   const test::TempFolder folder;
   const std::string path = folder / "s";

@@ -42,7 +42,7 @@ std::u32string CodePoints(const std::string& text) {
     const unsigned char first = static_cast<unsigned char>(text[i]);
     const int n = Following(first);
     bool good = n >= 0 && i + static_cast<size_t>(n) < text.size();
-    char32_t c = n == 0 ? first : first & (0x3f >> n);
+    char32_t c = n > 0 ? first & (0x3f >> n) : first;
     for (int k = 1; good && k <= n; ++k) {
       const unsigned char next = static_cast<unsigned char>(text[i + static_cast<size_t>(k)]);
       good = (next & 0xc0) == 0x80;
