@@ -7,6 +7,7 @@
 
 #include "tools/command.h"
 #include "tools/conversation.h"
+#include "tools/files.h"
 #include "tools/output.h"
 
 namespace kvc::tool {
@@ -162,6 +163,7 @@ class Chat {
   }
   void Save(const std::string& path) {
     if (path.empty()) throw UsageError("/save FILE: a name is needed");
+    CheckOutputs({options_.model.path, options_.tables.head_scores, options_.tables.table}, {path});
     talk_.Save(path);
     Note("saved to " + path);
   }

@@ -102,9 +102,8 @@ Json TypesJson(const ConvertReport& report) {
 }
 
 // The converted model against logits of the same model elsewhere. False: they are not near enough.
-bool Check(const ConvertCommand& command, Json* json) {
-  const ReferenceCheck check =
-      CheckAgainst(command.output, ReadJson(command.check_against), command.check_against);
+bool Check(const ConvertCommand& command, const Json& reference, Json* json) {
+  const ReferenceCheck check = CheckAgainst(command.output, reference, command.check_against);
   const bool good =
       check.n_same == check.n_rows && (command.tolerance == 0 || check.distance <= command.tolerance);
   if (json != nullptr) {
@@ -136,6 +135,11 @@ int RunConvert(const ConvertCommand& command, Signals* signals) {
   if (command.output.empty() && !command.dry_run) throw UsageError("OUT is needed, or --dry-run");
   if (command.dry_run && !command.check_against.empty())
     throw UsageError("--check-against needs a model file, and --dry-run makes none");
+  Json reference;  // before the work
+  if (!command.check_against.empty()) {
+    CheckOutputs({command.check_against}, {command.output});
+    reference = ReadJson(command.check_against);
+  }
   signals->RemoveTemporariesOf(command.output);
   const CancelOnSignal cancel(signals);
   ConvertReport report;
@@ -163,7 +167,7 @@ int RunConvert(const ConvertCommand& command, Signals* signals) {
   if (command.json) {
     Json out = ReportJson(command, report);
     out["plan"] = plan;
-    if (!command.check_against.empty()) good = Check(command, &out);
+    if (!command.check_against.empty()) good = Check(command, reference, &out);
     PrintJson(out);
   } else {
     Print(Format("%s: %s (%s, %s), %d tensors, %s of weights, %s in the source\n",
@@ -174,7 +178,7 @@ int RunConvert(const ConvertCommand& command, Signals* signals) {
       Print(Format("  %s: added to %d matrices\n", Printable(command.adapters[i]).c_str(),
                    report.n_adapted[i]));
     Print(TypesTable(report));
-    if (!command.check_against.empty()) good = Check(command, nullptr);
+    if (!command.check_against.empty()) good = Check(command, reference, nullptr);
   }
   return good ? kExitGood : kExitFailed;
 }

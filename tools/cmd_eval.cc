@@ -341,7 +341,7 @@ int Eval(EvalOptions options, Signals* signals) {
         "--csv has no room for what --explain measures: --json, a table, or with --picture FILE");
   std::vector<std::string> inputs = options.data;
   inputs.insert(inputs.end(), options.texts.begin(), options.texts.end());
-  inputs.push_back(options.model.path);
+  inputs.insert(inputs.end(), {options.model.path, options.tables.head_scores, options.tables.table});
   CheckOutputs(inputs, {options.picture});
   if (!options.picture.empty()) signals->RemoveTemporariesOf(options.picture);
   if (options.suite.name.empty() && options.data.empty() && options.texts.empty())

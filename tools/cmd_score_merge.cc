@@ -62,6 +62,7 @@ int Merge(const MergeCommand& command, Signals* signals) {
   }
   Print(Format("%s: %s samples from %zu files", Printable(command.out).c_str(),
                FormatCount(scores["samples"].get<int64_t>()).c_str(), command.files.size()));
+  if (!command.average) Print("; estimator " + command.variant);
   if (scores.contains("mae_between_runs")) {
     Print(Format("; runs agree: MAE %.2g, Spearman %.3f", scores["mae_between_runs"].get<double>(),
                  scores["correlation_between_runs"].get<double>()));

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <set>
 
 #include "tools/command.h"
 #include "tools/files.h"
@@ -55,18 +56,25 @@ TaskProtocol ProtocolOf(const TuneCommand& command) {
 TuneData ReadTuneData(const TuneCommand& command, const Model& model) {
   TuneData data;
   const TaskEvaluator judge(model, {}, ProtocolOf(command));
-  size_t most_questions = 0;
+  size_t most_questions = 0, n_again = 0;
+  std::set<std::string> contexts;  // the promise counts draws that know nothing of each other
   for (const std::string& file : command.data) {
     for (Task& task : TasksThatFit(model, judge, file, command.limit)) {
       const auto end = std::remove_if(task.questions.begin(), task.questions.end(),
                                       [&](const Question& q) { return !judge.Counts(q); });
       task.questions.erase(end, task.questions.end());
       if (task.questions.empty()) continue;
+      if (!contexts.insert(task.context).second) {
+        ++n_again;
+        continue;
+      }
       most_questions = std::max(most_questions, task.questions.size());
       data.longest = std::max(data.longest, static_cast<int32_t>(model.TokenizePrompt(task.context).size()));
       data.tasks.push_back(std::move(task));
     }
   }
+  if (n_again > 0)
+    Note(Format("kvc: note: %zu tasks have the context of another: they are left out", n_again));
   data.is_binary = most_questions == 1;
   data.split = SplitTasks(data.tasks.size(), command.held_out, static_cast<uint64_t>(command.seed));
   return data;

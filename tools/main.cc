@@ -24,7 +24,8 @@ struct Command {
 // Every subcommand, in the order users meet them.
 constexpr Command kCommands[] = {
     {"convert", "make a model file from a checkpoint (Hugging Face, GGUF, llama2.c)",
-     "kvc convert models/recall recall.kvc --weights int8", AddConvert},
+     "kvc convert models/recall recall.kvc --weights int8 --head-scores models/recall/head_scores.json",
+     AddConvert},
     {"inspect", "show what a model file contains", "kvc inspect recall.kvc", AddInspect},
     {"verify", "check a model file completely and try it", "kvc verify recall.kvc", AddVerify},
     {"tokenize", "turn text into token ids", "kvc tokenize recall.kvc --text \"Hello there\" --bos",
@@ -129,6 +130,19 @@ void PrintLog(void*, int32_t level, const char* text) {
   }
 }
 
+// CLI11 gives --name= the next argument for its value: an empty one is meant.
+std::vector<std::string> WithEmptyValues(const std::vector<std::string>& arguments) {
+  std::vector<std::string> out;
+  for (const std::string& argument : arguments) {
+    out.push_back(argument);
+    if (argument.size() < 4 || argument.compare(0, 2, "--") != 0 || argument.find('=') != argument.size() - 1)
+      continue;
+    out.back().pop_back();
+    out.emplace_back();
+  }
+  return out;
+}
+
 int Run(std::vector<std::string> arguments, Signals* signals) {
   CLI::App app("kvc: language models on a compressed KV cache", "kvc");
   app.set_version_flag("--version", VersionText(), "Print the version and exit");
@@ -153,6 +167,7 @@ int Run(std::vector<std::string> arguments, Signals* signals) {
     sub->footer((more.empty() ? "" : more + "\n\n") + "Example:\n  " + kCommands[i].example);
     add_verbose(sub);
   }
+  arguments = WithEmptyValues(arguments);
   ReadCommand(&arguments);
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   try {

@@ -92,7 +92,10 @@ int64_t ParseBytes(const std::string& text) {
                              {"MB", 1e6},
                              {"G", 1073741824.0},
                              {"GiB", 1073741824.0},
-                             {"GB", 1e9}};
+                             {"GB", 1e9},
+                             {"T", 1099511627776.0},
+                             {"TiB", 1099511627776.0},
+                             {"TB", 1e12}};
   const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
   const size_t unit = std::min(text.find_first_not_of(' ', digits), text.size());
   char* end = nullptr;
@@ -103,7 +106,9 @@ int64_t ParseBytes(const std::string& text) {
   if (number.empty() || *end != '\0' || found == std::end(kUnits) || value * found->factor > 9e18) {
     throw UsageError("\"" + text + "\" is no size; write for example 512MiB, 2GiB or 65536");
   }
-  return static_cast<int64_t>(std::llround(value * found->factor));
+  const int64_t n_bytes = std::llround(value * found->factor);
+  if (n_bytes == 0 && value > 0) throw UsageError("\"" + text + "\" is less than a byte");
+  return n_bytes;
 }
 
 void AddBytesOption(CLI::App* app, const std::string& name, int64_t* n_bytes, const std::string& help) {

@@ -36,6 +36,12 @@ TEST(ToolOutputs, ConvertSparesEveryFileOfItsSource) {
     ExpectSpared({"convert", model, model + "/" + name}, model + "/" + name);
   }
   ExpectSpared({"convert", model, scores, "--head-scores", scores}, scores);
+  const std::string logits = folder.Write("logits.json", "[]");
+  ExpectSpared({"convert", model, logits, "--check-against", logits}, logits);
+  // What it is checked against is read before the work.
+  EXPECT_EQ(
+      RunKvc({"convert", model, folder.Path("new"), "--check-against", folder.Path("nobody")}).exit_code, 1);
+  EXPECT_FALSE(fs::exists(folder.Path("new")));
   fs::create_symlink("model/config.json", folder.Path("link"));
   fs::create_symlink("model", folder.Path("folder"));
   fs::create_hard_link(model + "/tokenizer.json", folder.Path("second name"));
@@ -88,6 +94,38 @@ TEST(ToolOutputs, ScoringSparesWhatItReads) {
   EXPECT_EQ(twice.exit_code, 2);
   EXPECT_NE(twice.err.find("two outputs"), std::string::npos) << twice.err;
   EXPECT_FALSE(fs::exists(out));
+}
+
+TEST(ToolOutputs, EvaluationAndChatSpareWhatTheyRead) {
+  const TemporaryFolder folder;
+  const std::string model = folder.Path("model.kvc"), tasks = folder.Write("tasks.jsonl", kTask + "\n"),
+                    scores = folder.Write("scores.json", kScores);
+  fs::copy_file(KVC_RECALL, model);
+  for (const std::string& input : {model, tasks, scores}) {
+    ExpectSpared({"eval", model, "--data", tasks, "--explain", "--policy", "cokv:budget=64", "--head-scores",
+                  scores, "--picture", input},
+                 input);
+  }
+  const std::string own = folder.Path("own.json");  // of this model
+  fs::copy_file(KVC_SOURCE_DIR "/models/recall/head_scores.json", own);
+  for (const std::string& input : {model, own}) {
+    const std::string before = ReadWholeFile(input);
+    const ProgramResult chat =
+        RunShell(R"(printf '/save %s\n' "$2" | "$1" chat "$3" --policy cokv:budget=64 --head-scores "$4")",
+                 {input, model, own});
+    EXPECT_NE(chat.err.find("the output must be another file"), std::string::npos) << chat.err;
+    EXPECT_EQ(ReadWholeFile(input), before);
+  }
+}
+
+// Scripts write --option="$VALUE".
+TEST(ToolInputs, AnEmptyValueBehindAnEqualsSignIsOne) {
+  const ProgramResult tokens = RunKvc({"tokenize", KVC_RECALL, "--text=", "--json"});
+  EXPECT_EQ(tokens.exit_code, 0) << tokens.err;
+  EXPECT_EQ(tokens.Json()["tokens"], nlohmann::json::array()) << tokens.out;
+  const ProgramResult run = RunKvc({"run", KVC_RECALL, "--prompt=", "--max-tokens=2", "--json"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.Json()["stats"]["n_answer"], 2) << run.out;
 }
 
 // --resume goes on with a log; what is none stays as it is, with and without an end of its last line.

@@ -31,6 +31,20 @@ std::string Join(const std::vector<std::string>& words) {
   return text;
 }
 
+// A promise is about draws that know nothing of each other: a context counts once.
+TEST(ToolTune, TheSameContextIsNoSecondDraw) {
+  const std::vector<std::string> more = {"--policy", "full",    "--max-loss", "35%",   "--confidence",
+                                         "90%",      "--limit", "20",         "--json"};
+  const ProgramResult once = RunKvc(Tune(more));
+  std::vector<std::string> again = more;
+  again.insert(again.end(), {"--data", Tasks()});
+  const ProgramResult twice = RunKvc(Tune(again));
+  ASSERT_EQ(once.exit_code, 0) << once.err;
+  ASSERT_EQ(twice.exit_code, 0) << twice.err;
+  EXPECT_EQ(once.Json()["n_tune"], twice.Json()["n_tune"]);
+  EXPECT_NE(twice.err.find("20 tasks have the context of another"), std::string::npos) << twice.err;
+}
+
 // full:kv=int8 is a candidate as it stands; streaming has dropped the code at every budget tried here.
 TEST(ToolTune, FindsTheSmallestThatKeepsThePromise) {
   const TemporaryFolder folder;
