@@ -9,8 +9,9 @@ Tasks and texts are those of bench/data (held out from the model's training). Al
 prompt, which compression never changes. Everything is deterministic but the times, which are of the machine it ran on.
 What was measured is kept in build/quality, by program, model, policy and tasks, four contexts at a time: an interrupted
 run goes on where it was, and a larger one, or one with more policies, measures only what is new. The whole with these
-sizes is about an hour on two idle processors, reckoned from parts measured on busy ones. --only measures some parts of
-the page and leaves the others as they stand in it; every part says how many contexts it is over."""
+sizes is some 80 minutes on two processors, reckoned from what the parts of the page say they took; a third of it is
+`once`. --only measures some parts of the page and leaves the others as they stand in it; every part says how many
+contexts it is over."""
 
 import argparse
 import json
