@@ -137,6 +137,32 @@ TEST(StepDraft, IsSoManyPlainStepsWhereWindowsMoveOn) {
     ExpectSameAsPlain(model, spec, Sampled(), Saves::kSome, 600, 200);
 }
 
+// Passes that perfect drafts of 8 tokens take for 96 tokens.
+int PassesOf(const std::shared_ptr<const Model>& model, const char* spec) {
+  const auto plain = Endless(model, spec, {}, 300), drafted = Endless(model, spec, {}, 300);
+  const std::vector<int32_t> answer = PlainSteps(*plain, 96);
+  int passes = 0;
+  for (size_t at = 0; at < answer.size(); ++passes) {
+    int32_t tokens[16];
+    int32_t n = 0;
+    const int32_t cap = static_cast<int32_t>(std::min<size_t>(16, answer.size() - at));
+    EXPECT_TRUE(drafted->StepDraft(DraftOf(answer, at, {8, 8}), tokens, cap, &n).ok());
+    if (n < 1) break;
+    at += static_cast<size_t>(n);
+  }
+  return passes;
+}
+
+// How far a draft reaches does not depend on how small the pages are: they leave windows together.
+TEST(StepDraft, ReachesAsFarOverSmallPages) {
+  test::TinyModelOptions options;
+  options.layers.resize(2);
+  options.layers[0].attention_window = 60;
+  const test::AlignedBytes bytes = test::TinyModelBytes(options);
+  const auto model = test::OpenTiny(bytes);
+  EXPECT_EQ(PassesOf(model, "snapkv:budget=24,window=8"), PassesOf(model, "snapkv:budget=200,window=8"));
+}
+
 // A draft costs time only: where its rows find no memory, a step does.
 TEST(StepDraft, IsAPlainStepWhereMemoryIsForOne) {
   test::TinyModelOptions options;
