@@ -31,16 +31,15 @@ class Setting:
     picture: str  # in docs
     lowest: int  # KiB, where its axis begins
     ticks: tuple
-    more: dict  # options of a method that the model needs
 
 
 RECALL = Setting(
     ASK_KINDS, ASK_KINDS, 900, ("170KiB", "240KiB", "480KiB", "960KiB"),
-    "accuracy-bytes.svg", 110, (170, 480, 1440, 4320), {},
+    "accuracy-bytes.svg", 110, (170, 480, 1440, 4320),
 )  # fmt: skip
 RELATE = Setting(
     tuple(f"relate/{kind}" for kind in KINDS), KINDS, 1000, ("63KiB", "100KiB", "200KiB", "400KiB"),
-    "accuracy-bytes-relate.svg", 45, (63, 200, 600, 1800), {"headkv-r2": ",scores=headkv-r2"},
+    "accuracy-bytes-relate.svg", 45, (63, 200, 600, 1800),
 )  # fmt: skip
 
 
@@ -55,7 +54,7 @@ def cases(program, setting):
     named = [(m, "mixed" if m == "cokv-mixed" else "f16") for m in METHODS]
     named += [(m, kv) for kv in WHOLE[1:] for m in IN_BITS]
     for method, kv in named:
-        more = setting.more.get(method, "") + ("" if kv == "mixed" else stored(kv))
+        more = "" if kv == "mixed" else stored(kv)
         policies = {size: quality.with_bytes(method, size) + more for size in setting.sizes}
         out.append((method, kv, {s: p for s, p in policies.items() if program.takes(p, setting.tokens)}))
     return out

@@ -155,14 +155,9 @@ class HostRecords {
     }
   }
   int32_t Kept(int32_t g) const {  // after the reduction
-    const int32_t n = HeadLen(c_, head(g)), cap = plan_.caps == nullptr ? 0 : plan_.caps[head(g)];
-    if (!plan_.evicts || n <= cap) return n;
-    const Protected& part = plan_.select.protect;
-    return std::min(n, KeptCount(plan_.select, n, std::max(cap - part.n_sink - part.n_recent, 0)));
+    return plan_.KeptOf(head(g), HeadLen(c_, head(g)));
   }
-  bool Reduces(int32_t g) const {
-    return plan_.evicts && HeadLen(c_, head(g)) > (plan_.caps == nullptr ? 0 : plan_.caps[head(g)]);
-  }
+  bool Reduces(int32_t g) const { return plan_.Reduces(head(g), HeadLen(c_, head(g))); }
   bool Holds(int32_t g, int32_t n) const { return plan_.held != nullptr && n > plan_.held[head(g)]; }
   // Whether entries may settle once so many are in the ring.
   bool Settles(int32_t g) const {

@@ -49,6 +49,7 @@ struct Policy {
   bool quantises() const;          // some head stores codes of 8 or 4 bits
   bool stores_int4() const;        // some head may store codes of 4 bits
   bool wants_head_scores() const;  // for its budgets, or for its heads' precisions
+  bool reads_by_steps() const;     // prompts beyond the budget: a token at a time (methods.md 2.9, 2.15)
 };
 
 // kNotFound: unknown method, with the nearest name. kInvalid: unknown key (with the nearest), value out of

@@ -298,6 +298,10 @@ bool Policy::wants_head_scores() const {
   return !keeps_all() && ((scorer->needs | allocator->needs | reducer->needs) & kNeedsHeadScores) != 0;
 }
 
+bool Policy::reads_by_steps() const {
+  return !keeps_all() && reducer->by_steps != nullptr && reducer->by_steps(*this);
+}
+
 std::vector<OptionId> OptionsOf(const Policy& policy) {
   bool used[kOptionCount] = {};
   const auto use = [&](OptionId id) { used[static_cast<int>(id)] = true; };

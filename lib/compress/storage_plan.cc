@@ -5,6 +5,7 @@
 #include "lib/compress/budget.h"
 #include "lib/compress/method_table.h"
 #include "lib/compress/storage_plan.h"
+#include "lib/ops/step_ops.h"
 
 namespace kvc {
 namespace {
@@ -167,7 +168,7 @@ std::vector<int32_t> StoragePlan::BitsOfHeads() const {
 }
 
 int32_t StoragePlan::LeastPageSlots() const {
-  return KeysByChannel(policy_) ? kLeastBlock : policy_.method->reads_pages ? 16 : kTinyPage;
+  return KeysByChannel(policy_) ? kLeastBlock : policy_.method->reads_pages ? kLeastReadPage : kTinyPage;
 }
 
 int32_t StoragePlan::PageSlots(int32_t expected_tokens) const {
@@ -177,7 +178,7 @@ int32_t StoragePlan::PageSlots(int32_t expected_tokens) const {
   const auto below = [&](int32_t budget, int32_t slots) {
     return by_bytes ? !BytesHold(budget, slots) : average < budget;
   };
-  const int32_t slots = policy_.method->reads_pages                             ? 16
+  const int32_t slots = policy_.method->reads_pages                             ? kLeastReadPage
                         : !policy_.keeps_all() && below(kTinyBudget, kTinyPage) ? kTinyPage
                         : below(kSmallBudget, 16)                               ? 16
                                                                                 : 64;
@@ -345,6 +346,11 @@ int32_t StoragePlan::BudgetFor(int32_t n_tokens) const {
   for (size_t i = 0; i < policy_.table.size(); ++i)
     sum += slides(static_cast<int32_t>(i) / shape_.n_kv_heads) ? 0 : policy_.table[i];
   return static_cast<int32_t>(sum / (static_cast<int64_t>(sharing_.size()) * shape_.n_kv_heads));
+}
+
+int32_t StoragePlan::TokensAtOnce(int32_t n_before, int32_t given) const {
+  if (!policy_.reads_by_steps()) return given;
+  return std::clamp(BudgetFor(n_before + given) - n_before, 1, given);
 }
 
 AllocateInput StoragePlan::AllocationFor(int32_t budget, int32_t n_tokens) const {

@@ -26,26 +26,16 @@ Status CachePlanner::BeginPrompt(PromptNeeds* needs, std::vector<int32_t>* slots
   const StoragePlan& plan = compressor_->plan();
   KVC_RETURN_IF_ERROR(compressor_->BeginPrompt(n_prompt_, needs));
   KVC_RETURN_IF_ERROR(plan.PlanSlots(n_prompt_, slots));
-  const bool by_steps = BySteps();
   for (size_t i = 0; i < slots->size(); ++i) {
     const int32_t layer = static_cast<int32_t>(i) / config_.n_kv_heads;
     int32_t& s = (*slots)[i];
     if (!plan.slides(layer)) {
       s = plan.StoredSlots(n_prompt_, compressor_->n_protected(), s);
-    } else if (by_steps) {
+    } else if (plan.policy().reads_by_steps()) {
       s = layout_.MostHeldOf(layer, n_prompt_);
     }
   }
   return {};
-}
-
-bool CachePlanner::BySteps() const {
-  const Policy& policy = compressor_->policy();
-  return !policy.keeps_all() && policy.reducer->by_steps != nullptr && policy.reducer->by_steps(policy);
-}
-
-int32_t CachePlanner::TokensByRows() const {
-  return BySteps() ? n_prompt_ - std::clamp(compressor_->plan().BudgetFor(n_prompt_), 1, n_prompt_) : 0;
 }
 
 // Of a head that shares the budget.

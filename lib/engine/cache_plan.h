@@ -27,8 +27,6 @@ class CachePlanner {
     return CountPages(layout_, GrowthFrom(slots));
   }
   int64_t FullBytes() const;
-  // Of the prompt, what is read as rows of steps behind what the budget holds (Reducer::by_steps).
-  int32_t TokensByRows() const;
 
  protected:
   const ModelConfig& config_;
@@ -39,7 +37,6 @@ class CachePlanner {
   CacheLayout layout_;
 
  private:
-  bool BySteps() const;
   int32_t LeastSlots(const std::vector<int32_t>& slots) const;
 };
 

@@ -35,9 +35,11 @@ class Planner : private CachePlanner {
     plan.cache_bytes_peak = plan.cache_bytes_prompt + layer_bytes + pages.FittingBytes();
     plan.cache_bytes_end = pages.EndBytes();
     int64_t in_steps = plan.cache_bytes_end;
-    if (rows_ > 0) {  // the pages of all rows are there before the first of them comes
+    const int32_t by_rows = n_prompt_ - compressor_->plan().TokensAtOnce(0, n_prompt_),
+                  rows = std::min(by_rows, Session::kPromptRows);
+    if (rows > 0) {  // the pages of all rows are there before the first of them comes
       Growth wide = growth;
-      for (int32_t& slots : wide.slots) slots += rows_;
+      for (int32_t& slots : wide.slots) slots += rows;
       const int64_t bytes = CountPages(layout_, wide).PromptBytes();
       plan.cache_bytes_peak = std::max(plan.cache_bytes_peak, bytes);
       in_steps = std::max(in_steps, bytes + prompt_records_);
@@ -52,7 +54,7 @@ class Planner : private CachePlanner {
       plan.cache_bytes_peak =
           bytes + std::max(layer_bytes, std::min(LargestLayer(whole.slots), plan.cache_bytes_prompt));
     }
-    KVC_RETURN_IF_ERROR(PlanSteps(growth, &step_workspace));
+    KVC_RETURN_IF_ERROR(PlanSteps(growth, rows, &step_workspace));
     plan.workspace_bytes = std::max(prompt_workspace, step_workspace);
     plan.cache_bytes_full = FullBytes();
     // Arenas take their memory in whole granules; where a layer is replaced, its pages begin and end within
@@ -92,9 +94,8 @@ class Planner : private CachePlanner {
     std::swap(compressor_, fork.value());
     PromptNeeds needs;
     KVC_RETURN_IF_ERROR(BeginPrompt(&needs, slots));
-    rows_ = std::min(TokensByRows(), Session::kPromptRows);
     PromptRequest request;
-    request.n = n_prompt_ - TokensByRows(), request.window_rows = needs.window_rows,
+    request.n = compressor_->plan().TokensAtOnce(0, n_prompt_), request.window_rows = needs.window_rows,
     request.column_sums = needs.column_sums;
     request.n_aux = compressor_->plan().n_aux();
     Reread reread;
@@ -142,8 +143,9 @@ class Planner : private CachePlanner {
     return largest;
   }
 
-  // As a StepRunner does. Angles grow with the sequence, and two tables are there while they do.
-  Status PlanSteps(const Growth& growth, int64_t* workspace) {
+  // As a StepRunner does. Angles grow with the sequence, and two tables are there while they do. rows: of the
+  // prompt, at once; 0: it is read in one part.
+  Status PlanSteps(const Growth& growth, int32_t rows, int64_t* workspace) {
     MemoryMeter counter(0, /*counting=*/true);
     const DeviceMemory memory{executor()->device(), &counter};
     Workspace w;
@@ -152,20 +154,19 @@ class Planner : private CachePlanner {
     const Network& network = executor()->network();
     KVC_RETURN_IF_ERROR(w.step.ReserveHeads(network, 1, memory));
     KVC_RETURN_IF_ERROR(Sampler(params_.sampler).Reserve(memory, config_.vocab_size, &w.sample_weights));
-    const int32_t n_rows = std::max(rows_, 1);
-    if (growth.n_steps > 0 || rows_ > 0) {
+    if (growth.n_steps > 0 || rows > 0) {
       int32_t longest = 0, ring_slots = 0, begin = 0,
               shared = 0;  // the last two: of layers that do not slide
       for (size_t i = 0; i < growth.slots.size(); ++i) {
-        longest = std::max({longest, growth.n_steps > 0 ? growth.Last(i) + 1 : 0, growth.slots[i] + rows_});
+        longest = std::max({longest, growth.n_steps > 0 ? growth.Last(i) + 1 : 0, growth.slots[i] + rows});
         if (layout_.window(static_cast<int32_t>(i) / layout_.n_kv_heads) == 0)
           begin = std::max(begin, growth.slots[i]), shared = std::max(shared, growth.Last(i) + 1);
         ring_slots = std::max(ring_slots, layout_.ring_slots(static_cast<int32_t>(i)));
       }
       StepShape shape{};
-      shape.n_rows = n_rows;
+      shape.n_rows = std::max(rows, 1);
       GrowShape(*executor(), layout_, compressor_->step_plan(), longest, ring_slots, &shape);
-      KVC_RETURN_IF_ERROR(w.step.Reserve(network, n_rows, memory));
+      KVC_RETURN_IF_ERROR(w.step.Reserve(network, shape.n_rows, memory));
       KVC_RETURN_IF_ERROR(w.step.ReserveAttention(network, shape, memory));
       const int64_t end = std::min<int64_t>(int64_t{n_prompt_} + growth.n_steps, kMaxPosition);
       for (int64_t fed = n_prompt_ + 1, more = 0; fed <= end; fed += std::max<int64_t>(more, 1)) {
@@ -185,7 +186,6 @@ class Planner : private CachePlanner {
   std::unique_ptr<KvCache> cache_;
   DeviceBuffer<float> hidden_;
   int64_t session_bytes_ = 0, prompt_records_ = 0;
-  int32_t rows_ = 0;  // at once, of the prompt; 0: it is read in one part
 };
 
 Result<SessionPlan> Session::Plan(const std::shared_ptr<const Model>& model, const Policy* policy,

@@ -236,7 +236,6 @@ class Session {
   Status FinishPrompt();
   bool FitsAsRows(int32_t n, bool compress) const;
   bool ByChunks(int32_t n) const;
-  bool BySteps(int32_t n) const;
   Status CheckFirst(size_t number, Span<const int32_t> tokens) const;
   static Status ReadTogether(Span<Session* const> sessions, Span<const int32_t> tokens);
   int32_t NextPart() const;

@@ -66,6 +66,16 @@ Status CheckFile(const Model& model, Span<const uint8_t> bytes, uint32_t* versio
   return {};
 }
 
+// Pairs of a place, ascending from `least`, and what is there, a number below `end`.
+bool ArePlaces(Span<const int32_t> pairs, int32_t least, int32_t end) {
+  bool good = pairs.size() % 2 == 0;
+  for (size_t i = 0; good && i < pairs.size(); i += 2) {
+    const int64_t first = i == 0 ? least : int64_t{pairs[i - 2]} + 1;
+    good = pairs[i] >= first && pairs[i + 1] >= 0 && pairs[i + 1] < end;
+  }
+  return good;
+}
+
 }  // namespace
 
 // The residual of the newest token, of sequences that have one.
@@ -109,23 +119,17 @@ Status Session::ArchiveFields(Archive& a, Stream* stream) {
 
 // They ascend; whether the session holds as many tokens as the last one says, CheckRestored asks.
 Status Session::TakeTurns(Span<const int32_t> spans) {
-  bool good = spans.size() % 2 == 0;
-  for (size_t i = 0; good && i < spans.size(); i += 2) {
-    good = spans[i] >= (i == 0 ? int64_t{0} : int64_t{spans[i - 2]} + 1) && spans[i + 1] >= 0 &&
-           spans[i + 1] <= static_cast<int32_t>(Turn::kAfterSystem);
-    if (good) turns_.push_back({spans[i], static_cast<Turn>(spans[i + 1])});
-  }
-  return good ? Status() : Error(Code::kBadModel, "damaged: whose turn it is");
+  if (!ArePlaces(spans, 0, static_cast<int32_t>(Turn::kAfterSystem) + 1))
+    return Error(Code::kBadModel, "damaged: whose turn it is");
+  for (size_t i = 0; i < spans.size(); i += 2) turns_.push_back({spans[i], static_cast<Turn>(spans[i + 1])});
+  return {};
 }
 
 Status Session::TakeAnswerEnds(Span<const int32_t> ends) {
-  bool good = ends.size() % 2 == 0;
-  for (size_t i = 0; good && i < ends.size(); i += 2) {
-    good =
-        ends[i] > (i == 0 ? 0 : ends[i - 2]) && ends[i + 1] >= 0 && ends[i + 1] < model_->config().vocab_size;
-    if (good) answer_ends_.push_back({ends[i], ends[i + 1]});
-  }
-  return good ? Status() : Error(Code::kBadModel, "damaged: where answers end");
+  if (!ArePlaces(ends, 1, model_->config().vocab_size))
+    return Error(Code::kBadModel, "damaged: where answers end");
+  for (size_t i = 0; i < ends.size(); i += 2) answer_ends_.push_back({ends[i], ends[i + 1]});
+  return {};
 }
 
 // What sessions have had since format 5.
@@ -205,10 +209,7 @@ Status Session::SaveTo(ByteSink* sink) {
   const bool turns = turns_.size() > 1 || (!turns_.empty() && turns_[0].from > changed_at_),
              newer = !cache_->layout().windows.empty() || turn() == Turn::kAfterSystem,
              tiny = cache_->layout().page_slots < 16;
-  const uint32_t version = kSessionFileVersion - (!answer_ends_.empty() || tiny ? 0
-                                                  : turns                       ? 1
-                                                  : newer                       ? 2
-                                                                                : 3);
+  const uint32_t version = !answer_ends_.empty() || tiny ? kSessionFileVersion : turns ? 7 : newer ? 6 : 5;
   FileHeader header{{kMagic[0], kMagic[1], kMagic[2], kMagic[3]}, version, model_->file().fingerprint()};
   KVC_RETURN_IF_ERROR(ArchiveValue(out, header));
   std::string policy = DescribePolicy(compressor_->policy());

@@ -55,13 +55,6 @@ bool Session::ByChunks(int32_t n) const {
   return compressor_->policy().Flag(OptionId::kChunkCompress) && n > kCompressChunk;
 }
 
-bool Session::BySteps(int32_t n) const {
-  const Policy& policy = compressor_->policy();
-  if (policy.keeps_all() || policy.reducer->by_steps == nullptr || !policy.reducer->by_steps(policy))
-    return false;
-  return n > 1 && held() + n > compressor_->plan().BudgetFor(held() + n);
-}
-
 Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
   KVC_RETURN_IF_ERROR(FinishPrompt());
   KVC_RETURN_IF_ERROR(CheckTokens(tokens));
@@ -82,10 +75,8 @@ Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
   } else if (compress && !policy.keeps_all()) {
     if (ByChunks(given)) {
       prompt->first = prompt->step = kCompressChunk;
-    } else if (BySteps(given)) {
-      // What the budget holds at once, then a token at a time (methods.md 2.9, 2.15).
-      const int32_t room = compressor_->plan().BudgetFor(n) - held();
-      prompt->by_rows = true, prompt->first = std::clamp(room, 1, given), prompt->step = kPromptRows;
+    } else if (const int32_t first = compressor_->plan().TokensAtOnce(held(), given); first < given) {
+      prompt->by_rows = true, prompt->first = first, prompt->step = kPromptRows;
     }
     several = several || prompt->first < given;
   }
@@ -348,7 +339,7 @@ Status Session::PrefillTogether(Span<Session* const> sessions, Span<const int32_
   std::vector<Session*> alone;
   for (Session* s : sessions) {
     const Policy& policy = s->compressor_->policy();
-    if (!policy.keeps_all() && (s->ByChunks(n) || s->BySteps(n))) {
+    if (!policy.keeps_all() && (s->ByChunks(n) || s->compressor_->plan().TokensAtOnce(s->held(), n) < n)) {
       alone.push_back(s);
       continue;
     }

@@ -22,15 +22,10 @@ bool Chooses(const StepWish& wish) { return Works(wish) && (wish.chooses || wish
 
 // What the newest of n tokens looks at: what those before it left, and itself.
 int32_t SeenByLast(const StepPlan& plan, int32_t head, const KvCache& cache, int32_t n) {
-  const int32_t layer = head / cache.layout().n_kv_heads;
-  const StepPlan& own = plan.slides != nullptr && plan.slides[layer] != 0 ? *plan.of_sliding : plan;
+  const StepPlan& own = plan.Of(head / cache.layout().n_kv_heads);
   int32_t len = cache.Len(head);
   for (int32_t row = 1; row < n; ++row) {
-    ++len;
-    if (own.evicts && len > own.caps[head]) {
-      const Protected& part = own.select.protect;
-      len = KeptCount(own.select, len, std::max(own.caps[head] - part.n_sink - part.n_recent, 0));
-    }
+    len = own.KeptOf(head, len + 1);
     if (own.held != nullptr && len > own.held[head]) --len;
   }
   return len + 1;

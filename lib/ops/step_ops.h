@@ -76,6 +76,20 @@ struct StepPlan {
     return n_instrs > 0 || evicts || held != nullptr || ends_later ||
            (of_sliding != nullptr && of_sliding->Updates());
   }
+  // What a layer's heads go by.
+  const StepPlan& Of(int32_t layer) const {
+    return slides != nullptr && slides[layer] != 0 ? *of_sliding : *this;
+  }
+  // Candidates that stay in a head which is reduced, beside its protected part.
+  int32_t CountOf(int32_t head) const {
+    return std::max(CapOf(head) - select.protect.n_sink - select.protect.n_recent, 0);
+  }
+  int32_t CapOf(int32_t head) const { return caps == nullptr ? 0 : caps[head]; }
+  bool Reduces(int32_t head, int32_t n) const { return evicts && n > CapOf(head); }
+  // Entries of a head of n after the reduction.
+  int32_t KeptOf(int32_t head, int32_t n) const {
+    return Reduces(head, n) ? std::min(n, KeptCount(select, n, CountOf(head))) : n;
+  }
   int32_t ReadsOf(int32_t layer) const { return layer < reads_from ? 0 : reads; }
   int32_t RingPlace(int32_t layer) const { return ring_places == nullptr ? layer : ring_places[layer]; }
 };
@@ -89,10 +103,7 @@ struct StepRow {
 };
 
 // What a row's session wants of a layer.
-inline const StepPlan& PlanOf(const StepRow& row, int32_t layer) {
-  const StepPlan& plan = *row.plan;
-  return plan.slides != nullptr && plan.slides[layer] != 0 ? *plan.of_sliding : plan;
-}
+inline const StepPlan& PlanOf(const StepRow& row, int32_t layer) { return row.plan->Of(layer); }
 
 // Slots of pages that are chosen from, at least.
 constexpr int32_t kLeastReadPage = 16;

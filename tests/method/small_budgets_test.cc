@@ -49,10 +49,10 @@ TEST(SmallBudgets, OnlySmallPagesArePacked) {
     for (const int32_t slots : {16, 32, 64}) {
       for (const PageFormat& format : PlanOf(spec).LayoutFor(slots).formats) EXPECT_EQ(format.bytes % 64, 0);
     }
-    const CacheLayout layout = PlanOf("snapkv:budget=300,window=8,kv=int8,quant_group=16").LayoutFor(16);
-    // Nine raw entries: keys and values of 32 bytes, and positions.
-    EXPECT_EQ(layout.formats[static_cast<size_t>(layout.heads[0].ring)].bytes, (9 * 64 + 48 + 63) / 64 * 64);
   }
+  const CacheLayout layout = PlanOf("snapkv:budget=300,window=8,kv=int8,quant_group=16").LayoutFor(16);
+  // Nine raw entries: keys and values of 32 bytes, and positions.
+  EXPECT_EQ(layout.formats[static_cast<size_t>(layout.heads[0].ring)].bytes, (9 * 64 + 48 + 63) / 64 * 64);
   EXPECT_EQ(PlanOf("snapkv-w8:budget=12").LayoutFor(4).formats[0].bytes, 4 * (2 * 2 * kDim + 4));
 }
 

@@ -85,10 +85,6 @@ std::vector<int64_t> SharedSlots(const Session& s) {
   return slots;
 }
 
-bool ReadsBySteps(const Policy& policy) {
-  return !policy.keeps_all() && policy.reducer->by_steps != nullptr && policy.reducer->by_steps(policy);
-}
-
 class Windows : public EveryMethod {
  protected:
   std::unique_ptr<Session> Make(int budget = kBudget, int n_threads = 2, SessionParams params = {}) const {
@@ -101,7 +97,7 @@ class Windows : public EveryMethod {
 TEST_P(Windows, HoldTheirNewestAndTheOthersTheBudget) {
   const Policy policy = PolicyOf(Which());
   const int32_t page = policy.keeps_all() ? 64 : 32,
-                most = kWindow + SlackOf(policy) + (ReadsBySteps(policy) ? page : 0);
+                most = kWindow + SlackOf(policy) + (policy.reads_by_steps() ? page : 0);
   constexpr int kPrompts[] = {3, 48, 1, 200, 7};
   auto s = Make();
   ASSERT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
@@ -138,7 +134,7 @@ TEST_P(Windows, MemoryDoesNotGrowWithTheText) {
     return s->Stats().n_slots - shared[0] - shared[1];
   };
   int64_t held = sliding_slots() / (2 * kKvHeads);
-  if (ReadsBySteps(policy)) {
+  if (policy.reads_by_steps()) {
     EXPECT_GE(held, most);
     EXPECT_LE(held, most + page);
   } else {
@@ -190,7 +186,7 @@ TEST_P(Windows, FullCountsWindowsAndPages) {
 
 TEST_P(Windows, FirstTokenIsThatOfTheFullCache) {
   const Policy policy = PolicyOf(Which());
-  if (ReadsBySteps(policy)) return;
+  if (policy.reads_by_steps()) return;
   auto s = Make(), full = test::MakeSession(nullptr, Sliding());
   ASSERT_TRUE(s->Prefill(TinyPrompt(kPrompt), true).ok());
   ASSERT_TRUE(full->Prefill(TinyPrompt(kPrompt), true).ok());
@@ -336,7 +332,7 @@ TEST_P(Windows, TheAverageIsOverTheLayersThatShare) {
     planned += plan.value().slots[i];
     if (IsSliding(static_cast<int>(i) / kKvHeads)) of_windows += plan.value().slots[i];
   }
-  const bool by_steps = ReadsBySteps(policy);  // page by page
+  const bool by_steps = policy.reads_by_steps();  // page by page
   EXPECT_EQ(of_windows, int64_t{2 * kKvHeads} *
                             std::min(kPrompt, kWindow + SlackOf(policy) +
                                                   (by_steps ? std::max(PageSlotsOf(policy), 16) - 1 : 0)));

@@ -162,22 +162,26 @@ TEST(EngineTurns, ARewindFindsTheEndOfAnAnswerFarBack) {
     return session;
   };
   const std::string much(1500, 'm');
+  struct Way {
+    int n_saved;
+    bool forked;
+  };
   for (const bool ended : {true, false}) {
-    for (const char* way : {"here", "saved", "forked", "saved twice"}) {
-      SCOPED_TRACE(std::string(way) + (ended ? ", ended" : ", broken off"));
+    for (const Way& way : {Way{0, false}, Way{1, false}, Way{0, true}, Way{2, false}}) {
+      SCOPED_TRACE(Format("saved %d times, forked: %d, ended: %d", way.n_saved, way.forked, ended));
       std::unique_ptr<Session> session = begin(ended);
       const Tokens before = kBos + Text("U:hi;A?x");
       const int32_t at = static_cast<int32_t>(before.size()) + ended;
       ASSERT_TRUE(Say(session.get(), Role::kUser, much, true).ok());
       ASSERT_TRUE(session->Accept('y').ok());
       ASSERT_TRUE(session->Accept(kEos[0]).ok());
-      for (int times = way[0] != 's' ? 0 : way[5] == '\0' ? 1 : 2; times > 0; --times) {
+      for (int i = 0; i < way.n_saved; ++i) {
         ASSERT_TRUE(session->Save(folder / "s").ok());
         auto restored = Session::Restore(Nested(), folder / "s");
         ASSERT_TRUE(restored.ok()) << restored.status().message();
         session = std::move(restored.value());
       }
-      if (way[0] == 'f') {
+      if (way.forked) {
         auto fork = session->Fork();
         ASSERT_TRUE(fork.ok());
         session = std::move(fork.value());

@@ -68,8 +68,7 @@ void SortByPosition(const HeadPages& pages, uint64_t* keys, int32_t* order) {
 
 void HeadUpdate::Run() const {
   Observe();
-  const int32_t cap = plan.caps == nullptr ? 0 : plan.caps[head()];
-  if (plan.evicts && pages.len() > cap) Reduce();
+  if (plan.Reduces(head(), pages.len())) Reduce();
   if (!plan.ends_later) End();
 }
 
@@ -152,7 +151,7 @@ void HeadUpdate::Reduce() const {
 // oldest n_sink lie in the first slots, which no victim leaves. False: the general way.
 bool HeadUpdate::ReduceByOne() const {
   const Protected& part = plan.select.protect;
-  const int32_t n = pages.len(), count = std::max(plan.caps[head()] - part.n_sink - part.n_recent, 0);
+  const int32_t n = pages.len(), count = plan.CountOf(head());
   const bool spreads = plan.merge.kind == MergeKind::kSpread,
              sinks_move = plan.held != nullptr && part.n_sink > plan.n_sinks;
   if (plan.select.kind != SelectKind::kTop || KeptCount(plan.select, n, count) != n - 1 || spreads ||
@@ -200,9 +199,7 @@ void HeadUpdate::MergeOne(int32_t victim) const {
 }
 
 void HeadUpdate::ReduceMany() const {
-  const Protected& part = plan.select.protect;
-  const int32_t n = pages.len(), d = row.cache->layout->head_dim,
-                count = std::max(plan.caps[head()] - part.n_sink - part.n_recent, 0);
+  const int32_t n = pages.len(), d = row.cache->layout->head_dim, count = plan.CountOf(head());
   SortByPosition(pages, lines.keys, lines.order);
   for (int32_t i = 0; i < n; ++i) {
     const Slot s = pages.At(lines.order[i]);
