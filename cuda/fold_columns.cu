@@ -16,6 +16,7 @@ namespace kvc::cuda {
 namespace {
 
 constexpr int kThreads = 128, kEntries = 64;
+constexpr int32_t kNever = 0x7fffffff;
 
 struct FoldParams {
   LayerParams layer;
@@ -31,7 +32,7 @@ template <int kDims>
 using QueryTile = SplitTile<F16Halves, kDims <= 64 ? 64 : 32, kDims>;
 
 // What a tile of rows gives the lane's entries u and u + 8. row0: the first of them; sees_from: the first row
-// that sees the entry.
+// that sees the entry, kNever where the query head does not see it.
 template <bool kMaxima, int kTiles>
 KVC_DEVICE void FoldTile(const FoldParams& a, const float* lse, int32_t row0, const int32_t (&sees_from)[2],
                          const float (&z)[kTiles][4], float (&sum)[2]) {
@@ -65,6 +66,13 @@ __global__ void __launch_bounds__(kThreads, 2) fold_columns(const FoldParams a) 
   float total[2] = {};
   for (int32_t h = g * group; h < (g + 1) * group; ++h) {
     float sum[2] = {};
+    int32_t seen_from[2];
+    KVC_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int64_t key = my_key0 + Lane() / 4 + 8 * half;
+      seen_from[half] =
+          key < keys_end && !a.layer.Sees(head + key, SeenBit(h, group)) ? kNever : sees_from[half];
+    }
     for (int32_t row0 = first_row; row0 < a.n; row0 += kRows) {
       __syncthreads();
       tile->Load({a.q + (static_cast<int64_t>(row0) * a.n_heads + h) * d, static_cast<int64_t>(a.n_heads) * d,
@@ -72,7 +80,7 @@ __global__ void __launch_bounds__(kThreads, 2) fold_columns(const FoldParams a) 
       __syncthreads();
       float z[kRows / 8][4] = {};
       tile->TimesRows(keys, z);
-      FoldTile<kMaxima>(a, a.lse + h * a.lse_stride, row0, sees_from, z, sum);
+      FoldTile<kMaxima>(a, a.lse + h * a.lse_stride, row0, seen_from, z, sum);
     }
     KVC_UNROLL
     for (int half = 0; half < 2; ++half)

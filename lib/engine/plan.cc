@@ -49,7 +49,7 @@ class Planner : private CachePlanner {
       Growth whole = growth;
       whole.spread = false;
       for (size_t i = 0; i < whole.slots.size(); ++i)
-        whole.slots[i] = layout_.HeldOf(static_cast<int32_t>(i) / layout_.n_kv_heads, n_prompt_);
+        whole.slots[i] = layout_.HeldOf(static_cast<int32_t>(i) / layout_.n_kv_heads, at_once_);
       const int64_t bytes = CountPages(layout_, whole).PromptBytes();
       plan.cache_bytes_peak =
           bytes + std::max(layer_bytes, std::min(LargestLayer(whole.slots), plan.cache_bytes_prompt));
@@ -57,12 +57,14 @@ class Planner : private CachePlanner {
     KVC_RETURN_IF_ERROR(PlanSteps(growth, rows, &step_workspace));
     plan.workspace_bytes = std::max(prompt_workspace, step_workspace);
     plan.cache_bytes_full = FullBytes();
+    // Of a prompt by chunks the last one is taken when all of it has been stored: until then there is both.
+    const int64_t before = at_once_ < n_prompt_ ? plan.cache_bytes_prompt + prompt_records_ : 0;
     // Arenas take their memory in whole granules; where a layer is replaced, its pages begin and end within
     // one.
     const int64_t granules = 2 * pages.n_arenas() * executor()->device()->info().granule;
-    plan.total_bytes_peak =
-        plan.weight_bytes + model_.overhead_bytes() + session_bytes_ + granules +
-        std::max(prompt_workspace + prompt_records_ + plan.cache_bytes_peak, step_workspace + in_steps);
+    plan.total_bytes_peak = plan.weight_bytes + model_.overhead_bytes() + session_bytes_ + granules +
+                            std::max(prompt_workspace + prompt_records_ + before + plan.cache_bytes_peak,
+                                     step_workspace + in_steps);
     return plan;
   }
 
@@ -97,23 +99,42 @@ class Planner : private CachePlanner {
     PromptRequest request;
     request.n = compressor_->plan().TokensAtOnce(0, n_prompt_), request.window_rows = needs.window_rows,
     request.column_sums = needs.column_sums;
+    if (Session::ByChunks(compressor_->policy(), n_prompt_)) {
+      request.n = Session::kCompressChunk, request.max_cached = MostLeft(*slots);
+      at_once_ = std::min(n_prompt_, request.max_cached + request.n);
+    }
     request.n_aux = compressor_->plan().n_aux();
     Reread reread;
     if (needs.reading.wanted) {
       KVC_RETURN_IF_ERROR(MakeReread(
-          model_, needs.reading, std::vector<int32_t>(static_cast<size_t>(n_prompt_)), n_prompt_, &reread));
+          model_, needs.reading, std::vector<int32_t>(static_cast<size_t>(request.n)), n_prompt_, &reread));
       request.reread = &reread;
     }
     Workspace w;
     PromptRun run;
     KVC_RETURN_IF_ERROR(w.chunk.Reserve(executor()->network(), request, memory_));
     KVC_RETURN_IF_ERROR(run.Begin(executor()->network(), request, memory_));
-    KVC_RETURN_IF_ERROR(compressor_->ReservePrompt(memory_, n_prompt_ + reread.Behind(), &w.choice));
-    const int64_t codes = executor()->device()->StoreScratchBytes(layout_, n_prompt_, MostCodes(*slots));
+    KVC_RETURN_IF_ERROR(compressor_->ReservePrompt(memory_, at_once_ + reread.Behind(), &w.choice));
+    const int64_t codes = executor()->device()->StoreScratchBytes(layout_, at_once_, MostCodes(*slots));
     KVC_RETURN_IF_ERROR(w.choice.codes.Reserve(memory_, codes, "codes of one layer"));
     *layer_bytes = run.layer_bytes();
     *workspace = w.bytes() + run.bytes() - run.layer_bytes();
     return {};
+  }
+
+  // What a chunk finds in a head that shares the budget, at most: where scores part the slots, all of them.
+  int32_t MostLeft(const std::vector<int32_t>& slots) const {
+    const Allocator& allocator = *compressor_->policy().allocator;
+    const size_t g = static_cast<size_t>(config_.n_kv_heads), group = allocator.across_layers ? slots.size()
+                                                                      : allocator.dynamic     ? g
+                                                                                              : 1;
+    int64_t most = 0, sum = 0;
+    for (size_t i = 0; i < slots.size(); ++i) {
+      if (i % group == 0) sum = 0;
+      sum += compressor_->slides(static_cast<int32_t>(i / g)) ? 0 : slots[i];
+      most = std::max(most, group > 1 ? sum : int64_t{slots[i]});
+    }
+    return static_cast<int32_t>(std::min<int64_t>(most, n_prompt_ - Session::kCompressChunk));
   }
 
   // Entries that are stored at once and may share scales or directions.
@@ -186,6 +207,7 @@ class Planner : private CachePlanner {
   std::unique_ptr<KvCache> cache_;
   DeviceBuffer<float> hidden_;
   int64_t session_bytes_ = 0, prompt_records_ = 0;
+  int32_t at_once_ = n_prompt_;  // entries of a head while the prompt is read
 };
 
 Result<SessionPlan> Session::Plan(const std::shared_ptr<const Model>& model, const Policy* policy,

@@ -7,7 +7,6 @@
 namespace kvc {
 namespace {
 
-constexpr int32_t kCompressChunk = 1024;  // tokens of compress_per_chunk
 constexpr int32_t kFullChunk = 256;  // tokens of a prompt that are read before others leave, past max_tokens
 
 double Seconds() {
@@ -50,9 +49,8 @@ bool Session::FitsAsRows(int32_t n, bool compress) const {
   return appends && plain && room && n_tokens_ > 0 && n <= kPromptRows;
 }
 
-// How the policy wants a prompt of n more tokens read that compresses.
-bool Session::ByChunks(int32_t n) const {
-  return compressor_->policy().Flag(OptionId::kChunkCompress) && n > kCompressChunk;
+bool Session::ByChunks(const Policy& policy, int32_t n) {
+  return !policy.keeps_all() && policy.Flag(OptionId::kChunkCompress) && n > kCompressChunk;
 }
 
 Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
@@ -73,7 +71,7 @@ Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
     prompt->by_rows = true, prompt->first = 0, prompt->step = kPromptRows;
     several = false;
   } else if (compress && !policy.keeps_all()) {
-    if (ByChunks(given)) {
+    if (ByChunks(policy, given)) {
       prompt->first = prompt->step = kCompressChunk;
     } else if (const int32_t first = compressor_->plan().TokensAtOnce(held(), given); first < given) {
       prompt->by_rows = true, prompt->first = first, prompt->step = kPromptRows;
@@ -339,7 +337,7 @@ Status Session::PrefillTogether(Span<Session* const> sessions, Span<const int32_
   std::vector<Session*> alone;
   for (Session* s : sessions) {
     const Policy& policy = s->compressor_->policy();
-    if (!policy.keeps_all() && (s->ByChunks(n) || s->compressor_->plan().TokensAtOnce(s->held(), n) < n)) {
+    if (ByChunks(policy, n) || s->compressor_->plan().TokensAtOnce(s->held(), n) < n) {
       alone.push_back(s);
       continue;
     }

@@ -41,16 +41,20 @@ Status ChunkBuffers::Reserve(const Network& network, const PromptRequest& r, con
       network_.Reserve(memory, memory.device->NetworkScratchBytes(network.weights->shape, rows), what));
   KVC_RETURN_IF_ERROR(place_.Reserve(memory, memory.device->PlaceScratchBytes(rows, c.head_dim), what));
   if (!r.column_sums && r.reread == nullptr) return {};
-  return lse_.Reserve(memory, int64_t{c.n_heads} * kPromptChunk, "column sums");
+  KVC_RETURN_IF_ERROR(lse_.Reserve(memory, int64_t{c.n_heads} * kPromptChunk, "column sums"));
+  if (r.reread == nullptr) return {};
+  const int64_t seen = r.reread->local ? Reread::kFirst + r.reread->LongestSight() : r.max_cached + r.n;
+  return fold_.Reserve(memory, memory.device->AttendAndFoldScratchBytes(rows, c.n_heads, seen), what);
 }
 
 void ChunkBuffers::Free() {
-  q_.Free(), k_.Free(), v_.Free(), attended_.Free(), lse_.Free(), network_.Free(), place_.Free();
+  q_.Free(), k_.Free(), v_.Free(), attended_.Free(), lse_.Free(), network_.Free(), place_.Free(),
+      fold_.Free();
 }
 
 int64_t ChunkBuffers::bytes() const {
   return q_.bytes() + k_.bytes() + v_.bytes() + attended_.bytes() + lse_.bytes() + network_.bytes() +
-         place_.bytes();
+         place_.bytes() + fold_.bytes();
 }
 
 Status PromptRun::Begin(const Network& network, const PromptRequest& r, const DeviceMemory& memory) {
@@ -136,10 +140,13 @@ Status PromptRun::ReadFirst(Stream* stream, const PromptTask& task, ChunkBuffers
   const bool columns = request_.column_sums && !Slides();
   // Of the last layer only the last token goes on to the logits.
   const bool last_layer = layer_ + 1 == n_layers_, last_row = task.at + task.n == request_.n;
-  KVC_RETURN_IF_ERROR(Attend(stream, rows, !last_layer || last_row, columns, b));
+  const bool goes_on = !last_layer || last_row;
+  if (goes_on || columns)
+    KVC_RETURN_IF_ERROR(network_.device->AttendPrompt(stream, AttentionOf(rows, goes_on, columns, b)));
   if (columns) {
     const double start = Now();
-    KVC_RETURN_IF_ERROR(FoldColumns(stream, rows, task.at + task.n, observed_.sums(), false, b));
+    KVC_RETURN_IF_ERROR(
+        network_.device->FoldColumns(stream, ColumnsOf(rows, task.at + task.n, observed_.sums(), false, b)));
     extras_.column_sums += Now() - start;
   }
   return Finish(stream, rows, !last_layer ? 0 : last_row ? task.n - 1 : task.n, b);
@@ -168,10 +175,14 @@ Status PromptRun::ReadAgain(Stream* stream, const PromptTask& task, ChunkBuffers
   }
   KVC_RETURN_IF_ERROR(Place(stream, rows, b));
   const bool goes_on = !again.own && layer_ + 1 < n_layers_;
-  KVC_RETURN_IF_ERROR(Attend(stream, rows, goes_on, !Slides(), b));
-  if (!Slides())
-    KVC_RETURN_IF_ERROR(FoldColumns(stream, rows, again.local ? 0 : request_.n,
-                                    again.local ? seen_.maxima() : observed_.maxima(), true, b));
+  if (Slides()) {
+    if (goes_on) KVC_RETURN_IF_ERROR(device->AttendPrompt(stream, AttentionOf(rows, true, false, b)));
+  } else {
+    const DevicePtr<float> into = again.local ? seen_.maxima() : observed_.maxima();
+    KVC_RETURN_IF_ERROR(device->AttendAndFold(
+        stream, {AttentionOf(rows, goes_on, true, b),
+                 ColumnsOf(rows, again.local ? 0 : request_.n, into, true, b), b->fold_.raw()}));
+  }
   if (again.local && !Slides() && task.at + task.n == part.end - part.begin)
     KVC_RETURN_IF_ERROR(seen_.Store(stream, device));
   return goes_on ? Finish(stream, rows, 0, b) : Status();
@@ -193,15 +204,21 @@ Status PromptRun::Place(Stream* stream, const Rows& rows, ChunkBuffers* b) {
                b->k_.at(), b->v_.at(), b->place_.raw()});
 }
 
-Status PromptRun::Attend(Stream* stream, const Rows& rows, bool goes_on, bool columns, ChunkBuffers* b) {
-  if (!goes_on && !columns) return {};
+PromptAttentionArgs PromptRun::AttentionOf(const Rows& rows, bool goes_on, bool columns,
+                                           ChunkBuffers* b) const {
   const ModelConfig& c = *network_.config;
   const size_t layer = static_cast<size_t>(layer_);
-  return network_.device->AttendPrompt(
-      stream, {rows.layer, rows.where, c.n_heads, c.layers[layer].attention_window, network_.AttentionScale(),
-               b->q_.at(), goes_on ? b->attended_.at() : DevicePtr<float>(),
-               columns ? b->lse_.at() : DevicePtr<float>(), kPromptChunk, c.attention_cap,
-               network_.weights->layers[layer].sinks});
+  return {rows.layer,
+          rows.where,
+          c.n_heads,
+          c.layers[layer].attention_window,
+          network_.AttentionScale(),
+          b->q_.at(),
+          goes_on ? b->attended_.at() : DevicePtr<float>(),
+          columns ? b->lse_.at() : DevicePtr<float>(),
+          kPromptChunk,
+          c.attention_cap,
+          network_.weights->layers[layer].sinks};
 }
 
 // skip: so many of the rows go no further.
@@ -228,11 +245,19 @@ Status PromptRun::RecordWindow(Stream* stream, const Rows& rows, ChunkBuffers* b
 }
 
 // What the rows look at, over the first base + limit entries.
-Status PromptRun::FoldColumns(Stream* stream, const Rows& rows, int32_t limit, DevicePtr<float> into,
-                              bool maxima, ChunkBuffers* b) {
-  return network_.device->FoldColumns(
-      stream, {rows.layer, rows.where, network_.config->n_heads, limit, network_.AttentionScale(), b->q_.at(),
-               b->lse_.at(), kPromptChunk, into, maxima, network_.config->attention_cap});
+ColumnArgs PromptRun::ColumnsOf(const Rows& rows, int32_t limit, DevicePtr<float> into, bool maxima,
+                                ChunkBuffers* b) const {
+  return {rows.layer,
+          rows.where,
+          network_.config->n_heads,
+          limit,
+          network_.AttentionScale(),
+          b->q_.at(),
+          b->lse_.at(),
+          kPromptChunk,
+          into,
+          maxima,
+          network_.config->attention_cap};
 }
 
 // ---- steps ----

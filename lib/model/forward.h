@@ -67,7 +67,7 @@ class ChunkBuffers {
  private:
   friend class PromptRun;
   DeviceBuffer<float> q_, k_, v_, attended_, lse_;
-  DeviceBuffer<uint8_t> network_, place_;
+  DeviceBuffer<uint8_t> network_, place_, fold_;
 };
 
 // A prompt that advances by chunks: layer by layer, within a layer a few hundred tokens at a time.
@@ -106,11 +106,11 @@ class PromptRun {
   Status Project(Stream* stream, const Rows& rows, ChunkBuffers* b);
   Status Place(Stream* stream, const Rows& rows, ChunkBuffers* b);
   // goes_on: something comes of the rows' attention; columns: it is folded.
-  Status Attend(Stream* stream, const Rows& rows, bool goes_on, bool columns, ChunkBuffers* b);
+  PromptAttentionArgs AttentionOf(const Rows& rows, bool goes_on, bool columns, ChunkBuffers* b) const;
   Status Finish(Stream* stream, const Rows& rows, int32_t skip, ChunkBuffers* b);
   Status RecordWindow(Stream* stream, const Rows& rows, ChunkBuffers* b);
-  Status FoldColumns(Stream* stream, const Rows& rows, int32_t limit, DevicePtr<float> into, bool maxima,
-                     ChunkBuffers* b);
+  ColumnArgs ColumnsOf(const Rows& rows, int32_t limit, DevicePtr<float> into, bool maxima,
+                       ChunkBuffers* b) const;
   KeyTurning turning() const;
   bool Slides() const { return request_.slides != nullptr && request_.slides[layer_] != 0; }
 

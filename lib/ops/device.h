@@ -117,6 +117,15 @@ class Device {
   virtual Status Place(Stream* s, const PlaceArgs& args) = 0;
   virtual Status AttendPrompt(Stream* s, const PromptAttentionArgs& args) = 0;
   virtual Status FoldColumns(Stream* s, const ColumnArgs& args) = 0;
+  // For n_rows rows of which at most n_entries entries of a head are folded; 0: it needs none.
+  virtual int64_t AttendAndFoldScratchBytes(int32_t /*n_rows*/, int32_t /*n_heads*/,
+                                            int64_t /*n_entries*/) const {
+    return 0;
+  }
+  virtual Status AttendAndFold(Stream* s, const AttendAndFoldArgs& args) {
+    const Status attended = AttendPrompt(s, args.attend);
+    return attended.ok() ? FoldColumns(s, args.fold) : attended;
+  }
 
   // ---- methods, over one layer ----
   virtual int64_t ScoreScratchBytes(const ScoreShape& shape) const = 0;

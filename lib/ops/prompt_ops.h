@@ -44,7 +44,7 @@ struct PromptAttentionArgs {
 
 // What the rows of a chunk look at, over the entries [0, base[g] + limit): into [G, capacity] += the group
 // mean of the summed probabilities, or (maxima) = max with the largest of any row and query head of the
-// group.
+// group. An entry gets nothing of query heads that do not see it.
 struct ColumnArgs {
   LayerView layer;
   PromptRows rows;
@@ -55,6 +55,14 @@ struct ColumnArgs {
   DevicePtr<float> into;
   bool maxima;
   float cap = 0;  // as of PromptAttentionArgs
+};
+
+// Both for the same rows, layer and logits, which a device may then make once. Where attend has no window and
+// all rows see what is folded: limit <= offset of the rows.
+struct AttendAndFoldArgs {
+  PromptAttentionArgs attend;  // with lse
+  ColumnArgs fold;
+  DeviceBytes scratch;
 };
 
 }  // namespace kvc

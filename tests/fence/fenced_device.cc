@@ -111,6 +111,7 @@ class FencedDevice final : public cpu::CpuDevice {
   KVC_FENCED(Place, PlaceArgs)
   KVC_FENCED(AttendPrompt, PromptAttentionArgs)
   KVC_FENCED(FoldColumns, ColumnArgs)
+  KVC_FENCED(AttendAndFold, AttendAndFoldArgs)
   KVC_FENCED(Score, ScoreArgs)
   KVC_FENCED(Select, SelectArgs)
   KVC_FENCED(SelectByQueryHead, SelectByQueryHeadArgs)

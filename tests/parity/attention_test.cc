@@ -224,6 +224,44 @@ std::vector<uint32_t> SomeSeen(int32_t n_keys, uint32_t bit) {
   return seen;
 }
 
+// Logits that are kept, of as many keys as all rows see, change nothing else.
+TEST(PrefillAttentionParity, KeepsLogits) {
+  constexpr uint32_t kBit = 4;
+  for (const RowsCase& c : RowsCases()) {
+    if (c.window > 0) continue;
+    const RowsData data(c);
+    std::vector<uint32_t> seen = SomeSeen(data.n_keys, c.d % 16 == 0 ? kBit : 0);
+    std::fill(seen.begin() + c.first_visible, seen.end(), ~0u);
+    for (const int32_t n_kept : {0, 1, c.first_visible / 2, c.first_visible + 1}) {
+      const int64_t stride = (n_kept + kKeptKeys - 1) / kKeptKeys * kKeptKeys;
+      for (const KernelTable* table : Tables()) {
+        std::vector<float> out(data.q.size()), lse(static_cast<size_t>(c.n_q)), out_beside(out), beside(lse),
+            kept(static_cast<size_t>(c.n_q * stride) + 1, 5);
+        PrefillAttentionArgs a = data.Prefill(out.data(), lse.data());
+        a.seen = seen.data(), a.seen_bit = kBit;
+        table->prefill_attention(a);
+        a.out = out_beside.data(), a.lse = beside.data();
+        a.kept = kept.data(), a.kept_stride = stride, a.n_kept = n_kept;
+        table->prefill_attention(a);
+        ASSERT_EQ(out, out_beside) << Name(table, c);
+        ASSERT_EQ(lse, beside) << Name(table, c);
+        ASSERT_EQ(kept.back(), 5) << Name(table, c);
+        for (int32_t i = 0; i < c.n_q; ++i) {
+          for (int32_t t = 0; t < n_kept; ++t) {
+            const float got = kept[static_cast<size_t>(i * stride + t)];
+            if ((seen[static_cast<size_t>(t)] & kBit) == 0) {
+              ASSERT_EQ(got, -INFINITY) << Name(table, c) << " row " << i << " key " << t;
+            } else {
+              ASSERT_NEAR(data.Logit(i, t), got, kTolerance)
+                  << Name(table, c) << " row " << i << " key " << t;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(PrefillAttentionParity, LeavesOutWhatAQueryHeadDoesNotSee) {
   constexpr uint32_t kBit = 4;
   for (const RowsCase& c : RowsCases()) {
@@ -328,14 +366,17 @@ TEST(ScoreRowsParity, AgreesWithDouble) {
 }
 
 TEST(ColumnSumsParity, AgreesWithDoubleInAnyCutOfTheKeys) {
+  constexpr uint32_t kBit = 2;
   for (const RowsCase& c : RowsCases()) {
     if (c.window > 0) continue;
     const RowsData data(c);
+    const std::vector<uint32_t> seen = SomeSeen(data.n_keys, c.d % 16 == 0 ? kBit : 0);
     std::vector<float> lse;
     for (double x : Attention(data).lse) lse.push_back(static_cast<float>(x));
     std::vector<double> want(static_cast<size_t>(data.n_keys), 0.5);
     for (int32_t i = 0; i < c.n_q; ++i) {
       for (int32_t t = 0; t <= c.first_visible + i; ++t) {
+        if ((seen[static_cast<size_t>(t)] & kBit) == 0) continue;
         want[static_cast<size_t>(t)] += 0.25 * std::exp(data.Logit(i, t) - lse[static_cast<size_t>(i)]);
       }
     }
@@ -344,6 +385,7 @@ TEST(ColumnSumsParity, AgreesWithDoubleInAnyCutOfTheKeys) {
       ColumnSumsArgs a{data.q.data(), data.k.data(),   lse.data(), whole.data(), data.stride,
                        c.n_q,         c.first_visible, 0,          data.n_keys,  c.d,
                        data.scale,    0.25f,           c.cap};
+      a.seen = seen.data(), a.seen_bit = kBit;
       table->column_sums(a);
       for (size_t t = 0; t < want.size(); ++t) {
         ASSERT_NEAR(want[t], whole[t], kTolerance * (1 + want[t])) << Name(table, c) << " key " << t;
@@ -361,15 +403,18 @@ TEST(ColumnSumsParity, AgreesWithDoubleInAnyCutOfTheKeys) {
 }
 
 TEST(ColumnMaximaParity, AgreesWithDoubleInAnyCutOfTheKeys) {
+  constexpr uint32_t kBit = 2;
   for (const RowsCase& c : RowsCases()) {
     if (c.window > 0) continue;
     const RowsData data(c);
+    const std::vector<uint32_t> seen = SomeSeen(data.n_keys, c.d % 16 == 0 ? kBit : 0);
     std::vector<float> lse;
     for (double x : Attention(data).lse) lse.push_back(static_cast<float>(x));
     constexpr float kBefore = 0.01f;  // some entries are below what stands there already
     std::vector<double> want(static_cast<size_t>(data.n_keys), kBefore);
     for (int32_t i = 0; i < c.n_q; ++i) {
       for (int32_t t = 0; t <= c.first_visible + i; ++t) {
+        if ((seen[static_cast<size_t>(t)] & kBit) == 0) continue;
         double& largest = want[static_cast<size_t>(t)];
         largest = std::max(largest, 0.5 * std::exp(data.Logit(i, t) - lse[static_cast<size_t>(i)]));
       }
@@ -379,6 +424,7 @@ TEST(ColumnMaximaParity, AgreesWithDoubleInAnyCutOfTheKeys) {
       ColumnSumsArgs a{
           data.q.data(), data.k.data(), lse.data(), whole.data(), data.stride, c.n_q, c.first_visible, 0,
           data.n_keys,   c.d,           data.scale, 0.5f,         c.cap};
+      a.seen = seen.data(), a.seen_bit = kBit;
       table->column_maxima(a);
       for (size_t t = 0; t < want.size(); ++t)
         ASSERT_NEAR(want[t], whole[t], kTolerance) << Name(table, c) << " key " << t;

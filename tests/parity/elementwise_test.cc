@@ -238,6 +238,19 @@ TEST(ElementwiseParity, Weights) {
   });
 }
 
+TEST(ElementwiseParity, Raise) {
+  ForEach([](const KernelTable& t, int32_t n, const std::string& name) {
+    Random random(static_cast<uint64_t>(n) + 1);
+    std::vector<float> x = random.Floats(n, -3, 3), y = random.Floats(n, -3, 3);
+    if (n > 4) x[1] = y[2] = x[3] = y[3] = -INFINITY;
+    std::vector<float> want;
+    for (size_t i = 0; i < x.size(); ++i) want.push_back(std::max(y[i], x[i] - 0.75f));
+    y = Guarded(y);
+    t.raise(x.data(), 0.75f, n, y.data());
+    EXPECT_EQ(Guarded(want), y) << name;
+  });
+}
+
 TEST(ElementwiseParity, ABadNumberIsNotHidden) {
   for (const KernelTable* table : Tables()) {
     std::vector<float> x(40, 1), weight(40, 1);

@@ -36,6 +36,7 @@ constexpr KernelTable Table(const char* name) {
   t.axpy = Axpy;
   t.softmax = Softmax;
   t.weights = Weights;
+  t.raise = Raise;
   t.prefill_attention = PrefillAttention;
   t.score_rows = ScoreRows;
   t.column_sums = Columns<Fold::kSum>;

@@ -138,9 +138,9 @@ struct Running {
 };
 
 // Turns one row of unscaled logits into weights relative to the new maximum. Keys outside [begin, end) get
-// none.
+// none. kept: the scaled logits, wanted or null.
 inline void Weigh(float* z, float scale, float cap, int32_t begin, int32_t end, float* m, float* l,
-                  float* keep) {
+                  float* keep, float* kept) {
   for (int32_t t = 0; t < begin; ++t) z[t] = -kInfinity;
   for (int32_t t = end; t < kTileKeys; ++t) z[t] = -kInfinity;
   const F factor = Set(scale);
@@ -149,6 +149,7 @@ inline void Weigh(float* z, float scale, float cap, int32_t begin, int32_t end, 
     F logit = Mul(Load(z + t), factor);
     if (cap > 0) logit = Capped(logit, cap);
     Store(z + t, logit);
+    if (kept != nullptr) Store(kept + t, logit);
     top = Max(logit, top);
   }
   const float most = MaxOf(top);
@@ -192,7 +193,8 @@ __attribute__((noinline)) void PrefillTile(const PrefillAttentionArgs& a, int32_
     const int32_t from = Most(0, FirstKey(a, row0 + i) - key),
                   to = Least(kTileKeys, EndKey(a, row0 + i) - key);
     Hide(a.seen, a.seen_bit, key, to, tile->z[i]);
-    Weigh(tile->z[i], a.scale, a.cap, from, to, &run->m[i], &run->l[i], &run->keep[i]);
+    Weigh(tile->z[i], a.scale, a.cap, from, to, &run->m[i], &run->l[i], &run->keep[i],
+          key < a.n_kept ? a.kept + (row0 + i) * a.kept_stride + key : nullptr);
   }
   for (int32_t i = begin; i < end && a.out != nullptr; i += kTileRows) {
     const int32_t n = Least(kTileRows, end - i);
@@ -283,7 +285,9 @@ inline void FoldColumns(const ColumnSumsArgs& a, int32_t row0, int32_t begin, in
   for (int32_t i = begin; i < end; ++i) {
     const F lse = Set(a.lse[row0 + i]);
     float* z = tile->z[i];
-    for (int32_t t = a.first_visible + row0 + i + 1 - key; t < kTileKeys; ++t) z[t] = -kInfinity;
+    const int32_t visible = Least(kTileKeys, a.first_visible + row0 + i + 1 - key);
+    for (int32_t t = visible; t < kTileKeys; ++t) z[t] = -kInfinity;
+    Hide(a.seen, a.seen_bit, key, Least(visible, a.key_end - key), z);
     for (int t = 0; t < kTileKeys; t += kWidth) {
       F logit = Mul(Load(z + t), scale);
       if (a.cap > 0) logit = Capped(logit, a.cap);

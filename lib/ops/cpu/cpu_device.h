@@ -45,6 +45,8 @@ class CpuDevice : public Device {
   Status Place(Stream* s, const PlaceArgs& args) override;
   Status AttendPrompt(Stream* s, const PromptAttentionArgs& args) override;
   Status FoldColumns(Stream* s, const ColumnArgs& args) override;
+  int64_t AttendAndFoldScratchBytes(int32_t n_rows, int32_t n_heads, int64_t n_entries) const override;
+  Status AttendAndFold(Stream* s, const AttendAndFoldArgs& args) override;
 
   int64_t ScoreScratchBytes(const ScoreShape& shape) const override;
   Status Score(Stream* s, const ScoreArgs& args) override;

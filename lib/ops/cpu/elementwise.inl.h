@@ -201,6 +201,13 @@ inline void Weights(float most, float factor, int32_t n, float* x) {
   if (i < n) StoreN(x + i, n - i, Mul(Exp(Sub(LoadN(x + i, n - i), shift)), times));
 }
 
+inline void Raise(const float* x, float shift, int32_t n, float* y) {
+  const F less = Set(shift);
+  int32_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) Store(y + i, Max(Sub(Load(x + i), less), Load(y + i)));
+  if (i < n) StoreN(y + i, n - i, Max(Sub(LoadN(x + i, n - i), less), LoadN(y + i, n - i)));
+}
+
 inline float LargestAbs(const float* x, int32_t n) {
   F top = Zero();
   int32_t i = 0;

@@ -30,6 +30,7 @@ constexpr KernelTable kReference = {
     ref::Axpy,
     ref::Softmax,
     ref::Weights,
+    ref::Raise,
     ref::PrefillAttention,
     ref::ScoreRows,
     ref::ColumnSums,
@@ -63,6 +64,7 @@ KernelTable FillMissing(KernelTable table, const KernelTable& below) {
   fill(table.axpy, below.axpy);
   fill(table.softmax, below.softmax);
   fill(table.weights, below.weights);
+  fill(table.raise, below.raise);
   fill(table.prefill_attention, below.prefill_attention);
   fill(table.score_rows, below.score_rows);
   fill(table.column_sums, below.column_sums);

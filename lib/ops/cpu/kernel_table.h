@@ -57,7 +57,14 @@ struct PrefillAttentionArgs {
   const float* sink = nullptr;
   int32_t n_heads = 1;
   int64_t lse_stride = 0;  // from head to head
+  // The scaled logits of the keys [0, n_kept), which all rows see, row i at kept + i * kept_stride; -inf:
+  // left out. Null: not wanted. For one head without a window; whole multiples of kKeptKeys of a row are
+  // written.
+  float* kept = nullptr;
+  int64_t kept_stride = 0;
+  int32_t n_kept = 0;
 };
+constexpr int32_t kKeptKeys = 64;
 // Static: files of one instruction set have their own (common.inl.h).
 static inline PrefillAttentionArgs HeadOf(const PrefillAttentionArgs& a, int32_t h) {
   PrefillAttentionArgs one = a;
@@ -89,8 +96,8 @@ struct ScoreRowsArgs {
 
 // With p(i, t) = exp(scale * q_i.k_t - lse[i]) for the rows i that see key t, t in [key_begin, key_end):
 // column_sums: sums[t] += weight * sum over i of p(i, t); column_maxima: sums[t] = max(sums[t], max over i of
-// weight * p(i, t)). Row i sees keys [0, first_visible + i]. The second pass of methods.md 2.3: n x n never
-// exists.
+// weight * p(i, t)). Row i sees keys [0, first_visible + i], of these those of seen as above. The second pass
+// of methods.md 2.3: n x n never exists.
 struct ColumnSumsArgs {
   const float* q;
   const float* k;    // [S, D] dense
@@ -100,6 +107,8 @@ struct ColumnSumsArgs {
   int32_t n_q, first_visible, key_begin, key_end, d;
   float scale, weight;
   float cap = 0;
+  const uint32_t* seen = nullptr;  // [S]
+  uint32_t seen_bit = 0;
 };
 
 // Adds n cached entries to the running softmax of the g query heads that read them:
@@ -154,6 +163,7 @@ struct KernelTable {
   void (*axpy)(float a, const float* x, int32_t n, float* y);      // y += a * x
   void (*softmax)(float* x, int32_t n);                            // in place; all -inf gives zeros
   void (*weights)(float most, float factor, int32_t n, float* x);  // x = exp(x - most) * factor; most: finite
+  void (*raise)(const float* x, float shift, int32_t n, float* y);  // y = max(y, x - shift)
   void (*prefill_attention)(const PrefillAttentionArgs&);
   void (*score_rows)(const ScoreRowsArgs&);
   void (*column_sums)(const ColumnSumsArgs&);

@@ -1,7 +1,9 @@
-// Attention of prompts. Flops: 4 * rows * entries * D per query head, and the same again for columns; keys of
-// a layer are read once per block of rows, by the heads of a group together.
+// Attention of prompts. Flops: 4 * rows * entries * D per query head, and 2 * rows * entries * D again for
+// columns, unless they are folded of the same logits (AttendAndFold); keys of a layer are read once per block
+// of rows, by the heads of a group together.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "lib/ops/cpu/cpu_device.h"
 #include "lib/ops/cpu/raw.h"
@@ -11,6 +13,8 @@ namespace {
 
 constexpr int32_t kQueryBlock = 64;  // query rows of one work item
 constexpr int64_t kKeyBlock = 128;   // keys of one work item of columns
+// Entries whose logits are kept for a block of rows, at most: 512 KiB, which have to stay in a cache.
+constexpr int64_t kMostKept = 2048;
 // Work items a thread at least, where there are heads to part: what a slow one leaves is for the others.
 constexpr int64_t kItemsAThread = 8;
 
@@ -19,6 +23,27 @@ constexpr int64_t kItemsAThread = 8;
 int32_t PartsOfGroup(int32_t group, int64_t n_whole, int n_threads) {
   const int64_t wanted = (kItemsAThread * n_threads + n_whole - 1) / n_whole;
   return static_cast<int32_t>(std::clamp<int64_t>(wanted, 1, group));
+}
+
+// Floats of a row of kept logits.
+int64_t KeptStride(int64_t n_entries) { return (n_entries + kKeptKeys - 1) / kKeptKeys * kKeptKeys; }
+
+// The rows [row, row + ...) of query heads [h, h + n_heads), which share a KV head.
+PrefillAttentionArgs BlockOf(const PromptAttentionArgs& a, int32_t row, int32_t h, int32_t n_heads) {
+  const LayerView& kv = a.layer;
+  const int32_t d = kv.head_dim, group = a.n_heads / kv.n_kv_heads, g = h / group;
+  const int64_t at = (int64_t{row} * a.n_heads + h) * d;
+  PrefillAttentionArgs t{};
+  t.q = Raw(a.q) + at, t.out = a.out ? Raw(a.out) + at : nullptr;
+  t.q_stride = t.out_stride = int64_t{a.n_heads} * d;
+  t.k = Raw(kv.keys) + g * kv.capacity * d, t.v = Raw(kv.values) + g * kv.capacity * d;
+  t.lse = a.lse ? Raw(a.lse) + h * a.lse_stride + row : nullptr, t.lse_stride = a.lse_stride;
+  t.seen = kv.has_seen ? Raw(kv.seen) + g * kv.capacity : nullptr, t.seen_bit = SeenBit(h % group);
+  t.n_q = std::min(kQueryBlock, a.rows.n - row), t.n_heads = n_heads;
+  t.first_visible = a.rows.base[g] + a.rows.offset + row;
+  t.d = d, t.window = a.window, t.scale = a.scale, t.cap = a.cap;
+  t.sink = a.sinks ? Raw(a.sinks) + h : nullptr;
+  return t;
 }
 
 }  // namespace
@@ -56,8 +81,7 @@ Status CpuDevice::Place(Stream*, const PlaceArgs& a) {
 
 Status CpuDevice::AttendPrompt(Stream*, const PromptAttentionArgs& a) {
   const LayerView& kv = a.layer;
-  const int32_t d = kv.head_dim, group = a.n_heads / kv.n_kv_heads, n = a.rows.n,
-                blocks = (n + kQueryBlock - 1) / kQueryBlock,
+  const int32_t group = a.n_heads / kv.n_kv_heads, blocks = (a.rows.n + kQueryBlock - 1) / kQueryBlock,
                 parts = PartsOfGroup(group, std::max(int64_t{blocks} * kv.n_kv_heads, int64_t{1}),
                                      pool_->n_threads()),
                 a_block = kv.n_kv_heads * parts;  // items
@@ -65,19 +89,8 @@ Status CpuDevice::AttendPrompt(Stream*, const PromptAttentionArgs& a) {
     // Later blocks see more keys: they go first, so that threads end together.
     const int32_t block = blocks - 1 - static_cast<int32_t>(item / a_block), row = block * kQueryBlock,
                   g = static_cast<int32_t>(item % a_block) / parts, part = static_cast<int32_t>(item % parts),
-                  first = group * part / parts, h = g * group + first;
-    const int64_t at = (int64_t{row} * a.n_heads + h) * d;
-    PrefillAttentionArgs t{};
-    t.q = Raw(a.q) + at, t.out = a.out ? Raw(a.out) + at : nullptr;
-    t.q_stride = t.out_stride = int64_t{a.n_heads} * d;
-    t.k = Raw(kv.keys) + g * kv.capacity * d, t.v = Raw(kv.values) + g * kv.capacity * d;
-    t.lse = a.lse ? Raw(a.lse) + h * a.lse_stride + row : nullptr, t.lse_stride = a.lse_stride;
-    t.seen = kv.has_seen ? Raw(kv.seen) + g * kv.capacity : nullptr, t.seen_bit = SeenBit(first);
-    t.n_q = std::min(kQueryBlock, n - row), t.n_heads = group * (part + 1) / parts - first;
-    t.first_visible = a.rows.base[g] + a.rows.offset + row;
-    t.d = d, t.window = a.window, t.scale = a.scale, t.cap = a.cap;
-    t.sink = a.sinks ? Raw(a.sinks) + h : nullptr;
-    kernels_.prefill_attention(t);
+                  first = group * part / parts;
+    kernels_.prefill_attention(BlockOf(a, row, g * group + first, group * (part + 1) / parts - first));
   });
   return {};
 }
@@ -101,8 +114,47 @@ Status CpuDevice::FoldColumns(Stream*, const ColumnArgs& a) {
       t.key_begin = static_cast<int32_t>(first),
       t.key_end = static_cast<int32_t>(std::min(first + kKeyBlock, end));
       t.d = d, t.scale = a.scale, t.cap = a.cap, t.weight = a.maxima ? 1 : 1.0f / static_cast<float>(group);
+      t.seen = kv.has_seen ? Raw(kv.seen) + g * kv.capacity : nullptr, t.seen_bit = SeenBit(h % group);
       (a.maxima ? kernels_.column_maxima : kernels_.column_sums)(t);
     }
+  });
+  return {};
+}
+
+int64_t CpuDevice::AttendAndFoldScratchBytes(int32_t n_rows, int32_t n_heads, int64_t n_entries) const {
+  if (n_entries > kMostKept) return 0;
+  const int64_t blocks = (n_rows + kQueryBlock - 1) / kQueryBlock;
+  return int64_t{4} * KeptStride(n_entries) * (int64_t{pool_->n_threads()} * kQueryBlock + blocks * n_heads);
+}
+
+// Of largest probabilities, where the logits of a block of rows are few enough to be kept until the sums of
+// their rows are known. A block has its own line of the largest logits less lse; those meet at the end.
+Status CpuDevice::AttendAndFold(Stream* s, const AttendAndFoldArgs& args) {
+  const PromptAttentionArgs& a = args.attend;
+  const ColumnArgs& fold = args.fold;
+  const int32_t heads = a.layer.n_kv_heads, group = a.n_heads / heads,
+                blocks = (a.rows.n + kQueryBlock - 1) / kQueryBlock,
+                most = *std::max_element(a.rows.base, a.rows.base + heads) + fold.limit;
+  if (!fold.maxima || most > kMostKept) return Device::AttendAndFold(s, args);
+  const int64_t stride = KeptStride(most);
+  float *kept = reinterpret_cast<float*>(Raw(args.scratch)),
+        *lines = kept + pool_->n_threads() * kQueryBlock * stride;
+  pool_->ParallelFor(int64_t{blocks} * a.n_heads, [&](int64_t item, int thread) {
+    const int32_t block = blocks - 1 - static_cast<int32_t>(item / a.n_heads),
+                  h = static_cast<int32_t>(item % a.n_heads), n = a.rows.base[h / group] + fold.limit;
+    PrefillAttentionArgs t = BlockOf(a, block * kQueryBlock, h, 1);
+    t.kept = kept + thread * kQueryBlock * stride, t.kept_stride = stride, t.n_kept = n;
+    kernels_.prefill_attention(t);
+    float* line = lines + (int64_t{h} * blocks + block) * stride;
+    std::fill(line, line + n, -std::numeric_limits<float>::infinity());
+    for (int32_t i = 0; i < t.n_q; ++i) kernels_.raise(t.kept + i * stride, t.lse[i], n, line);
+  });
+  pool_->ParallelFor(heads, [&](int64_t g, int) {
+    const int32_t n = a.rows.base[g] + fold.limit;
+    float* line = lines + g * group * blocks * stride;
+    for (int32_t i = 1; i < group * blocks; ++i) kernels_.raise(line + i * stride, 0, n, line);
+    kernels_.weights(0, 1, n, line);
+    kernels_.raise(line, 0, n, Raw(fold.into) + g * fold.layer.capacity);
   });
   return {};
 }

@@ -109,6 +109,7 @@ void AttendRows(const PrefillAttentionArgs& a) {
       for (int32_t t = 0; t < tile.n && a.seen != nullptr; ++t)
         visible[t] = IsSeen(a.seen, a.seen_bit, key + t) ? 1 : 0;
       tile.visible = a.seen != nullptr ? visible : nullptr;
+      tile.logits = key < a.n_kept ? a.kept + i * a.kept_stride + key : nullptr;
       AttendTile(tile);
     }
     for (int32_t j = 0; j < a.d && out != nullptr; ++j) out[j] /= l;
@@ -148,6 +149,7 @@ void ScoreRows(const ScoreRowsArgs& a) {
 void ColumnSums(const ColumnSumsArgs& a) {
   for (int32_t t = a.key_begin; t < a.key_end; ++t) {
     float sum = 0;
+    if (!IsSeen(a.seen, a.seen_bit, t)) continue;
     for (int32_t i = t > a.first_visible ? t - a.first_visible : 0; i < a.n_q; ++i) {
       sum += std::exp(Capped(a.scale * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d), a.cap) -
                       a.lse[i]);
@@ -158,6 +160,7 @@ void ColumnSums(const ColumnSumsArgs& a) {
 
 void ColumnMaxima(const ColumnSumsArgs& a) {
   for (int32_t t = a.key_begin; t < a.key_end; ++t) {
+    if (!IsSeen(a.seen, a.seen_bit, t)) continue;
     for (int32_t i = t > a.first_visible ? t - a.first_visible : 0; i < a.n_q; ++i) {
       const float z = Capped(a.scale * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d), a.cap);
       a.sums[t] = std::max(a.sums[t], a.weight * std::exp(z - a.lse[i]));

@@ -1,4 +1,5 @@
 // Vectors in, vectors out: norm, rotation, activation, sums, softmax.
+#include <algorithm>
 #include <cmath>
 
 #include "lib/ops/ref/ref_kernels.h"
@@ -90,6 +91,10 @@ void Softmax(float* x, int32_t n) {
 
 void Weights(float most, float factor, int32_t n, float* x) {
   for (int32_t i = 0; i < n; ++i) x[i] = std::exp(x[i] - most) * factor;
+}
+
+void Raise(const float* x, float shift, int32_t n, float* y) {
+  for (int32_t i = 0; i < n; ++i) y[i] = std::max(y[i], x[i] - shift);
 }
 
 }  // namespace kvc::ref
