@@ -48,6 +48,8 @@ std::optional<Round> MeasureRound(Session* session, int32_t n_drafted) {
 
 }  // namespace
 
+void TryDraft(Session* session, int32_t n_drafted) { MeasureRound(session, n_drafted); }
+
 std::vector<DraftSpeed> MeasureDrafts(const Model& model, Session* session,
                                       const std::vector<int32_t>& lengths, int32_t repeat) {
   std::vector<DraftSpeed> result;

@@ -22,6 +22,9 @@ struct DraftSpeed {
 std::vector<DraftSpeed> MeasureDrafts(const Model& model, Session* session,
                                       const std::vector<int32_t>& lengths, int32_t repeat);
 
+// Fails where drafts cannot be measured: before the work.
+void TryDraft(Session* session, int32_t n_drafted);
+
 Json DraftsJson(const std::vector<DraftSpeed>& drafts);  // [lengths]
 std::string DraftText(const std::vector<DraftSpeed>& drafts);
 

@@ -131,6 +131,7 @@ BenchResult Measure(const BenchOptions& options, const Model& model, const Polic
     progress.Update(i, options.repeat + 1, i == 0 ? "warming up" : "");
     if (i > 0) session.Reset();
     const Measured one = MeasureOnce(options, &session, tokens);
+    if (i == 0 && !options.draft.empty()) TryDraft(&session, options.draft[0]);
     if (i == 0) continue;  // pages touched for the first time, clocks not yet up
     prefill.push_back(one.prefill_seconds);
     compress.push_back(one.compress_seconds);
@@ -263,9 +264,9 @@ Action AddBench(CLI::App* app) {
   AddPolicyOption(app, &options->policy);
   AddTableOptions(app, &options->tables);
   const auto count = [&](const char* name, int32_t* value, int least, const char* help) {
-    app->add_option(name, *value, help)->check(AtLeast(least))->capture_default_str()->type_name("N");
+    return app->add_option(name, *value, help)->check(AtLeast(least))->capture_default_str()->type_name("N");
   };
-  count("--prompt", &options->prompt, 1, "Tokens of the measured prompt");
+  CLI::Option* prompt = count("--prompt", &options->prompt, 1, "Tokens of the measured prompt");
   count("--gen", &options->gen, 0, "Tokens to generate after the prompt's first");
   count("--depth", &options->depth, 0, "Tokens in the session before the measured prompt");
   count("--repeat", &options->repeat, 1, "Repetitions; medians are reported");
@@ -283,7 +284,8 @@ Action AddBench(CLI::App* app) {
       ->delimiter(',')
       ->check(Whole(1, kMostDrafted))
       ->type_name("N,...");
-  AddInput(app, "--tokens", &options->tokens, "Token ids from a JSON array instead of made-up ones");
+  AddInput(app, "--tokens", &options->tokens, "Token ids from a JSON array instead of made-up ones")
+      ->excludes(prompt);
   app->add_flag("--json", options->json, "One JSON document on stdout");
   return [options](Signals*) { return Bench(*options); };
 }

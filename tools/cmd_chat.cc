@@ -67,6 +67,7 @@ class Chat {
         Complain(error.what());
       }
     }
+    if (std::ferror(stdin) != 0) throw Failure("standard input cannot be read");
   }
 
  private:
@@ -92,13 +93,24 @@ class Chat {
                      "\n/help lists them; a text that begins with a slash is typed with two");
   }
 
-  void Ask(const std::string& text) {
-    const TextSink sink = [](const std::string& piece) {
+  // A failure in the middle of an answer is told on a line of its own.
+  Conversation::Answer AnswerTo(const std::string& text) {
+    bool began = false;
+    const TextSink sink = [&began](const std::string& piece) {
+      began = true;
       Print(piece);
       FlushOutput();
     };
-    const Conversation::Answer answer =
-        talk_.Ask(text, options_.max_tokens, options_.json ? TextSink{} : sink, signals_);
+    try {
+      return talk_.Ask(text, options_.max_tokens, options_.json ? TextSink{} : sink, signals_);
+    } catch (const StatusFailure&) {
+      if (began) Print("\n");
+      throw;
+    }
+  }
+
+  void Ask(const std::string& text) {
+    const Conversation::Answer answer = AnswerTo(text);
     const Generation& g = answer.generation;
     if (options_.json) {
       PrintJson(Json{{"user", text},
@@ -227,7 +239,10 @@ Action AddChat(CLI::App* app) {
       "Lines of standard input are what the user says; those that begin with a slash are commands\n"
       "(/help). Ctrl-C stops an answer, a second one or Ctrl-D ends.\n"
       "--on-full is slide unless said otherwise: a conversation goes on for ever.");
-  return [options](Signals* signals) { return Run(*options, signals); };
+  return [options, app](Signals* signals) {
+    if (options->load.empty()) NoteNothingDrawn(*app, options->session);  // a loaded one may have been drawn
+    return Run(*options, signals);
+  };
 }
 
 }  // namespace kvc::tool

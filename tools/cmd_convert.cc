@@ -247,7 +247,11 @@ Action AddConvert(CLI::App* app) {
       "little, linear much unless the model was trained so; dynamic fits one length), and what longer\n"
       "ones are worth has to be measured (kvc eval). Twice the context, and what that does to the model:\n"
       "  kvc convert SRC long.kvc --rope yarn:2 --dry-run");
-  return [command](Signals* signals) { return RunConvert(*command, signals); };
+  return [command, app](Signals* signals) {
+    RefuseUnless(command->weights == "int8" || command->weights == "int4", *app, "--group",
+                 "--weights int8 or int4");
+    return RunConvert(*command, signals);
+  };
 }
 
 }  // namespace kvc::tool

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "tools/command.h"
 #include "tools/files.h"
@@ -147,11 +148,15 @@ Json TableJson(const std::vector<DemoPolicy>& policies, int32_t n_heads) {
   return Json{{"policies", rows}, {"library_version", LibraryVersion()}};
 }
 
-void TellStory(const DemoOptions& options) {
+std::optional<Model> StoryModel(const DemoOptions& options) {
+  if (options.stories.empty()) return std::nullopt;
+  ModelOptions model = options.model;
+  model.path = options.stories;
+  return OpenModel(model);
+}
+
+void TellStory(const Model& model) {
   constexpr int32_t kStoryTokens = 220;
-  ModelOptions model_options = options.model;
-  model_options.path = options.stories;
-  const Model model = OpenModel(model_options);
   Session session(model, Policy("full"), DefaultSessionParams());
   session.Prefill(model.TokenizePrompt("Once upon a time"));
   const Generation story = Generate(&session, kStoryTokens, {});
@@ -162,16 +167,15 @@ void TellStory(const DemoOptions& options) {
 }
 
 int Demo(const DemoOptions& options) {
-  std::vector<Task> tasks = ReadTasks(options.tasks);
-  if (options.limit > 0 && tasks.size() > static_cast<size_t>(options.limit))
-    tasks.resize(static_cast<size_t>(options.limit));
-  size_t n_questions = 0;
-  for (const Task& task : tasks) n_questions += task.questions.size();
   const Model model = OpenModel(options.model);
+  const std::optional<Model> stories = StoryModel(options);  // a missing one is told before the work
   std::vector<DemoPolicy> policies = DemoPolicies(options.budgets);
   std::vector<const Policy*> pointers;
   for (const DemoPolicy& entry : policies) pointers.push_back(&entry.policy);
   TaskEvaluator evaluator(model, pointers, TaskProtocol::kAsk);
+  const std::vector<Task> tasks = TasksThatFit(model, evaluator, options.tasks, options.limit);
+  size_t n_questions = 0;
+  for (const Task& task : tasks) n_questions += task.questions.size();
   if (!options.json) PrintIntroduction(model, tasks[0], tasks.size(), n_questions);
   std::vector<QualitySums> sums(policies.size());
   {
@@ -192,7 +196,7 @@ int Demo(const DemoOptions& options) {
     return kExitGood;
   }
   PrintTable(policies, model.n_kv_heads_total());
-  if (!options.stories.empty()) TellStory(options);
+  if (stories) TellStory(*stories);
   return kExitGood;
 }
 

@@ -444,6 +444,17 @@ void AddExplainOptions(CLI::App* app, EvalOptions* options) {
       ->type_name("X");
 }
 
+void RefuseIdle(const CLI::App& app, const EvalOptions& options) {
+  for (const char* of_texts : {"--window", "--windows", "--text-protocol"})
+    RefuseUnless(!options.texts.empty(), app, of_texts, "--text");
+  RefuseUnless(options.n_windows == 0 || !options.data.empty(), app, "--limit",
+               "the first windows of a text, and --windows spreads a number of its own");
+  const bool suite = !options.suite.name.empty();
+  RefuseUnless(options.suite.name == "needle", app, "--lengths", "--suite needle");
+  for (const char* of_made : {"--items", "--length", "--essay", "--questions"})
+    RefuseUnless(suite && options.data.empty(), app, of_made, "prompts that are made here: without --data");
+}
+
 }  // namespace
 
 Action AddEval(CLI::App* app) {
@@ -481,7 +492,10 @@ Action AddEval(CLI::App* app) {
   AddExplainOptions(app, options.get());
   CLI::Option* json = app->add_flag("--json", options->json, "One JSON document on stdout");
   app->add_flag("--csv", options->csv, "A table with commas on stdout")->excludes(json);
-  return [options](Signals* signals) { return Eval(*options, signals); };
+  return [options, app](Signals* signals) {
+    RefuseIdle(*app, *options);
+    return Eval(*options, signals);
+  };
 }
 
 }  // namespace kvc::tool

@@ -14,16 +14,19 @@ struct PlanOptions {
   ModelOptions model;
   TableOptions tables;
   std::string policy = "full";
-  int32_t prompt = 0, max_tokens = 128;
+  int32_t prompt = 0, max_tokens = 0;
   int64_t limit = 0;
   bool json = false;
 };
 
-// Room for the answer as far as the model was trained, at least one token.
+// Room for the answer: what was asked for, else as far as the model was trained, at least one token.
 int32_t PlannedContext(const PlanOptions& options, int32_t trained) {
-  const int64_t wanted = int64_t{options.prompt} + options.max_tokens;
-  const int64_t most = std::max<int64_t>(trained, int64_t{options.prompt} + 1);
-  return static_cast<int32_t>(std::min({wanted, most, int64_t{INT32_MAX}}));
+  constexpr int32_t kAnswer = 128;
+  const int64_t prompt = options.prompt, most = std::max<int64_t>(trained, prompt + 1),
+                wanted =
+                    options.max_tokens > 0 ? prompt + options.max_tokens : std::min(prompt + kAnswer, most);
+  if (wanted > INT32_MAX) throw UsageError("--context and --max-tokens are too large");
+  return static_cast<int32_t>(wanted);
 }
 
 std::string SlotsText(const SessionPlan& plan, const Model& model) {
@@ -125,9 +128,8 @@ Action AddPlan(CLI::App* app) {
       ->check(AtLeast(1))
       ->type_name("N");
   app->add_option("--max-tokens", options->max_tokens,
-                  "Tokens of the answer, as far as the trained context allows")
+                  "Tokens of the answer; none: 128, as far as the trained context allows")
       ->check(AtLeast(1))
-      ->capture_default_str()
       ->type_name("N");
   app->add_flag("--json", options->json, "One JSON document on stdout");
   return [options](Signals*) { return Plan(*options); };

@@ -295,7 +295,10 @@ Action AddRun(CLI::App* app) {
                 "Also run the full cache: memory, time, agreement side by side");
   app->add_flag("--stats", options->stats, "Memory and time, on stderr");
   app->add_flag("--json", options->json, "One JSON document on stdout");
-  return [options](Signals* signals) { return Run(*options, signals); };
+  return [options, app](Signals* signals) {
+    NoteNothingDrawn(*app, options->session);
+    return Run(*options, signals);
+  };
 }
 
 }  // namespace kvc::tool

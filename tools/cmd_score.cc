@@ -316,7 +316,9 @@ int ScoreCoalitions(const ScoreCommand& c, const Model& model, const ExampleSet&
   const Policy full("full");
   UtilityEvaluator evaluator(model, full, examples, c.evaluator);
   WorkResults done;
-  const auto log = WorkLogWriter::Open(c.log, LogHeader(c.plan, what), c.resume, &done);
+  Json header = LogHeader(c.plan, what);
+  header["estimate"] = EstimateJson(c.scorer.estimate);
+  const auto log = WorkLogWriter::Open(c.log, header, c.resume, &done);
   CheckResults(c.plan, what.n_examples, done, c.log);
   Scorer scorer(c.plan, c.scorer, &evaluator, log.get(), &done, cancel, team);
   scorer.Run();
@@ -510,6 +512,21 @@ void AddSamplingPlan(CLI::App* app, ScoreCommand* c) {
       ->type_name("N");
 }
 
+// A command is often given again with another method, or with --scores.
+void NoteIdle(const CLI::App& app, const ScoreCommand& c) {
+  const bool measures = c.method != "headkv-r2" && c.given.empty(), draws = measures && c.method == "ssv";
+  const auto note = [&](bool has_effect, const char* option) {
+    if (has_effect || app.count(option) == 0) return;
+    Note(std::string("kvc: note: ") + option + " changes nothing " +
+         (c.given.empty() ? "with --method " + c.method : "of scores that were measured before"));
+  };
+  for (const char* option :
+       {"--samples", "--max-samples", "--min-spearman", "--sizes", "--runs", "--balanced"})
+    note(draws, option);
+  for (const char* option : {"--variant", "--draw-examples", "--standardise", "--with-offset"})
+    note(measures, option);
+}
+
 }  // namespace
 
 Action AddScore(CLI::App* app) {
@@ -550,7 +567,10 @@ Action AddScore(CLI::App* app) {
   app->footer(
       "Scored are the heads of layers that see all tokens. Layers with a window keep their newest\n"
       "whatever is masked: their heads score 0, and no method looks at it.");
-  return [c](Signals* signals) { return Score(*c, signals); };
+  return [c, app](Signals* signals) {
+    NoteIdle(*app, *c);
+    return Score(*c, signals);
+  };
 }
 
 }  // namespace kvc::tool

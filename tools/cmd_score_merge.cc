@@ -15,8 +15,10 @@ namespace {
 
 struct MergeCommand {
   std::vector<std::string> files;
-  std::string out, name, variant = "both", log;
+  std::string out, name, variant, log;
   bool average = false, standardise = false, with_offset = false, json = false;
+  // None of its parts was said: as the logs say.
+  bool estimate_of_logs() const { return variant.empty() && !standardise && !with_offset; }
 };
 
 Json MergeLogs(const MergeCommand& command) {
@@ -29,7 +31,11 @@ Json MergeLogs(const MergeCommand& command) {
                "complete?",
                static_cast<long long>(merger.n_missing())));
   }
-  const EstimateOptions options{ParseVariant(command.variant), !command.with_offset, command.standardise};
+  EstimateOptions options = EstimateIn(merger.header(), command.files[0]);
+  if (!command.estimate_of_logs()) {
+    options = {command.variant.empty() ? Variant::kBoth : ParseVariant(command.variant), !command.with_offset,
+               command.standardise};
+  }
   const ScoreReport report = MakeReport(merger.plan(), merger.results(), options);
   if (!command.log.empty()) {
     WorkResults none;
@@ -62,7 +68,7 @@ int Merge(const MergeCommand& command, Signals* signals) {
   }
   Print(Format("%s: %s samples from %zu files", Printable(command.out).c_str(),
                FormatCount(scores["samples"].get<int64_t>()).c_str(), command.files.size()));
-  if (!command.average) Print("; estimator " + command.variant);
+  if (!command.average) Print("; estimator " + TextMember(scores, "variant", command.out));
   if (scores.contains("mae_between_runs")) {
     Print(Format("; runs agree: MAE %.2g, Spearman %.3f", scores["mae_between_runs"].get<double>(),
                  scores["correlation_between_runs"].get<double>()));
@@ -79,9 +85,11 @@ Action AddScoreMerge(CLI::App* app) {
   AddOutput(app, "--out", &command->out, "The score file to write (JSON)")->required();
   AddOutput(app, "--log", &command->log, "Also write the joined record, to go on with");
   app->add_option("--name", command->name, "Name of the table")->type_name("TEXT");
-  CLI::Option* variant =
-      app->add_option("--variant", command->variant, "Estimator: both, left, pooled or regression");
-  variant->check(CLI::IsMember(VariantNames()).description(""))->capture_default_str()->type_name("V");
+  CLI::Option* variant = app->add_option(
+      "--variant", command->variant,
+      "Estimator: both, left, pooled or regression; none, and none of the next two: that of the "
+      "call which began the first log");
+  variant->check(CLI::IsMember(VariantNames()).description(""))->type_name("V");
   CLI::Option* standardise =
       app->add_flag("--standardise", command->standardise, "Every size counts the same");
   CLI::Option* offset =

@@ -19,7 +19,7 @@ namespace {
 struct TuneCommand {
   ModelOptions model;
   TableOptions tables;
-  std::vector<std::string> policies, data;
+  std::vector<std::string> policies, data, budget_texts;
   std::string metric = "accuracy", protocol = "ask", out;
   TunePromise promise;
   TuneBudgets budgets;
@@ -310,14 +310,15 @@ Action AddTune(CLI::App* app) {
       ->type_name("X");
   AddShareOption(app, "--confidence", &command->promise.confidence, 0.5, 0.999999,
                  "That the promise holds, such as 95% (the default)");
-  app->add_option("--budget-key", command->budgets.key, "budget, budget_ratio or budget_bytes")
+  app->add_option("--budget-key", command->budgets.key,
+                  "budget, budget_ratio or budget_bytes, where --budgets does not say by % or B")
       ->check(CLI::IsMember({"budget", "budget_ratio", "budget_bytes"}).description(""))
       ->capture_default_str()
       ->type_name("KEY");
-  app->add_option("--budgets", command->budgets.values,
-                  "Which to try (none: from the longest context down by the root of two)")
+  app->add_option("--budgets", command->budget_texts,
+                  "Which to try: 32,64 or 5%,10% or 300KiB,1MiB (none: from the longest context down by the "
+                  "root of two)")
       ->delimiter(',')
-      ->check(Real(1e-9, 1e15))
       ->type_name("N,...");
   app->add_option("--protocol", command->protocol,
                   "ask: compress, then ask. prompt: the question is part of the compressed prompt")
@@ -335,7 +336,11 @@ Action AddTune(CLI::App* app) {
       ->type_name("N");
   AddOutput(app, "--out", &command->out, "Write the policy found");
   app->add_flag("--json", command->json, "One JSON document on stdout");
-  return [command](Signals* signals) { return Tune(*command, signals); };
+  return [command, app](Signals* signals) {
+    ReadBudgets(command->budget_texts, app->count("--budget-key") > 0, &command->budgets);
+    RefuseUnless(command->metric == "kl", *app, "--max-kl", "--metric kl");
+    return Tune(*command, signals);
+  };
 }
 
 }  // namespace kvc::tool

@@ -81,23 +81,28 @@ std::vector<std::string> CommandNames() {
   return names;
 }
 
-// What a wrong command line is told: what is wrong, what was perhaps meant, where the rest stands.
+// What a wrong command line is told: what is wrong, what was perhaps meant, where the rest stands. An option
+// that the program does not have is what is wrong, also where a command is missing then.
 std::string FailureText(const CLI::App* app, const CLI::Error& error) {
   const CLI::App* used = app;
   for (const CLI::App* sub : app->get_subcommands()) used = sub;
+  if (!app->remaining().empty()) used = app;
   const std::string name = used == app ? "kvc" : "kvc " + used->get_name();
-  std::string text = name + ": " + error.what();
-  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
-    std::vector<std::string> known;
-    for (const CLI::Option* option : used->get_options()) {
-      for (const std::string& option_name : option->get_lnames()) known.push_back("--" + option_name);
-    }
-    for (const std::string& extra : used->remaining()) {
-      const std::string nearest = IsOption(extra) ? Nearest(extra, known) : "";
-      if (!nearest.empty()) text += "; did you mean " + nearest + "?";
-    }
+  const std::vector<std::string> extra = used->remaining();
+  const bool unknown = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError) || used == app;
+  if (!unknown || extra.empty())
+    return name + ": " + error.what() + "\n" + name + " --help shows what there is.\n";
+  std::vector<std::string> known;
+  for (const CLI::Option* option : used->get_options()) {
+    for (const std::string& option_name : option->get_lnames()) known.push_back("--" + option_name);
   }
-  return text + "\n" + name + " --help shows what there is.\n";
+  std::string text = name + ": not expected:", meant;
+  for (const std::string& word : extra) {
+    text += " " + word;
+    const std::string nearest = IsOption(word) ? Nearest(word, known) : "";
+    if (!nearest.empty()) meant += "; did you mean " + nearest + "?";
+  }
+  return text + meant + "\n" + name + " --help shows what there is.\n";
 }
 
 // "help" and "help COMMAND", as many programs have it; a first word that is no command.

@@ -121,6 +121,11 @@ std::string CacheFolder() {
   return folder.u8string();
 }
 
+void ForgetModelFile(const std::string& path) {
+  std::error_code error;  // what cannot be removed cannot be opened then
+  fs::remove(PathOf(path), error);
+}
+
 std::string ModelFileFor(const std::string& path, Signals* signals) {
   const fs::path source = PathOf(path);
   if (!NeedsConverting(source)) return path;

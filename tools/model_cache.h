@@ -15,5 +15,7 @@ std::string CacheFolder();
 // what it does, with progress. Throws Failure, with the way out, where the folder cannot be made or written,
 // or the source cannot be converted.
 std::string ModelFileFor(const std::string& path, Signals* signals);
+// Of a file that ModelFileFor gave: the next call converts again.
+void ForgetModelFile(const std::string& path);
 
 }  // namespace kvc::tool

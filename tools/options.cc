@@ -76,6 +76,11 @@ CLI::Option* AddOutput(CLI::App* app, const std::string& name, std::string* path
   return Described(app->add_option(name, *path, help)->check(CLI::Validator(RefuseOutput, "")), name);
 }
 
+void RefuseUnless(bool has_effect, const CLI::App& app, const std::string& option,
+                  const std::string& is_for) {
+  if (!has_effect && app.count(option) > 0) throw UsageError(option + " is for " + is_for);
+}
+
 int64_t ParseBytes(const std::string& text) {
   struct Unit {
     const char* name;
@@ -149,6 +154,15 @@ Model OpenModel(const ModelOptions& options) {
 
 Model OpenModel(const ModelOptions& options, Signals* signals) {
   ModelOptions found = options;
+  found.path = ModelFileFor(options.path, signals);
+  if (found.path == options.path) return OpenModel(found);
+  try {
+    return OpenModel(found);
+  } catch (const StatusFailure& failure) {
+    if (failure.status() != KVC_E_BAD_MODEL) throw;
+    Note(std::string("kvc: note: ") + failure.what() + ": made again");
+  }
+  ForgetModelFile(found.path);
   found.path = ModelFileFor(options.path, signals);
   return OpenModel(found);
 }
@@ -250,6 +264,15 @@ void AddSamplingOptions(CLI::App* app, SessionOptions* options) {
       ->check(Whole(INT64_MIN, INT64_MAX))
       ->type_name("N")
       ->each(said);
+}
+
+void NoteNothingDrawn(const CLI::App& app, const SessionOptions& options) {
+  if (options.temperature > 0 || app.count("--temperature") > 0) return;
+  for (const char* option : {"--top-p", "--top-k", "--min-p", "--seed"}) {
+    if (app.count(option) > 0)
+      return Note(std::string("kvc: note: ") + option +
+                  " changes nothing without --temperature: the likeliest token is taken");
+  }
 }
 
 void NoteBeyondTraining(const Model& model, int64_t n_tokens) {

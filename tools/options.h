@@ -23,6 +23,9 @@ CLI::Option* AddInputs(CLI::App* app, const std::string& name, std::vector<std::
                        const std::string& help);
 CLI::Option* AddOutput(CLI::App* app, const std::string& name, std::string* path, const std::string& help);
 
+// Throws UsageError when an option was given that has no effect: what it is for was not asked for.
+void RefuseUnless(bool has_effect, const CLI::App& app, const std::string& option, const std::string& is_for);
+
 struct ModelOptions {
   std::string path, device = "auto";
   int32_t threads = 0;
@@ -68,6 +71,8 @@ void AddContextOptions(CLI::App* app, SessionOptions* options);   // --context -
 void AddSamplingOptions(CLI::App* app, SessionOptions* options);  // --temperature --top-p --top-k --min-p ...
 kvc_session_params SessionParams(const SessionOptions& options);
 kvc_sampling Sampling(const SessionOptions& options);
+// Says so when options for drawing tokens were given, and the likeliest is taken.
+void NoteNothingDrawn(const CLI::App& app, const SessionOptions& options);
 // Says so when a session of so many tokens goes beyond what the model was trained for.
 void NoteBeyondTraining(const Model& model, int64_t n_tokens);
 

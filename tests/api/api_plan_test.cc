@@ -113,7 +113,13 @@ TEST_P(PlanHolds, ForCacheAndWorkspace) {
   if (!c.upper_bound) ExpectNear(end.cache_bytes, plan.cache_bytes_end, c.tolerance, "cache at the end");
   EXPECT_EQ(end.cache_bytes_full, plan.cache_bytes_full);
   EXPECT_EQ(end.weight_bytes, plan.weight_bytes);
-  ExpectNear(end.workspace_bytes, plan.workspace_bytes, 0.05, "workspace");
+  // Where scores part the slots among heads, which of them is long when the next chunk comes is not known.
+  const bool chunks = std::string(c.spec).find("compress_per_chunk") != std::string::npos;
+  if (c.upper_bound && chunks) {
+    EXPECT_LE(end.workspace_bytes, plan.workspace_bytes);
+  } else {
+    ExpectNear(end.workspace_bytes, plan.workspace_bytes, 0.05, "workspace");
+  }
 }
 
 // With exactly the planned memory it runs; with a little less than the real need it says so and nothing
@@ -185,6 +191,11 @@ const std::vector<Case> kCases = {
     {"pyramidkv:budget=64,window=16", 500, 700, 0, false},
     {"ada-snapkv:budget=64,window=16", 500, 700, 0.1, false},
     {"ada-snapkv:budget=256,window=16", 1000, 1100, 0.05, false},
+    {"snapkv:budget=64,window=16,compress_per_chunk=1", 2500, 2600, 0, false},
+    {"snapkv:budget_ratio=0.1,window=16,compress_per_chunk=1", 3000, 3100, 0, true},
+    {"h2o:budget=64,compress_per_chunk=1", 2048, 2100, 0, false},
+    {"ada-snapkv:budget=64,window=16,compress_per_chunk=1", 2500, 2600, 0.1, true},
+    {"kvzip:budget=64,compress_per_chunk=1", 2500, 2600, 0.15, true},
     {"spindlekv:budget=64,window=16", 500, 600, 0, true},
     {"reconstruct:budget=64", 600, 700, 0, false},
     {"reconstruct:budget=64,reread_part=256", 600, 700, 0, false},

@@ -80,6 +80,16 @@ TEST(Chat, AFolderIsConvertedOnceIntoTheCache) {
       RunKvc({"run", made, "--prompt", "The code of Ada is", "--max-tokens", "4", "--json"});
   EXPECT_EQ(first.Json()["tokens"], file.Json()["tokens"]);
   EXPECT_EQ(second.Json()["tokens"], file.Json()["tokens"]);
+  // A file that was damaged is made again.
+  ASSERT_EQ(
+      RunShell("for f in \"$2\"/*.kvc; do printf damage | dd of=\"$f\" bs=1 seek=9000 conv=notrunc; done",
+               {folder.Path("deep/cache")})
+          .exit_code,
+      0);
+  const ProgramResult mended = RunWithCache(folder, source, "deep/cache");
+  ASSERT_EQ(mended.exit_code, 0) << mended.err;
+  EXPECT_NE(mended.err.find("made again"), std::string::npos) << mended.err;
+  EXPECT_EQ(mended.Json()["tokens"], file.Json()["tokens"]);
   // A source that has changed is converted again, in place of what it was.
   RunShell("touch -d '2001-01-01' \"$2/config.json\"", {source});
   const ProgramResult third = RunWithCache(folder, source, "deep/cache");
@@ -329,6 +339,15 @@ TEST(Chat, WhatIsWrongIsSaid) {
     EXPECT_NE(chat.exit_code, 0) << line;
     EXPECT_NE(chat.err.find(words), std::string::npos) << line << chat.err;
   }
+  const ProgramResult unreadable = RunShell("\"$1\" chat \"$2\" < /", {KVC_RECALL});
+  EXPECT_EQ(unreadable.exit_code, 1);
+  EXPECT_NE(unreadable.err.find("standard input cannot be read"), std::string::npos) << unreadable.err;
+  // What failed in the middle of an answer is said on a line of its own.
+  const ProgramResult full =
+      Chat(KVC_RECALL, "The\n", {"--context", "6", "--on-full", "error", "--max-tokens", "50"});
+  EXPECT_EQ(full.exit_code, 1);
+  EXPECT_GT(full.out.size(), 1u);
+  EXPECT_EQ(full.out.back(), '\n');
   const ProgramResult slash =
       Chat(KVC_RECALL, "//help\n/\nfirst \\\nsecond\n", {"--max-tokens", "1", "--json"});
   ASSERT_EQ(Turns(slash).size(), 3u) << slash.err;

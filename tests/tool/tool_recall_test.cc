@@ -372,7 +372,7 @@ TEST(ToolRecall, EvalLeavesOutWhatTheContextCannotHold) {
   const ProgramResult run = RunKvc({"eval", KVC_RECALL, "--data", path, "--limit", "2", "--json"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.Json()["results"][0]["n_prompts"], 2);
-  EXPECT_NE(run.err.find("1 tasks are longer than the model's context of 1024"), std::string::npos)
+  EXPECT_NE(run.err.find("1 task is longer than the model's context of 1024"), std::string::npos)
       << run.err;
   const ProgramResult none =
       RunKvc({"eval", KVC_RECALL, "--data", folder.Write("long.jsonl", long_one.dump() + "\n")});

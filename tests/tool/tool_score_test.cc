@@ -163,8 +163,11 @@ TEST(ToolScore, ScoresGoIntoAModelFileAndAPicture) {
 
 TEST(ToolScore, RetrievalScoresOfQueryHeads) {
   const TemporaryFolder folder;
-  ExpectGood(RunKvc({"score", KVC_RECALL, "--data", Tasks(), "--limit", "2", "--method", "headkv-r2", "--out",
-                     folder.Path("r.json")}));
+  const ProgramResult scored = RunKvc({"score", KVC_RECALL, "--data", Tasks(), "--limit", "2", "--samples",
+                                       "40", "--method", "headkv-r2", "--out", folder.Path("r.json")});
+  ExpectGood(scored);
+  EXPECT_NE(scored.err.find("note: --samples changes nothing with --method headkv-r2"), std::string::npos)
+      << scored.err;
   const Json scores = Json::parse(ReadWholeFile(folder.Path("r.json")));
   EXPECT_EQ(scores["shape"], (Json{6, 8}));
   double best = 0;
@@ -290,8 +293,7 @@ TEST(ToolScore, HeadsOfLayersWithAWindowDoNotPlay) {
   const std::vector<std::string> half = {"--variant", "pooled", "--sizes", "4", "--samples", "24"};
   ExpectGood(score("half.json", half));
   ExpectPlayers(read("half.json"), 4);
-  std::vector<std::string> merge = {"score-merge", "--variant", "pooled", "--out",
-                                    folder.Path("merged.json")};
+  std::vector<std::string> merge = {"score-merge", "--out", folder.Path("merged.json")};  // as the logs say
   for (const char* shard : {"1", "2"}) {
     std::vector<std::string> part = half;
     part.insert(part.end(), {"--shard", std::string(shard) + "/2"});
@@ -363,6 +365,12 @@ TEST(ToolScore, SaysWhatIsWrong) {
       {good, {"--samples", "1"}, 2, "not enough samples"},
       {good, {"--samples", "60", "--out", "/nowhere/s.json"}, 1, "/nowhere/s.json"},
   };
+  // A task that stood there twice would count twice.
+  const std::string once = folder.Write("once.jsonl", good), copy = folder.Write("copy.jsonl", good);
+  const ProgramResult twice =
+      RunKvc({"score", KVC_RECALL, "--data", once, "--data", copy, "--out", folder.Path("twice.json")});
+  EXPECT_EQ(twice.exit_code, 2);
+  EXPECT_NE(twice.err.find("copy.jsonl: the same tasks as once.jsonl"), std::string::npos) << twice.err;
   int number = 0;
   for (const Case& c : cases) {
     const std::string data = folder.Write("tasks.jsonl", c.tasks);

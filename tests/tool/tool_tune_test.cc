@@ -96,6 +96,24 @@ TEST(ToolTune, DivergenceIsJudgedByItsLimit) {
   EXPECT_NE(none.err.find("no budget passed"), std::string::npos) << none.err;
 }
 
+// Budgets with a unit say what they are of.
+TEST(ToolTune, BudgetsAreSlotsSharesOrBytes) {
+  const struct {
+    const char *budgets, *first, *second;
+  } cases[] = {{"16,32", "budget=32", "budget=16"},
+               {"5%,20%", "budget_ratio=0.2", "budget_ratio=0.05"},
+               {"60KiB,100000B", "budget_bytes=100000", "budget_bytes=61440"}};
+  for (const auto& c : cases) {
+    const ProgramResult run = RunKvc(Tune({"--policy", "streaming", "--policy", "full", "--budgets",
+                                           c.budgets, "--max-loss", "60%", "--limit", "12", "--json"}));
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    const Json candidates = run.Json()["candidates"];
+    ASSERT_EQ(candidates.size(), 3u) << c.budgets;
+    EXPECT_NE(candidates[0]["policy"].get<std::string>().find(c.first), std::string::npos) << candidates[0];
+    EXPECT_NE(candidates[1]["policy"].get<std::string>().find(c.second), std::string::npos) << candidates[1];
+  }
+}
+
 TEST(ToolTune, SaysWhatItCannotPromise) {
   const struct {
     std::vector<std::string> more;

@@ -105,6 +105,21 @@ TEST(ToolUsage, WrongUseIsExitCodeTwo) {
       {"score-merge", "--average", "a.json", "b.json", "--out", "o", "--standardise"},
       {"score-merge", "--average", "a.json", "b.json", "--out", "o", "--with-offset"},
       {"eval", KVC_RECALL, "--data", "x", "--explain", "--csv"},
+      // What would have no effect is not what was meant.
+      {"eval", KVC_RECALL, "--data", "x", "--window", "64"},
+      {"eval", KVC_RECALL, "--data", "x", "--windows", "4"},
+      {"eval", KVC_RECALL, "--data", "x", "--text-protocol", "prefix"},
+      {"eval", KVC_RECALL, "--text", "x", "--windows", "4", "--limit", "2"},
+      {"eval", KVC_RECALL, "--suite", "ruler", "--lengths", "512"},
+      {"eval", KVC_RECALL, "--suite", "ruler", "--data", "x", "--items", "4"},
+      {"eval", KVC_RECALL, "--suite", "longbench", "--data", "x", "--essay", "y"},
+      {"bench", KVC_RECALL, "--tokens", "x", "--prompt", "64"},
+      {"convert", KVC_RECALL, "o", "--group", "64"},
+      {"tune", KVC_RECALL, "--data", "x", "--policy", "snapkv", "--max-kl", "0.1"},
+      {"tune", KVC_RECALL, "--data", "x", "--policy", "snapkv", "--budgets", "64,5%"},
+      {"tune", KVC_RECALL, "--data", "x", "--policy", "snapkv", "--budgets", "5%,300KiB"},
+      {"tune", KVC_RECALL, "--data", "x", "--policy", "snapkv", "--budgets", "5%", "--budget-key", "budget"},
+      {"tune", KVC_RECALL, "--data", "x", "--policy", "snapkv", "--budgets", "many"},
       {"demo", "--model", KVC_RECALL, "--tasks", KVC_SOURCE_DIR "/samples/data/recall_demo.jsonl", "--json",
        "--stories", KVC_RECALL},
   };
@@ -212,6 +227,8 @@ TEST(ToolUsage, MistypedWordsAreAnswered) {
   const std::string option = err({"run", KVC_RECALL, "--polcy", "full"});
   EXPECT_NE(option.find("--polcy"), std::string::npos) << option;
   EXPECT_NE(option.find("did you mean --policy?"), std::string::npos) << option;
+  const std::string global = err({"--versio"});
+  EXPECT_NE(global.find("not expected: --versio; did you mean --version?"), std::string::npos) << global;
   EXPECT_NE(err({}).find("a command is needed"), std::string::npos);
   EXPECT_EQ(RunKvc({"help"}).out, RunKvc({"--help"}).out);
   EXPECT_EQ(RunKvc({"help", "plan"}).out, RunKvc({"plan", "--help"}).out);
@@ -322,6 +339,59 @@ TEST(ToolPlan, SaysWhenAContextIsBeyondTraining) {
   const nlohmann::json within = RunKvc({"plan", KVC_RECALL, "--context", "900", "--json"}).Json();
   EXPECT_EQ(within["beyond_trained_context"], false);
   EXPECT_EQ(within["trained_context"], 1024);
+}
+
+// An answer that was asked for is planned for; without one as much as the model was trained for.
+TEST(ToolPlan, AnAnswerThatWasAskedForIsPlanned) {
+  const auto planned = [](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"plan", KVC_RECALL, "--context", "1000", "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return RunKvc(arguments).Json();
+  };
+  const nlohmann::json plain = planned({}), longer = planned({"--max-tokens", "3000"});
+  EXPECT_EQ(plain["max_tokens"], 1024);
+  EXPECT_EQ(longer["max_tokens"], 4000);
+  EXPECT_EQ(longer["beyond_trained_context"], true);
+  EXPECT_GT(longer["cache_bytes_end"], plain["cache_bytes_end"]);
+}
+
+// What nothing is drawn with is said, and said once.
+TEST(ToolUsage, OptionsOfDrawingNeedATemperature) {
+  const auto told = [](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"run", KVC_RECALL, "--prompt", "a", "--max-tokens", "2"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ProgramResult result = RunKvc(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.err;
+  };
+  EXPECT_EQ(told({"--top-k", "4"}),
+            "kvc: note: --top-k changes nothing without --temperature: the likeliest token is taken\n");
+  EXPECT_NE(told({"--seed", "4", "--draft", "2"}).find("--seed changes nothing"), std::string::npos);
+  EXPECT_EQ(told({"--seed", "4", "--temperature", "0.5"}), "");
+  EXPECT_EQ(told({"--seed", "4", "--temperature", "0"}), "");
+  EXPECT_EQ(told({"--repeat-penalty", "1.1"}), "");
+}
+
+// What cannot be done is said before the work.
+TEST(ToolFailure, BeforeTheWork) {
+  const std::string tasks = KVC_SOURCE_DIR "/samples/data/recall_demo.jsonl";
+  ExpectFailure({"demo", "--model", KVC_RECALL, "--tasks", tasks, "--stories", "/no/stories.kvc"},
+                "/no/stories.kvc");
+  ExpectFailure({"bench", KVC_RECALL, "--policy", "h2o:budget=24", "--prompt", "64", "--gen", "4", "--draft",
+                 "2", "--repeat", "100000"},
+                "drafts are not looked at");
+  const TemporaryFolder folder;
+  std::string longest;
+  for (int i = 0; i < 2000; ++i) longest += "7 ";
+  const std::string first = ReadWholeFile(tasks).substr(0, ReadWholeFile(tasks).find('\n') + 1);
+  const std::string too_long =
+      "{\"context\": \"" + longest + "\", \"questions\": [{\"question\": \"q\", \"answer\": \"a\"}]}\n";
+  ExpectFailure({"demo", "--model", KVC_RECALL, "--tasks", folder.Write("long.jsonl", too_long)},
+                "longer than the model's context");
+  const ProgramResult rest = RunKvc(
+      {"demo", "--model", KVC_RECALL, "--json", "--tasks", folder.Write("both.jsonl", too_long + first)});
+  EXPECT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_NE(rest.err.find("1 task is longer"), std::string::npos) << rest.err;
 }
 
 TEST(ToolFailure, VerifyForMachines) {

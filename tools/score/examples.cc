@@ -40,6 +40,12 @@ class ExampleReader {
 
   void AddFile(const std::string& path, ExampleSet* set) const {
     const std::string text = ReadFile(path);  // once: a pipe has nothing left then
+    const std::string checksum = Checksum(text);
+    for (const Json& other : set->identity) {
+      if (other["checksum"] == checksum)
+        throw UsageError(path + ": the same tasks as " + other["file"].get<std::string>() +
+                         ": they would count twice");
+    }
     const std::vector<Task> tasks = ParseTasks(text, path);
     size_t count = tasks.size();
     if (options_.limit > 0) count = std::min(count, static_cast<size_t>(options_.limit));
@@ -50,7 +56,7 @@ class ExampleReader {
       AddTask(task, path + ":" + std::to_string(task.line), set);
     }
     set->dataset += (set->dataset.empty() ? "" : "+") + Stem(path);
-    set->identity.push_back({{"file", BaseName(path)}, {"checksum", Checksum(text)}, {"tasks", chosen}});
+    set->identity.push_back({{"file", BaseName(path)}, {"checksum", checksum}, {"tasks", chosen}});
   }
 
  private:

@@ -88,6 +88,27 @@ Json LogHeader(const ScorePlan& plan, const MeasuredWhat& what) {
   return header;
 }
 
+Json EstimateJson(const EstimateOptions& options) {
+  return Json{{"variant", VariantName(options.variant)},
+              {"with_offset", !options.centre},
+              {"standardise", options.standardise}};
+}
+
+EstimateOptions EstimateIn(const Json& header, const std::string& path) {
+  EstimateOptions options;
+  if (!header.contains("estimate")) return options;
+  const std::string where = path + ": header of the log: estimate";
+  const Json& said = header["estimate"];
+  const std::string variant = TextMember(said, "variant", where);
+  if (std::count(VariantNames().begin(), VariantNames().end(), variant) == 0 ||
+      !said.contains("with_offset") || !said.contains("standardise"))
+    throw Failure(where + ": no estimator of this program");
+  options.variant = ParseVariant(variant);
+  options.centre = !FlagMember(said, "with_offset", where);
+  options.standardise = FlagMember(said, "standardise", where);
+  return options;
+}
+
 std::vector<int32_t> ScoredLayers(const Json& file, const std::string& path, int32_t n_layers) {
   std::vector<int32_t> layers;
   if (!file.contains("layers")) return layers;

@@ -16,6 +16,10 @@ struct MeasuredWhat {
   Json data;  // ExampleSet::identity
 };
 Json LogHeader(const ScorePlan& plan, const MeasuredWhat& what);
+// How the call that began a log wanted its scores estimated, under "estimate" of the header: what a log holds
+// does not depend on it. A header that says nothing means the defaults. Throws Failure.
+Json EstimateJson(const EstimateOptions& options);
+EstimateOptions EstimateIn(const Json& header, const std::string& path);
 // Back from a log. Throws Failure when the header is not one of this version.
 void ReadLogHeader(const Json& header, const std::string& path, ScorePlan* plan, MeasuredWhat* what);
 

@@ -116,13 +116,16 @@ void MergeResults(const WorkResults& from, const std::string& path, WorkResults*
 }
 
 void CheckSameHeader(const Json& wanted, const Json& found, const std::string& path) {
+  const char* free = "estimate";
   for (const auto& [key, value] : wanted.items()) {
+    if (key == free) continue;
     const Json other = found.contains(key) ? found[key] : Json();
     if (other == value) continue;
     throw Failure(path + ": a log of another measurement: " + key + " is " + other.dump().substr(0, 120) +
                   ", here " + value.dump().substr(0, 120));
   }
-  if (found.size() != wanted.size()) throw Failure(path + ": a log of another version of this program");
+  if (found.size() - found.count(free) != wanted.size() - wanted.count(free))
+    throw Failure(path + ": a log of another version of this program");
 }
 
 std::unique_ptr<WorkLogWriter> WorkLogWriter::Open(const std::string& path, const Json& header, bool resume,

@@ -45,7 +45,7 @@ std::string CheckedLine(const std::string& text);  // "text checksum\n", as ever
 // Adds `from` to `to`. Throws Failure when an item is in both with utilities that differ by more than 1e-6.
 void MergeResults(const WorkResults& from, const std::string& path, WorkResults* to);
 
-// Throws Failure that names the first thing in which two headers differ.
+// Throws Failure that names the first thing in which two headers differ; "estimate" may.
 void CheckSameHeader(const Json& wanted, const Json& found, const std::string& path);
 
 // Appends records; one process at a time.

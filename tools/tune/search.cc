@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
 
 #include "tools/score/random.h"
@@ -46,6 +47,24 @@ std::optional<Policy> UsablePolicy(const Model& model, const std::string& spec, 
 }
 
 }  // namespace
+
+void ReadBudgets(const std::vector<std::string>& texts, bool key_was_given, TuneBudgets* budgets) {
+  std::string key = key_was_given ? budgets->key : "";
+  for (const std::string& text : texts) {
+    const bool percent = !text.empty() && text.back() == '%';
+    const bool bytes = !percent && text.find_first_of("BKMGT") != std::string::npos;
+    const std::string own = percent ? "budget_ratio" : bytes ? "budget_bytes" : budgets->key;
+    if (!key.empty() && own != key) throw UsageError("--budgets " + text + " beside numbers of " + key);
+    key = own;
+    std::string number = percent ? text.substr(0, text.size() - 1)
+                         : bytes ? std::to_string(ParseBytes(text))
+                                 : text;
+    const std::string problem = Real(1e-9, 1e15)(number);
+    if (!problem.empty()) throw UsageError("--budgets: " + problem);
+    budgets->values.push_back(std::strtod(number.c_str(), nullptr) / (percent ? 100 : 1));
+  }
+  if (!key.empty()) budgets->key = key;
+}
 
 std::vector<TuneLadder> MakeLadders(const Model& model, const std::vector<std::string>& specs,
                                     const TuneBudgets& budgets, const TableOptions& table_options,

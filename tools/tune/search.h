@@ -34,6 +34,9 @@ struct TuneBudgets {
   std::string key = "budget";
   std::vector<double> values;
 };
+// Of texts such as 64, 5% and 300KiB: a unit says the key. Without one they are numbers of the key there is,
+// which, where it was given, has to be that of the units. Throws UsageError.
+void ReadBudgets(const std::vector<std::string>& texts, bool key_was_given, TuneBudgets* budgets);
 // One ladder for every spec. A spec that is whole as it stands has one rung. Budgets that a policy cannot
 // hold are left out. n_prompt: tokens of the longest context. Throws Failure when a spec has no rung.
 std::vector<TuneLadder> MakeLadders(const Model& model, const std::vector<std::string>& specs,
