@@ -82,7 +82,8 @@ typedef struct kvc_model_info {
 /* How a session is created. */
 typedef struct kvc_session_params {
   int32_t struct_size;
-  int32_t max_tokens;      /* prompt + answer; 0 = trained context of the model */
+  int32_t max_tokens;      /* prompt + answer; 0 = trained context of the model, or 2^26 where the policy counts
+                              positions in slots (streaming) */
   int32_t on_full;         /* past max_tokens: KVC_ON_FULL_ERROR (0) fail with KVC_E_CONTEXT_FULL; _EVICT drop an old
                               entry of each head (never its first four) for each new one, positions go on counting;
                               _SLIDE drop and count positions in slots, so that none leaves the trained context
@@ -159,9 +160,10 @@ KVC_API kvc_status  kvc_device_describe(int32_t index, char *json, int32_t cap_j
  * 256 MiB. KVC_E_UNSUPPORTED where this machine has no such device.  [any] */
 KVC_API kvc_status  kvc_device_measure(int32_t index, double *out_bytes_per_second);
 
-/* Opens a model file. device: "auto" (or NULL) or "cpu". params may be NULL. Everything in the file is
- * verified before use (see trusted). KVC_E_IO cannot read; KVC_E_BAD_MODEL damaged or newer file; KVC_E_UNSUPPORTED no
- * such device or a weight type this build has no kernel for; KVC_E_MEMORY.  [any] */
+/* Opens a model file. device: "auto" (or NULL), "cpu", "cuda" or "cuda:N". params may be NULL. Everything in the file
+ * is verified before use (see trusted). KVC_E_IO cannot read; KVC_E_BAD_MODEL damaged or newer file; KVC_E_INVALID a
+ * name of no device; KVC_E_UNSUPPORTED a device that this build or machine has not, or a weight type it has no kernel
+ * for; KVC_E_MEMORY.  [any] */
 KVC_API kvc_status  kvc_model_open(const char *path, const char *device,
                                    const kvc_model_params *params, kvc_model **out_model);
 /* The same from a part of an open file (an asset inside a package): n_bytes from offset; 0 = to its end.
@@ -212,7 +214,7 @@ KVC_API kvc_status  kvc_policy_create(const char *spec, kvc_policy **out_policy)
 /* The canonical spec with all defaults written out; parses back to the same policy. [any] */
 KVC_API kvc_status  kvc_policy_describe(const kvc_policy *policy, char *text, int32_t cap_text, int32_t *n_out);
 /* Head scores other than the model's ([L, G], higher = more important; headkv: [L, H]), and slots for method
- * "table" ([L, G], window included). In layer order, copied. [any] */
+ * "table" ([L, G], window included). In layer order, copied. A method that uses none ignores them.  [any] */
 KVC_API kvc_status  kvc_policy_set_head_scores(kvc_policy *policy, const float *scores, int32_t n_scores);
 KVC_API kvc_status  kvc_policy_set_table(kvc_policy *policy, const int32_t *slots, int32_t n_slots);
 KVC_API void        kvc_policy_close(kvc_policy *policy);  /* [any] sessions made with it stay as they are */
@@ -221,8 +223,8 @@ KVC_API const char *kvc_method_name(int32_t index);        /* [any] static; NULL
 /* One method as JSON: name, summary, source, options with key, kind, range, default, help.  [any] */
 KVC_API kvc_status  kvc_method_describe(int32_t index, char *json, int32_t cap_json, int32_t *n_out);
 
-/* What a session would take, without taking it: bytes for a prompt of n_prompt tokens (1 ..), and the slots of every
- * KV head after it, [L, G] (methods that split by the prompt: their expectation). policy may be NULL: keep
+/* What a session would take, without taking it: bytes for a prompt of n_prompt tokens (1 .. max_tokens), and the slots
+ * of every KV head after it, [L, G] (methods that split by the prompt: their expectation). policy may be NULL: keep
  * everything. cap_slots 0 with slots NULL skips them. Real use stays within 5 % of it.  [model] */
 KVC_API kvc_status  kvc_session_plan(const kvc_model *model, const kvc_policy *policy,
                                      const kvc_session_params *params, int32_t n_prompt, kvc_plan *out_plan,
@@ -264,8 +266,8 @@ KVC_API kvc_status  kvc_session_set_turn_marks(kvc_session *session, int32_t rol
  * of slots.  [sess] */
 KVC_API kvc_status  kvc_session_trim(kvc_session *session, int32_t budget, int64_t *out_freed);
 /* Generates one token, or KVC_TOKEN_NONE at a stop token: that one is in the statistics and not in the cache (accept
- * it, or begin the next prompt with it, where the next turn should see it). When max_tokens are held:
- * KVC_E_CONTEXT_FULL, unless on_full says what makes room. The token is fed to the network by the next call that
+ * it, or begin the next prompt with it, where the next turn should see it). When max_tokens are held and one more was
+ * given: KVC_E_CONTEXT_FULL, unless on_full says what makes room. The token is fed to the network by the next call that
  * needs it. KVC_E_BAD_MODEL: no logit is a finite number.  [sess] */
 KVC_API kvc_status  kvc_session_step(kvc_session *session, int32_t *out_token);
 /* As step called *n_out times, 1 to cap_tokens, or 0 where the answer is complete: the same tokens, text and cache,

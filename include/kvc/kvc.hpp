@@ -65,6 +65,11 @@ inline bool check(kvc_status status) {
 #endif
 }
 
+// Of a batch that was not begun, without exceptions: no session has a status.
+inline void refused(std::vector<kvc_status>* statuses) {
+  if (statuses != nullptr) statuses->clear();
+}
+
 inline const uint8_t* bytes(const std::string& text) { return reinterpret_cast<const uint8_t*>(text.data()); }
 
 // A name as the C API takes it. One with a NUL inside names something else there than its author meant: it is
@@ -466,15 +471,17 @@ class Session {
 };
 
 // A step of each session in one pass over the weights: tokens as of Session::step, or KVC_TOKEN_READING.
-// statuses (may be null): what each came to.
+// statuses (may be null): what each came to. A batch that is refused as a whole has neither tokens nor
+// statuses.
 inline Tokens batch_step(const std::vector<kvc_session*>& sessions,
                          std::vector<kvc_status>* statuses = nullptr, int32_t prompt_tokens = 0) {
   kvc_batch_params p = params<kvc_batch_params>();
   p.prompt_tokens = prompt_tokens;
   Tokens tokens(sessions.size(), KVC_TOKEN_NONE);
   std::vector<kvc_status> each(sessions.size(), KVC_OK);
-  detail::check(
+  const bool done = detail::check(
       kvc_batch_step(sessions.data(), detail::count(sessions.size()), &p, tokens.data(), each.data()));
+  if (!done) return detail::refused(statuses), Tokens();
   if (statuses != nullptr) statuses->swap(each);
   return tokens;
 }
@@ -497,8 +504,10 @@ inline std::vector<float> batch_logits(const std::vector<kvc_session*>& sessions
   std::vector<float> logits(sessions.size() * static_cast<std::size_t>(vocab_size));
   tokens->assign(sessions.size(), KVC_TOKEN_NONE);
   std::vector<kvc_status> each(sessions.size(), KVC_OK);
-  detail::check(kvc_batch_logits(sessions.data(), detail::count(sessions.size()), &p, logits.data(),
-                                 static_cast<int64_t>(logits.size()), tokens->data(), each.data()));
+  const bool done =
+      detail::check(kvc_batch_logits(sessions.data(), detail::count(sessions.size()), &p, logits.data(),
+                                     static_cast<int64_t>(logits.size()), tokens->data(), each.data()));
+  if (!done) return tokens->clear(), detail::refused(statuses), std::vector<float>();
   if (statuses != nullptr) statuses->swap(each);
   return logits;
 }

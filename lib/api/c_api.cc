@@ -1,6 +1,7 @@
 // Errors, what models say of themselves, text and policies of kvc.h. Models are opened in c_model.cc,
 // sessions are in c_session.cc.
 #include <cstdio>
+#include <cstring>
 #include <string>
 
 #include "lib/api/handles.h"
@@ -29,6 +30,16 @@ KVC_SAME(kInternal, KVC_E_INTERNAL);
 
 thread_local char last_error[1024];
 
+// A message that is too long, most likely of a path, loses its middle: the reason stands at its end.
+void KeepEnds(const char* message, size_t n, char* to, size_t room) {
+  constexpr char kGap[] = " ... ";
+  const auto inside = [&](size_t at) { return (static_cast<uint8_t>(message[at]) & 0xc0) == 0x80; };
+  size_t head = room / 2, tail = n - (room - 1 - head - (sizeof kGap - 1));
+  while (head > 0 && inside(head)) --head;
+  while (tail < n && inside(tail)) ++tail;
+  std::snprintf(to, room, "%.*s%s%s", static_cast<int>(head), message, kGap, message + tail);
+}
+
 Status FindDevice(int32_t index, const DeviceKind** kind) {
   const Span<const DeviceKind> kinds = DeviceKinds();
   if (index < 0 || static_cast<size_t>(index) >= kinds.size())
@@ -40,7 +51,12 @@ Status FindDevice(int32_t index, const DeviceKind** kind) {
 }  // namespace
 
 kvc_status SetLastError(Code code, const char* message) {
-  std::snprintf(last_error, sizeof last_error, "%s", message);
+  const size_t n = std::strlen(message);
+  if (n < sizeof last_error) {
+    std::memcpy(last_error, message, n + 1);
+  } else {
+    KeepEnds(message, n, last_error, sizeof last_error);
+  }
   if (code == Code::kMemory) Log(kLogWarning, "a call fails: %s", last_error);
   return static_cast<kvc_status>(code);
 }

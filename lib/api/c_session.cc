@@ -26,8 +26,9 @@ Status ReadParams(const kvc_session_params* params, SessionParams* out) {
 }
 
 // tokens as a span, or what is wrong with it.
-Status ReadTokens(const int32_t* tokens, int32_t n, Span<const int32_t>* out) {
-  if (n < 0) return Error(Code::kInvalid, "n_tokens is %d", n);
+Status ReadTokens(const int32_t* tokens, int32_t n, Span<const int32_t>* out,
+                  const char* count = "n_tokens") {
+  if (n < 0) return Error(Code::kInvalid, "%s is %d", count, n);
   if (tokens == nullptr && n > 0) return NullError("tokens");
   *out = {tokens, static_cast<size_t>(n)};
   return {};
@@ -232,11 +233,12 @@ kvc_status kvc_session_step(kvc_session* session, int32_t* out_token) {
 
 kvc_status kvc_session_step_draft(kvc_session* session, const int32_t* draft, int32_t n_draft,
                                   int32_t* tokens, int32_t cap_tokens, int32_t* n_out) {
+  if (n_out != nullptr) *n_out = 0;  // also where the session is busy
   return GuardSession(session, [&](Session& s) -> Status {
     if (n_out == nullptr) return NullError("n_out");
     if (tokens == nullptr) return NullError("tokens");
     kvc::Span<const int32_t> span;
-    KVC_RETURN_IF_ERROR(kvc::ReadTokens(draft, n_draft, &span));
+    KVC_RETURN_IF_ERROR(kvc::ReadTokens(draft, n_draft, &span, "n_draft"));
     return s.StepDraft(span, tokens, cap_tokens, n_out);
   });
 }
@@ -277,7 +279,7 @@ kvc_status kvc_session_set_logit_bias(kvc_session* session, const int32_t* token
                                       int32_t n) {
   return GuardSession(session, [&](Session& s) -> Status {
     kvc::Span<const int32_t> span;
-    KVC_RETURN_IF_ERROR(kvc::ReadTokens(tokens, n, &span));
+    KVC_RETURN_IF_ERROR(kvc::ReadTokens(tokens, n, &span, "n"));
     if (biases == nullptr && n > 0) return NullError("biases");
     return s.SetBias(span, biases);
   });

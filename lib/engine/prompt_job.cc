@@ -1,20 +1,12 @@
 #include "lib/engine/prompt_job.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "lib/base/clock.h"
 #include "lib/engine/model.h"
 #include "lib/engine/reread.h"
 
 namespace kvc {
-namespace {
-
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
-
 PromptJob::PromptJob(const Model& model, Executor* executor, std::vector<int32_t> tokens,
                      int32_t first_position, std::vector<Taker> takers)
     : model_(model),

@@ -41,8 +41,11 @@ class Sampler {
   void ReserveTokens();
   void Rewind(int32_t n);  // takes the newest n out
   void Forget() { recent_.clear(); }
-  // Of the fed tokens the newest, or -1.
-  int32_t newest() const { return recent_.empty() ? -1 : recent_.back(); }
+  // Of the fed tokens the newest, or the one so many before it; -1: none is remembered.
+  int32_t newest(int32_t before = 0) const {
+    const size_t at = static_cast<size_t>(before);
+    return at < recent_.size() ? recent_[recent_.size() - 1 - at] : -1;
+  }
   // Takes the tokens of a sampler that is not needed any more. Takes no memory.
   void TakeTokens(Sampler* other) { recent_.swap(other->recent_); }
 

@@ -339,8 +339,8 @@ Status Session::FeedBatch(Span<Session* const> sessions, const int32_t* tokens) 
     if (s.model_ != sessions[0]->model_)
       return Error(Code::kInvalid, "session %zu of the batch has another model", i);
     KVC_RETURN_IF_ERROR(s.FinishPrompt());
-    if (s.n_tokens_ == 0 || s.rewound_)
-      return Error(Code::kInvalid, "session %zu of the batch has no prompt", i);
+    const Status ready = s.CanGoOn("feed");
+    if (!ready.ok()) return Error(ready.code(), "session %zu of the batch: %s", i, ready.message().c_str());
     KVC_RETURN_IF_ERROR(s.CheckTokenIds({tokens + i, 1}));
     // Before the next token comes an entry has to leave, or the layers are looked at again.
     const bool apart = s.n_tokens_ + 1 == s.params_.max_tokens || s.compressor_->ends_later();
@@ -351,8 +351,10 @@ Status Session::FeedBatch(Span<Session* const> sessions, const int32_t* tokens) 
     wishes[i].session = &s, wishes[i].tokens = {fed[i].data() + 1 - waits, 1 + waits};
   }
   for (Session* s : sessions) KVC_RETURN_IF_ERROR(s->MakeRoom());
-  return sessions.empty() ? Status()
-                          : StepRunner(sessions[0]->executor()).Run({wishes.data(), wishes.size()}, true);
+  if (sessions.empty()) return {};
+  KVC_RETURN_IF_ERROR(StepRunner(sessions[0]->executor()).Run({wishes.data(), wishes.size()}, true));
+  for (Session* s : sessions) s->finished_ = false, s->stop_token_ = -1;
+  return {};
 }
 
 // ---- what can be seen ----

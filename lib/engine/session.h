@@ -235,6 +235,9 @@ class Session {
   // a trace.
   bool OnlyAppends() const { return CanTakeBack() && !compressor_->writes_all() && !observe_; }
 
+  Status FeedWhatHasRoom();
+  size_t NewestTextBytes(int32_t n) const;
+
   // prompts (session_prompt.cc)
   Status FinishPrompt();
   bool FitsAsRows(int32_t n, bool compress) const;

@@ -1,6 +1,7 @@
 // Operations on a cache beside filling it: fork, rewind, compressing again.
 #include <algorithm>
 
+#include "lib/base/clock.h"
 #include "lib/engine/session.h"
 
 namespace kvc {
@@ -61,6 +62,7 @@ Status Session::Rewind(int32_t n) {
   if (n < 1 || n > held())
     return Error(Code::kInvalid, "rewind by %d: the session holds %d tokens", n, held());
   const int32_t fed = n - (pending_ >= 0);
+  const size_t text_bytes = NewestTextBytes(n);
   if (fed > 0 && n_tokens_ - fed < changed_at_) {
     return Error(Code::kUnsupported,
                  "rewind by %d: an older entry was dropped, merged or quantised %d tokens ago", n,
@@ -88,9 +90,29 @@ Status Session::Rewind(int32_t n) {
   pending_ = stop_token_ = -1;
   finished_ = false;
   rewound_ = true;
+  text_.TakeBack(text_bytes);
+  attention_len_.clear();
   while (!turns_.empty() && turns_.back().from > held()) turns_.pop_back();
   while (!answer_ends_.empty() && answer_ends_.back().at > held()) answer_ends_.pop_back();
   return {};
+}
+
+// Of text of the newest n tokens, at most as many as may wait for the rest of a character.
+size_t Session::NewestTextBytes(int32_t n) const {
+  constexpr size_t kMostWaiting = 3;
+  size_t bytes = 0;
+  for (int32_t i = 0; i < n && bytes < kMostWaiting; ++i) {
+    const int32_t token = i == 0 && pending_ >= 0 ? pending_ : sampler_.newest(i - (pending_ >= 0));
+    if (token < 0) break;
+    if (!model_->tokenizer().IsStop(token)) bytes += model_->tokenizer().Piece(token).size();
+  }
+  return bytes;
+}
+
+// The last token of a session that is full waits on: it has no place in the cache.
+Status Session::FeedWhatHasRoom() {
+  const bool room = n_tokens_ < params_.max_tokens || params_.on_full != OnFull::kError;
+  return room ? FeedPending() : Status();
 }
 
 // Window scorers need the queries of the newest tokens, which nobody keeps: those tokens are taken out and
@@ -99,9 +121,10 @@ Status Session::Rewind(int32_t n) {
 Status Session::Recompress(int32_t budget, int64_t* freed) {
   KVC_RETURN_IF_ERROR(FinishPrompt());
   KVC_RETURN_IF_ERROR(CheckCancel("compression"));
-  KVC_RETURN_IF_ERROR(FeedPending());
+  KVC_RETURN_IF_ERROR(FeedWhatHasRoom());
   if (n_tokens_ == 0) return Error(Code::kInvalid, "there is nothing to compress before the first prompt");
   const int64_t before = cache_->bytes();
+  const double begin = Seconds();
   Result<Executor::Lease> lease = executor()->Acquire();
   if (!lease.ok()) return lease.status();
   Workspace& workspace = *lease.value();
@@ -133,6 +156,7 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
       KVC_RETURN_IF_ERROR(CheckCancel("compression"));
       KVC_RETURN_IF_ERROR(job.Advance(&workspace));
     }
+    job.takers()[0].compress_seconds = 0;  // a part of all that is counted below
     Commit(&job.takers()[0]);
     NotePeaks(cache_->bytes(), job.workspace_peak());
   } else {
@@ -140,6 +164,8 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
     Commit(&taker);
   }
   workspace.FreePromptBuffers();
+  const double took = Seconds() - begin;
+  prefill_seconds_ += took, compress_seconds_ += took;
   changed_at_ = n_tokens_;
   if (freed != nullptr) *freed = std::max<int64_t>(before - cache_->bytes(), 0);
   return {};
@@ -201,7 +227,7 @@ Status Session::MaskHeads(Span<const uint8_t> keep, int32_t window) {
                  "mask_heads: all heads of a layer keep the same entries in this session");
   }
   KVC_RETURN_IF_ERROR(FinishPrompt());
-  KVC_RETURN_IF_ERROR(FeedPending());
+  KVC_RETURN_IF_ERROR(FeedWhatHasRoom());
   Result<Executor::Lease> lease = executor()->Acquire();
   if (!lease.ok()) return lease.status();
   Result<std::unique_ptr<KvCache>> masked = cache_->Fork();

@@ -1,17 +1,13 @@
 // Prompts of a session: queued, read a part at a time, taken in whole or not at all.
 #include <algorithm>
-#include <chrono>
 
+#include "lib/base/clock.h"
 #include "lib/engine/session.h"
 
 namespace kvc {
 namespace {
 
 constexpr int32_t kFullChunk = 256;  // tokens of a prompt that are read before others leave, past max_tokens
-
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 

@@ -1,16 +1,13 @@
 #include "lib/engine/step_batch.h"
 
 #include <algorithm>
-#include <chrono>
+
+#include "lib/base/clock.h"
 
 namespace kvc {
 namespace {
 
 constexpr int32_t kHeadroom = 256;  // steps whose scratch is taken at once, so that most take none
-
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 int32_t RoundUp(int32_t n) { return (n + kHeadroom - 1) / kHeadroom * kHeadroom; }
 

@@ -1,5 +1,6 @@
 // Turns tokens into text that is complete UTF-8: the bytes of a split character wait until it is whole.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -16,7 +17,9 @@ class TextStream {
   // No more bytes will come: what waits can never be completed and becomes U+FFFD.
   void Flush();
   // The rest of a split character will not come, and what comes next is another text.
-  void DropWaiting() { pending_.clear(); }
+  void DropWaiting() { pending_.clear(), at_start_ = true; }
+  // The newest tokens, of so many bytes, are gone: so are those of them that wait.
+  void TakeBack(size_t n) { pending_.resize(pending_.size() - std::min(pending_.size(), n)); }
   // Moves out at most cap bytes, never splitting a character; returns their number.
   int32_t Pull(uint8_t* out, int32_t cap);
   // Bytes that Pull could give now.

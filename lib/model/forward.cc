@@ -3,15 +3,12 @@
 #include "lib/model/forward.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+
+#include "lib/base/clock.h"
 
 namespace kvc {
 namespace {
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Rows of activations that are worked on at once.
 int32_t ChunkRows(const PromptRequest& r) {
@@ -106,9 +103,9 @@ Status PromptRun::Advance(Stream* stream, ChunkBuffers* buffers) {
   if (done()) return {};
   if (task_ == 0) KVC_RETURN_IF_ERROR(BeginLayer(stream));
   const PromptTask& task = tasks_[task_];
-  const double start = Now();
+  const double start = Seconds();
   KVC_RETURN_IF_ERROR(task.part < 0 ? ReadFirst(stream, task, buffers) : ReadAgain(stream, task, buffers));
-  if (task.part >= 0) extras_.reread += Now() - start;
+  if (task.part >= 0) extras_.reread += Seconds() - start;
   ++task_;
   return task_ < tasks_.size() ? Status() : EndLayer();
 }
@@ -144,10 +141,10 @@ Status PromptRun::ReadFirst(Stream* stream, const PromptTask& task, ChunkBuffers
   if (goes_on || columns)
     KVC_RETURN_IF_ERROR(network_.device->AttendPrompt(stream, AttentionOf(rows, goes_on, columns, b)));
   if (columns) {
-    const double start = Now();
+    const double start = Seconds();
     KVC_RETURN_IF_ERROR(
         network_.device->FoldColumns(stream, ColumnsOf(rows, task.at + task.n, observed_.sums(), false, b)));
-    extras_.column_sums += Now() - start;
+    extras_.column_sums += Seconds() - start;
   }
   return Finish(stream, rows, !last_layer ? 0 : last_row ? task.n - 1 : task.n, b);
 }

@@ -48,6 +48,21 @@ int main() {
   expect(loader.progress() == 1, "a loader that does nothing");
   loader.cancel();
   fails([&] { loader.open("/no/such/file"); }, KVC_E_IO, "a loader's failure");
+  std::vector<kvc_status> statuses(1);
+  fails(
+      [&] {
+        expect(kvc::batch_step({nullptr}, &statuses).empty() && statuses.empty(), "no batch, no tokens");
+      },
+      KVC_E_INVALID, "a batch of no session");
+  kvc::Tokens tokens(1);
+  statuses.resize(1);
+  fails(
+      [&] {
+        expect(
+            kvc::batch_logits({nullptr}, 1, &tokens, &statuses).empty() && tokens.empty() && statuses.empty(),
+            "no batch, no logits");
+      },
+      KVC_E_INVALID, "logits of no session");
   std::printf(failures == 0 ? "all checks passed\n" : "FAILED\n");
   return failures == 0 ? 0 : 1;
 }

@@ -38,6 +38,35 @@ TEST(OnFull, SlideOfAFullCacheIsStreaming) {
   ExpectNearLogits(*slides, *streams, 0.0f);
 }
 
+// The same stays whether tokens come one at a time, all at once or in parts, also in heads of no more entries
+// than are never dropped.
+TEST(OnFull, TheSameStaysHoweverTokensCome) {
+  const auto model = OpenTwoLayers();
+  for (const std::string spec :
+       {"full", "snapkv:budget=5,window=4,kernel=1", "cokv:budget=12,window=4,kernel=1",
+        "cokv:budget=3,window=2,kernel=1", "snapkv:budget=24,window=8", "knorm:budget=10"}) {
+    for (const OnFull on_full : {OnFull::kEvict, OnFull::kSlide}) {
+      for (const int max_tokens : {1, 3, 4, 5, 6, 40}) {
+        SCOPED_TRACE(spec + ", max_tokens " + std::to_string(max_tokens));
+        SessionParams params;
+        params.max_tokens = max_tokens, params.on_full = on_full;
+        const int n_prompt = std::min(max_tokens, 30);
+        const auto steps = test::FedSession(model, spec, n_prompt, params),
+                   at_once = test::FedSession(model, spec, n_prompt, params),
+                   in_parts = test::FedSession(model, spec, n_prompt, params);
+        const std::vector<int32_t> tokens = TinyPrompt(45, 3);
+        FeedTokens(*steps, tokens);
+        ASSERT_TRUE(at_once->Prefill(tokens, false).ok());
+        for (size_t at = 0, n = 1; at < tokens.size();
+             at += n, n = std::min<size_t>(2 * n + 1, tokens.size() - at))
+          ASSERT_TRUE(in_parts->Prefill({tokens.data() + at, n}, false).ok());
+        ExpectSameKept(*steps, *at_once);
+        ExpectSameKept(*steps, *in_parts);
+      }
+    }
+  }
+}
+
 // Keys of a compressed cache carry positions with gaps; sliding turns them to their slots, as a session that
 // counted in slots from its first dropped entry has them.
 TEST(OnFull, SlideOfACompressedCacheCountsInSlots) {

@@ -42,6 +42,32 @@ TEST(TextStream, AnEmojiWaitsForItsLastByte) {
   EXPECT_EQ(out, family);
 }
 
+TEST(TextStream, BytesOfTokensThatWentGoWithThem) {
+  TextStream stream(false);
+  Push(&stream, "a\xF0");
+  Push(&stream, "\x9F\x91");
+  stream.TakeBack(2);  // of the second token
+  EXPECT_EQ(Pull(&stream), "a");
+  Push(&stream, "\x9A\x80\x80");
+  EXPECT_EQ(Pull(&stream), "\xF0\x9A\x80\x80");
+  Push(&stream, "b\xE2");
+  stream.TakeBack(100);  // what is complete stays
+  Push(&stream, "c");
+  EXPECT_EQ(Pull(&stream), "bc");
+}
+
+// Every answer begins as text that stands alone, the second as the first.
+TEST(TextStream, BehindAPromptTheFirstSpaceIsSkippedAgain) {
+  TextStream stream(true);
+  for (int i = 0; i < 2; ++i) {
+    Push(&stream, " one");
+    Push(&stream, " two");
+    EXPECT_EQ(Pull(&stream), "one two") << i;
+    Push(&stream, "\xE2");
+    stream.DropWaiting();
+  }
+}
+
 TEST(TextStream, InvalidBytesBecomeReplacementCharacters) {
   const std::pair<const char*, const char*> cases[] = {
       {"a\x80z", "a\uFFFDz"},                            // a continuation byte alone

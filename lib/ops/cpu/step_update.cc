@@ -235,7 +235,7 @@ void HeadUpdate::HoldLength() const {
   const int32_t n = pages.len(), over = n - plan.held[head()];
   // Where nothing but this removes entries the first ones are in the first slots.
   const bool first_known = (!plan.evicts || plan.select.protect.n_sink >= plan.n_sinks) && !plan.ring;
-  if (over == 1 && first_known && pages.main_len() > plan.n_sinks) {
+  if (over == 1 && first_known && n - 2 >= plan.n_sinks && pages.main_len() > plan.n_sinks) {
     int32_t oldest = plan.n_sinks, position = pages.Main(oldest).position();
     pages.ForRuns([&](int32_t first, int32_t run, const Slot& s) {
       const int32_t* positions = &s.position();
