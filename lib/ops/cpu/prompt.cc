@@ -13,8 +13,8 @@ namespace {
 
 constexpr int32_t kQueryBlock = 64;  // query rows of one work item
 constexpr int64_t kKeyBlock = 128;   // keys of one work item of columns
-// Entries whose logits are kept for a block of rows, at most: 512 KiB, which have to stay in a cache.
-constexpr int64_t kMostKept = 2048;
+// Entries whose logits are kept for a block of rows, at most: 1 MiB a thread.
+constexpr int64_t kMostKept = 4096;
 // Work items a thread at least, where there are heads to part: what a slow one leaves is for the others.
 constexpr int64_t kItemsAThread = 8;
 
