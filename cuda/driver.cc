@@ -35,6 +35,7 @@ const Driver* FindDriver() {
 
 Status Check(cudaError_t e, const char* what) {
   if (e == cudaSuccess) return {};
+  cudaGetLastError();  // the host program's next look at it is not to find ours
   const Code code = e == cudaErrorMemoryAllocation ? Code::kMemory : Code::kDevice;
   return Error(code, "%s: %s", what, cudaGetErrorString(e));
 }

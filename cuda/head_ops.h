@@ -238,7 +238,9 @@ KVC_DEVICE void BlockRemove(const Pages& pages, Gone gone, const HeadRoom& room,
 
 // Keys lose the rotation of their original position.
 KVC_DEVICE void BlockDropRotation(const Pages& pages, const Turn& turn, float* vector) {
-  if (pages.head().rotated == 0) return;
+  const bool rotated = pages.head().rotated != 0;
+  __syncthreads();  // all have read it, also of a head without entries
+  if (!rotated) return;
   const int32_t len = pages.len();
   for (int32_t i = 0; i < len; ++i) {
     const Slot e = pages.At(pages.Physical(i));

@@ -210,7 +210,9 @@ Status CudaDevice::Commit(DeviceBytes at, int64_t bytes) {
 void CudaDevice::Decommit(DeviceBytes at, int64_t bytes) {
   const Current current(context_);
   if (!current.ok()) return;
-  cudaDeviceSynchronize();  // kernels that are on their way may still read it
+  // Kernels that are on their way may still read it: of this stream, as only those touch pages. The whole
+  // device may not be waited for while some other part of the process captures a graph.
+  cudaStreamSynchronize(stream_);
   for (int64_t done = 0; done < bytes; done += info_.granule)
     driver_.unmap(static_cast<CUdeviceptr>(at.number()) + static_cast<CUdeviceptr>(done),
                   static_cast<size_t>(info_.granule));
@@ -220,7 +222,9 @@ void CudaDevice::Decommit(DeviceBytes at, int64_t bytes) {
 
 Status CudaDevice::Write(Stream* s, DeviceBytes to, const void* from, int64_t bytes) {
   KVC_ENTER();
-  return StreamOf(s).Copy(At(to), from, bytes, cudaMemcpyHostToDevice, "writing to the device");
+  const char* what = "writing to the device";
+  KVC_RETURN_IF_ERROR(StreamOf(s).Copy(At(to), from, bytes, cudaMemcpyHostToDevice, what));
+  return StreamOf(s).Wait(what);  // the caller's memory, pageable: it may be read until then
 }
 
 Status CudaDevice::Read(Stream* s, DevicePtr<const uint8_t> from, void* to, int64_t bytes) {

@@ -59,7 +59,6 @@ Status CudaStream::Grow(int64_t bytes) {
   const Status status = Check(cudaMalloc(&device, static_cast<size_t>(bytes)), "memory for records");
   if (!status.ok()) {
     cudaFreeHost(host);
-    cudaGetLastError();
     return status;
   }
   cudaFree(device_);

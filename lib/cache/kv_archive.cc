@@ -184,7 +184,7 @@ Status KvCache::CheckLayers(bool one_set) const {
   bool good = true;
   for (int32_t i = 0; good && i < layout_->n_heads_total(); ++i) {
     const int32_t first = i - i % layout_->n_kv_heads;
-    const bool alike = view_.len[i] == view_.len[first] && Len(i) == Len(first);
+    const bool alike = Len(i) == Len(first);
     good = alike || (!one_set && layout_->window(i / layout_->n_kv_heads) == 0);
     // Books are the first head's, and go when it holds vectors: it is the last to do so.
     if (layout_->layer_books)

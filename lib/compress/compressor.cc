@@ -11,7 +11,7 @@ Status ChoiceBuffers::Reserve(const DeviceMemory& memory, const StoragePlan& pla
   const ModelShape& shape = plan.shape();
   const int64_t wanted = (std::max<int64_t>(longest, shape.head_dim) + 15) / 16 * 16, g = shape.n_kv_heads;
   const bool wants_seen = plan.query_heads_see_their_own();
-  const int64_t n = std::max(wanted, stride);
+  const int64_t n = wanted;  // buffers stay as large as they were: every session lies in them as in its own
   const Device& device = *memory.device;
   const int32_t rows = static_cast<int32_t>(std::min<int64_t>(plan.ReplayRows(StoragePlan::kUnbounded), n));
   const int64_t bytes = std::max(

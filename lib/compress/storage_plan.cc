@@ -134,6 +134,16 @@ Status StoragePlan::Validate() const {
                    n, shape_.n_layers, shape_.n_kv_heads, shape_.n_heads);
     }
   }
+  // What the heads of a layer drop together they hold in the same places.
+  if (one_set() && evicts_at_steps() && policy_.Int(OptionId::kKv) == kStoreMixed) {
+    const std::vector<int32_t> bits = BitsOfHeads();
+    const size_t n_raw = static_cast<size_t>(std::count(bits.begin(), bits.end(), 16));
+    if (n_raw > 0 && n_raw < bits.size())
+      return Error(Code::kInvalid,
+                   "scorer %s drops one set of tokens for a whole layer, and heads of 16 bits keep theirs in "
+                   "other places than heads of fewer: use bits of 8 and 4 only, or decode=grow",
+                   policy_.scorer->name);
+  }
   if (codebook() && shape_.n_heads / shape_.n_kv_heads > 32)
     return Error(Code::kUnsupported, "codebooks have room for 32 query heads per KV head");
   if ((policy_.allocator->needs & kNeedsTable) != 0 && policy_.table.size() != per_kv_head) {
@@ -333,8 +343,11 @@ int32_t StoragePlan::BudgetFor(int32_t n_tokens) const {
       // 29 % of 100 are 29, and 28.999999999999996 in doubles.
       const double share = policy_.budget * n_tokens * (1 + 1e-12);
       int32_t budget = std::max(1, static_cast<int32_t>(std::floor(share)));
-      const Protected p = ProtectFor(budget);
-      return std::max(budget, p.n_sink + p.n_recent + 1);
+      for (;;) {  // what is always kept may grow with the budget, by half of it at most
+        const Protected p = ProtectFor(budget);
+        if (budget > p.n_sink + p.n_recent) return budget;
+        budget = p.n_sink + p.n_recent + 1;
+      }
     }
     case BudgetKind::kBytes:
       return SlotsForBytes(LayoutFor(PageSlots(n_tokens)), n_tokens);
@@ -440,11 +453,12 @@ Status StoragePlan::SetBudget(int32_t slots, int32_t n_tokens) {
     policy_ = std::move(changed);
     return {};
   }
+  // For every length there may be: that of now may fit both.
   const CacheLayout layout = LayoutFor(PageSlots(n_tokens));
   std::swap(policy_, changed);  // changed: what was
   std::vector<int32_t> planned;
-  const Status status = PlanSlots(n_tokens, &planned);
-  const bool more = status.ok() && static_cast<double>(BytesOf(layout, AllocationFor(slots, n_tokens),
+  const Status status = PlanSlots(kUnbounded, &planned);
+  const bool more = status.ok() && static_cast<double>(BytesOf(layout, AllocationFor(slots, kUnbounded),
                                                                planned)) > changed.budget;
   if (!status.ok() || more) std::swap(policy_, changed);
   return status;

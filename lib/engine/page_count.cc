@@ -13,11 +13,24 @@ int32_t InMain(const CacheLayout& layout, int32_t head, int32_t slots, int32_t n
   return slots + (late < ring ? 0 : ((late - ring) / settle + 1) * settle);
 }
 
-// Pages of n entries, before they are whole ones.
-double PagesOf(const CacheLayout& layout, const Growth& growth, size_t head, int32_t n) {
-  const double page = layout.page_slots;
+// Pages of n entries, before they are whole ones. Where n is an average, of heads that have `least` each: a
+// last page is half empty on average, but where little is given out beyond that most heads have just that.
+double PagesOf(const CacheLayout& layout, const Growth& growth, size_t head, int32_t n, int32_t least) {
+  const double page = layout.page_slots, exact = std::ceil(n / page);
   const bool spread = growth.spread && layout.window(static_cast<int32_t>(head) / layout.n_kv_heads) == 0;
-  return spread && n > 0 ? n / page + (page - 1) / (2 * page) : std::ceil(n / page);
+  if (!spread || n <= 0) return exact;
+  least = std::clamp(least, 0, n);
+  const double half = (page - 1) / (2 * page), of_least = std::ceil(least / page) - least / page;
+  return n / page + half + std::max(of_least - half, 0.0) * page / (page + n - least);
+}
+
+// The same of a head that stores whole blocks, n entries of which some stay in its ring.
+double BlocksOf(const CacheLayout& layout, const Growth& growth, int32_t head, int32_t n) {
+  const double page = layout.page_slots;
+  const int32_t exact = MainAfterStore(layout, head, n);
+  if (!growth.spread || layout.window(head / layout.n_kv_heads) > 0) return std::ceil(exact / page);
+  const int32_t late = layout.ring_slots(head) - layout.heads[static_cast<size_t>(head)].settle;
+  return std::max((n - late) / page - (page - 1) / (2 * page), 0.0);
 }
 
 // limited: the prompt's pages are counted already.
@@ -26,19 +39,25 @@ void CountHead(const CacheLayout& layout, const Growth& growth, size_t i, bool l
   const int32_t now = InMain(layout, head, slots, slots);
   // The page of an entry is there before it comes, and entries leave behind it.
   const int32_t end = growth.n_steps <= 0 ? now : InMain(layout, head, slots, growth.Last(i) + 1);
-  double at_prompt = PagesOf(layout, growth, i, now), at_end = PagesOf(layout, growth, i, end);
+  const int32_t last = growth.n_steps <= 0 ? slots : growth.Last(i) + 1,
+                least = InMain(layout, head, slots, std::min(growth.n_least, slots)),
+                least_end = std::max(least + end - now, 0);
+  const bool blocks = layout.main(head).coding == EntryCoding::kKeyChannels;
+  double at_prompt = blocks ? BlocksOf(layout, growth, head, slots) : PagesOf(layout, growth, i, now, least),
+         at_end = blocks ? BlocksOf(layout, growth, head, last) : PagesOf(layout, growth, i, end, least_end);
   // Where the last page ends is not known either.
   if (limited) at_prompt = 0, at_end = std::ceil((end - now) / static_cast<double>(layout.page_slots));
   const HeadFormat& format = layout.heads[i];
-  const int32_t last = growth.n_steps <= 0 ? slots : growth.Last(i) + 1;
   // Behind what the limit left either codes or vectors come.
   if (format.plain >= 0 && limited)
     count->Add(layout.formats[static_cast<size_t>(format.plain)].bytes, 0,
                std::ceil((last - slots) / static_cast<double>(layout.page_slots)));
   if (format.plain >= 0 && !limited) {
     // Codes are there only where they take less than vectors do; their arenas may be.
-    count->Add(layout.formats[static_cast<size_t>(format.plain)].bytes, PagesOf(layout, growth, i, slots),
-               PagesOf(layout, growth, i, last));
+    const int32_t of_head = std::min(growth.n_least, slots);
+    count->Add(layout.formats[static_cast<size_t>(format.plain)].bytes,
+               PagesOf(layout, growth, i, slots, of_head),
+               PagesOf(layout, growth, i, last, of_head + last - slots));
     count->Add(PageBytes(layout, head), 0, 0), count->Add(RingBytes(layout, head), 0, 0);
     return count->Add(DirectionBytes(layout), 0, 0);
   }
@@ -60,8 +79,8 @@ bool CountLimited(const CacheLayout& layout, const Growth& growth, size_t first,
     const int32_t head = static_cast<int32_t>(i);
     const int64_t beside = HeadBytes(layout, head, 0);
     const int64_t page = HeadBytes(layout, head, layout.page_slots) - beside;
-    planned +=
-        PagesOf(layout, growth, i, growth.slots[i]) * static_cast<double>(page) + static_cast<double>(beside);
+    planned += PagesOf(layout, growth, i, growth.slots[i], growth.n_least) * static_cast<double>(page) +
+               static_cast<double>(beside);
     least += HeadBytes(layout, head, growth.n_least);
   }
   const int64_t unlimited = static_cast<int64_t>(std::ceil(planned)),

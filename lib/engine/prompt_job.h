@@ -18,6 +18,7 @@ class PromptJob final : public PromptSink {
     std::unique_ptr<KvCache> cache;
     std::unique_ptr<Compressor> compressor;
     bool compress = false;
+    int32_t n_behind = 0;  // tokens that follow those of the job and belong to the same prompt
     // Set while the prompt is worked on.
     PromptNeeds needs;
     double compress_seconds = 0;

@@ -255,6 +255,8 @@ Status Session::BeginPart(Workspace* workspace) {
   std::vector<PromptJob::Taker> takers(1);
   KVC_RETURN_IF_ERROR(
       MakeTaker(workspace->stream.get(), static_cast<int32_t>(tokens.size()), p.compress, &takers[0]));
+  // What is read by rows behind this part shares its budget.
+  if (p.by_rows) takers[0].n_behind = static_cast<int32_t>(p.tokens.size()) - p.at - p.n_part;
   auto job =
       std::make_unique<PromptJob>(*model_, executor(), std::move(tokens), n_tokens_, std::move(takers));
   KVC_RETURN_IF_ERROR(job->Begin(executor()->memory(), workspace));
@@ -267,7 +269,7 @@ Status Session::EndWholePrompt(Workspace* workspace, int32_t n_tokens, PromptJob
   if (!taker->compress || !taker->compressor->waits_for_all_layers()) return {};
   const double begin = Seconds();
   taker->peak_bytes = std::max(taker->peak_bytes, taker->cache->bytes());
-  KVC_RETURN_IF_ERROR(ReduceBySideValues(workspace, n_tokens, taker));
+  KVC_RETURN_IF_ERROR(ReduceBySideValues(workspace, n_tokens + taker->n_behind, taker));
   taker->compress_seconds += Seconds() - begin;
   return {};
 }

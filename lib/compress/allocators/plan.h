@@ -43,12 +43,17 @@ inline Status FillAverage(const AllocateInput& in, int32_t* counts) {
 }
 
 // Scores split what there is. sure: candidates that every head gets whatever its scores are.
-inline Status FillByScores(const AllocateInput& in, int32_t sure, int32_t* counts) {
-  if (in.n_protected > 0 || in.n <= AverageOf(in) || sure > 0) return FillAverage(in, counts);
+inline Status CheckSure(const AllocateInput& in, int32_t sure) {
+  if (in.n_protected > 0 || in.n <= AverageOf(in) || sure > 0) return {};
   return Error(Code::kInvalid,
                "a head gets what its scores are worth and may be left with nothing: this policy protects no "
                "recent entries, so allocator %s cannot be had with it",
                in.policy.allocator->name);
+}
+
+inline Status FillByScores(const AllocateInput& in, int32_t sure, int32_t* counts) {
+  KVC_RETURN_IF_ERROR(CheckSure(in, sure));
+  return FillAverage(in, counts);
 }
 
 inline Status FillHeads(const AllocateInput& in, const std::vector<int32_t>& per_head, int32_t* counts) {

@@ -14,6 +14,14 @@ Status Plan(const AllocateInput& in, int32_t* counts) {
       counts);
 }
 
+// A part of the least average is every head's own.
+Status PlanByScores(const AllocateInput& in, int32_t* counts) {
+  KVC_RETURN_IF_ERROR(Plan(in, counts));
+  const int32_t least = *std::min_element(counts, counts + int64_t{in.n_layers} * in.n_kv_heads);
+  const double floor = in.policy.Real(OptionId::kAdaFloor);
+  return CheckSure(in, static_cast<int32_t>(floor * least * (1 + 1e-12)));
+}
+
 }  // namespace
 
 constexpr Allocator kAllocatorPyramid = {
@@ -26,6 +34,6 @@ constexpr Allocator kAllocatorAdaPyramid = {
     true,
     {OptionId::kBeta, OptionId::kPyramidRounding, OptionId::kAdaFloor, OptionId::kAdaMode,
      OptionId::kAdaLocked, OptionId::kAdaNormalize, OptionId::kAdaSkip},
-    Plan};
+    PlanByScores};
 
 }  // namespace kvc

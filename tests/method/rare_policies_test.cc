@@ -1,0 +1,91 @@
+// Policies and calls that seldom meet: a share of a prompt that is read token by token, bytes behind a trim,
+// heads of one set with bits of their own, budgets of heads that would be left with nothing.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/support/tiny_session.h"
+
+namespace kvc {
+namespace {
+
+using test::FedSession;
+using test::NewSession;
+using test::OpenTwoLayers;
+using test::TinyPrompt;
+
+int64_t SlotsOf(const Session& s) {
+  const ModelConfig& c = s.model().config();
+  int64_t n = 0;
+  std::vector<int32_t> kept;
+  for (int i = 0; i < c.n_layers * c.n_kv_heads; ++i) {
+    EXPECT_TRUE(s.Kept(i / c.n_kv_heads, i % c.n_kv_heads, &kept).ok());
+    n += static_cast<int64_t>(kept.size());
+  }
+  return n;
+}
+
+// The part that is read at once has the budget of the whole prompt.
+TEST(RarePolicies, AShareOfAPromptReadTokenByToken) {
+  const auto model = OpenTwoLayers();
+  const int64_t heads = model->config().n_layers * model->config().n_kv_heads;
+  for (const std::string spec : {"cam:budget_ratio=0.3", "cam:budget_ratio=0.1",
+                                 "weightedkv:budget_ratio=0.3,wkv_prefill=sequential"}) {
+    const int share = spec.find("0.1") != std::string::npos ? 20 : 60;
+    EXPECT_EQ(SlotsOf(*FedSession(model, spec, 200)), heads * share) << spec;
+  }
+}
+
+// One of bytes stays where it is the smaller, for every length there will be.
+TEST(RarePolicies, ALargerTrimKeepsTheBytes) {
+  const auto model = OpenTwoLayers();
+  const auto s = FedSession(model, "snapkv:budget_bytes=10000,window=4", 10);
+  int64_t freed = 0;
+  ASSERT_TRUE(s->Recompress(200, &freed).ok());
+  ASSERT_TRUE(s->Prefill(TinyPrompt(300, 3), true).ok());
+  EXPECT_LE(s->Stats().cache_bytes, 10000);
+}
+
+TEST(RarePolicies, OneSetWithBitsByHeadIsRestored) {
+  const auto model = OpenTwoLayers();
+  for (const std::string spec :
+       {"pyramidinfer:budget=24,kv=mixed,bits_levels=16:0.25+8:0.75,quant_group=8,residual=4",
+        "tova:budget=24,kv=mixed,bits_levels=8:0.25+4:0.75,quant_group=8,residual=4"}) {
+    const auto s = FedSession(model, spec, 60);
+    const std::vector<uint8_t> bytes = test::SavedBytes(*s);
+    const auto restored = Session::RestoreFrom(model, {bytes.data(), bytes.size()});
+    ASSERT_TRUE(restored.ok()) << spec << ": " << restored.status().message();
+    test::ExpectSameKept(*s, *restored.value());
+  }
+  // What is dropped together has to lie in the same places.
+  const Result<Policy> policy =
+      ParsePolicy("tova:budget=24,kv=mixed,bits_levels=16:0.25+8:0.75,quant_group=8,residual=4");
+  ASSERT_TRUE(policy.ok());
+  const auto refused = Session::Create(model, &policy.value(), {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), Code::kInvalid);
+  EXPECT_NE(refused.status().message().find("8 and 4 only"), std::string::npos) << refused.status().message();
+}
+
+TEST(RarePolicies, NoHeadIsLeftWithNothing) {
+  const auto model = OpenTwoLayers();
+  const Result<Policy> policy = ParsePolicy("ada-pyramid:budget=20,scorer=h2o,h2o_recent=0,ada_floor=0");
+  ASSERT_TRUE(policy.ok()) << policy.status().message();
+  const auto made = Session::Create(model, &policy.value(), {});
+  const Status status = made.ok() ? made.value()->Prefill(TinyPrompt(100), true) : made.status();
+  EXPECT_EQ(status.code(), Code::kInvalid) << status.message();
+}
+
+// A share that is less than what is always kept is raised until something may be chosen.
+TEST(RarePolicies, AShareHoldsWhatIsAlwaysKept) {
+  const auto model = OpenTwoLayers();
+  for (const int n : {90, 100, 200}) {
+    const auto s = NewSession(model, "weightedkv:budget_ratio=0.2,n_sink=40");
+    const Status status = s->Prefill(TinyPrompt(n), true);
+    EXPECT_TRUE(status.ok()) << n << ": " << status.message();
+  }
+}
+
+}  // namespace
+}  // namespace kvc
