@@ -82,12 +82,16 @@ list(FILTER inside INCLUDE REGEX "\\.a$")
 if(CMAKE_EXECUTABLE_FORMAT STREQUAL ELF AND KVC_BUNDLE AND NOT KVC_SANITIZE
     AND "${inside}" STREQUAL "${KVC_THIRD_PARTY_ARCHIVES}" AND CMAKE_OBJCOPY)
   find_package(Python3 QUIET COMPONENTS Interpreter)
-  set(merged ${PROJECT_BINARY_DIR}/kvc_merged.o)
-  file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/kvc_merged.rsp CONTENT "$<JOIN:${objects};${runtime_objects},\n>\n")
+  set(of_config "")
+  if(CMAKE_CONFIGURATION_TYPES)
+    set(of_config _$<CONFIG>)
+  endif()
+  set(merged ${PROJECT_BINARY_DIR}/kvc_merged${of_config}.o)
+  file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/kvc_merged${of_config}.rsp CONTENT "$<JOIN:${objects};${runtime_objects},\n>\n")
   add_custom_command(OUTPUT ${merged}
     COMMAND ${CMAKE_COMMAND} "-DLINKER=${KVC_MERGE_LINKER}" "-DOBJCOPY=${CMAKE_OBJCOPY}" -DPYTHON=${Python3_EXECUTABLE}
       -DSTRIP=$<$<CONFIG:Release>:--strip-debug> -DOUTPUT=${merged}
-      -DOBJECTS=${PROJECT_BINARY_DIR}/kvc_merged.rsp "-DARCHIVES=${inside};${KVC_CXX_ARCHIVES}"
+      -DOBJECTS=${PROJECT_BINARY_DIR}/kvc_merged${of_config}.rsp "-DARCHIVES=${inside};${KVC_CXX_ARCHIVES}"
       -DHEADER=${PROJECT_SOURCE_DIR}/include/kvc/kvc.h -P ${PROJECT_SOURCE_DIR}/cmake/KvcMerge.cmake
     DEPENDS ${objects} ${runtime_objects} ${inside} ${PROJECT_SOURCE_DIR}/cmake/KvcMerge.cmake
       ${PROJECT_SOURCE_DIR}/include/kvc/kvc.h

@@ -176,55 +176,57 @@ class Handle:
 
     The counting order is such that code of a signal handler, which may close between any two lines, finds it whole."""
 
-    __slots__ = ("pointer", "calls", "closing", "lock", "free", "cancel", "clear_cancel", "memory", "__weakref__")
+    __slots__ = ("pointer", "users", "closing", "lock", "free", "cancel", "clear_cancel", "memory", "__weakref__")
 
     def __init__(self, owner: object, pointer: Any, free: Callable[[Any], None],
                  cancel: Callable[[Any], None] | None = None,
                  clear_cancel: Callable[[Any], None] | None = None, memory: object = None) -> None:
-        self.pointer, self.calls, self.closing, self.lock = pointer, 0, False, threading.RLock()
+        self.pointer, self.closing, self.lock = pointer, False, threading.RLock()
+        self.users: set[object] = set()
         self.free, self.cancel, self.clear_cancel = free, cancel, clear_cancel
         self.memory = memory  # what the library reads while this is open
         weakref.finalize(owner, self.close)  # also at the end of the interpreter
 
-    def enter(self) -> Any:
-        with self.lock:
-            self.calls += 1
-            if self.closing:
-                self.calls -= 1
-                raise ClosedError("it is closed")
-            return self.pointer
+    def enter(self, use: object) -> Any:
+        """The pointer, for as long as use is among the users: leave takes it out, however often it is asked."""
+        self.users.add(use)
+        if self.closing:
+            raise ClosedError("it is closed")
+        return self.pointer
 
-    def leave(self) -> None:
-        with self.lock:
-            self.calls -= 1
-            if self.closing and self.calls == 0:
-                self._give_back()
+    def leave(self, use: object) -> None:
+        self.users.discard(use)
+        if self.closing and not self.users:
+            self._give_back()
 
     def close(self) -> None:
         """Ends a call that runs in another thread; that one gives back."""
         with self.lock:
             self.closing = True
-            if self.calls == 0:
+            if not self.users:
                 self._give_back()
             elif self.cancel is not None and self.pointer is not None:
                 self.cancel(self.pointer)
 
     def _give_back(self) -> None:
-        pointer, self.pointer = self.pointer, None
-        if pointer is not None:
-            self.free(pointer)
-            self.memory = None
+        with self.lock:  # not while close cancels, and once
+            pointer, self.pointer = self.pointer, None
+            if pointer is not None:
+                self.free(pointer)
+                self.memory = None
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        pointer = self.enter()
+        use = object()
         try:
-            return function(pointer, *arguments)
+            return function(self.enter(use), *arguments)
         except CancelledError:
             if self.closing:
                 raise ClosedError("it was closed during the call") from None
             raise
         finally:
-            self.leave()
+            self.users.discard(use)  # no function of Python's: a signal's exception could come at its first line
+            if self.closing and not self.users:
+                self._give_back()
 
     def call_long(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The same for what may take long: a signal's exception, as of Ctrl-C, cancels it. Python runs handlers of

@@ -227,15 +227,13 @@ def _together(sessions: Sequence[Session], prompt_tokens: int, call: Any) -> lis
     params = _flat.kvc_batch_params()
     params.prompt_tokens = prompt_tokens
     tokens, statuses = (array.array("i", bytes(4 * len(sessions) + 4)) for _ in range(2))
-    entered = []
+    use = object()
+    handles = [session._handle for session in sessions]
     try:
-        for session in sessions:
-            session._handle.enter()
-            entered.append(session._handle)
-        call(tuple(handle.pointer for handle in entered), params, tokens, statuses)
+        call(tuple([handle.enter(use) for handle in handles]), params, tokens, statuses)
     finally:
-        for handle in entered:
-            handle.leave()
+        for handle in handles:
+            handle.leave(use)
     return [tokens[i] if statuses[i] == 0 else make_error(statuses[i], _flat.kvc_status_name(statuses[i]))
             for i in range(len(sessions))]
 

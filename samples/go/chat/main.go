@@ -43,12 +43,14 @@ func chat(path, spec string, maxTokens int) error {
 		return err
 	}
 	defer session.Close()
-	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); fmt.Println() {
+	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(nil, 1<<24) // what is pasted may be long
+	for ; lines.Scan(); fmt.Println() {
 		if err := answer(session, lines.Text(), maxTokens); err != nil && !errors.Is(err, kvc.ErrCancelled) {
 			return err
 		}
 	}
-	return nil
+	return lines.Err()
 }
 
 func answer(session *kvc.Session, line string, maxTokens int) error {
