@@ -16,12 +16,13 @@
 
 #include "bench/clock.h"
 #include "kvc/kvc.h"
+#include "lib/base/clock.h"
 #include "tests/support/process_memory.h"
 #include "tests/support/tiny_model.h"
 
 namespace {
 
-using kvc::bench::WallSeconds;
+using kvc::Seconds;
 
 int n_threads = 0;
 
@@ -76,9 +77,9 @@ class Run {
     std::vector<double> times;
     for (int i = 0; i < n; ++i) {
       int32_t token;
-      const double begin = WallSeconds();
+      const double begin = Seconds();
       Check(kvc_session_step(session_, &token), "step");
-      times.push_back(WallSeconds() - begin);
+      times.push_back(Seconds() - begin);
       if (token == KVC_TOKEN_NONE) {  // random weights came upon the stop token: go on with another
         const int32_t other = 5;
         Check(kvc_session_append(session_, &other, 1), "append");
@@ -267,9 +268,9 @@ void ForkCost(const std::string& model, int n) {
   std::vector<double> times;
   for (int i = 0; i < 21; ++i) {
     kvc_session* fork = nullptr;
-    const double begin = WallSeconds();
+    const double begin = Seconds();
     Check(kvc_session_fork(run.session(), &fork), "fork");
-    times.push_back(WallSeconds() - begin);
+    times.push_back(Seconds() - begin);
     kvc_session_close(fork);
   }
   std::printf("fork            %d tokens: %.3f ms (median), %lld cache bytes\n", n, 1e3 * Median(&times),

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bench/clock.h"
+#include "lib/base/clock.h"
 #include "lib/ops/device_buffer.h"
 #include "lib/ops/devices.h"
 #include "tests/parity/cases.h"
@@ -82,10 +83,10 @@ class DeviceBench {
     f(), Wait();
     double best = 1e9, spent = 0;
     for (int batch = 1, n = 0; n < (options_.small ? 1 : 5) || spent < 5 * least; ++n) {
-      const double start = WallSeconds();
+      const double start = Seconds();
       for (int i = 0; i < batch; ++i) f();
       Wait();
-      const double took = WallSeconds() - start;
+      const double took = Seconds() - start;
       best = std::min(best, took / batch), spent += took;
       if (took < least) batch *= 2, n = -1;
     }

@@ -449,10 +449,9 @@ void RefuseIdle(const CLI::App& app, const EvalOptions& options) {
     RefuseUnless(!options.texts.empty(), app, of_texts, "--text");
   RefuseUnless(options.n_windows == 0 || !options.data.empty(), app, "--limit",
                "the first windows of a text, and --windows spreads a number of its own");
-  const bool suite = !options.suite.name.empty();
   RefuseUnless(options.suite.name == "needle", app, "--lengths", "--suite needle");
   for (const char* of_made : {"--items", "--length", "--essay", "--questions"})
-    RefuseUnless(suite && options.data.empty(), app, of_made, "prompts that are made here: without --data");
+    RefuseUnless(options.data.empty(), app, of_made, "prompts that are made here: without --data");
 }
 
 }  // namespace

@@ -361,7 +361,12 @@ int32_t StoragePlan::BudgetFor(int32_t n_tokens) const {
   return static_cast<int32_t>(sum / (static_cast<int64_t>(sharing_.size()) * shape_.n_kv_heads));
 }
 
+bool StoragePlan::ByChunks(int32_t given) const {
+  return !policy_.keeps_all() && policy_.Flag(OptionId::kChunkCompress) && given > kChunk;
+}
+
 int32_t StoragePlan::TokensAtOnce(int32_t n_before, int32_t given) const {
+  if (ByChunks(given)) return kChunk;
   if (!policy_.reads_by_steps()) return given;
   return std::clamp(BudgetFor(n_before + given) - n_before, 1, given);
 }

@@ -79,9 +79,12 @@ class StoragePlan {
 
   // Average slots per KV head for a sequence of n tokens.
   int32_t BudgetFor(int32_t n_tokens) const;
-  // Of `given` tokens behind n_before, those a prompt reads at once; a policy that reads by steps reads what
-  // the budget holds so, and the others token by token.
+  // Whether a prompt of so many tokens is compressed chunk by chunk.
+  bool ByChunks(int32_t given) const;
+  // Of `given` tokens behind n_before, those a prompt reads at once: a chunk; where a policy reads by steps,
+  // what the budget holds, and the others token by token.
   int32_t TokensAtOnce(int32_t n_before, int32_t given) const;
+  static constexpr int32_t kChunk = 1024;  // tokens of compress_per_chunk
   Protected ProtectFor(int32_t budget) const { return policy_.scorer->protect(policy_, budget); }
   // Slots of every head after a prompt of n tokens, [L, G]; dynamic allocators: the average of the layer.
   Status PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) const;

@@ -35,8 +35,8 @@ class Planner : private CachePlanner {
     plan.cache_bytes_peak = plan.cache_bytes_prompt + layer_bytes + pages.FittingBytes();
     plan.cache_bytes_end = pages.EndBytes();
     int64_t in_steps = plan.cache_bytes_end;
-    const int32_t by_rows = n_prompt_ - compressor_->plan().TokensAtOnce(0, n_prompt_),
-                  rows = std::min(by_rows, Session::kPromptRows);
+    const int32_t behind = n_prompt_ - compressor_->plan().TokensAtOnce(0, n_prompt_),
+                  rows = by_chunks() ? 0 : std::min(behind, Session::kPromptRows);
     if (rows > 0) {  // the pages of all rows are there before the first of them comes
       Growth wide = growth;
       for (int32_t& slots : wide.slots) slots += rows;
@@ -58,7 +58,7 @@ class Planner : private CachePlanner {
     plan.workspace_bytes = std::max(prompt_workspace, step_workspace);
     plan.cache_bytes_full = FullBytes();
     // Of a prompt by chunks the last one is taken when all of it has been stored: until then there is both.
-    const int64_t before = at_once_ < n_prompt_ ? plan.cache_bytes_prompt + prompt_records_ : 0;
+    const int64_t before = by_chunks() ? plan.cache_bytes_prompt + prompt_records_ : 0;
     // Arenas take their memory in whole granules; where a layer is replaced, its pages begin and end within
     // one.
     const int64_t granules = 2 * pages.n_arenas() * executor()->device()->info().granule;
@@ -70,6 +70,7 @@ class Planner : private CachePlanner {
 
  private:
   Executor* executor() const { return model_.executor(); }
+  bool by_chunks() const { return compressor_->plan().ByChunks(n_prompt_); }
 
   // The session itself: records, and the residual of its newest token.
   Status Create(const Policy& policy) {
@@ -99,8 +100,8 @@ class Planner : private CachePlanner {
     PromptRequest request;
     request.n = compressor_->plan().TokensAtOnce(0, n_prompt_), request.window_rows = needs.window_rows,
     request.column_sums = needs.column_sums;
-    if (Session::ByChunks(compressor_->policy(), n_prompt_)) {
-      request.n = Session::kCompressChunk, request.max_cached = MostLeft(*slots);
+    if (by_chunks()) {
+      request.max_cached = MostLeft(*slots);
       at_once_ = std::min(n_prompt_, request.max_cached + request.n);
     }
     request.n_aux = compressor_->plan().n_aux();
@@ -134,7 +135,7 @@ class Planner : private CachePlanner {
       sum += compressor_->slides(static_cast<int32_t>(i / g)) ? 0 : slots[i];
       most = std::max(most, group > 1 ? sum : int64_t{slots[i]});
     }
-    return static_cast<int32_t>(std::min<int64_t>(most, n_prompt_ - Session::kCompressChunk));
+    return static_cast<int32_t>(std::min<int64_t>(most, n_prompt_ - StoragePlan::kChunk));
   }
 
   // Entries that are stored at once and may share scales or directions.

@@ -170,9 +170,6 @@ class Session {
   CallState& call() { return call_; }
   const Model& model() const { return *model_; }
   static constexpr int32_t kPromptRows = 32;  // tokens of a prompt that are read as rows of a step at once
-  static constexpr int32_t kCompressChunk = 1024;  // tokens of compress_per_chunk
-  // How the policy wants a prompt of n more tokens read that compresses.
-  static bool ByChunks(const Policy& policy, int32_t n);
 
  private:
   friend class StepRunner;

@@ -123,8 +123,8 @@ class Device {
     return 0;
   }
   virtual Status AttendAndFold(Stream* s, const AttendAndFoldArgs& args) {
-    const Status attended = AttendPrompt(s, args.attend);
-    return attended.ok() ? FoldColumns(s, args.fold) : attended;
+    KVC_RETURN_IF_ERROR(AttendPrompt(s, args.attend));
+    return FoldColumns(s, args.fold);
   }
 
   // ---- methods, over one layer ----

@@ -198,6 +198,7 @@ const std::vector<Case> kCases = {
     {"h2o:budget=64,compress_per_chunk=1", 2048, 2100, 0, false},
     {"ada-snapkv:budget=64,window=16,compress_per_chunk=1", 2500, 2600, 0.1, true},
     {"kvzip:budget=64,compress_per_chunk=1", 2500, 2600, 0.15, true},
+    {"kvzip:budget=64,compress_per_chunk=1", 1500, 1600, 0.15, true},
     {"spindlekv:budget=64,window=16", 500, 600, 0, true},
     {"reconstruct:budget=64", 600, 700, 0, false},
     {"reconstruct:budget=64,reread_part=256", 600, 700, 0, false},

@@ -120,7 +120,69 @@ struct PromptCase {
   bool seen, sinks;
 };
 
-TEST_F(DeviceParity, AttentionOfPrompts) {
+// A layer with a prompt behind base entries of each head, and queries of its rows. Who sees those entries is
+// drawn; the rows are seen by all.
+class PromptParity : public DeviceParity {
+ protected:
+  struct Layer {
+    Pair::On<float> keys, values, q, sinks;
+    Pair::On<uint32_t> seen;
+    std::vector<int32_t> base, len;
+    int32_t n_heads = 0;
+    int64_t capacity = 0;
+  };
+  Layer Draw(const PromptCase& c) {
+    Layer l;
+    l.capacity = c.base + c.n + 7, l.n_heads = c.heads * c.group;
+    std::vector<uint32_t> masks(static_cast<size_t>(c.heads * l.capacity), ~0u);
+    for (size_t i = 0; i < masks.size(); ++i) {
+      if (static_cast<int64_t>(i) % l.capacity < c.base) masks[i] = static_cast<uint32_t>(random_());
+    }
+    l.keys = pair_->Copy(Random(static_cast<size_t>(c.heads * l.capacity * c.d)));
+    l.values = pair_->Copy(Random(static_cast<size_t>(c.heads * l.capacity * c.d)));
+    l.q = pair_->Copy(Random(static_cast<size_t>(c.n * l.n_heads * c.d)));
+    l.sinks = pair_->Copy(Random(static_cast<size_t>(l.n_heads), 3));
+    l.seen = pair_->Copy(masks);
+    l.base.assign(static_cast<size_t>(c.heads), c.base), l.len.assign(l.base.size(), c.base + c.n);
+    return l;
+  }
+  // As device i has it.
+  static LayerView ViewOf(Layer* l, const PromptCase& c, int i) {
+    LayerView view;
+    view.n_kv_heads = c.heads, view.head_dim = c.d, view.capacity = l->capacity, view.has_seen = c.seen;
+    view.keys = l->keys.at[i], view.values = l->values.at[i], view.seen = l->seen.at[i];
+    view.len = l->len.data();
+    return view;
+  }
+  static PromptAttentionArgs Attend(Layer* l, const PromptCase& c, int i, const Pair::On<float>& lse) {
+    PromptAttentionArgs args{ViewOf(l, c, i),
+                             {l->base.data(), 0, c.n},
+                             l->n_heads,
+                             c.window,
+                             0.3f,
+                             l->q.at[i],
+                             {},
+                             lse.at[i],
+                             c.n};
+    if (c.sinks) args.sinks = l->sinks.at[i];
+    return args;
+  }
+  static ColumnArgs Fold(Layer* l, const PromptCase& c, int i, const Pair::On<float>& lse,
+                         const Pair::On<float>& into, bool maxima, int32_t limit) {
+    return {ViewOf(l, c, i),
+            {l->base.data(), 0, c.n},
+            l->n_heads,
+            limit,
+            0.3f,
+            l->q.at[i],
+            lse.at[i],
+            c.n,
+            into.at[i],
+            maxima};
+  }
+};
+
+TEST_F(PromptParity, AttentionOfPrompts) {
   for (const PromptCase& c :
        {PromptCase{1, 1, 8, 0, 1, 0, false, false}, PromptCase{2, 3, 16, 5, 40, 0, false, false},
         PromptCase{2, 2, 64, 33, 70, 0, true, false}, PromptCase{1, 7, 32, 0, 65, 16, false, false},
@@ -128,57 +190,23 @@ TEST_F(DeviceParity, AttentionOfPrompts) {
         PromptCase{1, 2, 16, 0, 65, 16, false, true}, PromptCase{1, 2, 128, 40, 130, 0, false, false},
         PromptCase{1, 2, 80, 0, 129, 0, false, false}, PromptCase{1, 1, 6, 1, 66, 0, true, false},
         PromptCase{1, 2, 64, 100, 150, 48, false, false}}) {
-    const int64_t capacity = c.base + c.n + 7;
-    const int32_t n_heads = c.heads * c.group, rows = c.n;
-    std::vector<uint32_t> masks(static_cast<size_t>(c.heads * capacity));
-    for (uint32_t& m : masks) m = static_cast<uint32_t>(random_());
-    for (int32_t g = 0; g < c.heads; ++g) {
-      for (int32_t i = 0; i < c.n; ++i) masks[static_cast<size_t>(g * capacity + c.base + i)] = ~0u;
-    }
-    const auto keys = pair_->Copy(Random(static_cast<size_t>(c.heads * capacity * c.d)));
-    const auto values = pair_->Copy(Random(static_cast<size_t>(c.heads * capacity * c.d)));
-    const auto q = pair_->Copy(Random(static_cast<size_t>(rows * n_heads * c.d)));
-    const auto out = pair_->Copy(Random(static_cast<size_t>(rows * n_heads * c.d)));
-    const auto lse = pair_->Copy(Random(static_cast<size_t>(n_heads * rows)));
-    const auto lse_alone = pair_->Copy(Random(static_cast<size_t>(n_heads * rows)));
-    const auto sums = pair_->Copy(std::vector<float>(static_cast<size_t>(c.heads * capacity), 0.5f));
-    const auto maxima = pair_->Copy(std::vector<float>(static_cast<size_t>(c.heads * capacity), 0.001f));
-    const auto seen = pair_->Copy(masks);
-    const auto sinks = pair_->Copy(Random(static_cast<size_t>(n_heads), 3));
-    const std::vector<int32_t> base(static_cast<size_t>(c.heads), c.base);
-    std::vector<int32_t> len(static_cast<size_t>(c.heads), c.base + c.n);
+    Layer layer = Draw(c);
+    const size_t n_lse = static_cast<size_t>(layer.n_heads * c.n),
+                 n_entries = static_cast<size_t>(c.heads * layer.capacity);
+    const auto out = pair_->Copy(Random(n_lse * static_cast<size_t>(c.d)));
+    const auto lse = pair_->Copy(Random(n_lse)), lse_alone = pair_->Copy(Random(n_lse));
+    const auto sums = pair_->Copy(std::vector<float>(n_entries, 0.5f));
+    const auto maxima = pair_->Copy(std::vector<float>(n_entries, 0.001f));
     for (int i = 0; i < 2; ++i) {
-      LayerView layer;
-      layer.n_kv_heads = c.heads, layer.head_dim = c.d, layer.capacity = capacity, layer.has_seen = c.seen;
-      layer.keys = keys.at[i], layer.values = values.at[i], layer.seen = seen.at[i], layer.len = len.data();
-      const PromptRows all{base.data(), 0, rows};
-      ASSERT_TRUE(devices_[i]
-                      ->AttendPrompt(streams_[i].get(),
-                                     {layer, all, n_heads, c.window, 0.3f, q.at[i], out.at[i], lse.at[i],
-                                      rows, 0, c.sinks ? sinks.at[i] : DevicePtr<float>()})
-                      .ok());
-      ASSERT_TRUE(devices_[i]
-                      ->AttendPrompt(streams_[i].get(), {layer,
-                                                         all,
-                                                         n_heads,
-                                                         c.window,
-                                                         0.3f,
-                                                         q.at[i],
-                                                         {},
-                                                         lse_alone.at[i],
-                                                         rows,
-                                                         0,
-                                                         c.sinks ? sinks.at[i] : DevicePtr<float>()})
-                      .ok());
+      Device& d = *devices_[i];
+      Stream* s = streams_[i].get();
+      PromptAttentionArgs attend = Attend(&layer, c, i, lse);
+      attend.out = out.at[i];
+      ASSERT_TRUE(d.AttendPrompt(s, attend).ok());
+      ASSERT_TRUE(d.AttendPrompt(s, Attend(&layer, c, i, lse_alone)).ok());
       if (c.window > 0) continue;
-      ASSERT_TRUE(devices_[i]
-                      ->FoldColumns(streams_[i].get(), {layer, all, n_heads, rows, 0.3f, q.at[i], lse.at[i],
-                                                        rows, sums.at[i], false})
-                      .ok());
-      ASSERT_TRUE(devices_[i]
-                      ->FoldColumns(streams_[i].get(), {layer, all, n_heads, rows, 0.3f, q.at[i], lse.at[i],
-                                                        rows, maxima.at[i], true})
-                      .ok());
+      ASSERT_TRUE(d.FoldColumns(s, Fold(&layer, c, i, lse, sums, false, c.n)).ok());
+      ASSERT_TRUE(d.FoldColumns(s, Fold(&layer, c, i, lse, maxima, true, c.n)).ok());
     }
     const std::string what = "head size " + std::to_string(c.d) + (c.sinks ? ", sinks" : "");
     pair_->ExpectNear(out, 1e-5, what);
@@ -191,50 +219,27 @@ TEST_F(DeviceParity, AttentionOfPrompts) {
 }
 
 // Both at once are the same as one after the other: an entry's largest probability over rows that all see it.
-TEST_F(DeviceParity, AttentionAndColumnMaximaAtOnce) {
+TEST_F(PromptParity, AttentionAndColumnMaximaAtOnce) {
   for (const PromptCase& c :
        {PromptCase{2, 3, 16, 5, 40, 0, false, false}, PromptCase{2, 2, 64, 33, 70, 0, true, false},
         PromptCase{2, 8, 64, 5, 40, 0, false, true}, PromptCase{1, 2, 128, 140, 130, 0, false, false},
         PromptCase{1, 1, 6, 66, 66, 0, true, false}, PromptCase{1, 2, 32, 0, 20, 0, false, false}}) {
-    const int64_t capacity = c.base + c.n + 7;
-    const int32_t n_heads = c.heads * c.group, rows = c.n;
-    std::vector<uint32_t> masks(static_cast<size_t>(c.heads * capacity), ~0u);
-    for (int64_t i = 0; i < c.heads * capacity; ++i) {
-      if (i % capacity < c.base) masks[static_cast<size_t>(i)] = static_cast<uint32_t>(random_());
-    }
-    const auto keys = pair_->Copy(Random(static_cast<size_t>(c.heads * capacity * c.d)));
-    const auto values = pair_->Copy(Random(static_cast<size_t>(c.heads * capacity * c.d)));
-    const auto q = pair_->Copy(Random(static_cast<size_t>(rows * n_heads * c.d)));
-    const auto sinks = pair_->Copy(Random(static_cast<size_t>(n_heads), 3));
-    const auto seen = pair_->Copy(masks);
-    const size_t n_out = static_cast<size_t>(rows * n_heads * c.d),
-                 n_lse = static_cast<size_t>(n_heads * rows);
-    const std::vector<float> before(static_cast<size_t>(c.heads * capacity), 0.001f);
+    Layer layer = Draw(c);
+    const size_t n_lse = static_cast<size_t>(layer.n_heads * c.n), n_out = n_lse * static_cast<size_t>(c.d);
+    const std::vector<float> before(static_cast<size_t>(c.heads * layer.capacity), 0.001f);
     const auto out = pair_->Copy(std::vector<float>(n_out)), apart = pair_->Copy(std::vector<float>(n_out));
     const auto lse = pair_->Copy(std::vector<float>(n_lse)),
                lse_apart = pair_->Copy(std::vector<float>(n_lse));
     const auto maxima = pair_->Copy(before), maxima_apart = pair_->Copy(before);
-    const std::vector<int32_t> base(static_cast<size_t>(c.heads), c.base);
-    std::vector<int32_t> len(static_cast<size_t>(c.heads), c.base + c.n);
     for (int i = 0; i < 2; ++i) {
-      LayerView layer;
-      layer.n_kv_heads = c.heads, layer.head_dim = c.d, layer.capacity = capacity, layer.has_seen = c.seen;
-      layer.keys = keys.at[i], layer.values = values.at[i], layer.seen = seen.at[i], layer.len = len.data();
-      const PromptRows all{base.data(), 0, rows};
-      const auto sink = c.sinks ? sinks.at[i] : DevicePtr<float>();
       Device& d = *devices_[i];
       Stream* s = streams_[i].get();
-      const PromptAttentionArgs attend{layer,     all,       n_heads, 0, 0.3f, q.at[i],
-                                       out.at[i], lse.at[i], rows,    0, sink};
-      const ColumnArgs fold{layer, all, n_heads, 0, 0.3f, q.at[i], lse.at[i], rows, maxima.at[i], true};
-      PromptAttentionArgs attend_apart = attend;
-      ColumnArgs fold_apart = fold;
-      attend_apart.out = apart.at[i], attend_apart.lse = lse_apart.at[i];
-      fold_apart.lse = lse_apart.at[i], fold_apart.into = maxima_apart.at[i];
-      const DeviceBytes scratch = pair_->Scratch(i, d.AttendAndFoldScratchBytes(rows, n_heads, c.base));
-      ASSERT_TRUE(d.AttendAndFold(s, {attend, fold, scratch}).ok());
+      PromptAttentionArgs attend = Attend(&layer, c, i, lse), attend_apart = Attend(&layer, c, i, lse_apart);
+      attend.out = out.at[i], attend_apart.out = apart.at[i];
+      const DeviceBytes scratch = pair_->Scratch(i, d.AttendAndFoldScratchBytes(c.n, layer.n_heads, c.base));
+      ASSERT_TRUE(d.AttendAndFold(s, {attend, Fold(&layer, c, i, lse, maxima, true, 0), scratch}).ok());
       ASSERT_TRUE(d.AttendPrompt(s, attend_apart).ok());
-      ASSERT_TRUE(d.FoldColumns(s, fold_apart).ok());
+      ASSERT_TRUE(d.FoldColumns(s, Fold(&layer, c, i, lse_apart, maxima_apart, true, 0)).ok());
       EXPECT_EQ(pair_->Read(out, i), pair_->Read(apart, i));
       EXPECT_EQ(pair_->Read(lse, i), pair_->Read(lse_apart, i));
     }

@@ -52,6 +52,20 @@ int Variable(const char* name, int otherwise) {
 
 class RandomSessions : public testing::TestWithParam<int> {};
 
+// What most tests draw first. Each has an offset of its own to the seeds.
+struct Drawn {
+  Drawn(int seed, uint64_t offset)
+      : d(static_cast<uint64_t>(seed) + offset),
+        which(d.Below(kWorlds)),
+        world(WorldOf(which)),
+        policy(RandomPolicy(world.models[0]->config(), &d, &spec)) {}
+  Draws d;
+  const int which;
+  World& world;
+  std::string spec;  // of the policy
+  Policy policy;
+};
+
 std::string Described(int which, const std::string& spec, const SessionParams& params) {
   return "model " + std::to_string(which) + " " + spec + " max_tokens " + std::to_string(params.max_tokens) +
          " on_full " + std::to_string(static_cast<int>(params.on_full));
@@ -224,11 +238,8 @@ TEST_P(RandomSessions, AreAlikeHoweverTheyAreUsed) {
 
 // What was taken back leaves no trace, where it can be taken back.
 TEST_P(RandomSessions, RewindsLeaveNoTrace) {
-  Draws d(static_cast<uint64_t>(GetParam()) + 1000003);
-  const int which = d.Below(kWorlds);
-  World& world = WorldOf(which);
-  std::string spec;
-  const Policy policy = RandomPolicy(world.models[0]->config(), &d, &spec);
+  Drawn drawn(GetParam(), 1000003);
+  auto& [d, which, world, spec, policy] = drawn;
   SessionParams params;
   const int32_t contexts[] = {200, 700, 4000};
   params.max_tokens = d.Of(contexts);
@@ -355,11 +366,8 @@ TEST_P(RandomSessions, PromptsReadTogetherAreAsAlone) {
 // A prompt in parts that is then compressed leaves what one prompt leaves, where entries are not rounded
 // between and no scorer reads each part for itself.
 TEST_P(RandomSessions, PartsThenCompressAreOnePrompt) {
-  Draws d(static_cast<uint64_t>(GetParam()) + 3000003);
-  const int which = d.Below(kWorlds);
-  World& world = WorldOf(which);
-  std::string spec;
-  const Policy policy = RandomPolicy(world.models[0]->config(), &d, &spec);
+  Drawn drawn(GetParam(), 3000003);
+  auto& [d, which, world, spec, policy] = drawn;
   if (policy.keeps_all() || policy.Int(OptionId::kKv) != 0 || policy.reducer->codebook ||
       policy.reducer->kind != MergeKind::kNone || policy.scorer->reading != nullptr ||
       policy.decode == DecodeMode::kStep || policy.Flag(OptionId::kChunkCompress) ||
@@ -471,11 +479,8 @@ TEST_P(RandomSessions, HoldTheEntriesOfTheirTokens) {
 
 // A budget that holds everything drops nothing, and answers as the full cache.
 TEST_P(RandomSessions, DropNothingWithinTheBudget) {
-  Draws d(static_cast<uint64_t>(GetParam()) + 6000003);
-  const int which = d.Below(kWorlds);
-  World& world = WorldOf(which);
-  std::string spec;
-  Policy policy = RandomPolicy(world.models[0]->config(), &d, &spec);
+  Drawn drawn(GetParam(), 6000003);
+  auto& [d, which, world, spec, policy] = drawn;
   // At steps every head goes to its own budget, however much the others leave.
   if (policy.keeps_all() || policy.reducer->codebook || policy.Int(OptionId::kKv) > 2 ||
       !policy.table.empty() || policy.decode != DecodeMode::kGrow)
@@ -537,11 +542,8 @@ void CheckFits(const World& world, const Policy& policy, const SessionParams& pa
 
 // The plan is what is taken, or a little more: with exactly so much memory everything can be done.
 TEST_P(RandomSessions, PlansHold) {
-  Draws d(static_cast<uint64_t>(GetParam()) + 4000003);
-  const int which = d.Below(kWorlds);
-  World& world = WorldOf(which);
-  std::string spec;
-  const Policy policy = RandomPolicy(world.models[0]->config(), &d, &spec);
+  Drawn drawn(GetParam(), 4000003);
+  auto& [d, which, world, spec, policy] = drawn;
   if (policy.Flag(OptionId::kChunkCompress)) return;
   SessionParams params;
   const int n = d.OneIn(4) ? d.Between(300, 1500) : d.Between(1, 300);

@@ -25,6 +25,8 @@ int32_t PartsOfGroup(int32_t group, int64_t n_whole, int n_threads) {
   return static_cast<int32_t>(std::clamp<int64_t>(wanted, 1, group));
 }
 
+int32_t QueryBlocks(int32_t n_rows) { return (n_rows + kQueryBlock - 1) / kQueryBlock; }
+
 // Floats of a row of kept logits.
 int64_t KeptStride(int64_t n_entries) { return (n_entries + kKeptKeys - 1) / kKeptKeys * kKeptKeys; }
 
@@ -81,7 +83,7 @@ Status CpuDevice::Place(Stream*, const PlaceArgs& a) {
 
 Status CpuDevice::AttendPrompt(Stream*, const PromptAttentionArgs& a) {
   const LayerView& kv = a.layer;
-  const int32_t group = a.n_heads / kv.n_kv_heads, blocks = (a.rows.n + kQueryBlock - 1) / kQueryBlock,
+  const int32_t group = a.n_heads / kv.n_kv_heads, blocks = QueryBlocks(a.rows.n),
                 parts = PartsOfGroup(group, std::max(int64_t{blocks} * kv.n_kv_heads, int64_t{1}),
                                      pool_->n_threads()),
                 a_block = kv.n_kv_heads * parts;  // items
@@ -123,8 +125,8 @@ Status CpuDevice::FoldColumns(Stream*, const ColumnArgs& a) {
 
 int64_t CpuDevice::AttendAndFoldScratchBytes(int32_t n_rows, int32_t n_heads, int64_t n_entries) const {
   if (n_entries > kMostKept) return 0;
-  const int64_t blocks = (n_rows + kQueryBlock - 1) / kQueryBlock;
-  return int64_t{4} * KeptStride(n_entries) * (int64_t{pool_->n_threads()} * kQueryBlock + blocks * n_heads);
+  const int64_t lines = int64_t{QueryBlocks(n_rows)} * n_heads;
+  return int64_t{4} * KeptStride(n_entries) * (int64_t{pool_->n_threads()} * kQueryBlock + lines);
 }
 
 // Of largest probabilities, where the logits of a block of rows are few enough to be kept until the sums of
@@ -132,8 +134,7 @@ int64_t CpuDevice::AttendAndFoldScratchBytes(int32_t n_rows, int32_t n_heads, in
 Status CpuDevice::AttendAndFold(Stream* s, const AttendAndFoldArgs& args) {
   const PromptAttentionArgs& a = args.attend;
   const ColumnArgs& fold = args.fold;
-  const int32_t heads = a.layer.n_kv_heads, group = a.n_heads / heads,
-                blocks = (a.rows.n + kQueryBlock - 1) / kQueryBlock,
+  const int32_t heads = a.layer.n_kv_heads, group = a.n_heads / heads, blocks = QueryBlocks(a.rows.n),
                 most = *std::max_element(a.rows.base, a.rows.base + heads) + fold.limit;
   if (!fold.maxima || most > kMostKept) return Device::AttendAndFold(s, args);
   const int64_t stride = KeptStride(most);
