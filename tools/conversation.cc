@@ -41,7 +41,7 @@ void Conversation::Read(Session* session, const Message& message, bool answer) c
   if (has_turns_) return session->Say(message.role, message.text, answer ? KVC_ANSWER : 0);
   const kvc_session_stats stats = session->Stats();
   TokenList tokens;
-  if (stats.n_prompt == 0) {
+  if (stats.n_slots_full == 0) {
     tokens = model_.TokenizePrompt(message.text);
   } else {
     if (stats.stop_token >= 0) tokens.push_back(stats.stop_token);

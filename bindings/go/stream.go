@@ -65,7 +65,7 @@ func (s *Session) Read(ctx context.Context, text string) error {
 			return err
 		}
 		flags := Continue
-		if stats.PromptTokens == 0 {
+		if stats.SlotsFull == 0 && stats.PromptProgress == 1 { // nothing held and nothing queued
 			if flags, err = s.model.begins(); err != nil {
 				return err
 			}

@@ -340,7 +340,8 @@ KVC_API kvc_status  kvc_session_clear_cancel(kvc_session *session);
 KVC_API kvc_status  kvc_session_fork(kvc_session *session, kvc_session **out_session);
 /* Removes the newest n_tokens exactly, while no older one was evicted or left its window since, and no side value (h2o)
  * watched them; else KVC_E_UNSUPPORTED and nothing changes. Next comes a prefill, an append, an accept, or a say: whose
- * turn it is goes back too, to what it was behind the last message that is there whole.  [sess] */
+ * turn it is goes back too, to what it was behind the last message that is there whole. Queries do not come back: with
+ * decode=reobserve the next reduction at a step looks with n_tokens fewer.  [sess] */
 KVC_API kvc_status  kvc_session_rewind(kvc_session *session, int32_t n_tokens);
 /* A session in a file: atomic, versioned, checksummed, bound to the model. A damaged or foreign file is an error and
  * changes nothing; a restored session continues bit-identically. A link at path is followed, also to a file that is

@@ -202,7 +202,10 @@ class Model {
   // From a part of an open file; n_bytes 0: to its end.
   static Model open_fd(int32_t fd, int64_t offset, int64_t n_bytes, const std::string& device = "auto",
                        int32_t n_threads = 0, int64_t memory_limit = 0) {
-    const kvc_model_params p = make_params(n_threads, memory_limit);
+    return open_fd(fd, offset, n_bytes, device, make_params(n_threads, memory_limit));
+  }
+  static Model open_fd(int32_t fd, int64_t offset, int64_t n_bytes, const std::string& device,
+                       const kvc_model_params& p) {
     kvc_model* model = nullptr;
     detail::check(kvc_model_open_fd(fd, offset, n_bytes, detail::device_name(device), &p, &model));
     return Model(model);
@@ -210,7 +213,10 @@ class Model {
   // From memory, 64-byte aligned, which outlives the model and its sessions.
   static Model open_memory(const uint8_t* data, int64_t n_bytes, const std::string& device = "auto",
                            int32_t n_threads = 0, int64_t memory_limit = 0) {
-    const kvc_model_params p = make_params(n_threads, memory_limit);
+    return open_memory(data, n_bytes, device, make_params(n_threads, memory_limit));
+  }
+  static Model open_memory(const uint8_t* data, int64_t n_bytes, const std::string& device,
+                           const kvc_model_params& p) {
     kvc_model* model = nullptr;
     detail::check(kvc_model_open_memory(data, n_bytes, detail::device_name(device), &p, &model));
     return Model(model);

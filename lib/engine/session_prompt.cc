@@ -45,15 +45,10 @@ bool Session::FitsAsRows(int32_t n, bool compress) const {
   return appends && plain && room && n_tokens_ > 0 && n <= kPromptRows;
 }
 
-bool Session::ByChunks(const Policy& policy, int32_t n) {
-  return !policy.keeps_all() && policy.Flag(OptionId::kChunkCompress) && n > kCompressChunk;
-}
-
 Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
   KVC_RETURN_IF_ERROR(FinishPrompt());
   KVC_RETURN_IF_ERROR(CheckTokens(tokens));
   KVC_RETURN_IF_ERROR(CheckCancel("prefill"));
-  const Policy& policy = compressor_->policy();
   const int32_t given = static_cast<int32_t>(tokens.size()), n = held() + given;
   auto prompt = std::make_unique<WaitingPrompt>();
   prompt->tokens.assign(tokens.begin(), tokens.end());
@@ -66,13 +61,14 @@ Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
   if (FitsAsRows(given, compress)) {
     prompt->by_rows = true, prompt->first = 0, prompt->step = kPromptRows;
     several = false;
-  } else if (compress && !policy.keeps_all()) {
-    if (ByChunks(policy, given)) {
-      prompt->first = prompt->step = kCompressChunk;
-    } else if (const int32_t first = compressor_->plan().TokensAtOnce(held(), given); first < given) {
-      prompt->by_rows = true, prompt->first = first, prompt->step = kPromptRows;
+  } else if (compress) {
+    const StoragePlan& plan = compressor_->plan();
+    const int32_t first = plan.TokensAtOnce(held(), given);
+    if (first < given) {
+      prompt->by_rows = !plan.ByChunks(given);
+      prompt->first = first, prompt->step = prompt->by_rows ? kPromptRows : StoragePlan::kChunk;
+      several = true;
     }
-    several = several || prompt->first < given;
   }
   if (several) {
     Result<std::unique_ptr<Session>> before = Fork();
@@ -99,8 +95,14 @@ Status Session::Say(Role role, Span<const uint8_t> text, bool answer, bool queue
   std::vector<int32_t> tokens;
   KVC_RETURN_IF_ERROR(EncodeTurn(model_->tokenizer(), model_->file().turn_format(),
                                  marks_ == nullptr ? TurnMarks() : *marks_, role, text, place, &tokens));
+  const Turn next = answer ? Turn::kAnswer : role == Role::kSystem ? Turn::kAfterSystem : Turn::kNobodys;
+  if (tokens.empty() && held() > 0) {  // an empty message between marks that are empty: the model speaks on
+    ReserveTurn();
+    SetTurn(next);
+    return {};
+  }
   KVC_RETURN_IF_ERROR(Enqueue(tokens, /*compress=*/answer));
-  waiting_->turn = answer ? Turn::kAnswer : role == Role::kSystem ? Turn::kAfterSystem : Turn::kNobodys;
+  waiting_->turn = next;
   return queue ? Status() : FinishPrompt();
 }
 
@@ -335,7 +337,7 @@ Status Session::PrefillTogether(Span<Session* const> sessions, Span<const int32_
   std::vector<Session*> alone;
   for (Session* s : sessions) {
     const Policy& policy = s->compressor_->policy();
-    if (ByChunks(policy, n) || s->compressor_->plan().TokensAtOnce(s->held(), n) < n) {
+    if (s->compressor_->plan().TokensAtOnce(s->held(), n) < n) {
       alone.push_back(s);
       continue;
     }

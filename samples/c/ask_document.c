@@ -49,13 +49,15 @@ static int feed(kvc_session* session, const kvc_model* model, const char* text, 
 /* A fork shares the cache of the document, and what is asked of one the others do not see. */
 static int ask(kvc_session* document, const kvc_model* model, const char* question) {
   kvc_session* fork = NULL;
-  char asked[512];
+  const size_t n_asked = strlen(question) + 1;
+  char* asked = malloc(n_asked + 1); /* a space parts it from the document */
   uint8_t text[64];
   int32_t token = 0, n_text = 0;
   int bad;
-  snprintf(asked, sizeof asked, " %s", question);
-  bad = failed("fork", kvc_session_fork(document, &fork)) ||
-        feed(fork, model, asked, (int32_t)strlen(asked), 0);
+  if (asked == NULL) return failed("ask", KVC_E_MEMORY);
+  snprintf(asked, n_asked + 1, " %s", question);
+  bad = failed("fork", kvc_session_fork(document, &fork)) || feed(fork, model, asked, (int32_t)n_asked, 0);
+  free(asked);
   printf("%s", question);
   for (int i = 0; !bad && i < ANSWER_TOKENS && token != KVC_TOKEN_NONE; ++i) {
     bad = failed("generate", kvc_session_step(fork, &token)) ||

@@ -30,26 +30,25 @@ static void stop_answer(int signal_number) {
 }
 
 /* The turn behind everything before, as text. */
-static int listen(kvc_session* session, const kvc_model* model, const char* line) {
+static kvc_status listen(kvc_session* session, const kvc_model* model, const char* line) {
   int32_t tokens[LONGEST_LINE + 16], n_tokens = 0;
   kvc_session_stats stats = {.struct_size = sizeof stats};
-  if (failed("read the statistics", kvc_session_get_stats(session, &stats))) return 1;
-  const int begins = stats.n_prompt == 0, stopped = stats.stop_token >= 0;
+  kvc_status status = kvc_session_get_stats(session, &stats);
+  if (status != KVC_OK) return status;
+  const int begins = stats.n_slots_full == 0, stopped = stats.stop_token >= 0;
   if (stopped) tokens[0] = stats.stop_token;
-  if (failed("read the turn", kvc_tokenize(model, (const uint8_t*)line, (int32_t)strlen(line),
-                                           begins ? KVC_ADD_BOS : KVC_CONTINUE, tokens + stopped,
-                                           LONGEST_LINE + 15, &n_tokens)))
-    return 1;
+  status = kvc_tokenize(model, (const uint8_t*)line, (int32_t)strlen(line),
+                        begins ? KVC_ADD_BOS : KVC_CONTINUE, tokens + stopped, LONGEST_LINE + 15, &n_tokens);
   n_tokens += stopped;
-  /* an empty line lets the model speak on; an answer that stopped needs something new */
-  return n_tokens > 0 && failed("process the turn", kvc_session_prefill(session, tokens, n_tokens));
+  if (status != KVC_OK || n_tokens == 0) return status; /* an empty line lets the model speak on */
+  return kvc_session_prefill(session, tokens, n_tokens);
 }
 
 /* The turn of a model that was trained on turns; else as text. */
-static int hear(kvc_session* session, const kvc_model* model, const char* line) {
+static kvc_status hear(kvc_session* session, const kvc_model* model, const char* line) {
   const kvc_status status =
       kvc_session_say(session, KVC_ROLE_USER, (const uint8_t*)line, (int32_t)strlen(line), KVC_ANSWER);
-  return status == KVC_E_UNSUPPORTED ? listen(session, model, line) : failed("process the turn", status);
+  return status == KVC_E_UNSUPPORTED ? listen(session, model, line) : status;
 }
 
 static int answer(kvc_session* session, int max_tokens) {
@@ -74,7 +73,9 @@ static int chat(kvc_session* session, const kvc_model* model, int max_tokens) {
   while (fgets(line, sizeof line, stdin) != NULL) {
     line[strcspn(line, "\n")] = '\0';
     kvc_session_clear_cancel(session); /* a Ctrl-C that came too late for an answer */
-    if (hear(session, model, line) || answer(session, max_tokens)) return 1;
+    const kvc_status heard = hear(session, model, line);
+    if (heard == KVC_E_CANCELLED) continue; /* by Ctrl-C, and nothing was heard */
+    if (failed("process the turn", heard) || answer(session, max_tokens)) return 1;
     kvc_session_stats stats = {.struct_size = sizeof stats};
     if (failed("read the statistics", kvc_session_get_stats(session, &stats))) return 1;
     fprintf(stderr, "%d tokens heard, %d said, stop token %d, cache %lld bytes\n", (int)stats.n_prompt,

@@ -13,12 +13,15 @@ int main(int argc, char** argv) {
     std::cerr << "usage: " << argv[0] << " MODEL.kvc POLICY DOCUMENT QUESTION...\n";
     return 2;
   }
-  std::ifstream file(argv[3], std::ios::binary);
-  if (!file) {
+  std::string text;
+  try {
+    std::ifstream file(argv[3], std::ios::binary);
+    file.exceptions(std::ios::badbit | std::ios::failbit);  // also of one that could not be opened
+    text.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  } catch (const std::ios_base::failure&) {
     std::cerr << "cannot read " << argv[3] << "\n";
     return 1;
   }
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   try {
     const kvc::Model model(argv[1]);
     kvc::Session document(model, kvc::Policy(argv[2]));

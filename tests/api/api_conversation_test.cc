@@ -192,6 +192,19 @@ TEST_F(Conversation, QueuedTurnsAreReadByTheBatch) {
   kvc_session_close(alone);
 }
 
+TEST_F(Conversation, AnEmptyMessageBetweenEmptyMarksLetsTheModelSpeakOn) {
+  for (int32_t role : {KVC_ROLE_USER, KVC_ROLE_ASSISTANT})
+    ASSERT_EQ(kvc_session_set_turn_marks(session_, role, "", ""), KVC_OK);
+  EXPECT_EQ(Say(session_, KVC_ROLE_USER, "", KVC_ANSWER), KVC_OK) << kvc_last_error();  // BOS, as it begins
+  ASSERT_EQ(Say(session_, KVC_ROLE_USER, "Hello", KVC_ANSWER), KVC_OK) << kvc_last_error();
+  for (int32_t flags : {int32_t{KVC_ANSWER}, KVC_ANSWER | KVC_QUEUE, 0})
+    EXPECT_EQ(Say(session_, KVC_ROLE_USER, "", flags), KVC_OK) << kvc_last_error();
+  ByHand hand(model_);
+  hand.Read(kBos);
+  hand.Read(Text("Hello"));
+  ExpectSame(session_, hand.session);
+}
+
 TEST_F(Conversation, WhatFailsChangesNothing) {
   Mark(session_);
   EXPECT_EQ(Say(session_, 3, "x"), KVC_E_INVALID);

@@ -1,6 +1,12 @@
 // kvc.hpp with a model: what a program should not do, and what happens to it. Usage: cpp_misuse MODEL
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
 #include <functional>
 #include <iostream>
+#include <iterator>
+#include <vector>
 
 #include "kvc/kvc.hpp"
 
@@ -77,6 +83,31 @@ void MovedAway(const kvc::Model& model) {
   Fails(KVC_E_INVALID, "a plan with it", [&] { model.plan(&policy, nullptr, 9); });
 }
 
+// Whatever a model comes from, all that kvc_model_params holds counts.
+void WaysToOpen(const std::string& path, const kvc::Tokens& prompt) {
+  std::ifstream file(path, std::ios::binary);
+  const std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::vector<uint8_t> room(bytes.size() + 64);
+  uint8_t* const data = room.data() + (64 - reinterpret_cast<uintptr_t>(room.data()) % 64) % 64;
+  std::copy(bytes.begin(), bytes.end(), data);
+  const int64_t n = static_cast<int64_t>(bytes.size());
+  kvc_model_params tight = kvc::params<kvc_model_params>(), trusting = tight;
+  tight.memory_limit = 1, trusting.trusted = 1;
+  Fails(KVC_E_MEMORY, "memory past a limit", [&] { kvc::Model::open_memory(data, n, "cpu", tight); });
+  kvc::Model model = kvc::Model::open_memory(data, n, "cpu", trusting);
+  kvc::Session session(model);
+  session.prefill(prompt);
+  Expect(session.step() != KVC_TOKEN_NONE, "a model in memory");
+#ifndef _WIN32
+  std::FILE* const opened = std::fopen(path.c_str(), "rb");
+  if (opened == nullptr) return Expect(false, "the file opens");
+  Fails(KVC_E_MEMORY, "a file past a limit",
+        [&] { kvc::Model::open_fd(fileno(opened), 0, 0, "cpu", tight); });
+  kvc::Model::open_fd(fileno(opened), 0, 0, "cpu", trusting);
+  std::fclose(opened);
+#endif
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -89,6 +120,7 @@ int main(int argc, char** argv) {
   EmptyArrays(model, session);
   Exceptions(model, prompt);
   MovedAway(model);
+  WaysToOpen(argv[1], prompt);
   model = kvc::Model(argv[1]);  // the first one is closed; its session goes on
   Expect(session.step() != KVC_TOKEN_NONE, "after all of this it is usable");
   std::cout << (failures == 0 ? "all checks passed\n" : "FAILED\n");

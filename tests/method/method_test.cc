@@ -341,6 +341,23 @@ TEST(KeyChannels, SessionsThatDropSinglyAreRefused) {
   }
 }
 
+// Queries of a part stand at places of the text, which a session that slides has given up.
+TEST(SecondReadings, PartsOfSessionsThatSlideAreRefused) {
+  SessionParams params;
+  params.max_tokens = 600, params.on_full = OnFull::kSlide;
+  const auto made = [&](const char* spec) {
+    const Result<Policy> policy = ParsePolicy(spec);
+    EXPECT_TRUE(policy.ok()) << policy.status().message();
+    return Session::Create(Tiny(), &policy.value(), params).status();
+  };
+  const Status refused = made("kvzip:budget=64,reread_part=256");
+  EXPECT_EQ(refused.code(), Code::kUnsupported);
+  EXPECT_NE(refused.message().find("reread_part=0"), std::string::npos) << refused.message();
+  EXPECT_TRUE(made("kvzip:budget=64").ok());
+  params.on_full = OnFull::kEvict;
+  EXPECT_TRUE(made("kvzip:budget=64,reread_part=256").ok());
+}
+
 // allocator x scorer x reducer x storage x decode: what parses must run and obey its budget.
 TEST(Composition, EveryAcceptedCombinationRuns) {
   int ran = 0, refused = 0;

@@ -174,7 +174,8 @@ def fetch_text(call: Callable[[Any], Any]) -> str:
 class Handle:
     """What the library gave. It is given back by close(), or by the last call that still uses it then.
 
-    The counting order is such that code of a signal handler, which may close between any two lines, finds it whole."""
+    Those who use it are in a set, so that a call cut off by a signal's exception takes itself out once or twice alike,
+    and code of a handler, which may close between any two lines, finds it whole."""
 
     __slots__ = ("pointer", "users", "closing", "lock", "free", "cancel", "clear_cancel", "memory", "__weakref__")
 

@@ -58,6 +58,7 @@ class Session(Owner):
         self._handle = Handle(self, make(), _flat.kvc_session_close, _flat.kvc_session_cancel,
                               _flat.kvc_session_clear_cancel, memory)
         self._text = bytearray(1024)
+        self._queued = False  # a prompt may be waiting, which the next call that computes reads
 
     def close(self) -> None:
         """Frees the cache. A call that runs in another thread is ended with ClosedError, and frees it then."""
@@ -78,16 +79,20 @@ class Session(Owner):
 
     def read(self, prompt: Any) -> None:
         """prefill with text or ids. Text begins with BOS where the session is empty and the model wants one; behind an
-        answer that stopped comes the token that stopped it first, so that the model sees its own answer closed."""
+        answer that stopped comes the token that stopped it first, so that the model sees its own answer closed. Text
+        needs the model open."""
         if isinstance(prompt, (str, bytes)):
             stats = self.stats
-            tokens = self.model.prompt(prompt) if stats.n_prompt == 0 else self.model.tokenize(prompt, goes_on=True)
+            begins = stats.n_slots_full == 0 and stats.prompt_progress == 1  # nothing held and nothing queued
+            tokens = self.model.prompt(prompt) if begins else self.model.tokenize(prompt, goes_on=True)
             prompt = list(tokens) if stats.stop_token < 0 else [stats.stop_token, *tokens]
         self.prefill(prompt)
 
     def _compute(self, n_tokens: int, function: Any, *arguments: Any) -> Any:
-        call = self._handle.call if n_tokens <= _SHORT else self._handle.call_long
-        return call(function, *arguments)
+        short = n_tokens <= _SHORT and not self._queued
+        result = (self._handle.call if short else self._handle.call_long)(function, *arguments)
+        self._queued = False
+        return result
 
     def prefill(self, tokens: Any) -> None:
         """Appends ids and compresses when the policy asks. Any failure leaves the session as it was."""
@@ -105,6 +110,7 @@ class Session(Owner):
 
     def enqueue(self, tokens: Any, compress: bool = True) -> None:
         """prefill (compress) or append, but read by the calls of batch_step."""
+        self._queued = True
         self._handle.call(_flat.kvc_session_enqueue, as_tokens(tokens), int(compress))
 
     def say(self, text: str | bytes, role: str = "user", *, answer: bool = True, queue: bool = False) -> None:
@@ -112,7 +118,9 @@ class Session(Owner):
         never read as marks. answer: the steps that follow give the answer. queue: only queued, as by enqueue.
         UnsupportedError: the model file has no marks, and set_turn_marks gave none."""
         flags = (_flat.KVC_ANSWER * answer) | (_flat.KVC_QUEUE * queue)
+        self._queued = self._queued or queue  # until it is known
         self._handle.call_long(_flat.kvc_session_say, _role(role), text, flags)
+        self._queued = queue
 
     def set_turn_marks(self, role: str, prefix: str | None, suffix: str | None) -> None:
         """Marks of your own for a role; special tokens in them count as such. Both None: the file's again."""
@@ -124,7 +132,7 @@ class Session(Owner):
 
     def step(self) -> int | None:
         """Generates one token; None when the answer is complete. ContextFullError when max_tokens are held."""
-        token = self._handle.call(_flat.kvc_session_step)
+        token = self._compute(1, _flat.kvc_session_step)
         return None if token == _flat.KVC_TOKEN_NONE else token
 
     def step_draft(self, draft: Any) -> list[int]:
@@ -134,12 +142,12 @@ class Session(Owner):
         caches."""
         wanted = as_tokens(draft)
         into = empty("i", min(len(wanted), 31) + 1)
-        n = self._handle.call(_flat.kvc_session_step_draft, wanted, into)
+        n = self._compute(1, _flat.kvc_session_step_draft, wanted, into)
         return [int(token) for token in into[:n]]
 
     def accept(self, token: int) -> None:
         """Goes on with a token of your own choice, as if step had given it."""
-        self._handle.call(_flat.kvc_session_accept, token)
+        self._compute(1, _flat.kvc_session_accept, token)
 
     def read_text(self) -> str:
         """The text of the steps since the last call, as far as it is whole characters."""
@@ -170,12 +178,15 @@ class Session(Owner):
 
     def logits(self, out: Any = None) -> Any:
         """Logits [vocab_size] that the next step chooses from, float32, into out where it is given."""
-        into = empty("f", self.model.info.vocab_size) if out is None else out
-        n = self._handle.call(_flat.kvc_session_get_logits, into)
-        room = memoryview(into).nbytes // 4
+        def get(into: Any) -> int:
+            return int(self._compute(1, _flat.kvc_session_get_logits, into))
+
+        if out is None:
+            return fetch("f", 0, get)
+        n, room = get(out), memoryview(out).nbytes // 4
         if n > room:
             raise make_error(Status.BUFFER_TOO_SMALL, f"out has {room} elements, logits are {n}")
-        return into
+        return out
 
     @property
     def stats(self) -> Stats:
@@ -207,19 +218,19 @@ class Session(Owner):
 
     def fork(self) -> Session:
         """A second session with the same cache, which costs nothing until one of them goes on."""
-        return Session(self.model, self._handle, lambda: self._handle.call(_flat.kvc_session_fork))
+        return Session(self.model, self._handle, lambda: self._compute(1, _flat.kvc_session_fork))
 
     def rewind(self, n_tokens: int) -> None:
         """Takes the newest tokens back. UnsupportedError: an older one has been dropped since."""
-        self._handle.call(_flat.kvc_session_rewind, n_tokens)
+        self._compute(1, _flat.kvc_session_rewind, n_tokens)
 
     def save(self, path: Path) -> None:
         """Writes the session to a file, whole or not at all, for Model.restore."""
-        self._handle.call(_flat.kvc_session_save, os.fsencode(path))
+        self._compute(1, _flat.kvc_session_save, os.fsencode(path))
 
     def save_memory(self) -> bytes:
         """The same to memory, for Model.restore_memory."""
-        return fetch_bytes(0, lambda into: self._handle.call(_flat.kvc_session_save_memory, into))
+        return fetch_bytes(0, lambda into: self._compute(1, _flat.kvc_session_save_memory, into))
 
 
 def _together(sessions: Sequence[Session], prompt_tokens: int, call: Any) -> list[int | Exception]:

@@ -177,6 +177,21 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// A text begins where nothing is held, whatever the statistics count.
+func TestWhereATextBegins(t *testing.T) {
+	s := session(t, policy(t, "full"), nil)
+	must(t, s.Read(ctx, "Ada lives in Paris."))
+	before, err := s.Stats()
+	must(t, err)
+	must(t, s.Rewind(before.PromptTokens))
+	must(t, s.Read(ctx, "Ada lives in Paris."))
+	after, err := s.Stats()
+	must(t, err)
+	if after.SlotsFull != before.SlotsFull || after.SlotsFull == 0 {
+		t.Error(before, after)
+	}
+}
+
 // Of an answer that ends inside a character a sign is left, as no more of it can come; a prompt behind it drops it.
 func TestCharacterThatIsCutOff(t *testing.T) {
 	s := reading(t)

@@ -6,6 +6,7 @@ import dev.kvc.Session
 import dev.kvc.Status
 import kotlin.system.exitProcess
 import kotlinx.coroutines.flow.first
+import kotlinx.coroutines.flow.take
 import kotlinx.coroutines.flow.toList
 import kotlinx.coroutines.runBlocking
 
@@ -31,9 +32,18 @@ fun main() {
         "who leaves a flow cancels its step, and the session goes on" to {
             withSession { model, session ->
                 answer(session, 1_000_000).first()
-                session.clearCancel()
                 session.prefill(*model.tokenize(" The code of Robin is", 0))
                 answer(session, 4).toList().joinToString("") == " 386"
+            }
+        },
+        "one answer behind the other, read to its end or not" to {
+            withSession { model, session ->
+                (1..20).all { turn ->
+                    val text = answer(session, 4).toList().joinToString("")
+                    answer(session, 1_000).take(1 + turn % 3).collect {}
+                    session.prefill(*model.tokenize(" The code of Robin is", 0))
+                    text == " 386"
+                }
             }
         },
         "an error reaches the collector" to {

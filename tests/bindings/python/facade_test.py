@@ -9,7 +9,7 @@ import tempfile
 import threading
 import unittest
 
-from checks import STORIES, STORY, Case, kvc, main
+from checks import RECALL, STORIES, STORY, Case, kvc, main
 from kvc import _flat, _native
 
 numpy = _native.numpy
@@ -264,6 +264,29 @@ class Sessions(Case):
         self.assertEqual(self.steps(full, 2), before[1:])
         with self.assertRaises(TypeError):
             copy.copy(full)  # one cache has one owner
+
+    def test_where_a_text_begins(self):
+        begun = self.model.session()
+        begun.read(STORY)
+        n, logits = begun.stats.n_prompt, list(begun.logits())
+        begun.rewind(n)  # empty again, though its statistics count a prompt
+        begun.read(STORY)
+        self.assertEqual(list(begun.logits()), logits)
+        plain, queued = self.model.session(), self.model.session()
+        plain.prefill(self.model.prompt(STORY))
+        queued.enqueue(self.model.prompt(STORY))
+        for session in (plain, queued):  # behind what is only queued a text goes on
+            session.read(" The code of")
+        self.assertEqual(plain.stats.n_prompt, queued.stats.n_prompt)
+        self.assertEqual(list(plain.logits()), list(queued.logits()))
+
+    def test_without_its_model(self):
+        with kvc.Model(RECALL) as model:
+            session = model.session()
+            session.read(STORY)
+        self.assertEqual(len(session.logits()), 2048)
+        self.assertTrue("".join(session.generate(max_tokens=4)))
+        session.close()
 
     def test_batch(self):
         one, two, three = self.reading(), self.reading(), self.model.session()

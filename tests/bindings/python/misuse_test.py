@@ -178,6 +178,9 @@ class Misuse(Case):
         session.prefill(ids[:40])  # as if nothing had been
         self.interrupted(lambda: list(session.generate(max_tokens=10**9)))
         self.assertIsInstance(session.step(), int)
+        for call in (session.step, session.logits, lambda: session.step_draft([1]), lambda: session.accept(1)):
+            session.enqueue(ids)  # which the call that needs it reads
+            self.interrupted(call)
 
     def test_keyboard_interrupt_while_the_thread_of_a_call_starts(self):
         session = self.model.session(on_full="evict")
