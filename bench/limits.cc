@@ -220,22 +220,22 @@ double MullNeon() {
 #endif
 
 // Sums of 256 MiB, so that no compiler may skip the reading; once for each width of registers.
-using Reader = uint64_t (*)(const uint64_t* p, int64_t n, bool one_stream);
+using Reader = uint64_t (*)(const uint64_t* p, int64_t n, Streams streams);
 
-uint64_t Read(const uint64_t* p, int64_t n, bool one_stream) { return SumOfWords(p, n, one_stream); }
+uint64_t Read(const uint64_t* p, int64_t n, Streams streams) { return SumOfWords(p, n, streams); }
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) uint64_t Read256(const uint64_t* p, int64_t n, bool one_stream) {
-  return SumOfWords(p, n, one_stream);
+__attribute__((target("avx2"))) uint64_t Read256(const uint64_t* p, int64_t n, Streams streams) {
+  return SumOfWords(p, n, streams);
 }
-__attribute__((target("avx512f"))) uint64_t Read512(const uint64_t* p, int64_t n, bool one_stream) {
-  return SumOfWords(p, n, one_stream);
+__attribute__((target("avx512f"))) uint64_t Read512(const uint64_t* p, int64_t n, Streams streams) {
+  return SumOfWords(p, n, streams);
 }
 #endif
 
-double ReadRate(Reader reader, bool one_stream) {
+double ReadRate(Reader reader, Streams streams) {
   constexpr size_t kWords = size_t{256} << 17;  // 256 MiB
   static const std::vector<uint64_t> buffer(kWords, 1);
-  const double seconds = BestSeconds(0.5, [&] { g_word_sink = reader(buffer.data(), kWords, one_stream); });
+  const double seconds = BestSeconds(0.5, [&] { g_word_sink = reader(buffer.data(), kWords, streams); });
   return 8.0 * kWords / seconds;
 }
 
@@ -244,17 +244,17 @@ double ReadRate(Reader reader, bool one_stream) {
 Limits MeasureLimits() {
   Limits out;
   const ProcessorFeatures processor = ThisProcessor();
-  out.read = ReadRate(Read, processor.one_stream);
+  out.read = ReadRate(Read, processor.streams);
 #if defined(__x86_64__)
   if (processor.avx2) {
-    out.read = std::max(out.read, ReadRate(Read256, processor.one_stream));
+    out.read = std::max(out.read, ReadRate(Read256, processor.streams));
     out.fma = Rate(Fma256), out.dot = Rate(Dot256);
   }
 #if defined(KVC_BENCH_AVXVNNI)
   if (processor.avxvnni) out.dot = std::max(out.dot, Rate(Dot256Vnni));
 #endif
   if (processor.avx512) {
-    out.read = std::max(out.read, ReadRate(Read512, processor.one_stream));
+    out.read = std::max(out.read, ReadRate(Read512, processor.streams));
     out.fma = std::max(out.fma, Rate(Fma512));
   }
   if (processor.avx512vnni) out.dot = std::max(out.dot, Rate(Dot512));

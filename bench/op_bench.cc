@@ -118,7 +118,7 @@ void ProductsOf(const LayerShape& shape, int32_t n) {
           for (int32_t row = 0; row < w.rows; row += 64) {  // as the driver cuts it
             for (int32_t t = 0; t < n; t += 128) {
               MatMulArgs a = FromToken(data.args, t, std::min(n - t, 128));
-              a.one_stream = table->one_stream;
+              a.streams = table->streams;
               a.w = &w, a.row_begin = row, a.row_end = std::min(row + 64, w.rows);
               layout == 0 ? table->matmul(a) : table->matmul_panels(a);
             }

@@ -90,7 +90,7 @@ struct Tables {
   void Add(const KernelTable& t, bool runs, const KernelTable& below) {
     if (!runs || t.name == nullptr) return;
     table[n] = FillMissing(t, below);
-    table[n++].one_stream = has.one_stream;
+    table[n++].streams = has.streams;
     if (t.pays != nullptr && !t.pays()) std::swap(table[n - 2], table[n - 1]);
   }
   Tables() {

@@ -6,6 +6,7 @@
 #pragma once
 #include <cstdint>
 
+#include "lib/base/streams.h"
 #include "lib/ops/tensor.h"
 
 namespace kvc {
@@ -26,8 +27,8 @@ struct MatMulArgs {
   int64_t x_stride, y_stride;
   int32_t n, row_begin, row_end;
   const int32_t* sums = nullptr;  // [n, cols / group] dense: of the codes xq of a group; for panels, q4_k
-  bool one_stream = false;        // how panels of one token are read; results do not depend on it
-  const uint16_t* xb = nullptr;   // [n, PairedColumns(cols)] dense: rows as round_row makes them; or null
+  Streams streams = Streams::kSeveral;  // how panels of one token are read; results do not depend on it
+  const uint16_t* xb = nullptr;  // [n, PairedColumns(cols)] dense: rows as round_row makes them; or null
 };
 // Columns of a row that is multiplied by pairs: behind an odd number stands a zero.
 static inline int32_t PairedColumns(int32_t cols) { return cols + cols % 2; }
@@ -188,7 +189,7 @@ struct KernelTable {
   void (*round_row)(const float* x, int32_t cols, uint16_t* out) = nullptr;
   // Measures, in a fraction of a millisecond, whether this table is faster than what it extends. Null: it is.
   bool (*pays)() = nullptr;
-  bool one_stream = false;  // this processor's choice for MatMulArgs::one_stream
+  Streams streams = Streams::kSeveral;  // this processor's choice for MatMulArgs::streams
 };
 
 const KernelTable& ReferenceKernels();

@@ -55,7 +55,7 @@ class Run {
 MatMulArgs RoundRows(const OpContext& ctx, const Run& run, const float* x, int64_t stride, int32_t n,
                      const Hook<int64_t>& make_row, void* scratch) {
   MatMulArgs a{};
-  a.x = x, a.x_stride = stride, a.n = n, a.one_stream = ctx.kernels->one_stream;
+  a.x = x, a.x_stride = stride, a.n = n, a.streams = ctx.kernels->streams;
   const int32_t cols = run.parts[0].w.cols, group = run.group, groups = group > 0 ? cols / group : 0;
   int8_t* codes = static_cast<int8_t*>(scratch);
   float* scales = reinterpret_cast<float*>(codes + Align64(int64_t{n} * cols));

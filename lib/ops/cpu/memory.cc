@@ -53,7 +53,7 @@ namespace {
 // Memory that is read piece by piece, each by one thread; of more than kEnough the beginning.
 class Reading {
  public:
-  Reading(ThreadPool* pool, bool one_stream) : pool_(pool), one_stream_(one_stream) {}
+  Reading(ThreadPool* pool, Streams streams) : pool_(pool), streams_(streams) {}
 
   void Add(const uint8_t* at, int64_t bytes) {
     bytes = std::min(bytes - bytes % kWordBytes, kEnough - bytes_);
@@ -66,7 +66,7 @@ class Reading {
     std::atomic<uint64_t> sum{0};
     pool_->ParallelFor(static_cast<int64_t>(pieces_.size()), [&](int64_t i, int) {
       const Piece& piece = pieces_[static_cast<size_t>(i)];
-      sum.fetch_add(SumOfWords(piece.at, piece.bytes / 8, one_stream_), std::memory_order_relaxed);
+      sum.fetch_add(SumOfWords(piece.at, piece.bytes / 8, streams_), std::memory_order_relaxed);
     });
     return sum.load();
   }
@@ -95,7 +95,7 @@ class Reading {
     int64_t bytes;
   };
   ThreadPool* const pool_;
-  const bool one_stream_;
+  const Streams streams_;
   std::vector<Piece> pieces_;
   int64_t bytes_ = 0;
 };
@@ -103,7 +103,7 @@ class Reading {
 }  // namespace
 
 Result<double> CpuDevice::MeasureBandwidth(Span<const Matrix* const> weights) {
-  Reading reading(pool_.get(), kernels_.one_stream);
+  Reading reading(pool_.get(), kernels_.streams);
   for (const Matrix* m : weights) {
     for (int32_t part = 0; part < m->n_parts; ++part) {
       const Weight w = PartOf(*m, part);

@@ -24,9 +24,13 @@ struct SideBySide {
   static constexpr int kBlockPanels = kBlockStreams, kPanels = kStreams, kFar = kAheadBytes,
                        kFarLevel = kAheadLevel, kNear = 0, kInput = 0;
 };
-// Where MatMulArgs::one_stream says so: a line comes to the second cache first, then to the nearest.
+// Streams::kOne: a line comes to the second cache first, then to the nearest.
 struct InTurn {
   static constexpr int kBlockPanels = 1, kPanels = 1, kFar = 768, kFarLevel = 2, kNear = 128, kInput = 256;
+};
+// Streams::kOneFar.
+struct InTurnFar {
+  static constexpr int kBlockPanels = 1, kPanels = 1, kFar = 6144, kFarLevel = 3, kNear = 0, kInput = 256;
 };
 
 // Asks for what follows the lines at `line`: `ahead` bytes on (AheadOf).
@@ -95,8 +99,10 @@ inline void PanelTokens(const MatMulArgs& a, int32_t token) {
   for (; token + T <= a.n; token += T) {
     if constexpr (T > 1) {
       PanelRows<Panels, T, kTilePanels, SideBySide>(a, token);
-    } else if (kMayReadInTurn && a.one_stream) {
+    } else if (kMayReadInTurn && a.streams == Streams::kOne) {
       PanelRows<Panels, T, Panels::template kPanels<InTurn>, InTurn>(a, token);
+    } else if (kMayReadInTurn && a.streams == Streams::kOneFar) {
+      PanelRows<Panels, T, Panels::template kPanels<InTurnFar>, InTurnFar>(a, token);
     } else {
       PanelRows<Panels, T, Panels::template kPanels<SideBySide>, SideBySide>(a, token);
     }

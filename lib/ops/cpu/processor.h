@@ -12,6 +12,8 @@
 #include <sys/auxv.h>
 #endif
 
+#include "lib/base/streams.h"
+
 namespace kvc {
 
 struct ProcessorFeatures {
@@ -20,7 +22,7 @@ struct ProcessorFeatures {
   bool avx512 = false;      // F, BW, DQ, VL, besides AVX2
   bool avx512vnni = false;  // besides
   bool avx512bf16 = false;  // besides
-  bool one_stream = false;  // reads memory faster in one stream than in several (AMD's)
+  Streams streams = Streams::kSeveral;
   bool neon_dot = false;
   bool neon_i8mm = false;
 };
@@ -30,9 +32,12 @@ inline ProcessorFeatures ThisProcessor() {
 #if defined(__x86_64__)
   const auto bit = [](unsigned word, int n) { return (word >> n & 1) != 0; };
   unsigned a = 0, b = 0, c = 0, d = 0;
-  out.one_stream = __get_cpuid(0, &a, &b, &c, &d) != 0 && b == signature_AMD_ebx && c == signature_AMD_ecx;
-  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || !bit(c, 27))
-    return out;  // OSXSAVE: the next question may be asked
+  const bool amd = __get_cpuid(0, &a, &b, &c, &d) != 0 && b == signature_AMD_ebx && c == signature_AMD_ecx;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0) return out;
+  constexpr unsigned kZen5 = 0x1a;
+  const unsigned family = (a >> 8 & 0xf) + (a >> 20 & 0xff);  // of AMD's, whose first part is 15 for long
+  if (amd) out.streams = family >= kZen5 ? Streams::kOneFar : Streams::kOne;
+  if (!bit(c, 27)) return out;  // OSXSAVE: the next question may be asked
   const bool has_fma_avx_f16c = bit(c, 12) && bit(c, 28) && bit(c, 29);
   uint32_t saved_low = 0, saved_high = 0;  // the registers that the system saves for every thread
   __asm__("xgetbv" : "=a"(saved_low), "=d"(saved_high) : "c"(0));
