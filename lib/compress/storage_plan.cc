@@ -106,6 +106,11 @@ Status StoragePlan::Validate() const {
                  shape_.head_dim);
   }
   if (policy_.keeps_all()) return {};
+  if (ranks_ && policy_.Int(OptionId::kRereadPart) > 0)  // pos_mode=incache was refused with the policy
+    return Error(
+        Code::kUnsupported,
+        "reread_part moves queries behind their part, and on_full=slide counts entries of a head: use "
+        "on_full=evict or reread_part=0");
   if (sharing_.empty()) {
     return Error(
         Code::kUnsupported,

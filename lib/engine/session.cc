@@ -76,14 +76,6 @@ Result<CacheLayout> Session::LayoutOf(const StoragePlan& plan, const SessionPara
     return Error(Code::kUnsupported,
                  "key_axis=channel codes the keys of many tokens together; on_full drops them one by one");
   }
-  const Policy& policy = plan.policy();
-  if (params.on_full == OnFull::kSlide && !policy.keeps_all() && policy.scorer->reading != nullptr &&
-      policy.Int(OptionId::kRereadPart) > 0) {
-    return Error(
-        Code::kUnsupported,
-        "reread_part moves queries behind their part, and on_full=slide counts entries of a head: use "
-        "on_full=evict or reread_part=0");
-  }
   return layout;
 }
 

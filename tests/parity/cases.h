@@ -9,19 +9,13 @@
 #include "lib/base/half.h"
 #include "lib/ops/cpu/kernel_table.h"
 #include "lib/ops/weight_panels.h"
+#include "tests/support/split_mix.h"
 
 namespace kvc::parity {
 
-// Numbers from a seed, the same everywhere (SplitMix64).
-class Random {
+class Random : public test::SplitMix64 {
  public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t Bits() {
-    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
+  using SplitMix64::SplitMix64;
   float Uniform(float low, float high) {
     return low + static_cast<float>(Bits() >> 40) * 0x1p-24f * (high - low);
   }
@@ -30,9 +24,6 @@ class Random {
     for (float& x : v) x = Uniform(low, high);
     return v;
   }
-
- private:
-  uint64_t state_;
 };
 
 inline std::vector<const KernelTable*> Tables() {

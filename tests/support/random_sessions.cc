@@ -9,14 +9,9 @@
 
 namespace kvc::test {
 
-Draws::Draws(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u + 12345) {}
+Draws::Draws(uint64_t seed) : bits_(seed * 0x9E3779B97F4A7C15u + 12345) {}
 
-uint32_t Draws::Next() {
-  uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return static_cast<uint32_t>((z ^ (z >> 31)) >> 32);
-}
+uint32_t Draws::Next() { return static_cast<uint32_t>(bits_.Bits() >> 32); }
 
 int Draws::Below(int n) { return static_cast<int>(Next() % static_cast<uint32_t>(n)); }
 

@@ -8,11 +8,11 @@
 
 #include "lib/compress/policy_text.h"
 #include "lib/engine/session.h"
+#include "tests/support/split_mix.h"
 #include "tests/support/tiny_model.h"
 
 namespace kvc::test {
 
-// Numbers that follow from the seed alone, on every machine.
 class Draws {
  public:
   explicit Draws(uint64_t seed);
@@ -26,7 +26,7 @@ class Draws {
   }
 
  private:
-  uint64_t state_;
+  SplitMix64 bits_;
 };
 
 // ---- models ----

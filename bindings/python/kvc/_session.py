@@ -59,6 +59,7 @@ class Session(Owner):
                               _flat.kvc_session_clear_cancel, memory)
         self._text = bytearray(1024)
         self._queued = False  # a prompt may be waiting, which the next call that computes reads
+        self._n_logits = 0  # until they were asked for once
 
     def close(self) -> None:
         """Frees the cache. A call that runs in another thread is ended with ClosedError, and frees it then."""
@@ -182,7 +183,9 @@ class Session(Owner):
             return int(self._compute(1, _flat.kvc_session_get_logits, into))
 
         if out is None:
-            return fetch("f", 0, get)
+            logits = fetch("f", self._n_logits, get)
+            self._n_logits = len(logits)
+            return logits
         n, room = get(out), memoryview(out).nbytes // 4
         if n > room:
             raise make_error(Status.BUFFER_TOO_SMALL, f"out has {room} elements, logits are {n}")
