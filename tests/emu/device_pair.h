@@ -14,6 +14,7 @@
 #include "lib/ops/cpu/raw.h"
 #include "lib/ops/device_buffer.h"
 #include "lib/ops/devices.h"
+#include "tests/support/exact_kernels.h"
 #if defined(KVC_EMU)
 #include "tests/emu/emulator.h"
 #endif
@@ -86,6 +87,7 @@ class Pair {
 class DeviceParity : public testing::Test {
  protected:
   void SetUp() override {
+    const test::ExactKernels exact;  // the other device leaves activations in f32
     Result<std::unique_ptr<Device>> cpu = cpu::CpuDevice::Create(2), emu = OpenDevice(kOther, 1);
     ASSERT_TRUE(cpu.ok() && emu.ok());
     devices_[0] = std::move(cpu.value()), devices_[1] = std::move(emu.value());

@@ -8,10 +8,9 @@
 #include <vector>
 
 #include "lib/engine/session.h"
-#include "lib/ops/cpu/kernel_table.h"
 #include "models/convert/convert.h"
 #include "tests/golden/golden_files.h"
-#include "tests/support/environment.h"
+#include "tests/support/exact_kernels.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/tiny_session.h"
 
@@ -28,20 +27,6 @@ inline Json ReadReference(const std::string& name) {
   return Json::parse(in);
 }
 
-// The fastest kernels that leave activations in f32, for models that are opened meanwhile: what is compared
-// with other engines' f32 to 1e-4 is the model. How far the others are from it: reference_quantised_test.
-class ExactKernels {
- public:
-  ExactKernels() : kept_("KVC_ISA") {
-    const KernelTable* tables[8];
-    for (int n = RunnableKernels(tables, 8); BestKernels().round_row != nullptr && n > 0; --n)
-      test::SetVariable("KVC_ISA", tables[n - 1]->name);
-  }
-
- private:
-  test::KeptVariable kept_;
-};
-
 inline std::shared_ptr<const Model> Converted(const std::string& source, WeightChoice weights,
                                               int32_t context = 0) {
   test::TempFolder folder;
@@ -50,7 +35,7 @@ inline std::shared_ptr<const Model> Converted(const std::string& source, WeightC
   const Status status = Convert(source, folder / "model.kvc", options, nullptr);
   EXPECT_TRUE(status.ok()) << status.message();
   if (!status.ok()) return nullptr;
-  const ExactKernels exact;
+  const test::ExactKernels exact;
   auto opened = Model::Open(folder / "model.kvc", {});
   EXPECT_TRUE(opened.ok()) << opened.status().message();
   return opened.ok() ? opened.value() : nullptr;
