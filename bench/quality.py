@@ -6,7 +6,8 @@ docs/results.md. Standard library only.
                    [--contexts 8] [--compare 100] [--grid 4] [--windows 12] [--only PART,...]
 
 Tasks and texts are those of bench/data (held out from the model's training). All policies share one pass over each
-prompt, which compression never changes. Everything is deterministic but the times, which are of the machine it ran on.
+prompt, which compression never changes. Everything is deterministic but the times, which are of the machine it ran on; kernels that round activations are not
+used.
 What was measured is kept in build/quality, by program, model, policy and tasks, four contexts at a time: an interrupted
 run goes on where it was, and a larger one, or one with more policies, measures only what is new. The whole with these
 sizes is some 80 minutes on two processors, reckoned from what the parts of the page say they took; a third of it is
@@ -27,6 +28,7 @@ import quality_parts
 import quality_readings
 import quality_relate
 import quality_text
+from exact_kernels import keep_activations
 from quality_program import Program, cost_of
 from quality_tables import (
     ASK_KINDS,
@@ -295,6 +297,7 @@ PARTS = (
     ("prompt", "Protocol prompt, every method", prompt_tables),
     ("relate", "A second model", quality_relate.relate),
     ("relate-bytes", "Every method at equal bytes on models/relate", quality_bytes.relate),
+    ("relate-parts", "Parts of methods, and the eviction loss, on models/relate", quality_relate.parts),
     ("readings", "Cheaper second readings", quality_readings.readings),
     ("pages", "Choosing pages instead of dropping entries (Quest)", quality_pages.pages),
     ("grid", "Needle grid, 64 slots, protocol ask", needle_grid),
@@ -357,6 +360,7 @@ def main():
         parser.error(f"--only: {', '.join(sorted(unknown))}: there are {', '.join(name for name, _, _ in PARTS)}")
     if hasattr(os, "nice"):
         os.nice(19 - os.nice(0))
+    keep_activations(arguments.program)
     lines = page(Program(arguments), arguments)
     with open(arguments.out, "w", encoding="utf-8") as file:
         file.write("\n".join(lines).rstrip() + "\n")

@@ -13,10 +13,11 @@ from quality_relate import KINDS
 
 WHOLE = ("f16", "int8", "int4")
 METHODS = [m for m in quality.METHODS if m not in ("streaming-baseline", "cam-oneshot", "pyramidinfer", "ada-paper")]
-METHODS.insert(METHODS.index("kvzip") + 1, "kvzip-ada")
+METHODS[METHODS.index("kvzip") + 1 : METHODS.index("kvzip") + 1] = ["kvzip-own", "kvzip-ada"]
 # Eviction and fewer bits: the same bytes hold two or four times the slots.
 IN_BITS = (
-    "h2o", "snapkv-w8", "pyramidkv", "ada-snapkv", "headkv-r2", "cokv", "cokv-document", "kvzip", "keydiff",
+    "h2o", "snapkv-w8", "pyramidkv", "ada-snapkv", "headkv-r2", "cokv", "cokv-document", "kvzip", "kvzip-own",
+    "keydiff",
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ head scores of several kinds are worth there."""
 import argparse
 
 import quality_tables as quality
-from quality_parts import mean, rows_by_kind
+from quality_parts import AHAKV, WEIGHTEDKV, Explained, against_whole, explained, mean, rows_by_kind
 from quality_program import Program
 
 KINDS = ("recall", "paraphrase", "latest", "code")
@@ -64,3 +64,22 @@ def relate(program, arguments):
         named.append(("every head the same (snapkv-w8)", quality.with_bytes("snapkv-w8", size)))
         lines += ["", f"{size}:", "", *table(own, "head scores", "relate", named, contexts)]
     return lines + [""]
+
+
+# ---- parts of methods ----
+
+# Of contexts of 1,000 tokens.
+BUDGETS = (64, 128, 256)
+OWN_KINDS = tuple(f"relate/{kind}" for kind in KINDS)
+# With the question in the prompt the first token of an answer does not count, and only codes have more that are hard.
+PROTOCOLS = (("ask", OWN_KINDS), ("prompt", ("relate/code",)))
+EXPLAINED = Explained(OWN_KINDS, KINDS, BUDGETS, 128, "kept-positions-relate.svg")
+
+
+def parts(program, arguments):
+    own = Program(argparse.Namespace(program=program.path, model=arguments.relate))
+    contexts = arguments.contexts
+    lines = ["### Merging against dropping (WeightedKV)", ""]
+    lines += against_whole(own, "merging", WEIGHTEDKV, contexts, PROTOCOLS, BUDGETS)
+    lines += ["### Parts of AhaKV", "", *against_whole(own, "ahakv", AHAKV, contexts, PROTOCOLS, BUDGETS)]
+    return [*lines, "### Does the eviction loss tell accuracy?", "", *explained(own, contexts, EXPLAINED)]

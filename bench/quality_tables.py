@@ -43,6 +43,7 @@ METHODS = {
 COMPOSED = {
     "reconstruct": "snapkv-w8:budget={c},scorer=reconstruct,kernel=1",
     "kvzip-ada": "kvzip:budget={c},allocator=ada",
+    "kvzip-own": "kvzip:budget={c},reread=own",
 }
 
 

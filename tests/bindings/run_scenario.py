@@ -11,18 +11,12 @@ import sys
 import tempfile
 
 
-def keep_activations(kvc):
-    """What the scenario expects was computed with activations in f32. Products of bf16 round them, and of two entries
-    that are worth nearly the same the other one stays (docs/performance.md, "Products of bf16")."""
-    devices = json.loads(subprocess.run([kvc, "devices", "--json"], stdout=subprocess.PIPE, check=True).stdout)
-    sets = next(device for device in devices if device["name"] == "cpu")["instruction_sets"]
-    if sets[0] == "avx512bf16":
-        os.environ.setdefault("KVC_ISA", sets[1])
-
-
 def main():
     kvc, source, command = sys.argv[1], sys.argv[2], sys.argv[3:]
-    keep_activations(kvc)
+    sys.path.insert(0, os.path.join(source, "bench"))
+    from exact_kernels import keep_activations
+
+    keep_activations(kvc)  # what the scenario expects was computed with activations in f32
     scenario = os.path.join(source, "tests", "bindings", "scenario.json")
     with tempfile.TemporaryDirectory(prefix="kvc-scenario-") as folder:
         model, empty = os.path.join(folder, "recall.kvc"), os.path.join(folder, "empty")

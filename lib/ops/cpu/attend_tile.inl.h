@@ -69,7 +69,8 @@ inline void TileLogits(const AttendTileArgs& a, int32_t head, int32_t entry, int
 inline bool WeighTile(const AttendTileArgs& a, int32_t head, int32_t entry, int32_t n, float* z,
                       float* keep) {
   const F scale = Set(a.scale);
-  for (int32_t t = n; t < kTileEntries; ++t) z[t] = 0;
+  const int32_t end = (n + kWidth - 1) / kWidth * kWidth;  // pages are small where few entries are cached
+  for (int32_t t = n; t < end; ++t) z[t] = 0;
   for (int32_t t = 0; t < n; t += kWidth) {
     const F logit = Mul(Load(z + t), scale);
     Store(z + t, a.cap > 0 ? Capped(logit, a.cap) : logit);
@@ -84,17 +85,17 @@ inline bool WeighTile(const AttendTileArgs& a, int32_t head, int32_t entry, int3
     float* out = a.logits + head * a.logits_stride + entry;
     for (int32_t t = 0; t < n; ++t) out[t] = z[t];
   }
-  for (int32_t t = n; t < kTileEntries; ++t) z[t] = -kInfinity;
+  for (int32_t t = n; t < end; ++t) z[t] = -kInfinity;
   F top = Set(a.m[head]), sum = Zero();
-  for (int t = 0; t < kTileEntries; t += kWidth) top = Max(Load(z + t), top);
+  for (int32_t t = 0; t < end; t += kWidth) top = Max(Load(z + t), top);
   const float most = MaxOf(top);
   *keep = most == a.m[head] ? 1 : ExpOf(a.m[head] - most);
   if (most == -kInfinity) {
-    for (int t = 0; t < kTileEntries; t += kWidth) Store(z + t, Zero());
+    for (int32_t t = 0; t < end; t += kWidth) Store(z + t, Zero());
     return false;
   }
   const F shift = Set(most);
-  for (int t = 0; t < kTileEntries; t += kWidth) {
+  for (int32_t t = 0; t < end; t += kWidth) {
     const F weight = Exp(Sub(Load(z + t), shift));
     Store(z + t, weight);
     sum = Add(sum, weight);
