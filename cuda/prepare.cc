@@ -21,11 +21,12 @@ int64_t CodeBytesOf(const Weight& w) { return int64_t{w.rows} * WeightRowBytes(w
 int64_t ScaleBytesOf(const Weight& w) { return 2 * w.rows * RowScales(w); }
 int64_t BytesOf(const Weight& w) { return Align(CodeBytesOf(w)) + Align(ScaleBytesOf(w)); }
 
-Status Upload(uint8_t* to, const void* from, int64_t bytes) {
+// On the device's own stream: the one without a name would wait for the host program's.
+Status Upload(cudaStream_t stream, uint8_t* to, const void* from, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += kPiece) {
     const int64_t n = std::min(kPiece, bytes - at);
     KVC_RETURN_IF_ERROR(Check(cudaMemcpyAsync(to + at, static_cast<const uint8_t*>(from) + at,
-                                              static_cast<size_t>(n), cudaMemcpyHostToDevice, nullptr),
+                                              static_cast<size_t>(n), cudaMemcpyHostToDevice, stream),
                               "weights for the device"));
   }
   return {};
@@ -82,10 +83,10 @@ Status ReadRow(const Weight& w, int32_t r, uint8_t* codes, uint16_t* scales) {
   return {};
 }
 
-Status UploadRows(const Weight& w, uint8_t* codes, uint8_t* scales) {
+Status UploadRows(cudaStream_t stream, const Weight& w, uint8_t* codes, uint8_t* scales) {
   if (!HasBlocks(w.type) && w.layout == WeightLayout::kRowMajor) {
-    KVC_RETURN_IF_ERROR(Upload(codes, w.data, CodeBytesOf(w)));
-    return Upload(scales, w.scales, ScaleBytesOf(w));
+    KVC_RETURN_IF_ERROR(Upload(stream, codes, w.data, CodeBytesOf(w)));
+    return Upload(stream, scales, w.scales, ScaleBytesOf(w));
   }
   const Weight form = FormOf(w);
   const int64_t row_bytes = WeightRowBytes(form.type, w.cols), row_scales = RowScales(form);
@@ -96,9 +97,9 @@ Status UploadRows(const Weight& w, uint8_t* codes, uint8_t* scales) {
     const int32_t n = std::min(at_once, w.rows - r);
     for (int32_t i = 0; i < n; ++i)
       KVC_RETURN_IF_ERROR(ReadRow(w, r + i, rows.data() + i * row_bytes, factors.data() + i * row_scales));
-    KVC_RETURN_IF_ERROR(Upload(codes + r * row_bytes, rows.data(), n * row_bytes));
-    KVC_RETURN_IF_ERROR(Upload(scales + 2 * r * row_scales, factors.data(), 2 * n * row_scales));
-    KVC_RETURN_IF_ERROR(Check(cudaStreamSynchronize(nullptr), "weights for the device"));
+    KVC_RETURN_IF_ERROR(Upload(stream, codes + r * row_bytes, rows.data(), n * row_bytes));
+    KVC_RETURN_IF_ERROR(Upload(stream, scales + 2 * r * row_scales, factors.data(), 2 * n * row_scales));
+    KVC_RETURN_IF_ERROR(Check(cudaStreamSynchronize(stream), "weights for the device"));
   }
   return {};
 }
@@ -124,8 +125,8 @@ Status CudaDevice::Prepare(Span<const Weight> tensors, Span<const DevicePtr<cons
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Weight w = FormOf(tensors[i]);
     uint8_t *codes = at, *scales = at + Align(CodeBytesOf(w));
-    Status status = UploadRows(tensors[i], codes, scales);
-    if (status.ok()) status = Check(cudaStreamSynchronize(nullptr), "weights for the device");
+    Status status = UploadRows(stream_, tensors[i], codes, scales);
+    if (status.ok()) status = Check(cudaStreamSynchronize(stream_), "weights for the device");
     if (!status.ok()) {
       Free(out->memory, bytes);
       *out = {};
@@ -150,8 +151,8 @@ Status CudaDevice::PrepareVector(const float* values, int32_t n, Vector* out) {
   *out = {};
   KVC_RETURN_IF_ERROR(Allocate(PreparedVectorBytes(n), "weights", &out->memory));
   out->bytes = PreparedVectorBytes(n);
-  Status status = Upload(At(out->memory), values, int64_t{4} * n);
-  if (status.ok()) status = Check(cudaStreamSynchronize(nullptr), "weights for the device");
+  Status status = Upload(stream_, At(out->memory), values, int64_t{4} * n);
+  if (status.ok()) status = Check(cudaStreamSynchronize(stream_), "weights for the device");
   if (!status.ok()) {
     Free(out->memory, out->bytes);
     *out = {};

@@ -33,6 +33,7 @@ Options& GetOptions();
 // Calls of the host so far.
 struct Calls {
   int64_t launches = 0, graphs = 0;  // of single kernels, of graphs
+  int64_t unnamed = 0;  // for the stream without a name, which waits for others of the host program
   int64_t of[static_cast<int>(Call::kCount)] = {};
 };
 Calls& GetCalls();

@@ -59,6 +59,20 @@ void ExpectSame(const test::AlignedBytes& bytes, const char* policy) {
   compare("more steps");
 }
 
+#if defined(KVC_EMU)
+TEST(HostProgram, StreamsOfItsAreLeftAlone) {
+  const test::AlignedBytes bytes = test::TinyModelBytes(TwoLayers());
+  emu::GetCalls() = {};
+  {
+    const auto session = test::NewSession(OpenOn(kOther, bytes), "snapkv:budget=32");
+    ASSERT_TRUE(session->Prefill(test::TinyPrompt(100), true).ok());
+    test::FeedTokens(*session, test::TinyPrompt(3, 3));
+  }
+  EXPECT_GT(emu::GetCalls().launches, 0);
+  EXPECT_EQ(emu::GetCalls().unnamed, 0) << "calls on the stream that waits for all others of a program";
+}
+#endif
+
 std::string NameOf(const testing::TestParamInfo<const char*>& p) {
   std::string name = p.param;
   for (char& ch : name) ch = std::isalnum(static_cast<unsigned char>(ch)) != 0 ? ch : '_';

@@ -96,7 +96,11 @@ class InContext {
   const Lock lock_;
 };
 
-CUstream_st* Of(cudaStream_t s) { return s == nullptr ? &The().null_stream : s; }
+CUstream_st* Of(cudaStream_t s) {
+  if (s != nullptr) return s;
+  ++GetCalls().unnamed;
+  return &The().null_stream;
+}
 
 void DrainTo(CUstream_st* s, uint64_t at) {
   while (s->done < at) {

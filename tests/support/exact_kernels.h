@@ -5,9 +5,9 @@
 
 namespace kvc::test {
 
-// The fastest kernels that leave activations in f32, for models and devices that are opened meanwhile: what is
-// compared with another engine's or device's f32 is the model or the operation. How far the others are from it:
-// reference_quantised_test.
+// The fastest kernels that leave activations in f32, for models and devices that are opened meanwhile: what
+// is compared with another engine's or device's f32 is the model or the operation. How far the others are
+// from it: reference_quantised_test.
 class ExactKernels {
  public:
   ExactKernels() : kept_("KVC_ISA") {

@@ -45,6 +45,12 @@ def first(cell):
     return re.match(r"[+-]?\d+(?:\.\d+)?", cell).group()
 
 
+def ranking(scores):
+    """[(score, "layer.head")] of a table [layer][head], best first."""
+    named = ((score, f"{layer}.{head}") for layer, row in enumerate(scores) for head, score in enumerate(row))
+    return sorted(named, reverse=True)
+
+
 BY_SCORES, WITHOUT = ("headkv-r2", "cokv"), ("snapkv-w8", "pyramidkv", "ada-snapkv")
 
 
@@ -133,6 +139,39 @@ class Results(unittest.TestCase):
         self.assertEqual(said.group(6), first(rows[at]["cokv-document"]))
         others = [float(first(rows[at][m])) for m in (*BY_SCORES, *WITHOUT)]
         self.assertEqual((said.group(7), said.group(8)), (str(math.floor(min(others))), str(math.ceil(max(others)))))
+
+    def test_what_is_said_of_the_scores_of_recall_is_what_their_files_hold(self):
+        text = read("docs/head-scores.md").split("## The scores of models/recall", 1)[1].split("\n## ", 1)[0]
+        without_zero = lambda x, digits: f"{x:.{digits}f}".lstrip("0")
+        rows = grid(text, r"\| table \|")
+        deviations = {}
+        for name, row in rows.items():
+            task = name.strip("`").startswith("ssv-")
+            table = json.loads(read(f"models/recall/scores/{name.strip('`')}.json" if task else
+                                    "models/recall/head_scores.json"))  # fmt: skip
+            samples, *agreement, best = row.values()
+            self.assertEqual([cell.strip("*") for cell in agreement],
+                             [without_zero(table["mae_between_runs"], 4),
+                              without_zero(table["correlation_between_runs"], 2)], name)  # fmt: skip
+            ranked = ranking(table["scores"])
+            said = best.split(", ")
+            self.assertEqual(said, [f"{head} {without_zero(score, 2)}" for score, head in ranked[: len(said)]], name)
+            if not task:
+                continue
+            self.assertEqual(samples, str(table["samples_per_size"]))
+            slices = table["slices"]
+            self.assertEqual([s["size"] for s in slices], table["sizes"])
+            deviations[name.strip("`")] = {s["size"]: s["deviation"] for s in slices}
+            for layer, scores in enumerate(table["scores"]):  # a score is the mean of its slices (methods.md 3.2)
+                for head, score in enumerate(scores):
+                    mean = sum(s["scores"][layer][head] for s in slices) / len(slices)
+                    self.assertAlmostEqual(mean, score, delta=2e-9)
+            for s in slices:
+                self.assertEqual({head for _, head in ranking(s["scores"])[:2]}, {"1.0", "1.1"}, (name, s["size"]))
+        of_kv, words = deviations["ssv-kv"], " ".join(text.split())
+        self.assertIn(f"of `ssv-kv` is {without_zero(of_kv[3], 3)} at size 3 and {without_zero(of_kv[12], 3)} at 12", words)
+        for of in deviations.values():
+            self.assertEqual(sorted(of, key=of.get, reverse=True), [3, 6, 9, 12], "small coalitions are farthest apart")
 
     def test_head_scores_say_what_the_comparison_has(self):
         text = read("docs/head-scores.md").split("## What they are worth on held-out tasks", 1)[1].split("\n## ", 1)[0]
