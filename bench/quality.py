@@ -6,13 +6,12 @@ docs/results.md. Standard library only.
                    [--contexts 8] [--compare 100] [--grid 4] [--windows 12] [--only PART,...]
 
 Tasks and texts are those of bench/data (held out from the model's training). All policies share one pass over each
-prompt, which compression never changes. Everything is deterministic but the times, which are of the machine it ran on; kernels that round activations are not
-used.
+prompt, which compression never changes. Everything is deterministic but the times, which are of the machine it ran
+on: kernels that round activations are not used, so that another processor gives the same page.
 What was measured is kept in build/quality, by program, model, policy and tasks, four contexts at a time: an interrupted
 run goes on where it was, and a larger one, or one with more policies, measures only what is new. The whole with these
-sizes is some 80 minutes on two processors, reckoned from what the parts of the page say they took; a third of it is
-`once`. --only measures some parts of the page and leaves the others as they stand in it; every part says how many
-contexts it is over."""
+sizes took 44 minutes on two processors (AMD Zen 5), a third of it `once`. --only measures some parts of the page and
+leaves the others as they stand in it; every part says how many contexts it is over."""
 
 import argparse
 import json

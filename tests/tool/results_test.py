@@ -316,6 +316,30 @@ class Results(unittest.TestCase):
         self.assertEqual(claims, {k: v for k, v in self.claims(
             "Perplexity, token by token with eviction at every step").items() if k[1] == claim})  # fmt: skip
 
+    def test_what_prose_says_of_parts_on_the_second_model_is_what_its_tables_have(self):
+        part = self.part("Parts of methods, and the eviction loss, on models/relate")
+        merging, aha, explained = (text.split("\n", 1)[1] for text in part.split("### ")[1:])
+        note = self.note("Parts of methods on `relate`")
+        interval = lambda cell: [float(x) for x in re.findall(r"[+-]\d+\.\d", cell)[1:3]]
+        holds = lambda cell: interval(cell)[0] > 0 or interval(cell)[1] < 0
+        ask = [row["values dropped"] for name, row in grid(merging).items() if name.startswith("ask")]
+        said = [cell.split("]")[0].lstrip("+") + "]" for cell in ask]
+        self.assertIn("ahead in *ask* by {}, {} and {} points at 64, 128 and 256 slots".format(*said), note)
+        self.assertTrue(all(holds(cell) for cell in ask))
+        self.assertFalse(any(holds(row["values dropped"]) for name, row in grid(merging).items() if name.startswith("prompt")))
+        found = [(name, part, cell) for name, row in grid(aha).items() for part, cell in list(row.items())[1:]]
+        self.assertEqual(len(found), 18)
+        ((name, part, cell),) = [one for one in found if holds(one[2])]
+        self.assertEqual((name, part), ("prompt, 128", "the model's own softmax"))
+        self.assertIn("at 128 slots, by " + cell.split("]")[0].lstrip("+") + "]", note)
+        overall = grid(explained)["all, accuracy"]
+        layers = grid(explained, r"\| measure \|")
+        said = [overall[measure] for measure in ("loss", "bound", "retained")]
+        rows = [list(layers[measure].values()) for measure in ("loss", "bound", "retained")]
+        said += [row[1] for row in rows]
+        others = [float(cell) for row in rows for cell in row[:1] + row[2:]]
+        self.assertEqual(re.findall(r"[+-]0\.\d\d", note), [*said, f"{min(others):+.2f}", f"{max(others):+.2f}"])
+
     def test_what_prose_says_of_positions_is_what_the_table_has(self):
         part = self.part("Does the eviction loss tell accuracy?").split("every tenth", 1)[1]
         tenths = {
