@@ -141,6 +141,7 @@ class Compressor {
     step_stale_ = true;
     return plan_.SetBudget(slots, n_tokens);
   }
+  Status SetReplacedBytes(double bytes) { return plan_.SetReplacedBytes(bytes); }
   // True when a prompt, or Reobserve, dropped or merged some entry since the last call.
   bool TakeChanged() {
     const bool c = changed_;

@@ -26,6 +26,7 @@ enum KvStorage : int32_t {
 };
 
 enum class BudgetKind : uint8_t { kNone, kSlots, kRatio, kBytes };
+constexpr double kMaxBudgetBytes = 9007199254740992.0;  // 2^53
 
 struct Policy {
   const Method* method = nullptr;

@@ -10,7 +10,6 @@
 namespace kvc {
 namespace {
 
-constexpr double kMaxBudgetBytes = 9007199254740992.0;  // 2^53
 
 // Symbols of the papers and of other tools, and the keys that mean the same here.
 struct Alias {

@@ -455,23 +455,39 @@ Status StoragePlan::SetBudget(int32_t slots, int32_t n_tokens) {
     return Error(Code::kUnsupported,
                  "policy %s has slots of its own for every head, and no average to change",
                  policy_.method->name);
-  Policy changed = policy_;
-  changed.budget_kind = BudgetKind::kSlots;
-  changed.budget = slots;
-  KVC_RETURN_IF_ERROR(ValidatePolicy(changed));
-  if (policy_.budget_kind != BudgetKind::kBytes) {
-    policy_ = std::move(changed);
+  Policy of_slots = policy_, of_bytes = policy_;
+  of_slots.budget_kind = BudgetKind::kSlots, of_slots.budget = slots;
+  KVC_RETURN_IF_ERROR(ValidatePolicy(of_slots));
+  if (policy_.budget_kind != BudgetKind::kBytes) of_bytes.budget = replaced_bytes_;
+  if (of_bytes.budget_kind != BudgetKind::kBytes && replaced_bytes_ == 0) {
+    policy_ = std::move(of_slots);
     return {};
   }
-  // For every length there may be: that of now may fit both.
+  of_bytes.budget_kind = BudgetKind::kBytes;
+  Policy before = std::move(policy_);
+  policy_ = of_bytes;
   const CacheLayout layout = LayoutFor(PageSlots(n_tokens));
-  std::swap(policy_, changed);  // changed: what was
+  policy_ = std::move(of_slots);
+  // For every length there may be: that of now may fit both.
   std::vector<int32_t> planned;
   const Status status = PlanSlots(kUnbounded, &planned);
-  const bool more = status.ok() && static_cast<double>(BytesOf(layout, AllocationFor(slots, kUnbounded),
-                                                               planned)) > changed.budget;
-  if (!status.ok() || more) std::swap(policy_, changed);
-  return status;
+  if (!status.ok()) {
+    policy_ = std::move(before);
+    return status;
+  }
+  const int64_t bytes = BytesOf(layout, AllocationFor(slots, kUnbounded), planned);
+  const bool more = static_cast<double>(bytes) > of_bytes.budget;
+  replaced_bytes_ = more ? 0 : of_bytes.budget;
+  if (more) policy_ = std::move(of_bytes);
+  return {};
+}
+
+Status StoragePlan::SetReplacedBytes(double bytes) {
+  const bool good = bytes == 0 || (policy_.budget_kind == BudgetKind::kSlots && !policy_.keeps_all() &&
+                                   bytes >= 1 && bytes <= kMaxBudgetBytes && bytes == std::floor(bytes));
+  if (!good) return Error(Code::kBadModel, "damaged: a budget of bytes beside one of slots");
+  replaced_bytes_ = bytes;
+  return {};
 }
 
 // ---- bytes ----

@@ -98,8 +98,12 @@ class StoragePlan {
   // again).
   int32_t ReplayRows(int32_t n_tokens) const;
   // Replaces the budget by slots per KV head; kInvalid when the policy cannot have it. A budget of bytes
-  // stays where so many slots of a sequence of n_tokens would take more.
+  // stays where so many slots of a sequence of n_tokens would take more, and comes back where it was replaced
+  // by fewer.
   Status SetBudget(int32_t slots, int32_t n_tokens);
+  // The budget of bytes that slots have replaced, 0: none.
+  double replaced_bytes() const { return replaced_bytes_; }
+  Status SetReplacedBytes(double bytes);
 
  private:
   StoragePlan(const Policy& policy, const ModelShape& shape, HeadScores scores, bool slides);
@@ -127,6 +131,7 @@ class StoragePlan {
   int32_t window_slack_ = 0;
   int32_t n_aux_ = 0, scorer_aux_ = 0, merge_sums_ = -1, merge_counts_ = -1;
   bool ranks_ = false;  // entries carry their place
+  double replaced_bytes_ = 0;
 
   friend class Result<StoragePlan>;
   StoragePlan() = default;

@@ -11,10 +11,10 @@ namespace kvc {
 namespace {
 
 constexpr char kMagic[4] = {'K', 'V', 'C', 'S'};
-// 7 where no rewind finds the end of an answer and pages have 16 slots or more; 6 where besides it finds one
-// turn only; 5 where besides no layer has a window (heads that do not begin at token 0) and no system text is
-// the last.
-constexpr uint32_t kSessionFileVersion = 8;
+// 8 where no budget of bytes was replaced by one of slots (kvc_session_trim); 7 where besides no rewind finds
+// the end of an answer and pages have 16 slots or more; 6 where besides it finds one turn only; 5 where
+// besides no layer has a window (heads that do not begin at token 0) and no system text is the last.
+constexpr uint32_t kSessionFileVersion = 9;
 constexpr uint32_t kOldestVersion = 4;  // the cache as pages of one layout; older ones are refused
 constexpr int64_t kMaxText = 1 << 30;
 
@@ -209,7 +209,12 @@ Status Session::SaveTo(ByteSink* sink) {
   const bool turns = turns_.size() > 1 || (!turns_.empty() && turns_[0].from > changed_at_),
              newer = !cache_->layout().windows.empty() || turn() == Turn::kAfterSystem,
              tiny = cache_->layout().page_slots < 16;
-  const uint32_t version = !answer_ends_.empty() || tiny ? kSessionFileVersion : turns ? 7 : newer ? 6 : 5;
+  double replaced = compressor_->plan().replaced_bytes();
+  const uint32_t version = replaced > 0                    ? kSessionFileVersion
+                           : !answer_ends_.empty() || tiny ? 8
+                           : turns                         ? 7
+                           : newer                         ? 6
+                                                           : 5;
   FileHeader header{{kMagic[0], kMagic[1], kMagic[2], kMagic[3]}, version, model_->file().fingerprint()};
   KVC_RETURN_IF_ERROR(ArchiveValue(out, header));
   std::string policy = DescribePolicy(compressor_->policy());
@@ -225,6 +230,7 @@ Status Session::SaveTo(ByteSink* sink) {
   KVC_RETURN_IF_ERROR(ArchiveParams(out, params));
   int32_t page_slots = cache_->layout().page_slots;
   KVC_RETURN_IF_ERROR(ArchiveValue(out, page_slots));
+  if (version >= 9) KVC_RETURN_IF_ERROR(ArchiveValue(out, replaced));
   KVC_RETURN_IF_ERROR(ArchiveFields(out, stream));
   KVC_RETURN_IF_ERROR(ArchiveConversation(out, version));
   KVC_RETURN_IF_ERROR(cache_->SaveTo(out, stream));
@@ -281,6 +287,8 @@ Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> 
   KVC_RETURN_IF_ERROR(ArchiveValue(in, page_slots));
   if (page_slots != 4 && page_slots != 16 && page_slots != 32 && page_slots != 64)
     return Error(Code::kBadModel, "damaged: pages of %d slots", page_slots);
+  double replaced = 0;
+  if (version >= 9) KVC_RETURN_IF_ERROR(ArchiveValue(in, replaced));
   Result<Executor::Lease> lease = model->executor()->Acquire();
   if (!lease.ok()) return lease.status();
   Stream* stream = lease.value()->stream.get();
@@ -288,6 +296,7 @@ Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> 
       CreateWithScores(model, policy.value(), std::move(scores), params, page_slots);
   if (!made.ok()) return made.status();
   Session& s = *made.value();
+  KVC_RETURN_IF_ERROR(s.compressor_->SetReplacedBytes(replaced));
   KVC_RETURN_IF_ERROR(s.ArchiveFields(in, stream));
   if (version >= 5) KVC_RETURN_IF_ERROR(s.ArchiveConversation(in, version));
   KVC_RETURN_IF_ERROR(s.CheckRestored());

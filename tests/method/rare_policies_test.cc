@@ -36,6 +36,29 @@ TEST(RarePolicies, ALargerTrimKeepsTheBytes) {
   EXPECT_LE(s->Stats().cache_bytes, 10000);
 }
 
+// Also behind a smaller one, which took its place meanwhile, in forks and in saved sessions.
+TEST(RarePolicies, ALargerTrimBehindASmallerKeepsTheBytes) {
+  const auto model = OpenTwoLayers();
+  const auto first = FedSession(model, "snapkv:budget_bytes=10000,window=4", 300);
+  int64_t freed = 0;
+  ASSERT_TRUE(first->Recompress(8, &freed).ok());
+  const int64_t heads = model->config().n_layers * model->config().n_kv_heads;
+  EXPECT_EQ(first->Stats().n_slots, heads * 8);
+  const std::vector<uint8_t> bytes = test::SavedBytes(*first);
+  auto restored = Session::RestoreFrom(model, {bytes.data(), bytes.size()});
+  ASSERT_TRUE(restored.ok()) << restored.status().message();
+  auto fork = first->Fork();
+  ASSERT_TRUE(fork.ok());
+  for (Session* s : {first.get(), restored.value().get(), fork.value().get()}) {
+    ASSERT_TRUE(s->Recompress(200, &freed).ok());
+    ASSERT_TRUE(s->Prefill(TinyPrompt(300, 3), true).ok());
+    const SessionStats stats = s->Stats();
+    EXPECT_LE(stats.cache_bytes, 10000);
+    EXPECT_GT(stats.n_slots, heads * 8) << "the bytes hold more";
+    EXPECT_EQ(stats.n_slots, first->Stats().n_slots);
+  }
+}
+
 TEST(RarePolicies, OneSetWithBitsByHeadIsRestored) {
   const auto model = OpenTwoLayers();
   for (const std::string spec :
