@@ -23,15 +23,21 @@ class Explained:
     """What of a model is explained."""
 
     kinds: tuple
-    named: tuple  # the same for who reads
     budgets: tuple
     shown: int  # the budget of the tables of layers and of positions
     picture: str  # in docs
 
+    @property
+    def named(self):
+        return names_of(self.kinds)
 
-RECALL_EXPLAINED = Explained(
-    ("niah_multi", "lives", "kv"), ("niah_multi", "lives", "kv"), BUDGETS, 64, "kept-positions.svg"
-)  # fmt: skip
+
+def names_of(kinds):
+    """As their files call them and who reads does: without the folder."""
+    return [kind.rpartition("/")[2] for kind in kinds]
+
+
+RECALL_EXPLAINED = Explained(("niah_multi", "lives", "kv"), BUDGETS, 64, "kept-positions.svg")
 
 
 def mean(values):
@@ -50,8 +56,8 @@ def explained(program, n_contexts, of):
     document = program.document("explain", policies, *files, "--limit", contexts, "--threads", "1", "--explain")
     lines = [
         f"`kvc eval --explain`, {contexts} contexts of each of {', '.join(of.named)}, protocol *ask*, "
-        f"{len(EXPLAINED)} methods at {', '.join(map(str, of.budgets))} slots: {len(policies)} policies. Rank correlation "
-        "(Spearman) of each measure, mean over layers and queries, with accuracy and with the divergence from the "
+        f"{len(EXPLAINED)} methods at {', '.join(map(str, of.budgets))} slots: {len(policies)} policies. Rank "
+        "correlation (Spearman) of each measure, mean over layers and queries, with accuracy and with the divergence from the "
         "full cache; *all*: of the means over the kinds.",
         "",
         "| kind, with | " + " | ".join(MEASURES) + " |",
@@ -191,9 +197,7 @@ def against_whole(program, what, method, contexts, protocols, budgets):
     """Accuracy of a method and of it without each of its parts; the differences on the same contexts. method: its name
     and [(name, options)] of the parts; protocols: [(protocol, kinds)]."""
     whole, parts = method
-    kinds_of = "; ".join(
-        f"*{protocol}*: mean over {', '.join(kind.rpartition('/')[2] for kind in kinds)}" for protocol, kinds in protocols
-    )
+    kinds_of = "; ".join(f"*{protocol}*: mean over {', '.join(names_of(kinds))}" for protocol, kinds in protocols)
     lines = [
         f"{contexts} contexts a kind; accuracy, bytes, and in brackets the 95 % interval of the difference "
         f"to the whole method on the same contexts. {kinds_of}.",

@@ -73,7 +73,7 @@ BUDGETS = (64, 128, 256)
 OWN_KINDS = tuple(f"relate/{kind}" for kind in KINDS)
 # With the question in the prompt the first token of an answer does not count, and only codes have more that are hard.
 PROTOCOLS = (("ask", OWN_KINDS), ("prompt", ("relate/code",)))
-EXPLAINED = Explained(OWN_KINDS, KINDS, BUDGETS, 128, "kept-positions-relate.svg")
+EXPLAINED = Explained(OWN_KINDS, BUDGETS, 128, "kept-positions-relate.svg")
 
 
 def parts(program, arguments):

@@ -9,10 +9,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <numeric>
 
 #include "tests/support/emulated.h"
+#include "tests/support/environment.h"
 #include "tests/support/random_sessions.h"
 #include "tests/support/tiny_session.h"
 
@@ -43,11 +43,6 @@ void PullText(Replica& r) {
   uint8_t text[64];
   for (int32_t n; (n = r.session->text().Pull(text, sizeof text)) > 0;)
     r.text.append(reinterpret_cast<const char*>(text), static_cast<size_t>(n));
-}
-
-int Variable(const char* name, int otherwise) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? otherwise : std::atoi(value);
 }
 
 class RandomSessions : public testing::TestWithParam<int> {};
@@ -596,8 +591,8 @@ TEST_P(RandomSessions, PlansHold) {
       plan.total_bytes_peak + static_cast<int64_t>(static_cast<double>(plan.cache_bytes_peak) * tolerance));
 }
 
-const int kFirst = Variable("KVC_RANDOM_FIRST", 1);
-const int kCount = Variable("KVC_RANDOM_COUNT", 40 / EveryNth(4));
+const int kFirst = test::NumberVariable("KVC_RANDOM_FIRST", 1);
+const int kCount = test::NumberVariable("KVC_RANDOM_COUNT", 40 / EveryNth(4));
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomSessions, testing::Range(kFirst, kFirst + kCount));
 
 }  // namespace

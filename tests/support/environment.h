@@ -14,6 +14,11 @@ inline void SetVariable(const char* name, const char* value) {
 #endif
 }
 
+inline int NumberVariable(const char* name, int otherwise) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? otherwise : std::atoi(value);
+}
+
 // Gives a variable back what it was.
 class KeptVariable {
  public:

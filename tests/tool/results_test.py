@@ -169,7 +169,8 @@ class Results(unittest.TestCase):
             for s in slices:
                 self.assertEqual({head for _, head in ranking(s["scores"])[:2]}, {"1.0", "1.1"}, (name, s["size"]))
         of_kv, words = deviations["ssv-kv"], " ".join(text.split())
-        self.assertIn(f"of `ssv-kv` is {without_zero(of_kv[3], 3)} at size 3 and {without_zero(of_kv[12], 3)} at 12", words)
+        at_3, at_12 = (without_zero(of_kv[size], 3) for size in (3, 12))
+        self.assertIn(f"of `ssv-kv` is {at_3} at size 3 and {at_12} at 12", words)
         for of in deviations.values():
             self.assertEqual(sorted(of, key=of.get, reverse=True), [3, 6, 9, 12], "small coalitions are farthest apart")
 
@@ -326,7 +327,8 @@ class Results(unittest.TestCase):
         said = [cell.split("]")[0].lstrip("+") + "]" for cell in ask]
         self.assertIn("ahead in *ask* by {}, {} and {} points at 64, 128 and 256 slots".format(*said), note)
         self.assertTrue(all(holds(cell) for cell in ask))
-        self.assertFalse(any(holds(row["values dropped"]) for name, row in grid(merging).items() if name.startswith("prompt")))
+        prompt = [row["values dropped"] for name, row in grid(merging).items() if name.startswith("prompt")]
+        self.assertFalse(any(holds(cell) for cell in prompt))
         found = [(name, part, cell) for name, row in grid(aha).items() for part, cell in list(row.items())[1:]]
         self.assertEqual(len(found), 18)
         ((name, part, cell),) = [one for one in found if holds(one[2])]
@@ -355,11 +357,13 @@ class Results(unittest.TestCase):
         self.assertIn(f"`ahakv` {min(first)} to {max(first)} % of each of the first nine", note)
 
     def test_the_picture_of_positions_is_that_of_the_table(self):
-        table = grid(self.part("Does the eviction loss tell accuracy?").split("every tenth", 1)[1])
-        self.assertGreaterEqual(len(table), 10)
-        shown = re.findall(r"<text [^>]*>([^<]*)</text>", read("docs/kept-positions.svg"))
-        at = shown.index("10") + 1
-        self.assertEqual(shown[at:], [text for name, of in table.items() for text in (name, *of.values())])
+        parts = ("Does the eviction loss tell accuracy?", "Parts of methods, and the eviction loss, on models/relate")
+        for heading, picture in zip(parts, ("kept-positions", "kept-positions-relate")):
+            table = grid(self.part(heading).split("every tenth", 1)[1])
+            self.assertGreaterEqual(len(table), 10)
+            shown = re.findall(r"<text [^>]*>([^<]*)</text>", read(f"docs/{picture}.svg"))
+            at = shown.index("10") + 1
+            self.assertEqual(shown[at:], [text for name, of in table.items() for text in (name, *of.values())])
 
     def test_every_budget_of_the_comparison_says_what_equal_bytes_give(self):
         section = read("docs/results.md").split("### CoKV and HeadKV at equal bytes", 1)[1].split("\n### ", 1)[0]
