@@ -57,8 +57,8 @@ def explained(program, n_contexts, of):
     lines = [
         f"`kvc eval --explain`, {contexts} contexts of each of {', '.join(of.named)}, protocol *ask*, "
         f"{len(EXPLAINED)} methods at {', '.join(map(str, of.budgets))} slots: {len(policies)} policies. Rank "
-        "correlation (Spearman) of each measure, mean over layers and queries, with accuracy and with the divergence from the "
-        "full cache; *all*: of the means over the kinds.",
+        "correlation (Spearman) of each measure, mean over layers and queries, with accuracy and with the divergence "
+        "from the full cache; *all*: of the means over the kinds.",
         "",
         "| kind, with | " + " | ".join(MEASURES) + " |",
         "|---|" + "---|" * len(MEASURES),
