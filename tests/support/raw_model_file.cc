@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "kvc_model_generated.h"
 #include "lib/base/hash.h"
@@ -62,15 +64,20 @@ AlignedBytes RawModelFile::Build() const {
 
 namespace {
 
+// Places are found before anything is written: tables may lie upon each other, and what was verified is so no
+// more once a checksum stands in it.
 void RepairSections(uint8_t* directory, uint64_t directory_bytes, const uint8_t* file, uint64_t file_bytes) {
   flatbuffers::Verifier verifier(directory, directory_bytes, 8, 1 << 17);
   if (!schema::VerifyDirectoryBuffer(verifier)) return;
+  std::vector<std::pair<uint8_t*, uint64_t>> repairs;
   for (const schema::Section* section : *schema::GetDirectory(directory)->sections()) {
     if (section->offset() > file_bytes || section->size() > file_bytes - section->offset()) continue;
-    const uint64_t checksum = Hash64(file + section->offset(), section->size());
-    auto* table = const_cast<flatbuffers::Table*>(reinterpret_cast<const flatbuffers::Table*>(section));
-    table->SetField<uint64_t>(schema::Section::VT_CHECKSUM, checksum, 0);
+    const auto* table = reinterpret_cast<const flatbuffers::Table*>(section);
+    const auto* field = reinterpret_cast<const uint8_t*>(table->GetAddressOf(schema::Section::VT_CHECKSUM));
+    if (field == nullptr) continue;
+    repairs.emplace_back(directory + (field - directory), Hash64(file + section->offset(), section->size()));
   }
+  for (const auto& [at, checksum] : repairs) std::memcpy(at, &checksum, sizeof checksum);
 }
 
 // Where the last section ends, 0 if the directory cannot be read.
