@@ -1,19 +1,18 @@
 """Every method at equal bytes on both models, in docs/results.md, with a picture of each: accuracy over bytes, and
 which policies nobody beats with as few."""
 
-import argparse
 import dataclasses
 import math
 import os
 
 import quality_tables as quality
-from quality_parts import ASK_KINDS, mean, rows_by_kind
-from quality_program import Program
-from quality_relate import KINDS
+from quality_parts import ASK_KINDS, mean, names_of, rows_by_kind
+from quality_relate import OWN_KINDS
 
 WHOLE = ("f16", "int8", "int4")
 METHODS = [m for m in quality.METHODS if m not in ("streaming-baseline", "cam-oneshot", "pyramidinfer", "ada-paper")]
-METHODS[METHODS.index("kvzip") + 1 : METHODS.index("kvzip") + 1] = ["kvzip-own", "kvzip-ada"]
+BEHIND_KVZIP = METHODS.index("kvzip") + 1
+METHODS[BEHIND_KVZIP:BEHIND_KVZIP] = ["kvzip-own", "kvzip-ada"]
 # Eviction and fewer bits: the same bytes hold two or four times the slots.
 IN_BITS = (
     "h2o", "snapkv-w8", "pyramidkv", "ada-snapkv", "headkv-r2", "cokv", "cokv-document", "kvzip", "kvzip-own",
@@ -26,7 +25,6 @@ class Setting:
     """A model and its caches: the smallest is 3 % of the full one."""
 
     kinds: tuple
-    named: tuple  # the same for who reads
     tokens: int  # of a context
     sizes: tuple
     picture: str  # in docs
@@ -35,11 +33,11 @@ class Setting:
 
 
 RECALL = Setting(
-    ASK_KINDS, ASK_KINDS, 900, ("170KiB", "240KiB", "480KiB", "960KiB"),
+    ASK_KINDS, 900, ("170KiB", "240KiB", "480KiB", "960KiB"),
     "accuracy-bytes.svg", 110, (170, 480, 1440, 4320),
 )  # fmt: skip
 RELATE = Setting(
-    tuple(f"relate/{kind}" for kind in KINDS), KINDS, 1000, ("63KiB", "100KiB", "200KiB", "400KiB"),
+    OWN_KINDS, 1000, ("63KiB", "100KiB", "200KiB", "400KiB"),
     "accuracy-bytes-relate.svg", 45, (63, 200, 600, 1800),
 )  # fmt: skip
 
@@ -79,7 +77,7 @@ def equal_bytes(program, arguments):
 
 
 def relate(program, arguments):
-    own = Program(argparse.Namespace(program=program.path, model=arguments.relate))
+    own = program.of(arguments.relate)
     return compared(own, arguments.contexts, RELATE)
 
 
@@ -109,7 +107,7 @@ def compared(program, contexts, setting):
     names = ", ".join(f"{name} ({used} KiB, {accuracy:.1f} %)" for used, accuracy, name in best)
     whole = [line for line in lines if not line.startswith("|")]
     return [
-        f"`budget_bytes`, protocol *ask*, {contexts} contexts of each of {', '.join(setting.named)}: mean accuracy, "
+        f"`budget_bytes`, protocol *ask*, {contexts} contexts of each of {', '.join(names_of(setting.kinds))}: mean accuracy, "
         "the slots a head has for it, and the bytes that were used; the smallest size is 3 % of the full cache. In "
         "int8 and int4 (`kv=`) the same bytes hold more slots. –: no room for what is always kept. Everything kept: "
         + "; ".join(whole)

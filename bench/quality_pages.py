@@ -1,11 +1,8 @@
 """The part of docs/results.md on Quest, which drops nothing and reads a part: how much it must read, beside caches
 that have dropped the rest."""
 
-import argparse
-
 import quality_tables as quality
 from quality_parts import rows_by_kind
-from quality_program import Program
 from quality_relate import KINDS
 
 READ = (16, 32, 64, 128, 256)  # entries a head and step, pages of 16
@@ -35,7 +32,7 @@ def compared(program, folder, kinds, contexts):
 
 
 def pages(program, arguments):
-    own = Program(argparse.Namespace(program=program.path, model=arguments.relate))
+    own = program.of(arguments.relate)
     lines = [
         "Protocol *ask*: what is dropped is dropped before the question, pages are chosen anew at every step. "
         "*entries*: what a head reads at a step (Quest, but for its first two layers, which read everything), or "

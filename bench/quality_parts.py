@@ -27,10 +27,6 @@ class Explained:
     shown: int  # the budget of the tables of layers and of positions
     picture: str  # in docs
 
-    @property
-    def named(self):
-        return names_of(self.kinds)
-
 
 def names_of(kinds):
     """As their files call them and who reads does: without the folder."""
@@ -55,7 +51,7 @@ def explained(program, n_contexts, of):
     files = [word for kind in of.kinds for word in ("--data", quality.data(kind))]
     document = program.document("explain", policies, *files, "--limit", contexts, "--threads", "1", "--explain")
     lines = [
-        f"`kvc eval --explain`, {contexts} contexts of each of {', '.join(of.named)}, protocol *ask*, "
+        f"`kvc eval --explain`, {contexts} contexts of each of {', '.join(names_of(of.kinds))}, protocol *ask*, "
         f"{len(EXPLAINED)} methods at {', '.join(map(str, of.budgets))} slots: {len(policies)} policies. Rank "
         "correlation (Spearman) of each measure, mean over layers and queries, with accuracy and with the divergence "
         "from the full cache; *all*: of the means over the kinds.",
@@ -64,7 +60,7 @@ def explained(program, n_contexts, of):
         "|---|" + "---|" * len(MEASURES),
     ]
     found = {(c["kind"], c["measure"]): c for c in document["explain"]["rank_correlation"]}
-    for kind in (*of.named, "all"):
+    for kind in (*names_of(of.kinds), "all"):
         for against in ("accuracy", "kl"):
             values = [found[(kind, m)][against] for m in MEASURES]
             cells = ["–" if v is None else f"{v:+.2f}" for v in values]

@@ -1,5 +1,6 @@
 """kvc eval, and what it measured: kept, so that nothing is measured twice."""
 
+import argparse
 import concurrent.futures
 import hashlib
 import json
@@ -64,6 +65,10 @@ class Program:
         os.makedirs(self.kept, exist_ok=True)
         self.identity = hashlib.sha256(content(self.path) + content(self.model))
         self.writing = threading.Lock()
+
+    def of(self, model):
+        """The same for another model."""
+        return Program(argparse.Namespace(program=self.path, model=model))
 
     def run(self, what, policies, words):
         listed = [word for policy in policies for word in ("--policy", policy)]

@@ -1,11 +1,8 @@
 """The part of docs/results.md on second readings that cost less than running a prompt twice: what they keep, and what a
 prompt takes with them."""
 
-import argparse
-
 import quality_tables as quality
 from quality_parts import rows_by_kind
-from quality_program import Program
 from quality_relate import KINDS
 
 # The published reading comes first: the others are held against it.
@@ -56,7 +53,7 @@ def compared(program, what, columns, folder, kinds, contexts):
 
 
 def readings(program, arguments):
-    own = Program(argparse.Namespace(program=program.path, model=arguments.relate))
+    own = program.of(arguments.relate)
     lines = [
         "Protocol *ask*. Accuracy, and in brackets the 95 % interval of the difference to the published reading on "
         f"the same contexts. *prompt*: what prompts of {TIMED_CONTEXTS} contexts take with the first column's policy, "

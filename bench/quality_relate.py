@@ -1,11 +1,8 @@
 """The part of docs/results.md on models/relate, a model without hand-set weights: its kinds, at equal bytes, and what
 head scores of several kinds are worth there."""
 
-import argparse
-
 import quality_tables as quality
 from quality_parts import AHAKV, WEIGHTEDKV, Explained, against_whole, explained, mean, rows_by_kind
-from quality_program import Program
 
 KINDS = ("recall", "paraphrase", "latest", "code")
 METHODS = (
@@ -40,7 +37,7 @@ def table(own, what, folder, named, contexts):
 
 
 def relate(program, arguments):
-    own = Program(argparse.Namespace(program=program.path, model=arguments.relate))
+    own = program.of(arguments.relate)
     contexts = arguments.contexts
     lines = [
         f"Model `models/relate`, 4 layers × 4 KV heads, `budget_bytes`, protocol *ask*, {contexts} held-out contexts "
@@ -77,7 +74,7 @@ EXPLAINED = Explained(OWN_KINDS, BUDGETS, 128, "kept-positions-relate.svg")
 
 
 def parts(program, arguments):
-    own = Program(argparse.Namespace(program=program.path, model=arguments.relate))
+    own = program.of(arguments.relate)
     contexts = arguments.contexts
     lines = ["### Merging against dropping (WeightedKV)", ""]
     lines += against_whole(own, "merging", WEIGHTEDKV, contexts, PROTOCOLS, BUDGETS)

@@ -1,12 +1,10 @@
 """Perplexity in docs/results.md, and what it is held against: intervals are of differences on the same windows."""
 
-import argparse
 import math
 import os
 import random
 
 import quality_tables as quality
-from quality_program import Program
 
 TEXTS = [
     os.path.join(quality.ROOT, "bench", "data", "text", name)
@@ -120,7 +118,7 @@ def perplexity(program, arguments):
 
 
 def long_windows(program, arguments):
-    own = Program(argparse.Namespace(program=program.path, model=arguments.relate))
+    own = program.of(arguments.relate)
     few = max(arguments.windows * 1024 // LONG_WINDOW, 1)
     columns = own.texts("perplexity", [t for _, t in rows_of(LONG_BUDGETS)], TEXTS, "stream", few, LONG_WINDOW)
     return [

@@ -455,30 +455,22 @@ Status StoragePlan::SetBudget(int32_t slots, int32_t n_tokens) {
     return Error(Code::kUnsupported,
                  "policy %s has slots of its own for every head, and no average to change",
                  policy_.method->name);
-  Policy of_slots = policy_, of_bytes = policy_;
-  of_slots.budget_kind = BudgetKind::kSlots, of_slots.budget = slots;
-  KVC_RETURN_IF_ERROR(ValidatePolicy(of_slots));
-  if (policy_.budget_kind != BudgetKind::kBytes) of_bytes.budget = replaced_bytes_;
-  if (of_bytes.budget_kind != BudgetKind::kBytes && replaced_bytes_ == 0) {
-    policy_ = std::move(of_slots);
-    return {};
+  const double bytes = policy_.budget_kind == BudgetKind::kBytes ? policy_.budget : replaced_bytes_;
+  StoragePlan by_slots = *this, by_bytes = *this;
+  by_slots.policy_.budget_kind = BudgetKind::kSlots, by_slots.policy_.budget = slots;
+  by_bytes.policy_.budget_kind = BudgetKind::kBytes, by_bytes.policy_.budget = bytes;
+  KVC_RETURN_IF_ERROR(ValidatePolicy(by_slots.policy_));
+  bool more = false;
+  if (bytes > 0) {
+    // For every length there may be: that of now may fit both.
+    std::vector<int32_t> planned;
+    KVC_RETURN_IF_ERROR(by_slots.PlanSlots(kUnbounded, &planned));
+    const CacheLayout layout = by_bytes.LayoutFor(by_bytes.PageSlots(n_tokens));
+    const AllocateInput in = by_slots.AllocationFor(slots, kUnbounded);
+    more = static_cast<double>(by_slots.BytesOf(layout, in, planned)) > bytes;
   }
-  of_bytes.budget_kind = BudgetKind::kBytes;
-  Policy before = std::move(policy_);
-  policy_ = of_bytes;
-  const CacheLayout layout = LayoutFor(PageSlots(n_tokens));
-  policy_ = std::move(of_slots);
-  // For every length there may be: that of now may fit both.
-  std::vector<int32_t> planned;
-  const Status status = PlanSlots(kUnbounded, &planned);
-  if (!status.ok()) {
-    policy_ = std::move(before);
-    return status;
-  }
-  const int64_t bytes = BytesOf(layout, AllocationFor(slots, kUnbounded), planned);
-  const bool more = static_cast<double>(bytes) > of_bytes.budget;
-  replaced_bytes_ = more ? 0 : of_bytes.budget;
-  if (more) policy_ = std::move(of_bytes);
+  policy_ = std::move((more ? by_bytes : by_slots).policy_);
+  replaced_bytes_ = more ? 0 : bytes;
   return {};
 }
 

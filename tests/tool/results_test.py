@@ -288,18 +288,19 @@ class Results(unittest.TestCase):
         written = re.findall(r'<text class="s" [^>]*>([^<\d][^<]*)</text>', picture)
         self.assertEqual(sorted(written), sorted(name for _, _, name in named))
 
-    def test_rank_correlations_in_prose_are_those_of_the_tables(self):
-        rows = {}
-        for line in self.part("Does the eviction loss tell accuracy?").splitlines():
-            cells = [cell.strip() for cell in line.strip("|").split("|")]
-            rows.setdefault(cells[0], cells[1:])
-        loss, _, bound, _, stays = rows["all, accuracy"]
-        layers = [rows[measure] for measure in ("loss", "bound", "retained")]
-        note = self.note("Does Ada-KV's eviction loss")
-        self.assertEqual(re.findall(r"[+-]0\.\d\d", note)[:3], [loss, bound, stays])
-        self.assertEqual(re.findall(r"[+-]0\.\d\d", note)[3:6], [row[1] for row in layers])
+    def correlations(self, text):
+        """What prose says of a part that explains: three measures over all layers, those of layer 1 alone, and between
+        what the other layers are."""
+        measures = ("loss", "bound", "retained")
+        layers = [list(grid(text, r"\| measure \|")[measure].values()) for measure in measures]
         others = [float(cell) for row in layers for cell in row[:1] + row[2:]]
-        self.assertEqual(re.findall(r"[+-]0\.\d\d", note)[6:], [f"{min(others):+.2f}", f"{max(others):+.2f}"])
+        return [*(grid(text, r"\| kind, with \|")["all, accuracy"][measure] for measure in measures),
+                *(row[1] for row in layers), f"{min(others):+.2f}", f"{max(others):+.2f}"]  # fmt: skip
+
+    def test_rank_correlations_in_prose_are_those_of_the_tables(self):
+        note = self.note("Does Ada-KV's eviction loss")
+        said = self.correlations(self.part("Does the eviction loss tell accuracy?"))
+        self.assertEqual(re.findall(r"[+-]0\.\d\d", note), said)
 
     def test_what_prose_says_of_merging_is_what_the_table_has(self):
         note, claim = self.note("Merging against dropping"), "weightedkv, values dropped – weightedkv"
@@ -334,13 +335,7 @@ class Results(unittest.TestCase):
         ((name, part, cell),) = [one for one in found if holds(one[2])]
         self.assertEqual((name, part), ("prompt, 128", "the model's own softmax"))
         self.assertIn("at 128 slots, by " + cell.split("]")[0].lstrip("+") + "]", note)
-        overall = grid(explained)["all, accuracy"]
-        layers = grid(explained, r"\| measure \|")
-        said = [overall[measure] for measure in ("loss", "bound", "retained")]
-        rows = [list(layers[measure].values()) for measure in ("loss", "bound", "retained")]
-        said += [row[1] for row in rows]
-        others = [float(cell) for row in rows for cell in row[:1] + row[2:]]
-        self.assertEqual(re.findall(r"[+-]0\.\d\d", note), [*said, f"{min(others):+.2f}", f"{max(others):+.2f}"])
+        self.assertEqual(re.findall(r"[+-]0\.\d\d", note), self.correlations(explained))
 
     def test_what_prose_says_of_positions_is_what_the_table_has(self):
         part = self.part("Does the eviction loss tell accuracy?").split("every tenth", 1)[1]
