@@ -107,9 +107,10 @@ def compared(program, contexts, setting):
     names = ", ".join(f"{name} ({used} KiB, {accuracy:.1f} %)" for used, accuracy, name in best)
     whole = [line for line in lines if not line.startswith("|")]
     return [
-        f"`budget_bytes`, protocol *ask*, {contexts} contexts of each of {', '.join(names_of(setting.kinds))}: mean accuracy, "
-        "the slots a head has for it, and the bytes that were used; the smallest size is 3 % of the full cache. In "
-        "int8 and int4 (`kv=`) the same bytes hold more slots. –: no room for what is always kept. Everything kept: "
+        f"`budget_bytes`, protocol *ask*, {contexts} contexts of each of {', '.join(names_of(setting.kinds))}: mean "
+        "accuracy, the slots a head has for it, and the bytes that were used; the smallest size is 3 % of the full "
+        "cache. In int8 and int4 (`kv=`) the same bytes hold more slots. –: no room for what is always kept. "
+        "Everything kept: "
         + "; ".join(whole)
         + ".",
         "",
