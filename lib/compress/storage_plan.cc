@@ -87,6 +87,11 @@ int32_t DefaultResidual(const Policy& policy) {
   return own ? policy.scorer->residual(policy) : kDefaultResidual;
 }
 
+int32_t Residual(const Policy& policy) {
+  const int32_t residual = policy.Int(OptionId::kResidual);
+  return residual >= 0 ? residual : DefaultResidual(policy);
+}
+
 // methods.md 4.3. A number from here on, which outlives a change of the budget.
 void StoragePlan::SettleResidual() {
   double& residual = policy_.options[static_cast<int>(OptionId::kResidual)];
@@ -220,16 +225,16 @@ class Layouter {
     raw_.type = kv <= kStoreBf16 ? static_cast<KvType>(kv) : KvType::kF16;
   }
 
-  HeadFormat OfBits(int32_t bits) {
+  // held: what the head holds whatever comes, where it has a window.
+  HeadFormat OfBits(int32_t bits, int32_t held = INT32_MAX) {
     HeadFormat head;
     PageFormat f = entry_;
     f.type = bits == 16 ? KvType::kF16 : bits == 8 ? KvType::kInt8 : KvType::kInt4;
     if (bits == 16) return head.main = Format(f), head;
     f.group = policy_.Int(OptionId::kQuantGroup);
     if (KeysByChannel(policy_)) f.coding = EntryCoding::kKeyChannels, head.settle = layout_.page_slots;
-    const int32_t residual = policy_.Int(OptionId::kResidual);
     head.main = Format(f);
-    head.ring = Ring(head.settle + (residual >= 0 ? residual : DefaultResidual(policy_)));
+    head.ring = Ring(head.settle + std::min(Residual(policy_), held));
     return head;
   }
 
@@ -266,15 +271,15 @@ class Layouter {
 
   // Heads of layers with windows: nobody chooses from what they hold, so an entry is its key, value and
   // position. Mixed precisions are a question of worth, which these heads are not asked: they get the best
-  // there is.
-  HeadFormat OfWindow() {
+  // there is. Entries leave what is coded: no more than `held`, the window and its slack, stay as they came.
+  HeadFormat OfWindow(int32_t held) {
     for (PageFormat* f : {&entry_, &raw_}) f->n_aux = 0, f->seen_masks = f->ranks = f->key_bounds = false;
     const int32_t kv = policy_.Int(OptionId::kKv);
-    if (kv == kStoreInt8 || kv == kStoreInt4) return OfBits(kv == kStoreInt8 ? 8 : 4);
+    if (kv == kStoreInt8 || kv == kStoreInt4) return OfBits(kv == kStoreInt8 ? 8 : 4, held);
     if (kv != kStoreMixed) return Plain();
     int32_t bits = policy_.levels.empty() ? policy_.Int(OptionId::kHighBits) : 4;
     for (const BitsLevel& level : policy_.levels) bits = std::max(bits, level.bits);
-    return OfBits(bits);
+    return OfBits(bits, held);
   }
 
   CacheLayout Finish(std::vector<HeadFormat> heads) {
@@ -316,12 +321,11 @@ CacheLayout StoragePlan::LayoutFor(int32_t page_slots) const {
     heads.assign(n, kv == kStoreInt8 ? make.OfBits(8) : kv == kStoreInt4 ? make.OfBits(4) : make.Plain());
   }
   if (sharing_.size() == places_.size()) return make.Finish(std::move(heads));
-  const HeadFormat window = make.OfWindow();
   std::vector<HeadFormat> all;
   for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
     const auto first = heads.begin() + static_cast<std::ptrdiff_t>(g) * PlaceOf(layer);
     if (slides(layer)) {
-      all.insert(all.end(), g, window);
+      all.insert(all.end(), g, make.OfWindow(HeldInWindow(layer)));
     } else {
       all.insert(all.end(), first, first + static_cast<std::ptrdiff_t>(g));
     }
@@ -396,7 +400,7 @@ void StoragePlan::FillWindows(int32_t n_tokens, std::vector<int32_t>* slots) con
   for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
     if (!slides(layer)) continue;
     std::fill_n(slots->begin() + std::ptrdiff_t{layer} * shape_.n_kv_heads, shape_.n_kv_heads,
-                std::min(n_tokens, shape_.windows[static_cast<size_t>(layer)] + window_slack_));
+                std::min(n_tokens, HeldInWindow(layer)));
   }
 }
 

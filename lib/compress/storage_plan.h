@@ -29,6 +29,7 @@ struct HeadScores {
 // The newest entries that wait for their codes where a policy leaves that open (residual=auto); with
 // budget_bytes no more than an eighth of the bytes: StoragePlan's policy has that number.
 int32_t DefaultResidual(const Policy& policy);
+int32_t Residual(const Policy& policy);  // as given, or that
 
 class StoragePlan {
  public:
@@ -54,6 +55,10 @@ class StoragePlan {
   // Entries behind its window that a layer keeps, so that as many tokens can be taken back (at least
   // kTakenBack), or run again by a compression.
   int32_t window_slack() const { return window_slack_; }
+  // Newest entries that a head of a layer that slides holds, once there are as many.
+  int32_t HeldInWindow(int32_t layer) const {
+    return shape_.windows[static_cast<size_t>(layer)] + window_slack_;
+  }
   static constexpr int32_t kTakenBack = 32;
 
   // Side values of an entry: the scorer's own first.

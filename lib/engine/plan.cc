@@ -190,12 +190,16 @@ class Planner : private CachePlanner {
       GrowShape(*executor(), layout_, compressor_->step_plan(), longest, ring_slots, &shape);
       KVC_RETURN_IF_ERROR(w.step.Reserve(network, shape.n_rows, memory));
       KVC_RETURN_IF_ERROR(w.step.ReserveAttention(network, shape, memory));
-      const int64_t end = std::min<int64_t>(int64_t{n_prompt_} + growth.n_steps, kMaxPosition);
-      for (int64_t fed = n_prompt_ + 1, more = 0; fed <= end; fed += std::max<int64_t>(more, 1)) {
-        const int64_t at = std::min<int64_t>(begin + fed - n_prompt_, shared);
+      // Of a prompt by steps the rows of each part come on top of what the budget leaves.
+      const int64_t end = std::min<int64_t>(int64_t{n_prompt_} + growth.n_steps, kMaxPosition),
+                    first = rows > 0 ? compressor_->plan().TokensAtOnce(0, n_prompt_) + rows : n_prompt_ + 1;
+      for (int64_t fed = first, more = 0; fed <= end; fed += std::max<int64_t>(more, 1)) {
+        const int64_t at =
+            fed <= n_prompt_ ? begin + rows : std::min<int64_t>(begin + fed - n_prompt_, shared);
         KVC_RETURN_IF_ERROR(ReserveSteps(executor(), memory, *compressor_, static_cast<int32_t>(at),
                                          ring_slots, static_cast<int32_t>(fed), &w));
-        more = std::min(end - fed, std::max<int64_t>(64, fed / 64));
+        const int64_t until = fed < n_prompt_ ? n_prompt_ : end;
+        more = std::min(until - fed, std::max<int64_t>(64, fed / 64));
       }
     }
     *workspace = counter.peak();

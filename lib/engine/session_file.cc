@@ -11,10 +11,11 @@ namespace kvc {
 namespace {
 
 constexpr char kMagic[4] = {'K', 'V', 'C', 'S'};
-// 8 where no budget of bytes was replaced by one of slots (kvc_session_trim); 7 where besides no rewind finds
-// the end of an answer and pages have 16 slots or more; 6 where besides it finds one turn only; 5 where
-// besides no layer has a window (heads that do not begin at token 0) and no system text is the last.
-constexpr uint32_t kSessionFileVersion = 9;
+// 9 where no window makes the part of a head that is not coded smaller; 8 where besides no budget of bytes
+// was replaced by one of slots (kvc_session_trim); 7 where besides no rewind finds the end of an answer and
+// pages have 16 slots or more; 6 where besides it finds one turn only; 5 where besides no layer has a window
+// (heads that do not begin at token 0) and no system text is the last.
+constexpr uint32_t kSessionFileVersion = 10;
 constexpr uint32_t kOldestVersion = 4;  // the cache as pages of one layout; older ones are refused
 constexpr int64_t kMaxText = 1 << 30;
 
@@ -64,6 +65,18 @@ Status CheckFile(const Model& model, Span<const uint8_t> bytes, uint32_t* versio
   *version = header.version;
   *in = ArchiveReader(bytes.data() + sizeof header, static_cast<int64_t>(payload - sizeof header));
   return {};
+}
+
+// Whether a window makes the newest part of a head, which is not coded, smaller than the policy says.
+bool WindowsShortenResidual(const CacheLayout& layout, const Policy& policy) {
+  const auto shorter = [&](int32_t head) {
+    return layout.window(head / layout.n_kv_heads) > 0 && layout.ring_slots(head) > 0 &&
+           layout.ring_slots(head) < layout.heads[static_cast<size_t>(head)].settle + Residual(policy);
+  };
+  for (int32_t i = 0; i < layout.n_heads_total(); ++i) {
+    if (shorter(i)) return true;
+  }
+  return false;
 }
 
 // Pairs of a place, ascending from `least`, and what is there, a number below `end`.
@@ -210,7 +223,9 @@ Status Session::SaveTo(ByteSink* sink) {
              newer = !cache_->layout().windows.empty() || turn() == Turn::kAfterSystem,
              tiny = cache_->layout().page_slots < 16;
   double replaced = compressor_->plan().replaced_bytes();
-  const uint32_t version = replaced > 0                    ? kSessionFileVersion
+  const uint32_t version = WindowsShortenResidual(cache_->layout(), compressor_->policy())
+                               ? kSessionFileVersion
+                           : replaced > 0                  ? 9
                            : !answer_ends_.empty() || tiny ? 8
                            : turns                         ? 7
                            : newer                         ? 6
@@ -296,6 +311,11 @@ Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> 
       CreateWithScores(model, policy.value(), std::move(scores), params, page_slots);
   if (!made.ok()) return made.status();
   Session& s = *made.value();
+  if (version < 10 && WindowsShortenResidual(s.cache_->layout(), s.compressor_->policy())) {
+    return Error(Code::kUnsupported,
+                 "saved by an older version, with a residual longer than what layers with windows hold: read "
+                 "its prompt again");
+  }
   KVC_RETURN_IF_ERROR(s.compressor_->SetReplacedBytes(replaced));
   KVC_RETURN_IF_ERROR(s.ArchiveFields(in, stream));
   if (version >= 5) KVC_RETURN_IF_ERROR(s.ArchiveConversation(in, version));

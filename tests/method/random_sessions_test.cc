@@ -561,9 +561,7 @@ TEST_P(RandomSessions, PlansHold) {
   if (read.code() == Code::kInvalid) return;
   ASSERT_TRUE(read.ok()) << read.message();
   const SessionStats fed = s.Stats();
-  const double tolerance = !policy.keeps_all() && policy.allocator->dynamic ? 0.2
-                           : world.windows                                  ? 0.16
-                                                                            : 0.0;
+  const double tolerance = !policy.keeps_all() && policy.allocator->dynamic ? 0.2 : 0.0;
   // Between layers any head may get any slots, and by steps none gets more.
   const bool upper =
       !policy.keeps_all() && (policy.reducer->codebook || std::string(policy.scorer->name) == "persistence" ||
@@ -586,9 +584,11 @@ TEST_P(RandomSessions, PlansHold) {
   near(s.Stats().cache_bytes, plan.cache_bytes_end, "at the end");
   probe.value().reset();
   if (upper) return;
+  // What leaves a window leaves holes: of pages this small several lie in what an arena gives back at once.
+  const double beside = tolerance + (world.windows ? 0.05 : 0.0);
   CheckFits(
       world, policy, params, n,
-      plan.total_bytes_peak + static_cast<int64_t>(static_cast<double>(plan.cache_bytes_peak) * tolerance));
+      plan.total_bytes_peak + static_cast<int64_t>(static_cast<double>(plan.cache_bytes_peak) * beside));
 }
 
 const int kFirst = test::NumberVariable("KVC_RANDOM_FIRST", 1);

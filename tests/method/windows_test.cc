@@ -348,6 +348,28 @@ TEST_P(Windows, TheAverageIsOverTheLayersThatShare) {
   EXPECT_LE(s->Stats().cache_bytes_peak, plan.value().cache_bytes_peak * (1 + spread));
 }
 
+// Entries leave a window from what is coded: a longer part that is not coded must not keep more of them.
+TEST(WindowsInBits, HoldNoMoreThanWithoutBits) {
+  constexpr int32_t kHeld = kWindow + 32;
+  for (const std::string kv :
+       {"f16", "int8", "int4", "int8,key_axis=channel", "mixed,bits_levels=8:0.5+4:0.5"}) {
+    const auto make = [&](int residual) {
+      const std::string coded = kv == "f16" ? "" : ",quant_group=16,residual=" + std::to_string(residual);
+      const Policy policy = ParsePolicy(("full:kv=" + kv + coded).c_str()).value();
+      return test::MakeSession(&policy, Sliding());
+    };
+    SCOPED_TRACE(kv);
+    auto s = make(600), same = make(kHeld);
+    constexpr int32_t kPage = 64;  // leaves before the next token comes
+    for (Session* one : {s.get(), same.get()}) ASSERT_TRUE(one->Prefill(TinyPrompt(kPrompt), true).ok());
+    for (int i = 0; i < 200; ++i) {
+      CheckWindows(*s, kPrompt + i, kHeld + kPage);
+      ASSERT_EQ(s->Stats().n_slots, same->Stats().n_slots);
+      for (Session* one : {s.get(), same.get()}) test::FeedTokens(*one, {i % 7 + 3});
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Table, Windows, testing::Range(0, static_cast<int>(Variants().size())),
                          [](const auto& index) {
                            return Variants()[static_cast<size_t>(index.param)].label;

@@ -254,6 +254,40 @@ TEST(SessionFile, BudgetsOfBytesHoldInPagesOfOlderFiles) {
   }
 }
 
+// Until format 10 what is not coded of a head with a window could be longer than the window and its slack:
+// such files have other pages. All others of that model are read.
+TEST(SessionFile, LongerResidualsThanAWindowHoldsAreOfTheNewestFormat) {
+  const test::TempFolder folder;
+  const std::string path = folder / "s";
+  test::TinyModelOptions options;
+  options.layers.assign(static_cast<size_t>(options.n_layers), {0, 0});
+  options.layers[0] = {8, 0};
+  const test::AlignedBytes file = test::TinyModelBytes(options);
+  const auto model = test::OpenTiny(file, 1);
+  for (const int residual : {40, 41}) {
+    SCOPED_TRACE(residual);
+    const std::string spec = "full:kv=int8,quant_group=8,residual=" + std::to_string(residual);
+    const auto session = Fed(model, spec.c_str(), 90, 3);
+    ASSERT_TRUE(session->Save(path).ok());
+    std::string bytes = Read(path);
+    uint32_t version = 0;
+    std::memcpy(&version, &bytes[4], sizeof version);
+    EXPECT_EQ(version == 10, residual > 40) << version;
+    auto restored = Session::Restore(model, path);
+    ASSERT_TRUE(restored.ok()) << restored.status().message();
+    EXPECT_EQ(Steps(*restored.value(), 8), Steps(*session, 8));
+    version = 6;
+    std::memcpy(&bytes[4], &version, sizeof version);
+    WriteWithItsChecksum(path, bytes);
+    restored = Session::Restore(model, path);
+    EXPECT_EQ(restored.ok(), residual <= 40);
+    if (residual > 40) {
+      EXPECT_EQ(restored.status().code(), Code::kUnsupported);
+      EXPECT_NE(restored.status().message().find("read its prompt again"), std::string::npos);
+    }
+  }
+}
+
 // What the pages of a policy are made for counts on their size.
 TEST(SessionFile, PagesThatAPolicyNeverHasAreRefused) {
   const test::TempFolder folder;
