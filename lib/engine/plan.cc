@@ -63,6 +63,7 @@ class Planner : private CachePlanner {
     // one.
     const int64_t granules = 2 * pages.n_arenas() * executor()->device()->info().granule;
     plan.total_bytes_peak = plan.weight_bytes + model_.overhead_bytes() + session_bytes_ + granules +
+                            ListBytes(growth, rows) +
                             std::max(prompt_workspace + prompt_records_ + before + plan.cache_bytes_peak,
                                      step_workspace + in_steps);
     return plan;
@@ -85,6 +86,20 @@ class Planner : private CachePlanner {
     KVC_RETURN_IF_ERROR(hidden_.Reserve(memory_, config_.hidden_size, "the newest token"));
     session_bytes_ = counter_->used();
     return {};
+  }
+
+  // The lists of pages, which have one length for all heads. They grow by halves, and the old ones are there
+  // while the new ones are filled.
+  int64_t ListBytes(const Growth& growth, int32_t rows) const {
+    const auto pages = [&](int64_t n) { return (n + layout_.page_slots - 1) / layout_.page_slots; };
+    int64_t begin = 0, end = 0;
+    for (size_t i = 0; i < growth.slots.size(); ++i) {
+      begin = std::max(begin, pages(compressor_->waits_for_all_layers() ? at_once_ : growth.slots[i]));
+      end =
+          std::max({end, pages(growth.slots[i] + rows), pages(growth.n_steps > 0 ? growth.Last(i) + 1 : 0)});
+    }
+    const int64_t most = end > begin ? end + end * 3 / 2 : begin;
+    return most * layout_.n_heads_total() * static_cast<int64_t>(sizeof(int32_t));
   }
 
   // As a PromptJob does.

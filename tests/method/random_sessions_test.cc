@@ -566,23 +566,24 @@ TEST_P(RandomSessions, PlansHold) {
   const bool upper =
       !policy.keeps_all() && (policy.reducer->codebook || std::string(policy.scorer->name) == "persistence" ||
                               (policy.allocator->across_layers && policy.reads_by_steps()));
-  const auto near = [&](int64_t real, int64_t expected, const char* what) {
+  // By steps pages are there before it is known which are given back.
+  const double least = tolerance > 0 || policy.reads_by_steps() ? 0.5 : 1;
+  const auto near = [&](int64_t real, int64_t expected, double share, const char* what) {
     EXPECT_LE(static_cast<double>(real), static_cast<double>(expected) * (1 + tolerance))
         << what << " " << real << " planned " << expected;
     if (!upper) {
-      EXPECT_GE(static_cast<double>(real), static_cast<double>(expected) * 0.5)
+      EXPECT_GE(static_cast<double>(real), static_cast<double>(expected) * share)
           << what << " " << real << " planned " << expected;
     }
   };
-  near(fed.cache_bytes, plan.cache_bytes_prompt, "after the prompt");
-  near(fed.cache_bytes_peak, plan.cache_bytes_peak, "at the most");
+  near(fed.cache_bytes, plan.cache_bytes_prompt, least, "after the prompt");
+  near(fed.cache_bytes_peak, plan.cache_bytes_peak, least, "at the most");
   int64_t slots = std::accumulate(plan.slots.begin(), plan.slots.end(), int64_t{0});
   if (!upper && !world.windows) {
     EXPECT_EQ(fed.n_slots, slots);
   }
   FeedTokens(s, TinyPrompt(params.max_tokens - n, 3));
-  near(s.Stats().cache_bytes, plan.cache_bytes_end, "at the end");
-  probe.value().reset();
+  near(s.Stats().cache_bytes, plan.cache_bytes_end, 0.5, "at the end");
   if (upper) return;
   // What leaves a window leaves holes: of pages this small several lie in what an arena gives back at once.
   const double beside = tolerance + (world.windows ? 0.05 : 0.0);
