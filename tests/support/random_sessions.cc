@@ -431,9 +431,10 @@ std::vector<int32_t> DraftFor(Session& s, int argument) {
   return draft;
 }
 
-// As steps, and so they are for some.
+// As steps, and so they are for some where rows of a pass are what steps are (DeviceInfo::batch_invariant).
 Outcome DraftedSteps(Replica& r, const Call& call) {
-  if (r.way == Way::kOneThread || r.way == Way::kBatch) return Steps(r, call.n);
+  const bool as_steps = r.way == Way::kOneThread || r.way == Way::kBatch;
+  if (as_steps && r.model->device().info().batch_invariant) return Steps(r, call.n);
   Outcome out;
   while (static_cast<int>(out.tokens.size()) < call.n) {
     const std::vector<int32_t> draft = DraftFor(*r.session, call.argument);
