@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures what every method costs in quality on models/recall, and in one part on models/relate, and writes
-docs/results.md. Standard library only.
+"""Measures what every method costs in quality on models/recall, in parts also on models/relate and models/join,
+and writes docs/results.md. Standard library only.
 
   bench/quality.py [--program build/bin/kvc] [--model build/models/recall.kvc] [--out docs/results.md]
                    [--contexts 8] [--compare 100] [--grid 4] [--windows 12] [--only PART,...]
@@ -22,6 +22,7 @@ import sys
 import tempfile
 
 import quality_bytes
+import quality_join
 import quality_pages
 import quality_parts
 import quality_readings
@@ -295,6 +296,7 @@ PARTS = (
     ("ask", "Protocol ask, every method", ask_tables),
     ("prompt", "Protocol prompt, every method", prompt_tables),
     ("relate", "A second model", quality_relate.relate),
+    ("join", "A model that joins facts", quality_join.join),
     ("relate-bytes", "Every method at equal bytes on models/relate", quality_bytes.relate),
     ("relate-parts", "Parts of methods, and the eviction loss, on models/relate", quality_relate.parts),
     ("readings", "Cheaper second readings", quality_readings.readings),
@@ -347,6 +349,7 @@ def main():
     parser.add_argument("--program", default=os.path.join(ROOT, "build", "bin", "kvc"))
     parser.add_argument("--model", default=os.path.join(ROOT, "build", "models", "recall.kvc"))
     parser.add_argument("--relate", default=os.path.join(ROOT, "build", "models", "relate.kvc"))
+    parser.add_argument("--join", default=os.path.join(ROOT, "build", "models", "join.kvc"))
     parser.add_argument("--out", default=os.path.join(ROOT, "docs", "results.md"))
     parser.add_argument("--contexts", type=int, default=SIZES["contexts"], help="contexts a kind for every method")
     parser.add_argument("--compare", type=int, default=SIZES["compare"], help="contexts a kind for head budgets")

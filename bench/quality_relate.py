@@ -15,23 +15,23 @@ BYTES, LONG_BYTES = ("100KiB", "200KiB", "400KiB", "800KiB"), ("800KiB",)
 TABLES = (("exact", "in every coalition (Shapley)"), ("alone", "alone"), ("leftout", "left out of all"))
 
 
-def methods(size):
-    return [("full", "full")] + [(m, quality.with_bytes(m, size)) for m in METHODS]
+def methods(size, names=METHODS):
+    return [("full", "full")] + [(m, quality.with_bytes(m, size)) for m in names]
 
 
-def table(own, what, folder, named, contexts):
+def table(own, what, folder, named, contexts, of=KINDS):
     """Lines of a table with one row for each (name, policy)."""
-    kinds = [f"{folder}/{kind}" for kind in KINDS]
+    kinds = [f"{folder}/{kind}" for kind in of]
     rows = rows_by_kind(own, what, [p for _, p in named], "ask", kinds, contexts)
     lines = [
-        "| method | " + " | ".join(KINDS) + " | mean | 95 % of the mean | slots, used |",
-        "|---|" + "---|" * (len(KINDS) + 3),
+        "| method | " + " | ".join(of) + " | mean | 95 % of the mean | slots, used |",
+        "|---|" + "---|" * (len(of) + 3),
     ]
-    for (name, _), of in zip(named, rows):
-        slots = mean(r["slots_per_head"] for r in of.values())
-        cells = [name, *(quality.percent(of[k]) for k in kinds)]
-        cells += [f"**{100 * quality.mean_accuracy(of, kinds):.1f}**"]
-        cells += [quality.interval(of, kinds), f"{slots:.0f}, {quality.cache_kib(of.values())}"]
+    for (name, _), found in zip(named, rows):
+        slots = mean(r["slots_per_head"] for r in found.values())
+        cells = [name, *(quality.percent(found[k]) for k in kinds)]
+        cells += [f"**{100 * quality.mean_accuracy(found, kinds):.1f}**"]
+        cells += [quality.interval(found, kinds), f"{slots:.0f}, {quality.cache_kib(found.values())}"]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 

@@ -84,6 +84,17 @@ void Settle(ScoreCommand* c) {
   }
 }
 
+// Every head once: more samples of the same coalitions would say the same again, unless their questions are
+// drawn.
+void SettleSingleHeads(int32_t n_players, ScoreCommand* c) {
+  ScorePlan& plan = c->plan;
+  if (!plan.sizes.empty() && plan.sizes != std::vector<int32_t>{1})
+    throw UsageError("--variant " + c->variant + " is of single heads: it needs --sizes 1");
+  plan.sizes = {1};
+  if (c->scorer.samples > 0) return;
+  plan.runs = 1, plan.balanced = true, c->scorer.samples = n_players;
+}
+
 void SettlePlan(const Model& model, ScoreCommand* c) {
   ScorePlan& plan = c->plan;
   plan.n_layers = model.info().n_layers, plan.n_kv_heads = model.info().n_kv_heads;
@@ -100,6 +111,7 @@ void SettlePlan(const Model& model, ScoreCommand* c) {
     return;
   }
   if (n < 2) throw UsageError("a model with one KV head has nothing to share out");
+  if (OfSingleHeads(c->scorer.estimate.variant)) SettleSingleHeads(n, c);
   if (plan.sizes.empty()) plan.sizes = DefaultSizes(n);
   CheckPlan(plan);
   if (c->scorer.estimate.variant == Variant::kPooled && (plan.sizes.size() != 1 || 2 * plan.sizes[0] != n)) {
@@ -494,7 +506,8 @@ void AddSamplingPlan(CLI::App* app, ScoreCommand* c) {
       ->capture_default_str()
       ->type_name("N");
   app->add_option("--variant", c->variant,
-                  "Estimator: both halves of the samples, left (the paper), pooled or regression")
+                  "Estimator: both halves of the samples, left (the paper), pooled or regression. Of single "
+                  "heads, no Shapley values: alone (all others masked) or leftout (it alone masked)")
       ->check(CLI::IsMember(VariantNames()).description(""))
       ->capture_default_str()
       ->type_name("V");

@@ -9,11 +9,11 @@ import numpy as np
 
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "recall"))
 import bpe  # noqa: E402
+import recipes  # noqa: E402
 import tasks  # noqa: E402
 
 BOS = 0
 FIRST = 259  # the first piece that is no single byte
-WEIGHTS = {"recall": 1, "paraphrase": 1, "latest": 1.5, "join": 3, "thing": 2, "code": .5}
 
 
 class Prose:
@@ -59,10 +59,12 @@ def mingled(r, facts, prose):
 
 
 class Documents:
-    """Makes rows: ids, loss weights, spans of answers [(kind, first, end)], starts of sentences."""
+    """Makes rows: ids, loss weights, spans of answers [(kind, first, end)], starts of sentences, and of questions that
+    join two facts [(last place, what the first fact says)]."""
 
-    def __init__(self, tok, folder, names, seed, cache=""):
-        self.tok, self.r, self.make = tok, random.Random(seed), tasks.Maker(tok)
+    def __init__(self, tok, folder, names, seed, cache="", recipe=recipes.RELATE):
+        self.tok, self.r, self.make = tok, random.Random(seed), tasks.Maker(tok, recipe.thing_of)
+        self.recipe = recipe
         self.names = [self.make.names[n] for n in names]
         self.prose = Prose(folder, tok, cache)
         taken = {tok.encode(" " + w)[0] for w in tasks.WORDS}
@@ -76,7 +78,7 @@ class Documents:
         run = self.r.choices(self.pieces, k=size)
         ids = [BOS] + (run * (tokens // size + 1))[:tokens - 1]
         w = [0.] * min(size + 1, tokens) + [.5] * max(0, tokens - size - 1)
-        return ids, w, [("repeats", size + 2, tokens)], list(range(0, tokens, size))
+        return ids, w, [("repeats", size + 2, tokens)], list(range(0, tokens, size)), []
 
     def pairs(self, tokens):
         """Pairs of random pieces, then the same pairs in another order, again and again."""
@@ -91,7 +93,7 @@ class Documents:
                 ids += [k, value[k]]
                 w += [0., 0. if new else 1.]
             self.r.shuffle(keys)
-        return ids[:tokens], w[:tokens], [("pairs", i, i + 1) for i in range(tokens) if w[i]], starts
+        return ids[:tokens], w[:tokens], [("pairs", i, i + 1) for i in range(tokens) if w[i]], starts, []
 
     def copying(self, tokens):
         """Prose, a gap, the prose again."""
@@ -105,7 +107,7 @@ class Documents:
         ids = ids + gap + run
         w = [0.] * (len(ids) - size + head) + [.5] * (size - head)
         return ids[:tokens], w[:tokens], [("copy", tokens - size + head, min(tokens, tokens - size + head + 8))], \
-            [1 + before, 1 + before + size, tokens - size]
+            [1 + before, 1 + before + size, tokens - size], []
 
     def world(self, tokens, plain, dense):
         """People and questions; `dense`: most of the row is facts and questions, else most of it is prose."""
@@ -113,9 +115,7 @@ class Documents:
         names = self.names if not self.words or r.random() < .6 else r.sample(self.words, 40)
         if plain: relations, updates = [r.choice(("city", "thing", "color", "friend"))], 0
         else:
-            relations = r.sample(sorted(tasks.FORMS), r.randint(1, 3))
-            if r.random() < .6:
-                relations = sorted(set(relations[:2]) | {"friend", r.choice(("city", "thing", "color"))})
+            relations = self.recipe.relations(r)
             updates = r.choice((0, 0, .3, .6))
         room = tokens - 1
         for_facts = room * (r.uniform(.4, .55) if dense else r.uniform(.1, .4))
@@ -133,26 +133,27 @@ class Documents:
         for k in by_kind.values(): r.shuffle(k)
         chosen, share = [], left * (1 if dense else r.uniform(.2, .7))
         while by_kind:
-            kind = r.choices(list(by_kind), [WEIGHTS[k] for k in by_kind])[0]
-            _, q, a = by_kind[kind].pop()
+            kind = r.choices(list(by_kind), [self.recipe.weights[k] for k in by_kind])[0]
+            _, q, a, first = by_kind[kind].pop()
             if not by_kind[kind]: del by_kind[kind]
             if share < len(q) + len(a): continue
             share -= len(q) + len(a)
             left -= len(q) + len(a)
-            chosen.append((kind, q, a))
-        ids, w, spans, starts = [BOS], [0.], [], [0]
+            chosen.append((kind, q, a, first))
+        ids, w, spans, starts, between = [BOS], [0.], [], [0], []
         for is_fact, piece in mingled(r, facts, self.prose.sentences(r, left)):
             starts.append(len(ids))
             ids += piece
             w += [0.] * len(piece)
             if not is_fact and not dense and r.random() < .1: w[-len(piece):] = [.1] * len(piece)
-        for kind, q, a in chosen:
+        for kind, q, a, first in chosen:
             starts.append(len(ids))
+            if first is not None: between.append((len(ids) + len(q) - 1, first))
             spans.append((kind, len(ids) + len(q), len(ids) + len(q) + len(a) - 1))
             ids += q + a
             w += [0.] * len(q) + [1.] * (len(a) - 1) + [.1 if r.random() < .3 else 0.]
         assert len(ids) == tokens, (len(ids), tokens)
-        return ids, w, spans, starts
+        return ids, w, spans, starts, between
 
     def row(self, tokens, mix):
         kind = self.r.choices(list(mix), list(mix.values()))[0]
@@ -175,8 +176,10 @@ class Documents:
 
 
 def batch(docs, rows, tokens, mix, reach):
-    """ids, positions and weights of the loss of predicting a token, each [rows, tokens]; spans of every row"""
+    """ids, positions and weights of the loss of predicting a token, each [rows, tokens]; spans of every row; (row,
+    place, piece) of every question that joins two facts"""
     made = [docs.row(tokens, mix) for _ in range(rows)]
     pos = np.stack([docs.positions(tokens, m[3], reach) for m in made])
+    between = [(i, place, piece) for i, m in enumerate(made) for place, piece in m[4]]
     return (np.array([m[0] for m in made], dtype=np.int64), pos, np.array([m[1] for m in made], dtype=np.float32),
-            [m[2] for m in made])
+            [m[2] for m in made], between)

@@ -7,7 +7,8 @@ sentences of public-domain prose. Kinds of question:
   paraphrase   a fact in other words than it was stated in
   latest       a fact that was stated two to four times with other values: the last one counts
   join         two facts from two places: "The friend of A is B." and "B lives in C."
-  thing        two facts from two places: "A has the T." and "The T is C."
+  thing        two facts from two places: "A has the T." and "The T is C.": "The thing of A is C.", of the model
+               `join` "A has a C"
   code         three digits
   copy         a passage of prose, word for word
 """
@@ -33,7 +34,7 @@ FORMS = {"thing": ("{} has the", "{} owns the", "{} keeps the"),
          "friend": ("The friend of {} is", "{} trusts"),
          "code": ("The code of {} is",)}
 JOINS = {"city": "The friend of {} lives in", "thing": "The friend of {} has the", "color": "The friend of {} likes"}
-COLOR_OF, THING_OF = "The {} is", "The thing of {} is"
+COLOR_OF, THING_OF, HAS_A = "The {} is", "The thing of {} is", "{} has a"
 KINDS = ("recall", "paraphrase", "latest", "join", "thing", "code", "copy")
 VALUES = {"thing": THINGS, "city": CITIES, "color": COLORS}
 OF_FORMS = {w for forms in (*FORMS.values(), JOINS.values()) for f in forms for w in f.split() if w != "{}"}
@@ -45,7 +46,7 @@ WORDS = NAMES + CITIES + THINGS + COLORS + NUMBERS + sorted(OF_FORMS | COUNTING)
 class Maker:
     """Makes worlds as lists of pieces: the forms are encoded once, so that no text is encoded while training."""
 
-    def __init__(self, tok):
+    def __init__(self, tok, thing_of=THING_OF):
         one = lambda word: tok.encode(" " + word)[0]
         self.names = {w: one(w) for w in NAMES}
         self.values = {k: [one(w) for w in v] for k, v in VALUES.items()}
@@ -54,7 +55,7 @@ class Maker:
         split = lambda form: tuple(tok.encode(" " + x.strip() if x.strip() else "") for x in form.split("{}"))
         self.forms = {k: [split(f) for f in v] for k, v in FORMS.items()}
         self.joins = {k: split(f) for k, f in JOINS.items()}
-        self.color_of, self.thing_of = split(COLOR_OF), split(THING_OF)
+        self.color_of, self.thing_of = split(COLOR_OF), split(thing_of)
 
     def value(self, r, relation, people):
         if relation == "friend": return [r.choice(people)]
@@ -62,8 +63,9 @@ class Maker:
         return [r.choice(self.values[relation])]
 
     def world(self, r, names, people, relations, updates, plain=False):
-        """Facts in the order in which they are stated, and questions of all kinds [(kind, question, answer)].
+        """Facts in the order in which they are stated, and questions of all kinds [(kind, question, answer, between)].
 
+        `between`: what the first of two facts says, the name or thing that the second is about; of one fact None.
         `plain`: every relation has one form, and a question is a fact in its own words."""
         who = r.sample(names, min(people, len(names)))
         facts, known, questions = [], {}, []
@@ -94,13 +96,14 @@ class Maker:
             elif len(forms) == 1: kind = "code"
             else: kind = "recall" if plain else r.choice(("recall", "paraphrase"))
             if kind == "paraphrase": form = r.choice([i for i in range(len(forms)) if i != form])
-            questions.append((kind, ask(forms[form], name), what + self.stop))
+            questions.append((kind, ask(forms[form], name), what + self.stop, None))
             if relation == "friend" and not plain:
                 for second, form in self.joins.items():
                     if (what[0], second) in known:
-                        questions.append(("join", ask(form, name), known[what[0], second][-1][0] + self.stop))
+                        answer = known[what[0], second][-1][0] + self.stop
+                        questions.append(("join", ask(form, name), answer, what[0]))
             if relation == "thing" and what[0] in colors:
-                questions.append(("thing", ask(self.thing_of, name), [colors[what[0]]] + self.stop))
-                if r.random() < .3:
-                    questions.append(("recall", ask(self.color_of, what[0]), [colors[what[0]]] + self.stop))
+                answer = [colors[what[0]]] + self.stop
+                questions.append(("thing", ask(self.thing_of, name), answer, what[0]))
+                if r.random() < .3: questions.append(("recall", ask(self.color_of, what[0]), answer, None))
         return lines, questions

@@ -1,4 +1,5 @@
-"""Trains `relate` from random weights on one processor core, stage by stage. See README.md."""
+"""Trains `relate` from random weights, or `join` from those of `relate`, on one processor core, stage by stage.
+See README.md and ../join/README.md."""
 import argparse
 import json
 import os
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import documents
+import recipes
 import tasks
 from documents import bpe
 
@@ -22,30 +24,7 @@ CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_
           "attention_bias": False, "mlp_bias": False, "torch_dtype": "bfloat16"}
 LAYERS, SIZE, HEADS = CONFIG["num_hidden_layers"], CONFIG["head_dim"], CONFIG["num_attention_heads"]
 BACK = 4  # tokens back that probes ask for
-# What rows are made of: documents.Documents.row
-MIXES = {"first": {"repeats": .35, "pairs": .35, "plain": .3},
-         "dense": {"repeats": .05, "pairs": .05, "copy": .05, "plain": .1, "dense": .75},
-         "mixed": {"repeats": .03, "pairs": .04, "copy": .13, "dense": .4, "prose": .4},
-         "long": {"copy": .15, "dense": .2, "prose": .65}}
-FACTS = ("recall", "paraphrase", "latest")
-# A stage ends when the kinds of `until` are that often right, or after so many minutes of processor time. `reach`:
-# positions leap up to there. `probe`: weight of the loss of the probes. `lr`: of Muon, at the start and the end.
-STAGES = [
-    {"mix": "first", "tokens": 48, "batch": 3072, "minutes": 15, "probe": 1, "lr": (.02, .02), "reach": 0,
-     "until": {"repeats": .9, "pairs": .9, "recall": .9}},
-    {"mix": "dense", "tokens": 96, "batch": 3072, "minutes": 10, "probe": .3, "lr": (.02, .02), "reach": 0,
-     "until": {**{k: .93 for k in FACTS}, "join": .6}},
-    {"mix": "dense", "tokens": 128, "batch": 4096, "minutes": 8, "probe": 0, "lr": (.02, .02), "reach": 512,
-     "until": {**{k: .95 for k in FACTS}, "join": .85}},
-    {"mix": "mixed", "tokens": 256, "batch": 4096, "minutes": 8, "probe": 0, "lr": (.02, .015), "reach": 4096,
-     "until": {k: .95 for k in (*FACTS, "join", "copy")}},
-    {"mix": "mixed", "tokens": 512, "batch": 6144, "minutes": 6, "probe": 0, "lr": (.015, .01), "reach": 4096,
-     "until": {}},
-    {"mix": "long", "tokens": 1024, "batch": 8192, "minutes": 6, "probe": 0, "lr": (.01, .004), "reach": 4096,
-     "until": {}},
-    {"mix": "long", "tokens": 4096, "batch": 8192, "minutes": 4, "probe": 0, "lr": (.004, .0004), "reach": 0,
-     "until": {}}]
-
+BASE_LR = .02  # of Muon, at which AdamW's rates are as they are given
 
 class Norm(nn.Module):
     def __init__(self, size):
@@ -115,16 +94,16 @@ class Model(nn.Module):
         return F.linear(self.norm(x), self.embed_tokens.weight)
 
     def forward(self, ids, pos, wanted):
-        """Logits [wanted.sum(), vocabulary] behind the places `wanted` [rows, tokens], and what left layer 0."""
+        """Logits [wanted.sum(), vocabulary] behind the places `wanted` [rows, tokens], and what left layers 0 and 1."""
         inv = CONFIG["rope_theta"] ** (-torch.arange(0, SIZE, 2).float() / SIZE)
         angle = (pos.float()[..., None] * inv).repeat(1, 1, 2)[:, None]
         cos, sin = angle.cos(), angle.sin()
         x = self.embed_tokens(ids)
-        first = None
+        left = []
         for layer in self.layers:
             x = layer(x, cos, sin)
-            if first is None: first = x
-        return self.head(x[wanted]), first
+            left.append(x)
+        return self.head(x[wanted]), left[:2]
 
 
 def probe(model, maps, first, ids, places=384):
@@ -134,6 +113,14 @@ def probe(model, maps, first, ids, places=384):
     x = F.rms_norm(first[row, at], (first.shape[-1],))
     return sum(F.cross_entropy(F.linear(x @ m, model.embed_tokens.weight), ids[row, at - 1 - i])
                for i, m in enumerate(maps)) / BACK
+
+
+def told_between(model, tell, second, between):
+    """Loss of telling, from what left layer 1 where a question ends, what the first of its two facts says."""
+    if not between: return torch.zeros(())
+    row, place, piece = torch.tensor(between).T
+    x = F.rms_norm(second[row, place], (second.shape[-1],))
+    return F.cross_entropy(F.linear(x @ tell, model.embed_tokens.weight), piece)
 
 
 class Muon:
@@ -159,6 +146,18 @@ class Muon:
             for p, u in zip(params, x):
                 u = u if p.shape[0] <= p.shape[1] else u.T
                 p.mul_(1 - lr * decay).add_(u, alpha=-lr * max(1, p.shape[0] / p.shape[1]) ** .5)
+
+
+def read(model, path):
+    """Weights as `save` writes them."""
+    with open(path, "rb") as file: raw = file.read()
+    begin = 8 + struct.unpack("<Q", raw[:8])[0]
+    weights = {}
+    for name, of in json.loads(raw[8:begin]).items():
+        first, end = of["data_offsets"]
+        weights[name.removeprefix("model.")] = torch.frombuffer(
+            bytearray(raw[begin + first:begin + end]), dtype=torch.bfloat16).float().view(of["shape"])
+    model.load_state_dict(weights)
 
 
 def save(model, folder, state):
@@ -192,7 +191,7 @@ def marks(best, ids, spans, right, asked):
 def accuracy(model, docs, tokens, rows, mix):
     right, asked, at_once = {}, {}, max(1, 8192 // tokens)
     for _ in range(max(1, rows // at_once)):
-        ids, pos, _, spans = documents.batch(docs, at_once, tokens, mix, 0)
+        ids, pos, _, spans, _ = documents.batch(docs, at_once, tokens, mix, 0)
         ids, wanted = torch.from_numpy(ids), torch.zeros(ids.shape, dtype=torch.bool)
         for i, row in enumerate(spans):
             for _, first, end in row: wanted[i, first - 1:end - 1] = True
@@ -208,8 +207,11 @@ class Run:
     def __init__(self, a):
         torch.manual_seed(a.seed)
         h = CONFIG["hidden_size"]
+        self.recipe = recipes.RECIPES[a.recipe]
         self.out, self.model, self.embed_lr, self.adam_lr = a.out, Model(), a.embed_lr, a.adam_lr
         self.maps = [nn.Parameter(torch.randn(h, h) * h ** -.5) for _ in range(BACK)]
+        self.tell = nn.Parameter(torch.eye(h) * 3 * h ** -.5)
+        if a.begin: read(self.model, a.begin)
         self.stage, self.spent = 0, {"seconds": 0., "tokens": 0, "steps": 0, "of stage": 0.}
         path = os.path.join(a.out, "state.pt")
         if os.path.exists(path):
@@ -218,45 +220,48 @@ class Run:
             self.stage, self.spent = state.get("stage", 0), {**self.spent, **state["spent"]}
             with torch.no_grad():
                 for m, old in zip(self.maps, state["maps"]): m.copy_(old)
+                self.tell.copy_(state.get("tell", self.tell))
             torch.manual_seed(a.seed + self.spent["steps"])
 
     def save(self):
         save(self.model, self.out, {"model": self.model.state_dict(), "maps": [m.data for m in self.maps],
-                                    "stage": self.stage, "spent": self.spent})
+                                    "tell": self.tell.data, "stage": self.stage, "spent": self.spent})
 
     def train(self, docs, of):
-        """One stage of STAGES."""
+        """One stage of the recipe."""
         model, maps, spent = self.model, self.maps, self.spent
         matrices = [q for n, q in model.named_parameters() if n.startswith("layers") and q.dim() == 2]
         others = [q for n, q in model.named_parameters() if q.dim() == 1]
-        adam = torch.optim.AdamW([{"params": others + maps, "base": self.adam_lr},
+        adam = torch.optim.AdamW([{"params": others + maps + [self.tell], "base": self.adam_lr},
                                   {"params": [model.embed_tokens.weight], "base": self.embed_lr}],
                                  betas=(.9, .98), weight_decay=0)
-        muon, mix, rows, tokens = Muon(matrices), MIXES[of["mix"]], of["batch"] // of["tokens"], of["tokens"]
+        muon, mix = Muon(matrices), self.recipe.mixes[of["mix"]]
+        rows, tokens, until = of["batch"] // of["tokens"], of["tokens"], of.get("until", {})
         right, asked, losses, step, now, saved = {}, {}, [], 0, time.process_time(), 0.
         while spent["of stage"] < 60 * of["minutes"]:
             lr = of["lr"][0] + (of["lr"][1] - of["lr"][0]) * spent["of stage"] / (60 * of["minutes"])
             lr *= min(1, (step + 1) / 30)
-            for g in adam.param_groups: g["lr"] = g["base"] * lr / STAGES[0]["lr"][0]
-            ids, pos, w, spans = documents.batch(docs, rows, tokens, mix, of["reach"])
+            for g in adam.param_groups: g["lr"] = g["base"] * lr / BASE_LR
+            ids, pos, w, spans, between = documents.batch(docs, rows, tokens, mix, of["reach"])
             ids, w = torch.from_numpy(ids), torch.from_numpy(w)
             wanted = torch.zeros(ids.shape, dtype=torch.bool)
             wanted[:, :-1] = w[:, 1:] > 0
-            logits, first = model(ids, torch.from_numpy(pos), wanted)
+            logits, (first, second) = model(ids, torch.from_numpy(pos), wanted)
             weight = w[:, 1:][wanted[:, :-1]]
             each = F.cross_entropy(logits, ids[:, 1:][wanted[:, :-1]], reduction="none")
             loss = (each * weight).sum() / weight.sum().clamp(min=1)
-            told = probe(model, maps, first, ids) if of["probe"] else torch.zeros(())
+            told = probe(model, maps, first, ids) if of.get("probe") else torch.zeros(())
+            via = told_between(model, self.tell, second, between) if of.get("between") else torch.zeros(())
             model.zero_grad(set_to_none=True)
-            for m in maps: m.grad = None
-            (loss + of["probe"] * told).backward()
+            for m in (*maps, self.tell): m.grad = None
+            (loss + of.get("probe", 0) * told + of.get("between", 0) * via).backward()
             adam.step()
             muon.step(lr, .05)
             step += 1
             seconds, now = time.process_time() - now, time.process_time()
             spent.update({"seconds": spent["seconds"] + seconds, "tokens": spent["tokens"] + ids.numel(),
                           "steps": spent["steps"] + 1, "of stage": spent["of stage"] + seconds})
-            losses.append((loss.item(), told.item()))
+            losses.append((loss.item(), told.item(), via.item()))
             if step % 4 == 0:
                 best = torch.zeros(ids.shape, dtype=torch.long)
                 best[wanted] = logits.argmax(-1)
@@ -265,9 +270,9 @@ class Run:
                 mean = [sum(x) / len(x) for x in zip(*losses)]
                 print(time.strftime("%H:%M:%S"), f"stage {self.stage} step {spent['steps']} "
                       f"{spent['tokens'] / 1e6:.2f}M tokens {spent['seconds']:.0f} s loss {mean[0]:.3f} "
-                      f"probe {mean[1]:.3f}",
+                      f"probe {mean[1]:.3f} between {mean[2]:.3f}",
                       {k: round(right[k] / asked[k], 3) for k in sorted(asked)}, flush=True)
-                reached = of["until"] and all(asked.get(k) and right[k] / asked[k] > x for k, x in of["until"].items())
+                reached = until and all(asked.get(k) and right[k] / asked[k] > x for k, x in until.items())
                 right, asked, losses = {}, {}, []
                 if reached: break
             if spent["of stage"] - saved > 30:
@@ -280,8 +285,10 @@ def main():
     p.add_argument("corpus", help="folder of the books to train on")
     p.add_argument("heldout", help="folder of the books to measure on")
     p.add_argument("out", help="where the checkpoint goes, and state.pt, from which the same command goes on")
-    p.add_argument("--stage", type=int, help="go on with this stage of STAGES")
-    p.add_argument("--stages", type=int, default=len(STAGES), help="end before this one")
+    p.add_argument("--recipe", choices=sorted(recipes.RECIPES), default="relate")
+    p.add_argument("--begin", help="model.safetensors to begin with; none: random weights")
+    p.add_argument("--stage", type=int, help="go on with this stage of the recipe")
+    p.add_argument("--stages", type=int, help="end before this one")
     p.add_argument("--adam-lr", type=float, default=.004, help="of norms and probes")
     p.add_argument("--embed-lr", type=float, default=.002)
     p.add_argument("--seed", type=int, default=1)
@@ -293,16 +300,18 @@ def main():
     known = [n for n in tasks.NAMES if n not in tasks.HELDOUT_NAMES]
     run = Run(a)
     if a.stage is not None: run.stage, run.spent["of stage"] = a.stage, 0.
-    docs = documents.Documents(tok, a.corpus, known, a.seed + run.spent["steps"], a.out)
-    while run.stage < min(a.stages, len(STAGES)):
-        run.train(docs, STAGES[run.stage])
+    recipe = run.recipe
+    docs = documents.Documents(tok, a.corpus, known, a.seed + run.spent["steps"], a.out, recipe)
+    n_stages = len(recipe.stages) if a.stages is None else min(a.stages, len(recipe.stages))
+    while run.stage < n_stages:
+        run.train(docs, recipe.stages[run.stage])
         run.stage, run.spent["of stage"] = run.stage + 1, 0.
         run.save()
     for tokens in map(int, a.measure.split(",") if a.measure else ()):
         for label, names in (("known", known), ("held-out", tasks.HELDOUT_NAMES)):
-            held = documents.Documents(tok, a.heldout, names, 77, a.out)
+            held = documents.Documents(tok, a.heldout, names, 77, a.out, recipe)
             held.words = []
-            print(tokens, label, "names", accuracy(run.model, held, tokens, 131072 // tokens, MIXES["long"]),
+            print(tokens, label, "names", accuracy(run.model, held, tokens, 131072 // tokens, recipe.mixes["long"]),
                   flush=True)
 
 

@@ -84,7 +84,7 @@ class Results(unittest.TestCase):
                 self.assertIn(number, cells, f"{title} quotes a number that no table has")
 
     def test_scores_of_the_second_model_in_prose_are_those_of_its_files(self):
-        names = ("head_scores", "scores/leftout")
+        names = ("head_scores", "scores/alone", "scores/leftout")
         scores = [json.loads(read(f"models/relate/{name}.json"))["scores"] for name in names]
         best = [max(score for layer in table for score in layer) for table in scores]
         note = self.note("Shapley values against heads alone")
@@ -92,6 +92,42 @@ class Results(unittest.TestCase):
         for table in scores:  # the four of layer 1 before all others
             flat = [score for layer in table for score in layer]
             self.assertEqual(sorted(sorted(range(16), key=flat.__getitem__)[-4:]), [4, 5, 6, 7])
+
+    def test_what_prose_says_of_the_model_that_joins_is_what_its_tables_have(self):
+        part = self.part("A model that joins facts")
+        note, together = self.note("A model that joins facts"), self.note("Shapley values where heads need each other")
+        at_400 = grid(part.split("### 400KiB", 1)[1], r"\| method")
+        at_3900 = grid(part.split("3,900 tokens", 1)[1], r"\| method")
+        said = [at_400[m]["join"] for m in ("cokv-document", "full", "cokv", "kvzip")]
+        others = [int(at_400[m]["join"]) for m in ("streaming", "h2o", "snapkv-w8", "ada-snapkv", "keydiff")]
+        said += [str(min(others)), str(max(others)), at_400["reconstruct"]["join"], at_400["cokv-document"]["join"]]
+        said += [at_400[m]["recall"] for m in ("kvzip", "cokv-document")]
+        numbers = re.findall(r"(?<![\w.,])\d\d(?!\w|[.,]\d)", note.split("2,112", 1)[1].split("At 3,900")[0])
+        self.assertEqual(numbers, said)
+        quoted = re.findall(r"\d+\.\d", note.split("At 3,900")[1])
+        self.assertEqual(quoted, [at_3900[m]["mean"] for m in ("cokv-document", "full", "reconstruct", "kvzip")])
+        heads = grid(part.split("### Heads together", 1)[1])
+        alone = sorted(float(first(row["alone"])) for row in heads.values())
+        same = sorted(-float(first(row["the same for every head"])) for row in heads.values())
+        self.assertIn(f"behind by {-alone[-1]} [", together)
+        self.assertIn(f"to {-alone[0]} points [", together)
+        self.assertIn(f"are behind by {same[0]} to {same[-1]}.", together)
+        left_out = {name: row["left out of all"] for name, row in heads.items()}
+        holds = {name: cell for name, cell in left_out.items() if re.search(r"\[(-\S+, -|\+\S+, \+)", cell)}
+        self.assertEqual(list(holds), [f"cokv, {size}KiB" for size in (100, 200, 300)])
+        for cell in holds.values():
+            self.assertIn(cell, together)
+
+    def test_scores_of_the_model_that_joins_in_prose_are_those_of_its_files(self):
+        names = ("head_scores", "scores/alone", "scores/leftout")
+        tables = [json.loads(read(f"models/join/{name}.json"))["scores"] for name in names]
+        note = self.note("Shapley values where heads need each other")
+        joins = [table[2][2] for table in tables]
+        self.assertEqual(re.findall(r"\((-?\.\d{3})\)", note), [f"{x:.3f}".replace("0.", ".") for x in joins])
+        ranks = [[name for _, name in ranking(table)] for table in tables]
+        self.assertEqual([r[0] for r in (ranks[0], ranks[2])], ["2.2", "2.2"])
+        self.assertEqual(set(ranks[0][1:5]), {"1.0", "1.1", "1.2", "1.3"})
+        self.assertEqual(set(ranks[1][:4]), {"1.0", "1.1", "1.2", "1.3"})
 
     def test_what_prose_says_of_quest_is_what_its_tables_have(self):
         part, note = self.part("Choosing pages instead of dropping entries (Quest)"), self.note("Choosing pages**")

@@ -45,7 +45,7 @@ Coalition Players(size_t bits, int n) {
   return coalition;
 }
 
-double Contribution(const Values& utility, const Coalition& coalition) {
+double Complementary(const Values& utility, const Coalition& coalition) {
   return utility[Bits(coalition)] - utility[utility.size() - 1 - Bits(coalition)];
 }
 
@@ -56,7 +56,7 @@ SizeSums Sampled(const Values& utility, int n, int size, int samples, uint32_t r
         Permutation(seed, run, static_cast<uint32_t>(size), static_cast<uint32_t>(k), n);
     Coalition coalition(static_cast<size_t>(n));
     for (int i = 0; i < size; ++i) coalition[static_cast<size_t>(order[static_cast<size_t>(i)])] = 1;
-    sums.Add(coalition, Contribution(utility, coalition));
+    sums.Add(coalition, Complementary(utility, coalition));
   }
   return sums;
 }
@@ -66,7 +66,7 @@ SizeSums Enumerated(const Values& utility, int n, int size) {
   for (size_t set = 0; set < utility.size(); ++set) {
     const Coalition coalition = Players(set, n);
     if (std::accumulate(coalition.begin(), coalition.end(), 0) == size)
-      sums.Add(coalition, Contribution(utility, coalition));
+      sums.Add(coalition, Complementary(utility, coalition));
   }
   return sums;
 }
@@ -229,9 +229,31 @@ TEST(ScoreEstimators, DummyAndSymmetricPlayers) {
   EXPECT_NEAR(shapley[3], shapley[4], 1e-12);
 }
 
+// Complementary contributions of single heads are both of these at once, and say neither.
+TEST(ScoreEstimators, SingleHeadsAloneAndLeftOut) {
+  constexpr int kPlayers = 5;
+  const Values utility = RandomGame(kPlayers, 31);
+  const size_t all = utility.size() - 1;
+  for (const Variant variant : {Variant::kAlone, Variant::kLeftOut, Variant::kLeft}) {
+    SizeSums sums(kPlayers, 1);
+    Values expected;
+    for (size_t i = 0; i < kPlayers; ++i) {
+      const size_t bit = size_t{1} << i;
+      sums.Add(Players(bit, kPlayers), Contribution(variant, utility[bit], utility[all ^ bit]));
+      expected.push_back((variant != Variant::kLeftOut ? utility[bit] : 0) -
+                         (variant != Variant::kAlone ? utility[all ^ bit] : 0));
+    }
+    ExpectNear(EstimateScores({sums}, With(variant)), expected, 1e-12);
+    const double mean = std::accumulate(expected.begin(), expected.end(), 0.0) / kPlayers;
+    for (double& value : expected) value -= mean;
+    ExpectNear(EstimateScores({sums}, With(variant, true)), expected, 1e-12);
+  }
+}
+
 TEST(ScoreEstimators, RefusesWhatItCannotTell) {
   const Values utility = RandomGame(6, 1);
   EXPECT_THROW(EstimateScores({Enumerated(utility, 6, 2)}, With(Variant::kPooled)), UsageError);
+  EXPECT_THROW(EstimateScores({Enumerated(utility, 6, 2)}, With(Variant::kAlone)), UsageError);
   SizeSums one(6, 2);
   one.Add({1, 1, 0, 0, 0, 0}, 0.5);
   try {

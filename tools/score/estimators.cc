@@ -56,6 +56,9 @@ std::vector<double> RegressionSlice(const SizeSums& s) {
   return slice;
 }
 
+// Whether coalitions with a player are all that counts.
+bool OfOneHalf(Variant v) { return v == Variant::kLeft || OfSingleHeads(v); }
+
 // The centred slice of every player (methods.md 3.4).
 std::vector<double> CentredSlice(const SizeSums& s, Variant variant) {
   if (variant == Variant::kRegression) return RegressionSlice(s);
@@ -64,7 +67,7 @@ std::vector<double> CentredSlice(const SizeSums& s, Variant variant) {
   std::vector<double> slice(s.sum_in.size());
   for (size_t i = 0; i < slice.size(); ++i) {
     const double in = s.sum_in[i] / static_cast<double>(s.n_in[i]);
-    if (variant == Variant::kLeft) {
+    if (OfOneHalf(variant)) {
       slice[i] = in - mean_u;
     } else if (variant == Variant::kBoth) {
       slice[i] = share * (in + s.sum_out[i] / static_cast<double>(s.n_out[i]));
@@ -78,9 +81,8 @@ std::vector<double> CentredSlice(const SizeSums& s, Variant variant) {
 void CheckSamples(const SizeSums& s, Variant variant) {
   for (size_t i = 0; i < s.sum_in.size(); ++i) {
     const bool in_missing = s.n_in[i] == 0, out_missing = s.n_out[i] == 0;
-    const bool missing = variant == Variant::kPooled
-                             ? in_missing && out_missing
-                             : in_missing || (variant != Variant::kLeft && out_missing);
+    const bool missing = variant == Variant::kPooled ? in_missing && out_missing
+                                                     : in_missing || (!OfOneHalf(variant) && out_missing);
     if (!missing) continue;
     throw Failure(Format(
         "not enough samples: player %zu has none of size %d after %lld; about %lld samples a size are needed",
@@ -152,6 +154,10 @@ void SizeSums::Add(const Coalition& coalition, double u) {
   ++n_samples;
 }
 
+double Contribution(Variant variant, double in, double out) {
+  return variant == Variant::kAlone ? in : variant == Variant::kLeftOut ? -out : in - out;
+}
+
 std::vector<double> EstimateScores(const std::vector<SizeSums>& sizes, const EstimateOptions& options) {
   if (sizes.empty()) throw Failure("not enough samples: none was taken");
   std::vector<double> total(static_cast<size_t>(sizes[0].n_players));
@@ -161,6 +167,8 @@ std::vector<double> EstimateScores(const std::vector<SizeSums>& sizes, const Est
           Format("pooled scores need coalitions of half the players: size %d of %d mixes two slices", s.size,
                  s.n_players));
     }
+    if (OfSingleHeads(options.variant) && s.size != 1)
+      throw UsageError(Format("scores of single heads need coalitions of one, these have %d", s.size));
     CheckSamples(s, options.variant);
     std::vector<double> slice = CentredSlice(s, options.variant);
     const double deviation = options.standardise ? StandardDeviation(slice) : 1;
@@ -180,7 +188,7 @@ int64_t SamplesForError(double epsilon, double delta, int32_t n_sizes, int32_t n
 int64_t SamplesNeeded(int32_t n_players, int32_t size, Variant variant) {
   const double n = n_players, absent = 1 - size / n;
   const double rest =
-      variant == Variant::kLeft ? absent : std::max(absent, 1 - absent);  // the likelier way to stay empty
+      OfOneHalf(variant) ? absent : std::max(absent, 1 - absent);  // the likelier way to stay empty
   const int64_t reached =
       rest <= 0 ? 1 : static_cast<int64_t>(std::ceil(std::log(0.01 / n) / std::log(rest)));
   return variant == Variant::kRegression ? std::max(reached, int64_t{2} * n_players) : reached;

@@ -33,7 +33,16 @@ enum class Variant {
   // game itself; but whether a strong player happened to be in a weak one's samples no longer blurs the weak
   // one.
   kRegression,
+  // Of single heads, coalitions of one: what a head is worth when all others are masked, U({i}), and what the
+  // others lose without it, -U(all but i). Neither is a Shapley value; complementary contributions of size 1
+  // are the sum of both.
+  kAlone,
+  kLeftOut,
 };
+inline bool OfSingleHeads(Variant v) { return v == Variant::kAlone || v == Variant::kLeftOut; }
+
+// What a coalition counts, of its utility and of that of all others.
+double Contribution(Variant variant, double in, double out);
 
 struct EstimateOptions {
   Variant variant = Variant::kBoth;
@@ -42,7 +51,8 @@ struct EstimateOptions {
 };
 
 // Sliced Shapley values [N] from one SizeSums a size. Throws UsageError for `pooled` at a size other than
-// N/2, Failure "not enough samples", with the count that will do, when a player has none.
+// N/2 and for single heads at one other than 1, Failure "not enough samples", with the count that will do,
+// when a player has none.
 std::vector<double> EstimateScores(const std::vector<SizeSums>& sizes, const EstimateOptions& options);
 
 // Samples of a size after which all of N players are most likely (99 %) in some coalition.

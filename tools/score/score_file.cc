@@ -52,7 +52,8 @@ Json ConvergenceJson(const std::vector<ConvergencePoint>& points) {
 }  // namespace
 
 const std::vector<std::string>& VariantNames() {
-  static const std::vector<std::string> names = {"left", "both", "pooled", "regression"};  // as Variant
+  static const std::vector<std::string> names = {"left",       "both",  "pooled",
+                                                 "regression", "alone", "leftout"};  // as Variant
   return names;
 }
 

@@ -23,13 +23,13 @@ std::vector<SizeSums> EmptySums(const ScorePlan& plan, const EstimateOptions& op
 }
 
 // Adds samples begin .. end - 1 of one run, in order; sizes as in the plan.
-void AddSamples(const ScorePlan& plan, const WorkResults& results, uint32_t run, uint32_t begin, uint32_t end,
-                std::vector<SizeSums>* all) {
+void AddSamples(const ScorePlan& plan, const WorkResults& results, Variant variant, uint32_t run,
+                uint32_t begin, uint32_t end, std::vector<SizeSums>* all) {
   for (SizeSums& sums : *all) {
     const uint32_t j = static_cast<uint32_t>(sums.size);
     for (auto it = results.lower_bound({run, j, begin});
          it != results.end() && it->first < WorkKey{run, j, end}; ++it) {
-      sums.Add(CoalitionOf(plan, it->first), it->second.in - it->second.out);
+      sums.Add(CoalitionOf(plan, it->first), Contribution(variant, it->second.in, it->second.out));
     }
   }
 }
@@ -164,7 +164,8 @@ CompareRuns::CompareRuns(const ScorePlan& plan, const EstimateOptions& options)
 bool CompareRuns::Upto(uint32_t end, const WorkResults& results, ConvergencePoint* point) {
   std::vector<std::vector<double>> scores;
   int64_t least = INT64_MAX;
-  for (uint32_t run = 0; run < 2; ++run) AddSamples(plan_, results, run, begin_, end, &sums_[run]);
+  for (uint32_t run = 0; run < 2; ++run)
+    AddSamples(plan_, results, options_.variant, run, begin_, end, &sums_[run]);
   begin_ = end;
   for (const std::vector<SizeSums>& sums : sums_) {
     for (const SizeSums& s : sums) least = std::min(least, s.n_samples);
@@ -242,7 +243,7 @@ ScoreReport MakeReport(const ScorePlan& plan, const WorkResults& results, const 
   for (const auto& [key, result] : results) end = std::max(end, key.sample + 1);
   for (int32_t run = 0; run < plan.runs; ++run) {
     std::vector<SizeSums> sums = EmptySums(plan, options);
-    AddSamples(plan, results, static_cast<uint32_t>(run), 0, end, &sums);
+    AddSamples(plan, results, options.variant, static_cast<uint32_t>(run), 0, end, &sums);
     for (size_t i = 0; i < sums.size(); ++i) {
       if (run == 0) report.n_samples.push_back(sums[i].n_samples);
       report.n_samples[i] = std::min(report.n_samples[i], sums[i].n_samples);
