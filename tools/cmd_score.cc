@@ -66,7 +66,9 @@ void Settle(ScoreCommand* c) {
           "second run, with --scores");
     }
   }
-  if (sharded && c->method == "ssv" && c->scorer.samples == 0 && c->epsilon == 0) {
+  const bool by_rule =
+      c->scorer.samples == 0 && c->epsilon == 0 && !OfSingleHeads(c->scorer.estimate.variant);
+  if (sharded && c->method == "ssv" && by_rule) {
     throw UsageError("--shard needs --samples: the stopping rule must see all samples");
   }
   if (sharded && (!c->alpha_budgets.empty() || !c->mask_experiment.empty())) {

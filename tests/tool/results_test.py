@@ -112,6 +112,7 @@ class Results(unittest.TestCase):
         self.assertIn(f"behind by {-alone[-1]} [", together)
         self.assertIn(f"to {-alone[0]} points [", together)
         self.assertIn(f"are behind by {same[0]} to {same[-1]}.", together)
+        self.assertIn(f"by up to {-alone[0]} points", " ".join(read("docs/head-scores.md").split()))
         left_out = {name: row["left out of all"] for name, row in heads.items()}
         holds = {name: cell for name, cell in left_out.items() if re.search(r"\[(-\S+, -|\+\S+, \+)", cell)}
         self.assertEqual(list(holds), [f"cokv, {size}KiB" for size in (100, 200, 300)])

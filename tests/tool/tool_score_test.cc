@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 #include "tests/support/emulated.h"
@@ -105,6 +106,39 @@ TEST(ToolScore, SamplesByABoundOfTheError) {
     arguments.insert(arguments.end(), {"--out", folder.Path("x.json")});
     EXPECT_EQ(RunKvc(arguments).exit_code, 2) << options.back();
   }
+}
+
+// What a head is worth alone and what the others lose without it: complementary contributions of size 1 are
+// the sum of the two.
+TEST(ToolScore, SingleHeadsAddUpToContributionsOfSizeOne) {
+  const TemporaryFolder folder;
+  const auto score = [&](const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"score", KVC_RECALL,  "--data", Tasks(), "--limit",
+                                          "1",     "--utility", "nll",    "--out", folder.Path(name)};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return RunKvc(arguments);
+  };
+  for (const char* variant : {"alone", "leftout"}) ExpectGood(score(variant, {"--variant", variant}));
+  ExpectGood(
+      score("left", {"--variant", "left", "--sizes", "1", "--balanced", "--runs", "1", "--samples", "24"}));
+  const auto read = [&](const char* name) { return Json::parse(ReadWholeFile(folder.Path(name))); };
+  const Json alone = read("alone"), leftout = read("leftout"), left = read("left");
+  EXPECT_EQ(alone["samples"], 24) << "every head once";
+  double largest = 0;
+  for (size_t layer = 0; layer < 6; ++layer) {
+    for (size_t head = 0; head < 4; ++head) {
+      const double a = alone["scores"][layer][head], b = leftout["scores"][layer][head];
+      EXPECT_NEAR(a + b, left["scores"][layer][head].get<double>(), 1e-7) << layer << "." << head;
+      largest = std::max(largest, std::fabs(a - b));
+    }
+  }
+  EXPECT_GT(largest, 1e-3) << "they are not the same";
+  ExpectGood(score("part", {"--variant", "alone", "--shard", "1/2"}));
+  ExpectGood(score("part", {"--variant", "alone", "--shard", "2/2"}));
+  ExpectGood(RunKvc({"score-merge", folder.Path("part.1-of-2.log"), folder.Path("part.2-of-2.log"), "--out",
+                     folder.Path("merged")}));
+  EXPECT_EQ(read("merged")["scores"], alone["scores"]);
+  EXPECT_EQ(score("x", {"--variant", "alone", "--sizes", "3"}).exit_code, 2);
 }
 
 TEST(ToolScore, SharesPrefillAndWeightPasses) {
