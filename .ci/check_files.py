@@ -12,8 +12,7 @@ TEXT = CODE + (".md", ".txt", ".json", ".in", ".list", ".map", ".yml")
 NAMES = ("dev", "run", "CMakeLists.txt", "NOTICE")
 # What stands below these folders is data or comes from elsewhere.
 DATA = ("tests/data/", "tests/vectors/tokenizer_strings.py", "models/recall/", "models/relate/tokenizer",
-        "models/join/tokenizer",
-        "models/stories260k/", "LICENSE")
+        "models/join/tokenizer", "models/stories260k/", "LICENSE")
 LEFTOVERS = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 MACHINE = re.compile(r"(^|[\s\"'=(:])/(work|root|home)/")
 

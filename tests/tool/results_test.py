@@ -98,15 +98,18 @@ class Results(unittest.TestCase):
         note, together = self.note("A model that joins facts"), self.note("Shapley values where heads need each other")
         at_400 = grid(part.split("### 400KiB", 1)[1], r"\| method")
         at_3900 = grid(part.split("3,900 tokens", 1)[1], r"\| method")
-        said = [at_400[m]["join"] for m in ("cokv-document", "full", "cokv", "kvzip")]
+        both = lambda method: [at_400[method][kind] for kind in ("join", "thing")]
         others = [int(at_400[m]["join"]) for m in ("streaming", "h2o", "snapkv-w8", "ada-snapkv", "keydiff")]
-        said += [str(min(others)), str(max(others)), at_400["reconstruct"]["join"], at_400["cokv-document"]["join"]]
+        said = [at_400["cokv-document"]["join"], at_400["full"]["join"], at_400["cokv-document"]["thing"]]
+        said += [*both("cokv"), *both("kvzip"), str(min(others)), str(max(others)), *both("reconstruct")]
         said += [at_400[m]["recall"] for m in ("kvzip", "cokv-document")]
-        numbers = re.findall(r"(?<![\w.,])\d\d(?!\w|[.,]\d)", note.split("2,112", 1)[1].split("At 3,900")[0])
-        self.assertEqual(numbers, said)
+        self.assertEqual(at_400["full"]["thing"], "100")
+        before = note.split("2,112", 1)[1].split("At 3,900")[0]
+        self.assertEqual(re.findall(r"(?<![\w.,])\d\d(?!\w|[.,]\d)", before), said)
+        heads = grid(part.split("### Heads together", 1)[1])
+        self.assertEqual(re.findall(r"\d+\.\d", before), [first(heads["cokv-document, 400KiB"]["Shapley"])])
         quoted = re.findall(r"\d+\.\d", note.split("At 3,900")[1])
         self.assertEqual(quoted, [at_3900[m]["mean"] for m in ("cokv-document", "full", "reconstruct", "kvzip")])
-        heads = grid(part.split("### Heads together", 1)[1])
         alone = sorted(float(first(row["alone"])) for row in heads.values())
         same = sorted(-float(first(row["the same for every head"])) for row in heads.values())
         self.assertIn(f"behind by {-alone[-1]} [", together)
