@@ -82,14 +82,11 @@ Result<StoragePlan> StoragePlan::Create(const Policy& policy, const ModelShape& 
   return plan;
 }
 
-int32_t DefaultResidual(const Policy& policy) {
+int32_t Residual(const Policy& policy) {
+  const int32_t given = policy.Int(OptionId::kResidual);
+  if (given >= 0) return given;
   const bool own = policy.scorer != nullptr && policy.scorer->residual != nullptr;
   return own ? policy.scorer->residual(policy) : kDefaultResidual;
-}
-
-int32_t Residual(const Policy& policy) {
-  const int32_t residual = policy.Int(OptionId::kResidual);
-  return residual >= 0 ? residual : DefaultResidual(policy);
 }
 
 // methods.md 4.3. A number from here on, which outlives a change of the budget.
@@ -98,7 +95,7 @@ void StoragePlan::SettleResidual() {
   if (residual >= 0 || policy_.budget_kind != BudgetKind::kBytes || !policy_.quantises()) return;
   const double entry = 2.0 * shape_.head_dim * sizeof(uint16_t) * shape_.n_kv_heads_total(),
                afforded = std::floor(kResidualShare * policy_.budget / entry);
-  residual = std::min(afforded, static_cast<double>(DefaultResidual(policy_)));
+  residual = std::min(afforded, static_cast<double>(Residual(policy_)));
 }
 
 Status StoragePlan::Validate() const {

@@ -26,10 +26,10 @@ struct HeadScores {
   int32_t alpha = 0;           // chosen on validation; 0 = not
 };
 
-// The newest entries that wait for their codes where a policy leaves that open (residual=auto); with
-// budget_bytes no more than an eighth of the bytes: StoragePlan's policy has that number.
-int32_t DefaultResidual(const Policy& policy);
-int32_t Residual(const Policy& policy);  // as given, or that
+// The newest entries that wait for their codes: as given, or the method's own where a policy leaves that open
+// (residual=auto); with budget_bytes no more than an eighth of the bytes: StoragePlan's policy has that
+// number.
+int32_t Residual(const Policy& policy);
 
 class StoragePlan {
  public:

@@ -20,7 +20,7 @@ struct Growth {
   int64_t layer_limit = 0;  // bytes of a layer after the prompt, 0: none
   int32_t n_least = 0;      // entries a head keeps whatever the limit
 
-  // Entries before the last step.
+  // Entries before the last step; without steps one less than there are.
   int32_t Last(size_t head) const {
     const int64_t longest = int64_t{slots[head]} + n_steps - 1;
     return static_cast<int32_t>(std::min<int64_t>(longest, std::max(caps[head], slots[head])));

@@ -95,8 +95,7 @@ class Planner : private CachePlanner {
     int64_t begin = 0, end = 0;
     for (size_t i = 0; i < growth.slots.size(); ++i) {
       begin = std::max(begin, pages(compressor_->waits_for_all_layers() ? at_once_ : growth.slots[i]));
-      end =
-          std::max({end, pages(growth.slots[i] + rows), pages(growth.n_steps > 0 ? growth.Last(i) + 1 : 0)});
+      end = std::max(end, pages(std::max(growth.slots[i] + rows, growth.Last(i) + 1)));
     }
     const int64_t most = end > begin ? end + end * 3 / 2 : begin;
     return most * layout_.n_heads_total() * static_cast<int64_t>(sizeof(int32_t));
@@ -195,7 +194,7 @@ class Planner : private CachePlanner {
       int32_t longest = 0, ring_slots = 0, begin = 0,
               shared = 0;  // the last two: of layers that do not slide
       for (size_t i = 0; i < growth.slots.size(); ++i) {
-        longest = std::max({longest, growth.n_steps > 0 ? growth.Last(i) + 1 : 0, growth.slots[i] + rows});
+        longest = std::max({longest, growth.Last(i) + 1, growth.slots[i] + rows});
         if (layout_.window(static_cast<int32_t>(i) / layout_.n_kv_heads) == 0)
           begin = std::max(begin, growth.slots[i]), shared = std::max(shared, growth.Last(i) + 1);
         ring_slots = std::max(ring_slots, layout_.ring_slots(static_cast<int32_t>(i)));

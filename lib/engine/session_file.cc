@@ -69,12 +69,11 @@ Status CheckFile(const Model& model, Span<const uint8_t> bytes, uint32_t* versio
 
 // Whether a window makes the newest part of a head, which is not coded, smaller than the policy says.
 bool WindowsShortenResidual(const CacheLayout& layout, const Policy& policy) {
-  const auto shorter = [&](int32_t head) {
-    return layout.window(head / layout.n_kv_heads) > 0 && layout.ring_slots(head) > 0 &&
-           layout.ring_slots(head) < layout.heads[static_cast<size_t>(head)].settle + Residual(policy);
-  };
-  for (int32_t i = 0; i < layout.n_heads_total(); ++i) {
-    if (shorter(i)) return true;
+  for (int32_t head = 0; head < layout.n_heads_total(); ++head) {
+    const int32_t ring = layout.ring_slots(head);
+    if (layout.window(head / layout.n_kv_heads) > 0 && ring > 0 &&
+        ring < layout.heads[static_cast<size_t>(head)].settle + Residual(policy))
+      return true;
   }
   return false;
 }
@@ -290,8 +289,7 @@ Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> 
   if (!policy.ok()) return policy.status();
   // A number since budget_bytes bounds it; files from before have what it was then.
   double& residual = policy.value().options[static_cast<int>(OptionId::kResidual)];
-  if (residual < 0 && policy.value().budget_kind == BudgetKind::kBytes)
-    residual = DefaultResidual(policy.value());
+  if (policy.value().budget_kind == BudgetKind::kBytes) residual = Residual(policy.value());
   HeadScores scores;
   SessionParams params;
   KVC_RETURN_IF_ERROR(ArchiveSequence(in, policy.value().table, kMaxContext));

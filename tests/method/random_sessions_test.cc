@@ -571,19 +571,18 @@ TEST_P(RandomSessions, PlansHold) {
   const auto near = [&](int64_t real, int64_t expected, double share, const char* what) {
     EXPECT_LE(static_cast<double>(real), static_cast<double>(expected) * (1 + tolerance))
         << what << " " << real << " planned " << expected;
-    if (!upper) {
-      EXPECT_GE(static_cast<double>(real), static_cast<double>(expected) * share)
-          << what << " " << real << " planned " << expected;
-    }
+    EXPECT_GE(static_cast<double>(real), upper ? 0.0 : static_cast<double>(expected) * share)
+        << what << " " << real << " planned " << expected;
   };
   near(fed.cache_bytes, plan.cache_bytes_prompt, least, "after the prompt");
   near(fed.cache_bytes_peak, plan.cache_bytes_peak, least, "at the most");
-  int64_t slots = std::accumulate(plan.slots.begin(), plan.slots.end(), int64_t{0});
   if (!upper && !world.windows) {
-    EXPECT_EQ(fed.n_slots, slots);
+    EXPECT_EQ(fed.n_slots, std::accumulate(plan.slots.begin(), plan.slots.end(), int64_t{0}));
   }
   FeedTokens(s, TinyPrompt(params.max_tokens - n, 3));
-  near(s.Stats().cache_bytes, plan.cache_bytes_end, 0.25, "at the end");
+  // A prompt that fitted whole is cut to the shares of its heads at the first step.
+  near(s.Stats().cache_bytes, plan.cache_bytes_end, policy.decode == DecodeMode::kReobserve ? 0.25 : 0.5,
+       "at the end");
   if (upper) return;
   // What leaves a window leaves holes: of pages this small several lie in what an arena gives back at once.
   const double beside = tolerance + (world.windows ? 0.05 : 0.0);

@@ -45,6 +45,10 @@ def first(cell):
     return re.match(r"[+-]?\d+(?:\.\d+)?", cell).group()
 
 
+def without_zero(x, digits):
+    return re.sub(r"^(-?)0\.", r"\1.", f"{x:.{digits}f}")
+
+
 def ranking(scores):
     """[(score, "layer.head")] of a table [layer][head], best first."""
     named = ((score, f"{layer}.{head}") for layer, row in enumerate(scores) for head, score in enumerate(row))
@@ -88,7 +92,7 @@ class Results(unittest.TestCase):
         scores = [json.loads(read(f"models/relate/{name}.json"))["scores"] for name in names]
         best = [max(score for layer in table for score in layer) for table in scores]
         note = self.note("Shapley values against heads alone")
-        self.assertEqual(re.findall(r"(?<=\s)\.\d{3}", note), [f"{score:.3f}"[1:] for score in best])
+        self.assertEqual(re.findall(r"(?<=\s)\.\d{3}", note), [without_zero(score, 3) for score in best])
         for table in scores:  # the four of layer 1 before all others
             flat = [score for layer in table for score in layer]
             self.assertEqual(sorted(sorted(range(16), key=flat.__getitem__)[-4:]), [4, 5, 6, 7])
@@ -127,7 +131,7 @@ class Results(unittest.TestCase):
         tables = [json.loads(read(f"models/join/{name}.json"))["scores"] for name in names]
         note = self.note("Shapley values where heads need each other")
         joins = [table[2][2] for table in tables]
-        self.assertEqual(re.findall(r"\((-?\.\d{3})\)", note), [f"{x:.3f}".replace("0.", ".") for x in joins])
+        self.assertEqual(re.findall(r"\((-?\.\d{3})\)", note), [without_zero(x, 3) for x in joins])
         ranks = [[name for _, name in ranking(table)] for table in tables]
         self.assertEqual([r[0] for r in (ranks[0], ranks[2])], ["2.2", "2.2"])
         self.assertEqual(set(ranks[0][1:5]), {"1.0", "1.1", "1.2", "1.3"})
@@ -182,7 +186,6 @@ class Results(unittest.TestCase):
 
     def test_what_is_said_of_the_scores_of_recall_is_what_their_files_hold(self):
         text = read("docs/head-scores.md").split("## The scores of models/recall", 1)[1].split("\n## ", 1)[0]
-        without_zero = lambda x, digits: f"{x:.{digits}f}".lstrip("0")
         rows = grid(text, r"\| table \|")
         deviations = {}
         for name, row in rows.items():
