@@ -16,7 +16,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
 
 int32_t Draw(const std::vector<float>& logits, SampleArgs args) {
-  static test::TestDevice memory(1);
+  static test::TestDevice memory(3);  // threads
   const DeviceBuffer<float> x = memory.Upload(logits), weights = memory.Upload(logits);
   int32_t token = -2;
   args.logits = x.at(), args.n = static_cast<int32_t>(logits.size()), args.weights = weights.at(),
@@ -62,9 +62,15 @@ std::vector<float> Logits(size_t n, uint32_t seed, bool ties) {
 
 TEST(Sample, GreedyIsTheLowestOfTheLargest) {
   EXPECT_EQ(Draw({1, 3, 2, 3}, {}), 1);
-  for (size_t n : {1u, 15u, 16u, 17u, 1000u, 128256u}) {
+  for (size_t n : {1u, 15u, 16u, 17u, 1000u, 2048u, 2049u, 4096u, 128256u, 131073u}) {
     const std::vector<float> x = Logits(n, static_cast<uint32_t>(n), true);
     EXPECT_EQ(Draw(x, {}), std::max_element(x.begin(), x.end()) - x.begin()) << n;
+  }
+  // Wherever it lies among the parts that threads look through.
+  std::vector<float> x(131073, -1.0f);
+  for (const size_t at : {131072u, 131071u, 65536u, 2049u, 2048u, 2047u, 0u}) {
+    x[at] = 5;
+    EXPECT_EQ(Draw(x, {}), static_cast<int32_t>(at));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstdlib>
 
 #include "lib/base/limits.h"
 #include "lib/ops/cpu/raw.h"
@@ -108,45 +109,45 @@ class Tiles {
   void Multiply() {
     const int32_t most = std::min(MostTokens(slices_), kTokenTile);  // tokens of a task
     const int64_t cols = run_.parts[0].w.cols, products = cols * most;
-    while (row_tile_ > kMinRowTile && Count() < kEnoughTasks && row_tile_ / 2 * products >= kMinTask)
+    while (CountTiles() < kEnoughTasks && row_tile_ > kMinRowTile && row_tile_ / 2 * products >= kMinTask)
       row_tile_ /= 2;
     int64_t rows = 0;
     for (int32_t i = 0; i < run_.n_parts; ++i) rows += RowsOf(i);
-    const int64_t items = Count();
     const auto one = [this](int64_t item, int) { Item(item); };
     if (rows * cols * std::min(x_.n, kTokenTile) < kMinTask) {
-      for (int64_t i = 0; i < items; ++i) one(i, 0);
+      for (int64_t i = 0; i < items_; ++i) one(i, 0);
     } else {
-      ctx_.pool->ParallelFor(items, one);
+      ctx_.pool->ParallelFor(items_, one);
     }
   }
 
  private:
   // Of one matrix of a stack.
-  int32_t RowsOf(int32_t part) const { return run_.parts[part].w.rows / run_.parts[part].w.stack; }
-  int64_t TilesOf(int32_t part) const { return (RowsOf(part) + row_tile_ - 1) / row_tile_; }
-  int64_t RowTiles() const {
-    int64_t tiles = 0;
-    for (int32_t i = 0; i < (aligned_ ? 1 : run_.n_parts); ++i) tiles += TilesOf(i);
-    return tiles;
+  int32_t RowsOf(int32_t part) const {
+    const Weight& w = run_.parts[part].w;
+    return w.stack == 1 ? w.rows : w.rows / w.stack;
   }
   static int64_t TokenTiles(const StackSlice& slice) { return (slice.tokens + kTokenTile - 1) / kTokenTile; }
-  int64_t Count() const {
+  // Once, as an item is often less than a microsecond: what a division takes is seen there.
+  int64_t CountTiles() {
+    row_tiles_ = 0;
+    for (int32_t i = 0; i < (aligned_ ? 1 : run_.n_parts); ++i)
+      row_tiles_ += tiles_[i] = (RowsOf(i) + row_tile_ - 1) / row_tile_;
     int64_t tiles = 0;
     for (const StackSlice& slice : slices_) tiles += TokenTiles(slice);
-    return tiles * RowTiles();
+    return items_ = tiles * row_tiles_;
   }
 
   void Item(int64_t item) const {
-    const int64_t row_tiles = RowTiles();
     const StackSlice* slice = slices_.begin();
-    for (; item >= row_tiles * TokenTiles(*slice); ++slice) item -= row_tiles * TokenTiles(*slice);
+    for (; item >= row_tiles_ * TokenTiles(*slice); ++slice) item -= row_tiles_ * TokenTiles(*slice);
     OutputTile tile;
-    const int32_t first = static_cast<int32_t>(item % TokenTiles(*slice)) * kTokenTile;
-    tile.token = slice->token + first, tile.tokens = std::min(slice->tokens - first, kTokenTile);
-    int64_t at = item / TokenTiles(*slice);
+    int64_t at = item, first = 0;
+    if (const int64_t n = TokenTiles(*slice); n > 1) at = item / n, first = item % n * kTokenTile;
+    tile.token = slice->token + static_cast<int32_t>(first);
+    tile.tokens = std::min(slice->tokens - static_cast<int32_t>(first), kTokenTile);
     int32_t part = 0;
-    while (!aligned_ && at >= TilesOf(part)) at -= TilesOf(part++);
+    while (!aligned_ && at >= tiles_[part]) at -= tiles_[part++];
     tile.row = static_cast<int32_t>(at) * row_tile_;
     tile.rows = std::min(RowsOf(part) - tile.row, row_tile_);
     for (int32_t i = part; i < (aligned_ ? run_.n_parts : part + 1); ++i)
@@ -156,15 +157,18 @@ class Tiles {
 
   void Do(const Part& part, int32_t matrix, const OutputTile& tile) const {
     MatMulArgs a = x_;
-    const Weight w = MatrixOf(part.w, matrix);
+    const Weight of_stack = part.w.stack == 1 ? Weight{} : MatrixOf(part.w, matrix);
+    const Weight& w = part.w.stack == 1 ? part.w : of_stack;
     a.w = &w, a.bias = part.bias == nullptr ? nullptr : part.bias + int64_t{matrix} * w.rows;
     a.y_stride = part.y_stride, a.y = part.y + tile.token * part.y_stride;
     a.row_begin = tile.row, a.row_end = tile.row + tile.rows, a.n = tile.tokens;
-    a.x += tile.token * a.x_stride;
-    if (run_.pairs) a.xb += int64_t{tile.token} * PairedColumns(w.cols);
-    if (HasCodes(w.type)) {
-      const int64_t groups = w.cols / w.group;
-      a.xq += int64_t{tile.token} * w.cols, a.xs += tile.token * groups, a.sums += tile.token * groups;
+    if (tile.token > 0) {
+      a.x += tile.token * a.x_stride;
+      if (run_.pairs) a.xb += int64_t{tile.token} * PairedColumns(w.cols);
+      if (HasCodes(w.type)) {
+        const int64_t groups = w.cols / w.group;
+        a.xq += int64_t{tile.token} * w.cols, a.xs += tile.token * groups, a.sums += tile.token * groups;
+      }
     }
     w.layout == WeightLayout::kRowMajor ? ctx_.kernels->matmul(a) : ctx_.kernels->matmul_panels(a);
   }
@@ -177,6 +181,8 @@ class Tiles {
   const bool aligned_;
   const Hook<const OutputTile&>& finish_;
   int32_t row_tile_ = kRowTile;
+  int64_t tiles_[Matrix::kMaxParts] = {};  // of rows of each part
+  int64_t row_tiles_ = 0, items_ = 0;
 };
 
 // What follows a product whose parts were not multiplied together.

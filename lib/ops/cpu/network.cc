@@ -84,7 +84,7 @@ Status CpuDevice::Logits(Stream*, const LogitsArgs& a) {
 }
 
 Status CpuDevice::Sample(Stream*, const SampleArgs& a) {
-  *a.token = SampleToken(kernels_, a);
+  *a.token = SampleToken(kernels_, pool_.get(), a);
   return {};
 }
 

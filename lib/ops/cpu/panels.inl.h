@@ -22,15 +22,17 @@ constexpr int kLanes = 16, kVectors = kLanes / kWidth;
 // as large, lose nothing without it.
 struct SideBySide {
   static constexpr int kBlockPanels = kBlockStreams, kPanels = kStreams, kFar = kAheadBytes,
-                       kFarLevel = kAheadLevel, kNear = 0, kInput = 0;
+                       kFarLevel = kAheadLevel, kNear = 0, kInput = 0, kScales = 0;
 };
 // Streams::kOne: a line comes to the second cache first, then to the nearest.
 struct InTurn {
-  static constexpr int kBlockPanels = 1, kPanels = 1, kFar = 768, kFarLevel = 2, kNear = 128, kInput = 256;
+  static constexpr int kBlockPanels = 1, kPanels = 1, kFar = 768, kFarLevel = 2, kNear = 128, kInput = 256,
+                       kScales = 0;
 };
-// Streams::kOneFar.
+// Streams::kOneFar. Scales that lie apart from their codes are asked for as well.
 struct InTurnFar {
-  static constexpr int kBlockPanels = 1, kPanels = 1, kFar = 6144, kFarLevel = 3, kNear = 0, kInput = 256;
+  static constexpr int kBlockPanels = 1, kPanels = 1, kFar = 6144, kFarLevel = 3, kNear = 0, kInput = 256,
+                       kScales = 1024;
 };
 
 // Asks for what follows the lines at `line`: `ahead` bytes on (AheadOf).

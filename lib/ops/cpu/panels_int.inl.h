@@ -148,6 +148,10 @@ struct CodePanels {
       Group<T, P, Reading>(x + g * group, cols, codes, lines,
                            AheadOf<P, Reading>(int64_t{g} * lines * 64, panel_bytes), dot);
       for (int p = 0; p < P; ++p) codes[p] += 64 * int64_t{lines};
+      if (T == 1 && Reading::kScales > 0 && g % 2 == 0) {  // of two groups in a line
+        for (int p = 0; p < P; ++p)
+          __builtin_prefetch(scales[p] + int64_t{g} * kLanes + Reading::kScales / 2, 0, 3);
+      }
       F scale[P * kVectors];
       for (int v = 0; v < P * kVectors; ++v)
         scale[v] = LoadF16(scales[v / kVectors] + int64_t{g} * kLanes + v % kVectors * kWidth);

@@ -34,14 +34,20 @@ uint32_t LargestKey(const float* x, int32_t n) {
   return most;
 }
 
-// The first of the largest; -1: none is a number.
-int32_t ArgMax(const float* x, int32_t n) {
-  constexpr int32_t kBlock = 1024;
+// The first of the largest; -1: none is a number. By all threads: half of a vocabulary's logits, or more, lie
+// in the caches of others.
+int32_t ArgMax(ThreadPool* pool, const float* x, int32_t n) {
+  constexpr int32_t kParts = 64, kLeastPart = 2048;
+  const int32_t part = std::max((n + kParts - 1) / kParts, kLeastPart), parts = (n + part - 1) / part;
+  uint32_t most[kParts];
+  pool->ParallelFor(parts, [&](int64_t item, int) {
+    const int32_t begin = static_cast<int32_t>(item) * part;
+    most[item] = LargestKey(x + begin, std::min(part, n - begin));
+  });
   uint32_t best = Key(kNever);
   int32_t at = -1;
-  for (int32_t i = 0; i < n; i += kBlock) {
-    const uint32_t most = LargestKey(x + i, std::min(kBlock, n - i));
-    if (most > best) best = most, at = i;
+  for (int32_t i = 0; i < parts; ++i) {
+    if (most[i] > best) best = most[i], at = i * part;
   }
   if (at < 0) return at;
   while (Key(x[at]) != best) ++at;
@@ -139,11 +145,11 @@ void ChangeLogits(const SampleArgs& a, float* logits) {
 
 }  // namespace
 
-int32_t SampleToken(const KernelTable& kernels, const SampleArgs& a) {
+int32_t SampleToken(const KernelTable& kernels, ThreadPool* pool, const SampleArgs& a) {
   float* logits = Raw(a.logits);
   ChangeLogits(a, logits);
   float* weights = Raw(a.weights);
-  const int32_t best = ArgMax(logits, a.n);
+  const int32_t best = ArgMax(pool, logits, a.n);
   if (best < 0 || a.temperature <= 0) return best;
   const float top = logits[best];
   for (int32_t i = 0; i < a.n; ++i) weights[i] = (FiniteOrNever(logits[i]) - top) / a.temperature;
