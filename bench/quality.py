@@ -27,6 +27,7 @@ import quality_pages
 import quality_parts
 import quality_readings
 import quality_relate
+import quality_storage
 import quality_text
 from exact_kernels import keep_activations
 from quality_program import Program, cost_of
@@ -300,6 +301,7 @@ PARTS = (
     ("relate-bytes", "Every method at equal bytes on models/relate", quality_bytes.relate),
     ("relate-parts", "Parts of methods, and the eviction loss, on models/relate", quality_relate.parts),
     ("readings", "Cheaper second readings", quality_readings.readings),
+    ("storage", "Bits of keys and of values", quality_storage.storage),
     ("pages", "Choosing pages instead of dropping entries (Quest)", quality_pages.pages),
     ("grid", "Needle grid, 64 slots, protocol ask", needle_grid),
     ("text", "Perplexity, token by token with eviction at every step", quality_text.perplexity),

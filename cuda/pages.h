@@ -81,7 +81,8 @@ class Pages {
       return c.magnitude * Direction(which, static_cast<int32_t>(c.ref))[j];
     }
     const uint8_t* codes = which == 0 ? s.key() : s.value();
-    switch (s.f->type) {
+    const KvType type = which == 0 ? s.f->type : s.f->value_type();
+    switch (type) {
       case KvType::kF32:
         return reinterpret_cast<const float*>(codes)[j];
       case KvType::kF16:
@@ -96,9 +97,8 @@ class Pages {
     // only.
     const uint16_t* scales = channels ? s.channel_scales() : which == 0 ? s.key_scales() : s.value_scales();
     const uint16_t scale = scales[channels ? j : j / s.f->group];
-    const int code = s.f->type == KvType::kInt8
-                         ? static_cast<int8_t>(codes[j])
-                         : static_cast<int8_t>(codes[j / 2] << (j % 2 == 0 ? 4 : 0)) >> 4;
+    const int code = type == KvType::kInt8 ? static_cast<int8_t>(codes[j])
+                                           : static_cast<int8_t>(codes[j / 2] << (j % 2 == 0 ? 4 : 0)) >> 4;
     return static_cast<float>(code) * HalfBits(scale);
   }
 
@@ -142,8 +142,8 @@ KVC_DEVICE void PutCode(uint8_t* row, int32_t j, int code, bool wide) {
 }
 
 // One vector [d] by the threads of a block, each some groups or elements; x is there for all of them.
-KVC_DEVICE void WriteVector(const PageFormat& f, const float* x, uint8_t* codes, uint16_t* scales, int thread,
-                            int threads) {
+KVC_DEVICE void WriteVector(const VectorFormat& f, const float* x, uint8_t* codes, uint16_t* scales,
+                            int thread, int threads) {
   if (f.type == KvType::kF32 || f.type == KvType::kF16 || f.type == KvType::kBf16) {
     for (int32_t j = thread; j < f.d; j += threads) {
       if (f.type == KvType::kF32) reinterpret_cast<float*>(codes)[j] = x[j];
@@ -161,10 +161,10 @@ KVC_DEVICE void WriteVector(const PageFormat& f, const float* x, uint8_t* codes,
   }
 }
 KVC_DEVICE void WriteKey(const Slot& s, const float* x, int thread, int threads) {
-  WriteVector(*s.f, x, s.key(), s.key_scales(), thread, threads);
+  WriteVector(s.f->key_vectors(), x, s.key(), s.key_scales(), thread, threads);
 }
 KVC_DEVICE void WriteValue(const Slot& s, const float* x, int thread, int threads) {
-  WriteVector(*s.f, x, s.value(), s.value_scales(), thread, threads);
+  WriteVector(s.f->value_vectors(), x, s.value(), s.value_scales(), thread, threads);
 }
 
 // A page of n keys [n, d] at x, each channel with a scale of its own.

@@ -27,18 +27,14 @@ class TileReader {
  public:
   KVC_DEVICE TileReader(const Pages& pages, float* keys, float* values)
       : pages_(pages), f_(pages.format()), keys_(keys), values_(values), stride_(TileStride(f_.d)) {
-    columns_ = f_.type == KvType::kF32    ? 4
-               : f_.type == KvType::kInt8 ? 16
-               : f_.type == KvType::kInt4 ? 32
-                                          : 8;
-    vectors_ = f_.d % columns_ == 0 && f_.coding != EntryCoding::kCodebook &&
-               (!HasScales() || f_.group % columns_ == 0);
-    of_vector_ = vectors_ ? f_.d / columns_ : 1;
-    const int32_t of_entry = 2 * of_vector_;
-    rounds_ = (of_entry + kWarp - 1) / kWarp;
-    together_ = min(of_entry < kWarp ? kWarp / of_entry : 1, kMine);
-    entry_ = rounds_ > 1 ? 0 : Lane() / of_entry;
-    vector_ = rounds_ > 1 ? Lane() : Lane() % of_entry;
+    key_columns_ = ColumnsOf(f_.type), value_columns_ = ColumnsOf(f_.value_type());
+    vectors_ = f_.coding != EntryCoding::kCodebook && Whole(key_columns_) && Whole(value_columns_);
+    of_key_ = vectors_ ? f_.d / key_columns_ : 1;
+    of_entry_ = of_key_ + (vectors_ ? f_.d / value_columns_ : 1);
+    rounds_ = (of_entry_ + kWarp - 1) / kWarp;
+    together_ = min(of_entry_ < kWarp ? kWarp / of_entry_ : 1, kMine);
+    entry_ = rounds_ > 1 ? 0 : Lane() / of_entry_;
+    vector_ = rounds_ > 1 ? Lane() : Lane() % of_entry_;
   }
 
   // Whether the tile of n entries is read by whole vectors.
@@ -60,7 +56,7 @@ class TileReader {
       fetched->bytes[i] = __ldcs(reinterpret_cast<const uint4*>(p.is_key ? s.key() : s.value()) + p.vector);
       if (!HasScales() || (p.is_key && f_.coding == EntryCoding::kKeyChannels)) continue;
       const uint16_t* scales = p.is_key ? s.key_scales() : s.value_scales();
-      fetched->scale[i] = scales[p.vector * columns_ / f_.group];
+      fetched->scale[i] = scales[p.vector * ColumnsOf(p) / f_.group];
     }
   }
   KVC_DEVICE void Put(int32_t at, int32_t n, int32_t batch, const FetchedBatch& fetched) const {
@@ -68,13 +64,13 @@ class TileReader {
     for (int i = 0; i < kBatch; ++i) {
       const Place p = PlaceOf(batch * kBatch + i);
       if (!p.there || p.entry >= n) continue;
-      const int32_t c = p.vector * columns_;
+      const int32_t c = p.vector * ColumnsOf(p);
       float* to = (p.is_key ? keys_ : values_) + p.entry * stride_ + c;
       const uint16_t* channels = p.is_key && f_.coding == EntryCoding::kKeyChannels
                                      ? pages_.Main(at + p.entry).channel_scales() + c
                                      : nullptr;
       const float scale = HasScales() && channels == nullptr ? HalfBits(fetched.scale[i]) : 1.0f;
-      switch (f_.type) {
+      switch (p.is_key ? f_.type : f_.value_type()) {
         case KvType::kF32:
           Decode<WeightType::kF32>(fetched.bytes[i], scale, nullptr, to);
           break;
@@ -120,13 +116,21 @@ class TileReader {
     bool is_key, there;
   };
 
+  KVC_DEVICE static int32_t ColumnsOf(KvType type) {
+    return type == KvType::kF32 ? 4 : type == KvType::kInt8 ? 16 : type == KvType::kInt4 ? 32 : 8;
+  }
+  KVC_DEVICE int32_t ColumnsOf(const Place& p) const { return p.is_key ? key_columns_ : value_columns_; }
+  // Whether so many columns of 16 bytes end where a vector does, and its groups.
+  KVC_DEVICE bool Whole(int32_t columns) const {
+    return f_.d % columns == 0 && (!HasScales() || f_.group % columns == 0);
+  }
   KVC_DEVICE bool HasScales() const { return f_.type == KvType::kInt8 || f_.type == KvType::kInt4; }
   KVC_DEVICE Place PlaceOf(int32_t pass) const {
     const int32_t group = rounds_ > 1 ? pass / rounds_ : pass, e = group * together_ + entry_;
     const int32_t vector = vector_ + (rounds_ > 1 ? pass % rounds_ * kWarp : 0);
-    const bool is_key = vector < of_vector_;
-    return {min(WarpOfBlock() * kMine + e, kTile - 1), is_key ? vector : vector - of_vector_, is_key,
-            e < kMine && entry_ < together_ && vector < 2 * of_vector_};
+    const bool is_key = vector < of_key_;
+    return {min(WarpOfBlock() * kMine + e, kTile - 1), is_key ? vector : vector - of_key_, is_key,
+            e < kMine && entry_ < together_ && vector < of_entry_};
   }
   // channels: a scale for every column, null: `scale` for all.
   template <WeightType T>
@@ -146,7 +150,8 @@ class TileReader {
   float *keys_, *values_;
   int32_t stride_;
   bool vectors_;
-  int32_t columns_, of_vector_;  // of 16 bytes; 16-byte vectors of a key or a value
+  int32_t key_columns_, value_columns_;  // of 16 bytes
+  int32_t of_key_, of_entry_;            // 16-byte vectors of a key, of both
   int32_t rounds_, together_, entry_, vector_;
 };
 

@@ -24,6 +24,8 @@ enum KvStorage : int32_t {
   kStoreInt4 = 4,
   kStoreMixed = 5
 };
+// Of option kv_values.
+enum KvValues : int32_t { kValuesSame = 0, kValuesInt8 = 1, kValuesInt4 = 2 };
 
 enum class BudgetKind : uint8_t { kNone, kSlots, kRatio, kBytes };
 constexpr double kMaxBudgetBytes = 9007199254740992.0;  // 2^53

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <iterator>
+
 #include "lib/base/json_text.h"
 #include "lib/compress/method_table.h"
 #include "lib/compress/policy.h"
@@ -26,9 +29,14 @@ std::vector<OptionId> AllOptionsOf(const Method& method) {
   policy.reducer = method.reducer;
   policy.decode =
       method.scorer != nullptr && method.scorer->can_reobserve ? DecodeMode::kReobserve : method.decode;
-  policy.options[static_cast<int>(OptionId::kKv)] =
-      GetOption(OptionId::kKv).max;  // mixed: the storage with all options
-  return OptionsOf(policy);
+  // No storage has all options: some are of codes of one type, some of kv=mixed.
+  policy.options[static_cast<int>(OptionId::kKv)] = kStoreInt8;
+  const std::vector<OptionId> codes = OptionsOf(policy);
+  policy.options[static_cast<int>(OptionId::kKv)] = kStoreMixed;
+  const std::vector<OptionId> mixed = OptionsOf(policy);
+  std::vector<OptionId> all;
+  std::set_union(codes.begin(), codes.end(), mixed.begin(), mixed.end(), std::back_inserter(all));
+  return all;
 }
 
 void WriteOption(const Method& method, const Option& option, JsonWriter* json) {

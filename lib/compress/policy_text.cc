@@ -10,7 +10,6 @@
 namespace kvc {
 namespace {
 
-
 // Symbols of the papers and of other tools, and the keys that mean the same here.
 struct Alias {
   std::string_view symbol, key;
@@ -287,7 +286,7 @@ bool Policy::quantises() const {
 
 bool Policy::stores_int4() const {
   const int32_t kv = Int(OptionId::kKv);
-  if (kv != kStoreMixed) return kv == kStoreInt4;
+  if (kv != kStoreMixed) return kv == kStoreInt4 || (quantises() && Int(OptionId::kKvValues) == kValuesInt4);
   if (levels.empty()) return Int(OptionId::kLowBits) == 4;
   return std::any_of(levels.begin(), levels.end(), [](const BitsLevel& level) { return level.bits == 4; });
 }
@@ -315,6 +314,7 @@ std::vector<OptionId> OptionsOf(const Policy& policy) {
   use(OptionId::kKv);
   const bool mixed = policy.Int(OptionId::kKv) == kStoreMixed;
   if (policy.quantises()) use(OptionId::kQuantGroup), use(OptionId::kKeyAxis), use(OptionId::kResidual);
+  if (policy.quantises() && !mixed) use(OptionId::kKvValues);
   if (mixed) use(OptionId::kBitsLevels);
   if (mixed && policy.Int(OptionId::kBitsLevels) == 0)
     use(OptionId::kHighBits), use(OptionId::kLowBits), use(OptionId::kMedianMode);
@@ -333,6 +333,11 @@ std::string WhyUnused(const Policy& policy, const Option& option) {
       if (policy.Int(OptionId::kKv) == kStoreMixed)
         return Format("%s is about entries of 8 or 4 bits, and kv=mixed gives every head 16", option.key);
       return Format("%s needs kv=int8, int4 or mixed", option.key);
+    case OptionId::kKvValues:
+      if (policy.Int(OptionId::kKv) == kStoreMixed)
+        return Format("kv=mixed gives every head its bits, of keys and values alike: %s has no meaning",
+                      option.key);
+      return Format("%s needs kv=int8 or int4, the type of the keys", option.key);
     case OptionId::kHighBits:
     case OptionId::kLowBits:
     case OptionId::kMedianMode:

@@ -229,6 +229,9 @@ class Layouter {
     f.type = bits == 16 ? KvType::kF16 : bits == 8 ? KvType::kInt8 : KvType::kInt4;
     if (bits == 16) return head.main = Format(f), head;
     f.group = policy_.Int(OptionId::kQuantGroup);
+    const int32_t values = policy_.Int(OptionId::kKvValues);
+    if (values != kValuesSame) f.value_bits = values == kValuesInt8 ? 8 : 4;
+    if (f.value_bits == bits) f.value_bits = 0;
     if (KeysByChannel(policy_)) f.coding = EntryCoding::kKeyChannels, head.settle = layout_.page_slots;
     head.main = Format(f);
     head.ring = Ring(head.settle + std::min(Residual(policy_), held));

@@ -22,8 +22,9 @@ void PageFormat::Lay() {
     return;
   }
   const bool codes = coding != EntryCoding::kCodebook && coded();
-  key_bytes = value_bytes =
-      coding == EntryCoding::kCodebook ? static_cast<int64_t>(sizeof(CodedVector)) : CodeBytes(type, d);
+  const int64_t code = sizeof(CodedVector);
+  key_bytes = coding == EntryCoding::kCodebook ? code : CodeBytes(type, d);
+  value_bytes = coding == EntryCoding::kCodebook ? code : CodeBytes(value_type(), d);
   scale_bytes = codes ? int64_t{2} * (d / group) : 0;
   keys = part(n * key_bytes);
   values = part(n * value_bytes);

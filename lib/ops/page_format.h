@@ -10,7 +10,7 @@ namespace kvc {
 // What an entry's key and value become.
 enum class EntryCoding : uint8_t {
   kVectors =
-      0,  // each vector by itself, in `type`; int8 and int4 with an f16 scale per group (methods.md 4.3)
+      0,  // each vector by itself, in its type; int8 and int4 with an f16 scale per group (methods.md 4.3)
   kKeyChannels = 1,  // keys of a page share one scale a channel; values as above
   kCodebook = 2,     // references into the head's directions, and magnitudes (methods.md 2.16)
   kDirections = 3    // a page of directions, f32: no entries
@@ -18,7 +18,8 @@ enum class EntryCoding : uint8_t {
 
 struct PageFormat {
   EntryCoding coding = EntryCoding::kVectors;
-  KvType type = KvType::kF16;
+  KvType type = KvType::kF16;  // of keys, and of values unless value_bits says
+  int32_t value_bits = 0;      // 8 or 4: of the codes of values, where keys have codes too; 0: as keys
   int32_t d = 0, group = 0, slots = 0;  // group: of int8 and int4
   int32_t n_aux = 0;                    // f32 side values of an entry
   bool seen_masks = false, ranks = false;
@@ -38,14 +39,18 @@ struct PageFormat {
 
   // Fills in the lower half from the upper.
   void Lay();
-  VectorFormat vectors() const { return {type, d, group}; }
+  constexpr KvType value_type() const {
+    return value_bits == 0 ? type : value_bits == 8 ? KvType::kInt8 : KvType::kInt4;
+  }
+  constexpr VectorFormat key_vectors() const { return {type, d, group}; }
+  constexpr VectorFormat value_vectors() const { return {value_type(), d, group}; }
   bool coded() const { return type == KvType::kInt8 || type == KvType::kInt4; }
   // Bounds are numbers that keys have as they are read, so nothing is rounded.
   VectorFormat bound_format() const { return {coded() ? KvType::kF32 : type, d, 0}; }
   bool operator==(const PageFormat& o) const {
-    return coding == o.coding && type == o.type && d == o.d && group == o.group && slots == o.slots &&
-           n_aux == o.n_aux && seen_masks == o.seen_masks && ranks == o.ranks && key_bounds == o.key_bounds &&
-           packed == o.packed;
+    return coding == o.coding && type == o.type && value_bits == o.value_bits && d == o.d &&
+           group == o.group && slots == o.slots && n_aux == o.n_aux && seen_masks == o.seen_masks &&
+           ranks == o.ranks && key_bounds == o.key_bounds && packed == o.packed;
   }
 };
 

@@ -186,6 +186,8 @@ const std::vector<Case> kCases = {
     {"full:kv=int8,quant_group=32,key_axis=channel", 300, 420, 0, false},
     {"snapkv:budget=100,window=16,kv=int4,quant_group=32,key_axis=channel", 500, 700, 0, false},
     {"snapkv:budget=300,window=16,kv=int8,key_axis=channel,residual=0", 500, 501, 0, false},
+    {"snapkv:budget=64,window=16,kv=int8,kv_values=int4,quant_group=32", 500, 700, 0, false},
+    {"full:kv=int4,kv_values=int8,quant_group=32,key_axis=channel", 300, 420, 0, false},
     {"cokv:budget=100,window=16,kv=mixed,key_axis=channel", 500, 700, 0, false},
     {"cokv:budget_bytes=300KiB,window=16,kv=mixed", 500, 700, 0, false},
     {"cokv:budget=64,window=16", 500, 700, 0, false},

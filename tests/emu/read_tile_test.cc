@@ -46,6 +46,7 @@ struct Case {
   KvType type;
   int32_t d, group;
   bool vectors;  // whether it has any
+  int32_t value_bits = 0;
 };
 
 TEST(ReadTile, IsWhatTheCacheHas) {
@@ -54,18 +55,23 @@ TEST(ReadTile, IsWhatTheCacheHas) {
   std::mt19937 random(7);
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  for (const Case& c : {Case{kV, KvType::kF32, 6, 0, false}, Case{kV, KvType::kF32, 16, 0, true},
-                        Case{kV, KvType::kF32, 128, 0, true}, Case{kV, KvType::kF32, 256, 0, true},
-                        Case{kV, KvType::kF16, 8, 0, true}, Case{kV, KvType::kF16, 20, 0, false},
-                        Case{kV, KvType::kF16, 64, 0, true}, Case{kV, KvType::kF16, 80, 0, true},
-                        Case{kV, KvType::kF16, 96, 0, true}, Case{kV, KvType::kF16, 128, 0, true},
-                        Case{kV, KvType::kBf16, 256, 0, true}, Case{kV, KvType::kBf16, 40, 0, true},
-                        Case{kV, KvType::kInt8, 64, 16, true}, Case{kV, KvType::kInt8, 128, 64, true},
-                        Case{kV, KvType::kInt8, 48, 8, false}, Case{kV, KvType::kInt4, 128, 32, true},
-                        Case{kV, KvType::kInt4, 64, 16, false}, Case{kC, KvType::kInt8, 32, 16, true},
-                        Case{kC, KvType::kInt4, 96, 32, true}}) {
+  for (const Case& c :
+       {Case{kV, KvType::kF32, 6, 0, false},       Case{kV, KvType::kF32, 16, 0, true},
+        Case{kV, KvType::kF32, 128, 0, true},      Case{kV, KvType::kF32, 256, 0, true},
+        Case{kV, KvType::kF16, 8, 0, true},        Case{kV, KvType::kF16, 20, 0, false},
+        Case{kV, KvType::kF16, 64, 0, true},       Case{kV, KvType::kF16, 80, 0, true},
+        Case{kV, KvType::kF16, 96, 0, true},       Case{kV, KvType::kF16, 128, 0, true},
+        Case{kV, KvType::kBf16, 256, 0, true},     Case{kV, KvType::kBf16, 40, 0, true},
+        Case{kV, KvType::kInt8, 64, 16, true},     Case{kV, KvType::kInt8, 128, 64, true},
+        Case{kV, KvType::kInt8, 48, 8, false},     Case{kV, KvType::kInt4, 128, 32, true},
+        Case{kV, KvType::kInt4, 64, 16, false},    Case{kC, KvType::kInt8, 32, 16, true},
+        Case{kC, KvType::kInt4, 96, 32, true},     Case{kV, KvType::kInt8, 128, 32, true, 4},
+        Case{kV, KvType::kInt8, 64, 32, true, 4},  Case{kV, KvType::kInt8, 256, 64, true, 4},
+        Case{kV, KvType::kInt8, 64, 16, false, 4}, Case{kV, KvType::kInt8, 80, 16, false, 4},
+        Case{kV, KvType::kInt4, 128, 32, true, 8}, Case{kC, KvType::kInt8, 96, 32, true, 4}}) {
     PageFormat form, ring;
     form.coding = c.coding, form.type = c.type, form.d = c.d, form.group = c.group, form.slots = kSlots;
+    form.value_bits = c.value_bits;
     form.Lay();
     ring.type = KvType::kF32, ring.d = c.d, ring.slots = 5;
     ring.Lay();
@@ -89,8 +95,9 @@ TEST(ReadTile, IsWhatTheCacheHas) {
       ASSERT_EQ(cudaSuccess, KVC_LAUNCH(read_tile, dim3(1), dim3(kTileThreads), shared, stream, layer, begin,
                                         n, static_cast<int32_t*>(found)));
       ASSERT_EQ(cudaSuccess, cudaStreamSynchronize(stream));
-      const std::string what = "type " + std::to_string(static_cast<int>(c.type)) + ", head size " +
-                               std::to_string(c.d) + ", from " + std::to_string(begin);
+      const std::string what = "type " + std::to_string(static_cast<int>(c.type)) + ", values of " +
+                               std::to_string(c.value_bits) + " bits, head size " + std::to_string(c.d) +
+                               ", from " + std::to_string(begin);
       EXPECT_EQ(0, found[0]) << what;
       EXPECT_EQ(c.vectors && begin + n <= kMain, found[1] == 1) << what;
     }

@@ -44,6 +44,10 @@ inline const std::vector<Variant>& Variants() {
       all.push_back({name, "kv=int8," + channels, std::string(name) + "_int8_channels"});
     all.push_back({"ada-snapkv", "kv=int4,quant_group=16,residual=0,key_axis=channel", "ada_int4_channels"});
     all.push_back({"cokv-mixed", channels, "cokv_mixed_channels"});
+    for (const char* name : {"full", "snapkv", "h2o"}) {
+      all.push_back(
+          {name, "kv=int8,kv_values=int4,quant_group=8,residual=4", std::string(name) + "_int8_int4"});
+    }
     all.push_back({"spindlekv", "kv=f32,spindle_max_bytes=40000", "spindlekv_max_bytes"});
     all.push_back({"spindlekv", "kv=f32,tail=8,spindle_scope=layer", "spindlekv_layer_scope"});
     all.push_back({"cokv-mixed", channels + ",bits_levels=16:0.2+8:0.3+4:0.5", "cokv_mixed_levels"});

@@ -11,6 +11,7 @@ struct UniformLayout {
   int32_t n_layers = 1, n_kv_heads = 1, group = 1, head_dim = 0, page_slots = 64, n_aux = 0;
   EntryCoding coding = EntryCoding::kVectors;
   KvType type = KvType::kF32;
+  int32_t value_bits = 0;  // of pages of main
   int32_t quant_group = 0;
   int32_t ring_slots = 0, settle = 1;
   KvType ring_type = KvType::kF16;
@@ -28,6 +29,7 @@ struct UniformLayout {
     const auto add = [&](EntryCoding how, KvType as, int32_t of, int32_t slots) {
       PageFormat f;
       f.coding = how, f.type = as, f.d = head_dim, f.group = of, f.slots = slots;
+      if (as == type && slots == page_slots) f.value_bits = value_bits;
       if (how != EntryCoding::kDirections) f.n_aux = n_aux, f.seen_masks = seen_masks, f.ranks = ranks;
       f.key_bounds = key_bounds && slots == page_slots, f.packed = page_slots == 4;
       f.Lay();

@@ -157,6 +157,21 @@ class Results(unittest.TestCase):
         for number in quoted:
             self.assertIn(number, cells, "no table of this part has it")
 
+    def test_what_prose_says_of_keys_and_values_is_what_the_tables_have(self):
+        part, note = self.part("Bits of keys and of values"), self.note("Bits of keys and of values")
+        line_of = lambda name: re.search(rf"^\| {name} \|.*KiB.*$", part, re.M).group()
+        said = re.findall(r"0\.\d{4}", note)
+        named = ("int8 keys, int4 values", "int4", "int4 keys, int8 values")
+        found = [re.findall(r"0\.\d{4}", line_of(name))[1:] for name in named]
+        self.assertEqual(said, [number for numbers in found for number in numbers])
+        kib = [re.findall(r"\d+ KiB", line_of(name))[1].split()[0] for name in (named[0], "int8", "int4")]
+        self.assertEqual(re.findall(r"\b\d{3,4}\b", note.split("they take")[1].split("Accuracy")[0]), kib)
+        at = grid(part, r"\| keys, values \| 63KiB")
+        quoted = re.findall(r"\d+\.\d \[\d+\.\d–\d+\.\d\]", note)
+        sizes = ("63KiB", "100KiB", "200KiB")
+        want = [at[name][size].rsplit(",", 1)[0] for size in sizes for name in (named[0], "int4")]
+        self.assertEqual(quoted, [*want, at["int8"]["200KiB"].rsplit(",", 1)[0]])
+
     def comparison(self, protocol):
         """Of the comparison of head budgets: questions, accuracy of the full cache, its table, and its last line."""
         text = self.part("Head budgets").split(f"### Protocol {protocol}: ", 1)[1].split("\n### ", 1)[0]

@@ -27,6 +27,7 @@ struct Case {
   RopePairing pairing;
   bool key_channels = false;
   int32_t longest = 900, steps = 40;  // of the heads in the beginning; that follow
+  int32_t value_bits = 0;
 
   int32_t quant_group() const { return type < KvType::kInt8 ? 0 : dim % 32 == 0 && dim > 32 ? 32 : 8; }
 };
@@ -42,6 +43,7 @@ class AttendCases : public testing::TestWithParam<Case> {
     layout.page_slots = c.page_slots;
     layout.seen_masks = c.seen, layout.ranks = c.rotation == KeyRotation::kByRank;
     layout.type = c.type, layout.quant_group = c.quant_group(), layout.ring_slots = c.tail_slots;
+    layout.value_bits = c.value_bits;
     if (c.key_channels) layout.coding = EntryCoding::kKeyChannels, layout.settle = c.page_slots;
     auto cache = KvCache::Create(layout.Make(), memory_.arenas());
     ASSERT_TRUE(cache.ok());
@@ -246,7 +248,11 @@ TEST_P(AttendCases, HoldsWhatTheReferenceCodes) {
   ASSERT_TRUE(memory_.Store(cache_.get(), 0, kv, nullptr, c.seen ? &kv.seen : nullptr).ok());
   test::HostLayer got = memory_.Load(*cache_, 0);
   ASSERT_EQ(got.len, kv.len);
-  const VectorFormat stored{c.type, c.dim, c.quant_group()}, ring{KvType::kF16, c.dim, 0};
+  const VectorFormat stored{c.type, c.dim, c.quant_group()}, ring{KvType::kF16, c.dim, 0},
+      value{c.value_bits == 4   ? KvType::kInt4
+            : c.value_bits == 8 ? KvType::kInt8
+                                : c.type,
+            c.dim, c.quant_group()};
   for (int g = 0; g < kHeads; ++g) {
     const int32_t n = kv.len[static_cast<size_t>(g)],
                   whole = (n - std::min(n, c.tail_slots - c.page_slots)) / c.page_slots * c.page_slots,
@@ -254,7 +260,7 @@ TEST_P(AttendCases, HoldsWhatTheReferenceCodes) {
     for (int32_t i = 0; i < n; ++i) {
       const VectorFormat& format = i < coded ? stored : ring;
       ASSERT_EQ(got.Position(g, i), kv.Position(g, i));
-      ASSERT_EQ(got.ValueOf(g, i), test::RoundTrip(format, kv.ValueOf(g, i)))
+      ASSERT_EQ(got.ValueOf(g, i), test::RoundTrip(i < coded ? value : ring, kv.ValueOf(g, i)))
           << "head " << g << " entry " << i;
       if (c.key_channels && i < coded) continue;
       ASSERT_EQ(got.KeyOf(g, i), test::RoundTrip(format, kv.KeyOf(g, i))) << "head " << g << " entry " << i;
@@ -275,6 +281,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"int4_tail_ordered", KvType::kInt4, 2, 32, 64, 33, true, false, 0, kStored, kHalf},
         Case{"int8_key_channels", KvType::kInt8, 2, 32, 16, 23, false, false, 0, kStored, kHalf, true},
         Case{"int4_key_channels_seen", KvType::kInt4, 4, 24, 64, 64, false, true, 0, kStored, kHalf, true},
+        Case{"int8_int4_tail", KvType::kInt8, 2, 32, 16, 9, true, true, 0, kStored, kHalf, false, 900, 40, 4},
+        Case{"int8_channels_int4", KvType::kInt8, 2, 32, 16, 23, false, false, 0, kStored, kHalf, true, 900,
+             40, 4},
+        Case{"int4_int8_ordered", KvType::kInt4, 2, 32, 64, 33, true, false, 0, kStored, kHalf, false, 900,
+             40, 8},
         Case{"f32_ordered", KvType::kF32, 2, 16, 16, 0, true, false, 0, kStored, kHalf},
         Case{"window", KvType::kF32, 2, 16, 16, 0, false, false, 100, kStored, kHalf},
         Case{"window_of_one", KvType::kF16, 2, 16, 16, 0, true, false, 1, kStored, kHalf},
@@ -301,6 +312,9 @@ std::vector<Case> Shapes() {
                // Some turn keys when they read them.
                group % 3 == 1 ? kPosition : kStored, kHalf};
         c.longest = 130, c.steps = 1;
+        all.push_back(c);
+        if (type < KvType::kInt8) continue;
+        c.name += "_and_the_other", c.value_bits = type == KvType::kInt8 ? 4 : 8;
         all.push_back(c);
       }
     }

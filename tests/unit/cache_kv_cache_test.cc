@@ -45,6 +45,7 @@ struct Kind {
   int32_t group, tail_slots, page_slots, n_aux;
   bool ordered;
   bool key_channels = false;
+  int32_t value_bits = 0;
 };
 
 class KvCacheRandom : public testing::TestWithParam<Kind> {
@@ -55,10 +56,17 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
     layout.n_layers = kLayers, layout.n_kv_heads = kHeads, layout.group = kGroup, layout.head_dim = kDim;
     layout.page_slots = kind.page_slots, layout.n_aux = kind.n_aux, layout.ranks = kind.ordered;
     layout.type = kind.type, layout.quant_group = kind.group, layout.ring_slots = kind.tail_slots;
+    layout.value_bits = kind.value_bits;
     if (kind.key_channels) layout.coding = EntryCoding::kKeyChannels, layout.settle = kind.page_slots;
     return layout.Make();
   }
   VectorFormat Stored() const { return {GetParam().type, kDim, GetParam().group}; }
+  VectorFormat StoredValue() const {
+    const int32_t bits = GetParam().value_bits;
+    VectorFormat format = Stored();
+    if (bits > 0) format.type = bits == 8 ? KvType::kInt8 : KvType::kInt4;
+    return format;
+  }
   static VectorFormat Raw() { return {KvType::kF16, kDim, 0}; }
   static size_t At(int l, int g) { return static_cast<size_t>(l * kHeads + g); }
 
@@ -89,7 +97,7 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
     if (n.tail[h] < static_cast<size_t>(GetParam().tail_slots)) return;
     std::vector<Entry>& entries = n.heads[h];
     const size_t main = entries.size() - n.tail[h], end = (main / page + 1) * page;
-    for (size_t i = main; i < end; ++i) entries[i].v = RoundTrip(Stored(), entries[i].v);
+    for (size_t i = main; i < end; ++i) entries[i].v = RoundTrip(StoredValue(), entries[i].v);
     RoundTripKeys(entries, end - page);
     n.tail[h] -= end - main;
   }
@@ -98,14 +106,14 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
     if (GetParam().key_channels) return SettleBlockNaive(n, h);
     while (GetParam().tail_slots > 0 && n.tail[h] >= static_cast<size_t>(GetParam().tail_slots)) {
       Entry& e = n.heads[h][n.heads[h].size() - n.tail[h]];
-      e.k = RoundTrip(Stored(), e.k), e.v = RoundTrip(Stored(), e.v);
+      e.k = RoundTrip(Stored(), e.k), e.v = RoundTrip(StoredValue(), e.v);
       --n.tail[h];
     }
   }
 
   void AppendNaive(Naive& n, size_t h, const Vector& k, const Vector& v, int32_t position) {
-    const VectorFormat format = GetParam().tail_slots > 0 ? Raw() : Stored();
-    n.heads[h].push_back({RoundTrip(format, k), RoundTrip(format, v),
+    const bool raw = GetParam().tail_slots > 0;
+    n.heads[h].push_back({RoundTrip(raw ? Raw() : Stored(), k), RoundTrip(raw ? Raw() : StoredValue(), v),
                           Vector(static_cast<size_t>(GetParam().n_aux), 0.0f), position});
     n.tail[h] += GetParam().tail_slots > 0;
   }
@@ -300,9 +308,8 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
       }
       for (size_t i = 0; i < kept.size(); ++i) {
         const bool coded = i < kept.size() - tail;
-        const VectorFormat format = coded ? Stored() : Raw();
-        kept[i].v = RoundTrip(format, kept[i].v);
-        if (!coded || !GetParam().key_channels) kept[i].k = RoundTrip(format, kept[i].k);
+        kept[i].v = RoundTrip(coded ? StoredValue() : Raw(), kept[i].v);
+        if (!coded || !GetParam().key_channels) kept[i].k = RoundTrip(coded ? Stored() : Raw(), kept[i].k);
       }
       p.naive.heads[h] = kept;
       p.naive.tail[h] = tail;
@@ -446,7 +453,11 @@ INSTANTIATE_TEST_SUITE_P(Kinds, KvCacheRandom,
                                          Kind{"int8_tail_ordered", KvType::kInt8, 8, 7, 4, 1, true},
                                          Kind{"int8_channels", KvType::kInt8, 8, 7, 4, 0, false, true},
                                          Kind{"int4_channels_aux", KvType::kInt4, 4, 8, 8, 1, false, true},
-                                         Kind{"int4_no_residual", KvType::kInt4, 4, 1, 16, 0, true}),
+                                         Kind{"int4_no_residual", KvType::kInt4, 4, 1, 16, 0, true},
+                                         Kind{"int8_int4", KvType::kInt8, 8, 5, 4, 1, true, false, 4},
+                                         Kind{"int8_channels_int4", KvType::kInt8, 8, 7, 4, 0, false, true,
+                                              4},
+                                         Kind{"int4_int8", KvType::kInt4, 4, 1, 16, 0, false, false, 8}),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
 struct LateKind {

@@ -169,7 +169,7 @@ class ReadPages : public testing::TestWithParam<Case> {
           kernels.decode_key_block(f.type, bytes.data() + f.keys, halves(f.channel_scales), f.slots, f.d,
                                    keys.data());
         } else {
-          kernels.decode_vectors(f.vectors(), bytes.data() + f.keys, halves(f.key_scales), f.slots,
+          kernels.decode_vectors(f.key_vectors(), bytes.data() + f.keys, halves(f.key_scales), f.slots,
                                  keys.data());
         }
         kernels.decode_vectors(f.bound_format(), bytes.data() + f.bounds, nullptr, 2, bounds.data());

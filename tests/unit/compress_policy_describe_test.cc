@@ -200,7 +200,8 @@ TEST(Presets, AreThoseOfTheTable) {
   EXPECT_STREQ(GetMethod(0)->name, "full");
   EXPECT_STREQ(GetMethod(1)->name, "quest");
   EXPECT_EQ(DescribePolicy(Parsed("quest:kv=int8")),
-            "quest:gqa_agg=max,read=1024,read_skip=2,kv=int8,quant_group=32,key_axis=token,residual=auto");
+            "quest:gqa_agg=max,read=1024,read_skip=2,kv=int8,kv_values=same,quant_group=32,key_axis=token,"
+            "residual=auto");
   for (const PresetRow& row : kPresetRows) {
     const Policy policy = Parsed(std::string(row.name) + ":budget=128");
     ASSERT_NE(policy.method, nullptr);

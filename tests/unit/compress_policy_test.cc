@@ -195,6 +195,21 @@ TEST(Grammar, MixedOfSixteenBitsHasNoOptionsOfCodes) {
   }
 }
 
+TEST(Composition, ValuesMayHaveCodesOfTheirOwn) {
+  for (const char* spec : {"full:kv=int8,kv_values=int4", "full:kv_values=int8,kv=int4",
+                           "snapkv:budget=64,kv=int8,kv_values=int4,key_axis=channel"}) {
+    EXPECT_TRUE(Parsed(spec).stores_int4()) << spec;
+    const std::string text = DescribePolicy(Parsed(spec));
+    EXPECT_EQ(DescribePolicy(Parsed(text)), text);
+  }
+  EXPECT_FALSE(Parsed("full:kv=int8,kv_values=int8").stores_int4());
+  EXPECT_EQ(Refusal("full:kv_values=int4"), "kv_values needs kv=int8 or int4, the type of the keys");
+  EXPECT_EQ(Refusal("cokv-mixed:budget=64,kv_values=int4"),
+            "kv=mixed gives every head its bits, of keys and values alike: kv_values has no meaning");
+  EXPECT_EQ(Refusal("full:kv=int8,kv_values=int4,quant_group=5"),
+            "quant_group = 5 is odd: int4 has two codes a byte, and a group whole bytes");
+}
+
 TEST(Composition, KeyChannelsNeedPagesThatStay) {
   for (const char* spec : {"snapkv:budget=64,kv=int8,key_axis=channel", "full:kv=int4,key_axis=channel",
                            "cokv-mixed:key_axis=channel,budget=99"})

@@ -49,8 +49,9 @@ void HeadPages::Decode(const Slot& s, int32_t n, int which, float* x) const {
   } else if (s.f->coding == EntryCoding::kKeyChannels && which == 0) {
     kernels_->decode_key_block(s.f->type, s.key(), s.channel_scales(), n, s.f->d, x);
   } else {
-    kernels_->decode_vectors(s.f->vectors(), which == 0 ? s.key() : s.value(),
-                             which == 0 ? s.key_scales() : s.value_scales(), n, x);
+    kernels_->decode_vectors(which == 0 ? s.f->key_vectors() : s.f->value_vectors(),
+                             which == 0 ? s.key() : s.value(), which == 0 ? s.key_scales() : s.value_scales(),
+                             n, x);
   }
 }
 

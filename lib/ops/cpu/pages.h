@@ -89,10 +89,10 @@ class HeadPages {
   void ReadKeys(const Slot& s, int32_t n, float* x) const { Decode(s, n, 0, x); }  // n adjacent ones
   void ReadValues(const Slot& s, int32_t n, float* x) const { Decode(s, n, 1, x); }
   void WriteKey(const Slot& s, const float* k) const {
-    kernels_->encode_vectors(s.f->vectors(), k, 1, s.key(), s.key_scales());
+    kernels_->encode_vectors(s.f->key_vectors(), k, 1, s.key(), s.key_scales());
   }
   void WriteValue(const Slot& s, const float* v) const {
-    kernels_->encode_vectors(s.f->vectors(), v, 1, s.value(), s.value_scales());
+    kernels_->encode_vectors(s.f->value_vectors(), v, 1, s.value(), s.value_scales());
   }
   const float* Direction(int which, int32_t i) const {
     const PageFormat& f = c_->layout->formats[static_cast<size_t>(c_->layout->directions)];
