@@ -27,7 +27,7 @@ def by_bytes(program, contexts):
     """The method at equal bytes, whose slots fewer bits make more."""
     named = [(name, kv.replace(",residual=0", "")) for name, kv in STORED]
     lines = [
-        f"`kvzip:reread=own` at equal bytes on `models/relate`, {contexts} contexts a kind: accuracy, and slots a head.",
+        f"`kvzip:reread=own` at equal bytes on `models/relate`, {contexts} contexts a kind: accuracy, slots a head.",
         "",
         "| keys, values | " + " | ".join(SIZES) + " |",
         "|---|" + "---|" * len(SIZES),
