@@ -12,7 +12,8 @@ constexpr double kTolerance = 2e-5;
 
 std::string Name(const KernelTable* table, const AttendCase& c) {
   return std::string(table->name) + ": type " + std::to_string(static_cast<int>(c.type)) + " n " +
-         std::to_string(c.n) + " g " + std::to_string(c.g) + " d " + std::to_string(c.d);
+         std::to_string(c.n) + " g " + std::to_string(c.g) + " d " + std::to_string(c.d) + " groups of " +
+         std::to_string(c.group) + " values " + std::to_string(static_cast<int>(c.value_type));
 }
 
 void ExpectAttention(const AttendData& data, bool masked, const std::string& name) {

@@ -340,6 +340,8 @@ struct AttendCase {
   KvType type;
   int32_t n, g, d;
   float cap = 0;
+  int32_t group = 0;  // of codes
+  KvType value_type = KvType::kInt8;
 };
 
 inline std::vector<AttendCase> AttendCases() {
@@ -351,6 +353,16 @@ inline std::vector<AttendCase> AttendCases() {
     cases.push_back({type, 64, 8, 128});
     cases.push_back({type, 37, 5, 72, 2});
   }
+  for (const KvType type : {KvType::kInt8, KvType::kInt4}) {
+    for (const KvType values : {KvType::kInt8, KvType::kInt4}) {
+      for (const int32_t group : {16, 32, 64, 128}) {
+        for (int32_t d = group; d <= 256; d += group) cases.push_back({type, 21, 3, d, 0, group, values});
+      }
+      for (int32_t n : {0, 1, 2, 3, 4, 5, 63, 64, 65, 130}) cases.push_back({type, n, 3, 64, 0, 32, values});
+      for (int32_t g = 1; g <= 9; ++g) cases.push_back({type, 64, g, 64, 0, 32, values});
+      cases.push_back({type, 37, 5, 80, 2, 16, values});
+    }
+  }
   return cases;
 }
 
@@ -358,8 +370,8 @@ struct AttendData {
   explicit AttendData(const AttendCase& c) : shape(c) {
     Random random(static_cast<uint64_t>(c.n * 1009 + c.g * 31 + c.d));
     q = random.Floats(int64_t{c.g} * c.d, -2, 2);
-    Store(random.Floats(int64_t{c.n} * c.d, -2, 2), &k, &k_values);
-    Store(random.Floats(int64_t{c.n} * c.d), &v, &v_values);
+    Store(random.Floats(int64_t{c.n} * c.d, -2, 2), c.type, &k, &k_scales, &k_values);
+    Store(random.Floats(int64_t{c.n} * c.d), c.group > 0 ? c.value_type : c.type, &v, &v_scales, &v_values);
     for (int64_t i = 0; i < int64_t{c.g} * c.n; ++i) visible.push_back(random.Bits() % 3 != 0);
     Reset();
   }
@@ -371,9 +383,15 @@ struct AttendData {
   }
   // Entries [begin, end) as one tile.
   AttendTileArgs Args(bool masked, int32_t begin, int32_t end) {
-    const int64_t bytes = shape.type == KvType::kF32 ? 4 : 2, at = begin * bytes * shape.d;
     AttendTileArgs a{};
-    a.q = q.data(), a.k = k.data() + at, a.v = v.data() + at;
+    a.group = shape.group, a.value_type = shape.value_type;
+    const KvType values = shape.group > 0 ? shape.value_type : shape.type;
+    a.q = q.data(), a.k = k.data() + begin * CodeBytes(shape.type, shape.d),
+    a.v = v.data() + begin * CodeBytes(values, shape.d);
+    if (shape.group > 0) {
+      const int64_t scales = begin * (shape.d / shape.group);
+      a.k_scales = k_scales.data() + scales, a.v_scales = v_scales.data() + scales;
+    }
     a.visible = masked ? visible.data() + begin : nullptr, a.visible_stride = shape.n;
     a.logits = logits.data() + begin, a.logits_stride = shape.n;
     a.m = m.data(), a.l = l.data(), a.acc = acc.data();
@@ -384,12 +402,15 @@ struct AttendData {
 
   AttendCase shape;
   std::vector<float> q, m, l, acc, logits;
-  std::vector<uint8_t> k, v, visible;      // k, v: stored form; visible [g, n]
+  std::vector<uint8_t> k, v, visible;  // k, v: stored form; visible [g, n]
+  std::vector<uint16_t> k_scales, v_scales;
   std::vector<double> k_values, v_values;  // what the stored form means
 
  private:
-  void Store(const std::vector<float>& in, std::vector<uint8_t>* out, std::vector<double>* values) const {
-    const size_t bytes = shape.type == KvType::kF32 ? 4 : 2;
+  void Store(const std::vector<float>& in, KvType type, std::vector<uint8_t>* out,
+             std::vector<uint16_t>* scales, std::vector<double>* values) const {
+    if (shape.group > 0) return Encode(in, type, out, scales, values);
+    const size_t bytes = type == KvType::kF32 ? 4 : 2;
     out->resize(in.size() * bytes + 1);  // never without an address
     for (size_t i = 0; i < in.size(); ++i) {
       const uint16_t half = shape.type == KvType::kF16 ? FloatToF16(in[i]) : FloatToBf16(in[i]);
@@ -399,6 +420,18 @@ struct AttendData {
                         : shape.type == KvType::kF16 ? HalfValue(half)
                                                      : Bf16Value(half));
     }
+  }
+  // codec_test holds the codec against the definition.
+  void Encode(const std::vector<float>& in, KvType type, std::vector<uint8_t>* out,
+              std::vector<uint16_t>* scales, std::vector<double>* values) const {
+    const VectorFormat format{type, shape.d, shape.group};
+    out->resize(static_cast<size_t>(shape.n * CodeBytes(type, shape.d)) + 1);
+    scales->resize(static_cast<size_t>(shape.n) * static_cast<size_t>(shape.d / shape.group) + 1);
+    std::vector<float> decoded(in.size());
+    const KernelTable& ref = ReferenceKernels();
+    ref.encode_vectors(format, in.data(), shape.n, out->data(), scales->data());
+    ref.decode_vectors(format, out->data(), scales->data(), shape.n, decoded.data());
+    values->assign(decoded.begin(), decoded.end());
   }
 };
 

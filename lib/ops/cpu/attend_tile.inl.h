@@ -1,4 +1,5 @@
-// One step's attention of the query heads that share a KV head, over cached entries of f32, f16 or bf16.
+// One step's attention of the query heads that share a KV head, over cached entries of f32, f16 or bf16, or
+// codes, which are widened where they are used.
 //
 // Channels are lanes. Logits: 4 entries x up to kTileHeads heads a tile; weights; then values, entry by
 // entry, for all heads of the tile at once. Entries are taken 64 at a time. Model, per entry: 2 D stored
@@ -29,10 +30,51 @@ struct LinesAhead {
   int64_t lines, share;
 };
 
+// Vectors of a tile: row i, and of a row the numbers from j on.
+template <typename Type>
+struct FloatVectors {
+  struct Row {
+    const typename Type::T* at;
+    F Wide(int32_t j) const { return Type::Wide(at + j); }
+    F WideN(int32_t j, int n) const { return Type::WideN(at + j, n); }
+  };
+  Row operator[](int32_t i) const { return {at + static_cast<int64_t>(i) * d}; }
+  const typename Type::T* at;
+  int32_t d;
+};
+
+// Groups are whole vectors of the processor, and so are rows. The products of a code and its scale are those
+// of DecodeVectors.
+template <bool wide>
+struct CodeVectors {
+  struct Row {
+    const uint8_t* codes;
+    const uint16_t* scales;
+    int shift;
+    F Wide(int32_t j) const {
+      return Mul(wide ? LoadI8(codes + j) : LoadI4(codes + j / 2), SetF16(scales[j >> shift]));
+    }
+    F WideN(int32_t j, int) const { return Wide(j); }
+  };
+  CodeVectors(const void* at, const uint16_t* of, const AttendTileArgs& a)
+      : codes(static_cast<const uint8_t*>(at)),
+        scales(of),
+        d(a.d),
+        shift(__builtin_ctz(static_cast<unsigned>(a.group))) {}
+  Row operator[](int32_t i) const {
+    const int64_t at = static_cast<int64_t>(i) * d;
+    return {codes + (wide ? at : at / 2), scales + (at >> shift), shift};
+  }
+  const uint8_t* codes;
+  const uint16_t* scales;
+  int32_t d;
+  int shift;
+};
+
 // z[h][t] = q[head + h] . k[t], unscaled, for G heads and n entries from `entry`.
-template <typename Type, int G>
-inline void TileLogits(const AttendTileArgs& a, int32_t head, int32_t entry, int32_t n, HeadTile* tile) {
-  const typename Type::T* k = static_cast<const typename Type::T*>(a.k) + static_cast<int64_t>(entry) * a.d;
+template <typename Vectors, int G>
+inline void TileLogits(const AttendTileArgs& a, const Vectors& k, int32_t head, int32_t entry, int32_t n,
+                       HeadTile* tile) {
   const float* q = a.q + static_cast<int64_t>(head) * a.d;
   const LinesAhead ahead(a.next_keys, a.n);
   for (int32_t t = 0; t < n; t += kTogether) {
@@ -41,20 +83,20 @@ inline void TileLogits(const AttendTileArgs& a, int32_t head, int32_t entry, int
       for (int e = 0; e < kTogether; ++e) acc[h][e] = Zero();
     }
     if (head == 0) ahead.AskAt(entry + t);
-    const typename Type::T* key[kTogether];
-    for (int e = 0; e < kTogether; ++e) key[e] = k + static_cast<int64_t>(Least(t + e, n - 1)) * a.d;
+    typename Vectors::Row key[kTogether];
+    for (int e = 0; e < kTogether; ++e) key[e] = k[entry + Least(t + e, n - 1)];
     int32_t j = 0;
     for (; j + kWidth <= a.d; j += kWidth) {
       F query[G];
       for (int h = 0; h < G; ++h) query[h] = Load(q + h * a.d + j);
       for (int e = 0; e < kTogether; ++e) {
-        const F wide = Type::Wide(key[e] + j);
+        const F wide = key[e].Wide(j);
         for (int h = 0; h < G; ++h) acc[h][e] = Fma(query[h], wide, acc[h][e]);
       }
     }
     if (j < a.d) {
       for (int e = 0; e < kTogether; ++e) {
-        const F wide = Type::WideN(key[e] + j, a.d - j);
+        const F wide = key[e].WideN(j, a.d - j);
         for (int h = 0; h < G; ++h) acc[h][e] = Fma(LoadN(q + h * a.d + j, a.d - j), wide, acc[h][e]);
       }
     }
@@ -106,11 +148,9 @@ inline bool WeighTile(const AttendTileArgs& a, int32_t head, int32_t entry, int3
 }
 
 // acc[h][j .. ) = acc * keep + sum of z[h][t] * v[t], V vectors of channels.
-template <typename Type, int G, int V>
-inline void TileValues(const AttendTileArgs& a, int32_t head, int32_t entry, int32_t n, int32_t j,
-                       const HeadTile& tile) {
-  const typename Type::T* v =
-      static_cast<const typename Type::T*>(a.v) + static_cast<int64_t>(entry) * a.d + j;
+template <typename Vectors, int G, int V>
+inline void TileValues(const AttendTileArgs& a, const Vectors& v, int32_t head, int32_t entry, int32_t n,
+                       int32_t j, const HeadTile& tile) {
   const int m = V == 1 ? Least(kWidth, a.d - j) : kWidth;
   F acc[G][V];
   for (int h = 0; h < G; ++h) {
@@ -123,8 +163,8 @@ inline void TileValues(const AttendTileArgs& a, int32_t head, int32_t entry, int
   for (int32_t t = 0; t < n; ++t) {
     if (head == 0 && j == 0 && t % kTogether == 0) ahead.AskAt(entry + t);
     F value[V];
-    const typename Type::T* from = v + static_cast<int64_t>(t) * a.d;
-    for (int c = 0; c < V; ++c) value[c] = V == 1 ? Type::WideN(from, m) : Type::Wide(from + c * kWidth);
+    const typename Vectors::Row from = v[entry + t];
+    for (int c = 0; c < V; ++c) value[c] = V == 1 ? from.WideN(j, m) : from.Wide(j + c * kWidth);
     for (int h = 0; h < G; ++h) {
       const F weight = Set(tile.z[h][t]);
       for (int c = 0; c < V; ++c) acc[h][c] = Fma(weight, value[c], acc[h][c]);
@@ -136,45 +176,62 @@ inline void TileValues(const AttendTileArgs& a, int32_t head, int32_t entry, int
   }
 }
 
-template <typename Type, int G>
-inline void AttendHeads(const AttendTileArgs& a, int32_t head) {
+template <typename Keys, typename Values, int G>
+inline void AttendHeads(const AttendTileArgs& a, const Keys& k, const Values& v, int32_t head) {
   HeadTile tile;
   for (int32_t entry = 0; entry < a.n; entry += kTileEntries) {
     const int32_t n = Least(kTileEntries, a.n - entry);
-    TileLogits<Type, G>(a, head, entry, n, &tile);
+    TileLogits<Keys, G>(a, k, head, entry, n, &tile);
     bool any = false;
     for (int h = 0; h < G; ++h) any |= WeighTile(a, head + h, entry, n, tile.z[h], &tile.keep[h]);
     if (!any || a.acc == nullptr) continue;
     int32_t j = 0;
     for (; j + kValueVectors * kWidth <= a.d; j += kValueVectors * kWidth) {
-      TileValues<Type, G, kValueVectors>(a, head, entry, n, j, tile);
+      TileValues<Values, G, kValueVectors>(a, v, head, entry, n, j, tile);
     }
-    for (; j < a.d; j += kWidth) TileValues<Type, G, 1>(a, head, entry, n, j, tile);
+    for (; j < a.d; j += kWidth) TileValues<Values, G, 1>(a, v, head, entry, n, j, tile);
   }
 }
 
-template <typename Type, int G>
-inline void AttendRest(const AttendTileArgs& a, int32_t head) {
+template <typename Keys, typename Values, int G>
+inline void AttendRest(const AttendTileArgs& a, const Keys& k, const Values& v, int32_t head) {
   if constexpr (G > 0) {
-    if (a.g - head == G) return AttendHeads<Type, G>(a, head);
-    AttendRest<Type, G - 1>(a, head);
+    if (a.g - head == G) return AttendHeads<Keys, Values, G>(a, k, v, head);
+    AttendRest<Keys, Values, G - 1>(a, k, v, head);
   }
+}
+
+template <typename Keys, typename Values>
+inline void AttendVectors(const AttendTileArgs& a, const Keys& k, const Values& v) {
+  int32_t head = 0;
+  for (; head + kTileHeads <= a.g; head += kTileHeads) AttendHeads<Keys, Values, kTileHeads>(a, k, v, head);
+  AttendRest<Keys, Values, kTileHeads - 1>(a, k, v, head);
 }
 
 template <typename Type>
-inline void AttendType(const AttendTileArgs& a) {
-  int32_t head = 0;
-  for (; head + kTileHeads <= a.g; head += kTileHeads) AttendHeads<Type, kTileHeads>(a, head);
-  AttendRest<Type, kTileHeads - 1>(a, head);
+inline void AttendFloats(const AttendTileArgs& a) {
+  using Vectors = FloatVectors<Type>;
+  using T = typename Type::T;
+  AttendVectors(a, Vectors{static_cast<const T*>(a.k), a.d}, Vectors{static_cast<const T*>(a.v), a.d});
+}
+
+template <bool wide_keys, bool wide_values>
+inline void AttendCodes(const AttendTileArgs& a) {
+  AttendVectors(a, CodeVectors<wide_keys>(a.k, a.k_scales, a), CodeVectors<wide_values>(a.v, a.v_scales, a));
 }
 
 inline void AttendTile(const AttendTileArgs& a) {
+  const bool wide_values = a.value_type == KvType::kInt8;
   switch (a.type) {
     case KvType::kF32:
-      return AttendType<TypeF32>(a);
+      return AttendFloats<TypeF32>(a);
     case KvType::kF16:
-      return AttendType<TypeF16>(a);
-    default:
-      return AttendType<TypeBf16>(a);
+      return AttendFloats<TypeF16>(a);
+    case KvType::kBf16:
+      return AttendFloats<TypeBf16>(a);
+    case KvType::kInt8:
+      return wide_values ? AttendCodes<true, true>(a) : AttendCodes<true, false>(a);
+    case KvType::kInt4:
+      return wide_values ? AttendCodes<false, true>(a) : AttendCodes<false, false>(a);
   }
 }

@@ -122,9 +122,9 @@ struct AttendTileArgs {
     const uint8_t* at = nullptr;
     int64_t bytes = 0;
   };
-  const float* q;  // [g, D], rotated
-  const void* k;   // [n, D] of `type`: f32, f16 or bf16
-  const void* v;
+  const float* q;          // [g, D], rotated
+  const void* k;           // [n, D] of `type`
+  const void* v;           // the same; with codes of value_type
   const uint8_t* visible;  // [g][visible_stride] or null
   float* logits;           // [g][logits_stride] or null
   float *m, *l, *acc;      // [g], [g], [g, D] or null
@@ -134,7 +134,13 @@ struct AttendTileArgs {
   float scale;
   float cap = 0;
   Next next_keys{}, next_values{};
+  // Codes, where type is int8 or int4: an f16 scale for every `group` elements [n, D / group]. group: a power
+  // of two, 16 at least; 0: type is f32, f16 or bf16.
+  int32_t group = 0;
+  KvType value_type = KvType::kInt8;
+  const uint16_t *k_scales = nullptr, *v_scales = nullptr;
 };
+constexpr int32_t kLeastTileGroup = 16;
 
 struct KernelTable {
   const char* name;

@@ -102,6 +102,13 @@ inline F LoadI8N(const int8_t* p, int n) {
 }
 inline F WidenI8(__m128i x) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)); }
 inline F LoadI8(const uint8_t* p) { return WidenI8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))); }
+// Codes two a byte, low nibble first: each lane moves its own to the top and down again with its sign.
+inline F LoadI4(const uint8_t* p) {
+  int32_t eight;
+  __builtin_memcpy(&eight, p, 4);
+  const __m256i up = _mm256_setr_epi32(28, 24, 20, 16, 12, 8, 4, 0);
+  return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_sllv_epi32(_mm256_set1_epi32(eight), up), 28));
+}
 inline F SetF16(uint16_t half) { return _mm256_cvtph_ps(_mm_set1_epi16(static_cast<int16_t>(half))); }
 inline void StoreI8N(int8_t* p, int n, F x) {  // x: whole numbers in [-128, 127]
   const I words = _mm256_cvtps_epi32(x);

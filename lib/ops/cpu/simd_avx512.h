@@ -75,6 +75,16 @@ inline F LoadI8N(const int8_t* p, int n) {
 }
 inline F WidenI8(__m128i x) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x)); }
 inline F LoadI8(const uint8_t* p) { return WidenI8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+// Codes two a byte, low nibble first: each lane moves its own down, and looks up what number it is.
+inline F LoadI4(const uint8_t* p) {
+  int32_t low, high;
+  __builtin_memcpy(&low, p, 4);
+  __builtin_memcpy(&high, p + 4, 4);
+  const __m512i codes = _mm512_mask_set1_epi32(_mm512_set1_epi32(low), 0xff00, high),
+                down = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+  const F numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+  return _mm512_permutexvar_ps(_mm512_srlv_epi32(codes, down), numbers);
+}
 inline F SetF16(uint16_t half) { return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<int16_t>(half))); }
 inline void StoreI8N(int8_t* p, int n, F x) {  // x: whole numbers in [-128, 127]
   _mm_mask_storeu_epi8(p, First(n), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));

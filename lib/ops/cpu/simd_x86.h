@@ -9,13 +9,6 @@ inline __m128i SignedNibbles(__m128i bytes) {
   const __m128i sign = _mm_set1_epi8(8);
   return _mm_sub_epi8(_mm_xor_si128(_mm_and_si128(bytes, _mm_set1_epi8(15)), sign), sign);
 }
-// Codes two a byte, low nibble first.
-inline F LoadI4(const uint8_t* p) {
-  int64_t pairs = 0;
-  __builtin_memcpy(&pairs, p, kWidth / 2);
-  const __m128i bytes = _mm_cvtsi64_si128(pairs);
-  return WidenI8(_mm_unpacklo_epi8(SignedNibbles(bytes), SignedNibbles(_mm_srli_epi16(bytes, 4))));
-}
 
 // 16 bytes -> 32 codes, low nibble first.
 inline void ExpandNibbles(const int8_t* in, int8_t* codes) {

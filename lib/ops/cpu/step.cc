@@ -341,33 +341,47 @@ class Wave {
     t->next_values = {s.value(), n * s.f->value_bytes};
   }
 
-  // Keys and values where they lie, or brought together, decoded and turned in scratch.
+  // Keys and values where they lie or brought together; those that the kernel does not take as they are
+  // decoded and turned in scratch.
   void Vectors(const Entries& run, int32_t row, float* tile, AttendTileArgs* t) const {
     const PageFormat& f = *run.first.f;
     const bool turns = Turns(run.pages),
-               as_they_are = f.coding == EntryCoding::kVectors && !f.coded() && !turns;
-    t->type = as_they_are ? f.type : KvType::kF32;
-    if (as_they_are && run.in_one_page()) {
-      t->k = run.first.key(), t->v = run.first.value();
-      return;
-    }
-    const int64_t bytes = as_they_are ? f.key_bytes : int64_t{4} * d_;
-    uint8_t *keys = reinterpret_cast<uint8_t*>(tile), *values = keys + run.n * bytes;
+               codes_fit = f.group >= kLeastTileGroup && (f.group & (f.group - 1)) == 0;
+    if (f.coding == EntryCoding::kVectors && !turns && (!f.coded() || codes_fit))
+      return AsTheyAre(run, tile, t);
+    t->type = KvType::kF32;
+    float *keys = tile, *values = tile + int64_t{run.n} * d_;
     t->k = keys, t->v = values;
     run.ForPages([&](const Slot& s, int32_t first, int32_t n) {
-      uint8_t *k = keys + first * bytes, *v = values + first * bytes;
-      if (as_they_are) {
-        std::memcpy(k, s.key(), static_cast<size_t>(n * bytes));
-        std::memcpy(v, s.value(), static_cast<size_t>(n * bytes));
-        return;
-      }
-      float* x = reinterpret_cast<float*>(k);
+      float* x = keys + int64_t{first} * d_;
       run.pages.ReadKeys(s, n, x);
-      run.pages.ReadValues(s, n, reinterpret_cast<float*>(v));
+      run.pages.ReadValues(s, n, values + int64_t{first} * d_);
       const int32_t* at = Plan(row).in_cache ? &s.rank() : &s.position();
       for (int32_t i = 0; turns && i < n; ++i)
         angles_.Turn(kernels_, a_.pairing, at[i], x + int64_t{i} * d_, 1);
     });
+  }
+
+  void AsTheyAre(const Entries& run, float* tile, AttendTileArgs* t) const {
+    const PageFormat& f = *run.first.f;
+    t->type = f.type, t->value_type = f.value_type(), t->group = f.coded() ? f.group : 0;
+    if (run.in_one_page()) {
+      t->k = run.first.key(), t->v = run.first.value();
+      t->k_scales = run.first.key_scales(), t->v_scales = run.first.value_scales();
+      return;
+    }
+    uint8_t *keys = reinterpret_cast<uint8_t*>(tile), *values = keys + run.n * f.key_bytes,
+            *key_scales = values + run.n * f.value_bytes, *value_scales = key_scales + run.n * f.scale_bytes;
+    run.ForPages([&](const Slot& s, int32_t first, int32_t n) {
+      const auto copy = [first, n](uint8_t* to, const void* from, int64_t bytes) {
+        if (bytes > 0) std::memcpy(to + first * bytes, from, static_cast<size_t>(n * bytes));
+      };
+      copy(keys, s.key(), f.key_bytes), copy(values, s.value(), f.value_bytes);
+      copy(key_scales, s.key_scales(), f.scale_bytes), copy(value_scales, s.value_scales(), f.scale_bytes);
+    });
+    t->k = keys, t->v = values;
+    t->k_scales = reinterpret_cast<uint16_t*>(key_scales);
+    t->v_scales = reinterpret_cast<uint16_t*>(value_scales);
   }
 
   // Bytes [group, n] for entries that some query heads do not see, or that the layer's window has left; null:

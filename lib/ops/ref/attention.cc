@@ -12,46 +12,53 @@ constexpr int32_t kTile = 64;  // keys whose logits are held at a time, on the s
 
 bool IsSeen(const uint32_t* seen, uint32_t bit, int32_t t) { return seen == nullptr || (seen[t] & bit) != 0; }
 
-// acc[0, d) = acc * keep + p * v
-void Blend(float keep, float p, const float* v, int32_t d, float* acc) {
-  for (int32_t j = 0; j < d; ++j) acc[j] = acc[j] * keep + p * v[j];
+// Keys or values of a tile, as they are stored.
+struct Stored {
+  KvType type;
+  const void* base;
+  const uint16_t* scales;
+  int32_t group, d;
+};
+Stored KeysOf(const AttendTileArgs& a) { return {a.type, a.k, a.k_scales, a.group, a.d}; }
+Stored ValuesOf(const AttendTileArgs& a) {
+  return {a.group > 0 ? a.value_type : a.type, a.v, a.v_scales, a.group, a.d};
 }
 
-void LoadVector(KvType type, const void* base, int64_t index, int32_t d, float* out) {
-  if (type == KvType::kF32) {
-    for (int32_t j = 0; j < d; ++j) out[j] = static_cast<const float*>(base)[index * d + j];
-    return;
+// Element j of a vector.
+float ElementOf(const Stored& s, int64_t index, int32_t j) {
+  const int64_t at = index * s.d + j;
+  switch (s.type) {
+    case KvType::kF32:
+      return static_cast<const float*>(s.base)[at];
+    case KvType::kF16:
+      return F16ToFloat(static_cast<const uint16_t*>(s.base)[at]);
+    case KvType::kBf16:
+      return Bf16ToFloat(static_cast<const uint16_t*>(s.base)[at]);
+    default:
+      break;
   }
-  const uint16_t* in = static_cast<const uint16_t*>(base) + index * d;
-  if (type == KvType::kF16) {
-    for (int32_t j = 0; j < d; ++j) out[j] = F16ToFloat(in[j]);
-  } else {
-    for (int32_t j = 0; j < d; ++j) out[j] = Bf16ToFloat(in[j]);
-  }
+  const int8_t* codes = static_cast<const int8_t*>(s.base);
+  const uint8_t pair = static_cast<uint8_t>(s.type == KvType::kInt4 ? codes[at / 2] : 0);
+  const int code =
+      s.type == KvType::kInt8 ? codes[at] : static_cast<int8_t>(j % 2 == 0 ? pair << 4 : pair & 0xf0) >> 4;
+  return static_cast<float>(code) * F16ToFloat(s.scales[index * (s.d / s.group) + j / s.group]);
 }
 
 // Dot product of q with a stored vector, a piece at a time.
-float DotStored(const float* q, KvType type, const void* base, int64_t index, int32_t d) {
-  if (type == KvType::kF32) return Dot(q, static_cast<const float*>(base) + index * d, d);
-  const int64_t first = index * d;
+float DotStored(const float* q, const Stored& s, int64_t index) {
+  if (s.type == KvType::kF32) return Dot(q, static_cast<const float*>(s.base) + index * s.d, s.d);
   float piece[64], sum = 0;
-  for (int32_t begin = 0; begin < d; begin += 64) {
-    const int32_t n = d - begin < 64 ? d - begin : 64;
-    LoadVector(type, static_cast<const uint16_t*>(base) + first + begin, 0, n, piece);
+  for (int32_t begin = 0; begin < s.d; begin += 64) {
+    const int32_t n = s.d - begin < 64 ? s.d - begin : 64;
+    for (int32_t j = 0; j < n; ++j) piece[j] = ElementOf(s, index, begin + j);
     sum += Dot(q + begin, piece, n);
   }
   return sum;
 }
 
-void BlendStored(float keep, float p, KvType type, const void* base, int64_t index, int32_t d, float* acc) {
-  if (type == KvType::kF32) return Blend(keep, p, static_cast<const float*>(base) + index * d, d, acc);
-  const int64_t first = index * d;
-  float piece[64];
-  for (int32_t begin = 0; begin < d; begin += 64) {
-    const int32_t n = d - begin < 64 ? d - begin : 64;
-    LoadVector(type, static_cast<const uint16_t*>(base) + first + begin, 0, n, piece);
-    Blend(keep, p, piece, n, acc + begin);
-  }
+// acc[0, d) = acc * keep + p * a stored vector
+void BlendStored(float keep, float p, const Stored& s, int64_t index, float* acc) {
+  for (int32_t j = 0; j < s.d; ++j) acc[j] = acc[j] * keep + p * ElementOf(s, index, j);
 }
 
 // Adds entries [begin, end), at most kTile, to the running softmax of query head h.
@@ -60,7 +67,7 @@ void AttendPart(const AttendTileArgs& a, int32_t h, int32_t begin, int32_t end) 
   for (int32_t t = begin; t < end; ++t) {
     const bool seen = a.visible == nullptr || a.visible[h * a.visible_stride + t] != 0;
     z[t - begin] =
-        seen ? Capped(a.scale * DotStored(a.q + int64_t{h} * a.d, a.type, a.k, t, a.d), a.cap) : -INFINITY;
+        seen ? Capped(a.scale * DotStored(a.q + int64_t{h} * a.d, KeysOf(a), t), a.cap) : -INFINITY;
     if (z[t - begin] > top) top = z[t - begin];
     if (a.logits != nullptr) a.logits[h * a.logits_stride + t] = z[t - begin];
   }
@@ -72,7 +79,7 @@ void AttendPart(const AttendTileArgs& a, int32_t h, int32_t begin, int32_t end) 
   for (int32_t t = begin; t < end; ++t) {
     const float p = std::exp(z[t - begin] - m);
     a.l[h] += p;
-    if (a.acc != nullptr) BlendStored(keep, p, a.type, a.v, t, a.d, a.acc + int64_t{h} * a.d);
+    if (a.acc != nullptr) BlendStored(keep, p, ValuesOf(a), t, a.acc + int64_t{h} * a.d);
     keep = 1;
   }
 }
