@@ -25,8 +25,9 @@ namespace {
 constexpr int64_t kInLayer = 5, kForLogits = 1;
 
 // Every product is large enough to be shared among threads.
-test::AlignedBytes BytesOf(int n_layers, WeightType type) {
+test::AlignedBytes BytesOf(int n_layers, WeightType type, int vocab_size = 0) {
   test::TinyModelOptions o;
+  if (vocab_size > 0) o.vocab_size = vocab_size;
   o.n_layers = n_layers, o.type = type, o.group = 32;
   o.n_heads = 8, o.n_kv_heads = 2, o.head_dim = 32, o.hidden_size = 256, o.ffn_size = 512;
   return test::TinyModelBytes(o);
@@ -51,6 +52,19 @@ TEST(Barriers, FiveALayerAtAStep) {
         }
       }
     }
+  }
+}
+
+// The likeliest token of many is looked for by all threads.
+TEST(Barriers, OnceMoreForTheTokenOfALargeVocabulary) {
+  for (const bool large : {false, true}) {
+    const test::AlignedBytes bytes = BytesOf(1, WeightType::kInt8, large ? 20000 : 8000);
+    const auto model = test::OpenTiny(bytes);
+    const auto session = test::FedSession(model, "full", 60);
+    test::Steps(*session, 1);
+    n_meetings = 0;
+    test::Steps(*session, 1);
+    EXPECT_EQ(n_meetings, kInLayer + kForLogits + large);
   }
 }
 

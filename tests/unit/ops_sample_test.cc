@@ -62,13 +62,13 @@ std::vector<float> Logits(size_t n, uint32_t seed, bool ties) {
 
 TEST(Sample, GreedyIsTheLowestOfTheLargest) {
   EXPECT_EQ(Draw({1, 3, 2, 3}, {}), 1);
-  for (size_t n : {1u, 15u, 16u, 17u, 1000u, 2048u, 2049u, 4096u, 128256u, 131073u}) {
+  for (size_t n : {1u, 15u, 16u, 17u, 1000u, 8192u, 8193u, 16384u, 128256u, 131073u}) {
     const std::vector<float> x = Logits(n, static_cast<uint32_t>(n), true);
     EXPECT_EQ(Draw(x, {}), std::max_element(x.begin(), x.end()) - x.begin()) << n;
   }
   // Wherever it lies among the parts that threads look through.
   std::vector<float> x(131073, -1.0f);
-  for (const size_t at : {131072u, 131071u, 65536u, 2049u, 2048u, 2047u, 0u}) {
+  for (const size_t at : {131072u, 131071u, 65536u, 8193u, 8192u, 8191u, 0u}) {
     x[at] = 5;
     EXPECT_EQ(Draw(x, {}), static_cast<int32_t>(at));
   }
