@@ -184,8 +184,7 @@ void Tiles() {
   for (const AttendCase& c : AttendCases()) {
     if (c.n != 64 || (c.g != 1 && c.g != 4 && c.g != 8)) continue;
     AttendData data(c);
-    const KvType values = c.group > 0 ? c.value_type : c.type;
-    const double bytes = static_cast<double>(c.n * (CodeBytes(c.type, c.d) + CodeBytes(values, c.d)));
+    const double bytes = static_cast<double>(c.n * (CodeBytes(c.type, c.d) + CodeBytes(c.values(), c.d)));
     for (const KernelTable* t : Tables()) {
       MeasureShare(std::string("attend_tile ") + t->name + " type " +
                        std::to_string(static_cast<int>(c.type)) + " 100 tiles n 64 g " + std::to_string(c.g) +

@@ -1,9 +1,9 @@
 """The part of docs/results.md on how keys and values are stored: which of the two the bits are for."""
 
-import quality_join
 import quality_tables as quality
 import quality_text
-from quality_parts import mean, rows_by_kind
+from quality_join import KINDS, MORE
+from quality_parts import ASK_KINDS, mean, rows_by_kind
 from quality_relate import OWN_KINDS
 
 # keys, values: options
@@ -14,8 +14,7 @@ STORED = (
     ("int4 keys, int8 values", "kv=int4,kv_values=int8,residual=0"),
     ("int4", "kv=int4,residual=0"),
 )
-RECALL_KINDS = quality.ASK_KINDS[:5]
-JOIN_KINDS = tuple(f"join/{kind}" for kind in quality_join.KINDS)
+JOIN_KINDS = tuple(f"join/{kind}" for kind in KINDS)
 METHOD, SIZES = "kvzip-own", ("63KiB", "100KiB", "200KiB")
 
 
@@ -44,10 +43,10 @@ def by_bytes(program, contexts):
 
 
 def storage(program, arguments):
-    relate, contexts = program.of(arguments.relate), 3 * arguments.contexts
+    relate, contexts = program.of(arguments.relate), MORE * arguments.contexts
     policies = ["full:" + kv for _, kv in STORED]
     models = (
-        ("recall", program, RECALL_KINDS),
+        ("recall", program, ASK_KINDS),
         ("relate", relate, OWN_KINDS),
         ("join", program.of(arguments.join), JOIN_KINDS),
     )

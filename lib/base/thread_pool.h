@@ -21,8 +21,10 @@ class ThreadPool {
   // are done. thread is in [0, n_threads). fn must not throw. Allocates nothing.
   virtual void Run(int64_t n_items, void (*fn)(void* context, int64_t item, int thread), void* context) = 0;
 
+  // One item is not worth a meeting.
   template <typename F>  // void f(int64_t item, int thread) noexcept
   void ParallelFor(int64_t n_items, F&& f) {
+    if (n_items == 1) return f(0, 0);
     Run(
         n_items,
         [](void* c, int64_t item, int thread) {

@@ -74,6 +74,8 @@ inline int64_t CodeBytes(KvType type, int32_t d) {  // of one vector, without sc
   return 0;
 }
 
+constexpr int32_t kMaxHeadSize = 1024;  // of every model that is taken: vectors fit on the stack
+
 // Which dimensions RoPE pairs: (j, j + d/2) or (2j, 2j + 1).
 enum class RopePairing : uint8_t { kHalf = 0, kInterleaved = 1 };
 

@@ -124,6 +124,7 @@ Weight PanelsAt(const Weight& from, uint8_t* to) {
 
 // Rows of a matrix, and its panels, follow each other in a stack as in one tall matrix.
 Weight MatrixOf(const Weight& stack, int32_t i) {
+  if (stack.stack == 1) return stack;
   Weight w = stack;
   w.stack = 1, w.rows = stack.rows / stack.stack;
   const int64_t row = int64_t{i} * w.rows;

@@ -342,6 +342,8 @@ struct AttendCase {
   float cap = 0;
   int32_t group = 0;  // of codes
   KvType value_type = KvType::kInt8;
+
+  KvType values() const { return group > 0 ? value_type : type; }
 };
 
 inline std::vector<AttendCase> AttendCases() {
@@ -371,7 +373,7 @@ struct AttendData {
     Random random(static_cast<uint64_t>(c.n * 1009 + c.g * 31 + c.d));
     q = random.Floats(int64_t{c.g} * c.d, -2, 2);
     Store(random.Floats(int64_t{c.n} * c.d, -2, 2), c.type, &k, &k_scales, &k_values);
-    Store(random.Floats(int64_t{c.n} * c.d), c.group > 0 ? c.value_type : c.type, &v, &v_scales, &v_values);
+    Store(random.Floats(int64_t{c.n} * c.d), c.values(), &v, &v_scales, &v_values);
     for (int64_t i = 0; i < int64_t{c.g} * c.n; ++i) visible.push_back(random.Bits() % 3 != 0);
     Reset();
   }
@@ -385,9 +387,8 @@ struct AttendData {
   AttendTileArgs Args(bool masked, int32_t begin, int32_t end) {
     AttendTileArgs a{};
     a.group = shape.group, a.value_type = shape.value_type;
-    const KvType values = shape.group > 0 ? shape.value_type : shape.type;
     a.q = q.data(), a.k = k.data() + begin * CodeBytes(shape.type, shape.d),
-    a.v = v.data() + begin * CodeBytes(values, shape.d);
+    a.v = v.data() + begin * CodeBytes(shape.values(), shape.d);
     if (shape.group > 0) {
       const int64_t scales = begin * (shape.d / shape.group);
       a.k_scales = k_scales.data() + scales, a.v_scales = v_scales.data() + scales;

@@ -6,6 +6,12 @@
 
 namespace kvc::test {
 
+// What values become where keys become `keys` and values have so many bits, 0: as many.
+inline VectorFormat ValuesBeside(VectorFormat keys, int32_t bits) {
+  if (bits > 0) keys.type = bits == 8 ? KvType::kInt8 : KvType::kInt4;
+  return keys;
+}
+
 // A cache whose heads are all alike.
 struct UniformLayout {
   int32_t n_layers = 1, n_kv_heads = 1, group = 1, head_dim = 0, page_slots = 64, n_aux = 0;

@@ -249,10 +249,7 @@ TEST_P(AttendCases, HoldsWhatTheReferenceCodes) {
   test::HostLayer got = memory_.Load(*cache_, 0);
   ASSERT_EQ(got.len, kv.len);
   const VectorFormat stored{c.type, c.dim, c.quant_group()}, ring{KvType::kF16, c.dim, 0},
-      value{c.value_bits == 4   ? KvType::kInt4
-            : c.value_bits == 8 ? KvType::kInt8
-                                : c.type,
-            c.dim, c.quant_group()};
+      value = test::ValuesBeside(stored, c.value_bits);
   for (int g = 0; g < kHeads; ++g) {
     const int32_t n = kv.len[static_cast<size_t>(g)],
                   whole = (n - std::min(n, c.tail_slots - c.page_slots)) / c.page_slots * c.page_slots,

@@ -61,12 +61,7 @@ class KvCacheRandom : public testing::TestWithParam<Kind> {
     return layout.Make();
   }
   VectorFormat Stored() const { return {GetParam().type, kDim, GetParam().group}; }
-  VectorFormat StoredValue() const {
-    const int32_t bits = GetParam().value_bits;
-    VectorFormat format = Stored();
-    if (bits > 0) format.type = bits == 8 ? KvType::kInt8 : KvType::kInt4;
-    return format;
-  }
+  VectorFormat StoredValue() const { return test::ValuesBeside(Stored(), GetParam().value_bits); }
   static VectorFormat Raw() { return {KvType::kF16, kDim, 0}; }
   static size_t At(int l, int g) { return static_cast<size_t>(l * kHeads + g); }
 

@@ -145,10 +145,8 @@ class LayerMath {
     Add(out, {0, shape_.hidden, static_cast<int32_t>(i), 1}, scale, x);
   }
 
-  // One row is not worth a barrier.
   template <typename F>
   void ForRows(const F& f) const {
-    if (n_ == 1) return f(0, 0);
     ops_.pool->ParallelFor(n_, f);
   }
 

@@ -157,8 +157,7 @@ class Tiles {
 
   void Do(const Part& part, int32_t matrix, const OutputTile& tile) const {
     MatMulArgs a = x_;
-    const Weight of_stack = part.w.stack == 1 ? Weight{} : MatrixOf(part.w, matrix);
-    const Weight& w = part.w.stack == 1 ? part.w : of_stack;
+    const Weight w = MatrixOf(part.w, matrix);
     a.w = &w, a.bias = part.bias == nullptr ? nullptr : part.bias + int64_t{matrix} * w.rows;
     a.y_stride = part.y_stride, a.y = part.y + tile.token * part.y_stride;
     a.row_begin = tile.row, a.row_end = tile.row + tile.rows, a.n = tile.tokens;

@@ -14,16 +14,11 @@ int64_t CpuDevice::NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows
 Status CpuDevice::Embed(Stream*, const EmbedArgs& a) {
   const Weight table = PartOf(*a.table, 0);
   float* x = Raw(a.x);
-  const auto one = [&](int64_t i, int) {
+  pool_->ParallelFor(a.n, [&](int64_t i, int) {
     float* row = x + i * a.shape->hidden;
     kernels_.weight_row(table, a.tokens[i], row);
     for (int32_t j = 0; a.scale != 1.0f && j < a.shape->hidden; ++j) row[j] *= a.scale;
-  };
-  if (a.n == 1) {
-    one(0, 0);
-  } else {
-    pool_->ParallelFor(a.n, one);
-  }
+  });
   return {};
 }
 

@@ -9,8 +9,6 @@
 
 namespace kvc::cpu {
 
-constexpr int32_t kMaxHeadSize = 1024;
-
 // One slot of a page.
 struct Slot {
   uint8_t* page = nullptr;

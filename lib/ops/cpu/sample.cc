@@ -40,15 +40,10 @@ int32_t ArgMax(ThreadPool* pool, const float* x, int32_t n) {
   constexpr int32_t kParts = 64, kLeastPart = 8192;  // below that one thread alone is as fast
   const int32_t part = std::max((n + kParts - 1) / kParts, kLeastPart), parts = (n + part - 1) / part;
   uint32_t most[kParts];
-  const auto look = [&](int64_t item, int) {
+  pool->ParallelFor(parts, [&](int64_t item, int) {
     const int32_t begin = static_cast<int32_t>(item) * part;
     most[item] = LargestKey(x + begin, std::min(part, n - begin));
-  };
-  if (parts == 1) {
-    look(0, 0);
-  } else {
-    pool->ParallelFor(parts, look);
-  }
+  });
   uint32_t best = Key(kNever);
   int32_t at = -1;
   for (int32_t i = 0; i < parts; ++i) {

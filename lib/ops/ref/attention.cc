@@ -24,41 +24,30 @@ Stored ValuesOf(const AttendTileArgs& a) {
   return {a.group > 0 ? a.value_type : a.type, a.v, a.v_scales, a.group, a.d};
 }
 
-// Element j of a vector.
-float ElementOf(const Stored& s, int64_t index, int32_t j) {
-  const int64_t at = index * s.d + j;
-  switch (s.type) {
-    case KvType::kF32:
-      return static_cast<const float*>(s.base)[at];
-    case KvType::kF16:
-      return F16ToFloat(static_cast<const uint16_t*>(s.base)[at]);
-    case KvType::kBf16:
-      return Bf16ToFloat(static_cast<const uint16_t*>(s.base)[at]);
-    default:
-      break;
-  }
-  const int8_t* codes = static_cast<const int8_t*>(s.base);
-  const uint8_t pair = static_cast<uint8_t>(s.type == KvType::kInt4 ? codes[at / 2] : 0);
-  const int code =
-      s.type == KvType::kInt8 ? codes[at] : static_cast<int8_t>(j % 2 == 0 ? pair << 4 : pair & 0xf0) >> 4;
-  return static_cast<float>(code) * F16ToFloat(s.scales[index * (s.d / s.group) + j / s.group]);
+// A vector as f32: where it lies, or decoded.
+const float* VectorOf(const Stored& s, int64_t index, float* decoded) {
+  if (s.type == KvType::kF32) return static_cast<const float*>(s.base) + index * s.d;
+  const uint16_t* scales = s.group > 0 ? s.scales + index * (s.d / s.group) : nullptr;
+  DecodeVectors({s.type, s.d, s.group}, static_cast<const uint8_t*>(s.base) + index * CodeBytes(s.type, s.d),
+                scales, 1, decoded);
+  return decoded;
 }
 
-// Dot product of q with a stored vector, a piece at a time.
+// Dot product of q with a stored vector; of one that is decoded a piece at a time.
 float DotStored(const float* q, const Stored& s, int64_t index) {
-  if (s.type == KvType::kF32) return Dot(q, static_cast<const float*>(s.base) + index * s.d, s.d);
-  float piece[64], sum = 0;
-  for (int32_t begin = 0; begin < s.d; begin += 64) {
-    const int32_t n = s.d - begin < 64 ? s.d - begin : 64;
-    for (int32_t j = 0; j < n; ++j) piece[j] = ElementOf(s, index, begin + j);
-    sum += Dot(q + begin, piece, n);
-  }
+  float decoded[kMaxHeadSize], sum = 0;
+  const float* x = VectorOf(s, index, decoded);
+  if (x != decoded) return Dot(q, x, s.d);
+  for (int32_t begin = 0; begin < s.d; begin += 64)
+    sum += Dot(q + begin, x + begin, std::min(s.d - begin, 64));
   return sum;
 }
 
 // acc[0, d) = acc * keep + p * a stored vector
 void BlendStored(float keep, float p, const Stored& s, int64_t index, float* acc) {
-  for (int32_t j = 0; j < s.d; ++j) acc[j] = acc[j] * keep + p * ElementOf(s, index, j);
+  float decoded[kMaxHeadSize];
+  const float* x = VectorOf(s, index, decoded);
+  for (int32_t j = 0; j < s.d; ++j) acc[j] = acc[j] * keep + p * x[j];
 }
 
 // Adds entries [begin, end), at most kTile, to the running softmax of query head h.
