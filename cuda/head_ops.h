@@ -260,8 +260,7 @@ KVC_DEVICE void BlockOrder(const Pages& pages, uint64_t* keys) {
   const int32_t len = pages.len();
   for (int32_t i = ThreadOfBlock(); i < len; i += BlockThreads()) {
     const int32_t physical = pages.Physical(i);
-    keys[i] = static_cast<uint64_t>(static_cast<uint32_t>(pages.At(physical).position())) << 32 |
-              static_cast<uint32_t>(physical);
+    keys[i] = OrderKey(pages.At(physical).position(), physical);
   }
   __syncthreads();
   BlockSort(keys, len);

@@ -1,6 +1,7 @@
 // A cache to a file and back, page by page as it lies in memory, so that a restored session continues
 // bit-identically.
 #include <algorithm>
+#include <limits>
 
 #include "lib/base/archive.h"
 #include "lib/cache/kv_cache.h"
@@ -79,8 +80,10 @@ Status KvCache::CheckHead(Stream* stream, int32_t head, int32_t n_tokens, int32_
   std::vector<int32_t> positions;
   KVC_RETURN_IF_ERROR(Positions(stream, head, &positions));
   bool good = n_tokens == 0 || n > 0;  // a head of a sequence that has begun is never empty
-  for (size_t i = 0; good && i < positions.size(); ++i)
-    good = positions[i] > (i == 0 ? -1 : positions[i - 1]) && positions[i] < n_tokens;
+  for (size_t i = 0; good && i < positions.size(); ++i) {
+    const int32_t last = i > 0 ? std::max(positions[i - 1], -1) : layout_->has_rest ? -n_tokens - 1 : -1;
+    good = positions[i] > last && positions[i] < n_tokens;
+  }
   const int32_t window = layout_->window(head / layout_->n_kv_heads);
   if (window > 0) {
     good = good && view_.rotated[head] != 0 && n == Len(head - head % layout_->n_kv_heads) &&
@@ -90,7 +93,7 @@ Status KvCache::CheckHead(Stream* stream, int32_t head, int32_t n_tokens, int32_
                        n_tokens - changed_at;
   }
   std::vector<uint8_t> page, ranks_seen(static_cast<size_t>(n), 0);
-  int32_t last = -1;
+  int32_t last = std::numeric_limits<int32_t>::min();
   for (int kind = 0; good && kind < 2; ++kind) {
     const int32_t format = FormatOf(head, kind);
     if (format < 0) continue;

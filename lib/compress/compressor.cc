@@ -169,7 +169,7 @@ MergeRule Compressor::MergeRuleNow() const {
   if (policy().keeps_all() || policy().reducer->kind == MergeKind::kNone) return rule;
   rule.kind = policy().reducer->kind;
   rule.sums = plan_.merge_sums(), rule.counts = plan_.merge_counts();
-  policy().reducer->merge(policy(), &rule);
+  if (policy().reducer->merge != nullptr) policy().reducer->merge(policy(), &rule);
   return rule;
 }
 
@@ -190,6 +190,7 @@ ScoreProgram Compressor::PromptProgram() const {
   const Scorer& scorer = *policy().scorer;
   if (scorer.history != nullptr) scorer.history(policy(), &program.history);
   scorer.program(policy(), budget_, &program);
+  if (plan_.n_rest() > 0) program.Add(ScoreOp::kRestLast, 0);
   return program;
 }
 

@@ -154,7 +154,8 @@ class Compressor {
   Status ArchiveState(Archive& archive, bool slides, Device* device, Stream* stream);
   // Entries a head may have between steps, [L, G]; only where decode evicts.
   const std::vector<int32_t>& caps() const { return caps_; }
-  int32_t n_protected() const { return protect_.n_sink + protect_.n_recent; }
+  // Entries a head has whatever the scores are: the protected part, and the one that stands for the rest.
+  int32_t n_protected() const { return protect_.n_sink + protect_.n_recent + plan_.n_rest(); }
 
  private:
   static constexpr int32_t kUnbounded = StoragePlan::kUnbounded;
@@ -185,7 +186,7 @@ class Compressor {
   };
   Status Score(const LayerChoice& c) const;
   Status ChooseCounts(LayerChoice* c);
-  Status Mark(LayerChoice* c, const std::vector<int32_t>& counts);
+  Status Mark(LayerChoice* c, const std::vector<int32_t>& wanted);
   Status PushPromptQueries(const LayerChoice& c);
   Status StoreMarked(const LayerChoice& c, KvCache* cache);
   Status FitLayer(LayerChoice* c, KvCache* cache);

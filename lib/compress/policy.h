@@ -49,6 +49,8 @@ struct Policy {
   int32_t Int(OptionId id) const { return static_cast<int32_t>(options[static_cast<int>(id)]); }
   bool Flag(OptionId id) const { return options[static_cast<int>(id)] != 0; }
   bool keeps_all() const { return scorer == nullptr; }
+  // Slots of a head for an entry that stands for what was dropped (methods.md 2.25).
+  int32_t n_rest() const { return !keeps_all() && reducer->kind == MergeKind::kIntoRest ? 1 : 0; }
   bool quantises() const;          // some head stores codes of 8 or 4 bits
   bool stores_int4() const;        // some head may store codes of 4 bits
   bool wants_head_scores() const;  // for its budgets, or for its heads' precisions

@@ -70,8 +70,34 @@ Status CheckRounding(const Policy& policy) {
   return {};
 }
 
+// One entry stands for what the best scores of a prompt leave, in front of all others.
+Status CheckRest(const Policy& policy) {
+  const Scorer& scorer = *policy.scorer;
+  if (policy.decode != DecodeMode::kGrow) {
+    return Error(Code::kInvalid,
+                 "reducer rest makes one entry of what a prompt drops, and decode=%s drops tokens one by one: "
+                 "use decode=grow",
+                 std::string(kDecodeNames[static_cast<int>(policy.decode)]).c_str());
+  }
+  if (policy.positions == PositionMode::kInCache) {
+    return Error(Code::kInvalid,
+                 "reducer rest has the mean of keys at different positions, and pos_mode=incache turns keys "
+                 "anew: use pos_mode=original");
+  }
+  if (scorer.per_query_head || scorer.select != nullptr) {
+    return Error(Code::kInvalid, "reducer rest wants the best scores of a KV head, and scorer %s %s",
+                 scorer.name, scorer.per_query_head ? "selects per query head" : "selects otherwise");
+  }
+  const Protected part = scorer.protect(policy, kMaxBudgetSlots);
+  if (part.n_sink == 0) return {};
+  return Error(Code::kInvalid,
+               "reducer rest puts its entry where scorer %s keeps the first %d tokens: set n_sink=0",
+               scorer.name, part.n_sink);
+}
+
 Status CheckMerge(const Policy& policy) {
   const Reducer& reducer = *policy.reducer;
+  if (policy.n_rest() > 0) return CheckRest(policy);
   const auto goes = [&](const Scorer& s) {
     return reducer.kind == MergeKind::kSpread ? s.merges_spread : s.merges_next;
   };
@@ -212,7 +238,13 @@ Status ValidateSlots(const Policy& policy, int32_t budget) {
   if (budget < 1) return Error(Code::kInvalid, "budget = %d leaves no slot: 1 .. 16777216", budget);
   if (policy.scorer->check_slots != nullptr) KVC_RETURN_IF_ERROR(policy.scorer->check_slots(policy, budget));
   const Protected part = policy.scorer->protect(policy, budget);
-  const int64_t least = int64_t{part.n_sink} + part.n_recent;
+  const int64_t least = int64_t{part.n_sink} + part.n_recent + policy.n_rest();
+  if (least > budget && policy.n_rest() > 0) {
+    return Error(Code::kInvalid,
+                 "budget = %d is smaller than what %s with reducer rest always keeps: the newest %d tokens and "
+                 "the entry for the rest",
+                 budget, policy.method->name, part.n_recent);
+  }
   if (least > budget) {
     return Error(Code::kInvalid,
                  "budget = %d is smaller than what %s always keeps: the first %d and the newest %d tokens",

@@ -68,7 +68,7 @@ StoragePlan::StoragePlan(const Policy& policy, const ModelShape& shape, HeadScor
   if (policy.keeps_all()) return;
   const Scorer& scorer = *policy.scorer;
   scorer_aux_ = n_aux_ = scorer.n_aux == nullptr ? 0 : scorer.n_aux(policy);
-  if (policy.reducer->kind == MergeKind::kNone) return;
+  if (policy.reducer->kind == MergeKind::kNone || policy.n_rest() > 0) return;
   merge_sums_ = scorer.accumulates != Accumulates::kNothing ? 0 : n_aux_++;
   if (policy.reducer->kind == MergeKind::kIntoNext)
     merge_counts_ = scorer.accumulates == Accumulates::kSumAndCount ? 1 : n_aux_++;
@@ -213,6 +213,7 @@ class Layouter {
     layout_.n_aux = plan.n_aux();
     layout_.page_slots = page_slots;
     layout_.seen_masks = plan.query_heads_see_their_own();
+    layout_.has_rest = policy_.n_rest() > 0;
     entry_.d = layout_.head_dim, entry_.n_aux = layout_.n_aux, entry_.seen_masks = layout_.seen_masks,
     entry_.ranks = ranks;
     entry_.slots = page_slots, entry_.packed = page_slots == kTinyPage;
@@ -354,8 +355,9 @@ int32_t StoragePlan::BudgetFor(int32_t n_tokens) const {
       int32_t budget = std::max(1, static_cast<int32_t>(std::floor(share)));
       for (;;) {  // what is always kept may grow with the budget, by half of it at most
         const Protected p = ProtectFor(budget);
-        if (budget > p.n_sink + p.n_recent) return budget;
-        budget = p.n_sink + p.n_recent + 1;
+        const int32_t least = p.n_sink + p.n_recent + n_rest();
+        if (budget > least) return budget;
+        budget = least + 1;
       }
     }
     case BudgetKind::kBytes:
@@ -388,7 +390,7 @@ AllocateInput StoragePlan::AllocationFor(int32_t budget, int32_t n_tokens) const
                    shape_.n_kv_heads,
                    n_tokens,
                    budget,
-                   p.n_sink + p.n_recent,
+                   p.n_sink + p.n_recent + n_rest(),
                    sharing_scores_,
                    head_scores_.alpha};
   if (sharing_.size() < places_.size()) in.layers = sharing_;

@@ -76,6 +76,10 @@ Result<CacheLayout> Session::LayoutOf(const StoragePlan& plan, const SessionPara
     return Error(Code::kUnsupported,
                  "key_axis=channel codes the keys of many tokens together; on_full drops them one by one");
   }
+  if (layout.has_rest && params.on_full != OnFull::kError) {
+    return Error(Code::kUnsupported,
+                 "reducer rest makes one entry of what a prompt drops; on_full drops tokens one by one");
+  }
   return layout;
 }
 

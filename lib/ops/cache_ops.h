@@ -3,6 +3,7 @@
 // arena + page id * bytes. L layers, G KV heads a layer; head i = layer * G + kv_head.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -13,6 +14,17 @@
 namespace kvc {
 
 constexpr int kMaxAux = 64;  // side values an entry can have
+
+// The first entry of a head may stand for n tokens that were dropped (methods.md 2.25): its position is -n,
+// and its logit gains log n in every attention. All other positions are 0 and more.
+constexpr int32_t TokensOf(int32_t position) { return position < 0 ? -position : 1; }
+// Sorts entries by position: the key of the one at a physical index, which is its lower half.
+constexpr uint64_t OrderKey(int32_t position, int32_t index) {
+  return uint64_t{static_cast<uint32_t>(position) ^ 0x80000000u} << 32 | static_cast<uint32_t>(index);
+}
+inline float RestLogit(int32_t position) {
+  return position < 0 ? std::log(static_cast<float>(-position)) : 0.0f;
+}
 
 // A head has two parts, older entries first: `main` in the stored format, in pages of its own, and where
 // entries are stored late a ring of raw ones, in one page.
@@ -31,6 +43,7 @@ struct CacheLayout {
   int32_t n_layers = 0, n_kv_heads = 0, group = 1, head_dim = 0;  // group: query heads per KV head
   int32_t page_slots = 64, n_aux = 0;
   bool seen_masks = false;   // an entry is seen by some query heads of its group only (SpindleKV)
+  bool has_rest = false;     // the first entry of a head may stand for others
   bool layer_books = false;  // the heads of a layer share a pair of codebooks, held by the first
   int32_t directions = -1;   // format of codebook pages, -1: there are none
   // Heads of a layer with a window hold its newest entries, in order, as vectors: window_slack more than the

@@ -92,6 +92,7 @@ enum class ScoreOp : uint8_t {
   kKeyCosine,           // dst = cosine of k and the mean direction of all keys (methods.md 2.20)
   kLag,                 // dst = rank in its part by lag-relative spread, and what has no next part (2.21)
   kExpected,            // Q = softmax of the logits that queries to come are expected to give (2.22)
+  kRestLast,            // dst of an entry that stands for others is -inf, of all others more (2.25)
 };
 
 struct ScoreInstr {
@@ -239,7 +240,8 @@ struct CountBestArgs {
 
 // ---- merging ----
 
-enum class MergeKind : uint8_t { kNone = 0, kSpread = 1, kIntoNext = 2 };  // CaM (2.9), WeightedKV (2.15)
+// CaM (2.9), WeightedKV (2.15), one entry for all that goes (2.25)
+enum class MergeKind : uint8_t { kNone = 0, kSpread = 1, kIntoNext = 2, kIntoRest = 3 };
 struct MergeRule {
   MergeKind kind = MergeKind::kNone;
   int32_t sums = -1, counts = -1;  // side values: accumulated attention, and the rows it was accumulated over
@@ -249,12 +251,14 @@ struct MergeRule {
   uint64_t seed = 0;
 };
 
-// Gives the values of entries that are not marked to kept ones of the layer.
+// Gives the values of entries that are not marked to kept ones of the layer. kIntoRest: of a head with entries
+// that are not marked these become one, in its first slot, which is marked then (cache_ops.h, TokensOf);
+// what was marked before them moves on by one slot.
 struct MergeArgs {
   MergeRule rule;
   LayerView layer;
   int32_t layer_index;
-  DevicePtr<const uint8_t> marks;
+  DevicePtr<uint8_t> marks;
   int64_t stride;
   DeviceBytes scratch;
 };

@@ -117,6 +117,7 @@ inline bool WeighTile(const AttendTileArgs& a, int32_t head, int32_t entry, int3
     const F logit = Mul(Load(z + t), scale);
     Store(z + t, a.cap > 0 ? Capped(logit, a.cap) : logit);
   }
+  if (entry == 0) z[0] += a.first_logit;
   if (a.visible != nullptr) {
     const uint8_t* visible = a.visible + head * a.visible_stride + entry;
     for (int32_t t = 0; t < n; ++t) {

@@ -138,9 +138,9 @@ struct Running {
 };
 
 // Turns one row of unscaled logits into weights relative to the new maximum. Keys outside [begin, end) get
-// none. kept: the scaled logits, wanted or null.
-inline void Weigh(float* z, float scale, float cap, int32_t begin, int32_t end, float* m, float* l,
-                  float* keep, float* kept) {
+// none. first: more for the first of them. kept: the scaled logits, wanted or null.
+inline void Weigh(float* z, float scale, float cap, float first, int32_t begin, int32_t end, float* m,
+                  float* l, float* keep, float* kept) {
   for (int32_t t = 0; t < begin; ++t) z[t] = -kInfinity;
   for (int32_t t = end; t < kTileKeys; ++t) z[t] = -kInfinity;
   const F factor = Set(scale);
@@ -148,6 +148,7 @@ inline void Weigh(float* z, float scale, float cap, int32_t begin, int32_t end, 
   for (int t = 0; t < kTileKeys; t += kWidth) {
     F logit = Mul(Load(z + t), factor);
     if (cap > 0) logit = Capped(logit, cap);
+    if (t == 0 && first != 0) logit = Add(logit, LoadN(&first, 1));
     Store(z + t, logit);
     if (kept != nullptr) Store(kept + t, logit);
     top = Max(logit, top);
@@ -193,7 +194,7 @@ __attribute__((noinline)) void PrefillTile(const PrefillAttentionArgs& a, int32_
     const int32_t from = Most(0, FirstKey(a, row0 + i) - key),
                   to = Least(kTileKeys, EndKey(a, row0 + i) - key);
     Hide(a.seen, a.seen_bit, key, to, tile->z[i]);
-    Weigh(tile->z[i], a.scale, a.cap, from, to, &run->m[i], &run->l[i], &run->keep[i],
+    Weigh(tile->z[i], a.scale, a.cap, key == 0 ? a.first_logit : 0, from, to, &run->m[i], &run->l[i], &run->keep[i],
           key < a.n_kept ? a.kept + (row0 + i) * a.kept_stride + key : nullptr);
   }
   for (int32_t i = begin; i < end && a.out != nullptr; i += kTileRows) {
@@ -262,6 +263,7 @@ inline void ScoreRows(const ScoreRowsArgs& a) {
           if (a.cap > 0) logit = Capped(logit, a.cap);
           StoreN(p + t, Least(kWidth, n - t), logit);
         }
+        if (key == 0) p[0] += a.first_logit;
         Hide(a.seen, a.seen_bit, key, n, p);
       }
     }

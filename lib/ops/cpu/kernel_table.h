@@ -58,6 +58,7 @@ struct PrefillAttentionArgs {
   const float* sink = nullptr;
   int32_t n_heads = 1;
   int64_t lse_stride = 0;  // from head to head
+  float first_logit = 0;   // more for key 0, which stands for several; behind the cap
   // The scaled logits of the keys [0, n_kept), which all rows see, row i at kept + i * kept_stride; -inf:
   // left out. Null: not wanted. For one head without a window; whole multiples of kKeptKeys of a row are
   // written.
@@ -93,6 +94,7 @@ struct ScoreRowsArgs {
   uint32_t seen_bit = 0;
   float cap = 0;
   const float* sink = nullptr;  // one more logit of every row, times gain[i]; what it gets is nobody's
+  float first_logit = 0;        // as above, whatever gain
 };
 
 // With p(i, t) = exp(scale * q_i.k_t - lse[i]) for the rows i that see key t, t in [key_begin, key_end):
@@ -133,6 +135,7 @@ struct AttendTileArgs {
   int32_t n, g, d;
   float scale;
   float cap = 0;
+  float first_logit = 0;  // more for entry 0, behind the cap
   Next next_keys{}, next_values{};
   // Codes, where type is int8 or int4: an f16 scale for every `group` elements [n, D / group]. group: a power
   // of two, 16 at least; 0: type is f32, f16 or bf16.

@@ -18,8 +18,7 @@ void ByPosition(const HeadPages& head, uint64_t* order, F&& f) {
   head.ForRuns([&](int32_t first, int32_t count, const Slot& s) {
     const int32_t* positions = &s.position();
     for (int32_t i = 0; i < count; ++i, ++at) {
-      order[at] =
-          static_cast<uint64_t>(static_cast<uint32_t>(positions[i])) << 32 | static_cast<uint32_t>(first + i);
+      order[at] = OrderKey(positions[i], first + i);
       ascending = ascending && (at == 0 || order[at] > order[at - 1]);
     }
   });

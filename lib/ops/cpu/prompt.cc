@@ -44,6 +44,7 @@ PrefillAttentionArgs BlockOf(const PromptAttentionArgs& a, int32_t row, int32_t 
   t.n_q = std::min(kQueryBlock, a.rows.n - row), t.n_heads = n_heads;
   t.first_visible = a.rows.base[g] + a.rows.offset + row;
   t.d = d, t.window = a.window, t.scale = a.scale, t.cap = a.cap;
+  t.first_logit = RestLogit(Raw(kv.positions)[g * kv.capacity]);
   t.sink = a.sinks ? Raw(a.sinks) + h : nullptr;
   return t;
 }

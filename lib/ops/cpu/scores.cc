@@ -90,7 +90,7 @@ class Program {
     args.seen_bit = SeenBit(h % group_);
     args.p = p, args.p_stride = a_.stride;
     args.n_q = n, args.n_keys = Len(g), args.d = d, args.scale = a_.scale, args.cap = a_.cap;
-    args.sink = Sink(h);
+    args.sink = Sink(h), args.first_logit = RestLogit(*Positions(g));
     kernels_.score_rows(args);
   }
 
@@ -219,6 +219,14 @@ class Program {
     }
   }
 
+  void RestLast(int32_t g, float* dst) const {
+    constexpr float kLeast = std::numeric_limits<float>::lowest();
+    for (int32_t t = 0; t < Len(g); ++t) {
+      if (!(dst[t] > kLeast)) dst[t] = kLeast;
+      if (Positions(g)[t] < 0) dst[t] = -std::numeric_limits<float>::infinity();
+    }
+  }
+
   void DoLine(const ScoreInstr& i, int32_t g, float* dst, const float* src) const {
     const int32_t n = Len(g), columns = std::max(n - i.tail, 0);
     const auto each = [n](auto&& f) {
@@ -280,6 +288,8 @@ class Program {
         return Mean(g * group_, (g + 1) * group_, Len(g), dst);
       case ScoreOp::kHistory:
         return History(g, thread);
+      case ScoreOp::kRestLast:
+        return RestLast(g, dst);
       case ScoreOp::kSums:
       case ScoreOp::kMaxima:
       case ScoreOp::kLoad:

@@ -162,10 +162,44 @@ struct LayerValues {
   }
 };
 
+// All that head g drops becomes one entry, the mean of the tokens (methods.md 2.25), in slot 0; what lies
+// before the first that is dropped moves on by one.
+void MergeIntoRest(const LayerView& kv, int32_t g, uint8_t* mark) {
+  const int32_t n = kv.len[g], d = kv.head_dim,
+                first = static_cast<int32_t>(std::find(mark, mark + n, uint8_t{0}) - mark);
+  if (first == n) return;
+  int32_t* positions = Raw(kv.positions) + g * kv.capacity;
+  int32_t tokens = 0;
+  for (int32_t e = first; e < n; ++e) tokens += mark[e] == 0 ? TokensOf(positions[e]) : 0;
+  for (float* x : {Raw(kv.keys) + g * kv.capacity * d, Raw(kv.values) + g * kv.capacity * d}) {
+    double sum[kMaxHeadSize] = {};
+    for (int32_t e = first; e < n; ++e) {
+      for (int32_t j = 0; j < d && mark[e] == 0; ++j)
+        sum[j] += double{x[int64_t{e} * d + j]} * TokensOf(positions[e]);
+    }
+    std::copy_backward(x, x + int64_t{first} * d, x + int64_t{first + 1} * d);
+    for (int32_t j = 0; j < d; ++j) x[j] = static_cast<float>(sum[j] / tokens);
+  }
+  const auto insert = [first](auto* line, auto value) {
+    std::copy_backward(line, line + first, line + first + 1);
+    line[0] = value;
+  };
+  insert(positions, -tokens);
+  for (int32_t a = 0; a < kv.n_aux; ++a)
+    insert(Raw(kv.aux) + (int64_t{a} * kv.n_kv_heads + g) * kv.capacity, 0.0f);
+  mark[first] = 1;
+}
+
 }  // namespace
 
 Status CpuDevice::Merge(Stream*, const MergeArgs& a) {
   const LayerView& kv = a.layer;
+  if (a.rule.kind == MergeKind::kIntoRest) {
+    pool_->ParallelFor(kv.n_kv_heads, [&](int64_t g, int) {
+      MergeIntoRest(kv, static_cast<int32_t>(g), Raw(a.marks) + g * a.stride);
+    });
+    return {};
+  }
   pool_->ParallelFor(kv.n_kv_heads, [&](int64_t head, int thread) {
     const int32_t g = static_cast<int32_t>(head);
     const auto aux = [&](int32_t x) {

@@ -323,6 +323,7 @@ class Wave {
       t.logits_stride = s_.z.stride;
       t.m = m, t.l = l, t.acc = acc;
       t.n = n, t.g = group_, t.d = d_, t.scale = a_.scale, t.cap = a_.cap;
+      t.first_logit = at == 0 ? RestLogit(s.position()) : 0;
       at += n;
       if (at < it.end) {
         AskFor(pages.At(Physical(it.row, it.head, pages, at)), it.end - at, &t);

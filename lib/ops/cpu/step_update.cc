@@ -57,8 +57,7 @@ void SortByPosition(const HeadPages& pages, uint64_t* keys, int32_t* order) {
   pages.ForRuns([&](int32_t first, int32_t count, const Slot& s) {
     const int32_t* positions = &s.position();
     for (int32_t i = 0; i < count; ++i)
-      keys[n++] =
-          static_cast<uint64_t>(static_cast<uint32_t>(positions[i])) << 32 | static_cast<uint32_t>(first + i);
+      keys[n++] = OrderKey(positions[i], first + i);
   });
   std::sort(keys, keys + n);
   for (int32_t i = 0; i < n; ++i) order[i] = static_cast<int32_t>(keys[i] & 0xffffffffu);

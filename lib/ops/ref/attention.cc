@@ -57,6 +57,7 @@ void AttendPart(const AttendTileArgs& a, int32_t h, int32_t begin, int32_t end) 
     const bool seen = a.visible == nullptr || a.visible[h * a.visible_stride + t] != 0;
     z[t - begin] =
         seen ? Capped(a.scale * DotStored(a.q + int64_t{h} * a.d, KeysOf(a), t), a.cap) : -INFINITY;
+    if (t == 0) z[0] += a.first_logit;
     if (z[t - begin] > top) top = z[t - begin];
     if (a.logits != nullptr) a.logits[h * a.logits_stride + t] = z[t - begin];
   }
@@ -105,6 +106,7 @@ void AttendRows(const PrefillAttentionArgs& a) {
       for (int32_t t = 0; t < tile.n && a.seen != nullptr; ++t)
         visible[t] = IsSeen(a.seen, a.seen_bit, key + t) ? 1 : 0;
       tile.visible = a.seen != nullptr ? visible : nullptr;
+      tile.first_logit = key == 0 ? a.first_logit : 0;
       tile.logits = key < a.n_kept ? a.kept + i * a.kept_stride + key : nullptr;
       AttendTile(tile);
     }
@@ -136,6 +138,7 @@ void ScoreRows(const ScoreRowsArgs& a) {
       p[t] = IsSeen(a.seen, a.seen_bit, t)
                  ? Capped(factor * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d), a.cap)
                  : -INFINITY;
+    p[0] += a.first_logit;
     const float gain = a.gain != nullptr ? a.gain[i] : 1;
     a.sink != nullptr ? SoftmaxBeside(gain * *a.sink, p, a.visible[i]) : Softmax(p, a.visible[i]);
     for (int32_t t = a.visible[i]; t < a.n_keys; ++t) p[t] = 0;
