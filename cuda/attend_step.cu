@@ -77,10 +77,12 @@ KVC_DEVICE void ExponentialsOfTile(const StepParams& p, const Segment& item, con
   constexpr int kHeadsOfWarp = (H + kWarps - 1) / kWarps;
   const int32_t t = Lane(), stride = TileStride(p.d);
   uint32_t seen = 0;
+  float more = 0;
   if (t < n) {
     const Slot slot = pages.At(at + t);
     seen = slot.f->seen_masks ? slot.seen() >> first : ~0u;
     if (p.window > 0 && slot.position() <= row.position - p.window) seen = 0;
+    if (at + t == 0) more = LogitOfRest(slot.position());
   }
   float sum[kHeadsOfWarp] = {};
   if (WarpOfBlock() < H) DotRows(s.k + t * stride, s.q + WarpOfBlock() * stride, kWarps * stride, p.d, sum);
@@ -88,7 +90,7 @@ KVC_DEVICE void ExponentialsOfTile(const StepParams& p, const Segment& item, con
   for (int x = 0; x < kHeadsOfWarp; ++x) {
     const int h = WarpOfBlock() + x * kWarps;
     if (h >= n_heads) continue;
-    const float logit = (seen >> h & 1) != 0 ? Capped(sum[x] * p.scale, p.cap) : -Infinity();
+    const float logit = (seen >> h & 1) != 0 ? Capped(sum[x] * p.scale, p.cap) + more : -Infinity();
     if (p.logits != nullptr && t < n)
       p.logits[(head0 + h) * p.stride + p.Physical(item.row, item.head, pages, at + t)] = logit;
     const float m = s.m[h], top = fmaxf(m, WarpMax(logit)),

@@ -20,6 +20,8 @@ DevicePtr<T> AddressOf(T* p) {
 inline CudaStream& StreamOf(Stream* s) { return *static_cast<CudaStream*>(s); }
 
 constexpr int32_t kMostHeadSize = 256;  // what tiles of entries in shared memory allow
+// Of a merge into one entry a head (merge.cu).
+int64_t RestScratchBytes(int32_t n_kv_heads, int64_t stride);
 
 // Every operation works in the context of its device.
 #define KVC_ENTER()                                 \

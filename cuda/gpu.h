@@ -81,6 +81,10 @@ KVC_DEVICE uint64_t SelectionKeyOf(float score, uint32_t index) {
 }
 
 // Logits z as cap * tanh(z / cap); cap 0: as they are.
+// RestLogit of lib/ops/cache_ops.h.
+KVC_DEVICE float LogitOfRest(int32_t position) {
+  return position < 0 ? logf(static_cast<float>(-position)) : 0.0f;
+}
 KVC_DEVICE float Capped(float z, float cap) { return cap > 0 ? cap * tanhf(__fdiv_rn(z, cap)) : z; }
 
 // ---- products of small matrices by a warp (PTX: mma.m16n8k16, row.col, bf16 or f16 -> f32) ----

@@ -47,12 +47,124 @@ __global__ void __launch_bounds__(kBlock) merge_values(const MergeParams p) {
                     values, &space);
 }
 
+// ---- one entry for the rest (methods.md 2.25) ----
+
+constexpr int32_t kRestPart = 512;  // entries of a block that adds
+
+constexpr int64_t RestParts(int64_t stride) { return (stride + kRestPart - 1) / kRestPart; }
+
+struct RestParams {
+  LayerParams layer;
+  uint8_t* marks;
+  int64_t stride;
+  int32_t n_parts;
+  double* sums;  // [G, n_parts, 2 D + 1]: keys and values times the tokens they stand for, and the tokens
+};
+
+// Block (g, part). Byte model: keys and values of what is dropped, once.
+__global__ void __launch_bounds__(kBlock) sum_dropped(const RestParams p) {
+  __shared__ BlockSpace space;
+  const int32_t g = static_cast<int32_t>(blockIdx.x), part = static_cast<int32_t>(blockIdx.y), d = p.layer.d,
+                begin = part * kRestPart, end = min(begin + kRestPart, p.layer.len[g]);
+  const uint8_t* marks = p.marks + g * p.stride;
+  const int64_t head = g * p.layer.capacity;
+  const int32_t* positions = p.layer.positions + head;
+  double* out = p.sums + (static_cast<int64_t>(g) * p.n_parts + part) * (2 * d + 1);
+  double tokens = 0;
+  for (int32_t e = begin + ThreadOfBlock(); e < end; e += kBlock)
+    tokens += marks[e] == 0 ? static_cast<double>(TokensOf(positions[e])) : 0.0;
+  tokens = BlockSum(tokens, space.doubles);
+  if (ThreadOfBlock() == 0) out[2 * d] = tokens;
+  for (int32_t i = ThreadOfBlock(); i < 2 * d; i += kBlock) {
+    const float* x = (i < d ? p.layer.keys : p.layer.values) + head * d + i % d;
+    double sum = 0;
+    for (int32_t e = begin; e < end; ++e) {
+      if (marks[e] == 0) sum += static_cast<double>(x[static_cast<int64_t>(e) * d]) * TokensOf(positions[e]);
+    }
+    out[i] = sum;
+  }
+}
+
+// Block g: the mean of what is dropped becomes slot 0, and what was before the first that is dropped moves on
+// by one, each number by the thread that has its dimension.
+__global__ void __launch_bounds__(kBlock) form_rest(const RestParams p) {
+  __shared__ BlockSpace space;
+  const int32_t g = static_cast<int32_t>(blockIdx.x), d = p.layer.d, n = p.layer.len[g];
+  uint8_t* marks = p.marks + g * p.stride;
+  if (ThreadOfBlock() == 0) space.left = n;
+  __syncthreads();
+  for (int32_t base = 0; base < n; base += kBlock) {
+    const int32_t e = base + ThreadOfBlock();
+    const bool yes = e < n && marks[e] == 0;
+    int32_t total = 0;
+    const int32_t place = BlockPrefix(yes ? 1 : 0, space.ints, &total);
+    if (yes && place == 0) space.left = e;
+    if (total > 0) break;
+  }
+  __syncthreads();
+  const int32_t first = space.left;
+  if (first == n) return;
+  const double* sums = p.sums + static_cast<int64_t>(g) * p.n_parts * (2 * d + 1);
+  const auto all = [&](int32_t i) {
+    double sum = 0;
+    for (int32_t part = 0; part < p.n_parts; ++part)
+      sum += sums[static_cast<int64_t>(part) * (2 * d + 1) + i];
+    return sum;
+  };
+  const double tokens = all(2 * d);
+  const int64_t head = g * p.layer.capacity;
+  for (int32_t i = ThreadOfBlock(); i < 2 * d; i += kBlock) {
+    float* x = (i < d ? p.layer.keys : p.layer.values) + head * d + i % d;
+    for (int32_t e = first; e > 0; --e) x[static_cast<int64_t>(e) * d] = x[static_cast<int64_t>(e - 1) * d];
+    x[0] = static_cast<float>(all(i) / tokens);
+  }
+  if (ThreadOfBlock() != 0) return;
+  int32_t* positions = p.layer.positions + head;
+  for (int32_t e = first; e > 0; --e) positions[e] = positions[e - 1];
+  positions[0] = -static_cast<int32_t>(tokens);
+  for (int32_t a = 0; a < p.layer.n_aux; ++a) {
+    float* aux = p.layer.aux + (static_cast<int64_t>(a) * p.layer.n_heads + g) * p.layer.capacity;
+    for (int32_t e = first; e > 0; --e) aux[e] = aux[e - 1];
+    aux[0] = 0;
+  }
+  marks[first] = 1;
+}
+
+Status FormRest(CudaStream& stream, const MergeArgs& a, uint8_t* scratch_at, int64_t scratch_bytes) {
+  const unsigned heads = static_cast<unsigned>(a.layer.n_kv_heads);
+  Packet packet;
+  KVC_RETURN_IF_ERROR(packet.Begin(&stream, LayerBytes(a.layer)));
+  RestParams p{};
+  p.layer = LayerOf(a.layer, &packet);
+  p.marks = At(a.marks), p.stride = a.stride;
+  p.n_parts = static_cast<int32_t>(RestParts(*std::max_element(a.layer.len, a.layer.len + heads)));
+  if (p.n_parts == 0) return {};
+  Scratch scratch(scratch_at, scratch_bytes);
+  p.sums = scratch.Take<double>(int64_t{heads} * p.n_parts * (2 * a.layer.head_dim + 1));
+  KVC_RETURN_IF_ERROR(scratch.Check());
+  KVC_RETURN_IF_ERROR(packet.Send());
+  KVC_RETURN_IF_ERROR(Check(
+      KVC_LAUNCH(sum_dropped, dim3(heads, static_cast<unsigned>(p.n_parts)), dim3(kBlock), 0, stream, p),
+      "merging"));
+  return Check(KVC_LAUNCH(form_rest, dim3(heads), dim3(kBlock), 0, stream, p), "merging");
+}
+
 }  // namespace
 
-void AddMergeKernels(KernelLoader* loader) { KVC_ADD(loader, merge_values, 0); }
+int64_t RestScratchBytes(int32_t n_kv_heads, int64_t stride) {
+  return Packet::Size<double>(n_kv_heads * RestParts(stride) * (2 * kMostHeadSize + 1));
+}
+
+void AddMergeKernels(KernelLoader* loader) {
+  KVC_ADD(loader, merge_values, 0);
+  KVC_ADD(loader, sum_dropped, 0);
+  KVC_ADD(loader, form_rest, 0);
+}
 
 Status CudaDevice::Merge(Stream* s, const MergeArgs& a) {
   KVC_ENTER();
+  if (a.rule.kind == MergeKind::kIntoRest)
+    return FormRest(StreamOf(s), a, At(a.scratch), SelectScratchBytes(a.layer.n_kv_heads, a.stride));
   const int64_t heads = a.layer.n_kv_heads;
   const int64_t sort_stride = PowerOfTwoFrom(a.stride);
   Packet packet;

@@ -233,6 +233,11 @@ class Lines {
       case ScoreOp::kRowsThatSaw:
         dst[t] = static_cast<float>(max(min(age, p_.n_new), 1));
         break;
+      case ScoreOp::kRestLast: {
+        constexpr float kLeast = -3.402823466e+38f;
+        dst[t] = positions[t] < 0 ? -Infinity() : dst[t] > kLeast ? dst[t] : kLeast;
+        break;
+      }
       case ScoreOp::kSqrt:
         dst[t] = __fsqrt_rn(dst[t]);
         break;

@@ -56,7 +56,8 @@ struct RowView {
     if (row >= r.n || key >= r.Visible(g, row)) return -Infinity();
     if (!r.layer.Sees(g * r.layer.capacity + key, bit)) return -Infinity();
     const float factor = r.gain != nullptr ? r.gain[row] * r.scale : r.scale;
-    return Capped(factor * product, r.cap);
+    return Capped(factor * product, r.cap) +
+           (key == 0 ? LogitOfRest(r.layer.positions[g * r.layer.capacity]) : 0.0f);
   }
 };
 

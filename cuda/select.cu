@@ -111,7 +111,7 @@ int64_t CudaDevice::SelectScratchBytes(int32_t n_kv_heads, int64_t stride) const
                         Packet::Size<uint64_t>(heads * PowerOfTwoFrom(stride)),
                 count = Packet::Size<double>(heads) + Packet::Size<int64_t>(heads) +
                         Packet::Size<int32_t>(heads * 256) + Packet::Size<uint32_t>(1);
-  return std::max(merge, count);
+  return std::max({merge, count, RestScratchBytes(n_kv_heads, stride)});
 }
 
 Status CudaDevice::Select(Stream* s, const SelectArgs& a) {

@@ -74,10 +74,11 @@ Status CheckRounding(const Policy& policy) {
 Status CheckRest(const Policy& policy) {
   const Scorer& scorer = *policy.scorer;
   if (policy.decode != DecodeMode::kGrow) {
-    return Error(Code::kInvalid,
-                 "reducer rest makes one entry of what a prompt drops, and decode=%s drops tokens one by one: "
-                 "use decode=grow",
-                 std::string(kDecodeNames[static_cast<int>(policy.decode)]).c_str());
+    return Error(
+        Code::kInvalid,
+        "reducer rest makes one entry of what a prompt drops, and decode=%s drops tokens one by one: "
+        "use decode=grow",
+        std::string(kDecodeNames[static_cast<int>(policy.decode)]).c_str());
   }
   if (policy.positions == PositionMode::kInCache) {
     return Error(Code::kInvalid,
@@ -88,7 +89,12 @@ Status CheckRest(const Policy& policy) {
     return Error(Code::kInvalid, "reducer rest wants the best scores of a KV head, and scorer %s %s",
                  scorer.name, scorer.per_query_head ? "selects per query head" : "selects otherwise");
   }
-  const Protected part = scorer.protect(policy, kMaxBudgetSlots);
+  if (policy.allocator->dynamic && policy.Flag(OptionId::kAdaNormalize)) {
+    return Error(
+        Code::kInvalid,
+        "ada_normalize weighs a head by its scores, and with reducer rest one of its entries has none");
+  }
+  const Protected part = scorer.protect(policy, static_cast<int32_t>(kMaxBudgetSlots));
   if (part.n_sink == 0) return {};
   return Error(Code::kInvalid,
                "reducer rest puts its entry where scorer %s keeps the first %d tokens: set n_sink=0",
@@ -240,10 +246,11 @@ Status ValidateSlots(const Policy& policy, int32_t budget) {
   const Protected part = policy.scorer->protect(policy, budget);
   const int64_t least = int64_t{part.n_sink} + part.n_recent + policy.n_rest();
   if (least > budget && policy.n_rest() > 0) {
-    return Error(Code::kInvalid,
-                 "budget = %d is smaller than what %s with reducer rest always keeps: the newest %d tokens and "
-                 "the entry for the rest",
-                 budget, policy.method->name, part.n_recent);
+    return Error(
+        Code::kInvalid,
+        "budget = %d is smaller than what %s with reducer rest always keeps: the newest %d tokens and "
+        "the entry for the rest",
+        budget, policy.method->name, part.n_recent);
   }
   if (least > budget) {
     return Error(Code::kInvalid,

@@ -384,15 +384,9 @@ int32_t StoragePlan::TokensAtOnce(int32_t n_before, int32_t given) const {
 
 AllocateInput StoragePlan::AllocationFor(int32_t budget, int32_t n_tokens) const {
   const Protected p = ProtectFor(budget);
-  AllocateInput in{policy_,
-                   static_cast<int32_t>(sharing_.size()),
-                   shape_.n_heads,
-                   shape_.n_kv_heads,
-                   n_tokens,
-                   budget,
-                   p.n_sink + p.n_recent + n_rest(),
-                   sharing_scores_,
-                   head_scores_.alpha};
+  AllocateInput in{
+      policy_, static_cast<int32_t>(sharing_.size()), shape_.n_heads,  shape_.n_kv_heads, n_tokens,
+      budget,  p.n_sink + p.n_recent + n_rest(),      sharing_scores_, head_scores_.alpha};
   if (sharing_.size() < places_.size()) in.layers = sharing_;
   return in;
 }

@@ -251,9 +251,9 @@ struct MergeRule {
   uint64_t seed = 0;
 };
 
-// Gives the values of entries that are not marked to kept ones of the layer. kIntoRest: of a head with entries
-// that are not marked these become one, in its first slot, which is marked then (cache_ops.h, TokensOf);
-// what was marked before them moves on by one slot.
+// Gives the values of entries that are not marked to kept ones of the layer. kIntoRest: of a head with
+// entries that are not marked these become one, in its first slot, which is marked then (cache_ops.h,
+// TokensOf); what was marked before them moves on by one slot.
 struct MergeArgs {
   MergeRule rule;
   LayerView layer;

@@ -28,7 +28,7 @@ inline std::shared_ptr<const Model> MethodModel(int n_threads = 2) {
 }
 
 struct Variant {
-  std::string method, storage, label;
+  std::string method, storage, label, parts = "";
 };
 
 inline const std::vector<Variant>& Variants() {
@@ -48,6 +48,11 @@ inline const std::vector<Variant>& Variants() {
       all.push_back(
           {name, "kv=int8,kv_values=int4,quant_group=8,residual=4", std::string(name) + "_int8_int4"});
     }
+    for (const char* name : {"snapkv", "cokv", "kvzip"})
+      all.push_back({name, "kv=f32", std::string(name) + "_rest", ",reducer=rest"});
+    all.push_back({"ada-snapkv", "kv=f32", "ada_rest", ",reducer=rest"});
+    all.push_back(
+        {"kvzip", "kv=int4,quant_group=16,residual=0", "kvzip_int4_rest", ",reread=own,reducer=rest"});
     all.push_back({"spindlekv", "kv=f32,spindle_max_bytes=40000", "spindlekv_max_bytes"});
     all.push_back({"spindlekv", "kv=f32,tail=8,spindle_scope=layer", "spindlekv_layer_scope"});
     all.push_back({"cokv-mixed", channels + ",bits_levels=16:0.2+8:0.3+4:0.5", "cokv_mixed_levels"});
@@ -63,6 +68,7 @@ inline Policy MethodPolicy(const Variant& variant, int budget, const std::string
   if (FindRow(Methods(), name)->allocator != nullptr && name != "table")
     spec += "budget=" + std::to_string(budget) + ",";
   spec += variant.storage;
+  spec += variant.parts;
   if (name == "table") spec += ",window=8";
   const Method* method = FindRow(Methods(), name);
   const auto accepts = [&](OptionId id) {

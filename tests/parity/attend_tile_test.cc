@@ -34,6 +34,7 @@ void ExpectAttention(const AttendData& data, bool masked, const std::string& nam
       }
       z /= std::sqrt(static_cast<double>(c.d));
       if (c.cap > 0) z = c.cap * std::tanh(z / c.cap);
+      z += t == 0 ? double{data.first_logit} : 0;
       ASSERT_NEAR(z, data.logits[entry], kTolerance) << name;
       sum += std::exp(z);
       for (int32_t j = 0; j < c.d; ++j)
@@ -69,6 +70,23 @@ TEST(AttendTileParity, AgreesWithDoubleInPagesOf16And64AndAtOnce) {
                           Name(table, c) + (masked ? " masked" : "") + " page " + std::to_string(page));
           if (HasFatalFailure()) return;
         }
+      }
+    }
+  }
+}
+
+// As an entry's does that stands for others.
+TEST(AttendTileParity, TheFirstLogitGains) {
+  for (const AttendCase& c : AttendCases()) {
+    AttendData data(c);
+    data.first_logit = 3.25f;
+    for (const KernelTable* table : Tables()) {
+      for (bool masked : {false, true}) {
+        data.Reset();
+        for (int32_t begin = 0; begin < c.n; begin += 64)
+          table->attend_tile(data.Args(masked, begin, std::min(c.n, begin + 64)));
+        ExpectAttention(data, masked, Name(table, c) + (masked ? " masked" : ""));
+        if (HasFatalFailure()) return;
       }
     }
   }

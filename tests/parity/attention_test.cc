@@ -40,24 +40,39 @@ std::string Name(const KernelTable* table, const RowsCase& c) {
          std::to_string(c.window);
 }
 
-TEST(PrefillAttentionParity, AgreesWithDouble) {
-  for (const RowsCase& c : RowsCases()) {
-    const RowsData data(c);
-    const Expected expected = Attention(data);
-    for (const KernelTable* table : Tables()) {
-      std::vector<float> out(data.q.size(), 5), lse(static_cast<size_t>(c.n_q));
-      table->prefill_attention(data.Prefill(out.data(), lse.data()));
-      for (int32_t i = 0; i < c.n_q; ++i) {
-        ASSERT_NEAR(expected.lse[static_cast<size_t>(i)], lse[static_cast<size_t>(i)], kTolerance)
-            << Name(table, c);
-        for (int32_t j = 0; j < data.stride; ++j) {
-          const float got = out[static_cast<size_t>(i * data.stride + j)];
-          const double want =
-              j < c.d ? expected.out[static_cast<size_t>(i * c.d + j)] : 5;  // what lies between rows stays
-          ASSERT_NEAR(want, got, kTolerance) << Name(table, c) << " row " << i << " channel " << j;
-        }
+void ExpectPrefillAgrees(const RowsData& data) {
+  const RowsCase& c = data.shape;
+  const Expected expected = Attention(data);
+  for (const KernelTable* table : Tables()) {
+    std::vector<float> out(data.q.size(), 5), lse(static_cast<size_t>(c.n_q));
+    table->prefill_attention(data.Prefill(out.data(), lse.data()));
+    for (int32_t i = 0; i < c.n_q; ++i) {
+      ASSERT_NEAR(expected.lse[static_cast<size_t>(i)], lse[static_cast<size_t>(i)], kTolerance)
+          << Name(table, c);
+      for (int32_t j = 0; j < data.stride; ++j) {
+        const float got = out[static_cast<size_t>(i * data.stride + j)];
+        const double want =
+            j < c.d ? expected.out[static_cast<size_t>(i * c.d + j)] : 5;  // what lies between rows stays
+        ASSERT_NEAR(want, got, kTolerance) << Name(table, c) << " row " << i << " channel " << j;
       }
     }
+  }
+}
+
+TEST(PrefillAttentionParity, AgreesWithDouble) {
+  for (const RowsCase& c : RowsCases()) {
+    ExpectPrefillAgrees(RowsData(c));
+    if (HasFatalFailure()) return;
+  }
+}
+
+// As an entry's does that stands for others.
+TEST(PrefillAttentionParity, TheFirstLogitGains) {
+  for (const RowsCase& c : RowsCases()) {
+    RowsData data(c);
+    data.first_logit = 3.25f;
+    ExpectPrefillAgrees(data);
+    if (HasFatalFailure()) return;
   }
 }
 
@@ -328,39 +343,48 @@ TEST(ScoreRowsParity, LeavesOutWhatAQueryHeadDoesNotSee) {
   }
 }
 
-TEST(ScoreRowsParity, AgreesWithDouble) {
-  for (const RowsCase& c : RowsCases()) {
-    const RowsData data(c);
-    std::vector<int32_t> visible;
-    std::vector<float> gain;
-    for (int32_t i = 0; i < c.n_q; ++i) {
-      visible.push_back(i % 3 == 0 ? 1 + i % data.n_keys : c.first_visible + i + 1);
-      gain.push_back(1 + 0.125f * static_cast<float>(i % 5));
-    }
-    const int64_t stride = data.n_keys + 5;
-    for (const KernelTable* table : Tables()) {
-      for (const float* g : {static_cast<const float*>(nullptr), static_cast<const float*>(gain.data())}) {
-        std::vector<float> p(static_cast<size_t>(c.n_q * stride), 9);
-        ScoreRowsArgs a{data.q.data(), data.k.data(), visible.data(), g,   p.data(),  data.stride,
-                        stride,        c.n_q,         data.n_keys,    c.d, data.scale};
-        a.cap = c.cap;
-        table->score_rows(a);
-        for (int32_t i = 0; i < c.n_q; ++i) {
-          const size_t row = static_cast<size_t>(i);
-          const double factor = g != nullptr ? gain[row] : 1;
-          std::vector<double> want(static_cast<size_t>(stride), 9);
-          double sum = 0;
-          for (int32_t t = 0; t < visible[row]; ++t)
-            sum += want[static_cast<size_t>(t)] = std::exp(data.Logit(i, t, factor));
-          for (int32_t t = 0; t < visible[row]; ++t) want[static_cast<size_t>(t)] /= sum;
-          for (int32_t t = visible[row]; t < data.n_keys; ++t) want[static_cast<size_t>(t)] = 0;
-          for (int64_t t = 0; t < stride; ++t) {
-            const float got = p[static_cast<size_t>(i * stride + t)];
-            ASSERT_NEAR(want[static_cast<size_t>(t)], got, kTolerance)
-                << Name(table, c) << " row " << i << " key " << t;
-          }
+void ExpectScoreRowsAgree(const RowsData& data) {
+  const RowsCase& c = data.shape;
+  std::vector<int32_t> visible;
+  std::vector<float> gain;
+  for (int32_t i = 0; i < c.n_q; ++i) {
+    visible.push_back(i % 3 == 0 ? 1 + i % data.n_keys : c.first_visible + i + 1);
+    gain.push_back(1 + 0.125f * static_cast<float>(i % 5));
+  }
+  const int64_t stride = data.n_keys + 5;
+  for (const KernelTable* table : Tables()) {
+    for (const float* g : {static_cast<const float*>(nullptr), static_cast<const float*>(gain.data())}) {
+      std::vector<float> p(static_cast<size_t>(c.n_q * stride), 9);
+      ScoreRowsArgs a{data.q.data(), data.k.data(), visible.data(), g,   p.data(),  data.stride,
+                      stride,        c.n_q,         data.n_keys,    c.d, data.scale};
+      a.cap = c.cap, a.first_logit = data.first_logit;
+      table->score_rows(a);
+      for (int32_t i = 0; i < c.n_q; ++i) {
+        const size_t row = static_cast<size_t>(i);
+        const double factor = g != nullptr ? gain[row] : 1;
+        std::vector<double> want(static_cast<size_t>(stride), 9);
+        double sum = 0;
+        for (int32_t t = 0; t < visible[row]; ++t)
+          sum += want[static_cast<size_t>(t)] = std::exp(data.Logit(i, t, factor));
+        for (int32_t t = 0; t < visible[row]; ++t) want[static_cast<size_t>(t)] /= sum;
+        for (int32_t t = visible[row]; t < data.n_keys; ++t) want[static_cast<size_t>(t)] = 0;
+        for (int64_t t = 0; t < stride; ++t) {
+          const float got = p[static_cast<size_t>(i * stride + t)];
+          ASSERT_NEAR(want[static_cast<size_t>(t)], got, kTolerance)
+              << Name(table, c) << " row " << i << " key " << t;
         }
       }
+    }
+  }
+}
+
+TEST(ScoreRowsParity, AgreesWithDouble) {
+  for (const RowsCase& c : RowsCases()) {
+    RowsData data(c);
+    for (const float first : {0.0f, 3.25f}) {
+      data.first_logit = first;
+      ExpectScoreRowsAgree(data);
+      if (HasFatalFailure()) return;
     }
   }
 }

@@ -319,16 +319,17 @@ struct RowsData {
              k[static_cast<size_t>(key * shape.d + j)];
     }
     const double z = factor * sum * scale;
-    return shape.cap > 0 ? shape.cap * std::tanh(z / shape.cap) : z;
+    return (shape.cap > 0 ? shape.cap * std::tanh(z / shape.cap) : z) + (key == 0 ? double{first_logit} : 0);
   }
   PrefillAttentionArgs Prefill(float* out, float* lse) const {
     PrefillAttentionArgs a{
         q.data(), k.data(),     v.data(), out, lse, stride, stride, shape.n_q, shape.first_visible,
         shape.d,  shape.window, scale};
-    a.cap = shape.cap;
+    a.cap = shape.cap, a.first_logit = first_logit;
     return a;
   }
 
+  float first_logit = 0;
   RowsCase shape;
   int32_t n_keys;
   int64_t stride;
@@ -396,11 +397,13 @@ struct AttendData {
     a.visible = masked ? visible.data() + begin : nullptr, a.visible_stride = shape.n;
     a.logits = logits.data() + begin, a.logits_stride = shape.n;
     a.m = m.data(), a.l = l.data(), a.acc = acc.data();
+    a.first_logit = begin == 0 ? first_logit : 0;
     a.type = shape.type, a.n = end - begin, a.g = shape.g, a.d = shape.d;
     a.scale = 1 / std::sqrt(static_cast<float>(shape.d)), a.cap = shape.cap;
     return a;
   }
 
+  float first_logit = 0;
   AttendCase shape;
   std::vector<float> q, m, l, acc, logits;
   std::vector<uint8_t> k, v, visible;  // k, v: stored form; visible [g, n]

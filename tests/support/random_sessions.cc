@@ -131,6 +131,7 @@ const char* const kParts[] = {"pos_mode=incache",
                               "scorer=window_sg_value",
                               "reducer=cam",
                               "reducer=weighted",
+                              "reducer=rest",
                               "reread=own",
                               "reread_part=256"};
 

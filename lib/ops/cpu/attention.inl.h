@@ -194,8 +194,8 @@ __attribute__((noinline)) void PrefillTile(const PrefillAttentionArgs& a, int32_
     const int32_t from = Most(0, FirstKey(a, row0 + i) - key),
                   to = Least(kTileKeys, EndKey(a, row0 + i) - key);
     Hide(a.seen, a.seen_bit, key, to, tile->z[i]);
-    Weigh(tile->z[i], a.scale, a.cap, key == 0 ? a.first_logit : 0, from, to, &run->m[i], &run->l[i], &run->keep[i],
-          key < a.n_kept ? a.kept + (row0 + i) * a.kept_stride + key : nullptr);
+    Weigh(tile->z[i], a.scale, a.cap, key == 0 ? a.first_logit : 0, from, to, &run->m[i], &run->l[i],
+          &run->keep[i], key < a.n_kept ? a.kept + (row0 + i) * a.kept_stride + key : nullptr);
   }
   for (int32_t i = begin; i < end && a.out != nullptr; i += kTileRows) {
     const int32_t n = Least(kTileRows, end - i);

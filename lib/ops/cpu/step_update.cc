@@ -56,8 +56,7 @@ void SortByPosition(const HeadPages& pages, uint64_t* keys, int32_t* order) {
   int32_t n = 0;
   pages.ForRuns([&](int32_t first, int32_t count, const Slot& s) {
     const int32_t* positions = &s.position();
-    for (int32_t i = 0; i < count; ++i)
-      keys[n++] = OrderKey(positions[i], first + i);
+    for (int32_t i = 0; i < count; ++i) keys[n++] = OrderKey(positions[i], first + i);
   });
   std::sort(keys, keys + n);
   for (int32_t i = 0; i < n; ++i) order[i] = static_cast<int32_t>(keys[i] & 0xffffffffu);

@@ -1,0 +1,241 @@
+// One entry a head for what a prompt drops (methods.md 2.25).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "tests/support/test_device.h"
+#include "tests/support/tiny_session.h"
+
+namespace kvc {
+namespace {
+
+using test::FeedTokens;
+using test::NewSession;
+using test::TinyPrompt;
+
+// One layer without rotation: keys and values are those of the tokens, wherever they stand.
+std::shared_ptr<const Model> OpenUnturned() {
+  static const test::AlignedBytes bytes = [] {
+    test::TinyModelOptions options;
+    options.n_layers = 1, options.n_heads = 4, options.n_kv_heads = 2, options.layers = {{0, -1}};
+    return test::TinyModelBytes(options);
+  }();
+  return test::OpenTiny(bytes);
+}
+
+std::vector<int32_t> Repeated(int n, int32_t token, const std::vector<int32_t>& last) {
+  std::vector<int32_t> ids(static_cast<size_t>(n), token);
+  ids.insert(ids.end(), last.begin(), last.end());
+  return ids;
+}
+
+// Tokens that are the same are n times their entry: nothing is lost, over prompts that are compressed, read
+// as they are, and steps.
+TEST(Rest, EqualTokensAreAllThere) {
+  const auto model = OpenUnturned();
+  const std::vector<int32_t> window = TinyPrompt(8), question = TinyPrompt(5, 3);
+  for (const char* spec :
+       {"snapkv:budget=12,window=8,kv=f32", "cokv:budget=12,window=8,kv=f32,scorer=reconstruct",
+        "reconstruct:budget=12,window=8,kv=f32,reread=own", "ada-snapkv:budget=12,window=8,kv=f32"}) {
+    SCOPED_TRACE(spec);
+    const auto full = NewSession(model, "full:kv=f32"),
+               rest = NewSession(model, std::string(spec) + ",reducer=rest"), evict = NewSession(model, spec);
+    for (const auto& s : {full.get(), rest.get(), evict.get()})
+      ASSERT_TRUE(s->Prefill(Repeated(200, 65, window), true).ok());
+    std::vector<int32_t> kept;
+    ASSERT_TRUE(rest->Kept(0, 0, &kept).ok());
+    ASSERT_EQ(kept[0], -208 + static_cast<int32_t>(kept.size()) - 1);  // all others are themselves
+    test::ExpectNearLogits(*full, *rest, 1e-4f);
+    FeedTokens(*full, question), FeedTokens(*rest, question), FeedTokens(*evict, question);
+    test::ExpectNearLogits(*full, *rest, 1e-4f);
+    EXPECT_GT(test::LargestDifference(*full, *evict), 1e-2);
+    // A question that is read as it is.
+    for (const auto& s : {full.get(), rest.get()}) ASSERT_TRUE(s->Prefill(TinyPrompt(40, 5), false).ok());
+    test::ExpectNearLogits(*full, *rest, 1e-4f);
+  }
+}
+
+// What was one entry and what comes to it later weigh as the tokens they stand for.
+TEST(Rest, LaterPromptsAddToIt) {
+  const auto model = OpenUnturned();
+  const auto full = NewSession(model, "full:kv=f32"),
+             rest = NewSession(model, "snapkv:budget=3,window=2,kv=f32,reducer=rest");
+  for (const auto& s : {full.get(), rest.get()}) {
+    ASSERT_TRUE(s->Prefill(Repeated(100, 65, {1, 2}), true).ok());
+    ASSERT_TRUE(s->Prefill(Repeated(50, 65, {3, 4}), true).ok());
+  }
+  std::vector<int32_t> kept;
+  ASSERT_TRUE(rest->Kept(0, 1, &kept).ok());
+  ASSERT_EQ(kept, (std::vector<int32_t>{-152, 152, 153}));
+  const auto once = NewSession(model, "snapkv:budget=3,window=2,kv=f32,reducer=rest");
+  std::vector<int32_t> all = Repeated(100, 65, {1, 2});
+  const std::vector<int32_t> more = Repeated(50, 65, {3, 4});
+  all.insert(all.end(), more.begin(), more.end());
+  ASSERT_TRUE(once->Prefill(all, true).ok());
+  test::ExpectSameKept(*once, *rest);
+  FeedTokens(*once, {7}), FeedTokens(*rest, {7});
+  test::ExpectNearLogits(*once, *rest, 1e-5f);
+}
+
+std::vector<float> AttentionOf(Session& s, int32_t token, int h) {
+  s.ObserveAttention(true);
+  FeedTokens(s, {token});
+  std::vector<float> p;
+  EXPECT_TRUE(s.Attention(0, h, &p).ok());
+  return p;
+}
+
+// Its key is the mean of theirs, so its logit is the mean of theirs and log n: held against the full cache's
+// attention, with rotation and other tokens.
+TEST(Rest, ItsLogitIsTheMeanOfTheirsAndLogN) {
+  const auto model = test::OpenOneLayer();
+  const std::vector<int32_t> ids = TinyPrompt(150);
+  for (const char* storage : {"kv=f32", "kv=f16", "kv=int8,quant_group=8,residual=4"}) {
+    const bool exact = std::string(storage) == "kv=f32";
+    const auto full = NewSession(model, std::string("full:") + storage),
+               rest = NewSession(model, std::string("snapkv:budget=40,window=8,reducer=rest,") + storage);
+    for (const auto& s : {full.get(), rest.get()}) ASSERT_TRUE(s->Prefill(ids, true).ok());
+    for (int h = 0; h < model->config().n_heads; ++h) {
+      const auto of_full = full->Fork(), of_rest = rest->Fork();
+      const std::vector<float> p = AttentionOf(*of_full.value(), 9, h),
+                               q = AttentionOf(*of_rest.value(), 9, h);
+      std::vector<int32_t> kept;
+      ASSERT_TRUE(rest->Kept(0, h / (model->config().n_heads / model->config().n_kv_heads), &kept).ok());
+      ASSERT_EQ(kept.size(), 40u);
+      ASSERT_EQ(kept[0], -111);
+      std::vector<bool> dropped(ids.size(), true);
+      for (size_t i = 1; i < kept.size(); ++i) dropped[static_cast<size_t>(kept[i])] = false;
+      double mean = 0;
+      for (size_t t = 0; t < ids.size(); ++t) mean += dropped[t] ? std::log(double{p[t]}) / 111 : 0;
+      const size_t newest = static_cast<size_t>(kept.back());
+      EXPECT_NEAR(std::log(double{q[0]}) - std::log(double{q[39]}),
+                  mean + std::log(111.0) - std::log(double{p[newest]}), exact ? 2e-5 : 2e-2)
+          << storage << " head " << h;
+      EXPECT_NEAR(std::accumulate(q.begin(), q.end(), 0.0), 1, 1e-5);
+    }
+  }
+}
+
+TEST(Rest, AHeadThatWouldDropOneTokenKeepsIt) {
+  const auto model = test::OpenTwoLayers();
+  const std::vector<int32_t> ids = TinyPrompt(41);
+  const auto exact = NewSession(model, "snapkv:budget=41,window=8,kv=f32,reducer=rest"),
+             one = NewSession(model, "snapkv:budget=40,window=8,kv=f32,reducer=rest");
+  std::vector<int32_t> kept;
+  for (const auto& s : {exact.get(), one.get()}) ASSERT_TRUE(s->Prefill(ids, true).ok());
+  ASSERT_TRUE(exact->Kept(1, 1, &kept).ok());
+  EXPECT_EQ(kept[0], 0);
+  EXPECT_EQ(kept.size(), 41u);
+  ASSERT_TRUE(one->Kept(1, 1, &kept).ok());
+  EXPECT_EQ(kept[0], -2);
+  EXPECT_EQ(kept.size(), 40u);
+}
+
+TEST(Rest, SavedSessionsGoOnAlike) {
+  const auto model = test::OpenTwoLayers();
+  for (const char* spec : {"snapkv:budget=24,window=8,kv=f32,reducer=rest",
+                           "kvzip:budget=24,kv=int4,quant_group=8,residual=0,reducer=rest"}) {
+    const auto s = test::FedSession(model, spec, 120);
+    const std::vector<uint8_t> bytes = test::SavedBytes(*s);
+    auto loaded = Session::RestoreFrom(model, {bytes.data(), bytes.size()});
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+    test::ExpectSameKept(*s, *loaded.value());
+    EXPECT_EQ(test::Steps(*s, 6), test::Steps(*loaded.value(), 6));
+    for (Session* each : {s.get(), loaded.value().get()})
+      ASSERT_TRUE(each->Prefill(TinyPrompt(60, 2), true).ok());
+    EXPECT_EQ(test::LargestDifference(*s, *loaded.value()), 0);
+  }
+}
+
+TEST(Rest, GoesOnlyWithWhatItIsRightFor) {
+  const struct {
+    const char *spec, *says;
+  } cases[] = {{"h2o:budget=24,reducer=rest", "decode=grow"},
+               {"snapkv:budget=24,window=8,reducer=rest,decode=reobserve", "decode=grow"},
+               {"snapkv:budget=24,window=8,reducer=rest,pos_mode=incache", "pos_mode=original"},
+               {"expected-attention:budget=24,reducer=rest", "n_sink=0"},
+               {"nacl:budget=64,recent=8,reducer=rest", "proxy_random"},
+               {"ada-snapkv:budget=24,window=8,ada_normalize=1,reducer=rest", "ada_normalize"},
+               {"snapkv:budget=8,window=8,reducer=rest", "the entry for the rest"}};
+  for (const auto& c : cases) {
+    const Result<Policy> policy = ParsePolicy(c.spec);
+    ASSERT_FALSE(policy.ok()) << c.spec;
+    EXPECT_NE(policy.status().message().find(c.says), std::string::npos) << policy.status().message();
+  }
+  const Result<Policy> policy = ParsePolicy("snapkv:budget=24,window=8,reducer=rest");
+  SessionParams params;
+  params.on_full = OnFull::kEvict;
+  EXPECT_FALSE(Session::Create(test::OpenTwoLayers(), &policy.value(), params).ok());
+}
+
+// Against the definition, entry by entry.
+TEST(Rest, IsTheMeanOfWhatIsNotMarked) {
+  test::TestDevice memory;
+  constexpr int32_t kHeads = 3, kDim = 20, kEntries = 1100, kAux = 2;
+  test::HostLayer layer(kHeads, kDim, kEntries, kAux);
+  std::vector<uint8_t> marks(static_cast<size_t>(kHeads) * kEntries);
+  layer.len = {kEntries, 70, 9};
+  for (int32_t g = 0; g < kHeads; ++g) {
+    for (int32_t i = 0; i < kEntries; ++i) {
+      const uint32_t bits = static_cast<uint32_t>(g * kEntries + i) * 2654435761u >> 8;
+      layer.Position(g, i) = g == 1 && i == 0 ? -31 : 3 * i;
+      for (int32_t j = 0; j < kDim; ++j) {
+        layer.Key(g, i)[j] =
+            static_cast<float>((bits * 31 + static_cast<uint32_t>(j) * 977) % 1000) * 1e-2f - 5;
+        layer.Value(g, i)[j] =
+            static_cast<float>((bits * 17 + static_cast<uint32_t>(j) * 331) % 1000) * 1e-3f;
+      }
+      for (int32_t a = 0; a < kAux; ++a) layer.Aux(a, g, i) = static_cast<float>(10 * i + a + 1);
+      marks[layer.Entry(g, i)] = g == 2 || (i >= (g == 0 ? 5 : 1) && bits % 3 == 0) || (g == 0 && i < 5);
+    }
+  }
+  LayerBuffers kv;
+  memory.Upload(layer, &kv);
+  DeviceBuffer<uint8_t> on_device = memory.Upload(marks), scratch;
+  ASSERT_TRUE(
+      scratch.Allocate(memory.own(), memory.device()->SelectScratchBytes(kHeads, kEntries), "test").ok());
+  MergeRule rule;
+  rule.kind = MergeKind::kIntoRest;
+  ASSERT_TRUE(memory.device()
+                  ->Merge(memory.stream(), {rule, kv.view(), 0, on_device.at(), kEntries, scratch.raw()})
+                  .ok());
+  test::HostLayer got = memory.Download(kv);
+  const std::vector<uint8_t> got_marks = memory.Read(on_device.at(), static_cast<int64_t>(marks.size()));
+  for (int32_t g = 0; g < kHeads; ++g) {
+    SCOPED_TRACE(g);
+    int32_t first = 0, tokens = 0;
+    while (first < layer.len[static_cast<size_t>(g)] && marks[layer.Entry(g, first)] != 0) ++first;
+    std::vector<double> key(kDim), value(kDim);
+    for (int32_t i = first; i < layer.len[static_cast<size_t>(g)]; ++i) {
+      const int32_t n = layer.Position(g, i) < 0 ? -layer.Position(g, i) : 1;
+      if (marks[layer.Entry(g, i)] != 0) continue;
+      tokens += n;
+      for (size_t j = 0; j < kDim; ++j)
+        key[j] += n * double{layer.Key(g, i)[j]}, value[j] += n * double{layer.Value(g, i)[j]};
+    }
+    const bool any = tokens > 0;
+    ASSERT_EQ(any, g != 2);
+    for (int32_t i = 0; i < layer.len[static_cast<size_t>(g)]; ++i) {
+      const int32_t from = any && i <= first ? i - 1 : i;
+      if (from >= 0) {
+        ASSERT_EQ(got.KeyOf(g, i), layer.KeyOf(g, from)) << i;
+        ASSERT_EQ(got.ValueOf(g, i), layer.ValueOf(g, from)) << i;
+        ASSERT_EQ(got.Position(g, i), layer.Position(g, from)) << i;
+        for (int32_t a = 0; a < kAux; ++a) ASSERT_EQ(got.Aux(a, g, i), layer.Aux(a, g, from)) << i;
+        ASSERT_EQ(got_marks[layer.Entry(g, i)], any && i <= first ? 1 : marks[layer.Entry(g, i)]) << i;
+        continue;
+      }
+      ASSERT_EQ(got.Position(g, 0), -tokens);
+      ASSERT_EQ(got_marks[layer.Entry(g, 0)], 1);
+      for (size_t j = 0; j < kDim; ++j) {
+        ASSERT_NEAR(got.Key(g, 0)[j], key[j] / tokens, 1e-6) << j;
+        ASSERT_NEAR(got.Value(g, 0)[j], value[j] / tokens, 1e-6) << j;
+      }
+      for (int32_t a = 0; a < kAux; ++a) ASSERT_EQ(got.Aux(a, g, 0), 0) << a;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvc
