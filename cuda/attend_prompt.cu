@@ -42,7 +42,7 @@ struct TwoRows {
 };
 
 // Logits of a tile, which begins with entry key0: scaled, and -infinity where a row does not see the entry.
-// first: more for the first of them. seen: of the tile, null: whatever is in range.
+// first: more for entry 0. seen: of the tile, null: whatever is in range.
 template <int kTiles>
 KVC_DEVICE void MaskLogits(const AttendParams& a, const TwoRows& rows, int32_t key0, float first,
                            const uint32_t* seen, uint32_t bit, float (&z)[kTiles][4]) {
@@ -53,7 +53,7 @@ KVC_DEVICE void MaskLogits(const AttendParams& a, const TwoRows& rows, int32_t k
       const int32_t at = 8 * j + Lane() % 4 * 2 + i % 2, key = key0 + at;
       const bool in = key >= rows.begin[i / 2] && key < rows.end[i / 2];
       const bool sees = in && (seen == nullptr || (seen[at] & bit) != 0);
-      z[j][i] = sees ? Capped(z[j][i] * a.scale, a.cap) + (at == 0 ? first : 0.0f) : -Infinity();
+      z[j][i] = sees ? Capped(z[j][i] * a.scale, a.cap) + (key == 0 ? first : 0.0f) : -Infinity();
     }
   }
 }
@@ -110,6 +110,7 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
   }
   const uint32_t bit = SeenBit(h, group);
   const int64_t head = g * a.layer.capacity;
+  const float first_logit = LogitOfRest(a.layer.positions[head]);
   float acc[kDims / 8][4] = {};
   for (int32_t key0 = block_begin; key0 < block_end; key0 += kKeys) {
     const int32_t n = min(kKeys, block_end - key0);
@@ -121,7 +122,6 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prompt(const AttendParams 
     if (key0 >= first_visible + WarpOfBlock() * 16 + 16) continue;  // no row of the warp sees it
     float z[kKeys / 8][4] = {};
     tile->keys.TimesRows(queries, z);
-    const float first_logit = key0 == 0 ? LogitOfRest(a.layer.positions[head]) : 0.0f;
     MaskLogits(a, mine, key0, first_logit, a.layer.has_seen ? a.layer.seen + head + key0 : nullptr, bit, z);
     SoftmaxOfTile(&mine, z, acc);
     if (a.out == nullptr) continue;
