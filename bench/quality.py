@@ -27,6 +27,7 @@ import quality_pages
 import quality_parts
 import quality_readings
 import quality_relate
+import quality_rest
 import quality_storage
 import quality_text
 from exact_kernels import keep_activations
@@ -301,6 +302,7 @@ PARTS = (
     ("relate-bytes", "Every method at equal bytes on models/relate", quality_bytes.relate),
     ("relate-parts", "Parts of methods, and the eviction loss, on models/relate", quality_relate.parts),
     ("readings", "Cheaper second readings", quality_readings.readings),
+    ("rest", "One entry for all that is dropped", quality_rest.rest),
     ("storage", "Bits of keys and of values", quality_storage.storage),
     ("pages", "Choosing pages instead of dropping entries (Quest)", quality_pages.pages),
     ("grid", "Needle grid, 64 slots, protocol ask", needle_grid),

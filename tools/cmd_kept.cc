@@ -24,9 +24,14 @@ struct KeptOptions {
 std::string Runs(const std::vector<int32_t>& positions) {
   constexpr size_t kLongest = 60;
   std::string text;
-  for (size_t i = 0, end; i < positions.size(); i = end) {
+  size_t i = 0;
+  if (!positions.empty() && positions[0] < 0) {
+    text = std::to_string(-positions[0]) + " as one" + (positions.size() > 1 ? ", " : "");
+    ++i;
+  }
+  for (size_t first = i, end; i < positions.size(); i = end) {
     for (end = i + 1; end < positions.size() && positions[end] == positions[end - 1] + 1;) ++end;
-    text += (i > 0 ? " " : "") + std::to_string(positions[i]);
+    text += (i > first ? " " : "") + std::to_string(positions[i]);
     if (end - i > 1) text += "-" + std::to_string(positions[end - 1]);
     if (text.size() > kLongest && end < positions.size()) return text + " ...";
   }

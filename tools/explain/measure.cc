@@ -52,8 +52,12 @@ std::vector<std::vector<uint8_t>> Visible(const Session& session, size_t layer, 
   std::vector<std::vector<uint8_t>> visible;
   for (int32_t g = 0; g < n_kv_heads; ++g) {
     visible.emplace_back(n);
-    for (const int32_t position : session.Kept(static_cast<int32_t>(layer), g))
+    for (const int32_t position : session.Kept(static_cast<int32_t>(layer), g)) {
+      if (position < 0)
+        throw Failure("--explain: with reducer=rest nothing that is dropped is gone, and what is lost of it is "
+                      "not measured");
       visible.back()[static_cast<size_t>(position)] = 1;
+    }
     visible.back()[n - 1] = 1;
   }
   return visible;
@@ -130,6 +134,7 @@ void Explainer::CountParts(const Session* policy, ExplainSums* sums) const {
   ++sums->n_questions;
   for (int32_t i = 0; policy != nullptr && i < model_.n_kv_heads_total(); ++i) {
     for (const int32_t position : policy->Kept(i / info.n_kv_heads, i % info.n_kv_heads)) {
+      if (position < 0) continue;
       const size_t part = static_cast<size_t>(position) * kParts / n_prompt_,
                    begin = (part * n_prompt_ + kParts - 1) / kParts,
                    end = ((part + 1) * n_prompt_ + kParts - 1) / kParts;

@@ -1,0 +1,61 @@
+"""The part of docs/results.md on one entry a head for all that is dropped (reducer=rest)."""
+
+import quality_tables as quality
+from quality_join import KINDS, MORE
+from quality_parts import ASK_KINDS, mean, rows_by_kind
+from quality_relate import OWN_KINDS
+
+JOIN_KINDS = tuple(f"join/{kind}" for kind in KINDS)
+METHODS = ("snapkv-w8", "keydiff", "cokv", "kvzip", "kvzip-own", "cokv-document")
+CODES = ",kv=int4,residual=0"
+# bytes, options: the smallest are 3 % of the full cache
+SIZES = {
+    "recall": (("85KiB", ""), ("170KiB", ""), ("340KiB", "")),
+    "relate": (("63KiB", CODES), ("100KiB", CODES), ("200KiB", ""), ("400KiB", "")),
+    "join": (("63KiB", CODES), ("100KiB", CODES), ("200KiB", ""), ("400KiB", "")),
+}
+
+
+def divergence(rows):
+    return f"{mean(row['kl'] for row in rows.values()):.3f}"
+
+
+def table(own, kinds, contexts, sizes):
+    lines = [
+        "| method, bytes | dropped | one entry | lead | KL, dropped | KL, one entry |",
+        "|---|---|---|---|---|---|",
+    ]
+    whole = rows_by_kind(own, "rest", ["full"], "ask", kinds, contexts)[0]
+    for size, options in sizes:
+        policies = [quality.with_bytes(method, size) + options for method in METHODS]
+        dropped = rows_by_kind(own, "rest", policies, "ask", kinds, contexts)
+        rest = rows_by_kind(own, "rest", [policy + ",reducer=rest" for policy in policies], "ask", kinds, contexts)
+        for method, a, b in zip(METHODS, dropped, rest):
+            cells = [
+                f"{method}{', int4' if options else ''}, {size}",
+                quality.accuracy_cell(a, kinds),
+                quality.accuracy_cell(b, kinds),
+                quality.difference_cell(b, kinds, a),
+                divergence(a),
+                divergence(b),
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+    return [f"Everything kept: {quality.accuracy_cell(whole, kinds)}, {quality.cache_kib(whole.values())}.", "", *lines]
+
+
+def rest(program, arguments):
+    contexts = MORE * arguments.contexts
+    lines = [
+        "What a prompt drops becomes one entry a head (`reducer=rest`), which takes a slot of the same budget. "
+        f"`budget_bytes`, protocol *ask*: mean accuracy over the kinds, the lead on the same contexts, KL (nats a "
+        "token: how far the answers are from the full cache's).",
+    ]
+    models = (
+        ("recall", program, ASK_KINDS, arguments.contexts),
+        ("relate", program.of(arguments.relate), OWN_KINDS, contexts),
+        ("join", program.of(arguments.join), JOIN_KINDS, contexts),
+    )
+    for name, own, kinds, n in models:
+        lines += ["", f"### One entry, models/{name}", "", f"{n} contexts a kind.", ""]
+        lines += table(own, kinds, n, SIZES[name])
+    return [*lines, ""]
