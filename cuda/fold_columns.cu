@@ -26,6 +26,7 @@ struct FoldParams {
   const float *q, *lse;
   int64_t lse_stride;
   float* into;
+  float lse_factor;
 };
 
 template <int kDims>
@@ -42,7 +43,7 @@ KVC_DEVICE void FoldTile(const FoldParams& a, const float* lse, int32_t row0, co
     for (int i = 0; i < 4; ++i) {
       const int32_t row = row0 + 8 * j + Lane() % 4 * 2 + i % 2;
       const bool sees = row < a.n && row >= sees_from[i / 2];
-      const float e = sees ? expf(Capped(a.scale * z[j][i], a.cap) - lse[row]) : 0.0f;
+      const float e = sees ? expf(Capped(a.scale * z[j][i], a.cap) - a.lse_factor * lse[row]) : 0.0f;
       sum[i / 2] = kMaxima ? fmaxf(sum[i / 2], e) : sum[i / 2] + e;
     }
   }
@@ -121,12 +122,19 @@ Status CudaDevice::FoldColumns(Stream* s, const ColumnArgs& a) {
   Packet packet;
   KVC_RETURN_IF_ERROR(packet.Begin(s, LayerBytes(a.layer) + Packet::Size<int32_t>(heads)));
   const LayerParams layer = LayerOf(a.layer, &packet);
-  const FoldParams p{layer,         packet.Copy(a.rows.base, heads),
-                     a.rows.offset, a.rows.n,
-                     a.n_heads,     a.limit,
-                     a.scale,       a.cap,
-                     At(a.q),       At(a.lse),
-                     a.lse_stride,  At(a.into)};
+  const FoldParams p{layer,
+                     packet.Copy(a.rows.base, heads),
+                     a.rows.offset,
+                     a.rows.n,
+                     a.n_heads,
+                     a.limit,
+                     a.power() * a.scale,
+                     a.power() * a.cap,
+                     At(a.q),
+                     At(a.lse),
+                     a.lse_stride,
+                     At(a.into),
+                     a.power()};
   KVC_RETURN_IF_ERROR(packet.Send());
   const auto fold = [&](auto dims) {
     return a.maxima ? Fold<dims, true>(p, longest, StreamOf(s)) : Fold<dims, false>(p, longest, StreamOf(s));

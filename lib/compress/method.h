@@ -47,11 +47,12 @@ constexpr int32_t kRereadPartStep = 256;
 // How a prompt is read a second time.
 struct SecondReading {
   bool wanted = false;
-  bool own = false;  // by its own queries, instead of running its tokens again
-  int32_t part = 0;  // tokens of a part that sees only itself; 0: everything is seen
-  double share = 1;  // of the parts
+  bool own = false;      // by its own queries, instead of running its tokens again
+  int32_t part = 0;      // tokens of a part that sees only itself; 0: everything is seen
+  double share = 1;      // of the parts
+  bool squares = false;  // what counts are the squares of all probabilities, instead of the largest
   bool operator==(const SecondReading& o) const {
-    return wanted == o.wanted && own == o.own && part == o.part && share == o.share;
+    return wanted == o.wanted && own == o.own && part == o.part && share == o.share && squares == o.squares;
   }
 };
 

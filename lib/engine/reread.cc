@@ -62,7 +62,7 @@ void AddAgain(Span<const int32_t> tokens, const std::vector<int32_t>& instructio
 Status MakeReread(const Model& model, const SecondReading& reading, Span<const int32_t> tokens,
                   int32_t n_tokens, Reread* reread) {
   *reread = {};
-  reread->own = reading.own, reread->local = reading.part > 0;
+  reread->own = reading.own, reread->local = reading.part > 0, reread->squares = reading.squares;
   std::vector<int32_t> instruction;
   const std::string text = kInstruction;
   if (!reading.own)

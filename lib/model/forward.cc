@@ -150,7 +150,7 @@ Status PromptRun::ReadFirst(Stream* stream, const PromptTask& task, ChunkBuffers
 }
 
 // Parts follow what they see one at a time, each in the place of the one before. The largest probabilities
-// count, over the prompt and what was cached before it only.
+// count, or the squares of all, over the prompt and what was cached before it only.
 Status PromptRun::ReadAgain(Stream* stream, const PromptTask& task, ChunkBuffers* b) {
   const Reread& again = *request_.reread;
   if (again.own && Slides()) return {};
@@ -176,9 +176,10 @@ Status PromptRun::ReadAgain(Stream* stream, const PromptTask& task, ChunkBuffers
     if (goes_on) KVC_RETURN_IF_ERROR(device->AttendPrompt(stream, AttentionOf(rows, true, false, b)));
   } else {
     const DevicePtr<float> into = again.local ? seen_.maxima() : observed_.maxima();
-    KVC_RETURN_IF_ERROR(device->AttendAndFold(
-        stream, {AttentionOf(rows, goes_on, true, b),
-                 ColumnsOf(rows, again.local ? 0 : request_.n, into, true, b), b->fold_.raw()}));
+    ColumnArgs columns = ColumnsOf(rows, again.local ? 0 : request_.n, into, !again.squares, b);
+    columns.squares = again.squares;
+    KVC_RETURN_IF_ERROR(
+        device->AttendAndFold(stream, {AttentionOf(rows, goes_on, true, b), columns, b->fold_.raw()}));
   }
   if (again.local && !Slides() && task.at + task.n == part.end - part.begin)
     KVC_RETURN_IF_ERROR(seen_.Store(stream, device));

@@ -22,6 +22,8 @@ struct Reread {
   // Parts see the tokens [first, last) and the first kFirst entries of a head. Otherwise the prompt and what
   // was cached before it.
   bool local = false;
+  bool squares =
+      false;  // what is found of an entry: the sum of squared probabilities, instead of the largest
   static constexpr int32_t kFirst = 4;
 
   int32_t LongestPart() const;   // rows

@@ -43,8 +43,8 @@ struct PromptAttentionArgs {
 };
 
 // What the rows of a chunk look at, over the entries [0, base[g] + limit): into [G, capacity] += the group
-// mean of the summed probabilities, or (maxima) = max with the largest of any row and query head of the
-// group. An entry gets nothing of query heads that do not see it.
+// mean of the sums of probabilities (squares: of their squares), or (maxima) = max with the largest of any
+// row and query head of the group. An entry gets nothing of query heads that do not see it.
 struct ColumnArgs {
   LayerView layer;
   PromptRows rows;
@@ -55,6 +55,10 @@ struct ColumnArgs {
   DevicePtr<float> into;
   bool maxima;
   float cap = 0;  // as of PromptAttentionArgs
+  bool squares = false;
+
+  // exp(z - lse)^2 is exp(2 z - 2 lse), and 2 cap tanh(2 z / (2 cap)) = 2 cap tanh(z / cap).
+  float power() const { return squares ? 2.0f : 1.0f; }
 };
 
 // Both for the same rows, layer and logits, which a device may then make once. Where attend has no window and

@@ -197,6 +197,7 @@ TEST_F(PromptParity, AttentionOfPrompts) {
     const auto lse = pair_->Copy(Random(n_lse)), lse_alone = pair_->Copy(Random(n_lse));
     const auto sums = pair_->Copy(std::vector<float>(n_entries, 0.5f));
     const auto maxima = pair_->Copy(std::vector<float>(n_entries, 0.001f));
+    const auto squares = pair_->Copy(std::vector<float>(n_entries, 0.25f));
     for (int i = 0; i < 2; ++i) {
       Device& d = *devices_[i];
       Stream* s = streams_[i].get();
@@ -207,6 +208,9 @@ TEST_F(PromptParity, AttentionOfPrompts) {
       if (c.window > 0) continue;
       ASSERT_TRUE(d.FoldColumns(s, Fold(&layer, c, i, lse, sums, false, c.n)).ok());
       ASSERT_TRUE(d.FoldColumns(s, Fold(&layer, c, i, lse, maxima, true, c.n)).ok());
+      ColumnArgs squared = Fold(&layer, c, i, lse, squares, false, c.n);
+      squared.squares = true;
+      ASSERT_TRUE(d.FoldColumns(s, squared).ok());
     }
     const std::string what = "head size " + std::to_string(c.d) + (c.sinks ? ", sinks" : "");
     pair_->ExpectNear(out, 1e-5, what);
@@ -214,6 +218,7 @@ TEST_F(PromptParity, AttentionOfPrompts) {
     pair_->ExpectNear(lse_alone, 1e-5, what + ", log sum exp alone");
     pair_->ExpectNear(sums, 1e-5, what + ", column sums");
     pair_->ExpectNear(maxima, 1e-5, what + ", column maxima");
+    pair_->ExpectNear(squares, 1e-5, what + ", sums of squares");
     pair_->blocks.clear();
   }
 }

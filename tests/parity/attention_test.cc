@@ -389,7 +389,8 @@ TEST(ScoreRowsParity, AgreesWithDouble) {
   }
 }
 
-TEST(ColumnSumsParity, AgreesWithDoubleInAnyCutOfTheKeys) {
+// Of probabilities to a power: of the logits, their cap and lse times as much.
+void ExpectColumnSums(float power) {
   constexpr uint32_t kBit = 2;
   for (const RowsCase& c : RowsCases()) {
     if (c.window > 0) continue;
@@ -401,14 +402,17 @@ TEST(ColumnSumsParity, AgreesWithDoubleInAnyCutOfTheKeys) {
     for (int32_t i = 0; i < c.n_q; ++i) {
       for (int32_t t = 0; t <= c.first_visible + i; ++t) {
         if ((seen[static_cast<size_t>(t)] & kBit) == 0) continue;
-        want[static_cast<size_t>(t)] += 0.25 * std::exp(data.Logit(i, t) - lse[static_cast<size_t>(i)]);
+        want[static_cast<size_t>(t)] +=
+            0.25 * std::exp(power * (data.Logit(i, t) - lse[static_cast<size_t>(i)]));
       }
     }
     for (const KernelTable* table : Tables()) {
       std::vector<float> whole(static_cast<size_t>(data.n_keys), 0.5f), parts(whole);
-      ColumnSumsArgs a{data.q.data(), data.k.data(),   lse.data(), whole.data(), data.stride,
-                       c.n_q,         c.first_visible, 0,          data.n_keys,  c.d,
-                       data.scale,    0.25f,           c.cap};
+      ColumnSumsArgs a{data.q.data(), data.k.data(), lse.data(),         whole.data(),
+                       data.stride,   c.n_q,         c.first_visible,    0,
+                       data.n_keys,   c.d,           power * data.scale, 0.25f,
+                       power * c.cap};
+      a.lse_factor = power;
       a.seen = seen.data(), a.seen_bit = kBit;
       table->column_sums(a);
       for (size_t t = 0; t < want.size(); ++t) {
@@ -425,6 +429,9 @@ TEST(ColumnSumsParity, AgreesWithDoubleInAnyCutOfTheKeys) {
     }
   }
 }
+
+TEST(ColumnSumsParity, AgreesWithDoubleInAnyCutOfTheKeys) { ExpectColumnSums(1); }
+TEST(ColumnSumsParity, SquaresAgreeWithDouble) { ExpectColumnSums(2); }
 
 TEST(ColumnMaximaParity, AgreesWithDoubleInAnyCutOfTheKeys) {
   constexpr uint32_t kBit = 2;

@@ -120,9 +120,9 @@ TEST(Reread, AShareOfThePartsIsSpreadEvenly) {
   }
 }
 
-// [L, G, n]: the largest probability of any row of any segment.
-std::vector<std::vector<double>> LargestByDecoding(std::shared_ptr<const Model> model,
-                                                   const std::vector<int32_t>& ids) {
+// [L, G, n]: the largest probability of any row of any segment, or the sum of the squares of all.
+std::vector<std::vector<double>> FoundByDecoding(std::shared_ptr<const Model> model,
+                                                 const std::vector<int32_t>& ids, bool squares) {
   auto full = Make("full:kv=f32", model, 4096);
   EXPECT_TRUE(full->Prefill(ids, true).ok());
   Reread reread;
@@ -142,7 +142,10 @@ std::vector<std::vector<double>> LargestByDecoding(std::shared_ptr<const Model> 
           EXPECT_TRUE(session->Attention(layer, h, &p).ok());
           std::vector<double>& line =
               largest[static_cast<size_t>(layer * kKvHeads + h / (kHeads / kKvHeads))];
-          for (size_t t = 0; t < line.size(); ++t) line[t] = std::max(line[t], static_cast<double>(p[t]));
+          for (size_t t = 0; t < line.size(); ++t) {
+            const double x = static_cast<double>(p[t]);
+            line[t] = squares ? line[t] + x * x : std::max(line[t], x);
+          }
         }
       }
     }
@@ -150,13 +153,14 @@ std::vector<std::vector<double>> LargestByDecoding(std::shared_ptr<const Model> 
   return largest;
 }
 
-TEST(Reconstruct, KeepsWhatTheSecondReadingLooksAt) {
+void ExpectKeepsTheBest(bool squares) {
   const std::vector<int32_t> ids = TinyPrompt(100);
   const auto model = Tiny();
   constexpr int kBudget = 30, kWindow = 4;
-  auto session = Make("snapkv:budget=30,window=4,scorer=reconstruct,kernel=1,kv=f32", model);
+  const std::string spec = "snapkv:budget=30,window=4,scorer=reconstruct,kernel=1,kv=f32";
+  auto session = Make((spec + (squares ? ",reread_score=squares" : "")).c_str(), model);
   ASSERT_TRUE(session->Prefill(ids, true).ok());
-  const std::vector<std::vector<double>> largest = LargestByDecoding(model, ids);
+  const std::vector<std::vector<double>> largest = FoundByDecoding(model, ids, squares);
   for (int layer = 0; layer < kLayers; ++layer) {
     for (int g = 0; g < kKvHeads; ++g) {
       const std::vector<double>& score = largest[static_cast<size_t>(layer * kKvHeads + g)];
@@ -177,8 +181,16 @@ TEST(Reconstruct, KeepsWhatTheSecondReadingLooksAt) {
   }
 }
 
-constexpr const char* kReadings[] = {"", ",reread_part=256", ",reread=own", ",reread=own,reread_part=256",
-                                     ",reread_share=0.5"};
+TEST(Reconstruct, KeepsWhatTheSecondReadingLooksAt) { ExpectKeepsTheBest(false); }
+TEST(Reconstruct, KeepsWhatHasTheLargestSquares) { ExpectKeepsTheBest(true); }
+
+constexpr const char* kReadings[] = {"",
+                                     ",reread_part=256",
+                                     ",reread=own",
+                                     ",reread=own,reread_part=256",
+                                     ",reread_share=0.5",
+                                     ",reread_score=squares",
+                                     ",reread=own,reread_part=256,reread_score=squares"};
 
 std::vector<std::vector<int32_t>> AllKept(const Session& session) {
   std::vector<std::vector<int32_t>> kept(kLayers * kKvHeads);

@@ -1,8 +1,10 @@
 // For documents whose questions are not known: how far the model looks at an entry when it reads the document
 // once more behind the instruction to repeat it. The largest probability that any row of the second reading,
 // in any query head of the group, gave the entry: KVzip's score (Kim et al., NeurIPS 2025, arXiv 2505.23416),
-// here with the softmax over everything the row sees. What it costs is another prefill whose rows all see the
-// whole prompt; cheaper readings are the library's own (docs/methods.md 2.13).
+// here with the softmax over everything the row sees. Or the sum of the squares, over the rows and averaged
+// over the group: to first order the squared error in the rows' outputs where the entry goes, had all values
+// one length (the library's own). What it costs is another prefill whose rows all see the whole prompt;
+// cheaper readings are the library's own (docs/methods.md 2.13).
 #include "lib/compress/policy.h"
 #include "lib/compress/scorers.h"
 #include "lib/compress/scorers/window_options.h"
@@ -10,22 +12,23 @@
 namespace kvc {
 namespace {
 
-constexpr OptionId kOptions[] = {OptionId::kWindow,     OptionId::kKernel, OptionId::kPool,
-                                 OptionId::kAvgEdge,    OptionId::kReread, OptionId::kRereadPart,
-                                 OptionId::kRereadShare};
+constexpr OptionId kOptions[] = {OptionId::kWindow,      OptionId::kKernel,     OptionId::kPool,
+                                 OptionId::kAvgEdge,     OptionId::kReread,     OptionId::kRereadPart,
+                                 OptionId::kRereadShare, OptionId::kRereadScore};
 
-int32_t AuxCount(const Policy&) { return 1; }  // the largest probability of all readings so far
+int32_t AuxCount(const Policy&) { return 1; }  // what all readings gave so far
+bool BySquares(const Policy& policy) { return policy.Int(OptionId::kRereadScore) == 1; }
 
 SecondReading Reading(const Policy& policy) {
   return {true, policy.Int(OptionId::kReread) == 1, policy.Int(OptionId::kRereadPart),
-          policy.Real(OptionId::kRereadShare)};
+          policy.Real(OptionId::kRereadShare), BySquares(policy)};
 }
 
 void Program(const Policy& policy, int32_t, ScoreProgram* p) {
   const int32_t w = policy.Int(OptionId::kWindow);
   p->Add(ScoreOp::kLoad, 1, 0);
   p->Add(ScoreOp::kMaxima, 2);
-  p->Add(ScoreOp::kMax, 1, 2);
+  p->Add(BySquares(policy) ? ScoreOp::kAdd : ScoreOp::kMax, 1, 2);
   p->Add(ScoreOp::kStore, 0, 1);
   ScoreInstr& pool = p->Add(ScoreOp::kPool, 0, 1);
   pool.pool = PoolingOf(policy), pool.tail = w;

@@ -285,7 +285,7 @@ inline void FoldColumns(const ColumnSumsArgs& a, int32_t row0, int32_t begin, in
                         LogitTile* tile, float* column) {
   const F scale = Set(a.scale);
   for (int32_t i = begin; i < end; ++i) {
-    const F lse = Set(a.lse[row0 + i]);
+    const F lse = Set(a.lse_factor * a.lse[row0 + i]);
     float* z = tile->z[i];
     const int32_t visible = Least(kTileKeys, a.first_visible + row0 + i + 1 - key);
     for (int32_t t = visible; t < kTileKeys; ++t) z[t] = -kInfinity;

@@ -97,10 +97,10 @@ struct ScoreRowsArgs {
   float first_logit = 0;        // as above, whatever gain
 };
 
-// With p(i, t) = exp(scale * q_i.k_t - lse[i]) for the rows i that see key t, t in [key_begin, key_end):
-// column_sums: sums[t] += weight * sum over i of p(i, t); column_maxima: sums[t] = max(sums[t], max over i of
-// weight * p(i, t)). Row i sees keys [0, first_visible + i], of these those of seen as above. The second pass
-// of methods.md 2.3: n x n never exists.
+// With p(i, t) = exp(scale * q_i.k_t - lse_factor * lse[i]) for the rows i that see key t, t in [key_begin,
+// key_end): column_sums: sums[t] += weight * sum over i of p(i, t); column_maxima: sums[t] = max(sums[t], max
+// over i of weight * p(i, t)). Row i sees keys [0, first_visible + i], of these those of seen as above. The
+// second pass of methods.md 2.3: n x n never exists.
 struct ColumnSumsArgs {
   const float* q;
   const float* k;    // [S, D] dense
@@ -112,6 +112,7 @@ struct ColumnSumsArgs {
   float cap = 0;
   const uint32_t* seen = nullptr;  // [S]
   uint32_t seen_bit = 0;
+  float lse_factor = 1;
 };
 
 // Adds n cached entries to the running softmax of the g query heads that read them:

@@ -116,7 +116,8 @@ Status CpuDevice::FoldColumns(Stream*, const ColumnArgs& a) {
       t.n_q = a.rows.n, t.first_visible = cached + a.rows.offset;
       t.key_begin = static_cast<int32_t>(first),
       t.key_end = static_cast<int32_t>(std::min(first + kKeyBlock, end));
-      t.d = d, t.scale = a.scale, t.cap = a.cap, t.weight = a.maxima ? 1 : 1.0f / static_cast<float>(group);
+      t.d = d, t.scale = a.power() * a.scale, t.cap = a.power() * a.cap, t.lse_factor = a.power();
+      t.weight = a.maxima ? 1 : 1.0f / static_cast<float>(group);
       t.seen = kv.has_seen ? Raw(kv.seen) + g * kv.capacity : nullptr, t.seen_bit = SeenBit(h % group);
       (a.maxima ? kernels_.column_maxima : kernels_.column_sums)(t);
     }

@@ -151,7 +151,7 @@ void ColumnSums(const ColumnSumsArgs& a) {
     if (!IsSeen(a.seen, a.seen_bit, t)) continue;
     for (int32_t i = t > a.first_visible ? t - a.first_visible : 0; i < a.n_q; ++i) {
       sum += std::exp(Capped(a.scale * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d), a.cap) -
-                      a.lse[i]);
+                      a.lse_factor * a.lse[i]);
     }
     a.sums[t] += a.weight * sum;
   }
@@ -162,7 +162,7 @@ void ColumnMaxima(const ColumnSumsArgs& a) {
     if (!IsSeen(a.seen, a.seen_bit, t)) continue;
     for (int32_t i = t > a.first_visible ? t - a.first_visible : 0; i < a.n_q; ++i) {
       const float z = Capped(a.scale * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d), a.cap);
-      a.sums[t] = std::max(a.sums[t], a.weight * std::exp(z - a.lse[i]));
+      a.sums[t] = std::max(a.sums[t], a.weight * std::exp(z - a.lse_factor * a.lse[i]));
     }
   }
 }
