@@ -172,6 +172,37 @@ class Results(unittest.TestCase):
         want = [at[name][size].rsplit(",", 1)[0] for size in sizes for name in (named[0], "int4")]
         self.assertEqual(quoted, [*want, at["int8"]["200KiB"].rsplit(",", 1)[0]])
 
+    def of_one_entry(self, heading, model):
+        text = self.part("One entry for all that is dropped").split(f"### {heading}, models/{model}", 1)[1]
+        return grid(text.split("\n### ", 1)[0], r"\| method, bytes")
+
+    def test_what_prose_says_of_one_entry_is_what_the_tables_have(self):
+        note = self.note("One entry for all that is dropped")
+        relate, join = (self.of_one_entry("One entry", model) for model in ("relate", "join"))
+        rows = [join["cokv-document, 400KiB"], relate["cokv-document, int4, 100KiB"], relate["kvzip-own, int4, 63KiB"]]
+        quoted = re.findall(r"\d+\.\d \[\d+\.\d–\d+\.\d\]", note)
+        want = [row[column] for row in rows for column in ("dropped", "one entry")]
+        self.assertEqual(quoted, [*want, join["cokv-document, int4, 63KiB"]["one entry"]])
+        kl = [row[column] for column in ("KL, dropped", "KL, one entry") for row in rows]
+        self.assertEqual(re.findall(r"\b0\.\d{3}\b", note), kl)
+        recall = self.of_one_entry("One entry", "recall")
+        lost = [recall["cokv, 340KiB"]["lead"], recall["cokv-document, 85KiB"]["lead"]]
+        self.assertEqual(re.findall(r"-\d+\.\d \[[^\]]*\]", note), lost)
+
+    def test_what_prose_says_of_squares_is_what_the_tables_have(self):
+        note = self.note("Squares of a second reading")
+        said = re.findall(r"[+-]\d+\.\d(?! \[)(?![^\[]*\](?!\())", re.sub(r"\[[^\]]*\]", "[]", note))
+        leads = lambda model, method: [
+            first(row["lead of squares, one entry"])
+            for name, row in self.of_one_entry("Squares of a second reading", model).items()
+            if name.startswith(method + ",")
+        ]
+        want = [*leads("relate", "cokv-document"), *leads("join", "cokv-document")]
+        for model in ("relate", "join"):
+            values = sorted(leads(model, "kvzip-own"), key=float)
+            want += [values[0], values[-1]]
+        self.assertEqual(said, want)
+
     def comparison(self, protocol):
         """Of the comparison of head budgets: questions, accuracy of the full cache, its table, and its last line."""
         text = self.part("Head budgets").split(f"### Protocol {protocol}: ", 1)[1].split("\n### ", 1)[0]
