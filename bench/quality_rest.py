@@ -50,8 +50,8 @@ def table(own, kinds, contexts, sizes):
 def squares(own, kinds, contexts, sizes):
     """Scores of a second reading: the largest probabilities, or the sums of all squares."""
     lines = [
-        "| method, bytes | dropped, largest | lead of squares, dropped | one entry, largest | lead of squares, one entry "
-        "| KL, largest | KL, squares |",
+        "| method, bytes | dropped, largest | lead of squares, dropped | one entry, largest "
+        "| lead of squares, one entry | KL, largest | KL, squares |",
         "|---|---|---|---|---|---|---|",
     ]
     for size, options in sizes:
