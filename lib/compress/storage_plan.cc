@@ -355,9 +355,8 @@ int32_t StoragePlan::BudgetFor(int32_t n_tokens) const {
       int32_t budget = std::max(1, static_cast<int32_t>(std::floor(share)));
       for (;;) {  // what is always kept may grow with the budget, by half of it at most
         const Protected p = ProtectFor(budget);
-        const int32_t least = p.n_sink + p.n_recent + n_rest();
-        if (budget > least) return budget;
-        budget = least + 1;
+        if (budget > p.n_sink + p.n_recent) return budget;
+        budget = p.n_sink + p.n_recent + 1;
       }
     }
     case BudgetKind::kBytes:
@@ -384,9 +383,12 @@ int32_t StoragePlan::TokensAtOnce(int32_t n_before, int32_t given) const {
 
 AllocateInput StoragePlan::AllocationFor(int32_t budget, int32_t n_tokens) const {
   const Protected p = ProtectFor(budget);
-  AllocateInput in{
-      policy_, static_cast<int32_t>(sharing_.size()), shape_.n_heads,  shape_.n_kv_heads, n_tokens,
-      budget,  p.n_sink + p.n_recent + n_rest(),      sharing_scores_, head_scores_.alpha};
+  const int32_t n_protected = p.n_sink + p.n_recent + n_rest();
+  AllocateInput in{policy_,           static_cast<int32_t>(sharing_.size()),
+                   shape_.n_heads,    shape_.n_kv_heads,
+                   n_tokens,          budget,
+                   n_protected,       sharing_scores_,
+                   head_scores_.alpha};
   if (sharing_.size() < places_.size()) in.layers = sharing_;
   return in;
 }

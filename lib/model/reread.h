@@ -22,8 +22,7 @@ struct Reread {
   // Parts see the tokens [first, last) and the first kFirst entries of a head. Otherwise the prompt and what
   // was cached before it.
   bool local = false;
-  bool squares =
-      false;  // what is found of an entry: the sum of squared probabilities, instead of the largest
+  bool squares = false;  // sums of squared probabilities are looked for, not the largest
   static constexpr int32_t kFirst = 4;
 
   int32_t LongestPart() const;   // rows

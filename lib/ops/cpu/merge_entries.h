@@ -1,7 +1,7 @@
-// Gives the values of the dropped entries of one head to kept ones (methods.md 2.9, 2.15); what becomes one
-// entry (2.25) is a prompt's alone: select.cc. The same for a
-// prompt and for a step; `Values` knows where they lie: Get(i) -> const float* [D] (valid until the next
-// Get), Add(i, factor, v), Mix(i, a_gone, v_gone, a_next).
+// Gives the values of the dropped entries of one head to kept ones (methods.md 2.9, 2.15). The same for a
+// prompt and for a step; what becomes one entry (2.25) is a prompt's alone: select.cc. `Values` knows where
+// they lie: Get(i) -> const float* [D] (valid until the next Get), Add(i, factor, v), Mix(i, a_gone, v_gone,
+// a_next).
 #pragma once
 #include <algorithm>
 
