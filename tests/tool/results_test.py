@@ -183,6 +183,8 @@ class Results(unittest.TestCase):
         quoted = re.findall(r"\d+\.\d \[\d+\.\d–\d+\.\d\]", note)
         want = [row[column] for row in rows for column in ("dropped", "one entry")]
         self.assertEqual(quoted, [*want, join["cokv-document, int4, 63KiB"]["one entry"]])
+        said = re.search(r"`cokv-document` then has (\S+) % instead of (\S+) at 400", read("README.md")).groups()
+        self.assertEqual(said, tuple(first(rows[0][column]) for column in ("one entry", "dropped")))
         kl = [row[column] for column in ("KL, dropped", "KL, one entry") for row in rows]
         self.assertEqual(re.findall(r"\b0\.\d{3}\b", note), kl)
         recall = self.of_one_entry("One entry", "recall")
