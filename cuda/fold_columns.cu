@@ -33,17 +33,18 @@ template <int kDims>
 using QueryTile = SplitTile<F16Halves, kDims <= 64 ? 64 : 32, kDims>;
 
 // What a tile of rows gives the lane's entries u and u + 8. row0: the first of them; sees_from: the first row
-// that sees the entry, kNever where the query head does not see it.
+// that sees the entry, kNever where the query head does not see it. more: for the entries' logits.
 template <bool kMaxima, int kTiles>
 KVC_DEVICE void FoldTile(const FoldParams& a, const float* lse, int32_t row0, const int32_t (&sees_from)[2],
-                         const float (&z)[kTiles][4], float (&sum)[2]) {
+                         const float (&more)[2], const float (&z)[kTiles][4], float (&sum)[2]) {
   KVC_UNROLL
   for (int j = 0; j < kTiles; ++j) {
     KVC_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int32_t row = row0 + 8 * j + Lane() % 4 * 2 + i % 2;
       const bool sees = row < a.n && row >= sees_from[i / 2];
-      const float e = sees ? expf(Capped(a.scale * z[j][i], a.cap) - a.lse_factor * lse[row]) : 0.0f;
+      const float e =
+          sees ? expf(Capped(a.scale * z[j][i], a.cap) + more[i / 2] - a.lse_factor * lse[row]) : 0.0f;
       sum[i / 2] = kMaxima ? fmaxf(sum[i / 2], e) : sum[i / 2] + e;
     }
   }
@@ -62,6 +63,8 @@ __global__ void __launch_bounds__(kThreads, 2) fold_columns(const FoldParams a) 
   const LeftRows<F16Halves, kDims> keys({a.layer.keys + (head + my_key0) * d, d, keys_end - my_key0, d});
   const int32_t sees_from[2] = {my_key0 + Lane() / 4 - first_visible,
                                 my_key0 + Lane() / 4 + 8 - first_visible};
+  const bool has_first = my_key0 + Lane() / 4 == 0;
+  const float more[2] = {has_first ? a.lse_factor * LogitOfRest(a.layer.positions[head]) : 0.0f, 0.0f};
   const int32_t first_row = max(0, key0 - first_visible) / kRows * kRows;
   const float weight = 1.0f / static_cast<float>(group);
   float total[2] = {};
@@ -81,7 +84,7 @@ __global__ void __launch_bounds__(kThreads, 2) fold_columns(const FoldParams a) 
       __syncthreads();
       float z[kRows / 8][4] = {};
       tile->TimesRows(keys, z);
-      FoldTile<kMaxima>(a, a.lse + h * a.lse_stride, row0, seen_from, z, sum);
+      FoldTile<kMaxima>(a, a.lse + h * a.lse_stride, row0, seen_from, more, z, sum);
     }
     KVC_UNROLL
     for (int half = 0; half < 2; ++half)

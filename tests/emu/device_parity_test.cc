@@ -121,12 +121,14 @@ struct PromptCase {
 };
 
 // A layer with a prompt behind base entries of each head, and queries of its rows. Who sees those entries is
-// drawn; the rows are seen by all.
+// drawn; the rows are seen by all. The first entry of every other head stands for several, where it is no
+// row.
 class PromptParity : public DeviceParity {
  protected:
   struct Layer {
     Pair::On<float> keys, values, q, sinks;
     Pair::On<uint32_t> seen;
+    Pair::On<int32_t> positions;
     std::vector<int32_t> base, len;
     int32_t n_heads = 0;
     int64_t capacity = 0;
@@ -143,6 +145,11 @@ class PromptParity : public DeviceParity {
     l.q = pair_->Copy(Random(static_cast<size_t>(c.n * l.n_heads * c.d)));
     l.sinks = pair_->Copy(Random(static_cast<size_t>(l.n_heads), 3));
     l.seen = pair_->Copy(masks);
+    std::vector<int32_t> positions(masks.size());
+    for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i) % 1000;
+    for (int64_t g = 0; g < c.heads && c.base > 0; g += 2)
+      positions[static_cast<size_t>(g * l.capacity)] = -37;
+    l.positions = pair_->Copy(positions);
     l.base.assign(static_cast<size_t>(c.heads), c.base), l.len.assign(l.base.size(), c.base + c.n);
     return l;
   }
@@ -151,6 +158,7 @@ class PromptParity : public DeviceParity {
     LayerView view;
     view.n_kv_heads = c.heads, view.head_dim = c.d, view.capacity = l->capacity, view.has_seen = c.seen;
     view.keys = l->keys.at[i], view.values = l->values.at[i], view.seen = l->seen.at[i];
+    view.positions = l->positions.at[i];
     view.len = l->len.data();
     return view;
   }
@@ -223,8 +231,9 @@ TEST_F(PromptParity, AttentionOfPrompts) {
   }
 }
 
-// Both at once are the same as one after the other: an entry's largest probability over rows that all see it.
-TEST_F(PromptParity, AttentionAndColumnMaximaAtOnce) {
+// Both at once are the same as one after the other: an entry's largest probability, or the sum of the
+// squares, over rows that all see it.
+TEST_F(PromptParity, AttentionAndColumnsAtOnce) {
   for (const PromptCase& c :
        {PromptCase{2, 3, 16, 5, 40, 0, false, false}, PromptCase{2, 2, 64, 33, 70, 0, true, false},
         PromptCase{2, 8, 64, 5, 40, 0, false, true}, PromptCase{1, 2, 128, 140, 130, 0, false, false},
@@ -236,6 +245,7 @@ TEST_F(PromptParity, AttentionAndColumnMaximaAtOnce) {
     const auto lse = pair_->Copy(std::vector<float>(n_lse)),
                lse_apart = pair_->Copy(std::vector<float>(n_lse));
     const auto maxima = pair_->Copy(before), maxima_apart = pair_->Copy(before);
+    const auto squares = pair_->Copy(before), squares_apart = pair_->Copy(before);
     for (int i = 0; i < 2; ++i) {
       Device& d = *devices_[i];
       Stream* s = streams_[i].get();
@@ -243,7 +253,12 @@ TEST_F(PromptParity, AttentionAndColumnMaximaAtOnce) {
       attend.out = out.at[i], attend_apart.out = apart.at[i];
       const DeviceBytes scratch = pair_->Scratch(i, d.AttendAndFoldScratchBytes(c.n, layer.n_heads, c.base));
       ASSERT_TRUE(d.AttendAndFold(s, {attend, Fold(&layer, c, i, lse, maxima, true, 0), scratch}).ok());
+      ColumnArgs squared = Fold(&layer, c, i, lse, squares, false, 0);
+      squared.squares = true;
+      ASSERT_TRUE(d.AttendAndFold(s, {attend, squared, scratch}).ok());
       ASSERT_TRUE(d.AttendPrompt(s, attend_apart).ok());
+      squared.into = squares_apart.at[i], squared.lse = lse_apart.at[i];
+      ASSERT_TRUE(d.FoldColumns(s, squared).ok());
       ASSERT_TRUE(d.FoldColumns(s, Fold(&layer, c, i, lse_apart, maxima_apart, true, 0)).ok());
       EXPECT_EQ(pair_->Read(out, i), pair_->Read(apart, i));
       EXPECT_EQ(pair_->Read(lse, i), pair_->Read(lse_apart, i));
@@ -252,10 +267,15 @@ TEST_F(PromptParity, AttentionAndColumnMaximaAtOnce) {
     pair_->ExpectNear(out, 1e-5, what);
     pair_->ExpectNear(maxima, 1e-5, what + ", column maxima");
     pair_->ExpectNear(maxima_apart, 1e-5, what + ", column maxima apart");
-    for (int i = 0; i < 2; ++i) {
-      const std::vector<float> at_once = pair_->Read(maxima, i), one_by_one = pair_->Read(maxima_apart, i);
-      for (size_t t = 0; t < at_once.size(); ++t) ASSERT_NEAR(at_once[t], one_by_one[t], 1e-6) << t;
-    }
+    pair_->ExpectNear(squares, 1e-5, what + ", squares");
+    const auto expect_alike = [&](const auto& together, const auto& in_turn) {
+      for (int i = 0; i < 2; ++i) {
+        const std::vector<float> at_once = pair_->Read(together, i), one_by_one = pair_->Read(in_turn, i);
+        for (size_t t = 0; t < at_once.size(); ++t) ASSERT_NEAR(at_once[t], one_by_one[t], 1e-6) << t;
+      }
+    };
+    expect_alike(maxima, maxima_apart);
+    expect_alike(squares, squares_apart);
     pair_->blocks.clear();
   }
 }
@@ -400,6 +420,7 @@ TEST_F(DeviceParity, OrderOfBlocksDoesNotShow) {
   constexpr int32_t kHeads = 2, kGroup = 3, kD = 16, kN = 70;
   const auto keys = pair_->Copy(Random(kHeads * kN * kD)), values = pair_->Copy(Random(kHeads * kN * kD)),
              q = pair_->Copy(Random(kN * kHeads * kGroup * kD));
+  const auto positions = pair_->Copy(std::vector<int32_t>(kHeads * kN));
   const std::vector<int32_t> base(kHeads, 0);
   std::vector<int32_t> len(kHeads, kN);
   std::vector<float> first;
@@ -412,7 +433,7 @@ TEST_F(DeviceParity, OrderOfBlocksDoesNotShow) {
     const auto lse = pair_->Copy(std::vector<float>(kHeads * kGroup * kN));
     LayerView layer;
     layer.n_kv_heads = kHeads, layer.head_dim = kD, layer.capacity = kN, layer.len = len.data();
-    layer.keys = keys.at[1], layer.values = values.at[1];
+    layer.keys = keys.at[1], layer.values = values.at[1], layer.positions = positions.at[1];
     const PromptRows all{base.data(), 0, kN};
     ASSERT_TRUE(devices_[1]
                     ->AttendPrompt(streams_[1].get(),

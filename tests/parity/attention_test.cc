@@ -390,11 +390,12 @@ TEST(ScoreRowsParity, AgreesWithDouble) {
 }
 
 // Of probabilities to a power: of the logits, their cap and lse times as much.
-void ExpectColumnSums(float power) {
+void ExpectColumnSums(float power, float first) {
   constexpr uint32_t kBit = 2;
   for (const RowsCase& c : RowsCases()) {
     if (c.window > 0) continue;
-    const RowsData data(c);
+    RowsData data(c);
+    data.first_logit = first;
     const std::vector<uint32_t> seen = SomeSeen(data.n_keys, c.d % 16 == 0 ? kBit : 0);
     std::vector<float> lse;
     for (double x : Attention(data).lse) lse.push_back(static_cast<float>(x));
@@ -412,7 +413,7 @@ void ExpectColumnSums(float power) {
                        data.stride,   c.n_q,         c.first_visible,    0,
                        data.n_keys,   c.d,           power * data.scale, 0.25f,
                        power * c.cap};
-      a.lse_factor = power;
+      a.lse_factor = power, a.first_logit = power * first;
       a.seen = seen.data(), a.seen_bit = kBit;
       table->column_sums(a);
       for (size_t t = 0; t < want.size(); ++t) {
@@ -430,8 +431,9 @@ void ExpectColumnSums(float power) {
   }
 }
 
-TEST(ColumnSumsParity, AgreesWithDoubleInAnyCutOfTheKeys) { ExpectColumnSums(1); }
-TEST(ColumnSumsParity, SquaresAgreeWithDouble) { ExpectColumnSums(2); }
+TEST(ColumnSumsParity, AgreesWithDoubleInAnyCutOfTheKeys) { ExpectColumnSums(1, 0); }
+TEST(ColumnSumsParity, SquaresAgreeWithDouble) { ExpectColumnSums(2, 0); }
+TEST(ColumnSumsParity, TheFirstLogitGains) { ExpectColumnSums(2, 1.75f); }
 
 TEST(ColumnMaximaParity, AgreesWithDoubleInAnyCutOfTheKeys) {
   constexpr uint32_t kBit = 2;

@@ -251,6 +251,20 @@ TEST(ElementwiseParity, Raise) {
   });
 }
 
+TEST(ElementwiseParity, AddSquares) {
+  ForEach([](const KernelTable& t, int32_t n, const std::string& name) {
+    Random random(static_cast<uint64_t>(n) + 2);
+    std::vector<float> z = random.Floats(n, -20, 2), y = random.Floats(n, 0, 3);
+    if (n > 4) z[static_cast<size_t>(n) - 2] = -INFINITY;
+    std::vector<double> want;
+    for (size_t i = 0; i < z.size(); ++i)
+      want.push_back(static_cast<double>(y[i]) + std::exp(2 * (static_cast<double>(z[i]) - 2.5)));
+    y = Guarded(y);
+    t.add_squares(z.data(), 2.5f, n, y.data());
+    ExpectEach(want, y, 5e-6, name);
+  });
+}
+
 TEST(ElementwiseParity, ABadNumberIsNotHidden) {
   for (const KernelTable* table : Tables()) {
     std::vector<float> x(40, 1), weight(40, 1);

@@ -37,6 +37,7 @@ constexpr KernelTable Table(const char* name) {
   t.softmax = Softmax;
   t.weights = Weights;
   t.raise = Raise;
+  t.add_squares = AddSquares;
   t.prefill_attention = PrefillAttention;
   t.score_rows = ScoreRows;
   t.column_sums = Columns<Fold::kSum>;

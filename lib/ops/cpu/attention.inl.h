@@ -293,6 +293,7 @@ inline void FoldColumns(const ColumnSumsArgs& a, int32_t row0, int32_t begin, in
     for (int t = 0; t < kTileKeys; t += kWidth) {
       F logit = Mul(Load(z + t), scale);
       if (a.cap > 0) logit = Capped(logit, a.cap);
+      if (key + t == 0 && a.first_logit != 0) logit = Add(logit, LoadN(&a.first_logit, 1));
       const F p = Exp(Sub(logit, lse)), old = Load(column + t);
       Store(column + t, kFold == Fold::kSum ? Add(old, p) : Max(old, p));
     }

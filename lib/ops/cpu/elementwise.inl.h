@@ -208,6 +208,17 @@ inline void Raise(const float* x, float shift, int32_t n, float* y) {
   if (i < n) StoreN(y + i, n - i, Max(Sub(LoadN(x + i, n - i), less), LoadN(y + i, n - i)));
 }
 
+inline void AddSquares(const float* z, float lse, int32_t n, float* y) {
+  const F shift = Set(lse);
+  const auto squared = [shift](F logit, F sum) {
+    const F p = Exp(Sub(logit, shift));
+    return Fma(p, p, sum);
+  };
+  int32_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) Store(y + i, squared(Load(z + i), Load(y + i)));
+  if (i < n) StoreN(y + i, n - i, squared(LoadN(z + i, n - i), LoadN(y + i, n - i)));
+}
+
 inline float LargestAbs(const float* x, int32_t n) {
   F top = Zero();
   int32_t i = 0;

@@ -31,6 +31,7 @@ constexpr KernelTable kReference = {
     ref::Softmax,
     ref::Weights,
     ref::Raise,
+    ref::AddSquares,
     ref::PrefillAttention,
     ref::ScoreRows,
     ref::ColumnSums,
@@ -65,6 +66,7 @@ KernelTable FillMissing(KernelTable table, const KernelTable& below) {
   fill(table.softmax, below.softmax);
   fill(table.weights, below.weights);
   fill(table.raise, below.raise);
+  fill(table.add_squares, below.add_squares);
   fill(table.prefill_attention, below.prefill_attention);
   fill(table.score_rows, below.score_rows);
   fill(table.column_sums, below.column_sums);

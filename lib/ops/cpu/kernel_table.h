@@ -113,6 +113,7 @@ struct ColumnSumsArgs {
   const uint32_t* seen = nullptr;  // [S]
   uint32_t seen_bit = 0;
   float lse_factor = 1;
+  float first_logit = 0;  // more for key 0, behind the cap
 };
 
 // Adds n cached entries to the running softmax of the g query heads that read them:
@@ -175,6 +176,8 @@ struct KernelTable {
   void (*softmax)(float* x, int32_t n);                            // in place; all -inf gives zeros
   void (*weights)(float most, float factor, int32_t n, float* x);  // x = exp(x - most) * factor; most: finite
   void (*raise)(const float* x, float shift, int32_t n, float* y);  // y = max(y, x - shift)
+  // y += exp(z - lse)^2. lse: finite.
+  void (*add_squares)(const float* z, float lse, int32_t n, float* y);
   void (*prefill_attention)(const PrefillAttentionArgs&);
   void (*score_rows)(const ScoreRowsArgs&);
   void (*column_sums)(const ColumnSumsArgs&);

@@ -117,6 +117,7 @@ Status CpuDevice::FoldColumns(Stream*, const ColumnArgs& a) {
       t.key_begin = static_cast<int32_t>(first),
       t.key_end = static_cast<int32_t>(std::min(first + kKeyBlock, end));
       t.d = d, t.scale = a.power() * a.scale, t.cap = a.power() * a.cap, t.lse_factor = a.power();
+      t.first_logit = a.power() * RestLogit(Raw(kv.positions)[g * kv.capacity]);
       t.weight = a.maxima ? 1 : 1.0f / static_cast<float>(group);
       t.seen = kv.has_seen ? Raw(kv.seen) + g * kv.capacity : nullptr, t.seen_bit = SeenBit(h % group);
       (a.maxima ? kernels_.column_maxima : kernels_.column_sums)(t);
@@ -131,14 +132,15 @@ int64_t CpuDevice::AttendAndFoldScratchBytes(int32_t n_rows, int32_t n_heads, in
   return int64_t{4} * KeptStride(n_entries) * (int64_t{pool_->n_threads()} * kQueryBlock + lines);
 }
 
-// Of largest probabilities, where the logits of a block of rows are few enough to be kept until the sums of
-// their rows are known. A block has its own line of the largest logits less lse; those meet at the end.
+// Of largest probabilities and of squares, where the logits of a block of rows are few enough to be kept
+// until the sums of their rows are known. A block has its own line, of the largest logits less lse or of the
+// sums; those meet at the end, in the same order whatever the threads.
 Status CpuDevice::AttendAndFold(Stream* s, const AttendAndFoldArgs& args) {
   const PromptAttentionArgs& a = args.attend;
   const ColumnArgs& fold = args.fold;
   const int32_t heads = a.layer.n_kv_heads, group = a.n_heads / heads, blocks = QueryBlocks(a.rows.n),
                 most = *std::max_element(a.rows.base, a.rows.base + heads) + fold.limit;
-  if (!fold.maxima || most > kMostKept) return Device::AttendAndFold(s, args);
+  if (!(fold.maxima || fold.squares) || most > kMostKept) return Device::AttendAndFold(s, args);
   const int64_t stride = KeptStride(most);
   float *kept = reinterpret_cast<float*>(Raw(args.scratch)),
         *lines = kept + pool_->n_threads() * kQueryBlock * stride;
@@ -149,15 +151,21 @@ Status CpuDevice::AttendAndFold(Stream* s, const AttendAndFoldArgs& args) {
     t.kept = kept + thread * kQueryBlock * stride, t.kept_stride = stride, t.n_kept = n;
     kernels_.prefill_attention(t);
     float* line = lines + (int64_t{h} * blocks + block) * stride;
-    std::fill(line, line + n, -std::numeric_limits<float>::infinity());
-    for (int32_t i = 0; i < t.n_q; ++i) kernels_.raise(t.kept + i * stride, t.lse[i], n, line);
+    std::fill(line, line + n, fold.squares ? 0 : -std::numeric_limits<float>::infinity());
+    for (int32_t i = 0; i < t.n_q; ++i)
+      (fold.squares ? kernels_.add_squares : kernels_.raise)(t.kept + i * stride, t.lse[i], n, line);
   });
   pool_->ParallelFor(heads, [&](int64_t g, int) {
     const int32_t n = a.rows.base[g] + fold.limit;
-    float* line = lines + g * group * blocks * stride;
+    float *line = lines + g * group * blocks * stride, *into = Raw(fold.into) + g * fold.layer.capacity;
+    if (fold.squares) {
+      for (int32_t i = 0; i < group * blocks; ++i)
+        kernels_.axpy(1.0f / static_cast<float>(group), line + i * stride, n, into);
+      return;
+    }
     for (int32_t i = 1; i < group * blocks; ++i) kernels_.raise(line + i * stride, 0, n, line);
     kernels_.weights(0, 1, n, line);
-    kernels_.raise(line, 0, n, Raw(fold.into) + g * fold.layer.capacity);
+    kernels_.raise(line, 0, n, into);
   });
   return {};
 }

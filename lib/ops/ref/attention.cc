@@ -150,8 +150,8 @@ void ColumnSums(const ColumnSumsArgs& a) {
     float sum = 0;
     if (!IsSeen(a.seen, a.seen_bit, t)) continue;
     for (int32_t i = t > a.first_visible ? t - a.first_visible : 0; i < a.n_q; ++i) {
-      sum += std::exp(Capped(a.scale * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d), a.cap) -
-                      a.lse_factor * a.lse[i]);
+      sum += std::exp(Capped(a.scale * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d), a.cap) +
+                      (t == 0 ? a.first_logit : 0) - a.lse_factor * a.lse[i]);
     }
     a.sums[t] += a.weight * sum;
   }
@@ -161,7 +161,8 @@ void ColumnMaxima(const ColumnSumsArgs& a) {
   for (int32_t t = a.key_begin; t < a.key_end; ++t) {
     if (!IsSeen(a.seen, a.seen_bit, t)) continue;
     for (int32_t i = t > a.first_visible ? t - a.first_visible : 0; i < a.n_q; ++i) {
-      const float z = Capped(a.scale * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d), a.cap);
+      const float z = Capped(a.scale * Dot(a.q + i * a.q_stride, a.k + int64_t{t} * a.d, a.d), a.cap) +
+                      (t == 0 ? a.first_logit : 0);
       a.sums[t] = std::max(a.sums[t], a.weight * std::exp(z - a.lse_factor * a.lse[i]));
     }
   }

@@ -97,4 +97,8 @@ void Raise(const float* x, float shift, int32_t n, float* y) {
   for (int32_t i = 0; i < n; ++i) y[i] = std::max(y[i], x[i] - shift);
 }
 
+void AddSquares(const float* z, float lse, int32_t n, float* y) {
+  for (int32_t i = 0; i < n; ++i) y[i] += std::exp(2 * (z[i] - lse));
+}
+
 }  // namespace kvc::ref

@@ -26,6 +26,7 @@ void SoftCap(float cap, int32_t n, float* x);
 void Softmax(float* x, int32_t n);
 void Weights(float most, float factor, int32_t n, float* x);
 void Raise(const float* x, float shift, int32_t n, float* y);
+void AddSquares(const float* z, float lse, int32_t n, float* y);
 
 void PrefillAttention(const PrefillAttentionArgs& a);
 void ScoreRows(const ScoreRowsArgs& a);
