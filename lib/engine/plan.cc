@@ -47,7 +47,7 @@ class Planner : private CachePlanner {
     if (compressor_->waits_for_all_layers()) {
       // Every layer in full, and one of them a second time while it is reduced.
       Growth whole = growth;
-      whole.spread = false;
+      whole.spread = false, whole.layer_limit = 0;  // which holds for what is left
       for (size_t i = 0; i < whole.slots.size(); ++i)
         whole.slots[i] = layout_.HeldOf(static_cast<int32_t>(i) / layout_.n_kv_heads, at_once_);
       const int64_t bytes = CountPages(layout_, whole).PromptBytes();
@@ -152,7 +152,8 @@ class Planner : private CachePlanner {
     return static_cast<int32_t>(std::min<int64_t>(most, n_prompt_ - StoragePlan::kChunk));
   }
 
-  // Entries that are stored at once and may share scales or directions.
+  // Entries that are stored at once and may share scales or directions. Layers that wait for all others are
+  // stored whole before.
   int64_t MostCodes(const std::vector<int32_t>& slots) const {
     int64_t most = 0;
     const size_t g = static_cast<size_t>(config_.n_kv_heads);
@@ -160,8 +161,9 @@ class Planner : private CachePlanner {
       int64_t sum = 0;
       if (compressor_->slides(static_cast<int32_t>(first / g))) continue;
       for (size_t i = first; i < first + g; ++i) {
-        sum += slots[i];
-        most = std::max<int64_t>(most, slots[i]);
+        const int32_t stored = compressor_->waits_for_all_layers() ? at_once_ : slots[i];
+        sum += stored;
+        most = std::max<int64_t>(most, stored);
       }
       if (layout_.layer_books) most = std::max(most, sum);
     }
