@@ -113,8 +113,9 @@ void Prompts(DeviceBench* bench) {
           bench->stream(), {layer.view(), newest, s.n_heads, 0, kScale, q.at(), out.at(), lse.at(), rows}));
     });
     bench->Measure("fold columns " + what, 2 * pairs * s.head_dim, layer.bytes(tokens) / 2, [&] {
-      Check(bench->device()->FoldColumns(bench->stream(), {layer.view(), newest, s.n_heads, tokens, kScale,
-                                                           q.at(), lse.at(), rows, sums.at(), false}));
+      Check(bench->device()->FoldColumns(
+          bench->stream(), {layer.view(), newest, s.n_heads, tokens, kScale, q.at(), lse.at(), rows,
+                            sums.at(), ColumnFold::kSums}));
     });
   }
 }

@@ -1,11 +1,10 @@
 """The part of docs/results.md on one entry a head for all that is dropped (reducer=rest)."""
 
 import quality_tables as quality
-from quality_join import KINDS, MORE
+from quality_join import JOIN_KINDS, MORE
 from quality_parts import ASK_KINDS, mean, rows_by_kind
 from quality_relate import OWN_KINDS
 
-JOIN_KINDS = tuple(f"join/{kind}" for kind in KINDS)
 METHODS = (
     "snapkv-w8", "keydiff", "cokv", "kvzip", "kvzip-own", "cokv-document",
 )  # fmt: skip
@@ -18,6 +17,10 @@ SIZES = {
     "relate": (("63KiB", CODES), ("100KiB", CODES), ("200KiB", ""), ("400KiB", "")),
     "join": (("63KiB", CODES), ("100KiB", CODES), ("200KiB", ""), ("400KiB", "")),
 }
+
+
+def named(method, size, options):
+    return f"{method}{', int4' if options else ''}, {size}"
 
 
 def divergence(rows):
@@ -36,7 +39,7 @@ def table(own, kinds, contexts, sizes):
         rest = rows_by_kind(own, "rest", [policy + REST for policy in policies], "ask", kinds, contexts)
         for method, a, b in zip(METHODS, dropped, rest):
             cells = [
-                f"{method}{', int4' if options else ''}, {size}",
+                named(method, size, options),
                 quality.accuracy_cell(a, kinds),
                 quality.accuracy_cell(b, kinds),
                 quality.difference_cell(b, kinds, a),
@@ -60,7 +63,7 @@ def squares(own, kinds, contexts, sizes):
             policies = [policy, policy + SQUARES, policy + REST, policy + SQUARES + REST]
             a, b, c, d = rows_by_kind(own, "rest", policies, "ask", kinds, contexts)
             cells = [
-                f"{method}{', int4' if options else ''}, {size}",
+                named(method, size, options),
                 quality.accuracy_cell(a, kinds),
                 quality.difference_cell(b, kinds, a),
                 quality.accuracy_cell(c, kinds),
@@ -76,7 +79,7 @@ def rest(program, arguments):
     contexts = MORE * arguments.contexts
     lines = [
         "What a prompt drops becomes one entry a head (`reducer=rest`), which takes a slot of the same budget. "
-        f"`budget_bytes`, protocol *ask*: mean accuracy over the kinds, the lead on the same contexts, KL (nats a "
+        "`budget_bytes`, protocol *ask*: mean accuracy over the kinds, the lead on the same contexts, KL (nats a "
         "token: how far the answers are from the full cache's).",
     ]
     models = (

@@ -2,7 +2,7 @@
 
 import quality_tables as quality
 import quality_text
-from quality_join import KINDS, MORE
+from quality_join import JOIN_KINDS, MORE
 from quality_parts import ASK_KINDS, mean, rows_by_kind
 from quality_relate import OWN_KINDS
 
@@ -14,7 +14,6 @@ STORED = (
     ("int4 keys, int8 values", "kv=int4,kv_values=int8,residual=0"),
     ("int4", "kv=int4,residual=0"),
 )
-JOIN_KINDS = tuple(f"join/{kind}" for kind in KINDS)
 METHOD, SIZES = "kvzip-own", ("63KiB", "100KiB", "200KiB")
 
 

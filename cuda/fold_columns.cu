@@ -140,7 +140,8 @@ Status CudaDevice::FoldColumns(Stream* s, const ColumnArgs& a) {
                      a.power()};
   KVC_RETURN_IF_ERROR(packet.Send());
   const auto fold = [&](auto dims) {
-    return a.maxima ? Fold<dims, true>(p, longest, StreamOf(s)) : Fold<dims, false>(p, longest, StreamOf(s));
+    return a.fold == ColumnFold::kMaxima ? Fold<dims, true>(p, longest, StreamOf(s))
+                                         : Fold<dims, false>(p, longest, StreamOf(s));
   };
   return Check(ForHeadDims(layer.d, fold), "attention by columns");
 }

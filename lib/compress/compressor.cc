@@ -190,7 +190,7 @@ ScoreProgram Compressor::PromptProgram() const {
   const Scorer& scorer = *policy().scorer;
   if (scorer.history != nullptr) scorer.history(policy(), &program.history);
   scorer.program(policy(), budget_, &program);
-  if (plan_.n_rest() > 0) program.Add(ScoreOp::kRestLast, 0);
+  if (policy().n_rest() > 0) program.Add(ScoreOp::kRestLast, 0);
   return program;
 }
 

@@ -155,7 +155,7 @@ class Compressor {
   // Entries a head may have between steps, [L, G]; only where decode evicts.
   const std::vector<int32_t>& caps() const { return caps_; }
   // Entries a head has whatever the scores are: the protected part, and the one that stands for the rest.
-  int32_t n_protected() const { return protect_.n_sink + protect_.n_recent + plan_.n_rest(); }
+  int32_t n_protected() const { return protect_.n_sink + protect_.n_recent + policy().n_rest(); }
 
  private:
   static constexpr int32_t kUnbounded = StoragePlan::kUnbounded;

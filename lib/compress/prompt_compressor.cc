@@ -113,7 +113,7 @@ Status Compressor::Mark(LayerChoice* c, const std::vector<int32_t>& wanted) {
   const int32_t g = kv.n_kv_heads;
   std::vector<int32_t> counts(wanted);
   // Who drops one entry alone keeps it instead of one that stands for it.
-  for (int32_t i = 0; plan_.n_rest() > 0 && i < g; ++i) {
+  for (int32_t i = 0; policy().n_rest() > 0 && i < g; ++i) {
     int32_t& count = counts[static_cast<size_t>(i)];
     count += kv.len[i] <= n_protected() + count ? 1 : 0;
   }
@@ -130,7 +130,7 @@ Status Compressor::Mark(LayerChoice* c, const std::vector<int32_t>& wanted) {
     for (int32_t i = 0; i < g; ++i) {
       int32_t& kept = c->kept[static_cast<size_t>(i)];
       kept = KeptCount(rule, kv.len[i], counts[static_cast<size_t>(i)]);
-      kept += kept < kv.len[i] ? plan_.n_rest() : 0;
+      kept += kept < kv.len[i] ? policy().n_rest() : 0;
     }
     KVC_RETURN_IF_ERROR(device->Select(c->work.stream, {rule, kv, c->layer, counts.data(), b.scores.at(),
                                                         b.marks.at(), b.stride, b.scratch.raw()}));
@@ -300,14 +300,14 @@ Status Compressor::AddScores(const LayerWork& work, int32_t layer, const LayerBu
   std::fill(layer_all_see_.begin(), layer_all_see_.end(), uint8_t{1});
   KVC_RETURN_IF_ERROR(Score({work, layer, kv, observed, layer_counts_, layer_kept_, layer_all_see_}));
   for (size_t g = 0; g < kv.len().size(); ++g) {
-    const int32_t n = std::max(kv.len()[g] - n_protected() + plan_.n_rest(), 0);
+    const int32_t n = std::max(kv.len()[g] - n_protected() + policy().n_rest(), 0);
     std::vector<float> scores(static_cast<size_t>(n));
     const DevicePtr<float> from =
         work.choice->scores.at() + static_cast<int64_t>(g) * work.choice->stride + protect_.n_sink;
     KVC_RETURN_IF_ERROR(
         work.device->Read(work.stream, from.As<const uint8_t>(), scores.data(), 4 * int64_t{n}));
     // The entry for the rest has a slot already; alone, the worst is it.
-    if (plan_.n_rest() > 0 && n > 0) scores.erase(std::min_element(scores.begin(), scores.end()));
+    if (policy().n_rest() > 0 && n > 0) scores.erase(std::min_element(scores.begin(), scores.end()));
     all_scores_[At(layer, static_cast<int32_t>(g))] = std::move(scores);
   }
   return {};

@@ -383,7 +383,7 @@ int32_t StoragePlan::TokensAtOnce(int32_t n_before, int32_t given) const {
 
 AllocateInput StoragePlan::AllocationFor(int32_t budget, int32_t n_tokens) const {
   const Protected p = ProtectFor(budget);
-  const int32_t n_protected = p.n_sink + p.n_recent + n_rest();
+  const int32_t n_protected = p.n_sink + p.n_recent + policy_.n_rest();
   AllocateInput in{policy_,           static_cast<int32_t>(sharing_.size()),
                    shape_.n_heads,    shape_.n_kv_heads,
                    n_tokens,          budget,

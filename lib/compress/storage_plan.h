@@ -91,7 +91,6 @@ class StoragePlan {
   int32_t TokensAtOnce(int32_t n_before, int32_t given) const;
   static constexpr int32_t kChunk = 1024;  // tokens of compress_per_chunk
   Protected ProtectFor(int32_t budget) const { return policy_.scorer->protect(policy_, budget); }
-  int32_t n_rest() const { return policy_.n_rest(); }
   // Slots of every head after a prompt of n tokens, [L, G]; dynamic allocators: the average of the layer.
   Status PlanSlots(int32_t n_tokens, std::vector<int32_t>* slots) const;
   // Entries a KV head stores at most when `slots` are planned for it: query heads may each choose their own.

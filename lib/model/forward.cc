@@ -142,8 +142,8 @@ Status PromptRun::ReadFirst(Stream* stream, const PromptTask& task, ChunkBuffers
     KVC_RETURN_IF_ERROR(network_.device->AttendPrompt(stream, AttentionOf(rows, goes_on, columns, b)));
   if (columns) {
     const double start = Seconds();
-    KVC_RETURN_IF_ERROR(
-        network_.device->FoldColumns(stream, ColumnsOf(rows, task.at + task.n, observed_.sums(), false, b)));
+    KVC_RETURN_IF_ERROR(network_.device->FoldColumns(
+        stream, ColumnsOf(rows, task.at + task.n, observed_.sums(), ColumnFold::kSums, b)));
     extras_.column_sums += Seconds() - start;
   }
   return Finish(stream, rows, !last_layer ? 0 : last_row ? task.n - 1 : task.n, b);
@@ -176,10 +176,10 @@ Status PromptRun::ReadAgain(Stream* stream, const PromptTask& task, ChunkBuffers
     if (goes_on) KVC_RETURN_IF_ERROR(device->AttendPrompt(stream, AttentionOf(rows, true, false, b)));
   } else {
     const DevicePtr<float> into = again.local ? seen_.maxima() : observed_.maxima();
-    ColumnArgs columns = ColumnsOf(rows, again.local ? 0 : request_.n, into, !again.squares, b);
-    columns.squares = again.squares;
-    KVC_RETURN_IF_ERROR(
-        device->AttendAndFold(stream, {AttentionOf(rows, goes_on, true, b), columns, b->fold_.raw()}));
+    const ColumnFold fold = again.squares ? ColumnFold::kSquares : ColumnFold::kMaxima;
+    KVC_RETURN_IF_ERROR(device->AttendAndFold(
+        stream, {AttentionOf(rows, goes_on, true, b),
+                 ColumnsOf(rows, again.local ? 0 : request_.n, into, fold, b), b->fold_.raw()}));
   }
   if (again.local && !Slides() && task.at + task.n == part.end - part.begin)
     KVC_RETURN_IF_ERROR(seen_.Store(stream, device));
@@ -243,7 +243,7 @@ Status PromptRun::RecordWindow(Stream* stream, const Rows& rows, ChunkBuffers* b
 }
 
 // What the rows look at, over the first base + limit entries.
-ColumnArgs PromptRun::ColumnsOf(const Rows& rows, int32_t limit, DevicePtr<float> into, bool maxima,
+ColumnArgs PromptRun::ColumnsOf(const Rows& rows, int32_t limit, DevicePtr<float> into, ColumnFold fold,
                                 ChunkBuffers* b) const {
   return {rows.layer,
           rows.where,
@@ -254,7 +254,7 @@ ColumnArgs PromptRun::ColumnsOf(const Rows& rows, int32_t limit, DevicePtr<float
           b->lse_.at(),
           kPromptChunk,
           into,
-          maxima,
+          fold,
           network_.config->attention_cap};
 }
 

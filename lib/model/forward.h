@@ -109,7 +109,7 @@ class PromptRun {
   PromptAttentionArgs AttentionOf(const Rows& rows, bool goes_on, bool columns, ChunkBuffers* b) const;
   Status Finish(Stream* stream, const Rows& rows, int32_t skip, ChunkBuffers* b);
   Status RecordWindow(Stream* stream, const Rows& rows, ChunkBuffers* b);
-  ColumnArgs ColumnsOf(const Rows& rows, int32_t limit, DevicePtr<float> into, bool maxima,
+  ColumnArgs ColumnsOf(const Rows& rows, int32_t limit, DevicePtr<float> into, ColumnFold fold,
                        ChunkBuffers* b) const;
   KeyTurning turning() const;
   bool Slides() const { return request_.slides != nullptr && request_.slides[layer_] != 0; }

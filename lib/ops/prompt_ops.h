@@ -42,9 +42,12 @@ struct PromptAttentionArgs {
   DevicePtr<const float> sinks = {};
 };
 
-// What the rows of a chunk look at, over the entries [0, base[g] + limit): into [G, capacity] += the group
-// mean of the sums of probabilities (squares: of their squares), or (maxima) = max with the largest of any
-// row and query head of the group. An entry gets nothing of query heads that do not see it.
+// What columns take of probabilities: the group mean of their sums, or of the sums of their squares, is
+// added; or the largest of any row and query head of the group counts.
+enum class ColumnFold : uint8_t { kSums, kSquares, kMaxima };
+
+// What the rows of a chunk look at, over the entries [0, base[g] + limit): into [G, capacity]. An entry gets
+// nothing of query heads that do not see it.
 struct ColumnArgs {
   LayerView layer;
   PromptRows rows;
@@ -53,12 +56,11 @@ struct ColumnArgs {
   DevicePtr<const float> q, lse;
   int64_t lse_stride;
   DevicePtr<float> into;
-  bool maxima;
+  ColumnFold fold;
   float cap = 0;  // as of PromptAttentionArgs
-  bool squares = false;
 
   // exp(z - lse)^2 is exp(2 z - 2 lse), and 2 cap tanh(2 z / (2 cap)) = 2 cap tanh(z / cap).
-  float power() const { return squares ? 2.0f : 1.0f; }
+  float power() const { return fold == ColumnFold::kSquares ? 2.0f : 1.0f; }
 };
 
 // Both for the same rows, layer and logits, which a device may then make once. Where attend has no window and

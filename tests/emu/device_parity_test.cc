@@ -176,7 +176,7 @@ class PromptParity : public DeviceParity {
     return args;
   }
   static ColumnArgs Fold(Layer* l, const PromptCase& c, int i, const Pair::On<float>& lse,
-                         const Pair::On<float>& into, bool maxima, int32_t limit) {
+                         const Pair::On<float>& into, ColumnFold fold, int32_t limit) {
     return {ViewOf(l, c, i),
             {l->base.data(), 0, c.n},
             l->n_heads,
@@ -186,7 +186,7 @@ class PromptParity : public DeviceParity {
             lse.at[i],
             c.n,
             into.at[i],
-            maxima};
+            fold};
   }
 };
 
@@ -214,11 +214,9 @@ TEST_F(PromptParity, AttentionOfPrompts) {
       ASSERT_TRUE(d.AttendPrompt(s, attend).ok());
       ASSERT_TRUE(d.AttendPrompt(s, Attend(&layer, c, i, lse_alone)).ok());
       if (c.window > 0) continue;
-      ASSERT_TRUE(d.FoldColumns(s, Fold(&layer, c, i, lse, sums, false, c.n)).ok());
-      ASSERT_TRUE(d.FoldColumns(s, Fold(&layer, c, i, lse, maxima, true, c.n)).ok());
-      ColumnArgs squared = Fold(&layer, c, i, lse, squares, false, c.n);
-      squared.squares = true;
-      ASSERT_TRUE(d.FoldColumns(s, squared).ok());
+      ASSERT_TRUE(d.FoldColumns(s, Fold(&layer, c, i, lse, sums, ColumnFold::kSums, c.n)).ok());
+      ASSERT_TRUE(d.FoldColumns(s, Fold(&layer, c, i, lse, maxima, ColumnFold::kMaxima, c.n)).ok());
+      ASSERT_TRUE(d.FoldColumns(s, Fold(&layer, c, i, lse, squares, ColumnFold::kSquares, c.n)).ok());
     }
     const std::string what = "head size " + std::to_string(c.d) + (c.sinks ? ", sinks" : "");
     pair_->ExpectNear(out, 1e-5, what);
@@ -252,14 +250,16 @@ TEST_F(PromptParity, AttentionAndColumnsAtOnce) {
       PromptAttentionArgs attend = Attend(&layer, c, i, lse), attend_apart = Attend(&layer, c, i, lse_apart);
       attend.out = out.at[i], attend_apart.out = apart.at[i];
       const DeviceBytes scratch = pair_->Scratch(i, d.AttendAndFoldScratchBytes(c.n, layer.n_heads, c.base));
-      ASSERT_TRUE(d.AttendAndFold(s, {attend, Fold(&layer, c, i, lse, maxima, true, 0), scratch}).ok());
-      ColumnArgs squared = Fold(&layer, c, i, lse, squares, false, 0);
-      squared.squares = true;
-      ASSERT_TRUE(d.AttendAndFold(s, {attend, squared, scratch}).ok());
+      ASSERT_TRUE(
+          d.AttendAndFold(s, {attend, Fold(&layer, c, i, lse, maxima, ColumnFold::kMaxima, 0), scratch})
+              .ok());
+      ASSERT_TRUE(
+          d.AttendAndFold(s, {attend, Fold(&layer, c, i, lse, squares, ColumnFold::kSquares, 0), scratch})
+              .ok());
       ASSERT_TRUE(d.AttendPrompt(s, attend_apart).ok());
-      squared.into = squares_apart.at[i], squared.lse = lse_apart.at[i];
-      ASSERT_TRUE(d.FoldColumns(s, squared).ok());
-      ASSERT_TRUE(d.FoldColumns(s, Fold(&layer, c, i, lse_apart, maxima_apart, true, 0)).ok());
+      ASSERT_TRUE(
+          d.FoldColumns(s, Fold(&layer, c, i, lse_apart, squares_apart, ColumnFold::kSquares, 0)).ok());
+      ASSERT_TRUE(d.FoldColumns(s, Fold(&layer, c, i, lse_apart, maxima_apart, ColumnFold::kMaxima, 0)).ok());
       EXPECT_EQ(pair_->Read(out, i), pair_->Read(apart, i));
       EXPECT_EQ(pair_->Read(lse, i), pair_->Read(lse_apart, i));
     }
@@ -441,7 +441,7 @@ TEST_F(DeviceParity, OrderOfBlocksDoesNotShow) {
                     .ok());
     ASSERT_TRUE(devices_[1]
                     ->FoldColumns(streams_[1].get(), {layer, all, kHeads * kGroup, kN, 0.3f, q.at[1],
-                                                      lse.at[1], kN, sums.at[1], false})
+                                                      lse.at[1], kN, sums.at[1], ColumnFold::kSums})
                     .ok());
     std::vector<float> now = pair_->Read(out, 1);
     const std::vector<float> more = pair_->Read(sums, 1);

@@ -135,7 +135,7 @@ class Micro {
                     .ok());
     ASSERT_TRUE(device
                     ->FoldColumns(memory_.stream(), {view, rows, in_.n_q, in_.n, scale_, q.at(), lse.at(),
-                                                     in_.n, observed->sums(), false})
+                                                     in_.n, observed->sums(), ColumnFold::kSums})
                     .ok());
   }
 

@@ -45,6 +45,17 @@ std::vector<float> VectorsOf(const Session& session, GetVectors get, int32_t lay
   return vectors;
 }
 
+// What a head keeps as it is.
+std::vector<int32_t> KeptTokens(const Session& session, int32_t layer, int32_t kv_head) {
+  std::vector<int32_t> positions = session.Kept(layer, kv_head);
+  if (!positions.empty() && positions[0] < 0) {
+    throw Failure(
+        "--explain: with reducer=rest nothing that is dropped is gone, and what is lost of it is not "
+        "measured");
+  }
+  return positions;
+}
+
 // [G][n] whether a query at position n - 1 sees an entry: what was kept before it came, and its own, whatever
 // is dropped behind it.
 std::vector<std::vector<uint8_t>> Visible(const Session& session, size_t layer, int32_t n_kv_heads,
@@ -52,12 +63,8 @@ std::vector<std::vector<uint8_t>> Visible(const Session& session, size_t layer, 
   std::vector<std::vector<uint8_t>> visible;
   for (int32_t g = 0; g < n_kv_heads; ++g) {
     visible.emplace_back(n);
-    for (const int32_t position : session.Kept(static_cast<int32_t>(layer), g)) {
-      if (position < 0)
-        throw Failure("--explain: with reducer=rest nothing that is dropped is gone, and what is lost of it is "
-                      "not measured");
+    for (const int32_t position : KeptTokens(session, static_cast<int32_t>(layer), g))
       visible.back()[static_cast<size_t>(position)] = 1;
-    }
     visible.back()[n - 1] = 1;
   }
   return visible;
@@ -133,8 +140,7 @@ void Explainer::CountParts(const Session* policy, ExplainSums* sums) const {
   const kvc_model_info& info = model_.info();
   ++sums->n_questions;
   for (int32_t i = 0; policy != nullptr && i < model_.n_kv_heads_total(); ++i) {
-    for (const int32_t position : policy->Kept(i / info.n_kv_heads, i % info.n_kv_heads)) {
-      if (position < 0) continue;
+    for (const int32_t position : KeptTokens(*policy, i / info.n_kv_heads, i % info.n_kv_heads)) {
       const size_t part = static_cast<size_t>(position) * kParts / n_prompt_,
                    begin = (part * n_prompt_ + kParts - 1) / kParts,
                    end = ((part + 1) * n_prompt_ + kParts - 1) / kParts;

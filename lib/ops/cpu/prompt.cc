@@ -101,6 +101,7 @@ Status CpuDevice::AttendPrompt(Stream*, const PromptAttentionArgs& a) {
 Status CpuDevice::FoldColumns(Stream*, const ColumnArgs& a) {
   const LayerView& kv = a.layer;
   const int32_t d = kv.head_dim, group = a.n_heads / kv.n_kv_heads;
+  const bool maxima = a.fold == ColumnFold::kMaxima;
   const int64_t blocks = (kv.capacity + kKeyBlock - 1) / kKeyBlock;
   pool_->ParallelFor(blocks * kv.n_kv_heads, [&](int64_t item, int) {
     const int32_t g = static_cast<int32_t>(item / blocks), cached = a.rows.base[g];
@@ -118,9 +119,9 @@ Status CpuDevice::FoldColumns(Stream*, const ColumnArgs& a) {
       t.key_end = static_cast<int32_t>(std::min(first + kKeyBlock, end));
       t.d = d, t.scale = a.power() * a.scale, t.cap = a.power() * a.cap, t.lse_factor = a.power();
       t.first_logit = a.power() * RestLogit(Raw(kv.positions)[g * kv.capacity]);
-      t.weight = a.maxima ? 1 : 1.0f / static_cast<float>(group);
+      t.weight = maxima ? 1 : 1.0f / static_cast<float>(group);
       t.seen = kv.has_seen ? Raw(kv.seen) + g * kv.capacity : nullptr, t.seen_bit = SeenBit(h % group);
-      (a.maxima ? kernels_.column_maxima : kernels_.column_sums)(t);
+      (maxima ? kernels_.column_maxima : kernels_.column_sums)(t);
     }
   });
   return {};
@@ -140,7 +141,8 @@ Status CpuDevice::AttendAndFold(Stream* s, const AttendAndFoldArgs& args) {
   const ColumnArgs& fold = args.fold;
   const int32_t heads = a.layer.n_kv_heads, group = a.n_heads / heads, blocks = QueryBlocks(a.rows.n),
                 most = *std::max_element(a.rows.base, a.rows.base + heads) + fold.limit;
-  if (!(fold.maxima || fold.squares) || most > kMostKept) return Device::AttendAndFold(s, args);
+  if (fold.fold == ColumnFold::kSums || most > kMostKept) return Device::AttendAndFold(s, args);
+  const bool squares = fold.fold == ColumnFold::kSquares;
   const int64_t stride = KeptStride(most);
   float *kept = reinterpret_cast<float*>(Raw(args.scratch)),
         *lines = kept + pool_->n_threads() * kQueryBlock * stride;
@@ -151,14 +153,14 @@ Status CpuDevice::AttendAndFold(Stream* s, const AttendAndFoldArgs& args) {
     t.kept = kept + thread * kQueryBlock * stride, t.kept_stride = stride, t.n_kept = n;
     kernels_.prefill_attention(t);
     float* line = lines + (int64_t{h} * blocks + block) * stride;
-    std::fill(line, line + n, fold.squares ? 0 : -std::numeric_limits<float>::infinity());
+    std::fill(line, line + n, squares ? 0 : -std::numeric_limits<float>::infinity());
     for (int32_t i = 0; i < t.n_q; ++i)
-      (fold.squares ? kernels_.add_squares : kernels_.raise)(t.kept + i * stride, t.lse[i], n, line);
+      (squares ? kernels_.add_squares : kernels_.raise)(t.kept + i * stride, t.lse[i], n, line);
   });
   pool_->ParallelFor(heads, [&](int64_t g, int) {
     const int32_t n = a.rows.base[g] + fold.limit;
     float *line = lines + g * group * blocks * stride, *into = Raw(fold.into) + g * fold.layer.capacity;
-    if (fold.squares) {
+    if (squares) {
       for (int32_t i = 0; i < group * blocks; ++i)
         kernels_.axpy(1.0f / static_cast<float>(group), line + i * stride, n, into);
       return;
