@@ -31,6 +31,7 @@ import quality_relate
 import quality_rest
 import quality_storage
 import quality_text
+import quality_three
 from exact_kernels import keep_activations
 from quality_program import Program, cost_of
 from quality_tables import (
@@ -304,6 +305,7 @@ PARTS = (
     ("relate-parts", "Parts of methods, and the eviction loss, on models/relate", quality_relate.parts),
     ("readings", "Cheaper second readings", quality_readings.readings),
     ("rest", "One entry for all that is dropped", quality_rest.rest),
+    ("three", "Three per cent of the bytes", quality_three.three),
     ("storage", "Bits of keys and of values", quality_storage.storage),
     ("pages", "Choosing pages instead of dropping entries (Quest)", quality_pages.pages),
     ("grid", "Needle grid, 64 slots, protocol ask", needle_grid),

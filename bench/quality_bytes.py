@@ -9,7 +9,7 @@ import quality_tables as quality
 from quality_parts import ASK_KINDS, mean, names_of, rows_by_kind
 from quality_relate import OWN_KINDS
 
-WHOLE = ("f16", "int8", "int4")
+WHOLE = ("f16", "int8", "int4", "int2")  # int2: of values, beside keys in 4 bits
 METHODS = [m for m in quality.METHODS if m not in ("streaming-baseline", "cam-oneshot", "pyramidinfer", "ada-paper")]
 BEHIND_KVZIP = METHODS.index("kvzip") + 1
 METHODS[BEHIND_KVZIP:BEHIND_KVZIP] = ["kvzip-own", "kvzip-ada"]
@@ -18,6 +18,7 @@ IN_BITS = (
     "h2o", "snapkv-w8", "pyramidkv", "ada-snapkv", "headkv-r2", "cokv", "cokv-document", "kvzip", "kvzip-own",
     "keydiff",
 )  # fmt: skip
+IN_TWO = ("cokv", "cokv-document", "kvzip", "kvzip-own")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,15 +44,15 @@ RELATE = Setting(
 
 
 def stored(kv):
-    return "" if kv == "f16" else f",kv={kv}"
+    return "" if kv == "f16" else ",kv=int4,kv_values=int2" if kv == "int2" else f",kv={kv}"
 
 
 def cases(program, setting):
     """[(name, kv, {size: policy})]; a policy that is whole as it stands has the size None. Sizes in which a policy has
     no room for what it always keeps are left out."""
-    out = [("full", kv, {None: "full" + stored(kv).replace(",", ":")}) for kv in WHOLE]
+    out = [("full", kv, {None: "full" + stored(kv).replace(",", ":", 1)}) for kv in WHOLE]
     named = [(m, "mixed" if m == "cokv-mixed" else "f16") for m in METHODS]
-    named += [(m, kv) for kv in WHOLE[1:] for m in IN_BITS]
+    named += [(m, kv) for kv in WHOLE[1:] for m in (IN_TWO if kv == "int2" else IN_BITS)]
     for method, kv in named:
         more = "" if kv == "mixed" else stored(kv)
         policies = {size: quality.with_bytes(method, size) + more for size in setting.sizes}
@@ -109,7 +110,8 @@ def compared(program, contexts, setting):
     return [
         f"`budget_bytes`, protocol *ask*, {contexts} contexts of each of {', '.join(names_of(setting.kinds))}: mean "
         "accuracy, the slots a head has for it, and the bytes that were used; the smallest size is 3 % of the full "
-        "cache. In int8 and int4 (`kv=`) the same bytes hold more slots. –: no room for what is always kept. "
+        "cache. In int8, int4 (`kv=`) and int2 (`kv=int4,kv_values=int2`) the same bytes hold more slots. –: no room for "
+        "what is always kept. "
         "Everything kept: "
         + "; ".join(whole)
         + ".",
@@ -130,9 +132,9 @@ def compared(program, contexts, setting):
 LEFT, TOP, WIDTH, HEIGHT, RIGHT, BOTTOM = 60, 60, 620, 400, 120, 50
 STYLE = (
     "text{font:13px sans-serif;fill:#222}.s{font-size:11px}.a{stroke:#999}.f{fill:none;stroke:#c1121f;stroke-width:1.5}"
-    ".f16{fill:#2a6f97}.int8{fill:#e09f3e}.int4{fill:#9a8c98}.mixed{fill:#52796f}"
+    ".f16{fill:#2a6f97}.int8{fill:#e09f3e}.int4{fill:#9a8c98}.int2{fill:#7b5ea7}.mixed{fill:#52796f}"
     "@media(prefers-color-scheme:dark){text{fill:#ddd}.f{stroke:#ff6b6b}.f16{fill:#61a5c2}.int8{fill:#f2cc8f}"
-    ".int4{fill:#c9ada7}.mixed{fill:#84a98c}}"
+    ".int4{fill:#c9ada7}.int2{fill:#b79ced}.mixed{fill:#84a98c}}"
 )
 
 

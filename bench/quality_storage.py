@@ -11,8 +11,10 @@ STORED = (
     ("f16", "kv=f16"),
     ("int8", "kv=int8,residual=0"),
     ("int8 keys, int4 values", "kv=int8,kv_values=int4,residual=0"),
+    ("int8 keys, int2 values", "kv=int8,kv_values=int2,residual=0"),
     ("int4 keys, int8 values", "kv=int4,kv_values=int8,residual=0"),
     ("int4", "kv=int4,residual=0"),
+    ("int4 keys, int2 values", "kv=int4,kv_values=int2,residual=0"),
 )
 METHOD, SIZES = "kvzip-own", ("63KiB", "100KiB", "200KiB")
 

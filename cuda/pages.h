@@ -33,6 +33,9 @@ struct Slot {
   }
 };
 
+// Code i of four in a byte: -3, -1, 1 or 3.
+KVC_DEVICE int TwoBitCode(uint8_t byte, int32_t i) { return (byte >> (2 * i) & 3) * 2 - 3; }
+
 // The entries of one head. Physical index: slot of main, or main length + slot of the ring.
 class Pages {
  public:
@@ -97,8 +100,9 @@ class Pages {
     // only.
     const uint16_t* scales = channels ? s.channel_scales() : which == 0 ? s.key_scales() : s.value_scales();
     const uint16_t scale = scales[channels ? j : j / s.f->group];
-    const int code = type == KvType::kInt8 ? static_cast<int8_t>(codes[j])
-                                           : static_cast<int8_t>(codes[j / 2] << (j % 2 == 0 ? 4 : 0)) >> 4;
+    const int code = type == KvType::kInt8   ? static_cast<int8_t>(codes[j])
+                     : type == KvType::kInt4 ? static_cast<int8_t>(codes[j / 2] << (j % 2 == 0 ? 4 : 0)) >> 4
+                                             : TwoBitCode(codes[j / 4], j % 4);
     return static_cast<float>(code) * HalfBits(scale);
   }
 
@@ -141,6 +145,35 @@ KVC_DEVICE void PutCode(uint8_t* row, int32_t j, int code, bool wide) {
   }
 }
 
+// A group [n] in two bits: lib/ops/ref/codec.cc has the rule, and its order of sums.
+KVC_DEVICE void WriteTwoBits(const float* x, int32_t n, uint8_t* codes, uint16_t* scale) {
+  float most = 0, least = 0, step = 0;
+  for (int32_t i = 0; i < n; ++i) {
+    const float size = fabsf(x[i]);
+    most = size > most ? size : most;
+  }
+  for (int eighths = 8; eighths >= 4; --eighths) {
+    const float wanted = __fmul_rn(most, __fdiv_rn(static_cast<float>(eighths), 24.0f));
+    const uint16_t half = ToHalfBits(wanted < 65504.0f ? wanted : 65504.0f);
+    const float one = HalfBits(half);
+    float error = 0;
+    for (int32_t i = 0; i < n; ++i) {
+      const float size = fabsf(x[i]);
+      const float off = __fsub_rn(size, size >= __fmul_rn(2, one) ? __fmul_rn(3, one) : one);
+      error = __fadd_rn(error, __fmul_rn(off, off));
+    }
+    if (eighths == 8 || error < least) *scale = half, step = one, least = error;
+  }
+  for (int32_t i = 0; i < n; i += 4) {
+    int byte = 0;
+    for (int32_t j = 0; j < 4; ++j) {
+      const bool far = fabsf(x[i + j]) >= __fmul_rn(2, step);
+      byte |= (x[i + j] < 0 ? (far ? 0 : 1) : (far ? 3 : 2)) << (2 * j);
+    }
+    codes[i / 4] = static_cast<uint8_t>(byte);
+  }
+}
+
 // One vector [d] by the threads of a block, each some groups or elements; x is there for all of them.
 KVC_DEVICE void WriteVector(const VectorFormat& f, const float* x, uint8_t* codes, uint16_t* scales,
                             int thread, int threads) {
@@ -155,6 +188,10 @@ KVC_DEVICE void WriteVector(const VectorFormat& f, const float* x, uint8_t* code
   const bool wide = f.type == KvType::kInt8;
   const float q_max = wide ? 127.0f : 7.0f;
   for (int32_t g = thread; g * f.group < f.d; g += threads) {
+    if (f.type == KvType::kInt2) {
+      WriteTwoBits(x + g * f.group, f.group, codes + g * f.group / 4, scales + g);
+      continue;
+    }
     const float scale = WriteScale(x + g * f.group, f.group, 1, q_max, scales + g);
     for (int32_t i = g * f.group; i < (g + 1) * f.group; ++i)
       PutCode(codes, i, CodeOf(x[i], scale, q_max), wide);

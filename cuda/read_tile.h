@@ -1,7 +1,7 @@
 // Tiles of entries of a head as f32 in shared memory, by the 128 threads of a block. Where a page's form has
-// whole vectors of 16 bytes, a lane reads one of them at a time and a warp eight at once, so that enough
-// bytes are on their way: 4 KiB a warp. They can be fetched while the tile before is worked on, and put in
-// place after.
+// whole vectors of 16 bytes (of 8 where codes have two bits, or a vector would be longer than most groups), a
+// lane reads one of them at a time and a warp eight at once, so that enough bytes are on their way: 4 KiB a
+// warp. They can be fetched while the tile before is worked on, and put in place after.
 #pragma once
 #include "cuda/pages.h"
 #include "cuda/turning.h"
@@ -53,7 +53,13 @@ class TileReader {
       const auto page = __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(mine.page), p.entry);
       if (!p.there || p.entry >= n) continue;
       const Slot s{reinterpret_cast<uint8_t*>(page), &f_, index};
-      fetched->bytes[i] = __ldcs(reinterpret_cast<const uint4*>(p.is_key ? s.key() : s.value()) + p.vector);
+      const uint8_t* vectors = p.is_key ? s.key() : s.value();
+      if (!p.is_key && f_.value_type() == KvType::kInt2) {
+        const uint2 half = __ldcs(reinterpret_cast<const uint2*>(vectors) + p.vector);
+        fetched->bytes[i].x = half.x, fetched->bytes[i].y = half.y;
+      } else {
+        fetched->bytes[i] = __ldcs(reinterpret_cast<const uint4*>(vectors) + p.vector);
+      }
       if (!HasScales() || (p.is_key && f_.coding == EntryCoding::kKeyChannels)) continue;
       const uint16_t* scales = p.is_key ? s.key_scales() : s.value_scales();
       fetched->scale[i] = scales[p.vector * ColumnsOf(p) / f_.group];
@@ -86,6 +92,9 @@ class TileReader {
         case KvType::kInt4:
           Decode<WeightType::kInt4>(fetched.bytes[i], scale, channels, to);
           break;
+        case KvType::kInt2:
+          DecodeTwoBits(fetched.bytes[i], scale, to);
+          break;
       }
     }
   }
@@ -117,10 +126,10 @@ class TileReader {
   };
 
   KVC_DEVICE static int32_t ColumnsOf(KvType type) {
-    return type == KvType::kF32 ? 4 : type == KvType::kInt8 ? 16 : type == KvType::kInt4 ? 32 : 8;
+    return type == KvType::kF32 ? 4 : type == KvType::kInt8 ? 16 : type >= KvType::kInt4 ? 32 : 8;
   }
   KVC_DEVICE int32_t ColumnsOf(const Place& p) const { return p.is_key ? key_columns_ : value_columns_; }
-  // Whether so many columns of 16 bytes end where a vector does, and its groups.
+  // Whether so many columns of a vector end where a vector does, and its groups.
   KVC_DEVICE bool Whole(int32_t columns) const {
     return f_.d % columns == 0 && (!HasScales() || f_.group % columns == 0);
   }
@@ -144,14 +153,24 @@ class TileReader {
       reinterpret_cast<float4*>(to)[i] = {x[0], x[1], x[2], x[3]};
     }
   }
+  KVC_DEVICE static void DecodeTwoBits(const uint4& bytes, float scale, float* to) {
+    KVC_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      const uint8_t byte = static_cast<uint8_t>((i < 4 ? bytes.x : bytes.y) >> (i % 4 * 8));
+      float x[4];
+      KVC_UNROLL
+      for (int j = 0; j < 4; ++j) x[j] = static_cast<float>(TwoBitCode(byte, j)) * scale;
+      reinterpret_cast<float4*>(to)[i] = {x[0], x[1], x[2], x[3]};
+    }
+  }
 
   const Pages& pages_;
   const PageFormat& f_;
   float *keys_, *values_;
   int32_t stride_;
   bool vectors_;
-  int32_t key_columns_, value_columns_;  // of 16 bytes
-  int32_t of_key_, of_entry_;            // 16-byte vectors of a key, of both
+  int32_t key_columns_, value_columns_;  // of a vector
+  int32_t of_key_, of_entry_;            // vectors of a key, of both
   int32_t rounds_, together_, entry_, vector_;
 };
 

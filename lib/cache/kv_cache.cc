@@ -22,7 +22,7 @@ int64_t PageBytes(const CacheLayout& layout, int32_t head) { return layout.main(
 
 int64_t RingBytes(const CacheLayout& layout, int32_t head) {
   const int32_t ring = layout.heads[static_cast<size_t>(head)].ring;
-  return ring < 0 ? 0 : layout.formats[static_cast<size_t>(ring)].bytes;
+  return ring < 0 || layout.ring_owner(head) != head ? 0 : layout.formats[static_cast<size_t>(ring)].bytes;
 }
 
 int64_t DirectionBytes(const CacheLayout& layout) {
@@ -48,8 +48,10 @@ int64_t HeadBytes(const CacheLayout& layout, int32_t head, int32_t n) {
 
 KvCache::KvCache(std::shared_ptr<const CacheLayout> layout, PageArenas* arenas)
     : layout_(std::move(layout)), arenas_(arenas) {
-  for (int32_t i = 0; i < layout_->n_heads_total(); ++i)
+  for (int32_t i = 0; i < layout_->n_heads_total(); ++i) {
     ring_slots_ = std::max(ring_slots_, layout_->ring_slots(i));
+    ring_owners_.push_back(layout_->ring_owner(i));
+  }
   taken_.resize(layout_->formats.size());
   wanted_.resize(layout_->formats.size());
 }
@@ -130,7 +132,7 @@ void KvCache::Reset(int32_t head) {
 int32_t KvCache::FormatAs(uint8_t stored, int32_t head, int kind) const {
   const HeadFormat& h = layout_->heads[static_cast<size_t>(head)];
   if (kind == 0) return MainFormat(h, stored);
-  if (kind == 1) return RingFormat(h, stored);
+  if (kind == 1) return RingOwner(head) == head ? RingFormat(h, stored) : -1;
   return stored == kStoredMain && IsCoded(head) ? layout_->directions : -1;
 }
 
@@ -367,19 +369,19 @@ Status KvCache::EnsureHeads(Stream* stream, int32_t first, int32_t end, int32_t 
     widest = std::max(widest, needs.pages[0]);
     widest_book = std::max({widest_book, needs.pages[2], needs.pages[3]});
     for (int kind = 0; kind < kKinds; ++kind) {
-      const int32_t format = FormatOf(i, kind);
-      if (format < 0) continue;
+      const int32_t holder = kind == 1 ? RingOwner(i) : i, format = FormatOf(holder, kind);
+      if (format < 0 || (holder < i && holder >= first)) continue;
       const auto add = [&](int32_t index, bool copied) {
-        work_.push_back({i, kind, index, format, copied});
+        work_.push_back({holder, kind, index, format, copied});
         ++wanted_[static_cast<size_t>(format)];
       };
-      const int32_t held = kind == 1 ? view_.ring[i * kRingFields + kRingPage] >= 0 : *List(i, kind).n;
+      const int32_t held = kind == 1 ? view_.ring[holder * kRingFields + kRingPage] >= 0 : *List(i, kind).n;
       for (int32_t p = kind == 1 ? 0 : needs.first_written[kind]; p < held; ++p)
-        if (Arena(format).Shared(PageAt({i, kind, p, format, true}))) add(p, true);
+        if (Arena(format).Shared(PageAt({holder, kind, p, format, true}))) add(p, true);
       for (int32_t p = held; p < needs.pages[kind]; ++p) add(p, false);
     }
   }
-  if (work_.empty()) return {};
+  if (work_.empty()) return LendRings(), Status();
   struct Untake {  // also when memory ends
     KvCache* cache;
     ~Untake() {
@@ -418,7 +420,14 @@ Status KvCache::EnsureHeads(Stream* stream, int32_t first, int32_t end, int32_t 
     if (slot.kind != 1) ++*List(slot.head, slot.kind).n;
   }
   for (std::vector<int32_t>& ids : taken_) ids.clear();
+  LendRings();
   return {};
+}
+
+// To the heads that hold no page for their ring: that of its owner.
+void KvCache::LendRings() {
+  for (int32_t i = 0; view_.ring != nullptr && i < layout_->n_heads_total(); ++i)
+    view_.ring[i * kRingFields + kRingPage] = view_.ring[RingOwner(i) * kRingFields + kRingPage];
 }
 
 Status KvCache::EnsureSteps(Stream* stream, int32_t n, bool writes_all) {

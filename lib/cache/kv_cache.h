@@ -16,7 +16,7 @@ class ArchiveWriter;
 
 // Bytes of storage, before any is taken.
 int64_t PageBytes(const CacheLayout& layout, int32_t head);  // of one page of main
-int64_t RingBytes(const CacheLayout& layout, int32_t head);  // 0: no ring
+int64_t RingBytes(const CacheLayout& layout, int32_t head);  // that the head holds; 0: none
 int64_t DirectionBytes(const CacheLayout& layout);           // of one page of directions, 0: no codebooks
 // Of n entries that Store wrote, how many are in main; and what they take, codebooks as if no two vectors
 // shared a direction, or vectors where that is less.
@@ -114,7 +114,8 @@ class KvCache {
  private:
   KvCache(std::shared_ptr<const CacheLayout> layout, PageArenas* arenas);
   class Replacement;
-  // One list of pages of a head: main (kind 0), ring (1), directions of keys and of values (2, 3).
+  // One list of pages of a head: main (kind 0), ring (1), of heads that are its owner, directions of keys and
+  // of values (2, 3).
   static constexpr int kKinds = 4;
   struct PageList {
     int32_t* ids;
@@ -154,6 +155,8 @@ class KvCache {
   Needs NeedsOf(int32_t head, int32_t n, bool writes_all) const;
   Needs NeedsNow(int32_t head) const;
   Status EnsureHeads(Stream* stream, int32_t first, int32_t end, int32_t n, bool writes_all);
+  int32_t RingOwner(int32_t head) const { return ring_owners_[static_cast<size_t>(head)]; }
+  void LendRings();
   Status Widen(int32_t pages, int32_t books);
   void Point();
   void TrimHead(int32_t head, const Needs& needs);
@@ -174,6 +177,7 @@ class KvCache {
   PageArenas* const arenas_;
   std::vector<std::shared_ptr<PageArena>> arenas_of_;  // [formats]
   std::vector<DeviceBytes> bases_;                     // [formats]
+  std::vector<int32_t> ring_owners_;                   // [L * G]
   Buffer<int32_t> pages_, books_,
       lengths_;            // the arrays of the view; lengths_: len, ring, book_len, and page counts
   Buffer<uint8_t> flags_;  // rotated and stored of the view

@@ -79,7 +79,7 @@ class KvCache::Replacement {
     for (int32_t i = first_; i < end(); ++i) {
       const HeadRecords& r = old_[static_cast<size_t>(i - first_)];
       Release(r.formats[0], r.pages);
-      if (c_->view_.ring != nullptr && r.ring[kRingPage] >= 0) Release(r.formats[1], {r.ring[kRingPage]});
+      if (r.formats[1] >= 0 && r.ring[kRingPage] >= 0) Release(r.formats[1], {r.ring[kRingPage]});
       for (int which = 0; which < 2; ++which) Release(r.formats[2 + which], r.books[which]);
     }
   }

@@ -25,7 +25,7 @@ enum KvStorage : int32_t {
   kStoreMixed = 5
 };
 // Of option kv_values.
-enum KvValues : int32_t { kValuesSame = 0, kValuesInt8 = 1, kValuesInt4 = 2 };
+enum KvValues : int32_t { kValuesSame = 0, kValuesInt8 = 1, kValuesInt4 = 2, kValuesInt2 = 3 };
 
 enum class BudgetKind : uint8_t { kNone, kSlots, kRatio, kBytes };
 constexpr double kMaxBudgetBytes = 9007199254740992.0;  // 2^53
@@ -52,7 +52,7 @@ struct Policy {
   // Slots of a head for an entry that stands for what was dropped (methods.md 2.25).
   int32_t n_rest() const { return !keeps_all() && reducer->kind == MergeKind::kIntoRest ? 1 : 0; }
   bool quantises() const;          // some head stores codes of 8 or 4 bits
-  bool stores_int4() const;        // some head may store codes of 4 bits
+  int32_t codes_a_byte() const;    // the most that some head may store: 4 of 2 bits, 2 of 4, 1
   bool wants_head_scores() const;  // for its budgets, or for its heads' precisions
   bool reads_by_steps() const;     // prompts beyond the budget: a token at a time (methods.md 2.9, 2.15)
 };

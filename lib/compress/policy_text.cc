@@ -284,11 +284,15 @@ bool Policy::quantises() const {
   return levels.empty() ? Int(OptionId::kLowBits) < 16 : levels.back().bits < 16;
 }
 
-bool Policy::stores_int4() const {
-  const int32_t kv = Int(OptionId::kKv);
-  if (kv != kStoreMixed) return kv == kStoreInt4 || (quantises() && Int(OptionId::kKvValues) == kValuesInt4);
-  if (levels.empty()) return Int(OptionId::kLowBits) == 4;
-  return std::any_of(levels.begin(), levels.end(), [](const BitsLevel& level) { return level.bits == 4; });
+int32_t Policy::codes_a_byte() const {
+  const int32_t kv = Int(OptionId::kKv), values = Int(OptionId::kKvValues);
+  if (kv != kStoreMixed) {
+    if (!quantises()) return 1;
+    return values == kValuesInt2 ? 4 : kv == kStoreInt4 || values == kValuesInt4 ? 2 : 1;
+  }
+  if (levels.empty()) return Int(OptionId::kLowBits) == 4 ? 2 : 1;
+  const auto four = [](const BitsLevel& level) { return level.bits == 4; };
+  return std::any_of(levels.begin(), levels.end(), four) ? 2 : 1;
 }
 
 bool Policy::wants_head_scores() const {

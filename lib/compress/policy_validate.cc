@@ -200,9 +200,10 @@ Status CheckValues(const Policy& policy, const std::vector<OptionId>& used) {
                  policy.Int(OptionId::kLowBits));
   }
   const int32_t group = policy.Int(OptionId::kQuantGroup);
-  if (Uses(used, OptionId::kQuantGroup) && group % 2 != 0 && policy.stores_int4()) {
-    return Error(Code::kInvalid,
-                 "quant_group = %d is odd: int4 has two codes a byte, and a group whole bytes", group);
+  const int32_t together = policy.codes_a_byte();
+  if (Uses(used, OptionId::kQuantGroup) && group % together != 0) {
+    return Error(Code::kInvalid, "quant_group = %d %s codes a byte, and a group whole bytes", group,
+                 together == 2 ? "is odd: int4 has two" : "is no multiple of 4: int2 has four");
   }
   if (Uses(used, OptionId::kDrop) && policy.Int(OptionId::kDrop) == 0)
     return Error(Code::kInvalid, "drop = 0 keeps no budget: 1 .. 1048576, or auto for half of the budget");

@@ -231,7 +231,7 @@ class Layouter {
     if (bits == 16) return head.main = Format(f), head;
     f.group = policy_.Int(OptionId::kQuantGroup);
     const int32_t values = policy_.Int(OptionId::kKvValues);
-    if (values != kValuesSame) f.value_bits = values == kValuesInt8 ? 8 : 4;
+    if (values != kValuesSame) f.value_bits = values == kValuesInt8 ? 8 : values == kValuesInt4 ? 4 : 2;
     if (f.value_bits == bits) f.value_bits = 0;
     if (KeysByChannel(policy_)) f.coding = EntryCoding::kKeyChannels, head.settle = layout_.page_slots;
     head.main = Format(f);

@@ -1,5 +1,6 @@
 // Saved sessions: magic, version, size, model fingerprint, everything a session needs to go on, and a
 // checksum over all of it.
+#include <algorithm>
 #include <cmath>
 
 #include "lib/base/archive.h"
@@ -11,11 +12,12 @@ namespace kvc {
 namespace {
 
 constexpr char kMagic[4] = {'K', 'V', 'C', 'S'};
-// 9 where no window makes the part of a head that is not coded smaller; 8 where besides no budget of bytes
-// was replaced by one of slots (kvc_session_trim); 7 where besides no rewind finds the end of an answer and
-// pages have 16 slots or more; 6 where besides it finds one turn only; 5 where besides no layer has a window
-// (heads that do not begin at token 0) and no system text is the last.
-constexpr uint32_t kSessionFileVersion = 10;
+// 10 where pages lie as they did then; 9 where besides no window makes the part of a head that is not coded
+// smaller; 8 where besides no budget of bytes was replaced by one of slots (kvc_session_trim); 7 where
+// besides no rewind finds the end of an answer and pages have 16 slots or more; 6 where besides it finds one
+// turn only; 5 where besides no layer has a window (heads that do not begin at token 0) and no system text is
+// the last.
+constexpr uint32_t kSessionFileVersion = 11;
 constexpr uint32_t kOldestVersion = 4;  // the cache as pages of one layout; older ones are refused
 constexpr int64_t kMaxText = 1 << 30;
 
@@ -76,6 +78,13 @@ bool WindowsShortenResidual(const CacheLayout& layout, const Policy& policy) {
       return true;
   }
   return false;
+}
+
+// Whether small pages have less between their parts than before version 11.
+bool LiesAnew(const CacheLayout& layout) {
+  return std::any_of(layout.formats.begin(), layout.formats.end(), [](const PageFormat& f) {
+    return f.packed && (f.slots % 4 != 0 || f.slots * f.scale_bytes % 16 != 0);
+  });
 }
 
 // Pairs of a place, ascending from `least`, and what is there, a number below `end`.
@@ -222,13 +231,13 @@ Status Session::SaveTo(ByteSink* sink) {
              newer = !cache_->layout().windows.empty() || turn() == Turn::kAfterSystem,
              tiny = cache_->layout().page_slots < 16;
   double replaced = compressor_->plan().replaced_bytes();
-  const uint32_t version = WindowsShortenResidual(cache_->layout(), compressor_->policy())
-                               ? kSessionFileVersion
-                           : replaced > 0                  ? 9
-                           : !answer_ends_.empty() || tiny ? 8
-                           : turns                         ? 7
-                           : newer                         ? 6
-                                                           : 5;
+  const uint32_t version = LiesAnew(cache_->layout()) ? kSessionFileVersion
+                           : WindowsShortenResidual(cache_->layout(), compressor_->policy()) ? 10
+                           : replaced > 0                                                    ? 9
+                           : !answer_ends_.empty() || tiny                                   ? 8
+                           : turns                                                           ? 7
+                           : newer                                                           ? 6
+                                                                                             : 5;
   FileHeader header{{kMagic[0], kMagic[1], kMagic[2], kMagic[3]}, version, model_->file().fingerprint()};
   KVC_RETURN_IF_ERROR(ArchiveValue(out, header));
   std::string policy = DescribePolicy(compressor_->policy());
@@ -309,6 +318,11 @@ Result<std::unique_ptr<Session>> Session::ReadFrom(std::shared_ptr<const Model> 
       CreateWithScores(model, policy.value(), std::move(scores), params, page_slots);
   if (!made.ok()) return made.status();
   Session& s = *made.value();
+  if (version < 11 && LiesAnew(s.cache_->layout())) {
+    return Error(Code::kUnsupported,
+                 "saved by an older version, where codes lay otherwise in small pages: read its prompt "
+                 "again");
+  }
   if (version < 10 && WindowsShortenResidual(s.cache_->layout(), s.compressor_->policy())) {
     return Error(Code::kUnsupported,
                  "saved by an older version, with a residual longer than what layers with windows hold: read "

@@ -27,7 +27,8 @@ inline float RestLogit(int32_t position) {
 }
 
 // A head has two parts, older entries first: `main` in the stored format, in pages of its own, and where
-// entries are stored late a ring of raw ones, in one page.
+// entries are stored late a ring of raw ones, in one page. A ring of one entry is empty when the layer's step
+// is done.
 struct HeadFormat {
   int32_t main = 0, ring = -1;           // indices into CacheLayout::formats; -1: no ring
   int32_t settle = 1;                    // entries that leave a full ring together
@@ -73,6 +74,15 @@ struct CacheLayout {
     return ring < 0 ? 0 : formats[static_cast<size_t>(ring)].slots;
   }
   int32_t n_heads_total() const { return n_layers * n_kv_heads; }
+  // The head that holds the ring's page of head i: where rings have one place they use it layer after layer.
+  int32_t ring_owner(int32_t head) const {
+    if (ring_slots(head) != 1 || !main(head).coded()) return head;
+    const int32_t ring = heads[static_cast<size_t>(head)].ring;
+    int32_t first = head % n_kv_heads;
+    while (first < head && (heads[static_cast<size_t>(first)].ring != ring || !main(first).coded()))
+      first += n_kv_heads;
+    return first;
+  }
   // The head that holds the codebooks of head i.
   int32_t book_owner(int32_t head) const { return layer_books ? head - head % n_kv_heads : head; }
 };

@@ -9,8 +9,7 @@ namespace kvc {
 
 // What an entry's key and value become.
 enum class EntryCoding : uint8_t {
-  kVectors =
-      0,  // each vector by itself, in its type; int8 and int4 with an f16 scale per group (methods.md 4.3)
+  kVectors = 0,      // each vector by itself, in its type; codes with an f16 scale per group (methods.md 4.3)
   kKeyChannels = 1,  // keys of a page share one scale a channel; values as above
   kCodebook = 2,     // references into the head's directions, and magnitudes (methods.md 2.16)
   kDirections = 3    // a page of directions, f32: no entries
@@ -19,17 +18,18 @@ enum class EntryCoding : uint8_t {
 struct PageFormat {
   EntryCoding coding = EntryCoding::kVectors;
   KvType type = KvType::kF16;  // of keys, and of values unless value_bits says
-  int32_t value_bits = 0;      // 8 or 4: of the codes of values, where keys have codes too; 0: as keys
-  int32_t d = 0, group = 0, slots = 0;  // group: of int8 and int4
+  int32_t value_bits = 0;      // 8, 4 or 2: of the codes of values, where keys have codes too; 0: as keys
+  int32_t d = 0, group = 0, slots = 0;  // group: of codes
   int32_t n_aux = 0;                    // f32 side values of an entry
   bool seen_masks = false, ranks = false;
   // Whether a page that is full knows the greatest and the least number of its keys in every channel.
   bool key_bounds = false;
-  // Whether pages end where their last part does, at a multiple of 16 bytes and not of 64, which would be
-  // much of a small page. Other pages of saved sessions lie as they always did.
+  // Whether pages end at a multiple of 16 bytes and not of 64, and their scales, positions and side values
+  // begin at multiples of 4 and not of 16, which would be much of a small page. Other pages of saved sessions
+  // lie as they always did.
   bool packed = false;
 
-  // Of one slot, and where each part begins in the page; every part at a multiple of 16 bytes.
+  // Of one slot, and where each part begins in the page.
   int64_t key_bytes = 0, value_bytes = 0;  // codes of one key, of one value
   int64_t scale_bytes = 0;                 // of one vector, 0: none
   int64_t keys = 0, values = 0, key_scales = 0, value_scales = 0, channel_scales = 0;
@@ -40,7 +40,10 @@ struct PageFormat {
   // Fills in the lower half from the upper.
   void Lay();
   constexpr KvType value_type() const {
-    return value_bits == 0 ? type : value_bits == 8 ? KvType::kInt8 : KvType::kInt4;
+    return value_bits == 0   ? type
+           : value_bits == 8 ? KvType::kInt8
+           : value_bits == 4 ? KvType::kInt4
+                             : KvType::kInt2;
   }
   constexpr VectorFormat key_vectors() const { return {type, d, group}; }
   constexpr VectorFormat value_vectors() const { return {value_type(), d, group}; }

@@ -52,9 +52,10 @@ inline int64_t WeightRowBytes(WeightType type, int64_t cols) {
   return (cols + info.block - 1) / info.block * info.block_bytes;
 }
 
-// How one K or V vector of the cache is stored. int8/int4: methods.md 4.3, symmetric, groups of `group`
-// elements with an f16 scale each (int4 low nibble first). group 0 in float formats.
-enum class KvType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kInt8 = 3, kInt4 = 4 };
+// How one K or V vector of the cache is stored. int8/int4/int2: methods.md 4.3, symmetric, groups of `group`
+// elements with an f16 scale each (the first elements of a byte in its lowest bits). group 0 in float
+// formats. Only values are stored as int2: codes 0 to 3 mean -3, -1, 1 and 3 scales.
+enum class KvType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kInt8 = 3, kInt4 = 4, kInt2 = 5 };
 struct VectorFormat {
   KvType type = KvType::kF32;
   int32_t d = 0, group = 0;
@@ -70,6 +71,8 @@ inline int64_t CodeBytes(KvType type, int32_t d) {  // of one vector, without sc
       return d;
     case KvType::kInt4:
       return d / 2;
+    case KvType::kInt2:
+      return d / 4;
   }
   return 0;
 }

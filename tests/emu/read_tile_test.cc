@@ -68,7 +68,10 @@ TEST(ReadTile, IsWhatTheCacheHas) {
         Case{kC, KvType::kInt4, 96, 32, true},     Case{kV, KvType::kInt8, 128, 32, true, 4},
         Case{kV, KvType::kInt8, 64, 32, true, 4},  Case{kV, KvType::kInt8, 256, 64, true, 4},
         Case{kV, KvType::kInt8, 64, 16, false, 4}, Case{kV, KvType::kInt8, 80, 16, false, 4},
-        Case{kV, KvType::kInt4, 128, 32, true, 8}, Case{kC, KvType::kInt8, 96, 32, true, 4}}) {
+        Case{kV, KvType::kInt4, 128, 32, true, 8}, Case{kC, KvType::kInt8, 96, 32, true, 4},
+        Case{kV, KvType::kInt4, 128, 32, true, 2}, Case{kV, KvType::kInt8, 64, 32, true, 2},
+        Case{kV, KvType::kInt4, 64, 16, false, 2}, Case{kV, KvType::kInt4, 256, 64, true, 2},
+        Case{kC, KvType::kInt8, 96, 32, true, 2},  Case{kV, KvType::kInt8, 80, 16, false, 2}}) {
     PageFormat form, ring;
     form.coding = c.coding, form.type = c.type, form.d = c.d, form.group = c.group, form.slots = kSlots;
     form.value_bits = c.value_bits;

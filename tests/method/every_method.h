@@ -48,6 +48,9 @@ inline const std::vector<Variant>& Variants() {
       all.push_back(
           {name, "kv=int8,kv_values=int4,quant_group=8,residual=4", std::string(name) + "_int8_int4"});
     }
+    for (const char* name : {"full", "cokv", "weightedkv", "h2o"})
+      all.push_back(
+          {name, "kv=int4,kv_values=int2,quant_group=8,residual=0", std::string(name) + "_int4_int2"});
     for (const char* name : {"snapkv", "cokv", "kvzip"})
       all.push_back({name, "kv=f32", std::string(name) + "_rest", ",reducer=rest"});
     all.push_back({"ada-snapkv", "kv=f32", "ada_rest", ",reducer=rest"});

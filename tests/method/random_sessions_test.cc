@@ -412,7 +412,7 @@ void CheckAnswer(Session& s, const std::shared_ptr<const Model>& model, const Po
   ASSERT_TRUE(Session::FeedBatch({&two, 1}, &token).ok());
   std::vector<float> a(static_cast<size_t>(model->config().vocab_size)), b(a);
   ASSERT_TRUE(one->ReadLogits(a.data()).ok() && two->ReadLogits(b.data()).ok());
-  const float near = policy.quantises() ? (policy.stores_int4() ? 1.5f : 0.06f)
+  const float near = policy.quantises() ? (policy.codes_a_byte() > 1 ? 1.5f : 0.06f)
                      : kv == 2          ? 0.06f
                      : kv == 1          ? 1e-2f
                                         : 1e-4f;

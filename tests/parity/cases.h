@@ -357,7 +357,7 @@ inline std::vector<AttendCase> AttendCases() {
     cases.push_back({type, 37, 5, 72, 2});
   }
   for (const KvType type : {KvType::kInt8, KvType::kInt4}) {
-    for (const KvType values : {KvType::kInt8, KvType::kInt4}) {
+    for (const KvType values : {KvType::kInt8, KvType::kInt4, KvType::kInt2}) {
       for (const int32_t group : {16, 32, 64, 128}) {
         for (int32_t d = group; d <= 256; d += group) cases.push_back({type, 21, 3, d, 0, group, values});
       }

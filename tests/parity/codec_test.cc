@@ -12,7 +12,7 @@ std::vector<VectorFormat> Formats() {
   std::vector<VectorFormat> formats;
   for (int32_t d = 8; d <= 256; d += 8) {
     for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBf16}) formats.push_back({type, d, 0});
-    for (KvType type : {KvType::kInt8, KvType::kInt4}) {
+    for (KvType type : {KvType::kInt8, KvType::kInt4, KvType::kInt2}) {
       formats.push_back({type, d, d});
       for (int32_t group : {8, 32, 64, 128}) {
         if (d % group == 0) formats.push_back({type, d, group});
@@ -89,6 +89,8 @@ TEST(CodecParity, EveryTableStoresTheSameBitsAndReadsThemBack) {
             if (std::fabs(x[j]) > top) top = std::fabs(x[j]);
           bound =
               top / (f.type == KvType::kInt8 ? 127 : 7) * (0.502 + (f.type == KvType::kInt8 ? 0.063 : 0.004));
+          // No code is 0, and the least of five steps is a sixth of the largest.
+          if (f.type == KvType::kInt2) bound = top * 0.501;
         }
         ASSERT_NEAR(x[i], back[i], bound) << Name(table, f) << " at " << i;
       }
@@ -200,6 +202,64 @@ TEST(CodecParity, KnownInt4Group) {
   }
 }
 
+TEST(CodecParity, KnownInt2Groups) {
+  const float x[] = {3, -1, 1, -3, 0, 0, 0, 0, 0.5f, -4.0f, 0.4f, 3.9f, -0.6f, 1.4f, 1.5f, -1.4f};
+  for (const KernelTable* table : Tables()) {
+    SCOPED_TRACE(table->name);
+    float back[16];
+    Coded stored = Encode(*table, {KvType::kInt2, 4, 4}, x, 1);
+    EXPECT_EQ(0x27, stored.codes[0]);  // 3, 1, 2, 0: the first in the lowest bits
+    EXPECT_EQ(1, HalfValue(stored.scales[0]));
+    stored = Encode(*table, {KvType::kInt2, 16, 4}, x, 1);
+    EXPECT_EQ(0, HalfValue(stored.scales[1]));  // of zeros
+    Decode(*table, {KvType::kInt2, 16, 4}, stored, 1, back);
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(x[i], back[i]);
+    for (int i = 4; i < 8; ++i) EXPECT_EQ(0, back[i]);
+    // Of the third 7/8 of a third of the largest is best, of the fourth a third of it.
+    EXPECT_NEAR(4.0 / 3 * 7 / 8, HalfValue(stored.scales[2]), 1e-3);
+    EXPECT_NEAR(0.5, HalfValue(stored.scales[3]), 1e-3);
+  }
+}
+
+// The rule of methods.md 4.3 in double: of the five steps the one with the least squared error, and of its
+// four numbers the nearest for every element.
+TEST(CodecParity, TwoBitsTakeTheBestOfFiveSteps) {
+  const KernelTable& ref = ReferenceKernels();
+  for (const int32_t group : {4, 8, 32, 128}) {
+    Random random(static_cast<uint64_t>(group));
+    for (int turn = 0; turn < 200; ++turn) {
+      std::vector<float> x = random.Floats(group, -1, 1), back(x.size());
+      if (turn % 3 == 1) x[0] *= 5;  // one far above the others
+      if (turn % 3 == 2) {
+        for (float& number : x) number *= number * number;
+      }
+      const VectorFormat format{KvType::kInt2, group, group};
+      const Coded stored = Encode(ref, format, x.data(), 1);
+      Decode(ref, format, stored, 1, back.data());
+      double top = 0, best = INFINITY, error = 0;
+      for (const float number : x) top = std::max(top, std::fabs(double{number}));
+      bool offered = false;
+      const double step = HalfValue(stored.scales[0]);
+      const auto nearest = [](double number, double of) {
+        const double size = std::fabs(number), off = std::min(std::fabs(size - of), std::fabs(size - 3 * of));
+        return off * off;
+      };
+      for (int eighths = 4; eighths <= 8; ++eighths) {
+        const double one = HalfValue(FloatToF16(static_cast<float>(top * eighths / 24)));
+        double squares = 0;
+        for (const float number : x) squares += nearest(number, one);
+        best = std::min(best, squares), offered = offered || one == step;
+      }
+      for (size_t i = 0; i < x.size(); ++i) {
+        error += nearest(x[i], step);
+        ASSERT_NEAR(std::pow(back[i] - x[i], 2), nearest(x[i], step), 1e-6) << i;
+      }
+      ASSERT_TRUE(offered) << step << " of " << top;
+      ASSERT_NEAR(error, best, 1e-5 * best);
+    }
+  }
+}
+
 TEST(CodecParity, EveryHalfSurvivesAndBorderCasesRoundToEven) {
   for (const KernelTable* table : Tables()) {
     for (KvType type : {KvType::kF16, KvType::kBf16}) {
@@ -237,6 +297,14 @@ TEST(CodecParity, ScalesBeyondHalvesAreLimited) {
       EXPECT_EQ(-largest, back[1]) << table->name;
       for (int i = 2; i < 16; ++i) EXPECT_EQ(0, back[i]) << table->name;
     }
+    const float x[16] = {1e30f, -INFINITY, 1, NAN, 0, 0, 0, 0, 1e-30f, -1e-30f, 0, 0, 0, 0, 0, 0};
+    float back[16];
+    const VectorFormat two_bits = {KvType::kInt2, 16, 8};
+    Decode(*table, two_bits, Encode(*table, two_bits, x, 1), 1, back);
+    EXPECT_EQ(3 * 65504.0f, back[0]) << table->name;
+    EXPECT_EQ(-3 * 65504.0f, back[1]) << table->name;
+    for (int i = 2; i < 8; ++i) EXPECT_EQ(65504, back[i]) << table->name;  // there is no 0
+    for (int i = 8; i < 16; ++i) EXPECT_EQ(0, back[i]) << table->name;
   }
 }
 

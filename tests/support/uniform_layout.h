@@ -8,7 +8,7 @@ namespace kvc::test {
 
 // What values become where keys become `keys` and values have so many bits, 0: as many.
 inline VectorFormat ValuesBeside(VectorFormat keys, int32_t bits) {
-  if (bits > 0) keys.type = bits == 8 ? KvType::kInt8 : KvType::kInt4;
+  if (bits > 0) keys.type = bits == 8 ? KvType::kInt8 : bits == 4 ? KvType::kInt4 : KvType::kInt2;
   return keys;
 }
 

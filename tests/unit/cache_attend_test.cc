@@ -283,6 +283,10 @@ INSTANTIATE_TEST_SUITE_P(
              40, 4},
         Case{"int4_int8_ordered", KvType::kInt4, 2, 32, 64, 33, true, false, 0, kStored, kHalf, false, 900,
              40, 8},
+        Case{"int4_int2_tail", KvType::kInt4, 2, 32, 16, 9, true, true, 0, kStored, kHalf, false, 900, 40, 2},
+        Case{"int8_int2_at_once", KvType::kInt8, 4, 24, 4, 0, true, false, 0, kStored, kHalf, false, 900, 40,
+             2},
+        Case{"int4_at_once", KvType::kInt4, 2, 32, 64, 0, false, true, 0, kPosition, kHalf},
         Case{"f32_ordered", KvType::kF32, 2, 16, 16, 0, true, false, 0, kStored, kHalf},
         Case{"window", KvType::kF32, 2, 16, 16, 0, false, false, 100, kStored, kHalf},
         Case{"window_of_one", KvType::kF16, 2, 16, 16, 0, true, false, 1, kStored, kHalf},
@@ -311,7 +315,10 @@ std::vector<Case> Shapes() {
         c.longest = 130, c.steps = 1;
         all.push_back(c);
         if (type < KvType::kInt8) continue;
+        const std::string name_of_codes = c.name;
         c.name += "_and_the_other", c.value_bits = type == KvType::kInt8 ? 4 : 8;
+        all.push_back(c);
+        c.name = name_of_codes + "_and_int2", c.value_bits = 2;
         all.push_back(c);
       }
     }

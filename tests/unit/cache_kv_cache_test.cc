@@ -439,90 +439,24 @@ TEST_P(KvCacheRandom, HoldsWhatTheListsHold) {
   EXPECT_EQ(memory_.meter()->used(), 0) << "nothing stays";
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, KvCacheRandom,
-                         testing::Values(Kind{"f32", KvType::kF32, 0, 0, 4, 0, false},
-                                         Kind{"f16_ordered", KvType::kF16, 0, 0, 4, 0, true},
-                                         Kind{"f32_aux", KvType::kF32, 0, 0, 16, 2, true},
-                                         Kind{"bf16", KvType::kBf16, 0, 0, 64, 1, false},
-                                         Kind{"int8_tail", KvType::kInt8, 8, 5, 4, 0, false},
-                                         Kind{"int8_tail_ordered", KvType::kInt8, 8, 7, 4, 1, true},
-                                         Kind{"int8_channels", KvType::kInt8, 8, 7, 4, 0, false, true},
-                                         Kind{"int4_channels_aux", KvType::kInt4, 4, 8, 8, 1, false, true},
-                                         Kind{"int4_no_residual", KvType::kInt4, 4, 1, 16, 0, true},
-                                         Kind{"int8_int4", KvType::kInt8, 8, 5, 4, 1, true, false, 4},
-                                         Kind{"int8_channels_int4", KvType::kInt8, 8, 7, 4, 0, false, true,
-                                              4},
-                                         Kind{"int4_int8", KvType::kInt4, 4, 1, 16, 0, false, false, 8}),
-                         [](const auto& kind) { return std::string(kind.param.name); });
-
-struct LateKind {
-  const char* name;
-  EntryCoding coding;
-  KvType type;
-  int32_t page_slots, ring_slots, settle;
-};
-
-class KvCacheFork : public testing::TestWithParam<LateKind> {
- protected:
-  void Steps(KvCache* cache, int32_t first, int32_t end) {
-    const auto vector = [this] {
-      Vector x(kDim);
-      for (float& f : x) f = std::normal_distribution<float>()(random_);
-      return x;
-    };
-    for (int32_t t = first; t < end; ++t) {
-      ASSERT_TRUE(step_.Ensure(cache, false).ok());
-      step_.Run(*cache, {}, {0, t, vector(), vector(), vector(), &none_});
-      step_.Done(cache);
-    }
-  }
-  void ExpectSame(const HostLayer& a, const HostLayer& b) {
-    ASSERT_EQ(a.positions, b.positions);
-    ASSERT_EQ(a.keys, b.keys);
-    ASSERT_EQ(a.values, b.values);
-  }
-
-  std::mt19937 random_{3};
-  test::TestDevice memory_{2, ReferenceKernels()};
-  test::TokenStep step_{&memory_};
-  const Rope none_ = Rope::None(kDim);
-};
-
-// Steps write only pages of their own, also when they are the first to store what was in the ring for a
-// while: after a rewind, or where many entries are stored together.
-TEST_P(KvCacheFork, StepsLeaveTheOthersAlone) {
-  constexpr int32_t kTokens = 45;
-  const LateKind& kind = GetParam();
-  test::UniformLayout layout;
-  layout.head_dim = kDim, layout.page_slots = kind.page_slots, layout.coding = kind.coding,
-  layout.type = kind.type;
-  layout.quant_group = 8, layout.ring_slots = kind.ring_slots, layout.settle = kind.settle;
-  layout.theta_key = layout.theta_value = 0.5f;
-  auto made = KvCache::Create(layout.Make(), memory_.arenas());
-  ASSERT_TRUE(made.ok());
-  KvCache& cache = *made.value();
-  Steps(&cache, 0, kTokens);
-  const HostLayer before = memory_.Load(cache, 0);
-  for (int32_t rewound = 0; rewound < 20 && !HasFatalFailure(); ++rewound) {
-    SCOPED_TRACE(rewound);
-    auto left = cache.Fork(), right = cache.Fork();
-    ASSERT_TRUE(left.ok() && right.ok());
-    ASSERT_TRUE(left.value()->RewindTo(memory_.stream(), kTokens - rewound).ok());
-    Steps(left.value().get(), kTokens - rewound, kTokens + 30);
-    ExpectSame(memory_.Load(*right.value(), 0), before);
-    const HostLayer left_before = memory_.Load(*left.value(), 0);
-    Steps(right.value().get(), kTokens, kTokens + 30);
-    ExpectSame(memory_.Load(*left.value(), 0), left_before);
-    ExpectSame(memory_.Load(cache, 0), before);
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(
-    Kinds, KvCacheFork,
-    testing::Values(LateKind{"int8", EntryCoding::kVectors, KvType::kInt8, 64, 9, 1},
-                    LateKind{"int4", EntryCoding::kVectors, KvType::kInt4, 16, 1, 1},
-                    LateKind{"channels", EntryCoding::kKeyChannels, KvType::kInt8, 16, 23, 16},
-                    LateKind{"codebook", EntryCoding::kCodebook, KvType::kF32, 64, 12, 6}),
+    Kinds, KvCacheRandom,
+    testing::Values(Kind{"f32", KvType::kF32, 0, 0, 4, 0, false},
+                    Kind{"f16_ordered", KvType::kF16, 0, 0, 4, 0, true},
+                    Kind{"f32_aux", KvType::kF32, 0, 0, 16, 2, true},
+                    Kind{"bf16", KvType::kBf16, 0, 0, 64, 1, false},
+                    Kind{"int8_tail", KvType::kInt8, 8, 5, 4, 0, false},
+                    Kind{"int8_tail_ordered", KvType::kInt8, 8, 7, 4, 1, true},
+                    Kind{"int8_channels", KvType::kInt8, 8, 7, 4, 0, false, true},
+                    Kind{"int4_channels_aux", KvType::kInt4, 4, 8, 8, 1, false, true},
+                    Kind{"int4_no_residual", KvType::kInt4, 4, 1, 16, 0, true},
+                    Kind{"int8_int4", KvType::kInt8, 8, 5, 4, 1, true, false, 4},
+                    Kind{"int8_channels_int4", KvType::kInt8, 8, 7, 4, 0, false, true, 4},
+                    Kind{"int4_int8", KvType::kInt4, 4, 1, 16, 0, false, false, 8},
+                    Kind{"int4_int2", KvType::kInt4, 4, 5, 4, 1, true, false, 2},
+                    Kind{"int8_channels_int2", KvType::kInt8, 8, 7, 4, 0, false, true, 2},
+                    Kind{"int4_at_once", KvType::kInt4, 4, 0, 4, 1, true},
+                    Kind{"int4_int2_at_once", KvType::kInt4, 8, 0, 4, 1, false, false, 2}),
     [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST(KvCache, AStoreThatFindsNoMemoryChangesNothing) {

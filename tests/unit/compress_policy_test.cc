@@ -198,11 +198,14 @@ TEST(Grammar, MixedOfSixteenBitsHasNoOptionsOfCodes) {
 TEST(Composition, ValuesMayHaveCodesOfTheirOwn) {
   for (const char* spec : {"full:kv=int8,kv_values=int4", "full:kv_values=int8,kv=int4",
                            "snapkv:budget=64,kv=int8,kv_values=int4,key_axis=channel"}) {
-    EXPECT_TRUE(Parsed(spec).stores_int4()) << spec;
+    EXPECT_EQ(Parsed(spec).codes_a_byte(), 2) << spec;
     const std::string text = DescribePolicy(Parsed(spec));
     EXPECT_EQ(DescribePolicy(Parsed(text)), text);
   }
-  EXPECT_FALSE(Parsed("full:kv=int8,kv_values=int8").stores_int4());
+  EXPECT_EQ(Parsed("full:kv=int8,kv_values=int8").codes_a_byte(), 1);
+  EXPECT_EQ(Parsed("full:kv=int8,kv_values=int2").codes_a_byte(), 4);
+  EXPECT_EQ(Refusal("full:kv=int4,kv_values=int2,quant_group=6"),
+            "quant_group = 6 is no multiple of 4: int2 has four codes a byte, and a group whole bytes");
   EXPECT_EQ(Refusal("full:kv_values=int4"), "kv_values needs kv=int8 or int4, the type of the keys");
   EXPECT_EQ(Refusal("cokv-mixed:budget=64,kv_values=int4"),
             "kv=mixed gives every head its bits, of keys and values alike: kv_values has no meaning");

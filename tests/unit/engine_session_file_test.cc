@@ -288,6 +288,40 @@ TEST(SessionFile, LongerResidualsThanAWindowHoldsAreOfTheNewestFormat) {
   }
 }
 
+// Until format 10 small pages had more between their parts. Pages that lie as they did then are read.
+TEST(SessionFile, PagesThatLayOtherwiseAreOfTheNewestFormat) {
+  const test::TempFolder folder;
+  const std::string path = folder / "s";
+  const auto model = Tiny();
+  const std::pair<const char*, bool> cases[] = {
+      {"snapkv:budget=40,window=8", false},
+      {"snapkv:budget=40,window=8,kv=int8,quant_group=16,residual=4", true},
+      {"snapkv:budget=200,window=8,kv=int8,quant_group=8,residual=4", false},
+      {"full:kv=int8,quant_group=8,residual=4", false},
+      {"snapkv:budget=40,window=8,kv=int4,kv_values=int2,quant_group=8,residual=0", true},
+      {"full:kv=int4,kv_values=int2,quant_group=8,residual=0", false}};
+  for (const auto& [spec, anew] : cases) {
+    SCOPED_TRACE(spec);
+    const auto session = Fed(model, spec, 90, 3);
+    ASSERT_TRUE(session->Save(path).ok());
+    std::string bytes = Read(path);
+    uint32_t version = 0;
+    std::memcpy(&version, &bytes[4], sizeof version);
+    EXPECT_EQ(version == 11, anew) << version;
+    auto restored = Session::Restore(model, path);
+    ASSERT_TRUE(restored.ok()) << restored.status().message();
+    EXPECT_EQ(Steps(*restored.value(), 8), Steps(*session, 8));
+    if (!anew) continue;
+    version = 8;
+    std::memcpy(&bytes[4], &version, sizeof version);
+    WriteWithItsChecksum(path, bytes);
+    restored = Session::Restore(model, path);
+    ASSERT_FALSE(restored.ok());
+    EXPECT_EQ(restored.status().code(), Code::kUnsupported);
+    EXPECT_NE(restored.status().message().find("read its prompt again"), std::string::npos);
+  }
+}
+
 // What the pages of a policy are made for counts on their size.
 TEST(SessionFile, PagesThatAPolicyNeverHasAreRefused) {
   const test::TempFolder folder;

@@ -45,15 +45,13 @@ struct FloatVectors {
 
 // Groups are whole vectors of the processor, and so are rows. The products of a code and its scale are those
 // of DecodeVectors.
-template <bool wide>
+template <KvType type>
 struct CodeVectors {
   struct Row {
     const uint8_t* codes;
     const uint16_t* scales;
     int shift;
-    F Wide(int32_t j) const {
-      return Mul(wide ? LoadI8(codes + j) : LoadI4(codes + j / 2), SetF16(scales[j >> shift]));
-    }
+    F Wide(int32_t j) const { return Mul(LoadCodes<type>(codes, j), SetF16(scales[j >> shift])); }
     F WideN(int32_t j, int) const { return Wide(j); }
   };
   CodeVectors(const void* at, const uint16_t* of, const AttendTileArgs& a)
@@ -63,7 +61,7 @@ struct CodeVectors {
         shift(__builtin_ctz(static_cast<unsigned>(a.group))) {}
   Row operator[](int32_t i) const {
     const int64_t at = static_cast<int64_t>(i) * d;
-    return {codes + (wide ? at : at / 2), scales + (at >> shift), shift};
+    return {codes + at / CodesAByte(type), scales + (at >> shift), shift};
   }
   const uint8_t* codes;
   const uint16_t* scales;
@@ -216,13 +214,20 @@ inline void AttendFloats(const AttendTileArgs& a) {
   AttendVectors(a, Vectors{static_cast<const T*>(a.k), a.d}, Vectors{static_cast<const T*>(a.v), a.d});
 }
 
-template <bool wide_keys, bool wide_values>
+template <KvType type>
 inline void AttendCodes(const AttendTileArgs& a) {
-  AttendVectors(a, CodeVectors<wide_keys>(a.k, a.k_scales, a), CodeVectors<wide_values>(a.v, a.v_scales, a));
+  const CodeVectors<type> keys(a.k, a.k_scales, a);
+  switch (a.value_type) {
+    case KvType::kInt4:
+      return AttendVectors(a, keys, CodeVectors<KvType::kInt4>(a.v, a.v_scales, a));
+    case KvType::kInt2:
+      return AttendVectors(a, keys, CodeVectors<KvType::kInt2>(a.v, a.v_scales, a));
+    default:
+      return AttendVectors(a, keys, CodeVectors<KvType::kInt8>(a.v, a.v_scales, a));
+  }
 }
 
 inline void AttendTile(const AttendTileArgs& a) {
-  const bool wide_values = a.value_type == KvType::kInt8;
   switch (a.type) {
     case KvType::kF32:
       return AttendFloats<TypeF32>(a);
@@ -231,8 +236,10 @@ inline void AttendTile(const AttendTileArgs& a) {
     case KvType::kBf16:
       return AttendFloats<TypeBf16>(a);
     case KvType::kInt8:
-      return wide_values ? AttendCodes<true, true>(a) : AttendCodes<true, false>(a);
+      return AttendCodes<KvType::kInt8>(a);
     case KvType::kInt4:
-      return wide_values ? AttendCodes<false, true>(a) : AttendCodes<false, false>(a);
+      return AttendCodes<KvType::kInt4>(a);
+    case KvType::kInt2:
+      return;  // of values only
   }
 }

@@ -109,6 +109,13 @@ inline F LoadI4(const uint8_t* p) {
   const __m256i up = _mm256_setr_epi32(28, 24, 20, 16, 12, 8, 4, 0);
   return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_sllv_epi32(_mm256_set1_epi32(eight), up), 28));
 }
+inline F LoadI2(const uint8_t* p) {
+  uint16_t eight;
+  __builtin_memcpy(&eight, p, 2);
+  const __m256i down = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
+  const F numbers = _mm256_setr_ps(-3, -1, 1, 3, -3, -1, 1, 3);
+  return _mm256_permutevar8x32_ps(numbers, _mm256_srlv_epi32(_mm256_set1_epi32(eight), down));
+}
 inline F SetF16(uint16_t half) { return _mm256_cvtph_ps(_mm_set1_epi16(static_cast<int16_t>(half))); }
 inline void StoreI8N(int8_t* p, int n, F x) {  // x: whole numbers in [-128, 127]
   const I words = _mm256_cvtps_epi32(x);

@@ -85,6 +85,13 @@ inline F LoadI4(const uint8_t* p) {
   const F numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
   return _mm512_permutexvar_ps(_mm512_srlv_epi32(codes, down), numbers);
 }
+inline F LoadI2(const uint8_t* p) {
+  int32_t sixteen;
+  __builtin_memcpy(&sixteen, p, 4);
+  const __m512i down = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const F numbers = _mm512_setr_ps(-3, -1, 1, 3, -3, -1, 1, 3, -3, -1, 1, 3, -3, -1, 1, 3);
+  return _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_set1_epi32(sixteen), down), numbers);
+}
 inline F SetF16(uint16_t half) { return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<int16_t>(half))); }
 inline void StoreI8N(int8_t* p, int n, F x) {  // x: whole numbers in [-128, 127]
   _mm_mask_storeu_epi8(p, First(n), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));

@@ -96,6 +96,11 @@ inline F LoadI4(const uint8_t* p) {  // two a byte, the lower half first, from -
   const int8x8_t codes = vreinterpret_s8_u8(vzip1_u8(vshl_n_u8(bytes, 4), vand_u8(bytes, vdup_n_u8(0xf0))));
   return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vshr_n_s8(codes, 4)))));
 }
+inline F LoadI2(const uint8_t* p) {  // four a byte, the lowest first: -3, -1, 1 or 3
+  const int32_t down[4] = {0, -2, -4, -6};
+  const uint32x4_t codes = vandq_u32(vshlq_u32(vdupq_n_u32(*p), vld1q_s32(down)), vdupq_n_u32(3));
+  return vsubq_f32(vcvtq_f32_u32(vshlq_n_u32(codes, 1)), vdupq_n_f32(3));
+}
 inline F SetF16(uint16_t half) { return WidenF16(vdup_n_u16(half)); }
 inline void StoreI8N(int8_t* p, int n, F x) {  // x: whole numbers in [-128, 127]
   const int16x4_t halves = vmovn_s32(vcvtq_s32_f32(x));

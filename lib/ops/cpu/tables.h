@@ -8,6 +8,7 @@ namespace kvc {
 
 namespace ref {  // of what has no faster kernel
 void MatMul(const MatMulArgs& a);
+void EncodeVectors(const VectorFormat& f, const float* x, int32_t n, void* out, uint16_t* scales);
 void DecodeKeyBlock(KvType type, const uint8_t* codes, const uint16_t* scales, int32_t n, int32_t d,
                     float* x);
 }  // namespace ref

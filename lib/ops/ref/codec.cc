@@ -27,7 +27,45 @@ int Code(float x, float scale, float q_max) {
   return static_cast<int>(code >= -q_max ? (code <= q_max ? code : q_max) : -q_max);  // a NaN becomes -q_max
 }
 
+// Of codes of two bits: of five steps below max|x| / 3 the one with the least squared error, the largest of
+// equals. There is no code for 0, so the scale of a group of zeros is 0.
+uint16_t TwoBitScale(const float* x, int32_t n) {
+  float top = 0;
+  for (int32_t i = 0; i < n; ++i) {
+    const float size = std::fabs(x[i]);
+    top = size > top ? size : top;
+  }
+  uint16_t best = 0;
+  float least = 0;
+  for (int eighths = 8; eighths >= 4; --eighths) {
+    const float wanted = top * (static_cast<float>(eighths) / 24.0f);
+    const uint16_t half = FloatToF16(wanted < 65504.0f ? wanted : 65504.0f);
+    const float scale = F16ToFloat(half);
+    float error = 0;
+    for (int32_t i = 0; i < n; ++i) {
+      const float size = std::fabs(x[i]), off = size - (size >= 2 * scale ? 3 * scale : scale);
+      error += off * off;
+    }
+    if (eighths == 8 || error < least) best = half, least = error;
+  }
+  return best;
+}
+
+void EncodeTwoBits(const VectorFormat& f, const float* x, uint8_t* out, uint16_t* scales) {
+  for (int32_t g = 0; g * f.group < f.d; ++g) {
+    scales[g] = TwoBitScale(x + g * f.group, f.group);
+    const float scale = F16ToFloat(scales[g]);
+    for (int32_t i = g * f.group; i < (g + 1) * f.group; ++i) {
+      const bool far = std::fabs(x[i]) >= 2 * scale;
+      const int code = x[i] < 0 ? (far ? 0 : 1) : (far ? 3 : 2);
+      const int before = i % 4 == 0 ? 0 : out[i / 4];
+      out[i / 4] = static_cast<uint8_t>(before | code << (i % 4 * 2));
+    }
+  }
+}
+
 void EncodeCodes(const VectorFormat& f, const float* x, uint8_t* out, uint16_t* scales) {
+  if (f.type == KvType::kInt2) return EncodeTwoBits(f, x, out, scales);
   const bool wide = f.type == KvType::kInt8;
   const float q_max = wide ? 127.0f : 7.0f;
   for (int32_t g = 0; g * f.group < f.d; ++g) {
@@ -47,6 +85,11 @@ void EncodeCodes(const VectorFormat& f, const float* x, uint8_t* out, uint16_t* 
 }
 
 void DecodeCodes(const VectorFormat& f, const uint8_t* in, const uint16_t* scales, float* x) {
+  if (f.type == KvType::kInt2) {
+    for (int32_t i = 0; i < f.d; ++i)
+      x[i] = static_cast<float>((in[i / 4] >> (i % 4 * 2) & 3) * 2 - 3) * F16ToFloat(scales[i / f.group]);
+    return;
+  }
   const bool wide = f.type == KvType::kInt8;
   for (int32_t i = 0; i < f.d; ++i) {
     const int nibble = (in[wide ? i : i / 2] >> (i % 2 * 4)) & 0xf;
@@ -72,6 +115,7 @@ void EncodeVectors(const VectorFormat& f, const float* x, int32_t n, void* out, 
       return;
     case KvType::kInt8:
     case KvType::kInt4:
+    case KvType::kInt2:
       for (int32_t v = 0; v < n; ++v)
         EncodeCodes(f, x + int64_t{v} * f.d, static_cast<uint8_t*>(out) + v * CodeBytes(f.type, f.d),
                     scales + int64_t{v} * (f.d / f.group));
@@ -94,6 +138,7 @@ void DecodeVectors(const VectorFormat& f, const void* in, const uint16_t* scales
       return;
     case KvType::kInt8:
     case KvType::kInt4:
+    case KvType::kInt2:
       for (int32_t v = 0; v < n; ++v)
         DecodeCodes(f, static_cast<const uint8_t*>(in) + v * CodeBytes(f.type, f.d),
                     scales + int64_t{v} * (f.d / f.group), x + int64_t{v} * f.d);

@@ -94,6 +94,9 @@ T atomicAdd(T* at, T x) {
 inline unsigned __float_as_uint(float x) { return kvc::FloatToBits(x); }
 inline float __uint_as_float(unsigned x) { return kvc::BitsToFloat(x); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 using std::isnan;
 using std::max;

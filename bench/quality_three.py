@@ -1,0 +1,56 @@
+"""The part of docs/results.md on 3 % of the full cache's bytes: entries in fewer bits, an entry for the rest, and how a
+second reading scores, added one after the other."""
+
+import quality_tables as quality
+from quality_join import JOIN_KINDS, MORE
+from quality_parts import ASK_KINDS, mean, rows_by_kind
+from quality_relate import OWN_KINDS
+from quality_rest import CODES, REST, SQUARES
+
+METHODS = ("cokv-document", "kvzip", "kvzip-own")
+STORED = (
+    ("f16", ""),
+    ("int4", CODES),
+    ("int4, values int2", CODES + ",kv_values=int2"),
+)
+CHOICES = ("", REST, SQUARES + REST)
+SIZES = {"recall": "170KiB", "relate": "63KiB", "join": "63KiB"}  # 3 %
+
+
+def table(own, kinds, contexts, size):
+    rows_of = [(method, name, quality.with_bytes(method, size) + kv) for method in METHODS for name, kv in STORED]
+    policies = ["full", *(policy + choice for _, _, policy in rows_of for choice in CHOICES)]
+    whole, *measured = rows_by_kind(own, "three", policies, "ask", kinds, contexts)
+    lines = [
+        f"Everything kept: {quality.accuracy_cell(whole, kinds)}, {quality.cache_kib(whole.values())}.",
+        "",
+        f"| method, bits, {size} | slots, used | dropped | one entry | one entry, squares | that, to everything kept |",
+        "|---|---|---|---|---|---|",
+    ]
+    for i, (method, name, _) in enumerate(rows_of):
+        of = measured[i * len(CHOICES) : (i + 1) * len(CHOICES)]
+        slots = mean(row["slots_per_head"] for row in of[-1].values())
+        cells = [f"{method}, {name}", f"{slots:.0f}, {quality.cache_kib(of[-1].values())}"]
+        cells += [quality.accuracy_cell(rows, kinds) for rows in of]
+        cells.append(quality.difference_cell(of[-1], kinds, whole))
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def three(program, arguments):
+    contexts = MORE * arguments.contexts
+    lines = [
+        "The document is read before the question is known (*ask*), and 3 % of the full cache's bytes are kept of it. "
+        "What is dropped is gone, or becomes one entry a head (`reducer=rest`), and the second reading scores by its "
+        "largest probabilities or by their squares (`reread_score=squares`). *int4, values int2*: "
+        "`kv=int4,kv_values=int2,residual=0`.",
+    ]
+    models = (
+        ("recall", program, ASK_KINDS, arguments.contexts),
+        ("relate", program.of(arguments.relate), OWN_KINDS, contexts),
+        ("join", program.of(arguments.join), JOIN_KINDS, contexts),
+    )
+    for name, own, kinds, n in models:
+        lines += ["", f"### Three per cent, models/{name}", "", f"{n} contexts a kind.", ""]
+        lines += table(own, kinds, n, SIZES[name])
+    return [*lines, ""]
