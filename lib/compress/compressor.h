@@ -192,12 +192,13 @@ class Compressor {
   Status FitLayer(LayerChoice* c, KvCache* cache);
   void MakeStepPlan();
   bool IsOver(int32_t layer, int32_t head, const KvCache& cache) const;
+  void FillBytes();
   int32_t Cap(size_t i) const { return keep_lengths_ ? std::min(caps_[i], held_[i]) : caps_[i]; }
   Status CheckRestored(bool slides) const;
 
   StoragePlan plan_;
   AttentionRule rule_;
-  int32_t budget_ = 0;
+  int32_t budget_ = 0, n_tokens_ = 0;  // average slots; of the sequence, with the prompt at hand
   Protected protect_;
   std::vector<int32_t> counts_;  // [L, G] candidates for the prompt at hand
   std::vector<int32_t> caps_;    // [L, G] entries at decode

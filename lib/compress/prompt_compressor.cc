@@ -16,7 +16,7 @@ Status Compressor::BeginPrompt(int32_t n_tokens, PromptNeeds* needs) {
   const Protected part = plan_.ProtectFor(budget);
   std::vector<int32_t> slots;
   KVC_RETURN_IF_ERROR(plan_.PlanSlots(n_tokens, &slots));
-  budget_ = budget;
+  budget_ = budget, n_tokens_ = n_tokens;
   protect_ = part;
   for (size_t i = 0; i < slots.size(); ++i) {
     const bool slide = slides(static_cast<int32_t>(i) / plan_.shape().n_kv_heads);
@@ -340,7 +340,24 @@ void Compressor::ChooseAcrossLayers() {
     counts_[i] = everything ? static_cast<int32_t>(all_scores_[i].size()) : budget > 0 ? count + taken : 0;
     if (!everything) caps_[i] = counts_[i] + n_protected();
   }
+  if (!everything && plan_.fills_bytes()) FillBytes();
   step_stale_ = reduces_all_ = true;
+}
+
+// The next best, as long as the budget's bytes hold them.
+void Compressor::FillBytes() {
+  std::vector<std::vector<uint32_t>> next(all_scores_.size());
+  for (size_t i = 0; i < all_scores_.size(); ++i) {
+    for (const float score : all_scores_[i]) next[i].push_back(OrderedBits(score));
+    if (slides(static_cast<int32_t>(i) / plan_.shape().n_kv_heads)) continue;
+    const auto kept = next[i].begin() + counts_[i];
+    std::nth_element(next[i].begin(), kept, next[i].end(), std::greater<uint32_t>());
+    next[i].erase(next[i].begin(), kept);
+  }
+  plan_.FillBytes(n_tokens_, &next, &caps_);
+  for (size_t i = 0; i < caps_.size(); ++i) {
+    if (!slides(static_cast<int32_t>(i) / plan_.shape().n_kv_heads)) counts_[i] = caps_[i] - n_protected();
+  }
 }
 
 }  // namespace kvc

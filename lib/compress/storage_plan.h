@@ -99,6 +99,14 @@ class StoragePlan {
   int64_t LayerLimit() const {
     return codebook() ? static_cast<int64_t>(policy_.Real(OptionId::kSpindleMaxBytes)) : 0;
   }
+  // Whether what a budget of bytes leaves goes to the next best entries; where heads evict at steps they need
+  // room for one more.
+  bool fills_bytes() const;
+  // held [L * G]: entries of every head after a prompt of a sequence of n_tokens; next: the scores of what
+  // it does not keep, as ordered bits. More is held as long as the bytes are enough, the best first, the
+  // first head of equals; where a head's last page has room an entry takes none.
+  void FillBytes(int32_t n_tokens, std::vector<std::vector<uint32_t>>* next,
+                 std::vector<int32_t>* held) const;
   // Rows of the newest tokens that scoring needs and no side value remembers (a later compression runs them
   // again).
   int32_t ReplayRows(int32_t n_tokens) const;

@@ -66,6 +66,7 @@ Growth CachePlanner::GrowthFrom(const std::vector<int32_t>& slots) const {
   }
   growth.layer_limit = compressor_->plan().LayerLimit();
   growth.n_least = std::min(compressor_->n_protected(), n_prompt_);
+  if (growth.spread && compressor_->plan().fills_bytes()) growth.filled = static_cast<int64_t>(p.budget);
   return growth;
 }
 

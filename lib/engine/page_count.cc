@@ -99,6 +99,13 @@ PageCount CountPages(const CacheLayout& layout, const Growth& growth) {
     const bool limited = CountLimited(layout, growth, first, &count);
     for (size_t i = first; i < first + group; ++i) CountHead(layout, growth, i, limited, &count);
   }
+  const int64_t left = growth.filled - count.PromptBytes();
+  for (size_t i = 0; left > 0 && i < growth.slots.size();
+       ++i) {  // to any heads, whose last pages are full then
+    const int64_t page = PageBytes(layout, static_cast<int32_t>(i));
+    const double more = static_cast<double>(left) / static_cast<double>(page * growth.slots.size());
+    count.Add(page, more, more + (growth.n_steps > 0 ? 0.5 : 0));
+  }
   return count;
 }
 
