@@ -31,14 +31,14 @@ int64_t DirectionBytes(const CacheLayout& layout) {
 
 int32_t MainAfterStore(const CacheLayout& layout, int32_t head, int32_t n) {
   const HeadFormat& h = layout.heads[static_cast<size_t>(head)];
-  if (h.ring < 0 || layout.main(head).coding == EntryCoding::kCodebook) return n;
+  if (h.ring < 0 || layout.late_rings || layout.main(head).coding == EntryCoding::kCodebook) return n;
   return std::max(n - (layout.ring_slots(head) - h.settle), 0) / h.settle * h.settle;
 }
 
 int64_t HeadBytes(const CacheLayout& layout, int32_t head, int32_t n) {
   const int64_t slots = layout.page_slots,
                 pages = (int64_t{MainAfterStore(layout, head, n)} + slots - 1) / slots;
-  int64_t bytes = pages * PageBytes(layout, head) + RingBytes(layout, head);
+  int64_t bytes = pages * PageBytes(layout, head) + (layout.late_rings ? 0 : RingBytes(layout, head));
   if (layout.main(head).coding == EntryCoding::kCodebook) bytes += 2 * pages * DirectionBytes(layout);
   const int32_t plain = layout.heads[static_cast<size_t>(head)].plain;
   return plain < 0 ? bytes : std::min(bytes, pages * layout.formats[static_cast<size_t>(plain)].bytes);

@@ -159,7 +159,7 @@ Status KvCache::Store(Stream* stream, const StoreSpec& spec, DeviceBuffer<uint8_
     const int32_t pages = PagesFor(in_main(i));
     wanted[static_cast<size_t>(format_of(i, 0))] += pages;
     widest = std::max(widest, pages);
-    if (format_of(i, 1) >= 0) ++wanted[static_cast<size_t>(format_of(i, 1))];
+    if (format_of(i, 1) >= 0 && !layout_->late_rings) ++wanted[static_cast<size_t>(format_of(i, 1))];
     for (size_t which = 0; format_of(i, 2) >= 0 && which < 2; ++which) {
       const int32_t n = PagesFor(directions[2 * static_cast<size_t>(i) + which]);
       wanted[static_cast<size_t>(layout_->directions)] += n;
@@ -181,7 +181,7 @@ Status KvCache::Store(Stream* stream, const StoreSpec& spec, DeviceBuffer<uint8_
     };
     view_.len[head] = in_main(i);
     fill(0, PagesFor(view_.len[head]));
-    if (FormatOf(head, 1) >= 0) {
+    if (FormatOf(head, 1) >= 0 && !layout_->late_rings) {
       int32_t* ring = view_.ring + head * kRingFields;
       ring[kRingPage] = taken[static_cast<size_t>(FormatOf(head, 1))].Next();
       ring[kRingStart] = 0, ring[kRingLen] = spec.kept[i] - view_.len[head];

@@ -91,7 +91,7 @@ class Compressor {
   Status AddScores(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
                    const ObservedBuffers& observed);
   void ChooseAcrossLayers();
-  void EndAcrossLayers() { all_scores_.clear(), reduces_all_ = false; }
+  void EndAcrossLayers() { all_scores_.clear(), gathered_.clear(), reduces_all_ = false; }
   // Positions of the prompt's rows count in slots.
   bool in_cache() const { return in_cache_; }
   // How a layer's keys are turned when they are attended.
@@ -193,6 +193,9 @@ class Compressor {
   void MakeStepPlan();
   bool IsOver(int32_t layer, int32_t head, const KvCache& cache) const;
   void FillBytes();
+  Status GatherScores(const LayerChoice& c);
+  Status ScoreAsGathered(const LayerChoice& c) const;
+  bool HasGathered(int32_t layer) const { return !gathered_.empty() && !gathered_[At(layer, 0)].empty(); }
   int32_t Cap(size_t i) const { return keep_lengths_ ? std::min(caps_[i], held_[i]) : caps_[i]; }
   Status CheckRestored(bool slides) const;
 
@@ -205,6 +208,7 @@ class Compressor {
   std::vector<int32_t> held_;    // [L, G] entries at most, where keep_lengths_
   bool in_cache_ = false, keep_lengths_ = false, changed_ = false, scored_ = false, reduces_all_ = false;
   std::vector<uint8_t> slides_;                 // [L], or empty
+  std::vector<std::vector<float>> gathered_;    // [L * G] of all entries, of policies that remember none
   std::vector<std::vector<float>> all_scores_;  // [L * G] of candidates, while layers are compared
   std::vector<int32_t> layer_counts_, layer_kept_, layer_slots_, layer_drop_;  // [G] of the layer at hand
   std::vector<uint8_t> layer_all_see_;                                         // [G]

@@ -205,6 +205,9 @@ Status CheckValues(const Policy& policy, const std::vector<OptionId>& used) {
     return Error(Code::kInvalid, "quant_group = %d %s codes a byte, and a group whole bytes", group,
                  together == 2 ? "is odd: int4 has two" : "is no multiple of 4: int2 has four");
   }
+  if (policy.compresses_once() && policy.Flag(OptionId::kChunkCompress))
+    return Error(Code::kInvalid,
+                 "once=1 remembers no scores, and compress_per_chunk=1 compresses by them again");
   if (Uses(used, OptionId::kDrop) && policy.Int(OptionId::kDrop) == 0)
     return Error(Code::kInvalid, "drop = 0 keeps no budget: 1 .. 1048576, or auto for half of the budget");
   KVC_RETURN_IF_ERROR(CheckLevels(policy.levels));

@@ -67,12 +67,40 @@ Status Compressor::LoadLayer(const LayerWork& work, int32_t layer, int32_t n_new
 }
 
 Status Compressor::Score(const LayerChoice& c) const {
+  if (HasGathered(c.layer)) return ScoreAsGathered(c);
   const ScoreProgram program = PromptProgram();
   const ChoiceBuffers& b = *c.work.choice;
   return c.work.device->Score(
       c.work.stream, {&program, c.kv.view(), c.observed.view(), plan_.shape().n_heads, rule_.scale,
                       b.scores.at(), b.per_head.at(), b.stride, b.scratch.raw(), rule_.cap, turning(c.layer),
                       rule_.sinks == nullptr ? DevicePtr<const float>() : rule_.sinks[c.layer]});
+}
+
+// Layers that are compared, whose entries remember no score: the scores wait in the host's memory until all
+// layers have theirs.
+Status Compressor::GatherScores(const LayerChoice& c) {
+  const ChoiceBuffers& b = *c.work.choice;
+  KVC_RETURN_IF_ERROR(Score(c));
+  gathered_.resize(counts_.size());
+  for (size_t g = 0; g < c.kv.len().size(); ++g) {
+    std::vector<float> scores(static_cast<size_t>(c.kv.len()[g]));
+    const DevicePtr<float> from = b.scores.at() + static_cast<int64_t>(g) * b.stride;
+    KVC_RETURN_IF_ERROR(c.work.device->Read(c.work.stream, from.As<const uint8_t>(), scores.data(),
+                                            static_cast<int64_t>(4 * scores.size())));
+    gathered_[At(c.layer, static_cast<int32_t>(g))] = std::move(scores);
+  }
+  return {};
+}
+
+Status Compressor::ScoreAsGathered(const LayerChoice& c) const {
+  const ChoiceBuffers& b = *c.work.choice;
+  for (size_t g = 0; g < c.kv.len().size(); ++g) {
+    const std::vector<float>& scores = gathered_[At(c.layer, static_cast<int32_t>(g))];
+    const DevicePtr<float> to = b.scores.at() + static_cast<int64_t>(g) * b.stride;
+    KVC_RETURN_IF_ERROR(c.work.device->Write(c.work.stream, to.As<uint8_t>(), scores.data(),
+                                             static_cast<int64_t>(4 * scores.size())));
+  }
+  return {};
 }
 
 // Candidates of every head of the layer, where scores decide (methods.md 2.11).
@@ -228,6 +256,7 @@ Status Compressor::StoreLayer(const LayerWork& work, int32_t layer, const LayerB
   scored_ = false;
   if (slides(layer)) return StoreWindow(work, layer, kv, n_before, cache);
   const size_t g = static_cast<size_t>(plan_.shape().n_kv_heads);
+  const bool gathers = compress && waits_for_all_layers() && !reduces_all_ && plan_.n_aux() == 0;
   compress = compress && (reduces_all_ || !waits_for_all_layers());
   const bool keeps_all = policy().keeps_all(),
              had_entries = *std::max_element(n_before.begin(), n_before.end()) > 0;
@@ -235,6 +264,10 @@ Status Compressor::StoreLayer(const LayerWork& work, int32_t layer, const LayerB
   layer_kept_ = kv.len();
   std::fill(layer_all_see_.begin(), layer_all_see_.end(), uint8_t{1});
   LayerChoice c{work, layer, kv, observed, layer_counts_, layer_kept_, layer_all_see_};
+  if (gathers) {
+    KVC_RETURN_IF_ERROR(ReservePrompt(work.memory(), kv.Longest(), work.choice));
+    KVC_RETURN_IF_ERROR(GatherScores(c));
+  }
   // What was there stays as it is: only the new entries are written.
   if (had_entries && plan_.n_aux() == 0 && !plan_.codebook() && !keep_lengths_ && (!compress || keeps_all)) {
     KVC_RETURN_IF_ERROR(PushPromptQueries(c));

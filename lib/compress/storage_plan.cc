@@ -89,10 +89,16 @@ int32_t Residual(const Policy& policy) {
   return own ? policy.scorer->residual(policy) : kDefaultResidual;
 }
 
+// Pages of keys that are coded by channel are whole, so what is no page stays as it is.
+bool StoragePlan::HasLateRings() const {
+  return policy_.compresses_once() && policy_.quantises() && !KeysByChannel(policy_);
+}
+
 // methods.md 4.3. A number from here on, which outlives a change of the budget.
 void StoragePlan::SettleResidual() {
   double& residual = policy_.options[static_cast<int>(OptionId::kResidual)];
   if (residual >= 0 || policy_.budget_kind != BudgetKind::kBytes || !policy_.quantises()) return;
+  if (HasLateRings()) return;  // they come behind the budget
   const double entry = 2.0 * shape_.head_dim * sizeof(uint16_t) * shape_.n_kv_heads_total(),
                afforded = std::floor(kResidualShare * policy_.budget / entry);
   residual = std::min(afforded, static_cast<double>(Residual(policy_)));
@@ -214,6 +220,7 @@ class Layouter {
     layout_.page_slots = page_slots;
     layout_.seen_masks = plan.query_heads_see_their_own();
     layout_.has_rest = policy_.n_rest() > 0;
+    layout_.late_rings = plan.HasLateRings();
     entry_.d = layout_.head_dim, entry_.n_aux = layout_.n_aux, entry_.seen_masks = layout_.seen_masks,
     entry_.ranks = ranks;
     entry_.slots = page_slots, entry_.packed = page_slots == kTinyPage;

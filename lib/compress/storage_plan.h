@@ -76,6 +76,8 @@ class StoragePlan {
   // Whether an entry may be kept for some query heads of a group only (SpindleKV).
   bool query_heads_see_their_own() const;
 
+  // Whether a compressed prompt is coded whole, and the residual is of what comes behind it.
+  bool HasLateRings() const;
   // Storage of every head; page_slots by the average budget: 4 below 128, 16 below 256, otherwise 64. Entries
   // carry their place where positions may be counted in slots.
   CacheLayout LayoutFor(int32_t page_slots) const;

@@ -7,7 +7,8 @@ namespace {
 
 // Entries of a head in main when it holds n, in a cache that began with `slots`.
 int32_t InMain(const CacheLayout& layout, int32_t head, int32_t slots, int32_t n) {
-  if (layout.main(head).coding != EntryCoding::kCodebook) return MainAfterStore(layout, head, n);
+  const bool late_ring = layout.late_rings && layout.ring_slots(head) > 0;
+  if (layout.main(head).coding != EntryCoding::kCodebook && !late_ring) return MainAfterStore(layout, head, n);
   const int32_t late = n - slots, ring = layout.ring_slots(head),
                 settle = layout.heads[static_cast<size_t>(head)].settle;
   return slots + (late < ring ? 0 : ((late - ring) / settle + 1) * settle);
@@ -62,7 +63,8 @@ void CountHead(const CacheLayout& layout, const Growth& growth, size_t i, bool l
     return count->Add(DirectionBytes(layout), 0, 0);
   }
   count->Add(PageBytes(layout, head), at_prompt, at_end);
-  if (RingBytes(layout, head) > 0 && !limited) count->Add(RingBytes(layout, head), 1, 1);
+  if (RingBytes(layout, head) > 0 && !limited)
+    count->Add(RingBytes(layout, head), layout.late_rings ? 0 : 1, layout.late_rings && growth.n_steps <= 0 ? 0 : 1);
   // Codebooks: as if no two vectors shared a direction.
   if (layout.main(head).coding == EntryCoding::kCodebook)
     count->Add(DirectionBytes(layout), 2 * at_prompt, 2 * at_end);

@@ -123,6 +123,9 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
   KVC_RETURN_IF_ERROR(CheckCancel("compression"));
   KVC_RETURN_IF_ERROR(FeedWhatHasRoom());
   if (n_tokens_ == 0) return Error(Code::kInvalid, "there is nothing to compress before the first prompt");
+  if (compressor_->policy().compresses_once())
+    return Error(Code::kUnsupported,
+                 "once=1: entries remember no score to compress them by again; with once=0 they do");
   const int64_t before = cache_->bytes();
   const double begin = Seconds();
   Result<Executor::Lease> lease = executor()->Acquire();

@@ -42,13 +42,16 @@ bool Session::FitsAsRows(int32_t n, bool compress) const {
   const bool plain = plan.n_aux() == 0 && !plan.codebook() && !plan.reobserves() &&
                      (!plan.evicts_at_steps() || plan.policy().keeps_all());
   const bool room = compressor_->keeps_lengths() || held() + n <= params_.max_tokens;
-  return appends && plain && room && n_tokens_ > 0 && n <= kPromptRows;
+  // A prompt's tokens see each other as they are, those of steps as they are stored.
+  const bool raw = !plan.policy().quantises() || n < Residual(plan.policy());
+  return appends && plain && raw && room && n_tokens_ > 0 && n <= kPromptRows;
 }
 
 Status Session::Enqueue(Span<const int32_t> tokens, bool compress) {
   KVC_RETURN_IF_ERROR(FinishPrompt());
   KVC_RETURN_IF_ERROR(CheckTokens(tokens));
   KVC_RETURN_IF_ERROR(CheckCancel("prefill"));
+  compress = compress && !(compressor_->policy().compresses_once() && n_compactions_ > 0);
   const int32_t given = static_cast<int32_t>(tokens.size()), n = held() + given;
   auto prompt = std::make_unique<WaitingPrompt>();
   prompt->tokens.assign(tokens.begin(), tokens.end());

@@ -45,6 +45,7 @@ struct CacheLayout {
   int32_t page_slots = 64, n_aux = 0;
   bool seen_masks = false;   // an entry is seen by some query heads of its group only (SpindleKV)
   bool has_rest = false;     // the first entry of a head may stand for others
+  bool late_rings = false;   // what a layer stores whole is coded, all of it: rings take what comes behind it
   bool layer_books = false;  // the heads of a layer share a pair of codebooks, held by the first
   int32_t directions = -1;   // format of codebook pages, -1: there are none
   // Heads of a layer with a window hold its newest entries, in order, as vectors: window_slack more than the

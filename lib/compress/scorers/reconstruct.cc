@@ -12,11 +12,12 @@
 namespace kvc {
 namespace {
 
-constexpr OptionId kOptions[] = {OptionId::kWindow,      OptionId::kKernel,     OptionId::kPool,
-                                 OptionId::kAvgEdge,     OptionId::kReread,     OptionId::kRereadPart,
-                                 OptionId::kRereadShare, OptionId::kRereadScore};
+constexpr OptionId kOptions[] = {OptionId::kWindow,      OptionId::kKernel,      OptionId::kPool,
+                                 OptionId::kAvgEdge,     OptionId::kReread,      OptionId::kRereadPart,
+                                 OptionId::kRereadShare, OptionId::kRereadScore, OptionId::kOnce};
 
-int32_t AuxCount(const Policy&) { return 1; }  // what all readings gave so far
+// What all readings gave so far; where nothing is compressed twice, nothing.
+int32_t AuxCount(const Policy& policy) { return policy.Flag(OptionId::kOnce) ? 0 : 1; }
 bool BySquares(const Policy& policy) { return policy.Int(OptionId::kRereadScore) == 1; }
 
 SecondReading Reading(const Policy& policy) {
@@ -26,10 +27,12 @@ SecondReading Reading(const Policy& policy) {
 
 void Program(const Policy& policy, int32_t, ScoreProgram* p) {
   const int32_t w = policy.Int(OptionId::kWindow);
-  p->Add(ScoreOp::kLoad, 1, 0);
-  p->Add(ScoreOp::kMaxima, 2);
-  p->Add(BySquares(policy) ? ScoreOp::kAdd : ScoreOp::kMax, 1, 2);
-  p->Add(ScoreOp::kStore, 0, 1);
+  p->Add(ScoreOp::kMaxima, 1);
+  if (AuxCount(policy) > 0) {
+    p->Add(ScoreOp::kLoad, 2, 0);
+    p->Add(BySquares(policy) ? ScoreOp::kAdd : ScoreOp::kMax, 1, 2);
+    p->Add(ScoreOp::kStore, 0, 1);
+  }
   ScoreInstr& pool = p->Add(ScoreOp::kPool, 0, 1);
   pool.pool = PoolingOf(policy), pool.tail = w;
   p->Add(ScoreOp::kInfinite, 0).tail = w;
