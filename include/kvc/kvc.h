@@ -224,8 +224,9 @@ KVC_API const char *kvc_method_name(int32_t index);        /* [any] static; NULL
 KVC_API kvc_status  kvc_method_describe(int32_t index, char *json, int32_t cap_json, int32_t *n_out);
 
 /* What a session would take, without taking it: bytes for a prompt of n_prompt tokens (1 .. max_tokens), and the slots
- * of every KV head after it, [L, G] (methods that split by the prompt: their expectation). policy may be NULL: keep
- * everything. cap_slots 0 with slots NULL skips them. Real use stays within 5 % of it.  [model] */
+ * of every KV head after it, [L, G] (methods that split by the prompt: their expectation; where heads share bytes by
+ * score, the least of it). policy may be NULL: keep everything. cap_slots 0 with slots NULL skips them. Real use stays
+ * within 5 % of it.  [model] */
 KVC_API kvc_status  kvc_session_plan(const kvc_model *model, const kvc_policy *policy,
                                      const kvc_session_params *params, int32_t n_prompt, kvc_plan *out_plan,
                                      int32_t *slots, int32_t cap_slots, int32_t *n_out);

@@ -518,7 +518,8 @@ int64_t StoragePlan::BytesOf(const CacheLayout& layout, const AllocateInput& in,
       planned += bytes_of(i, slots[i]);
       everything += bytes_of(i, in.n);
       // The part that is always kept fills the tail first; the rest of the slots may go to any head.
-      const int32_t late = codebook() ? 0 : std::max(layout.ring_slots(head) - layout.heads[i].settle, 0);
+      const bool raw = !codebook() && !layout.late_rings;  // whether the tail is there already
+      const int32_t late = raw ? std::max(layout.ring_slots(head) - layout.heads[i].settle, 0) : 0;
       main += slots[i] - std::min({late, in.n_protected, slots[i]});
       tails += bytes_of(i, 0);
       page = std::max(page, PageBytes(layout, head) + 2 * DirectionBytes(layout));

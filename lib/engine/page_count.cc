@@ -106,7 +106,7 @@ PageCount CountPages(const CacheLayout& layout, const Growth& growth) {
        ++i) {  // to any heads, whose last pages are full then
     const int64_t page = PageBytes(layout, static_cast<int32_t>(i));
     const double more = static_cast<double>(left) / static_cast<double>(page * growth.slots.size());
-    count.Add(page, more, more + (growth.n_steps > 0 ? 0.5 : 0));
+    count.Add(page, more, more + (growth.n_steps > 0 ? 1 : 0));
   }
   return count;
 }

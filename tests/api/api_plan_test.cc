@@ -96,12 +96,15 @@ TEST_P(PlanHolds, ForCacheAndWorkspace) {
   const kvc_session_stats fed = Stats(o.session);
   int64_t planned_slots = 0;
   for (int32_t s : slots) planned_slots += s;
-  EXPECT_LE(fed.n_slots, planned_slots);
+  // What pages leave of bytes that heads share by score is used too.
+  const bool filled = std::string(c.spec).find("kvzip:budget_bytes") == 0;
+  EXPECT_LE(fed.n_slots, filled ? INT64_MAX : planned_slots);
   EXPECT_LE(fed.cache_bytes_peak,
             static_cast<int64_t>(static_cast<double>(plan.cache_bytes_peak) * (1 + c.tolerance)));
   if (!c.upper_bound) {
-    EXPECT_EQ(fed.n_slots, planned_slots);
-    ExpectNear(fed.cache_bytes, plan.cache_bytes_prompt, c.tolerance, "cache after the prompt");
+    EXPECT_EQ(fed.n_slots == planned_slots, !filled) << fed.n_slots << " of " << planned_slots;
+    ExpectNear(fed.cache_bytes, plan.cache_bytes_prompt, filled ? 0.02 : c.tolerance,
+               "cache after the prompt");
     ExpectNear(fed.cache_bytes_peak, plan.cache_bytes_peak, 0.05, "cache at its most in the prompt");
   }
   int32_t token = 0, n = 0;
@@ -174,6 +177,9 @@ const std::vector<Case> kCases = {
     {"cam:budget=64", 500, 500, 0, false},
     {"cam:budget_ratio=0.3", 200, 260, 0, false},
     {"kvzip:budget_bytes=66000,kv=f32", 500, 600, 0.1, false},
+    {"kvzip:budget_bytes=200KiB,kv=int4,kv_values=int2,once=1", 500, 600, 0.05, false},
+    {"kvzip:budget_bytes=90000,kv=int4,residual=0,reducer=rest", 500, 600, 0.05, false},
+    {"kvzip:budget=64,kv=int8,residual=16,once=1", 500, 600, 0.15, false},
     {"kvzip:budget=2", 500, 520, 0.2, false},
     {"snapkv:budget=64,window=16", 500, 700, 0, false},
     {"snapkv:budget=300,window=16", 1000, 1100, 0, false},
