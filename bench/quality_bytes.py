@@ -110,8 +110,8 @@ def compared(program, contexts, setting):
     return [
         f"`budget_bytes`, protocol *ask*, {contexts} contexts of each of {', '.join(names_of(setting.kinds))}: mean "
         "accuracy, the slots a head has for it, and the bytes that were used; the smallest size is 3 % of the full "
-        "cache. In int8, int4 (`kv=`) and int2 (`kv=int4,kv_values=int2`) the same bytes hold more slots. –: no room for "
-        "what is always kept. "
+        "cache. In int8, int4 (`kv=`) and int2 (`kv=int4,kv_values=int2`) the same bytes hold more slots. –: no room "
+        "for what is always kept. "
         "Everything kept: "
         + "; ".join(whole)
         + ".",

@@ -50,10 +50,10 @@ def three(program, arguments):
     lines = [
         "The document is read before the question is known (*ask*), and 3 % of the full cache's bytes are kept of it. "
         "What is dropped is gone, or becomes one entry a head (`reducer=rest`), and the second reading scores by its "
-        "largest probabilities or by their squares (`reread_score=squares`). *Once*: what comes behind the document is "
-        "kept whole, and entries remember no score (`once=1`). *int4, values int2*: `kv=int4,kv_values=int2`. Codes are "
-        "of all that is kept (`residual=0`); *once* of all of the document, and the newest 32 entries behind it stay as they "
-        "are. Bytes are those behind the document.",
+        "largest probabilities or by their squares (`reread_score=squares`). *Once*: what comes behind the document "
+        "is kept whole, and entries remember no score (`once=1`). *int4, values int2*: `kv=int4,kv_values=int2`. Codes "
+        "are of all that is kept (`residual=0`); *once* of all of the document, and the newest 32 entries behind it "
+        "stay as they are. Bytes are those behind the document.",
     ]
     models = (
         ("recall", program, ASK_KINDS, arguments.contexts),

@@ -50,7 +50,10 @@ void StoragePlan::FillBytes(int32_t n_tokens, std::vector<std::vector<uint32_t>>
     int32_t& n = (*held)[one.head];
     const int32_t head = static_cast<int32_t>(one.head);
     const int64_t cost = HeadBytes(layout, head, n + 1) - HeadBytes(layout, head, n);
-    if (cost > left) continue;  // nor will a later one of this head fit
+    // Places that are paid for in the last pages of other heads stay empty: what is worse than an entry that
+    // does not fit would be there alone, and get the attention that was the others' (`kvzip` in int4 on
+    // models/relate at 63 KiB: 80 % of answers right, 87 without).
+    if (cost > left) break;
     left -= cost, ++n;
     const std::vector<uint32_t>& scores = (*next)[one.head];
     if (++one.taken < scores.size()) best.push({scores[one.taken], one.head, one.taken});

@@ -105,8 +105,8 @@ class StoragePlan {
   // room for one more.
   bool fills_bytes() const;
   // held [L * G]: entries of every head after a prompt of a sequence of n_tokens; next: the scores of what
-  // it does not keep, as ordered bits. More is held as long as the bytes are enough, the best first, the
-  // first head of equals; where a head's last page has room an entry takes none.
+  // it does not keep, as ordered bits. The next best is held, the first head of equals, until one does not
+  // fit; where a head's last page has room an entry takes no bytes.
   void FillBytes(int32_t n_tokens, std::vector<std::vector<uint32_t>>* next,
                  std::vector<int32_t>* held) const;
   // Rows of the newest tokens that scoring needs and no side value remembers (a later compression runs them

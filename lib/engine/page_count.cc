@@ -8,7 +8,8 @@ namespace {
 // Entries of a head in main when it holds n, in a cache that began with `slots`.
 int32_t InMain(const CacheLayout& layout, int32_t head, int32_t slots, int32_t n) {
   const bool late_ring = layout.late_rings && layout.ring_slots(head) > 0;
-  if (layout.main(head).coding != EntryCoding::kCodebook && !late_ring) return MainAfterStore(layout, head, n);
+  if (layout.main(head).coding != EntryCoding::kCodebook && !late_ring)
+    return MainAfterStore(layout, head, n);
   const int32_t late = n - slots, ring = layout.ring_slots(head),
                 settle = layout.heads[static_cast<size_t>(head)].settle;
   return slots + (late < ring ? 0 : ((late - ring) / settle + 1) * settle);
@@ -64,7 +65,8 @@ void CountHead(const CacheLayout& layout, const Growth& growth, size_t i, bool l
   }
   count->Add(PageBytes(layout, head), at_prompt, at_end);
   if (RingBytes(layout, head) > 0 && !limited)
-    count->Add(RingBytes(layout, head), layout.late_rings ? 0 : 1, layout.late_rings && growth.n_steps <= 0 ? 0 : 1);
+    count->Add(RingBytes(layout, head), layout.late_rings ? 0 : 1,
+               layout.late_rings && growth.n_steps <= 0 ? 0 : 1);
   // Codebooks: as if no two vectors shared a direction.
   if (layout.main(head).coding == EntryCoding::kCodebook)
     count->Add(DirectionBytes(layout), 2 * at_prompt, 2 * at_end);
@@ -102,8 +104,8 @@ PageCount CountPages(const CacheLayout& layout, const Growth& growth) {
     for (size_t i = first; i < first + group; ++i) CountHead(layout, growth, i, limited, &count);
   }
   const int64_t left = growth.filled - count.PromptBytes();
-  for (size_t i = 0; left > 0 && i < growth.slots.size();
-       ++i) {  // to any heads, whose last pages are full then
+  // To any heads; their last pages are full then.
+  for (size_t i = 0; left > 0 && i < growth.slots.size(); ++i) {
     const int64_t page = PageBytes(layout, static_cast<int32_t>(i));
     const double more = static_cast<double>(left) / static_cast<double>(page * growth.slots.size());
     count.Add(page, more, more + (growth.n_steps > 0 ? 1 : 0));

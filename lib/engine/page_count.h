@@ -19,8 +19,7 @@ struct Growth {
   bool spread = false;      // the slots are averages: heads end anywhere in their last page
   int64_t layer_limit = 0;  // bytes of a layer after the prompt, 0: none
   int32_t n_least = 0;      // entries a head keeps whatever the limit
-  int64_t filled =
-      0;  // bytes of the prompt's cache, where more is kept until they are used; 0: as the slots say
+  int64_t filled = 0;       // bytes after the prompt where entries are kept until they are used; 0: no such
 
   // Entries before the last step; without steps one less than there are.
   int32_t Last(size_t head) const {

@@ -161,16 +161,22 @@ class Results(unittest.TestCase):
         part, note = self.part("Bits of keys and of values"), self.note("Bits of keys and of values")
         line_of = lambda name: re.search(rf"^\| {name} \|.*KiB.*$", part, re.M).group()
         said = re.findall(r"0\.\d{4}", note)
-        named = ("int8 keys, int4 values", "int4", "int4 keys, int8 values")
+        named = ("int8 keys, int4 values", "int4", "int4 keys, int8 values", "int4 keys, int2 values")
         found = [re.findall(r"0\.\d{4}", line_of(name))[1:] for name in named]
         self.assertEqual(said, [number for numbers in found for number in numbers])
-        kib = [re.findall(r"\d+ KiB", line_of(name))[1].split()[0] for name in (named[0], "int8", "int4")]
+        sizes = (named[0], "int8", "int4", named[3])
+        kib = [re.findall(r"\d+ KiB", line_of(name))[1].split()[0] for name in sizes]
         self.assertEqual(re.findall(r"\b\d{3,4}\b", note.split("they take")[1].split("Accuracy")[0]), kib)
         at = grid(part, r"\| keys, values \| 63KiB")
         quoted = re.findall(r"\d+\.\d \[\d+\.\d–\d+\.\d\]", note)
         sizes = ("63KiB", "100KiB", "200KiB")
-        want = [at[name][size].rsplit(",", 1)[0] for size in sizes for name in (named[0], "int4")]
+        want = [at[name][size].rsplit(",", 1)[0] for size in sizes for name in (named[0], "int4", named[3])]
         self.assertEqual(quoted, [*want, at["int8"]["200KiB"].rsplit(",", 1)[0]])
+        rows = [line for line in part.splitlines() if line.startswith("|") and "KiB |" in line and "[" in line]
+        cells = [cell for line in rows for cell in re.findall(r"[+-]\d+\.\d \[[^\]]*\]", line)]
+        bounds = lambda cell: [float(x) for x in re.search(r"\[(\S+), (\S+)\]", cell).groups()]
+        apart = [cell for cell in cells if bounds(cell)[0] > 0 or bounds(cell)[1] < 0]
+        self.assertEqual(re.findall(r"[+-]\d+\.\d \[[^\]]*\]", note), apart)  # "tells none of them apart ... but"
 
     def of_one_entry(self, heading, model):
         text = self.part("One entry for all that is dropped").split(f"### {heading}, models/{model}", 1)[1]
@@ -190,6 +196,26 @@ class Results(unittest.TestCase):
         recall = self.of_one_entry("One entry", "recall")
         lost = [recall["cokv, 340KiB"]["lead"], recall["cokv-document, 85KiB"]["lead"]]
         self.assertEqual(re.findall(r"-\d+\.\d \[[^\]]*\]", note), lost)
+
+    def test_what_prose_says_of_three_per_cent_is_what_the_tables_have(self):
+        part, note = self.part("Three per cent of the bytes"), self.note("Three per cent, all together")
+        tables = {}
+        for model in ("recall", "relate", "join"):
+            text = part.split(f"### Three per cent, models/{model}", 1)[1].split("\n### ", 1)[0]
+            tables[model] = grid(text, r"\| method, bits")
+        best, bits = "kvzip-own, int4, values int2", ("kvzip-own, f16", "kvzip-own, int4")
+        relate = tables["relate"]
+        want = [relate[best]["that, once"], tables["recall"][best]["that, once"]]
+        want += [relate[row]["dropped"] for row in (*bits, best)]
+        want += [relate[best]["one entry"], relate[best]["one entry, squares"]]
+        want.append(tables["join"]["cokv-document, int4, values int2"]["that, once"])
+        self.assertEqual(re.findall(r"\d+\.\d \[\d+\.\d–\d+\.\d\]", note), want)
+        behind = relate[best]["that, to everything kept"]
+        self.assertIn("behind the full cache by " + behind.lstrip("-"), " ".join(note.split()))
+        for model in ("recall", "relate"):  # "within two points of what everything kept answers on both"
+            self.assertGreaterEqual(float(first(tables[model][best]["that, to everything kept"])), -2)
+        said = re.search(r"answers (\S+) % on `models/recall` and (\S+) on `models/relate`", read("README.md")).groups()
+        self.assertEqual(said, (first(want[1]), first(want[0])))
 
     def test_what_prose_says_of_squares_is_what_the_tables_have(self):
         note = self.note("Squares of a second reading")
