@@ -104,11 +104,10 @@ PageCount CountPages(const CacheLayout& layout, const Growth& growth) {
     for (size_t i = first; i < first + group; ++i) CountHead(layout, growth, i, limited, &count);
   }
   const int64_t left = growth.filled - count.PromptBytes();
-  // To any heads; their last pages are full then.
-  for (size_t i = 0; left > 0 && i < growth.slots.size(); ++i) {
+  for (size_t i = 0; left > 0 && i < growth.slots.size(); ++i) {  // to any heads
     const int64_t page = PageBytes(layout, static_cast<int32_t>(i));
     const double more = static_cast<double>(left) / static_cast<double>(page * growth.slots.size());
-    count.Add(page, more, more + (growth.n_steps > 0 ? 1 : 0));
+    count.Add(page, more, more);
   }
   return count;
 }
