@@ -11,8 +11,8 @@ on: kernels that round activations are not used, so that another processor gives
 What was measured is kept in build/quality, by program, model, policy and tasks, four contexts at a time: an interrupted
 run goes on where it was, and a larger one, or one with more policies, measures only what is new. The whole with these
 sizes took 44 minutes on two processors (AMD Zen 5), a third of it `once`; `rest` and `three`, which came later, take 8.
---only measures some parts of the page and leaves the others as they stand in it; every part says how many contexts it is
-over."""
+--only measures some parts of the page and leaves the others as they stand in it; every part says how many contexts it
+is over."""
 
 import argparse
 import json

@@ -412,7 +412,8 @@ void CheckAnswer(Session& s, const std::shared_ptr<const Model>& model, const Po
   ASSERT_TRUE(Session::FeedBatch({&two, 1}, &token).ok());
   std::vector<float> a(static_cast<size_t>(model->config().vocab_size)), b(a);
   ASSERT_TRUE(one->ReadLogits(a.data()).ok() && two->ReadLogits(b.data()).ok());
-  const float near = policy.quantises() ? (policy.codes_a_byte() > 1 ? 1.5f : 0.06f)
+  const float of_codes[] = {0.06f, 1.5f, 0, 2.5f};  // of 8, 4 and 2 bits
+  const float near = policy.quantises() ? of_codes[policy.codes_a_byte() - 1]
                      : kv == 2          ? 0.06f
                      : kv == 1          ? 1e-2f
                                         : 1e-4f;
@@ -577,7 +578,13 @@ TEST_P(RandomSessions, PlansHold) {
   near(fed.cache_bytes, plan.cache_bytes_prompt, least, "after the prompt");
   near(fed.cache_bytes_peak, plan.cache_bytes_peak, least, "at the most");
   if (!upper && !world.windows) {
-    EXPECT_EQ(fed.n_slots, std::accumulate(plan.slots.begin(), plan.slots.end(), int64_t{0}));
+    const int64_t slots = std::accumulate(plan.slots.begin(), plan.slots.end(), int64_t{0});
+    // What pages leave of bytes that heads share by score goes to more entries.
+    const bool filled = !policy.keeps_all() && policy.budget_kind == BudgetKind::kBytes &&
+                        policy.allocator->across_layers && policy.decode == DecodeMode::kGrow;
+    EXPECT_GE(fed.n_slots, slots);
+    EXPECT_LE(fed.n_slots, filled ? INT64_MAX : slots);
+    EXPECT_LE(fed.cache_bytes, filled ? static_cast<int64_t>(policy.budget) : INT64_MAX);
   }
   FeedTokens(s, TinyPrompt(params.max_tokens - n, 3));
   // A prompt that fitted whole is cut to the shares of its heads at the first step.
