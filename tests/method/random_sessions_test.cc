@@ -399,7 +399,6 @@ void CheckAnswer(Session& s, const std::shared_ptr<const Model>& model, const Po
   std::vector<int32_t> kept, held;
   ASSERT_TRUE(s.Kept(0, 0, &kept).ok());
   for (const int32_t position : kept) held.push_back(history[static_cast<size_t>(position)]);
-  const int32_t kv = policy.Int(OptionId::kKv);
   auto full = FullSession(model, policy);
   ASSERT_TRUE(full->Prefill(held, true).ok());
   auto fork = s.Fork();
@@ -412,14 +411,9 @@ void CheckAnswer(Session& s, const std::shared_ptr<const Model>& model, const Po
   ASSERT_TRUE(Session::FeedBatch({&two, 1}, &token).ok());
   std::vector<float> a(static_cast<size_t>(model->config().vocab_size)), b(a);
   ASSERT_TRUE(one->ReadLogits(a.data()).ok() && two->ReadLogits(b.data()).ok());
-  const float of_codes[] = {0.06f, 1.5f, 0, 2.5f};  // of 8, 4 and 2 bits
-  const float near = policy.quantises() ? of_codes[policy.codes_a_byte() - 1]
-                     : kv == 2          ? 0.06f
-                     : kv == 1          ? 1e-2f
-                                        : 1e-4f;
   float largest = 0;
   for (size_t k = 0; k < a.size(); ++k) largest = std::max(largest, std::fabs(a[k] - b[k]));
-  ASSERT_LT(largest, near) << kept.size() << " entries of " << history.size();
+  ASSERT_LT(largest, NearOf(policy)) << kept.size() << " entries of " << history.size();
 }
 
 // In a layer by itself an entry is its token's, whatever was attended before. So a session answers as a full
@@ -579,9 +573,7 @@ TEST_P(RandomSessions, PlansHold) {
   near(fed.cache_bytes_peak, plan.cache_bytes_peak, least, "at the most");
   if (!upper && !world.windows) {
     const int64_t slots = std::accumulate(plan.slots.begin(), plan.slots.end(), int64_t{0});
-    // What pages leave of bytes that heads share by score goes to more entries.
-    const bool filled = !policy.keeps_all() && policy.budget_kind == BudgetKind::kBytes &&
-                        policy.allocator->across_layers && policy.decode == DecodeMode::kGrow;
+    const bool filled = UsesBytesUp(policy);
     EXPECT_GE(fed.n_slots, slots);
     EXPECT_LE(fed.n_slots, filled ? INT64_MAX : slots);
     EXPECT_LE(fed.cache_bytes, filled ? static_cast<int64_t>(policy.budget) : INT64_MAX);
