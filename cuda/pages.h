@@ -167,8 +167,8 @@ KVC_DEVICE void WriteTwoBits(const float* x, int32_t n, uint8_t* codes, uint16_t
   for (int32_t i = 0; i < n; i += 4) {
     int byte = 0;
     for (int32_t j = 0; j < 4; ++j) {
-      const bool far = fabsf(x[i + j]) >= __fmul_rn(2, step);
-      byte |= (x[i + j] < 0 ? (far ? 0 : 1) : (far ? 3 : 2)) << (2 * j);
+      const bool outer = fabsf(x[i + j]) >= __fmul_rn(2, step);
+      byte |= (x[i + j] < 0 ? (outer ? 0 : 1) : (outer ? 3 : 2)) << (2 * j);
     }
     codes[i / 4] = static_cast<uint8_t>(byte);
   }

@@ -56,8 +56,8 @@ void EncodeTwoBits(const VectorFormat& f, const float* x, uint8_t* out, uint16_t
     scales[g] = TwoBitScale(x + g * f.group, f.group);
     const float scale = F16ToFloat(scales[g]);
     for (int32_t i = g * f.group; i < (g + 1) * f.group; ++i) {
-      const bool far = std::fabs(x[i]) >= 2 * scale;
-      const int code = x[i] < 0 ? (far ? 0 : 1) : (far ? 3 : 2);
+      const bool outer = std::fabs(x[i]) >= 2 * scale;
+      const int code = x[i] < 0 ? (outer ? 0 : 1) : (outer ? 3 : 2);
       const int before = i % 4 == 0 ? 0 : out[i / 4];
       out[i / 4] = static_cast<uint8_t>(before | code << (i % 4 * 2));
     }
