@@ -75,19 +75,23 @@ def squares(own, kinds, contexts, sizes):
     return lines
 
 
-def rest(program, arguments):
+def models_of(program, arguments):
+    """(name, program, kinds, contexts a kind) of each model."""
     contexts = MORE * arguments.contexts
+    return (
+        ("recall", program, ASK_KINDS, arguments.contexts),
+        ("relate", program.of(arguments.relate), OWN_KINDS, contexts),
+        ("join", program.of(arguments.join), JOIN_KINDS, contexts),
+    )
+
+
+def rest(program, arguments):
     lines = [
         "What a prompt drops becomes one entry a head (`reducer=rest`), which takes a slot of the same budget. "
         "`budget_bytes`, protocol *ask*: mean accuracy over the kinds, the lead on the same contexts, KL (nats a "
         "token: how far the answers are from the full cache's).",
     ]
-    models = (
-        ("recall", program, ASK_KINDS, arguments.contexts),
-        ("relate", program.of(arguments.relate), OWN_KINDS, contexts),
-        ("join", program.of(arguments.join), JOIN_KINDS, contexts),
-    )
-    for name, own, kinds, n in models:
+    for name, own, kinds, n in models_of(program, arguments):
         lines += ["", f"### One entry, models/{name}", "", f"{n} contexts a kind.", ""]
         lines += table(own, kinds, n, SIZES[name])
         lines += ["", f"### Squares of a second reading, models/{name}", "", "`reread_score=squares`.", ""]

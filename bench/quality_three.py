@@ -2,10 +2,8 @@
 second reading scores, added one after the other."""
 
 import quality_tables as quality
-from quality_join import JOIN_KINDS, MORE
-from quality_parts import ASK_KINDS, mean, rows_by_kind
-from quality_relate import OWN_KINDS
-from quality_rest import CODES, REST, SQUARES
+from quality_parts import mean, rows_by_kind
+from quality_rest import CODES, REST, SQUARES, models_of
 
 METHODS = ("cokv-document", "kvzip", "kvzip-own")
 STORED = (
@@ -46,7 +44,6 @@ def table(own, kinds, contexts, size):
 
 
 def three(program, arguments):
-    contexts = MORE * arguments.contexts
     lines = [
         "The document is read before the question is known (*ask*), and 3 % of the full cache's bytes are kept of it. "
         "What is dropped is gone, or becomes one entry a head (`reducer=rest`), and the second reading scores by its "
@@ -55,12 +52,7 @@ def three(program, arguments):
         "are of all that is kept (`residual=0`); *once* of all of the document, and the newest 32 entries behind it "
         "stay as they are. Bytes are those behind the document.",
     ]
-    models = (
-        ("recall", program, ASK_KINDS, arguments.contexts),
-        ("relate", program.of(arguments.relate), OWN_KINDS, contexts),
-        ("join", program.of(arguments.join), JOIN_KINDS, contexts),
-    )
-    for name, own, kinds, n in models:
+    for name, own, kinds, n in models_of(program, arguments):
         lines += ["", f"### Three per cent, models/{name}", "", f"{n} contexts a kind.", ""]
         lines += table(own, kinds, n, SIZES[name])
     return [*lines, ""]

@@ -114,9 +114,9 @@ class Pages {
 
 // ---- writing; rules of methods.md 4.3 ----
 
+KVC_DEVICE uint16_t FiniteHalf(float scale) { return ToHalfBits(scale < 65504.0f ? scale : 65504.0f); }
 KVC_DEVICE uint16_t GroupScale(float most, float q_max) {
-  const float scale = __fdiv_rn(most, q_max);
-  const uint16_t half = ToHalfBits(scale < 65504.0f ? scale : 65504.0f);
+  const uint16_t half = FiniteHalf(__fdiv_rn(most, q_max));
   return half == 0 ? static_cast<uint16_t>(0x3c00) : half;
 }
 KVC_DEVICE int CodeOf(float x, float scale, float q_max) {
@@ -124,14 +124,17 @@ KVC_DEVICE int CodeOf(float x, float scale, float q_max) {
   return static_cast<int>(code >= -q_max ? (code <= q_max ? code : q_max) : -q_max);  // a NaN becomes -q_max
 }
 
-// The scale of n values x[i * step], into *scale.
-KVC_DEVICE float WriteScale(const float* x, int32_t n, int64_t step, float q_max, uint16_t* scale) {
+KVC_DEVICE float LargestSize(const float* x, int32_t n, int64_t step) {
   float most = 0;
   for (int32_t i = 0; i < n; ++i) {
     const float size = fabsf(x[i * step]);
     most = size > most ? size : most;
   }
-  *scale = GroupScale(most, q_max);
+  return most;
+}
+// The scale of n values x[i * step], into *scale.
+KVC_DEVICE float WriteScale(const float* x, int32_t n, int64_t step, float q_max, uint16_t* scale) {
+  *scale = GroupScale(LargestSize(x, n, step), q_max);
   return HalfBits(*scale);
 }
 // Code j of a row; of two that share a byte the even one comes first.
@@ -147,14 +150,10 @@ KVC_DEVICE void PutCode(uint8_t* row, int32_t j, int code, bool wide) {
 
 // A group [n] in two bits: lib/ops/ref/codec.cc has the rule, and its order of sums.
 KVC_DEVICE void WriteTwoBits(const float* x, int32_t n, uint8_t* codes, uint16_t* scale) {
-  float most = 0, least = 0, step = 0;
-  for (int32_t i = 0; i < n; ++i) {
-    const float size = fabsf(x[i]);
-    most = size > most ? size : most;
-  }
+  const float most = LargestSize(x, n, 1);
+  float least = 0, step = 0;
   for (int eighths = 8; eighths >= 4; --eighths) {
-    const float wanted = __fmul_rn(most, __fdiv_rn(static_cast<float>(eighths), 24.0f));
-    const uint16_t half = ToHalfBits(wanted < 65504.0f ? wanted : 65504.0f);
+    const uint16_t half = FiniteHalf(__fmul_rn(most, __fdiv_rn(static_cast<float>(eighths), 24.0f)));
     const float one = HalfBits(half);
     float error = 0;
     for (int32_t i = 0; i < n; ++i) {

@@ -86,10 +86,12 @@ class Compressor {
                     const ObservedBuffers& observed, bool compress, const std::vector<int32_t>& n_before,
                     KvCache* cache);
   // Where layers share one budget a prompt is stored whole. When its last layer is: the scores of every
-  // layer, which LoadLayer has filled, then the counts; then StoreLayer takes every layer again.
+  // layer, which LoadLayer has filled or which are here from when it was stored, then the counts; then
+  // StoreLayer takes every layer again.
   bool waits_for_all_layers() const { return !policy().keeps_all() && policy().allocator->across_layers; }
   Status AddScores(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
                    const ObservedBuffers& observed);
+  bool AddGathered(int32_t layer);  // false: the layer has to be loaded and scored
   void ChooseAcrossLayers();
   void EndAcrossLayers() { all_scores_.clear(), gathered_.clear(), reduces_all_ = false; }
   // Positions of the prompt's rows count in slots.
@@ -192,7 +194,10 @@ class Compressor {
   Status FitLayer(LayerChoice* c, KvCache* cache);
   void MakeStepPlan();
   bool IsOver(int32_t layer, int32_t head, const KvCache& cache) const;
-  void FillBytes();
+  // Of n entries, those that compete: not what is always kept.
+  int32_t Candidates(int32_t n) const { return std::max(n - n_protected() + policy().n_rest(), 0); }
+  void AddCandidates(int32_t layer, size_t g, std::vector<float> scores);
+  Status ReadScores(const LayerChoice& c, size_t g, int32_t first, std::vector<float>* scores) const;
   Status GatherScores(const LayerChoice& c);
   Status ScoreAsGathered(const LayerChoice& c) const;
   bool HasGathered(int32_t layer) const { return !gathered_.empty() && !gathered_[At(layer, 0)].empty(); }

@@ -79,17 +79,23 @@ Status Compressor::Score(const LayerChoice& c) const {
 // Layers that are compared, whose entries remember no score: the scores wait in the host's memory until all
 // layers have theirs.
 Status Compressor::GatherScores(const LayerChoice& c) {
-  const ChoiceBuffers& b = *c.work.choice;
   KVC_RETURN_IF_ERROR(Score(c));
   gathered_.resize(counts_.size());
   for (size_t g = 0; g < c.kv.len().size(); ++g) {
     std::vector<float> scores(static_cast<size_t>(c.kv.len()[g]));
-    const DevicePtr<float> from = b.scores.at() + static_cast<int64_t>(g) * b.stride;
-    KVC_RETURN_IF_ERROR(c.work.device->Read(c.work.stream, from.As<const uint8_t>(), scores.data(),
-                                            static_cast<int64_t>(4 * scores.size())));
+    KVC_RETURN_IF_ERROR(ReadScores(c, g, 0, &scores));
     gathered_[At(c.layer, static_cast<int32_t>(g))] = std::move(scores);
   }
   return {};
+}
+
+// Scores of as many entries of a head, from `first` on.
+Status Compressor::ReadScores(const LayerChoice& c, size_t g, int32_t first,
+                              std::vector<float>* scores) const {
+  const ChoiceBuffers& b = *c.work.choice;
+  const DevicePtr<float> from = b.scores.at() + static_cast<int64_t>(g) * b.stride + first;
+  return c.work.device->Read(c.work.stream, from.As<const uint8_t>(), scores->data(),
+                             static_cast<int64_t>(4 * scores->size()));
 }
 
 Status Compressor::ScoreAsGathered(const LayerChoice& c) const {
@@ -326,22 +332,34 @@ Status Compressor::StoreWindow(const LayerWork& work, int32_t layer, const Layer
 
 // ---- layers compared (methods.md 2.18) ----
 
+// What may stay of a head, of the scores of all its entries behind the sinks.
+void Compressor::AddCandidates(int32_t layer, size_t g, std::vector<float> scores) {
+  all_scores_.resize(counts_.size());
+  // The entry for the rest has a slot already; alone, the worst is it.
+  if (policy().n_rest() > 0 && !scores.empty()) scores.erase(std::min_element(scores.begin(), scores.end()));
+  all_scores_[At(layer, static_cast<int32_t>(g))] = std::move(scores);
+}
+
+bool Compressor::AddGathered(int32_t layer) {
+  if (!HasGathered(layer)) return false;
+  for (size_t g = 0; g < static_cast<size_t>(plan_.shape().n_kv_heads); ++g) {
+    const std::vector<float>& of = gathered_[At(layer, static_cast<int32_t>(g))];
+    const auto first = of.begin() + std::min<std::ptrdiff_t>(protect_.n_sink, of.end() - of.begin());
+    AddCandidates(layer, g, {first, first + Candidates(static_cast<int32_t>(of.size()))});
+  }
+  return true;
+}
+
 Status Compressor::AddScores(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
                              const ObservedBuffers& observed) {
   KVC_RETURN_IF_ERROR(ReservePrompt(work.memory(), kv.Longest(), work.choice));
-  all_scores_.resize(counts_.size());
   std::fill(layer_all_see_.begin(), layer_all_see_.end(), uint8_t{1});
-  KVC_RETURN_IF_ERROR(Score({work, layer, kv, observed, layer_counts_, layer_kept_, layer_all_see_}));
+  const LayerChoice c{work, layer, kv, observed, layer_counts_, layer_kept_, layer_all_see_};
+  KVC_RETURN_IF_ERROR(Score(c));
   for (size_t g = 0; g < kv.len().size(); ++g) {
-    const int32_t n = std::max(kv.len()[g] - n_protected() + policy().n_rest(), 0);
-    std::vector<float> scores(static_cast<size_t>(n));
-    const DevicePtr<float> from =
-        work.choice->scores.at() + static_cast<int64_t>(g) * work.choice->stride + protect_.n_sink;
-    KVC_RETURN_IF_ERROR(
-        work.device->Read(work.stream, from.As<const uint8_t>(), scores.data(), 4 * int64_t{n}));
-    // The entry for the rest has a slot already; alone, the worst is it.
-    if (policy().n_rest() > 0 && n > 0) scores.erase(std::min_element(scores.begin(), scores.end()));
-    all_scores_[At(layer, static_cast<int32_t>(g))] = std::move(scores);
+    std::vector<float> scores(static_cast<size_t>(Candidates(kv.len()[g])));
+    KVC_RETURN_IF_ERROR(ReadScores(c, g, protect_.n_sink, &scores));
+    AddCandidates(layer, g, std::move(scores));
   }
   return {};
 }
@@ -355,12 +373,14 @@ void Compressor::ChooseAcrossLayers() {
     for (const float score : all_scores_[i]) all.push_back(OrderedBits(score));
   }
   const bool everything = budget >= static_cast<int64_t>(all.size());
-  uint32_t worst = 0;  // of those that stay
+  uint32_t worst = UINT32_MAX;  // of those that stay; no score is that much
   if (!everything && budget > 0) {
     const auto at = all.begin() + static_cast<std::ptrdiff_t>(budget - 1);
     std::nth_element(all.begin(), at, all.end(), std::greater<uint32_t>());
     worst = *at;
   }
+  const bool fills = !everything && plan_.fills_bytes();
+  std::vector<StoragePlan::Candidate> next;  // of those that do not
   int64_t ties = budget;
   for (const uint32_t bits : all) ties -= bits > worst;
   for (size_t i = 0; i < all_scores_.size(); ++i) {
@@ -370,27 +390,19 @@ void Compressor::ChooseAcrossLayers() {
       count += OrderedBits(score) > worst, tied += OrderedBits(score) == worst;
     const int32_t taken = static_cast<int32_t>(std::clamp<int64_t>(ties, 0, tied));
     ties -= taken;
-    counts_[i] = everything ? static_cast<int32_t>(all_scores_[i].size()) : budget > 0 ? count + taken : 0;
+    counts_[i] = everything ? static_cast<int32_t>(all_scores_[i].size()) : count + taken;
     if (!everything) caps_[i] = counts_[i] + n_protected();
+    if (!fills) continue;
+    next.insert(next.end(), static_cast<size_t>(tied - taken), {worst, static_cast<int32_t>(i)});
+    for (const float score : all_scores_[i]) {
+      if (OrderedBits(score) < worst) next.push_back({OrderedBits(score), static_cast<int32_t>(i)});
+    }
   }
-  if (!everything && plan_.fills_bytes()) FillBytes();
-  step_stale_ = reduces_all_ = true;
-}
-
-// The next best, as long as the budget's bytes hold them.
-void Compressor::FillBytes() {
-  std::vector<std::vector<uint32_t>> next(all_scores_.size());
-  for (size_t i = 0; i < all_scores_.size(); ++i) {
-    for (const float score : all_scores_[i]) next[i].push_back(OrderedBits(score));
-    if (slides(static_cast<int32_t>(i) / plan_.shape().n_kv_heads)) continue;
-    const auto kept = next[i].begin() + counts_[i];
-    std::nth_element(next[i].begin(), kept, next[i].end(), std::greater<uint32_t>());
-    next[i].erase(next[i].begin(), kept);
-  }
-  plan_.FillBytes(n_tokens_, &next, &caps_);
-  for (size_t i = 0; i < caps_.size(); ++i) {
+  if (fills) plan_.FillBytes(n_tokens_, &next, &caps_);
+  for (size_t i = 0; fills && i < caps_.size(); ++i) {
     if (!slides(static_cast<int32_t>(i) / plan_.shape().n_kv_heads)) counts_[i] = caps_[i] - n_protected();
   }
+  step_stale_ = reduces_all_ = true;
 }
 
 }  // namespace kvc

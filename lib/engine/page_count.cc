@@ -64,9 +64,9 @@ void CountHead(const CacheLayout& layout, const Growth& growth, size_t i, bool l
     return count->Add(DirectionBytes(layout), 0, 0);
   }
   count->Add(PageBytes(layout, head), at_prompt, at_end);
+  const bool at_once = !layout.late_rings;
   if (RingBytes(layout, head) > 0 && !limited)
-    count->Add(RingBytes(layout, head), layout.late_rings ? 0 : 1,
-               layout.late_rings && growth.n_steps <= 0 ? 0 : 1);
+    count->Add(RingBytes(layout, head), at_once ? 1 : 0, at_once || growth.n_steps > 0 ? 1 : 0);
   // Codebooks: as if no two vectors shared a direction.
   if (layout.main(head).coding == EntryCoding::kCodebook)
     count->Add(DirectionBytes(layout), 2 * at_prompt, 2 * at_end);

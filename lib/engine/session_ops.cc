@@ -188,7 +188,7 @@ Status Session::ReduceBySideValues(Workspace* w, int32_t n_tokens, PromptJob::Ta
   const LayerWork work = executor()->WorkOf(w);
   Compressor& compressor = *taker->compressor;
   for (int layer = 0; compressor.waits_for_all_layers() && layer < c.n_layers; ++layer) {
-    if (compressor.slides(layer)) continue;
+    if (compressor.slides(layer) || compressor.AddGathered(layer)) continue;
     KVC_RETURN_IF_ERROR(CheckCancel("compression"));
     KVC_RETURN_IF_ERROR(w->observed.Clear(w->stream.get(), executor()->device()));
     KVC_RETURN_IF_ERROR(compressor.LoadLayer(work, layer, 0, *taker->cache, &w->layer));

@@ -178,9 +178,12 @@ class Results(unittest.TestCase):
         apart = [cell for cell in cells if bounds(cell)[0] > 0 or bounds(cell)[1] < 0]
         self.assertEqual(re.findall(r"[+-]\d+\.\d \[[^\]]*\]", note), apart)  # "tells none of them apart ... but"
 
+    def of_model(self, part, heading, model):
+        text = self.part(part).split(f"### {heading}, models/{model}", 1)[1]
+        return grid(text.split("\n### ", 1)[0], r"\| method, b")
+
     def of_one_entry(self, heading, model):
-        text = self.part("One entry for all that is dropped").split(f"### {heading}, models/{model}", 1)[1]
-        return grid(text.split("\n### ", 1)[0], r"\| method, bytes")
+        return self.of_model("One entry for all that is dropped", heading, model)
 
     def test_what_prose_says_of_one_entry_is_what_the_tables_have(self):
         note = self.note("One entry for all that is dropped")
@@ -198,11 +201,8 @@ class Results(unittest.TestCase):
         self.assertEqual(re.findall(r"-\d+\.\d \[[^\]]*\]", note), lost)
 
     def test_what_prose_says_of_three_per_cent_is_what_the_tables_have(self):
-        part, note = self.part("Three per cent of the bytes"), self.note("Three per cent, all together")
-        tables = {}
-        for model in ("recall", "relate", "join"):
-            text = part.split(f"### Three per cent, models/{model}", 1)[1].split("\n### ", 1)[0]
-            tables[model] = grid(text, r"\| method, bits")
+        note, models = self.note("Three per cent, all together"), ("recall", "relate", "join")
+        tables = {model: self.of_model("Three per cent of the bytes", "Three per cent", model) for model in models}
         best, bits = "kvzip-own, int4, values int2", ("kvzip-own, f16", "kvzip-own, int4")
         relate = tables["relate"]
         want = [relate[best]["that, once"], tables["recall"][best]["that, once"]]

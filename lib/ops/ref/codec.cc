@@ -9,16 +9,22 @@
 namespace kvc::ref {
 namespace {
 
-// The stored scale of one group of n elements, `stride` apart: max|x| / q_max in f16; 1 where that is 0, the
-// largest half where it would be infinite.
-uint16_t GroupScale(const float* x, int32_t n, int64_t stride, float q_max) {
+// max|x| of n elements, `stride` apart.
+float LargestSize(const float* x, int32_t n, int64_t stride) {
   float top = 0;
   for (int32_t i = 0; i < n; ++i) {
     const float size = std::fabs(x[i * stride]);
     top = size > top ? size : top;
   }
-  const float scale = top / q_max;
-  const uint16_t half = FloatToF16(scale < 65504.0f ? scale : 65504.0f);
+  return top;
+}
+
+// In f16; the largest half where it would be infinite.
+uint16_t FiniteHalf(float scale) { return FloatToF16(scale < 65504.0f ? scale : 65504.0f); }
+
+// The stored scale of one group of n elements, `stride` apart: max|x| / q_max; 1 where that is 0.
+uint16_t GroupScale(const float* x, int32_t n, int64_t stride, float q_max) {
+  const uint16_t half = FiniteHalf(LargestSize(x, n, stride) / q_max);
   return half == 0 ? uint16_t{0x3c00} : half;
 }
 
@@ -30,16 +36,11 @@ int Code(float x, float scale, float q_max) {
 // Of codes of two bits: of five steps below max|x| / 3 the one with the least squared error, the largest of
 // equals. There is no code for 0, so the scale of a group of zeros is 0.
 uint16_t TwoBitScale(const float* x, int32_t n) {
-  float top = 0;
-  for (int32_t i = 0; i < n; ++i) {
-    const float size = std::fabs(x[i]);
-    top = size > top ? size : top;
-  }
+  const float top = LargestSize(x, n, 1);
   uint16_t best = 0;
   float least = 0;
   for (int eighths = 8; eighths >= 4; --eighths) {
-    const float wanted = top * (static_cast<float>(eighths) / 24.0f);
-    const uint16_t half = FloatToF16(wanted < 65504.0f ? wanted : 65504.0f);
+    const uint16_t half = FiniteHalf(top * (static_cast<float>(eighths) / 24.0f));
     const float scale = F16ToFloat(half);
     float error = 0;
     for (int32_t i = 0; i < n; ++i) {
