@@ -164,9 +164,11 @@ class Workers {
   std::vector<Range> ranges_;  // of every thread, the caller's first
   int n_workers_ = 0;
 
+  // In one line: what wakes a worker tells it the job. Between caches that share nothing a line takes a
+  // quarter of a microsecond.
+  alignas(64) std::atomic<uint64_t> state_{0};
   void (*fn_)(void*, int64_t, int) = nullptr;
   void* context_ = nullptr;
-  alignas(64) std::atomic<uint64_t> state_{0};
   alignas(64) std::atomic<bool> running_{false};
   std::atomic<bool> stop_{false}, caller_waits_{false};
   std::atomic<int> sleepers_{0};

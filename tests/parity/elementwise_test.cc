@@ -2,6 +2,8 @@
 // touched.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/parity/cases.h"
 
 namespace kvc::parity {
@@ -262,6 +264,23 @@ TEST(ElementwiseParity, AddSquares) {
     y = Guarded(y);
     t.add_squares(z.data(), 2.5f, n, y.data());
     ExpectEach(want, y, 5e-6, name);
+  });
+}
+
+TEST(ElementwiseParity, LargestNumber) {
+  ForEach([](const KernelTable& t, int32_t n, const std::string& name) {
+    Random random(static_cast<uint64_t>(n) + 3);
+    std::vector<float> x = random.Floats(n, -9, -1);
+    EXPECT_EQ(t.largest_number(x.data(), n), *std::max_element(x.begin(), x.end())) << name;
+    for (const size_t at : {size_t{0}, x.size() / 2, x.size() - 1}) {
+      std::vector<float> one = x;
+      one[at] = -0.5f;
+      EXPECT_EQ(t.largest_number(one.data(), n), -0.5f) << name << ", " << at;
+      for (const float bad : {INFINITY, -INFINITY, NAN}) {
+        one[at] = bad;
+        EXPECT_TRUE(std::isnan(t.largest_number(one.data(), n))) << name << ", " << at << ": " << bad;
+      }
+    }
   });
 }
 

@@ -62,6 +62,7 @@ std::vector<float> Logits(size_t n, uint32_t seed, bool ties) {
 
 TEST(Sample, GreedyIsTheLowestOfTheLargest) {
   EXPECT_EQ(Draw({1, 3, 2, 3}, {}), 1);
+  EXPECT_EQ(Draw({-1, -0.0f, 0.0f, 0.0f}, {}), 1);
   for (size_t n : {1u, 15u, 16u, 17u, 1000u, 8192u, 8193u, 16384u, 128256u, 131073u}) {
     const std::vector<float> x = Logits(n, static_cast<uint32_t>(n), true);
     EXPECT_EQ(Draw(x, {}), std::max_element(x.begin(), x.end()) - x.begin()) << n;

@@ -38,6 +38,7 @@ constexpr KernelTable Table(const char* name) {
   t.weights = Weights;
   t.raise = Raise;
   t.add_squares = AddSquares;
+  t.largest_number = LargestNumber;
   t.prefill_attention = PrefillAttention;
   t.score_rows = ScoreRows;
   t.column_sums = Columns<Fold::kSum>;

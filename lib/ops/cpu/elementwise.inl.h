@@ -165,6 +165,22 @@ inline float Largest(const float* x, int32_t n) {
   return result;
 }
 
+// x - x is 0 for numbers alone, and what is not one spoils the sum.
+inline float LargestNumber(const float* x, int32_t n) {
+  F top = Set(-kInfinity), off = Zero();
+  int32_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) {
+    const F v = Load(x + i);
+    top = Max(v, top), off = Add(off, Sub(v, v));
+  }
+  float result = MaxOf(top), spoilt = Sum(off);
+  for (; i < n; ++i) {
+    result = x[i] > result ? x[i] : result;
+    spoilt += x[i] - x[i];
+  }
+  return result + spoilt;
+}
+
 // With one more logit, where there is a sink, whose share is left out.
 inline void SoftmaxBeside(const float* sink, float* x, int32_t n) {
   float top = Largest(x, n);

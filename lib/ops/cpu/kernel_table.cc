@@ -32,6 +32,7 @@ constexpr KernelTable kReference = {
     ref::Weights,
     ref::Raise,
     ref::AddSquares,
+    ref::LargestNumber,
     ref::PrefillAttention,
     ref::ScoreRows,
     ref::ColumnSums,
@@ -67,6 +68,7 @@ KernelTable FillMissing(KernelTable table, const KernelTable& below) {
   fill(table.weights, below.weights);
   fill(table.raise, below.raise);
   fill(table.add_squares, below.add_squares);
+  fill(table.largest_number, below.largest_number);
   fill(table.prefill_attention, below.prefill_attention);
   fill(table.score_rows, below.score_rows);
   fill(table.column_sums, below.column_sums);

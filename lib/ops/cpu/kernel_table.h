@@ -178,6 +178,7 @@ struct KernelTable {
   void (*raise)(const float* x, float shift, int32_t n, float* y);  // y = max(y, x - shift)
   // y += exp(z - lse)^2. lse: finite.
   void (*add_squares)(const float* z, float lse, int32_t n, float* y);
+  float (*largest_number)(const float* x, int32_t n);  // NaN where one is infinite or NaN
   void (*prefill_attention)(const PrefillAttentionArgs&);
   void (*score_rows)(const ScoreRowsArgs&);
   void (*column_sums)(const ColumnSumsArgs&);

@@ -25,7 +25,10 @@ inline uint32_t Key(float logit) {
   return key == kInfinity ? kNeverKey : key;
 }
 
-uint32_t LargestKey(const float* x, int32_t n) {
+// Key by key only where one is no number.
+uint32_t LargestKey(const KernelTable& kernels, const float* x, int32_t n) {
+  const float number = kernels.largest_number(x, n);
+  if (!std::isnan(number)) return Key(number);
   uint32_t most = 0;
   for (int32_t i = 0; i < n; ++i) {
     const uint32_t key = Key(x[i]);
@@ -36,13 +39,13 @@ uint32_t LargestKey(const float* x, int32_t n) {
 
 // The first of the largest; -1: none is a number. By all threads: half of a vocabulary's logits, or more, lie
 // in the caches of others.
-int32_t ArgMax(ThreadPool* pool, const float* x, int32_t n) {
+int32_t ArgMax(const KernelTable& kernels, ThreadPool* pool, const float* x, int32_t n) {
   constexpr int32_t kParts = 64, kLeastPart = 8192;  // below that one thread alone is as fast
   const int32_t part = std::max((n + kParts - 1) / kParts, kLeastPart), parts = (n + part - 1) / part;
   uint32_t most[kParts];
   pool->ParallelFor(parts, [&](int64_t item, int) {
     const int32_t begin = static_cast<int32_t>(item) * part;
-    most[item] = LargestKey(x + begin, std::min(part, n - begin));
+    most[item] = LargestKey(kernels, x + begin, std::min(part, n - begin));
   });
   uint32_t best = Key(kNever);
   int32_t at = -1;
@@ -149,7 +152,7 @@ int32_t SampleToken(const KernelTable& kernels, ThreadPool* pool, const SampleAr
   float* logits = Raw(a.logits);
   ChangeLogits(a, logits);
   float* weights = Raw(a.weights);
-  const int32_t best = ArgMax(pool, logits, a.n);
+  const int32_t best = ArgMax(kernels, pool, logits, a.n);
   if (best < 0 || a.temperature <= 0) return best;
   const float top = logits[best];
   for (int32_t i = 0; i < a.n; ++i) weights[i] = (FiniteOrNever(logits[i]) - top) / a.temperature;

@@ -1,6 +1,7 @@
 // Vectors in, vectors out: norm, rotation, activation, sums, softmax.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "lib/ops/ref/ref_kernels.h"
 
@@ -99,6 +100,15 @@ void Raise(const float* x, float shift, int32_t n, float* y) {
 
 void AddSquares(const float* z, float lse, int32_t n, float* y) {
   for (int32_t i = 0; i < n; ++i) y[i] += std::exp(2 * (z[i] - lse));
+}
+
+float LargestNumber(const float* x, int32_t n) {
+  float most = -std::numeric_limits<float>::infinity();
+  for (int32_t i = 0; i < n; ++i) {
+    if (!std::isfinite(x[i])) return std::numeric_limits<float>::quiet_NaN();
+    most = std::max(most, x[i]);
+  }
+  return most;
 }
 
 }  // namespace kvc::ref

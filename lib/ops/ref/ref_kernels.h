@@ -27,6 +27,7 @@ void Softmax(float* x, int32_t n);
 void Weights(float most, float factor, int32_t n, float* x);
 void Raise(const float* x, float shift, int32_t n, float* y);
 void AddSquares(const float* z, float lse, int32_t n, float* y);
+float LargestNumber(const float* x, int32_t n);
 
 void PrefillAttention(const PrefillAttentionArgs& a);
 void ScoreRows(const ScoreRowsArgs& a);
