@@ -364,6 +364,7 @@ inline std::vector<AttendCase> AttendCases() {
       for (int32_t n : {0, 1, 2, 3, 4, 5, 63, 64, 65, 130}) cases.push_back({type, n, 3, 64, 0, 32, values});
       for (int32_t g = 1; g <= 9; ++g) cases.push_back({type, 64, g, 64, 0, 32, values});
       cases.push_back({type, 37, 5, 80, 2, 16, values});
+      for (const int32_t d : {640, 1024}) cases.push_back({type, 70, 2, d, 0, 16, values});  // of many groups
     }
   }
   return cases;

@@ -60,6 +60,35 @@ inline void Sum4(F a, F b, F c, F d, float* out) {
   _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
 }
 
+// Lanes by fours, of a head each. SpreadHeads: x[0, n) to the lanes of n heads, what other lanes have is
+// some number; StoreHeads: back.
+inline F SpreadHeads(const float* x, int n) {
+  return _mm256_set_m128(_mm_set1_ps(x[n - 1]), _mm_set1_ps(x[0]));
+}
+inline void StoreHeads(F a, int n, float* x) {
+  x[0] = _mm256_cvtss_f32(a);
+  if (n > 1) x[1] = _mm_cvtss_f32(_mm256_extractf128_ps(a, 1));
+}
+inline F MaxOfFours(F a) {
+  a = _mm256_max_ps(a, _mm256_permute_ps(a, 0xb1));
+  return _mm256_max_ps(a, _mm256_permute_ps(a, 0x4e));
+}
+inline F SumOfFours(F a) {
+  a = _mm256_add_ps(a, _mm256_permute_ps(a, 0xb1));
+  return _mm256_add_ps(a, _mm256_permute_ps(a, 0x4e));
+}
+// The sums of four vectors of every head.
+inline F SumsOfHeads(const F (*a)[4]) {
+  F head[2];
+  for (int h = 0; h < 2; ++h) {
+    const F ab = _mm256_add_ps(_mm256_unpacklo_ps(a[h][0], a[h][1]), _mm256_unpackhi_ps(a[h][0], a[h][1]));
+    const F cd = _mm256_add_ps(_mm256_unpacklo_ps(a[h][2], a[h][3]), _mm256_unpackhi_ps(a[h][2], a[h][3]));
+    head[h] = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+  }
+  return _mm256_add_ps(_mm256_permute2f128_ps(head[0], head[1], 0x20),
+                       _mm256_permute2f128_ps(head[0], head[1], 0x31));
+}
+
 // The first n of 8 halves, zeros behind.
 inline __m128i LoadHalves(const uint16_t* p, int n) {
   uint16_t all[8] = {};

@@ -50,6 +50,39 @@ inline void Sum4(F a, F b, F c, F d, float* out) {
   _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
 }
 
+// Lanes by fours, of a head each. SpreadHeads: x[0, n) to the lanes of n heads, what other lanes have is
+// some number; StoreHeads: back.
+inline F SpreadHeads(const float* x, int n) {
+  const __m512i head = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+  return _mm512_permutexvar_ps(head, LoadN(x, n));
+}
+inline void StoreHeads(F a, int n, float* x) {
+  const __m512i first = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+  StoreN(x, n, _mm512_permutexvar_ps(first, a));
+}
+inline F MaxOfFours(F a) {
+  a = _mm512_max_ps(a, _mm512_permute_ps(a, 0xb1));
+  return _mm512_max_ps(a, _mm512_permute_ps(a, 0x4e));
+}
+inline F SumOfFours(F a) {
+  a = _mm512_add_ps(a, _mm512_permute_ps(a, 0xb1));
+  return _mm512_add_ps(a, _mm512_permute_ps(a, 0x4e));
+}
+// The sums of four vectors of every head.
+inline F SumsOfHeads(const F (*a)[4]) {
+  F head[4];
+  for (int h = 0; h < 4; ++h) {
+    const F ab = _mm512_add_ps(_mm512_unpacklo_ps(a[h][0], a[h][1]), _mm512_unpackhi_ps(a[h][0], a[h][1]));
+    const F cd = _mm512_add_ps(_mm512_unpacklo_ps(a[h][2], a[h][3]), _mm512_unpackhi_ps(a[h][2], a[h][3]));
+    head[h] = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+  }
+  const F low = _mm512_add_ps(_mm512_shuffle_f32x4(head[0], head[1], 0x44),
+                              _mm512_shuffle_f32x4(head[0], head[1], 0xee));
+  const F high = _mm512_add_ps(_mm512_shuffle_f32x4(head[2], head[3], 0x44),
+                               _mm512_shuffle_f32x4(head[2], head[3], 0xee));
+  return _mm512_add_ps(_mm512_shuffle_f32x4(low, high, 0x88), _mm512_shuffle_f32x4(low, high, 0xdd));
+}
+
 inline F LoadF16(const uint16_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }

@@ -53,6 +53,17 @@ inline void Sum4(F a, F b, F c, F d, float* out) {
   vst1q_f32(out, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));
 }
 
+// Lanes by fours, of a head each. SpreadHeads: x[0, n) to the lanes of n heads, what other lanes have is
+// some number; StoreHeads: back.
+inline F SpreadHeads(const float* x, int) { return vdupq_n_f32(*x); }
+inline void StoreHeads(F a, int, float* x) { *x = vgetq_lane_f32(a, 0); }
+inline F MaxOfFours(F a) { return vdupq_n_f32(vmaxvq_f32(a)); }
+inline F SumOfFours(F a) { return vdupq_n_f32(vaddvq_f32(a)); }
+// The sums of four vectors of every head.
+inline F SumsOfHeads(const F (*a)[4]) {
+  return vpaddq_f32(vpaddq_f32(a[0][0], a[0][1]), vpaddq_f32(a[0][2], a[0][3]));
+}
+
 inline uint16x4_t LoadHalves(const uint16_t* p, int n) {  // the first n of 4, zeros behind
   uint16_t all[4] = {};
   for (int i = 0; i < n; ++i) all[i] = p[i];

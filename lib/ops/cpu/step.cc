@@ -339,7 +339,11 @@ class Wave {
   static void AskFor(const Slot& s, int32_t count, AttendTileArgs* t) {
     const int64_t n = std::min(count, s.f->slots - s.index);
     t->next_keys = {s.key(), n * s.f->key_bytes};
-    t->next_values = {s.value(), n * s.f->value_bytes};
+    // The scales of both lie behind the values.
+    const uint8_t* end = s.f->scale_bytes > 0
+                             ? reinterpret_cast<uint8_t*>(s.value_scales()) + n * s.f->scale_bytes
+                             : s.value() + n * s.f->value_bytes;
+    t->next_values = {s.value(), end - s.value()};
   }
 
   // Keys and values where they lie or brought together; those that the kernel does not take as they are
