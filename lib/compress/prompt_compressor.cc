@@ -368,6 +368,9 @@ Status Compressor::AddScores(const LayerWork& work, int32_t layer, const LayerBu
 void Compressor::ChooseAcrossLayers() {
   int64_t budget = 0;
   std::vector<uint32_t> all;
+  size_t n_all = 0;
+  for (const std::vector<float>& scores : all_scores_) n_all += scores.size();
+  all.reserve(n_all);
   for (size_t i = 0; i < all_scores_.size(); ++i) {
     budget += counts_[i];
     for (const float score : all_scores_[i]) all.push_back(OrderedBits(score));
@@ -381,6 +384,7 @@ void Compressor::ChooseAcrossLayers() {
   }
   const bool fills = !everything && plan_.fills_bytes();
   std::vector<StoragePlan::Candidate> next;  // of those that do not
+  if (fills) next.reserve(n_all);
   int64_t ties = budget;
   for (const uint32_t bits : all) ties -= bits > worst;
   for (size_t i = 0; i < all_scores_.size(); ++i) {

@@ -52,11 +52,15 @@ inline float MaxOf(F a) {
   x = _mm_max_ps(x, _mm_movehl_ps(x, x));
   return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
 }
-// out[0, 4) = the sums of a, b, c, d, each in the same order.
-inline void Sum4(F a, F b, F c, F d, float* out) {
+// In lane i of every four what four lanes of the i-th vector add up to.
+inline F SumsInFours(F a, F b, F c, F d) {
   const F ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
   const F cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
-  const F all = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+  return _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+}
+// out[0, 4) = the sums of a, b, c, d, each in the same order.
+inline void Sum4(F a, F b, F c, F d, float* out) {
+  const F all = SumsInFours(a, b, c, d);
   _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
 }
 
@@ -79,14 +83,10 @@ inline F SumOfFours(F a) {
 }
 // The sums of four vectors of every head.
 inline F SumsOfHeads(const F (*a)[4]) {
-  F head[2];
-  for (int h = 0; h < 2; ++h) {
-    const F ab = _mm256_add_ps(_mm256_unpacklo_ps(a[h][0], a[h][1]), _mm256_unpackhi_ps(a[h][0], a[h][1]));
-    const F cd = _mm256_add_ps(_mm256_unpacklo_ps(a[h][2], a[h][3]), _mm256_unpackhi_ps(a[h][2], a[h][3]));
-    head[h] = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
-  }
-  return _mm256_add_ps(_mm256_permute2f128_ps(head[0], head[1], 0x20),
-                       _mm256_permute2f128_ps(head[0], head[1], 0x31));
+  const F first = SumsInFours(a[0][0], a[0][1], a[0][2], a[0][3]),
+          second = SumsInFours(a[1][0], a[1][1], a[1][2], a[1][3]);
+  return _mm256_add_ps(_mm256_permute2f128_ps(first, second, 0x20),
+                       _mm256_permute2f128_ps(first, second, 0x31));
 }
 
 // The first n of 8 halves, zeros behind.

@@ -41,11 +41,15 @@ inline F ZeroWhereBelow(F x, F limit, F y) {  // y, 0 in lanes where x < limit
 }
 inline float Sum(F a) { return _mm512_reduce_add_ps(a); }
 inline float MaxOf(F a) { return _mm512_reduce_max_ps(a); }
-// out[0, 4) = the sums of a, b, c, d, each in the same order.
-inline void Sum4(F a, F b, F c, F d, float* out) {
+// In lane i of every four what four lanes of the i-th vector add up to.
+inline F SumsInFours(F a, F b, F c, F d) {
   const F ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
   const F cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-  const F all = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+  return _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+}
+// out[0, 4) = the sums of a, b, c, d, each in the same order.
+inline void Sum4(F a, F b, F c, F d, float* out) {
+  const F all = SumsInFours(a, b, c, d);
   const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
   _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
 }
@@ -71,11 +75,7 @@ inline F SumOfFours(F a) {
 // The sums of four vectors of every head.
 inline F SumsOfHeads(const F (*a)[4]) {
   F head[4];
-  for (int h = 0; h < 4; ++h) {
-    const F ab = _mm512_add_ps(_mm512_unpacklo_ps(a[h][0], a[h][1]), _mm512_unpackhi_ps(a[h][0], a[h][1]));
-    const F cd = _mm512_add_ps(_mm512_unpacklo_ps(a[h][2], a[h][3]), _mm512_unpackhi_ps(a[h][2], a[h][3]));
-    head[h] = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
-  }
+  for (int h = 0; h < 4; ++h) head[h] = SumsInFours(a[h][0], a[h][1], a[h][2], a[h][3]);
   const F low = _mm512_add_ps(_mm512_shuffle_f32x4(head[0], head[1], 0x44),
                               _mm512_shuffle_f32x4(head[0], head[1], 0xee));
   const F high = _mm512_add_ps(_mm512_shuffle_f32x4(head[2], head[3], 0x44),
