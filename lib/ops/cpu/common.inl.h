@@ -41,6 +41,16 @@ inline F Exp(F x) {
   return ZeroWhereBelow(x, low, TimesPow2(p, n));
 }
 
+// To all of every four lanes.
+inline F MaxOfFours(F a) {
+  a = Max(a, SwapNeighbours(a));
+  return Max(a, SwapPairs(a));
+}
+inline F SumOfFours(F a) {
+  a = Add(a, SwapNeighbours(a));
+  return Add(a, SwapPairs(a));
+}
+
 inline float ExpOf(float x) {
   float lanes[kWidth];
   Store(lanes, Exp(Set(x)));

@@ -73,14 +73,9 @@ inline void StoreHeads(F a, int n, float* x) {
   x[0] = _mm256_cvtss_f32(a);
   if (n > 1) x[1] = _mm_cvtss_f32(_mm256_extractf128_ps(a, 1));
 }
-inline F MaxOfFours(F a) {
-  a = _mm256_max_ps(a, _mm256_permute_ps(a, 0xb1));
-  return _mm256_max_ps(a, _mm256_permute_ps(a, 0x4e));
-}
-inline F SumOfFours(F a) {
-  a = _mm256_add_ps(a, _mm256_permute_ps(a, 0xb1));
-  return _mm256_add_ps(a, _mm256_permute_ps(a, 0x4e));
-}
+// Of every four lanes: 0 with 1 and 2 with 3; the first two with the others.
+inline F SwapNeighbours(F a) { return _mm256_permute_ps(a, 0xb1); }
+inline F SwapPairs(F a) { return _mm256_permute_ps(a, 0x4e); }
 // The sums of four vectors of every head.
 inline F SumsOfHeads(const F (*a)[4]) {
   const F first = SumsInFours(a[0][0], a[0][1], a[0][2], a[0][3]),

@@ -64,14 +64,9 @@ inline void StoreHeads(F a, int n, float* x) {
   const __m512i first = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
   StoreN(x, n, _mm512_permutexvar_ps(first, a));
 }
-inline F MaxOfFours(F a) {
-  a = _mm512_max_ps(a, _mm512_permute_ps(a, 0xb1));
-  return _mm512_max_ps(a, _mm512_permute_ps(a, 0x4e));
-}
-inline F SumOfFours(F a) {
-  a = _mm512_add_ps(a, _mm512_permute_ps(a, 0xb1));
-  return _mm512_add_ps(a, _mm512_permute_ps(a, 0x4e));
-}
+// Of every four lanes: 0 with 1 and 2 with 3; the first two with the others.
+inline F SwapNeighbours(F a) { return _mm512_permute_ps(a, 0xb1); }
+inline F SwapPairs(F a) { return _mm512_permute_ps(a, 0x4e); }
 // The sums of four vectors of every head.
 inline F SumsOfHeads(const F (*a)[4]) {
   F head[4];

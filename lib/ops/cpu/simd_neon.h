@@ -48,21 +48,20 @@ inline F ZeroWhereBelow(F x, F limit, F y) {  // y, 0 in lanes where x < limit
 }
 inline float Sum(F a) { return vaddvq_f32(a); }
 inline float MaxOf(F a) { return vmaxvq_f32(a); }
+// In lane i of every four what four lanes of the i-th vector add up to.
+inline F SumsInFours(F a, F b, F c, F d) { return vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)); }
 // out[0, 4) = the sums of a, b, c, d, each in the same order.
-inline void Sum4(F a, F b, F c, F d, float* out) {
-  vst1q_f32(out, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));
-}
+inline void Sum4(F a, F b, F c, F d, float* out) { vst1q_f32(out, SumsInFours(a, b, c, d)); }
 
 // Lanes by fours, of a head each. SpreadHeads: x[0, n) to the lanes of n heads, what other lanes have is
 // some number; StoreHeads: back.
 inline F SpreadHeads(const float* x, int) { return vdupq_n_f32(*x); }
 inline void StoreHeads(F a, int, float* x) { *x = vgetq_lane_f32(a, 0); }
-inline F MaxOfFours(F a) { return vdupq_n_f32(vmaxvq_f32(a)); }
-inline F SumOfFours(F a) { return vdupq_n_f32(vaddvq_f32(a)); }
+// Of every four lanes: 0 with 1 and 2 with 3; the first two with the others.
+inline F SwapNeighbours(F a) { return vrev64q_f32(a); }
+inline F SwapPairs(F a) { return vextq_f32(a, a, 2); }
 // The sums of four vectors of every head.
-inline F SumsOfHeads(const F (*a)[4]) {
-  return vpaddq_f32(vpaddq_f32(a[0][0], a[0][1]), vpaddq_f32(a[0][2], a[0][3]));
-}
+inline F SumsOfHeads(const F (*a)[4]) { return SumsInFours(a[0][0], a[0][1], a[0][2], a[0][3]); }
 
 inline uint16x4_t LoadHalves(const uint16_t* p, int n) {  // the first n of 4, zeros behind
   uint16_t all[4] = {};
