@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
 
 #define KVC_EXPERIMENTAL
 #include "kvc/kvc_experimental.h"
@@ -27,19 +26,11 @@ struct BenchOptions {
   bool json = false;
 };
 
-// What the device of the model gives: what its steps have to be compared with. Other work on a machine takes
-// its share of the memory in turns of some milliseconds, from steps and from a measurement alike: it is
-// measured for as long as the steps took, `seconds`, and the median is what they could have had.
-double ReadBandwidth(const Model& model, double seconds) {
-  constexpr double kMost = 2;
-  std::vector<double> rates;
-  const Clock::time_point start = Clock::now();
-  do {
-    double bytes_per_second = 0;
-    Check(kvc_model_measure(model.get(), &bytes_per_second), "cannot measure the device");
-    rates.push_back(bytes_per_second);
-  } while (SecondsSince(start) < std::min(seconds, kMost));
-  return Median(rates);
+// What the device of the model gives, bytes per second: what its steps have to be compared with. Of none: 0.
+double ReadBandwidth(const Model* model) {
+  double rate = 0;
+  if (model != nullptr) Check(kvc_model_measure(model->get(), &rate), "cannot measure the device");
+  return rate;
 }
 
 // What the process has had in memory at most, mapped files included.
@@ -72,16 +63,45 @@ int64_t WeightBytesPerStep(const Model& model) {
   return model.info().weight_bytes - idle - (own_head ? embedding : 0);
 }
 
+// Steps that follow each other, and what reading the same weights gave right before and right behind them.
+struct Stretch {
+  double seconds_mean, bandwidth;
+};
+
 struct Measured {
   double prefill_seconds = 0, compress_seconds = 0, first_token_seconds = 0, cache_bytes_mean = 0;
   std::vector<double> steps;  // seconds each
-  int64_t n_fed = 0;          // by the steps: all tokens of the answer but the last, which waits
+  std::vector<Stretch> stretches;
+  int64_t n_fed = 0;  // by the steps: all tokens of the answer but the last, which waits
   kvc_session_stats stats{};
 };
 
+// Memory gives more in some seconds than in others, and neighbours come and go: what steps are compared with
+// is measured among them, so that both had the same machine.
+void MeasureSteps(const Model* model, int32_t n, Session* session, int32_t instead, Measured* out) {
+  constexpr int32_t kStretches = 8, kLeast = 8;
+  const int32_t length = std::max(kLeast, (n + kStretches - 1) / kStretches);
+  double before = ReadBandwidth(model);
+  if (n == 0) out->stretches.push_back({0, before});
+  for (int32_t begin = 0; begin < n; begin += length) {
+    std::vector<double> seconds;
+    for (int32_t i = begin; i < std::min(begin + length, n); ++i) {
+      const Clock::time_point start = Clock::now();
+      StepOn(session, instead);
+      seconds.push_back(SecondsSince(start));
+    }
+    const double behind = ReadBandwidth(model);
+    out->stretches.push_back({Mean(seconds), (before + behind) / 2});
+    out->steps.insert(out->steps.end(), seconds.begin(), seconds.end());
+    before = behind;
+  }
+}
+
 // Depth tokens, then the measured prompt and the token that its logits give, then steps. A step feeds the
-// token before it to the network, so the first one that is measured is that after the first token.
-Measured MeasureOnce(const BenchOptions& options, Session* session, const TokenList& tokens) {
+// token before it to the network, so the first one that is measured is that after the first token. Steps are
+// compared with what the device of `model` gives, of none with nothing.
+Measured MeasureOnce(const BenchOptions& options, const Model* model, Session* session,
+                     const TokenList& tokens) {
   Measured out;
   const auto prompt = tokens.begin() + options.depth;
   if (options.depth > 0) session->Prefill(TokenList(tokens.begin(), prompt));
@@ -94,11 +114,7 @@ Measured MeasureOnce(const BenchOptions& options, Session* session, const TokenL
     StepOn(session, tokens.back());
     out.first_token_seconds = SecondsSince(start);
   }
-  for (int32_t i = 0; i < options.gen; ++i) {
-    const Clock::time_point step_start = Clock::now();
-    StepOn(session, tokens.back());
-    out.steps.push_back(SecondsSince(step_start));
-  }
+  MeasureSteps(model, options.gen, session, tokens.back(), &out);
   out.stats = session->Stats();
   out.n_fed = std::max(out.stats.n_answer - before.n_answer - 1, 0);
   out.compress_seconds = out.stats.compress_seconds - compressed_before;
@@ -116,11 +132,10 @@ struct BenchResult {
   std::vector<DraftSpeed> drafts;
 };
 
-// Medians over the repetitions. What memory gives is measured behind each, and compared with the steps of
-// that one: other work on a machine comes and goes.
+// Medians over the repetitions.
 BenchResult Measure(const BenchOptions& options, const Model& model, const Policy& policy,
                     const TokenList& tokens) {
-  std::vector<double> prefill, compress, first, step, medians, all_steps, bandwidth, fraction;
+  std::vector<double> prefill, compress, first, step, medians, all_steps, bandwidth, fractions;
   BenchResult result;
   const int64_t weights = WeightBytesPerStep(model);
   kvc_session_params params = DefaultSessionParams();
@@ -130,9 +145,13 @@ BenchResult Measure(const BenchOptions& options, const Model& model, const Polic
   for (int32_t i = 0; i <= options.repeat; ++i) {
     progress.Update(i, options.repeat + 1, i == 0 ? "warming up" : "");
     if (i > 0) session.Reset();
-    const Measured one = MeasureOnce(options, &session, tokens);
-    if (i == 0 && !options.draft.empty()) TryDraft(&session, options.draft[0]);
-    if (i == 0) continue;  // pages touched for the first time, clocks not yet up
+    const Measured one = MeasureOnce(options, i == 0 ? nullptr : &model, &session, tokens);
+    if (i == 0) {  // pages touched for the first time, clocks not yet up
+      // Of a session alone: measuring the device may take a buffer.
+      result.process_bytes_peak = ProcessBytesPeak();
+      if (!options.draft.empty()) TryDraft(&session, options.draft[0]);
+      continue;
+    }
     prefill.push_back(one.prefill_seconds);
     compress.push_back(one.compress_seconds);
     first.push_back(one.first_token_seconds);
@@ -143,10 +162,11 @@ BenchResult Measure(const BenchOptions& options, const Model& model, const Polic
     result.stats = one.stats;
     result.decode_passes = one.n_fed;
     result.bytes_per_step = weights + static_cast<int64_t>(one.cache_bytes_mean);
-    if (i == 1) result.process_bytes_peak = ProcessBytesPeak();  // before the next line takes its buffer
-    bandwidth.push_back(ReadBandwidth(model, std::accumulate(one.steps.begin(), one.steps.end(), 0.0)));
-    fraction.push_back(
-        Ratio(Ratio(static_cast<double>(result.bytes_per_step), step.back()), bandwidth.back()));
+    for (const Stretch& s : one.stretches) {
+      const double used = Ratio(static_cast<double>(result.bytes_per_step), s.seconds_mean);
+      bandwidth.push_back(s.bandwidth);
+      fractions.push_back(Ratio(used, s.bandwidth));
+    }
   }
   if (!options.draft.empty()) result.drafts = MeasureDrafts(model, &session, options.draft, options.repeat);
   result.prefill_seconds = Median(prefill);
@@ -156,7 +176,7 @@ BenchResult Measure(const BenchOptions& options, const Model& model, const Polic
   result.step_median = Median(medians);
   result.step_p99 = Quantile(all_steps, 0.99);
   result.bandwidth = Median(bandwidth);
-  result.bandwidth_fraction = Median(fraction);
+  result.bandwidth_fraction = Median(fractions);
   return result;
 }
 

@@ -311,6 +311,7 @@ Status RunSteps(const Network& network, Stream* stream, const int32_t* tokens, c
     args.scale = network.AttentionScale(),
     args.window = c.layers[static_cast<size_t>(layer)].attention_window;
     args.rope = network.ropes[layer], args.pairing = c.rope_pairing;
+    args.same_angles = layer > 0 && network.ropes[layer] == network.ropes[layer - 1];
     if (angles != nullptr) args.angles = angles[layer];
     args.q = b->q_.at(), args.k = b->k_.at(), args.v = b->v_.at(), args.out = b->attended_.at();
     args.shape = shape, args.scratch = b->attention_.raw(), args.cap = c.attention_cap;

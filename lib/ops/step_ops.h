@@ -156,6 +156,7 @@ struct StepArgs {
   float scale;     // of the attention logits
   int32_t window;  // the layer's attention window in tokens, 0: none
   const Rope* rope;
+  bool same_angles = false;  // the step before with this scratch, of these rows, turned by the same rope
   RopePairing pairing;
   AngleTable angles;      // where some plan turns keys at every step
   DevicePtr<float> q, k;  // [rows, H, D], [rows, G, D]: without rotation; turned here

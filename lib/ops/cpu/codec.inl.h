@@ -89,7 +89,7 @@ inline void EncodeVectors(const VectorFormat& f, const float* x, int32_t n, void
   } else {
     for (int64_t i = 0; i < count; i += kWidth) {
       const int m = count - i < kWidth ? static_cast<int>(count - i) : kWidth;
-      const F value = LoadN(x + i, m);
+      const F value = m == kWidth ? Load(x + i) : LoadN(x + i, m);
       f.type == KvType::kF16 ? StoreF16N(halves + i, m, value) : StoreBf16N(halves + i, m, value);
     }
   }

@@ -76,8 +76,12 @@ inline void ApplyRope(float* x, const float* cos, const float* sin, int32_t d, R
   const int32_t half = d / 2;
   int32_t j = 0;
   if (pairing == RopePairing::kHalf) {
-    for (; j < half; j += kWidth) {
-      const int n = Least(kWidth, half - j);
+    for (; j + kWidth <= half; j += kWidth) {
+      const F a = Load(x + j), b = Load(x + half + j), c = Load(cos + j), s = Load(sin + j);
+      Store(x + j, Sub(Mul(a, c), Mul(b, s)));
+      Store(x + half + j, Add(Mul(b, c), Mul(a, s)));
+    }
+    if (const int n = half - j; n > 0) {
       const F a = LoadN(x + j, n), b = LoadN(x + half + j, n), c = LoadN(cos + j, n), s = LoadN(sin + j, n);
       StoreN(x + j, n, Sub(Mul(a, c), Mul(b, s)));
       StoreN(x + half + j, n, Add(Mul(b, c), Mul(a, s)));

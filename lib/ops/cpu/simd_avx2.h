@@ -24,7 +24,9 @@ inline F Set(float x) { return _mm256_set1_ps(x); }
 inline F Load(const float* p) { return _mm256_loadu_ps(p); }
 inline void Store(float* p, F x) { _mm256_storeu_ps(p, x); }
 inline F LoadN(const float* p, int n) { return _mm256_maskload_ps(p, First(n)); }  // zeros beyond n
-inline void StoreN(float* p, int n, F x) { _mm256_maskstore_ps(p, First(n), x); }
+// Whole vectors go without a mask: a load of what was stored under one waits until it is in memory, behind
+// all stores before it.
+inline void StoreN(float* p, int n, F x) { n == kWidth ? Store(p, x) : _mm256_maskstore_ps(p, First(n), x); }
 inline F Add(F a, F b) { return _mm256_add_ps(a, b); }
 inline F Sub(F a, F b) { return _mm256_sub_ps(a, b); }
 inline F Mul(F a, F b) { return _mm256_mul_ps(a, b); }

@@ -24,7 +24,11 @@ inline F Set(float x) { return _mm512_set1_ps(x); }
 inline F Load(const float* p) { return _mm512_loadu_ps(p); }
 inline void Store(float* p, F x) { _mm512_storeu_ps(p, x); }
 inline F LoadN(const float* p, int n) { return _mm512_maskz_loadu_ps(First(n), p); }  // zeros beyond n
-inline void StoreN(float* p, int n, F x) { _mm512_mask_storeu_ps(p, First(n), x); }
+// Whole vectors go without a mask: a load of what was stored under one waits until it is in memory, behind
+// all stores before it.
+inline void StoreN(float* p, int n, F x) {
+  n == kWidth ? Store(p, x) : _mm512_mask_storeu_ps(p, First(n), x);
+}
 inline F Add(F a, F b) { return _mm512_add_ps(a, b); }
 inline F Sub(F a, F b) { return _mm512_sub_ps(a, b); }
 inline F Mul(F a, F b) { return _mm512_mul_ps(a, b); }
@@ -87,8 +91,12 @@ inline F LoadBf16(const uint16_t* p) {
   return WidenBf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 inline F LoadBf16N(const uint16_t* p, int n) { return WidenBf16(_mm256_maskz_loadu_epi16(First(n), p)); }
+inline void StoreHalves(uint16_t* p, int n, __m256i x) {
+  n == kWidth ? _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x)
+              : _mm256_mask_storeu_epi16(p, First(n), x);
+}
 inline void StoreF16N(uint16_t* p, int n, F x) {
-  _mm256_mask_storeu_epi16(p, First(n), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  StoreHalves(p, n, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 inline void StoreBf16N(uint16_t* p, int n, F x) {
   const I bits = _mm512_castps_si512(x);
@@ -96,7 +104,7 @@ inline void StoreBf16N(uint16_t* p, int n, F x) {
   const I rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
   const I quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
   const I result = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
-  _mm256_mask_storeu_epi16(p, First(n), _mm512_cvtepi32_epi16(_mm512_srli_epi32(result, 16)));
+  StoreHalves(p, n, _mm512_cvtepi32_epi16(_mm512_srli_epi32(result, 16)));
 }
 inline F LoadI8N(const int8_t* p, int n) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(First(n), p)));

@@ -51,7 +51,7 @@ int64_t StepScratch::Bytes(const StepShape& s, int64_t threads) {
          threads * (Align(4 * z.tile) + Align(z.seen) + Align(4 * z.lines) + Align(4 * z.parts)) +
          Align(4 * s.n_rows * s.n_kv_heads * z.chosen) +
          Align(static_cast<int64_t>(sizeof(HeadTask)) * s.n_rows * s.n_kv_heads) + Align(4 * s.n_rows) +
-         Align(4 * int64_t{s.n_rows} * s.head_dim) + Align(4 * int64_t{s.n_rows} * s.n_heads * s.head_dim);
+         Align(4 * int64_t{s.n_rows} * s.head_dim);
 }
 
 StepScratch::StepScratch(const StepShape& s, int64_t n_threads, uint8_t* at) : z(s) {
@@ -71,7 +71,6 @@ StepScratch::StepScratch(const StepShape& s, int64_t n_threads, uint8_t* at) : z
   heads = reinterpret_cast<HeadTask*>(take(static_cast<int64_t>(sizeof(HeadTask)) * s.n_rows * s.n_kv_heads));
   row_open = reinterpret_cast<std::atomic<int32_t>*>(take(4 * s.n_rows));
   angles = reinterpret_cast<float*>(take(4 * int64_t{s.n_rows} * s.head_dim));
-  turned = reinterpret_cast<float*>(take(4 * int64_t{s.n_rows} * s.n_heads * s.head_dim));
 }
 
 float* StepScratch::Tile(int thread) const {
@@ -203,9 +202,6 @@ class Wave {
   float* Query(int32_t row, int32_t g) const {
     return Raw(a_.q) + (int64_t{row} * a_.n_heads + g * group_) * d_;
   }
-  float* Turned(int32_t row, int32_t g) const {
-    return s_.turned + (int64_t{row} * a_.n_heads + g * group_) * d_;
-  }
   float* Partial(int64_t item) const { return s_.partial + item * group_ * (d_ + 2); }
   float* Attention(int32_t row, int32_t h) const {
     return s_.attention + (int64_t{row} * a_.n_heads + h) * s_.z.stride;
@@ -217,7 +213,7 @@ class Wave {
   void PrepareRow(int32_t r) {
     const StepRow& row = a_.rows[r];
     float* cos = s_.angles + int64_t{r} * d_;
-    a_.rope->Angles(row.position, cos, cos + d_ / 2);
+    if (!a_.same_angles) a_.rope->Angles(row.position, cos, cos + d_ / 2);
     new (&s_.row_open[r]) std::atomic<int32_t>(g_);
     const StepPlan& plan = Plan(r);
     if (!plan.ring) return;
@@ -239,8 +235,7 @@ class Wave {
     const StepRow& row = a_.rows[r];
     float* k = Raw(a_.k) + (int64_t{r} * g_ + g) * d_;
     const float *v = Raw(a_.v) + (int64_t{r} * g_ + g) * d_, *cos = s_.angles + int64_t{r} * d_;
-    float* q = Turned(r, g);
-    std::copy_n(Query(r, g), int64_t{group_} * d_, q);
+    float* q = Query(r, g);
     if (Turns(pages)) {
       pages.Append(k, v, row.position);
       angles_.Turn(kernels_, a_.pairing, Plan(r).in_cache ? pages.len() - 1 : row.position, q, group_);
@@ -259,7 +254,7 @@ class Wave {
     task.n_pages = PagesRead(a_.rows[r], a_.layer, a_.layer * g_ + g, pages.main_len());
     if (task.n_pages == 0) return;
     const PageChoice choice{
-        kernels_, pages, Plan(r).reads_group, Turned(r, g), group_, s_.Parts(thread), s_.Lines(thread, d_)};
+        kernels_, pages, Plan(r).reads_group, Query(r, g), group_, s_.Parts(thread), s_.Lines(thread, d_)};
     choice.Choose(task.n_pages, s_.Chosen(int64_t{r} * g_ + g));
     if (!WantsAttention(r)) return;
     for (int32_t h = g * group_; h < (g + 1) * group_; ++h)
@@ -314,7 +309,7 @@ class Wave {
                     n = std::min(it.end - at, run);
       AttendTileArgs t{};
       const bool want = WantsAttention(it.row);
-      t.q = Turned(it.row, it.head);
+      t.q = Query(it.row, it.head);
       const Entries entries{pages, physical, s, n};
       Vectors(entries, it.row, s_.Tile(thread), &t);
       t.visible = Visible(entries, a_.rows[it.row].position, s_.Seen(thread));

@@ -53,7 +53,7 @@ struct StepScratch {
   int32_t* chosen;                 // [rows, G, pages]
   HeadTask* heads;                 // [rows, G]
   std::atomic<int32_t>* row_open;  // [rows] heads that have not ended
-  float *angles, *turned;          // [rows, D], [rows, H, D]
+  float* angles;                   // [rows, D]
 };
 
 // What happens to one head after its attention (methods.md 1.6, steps 3 and 4): side values, then reduction,
