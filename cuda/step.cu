@@ -30,7 +30,15 @@ __global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
   const float* q = p.q + (static_cast<int64_t>(r) * p.n_heads + g * group) * d;
   float* turned = p.turned + (static_cast<int64_t>(r) * p.n_heads + g * group) * d;
   const bool turns = pages.head().rotated == 0;
-  for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) cos[j] = row.angles[j], key[j] = k[j];
+  // First, while little has to be kept around a sine: keys that are turned when they are read need none here.
+  if (turns && row.in_cache) {
+    const int64_t at = pages.len() - 1;
+    for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads())
+      AngleOf(p.turn, at, j, p.turn.factor, cos + j, sin + j);
+  } else {
+    for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) cos[j] = row.angles[j];
+  }
+  for (int32_t j = ThreadOfBlock(); j < d; j += BlockThreads()) key[j] = k[j];
   __syncthreads();
   for (int32_t x = ThreadOfBlock(); row.query_ring != nullptr && x < group * half; x += BlockThreads()) {
     // Sessions that count in slots keep queries without rotation: their slot changes with every dropped
@@ -45,12 +53,6 @@ __global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
   }
   __syncthreads();
   BlockWriteNewest(pages, key, v, row.position);
-  if (turns && row.in_cache) {
-    const int64_t at = pages.len() - 1;
-    for (int32_t j = ThreadOfBlock(); j < half; j += BlockThreads())
-      AngleOf(p.turn, at, j, p.turn.factor, cos + j, sin + j);
-    __syncthreads();
-  }
   for (int32_t x = ThreadOfBlock(); x < group * half; x += BlockThreads()) {
     const int32_t j = x % half;
     TurnPair(q + x / half * d, d, j, p.turn.pairing, cos[j], sin[j], turned + x / half * d);

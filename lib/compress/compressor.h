@@ -7,6 +7,7 @@
 
 #include "lib/base/archive.h"
 #include "lib/compress/storage_plan.h"
+#include "lib/compress/waiting_scores.h"
 
 namespace kvc {
 
@@ -89,11 +90,16 @@ class Compressor {
   // layer, which LoadLayer has filled or which are here from when it was stored, then the counts; then
   // StoreLayer takes every layer again.
   bool waits_for_all_layers() const { return !policy().keeps_all() && policy().allocator->across_layers; }
+  bool keeps_scores_waiting() const { return waits_for_all_layers() && plan_.n_aux() == 0; }
+  bool HasScores(int32_t layer) const { return waiting_.Has(WaitingLine(layer, 0)); }
+  // Before a prompt after which no head has more than `longest` entries; before layers are compared.
+  Status ReserveWaiting(MemoryMeter* meter, int64_t longest);
+  Status ReserveComparison(MemoryMeter* meter, int64_t longest);
+  int64_t waiting_bytes() const { return waiting_.bytes(); }
   Status AddScores(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
                    const ObservedBuffers& observed);
-  bool AddGathered(int32_t layer);  // false: the layer has to be loaded and scored
   void ChooseAcrossLayers();
-  void EndAcrossLayers() { all_scores_.clear(), gathered_.clear(), reduces_all_ = false; }
+  void EndAcrossLayers() { waiting_.Free(), reduces_all_ = false; }
   // Positions of the prompt's rows count in slots.
   bool in_cache() const { return in_cache_; }
   // How a layer's keys are turned when they are attended.
@@ -196,11 +202,14 @@ class Compressor {
   bool IsOver(int32_t layer, int32_t head, const KvCache& cache) const;
   // Of n entries, those that compete: not what is always kept.
   int32_t Candidates(int32_t n) const { return std::max(n - n_protected() + policy().n_rest(), 0); }
-  void AddCandidates(int32_t layer, size_t g, std::vector<float> scores);
-  Status ReadScores(const LayerChoice& c, size_t g, int32_t first, std::vector<float>* scores) const;
-  Status GatherScores(const LayerChoice& c);
-  Status ScoreAsGathered(const LayerChoice& c) const;
-  bool HasGathered(int32_t layer) const { return !gathered_.empty() && !gathered_[At(layer, 0)].empty(); }
+  template <typename F>
+  void ForCandidates(size_t head, F&& f) const;
+  int32_t WaitingLine(int32_t layer, int32_t g) const {
+    return plan_.PlaceOf(layer) * plan_.shape().n_kv_heads + g;
+  }
+  // A layer is scored now, and has these scores when it is reduced.
+  Status LetWait(const LayerChoice& c);
+  Status TakeWaiting(const LayerChoice& c) const;
   int32_t Cap(size_t i) const { return keep_lengths_ ? std::min(caps_[i], held_[i]) : caps_[i]; }
   Status CheckRestored(bool slides) const;
 
@@ -212,9 +221,8 @@ class Compressor {
   std::vector<int32_t> caps_;    // [L, G] entries at decode
   std::vector<int32_t> held_;    // [L, G] entries at most, where keep_lengths_
   bool in_cache_ = false, keep_lengths_ = false, changed_ = false, scored_ = false, reduces_all_ = false;
-  std::vector<uint8_t> slides_;                 // [L], or empty
-  std::vector<std::vector<float>> gathered_;    // [L * G] of all entries, of policies that remember none
-  std::vector<std::vector<float>> all_scores_;  // [L * G] of candidates, while layers are compared
+  std::vector<uint8_t> slides_;  // [L], or empty
+  WaitingScores waiting_;        // of heads of layers that share
   std::vector<int32_t> layer_counts_, layer_kept_, layer_slots_, layer_drop_;  // [G] of the layer at hand
   std::vector<uint8_t> layer_all_see_;                                         // [G]
   std::vector<uint8_t>

@@ -14,7 +14,7 @@ bool StoragePlan::fills_bytes() const {
 
 // The slots of a budget of bytes are those that fit however they are given out: every head may lose all of
 // its last page but one. Once the heads have theirs, what their pages leave is known.
-void StoragePlan::FillBytes(int32_t n_tokens, std::vector<Candidate>* next,
+void StoragePlan::FillBytes(int32_t n_tokens, Candidate* next, int64_t n_next,
                             std::vector<int32_t>* held) const {
   const CacheLayout layout = LayoutFor(PageSlots(n_tokens));
   int64_t left = static_cast<int64_t>(policy_.budget) - WindowBytes(layout, n_tokens);
@@ -25,10 +25,10 @@ void StoragePlan::FillBytes(int32_t n_tokens, std::vector<Candidate>* next,
   const auto worse = [](const Candidate& a, const Candidate& b) {
     return a.score != b.score ? a.score < b.score : a.head > b.head;
   };
-  std::make_heap(next->begin(), next->end(), worse);
-  for (; !next->empty(); next->pop_back()) {
-    std::pop_heap(next->begin(), next->end(), worse);
-    const int32_t head = next->back().head;
+  std::make_heap(next, next + n_next, worse);
+  for (; n_next > 0; --n_next) {
+    std::pop_heap(next, next + n_next, worse);
+    const int32_t head = next[n_next - 1].head;
     int32_t& n = (*held)[static_cast<size_t>(head)];
     const int64_t cost = HeadBytes(layout, head, n + 1) - HeadBytes(layout, head, n);
     // Places that are paid for in the last pages of other heads stay empty: what is worse than an entry that

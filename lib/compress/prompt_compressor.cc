@@ -1,8 +1,6 @@
 // The prompt side of a method: score, allocate, select, merge, compact, a layer at a time (methods.md 1.5).
 #include <algorithm>
-#include <functional>
 
-#include "lib/base/ordered_bits.h"
 #include "lib/compress/budget.h"
 #include "lib/compress/compressor.h"
 
@@ -67,46 +65,13 @@ Status Compressor::LoadLayer(const LayerWork& work, int32_t layer, int32_t n_new
 }
 
 Status Compressor::Score(const LayerChoice& c) const {
-  if (HasGathered(c.layer)) return ScoreAsGathered(c);
+  if (keeps_scores_waiting() && HasScores(c.layer)) return TakeWaiting(c);
   const ScoreProgram program = PromptProgram();
   const ChoiceBuffers& b = *c.work.choice;
   return c.work.device->Score(
       c.work.stream, {&program, c.kv.view(), c.observed.view(), plan_.shape().n_heads, rule_.scale,
                       b.scores.at(), b.per_head.at(), b.stride, b.scratch.raw(), rule_.cap, turning(c.layer),
                       rule_.sinks == nullptr ? DevicePtr<const float>() : rule_.sinks[c.layer]});
-}
-
-// Layers that are compared, whose entries remember no score: the scores wait in the host's memory until all
-// layers have theirs.
-Status Compressor::GatherScores(const LayerChoice& c) {
-  KVC_RETURN_IF_ERROR(Score(c));
-  gathered_.resize(counts_.size());
-  for (size_t g = 0; g < c.kv.len().size(); ++g) {
-    std::vector<float> scores(static_cast<size_t>(c.kv.len()[g]));
-    KVC_RETURN_IF_ERROR(ReadScores(c, g, 0, &scores));
-    gathered_[At(c.layer, static_cast<int32_t>(g))] = std::move(scores);
-  }
-  return {};
-}
-
-// Scores of as many entries of a head, from `first` on.
-Status Compressor::ReadScores(const LayerChoice& c, size_t g, int32_t first,
-                              std::vector<float>* scores) const {
-  const ChoiceBuffers& b = *c.work.choice;
-  const DevicePtr<float> from = b.scores.at() + static_cast<int64_t>(g) * b.stride + first;
-  return c.work.device->Read(c.work.stream, from.As<const uint8_t>(), scores->data(),
-                             static_cast<int64_t>(4 * scores->size()));
-}
-
-Status Compressor::ScoreAsGathered(const LayerChoice& c) const {
-  const ChoiceBuffers& b = *c.work.choice;
-  for (size_t g = 0; g < c.kv.len().size(); ++g) {
-    const std::vector<float>& scores = gathered_[At(c.layer, static_cast<int32_t>(g))];
-    const DevicePtr<float> to = b.scores.at() + static_cast<int64_t>(g) * b.stride;
-    KVC_RETURN_IF_ERROR(c.work.device->Write(c.work.stream, to.As<uint8_t>(), scores.data(),
-                                             static_cast<int64_t>(4 * scores.size())));
-  }
-  return {};
 }
 
 // Candidates of every head of the layer, where scores decide (methods.md 2.11).
@@ -262,7 +227,7 @@ Status Compressor::StoreLayer(const LayerWork& work, int32_t layer, const LayerB
   scored_ = false;
   if (slides(layer)) return StoreWindow(work, layer, kv, n_before, cache);
   const size_t g = static_cast<size_t>(plan_.shape().n_kv_heads);
-  const bool gathers = compress && waits_for_all_layers() && !reduces_all_ && plan_.n_aux() == 0;
+  const bool scores_wait = compress && keeps_scores_waiting() && !reduces_all_;
   compress = compress && (reduces_all_ || !waits_for_all_layers());
   const bool keeps_all = policy().keeps_all(),
              had_entries = *std::max_element(n_before.begin(), n_before.end()) > 0;
@@ -270,9 +235,9 @@ Status Compressor::StoreLayer(const LayerWork& work, int32_t layer, const LayerB
   layer_kept_ = kv.len();
   std::fill(layer_all_see_.begin(), layer_all_see_.end(), uint8_t{1});
   LayerChoice c{work, layer, kv, observed, layer_counts_, layer_kept_, layer_all_see_};
-  if (gathers) {
+  if (scores_wait) {
     KVC_RETURN_IF_ERROR(ReservePrompt(work.memory(), kv.Longest(), work.choice));
-    KVC_RETURN_IF_ERROR(GatherScores(c));
+    KVC_RETURN_IF_ERROR(LetWait(c));
   }
   // What was there stays as it is: only the new entries are written.
   if (had_entries && plan_.n_aux() == 0 && !plan_.codebook() && !keep_lengths_ && (!compress || keeps_all)) {
@@ -328,85 +293,6 @@ Status Compressor::StoreWindow(const LayerWork& work, int32_t layer, const Layer
   const std::vector<uint8_t> rotated(layer_kept_.size(), 1);
   spec.rotated = rotated.data(), spec.kept = layer_kept_.data();
   return cache->Store(work.stream, spec, &work.choice->codes);
-}
-
-// ---- layers compared (methods.md 2.18) ----
-
-// What may stay of a head, of the scores of all its entries behind the sinks.
-void Compressor::AddCandidates(int32_t layer, size_t g, std::vector<float> scores) {
-  all_scores_.resize(counts_.size());
-  // The entry for the rest has a slot already; alone, the worst is it.
-  if (policy().n_rest() > 0 && !scores.empty()) scores.erase(std::min_element(scores.begin(), scores.end()));
-  all_scores_[At(layer, static_cast<int32_t>(g))] = std::move(scores);
-}
-
-bool Compressor::AddGathered(int32_t layer) {
-  if (!HasGathered(layer)) return false;
-  for (size_t g = 0; g < static_cast<size_t>(plan_.shape().n_kv_heads); ++g) {
-    const std::vector<float>& of = gathered_[At(layer, static_cast<int32_t>(g))];
-    const auto first = of.begin() + std::min<std::ptrdiff_t>(protect_.n_sink, of.end() - of.begin());
-    AddCandidates(layer, g, {first, first + Candidates(static_cast<int32_t>(of.size()))});
-  }
-  return true;
-}
-
-Status Compressor::AddScores(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
-                             const ObservedBuffers& observed) {
-  KVC_RETURN_IF_ERROR(ReservePrompt(work.memory(), kv.Longest(), work.choice));
-  std::fill(layer_all_see_.begin(), layer_all_see_.end(), uint8_t{1});
-  const LayerChoice c{work, layer, kv, observed, layer_counts_, layer_kept_, layer_all_see_};
-  KVC_RETURN_IF_ERROR(Score(c));
-  for (size_t g = 0; g < kv.len().size(); ++g) {
-    std::vector<float> scores(static_cast<size_t>(Candidates(kv.len()[g])));
-    KVC_RETURN_IF_ERROR(ReadScores(c, g, protect_.n_sink, &scores));
-    AddCandidates(layer, g, std::move(scores));
-  }
-  return {};
-}
-
-// The best of all: score descending, then layer, head and position ascending.
-void Compressor::ChooseAcrossLayers() {
-  int64_t budget = 0;
-  std::vector<uint32_t> all;
-  size_t n_all = 0;
-  for (const std::vector<float>& scores : all_scores_) n_all += scores.size();
-  all.reserve(n_all);
-  for (size_t i = 0; i < all_scores_.size(); ++i) {
-    budget += counts_[i];
-    for (const float score : all_scores_[i]) all.push_back(OrderedBits(score));
-  }
-  const bool everything = budget >= static_cast<int64_t>(all.size());
-  uint32_t worst = UINT32_MAX;  // of those that stay; no score is that much
-  if (!everything && budget > 0) {
-    const auto at = all.begin() + static_cast<std::ptrdiff_t>(budget - 1);
-    std::nth_element(all.begin(), at, all.end(), std::greater<uint32_t>());
-    worst = *at;
-  }
-  const bool fills = !everything && plan_.fills_bytes();
-  std::vector<StoragePlan::Candidate> next;  // of those that do not
-  if (fills) next.reserve(n_all);
-  int64_t ties = budget;
-  for (const uint32_t bits : all) ties -= bits > worst;
-  for (size_t i = 0; i < all_scores_.size(); ++i) {
-    if (slides(static_cast<int32_t>(i) / plan_.shape().n_kv_heads)) continue;
-    int32_t count = 0, tied = 0;
-    for (const float score : all_scores_[i])
-      count += OrderedBits(score) > worst, tied += OrderedBits(score) == worst;
-    const int32_t taken = static_cast<int32_t>(std::clamp<int64_t>(ties, 0, tied));
-    ties -= taken;
-    counts_[i] = everything ? static_cast<int32_t>(all_scores_[i].size()) : count + taken;
-    if (!everything) caps_[i] = counts_[i] + n_protected();
-    if (!fills) continue;
-    next.insert(next.end(), static_cast<size_t>(tied - taken), {worst, static_cast<int32_t>(i)});
-    for (const float score : all_scores_[i]) {
-      if (OrderedBits(score) < worst) next.push_back({OrderedBits(score), static_cast<int32_t>(i)});
-    }
-  }
-  if (fills) plan_.FillBytes(n_tokens_, &next, &caps_);
-  for (size_t i = 0; fills && i < caps_.size(); ++i) {
-    if (!slides(static_cast<int32_t>(i) / plan_.shape().n_kv_heads)) counts_[i] = caps_[i] - n_protected();
-  }
-  step_stale_ = reduces_all_ = true;
 }
 
 }  // namespace kvc

@@ -104,14 +104,14 @@ class StoragePlan {
   // Whether what a budget of bytes leaves goes to the next best entries; where heads evict at steps they need
   // room for one more.
   bool fills_bytes() const;
-  // held [L * G]: entries of every head after a prompt of a sequence of n_tokens; next: those that are not,
-  // in any order, used up. The next best is held, the first head of equals, until one does not fit; where a
-  // head's last page has room an entry takes no bytes.
+  // held [L * G]: entries of every head after a prompt of a sequence of n_tokens; next [n_next]: those that
+  // are not, in any order, which is lost. The next best is held, the first head of equals, until one does not
+  // fit; where a head's last page has room an entry takes no bytes.
   struct Candidate {
     uint32_t score;  // OrderedBits
     int32_t head;
   };
-  void FillBytes(int32_t n_tokens, std::vector<Candidate>* next, std::vector<int32_t>* held) const;
+  void FillBytes(int32_t n_tokens, Candidate* next, int64_t n_next, std::vector<int32_t>* held) const;
   // Rows of the newest tokens that scoring needs and no side value remembers (a later compression runs them
   // again).
   int32_t ReplayRows(int32_t n_tokens) const;

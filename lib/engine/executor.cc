@@ -16,6 +16,13 @@ int64_t Workspace::bytes() const {
   return n;
 }
 
+Status Workspace::ReserveReduction(const DeviceMemory& memory, const ModelConfig& c, int64_t longest,
+                                   int n_aux, bool seen_masks, bool rereads) {
+  chunk.Free();
+  KVC_RETURN_IF_ERROR(layer.Reserve(memory, c.n_kv_heads, c.head_dim, longest, longest, n_aux, seen_masks));
+  return observed.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, longest, 0, true, rereads);
+}
+
 void Workspace::FreePromptBuffers() { chunk.Free(), choice.Free(), layer.Free(), observed.Free(); }
 
 void Workspace::FreeStepBuffers() {

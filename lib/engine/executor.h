@@ -32,6 +32,10 @@ struct Workspace {
   std::vector<StepRow> rows;                                // of a step
   std::vector<int32_t> tokens;
   int64_t bytes() const;
+  // For layers that are loaded, chosen from and stored again, of heads of at most `longest` entries. What
+  // only reading a prompt needs goes.
+  Status ReserveReduction(const DeviceMemory& memory, const ModelConfig& c, int64_t longest, int n_aux,
+                          bool seen_masks, bool rereads);
   // What only prompts need, which is much: steps go on without it.
   void FreePromptBuffers();
   // What only steps need: little beside a prompt's, which may need the room.

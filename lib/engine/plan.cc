@@ -44,6 +44,7 @@ class Planner : private CachePlanner {
       plan.cache_bytes_peak = std::max(plan.cache_bytes_peak, bytes);
       in_steps = std::max(in_steps, bytes + prompt_records_);
     }
+    int64_t reducing = 0;
     if (compressor_->waits_for_all_layers()) {
       // Every layer in full, and one of them a second time while it is reduced.
       Growth whole = growth;
@@ -51,11 +52,12 @@ class Planner : private CachePlanner {
       for (size_t i = 0; i < whole.slots.size(); ++i)
         whole.slots[i] = layout_.HeldOf(static_cast<int32_t>(i) / layout_.n_kv_heads, at_once_);
       const int64_t bytes = CountPages(layout_, whole).PromptBytes();
-      plan.cache_bytes_peak =
-          bytes + std::max(layer_bytes, std::min(LargestLayer(whole.slots), plan.cache_bytes_prompt));
+      const int64_t twice = std::min(LargestLayer(whole.slots), plan.cache_bytes_prompt);
+      reducing = bytes + twice + reduction_layer_ + reduction_;
+      plan.cache_bytes_peak = bytes + std::max(layer_bytes, twice);
     }
     KVC_RETURN_IF_ERROR(PlanSteps(growth, rows, &step_workspace));
-    plan.workspace_bytes = std::max(prompt_workspace, step_workspace);
+    plan.workspace_bytes = std::max({prompt_workspace, reduction_, step_workspace});
     plan.cache_bytes_full = FullBytes();
     // Of a prompt by chunks the last one is taken when all of it has been stored: until then there is both.
     const int64_t before = by_chunks() ? plan.cache_bytes_prompt + prompt_records_ : 0;
@@ -64,8 +66,8 @@ class Planner : private CachePlanner {
     const int64_t granules = 2 * pages.n_arenas() * executor()->device()->info().granule;
     plan.total_bytes_peak = plan.weight_bytes + model_.overhead_bytes() + session_bytes_ + granules +
                             ListBytes(growth, rows) +
-                            std::max(prompt_workspace + prompt_records_ + before + plan.cache_bytes_peak,
-                                     step_workspace + in_steps);
+                            std::max({prompt_workspace + prompt_records_ + before + plan.cache_bytes_peak,
+                                      prompt_records_ + before + reducing, step_workspace + in_steps});
     return plan;
   }
 
@@ -132,8 +134,16 @@ class Planner : private CachePlanner {
     KVC_RETURN_IF_ERROR(compressor_->ReservePrompt(memory_, at_once_ + reread.Behind(), &w.choice));
     const int64_t codes = executor()->device()->StoreScratchBytes(layout_, at_once_, MostCodes(*slots));
     KVC_RETURN_IF_ERROR(w.choice.codes.Reserve(memory_, codes, "codes of one layer"));
+    if (compressor_->keeps_scores_waiting())
+      KVC_RETURN_IF_ERROR(compressor_->ReserveWaiting(memory_.meter, at_once_));
     *layer_bytes = run.layer_bytes();
-    *workspace = w.bytes() + run.bytes() - run.layer_bytes();
+    *workspace = w.bytes() + run.bytes() - run.layer_bytes() + compressor_->waiting_bytes();
+    if (!compressor_->waits_for_all_layers()) return {};
+    KVC_RETURN_IF_ERROR(compressor_->ReserveComparison(memory_.meter, at_once_));
+    KVC_RETURN_IF_ERROR(w.ReserveReduction(memory_, config_, at_once_, request.n_aux, layout_.seen_masks,
+                                           needs.reading.wanted));
+    reduction_layer_ = w.layer.bytes();
+    reduction_ = w.bytes() - reduction_layer_ + compressor_->waiting_bytes();
     return {};
   }
 
@@ -228,7 +238,8 @@ class Planner : private CachePlanner {
   std::unique_ptr<KvCache> cache_;
   DeviceBuffer<float> hidden_;
   int64_t session_bytes_ = 0, prompt_records_ = 0;
-  int32_t at_once_ = n_prompt_;  // entries of a head while the prompt is read
+  int64_t reduction_layer_ = 0, reduction_ = 0;  // a layer that is loaded again, and what it is reduced in
+  int32_t at_once_ = n_prompt_;                  // entries of a head while the prompt is read
 };
 
 Result<SessionPlan> Session::Plan(const std::shared_ptr<const Model>& model, const Policy* policy,

@@ -41,6 +41,10 @@ Status PromptJob::Begin(const DeviceMemory& memory, Workspace* workspace) {
     KVC_RETURN_IF_ERROR(MakeReread(model_, reading, tokens_, first_position_ + n, &reread_));
     request.reread = &reread_;
   }
+  for (const Taker& t : takers_) {
+    if (t.compress && t.compressor->keeps_scores_waiting())
+      KVC_RETURN_IF_ERROR(t.compressor->ReserveWaiting(memory.meter, int64_t{request.max_cached} + n));
+  }
   const bool several = takers_.size() > 1;
   if (several) request.positions_in_cache = false;  // before the first dropped entry slots are positions
   request.n_aux = several ? 0 : n_aux;

@@ -41,7 +41,11 @@ class PromptJob final : public PromptSink {
   const PromptExtras& extras() const { return run_.extras(); }
   // What only reading needs goes; the takers stay.
   void FreeBuffers() { run_.Free(), copy_ = LayerBuffers(), copied_ = ObservedBuffers(); }
-  int64_t bytes() const { return run_.bytes() + copy_.bytes() + copied_.bytes(); }
+  int64_t bytes() const {
+    int64_t waiting = 0;
+    for (const Taker& t : takers_) waiting += t.compressor->waiting_bytes();
+    return run_.bytes() + copy_.bytes() + copied_.bytes() + waiting;
+  }
   int64_t layer_bytes() const { return run_.layer_bytes(); }
   int64_t workspace_peak() const { return workspace_peak_; }  // beside the layer at full length
 

@@ -176,19 +176,17 @@ Status Session::Recompress(int32_t budget, int64_t* freed) {
 
 // Scorers with side values remember what they need: each layer is loaded, chosen from and stored again.
 Status Session::ReduceBySideValues(Workspace* w, int32_t n_tokens, PromptJob::Taker* taker) {
-  KVC_RETURN_IF_ERROR(taker->compressor->BeginPrompt(n_tokens, &taker->needs));
+  Compressor& compressor = *taker->compressor;
+  KVC_RETURN_IF_ERROR(compressor.BeginPrompt(n_tokens, &taker->needs));
   const ModelConfig& c = model_->config();
-  const DeviceMemory memory = executor()->memory();
-  const int64_t entries = std::max(taker->compressor->LongestHead(*taker->cache), 1);
-  KVC_RETURN_IF_ERROR(w->layer.Reserve(memory, c.n_kv_heads, c.head_dim, entries, entries,
-                                       compressor_->plan().n_aux(), taker->cache->layout().seen_masks));
-  KVC_RETURN_IF_ERROR(w->observed.Reserve(memory, c.n_heads, c.n_kv_heads, c.head_dim, entries, 0, true,
-                                          taker->needs.reading.wanted));
+  const int64_t longest = std::max(compressor.LongestHead(*taker->cache), 1);
+  KVC_RETURN_IF_ERROR(compressor.ReserveComparison(executor()->memory().meter, longest));
+  KVC_RETURN_IF_ERROR(w->ReserveReduction(executor()->memory(), c, longest, compressor.plan().n_aux(),
+                                          taker->cache->layout().seen_masks, taker->needs.reading.wanted));
   w->observed.n_rows = w->observed.n_new = 0;
   const LayerWork work = executor()->WorkOf(w);
-  Compressor& compressor = *taker->compressor;
   for (int layer = 0; compressor.waits_for_all_layers() && layer < c.n_layers; ++layer) {
-    if (compressor.slides(layer) || compressor.AddGathered(layer)) continue;
+    if (compressor.slides(layer) || compressor.HasScores(layer)) continue;
     KVC_RETURN_IF_ERROR(CheckCancel("compression"));
     KVC_RETURN_IF_ERROR(w->observed.Clear(w->stream.get(), executor()->device()));
     KVC_RETURN_IF_ERROR(compressor.LoadLayer(work, layer, 0, *taker->cache, &w->layer));
@@ -199,11 +197,12 @@ Status Session::ReduceBySideValues(Workspace* w, int32_t n_tokens, PromptJob::Ta
     if (compressor.slides(layer)) continue;
     KVC_RETURN_IF_ERROR(CheckCancel("compression"));
     KVC_RETURN_IF_ERROR(w->observed.Clear(w->stream.get(), executor()->device()));
-    KVC_RETURN_IF_ERROR(taker->compressor->LoadLayer(work, layer, 0, *taker->cache, &w->layer));
+    KVC_RETURN_IF_ERROR(compressor.LoadLayer(work, layer, 0, *taker->cache, &w->layer));
     const std::vector<int32_t> before(w->layer.len());
     KVC_RETURN_IF_ERROR(
-        taker->compressor->StoreLayer(work, layer, w->layer, w->observed, true, before, taker->cache.get()));
+        compressor.StoreLayer(work, layer, w->layer, w->observed, true, before, taker->cache.get()));
   }
+  NotePeaks(0, w->bytes() - w->layer.bytes() + compressor.waiting_bytes());
   compressor.EndAcrossLayers();
   return {};
 }

@@ -279,6 +279,25 @@ TEST(Plan, StopsAtTheLimitOfALayer) {
   }
 }
 
+// Where heads of all layers share a budget by scores that no entry remembers, those of every entry wait for
+// the last layer: four bytes each.
+TEST(Plan, CountsScoresThatWait) {
+  constexpr int kHeads = 16, kPrompt = 500;
+  int64_t planned[2], taken[2];
+  for (const bool waits : {false, true}) {
+    const Case c{waits ? "kvzip:budget=64,once=1" : "kvzip:budget=64,once=1,allocator=uniform", kPrompt, 520,
+                 0, false};
+    Opened o(c.model, c, 0);
+    ASSERT_EQ(o.status, KVC_OK) << kvc_last_error();
+    std::vector<int32_t> slots;
+    planned[waits] = PlanOf(o, c, &slots).workspace_bytes;
+    ASSERT_EQ(Use(o.session, c), KVC_OK) << kvc_last_error();
+    taken[waits] = Stats(o.session).workspace_bytes;
+  }
+  EXPECT_EQ(planned[true] - planned[false], 4 * kHeads * kPrompt);
+  EXPECT_EQ(taken[true] - taken[false], 4 * kHeads * kPrompt);
+}
+
 TEST(Plan, TakesNothing) {
   const Case c{"snapkv:budget=64,window=16,decode=reobserve", 3000, 4000, 0, false};
   kvc_plan plan = {};

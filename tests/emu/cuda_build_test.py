@@ -16,7 +16,7 @@ WITHOUT_LOCAL_MEMORY = ["gemv", "gemv_experts", "gemm_mma", "gemm_f32", "combine
 # Those that turn keys have a frame for sines of angles that are too large for the short way (40 bytes), and what is
 # kept around that call.
 # attend_prompt of heads of 128 and 256 spills a few registers outside of its main loop.
-TURNING = {"attend_step": 64, "step_append": 40, "attend_prompt": 80}
+TURNING = {"attend_step": 64, "step_append": 56, "attend_prompt": 80}
 MOST_BYTES = 25_000_000
 
 
