@@ -2,6 +2,7 @@
 // until all layers have theirs. Bytes: 4 a score, and to compare them 4 more or, where what a budget of bytes
 // leaves is given out, 8.
 #pragma once
+#include <cassert>
 #include <cstdint>
 #include <vector>
 
@@ -21,6 +22,7 @@ class WaitingScores {
 
   // A line for n scores, at most `longest`.
   float* Begin(int32_t line, int32_t n) {
+    assert(n <= longest_);
     n_[static_cast<size_t>(line)] = n;
     return scores_.data() + line * longest_;
   }
