@@ -12,8 +12,8 @@ constexpr const char* kStopNames[] = {"</s>",          "<|eos|>",    "<eos>",   
                                       "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>"};
 // GGUF has room for one or two of them, and llama.cpp finds the others by name; among them these.
 constexpr const char* kMoreGgufStopNames[] = {"<|return|>", "<|call|>", "<end_of_turn>",
-                                              "<\xEF\xBD\x9C"
-                                              "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"};
+                                              ("<\xEF\xBD\x9C"
+                                               "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>")};
 
 // Once each; an id below 0 is of a token that there is not.
 inline void AddStop(int32_t id, TokenizerSpec* spec) {
