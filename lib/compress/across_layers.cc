@@ -28,15 +28,18 @@ void WaitingScores::Free() {
   longest_ = 0;
 }
 
+Status Compressor::ReserveLines(MemoryMeter* meter, int64_t longest) {
+  const int64_t n_layers = static_cast<int64_t>(plan_.sharing_layers().size());
+  return waiting_.Reserve(meter, n_layers * plan_.shape().n_kv_heads, longest);
+}
+
 Status Compressor::ReserveWaiting(MemoryMeter* meter, int64_t longest) {
-  if (!waits_for_all_layers()) return {};
-  return waiting_.Reserve(
-      meter, static_cast<int64_t>(plan_.sharing_layers().size()) * plan_.shape().n_kv_heads, longest);
+  return keeps_scores_waiting() ? ReserveLines(meter, longest) : Status();
 }
 
 Status Compressor::ReserveComparison(MemoryMeter* meter, int64_t longest) {
-  KVC_RETURN_IF_ERROR(ReserveWaiting(meter, longest));
   if (!waits_for_all_layers()) return {};
+  KVC_RETURN_IF_ERROR(ReserveLines(meter, longest));
   return waiting_.ReserveRoom(meter, plan_.fills_bytes() ? sizeof(StoragePlan::Candidate) : sizeof(uint32_t));
 }
 
@@ -50,6 +53,7 @@ DevicePtr<float> ScoresOf(const ChoiceBuffers& b, size_t g) {
 }  // namespace
 
 Status Compressor::LetWait(const LayerChoice& c) {
+  KVC_RETURN_IF_ERROR(ReservePrompt(c.work.memory(), c.kv.Longest(), c.work.choice));
   KVC_RETURN_IF_ERROR(Score(c));
   for (size_t g = 0; g < c.kv.len().size(); ++g) {
     const int32_t n = c.kv.len()[g];
@@ -71,15 +75,14 @@ Status Compressor::TakeWaiting(const LayerChoice& c) const {
 
 Status Compressor::AddScores(const LayerWork& work, int32_t layer, const LayerBuffers& kv,
                              const ObservedBuffers& observed) {
-  KVC_RETURN_IF_ERROR(ReservePrompt(work.memory(), kv.Longest(), work.choice));
   std::fill(layer_all_see_.begin(), layer_all_see_.end(), uint8_t{1});
   return LetWait({work, layer, kv, observed, layer_counts_, layer_kept_, layer_all_see_});
 }
 
 // ---- comparing them ----
 
-// Calls f(score) for what may stay of a head. The entry for the rest has a slot already; alone, the worst is
-// it.
+// Calls f(OrderedBits of a score) for what may stay of a head. The entry for the rest has a slot already;
+// alone, the worst is it.
 template <typename F>
 void Compressor::ForCandidates(size_t head, F&& f) const {
   const int32_t g = plan_.shape().n_kv_heads, layer = static_cast<int32_t>(head) / g;
@@ -89,7 +92,7 @@ void Compressor::ForCandidates(size_t head, F&& f) const {
   const float *begin = scores.data() + std::min(protect_.n_sink, n), *end = begin + Candidates(n),
               *stands_in = policy().n_rest() > 0 ? std::min_element(begin, end) : end;
   for (const float* at = begin; at < end; ++at) {
-    if (at != stands_in) f(*at);
+    if (at != stands_in) f(OrderedBits(*at));
   }
 }
 
@@ -99,7 +102,7 @@ void Compressor::ChooseAcrossLayers() {
   uint32_t* all = static_cast<uint32_t*>(waiting_.room());
   for (size_t i = 0; i < counts_.size(); ++i) {
     budget += counts_[i];
-    ForCandidates(i, [&](float score) { all[n_all++] = OrderedBits(score); });
+    ForCandidates(i, [&](uint32_t bits) { all[n_all++] = bits; });
   }
   const bool everything = budget >= n_all;
   uint32_t worst = UINT32_MAX;  // of those that stay; no score is that much
@@ -115,17 +118,15 @@ void Compressor::ChooseAcrossLayers() {
   for (size_t i = 0; i < counts_.size(); ++i) {
     if (slides(static_cast<int32_t>(i) / plan_.shape().n_kv_heads)) continue;
     int32_t n = 0, count = 0, tied = 0;
-    ForCandidates(i, [&](float score) {
-      ++n, count += OrderedBits(score) > worst, tied += OrderedBits(score) == worst;
-    });
+    ForCandidates(i, [&](uint32_t bits) { ++n, count += bits > worst, tied += bits == worst; });
     const int32_t taken = static_cast<int32_t>(std::clamp<int64_t>(ties, 0, tied));
     ties -= taken;
     counts_[i] = everything ? n : count + taken;
     if (!everything) caps_[i] = counts_[i] + n_protected();
     if (!fills) continue;
     for (int32_t left = tied - taken; left > 0; --left) next[n_next++] = {worst, static_cast<int32_t>(i)};
-    ForCandidates(i, [&](float score) {
-      if (OrderedBits(score) < worst) next[n_next++] = {OrderedBits(score), static_cast<int32_t>(i)};
+    ForCandidates(i, [&](uint32_t bits) {
+      if (bits < worst) next[n_next++] = {bits, static_cast<int32_t>(i)};
     });
   }
   if (fills) plan_.FillBytes(n_tokens_, next, n_next, &caps_);

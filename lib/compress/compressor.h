@@ -90,9 +90,9 @@ class Compressor {
   // layer, which LoadLayer has filled or which are here from when it was stored, then the counts; then
   // StoreLayer takes every layer again.
   bool waits_for_all_layers() const { return !policy().keeps_all() && policy().allocator->across_layers; }
-  bool keeps_scores_waiting() const { return waits_for_all_layers() && plan_.n_aux() == 0; }
   bool HasScores(int32_t layer) const { return waiting_.Has(WaitingLine(layer, 0)); }
-  // Before a prompt after which no head has more than `longest` entries; before layers are compared.
+  // Before a prompt after which no head has more than `longest` entries; before layers are compared. Nothing
+  // where nothing waits.
   Status ReserveWaiting(MemoryMeter* meter, int64_t longest);
   Status ReserveComparison(MemoryMeter* meter, int64_t longest);
   int64_t waiting_bytes() const { return waiting_.bytes(); }
@@ -207,6 +207,9 @@ class Compressor {
   int32_t WaitingLine(int32_t layer, int32_t g) const {
     return plan_.PlaceOf(layer) * plan_.shape().n_kv_heads + g;
   }
+  // Of entries that remember no score: it is here from when a layer is stored until it is reduced.
+  bool keeps_scores_waiting() const { return waits_for_all_layers() && plan_.n_aux() == 0; }
+  Status ReserveLines(MemoryMeter* meter, int64_t longest);
   // A layer is scored now, and has these scores when it is reduced.
   Status LetWait(const LayerChoice& c);
   Status TakeWaiting(const LayerChoice& c) const;

@@ -235,10 +235,7 @@ Status Compressor::StoreLayer(const LayerWork& work, int32_t layer, const LayerB
   layer_kept_ = kv.len();
   std::fill(layer_all_see_.begin(), layer_all_see_.end(), uint8_t{1});
   LayerChoice c{work, layer, kv, observed, layer_counts_, layer_kept_, layer_all_see_};
-  if (scores_wait) {
-    KVC_RETURN_IF_ERROR(ReservePrompt(work.memory(), kv.Longest(), work.choice));
-    KVC_RETURN_IF_ERROR(LetWait(c));
-  }
+  if (scores_wait) KVC_RETURN_IF_ERROR(LetWait(c));
   // What was there stays as it is: only the new entries are written.
   if (had_entries && plan_.n_aux() == 0 && !plan_.codebook() && !keep_lengths_ && (!compress || keeps_all)) {
     KVC_RETURN_IF_ERROR(PushPromptQueries(c));

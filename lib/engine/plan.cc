@@ -134,8 +134,7 @@ class Planner : private CachePlanner {
     KVC_RETURN_IF_ERROR(compressor_->ReservePrompt(memory_, at_once_ + reread.Behind(), &w.choice));
     const int64_t codes = executor()->device()->StoreScratchBytes(layout_, at_once_, MostCodes(*slots));
     KVC_RETURN_IF_ERROR(w.choice.codes.Reserve(memory_, codes, "codes of one layer"));
-    if (compressor_->keeps_scores_waiting())
-      KVC_RETURN_IF_ERROR(compressor_->ReserveWaiting(memory_.meter, at_once_));
+    KVC_RETURN_IF_ERROR(compressor_->ReserveWaiting(memory_.meter, at_once_));
     *layer_bytes = run.layer_bytes();
     *workspace = w.bytes() + run.bytes() - run.layer_bytes() + compressor_->waiting_bytes();
     if (!compressor_->waits_for_all_layers()) return {};

@@ -42,7 +42,7 @@ Status PromptJob::Begin(const DeviceMemory& memory, Workspace* workspace) {
     request.reread = &reread_;
   }
   for (const Taker& t : takers_) {
-    if (t.compress && t.compressor->keeps_scores_waiting())
+    if (t.compress)
       KVC_RETURN_IF_ERROR(t.compressor->ReserveWaiting(memory.meter, int64_t{request.max_cached} + n));
   }
   const bool several = takers_.size() > 1;

@@ -208,6 +208,7 @@ TEST_P(RandomSessions, AreAlikeHoweverTheyAreUsed) {
     story += " " + TextOf(call);
     SCOPED_TRACE("calls:" + story);
     Done done;
+    const bool behind_once = policy.compresses_once() && replicas[0].session->figures().n_compactions > 0;
     DoEach(call, &replicas, &done);
     if (HasFatalFailure()) return;
     CheckAlike(replicas, done);
@@ -223,7 +224,6 @@ TEST_P(RandomSessions, AreAlikeHoweverTheyAreUsed) {
         !(policy.Flag(OptionId::kChunkCompress) && call.n > 1024)) {
       CheckSlots(policy, c, call.n, done.seen[0]);
     }
-    const bool behind_once = policy.compresses_once() && !first_prompt;
     if (call.op == Op::kPrefill || call.op == Op::kAppend) first_prompt = false;
     // What keeps everything has nothing to reduce: of a full session the page stays that the next step needs.
     const bool reduces = call.op == Op::kPrefill ||
