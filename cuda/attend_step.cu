@@ -108,6 +108,8 @@ KVC_DEVICE void ExponentialsOfTile(const StepParams& p, const Segment& item, con
 // Block (item, chunk): query heads [first, first + n) of the group, n <= H. C: dimensions of a thread.
 template <int H, int C>
 __global__ void __launch_bounds__(kThreads, C == 1 ? 3 : 2) attend_step(const StepParams p) {
+  LetNextBegin();
+  WaitForEarlier();
   KVC_SHARED(float, shared);
   const Segment item = p.items[blockIdx.x];
   const int32_t d = p.d, stride = TileStride(d), group = p.n_heads / p.n_kv_heads, g = item.head,
@@ -189,8 +191,8 @@ cudaError_t AttendHeads(const StepParams& p, int32_t n_items, CudaStream& stream
   const dim3 grid(static_cast<unsigned>(n_items), static_cast<unsigned>((group + H - 1) / H)),
       block(kThreads);
   const size_t shared = SharedBytes(H, p.d);
-  if (p.d <= kThreads) return KVC_LAUNCH((attend_step<H, 1>), grid, block, shared, stream, p);
-  return KVC_LAUNCH((attend_step<H, 2>), grid, block, shared, stream, p);
+  if (p.d <= kThreads) return KVC_LAUNCH_EARLY((attend_step<H, 1>), grid, block, shared, stream, p);
+  return KVC_LAUNCH_EARLY((attend_step<H, 2>), grid, block, shared, stream, p);
 }
 
 }  // namespace

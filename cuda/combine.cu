@@ -10,6 +10,8 @@ constexpr int kThreads = 128;
 
 // Block (part, i): 128 values of row i.
 __global__ void __launch_bounds__(kThreads) combine(const CombineParams p) {
+  LetNextBegin();
+  WaitForEarlier();
   const int32_t j = static_cast<int32_t>(blockIdx.x) * kThreads + ThreadOfBlock();
   if (j >= p.width) return;
   const int64_t first = static_cast<int64_t>(blockIdx.y) * p.n_chosen;
@@ -26,7 +28,7 @@ void AddCombineKernels(KernelLoader* loader) { KVC_ADD(loader, combine, 0); }
 
 cudaError_t Combine(const CombineParams& p, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>((p.width + kThreads - 1) / kThreads), static_cast<unsigned>(p.n));
-  return KVC_LAUNCH(combine, grid, dim3(kThreads), 0, stream, p);
+  return KVC_LAUNCH_EARLY(combine, grid, dim3(kThreads), 0, stream, p);
 }
 
 }  // namespace kvc::cuda

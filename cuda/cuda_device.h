@@ -99,8 +99,8 @@ class CudaDevice final : public Device {
   Status Evict(Stream* s, const EvictArgs& args) override;
 
  private:
-  CudaDevice(int number, const Context& context, bool graphs)
-      : number_(number), context_(context), driver_(*context.driver), graphs_(graphs) {}
+  CudaDevice(int number, const Context& context, const LaunchTraits& traits)
+      : number_(number), context_(context), driver_(*context.driver), traits_(traits) {}
   Status CheckHeadSize(int32_t d) const {
     if (d <= kMostHeadSize) return {};
     return Error(Code::kUnsupported, "device \"%s\": heads of %d dimensions; at most %d, use \"cpu\"",
@@ -110,7 +110,7 @@ class CudaDevice final : public Device {
   const int number_;
   const Context context_;
   const Driver& driver_;
-  const bool graphs_;
+  const LaunchTraits traits_;
   DeviceInfo info_;
   cudaStream_t stream_ = nullptr;
 };

@@ -126,12 +126,16 @@ KVC_DEVICE void RowsOfBlock(const Product& p, const X& x) {
 // Four rows of x need more than the 128 registers that ptxas would leave a thread.
 template <int N>
 __global__ void __launch_bounds__(kWarps* kWarp, N == 4 ? 3 : 0) gemv(const Product p, int32_t first_token) {
+  LetNextBegin();
+  WaitForEarlier();
   RowsOfBlock<N>(p, Neighbours{p.x + static_cast<int64_t>(first_token) * p.cols, p.cols, first_token});
 }
 
 // Block (rows, tile): up to N rows of x by rows of the matrices of the tile's expert.
 template <int N>
 __global__ void __launch_bounds__(kWarps* kWarp) gemv_experts(const Product p) {
+  LetNextBegin();
+  WaitForEarlier();
   const ExpertTile tile = p.tiles[blockIdx.y];
   if (tile.n == 0) return;
   Gathered<N> x;
@@ -158,9 +162,9 @@ void AddGemvKernels(KernelLoader* loader) {
 cudaError_t GemvExperts(Product p, int32_t tile, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>(NumberBlocks(&p, kWarps * kRows)), static_cast<unsigned>(p.n_tiles)),
       block(kWarps * kWarp);
-  if (tile == 1) return KVC_LAUNCH(gemv_experts<1>, grid, block, 0, stream, p);
-  if (tile == 2) return KVC_LAUNCH(gemv_experts<2>, grid, block, 0, stream, p);
-  return KVC_LAUNCH(gemv_experts<4>, grid, block, 0, stream, p);
+  if (tile == 1) return KVC_LAUNCH_EARLY(gemv_experts<1>, grid, block, 0, stream, p);
+  if (tile == 2) return KVC_LAUNCH_EARLY(gemv_experts<2>, grid, block, 0, stream, p);
+  return KVC_LAUNCH_EARLY(gemv_experts<4>, grid, block, 0, stream, p);
 }
 
 cudaError_t Gemv(Product p, CudaStream& stream) {
@@ -169,13 +173,13 @@ cudaError_t Gemv(Product p, CudaStream& stream) {
     const int32_t left = p.n - t;
     cudaError_t e;
     if (left >= 4) {
-      e = KVC_LAUNCH(gemv<4>, grid, block, 0, stream, p, t);
+      e = KVC_LAUNCH_EARLY(gemv<4>, grid, block, 0, stream, p, t);
       t += 4;
     } else if (left >= 2) {
-      e = KVC_LAUNCH(gemv<2>, grid, block, 0, stream, p, t);
+      e = KVC_LAUNCH_EARLY(gemv<2>, grid, block, 0, stream, p, t);
       t += 2;
     } else {
-      e = KVC_LAUNCH(gemv<1>, grid, block, 0, stream, p, t);
+      e = KVC_LAUNCH_EARLY(gemv<1>, grid, block, 0, stream, p, t);
       t += 1;
     }
     if (e != cudaSuccess) return e;

@@ -34,6 +34,26 @@ KVC_DEVICE int WarpOfBlock() { return static_cast<int>(threadIdx.x) / kWarp; }
 KVC_DEVICE int ThreadOfBlock() { return static_cast<int>(threadIdx.x); }
 KVC_DEVICE int BlockThreads() { return static_cast<int>(blockDim.x); }
 
+// ---- kernels behind each other (PTX: griddepcontrol, from compute capability 9.0) ----
+// A kernel launched with KVC_LAUNCH_EARLY may begin while those in front of it are still at work, as soon as
+// all their blocks have begun and said so. Every thread then waits here, before it reads what they write, or
+// writes anything; what it reads beforehand are weights.
+#if defined(__CUDACC__)
+KVC_DEVICE void WaitForEarlier() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+KVC_DEVICE void LetNextBegin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+#else
+KVC_DEVICE void WaitForEarlier() { emu::WaitForEarlier(); }
+KVC_DEVICE void LetNextBegin() {}
+#endif
+
 // ---- numbers ----
 #if defined(__CUDACC__)
 KVC_DEVICE float HalfBits(uint16_t h) { return __half2float(__ushort_as_half(h)); }
@@ -66,6 +86,17 @@ KVC_DEVICE uint32_t ToBfPair(float a, float b) {
   return FloatToBf16(a) | static_cast<uint32_t>(FloatToBf16(b)) << 16;
 }
 KVC_DEVICE float Infinity() { return INFINITY; }
+#endif
+
+// (a & b) ^ c in one operation: nvcc makes two of it where b and c are constants.
+#if defined(__CUDACC__)
+KVC_DEVICE uint32_t AndXor(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t x;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(x) : "r"(a), "r"(b), "r"(c));
+  return x;
+}
+#else
+KVC_DEVICE uint32_t AndXor(uint32_t a, uint32_t b, uint32_t c) { return (a & b) ^ c; }
 #endif
 
 // As lib/base/ordered_bits.h.

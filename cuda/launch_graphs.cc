@@ -17,8 +17,37 @@ cudaKernelNodeParams NodeParams(LaunchList* list, size_t i, std::vector<void*>* 
           nullptr};
 }
 
+// Edges on which a kernel may begin before the one in front of it has ended are as old as CUDA 12.3.
+#if CUDART_VERSION >= 12030
+constexpr bool kHasEarlyEdges = true;
+cudaError_t AddEarlyEdge(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
+  cudaGraphEdgeData edge = {};
+  edge.from_port = cudaGraphKernelNodePortProgrammatic;
+  edge.type = cudaGraphDependencyTypeProgrammatic;
+#if CUDART_VERSION >= 13000
+  return cudaGraphAddDependencies(graph, &from, &to, &edge, 1);
+#else
+  return cudaGraphAddDependencies_v2(graph, &from, &to, &edge, 1);
+#endif
+}
+#else
+constexpr bool kHasEarlyEdges = false;
+cudaError_t AddEarlyEdge(cudaGraph_t, cudaGraphNode_t, cudaGraphNode_t) { return cudaErrorInvalidValue; }
+#endif
+
+cudaError_t LaunchEarly(const Launch& launch, void** params, cudaStream_t stream) {
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  // gridDim and blockDim are words of the language under the emulator.
+  const cudaLaunchConfig_t config = {launch.grid, launch.block, launch.shared, stream, &early, 1};
+  return cudaLaunchKernelExC(&config, launch.kernel.function, params);
+}
+
 }  // namespace
 
+LaunchGraphs::LaunchGraphs(const LaunchTraits& traits)
+    : enabled_(traits.graphs), early_(traits.early && kHasEarlyEdges) {}
 LaunchGraphs::~LaunchGraphs() { Clear(); }
 
 void LaunchGraphs::Clear() {
@@ -56,7 +85,7 @@ void LaunchGraphs::Add(cudaStream_t stream, int32_t piece, const LaunchList& lis
   graph.piece = piece, graph.copy = copy, graph.list = list;
 }
 
-// In a line: the order of a stream.
+// In a line: the order of a stream. What waits by itself does so for a kernel, not for the copy.
 cudaError_t LaunchGraphs::Build(Graph* graph, const LaunchList& list, const PacketCopy& copy) {
   graph->copy = copy, graph->list = list;
   cudaError_t e = cudaGraphCreate(&graph->graph, 0);
@@ -77,8 +106,10 @@ cudaError_t LaunchGraphs::Build(Graph* graph, const LaunchList& list, const Pack
   graph->nodes.reserve(graph->list.size());
   for (size_t i = 0; i < graph->list.size(); ++i) {
     const cudaKernelNodeParams p = NodeParams(&graph->list, i, &pointers_);
+    const bool early = early_ && i > 0 && graph->list[i].kernel.early;
     add([&](cudaGraphNode_t* node, const cudaGraphNode_t* before, size_t n) {
-      return cudaGraphAddKernelNode(node, graph->graph, before, n, &p);
+      const cudaError_t added = cudaGraphAddKernelNode(node, graph->graph, before, early ? 0 : n, &p);
+      return added == cudaSuccess && early ? AddEarlyEdge(graph->graph, *before, *node) : added;
     });
     graph->nodes.push_back(last);
   }
@@ -111,8 +142,11 @@ cudaError_t LaunchGraphs::LaunchAll(cudaStream_t stream, LaunchList* list, const
   for (size_t i = 0; i < list->size(); ++i) {
     const Launch& launch = (*list)[i];
     *what = launch.kernel.name;
-    const cudaError_t e = cudaLaunchKernel(launch.kernel.function, launch.grid, launch.block,
-                                           list->ParamsOf(i, &pointers_), launch.shared, stream);
+    void** params = list->ParamsOf(i, &pointers_);
+    const cudaError_t e = early_ && launch.kernel.early
+                              ? LaunchEarly(launch, params, stream)
+                              : cudaLaunchKernel(launch.kernel.function, launch.grid, launch.block, params,
+                                                 launch.shared, stream);
     if (e != cudaSuccess) return e;
   }
   return cudaSuccess;

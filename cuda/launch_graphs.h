@@ -15,13 +15,21 @@ struct PacketCopy {
   size_t bytes;
 };
 
+// How a device is given its work.
+struct LaunchTraits {
+  bool graphs = true;  // KVC_CUDA_GRAPHS
+  bool early = false;  // kernels may begin before those in front of them have ended: KVC_CUDA_EARLY
+  int32_t multiprocessors = 1;
+};
+
 class LaunchGraphs {
  public:
-  // Launches of a piece at most. The first piece is what the GPU waits for while the host makes it, so pieces
-  // are short against a step, which has a dozen launches a layer.
-  static constexpr size_t kPiece = 64;
+  // Launches of a piece at most: pieces are short against a step, which has seven launches a layer and more.
+  // The GPU waits for the first one while the host makes it.
+  static constexpr size_t kFirstPiece = 16, kPiece = 64;
+  static constexpr size_t MostOf(int32_t piece) { return piece == 0 ? kFirstPiece : kPiece; }
 
-  explicit LaunchGraphs(bool enabled) : enabled_(enabled) {}
+  explicit LaunchGraphs(const LaunchTraits& traits);
   ~LaunchGraphs();
   LaunchGraphs(const LaunchGraphs&) = delete;
   LaunchGraphs& operator=(const LaunchGraphs&) = delete;
@@ -56,6 +64,7 @@ class LaunchGraphs {
   cudaError_t LaunchAll(cudaStream_t stream, LaunchList* list, const PacketCopy& copy, const char** what);
 
   bool enabled_;
+  const bool early_;
   std::vector<Graph> graphs_;  // oldest first
   std::vector<void*> pointers_;
   int64_t n_replayed_ = 0;

@@ -10,10 +10,11 @@
 
 namespace kvc::cuda {
 
-// A kernel as the runtime knows it.
+// A kernel as the runtime knows it. early: it waits by itself for what lies in front of it (gpu.h).
 struct Kernel {
   const void* function;
   const char* name;
+  bool early = false;
 };
 
 struct Launch {

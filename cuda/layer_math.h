@@ -65,6 +65,9 @@ class LayerMath {
   Status NormProduct(const Matrix& m, const float* x, DevicePtr<const float> weight,
                      DevicePtr<const float> bias, float* const* y, float scale = 1, float cap = 0) const {
     if (!weight) return Multiply(m, x, y, false, scale, cap);
+    Product p = Of(m, x, y);
+    p.scale = scale, p.cap = cap;
+    if (RidesAlong(p, bias)) return MultiplyRow({p, At(weight), shape_.norm_eps, false, {}});
     KVC_RETURN_IF_ERROR(Norm(x, weight, bias, rows_.norm));
     return Multiply(m, rows_.norm, y, false, scale, cap);
   }
@@ -73,7 +76,17 @@ class LayerMath {
                   float cap = 0) const {
     Product p = Of(m, x, y);
     p.adds = adds, p.scale = scale, p.cap = cap;
+    if (FitsOneRow(p)) return MultiplyRow({p, nullptr, 0, false, {}});
     return Check(n_ <= kMostGemvRows ? Gemv(p, stream_) : Gemm(p, stream_), "a product");
+  }
+  // gate becomes the activation of gate and up, the two products with the norm of x.
+  Status GatedProduct(const LayerMatrices& w, const float* x) const {
+    float* const halves[] = {rows_.gate, rows_.up};
+    const Product p = Of(w.gate_up, x, halves);
+    if (p.n_parts == 2 && (!w.ffn_norm ? FitsOneRow(p) : RidesAlong(p, w.ffn_norm_bias)))
+      return MultiplyRow({p, At(w.ffn_norm), shape_.norm_eps, true, RuleOf(w)});
+    KVC_RETURN_IF_ERROR(NormProduct(w.gate_up, x, w.ffn_norm, w.ffn_norm_bias, halves));
+    return Activate(w, int64_t{n_} * shape_.ffn);
   }
   // Which experts work on which rows, by the router's logits of x.
   Status Route(const LayerMatrices& w, const float* x) const {
@@ -107,7 +120,7 @@ class LayerMath {
   }
   // gate [values] becomes the activation of gate and up.
   Status Activate(const LayerMatrices& w, int64_t values) const {
-    const ActivateParams p{rows_.gate, rows_.up, values, w.activation, w.activation_gain, w.activation_limit};
+    const ActivateParams p{rows_.gate, rows_.up, values, RuleOf(w)};
     return Check(cuda::Activate(p, stream_), "an activation");
   }
   // x += scale * m(y), or scale * norm of it where there is a norm behind the block.
@@ -120,6 +133,15 @@ class LayerMath {
   }
 
  private:
+  static ActivationRule RuleOf(const LayerMatrices& w) {
+    return {w.activation, w.activation_gain, w.activation_limit};
+  }
+  // A norm in front of one row's product is a factor of its sums, where no mean is taken off and nothing
+  // added.
+  bool RidesAlong(const Product& p, DevicePtr<const float> bias) const {
+    return !shape_.layer_norms && !bias && FitsOneRow(p);
+  }
+  Status MultiplyRow(const OneRow& o) const { return Check(GemvRow(o, stream_), "a product"); }
   NormParams Of(const float* x, DevicePtr<const float> weight, DevicePtr<const float> bias, int32_t n,
                 float* y) const {
     return {x, At(weight), At(bias), n, 1, shape_.norm_eps, shape_.layer_norms, y, false, 1};

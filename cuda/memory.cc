@@ -72,6 +72,12 @@ Status LoadKernels(const std::string& spec) {
   return Check(e, loader.last());
 }
 
+// A switch in the environment, to measure what something gives.
+bool IsOn(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr || std::strcmp(value, "0") != 0;
+}
+
 // What a call for memory said, if it failed: kMemory promises that it can be had later.
 Status NoMemory(cudaError_t e, const char* what, int64_t bytes) {
   if (e != cudaErrorMemoryAllocation) return Check(e, what);
@@ -111,9 +117,11 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
   if (driver->granularity(&granule, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS || granule == 0)
     return Unsupported(spec, "it has no virtual memory");
   KVC_RETURN_IF_ERROR(LoadKernels(spec));
-  const char* graphs = std::getenv("KVC_CUDA_GRAPHS");
-  std::unique_ptr<CudaDevice> device(
-      new CudaDevice(number, context, graphs == nullptr || std::strcmp(graphs, "0") != 0));
+  LaunchTraits traits;
+  traits.graphs = IsOn("KVC_CUDA_GRAPHS");
+  traits.early = properties.major >= 9 && IsOn("KVC_CUDA_EARLY");
+  traits.multiprocessors = properties.multiProcessorCount;
+  std::unique_ptr<CudaDevice> device(new CudaDevice(number, context, traits));
   device->info_.name = Format("%s:%d", spec.substr(0, spec.find(':')).c_str(), number);
   device->info_.description =
       Format("%.80s, %d multiprocessors, compute capability %d.%d, %.1f GiB", properties.name,
@@ -134,7 +142,7 @@ CudaDevice::~CudaDevice() {
 
 Result<std::unique_ptr<Stream>> CudaDevice::NewStream() {
   KVC_ENTER();
-  std::unique_ptr<CudaStream> stream(new CudaStream(graphs_, context_));
+  std::unique_ptr<CudaStream> stream(new CudaStream(traits_, context_));
   KVC_RETURN_IF_ERROR(stream->Create(stream_));
   return std::unique_ptr<Stream>(std::move(stream));
 }

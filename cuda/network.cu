@@ -14,6 +14,8 @@ struct EmbedParams {
   float* x;
 };
 __global__ void embed(const EmbedParams p) {
+  LetNextBegin();
+  WaitForEarlier();
   const int32_t token = p.tokens[blockIdx.x];
   float* row = p.x + static_cast<int64_t>(blockIdx.x) * p.cols;
   for (int32_t j = ThreadOfBlock(); j < p.cols; j += BlockThreads())
@@ -56,7 +58,7 @@ Status CudaDevice::Embed(Stream* s, const EmbedArgs& a) {
                       tokens,
                       a.scale,
                       At(a.x)};
-  return Check(KVC_LAUNCH(embed, dim3(static_cast<unsigned>(a.n)), dim3(128), 0, StreamOf(s), p),
+  return Check(KVC_LAUNCH_EARLY(embed, dim3(static_cast<unsigned>(a.n)), dim3(128), 0, StreamOf(s), p),
                "embedding");
 }
 
@@ -76,15 +78,13 @@ Status CudaDevice::Finish(Stream* s, const FinishArgs& a) {
   const LayerMatrices& w = *a.w;
   const Rows& rows = math.rows();
   float* const x = At(a.x);
-  float* const halves[] = {rows.gate, rows.up};
   const auto add_attended = [&] {
     return math.AddProduct(w.output, At(a.attended), w.attention_post_norm, a.scale, x);
   };
   // Beside the attention the feed-forward part reads x first; its halves are not touched by what follows.
   if (!a.shape->parallel_blocks) KVC_RETURN_IF_ERROR(add_attended());
   if (a.shape->n_experts > 0) return AddExperts(math, a, x);
-  KVC_RETURN_IF_ERROR(math.NormProduct(w.gate_up, x, w.ffn_norm, w.ffn_norm_bias, halves));
-  KVC_RETURN_IF_ERROR(math.Activate(w, int64_t{a.n} * a.shape->ffn));
+  KVC_RETURN_IF_ERROR(math.GatedProduct(w, x));
   if (a.shape->parallel_blocks) KVC_RETURN_IF_ERROR(add_attended());
   return math.AddProduct(w.down, rows.gate, w.ffn_post_norm, a.scale, x);
 }

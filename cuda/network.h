@@ -1,5 +1,6 @@
 // Products and rows, for the parts of a layer (layer_math.h).
 #pragma once
+#include "cuda/activation.h"
 #include "cuda/stream.h"
 #include "cuda/weights.h"
 
@@ -22,10 +23,23 @@ struct ActivateParams {
   float* gate;
   const float* up;
   int64_t n;
-  Activation activation;
-  float gain, limit;
+  ActivationRule rule;
 };
 cudaError_t Activate(const ActivateParams& p, CudaStream& stream);
+
+// A product with one row of x (p.n 1), and what rides along: the root-mean-square norm of x in front of it,
+// and the activation of its two parts behind it. Byte model: every weight once.
+struct OneRow {
+  Product product;
+  const float* norm;  // [cols]: of the norm; null: x as it is
+  float eps;
+  bool gated;  // parts are gate and up, equally long: y of gate becomes the activation of both
+  ActivationRule activation;
+  // Set by GemvRow: rows of a warp; that of a part's scale is that of a vector of 16 bytes, shifted.
+  int32_t n_units = 0, scale_shift[Matrix::kMaxParts] = {};
+};
+bool FitsOneRow(const Product& p);
+cudaError_t GemvRow(const OneRow& o, CudaStream& stream);
 
 // A few rows: every weight is read once for up to four of them. Byte model: rows * cols weights, x from the
 // caches.

@@ -9,6 +9,8 @@ constexpr int kThreads = 128;
 
 // Block: a row.
 __global__ void __launch_bounds__(kThreads) norm_rows(const NormParams p) {
+  LetNextBegin();
+  WaitForEarlier();
   __shared__ float shared[kThreads / kWarp];
   const float* x = p.x + static_cast<int64_t>(blockIdx.x) * p.n;
   float* y = p.y + static_cast<int64_t>(blockIdx.x) * p.n;
@@ -35,7 +37,7 @@ __global__ void __launch_bounds__(kThreads) norm_rows(const NormParams p) {
 void AddNormRowsKernels(KernelLoader* loader) { KVC_ADD(loader, norm_rows, 0); }
 
 cudaError_t NormRows(const NormParams& p, int64_t rows, CudaStream& stream) {
-  return KVC_LAUNCH(norm_rows, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, stream, p);
+  return KVC_LAUNCH_EARLY(norm_rows, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, stream, p);
 }
 
 }  // namespace kvc::cuda

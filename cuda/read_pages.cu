@@ -24,6 +24,8 @@ KVC_DEVICE float BoundOfPage(const PageFormat& f, const uint8_t* page, const flo
 
 // Block (g, r).
 __global__ void __launch_bounds__(kBlock) choose_pages(const StepParams p) {
+  LetNextBegin();
+  WaitForEarlier();
   __shared__ BlockSpace space;
   const int32_t g = static_cast<int32_t>(blockIdx.x), r = static_cast<int32_t>(blockIdx.y), d = p.d,
                 group = p.n_heads / p.n_kv_heads;
@@ -64,7 +66,7 @@ void AddReadPagesKernels(KernelLoader* loader) { KVC_ADD(loader, choose_pages, 0
 
 cudaError_t ChoosePages(const StepParams& p, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows));
-  return KVC_LAUNCH(choose_pages, grid, dim3(kBlock), 0, stream, p);
+  return KVC_LAUNCH_EARLY(choose_pages, grid, dim3(kBlock), 0, stream, p);
 }
 
 }  // namespace kvc::cuda

@@ -67,6 +67,8 @@ KVC_DEVICE void GroupPairs(const RouteParams& p, int32_t* starts, BlockSpace* s)
 
 // Block: a row. A single one goes on.
 __global__ void __launch_bounds__(kBlock) route(const RouteParams p) {
+  LetNextBegin();
+  WaitForEarlier();
   KVC_SHARED(uint32_t, bits);
   __shared__ BlockSpace space;
   RouteRow(p, static_cast<int32_t>(blockIdx.x), bits, &space);
@@ -76,6 +78,8 @@ __global__ void __launch_bounds__(kBlock) route(const RouteParams p) {
 }
 
 __global__ void __launch_bounds__(kBlock) group_pairs(const RouteParams p) {
+  LetNextBegin();
+  WaitForEarlier();
   KVC_SHARED(int32_t, starts);
   __shared__ BlockSpace space;
   GroupPairs(p, starts, &space);
@@ -90,9 +94,10 @@ void AddRouteKernels(KernelLoader* loader) {
 
 cudaError_t Route(const RouteParams& p, CudaStream& stream) {
   const size_t shared = static_cast<size_t>(p.n_experts) * sizeof(int32_t);
-  const cudaError_t e = KVC_LAUNCH(route, dim3(static_cast<unsigned>(p.n)), dim3(kBlock), shared, stream, p);
+  const cudaError_t e =
+      KVC_LAUNCH_EARLY(route, dim3(static_cast<unsigned>(p.n)), dim3(kBlock), shared, stream, p);
   if (e != cudaSuccess || p.n == 1) return e;
-  return KVC_LAUNCH(group_pairs, dim3(1), dim3(kBlock), shared, stream, p);
+  return KVC_LAUNCH_EARLY(group_pairs, dim3(1), dim3(kBlock), shared, stream, p);
 }
 
 }  // namespace kvc::cuda

@@ -144,15 +144,41 @@ KVC_DEVICE void ChangeLogits(const SampleParams& p) {
   __syncthreads();
 }
 
+// Of the logits that a thread looks at. It asks for four at a time, and four times before it looks: one block
+// has to read all of them.
+KVC_DEVICE uint64_t BestKey(const SampleParams& p) {
+  constexpr int kAhead = 4;
+  uint64_t best = 0;
+  const auto look = [&](float logit, int32_t i) {
+    const uint64_t key = SelectionKeyOf(FiniteOrNever(logit), static_cast<uint32_t>(i));
+    best = key > best ? key : best;
+  };
+  // The rows of a draft begin anywhere.
+  const bool whole = reinterpret_cast<uintptr_t>(p.logits) % sizeof(float4) == 0;
+  const int32_t fours = whole ? p.n / 4 : 0, step = BlockThreads();
+  for (int32_t at = ThreadOfBlock(); at < fours; at += kAhead * step) {
+    float4 x[kAhead];
+    KVC_UNROLL
+    for (int k = 0; k < kAhead; ++k) {
+      if (at + k * step < fours) x[k] = reinterpret_cast<const float4*>(p.logits)[at + k * step];
+    }
+    KVC_UNROLL
+    for (int k = 0; k < kAhead; ++k) {
+      const int32_t i = 4 * (at + k * step);
+      if (i >= 4 * fours) continue;
+      look(x[k].x, i), look(x[k].y, i + 1), look(x[k].z, i + 2), look(x[k].w, i + 3);
+    }
+  }
+  for (int32_t i = 4 * fours + ThreadOfBlock(); i < p.n; i += step) look(p.logits[i], i);
+  return best;
+}
+
 __global__ void __launch_bounds__(kThreads) sample(const SampleParams p) {
+  LetNextBegin();
+  WaitForEarlier();
   __shared__ SampleSpace s;
   ChangeLogits(p);
-  uint64_t key = 0;
-  for (int32_t i = ThreadOfBlock(); i < p.n; i += BlockThreads()) {
-    const uint64_t k = SelectionKeyOf(FiniteOrNever(p.logits[i]), static_cast<uint32_t>(i));
-    key = k > key ? k : key;
-  }
-  key = BlockMax(key, s.block.longs);
+  const uint64_t key = BlockMax(BestKey(p), s.block.longs);
   const int32_t best = static_cast<int32_t>(0xFFFFFFFFu - static_cast<uint32_t>(key));
   const float top = p.n > 0 ? FiniteOrNever(p.logits[best]) : -Infinity();
   if (top == -Infinity() || p.temperature <= 0) {
@@ -219,7 +245,8 @@ Status CudaDevice::Sample(Stream* s, const SampleArgs& a) {
   p.top_k = a.top_k, p.seed = a.seed, p.draw = a.draw;
   p.token = packet.Room<int32_t>(1);
   KVC_RETURN_IF_ERROR(packet.Send());
-  KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(sample, dim3(1), dim3(kThreads), 0, StreamOf(s), p), "sampling"));
+  KVC_RETURN_IF_ERROR(
+      Check(KVC_LAUNCH_EARLY(sample, dim3(1), dim3(kThreads), 0, StreamOf(s), p), "sampling"));
   return StreamOf(s).Fetch(p.token, a.token, 4);
 }
 

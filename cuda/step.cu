@@ -19,6 +19,8 @@ constexpr int kThreads = 128;
 
 // Block (g, r): the new entry of a head, and its queries turned to where it stands.
 __global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
+  LetNextBegin();
+  WaitForEarlier();
   KVC_SHARED(float, cos);
   const int32_t g = static_cast<int32_t>(blockIdx.x), r = static_cast<int32_t>(blockIdx.y), d = p.d,
                 half = d / 2, group = p.n_heads / p.n_kv_heads;
@@ -62,6 +64,8 @@ __global__ void __launch_bounds__(kThreads) step_append(const StepParams p) {
 // Block (h, r): joins the segments of a query head in order, and turns its logits into probabilities: those
 // of softmax(gain * z), as powers of those of softmax(z), normalised together with that of what a sink has.
 __global__ void __launch_bounds__(kThreads) join_segments(const StepParams p) {
+  LetNextBegin();
+  WaitForEarlier();
   __shared__ double doubles[kThreads / kWarp];
   const int32_t h = static_cast<int32_t>(blockIdx.x), r = static_cast<int32_t>(blockIdx.y), d = p.d,
                 group = p.n_heads / p.n_kv_heads, g = h / group, i = h % group;
@@ -107,6 +111,8 @@ __global__ void __launch_bounds__(kThreads) join_segments(const StepParams p) {
 // Block (g, r): the mean of the attention over the query heads of a group, or of the layer; and the newest
 // attention for the session, by ascending position.
 __global__ void __launch_bounds__(kThreads) gather_attention(const StepParams p) {
+  LetNextBegin();
+  WaitForEarlier();
   __shared__ int32_t ints[kThreads / kWarp];
   const int32_t g = static_cast<int32_t>(blockIdx.x), r = static_cast<int32_t>(blockIdx.y),
                 group = p.n_heads / p.n_kv_heads;
@@ -325,14 +331,15 @@ class Wave {
     CudaStream& stream = StreamOf(s_);
     const unsigned g = static_cast<unsigned>(p.n_kv_heads), h = static_cast<unsigned>(p.n_heads),
                    n = static_cast<unsigned>(n_);
-    KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(step_append, dim3(g, n), dim3(kThreads),
-                                         2 * static_cast<size_t>(p.d) * sizeof(float), stream, p),
+    KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH_EARLY(step_append, dim3(g, n), dim3(kThreads),
+                                               2 * static_cast<size_t>(p.d) * sizeof(float), stream, p),
                               "a step"));
     if (chooses) KVC_RETURN_IF_ERROR(Check(ChoosePages(p, stream), "a step"));
     KVC_RETURN_IF_ERROR(Check(AttendSegments(p, n_items, stream), "a step"));
-    KVC_RETURN_IF_ERROR(Check(KVC_LAUNCH(join_segments, dim3(h, n), dim3(kThreads), 0, stream, p), "a step"));
+    KVC_RETURN_IF_ERROR(
+        Check(KVC_LAUNCH_EARLY(join_segments, dim3(h, n), dim3(kThreads), 0, stream, p), "a step"));
     if (!attention) return {};
-    return Check(KVC_LAUNCH(gather_attention, dim3(g, n), dim3(kThreads), 0, stream, p), "a step");
+    return Check(KVC_LAUNCH_EARLY(gather_attention, dim3(g, n), dim3(kThreads), 0, stream, p), "a step");
   }
 
   // f(row, KV head, segment) for the segments of every head, its new entry included, in order.

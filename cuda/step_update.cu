@@ -285,6 +285,8 @@ class HeadUpdate {
 
 // Block (g, r), or (0, r) where the heads of a layer go one after the other.
 __global__ void __launch_bounds__(kBlock) update_heads(const StepParams p, bool end_only, bool one) {
+  LetNextBegin();
+  WaitForEarlier();
   KVC_SHARED(float, vectors);
   __shared__ BlockSpace space;
   const int32_t r = static_cast<int32_t>(blockIdx.y), begin = one ? 0 : static_cast<int32_t>(blockIdx.x),
@@ -307,8 +309,8 @@ void AddStepUpdateKernels(KernelLoader* loader) { KVC_ADD(loader, update_heads, 
 
 cudaError_t UpdateHeads(const StepParams& p, bool end_only, bool one, CudaStream& stream) {
   const dim3 grid(one ? 1u : static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows));
-  return KVC_LAUNCH(update_heads, grid, dim3(kBlock), 2 * static_cast<size_t>(p.d) * sizeof(float), stream, p,
-                    end_only, one);
+  return KVC_LAUNCH_EARLY(update_heads, grid, dim3(kBlock), 2 * static_cast<size_t>(p.d) * sizeof(float),
+                          stream, p, end_only, one);
 }
 
 }  // namespace kvc::cuda

@@ -14,7 +14,8 @@ namespace kvc::cuda {
 // what it keeps back. Operations that use it are in the device's context.
 class CudaStream final : public Stream {
  public:
-  explicit CudaStream(bool graphs, const Context& context = {}) : context_(context), graphs_(graphs) {}
+  explicit CudaStream(const LaunchTraits& traits, const Context& context = {})
+      : context_(context), traits_(traits), graphs_(traits) {}
   ~CudaStream() override;
   Status Create(cudaStream_t stream);
 
@@ -40,10 +41,11 @@ class CudaStream final : public Stream {
   cudaError_t Launch(const Kernel& kernel, dim3 grid, dim3 block, size_t shared,
                      const std::tuple<Params...>& values) {
     kept_.Add(kernel, grid, block, shared, values);
-    return gathers_ && kept_.size() < LaunchGraphs::kPiece ? cudaSuccess : SendKept();
+    return gathers_ && kept_.size() < LaunchGraphs::MostOf(piece_) ? cudaSuccess : SendKept();
   }
 
   const LaunchGraphs& graphs() const { return graphs_; }
+  const LaunchTraits& traits() const { return traits_; }
 
  private:
   Status Grow(int64_t bytes);
@@ -51,6 +53,7 @@ class CudaStream final : public Stream {
   Status Flush() { return Check(SendKept(), failed_); }
 
   const Context context_;
+  const LaunchTraits traits_;
   cudaStream_t stream_ = nullptr;
   uint8_t *host_ = nullptr, *device_ = nullptr;
   int64_t size_ = 0, used_ = 0, packet_ = 0, packet_bytes_ = 0;

@@ -82,6 +82,119 @@ TEST_F(DeviceParity, LayerOfEveryWeightType) {
   }
 }
 
+// Steps of one session: rows of many vectors, none of them whole to a warp; parts that end within the rows of
+// a warp; norms, biases, a cap, every activation; two products, and the same bits in every order of blocks.
+TEST_F(DeviceParity, OneRowOfEveryWeightType) {
+  for (const WeightType type : kTypes) {
+    for (const Activation activation :
+         {Activation::kSilu, Activation::kGeluTanh, Activation::kClampedSwiglu}) {
+      NetworkShape shape;
+      shape.hidden = HasBlocks(type) ? 2304 : 2272, shape.ffn = 2560 + (HasBlocks(type) ? 0 : 32);
+      shape.n_heads = 3, shape.n_kv_heads = 1, shape.head_dim = 34, shape.vocab = 131;
+      const int32_t q_rows = shape.n_heads * shape.head_dim, kv_rows = shape.head_dim, h = shape.hidden;
+      const FileWeight q(type, q_rows, h, 32, &random_), k(type, kv_rows, h, 32, &random_),
+          v(type, kv_rows, h, 32, &random_), o(WeightType::kF32, h, q_rows, 0, &random_),
+          gate(type, shape.ffn, h, 32, &random_), up(type, shape.ffn, h, 32, &random_),
+          down(type, h, shape.ffn, 32, &random_), head(type, shape.vocab, h, 32, &random_);
+      const auto norm = pair_->Copy(Random(static_cast<size_t>(h))),
+                 bias = pair_->Copy(Random(static_cast<size_t>(shape.ffn))),
+                 x = pair_->Copy(Random(static_cast<size_t>(h))),
+                 qs = pair_->Copy(Random(static_cast<size_t>(q_rows))),
+                 ks = pair_->Copy(Random(static_cast<size_t>(kv_rows))),
+                 vs = pair_->Copy(Random(static_cast<size_t>(kv_rows))),
+                 logits = pair_->Copy(Random(static_cast<size_t>(shape.vocab)));
+      std::vector<std::vector<float>> results;
+      const std::vector<float> before = pair_->Read(x, 0);
+      for (int i : {0, 1, 1, 1}) {
+#if defined(KVC_EMU)
+        emu::GetOptions().order = static_cast<int>(results.size() % 3);
+#endif
+        Device& d = *devices_[i];
+        LayerMatrices w;
+        w.attention_norm = w.ffn_norm = norm.at[i], w.activation = activation;
+        w.activation_gain = 1.7f, w.activation_limit = 0.5f;
+        const DevicePtr<const float> biases[] = {bias.at[i], {}, {}};
+        const Weight qkv[] = {q.w, k.w, v.w}, gate_up[] = {gate.w, up.w};
+        Matrix m;
+        ASSERT_TRUE(d.Prepare({qkv, 3}, {biases, 3}, MatrixUse::kProducts, &w.qkv).ok());
+        ASSERT_TRUE(d.Prepare({&o.w, 1}, {}, MatrixUse::kProducts, &w.output).ok());
+        ASSERT_TRUE(d.Prepare({gate_up, 2}, {biases, 2}, MatrixUse::kProducts, &w.gate_up).ok());
+        ASSERT_TRUE(d.Prepare({&down.w, 1}, {}, MatrixUse::kProducts, &w.down).ok());
+        ASSERT_TRUE(d.Prepare({&head.w, 1}, {}, MatrixUse::kProducts, &m).ok());
+        const DeviceBytes scratch = pair_->Scratch(i, d.NetworkScratchBytes(shape, 1));
+        Stream* s = streams_[i].get();
+        ASSERT_TRUE(d.Write(s, x.at[i].As<uint8_t>(), before.data(), 4 * h).ok());
+        ASSERT_TRUE(d.Project(s, {&shape, &w, x.at[i], 1, qs.at[i], ks.at[i], vs.at[i], scratch}).ok());
+        ASSERT_TRUE(d.Finish(s, {&shape, &w, qs.at[i], 1, 0.5f, x.at[i], scratch}).ok());
+        LogitsArgs last{&shape, norm.at[i], &m, x.at[i], 1, 0.25f, logits.at[i], scratch};
+        last.cap = 100;  // what is less would make errors of small logits large
+        ASSERT_TRUE(d.Logits(s, last).ok());
+        results.push_back(pair_->Read(x, i));
+        for (const Matrix* used : {&w.qkv, &w.output, &w.gate_up, &w.down, &m}) {
+          if (used->memory) d.Free(used->memory, used->bytes);
+        }
+      }
+      EXPECT_EQ(results[1], results[2]);
+      EXPECT_EQ(results[1], results[3]);
+      const double tolerance = HasCodes(type) ? 0.1 : 2e-5;
+      const std::string what = "type " + std::to_string(static_cast<int>(type)) + ", activation " +
+                               std::to_string(static_cast<int>(activation));
+      pair_->ExpectNear(qs, tolerance, what + ", queries");
+      pair_->ExpectNear(vs, tolerance, what + ", values");
+      pair_->ExpectNear(x, tolerance, what + ", residual");
+      pair_->ExpectNear(logits, 2 * tolerance, what + ", logits");
+      pair_->blocks.clear();
+    }
+  }
+}
+
+// One row has kernels of its own; what they make is that of the row beside another. Exact beside the
+// processor, which rounds activations in front of codes.
+TEST_F(DeviceParity, OneRowIsAsOneOfTwo) {
+  for (const WeightType type : kTypes) {
+    NetworkShape shape;
+    shape.hidden = shape.ffn = HasBlocks(type) ? 2304 : 2272;
+    shape.n_heads = 1, shape.n_kv_heads = 1, shape.head_dim = 96;
+    const int32_t h = shape.hidden, d = shape.head_dim;
+    const FileWeight q(type, d, h, 32, &random_), k(type, d, h, 32, &random_), v(type, d, h, 32, &random_),
+        o(WeightType::kF32, h, d, 0, &random_), gate(type, h, h, 32, &random_), up(type, h, h, 32, &random_),
+        down(type, h, h, 32, &random_);
+    const std::vector<float> x = Random(static_cast<size_t>(2 * h));
+    const auto norm = pair_->Copy(Random(static_cast<size_t>(h)));
+    Device& device = *devices_[1];
+    LayerMatrices w;
+    w.attention_norm = w.ffn_norm = norm.at[1];
+    const Weight qkv[] = {q.w, k.w, v.w}, gate_up[] = {gate.w, up.w};
+    ASSERT_TRUE(device.Prepare({qkv, 3}, {}, MatrixUse::kProducts, &w.qkv).ok());
+    ASSERT_TRUE(device.Prepare({&o.w, 1}, {}, MatrixUse::kProducts, &w.output).ok());
+    ASSERT_TRUE(device.Prepare({gate_up, 2}, {}, MatrixUse::kProducts, &w.gate_up).ok());
+    ASSERT_TRUE(device.Prepare({&down.w, 1}, {}, MatrixUse::kProducts, &w.down).ok());
+    std::vector<float> got[2];
+    for (const int32_t n : {1, 2}) {
+      const auto rows = pair_->Copy(std::vector<float>(x.begin(), x.begin() + n * h)),
+                 qs = pair_->Copy(Random(static_cast<size_t>(n * d))),
+                 ks = pair_->Copy(Random(static_cast<size_t>(n * d))),
+                 vs = pair_->Copy(Random(static_cast<size_t>(n * d)));
+      const DeviceBytes scratch = pair_->Scratch(1, device.NetworkScratchBytes(shape, n));
+      Stream* s = streams_[1].get();
+      ASSERT_TRUE(device.Project(s, {&shape, &w, rows.at[1], n, qs.at[1], ks.at[1], vs.at[1], scratch}).ok());
+      ASSERT_TRUE(device.Finish(s, {&shape, &w, qs.at[1], n, 1, rows.at[1], scratch}).ok());
+      for (const auto* part : {&qs, &ks, &vs, &rows}) {
+        const std::vector<float> all = pair_->Read(*part, 1);
+        got[n - 1].insert(got[n - 1].end(), all.begin(), all.begin() + static_cast<int64_t>(all.size()) / n);
+      }
+    }
+    ASSERT_EQ(got[0].size(), got[1].size());
+    float most = 0;
+    for (const float number : got[1]) most = std::max(most, std::fabs(number));
+    for (size_t i = 0; i < got[0].size(); ++i)
+      ASSERT_NEAR(got[0][i], got[1][i], 4e-6f * most) << "type " << static_cast<int>(type) << ", " << i;
+    for (const Matrix* used : {&w.qkv, &w.output, &w.gate_up, &w.down})
+      device.Free(used->memory, used->bytes);
+    pair_->blocks.clear();
+  }
+}
+
 // A product whose matrices have different types: kernels are made for one.
 TEST_F(DeviceParity, MatricesOfDifferentTypesInOneProduct) {
   NetworkShape shape;

@@ -226,8 +226,12 @@ const void* Exchange(unsigned mask, const void* mine, size_t bytes) {
 }
 void BlockBarrier() { current->Barrier(); }
 
-bool RunGrid(const char* name, dim3 grid, dim3 dim, size_t shared, const std::function<void()>& kernel) {
+bool RunGrid(const Started& started, const std::function<void()>& kernel) {
   const Options& options = GetOptions();
+  const dim3 grid = started.grid, dim = started.block;
+  const size_t shared = started.shared;
+  const char* const name = started.name;
+  if (started.early) ++GetCalls().early;
   const unsigned n = grid.x * grid.y * grid.z;
   // Exactly as long as asked for, full of what is neither a number nor an index.
   std::unique_ptr<uint8_t[]> memory(new uint8_t[shared + 16]);
@@ -258,6 +262,11 @@ bool RunGrid(const char* name, dim3 grid, dim3 dim, size_t shared, const std::fu
     if (!good)
       std::fprintf(stderr, "emulator: %s: block %u of %u cannot go on: its threads wait for each other\n",
                    name, b, n);
+    if (good && started.early && one.waits != dim.x * dim.y * dim.z) {
+      std::fprintf(stderr, "emulator: %s: %u threads of block %u have not waited for what lies before it\n",
+                   name, dim.x * dim.y * dim.z - one.waits, b);
+      good = false;
+    }
   }
 #if defined(KVC_EMU_ASAN)
   __asan_unpoison_memory_region(memory.get(), shared + 16);

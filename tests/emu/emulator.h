@@ -18,7 +18,7 @@ struct Options {
   // What a program finds on the machine: CUDA's version of the driver (0: there is none) and of the program's
   // own runtime, how many devices, what asking for them says beside that, their compute capability, times
   // ten, and whether they have virtual memory.
-  int driver = 13000, runtime = 13000, devices = 1, capability = 80;
+  int driver = 13000, runtime = 13000, devices = 1, capability = 90;
   cudaError_t count_error = cudaSuccess;
   bool virtual_memory = true;
   cudaError_t kernels_error = cudaSuccess;  // of kernels that are asked for
@@ -33,6 +33,7 @@ Options& GetOptions();
 // Calls of the host so far.
 struct Calls {
   int64_t launches = 0, graphs = 0;  // of single kernels, of graphs
+  int64_t early = 0;                 // kernels that ran as such, in graphs or not
   int64_t unnamed = 0;  // for the stream without a name, which waits for others of the host program
   int64_t of[static_cast<int>(Call::kCount)] = {};
 };
@@ -49,12 +50,20 @@ int CurrentContext();
 
 // Whether a device would refuse a launch of a kernel with so much shared memory at most; says so.
 bool Refuses(const char* name, dim3 grid, dim3 block, size_t shared, size_t most_shared);
+// A kernel as it was launched. early: it may begin before what lies in front of it has ended, so that all of
+// its threads have to wait for that themselves.
+struct Started {
+  const char* name;
+  dim3 grid, block;
+  size_t shared;
+  bool early;
+};
+
 // Queues the kernel, which was not refused, on its stream; it runs when somebody waits for what the stream
 // has done.
-cudaError_t Launch(const char* name, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-                   std::function<void()> kernel);
+cudaError_t Launch(const Started& started, cudaStream_t stream, std::function<void()> kernel);
 
-// False: a block cannot go on, or threads race (races.h).
-bool RunGrid(const char* name, dim3 grid, dim3 block, size_t shared, const std::function<void()>& kernel);
+// False: a block cannot go on, threads race (races.h), or some of an early kernel have not waited.
+bool RunGrid(const Started& started, const std::function<void()>& kernel);
 
 }  // namespace kvc::emu

@@ -269,6 +269,31 @@ TEST_P(EmulatorTest, RefusesKernelsThatNobodyMadeReady) {
   cudaFree(x);
 }
 
+// A kernel that may begin early waits in all of its threads; half of those of this one forget it.
+__global__ void waits_by_half(int32_t* x, bool all) {
+  if (all || Lane() < 16) WaitForEarlier();
+  *x = 1;
+}
+
+TEST_P(EmulatorTest, AnEarlyKernelThatDoesNotWaitFailsTheLaunch) {
+  int32_t* x = Device<int32_t>(1);
+  KernelLoader loader;
+  KVC_ADD(&loader, waits_by_half, 0);
+  cudaLaunchAttribute early = {cudaLaunchAttributeProgrammaticStreamSerialization, {1}};
+  const cudaLaunchConfig_t config = {dim3(3), dim3(32), 0, stream_, &early, 1};
+  for (bool all : {true, false}) {
+    void* params[] = {&x, &all};
+    const auto* kernel = reinterpret_cast<const void*>(waits_by_half);
+    ASSERT_EQ(cudaSuccess, cudaLaunchKernelExC(&config, kernel, params));
+    EXPECT_EQ(all ? cudaSuccess : cudaErrorLaunchFailure, cudaStreamSynchronize(stream_));
+    // Launched as any other it need not.
+    emu::Recover();
+    ASSERT_EQ(cudaSuccess, cudaLaunchKernel(kernel, dim3(3), dim3(32), params, 0, stream_));
+    EXPECT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+  }
+  cudaFree(x);
+}
+
 __global__ void half_a_barrier(int32_t* x) {
   if (Lane() < 16) __syncwarp();
   if (Lane() >= 16) __syncthreads();

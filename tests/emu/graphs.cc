@@ -17,6 +17,7 @@ struct Work {
   const void* function = nullptr;  // null: a copy
   dim3 grid, block;
   size_t shared = 0;
+  bool early = false;
   std::vector<std::vector<unsigned char>> params;
   void* to = nullptr;
   const void* from = nullptr;
@@ -70,7 +71,7 @@ cudaError_t Issue(const Work& work, cudaStream_t stream) {
   auto params = std::make_shared<Params>();
   params->values = work.params;
   for (auto& value : params->values) params->pointers.push_back(value.data());
-  return Launch(form.name, work.grid, work.block, work.shared, stream,
+  return Launch({form.name, work.grid, work.block, work.shared, work.early}, stream,
                 [form, function, params] { form.call(function, params->pointers.data()); });
 }
 
@@ -155,14 +156,23 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute, int va
   ready->most_shared = static_cast<size_t>(value);
   return cudaSuccess;
 }
-cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** params, size_t shared,
-                             cudaStream_t stream) {
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* function, void** params) {
   const HeapPause pause;
   ++kvc::emu::GetCalls().launches;
   if (!kvc::emu::Admits(kvc::emu::Call::kLaunch)) return cudaErrorLaunchOutOfResources;
   Work work;
-  const cudaError_t e = SetKernel(function, grid, block, shared, params, &work);
-  return e != cudaSuccess ? e : Issue(work, stream);
+  for (unsigned i = 0; i < c->numAttrs; ++i) {
+    const cudaLaunchAttribute& a = c->attrs[i];
+    if (a.id != cudaLaunchAttributeProgrammaticStreamSerialization) return cudaErrorInvalidValue;
+    work.early = a.val.programmaticStreamSerializationAllowed != 0;
+  }
+  const cudaError_t e = SetKernel(function, c->grid, c->block, c->dynamicSmemBytes, params, &work);
+  return e != cudaSuccess ? e : Issue(work, c->stream);
+}
+cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** params, size_t shared,
+                             cudaStream_t stream) {
+  const cudaLaunchConfig_t config = {grid, block, shared, stream, nullptr, 0};
+  return cudaLaunchKernelExC(&config, function, params);
 }
 
 cudaError_t cudaGraphCreate(cudaGraph_t* out, unsigned) {
@@ -187,6 +197,20 @@ cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* out, cudaGraph_t graph, co
   Work work;
   work.to = to, work.from = from, work.bytes = bytes;
   return AddNode(graph, before, n, std::move(work), out);
+}
+// From one kernel to another alone, of which the later one waits by itself.
+cudaError_t cudaGraphAddDependencies(cudaGraph_t, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
+                                     const cudaGraphEdgeData* data, size_t n) {
+  const HeapPause pause;
+  for (size_t i = 0; i < n; ++i) {
+    const bool early = data != nullptr && data[i].type == cudaGraphDependencyTypeProgrammatic;
+    if (early && (data[i].from_port != cudaGraphKernelNodePortProgrammatic ||
+                  from[i]->work.function == nullptr || to[i]->work.function == nullptr))
+      return cudaErrorInvalidValue;
+    to[i]->before.push_back(from[i]);
+    to[i]->work.early = early;
+  }
+  return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsigned long long) {
   const HeapPause pause;

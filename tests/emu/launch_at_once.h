@@ -5,7 +5,7 @@
 namespace kvc::cuda {
 
 template <typename... Params, typename... Args>
-cudaError_t LaunchOn(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
+cudaError_t LaunchOn(const char* name, bool, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
                      cudaStream_t stream, Args&&... args) {
   KernelLoader loader;
   loader.Add(name, kernel, shared);

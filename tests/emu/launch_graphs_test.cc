@@ -20,6 +20,10 @@ __global__ void step_on(uint32_t* x, const uint32_t* add) {
   const int32_t i = static_cast<int32_t>(blockIdx.x);
   if (ThreadOfBlock() == 0) x[i] = x[i] * 3 + add[i];
 }
+__global__ void waits_and_adds(uint32_t* x, uint32_t add) {
+  WaitForEarlier();
+  if (ThreadOfBlock() == 0) x[blockIdx.x] = x[blockIdx.x] * 3 + add;
+}
 __global__ void negate(uint32_t* x) {
   if (ThreadOfBlock() == 0) x[blockIdx.x] = 0u - x[blockIdx.x];
 }
@@ -35,6 +39,7 @@ class LaunchGraphsTest : public testing::Test {
   void SetUp() override {
     KernelLoader loader;
     KVC_ADD(&loader, step_on, 0);
+    KVC_ADD(&loader, waits_and_adds, 0);
     KVC_ADD(&loader, negate, 0);
     ASSERT_EQ(cudaSuccess, loader.error());
     ASSERT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&real_, cudaStreamNonBlocking));
@@ -85,7 +90,7 @@ class LaunchGraphsTest : public testing::Test {
 };
 
 TEST_F(LaunchGraphsTest, KernelsThatComeAgainAreOneCall) {
-  CudaStream stream(true);
+  CudaStream stream{LaunchTraits()};
   Begin(&stream);
   for (uint32_t step = 0; step < 6; ++step) {
     Step(&stream, 10, 4 + static_cast<int32_t>(step % 3), 100 * step);
@@ -98,7 +103,7 @@ TEST_F(LaunchGraphsTest, KernelsThatComeAgainAreOneCall) {
 
 // Packets of steps that nobody waits for lie behind each other.
 TEST_F(LaunchGraphsTest, StepsWithoutAWaitBetween) {
-  CudaStream stream(true);
+  CudaStream stream{LaunchTraits()};
   Begin(&stream);
   for (uint32_t step = 0; step < 5; ++step) Step(&stream, 6, kMost, 1000 * step);
   ExpectExpected(&stream);
@@ -106,9 +111,9 @@ TEST_F(LaunchGraphsTest, StepsWithoutAWaitBetween) {
 }
 
 TEST_F(LaunchGraphsTest, LongStepsGoInPieces) {
-  CudaStream stream(true);
+  CudaStream stream{LaunchTraits()};
   Begin(&stream);
-  constexpr int kLaunches = 2 * static_cast<int>(LaunchGraphs::kPiece) + 5;
+  constexpr int kLaunches = static_cast<int>(LaunchGraphs::kFirstPiece + LaunchGraphs::kPiece) + 5;
   for (uint32_t step = 0; step < 4; ++step) {
     Step(&stream, kLaunches, 3, step);
     ExpectExpected(&stream);
@@ -118,7 +123,7 @@ TEST_F(LaunchGraphsTest, LongStepsGoInPieces) {
 }
 
 TEST_F(LaunchGraphsTest, SeveralFormsOfAStepInTurns) {
-  CudaStream stream(true);
+  CudaStream stream{LaunchTraits()};
   Begin(&stream);
   for (uint32_t step = 0; step < 9; ++step) {
     Step(&stream, 4 + static_cast<int>(step % 3), 5, step, step % 2 == 0);
@@ -129,7 +134,7 @@ TEST_F(LaunchGraphsTest, SeveralFormsOfAStepInTurns) {
 
 // The ring starts over in the middle of a step, and grows.
 TEST_F(LaunchGraphsTest, PacketsThatDoNotFit) {
-  CudaStream stream(true);
+  CudaStream stream{LaunchTraits()};
   Begin(&stream);
   for (uint32_t step = 0; step < 4; ++step) {
     Gathering gathering(&stream);
@@ -152,7 +157,7 @@ TEST_F(LaunchGraphsTest, PacketsThatDoNotFit) {
 }
 
 TEST_F(LaunchGraphsTest, WithoutRoomForGraphsLaunchesGoOneByOne) {
-  CudaStream stream(true);
+  CudaStream stream{LaunchTraits()};
   Begin(&stream);
   emu::GetOptions().graphs = 1;
   for (uint32_t step = 0; step < 4; ++step) {
@@ -161,6 +166,29 @@ TEST_F(LaunchGraphsTest, WithoutRoomForGraphsLaunchesGoOneByOne) {
     ExpectExpected(&stream);
   }
   EXPECT_EQ(emu::GetCalls().graphs, 1) << "the second form has no room, and from there on none has";
+}
+
+// Kernels that wait by themselves begin early behind a kernel, in a graph as in front of its first time; the
+// first one of a piece stands behind a copy.
+TEST_F(LaunchGraphsTest, KernelsThatWaitBeginEarly) {
+  for (const bool early : {false, true}) {
+    LaunchTraits traits;
+    traits.early = early;
+    CudaStream stream(traits);
+    Begin(&stream);
+    emu::GetCalls() = {};
+    for (uint32_t step = 0; step < 3; ++step) {
+      Gathering gathering(&stream);
+      for (uint32_t k = 0; k < 5; ++k) {
+        ASSERT_EQ(cudaSuccess, KVC_LAUNCH_EARLY(waits_and_adds, dim3(kMost), dim3(32), 0, stream, x_, k));
+        for (uint32_t& value : expected_) value = value * 3 + k;
+      }
+      ASSERT_TRUE(gathering.Issue().ok());
+      ExpectExpected(&stream);
+    }
+    EXPECT_EQ(stream.graphs().n_replayed(), 2);
+    EXPECT_EQ(emu::GetCalls().early, early ? 5 + 2 * 4 : 0);
+  }
 }
 
 // The same bits with graphs and without; a step of a session costs a few calls.
@@ -189,8 +217,8 @@ TEST_F(LaunchGraphsTest, StepsOfASession) {
     }
     ::unsetenv("KVC_CUDA_GRAPHS");
     EXPECT_EQ(logits[0], logits[1]);
-    // docs/cuda.md: 10 a layer, and the embedding; methods have more.
-    const int64_t plain = 10 * test::TinyModelOptions().n_layers + 1;
+    // docs/cuda.md: 7 a layer, and the embedding; methods have more.
+    const int64_t plain = 7 * test::TinyModelOptions().n_layers + 1;
     EXPECT_TRUE(launches[0] == plain || (launches[0] > plain && std::string(policy) != "full"))
         << launches[0];
     EXPECT_EQ(launches[1], 0);

@@ -254,13 +254,11 @@ bool Refuses(const char* name, dim3 grid, dim3 dim, size_t shared, size_t most_s
   return true;
 }
 
-cudaError_t Launch(const char* name, dim3 grid, dim3 dim, size_t shared, cudaStream_t stream,
-                   std::function<void()> kernel) {
+cudaError_t Launch(const Started& started, cudaStream_t stream, std::function<void()> kernel) {
   const InContext call;
   if (stream != nullptr && stream->device != contexts.Device()) return cudaErrorInvalidResourceHandle;
   return Enqueue(stream, [=] {
-    if (The().error == cudaSuccess && !RunGrid(name, grid, dim, shared, kernel))
-      The().error = cudaErrorLaunchFailure;
+    if (The().error == cudaSuccess && !RunGrid(started, kernel)) The().error = cudaErrorLaunchFailure;
   });
 }
 

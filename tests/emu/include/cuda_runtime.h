@@ -41,6 +41,7 @@ struct Block {
   dim3 index, dim, grid;
   uint8_t* shared = nullptr;          // dynamic, of exactly the size that was asked for
   unsigned number = 0, barriers = 0;  // in the grid; that its threads have passed
+  unsigned waits = 0;                 // of its threads, for what lies before the kernel
 };
 extern thread_local Thread* self;
 extern thread_local Block* block;
@@ -48,6 +49,7 @@ extern thread_local Block* block;
 // All lanes of `mask` meet; every one hands in `bytes` and gets those of all 32 (undefined for the others).
 const void* Exchange(unsigned mask, const void* mine, size_t bytes);
 void BlockBarrier();
+inline void WaitForEarlier() { ++block->waits; }
 
 }  // namespace kvc::emu
 
@@ -140,6 +142,25 @@ struct cudaKernelNodeParams {
   void** kernelParams;
   void** extra;
 };
+// A kernel that may begin before the one in front of it has ended: an edge of a graph, or a launch.
+enum { cudaGraphKernelNodePortProgrammatic = 1, cudaGraphDependencyTypeProgrammatic = 1 };
+struct cudaGraphEdgeData {
+  unsigned char from_port, to_port, type, reserved[5];
+};
+enum { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+struct cudaLaunchAttribute {
+  int id;
+  struct {
+    int programmaticStreamSerializationAllowed;
+  } val;
+};
+struct cudaLaunchConfig_t {
+  dim3 grid, block;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
 enum { cudaStreamNonBlocking = 1, cudaHostAllocDefault = 0 };
 struct cudaDeviceProp {
   char name[256];
@@ -178,12 +199,15 @@ cudaError_t cudaEventDestroy(cudaEvent_t);
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*);
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int);
 cudaError_t cudaLaunchKernel(const void*, dim3 grid, dim3 block, void** params, size_t shared, cudaStream_t);
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void** params);
 cudaError_t cudaGraphCreate(cudaGraph_t*, unsigned flags);
 cudaError_t cudaGraphDestroy(cudaGraph_t);
 cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t*, cudaGraph_t, const cudaGraphNode_t* before, size_t n,
                                    const cudaKernelNodeParams*);
 cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t*, cudaGraph_t, const cudaGraphNode_t* before, size_t n,
                                      void*, const void*, size_t, cudaMemcpyKind);
+cudaError_t cudaGraphAddDependencies(cudaGraph_t, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
+                                     const cudaGraphEdgeData*, size_t n);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t, unsigned long long flags);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
 cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t, cudaGraphNode_t, const cudaKernelNodeParams*);

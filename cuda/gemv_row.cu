@@ -1,0 +1,278 @@
+// Products with one row of x: the steps of a single session, which read every weight once and do nothing else
+// that takes time. Bytes: rows * cols weights; x, and what its norm has, once a block.
+//
+// There is one block of 16 warps on every multiprocessor, whatever the matrix: x lies in its shared memory,
+// where all warps read it, and rows are dealt out to the blocks in turns, so that each has as many as the
+// others. Registers and threads are half of a multiprocessor's: the block of the next product begins beside
+// this one, fetches its first weights, which nobody writes, and waits then (gpu.h).
+//
+// A warp works on R rows at a time and keeps eight vectors of 16 bytes a lane on their way: where one has
+// been multiplied the next is asked for, of the next rows too, before the sums of these are added up. 16
+// warps (12 where scales take registers) are 64 (48) KiB; the memory of an H200 wants some 28 KiB of a
+// multiprocessor at a time. Rows beside each other read x once: a vector of eight bits meets 64 bytes of x,
+// one of four bits 128, and shared memory gives 128 bytes a cycle where memory gives 19 of weights.
+//
+// The norm in front of a product and the activation behind two of them ride along: the root mean square is
+// one factor of all sums, and a warp that has both rows of gate and up writes what becomes of them.
+#include <algorithm>
+
+#include "cuda/launch.h"
+#include "cuda/network.h"
+
+namespace kvc::cuda {
+namespace {
+
+constexpr int32_t kMostShared = 96 << 10;  // of x: devices of every capability have it
+
+// Rows of a warp, vectors of each on their way.
+template <WeightType T>
+struct FormOf {
+  static constexpr bool kCodes = T == WeightType::kInt8 || T == WeightType::kInt4;
+  static constexpr int kRows = T == WeightType::kInt4 ? 4 : 2;
+  static constexpr int kAhead = 8 / kRows;
+  static constexpr int kWarps = kCodes ? 12 : 16;  // scales take registers
+  static constexpr int kThreads = kWarps * kWarp;
+};
+
+// x in the order in which lanes read it: of 32 vectors' columns first four of every lane, then the next four.
+template <WeightType T>
+KVC_DEVICE int32_t PlaceOf(int32_t four) {
+  constexpr int kFours = VectorOf<T>::kColumns / 4;
+  const int32_t vector = four / kFours;
+  return (vector / kWarp * kFours + four % kFours) * kWarp + vector % kWarp;
+}
+
+// Where a warp is in its rows: R of one part, or R / 2 of either of two.
+struct Cursor {
+  int32_t unit, part, row, n;  // row: of the part, of n rows
+  int32_t at;                  // vectors of a row that lie behind
+};
+
+template <WeightType T, bool kGated>
+class RowProduct {
+ public:
+  static constexpr int kRows = FormOf<T>::kRows, kAhead = FormOf<T>::kAhead, kColumns = VectorOf<T>::kColumns;
+  static constexpr int kOwn = kGated ? kRows / 2 : kRows;  // rows of a part
+
+  KVC_DEVICE RowProduct(const OneRow& o, const float4* x) : o_(o), p_(o.product), x_(x) {
+    vectors_ = p_.cols / kColumns;
+  }
+
+  KVC_DEVICE Cursor Begin(int32_t unit) const {
+    Cursor c{unit, 0, 0, 0, 0};
+    while (!kGated && c.part + 1 < p_.n_parts && unit >= p_.parts[c.part + 1].first_block) ++c.part;
+    const Part& w = p_.parts[c.part];
+    c.row = (unit - w.first_block) * kOwn, c.n = min(kOwn, w.rows - c.row);
+    return c;
+  }
+  KVC_DEVICE bool IsLast(const Cursor& c) const { return c.at + kAhead * kWarp >= vectors_; }
+  // The next columns, or the next rows.
+  KVC_DEVICE Cursor Next(Cursor c, int32_t step) const {
+    if (IsLast(c)) return c.unit + step < o_.n_units ? Begin(c.unit + step) : Cursor{o_.n_units, 0, 0, 0, 0};
+    c.at += kAhead * kWarp;
+    return c;
+  }
+  KVC_DEVICE bool Has(const Cursor& c) const { return c.unit < o_.n_units; }
+
+  KVC_DEVICE void Fetch(const Cursor& c) {
+    KVC_UNROLL
+    for (int u = 0; u < kAhead; ++u) FetchVectors(c, u);
+  }
+  // What was fetched at c meets x; what is at `next` takes its place.
+  KVC_DEVICE void MultiplyAndFetch(const Cursor& c, const Cursor& next) {
+    KVC_UNROLL
+    for (int u = 0; u < kAhead; ++u) {
+      const int32_t first = c.at + u * kWarp;
+      if (first + Lane() < vectors_) MultiplyVectors(u, x_ + first * (kColumns / 4) + Lane());
+      if (Has(next)) FetchVectors(next, u);
+    }
+  }
+  // The results of the rows at c. factor: of the norm.
+  KVC_DEVICE void Finish(const Cursor& c, float factor) {
+    KVC_UNROLL
+    for (int r = 0; r < kRows; ++r) sum_[r] = WarpSum(sum_[r]) * factor;
+    KVC_UNROLL
+    for (int r = 0; r < kOwn; ++r) {
+      if (Lane() != r || r >= c.n) continue;
+      if constexpr (kGated) {
+        const Part &gate = p_.parts[0], &up = p_.parts[1];
+        const float g = OutputOf(p_, gate, 0, c.row + r, sum_[r]),
+                    u = OutputOf(p_, up, 0, c.row + r, sum_[kOwn + r]);
+        gate.y[c.row + r] = Activated(o_.activation, g, u);
+      } else {
+        const Part& w = p_.parts[c.part];
+        StoreOutput(p_, w, 0, w.first + c.row + r, 0, sum_[r]);
+      }
+    }
+    KVC_UNROLL
+    for (int r = 0; r < kRows; ++r) sum_[r] = 0;
+  }
+
+ private:
+  KVC_DEVICE void FetchVectors(const Cursor& c, int u) {
+    const int32_t vector = c.at + u * kWarp + Lane();
+    if (vector >= vectors_) return;
+    KVC_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const int part = kGated ? r / kOwn : c.part;
+      const Part& w = p_.parts[part];
+      const int64_t at = static_cast<int64_t>(c.row + min(r % kOwn, c.n - 1)) * vectors_ + vector;
+      v_[u][r] = __ldcs(reinterpret_cast<const uint4*>(w.data) + at);
+      if (FormOf<T>::kCodes) scale_[u][r] = w.scales[at >> o_.scale_shift[part]];
+    }
+  }
+  KVC_DEVICE void MultiplyVectors(int u, const float4* x) {
+    float part[kRows] = {}, all = 0;
+    KVC_UNROLL
+    for (int i = 0; i < kColumns / 4; ++i) {
+      const float4 y = x[i * kWarp];
+      if (T == WeightType::kInt4) all += (y.x + y.y) + (y.z + y.w);
+      KVC_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        float a[4];
+        if (T == WeightType::kInt4) {
+          UnpackFourAsFractions(v_[u][r], i, a);
+        } else {
+          UnpackFour<T>(v_[u][r], i, a);
+        }
+        // One after the other: four operations instead of five.
+        part[r] += a[0] * y.x, part[r] += a[1] * y.y, part[r] += a[2] * y.z, part[r] += a[3] * y.w;
+      }
+    }
+    KVC_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      if (T == WeightType::kInt4) part[r] = kCodesOfFraction * part[r] - kFractionOfZero * all;
+      sum_[r] += FormOf<T>::kCodes ? part[r] * HalfBits(scale_[u][r]) : part[r];
+    }
+  }
+
+  const OneRow& o_;
+  const Product& p_;
+  const float4* x_;
+  int32_t vectors_;
+  uint4 v_[kAhead][kRows];
+  uint16_t scale_[kAhead][kRows];
+  float sum_[kRows] = {};
+};
+
+// x, times the norm's weights, into shared memory. Returns the factor of the norm, 1 where there is none.
+template <WeightType T>
+KVC_DEVICE float LoadRow(const OneRow& o, float4* x, float* shared) {
+  const float4 *from = reinterpret_cast<const float4*>(o.product.x),
+               *weight = reinterpret_cast<const float4*>(o.norm);
+  float sum = 0;
+  for (int32_t i = ThreadOfBlock(); i < o.product.cols / 4; i += BlockThreads()) {
+    float4 a = from[i];
+    if (weight != nullptr) {
+      const float4 w = weight[i];
+      sum += (a.x * a.x + a.y * a.y) + (a.z * a.z + a.w * a.w);
+      a.x *= w.x, a.y *= w.y, a.z *= w.z, a.w *= w.w;
+    }
+    x[PlaceOf<T>(i)] = a;
+  }
+  sum = BlockSum(sum, shared);
+  const float mean = __fdiv_rn(sum, static_cast<float>(o.product.cols));
+  return weight == nullptr ? 1.0f : __fdiv_rn(1.0f, __fsqrt_rn(mean + o.eps));
+}
+
+template <WeightType T, bool kGated>
+__global__ void __launch_bounds__(FormOf<T>::kThreads, 2) gemv_row(const OneRow o) {
+  KVC_SHARED(float4, x);
+  constexpr int kWarps = FormOf<T>::kWarps;
+  __shared__ float sums[kWarps];
+  LetNextBegin();
+  const int32_t step = static_cast<int32_t>(gridDim.x) * kWarps,
+                first = WarpOfBlock() * static_cast<int32_t>(gridDim.x) + static_cast<int32_t>(blockIdx.x);
+  RowProduct<T, kGated> product(o, x);
+  Cursor now{o.n_units, 0, 0, 0, 0};
+  if (first < o.n_units) now = product.Begin(first), product.Fetch(now);
+  WaitForEarlier();
+  const float factor = LoadRow<T>(o, x, sums);
+  while (product.Has(now)) {
+    const Cursor next = product.Next(now, step);
+    product.MultiplyAndFetch(now, next);
+    if (product.IsLast(now)) product.Finish(now, factor);
+    now = next;
+  }
+}
+
+int32_t SharedBytes(WeightType type, int32_t cols) {
+  const int32_t columns = kWarp * (type == WeightType::kInt4   ? VectorOf<WeightType::kInt4>::kColumns
+                                   : type == WeightType::kInt8 ? VectorOf<WeightType::kInt8>::kColumns
+                                   : type == WeightType::kF32  ? VectorOf<WeightType::kF32>::kColumns
+                                                               : VectorOf<WeightType::kBf16>::kColumns);
+  return (cols + columns - 1) / columns * columns * static_cast<int32_t>(sizeof(float));
+}
+
+template <WeightType T>
+void AddForms(KernelLoader* loader) {
+  KVC_ADD(loader, (gemv_row<T, false>), kMostShared);
+  KVC_ADD(loader, (gemv_row<T, true>), kMostShared);
+}
+
+template <WeightType T>
+cudaError_t LaunchForm(OneRow o, CudaStream& stream) {
+  Product& p = o.product;
+  if (o.gated) {
+    p.parts[0].first_block = 0;
+    o.n_units = (p.parts[0].rows + FormOf<T>::kRows / 2 - 1) / (FormOf<T>::kRows / 2);
+  } else {
+    o.n_units = NumberBlocks(&p, FormOf<T>::kRows);
+  }
+  for (int i = 0; FormOf<T>::kCodes && i < p.n_parts; ++i) {
+    o.scale_shift[i] = 0;
+    while (VectorOf<T>::kColumns << o.scale_shift[i] < p.parts[i].group) ++o.scale_shift[i];
+  }
+  const dim3 block(FormOf<T>::kThreads),
+      grid(static_cast<unsigned>(std::min(o.n_units, stream.traits().multiprocessors)));
+  const size_t shared = static_cast<size_t>(SharedBytes(T, p.cols));
+  if (o.gated) return KVC_LAUNCH_EARLY((gemv_row<T, true>), grid, block, shared, stream, o);
+  return KVC_LAUNCH_EARLY((gemv_row<T, false>), grid, block, shared, stream, o);
+}
+
+}  // namespace
+
+void AddGemvRowKernels(KernelLoader* loader) {
+  AddForms<WeightType::kF32>(loader);
+  AddForms<WeightType::kF16>(loader);
+  AddForms<WeightType::kBf16>(loader);
+  AddForms<WeightType::kInt8>(loader);
+  AddForms<WeightType::kInt4>(loader);
+}
+
+// Of one type, in whole vectors of 16 bytes, of which one, two, four or so have a scale.
+bool FitsOneRow(const Product& p) {
+  const WeightType type = p.parts[0].type;
+  if (p.n != 1 || p.tiles != nullptr || SharedBytes(type, p.cols) > kMostShared) return false;
+  const bool codes = type == WeightType::kInt8 || type == WeightType::kInt4;
+  const int32_t columns = SharedBytes(type, 1) / (kWarp * static_cast<int32_t>(sizeof(float)));
+  for (int i = 0; i < p.n_parts; ++i) {
+    const Part& w = p.parts[i];
+    const int32_t vectors = codes ? w.group / columns : 1;  // with one scale
+    if (w.type != type || p.cols % columns != 0) return false;
+    if (codes && (w.group % columns != 0 || (vectors & (vectors - 1)) != 0 || p.cols % w.group != 0))
+      return false;
+  }
+  return true;
+}
+
+cudaError_t GemvRow(const OneRow& o, CudaStream& stream) {
+  switch (o.product.parts[0].type) {
+    case WeightType::kF32:
+      return LaunchForm<WeightType::kF32>(o, stream);
+    case WeightType::kF16:
+      return LaunchForm<WeightType::kF16>(o, stream);
+    case WeightType::kBf16:
+      return LaunchForm<WeightType::kBf16>(o, stream);
+    case WeightType::kInt8:
+      return LaunchForm<WeightType::kInt8>(o, stream);
+    case WeightType::kInt4:
+      return LaunchForm<WeightType::kInt4>(o, stream);
+    case WeightType::kQ4K:
+    case WeightType::kQ6K:
+      break;  // prepare.cc makes int8 of them
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace kvc::cuda
