@@ -5,6 +5,7 @@
 // operation waits for memory. --small: every operation once, over little.
 #include "bench/device_bench.h"
 
+#include "bench/device_compress.h"
 #include "bench/device_layer.h"
 #include "bench/device_steps.h"
 
@@ -92,59 +93,64 @@ void Products(DeviceBench* bench) {
   }
 }
 
-// Flops: 4 D a pair of query and key that it sees, 2 D where only probabilities are made.
-void Prompts(DeviceBench* bench) {
-  const NetworkShape s = ShapeOf(*bench);
-  for (const int32_t n : {512, 4096}) {
-    const int32_t tokens = bench->small() ? n / 32 : n, rows = std::min(tokens, 512);
-    const std::string what = std::to_string(rows) + " rows of " + std::to_string(tokens);
-    if (!bench->Wants("attend prompt " + what) && !bench->Wants("fold columns " + what)) continue;
-    const Layer layer(bench, tokens);
-    const std::vector<int32_t> base(static_cast<size_t>(s.n_kv_heads), 0);
-    const DeviceBuffer<float> q = bench->Upload(bench->Floats(int64_t{rows} * s.n_heads * s.head_dim)),
-                              out = bench->Room<float>(int64_t{rows} * s.n_heads * s.head_dim),
-                              lse = bench->Room<float>(int64_t{rows} * s.n_heads),
-                              sums = bench->Upload(
-                                  std::vector<float>(static_cast<size_t>(tokens * s.n_kv_heads)));
-    const PromptRows newest{base.data(), tokens - rows, rows};
-    const double pairs = (tokens - rows + 0.5 * (rows + 1)) * rows * s.n_heads;
-    bench->Measure("attend prompt " + what, 4 * pairs * s.head_dim, layer.bytes(tokens), [&] {
-      Check(bench->device()->AttendPrompt(
-          bench->stream(), {layer.view(), newest, s.n_heads, 0, kScale, q.at(), out.at(), lse.at(), rows}));
-    });
-    bench->Measure("fold columns " + what, 2 * pairs * s.head_dim, layer.bytes(tokens) / 2, [&] {
-      Check(bench->device()->FoldColumns(
-          bench->stream(), {layer.view(), newest, s.n_heads, tokens, kScale, q.at(), lse.at(), rows,
-                            sums.at(), ColumnFold::kSums}));
-    });
-  }
+// The newest `rows` of a prompt of `tokens`, and what they are attended to by: queries of random numbers.
+struct Prompt {
+  const NetworkShape& s;
+  const int32_t tokens, rows;
+  const Layer layer;
+  const std::vector<int32_t> base;
+  const DeviceBuffer<float> q, out, lse;
+  // Pairs of query and key that it sees, of all query heads.
+  const double pairs;
+
+  Prompt(DeviceBench* bench, const NetworkShape& shape, int32_t n_tokens, int32_t n_rows)
+      : s(shape),
+        tokens(n_tokens),
+        rows(n_rows),
+        layer(bench, shape, n_tokens),
+        base(static_cast<size_t>(shape.n_kv_heads), 0),
+        q(bench->Upload(bench->Floats(int64_t{n_rows} * shape.n_heads * shape.head_dim))),
+        out(bench->Room<float>(int64_t{n_rows} * shape.n_heads * shape.head_dim)),
+        lse(bench->Room<float>(int64_t{n_rows} * shape.n_heads)),
+        pairs((n_tokens - n_rows + 0.5 * (n_rows + 1)) * n_rows * shape.n_heads) {}
+  PromptRows newest() const { return {base.data(), tokens - rows, rows}; }
+  std::string name() const { return std::to_string(rows) + " rows of " + std::to_string(tokens); }
+};
+
+// Flops: 4 D a pair.
+void AttendOf(DeviceBench* bench, const Prompt& p) {
+  bench->Measure("attend prompt " + p.name(), 4 * p.pairs * p.s.head_dim, p.layer.bytes(p.tokens), [&] {
+    Check(bench->device()->AttendPrompt(bench->stream(), {p.layer.view(), p.newest(), p.s.n_heads, 0, kScale,
+                                                          p.q.at(), p.out.at(), p.lse.at(), p.rows}));
+  });
 }
 
-// What SnapKV scores a layer by: 32 rows looked at, pooled.
-void Scoring(DeviceBench* bench) {
-  const NetworkShape s = ShapeOf(*bench);
-  const int32_t n = bench->small() ? 128 : 4096, rows = 32;
-  const std::string what = std::to_string(n) + " entries";
-  if (!bench->Wants("score 32 rows of " + what)) return;
-  const Layer layer(bench, n);
-  ScoreProgram program;
-  program.rows.n_rows = rows;
-  program.Add(ScoreOp::kRows);
-  ScoreInstr& pool = program.Add(ScoreOp::kPoolQ);
-  pool.pool.kernel = 7, pool.tail = rows;
-  program.Add(ScoreOp::kGroup).tail = rows;
-  const DeviceBuffer<float> queries = bench->Upload(bench->Floats(int64_t{rows} * s.n_heads * s.head_dim)),
-                            scores = bench->Room<float>(int64_t{n} * s.n_kv_heads),
-                            per_head = bench->Room<float>(int64_t{n} * s.n_heads);
-  ScoreArgs a{};
-  a.program = &program, a.layer = layer.view(), a.n_heads = s.n_heads, a.scale = kScale, a.stride = n;
-  a.observed.n_rows = a.observed.n_new = rows, a.observed.queries = queries.at();
-  a.scores = scores.at(), a.per_head = per_head.at();
-  const DeviceBuffer<uint8_t> scratch = bench->Room<uint8_t>(
-      bench->device()->ScoreScratchBytes({&program, s.n_heads, s.n_kv_heads, s.head_dim, rows, n}));
-  a.scratch = scratch.raw();
-  bench->Measure("score 32 rows of " + what, 2.0 * rows * n * s.n_heads * s.head_dim, layer.bytes(n) / 2,
-                 [&] { Check(bench->device()->Score(bench->stream(), a)); });
+// Only probabilities are made: 2 D a pair.
+void FoldOf(DeviceBench* bench, const Prompt& p) {
+  const DeviceBuffer<float> sums =
+      bench->Upload(std::vector<float>(static_cast<size_t>(p.tokens * p.s.n_kv_heads)));
+  bench->Measure("fold columns " + p.name(), 2 * p.pairs * p.s.head_dim, p.layer.bytes(p.tokens) / 2, [&] {
+    Check(bench->device()->FoldColumns(
+        bench->stream(), {p.layer.view(), p.newest(), p.s.n_heads, p.tokens, kScale, p.q.at(), p.lse.at(),
+                          p.rows, sums.at(), ColumnFold::kSums}));
+  });
+}
+
+void Prompts(DeviceBench* bench) {
+  const auto wants = [&](const char* operation, int32_t rows, int32_t tokens) {
+    return bench->Wants(operation + std::to_string(rows) + " rows of " + std::to_string(tokens));
+  };
+  for (const int32_t n : {512, 4096}) {
+    const NetworkShape s = ShapeOf(*bench);
+    const int32_t tokens = bench->small() ? n / 32 : n, rows = std::min(tokens, 512);
+    if (!wants("attend prompt ", rows, tokens) && !wants("fold columns ", rows, tokens)) continue;
+    const Prompt prompt(bench, s, tokens, rows);
+    AttendOf(bench, prompt);
+    FoldOf(bench, prompt);
+  }
+  const NetworkShape s = HeadsOf8B();  // what other programs are measured with
+  const int32_t all = bench->small() ? 64 : 16384;
+  if (wants("attend prompt ", all, all)) AttendOf(bench, Prompt(bench, s, all, all));
 }
 
 // The best `keep` of scores of every head, the first four entries and the newest 32 among them.
@@ -209,6 +215,7 @@ int main(int argc, char** argv) {
   Prompts(&bench);
   Scoring(&bench);
   Selection(&bench);
+  Compression(&bench);
   CacheOperations(&bench);
   StepAttention(&bench);
   Sampling(&bench);

@@ -18,6 +18,13 @@ inline NetworkShape ShapeOf(const DeviceBench& bench) {
   return s;
 }
 
+// Of the 8B shape, for what needs no matrices.
+inline NetworkShape HeadsOf8B() {
+  NetworkShape s;
+  s.n_heads = 32, s.n_kv_heads = 8, s.head_dim = 128;
+  return s;
+}
+
 // So many of something of `bytes` that all of them lie in no cache: a pass of a model comes by each once.
 inline int32_t Copies(const DeviceBench& bench, double bytes) {
   constexpr double kBeyondCaches = 256 << 20;

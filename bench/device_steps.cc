@@ -141,8 +141,7 @@ void CacheOperations(DeviceBench* bench) {
 }
 
 void StepAttention(DeviceBench* bench) {
-  NetworkShape s;  // of the 8B shape
-  s.n_heads = 32, s.n_kv_heads = 8, s.head_dim = 128;
+  const NetworkShape s = HeadsOf8B();
   PageArenas arenas(bench->device(), std::make_shared<MemoryMeter>(0));
   const Kind bf16{KvType::kBf16, "bf16", 0}, int8{KvType::kInt8, "int8", 32}, int4{KvType::kInt4, "int4", 32};
   struct Case {
@@ -157,6 +156,7 @@ void StepAttention(DeviceBench* bench) {
                         {16, 4096, int8, false, false},
                         {16, 4096, int4, false, false},
                         {2, 4096, bf16, true, false},
+                        {1, 8192, bf16, true, true},
                         {1, 1024, bf16, false, true},
                         {1, 1024, bf16, false, true, true}}) {
     const int32_t mean = bench->small() ? c.mean / 64 : c.mean;
