@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Speed of the CUDA backend on this machine's GPU: prompts and steps of models at several lengths and policies, as
-fractions of what the same device copies in the same run, and the targets they meet; and single operations
-(bench/device_bench.cc). Writes one JSON file and one table, after every cell, so that a run that is cut off has what it
-measured.
+fractions of what the same device copies in the same run, and the targets they meet; single operations
+(bench/device_bench.cc); and what PyTorch takes for the like where it is there (bench/gpu_peers.py). Writes one JSON
+file and one table, after every cell, so that a run that is cut off has what it measured.
 
   bench/gpu.py --kvc build-gpu/bin/kvc --out build-gpu/gpu.json MODEL.kvc [MODEL.kvc ...]
 """
@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import gpu_targets
 
@@ -63,6 +64,42 @@ def device_of(kvc, device):
     return found[0]
 
 
+def memory_used(device):
+    """Bytes of a GPU that are taken, by all programs: in containers nvidia-smi shows no single ones. None where it does
+    not say."""
+    number = (device.split(":") + ["0"])[1]
+    out, error = run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", f"--id={number}"])
+    return int(out) << 20 if error is None and out.strip().isdigit() else None
+
+
+def memory_peak(command, device, interval=1.0):
+    """What the device holds more while a command runs, at most; None where that cannot be said."""
+    before = memory_used(device)
+    if before is None:
+        return None
+    most = before
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        while running.poll() is None:
+            most = max(most, memory_used(device) or 0)
+            time.sleep(interval)
+    return most - before if running.returncode == 0 else None
+
+
+def with_memory(args, model, cell):
+    """A cell that T18 speaks of, with the memory that its prompt takes. In a run of its own: asking for it takes time
+    from steps."""
+    wanted = (cell["shape"], cell["weights"], cell["policy"]) == ("8B", "bf16", gpu_targets.BUDGET)
+    if not wanted or cell["prompt"] != gpu_targets.LONG or "error" in cell["result"] or not on_cuda(args.device):
+        return cell
+    peak = memory_peak([args.kvc, "bench", model, "--device", args.device, "--policy", cell["policy"], "--prompt",
+                        str(cell["prompt"]), "--gen", "1", "--repeat", "1", "--json"], args.device)
+    return cell if peak is None else cell | {"result": cell["result"] | {"device_bytes_peak": peak}}
+
+
+def on_cuda(device):
+    return device.split(":")[0] == "cuda"
+
+
 def measure(args, model, about, policy, prompt):
     """One cell. What does not fit into the model's context is said, not measured."""
     shape, weights = gpu_targets.kind_of(about)
@@ -80,6 +117,27 @@ def operations(args):
     program = os.path.join(os.path.dirname(args.kvc), "device_bench")
     out, error = run([program, "--device", args.device, "--json", *(["--small"] if args.small else [])])
     return [] if error else [json.loads(line) for line in out.splitlines()], error
+
+
+def peers(args):
+    """What PyTorch takes for the like, by the program beside this one: its rows; or why it cannot be said."""
+    if not on_cuda(args.device) and not args.small:
+        return [], "it is measured on CUDA devices"
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpu_peers.py")
+    out, error = run([args.python, program, "--device", args.device if on_cuda(args.device) else "cpu", "--json",
+                      *(["--small"] if args.small else []), *(["--all"] if args.all else [])])
+    return [] if error else [json.loads(line) for line in out.splitlines() if line.startswith("{")], error
+
+
+def peer_rows(report):
+    if report.get("peers_error"):
+        return ["", f"PyTorch was not measured: {report['peers_error']}"]
+    rows = report.get("peers", [])
+    lines = ["", f"| {rows[0]['library']} | us | of | what |", "|---|---|---|---|"] if rows else []
+    for row in rows:
+        took = f"{row['seconds'] * 1e6:.1f} | {row['n']} | {row['what']}" if "seconds" in row else f"{row['error']} | |"
+        lines.append(f"| {row['peer']} | {took} |")
+    return lines
 
 
 def operation_rows(report):
@@ -115,7 +173,7 @@ def table(report):
     lines += ["", "| target | what | wanted | value | verdict |", "|---|---|---|---|---|"]
     lines += [f"| {row['id']} | {row['what']} | {row['target']} | {row['value']} | {row['verdict']} |"
               for row in report["targets"]]
-    lines += operation_rows(report)
+    lines += operation_rows(report) + peer_rows(report)
     return "\n".join(lines) + "\n"
 
 
@@ -137,6 +195,8 @@ def options(argv):
     parser.add_argument("--gen", type=int, default=64, help="steps of a repetition")
     parser.add_argument("--prompts", type=lambda text: [int(n) for n in text.split(",")], default=PROMPTS)
     parser.add_argument("--small", action="store_true", help="single operations once, over little (tests)")
+    parser.add_argument("--python", default="python3", help="the Python that has PyTorch [python3]")
+    parser.add_argument("--all", action="store_true", help="a compiled model in PyTorch too, which may take a minute")
     parser.add_argument("--out", default="build-gpu/gpu.json")
     return parser.parse_args(argv)
 
@@ -150,7 +210,7 @@ def main(argv=None):
         about = json.loads(need([args.kvc, "inspect", model, "--json"]))
         for policy in POLICIES:
             for prompt in args.prompts:
-                cell = measure(args, model, about, policy, prompt)
+                cell = with_memory(args, model, measure(args, model, about, policy, prompt))
                 error = cell["result"].get("error")
                 failed += error is not None and "was trained for" not in error
                 report["cells"].append(cell)
@@ -158,6 +218,8 @@ def main(argv=None):
                 print(f"{cell['model']}  {policy}  prompt {prompt}: {error or 'measured'}", flush=True)
     report["operations"], report["operations_error"] = operations(args)
     failed += report["operations_error"] is not None
+    write(report, args.out)
+    report["peers"], report["peers_error"] = peers(args)  # no failure: not everybody has PyTorch
     write(report, args.out)
     print(table(report), end="")
     return 1 if failed else 0

@@ -7,8 +7,8 @@ from typing import Callable, Optional
 
 H200 = "H200"
 BUDGET = "snapkv:budget=1024"
+LONG = 131072  # a prompt
 SHAPES = {(32, 4096): "8B", (16, 2048): "1B"}  # layers, hidden
-PEERS = "its comparator"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Found:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """One row: what is wanted, and the function that finds it in the cells of a report and its single operations."""
+    """One row: what is wanted, and the function that finds it in a report."""
 
     name: str
     what: str
@@ -30,27 +30,34 @@ class Target:
 
 
 def missing(what):
-    return lambda cells, operations: Found(f"needs {what}", None)
+    return lambda report: Found(f"needs {what}", None)
 
 
 def of_cells(find):
-    return lambda cells, operations: find(cells)
+    return lambda report: find(report["cells"])
+
+
+def operation_of(report, name):
+    """The single operation (bench/device_bench.cc) of that name; some say behind it in how many layers."""
+    named = re.compile(re.escape(name) + r"(, \d+ layers)?")
+    return next((row for row in report["operations"] if named.fullmatch(row["operation"])), None)
 
 
 def of_operations(judge_rows, *names):
-    """What judge_rows(rows) says of the operations (bench/device_bench.cc) of these names; some say behind it in how
-    many layers."""
+    """What judge_rows(rows) says of the operations of these names."""
 
-    def find(cells, operations):
-        rows = []
-        for name in names:
-            found = [row for row in operations if re.fullmatch(re.escape(name) + r"(, \d+ layers)?", row["operation"])]
-            if not found:
-                return Found(f"needs the operation '{name}'", None)
-            rows.append(found[0])
+    def find(report):
+        rows = [operation_of(report, name) for name in names]
+        if None in rows:
+            return Found(f"needs the operation '{names[rows.index(None)]}'", None)
         return judge_rows(rows)
 
     return find
+
+
+def seconds_of_a_layer(row):
+    layers = re.search(r"(\d+) layers$", row["operation"])
+    return row["seconds"] / (int(layers.group(1)) if layers else 1)
 
 
 def share_of_copies(least):
@@ -65,8 +72,7 @@ def microseconds(most):
     """Of a call; where the operation's name counts layers, of each of them."""
 
     def judge_rows(rows):
-        layers = re.search(r"(\d+) layers$", rows[0]["operation"])
-        took = 1e6 * rows[0]["seconds"] / (int(layers.group(1)) if layers else 1)
+        took = 1e6 * seconds_of_a_layer(rows[0])
         return Found(f"{took:.1f} us", took <= most)
 
     return judge_rows
@@ -126,10 +132,10 @@ def drift(cells):
     """Steps at a fixed budget behind a prompt of 4k and one of 128k."""
     for shape in ("8B", "1B"):
         found = {cell["prompt"]: cell["result"]["step_seconds_median"] for cell in chosen(cells, shape, None, BUDGET)}
-        if 4096 in found and 131072 in found:
-            more = found[131072] / found[4096] - 1
+        if 4096 in found and LONG in found:
+            more = found[LONG] / found[4096] - 1
             return Found(f"{100 * more:+.1f} %", more <= 0.02)
-    return Found("needs prompts of 4096 and 131072 at a budget", None)
+    return Found(f"needs prompts of 4096 and {LONG} at a budget", None)
 
 
 def jitter(cells):
@@ -160,6 +166,50 @@ def share(cells):
     return Found(", ".join(texts), met)
 
 
+def memory(cells):
+    """What the device holds more while a long prompt is read, at most."""
+    found = [cell["result"] for cell in chosen(cells, "8B", "bf16", BUDGET) if cell["prompt"] == LONG]
+    if not found or "device_bytes_peak" not in found[0]:
+        return Found(f"needs the memory of a CUDA device, 8B bf16 with a prompt of {LONG}", None)
+    peak = found[0]["device_bytes_peak"]
+    return Found(f"{peak / 1e9:.1f} GB", peak <= 19e9)
+
+
+def operation(name):
+    """Seconds of ours, a layer; or what was missing."""
+
+    def find(report):
+        row = operation_of(report, name)
+        return (None, f"the operation '{name}'") if row is None else (seconds_of_a_layer(row), None)
+
+    return find
+
+
+def step_8b(report):
+    """The slowest behind any prompt: with a fixed budget they are alike."""
+    found = chosen(report["cells"], "8B", "bf16", BUDGET)
+    if not found:
+        return None, f"8B bf16 at {BUDGET}"
+    return max(cell["result"]["step_seconds_median"] for cell in found), None
+
+
+def beside(ours, peer, least):
+    """How many times as long PyTorch takes (bench/gpu_peers.py) as ours(report) says of us."""
+
+    def find(report):
+        row = next((row for row in report.get("peers", ()) if row["peer"] == peer), None)
+        seconds, lacks = ours(report)
+        if row is None or "error" in row:
+            why = f", which says: {row['error']}" if row else ""
+            lacks = f"its comparator '{peer}'{why}"
+        if lacks:
+            return Found(f"needs {lacks}", None)
+        times = row["seconds"] / seconds
+        return Found(f"{times:.2f} times", times >= least)
+
+    return find
+
+
 SIXTEEN = "attend 16 of 4096 entries "  # sessions, of a head on the mean; 256 MB of bf16
 ONE = "attend 1 of 1024 entries bf16, uniform"
 
@@ -172,38 +222,41 @@ TARGETS = [
            of_operations(ragged_beside_uniform, SIXTEEN + "bf16, ragged", SIXTEEN + "bf16, uniform")),
     Target("T4", "decode attention of one layer, budget 1024", "6.0 us or less",
            of_operations(microseconds(6), ONE)),
-    Target("T5", "beside PyTorch, ragged, mean 8k", "5 times varlen attention", missing(PEERS)),
+    Target("T5", "beside PyTorch, ragged, mean 8k", "5 times varlen attention",
+           beside(operation("attend 1 of 8192 entries bf16, ragged"), "attend ragged 1 of 8192", 5)),
     Target("T6", "pages of int8 and int4 beside bf16", "1.75 and 2.8 times",
            of_operations(coded_pages, *(SIXTEEN + kind + ", uniform" for kind in ("bf16", "int8", "int4")))),
     Target("T7", "scores and victims of a step", "8 % of the attention kernel",
            of_operations(dropping, ONE, ONE + ", dropping")),
-    Target("T8", "append, rotate and evict", "0.5 us a layer", missing(PEERS)),
+    Target("T8", "append, rotate and evict", "0.5 us a layer", missing("its comparator")),
     Target("T9a", "step, 8B bf16", "250 tokens/s, 88 %", of_cells(decode("8B", "bf16", 250, 0.88))),
     Target("T9b8", "step, 8B int8", "430 tokens/s, 80 %", of_cells(decode("8B", "int8", 430, 0.80))),
     Target("T9b4", "step, 8B int4", "700 tokens/s, 70 %", of_cells(decode("8B", "int4", 700, 0.70))),
     Target("T9c", "step, 1B bf16", "1350 tokens/s, 78 %", of_cells(decode("1B", "bf16", 1350, 0.78))),
     Target("T10", "step behind 128k beside 4k, fixed budget", "2 % more", of_cells(drift)),
-    Target("T11", "step beside the research code", "5 times", missing(PEERS)),
+    Target("T11", "step beside the research code", "5 times", beside(step_8b, "step research 8B", 5)),
     Target("T12", "p99 of steps over their median, 8B", "1.03", of_cells(jitter)),
     Target("T13", "prompt of 8k, 8B bf16", "0.27 s", of_cells(prompt)),
-    Target("T14", "attention of a prompt of 16k", "0.95 of PyTorch's flash backend", missing(PEERS)),
+    Target("T14", "attention of a prompt of 16k", "0.95 of PyTorch's flash backend",
+           beside(operation("attend prompt 16384 rows of 16384"), "attend prompt 16384", 0.95)),
     Target("T15a", "compression of the time to the first token", "8B 1 %, 1B 2 %", of_cells(share)),
     Target("T15b", "column sums beside attention", "65 %",
            of_operations(column_sums, "fold columns 512 rows of 4096", "attend prompt 512 rows of 4096")),
-    Target("T16", "compression beside the research code", "10 times", missing(PEERS)),
+    Target("T16", "compression beside the research code", "10 times",
+           beside(operation("compress to 1024 of 8192 entries"), "compress research 8192", 10)),
     Target("T17", "the best 1024 of 128k, 8 rows", "25 us",
            of_operations(microseconds(25), "select 1024 of 131072 entries")),
-    Target("T18", "peak of memory, 8B bf16, 128k", "19 GB", missing("a measurement of the device's memory")),
+    Target("T18", "peak of memory, 8B bf16, 128k", "19 GB", of_cells(memory)),
     Target("T19", "longest prompt in fixed memory", "0.95 of what is predicted", missing("a ladder of prompts")),
 ]
 
 
 def judge(report):
-    """A row for every target: id, what, target, value, verdict. Cells are those of a model file on the device,
-    operations what its single ones took."""
+    """A row for every target: id, what, target, value, verdict. A report has cells, those of a model file on the
+    device, operations, what single ones took, and maybe peers, what PyTorch took for the like."""
     rows, ours = [], H200 in report["device"]["description"]
     for target in TARGETS:
-        found = target.find(report["cells"], report["operations"])
+        found = target.find(report)
         verdict = "not measured" if found.met is None else "met" if found.met else "missed"
         if found.met is not None and not ours:
             verdict = "no target on this device"

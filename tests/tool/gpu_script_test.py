@@ -1,6 +1,7 @@
 """bench/gpu.py and its targets by known answers. gpu_script_test.py KVC runs the whole script with that program: on the
-emulated device where it has one, else on the processor."""
+emulated device where it has one, else on the processor. What measures PyTorch is run where this Python has it."""
 
+import importlib.util
 import json
 import os
 import re
@@ -8,13 +9,18 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 import gpu  # noqa: E402
+import gpu_peers  # noqa: E402
+import gpu_peers_model  # noqa: E402
 import gpu_targets  # noqa: E402
 
 KVC = None  # the program, from the command line
+PEERS = ["attend ragged 1 of 128", "attend ragged 1 of 128, padded", "attend prompt 64", "attend prompt 64, cuDNN",
+         "compress research 256", "step research small"]  # of --small
 COPIED = 2 * (128 << 20) / 1e-3  # bytes both ways in the millisecond that a copy takes on the emulated device
 
 
@@ -25,8 +31,9 @@ def cell(shape="8B", weights="bf16", policy=gpu_targets.BUDGET, prompt=4096, **r
     return about | {"result": good | result}
 
 
-def verdicts(*cells, operations=(), device="NVIDIA H200, 132 multiprocessors"):
-    rows = gpu_targets.judge({"device": {"description": device}, "cells": list(cells), "operations": list(operations)})
+def verdicts(*cells, operations=(), peers=(), device="NVIDIA H200, 132 multiprocessors"):
+    rows = gpu_targets.judge({"device": {"description": device}, "cells": list(cells), "operations": list(operations),
+                              "peers": list(peers)})
     return {row["id"]: row["verdict"] for row in rows}, {row["id"]: row["value"] for row in rows}
 
 
@@ -119,6 +126,76 @@ class OperationTargets(unittest.TestCase):
         self.expect("T15b", sums, "met", "60 %")
 
 
+class PeerTargets(unittest.TestCase):
+    ATTEND = ("attend 1 of 8192 entries bf16, ragged, 9 layers", "attend ragged 1 of 8192")
+    PROMPT = ("attend prompt 16384 rows of 16384", "attend prompt 16384")
+    COMPRESS = ("compress to 1024 of 8192 entries", "compress research 8192")
+
+    def expect(self, target, verdict, value, cells=(), **measured):
+        found, values = verdicts(*cells, **measured)
+        self.assertEqual((found[target], values[target]), (verdict, value))
+
+    def test_operations_beside_theirs(self):
+        for target, (ours, theirs), seconds, other, verdict, value in (
+                ("T5", self.ATTEND, 9e-5, 6e-5, "met", "6.00 times"),  # 10 us a layer
+                ("T5", self.ATTEND, 9e-5, 4.9e-5, "missed", "4.90 times"),
+                ("T14", self.PROMPT, 1e-2, 0.96e-2, "met", "0.96 times"),
+                ("T14", self.PROMPT, 1e-2, 0.94e-2, "missed", "0.94 times"),
+                ("T16", self.COMPRESS, 5e-5, 1e-3, "met", "20.00 times"),
+                ("T16", self.COMPRESS, 5e-5, 4.9e-4, "missed", "9.80 times")):
+            self.expect(target, verdict, value, operations=[operation(ours, seconds)],
+                        peers=[{"peer": theirs, "seconds": other}])
+
+    def test_steps_beside_theirs(self):
+        theirs = [{"peer": "step research 8B", "seconds": 0.025}]
+        slow = cell(prompt=8192, step_seconds_median=0.005)
+        self.expect("T11", "met", "6.25 times", [cell()], peers=theirs)
+        self.expect("T11", "met", "5.00 times", [cell(), slow], peers=theirs)
+        self.expect("T11", "missed", "4.90 times", [cell(step_seconds_median=0.0051)], peers=theirs)
+        self.expect("T11", "not measured", f"needs 8B bf16 at {gpu_targets.BUDGET}", [cell("1B"), cell(weights="int8")],
+                    peers=theirs)
+
+    def test_what_was_missing_is_said(self):
+        ours, theirs = [operation(self.ATTEND[0], 9e-5)], {"peer": self.ATTEND[1], "seconds": 6e-5}
+        self.expect("T5", "not measured", "needs its comparator 'attend ragged 1 of 8192'", operations=ours)
+        self.expect("T5", "not measured", "needs the operation 'attend 1 of 8192 entries bf16, ragged'", peers=[theirs])
+        failed = {"peer": self.ATTEND[1], "error": "no memory"}
+        self.expect("T5", "not measured", "needs its comparator 'attend ragged 1 of 8192', which says: no memory",
+                    operations=ours, peers=[failed])
+        padded = {"peer": "attend ragged 1 of 8192, padded", "seconds": 1}
+        self.expect("T5", "not measured", "needs its comparator 'attend ragged 1 of 8192'", operations=ours,
+                    peers=[padded])
+
+    def test_memory(self):
+        lacks = "needs the memory of a CUDA device, 8B bf16 with a prompt of 131072"
+        self.expect("T18", "not measured", lacks, [cell(prompt=131072)])
+        self.expect("T18", "not measured", lacks, [cell(device_bytes_peak=18e9)])
+        self.expect("T18", "met", "18.3 GB", [cell(prompt=131072, device_bytes_peak=18.3e9)])
+        self.expect("T18", "missed", "19.1 GB", [cell(prompt=131072, device_bytes_peak=19.1e9)])
+
+
+class Memory(unittest.TestCase):
+    def peak(self, *says, command=(sys.executable, "-c", "import time; time.sleep(0.5)")):
+        """With an nvidia-smi that says one of these after the other, the last one for ever."""
+        with tempfile.TemporaryDirectory() as folder:
+            script = os.path.join(folder, "nvidia-smi")
+            with open(script, "w", encoding="utf-8") as file:
+                file.write(f"#!/bin/sh\necho x >> {folder}/asked\ncase $(wc -l < {folder}/asked) in\n")
+                for number, said in enumerate(says, 1):
+                    file.write(f"{number if number < len(says) else '*'}) echo '{said}';;\n")
+                file.write("esac\n")
+            os.chmod(script, 0o755)
+            with unittest.mock.patch.dict(os.environ, PATH=folder + os.pathsep + os.environ["PATH"]):
+                return gpu.memory_peak(list(command), "cuda:1", interval=0.01)
+
+    def test_what_is_taken_more_at_most(self):
+        self.assertEqual(self.peak("100", "300", "200"), 200 << 20)
+
+    def test_what_cannot_be_said(self):
+        self.assertIsNone(self.peak("[N/A]"))
+        self.assertIsNone(self.peak("100", command=(sys.executable, "-c", "import sys; sys.exit(1)")))
+
+
 class Operations(unittest.TestCase):
     def test_rows_are_reckoned_from_seconds(self):
         row = {"operation": "layer x", "seconds": 2e-3, "flops": 4e9, "bytes": 1e9, "read_bytes_per_second": 2e12}
@@ -142,6 +219,96 @@ class Commands(unittest.TestCase):
         self.assertEqual(self.dev("none.kvc"), (1, "dev: no model file 'none.kvc': ./dev gpu MODEL.kvc...\n"))
 
 
+class Peers(unittest.TestCase):
+    """What measures PyTorch, on a processor."""
+
+    def setUp(self):
+        if importlib.util.find_spec("torch") is None:
+            self.skipTest("this Python has no PyTorch")
+        import torch
+
+        self.torch = torch
+        self.bench = gpu_peers.Bench(torch, "cpu", True)
+
+    def run_script(self, *options):
+        command = [sys.executable, os.path.join(ROOT, "bench", "gpu_peers.py"), *options]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def test_one_line_for_each_and_none_stops_the_others(self):
+        done = self.run_script("--small", "--device", "cpu", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([row["peer"] for row in rows], PEERS)
+        for row in rows:
+            self.assertEqual(row["library"], f"PyTorch {self.torch.__version__}")
+            if row["peer"].endswith("cuDNN"):  # there is none on a processor
+                self.assertRegex(row["error"], r"^RuntimeError: No (viable backend|available kernel)")
+                continue
+            self.assertGreater(row["seconds"], 0, row)
+            self.assertGreaterEqual(row["n"], 3)
+        self.assertIn("SDPA of one head after the other", rows[0]["what"])
+        one = self.run_script("--small", "--device", "cpu", "--only", "padded").stdout
+        self.assertEqual((one.count("\n"), one[:30]), (1, "attend ragged 1 of 128, padded"))
+
+    def test_what_cannot_be_run_is_said_in_one_line(self):
+        said = self.run_script("--device", "cpu").stderr
+        self.assertEqual(said, "gpu_peers: a processor has time for --small alone\n")
+        if not self.torch.cuda.is_available():
+            self.assertRegex(self.run_script().stderr, r"^gpu_peers: this PyTorch \(.*\) has no CUDA device\n$")
+
+    def varlen(self, q, k, v, ends_q, ends_k, most_q, most_k):
+        """Attention of sequences behind each other, as libraries for GPUs offer it, with their rules."""
+        out = []
+        self.assertEqual((ends_q.dtype, ends_k.dtype), (self.torch.int32, self.torch.int32))
+        self.assertEqual((int(ends_q[-1]), int(ends_k[-1])), (len(q), len(k)))
+        self.assertEqual((int(ends_q.diff().max()), int(ends_k.diff().max())), (most_q, most_k))
+        for i in range(len(ends_q) - 1):
+            rows = q[ends_q[i] : ends_q[i + 1]].transpose(0, 1)  # [H, rows, D]
+            keys, values = (x[ends_k[i] : ends_k[i + 1]].transpose(0, 1).expand(len(rows), -1, -1) for x in (k, v))
+            attend = self.torch.nn.functional.scaled_dot_product_attention
+            out.append(attend(rows[None], keys[None], values[None])[0].transpose(0, 1))
+        return self.torch.cat(out)
+
+    def test_forms_agree_and_what_differs_is_not_measured(self):
+        wrong = lambda q, k, v, *ends: self.varlen(q, k, v * 2, *ends)  # noqa: E731
+        with unittest.mock.patch.object(gpu_peers, "varlen_functions",
+                                        lambda torch: [("right", self.varlen), ("wrong", wrong)]):
+            found, said = gpu_peers.forms(self.bench)
+        self.assertEqual([form.name for form in found], ["right, query heads as heads", "right, query heads as rows"])
+        self.assertEqual(len(said), 2)
+        for what in said:
+            self.assertRegex(what, r"^wrong, .* from plain attention$")
+
+    def test_flat_caches_grow_by_an_entry_a_head(self):
+        lengths = [[3, 1, 2, 5, 1, 1, 2, 1], [1, 2, 5, 1, 1, 2, 1, 3]]
+        flat = gpu_peers_model.FlatCaches(self.bench, lengths)
+        d = self.bench.sizes.head_dim
+        heads = [list(kv.split(of_layer, dim=1)) for kv, of_layer in zip(flat.kv, lengths)]
+        for _ in range(3):
+            places = flat.places()
+            for layer, of_layer in enumerate(heads):
+                new = self.bench.normal(2, 8, d)
+                keys, values = flat.append(layer, places, *new)
+                for head in range(8):
+                    of_layer[head] = self.torch.cat([of_layer[head], new[:, head : head + 1]], dim=1)
+                wanted = self.torch.cat(of_layer, dim=1)
+                self.assertTrue(self.torch.equal(wanted, self.torch.stack([keys[:, 0], values[:, 0]])))
+                grown = [part.shape[1] for part in of_layer]
+                self.assertEqual(flat.lengths[layer], grown)
+                self.assertEqual(places.ends[layer].tolist(), [sum(grown[:n]) for n in range(9)])
+
+    def test_a_compressed_layer_keeps_its_budget_and_every_heads_window(self):
+        layer, s = gpu_peers.AdaptiveLayer(self.bench), self.bench.sizes
+        keys, values, ends = layer.run()
+        self.assertEqual(keys.shape, values.shape)
+        self.assertEqual(int(ends[-1]), len(keys))
+        self.assertLessEqual(len(keys), s.kv_heads * s.budget)
+        self.assertGreater(len(keys), s.kv_heads * (s.budget - 2))  # shares are rounded down
+        for head in range(s.kv_heads):
+            window = keys[: ends[head + 1]][-gpu_peers.WINDOW :]
+            self.assertTrue(self.torch.equal(window, layer.k[head, -gpu_peers.WINDOW :]))
+
+
 class OnADevice(unittest.TestCase):
     def setUp(self):
         if KVC is None:
@@ -154,7 +321,7 @@ class OnADevice(unittest.TestCase):
         source = os.path.join(ROOT, "models", "stories260k", "stories260K.bin")
         subprocess.run([KVC, "convert", source, model], check=True, capture_output=True)
         command = [sys.executable, os.path.join(ROOT, "bench", "gpu.py"), "--kvc", KVC, "--device", self.device]
-        command += ["--gen", "4", "--repeat", "1", "--small", "--out", out, *options, model]
+        command += ["--python", sys.executable, "--gen", "4", "--repeat", "1", "--small", "--out", out, *options, model]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return done, out
 
@@ -184,13 +351,16 @@ class OnADevice(unittest.TestCase):
             self.assertAlmostEqual(got["bandwidth_fraction"] / share, 1, places=9)
             self.assertGreaterEqual(got["step_seconds_p99"], got["step_seconds_median"])
         self.assertEqual({row["verdict"] for row in report["targets"]}, {"not measured"})
+        self.check_peers(report, table)
         self.assertIsNone(report["operations_error"])
         kinds = {row["operation"].split(",")[0] for row in report["operations"]}
         for kind in ("layer bf16", "finish q6_k", "logits int8", "attend prompt 128 rows of 128",
-                     "fold columns 16 rows of 16", "score 32 rows of 128 entries", "select 48 of 128 entries",
+                     "attend prompt 64 rows of 64", "compress to 48 of 128 entries", "fold columns 16 rows of 16",
+                     "score 32 rows of 128 entries", "select 48 of 128 entries",
                      "select 64 of 512 entries", "store f16", "load int8", "step int4", "attend 16 of 64 entries bf16",
                      "attend 16 of 64 entries int8", "attend 16 of 64 entries int4", "attend 2 of 64 entries bf16",
-                     "attend 1 of 16 entries bf16", "sample greedy", "sample temperature 0.8"):
+                     "attend 1 of 128 entries bf16", "attend 1 of 16 entries bf16", "sample greedy",
+                     "sample temperature 0.8"):
             self.assertIn(kind, kinds)
         self.assertEqual([row["operation"] for row in report["operations"] if "dropping" in row["operation"]],
                          ["attend 1 of 16 entries bf16, uniform, dropping, 2 layers"])
@@ -198,6 +368,17 @@ class OnADevice(unittest.TestCase):
             self.assertEqual(row["device"], "emu:0" if self.device == "emu" else self.device)
             self.assertIn(f"| {row['operation']} | ", table)
             self.assertGreater(row["bytes"], 0)
+
+    def check_peers(self, report, table):
+        """They are measured, or one line says why not."""
+        if importlib.util.find_spec("torch") is None:
+            self.assertIn("PyTorch is not there", report["peers_error"])
+            self.assertIn(f"\nPyTorch was not measured: {report['peers_error']}\n", table)
+            return
+        self.assertIsNone(report["peers_error"])
+        self.assertEqual([row["peer"] for row in report["peers"]], PEERS)
+        for row in report["peers"]:
+            self.assertIn(f"| {row['peer']} | ", table)
 
     def test_a_device_that_is_not_there(self):
         with tempfile.TemporaryDirectory() as folder:

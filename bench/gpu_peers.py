@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""What PyTorch takes for what the targets of the CUDA backend compare with: attention of ragged heads, attention of a
+prompt, and steps and compression as the research code on budgets of single heads formulates them. Written from the
+descriptions of these, none of its code; every form is checked against plain attention before it is measured. One line
+a measurement; what fails says why, and the others go on.
+
+  python3 bench/gpu_peers.py                  # all but the compiled model; made to take less than a minute
+  python3 bench/gpu_peers.py --only "attend"  # those with this in their names
+  python3 bench/gpu_peers.py --all            # the compiled model too, which may compile for a minute
+  python3 bench/gpu_peers.py --device cpu --small    # tiny shapes: whether it runs, no speed
+"""
+import argparse
+import dataclasses
+import json
+import sys
+
+import gpu_peers_model
+import gpu_torch
+
+WINDOW, POOL, FLOOR = 32, 7, 0.2  # rows that are looked at, scores that are pooled, the share every head has for sure
+
+
+# ---- attention of ragged heads ----
+
+
+def attend_ragged(bench):
+    """The best of the forms."""
+    lengths = gpu_torch.ragged_lengths(bench.sizes.ragged)
+    layers = [gpu_torch.flat(bench, lengths) for _ in range(bench.copies(4 * sum(lengths) * bench.sizes.head_dim))]
+    found, said = gpu_torch.forms(bench)
+    best = None
+    for form in found:
+        run, how = bench.graphed(lambda form=form: [form.attend(*layer, lengths) for layer in layers])
+        got = bench.timed(run, f"{form.name}; {len(layers)} layers, {how}", len(layers))
+        said.append(f"{form.name}: {got.seconds * 1e6:.1f} us")
+        best = got if best is None or got.seconds < best.seconds else best
+    return dataclasses.replace(best, what=f"{best.what}; tried: {'; '.join(said)}")
+
+
+def attend_padded(bench):
+    """As a batch of sequences as long as the longest; what they do not have is masked."""
+    torch, s = bench.torch, bench.sizes
+    lengths = gpu_torch.ragged_lengths(s.ragged)
+    longest = max(lengths)
+    there = torch.arange(longest, device=bench.device) < bench.integers(lengths)[:, None]
+    mask = torch.zeros(s.kv_heads, 1, s.group, longest, dtype=torch.bfloat16, device=bench.device)
+    mask.masked_fill_(~there[:, None, None], float("-inf"))
+    q = bench.normal(s.kv_heads, 1, s.group, s.head_dim)
+    n = bench.copies(4 * longest * s.kv_heads * s.head_dim)
+    layers = [[bench.normal(s.kv_heads, 1, longest, s.head_dim) for _ in range(2)] for _ in range(n)]
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    run, how = bench.graphed(lambda: [sdpa(q, k, v, attn_mask=mask) for k, v in layers])
+    return bench.timed(run, f"SDPA over heads padded to {longest} entries, masked; {n} layers, {how}", n)
+
+
+# ---- attention of a prompt ----
+
+
+def attend_prompt(bench, backend):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    s = bench.sizes
+    q = bench.normal(1, s.heads, s.prompt, s.head_dim)
+    k, v = (bench.normal(1, s.kv_heads, s.prompt, s.head_dim) for _ in range(2))
+    sdpa = bench.torch.nn.functional.scaled_dot_product_attention
+    with sdpa_kernel(getattr(SDPBackend, backend)):
+        return bench.timed(lambda: sdpa(q, k, v, is_causal=True, enable_gqa=True), f"SDPA, {backend} alone, causal")
+
+
+# ---- a layer of a prompt is compressed ----
+
+
+class AdaptiveLayer:
+    """What stays of a layer by the scores of its last rows, where heads share the layer's budget: steps as the research
+    code takes them, each its own operation over memory."""
+
+    def __init__(self, bench):
+        s, self.bench = bench.sizes, bench
+        self.q = bench.normal(s.heads, WINDOW, s.head_dim)
+        self.k, self.v = (bench.normal(s.kv_heads, s.compressed, s.head_dim) for _ in range(2))
+        self.base = s.budget - WINDOW  # entries a head on the mean, beside those of the window
+
+    def scores(self):
+        """[Hk, n - window], of the entries before the window."""
+        torch, s = self.bench.torch, self.bench.sizes
+        repeated = self.k.repeat_interleave(s.group, dim=0)
+        logits = self.q @ repeated.transpose(1, 2) / s.head_dim**0.5
+        later = torch.ones(WINDOW, WINDOW, dtype=torch.bool, device=self.bench.device).triu(1)
+        logits[:, :, -WINDOW:].masked_fill_(later, float("-inf"))
+        seen = torch.softmax(logits, dim=-1, dtype=torch.float32).to(self.q.dtype)[:, :, :-WINDOW].mean(1)
+        pooled = torch.nn.functional.avg_pool1d(seen[None], POOL, stride=1, padding=POOL // 2)[0]
+        return pooled.view(s.kv_heads, s.group, -1).mean(1)
+
+    def counts(self, ordered):
+        """Entries of every head, on the host: the best of all heads together, and a share that is for sure."""
+        heads, n = ordered.shape
+        sure = int(self.base * FLOOR)
+        best = ordered.flatten().topk(heads * self.base).indices // n
+        won = self.bench.torch.bincount(best, minlength=heads)
+        return (sure + (won * (1 - FLOOR)).long()).clamp(max=n).tolist()  # waits for the device
+
+    def run(self):
+        torch = self.bench.torch
+        ordered, places = self.scores().sort(dim=-1, descending=True)
+        keys, values, lengths = [], [], []
+        for head, count in enumerate(self.counts(ordered)):
+            at = places[head, :count, None].expand(-1, self.k.shape[-1])
+            for kept, x in ((keys, self.k[head]), (values, self.v[head])):
+                kept.append(torch.cat([x[:-WINDOW].gather(0, at), x[-WINDOW:]]))
+            lengths.append(count + WINDOW)
+        return torch.cat(keys), torch.cat(values), gpu_torch.ends_of(self.bench, lengths)
+
+
+def compress_research(bench):
+    s = bench.sizes
+    layers = [AdaptiveLayer(bench) for _ in range(bench.copies(4 * s.compressed * s.kv_heads * s.head_dim))]
+    what = f"sorts, one budget for a layer's heads, split on the host; {s.compressed} entries a head to {s.budget}"
+    return bench.timed(lambda: [layer.run() for layer in layers], f"{what}; {len(layers)} layers", len(layers))
+
+
+# ---- the program ----
+
+
+def peers(sizes, everything):
+    """name -> what measures it."""
+    ragged, prompt = f"attend ragged 1 of {sizes.ragged}", f"attend prompt {sizes.prompt}"
+    table = {
+        ragged: attend_ragged,
+        f"{ragged}, padded": attend_padded,
+        prompt: lambda bench: attend_prompt(bench, "FLASH_ATTENTION"),
+        f"{prompt}, cuDNN": lambda bench: attend_prompt(bench, "CUDNN_ATTENTION"),
+        f"compress research {sizes.compressed}": compress_research,
+        f"step research {sizes.name}": gpu_peers_model.research,
+    }
+    return table | ({f"step compiled {sizes.name}": gpu_peers_model.compiled} if everything else {})
+
+
+def measured(bench, name, measure):
+    """The row of a peer."""
+    try:
+        with bench.torch.inference_mode():
+            row = dataclasses.asdict(measure(bench))
+    except Exception as error:  # noqa: BLE001  the others go on
+        row = {"error": f"{type(error).__name__}: {gpu_torch.first_line(error)}"}
+    if bench.cuda:
+        bench.torch.cuda.empty_cache()
+    return {"peer": name, **row, "library": f"PyTorch {bench.torch.__version__}"}
+
+
+def shown(row):
+    if "error" in row:
+        return f"{row['peer']:<36} {row['error']}"
+    return f"{row['peer']:<36} {row['seconds'] * 1e6:12.1f} us  n={row['n']}  {row['what']}"
+
+
+def options(argv):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--small", action="store_true", help="tiny shapes (tests)")
+    parser.add_argument("--only", default="", metavar="NAME", help="those with this in their names")
+    parser.add_argument("--all", action="store_true", help="the compiled model too, last")
+    return parser.parse_args(argv)
+
+
+def main(argv=None):
+    args = options(argv)
+    try:
+        import torch
+    except ImportError as error:
+        sys.exit(f"gpu_peers: PyTorch is not there: {gpu_torch.first_line(error)}")
+    if args.device.startswith("cuda") and not torch.cuda.is_available():
+        sys.exit(f"gpu_peers: this PyTorch ({torch.__version__}) has no CUDA device")
+    if not args.device.startswith("cuda") and not args.small:
+        sys.exit("gpu_peers: a processor has time for --small alone")
+    if args.device.startswith("cuda"):
+        torch.cuda.set_device(torch.device(args.device))
+    bench = gpu_torch.Bench(torch, args.device, args.small)
+    for name, measure in peers(bench.sizes, args.all).items():
+        if args.only in name:
+            row = measured(bench, name, measure)
+            print(json.dumps(row) if args.json else shown(row), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
