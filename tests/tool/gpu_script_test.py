@@ -17,6 +17,7 @@ import gpu  # noqa: E402
 import gpu_peers  # noqa: E402
 import gpu_peers_model  # noqa: E402
 import gpu_targets  # noqa: E402
+import gpu_torch  # noqa: E402
 
 KVC = None  # the program, from the command line
 PEERS = ["attend ragged 1 of 128", "attend ragged 1 of 128, padded", "attend prompt 64", "attend prompt 64, cuDNN",
@@ -228,7 +229,7 @@ class Peers(unittest.TestCase):
         import torch
 
         self.torch = torch
-        self.bench = gpu_peers.Bench(torch, "cpu", True)
+        self.bench = gpu_torch.Bench(torch, "cpu", True)
 
     def run_script(self, *options):
         command = [sys.executable, os.path.join(ROOT, "bench", "gpu_peers.py"), *options]
@@ -271,9 +272,9 @@ class Peers(unittest.TestCase):
 
     def test_forms_agree_and_what_differs_is_not_measured(self):
         wrong = lambda q, k, v, *ends: self.varlen(q, k, v * 2, *ends)  # noqa: E731
-        with unittest.mock.patch.object(gpu_peers, "varlen_functions",
+        with unittest.mock.patch.object(gpu_torch, "varlen_functions",
                                         lambda torch: [("right", self.varlen), ("wrong", wrong)]):
-            found, said = gpu_peers.forms(self.bench)
+            found, said = gpu_torch.forms(self.bench)
         self.assertEqual([form.name for form in found], ["right, query heads as heads", "right, query heads as rows"])
         self.assertEqual(len(said), 2)
         for what in said:
