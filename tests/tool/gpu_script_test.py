@@ -206,6 +206,28 @@ class Operations(unittest.TestCase):
         self.assertIn("no memory", gpu.operation_rows({"operations": [], "operations_error": "no memory"})[-1])
 
 
+class PeerRows(unittest.TestCase):
+    def test_what_was_measured_and_what_was_not(self):
+        rows = [{"peer": "a", "seconds": 2e-3, "n": 50, "what": "b", "library": "PyTorch 2"},
+                {"peer": "c", "error": "no memory", "library": "PyTorch 2"}]
+        self.assertEqual(gpu.peer_rows({"peers": rows}), ["", "| PyTorch 2 | us | of | what |", "|---|---|---|---|",
+                                                          "| a | 2000.0 | 50 | b |", "| c | no memory | | |"])
+        self.assertEqual(gpu.peer_rows({}), [])
+        self.assertIn("not there", gpu.peer_rows({"peers": [], "peers_error": "PyTorch is not there"})[-1])
+
+    def test_a_processor_has_no_time_for_them(self):
+        args = gpu.options(["--device", "cpu", "m.kvc"])
+        self.assertEqual(gpu.peers(args), ([], "it is measured on CUDA devices"))
+
+    def test_memory_is_asked_for_where_a_target_speaks_of_it(self):
+        args = gpu.options(["--device", "cuda", "m.kvc"])
+        with unittest.mock.patch.object(gpu, "memory_peak", lambda command, device: 7):
+            self.assertEqual(gpu.with_memory(args, "m.kvc", cell(prompt=131072))["result"]["device_bytes_peak"], 7)
+            for other in (cell(prompt=4096), cell("1B", prompt=131072), cell(policy="full", prompt=131072),
+                          cell(prompt=131072) | {"result": {"error": "no memory"}}):
+                self.assertEqual(gpu.with_memory(args, "m.kvc", other), other)
+
+
 class Commands(unittest.TestCase):
     def dev(self, *args):
         done = subprocess.run([os.path.join(ROOT, "dev"), "gpu", *args], capture_output=True, text=True, check=False)
