@@ -85,66 +85,67 @@ TEST_F(DeviceParity, LayerOfEveryWeightType) {
 // Steps of one session: rows of many vectors, none of them whole to a warp; parts that end within the rows of
 // a warp; norms, biases, a cap, every activation; two products, and the same bits in every order of blocks.
 TEST_F(DeviceParity, OneRowOfEveryWeightType) {
+  constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGeluTanh,
+                                         Activation::kClampedSwiglu};
+  int turn = 0;
   for (const WeightType type : kTypes) {
-    for (const Activation activation :
-         {Activation::kSilu, Activation::kGeluTanh, Activation::kClampedSwiglu}) {
-      NetworkShape shape;
-      shape.hidden = HasBlocks(type) ? 2304 : 2272, shape.ffn = 2560 + (HasBlocks(type) ? 0 : 32);
-      shape.n_heads = 3, shape.n_kv_heads = 1, shape.head_dim = 34, shape.vocab = 131;
-      const int32_t q_rows = shape.n_heads * shape.head_dim, kv_rows = shape.head_dim, h = shape.hidden;
-      const FileWeight q(type, q_rows, h, 32, &random_), k(type, kv_rows, h, 32, &random_),
-          v(type, kv_rows, h, 32, &random_), o(WeightType::kF32, h, q_rows, 0, &random_),
-          gate(type, shape.ffn, h, 32, &random_), up(type, shape.ffn, h, 32, &random_),
-          down(type, h, shape.ffn, 32, &random_), head(type, shape.vocab, h, 32, &random_);
-      const auto norm = pair_->Copy(Random(static_cast<size_t>(h))),
-                 bias = pair_->Copy(Random(static_cast<size_t>(shape.ffn))),
-                 x = pair_->Copy(Random(static_cast<size_t>(h))),
-                 qs = pair_->Copy(Random(static_cast<size_t>(q_rows))),
-                 ks = pair_->Copy(Random(static_cast<size_t>(kv_rows))),
-                 vs = pair_->Copy(Random(static_cast<size_t>(kv_rows))),
-                 logits = pair_->Copy(Random(static_cast<size_t>(shape.vocab)));
-      std::vector<std::vector<float>> results;
-      const std::vector<float> before = pair_->Read(x, 0);
-      for (int i : {0, 1, 1, 1}) {
+    const Activation activation = kActivations[turn++ % 3];
+    NetworkShape shape;
+    shape.hidden = HasBlocks(type) ? 2304 : 2272, shape.ffn = 2560 + (HasBlocks(type) ? 0 : 32);
+    shape.n_heads = 3, shape.n_kv_heads = 1, shape.head_dim = 34, shape.vocab = 131;
+    const int32_t q_rows = shape.n_heads * shape.head_dim, kv_rows = shape.head_dim, h = shape.hidden;
+    const FileWeight q(type, q_rows, h, 32, &random_), k(type, kv_rows, h, 32, &random_),
+        v(type, kv_rows, h, 32, &random_), o(WeightType::kF32, h, q_rows, 0, &random_),
+        gate(type, shape.ffn, h, 32, &random_), up(type, shape.ffn, h, 32, &random_),
+        down(type, h, shape.ffn, 32, &random_), head(type, shape.vocab, h, 32, &random_);
+    const auto norm = pair_->Copy(Random(static_cast<size_t>(h))),
+               bias = pair_->Copy(Random(static_cast<size_t>(shape.ffn))),
+               x = pair_->Copy(Random(static_cast<size_t>(h))),
+               qs = pair_->Copy(Random(static_cast<size_t>(q_rows))),
+               ks = pair_->Copy(Random(static_cast<size_t>(kv_rows))),
+               vs = pair_->Copy(Random(static_cast<size_t>(kv_rows))),
+               logits = pair_->Copy(Random(static_cast<size_t>(shape.vocab)));
+    std::vector<std::vector<float>> results;
+    const std::vector<float> before = pair_->Read(x, 0);
+    for (int i : {0, 1, 1, 1}) {
 #if defined(KVC_EMU)
-        emu::GetOptions().order = static_cast<int>(results.size() % 3);
+      emu::GetOptions().order = static_cast<int>(results.size() % 3);
 #endif
-        Device& d = *devices_[i];
-        LayerMatrices w;
-        w.attention_norm = w.ffn_norm = norm.at[i], w.activation = activation;
-        w.activation_gain = 1.7f, w.activation_limit = 0.5f;
-        const DevicePtr<const float> biases[] = {bias.at[i], {}, {}};
-        const Weight qkv[] = {q.w, k.w, v.w}, gate_up[] = {gate.w, up.w};
-        Matrix m;
-        ASSERT_TRUE(d.Prepare({qkv, 3}, {biases, 3}, MatrixUse::kProducts, &w.qkv).ok());
-        ASSERT_TRUE(d.Prepare({&o.w, 1}, {}, MatrixUse::kProducts, &w.output).ok());
-        ASSERT_TRUE(d.Prepare({gate_up, 2}, {biases, 2}, MatrixUse::kProducts, &w.gate_up).ok());
-        ASSERT_TRUE(d.Prepare({&down.w, 1}, {}, MatrixUse::kProducts, &w.down).ok());
-        ASSERT_TRUE(d.Prepare({&head.w, 1}, {}, MatrixUse::kProducts, &m).ok());
-        const DeviceBytes scratch = pair_->Scratch(i, d.NetworkScratchBytes(shape, 1));
-        Stream* s = streams_[i].get();
-        ASSERT_TRUE(d.Write(s, x.at[i].As<uint8_t>(), before.data(), 4 * h).ok());
-        ASSERT_TRUE(d.Project(s, {&shape, &w, x.at[i], 1, qs.at[i], ks.at[i], vs.at[i], scratch}).ok());
-        ASSERT_TRUE(d.Finish(s, {&shape, &w, qs.at[i], 1, 0.5f, x.at[i], scratch}).ok());
-        LogitsArgs last{&shape, norm.at[i], &m, x.at[i], 1, 0.25f, logits.at[i], scratch};
-        last.cap = 100;  // what is less would make errors of small logits large
-        ASSERT_TRUE(d.Logits(s, last).ok());
-        results.push_back(pair_->Read(x, i));
-        for (const Matrix* used : {&w.qkv, &w.output, &w.gate_up, &w.down, &m}) {
-          if (used->memory) d.Free(used->memory, used->bytes);
-        }
+      Device& d = *devices_[i];
+      LayerMatrices w;
+      w.attention_norm = w.ffn_norm = norm.at[i], w.activation = activation;
+      w.activation_gain = 1.7f, w.activation_limit = 0.5f;
+      const DevicePtr<const float> biases[] = {bias.at[i], {}, {}};
+      const Weight qkv[] = {q.w, k.w, v.w}, gate_up[] = {gate.w, up.w};
+      Matrix m;
+      ASSERT_TRUE(d.Prepare({qkv, 3}, {biases, 3}, MatrixUse::kProducts, &w.qkv).ok());
+      ASSERT_TRUE(d.Prepare({&o.w, 1}, {}, MatrixUse::kProducts, &w.output).ok());
+      ASSERT_TRUE(d.Prepare({gate_up, 2}, {biases, 2}, MatrixUse::kProducts, &w.gate_up).ok());
+      ASSERT_TRUE(d.Prepare({&down.w, 1}, {}, MatrixUse::kProducts, &w.down).ok());
+      ASSERT_TRUE(d.Prepare({&head.w, 1}, {}, MatrixUse::kProducts, &m).ok());
+      const DeviceBytes scratch = pair_->Scratch(i, d.NetworkScratchBytes(shape, 1));
+      Stream* s = streams_[i].get();
+      ASSERT_TRUE(d.Write(s, x.at[i].As<uint8_t>(), before.data(), 4 * h).ok());
+      ASSERT_TRUE(d.Project(s, {&shape, &w, x.at[i], 1, qs.at[i], ks.at[i], vs.at[i], scratch}).ok());
+      ASSERT_TRUE(d.Finish(s, {&shape, &w, qs.at[i], 1, 0.5f, x.at[i], scratch}).ok());
+      LogitsArgs last{&shape, norm.at[i], &m, x.at[i], 1, 0.25f, logits.at[i], scratch};
+      last.cap = 100;  // what is less would make errors of small logits large
+      ASSERT_TRUE(d.Logits(s, last).ok());
+      results.push_back(pair_->Read(x, i));
+      for (const Matrix* used : {&w.qkv, &w.output, &w.gate_up, &w.down, &m}) {
+        if (used->memory) d.Free(used->memory, used->bytes);
       }
-      EXPECT_EQ(results[1], results[2]);
-      EXPECT_EQ(results[1], results[3]);
-      const double tolerance = HasCodes(type) ? 0.1 : 2e-5;
-      const std::string what = "type " + std::to_string(static_cast<int>(type)) + ", activation " +
-                               std::to_string(static_cast<int>(activation));
-      pair_->ExpectNear(qs, tolerance, what + ", queries");
-      pair_->ExpectNear(vs, tolerance, what + ", values");
-      pair_->ExpectNear(x, tolerance, what + ", residual");
-      pair_->ExpectNear(logits, 2 * tolerance, what + ", logits");
-      pair_->blocks.clear();
     }
+    EXPECT_EQ(results[1], results[2]);
+    EXPECT_EQ(results[1], results[3]);
+    const double tolerance = HasCodes(type) ? 0.1 : 2e-5;
+    const std::string what = "type " + std::to_string(static_cast<int>(type)) + ", activation " +
+                             std::to_string(static_cast<int>(activation));
+    pair_->ExpectNear(qs, tolerance, what + ", queries");
+    pair_->ExpectNear(vs, tolerance, what + ", values");
+    pair_->ExpectNear(x, tolerance, what + ", residual");
+    pair_->ExpectNear(logits, 2 * tolerance, what + ", logits");
+    pair_->blocks.clear();
   }
 }
 
