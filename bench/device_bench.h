@@ -73,6 +73,12 @@ class DeviceBench {
     return x;
   }
 
+  // Until everything that was issued is done.
+  void Wait() {
+    if (!probe_.at()) probe_ = Room<uint8_t>(64);
+    uint8_t byte = 0;
+    Check(device_->Read(stream(), probe_.at(), &byte, 1));
+  }
   bool Wants(const std::string& name) const { return name.find(options_.filter) != std::string::npos; }
 
   // The best of some batches of calls, each with one wait at its end, as passes of a model have.
@@ -94,11 +100,6 @@ class DeviceBench {
   }
 
  private:
-  void Wait() {
-    if (!probe_.at()) probe_ = Room<uint8_t>(64);
-    uint8_t byte = 0;
-    Check(device_->Read(stream(), probe_.at(), &byte, 1));
-  }
   void Print(const std::string& name, double seconds, double flops, double bytes) const {
     if (options_.json) {
       std::printf(

@@ -52,7 +52,11 @@ void StepOf(DeviceBench* bench, const NetworkShape& s, Span<const std::unique_pt
   int32_t steps = 0;
   bench->Measure(name, 4.0 * entries * (s.n_heads / s.n_kv_heads) * d, bytes, [&] {
     for (const auto& cache : caches) Check(cache->EnsureSteps(bench->stream(), 1, plan.evicts));
+    // As passes of a model: a device that has graphs gets one of all layers, and is waited for behind it.
+    Gathering gathering(bench->stream());
     for (a.layer = 0; a.layer < layout.n_layers; ++a.layer) Check(device->Step(bench->stream(), a));
+    Check(gathering.Issue());
+    if (layout.n_layers > 1) bench->Wait();
     for (const auto& cache : caches) cache->Stepped(1, plan.evicts, false);
     for (StepRow& row : rows) ++row.position;
     if (++steps == kMostSteps) Fail("more steps than there is room for");
