@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreads) activate(const ActivateParams p) {
 
 }  // namespace
 
-void AddActivateKernels(KernelLoader* loader) { KVC_ADD(loader, activate, 0); }
+void AddActivateKernels(KernelLoader* loader) { KVC_ADD_STEP(loader, activate, 0); }
 
 cudaError_t Activate(const ActivateParams& p, CudaStream& stream) {
   return KVC_LAUNCH_EARLY(activate, dim3(static_cast<unsigned>((p.n + kThreads - 1) / kThreads)),

@@ -181,8 +181,8 @@ size_t SharedBytes(int32_t heads, int32_t d) {
 
 template <int H>
 void AddHeads(KernelLoader* loader) {
-  KVC_ADD(loader, (attend_step<H, 1>), SharedBytes(H, kThreads));
-  KVC_ADD(loader, (attend_step<H, 2>), SharedBytes(H, kMostHeadSize));
+  KVC_ADD_STEP(loader, (attend_step<H, 1>), SharedBytes(H, kThreads));
+  KVC_ADD_STEP(loader, (attend_step<H, 2>), SharedBytes(H, kMostHeadSize));
 }
 
 template <int H>

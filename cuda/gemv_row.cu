@@ -206,8 +206,8 @@ int32_t SharedBytes(WeightType type, int32_t cols) {
 
 template <WeightType T>
 void AddForms(KernelLoader* loader) {
-  KVC_ADD(loader, (gemv_row<T, false>), kMostShared);
-  KVC_ADD(loader, (gemv_row<T, true>), kMostShared);
+  KVC_ADD_STEP(loader, (gemv_row<T, false>), kMostShared);
+  KVC_ADD_STEP(loader, (gemv_row<T, true>), kMostShared);
 }
 
 template <WeightType T>

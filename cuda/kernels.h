@@ -5,6 +5,9 @@
 
 // shared: dynamic shared memory that it is launched with, at most; 0: little.
 #define KVC_ADD(loader, kernel, shared) (loader)->Add(#kernel, kernel, shared)
+// Of steps. A multiprocessor changes how its memory is split between the first-level cache and shared memory
+// only while it is empty: kernels that begin beside each other all ask for the same.
+#define KVC_ADD_STEP(loader, kernel, shared) (loader)->Add(#kernel, kernel, shared, true)
 
 namespace kvc::cuda {
 
@@ -13,17 +16,17 @@ class KernelLoader {
  public:
   void AddAll();
   template <typename... Params>
-  void Add(const char* name, void (*kernel)(Params...), size_t shared) {
+  void Add(const char* name, void (*kernel)(Params...), size_t shared, bool most_shared = false) {
 #if !defined(__CUDACC__)
     emu::Describe(kernel, name);
 #endif
-    Load({reinterpret_cast<const void*>(kernel), name}, shared);
+    Load({reinterpret_cast<const void*>(kernel), name}, shared, most_shared);
   }
   cudaError_t error() const { return error_; }
   const char* last() const { return last_; }  // the kernel that had it
 
  private:
-  void Load(const Kernel& kernel, size_t shared);
+  void Load(const Kernel& kernel, size_t shared, bool most_shared);
   cudaError_t error_ = cudaSuccess;
   const char* last_ = "";
 };

@@ -38,7 +38,7 @@ Status AddExperts(const LayerMath& math, const FinishArgs& a, float* x) {
 
 }  // namespace
 
-void AddNetworkKernels(KernelLoader* loader) { KVC_ADD(loader, embed, 0); }
+void AddNetworkKernels(KernelLoader* loader) { KVC_ADD_STEP(loader, embed, 0); }
 
 Status CudaDevice::Supports(const NetworkShape& shape) const { return CheckHeadSize(shape.head_dim); }
 

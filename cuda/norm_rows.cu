@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads) norm_rows(const NormParams p) {
 
 }  // namespace
 
-void AddNormRowsKernels(KernelLoader* loader) { KVC_ADD(loader, norm_rows, 0); }
+void AddNormRowsKernels(KernelLoader* loader) { KVC_ADD_STEP(loader, norm_rows, 0); }
 
 cudaError_t NormRows(const NormParams& p, int64_t rows, CudaStream& stream) {
   return KVC_LAUNCH_EARLY(norm_rows, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, stream, p);

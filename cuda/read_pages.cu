@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kBlock) choose_pages(const StepParams p) {
 
 }  // namespace
 
-void AddReadPagesKernels(KernelLoader* loader) { KVC_ADD(loader, choose_pages, 0); }
+void AddReadPagesKernels(KernelLoader* loader) { KVC_ADD_STEP(loader, choose_pages, 0); }
 
 cudaError_t ChoosePages(const StepParams& p, CudaStream& stream) {
   const dim3 grid(static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows));

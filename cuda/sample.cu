@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kThreads) sample(const SampleParams p) {
 
 }  // namespace
 
-void AddSampleKernels(KernelLoader* loader) { KVC_ADD(loader, sample, 0); }
+void AddSampleKernels(KernelLoader* loader) { KVC_ADD_STEP(loader, sample, 0); }
 
 Status CudaDevice::Sample(Stream* s, const SampleArgs& a) {
   KVC_ENTER();

@@ -445,9 +445,9 @@ class Wave {
 }  // namespace
 
 void AddStepKernels(KernelLoader* loader) {
-  KVC_ADD(loader, step_append, 0);
-  KVC_ADD(loader, join_segments, 0);
-  KVC_ADD(loader, gather_attention, 0);
+  KVC_ADD_STEP(loader, step_append, 0);
+  KVC_ADD_STEP(loader, join_segments, 0);
+  KVC_ADD_STEP(loader, gather_attention, 0);
 }
 
 // Kernels make the angles they need themselves; the table is for the parts of a step that other backends look

@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(kBlock) update_heads(const StepParams p, bool 
 
 }  // namespace
 
-void AddStepUpdateKernels(KernelLoader* loader) { KVC_ADD(loader, update_heads, 0); }
+void AddStepUpdateKernels(KernelLoader* loader) { KVC_ADD_STEP(loader, update_heads, 0); }
 
 cudaError_t UpdateHeads(const StepParams& p, bool end_only, bool one, CudaStream& stream) {
   const dim3 grid(one ? 1u : static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows));

@@ -149,9 +149,11 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* out, const void* function)
   *out = {};
   return kvc::emu::FormOf(function) == nullptr ? cudaErrorInvalidDeviceFunction : cudaSuccess;
 }
-cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute, int value) {
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   kvc::emu::Ready* ready = kvc::emu::FormOf(function);
   if (ready == nullptr) return cudaErrorInvalidDeviceFunction;
+  if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout)
+    return value >= -1 && value <= 100 ? cudaSuccess : cudaErrorInvalidValue;
   if (value < 0 || static_cast<size_t>(value) > kvc::emu::kMostShared) return cudaErrorInvalidValue;
   ready->most_shared = static_cast<size_t>(value);
   return cudaSuccess;
