@@ -118,6 +118,15 @@ KVC_DEVICE float LogitOfRest(int32_t position) {
 }
 KVC_DEVICE float Capped(float z, float cap) { return cap > 0 ? cap * tanhf(__fdiv_rn(z, cap)) : z; }
 
+// Of two words, each two numbers of 16 bits: the lower numbers of both, and the higher.
+#if defined(__CUDACC__)
+KVC_DEVICE uint32_t LowHalves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
+KVC_DEVICE uint32_t HighHalves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
+#else
+KVC_DEVICE uint32_t LowHalves(uint32_t a, uint32_t b) { return (a & 0xffffu) | b << 16; }
+KVC_DEVICE uint32_t HighHalves(uint32_t a, uint32_t b) { return a >> 16 | (b & 0xffff0000u); }
+#endif
+
 // ---- products of small matrices by a warp (PTX: mma.m16n8k16, row.col, bf16 or f16 -> f32) ----
 // c [16, 8] += a [16, 16] * b [16, 8]; of every pair of 16-bit numbers the lower half is the lower column (a)
 // or row (b). Lane l, u = l / 4, v = l % 4: a = (u, 2v), (u + 8, 2v), (u, 2v + 8), (u + 8, 2v + 8); b = (2v,

@@ -49,9 +49,10 @@ class Pages {
   KVC_DEVICE int32_t ring_len() const { return h_->ring < 0 ? 0 : h_->ring_len; }
   KVC_DEVICE int32_t len() const { return main_len() + ring_len(); }
 
+  // Of main's arena.
+  KVC_DEVICE uint8_t* Base() const { return layer_->formats[h_->main].base; }
   KVC_DEVICE Slot Main(int32_t slot) const {
-    return {layer_->formats[h_->main].base + static_cast<int64_t>(h_->ids[slot / f_->slots]) * f_->bytes, f_,
-            slot % f_->slots};
+    return {Base() + static_cast<int64_t>(h_->ids[slot / f_->slots]) * f_->bytes, f_, slot % f_->slots};
   }
   KVC_DEVICE Slot RingSlot(int32_t slot) const {
     const Format& r = layer_->formats[h_->ring];

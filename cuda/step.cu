@@ -3,9 +3,9 @@
 // group.
 //
 // A head is cut into segments by what there is in all, whatever the device, so that sums are in the same
-// order in every run; a block reads one segment (attend_step.cu), another joins those of a query head.
-// Records of the host follow by the rules that the kernels follow, without asking the device, unless an
-// entry's place decides where one is missing (rings).
+// order in every run; a block reads one segment (attend_step.cu, attend_step_mma.cu), another joins those of
+// a query head. Records of the host follow by the rules that the kernels follow, without asking the device,
+// unless an entry's place decides where one is missing (rings).
 #include <algorithm>
 #include <cmath>
 
@@ -335,11 +335,31 @@ class Wave {
                                                2 * static_cast<size_t>(p.d) * sizeof(float), stream, p),
                               "a step"));
     if (chooses) KVC_RETURN_IF_ERROR(Check(ChoosePages(p, stream), "a step"));
-    KVC_RETURN_IF_ERROR(Check(AttendSegments(p, n_items, stream), "a step"));
+    KvType type = KvType::kF32;
+    KVC_RETURN_IF_ERROR(Check(IsOnTensorCores(&type) ? AttendSegmentsMma(p, type, n_items, stream)
+                                                     : AttendSegments(p, n_items, stream),
+                              "a step"));
     KVC_RETURN_IF_ERROR(
         Check(KVC_LAUNCH_EARLY(join_segments, dim3(h, n), dim3(kThreads), 0, stream, p), "a step"));
     if (!attention) return {};
     return Check(KVC_LAUNCH_EARLY(gather_attention, dim3(g, n), dim3(kThreads), 0, stream, p), "a step");
+  }
+
+  // Whether everything that the attention reads is for the tensor cores; `*type`: of all its numbers.
+  bool IsOnTensorCores(KvType* type) const {
+    const PageFormat* first = nullptr;
+    for (int32_t r = 0; r < n_; ++r) {
+      const CacheView& c = *a_.rows[first_ + r].cache;
+      const int32_t g = c.layout->n_kv_heads;
+      for (int32_t head = a_.layer * g; head < (a_.layer + 1) * g; ++head) {
+        const PageFormat& f = c.layout->formats[static_cast<size_t>(MainFormat(c, head))];
+        if (first == nullptr) first = &f;
+        if (!IsForMma(f) || f.type != first->type || RingFormat(c, head) >= 0 || c.rotated[head] == 0)
+          return false;
+      }
+    }
+    *type = first->type;
+    return true;
   }
 
   // f(row, KV head, segment) for the segments of every head, its new entry included, in order.

@@ -11,8 +11,9 @@ BUILD = sys.argv.pop(1) if len(sys.argv) > 1 else "build-cuda"
 KVC = os.path.join(BUILD, "bin", "kvc")
 ARCHITECTURES = ["80", "87", "90"]
 # Kernels that live from bandwidth or the multipliers: no spills.
-WITHOUT_LOCAL_MEMORY = ["gemv", "gemv_experts", "gemm_mma", "gemm_f32", "combine", "attend_step", "attend_prompt",
-                        "fold_columns", "normalise_segments", "sum_seen", "step_append", "join_segments", "norm_rows"]
+WITHOUT_LOCAL_MEMORY = ["gemv", "gemv_experts", "gemm_mma", "gemm_f32", "combine", "attend_step", "attend_step_mma",
+                        "attend_prompt", "fold_columns", "normalise_segments", "sum_seen", "step_append",
+                        "join_segments", "norm_rows"]
 # Those that turn keys have a frame for sines of angles that are too large for the short way (40 bytes), and what is
 # kept around that call.
 # attend_prompt of heads of 128 and 256 spills a few registers outside of its main loop.

@@ -23,6 +23,8 @@ constexpr char kOther[] = "emu";
 constexpr char kOther[] = "cuda";
 #endif
 constexpr float kLogits = 1e-4f;
+// Of pages of 16 bits: where the numbers behind them differ in f32, some lie a bit apart there.
+constexpr float kLogitsOfHalves = 1e-3f;
 
 test::TinyModelOptions TwoLayers() {
   test::TinyModelOptions options;
@@ -39,7 +41,7 @@ std::shared_ptr<const Model> OpenOn(const char* device, const test::AlignedBytes
   return model.value();
 }
 
-void ExpectSame(const test::AlignedBytes& bytes, const char* policy) {
+void ExpectSame(const test::AlignedBytes& bytes, const char* policy, float tolerance = kLogits) {
   ::unsetenv("KVC_TEST_DEVICE");  // "cpu" is the processor here
   std::unique_ptr<Session> sessions[2];
   for (int i = 0; i < 2; ++i) sessions[i] = test::NewSession(OpenOn(i == 0 ? "cpu" : kOther, bytes), policy);
@@ -47,7 +49,7 @@ void ExpectSame(const test::AlignedBytes& bytes, const char* policy) {
   const auto compare = [&](const char* when) {
     SCOPED_TRACE(when);
     test::ExpectSameKept(*sessions[0], *sessions[1]);
-    test::ExpectNearLogits(*sessions[0], *sessions[1], kLogits);
+    test::ExpectNearLogits(*sessions[0], *sessions[1], tolerance);
   };
   for (auto& s : sessions) ASSERT_TRUE(s->Prefill(test::TinyPrompt(150), true).ok());
   compare("a prompt");
@@ -99,6 +101,28 @@ INSTANTIATE_TEST_SUITE_P(
                     "spindle_magnitude=0"),
     NameOf);
 
+// Heads and pages that tensor cores attend to in steps (cuda/attend_step_mma.cu): with all that methods want
+// of the attention, and with what they keep from it.
+test::TinyModelOptions HeadsOf64() {
+  test::TinyModelOptions options = TwoLayers();
+  options.head_dim = 64;
+  return options;
+}
+
+class HeadsOf64Parity : public testing::TestWithParam<const char*> {};
+
+TEST_P(HeadsOf64Parity, KeepsTheSame) {
+  static const test::AlignedBytes bytes = test::TinyModelBytes(HeadsOf64());
+  ExpectSame(bytes, GetParam(), kLogitsOfHalves);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, HeadsOf64Parity,
+                         testing::Values("full:kv=f16", "h2o:budget=24,kv=f16", "tova:budget=24,kv=f16",
+                                         "quest:read=48,read_skip=0,kv=f16",
+                                         "ahakv:budget=24,kv=f16,recent=8", "full:kv=bf16",
+                                         "snapkv:budget=24,kv=bf16,window=8", "h2o:budget=24,kv=bf16"),
+                         NameOf);
+
 // Sinks join every softmax that a method sees.
 class SinkParity : public testing::TestWithParam<const char*> {};
 
@@ -137,13 +161,10 @@ TEST(LayerParity, MixtureOfExperts) {
 
 // Two runs give the same bits: logits after a prompt, after steps and after a second prompt; emulated, also
 // when blocks run in another order and everything happens at once.
-class TwoRuns : public testing::TestWithParam<const char*> {};
-
-TEST_P(TwoRuns, GiveTheSameBits) {
-  static const test::AlignedBytes bytes = test::TinyModelBytes(TwoLayers());
+void ExpectSameBits(const test::AlignedBytes& bytes, const char* policy) {
   const auto run = [&] {
     std::vector<std::vector<float>> logits;
-    const auto session = test::NewSession(OpenOn(kOther, bytes), GetParam());
+    const auto session = test::NewSession(OpenOn(kOther, bytes), policy);
     EXPECT_TRUE(session->Prefill(test::TinyPrompt(150), true).ok());
     logits.push_back(test::LogitsOf(*session));
     test::FeedTokens(*session, test::TinyPrompt(24, 3));
@@ -160,6 +181,14 @@ TEST_P(TwoRuns, GiveTheSameBits) {
   EXPECT_EQ(run(), first);
   emu::GetOptions() = {};
 #endif
+}
+
+class TwoRuns : public testing::TestWithParam<const char*> {};
+
+TEST_P(TwoRuns, GiveTheSameBits) {
+  static const test::AlignedBytes bytes = test::TinyModelBytes(TwoLayers()),
+                                  of_64 = test::TinyModelBytes(HeadsOf64());
+  for (const test::AlignedBytes* model : {&bytes, &of_64}) ExpectSameBits(*model, GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, TwoRuns,

@@ -1,0 +1,397 @@
+// The attention of a step over one segment of one head on the tensor cores, for up to eight query heads of
+// the group: of pages of f16 or bf16 whose keys lie turned, of heads of 64 and of 128 numbers. attend_step.cu
+// does it for all others.
+//
+// Entries go from the cache to registers and to the tensor cores, 16 bytes a lane: of keys, the order in
+// which dimensions are summed is free as long as queries have the same; of values, the order of outputs. Each
+// of a block's four warps has every fourth 16 entries and a softmax of its own, and waits for no other until
+// all are joined in shared memory. Values of 16 entries are on their way while their keys are multiplied, the
+// keys of the next 16 from there on, and pages are looked up before either. (Values one round ahead as well
+// would be more registers than three blocks of a multiprocessor have.)
+//
+// Rows of the left factors are the eight query heads twice: the higher halves of their numbers, and the lower
+// (split_tiles.h). What products with values give of 16 entries is added in f32, so that tensor cores, which
+// cut sums off, add no more than those. Bytes: 4 D an entry, once. Products of 16 x 8 x 16 for 16 entries:
+// D / 8 for logits, twice that with bf16, and D / 8 for values; 32 D bytes of shared memory, 48 D with bf16.
+// A warp issues some 460 instructions for 16 entries of 128 numbers, 530 with bf16, and 380 for those of 64:
+// by arithmetic a multiprocessor of an H200 has 1,780 and 890 while memory gives it the bytes, of an A100
+// 2,440 and 1,220.
+#include <type_traits>
+
+#include "cuda/launch.h"
+#include "cuda/split_tiles.h"
+#include "cuda/step_params.h"
+
+namespace kvc::cuda {
+namespace {
+
+constexpr int kThreads = 128, kWarps = kThreads / kWarp;
+constexpr int kEntries = 16, kHeads = 8;  // of a product: of the cache; query heads
+
+// What the products with values have of a probability: as in attend_prompt.cu. bf16 has smaller numbers.
+template <typename Halves>
+constexpr float kShare = 1;
+template <>
+constexpr float kShare<F16Halves> = 16384;
+
+// Lane (u, v) = (lane / 4, lane % 4) of a warp; its i-th entry of 16, of the logits that it has.
+KVC_DEVICE int RowOfLane() { return Lane() / 4; }
+KVC_DEVICE int QuadOfLane() { return Lane() % 4; }
+KVC_DEVICE int EntryOfLogit(int i) { return i / 2 * 8 + 2 * QuadOfLane() + i % 2; }
+
+KVC_DEVICE uint32_t WordOf(const uint4& x, int i) { return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w; }
+
+// What a lane has of 16 entries: dimensions 32 b + 8 v .. + 7 of the keys of entries u and u + 8; dimensions
+// 64 c + 8 u .. + 7 of the values of the entries of its logits.
+template <int kDims>
+using Keys = uint4[2][kDims / 32];
+template <int kDims>
+using Values = uint4[4][kDims / 64];
+
+// The queries of a chunk as left factors, in shared memory: registers are for entries. Product (b, s) has of
+// lane (u, v) the dimensions 32 b + 8 v + 4 s and the three behind it. Two numbers of bf16 are no whole
+// query: logits, which may be large, show it. The third has rows of its own, eight of them empty.
+template <typename Halves, int kDims>
+struct Queries {
+  static constexpr bool kThirds = std::is_same_v<Halves, Bf16Halves>;
+  uint4 left[kDims / 32][2][kWarp];
+  uint2 thirds[kThirds ? kDims / 32 : 1][2][kWarp];
+
+  // [n, D], by the warps of a block; heads from n on are zero.
+  KVC_DEVICE void Load(const float* q, int32_t n) {
+    KVC_UNROLL
+    for (int i = 0; i < kDims / 16 / kWarps; ++i) {
+      const int b = (WarpOfBlock() + i * kWarps) / 2, s = WarpOfBlock() % 2;
+      float4 x = {0, 0, 0, 0};
+      if (RowOfLane() < n)
+        x = *reinterpret_cast<const float4*>(q + RowOfLane() * kDims + 32 * b + 8 * QuadOfLane() + 4 * s);
+      uint4 halves;
+      SplitPair<Halves>(x.x, x.y, &halves.x, &halves.y);
+      SplitPair<Halves>(x.z, x.w, &halves.z, &halves.w);
+      left[b][s][Lane()] = halves;
+      if constexpr (kThirds)
+        thirds[b][s][Lane()] = {Third(x.x, x.y, halves.x, halves.y), Third(x.z, x.w, halves.z, halves.w)};
+    }
+  }
+  // z: of the lane's entries, the products of query head u with their keys.
+  KVC_DEVICE void Times(const Keys<kDims>& keys, float (&z)[4]) const {
+    float c[2][4] = {}, third[2][4] = {};
+    KVC_UNROLL
+    for (int b = 0; b < kDims / 32; ++b) {
+      KVC_UNROLL
+      for (int s = 0; s < 2; ++s) {
+        const uint4 a = left[b][s][Lane()];
+        const uint2 rest = kThirds ? thirds[kThirds ? b : 0][s][Lane()] : uint2{0, 0};
+        KVC_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          const uint32_t k[2] = {WordOf(keys[i][b], 2 * s), WordOf(keys[i][b], 2 * s + 1)};
+          Halves::Mma(c[i], {a.x, a.y, a.z, a.w}, k);
+          if constexpr (kThirds) Halves::Mma(third[i], {rest.x, 0, rest.y, 0}, k);
+        }
+      }
+    }
+    KVC_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      KVC_UNROLL
+      for (int j = 0; j < 2; ++j) z[2 * i + j] = c[i][j] + (c[i][j + 2] + third[i][j]);
+    }
+  }
+
+ private:
+  KVC_DEVICE static uint32_t Third(float a, float b, uint32_t high, uint32_t low) {
+    return Halves::Pair(a - Halves::First(high) - Halves::First(low),
+                        b - Halves::Second(high) - Halves::Second(low));
+  }
+};
+
+// A segment's entries as a warp reads them, 16 at a time: lane i finds entry i % 16, in two steps, so that
+// nobody waits for the number of a page. Behind the last entry comes itself, so that every lane has something
+// to read.
+template <int kDims>
+class EntryReader {
+ public:
+  KVC_DEVICE EntryReader(const Pages& pages, int32_t end)
+      : f_(&pages.format()),
+        keys_(pages.Base() + f_->keys),
+        ids_(pages.head().ids),
+        page_bytes_(static_cast<int32_t>(f_->bytes)),
+        to_value_(static_cast<uint32_t>(f_->values - f_->keys)),
+        slots_(static_cast<uint32_t>(f_->slots)),
+        end_(end) {}
+
+  KVC_DEVICE void LookUp(int32_t at) {
+    const auto entry = static_cast<uint32_t>(min(at + Lane() % kEntries, end_ - 1)), page = entry / slots_;
+    id_ = ids_[page], index_ = static_cast<int32_t>(entry - page * slots_);
+  }
+  // Of the entries that have been looked up.
+  KVC_DEVICE void FetchKeys(Keys<kDims>& keys) const {
+    const unsigned long long mine = MyKey();
+    KVC_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const uint4* key = KeyOf(RowOfLane() + 8 * i, mine) + QuadOfLane();
+      KVC_UNROLL
+      for (int b = 0; b < kDims / 32; ++b) keys[i][b] = __ldcs(key + 4 * b);
+    }
+  }
+  KVC_DEVICE void FetchValues(Values<kDims>& values) const {
+    const unsigned long long mine = MyKey();
+    KVC_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const uint4* value = KeyOf(EntryOfLogit(i), mine + to_value_) + RowOfLane();
+      KVC_UNROLL
+      for (int c = 0; c < kDims / 64; ++c) values[i][c] = __ldcs(value + 8 * c);
+    }
+  }
+  // Of the lane's.
+  KVC_DEVICE int32_t Position() const { return Mine().position(); }
+  KVC_DEVICE uint32_t Seen() const { return Mine().seen(); }
+
+ private:
+  KVC_DEVICE unsigned long long MyKey() const {
+    return reinterpret_cast<unsigned long long>(keys_ + static_cast<int64_t>(id_) * page_bytes_ +
+                                                index_ * 2 * kDims);
+  }
+  KVC_DEVICE static const uint4* KeyOf(int entry, unsigned long long mine) {
+    return reinterpret_cast<const uint4*>(__shfl_sync(kAllLanes, mine, entry));
+  }
+  KVC_DEVICE Slot Mine() const {
+    return {keys_ - f_->keys + static_cast<int64_t>(id_) * page_bytes_, f_, index_};
+  }
+
+  const PageFormat* f_;
+  uint8_t* keys_;  // of page 0
+  const int32_t* ids_;
+  int32_t page_bytes_;
+  uint32_t to_value_, slots_;
+  int32_t end_, id_ = 0, index_ = 0;
+};
+
+// Which entries query heads see, and what the lane has read of its own to know that.
+class Sight {
+ public:
+  KVC_DEVICE Sight(bool masks, int32_t window, int32_t newest, int32_t first)
+      : masks_(masks), windows_(window > 0), oldest_(newest - window + 1), first_(first) {}
+
+  // Of entries from `at` on, which `reader` has looked up.
+  template <typename Reader>
+  KVC_DEVICE void Fetch(const Reader& reader, int32_t at) {
+    if (masks_) mask_ = reader.Seen();
+    if (windows_ || at == 0) position_ = reader.Position();
+  }
+  // z: products of the lane's query head with the keys of its entries, of n from `at` on. They become logits.
+  KVC_DEVICE void Logits(const StepParams& p, int32_t at, int32_t n, float (&z)[4]) const {
+    uint32_t mine = masks_ ? first_ < 32 ? mask_ >> first_ : 0u : ~0u;
+    if (windows_ && position_ < oldest_) mine = 0;
+    KVC_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int entry = EntryOfLogit(i);
+      const uint32_t seen = masks_ || windows_ ? __shfl_sync(kAllLanes, mine, entry) : ~0u;
+      z[i] = entry < n && (seen >> RowOfLane() & 1) != 0 ? Capped(z[i] * p.scale, p.cap) : -Infinity();
+    }
+    if (at > 0) return;
+    const float more = LogitOfRest(__shfl_sync(kAllLanes, position_, 0));
+    if (QuadOfLane() == 0) z[0] += more;
+  }
+
+ private:
+  bool masks_, windows_;
+  int32_t oldest_, first_;
+  uint32_t mask_ = 0;
+  int32_t position_ = 0;
+};
+
+// What a block works on: query heads [first, first + n_heads) of the group of an item's head.
+struct Work {
+  Segment item;
+  int32_t group, first, n_heads;
+  int64_t head;  // the first of them, of all rows
+
+  KVC_DEVICE explicit Work(const StepParams& p)
+      : item(p.items[blockIdx.x]),
+        group(p.n_heads / p.n_kv_heads),
+        first(static_cast<int32_t>(blockIdx.y) * kHeads),
+        n_heads(min(kHeads, group - first)),
+        head(static_cast<int64_t>(item.row) * p.n_heads + item.head * group + first) {}
+};
+
+// Logits z of the lane's entries, from `at` on, where somebody wants them. What it needs for that is read
+// again: there are no registers to keep it.
+KVC_DEVICE void WriteLogits(const StepParams& p, int32_t at, const float (&z)[4]) {
+  const Work work(p);
+  const Segment& item = work.item;
+  const Pages pages(p.rows[item.row].read, item.head);
+  const int32_t mine = p.Physical(item.row, item.head, pages, min(at + Lane() % kEntries, item.end - 1));
+  float* line = p.logits + (work.head + RowOfLane()) * p.stride;
+  KVC_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const int entry = EntryOfLogit(i);
+    const int32_t to = __shfl_sync(kAllLanes, mine, entry);
+    if (RowOfLane() < work.n_heads && at + entry < item.end) line[to] = z[i];
+  }
+}
+
+// A warp's softmax: of query head u the greatest logit, and the lane's share of the sum of exponentials.
+struct WarpSoftmax {
+  float m = -Infinity(), l = 0;
+
+  // Logits become exponentials. What earlier sums are multiplied by.
+  KVC_DEVICE float Add(float (&z)[4]) {
+    const float top = fmaxf(m, QuadMax(fmaxf(fmaxf(z[0], z[1]), fmaxf(z[2], z[3])))),
+                keep = m == -Infinity() ? 0.0f : expf(m - top);
+    float sum = 0;
+    KVC_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      z[i] = z[i] == -Infinity() ? 0.0f : expf(z[i] - top);
+      sum += z[i];
+    }
+    m = top, l = l * keep + sum;
+    return keep;
+  }
+};
+
+// sums = keep * sums + exponentials * values. sums[8 c + t]: of query head u the dimensions 64 c + 16 v + t
+// and 64 c + 16 v + 8 + t.
+template <typename Halves, int kDims>
+KVC_DEVICE void AddValues(const float (&e)[4], float keep, const Values<kDims>& values,
+                          float (&sums)[kDims / 8][2]) {
+  uint32_t left[4];
+  KVC_UNROLL
+  for (int i = 0; i < 4; i += 2)
+    SplitPair<Halves>(kShare<Halves> * e[i], kShare<Halves> * e[i + 1], &left[i], &left[i + 1]);
+  KVC_UNROLL
+  for (int c = 0; c < kDims / 64; ++c) {
+    KVC_UNROLL
+    for (int word = 0; word < 4; ++word) {
+      uint32_t v[4];
+      KVC_UNROLL
+      for (int i = 0; i < 4; ++i) v[i] = WordOf(values[i][c], word);
+      float even[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0};
+      Halves::Mma(even, left, {LowHalves(v[0], v[1]), LowHalves(v[2], v[3])});
+      Halves::Mma(odd, left, {HighHalves(v[0], v[1]), HighHalves(v[2], v[3])});
+      const int t = 8 * c + 2 * word;
+      KVC_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        sums[t][i] = sums[t][i] * keep + (even[i] + even[i + 2]);
+        sums[t + 1][i] = sums[t + 1][i] * keep + (odd[i] + odd[i + 2]);
+      }
+    }
+  }
+}
+
+// A block's shared memory: what its warps read, and what they leave for each other in the end.
+template <typename Halves, int kDims>
+struct MmaShared {
+  Queries<Halves, kDims> queries;
+  float m[kWarps][kHeads], l[kWarps][kHeads];
+  alignas(16) float sums[kWarps][kHeads][kDims + 4];
+};
+
+// What the warps have into that of the segment, in order.
+template <typename Halves, int kDims>
+KVC_DEVICE void JoinWarps(const StepParams& p, const WarpSoftmax& mine, const float (&sums)[kDims / 8][2],
+                          MmaShared<Halves, kDims>* s) {
+  const int warp = WarpOfBlock(), u = RowOfLane();
+  const auto greatest = [s](int h) {
+    float m = s->m[0][h];
+    for (int w = 1; w < kWarps; ++w) m = fmaxf(m, s->m[w][h]);
+    return m;
+  };
+  if (QuadOfLane() == 0) s->m[warp][u] = mine.m;
+  __syncthreads();
+  const float keep = mine.m == -Infinity() ? 0.0f : expf(mine.m - greatest(u)), l = QuadSum(mine.l),
+              share = keep / kShare<Halves>;
+  if (QuadOfLane() == 0) s->l[warp][u] = l * keep;
+  KVC_UNROLL
+  for (int t = 0; t < kDims / 8; t += 4) {
+    KVC_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const int j = t / 8 * 64 + 16 * QuadOfLane() + 8 * i + t % 8;
+      *reinterpret_cast<float4*>(&s->sums[warp][u][j]) = {share * sums[t][i], share * sums[t + 1][i],
+                                                          share * sums[t + 2][i], share * sums[t + 3][i]};
+    }
+  }
+  __syncthreads();
+  const Work work(p);
+  float* part = p.partial + static_cast<int64_t>(blockIdx.x) * work.group * (kDims + 2);
+  for (int h = ThreadOfBlock(); h < work.n_heads; h += kThreads) {
+    float all = 0;
+    for (int w = 0; w < kWarps; ++w) all += s->l[w][h];
+    part[work.first + h] = greatest(h), part[work.group + work.first + h] = all;
+  }
+  float* out = part + 2 * work.group + static_cast<int64_t>(work.first) * kDims;
+  for (int i = ThreadOfBlock(); i < work.n_heads * kDims; i += kThreads) {
+    float all = 0;
+    for (int w = 0; w < kWarps; ++w) all += s->sums[w][i / kDims][i % kDims];
+    out[i] = all;
+  }
+}
+
+// Block (item, chunk of query heads).
+template <typename Halves, int kDims>
+__global__ void __launch_bounds__(kThreads, kDims <= 64 ? 4 : 3) attend_step_mma(const StepParams p) {
+  using Shared = MmaShared<Halves, kDims>;
+  KVC_SHARED(Shared, shared);
+  constexpr int32_t kStep = kWarps * kEntries;
+  const Work work(p);
+  const int32_t end = work.item.end;
+  const RowParams& row = p.rows[work.item.row];
+  const Pages pages(row.read, work.item.head);
+  EntryReader<kDims> reader(pages, end);
+  int32_t at = work.item.begin + WarpOfBlock() * kEntries;
+  reader.LookUp(at);
+  Sight sight(pages.format().seen_masks, p.window, row.position, work.first);
+  WarpSoftmax softmax;
+  float sums[kDims / 8][2] = {};
+  Keys<kDims> keys;
+  Values<kDims> values;
+  reader.FetchKeys(keys);
+  shared->queries.Load(p.turned + work.head * kDims, work.n_heads);
+  __syncthreads();
+  for (; at < end; at += kStep) {
+    reader.FetchValues(values);
+    sight.Fetch(reader, at);
+    reader.LookUp(at + kStep);
+    float z[4];
+    shared->queries.Times(keys, z);
+    reader.FetchKeys(keys);
+    sight.Logits(p, at, end - at, z);
+    if (p.logits != nullptr) WriteLogits(p, at, z);
+    const float keep = softmax.Add(z);
+    AddValues<Halves, kDims>(z, keep, values, sums);
+  }
+  JoinWarps<Halves, kDims>(p, softmax, sums, shared);
+}
+
+template <typename Halves, int kDims>
+cudaError_t Attend(const StepParams& p, int32_t n_items, CudaStream& stream) {
+  const int32_t group = p.n_heads / p.n_kv_heads;
+  const dim3 grid(static_cast<unsigned>(n_items), static_cast<unsigned>((group + kHeads - 1) / kHeads));
+  using Shared = MmaShared<Halves, kDims>;
+  return KVC_LAUNCH((attend_step_mma<Halves, kDims>), grid, dim3(kThreads), sizeof(Shared), stream, p);
+}
+
+template <typename Halves>
+cudaError_t AttendPages(const StepParams& p, int32_t n_items, CudaStream& stream) {
+  return p.d == 64 ? Attend<Halves, 64>(p, n_items, stream) : Attend<Halves, 128>(p, n_items, stream);
+}
+
+}  // namespace
+
+void AddAttendStepMmaKernels(KernelLoader* loader) {
+  KVC_ADD(loader, (attend_step_mma<F16Halves, 64>), sizeof(MmaShared<F16Halves, 64>));
+  KVC_ADD(loader, (attend_step_mma<F16Halves, 128>), sizeof(MmaShared<F16Halves, 128>));
+  KVC_ADD(loader, (attend_step_mma<Bf16Halves, 64>), sizeof(MmaShared<Bf16Halves, 64>));
+  KVC_ADD(loader, (attend_step_mma<Bf16Halves, 128>), sizeof(MmaShared<Bf16Halves, 128>));
+}
+
+bool IsForMma(const PageFormat& f) {
+  return f.coding == EntryCoding::kVectors && (f.type == KvType::kF16 || f.type == KvType::kBf16) &&
+         f.value_type() == f.type && (f.d == 64 || f.d == 128);
+}
+
+cudaError_t AttendSegmentsMma(const StepParams& p, KvType type, int32_t n_items, CudaStream& stream) {
+  return type == KvType::kF16 ? AttendPages<F16Halves>(p, n_items, stream)
+                              : AttendPages<Bf16Halves>(p, n_items, stream);
+}
+
+}  // namespace kvc::cuda

@@ -1,0 +1,281 @@
+// The attention of a step on the tensor cores gives what that without them gives, as near as numbers in
+// halves are to numbers in f32, and the same bits in every order of blocks and warps.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cuda/launch.h"
+#include "cuda/step_params.h"
+#include "tests/emu/emulator.h"
+
+namespace kvc::cuda {
+namespace {
+
+constexpr float kScale = 0.11f, kNothing = 12345;
+constexpr int32_t kRows = 2, kKvHeads = 3;
+
+struct Case {
+  KvType type;
+  int32_t d, group, slots;
+  std::vector<int32_t> lens;  // of the heads, row after row
+  int32_t segment;
+  bool seen = false, logits = false, chooses = false, rest = false;
+  int32_t window = 0;
+  float cap = 0, queries = 1;
+
+  std::string Name() const {
+    return std::string(type == KvType::kF16 ? "f16" : "bf16") + ", " + std::to_string(group) +
+           " heads of size " + std::to_string(d) + ", segments of " + std::to_string(segment) +
+           (seen ? ", masks" : "") + (logits ? ", logits" : "") + (chooses ? ", chosen pages" : "") +
+           (rest ? ", rest" : "") + (window > 0 ? ", window" : "") + (cap > 0 ? ", cap" : "");
+  }
+};
+
+// Rows whose heads lie in pages that are in no order. Slots without an entry have no numbers, bit by bit.
+class Step {
+ public:
+  explicit Step(const Case& c) : c_(c) {
+    form_.type = c.type, form_.d = c.d, form_.slots = c.slots, form_.seen_masks = c.seen;
+    form_.Lay();
+    int32_t n_pages = 0;
+    for (const int32_t len : c.lens) n_pages += PagesOf(len);
+    memory_.assign(static_cast<size_t>(n_pages * form_.bytes) / 8, ~uint64_t{0});
+    format_ = {form_, reinterpret_cast<uint8_t*>(memory_.data())};
+    std::vector<int32_t> ids(static_cast<size_t>(n_pages));
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
+    std::shuffle(ids.begin(), ids.end(), random_);
+    heads_.resize(c.lens.size()), read_.resize(c.lens.size()), ids_.resize(c.lens.size()),
+        pages_.resize(c.lens.size());
+    for (size_t h = 0; h < c.lens.size(); ++h) {
+      for (int32_t i = 0; i < PagesOf(c.lens[h]); ++i) ids_[h].push_back(ids.back()), ids.pop_back();
+      heads_[h] = {};
+      heads_[h].len = c.lens[h], heads_[h].rotated = 1, heads_[h].ring = -1, heads_[h].ids = ids_[h].data();
+      Fill(h);
+      read_[h] = heads_[h];
+      if (c.chooses) Choose(h);
+    }
+    MakeRows();
+    MakeItems();
+  }
+
+  std::vector<float> partial, logits;
+  // By one of both kernels.
+  void Run(bool mma, CudaStream* stream) {
+    partial.assign(items_.size() * static_cast<size_t>(c_.group * (c_.d + 2)), kNothing);
+    logits.assign(static_cast<size_t>(kRows * p_.n_heads) * static_cast<size_t>(p_.stride), kNothing);
+    p_.partial = partial.data(), p_.logits = c_.logits ? logits.data() : nullptr;
+    const auto n = static_cast<int32_t>(items_.size());
+    ASSERT_EQ(cudaSuccess, mma ? AttendSegmentsMma(p_, c_.type, n, *stream) : AttendSegments(p_, n, *stream));
+    ASSERT_TRUE(stream->Wait("test").ok());
+  }
+  // Of a query head of an item: greatest logit, sum of exponentials, sums of values.
+  float Greatest(size_t item, int32_t h) const { return Part(item)[h]; }
+  float Sum(size_t item, int32_t h) const { return Part(item)[c_.group + h]; }
+  const float* Values(size_t item, int32_t h) const { return Part(item) + 2 * c_.group + h * c_.d; }
+  size_t n_items() const { return items_.size(); }
+  // What a logit may be off: sums in f32, of products that a bit or two below its last one are lost from.
+  double LogitBound() const { return std::ldexp(kScale * most_product_, -18); }
+  double most_value() const { return most_value_; }
+
+ private:
+  int32_t PagesOf(int32_t len) const { return (len + c_.slots - 1) / c_.slots; }
+  const float* Part(size_t item) const {
+    return partial.data() + item * static_cast<size_t>(c_.group * (c_.d + 2));
+  }
+  void Fill(size_t h) {
+    const CacheLayer layer{-1, 0, 0, &heads_[h], &format_};
+    const Pages pages(layer, 0);
+    std::normal_distribution<float> normal;
+    for (int32_t i = 0; i < heads_[h].len; ++i) {
+      const Slot s = pages.Main(i);
+      const auto put = [&](uint8_t* to, float x) {
+        const uint16_t bits = c_.type == KvType::kF16 ? ToHalfBits(x) : ToBfBits(x);
+        std::memcpy(to, &bits, 2);
+      };
+      for (int32_t j = 0; j < c_.d; ++j) {
+        put(s.key() + 2 * j, normal(random_)), put(s.value() + 2 * j, normal(random_));
+        most_value_ = std::max(most_value_, std::fabs(double{pages.Element(s, 1, j)}));
+      }
+      s.position() = c_.rest && i == 0 ? -17 : 3 * i;
+      // Every third query head sees nothing of the first head.
+      if (c_.seen) s.seen() = static_cast<uint32_t>(random_()) & (h == 0 ? 0xb6db6db6u : ~0u);
+    }
+  }
+  // Every other page, and the last one.
+  void Choose(size_t h) {
+    const int32_t n = PagesOf(heads_[h].len);
+    for (int32_t i = 0; i + 1 < n; i += 2) pages_[h].push_back(i);
+    pages_[h].push_back(n - 1);
+    for (const int32_t page : pages_[h]) chosen_ids_.push_back(ids_[h][static_cast<size_t>(page)]);
+    read_[h].len = heads_[h].len - (n - static_cast<int32_t>(pages_[h].size())) * c_.slots;
+  }
+  void MakeRows() {
+    int32_t most_pages = 1, longest = 1;
+    for (size_t h = 0; h < heads_.size(); ++h)
+      most_pages = std::max(most_pages, PagesOf(heads_[h].len)), longest = std::max(longest, heads_[h].len);
+    p_.n_rows = kRows, p_.n_kv_heads = kKvHeads, p_.n_heads = kKvHeads * c_.group, p_.d = c_.d;
+    p_.window = c_.window, p_.scale = kScale, p_.cap = c_.cap;
+    p_.stride = (longest + 3) / 4 * 4, p_.choice.stride = most_pages;
+    choice_.assign(heads_.size() * static_cast<size_t>(most_pages), 0);
+    size_t id = 0;
+    for (size_t h = 0; h < heads_.size(); ++h) {
+      if (!c_.chooses) continue;
+      std::copy(pages_[h].begin(), pages_[h].end(), choice_.begin() + static_cast<int64_t>(h) * most_pages);
+      read_[h].ids = chosen_ids_.data() + id, id += pages_[h].size();
+      n_pages_.push_back(static_cast<int32_t>(pages_[h].size()));
+    }
+    p_.choice.pages = choice_.data();
+    rows_.resize(kRows);
+    for (int32_t r = 0; r < kRows; ++r) {
+      RowParams& row = rows_[static_cast<size_t>(r)];
+      row = {};
+      row.cache = {-1, 0, 0, heads_.data() + r * kKvHeads, &format_};
+      row.read = {-1, 0, 0, read_.data() + r * kKvHeads, &format_};
+      if (c_.chooses) row.n_pages = n_pages_.data() + r * kKvHeads;
+      row.position = 3 * longest / 2;
+    }
+    p_.rows = rows_.data();
+    std::normal_distribution<float> normal(0, c_.queries);
+    turned_.resize(static_cast<size_t>(kRows * p_.n_heads * c_.d));
+    for (float& x : turned_) x = normal(random_);
+    p_.turned = turned_.data();
+  }
+  void MakeItems() {
+    for (int32_t h = 0; h < kRows * kKvHeads; ++h) {
+      const int32_t len = read_[static_cast<size_t>(h)].len;
+      const RowParams& row = rows_[static_cast<size_t>(h / kKvHeads)];
+      const Pages pages(row.read, h % kKvHeads);
+      for (int32_t b = 0; b < len; b += c_.segment)
+        items_.push_back({h / kKvHeads, h % kKvHeads, b, std::min(b + c_.segment, len)});
+      for (int32_t i = 0; i < len; ++i) {
+        for (int32_t q = 0; q < c_.group; ++q) {
+          double sum = 0;
+          for (int32_t j = 0; j < c_.d; ++j)
+            sum += std::fabs(double{pages.Element(pages.Main(i), 0, j)} *
+                             double{turned_[static_cast<size_t>((h * c_.group + q) * c_.d + j)]});
+          most_product_ = std::max(most_product_, sum);
+        }
+      }
+    }
+    p_.items = items_.data();
+  }
+
+  const Case c_;
+  std::mt19937 random_{31};
+  PageFormat form_;
+  Format format_;
+  std::vector<uint64_t> memory_;
+  std::vector<Head> heads_, read_;
+  std::vector<std::vector<int32_t>> ids_, pages_;
+  std::vector<int32_t> chosen_ids_, n_pages_, choice_;
+  std::vector<RowParams> rows_;
+  std::vector<Segment> items_;
+  std::vector<float> turned_;
+  StepParams p_{};
+  double most_product_ = 0, most_value_ = 0;
+};
+
+class AttendStepTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    KernelLoader loader;
+    loader.AddAll();
+    ASSERT_EQ(cudaSuccess, loader.error());
+    ASSERT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&real_, cudaStreamNonBlocking));
+    ASSERT_TRUE(stream_.Create(real_).ok());
+  }
+  void TearDown() override {
+    cudaStreamDestroy(real_);
+    emu::GetOptions() = {};
+  }
+
+  void ExpectNear(const Case& c) {
+    SCOPED_TRACE(c.Name());
+    Step a(c), b(c);
+    a.Run(false, &stream_), b.Run(true, &stream_);
+    const double off = a.LogitBound();
+    for (size_t i = 0; i < a.logits.size(); ++i) {
+      if (a.logits[i] == b.logits[i]) continue;  // -infinity, and what is not written
+      ASSERT_LE(std::fabs(double{a.logits[i]} - double{b.logits[i]}), off) << "logit " << i;
+    }
+    for (size_t item = 0; item < a.n_items(); ++item) {
+      for (int32_t h = 0; h < c.group; ++h) {
+        const std::string where = "item " + std::to_string(item) + ", query head " + std::to_string(h);
+        const double l = double{a.Sum(item, h)};
+        if (std::isinf(a.Greatest(item, h))) {
+          ASSERT_EQ(a.Greatest(item, h), b.Greatest(item, h)) << where;
+          ASSERT_EQ(l, 0) << where;
+        } else {
+          ASSERT_LE(std::fabs(double{a.Greatest(item, h)} - double{b.Greatest(item, h)}), off) << where;
+          ASSERT_GE(l, 1 - 1e-6) << where;
+        }
+        ASSERT_LE(std::fabs(l - double{b.Sum(item, h)}), l * (2 * off + 0x1p-18)) << where;
+        for (int32_t j = 0; j < c.d; ++j)
+          ASSERT_LE(std::fabs(double{a.Values(item, h)[j]} - double{b.Values(item, h)[j]}),
+                    l * a.most_value() * (2 * off + 0x1p-16))
+              << where << ", number " << j;
+      }
+    }
+  }
+
+  cudaStream_t real_ = nullptr;
+  CudaStream stream_{true};
+};
+
+// Lengths around those of a product and of a block's products, and long ones.
+const std::vector<int32_t> kLens = {1, 77, 130, 16, 17, 63}, kLong = {1500, 1, 64, 2, 65, 700};
+
+TEST_F(AttendStepTest, IsWhatTheOtherKernelGives) {
+  for (const KvType type : {KvType::kF16, KvType::kBf16}) {
+    for (const int32_t d : {64, 128}) {
+      for (int32_t group = 1; group <= 8; ++group) ExpectNear({type, d, group, 16, kLens, 64});
+      ExpectNear({type, d, 12, 64, kLens, 64});
+      ExpectNear({type, d, 4, 64, kLong, 1024});
+      ExpectNear({type, d, 3, 4, kLong, 96});
+    }
+  }
+}
+
+TEST_F(AttendStepTest, MasksWindowsAndWhatElseIsWanted) {
+  for (const KvType type : {KvType::kF16, KvType::kBf16}) {
+    for (const int32_t d : {64, 128}) {
+      Case c{type, d, 4, 16, kLong, 256};
+      c.logits = true;
+      ExpectNear(c);
+      c.seen = true, c.group = 12;
+      ExpectNear(c);
+      // The window begins with an entry, at 3 * 450.
+      c.window = 901, c.rest = true, c.group = 5;
+      ExpectNear(c);
+      c.seen = false, c.cap = 30;
+      ExpectNear(c);
+      c.chooses = true, c.window = 0, c.group = 7;
+      ExpectNear(c);
+      c.logits = false, c.queries = 20, c.cap = 0;
+      ExpectNear(c);
+    }
+  }
+}
+
+TEST_F(AttendStepTest, TheSameBitsInEveryOrder) {
+  for (const KvType type : {KvType::kF16, KvType::kBf16}) {
+    Case c{type, 128, 7, 16, kLong, 512};
+    c.logits = true, c.seen = true;
+    std::vector<float> partial, logits;
+    for (const int order : {0, 0, 1, 2}) {
+      emu::GetOptions().order = order;
+      Step step(c);
+      step.Run(true, &stream_);
+      if (partial.empty()) partial = step.partial, logits = step.logits;
+      EXPECT_EQ(0, std::memcmp(partial.data(), step.partial.data(), partial.size() * sizeof(float)));
+      EXPECT_EQ(0, std::memcmp(logits.data(), step.logits.data(), logits.size() * sizeof(float)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvc::cuda
