@@ -331,6 +331,8 @@ template <typename Halves, int kDims>
 __global__ void __launch_bounds__(kThreads, kDims <= 64 ? 4 : 3) attend_step_mma(const StepParams p) {
   using Shared = MmaShared<Halves, kDims>;
   KVC_SHARED(Shared, shared);
+  LetNextBegin();
+  WaitForEarlier();
   constexpr int32_t kStep = kWarps * kEntries;
   const Work work(p);
   const int32_t end = work.item.end;
@@ -367,7 +369,7 @@ cudaError_t Attend(const StepParams& p, int32_t n_items, CudaStream& stream) {
   const int32_t group = p.n_heads / p.n_kv_heads;
   const dim3 grid(static_cast<unsigned>(n_items), static_cast<unsigned>((group + kHeads - 1) / kHeads));
   using Shared = MmaShared<Halves, kDims>;
-  return KVC_LAUNCH((attend_step_mma<Halves, kDims>), grid, dim3(kThreads), sizeof(Shared), stream, p);
+  return KVC_LAUNCH_EARLY((attend_step_mma<Halves, kDims>), grid, dim3(kThreads), sizeof(Shared), stream, p);
 }
 
 template <typename Halves>
@@ -378,10 +380,10 @@ cudaError_t AttendPages(const StepParams& p, int32_t n_items, CudaStream& stream
 }  // namespace
 
 void AddAttendStepMmaKernels(KernelLoader* loader) {
-  KVC_ADD(loader, (attend_step_mma<F16Halves, 64>), sizeof(MmaShared<F16Halves, 64>));
-  KVC_ADD(loader, (attend_step_mma<F16Halves, 128>), sizeof(MmaShared<F16Halves, 128>));
-  KVC_ADD(loader, (attend_step_mma<Bf16Halves, 64>), sizeof(MmaShared<Bf16Halves, 64>));
-  KVC_ADD(loader, (attend_step_mma<Bf16Halves, 128>), sizeof(MmaShared<Bf16Halves, 128>));
+  KVC_ADD_STEP(loader, (attend_step_mma<F16Halves, 64>), sizeof(MmaShared<F16Halves, 64>));
+  KVC_ADD_STEP(loader, (attend_step_mma<F16Halves, 128>), sizeof(MmaShared<F16Halves, 128>));
+  KVC_ADD_STEP(loader, (attend_step_mma<Bf16Halves, 64>), sizeof(MmaShared<Bf16Halves, 64>));
+  KVC_ADD_STEP(loader, (attend_step_mma<Bf16Halves, 128>), sizeof(MmaShared<Bf16Halves, 128>));
 }
 
 bool IsForMma(const PageFormat& f) {
