@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -186,9 +188,11 @@ class AttendStepTest : public testing::Test {
     loader.AddAll();
     ASSERT_EQ(cudaSuccess, loader.error());
     ASSERT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&real_, cudaStreamNonBlocking));
-    ASSERT_TRUE(stream_.Create(real_).ok());
+    stream_ = std::make_unique<CudaStream>(true);
+    ASSERT_TRUE(stream_->Create(real_).ok());
   }
   void TearDown() override {
+    stream_.reset();
     cudaStreamDestroy(real_);
     emu::GetOptions() = {};
   }
@@ -196,7 +200,7 @@ class AttendStepTest : public testing::Test {
   void ExpectNear(const Case& c) {
     SCOPED_TRACE(c.Name());
     Step a(c), b(c);
-    a.Run(false, &stream_), b.Run(true, &stream_);
+    a.Run(false, stream_.get()), b.Run(true, stream_.get());
     const double off = a.LogitBound();
     for (size_t i = 0; i < a.logits.size(); ++i) {
       if (a.logits[i] == b.logits[i]) continue;  // -infinity, and what is not written
@@ -223,7 +227,7 @@ class AttendStepTest : public testing::Test {
   }
 
   cudaStream_t real_ = nullptr;
-  CudaStream stream_{true};
+  std::unique_ptr<CudaStream> stream_;
 };
 
 // Lengths around those of a product and of a block's products, and long ones.
@@ -269,7 +273,7 @@ TEST_F(AttendStepTest, TheSameBitsInEveryOrder) {
     for (const int order : {0, 0, 1, 2}) {
       emu::GetOptions().order = order;
       Step step(c);
-      step.Run(true, &stream_);
+      step.Run(true, stream_.get());
       if (partial.empty()) partial = step.partial, logits = step.logits;
       EXPECT_EQ(0, std::memcmp(partial.data(), step.partial.data(), partial.size() * sizeof(float)));
       EXPECT_EQ(0, std::memcmp(logits.data(), step.logits.data(), logits.size() * sizeof(float)));
