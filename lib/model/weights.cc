@@ -199,6 +199,12 @@ Result<Weights> Weights::Prepare(const ModelFile& file, Device* device, MemoryMe
     }
     KVC_RETURN_IF_ERROR(PrepareLayer(tensors, config, i, place, &w.layers[static_cast<size_t>(i)]));
   }
+  for (const LayerMatrices& layer : w.layers) {
+    for (const Matrix* m : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
+      for (int i = 0; i < m->n_parts && m->stack == 1; ++i)
+        w.shape.bf16_weights = w.shape.bf16_weights || m->parts[i].type == WeightType::kBf16;
+    }
+  }
   return w;
 }
 
