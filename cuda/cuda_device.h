@@ -3,6 +3,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include "cuda/blas.h"
 #include "cuda/staging.h"
 #include "lib/ops/device.h"
 
@@ -99,8 +100,12 @@ class CudaDevice final : public Device {
   Status Evict(Stream* s, const EvictArgs& args) override;
 
  private:
-  CudaDevice(int number, const Context& context, const LaunchTraits& traits)
-      : number_(number), context_(context), driver_(*context.driver), traits_(traits) {}
+  CudaDevice(int number, const Context& context, const LaunchTraits& traits, int capability)
+      : number_(number),
+        context_(context),
+        driver_(*context.driver),
+        traits_(traits),
+        blas_(new Blas(context, capability)) {}
   Status CheckHeadSize(int32_t d) const {
     if (d <= kMostHeadSize) return {};
     return Error(Code::kUnsupported, "device \"%s\": heads of %d dimensions; at most %d, use \"cpu\"",
@@ -111,6 +116,7 @@ class CudaDevice final : public Device {
   const Context context_;
   const Driver& driver_;
   const LaunchTraits traits_;
+  std::unique_ptr<Blas> blas_;
   DeviceInfo info_;
   cudaStream_t stream_ = nullptr;
 };

@@ -1,5 +1,8 @@
 // A layer's rows of activations and what is done with them, by Project, Finish and Logits.
 #pragma once
+#include <algorithm>
+
+#include "cuda/blas.h"
 #include "cuda/cuda_device.h"
 #include "cuda/experts.h"
 #include "cuda/network.h"
@@ -13,18 +16,27 @@ struct Rows {
   float *given, *routes, *weights;  // [pairs, hidden]; [n, n_experts] logits of the router; of pairs
   int32_t *chosen, *places, *tokens;
   ExpertTile* tiles;
+  BlasRoom blas;
 
   // Pairs of a tile: a step reads an expert once for up to so many rows.
   static int32_t TileOf(int64_t n) { return n > kMostGemvRows ? kExpertTile : n > 3 ? 4 : n > 1 ? 2 : 1; }
-  Rows(const NetworkShape& s, int64_t n, uint8_t* memory) {
+  // workspace: of Blas::WorkspaceBytes.
+  Rows(const NetworkShape& s, int64_t n, int64_t workspace, uint8_t* memory) {
     const bool experts = s.n_experts > 0;
     const int64_t pairs = experts ? n * s.n_chosen : n, more = experts ? pairs : 0;
     Take(memory, n * s.hidden, &norm), Take(memory, pairs * s.ffn, &gate), Take(memory, pairs * s.ffn, &up);
     Take(memory, more * s.hidden, &given), Take(memory, n * s.n_experts, &routes);
     Take(memory, more, &weights), Take(memory, more, &chosen), Take(memory, more, &places);
     Take(memory, more, &tokens), Take(memory, more, &tiles);
+    const int32_t widest = std::max({s.hidden, experts ? 0 : s.ffn, s.n_heads * s.head_dim});
+    Take(memory, workspace > 0 ? 2 * n * widest : 0, &blas.halves);
+    Take(memory, workspace, &blas.workspace);
+    blas.sums = norm;  // which nobody has anything in when a product adds to x
+    if (workspace == 0) blas.halves = nullptr;
   }
-  static int64_t Bytes(const NetworkShape& s, int64_t n) { return Rows(s, n, nullptr).bytes_; }
+  static int64_t Bytes(const NetworkShape& s, int64_t n, int64_t workspace) {
+    return Rows(s, n, workspace, nullptr).bytes_;
+  }
 
  private:
   template <typename T>
@@ -37,8 +49,12 @@ struct Rows {
 
 class LayerMath {
  public:
-  LayerMath(Stream* s, const NetworkShape& shape, int32_t n, DeviceBytes scratch)
-      : stream_(StreamOf(s)), shape_(shape), n_(n), rows_(shape, n, At(scratch)) {}
+  LayerMath(Stream* s, const NetworkShape& shape, int32_t n, DeviceBytes scratch, Blas* blas)
+      : stream_(StreamOf(s)),
+        shape_(shape),
+        n_(n),
+        blas_(blas),
+        rows_(shape, n, blas->WorkspaceBytes(shape, n), At(scratch)) {}
 
   const Rows& rows() const { return rows_; }
 
@@ -77,6 +93,7 @@ class LayerMath {
     Product p = Of(m, x, y);
     p.adds = adds, p.scale = scale, p.cap = cap;
     if (FitsOneRow(p)) return MultiplyRow({p, nullptr, 0, false, {}});
+    if (rows_.blas.halves != nullptr) return Check(GemmBlas(p, rows_.blas, blas_, stream_), "a product");
     return Check(n_ <= kMostGemvRows ? Gemv(p, stream_) : Gemm(p, stream_), "a product");
   }
   // gate becomes the activation of gate and up, the two products with the norm of x.
@@ -167,6 +184,7 @@ class LayerMath {
   CudaStream& stream_;
   const NetworkShape& shape_;
   const int32_t n_;
+  Blas* const blas_;
   const Rows rows_;
 };
 

@@ -121,7 +121,8 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
   traits.graphs = IsOn("KVC_CUDA_GRAPHS");
   traits.early = properties.major >= 9 && IsOn("KVC_CUDA_EARLY");
   traits.multiprocessors = properties.multiProcessorCount;
-  std::unique_ptr<CudaDevice> device(new CudaDevice(number, context, traits));
+  const int capability = properties.major * 10 + properties.minor;
+  std::unique_ptr<CudaDevice> device(new CudaDevice(number, context, traits, capability));
   device->info_.name = Format("%s:%d", spec.substr(0, spec.find(':')).c_str(), number);
   device->info_.description =
       Format("%.80s, %d multiprocessors, compute capability %d.%d, %.1f GiB", properties.name,
@@ -137,6 +138,7 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
 
 CudaDevice::~CudaDevice() {
   const Current current(context_);
+  blas_.reset();
   if (stream_ != nullptr && current.ok()) cudaStreamDestroy(stream_);
 }
 

@@ -43,7 +43,7 @@ void AddNetworkKernels(KernelLoader* loader) { KVC_ADD_STEP(loader, embed, 0); }
 Status CudaDevice::Supports(const NetworkShape& shape) const { return CheckHeadSize(shape.head_dim); }
 
 int64_t CudaDevice::NetworkScratchBytes(const NetworkShape& shape, int32_t n_rows) const {
-  return Rows::Bytes(shape, n_rows);
+  return Rows::Bytes(shape, n_rows, blas_->WorkspaceBytes(shape, n_rows));
 }
 
 Status CudaDevice::Embed(Stream* s, const EmbedArgs& a) {
@@ -64,7 +64,7 @@ Status CudaDevice::Embed(Stream* s, const EmbedArgs& a) {
 
 Status CudaDevice::Project(Stream* s, const ProjectArgs& a) {
   KVC_ENTER();
-  const LayerMath math(s, *a.shape, a.n, a.scratch);
+  const LayerMath math(s, *a.shape, a.n, a.scratch, blas_.get());
   const LayerMatrices& w = *a.w;
   float* const y[] = {At(a.q), At(a.k), At(a.v)};
   KVC_RETURN_IF_ERROR(math.NormProduct(w.qkv, At(a.x), w.attention_norm, w.attention_norm_bias, y));
@@ -74,7 +74,7 @@ Status CudaDevice::Project(Stream* s, const ProjectArgs& a) {
 
 Status CudaDevice::Finish(Stream* s, const FinishArgs& a) {
   KVC_ENTER();
-  const LayerMath math(s, *a.shape, a.n, a.scratch);
+  const LayerMath math(s, *a.shape, a.n, a.scratch, blas_.get());
   const LayerMatrices& w = *a.w;
   const Rows& rows = math.rows();
   float* const x = At(a.x);
@@ -91,7 +91,7 @@ Status CudaDevice::Finish(Stream* s, const FinishArgs& a) {
 
 Status CudaDevice::Logits(Stream* s, const LogitsArgs& a) {
   KVC_ENTER();
-  const LayerMath math(s, *a.shape, a.n, a.scratch);
+  const LayerMath math(s, *a.shape, a.n, a.scratch, blas_.get());
   float* const logits[] = {At(a.logits)};
   return math.NormProduct(*a.head, At(a.x), a.final_norm, a.final_norm_bias, logits, a.scale, a.cap);
 }

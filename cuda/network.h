@@ -53,4 +53,14 @@ cudaError_t Gemm(const Product& p, CudaStream& stream);
 cudaError_t GemmF32(const Product& p, CudaStream& stream);
 cudaError_t GemmMma(Product p, CudaStream& stream);
 
+// Scratch of products by cuBLASLt (blas.h); halves null: there are none.
+struct BlasRoom {
+  uint16_t* halves;  // [2, n, cols] of x, bf16
+  float* sums;       // [n, hidden], of a product that adds to y
+  uint8_t* workspace;
+};
+class Blas;
+// By cuBLASLt, or as Gemm where it has nothing for the product.
+cudaError_t GemmBlas(const Product& p, const BlasRoom& room, Blas* blas, CudaStream& stream);
+
 }  // namespace kvc::cuda

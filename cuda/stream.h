@@ -44,6 +44,12 @@ class CudaStream final : public Stream {
     return gathers_ && kept_.size() < LaunchGraphs::MostOf(piece_) ? cudaSuccess : SendKept();
   }
 
+  // For what a library launches itself: everything launched so far is in front of it.
+  cudaError_t Reach(cudaStream_t* out) {
+    *out = stream_;
+    return SendKept();
+  }
+
   const LaunchGraphs& graphs() const { return graphs_; }
   const LaunchTraits& traits() const { return traits_; }
 

@@ -1,0 +1,218 @@
+#include "cuda/blas.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#if defined(_WIN32)
+#include <windows.h>
+#else
+#include <dlfcn.h>
+#endif
+
+#include "lib/base/log.h"
+
+namespace kvc::cuda {
+namespace {
+
+#if defined(_WIN32)
+void* Load(const char* path) { return LoadLibraryA(path); }
+void* Symbol(void* library, const char* name) {
+  return reinterpret_cast<void*>(GetProcAddress(static_cast<HMODULE>(library), name));
+}
+#else
+void* Load(const char* path) { return dlopen(path, RTLD_LAZY | RTLD_LOCAL); }
+void* Symbol(void* library, const char* name) { return dlsym(library, name); }
+#endif
+
+// Newest first; one that the driver is too old for does not start. The emulated device has no such library
+// of its own: a real one would take its memory for a GPU's.
+constexpr const char* kNames[] = {
+#if !defined(__CUDACC__)
+    nullptr
+#elif defined(_WIN32)
+    "cublasLt64_13.dll", "cublasLt64_12.dll"
+#else
+    "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"
+#endif
+};
+
+// What NVIDIA advises for its larger GPUs, and what a Jetson's caches make of it.
+int64_t WorkspaceFor(int capability) {
+  return int64_t{capability >= 90 ? 32 : capability == 80 ? 16 : 8} << 20;
+}
+
+// Whatever addresses and strides a product has, they are multiples of this (gemm_blas.cu).
+constexpr uint32_t kAlignment = 16;
+
+int32_t PowerOfTwoFrom(int32_t n) {
+  int32_t p = 1;
+  while (p < n) p *= 2;
+  return p;
+}
+
+// What the library has to be told of a product. Its matrices are stored by columns, which makes ours their
+// transposes: D [rows, n] = W [cols, rows] transposed * X [cols, n], both with the columns of a sum side by
+// side, the form that all its kernels are made for.
+class Call {
+ public:
+  Call(const lt::Functions& f, int32_t rows, int32_t cols, int32_t n, const float* bias) : f_(f) {
+    const auto r = static_cast<uint64_t>(rows), c = static_cast<uint64_t>(cols);
+    const auto of_x = static_cast<uint64_t>(n);
+    Do(f.create_operation(&operation, lt::kComputeFloat, lt::kFloat));
+    Set(lt::kTransA, lt::kTransposed);
+    if (bias != nullptr) Set(lt::kEpilogue, lt::kBiasEpilogue), Set(lt::kBiasPointer, bias);
+    if (ok()) Do(f.create_layout(&w, lt::kBf16, c, r, cols));
+    if (ok()) Do(f.create_layout(&x, lt::kBf16, c, of_x, cols));
+    if (ok()) Do(f.create_layout(&y, lt::kFloat, r, of_x, rows));
+  }
+  ~Call() {
+    if (y != nullptr) f_.destroy_layout(y);
+    if (x != nullptr) f_.destroy_layout(x);
+    if (w != nullptr) f_.destroy_layout(w);
+    if (operation != nullptr) f_.destroy_operation(operation);
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  bool ok() const { return result_ == lt::kSuccess; }
+  lt::Result result() const { return result_; }
+  void Do(lt::Result result) { result_ = result; }
+
+  lt::Operation* operation = nullptr;
+  lt::Layout *w = nullptr, *x = nullptr, *y = nullptr;
+
+ private:
+  template <typename T>
+  void Set(int attribute, const T& value) {
+    if (ok()) Do(f_.set_operation(operation, attribute, &value, sizeof value));
+  }
+  const lt::Functions& f_;
+  lt::Result result_ = lt::kSuccess;
+};
+
+}  // namespace
+
+Blas::Blas(const Context& context, int capability)
+    : context_(context), workspace_bytes_(WorkspaceFor(capability)) {
+  const char *wanted = std::getenv("KVC_CUDA_BLAS"), *path = std::getenv("KVC_CUBLASLT");
+  wanted_ = wanted == nullptr || std::strcmp(wanted, "0") != 0;
+  if (path != nullptr) path_ = path;
+}
+
+Blas::~Blas() {
+  if (library_ != nullptr) functions_.destroy(library_);
+}
+
+// It stays loaded: what it has put into the context goes with the process.
+bool Blas::Open(const char* path) {
+  void* const library = path == nullptr ? nullptr : Load(path);
+  if (library == nullptr) return false;
+  bool all = true;
+  const auto find = [&](const char* name, auto* function) {
+    void* const found = Symbol(library, name);
+    std::memcpy(function, &found, sizeof found);
+    all = all && found != nullptr;
+  };
+  lt::Functions& f = functions_;
+  find("cublasLtGetVersion", &f.version);
+  find("cublasLtCreate", &f.create), find("cublasLtDestroy", &f.destroy);
+  find("cublasLtMatmulDescCreate", &f.create_operation);
+  find("cublasLtMatmulDescDestroy", &f.destroy_operation);
+  find("cublasLtMatmulDescSetAttribute", &f.set_operation);
+  find("cublasLtMatrixLayoutCreate", &f.create_layout);
+  find("cublasLtMatrixLayoutDestroy", &f.destroy_layout);
+  find("cublasLtMatmulPreferenceCreate", &f.create_preference);
+  find("cublasLtMatmulPreferenceDestroy", &f.destroy_preference);
+  find("cublasLtMatmulPreferenceSetAttribute", &f.set_preference);
+  find("cublasLtMatmulAlgoGetHeuristic", &f.find);
+  find("cublasLtMatmul", &f.multiply);
+  if (all && f.create(&library_) == lt::kSuccess) return true;
+  library_ = nullptr;
+  cudaGetLastError();
+  return false;
+}
+
+void Blas::Find() {
+  const Current current(context_);
+  if (!current.ok()) return;
+  bool found = false;
+  if (!path_.empty()) {
+    found = Open(path_.c_str());
+    if (!found) Log(kLogWarning, "KVC_CUBLASLT=%.200s is no cuBLASLt that starts here", path_.c_str());
+  } else {
+    for (const char* name : kNames) found = found || Open(name);
+  }
+  if (!found) {
+    Log(kLogInfo, "prompts with weights in bf16: own products, no cuBLASLt starts here");
+    return;
+  }
+  const int version = static_cast<int>(functions_.version());
+  Log(kLogInfo, "prompts with weights in bf16: products of cuBLASLt %d.%d", version / 10000,
+      version / 100 % 100);
+}
+
+int64_t Blas::WorkspaceBytes(const NetworkShape& shape, int64_t n) {
+  if (!wanted_ || !shape.bf16_weights || n < kFewestBlasRows) return 0;
+  std::call_once(once_, [this] { Find(); });
+  return library_ == nullptr ? 0 : workspace_bytes_;
+}
+
+bool Blas::Has(int32_t rows, int32_t cols, int32_t n, bool bias) {
+  return !failed_ && ChoiceOf({rows, cols, PowerOfTwoFrom(n), bias}).any;
+}
+
+Blas::Choice Blas::ChoiceOf(const Key& key) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto known = choices_.find(key);
+  if (known != choices_.end()) return known->second;
+  return choices_[key] = Ask(key);
+}
+
+// For the key alone, not for the product that came first: the same input gives the same bits, whatever was
+// read before.
+Blas::Choice Blas::Ask(const Key& key) {
+  const auto [rows, cols, n, bias] = key;
+  // The library looks at the alignment of a bias, here without reading it.
+  const Call call(functions_, rows, cols, n, bias ? reinterpret_cast<const float*>(kAlignment) : nullptr);
+  lt::Preference* preference = nullptr;
+  if (!call.ok() || functions_.create_preference(&preference) != lt::kSuccess) return {};
+  bool ok = true;
+  const auto set = [&](int attribute, auto value) {
+    ok = ok && functions_.set_preference(preference, attribute, &value, sizeof value) == lt::kSuccess;
+  };
+  set(lt::kMostWorkspace, static_cast<uint64_t>(workspace_bytes_));
+  // Sums are made by one block, or parts of them are left in the workspace in f32 and added in their order.
+  // The ways that go through the output (in place, or in its type) are left out: they take turns there, or
+  // round between.
+  set(lt::kReductionSchemes, lt::kReduceInWorkspace);
+  for (const int matrix : {lt::kAlignmentA, lt::kAlignmentB, lt::kAlignmentC, lt::kAlignmentD})
+    set(matrix, kAlignment);
+  lt::Heuristic best = {};
+  int n_found = 0;
+  if (ok) {
+    ok = functions_.find(library_, call.operation, call.w, call.x, call.y, call.y, preference, 1, &best,
+                         &n_found) == lt::kSuccess;
+  }
+  functions_.destroy_preference(preference);
+  if (!ok || n_found < 1 || best.result != lt::kSuccess) return {};
+  return {true, best.algorithm};
+}
+
+bool Blas::Multiply(const BlasProduct& p, uint8_t* workspace, cudaStream_t stream) {
+  const Choice choice = ChoiceOf({p.rows, p.cols, PowerOfTwoFrom(p.n), p.bias != nullptr});
+  if (failed_ || !choice.any) return false;
+  Call call(functions_, p.rows, p.cols, p.n, p.bias);
+  const float beta = p.c == nullptr ? 0.0f : 1.0f;
+  if (call.ok()) {
+    call.Do(functions_.multiply(library_, call.operation, &p.scale, p.w, call.w, p.x, call.x, &beta,
+                                p.c == nullptr ? p.d : p.c, call.y, p.d, call.y, &choice.algorithm, workspace,
+                                static_cast<size_t>(workspace_bytes_), stream));
+  }
+  if (call.ok()) return true;
+  cudaGetLastError();
+  if (!failed_.exchange(true))
+    Log(kLogWarning, "cuBLASLt fails (%d): own products from here on", call.result());
+  return false;
+}
+
+}  // namespace kvc::cuda

@@ -1,0 +1,72 @@
+// cuBLASLt where the machine has it: products of bf16 matrices with many rows, for gemm_blas.cu. It is looked
+// for when the first of them asks for its scratch, not when a device is opened: the library has half a
+// gigabyte, and a program whose weights are codes, or whose prompts are short, has no use for it.
+#pragma once
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+
+#include "cuda/cublas_abi.h"
+#include "cuda/driver.h"
+#include "lib/ops/network_ops.h"
+
+namespace kvc::cuda {
+
+// Fewer rows are too few for large tiles, and our own kernel reads weights once for 64 of them. A first rule:
+// where the two meet has not been measured.
+constexpr int32_t kFewestBlasRows = 256;
+
+// d [n, rows] = scale * x * the transposed w + c + bias.
+struct BlasProduct {
+  const uint16_t *w, *x;  // bf16 [rows, cols], [n, cols]
+  int32_t rows, cols, n;
+  float scale;
+  const float *c, *bias;  // [n, rows], may be d; [rows]. null: none
+  float* d;
+};
+
+// Of a device; any thread in its context.
+class Blas {
+ public:
+  // KVC_CUDA_BLAS and KVC_CUBLASLT in the environment are read now.
+  Blas(const Context& context, int capability);
+  ~Blas();
+  Blas(const Blas&) = delete;
+  Blas& operator=(const Blas&) = delete;
+
+  // What products of n rows need of scratch for the library; 0: it is not for them, or not there. Looks for
+  // it; what was found stays, so that plans and sessions count the same.
+  int64_t WorkspaceBytes(const NetworkShape& shape, int64_t n);
+
+  // False: the library has nothing for such a product. Does not launch.
+  bool Has(int32_t rows, int32_t cols, int32_t n, bool bias);
+  // False: it was not launched, and no other one is from here on.
+  bool Multiply(const BlasProduct& p, uint8_t* workspace, cudaStream_t stream);
+
+ private:
+  // Rows, columns, rows of x up to a power of two, bias.
+  using Key = std::tuple<int32_t, int32_t, int32_t, bool>;
+  struct Choice {
+    bool any = false;
+    lt::Algorithm algorithm;
+  };
+  void Find();
+  bool Open(const char* path);
+  Choice ChoiceOf(const Key& key);
+  Choice Ask(const Key& key);
+
+  const Context context_;
+  const int64_t workspace_bytes_;
+  bool wanted_;
+  std::string path_;
+  std::once_flag once_;
+  lt::Functions functions_ = {};
+  lt::Context* library_ = nullptr;  // null: there is none
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;
+  std::map<Key, Choice> choices_;
+};
+
+}  // namespace kvc::cuda
