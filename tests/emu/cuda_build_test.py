@@ -11,7 +11,8 @@ BUILD = sys.argv.pop(1) if len(sys.argv) > 1 else "build-cuda"
 KVC = os.path.join(BUILD, "bin", "kvc")
 ARCHITECTURES = ["80", "87", "90"]
 # Kernels that live from bandwidth or the multipliers: no spills.
-WITHOUT_LOCAL_MEMORY = ["gemv", "gemv_experts", "gemm_mma", "gemm_f32", "combine", "attend_step", "attend_step_mma",
+WITHOUT_LOCAL_MEMORY = ["gemv", "gemv_row", "gemv_experts", "gemm_mma", "gemm_f32", "split_rows", "combine",
+                        "attend_step", "attend_step_mma",
                         "attend_prompt", "fold_columns", "normalise_segments", "sum_seen", "step_append",
                         "join_segments", "norm_rows"]
 # Those that turn keys have a frame for sines of angles that are too large for the short way (40 bytes), and what is
@@ -55,6 +56,11 @@ class CudaBuild(unittest.TestCase):
                     self.assertLessEqual(stack, TURNING.get(name, 0), f"{function}: {numbers}")
         for name, n in found.items():
             self.assertGreaterEqual(n, len(ARCHITECTURES), name)
+
+    def test_no_library_of_cuda_is_linked(self):
+        needed = run("readelf", "--dynamic", KVC)
+        self.assertEqual(0, needed.returncode, needed.stderr)
+        self.assertNotRegex(needed.stdout, r"NEEDED.*lib(cublas|cuda|nv)")
 
     def test_size(self):
         objects = [os.path.join(folder, file) for folder, _, files in os.walk(os.path.join(BUILD, "cuda"))

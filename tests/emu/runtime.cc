@@ -395,6 +395,10 @@ cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t stre
   const InContext call;
   return Enqueue(stream, [=] { std::memset(at, value, bytes); });
 }
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* data) {
+  const InContext call;
+  return Enqueue(stream, [=] { function(data); });
+}
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned) {
   const InContext call;
   *out = new (std::nothrow) CUstream_st();

@@ -202,6 +202,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t);
 cudaError_t cudaEventDestroy(cudaEvent_t);
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*);
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int);
+cudaError_t cudaLaunchHostFunc(cudaStream_t, void (*)(void*), void*);
 cudaError_t cudaLaunchKernel(const void*, dim3 grid, dim3 block, void** params, size_t shared, cudaStream_t);
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void** params);
 cudaError_t cudaGraphCreate(cudaGraph_t*, unsigned flags);

@@ -1,0 +1,354 @@
+// Prompts by cuBLASLt: products are those of our own kernel and of the processor, calls that fail leave
+// nothing behind, and what it needs is planned. The library is tests/emu/fake_cublaslt.cc.
+#include <dlfcn.h>
+
+#include <string>
+#include <vector>
+
+#include "cuda/blas.h"
+#include "lib/engine/session.h"
+#include "tests/emu/device_pair.h"
+#include "tests/emu/fake_cublaslt.h"
+#include "tests/support/environment.h"
+#include "tests/support/tiny_session.h"
+
+namespace kvc {
+namespace {
+
+constexpr char kBlas[] = "KVC_CUBLASLT", kSwitch[] = "KVC_CUDA_BLAS";
+constexpr double kOwn = 1e-5;  // of the largest: a half that is rounded once more on its way to y
+constexpr int32_t kRows = cuda::kFewestBlasRows;
+
+emu::FakeBlas& Fake(const char* path = KVC_FAKE_CUBLASLT) {
+  void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  EXPECT_NE(library, nullptr) << dlerror();
+  return *reinterpret_cast<kvc_fake_blas_function>(dlsym(library, "kvc_fake_blas"))();
+}
+
+// For the time of its life devices that are opened find this library.
+class WithBlas {
+ public:
+  explicit WithBlas(const char* path = KVC_FAKE_CUBLASLT) {
+    Fake() = {};
+    Fake().enqueue = cudaLaunchHostFunc;
+    test::SetVariable(kBlas, path);
+  }
+  ~WithBlas() { EXPECT_TRUE(Fake().broken_rule == nullptr) << Fake().broken_rule; }
+
+ private:
+  const test::KeptVariable kept_{kBlas};
+};
+
+// What a layer is made of, and what its operations give.
+struct LayerCase {
+  int32_t n = kRows;
+  WeightType type = WeightType::kBf16;
+  bool biases = false, output_bias = false, post_norms = false, parallel = false, gathers = false;
+  float scale = 0.5f, cap = 0;
+  int32_t hidden = 96;
+};
+
+NetworkShape ShapeOf(const LayerCase& c) {
+  NetworkShape shape;
+  shape.hidden = c.hidden, shape.ffn = 160, shape.n_heads = 6, shape.n_kv_heads = 2, shape.head_dim = 24,
+  shape.vocab = 132, shape.parallel_blocks = c.parallel, shape.bf16_weights = c.type == WeightType::kBf16;
+  return shape;
+}
+
+class BlasTest : public testing::Test {
+ protected:
+  struct Output {
+    std::vector<float> q, k, v, x, logits;
+    int64_t scratch = 0;
+  };
+  struct Buffers {
+    Device* device;
+    Stream* stream;
+    std::vector<DeviceBuffer<uint8_t>> blocks;
+    DeviceBytes Take(int64_t bytes) {
+      blocks.emplace_back();
+      EXPECT_TRUE(blocks.back().Allocate({device, nullptr}, bytes, "test").ok());
+      return blocks.back().raw();
+    }
+    DevicePtr<float> Copy(const std::vector<float>& from) {
+      const int64_t bytes = static_cast<int64_t>(from.size() * sizeof(float));
+      const DeviceBytes at = Take(bytes);
+      EXPECT_TRUE(device->Write(stream, at, from.data(), bytes).ok());
+      return at.As<float>();
+    }
+    std::vector<float> Read(DevicePtr<float> from, int64_t n) {
+      std::vector<float> out(static_cast<size_t>(n));
+      EXPECT_TRUE(device->Read(stream, from.As<const uint8_t>(), out.data(), n * 4).ok());
+      return out;
+    }
+  };
+  void TearDown() override { emu::GetOptions() = {}; }
+
+  static std::vector<float> Random(int64_t n, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal(0, 1);
+    std::vector<float> x(static_cast<size_t>(n));
+    for (float& v : x) v = normal(random);
+    return x;
+  }
+
+  // The same weights and rows for the same case. Operations as a prompt has them, each checked.
+  static Output Run(Device* d, const LayerCase& c) {
+    const NetworkShape shape = ShapeOf(c);
+    const int32_t h = shape.hidden, q_rows = shape.n_heads * shape.head_dim,
+                  kv_rows = shape.n_kv_heads * shape.head_dim;
+    std::mt19937 random(11);
+    const FileWeight q(c.type, q_rows, h, 32, &random), k(c.type, kv_rows, h, 32, &random),
+        v(c.type, kv_rows, h, 32, &random), o(c.type, h, q_rows, 16, &random),
+        gate(c.type, shape.ffn, h, 32, &random), up(c.type, shape.ffn, h, 32, &random),
+        down(c.type, h, shape.ffn, 32, &random), head(c.type, shape.vocab, h, 32, &random);
+    const std::unique_ptr<Stream> stream = std::move(d->NewStream().value());
+    Buffers b{d, stream.get(), {}};
+    LayerMatrices w;
+    const DevicePtr<const float> norm = b.Copy(Random(h, 1)), bias = b.Copy(Random(q_rows, 2));
+    w.attention_norm = w.ffn_norm = norm;
+    if (c.post_norms) w.attention_post_norm = w.ffn_post_norm = norm;
+    const DevicePtr<const float> biases[] = {bias, {}, bias}, of_output[] = {bias};
+    const Weight qkv[] = {q.w, k.w, v.w}, gate_up[] = {gate.w, up.w};
+    Matrix m;
+    const auto prepare = [&](Span<const Weight> weights, Span<const DevicePtr<const float>> added,
+                             Matrix* out) {
+      EXPECT_TRUE(d->Prepare(weights, added, MatrixUse::kProducts, out).ok());
+    };
+    prepare({qkv, 3}, {biases, c.biases ? 3u : 0u}, &w.qkv);
+    prepare({&o.w, 1}, {of_output, c.output_bias ? 1u : 0u}, &w.output);
+    prepare({gate_up, 2}, {}, &w.gate_up), prepare({&down.w, 1}, {}, &w.down), prepare({&head.w, 1}, {}, &m);
+    const int64_t n = c.n;
+    const DevicePtr<float> x = b.Copy(Random(n * h, 3)), qs = b.Copy(Random(n * q_rows, 4)),
+                           ks = b.Copy(Random(n * kv_rows, 5)), vs = b.Copy(Random(n * kv_rows, 6)),
+                           logits = b.Copy(Random(n * shape.vocab, 7));
+    Output out;
+    out.scratch = d->NetworkScratchBytes(shape, c.n);
+    const DeviceBytes scratch = b.Take(out.scratch);
+    if (c.gathers) stream->Gather();
+    EXPECT_TRUE(d->Project(stream.get(), {&shape, &w, x, c.n, qs, ks, vs, scratch}).ok());
+    EXPECT_TRUE(d->Finish(stream.get(), {&shape, &w, qs, c.n, c.scale, x, scratch}).ok());
+    EXPECT_TRUE(d->Logits(stream.get(), {&shape, norm, &m, x, c.n, 0.25f, logits, scratch, c.cap}).ok());
+    EXPECT_TRUE(stream->Issue().ok());
+    out.q = b.Read(qs, n * q_rows), out.k = b.Read(ks, n * kv_rows), out.v = b.Read(vs, n * kv_rows);
+    out.x = b.Read(x, n * h), out.logits = b.Read(logits, n * shape.vocab);
+    for (const Matrix* used : {&w.qkv, &w.output, &w.gate_up, &w.down, &m}) {
+      if (used->memory) d->Free(used->memory, used->bytes);
+    }
+    return out;
+  }
+  static std::unique_ptr<Device> Open() { return std::move(OpenDevice(kOther, 1).value()); }
+  static Output RunOwn(const LayerCase& c) { return Run(Open().get(), c); }
+
+  static void ExpectNear(const std::vector<float>& a, const std::vector<float>& b, double tolerance,
+                         const char* what) {
+    ASSERT_EQ(a.size(), b.size());
+    double most = 0, apart = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      most = std::max(most, std::fabs(static_cast<double>(a[i])));
+      const double d = std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+      apart = d <= apart ? apart : d;  // a NaN shows
+    }
+    EXPECT_LE(apart, tolerance * most) << what;
+  }
+  static void ExpectNear(const Output& a, const Output& b, double tolerance) {
+    ExpectNear(a.q, b.q, tolerance, "queries");
+    ExpectNear(a.k, b.k, tolerance, "keys");
+    ExpectNear(a.v, b.v, tolerance, "values");
+    ExpectNear(a.x, b.x, tolerance, "residual");
+    ExpectNear(a.logits, b.logits, 2 * tolerance, "logits");
+  }
+  static void ExpectSame(const Output& a, const Output& b) {
+    EXPECT_EQ(a.q, b.q);
+    EXPECT_EQ(a.k, b.k);
+    EXPECT_EQ(a.v, b.v);
+    EXPECT_EQ(a.x, b.x);
+    EXPECT_EQ(a.logits, b.logits);
+  }
+};
+
+// Calls of a layer and a head, of which one is for each half: q, k, v, output, gate, up, down, head.
+constexpr int64_t kCalls = 2 * 8;
+
+TEST_F(BlasTest, ProductsAreThoseOfTheOwnKernelAndOfTheProcessor) {
+  LayerCase cases[8];
+  cases[1].n = 300, cases[1].biases = true;
+  cases[2].n = 513, cases[2].scale = 1;
+  cases[3].post_norms = true, cases[3].gathers = true;
+  cases[4].parallel = true, cases[4].biases = true;
+  cases[5].scale = 1, cases[5].output_bias = true;
+  cases[6].hidden = 200;  // the widest are not those of the feed-forward part
+  cases[7].gathers = true, cases[7].biases = true;
+  const test::ExactKernels exact;
+  const auto cpu = std::move(cpu::CpuDevice::Create(2).value());
+  for (const LayerCase& c : cases) {
+    SCOPED_TRACE(testing::Message() << "case " << &c - cases);
+    const Output own = RunOwn(c), reference = Run(cpu.get(), c);
+    const WithBlas blas;
+    {
+      const auto device = Open();
+      const Output by_blas = Run(device.get(), c);
+      EXPECT_EQ(Fake().multiplies, kCalls);
+      ExpectNear(by_blas, own, kOwn);
+      ExpectNear(by_blas, reference, 2e-5);
+      EXPECT_GT(by_blas.scratch, own.scratch + (16 << 20));
+      const int64_t finds = Fake().finds;
+      ExpectSame(by_blas, Run(device.get(), c));
+      EXPECT_EQ(Fake().finds, finds) << "algorithms are asked for once";
+      emu::GetOptions().order = 2, emu::GetOptions().eager = true;
+      ExpectSame(by_blas, Run(device.get(), c));
+      emu::GetOptions() = {};
+    }
+    EXPECT_EQ(Fake().objects, 0);
+  }
+}
+
+// Where one call cannot do what a product asks for, or rows are no whole vectors, our own kernel does it.
+TEST_F(BlasTest, ProductsThatItHasNothingFor) {
+  struct {
+    LayerCase c;
+    int64_t calls;
+  } cases[5];
+  cases[0].c.cap = 3, cases[0].calls = kCalls - 2;
+  cases[1].c.output_bias = true, cases[1].calls = kCalls - 2;  // with a scale
+  cases[2].c.n = kRows - 1, cases[2].calls = 0;
+  cases[3].c.type = WeightType::kF16, cases[3].calls = 0;
+  cases[4].c.hidden = 100, cases[4].calls = 2 * 2;  // all but output and down have 100 columns
+  for (const auto& [c, calls] : cases) {
+    const Output own = RunOwn(c);
+    const WithBlas blas;
+    ExpectNear(Run(Open().get(), c), own, kOwn);
+    EXPECT_EQ(Fake().multiplies, calls);
+  }
+}
+
+TEST_F(BlasTest, WithoutALibrary) {
+  const LayerCase c;
+  const Output own = RunOwn(c);
+  const auto expect_own = [&] {
+    const Output out = Run(Open().get(), c);
+    ExpectSame(out, own);
+    EXPECT_EQ(out.scratch, own.scratch);
+    EXPECT_EQ(Fake().multiplies, 0);
+  };
+  for (const char* path : {"/nonexistent/libcublasLt.so", KVC_SOURCE_DIR "/README.md", KVC_FAKE_WITHOUT}) {
+    SCOPED_TRACE(path);
+    const WithBlas blas(path);
+    expect_own();
+  }
+  const WithBlas blas;
+  Fake().starts = false;
+  expect_own();
+  Fake().starts = true;
+  const test::KeptVariable kept(kSwitch);
+  test::SetVariable(kSwitch, "0");
+  expect_own();
+  EXPECT_EQ(Fake().finds, 0);
+}
+
+// Calls that fail, one after the other: the product is done by our own kernel, as if there had been none, and
+// the library is left alone from there on.
+TEST_F(BlasTest, CallsThatFail) {
+  for (const bool post_norms : {false, true}) {
+    LayerCase c;
+    c.biases = true, c.post_norms = post_norms;
+    const Output own = RunOwn(c);
+    for (int64_t i = 0; i < kCalls; ++i) {
+      SCOPED_TRACE(i);
+      const WithBlas blas;
+      const auto device = Open();
+      Fake().failing_multiply = i;
+      const Output out = Run(device.get(), c);
+      ExpectNear(out, own, kOwn);
+      EXPECT_EQ(Fake().multiplies, i + 1);
+      const Output again = Run(device.get(), c);
+      ExpectSame(again, own);
+      EXPECT_EQ(again.scratch, out.scratch) << "plans of before stay right";
+      EXPECT_EQ(Fake().multiplies, i + 1);
+    }
+  }
+}
+
+TEST_F(BlasTest, ShapesWithoutAnAlgorithm) {
+  LayerCase c;
+  c.biases = true;
+  const Output own = RunOwn(c);
+  for (const int64_t i : {0, 1, 3, 5}) {
+    const WithBlas blas;
+    const auto device = Open();
+    Fake().failing_find = i;
+    const Output out = Run(device.get(), c);
+    ExpectNear(out, own, kOwn);
+    const int64_t multiplies = Fake().multiplies;
+    EXPECT_EQ(multiplies > 0, i > 3) << "queries, keys and values are one product, of which some have a bias";
+    ExpectSame(Run(device.get(), c), out);
+    EXPECT_EQ(Fake().multiplies, 2 * multiplies);
+  }
+}
+
+test::AlignedBytes ModelIn(WeightType type) {
+  test::TinyModelOptions options;
+  options.n_heads = 6, options.hidden_size = 48, options.type = type, options.query_key_value_bias = true;
+  return test::TinyModelBytes(options);
+}
+
+std::shared_ptr<const Model> OpenOn(const char* device, const test::AlignedBytes& bytes) {
+  ModelParams params;
+  params.device = device, params.threads = 2;
+  auto model = Model::OpenMemory(bytes.data(), static_cast<int64_t>(bytes.size()), params);
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return model.value();
+}
+
+constexpr int kPrompt = 600;  // two chunks by the library, one of ours
+
+TEST_F(BlasTest, PromptsOfASession) {
+  const test::ExactKernels exact;
+  ::unsetenv("KVC_TEST_DEVICE");  // "cpu" is the processor here
+  const test::AlignedBytes bytes = ModelIn(WeightType::kBf16);
+  for (const char* policy : {"full", "snapkv:budget=24,window=8,kv=f32"}) {
+    SCOPED_TRACE(policy);
+    const auto own = test::FedSession(OpenOn(kOther, bytes), policy, kPrompt);
+    const auto reference = test::FedSession(OpenOn("cpu", bytes), policy, kPrompt);
+    const WithBlas blas;
+    const auto model = OpenOn(kOther, bytes);
+    const auto session = test::FedSession(model, policy, kPrompt);
+    // Two chunks. The head has one row, and so has what is behind the last layer's keys and values.
+    EXPECT_EQ(Fake().multiplies, 2 * (kCalls - 2 + 2 * 3));
+    test::ExpectSameKept(*session, *own);
+    test::ExpectNearLogits(*session, *own, 1e-4f);
+    test::ExpectSameKept(*session, *reference);
+    test::ExpectNearLogits(*session, *reference, 6e-4f);  // docs/cuda.md, Numbers
+    const auto twice = test::FedSession(model, policy, kPrompt);
+    EXPECT_EQ(test::LogitsOf(*twice), test::LogitsOf(*session));
+  }
+}
+
+// What the library adds to a plan is what it adds to a session, and nothing where no matrix is bf16 or
+// prompts are short.
+TEST_F(BlasTest, APlanIsWhatIsTaken) {
+  for (const WeightType type : {WeightType::kBf16, WeightType::kF16}) {
+    const test::AlignedBytes bytes = ModelIn(type);
+    for (const int n : {kRows - 1, kPrompt}) {
+      int64_t planned[2], taken[2];
+      for (const bool by_blas : {false, true}) {
+        const WithBlas blas(by_blas ? KVC_FAKE_CUBLASLT : "");
+        const auto model = OpenOn(kOther, bytes);
+        const Result<Policy> policy = ParsePolicy("full");
+        SessionParams params;
+        params.max_tokens = 700;
+        const auto plan = Session::Plan(model, &policy.value(), params, n);
+        ASSERT_TRUE(plan.ok());
+        planned[by_blas] = plan.value().workspace_bytes;
+        const auto session = test::FedSession(model, "full", n, params);
+        taken[by_blas] = session->Stats().workspace_bytes;
+      }
+      EXPECT_EQ(planned[1] - planned[0], taken[1] - taken[0]);
+      EXPECT_EQ(taken[1] > taken[0] + (16 << 20), type == WeightType::kBf16 && n >= kRows);
+      EXPECT_EQ(taken[1] > taken[0], type == WeightType::kBf16 && n >= kRows);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvc
