@@ -194,8 +194,9 @@ Blas::Choice Blas::Ask(const Key& key) {
                          &n_found) == lt::kSuccess;
   }
   functions_.destroy_preference(preference);
-  if (!ok || n_found < 1 || best.result != lt::kSuccess) return {};
-  return {true, best.algorithm};
+  if (ok && n_found > 0 && best.result == lt::kSuccess) return {true, best.algorithm};
+  Log(kLogDebug, "cuBLASLt has nothing for %d rows of %d columns", rows, cols);
+  return {};
 }
 
 bool Blas::Multiply(const BlasProduct& p, uint8_t* workspace, cudaStream_t stream) {
