@@ -21,8 +21,8 @@ struct BenchOptions {
   ModelOptions model;
   TableOptions tables;
   std::string policy = "full", tokens;
-  int32_t prompt = 512, gen = 128, depth = 0, repeat = 3, arrive = 0;
-  std::vector<int32_t> batch, draft;
+  int32_t prompt = 0, gen = 128, depth = 0, repeat = 3, arrive = 0;  // prompt: the one that is measured
+  std::vector<int32_t> prompts = {512}, batch, draft;
   bool json = false;
 };
 
@@ -242,6 +242,37 @@ void PrintResult(const BenchOptions& options, const BenchResult& result, const P
         table.Text() + BatchText(result.together, BatchWorkOf(options)) + DraftText(result.drafts));
 }
 
+// A row for every prompt.
+class PromptTable {
+ public:
+  void Add(const BenchOptions& options, const BenchResult& result) {
+    const auto decoded = [&](const std::string& text) { return options.gen > 0 ? text : "-"; };
+    table_.AddRow(
+        {Format("%d", options.prompt), Format("%.0f", Ratio(options.prompt, result.prefill_seconds)),
+         FormatSeconds(result.compress_seconds), decoded(FormatSeconds(result.first_token_seconds)),
+         decoded(Format("%.1f", Ratio(1, result.step_seconds))), decoded(FormatSeconds(result.step_median)),
+         FormatBytes(result.stats.cache_bytes), decoded(FormatPercent(result.bandwidth_fraction))});
+  }
+  std::string Text(const BenchOptions& options, const Policy& policy) const {
+    return Format("%s\ngenerated %d, depth %d, %d threads, median of %d\n", policy.Describe().c_str(),
+                  options.gen, options.depth, ThreadsUsed(options.model), options.repeat) +
+           table_.Text();
+  }
+
+ private:
+  Table table_{{"prompt", "prefill tokens/s", "compression", "first token", "decode tokens/s", "step",
+                "cache", "of bandwidth"},
+               "rrrrrrrr"};
+};
+
+void CheckPrompts(const BenchOptions& options) {
+  const int32_t longest = *std::max_element(options.prompts.begin(), options.prompts.end());
+  if (int64_t{options.depth} + longest + 2 * int64_t{options.gen} + kMostDrafted + 3 >= INT32_MAX)
+    throw UsageError("--depth, --prompt and --gen are too large");
+  if (options.prompts.size() > 1 && !(options.batch.empty() && options.draft.empty()))
+    throw UsageError("--batch and --draft are of one prompt: --prompt N");
+}
+
 void CheckBatch(const BenchOptions& options) {
   if (options.batch.empty() && options.arrive > 0)
     throw UsageError("--arrive needs sessions that its prompt arrives among: --batch N");
@@ -253,27 +284,40 @@ void CheckBatch(const BenchOptions& options) {
                             kMostInBatch, kMostInBatch - 1));
 }
 
-int Bench(BenchOptions options) {
-  CheckBatch(options);
-  const Policy policy = MakePolicy(options.policy, options.tables);
-  const Model model = OpenModel(options.model);
-  if (int64_t{options.depth} + options.prompt + 2 * int64_t{options.gen} + kMostDrafted + 3 >= INT32_MAX)
-    throw UsageError("--depth, --prompt and --gen are too large");
-  TokenList tokens = SyntheticTokens(options.depth + options.prompt, model.info().vocab_size);
-  if (!options.tokens.empty()) {
-    tokens = ReadTokens(options.tokens);
-    if (tokens.size() <= static_cast<size_t>(options.depth))
-      throw UsageError("--tokens has no token beyond --depth");
-    options.prompt = static_cast<int32_t>(tokens.size()) - options.depth;
+// Of a list, every prompt has a session of its own and, with --json, a line that is there once it is
+// measured.
+int BenchPrompts(const BenchOptions& options, const Model& model, const Policy& policy) {
+  PromptTable table;
+  for (const int32_t prompt : options.prompts) {
+    BenchOptions one = options;
+    one.prompt = prompt;
+    TokenList tokens = SyntheticTokens(options.depth + prompt, model.info().vocab_size);
+    if (!options.tokens.empty()) {
+      tokens = ReadTokens(options.tokens);
+      if (tokens.size() <= static_cast<size_t>(options.depth))
+        throw UsageError("--tokens has no token beyond --depth");
+      one.prompt = static_cast<int32_t>(tokens.size()) - options.depth;
+    }
+    BenchResult result = Measure(one, model, policy, tokens);
+    if (!options.batch.empty()) result.together = MeasureBatches(model, policy, tokens, BatchWorkOf(one));
+    if (options.json) {
+      PrintJson(ResultJson(one, result, policy));
+      FlushOutput();
+    } else if (options.prompts.size() == 1) {
+      PrintResult(one, result, policy);
+    } else {
+      table.Add(one, result);
+    }
   }
-  BenchResult result = Measure(options, model, policy, tokens);
-  if (!options.batch.empty()) result.together = MeasureBatches(model, policy, tokens, BatchWorkOf(options));
-  if (options.json) {
-    PrintJson(ResultJson(options, result, policy));
-  } else {
-    PrintResult(options, result, policy);
-  }
+  if (!options.json && options.prompts.size() > 1) Print(table.Text(options, policy));
   return kExitGood;
+}
+
+int Bench(const BenchOptions& options) {
+  CheckBatch(options);
+  CheckPrompts(options);
+  const Policy policy = MakePolicy(options.policy, options.tables);
+  return BenchPrompts(options, OpenModel(options.model), policy);
 }
 
 }  // namespace
@@ -286,7 +330,14 @@ Action AddBench(CLI::App* app) {
   const auto count = [&](const char* name, int32_t* value, int least, const char* help) {
     return app->add_option(name, *value, help)->check(AtLeast(least))->capture_default_str()->type_name("N");
   };
-  CLI::Option* prompt = count("--prompt", &options->prompt, 1, "Tokens of the measured prompt");
+  CLI::Option* prompt =
+      app->add_option("--prompt", options->prompts,
+                      "Tokens of the measured prompt; a list, 512,4096: of one after another, a line each")
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->check(AtLeast(1))
+          ->default_str("512")
+          ->type_name("N,...");
   count("--gen", &options->gen, 0, "Tokens to generate after the prompt's first");
   count("--depth", &options->depth, 0, "Tokens in the session before the measured prompt");
   count("--repeat", &options->repeat, 1, "Repetitions; medians are reported");

@@ -372,8 +372,7 @@ TEST(ToolRecall, EvalLeavesOutWhatTheContextCannotHold) {
   const ProgramResult run = RunKvc({"eval", KVC_RECALL, "--data", path, "--limit", "2", "--json"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.Json()["results"][0]["n_prompts"], 2);
-  EXPECT_NE(run.err.find("1 task is longer than the model's context of 1024"), std::string::npos)
-      << run.err;
+  EXPECT_NE(run.err.find("1 task is longer than the model's context of 1024"), std::string::npos) << run.err;
   const ProgramResult none =
       RunKvc({"eval", KVC_RECALL, "--data", folder.Write("long.jsonl", long_one.dump() + "\n")});
   EXPECT_EQ(none.exit_code, 1);
@@ -436,93 +435,6 @@ TEST(ToolRecall, EvalAsCsv) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 2);
   EXPECT_TRUE(StartsWith(result.out, "policy,kind,protocol,")) << result.out;
-}
-
-TEST(ToolRecall, BenchHasTheKeys) {
-  const Json result = KvcJson({"bench", KVC_RECALL, "--policy", "snapkv-w8:budget=32", "--prompt", "64",
-                               "--gen", "8", "--depth", "64", "--repeat", "1", "--json"});
-  for (const char* key : {"prefill_tokens_per_second", "decode_tokens_per_second", "first_token_seconds",
-                          "bandwidth_fraction"}) {
-    EXPECT_GT(result[key].get<double>(), 0) << key;
-  }
-  EXPECT_GT(result["cache_bytes"], 0);
-  EXPECT_GE(result["compress_seconds"].get<double>(), 0);
-}
-
-// A token generated after the first is one pass of the network: as many cached tokens as a prompt of that
-// length.
-TEST(ToolRecall, BenchTimesAsManyPassesAsItSays) {
-  const auto cache = [](int prompt, int gen) {
-    const Json result = KvcJson({"bench", KVC_RECALL, "--prompt", std::to_string(prompt), "--gen",
-                                 std::to_string(gen), "--repeat", "1", "--json"});
-    EXPECT_EQ(result["decode_passes"], gen);
-    return result["cache_bytes"].get<int64_t>();
-  };
-  EXPECT_EQ(cache(1, 64), cache(65, 0));  // a page holds 64
-  EXPECT_LT(cache(1, 63), cache(65, 0));
-}
-
-// Where the likely tokens are stop tokens, the steps still go through the network.
-TEST(ToolRecall, BenchGoesOnBehindStopTokens) {
-  const TemporaryFolder folder;
-  Json config = Json::parse(ReadWholeFile(KVC_SOURCE_DIR "/models/recall/config.json"));
-  config["eos_token_id"] = Json::array();
-  for (int id = 0; id < 1024; ++id) config["eos_token_id"].push_back(id);  // as many as a model may have
-  folder.Write("config.json", config.dump());
-  for (const std::string name : {"model.safetensors", "tokenizer.json", "tokenizer_config.json"})
-    folder.Write(name, ReadWholeFile(KVC_SOURCE_DIR "/models/recall/" + name));
-  const std::string model = folder.Path("stops.kvc");
-  const ProgramResult converted = RunKvc({"convert", folder.Path(""), model});
-  ASSERT_EQ(converted.exit_code, 0) << converted.err;
-  EXPECT_EQ(KvcJson({"run", model, "--prompt", "It was", "--json"})["tokens"], Json::array());
-  const Json prompt = KvcJson({"tokenize", model, "--text", "It was", "--bos", "--json"})["tokens"];
-  const Json result =
-      KvcJson({"bench", model, "--tokens", folder.Write("prompt.json", prompt.dump()), "--gen", "64",
-               "--repeat", "1", "--batch", "2", "--arrive", "9", "--draft", "2,8", "--json"});
-  EXPECT_EQ(result["decode_passes"], 64);
-  EXPECT_EQ(result["batches"].size(), 1u);
-  EXPECT_EQ(result["arrivals"].size(), 1u);
-  ASSERT_EQ(result["drafts"].size(), 2u);
-  for (const Json& draft : result["drafts"]) EXPECT_GT(draft["pass_seconds"].get<double>(), 0);
-}
-
-// A step reads about 256 tokens of a prompt that waits.
-TEST(ToolRecall, BenchOfBatchesAndOfAPromptThatArrives) {
-  const std::vector<std::string> arguments = {"bench",    KVC_RECALL, "--policy", "snapkv-w8:budget=32",
-                                              "--prompt", "40",       "--gen",    "3",
-                                              "--repeat", "1",        "--batch",  "1,5",
-                                              "--arrive", "600"};
-  std::vector<std::string> json = arguments;
-  json.push_back("--json");
-  const Json result = KvcJson(json);
-  ASSERT_EQ(result["batches"].size(), 2u);
-  ASSERT_EQ(result["arrivals"].size(), 2u);
-  EXPECT_EQ(result["n_arriving"], 600);
-  for (const size_t i : {0, 1}) {
-    const Json &batch = result["batches"][i], &arrival = result["arrivals"][i];
-    EXPECT_EQ(batch["n_sessions"], i == 0 ? 1 : 5);
-    EXPECT_EQ(arrival["n_sessions"], batch["n_sessions"]);
-    EXPECT_EQ(arrival["n_steps"], 3);
-    const auto number = [](const Json& from, const char* key) { return from[key].get<double>(); };
-    EXPECT_NEAR(number(batch, "times_alone"),
-                number(batch, "tokens_per_second") / number(batch, "alone_tokens_per_second"), 1e-9);
-    EXPECT_GT(number(batch, "times_alone"), 0);
-    EXPECT_GT(number(arrival, "chunk_seconds_median"), 0);
-    EXPECT_LE(number(arrival, "chunk_seconds_median"), number(arrival, "chunk_seconds_longest"));
-    EXPECT_LE(number(arrival, "reading_step_seconds_median"),
-              number(arrival, "reading_step_seconds_longest"));
-    EXPECT_NEAR(number(arrival, "delay_chunks_longest") * number(arrival, "chunk_seconds_median"),
-                number(arrival, "reading_step_seconds_longest") - number(arrival, "step_seconds_median"),
-                1e-9);
-  }
-  const ProgramResult text = RunKvc(arguments);
-  EXPECT_EQ(text.exit_code, 0) << text.err;
-  for (const char* words : {"times one alone", "a prompt of 600 tokens arrives, read in 3 steps"})
-    EXPECT_NE(text.out.find(words), std::string::npos) << text.out;
-  const Json without =
-      KvcJson({"bench", KVC_RECALL, "--prompt", "4", "--gen", "1", "--repeat", "1", "--json"});
-  EXPECT_EQ(without["batches"], Json::array());
-  EXPECT_EQ(without["arrivals"], Json::array());
 }
 
 TEST(ToolRecall, InterruptedRunEndsCleanlyWithTheTextSoFar) {
