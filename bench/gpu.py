@@ -2,30 +2,35 @@
 """Speed of the CUDA backend on this machine's GPU: prompts and steps of models at several lengths and policies, as
 fractions of what the same device copies in the same run, and the targets they meet; single operations
 (bench/device_bench.cc); and what PyTorch takes for the like where it is there (bench/gpu_peers.py). Writes one JSON
-file and one table, after every cell, so that a run that is cut off has what it measured.
+file and one table, after every cell, so that a run that is cut off has what it measured. What targets ask for comes
+first; with --minutes, what there is no time for is said and left out.
 
   bench/gpu.py --kvc build-gpu/bin/kvc --out build-gpu/gpu.json MODEL.kvc [MODEL.kvc ...]
+  bench/gpu.py --shapes 8b:bf16,1b:bf16 --minutes 5      models with random weights, made for it and deleted
 """
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 
+import gpu_cells
 import gpu_targets
 
-POLICIES = ("full", gpu_targets.BUDGET)
-PROMPTS = (512, 4096, 8192, 32768)
+LEAST_FOR_OPERATIONS, LEAST_FOR_PEERS = 10, 60  # seconds
 CLOCKS = "clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.draw,power.limit,temperature.gpu,driver_version"
 
 
-def run(command):
+def run(command, seconds=None):
     """(output, None), or (None, what it said last)."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
     except OSError as error:
         return None, str(error)
+    except subprocess.TimeoutExpired:
+        return None, f"stopped after {seconds:.0f} s: out of time"
     if done.returncode != 0:
         return None, ((done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     return done.stdout, None
@@ -44,8 +49,13 @@ def clocks():
     return {} if error else dict(zip(CLOCKS.split(","), (value.strip() for value in out.strip().split(","))))
 
 
-def commit():
-    """What was built, with a + where files differ from it; "unknown" outside of a repository."""
+def commit(kvc):
+    """What was built, with a + where files differ from it, as the archive says that it came in; "unknown" outside of
+    a repository."""
+    packed = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(kvc))), "commit")
+    if os.path.exists(packed):
+        with open(packed, encoding="ascii") as file:
+            return file.read().strip()
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     out, error = run(["git", "-C", root, "rev-parse", "HEAD"])
     if error is not None:
@@ -85,14 +95,17 @@ def memory_peak(command, device, interval=1.0):
     return most - before if running.returncode == 0 else None
 
 
-def with_memory(args, model, cell):
-    """A cell that T18 speaks of, with the memory that its prompt takes. In a run of its own: asking for it takes time
-    from steps."""
+def with_memory(args, unit, cell, clock):
+    """A cell that T18 speaks of, with the memory that its prompt takes, where there is time to ask. In a run of its own:
+    asking for it takes time from steps."""
     wanted = (cell["shape"], cell["weights"], cell["policy"]) == ("8B", "bf16", gpu_targets.BUDGET)
     if not wanted or cell["prompt"] != gpu_targets.LONG or "error" in cell["result"] or not on_cuda(args.device):
         return cell
-    peak = memory_peak([args.kvc, "bench", model, "--device", args.device, "--policy", cell["policy"], "--prompt",
-                        str(cell["prompt"]), "--gen", "1", "--repeat", "1", "--json"], args.device)
+    if clock.left() < clock.estimate(unit, cell["prompt"], 1, True):
+        return cell
+    peak = memory_peak([args.kvc, "bench", unit.model.path, "--device", args.device, "--trusted", "--policy",
+                        cell["policy"], "--prompt", str(cell["prompt"]), "--gen", "1", "--repeat", "1", "--json"],
+                       args.device)
     return cell if peak is None else cell | {"result": cell["result"] | {"device_bytes_peak": peak}}
 
 
@@ -100,32 +113,33 @@ def on_cuda(device):
     return device.split(":")[0] == "cuda"
 
 
-def measure(args, model, about, policy, prompt):
-    """One cell. What does not fit into the model's context is said, not measured."""
-    shape, weights = gpu_targets.kind_of(about)
-    cell = {"model": os.path.basename(model), "shape": shape, "weights": weights, "policy": policy, "prompt": prompt}
-    if prompt + 2 * args.gen + 64 > about["config"]["max_tokens"]:
-        return cell | {"result": {"error": f"the model was trained for {about['config']['max_tokens']} tokens"}}
-    out, error = run([args.kvc, "bench", model, "--device", args.device, "--policy", policy, "--prompt", str(prompt),
-                      "--gen", str(args.gen), "--repeat", str(args.repeat), "--json"])
-    return cell | {"result": {"error": error} if error is not None else json.loads(out)}
+def device_bytes(device):
+    """Memory of the first GPU; of what is none, no limit."""
+    out, error = run(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits", "--id=0"])
+    return int(out) << 20 if device.startswith("cuda") and error is None else 1 << 62
 
 
-def operations(args):
+def operations(args, clock):
     """What single operations take, by the program beside kvc: [{operation, seconds, flops, bytes,
     read_bytes_per_second}]; or why it cannot be said."""
     program = os.path.join(os.path.dirname(args.kvc), "device_bench")
-    out, error = run([program, "--device", args.device, "--json", *(["--small"] if args.small else [])])
+    if clock.left() < LEAST_FOR_OPERATIONS:
+        return [], "out of time"
+    out, error = run([program, "--device", args.device, "--json", *(["--small"] if args.small else [])],
+                     None if clock.end is None else clock.left())
     return [] if error else [json.loads(line) for line in out.splitlines()], error
 
 
-def peers(args):
+def peers(args, clock):
     """What PyTorch takes for the like, by the program beside this one: its rows; or why it cannot be said."""
     if not on_cuda(args.device) and not args.small:
         return [], "it is measured on CUDA devices"
+    if clock.left() < LEAST_FOR_PEERS:
+        return [], "out of time"
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpu_peers.py")
     out, error = run([args.python, program, "--device", args.device if on_cuda(args.device) else "cpu", "--json",
-                      *(["--small"] if args.small else []), *(["--all"] if args.all else [])])
+                      *(["--small"] if args.small else []), *(["--all"] if args.all else [])],
+                     None if clock.end is None else clock.left())
     return [] if error else [json.loads(line) for line in out.splitlines() if line.startswith("{")], error
 
 
@@ -141,6 +155,8 @@ def peer_rows(report):
 
 
 def operation_rows(report):
+    if "operations" not in report:
+        return []
     if report.get("operations_error"):
         return ["", f"Single operations were not measured: {report['operations_error']}"]
     lines = ["", "| operation | us | TFLOP/s | GB/s | of what is read |", "|---|---|---|---|---|"]
@@ -160,6 +176,8 @@ def table(report):
         if report["clocks"].get(when):
             numbers = ", ".join(f"{key} {value}" for key, value in report["clocks"][when].items())
             lines.append(f"{when.capitalize()}: {numbers}.")
+    if report.get("left_out"):
+        lines += ["", "Left out: " + "; ".join(report["left_out"]) + "."]
     lines += ["", "| model | policy | prompt | prompt tokens/s | compression | steps tokens/s | of the copies |",
               "|---|---|---|---|---|---|---|"]
     for cell in report["cells"]:
@@ -179,7 +197,7 @@ def table(report):
 
 def write(report, path):
     report["clocks"]["after"] = clocks()
-    report["targets"] = gpu_targets.judge(report)
+    report["targets"] = gpu_targets.judge({"operations": []} | report)
     with open(path, "w", encoding="utf-8") as file:
         json.dump(report, file, indent=1)
     with open(os.path.splitext(path)[0] + ".md", "w", encoding="utf-8") as file:
@@ -188,38 +206,93 @@ def write(report, path):
 
 def options(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+")
+    parser.add_argument("models", nargs="*")
+    parser.add_argument("--shapes", type=lambda text: text.split(","), default=[],
+                        help=f"models to make, as SHAPE:TYPE,...; without models {gpu_cells.SHAPES}")
+    parser.add_argument("--scratch", help="folder to make them in (default: /dev/shm where it has room, else that of "
+                        "the report)")
+    parser.add_argument("--minutes", type=float, help="no cell is begun that is not likely to end within these")
     parser.add_argument("--kvc", default="build-gpu/bin/kvc")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--gen", type=int, default=64, help="steps of a repetition")
-    parser.add_argument("--prompts", type=lambda text: [int(n) for n in text.split(",")], default=PROMPTS)
+    parser.add_argument("--prompts", type=lambda text: [int(n) for n in text.split(",")],
+                        help="by both policies, in this order, instead of what targets ask for and more")
     parser.add_argument("--small", action="store_true", help="single operations once, over little (tests)")
     parser.add_argument("--python", default="python3", help="the Python that has PyTorch [python3]")
     parser.add_argument("--all", action="store_true", help="a compiled model in PyTorch too, which may take a minute")
     parser.add_argument("--out", default="build-gpu/gpu.json")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if not args.models and not args.shapes:
+        args.shapes = gpu_cells.SHAPES.split(",")
+    return args
+
+
+def models_of(args):
+    """(models, the scratch folder's): those that are there, then those to make."""
+    def there(path):
+        about = json.loads(need([args.kvc, "inspect", path, "--json"]))
+        return gpu_cells.Model(path, os.path.getsize(path), about=about)
+
+    try:
+        made = gpu_cells.Models(args.kvc, args.shapes, args.scratch, os.path.dirname(os.path.abspath(args.out)))
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        sys.exit(f"shape_model: {error}")
+    made.leave_out_larger_than(device_bytes(args.device))
+    return [there(path) for path in args.models] + made.all, made
+
+
+def measure_unit(args, unit, clock, error, keep):
+    """Every cell of a unit goes to keep; the number of failures. error: why there is no model."""
+    failed = 0
+    for cell in gpu_cells.measure(args, unit, clock) if error is None else gpu_cells.failed_cells(unit, error):
+        said = cell["result"].get("error")
+        failed += said is not None and not any(words in said for words in gpu_cells.EXPECTED)
+        keep(with_memory(args, unit, cell, clock))
+        print(f"{cell['model']}  {unit.policy}  prompt {cell['prompt']}: {said or 'measured'}", flush=True)
+    return failed
+
+
+def measure_all(args, report, clock):
+    """Fills the report; the number of failures. Single operations come where the units end that targets ask for and
+    that are short: most targets are about them."""
+    def keep(cell):
+        report["cells"].append(cell)
+        write(report, args.out)
+
+    models, made = models_of(args)
+    report["left_out"] = made.left_out
+    failed = 0
+    try:
+        made.make_first()
+        units = gpu_cells.units(models, args.repeat, args.prompts)
+        turn = gpu_cells.first_long(units)
+        for i in range(len(units) + 1):
+            if i == turn:
+                report["operations"], report["operations_error"] = operations(args, clock)
+                failed += "out of time" not in (report["operations_error"] or "out of time")
+                write(report, args.out)
+                report["peers"], report["peers_error"] = peers(args, clock)  # no failure: not everybody has PyTorch
+                write(report, args.out)
+            if i == len(units):
+                break
+            unit, later = units[i], units[i + 1:]
+            error = made.need(unit.model, later) if clock.left() > 0 else gpu_cells.OUT_OF_TIME
+            failed += measure_unit(args, unit, clock, error, keep)
+            if unit.model.shape and all(other.model is not unit.model for other in later):
+                made.drop(unit.model)
+    finally:
+        made.close()
+    return failed
 
 
 def main(argv=None):
     args = options(argv)
-    device = device_of(args.kvc, args.device)
-    report = {"device": device, "commit": commit(), "clocks": {"before": clocks()}, "cells": [], "operations": []}
-    failed = 0
-    for model in args.models:
-        about = json.loads(need([args.kvc, "inspect", model, "--json"]))
-        for policy in POLICIES:
-            for prompt in args.prompts:
-                cell = with_memory(args, model, measure(args, model, about, policy, prompt))
-                error = cell["result"].get("error")
-                failed += error is not None and "was trained for" not in error
-                report["cells"].append(cell)
-                write(report, args.out)
-                print(f"{cell['model']}  {policy}  prompt {prompt}: {error or 'measured'}", flush=True)
-    report["operations"], report["operations_error"] = operations(args)
-    failed += report["operations_error"] is not None
-    write(report, args.out)
-    report["peers"], report["peers_error"] = peers(args)  # no failure: not everybody has PyTorch
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made is deleted
+    clock = gpu_cells.Clock(args.minutes)
+    report = {"device": device_of(args.kvc, args.device), "commit": commit(args.kvc), "clocks": {"before": clocks()},
+              "cells": []}
+    failed = measure_all(args, report, clock)
     write(report, args.out)
     print(table(report), end="")
     return 1 if failed else 0

@@ -13,6 +13,9 @@ if(PROJECT_IS_TOP_LEVEL)
   target_compile_options(kvc_flags INTERFACE -Wall -Wextra -Wshadow $<$<BOOL:${KVC_WERROR}>:-Werror>
     $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual>)
 endif()
+if(KVC_TESTS_SHARED)  # every name can be had from outside, none is replaced from there: the code stays what it was
+  target_compile_options(kvc_flags INTERFACE -fno-semantic-interposition)
+endif()
 if(WIN32)  # without its macros min and max
   target_compile_definitions(kvc_flags INTERFACE WIN32_LEAN_AND_MEAN NOMINMAX)
 endif()
@@ -71,13 +74,22 @@ function(kvc_counts_memory test)
 endfunction()
 
 # kvc_test_program(file.cc [libraries...]): one program a test file. kvc_test: the same, and ctest runs it.
+# With KVC_TESTS_SHARED the shared library stands in front of the archives, which then have nothing left to give; tests
+# are started in the build folder, wherever its tree lies.
 function(kvc_test_program file)
   get_filename_component(name ${file} NAME_WE)
   add_executable(${name} ${file})
+  set(source ${PROJECT_SOURCE_DIR})
+  set(binary ${PROJECT_BINARY_DIR})
+  if(KVC_TESTS_SHARED)
+    set(source ..)
+    set(binary .)
+    target_link_libraries(${name} PRIVATE kvc_tests_shared)
+    set_target_properties(${name} PROPERTIES BUILD_RPATH_USE_ORIGIN ON)
+  endif()
   target_link_libraries(${name} PRIVATE kvc_flags kvc_static GTest::gtest GTest::gtest_main ${ARGN})
-  target_compile_definitions(${name} PRIVATE KVC_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
-    KVC_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
-    KVC_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  target_compile_definitions(${name} PRIVATE KVC_TEST_DATA="${source}/tests/data" KVC_SOURCE_DIR="${source}"
+    KVC_BINARY_DIR="${binary}")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   if(KVC_UNDER_QEMU)
     target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/small_machine.c)

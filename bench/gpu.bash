@@ -1,0 +1,111 @@
+# ./dev gpu reads this file: tests and speed of the CUDA backend on a GPU, and the archive that takes what was built
+# to one.
+
+# gpu pack [--arch N,...] [OUT]: what ./dev gpu needs, built here for GPUs elsewhere. One library holds what all tests
+# share (KVC_TESTS_SHARED); the compiler's own libraries go along.
+gpu_pack() {
+  local arch=90 out=build-gpu/gpu.tar.xz folder=build-gpu-pack staged tests name
+  while [[ $# -gt 0 ]]; do
+    case $1 in
+      --arch) arch=${2:-}; shift 2 || fail "--arch N,...: compute capabilities, as 80,90" ;;
+      -*) fail "no option '$1': ./dev gpu pack [--arch N,...] [OUT]" ;;
+      *) out=$1; shift ;;
+    esac
+  done
+  [[ $arch =~ ^[0-9]+[a-z]?(,[0-9]+[a-z]?)*$ ]] || fail "no architectures '$arch': numbers, as 80,90"
+  need build
+  need_nvcc
+  configure_preset gpu-pack
+  cmake -B "$folder" -DCMAKE_CUDA_ARCHITECTURES="${arch//,/;}" >>"$folder/configure.log" 2>&1 ||
+    { cat "$folder/configure.log" >&2; fail "could not configure $folder/ for $arch"; }
+  list_gpu_tests "$folder"
+  mapfile -t tests < <(sed -n 's/^ *"program": "tests\/\(.*\)",$/\1/p' "$folder/tests.json")
+  build_preset gpu-pack kvc_tool device_bench shape_model "${tests[@]}"
+  staged=$(mktemp -d) && generated+=("$staged")
+  mkdir -p "$staged"/{bin,lib,tests} "$(dirname "$out")"
+  cp "$folder"/bin/{kvc,device_bench,shape_model} "$staged/bin/"
+  cp "$folder"/lib/libkvc_tests_shared.so "$staged/lib/"
+  for name in "${tests[@]}"; do cp "$folder/tests/$name" "$staged/tests/"; done
+  strip "$staged"/*/*
+  for name in libstdc++.so.6 libgcc_s.so.1; do cp -L "$("${CXX:-c++}" -print-file-name="$name")" "$staged/lib/"; done
+  cp "$folder/tests.json" "$staged/"
+  built_from >"$staged/commit"
+  say "packing $out"
+  tar --create --directory "$staged" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner . |
+    xz --threads=1 --x86 --lzma2=preset=6e,dict=64MiB >"$out" || fail "could not write $out"
+  say "$out: ${#tests[@]} tests, $(($(stat -c %s "$out") / 1024)) KiB; with a driver and python3 on the machine with" \
+    "the GPU: ./dev gpu --from $out"
+}
+
+# The commit, with a + where files differ from it.
+built_from() {
+  local commit
+  commit=$(git rev-parse HEAD 2>/dev/null) || { say unknown; return; }
+  say "$commit$([[ -z $(git status --porcelain --untracked-files=no) ]] || say +)"
+}
+
+# list_gpu_tests FOLDER: the tests of a build that go to the GPU, into its tests.json.
+list_gpu_tests() {
+  python3 bench/gpu_tests.py list "$1" --match "$device_tests" --leave-out "^($not_device_tests)" ||
+    fail "$1/ has no tests"
+}
+
+# gpu_unpack ARCHIVE: into build-gpu/, in place of one that was unpacked before.
+gpu_unpack() {
+  [[ -f $1 ]] || fail "no archive '$1': ./dev gpu pack makes one, on a machine with nvcc"
+  [[ ! -f build-gpu/CMakeCache.txt ]] || fail "build-gpu/ holds a build of this machine: remove it, or leave out --from"
+  say "unpacking $1"
+  mkdir -p build-gpu
+  rm -rf build-gpu/{bin,lib,tests,tests.json,commit}
+  tar -xf "$1" -C build-gpu 2>/dev/null ||  # it has no xz, perhaps; python3 brings one
+    python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall("build-gpu")' "$1" ||
+    fail "could not unpack $1"
+  [[ -x build-gpu/bin/kvc && -f build-gpu/tests.json ]] || fail "$1 is no archive of ./dev gpu pack"
+}
+
+# gpu_build: the same from the sources, on the machine with the GPU.
+gpu_build() {
+  need_nvcc
+  command -v nvidia-smi >/dev/null || fail "there is no NVIDIA driver (nvidia-smi)"
+  [[ -f build-gpu/CMakeCache.txt ]] || rm -rf build-gpu/{bin,lib,tests,tests.json,commit}  # of an archive
+  build_preset gpu all device_bench shape_model
+  list_gpu_tests build-gpu
+}
+
+# gpu [--from ARCHIVE] [--minutes M] [MODEL.kvc]...: takes no network, what it needs is there or named. Tests have two
+# fifths of the time at most: what they leave undone is said. One that fails is no reason to measure nothing.
+gpu() {
+  local archive='' seconds='' models=() options=() status=0 began=$SECONDS left=() found
+  case ${1:-} in
+    tune) fail "there is nothing to tune yet: kernels have fixed sizes (docs/cuda.md). ./dev gpu MODEL.kvc... measures \
+them" ;;
+    pack) gpu_pack "${@:2}"; return ;;
+  esac
+  while [[ $# -gt 0 ]]; do
+    case $1 in
+      --from) archive=${2:-}; [[ -n $archive ]] || fail "--from ARCHIVE"; shift 2 ;;
+      --minutes)
+        [[ ${2:-} =~ ^[1-9][0-9]{0,4}$ ]] || fail "--minutes M: a whole number"
+        seconds=$((60 * $2)); shift 2 ;;
+      --shapes | --scratch) [[ -n ${2:-} ]] || fail "$1 needs a value"; options+=("$1" "$2"); shift 2 ;;
+      -*) fail "no option '$1': --from ARCHIVE, --minutes M, --shapes SHAPE:TYPE,..., --scratch FOLDER" ;;
+      *) [[ -f $1 ]] || fail "no model file '$1': ./dev gpu MODEL.kvc..."; models+=("$1"); shift ;;
+    esac
+  done
+  [[ -n $seconds || -z $archive ]] || seconds=540
+  if [[ -n $archive ]]; then gpu_unpack "$archive"; else gpu_build; began=$SECONDS; fi
+  found=$(build-gpu/bin/kvc devices --json --no-measure) || fail "build-gpu/bin/kvc does not start here"
+  grep -q '"name":"cuda","summary":"[^"]*","available":true' <<<"$found" ||
+    fail "there is no GPU to run on: $(grep -o '"name":"cuda"[^}]*' <<<"$found" || say "a build without CUDA")"
+  say "tests on the GPU"
+  [[ -z $seconds ]] || left=(--seconds $((2 * seconds / 5)))
+  KVC_TEST_DEVICE=cuda python3 bench/gpu_tests.py run build-gpu ${left[@]+"${left[@]}"} || status=1
+  if [[ -n $seconds ]]; then
+    seconds=$((seconds - SECONDS + began - 5))
+    [[ $seconds -gt 0 ]] || seconds=0
+    options+=(--minutes "$(printf '%d.%02d' $((seconds / 60)) $((seconds % 60 * 100 / 60)))")
+  fi
+  say "speed"
+  python3 bench/gpu.py --kvc build-gpu/bin/kvc ${options[@]+"${options[@]}"} ${models[@]+"${models[@]}"} || status=1
+  return "$status"
+}

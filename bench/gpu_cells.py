@@ -1,0 +1,287 @@
+"""What bench/gpu.py measures, and in which order: cells of models that are there or are made for it
+(bench/shape_model.cc), those that targets ask for first; each begun only when there is time for it."""
+
+import dataclasses
+import json
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import gpu_targets
+
+FULL, BUDGET = "full", gpu_targets.BUDGET
+POLICIES = (FULL, BUDGET)
+PROMPTS = (512, 4096, 8192, 32768)
+# What targets ask for: by shape and weights, policies and prompts.
+NEEDED = {
+    ("8B", "bf16"): ((BUDGET, 4096), (FULL, 8192), (BUDGET, 8192), (BUDGET, 131072)),
+    ("8B", "int8"): ((BUDGET, 4096),),
+    ("8B", "int4"): ((BUDGET, 4096),),
+    ("1B", "bf16"): ((BUDGET, 4096), (BUDGET, 8192), (BUDGET, 131072)),
+}
+SHAPES = "8b:bf16,8b:int8,8b:int4,1b:bf16"  # without model files
+LONG = 32768  # prompts from here on are measured once
+OUT_OF_TIME = "not measured: out of time"
+EXPECTED = ("was trained for", "out of time", "no room")  # in errors that are no failure
+BESIDE_WEIGHTS = 2 << 30  # of the device's memory: a cache and scratch
+GUESSED_FLOPS, GUESSED_BYTES, GUESSED_LOAD = 1e14, 1e12, 2e9  # per second, before anything was measured
+
+
+@dataclasses.dataclass
+class Model:
+    """A file, or one that will be made; about is what kvc inspect says of it."""
+
+    path: str
+    n_bytes: int
+    shape: str = ""  # of shape_model; empty: the file is there
+    weights: str = ""
+    about: dict = None
+
+    @property
+    def name(self):
+        return os.path.basename(self.path)
+
+
+@dataclasses.dataclass
+class Unit:
+    """What one process measures: a model by one policy, prompts one after the other."""
+
+    model: Model
+    policy: str
+    prompts: list
+    repeat: int
+
+
+class Clock:
+    """How much time there is, and what a cell will take: a guess by its bytes and products, times what the last one of
+    its kind, or else the last one of all, took beside its guess."""
+
+    def __init__(self, minutes=None):
+        self.end = None if minutes is None else time.monotonic() + 60 * minutes
+        self.factors, self.last = {}, 1.0
+
+    def left(self):
+        return float("inf") if self.end is None else self.end - time.monotonic()
+
+    @staticmethod
+    def guess(unit, prompt, gen):
+        config, repetitions = unit.model.about["config"], unit.repeat + 1
+        wide = config["n_heads"] * config["head_dim"]
+        narrow = config["n_kv_heads"] * config["head_dim"]
+        layer = config["hidden_size"] * (2 * wide + 2 * narrow + 3 * config["ffn_size"])
+        flops = config["n_layers"] * (2 * layer * prompt + 2 * wide * prompt * prompt)
+        step = unit.model.n_bytes + (4 * narrow * config["n_layers"] * prompt if unit.policy == FULL else 0)
+        return 0.2 + repetitions * (flops / GUESSED_FLOPS + 2 * gen * step / GUESSED_BYTES)
+
+    def estimate(self, unit, prompt, gen, loads):
+        factor = self.factors.get((unit.model.path, unit.policy), self.last)
+        return factor * self.guess(unit, prompt, gen) + (1 + unit.model.n_bytes / GUESSED_LOAD if loads else 0)
+
+    def took(self, unit, prompt, gen, seconds):
+        self.last = self.factors[unit.model.path, unit.policy] = seconds / self.guess(unit, prompt, gen)
+
+
+def kind_of(model):
+    return gpu_targets.kind_of(model.about)
+
+
+def units(models, repeat, prompts=None):
+    """In the order of their worth: what targets ask for, short prompts of all models before long ones, small models
+    before large ones there; then the rest. With prompts: these by every policy."""
+    def split(model, cells):
+        found = []
+        for policy, prompt in cells:
+            times = 1 if prompt >= LONG else repeat
+            same = [unit for unit in found if unit.policy == policy and unit.repeat == times]
+            if same:
+                same[0].prompts.append(prompt)
+            else:
+                found.append(Unit(model, policy, [prompt], times))
+        return found
+
+    if prompts is not None:
+        return [Unit(model, policy, list(prompts), repeat) for model in models for policy in POLICIES]
+    needed = {model.path: NEEDED.get(kind_of(model), ()) for model in models}
+    short = [unit for model in models for unit in split(model, [c for c in needed[model.path] if c[1] < LONG])]
+    long = [unit for model in sorted(models, key=lambda model: model.n_bytes)
+            for unit in split(model, [c for c in needed[model.path] if c[1] >= LONG])]
+    rest = [unit for model in models for unit in split(model, [
+        (policy, prompt) for policy in POLICIES for prompt in PROMPTS if (policy, prompt) not in needed[model.path]])]
+    return short + long + rest
+
+
+def first_long(listed):
+    """Where the units end that are short and that targets ask for."""
+    for i, unit in enumerate(listed):
+        needed = NEEDED.get(kind_of(unit.model), ())
+        if any(prompt >= LONG or (unit.policy, prompt) not in needed for prompt in unit.prompts):
+            return i
+    return len(listed)
+
+
+def cell_of(unit, prompt, result):
+    shape, weights = kind_of(unit.model)
+    return {"model": unit.model.name, "shape": shape, "weights": weights, "policy": unit.policy, "prompt": prompt,
+            "result": result}
+
+
+def failed_cells(unit, error):
+    return [cell_of(unit, prompt, {"error": error}) for prompt in unit.prompts]
+
+
+class Lines:
+    """The lines of a program as they come."""
+
+    def __init__(self, command):
+        self.said = tempfile.TemporaryFile()  # pylint: disable=consider-using-with
+        # pylint: disable=consider-using-with
+        self.program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.said, stdin=subprocess.DEVNULL)
+        self.waiting = b""
+
+    def next(self, seconds):
+        """One line; None: there is no more, or not within these seconds."""
+        end = time.monotonic() + min(seconds, 1e6)
+        while b"\n" not in self.waiting:
+            ready, _, _ = select.select([self.program.stdout], [], [], max(0, end - time.monotonic()))
+            block = os.read(self.program.stdout.fileno(), 1 << 16) if ready else b""
+            if not block:
+                return None
+            self.waiting += block
+        line, self.waiting = self.waiting.split(b"\n", 1)
+        return line.decode()
+
+    def close(self):
+        """Ends the program; what it said last."""
+        self.program.terminate()
+        code = self.program.wait()
+        self.program.stdout.close()
+        with self.said:
+            self.said.seek(0)
+            return (self.said.read().decode(errors="replace").strip().splitlines() or [f"exit code {code}"])[-1]
+
+
+def measure(args, unit, clock):
+    """The cells of a unit, one by one. What does not fit into the model's context is said, not measured; a prompt
+    that fails does not take those behind it along."""
+    most = unit.model.about["config"]["max_tokens"]
+    todo = [prompt for prompt in unit.prompts if prompt <= most]
+    while todo:
+        if clock.estimate(unit, todo[0], args.gen, loads=True) > clock.left():
+            yield from (cell_of(unit, prompt, {"error": OUT_OF_TIME}) for prompt in todo)
+            break
+        lines = Lines([args.kvc, "bench", unit.model.path, "--device", args.device, "--policy", unit.policy,
+                       "--prompt", ",".join(map(str, todo)), "--gen", str(args.gen), "--repeat", str(unit.repeat),
+                       "--json"])
+        begin, loads = time.monotonic(), 1 + unit.model.n_bytes / GUESSED_LOAD
+        try:
+            while todo and (loads or clock.estimate(unit, todo[0], args.gen, loads=False) <= clock.left()):
+                line = lines.next(clock.left())
+                now = time.monotonic()
+                if line is None:
+                    break
+                clock.took(unit, todo[0], args.gen, max(now - begin - loads, 0.1 * (now - begin)))
+                yield cell_of(unit, todo.pop(0), json.loads(line))
+                begin, loads = now, 0
+            else:
+                continue  # all are measured, or there is no time for the next: the loop in front says so
+        finally:
+            said = lines.close()
+        late = clock.left() <= 0
+        yield cell_of(unit, todo.pop(0), {"error": f"stopped after {now - begin:.0f} s: out of time" if late else said})
+    yield from (cell_of(unit, prompt, {"error": f"the model was trained for {most} tokens"})
+                for prompt in unit.prompts if prompt > most)
+
+
+class Models:
+    """Files of a scratch folder that are there when their turn comes: as many at once as have room, made before
+    anything is measured; what else is needed takes the place of those that are needed last."""
+
+    def __init__(self, kvc, shapes, scratch, fallback):
+        self.program, self.kvc = os.path.join(os.path.dirname(kvc), "shape_model"), kvc
+        self.all, self.left_out, self.folder, self.there = [], [], None, []
+        if not shapes:
+            return
+        known = json.loads(subprocess.run([self.program, "--list"], check=True, capture_output=True).stdout)
+        for name in shapes:
+            shape, _, weights = name.partition(":")
+            if weights not in known.get(shape, {"weight_bytes": {}})["weight_bytes"]:
+                raise ValueError(f"no shape '{name}': one of {', '.join(known)}, and bf16, int8, int4 or q4_k "
+                                 "behind a colon")
+            config = known[shape]
+            self.all.append(Model(f"{shape}-{weights}.kvc", config["weight_bytes"][weights], shape, weights, {
+                "config": {"n_layers": config["layers"], "hidden_size": config["hidden"],
+                           "n_heads": config["heads"], "n_kv_heads": config["kv_heads"],
+                           "head_dim": config["head_size"], "ffn_size": config["feed_forward"],
+                           "max_tokens": config["context"]},
+                "tensors": [{"role": "gate", "type": weights}]}))
+        largest = max(model.n_bytes for model in self.all)
+        scratch = scratch or ("/dev/shm" if room("/dev/shm") > largest + (2 << 30) else fallback)
+        self.folder = tempfile.mkdtemp(prefix="kvc-gpu-", dir=scratch)
+        for model in self.all:
+            model.path = os.path.join(self.folder, model.path)
+
+    def leave_out_larger_than(self, n_bytes):
+        for model in [m for m in self.all if m.n_bytes + BESIDE_WEIGHTS > n_bytes]:
+            self.left_out.append(f"{model.name[:-4]}: no room for it in {n_bytes / 2**30:.1f} GiB of the device")
+            self.all.remove(model)
+
+    def fits(self, model):
+        return room(self.folder) > model.n_bytes + (1 << 28)
+
+    def make(self, model):
+        """What went wrong, or None."""
+        done = subprocess.run([self.program, model.shape, model.weights, model.path], capture_output=True, text=True,
+                              check=False)
+        return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no word of it"])[-1]
+
+    def make_first(self):
+        """All that have room together, several at a time; what fails is tried again when its turn comes."""
+        taken = 0
+        for model in self.all:
+            if room(self.folder) > taken + model.n_bytes + (1 << 28):
+                self.there.append(model)
+                taken += model.n_bytes
+        with ThreadPoolExecutor(max(1, min(4, os.cpu_count() or 1))) as pool:
+            failed = [model for model, error in zip(self.there, pool.map(self.make, self.there)) if error]
+        self.there = [model for model in self.there if model not in failed]
+
+    def need(self, model, later):
+        """Makes the file if it is not there; later: units whose turn is behind this one's. What went wrong, or None."""
+        if not model.shape or model in self.there:
+            return None
+        turns = {id(unit.model): i for i, unit in reversed(list(enumerate(later)))}
+        for other in sorted(self.there, key=lambda m: -turns.get(id(m), len(later))):
+            if self.fits(model):
+                break
+            self.drop(other)
+        if not self.fits(model):
+            return f"no room for {model.n_bytes / 2**30:.1f} GiB in {self.folder}"
+        error = self.make(model)
+        if error is None:
+            self.there.append(model)
+        return error
+
+    def drop(self, model):
+        if model in self.there:
+            self.there.remove(model)
+            os.remove(model.path)
+
+    def close(self):
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def room(folder):
+    """Bytes that a file there may take; files in memory take memory."""
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        return 0
+    free = shutil.disk_usage(folder).free
+    if not os.path.realpath(folder).startswith("/dev/shm"):
+        return free
+    with open("/proc/meminfo", encoding="ascii") as file:
+        available = [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
+    return min([free] + [3 * n // 4 for n in available])

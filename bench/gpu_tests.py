@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""The tests of ./dev gpu: many programs at once in the folder of their build, where there may be no CMake to run them.
+
+  bench/gpu_tests.py list build-gpu --match RE --leave-out RE    writes build-gpu/tests.json from what ctest knows
+  bench/gpu_tests.py run build-gpu [--jobs N] [--seconds S]      runs those; build-gpu/tests.txt, build-gpu/logs/
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+FIRST = r"device_|.*_parity"  # what tells most about the backend
+LAST = r"(golden_later|reference_recall|byte_budget|engine_(first_house|session_file))"  # the longest
+MOST_AT_ONCE = 8  # on one device: each has a context of its own there
+SHOWN = 60  # lines of a test that failed
+
+
+def rank(name):
+    return 0 if re.match(FIRST, name) else 2 if re.match(LAST, name) else 1
+
+
+def listed(folder, match, leave_out):
+    """The tests of a build as [{name, program, environment, timeout}], in the order of their worth. Only programs that
+    the build made: scripts test the scripts."""
+    shown = subprocess.run(["ctest", "--test-dir", folder, "--show-only=json-v1", "-R", match, "-E", leave_out],
+                           check=True, capture_output=True, text=True)
+    found = []
+    for test in json.loads(shown.stdout)["tests"]:
+        properties = {entry["name"]: entry["value"] for entry in test.get("properties", [])}
+        command = test.get("command", [os.path.join(folder, "tests", test["name"])])
+        program = os.path.relpath(command[0], os.path.abspath(folder))
+        if len(command) > 1 or program.startswith(".."):
+            continue
+        found.append({"name": test["name"], "program": program, "environment": properties.get("ENVIRONMENT", []),
+                      "timeout": properties.get("TIMEOUT", 1500)})
+    return sorted(found, key=lambda test: (rank(test["name"]), test["name"]))
+
+
+def counted(log):
+    """What a program of GoogleTest says of itself: "34 passed, 2 skipped"; others say nothing."""
+    with open(log, encoding="utf-8", errors="replace") as file:
+        found = re.findall(r"^\[ +(PASSED|SKIPPED|FAILED) +\] (\d+) test", file.read(), re.MULTILINE)
+    return ", ".join(f"{number} {word.lower()}" for word, number in found)
+
+
+def run_one(folder, test, end):
+    """(verdict, seconds): passed, failed and how, or that there was no time."""
+    left = end - time.monotonic()
+    if left <= 0:
+        return "not run: out of time", 0.0
+    log = os.path.join(folder, "logs", test["name"] + ".txt")
+    environment = dict(os.environ) | dict(entry.split("=", 1) for entry in test["environment"])
+    begin = time.monotonic()
+    with open(log, "wb") as out:
+        try:
+            # pylint: disable=consider-using-with
+            program = subprocess.Popen([os.path.abspath(os.path.join(folder, test["program"]))], cwd=folder, stdout=out,
+                                       stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment,
+                                       start_new_session=True)
+        except OSError as error:
+            return f"failed: {error}", 0.0
+        try:
+            code = program.wait(min(left, test["timeout"]))
+        except subprocess.TimeoutExpired:
+            os.killpg(program.pid, signal.SIGKILL)
+            program.wait()
+            took = time.monotonic() - begin
+            return ("failed: took too long" if took >= test["timeout"] else "stopped: out of time"), took
+    took = time.monotonic() - begin
+    return ("passed" if code == 0 else f"failed: exit code {code}" if code > 0 else f"failed: signal {-code}"), took
+
+
+def run(folder, jobs, seconds):
+    """Whether all passed."""
+    with open(os.path.join(folder, "tests.json"), encoding="utf-8") as file:
+        tests = json.load(file)
+    os.makedirs(os.path.join(folder, "logs"), exist_ok=True)
+    begin, lines, verdicts = time.monotonic(), [], []
+    end = begin + (seconds if seconds is not None else 1e9)
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        jobs_of = {pool.submit(run_one, folder, test, end): test["name"] for test in tests}
+        for done in concurrent.futures.as_completed(jobs_of):
+            name, (verdict, took) = jobs_of[done], done.result()
+            log = os.path.join(folder, "logs", name + ".txt")
+            verdicts.append(verdict.split(":")[0])
+            counts = counted(log) if os.path.exists(log) and verdicts[-1] != "not run" else ""
+            lines.append(f"{name}: {verdict}, {took:.1f} s" + (f" ({counts})" if counts else ""))
+            print(lines[-1], flush=True)
+            if verdicts[-1] in ("failed", "stopped") and os.path.exists(log):
+                with open(log, encoding="utf-8", errors="replace") as file:
+                    print("".join("    " + line for line in file.readlines()[-SHOWN:]), flush=True)
+    n_passed = verdicts.count("passed")
+    last = (f"{n_passed} of {len(tests)} test programs passed, {verdicts.count('failed')} failed, "
+            f"{verdicts.count('stopped') + verdicts.count('not run')} out of time; "
+            f"{time.monotonic() - begin:.0f} s, {jobs} at once")
+    with open(os.path.join(folder, "tests.txt"), "w", encoding="utf-8") as file:
+        file.write("\n".join(sorted(lines) + [last]) + "\n")
+    print(last, flush=True)
+    return n_passed == len(tests)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("list", "run"))
+    parser.add_argument("folder")
+    parser.add_argument("--match", default=".")
+    parser.add_argument("--leave-out", default="^$")
+    parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, MOST_AT_ONCE))
+    parser.add_argument("--seconds", type=float, help="for all of them; what has not ended then is out of time")
+    args = parser.parse_args(argv)
+    if args.command == "list":
+        tests = listed(args.folder, args.match, args.leave_out)
+        with open(os.path.join(args.folder, "tests.json"), "w", encoding="utf-8") as file:
+            json.dump(tests, file, indent=1)
+        return 0 if tests else 1
+    return 0 if run(args.folder, args.jobs, args.seconds) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,340 @@
+"""What ./dev gpu measures and in which order, what it leaves out when time ends, and the whole of it from an archive in
+a tree of stand-ins. gpu_cells_test.py KVC uses the programs beside that one too."""
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+import gpu_cells  # noqa: E402
+import gpu_targets  # noqa: E402
+import gpu_tests  # noqa: E402
+import shapes  # noqa: E402
+
+KVC = None  # the program, from the command line
+BUDGET = gpu_targets.BUDGET
+RESULT = {"decode_tokens_per_second": 260.0, "bandwidth_fraction": 0.9, "step_seconds_median": 0.004,
+          "step_seconds_p99": 0.0041, "prefill_seconds": 0.2, "prefill_tokens_per_second": 1e4,
+          "compress_seconds": 0.001, "first_token_seconds": 0.3}
+
+# Stands in for kvc, shape_model and device_bench: a prompt of N tokens takes N milliseconds, one of 13 fails.
+PROGRAM = """#!/usr/bin/env python3
+import json, os, sys, time
+name, args = os.path.basename(sys.argv[0]), sys.argv[1:]
+if name == "shape_model" and args == ["--list"]:
+    shape = dict(layers=32, hidden=4096, feed_forward=16, heads=2, kv_heads=1, head_size=8, vocabulary=512, theta=1e4)
+    kinds = dict(bf16=2000, int8=1000, int4=500)
+    print(json.dumps({"8b": shape | dict(context=200000, weight_bytes=kinds),
+                      "1b": shape | dict(layers=16, hidden=2048, context=200000, weight_bytes=kinds)}))
+elif name == "shape_model":
+    open(args[2], "w").close()
+elif name == "device_bench":
+    print(json.dumps(dict(operation="layer x", seconds=1e-3, flops=1, bytes=1, read_bytes_per_second=1e9)))
+elif args[0] == "devices":
+    print('[{"name":"cuda","summary":"one","available":true,"description":"NVIDIA H200","bytes_per_second":4e12}]')
+else:
+    for prompt in args[args.index("--prompt") + 1].split(","):
+        time.sleep(int(prompt) / SLOWNESS)
+        if prompt == "13":
+            sys.exit("kvc: no memory")
+        print(json.dumps(RESULT | {"n_prompt": int(prompt)}), flush=True)
+"""
+
+
+def model(name="m", layers=32, hidden=4096, weights="bf16", n_bytes=1000, context=200000):
+    config = {"n_layers": layers, "hidden_size": hidden, "n_heads": 2, "n_kv_heads": 1, "head_dim": 8, "ffn_size": 16,
+              "max_tokens": context}
+    return gpu_cells.Model(name, n_bytes, about={"config": config, "tensors": [{"role": "gate", "type": weights}]})
+
+
+def eight(weights="bf16", n_bytes=8000):
+    return model(f"8b-{weights}", weights=weights, n_bytes=n_bytes)
+
+
+def one():
+    return model("1b-bf16", 16, 2048, n_bytes=2000)
+
+
+def cells(units):
+    return [(unit.model.path, unit.policy, prompt) for unit in units for prompt in unit.prompts]
+
+
+def write_program(path, slowness=1000):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(PROGRAM.replace("SLOWNESS", str(slowness)).replace("RESULT", repr(RESULT)))
+    os.chmod(path, 0o755)
+
+
+class Order(unittest.TestCase):
+    def test_what_targets_ask_for_comes_first_and_is_enough_for_them(self):
+        units = gpu_cells.units([eight(), eight("int8"), eight("int4"), one()], 3)
+        order = cells(units)
+        self.assertEqual(order[:3], [("8b-bf16", BUDGET, 4096), ("8b-bf16", BUDGET, 8192), ("8b-bf16", "full", 8192)])
+        self.assertEqual(order[3:7], [("8b-int8", BUDGET, 4096), ("8b-int4", BUDGET, 4096), ("1b-bf16", BUDGET, 4096),
+                                      ("1b-bf16", BUDGET, 8192)])
+        self.assertEqual(order[7:9], [("1b-bf16", BUDGET, 131072), ("8b-bf16", BUDGET, 131072)])
+        self.assertEqual(len(order), len(set(order)))
+        self.assertEqual(set(cells(units)), set(order) | {(name, policy, prompt) for name in ("8b-bf16", "8b-int8")
+                                                         for policy in gpu_cells.POLICIES
+                                                         for prompt in gpu_cells.PROMPTS})
+        turn = gpu_cells.first_long(units)
+        self.assertEqual(len(cells(units[:turn])), 7)
+        done = [gpu_cells.cell_of(unit, prompt, RESULT) for unit in units[:turn + 2] for prompt in unit.prompts]
+        rows = gpu_targets.judge({"device": {"description": "H200"}, "cells": done, "operations": []})
+        judged = {row["id"] for row in rows if row["verdict"] != "not measured"}
+        self.assertTrue({"T9a", "T9b8", "T9b4", "T9c", "T10", "T12", "T13", "T15a"} <= judged, judged)
+
+    def test_long_prompts_are_measured_once_and_others_as_often_as_asked(self):
+        for unit in gpu_cells.units([eight()], 3):
+            self.assertEqual({unit.repeat}, {1 if prompt >= gpu_cells.LONG else 3 for prompt in unit.prompts})
+
+    def test_named_prompts_are_all(self):
+        self.assertEqual(cells(gpu_cells.units([one()], 3, [24, 40])),
+                         [("1b-bf16", policy, prompt) for policy in ("full", BUDGET) for prompt in (24, 40)])
+
+
+class Deadline(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.kvc = os.path.join(self.folder, "kvc")
+        write_program(self.kvc)
+        self.args = argparse.Namespace(kvc=self.kvc, device="cpu", gen=1)
+
+    def measure(self, prompts, minutes=None, about=None):
+        unit = gpu_cells.Unit(about or model(), BUDGET, prompts, 1)
+        clock = gpu_cells.Clock(minutes)
+        return [(cell["prompt"], cell["result"].get("error")) for cell in gpu_cells.measure(self.args, unit, clock)]
+
+    def test_without_one_everything_is_measured(self):
+        self.assertEqual(self.measure([10, 20, 5]), [(10, None), (20, None), (5, None)])
+
+    def test_one_prompt_that_fails_takes_no_other_along(self):
+        self.assertEqual(self.measure([10, 13, 20]), [(10, None), (13, "kvc: no memory"), (20, None)])
+
+    def test_what_does_not_fit_the_model_is_said(self):
+        self.assertEqual(self.measure([10, 50], about=model(context=40)),
+                         [(10, None), (50, "the model was trained for 40 tokens")])
+
+    def test_nothing_is_begun_without_time(self):
+        self.assertEqual(self.measure([10, 20], minutes=0), [(10, gpu_cells.OUT_OF_TIME), (20, gpu_cells.OUT_OF_TIME)])
+
+    def test_what_took_long_is_not_begun_again(self):
+        """The first cell takes many times its guess: there is no time for a second one like it."""
+        found = self.measure([4000, 4001], minutes=6.0 / 60)
+        self.assertEqual(found, [(4000, None), (4001, gpu_cells.OUT_OF_TIME)])
+
+    def test_what_does_not_end_is_stopped_with_its_line(self):
+        (prompt, error), = self.measure([9000], minutes=2.0 / 60)
+        self.assertEqual(prompt, 9000)
+        self.assertRegex(error, r"^stopped after \d s: out of time$")
+
+
+class Scratch(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+        for name in ("kvc", "shape_model"):
+            write_program(os.path.join(self.folder, name))
+
+    def models(self, *names):
+        made = gpu_cells.Models(os.path.join(self.folder, "kvc"), list(names), self.folder, None)
+        self.addCleanup(made.close)
+        return made
+
+    def test_they_take_turns_where_there_is_room_for_two(self):
+        made = self.models("8b:bf16", "8b:int8", "1b:int4")
+        left = lambda _: (1 << 28) + 3001 - sum(m.n_bytes for m in made.there)  # noqa: E731
+        with mock.patch.object(gpu_cells, "room", lambda _: (1 << 28) + 3001):
+            made.make_first()
+        self.assertEqual([m.name for m in made.there], ["8b-bf16.kvc", "8b-int8.kvc"])
+        units = gpu_cells.units(made.all, 1)
+        with mock.patch.object(gpu_cells, "room", left):
+            last = next(i for i, unit in enumerate(units) if unit.model is made.all[2])
+            self.assertIsNone(made.need(made.all[2], units[last + 1:]))
+            self.assertIn(made.all[2], made.there)
+            self.assertEqual(len(made.there), 2)
+            self.assertEqual(len([n for n in os.listdir(made.folder) if n.endswith(".kvc")]), 2)
+        with mock.patch.object(gpu_cells, "room", lambda _: 0):
+            self.assertIn("no room for", made.need([m for m in made.all if m not in made.there][0], []))
+
+    def test_what_the_device_has_no_room_for_is_left_out(self):
+        made = self.models("8b:bf16", "1b:int4")
+        made.leave_out_larger_than(gpu_cells.BESIDE_WEIGHTS + 1000)
+        self.assertEqual([m.name for m in made.all], ["1b-int4.kvc"])
+        self.assertEqual(made.left_out, ["8b-bf16: no room for it in 2.0 GiB of the device"])
+
+    def test_a_shape_that_is_none(self):
+        with self.assertRaisesRegex(ValueError, "no shape '9b:bf16': one of 8b, 1b"):
+            self.models("9b:bf16")
+
+
+class Runner(unittest.TestCase):
+    def test_verdicts(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "tests"))
+            tests = {"a": 'echo "[  PASSED  ] 3 tests."', "b": "echo reason; exit 3", "c": "sleep 60",
+                     "d": 'test "$X" = 1'}
+            listed = []
+            for name, script in tests.items():
+                path = os.path.join(folder, "tests", name)
+                with open(path, "w", encoding="ascii") as file:
+                    file.write(f"#!/bin/sh\n{script}\n")
+                os.chmod(path, 0o755)
+                listed.append({"name": name, "program": f"tests/{name}", "environment": ["X=1"],
+                               "timeout": 1 if name == "c" else 60})
+            with open(os.path.join(folder, "tests.json"), "w", encoding="ascii") as file:
+                json.dump(listed, file)
+            self.assertFalse(gpu_tests.run(folder, 4, None))
+            with open(os.path.join(folder, "tests.txt"), encoding="ascii") as file:
+                said = file.read()
+            for words in ("a: passed", "(3 passed)", "b: failed: exit code 3", "c: failed: took too long", "d: passed",
+                          "2 of 4 test programs passed, 2 failed, 0 out of time"):
+                self.assertIn(words, said)
+            self.assertFalse(gpu_tests.run(folder, 4, 0))
+            with open(os.path.join(folder, "tests.txt"), encoding="ascii") as file:
+                self.assertIn("0 of 4 test programs passed, 0 failed, 4 out of time", file.read())
+
+    def test_what_tells_most_is_first(self):
+        names = ["api_batch_test", "golden_later_test", "device_parity_test", "experts_parity_test"]
+        self.assertEqual(sorted(names, key=lambda name: (gpu_tests.rank(name), name)),
+                         ["device_parity_test", "experts_parity_test", "api_batch_test", "golden_later_test"])
+
+
+class FromAnArchive(unittest.TestCase):
+    """./dev gpu --from in a tree that has the scripts alone."""
+
+    def setUp(self):
+        self.tree = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.tree)
+        shutil.copy(os.path.join(ROOT, "dev"), self.tree)
+        os.mkdir(os.path.join(self.tree, "bench"))
+        for name in ("gpu.bash", "gpu.py", "gpu_cells.py", "gpu_targets.py", "gpu_tests.py"):
+            shutil.copy(os.path.join(ROOT, "bench", name), os.path.join(self.tree, "bench"))
+
+    def pack(self, *tests):
+        packed = os.path.join(self.tree, "packed")
+        for folder in ("bin", "tests"):
+            os.makedirs(os.path.join(packed, folder))
+        for name in ("kvc", "shape_model", "device_bench"):
+            write_program(os.path.join(packed, "bin", name), 1e6)
+        for name in tests:
+            path = os.path.join(packed, "tests", name)
+            with open(path, "w", encoding="ascii") as file:
+                file.write(f'#!/bin/sh\necho said by {name}\ntest "$KVC_TEST_DEVICE" = cuda && test {name} != bad\n')
+            os.chmod(path, 0o755)
+        with open(os.path.join(packed, "tests.json"), "w", encoding="ascii") as file:
+            json.dump([{"name": name, "program": f"tests/{name}", "environment": [], "timeout": 60} for name in tests],
+                      file)
+        with open(os.path.join(packed, "commit"), "w", encoding="ascii") as file:
+            file.write("0123\n")
+        subprocess.run(["tar", "-cJf", os.path.join(self.tree, "gpu.tar.xz"), "-C", packed, "."], check=True)
+
+    def dev(self, *args):
+        return subprocess.run([os.path.join(self.tree, "dev"), "gpu", *args], capture_output=True, text=True,
+                              check=False, cwd=self.tree)
+
+    def read(self, name):
+        with open(os.path.join(self.tree, "build-gpu", name), encoding="utf-8") as file:
+            return file.read()
+
+    def test_everything_is_run_and_nothing_is_left_behind(self):
+        self.pack("good", "better")
+        done = self.dev("--from", "gpu.tar.xz", "--minutes", "5", "--scratch", self.tree)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("2 of 2 test programs passed", self.read("tests.txt"))
+        self.assertEqual(self.read("logs/good.txt"), "said by good\n")
+        report = json.loads(self.read("gpu.json"))
+        self.assertEqual(report["commit"], "0123")
+        self.assertEqual({c["model"] for c in report["cells"]},
+                         {"8b-bf16.kvc", "8b-int8.kvc", "8b-int4.kvc", "1b-bf16.kvc"})
+        self.assertEqual({c["result"].get("error") for c in report["cells"]}, {None})
+        self.assertEqual(len(report["operations"]), 1)
+        self.assertEqual([name for name in os.listdir(self.tree) if name.startswith("kvc-gpu-")], [])
+        self.assertEqual(self.dev("--from", "gpu.tar.xz", "--minutes", "5", "--shapes", "1b:int4").returncode, 0)
+        self.assertEqual({c["model"] for c in json.loads(self.read("gpu.json"))["cells"]}, {"1b-int4.kvc"})
+
+    def test_a_failed_test_is_shown_and_told_and_speed_is_measured(self):
+        self.pack("good", "bad")
+        done = self.dev("--from", "gpu.tar.xz", "--shapes", "1b:int4")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("    said by bad\n", done.stdout)
+        self.assertIn("bad: failed: exit code 1", self.read("tests.txt"))
+        self.assertGreater(len(json.loads(self.read("gpu.json"))["cells"]), 0)
+
+    def test_a_build_is_not_overwritten(self):
+        self.pack("good")
+        os.mkdir(os.path.join(self.tree, "build-gpu"))
+        with open(os.path.join(self.tree, "build-gpu", "CMakeCache.txt"), "w", encoding="ascii"):
+            pass
+        done = self.dev("--from", "gpu.tar.xz")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("build-gpu/ holds a build of this machine", done.stderr)
+
+    def test_what_is_asked_for_wrongly(self):
+        for args, words in ((("--from", "none.xz"), "no archive 'none.xz'"), (("--minutes", "x"), "a whole number"),
+                            (("--nothing",), "no option '--nothing'"),
+                            (("pack", "--arch", "ninety"), "no architectures")):
+            done = self.dev(*args)
+            self.assertEqual(done.returncode, 1, args)
+            self.assertIn(words, done.stderr)
+
+
+class WithThePrograms(unittest.TestCase):
+    def setUp(self):
+        self.program = KVC and os.path.join(os.path.dirname(KVC), "shape_model")
+        if KVC is None or not os.path.exists(self.program):
+            self.skipTest("no kvc program was named, or it has no shape_model beside it")
+
+    def test_shapes_are_those_of_the_other_writer(self):
+        listed = json.loads(subprocess.run([self.program, "--list"], check=True, capture_output=True).stdout)
+        for shape in listed.values():
+            shape.pop("weight_bytes")
+        self.assertEqual(listed, {name: dataclasses.asdict(shape) for name, shape in shapes.SHAPES.items()})
+
+    def test_files_are_alike_for_a_seed_and_as_large_as_said(self):
+        sizes = json.loads(subprocess.run([self.program, "--list"], check=True, capture_output=True).stdout)
+        with tempfile.TemporaryDirectory() as folder:
+            def made(weights, *options):
+                path = os.path.join(folder, "m.kvc")
+                subprocess.run([self.program, "tiny", weights, path, *options], check=True)
+                with open(path, "rb") as file:
+                    return file.read()
+            for weights, n_bytes in sizes["tiny"]["weight_bytes"].items():
+                first = made(weights)
+                self.assertEqual(first, made(weights, "--seed", "1"))
+                self.assertNotEqual(first, made(weights, "--seed", "2"))
+                self.assertTrue(n_bytes <= len(first) <= n_bytes + (64 << 10), weights)
+            self.assertEqual(subprocess.run([self.program, "tiny", "q6_k", "x"], stderr=subprocess.DEVNULL,
+                                            check=False).returncode, 2)
+
+    def test_models_are_made_measured_and_deleted(self):
+        listed = subprocess.run([KVC, "devices", "--json", "--no-measure"], check=True, capture_output=True, text=True)
+        device = "emu" if "emu" in [entry["name"] for entry in json.loads(listed.stdout)] else "cpu"
+        with tempfile.TemporaryDirectory() as folder:
+            out = os.path.join(folder, "gpu.json")
+            done = subprocess.run(
+                [sys.executable, os.path.join(ROOT, "bench", "gpu.py"), "--kvc", KVC, "--device", device, "--out", out,
+                 "--shapes", "tiny:bf16,tiny:int4,tiny:q4_k", "--prompts", "24,40", "--gen", "2", "--repeat", "1",
+                 "--small", "--scratch", folder], capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            with open(out, encoding="utf-8") as file:
+                report = json.load(file)
+            self.assertEqual(sorted(os.listdir(folder)), ["gpu.json", "gpu.md"])
+        self.assertEqual([(c["model"], c["prompt"], c["result"]["n_prompt"]) for c in report["cells"]],
+                         [(f"tiny-{kind}.kvc", prompt, prompt) for kind in ("bf16", "int4", "q4_k")
+                          for _ in range(2) for prompt in (24, 40)])
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and os.path.exists(sys.argv[1]):
+        KVC = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
