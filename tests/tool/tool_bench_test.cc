@@ -36,7 +36,7 @@ TEST(ToolBench, OfSeveralPrompts) {
                                         "--gen", "4",        "--repeat", "1"};
   const ProgramResult text = RunKvc(arguments);
   EXPECT_EQ(text.exit_code, 0) << text.err;
-  EXPECT_TRUE(StartsWith(text.out, "full\ngenerated 4, depth 0, ")) << text.out;
+  EXPECT_TRUE(StartsWith(text.out, "full:kv=f16\ngenerated 4, depth 0, ")) << text.out;
   EXPECT_EQ(std::count(text.out.begin(), text.out.end(), '\n'), 6) << text.out;
   arguments.push_back("--json");
   const ProgramResult json = RunKvc(arguments);
