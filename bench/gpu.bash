@@ -96,8 +96,9 @@ them" ;;
   [[ -n $seconds || -z $archive ]] || seconds=540
   if [[ -n $archive ]]; then gpu_unpack "$archive"; else gpu_build; began=$SECONDS; fi
   found=$(build-gpu/bin/kvc devices --json --no-measure) || fail "build-gpu/bin/kvc does not start here"
-  grep -q '"name":"cuda","summary":"[^"]*","available":true' <<<"$found" ||
-    fail "there is no GPU to run on: $(grep -o '"name":"cuda"[^}]*' <<<"$found" || say "a build without CUDA")"
+  python3 -c 'import json, sys
+sys.exit(next((d.get("reason") for d in json.loads(sys.argv[1]) if d["name"] == "cuda"), "a build without CUDA"))
+' "$found" || fail "there is no GPU to run on"
   say "tests on the GPU"
   [[ -z $seconds ]] || left=(--seconds $((2 * seconds / 5)))
   KVC_TEST_DEVICE=cuda python3 bench/gpu_tests.py run build-gpu ${left[@]+"${left[@]}"} || status=1

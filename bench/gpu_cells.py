@@ -28,6 +28,7 @@ LONG = 32768  # prompts from here on are measured once
 OUT_OF_TIME = "not measured: out of time"
 EXPECTED = ("was trained for", "out of time", "no room")  # in errors that are no failure
 BESIDE_WEIGHTS = 2 << 30  # of the device's memory: a cache and scratch
+LEAST_OF_A_CELL = 30  # seconds
 GUESSED_FLOPS, GUESSED_BYTES, GUESSED_LOAD = 1e14, 1e12, 2e9  # per second, before anything was measured
 
 
@@ -57,32 +58,55 @@ class Unit:
 
 
 class Clock:
-    """How much time there is, and what a cell will take: a guess by its bytes and products, times what the last one of
-    its kind, or else the last one of all, took beside its guess."""
+    """How much time there is, and what a cell will take: by its products and bytes at the rates that the last cell of
+    its model and policy had, or else the last cell of all; before any at guessed ones."""
 
     def __init__(self, minutes=None):
         self.end = None if minutes is None else time.monotonic() + 60 * minutes
-        self.factors, self.last = {}, 1.0
+        self.rates = {}  # of (model, policy): prompt and step beside their guesses, and seconds beside both
+        self.last = (1.0, 1.0, 1.0)
 
     def left(self):
         return float("inf") if self.end is None else self.end - time.monotonic()
 
+    def most(self):
+        """What a cell may take, whatever was expected: those behind it are to have a turn too."""
+        return max(self.left() / 2, min(self.left(), LEAST_OF_A_CELL))
+
     @staticmethod
-    def guess(unit, prompt, gen):
-        config, repetitions = unit.model.about["config"], unit.repeat + 1
+    def guess(unit, prompt):
+        """(seconds of a prompt, of a step)."""
+        config = unit.model.about["config"]
         wide = config["n_heads"] * config["head_dim"]
         narrow = config["n_kv_heads"] * config["head_dim"]
         layer = config["hidden_size"] * (2 * wide + 2 * narrow + 3 * config["ffn_size"])
         flops = config["n_layers"] * (2 * layer * prompt + 2 * wide * prompt * prompt)
-        step = unit.model.n_bytes + (4 * narrow * config["n_layers"] * prompt if unit.policy == FULL else 0)
-        return 0.2 + repetitions * (flops / GUESSED_FLOPS + 2 * gen * step / GUESSED_BYTES)
+        n_bytes = unit.model.n_bytes + (4 * narrow * config["n_layers"] * prompt if unit.policy == FULL else 0)
+        return flops / GUESSED_FLOPS, n_bytes / GUESSED_BYTES
+
+    @staticmethod
+    def loading(unit):
+        return 1 + unit.model.n_bytes / GUESSED_LOAD
 
     def estimate(self, unit, prompt, gen, loads):
-        factor = self.factors.get((unit.model.path, unit.policy), self.last)
-        return factor * self.guess(unit, prompt, gen) + (1 + unit.model.n_bytes / GUESSED_LOAD if loads else 0)
+        of_prompt, of_step, beside = self.rates.get((unit.model.path, unit.policy), self.last)
+        prompt_seconds, step_seconds = self.guess(unit, prompt)
+        once = of_prompt * prompt_seconds + of_step * gen * step_seconds
+        return beside + (unit.repeat + 1) * once + (self.loading(unit) if loads else 0)
 
-    def took(self, unit, prompt, gen, seconds):
-        self.last = self.factors[unit.model.path, unit.policy] = seconds / self.guess(unit, prompt, gen)
+    def took(self, unit, prompt, gen, result, seconds):
+        """What kvc bench says of a cell that took so many seconds, without loading."""
+        prompt_seconds, step_seconds = self.guess(unit, prompt)
+        step = result.get("step_seconds_mean") or 0
+        once = result["prefill_seconds"] + gen * step
+        self.last = (result["prefill_seconds"] / prompt_seconds, step / step_seconds,
+                     max(0.1, seconds - (unit.repeat + 1) * once))
+        self.rates[unit.model.path, unit.policy] = self.last
+
+    def gave_up(self, unit, seconds):
+        """A cell did not end within these: others like it take as long."""
+        of_prompt, of_step, _ = self.rates.get((unit.model.path, unit.policy), self.last)
+        self.rates[unit.model.path, unit.policy] = of_prompt, of_step, seconds
 
 
 def kind_of(model):
@@ -129,8 +153,8 @@ def cell_of(unit, prompt, result):
             "result": result}
 
 
-def failed_cells(unit, error):
-    return [cell_of(unit, prompt, {"error": error}) for prompt in unit.prompts]
+def failed_cells(unit, error, prompts=None):
+    return [cell_of(unit, prompt, {"error": error}) for prompt in (unit.prompts if prompts is None else prompts)]
 
 
 class Lines:
@@ -171,29 +195,33 @@ def measure(args, unit, clock):
     todo = [prompt for prompt in unit.prompts if prompt <= most]
     while todo:
         if clock.estimate(unit, todo[0], args.gen, loads=True) > clock.left():
-            yield from (cell_of(unit, prompt, {"error": OUT_OF_TIME}) for prompt in todo)
+            yield from failed_cells(unit, OUT_OF_TIME, todo)
             break
         lines = Lines([args.kvc, "bench", unit.model.path, "--device", args.device, "--policy", unit.policy,
                        "--prompt", ",".join(map(str, todo)), "--gen", str(args.gen), "--repeat", str(unit.repeat),
                        "--json"])
-        begin, loads = time.monotonic(), 1 + unit.model.n_bytes / GUESSED_LOAD
+        begin, loading = time.monotonic(), clock.loading(unit)
         try:
-            while todo and (loads or clock.estimate(unit, todo[0], args.gen, loads=False) <= clock.left()):
-                line = lines.next(clock.left())
-                now = time.monotonic()
+            while todo and (loading or clock.estimate(unit, todo[0], args.gen, loads=False) <= clock.left()):
+                limit = clock.most()
+                line = lines.next(limit)
+                seconds = time.monotonic() - begin
                 if line is None:
                     break
-                clock.took(unit, todo[0], args.gen, max(now - begin - loads, 0.1 * (now - begin)))
-                yield cell_of(unit, todo.pop(0), json.loads(line))
-                begin, loads = now, 0
+                result = json.loads(line)
+                clock.took(unit, todo[0], args.gen, result, max(seconds - loading, 0))
+                yield cell_of(unit, todo.pop(0), result)
+                begin, loading = time.monotonic(), 0
             else:
                 continue  # all are measured, or there is no time for the next: the loop in front says so
         finally:
             said = lines.close()
-        late = clock.left() <= 0
-        yield cell_of(unit, todo.pop(0), {"error": f"stopped after {now - begin:.0f} s: out of time" if late else said})
-    yield from (cell_of(unit, prompt, {"error": f"the model was trained for {most} tokens"})
-                for prompt in unit.prompts if prompt > most)
+        if seconds >= limit:
+            clock.gave_up(unit, seconds)
+            said = f"stopped after {seconds:.0f} s: out of time"
+        yield cell_of(unit, todo.pop(0), {"error": said})
+    yield from failed_cells(unit, f"the model was trained for {most} tokens",
+                            [prompt for prompt in unit.prompts if prompt > most])
 
 
 class Models:

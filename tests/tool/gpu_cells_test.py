@@ -23,7 +23,7 @@ KVC = None  # the program, from the command line
 BUDGET = gpu_targets.BUDGET
 RESULT = {"decode_tokens_per_second": 260.0, "bandwidth_fraction": 0.9, "step_seconds_median": 0.004,
           "step_seconds_p99": 0.0041, "prefill_seconds": 0.2, "prefill_tokens_per_second": 1e4,
-          "compress_seconds": 0.001, "first_token_seconds": 0.3}
+          "compress_seconds": 0.001, "first_token_seconds": 0.3, "step_seconds_mean": 0.0}
 
 # Stands in for kvc, shape_model and device_bench: a prompt of N tokens takes N milliseconds, one of 13 fails.
 PROGRAM = """#!/usr/bin/env python3
@@ -45,7 +45,7 @@ else:
         time.sleep(int(prompt) / SLOWNESS)
         if prompt == "13":
             sys.exit("kvc: no memory")
-        print(json.dumps(RESULT | {"n_prompt": int(prompt)}), flush=True)
+        print(json.dumps(RESULT | {"n_prompt": int(prompt), "prefill_seconds": int(prompt) * 1e-6}), flush=True)
 """
 
 
@@ -133,9 +133,33 @@ class Deadline(unittest.TestCase):
         self.assertEqual(found, [(4000, None), (4001, gpu_cells.OUT_OF_TIME)])
 
     def test_what_does_not_end_is_stopped_with_its_line(self):
-        (prompt, error), = self.measure([9000], minutes=2.0 / 60)
+        (prompt, error), = self.measure([9000], minutes=3.0 / 60)
         self.assertEqual(prompt, 9000)
         self.assertRegex(error, r"^stopped after \d s: out of time$")
+
+
+class Estimates(unittest.TestCase):
+    def test_prompts_and_steps_have_rates_of_their_own(self):
+        unit, clock = gpu_cells.Unit(eight(n_bytes=10**10), BUDGET, [], 1), gpu_cells.Clock()
+        self.assertEqual(clock.left(), float("inf"))
+        self.assertAlmostEqual(clock.loading(unit), 6)
+        prompt, step = clock.guess(unit, 100000)
+        first = clock.estimate(unit, 100000, 10, loads=False)
+        self.assertAlmostEqual(first, 1 + 2 * (prompt + 10 * step))
+        result = {"prefill_seconds": 3 * prompt, "step_seconds_mean": 0.5 * step}
+        clock.took(unit, 100000, 10, result, 2 * (3 * prompt + 5 * step) + 4)
+        self.assertAlmostEqual(clock.estimate(unit, 100000, 10, loads=False), 4 + 2 * (3 * prompt + 5 * step))
+        longer = clock.guess(unit, 200000)[0]
+        self.assertGreater(longer, 2 * prompt)
+        self.assertAlmostEqual(clock.estimate(unit, 200000, 10, loads=True), 4 + 2 * (3 * longer + 5 * step) + 6)
+        clock.gave_up(unit, 1000)
+        self.assertGreater(clock.estimate(unit, 10, 10, loads=False), 1000)
+        other = gpu_cells.Unit(one(), BUDGET, [], 1)
+        self.assertLess(clock.estimate(other, 10, 10, loads=False), 1000)
+
+    def test_no_cell_takes_all_the_time(self):
+        self.assertAlmostEqual(gpu_cells.Clock(4).most(), 120, delta=1)
+        self.assertAlmostEqual(gpu_cells.Clock(0.25).most(), 15, delta=1)
 
 
 class Scratch(unittest.TestCase):
