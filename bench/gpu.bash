@@ -2,7 +2,7 @@
 # to one.
 
 # gpu pack [--arch N,...] [OUT]: what ./dev gpu needs, built here for GPUs elsewhere. One library holds what all tests
-# share (KVC_TESTS_SHARED); the compiler's own libraries go along.
+# share (KVC_TESTS_SHARED); the compiler's own libraries go along, for a machine without.
 gpu_pack() {
   local arch=90 out=build-gpu/gpu.tar.xz folder=build-gpu-pack staged tests name
   while [[ $# -gt 0 ]]; do
@@ -23,12 +23,14 @@ gpu_pack() {
   say "building $folder/"  # not by its preset, which would choose the architecture again
   ninja -C "$folder" -j "$jobs" --quiet kvc_tool device_bench shape_model "${tests[@]}" || fail "the build failed"
   staged=$(mktemp -d) && generated+=("$staged")
-  mkdir -p "$staged"/{bin,lib,tests} "$(dirname "$out")"
+  mkdir -p "$staged"/{bin,lib,tests,compiler} "$(dirname "$out")"
   cp "$folder"/bin/{kvc,device_bench,shape_model} "$staged/bin/"
   cp "$folder"/lib/libkvc_tests_shared.so "$staged/lib/"
   for name in "${tests[@]}"; do cp "$folder/tests/$name" "$staged/tests/"; done
   strip "$staged"/*/*
-  for name in libstdc++.so.6 libgcc_s.so.1; do cp -L "$("${CXX:-c++}" -print-file-name="$name")" "$staged/lib/"; done
+  for name in libstdc++.so.6 libgcc_s.so.1; do
+    cp -L "$("${CXX:-c++}" -print-file-name="$name")" "$staged/compiler/"
+  done
   cp "$folder/tests.json" "$staged/"
   built_from >"$staged/commit"
   say "packing $out"
@@ -57,18 +59,20 @@ gpu_unpack() {
   [[ ! -f build-gpu/CMakeCache.txt ]] || fail "build-gpu/ holds a build of this machine: remove it, or leave out --from"
   say "unpacking $1"
   mkdir -p build-gpu
-  rm -rf build-gpu/{bin,lib,tests,tests.json,commit}
+  rm -rf build-gpu/{bin,lib,tests,compiler,tests.json,commit}
   tar -xf "$1" -C build-gpu 2>/dev/null ||  # it has no xz, perhaps; python3 brings one
     python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall("build-gpu")' "$1" ||
     fail "could not unpack $1"
   [[ -x build-gpu/bin/kvc && -f build-gpu/tests.json ]] || fail "$1 is no archive of ./dev gpu pack"
+  # Those of this machine if it has them: the packed ones ask for the C library that they came with.
+  build-gpu/bin/kvc --version >/dev/null 2>&1 || cp build-gpu/compiler/* build-gpu/lib/
 }
 
 # gpu_build: the same from the sources, on the machine with the GPU.
 gpu_build() {
   need_nvcc
   command -v nvidia-smi >/dev/null || fail "there is no NVIDIA driver (nvidia-smi)"
-  [[ -f build-gpu/CMakeCache.txt ]] || rm -rf build-gpu/{bin,lib,tests,tests.json,commit}  # of an archive
+  [[ -f build-gpu/CMakeCache.txt ]] || rm -rf build-gpu/{bin,lib,tests,compiler,tests.json,commit}  # of an archive
   build_preset gpu all device_bench shape_model
   list_gpu_tests build-gpu
 }

@@ -38,6 +38,8 @@ elif name == "shape_model":
     open(args[2], "w").close()
 elif name == "device_bench":
     print(json.dumps(dict(operation="layer x", seconds=1e-3, flops=1, bytes=1, read_bytes_per_second=1e9)))
+elif args[0] == "--version":
+    sys.exit(os.environ.get("FAKE_VERSION", 0))
 elif args[0] == "devices":
     print('[{"name":"cuda","summary":"one","available":true,"description":"NVIDIA H200","bytes_per_second":4e12}]')
 else:
@@ -246,8 +248,10 @@ class FromAnArchive(unittest.TestCase):
 
     def pack(self, *tests):
         packed = os.path.join(self.tree, "packed")
-        for folder in ("bin", "tests"):
+        for folder in ("bin", "lib", "tests", "compiler"):
             os.makedirs(os.path.join(packed, folder))
+        with open(os.path.join(packed, "compiler", "libstdc++.so.6"), "w", encoding="ascii"):
+            pass
         for name in ("kvc", "shape_model", "device_bench"):
             write_program(os.path.join(packed, "bin", name), 1e6)
         for name in tests:
@@ -293,6 +297,15 @@ class FromAnArchive(unittest.TestCase):
         self.assertIn("    said by bad\n", done.stdout)
         self.assertIn("bad: failed: exit code 1", self.read("tests.txt"))
         self.assertGreater(len(json.loads(self.read("gpu.json"))["cells"]), 0)
+
+    def test_libraries_of_the_compiler_are_taken_where_there_are_none(self):
+        self.pack("good")
+        library = os.path.join(self.tree, "build-gpu", "lib", "libstdc++.so.6")
+        options = "--from", "gpu.tar.xz", "--shapes", "1b:int4", "--minutes", "1"
+        for fails in (False, True):
+            with mock.patch.dict(os.environ, {"FAKE_VERSION": "no libstdc++.so.6"} if fails else {}):
+                self.assertEqual(self.dev(*options).returncode, 0)
+            self.assertEqual(os.path.exists(library), fails)
 
     def test_a_build_is_not_overwritten(self):
         self.pack("good")
