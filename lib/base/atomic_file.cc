@@ -77,10 +77,10 @@ Status AtomicFile::WriteAt(int64_t offset, const void* data, int64_t n_bytes) {
   return WriteBytes(offset, data, n_bytes);
 }
 
-Status AtomicFile::Commit() {
+Status AtomicFile::Commit(bool durable) {
   if (!failure_.ok()) return failure_;
   if (fd_.get() < 0) return Error(Code::kInternal, "%s: written to after its end", path_.c_str());
-  if (!FlushToDisk(fd_.get())) return failure_ = IoError(path_, "cannot write", errno);
+  if (durable && !FlushToDisk(fd_.get())) return failure_ = IoError(path_, "cannot write", errno);
   if (const int error = fd_.Close()) return failure_ = IoError(path_, "cannot write", error);
   if (!MoveFileOver(temporary_, path_)) return failure_ = IoError(path_, "cannot replace", errno);
   temporary_.clear();

@@ -28,8 +28,9 @@ class AtomicFile final : public ByteSink {
   Status Write(const void* data, int64_t n_bytes) override;
   // Overwrites bytes already written; offset + n_bytes must not pass size().
   Status WriteAt(int64_t offset, const void* data, int64_t n_bytes);
-  // Forces everything to the disk and renames. Nothing can be written afterwards.
-  Status Commit();
+  // Forces everything to the disk and renames. Nothing can be written afterwards. Not durable: without the
+  // former, for what is worth nothing once the system went down.
+  Status Commit(bool durable = true);
   int64_t size() const { return size_; }
 
  private:

@@ -103,7 +103,7 @@ class FileWriter final : public ModelWriter {
     return {};
   }
 
-  Status Finish() override {
+  Status Finish(bool durable) override {
     if (index_ != entries_.size()) {
       return Error(Code::kInternal, "%s: %s has %lld of %lld bytes", path_.c_str(), Title().c_str(),
                    static_cast<long long>(position_), static_cast<long long>(layout_.n_bytes));
@@ -121,7 +121,7 @@ class FileWriter final : public ModelWriter {
     EncodeHeader(header, bytes);
     KVC_RETURN_IF_ERROR(file_->WriteAt(0, bytes, kHeaderBytes));
     KVC_RETURN_IF_ERROR(file_->WriteAt(kHeaderBytes, directory.data(), directory_bytes_));
-    return file_->Commit();
+    return file_->Commit(durable);
   }
 
  private:

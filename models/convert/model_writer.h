@@ -50,7 +50,9 @@ class ModelWriter {
   // is complete. A tensor that is packed here is held in memory until it is complete. NaN or infinity among
   // values or scales is kBadModel, at the tensor's end.
   virtual Status Append(const void* data, int64_t n_bytes) = 0;
-  virtual Status Finish() = 0;
+  Status Finish() { return Finish(/*durable=*/true); }
+  // Not durable: AtomicFile::Commit.
+  virtual Status Finish(bool durable) = 0;
 };
 
 // Replaces the head-score tables of an existing file (same atomic rule; the paths may be equal); weights are
