@@ -228,14 +228,15 @@ def options(argv):
     return args
 
 
-def models_of(args):
+def models_of(args, clock):
     """(models, the scratch folder's): those that are there, then those to make."""
     def there(path):
         about = json.loads(need([args.kvc, "inspect", path, "--json"]))
         return gpu_cells.Model(path, os.path.getsize(path), about=about)
 
     try:
-        made = gpu_cells.Models(args.kvc, args.shapes, args.scratch, os.path.dirname(os.path.abspath(args.out)))
+        made = gpu_cells.Models(args.kvc, args.shapes, args.scratch, os.path.dirname(os.path.abspath(args.out)),
+                                clock)
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         sys.exit(f"shape_model: {error}")
     made.leave_out_larger_than(device_bytes(args.device))
@@ -260,7 +261,7 @@ def measure_all(args, report, clock):
         report["cells"].append(cell)
         write(report, args.out)
 
-    models, made = models_of(args)
+    models, made = models_of(args, clock)
     report["left_out"] = made.left_out
     failed = 0
     try:

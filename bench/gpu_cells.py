@@ -228,8 +228,8 @@ class Models:
     """Files of a scratch folder that are there when their turn comes: as many at once as have room, made before
     anything is measured; what else is needed takes the place of those that are needed last."""
 
-    def __init__(self, kvc, shapes, scratch, fallback):
-        self.program, self.kvc = os.path.join(os.path.dirname(kvc), "shape_model"), kvc
+    def __init__(self, kvc, shapes, scratch, fallback, clock):
+        self.program, self.clock = os.path.join(os.path.dirname(kvc), "shape_model"), clock
         self.all, self.left_out, self.folder, self.there = [], [], None, []
         if not shapes:
             return
@@ -261,10 +261,20 @@ class Models:
         return room(self.folder) > model.n_bytes + (1 << 28)
 
     def make(self, model):
-        """What went wrong, or None."""
-        done = subprocess.run([self.program, model.shape, model.weights, model.path], capture_output=True, text=True,
-                              check=False)
-        return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no word of it"])[-1]
+        """What went wrong, or None. On a disk that takes half of the time for it there is none to make."""
+        seconds = None if self.clock.end is None else max(1, self.clock.left() / 2)
+        with subprocess.Popen([self.program, model.shape, model.weights, model.path], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, text=True) as writer:
+            try:
+                _, said = writer.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                writer.kill()
+                writer.wait()
+                for name in os.listdir(self.folder):  # what it had written (lib/base/atomic_file.cc)
+                    if name.startswith(f".kvc-{writer.pid}-"):
+                        os.remove(os.path.join(self.folder, name))
+                return f"not made in {seconds:.0f} s: out of time"
+        return None if writer.returncode == 0 else (said.strip().splitlines() or ["no word of it"])[-1]
 
     def make_first(self):
         """All that have room together, several at a time; what fails is tried again when its turn comes."""

@@ -171,8 +171,9 @@ class Scratch(unittest.TestCase):
         for name in ("kvc", "shape_model"):
             write_program(os.path.join(self.folder, name))
 
-    def models(self, *names):
-        made = gpu_cells.Models(os.path.join(self.folder, "kvc"), list(names), self.folder, None)
+    def models(self, *names, clock=None):
+        made = gpu_cells.Models(os.path.join(self.folder, "kvc"), list(names), self.folder, None,
+                                clock or gpu_cells.Clock())
         self.addCleanup(made.close)
         return made
 
@@ -191,6 +192,13 @@ class Scratch(unittest.TestCase):
             self.assertEqual(len([n for n in os.listdir(made.folder) if n.endswith(".kvc")]), 2)
         with mock.patch.object(gpu_cells, "room", lambda _: 0):
             self.assertIn("no room for", made.need([m for m in made.all if m not in made.there][0], []))
+
+    def test_one_that_is_not_made_in_time_leaves_nothing(self):
+        made = self.models("8b:bf16", clock=gpu_cells.Clock(2.0 / 60))
+        with open(made.program, "w", encoding="ascii") as file:
+            file.write('#!/bin/sh\necho part > "$(dirname "$3")/.kvc-$$-1.tmp"\nexec sleep 20\n')
+        self.assertEqual(made.need(made.all[0], []), "not made in 1 s: out of time")
+        self.assertEqual(os.listdir(made.folder), [])
 
     def test_what_the_device_has_no_room_for_is_left_out(self):
         made = self.models("8b:bf16", "1b:int4")
