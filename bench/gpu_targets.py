@@ -153,14 +153,19 @@ def prompt(cells):
     return Found(f"{found[0]['result']['prefill_seconds']:.3f} s", found[0]["result"]["prefill_seconds"] <= 0.27)
 
 
-def share(cells):
-    """Of the time to the first token that compression takes, the worst of both shapes against its own bound."""
+def share(report):
+    """Of the time to the first token that compression takes, of both shapes against its own bound: what a layer of the
+    8B shape takes on the device, for each. The host does not wait for it, and cannot say."""
+    layer = operation_of(report, COMPRESS)
+    if layer is None:
+        return Found(f"needs the operation '{COMPRESS}'", None)
     texts, met = [], True
-    for shape, bound in (("8B", 0.01), ("1B", 0.02)):
-        found = chosen(cells, shape, None, BUDGET, 8192)
+    for shape, layers, bound in (("8B", 32, 0.01), ("1B", 16, 0.02)):
+        found = [cell for cell in chosen(report["cells"], shape, None, BUDGET) if cell["prompt"] == 8192]
         if not found:
-            return Found(f"needs {shape} with a prompt of 8192 or more at {BUDGET}", None)
-        worst = max(cell["result"]["compress_seconds"] / cell["result"]["first_token_seconds"] for cell in found)
+            return Found(f"needs {shape} with a prompt of 8192 at {BUDGET}", None)
+        least = min(cell["result"]["first_token_seconds"] for cell in found)
+        worst = layers * seconds_of_a_layer(layer) / least
         texts.append(f"{shape} {100 * worst:.2f} %")
         met = met and worst <= bound
     return Found(", ".join(texts), met)
@@ -212,6 +217,7 @@ def beside(ours, peer, least):
 
 SIXTEEN = "attend 16 of 4096 entries "  # sessions, of a head on the mean; 256 MB of bf16
 ONE = "attend 1 of 1024 entries bf16, uniform"
+COMPRESS = "compress to 1024 of 8192 entries"
 
 TARGETS = [
     Target("T1", "decode attention, ragged, 256 MB or more", "90 % of the copy bandwidth",
@@ -239,11 +245,11 @@ TARGETS = [
     Target("T13", "prompt of 8k, 8B bf16", "0.27 s", of_cells(prompt)),
     Target("T14", "attention of a prompt of 16k", "0.95 of PyTorch's flash backend",
            beside(operation("attend prompt 16384 rows of 16384"), "attend prompt 16384", 0.95)),
-    Target("T15a", "compression of the time to the first token", "8B 1 %, 1B 2 %", of_cells(share)),
+    Target("T15a", "compression of the time to the first token", "8B 1 %, 1B 2 %", share),
     Target("T15b", "column sums beside attention", "65 %",
            of_operations(column_sums, "fold columns 512 rows of 4096", "attend prompt 512 rows of 4096")),
     Target("T16", "compression beside the research code", "10 times",
-           beside(operation("compress to 1024 of 8192 entries"), "compress research 8192", 10)),
+           beside(operation(COMPRESS), "compress research 8192", 10)),
     Target("T17", "the best 1024 of 128k, 8 rows", "25 us",
            of_operations(microseconds(25), "select 1024 of 131072 entries")),
     Target("T18", "peak of memory, 8B bf16, 128k", "19 GB", of_cells(memory)),

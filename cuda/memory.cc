@@ -78,6 +78,10 @@ bool IsOn(const char* name) {
   return value == nullptr || std::strcmp(value, "0") != 0;
 }
 
+// Of the 8B shape they fill the multiprocessors of the largest GPUs with the narrowest of its products (4096
+// outputs, tiles of 128 x 256 or less), and take 240 MB of activations.
+constexpr int32_t kPromptRows = 1024;
+
 // What a call for memory said, if it failed: kMemory promises that it can be had later.
 Status NoMemory(cudaError_t e, const char* what, int64_t bytes) {
   if (e != cudaErrorMemoryAllocation) return Check(e, what);
@@ -129,6 +133,7 @@ Result<std::unique_ptr<Device>> CudaDevice::Create(const std::string& spec) {
              properties.multiProcessorCount, properties.major, properties.minor,
              static_cast<double>(properties.totalGlobalMem) / (1 << 30));
   device->info_.batch_invariant = false;
+  device->info_.prompt_rows = kPromptRows;
   device->info_.granule = static_cast<int64_t>(granule);
   device->info_.recommits = true;
   KVC_RETURN_IF_ERROR(

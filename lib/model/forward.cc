@@ -1,4 +1,4 @@
-// Bytes and flops: a prompt streams every weight once per chunk of kPromptChunk tokens (2 * parameters flops
+// Bytes and flops: a prompt streams every weight once per chunk (2 * parameters flops
 // per token) and attends 2 * n^2 * D * H flops per layer; a step streams every weight once for all rows.
 #include "lib/model/forward.h"
 
@@ -10,9 +10,13 @@
 namespace kvc {
 namespace {
 
+// Tokens of a chunk.
+int32_t ChunkOf(const Device& device, const PromptRequest& r) {
+  return r.reread == nullptr ? device.info().prompt_rows : kPromptChunk;
+}
 // Rows of activations that are worked on at once.
-int32_t ChunkRows(const PromptRequest& r) {
-  return std::min(std::max(r.n, r.reread == nullptr ? 0 : r.reread->LongestPart()), kPromptChunk);
+int32_t ChunkRows(const Device& device, const PromptRequest& r) {
+  return std::min(std::max(r.n, r.reread == nullptr ? 0 : r.reread->LongestPart()), ChunkOf(device, r));
 }
 
 }  // namespace
@@ -27,7 +31,8 @@ float Network::AttentionScale() const {
 
 Status ChunkBuffers::Reserve(const Network& network, const PromptRequest& r, const DeviceMemory& memory) {
   const ModelConfig& c = *network.config;
-  const int64_t n = ChunkRows(r), queries = n * c.n_heads * c.head_dim, keys = n * c.n_kv_heads * c.head_dim;
+  const int64_t n = ChunkRows(*memory.device, r), queries = n * c.n_heads * c.head_dim,
+                keys = n * c.n_kv_heads * c.head_dim;
   const char* what = "activations of a chunk";
   KVC_RETURN_IF_ERROR(q_.Reserve(memory, queries, what));
   KVC_RETURN_IF_ERROR(attended_.Reserve(memory, queries, what));
@@ -38,7 +43,7 @@ Status ChunkBuffers::Reserve(const Network& network, const PromptRequest& r, con
       network_.Reserve(memory, memory.device->NetworkScratchBytes(network.weights->shape, rows), what));
   KVC_RETURN_IF_ERROR(place_.Reserve(memory, memory.device->PlaceScratchBytes(rows, c.head_dim), what));
   if (!r.column_sums && r.reread == nullptr) return {};
-  KVC_RETURN_IF_ERROR(lse_.Reserve(memory, int64_t{c.n_heads} * kPromptChunk, "column sums"));
+  KVC_RETURN_IF_ERROR(lse_.Reserve(memory, int64_t{c.n_heads} * ChunkOf(*memory.device, r), "column sums"));
   if (r.reread == nullptr) return {};
   const int64_t seen = r.reread->local ? Reread::kFirst + r.reread->LongestSight() : r.max_cached + r.n;
   return fold_.Reserve(memory, memory.device->AttendAndFoldScratchBytes(rows, c.n_heads, seen), what);
@@ -71,7 +76,8 @@ Status PromptRun::Begin(const Network& network, const PromptRequest& r, const De
     KVC_RETURN_IF_ERROR(
         remembered_.Reserve(memory, again->Remembered(), c.n_heads, c.n_kv_heads, c.head_dim));
   observed_.n_new = r.n;
-  tasks_ = TasksOf(r.n, again, kPromptChunk);
+  chunk_ = ChunkOf(*network.device, r);
+  tasks_ = TasksOf(r.n, again, chunk_);
   task_ = 0, layer_ = 0, n_layers_ = c.n_layers;
   return {};
 }
@@ -214,7 +220,7 @@ PromptAttentionArgs PromptRun::AttentionOf(const Rows& rows, bool goes_on, bool 
           b->q_.at(),
           goes_on ? b->attended_.at() : DevicePtr<float>(),
           columns ? b->lse_.at() : DevicePtr<float>(),
-          kPromptChunk,
+          chunk_,
           c.attention_cap,
           network_.weights->layers[layer].sinks};
 }
@@ -252,7 +258,7 @@ ColumnArgs PromptRun::ColumnsOf(const Rows& rows, int32_t limit, DevicePtr<float
           network_.AttentionScale(),
           b->q_.at(),
           b->lse_.at(),
-          kPromptChunk,
+          chunk_,
           into,
           fold,
           network_.config->attention_cap};

@@ -33,8 +33,9 @@ class PromptSink {
   virtual Status EndLayer(int layer, LayerBuffers* kv, ObservedBuffers* observed) = 0;
 };
 
-constexpr int32_t kPromptChunk =
-    256;  // prompt tokens worked on at once: activations of a chunk stay in cache
+// Prompt tokens worked on at once by methods that read parts of a prompt again: what they make of one depends
+// on it. All others go by the device (DeviceInfo::prompt_rows).
+constexpr int32_t kPromptChunk = 256;
 
 // What a prompt took beyond the network itself, in seconds.
 struct PromptExtras {
@@ -122,6 +123,7 @@ class PromptRun {
   SeenLayer seen_;             // by rows that do not see everything
   RememberedRows remembered_;  // rows of the prompt that are read again as they are
   PromptExtras extras_;
+  int32_t chunk_ = 0;          // tokens
   std::vector<int32_t> base_;  // [G] entries cached before the prompt
   std::vector<PromptTask> tasks_;
   size_t task_ = 0;  // of the layer, the next

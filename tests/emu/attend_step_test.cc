@@ -188,7 +188,7 @@ class AttendStepTest : public testing::Test {
     loader.AddAll();
     ASSERT_EQ(cudaSuccess, loader.error());
     ASSERT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&real_, cudaStreamNonBlocking));
-    stream_ = std::make_unique<CudaStream>(true);
+    stream_ = std::make_unique<CudaStream>(LaunchTraits());
     ASSERT_TRUE(stream_->Create(real_).ok());
   }
   void TearDown() override {

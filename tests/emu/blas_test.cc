@@ -351,7 +351,7 @@ std::shared_ptr<const Model> OpenOn(const char* device, const test::AlignedBytes
   return model.value();
 }
 
-constexpr int kPrompt = 600;  // two chunks by the library, one of ours
+constexpr int kPrompt = 600;  // less than DeviceInfo::prompt_rows: all of it at once
 
 TEST_F(BlasTest, PromptsOfASession) {
   const test::ExactKernels exact;
@@ -369,8 +369,8 @@ TEST_F(BlasTest, PromptsOfASession) {
     const auto model = OpenOn(kOther, bytes);
     const auto session = test::FedSession(model, policy, kPrompt);
     if (!WithBlas::IsThere()) GTEST_SKIP() << "this machine has no cuBLASLt";
-    // Two chunks. The head has one row, and so has what is behind the last layer's keys and values.
-    WithBlas::ExpectCalls(2 * (kCalls - 2 + 2 * 3));
+    // The head has one row, and so has what is behind the last layer's keys and values.
+    WithBlas::ExpectCalls(kCalls - 2 + 2 * 3);
     test::ExpectSameKept(*session, *own);
     test::ExpectNearLogits(*session, *own, 1e-4f);
     test::ExpectSameKept(*session, *reference);

@@ -14,6 +14,7 @@ import unittest.mock
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 import gpu  # noqa: E402
+import gpu_cells  # noqa: E402
 import gpu_peers  # noqa: E402
 import gpu_peers_model  # noqa: E402
 import gpu_targets  # noqa: E402
@@ -22,6 +23,7 @@ import gpu_torch  # noqa: E402
 KVC = None  # the program, from the command line
 PEERS = ["attend ragged 1 of 128", "attend ragged 1 of 128, padded", "attend prompt 64", "attend prompt 64, cuDNN",
          "compress research 256", "step research small"]  # of --small
+COMPRESS = gpu_targets.COMPRESS
 COPIED = 2 * (128 << 20) / 1e-3  # bytes both ways in the millisecond that a copy takes on the emulated device
 
 
@@ -66,11 +68,13 @@ class Targets(unittest.TestCase):
         self.assertEqual(verdicts(cell(step_seconds_p99=0.005))[0]["T12"], "missed")
         self.assertEqual(verdicts(cell(policy="full", prompt=8192))[0]["T13"], "met")
         self.assertEqual(verdicts(cell(policy="full", prompt=8192, prefill_seconds=0.28))[0]["T13"], "missed")
-        both = cell(prompt=8192), cell("1B", prompt=8192, compress_seconds=0.005)
-        self.assertEqual(verdicts(*both)[0]["T15a"], "met")
-        self.assertEqual(verdicts(*both)[1]["T15a"], "8B 0.33 %, 1B 1.67 %")
-        self.assertEqual(verdicts(cell(prompt=8192, compress_seconds=0.004), both[1])[0]["T15a"], "missed")
-        self.assertEqual(verdicts(both[0])[0]["T15a"], "not measured")
+        both, layer = (cell(prompt=8192), cell("1B", prompt=8192, first_token_seconds=0.1)), [operation(COMPRESS, 5e-5)]
+        self.assertEqual(verdicts(*both, operations=layer)[0]["T15a"], "met")
+        self.assertEqual(verdicts(*both, operations=layer)[1]["T15a"], "8B 0.53 %, 1B 0.80 %")
+        slow = [operation(COMPRESS, 1e-4)]
+        self.assertEqual(verdicts(*both, operations=slow)[0]["T15a"], "missed")
+        self.assertEqual(verdicts(both[0], operations=layer)[0]["T15a"], "not measured")
+        self.assertEqual(verdicts(*both)[1]["T15a"], f"needs the operation '{COMPRESS}'")
 
     def test_targets_are_of_one_device(self):
         self.assertEqual(verdicts(cell(), device="NVIDIA A100")[0]["T9a"], "no target on this device")
@@ -130,7 +134,7 @@ class OperationTargets(unittest.TestCase):
 class PeerTargets(unittest.TestCase):
     ATTEND = ("attend 1 of 8192 entries bf16, ragged, 9 layers", "attend ragged 1 of 8192")
     PROMPT = ("attend prompt 16384 rows of 16384", "attend prompt 16384")
-    COMPRESS = ("compress to 1024 of 8192 entries", "compress research 8192")
+    COMPRESS = (COMPRESS, "compress research 8192")
 
     def expect(self, target, verdict, value, cells=(), **measured):
         found, values = verdicts(*cells, **measured)
@@ -217,15 +221,25 @@ class PeerRows(unittest.TestCase):
 
     def test_a_processor_has_no_time_for_them(self):
         args = gpu.options(["--device", "cpu", "m.kvc"])
-        self.assertEqual(gpu.peers(args), ([], "it is measured on CUDA devices"))
+        self.assertEqual(gpu.peers(args, gpu_cells.Clock()), ([], "it is measured on CUDA devices"))
+        args = gpu.options(["--device", "cuda", "m.kvc"])
+        self.assertEqual(gpu.peers(args, gpu_cells.Clock(minutes=0.5)), ([], "out of time"))
 
     def test_memory_is_asked_for_where_a_target_speaks_of_it(self):
         args = gpu.options(["--device", "cuda", "m.kvc"])
+        config = {"n_heads": 32, "n_kv_heads": 8, "head_dim": 128, "hidden_size": 4096, "ffn_size": 14336, "n_layers": 32}
+        model = gpu_cells.Model("m.kvc", 15 << 30, about={"config": config})
+        unit = gpu_cells.Unit(model, gpu_targets.BUDGET, [131072], 1)
+
+        def with_memory(cell, minutes=None):
+            return gpu.with_memory(args, unit, cell, gpu_cells.Clock(minutes))
+
         with unittest.mock.patch.object(gpu, "memory_peak", lambda command, device: 7):
-            self.assertEqual(gpu.with_memory(args, "m.kvc", cell(prompt=131072))["result"]["device_bytes_peak"], 7)
+            self.assertEqual(with_memory(cell(prompt=131072))["result"]["device_bytes_peak"], 7)
+            self.assertNotIn("device_bytes_peak", with_memory(cell(prompt=131072), 0.1)["result"])
             for other in (cell(prompt=4096), cell("1B", prompt=131072), cell(policy="full", prompt=131072),
                           cell(prompt=131072) | {"result": {"error": "no memory"}}):
-                self.assertEqual(gpu.with_memory(args, "m.kvc", other), other)
+                self.assertEqual(with_memory(other), other)
 
 
 class Commands(unittest.TestCase):
