@@ -49,24 +49,21 @@ def step_kernels(shape, weight, entries):
     wide, kv = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     b = WEIGHTS[weight]
     return [
-        ("norm_rows", 0),
-        ("gemv q, k, v", b * shape.hidden * (wide + 2 * kv)),
+        ("gemv_row q, k, v", b * shape.hidden * (wide + 2 * kv)),
         ("step_append", 0),
-        ("attend_step", KV * 2 * kv * entries),
+        ("attend_step_mma", KV * 2 * kv * entries),
         ("join_segments", 0),
-        ("gemv output", b * wide * shape.hidden),
-        ("norm_rows", 0),
-        ("gemv gate, up", b * 2 * shape.hidden * shape.feed_forward),
-        ("activate", 0),
-        ("gemv down", b * shape.feed_forward * shape.hidden),
+        ("gemv_row output", b * wide * shape.hidden),
+        ("gemv_row gate, up", b * 2 * shape.hidden * shape.feed_forward),
+        ("gemv_row down", b * shape.feed_forward * shape.hidden),
     ]
 
 
 def step_seconds(device, shape, weight, entries):
     """Of one token: all layers, the embedding, the last norm and the output head, sampling."""
-    total = 3 * device.gap
+    total = 2 * device.gap  # embedding, choice
     for name, moved in step_kernels(shape, weight, entries):
-        least = device.least if name == "attend_step" else 0
+        least = device.least if name.startswith("attend") else 0
         total += shape.layers * (max(moved / (EFFICIENCY * device.bandwidth), least) + device.gap)
     return total + WEIGHTS[weight] * shape.vocabulary * shape.hidden / (EFFICIENCY * device.bandwidth) + device.gap
 
