@@ -96,8 +96,8 @@ def memory_peak(command, device, interval=1.0):
 
 
 def with_memory(args, unit, cell, clock):
-    """A cell that T18 speaks of, with the memory that its prompt takes, where there is time to ask. In a run of its own:
-    asking for it takes time from steps."""
+    """A cell that T18 speaks of, with the memory that its prompt takes, where there is time to ask. In a run of its
+    own: asking for it takes time from steps."""
     wanted = (cell["shape"], cell["weights"], cell["policy"]) == ("8B", "bf16", gpu_targets.BUDGET)
     if not wanted or cell["prompt"] != gpu_targets.LONG or "error" in cell["result"] or not on_cuda(args.device):
         return cell

@@ -227,7 +227,8 @@ class PeerRows(unittest.TestCase):
 
     def test_memory_is_asked_for_where_a_target_speaks_of_it(self):
         args = gpu.options(["--device", "cuda", "m.kvc"])
-        config = {"n_heads": 32, "n_kv_heads": 8, "head_dim": 128, "hidden_size": 4096, "ffn_size": 14336, "n_layers": 32}
+        config = {"n_heads": 32, "n_kv_heads": 8, "head_dim": 128, "hidden_size": 4096, "ffn_size": 14336,
+                  "n_layers": 32}
         model = gpu_cells.Model("m.kvc", 15 << 30, about={"config": config})
         unit = gpu_cells.Unit(model, gpu_targets.BUDGET, [131072], 1)
 
